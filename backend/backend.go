@@ -1,0 +1,104 @@
+// Package backend is the contract between the controller and storage: bytes, blocks and nothing of NVMe.
+//
+// A Device is opened once; each reactor opens its own Channel on it and is the only user of that channel, so channels need no
+// locks. Submit and Poll take batches in arrays that the caller owns.
+package backend
+
+import (
+	"errors"
+
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+)
+
+// Op is what an IO does.
+type Op uint8
+
+// The operations.
+const (
+	OpRead        Op = iota // fill Segs from [Off, Off+Len)
+	OpWrite                 // store Segs to [Off, Off+Len)
+	OpFlush                 // make every write completed before this IO was submitted durable; Off and Len are ignored
+	OpWriteZeroes           // make [Off, Off+Len) read as zeroes
+	OpDiscard               // deallocate [Off, Off+Len); it reads as zeroes afterwards if Info.DiscardZeroes
+)
+
+// Flags modify an operation.
+type Flags uint8
+
+// The flags.
+const (
+	FUA   Flags = 1 << iota // OpWrite, OpWriteZeroes: durable when completed
+	Unmap                   // OpWriteZeroes: may deallocate
+)
+
+// IO is one operation. The submitter owns it and its memory again once Poll has returned it; until then neither may be touched.
+type IO struct {
+	Op    Op
+	Flags Flags
+	// Off and Len are in bytes, multiples of Info.BlockSize, within Info.Size: the submitter has checked.
+	Off, Len int64
+	// Segs is the data of reads and writes, Len bytes in total.
+	Segs []mem.Segment
+	// Err is the outcome: nil, or an error that wraps one of the sentinels below.
+	Err error
+	// Owner is the submitter's; devices do not look at it.
+	Owner any
+	// Next and Scratch are the device's while it has the IO.
+	Next    *IO
+	Scratch uint64
+}
+
+// The outcomes that the controller tells apart. Devices wrap them with %w and say what happened where.
+var (
+	ErrIO          = errors.New("I/O error")             // the medium or its driver failed
+	ErrNoSpace     = errors.New("no space left")         // the backing store is full
+	ErrReadOnly    = errors.New("read-only")             // the device takes no writes
+	ErrOutOfRange  = errors.New("out of range")          // beyond the device's current size
+	ErrUnsupported = errors.New("operation unsupported") // the device cannot do it at all
+	ErrGone        = errors.New("device is gone")        // removed or not there yet; may come back
+	ErrAborted     = errors.New("aborted")               // given up on request or at a deadline
+)
+
+// Info describes a device. It is a snapshot: Device.Info may return another one later.
+type Info struct {
+	// Size in bytes, a multiple of BlockSize.
+	Size int64
+	// BlockSize is the logical block size in bytes, a power of two, at least 512.
+	BlockSize int
+	// PhysicalBlockSize is the unit the medium writes without tearing at a power failure, a multiple of BlockSize.
+	PhysicalBlockSize int
+	// OptimalIO is the preferred I/O size in bytes, 0 if none.
+	OptimalIO int
+	// VolatileCache says that completed writes may be lost at a power failure until a flush.
+	VolatileCache bool
+	// ReadOnly devices refuse writes.
+	ReadOnly bool
+	// Discard says that OpDiscard frees space; DiscardZeroes that the range reads as zeroes afterwards.
+	Discard, DiscardZeroes bool
+	// Rotational media seek.
+	Rotational bool
+	// Identity is a stable text that names the storage (a path, a serial number), for logs and derived identifiers.
+	Identity string
+}
+
+// Device is open storage. Its methods may be called by any goroutine; Open-time work may block.
+type Device interface {
+	// Info is the current description.
+	Info() Info
+	// OpenChannel makes a channel for one reactor. wake may be called by any goroutine when Poll would return something;
+	// devices that always complete within Submit and Poll need not call it.
+	OpenChannel(wake func()) (Channel, error)
+	// Close frees the device; every channel must be closed.
+	Close() error
+}
+
+// Channel is one reactor's way to a device. Only that reactor calls it.
+type Channel interface {
+	// Submit starts ios in any order and returns how many it took; if n < len(ios) the device is full and the caller
+	// offers the rest again after a Poll.
+	Submit(ios []*IO) (n int)
+	// Poll fills done with finished IOs and returns how many. It never blocks.
+	Poll(done []*IO) (n int)
+	// Close frees the channel. Everything submitted must have been returned by Poll.
+	Close() error
+}

@@ -1,0 +1,223 @@
+// Package fabric is the contract between transports (fabric/tcp, fabric/rdma, fabric/loop) and the controller (nvme/target).
+//
+// The way of a command, each step exactly once (NVM Express Base Specification 2.1, section 3.3.2, message-based queues):
+//
+//	transport receives the capsule, fills SQE, HostLength and InCapsule    (owner: transport)
+//	Handler.Prepare   answers Dir, Length and maybe Segs, or a Status      (owner: transport again afterwards)
+//	transport moves host data into Segs when Dir is HostToController       (owner: transport)
+//	Handler.Execute   starts the command                                   (owner: handler)
+//	Queue.Complete    CQE is final; the transport moves data out of Segs,
+//	                  sends the response and reuses the request            (owner: transport)
+//
+// Everything here happens on the goroutine of the one reactor that owns the queue, except where a comment says otherwise.
+package fabric
+
+import (
+	"net/netip"
+
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Direction tells where the data of a command moves.
+type Direction uint8
+
+// The directions of data, seen from the controller.
+const (
+	NoData           Direction = iota // the command carries no data (or was refused)
+	HostToController                  // write: the transport fills Segs before Execute
+	ControllerToHost                  // read: the transport sends Segs after Complete, if CQE is successful
+)
+
+// Request is one command from its capsule to its response. Transports allocate the requests of a queue once, with the queue,
+// and reuse them; no field is allocated per command.
+type Request struct {
+	// SQE is the submission queue entry as received. Set by the transport before Prepare; read-only afterwards.
+	SQE nvme.SQE
+	// CQE is the completion queue entry. The handler fills all of it, DW0 to status, before Complete.
+	CQE nvme.CQE
+
+	// Session is what Handler.Open returned for the queue. Set by the transport when it allocates the request.
+	Session Session
+	// Queue is the transport's queue that owns this request. Set by the transport when it allocates the request.
+	Queue Queue
+	// Tag is the index of this request within its queue, 0 to depth-1, fixed for the life of the queue. Handlers index
+	// their per-command state with it.
+	Tag uint16
+
+	// HostLength is the number of bytes the command's SGL describes; 0 if it describes none. Set before Prepare.
+	HostLength uint32
+	// InCapsule is set before Prepare if the data described lies in the capsule itself.
+	InCapsule bool
+
+	// Dir and Length are Prepare's answer: which way the data goes and how many bytes. Length is never larger than
+	// HostLength. If Status is an error then Dir is NoData.
+	Dir    Direction
+	Length uint32
+	// Segs is the memory the data moves through, Length bytes in total. If Prepare leaves it empty and Length is not 0,
+	// the transport supplies it (its capsule slot, or blocks of the reactor's Arena) and takes it back after the
+	// response; if Prepare sets it (Lent), the memory is the handler's and valid until Release is called.
+	// The backing array belongs to the request and is reused.
+	Segs []mem.Segment
+	// Lent says that Prepare attached Segs: the transport must not free them, and calls Handler.Release once when its
+	// device no longer touches them (response sent or association dead).
+	Lent bool
+
+	// Status is nvme.Success, or why the command must not be executed. The transport sets it before Prepare (malformed SGL)
+	// or between Prepare and Execute (the data could not be moved, for instance a data digest error); Prepare sets it for
+	// everything it refuses. A request whose Status is an error still goes through Execute, which then only completes it.
+	Status nvme.Status
+
+	// Start is when the capsule arrived, in nanoseconds of the reactor's monotonic clock, or 0 if not measured.
+	Start int64
+}
+
+// Reset makes the request ready for the next capsule; Session, Queue, Tag and the backing array of Segs stay.
+func (r *Request) Reset() {
+	r.HostLength, r.Length, r.InCapsule, r.Dir, r.Lent = 0, 0, false, NoData, false
+	clear(r.Segs)
+	r.Segs = r.Segs[:0]
+	r.Status = nvme.Success
+	r.Start = 0
+}
+
+// Session is the handler's own state of one queue; transports only carry it.
+type Session any
+
+// Handler is the controller side; nvme/target makes one per reactor. All methods are called by that reactor only, with arrays
+// that the caller owns: a handler must not keep the slices, only the requests.
+type Handler interface {
+	// Open is called once per accepted queue before its first command. A non-nil error refuses the queue: the transport
+	// closes the connection (TCP) or rejects it with "no resources" (RDMA).
+	Open(q Queue) (Session, error)
+	// Prepare validates commands and answers Dir, Length and Segs, or a Status. No data moves and nothing is changed.
+	Prepare(reqs []*Request)
+	// Execute starts commands whose data is in place. Each is completed exactly once by Queue.Complete, during this call or
+	// from a later poll of the same reactor.
+	Execute(reqs []*Request)
+	// Abandon tells the handler that a prepared request will never be executed, because its queue died while data moved.
+	Abandon(req *Request)
+	// Release returns lent segments; see Request.Lent.
+	Release(req *Request)
+	// Close is called exactly once per session when its queue is dead. Requests the handler still has must come back
+	// through Queue.Complete as soon as the backend lets go of their memory; the transport drops them.
+	Close(s Session)
+}
+
+// Queue is one transport queue (a TCP connection, an RDMA queue pair) as the handler sees it. Its methods may be called only
+// by the reactor that owns it.
+type Queue interface {
+	// Complete gives requests back to the transport, which sends responses (and data) or, if the queue is dead, drops
+	// them. The transport does not keep the slice.
+	Complete(reqs []*Request)
+	// SetDepth is called once, before the successful response to Connect is completed: the queue will carry at most
+	// depth commands (SQSIZE+1). The transport allocates what it lacks. An error refuses the Connect with "no resources".
+	SetDepth(depth int) error
+	// Disconnect starts the orderly end of the queue: no further capsule is taken, what is outstanding is drained or
+	// dropped, then Handler.Close is called. Calling it again is harmless. why goes to the log.
+	Disconnect(why error)
+	// Info describes the connection; it never changes.
+	Info() *QueueInfo
+}
+
+// QueueInfo describes a connection. It is immutable once the queue exists and may be read by any goroutine.
+type QueueInfo struct {
+	// Transport is RDMA or TCP.
+	Transport nvme.TransportType
+	// Local and Remote are the addresses of this connection. Local is a real address even if the listener is on a wildcard.
+	Local, Remote netip.AddrPort
+	// PortID identifies the listener (NVMe port) that accepted the connection; see Listener.
+	PortID uint16
+	// QID is the queue ID the host gave outside of the Connect command (RDMA CM private data), or -1 if none.
+	QID int
+	// CNTLID is the controller ID the host gave with QID, or 0xFFFF.
+	CNTLID uint16
+	// MaxDepth is the largest number of commands the transport can take on this queue.
+	MaxDepth int
+	// InCapsuleSize is the number of data bytes a command capsule of an I/O queue may carry.
+	InCapsuleSize int
+	// MSDBD is the largest number of SGL data block descriptors a command may carry.
+	MSDBD int
+}
+
+// Addr is where a listener listens.
+type Addr struct {
+	// Transport is RDMA or TCP.
+	Transport nvme.TransportType
+	// AddrPort is the address (maybe the wildcard 0.0.0.0 or ::) and the transport service ID (port).
+	netip.AddrPort
+}
+
+// String is "tcp 10.0.0.1:4420".
+func (a Addr) String() string { return a.Transport.String() + " " + a.AddrPort.String() }
+
+// Transport makes listeners and groups. Its methods may be called by any goroutine and may block.
+type Transport interface {
+	// Type is RDMA or TCP.
+	Type() nvme.TransportType
+	// Listen starts to accept connections at addr. accept is called on an ordinary goroutine for each connection that may
+	// be served; it hands the connection to the group of its choice (Group.Adopt) or closes it. portID is copied into
+	// QueueInfo.PortID.
+	Listen(addr Addr, portID uint16, accept func(Conn)) (Listener, error)
+	// NewGroup makes the group of one reactor. It is attached to the reactor by the caller.
+	NewGroup(cfg GroupConfig) (Group, error)
+	// Close closes listeners and frees what groups share. The groups must be closed first.
+	Close() error
+}
+
+// Loop is what a group may ask of the reactor it belongs to; *reactor.Reactor implements it.
+type Loop interface {
+	// Post runs fn on the reactor soon. Any goroutine may call it.
+	Post(fn func())
+	// Wake makes a sleeping reactor poll again. Any goroutine may call it; it costs an atomic load while the reactor is awake.
+	Wake()
+	// Watch calls fn on the reactor whenever fd has one of the epoll events; Unwatch ends that. Reactor only.
+	Watch(fd int, events uint32, fn func(events uint32)) error
+	Rewatch(fd int, events uint32) error
+	Unwatch(fd int) error
+	// After runs fn on the reactor once, d nanoseconds from now or slightly later. Reactor only. stop is idempotent.
+	After(d int64, fn func()) (stop func())
+	// Now is the monotonic clock in nanoseconds, at most a millisecond old while the reactor is busy. Reactor only.
+	Now() int64
+}
+
+// GroupConfig is what a group needs of its reactor.
+type GroupConfig struct {
+	Loop    Loop
+	Handler Handler
+	// Arena is the reactor's data memory, shared by its groups; used by the reactor only.
+	Arena *mem.Arena
+	// Index of the reactor, for the choice of completion vectors and for logs.
+	Index int
+}
+
+// Group is the part of a transport that lives on one reactor and owns its queues there.
+type Group interface {
+	// Poll moves at most about budget commands along and returns how many steps it made; 0 means nothing to do.
+	Poll(budget int) int
+	// Arm prepares to sleep: it enables notifications that wake the reactor (file descriptors watched, completion events).
+	// It returns false if work has arrived meanwhile; the reactor then polls again.
+	Arm() bool
+	// Adopt takes over an accepted connection. Any goroutine may call it. On error the connection has been closed.
+	Adopt(c Conn) error
+	// Shutdown disconnects every queue and calls done on the reactor when the last one is gone. Reactor only.
+	Shutdown(done func())
+	// Close frees what the group owns; every queue must be gone.
+	Close() error
+}
+
+// Conn is an accepted connection that no group has adopted yet.
+type Conn interface {
+	// Info describes the connection.
+	Info() *QueueInfo
+	// Close refuses it.
+	Close() error
+}
+
+// Listener is an open NVMe port.
+type Listener interface {
+	// Addr is the address listened on, with the real port if 0 was asked for.
+	Addr() Addr
+	// Close stops accepting; connections that were accepted live on.
+	Close() error
+}

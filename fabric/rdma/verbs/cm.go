@@ -1,0 +1,110 @@
+package verbs
+
+import (
+	"net/netip"
+	"time"
+)
+
+// CM is a communication manager with one event channel (librdmacm).
+type CM interface {
+	// Listen binds and listens: rdma_create_id, rdma_bind_addr, rdma_listen. The address may be a wildcard, IPv4 or IPv6;
+	// :: takes IPv4 as well unless v6only. Port 0 chooses one. ErrNoDevice if no RDMA device has the address.
+	Listen(addr netip.AddrPort, backlog int) (ID, error)
+	// NewID makes an ID for the active side: ResolveAddr, ResolveRoute, CreateQP, Connect, each answered by an event.
+	NewID() (ID, error)
+	// Next waits for the next event, which is already acknowledged. One ordinary goroutine calls it. ErrClosed after Close.
+	Next() (Event, error)
+	// Close ends Next and frees the channel; every ID must have been destroyed.
+	Close() error
+}
+
+// ID is a CM identifier (struct rdma_cm_id): a listener or one connection.
+type ID interface {
+	// SetContext attaches the owner's value; Context returns it. Set it before the ID's next event can arrive, or guard it.
+	SetContext(v any)
+	Context() any
+	// Device is the device the ID is bound to, nil for a wildcard listener.
+	Device() Device
+	// Local and Remote are the addresses of the connection or listener.
+	Local() netip.AddrPort
+	Remote() netip.AddrPort
+
+	// SetTOS sets the type of service before Connect or Accept.
+	SetTOS(tos uint8) error
+	ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error
+	ResolveRoute(timeout time.Duration) error
+	// CreateQP makes the one QP of this ID (rdma_create_qp) on a PD of Device().
+	CreateQP(pd PD, init QPInit) (QP, error)
+	Connect(p ConnParam) error
+	// Accept accepts a ConnectRequest; Established follows.
+	Accept(p ConnParam) error
+	// Reject refuses a ConnectRequest with private data.
+	Reject(private []byte) error
+	// Disconnect ends the connection; the QP goes to the error state on both sides. Harmless when repeated.
+	Disconnect() error
+	// Destroy frees the ID; its QP must have been destroyed. No event of it is delivered afterwards, except one that Next
+	// has already returned.
+	Destroy() error
+}
+
+// ConnParam is struct rdma_conn_param.
+type ConnParam struct {
+	// PrivateData is at most 196 bytes in a request (RoCE: 56 on the wire for TCP port space), 148 in an accept. In events
+	// it may be longer than what the peer sent: the fabric pads it with zeroes to its own fixed size.
+	PrivateData []byte
+	// ResponderResources is how many RDMA READs of the peer this side serves at once; InitiatorDepth how many it issues.
+	// In an event they are the peer's values seen from here, as rdma_get_cm_event(3) says.
+	ResponderResources, InitiatorDepth uint8
+	RetryCount, RNRRetryCount          uint8 // RNRRetryCount 7 is for ever
+	FlowControl                        bool
+}
+
+// EventType is enum rdma_cm_event_type, same order and values.
+type EventType uint32
+
+// The events.
+const (
+	EventAddrResolved EventType = iota
+	EventAddrError
+	EventRouteResolved
+	EventRouteError
+	EventConnectRequest
+	EventConnectResponse
+	EventConnectError
+	EventUnreachable
+	EventRejected
+	EventEstablished
+	EventDisconnected
+	EventDeviceRemoval
+	EventMulticastJoin
+	EventMulticastError
+	EventAddrChange
+	EventTimewaitExit
+)
+
+var eventNames = [...]string{
+	"ADDR_RESOLVED", "ADDR_ERROR", "ROUTE_RESOLVED", "ROUTE_ERROR", "CONNECT_REQUEST", "CONNECT_RESPONSE",
+	"CONNECT_ERROR", "UNREACHABLE", "REJECTED", "ESTABLISHED", "DISCONNECTED", "DEVICE_REMOVAL", "MULTICAST_JOIN",
+	"MULTICAST_ERROR", "ADDR_CHANGE", "TIMEWAIT_EXIT",
+}
+
+// String is the name without the RDMA_CM_EVENT_ prefix.
+func (t EventType) String() string {
+	if int(t) < len(eventNames) {
+		return eventNames[t]
+	}
+	return "UNKNOWN"
+}
+
+// Event is a communication manager event. The private data is a copy.
+type Event struct {
+	Type EventType
+	// Status is the event's status: an errno (negative) or, for Rejected, the transport's reason.
+	Status int
+	// ID is the connection concerned, the same value its maker got; for ConnectRequest it is new.
+	ID ID
+	// Listener is where a ConnectRequest came in.
+	Listener ID
+	// Param holds what the peer sent with ConnectRequest, Established, ConnectResponse and Rejected.
+	Param ConnParam
+}

@@ -1,0 +1,234 @@
+// Package verbs is RDMA verbs and the RDMA communication manager as pure-Go types and batch interfaces. verbs/ibv binds them to
+// rdma-core, verbs/verbstest is an in-process fake with faults; both pass the same conformance suite.
+//
+// Names follow libibverbs and librdmacm: what a method does not say is what the manual page of the call of that name says.
+// Data-path calls (CQ.Poll, CQ.ReqNotify, QP.PostSend, PostRecv) are made by one goroutine at a time per object and never block;
+// everything else may block and may be called by any goroutine.
+package verbs
+
+import "errors"
+
+// Errors of every binding.
+var (
+	// ErrClosed is returned by CM.Next after CM.Close.
+	ErrClosed = errors.New("event channel closed")
+	// ErrNoDevice says that no RDMA device serves the address, or that none exists.
+	ErrNoDevice = errors.New("no RDMA device")
+	// ErrNotBuilt is returned by every call of a program built without cgo.
+	ErrNotBuilt = errors.New("built without RDMA support (CGO_ENABLED=0)")
+)
+
+// Provider is one RDMA stack.
+type Provider interface {
+	// Devices lists the RDMA devices present now.
+	Devices() ([]DeviceAttr, error)
+	// NewCM opens a communication manager with its own event channel (rdma_create_event_channel).
+	NewCM() (CM, error)
+}
+
+// DeviceAttr describes a device (ibv_query_device, ibv_query_port).
+type DeviceAttr struct {
+	Name string // rxe0, mlx5_0
+	// IWARP says that the transport is iWARP: the sink of an RDMA READ needs AccessRemoteWrite there.
+	IWARP bool
+	// VendorID and VendorPartID as ibv_query_device gives them.
+	VendorID, VendorPartID uint32
+	MaxQP, MaxQPWR, MaxSGE int
+	// MaxSGERD is the largest number of SGEs of an RDMA READ.
+	MaxSGERD                     int
+	MaxCQ, MaxCQE, MaxMR         int
+	MaxMRSize                    uint64
+	MaxQPRdAtom, MaxQPInitRdAtom int // READs served and issued at once per QP
+	MaxSRQ, MaxSRQWR, MaxSRQSGE  int
+	NumCompVectors               int
+	ActiveMTU                    int // bytes, of port 1
+}
+
+// Device is an open device. It is shared by all IDs on it and lives as long as the Provider.
+type Device interface {
+	Attr() DeviceAttr
+	AllocPD() (PD, error)
+	CreateCompChannel() (CompChannel, error)
+	// CreateCQ makes a completion queue of at least entries; ch may be nil (polling only); vector is taken modulo
+	// NumCompVectors.
+	CreateCQ(entries int, ch CompChannel, vector int) (CQ, error)
+}
+
+// Access are the rights of a memory region.
+type Access uint32
+
+// Access flags with the values of enum ibv_access_flags.
+const (
+	AccessLocalWrite  Access = 1 << 0
+	AccessRemoteWrite Access = 1 << 1
+	AccessRemoteRead  Access = 1 << 2
+)
+
+// PD is a protection domain.
+type PD interface {
+	// RegMR registers b, which lies outside the Go heap and outlives the MR.
+	RegMR(b []byte, access Access) (MR, error)
+	CreateSRQ(init SRQInit) (SRQ, error)
+	Dealloc() error
+}
+
+// MR is a memory region.
+type MR interface {
+	LKey() uint32
+	RKey() uint32
+	Dereg() error
+}
+
+// CompChannel delivers completion events through a file descriptor.
+type CompChannel interface {
+	// FD becomes readable when an armed CQ gets a completion.
+	FD() int
+	// Drain takes and acknowledges every pending event without blocking and returns their number.
+	Drain() (int, error)
+	Close() error
+}
+
+// CQ is a completion queue.
+type CQ interface {
+	// Poll fills wc and returns how many it filled. An error means that the CQ is dead (overrun).
+	Poll(wc []WC) (n int, err error)
+	// ReqNotify arms the CQ: its channel becomes readable at the next completion. Poll once more after arming.
+	ReqNotify() error
+	Destroy() error
+}
+
+// SRQInit sizes a shared receive queue.
+type SRQInit struct{ MaxWR, MaxSGE int }
+
+// SRQ is a shared receive queue.
+type SRQ interface {
+	PostRecv(wrs []RecvWR) (n int, err error)
+	Destroy() error
+}
+
+// QPInit describes a reliable-connected QP (ibv_qp_init_attr). Completions are signalled per WR (sq_sig_all 0).
+type QPInit struct {
+	SendCQ, RecvCQ                               CQ
+	SRQ                                          SRQ // nil: own receive queue
+	MaxSendWR, MaxRecvWR, MaxSendSGE, MaxRecvSGE int
+	// MaxInline is what is asked for; a device that cannot is asked again with 0. See QP.MaxInline.
+	MaxInline int
+}
+
+// QP is a queue pair made on an ID.
+type QP interface {
+	// Num is the queue pair number, as in WC.QPNum.
+	Num() uint32
+	// MaxInline is the number of bytes SendInline may carry.
+	MaxInline() int
+	// PostSend posts wrs in order with one call; WR i uses sges[FirstSGE : FirstSGE+NumSGE]. n were posted; err is nil if
+	// all were. The arrays may be reused at once.
+	PostSend(wrs []SendWR, sges []SGE) (n int, err error)
+	// PostRecv posts receives; not for a QP with an SRQ.
+	PostRecv(wrs []RecvWR) (n int, err error)
+	// ToError moves the QP to the error state: everything posted completes with WCWRFlushErr.
+	ToError() error
+	// Destroy frees the QP; nothing of it appears in a CQ polled empty afterwards.
+	Destroy() error
+}
+
+// SGE is a scatter/gather element, laid out as struct ibv_sge.
+type SGE struct {
+	Addr   uint64
+	Length uint32
+	LKey   uint32
+}
+
+// SendOpcode is the operation of a SendWR, with the values of enum ibv_wr_opcode.
+type SendOpcode uint32
+
+// The operations used.
+const (
+	WRRDMAWrite   SendOpcode = 0
+	WRSend        SendOpcode = 2
+	WRRDMARead    SendOpcode = 4
+	WRSendWithInv SendOpcode = 9
+)
+
+// SendFlags with the values of enum ibv_send_flags.
+type SendFlags uint32
+
+// The flags used.
+const (
+	SendFence     SendFlags = 1 << 0
+	SendSignaled  SendFlags = 1 << 1
+	SendSolicited SendFlags = 1 << 2
+	SendInline    SendFlags = 1 << 3
+)
+
+// SendWR is a send work request, pointer-free.
+type SendWR struct {
+	WRID           uint64
+	RemoteAddr     uint64 // RDMA READ and WRITE
+	Opcode         SendOpcode
+	Flags          SendFlags
+	FirstSGE       uint32
+	NumSGE         uint32
+	RKey           uint32 // RDMA READ and WRITE
+	InvalidateRKey uint32 // SEND_WITH_INV
+}
+
+// RecvWR is a receive work request with up to two elements, pointer-free.
+type RecvWR struct {
+	WRID   uint64
+	NumSGE uint64
+	SGE    [2]SGE
+}
+
+// WCStatus is the outcome of a work request, with the values of enum ibv_wc_status.
+type WCStatus uint32
+
+// The outcomes told apart.
+const (
+	WCSuccess        WCStatus = 0
+	WCLocLenErr      WCStatus = 1
+	WCLocQPOpErr     WCStatus = 2
+	WCLocProtErr     WCStatus = 4
+	WCWRFlushErr     WCStatus = 5
+	WCLocAccessErr   WCStatus = 8
+	WCRemInvReqErr   WCStatus = 9
+	WCRemAccessErr   WCStatus = 10
+	WCRemOpErr       WCStatus = 11
+	WCRetryExcErr    WCStatus = 12
+	WCRNRRetryExcErr WCStatus = 13
+	WCFatalErr       WCStatus = 19
+	WCGeneralErr     WCStatus = 21
+)
+
+// WCOpcode is what completed, with the values of enum ibv_wc_opcode. It is valid only if Status is WCSuccess.
+type WCOpcode uint32
+
+// The completions told apart.
+const (
+	WCSend      WCOpcode = 0
+	WCRDMAWrite WCOpcode = 1
+	WCRDMARead  WCOpcode = 2
+	WCRecv      WCOpcode = 128
+)
+
+// WCFlags with the values of enum ibv_wc_flags.
+type WCFlags uint32
+
+// The flags used.
+const (
+	WCWithImm WCFlags = 1 << 1
+	WCWithInv WCFlags = 1 << 3
+)
+
+// WC is a work completion, pointer-free.
+type WC struct {
+	WRID            uint64
+	Status          WCStatus
+	Opcode          WCOpcode
+	VendorErr       uint32
+	ByteLen         uint32
+	QPNum           uint32
+	Flags           WCFlags
+	InvalidatedRKey uint32
+	_               uint32
+}

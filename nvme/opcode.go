@@ -1,0 +1,40 @@
+package nvme
+
+// Opcode is byte 0 of a submission queue entry. Bits 1:0 tell the direction of data (Base section 3.3.3.1).
+type Opcode uint8
+
+// Admin opcodes (Base figure 141).
+const (
+	AdminGetLogPage    Opcode = 0x02
+	AdminIdentify      Opcode = 0x06
+	AdminAbort         Opcode = 0x08
+	AdminSetFeatures   Opcode = 0x09
+	AdminGetFeatures   Opcode = 0x0A
+	AdminAsyncEventReq Opcode = 0x0C
+	AdminKeepAlive     Opcode = 0x18
+)
+
+// FabricsOpcode is the opcode of every Fabrics command; FabricsType tells which (Base section 6).
+const FabricsOpcode Opcode = 0x7F
+
+// I/O opcodes of the NVM command set (NVM figure 23; Flush is Base section 7.2).
+const (
+	NVMFlush             Opcode = 0x00
+	NVMWrite             Opcode = 0x01
+	NVMRead              Opcode = 0x02
+	NVMWriteZeroes       Opcode = 0x08
+	NVMDatasetManagement Opcode = 0x09
+)
+
+// FabricsType is byte 4 of a Fabrics command (Base figure 546).
+type FabricsType uint8
+
+// The Fabrics command types.
+const (
+	FabricsPropertySet FabricsType = 0x00
+	FabricsConnect     FabricsType = 0x01
+	FabricsPropertyGet FabricsType = 0x04
+	FabricsAuthSend    FabricsType = 0x05
+	FabricsAuthReceive FabricsType = 0x06
+	FabricsDisconnect  FabricsType = 0x08
+)

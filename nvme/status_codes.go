@@ -1,0 +1,88 @@
+package nvme
+
+// Generic command status (SCT 0; Base figure 102, NVM figure 16).
+const (
+	Success                  Status = 0x000
+	InvalidOpcode            Status = 0x001
+	InvalidField             Status = 0x002
+	CommandIDConflict        Status = 0x003
+	DataTransferError        Status = 0x004
+	AbortedPowerLoss         Status = 0x005
+	InternalError            Status = 0x006
+	AbortRequested           Status = 0x007
+	AbortedSQDeletion        Status = 0x008
+	AbortedFailedFused       Status = 0x009
+	AbortedMissingFused      Status = 0x00A
+	InvalidNamespaceOrFormat Status = 0x00B
+	CommandSequenceError     Status = 0x00C
+	InvalidSGLSegment        Status = 0x00D
+	InvalidSGLCount          Status = 0x00E
+	DataSGLLengthInvalid     Status = 0x00F
+	SGLTypeInvalid           Status = 0x011
+	SGLOffsetInvalid         Status = 0x016
+	HostIDInconsistent       Status = 0x018
+	KATOExpired              Status = 0x019
+	KATOInvalid              Status = 0x01A
+	TransientTransportError  Status = 0x022
+	NamespaceWriteProtected  Status = 0x020
+	CommandInterrupted       Status = 0x021
+	LBAOutOfRange            Status = 0x080
+	CapacityExceeded         Status = 0x081
+	NamespaceNotReady        Status = 0x082
+	ReservationConflict      Status = 0x083
+)
+
+// Command specific status (SCT 1; Base figure 103).
+const (
+	InvalidQueueIdentifier    Status = 0x101
+	AbortLimitExceeded        Status = 0x103
+	AERLimitExceeded          Status = 0x105
+	InvalidLogPage            Status = 0x109
+	FeatureNotSaveable        Status = 0x10D
+	FeatureNotChangeable      Status = 0x10E
+	ConnectIncompatibleFormat Status = 0x180 // Fabrics: RECFMT not supported
+	ConnectControllerBusy     Status = 0x181
+	ConnectInvalidParameters  Status = 0x182
+	ConnectRestartDiscovery   Status = 0x183
+	ConnectInvalidHost        Status = 0x184
+	DiscoveryRestart          Status = 0x190
+	AuthenticationRequired    Status = 0x191
+)
+
+// Media and data integrity errors (SCT 2; NVM figure 18) and path related status (SCT 3; Base figure 105).
+const (
+	WriteFault             Status = 0x280
+	UnrecoveredReadError   Status = 0x281
+	CompareFailure         Status = 0x285
+	InternalPathError      Status = 0x300
+	ANAPersistentLoss      Status = 0x301
+	ANAInaccessible        Status = 0x302
+	ANATransition          Status = 0x303
+	ControllerPathingError Status = 0x360
+	HostPathingError       Status = 0x370
+	CommandAbortedByHost   Status = 0x371
+)
+
+var statusNames = map[Status]string{
+	Success: "Success", InvalidOpcode: "Invalid Command Opcode", InvalidField: "Invalid Field in Command",
+	CommandIDConflict: "Command ID Conflict", DataTransferError: "Data Transfer Error",
+	InternalError: "Internal Error", AbortRequested: "Command Abort Requested",
+	AbortedSQDeletion: "Command Aborted due to SQ Deletion", InvalidNamespaceOrFormat: "Invalid Namespace or Format",
+	CommandSequenceError: "Command Sequence Error", InvalidSGLSegment: "Invalid SGL Segment Descriptor",
+	InvalidSGLCount: "Invalid Number of SGL Descriptors", DataSGLLengthInvalid: "Data SGL Length Invalid",
+	SGLTypeInvalid: "SGL Descriptor Type Invalid", SGLOffsetInvalid: "SGL Offset Invalid",
+	HostIDInconsistent: "Host Identifier Inconsistent Format", KATOExpired: "Keep Alive Timer Expired",
+	KATOInvalid: "Keep Alive Timeout Invalid", TransientTransportError: "Transient Transport Error",
+	NamespaceWriteProtected: "Namespace is Write Protected", LBAOutOfRange: "LBA Out of Range",
+	CapacityExceeded: "Capacity Exceeded", NamespaceNotReady: "Namespace Not Ready",
+	ReservationConflict: "Reservation Conflict", InvalidQueueIdentifier: "Invalid Queue Identifier",
+	AbortLimitExceeded: "Abort Command Limit Exceeded", AERLimitExceeded: "Asynchronous Event Request Limit Exceeded",
+	InvalidLogPage: "Invalid Log Page", FeatureNotSaveable: "Feature Identifier Not Saveable",
+	FeatureNotChangeable: "Feature Not Changeable", ConnectIncompatibleFormat: "Connect Incompatible Format",
+	ConnectControllerBusy: "Connect Controller Busy", ConnectInvalidParameters: "Connect Invalid Parameters",
+	ConnectRestartDiscovery: "Connect Restart Discovery", ConnectInvalidHost: "Connect Invalid Host",
+	DiscoveryRestart: "Discovery Restart", AuthenticationRequired: "Authentication Required",
+	WriteFault: "Write Fault", UnrecoveredReadError: "Unrecovered Read Error", CompareFailure: "Compare Failure",
+	InternalPathError: "Internal Path Error", ANAPersistentLoss: "Asymmetric Access Persistent Loss",
+	ANAInaccessible: "Asymmetric Access Inaccessible", ANATransition: "Asymmetric Access Transition",
+}
