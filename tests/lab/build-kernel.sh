@@ -1,9 +1,11 @@
 #!/bin/bash
 # build-kernel.sh [7.3|6.12]: builds the user-mode kernel from Debian's linux-source package and prints its path.
-# 7.3 comes from trixie-backports, 6.12 from trixie or this machine's own sources. Without an argument 7.3 is built, and 6.12 when
+# 7.3 comes from trixie-backports; 6.12 from this machine's own sources or trixie. Without an argument 7.3 is built, or 6.12 when
 # 7.3 is no longer offered. The kernel is cached outside the tree; with the same configuration and patch nothing is done.
 set -eu
-. "$(dirname "$(readlink -f "$0")")/common.sh"
+self=$(readlink -f "$0")
+. "$(dirname "$self")/common.sh"
+not_offered=3
 
 kernel_path() { # VERSION
   local inputs=("$lab/kernel/uml-$1."*)
@@ -11,39 +13,44 @@ kernel_path() { # VERSION
 }
 
 fetch() { # VERSION: linux-source-VERSION*.deb into the current directory
-  if [ "$1" = 6.12 ] && apt-get download -qq linux-source-6.12 2>/dev/null; then return 0; fi
+  if [ "$1" = 6.12 ] && apt-get download -qq linux-source-6.12 2>/dev/null; then return; fi
   case $1 in 7.3) private_apt trixie-backports "$PWD/apt" ;; *) private_apt trixie "$PWD/apt" ;; esac
-  apt-cache "${APT[@]}" show "linux-source-$1" >/dev/null 2>&1 || return 1
+  apt-cache "${APT[@]}" show "linux-source-$1" >/dev/null 2>&1 || exit $not_offered
   apt-get "${APT[@]}" download "linux-source-$1"
 }
 
 build() { # VERSION
-  local version=$1 out work
+  local version=$1 out
   out=$(kernel_path "$version")
   need flex bison bc make gcc patch xz dpkg-deb
   work=$(mktemp -d -p "$cache" build.XXXXXX); trap 'rm -rf "$work"' EXIT; cd "$work"
-  fetch "$version" || return 1
+  fetch "$version"
   echo "building the user-mode kernel $version, once: a few minutes" >&2
-  dpkg-deb -x linux-source-*.deb . && tar xJf "usr/src/linux-source-$version.tar.xz"
+  dpkg-deb -x linux-source-*.deb .
+  tar xJf "usr/src/linux-source-$version.tar.xz"
   cd "linux-source-$version"; mkdir "$work/b"
   cp "$lab/kernel/uml-$version."*config "$work/b/.config"
   if [ -e "$lab/kernel/uml-$version.patch" ]; then patch -sp1 <"$lab/kernel/uml-$version.patch"; fi
   sed -i '/^config HZ$/,/default/s/default 100$/default 1000/' arch/um/Kconfig
-  make -s ARCH=um O="$work/b" olddefconfig >&2
-  nice make -s ARCH=um O="$work/b" -j"$(nproc)" linux >"$work/log" 2>&1 || { tail -n 40 "$work/log" >&2; die "the kernel does not build"; }
+  make -s ARCH=um O="$work/b" olddefconfig >"$work/log" 2>&1
+  nice make -s ARCH=um O="$work/b" -j"$(nproc)" linux >>"$work/log" 2>&1 || { tail -n 40 "$work/log" >&2; die "the kernel does not build"; }
+  strip -o "$work/linux" "$work/b/linux"
   cp "$work/b/.config" "$out.config"
-  strip -o "$work/linux" "$work/b/linux" && mv "$work/linux" "$out"
+  mv "$work/linux" "$out"
 }
 
-exec 9>"$cache/build-kernel.lock"; flock 9
 case ${1:-} in
-  7.3 | 6.12) [ -x "$(kernel_path "$1")" ] || (build "$1") || die "linux-source-$1 cannot be had"; kernel_path "$1" ;;
+  7.3 | 6.12)
+    exec 9>"$cache/build-kernel.lock"; flock 9
+    [ -x "$(kernel_path "$1")" ] || build "$1"
+    kernel_path "$1" ;;
   "")
     for version in 7.3 6.12; do
-      if [ -x "$(kernel_path "$version")" ]; then kernel_path "$version"; exit; fi
-      if (build "$version"); then kernel_path "$version"; exit; fi
-      echo "linux-source-$version cannot be had" >&2
+      if [ -x "$(kernel_path $version)" ]; then kernel_path $version; exit; fi
     done
-    die "no kernel source found" ;;
+    "$self" 7.3 && exit || rc=$?
+    [ $rc = $not_offered ] || exit $rc
+    echo "linux-source-7.3 is no longer offered: 6.12 takes its place" >&2
+    exec "$self" 6.12 ;;
   *) die "usage: build-kernel.sh [7.3|6.12]" ;;
 esac

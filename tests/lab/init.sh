@@ -2,14 +2,16 @@
 # First process inside the lab's kernels. The kernel command line gives LAB_VM (uml or qemu), LAB_DIR, LAB_OUT and LAB_SCRIPT.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev 2>/dev/null
-mkdir -p /dev/shm /dev/pts; mount -t tmpfs tmp /dev/shm; mount -t devpts devpts /dev/pts
+ln -sf /proc/self/fd /dev/fd; mkdir -p /dev/shm /dev/pts; mount -t tmpfs tmp /dev/shm; mount -t devpts devpts /dev/pts
 mount -t tmpfs tmp /tmp; mount -t tmpfs tmp /run
 mount -t debugfs dbg /sys/kernel/debug 2>/dev/null
 ip link set lo up; hostname lab; ulimit -l unlimited; ulimit -c 0
-mkdir -p /run/out /run/lab
+mkdir -p /run/out /run/lab /run/host
+hostfs() { mount -t hostfs none "$2" -o "$3,hostfs=$1" 2>/dev/null || mount -t hostfs none "$2" -o "$3,$1"; } # newer kernels, older ones
 case $LAB_VM in
-  uml) # newer kernels name the option, older ones take the bare path
-    mount -t hostfs none /run/out -o hostfs="$LAB_OUT" 2>/dev/null || mount -t hostfs none /run/out -o "$LAB_OUT" ;;
+  uml) # /tmp and /run of the machine itself are seen under /run/host
+    hostfs / /run/host ro; hostfs "$LAB_OUT" /run/out rw
+    LAB_SCRIPT=/run/host$LAB_SCRIPT LAB_DIR=/run/host$LAB_DIR TARGET_BIN=${TARGET_BIN:+/run/host$TARGET_BIN} ;;
   qemu)
     modprobe -a 9p 9pnet_virtio
     mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144 out /run/out
@@ -18,7 +20,7 @@ case $LAB_VM in
     modprobe brd rd_nr=2 rd_size=4194304; modprobe null_blk nr_devices=0 ;;
 esac
 mount -t configfs cfg /sys/kernel/config 2>/dev/null
-export LAB_DIR
+export LAB_DIR TARGET_BIN
 # perftest wants "cpu MHz", which the user-mode kernel's /proc/cpuinfo lacks
 if ! grep -q '^cpu MHz' /proc/cpuinfo; then
   awk -v m="${LAB_MHZ:-2600}" '{print} /^model name/{print "cpu MHz\t\t: " m}' /proc/cpuinfo >/run/cpuinfo && mount --bind /run/cpuinfo /proc/cpuinfo

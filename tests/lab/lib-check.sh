@@ -1,0 +1,30 @@
+# Checks that many scenarios share.
+
+# Nothing runs the iWARP port mapper's daemon here, and siw says so at each listen.
+KLOG_ALLOWED='iwpm_register_pid'
+
+klog_mark() { KLOG_MARK="lab: mark $(date +%s%N)"; echo "<4>$KLOG_MARK" >/dev/kmsg; }
+# klog_check [REGEX]: fails when the kernel warned since the mark, apart from lines that match REGEX.
+klog_check() {
+  local bad
+  bad=$(dmesg --level=emerg,alert,crit,err,warn | sed "1,/$KLOG_MARK/d" | grep -Ev "$KLOG_ALLOWED${1:+|$1}" || true)
+  [ -z "$bad" ] || fail "warnings in the kernel's log:
+$bad"
+}
+klog_has() { dmesg | sed "1,/$KLOG_MARK/d" | grep -Eq "$1"; }
+
+# leak_mark, leak_check: what the target held then, it holds now. RSS may grow by $1 KiB, threads and descriptors by none.
+held() {
+  local k
+  echo "fds $(target_fds)"
+  for k in qp cm_id mr pd cq; do echo "$k $(rdma_count $k)"; done
+}
+leak_mark() { HELD=$(held) HELD_RSS=$(target_rss); say "the target holds: $(tr '\n' ' ' <<<"$HELD") RSS $HELD_RSS KiB"; }
+leak_check() {
+  local limit=$1 rss
+  same_as_held() { [ "$(held)" = "$HELD" ]; }
+  wait_for 15 same_as_held || true
+  rss=$(target_rss)
+  say "the target holds: $(held | tr '\n' ' ') RSS $rss KiB"
+  [ -z "$rss" ] || [ $((rss - HELD_RSS)) -le "$limit" ] || fail "the target's RSS grew from $HELD_RSS to $rss KiB"
+}

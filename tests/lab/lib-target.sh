@@ -1,0 +1,111 @@
+# The target: ours or the kernel's, described by the same namespaces.
+TPID=''
+NAMESPACES=()          # nsid:backend:size[:path[:block size]], e.g. 1:ram:1GiB 2:file:256MiB:/mnt/disk.img:4096
+ALLOWED=''             # host NQNs, blank separated; none: any host
+TARGET_LISTENERS=''    # more listeners, as in TRANSPORT/ADDRESS/PORT
+
+# target_start: starts the target and returns when it says that it is ready.
+target_start() { "${TARGET}_start"; }
+target_stop() { "${TARGET}_stop"; }
+target_kill() { "${TARGET}_kill"; }
+target_restart() { "${TARGET}_restart"; }
+
+target_config() {
+  local l n nsid backend size path bs
+  echo "listeners:"
+  for l in $TRTYPE/$ADDR/$PORT $TARGET_LISTENERS; do
+    IFS=/ read -r transport address port <<<"$l"
+    echo "  - {transport: $transport, address: \"$address\", port: $port}"
+  done
+  echo "subsystems:"
+  echo "  - nqn: $NQN"
+  if [ -z "$ALLOWED" ]; then echo "    allow_any_host: true"; else echo "    hosts: [${ALLOWED// /, }]"; fi
+  echo "    namespaces:"
+  for n in "${NAMESPACES[@]}"; do
+    IFS=, read -r nsid backend size path bs <<<"${n//:/,}"
+    printf '      - {nsid: %s, backend: "%s", size: %s%s%s}\n' "$nsid" "$backend" "$size" "${path:+, path: $path}" "${bs:+, block_size: $bs}"
+  done
+}
+
+ours_start() {
+  [ -x "$TARGET_BIN" ] || fail "TARGET_BIN=$TARGET_BIN is not an executable file"
+  target_config >/run/target.yaml
+  : >/run/notify.log
+  if [ ! -S /run/notify ]; then
+    need socat
+    socat -u UNIX-RECV:/run/notify OPEN:/run/notify.log,append,creat & NOTIFIER=$!
+    wait_for 5 test -S /run/notify
+  fi
+  say "target: $(tr '\n' ' ' </run/target.yaml)"
+  NOTIFY_SOCKET=/run/notify ours_exec serve --config /run/target.yaml >>/run/target.log 2>&1 & TPID=$!
+  wait_for 20 ours_ready
+}
+# exec keeps the process id: $TPID is the target itself.
+ours_exec() { if [ $TOPOLOGY = two ]; then exec nsenter --net=/run/netns/target "$TARGET_BIN" "$@"; else exec "$TARGET_BIN" "$@"; fi; }
+ours_ready() {
+  [ -e /proc/$TPID ] || fail "the target ended before it was ready"
+  grep -q READY=1 /run/notify.log
+}
+ours_stop() {
+  local rc=0
+  kill -TERM "$TPID"
+  wait_for 20 ours_gone
+  wait "$TPID" || rc=$?
+  [ $rc = 0 ] || fail "the target ended with exit code $rc after SIGTERM"
+  TPID=''
+}
+ours_gone() { ! [ -e /proc/$TPID ] || grep -q '^State:.*Z' /proc/$TPID/status; }
+ours_kill() { kill -KILL "$TPID"; wait "$TPID" 2>/dev/null || true; }
+ours_restart() { ours_start; }
+
+# The kernel's target, on null_blk for ram (memory backed) and null, on the file itself for file.
+nvmet_start() {
+  local cfg=/sys/kernel/config/nvmet sub n nsid backend size path bs h ns
+  sub=$cfg/subsystems/$NQN
+  mkdir "$sub"
+  if [ -z "$ALLOWED" ]; then echo 1 >"$sub/attr_allow_any_host"; else
+    for h in $ALLOWED; do mkdir -p "$cfg/hosts/$h"; ln -s "$cfg/hosts/$h" "$sub/allowed_hosts/$h"; done
+  fi
+  for n in "${NAMESPACES[@]}"; do
+    IFS=, read -r nsid backend size path bs <<<"${n//:/,}"
+    case $backend in
+      ram) path=$(null_blk ram$nsid "$size" 1 "${bs:-512}") ;;
+      null) path=$(null_blk null$nsid "$size" 0 "${bs:-512}") ;;
+      file) [ -e "$path" ] || truncate -s "${size%B}" "$path" ;;
+    esac
+    ns=$sub/namespaces/$nsid; mkdir "$ns"
+    echo -n "$path" >"$ns/device_path"; [ "$backend" = file ] && echo 1 >"$ns/buffered_io"
+    echo 1 >"$ns/enable"
+  done
+  nvmet_port 1 $TRTYPE $ADDR $PORT
+  nvmet_restart
+}
+null_blk() { # NAME SIZE MEMORY_BACKED BLOCK_SIZE: prints the device
+  local d=/sys/kernel/config/nullb/lab-$1
+  mkdir "$d"
+  echo $(($(numfmt --from=iec "${2%iB}") / 1048576)) >"$d/size"
+  echo "$3" >"$d/memory_backed"; echo "$4" >"$d/blocksize"
+  echo 2 >"$d/queue_mode"; echo 0 >"$d/irqmode"; echo 0 >"$d/completion_nsec"
+  echo 1 >"$d/power"
+  if [ -b "/dev/lab-$1" ]; then echo "/dev/lab-$1"; else echo "/dev/nullb$(cat "$d/index")"; fi
+}
+nvmet_port() { # ID TRTYPE ADDRESS PORT
+  local p=/sys/kernel/config/nvmet/ports/$1
+  mkdir "$p"
+  echo "$2" >"$p/addr_trtype"; echo ipv$FAMILY >"$p/addr_adrfam"; echo "$3" >"$p/addr_traddr"; echo "$4" >"$p/addr_trsvcid"
+}
+nvmet_restart() { ln -s "/sys/kernel/config/nvmet/subsystems/$NQN" "/sys/kernel/config/nvmet/ports/1/subsystems/$NQN"; }
+nvmet_kill() { rm "/sys/kernel/config/nvmet/ports/1/subsystems/$NQN"; }
+nvmet_stop() { nvmet_kill; }
+
+# What the target holds; nothing is known of the kernel's.
+target_fds() { [ "$TARGET" = nvmet ] || find "/proc/$TPID/fd" -mindepth 1 | wc -l; }
+target_rss() { [ "$TARGET" = nvmet ] || awk '/^VmRSS/{print $2}' "/proc/$TPID/status"; }
+target_threads() { [ "$TARGET" = nvmet ] || awk '/^Threads/{print $2}' "/proc/$TPID/status"; }
+target_cpu() { [ "$TARGET" = nvmet ] || awk '{sub(/.*\) /, ""); print $12 + $13}' "/proc/$TPID/stat"; } # ticks of 10 ms
+# rdma_count KIND: the device's objects of that kind (qp, cm_id, mr, pd, cq); those of the target alone where it has a process.
+rdma_count() {
+  local lines
+  lines=$(rdma resource show "$1" 2>/dev/null) || true
+  if [ "$TARGET" = nvmet ]; then grep -c . <<<"$lines" || true; else grep -c "pid $TPID " <<<"$lines" || true; fi
+}

@@ -1,0 +1,78 @@
+# Sourced by every scenario, inside the lab's kernel. Environment:
+#   TRANSPORT   rxe, siw or tcp, with a 6 at the end for IPv6 (rxe6)
+#   TARGET      ours (default) or nvmet: the kernel's own target, which tells whether a failure is the target's
+#   TARGET_BIN  the nvmf-target binary
+#   TOPOLOGY    two: the target has a network namespace of its own at the other end of a veth; loop: one namespace for both
+set -eu
+: "${TRANSPORT:=rxe}" "${TARGET:=ours}" "${TARGET_BIN:=}" "${LAB_DIR:?}" "${LAB_VM:?}"
+NQN=nqn.2026-11.io.nvmf-target:disk0
+DISCOVERY=nqn.2014-08.org.nvmexpress.discovery
+HOSTID=12345678-0000-4000-8000-00000000000a
+HOSTNQN=nqn.2014-08.org.nvmexpress:uuid:$HOSTID
+PORT=4420
+OUT=/run/out
+
+case $TRANSPORT in *6) FAMILY=6 LINK=${TRANSPORT%6} ;; *) FAMILY=4 LINK=$TRANSPORT ;; esac
+case $LINK in rxe | siw) TRTYPE=rdma ;; tcp) TRTYPE=tcp ;; *) echo "unknown transport $TRANSPORT"; exit 2 ;; esac
+case $FAMILY in 4) ADDR=10.0.0.1 HOSTADDR=10.0.0.2 PREFIX=24 ;; 6) ADDR=fd00::1 HOSTADDR=fd00::2 PREFIX=64 ;; esac
+# Both kernel sides of RDMA live in the first network namespace, and soft RoCE knows only that one before Linux 7.
+if [ -z "${TOPOLOGY:-}" ]; then
+  case $TARGET-$(uname -r) in nvmet-* | *-[1-6].*) TOPOLOGY=loop ;; *) TOPOLOGY=two ;; esac
+fi
+
+. "$LAB_DIR/lib-target.sh"
+. "$LAB_DIR/lib-host.sh"
+. "$LAB_DIR/lib-check.sh"
+
+say() { printf '%s\n' "== $*"; }
+fail() { printf '%s\n' "FAIL: $*"; exit 1; }
+skip() { printf '%s\n' "SKIP: $*"; exit 77; }
+need() { local c; for c; do command -v "$c" >/dev/null || fail "missing: $c"; done; }
+
+# wait_for SECONDS COMMAND...: until COMMAND succeeds; fails after SECONDS.
+wait_for() {
+  local limit=$1 end; shift
+  end=$(($(date +%s%N) + limit * 1000000000))
+  until "$@"; do
+    [ "$(date +%s%N)" -lt $end ] || fail "not within $limit s: $*"
+    sleep 0.05
+  done
+}
+
+on_target() { if [ $TOPOLOGY = two ]; then nsenter --net=/run/netns/target "$@"; else "$@"; fi; }
+
+# The network: veth0 is the target's, veth1 the host's, with an RDMA device on each unless the transport is tcp.
+lab_up() {
+  ip link add veth0 type veth peer name veth1
+  if [ $TOPOLOGY = two ]; then
+    ip netns add target; ip link set veth0 netns target; on_target ip link set lo up
+    ip link set veth1 mtu 4200 up; ip addr add $HOSTADDR/$PREFIX dev veth1 $(dad)
+  else
+    ip link set veth1 mtu 4200 up
+  fi
+  on_target ip link set veth0 mtu 4200 up
+  on_target ip addr add $ADDR/$PREFIX dev veth0 $(dad)
+  if [ $TRTYPE = rdma ]; then
+    rdma_link target0 veth0 on_target
+    [ $TOPOLOGY = loop ] || rdma_link host0 veth1 ""
+  fi
+  [ $TOPOLOGY = loop ] || wait_for 10 ping -c1 -W1 -q $ADDR >/dev/null
+  klog_mark
+}
+dad() { [ $FAMILY = 4 ] || echo nodad; }
+
+rdma_link() { # DEVICE INTERFACE PREFIX-COMMAND
+  $3 rdma link add $1 type $LINK netdev $2
+  wait_for 10 eval "rdma link show $1/1 | grep -q 'state ACTIVE'"
+}
+
+# lab_teardown runs at the end of every scenario, whatever its result.
+lab_teardown() {
+  local rc=$?
+  trap - EXIT
+  if [ $rc != 0 ] && [ $rc != 77 ] && [ -s /run/target.log ]; then
+    echo "-- the target's log, last lines:"; tail -n 60 /run/target.log
+  fi
+  exit $rc
+}
+trap lab_teardown EXIT
