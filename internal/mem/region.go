@@ -1,0 +1,135 @@
+package mem
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Region is anonymous memory outside the Go heap: page aligned, zeroed, populated by the kernel when first touched, and not
+// inherited by child processes, so that a fork can never move a page away from under a device.
+//
+// Whoever mapped it owns it and unmaps it. Bytes may be read and written by any goroutine.
+type Region struct {
+	id      RegionID
+	purpose *purpose
+	b       []byte
+	charged atomic.Int64
+}
+
+// PurposeUsage is the memory of one purpose.
+type PurposeUsage struct {
+	// Purpose is the text given to Map, Reserve or NewArena.
+	Purpose string
+	// Regions is the number of mappings.
+	Regions int64
+	// Bytes is the memory charged: all of a mapped region, and what Charge added for a reserved one.
+	Bytes int64
+}
+
+// purpose counts the memory of one purpose; entries are made once and never removed.
+type purpose struct {
+	name           string
+	regions, bytes atomic.Int64
+}
+
+var (
+	nextID   atomic.Int32
+	purposes sync.Map // string -> *purpose
+)
+
+// Map maps size bytes, rounded up to whole pages, and charges them to purpose.
+func Map(purpose string, size int) (*Region, error) {
+	r, err := Reserve(purpose, size)
+	if err != nil {
+		return nil, err
+	}
+	r.Charge(int64(len(r.b)))
+	return r, nil
+}
+
+// Reserve maps size bytes, rounded up to whole pages, without charging anything. It is for large sparse memory whose owner
+// charges what it populates.
+func Reserve(purposeName string, size int) (*Region, error) {
+	page := unix.Getpagesize()
+	if size <= 0 || size > (1<<62) {
+		return nil, fmt.Errorf("map memory for %s: size %d bytes: must be positive", purposeName, size)
+	}
+	size = (size + page - 1) &^ (page - 1)
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANONYMOUS|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("map %d bytes for %s: %w (see ulimit -v and the memory limit of the service)", size, purposeName, err)
+	}
+	if err := unix.Madvise(b, unix.MADV_DONTFORK); err != nil {
+		_ = unix.Munmap(b)
+		return nil, fmt.Errorf("map %d bytes for %s: madvise(MADV_DONTFORK): %w", size, purposeName, err)
+	}
+	p, ok := purposes.Load(purposeName)
+	if !ok {
+		p, _ = purposes.LoadOrStore(purposeName, &purpose{name: purposeName})
+	}
+	r := &Region{id: RegionID(nextID.Add(1) - 1), purpose: p.(*purpose), b: b}
+	r.purpose.regions.Add(1)
+	return r, nil
+}
+
+// ID is the region's number. Any goroutine may call it.
+func (r *Region) ID() RegionID { return r.id }
+
+// Bytes is all of the memory, nil after Unmap.
+func (r *Region) Bytes() []byte { return r.b }
+
+// Charge adds n bytes (maybe negative) to the usage of the region's purpose. Any goroutine may call it.
+func (r *Region) Charge(n int64) {
+	r.charged.Add(n)
+	r.purpose.bytes.Add(n)
+}
+
+// Discard gives the pages of Bytes()[off:off+n] back to the kernel; they read as zeroes afterwards. Both are multiples of the
+// page size. The caller sees to it that nobody writes there meanwhile and that no device has the pages registered. It does
+// not change what is charged.
+func (r *Region) Discard(off, n int) error {
+	if err := unix.Madvise(r.b[off:off+n], unix.MADV_DONTNEED); err != nil {
+		return fmt.Errorf("free %d bytes of %s: madvise(MADV_DONTNEED): %w", n, r.purpose.name, err)
+	}
+	return nil
+}
+
+// Unmap gives the memory back. Nothing may touch it afterwards: no goroutine, and no device it was registered with.
+// A second call does nothing.
+func (r *Region) Unmap() error {
+	if r.b == nil {
+		return nil
+	}
+	if err := unix.Munmap(r.b); err != nil {
+		return fmt.Errorf("unmap %d bytes of %s: %w", len(r.b), r.purpose.name, err)
+	}
+	r.b = nil
+	r.purpose.bytes.Add(-r.charged.Swap(0))
+	r.purpose.regions.Add(-1)
+	return nil
+}
+
+// Addr is the address of b[0], 0 if b has no memory. It is stable for memory of regions only: the Go heap may not be handed to
+// devices.
+func Addr(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
+
+// Usage lists the memory of each purpose that has any, by name. Any goroutine may call it.
+func Usage() []PurposeUsage {
+	var list []PurposeUsage
+	purposes.Range(func(_, v any) bool {
+		p := v.(*purpose)
+		u := PurposeUsage{Purpose: p.name, Regions: p.regions.Load(), Bytes: p.bytes.Load()}
+		if u.Regions != 0 || u.Bytes != 0 {
+			list = append(list, u)
+		}
+		return true
+	})
+	slices.SortFunc(list, func(a, b PurposeUsage) int { return cmp.Compare(a.Purpose, b.Purpose) })
+	return list
+}

@@ -1,0 +1,141 @@
+package mem
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func usage(purpose string) PurposeUsage {
+	for _, u := range Usage() {
+		if u.Purpose == purpose {
+			return u
+		}
+	}
+	return PurposeUsage{}
+}
+
+func TestRegionUsage(t *testing.T) {
+	const purpose = "test usage"
+	page := os.Getpagesize()
+	a, err := Map(purpose, page+1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Reserve(purpose, 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.ID() == b.ID() {
+		t.Error("two regions share an ID")
+	}
+	if len(a.Bytes()) != 2*page || Addr(a.Bytes())%uint64(page) != 0 {
+		t.Errorf("%d bytes at %#x", len(a.Bytes()), Addr(a.Bytes()))
+	}
+	b.Charge(100)
+	if u := usage(purpose); u.Regions != 2 || u.Bytes != int64(2*page+100) {
+		t.Errorf("usage is %+v", u)
+	}
+	for range 2 {
+		if err := a.Unmap(); err != nil {
+			t.Error(err)
+		}
+	}
+	if u := usage(purpose); u.Regions != 1 || u.Bytes != 100 {
+		t.Errorf("usage is %+v", u)
+	}
+	if err := b.Unmap(); err != nil {
+		t.Error(err)
+	}
+	if u := usage(purpose); u != (PurposeUsage{}) {
+		t.Errorf("usage is %+v at the end", u)
+	}
+}
+
+func TestRegionDiscard(t *testing.T) {
+	page := os.Getpagesize()
+	r, err := Map("test discard", 3*page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range r.Bytes() {
+		r.Bytes()[i] = 1
+	}
+	if err := r.Discard(page, page); err != nil {
+		t.Fatal(err)
+	}
+	for i, b := range r.Bytes() {
+		if want := byte(1); (i/page == 1) == (b == want) {
+			t.Fatalf("byte %d is %d", i, b)
+		}
+	}
+	if err := r.Unmap(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRegionIsNotInherited(t *testing.T) {
+	r, err := Map("test dontfork", 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Unmap() }()
+	maps, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// VmFlags of the mapping must have "dc" (do not copy on fork) and "nr" (no swap space reserved); see proc(5).
+	found := false
+	lo, hi, addr := uint64(0), uint64(0), Addr(r.Bytes())
+	for line := range strings.Lines(string(maps)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.Contains(f[0], "-") {
+			lo, hi = parseRange(t, f[0])
+		} else if f[0] == "VmFlags:" && lo <= addr && addr < hi {
+			found = strings.Contains(line, " dc") && strings.Contains(line, " nr")
+		}
+	}
+	if !found {
+		t.Error("the mapping is not marked dc and nr")
+	}
+}
+
+func TestMapRefuses(t *testing.T) {
+	for _, size := range []int{0, -1, 1 << 62} {
+		if _, err := Map("test refuses", size); err == nil || !strings.Contains(err.Error(), "test refuses") {
+			t.Errorf("Map(%d): %v", size, err)
+		}
+	}
+}
+
+func TestSlice(t *testing.T) {
+	segs := []Segment{{B: []byte("abc"), Region: 1}, {B: []byte("defgh"), Region: 2}, {B: []byte("i"), Region: 3}}
+	for off := range 10 {
+		for n := range 10 - off {
+			got := ""
+			for _, s := range Slice(nil, segs, off, n) {
+				if len(s.B) == 0 || s.Region == 0 {
+					t.Errorf("Slice(%d, %d): empty segment", off, n)
+				}
+				got += string(s.B)
+			}
+			if want := "abcdefghi"[off : off+n]; got != want {
+				t.Errorf("Slice(%d, %d) = %q, want %q", off, n, got, want)
+			}
+		}
+	}
+	if Length(segs) != 9 {
+		t.Errorf("Length = %d", Length(segs))
+	}
+}
+
+func parseRange(t *testing.T, s string) (lo, hi uint64) {
+	t.Helper()
+	a, b, _ := strings.Cut(s, "-")
+	lo, err1 := strconv.ParseUint(a, 16, 64)
+	hi, err2 := strconv.ParseUint(b, 16, 64)
+	if err1 != nil || err2 != nil {
+		t.Fatalf("%q is not an address range", s)
+	}
+	return lo, hi
+}
