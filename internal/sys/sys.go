@@ -1,0 +1,122 @@
+// Package sys makes the few system calls of the I/O path that must not pass through the Go scheduler: on descriptors that are
+// in non-blocking mode, so that they return at once. A raw call that blocks stops the garbage collector; see
+// docs/adr/0002-raw-nonblocking-syscalls.md. Nothing here allocates. Errors are syscall.Errno values, 0 for success; EAGAIN
+// means that the call would have blocked. EINTR is retried.
+package sys
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Iovec is one piece of a vectored transfer, as the kernel reads it (readv(2)).
+//
+// Arrays of Iovec belong to the caller and are reused. They hold pointers that the garbage collector sees, so what they refer
+// to stays alive until it is overwritten or cleared.
+type Iovec = unix.Iovec
+
+// MaxIovecs is the most vectors one call may carry (UIO_MAXIOV of linux/uio.h).
+const MaxIovecs = 1024
+
+// SetIovec makes v refer to b.
+func SetIovec(v *Iovec, b []byte) {
+	v.Base = unsafe.SliceData(b)
+	v.SetLen(len(b))
+}
+
+// Advance takes n transferred bytes off the front of iov, in place, and returns what is left: vectors that are done are
+// dropped, the first of the rest is shortened. n is at most the sum of the lengths.
+func Advance(iov []Iovec, n int) []Iovec {
+	for len(iov) > 0 {
+		l := int(iov[0].Len)
+		if n < l {
+			if n > 0 {
+				iov[0].Base = (*byte)(unsafe.Add(unsafe.Pointer(iov[0].Base), n))
+				iov[0].SetLen(l - n)
+			}
+			break
+		}
+		n -= l
+		iov[0] = Iovec{}
+		iov = iov[1:]
+	}
+	return iov
+}
+
+// Readv reads into iov (readv(2)) and returns the number of bytes; 0 with no error is the end of the stream.
+func Readv(fd int, iov []Iovec) (int, syscall.Errno) { return vectored(unix.SYS_READV, fd, iov) }
+
+// Writev writes iov (writev(2)) and returns the number of bytes. A broken connection raises SIGPIPE, which Go programs
+// ignore on descriptors above 2; on sockets prefer Sendmsg with MSG_NOSIGNAL.
+func Writev(fd int, iov []Iovec) (int, syscall.Errno) { return vectored(unix.SYS_WRITEV, fd, iov) }
+
+func vectored(trap uintptr, fd int, iov []Iovec) (int, syscall.Errno) {
+	for {
+		n, _, e := syscall.RawSyscall(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
+		if e != syscall.EINTR {
+			return result(n, e)
+		}
+	}
+}
+
+// Recv reads from a socket into b (recv(2)). MSG_DONTWAIT is added to flags. 0 with no error is the end of the stream, or b
+// was empty.
+func Recv(fd int, b []byte, flags int) (int, syscall.Errno) {
+	return transfer(unix.SYS_RECVFROM, fd, b, flags)
+}
+
+// Send writes b to a socket (send(2)). MSG_DONTWAIT and MSG_NOSIGNAL are added to flags.
+func Send(fd int, b []byte, flags int) (int, syscall.Errno) {
+	return transfer(unix.SYS_SENDTO, fd, b, flags|unix.MSG_NOSIGNAL)
+}
+
+func transfer(trap uintptr, fd int, b []byte, flags int) (int, syscall.Errno) {
+	for {
+		n, _, e := syscall.RawSyscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
+			uintptr(flags|unix.MSG_DONTWAIT), 0, 0)
+		if e != syscall.EINTR {
+			return result(n, e)
+		}
+	}
+}
+
+// Sendmsg writes iov to a socket (sendmsg(2)). MSG_DONTWAIT and MSG_NOSIGNAL are added to flags.
+func Sendmsg(fd int, iov []Iovec, flags int) (int, syscall.Errno) {
+	return message(unix.SYS_SENDMSG, fd, iov, flags|unix.MSG_NOSIGNAL)
+}
+
+// Recvmsg reads from a socket into iov (recvmsg(2)). MSG_DONTWAIT is added to flags. 0 with no error is the end of the stream.
+func Recvmsg(fd int, iov []Iovec, flags int) (int, syscall.Errno) {
+	return message(unix.SYS_RECVMSG, fd, iov, flags)
+}
+
+func message(trap uintptr, fd int, iov []Iovec, flags int) (int, syscall.Errno) {
+	m := unix.Msghdr{Iov: unsafe.SliceData(iov)}
+	m.SetIovlen(len(iov))
+	for {
+		n, _, e := syscall.RawSyscall(trap, uintptr(fd), uintptr(unsafe.Pointer(&m)), uintptr(flags|unix.MSG_DONTWAIT))
+		if e != syscall.EINTR {
+			return result(n, e)
+		}
+	}
+}
+
+// EpollPoll fills events with what is ready on epfd (epoll_pwait(2) with a timeout of 0) and returns how many.
+func EpollPoll(epfd int, events []unix.EpollEvent) (int, syscall.Errno) {
+	for {
+		n, _, e := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(epfd), uintptr(unsafe.Pointer(unsafe.SliceData(events))),
+			uintptr(len(events)), 0, 0, 0)
+		if e != syscall.EINTR {
+			return result(n, e)
+		}
+	}
+}
+
+func result(n uintptr, e syscall.Errno) (int, syscall.Errno) {
+	if e != 0 {
+		return 0, e
+	}
+	return int(n), 0
+}

@@ -1,0 +1,192 @@
+package sys
+
+import (
+	"bytes"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func socketPair(tb testing.TB) (a, b int) {
+	tb.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _, _ = unix.Close(fds[0]), unix.Close(fds[1]) })
+	return fds[0], fds[1]
+}
+
+func vectors(parts ...[]byte) []Iovec {
+	iov := make([]Iovec, len(parts))
+	for i, p := range parts {
+		SetIovec(&iov[i], p)
+	}
+	return iov
+}
+
+func TestVectored(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		send func(fd int, iov []Iovec) (int, syscall.Errno)
+		recv func(fd int, iov []Iovec) (int, syscall.Errno)
+	}{
+		{"readv writev", Writev, Readv},
+		{
+			"sendmsg recvmsg",
+			func(fd int, iov []Iovec) (int, syscall.Errno) { return Sendmsg(fd, iov, 0) },
+			func(fd int, iov []Iovec) (int, syscall.Errno) { return Recvmsg(fd, iov, 0) },
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			a, b := socketPair(t)
+			x, y := make([]byte, 4), make([]byte, 8)
+			if n, e := tc.recv(b, vectors(x, y)); n != 0 || e != syscall.EAGAIN {
+				t.Fatalf("empty socket: %d, %v", n, e)
+			}
+			if n, e := tc.send(a, vectors([]byte("hello"), nil, []byte("world"))); n != 10 || e != 0 {
+				t.Fatalf("send: %d, %v", n, e)
+			}
+			if n, e := tc.recv(b, vectors(x, y)); n != 10 || e != 0 || string(x)+string(y[:6]) != "helloworld" {
+				t.Fatalf("receive: %d, %v, %q %q", n, e, x, y)
+			}
+			if err := unix.Shutdown(a, unix.SHUT_WR); err != nil {
+				t.Fatal(err)
+			}
+			if n, e := tc.recv(b, vectors(x)); n != 0 || e != 0 {
+				t.Fatalf("end of stream: %d, %v", n, e)
+			}
+		})
+	}
+}
+
+func TestSendRecv(t *testing.T) {
+	a, b := socketPair(t)
+	buf := make([]byte, 16)
+	if n, e := Recv(b, buf, 0); n != 0 || e != syscall.EAGAIN {
+		t.Fatalf("empty socket: %d, %v", n, e)
+	}
+	if n, e := Send(a, []byte("abc"), 0); n != 3 || e != 0 {
+		t.Fatalf("send: %d, %v", n, e)
+	}
+	if n, e := Recv(b, buf, unix.MSG_PEEK); n != 3 || e != 0 {
+		t.Fatalf("peek: %d, %v", n, e)
+	}
+	if n, e := Recv(b, buf, 0); n != 3 || e != 0 || string(buf[:3]) != "abc" {
+		t.Fatalf("receive: %d, %v", n, e)
+	}
+	if n, e := Recv(-1, buf, 0); n != 0 || e != syscall.EBADF {
+		t.Fatalf("bad descriptor: %d, %v", n, e)
+	}
+}
+
+// TestBlockingSocket shows that the socket calls return at once even if somebody forgot O_NONBLOCK, and that a broken
+// connection is an error and not a signal.
+func TestBlockingSocket(t *testing.T) {
+	a, b := socketPair(t)
+	if err := unix.SetNonblock(a, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, e := Recv(a, make([]byte, 1), 0); e != syscall.EAGAIN {
+		t.Fatalf("recv: %v", e)
+	}
+	if _, e := Recvmsg(a, vectors(make([]byte, 1)), 0); e != syscall.EAGAIN {
+		t.Fatalf("recvmsg: %v", e)
+	}
+	big := make([]byte, 1<<20)
+	for range 100 {
+		if _, e := Sendmsg(a, vectors(big), 0); e == syscall.EAGAIN {
+			if err := unix.Shutdown(b, unix.SHUT_RDWR); err != nil {
+				t.Fatal(err)
+			}
+			if _, e := Sendmsg(a, vectors(big), 0); e != syscall.EPIPE {
+				t.Fatalf("sendmsg on a closed connection: %v", e)
+			}
+			if _, e := Send(a, big, 0); e != syscall.EPIPE {
+				t.Fatalf("send on a closed connection: %v", e)
+			}
+			return
+		}
+	}
+	t.Fatal("the socket never filled up")
+}
+
+func TestAdvance(t *testing.T) {
+	for n := 0; n <= 9; n++ {
+		iov := Advance(vectors([]byte("abc"), nil, []byte("defg"), []byte("hi")), n)
+		a, b := socketPair(t)
+		if m, e := Writev(a, iov); e != 0 || m != 9-n {
+			t.Fatalf("n = %d: wrote %d, %v", n, m, e)
+		}
+		if n == 9 {
+			continue
+		}
+		buf := make([]byte, 16)
+		m, _ := Recv(b, buf, 0)
+		if want := []byte("abcdefghi")[n:]; !bytes.Equal(buf[:m], want) {
+			t.Errorf("n = %d: %q, want %q", n, buf[:m], want)
+		}
+	}
+}
+
+func TestEpollPoll(t *testing.T) {
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(ep) }()
+	a, b := socketPair(t)
+	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, b, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(b)}); err != nil {
+		t.Fatal(err)
+	}
+	events := make([]unix.EpollEvent, 4)
+	if n, e := EpollPoll(ep, events); n != 0 || e != 0 {
+		t.Fatalf("nothing ready: %d, %v", n, e)
+	}
+	Send(a, []byte("x"), 0)
+	if n, e := EpollPoll(ep, events); n != 1 || e != 0 || events[0].Fd != int32(b) {
+		t.Fatalf("one ready: %d, %v", n, e)
+	}
+}
+
+func TestNoAlloc(t *testing.T) {
+	a, b := socketPair(t)
+	out, in := vectors(make([]byte, 100), make([]byte, 200)), vectors(make([]byte, 150), make([]byte, 150))
+	buf := make([]byte, 300)
+	if n := testing.AllocsPerRun(100, func() {
+		if n, e := Sendmsg(a, out, 0); n != 300 || e != 0 {
+			t.Fatal(n, e)
+		}
+		if n, e := Recvmsg(b, in, 0); n != 300 || e != 0 {
+			t.Fatal(n, e)
+		}
+		if n, e := Writev(a, out); n != 300 || e != 0 {
+			t.Fatal(n, e)
+		}
+		if n, e := Readv(b, in); n != 300 || e != 0 {
+			t.Fatal(n, e)
+		}
+		if n, e := Send(a, buf, 0); n != 300 || e != 0 {
+			t.Fatal(n, e)
+		}
+		if n, e := Recv(b, buf, 0); n != 300 || e != 0 {
+			t.Fatal(n, e)
+		}
+		if _, e := Recv(b, buf, 0); e != syscall.EAGAIN {
+			t.Fatal(e)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkSendRecv(b *testing.B) {
+	x, y := socketPair(b)
+	out, in := vectors(make([]byte, 64)), vectors(make([]byte, 64))
+	b.ReportAllocs()
+	for b.Loop() {
+		Sendmsg(x, out, 0)
+		Recvmsg(y, in, 0)
+	}
+}
