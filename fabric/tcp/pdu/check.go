@@ -1,0 +1,99 @@
+package pdu
+
+// CheckFromHost validates the common header of a PDU that a controller received. It looks at nothing else, so it can run as soon
+// as 8 bytes are there; whether the type is allowed now is the caller's to know.
+//
+// Type, then HLEN, flags, PLEN and PDO are judged in this order (TCP sections 3.6.1 and 3.6.2, 3.5 on errors), and a limit on
+// data is FESLimit. A PDU that passes has header, padding, data and digest inside PLEN.
+func (p *Params) CheckFromHost(h *Header) Fault {
+	switch t := h.Type(); t {
+	case TypeCapsuleCmd:
+		return p.check(h, CapsuleCmdSize, p.CPDA, p.InCapsule, true)
+	case TypeH2CData:
+		return p.check(h, DataSize, p.CPDA, p.MaxH2CData, false)
+	case TypeICReq, TypeH2CTermReq:
+		return checkPlain(h, t)
+	}
+	return Fault{FESInvalidHeader, OffType}
+}
+
+// CheckFromController is CheckFromHost for a PDU that a host received. maxC2HData bounds the data of one C2HData.
+func (p *Params) CheckFromController(h *Header, maxC2HData uint32) Fault {
+	switch t := h.Type(); t {
+	case TypeC2HData:
+		return p.check(h, DataSize, p.HPDA, maxC2HData, false)
+	case TypeCapsuleResp, TypeR2T:
+		return p.check(h, t.HLEN(), 0, 0, true)
+	case TypeICResp, TypeC2HTermReq:
+		return checkPlain(h, t)
+	}
+	return Fault{FESInvalidHeader, OffType}
+}
+
+// checkPlain validates the types that never carry digests: ICReq, ICResp and the TermReqs.
+func checkPlain(h *Header, t Type) Fault {
+	hlen := t.HLEN()
+	if h.HLEN() != hlen {
+		return Fault{FESInvalidHeader, OffHLEN}
+	}
+	most := uint32(hlen)
+	if t == TypeH2CTermReq || t == TypeC2HTermReq {
+		most = MaxTermReq
+	}
+	if n := h.PLEN(); n < uint32(hlen) || n > most {
+		return Fault{FESInvalidHeader, OffPLEN}
+	}
+	return Fault{}
+}
+
+// check validates the types that obey the digests: hlen is what HLEN must be, most the largest number of data bytes.
+func (p *Params) check(h *Header, hlen int, align uint8, most uint32, mayBeEmpty bool) Fault {
+	if h.HLEN() != hlen {
+		return Fault{FESInvalidHeader, OffHLEN}
+	}
+	f := h.Flags()
+	if (f&HDGSTF != 0) != p.HeaderDigest {
+		return Fault{FESInvalidHeader, OffFlags}
+	}
+	plen, first := uint64(h.PLEN()), hlen+p.HeaderDigestSize()
+	if plen < uint64(first) {
+		return Fault{FESInvalidHeader, OffPLEN}
+	}
+	if plen == uint64(first) { // no data: DDGSTF is then without meaning, except that it needs to have been agreed on
+		switch {
+		case f&DDGSTF != 0 && !p.DataDigest:
+			return Fault{FESInvalidHeader, OffFlags}
+		case !mayBeEmpty:
+			return Fault{FESInvalidHeader, OffPLEN}
+		case most != 0 && h.PDO() != 0: // reserved in types that never have data
+			return Fault{FESInvalidHeader, OffPDO}
+		}
+		return Fault{}
+	}
+	if (f&DDGSTF != 0) != p.DataDigest {
+		return Fault{FESInvalidHeader, OffFlags}
+	}
+	if most == 0 || plen <= uint64(first+p.DataDigestSize()) {
+		return Fault{FESInvalidHeader, OffPLEN}
+	}
+	// The most a legal PDU can measure: PDO is a byte, so this bound does not depend on PDO being sane.
+	if plen > uint64(most)+uint64(p.DataDigestSize())+255 {
+		return Fault{FESLimit, OffPLEN}
+	}
+	pdo := h.PDO()
+	if pdo < first || uint64(pdo+p.DataDigestSize()) >= plen || pdo%((int(align)+1)*4) != 0 {
+		return Fault{FESInvalidHeader, OffPDO}
+	}
+	if p.DataLength(h) > most {
+		return Fault{FESLimit, OffPLEN}
+	}
+	return Fault{}
+}
+
+// DataLength is the number of data bytes in a PDU whose common header passed its check.
+func (p *Params) DataLength(h *Header) uint32 {
+	if h.PDO() == 0 {
+		return 0
+	}
+	return h.PLEN() - uint32(h.PDO()+p.DataDigestSize())
+}

@@ -1,0 +1,148 @@
+package pdu
+
+import (
+	"bytes"
+	"encoding/hex"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// The sizes of include/linux/nvme-tcp.h.
+var (
+	_ [8]byte   = [len(Header{})]byte{}
+	_ [128]byte = [len(ICReq{})]byte{}
+	_ [128]byte = [len(ICResp{})]byte{}
+	_ [24]byte  = [len(TermReq{})]byte{}
+	_ [72]byte  = [len(CapsuleCmd{})]byte{}
+	_ [24]byte  = [len(CapsuleResp{})]byte{}
+	_ [24]byte  = [len(Data{})]byte{}
+	_ [24]byte  = [len(R2T{})]byte{}
+)
+
+func unhex(t *testing.T, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func zeros(n int) string { return strings.Repeat("00", n) }
+
+var both = &Params{HeaderDigest: true, DataDigest: true, MaxH2CData: 0x20000, InCapsule: 8192}
+
+func TestGolden(t *testing.T) {
+	plain := &Params{MaxH2CData: 0x400000, InCapsule: 8192}
+	var (
+		req  ICReq
+		resp ICResp
+		cmd  CapsuleCmd
+		rsp  CapsuleResp
+		data Data
+		r2t  R2T
+		cqe  nvme.CQE
+	)
+	cqe.Fill(0x1122334455667788, 7, 0xABCD, nvme.InvalidField|nvme.DNR)
+	tests := []struct {
+		name  string
+		build func() []byte
+		want  string
+	}{
+		{"ICReq", func() []byte {
+			req.Set(&Params{HeaderDigest: true, HPDA: 31}, 1)
+			return req[:]
+		}, "00 00 80 00 80000000 0000 1f 01 00000000" + zeros(112)},
+		{"ICReq, 4 R2Ts, both digests", func() []byte { req.Set(both, 4); return req[:] },
+			"00 00 80 00 80000000 0000 00 03 03000000" + zeros(112)},
+		{"ICResp", func() []byte { resp.Set(both); return resp[:] }, "01 00 80 00 80000000 0000 00 03 00000200" + zeros(112)},
+		{"C2HTermReq", func() []byte {
+			return AppendTermReq(nil, TypeC2HTermReq, Fault{FESInvalidHeader, 4}, []byte{0xAA, 0xBB})
+		}, "03 00 18 18 1a000000 0100 04000000" + zeros(10) + "aabb"},
+		{"CapsuleCmd without data", func() []byte { cmd.Set(both, 0); return cmd[:8] }, "04 01 48 00 4c000000"},
+		{"CapsuleCmd with data", func() []byte { cmd.Set(both, 4096); return cmd[:8] }, "04 03 48 4c 50100000"},
+		{"CapsuleCmd with data, no digest", func() []byte { cmd.Set(plain, 512); return cmd[:8] }, "04 00 48 48 48020000"},
+		{"CapsuleResp", func() []byte { rsp.Set(plain, &cqe); return rsp[:] },
+			"05 00 18 00 18000000 8877665544332211 0700 0000 cdab 0480"},
+		{"CapsuleResp with digest", func() []byte { rsp.Set(both, &cqe); return rsp[:8] }, "05 01 18 00 1c000000"},
+		{"H2CData", func() []byte { data.SetH2C(plain, LastPDU, 0x1234, 0x5678, 4096, 8192); return data[:] },
+			"06 04 18 18 18200000 3412 7856 00100000 00200000 00000000"},
+		{"C2HData with digests, aligned", func() []byte {
+			data.SetC2H(&Params{HeaderDigest: true, DataDigest: true, HPDA: 31}, LastPDU|Success, 1, 0, 512)
+			return data[:]
+		}, "07 0f 18 80 84020000 0100 0000 00000000 00020000 00000000"},
+		{"R2T", func() []byte { r2t.Set(both, 9, 3, 0, 131072); return r2t[:] },
+			"09 01 18 00 1c000000 0900 0300 00000000 00000200 00000000"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got, want := tt.build(), unhex(t, tt.want); !bytes.Equal(got, want) {
+				t.Errorf("got  %x\nwant %x", got, want)
+			}
+		})
+	}
+}
+
+func TestGetters(t *testing.T) {
+	var req ICReq
+	req.Set(&Params{HeaderDigest: true, HPDA: 5}, 3)
+	if req.MaxR2T() != 3 || req.HPDA() != 5 || !req.HeaderDigest() || req.DataDigest() || req.PFV() != 0 {
+		t.Errorf("ICReq %x", req)
+	}
+	var resp ICResp
+	resp.Set(&Params{DataDigest: true, CPDA: 2, MaxH2CData: 65536})
+	if resp.MaxH2CData() != 65536 || resp.CPDA() != 2 || resp.HeaderDigest() || !resp.DataDigest() || !resp.Check().OK() {
+		t.Errorf("ICResp %x", resp)
+	}
+	var d Data
+	d.SetH2C(both, 0, 1, 2, 3, 4)
+	if d.CCCID() != 1 || d.TTAG() != 2 || d.DATAO() != 3 || d.DATAL() != 4 {
+		t.Errorf("H2CData %x", d)
+	}
+	var r R2T
+	r.Set(both, 1, 2, 3, 4)
+	if r.CCCID() != 1 || r.TTAG() != 2 || r.R2TO() != 3 || r.R2TL() != 4 {
+		t.Errorf("R2T %x", r)
+	}
+	b := AppendTermReq(nil, TypeH2CTermReq, Fault{FESHeaderDigest, 0xDEADBEEF}, make([]byte, 500))
+	if len(b) != MaxTermReq {
+		t.Fatalf("TermReq of %d bytes", len(b))
+	}
+	if f := (*TermReq)(b[:TermReqSize]).Fault(); f != (Fault{FESHeaderDigest, 0xDEADBEEF}) {
+		t.Errorf("TermReq %v", f)
+	}
+	if TypeR2T.String() != "R2T" || Type(0x16).String() != "type 16h" || Type(8).String() != "type 08h" {
+		t.Error("type names")
+	}
+}
+
+// The test vector of RFC 3720, B.4: 32 bytes of zeros.
+func TestDigest(t *testing.T) {
+	if got := CRC(0, make([]byte, 32)); got != 0x8A9136AA {
+		t.Errorf("CRC32C of zeros %08x", got)
+	}
+	b := make([]byte, 36)
+	PutHeaderDigest(b, 32)
+	if !bytes.Equal(b[32:], []byte{0xaa, 0x36, 0x91, 0x8a}) || !HeaderDigestOK(b, 32) {
+		t.Errorf("digest on the wire %x", b[32:])
+	}
+	b[5] ^= 1
+	if HeaderDigestOK(b, 32) {
+		t.Error("a broken header passed")
+	}
+}
+
+func TestPDO(t *testing.T) {
+	for align := range 32 {
+		for _, dg := range []bool{false, true} {
+			p := Params{HeaderDigest: dg}
+			got := p.PDO(DataSize, uint8(align))
+			first := DataSize + p.HeaderDigestSize()
+			if unit := 4 * (align + 1); got%unit != 0 || got < first || got-unit >= first || got > 255 {
+				t.Errorf("PDO(24, %d) with digest %v is %d", align, dg, got)
+			}
+		}
+	}
+}
