@@ -5,8 +5,8 @@ import "encoding/binary"
 // SQESize is the size of a submission queue entry in bytes (Base section 4.1).
 const SQESize = 64
 
-// SQE is a submission queue entry in the common format (Base figure 92). Fabrics commands use the same bytes with other
-// names from byte 4 on; see FabricsSQE methods.
+// SQE is a submission queue entry in the common format (Base figure 92). The methods Identify,
+// GetLog, Features, Abort, Connect, Property, RW and DSM view the same bytes as one command with its own fields.
 type SQE [SQESize]byte
 
 // Opcode is byte 0.

@@ -1,0 +1,82 @@
+package nvme
+
+import "encoding/binary"
+
+// IdentifySQE is an Identify command (Base section 5.1.13).
+type IdentifySQE SQE
+
+// Identify views s as an Identify command.
+func (s *SQE) Identify() *IdentifySQE { return (*IdentifySQE)(s) }
+
+// CNS is the Controller or Namespace Structure asked for (CDW10 bits 7:0).
+func (s *IdentifySQE) CNS() CNS { return CNS(s[40]) }
+
+// CNTID is the controller identifier (CDW10 bits 31:16).
+func (s *IdentifySQE) CNTID() uint16 { return binary.LittleEndian.Uint16(s[42:]) }
+
+// CNSSpecific is the CNS specific identifier (CDW11 bits 15:0).
+func (s *IdentifySQE) CNSSpecific() uint16 { return binary.LittleEndian.Uint16(s[44:]) }
+
+// CSI is the Command Set Identifier (CDW11 bits 31:24).
+func (s *IdentifySQE) CSI() CSI { return CSI(s[47]) }
+
+// Set writes CNS, CNTID and CSI.
+func (s *IdentifySQE) Set(cns CNS, cntid uint16, csi CSI) {
+	s[40] = byte(cns)
+	binary.LittleEndian.PutUint16(s[42:], cntid)
+	s[47] = byte(csi)
+}
+
+// CNS selects an Identify data structure (Base section 5.1.13.1).
+type CNS uint8
+
+// The data structures that a Linux host asks for.
+const (
+	CNSNamespace            CNS = 0x00
+	CNSController           CNS = 0x01
+	CNSActiveNamespaces     CNS = 0x02
+	CNSDescriptors          CNS = 0x03
+	CNSCommandSetNamespace  CNS = 0x05
+	CNSCommandSetController CNS = 0x06
+	CNSCommandSetActive     CNS = 0x07
+	CNSIndependentNamespace CNS = 0x08
+	CNSCommandSets          CNS = 0x1C
+)
+
+// CSI is a Command Set Identifier (Base section 3.1.4.5 and the I/O command set specifications).
+type CSI uint8
+
+// CSINVM is the NVM command set.
+const CSINVM CSI = 0
+
+// NSIDAll is the broadcast namespace identifier (Base section 3.2.1.2).
+const NSIDAll uint32 = 0xFFFFFFFF
+
+// NamespacesPerList is the capacity of a namespace list (CNS 02h, CNS 07h, log 04h).
+const NamespacesPerList = 1024
+
+// AppendNamespaceList appends a namespace list of 4096 bytes: ascending identifiers, unused entries zero (Base section 4.4.2 and
+// 5.1.13.2.2). No more than NamespacesPerList identifiers are taken.
+func AppendNamespaceList(b []byte, nsids []uint32) []byte {
+	n := len(b)
+	for _, id := range nsids[:min(len(nsids), NamespacesPerList)] {
+		b = binary.LittleEndian.AppendUint32(b, id)
+	}
+	return append(b, make([]byte, IdentifyDataSize-(len(b)-n))...)
+}
+
+// ParseNamespaceList returns the identifiers of a namespace list up to the first unused entry.
+func ParseNamespaceList(b []byte) ([]uint32, error) {
+	if len(b) < IdentifyDataSize {
+		return nil, ErrTruncated
+	}
+	var ids []uint32
+	for ; len(ids) < NamespacesPerList; b = b[4:] {
+		id := binary.LittleEndian.Uint32(b)
+		if id == 0 {
+			break
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}

@@ -1,0 +1,170 @@
+package nvme
+
+// IdentifyNamespace is the Identify Namespace data structure of the NVM command set, CNS 00h (NVM section 4.1.5.1). A namespace that
+// is not active is all zeroes.
+type IdentifyNamespace struct {
+	NSZE   uint64 // size in logical blocks
+	NCAP   uint64 // capacity in logical blocks
+	NUSE   uint64 // blocks in use
+	NSFEAT NSFEAT
+	NLBAF  uint8 // LBA formats, 0-based
+	FLBAS  uint8 // format in use: bits 3:0 and 6:5
+	MC     uint8
+	DPC    uint8
+	DPS    uint8
+	NMIC   NMIC
+	RESCAP uint8
+	FPI    uint8
+	DLFEAT DLFEAT
+	NAWUN  uint16 // blocks, 0-based
+	NAWUPF uint16 // blocks, 0-based; valid with NSFEATAtomics
+	NACWU  uint16
+	NABSN  uint16
+	NABO   uint16
+	NABSPF uint16
+	NOIOB  uint16 // optimal I/O boundary, blocks
+	NVMCAP [16]byte
+	NPWG   uint16 // preferred write granularity, blocks, 0-based; valid with NSFEATOptimalIO
+	NPWA   uint16 // preferred write alignment
+	NPDG   uint16 // preferred deallocate granularity
+	NPDA   uint16 // preferred deallocate alignment
+	NOWS   uint16 // optimal write size, blocks, 0-based
+	MSSRL  uint16
+	MCL    uint32
+	MSRC   uint8
+	KPIOS  uint8
+	NULBAF uint8
+	_      [9]byte
+
+	ANAGRPID uint32
+	_        [3]byte
+	NSATTR   NSATTR
+	NVMSETID uint16
+	ENDGID   uint16
+	NGUID    [16]byte // big-endian, all zero if not supported
+	EUI64    [8]byte  // big-endian, all zero if not supported
+	LBAF     [64]LBAFormat
+	VS       [3712]byte
+}
+
+// LBAFormat is an LBA Format data structure (NVM section 4.1.5.1).
+type LBAFormat struct {
+	MS    uint16 // metadata bytes
+	LBADS uint8  // log2 of the bytes of a logical block, at least 9
+	RP    uint8  // relative performance
+}
+
+// Append appends the 4096 bytes of the structure.
+func (n *IdentifyNamespace) Append(b []byte) []byte { return appendRecord(b, n) }
+
+// ParseIdentifyNamespace reads the structure from the start of b, as ParseIdentifyController does.
+func ParseIdentifyNamespace(b []byte) (*IdentifyNamespace, error) {
+	n := new(IdentifyNamespace)
+	return n, parseRecord(b, n)
+}
+
+// Format is the LBA format in use (FLBAS).
+func (n *IdentifyNamespace) Format() LBAFormat { return n.LBAF[n.FLBAS&0xF|n.FLBAS>>1&0x30] }
+
+// NSFEAT is Namespace Features (byte 24).
+type NSFEAT uint8
+
+// The bits of NSFEAT.
+const (
+	NSFEATThin      NSFEAT = 1 << 0
+	NSFEATAtomics   NSFEAT = 1 << 1 // NAWUN, NAWUPF and NACWU are defined
+	NSFEATDealloc   NSFEAT = 1 << 2 // reads of deallocated blocks may fail
+	NSFEATOptimalIO NSFEAT = 1 << 4 // NPWG, NPWA, NPDG, NPDA and NOWS are defined
+)
+
+// NMIC is Namespace Multi-path I/O and Namespace Sharing Capabilities (byte 30).
+type NMIC uint8
+
+// NMICShared says that several controllers may have the namespace attached.
+const NMICShared NMIC = 1 << 0
+
+// DLFEAT is Deallocate Logical Block Features (byte 33). Bits 2:0 tell what a deallocated block reads as.
+type DLFEAT uint8
+
+// The values and bits of DLFEAT.
+const (
+	DLFEATReadsZeroes DLFEAT = 1      // bits 2:0 = 001b
+	DLFEATReadsOnes   DLFEAT = 2      // bits 2:0 = 010b
+	DLFEATWriteZeroes DLFEAT = 1 << 3 // DEAC of Write Zeroes is supported
+)
+
+// NSATTR is Namespace Attributes (byte 99).
+type NSATTR uint8
+
+// NSATTRWriteProtected says that the namespace cannot be written.
+const NSATTRWriteProtected NSATTR = 1 << 0
+
+// IdentifyNamespaceIndependent is the I/O Command Set Independent Identify Namespace data structure, CNS 08h (Base section
+// 5.1.13.2.8).
+type IdentifyNamespaceIndependent struct {
+	NSFEAT   uint8 // other bits than those of CNS 00h; see the NSFEATIndep constants
+	NMIC     NMIC
+	RESCAP   uint8
+	FPI      uint8
+	ANAGRPID uint32
+	NSATTR   NSATTR
+	_        uint8
+	NVMSETID uint16
+	ENDGID   uint16
+	NSTAT    NSTAT
+	_        [4081]byte
+}
+
+// Append appends the 4096 bytes of the structure.
+func (n *IdentifyNamespaceIndependent) Append(b []byte) []byte { return appendRecord(b, n) }
+
+// ParseIdentifyNamespaceIndependent reads the structure from the start of b, as ParseIdentifyController does.
+func ParseIdentifyNamespaceIndependent(b []byte) (*IdentifyNamespaceIndependent, error) {
+	n := new(IdentifyNamespaceIndependent)
+	return n, parseRecord(b, n)
+}
+
+// NSTAT is Namespace Status (byte 14 of CNS 08h).
+type NSTAT uint8
+
+// NSTATReady (NRDY) says that the namespace is ready. Linux hides a namespace without it.
+const NSTATReady NSTAT = 1 << 0
+
+// IdentifyNamespaceNVM is the NVM command set specific Identify Namespace data structure, CNS 05h with CSI 00h (NVM section 4.1.5.3).
+type IdentifyNamespaceNVM struct {
+	LBSTM uint64
+	PIC   uint8
+	_     [3]byte
+	ELBAF [64]uint32
+	_     [3828]byte
+}
+
+// Append appends the 4096 bytes of the structure.
+func (n *IdentifyNamespaceNVM) Append(b []byte) []byte { return appendRecord(b, n) }
+
+// ParseIdentifyNamespaceNVM reads the structure from the start of b, as ParseIdentifyController does.
+func ParseIdentifyNamespaceNVM(b []byte) (*IdentifyNamespaceNVM, error) {
+	n := new(IdentifyNamespaceNVM)
+	return n, parseRecord(b, n)
+}
+
+// IdentifyControllerNVM is the NVM command set specific Identify Controller data structure, CNS 06h with CSI 00h (NVM section
+// 4.1.5.4). Sizes are powers of two in units of CAP.MPSMIN; 0 is no limit.
+type IdentifyControllerNVM struct {
+	VSL   uint8  // Verify
+	WZSL  uint8  // Write Zeroes
+	WUSL  uint8  // Write Uncorrectable
+	DMRL  uint8  // Dataset Management: ranges
+	DMRSL uint32 // Dataset Management: blocks of one range
+	DMSL  uint64 // Dataset Management: blocks of all ranges
+	_     [4080]byte
+}
+
+// Append appends the 4096 bytes of the structure.
+func (c *IdentifyControllerNVM) Append(b []byte) []byte { return appendRecord(b, c) }
+
+// ParseIdentifyControllerNVM reads the structure from the start of b, as ParseIdentifyController does.
+func ParseIdentifyControllerNVM(b []byte) (*IdentifyControllerNVM, error) {
+	c := new(IdentifyControllerNVM)
+	return c, parseRecord(b, c)
+}

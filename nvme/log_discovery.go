@@ -1,0 +1,144 @@
+package nvme
+
+import "encoding/binary"
+
+// The Discovery log, LID 70h (Base section 5.1.12.3.1), is a header of 1024 bytes and entries of 1024 bytes.
+const (
+	DiscoveryHeaderSize = 1024
+	DiscoveryEntrySize  = 1024
+)
+
+// DiscoveryHeader is the header of the Discovery log.
+type DiscoveryHeader struct {
+	GENCTR uint64 // changes with every change of the log
+	NUMREC uint64 // number of entries
+	RECFMT uint16 // 0
+	_      [1006]byte
+}
+
+// Append appends the 1024 bytes of the header.
+func (h *DiscoveryHeader) Append(b []byte) []byte { return appendRecord(b, h) }
+
+// ParseDiscoveryHeader reads the header from the start of b, of which a host may have asked only the first 20 bytes or so.
+func ParseDiscoveryHeader(b []byte) (*DiscoveryHeader, error) {
+	if len(b) < 18 {
+		return nil, ErrTruncated
+	}
+	var full [DiscoveryHeaderSize]byte
+	copy(full[:], b)
+	h := new(DiscoveryHeader)
+	return h, parseRecord(full[:], h)
+}
+
+// DiscoveryEntry is an entry of the Discovery log.
+type DiscoveryEntry struct {
+	TRTYPE  TransportType
+	ADRFAM  AddressFamily
+	SUBTYPE SubsystemType
+	TREQ    TREQ
+	PORTID  uint16
+	CNTLID  uint16 // CNTLIDDynamic, CNTLIDStatic or a static controller
+	ASQSZ   uint16 // largest admin submission queue, at least 32
+	EFLAGS  EFLAGS
+	_       [20]byte
+	TRSVCID [32]byte // port, ASCII
+	_       [192]byte
+	SUBNQN  [NQNFieldSize]byte
+	TRADDR  [256]byte // address, ASCII
+	TSAS    [256]byte // see SetRDMA and SetTCP
+}
+
+// Append appends the 1024 bytes of the entry.
+func (e *DiscoveryEntry) Append(b []byte) []byte { return appendRecord(b, e) }
+
+// ParseDiscoveryEntry reads an entry from the start of b.
+func ParseDiscoveryEntry(b []byte) (*DiscoveryEntry, error) {
+	e := new(DiscoveryEntry)
+	return e, parseRecord(b, e)
+}
+
+// SetAddress writes the address and the port, padded with spaces as ASCII fields are.
+func (e *DiscoveryEntry) SetAddress(addr, port string) {
+	PutText(e.TRADDR[:], addr)
+	PutText(e.TRSVCID[:], port)
+}
+
+// AddressFamily is ADRFAM.
+type AddressFamily uint8
+
+// The address families.
+const (
+	AddressIPv4 AddressFamily = 1
+	AddressIPv6 AddressFamily = 2
+	AddressIB   AddressFamily = 3
+	AddressFC   AddressFamily = 4
+	AddressLoop AddressFamily = 254
+)
+
+// SubsystemType is SUBTYPE.
+type SubsystemType uint8
+
+// The subsystem types.
+const (
+	SubsystemReferral  SubsystemType = 1 // another discovery service
+	SubsystemNVM       SubsystemType = 2
+	SubsystemDiscovery SubsystemType = 3 // this discovery service
+)
+
+// TREQ is the transport requirements: bits 1:0 tell of the secure channel, bit 2 whether SQ flow control may be turned off.
+type TREQ uint8
+
+// The values of TREQ.
+const (
+	TREQNotSpecified  TREQ = 0
+	TREQRequired      TREQ = 1
+	TREQNotRequired   TREQ = 2
+	TREQNoFlowControl TREQ = 1 << 2
+)
+
+// EFLAGS is the entry flags.
+type EFLAGS uint16
+
+// The bits of EFLAGS.
+const (
+	EFLAGSDuplicate  EFLAGS = 1 << 0 // DUPRETINFO: this entry leads to the same subsystem as the one in use
+	EFLAGSPersistent EFLAGS = 1 << 1 // EPCSD: explicit persistent connection support
+	EFLAGSNoCDC      EFLAGS = 1 << 2 // NCC: not registered with a central discovery controller
+)
+
+// RDMAProvider is RDMA_PRTYPE (RDMA section 3.4, TSAS).
+type RDMAProvider uint8
+
+// The provider types.
+const (
+	RDMAProviderAny    RDMAProvider = 1
+	RDMAProviderIB     RDMAProvider = 2
+	RDMAProviderRoCE   RDMAProvider = 3
+	RDMAProviderRoCEv2 RDMAProvider = 4
+	RDMAProviderIWARP  RDMAProvider = 5
+)
+
+// SetRDMA writes the RDMA transport specific address subtype: reliable connected service by RDMA CM (RDMA section 3.4).
+func (e *DiscoveryEntry) SetRDMA(p RDMAProvider, pkey uint16) {
+	e.TSAS = [256]byte{0: 1, 1: byte(p), 2: 1}
+	binary.LittleEndian.PutUint16(e.TSAS[8:], pkey)
+}
+
+// RDMAProvider is the provider type of an RDMA entry.
+func (e *DiscoveryEntry) RDMAProvider() RDMAProvider { return RDMAProvider(e.TSAS[1]) }
+
+// TCPSecurity is SECTYPE (TCP section 3.6.1, TSAS).
+type TCPSecurity uint8
+
+// The security types.
+const (
+	TCPNoSecurity TCPSecurity = 0
+	TCPTLS12      TCPSecurity = 1
+	TCPTLS13      TCPSecurity = 2
+)
+
+// SetTCP writes the TCP transport specific address subtype.
+func (e *DiscoveryEntry) SetTCP(s TCPSecurity) { e.TSAS = [256]byte{0: byte(s)} }
+
+// TCPSecurity is the security type of a TCP entry.
+func (e *DiscoveryEntry) TCPSecurity() TCPSecurity { return TCPSecurity(e.TSAS[0]) }

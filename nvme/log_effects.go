@@ -1,0 +1,32 @@
+package nvme
+
+// EffectsLogSize is the size of log 05h.
+const EffectsLogSize = 4096
+
+// Effect is a Commands Supported and Effects data structure (Base section 5.1.12.1.6).
+type Effect uint32
+
+// The bits of an Effect.
+const (
+	EffectSupported           Effect = 1 << 0 // CSUPP
+	EffectContentChange       Effect = 1 << 1 // LBCC: logical block content
+	EffectNamespaceCapability Effect = 1 << 2 // NCC
+	EffectNamespaceInventory  Effect = 1 << 3 // NIC
+	EffectControllerChange    Effect = 1 << 4 // CCC
+)
+
+// EffectsLog is the Commands Supported and Effects log, LID 05h. A Fabrics command is not part of it.
+type EffectsLog struct {
+	Admin [256]Effect
+	IO    [256]Effect
+	_     [2048]byte
+}
+
+// Append appends the 4096 bytes of the log.
+func (l *EffectsLog) Append(b []byte) []byte { return appendRecord(b, l) }
+
+// ParseEffectsLog reads the log from the start of b.
+func ParseEffectsLog(b []byte) (*EffectsLog, error) {
+	l := new(EffectsLog)
+	return l, parseRecord(b, l)
+}

@@ -1,0 +1,32 @@
+package nvme
+
+// ErrorLogEntrySize is the size of an entry of the Error Information log, LID 01h.
+const ErrorLogEntrySize = 64
+
+// ErrorLogEntry is an entry of the Error Information log, newest first (Base section 5.1.12.1.2).
+type ErrorLogEntry struct {
+	Count    uint64 // counts errors over the life of the controller; 0 is an unused entry
+	SQID     uint16
+	CID      uint16
+	Status   uint16 // as in the CQE: status field in bits 15:1, phase tag in bit 0
+	Location uint16 // byte in bits 7:0, bit in bits 10:8
+	LBA      uint64
+	NSID     uint32
+	Vendor   uint8
+	TRTYPE   TransportType
+	CSI      CSI
+	Opcode   Opcode
+	Specific uint64
+	Trtype   uint16
+	_        [21]byte
+	Version  uint8
+}
+
+// Append appends the 64 bytes of the entry.
+func (e *ErrorLogEntry) Append(b []byte) []byte { return appendRecord(b, e) }
+
+// ParseErrorLogEntry reads an entry from the start of b.
+func ParseErrorLogEntry(b []byte) (*ErrorLogEntry, error) {
+	e := new(ErrorLogEntry)
+	return e, parseRecord(b, e)
+}

@@ -1,0 +1,21 @@
+package nvme
+
+// FirmwareLogSize is the size of log 03h.
+const FirmwareLogSize = 512
+
+// FirmwareLog is the Firmware Slot Information log, LID 03h (Base section 5.1.12.1.4).
+type FirmwareLog struct {
+	AFI uint8 // active slot in bits 2:0, slot after the next reset in bits 6:4
+	_   [7]byte
+	FRS [7][8]byte // firmware revisions of slots 1 to 7, ASCII
+	_   [448]byte
+}
+
+// Append appends the 512 bytes of the log.
+func (l *FirmwareLog) Append(b []byte) []byte { return appendRecord(b, l) }
+
+// ParseFirmwareLog reads the log from the start of b.
+func ParseFirmwareLog(b []byte) (*FirmwareLog, error) {
+	l := new(FirmwareLog)
+	return l, parseRecord(b, l)
+}

@@ -1,0 +1,65 @@
+package nvme
+
+import "encoding/binary"
+
+// SMARTLogSize is the size of log 02h.
+const SMARTLogSize = 512
+
+// SMARTLog is the SMART / Health Information log, LID 02h (Base section 5.1.12.1.3).
+type SMARTLog struct {
+	CriticalWarning    uint8
+	Temperature        uint16 // kelvin
+	AvailableSpare     uint8  // percent
+	SpareThreshold     uint8  // percent
+	PercentageUsed     uint8
+	EnduranceWarnings  uint8
+	_                  [25]byte
+	DataUnitsRead      Uint128 // thousands of 512 bytes
+	DataUnitsWritten   Uint128
+	HostReads          Uint128 // commands
+	HostWrites         Uint128
+	BusyTime           Uint128 // minutes
+	PowerCycles        Uint128
+	PowerOnHours       Uint128
+	UnsafeShutdowns    Uint128
+	MediaErrors        Uint128
+	ErrorLogEntries    Uint128
+	WarningTempTime    uint32 // minutes
+	CriticalTempTime   uint32 // minutes
+	TemperatureSensor  [8]uint16
+	ThermalTransitions [2]uint32
+	ThermalTime        [2]uint32 // seconds
+	_                  [280]byte
+}
+
+// The bits of CriticalWarning.
+const (
+	SMARTSpareLow       = 1 << 0
+	SMARTTemperature    = 1 << 1
+	SMARTReliability    = 1 << 2
+	SMARTReadOnly       = 1 << 3
+	SMARTVolatileMemory = 1 << 4
+)
+
+// Append appends the 512 bytes of the log.
+func (l *SMARTLog) Append(b []byte) []byte { return appendRecord(b, l) }
+
+// ParseSMARTLog reads the log from the start of b.
+func ParseSMARTLog(b []byte) (*SMARTLog, error) {
+	l := new(SMARTLog)
+	return l, parseRecord(b, l)
+}
+
+// Uint128 is a little-endian 128-bit number.
+type Uint128 [16]byte
+
+// MakeUint128 makes one of 64 bits.
+func MakeUint128(v uint64) (u Uint128) {
+	binary.LittleEndian.PutUint64(u[:], v)
+	return u
+}
+
+// Uint64 is the lower 64 bits; ok is false if the number is larger.
+func (u Uint128) Uint64() (v uint64, ok bool) {
+	return binary.LittleEndian.Uint64(u[:]), binary.LittleEndian.Uint64(u[8:]) == 0
+}

@@ -1,0 +1,89 @@
+package nvme
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// NQN rules are Base section 4.7. A name is UTF-8, at most NQNMaxLength bytes; fields hold it with a terminating NUL.
+const (
+	NQNFieldSize = 256
+	NQNMaxLength = 223
+)
+
+// DiscoveryNQN is the well-known name of every discovery service (Base section 4.7).
+const DiscoveryNQN = "nqn.2014-08.org.nvmexpress.discovery"
+
+// UUIDPrefix starts a name made of a UUID (Base section 4.7, second format).
+const UUIDPrefix = "nqn.2014-08.org.nvmexpress:uuid:"
+
+// ErrNQN is wrapped by every error about a malformed NQN.
+var ErrNQN = errors.New("invalid NQN")
+
+var (
+	nqnUUID   = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+	nqnDomain = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
+)
+
+// ValidateNQN checks the form of a name: "nqn.yyyy-mm.reverse.domain:text", "nqn.2014-08.org.nvmexpress:uuid:UUID" or the discovery
+// name. Use it for names of our own; of a peer's name only ParseNQN's rules are certain to be followed.
+func ValidateNQN(nqn string) error {
+	switch {
+	case len(nqn) > NQNMaxLength:
+		return fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrNQN, len(nqn), NQNMaxLength)
+	case !utf8.ValidString(nqn):
+		return fmt.Errorf("%w: %q is not UTF-8", ErrNQN, nqn)
+	case strings.ContainsFunc(nqn, func(r rune) bool { return r < ' ' || r == 0x7F }):
+		return fmt.Errorf("%w: %q contains a control character", ErrNQN, nqn)
+	case nqn == DiscoveryNQN:
+		return nil
+	case strings.HasPrefix(nqn, UUIDPrefix):
+		if !nqnUUID.MatchString(nqn[len(UUIDPrefix):]) {
+			return fmt.Errorf("%w: %q: no UUID after %q", ErrNQN, nqn, UUIDPrefix)
+		}
+		return nil
+	}
+	rest, ok := strings.CutPrefix(nqn, "nqn.")
+	if !ok {
+		return fmt.Errorf("%w: %q does not start with \"nqn.\"", ErrNQN, nqn)
+	}
+	if len(rest) < 8 || rest[7] != '.' {
+		return fmt.Errorf("%w: %q: no date yyyy-mm after \"nqn.\"", ErrNQN, nqn)
+	}
+	if _, err := time.Parse("2006-01", rest[:7]); err != nil {
+		return fmt.Errorf("%w: %q: %q is not a date yyyy-mm", ErrNQN, nqn, rest[:7])
+	}
+	domain, text, ok := strings.Cut(rest[8:], ":")
+	if !nqnDomain.MatchString(domain) {
+		return fmt.Errorf("%w: %q: %q is not a reverse domain name", ErrNQN, nqn, domain)
+	}
+	if !ok || text == "" {
+		return fmt.Errorf("%w: %q: no \":\" and name after the domain", ErrNQN, nqn)
+	}
+	return nil
+}
+
+// ParseNQN reads a name from a field of NQNFieldSize bytes as a peer sent it: it must be UTF-8, not empty, at most NQNMaxLength bytes
+// long, and a NUL must follow. What follows the NUL is ignored. The form of the name is not checked.
+func ParseNQN(field *[NQNFieldSize]byte) (string, error) {
+	n := bytes.IndexByte(field[:], 0)
+	switch {
+	case n < 0:
+		return "", fmt.Errorf("%w: no NUL within %d bytes", ErrNQN, NQNFieldSize)
+	case n == 0:
+		return "", fmt.Errorf("%w: empty", ErrNQN)
+	case n > NQNMaxLength:
+		return "", fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrNQN, n, NQNMaxLength)
+	case !utf8.Valid(field[:n]):
+		return "", fmt.Errorf("%w: %q is not UTF-8", ErrNQN, field[:n])
+	}
+	return string(field[:n]), nil
+}
+
+// PutNQN fills a field with a name and NULs. Names longer than the field allows are cut: validate first.
+func PutNQN(field *[NQNFieldSize]byte, nqn string) { putString(field[:], nqn) }
