@@ -103,17 +103,6 @@ func message(trap uintptr, fd int, iov []Iovec, flags int) (int, syscall.Errno) 
 	}
 }
 
-// EpollPoll fills events with what is ready on epfd (epoll_pwait(2) with a timeout of 0) and returns how many.
-func EpollPoll(epfd int, events []unix.EpollEvent) (int, syscall.Errno) {
-	for {
-		n, _, e := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(epfd), uintptr(unsafe.Pointer(unsafe.SliceData(events))),
-			uintptr(len(events)), 0, 0, 0)
-		if e != syscall.EINTR {
-			return result(n, e)
-		}
-	}
-}
-
 func result(n uintptr, e syscall.Errno) (int, syscall.Errno) {
 	if e != 0 {
 		return 0, e

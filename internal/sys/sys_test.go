@@ -130,26 +130,6 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
-func TestEpollPoll(t *testing.T) {
-	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = unix.Close(ep) }()
-	a, b := socketPair(t)
-	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, b, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(b)}); err != nil {
-		t.Fatal(err)
-	}
-	events := make([]unix.EpollEvent, 4)
-	if n, e := EpollPoll(ep, events); n != 0 || e != 0 {
-		t.Fatalf("nothing ready: %d, %v", n, e)
-	}
-	Send(a, []byte("x"), 0)
-	if n, e := EpollPoll(ep, events); n != 1 || e != 0 || events[0].Fd != int32(b) {
-		t.Fatalf("one ready: %d, %v", n, e)
-	}
-}
-
 func TestNoAlloc(t *testing.T) {
 	a, b := socketPair(t)
 	out, in := vectors(make([]byte, 100), make([]byte, 200)), vectors(make([]byte, 150), make([]byte, 150))
