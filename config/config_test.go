@@ -1,0 +1,209 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+const minimal = `
+listeners: [{transport: tcp, address: 127.0.0.1}]
+subsystems:
+  - nqn: nqn.2026-11.io.nvmf-target:disk0
+    allow_any_host: true
+    namespaces: [{nsid: 1, backend: ram, size: 1GiB}]
+`
+
+func parse(t *testing.T, text string, environ ...string) (*Config, error) {
+	t.Helper()
+	return Parse("test.yaml", []byte(text), environ, Rules{})
+}
+
+func TestMinimalFile(t *testing.T) {
+	c, err := Load("testdata/minimal.yaml", nil, Rules{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.src = nil
+	want := &Config{
+		Log:             Log{Level: "info", Format: "text"},
+		Reactors:        Reactors{Memory: 64 << 20, Spin: 50 * time.Microsecond},
+		TCP:             TCP{QueueDepth: 128, InCapsuleSize: 4096, HeaderDigest: true, DataDigest: true},
+		RDMA:            RDMA{QueueDepth: 128, InCapsuleSize: 4096},
+		ShutdownTimeout: 10 * time.Second,
+		Listeners: []Listener{
+			{Transport: "rdma", Address: "10.0.0.1", Port: 4420, OnUnavailable: "wait"},
+			{Transport: "tcp", Address: "0.0.0.0", Port: 4420, OnUnavailable: "wait"},
+		},
+		Subsystems: []Subsystem{{
+			NQN: "nqn.2026-11.io.nvmf-target:disk0", AllowAnyHost: true, Model: "nvmf-target", CNTLIDMin: 1, CNTLIDMax: 65519,
+			Namespaces: []Namespace{
+				{NSID: 1, Backend: "ram", Size: 1 << 30, BlockSize: 512},
+				{NSID: 2, Backend: "file", Path: "/var/lib/nvmf-target/disk0.img", Size: 10 << 30, BlockSize: 4096},
+				{NSID: 3, Backend: "null", Size: 1 << 40, BlockSize: 512},
+			},
+		}},
+	}
+	if !reflect.DeepEqual(c, want) {
+		t.Errorf("got  %+v\nwant %+v", c, want)
+	}
+}
+
+func TestEnvironmentOverridesTheFile(t *testing.T) {
+	c, err := parse(t, minimal+"log: {level: warn, format: json}\n", "NVMF_TARGET_LOG_LEVEL=debug", "NVMF_TARGET_REACTORS_CPUS=[2, 3]",
+		"NVMF_TARGET_REACTORS_MEMORY=1GiB", "NVMF_TARGET_SHUTDOWN_TIMEOUT=3s", "HOME=/root")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Log.Level != "debug" || c.Log.Format != "json" || !reflect.DeepEqual(c.Reactors.CPUs, []int{2, 3}) ||
+		c.Reactors.Memory != 1<<30 || c.ShutdownTimeout != 3*time.Second {
+		t.Errorf("got %+v", c)
+	}
+}
+
+func TestEnvironmentReplacesLists(t *testing.T) {
+	c, err := parse(t, minimal, "NVMF_TARGET_LISTENERS=[{transport: tcp, address: '::1', port: 1}]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Listener{{Transport: "tcp", Address: "::1", Port: 1, OnUnavailable: "wait"}}
+	if !reflect.DeepEqual(c.Listeners, want) {
+		t.Errorf("got %+v, want %+v", c.Listeners, want)
+	}
+}
+
+func TestProblems(t *testing.T) {
+	for _, test := range []struct {
+		name, text string
+		environ    []string
+		want       []string // one problem each: what its line contains
+	}{
+		{"empty", "", nil, []string{"test.yaml: the file is empty"}},
+		{"only a comment", "# nothing\n", nil, []string{"the file is empty"}},
+		{"a list", "- a\n", nil, []string{"test.yaml:1:1: must be a mapping of keys to values, not a list"}},
+		{"capitals", strings.Replace(minimal, "listeners", "Listeners", 1), nil, []string{`test.yaml:2:1: Listeners: unknown key. Did you mean "listeners"?`}},
+		{"merge key", minimal + "log: {<<: {level: info}}\n", nil, []string{"log: merge keys and composite keys are not supported"}},
+		{"bad variable name", minimal, []string{"NVMF_TARGET_LOG_LEVLE=info"}, []string{"environment variable NVMF_TARGET_LOG_LEVLE: no such key. Did you mean NVMF_TARGET_LOG_LEVEL?"}},
+		{"bad variable value", minimal, []string{"NVMF_TARGET_REACTORS_COUNT=many"}, []string{"environment variable NVMF_TARGET_REACTORS_COUNT: reactors.count: must be a whole number"}},
+		{"variable out of range", minimal, []string{"NVMF_TARGET_REACTORS_COUNT=1000"}, []string{"environment variable NVMF_TARGET_REACTORS_COUNT: reactors.count: 1000 is too large. At most 256."}},
+		{"unknown key in a variable", minimal, []string{"NVMF_TARGET_LISTENERS=[{transport: tcp, adress: '::'}]"}, []string{`NVMF_TARGET_LISTENERS: listeners[0].adress: unknown key. Did you mean "address"?`}},
+		{"control characters are not repeated", minimal + "\"\\e[31mred\\n\": 1\n", nil, []string{`\x1b[31mred\n: unknown key`}},
+		{"negative", minimal + "reactors: {count: -1}\n", nil, []string{"reactors.count: -1 is too small. At least 0."}},
+		{"no value", minimal + "log: {level: }\n", nil, []string{"log.level: has no value. Give it one, or delete the key."}},
+		{"too long a list of CPUs", minimal + "reactors: {cpus: [5000]}\n", nil, []string{"reactors.cpus[0]: 5000 is too large"}},
+		{"huge size", strings.Replace(minimal, "1GiB", "9000PiB", 1), nil, []string{`"9000PiB" is more than 2^63-1 bytes`}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := parse(t, test.text, test.environ...)
+			var ps Problems
+			if err != nil && !errors.As(err, &ps) {
+				t.Fatalf("not Problems: %v", err)
+			}
+			if len(ps) != len(test.want) {
+				t.Fatalf("%d problems, want %d:\n%v", len(ps), len(test.want), err)
+			}
+			for i, p := range ps {
+				if !strings.Contains(p.Error(), test.want[i]) {
+					t.Errorf("got  %s\nwant %s", p, test.want[i])
+				}
+			}
+		})
+	}
+}
+
+func TestRulesOfOtherPackages(t *testing.T) {
+	rule := func(string) error { return errors.New("bad NQN") }
+	text := strings.Replace(minimal, "allow_any_host: true", "hosts: [x]", 1)
+	_, err := Parse("test.yaml", []byte(text), nil, Rules{SubsystemNQN: rule, HostNQN: rule})
+	if err == nil || !strings.Contains(err.Error(), "subsystems[0].nqn: bad NQN") || !strings.Contains(err.Error(), "subsystems[0].hosts[0]: bad NQN") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestProblemFoundLaterHasItsPlace(t *testing.T) {
+	c, err := parse(t, minimal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := c.Problem("subsystems[0].namespaces[0].path", "is a directory", "Name a file.").Error()
+	if want := "test.yaml:6:18: subsystems[0].namespaces[0].path: is a directory. Name a file."; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestMissingFile(t *testing.T) {
+	if _, err := Load("testdata/none.yaml", nil, Rules{}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestFileTooLarge(t *testing.T) {
+	if _, err := Parse("x", make([]byte, maxFile+1), nil, Rules{}); err == nil || !strings.Contains(err.Error(), "larger than 4MiB") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for text, want := range map[string]Size{
+		"0": 0, "4096": 4096, "1B": 1, "1KiB": 1024, "1 KiB": 1024, "3MiB": 3 << 20, "1GiB": 1 << 30, "2TiB": 2 << 40, "1PiB": 1 << 50,
+		"1KB": 1000, "1kB": 1000, "2MB": 2e6, "500GB": 500e9, "1TB": 1e12, "1PB": 1e15, "9223372036854775807": 1<<63 - 1,
+	} {
+		if got, err := ParseSize(text); err != nil || got != want {
+			t.Errorf("%q: got %d, %v, want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "GiB", "1G", "-1", "1.5GiB", "0x10", "1e3", "8192PiB", "18446744073709551616", "１KiB"} {
+		if got, err := ParseSize(text); err == nil {
+			t.Errorf("%q: got %d, want an error", text, got)
+		}
+	}
+	for size, want := range map[Size]string{0: "0B", 513: "513B", 65536: "64KiB", 1 << 40: "1TiB", 500e9: "500GB", 1536: "1536B"} {
+		if got := size.String(); got != want {
+			t.Errorf("%d: got %q, want %q", int64(size), got, want)
+		}
+	}
+}
+
+func TestNearest(t *testing.T) {
+	keys := keysOf(reflect.TypeFor[Namespace]())
+	for word, want := range map[string]string{"sise": "size", "siez": "size", "block-size": "block_size", "Path": "path", "readonly": "read_only", "zzz": "", "": ""} {
+		if got := nearest(word, keys); got != want {
+			t.Errorf("%q: got %q, want %q", word, got, want)
+		}
+	}
+}
+
+// Every variable names one key, and every default has the type of its key.
+func TestSchema(t *testing.T) {
+	seen := map[string]string{}
+	for _, l := range leaves(reflect.TypeFor[Config]()) {
+		if other, dup := seen[l.variable()]; dup {
+			t.Errorf("%s stands for %s and %s", l.variable(), other, l.path())
+		}
+		seen[l.variable()] = l.path()
+	}
+	for _, typ := range []reflect.Type{reflect.TypeFor[Config](), reflect.TypeFor[Listener](), reflect.TypeFor[Subsystem](), reflect.TypeFor[Namespace]()} {
+		for i := range typ.NumField() {
+			defaultOf(typ.Field(i)) // panics if it does not fit
+		}
+	}
+}
+
+// FuzzParse: no text panics the parser, and an error is always a list of problems.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(minimal))
+	f.Add([]byte("a: &a [*a]\nlisteners: *a\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := Parse("fuzz.yaml", data, nil, Rules{})
+		var ps Problems
+		if err != nil && !errors.As(err, &ps) {
+			t.Errorf("not Problems: %v", err)
+		}
+		if (c == nil) != (err != nil) {
+			t.Errorf("configuration %v with error %v", c, err)
+		}
+	})
+}

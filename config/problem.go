@@ -1,0 +1,121 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Problem is one error of a configuration: where it is, what is wrong and how to mend it.
+type Problem struct {
+	// Place is "FILE:LINE:COLUMN", "FILE" or "environment variable NAME".
+	Place string
+	// Path is the key: "subsystems[0].namespaces[1].size"; "" for the whole document.
+	Path string
+	What string
+	Mend string
+
+	line, column int
+}
+
+// Error is one line: "nvmf.yaml:12:9: subsystems[0].namespaces[1].sise: unknown key. Did you mean "size"?".
+func (p Problem) Error() string {
+	b := p.Place + ": "
+	if p.Path != "" {
+		b += p.Path + ": "
+	}
+	b += p.What
+	if p.Mend != "" {
+		b += ". " + p.Mend
+	}
+	return b
+}
+
+// Problems is every error found, in the order of the file.
+type Problems []Problem
+
+// Error is one line for each problem.
+func (ps Problems) Error() string {
+	lines := make([]string, len(ps))
+	for i, p := range ps {
+		lines[i] = p.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (ps Problems) sorted() Problems {
+	slices.SortStableFunc(ps, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
+	})
+	return ps
+}
+
+// source knows where each value of a configuration came from.
+type source struct {
+	file   string
+	places map[string]place
+	// bad holds the paths that have been reported already: later checks say nothing more about them.
+	bad      map[string]bool
+	problems Problems
+}
+
+// place is a position in the file, or the name of an environment variable.
+type place struct {
+	line, column int
+	variable     string
+}
+
+func newSource(file string) *source {
+	return &source{file: file, places: map[string]place{}, bad: map[string]bool{}}
+}
+
+// add records a problem at path, or at the nearest enclosing value that has a place. A path is reported once.
+func (s *source) add(path, what, mend string) {
+	if s.bad[path] {
+		return
+	}
+	s.bad[path] = true
+	s.addAt(s.find(path), path, what, mend)
+}
+
+func (s *source) addAt(at place, path, what, mend string) {
+	p := Problem{Place: s.file, Path: path, What: what, Mend: mend, line: at.line, column: at.column}
+	switch {
+	case at.variable != "":
+		p.Place = "environment variable " + at.variable
+	case at.line > 0 && at.column > 0:
+		p.Place = fmt.Sprintf("%s:%d:%d", s.file, at.line, at.column)
+	case at.line > 0:
+		p.Place = fmt.Sprintf("%s:%d", s.file, at.line)
+	}
+	s.problems = append(s.problems, p)
+}
+
+// find is the place of path or of what encloses it.
+func (s *source) find(path string) place {
+	for {
+		if at, ok := s.places[path]; ok || path == "" {
+			return at
+		}
+		path = path[:max(0, strings.LastIndexAny(path, ".["))]
+	}
+}
+
+func (s *source) err() error {
+	if len(s.problems) == 0 {
+		return nil
+	}
+	return s.problems.sorted()
+}
+
+// Problem makes an error about the value at path ("subsystems[0].namespaces[1].path") that was found outside of this package,
+// with the value's place in the file.
+func (c *Config) Problem(path, what, mend string) Problem {
+	s := newSource("configuration")
+	if c.src != nil {
+		s.file, s.places = c.src.file, c.src.places
+	}
+	s.add(path, what, mend)
+	return s.problems[0]
+}
