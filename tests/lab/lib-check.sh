@@ -21,10 +21,10 @@ held() {
 }
 leak_mark() { HELD=$(held) HELD_RSS=$(target_rss); say "the target holds: $(tr '\n' ' ' <<<"$HELD") RSS $HELD_RSS KiB"; }
 leak_check() {
-  local limit=$1 rss
-  same_as_held() { [ "$(held)" = "$HELD" ]; }
-  wait_for 15 same_as_held || true
+  local limit=$1 rss end=$((SECONDS + 15))
+  until [ "$(held)" = "$HELD" ] || [ $SECONDS -ge $end ]; do sleep 0.1; done
   rss=$(target_rss)
   say "the target holds: $(held | tr '\n' ' ') RSS $rss KiB"
+  [ "$(held)" = "$HELD" ] || fail "the target holds more than before"
   [ -z "$rss" ] || [ $((rss - HELD_RSS)) -le "$limit" ] || fail "the target's RSS grew from $HELD_RSS to $rss KiB"
 }

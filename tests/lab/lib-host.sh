@@ -40,10 +40,19 @@ fio_run() {
   fio --name="$name" --filename="$DEV" --direct=1 --ioengine=io_uring --thread --norandommap --randrepeat=1 --group_reporting \
     --output-format=json --output="/tmp/$name.json" "$@" >/tmp/fio.err 2>&1 || rc=$?
   if [ $rc != 0 ]; then cat /tmp/fio.err; grep -v '^[[:space:]"{}]' "/tmp/$name.json" | head -n 20; fail "fio $name: exit code $rc"; fi
-  jq -r --arg n "$name" '.jobs[0] | "   \($n): read \(.read.iops|floor) IOPS \(.read.bw) KiB/s, write \(.write.iops|floor) IOPS \(.write.bw) KiB/s"' "/tmp/$name.json"
+  sed -n "/^{/,\$p" "/tmp/$name.json" | jq -r --arg n "$name" '.jobs[0] | "   \($n): read \(.read.iops|floor) IOPS \(.read.bw) KiB/s, write \(.write.iops|floor) IOPS \(.write.bw) KiB/s"'
 }
 # fio_verify NAME FIO-OPTIONS...: writes with checksums and reads everything back.
 fio_verify() {
   local name=$1; shift
   fio_run "$name" --rw=randwrite --verify=crc32c --verify_fatal=1 --do_verify=1 --norandommap=0 "$@"
+}
+ctrl_lost() { ! ctrl_live; }
+# io_moved N: succeeds once the namespace's block device has completed N more I/Os than at the previous success.
+IO_SEEN=0
+io_moved() {
+  local done
+  done=$(awk '{print $1 + $5}' "/sys/block/$(basename "$DEV")/stat")
+  [ $((done - IO_SEEN)) -ge "$1" ] || return 1
+  IO_SEEN=$done
 }

@@ -1,6 +1,6 @@
 # The target: ours or the kernel's, described by the same namespaces.
 TPID=''
-NAMESPACES=()          # nsid:backend:size[:path[:block size]], e.g. 1:ram:1GiB 2:file:256MiB:/mnt/disk.img:4096
+NAMESPACES=()          # nsid:backend:size[:path[:block size]], e.g. 1:ram:1GiB 2:file:256MiB:/run/disk.img:4096
 ALLOWED=''             # host NQNs, blank separated; none: any host
 TARGET_LISTENERS=''    # more listeners, as in TRANSPORT/ADDRESS/PORT
 
@@ -71,7 +71,7 @@ nvmet_start() {
     case $backend in
       ram) path=$(null_blk ram$nsid "$size" 1 "${bs:-512}") ;;
       null) path=$(null_blk null$nsid "$size" 0 "${bs:-512}") ;;
-      file) [ -e "$path" ] || truncate -s "${size%B}" "$path" ;;
+      file) [ -e "$path" ] || truncate -s "$(numfmt --from=iec "${size%iB}")" "$path" ;;
     esac
     ns=$sub/namespaces/$nsid; mkdir "$ns"
     echo -n "$path" >"$ns/device_path"; [ "$backend" = file ] && echo 1 >"$ns/buffered_io"
@@ -84,7 +84,7 @@ null_blk() { # NAME SIZE MEMORY_BACKED BLOCK_SIZE: prints the device
   local d=/sys/kernel/config/nullb/lab-$1
   mkdir "$d"
   echo $(($(numfmt --from=iec "${2%iB}") / 1048576)) >"$d/size"
-  echo "$3" >"$d/memory_backed"; echo "$4" >"$d/blocksize"
+  echo "$3" >"$d/memory_backed"; echo "$4" >"$d/blocksize"; echo "$3" >"$d/discard"
   echo 2 >"$d/queue_mode"; echo 0 >"$d/irqmode"; echo 0 >"$d/completion_nsec"
   echo 1 >"$d/power"
   if [ -b "/dev/lab-$1" ]; then echo "/dev/lab-$1"; else echo "/dev/nullb$(cat "$d/index")"; fi

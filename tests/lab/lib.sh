@@ -3,7 +3,8 @@
 #   TARGET      ours (default) or nvmet: the kernel's own target, which tells whether a failure is the target's
 #   TARGET_BIN  the nvmf-target binary
 #   TOPOLOGY    two: the target has a network namespace of its own at the other end of a veth; loop: one namespace for both
-set -eu
+set -euE
+trap 'echo "FAIL: exit code $? of: $BASH_COMMAND (${BASH_SOURCE[0]##*/}:$LINENO)" >&2' ERR
 : "${TRANSPORT:=rxe}" "${TARGET:=ours}" "${TARGET_BIN:=}" "${LAB_DIR:?}" "${LAB_VM:?}"
 NQN=nqn.2026-11.io.nvmf-target:disk0
 DISCOVERY=nqn.2014-08.org.nvmexpress.discovery
@@ -25,7 +26,7 @@ fi
 . "$LAB_DIR/lib-check.sh"
 
 say() { printf '%s\n' "== $*"; }
-fail() { printf '%s\n' "FAIL: $*"; exit 1; }
+fail() { printf '%s\n' "FAIL: $*" >&2; exit 1; }
 skip() { printf '%s\n' "SKIP: $*"; exit 77; }
 need() { local c; for c; do command -v "$c" >/dev/null || fail "missing: $c"; done; }
 
@@ -56,14 +57,20 @@ lab_up() {
     rdma_link target0 veth0 on_target
     [ $TOPOLOGY = loop ] || rdma_link host0 veth1 ""
   fi
-  [ $TOPOLOGY = loop ] || wait_for 10 ping -c1 -W1 -q $ADDR >/dev/null
+  [ $TOPOLOGY = loop ] || wait_for 10 reachable
   klog_mark
 }
+reachable() { ping -c1 -W1 -q $ADDR >/dev/null 2>&1; }
 dad() { [ $FAMILY = 4 ] || echo nodad; }
 
 rdma_link() { # DEVICE INTERFACE PREFIX-COMMAND
   $3 rdma link add $1 type $LINK netdev $2
   wait_for 10 eval "rdma link show $1/1 | grep -q 'state ACTIVE'"
+}
+
+# disk_up: an ext4 file system of the target's own at /run/disk, for file namespaces. It outlives the target, not the kernel.
+disk_up() {
+  mkfs.ext4 -q -F /dev/ram0; mkdir -p /run/disk; mount /dev/ram0 /run/disk
 }
 
 # lab_teardown runs at the end of every scenario, whatever its result.

@@ -1,0 +1,19 @@
+# 64 times: connect, read, disconnect. The target holds afterwards what it held before.
+# variants: rxe siw tcp
+# limit: 120
+. "$LAB_DIR/lib.sh"
+NAMESPACES=(1:ram:64MiB)
+lab_up; target_start
+cycle() {
+  nvme connect -t $TRTYPE -a $ADDR -s $PORT -n $NQN --hostnqn=$HOSTNQN --hostid=$HOSTID || fail "nvme connect: exit code $?"
+  wait_for 10 readable
+  nvme disconnect -n $NQN >/dev/null || fail "nvme disconnect: exit code $?"
+}
+readable() { dd if=/dev/nvme0n1 of=/dev/null bs=64k count=4 iflag=direct status=none 2>/dev/null; }
+# The first rounds may fill caches and start threads.
+for i in $(seq 8); do cycle; done
+leak_mark
+for i in $(seq 64); do cycle; done
+leak_check 4096
+klog_check
+target_stop

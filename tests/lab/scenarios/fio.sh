@@ -1,0 +1,19 @@
+# fio writes with checksums and reads back, at depths 1, 32 and 128, from 512 bytes to 1 MiB, then from 4 jobs over 4 queues.
+# variants: rxe siw tcp
+# cpus: 4
+# limit: 180
+. "$LAB_DIR/lib.sh"
+NAMESPACES=(1:ram:512MiB)
+lab_up; target_start
+host_connect --nr-io-queues=4 --queue-size=128
+[ "$(cat "/sys/class/nvme/$CTRL/queue_count")" = 5 ] || fail "not 4 I/O queues: queue_count is $(cat "/sys/class/nvme/$CTRL/queue_count") with the admin queue"
+for depth in 1 32 128; do
+  for work in 512:1M 4k:8M 64k:32M 1M:128M; do
+    fio_verify "qd$depth-${work%:*}" --iodepth=$depth --bs=${work%:*} --size=${work#*:}
+  done
+done
+fio_verify mixed --iodepth=32 --bsrange=512-1M --bs_unaligned=0 --size=64M
+fio_verify 4jobs --iodepth=32 --bs=4k --size=8M --numjobs=4 --offset_increment=64M
+fio_run randrw --rw=randrw --iodepth=32 --bs=4k --size=64M --numjobs=4 --io_size=16M
+host_disconnect
+klog_check

@@ -1,0 +1,25 @@
+# What nvme-cli shows of a connected controller, and nothing of it makes the kernel warn.
+# variants: rxe siw tcp
+. "$LAB_DIR/lib.sh"
+NAMESPACES=(1:ram:64MiB 2:ram:64MiB::4096)
+lab_up; target_start; host_connect
+show() { say "nvme $*"; nvme "$@" >/tmp/show || fail "nvme $*: exit code $?"; cat /tmp/show; }
+want() { grep -Eq "$1" /tmp/show || fail "no line like: $1"; }
+
+show list; want "^$DEV "
+show list-subsys; want "$CTRL $TRTYPE .*live"
+show id-ctrl "/dev/$CTRL"; want "^subnqn +: $NQN"; want "^mn +: [^ ]"; want "^sn +: [^ ]"
+show id-ns "$DEV"; want "^nsze +: 0x20000$"; want "lbads:9 .*\(in use\)"
+show id-ns "$(namespace_device 2)"; want "^nsze +: 0x4000$"; want "lbads:12 .*\(in use\)"
+show ns-descs "$DEV"; want "^(nguid|uuid|eui64)"
+show list-ns "/dev/$CTRL"; want ":0x1$"; want ":0x2$"
+show smart-log "/dev/$CTRL"; want "^critical_warning"
+show error-log "/dev/$CTRL" -e 1
+show fw-log "/dev/$CTRL"
+show effects-log "/dev/$CTRL"
+show get-property "/dev/$CTRL" --offset=0; want "^property: [0-9a-f]"
+show get-property "/dev/$CTRL" --offset=8
+show get-feature "/dev/$CTRL" -f 7; show get-feature "/dev/$CTRL" -f 0xb; show get-feature "/dev/$CTRL" -f 0xf
+klog_check
+host_disconnect
+klog_check

@@ -1,0 +1,34 @@
+# Memory with 1 and with 16 connected I/O queues of depth 128; with 16 idle ones the target uses less than 1 % of a CPU.
+# variants: rxe siw tcp
+# cpus: 4
+# alone: it measures
+# limit: 120
+. "$LAB_DIR/lib.sh"
+NAMESPACES=(1:ram:64MiB)
+lab_up; target_start
+say "RSS with 0 I/O queues: $(target_rss) KiB"
+host_connect --nr-io-queues=1 --queue-size=128
+fio_run one --rw=randread --bs=4k --iodepth=128 --size=64M --io_size=64M
+say "RSS with 1 I/O queue of depth 128: $(target_rss) KiB"
+host_disconnect
+# Four hosts: one may not connect twice over the same path.
+for i in 1 2 3 4; do
+  HOSTID=12345678-0000-4000-8000-0000000000c$i HOSTNQN=nqn.2014-08.org.nvmexpress:uuid:12345678-0000-4000-8000-0000000000c$i
+  host_connect --nr-io-queues=4 --queue-size=128
+done
+queues=0
+for c in $(controllers); do queues=$((queues + $(cat "/sys/class/nvme/$c/queue_count") - 1)); done
+[ $queues = 16 ] || fail "$queues I/O queues, not 16"
+fio_run sixteen --rw=randread --bs=4k --iodepth=128 --size=64M --io_size=64M --numjobs=4
+say "RSS with 16 I/O queues of depth 128: $(target_rss) KiB, $(target_fds) descriptors, $(target_threads) threads"
+# Keep-alives go on; one window of 10 s must be below 1 %: 10 ticks of 10 ms.
+[ "$TARGET" = nvmet ] && skip "the kernel's target has no process to measure"
+best=1000
+for i in 1 2 3; do
+  before=$(target_cpu); sleep 10; used=$(($(target_cpu) - before))
+  say "CPU in 10 s idle with 16 I/O queues: $((used / 10)).$((used % 10)) %"
+  [ $used -ge $best ] || best=$used
+  [ $best -ge 10 ] || break
+done
+[ $best -lt 10 ] || fail "an idle target uses more than 1 % of a CPU"
+host_disconnect
