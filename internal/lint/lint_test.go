@@ -1,0 +1,195 @@
+package lint
+
+import (
+	"bytes"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const (
+	module = "github.com/nvmf-target/nvmf-target"
+	root   = "../.."
+	// maxLines is where a file stops; 400 is what it aims at.
+	maxLines = 1000
+)
+
+// allowed says which packages of this module each package may import outside of its tests. A package that is not here may not exist.
+// Packages below "tests" may import anything and are imported by nobody.
+var allowed = map[string][]string{
+	"cmd/nvmf-target": {"internal/app"},
+	"config":          {},
+	"internal/app": {
+		"config", "nvme", "nvme/target", "fabric", "fabric/tcp", "fabric/rdma", "fabric/rdma/verbs", "fabric/rdma/verbs/ibv",
+		"backend", "backend/file", "backend/null", "backend/ram", "internal/mem", "internal/reactor",
+	},
+
+	"nvme":        {},
+	"nvme/target": {"nvme", "fabric", "backend", "internal/mem", "internal/invariants"},
+	"nvme/host":   {"nvme", "fabric/tcp/pdu", "fabric/rdma/cmwire", "fabric/rdma/verbs", "internal/mem", "internal/sys"},
+
+	"fabric":                      {"nvme", "internal/mem"},
+	"fabric/fabrictest":           {"fabric", "nvme", "internal/mem"},
+	"fabric/loop":                 {"fabric", "nvme", "internal/mem"},
+	"fabric/tcp":                  {"fabric", "fabric/tcp/pdu", "nvme", "internal/mem", "internal/sys", "internal/invariants"},
+	"fabric/tcp/pdu":              {"nvme"},
+	"fabric/rdma":                 {"fabric", "fabric/rdma/cmwire", "fabric/rdma/verbs", "nvme", "internal/mem", "internal/invariants"},
+	"fabric/rdma/cmwire":          {"nvme"},
+	"fabric/rdma/verbs":           {},
+	"fabric/rdma/verbs/ibv":       {"fabric/rdma/verbs"},
+	"fabric/rdma/verbs/verbstest": {"fabric/rdma/verbs", "internal/mem"},
+
+	"backend":             {"internal/mem"},
+	"backend/backendtest": {"backend", "internal/mem"},
+	"backend/file":        {"backend", "internal/mem", "internal/uring", "internal/sys"},
+	"backend/null":        {"backend", "internal/mem"},
+	"backend/ram":         {"backend", "internal/mem"},
+
+	"internal/invariants": {},
+	"internal/lint":       {},
+	"internal/mem":        {},
+	"internal/reactor":    {},
+	"internal/sys":        {},
+	"internal/uring":      {},
+}
+
+// special says who may import the packages that need care.
+var special = map[string][]string{
+	"C":      {"fabric/rdma/verbs/ibv"},
+	"unsafe": {"fabric/rdma/verbs/ibv", "internal/mem", "internal/sys", "internal/uring"},
+}
+
+// sourceFiles calls fn with every file of the module, its path relative to the module with slashes.
+func sourceFiles(t *testing.T, fn func(name string)) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		hidden := strings.HasPrefix(d.Name(), ".") && name != root
+		if d.IsDir() && (hidden || d.Name() == "testdata" || d.Name() == "bin") {
+			return filepath.SkipDir
+		}
+		if !d.IsDir() {
+			rel, err := filepath.Rel(root, name)
+			if err != nil {
+				return err
+			}
+			fn(filepath.ToSlash(rel))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// imports are the packages that a file imports, whatever build tags it has.
+func imports(t *testing.T, name string) []string {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil, parser.ImportsOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, spec := range f.Imports {
+		p, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// violations are the imports of one file that the tables forbid.
+func violations(name string, imports []string) []string {
+	pkg := path.Dir(name)
+	if strings.HasPrefix(pkg, "tests/") {
+		return nil
+	}
+	mayImport, known := allowed[pkg]
+	if !known {
+		return []string{"package " + pkg + " is not in the table of internal/lint"}
+	}
+	var out []string
+	for _, imp := range imports {
+		if users, care := special[imp]; care && !slices.Contains(users, pkg) {
+			out = append(out, "may not import "+imp)
+		}
+		ours, isOurs := strings.CutPrefix(imp, module+"/")
+		if isOurs && !strings.HasSuffix(name, "_test.go") && !slices.Contains(mayImport, ours) {
+			out = append(out, "may not import "+ours)
+		}
+	}
+	return out
+}
+
+func TestImports(t *testing.T) {
+	files := 0
+	sourceFiles(t, func(name string) {
+		if !strings.HasSuffix(name, ".go") {
+			return
+		}
+		files++
+		for _, v := range violations(name, imports(t, name)) {
+			t.Errorf("%s: %s (see internal/lint)", name, v)
+		}
+	})
+	if files < 10 {
+		t.Errorf("only %d Go files found below %s", files, root)
+	}
+}
+
+func TestViolationsAreFound(t *testing.T) {
+	for _, test := range []struct {
+		file, imports string
+		want          int
+	}{
+		{"nvme/sqe.go", "encoding/binary", 0},
+		{"nvme/sqe.go", module + "/fabric", 1},
+		{"nvme/sqe.go", "unsafe", 1},
+		{"fabric/tcp/x.go", module + "/backend", 1},
+		{"fabric/tcp/x.go", "C", 1},
+		{"fabric/tcp/x_test.go", module + "/nvme/target", 0},
+		{"fabric/new/x.go", "fmt", 1},
+		{"tests/e2e/x.go", module + "/fabric/rdma/verbs/ibv", 0},
+	} {
+		if got := violations(test.file, []string{test.imports}); len(got) != test.want {
+			t.Errorf("%s importing %s: got %q, want %d violations", test.file, test.imports, got, test.want)
+		}
+	}
+}
+
+// The compiler sees to cycles, this to slips of the pen.
+func TestTableNamesKnownPackages(t *testing.T) {
+	for pkg, list := range allowed {
+		for _, imp := range list {
+			if _, ok := allowed[imp]; !ok {
+				t.Errorf("%s may import %s, which is not in the table", pkg, imp)
+			}
+		}
+	}
+}
+
+func TestFileLength(t *testing.T) {
+	sourceFiles(t, func(name string) {
+		if !slices.Contains([]string{".go", ".c", ".h", ".sh"}, path.Ext(name)) {
+			return
+		}
+		b, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := bytes.Count(b, []byte("\n")); n > maxLines {
+			t.Errorf("%s has %d lines, at most %d are allowed: split it by responsibility", name, n, maxLines)
+		}
+	})
+}

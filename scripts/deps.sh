@@ -1,0 +1,47 @@
+#!/bin/bash
+# deps.sh [build|test]: installs what building, or testing as well, needs on Debian 12: packages with apt, as root or through sudo,
+# and a Go into ~/.cache/nvmf-target when the machine has none. Does nothing when all is there.
+set -euo pipefail
+. "$(dirname "$(readlink -f "$0")")/env.sh"
+
+apt_install() {
+  local p missing=() as_root=()
+  for p; do
+    case $(dpkg-query -W -f '${Status}' "$p" 2>/dev/null) in *" installed") ;; *) missing+=("$p") ;; esac
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || die "these packages are missing: ${missing[*]}. Run this as root, or install sudo"
+    as_root=(sudo)
+  fi
+  echo "installing: ${missing[*]}" >&2
+  local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300)
+  "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null 2>&1 || {
+    "${apt[@]}" update
+    "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null
+  }
+}
+
+# Only the go command of Debian's package is used: it fetches the toolchain that go.mod names.
+fetch_go() {
+  local dir=$cache/go.new package
+  echo "fetching Go into $cache/go" >&2
+  rm -rf "$dir"; mkdir -p "$dir"
+  (
+    . tests/lab/common.sh
+    private_apt "$(. /etc/os-release && echo "$VERSION_CODENAME")-backports trixie" "$dir/apt"
+    package=$(apt-cache "${APT[@]}" pkgnames golang-1. | grep -E '^golang-1\.[0-9]+-go$' | sort -V | tail -n1)
+    cd "$dir"
+    apt-get "${APT[@]}" download "$package"
+    dpkg-deb -x golang-*.deb .
+    rm -rf apt golang-*.deb
+  )
+  rm -rf "$cache/go"; mv "$dir" "$cache/go"
+}
+
+apt_install bash ca-certificates curl gcc git libc6-dev make pkg-config libibverbs-dev librdmacm-dev
+if [ "${1:-build}" = test ]; then
+  tests/lab/install.sh
+fi
+find_go || { fetch_go; find_go || die "the Go fetched into $cache/go does not run"; }
+go version >/dev/null || die "Go cannot fetch the toolchain that go.mod names: see the message above"
