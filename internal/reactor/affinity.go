@@ -1,0 +1,31 @@
+package reactor
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// pin moves the calling thread to one CPU; unpin undoes it.
+func pin(cpu int) (unpin func(), err error) {
+	var old, set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &old); err != nil {
+		return nil, fmt.Errorf("read the CPU affinity: %w", err)
+	}
+	set.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		return nil, fmt.Errorf("pin to CPU %d: %w (this process may use %s)", cpu, err, cpuList(&old))
+	}
+	return func() { _ = unix.SchedSetaffinity(0, &old) }, nil
+}
+
+// cpuList is "CPUs 0 1 5".
+func cpuList(set *unix.CPUSet) string {
+	s := "CPUs"
+	for cpu := range len(set) * 64 {
+		if set.IsSet(cpu) {
+			s += fmt.Sprint(" ", cpu)
+		}
+	}
+	return s
+}

@@ -1,0 +1,58 @@
+package reactor
+
+import "time"
+
+// clock is the monotonic clock, read once per some hundred steps of work, because under user-mode Linux a reading is a system
+// call. It also paces everything else that a busy loop does only now and then.
+type clock struct {
+	now   int64 // the last reading
+	ticks int   // steps of work since then
+	every int   // ticks between readings; follows the length of a step
+}
+
+const (
+	maxEvery    = 256 // a step is about a microsecond
+	clockFine   = int64(125 * time.Microsecond)
+	clockCoarse = int64(500 * time.Microsecond)
+)
+
+// epoch is a moment before any reading, so that readings are positive.
+var epoch = time.Now().Add(-time.Second)
+
+func (c *clock) init() {
+	c.every = maxEvery
+	c.read()
+}
+
+// read reads the clock.
+func (c *clock) read() int64 {
+	c.now = int64(time.Since(epoch))
+	c.ticks = 0
+	return c.now
+}
+
+// tick counts steps of work and reports whether the clock should be read.
+func (c *clock) tick(n int) bool {
+	c.ticks += n
+	return c.ticks >= c.every
+}
+
+// adapt reads the clock and aims the next reading at less than half a millisecond from now.
+func (c *clock) adapt() {
+	before := c.now
+	c.every = pace(c.every, c.read()-before)
+}
+
+// pace is how many steps to make until the next reading, if every of them took d nanoseconds.
+func pace(every int, d int64) int {
+	switch {
+	case d > clockCoarse:
+		return max(every/2, 1)
+	case d < clockFine:
+		return min(every*2, maxEvery)
+	}
+	return every
+}
+
+// Now is the monotonic clock in nanoseconds since some moment of the process, at most about a millisecond old.
+func (r *Reactor) Now() int64 { return r.clock.now }

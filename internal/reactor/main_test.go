@@ -1,0 +1,98 @@
+package reactor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	before := openFiles()
+	code := m.Run()
+	if err := goleak.Find(); err != nil {
+		fmt.Println(err)
+		code = 1
+	}
+	if after := openFiles(); after > before {
+		fmt.Printf("%d descriptors leaked\n", after-before)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func openFiles() int {
+	// The first use of a timer or pipe opens the runtime's own poller for good.
+	r, w, err := os.Pipe()
+	if err == nil {
+		_, _ = r.Close(), w.Close()
+	}
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		panic(err)
+	}
+	return len(list)
+}
+
+const deadline = 20 * time.Second
+
+// start runs a reactor until the end of the test.
+func start(tb testing.TB, cfg Config, pollers ...Poller) *Reactor {
+	tb.Helper()
+	r, err := New(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, p := range pollers {
+		r.Attach(p)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	tb.Cleanup(func() {
+		cancel()
+		wait(tb, "Run to return", done)
+		if err := r.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return r
+}
+
+// wait receives from ch or fails at the deadline.
+func wait[T any](tb testing.TB, what string, ch <-chan T) T {
+	tb.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(deadline):
+		tb.Fatalf("no sign of %s after %v", what, deadline)
+		panic("unreachable")
+	}
+}
+
+// do runs fn on the reactor and waits for it.
+func do(tb testing.TB, r *Reactor, fn func()) {
+	tb.Helper()
+	done := make(chan struct{})
+	r.Post(func() { fn(); close(done) })
+	wait(tb, "a posted function", done)
+}
+
+// poller is a Poller made of functions.
+type poller struct {
+	poll func(budget int) int
+	arm  func() bool
+}
+
+func (p *poller) Poll(budget int) int {
+	if p.poll == nil {
+		return 0
+	}
+	return p.poll(budget)
+}
+
+func (p *poller) Arm() bool { return p.arm == nil || p.arm() }

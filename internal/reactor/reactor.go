@@ -1,0 +1,349 @@
+// Package reactor is the loop that owns a share of the target: its queues, its backend channels, its timers, its descriptors.
+//
+// One Reactor is one goroutine on one OS thread, pinned to a CPU if asked. It polls while there is work and for a short,
+// adaptive time after, then arms its pollers and sleeps in epoll_wait: idle costs no CPU.
+//
+//	Run:  mailbox -> pollers -> (now and then: timers, descriptors) -> again
+//	      nothing to do for the spin time -> Arm all -> sleep until a wake-up, a descriptor or a timer -> again
+//
+// Everything a Reactor calls runs on its goroutine and must not block. GOMAXPROCS must exceed the number of running reactors,
+// so that other goroutines always have a processor to run on; the application sets it. With fewer the loop still works, but
+// yields before each sleep, which costs two thread switches.
+package reactor
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Poller is a source of work that the loop polls: a transport's group or the controller's handler of this reactor. Pollers are
+// compared with ==, so they are pointers.
+type Poller interface {
+	// Poll moves at most about budget commands along and returns how many steps it made; 0 means nothing to do.
+	Poll(budget int) int
+	// Arm prepares to sleep: from now on whatever needs a Poll wakes the reactor. False: there is work already.
+	Arm() bool
+}
+
+// Config describes a Reactor.
+type Config struct {
+	// Index numbers the reactors of a process, for logs.
+	Index int
+	// CPU is the processor that Run pins its thread to, -1 for none.
+	CPU int
+	// Spin is the longest time without work before sleeping; the loop learns how much of it pays. 0: sleep at once.
+	// Negative: the default, 50 microseconds, or 0 on a machine with one CPU.
+	Spin time.Duration
+}
+
+const (
+	defaultSpin = 50 * time.Microsecond
+
+	// budget is the most steps one poller makes before the next one's turn.
+	budget = 64
+	// idleTicks is what an iteration without work counts as, in steps of work; see clock.every.
+	idleTicks = 8
+
+	maxEvents = 128
+)
+
+// The states of Reactor.state.
+const (
+	awake    = iota // polling; events are found by themselves
+	notified        // polling, and somebody called Wake: poll at least once more before sleeping
+	asleep          // in epoll_wait or about to: Wake must write to the eventfd
+)
+
+// Reactor is one loop. Except where said otherwise its methods may be called only on its own goroutine, or by anyone before Run.
+type Reactor struct {
+	cfg  Config
+	epfd int
+	evfd int
+
+	// The only fields other goroutines touch.
+	state   atomic.Uint32
+	mailbox atomic.Pointer[post]
+	_       [64]byte
+
+	pollers  []Poller // nil: detached, removed after the iteration
+	detached bool
+	stopped  bool
+	starved  bool // there are not more processors than reactors
+
+	clock clock
+	spin  spin
+
+	timers  timerHeap
+	watches watches
+	events  [maxEvents]unix.EpollEvent
+
+	stats Stats
+}
+
+// Stats are counters since the start of Run, for tests and metrics. Reactor only.
+type Stats struct {
+	// Iterations of the loop, and how many of them found no work.
+	Iterations, Empty uint64
+	// Sleeps in epoll_wait.
+	Sleeps uint64
+}
+
+// post is one function in the mailbox.
+type post struct {
+	fn   func()
+	next *post
+}
+
+// running counts reactors in Run, to tell whether processors are short.
+var running atomic.Int32
+
+// New makes a reactor; Close frees it.
+func New(cfg Config) (*Reactor, error) {
+	if cfg.Spin < 0 {
+		cfg.Spin = defaultSpin
+		if runtime.NumCPU() == 1 {
+			cfg.Spin = 0
+		}
+	}
+	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("reactor %d: epoll_create1: %w", cfg.Index, err)
+	}
+	evfd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		_ = unix.Close(epfd)
+		return nil, fmt.Errorf("reactor %d: eventfd: %w", cfg.Index, err)
+	}
+	// Edge-triggered: each write is one event, and the counter never has to be read.
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(evfd)}
+	if err := unix.EpollCtl(epfd, unix.EPOLL_CTL_ADD, evfd, &ev); err != nil {
+		_, _ = unix.Close(evfd), unix.Close(epfd)
+		return nil, fmt.Errorf("reactor %d: epoll_ctl: %w", cfg.Index, err)
+	}
+	r := &Reactor{cfg: cfg, epfd: epfd, evfd: evfd}
+	r.clock.init()
+	r.spin.init(cfg.Spin.Nanoseconds())
+	return r, nil
+}
+
+// Close frees the descriptors. Run must have returned or never been called; nobody may call Post or Wake any more.
+func (r *Reactor) Close() error {
+	return errors.Join(unix.Close(r.evfd), unix.Close(r.epfd))
+}
+
+// Index is the reactor's number. Any goroutine may call it.
+func (r *Reactor) Index() int { return r.cfg.Index }
+
+// Stats returns the counters.
+func (r *Reactor) Stats() Stats { return r.stats }
+
+// Attach adds p to the pollers; the loop polls it from the next iteration on at the latest.
+func (r *Reactor) Attach(p Poller) { r.pollers = append(r.pollers, p) }
+
+// Detach removes p; it is not polled or armed any more, not even in the current iteration. A poller may detach itself or others
+// while it is polled.
+func (r *Reactor) Detach(p Poller) {
+	for i, q := range r.pollers {
+		if q == p {
+			r.pollers[i] = nil
+			r.detached = true
+		}
+	}
+}
+
+// Post runs fn on the reactor soon, after what was posted before by the same goroutine. Any goroutine may call it, before Run
+// too. What is posted after Run has returned never runs.
+func (r *Reactor) Post(fn func()) {
+	p := &post{fn: fn}
+	for {
+		p.next = r.mailbox.Load()
+		if r.mailbox.CompareAndSwap(p.next, p) {
+			break
+		}
+	}
+	r.Wake()
+}
+
+// Wake makes the reactor poll everything at least once more before it sleeps, and ends its sleep. Any goroutine may call it,
+// the reactor too. It is one atomic load while the reactor is awake and has been woken already.
+func (r *Reactor) Wake() {
+	for {
+		switch r.state.Load() {
+		case notified:
+			return
+		case awake:
+			if r.state.CompareAndSwap(awake, notified) {
+				return
+			}
+		default:
+			// The state stays: a wake-up is never owed to a waker that has been preempted right here. Surplus writes
+			// are absorbed by the counter.
+			_, _ = unix.Write(r.evfd, eventOne)
+			return
+		}
+	}
+}
+
+// eventOne is the number 1 as eventfd(2) takes it. The counter is never read and has room for 2^64 of them.
+var eventOne = binary.NativeEndian.AppendUint64(nil, 1)
+
+// Run is the loop. It locks its goroutine to its OS thread, pins that to Config.CPU, and returns when ctx is done, or with an
+// error if the thread cannot be pinned or epoll fails. It may be called once.
+func (r *Reactor) Run(ctx context.Context) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if r.cfg.CPU >= 0 {
+		unpin, err := pin(r.cfg.CPU)
+		if err != nil {
+			return fmt.Errorf("reactor %d: %w", r.cfg.Index, err)
+		}
+		defer unpin()
+	}
+	r.starved = int(running.Add(1)) >= runtime.GOMAXPROCS(0)
+	defer running.Add(-1)
+	posted := make(chan struct{})
+	cancel := context.AfterFunc(ctx, func() {
+		r.Post(func() { r.stopped = true })
+		close(posted)
+	})
+	defer func() {
+		if !cancel() {
+			<-posted // it must not write to an eventfd that Close has closed
+		}
+	}()
+
+	r.clock.read()
+	for !r.stopped {
+		if r.iterate() {
+			continue
+		}
+		if err := r.rest(); err != nil {
+			return fmt.Errorf("reactor %d: %w", r.cfg.Index, err)
+		}
+	}
+	return nil
+}
+
+// iterate polls everything once and reports whether there was work.
+func (r *Reactor) iterate() bool {
+	work := 0
+	if r.mailbox.Load() != nil {
+		work = r.runPosts()
+	}
+	for i := 0; i < len(r.pollers); i++ {
+		if p := r.pollers[i]; p != nil {
+			work += p.Poll(budget)
+		}
+	}
+	if r.detached {
+		r.sweep()
+	}
+	r.stats.Iterations++
+	ticks := work
+	if work == 0 {
+		r.stats.Empty++
+		ticks = idleTicks
+	}
+	if r.clock.tick(ticks) {
+		work += r.housekeep()
+	}
+	if work == 0 {
+		return false
+	}
+	r.spin.busy()
+	return true
+}
+
+// housekeep reads the clock, runs due timers and looks at descriptors without waiting; it returns how many callbacks it made.
+func (r *Reactor) housekeep() int {
+	r.clock.adapt()
+	n := r.runTimers()
+	if r.watches.n > 0 {
+		n += r.pollEvents()
+	}
+	return n
+}
+
+// rest is called after an iteration without work: it returns at once while spinning pays, otherwise it sleeps.
+func (r *Reactor) rest() error {
+	if !r.spin.done(r.clock.now) {
+		if r.starved && r.spin.empty%spinYield == 0 {
+			runtime.Gosched()
+		}
+		return nil
+	}
+	// Clear the note before a last round of polls: what was noted before is found by them, what comes later is noted again.
+	if r.state.CompareAndSwap(notified, awake) {
+		return nil
+	}
+	for i := 0; i < len(r.pollers); i++ {
+		if p := r.pollers[i]; p != nil && !p.Arm() {
+			return nil
+		}
+	}
+	// Whoever publishes something calls Wake afterwards. Before this swap that makes it fail; after it, Wake writes to the
+	// eventfd.
+	if !r.state.CompareAndSwap(awake, asleep) {
+		return nil
+	}
+	return r.sleep()
+}
+
+// sleep blocks until a descriptor is ready, somebody wakes the reactor, or a timer is due, and runs the callbacks.
+func (r *Reactor) sleep() error {
+	if r.starved {
+		// A processor stays with a thread in a system call until the runtime's monitor takes it away, up to 10 ms
+		// later. Let those that wait have it first.
+		runtime.Gosched()
+	}
+	// Without spinning nothing measures the sleep, and the reading after the last sleep is good enough for a timeout.
+	before := r.clock.now
+	if r.spin.max > 0 {
+		before = r.clock.read()
+	}
+	r.stats.Sleeps++
+	n, err := unix.EpollWait(r.epfd, r.events[:], r.timers.timeout(before))
+	// Awake before any callback: what they and others wake from now on costs no system call.
+	r.state.Store(awake)
+	r.spin.slept(r.clock.read() - before)
+	if err != nil && err != unix.EINTR {
+		return fmt.Errorf("epoll_wait: %w", err)
+	}
+	r.dispatch(n)
+	r.runTimers()
+	return nil
+}
+
+// runPosts runs what the mailbox holds, oldest first.
+func (r *Reactor) runPosts() int {
+	var fifo *post
+	for p := r.mailbox.Swap(nil); p != nil; {
+		p.next, fifo, p = fifo, p, p.next
+	}
+	n := 0
+	for p := fifo; p != nil; p = p.next {
+		p.fn()
+		n++
+	}
+	return n
+}
+
+// sweep removes detached pollers.
+func (r *Reactor) sweep() {
+	r.detached = false
+	kept := r.pollers[:0]
+	for _, p := range r.pollers {
+		if p != nil {
+			kept = append(kept, p)
+		}
+	}
+	clear(r.pollers[len(kept):])
+	r.pollers = kept
+}

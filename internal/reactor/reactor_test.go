@@ -1,0 +1,378 @@
+package reactor
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// spins are the configurations that matter: sleep at once, and spin first.
+var spins = map[string]time.Duration{"no spin": 0, "spin": 50 * time.Microsecond, "default": -1}
+
+func TestPostOrder(t *testing.T) {
+	r := start(t, Config{CPU: -1})
+	var got []int
+	do(t, r, func() {
+		for i := range 100 {
+			r.Post(func() { got = append(got, i) })
+		}
+	})
+	do(t, r, func() {})
+	for i, v := range got {
+		if v != i {
+			t.Fatalf("position %d has %d", i, v)
+		}
+	}
+	if len(got) != 100 {
+		t.Fatalf("%d of 100 ran", len(got))
+	}
+}
+
+func TestPostBeforeRun(t *testing.T) {
+	r, err := New(Config{CPU: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ran := false
+	r.Post(func() { ran = true; cancel() })
+	if err := r.Run(ctx); err != nil || !ran {
+		t.Error(err, ran)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNoLostPost posts from many goroutines, each waiting for its own function: a lost wake-up hangs it.
+func TestNoLostPost(t *testing.T) {
+	for name, spin := range spins {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, Config{CPU: -1, Spin: spin})
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(func() {
+					done := make(chan struct{})
+					for range 500 {
+						r.Post(func() { done <- struct{}{} })
+						select {
+						case <-done:
+						case <-time.After(deadline):
+							t.Error("a posted function never ran")
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// TestNoLostWake publishes work for a poller that knows it only from memory, and wakes the reactor.
+func TestNoLostWake(t *testing.T) {
+	for name, spin := range spins {
+		t.Run(name, func(t *testing.T) {
+			var asked, answered [8]atomic.Int64
+			var bell [8]chan struct{}
+			for i := range bell {
+				bell[i] = make(chan struct{}, 1)
+			}
+			p := &poller{poll: func(int) (work int) {
+				for i := range asked {
+					if n := asked[i].Load(); n != answered[i].Load() {
+						answered[i].Store(n)
+						bell[i] <- struct{}{}
+						work++
+					}
+				}
+				return work
+			}}
+			r := start(t, Config{CPU: -1, Spin: spin}, p)
+			var wg sync.WaitGroup
+			for i := range asked {
+				wg.Go(func() {
+					for range 500 {
+						asked[i].Add(1)
+						r.Wake()
+						select {
+						case <-bell[i]:
+						case <-time.After(deadline):
+							t.Errorf("worker %d: a wake-up was lost", i)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// TestArmRefuses: a poller that finds work while it is armed keeps the reactor awake.
+func TestArmRefuses(t *testing.T) {
+	var left atomic.Int64
+	done := make(chan struct{})
+	armed := 0
+	p := &poller{
+		poll: func(int) int {
+			if armed == 0 {
+				return 0
+			}
+			armed = 0
+			if left.Add(-1) == 0 {
+				close(done)
+			}
+			return 1
+		},
+		arm: func() bool {
+			if left.Load() > 0 {
+				armed = 1
+				return false
+			}
+			return true
+		},
+	}
+	r := start(t, Config{CPU: -1}, p)
+	left.Store(1000)
+	r.Wake()
+	wait(t, "the last piece of work", done)
+	do(t, r, func() {
+		if s := r.Stats(); s.Sleeps > s.Iterations {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestDetachDuringPoll: a poller that is detached is not polled any more, whoever detaches it, and the others are.
+func TestDetachDuringPoll(t *testing.T) {
+	r := start(t, Config{CPU: -1})
+	var first, second, third poller
+	var polls [3]int
+	late := &poller{}
+	done := make(chan struct{})
+	first.poll = func(int) int {
+		polls[0]++
+		if polls[0] == 3 {
+			r.Detach(&first)
+			r.Detach(&second)
+			r.Attach(late)
+		}
+		return 1
+	}
+	second.poll = func(int) int { polls[1]++; return 1 }
+	third.poll = func(int) int { polls[2]++; return 1 }
+	n := 0
+	late.poll = func(int) int {
+		if n++; n == 10 {
+			r.Detach(late)
+			r.Detach(&third)
+			close(done)
+		}
+		return 1
+	}
+	r.Post(func() { r.Attach(&first); r.Attach(&second); r.Attach(&third) })
+	wait(t, "the last poll", done)
+	do(t, r, func() {
+		if polls[0] != 3 || polls[1] != 2 || polls[2] != 12 {
+			t.Errorf("polls are %v, want [3 2 12]", polls)
+		}
+		if len(r.pollers) != 0 {
+			t.Errorf("%d pollers are left", len(r.pollers))
+		}
+	})
+}
+
+// TestIdle: without work the thread sleeps and takes no CPU time, although a timer far away is pending.
+func TestIdle(t *testing.T) {
+	for name, spin := range spins {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, Config{CPU: -1, Spin: spin}, &poller{})
+			var before, after int64
+			var sleeps uint64
+			do(t, r, func() { r.After(int64(time.Hour), func() {}) })
+			done := make(chan struct{})
+			const idle = 400 * time.Millisecond
+			do(t, r, func() {
+				before, sleeps = threadTime(t), r.Stats().Sleeps
+				r.After(int64(idle), func() {
+					after, sleeps = threadTime(t), r.Stats().Sleeps-sleeps
+					close(done)
+				})
+			})
+			wait(t, "the timer", done)
+			if used := after - before; used > int64(idle)/200 {
+				t.Errorf("%v of CPU time in %v without work", time.Duration(used), idle)
+			}
+			if sleeps > 3 {
+				t.Errorf("%d sleeps, want one or two", sleeps)
+			}
+		})
+	}
+}
+
+func threadTime(t *testing.T) int64 {
+	var ru unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_THREAD, &ru); err != nil {
+		t.Error(err)
+	}
+	return ru.Utime.Nano() + ru.Stime.Nano()
+}
+
+// TestSpinLearns: work that comes rarely makes the loop stop spinning.
+func TestSpinLearns(t *testing.T) {
+	const longest = int64(50 * time.Microsecond)
+	var s spin
+	s.init(longest)
+	for range 10 {
+		s.slept(longest * 20)
+	}
+	if s.cur != 0 || !s.done(0) {
+		t.Errorf("after long sleeps the loop still spins for %d ns", s.cur)
+	}
+	for range 10 {
+		s.slept(longest / 2)
+	}
+	if s.cur != longest {
+		t.Errorf("after short sleeps the loop spins for %d ns", s.cur)
+	}
+	now := int64(1000)
+	for i := 0; i < 100; i++ { // the clock stands still: nothing is known about the time
+		if s.done(now) {
+			t.Fatal("slept without knowing the time")
+		}
+	}
+	if now += 10 * longest; s.done(now) {
+		t.Fatal("the first reading is where the spin begins")
+	}
+	if now += longest - 1; s.done(now) {
+		t.Fatal("too early")
+	}
+	if now++; !s.done(now) {
+		t.Fatal("too late")
+	}
+	s.busy()
+	if s.done(now) {
+		t.Fatal("work did not start the spin again")
+	}
+}
+
+// TestOthersRun: a reactor that always has work does not keep goroutines from running.
+func TestOthersRun(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	r := start(t, Config{CPU: -1}, &poller{poll: func(int) int { return 1 }})
+	for range 3 {
+		do(t, r, func() {})
+	}
+	runtime.GC()
+}
+
+func TestPin(t *testing.T) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		t.Fatal(err)
+	}
+	cpu := 0
+	for !set.IsSet(cpu) {
+		cpu++
+	}
+	r := start(t, Config{CPU: cpu})
+	do(t, r, func() {
+		var now unix.CPUSet
+		if err := unix.SchedGetaffinity(0, &now); err != nil || now.Count() != 1 || !now.IsSet(cpu) {
+			t.Errorf("on %s, %v, want CPU %d", cpuList(&now), err, cpu)
+		}
+	})
+
+	for _, cpu := range []int{1023, 1 << 20} {
+		bad, err := New(Config{Index: 7, CPU: cpu})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := bad.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "reactor 7: pin to CPU 1") {
+			t.Errorf("pinned to CPU %d: %v", cpu, err)
+		}
+		if err := bad.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestRunEndsWithContext(t *testing.T) {
+	for range 100 {
+		r, err := New(Config{CPU: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		go cancel()
+		if err := r.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestIterationDoesNotAllocate(t *testing.T) {
+	r := start(t, Config{CPU: -1})
+	work := 0
+	p := &poller{poll: func(int) int { return work }}
+	do(t, r, func() {
+		r.Attach(p)
+		r.After(int64(time.Hour), func() {})
+		for work = range 2 {
+			if n := testing.AllocsPerRun(1000, func() { r.iterate(); r.Wake(); r.Now() }); n != 0 {
+				t.Errorf("an iteration with %d steps of work allocates %v times", work, n)
+			}
+		}
+		r.Detach(p)
+	})
+}
+
+func BenchmarkIterate(b *testing.B) {
+	for _, work := range []int{0, 32} {
+		b.Run([]string{"empty", "busy"}[min(work, 1)], func(b *testing.B) {
+			r := start(b, Config{CPU: -1})
+			do(b, r, func() {
+				p := &poller{poll: func(int) int { return work }}
+				r.Attach(p)
+				r.After(int64(time.Hour), func() {})
+				b.ReportAllocs()
+				for b.Loop() {
+					r.iterate()
+				}
+				r.Detach(p)
+			})
+		})
+	}
+}
+
+func BenchmarkWakeAwake(b *testing.B) {
+	r := start(b, Config{CPU: -1})
+	do(b, r, func() {
+		for b.Loop() {
+			r.Wake()
+		}
+	})
+}
+
+func BenchmarkPostRoundTrip(b *testing.B) {
+	for name, spin := range spins {
+		b.Run(name, func(b *testing.B) {
+			r := start(b, Config{CPU: -1, Spin: spin})
+			done := make(chan struct{})
+			for b.Loop() {
+				r.Post(func() { done <- struct{}{} })
+				<-done
+			}
+		})
+	}
+}

@@ -1,0 +1,124 @@
+package reactor
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestTimersInOrder(t *testing.T) {
+	r := start(t, Config{CPU: -1})
+	type firing struct{ want, got int64 }
+	var fired []firing
+	done := make(chan struct{})
+	const n = 50
+	do(t, r, func() {
+		for _, i := range rand.Perm(n) {
+			d := int64(i) * int64(time.Millisecond)
+			at := r.clock.read() + d
+			r.After(d, func() {
+				if fired = append(fired, firing{at, r.clock.read()}); len(fired) == n {
+					close(done)
+				}
+			})
+		}
+	})
+	wait(t, "the last timer", done)
+	if !slices.IsSortedFunc(fired, func(a, b firing) int { return int((a.want - b.want) / int64(time.Millisecond)) }) {
+		t.Errorf("out of order: %v", fired)
+	}
+	for _, f := range fired {
+		if f.got < f.want {
+			t.Errorf("a timer fired %v early", time.Duration(f.want-f.got))
+		}
+	}
+}
+
+func TestTimerStop(t *testing.T) {
+	r := start(t, Config{CPU: -1})
+	done := make(chan struct{})
+	ran := map[string]bool{}
+	do(t, r, func() {
+		mark := func(name string) func() { return func() { ran[name] = true } }
+		stop := r.After(int64(time.Millisecond), mark("stopped"))
+		stop()
+		stop()
+		var stopLater func()
+		stopSelf := func() {}
+		stopSelf = r.After(int64(time.Millisecond), func() {
+			mark("kept")()
+			stopSelf()
+			stopLater()
+		})
+		stopLater = r.After(int64(time.Millisecond)+1, mark("stopped by another timer"))
+		stopNever := r.After(math.MaxInt64, mark("never"))
+		r.After(-5, mark("in the past"))
+		r.After(int64(5*time.Millisecond), func() { stopNever(); close(done) })
+	})
+	wait(t, "the last timer", done)
+	if len(ran) != 2 || !ran["kept"] || !ran["in the past"] {
+		t.Errorf("ran: %v", ran)
+	}
+	do(t, r, func() {
+		if len(r.timers) != 0 {
+			t.Errorf("%d timers are left", len(r.timers))
+		}
+	})
+}
+
+// TestTimerWhileBusy: timers fire although there is always work, and one that starts another at once does not block the loop.
+func TestTimerWhileBusy(t *testing.T) {
+	r := start(t, Config{CPU: -1}, &poller{poll: func(int) int { return 1 }})
+	done := make(chan struct{})
+	n := 0
+	var again func()
+	again = func() {
+		if n++; n == 100 {
+			close(done)
+			return
+		}
+		r.After(0, again)
+	}
+	r.Post(again)
+	wait(t, "the hundredth timer", done)
+}
+
+// TestPace: the clock is read about every half millisecond whatever a step of work takes, and not more often than needed.
+func TestPace(t *testing.T) {
+	for _, tc := range []struct {
+		step         time.Duration
+		least, worst time.Duration
+	}{
+		{10 * time.Nanosecond, 0, 10 * maxEvery},
+		{time.Microsecond, 100 * time.Microsecond, 500 * time.Microsecond},
+		{10 * time.Microsecond, 100 * time.Microsecond, 500 * time.Microsecond},
+		{200 * time.Microsecond, 100 * time.Microsecond, 500 * time.Microsecond},
+		{time.Second, time.Second, time.Second},
+	} {
+		for _, every := range []int{1, maxEvery} {
+			for range 10 {
+				every = pace(every, int64(every)*int64(tc.step))
+			}
+			if d := time.Duration(every) * tc.step; d < tc.least || d > tc.worst {
+				t.Errorf("steps of %v: every %d of them, %v", tc.step, every, d)
+			}
+		}
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	for _, tc := range []struct {
+		at   int64
+		want int
+	}{{5, 0}, {10, 0}, {11, 1}, {10 + 1e6, 1}, {11 + 1e6, 2}, {math.MaxInt64, math.MaxInt32}} {
+		h := timerHeap{{at: tc.at}}
+		if got := h.timeout(10); got != tc.want {
+			t.Errorf("deadline %d: timeout %d, want %d", tc.at, got, tc.want)
+		}
+	}
+	if got := (timerHeap{}).timeout(0); got != -1 {
+		t.Errorf("no timer: timeout %d", got)
+	}
+}

@@ -1,0 +1,92 @@
+package reactor
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// watch is a watched descriptor. An event carries the generation of the watch it is for: an event of a descriptor that was
+// unwatched, closed and its number used again within the same batch is recognised and dropped.
+type watch struct {
+	fn  func(events uint32)
+	gen int32
+}
+
+type watches struct {
+	byFD []watch
+	n    int
+	gen  int32
+}
+
+// Watch calls fn on the reactor whenever fd has one of the epoll events (EPOLLIN, ...; EPOLLERR and EPOLLHUP always), which it
+// is given. Level-triggered unless events has EPOLLET. The caller unwatches fd before closing it. While the reactor is busy it
+// looks at descriptors only now and then, every few hundred commands.
+func (r *Reactor) Watch(fd int, events uint32, fn func(events uint32)) error {
+	w := &r.watches
+	if fd < 0 {
+		return fmt.Errorf("reactor %d: watch descriptor %d: %w", r.cfg.Index, fd, unix.EBADF)
+	}
+	gen := w.gen + 1
+	if err := r.control(unix.EPOLL_CTL_ADD, "watch", fd, events, gen); err != nil {
+		return err
+	}
+	w.gen = gen
+	for len(w.byFD) <= fd {
+		w.byFD = append(w.byFD, watch{})
+	}
+	w.byFD[fd] = watch{fn: fn, gen: gen}
+	w.n++
+	return nil
+}
+
+// Rewatch changes the events of a watched descriptor.
+func (r *Reactor) Rewatch(fd int, events uint32) error {
+	if !r.watches.has(fd) {
+		return fmt.Errorf("reactor %d: rewatch descriptor %d: %w", r.cfg.Index, fd, unix.ENOENT)
+	}
+	return r.control(unix.EPOLL_CTL_MOD, "rewatch", fd, events, r.watches.byFD[fd].gen)
+}
+
+// Unwatch ends a Watch; its function is not called any more, not even for events that are already known. An error says that
+// the descriptor was not watched or has been closed before; nothing is left of the watch in any case.
+func (r *Reactor) Unwatch(fd int) error {
+	if !r.watches.has(fd) {
+		return fmt.Errorf("reactor %d: unwatch descriptor %d: %w", r.cfg.Index, fd, unix.ENOENT)
+	}
+	r.watches.byFD[fd] = watch{}
+	r.watches.n--
+	return r.control(unix.EPOLL_CTL_DEL, "unwatch", fd, 0, 0)
+}
+
+func (w *watches) has(fd int) bool { return fd >= 0 && fd < len(w.byFD) && w.byFD[fd].fn != nil }
+
+func (r *Reactor) control(op int, what string, fd int, events uint32, gen int32) error {
+	ev := unix.EpollEvent{Events: events, Fd: int32(fd), Pad: gen}
+	if err := unix.EpollCtl(r.epfd, op, fd, &ev); err != nil {
+		return fmt.Errorf("reactor %d: %s descriptor %d: epoll_ctl: %w", r.cfg.Index, what, fd, err)
+	}
+	return nil
+}
+
+// pollEvents runs the callbacks of descriptors that are ready now.
+func (r *Reactor) pollEvents() int {
+	n, err := unix.EpollWait(r.epfd, r.events[:], 0)
+	if err != nil {
+		return 0 // EINTR, or an error that the next sleep reports
+	}
+	return r.dispatch(n)
+}
+
+// dispatch runs the callbacks of the first n events and returns how many it ran.
+func (r *Reactor) dispatch(n int) int {
+	ran := 0
+	for i := 0; i < n; i++ {
+		ev := r.events[i]
+		if fd := int(ev.Fd); r.watches.has(fd) && r.watches.byFD[fd].gen == ev.Pad {
+			r.watches.byFD[fd].fn(ev.Events)
+			ran++
+		}
+	}
+	return ran
+}

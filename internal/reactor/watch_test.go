@@ -1,0 +1,146 @@
+package reactor
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func pipe(t *testing.T) (rd, wr int) {
+	t.Helper()
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = unix.Close(p[0]), unix.Close(p[1]) })
+	return p[0], p[1]
+}
+
+func put(t *testing.T, fd int) {
+	t.Helper()
+	if _, err := unix.Write(fd, []byte{1}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	for name, busy := range map[string]int{"idle": 0, "busy": 1} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, Config{CPU: -1}, &poller{poll: func(int) int { return busy }})
+			rd, wr := pipe(t)
+			got := make(chan uint32)
+			var buf [16]byte
+			do(t, r, func() {
+				if err := r.Watch(rd, unix.EPOLLIN, func(ev uint32) {
+					_, _ = unix.Read(rd, buf[:])
+					got <- ev
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+			for range 20 {
+				put(t, wr)
+				if ev := wait(t, "the event", got); ev != unix.EPOLLIN {
+					t.Fatalf("event %#x", ev)
+				}
+			}
+			do(t, r, func() {
+				if err := r.Rewatch(rd, 0); err != nil {
+					t.Error(err)
+				}
+			})
+			put(t, wr)
+			do(t, r, func() {}) // and nothing comes: got is unbuffered, the callback would hang the reactor
+			do(t, r, func() {})
+			do(t, r, func() {
+				if err := r.Rewatch(rd, unix.EPOLLIN); err != nil {
+					t.Error(err)
+				}
+			})
+			wait(t, "the event kept back", got)
+			do(t, r, func() {
+				if err := r.Unwatch(rd); err != nil {
+					t.Error(err)
+				}
+			})
+			put(t, wr)
+			do(t, r, func() {})
+			do(t, r, func() {
+				if r.watches.n != 0 {
+					t.Errorf("%d watches are left", r.watches.n)
+				}
+			})
+		})
+	}
+}
+
+// TestUnwatchWithinBatch: two descriptors are ready, whichever comes first unwatches the other, closes it and watches a new one
+// that gets the same number; neither the old nor the new function may be called for the old event.
+func TestUnwatchWithinBatch(t *testing.T) {
+	r := start(t, Config{CPU: -1})
+	var rd, wr [2]int
+	for i := range rd {
+		rd[i], wr[i] = pipe(t)
+		put(t, wr[i])
+	}
+	var calls []int
+	do(t, r, func() {
+		for i := range rd {
+			if err := r.Watch(rd[i], unix.EPOLLIN, func(uint32) {
+				calls = append(calls, i)
+				other := rd[1-i]
+				if err := errors.Join(r.Unwatch(other), r.Unwatch(rd[i])); err != nil {
+					t.Error(err)
+				}
+				if err := unix.Dup2(mustEventfd(t), other); err != nil { // same number, another file, not readable
+					t.Error(err)
+				}
+				if err := r.Watch(other, unix.EPOLLIN, func(uint32) { t.Error("called for an event of its predecessor") }); err != nil {
+					t.Error(err)
+				}
+			}); err != nil {
+				t.Error(err)
+			}
+		}
+		if n := r.pollEvents(); n != 1 {
+			t.Errorf("%d functions were called, want 1", n)
+		}
+	})
+	if len(calls) != 1 {
+		t.Errorf("calls: %v", calls)
+	}
+}
+
+func mustEventfd(t *testing.T) int {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Error(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
+}
+
+func TestWatchErrors(t *testing.T) {
+	r := start(t, Config{CPU: -1})
+	rd, _ := pipe(t)
+	do(t, r, func() {
+		fn := func(uint32) {}
+		for what, got := range map[string]struct{ err, want error }{
+			"watch -1":          {r.Watch(-1, unix.EPOLLIN, fn), unix.EBADF},
+			"watch closed":      {r.Watch(1<<19, unix.EPOLLIN, fn), unix.EBADF},
+			"watch":             {r.Watch(rd, unix.EPOLLIN, fn), nil},
+			"watch again":       {r.Watch(rd, unix.EPOLLIN, fn), unix.EEXIST},
+			"rewatch unwatched": {r.Rewatch(rd+1, unix.EPOLLIN), unix.ENOENT},
+			"unwatch unwatched": {r.Unwatch(rd + 1), unix.ENOENT},
+			"unwatch -1":        {r.Unwatch(-1), unix.ENOENT},
+		} {
+			if !errors.Is(got.err, got.want) {
+				t.Errorf("%s: %v, want %v", what, got.err, got.want)
+			}
+		}
+		if err := r.Unwatch(rd); err != nil {
+			t.Error(err)
+		}
+	})
+}
