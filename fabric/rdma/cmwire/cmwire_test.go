@@ -1,0 +1,159 @@
+package cmwire
+
+import (
+	"encoding/hex"
+	"strings"
+	"testing"
+)
+
+// The sizes of include/linux/nvme-rdma.h.
+var (
+	_ [32]byte = [len(Req{})]byte{}
+	_ [32]byte = [len(Rep{})]byte{}
+	_ [4]byte  = [len(Rej{})]byte{}
+)
+
+func unhex(t *testing.T, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestGolden(t *testing.T) {
+	var (
+		req Req
+		rep Rep
+		rej Rej
+	)
+	tests := []struct {
+		name  string
+		build func() []byte
+		want  string
+	}{
+		{"request, admin queue of Linux", func() []byte { req.Set(0, 32, 31, 0); return req[:] },
+			"0000 0000 2000 1f00 0000" + strings.Repeat("00", 22)},
+		{"request, I/O queue", func() []byte { req.Set(0x0102, 0x0304, 0x0506, 0x0708); return req[:] },
+			"0000 0201 0403 0605 0807" + strings.Repeat("00", 22)},
+		{"accept", func() []byte { rep.Set(0x0180); return rep[:] }, "0000 8001" + strings.Repeat("00", 28)},
+		{"reject", func() []byte { rej.Set(InvalidCNTLID); return rej[:] }, "0000 0900"},
+	}
+	for _, tt := range tests {
+		if got := hex.EncodeToString(tt.build()); got != hex.EncodeToString(unhex(t, tt.want)) {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestParseReq(t *testing.T) {
+	full := unhex(t, "0000 0200 8000 7f00 0500"+strings.Repeat("00", 22))
+	r, ok := ParseReq(append(full, make([]byte, 24)...)) // padded, as RoCE does
+	if !ok || r.RecFmt() != 0 || r.QID() != 2 || r.HRQSize() != 128 || r.HSQSize() != 127 || r.CNTLID() != 5 {
+		t.Errorf("%x: %v", r, ok)
+	}
+	for _, n := range []int{0, 1, 8, 31} {
+		if _, ok := ParseReq(full[:n]); ok {
+			t.Errorf("%d bytes were taken", n)
+		}
+	}
+	if _, ok := ParseReq(make([]byte, 56)); ok {
+		t.Error("padding alone was taken")
+	}
+}
+
+func TestParseAnswers(t *testing.T) {
+	if r, ok := ParseRep(unhex(t, "0000 2000"+strings.Repeat("00", 192))); !ok || r.CRQSize() != 32 || r.RecFmt() != 0 {
+		t.Errorf("accept: %x %v", r, ok)
+	}
+	if _, ok := ParseRep(make([]byte, 31)); ok {
+		t.Error("a short accept was taken")
+	}
+	if r, ok := ParseRej(unhex(t, "0000 0600 ffff")); !ok || r.Status() != NoResources || r.RecFmt() != 0 {
+		t.Errorf("reject: %x %v", r, ok)
+	}
+	if _, ok := ParseRej(make([]byte, 3)); ok {
+		t.Error("a short reject was taken")
+	}
+}
+
+func TestCheck(t *testing.T) {
+	limits := Limits{MaxQID: 64, MaxAdminDepth: 32, MaxDepth: 128, MaxCNTLID: 0xFFEF}
+	make := func(qid, hrq, hsq, cntlid uint16) (r Req) { r.Set(qid, hrq, hsq, cntlid); return r }
+	format1 := make(1, 128, 127, 1)
+	format1[0] = 1
+	tests := []struct {
+		name string
+		req  Req
+		want Status
+	}{
+		{"Linux admin queue", make(0, 32, 31, 0), Accepted},
+		{"Linux I/O queue", make(1, 128, 127, 1), Accepted},
+		{"I/O queue without controller ID, as old hosts", make(64, 128, 127, 0), Accepted},
+		{"fewer receives than commands", make(1, 1, 127, 1), Accepted},
+		{"many receives", make(1, 0xFFFF, 1, 0xFFEF), Accepted},
+		{"record format", format1, InvalidRecFmt},
+		{"queue ID", make(65, 128, 127, 1), InvalidQID},
+		{"queue ID FFFFh", make(0xFFFF, 128, 127, 1), InvalidQID},
+		{"admin queue too deep", make(0, 32, 32, 0), InvalidHSQSize},
+		{"I/O queue too deep", make(1, 128, 128, 1), InvalidHSQSize},
+		{"HSQSIZE FFFFh", make(1, 128, 0xFFFF, 1), InvalidHSQSize},
+		{"HSQSIZE 0", make(1, 128, 0, 1), InvalidHSQSize},
+		{"HRQSIZE 0", make(1, 0, 127, 1), InvalidHRQSize},
+		{"controller ID on the admin queue", make(0, 32, 31, 1), InvalidCNTLID},
+		{"controller ID FFF0h", make(1, 128, 127, 0xFFF0), InvalidCNTLID},
+	}
+	for _, tt := range tests {
+		got, why := tt.req.Check(&limits)
+		if got != tt.want || (why == "") != (got == Accepted) {
+			t.Errorf("%s: %v %q, want %v", tt.name, got, why, tt.want)
+		}
+	}
+}
+
+func TestStatusString(t *testing.T) {
+	for s, want := range map[Status]string{
+		InvalidLength: "invalid private data length (1)", InvalidCNTLID: "invalid controller ID (9)", 10: "reserved status (10)",
+	} {
+		if s.Error() != want {
+			t.Errorf("%q, want %q", s.Error(), want)
+		}
+	}
+	for s := Accepted; s < statusCount; s++ {
+		if statusNames[s] == "" {
+			t.Errorf("status %d has no name", s)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte{})
+	f.Add(make([]byte, 56))
+	var r Req
+	r.Set(1, 128, 127, 5)
+	f.Add(r[:])
+	limits := Limits{MaxQID: 64, MaxAdminDepth: 32, MaxDepth: 128, MaxCNTLID: 0xFFEF}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if r, ok := ParseReq(b); ok {
+			if s, _ := r.Check(&limits); s == Accepted {
+				var again Req
+				again.Set(r.QID(), r.HRQSize(), r.HSQSize(), r.CNTLID())
+				if [10]byte(again[:10]) != [10]byte(r[:10]) {
+					t.Fatalf("%x reads back as %x", r, again)
+				}
+				if most := 128; int(r.HSQSize())+1 > most || r.HSQSize() == 0 || r.HRQSize() == 0 || r.QID() > 64 {
+					t.Fatalf("%x was accepted", r)
+				}
+			}
+		} else if len(b) >= ReqSize && [ReqSize]byte(b[:ReqSize]) != [ReqSize]byte{} {
+			t.Fatalf("%x was refused", b)
+		}
+		if _, ok := ParseRep(b); ok != (len(b) >= RepSize) {
+			t.Fatal("accept")
+		}
+		if _, ok := ParseRej(b); ok != (len(b) >= RejSize) {
+			t.Fatal("reject")
+		}
+	})
+}

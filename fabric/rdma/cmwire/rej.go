@@ -1,0 +1,68 @@
+package cmwire
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// RejSize is the size of the private data of a reject in bytes: what Linux hosts and targets exchange (include/linux/nvme-rdma.h,
+// struct nvme_rdma_cm_rej).
+const RejSize = 4
+
+// Rej is the private data of a reject, controller to host (RDMA section 3.1.3, figure 7).
+type Rej [RejSize]byte
+
+// ParseRej copies a record out of the private data of a reject. It is false if that is too short, which is so when the fabric and
+// not the target refused.
+func ParseRej(b []byte) (r Rej, ok bool) {
+	ok = copy(r[:], b) == RejSize
+	return r, ok
+}
+
+// Set makes a reject.
+func (r *Rej) Set(s Status) {
+	binary.LittleEndian.PutUint16(r[0:], RecFmt)
+	binary.LittleEndian.PutUint16(r[2:], uint16(s))
+}
+
+// RecFmt is the record format.
+func (r *Rej) RecFmt() uint16 { return binary.LittleEndian.Uint16(r[0:]) }
+
+// Status is why the request was refused.
+func (r *Rej) Status() Status { return Status(binary.LittleEndian.Uint16(r[2:])) }
+
+// Status is STS of a reject (RDMA section 3.5.1, figure 11). Accepted, which is never sent, is its zero value.
+type Status uint16
+
+// The statuses.
+const (
+	Accepted       Status = 0
+	InvalidLength  Status = 1 // the private data is too short
+	InvalidRecFmt  Status = 2
+	InvalidQID     Status = 3
+	InvalidHSQSize Status = 4
+	InvalidHRQSize Status = 5
+	NoResources    Status = 6
+	InvalidIRD     Status = 7 // inbound RDMA READ depth
+	InvalidORD     Status = 8 // outbound RDMA READ depth
+	InvalidCNTLID  Status = 9
+	statusCount           = 10
+)
+
+var statusNames = [statusCount]string{
+	"accepted", "invalid private data length", "invalid record format", "invalid queue ID", "invalid host send queue size",
+	"invalid host receive queue size", "no resources", "invalid inbound RDMA READ depth", "invalid outbound RDMA READ depth",
+	"invalid controller ID",
+}
+
+// String is "invalid queue ID (3)".
+func (s Status) String() string {
+	name := "reserved status"
+	if s < statusCount {
+		name = statusNames[s]
+	}
+	return fmt.Sprintf("%s (%d)", name, uint16(s))
+}
+
+// Error makes a Status usable as an error.
+func (s Status) Error() string { return s.String() }
