@@ -1,0 +1,266 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Options says who connects to what, and how.
+type Options struct {
+	// HostNQN and HostID identify the host.
+	HostNQN string
+	HostID  [16]byte
+	// SubNQN is the subsystem; nvme.DiscoveryNQN for a discovery controller.
+	SubNQN string
+	// KATO is the keep alive timeout, in whole milliseconds; 0 turns keep alive off. A Keep Alive is sent at half of it.
+	KATO time.Duration
+	// NoKeepAlive never sends a Keep Alive: for tests of expiry.
+	NoKeepAlive bool
+	// NoFlowControl turns SQ flow control off, which lets a TCP controller use the success flag.
+	NoFlowControl bool
+	// AdminSize is the number of entries of the admin queue, 32 if 0.
+	AdminSize int
+	// Events enables asynchronous events and keeps one request outstanding; see Controller.Events.
+	Events nvme.EventMask
+	// Timeout bounds each admin command, 10 s if 0.
+	Timeout time.Duration
+}
+
+// Controller is an association with one controller: its admin queue and what is known of it. Its methods may be called by any
+// goroutine.
+type Controller struct {
+	t      Transport
+	o      Options
+	cntlid uint16
+	cap    nvme.CAP
+	vs     nvme.Version
+	id     *nvme.IdentifyController
+	mem    *memory
+	admin  *admin
+	close  sync.Once
+}
+
+// Dial opens an admin queue and sends the Connect command. The controller is not enabled yet.
+func Dial(ctx context.Context, t Transport, o Options) (*Controller, error) {
+	if o.AdminSize == 0 {
+		o.AdminSize = 32
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 10 * time.Second
+	}
+	c := &Controller{t: t, o: o, mem: new(memory)}
+	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
+	defer cancel()
+	l, err := t.open(ctx, linkParams{qid: 0, size: o.AdminSize, cntlid: nvme.CNTLIDDynamic, mem: c.mem})
+	if err != nil {
+		return nil, fmt.Errorf("admin queue: %w", err)
+	}
+	q := newQueue(l, 0, o.AdminSize, 0)
+	q.flow = !o.NoFlowControl
+	if c.admin, err = startAdmin(q); err != nil {
+		_ = q.Close()
+		return nil, err
+	}
+	cqe, err := c.Admin(ctx, ConnectCommand(0, o.AdminSize, &o, nvme.CNTLIDDynamic))
+	if err == nil && !cqe.Status().OK() {
+		err = &ConnectError{Status: cqe.Status(), Invalid: nvme.InvalidParameter(cqe.DW0())}
+	}
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("connect %q: %w", o.SubNQN, err)
+	}
+	c.cntlid = nvme.ConnectResult(cqe.DW0()).CNTLID()
+	if o.KATO > 0 && !o.NoKeepAlive {
+		c.admin.keepAlive(o.KATO / 2)
+	}
+	return c, nil
+}
+
+// ConnectError is a refused Connect command.
+type ConnectError struct {
+	Status nvme.Status
+	// Invalid names the field that was refused if Status says so.
+	Invalid nvme.InvalidParameter
+}
+
+// Error names the status and the field.
+func (e *ConnectError) Error() string {
+	if c := e.Status.Code(); c == nvme.ConnectInvalidParameters || c == nvme.ConnectInvalidHost {
+		return fmt.Sprintf("%s (offset %d, in data %t)", e.Status, e.Invalid.IPO(), e.Invalid.InData())
+	}
+	return e.Status.String()
+}
+
+// Unwrap is the status.
+func (e *ConnectError) Unwrap() error { return e.Status }
+
+// Connect is Dial and Enable.
+func Connect(ctx context.Context, t Transport, o Options) (*Controller, error) {
+	c, err := Dial(ctx, t, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Enable(ctx); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("enable %q: %w", o.SubNQN, err)
+	}
+	return c, nil
+}
+
+// Enable enables the controller and identifies it, in the order of the Linux host.
+func (c *Controller) Enable(ctx context.Context) error {
+	v, err := c.PropertyGet(ctx, nvme.PropertyCAP)
+	if err != nil {
+		return err
+	}
+	c.cap = nvme.CAP(v)
+	cc := nvme.CCLinux
+	if err := c.PropertySet(ctx, nvme.PropertyCC, uint64(cc&^nvme.CCEnable)); err != nil {
+		return err
+	}
+	if v, err = c.PropertyGet(ctx, nvme.PropertyCAP); err != nil {
+		return err
+	}
+	if nvme.CAP(v)&nvme.CAPCRMSMedia != 0 {
+		if _, err := c.PropertyGet(ctx, nvme.PropertyCRTO); err != nil {
+			return err
+		}
+	}
+	if err := c.PropertySet(ctx, nvme.PropertyCC, uint64(cc)); err != nil {
+		return err
+	}
+	if err := c.waitStatus(ctx, "ready", func(s nvme.CSTS) bool { return s.RDY() }); err != nil {
+		return err
+	}
+	if v, err = c.PropertyGet(ctx, nvme.PropertyVS); err != nil {
+		return err
+	}
+	c.vs = nvme.Version(v)
+	if c.id, err = c.IdentifyController(ctx); err != nil {
+		return err
+	}
+	if err := c.checkIdentity(); err != nil {
+		return err
+	}
+	return c.enableEvents(ctx)
+}
+
+// waitStatus reads CSTS until ok is true, as often as Linux does.
+func (c *Controller) waitStatus(ctx context.Context, what string, ok func(nvme.CSTS) bool) error {
+	limit := time.Duration(int(c.cap.TO())+1) * 500 * time.Millisecond
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		v, err := c.PropertyGet(ctx, nvme.PropertyCSTS)
+		if err != nil {
+			return fmt.Errorf("waiting for %s: %w", what, err)
+		}
+		if s := nvme.CSTS(v); ok(s) {
+			return nil
+		} else if s.CFS() {
+			return fmt.Errorf("waiting for %s: CSTS %#x: the controller has failed", what, s)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting %v for %s: %w", limit, what, ctx.Err())
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// Reset clears CC.EN and waits until the controller is not ready. Enable starts it again; I/O queues are gone.
+func (c *Controller) Reset(ctx context.Context) error {
+	if err := c.PropertySet(ctx, nvme.PropertyCC, uint64(nvme.CCLinux&^nvme.CCEnable)); err != nil {
+		return err
+	}
+	return c.waitStatus(ctx, "not ready", func(s nvme.CSTS) bool { return !s.RDY() })
+}
+
+// Shutdown asks for a normal shutdown by CC.SHN and waits until it is complete.
+func (c *Controller) Shutdown(ctx context.Context) error {
+	if err := c.PropertySet(ctx, nvme.PropertyCC, uint64(nvme.CCLinux|nvme.CCShutdownNormal)); err != nil {
+		return err
+	}
+	return c.waitStatus(ctx, "shutdown", func(s nvme.CSTS) bool { return s&nvme.CSTSShutdownComplete != 0 })
+}
+
+// Close ends the admin connection without a word to the controller and frees what Map gave. I/O queues are closed by their owners,
+// before.
+func (c *Controller) Close() {
+	c.close.Do(func() {
+		if c.admin != nil {
+			c.admin.stop()
+		}
+		c.mem.free()
+	})
+}
+
+// Done is closed when the admin queue is dead; Err tells why.
+func (c *Controller) Done() <-chan struct{} { return c.admin.dead }
+
+// Err is why the admin queue is dead, nil while it lives.
+func (c *Controller) Err() error {
+	select {
+	case <-c.admin.dead:
+		return c.admin.err
+	default:
+		return nil
+	}
+}
+
+// CNTLID is the controller's identifier.
+func (c *Controller) CNTLID() uint16 { return c.cntlid }
+
+// CAP is the controller's capabilities, once enabled.
+func (c *Controller) CAP() nvme.CAP { return c.cap }
+
+// Version is the controller's version, once enabled.
+func (c *Controller) Version() nvme.Version { return c.vs }
+
+// Identity is the Identify Controller data read by Enable.
+func (c *Controller) Identity() *nvme.IdentifyController { return c.id }
+
+// MaxTransfer is the largest data of a command in bytes (MDTS), 0 if there is no limit.
+func (c *Controller) MaxTransfer() int {
+	if c.id.MDTS == 0 {
+		return 0
+	}
+	return c.cap.MPSMin() << c.id.MDTS
+}
+
+// OpenQueue connects an I/O queue of size entries. It belongs to the caller.
+func (c *Controller) OpenQueue(ctx context.Context, qid uint16, size int) (*Queue, error) {
+	if size > MaxQueueSize {
+		return nil, fmt.Errorf("queue %d: %d entries, at most %d", qid, size, MaxQueueSize)
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	defer cancel()
+	l, err := c.t.open(ctx, linkParams{qid: qid, size: size, cntlid: c.cntlid, mem: c.mem})
+	if err != nil {
+		return nil, fmt.Errorf("queue %d: %w", qid, err)
+	}
+	capsule := 0
+	if c.id != nil {
+		capsule = max(int(c.id.IOCCSZ)*16-nvme.SQESize, 0)
+		if c.t.Type() == nvme.TransportRDMA && c.id.SGLS&nvme.SGLSOffset == 0 {
+			capsule = 0
+		}
+	}
+	q := newQueue(l, qid, size, capsule)
+	cqe, err := q.Do(ctx, ConnectCommand(qid, size, &c.o, c.cntlid))
+	if err == nil && !cqe.Status().OK() {
+		err = &ConnectError{Status: cqe.Status(), Invalid: nvme.InvalidParameter(cqe.DW0())}
+	}
+	if err == nil && nvme.ConnectResult(cqe.DW0()).CNTLID() != c.cntlid {
+		err = q.violation("Connect answered with CNTLID %#x instead of %#x", cqe.DW0(), c.cntlid)
+	}
+	if err != nil {
+		_ = q.Close()
+		return nil, fmt.Errorf("queue %d: connect: %w", qid, err)
+	}
+	return q, nil
+}

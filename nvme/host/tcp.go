@@ -1,0 +1,159 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// TCP reaches controllers by NVMe/TCP.
+type TCP struct {
+	// Addr is the controller's address and port.
+	Addr netip.AddrPort
+	// HeaderDigest and DataDigest ask for digests; the controller must grant them, as Linux insists.
+	HeaderDigest, DataDigest bool
+	// HPDA is the alignment of C2HData asked for: (HPDA+1)*4 bytes; 0 to 31.
+	HPDA uint8
+	// Source is the local address, if it is valid.
+	Source netip.Addr
+}
+
+// Type is nvme.TransportTCP.
+func (t TCP) Type() nvme.TransportType { return nvme.TransportTCP }
+
+func (t TCP) open(ctx context.Context, p linkParams) (link, error) {
+	fd, err := dialTCP(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	l := newTCPLink(fd, p)
+	if err := l.initialize(ctx, t); err != nil {
+		_ = l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// dialTCP makes a connected non-blocking socket.
+func dialTCP(ctx context.Context, t TCP) (int, error) {
+	family := unix.AF_INET6
+	if t.Addr.Addr().Is4() {
+		family = unix.AF_INET
+	}
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("socket: %w", err)
+	}
+	err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	if err == nil && t.Source.IsValid() {
+		err = unix.Bind(fd, sockaddr(netip.AddrPortFrom(t.Source, 0)))
+	}
+	if err == nil {
+		err = unix.Connect(fd, sockaddr(t.Addr))
+	}
+	if errors.Is(err, unix.EINPROGRESS) {
+		if err = pollFD(ctx, fd, unix.POLLOUT); err == nil {
+			var v int
+			if v, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && v != 0 {
+				err = syscall.Errno(v)
+			}
+		}
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, fmt.Errorf("connect %s: %w", t.Addr, err)
+	}
+	return fd, nil
+}
+
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+	}
+	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+}
+
+// pollFD waits until fd has one of the events or ctx is done.
+func pollFD(ctx context.Context, fd int, events int16) error {
+	const slice = 20 * time.Millisecond // how late a cancellation without deadline is seen
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		d := slice
+		if t, ok := ctx.Deadline(); ok {
+			d = min(d, max(time.Until(t), time.Millisecond))
+		}
+		fds := []unix.PollFd{{Fd: int32(fd), Events: events}}
+		if n, err := unix.Poll(fds, int(d.Milliseconds())); n > 0 {
+			return nil
+		} else if err != nil && !errors.Is(err, unix.EINTR) {
+			return os.NewSyscallError("poll", err)
+		}
+	}
+}
+
+// initialize exchanges ICReq and ICResp and judges the answer as Linux does (TCP sections 3.6.2.2 and 3.6.2.3).
+func (l *tcpLink) initialize(ctx context.Context, t TCP) error {
+	want := pdu.Params{HeaderDigest: t.HeaderDigest, DataDigest: t.DataDigest, HPDA: t.HPDA}
+	var req pdu.ICReq
+	req.Set(&want, 1)
+	for b := req[:]; len(b) > 0; {
+		n, errno := sys.Send(l.fd, b, 0)
+		if errno == unix.EAGAIN {
+			if err := pollFD(ctx, l.fd, unix.POLLOUT); err != nil {
+				return err
+			}
+		} else if errno != 0 {
+			return fmt.Errorf("%w: send ICReq: %w", ErrClosed, errno)
+		}
+		b = b[n:]
+	}
+	var resp pdu.ICResp
+	for b := resp[:]; len(b) > 0; {
+		n, errno := sys.Recv(l.fd, b, 0)
+		switch {
+		case errno == unix.EAGAIN:
+			if err := pollFD(ctx, l.fd, unix.POLLIN); err != nil {
+				return err
+			}
+			continue
+		case errno != 0:
+			return fmt.Errorf("%w: waiting for ICResp: %w", ErrRefused, errno)
+		case n == 0:
+			return fmt.Errorf("%w: the controller closed the connection instead of sending ICResp", ErrRefused)
+		}
+		b = b[n:]
+		if done := len(resp) - len(b); done >= pdu.TermReqSize && pdu.Type(resp[0]) == pdu.TypeC2HTermReq {
+			return fmt.Errorf("%w: %w", ErrRefused, (*pdu.TermReq)(resp[:pdu.TermReqSize]).Fault())
+		}
+	}
+	if f := want.CheckFromController(resp.Header(), 0); !f.OK() {
+		return fmt.Errorf("%w: ICResp: %w", ErrRefused, f)
+	}
+	if f := resp.Check(); !f.OK() {
+		return fmt.Errorf("%w: ICResp: %w", ErrRefused, f)
+	}
+	switch {
+	case resp.HeaderDigest() != t.HeaderDigest || resp.DataDigest() != t.DataDigest:
+		return fmt.Errorf("%w: ICResp: digests header %t data %t, asked for %t %t", ErrRefused,
+			resp.HeaderDigest(), resp.DataDigest(), t.HeaderDigest, t.DataDigest)
+	case resp.CPDA() != 0:
+		return fmt.Errorf("%w: ICResp: CPDA %d, Linux takes 0 only", ErrRefused, resp.CPDA())
+	case [112]byte(resp[16:]) != [112]byte{}:
+		return fmt.Errorf("%w: ICResp: reserved bytes are not zero", ErrRefused)
+	}
+	l.p = want
+	l.p.MaxH2CData = resp.MaxH2CData()
+	return nil
+}

@@ -1,0 +1,230 @@
+package host
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// tcpReceiver holds what has arrived and is not understood yet. Small payloads are copied out of buf; the missing part of a large one
+// is received where it belongs, with buf behind it for what follows.
+type tcpReceiver struct {
+	buf  []byte
+	r, w int // buf[r:w] is to be looked at
+
+	// The payload of the C2HData being received.
+	slot    int
+	dest    []byte // where its next bytes go; empty if no payload is being received
+	crc     uint32
+	flags   pdu.Flags
+	digest  bool // the data digest comes next
+	payload bool // within a C2HData
+}
+
+// receive takes everything the socket has.
+func (l *tcpLink) receive(q *Queue) error {
+	rx := &l.rx
+	for {
+		if rx.r == rx.w {
+			rx.r, rx.w = 0, 0
+		} else if rx.r > 0 && len(rx.buf)-rx.w < len(rx.buf)/4 {
+			rx.w = copy(rx.buf, rx.buf[rx.r:rx.w])
+			rx.r = 0
+		}
+		n, want, errno := l.recv()
+		switch {
+		case errno == unix.EAGAIN:
+			return nil
+		case errno != 0:
+			return fmt.Errorf("%w: receive: %w", ErrClosed, errno)
+		case n == 0:
+			return fmt.Errorf("%w by the controller", ErrClosed)
+		}
+		if err := l.parse(q); err != nil {
+			return err
+		}
+		if n < want {
+			return nil
+		}
+	}
+}
+
+// recv makes one call. It returns how many bytes came and how many could have.
+func (l *tcpLink) recv() (n, want int, errno unix.Errno) {
+	rx := &l.rx
+	if len(rx.dest) < tcpDirectReceive || rx.r != rx.w {
+		n, errno = sys.Recv(l.fd, rx.buf[rx.w:], 0)
+		want = len(rx.buf) - rx.w
+		if n > 0 {
+			rx.w += n
+		}
+		return n, want, errno
+	}
+	var iov [2]sys.Iovec
+	sys.SetIovec(&iov[0], rx.dest)
+	sys.SetIovec(&iov[1], rx.buf)
+	n, errno = sys.Recvmsg(l.fd, iov[:], 0)
+	want = len(rx.dest) + len(rx.buf)
+	if n > 0 {
+		direct := min(n, len(rx.dest))
+		if l.p.DataDigest {
+			rx.crc = pdu.CRC(rx.crc, rx.dest[:direct])
+		}
+		rx.dest = rx.dest[direct:]
+		rx.r, rx.w = 0, n-direct
+	}
+	return n, want, errno
+}
+
+// parse understands as much of the buffer as is complete.
+func (l *tcpLink) parse(q *Queue) error {
+	rx := &l.rx
+	for {
+		if rx.payload {
+			if more, err := l.parsePayload(q); !more || err != nil {
+				return err
+			}
+			continue
+		}
+		b := rx.buf[rx.r:rx.w]
+		if len(b) < pdu.HeaderSize {
+			return nil
+		}
+		h := (*pdu.Header)(b)
+		if f := l.p.CheckFromController(h, maxC2HData); !f.OK() {
+			return q.violation("%s: %v: header % x", h.Type(), f, h[:])
+		}
+		n := h.HLEN() + l.headerDigest(h)
+		if h.Type() == pdu.TypeC2HData {
+			n = h.PDO()
+		}
+		if len(b) < n {
+			return nil
+		}
+		if l.headerDigest(h) > 0 && !pdu.HeaderDigestOK(b, h.HLEN()) {
+			return q.violation("%s: header digest is wrong", h.Type())
+		}
+		rx.r += n
+		if err := l.dispatch(q, h.Type(), b[:n]); err != nil {
+			return err
+		}
+	}
+}
+
+func (l *tcpLink) headerDigest(h *pdu.Header) int {
+	if h.Type() == pdu.TypeC2HTermReq {
+		return 0 // never has digests (TCP section 3.6.2.5)
+	}
+	return l.p.HeaderDigestSize()
+}
+
+func (l *tcpLink) dispatch(q *Queue, t pdu.Type, b []byte) error {
+	switch t {
+	case pdu.TypeCapsuleResp:
+		return q.complete((*pdu.CapsuleResp)(b[:pdu.CapsuleRespSize]).CQE(), true)
+	case pdu.TypeC2HData:
+		return l.startData(q, (*pdu.Data)(b[:pdu.DataSize]), b)
+	case pdu.TypeR2T:
+		return l.takeR2T(q, (*pdu.R2T)(b[:pdu.R2TSize]))
+	case pdu.TypeC2HTermReq:
+		return fmt.Errorf("%w by C2HTermReq: %w", ErrClosed, (*pdu.TermReq)(b[:pdu.TermReqSize]).Fault())
+	}
+	return q.violation("unexpected %s", t)
+}
+
+// startData judges the header of a C2HData (TCP section 3.6.2.9). Linux puts data where the last PDU ended, so the offsets must follow
+// each other.
+func (l *tcpLink) startData(q *Queue, d *pdu.Data, whole []byte) error {
+	s, i := q.find(d.CCCID())
+	if s == nil {
+		return q.violation("C2HData for CID %#x, which is not outstanding", d.CCCID())
+	}
+	if f := d.Check(&l.p); !f.OK() {
+		return q.violation("C2HData: %v: % x", f, d[:])
+	}
+	left := uint32(len(s.data)) - s.moved
+	flags := d.Header().Flags()
+	switch {
+	case s.dir != toHost:
+		return q.violation("C2HData for CID %#x, opcode %#x, which reads nothing", s.cid, s.sqe.Opcode())
+	case d.DATAO() != s.moved:
+		return q.violation("C2HData for CID %#x at offset %d, expected %d", s.cid, d.DATAO(), s.moved)
+	case d.DATAL() > left:
+		return q.violation("C2HData for CID %#x: %d bytes, %d are missing", s.cid, d.DATAL(), left)
+	case d.TTAG() != 0 || [4]byte(d[20:]) != [4]byte{}:
+		return q.violation("C2HData: reserved bytes are not zero: % x", d[:])
+	case (flags&pdu.LastPDU != 0) != (d.DATAL() == left) && !s.raw:
+		return q.violation("C2HData for CID %#x: last %t with %d of %d bytes", s.cid, flags&pdu.LastPDU != 0, d.DATAL(), left)
+	case flags&pdu.Success != 0 && (flags&pdu.LastPDU == 0 || q.flow):
+		return q.violation("C2HData for CID %#x: success flag with flags %#x, flow control %t", s.cid, flags, q.flow)
+	}
+	for _, pad := range whole[pdu.DataSize+l.p.HeaderDigestSize():] {
+		if pad != 0 {
+			return q.violation("C2HData: padding is not zero")
+		}
+	}
+	l.rx.slot, l.rx.flags, l.rx.crc = i, flags, 0
+	l.rx.dest = s.data[s.moved : s.moved+d.DATAL()]
+	l.rx.payload, l.rx.digest = true, l.p.DataDigest
+	s.moved += d.DATAL()
+	return nil
+}
+
+// parsePayload copies payload out of the buffer and ends the PDU. more is false if bytes are missing.
+func (l *tcpLink) parsePayload(q *Queue) (more bool, err error) {
+	rx := &l.rx
+	if len(rx.dest) > 0 {
+		n := copy(rx.dest, rx.buf[rx.r:rx.w])
+		if l.p.DataDigest {
+			rx.crc = pdu.CRC(rx.crc, rx.dest[:n])
+		}
+		rx.dest, rx.r = rx.dest[n:], rx.r+n
+		if len(rx.dest) > 0 {
+			return false, nil
+		}
+	}
+	if rx.digest {
+		if rx.w-rx.r < pdu.DigestSize {
+			return false, nil
+		}
+		if got := pdu.GetCRC(rx.buf[rx.r:]); got != rx.crc {
+			return false, q.violation("C2HData for CID %#x: data digest %#x, should be %#x", q.slots[rx.slot].cid, got, rx.crc)
+		}
+		rx.r += pdu.DigestSize
+	}
+	rx.payload, rx.dest = false, nil
+	if rx.flags&pdu.Success != 0 {
+		var cqe nvme.CQE
+		cqe.Fill(0, 0, q.slots[rx.slot].cid, nvme.Success)
+		return true, q.complete(&cqe, false)
+	}
+	return true, nil
+}
+
+// takeR2T judges an R2T (TCP section 3.6.2.10); the host allows one per command at a time.
+func (l *tcpLink) takeR2T(q *Queue, r *pdu.R2T) error {
+	s, i := q.find(r.CCCID())
+	if s == nil {
+		return q.violation("R2T for CID %#x, which is not outstanding", r.CCCID())
+	}
+	n := uint32(len(s.data))
+	switch {
+	case s.dir != toCtrl || s.capsuled:
+		return q.violation("R2T for CID %#x, opcode %#x, which has no data left to send", s.cid, s.sqe.Opcode())
+	case s.r2tLeft != 0:
+		return q.violation("R2T for CID %#x while another is outstanding", s.cid)
+	case r.R2TL() == 0 || r.R2TO() != s.moved || r.R2TL() > n-s.moved:
+		return q.violation("R2T for CID %#x: offset %d length %d, %d of %d bytes were asked for", s.cid, r.R2TO(), r.R2TL(), s.moved, n)
+	case [4]byte(r[20:]) != [4]byte{}:
+		return q.violation("R2T: reserved bytes are not zero")
+	}
+	s.r2tOff, s.r2tLeft, s.r2tTag = r.R2TO(), r.R2TL(), r.TTAG()
+	s.moved += r.R2TL()
+	l.r2t[(l.r2tHead+l.r2tN)%len(l.r2t)] = uint16(i)
+	l.r2tN++
+	return nil
+}
