@@ -19,12 +19,18 @@ digest() {
   { cat "${files[@]}"; echo "$@"; } | sha256sum | cut -c1-12
 }
 
+# mirror_of PATTERN DEFAULT: the address of this machine's package source that matches PATTERN.
+mirror_of() {
+  local found
+  found=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | grep -E "$1" | head -n1) || true
+  echo "${found:-$2}"
+}
+
 # private_apt SUITES DIR: makes DIR a complete apt state of its own, for SUITES on the mirror this machine uses, and updates it. The
 # machine's sources are neither read beyond the mirror's address nor changed. After it, apt-get "${APT[@]}" works on that state.
 private_apt() {
   local suites=$1 dir=$2 suite mirror
-  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | grep -E '/debian/?$' | head -n1) || true
-  mirror=${NVMF_LAB_MIRROR:-${mirror:-http://deb.debian.org/debian}}
+  mirror=$(mirror_of '/debian/?$' http://deb.debian.org/debian)
   mkdir -p "$dir"/{lists/partial,cache/archives/partial,etc}
   for suite in $suites; do
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main"

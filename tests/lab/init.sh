@@ -6,16 +6,14 @@ ln -sf /proc/self/fd /dev/fd; mkdir -p /dev/shm /dev/pts; mount -t tmpfs tmp /de
 mount -t tmpfs tmp /tmp; mount -t tmpfs tmp /run
 mount -t debugfs dbg /sys/kernel/debug 2>/dev/null
 ip link set lo up; hostname lab; ulimit -l unlimited; ulimit -c 0
-mkdir -p /run/out /run/lab /run/host
+mkdir -p /run/out /run/host
 hostfs() { mount -t hostfs none "$2" -o "$3,hostfs=$1" 2>/dev/null || mount -t hostfs none "$2" -o "$3,$1"; } # newer kernels, older ones
 case $LAB_VM in
   uml) # /tmp and /run of the machine itself are seen under /run/host
     hostfs / /run/host ro; hostfs "$LAB_OUT" /run/out rw
     LAB_SCRIPT=/run/host$LAB_SCRIPT LAB_DIR=/run/host$LAB_DIR TARGET_BIN=${TARGET_BIN:+/run/host$TARGET_BIN} ;;
   qemu)
-    modprobe -a 9p 9pnet_virtio
     mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144 out /run/out
-    mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,ro lab /run/lab; LAB_DIR=/run/lab
     modprobe -a configfs crc32_generic rdma_rxe ib_uverbs rdma_ucm nvme-rdma nvme-tcp nvmet nvmet-rdma nvmet-tcp nvme-loop veth
     modprobe brd rd_nr=2 rd_size=4194304; modprobe null_blk nr_devices=0 ;;
 esac

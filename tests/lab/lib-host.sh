@@ -16,6 +16,12 @@ host_connect() {
   wait_for 10 all_namespaces
   DEV=$(namespace_device "$(cut -d: -f1 <<<"${NAMESPACES[0]}")")
 }
+# host_connect_again OPTIONS: one more controller of the same host over the same path, which nvme-cli refuses to make. OPTIONS are
+# the kernel's own, as in nr_io_queues=4,queue_size=128.
+host_connect_again() {
+  echo "transport=$TRTYPE,traddr=$ADDR,trsvcid=$PORT,nqn=$NQN,hostnqn=$HOSTNQN,hostid=$HOSTID,duplicate_connect,$1" >/dev/nvme-fabrics ||
+    fail "connecting with $1"
+}
 host_disconnect() {
   nvme disconnect -n $NQN >/dev/null || fail "nvme disconnect: exit code $?"
   wait_for 10 no_controllers

@@ -11,7 +11,7 @@ target_kill() { "${TARGET}_kill"; }
 target_restart() { "${TARGET}_restart"; }
 
 target_config() {
-  local l n nsid backend size path bs
+  local l transport address port n nsid backend size path bs
   echo "listeners:"
   for l in $TRTYPE/$ADDR/$PORT $TARGET_LISTENERS; do
     IFS=/ read -r transport address port <<<"$l"
@@ -60,7 +60,7 @@ ours_restart() { ours_start; }
 
 # The kernel's target, on null_blk for ram (memory backed) and null, on the file itself for file.
 nvmet_start() {
-  local cfg=/sys/kernel/config/nvmet sub n nsid backend size path bs h ns
+  local l transport address port cfg=/sys/kernel/config/nvmet sub n nsid backend size path bs h ns
   sub=$cfg/subsystems/$NQN
   mkdir "$sub"
   if [ -z "$ALLOWED" ]; then echo 1 >"$sub/attr_allow_any_host"; else
@@ -77,25 +77,29 @@ nvmet_start() {
     echo -n "$path" >"$ns/device_path"; [ "$backend" = file ] && echo 1 >"$ns/buffered_io"
     echo 1 >"$ns/enable"
   done
-  nvmet_port 1 $TRTYPE $ADDR $PORT
+  for l in $TRTYPE/$ADDR/$PORT $TARGET_LISTENERS; do
+    IFS=/ read -r transport address port <<<"$l"
+    nvmet_port "$transport" "$address" "$port"
+  done
   nvmet_restart
 }
 null_blk() { # NAME SIZE MEMORY_BACKED BLOCK_SIZE: prints the device
-  local d=/sys/kernel/config/nullb/lab-$1
+  local d=/sys/kernel/config/nullb/${NULL_PREFIX:-lab}-$1
   mkdir "$d"
   echo $(($(numfmt --from=iec "${2%iB}") / 1048576)) >"$d/size"
   echo "$3" >"$d/memory_backed"; echo "$4" >"$d/blocksize"; echo "$3" >"$d/discard"
   echo 2 >"$d/queue_mode"; echo 0 >"$d/irqmode"; echo 0 >"$d/completion_nsec"
   echo 1 >"$d/power"
-  if [ -b "/dev/lab-$1" ]; then echo "/dev/lab-$1"; else echo "/dev/nullb$(cat "$d/index")"; fi
+  if [ -b "/dev/${d##*/}" ]; then echo "/dev/${d##*/}"; else echo "/dev/nullb$(cat "$d/index")"; fi
 }
-nvmet_port() { # ID TRTYPE ADDRESS PORT
-  local p=/sys/kernel/config/nvmet/ports/$1
+nvmet_port() { # TRTYPE ADDRESS PORT
+  local ports=/sys/kernel/config/nvmet/ports p
+  p=$ports/$(($(find $ports -mindepth 1 -maxdepth 1 | wc -l) + 1))
   mkdir "$p"
-  echo "$2" >"$p/addr_trtype"; echo ipv$FAMILY >"$p/addr_adrfam"; echo "$3" >"$p/addr_traddr"; echo "$4" >"$p/addr_trsvcid"
+  echo "$1" >"$p/addr_trtype"; echo ipv$FAMILY >"$p/addr_adrfam"; echo "$2" >"$p/addr_traddr"; echo "$3" >"$p/addr_trsvcid"
 }
-nvmet_restart() { ln -s "/sys/kernel/config/nvmet/subsystems/$NQN" "/sys/kernel/config/nvmet/ports/1/subsystems/$NQN"; }
-nvmet_kill() { rm "/sys/kernel/config/nvmet/ports/1/subsystems/$NQN"; }
+nvmet_restart() { local p; for p in /sys/kernel/config/nvmet/ports/*; do ln -s "/sys/kernel/config/nvmet/subsystems/$NQN" "$p/subsystems/$NQN"; done; }
+nvmet_kill() { rm /sys/kernel/config/nvmet/ports/*/subsystems/"$NQN"; }
 nvmet_stop() { nvmet_kill; }
 
 # What the target holds; nothing is known of the kernel's.

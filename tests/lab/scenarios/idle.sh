@@ -11,11 +11,9 @@ host_connect --nr-io-queues=1 --queue-size=128
 fio_run one --rw=randread --bs=4k --iodepth=128 --size=64M --io_size=64M
 say "RSS with 1 I/O queue of depth 128: $(target_rss) KiB"
 host_disconnect
-# Four hosts: one may not connect twice over the same path.
-for i in 1 2 3 4; do
-  HOSTID=12345678-0000-4000-8000-0000000000c$i HOSTNQN=nqn.2014-08.org.nvmexpress:uuid:12345678-0000-4000-8000-0000000000c$i
-  host_connect --nr-io-queues=4 --queue-size=128
-done
+host_connect --nr-io-queues=4 --queue-size=128
+for i in 2 3 4; do host_connect_again nr_io_queues=4,queue_size=128; done
+for p in /sys/class/nvme-subsystem/*/iopolicy; do echo round-robin >"$p"; done
 queues=0
 for c in $(controllers); do queues=$((queues + $(cat "/sys/class/nvme/$c/queue_count") - 1)); done
 [ $queues = 16 ] || fail "$queues I/O queues, not 16"

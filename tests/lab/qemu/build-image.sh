@@ -1,0 +1,46 @@
+#!/bin/bash
+# build-image.sh: makes the disk of a Debian 12 with its own, unmodified 6.12 kernel and the lab's tools, and prints its directory,
+# which holds image, vmlinuz and initrd. It is cached outside the tree; with the same script and package list nothing is done.
+set -eu
+self=$(readlink -f "$0")
+. "$(dirname "$self")/../common.sh"
+packages=linux-image-6.12-amd64,kmod,iproute2,iputils-ping,procps,util-linux,nvme-cli,fio,rdma-core,ibverbs-utils,rdmacm-utils,ibverbs-providers,librdmacm1,socat,jq,e2fsprogs,xfsprogs,nftables,tcpdump
+dir=$cache/debian-$(digest "$self" --)
+
+make_image() {
+  local work mirror security as_root=''
+  need mmdebstrap mke2fs
+  if [ "$(id -u)" != 0 ]; then need sudo; as_root=sudo; fi
+  mirror=$(mirror_of '/debian/?$' http://deb.debian.org/debian)
+  security=$(mirror_of 'security' http://deb.debian.org/debian-security)
+  work=$(mktemp -d -p "$cache" image.XXXXXX); chmod 755 "$work"
+  trap '$as_root rm -rf "$work"' EXIT
+  cat >"$work/init" <<'INIT'
+#!/bin/bash
+# Hands over to the lab's init.sh on the shared directory.
+mount -t proc proc /proc; modprobe -a 9p 9pnet_virtio
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=loose,ro lab /lab && exec /lab/init.sh
+INIT
+  # A small initrd: reading a large one is slow without acceleration.
+  printf 'MODULES=list\nCOMPRESS=lz4\n' >"$work/conf"
+  printf '%s\n' virtio_pci virtio_blk ext4 >"$work/modules"
+  echo "making the Debian 12 image, once: a minute or two" >&2
+  $as_root mmdebstrap --quiet --variant=minbase --format=directory --include="$packages,lz4" \
+    --aptopt='APT::Install-Recommends "false"' --dpkgopt='path-exclude=/usr/share/{doc,man,locale}/*' \
+    --essential-hook='mkdir -p "$1/etc/initramfs-tools/conf.d" "$1/lab" "$1/out"' \
+    --essential-hook="cp '$work/conf' \"\$1/etc/initramfs-tools/conf.d/lab\"; cp '$work/modules' \"\$1/etc/initramfs-tools/modules\"" \
+    --customize-hook="install -m 755 '$work/init' \"\$1/sbin/lab-init\"" \
+    --customize-hook="cp \"\$1\"/boot/vmlinuz-* '$work/vmlinuz'; cp \"\$1\"/boot/initrd.img-* '$work/initrd'; rm -rf \"\$1\"/boot/* \"\$1\"/var/cache/apt/* \"\$1\"/var/lib/apt/lists/*" \
+    bookworm "$work/root" \
+    "deb $mirror bookworm main" "deb $mirror bookworm-updates main" "deb $security bookworm-security main" >"$work/log" 2>&1 ||
+    { tail -n 40 "$work/log" >&2; die "the image cannot be made"; }
+  $as_root mke2fs -q -F -t ext4 -O ^has_journal -d "$work/root" "$work/image" 3G
+  $as_root rm -rf "$work/root"
+  $as_root chown -R "$(id -u)" "$work"
+  trap - EXIT
+  mv -T "$work" "$dir"
+}
+
+exec 9>"$cache/build-image.lock"; flock 9
+[ -e "$dir/image" ] || make_image
+echo "$dir"

@@ -1,0 +1,33 @@
+#!/bin/bash
+# run.sh SCENARIO [VARIANT] [NAME=VALUE...]: like ../run.sh, for the scenarios of this directory, on Debian's unmodified kernel under
+# QEMU without acceleration: ten to twenty times slower than a real machine.
+set -eu
+. "$(dirname "$(readlink -f "$0")")/../common.sh"
+need qemu-system-x86_64
+[ $# -ge 1 ] || die "usage: run.sh SCENARIO [VARIANT] [NAME=VALUE...]"
+name=${1%.sh}; shift
+script=$lab/qemu/scenarios/$name.sh
+[ -e "$script" ] || die "no scenario $script"
+head_value() { sed -n "s/^# $1: *//p" "$script" | head -n1; }
+variant=$(head_value variants); variant=${variant%% *}
+if [ $# -gt 0 ] && [[ $1 != *=* ]]; then variant=$1; shift; fi
+cpus=$(head_value cpus) limit=$(head_value limit) limit=${limit:-300}
+image=$("$lab/qemu/build-image.sh")
+out=${NVMF_LAB_OUT:-}
+tmp=''
+if [ -z "$out" ]; then out=$(mktemp -d); tmp=$out; fi
+trap '[ -z "$tmp" ] || rm -rf "$tmp"' EXIT
+mkdir -p "$out"; out=$(readlink -f "$out"); rm -f "$out/rc"
+settings=()
+for s; do
+  case $s in TARGET_BIN=*) cp "${s#*=}" "$out/nvmf-target"; s=TARGET_BIN=/run/out/nvmf-target ;; esac
+  settings+=("$s")
+done
+timeout -k 5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "${cpus:-2}" -m 2G -nographic -no-reboot -nic none \
+  -kernel "$image/vmlinuz" -initrd "$image/initrd" \
+  -append "root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off init=/sbin/lab-init LAB_VM=qemu LAB_DIR=/lab LAB_SCRIPT=/lab/qemu/scenarios/$name.sh TRANSPORT=$variant ${settings[*]}" \
+  -drive "file=$image/image,if=virtio,format=raw,snapshot=on" \
+  -virtfs "local,path=$lab,mount_tag=lab,security_model=none,readonly=on" \
+  -virtfs "local,path=$out,mount_tag=out,security_model=none" </dev/null && rc=0 || rc=$?
+if [ -e "$out/rc" ]; then exit "$(cat "$out/rc")"; fi
+case $rc in 124 | 137) echo "run.sh: stopped after $limit seconds"; exit 124 ;; *) exit 125 ;; esac
