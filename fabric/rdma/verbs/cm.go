@@ -40,7 +40,8 @@ type ID interface {
 	Accept(p ConnParam) error
 	// Reject refuses a ConnectRequest with private data.
 	Reject(private []byte) error
-	// Disconnect ends the connection; the QP goes to the error state on both sides. Harmless when repeated.
+	// Disconnect ends the connection. This side's QP goes to the error state; on RoCE the peer's QP stays as it is until the
+	// peer, told by EventDisconnected, calls Disconnect as well, on iWARP it fails at once. Harmless when repeated.
 	Disconnect() error
 	// Destroy frees the ID; its QP must have been destroyed. No event of it is delivered afterwards, except one that Next
 	// has already returned.
@@ -49,8 +50,8 @@ type ID interface {
 
 // ConnParam is struct rdma_conn_param.
 type ConnParam struct {
-	// PrivateData is at most 196 bytes in a request (RoCE: 56 on the wire for TCP port space), 148 in an accept. In events
-	// it may be longer than what the peer sent: the fabric pads it with zeroes to its own fixed size.
+	// PrivateData is on RoCE at most 56 bytes in a request, 196 in an accept, 148 in a rejection, and events show all of it,
+	// padded with zeroes. On iWARP it is at most 255 bytes, and events show what was sent.
 	PrivateData []byte
 	// ResponderResources is how many RDMA READs of the peer this side serves at once; InitiatorDepth how many it issues.
 	// In an event they are the peer's values seen from here, as rdma_get_cm_event(3) says.

@@ -1,0 +1,260 @@
+package verbsconf
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+)
+
+func testDevices(t *testing.T, s *Setup) {
+	list, err := s.A.Devices()
+	if err != nil || len(list) == 0 {
+		t.Fatalf("Devices: %d devices, %v", len(list), err)
+	}
+	names := map[string]bool{}
+	for _, d := range list {
+		if d.Name == "" || names[d.Name] {
+			t.Errorf("device name %q is empty or twice", d.Name)
+		}
+		names[d.Name] = true
+		if d.MaxQP < 1 || d.MaxQPWR < 1 || d.MaxSGE < 1 || d.MaxSGERD < 1 || d.MaxCQ < 1 || d.MaxCQE < 1 || d.MaxMR < 1 ||
+			d.MaxMRSize == 0 || d.MaxQPRdAtom < 1 || d.MaxQPInitRdAtom < 1 || d.NumCompVectors < 1 || d.ActiveMTU < 256 {
+			t.Errorf("implausible attributes: %+v", d)
+		}
+	}
+}
+
+func testCloseWhileNext(t *testing.T, s *Setup) {
+	newSide(t, s, s.A) // its goroutine is in Next, and its clean-up checks that Close ends it
+	c, err := s.A.NewCM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Next(); !errors.Is(err, verbs.ErrClosed) {
+		t.Fatalf("Next after Close: %v, want ErrClosed", err)
+	}
+}
+
+func testListen(t *testing.T, s *Setup) {
+	x := newSide(t, s, s.A)
+	// RFC 5737, RFC 3849: nobody has these addresses.
+	for _, a := range []string{"203.0.113.1", "2001:db8:ffff::1"} {
+		if l, err := x.cm.Listen(netip.AddrPortFrom(netip.MustParseAddr(a), 4420), 1); !errors.Is(err, verbs.ErrNoDevice) {
+			t.Errorf("Listen at foreign address %s: %v, %v, want ErrNoDevice", a, l, err)
+		}
+	}
+	l := x.listen(netip.AddrPortFrom(s.AddrA, 0))
+	if l.Local().Addr().WithZone("") != s.AddrA.WithZone("") || l.Local().Port() == 0 {
+		t.Fatalf("listener at %v, want a port of %v", l.Local(), s.AddrA)
+	}
+	if l.Device() == nil || l.Device().Attr().Name == "" {
+		t.Fatal("listener at an address of a device has no device")
+	}
+	l2 := x.listen(netip.AddrPortFrom(s.AddrA, 0))
+	if l2.Local().Port() == l.Local().Port() {
+		t.Fatal("two listeners got the same port")
+	}
+	if l2.Device() != l.Device() {
+		t.Fatal("two IDs on one device have different Device values")
+	}
+	if l, err := x.cm.Listen(l.Local(), 1); !errors.Is(err, unix.EADDRINUSE) {
+		t.Fatalf("second listener at %v: %v, %v, want EADDRINUSE", l.Local(), l, err)
+	}
+}
+
+func testListenWildcard(t *testing.T, s *Setup) {
+	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		if s.AddrA.Is6() && any.Is4() {
+			continue
+		}
+		t.Run(any.String(), func(t *testing.T) {
+			sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
+			l := sp.listen(netip.AddrPortFrom(any, 0))
+			if l.Local().Port() == 0 || l.Device() != nil {
+				t.Fatalf("wildcard listener: at %v, device %v", l.Local(), l.Device())
+			}
+			p := connectTo(t, sp, sa, l, sizes{}, sizes{}) // the request names the device
+			if got := p.p.id.Local().Addr().Unmap().WithZone(""); got != s.AddrA.WithZone("") {
+				t.Fatalf("connection came in at %v, want %v", got, s.AddrA)
+			}
+		})
+	}
+}
+
+func testConnect(t *testing.T, s *Setup) {
+	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
+	l := sp.listen(netip.AddrPortFrom(s.AddrA, 0))
+	l.SetContext("listener")
+	a := sa.endpoint(sa.route(l.Local()), sizes{})
+	a.id.SetContext("active")
+	a.must(a.id.SetTOS(0x68), "SetTOS")
+	cp := verbs.ConnParam{PrivateData: bytes.Repeat([]byte("q"), 56), ResponderResources: 3, InitiatorDepth: 2,
+		RetryCount: 7, RNRRetryCount: 6}
+	a.must(a.id.Connect(cp), "Connect")
+
+	req := sp.event(verbs.EventConnectRequest)
+	if req.Listener != l || req.Listener.Context() != "listener" || req.ID == l || req.ID == nil {
+		t.Fatalf("request at listener %v with ID %v", req.Listener, req.ID)
+	}
+	checkPrivate(t, "request", req.Param.PrivateData, cp.PrivateData, 56, a.iwarp())
+	if req.Param.InitiatorDepth != 3 || req.Param.ResponderResources != 2 {
+		t.Fatalf("depths in the request: %+v; want initiator depth 3, responder resources 2, as seen from here", req.Param)
+	}
+	p := sp.endpoint(req.ID, sizes{})
+	reply := verbs.ConnParam{PrivateData: []byte("reply"), ResponderResources: 2, InitiatorDepth: 3, RNRRetryCount: 7}
+	p.must(req.ID.Accept(reply), "Accept")
+	est := sa.event(verbs.EventEstablished)
+	if est.ID != a.id || est.ID.Context() != "active" {
+		t.Fatal("Established of another ID")
+	}
+	checkPrivate(t, "reply", est.Param.PrivateData, reply.PrivateData, 196, a.iwarp())
+	if ev := sp.event(verbs.EventEstablished); ev.ID != p.id {
+		t.Fatal("Established of another ID at the passive side")
+	}
+	if p.id.Local() != a.id.Remote() || p.id.Local() != l.Local() {
+		t.Fatalf("connection goes to %v, came in at %v, listener at %v", a.id.Remote(), p.id.Local(), l.Local())
+	}
+	if p.id.Remote().Addr() != a.id.Local().Addr() {
+		t.Fatalf("connection comes from %v, peer says %v", p.id.Remote(), a.id.Local())
+	}
+	if p.id.Device() != l.Device() {
+		t.Fatal("connection and listener at one address have different devices")
+	}
+}
+
+// checkPrivate compares private data with what was sent: RoCE pads it with zeroes, iWARP does not.
+func checkPrivate(t *testing.T, what string, got, want []byte, size int, iwarp bool) {
+	t.Helper()
+	if iwarp {
+		size = len(want)
+	}
+	if len(got) != size || !bytes.Equal(got[:len(want)], want) || len(bytes.TrimRight(got[len(want):], "\x00")) > 0 {
+		t.Fatalf("private data of the %s: %d bytes %q, want %q padded to %d", what, len(got), got, want, size)
+	}
+}
+
+func testConnectNobody(t *testing.T, s *Setup) {
+	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
+	l, err := sp.cm.Listen(netip.AddrPortFrom(s.AddrA, 0), 1)
+	sp.must(err, "Listen")
+	to := l.Local()
+	sp.must(l.Destroy(), "destroy listener")
+	a := sa.endpoint(sa.route(to), sizes{})
+	a.must(a.id.Connect(params("")), "Connect")
+	if ev := sa.event(verbs.EventRejected); ev.Status == 0 {
+		t.Fatal("rejected without a reason")
+	}
+}
+
+func testReject(t *testing.T, s *Setup) {
+	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
+	l := sp.listen(netip.AddrPortFrom(s.AddrA, 0))
+	a := sa.endpoint(sa.route(l.Local()), sizes{})
+	a.postRecv(a.recvWR(5, 0, 64))
+	a.must(a.id.Connect(params("")), "Connect")
+	req := sp.event(verbs.EventConnectRequest)
+	sp.must(req.ID.Reject([]byte("\x00\x00\x06\x00")), "Reject")
+	sp.must(req.ID.Destroy(), "destroy rejected ID")
+	ev := sa.event(verbs.EventRejected)
+	if ev.Status == 0 {
+		t.Fatal("rejected without a reason")
+	}
+	checkPrivate(t, "rejection", ev.Param.PrivateData, []byte("\x00\x00\x06\x00"), 148, a.iwarp())
+	a.must(a.qp.ToError(), "ToError") // where the CM did not
+	a.failure(5, verbs.WCWRFlushErr)
+}
+
+// testListenerGone takes the listener away while a request waits that nobody has read.
+func testListenerGone(t *testing.T, s *Setup) {
+	sa := newSide(t, s, s.B)
+	c, err := s.A.NewCM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := c.Listen(netip.AddrPortFrom(s.AddrA, 0), 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := sa.endpoint(sa.route(l.Local()), sizes{})
+	a.must(a.id.Connect(params("")), "Connect")
+	a.must(l.Destroy(), "destroy listener")
+	a.must(c.Close(), "close CM")
+	sa.event(verbs.EventRejected)
+}
+
+// testDestroyUnread destroys an ID whose events were never read.
+func testDestroyUnread(t *testing.T, s *Setup) {
+	sp := newSide(t, s, s.A)
+	l := sp.listen(netip.AddrPortFrom(s.AddrA, 0))
+	c, err := s.B.NewCM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := c.NewID()
+	sp.must(err, "NewID")
+	sp.must(id.ResolveAddr(netip.AddrPort{}, l.Local(), s.Timeout), "ResolveAddr")
+	sp.must(id.Destroy(), "destroy ID")
+	sp.must(c.Close(), "close CM")
+}
+
+func testDisconnect(t *testing.T, s *Setup) {
+	p := connect(t, s, sizes{}, sizes{})
+	p.each(func(e *endpoint) {
+		for i := range 4 {
+			e.postRecv(e.recvWR(uint64(i), 64*i, 64))
+		}
+	})
+	p.a.must(p.a.id.Disconnect(), "Disconnect")
+	if ev := p.p.event(verbs.EventDisconnected); ev.ID != p.p.id {
+		t.Fatal("Disconnected of another ID")
+	}
+	p.p.must(p.p.id.Disconnect(), "Disconnect of the other side")
+	p.a.event(verbs.EventDisconnected)
+	p.each(func(e *endpoint) {
+		for i := range 4 {
+			e.failure(uint64(i), verbs.WCWRFlushErr)
+		}
+		e.must(e.id.Disconnect(), "second Disconnect")
+	})
+}
+
+// testDestroyConnected frees one half without a word.
+func testDestroyConnected(t *testing.T, s *Setup) {
+	p := connect(t, s, sizes{}, sizes{})
+	p.a.free()
+	p.p.event(verbs.EventDisconnected)
+	p.p.must(p.p.id.Disconnect(), "Disconnect of the other side")
+}
+
+// testMany has several connections on one channel at once.
+func testMany(t *testing.T, s *Setup) {
+	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
+	l := sp.listen(netip.AddrPortFrom(s.AddrA, 0))
+	var pairs []*pair
+	for range 8 {
+		pairs = append(pairs, connectTo(t, sp, sa, l, sizes{}, sizes{}))
+	}
+	for i, p := range pairs {
+		fill(p.a.buf[:512], byte(i))
+		p.p.postRecv(p.p.recvWR(uint64(i), 0, 512))
+	}
+	for i, p := range pairs {
+		p.a.postSend(verbs.SendWR{WRID: uint64(i), Opcode: verbs.WRSend, Flags: verbs.SendSignaled, NumSGE: 1}, p.a.sge(0, 512))
+	}
+	for i, p := range pairs {
+		p.a.success(uint64(i), verbs.WCSend)
+		p.p.success(uint64(i), verbs.WCRecv)
+		p.p.checkFill(0, 512, byte(i), "message")
+		if p.a.dev != pairs[0].a.dev {
+			t.Fatal("connections on one device have different Device values")
+		}
+	}
+}

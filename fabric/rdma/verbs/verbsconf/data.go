@@ -1,0 +1,264 @@
+package verbsconf
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+)
+
+const signaled = verbs.SendSignaled
+
+func testSendRecv(t *testing.T, s *Setup) {
+	p := connect(t, s, sizes{}, sizes{})
+	for _, dir := range [][2]*endpoint{{p.a, p.p}, {p.p, p.a}} {
+		from, to := dir[0], dir[1]
+		// A message of two elements into two elements cut elsewhere, one of no bytes, a large one: one call.
+		wr := to.recvWR(1, 1000, 10)
+		wr.SGE[1], wr.NumSGE = to.sge(5000, 4000), 2
+		to.postRecv(wr, to.recvWR(2, 0, 1), to.recvWR(3, 1<<20, 1<<20))
+		fill(from.buf[:1<<20], 9)
+		n, err := from.qp.PostSend([]verbs.SendWR{
+			{WRID: 11, Opcode: verbs.WRSend, Flags: signaled | verbs.SendSolicited, FirstSGE: 1, NumSGE: 2},
+			{WRID: 12, Opcode: verbs.WRSend, Flags: signaled},
+			{WRID: 13, Opcode: verbs.WRSend, Flags: signaled, FirstSGE: 0, NumSGE: 1},
+		}, []verbs.SGE{from.sge(0, 1<<20), from.sge(0, 100), from.sge(100, 200)})
+		if n != 3 || err != nil {
+			t.Fatalf("PostSend: %d, %v", n, err)
+		}
+		for i, want := range []uint32{300, 0, 1 << 20} {
+			from.success(uint64(11+i), verbs.WCSend)
+			if wc := to.success(uint64(1+i), verbs.WCRecv); wc.ByteLen != want || wc.Flags&verbs.WCWithInv != 0 {
+				t.Fatalf("completion %+v, want %d bytes", wc, want)
+			}
+		}
+		to.checkFill(1<<20, 1<<20, 9, "large message")
+		copy(to.buf[1010:], to.buf[5000:5290])
+		to.checkFill(1000, 300, 9, "message")
+	}
+}
+
+func testInline(t *testing.T, s *Setup) {
+	p := connect(t, s, sizes{}, sizes{inline: 64})
+	n := p.a.qp.MaxInline()
+	if n == 0 {
+		return // a device may have none
+	}
+	p.p.postRecv(p.p.recvWR(1, 0, n))
+	fill(p.a.buf[:n], 3)
+	g := p.a.sge(0, n)
+	g.LKey = 0 // not looked at
+	p.a.postSend(verbs.SendWR{WRID: 1, Opcode: verbs.WRSend, Flags: signaled | verbs.SendInline, NumSGE: 1}, g)
+	clear(p.a.buf[:n]) // ours again as soon as the call returns
+	p.a.success(1, verbs.WCSend)
+	p.p.success(1, verbs.WCRecv)
+	p.p.checkFill(0, n, 3, "inline message")
+}
+
+func testWrite(t *testing.T, s *Setup) {
+	p := connect(t, s, sizes{}, sizes{})
+	p.a.postRecv(p.a.recvWR(7, 0, 16))
+	fill(p.p.buf[:1<<20], 5)
+	// WRITE, then SEND, one call: when the message is there, so is the data.
+	n, err := p.p.qp.PostSend([]verbs.SendWR{
+		{WRID: 1, Opcode: verbs.WRRDMAWrite, NumSGE: 2, RemoteAddr: p.a.addr(1<<20 + 3), RKey: p.a.mr.RKey()},
+		{WRID: 2, Opcode: verbs.WRSend, Flags: signaled, FirstSGE: 2, NumSGE: 1},
+	}, []verbs.SGE{p.p.sge(0, 4096), p.p.sge(4096, 1<<20-4096), p.p.sge(0, 16)})
+	if n != 2 || err != nil {
+		t.Fatalf("PostSend: %d, %v", n, err)
+	}
+	p.a.success(7, verbs.WCRecv)
+	p.a.checkFill(1<<20+3, 1<<20, 5, "written data")
+	if p.a.buf[1<<20+2] != 0 || p.a.buf[2<<20+3] != 0 {
+		t.Fatal("WRITE touched memory beside its range")
+	}
+	p.p.success(2, verbs.WCSend)
+	p.p.postSend(verbs.SendWR{WRID: 3, Opcode: verbs.WRRDMAWrite, Flags: signaled, RemoteAddr: p.a.addr(0), NumSGE: 1,
+		RKey: p.a.mr.RKey()}, p.p.sge(0, 1))
+	p.p.success(3, verbs.WCRDMAWrite)
+}
+
+func testRead(t *testing.T, s *Setup) {
+	p := connect(t, s, sizes{}, sizes{})
+	fill(p.a.buf[5:5+1<<20], 6)
+	sges := []verbs.SGE{p.p.sge(1<<20, 1<<20)}
+	if p.p.dev.Attr().MaxSGERD > 1 {
+		sges = []verbs.SGE{p.p.sge(1<<20, 12345), p.p.sge(1<<20+12345, 1<<20-12345)}
+	}
+	p.p.postSend(verbs.SendWR{WRID: 1, Opcode: verbs.WRRDMARead, Flags: signaled, NumSGE: uint32(len(sges)),
+		RemoteAddr: p.a.addr(5), RKey: p.a.mr.RKey()}, sges...)
+	p.p.success(1, verbs.WCRDMARead)
+	p.p.checkFill(1<<20, 1<<20, 6, "read data")
+}
+
+// testReadDepth posts more READs than may be in flight: they wait in the send queue.
+func testReadDepth(t *testing.T, s *Setup) {
+	const reads = 32
+	p := connect(t, s, sizes{send: reads}, sizes{})
+	fill(p.a.buf[:reads*4096], 1)
+	var wrs []verbs.SendWR
+	var sges []verbs.SGE
+	for i := range reads {
+		wrs = append(wrs, verbs.SendWR{WRID: uint64(i), Opcode: verbs.WRRDMARead, Flags: signaled, FirstSGE: uint32(i), NumSGE: 1,
+			RemoteAddr: p.a.addr(i * 4096), RKey: p.a.mr.RKey()})
+		sges = append(sges, p.p.sge(i*4096, 4096))
+	}
+	if n, err := p.p.qp.PostSend(wrs, sges); n != reads || err != nil {
+		t.Fatalf("PostSend: %d, %v", n, err)
+	}
+	for i := range reads {
+		p.p.success(uint64(i), verbs.WCRDMARead)
+	}
+	p.p.checkFill(0, reads*4096, 1, "read data")
+}
+
+// testFence lets a fenced SEND follow a READ: when it arrives, the READ has its data.
+func testFence(t *testing.T, s *Setup) {
+	p := connect(t, s, sizes{}, sizes{})
+	for round := range 8 {
+		p.a.postRecv(p.a.recvWR(1, 1<<20, 16))
+		fill(p.a.buf[:65536], byte(round))
+		n, err := p.p.qp.PostSend([]verbs.SendWR{
+			{WRID: 2, Opcode: verbs.WRRDMARead, NumSGE: 1, RemoteAddr: p.a.addr(0), RKey: p.a.mr.RKey()},
+			{WRID: 3, Opcode: verbs.WRSend, Flags: signaled | verbs.SendFence, FirstSGE: 1, NumSGE: 1},
+		}, []verbs.SGE{p.p.sge(0, 65536), p.p.sge(1<<20, 16)})
+		if n != 2 || err != nil {
+			t.Fatalf("PostSend: %d, %v", n, err)
+		}
+		p.a.success(1, verbs.WCRecv)
+		clear(p.a.buf[:65536])
+		p.p.success(3, verbs.WCSend)
+		p.p.checkFill(0, 65536, byte(round), "data read before the fence")
+	}
+}
+
+// testUnsignalled goes round the send queue several times with one signalled work request in eight.
+func testUnsignalled(t *testing.T, s *Setup) {
+	p := connect(t, s, sizes{send: 8, recv: 16}, sizes{send: 16, recv: 16})
+	for round := range 10 {
+		for i := range 8 {
+			p.a.postRecv(p.a.recvWR(uint64(i), i*64, 64))
+		}
+		wrs := make([]verbs.SendWR, 8)
+		for i := range wrs {
+			wrs[i] = verbs.SendWR{WRID: uint64(100 + i), Opcode: verbs.WRSend, NumSGE: 1}
+		}
+		wrs[7].Flags = signaled
+		if n, err := p.p.qp.PostSend(wrs, []verbs.SGE{p.p.sge(0, 32)}); n != 8 || err != nil {
+			t.Fatalf("round %d: PostSend: %d, %v", round, n, err)
+		}
+		p.p.success(107, verbs.WCSend)
+		for i := range 8 {
+			p.a.success(uint64(i), verbs.WCRecv)
+		}
+	}
+	p.p.idle("unsignalled work requests")
+}
+
+// testLateReceive sends to a peer that has no receive yet. On iWARP that is the end of a connection and none of our business.
+func testLateReceive(t *testing.T, s *Setup) {
+	p := connect(t, s, sizes{}, sizes{})
+	if p.p.iwarp() {
+		return
+	}
+	p.a.postSend(verbs.SendWR{WRID: 1, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1}, p.a.sge(0, 8))
+	p.a.idle("SEND without a receive")
+	p.p.postRecv(p.p.recvWR(2, 0, 8))
+	p.a.success(1, verbs.WCSend)
+	p.p.success(2, verbs.WCRecv)
+}
+
+func testSRQ(t *testing.T, s *Setup) {
+	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
+	l := sp.listen(netip0(s))
+	dev := l.Device()
+	if dev.Attr().MaxSRQ == 0 {
+		return
+	}
+	pd, err := dev.AllocPD()
+	sp.must(err, "AllocPD")
+	t.Cleanup(func() { sp.must(pd.Dealloc(), "free PD") })
+	srq, err := pd.CreateSRQ(verbs.SRQInit{MaxWR: 32, MaxSGE: 1})
+	sp.must(err, "CreateSRQ")
+	t.Cleanup(func() { sp.must(srq.Destroy(), "destroy SRQ") })
+	z := sizes{srq: srq, pd: pd}
+	p, q := connectTo(t, sp, sa, l, z, sizes{}), connectTo(t, sp, sa, l, z, sizes{})
+	wrs := []verbs.RecvWR{p.p.recvWR(1, 0, 64), p.p.recvWR(2, 64, 64), p.p.recvWR(3, 128, 64)}
+	if n, err := srq.PostRecv(wrs); n != 3 || err != nil {
+		t.Fatalf("SRQ.PostRecv: %d, %v", n, err)
+	}
+	for i, from := range []*pair{q, p, q} {
+		fill(from.a.buf[:64], byte(i))
+		from.a.postSend(verbs.SendWR{WRID: 9, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1}, from.a.sge(0, 64))
+		from.a.success(9, verbs.WCSend)
+		from.p.success(uint64(1+i), verbs.WCRecv) // in the order they were posted, whoever sends
+		p.p.checkFill(64*i, 64, byte(i), "message through a shared receive queue")
+	}
+}
+
+// readable says whether the completion channel's descriptor becomes readable in time.
+func readable(t *testing.T, ch verbs.CompChannel, ms int) bool {
+	t.Helper()
+	fds := []unix.PollFd{{Fd: int32(ch.FD()), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(fds, ms)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n == 1
+	}
+}
+
+func testNotify(t *testing.T, s *Setup) {
+	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
+	l := sp.listen(netip0(s))
+	ch, err := l.Device().CreateCompChannel()
+	sp.must(err, "CreateCompChannel")
+	t.Cleanup(func() { sp.must(ch.Close(), "close completion channel") })
+	p := connectTo(t, sp, sa, l, sizes{ch: ch}, sizes{})
+	send := func(id uint64) {
+		p.a.postSend(verbs.SendWR{WRID: id, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1}, p.a.sge(0, 8))
+		p.a.success(id, verbs.WCSend)
+	}
+	drain := func(want int) {
+		t.Helper()
+		if n, err := ch.Drain(); n != want || err != nil {
+			t.Fatalf("Drain: %d, %v, want %d", n, err, want)
+		}
+	}
+	for i := range 8 {
+		p.p.postRecv(p.p.recvWR(uint64(i), 0, 8))
+	}
+	send(1)
+	p.p.success(0, verbs.WCRecv)
+	if readable(t, ch, 0) {
+		t.Fatal("completion channel is readable though the queue was not armed")
+	}
+	drain(0)
+	p.p.must(p.p.cq.ReqNotify(), "ReqNotify")
+	if _, ok := p.p.poll(0); ok || readable(t, ch, 5) {
+		t.Fatal("an event without a completion")
+	}
+	send(2)
+	if !readable(t, ch, int(s.Timeout.Milliseconds())) {
+		t.Fatal("no event for a completion after arming")
+	}
+	send(3) // armed once is one event
+	p.p.success(1, verbs.WCRecv)
+	p.p.success(2, verbs.WCRecv)
+	drain(1)
+	if readable(t, ch, 5) {
+		t.Fatal("readable after Drain")
+	}
+	p.p.must(p.p.cq.ReqNotify(), "ReqNotify")
+	send(4)
+	if !readable(t, ch, int(s.Timeout.Milliseconds())) {
+		t.Fatal("no event for a completion after arming again")
+	}
+	// An event that nobody took must not keep the queue from being destroyed.
+	p.p.success(3, verbs.WCRecv)
+}

@@ -1,0 +1,224 @@
+package verbsconf
+
+import (
+	"net/netip"
+	"runtime"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+)
+
+func netip0(s *Setup) netip.AddrPort { return netip.AddrPortFrom(s.AddrA, 0) }
+
+func testToError(t *testing.T, s *Setup) {
+	p := connect(t, s, sizes{}, sizes{})
+	e := p.p
+	for i := range 5 {
+		e.postRecv(e.recvWR(uint64(i), 0, 64))
+	}
+	e.must(e.qp.ToError(), "ToError")
+	for i := range 5 {
+		e.failure(uint64(i), verbs.WCWRFlushErr)
+	}
+	// Later ones are flushed too, the unsignalled as well.
+	e.postRecv(e.recvWR(6, 0, 64))
+	e.failure(6, verbs.WCWRFlushErr)
+	for i, op := range []verbs.SendOpcode{verbs.WRSend, verbs.WRRDMAWrite, verbs.WRRDMARead} {
+		e.postSend(verbs.SendWR{WRID: uint64(7 + i), Opcode: op, NumSGE: 1, RemoteAddr: p.a.addr(0), RKey: p.a.mr.RKey()}, e.sge(0, 8))
+		e.failure(uint64(7+i), verbs.WCWRFlushErr)
+	}
+	e.must(e.qp.ToError(), "second ToError")
+	e.idle("after flushing")
+}
+
+// dead checks that a queue pair has failed: what is posted is flushed.
+func (e *endpoint) dead() {
+	e.t.Helper()
+	e.postRecv(e.recvWR(404, 0, 64))
+	e.failure(404, verbs.WCWRFlushErr)
+}
+
+// testRemoteAccess tries what memory rights forbid. On iWARP, where nothing answers a WRITE, it may complete well; but the
+// connection ends all the same.
+func testRemoteAccess(t *testing.T, s *Setup) {
+	for _, c := range []struct {
+		name   string
+		op     verbs.SendOpcode
+		access verbs.Access
+		off    int
+		key    uint32
+		n      int
+	}{
+		{"write to local", verbs.WRRDMAWrite, verbs.AccessLocalWrite, 0, 0, 64},
+		{"write to read-only", verbs.WRRDMAWrite, verbs.AccessLocalWrite | verbs.AccessRemoteRead, 0, 0, 64},
+		{"write beyond", verbs.WRRDMAWrite, verbs.AccessLocalWrite | verbs.AccessRemoteWrite, 4096 - 63, 0, 64},
+		{"write far before", verbs.WRRDMAWrite, verbs.AccessLocalWrite | verbs.AccessRemoteWrite, -1, 0, 64},
+		{"write with a wrong key", verbs.WRRDMAWrite, verbs.AccessLocalWrite | verbs.AccessRemoteWrite, 0, 0x55, 64},
+		{"read of local", verbs.WRRDMARead, verbs.AccessLocalWrite, 0, 0, 64},
+		{"read of write-only", verbs.WRRDMARead, verbs.AccessLocalWrite | verbs.AccessRemoteWrite, 0, 0, 64},
+		{"read beyond", verbs.WRRDMARead, verbs.AccessRemoteRead, 4096 - 63, 0, 64},
+		{"read with a wrong key", verbs.WRRDMARead, verbs.AccessRemoteRead, 0, 0x55, 64},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := connect(t, s, sizes{}, sizes{})
+			m, err := p.a.pd.RegMR(p.a.buf[1<<20:1<<20+4096], c.access)
+			p.a.must(err, "RegMR")
+			t.Cleanup(func() { p.a.must(m.Dereg(), "deregister") })
+			fill(p.p.buf[:64], 1)
+			p.p.postSend(verbs.SendWR{WRID: 1, Opcode: c.op, Flags: signaled, NumSGE: 1, RemoteAddr: p.a.addr(1<<20 + c.off),
+				RKey: m.RKey() ^ c.key}, p.p.sge(0, 64))
+			if !p.p.iwarp() {
+				p.p.failure(1, verbs.WCRemAccessErr)
+				p.p.dead()
+			} else {
+				if wc := p.p.next(); wc.WRID != 1 || c.op == verbs.WRRDMARead && wc.Status == verbs.WCSuccess {
+					t.Fatalf("completion %+v", wc)
+				}
+				p.p.event(verbs.EventDisconnected)
+				p.p.dead()
+			}
+			for i, b := range p.a.buf[1<<20-64 : 1<<20+4096+64] {
+				if b != 0 {
+					t.Fatalf("byte %d of the peer's memory was written", i-64)
+				}
+			}
+		})
+	}
+}
+
+// testLocalAccess uses memory with keys that are no good on this side.
+func testLocalAccess(t *testing.T, s *Setup) {
+	for _, c := range []struct {
+		name string
+		op   verbs.SendOpcode
+		bad  func(e *endpoint) verbs.SGE
+	}{
+		{"no key", verbs.WRSend, func(e *endpoint) verbs.SGE { g := e.sge(0, 64); g.LKey ^= 0x7700; return g }},
+		{"beyond", verbs.WRSend, func(e *endpoint) verbs.SGE { return e.sge(bufSize-63, 64) }},
+		{"key of the other domain", verbs.WRRDMAWrite, func(e *endpoint) verbs.SGE {
+			pd, err := e.dev.AllocPD()
+			e.must(err, "AllocPD")
+			m, err := pd.RegMR(e.buf, verbs.AccessLocalWrite)
+			e.must(err, "RegMR")
+			e.t.Cleanup(func() { e.must(m.Dereg(), "deregister"); e.must(pd.Dealloc(), "free PD") })
+			return verbs.SGE{Addr: e.addr(0), Length: 64, LKey: m.LKey()}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := connect(t, s, sizes{}, sizes{})
+			p.p.postRecv(p.p.recvWR(3, 0, 64))
+			n, err := p.a.qp.PostSend([]verbs.SendWR{{WRID: 1, Opcode: c.op, Flags: signaled, NumSGE: 1,
+				RemoteAddr: p.p.addr(1 << 20), RKey: p.p.mr.RKey()}}, []verbs.SGE{c.bad(p.a)})
+			if err != nil || n != 1 {
+				return // a device may notice at once
+			}
+			p.a.failure(1)
+			p.a.dead()
+		})
+	}
+}
+
+// testShortReceive sends a message that is larger than its receive.
+func testShortReceive(t *testing.T, s *Setup) {
+	p := connect(t, s, sizes{}, sizes{})
+	p.p.postRecv(p.p.recvWR(1, 1<<20, 63), p.p.recvWR(2, 0, 64))
+	p.a.postSend(verbs.SendWR{WRID: 9, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1}, p.a.sge(0, 64))
+	p.p.failure(1)
+	p.p.failure(2, verbs.WCWRFlushErr)
+	if p.a.iwarp() {
+		p.a.event(verbs.EventDisconnected)
+		if wc := p.a.next(); wc.WRID != 9 {
+			t.Fatalf("completion %+v", wc)
+		}
+	} else {
+		p.a.failure(9, verbs.WCRemInvReqErr, verbs.WCRemOpErr)
+	}
+	p.a.dead()
+	if p.p.buf[1<<20+63] != 0 {
+		t.Fatal("memory behind the receive was written")
+	}
+}
+
+// testInvalidate sends with invalidate. A device may refuse to invalidate the key of a region that was not made for it
+// (ibv_reg_mr); then the connection ends. A wrong key always ends it.
+func testInvalidate(t *testing.T, s *Setup) {
+	for _, wrong := range []bool{false, true} {
+		p := connect(t, s, sizes{}, sizes{})
+		m, err := p.a.pd.RegMR(p.a.buf[1<<20:2<<20], verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+		p.a.must(err, "RegMR")
+		t.Cleanup(func() { p.a.must(m.Dereg(), "deregister") })
+		key := m.RKey()
+		if wrong {
+			key ^= 0x7700
+		}
+		p.a.postRecv(p.a.recvWR(1, 0, 64), p.a.recvWR(2, 0, 64))
+		p.p.postSend(verbs.SendWR{WRID: 3, Opcode: verbs.WRSendWithInv, Flags: signaled, NumSGE: 1, InvalidateRKey: key}, p.p.sge(0, 64))
+		wc := p.a.next()
+		switch {
+		case wc.WRID != 1:
+			t.Fatalf("completion %+v", wc)
+		case wc.Status != verbs.WCSuccess:
+			p.a.failure(2, verbs.WCWRFlushErr)
+		case wrong || wc.Flags&verbs.WCWithInv == 0 || wc.InvalidatedRKey != key || wc.ByteLen != 64:
+			t.Fatalf("completion %+v, invalidated %#x, wrong key: %v", wc, key, wrong)
+		default:
+			p.p.success(3, verbs.WCSend)
+			p.p.postSend(verbs.SendWR{WRID: 4, Opcode: verbs.WRRDMAWrite, Flags: signaled, NumSGE: 1, RemoteAddr: p.a.addr(1 << 20),
+				RKey: key}, p.p.sge(0, 64))
+			p.a.failure(2, verbs.WCWRFlushErr)
+			if p.a.buf[1<<20] != 0 {
+				t.Fatal("memory of an invalidated key was written")
+			}
+		}
+	}
+}
+
+// testAllocations measures the data path.
+func testAllocations(t *testing.T, s *Setup) {
+	p := connect(t, s, sizes{send: 64, recv: 64}, sizes{send: 64, recv: 64})
+	const batch = 16
+	var (
+		wrs   [batch]verbs.SendWR
+		recvs [batch]verbs.RecvWR
+		sges  [batch]verbs.SGE
+		wcs   [batch]verbs.WC
+	)
+	for i := range batch {
+		wrs[i] = verbs.SendWR{WRID: uint64(i), Opcode: verbs.WRSend, FirstSGE: uint32(i), NumSGE: 1}
+		sges[i] = p.a.sge(i*64, 64)
+		recvs[i] = p.p.recvWR(uint64(i), i*64, 64)
+	}
+	wrs[batch-1].Flags = signaled
+	collect := func(cq verbs.CQ, want int) {
+		for want > 0 {
+			n, err := cq.Poll(wcs[:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, wc := range wcs[:n] {
+				if wc.Status != verbs.WCSuccess {
+					t.Fatalf("completion %+v", wc)
+				}
+			}
+			want -= n
+			if n == 0 {
+				runtime.Gosched() // AllocsPerRun leaves one processor
+			}
+		}
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		if n, err := p.p.qp.PostRecv(recvs[:]); n != batch || err != nil {
+			t.Fatal(n, err)
+		}
+		if n, err := p.a.qp.PostSend(wrs[:], sges[:]); n != batch || err != nil {
+			t.Fatal(n, err)
+		}
+		if err := p.p.cq.ReqNotify(); err != nil {
+			t.Fatal(err)
+		}
+		collect(p.p.cq, batch)
+		collect(p.a.cq, 1)
+	}); n != 0 {
+		t.Errorf("%v allocations per round of posting and polling %d work requests", n, batch)
+	}
+}

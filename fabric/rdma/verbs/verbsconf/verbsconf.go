@@ -1,0 +1,62 @@
+// Package verbsconf is the conformance suite of verbs bindings: what a transport relies on, tried on a real connection. The fake
+// passes it in ordinary tests; the binding to rdma-core passes it where there is a device.
+package verbsconf
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+)
+
+// Setup is where the suite runs.
+type Setup struct {
+	// A listens at AddrA and B connects to it. They may be the same provider.
+	A, B  verbs.Provider
+	AddrA netip.Addr
+	// Timeout bounds every wait; 0 is 10 s.
+	Timeout time.Duration
+}
+
+// Run runs the suite.
+func Run(t *testing.T, s Setup) {
+	if s.Timeout == 0 {
+		s.Timeout = 10 * time.Second
+	}
+	for _, c := range []struct {
+		name string
+		fn   func(*testing.T, *Setup)
+	}{
+		{"Devices", testDevices},
+		{"CloseWhileNext", testCloseWhileNext},
+		{"Listen", testListen},
+		{"ListenWildcard", testListenWildcard},
+		{"Connect", testConnect},
+		{"ConnectNobody", testConnectNobody},
+		{"Reject", testReject},
+		{"ListenerGone", testListenerGone},
+		{"DestroyUnread", testDestroyUnread},
+		{"Disconnect", testDisconnect},
+		{"DestroyConnected", testDestroyConnected},
+		{"Many", testMany},
+		{"SendRecv", testSendRecv},
+		{"Inline", testInline},
+		{"Write", testWrite},
+		{"Read", testRead},
+		{"ReadDepth", testReadDepth},
+		{"Fence", testFence},
+		{"Unsignalled", testUnsignalled},
+		{"LateReceive", testLateReceive},
+		{"SRQ", testSRQ},
+		{"Notify", testNotify},
+		{"Invalidate", testInvalidate},
+		{"ToError", testToError},
+		{"RemoteAccess", testRemoteAccess},
+		{"LocalAccess", testLocalAccess},
+		{"ShortReceive", testShortReceive},
+		{"Allocations", testAllocations},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.fn(t, &s) })
+	}
+}

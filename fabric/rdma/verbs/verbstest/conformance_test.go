@@ -1,0 +1,39 @@
+package verbstest_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbsconf"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestConformance(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		opt  verbstest.Options
+	}{
+		{"RoCE", verbstest.Options{}},
+		{"RoCE async", verbstest.Options{Async: true}},
+		{"iWARP", verbstest.Options{IWARP: true}},
+		{"iWARP async", verbstest.Options{IWARP: true, Async: true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := verbstest.New(c.opt)
+			defer f.Close()
+			for _, addr := range f.Addrs("a") {
+				t.Run(addr.String(), func(t *testing.T) {
+					verbsconf.Run(t, verbsconf.Setup{A: f.Provider("a"), B: f.Provider("b"), AddrA: addr})
+				})
+			}
+			for _, h := range []string{"a", "b"} {
+				if n := f.Live(h); n != (verbstest.Counts{}) {
+					t.Errorf("machine %s is left with %+v", h, n)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,297 @@
+// Package verbstest is RDMA in one process: machines with fake devices on one fake network, which move real bytes between real
+// memory and keep the rules of hardware - queue pair states, keys, bounds and rights of memory, READ depth, queue capacities,
+// receiver-not-ready, flushing, connection management with its events - and on which faults can be provoked.
+//
+//	PostSend -> send queue -> step (under the fabric's lock) -> peer's memory, receive queue -> completion queues -> Poll
+//
+// Work is done at once by the goroutine that makes it possible, so tests are deterministic; Options.Async hands it to a goroutine
+// instead. Where hardware gives no order, the fake takes the unkind one: the data of an RDMA READ is fetched after the work
+// requests behind it were executed, unless one carries a fence. Everything may be used by several goroutines, but data-path calls
+// of one object must not overlap: the race detector reports it.
+package verbstest
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+)
+
+// Options are the properties of a Fabric. The zero value is good for most tests.
+type Options struct {
+	// IWARP gives machines that AddHost did not describe an iWARP device instead of a RoCE device.
+	IWARP bool
+	// Async lets a goroutine of the fabric do all work instead of the goroutine that posts. Close ends it.
+	Async bool
+	// CMTimeout is how long the communication manager waits for an answer of the peer; 0 is 5 s.
+	CMTimeout time.Duration
+	// RetryTimeout is how long a send queue tries to reach a dead peer; 0 is 20 ms.
+	RetryTimeout time.Duration
+	// RNRTimer is the pause before one retry to a peer without receives; 0 is 1 ms.
+	RNRTimer time.Duration
+	// Timewait is the time from Disconnected to TimewaitExit on RoCE; 0 is 1 ms.
+	Timewait time.Duration
+}
+
+// Fabric is a network of machines.
+type Fabric struct {
+	opt Options
+
+	mu      sync.Mutex
+	hosts   map[string]*host
+	run     *qp // queue pairs with something to do, linked by nextRun
+	runLast *qp
+	faults  []*Injection
+	drops   []*messageDrop
+	cuts    map[[2]*host]bool
+	closed  bool
+	wake    chan struct{}
+	done    chan struct{}
+}
+
+// New makes a network without machines.
+func New(opt Options) *Fabric {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&opt.CMTimeout, 5*time.Second)
+	def(&opt.RetryTimeout, 20*time.Millisecond)
+	def(&opt.RNRTimer, time.Millisecond)
+	def(&opt.Timewait, time.Millisecond)
+	f := &Fabric{opt: opt, hosts: map[string]*host{}, cuts: map[[2]*host]bool{}}
+	if opt.Async {
+		f.wake, f.done = make(chan struct{}, 1), make(chan struct{})
+		go f.work()
+	}
+	return f
+}
+
+// Close stops timers and the goroutine of an asynchronous fabric. What is not freed by then shows in Live.
+func (f *Fabric) Close() {
+	f.mu.Lock()
+	was := f.closed
+	f.closed = true
+	f.mu.Unlock()
+	if f.wake != nil && !was {
+		close(f.wake)
+		<-f.done
+	}
+}
+
+func (f *Fabric) work() {
+	defer close(f.done)
+	for range f.wake {
+		f.mu.Lock()
+		f.runAll()
+		f.mu.Unlock()
+	}
+}
+
+// lock and unlock bracket every call. unlock does the work that has become possible.
+func (f *Fabric) lock() { f.mu.Lock() }
+
+func (f *Fabric) unlock() {
+	if f.run != nil {
+		if f.wake == nil {
+			f.runAll()
+		} else if !f.closed {
+			select {
+			case f.wake <- struct{}{}:
+			default:
+			}
+		}
+	}
+	f.mu.Unlock()
+}
+
+func (f *Fabric) runAll() {
+	for q := f.run; q != nil; q = f.run {
+		f.run = q.nextRun
+		if f.run == nil {
+			f.runLast = nil
+		}
+		q.nextRun, q.inRun = nil, false
+		q.step()
+	}
+}
+
+// kick has q looked at before the fabric is unlocked.
+func (f *Fabric) kick(q *qp) {
+	if q == nil || q.inRun || q.destroyed {
+		return
+	}
+	q.inRun = true
+	if f.runLast == nil {
+		f.run = q
+	} else {
+		f.runLast.nextRun = q
+	}
+	f.runLast = q
+}
+
+// after calls fn with the fabric locked, d from now, unless the fabric is closed by then.
+func (f *Fabric) after(d time.Duration, fn func()) {
+	time.AfterFunc(d, func() {
+		f.lock()
+		if !f.closed {
+			fn()
+		}
+		f.unlock()
+	})
+}
+
+// DeviceOptions describe a device.
+type DeviceOptions struct {
+	Attr  verbs.DeviceAttr // see RoCE and IWARP
+	Addrs []netip.Addr     // the addresses of its network interface
+	// MaxInline is the largest QPInit.MaxInline the device takes; 0 is 128, negative is none.
+	MaxInline int
+}
+
+// RoCE describes a RoCE device with the limits of common hardware.
+func RoCE(name string, addrs ...netip.Addr) DeviceOptions {
+	return DeviceOptions{Addrs: addrs, Attr: verbs.DeviceAttr{
+		Name: name, VendorID: 0xfa4e, VendorPartID: 1,
+		MaxQP: 4096, MaxQPWR: 16384, MaxSGE: 16, MaxSGERD: 16, MaxCQ: 4096, MaxCQE: 1 << 20, MaxMR: 65536, MaxMRSize: 1 << 40,
+		MaxQPRdAtom: 16, MaxQPInitRdAtom: 16, MaxSRQ: 1024, MaxSRQWR: 32768, MaxSRQSGE: 2, NumCompVectors: 4, ActiveMTU: 4096,
+	}}
+}
+
+// IWARP describes an iWARP device: one element per RDMA READ, whose sink needs AccessRemoteWrite.
+func IWARP(name string, addrs ...netip.Addr) DeviceOptions {
+	d := RoCE(name, addrs...)
+	d.Attr.IWARP = true
+	d.Attr.MaxSGE, d.Attr.MaxSGERD, d.Attr.VendorPartID = 6, 1, 2
+	return d
+}
+
+type host struct {
+	f        *Fabric
+	name     string
+	index    int
+	devices  []*device
+	ids      []*cmID // all that live
+	nextPort uint16
+	live     Counts
+	hold     bool // completions stay hidden
+
+	failCalls  map[Call]*callFault
+	dropEvents map[verbs.EventType]*callFault
+}
+
+// AddHost makes a machine with these devices, or adds them to the machine of this name.
+func (f *Fabric) AddHost(name string, devices ...DeviceOptions) {
+	f.lock()
+	defer f.unlock()
+	h := f.hosts[name]
+	if h == nil {
+		h = f.newHost(name)
+	}
+	for _, d := range devices {
+		h.addDevice(d)
+	}
+}
+
+func (f *Fabric) newHost(name string) *host {
+	h := &host{f: f, name: name, index: len(f.hosts) + 1, nextPort: 49152,
+		failCalls: map[Call]*callFault{}, dropEvents: map[verbs.EventType]*callFault{}}
+	f.hosts[name] = h
+	return h
+}
+
+// host returns the machine of this name; one that nobody described gets one device with an IPv4 and an IPv6 address.
+func (f *Fabric) host(name string) *host {
+	if h := f.hosts[name]; h != nil {
+		return h
+	}
+	h := f.newHost(name)
+	v4 := netip.AddrFrom4([4]byte{192, 0, 2, byte(h.index)})
+	v6 := netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", h.index))
+	if f.opt.IWARP {
+		h.addDevice(IWARP("iwarp0", v4, v6))
+	} else {
+		h.addDevice(RoCE("roce0", v4, v6))
+	}
+	return h
+}
+
+func (h *host) addDevice(o DeviceOptions) {
+	if o.MaxInline == 0 {
+		o.MaxInline = 128
+	}
+	h.devices = append(h.devices, &device{f: h.f, host: h, opt: o})
+}
+
+// Provider is the RDMA stack of a machine.
+func (f *Fabric) Provider(name string) verbs.Provider {
+	f.lock()
+	defer f.unlock()
+	return &provider{f.host(name)}
+}
+
+// Addr is the first address of a machine; ports are free to choose.
+func (f *Fabric) Addr(name string) netip.Addr { return f.Addrs(name)[0] }
+
+// Addrs are the addresses of a machine, device by device.
+func (f *Fabric) Addrs(name string) (list []netip.Addr) {
+	f.lock()
+	defer f.unlock()
+	for _, d := range f.host(name).devices {
+		list = append(list, d.opt.Addrs...)
+	}
+	return list
+}
+
+// find returns the device that has the address.
+func (f *Fabric) find(a netip.Addr) *device {
+	for _, h := range f.hosts {
+		if d := h.find(a); d != nil {
+			return d
+		}
+	}
+	return nil
+}
+
+func (h *host) find(a netip.Addr) *device {
+	for _, d := range h.devices {
+		for _, have := range d.opt.Addrs {
+			if have.WithZone("") == a.WithZone("").Unmap() && !d.removed {
+				return d
+			}
+		}
+	}
+	return nil
+}
+
+// Counts are the objects of a machine that are alive.
+type Counts struct {
+	CMs, IDs, PDs, MRs, CQs, QPs, SRQs, CompChannels int
+	MRBytes                                          uint64
+}
+
+// Live counts the objects of a machine that have not been freed. A machine at rest has Counts{}.
+func (f *Fabric) Live(name string) Counts {
+	f.lock()
+	defer f.unlock()
+	return f.host(name).live
+}
+
+type provider struct{ h *host }
+
+func (p *provider) Devices() (list []verbs.DeviceAttr, err error) {
+	p.h.f.lock()
+	defer p.h.f.unlock()
+	if err := p.h.fault(CallDevices); err != nil {
+		return nil, err
+	}
+	for _, d := range p.h.devices {
+		if !d.removed {
+			list = append(list, d.opt.Attr)
+		}
+	}
+	return list, nil
+}
