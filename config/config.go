@@ -45,10 +45,13 @@ type TCP struct {
 	// QueueDepth is the largest number of commands a queue takes.
 	QueueDepth int `mapstructure:"queue_depth" default:"128" validate:"min=32,max=1024"`
 	// InCapsuleSize is how many data bytes a command capsule of an I/O queue may carry.
-	InCapsuleSize Size `mapstructure:"in_capsule_size" default:"4KiB" validate:"sizemax=64KiB"`
+	InCapsuleSize Size `mapstructure:"in_capsule_size" default:"16KiB" validate:"sizemin=4KiB,sizemax=64KiB,multiple=16"`
 	// HeaderDigest and DataDigest allow hosts to turn the CRC32C of headers and of data on.
 	HeaderDigest bool `mapstructure:"header_digest" default:"true"`
 	DataDigest   bool `mapstructure:"data_digest" default:"true"`
+	// MaxConnections and MaxConnectionsPerHost bound the connections of all hosts and of one address.
+	MaxConnections        int `mapstructure:"max_connections" default:"8192" validate:"min=1,max=65536"`
+	MaxConnectionsPerHost int `mapstructure:"max_connections_per_host" default:"4096" validate:"min=1,max=65536"`
 }
 
 // RDMA tunes the RDMA transport.
@@ -56,7 +59,7 @@ type RDMA struct {
 	// QueueDepth is the largest number of commands a queue takes.
 	QueueDepth int `mapstructure:"queue_depth" default:"128" validate:"min=32,max=1024"`
 	// InCapsuleSize is how many data bytes a command capsule of an I/O queue may carry.
-	InCapsuleSize Size `mapstructure:"in_capsule_size" default:"4KiB" validate:"sizemax=64KiB"`
+	InCapsuleSize Size `mapstructure:"in_capsule_size" default:"4KiB" validate:"sizemax=64KiB,multiple=16"`
 }
 
 // Listener is one NVMe port.
@@ -81,14 +84,16 @@ type Subsystem struct {
 	Serial string `mapstructure:"serial"`
 	Model  string `mapstructure:"model" default:"nvmf-target"`
 	// CNTLIDMin and CNTLIDMax bound the controller IDs; targets that share a subsystem need disjoint ranges.
-	CNTLIDMin  uint16      `mapstructure:"cntlid_min" default:"1" validate:"min=1,max=65519"`
-	CNTLIDMax  uint16      `mapstructure:"cntlid_max" default:"65519" validate:"min=1,max=65519"`
-	Namespaces []Namespace `mapstructure:"namespaces" validate:"required,max=1024,dive"`
+	CNTLIDMin uint16 `mapstructure:"cntlid_min" default:"1" validate:"min=1,max=65519"`
+	CNTLIDMax uint16 `mapstructure:"cntlid_max" default:"65519" validate:"min=1,max=65519"`
+	// MaxIOQueues is how many I/O queues a host may have.
+	MaxIOQueues int         `mapstructure:"max_io_queues" default:"128" validate:"min=1,max=1024"`
+	Namespaces  []Namespace `mapstructure:"namespaces" validate:"required,max=1024,dive"`
 }
 
 // Namespace is one block device.
 type Namespace struct {
-	NSID uint32 `mapstructure:"nsid" validate:"required,max=1024"`
+	NSID uint32 `mapstructure:"nsid" validate:"required,max=8192"`
 	// Backend is "ram", "file" or "null".
 	Backend string `mapstructure:"backend" validate:"required,oneof=ram file null"`
 	// Size in bytes. A file that exists keeps its size if Size is 0.

@@ -31,7 +31,7 @@ func TestMinimalFile(t *testing.T) {
 	want := &Config{
 		Log:             Log{Level: "info", Format: "text"},
 		Reactors:        Reactors{Memory: 64 << 20, Spin: 50 * time.Microsecond},
-		TCP:             TCP{QueueDepth: 128, InCapsuleSize: 4096, HeaderDigest: true, DataDigest: true},
+		TCP:             TCP{QueueDepth: 128, InCapsuleSize: 16384, HeaderDigest: true, DataDigest: true, MaxConnections: 8192, MaxConnectionsPerHost: 4096},
 		RDMA:            RDMA{QueueDepth: 128, InCapsuleSize: 4096},
 		ShutdownTimeout: 10 * time.Second,
 		Listeners: []Listener{
@@ -39,7 +39,7 @@ func TestMinimalFile(t *testing.T) {
 			{Transport: "tcp", Address: "0.0.0.0", Port: 4420, OnUnavailable: "wait"},
 		},
 		Subsystems: []Subsystem{{
-			NQN: "nqn.2026-11.io.nvmf-target:disk0", AllowAnyHost: true, Model: "nvmf-target", CNTLIDMin: 1, CNTLIDMax: 65519,
+			NQN: "nqn.2026-11.io.nvmf-target:disk0", AllowAnyHost: true, Model: "nvmf-target", CNTLIDMin: 1, CNTLIDMax: 65519, MaxIOQueues: 128,
 			Namespaces: []Namespace{
 				{NSID: 1, Backend: "ram", Size: 1 << 30, BlockSize: 512},
 				{NSID: 2, Backend: "file", Path: "/var/lib/nvmf-target/disk0.img", Size: 10 << 30, BlockSize: 4096},

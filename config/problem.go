@@ -119,3 +119,12 @@ func (c *Config) Problem(path, what, mend string) Problem {
 	s.add(path, what, mend)
 	return s.problems[0]
 }
+
+// Given says whether the file or the environment sets the key at path ("reactors.spin").
+func (c *Config) Given(path string) bool {
+	if c.src == nil {
+		return false
+	}
+	_, ok := c.src.places[path]
+	return ok
+}

@@ -162,8 +162,9 @@ func (c *Config) tagRules() {
 	v := validator.New()
 	v.RegisterTagNameFunc(keyOf)
 	for tag, fits := range map[string]func(v, limit Size) bool{
-		"sizemin": func(v, limit Size) bool { return v >= limit },
-		"sizemax": func(v, limit Size) bool { return v <= limit },
+		"sizemin":  func(v, limit Size) bool { return v >= limit },
+		"sizemax":  func(v, limit Size) bool { return v <= limit },
+		"multiple": func(v, of Size) bool { return v%of == 0 },
 	} {
 		rule := func(f validator.FieldLevel) bool {
 			limit, err := ParseSize(f.Param())
@@ -203,6 +204,9 @@ func ruleText(f validator.FieldError) (what, mend string) {
 		return value + " is too large", "At most " + f.Param() + "."
 	case "min", "sizemin":
 		return value + " is too small", "At least " + f.Param() + "."
+	}
+	if f.Tag() == "multiple" {
+		return value + " is not a multiple of " + f.Param(), "Round it."
 	}
 	return "breaks the rule " + f.Tag(), ""
 }
