@@ -1,7 +1,8 @@
-// Package sys makes the few system calls of the I/O path that must not pass through the Go scheduler: on descriptors that are
-// in non-blocking mode, so that they return at once. A raw call that blocks stops the garbage collector; see
-// docs/adr/0002-raw-nonblocking-syscalls.md. Nothing here allocates. Errors are syscall.Errno values, 0 for success; EAGAIN
-// means that the call would have blocked. EINTR is retried.
+// Package sys makes the vectored system calls of the I/O path without allocation. The calls on sockets do not pass through the Go
+// scheduler either: they are on descriptors in non-blocking mode and return at once. A raw call that blocks stops the garbage
+// collector; see docs/adr/0002-raw-nonblocking-syscalls.md. The calls on files may block and tell the scheduler.
+//
+// Errors are syscall.Errno values, 0 for success; EAGAIN means that the call would have blocked. EINTR is retried.
 package sys
 
 import (

@@ -2,6 +2,7 @@ package sys
 
 import (
 	"bytes"
+	"os"
 	"syscall"
 	"testing"
 
@@ -127,6 +128,26 @@ func TestAdvance(t *testing.T) {
 		if want := []byte("abcdefghi")[n:]; !bytes.Equal(buf[:m], want) {
 			t.Errorf("n = %d: %q, want %q", n, buf[:m], want)
 		}
+	}
+}
+
+func TestPositioned(t *testing.T) {
+	f, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	fd := int(f.Fd())
+	const off = 5<<32 + 7 // both halves of the offset count
+	if n, e := Pwritev2(fd, vectors([]byte("hello"), []byte("world")), off, unix.RWF_DSYNC); n != 10 || e != 0 {
+		t.Fatalf("write: %d, %v", n, e)
+	}
+	x, y := make([]byte, 4), make([]byte, 8)
+	if n, e := Preadv2(fd, vectors(x, y), off+1, 0); n != 9 || e != 0 || string(x)+string(y[:5]) != "elloworld" {
+		t.Fatalf("read: %d, %v, %q %q", n, e, x, y)
+	}
+	if n, e := Preadv2(fd, vectors(x), -2, 0); n != 0 || e != syscall.EINVAL {
+		t.Fatalf("read at -2: %d, %v", n, e)
 	}
 }
 

@@ -1,0 +1,32 @@
+package sys
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Preadv2 reads from fd at off, which is not negative, into iov (preadv2(2)). Unlike the calls on sockets it may block and tells
+// the scheduler.
+func Preadv2(fd int, iov []Iovec, off int64, flags int) (int, syscall.Errno) {
+	return positioned(unix.SYS_PREADV2, fd, iov, off, flags)
+}
+
+// Pwritev2 writes iov to fd at off, which is not negative (pwritev2(2)). Unlike the calls on sockets it may block and tells the
+// scheduler.
+func Pwritev2(fd int, iov []Iovec, off int64, flags int) (int, syscall.Errno) {
+	return positioned(unix.SYS_PWRITEV2, fd, iov, off, flags)
+}
+
+func positioned(trap uintptr, fd int, iov []Iovec, off int64, flags int) (int, syscall.Errno) {
+	// The offset travels in two words, of which only the lower counts where a word holds all of it.
+	high := uintptr(uint64(off) >> (unix.SizeofLong*8 - 1) >> 1)
+	for {
+		n, _, e := syscall.Syscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)),
+			uintptr(off), high, uintptr(flags))
+		if e != syscall.EINTR {
+			return result(n, e)
+		}
+	}
+}
