@@ -1,8 +1,9 @@
 #!/bin/bash
 # First process inside the lab's kernels. The kernel command line gives LAB_VM (uml or qemu), LAB_DIR, LAB_OUT and LAB_SCRIPT.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8
-mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev 2>/dev/null
-ln -sf /proc/self/fd /dev/fd; mkdir -p /dev/shm /dev/pts; mount -t tmpfs tmp /dev/shm; mount -t devpts devpts /dev/pts
+mount -t proc proc /proc 2>/dev/null; mount -t sysfs sys /sys 2>/dev/null; mount -t devtmpfs dev /dev 2>/dev/null
+[ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
+mkdir -p /dev/shm /dev/pts; mount -t tmpfs tmp /dev/shm; mount -t devpts devpts /dev/pts
 mount -t tmpfs tmp /tmp; mount -t tmpfs tmp /run
 mount -t debugfs dbg /sys/kernel/debug 2>/dev/null
 ip link set lo up; hostname lab; ulimit -l unlimited; ulimit -c 0
