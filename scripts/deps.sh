@@ -2,6 +2,7 @@
 # deps.sh [build|test]: installs what building, or testing as well, needs on Debian 12: packages with apt, as root or through sudo,
 # and a Go into ~/.cache/nvmf-target when the machine has none. Does nothing when all is there.
 set -euo pipefail
+# shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
 
 apt_install() {
@@ -36,12 +37,15 @@ fetch_go() {
     dpkg-deb -x golang-*.deb .
     rm -rf apt golang-*.deb
   )
-  rm -rf "$cache/go"; mv "$dir" "$cache/go"
+  # shellcheck disable=SC2031  # the subshell above works on a copy
+  rm -rf "$cache/go" && mv "$dir" "$cache/go"
 }
 
 apt_install bash ca-certificates curl gcc git libc6-dev make pkg-config libibverbs-dev librdmacm-dev
 if [ "${1:-build}" = test ]; then
+  apt_install shellcheck
   tests/lab/install.sh
 fi
+# shellcheck disable=SC2031
 find_go || { fetch_go; find_go || die "the Go fetched into $cache/go does not run"; }
 go version >/dev/null || die "Go cannot fetch the toolchain that go.mod names: see the message above"

@@ -1,0 +1,30 @@
+# Everything is done by the scripts that the rules name. "make" alone lists the rules.
+.PHONY: help deps build run test unit lint demo bench bench-lab show-broken clean
+
+help: ## list the rules
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
+deps: ## install what building and testing need (Debian 12, as root or through sudo)
+	scripts/deps.sh test
+build: ## build bin/nvmf-target
+	scripts/deps.sh build
+	scripts/build.sh
+run: build ## build, serve a RAM namespace on TCP, and on RDMA where a device exists, and print how to connect
+	scripts/run.sh
+test: ## run everything, the lab included
+	scripts/test.sh all
+unit: ## run everything except for the lab
+	scripts/test.sh unit
+lint: ## run go vet, golangci-lint and shellcheck
+	scripts/lint.sh
+demo: ## boot the lab, connect a Linux host over RDMA, make a file system, run fio: about a minute
+	scripts/deps.sh test
+	scripts/with-go.sh tests/lab/demo.sh
+bench: build ## load over loopback TCP, compared with bare sockets
+	scripts/with-go.sh go run ./tests/bench
+bench-lab: ## compare with the kernel's target, both in one boot of the lab
+	scripts/deps.sh test
+	scripts/with-go.sh tests/lab/bench.sh
+show-broken: build ## print what "check" says about every broken configuration of the tests
+	scripts/show-broken.sh
+clean: ## delete what was built here; the caches stay
+	rm -rf bin

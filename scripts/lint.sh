@@ -1,0 +1,12 @@
+#!/bin/bash
+# lint.sh: go vet, golangci-lint and shellcheck. golangci-lint is pinned in .ci/tools/go.mod and built once.
+set -euo pipefail
+# shellcheck source=scripts/env.sh
+. "$(dirname "$(readlink -f "$0")")/env.sh"
+find_go || die "no Go found: run make deps"
+go vet ./...
+go vet -tags lab ./tests/...
+go tool -modfile=.ci/tools/go.mod golangci-lint run --timeout 15m ./...
+command -v shellcheck >/dev/null || die "shellcheck is missing: run make deps"
+shellcheck -x scripts/*.sh .ci/run
+git ls-files -z 'tests/*.sh' | xargs -0 shellcheck -s bash -S error
