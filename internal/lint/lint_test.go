@@ -45,7 +45,6 @@ var allowed = map[string][]string{
 	"fabric/rdma/verbs":           {},
 	"fabric/rdma/verbs/ibv":       {"fabric/rdma/verbs"},
 	"fabric/rdma/verbs/verbsconf": {"fabric/rdma/verbs", "internal/mem"},
-	"fabric/rdma/verbs/verbsconf": {"fabric/rdma/verbs", "internal/mem"},
 	"fabric/rdma/verbs/verbstest": {"fabric/rdma/verbs", "internal/mem"},
 
 	"backend":             {"internal/mem"},
