@@ -41,9 +41,9 @@ type adminCall struct {
 }
 
 func startAdmin(q *Queue) (*admin, error) {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	fd, err := newEventFD()
 	if err != nil {
-		return nil, fmt.Errorf("eventfd: %w", err)
+		return nil, err
 	}
 	a := &admin{
 		q: q, wakeFD: fd, dead: make(chan struct{}), calls: make(map[uint64]*adminCall),
@@ -66,7 +66,7 @@ func (a *admin) ask(c *adminCall) error {
 }
 
 // wake needs mu: the descriptor is closed under it.
-func (a *admin) wake() { _, _ = unix.Write(a.wakeFD, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
+func (a *admin) wake() { wakeEventFD(a.wakeFD) }
 
 func (a *admin) keepAlive(gap time.Duration) {
 	a.mu.Lock()
@@ -144,8 +144,7 @@ func (a *admin) step(done []Completion) error {
 	if err := a.q.link.wait(a.q, a.wakeFD, d); err != nil {
 		return err
 	}
-	var b [8]byte
-	_, _ = unix.Read(a.wakeFD, b[:])
+	drainEventFD(a.wakeFD)
 	return nil
 }
 

@@ -22,6 +22,7 @@ const (
 // one call; H2CData for R2Ts is built while headers are free. Receiving: tcp_receive.go.
 type tcpLink struct {
 	fd     int
+	admin  bool
 	p      pdu.Params
 	closed bool
 
@@ -52,7 +53,7 @@ type tcpDataHeader struct {
 func newTCPLink(fd int, p linkParams) *tcpLink {
 	n := max(p.size-1, 1)
 	l := &tcpLink{
-		fd: fd, capsules: make([]tcpCapsule, n), r2t: make([]uint16, n),
+		fd: fd, admin: p.qid == 0, capsules: make([]tcpCapsule, n), r2t: make([]uint16, n),
 		tx: make([]sys.Iovec, 3*n+3*tcpDataHeaders),
 	}
 	l.rx.buf = make([]byte, tcpReceiveBuffer)
@@ -66,6 +67,9 @@ func (l *tcpLink) countsData() bool { return true }
 // describe follows Linux: data to the controller travels in the capsule if it fits, everything else by a transport data block,
 // which also is the null descriptor (TCP section 3.3.2).
 func (l *tcpLink) describe(s *slot, _, capsule int) error {
+	if l.admin || s.sqe.Opcode() == nvme.FabricsOpcode {
+		capsule = pdu.AdminInCapsule
+	}
 	s.capsuled = s.dir == toCtrl && len(s.data) <= capsule
 	if s.raw {
 		return nil

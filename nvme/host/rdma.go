@@ -1,0 +1,165 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// RDMA reaches controllers by NVMe/RDMA.
+type RDMA struct {
+	// Provider is the RDMA stack.
+	Provider verbs.Provider
+	// Addr is the controller's address and port.
+	Addr netip.AddrPort
+	// Source is the local address, if it is valid.
+	Source netip.Addr
+	// Invalidate registers the data of each command on its own and asks the controller to invalidate the key with the response,
+	// as Linux does; the response is judged by it. It needs devices that invalidate such keys: verbs/verbstest does, hardware
+	// in general does not for memory registered from user space. Without it one registration serves all commands.
+	Invalidate bool
+	// AlterRequest, if set, changes the private data of the connect request before it is sent: for tests of controllers.
+	AlterRequest func(private []byte) []byte
+}
+
+// Type is nvme.TransportRDMA.
+func (r RDMA) Type() nvme.TransportType { return nvme.TransportRDMA }
+
+// RejectError is a connect request rejected by the controller with private data.
+type RejectError struct{ Status cmwire.Status }
+
+// Error names the status.
+func (e *RejectError) Error() string { return "rejected: " + e.Status.String() }
+
+// Unwrap is ErrRefused.
+func (e *RejectError) Unwrap() error { return ErrRefused }
+
+func (r RDMA) open(ctx context.Context, p linkParams) (_ link, err error) {
+	l := &rdmaLink{invalidate: r.Invalidate, qid: p.qid, events: make(chan verbs.Event, 16), done: make(chan struct{})}
+	if err := l.openCM(r.Provider); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = l.close()
+		}
+	}()
+	src := netip.AddrPort{}
+	if r.Source.IsValid() {
+		src = netip.AddrPortFrom(r.Source, 0)
+	}
+	if err := l.id.ResolveAddr(src, r.Addr, resolveTimeout(ctx)); err != nil {
+		return nil, fmt.Errorf("resolve %s: %w", r.Addr, err)
+	}
+	if _, err := l.expect(ctx, verbs.EventAddrResolved); err != nil {
+		return nil, fmt.Errorf("resolve %s: %w", r.Addr, err)
+	}
+	if err := l.id.ResolveRoute(resolveTimeout(ctx)); err != nil {
+		return nil, fmt.Errorf("route to %s: %w", r.Addr, err)
+	}
+	if _, err := l.expect(ctx, verbs.EventRouteResolved); err != nil {
+		return nil, fmt.Errorf("route to %s: %w", r.Addr, err)
+	}
+	if err := l.create(p); err != nil {
+		return nil, err
+	}
+	return l, l.connect(ctx, p, r)
+}
+
+// connect sends the connect request with the private data and values of the Linux host and waits for the answer.
+func (l *rdmaLink) connect(ctx context.Context, p linkParams, r RDMA) error {
+	var req cmwire.Req
+	cntlid := p.cntlid
+	if p.qid == 0 {
+		cntlid = 0
+	}
+	req.Set(p.qid, uint16(p.size), uint16(p.size-1), cntlid)
+	private := req[:]
+	if r.AlterRequest != nil {
+		private = r.AlterRequest(private)
+	}
+	err := l.id.Connect(verbs.ConnParam{
+		PrivateData:        private,
+		ResponderResources: uint8(min(l.id.Device().Attr().MaxQPRdAtom, 255)),
+		RetryCount:         7, RNRRetryCount: 7, FlowControl: true,
+	})
+	if err != nil {
+		return fmt.Errorf("connect %s: %w", r.Addr, err)
+	}
+	ev, err := l.expect(ctx, verbs.EventEstablished)
+	if err != nil {
+		return fmt.Errorf("connect %s: %w", r.Addr, err)
+	}
+	rep, ok := cmwire.ParseRep(ev.Param.PrivateData)
+	if !ok || rep.RecFmt() != cmwire.RecFmt || int(rep.CRQSize()) < 1 {
+		return fmt.Errorf("%w: accepted with private data % x", ErrRefused, ev.Param.PrivateData)
+	}
+	return nil
+}
+
+func resolveTimeout(ctx context.Context) time.Duration {
+	if t, ok := ctx.Deadline(); ok {
+		return max(time.Until(t), time.Millisecond)
+	}
+	return 10 * time.Second
+}
+
+// openCM opens an event channel of the link's own, and the goroutine that reads it.
+func (l *rdmaLink) openCM(p verbs.Provider) error {
+	var err error
+	if l.cm, err = p.NewCM(); err != nil {
+		return err
+	}
+	if l.id, err = l.cm.NewID(); err != nil {
+		_ = l.cm.Close()
+		return err
+	}
+	if l.wakeFD, err = newEventFD(); err != nil {
+		_ = l.id.Destroy()
+		_ = l.cm.Close()
+		return err
+	}
+	go l.watch()
+	return nil
+}
+
+// watch reads events until the channel is closed. Those of connecting go to expect; the end of the connection is noted for poll.
+func (l *rdmaLink) watch() {
+	defer close(l.done)
+	for {
+		ev, err := l.cm.Next()
+		if err != nil {
+			return
+		}
+		switch ev.Type {
+		case verbs.EventDisconnected, verbs.EventDeviceRemoval, verbs.EventTimewaitExit:
+			l.gone.Store(true)
+			wakeEventFD(l.wakeFD)
+		}
+		select {
+		case l.events <- ev:
+		default: // nobody connects any more
+		}
+	}
+}
+
+// expect waits for the next event, which must be of type want.
+func (l *rdmaLink) expect(ctx context.Context, want verbs.EventType) (verbs.Event, error) {
+	select {
+	case <-ctx.Done():
+		return verbs.Event{}, fmt.Errorf("waiting for %s: %w", want, ctx.Err())
+	case ev := <-l.events:
+		if ev.Type == want {
+			return ev, nil
+		}
+		if rej, ok := cmwire.ParseRej(ev.Param.PrivateData); ev.Type == verbs.EventRejected && ok {
+			return ev, &RejectError{Status: rej.Status()}
+		}
+		return ev, fmt.Errorf("%w: %s (status %d) instead of %s", ErrRefused, ev.Type, ev.Status, want)
+	}
+}

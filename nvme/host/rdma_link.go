@@ -1,0 +1,356 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+const (
+	rdmaAdminBounce = 64 << 10 // bytes per command for data that is not in mapped memory
+	rdmaBounce      = 4 << 10
+	rdmaRecvID      = 1 << 63 // WRIDs of receives; the rest is an index
+)
+
+// rdmaLink is a queue's queue pair. Submit collects SENDs, poll posts them in one call, takes completions and posts the receives
+// again. A command is finished when its response is here and its SEND has completed: until then the device may read its capsule.
+//
+// One region holds the commands, the responses and bounce buffers for data from elsewhere.
+type rdmaLink struct {
+	qid        uint16
+	invalidate bool
+
+	cm     verbs.CM
+	id     verbs.ID
+	events chan verbs.Event
+	done   chan struct{} // closed when watch has ended
+	gone   atomic.Bool   // the connection has ended
+	wakeFD int
+
+	dom    *domain
+	ch     verbs.CompChannel
+	cq     verbs.CQ
+	qp     verbs.QP
+	region *mem.Region
+	mr     verbs.MR
+	sqes   []byte
+	cqes   []byte
+	bounce []byte
+	step   int // bytes of bounce per command
+	base   uint64
+
+	wrs   []verbs.SendWR
+	sges  []verbs.SGE
+	recvs []verbs.RecvWR
+	wcs   [32]verbs.WC
+	state []rdmaSlot
+
+	closed bool
+}
+
+// rdmaSlot is what a command has beyond slot.
+type rdmaSlot struct {
+	sent, answered bool
+	bounced        bool
+	data           verbs.SGE // its in-capsule data
+	mr             verbs.MR  // its own registration
+	cqe            nvme.CQE
+	invalidated    uint32
+}
+
+// create makes the queue pair and posts a receive for every response the queue may get, as Linux does.
+func (l *rdmaLink) create(p linkParams) error {
+	dev := l.id.Device()
+	var err error
+	if l.dom, err = p.mem.domain(dev); err != nil {
+		return err
+	}
+	n := max(p.size-1, 1)
+	l.step = rdmaBounce
+	if p.qid == 0 {
+		l.step = rdmaAdminBounce
+	}
+	if l.region, err = mem.Map("host queue", n*nvme.SQESize+p.size*nvme.CQESize+n*l.step); err != nil {
+		return err
+	}
+	b := l.region.Bytes()
+	l.base = mem.Addr(b)
+	l.sqes, b = b[:n*nvme.SQESize], b[n*nvme.SQESize:]
+	l.cqes, l.bounce = b[:p.size*nvme.CQESize], b[p.size*nvme.CQESize:]
+	if l.mr, err = l.dom.pd.RegMR(l.region.Bytes(), remoteAccess); err != nil {
+		return err
+	}
+	if l.ch, err = dev.CreateCompChannel(); err != nil {
+		return err
+	}
+	if l.cq, err = dev.CreateCQ(n+p.size+1, l.ch, int(p.qid)); err != nil {
+		return err
+	}
+	l.qp, err = l.id.CreateQP(l.dom.pd, verbs.QPInit{
+		SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: n + 1, MaxRecvWR: p.size + 1, MaxSendSGE: 2, MaxRecvSGE: 1,
+	})
+	if err != nil {
+		return err
+	}
+	l.wrs = make([]verbs.SendWR, 0, n)
+	l.sges = make([]verbs.SGE, 0, 2*n)
+	l.recvs = make([]verbs.RecvWR, 0, max(p.size, len(l.wcs)))
+	l.state = make([]rdmaSlot, n)
+	for i := range p.size {
+		l.receive(i)
+	}
+	return l.postRecvs()
+}
+
+func (l *rdmaLink) sqe(i int) *nvme.SQE { return (*nvme.SQE)(l.sqes[i*nvme.SQESize:]) }
+
+func (l *rdmaLink) countsData() bool { return false }
+
+// describe follows Linux: data in the capsule on I/O queues if it fits, else one keyed data block, which is also the null descriptor.
+func (l *rdmaLink) describe(s *slot, i, capsule int) error {
+	st := &l.state[i]
+	*st = rdmaSlot{}
+	n := uint32(len(s.data))
+	if s.dir == noData {
+		if !s.raw {
+			s.sqe.SGL1().SetKeyed(nvme.SGLSubtypeAddress, 0, 0, 0)
+		}
+		return nil
+	}
+	addr, lkey, rkey, err := l.locate(s, i)
+	if err != nil {
+		return err
+	}
+	s.capsuled = s.dir == toCtrl && l.qid != 0 && len(s.data) <= capsule
+	switch {
+	case s.capsuled:
+		st.data = verbs.SGE{Addr: addr, Length: n, LKey: lkey}
+		if !s.raw {
+			s.sqe.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, n)
+		}
+	case s.raw:
+	case l.invalidate:
+		if st.mr, err = l.dom.pd.RegMR(l.memoryOf(s, i), remoteAccess); err != nil {
+			return err
+		}
+		s.key = st.mr.RKey()
+		s.sqe.SGL1().SetKeyed(nvme.SGLSubtypeInvalidate, addr, n, s.key)
+	default:
+		s.sqe.SGL1().SetKeyed(nvme.SGLSubtypeAddress, addr, n, rkey)
+	}
+	return nil
+}
+
+// locate finds the keys of a command's data, by way of a bounce buffer if it is not in memory of Controller.Map.
+func (l *rdmaLink) locate(s *slot, i int) (addr uint64, lkey, rkey uint32, err error) {
+	addr = mem.Addr(s.data)
+	if k := l.dom.find(addr, uint64(len(s.data))); k != nil {
+		return addr, k.lkey, k.rkey, nil
+	}
+	if len(s.data) > l.step {
+		return 0, 0, 0, fmt.Errorf("%d bytes of data that are not from Controller.Map, at most %d", len(s.data), l.step)
+	}
+	l.state[i].bounced = true
+	b := l.memoryOf(s, i)
+	copy(b, s.data)
+	return mem.Addr(b), l.mr.LKey(), l.mr.RKey(), nil
+}
+
+// memoryOf is the memory that the device reads or writes for a command.
+func (l *rdmaLink) memoryOf(s *slot, i int) []byte {
+	if l.state[i].bounced {
+		return l.bounce[i*l.step:][:len(s.data)]
+	}
+	return s.data
+}
+
+func (l *rdmaLink) submit(_ *Queue, i int) error {
+	st := &l.state[i]
+	wr := verbs.SendWR{WRID: uint64(i), Opcode: verbs.WRSend, Flags: verbs.SendSignaled, FirstSGE: uint32(len(l.sges)), NumSGE: 1}
+	l.sges = append(l.sges, verbs.SGE{Addr: l.base + uint64(i*nvme.SQESize), Length: nvme.SQESize, LKey: l.mr.LKey()})
+	if st.data.Length > 0 {
+		l.sges = append(l.sges, st.data)
+		wr.NumSGE = 2
+	}
+	l.wrs = append(l.wrs, wr)
+	return nil
+}
+
+// flush posts the SENDs collected.
+func (l *rdmaLink) flush() error {
+	if len(l.wrs) == 0 {
+		return nil
+	}
+	n, err := l.qp.PostSend(l.wrs, l.sges)
+	if err != nil {
+		return fmt.Errorf("%w: posting %d of %d commands: %w", ErrClosed, n, len(l.wrs), err)
+	}
+	l.wrs, l.sges = l.wrs[:0], l.sges[:0]
+	return nil
+}
+
+// receive collects the receive of response slot i for postRecvs.
+func (l *rdmaLink) receive(i int) {
+	r := verbs.RecvWR{WRID: rdmaRecvID | uint64(i), NumSGE: 1}
+	r.SGE[0] = verbs.SGE{Addr: l.base + uint64(len(l.sqes)+i*nvme.CQESize), Length: nvme.CQESize, LKey: l.mr.LKey()}
+	l.recvs = append(l.recvs, r)
+}
+
+func (l *rdmaLink) postRecvs() error {
+	if len(l.recvs) == 0 {
+		return nil
+	}
+	if n, err := l.qp.PostRecv(l.recvs); err != nil {
+		return fmt.Errorf("%w: posting %d of %d receives: %w", ErrClosed, n, len(l.recvs), err)
+	}
+	l.recvs = l.recvs[:0]
+	return nil
+}
+
+func (l *rdmaLink) poll(q *Queue) error {
+	if err := l.flush(); err != nil {
+		return err
+	}
+	for {
+		n, err := l.cq.Poll(l.wcs[:])
+		if err != nil {
+			return fmt.Errorf("%w: completion queue: %w", ErrClosed, err)
+		}
+		for i := range l.wcs[:n] {
+			if err := l.take(q, &l.wcs[i]); err != nil {
+				return err
+			}
+		}
+		if err := l.postRecvs(); err != nil {
+			return err
+		}
+		if n < len(l.wcs) {
+			break
+		}
+	}
+	if l.gone.Load() {
+		return fmt.Errorf("%w: the controller disconnected", ErrClosed)
+	}
+	return nil
+}
+
+// take handles one work completion.
+func (l *rdmaLink) take(q *Queue, wc *verbs.WC) error {
+	if wc.Status != verbs.WCSuccess {
+		what := "command"
+		if wc.WRID&rdmaRecvID != 0 {
+			what = "receive"
+		}
+		return fmt.Errorf("%w: %s failed with work completion status %d, vendor error %#x", ErrClosed, what, wc.Status, wc.VendorErr)
+	}
+	if wc.WRID&rdmaRecvID == 0 {
+		l.state[wc.WRID].sent = true
+		return l.finish(q, int(wc.WRID))
+	}
+	at := int(wc.WRID &^ rdmaRecvID)
+	if wc.ByteLen != nvme.CQESize {
+		return q.violation("response of %d bytes", wc.ByteLen)
+	}
+	cqe := (*nvme.CQE)(l.cqes[at*nvme.CQESize:])
+	s, i := q.find(cqe.CID())
+	if s == nil || l.state[i].answered {
+		return q.violation("completion of CID %#x, which is not outstanding: % x", cqe.CID(), cqe[:])
+	}
+	st := &l.state[i]
+	if wc.Flags&verbs.WCWithInv != 0 {
+		if wc.InvalidatedRKey != s.key || s.key == 0 {
+			return q.violation("CID %#x: key %#x invalidated, the command's is %#x (0: none asked for)", s.cid, wc.InvalidatedRKey, s.key)
+		}
+		st.invalidated = wc.InvalidatedRKey
+	}
+	st.cqe, st.answered = *cqe, true
+	l.receive(at)
+	return l.finish(q, i)
+}
+
+// finish completes the command in slot i once nothing of it is in use any more.
+func (l *rdmaLink) finish(q *Queue, i int) error {
+	st := &l.state[i]
+	if !st.sent || !st.answered {
+		return nil
+	}
+	s := &q.slots[i]
+	if st.mr != nil {
+		if err := st.mr.Dereg(); err != nil {
+			return err
+		}
+		st.mr = nil
+	}
+	if st.bounced && s.dir == toHost {
+		copy(s.data, l.memoryOf(s, i))
+	}
+	return q.complete(&st.cqe, true)
+}
+
+func (l *rdmaLink) wait(q *Queue, wakeFD int, d time.Duration) error {
+	if err := l.cq.ReqNotify(); err != nil {
+		return err
+	}
+	before := len(q.done)
+	if err := l.poll(q); err != nil || len(q.done) > before {
+		if err != nil {
+			_ = q.fail(err)
+		}
+		return err
+	}
+	fds := [3]unix.PollFd{
+		{Fd: int32(l.ch.FD()), Events: unix.POLLIN}, {Fd: int32(l.wakeFD), Events: unix.POLLIN}, {Fd: int32(wakeFD), Events: unix.POLLIN},
+	}
+	err := pollFor(fds[:], d)
+	if _, derr := l.ch.Drain(); derr != nil {
+		err = errors.Join(err, derr)
+	}
+	return err
+}
+
+// close frees everything; what was never made is skipped.
+func (l *rdmaLink) close() error {
+	if l.closed {
+		return nil
+	}
+	l.closed = true
+	var errs []error
+	do := func(err error) { errs = append(errs, err) }
+	if l.qp != nil {
+		_ = l.id.Disconnect()
+		_ = l.qp.ToError()
+		do(l.qp.Destroy())
+	}
+	do(l.id.Destroy())
+	do(l.cm.Close())
+	<-l.done
+	do(unix.Close(l.wakeFD))
+	if l.cq != nil {
+		do(l.cq.Destroy())
+	}
+	if l.ch != nil {
+		do(l.ch.Close())
+	}
+	for i := range l.state {
+		if l.state[i].mr != nil {
+			do(l.state[i].mr.Dereg())
+		}
+	}
+	if l.mr != nil {
+		do(l.mr.Dereg())
+	}
+	if l.region != nil {
+		do(l.region.Unmap())
+	}
+	if l.dom != nil {
+		l.dom.release()
+	}
+	return errors.Join(errs...)
+}

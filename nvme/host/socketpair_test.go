@@ -1,0 +1,27 @@
+package host
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func socketPair(t *testing.T) (host, controller int) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fds[0]); _ = unix.Close(fds[1]) })
+	return fds[0], fds[1]
+}
+
+// pipeRoundTrip takes what the host sent and answers.
+func pipeRoundTrip(t *testing.T, fd int, drain, answer []byte) {
+	if n, err := unix.Read(fd, drain); n <= 0 || err != nil {
+		t.Fatalf("nothing from the host: %v", err)
+	}
+	if n, err := unix.Write(fd, answer); n != len(answer) || err != nil {
+		t.Fatalf("answer: %d of %d bytes: %v", n, len(answer), err)
+	}
+}

@@ -1,0 +1,402 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+func testOptions() Options {
+	return Options{HostNQN: "nqn.2026-11.io.nvmf-target:host", SubNQN: "nqn.2026-11.io.nvmf-target:sub", AdminSize: 33}
+}
+
+func testContext(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// connectTCP connects to f and opens one I/O queue.
+func connectTCP(t *testing.T, f *fakeTCP, tr TCP, o Options, size int) (*Controller, *Queue) {
+	t.Helper()
+	ctx := testContext(t)
+	tr.Addr = f.addr
+	c, err := Connect(ctx, tr, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	q, err := c.OpenQueue(ctx, 1, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = q.Close() })
+	return c, q
+}
+
+func TestTCPReadWrite(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		tr   TCP
+		o    func(*Options)
+		f    func(*fakeTCP)
+	}{
+		{name: "plain"},
+		{name: "digests", tr: TCP{HeaderDigest: true, DataDigest: true}},
+		{name: "header digest, aligned", tr: TCP{HeaderDigest: true, HPDA: 31}},
+		{name: "data digest", tr: TCP{DataDigest: true, HPDA: 3}},
+		{name: "success flag", o: func(o *Options) { o.NoFlowControl = true }, f: func(f *fakeTCP) { f.success = true }},
+		{name: "small PDUs", f: func(f *fakeTCP) { f.maxH2C, f.r2t, f.c2h = 4096, 4096, 512 }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if tc.f == nil {
+				tc.f = func(*fakeTCP) {}
+			}
+			f := newFakeTCP(t, tc.f)
+			o := testOptions()
+			if tc.o != nil {
+				tc.o(&o)
+			}
+			_, q := connectTCP(t, f, tc.tr, o, 16)
+			ctx := testContext(t)
+			for _, n := range []int{512, 1024, 4096, 8192, 65536, 1 << 20} {
+				want := make([]byte, n)
+				for i := range want {
+					want[i] = byte(rand.Uint32())
+				}
+				if err := q.Write(ctx, 1, 3, uint32(n/512), want, 0); err != nil {
+					t.Fatalf("write %d: %v", n, err)
+				}
+				got := make([]byte, n)
+				if err := q.Read(ctx, 1, 3, uint32(n/512), got); err != nil {
+					t.Fatalf("read %d: %v", n, err)
+				}
+				if !bytes.Equal(got, want) {
+					t.Fatalf("%d bytes differ", n)
+				}
+			}
+			if err := q.Flush(ctx, 1); err != nil {
+				t.Fatal(err)
+			}
+			if err := q.WriteZeroes(ctx, 1, 0, 1, 0); !errors.Is(err, nvme.InvalidOpcode|nvme.DNR) {
+				t.Fatalf("write zeroes: %v", err)
+			}
+		})
+	}
+}
+
+// TestTCPPipeline keeps a queue full of mixed commands.
+func TestTCPPipeline(t *testing.T) {
+	f := newFakeTCP(t)
+	_, q := connectTCP(t, f, TCP{DataDigest: true}, testOptions(), 17)
+	const size = 20480
+	n := q.Depth()
+	bufs := make([][]byte, n)
+	for i := range bufs {
+		bufs[i] = make([]byte, size)
+	}
+	var op Op
+	done := make([]Completion, 5)
+	round := func(prepare func(i int)) {
+		for i := range n {
+			prepare(i)
+			op.Token = uint64(i)
+			if _, err := q.Submit(&op); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := q.Submit(&op); !errors.Is(err, ErrFull) {
+			t.Fatalf("submit to a full queue: %v", err)
+		}
+		seen := map[uint64]bool{}
+		for q.Outstanding() > 0 {
+			k, err := q.Poll(done)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range done[:k] {
+				if !c.Status().OK() || seen[c.Token] {
+					t.Fatalf("token %d: %v, twice %t", c.Token, c.Status(), seen[c.Token])
+				}
+				seen[c.Token] = true
+			}
+			if k > 0 {
+				continue
+			}
+			if err := q.Wait(time.Second); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for gen := range 40 {
+		round(func(i int) {
+			for j := range bufs[i] {
+				bufs[i][j] = byte(i*7 + gen + j>>9)
+			}
+			op.Write(1, uint64(i*size/512), size/512, bufs[i], 0)
+		})
+		round(func(i int) {
+			clear(bufs[i])
+			op.Read(1, uint64(i*size/512), size/512, bufs[i])
+		})
+		for i, b := range bufs {
+			for j := range b {
+				if b[j] != byte(i*7+gen+j>>9) {
+					t.Fatalf("generation %d, buffer %d, byte %d: %#x", gen, i, j, b[j])
+				}
+			}
+		}
+	}
+}
+
+// TestViolations has the controller break each rule and checks that the host says so.
+func TestViolations(t *testing.T) {
+	const size = 1024
+	resp := func(change func(c *fakeConn, sqe *nvme.SQE, cqe *nvme.CQE)) func(*fakeConn, *nvme.SQE) {
+		return func(c *fakeConn, sqe *nvme.SQE) {
+			var cqe nvme.CQE
+			cqe.Fill(0, c.sqhd, sqe.CID(), 0)
+			change(c, sqe, &cqe)
+			_ = c.write(c.respPDU(&cqe))
+		}
+	}
+	data := func(flags pdu.Flags, off uint32, n int) func(*fakeConn, *nvme.SQE) {
+		return func(c *fakeConn, sqe *nvme.SQE) { _ = c.write(c.dataPDU(flags, sqe.CID(), off, make([]byte, n))) }
+	}
+	raw := func(change func(c *fakeConn, b []byte)) func(*fakeConn, *nvme.SQE) {
+		return func(c *fakeConn, sqe *nvme.SQE) {
+			b := c.dataPDU(pdu.LastPDU, sqe.CID(), 0, make([]byte, size))
+			change(c, b)
+			_ = c.write(b)
+		}
+	}
+	r2t := func(off, n uint32) func(*fakeConn, *nvme.SQE) {
+		return func(c *fakeConn, sqe *nvme.SQE) { _ = c.write(c.r2tPDU(sqe.CID(), 1, off, n)) }
+	}
+	const big = 65536
+	for _, tc := range []struct {
+		name  string
+		op    nvme.Opcode
+		bytes int
+		evil  func(*fakeConn, *nvme.SQE)
+	}{
+		{"unknown CID", nvme.NVMFlush, 0, resp(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[12] ^= 0x40 })},
+		{"stale CID", nvme.NVMFlush, 0, resp(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[13] ^= 0x10 })},
+		{"phase tag", nvme.NVMFlush, 0, resp(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[14] |= 1 })},
+		{"SQID", nvme.NVMFlush, 0, resp(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[10] = 1 })},
+		{"result of an I/O command", nvme.NVMFlush, 0, resp(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[0] = 1 })},
+		{"SQHD ahead", nvme.NVMFlush, 0, resp(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[8]++ })},
+		{"SQHD out of the queue", nvme.NVMFlush, 0, resp(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[8] = 16 })},
+		{"two completions", nvme.NVMFlush, 0, func(c *fakeConn, s *nvme.SQE) { _, _ = c.respond(s.CID(), 0, 0), c.respond(s.CID(), 0, 0) }},
+		{"success without data", nvme.NVMRead, size, resp(func(*fakeConn, *nvme.SQE, *nvme.CQE) {})},
+		{"short data", nvme.NVMRead, size, func(c *fakeConn, s *nvme.SQE) {
+			data(0, 0, 512)(c, s)
+			_ = c.respond(s.CID(), 0, 0)
+		}},
+		{"last too early", nvme.NVMRead, size, data(pdu.LastPDU, 0, 512)},
+		{"not last", nvme.NVMRead, size, data(0, 0, size)},
+		{"too much data", nvme.NVMRead, size, data(pdu.LastPDU, 0, size+4)},
+		{"gap", nvme.NVMRead, size, data(pdu.LastPDU, 512, 512)},
+		{"success flag with flow control", nvme.NVMRead, size, data(pdu.LastPDU|pdu.Success, 0, size)},
+		{"data for a write", nvme.NVMWrite, size, data(pdu.LastPDU, 0, size)},
+		{"TTAG in C2HData", nvme.NVMRead, size, raw(func(_ *fakeConn, b []byte) { b[10] = 1; pdu.PutHeaderDigest(b, pdu.DataSize) })},
+		{"header digest", nvme.NVMRead, size, raw(func(_ *fakeConn, b []byte) { b[24] ^= 1 })},
+		{"data digest", nvme.NVMRead, size, raw(func(_ *fakeConn, b []byte) { b[len(b)-1] ^= 1 })},
+		{"PDU type of a host", nvme.NVMRead, size, raw(func(_ *fakeConn, b []byte) { b[0] = byte(pdu.TypeH2CData) })},
+		{"second ICResp", nvme.NVMFlush, 0, func(c *fakeConn, _ *nvme.SQE) {
+			var r pdu.ICResp
+			r.Set(&c.p)
+			_ = c.write(append(r[:], 0, 0, 0, 0))
+		}},
+		{"R2T for a read", nvme.NVMRead, size, r2t(0, size)},
+		{"R2T for in-capsule data", nvme.NVMWrite, 512, r2t(0, 512)},
+		{"R2T of nothing", nvme.NVMWrite, big, r2t(0, 0)},
+		{"R2T too long", nvme.NVMWrite, big, r2t(0, big+4)},
+		{"R2T with a gap", nvme.NVMWrite, big, r2t(512, 512)},
+		{"success of a write without R2T", nvme.NVMWrite, big, resp(func(*fakeConn, *nvme.SQE, *nvme.CQE) {})},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			evil := func(c *fakeConn, sqe *nvme.SQE) bool {
+				if c.size != 16 || sqe.Opcode() != tc.op {
+					return false
+				}
+				tc.evil(c, sqe)
+				return true
+			}
+			f := newFakeTCP(t, func(f *fakeTCP) { f.evil = evil })
+			_, q := connectTCP(t, f, TCP{HeaderDigest: true, DataDigest: true}, testOptions(), 16)
+			op := Op{Data: make([]byte, tc.bytes)}
+			op.SQE.SetOpcode(tc.op)
+			ctx := testContext(t)
+			_, err := q.Do(ctx, &op)
+			for err == nil { // "two completions" shows with the next poll
+				_ = q.Wait(time.Second)
+				_, err = q.Poll(nil)
+			}
+			var v *Violation
+			if !errors.As(err, &v) || v.QID != 1 {
+				t.Fatalf("got %v, want a violation", err)
+			}
+			if _, err := q.Submit(&op); !errors.As(err, &v) {
+				t.Fatalf("submit to a dead queue: %v", err)
+			}
+		})
+	}
+}
+
+func TestTermReq(t *testing.T) {
+	evil := func(c *fakeConn, sqe *nvme.SQE) bool {
+		if c.size != 16 || sqe.Opcode() != nvme.NVMFlush {
+			return false
+		}
+		_ = c.write(pdu.AppendTermReq(nil, pdu.TypeC2HTermReq, pdu.Fault{FES: pdu.FESLimit, FEI: 3}, sqe[:]))
+		return true
+	}
+	f := newFakeTCP(t, func(f *fakeTCP) { f.evil = evil })
+	_, q := connectTCP(t, f, TCP{HeaderDigest: true}, testOptions(), 16)
+	err := q.Flush(testContext(t), 1)
+	var fault pdu.Fault
+	if !errors.Is(err, ErrClosed) || !errors.As(err, &fault) || fault.FES != pdu.FESLimit || fault.FEI != 3 {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestConnectRefused(t *testing.T) {
+	f := newFakeTCP(t)
+	o := testOptions()
+	o.SubNQN = "nqn.bad"
+	_, err := Connect(testContext(t), TCP{Addr: f.addr}, o)
+	var ce *ConnectError
+	if !errors.As(err, &ce) || ce.Status != nvme.ConnectInvalidParameters|nvme.DNR || ce.Invalid.IPO() != 256 || !ce.Invalid.InData() {
+		t.Fatalf("got %v", err)
+	}
+	f = newFakeTCP(t, func(f *fakeTCP) { f.cpda = 1 })
+	if _, err := Connect(testContext(t), TCP{Addr: f.addr}, testOptions()); !errors.Is(err, ErrRefused) {
+		t.Fatalf("CPDA: got %v", err)
+	}
+	f.ln.Close()
+	if _, err := Connect(testContext(t), TCP{Addr: f.addr}, testOptions()); err == nil {
+		t.Fatal("connected to a closed port")
+	}
+}
+
+func TestAdmin(t *testing.T) {
+	o := testOptions()
+	o.KATO = 10 * time.Millisecond
+	o.Events = nvme.EventNamespaceChanged
+	// The event is sent with the third keep alive.
+	var eventCID uint16
+	alive := 0
+	evil := func(c *fakeConn, sqe *nvme.SQE) bool {
+		switch {
+		case c.size != 33:
+		case sqe.Opcode() == nvme.AdminAsyncEventReq:
+			eventCID = sqe.CID()
+		case sqe.Opcode() == nvme.AdminKeepAlive:
+			if alive++; alive == 3 {
+				_ = c.respond(eventCID, uint64(nvme.AsyncNamespaceChanged), 0)
+			}
+		}
+		return false
+	}
+	f := newFakeTCP(t, func(f *fakeTCP) { f.evil = evil })
+	c, q := connectTCP(t, f, TCP{}, o, 16)
+	ctx := testContext(t)
+	if n, err := c.SetQueueCount(ctx, 8); n != 3 || err != nil {
+		t.Fatalf("queues: %d %v", n, err)
+	}
+	if c.MaxTransfer() != 1<<20 || c.CNTLID() != 7 || c.Version() != nvme.Version14 {
+		t.Fatalf("identity: %d %d %s", c.MaxTransfer(), c.CNTLID(), c.Version())
+	}
+	if ids, err := c.ActiveNamespaces(ctx); err != nil || fmt.Sprint(ids) != "[1]" {
+		t.Fatalf("namespaces: %v %v", ids, err)
+	}
+	if _, err := c.IdentifyNamespace(ctx, 9); !errors.Is(err, nvme.InvalidField|nvme.DNR) {
+		t.Fatalf("identify: %v", err)
+	}
+	if ev := <-c.Events(); ev != nvme.AsyncNamespaceChanged || ev.LID() != nvme.LogChangedNamespaces {
+		t.Fatalf("event %#x", uint32(ev))
+	}
+	if err := c.Reset(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Shutdown(ctx); err != nil {
+		t.Fatal(err)
+	}
+	_ = q.Close()
+	f.mu.Lock()
+	f.cons[0].Close()
+	f.mu.Unlock()
+	<-c.Done()
+	if !errors.Is(c.Err(), ErrClosed) {
+		t.Fatalf("dead of %v", c.Err())
+	}
+	if err := c.KeepAlive(ctx); !errors.Is(err, ErrClosed) {
+		t.Fatalf("command to a dead controller: %v", err)
+	}
+	if _, open := <-c.Events(); open {
+		t.Fatal("events of a dead controller")
+	}
+}
+
+// TestTCPZeroAllocation counts the whole process, the fake controller's goroutines apart: it answers from memory made before.
+func TestTCPZeroAllocation(t *testing.T) {
+	f := newFakeTCP(t)
+	_, q := connectTCP(t, f, TCP{HeaderDigest: true, DataDigest: true}, testOptions(), 16)
+	q.slots[0].cid = 0 // CIDs 0x1000, 0x2000, ...
+	buf := make([]byte, 4096)
+	var op Op
+	var done [4]Completion
+	// The controller's answers are written ahead: the link only sees bytes arrive.
+	a, b := socketPair(t)
+	l := q.link.(*tcpLink)
+	old := l.fd
+	l.fd = a
+	t.Cleanup(func() { l.fd = old })
+	fc := &fakeConn{p: l.p, size: 16, f: f}
+	drain := make([]byte, 8192)
+	answer := make([]byte, 0, 8192)
+	round := func() {
+		op.Read(1, 0, 8, buf)
+		cid, err := q.Submit(&op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := q.Poll(done[:]); err != nil {
+			t.Fatal(err)
+		}
+		answer = answer[:0]
+		var d pdu.Data
+		pdo := d.SetC2H(&fc.p, pdu.LastPDU, cid, 0, uint32(len(buf)))
+		answer = append(answer, d[:]...)
+		answer = answer[:pdo]
+		pdu.PutHeaderDigest(answer, pdu.DataSize)
+		answer = append(answer, buf...)
+		answer = answer[:len(answer)+4]
+		pdu.PutCRC(answer[len(answer)-4:], pdu.CRC(0, buf))
+		var cqe nvme.CQE
+		cqe.Fill(0, uint16(q.submitted%16), cid, 0)
+		var r pdu.CapsuleResp
+		r.Set(&fc.p, &cqe)
+		at := len(answer)
+		answer = append(answer, r[:]...)
+		answer = answer[:len(answer)+4]
+		pdu.PutHeaderDigest(answer[at:], pdu.CapsuleRespSize)
+		pipeRoundTrip(t, b, drain, answer)
+		if n, err := q.Poll(done[:]); n != 1 || err != nil {
+			t.Fatalf("%d completions, %v", n, err)
+		}
+	}
+	round()
+	if n := testing.AllocsPerRun(200, round); n != 0 {
+		t.Fatalf("%v allocations per read", n)
+	}
+}
