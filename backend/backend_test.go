@@ -1,0 +1,98 @@
+package backend
+
+import (
+	"errors"
+	"math"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+)
+
+func TestList(t *testing.T) {
+	var l List
+	if l.Pop() != nil || l.First() != nil || l.Fill(make([]*IO, 4)) != 0 {
+		t.Fatal("an empty list has something")
+	}
+	var ios [10]IO
+	for round := range 3 {
+		for i := range ios {
+			l.Push(&ios[i])
+		}
+		if l.First() != &ios[0] || l.Pop() != &ios[0] {
+			t.Fatalf("round %d: the first is not first", round)
+		}
+		done := make([]*IO, 6)
+		for i := 1; i < len(ios); {
+			n := l.Fill(done)
+			for _, io := range done[:n] {
+				if io != &ios[i] || io.Next != nil {
+					t.Fatalf("round %d: position %d is wrong", round, i)
+				}
+				i++
+			}
+		}
+		if l.First() != nil || l.tail != nil {
+			t.Fatalf("round %d: something is left", round)
+		}
+	}
+}
+
+func TestCheckGeometry(t *testing.T) {
+	for _, tc := range []struct {
+		size  int64
+		block int
+		ok    bool
+	}{
+		{512, 512, true},
+		{1 << 40, 4096, true},
+		{1 << 20, 64 << 10, true},
+		{0, 512, false},
+		{-512, 512, false},
+		{513, 512, false},
+		{2048, 4096, false},
+		{4096, 0, false},
+		{4096, 256, false},
+		{4096, 520, false},
+		{1 << 20, 128 << 10, false},
+		{4096, -4096, false},
+	} {
+		if err := CheckGeometry(tc.size, tc.block); (err == nil) != tc.ok {
+			t.Errorf("size %d, block size %d: %v", tc.size, tc.block, err)
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	const size = 1 << 20
+	segs := func(lens ...int) (l []mem.Segment) {
+		for _, n := range lens {
+			l = append(l, mem.Segment{B: make([]byte, n)})
+		}
+		return l
+	}
+	for _, tc := range []struct {
+		op       Op
+		off, len int64
+		segs     []mem.Segment
+		want     error
+	}{
+		{OpRead, 0, size, segs(size), nil},
+		{OpWrite, size - 1024, 1024, segs(512, 500, 12), nil},
+		{OpWrite, size, 0, nil, nil},
+		{OpDiscard, 0, size, nil, nil},
+		{OpFlush, -1, -1, nil, nil},
+		{OpRead, 512, size, segs(size), ErrOutOfRange},
+		{OpWrite, size, 512, segs(512), ErrOutOfRange},
+		{OpDiscard, -512, 512, nil, ErrOutOfRange},
+		{OpWriteZeroes, 0, -512, nil, ErrOutOfRange},
+		{OpDiscard, math.MaxInt64 - 511, 512, nil, ErrOutOfRange},
+		{OpDiscard, 512, math.MaxInt64, nil, ErrOutOfRange},
+		{OpRead, 0, 1024, segs(512), ErrIO},
+		{OpWrite, 0, 512, segs(512, 1), ErrIO},
+	} {
+		io := IO{Op: tc.op, Off: tc.off, Len: tc.len, Segs: tc.segs}
+		if err := io.Check(size); !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
+			t.Errorf("%v of %d at %d: %v", tc.op, tc.len, tc.off, err)
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package backendtest
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+)
+
+// Faulty is a device that passes everything on to another one, except what it is told to fail or to hold. Its own methods may be
+// called by any goroutine at any time.
+type Faulty struct {
+	backend.Device
+
+	mu    sync.Mutex
+	fault func(*backend.IO) error
+	hold  func(*backend.IO) bool
+	full  bool
+	wakes map[*faultyChannel]func()
+	held  int
+}
+
+// NewFaulty wraps dev, which it closes when it is closed.
+func NewFaulty(dev backend.Device) *Faulty {
+	return &Faulty{Device: dev, wakes: map[*faultyChannel]func(){}}
+}
+
+// Fail makes every IO that is submitted from now on fail with the error that fault returns for it, unless that is nil; the device
+// never sees it. Fail(nil) ends that.
+func (f *Faulty) Fail(fault func(*backend.IO) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fault = fault
+}
+
+// Hold keeps the IOs that are submitted from now on and for which hold is true (all of them if hold is nil) away from the device,
+// until Release: they are outstanding, and their memory is in use.
+func (f *Faulty) Hold(hold func(*backend.IO) bool) {
+	if hold == nil {
+		hold = func(*backend.IO) bool { return true }
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hold = hold
+}
+
+// Release ends Hold: what was kept goes to the device.
+func (f *Faulty) Release() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hold = nil
+	f.wakeAll()
+}
+
+// Held is the number of IOs that are kept.
+func (f *Faulty) Held() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.held
+}
+
+// Full makes Submit take nothing while it is true.
+func (f *Faulty) Full(full bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.full = full
+	f.wakeAll()
+}
+
+func (f *Faulty) wakeAll() {
+	for _, wake := range f.wakes {
+		wake()
+	}
+}
+
+// OpenChannel implements backend.Device.
+func (f *Faulty) OpenChannel(wake func()) (backend.Channel, error) {
+	inner, err := f.Device.OpenChannel(wake)
+	if err != nil {
+		return nil, err
+	}
+	c := &faultyChannel{f: f, inner: inner}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wakes[c] = wake
+	return c, nil
+}
+
+type faultyChannel struct {
+	f     *Faulty
+	inner backend.Channel
+	kept  backend.List // held, or released and not yet taken by the device
+	done  backend.List
+	one   [1]*backend.IO
+}
+
+// Submit implements backend.Channel.
+func (c *faultyChannel) Submit(ios []*backend.IO) int {
+	for i, io := range ios {
+		if !c.submit(io) {
+			return i
+		}
+	}
+	return len(ios)
+}
+
+func (c *faultyChannel) submit(io *backend.IO) bool {
+	c.f.mu.Lock()
+	fault, hold, full := c.f.fault, c.f.hold, c.f.full
+	c.f.mu.Unlock()
+	if full {
+		return false
+	}
+	if fault != nil {
+		if err := fault(io); err != nil {
+			io.Err = err
+			c.done.Push(io)
+			return true
+		}
+	}
+	if hold != nil && hold(io) {
+		c.kept.Push(io)
+		c.f.count(1)
+		return true
+	}
+	c.one[0] = io
+	return c.inner.Submit(c.one[:]) == 1
+}
+
+func (f *Faulty) count(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.held += n
+}
+
+// Poll implements backend.Channel.
+func (c *faultyChannel) Poll(done []*backend.IO) int {
+	c.f.mu.Lock()
+	holding := c.f.hold != nil
+	c.f.mu.Unlock()
+	for !holding && c.kept.First() != nil {
+		io := c.kept.Pop()
+		c.f.count(-1)
+		c.one[0] = io
+		if c.inner.Submit(c.one[:]) == 0 {
+			io.Err = backend.ErrAborted // the device is full: the test holds too much
+			c.done.Push(io)
+		}
+	}
+	n := c.done.Fill(done)
+	return n + c.inner.Poll(done[n:])
+}
+
+// Close implements backend.Channel.
+func (c *faultyChannel) Close() error {
+	if c.kept.First() != nil || c.done.First() != nil {
+		return errors.New("close channel of faulty device: operations are outstanding")
+	}
+	c.f.mu.Lock()
+	delete(c.f.wakes, c)
+	c.f.mu.Unlock()
+	return c.inner.Close()
+}

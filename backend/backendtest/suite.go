@@ -1,0 +1,274 @@
+package backendtest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+)
+
+// Options say what a device does that others do not.
+type Options struct {
+	// Forgets: writes vanish, reads give zeroes.
+	Forgets bool
+}
+
+// MinSize is the size a device needs for Run, in bytes.
+const MinSize = 8 << 20
+
+type suite struct {
+	open func(t *testing.T) backend.Device
+	Options
+}
+
+// Run checks a device against the contract. open opens a new one of at least MinSize bytes that reads as zeroes; Run closes it.
+func Run(t *testing.T, open func(t *testing.T) backend.Device, opts Options) {
+	s := &suite{open: open, Options: opts}
+	for _, tc := range []struct {
+		name string
+		fn   func(t *testing.T, dev backend.Device)
+	}{
+		{"Info", s.info},
+		{"FreshReadsZeroes", s.fresh},
+		{"SizesAndSplits", s.sizes},
+		{"Misaligned", s.misaligned},
+		{"Boundaries", s.boundaries},
+		{"Refused", s.refused},
+		{"Zeroing", s.zeroing},
+		{"RandomAgainstModel", s.model},
+		{"ConcurrentChannels", s.concurrent},
+		{"NoTornBlock", s.torn},
+		{"Flush", s.flush},
+		{"MoreThanFits", s.flood},
+		{"PollInSmallSteps", s.smallPolls},
+		{"CloseWithOutstanding", s.closeBusy},
+		{"NoAllocation", s.noAlloc},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			before := usage()
+			dev := s.open(t)
+			tc.fn(t, dev)
+			if err := dev.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+			if after := usage(); after != before {
+				t.Errorf("memory is left:\n%s\nbefore:\n%s", after, before)
+			}
+		})
+	}
+}
+
+func usage() string {
+	return fmt.Sprint(mem.Usage())
+}
+
+// check compares what was read with what was written.
+func (s *suite) check(t *testing.T, what string, got, want []byte) {
+	t.Helper()
+	if s.Forgets {
+		want = make([]byte, len(want))
+	}
+	if !bytes.Equal(got, want) {
+		at := 0
+		for got[at] == want[at] {
+			at++
+		}
+		t.Fatalf("%s: byte %d of %d is %#x, want %#x", what, at, len(want), got[at], want[at])
+	}
+}
+
+func (s *suite) info(t *testing.T, dev backend.Device) {
+	i := dev.Info()
+	if err := backend.CheckGeometry(i.Size, i.BlockSize); err != nil {
+		t.Error(err)
+	}
+	if i.Size < MinSize {
+		t.Errorf("size %d: the suite needs %d", i.Size, MinSize)
+	}
+	if i.PhysicalBlockSize < i.BlockSize || i.PhysicalBlockSize%i.BlockSize != 0 {
+		t.Errorf("physical block size %d does not fit block size %d", i.PhysicalBlockSize, i.BlockSize)
+	}
+	if i.OptimalIO%i.BlockSize != 0 {
+		t.Errorf("optimal I/O size %d does not fit block size %d", i.OptimalIO, i.BlockSize)
+	}
+	if i.Identity == "" {
+		t.Error("no identity")
+	}
+	if i.ReadOnly {
+		t.Error("read-only")
+	}
+}
+
+func (s *suite) fresh(t *testing.T, dev backend.Device) {
+	c := NewClient(t, dev, 1<<20)
+	defer c.Close()
+	b := c.Memory(0, 1<<20)
+	for _, off := range []int64{0, 3 << 20, dev.Info().Size - int64(len(b))} {
+		fill(b, 1)
+		c.MustDo(c.Read(off, b))
+		if !bytes.Equal(b, make([]byte, len(b))) {
+			t.Fatalf("a fresh device does not read as zeroes at %d", off)
+		}
+	}
+}
+
+// sizes writes and reads from one block to more than a megabyte, in segments cut in many ways.
+func (s *suite) sizes(t *testing.T, dev backend.Device) {
+	bs := dev.Info().BlockSize
+	c := NewClient(t, dev, 4<<20)
+	defer c.Close()
+	off := int64(bs)
+	for i, blocks := range []int{1, 2, 3, 7, 8, 9, 31, 64, 257, (1<<20)/bs + 1} {
+		blocks = min(blocks, 2<<20/bs)
+		n := blocks * bs
+		if off+int64(n) > dev.Info().Size {
+			off = 0
+		}
+		for _, cuts := range [][]int{
+			nil,
+			{bs * (blocks / 2)},
+			{4, n / 2 &^ 3, n - 4},
+			{0, 0, n},
+			every(n, max(n/200, 4)),
+		} {
+			w, r := c.Memory(0, n), c.Memory(2<<20, n)
+			fill(w, uint64(i*100+len(cuts)))
+			c.MustDo(c.Write(off, w, cuts...))
+			fill(r, 99)
+			c.MustDo(c.Read(off, r))
+			s.check(t, fmt.Sprintf("written in %d segments, %d blocks at %d", len(cuts)+1, blocks, off), r, w)
+			fill(r, 99)
+			c.MustDo(c.Read(off, r, cuts...))
+			s.check(t, fmt.Sprintf("read in %d segments, %d blocks at %d", len(cuts)+1, blocks, off), r, w)
+		}
+		off += int64(n)
+	}
+}
+
+// every is the multiples of step below n, rounded to 4.
+func every(n, step int) (cuts []int) {
+	step = (step + 3) &^ 3
+	for at := step; at < n; at += step {
+		cuts = append(cuts, at)
+	}
+	return cuts
+}
+
+// misaligned uses memory at any address: data that came inside of a capsule lies behind its header.
+func (s *suite) misaligned(t *testing.T, dev backend.Device) {
+	bs := dev.Info().BlockSize
+	c := NewClient(t, dev, 4<<20)
+	defer c.Close()
+	for i, shift := range []int{1, 3, 8, 72, 511} {
+		for _, n := range []int{bs, 8 * bs, 700 << 10 / bs * bs} {
+			w, r := c.Memory(shift, n), c.Memory(2<<20+shift+1, n)
+			fill(w, uint64(i))
+			c.MustDo(c.Write(int64(bs), w, n/2+1))
+			c.MustDo(c.Read(int64(bs), r, 1, n/3))
+			s.check(t, fmt.Sprintf("%d bytes at an address that ends in %d", n, shift), r, w)
+		}
+	}
+}
+
+// boundaries writes the first and the last block and around megabytes, and sees that neighbours stay.
+func (s *suite) boundaries(t *testing.T, dev backend.Device) {
+	info := dev.Info()
+	bs := int64(info.BlockSize)
+	c := NewClient(t, dev, 1<<20)
+	defer c.Close()
+	for _, at := range []int64{0, 1 << 20, 2 << 20, 4 << 20, info.Size} {
+		from, to := max(at-2*bs, 0), min(at+2*bs, info.Size)
+		n := int(to - from)
+		w, r := c.Memory(0, n), c.Memory(512<<10, n)
+		fill(w, uint64(at))
+		c.MustDo(c.Write(from, w))
+		c.MustDo(c.Read(from, r))
+		s.check(t, fmt.Sprintf("around %d", at), r, w)
+		for b := from; b < to; b += bs { // one block alone
+			part := w[b-from:][:bs]
+			fill(part, uint64(b))
+			c.MustDo(c.Write(b, part))
+			c.MustDo(c.Read(from, r))
+			s.check(t, fmt.Sprintf("block %d", b/bs), r, w)
+		}
+	}
+	c.MustDo(&backend.IO{Op: backend.OpRead}, &backend.IO{Op: backend.OpWrite, Off: info.Size}) // nothing is fine
+}
+
+// refused: what is behind the end and other mistakes of the submitter are errors and touch nothing.
+func (s *suite) refused(t *testing.T, dev backend.Device) {
+	size, bs := dev.Info().Size, int64(dev.Info().BlockSize)
+	c := NewClient(t, dev, 1<<20)
+	defer c.Close()
+	b := c.Memory(0, int(2*bs))
+	for _, op := range []backend.Op{backend.OpRead, backend.OpWrite, backend.OpWriteZeroes, backend.OpDiscard} {
+		for _, off := range []int64{size, size - bs, -bs, math.MaxInt64 - bs + 1} {
+			fill(b, 5)
+			io := &backend.IO{Op: op, Off: off, Len: 2 * bs, Segs: c.Segs(b)}
+			want := append([]byte(nil), b...)
+			if err := c.Do(io); !errors.Is(err, backend.ErrOutOfRange) {
+				t.Errorf("%v at %d: %v, want %v", op, off, err, backend.ErrOutOfRange)
+			}
+			if !bytes.Equal(b, want) {
+				t.Errorf("%v at %d: memory was touched", op, off)
+			}
+		}
+	}
+	for _, op := range []backend.Op{backend.OpRead, backend.OpWrite} {
+		if err := c.Do(&backend.IO{Op: op, Len: 4 * bs, Segs: c.Segs(b)}); err == nil {
+			t.Errorf("%v with too little memory: no error", op)
+		}
+	}
+	r := c.Memory(512<<10, int(bs))
+	c.MustDo(c.Read(size-bs, r))
+	s.check(t, "the last block", r, make([]byte, bs))
+}
+
+// zeroing checks write zeroes and discard of blocks, of parts and of all.
+func (s *suite) zeroing(t *testing.T, dev backend.Device) {
+	info := dev.Info()
+	bs := int64(info.BlockSize)
+	c := NewClient(t, dev, 2<<20)
+	defer c.Close()
+	type op struct {
+		op    backend.Op
+		flags backend.Flags
+	}
+	ops := []op{{backend.OpWriteZeroes, 0}, {backend.OpWriteZeroes, backend.FUA}, {backend.OpWriteZeroes, backend.Unmap}}
+	if info.DiscardZeroes {
+		ops = append(ops, op{backend.OpDiscard, 0})
+	}
+	const window = 1 << 20
+	w, r := c.Memory(0, window), c.Memory(window, window)
+	for _, o := range ops {
+		for _, rg := range [][2]int64{
+			{0, bs}, {bs, 2 * bs}, {3 * bs, 3 * bs}, {max(bs, 4096), 2 * max(bs, 4096)}, {5 * bs, window - 7*bs}, {0, window},
+		} {
+			at := int64(2<<20 - window/2) // across two megabytes
+			fill(w, uint64(rg[1]))
+			c.MustDo(c.Write(at, w))
+			c.MustDo(&backend.IO{Op: o.op, Flags: o.flags, Off: at + rg[0], Len: rg[1]})
+			clear(w[rg[0]:][:rg[1]])
+			c.MustDo(c.Read(at, r))
+			s.check(t, fmt.Sprintf("%v %b of %d at %d", o.op, o.flags, rg[1], rg[0]), r, w)
+		}
+		fill(w, 1)
+		for at := int64(0); at+window <= info.Size && at < 8*window; at += window {
+			c.MustDo(c.Write(at, w))
+		}
+		c.MustDo(&backend.IO{Op: o.op, Flags: o.flags, Off: 0, Len: info.Size})
+		for at := int64(0); at+window <= info.Size && at < 8*window; at += window {
+			c.MustDo(c.Read(at, r))
+			s.check(t, fmt.Sprintf("%v of everything, at %d", o.op, at), r, make([]byte, window))
+		}
+	}
+	if !info.Discard {
+		if err := c.Do(&backend.IO{Op: backend.OpDiscard, Len: bs}); !errors.Is(err, backend.ErrUnsupported) {
+			t.Errorf("discard is not supported but gives %v", err)
+		}
+	}
+}

@@ -1,0 +1,59 @@
+package backend
+
+import (
+	"fmt"
+
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+)
+
+// The block sizes devices support, in bytes.
+const (
+	MinBlockSize = 512
+	MaxBlockSize = 64 << 10
+)
+
+// CheckGeometry says whether a device may have this size and logical block size, and if not how to mend it.
+func CheckGeometry(size int64, blockSize int) error {
+	switch {
+	case blockSize < MinBlockSize || blockSize > MaxBlockSize || blockSize&(blockSize-1) != 0:
+		return fmt.Errorf("block size %d: must be a power of two from %d to %d", blockSize, MinBlockSize, MaxBlockSize)
+	case size <= 0:
+		return fmt.Errorf("size %d: must be positive", size)
+	case size%int64(blockSize) != 0:
+		return fmt.Errorf("size %d: must be a multiple of the block size %d; %d is the next smaller one", size, blockSize,
+			size-size%int64(blockSize))
+	}
+	return nil
+}
+
+// Check returns an error if the IO is not within a device of this size, or its segments are not Len bytes. Submitters have checked;
+// devices check again, because memory behind an end is somebody else's.
+func (io *IO) Check(size int64) error {
+	if io.Op == OpFlush {
+		return nil
+	}
+	if uint64(io.Off) > uint64(size) || uint64(io.Len) > uint64(size-io.Off) {
+		return fmt.Errorf("%v of %d bytes at %d of %d: %w", io.Op, io.Len, io.Off, size, ErrOutOfRange)
+	}
+	if io.Op <= OpWrite && int64(mem.Length(io.Segs)) != io.Len {
+		return fmt.Errorf("%v of %d bytes with %d bytes of memory: %w", io.Op, io.Len, mem.Length(io.Segs), ErrIO)
+	}
+	return nil
+}
+
+// String is the operation's name.
+func (op Op) String() string {
+	switch op {
+	case OpRead:
+		return "read"
+	case OpWrite:
+		return "write"
+	case OpFlush:
+		return "flush"
+	case OpWriteZeroes:
+		return "write zeroes"
+	case OpDiscard:
+		return "discard"
+	}
+	return fmt.Sprintf("operation %d", uint8(op))
+}

@@ -1,0 +1,83 @@
+// Package null is storage that keeps nothing: reads give zeroes, writes vanish. It shows what the rest of the target can do.
+package null
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+)
+
+// Config describes a null device.
+type Config struct {
+	// Size in bytes, a multiple of BlockSize.
+	Size int64
+	// BlockSize is the logical block size in bytes.
+	BlockSize int
+}
+
+type device struct {
+	info     backend.Info
+	channels atomic.Int32
+}
+
+// Open makes a null device.
+func Open(cfg Config) (backend.Device, error) {
+	if err := backend.CheckGeometry(cfg.Size, cfg.BlockSize); err != nil {
+		return nil, fmt.Errorf("null device: %w", err)
+	}
+	return &device{info: backend.Info{
+		Size: cfg.Size, BlockSize: cfg.BlockSize, PhysicalBlockSize: cfg.BlockSize,
+		Discard: true, DiscardZeroes: true, Identity: "null",
+	}}, nil
+}
+
+// Info implements backend.Device.
+func (d *device) Info() backend.Info { return d.info }
+
+// OpenChannel implements backend.Device. Everything completes within Submit.
+func (d *device) OpenChannel(func()) (backend.Channel, error) {
+	d.channels.Add(1)
+	return &channel{d: d}, nil
+}
+
+// Close implements backend.Device.
+func (d *device) Close() error {
+	if n := d.channels.Load(); n != 0 {
+		return fmt.Errorf("close null device: %d channels are open", n)
+	}
+	return nil
+}
+
+type channel struct {
+	d    *device
+	done backend.List
+}
+
+// Submit implements backend.Channel.
+func (c *channel) Submit(ios []*backend.IO) int {
+	for _, io := range ios {
+		io.Err = io.Check(c.d.info.Size)
+		if io.Op == backend.OpRead && io.Err == nil {
+			// The memory has been used for other data before.
+			for i := range io.Segs {
+				clear(io.Segs[i].B)
+			}
+		}
+		c.done.Push(io)
+	}
+	return len(ios)
+}
+
+// Poll implements backend.Channel.
+func (c *channel) Poll(done []*backend.IO) int { return c.done.Fill(done) }
+
+// Close implements backend.Channel.
+func (c *channel) Close() error {
+	if c.done.First() != nil {
+		return errors.New("close channel of null device: operations are outstanding")
+	}
+	c.d.channels.Add(-1)
+	return nil
+}

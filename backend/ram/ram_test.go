@@ -1,0 +1,181 @@
+package ram
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func mustOpen(tb testing.TB, size int64, blockSize int) backend.Device {
+	tb.Helper()
+	dev, err := Open(Config{Size: size, BlockSize: blockSize})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return dev
+}
+
+func TestConformance(t *testing.T) {
+	for _, cfg := range []Config{
+		{Size: 64 << 20, BlockSize: 512},
+		{Size: 64 << 20, BlockSize: 64 << 10},
+		{Size: backendtest.MinSize + 512, BlockSize: 512}, // ends within a page
+		{Size: 1 << 40, BlockSize: 4096},
+	} {
+		backendtest.Run(t, func(t *testing.T) backend.Device { return mustOpen(t, cfg.Size, cfg.BlockSize) }, backendtest.Options{})
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	for _, cfg := range []Config{{}, {Size: 4096}, {Size: 4097, BlockSize: 512}, {Size: 1 << 62, BlockSize: 4096}} {
+		if _, err := Open(cfg); err == nil {
+			t.Errorf("%+v: no error", cfg)
+		}
+	}
+}
+
+func used() int64 {
+	for _, u := range mem.Usage() {
+		if u.Purpose == purpose {
+			return u.Bytes
+		}
+	}
+	return 0
+}
+
+// TestSparse: memory is charged by chunk when it is written, and comes back when it is discarded; reading charges nothing.
+func TestSparse(t *testing.T) {
+	dev := mustOpen(t, 1<<30+4096, 4096)
+	c := backendtest.NewClient(t, dev, 1<<20)
+	b := c.Memory(0, 8192)
+	expect := func(what string, want int64) {
+		t.Helper()
+		if got := used(); got != want {
+			t.Errorf("%s: %d bytes are charged, want %d", what, got, want)
+		}
+	}
+	expect("fresh", 0)
+	c.MustDo(c.Read(0, b), c.Read(512<<20, b))
+	expect("read", 0)
+	c.MustDo(c.Write(0, b))
+	expect("one write", chunk)
+	c.MustDo(c.Write(4096, b))
+	expect("another write", chunk)
+	c.MustDo(c.Write(5*chunk-4096, b))
+	expect("a write across chunks", 3*chunk)
+	c.MustDo(c.Write(1<<30, b[:4096]))
+	expect("a write to the short chunk at the end", 3*chunk+4096)
+	c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Off: 0, Len: chunk - 4096})
+	expect("zeroes to a part of a chunk", 3*chunk+4096)
+	c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Off: 0, Len: chunk})
+	expect("zeroes to a chunk", 2*chunk+4096)
+	c.MustDo(&backend.IO{Op: backend.OpDiscard, Off: chunk, Len: 4 * chunk})
+	expect("a discard", chunk+4096)
+	c.MustDo(&backend.IO{Op: backend.OpDiscard, Off: 0, Len: 1<<30 + 4096})
+	expect("a discard of everything", 0)
+	c.Close()
+	if err := dev.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLongDiscard: a discard of everything goes on in steps, and others get their turn in between.
+func TestLongDiscard(t *testing.T) {
+	dev := mustOpen(t, 64<<20, 4096)
+	c := backendtest.NewClient(t, dev, 1<<20)
+	b := c.Memory(0, 4096)
+	for off := int64(0); off < 64<<20; off += chunk {
+		c.MustDo(c.Write(off, b))
+	}
+	discard := &backend.IO{Op: backend.OpDiscard, Len: 64 << 20}
+	c.Submit(discard)
+	read := c.Read(63<<20, b)
+	c.Submit(read)
+	if got := c.Wait(1); len(got) != 1 || got[0] != read {
+		t.Errorf("the read had to wait for the discard: %v", got)
+	}
+	if left := used(); left == 0 || left == 64<<20 {
+		t.Errorf("one step of the discard left %d bytes", left)
+	}
+	c.MustDo()
+	if left := used(); left != 0 {
+		t.Errorf("the discard left %d bytes", left)
+	}
+	c.Close()
+	if err := dev.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestStripes: a chunk never has a stripe twice, whatever the block size, so that freeing it cannot wait for itself.
+func TestStripes(t *testing.T) {
+	for shift := uint(12); shift <= 16; shift++ {
+		s := &stripes{shift: shift}
+		seen := map[*stripe]bool{}
+		for off := int64(7 * chunk); off < 8*chunk; off += 1 << shift {
+			if seen[s.of(off)] {
+				t.Fatalf("granules of %d bytes: a stripe comes twice", 1<<shift)
+			}
+			seen[s.of(off)] = true
+		}
+	}
+	s := &stripes{shift: 12}
+	for _, tc := range []struct {
+		off  int64
+		want int
+	}{{0, 4096}, {1, 4095}, {4095, 1}, {4096, 4096}} {
+		if got := s.rest(tc.off); got != tc.want {
+			t.Errorf("rest(%d) = %d, want %d", tc.off, got, tc.want)
+		}
+	}
+}
+
+func benchmark(b *testing.B, blockSize int, op backend.Op, reactors int) {
+	dev := mustOpen(b, 256<<20, 4096)
+	clients := make([]*backendtest.Client, reactors)
+	for i := range clients {
+		clients[i] = backendtest.NewClient(b, dev, 32*blockSize)
+	}
+	b.SetBytes(int64(blockSize))
+	b.ReportAllocs()
+	b.ResetTimer()
+	var wg sync.WaitGroup
+	for r, c := range clients {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(1, uint64(r)))
+			ios, done := make([]*backend.IO, 32), make([]*backend.IO, 32)
+			for i := range ios {
+				ios[i] = c.Write(0, c.Memory(i*blockSize, blockSize))
+				ios[i].Op = op
+			}
+			for n := 0; n < b.N/reactors; n += len(ios) {
+				for _, io := range ios {
+					io.Off = rnd.Int64N(256<<20/int64(blockSize)) * int64(blockSize)
+				}
+				c.Channel.Submit(ios)
+				c.Channel.Poll(done)
+			}
+		})
+	}
+	wg.Wait()
+	b.StopTimer()
+	for _, c := range clients {
+		c.Close()
+	}
+	if err := dev.Close(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func BenchmarkRead4K(b *testing.B)     { benchmark(b, 4096, backend.OpRead, 1) }
+func BenchmarkWrite4K(b *testing.B)    { benchmark(b, 4096, backend.OpWrite, 1) }
+func BenchmarkWrite4KTwo(b *testing.B) { benchmark(b, 4096, backend.OpWrite, 2) }
+func BenchmarkWrite128K(b *testing.B)  { benchmark(b, 128<<10, backend.OpWrite, 1) }
