@@ -98,7 +98,7 @@ type Namespace struct {
 	Backend string `mapstructure:"backend" validate:"required,oneof=ram file null"`
 	// Size in bytes. A file that exists keeps its size if Size is 0.
 	Size Size `mapstructure:"size"`
-	// Path of the file or block device; backend file only.
+	// Path of the file; backend file only.
 	Path string `mapstructure:"path"`
 	// BlockSize is the logical block size in bytes, a power of two.
 	BlockSize Size `mapstructure:"block_size" default:"512" validate:"oneof=512 1024 2048 4096"`
@@ -106,6 +106,8 @@ type Namespace struct {
 	UUID  string `mapstructure:"uuid"`
 	NGUID string `mapstructure:"nguid"`
 	EUI64 string `mapstructure:"eui64"`
+	// Buffered keeps data in the kernel's page cache; backend file only. Otherwise O_DIRECT is used where it is possible.
+	Buffered bool `mapstructure:"buffered"`
 	// ReadOnly refuses writes.
 	ReadOnly bool `mapstructure:"read_only"`
 }

@@ -89,7 +89,7 @@ func TestProblems(t *testing.T) {
 		{"bad variable name", minimal, []string{"NVMF_TARGET_LOG_LEVL=info"}, []string{"environment variable NVMF_TARGET_LOG_LEVL: no such key. Did you mean NVMF_TARGET_LOG_LEVEL?"}},
 		{"bad variable value", minimal, []string{"NVMF_TARGET_REACTORS_COUNT=many"}, []string{"environment variable NVMF_TARGET_REACTORS_COUNT: reactors.count: must be a whole number"}},
 		{"variable out of range", minimal, []string{"NVMF_TARGET_REACTORS_COUNT=1000"}, []string{"environment variable NVMF_TARGET_REACTORS_COUNT: reactors.count: 1000 is too large. At most 256."}},
-		{"unknown key in a variable", minimal, []string{"NVMF_TARGET_LISTENERS=[{transport: tcp, addres: '::'}]"}, []string{`NVMF_TARGET_LISTENERS: listeners[0].addres: unknown key. Did you mean "address"?`}},
+		{"unknown key in a variable", minimal, []string{"NVMF_TARGET_LISTENERS=[{transport: tcp, address: '::', prt: 1}]"}, []string{`NVMF_TARGET_LISTENERS: listeners[0].prt: unknown key. Did you mean "port"?`}},
 		{"control characters are not repeated", minimal + "\"\\e[31mred\\n\": 1\n", nil, []string{`\x1b[31mred\n: unknown key`}},
 		{"negative", minimal + "reactors: {count: -1}\n", nil, []string{"reactors.count: -1 is too small. At least 0."}},
 		{"no value", minimal + "log: {level: }\n", nil, []string{"log.level: has no value. Give it one, or delete the key."}},

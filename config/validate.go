@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -119,13 +120,16 @@ func (c *Config) namespace(n *Namespace, subsystem, path string, seen once) {
 	file := n.Backend == "file"
 	switch {
 	case file && n.Path == "":
-		add(path+".path", "is missing", "backend file needs the path of a file or block device.")
+		add(path+".path", "is missing", "backend file needs the path of a file.")
 	case file && !filepath.IsAbs(n.Path):
 		add(path+".path", fmt.Sprintf("%q is not an absolute path", printable(n.Path)), "Begin it with /.")
 	case file:
 		seen.check("path", filepath.Clean(n.Path), path+".path", "Two namespaces on one file would overwrite each other; give each its own.")
 	case n.Path != "" && !c.src.bad[path+".backend"]:
 		add(path+".path", fmt.Sprintf("backend %s has no path", printable(n.Backend)), "Delete it, or use backend: file.")
+	}
+	if n.Buffered && !file && !c.src.bad[path+".backend"] {
+		add(path+".buffered", fmt.Sprintf("backend %s is not buffered", printable(n.Backend)), "Delete it, or use backend: file.")
 	}
 	switch {
 	case n.Size == 0 && (n.Backend == "ram" || n.Backend == "null"):
@@ -175,7 +179,8 @@ func (c *Config) tagRules() {
 		}
 	}
 	err := v.Struct(c)
-	failed, _ := err.(validator.ValidationErrors) //nolint:errorlint // the library returns exactly this type
+	var failed validator.ValidationErrors
+	errors.As(err, &failed)
 	for _, f := range failed {
 		_, path, _ := strings.Cut(f.Namespace(), ".")
 		what, mend := ruleText(f)
