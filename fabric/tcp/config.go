@@ -1,0 +1,110 @@
+// Package tcp is the NVMe/TCP transport: connections on non-blocking sockets, owned by the reactor their group belongs to.
+//
+// The way of a batch, in one Poll of a group (no locks, nothing allocated):
+//
+//	recv    one system call takes headers and small data of many PDUs into a buffer that all queues of the group share; the rest
+//	        of a large payload goes straight into the request's segments, in the same call
+//	parse   each header is validated and its bytes handed on: SQEs into requests, data into segments; what is left of an
+//	        incomplete header stays with the queue until the next call
+//	Prepare all commands of the batch at once; then memory, R2T or Execute
+//	flush   everything queued for a connection leaves in one sendmsg: headers of many PDUs are written side by side into a
+//	        buffer of the group, data is referred to where it lies
+//
+// What a peer does wrong ends its own connection only, with a C2HTermReq that names the error ("TCP" in comments is the NVM
+// Express TCP Transport Specification 1.1, "Base" the Base Specification 2.1).
+package tcp
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+)
+
+// Config is what New needs; zero values mean the defaults named below.
+type Config struct {
+	// Log takes what happens to connections, never I/O. Default: slog.Default().
+	Log *slog.Logger
+	// MaxDepth is the largest number of commands on one queue, 2 to 1024. Default 128.
+	MaxDepth int
+	// InCapsuleSize is the number of data bytes that a command capsule of an I/O queue may carry, a multiple of 16, at most
+	// 65536. Fabrics and admin capsules may always carry 8192. Default 16384.
+	InCapsuleSize int
+	// MaxH2CData is MAXH2CDATA: the largest number of data bytes in one H2CData PDU; a multiple of 4, at least 4096. Default
+	// 1 MiB.
+	MaxH2CData int
+	// NoHeaderDigest and NoDataDigest refuse digests that a host asks for; it is told so in the ICResp, and usually gives up.
+	NoHeaderDigest, NoDataDigest bool
+	// ICReqTimeout is the longest time from accept to a complete ICReq. Default 10 s.
+	ICReqTimeout time.Duration
+	// ConnectTimeout is the longest time from ICReq to a successful Connect command. Default 30 s.
+	ConnectTimeout time.Duration
+	// DataTimeout is the longest time in which the host must send the data of an R2T, or the rest of a PDU it began. Default
+	// 30 s.
+	DataTimeout time.Duration
+	// SendTimeout is the longest time that something ready to be sent waits for the host to read. Default 30 s.
+	SendTimeout time.Duration
+	// MemoryTimeout is the longest time that a command waits for data memory; then it fails with Command Interrupted, which
+	// hosts retry. Default 20 s.
+	MemoryTimeout time.Duration
+	// LingerTimeout is the longest time that a connection stays open after a C2HTermReq, at most 30 s (TCP section 3.5).
+	// Default 10 s. After an orderly end without fault it is at most one second.
+	LingerTimeout time.Duration
+	// MaxConnections and MaxConnectionsPerHost bound the connections of the transport and of one source address. Default 8192
+	// and 4096.
+	MaxConnections, MaxConnectionsPerHost int
+}
+
+const (
+	maxDepth       = 1024
+	maxInCapsule   = 64 << 10
+	initialDepth   = 2 // requests until Connect tells the size of the queue
+	orderlyLinger  = time.Second
+	maxTermLinger  = 30 * time.Second
+	defaultICReq   = 10 * time.Second
+	defaultTimeout = 30 * time.Second
+)
+
+// Validate reports what cannot work.
+func (c *Config) Validate() error {
+	switch {
+	case c.MaxDepth != 0 && (c.MaxDepth < initialDepth || c.MaxDepth > maxDepth):
+		return fmt.Errorf("tcp: queue depth %d: must be %d to %d", c.MaxDepth, initialDepth, maxDepth)
+	case c.InCapsuleSize < 0 || c.InCapsuleSize > maxInCapsule || c.InCapsuleSize%16 != 0:
+		return fmt.Errorf("tcp: in-capsule data size %d: must be a multiple of 16 up to %d", c.InCapsuleSize, maxInCapsule)
+	case c.MaxH2CData != 0 && (c.MaxH2CData < pdu.MinMaxH2CData || c.MaxH2CData > 1<<30 || c.MaxH2CData%4 != 0):
+		return fmt.Errorf("tcp: MAXH2CDATA %d: must be a multiple of 4 from %d to %d", c.MaxH2CData, pdu.MinMaxH2CData, 1<<30)
+	case c.LingerTimeout > maxTermLinger:
+		return fmt.Errorf("tcp: linger time %v: must be at most %v", c.LingerTimeout, maxTermLinger)
+	case c.ICReqTimeout < 0, c.ConnectTimeout < 0, c.DataTimeout < 0, c.SendTimeout < 0, c.MemoryTimeout < 0, c.LingerTimeout < 0:
+		return fmt.Errorf("tcp: time limits must not be negative")
+	case c.MaxConnections < 0 || c.MaxConnectionsPerHost < 0:
+		return fmt.Errorf("tcp: connection limits must not be negative")
+	}
+	return nil
+}
+
+func (c *Config) setDefaults() {
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	fill(&c.MaxDepth, 128)
+	fill(&c.InCapsuleSize, 16<<10)
+	fill(&c.MaxH2CData, 1<<20)
+	fill(&c.ICReqTimeout, defaultICReq)
+	fill(&c.ConnectTimeout, defaultTimeout)
+	fill(&c.DataTimeout, defaultTimeout)
+	fill(&c.SendTimeout, defaultTimeout)
+	fill(&c.MemoryTimeout, 20*time.Second)
+	fill(&c.LingerTimeout, 10*time.Second)
+	fill(&c.MaxConnections, 8192)
+	fill(&c.MaxConnectionsPerHost, 4096)
+}
+
+func fill[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}

@@ -1,0 +1,236 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+)
+
+// Group is the part of the transport on one reactor: its connections and what they share.
+//
+// Sockets are registered with the reactor once, edge-triggered. A connection is hot from an event until the reactor is about to
+// sleep or polls found nothing on it for long; hot ones are polled directly, cold ones wait for their next event. An edge cannot
+// be lost, because a connection only becomes cold after its socket was read empty.
+type Group struct {
+	t    *Transport
+	cfg  fabric.GroupConfig
+	loop fabric.Loop
+
+	queues []*queue // all that are not gone
+	hot    []*queue
+	turn   int      // index in hot where the next Poll starts
+	dirty  []*queue // have something to send or to tear down
+
+	// Requests that wait for data memory, oldest first, and queues whose next capsule does.
+	waiting requestList
+	stalled []*queue
+	// reserve is the part of the arena that only in-capsule data may use: whoever waits for anything else must not keep capsules
+	// from being taken out of the stream, since the data it waits for may come behind them.
+	reserve int
+
+	// What one Poll uses for one queue at a time.
+	rx    []byte
+	iov   []sys.Iovec
+	heads []byte
+	batch []*fabric.Request // for Prepare
+	ready []*fabric.Request // for Execute
+
+	tick      int64 // nanoseconds between looks at the deadlines
+	ticking   bool
+	onTick    func()
+	stopTick  func()
+	stopping  bool
+	refuse    atomic.Bool // Adopt fails
+	whenEmpty func()
+}
+
+const (
+	rxSize     = 128 << 10 // shared receive buffer
+	carryMax   = 256       // most bytes of an incomplete unit (header with padding: PDO is a byte)
+	batchSize  = 64        // commands per Prepare
+	iovMax     = 256       // vectors per sendmsg
+	iovFull    = 128       // no further PDU is started beyond
+	headsSize  = 32 << 10  // headers per sendmsg
+	headsFull  = headsSize - headMax
+	headMax    = 256     // most header bytes of one response: aligned C2HData header, digests, response capsule
+	sendMost   = 4 << 20 // bytes per sendmsg
+	emptyPolls = 1 << 10 // polls without input until a connection becomes cold
+)
+
+// NewGroup makes the group of one reactor.
+func (t *Transport) NewGroup(cfg fabric.GroupConfig) (fabric.Group, error) {
+	if cfg.Loop == nil || cfg.Handler == nil || cfg.Arena == nil {
+		return nil, errors.New("tcp: a group needs a loop, a handler and an arena")
+	}
+	g := &Group{
+		t: t, cfg: cfg, loop: cfg.Loop,
+		rx: make([]byte, rxSize), iov: make([]sys.Iovec, 0, iovMax), heads: make([]byte, 0, headsSize),
+		batch: make([]*fabric.Request, 0, batchSize), ready: make([]*fabric.Request, 0, maxDepth),
+	}
+	g.reserve = min(cfg.Arena.Available()/8, 4<<20)
+	g.tick = t.cfg.tickPeriod()
+	g.onTick = g.checkDeadlines
+	return g, nil
+}
+
+// Adopt takes over a connection; any goroutine may call it. On error the connection has been closed.
+func (g *Group) Adopt(c fabric.Conn) error {
+	tc, ok := c.(*conn)
+	switch {
+	case !ok:
+		return errors.Join(fmt.Errorf("tcp: cannot adopt a %T", c), c.Close())
+	case g.refuse.Load():
+		return errors.Join(errors.New("tcp: the group is shutting down"), c.Close())
+	}
+	g.loop.Post(func() { g.adopt(tc) })
+	return nil
+}
+
+func (g *Group) adopt(c *conn) {
+	if g.stopping {
+		_ = c.Close()
+		return
+	}
+	q := newQueue(g, c)
+	if err := g.loop.Watch(q.fd, unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLRDHUP|unix.EPOLLET, q.event); err != nil {
+		g.t.log.warn("connection refused", "from", c.info.Remote, "error", err)
+		_ = c.Close()
+		return
+	}
+	q.index = len(g.queues)
+	g.queues = append(g.queues, q)
+	g.heat(q)
+	g.startTick()
+}
+
+// Poll moves at most about budget commands along and returns how many steps it made.
+func (g *Group) Poll(budget int) int {
+	work := 0
+	if len(g.dirty) > 0 {
+		work += g.clean()
+	}
+	if g.waiting.head != nil || len(g.stalled) > 0 {
+		work += g.retryMemory()
+	}
+	for n := len(g.hot); n > 0 && work < budget; n-- {
+		if g.turn >= len(g.hot) {
+			g.turn = 0
+		}
+		q := g.hot[g.turn]
+		steps := q.receive()
+		if q.dirty {
+			steps += q.clean()
+		}
+		work += steps
+		if steps > 0 {
+			q.empty = 0
+		} else if q.empty++; q.empty > emptyPolls && q.drained || q.state == queueDead {
+			g.cool(g.turn)
+			continue
+		}
+		g.turn++
+	}
+	return work
+}
+
+// clean sends what other queues' polls or the handler completed, and takes dead queues apart.
+func (g *Group) clean() int {
+	work := 0
+	for i := 0; i < len(g.dirty); i++ {
+		if q := g.dirty[i]; q.dirty {
+			work += q.clean()
+		}
+	}
+	clear(g.dirty)
+	g.dirty = g.dirty[:0]
+	return work
+}
+
+// Arm prepares to sleep. All that arrives from now on is an event, since every socket has been read empty.
+func (g *Group) Arm() bool {
+	for _, q := range g.dirty {
+		if q.dirty {
+			return false
+		}
+	}
+	clear(g.dirty)
+	g.dirty = g.dirty[:0]
+	for _, q := range g.hot {
+		if !q.drained {
+			return false
+		}
+	}
+	for len(g.hot) > 0 {
+		g.cool(len(g.hot) - 1)
+	}
+	return true
+}
+
+// heat makes a connection hot.
+func (g *Group) heat(q *queue) {
+	if !q.hot && q.state != queueDead {
+		q.hot, q.empty = true, 0
+		g.hot = append(g.hot, q)
+	}
+}
+
+// cool makes the connection at index i of hot cold.
+func (g *Group) cool(i int) {
+	last := len(g.hot) - 1
+	g.hot[i].hot = false
+	g.hot[i], g.hot[last] = g.hot[last], nil
+	g.hot = g.hot[:last]
+}
+
+// gone removes a dead queue that nobody refers to any more.
+func (g *Group) gone(q *queue) {
+	last := len(g.queues) - 1
+	g.queues[last].index = q.index
+	g.queues[q.index] = g.queues[last]
+	g.queues[last] = nil
+	g.queues = g.queues[:last]
+	q.index = -1
+	g.checkEmpty()
+}
+
+// Shutdown disconnects every queue and calls done on the reactor when the last one is gone. Reactor only, once.
+func (g *Group) Shutdown(done func()) {
+	g.refuse.Store(true)
+	g.stopping = true
+	g.whenEmpty = done
+	for _, q := range g.queues {
+		q.Disconnect(errShutdown)
+	}
+	g.checkEmpty()
+}
+
+var errShutdown = errors.New("the target is shutting down")
+
+func (g *Group) checkEmpty() {
+	if g.stopping && len(g.queues) == 0 && g.whenEmpty != nil {
+		// Not here: the caller is in the middle of a poll, and done may detach or close this group.
+		g.loop.Post(g.whenEmpty)
+		g.whenEmpty = nil
+	}
+}
+
+// Close frees what the group owns. Every queue must be gone; see Shutdown. Reactor only, or after it has stopped.
+func (g *Group) Close() error {
+	g.refuse.Store(true)
+	if n := len(g.queues); n > 0 {
+		return fmt.Errorf("tcp: close group: %d connections are still open", n)
+	}
+	if g.ticking {
+		g.stopTick()
+		g.ticking = false
+	}
+	g.rx = nil
+	return nil
+}
+
+var _ fabric.Group = (*Group)(nil)

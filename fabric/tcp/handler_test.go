@@ -1,0 +1,243 @@
+package tcp
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// disk is a fabric.Handler with one memory-backed namespace. It checks that the transport keeps the contract, and panics if not.
+// Everything but the atomics belongs to the reactor.
+type disk struct {
+	data   *mem.Region
+	lend   bool // reads lend the namespace's memory
+	hold   bool // commands with NSID 7 wait for release
+	refuse error
+
+	held      []*fabric.Request
+	sessions  map[*session]struct{}
+	one       [1]*fabric.Request
+	opened    atomic.Int64
+	closed    atomic.Int64
+	released  atomic.Int64
+	abandoned atomic.Int64
+	executed  atomic.Int64
+	writes    atomic.Int64
+}
+
+const (
+	blockSize = 512
+	diskSize  = 4 << 20
+	holdNSID  = 7
+)
+
+type session struct {
+	q         fabric.Queue
+	connected bool
+	closed    bool
+	noFlow    bool
+	states    []cmdState
+	sqhd      uint16
+	size      uint16
+}
+
+type cmdState uint8
+
+const (
+	idle cmdState = iota
+	prepared
+	executing
+	lentOut
+)
+
+func newDisk(lend bool) *disk {
+	r, err := mem.Map("test disk", diskSize)
+	if err != nil {
+		panic(err)
+	}
+	b := r.Bytes()
+	for i := range b {
+		b[i] = pattern(i)
+	}
+	return &disk{data: r, lend: lend, sessions: make(map[*session]struct{})}
+}
+
+// pattern is the initial content of the disk.
+func pattern(i int) byte { return byte(i>>9) ^ byte(i*7) }
+
+func (d *disk) Open(q fabric.Queue) (fabric.Session, error) {
+	if d.refuse != nil {
+		return nil, d.refuse
+	}
+	s := &session{q: q, states: make([]cmdState, maxDepth)}
+	d.sessions[s] = struct{}{}
+	d.opened.Add(1)
+	return s, nil
+}
+
+func (d *disk) Close(fs fabric.Session) {
+	s := fs.(*session)
+	if s.closed {
+		panic("closed twice")
+	}
+	for i, st := range s.states {
+		if st == prepared || st == lentOut {
+			panic(fmt.Sprintf("request %d is in state %d when its session closes", i, st))
+		}
+	}
+	s.closed = true
+	delete(d.sessions, s)
+	d.closed.Add(1)
+}
+
+func (d *disk) change(r *fabric.Request, from, to cmdState) *session {
+	s := r.Session.(*session)
+	if st := &s.states[r.Tag]; *st != from {
+		panic(fmt.Sprintf("request %d is in state %d, not %d, on its way to %d", r.Tag, *st, from, to))
+	} else {
+		*st = to
+	}
+	return s
+}
+
+func (d *disk) Prepare(reqs []*fabric.Request) {
+	for _, r := range reqs {
+		s := d.change(r, idle, prepared)
+		if s.closed {
+			panic("Prepare after Close")
+		}
+		if len(r.Segs) != 0 || r.Length != 0 || r.Lent || r.Dir != fabric.NoData {
+			panic("request is not clean")
+		}
+		if r.Status.OK() {
+			r.Status = d.judge(s, r)
+		}
+	}
+}
+
+func (d *disk) judge(s *session, r *fabric.Request) nvme.Status {
+	op := r.SQE.Opcode()
+	connect := op == nvme.FabricsOpcode && r.SQE.FabricsType() == nvme.FabricsConnect
+	if connect == s.connected {
+		return nvme.CommandSequenceError
+	}
+	n := r.SQE.NLB() * blockSize
+	off := r.SQE.SLBA() * blockSize
+	switch {
+	case connect:
+		if r.HostLength != nvme.ConnectDataSize {
+			return nvme.DataSGLLengthInvalid | nvme.DNR
+		}
+		r.Dir, r.Length = fabric.HostToController, r.HostLength
+		return nvme.Success
+	case op == nvme.NVMFlush:
+		return nvme.Success
+	case op != nvme.NVMRead && op != nvme.NVMWrite:
+		return nvme.InvalidOpcode | nvme.DNR
+	case off+uint64(n) > diskSize:
+		return nvme.LBAOutOfRange | nvme.DNR
+	case r.HostLength != n:
+		return nvme.DataSGLLengthInvalid | nvme.DNR
+	}
+	r.Length = n
+	if op == nvme.NVMWrite {
+		r.Dir = fabric.HostToController
+		return nvme.Success
+	}
+	r.Dir = fabric.ControllerToHost
+	if d.lend {
+		b := d.data.Bytes()[off : off+uint64(n)]
+		for len(b) > 0 { // in odd pieces
+			m := min(len(b), 1536)
+			r.Segs = append(r.Segs, mem.Segment{B: b[:m], Region: d.data.ID()})
+			b = b[m:]
+		}
+		r.Lent = true
+	}
+	return nvme.Success
+}
+
+func (d *disk) Execute(reqs []*fabric.Request) {
+	for _, r := range reqs {
+		d.executed.Add(1)
+		d.change(r, prepared, executing)
+		if r.Dir != fabric.NoData && r.Status.OK() && mem.Length(r.Segs) != int(r.Length) {
+			panic(fmt.Sprintf("%d bytes of memory for %d bytes of data", mem.Length(r.Segs), r.Length))
+		}
+		if d.hold && r.SQE.NSID() == holdNSID {
+			d.held = append(d.held, r)
+			continue
+		}
+		d.finish(r)
+	}
+}
+
+// release completes what was held.
+func (d *disk) release() {
+	held := d.held
+	d.held = nil
+	for _, r := range held {
+		d.finish(r)
+	}
+}
+
+func (d *disk) finish(r *fabric.Request) {
+	s := r.Session.(*session)
+	st := r.Status
+	result := uint64(0)
+	switch op := r.SQE.Opcode(); {
+	case !st.OK():
+	case op == nvme.FabricsOpcode:
+		c := r.SQE.Connect()
+		if err := s.q.SetDepth(int(c.SQSIZE()) + 1); err != nil {
+			st = nvme.ConnectInvalidParameters | nvme.DNR
+			break
+		}
+		s.connected, s.size = true, c.SQSIZE()+1
+		s.noFlow = c.CATTR()&nvme.CATTRNoFlowControl != 0
+		result = 1
+	case op == nvme.NVMWrite:
+		d.writes.Add(1)
+		off := r.SQE.SLBA() * blockSize
+		for _, sg := range r.Segs {
+			off += uint64(copy(d.data.Bytes()[off:], sg.B))
+		}
+	case op == nvme.NVMRead && !r.Lent:
+		off := r.SQE.SLBA() * blockSize
+		for _, sg := range r.Segs {
+			off += uint64(copy(sg.B, d.data.Bytes()[off:]))
+		}
+	}
+	sqhd := uint16(0xFFFF)
+	if !s.noFlow {
+		if s.size > 0 {
+			s.sqhd = (s.sqhd + 1) % s.size
+		}
+		sqhd = s.sqhd
+	}
+	next := idle
+	if r.Lent {
+		next = lentOut
+	}
+	d.change(r, executing, next)
+	r.CQE.Fill(result, sqhd, r.SQE.CID(), st)
+	d.one[0] = r
+	s.q.Complete(d.one[:])
+}
+
+func (d *disk) Abandon(r *fabric.Request) {
+	next := idle
+	if r.Lent {
+		next = lentOut
+	}
+	d.change(r, prepared, next)
+	d.abandoned.Add(1)
+}
+
+func (d *disk) Release(r *fabric.Request) {
+	d.change(r, lentOut, idle)
+	d.released.Add(1)
+}

@@ -1,0 +1,269 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// listener accepts on its own goroutine. The socket is non-blocking and waits in the runtime's poller.
+type listener struct {
+	t      *Transport
+	addr   fabric.Addr
+	portID uint16
+	file   *os.File
+	raw    syscall.RawConn
+	accept func(fabric.Conn)
+
+	once   sync.Once
+	closed chan struct{} // closed by Close
+	done   chan struct{} // closed when the goroutine has returned
+	err    error
+}
+
+const (
+	backlog  = 4096 // the kernel caps it at net.core.somaxconn
+	pauseMin = 5 * time.Millisecond
+	pauseMax = time.Second
+)
+
+// Listen opens a port. The address may be a wildcard; [::] takes IPv6 only, so that it can stand beside 0.0.0.0. A link-local
+// address needs its zone. accept must adopt or close each connection.
+func (t *Transport) Listen(addr fabric.Addr, portID uint16, accept func(fabric.Conn)) (fabric.Listener, error) {
+	fd, bound, err := listen(addr.AddrPort)
+	if err != nil {
+		return nil, fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, explain(err))
+	}
+	l := &listener{
+		t: t, addr: fabric.Addr{Transport: nvme.TransportTCP, AddrPort: bound}, portID: portID, accept: accept,
+		file: os.NewFile(uintptr(fd), "tcp "+bound.String()), closed: make(chan struct{}), done: make(chan struct{}),
+	}
+	if l.raw, err = l.file.SyscallConn(); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, err), l.file.Close())
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, errors.Join(fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, net.ErrClosed), l.file.Close())
+	}
+	t.listeners[l] = struct{}{}
+	go l.run()
+	return l, nil
+}
+
+// listen makes a listening socket and returns the address it really has.
+func listen(addr netip.AddrPort) (fd int, bound netip.AddrPort, err error) {
+	sa, family, err := sockaddr(addr)
+	if err != nil {
+		return -1, bound, err
+	}
+	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	if err != nil {
+		return -1, bound, fmt.Errorf("socket: %w", err)
+	}
+	fail := func(what string, err error) (int, netip.AddrPort, error) {
+		_ = unix.Close(fd)
+		return -1, netip.AddrPort{}, fmt.Errorf("%s: %w", what, err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+		return fail("SO_REUSEADDR", err)
+	}
+	if family == unix.AF_INET6 {
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+			return fail("IPV6_V6ONLY", err)
+		}
+	}
+	// Accepted sockets inherit it.
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
+		return fail("TCP_NODELAY", err)
+	}
+	if err := unix.Bind(fd, sa); err != nil {
+		return fail("bind", err)
+	}
+	if err := unix.Listen(fd, backlog); err != nil {
+		return fail("listen", err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		return fail("getsockname", err)
+	}
+	return fd, addrPort(name), nil
+}
+
+// explain adds the mend to the errors that people meet.
+func explain(err error) error {
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		return fmt.Errorf("%w: another process listens there (see ss -ltnp)", err)
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		return fmt.Errorf("%w: no interface of this machine has that address now (see ip address)", err)
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%w: ports below 1024 need the capability CAP_NET_BIND_SERVICE", err)
+	case errors.Is(err, unix.EAFNOSUPPORT):
+		return fmt.Errorf("%w: this kernel has no support for that address family", err)
+	}
+	return err
+}
+
+// sockaddr converts an address. A zone is the name or the number of an interface.
+func sockaddr(a netip.AddrPort) (sa unix.Sockaddr, family int, err error) {
+	addr := a.Addr().Unmap()
+	switch {
+	case addr.Is4():
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: addr.As4()}, unix.AF_INET, nil
+	case !addr.Is6():
+		return nil, 0, errors.New("no address: give an IPv4 or IPv6 address, or a wildcard (0.0.0.0 or [::])")
+	}
+	s := &unix.SockaddrInet6{Port: int(a.Port()), Addr: addr.As16()}
+	switch zone := addr.Zone(); {
+	case zone != "":
+		if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
+			s.ZoneId = uint32(n)
+		} else {
+			i, err := net.InterfaceByName(zone)
+			if err != nil {
+				return nil, 0, fmt.Errorf("zone %q: no such network interface: %w", zone, unix.EADDRNOTAVAIL)
+			}
+			s.ZoneId = uint32(i.Index)
+		}
+	case addr.IsLinkLocalUnicast():
+		return nil, 0, errors.New("a link-local address needs its interface: write it as address%interface")
+	}
+	return s, unix.AF_INET6, nil
+}
+
+// addrPort converts back; link-local addresses get the name of their interface as zone.
+func addrPort(sa unix.Sockaddr) netip.AddrPort {
+	switch s := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(s.Addr), uint16(s.Port))
+	case *unix.SockaddrInet6:
+		a := netip.AddrFrom16(s.Addr)
+		if s.ZoneId != 0 {
+			zone := strconv.Itoa(int(s.ZoneId))
+			if i, err := net.InterfaceByIndex(int(s.ZoneId)); err == nil {
+				zone = i.Name
+			}
+			a = a.WithZone(zone)
+		}
+		return netip.AddrPortFrom(a, uint16(s.Port))
+	}
+	return netip.AddrPort{}
+}
+
+// Addr is the address listened on, with the real port.
+func (l *listener) Addr() fabric.Addr { return l.addr }
+
+// Close stops accepting and returns when accept is not called any more.
+func (l *listener) Close() error {
+	l.once.Do(func() {
+		close(l.closed)
+		l.err = l.file.Close()
+		<-l.done
+		l.t.mu.Lock()
+		delete(l.t.listeners, l)
+		l.t.mu.Unlock()
+	})
+	return l.err
+}
+
+// run accepts until Close. Errors that pass (no descriptors, no memory) make it pause and go on.
+func (l *listener) run() {
+	defer close(l.done)
+	pause := pauseMin
+	for {
+		fd, sa, err := l.next()
+		switch {
+		case err == nil:
+			pause = pauseMin
+			l.serve(fd, sa)
+			continue
+		case l.isClosed():
+			return
+		case errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.EINTR), errors.Is(err, unix.EPROTO):
+			continue // the peer gave up meanwhile
+		}
+		l.t.log.warn("accept failed, trying again", "listener", l.addr, "in", pause, "error", err)
+		select {
+		case <-l.closed:
+			return
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, pauseMax)
+	}
+}
+
+func (l *listener) isClosed() bool {
+	select {
+	case <-l.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// next waits for a connection.
+func (l *listener) next() (fd int, sa unix.Sockaddr, err error) {
+	waitErr := l.raw.Read(func(lfd uintptr) bool {
+		fd, sa, err = unix.Accept4(int(lfd), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		return err != unix.EAGAIN
+	})
+	if waitErr != nil {
+		return -1, nil, waitErr
+	}
+	return fd, sa, err
+}
+
+// serve hands an accepted socket on.
+func (l *listener) serve(fd int, peer unix.Sockaddr) {
+	remote := addrPort(peer)
+	if err := l.t.admit(remote.Addr()); err != nil {
+		_ = unix.Close(fd)
+		l.t.log.warn("connection refused", "from", remote, "listener", l.addr, "error", err)
+		return
+	}
+	c := &conn{t: l.t, fd: fd, accepted: time.Now(), info: fabric.QueueInfo{
+		Transport: nvme.TransportTCP, Remote: remote, PortID: l.portID, QID: -1, CNTLID: nvme.CNTLIDDynamic,
+		MaxDepth: l.t.cfg.MaxDepth, InCapsuleSize: l.t.cfg.InCapsuleSize, MSDBD: 1,
+	}}
+	name, err := unix.Getsockname(fd)
+	if err != nil { // the peer is gone already
+		_ = c.Close()
+		return
+	}
+	c.info.Local = addrPort(name)
+	l.accept(c)
+}
+
+// conn is an accepted connection until a group adopts it.
+type conn struct {
+	t        *Transport
+	fd       int
+	accepted time.Time
+	info     fabric.QueueInfo
+	closed   sync.Once
+}
+
+// Info describes the connection.
+func (c *conn) Info() *fabric.QueueInfo { return &c.info }
+
+// Close closes the socket. Further calls do nothing.
+func (c *conn) Close() error {
+	var err error
+	c.closed.Do(func() {
+		err = unix.Close(c.fd)
+		c.t.leave(c.info.Remote.Addr())
+	})
+	return err
+}

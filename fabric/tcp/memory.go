@@ -1,0 +1,80 @@
+package tcp
+
+import (
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Data memory comes from the reactor's arena. When that is empty, commands wait in the order of their arrival, while capsules
+// go on being taken out of the streams: data that has been asked for, and whose arrival frees memory again, may come behind them.
+// Therefore the last part of the arena is kept for in-capsule data; if even that is used up, the connection is not read until
+// something has been freed.
+
+// wantMemory gives a prepared command memory for its data, now or later.
+func (g *Group) wantMemory(r *request) {
+	q := r.Queue.(*queue)
+	if int64(r.Length) > int64(len(g.cfg.Arena.Region().Bytes())-g.reserve) {
+		r.Status = nvme.DataSGLLengthInvalid | nvme.DNR
+		g.toReady(r)
+		return
+	}
+	if g.waiting.head == nil && g.allocate(r) {
+		q.start(r)
+		return
+	}
+	r.state = requestWaiting
+	r.since = g.loop.Now()
+	g.waiting.push(r)
+	g.startTick()
+}
+
+// allocate attaches Length bytes to the request.
+func (g *Group) allocate(r *request) (ok bool) {
+	if g.cfg.Arena.Available()-int(r.Length) < g.reserve {
+		return false
+	}
+	if r.own, ok = g.cfg.Arena.Alloc(r.own, int(r.Length)); ok {
+		r.Segs = append(r.Segs, r.own...)
+	}
+	return ok
+}
+
+// allocateInCapsule makes r own n bytes for in-capsule data.
+func (q *queue) allocateInCapsule(r *request, n int) (ok bool) {
+	r.own, ok = q.g.cfg.Arena.Alloc(r.own, n)
+	return ok
+}
+
+// stall stops reading until there may be n bytes of memory.
+func (q *queue) stall(n int) {
+	q.stalled = true
+	q.stallNeed = (n + mem.BlockMin - 1) &^ (mem.BlockMin - 1)
+	q.stalledBy = q.now() + q.g.t.cfg.MemoryTimeout.Nanoseconds()
+	q.g.stalled = append(q.g.stalled, q)
+	q.g.startTick()
+}
+
+// retryMemory goes on with what waits for memory, if there is some.
+func (g *Group) retryMemory() int {
+	work := 0
+	for g.waiting.head != nil && g.allocate(g.waiting.head) {
+		r := g.waiting.pop()
+		r.Queue.(*queue).start(r)
+		work++
+	}
+	work += g.execute()
+	for n := len(g.stalled); n > 0 && g.cfg.Arena.Available() >= g.stalled[0].stallNeed; n-- {
+		q := g.stalled[0]
+		g.stalled = append(g.stalled[:0], g.stalled[1:]...)
+		by := q.stalledBy
+		q.stalled, q.stalledBy = false, 0
+		work += q.process(g.rx[:copy(g.rx, q.carry)])
+		if q.stalled {
+			q.stalledBy = by
+		} else {
+			q.drained = false
+			g.heat(q)
+		}
+	}
+	return work
+}

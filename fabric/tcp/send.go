@@ -1,0 +1,240 @@
+package tcp
+
+import (
+	"syscall"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// What waits to be sent is a list of requests, not of bytes: headers are made when they are sent, into a buffer of the group.
+// After a partial send they are made again (they are a function of the request) and the bytes that have left are skipped. So a slow
+// host costs no memory beyond its requests and their data.
+
+// sendKind is what a request on sendq stands for.
+type sendKind uint8
+
+const (
+	sendRaw      sendKind = iota // raw bytes: ICResp, C2HTermReq
+	sendR2T                      // R2T
+	sendResponse                 // CapsuleResp
+	sendData                     // C2HData, then CapsuleResp
+	sendDataOnly                 // C2HData with the success flag, which stands for the CapsuleResp
+)
+
+// enqueue appends r to what is to be sent; wire is the number of its bytes.
+func (q *queue) enqueue(r *request, kind sendKind, wire int) {
+	r.send, r.wire = kind, wire
+	q.queuedBytes += uint64(wire)
+	q.sendq.push(r)
+}
+
+// sendRaw queues bytes that belong to no command.
+func (q *queue) sendRaw(b []byte) {
+	r := &request{ctl: true, raw: append([]byte(nil), b...)}
+	q.enqueue(r, sendRaw, len(r.raw))
+	q.touch()
+}
+
+// respond queues the response to a completed command, with its data if it is a successful read.
+func (q *queue) respond(r *request) {
+	p := &q.params
+	resp := pdu.CapsuleRespSize + p.HeaderDigestSize()
+	if r.Dir != fabric.ControllerToHost || r.Length == 0 || !r.CQE.Status().OK() {
+		q.freeOwn(r)
+		q.enqueue(r, sendResponse, resp)
+		return
+	}
+	data := p.PDO(pdu.DataSize, p.HPDA) + int(r.Length) + p.DataDigestSize()
+	// The success flag says: status 0, result 0, and no SQ head pointer, which must therefore be disabled (TCP section 3.6.2.9;
+	// the handler then reports FFFFh).
+	if r.CQE.SQHD() == noFlowControl && r.CQE.Status() == nvme.Success && r.CQE.Result() == 0 {
+		q.enqueue(r, sendDataOnly, data)
+		return
+	}
+	q.enqueue(r, sendData, data+resp)
+}
+
+// noFlowControl is SQHD when submission queue flow control is disabled (Base section 3.3.1.2.1.2).
+const noFlowControl = 0xFFFF
+
+// flush sends as much as the socket takes and returns the number of requests whose bytes have all left.
+func (q *queue) flush() int {
+	done := 0
+	for q.sendq.head != nil {
+		g := q.g
+		want := q.gather()
+		n, e := sys.Sendmsg(q.fd, g.iov, 0)
+		clear(g.iov)
+		if e != 0 && e != syscall.EAGAIN {
+			q.broken("send", e)
+			return done + 1
+		}
+		done += q.depart(n)
+		if q.blocked = n < want; q.blocked {
+			break
+		}
+	}
+	q.waitSend()
+	return done
+}
+
+// depart counts n bytes that have left.
+func (q *queue) depart(n int) int {
+	done := 0
+	q.sentBytes += uint64(n)
+	q.sent += n
+	for r := q.sendq.head; r != nil && q.sent >= r.wire; r = q.sendq.head {
+		q.sent -= r.wire
+		q.sendq.pop()
+		q.hasLeft(r)
+		done++
+	}
+	return done
+}
+
+// hasLeft goes on with a request whose bytes have all been taken by the kernel, which has copied them.
+func (q *queue) hasLeft(r *request) {
+	switch {
+	case r.ctl:
+	case r.send != sendR2T:
+		q.put(r)
+	case q.state >= queueClosing:
+		q.abandon(r)
+	default:
+		r.state = requestGranted
+		if q.granted++; q.granted == 1 {
+			q.waitProgress()
+		}
+	}
+}
+
+// gather makes Group.iov out of the front of sendq, without the bytes that have left, and returns its length in bytes. Headers
+// that follow each other share a vector.
+func (q *queue) gather() int {
+	s := sender{iov: q.g.iov[:0], heads: q.g.heads[:0], skip: q.sent}
+	for r := q.sendq.head; r != nil && len(s.iov) < iovFull && len(s.heads) < headsFull && s.total < sendMost; r = r.next {
+		switch r.send {
+		case sendRaw:
+			s.data(r.raw)
+		case sendR2T:
+			b := s.head(pdu.R2TSize, q.params.HeaderDigest)
+			(*pdu.R2T)(b).Set(&q.params, r.SQE.CID(), r.ttag, 0, r.Length)
+			s.digest(b)
+		case sendResponse:
+			s.response(q, r)
+		case sendData:
+			if s.read(q, r, pdu.LastPDU) {
+				s.response(q, r)
+			}
+		case sendDataOnly:
+			s.read(q, r, pdu.LastPDU|pdu.Success)
+		}
+		if s.full {
+			break
+		}
+	}
+	s.close()
+	q.g.iov = s.iov
+	return s.total
+}
+
+// sender collects vectors. heads[run:] are headers that are not in a vector yet.
+type sender struct {
+	iov   []sys.Iovec
+	heads []byte
+	run   int
+	skip  int // bytes to leave out
+	total int
+	full  bool // no vector is left in the middle of a PDU
+	hd    bool // the last head has room for a digest
+}
+
+// head makes room for a header of n bytes, and for its digest if one is wanted, and returns the header.
+func (s *sender) head(n int, digest bool) []byte {
+	at := len(s.heads)
+	s.hd = digest
+	if digest {
+		s.heads = s.heads[:at+n+pdu.DigestSize]
+	} else {
+		s.heads = s.heads[:at+n]
+	}
+	return s.heads[at : at+n]
+}
+
+// digest writes the digest of the header that head returned.
+func (s *sender) digest(b []byte) {
+	if s.hd {
+		pdu.PutHeaderDigest(b[:len(b)+pdu.DigestSize], len(b))
+	}
+}
+
+// response adds a CapsuleResp.
+func (s *sender) response(q *queue, r *request) {
+	b := s.head(pdu.CapsuleRespSize, q.params.HeaderDigest)
+	(*pdu.CapsuleResp)(b).Set(&q.params, &r.CQE)
+	s.digest(b)
+}
+
+// read adds a C2HData with all the data of a command. It returns false if the vectors did not suffice.
+func (s *sender) read(q *queue, r *request, flags pdu.Flags) bool {
+	b := s.head(pdu.DataSize, q.params.HeaderDigest)
+	pdo := (*pdu.Data)(b).SetC2H(&q.params, flags, r.SQE.CID(), 0, r.Length)
+	s.digest(b)
+	if pad := pdo - len(b) - q.params.HeaderDigestSize(); pad > 0 {
+		at := len(s.heads)
+		s.heads = s.heads[:at+pad]
+		clear(s.heads[at:])
+	}
+	for i := range r.Segs {
+		if s.data(r.Segs[i].B); s.full {
+			return false
+		}
+	}
+	if q.params.DataDigest {
+		if !r.crcDone {
+			r.crc, r.crcDone = 0, true
+			for i := range r.Segs {
+				r.crc = pdu.CRC(r.crc, r.Segs[i].B)
+			}
+		}
+		at := len(s.heads)
+		s.heads = s.heads[:at+pdu.DigestSize]
+		pdu.PutCRC(s.heads[at:], r.crc)
+	}
+	return true
+}
+
+// data adds b after the headers so far.
+func (s *sender) data(b []byte) {
+	s.close()
+	s.vector(b)
+}
+
+// close puts the headers so far into a vector.
+func (s *sender) close() {
+	if s.run < len(s.heads) {
+		b := s.heads[s.run:]
+		s.run = len(s.heads)
+		s.vector(b)
+	}
+}
+
+// vector adds b but for what is to be skipped. After the last vector nothing more may be added: the rest goes next time.
+func (s *sender) vector(b []byte) {
+	if s.skip >= len(b) {
+		s.skip -= len(b)
+		return
+	}
+	b = b[s.skip:]
+	s.skip = 0
+	if len(s.iov) == cap(s.iov) {
+		s.full = true
+		return
+	}
+	s.iov = s.iov[:len(s.iov)+1]
+	sys.SetIovec(&s.iov[len(s.iov)-1], b)
+	s.total += len(b)
+}

@@ -1,0 +1,114 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/reactor"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// target is a transport with one group on one running reactor.
+type target struct {
+	tb    testing.TB
+	t     *Transport
+	r     *reactor.Reactor
+	g     *Group
+	d     *disk
+	arena *mem.Arena
+	l     fabric.Listener
+	stop  func()
+}
+
+type options struct {
+	cfg   Config
+	lend  bool
+	hold  bool
+	arena int
+	addr  string
+	spin  bool
+}
+
+func serve(tb testing.TB, o options) *target {
+	tb.Helper()
+	if o.cfg.Log == nil {
+		o.cfg.Log = quiet
+	}
+	if o.arena == 0 {
+		o.arena = 16 << 20
+	}
+	if o.addr == "" {
+		o.addr = "127.0.0.1:0"
+	}
+	if err := o.cfg.Validate(); err != nil {
+		tb.Fatal(err)
+	}
+	must := func(err error) {
+		tb.Helper()
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
+	spin := reactor.Config{CPU: -1}
+	if o.spin {
+		spin.Spin = -1
+	}
+	r, err := reactor.New(spin)
+	must(err)
+	arena, err := mem.NewArena("test data", o.arena)
+	must(err)
+	d := newDisk(o.lend)
+	d.hold = o.hold
+	t := New(o.cfg)
+	fg, err := t.NewGroup(fabric.GroupConfig{Loop: r, Handler: d, Arena: arena})
+	must(err)
+	g := fg.(*Group)
+	r.Attach(g)
+	tg := &target{tb: tb, t: t, r: r, g: g, d: d, arena: arena}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	tg.l, err = t.Listen(fabric.Addr{Transport: nvme.TransportTCP, AddrPort: netip.MustParseAddrPort(o.addr)}, 1,
+		func(c fabric.Conn) { _ = g.Adopt(c) })
+	must(err)
+	tg.stop = sync.OnceFunc(func() {
+		must(t.Close())
+		gone := make(chan struct{})
+		r.Post(func() { g.Shutdown(func() { close(gone) }) })
+		for open := true; open; { // what the handler holds comes back
+			tg.do(d.release)
+			select {
+			case <-gone:
+				open = false
+			default:
+			}
+		}
+		tg.do(func() { r.Detach(g) })
+		cancel()
+		must(wait(tb, "the reactor", done))
+		must(errors.Join(g.Close(), r.Close(), arena.Close(), d.data.Unmap()))
+		if n := t.Connections(); n != 0 {
+			tb.Errorf("%d connections are still counted", n)
+		}
+		if o, c := d.opened.Load(), d.closed.Load(); o != c {
+			tb.Errorf("%d sessions opened, %d closed", o, c)
+		}
+	})
+	tb.Cleanup(tg.stop)
+	return tg
+}
+
+// do runs fn on the reactor and waits for it.
+func (tg *target) do(fn func()) {
+	tg.tb.Helper()
+	done := make(chan struct{})
+	tg.r.Post(func() { fn(); close(done) })
+	wait(tg.tb, "a posted function", done)
+}
+
+func (tg *target) addr() string { return tg.l.Addr().AddrPort.String() }
