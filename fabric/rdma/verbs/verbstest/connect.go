@@ -99,7 +99,6 @@ func (d *device) recvREQ(from *cmID) {
 	id := l.cm.newID()
 	id.dev, id.local, id.remote, id.peer, id.parent = d, from.remote, from.local, from, l
 	from.peer = id
-	id.ctx = l.ctx // librdmacm hands the listener's context down
 	id.set(idReqRcvd)
 	l.pending++
 	p := from.request

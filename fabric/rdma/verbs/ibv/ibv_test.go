@@ -1,0 +1,254 @@
+//go:build cgo
+
+package ibv
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+)
+
+// total is what the stub's driver sums up.
+func total(wrs []verbs.SendWR, sges []verbs.SGE) (sum uint64) {
+	for _, w := range wrs {
+		sum += w.WRID + uint64(w.Opcode) + uint64(w.Flags) + w.RemoteAddr + uint64(w.RKey) + uint64(w.InvalidateRKey)
+		sum += totalSGE(sges[w.FirstSGE:][:w.NumSGE])
+	}
+	return sum
+}
+
+func totalSGE(sges []verbs.SGE) (sum uint64) {
+	for _, g := range sges {
+		sum += g.Addr + uint64(g.Length) + uint64(g.LKey)
+	}
+	return sum
+}
+
+func sendBatch(n int) ([]verbs.SendWR, []verbs.SGE) {
+	wrs, sges := make([]verbs.SendWR, n), make([]verbs.SGE, 2*n)
+	for i := range wrs {
+		x := uint64(i + 1)
+		wrs[i] = verbs.SendWR{WRID: x << 32, RemoteAddr: x << 20, Opcode: verbs.WRRDMARead, Flags: verbs.SendSignaled,
+			FirstSGE: uint32(2 * i), NumSGE: uint32(i % 3), RKey: uint32(7 * x), InvalidateRKey: uint32(3 * x)}
+		sges[2*i] = verbs.SGE{Addr: x << 40, Length: uint32(11 * x), LKey: uint32(13 * x)}
+		sges[2*i+1] = verbs.SGE{Addr: x << 41, Length: uint32(17 * x), LKey: uint32(19 * x)}
+	}
+	return wrs, sges
+}
+
+func recvBatch(n int) []verbs.RecvWR {
+	wrs := make([]verbs.RecvWR, n)
+	for i := range wrs {
+		x := uint64(i + 1)
+		wrs[i] = verbs.RecvWR{WRID: x << 32, NumSGE: x % 3,
+			SGE: [2]verbs.SGE{{Addr: x << 40, Length: uint32(x), LKey: uint32(3 * x)}, {Addr: x << 41, Length: uint32(5 * x)}}}
+	}
+	return wrs
+}
+
+func TestPost(t *testing.T) {
+	s := newStub()
+	defer s.free()
+	// One chain, several chains, and queues that fill at every place of a chain.
+	for _, n := range []int{0, 1, 2, 63, 64, 65, 200} {
+		for _, room := range []int{0, 1, 63, 64, 65, 199, 1000} {
+			want := min(n, room)
+			var wantErr error
+			if room < n {
+				wantErr = unix.ENOMEM
+			}
+			check := func(call string, got int, err error, wantSum uint64) {
+				t.Helper()
+				posted, sum := s.seen()
+				if got != want || posted != want || sum != wantSum || !errors.Is(err, wantErr) {
+					t.Errorf("%s of %d with room for %d: %d, %v, driver saw %d, sum %#x; want %d, %v, sum %#x",
+						call, n, room, got, err, posted, sum, want, wantErr, wantSum)
+				}
+			}
+			wrs, sges := sendBatch(n)
+			s.room(room)
+			got, err := s.qp().PostSend(wrs, sges)
+			check("PostSend", got, err, total(wrs[:want], sges))
+
+			recvs := recvBatch(n)
+			var sum uint64
+			for _, w := range recvs[:want] {
+				sum += w.WRID + totalSGE(w.SGE[:w.NumSGE])
+			}
+			s.room(room)
+			got, err = s.qp().PostRecv(recvs)
+			check("PostRecv", got, err, sum)
+			s.room(room)
+			got, err = s.srq().PostRecv(recvs)
+			check("SRQ.PostRecv", got, err, sum)
+		}
+	}
+}
+
+// TestPostBounds posts work requests that name elements beyond the array.
+func TestPostBounds(t *testing.T) {
+	s := newStub()
+	defer s.free()
+	s.room(10)
+	for _, w := range []verbs.SendWR{{FirstSGE: 2, NumSGE: 1}, {FirstSGE: 1, NumSGE: 2}, {FirstSGE: 1<<32 - 1, NumSGE: 1}, {NumSGE: 1<<32 - 1}} {
+		if n, err := s.qp().PostSend([]verbs.SendWR{w}, make([]verbs.SGE, 2)); n != 0 || !errors.Is(err, unix.EINVAL) {
+			t.Errorf("PostSend(%+v): %d, %v, want EINVAL", w, n, err)
+		}
+	}
+	if n, err := s.qp().PostRecv([]verbs.RecvWR{{NumSGE: 3}}); n != 0 || !errors.Is(err, unix.EINVAL) {
+		t.Errorf("PostRecv of 3 elements: %d, %v, want EINVAL", n, err)
+	}
+	if n, _ := s.seen(); n != 0 {
+		t.Errorf("the driver got %d", n)
+	}
+}
+
+func TestPoll(t *testing.T) {
+	s := newStub()
+	defer s.free()
+	for _, have := range []int{0, 1, 63, 64, 65, 200} {
+		for _, size := range []int{0, 1, 64, 65, 256} {
+			s.complete(have)
+			wcs := make([]verbs.WC, size+1)
+			n, err := s.cq().Poll(wcs[:size])
+			if want := min(have, size); n != want || err != nil {
+				t.Fatalf("Poll of %d with %d: %d, %v", size, have, n, err)
+			}
+			for i, wc := range wcs {
+				want := verbs.WC{}
+				if i < n {
+					want = verbs.WC{WRID: uint64(have - i), Status: verbs.WCLocLenErr, Opcode: verbs.WCRecv, VendorErr: 3, ByteLen: 4,
+						InvalidatedRKey: 5, QPNum: 6, Flags: verbs.WCWithInv}
+				}
+				if wc != want {
+					t.Fatalf("completion %d: %+v, want %+v", i, wc, want)
+				}
+			}
+		}
+	}
+	s.complete(-1)
+	if n, err := s.cq().Poll(make([]verbs.WC, 4)); n != 0 || err == nil {
+		t.Fatalf("Poll of a dead queue: %d, %v", n, err)
+	}
+}
+
+func TestDataPathAllocations(t *testing.T) {
+	s := newStub()
+	defer s.free()
+	q, c, r := s.qp(), s.cq(), s.srq()
+	if n := testing.AllocsPerRun(100, func() {
+		var wcs [32]verbs.WC // on the stack: passing it to C must not make it escape
+		var wrs [32]verbs.SendWR
+		var recvs [32]verbs.RecvWR
+		var sges [32]verbs.SGE
+		s.room(96)
+		s.complete(32)
+		sent, _ := q.PostSend(wrs[:], sges[:])
+		received, _ := q.PostRecv(recvs[:])
+		shared, _ := r.PostRecv(recvs[:])
+		polled, _ := c.Poll(wcs[:])
+		if err := c.ReqNotify(); err != nil || sent+received+shared+polled != 4*32 {
+			t.Error(sent, received, shared, polled, err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkPollEmpty(b *testing.B) {
+	s := newStub()
+	defer s.free()
+	c := s.cq()
+	wcs := make([]verbs.WC, 32)
+	for b.Loop() {
+		_, _ = c.Poll(wcs)
+	}
+}
+
+func BenchmarkPoll32(b *testing.B) {
+	s := newStub()
+	defer s.free()
+	c := s.cq()
+	wcs := make([]verbs.WC, 32)
+	for b.Loop() {
+		s.complete(32)
+		_, _ = c.Poll(wcs)
+	}
+}
+
+func BenchmarkPostSend1(b *testing.B)  { benchmarkPostSend(b, 1) }
+func BenchmarkPostSend32(b *testing.B) { benchmarkPostSend(b, 32) }
+
+func benchmarkPostSend(b *testing.B, n int) {
+	s := newStub()
+	defer s.free()
+	q := s.qp()
+	wrs, sges := sendBatch(n)
+	s.room(1 << 40)
+	for b.Loop() {
+		_, _ = q.PostSend(wrs, sges)
+	}
+}
+
+func BenchmarkPostRecv32(b *testing.B) {
+	s := newStub()
+	defer s.free()
+	q := s.qp()
+	wrs := recvBatch(32)
+	s.room(1 << 40)
+	for b.Loop() {
+		_, _ = q.PostRecv(wrs)
+	}
+}
+
+func TestAddr(t *testing.T) {
+	for _, c := range []struct{ in, want string }{
+		{"192.0.2.1:4420", "192.0.2.1:4420"},
+		{"0.0.0.0:1", "0.0.0.0:1"},
+		{"[::]:65535", "[::]:65535"},
+		{"[2001:db8::1]:0", "[2001:db8::1]:0"},
+		{"[::ffff:192.0.2.1]:5", "192.0.2.1:5"},
+		{"[fe80::1%lo]:4420", "[fe80::1%lo]:4420"},
+		{"[fe80::1%1]:4420", "[fe80::1%lo]:4420"},
+		{"[fe80::1%99999]:1", "[fe80::1%99999]:1"},
+	} {
+		a, err := toC(netip.MustParseAddrPort(c.in))
+		if err != nil {
+			t.Fatalf("%s: %v", c.in, err)
+		}
+		if got := fromC(&a); got.String() != c.want {
+			t.Errorf("%s became %v, want %s", c.in, got, c.want)
+		}
+	}
+	if a, err := toC(netip.AddrPort{}); err != nil || a.valid != 0 || fromC(&a).IsValid() {
+		t.Errorf("no address became %v, %v", fromC(&a), err)
+	}
+	if _, err := toC(netip.MustParseAddrPort("[fe80::1%nosuchif0]:1")); !errors.Is(err, unix.ENODEV) || !strings.Contains(err.Error(), "nosuchif0") {
+		t.Errorf("address with an unknown interface: %v", err)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	err := fail("ibv_reg_mr", unix.ENOMEM, "of %d bytes on %s", 4096, "rxe0")
+	if !errors.Is(err, unix.ENOMEM) || errors.Is(err, verbs.ErrNoDevice) {
+		t.Errorf("%v is not ENOMEM alone", err)
+	}
+	if want := "ibv_reg_mr of 4096 bytes on rxe0: cannot allocate memory (the limit on locked memory"; !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("error %q, want %q...", err, want)
+	}
+	err = noDevice(fail("rdma_bind_addr", unix.EADDRNOTAVAIL, "10.0.0.1:4420"), unix.ENODEV, unix.EADDRNOTAVAIL)
+	if !errors.Is(err, unix.EADDRNOTAVAIL) || !errors.Is(err, verbs.ErrNoDevice) || !strings.Contains(err.Error(), "no RDMA device") {
+		t.Errorf("%v is not EADDRNOTAVAIL and ErrNoDevice", err)
+	}
+	if err := noDevice(fail("rdma_bind_addr", unix.EADDRINUSE, ""), unix.ENODEV); errors.Is(err, verbs.ErrNoDevice) {
+		t.Errorf("%v is ErrNoDevice", err)
+	}
+	if err := fail("rdma_listen", 0, ""); err != nil {
+		t.Errorf("errno 0 is an error: %v", err)
+	}
+}

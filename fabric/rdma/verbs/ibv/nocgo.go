@@ -1,0 +1,14 @@
+//go:build !cgo
+
+// Package ibv binds verbs to rdma-core. This program is built without cgo, so there is no RDMA in it.
+package ibv
+
+import "github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+
+type provider struct{}
+
+// New returns a provider whose calls all fail with verbs.ErrNotBuilt.
+func New() verbs.Provider { return provider{} }
+
+func (provider) Devices() ([]verbs.DeviceAttr, error) { return nil, verbs.ErrNotBuilt }
+func (provider) NewCM() (verbs.CM, error)             { return nil, verbs.ErrNotBuilt }

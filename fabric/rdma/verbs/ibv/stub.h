@@ -1,0 +1,22 @@
+// A queue pair and a completion queue whose driver does nothing, for measuring the binding.
+#ifndef NVMF_IBV_STUB_H
+#define NVMF_IBV_STUB_H
+
+#include <infiniband/verbs.h>
+
+struct vb_stub {
+	struct ibv_context ctx;
+	struct ibv_qp qp;
+	struct ibv_srq srq;
+	struct ibv_cq cq;
+	// What the driver saw of the last call: the sum of all it was given, to be compared.
+	uint64_t posted, sum;
+	// Posting fails with ENOMEM after so many.
+	uint64_t room;
+	// Completions that polling returns.
+	int completions;
+};
+
+struct vb_stub *vb_stub_new(void);
+
+#endif
