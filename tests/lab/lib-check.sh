@@ -16,7 +16,7 @@ klog_has() { dmesg | sed "1,/$KLOG_MARK/d" | grep -Eq "$1"; }
 # leak_mark, leak_check: what the target held then, it holds now. RSS may grow by $1 KiB, threads and descriptors by none.
 held() {
   local k
-  echo "fds $(target_fds)"
+  echo "fds $(target_fds)"; echo "controllers $(target_controllers)"
   for k in qp cm_id mr pd cq; do echo "$k $(rdma_count $k)"; done
 }
 leak_mark() { HELD=$(held) HELD_RSS=$(target_rss); say "the target holds: $(tr '\n' ' ' <<<"$HELD") RSS $HELD_RSS KiB"; }

@@ -102,14 +102,15 @@ nvmet_restart() { local p; for p in /sys/kernel/config/nvmet/ports/*; do ln -s "
 nvmet_kill() { rm /sys/kernel/config/nvmet/ports/*/subsystems/"$NQN"; }
 nvmet_stop() { nvmet_kill; }
 
-# What the target holds; nothing is known of the kernel's.
+# What the target holds, as far as it can be seen.
 target_fds() { [ "$TARGET" = nvmet ] || find "/proc/$TPID/fd" -mindepth 1 | wc -l; }
 target_rss() { [ "$TARGET" = nvmet ] || awk '/^VmRSS/{print $2}' "/proc/$TPID/status"; }
 target_threads() { [ "$TARGET" = nvmet ] || awk '/^Threads/{print $2}' "/proc/$TPID/status"; }
 target_cpu() { [ "$TARGET" = nvmet ] || awk '{sub(/.*\) /, ""); print $12 + $13}' "/proc/$TPID/stat"; } # ticks of 10 ms
-# rdma_count KIND: the device's objects of that kind (qp, cm_id, mr, pd, cq); those of the target alone where it has a process.
+target_controllers() { [ "$TARGET" = ours ] || find /sys/kernel/debug/nvmet -maxdepth 2 -name 'ctrl*' | wc -l; }
+# rdma_count KIND: the objects of that kind (qp, cm_id, mr, pd, cq) which the target has: its process, or on its device the kernel.
 rdma_count() {
   local lines
   lines=$(rdma resource show "$1" 2>/dev/null) || true
-  if [ "$TARGET" = nvmet ]; then grep -c . <<<"$lines" || true; else grep -c "pid $TPID " <<<"$lines" || true; fi
+  if [ "$TARGET" = nvmet ]; then grep -cE "link target0|dev target0| target0/" <<<"$lines" || true; else grep -c "pid $TPID " <<<"$lines" || true; fi
 }

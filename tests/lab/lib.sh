@@ -2,7 +2,9 @@
 #   TRANSPORT   rxe, siw or tcp, with a 6 at the end for IPv6 (rxe6)
 #   TARGET      ours (default) or nvmet: the kernel's own target, which tells whether a failure is the target's
 #   TARGET_BIN  the nvmf-target binary
-#   TOPOLOGY    two: the target has a network namespace of its own at the other end of a veth; loop: one namespace for both
+#   TOPOLOGY    two:  the target has a network namespace of its own at the other end of a veth, as in life
+#               wire: one namespace, with routes that send what host and target say to each other over the veth; for kernel targets
+#               loop: one namespace, nothing in between
 set -euE
 trap 'echo "FAIL: exit code $? of: $BASH_COMMAND (${BASH_SOURCE[0]##*/}:$LINENO)" >&2' ERR
 : "${TRANSPORT:=rxe}" "${TARGET:=ours}" "${TARGET_BIN:=}" "${LAB_DIR:?}" "${LAB_VM:?}"
@@ -18,7 +20,7 @@ case $LINK in rxe | siw) TRTYPE=rdma ;; tcp) TRTYPE=tcp ;; *) echo "unknown tran
 case $FAMILY in 4) ADDR=10.0.0.1 HOSTADDR=10.0.0.2 PREFIX=24 ;; 6) ADDR=fd00::1 HOSTADDR=fd00::2 PREFIX=64 ;; esac
 # Both kernel sides of RDMA live in the first network namespace, and soft RoCE knows only that one before Linux 7.
 if [ -z "${TOPOLOGY:-}" ]; then
-  case $TARGET-$(uname -r) in nvmet-* | *-[1-6].*) TOPOLOGY=loop ;; *) TOPOLOGY=two ;; esac
+  case $TARGET-$(uname -r) in nvmet-* | *-[1-6].*) TOPOLOGY=wire ;; *) TOPOLOGY=two ;; esac
 fi
 
 . "$LAB_DIR/lib-target.sh"
@@ -47,18 +49,30 @@ lab_up() {
   ip link add veth0 type veth peer name veth1
   if [ $TOPOLOGY = two ]; then
     ip netns add target; ip link set veth0 netns target; on_target ip link set lo up
-    ip link set veth1 mtu 4200 up; ip addr add $HOSTADDR/$PREFIX dev veth1 $(dad)
-  else
-    ip link set veth1 mtu 4200 up
   fi
-  on_target ip link set veth0 mtu 4200 up
+  on_target ip link set veth0 mtu 4200 up; ip link set veth1 mtu 4200 up
   on_target ip addr add $ADDR/$PREFIX dev veth0 $(dad)
+  [ $TOPOLOGY = loop ] || ip addr add $HOSTADDR/$PREFIX dev veth1 $(dad)
+  [ $TOPOLOGY != wire ] || wire_routes
   if [ $TRTYPE = rdma ]; then
     rdma_link target0 veth0 on_target
     [ $TOPOLOGY = loop ] || rdma_link host0 veth1 ""
   fi
   [ $TOPOLOGY = loop ] || wait_for 10 reachable
   klog_mark
+}
+# What is sent to the other end's address leaves by the veth, although both addresses are local; what arrives is local.
+wire_routes() {
+  local f ip="ip -$FAMILY" pair to dev from n=1
+  for f in /proc/sys/net/ipv4/conf/{all,veth0,veth1}; do echo 1 >$f/accept_local; echo 0 >$f/rp_filter; done
+  $ip rule add pref 100 lookup local; $ip rule del pref 0
+  for pair in "$ADDR veth1 $HOSTADDR" "$HOSTADDR veth0 $ADDR"; do
+    read -r to dev from <<<"$pair"
+    $ip route add $to dev $dev src $from table $n
+    $ip rule add pref 1$n iif lo to $to lookup $n
+    $ip rule add pref 2$n oif $dev to $to lookup $n
+    n=$((n + 1))
+  done
 }
 reachable() { ping -c1 -W1 -q $ADDR >/dev/null 2>&1; }
 dad() { [ $FAMILY = 4 ] || echo nodad; }

@@ -5,12 +5,8 @@
 need tcpdump tshark
 NAMESPACES=(1:ram:64MiB)
 lab_up; target_start
-case $TOPOLOGY-$LINK in
-  two-*) port=veth1 ;;
-  loop-rxe) skip "soft RoCE with itself uses no network interface: nothing to capture" ;;
-  loop-*) port=lo ;;
-esac
-tcpdump -i $port -U -s 0 -B 16384 -w /run/capture.pcap 2>/run/tcpdump.log & dump=$!
+[ "$TOPOLOGY" != loop ] || skip "no network between host and target: nothing to capture"
+tcpdump -i veth1 -U -s 0 -B 16384 -w /run/capture.pcap 2>/run/tcpdump.log & dump=$!
 wait_for 10 grep -q listening /run/tcpdump.log
 discover >/dev/null
 case $LINK in tcp) options="--hdr-digest --data-digest" ;; *) options='' ;; esac
@@ -27,25 +23,23 @@ grep -E 'captured|dropped' /run/tcpdump.log
 grep -q '^0 packets dropped by kernel' /run/tcpdump.log || fail "tcpdump lost packets"
 cp /run/capture.pcap $OUT/capture.pcap
 
-decode() { tshark -n -r /run/capture.pcap -d tcp.port==$PORT,$1 "${@:2}" 2>/run/tshark.log; }
+# Two registered ports would hide iWARP: it is found by its first frame, before the port is looked at.
 case $LINK in
-  tcp) as=nvme-tcp; layer=nvme-tcp ;;
-  siw) as=iwarp_mpa; layer=iwarp-ddp-rdmap ;;
-  rxe) as=nvme-tcp; layer=infiniband ;;
+  tcp) layer=nvme-tcp options="-d tcp.port==$PORT,nvme-tcp" ;;
+  siw) layer=iwarp_ddp_rdmap options="-o tcp.try_heuristic_first:TRUE --disable-protocol nvme-tcp" ;;
+  rxe) layer=nvme-rdma options='' ;;
 esac
-decode $as -q -z io,phs | grep -E 'frames'
-bad=$(decode $as -Y '_ws.malformed || _ws.short' | head -n 5)
-[ -z "$bad" ] || fail "malformed frames:
+# shellcheck disable=SC2086  # options
+decode() { tshark -n -r /run/capture.pcap $options "$@" 2>/run/tshark.log; }
+none() { # WHAT FILTER
+  local bad
+  bad=$(decode -Y "$2" | head -n 5)
+  [ -z "$bad" ] || fail "$1:
 $bad"
-count=$(decode $as -Y "$layer" | wc -l)
+}
+decode -q -z io,phs | grep frames
+none "malformed frames" '_ws.malformed || _ws.short'
+[ $LINK != tcp ] || none "wrong digests" 'nvme-tcp.hdgst.status == 0 || nvme-tcp.ddgst.status == 0'
+count=$(decode -Y "$layer" | wc -l)
 [ "$count" -gt 100 ] || fail "only $count frames decoded as $layer"
-case $LINK in
-  tcp)
-    bad=$(decode $as -Y 'nvme-tcp.hdgst.status == 0 || nvme-tcp.ddgst.status == 0' | head -n 5)
-    [ -z "$bad" ] || fail "wrong digests:
-$bad" ;;
-  rxe)
-    count=$(decode $as -Y nvme-rdma | wc -l)
-    [ "$count" -gt 50 ] || fail "only $count frames decoded as NVMe over RDMA" ;;
-esac
-say "$count frames decoded, none malformed"
+say "$count frames decoded as $layer, none malformed"
