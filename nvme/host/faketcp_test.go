@@ -23,22 +23,19 @@ type fakeTCP struct {
 	success          bool   // use the success flag if it may
 	cpda             uint8
 
+	core *fakeCore
 	mu   sync.Mutex
-	disk [4 << 20]byte
 	cons []net.Conn
-	cc   nvme.CC
 
 	// evil, if set, sees every command and answers it itself if it returns true.
 	evil func(c *fakeConn, sqe *nvme.SQE) bool
 }
 
 type fakeConn struct {
-	f      *fakeTCP
-	c      net.Conn
-	p      pdu.Params
-	size   uint32
-	sqhd   uint16
-	noFlow bool
+	f *fakeTCP
+	c net.Conn
+	p pdu.Params
+	fakeQueue
 	writes map[uint16]*fakeWrite // by CID
 }
 
@@ -55,7 +52,7 @@ func newFakeTCP(t *testing.T, configure ...func(*fakeTCP)) *fakeTCP {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fakeTCP{ln: ln, addr: netip.MustParseAddrPort(ln.Addr().String()), maxH2C: 8192, r2t: 16384, c2h: 12288}
+	f := &fakeTCP{ln: ln, addr: netip.MustParseAddrPort(ln.Addr().String()), maxH2C: 8192, r2t: 16384, c2h: 12288, core: new(fakeCore)}
 	for _, fn := range configure {
 		fn(f)
 	}
@@ -146,98 +143,16 @@ func (c *fakeConn) serve() error {
 }
 
 func (c *fakeConn) command(sqe *nvme.SQE, data []byte) error {
-	if c.size == 0 {
-		c.size = 2
-	}
-	c.sqhd = uint16((uint32(c.sqhd) + 1) % c.size)
+	c.fetched()
 	if c.f.evil != nil && c.f.evil(c, sqe) {
 		return nil
 	}
-	if sqe.Opcode() == nvme.FabricsOpcode {
-		return c.fabrics(sqe, data)
-	}
-	cid := sqe.CID()
-	switch {
-	case c.size == 33: // the admin queue of these tests
-		return c.adminCommand(sqe)
-	case sqe.Opcode() == nvme.NVMRead:
-		c.f.mu.Lock()
-		b := append([]byte(nil), c.f.disk[sqe.SLBA()*512:][:sqe.SGL1().Length()]...)
-		c.f.mu.Unlock()
-		return c.sendData(cid, b)
-	case sqe.Opcode() == nvme.NVMWrite && sqe.SGL1().Type() == nvme.SGLTransportDataBlock:
+	if sqe.Opcode() == nvme.NVMWrite && sqe.SGL1().Type() == nvme.SGLTransportDataBlock {
 		w := &fakeWrite{sqe: *sqe, data: make([]byte, sqe.SGL1().Length())}
-		c.writes[cid] = w
+		c.writes[sqe.CID()] = w
 		return c.askData(w)
-	case sqe.Opcode() == nvme.NVMWrite:
-		c.store(sqe, data)
-		return c.respond(cid, 0, 0)
-	case sqe.Opcode() == nvme.NVMFlush, sqe.Opcode() == nvme.NVMDatasetManagement:
-		return c.respond(cid, 0, 0)
 	}
-	return c.respond(cid, 0, nvme.InvalidOpcode|nvme.DNR)
-}
-
-func (c *fakeConn) fabrics(sqe *nvme.SQE, data []byte) error {
-	p := sqe.Property()
-	switch sqe.FabricsType() {
-	case nvme.FabricsConnect:
-		c.size = uint32(sqe.Connect().SQSIZE()) + 1
-		c.noFlow = sqe.Connect().CATTR()&nvme.CATTRNoFlowControl != 0
-		if d, _ := nvme.ParseConnectData(data); string(d.SUBNQN[:4]) == "nqn.bad"[:4] && d.SUBNQN[4] == 'b' {
-			return c.respond(sqe.CID(), uint64(nvme.InvalidInData(256)), nvme.ConnectInvalidParameters|nvme.DNR)
-		}
-		return c.respond(sqe.CID(), 7, 0)
-	case nvme.FabricsPropertySet:
-		c.f.mu.Lock()
-		c.f.cc = nvme.CC(p.Value())
-		c.f.mu.Unlock()
-		return c.respond(sqe.CID(), 0, 0)
-	}
-	v := uint64(0)
-	switch p.Offset() {
-	case nvme.PropertyCAP:
-		v = uint64(nvme.MakeCAP(128, 4, nvme.CAPCSSNVM))
-	case nvme.PropertyVS:
-		v = uint64(nvme.Version14)
-	case nvme.PropertyCSTS:
-		c.f.mu.Lock()
-		if c.f.cc.EN() {
-			v = uint64(nvme.CSTSReady)
-		}
-		if c.f.cc.SHN() != 0 {
-			v = uint64(nvme.CSTSReady | nvme.CSTSShutdownComplete)
-		}
-		c.f.mu.Unlock()
-	}
-	return c.respond(sqe.CID(), v, 0)
-}
-
-func (c *fakeConn) adminCommand(sqe *nvme.SQE) error {
-	cid := sqe.CID()
-	switch sqe.Opcode() {
-	case nvme.AdminKeepAlive:
-		return c.respond(cid, 0, 0)
-	case nvme.AdminSetFeatures:
-		return c.respond(cid, uint64(nvme.MakeNumberOfQueues(3)), 0)
-	case nvme.AdminAsyncEventReq:
-		return nil
-	case nvme.AdminIdentify:
-		id := nvme.IdentifyController{CNTLID: 7, KAS: 10, IOCCSZ: 68, IORCSZ: 1, SGLS: nvme.SGLSSupported, MDTS: 8, NN: 1}
-		switch sqe.Identify().CNS() {
-		case nvme.CNSController:
-			return c.sendData(cid, id.Append(nil))
-		case nvme.CNSActiveNamespaces:
-			return c.sendData(cid, nvme.AppendNamespaceList(nil, []uint32{1}))
-		}
-	}
-	return c.respond(cid, 0, nvme.InvalidField|nvme.DNR)
-}
-
-func (c *fakeConn) store(sqe *nvme.SQE, data []byte) {
-	c.f.mu.Lock()
-	copy(c.f.disk[sqe.SLBA()*512:], data)
-	c.f.mu.Unlock()
+	return c.f.core.command(c, &c.fakeQueue, sqe, data)
 }
 
 // sendData sends C2HData and the response.
@@ -301,7 +216,7 @@ func (c *fakeConn) takeData(d *pdu.Data, data []byte) error {
 	switch {
 	case w.got == uint32(len(w.data)):
 		delete(c.writes, d.CCCID())
-		c.store(&w.sqe, w.data)
+		c.f.core.store(&w.sqe, w.data)
 		return c.respond(d.CCCID(), 0, 0)
 	case w.got == w.end:
 		return c.askData(w)
@@ -310,12 +225,7 @@ func (c *fakeConn) takeData(d *pdu.Data, data []byte) error {
 }
 
 func (c *fakeConn) respond(cid uint16, result uint64, st nvme.Status) error {
-	var cqe nvme.CQE
-	sqhd := c.sqhd
-	if c.noFlow {
-		sqhd = 0xFFFF
-	}
-	cqe.Fill(result, sqhd, cid, st)
+	cqe := c.cqe(cid, result, st)
 	return c.write(c.respPDU(&cqe))
 }
 

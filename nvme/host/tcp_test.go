@@ -361,7 +361,7 @@ func TestTCPZeroAllocation(t *testing.T) {
 	old := l.fd
 	l.fd = a
 	t.Cleanup(func() { l.fd = old })
-	fc := &fakeConn{p: l.p, size: 16, f: f}
+	fc := &fakeConn{p: l.p, f: f}
 	drain := make([]byte, 8192)
 	answer := make([]byte, 0, 8192)
 	round := func() {
