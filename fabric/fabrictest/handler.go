@@ -1,0 +1,188 @@
+package fabrictest
+
+import (
+	"errors"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Answer is what the scripted handler does with a command.
+type Answer struct {
+	// Dir and Length are Prepare's answer; Status refuses the command.
+	Dir    fabric.Direction
+	Length uint32
+	Status nvme.Status
+	// Lend attaches this memory in Prepare.
+	Lend []mem.Segment
+	// Data is what a read returns, cut or zero-padded to Length.
+	Data []byte
+	// Result is DW0 and DW1 of the CQE, Final its status.
+	Result uint64
+	Final  nvme.Status
+	// Hold keeps the command until Finish is called.
+	Hold bool
+	// Depth, if not 0, is given to Queue.SetDepth before completion, as a Connect does.
+	Depth int
+}
+
+// Handler is a scripted controller: a fake for the tests of transports. Its methods belong to the reactor, as those of every handler.
+type Handler struct {
+	// Script answers each command; nil accepts everything without data.
+	Script func(r *fabric.Request) Answer
+	// Written is called with the data of every command to the controller.
+	Written func(r *fabric.Request, data []byte)
+	// RefuseOpen makes Open fail.
+	RefuseOpen bool
+
+	// What has happened so far.
+	Opened, Closed, Abandoned, Released, Completed int
+
+	sessions map[*scripted]struct{}
+}
+
+type scripted struct {
+	q       fabric.Queue
+	answers map[*fabric.Request]Answer
+	held    []*fabric.Request
+	heads   uint16
+}
+
+var errRefused = errors.New("fabrictest: the script refuses the queue")
+
+// Open implements fabric.Handler.
+func (h *Handler) Open(q fabric.Queue) (fabric.Session, error) {
+	if h.RefuseOpen {
+		return nil, errRefused
+	}
+	if h.sessions == nil {
+		h.sessions = make(map[*scripted]struct{})
+	}
+	h.Opened++
+	s := &scripted{q: q, answers: make(map[*fabric.Request]Answer)}
+	h.sessions[s] = struct{}{}
+	return s, nil
+}
+
+// Prepare implements fabric.Handler.
+func (h *Handler) Prepare(reqs []*fabric.Request) {
+	for _, r := range reqs {
+		if !r.Status.OK() {
+			continue
+		}
+		var a Answer
+		if h.Script != nil {
+			a = h.Script(r)
+		}
+		r.Session.(*scripted).answers[r] = a
+		if r.Status = a.Status; !r.Status.OK() {
+			continue
+		}
+		r.Dir, r.Length = a.Dir, a.Length
+		if len(a.Lend) > 0 {
+			r.Segs, r.Lent = append(r.Segs, a.Lend...), true
+		}
+	}
+}
+
+// Execute implements fabric.Handler.
+func (h *Handler) Execute(reqs []*fabric.Request) {
+	for _, r := range reqs {
+		s := r.Session.(*scripted)
+		a := s.answers[r]
+		if r.Status.OK() && r.Dir == fabric.HostToController && h.Written != nil {
+			h.Written(r, gather(r.Segs))
+		}
+		if r.Status.OK() && a.Hold {
+			s.held = append(s.held, r)
+			continue
+		}
+		h.complete(s, r)
+	}
+}
+
+// Finish completes every held command of every queue.
+func (h *Handler) Finish() {
+	for s := range h.sessions {
+		held := s.held
+		s.held = nil
+		for _, r := range held {
+			h.complete(s, r)
+		}
+	}
+}
+
+// Held is the number of commands that wait for Finish.
+func (h *Handler) Held() int {
+	n := 0
+	for s := range h.sessions {
+		n += len(s.held)
+	}
+	return n
+}
+
+// Disconnect ends every queue.
+func (h *Handler) Disconnect(why error) {
+	for s := range h.sessions {
+		s.q.Disconnect(why)
+	}
+}
+
+func (h *Handler) complete(s *scripted, r *fabric.Request) {
+	a := s.answers[r]
+	delete(s.answers, r)
+	status := r.Status
+	if status.OK() {
+		status = a.Final
+		if r.Dir == fabric.ControllerToHost && !r.Lent {
+			scatter(r.Segs, a.Data)
+		}
+		if a.Depth > 0 {
+			if err := s.q.SetDepth(a.Depth); err != nil {
+				status = nvme.ConnectControllerBusy
+			}
+		}
+	}
+	s.heads++
+	r.CQE.Fill(a.Result, s.heads, r.SQE.CID(), status)
+	h.Completed++
+	s.q.Complete([]*fabric.Request{r})
+}
+
+// Abandon implements fabric.Handler.
+func (h *Handler) Abandon(r *fabric.Request) {
+	h.Abandoned++
+	delete(r.Session.(*scripted).answers, r)
+}
+
+// Release implements fabric.Handler.
+func (h *Handler) Release(*fabric.Request) { h.Released++ }
+
+// Close implements fabric.Handler: held commands come back at once.
+func (h *Handler) Close(fs fabric.Session) {
+	s := fs.(*scripted)
+	h.Closed++
+	delete(h.sessions, s)
+	held := s.held
+	s.held = nil
+	for _, r := range held {
+		h.complete(s, r)
+	}
+}
+
+func gather(segs []mem.Segment) []byte {
+	b := make([]byte, 0, mem.Length(segs))
+	for _, s := range segs {
+		b = append(b, s.B...)
+	}
+	return b
+}
+
+func scatter(segs []mem.Segment, data []byte) {
+	for _, s := range segs {
+		n := copy(s.B, data)
+		data = data[n:]
+		clear(s.B[n:])
+	}
+}

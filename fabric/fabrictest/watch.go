@@ -1,0 +1,187 @@
+// Package fabrictest checks that transports and handlers keep the contract of package fabric.
+//
+// Watch goes between a transport and a handler and reports every violation, whoever commits it. Handler is a scripted controller for
+// the tests of transports.
+package fabrictest
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// stage is where a request is on its way.
+type stage uint8
+
+const (
+	idle      stage = iota // the transport's, between two commands
+	prepared               // the transport's, data may move
+	executing              // the handler's
+)
+
+var stageNames = [...]string{"idle", "prepared", "executing"}
+
+// Watch returns a handler that passes everything to h and tells report of each violation of the contract: a step that is missing or
+// comes twice, answers that do not fit together, a CQE that is not complete, use after Close. The handler under test must complete
+// requests through the queue it was given by Open.
+func Watch(h fabric.Handler, report func(violation string)) fabric.Handler {
+	return &watcher{h: h, report: report, sessions: make(map[fabric.Session]*watched)}
+}
+
+type watcher struct {
+	h        fabric.Handler
+	report   func(string)
+	mu       sync.Mutex // Close of one queue may come while another test goroutine reads
+	sessions map[fabric.Session]*watched
+}
+
+// watched stands between the handler and a queue.
+type watched struct {
+	fabric.Queue
+	w        *watcher
+	requests map[*fabric.Request]stage
+	depth    bool
+	closed   bool
+}
+
+func (w *watcher) failf(format string, args ...any) { w.report(fmt.Sprintf(format, args...)) }
+
+func (w *watcher) find(r *fabric.Request) *watched {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	q := w.sessions[r.Session]
+	if q == nil {
+		w.failf("request %d carries a session that Open did not return", r.Tag)
+	}
+	return q
+}
+
+// move takes a request from one stage to the next.
+func (q *watched) move(r *fabric.Request, step string, from, to stage) {
+	if is := q.requests[r]; is != from {
+		q.w.failf("%s of request %d (%v), which is %s", step, r.Tag, r.SQE.Opcode(), stageNames[is])
+	}
+	q.requests[r] = to
+}
+
+func (w *watcher) Open(queue fabric.Queue) (fabric.Session, error) {
+	q := &watched{Queue: queue, w: w, requests: make(map[*fabric.Request]stage)}
+	s, err := w.h.Open(q)
+	if err == nil {
+		w.mu.Lock()
+		w.sessions[s] = q
+		w.mu.Unlock()
+	}
+	return s, err
+}
+
+func (w *watcher) Prepare(reqs []*fabric.Request) {
+	for _, r := range reqs {
+		if q := w.find(r); q != nil {
+			q.move(r, "Prepare", idle, prepared)
+			if q.closed {
+				w.failf("Prepare of request %d after Close", r.Tag)
+			}
+			if len(r.Segs) > 0 || r.Lent || r.Dir != fabric.NoData || r.Length != 0 {
+				w.failf("request %d was not reset before Prepare", r.Tag)
+			}
+		}
+	}
+	before := make([]nvme.SQE, len(reqs))
+	for i, r := range reqs {
+		before[i] = r.SQE
+	}
+	w.h.Prepare(reqs)
+	for i, r := range reqs {
+		switch {
+		case r.SQE != before[i]:
+			w.failf("Prepare changed the SQE of request %d", r.Tag)
+		case !r.Status.OK() && (r.Dir != fabric.NoData || r.Length != 0):
+			w.failf("request %d is refused with %v and yet has data", r.Tag, r.Status)
+		case r.Length > r.HostLength:
+			w.failf("request %d: %d bytes, the host gave %d", r.Tag, r.Length, r.HostLength)
+		case (r.Length == 0) != (r.Dir == fabric.NoData):
+			w.failf("request %d: direction %d and %d bytes", r.Tag, r.Dir, r.Length)
+		case r.Lent && mem.Length(r.Segs) != int(r.Length):
+			w.failf("request %d: %d bytes lent, %d wanted", r.Tag, mem.Length(r.Segs), r.Length)
+		case !r.Lent && len(r.Segs) > 0:
+			w.failf("request %d: segments that are not lent", r.Tag)
+		}
+	}
+}
+
+func (w *watcher) Execute(reqs []*fabric.Request) {
+	for _, r := range reqs {
+		if q := w.find(r); q != nil {
+			q.move(r, "Execute", prepared, executing)
+			if q.closed {
+				w.failf("Execute of request %d after Close", r.Tag)
+			}
+			if r.Status.OK() && mem.Length(r.Segs) != int(r.Length) {
+				w.failf("request %d: %d bytes of memory for %d", r.Tag, mem.Length(r.Segs), r.Length)
+			}
+		}
+		r.CQE = nvme.CQE{10: 0xEE, 15: 0xEE} // shows if it is not written
+	}
+	w.h.Execute(reqs)
+}
+
+func (q *watched) Complete(reqs []*fabric.Request) {
+	if len(reqs) == 0 {
+		q.w.failf("Complete of nothing")
+	}
+	for _, r := range reqs {
+		q.move(r, "Complete", executing, idle)
+		switch {
+		case r.CQE.CID() != r.SQE.CID():
+			q.w.failf("request %d: the CQE names command %d, not %d", r.Tag, r.CQE.CID(), r.SQE.CID())
+		case r.CQE[10]|r.CQE[11] != 0 || r.CQE[14]&1 != 0:
+			q.w.failf("request %d: reserved bits of the CQE are set", r.Tag)
+		case !r.Status.OK() && r.CQE.Status().OK():
+			q.w.failf("request %d was refused with %v and completed successfully", r.Tag, r.Status)
+		case r.SQE.Opcode() == nvme.FabricsOpcode && r.SQE.FabricsType() == nvme.FabricsConnect && r.CQE.Status().OK() && !q.depth:
+			q.w.failf("a successful Connect without SetDepth")
+		}
+	}
+	q.Queue.Complete(reqs)
+}
+
+func (q *watched) SetDepth(depth int) error {
+	if depth < 2 || depth > q.Info().MaxDepth {
+		q.w.failf("SetDepth(%d), the transport takes 2 to %d", depth, q.Info().MaxDepth)
+	}
+	q.depth = true
+	return q.Queue.SetDepth(depth)
+}
+
+func (w *watcher) Abandon(r *fabric.Request) {
+	if q := w.find(r); q != nil {
+		q.move(r, "Abandon", prepared, idle)
+	}
+	w.h.Abandon(r)
+}
+
+func (w *watcher) Release(r *fabric.Request) {
+	if !r.Lent {
+		w.failf("Release of request %d, which lent nothing", r.Tag)
+	}
+	w.h.Release(r)
+}
+
+func (w *watcher) Close(s fabric.Session) {
+	w.mu.Lock()
+	q := w.sessions[s]
+	w.mu.Unlock()
+	switch {
+	case q == nil:
+		w.failf("Close of a session that Open did not return")
+	case q.closed:
+		w.failf("Close called twice")
+	default:
+		q.closed = true
+	}
+	w.h.Close(s)
+}

@@ -1,0 +1,194 @@
+package loop
+
+import (
+	"errors"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Command is one command of the host, and what came of it. The host owns it again when Done is true.
+type Command struct {
+	SQE nvme.SQE
+	// Data is the host's buffer: sent, or filled. Its length is what the SGL describes.
+	Data []byte
+	// InCapsule says that the data lies in the capsule.
+	InCapsule bool
+	// Malformed is a status found by the transport before Prepare, Broken one found while data moved.
+	Malformed, Broken nvme.Status
+	// Lost abandons the command after Prepare.
+	Lost bool
+
+	CQE  nvme.CQE
+	Done bool
+	// Returned is the number of bytes that came back.
+	Returned int
+}
+
+// Reset makes the command ready to be sent again.
+func (c *Command) Reset() { c.CQE, c.Done, c.Returned = nvme.CQE{}, false, 0 }
+
+// Queue is one queue, both ends of it.
+type Queue struct {
+	r       *Reactor
+	h       fabric.Handler
+	info    fabric.QueueInfo
+	session fabric.Session
+	slots   []slot
+	free    []uint16
+	batch   []*fabric.Request
+
+	// RefuseDepth makes SetDepth fail.
+	RefuseDepth error
+	// Depth is what SetDepth was told.
+	Depth int
+	// Reason is why the handler disconnected the queue.
+	Reason error
+	closed bool
+}
+
+type slot struct {
+	req fabric.Request
+	cmd *Command
+}
+
+// Dial opens a queue on a reactor. info.MaxDepth requests are made at once; it is 32 if zero.
+func Dial(r *Reactor, h fabric.Handler, info fabric.QueueInfo) (*Queue, error) {
+	if info.MaxDepth == 0 {
+		info.MaxDepth = 32
+	}
+	q := &Queue{r: r, h: h, info: info}
+	s, err := h.Open(q)
+	if err != nil {
+		return nil, err
+	}
+	q.session = s
+	q.slots = make([]slot, info.MaxDepth)
+	q.batch = make([]*fabric.Request, 0, info.MaxDepth)
+	for i := range q.slots {
+		req := &q.slots[i].req
+		req.Session, req.Queue, req.Tag = s, q, uint16(i)
+		q.free = append(q.free, uint16(len(q.slots)-1-i))
+	}
+	return q, nil
+}
+
+// Outstanding is the number of commands that have not come back.
+func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) }
+
+// Closed says that the queue is dead.
+func (q *Queue) Closed() bool { return q.closed }
+
+// errFull says that more commands were sent than the queue has requests.
+var errFull = errors.New("loop: queue is full")
+
+// Send gives a batch of commands to the handler. Sending on a closed queue loses the commands.
+func (q *Queue) Send(cmds ...*Command) error {
+	if q.closed {
+		return nil
+	}
+	if len(cmds) > len(q.free) {
+		return errFull
+	}
+	q.batch = q.batch[:0]
+	for _, c := range cmds {
+		tag := q.free[len(q.free)-1]
+		q.free = q.free[:len(q.free)-1]
+		s := &q.slots[tag]
+		s.cmd = c
+		s.req.Reset()
+		s.req.SQE, s.req.HostLength, s.req.InCapsule, s.req.Status = c.SQE, uint32(len(c.Data)), c.InCapsule, c.Malformed
+		q.batch = append(q.batch, &s.req)
+	}
+	q.h.Prepare(q.batch)
+	live := q.batch[:0]
+	for _, r := range q.batch {
+		c := q.slots[r.Tag].cmd
+		if c.Lost {
+			q.h.Abandon(r)
+			q.release(r)
+			continue
+		}
+		q.moveIn(r, c)
+		live = append(live, r)
+	}
+	q.h.Execute(live)
+	return nil
+}
+
+// moveIn gives the request its memory and moves the host's data into it.
+func (q *Queue) moveIn(r *fabric.Request, c *Command) {
+	if r.Length > 0 && len(r.Segs) == 0 {
+		segs, ok := q.r.arena.Alloc(r.Segs, int(r.Length))
+		if !ok {
+			r.Status = nvme.InternalError
+			return
+		}
+		r.Segs = segs
+	}
+	if r.Dir == fabric.HostToController {
+		b := c.Data
+		for _, s := range r.Segs {
+			b = b[copy(s.B, b):]
+		}
+	}
+	if r.Status.OK() && !c.Broken.OK() {
+		r.Status = c.Broken
+	}
+}
+
+// Complete implements fabric.Queue.
+func (q *Queue) Complete(reqs []*fabric.Request) {
+	for _, r := range reqs {
+		c := q.slots[r.Tag].cmd
+		if !q.closed {
+			c.CQE, c.Done = r.CQE, true
+			if r.Dir == fabric.ControllerToHost && r.CQE.Status().OK() {
+				for _, s := range r.Segs {
+					c.Returned += copy(c.Data[c.Returned:], s.B)
+				}
+			}
+		}
+		q.release(r)
+	}
+}
+
+// release takes the request and its memory back.
+func (q *Queue) release(r *fabric.Request) {
+	switch {
+	case r.Lent:
+		q.h.Release(r)
+	case mem.Length(r.Segs) > 0:
+		q.r.arena.Free(r.Segs)
+	}
+	q.slots[r.Tag].cmd = nil
+	q.free = append(q.free, r.Tag)
+}
+
+// SetDepth implements fabric.Queue.
+func (q *Queue) SetDepth(depth int) error {
+	if q.RefuseDepth == nil {
+		q.Depth = depth
+	}
+	return q.RefuseDepth
+}
+
+// Disconnect implements fabric.Queue: the queue closes at the next step.
+func (q *Queue) Disconnect(why error) {
+	if q.Reason == nil {
+		q.Reason = why
+		q.r.Post(q.HangUp)
+	}
+}
+
+// HangUp is the sudden end of the queue.
+func (q *Queue) HangUp() {
+	if !q.closed {
+		q.closed = true
+		q.h.Close(q.session)
+	}
+}
+
+// Info implements fabric.Queue.
+func (q *Queue) Info() *fabric.QueueInfo { return &q.info }

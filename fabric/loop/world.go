@@ -1,0 +1,202 @@
+// Package loop is a transport without sockets: it hands commands to a fabric.Handler within the process and returns what comes back.
+// Tests and benchmarks of handlers use it.
+//
+// A World is a set of reactors on a virtual clock. Nothing runs by itself: the goroutine that owns the World steps the reactors, so
+// that a test decides when a posted function, a timer or a poll happens. Only Post and Wake may come from other goroutines.
+package loop
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+)
+
+// patience is how long Until waits for other goroutines.
+const patience = 10 * time.Second
+
+// Poller is a source of work of a reactor, as in internal/reactor.
+type Poller interface {
+	Poll(budget int) int
+	Arm() bool
+}
+
+// World is a set of reactors that share a clock.
+type World struct {
+	Reactors []*Reactor
+	now      int64
+	wake     chan struct{}
+}
+
+// NewWorld makes n reactors with an arena of 64 MiB each.
+func NewWorld(n int) (*World, error) {
+	w := &World{now: int64(time.Second), wake: make(chan struct{}, 1)}
+	for range n {
+		arena, err := mem.NewArena("loop", 64<<20)
+		if err != nil {
+			return nil, errors.Join(err, w.Close())
+		}
+		w.Reactors = append(w.Reactors, &Reactor{w: w, arena: arena})
+	}
+	return w, nil
+}
+
+// Close frees the arenas. An error says that a command still has memory.
+func (w *World) Close() error {
+	var errs []error
+	for _, r := range w.Reactors {
+		errs = append(errs, r.arena.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Step lets every reactor run what was posted and poll once. It returns false if there was nothing to do.
+func (w *World) Step() bool {
+	worked := false
+	for _, r := range w.Reactors {
+		worked = r.step() || worked
+	}
+	return worked
+}
+
+// Settle steps until there is nothing to do.
+func (w *World) Settle() {
+	for w.Step() {
+	}
+}
+
+// Until steps until cond holds, sleeping while there is nothing to do. It gives up after ten seconds.
+func (w *World) Until(cond func() bool) error {
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	for !cond() {
+		if w.Step() {
+			continue
+		}
+		select {
+		case <-w.wake:
+		case <-deadline.C:
+			return fmt.Errorf("condition not met within %v", patience)
+		}
+	}
+	return nil
+}
+
+// Advance moves the clock by d, running what is due on the way in order, and settles.
+func (w *World) Advance(d time.Duration) {
+	end := w.now + int64(d)
+	for {
+		w.Settle()
+		var next *timer
+		for _, r := range w.Reactors {
+			for _, t := range r.timers {
+				if t.at <= end && (next == nil || t.at < next.at) {
+					next = t
+				}
+			}
+		}
+		if next == nil {
+			break
+		}
+		w.now = max(w.now, next.at)
+		next.r.drop(next)
+		next.fn()
+	}
+	w.now = end
+	w.Settle()
+}
+
+// Reactor implements fabric.Loop.
+type Reactor struct {
+	w       *World
+	arena   *mem.Arena
+	pollers []Poller
+	timers  []*timer
+
+	mu     sync.Mutex
+	posted []func()
+}
+
+type timer struct {
+	r  *Reactor
+	at int64
+	fn func()
+}
+
+var _ fabric.Loop = (*Reactor)(nil)
+
+// Arena is the reactor's data memory.
+func (r *Reactor) Arena() *mem.Arena { return r.arena }
+
+// Attach adds a poller.
+func (r *Reactor) Attach(p Poller) { r.pollers = append(r.pollers, p) }
+
+func (r *Reactor) step() bool {
+	r.mu.Lock()
+	fns := r.posted
+	r.posted = nil
+	r.mu.Unlock()
+	for _, fn := range fns {
+		fn()
+	}
+	n := len(fns)
+	for _, p := range r.pollers {
+		n += p.Poll(64)
+	}
+	if n == 0 {
+		for _, p := range r.pollers {
+			if !p.Arm() {
+				n++
+			}
+		}
+	}
+	return n > 0
+}
+
+// Post implements fabric.Loop.
+func (r *Reactor) Post(fn func()) {
+	r.mu.Lock()
+	r.posted = append(r.posted, fn)
+	r.mu.Unlock()
+	r.Wake()
+}
+
+// Wake implements fabric.Loop.
+func (r *Reactor) Wake() {
+	select {
+	case r.w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// After implements fabric.Loop on the virtual clock.
+func (r *Reactor) After(d int64, fn func()) (stop func()) {
+	t := &timer{r: r, at: r.w.now + max(d, 0), fn: fn}
+	r.timers = append(r.timers, t)
+	return func() { r.drop(t) }
+}
+
+func (r *Reactor) drop(t *timer) {
+	r.timers = slices.DeleteFunc(r.timers, func(o *timer) bool { return o == t })
+}
+
+// Timers is the number of timers that are set, for leak checks.
+func (r *Reactor) Timers() int { return len(r.timers) }
+
+// Now implements fabric.Loop.
+func (r *Reactor) Now() int64 { return r.w.now }
+
+var errNoDescriptors = errors.New("loop: this reactor has no file descriptors")
+
+// Watch, Rewatch and Unwatch implement fabric.Loop by refusing: there is nothing to watch here.
+func (r *Reactor) Watch(int, uint32, func(uint32)) error { return errNoDescriptors }
+
+// Rewatch implements fabric.Loop.
+func (r *Reactor) Rewatch(int, uint32) error { return errNoDescriptors }
+
+// Unwatch implements fabric.Loop.
+func (r *Reactor) Unwatch(int) error { return errNoDescriptors }

@@ -1,0 +1,218 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+)
+
+// channelState tells what a channel can do.
+type channelState uint8
+
+const (
+	channelOpening channelState = iota // Device.OpenChannel runs on an ordinary goroutine; IOs wait in pending
+	channelOpen                        // IOs are submitted and reaped
+	channelFailed                      // OpenChannel failed; IOs fail too until retryAt
+)
+
+// reopenAfter is how long a failed channel is left alone, in nanoseconds.
+const reopenAfter = int64(1e9)
+
+// channel is one reactor's way to the device of one namespace. It is opened by the first IO and closed when the namespace is retired.
+type channel struct {
+	h     *Handler
+	ns    *namespace
+	dev   backend.Channel
+	state channelState
+	// pending are IOs not yet taken by the device, in order.
+	pending  []*backend.IO
+	inflight int
+	// touched and active say that the channel is in the lists of the handler of these names.
+	touched, active bool
+	stats           *ioStats
+	busySince       int64
+	err             error // why opening failed
+	retryAt         int64
+	onClosed        func() // set when the namespace is retired
+}
+
+// submit queues an IO for the device of ns; the caller kicks afterwards. It returns false if the namespace is gone.
+func (h *Handler) submit(ns *namespace, io *backend.IO) bool {
+	var ch *channel
+	if ns.slot < len(h.channels) {
+		ch = h.channels[ns.slot]
+	}
+	if ch == nil || ch.ns != ns {
+		if ns.removed.Load() {
+			return false
+		}
+		ch = h.openChannel(ns)
+	}
+	if ch.state == channelFailed && h.loop.Now() >= ch.retryAt {
+		ch.open()
+	}
+	io.Err = nil
+	ch.pending = append(ch.pending, io)
+	if !ch.touched {
+		ch.touched = true
+		h.touched = append(h.touched, ch)
+	}
+	return true
+}
+
+// openChannel makes the channel of ns on this reactor and starts to open it.
+func (h *Handler) openChannel(ns *namespace) *channel {
+	for len(h.channels) <= ns.slot {
+		h.channels = append(h.channels, nil)
+	}
+	ch := &channel{h: h, ns: ns, stats: ns.stats.add(), pending: make([]*backend.IO, 0, 256)}
+	h.channels[ns.slot] = ch
+	ch.open()
+	return ch
+}
+
+func (ch *channel) open() {
+	ch.state = channelOpening
+	go func() {
+		dev, err := ch.ns.dev.OpenChannel(ch.h.loop.Wake)
+		ch.h.post(func() { ch.opened(dev, err) })
+	}()
+}
+
+func (ch *channel) opened(dev backend.Channel, err error) {
+	ch.dev, ch.state = dev, channelOpen
+	if err != nil {
+		ch.state, ch.err, ch.retryAt = channelFailed, err, ch.h.loop.Now()+reopenAfter
+		ch.h.warn("opening a backend channel failed", "subsystem", ch.ns.sub.nqn, "nsid", ch.ns.nsid, "err", err)
+	}
+	if !ch.touched {
+		ch.touched = true
+		ch.h.touched = append(ch.h.touched, ch)
+	}
+	ch.h.kick()
+	ch.closeIfIdle()
+}
+
+// push gives pending IOs to the device. It returns how many moved.
+func (ch *channel) push() int {
+	switch {
+	case ch.state == channelOpening || len(ch.pending) == 0:
+		return 0
+	case ch.state == channelFailed:
+		return ch.failPending()
+	}
+	n := ch.dev.Submit(ch.pending)
+	if n > 0 {
+		if ch.inflight == 0 {
+			ch.busySince = ch.h.loop.Now()
+		}
+		ch.inflight += n
+		rest := copy(ch.pending, ch.pending[n:])
+		clear(ch.pending[rest:])
+		ch.pending = ch.pending[:rest]
+	}
+	if !ch.active && (ch.inflight > 0 || len(ch.pending) > 0) {
+		ch.active = true
+		ch.h.active = append(ch.h.active, ch)
+	}
+	return n
+}
+
+func (ch *channel) failPending() int {
+	err := fmt.Errorf("%w: %w", backend.ErrGone, ch.err)
+	n := 0
+	for len(ch.pending) > 0 { // finishing one may append others
+		io := ch.pending[0]
+		ch.pending = ch.pending[:copy(ch.pending, ch.pending[1:])]
+		io.Err = err
+		ch.done(io)
+		n++
+	}
+	return n
+}
+
+// reap takes what the device has finished. It returns how many.
+func (ch *channel) reap() int {
+	total := 0
+	for ch.inflight > 0 {
+		n := ch.dev.Poll(ch.h.finished[:])
+		if n == 0 {
+			break
+		}
+		ch.inflight -= n
+		total += n
+		for i, io := range ch.h.finished[:n] {
+			ch.h.finished[i] = nil
+			ch.done(io)
+		}
+	}
+	if total > 0 {
+		if ch.inflight == 0 {
+			ch.stats.own.busy += ch.h.loop.Now() - ch.busySince
+		}
+		ch.stats.publish()
+	}
+	return total
+}
+
+// done gives one finished IO back to the command it belongs to.
+func (ch *channel) done(io *backend.IO) {
+	st := &ch.stats.own
+	switch {
+	case io.Err != nil:
+		if errors.Is(io.Err, backend.ErrIO) {
+			st.mediaErrors++
+		}
+	case io.Op == backend.OpRead:
+		st.reads++
+		st.readSectors += uint64(io.Len) >> 9
+	case io.Op == backend.OpWrite:
+		st.writes++
+		st.wrotSecs += uint64(io.Len) >> 9
+	}
+	io.Segs = nil
+	switch o := io.Owner.(type) {
+	case *cmd:
+		ch.h.finish(o, 0, ioStatus(io))
+	case *multi:
+		o.ioDone(ch.h, io)
+	}
+}
+
+// remove takes an IO that the device has not seen out of the queue.
+func (ch *channel) remove(io *backend.IO) bool {
+	for i, p := range ch.pending {
+		if p == io {
+			ch.pending = append(ch.pending[:i], ch.pending[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// dropChannel closes the channel of a retired namespace once its IOs are back, and then calls done.
+func (h *Handler) dropChannel(ns *namespace, done func()) {
+	if ns.slot >= len(h.channels) || h.channels[ns.slot] == nil || h.channels[ns.slot].ns != ns {
+		done()
+		return
+	}
+	ch := h.channels[ns.slot]
+	ch.onClosed = done
+	ch.closeIfIdle()
+}
+
+func (ch *channel) closeIfIdle() {
+	if ch.onClosed == nil || ch.state == channelOpening || ch.inflight > 0 || len(ch.pending) > 0 {
+		return
+	}
+	if ch.dev != nil {
+		if err := ch.dev.Close(); err != nil {
+			ch.h.warn("closing a backend channel failed", "subsystem", ch.ns.sub.nqn, "nsid", ch.ns.nsid, "err", err)
+		}
+	}
+	ch.h.channels[ch.ns.slot] = nil
+	done := ch.onClosed
+	ch.onClosed = nil
+	done()
+}

@@ -1,0 +1,196 @@
+package target
+
+import (
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Statuses of Connect. DNR makes a Linux host give up reconnecting, so only what no later attempt can cure carries it: a malformed
+// command and a host that is not allowed. An unknown subsystem may be configured again, a controller may have expired.
+const (
+	connectMalformed = nvme.ConnectInvalidParameters | nvme.DNR
+	connectRefused   = nvme.ConnectInvalidParameters
+)
+
+// invalidQueueType is the status of a Disconnect on the admin queue (Base figure 103, 85h).
+const invalidQueueType nvme.Status = 0x185
+
+// prepareConnect validates what lies in the command (Base section 6.3).
+func prepareConnect(c *cmd) nvme.Status {
+	if c.req.SQE.Connect().RECFMT() != 0 {
+		return nvme.ConnectIncompatibleFormat | nvme.DNR
+	}
+	return c.expect(fabric.HostToController, nvme.ConnectDataSize)
+}
+
+// connect carries out Connect. The result of a refusal names the field.
+func connect(h *Handler, c *cmd) {
+	s := c.s
+	if s.ctrl != nil {
+		h.finish(c, 0, sequenceError) // two Connects raced
+		return
+	}
+	var raw [nvme.ConnectDataSize]byte
+	if copyOut(raw[:], c.req.Segs, 0) != len(raw) {
+		h.finish(c, 0, nvme.InternalError)
+		return
+	}
+	data, _ := nvme.ParseConnectData(raw[:]) // reserved fields are ignored
+	sqe := c.req.SQE.Connect()
+	at, st := s.checkConnect(sqe, data)
+	if st.OK() {
+		if sqe.QID() == 0 {
+			at, st = s.connectAdmin(sqe, data)
+		} else {
+			at, st = s.connectIO(sqe, data)
+		}
+	}
+	if !st.OK() {
+		h.warn("connect refused", "remote", s.info.Remote, "qid", sqe.QID(), "status", st.String(), "offset", at.IPO(), "in_data", at.InData())
+		h.finish(c, uint64(at), st)
+		return
+	}
+	s.stopDeadline()
+	h.finish(c, uint64(nvme.MakeConnectResult(s.ctrl.cntlid)), nvme.Success)
+}
+
+// checkConnect validates what admin and I/O queues have in common.
+func (s *session) checkConnect(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.InvalidParameter, nvme.Status) {
+	switch {
+	case sqe.SQSIZE() == 0:
+		return nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE), connectMalformed
+	case s.info.QID >= 0 && int(sqe.QID()) != s.info.QID:
+		return nvme.InvalidInCommand(nvme.ConnectOffsetQID), connectMalformed // RDMA section 3.3: QID of the CM private data
+	case data.HostID == [16]byte{}:
+		return nvme.InvalidInData(nvme.ConnectDataOffsetHostID), connectMalformed // Base section 5.1.25.1.28: not zero over fabrics
+	}
+	return 0, nvme.Success
+}
+
+// connectAdmin makes a controller.
+func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.InvalidParameter, nvme.Status) {
+	subNQN, err := nvme.ParseNQN(&data.SUBNQN)
+	if err != nil {
+		return nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), connectMalformed
+	}
+	hostNQN, err := nvme.ParseNQN(&data.HOSTNQN)
+	if err != nil {
+		return nvme.InvalidInData(nvme.ConnectDataOffsetHOSTNQN), connectMalformed
+	}
+	sub := s.h.t.find(subNQN)
+	switch {
+	case s.h.t.isClosed():
+		return 0, nvme.ConnectControllerBusy
+	case sub == nil:
+		return nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), connectRefused
+	case !sub.allows(hostNQN):
+		return nvme.InvalidInData(nvme.ConnectDataOffsetHOSTNQN), nvme.ConnectInvalidHost | nvme.DNR
+	case data.CNTLID != nvme.CNTLIDDynamic:
+		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectMalformed // dynamic controllers only
+	}
+	c := newController(s, sub, hostNQN, data.HostID)
+	if int(sqe.SQSIZE()) >= c.entries() {
+		return nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE), connectMalformed
+	}
+	if st, at := sub.admit(c); !st.OK() {
+		return at, st
+	}
+	s.ctrl = c
+	if !s.establish(sqe) {
+		s.ctrl = nil
+		sub.release(c)
+		return 0, nvme.ConnectControllerBusy
+	}
+	s.table = &adminOps
+	if sub.discovery {
+		s.table = &discoveryOps
+	}
+	c.startKeepAlive(sqe.KATO())
+	c.started()
+	return 0, nvme.Success
+}
+
+// connectIO binds an I/O queue to a controller of the same host on the same port.
+func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.InvalidParameter, nvme.Status) {
+	subNQN, err := nvme.ParseNQN(&data.SUBNQN)
+	if err != nil {
+		return nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), connectMalformed
+	}
+	hostNQN, err := nvme.ParseNQN(&data.HOSTNQN)
+	if err != nil {
+		return nvme.InvalidInData(nvme.ConnectDataOffsetHOSTNQN), connectMalformed
+	}
+	sub := s.h.t.find(subNQN)
+	if sub == nil {
+		return nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), connectRefused
+	}
+	c := sub.lookup(data.CNTLID)
+	announced := s.info.CNTLID // by RDMA hosts; old ones leave it 0
+	switch {
+	case c == nil || s.info.QID > 0 && announced != 0 && announced != nvme.CNTLIDDynamic && announced != data.CNTLID:
+		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectRefused
+	case c.hostNQN != hostNQN:
+		return nvme.InvalidInData(nvme.ConnectDataOffsetHOSTNQN), connectRefused
+	case c.hostID != data.HostID:
+		return nvme.InvalidInData(nvme.ConnectDataOffsetHostID), connectRefused
+	case c.info.PortID != s.info.PortID || c.info.Transport != s.info.Transport:
+		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectRefused
+	case sub.discovery:
+		return nvme.InvalidInCommand(nvme.ConnectOffsetQID), connectMalformed // no I/O queues (Base section 3.1.3.3)
+	case int(sqe.SQSIZE()) >= c.entries():
+		return nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE), connectMalformed
+	}
+	qid := sqe.QID()
+	switch st := c.attach(s, qid); {
+	case st == nvme.ConnectInvalidParameters:
+		return nvme.InvalidInCommand(nvme.ConnectOffsetQID), st
+	case !st.OK():
+		return 0, st
+	}
+	s.ctrl, s.qid, s.table = c, qid, &ioOps
+	if !s.establish(sqe) {
+		c.sessionEnded(s)
+		s.ctrl, s.qid, s.table = nil, 0, nil
+		return 0, nvme.ConnectControllerBusy
+	}
+	return 0, nvme.Success
+}
+
+// establish gives the queue its depth. False means that the transport has no resources.
+func (s *session) establish(sqe *nvme.ConnectSQE) bool {
+	depth := int(sqe.SQSIZE()) + 1
+	if err := s.q.SetDepth(depth); err != nil {
+		s.h.warn("no resources for a queue", "remote", s.info.Remote, "depth", depth, "err", err)
+		return false
+	}
+	s.reserve(depth)
+	s.size = uint32(depth)
+	s.noFlow = sqe.CATTR()&nvme.CATTRNoFlowControl != 0
+	return true
+}
+
+// prepareDisconnect validates a Disconnect command (Base section 6.4).
+func prepareDisconnect(c *cmd) nvme.Status {
+	switch {
+	case c.req.SQE.CDW(10)&0xFFFF != 0: // RECFMT, as in Connect
+		return nvme.ConnectIncompatibleFormat | nvme.DNR
+	case c.s.qid == 0:
+		return invalidQueueType | nvme.DNR
+	case c.s.leaving != nil || c.s.left:
+		return sequenceError
+	}
+	return c.expect(fabric.NoData, 0)
+}
+
+// disconnect deletes an I/O queue when its other commands are done.
+func disconnect(h *Handler, c *cmd) {
+	s := c.s
+	if s.leaving != nil || s.left {
+		h.finish(c, 0, sequenceError)
+		return
+	}
+	s.leaving = c
+	if s.outstanding == 1 {
+		s.leave()
+	}
+}

@@ -1,0 +1,123 @@
+package target
+
+import (
+	"slices"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// asyncLimit is AERL+1: how many Asynchronous Event Requests a host may have outstanding.
+const asyncLimit = 4
+
+// eventKind is an asynchronous event that this controller sends.
+type eventKind uint8
+
+const (
+	eventNamespace eventKind = iota
+	eventDiscovery
+	eventKinds
+)
+
+// eventInfo tells what an event is, which feature bit enables it and on which controllers it exists.
+var eventInfo = [eventKinds]struct {
+	event     nvme.AsyncEvent
+	mask      nvme.EventMask
+	discovery bool
+}{
+	eventNamespace: {nvme.AsyncNamespaceChanged, nvme.EventNamespaceChanged, false},
+	eventDiscovery: {nvme.AsyncDiscoveryChanged, nvme.EventDiscoveryChanged, true},
+}
+
+// supportedEvents is OAES.
+func (c *controller) supportedEvents() (m nvme.EventMask) {
+	for _, i := range eventInfo {
+		if i.discovery == c.sub.discovery {
+			m |= i.mask
+		}
+	}
+	return m
+}
+
+// events is the state of asynchronous events of a controller (Base section 5.1.2): an event that was sent is masked until its log
+// page is read, so each is told exactly once.
+type events struct {
+	requests []*cmd
+	waiting  [eventKinds]bool
+	masked   [eventKinds]bool
+}
+
+// raise reports an event when the host wants it.
+func (c *controller) raise(k eventKind) {
+	info := &eventInfo[k]
+	enabled := nvme.EventMask(c.features[nvme.FeatureAsyncEventConfig])&info.mask != 0
+	if !enabled || info.discovery != c.sub.discovery || c.events.masked[k] {
+		return
+	}
+	c.events.waiting[k] = true
+	c.deliver()
+}
+
+// deliver completes requests with waiting events.
+func (c *controller) deliver() {
+	e := &c.events
+	for k := range eventKinds {
+		if !e.waiting[k] || len(e.requests) == 0 {
+			continue
+		}
+		e.waiting[k], e.masked[k] = false, true
+		r := e.requests[0]
+		e.requests = slices.Delete(e.requests, 0, 1)
+		c.h.finish(r, uint64(eventInfo[k].event), nvme.Success)
+	}
+}
+
+// logRead ends the masking of the event that belongs to a log page.
+func (c *controller) logRead(lid nvme.LID) {
+	for k := range eventKinds {
+		if eventInfo[k].event.LID() == lid {
+			c.events.masked[k], c.events.waiting[k] = false, false
+		}
+	}
+}
+
+// abortEvents completes the outstanding requests because the controller is reset or the queue is gone.
+func (c *controller) abortEvents() {
+	list := c.events.requests
+	c.events.requests = nil
+	for _, r := range list {
+		c.h.finish(r, 0, nvme.AbortRequested)
+	}
+}
+
+// asyncEventRequest keeps the command until there is an event.
+func asyncEventRequest(h *Handler, cm *cmd) {
+	c := cm.s.ctrl
+	if len(c.events.requests) >= asyncLimit {
+		h.finish(cm, 0, nvme.AERLimitExceeded|nvme.DNR)
+		return
+	}
+	c.events.requests = append(c.events.requests, cm)
+	c.deliver()
+}
+
+// changedNamespaces is the content of log 04h.
+type changedNamespaces struct {
+	nsids    []uint32 // ascending
+	overflow bool
+}
+
+func (l *changedNamespaces) add(nsid uint32) {
+	i, found := slices.BinarySearch(l.nsids, nsid)
+	switch {
+	case found:
+	case len(l.nsids) == nvme.NamespacesPerList:
+		l.overflow = true
+	default:
+		l.nsids = slices.Insert(l.nsids, i, nsid)
+	}
+}
+
+func (c *controller) namespaceChanged(nsid uint32) {
+	c.changed.add(nsid)
+	c.raise(eventNamespace)
+}

@@ -1,0 +1,184 @@
+package target
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// logPage is a log page (Base section 5.1.12.1).
+type logPage struct {
+	name string
+	// make builds the whole page.
+	make func(c *controller, nsid uint32) []byte
+	// size is the length of the page if it is known before it is made, otherwise 0.
+	size uint64
+	// perNamespace: the NSID may name a namespace.
+	perNamespace bool
+	// io and discovery: which controllers have it.
+	io, discovery bool
+}
+
+const (
+	logMIEffects     nvme.LID = 0x13 // NVMe-MI Commands Supported and Effects: none (Base section 5.1.12.1.19)
+	effectTableSize           = 4096
+	featureScopeCtrl          = 1 << 21 // FSP, controller (Base section 5.1.12.1.18)
+	featureScopeNS            = 1 << 20
+)
+
+// logPages is filled by init because log 00h reads it.
+var logPages [256]logPage
+
+func init() {
+	logPages = [256]logPage{
+		nvme.LogSupportedPages: {
+			name: "Supported Log Pages", make: supportedPages, size: nvme.SupportedPagesSize, io: true, discovery: true,
+		},
+		nvme.LogError: {
+			name: "Error Information", size: errorLogSize * nvme.ErrorLogEntrySize, io: true, discovery: true,
+			make: func(c *controller, _ uint32) []byte { return c.errors.page() },
+		},
+		nvme.LogSMART: {
+			name: "SMART / Health Information", make: smart, size: nvme.SMARTLogSize, io: true, perNamespace: true,
+		},
+		nvme.LogFirmwareSlot: {
+			name: "Firmware Slot Information", make: firmwareSlots, size: nvme.FirmwareLogSize, io: true,
+		},
+		nvme.LogChangedNamespaces: {
+			name: "Changed Attached Namespace List", make: changedList, size: 4 * nvme.NamespacesPerList, io: true,
+		},
+		nvme.LogEffects: {
+			name: "Commands Supported and Effects", make: commandEffects, size: nvme.EffectsLogSize, io: true, discovery: true,
+		},
+		nvme.LogFeatureEffects: {
+			name: "Feature Identifiers Supported and Effects", make: featureEffects, size: effectTableSize / 4, io: true, discovery: true,
+		},
+		logMIEffects: {
+			name: "NVMe-MI Commands Supported and Effects", size: effectTableSize, io: true, discovery: true,
+			make: func(*controller, uint32) []byte { return make([]byte, effectTableSize) },
+		},
+		nvme.LogDiscovery: {name: "Discovery", discovery: true},
+	}
+}
+
+func (p *logPage) on(c *controller) bool {
+	if c.sub.discovery {
+		return p.discovery
+	}
+	return p.io
+}
+
+func prepareGetLog(cm *cmd) nvme.Status {
+	c, sqe := cm.s.ctrl, cm.req.SQE.GetLog()
+	p := &logPages[sqe.LID()]
+	switch n := sqe.Bytes(); {
+	case !p.on(c):
+		return nvme.InvalidLogPage | nvme.DNR
+	case sqe.OT() || sqe.LPO()%4 != 0 || p.size > 0 && sqe.LPO() >= p.size:
+		return invalidField // no index offsets; a dword-aligned offset within the page (Base section 5.1.12)
+	case sqe.LID() == nvme.LogEffects && sqe.CSI() != nvme.CSINVM:
+		return invalidField
+	case n > maxTransfer:
+		return invalidField
+	case !p.takes(c, cm.req.SQE.NSID()):
+		return invalidField
+	default:
+		return cm.expect(fabric.ControllerToHost, uint32(n))
+	}
+}
+
+// takes says whether a log page can be read with this NSID.
+func (p *logPage) takes(c *controller, nsid uint32) bool {
+	return nsid == 0 || nsid == nvme.NSIDAll || p.perNamespace && c.sub.namespaces.Load().get(nsid) != nil
+}
+
+func getLog(h *Handler, cm *cmd) {
+	c, sqe := cm.s.ctrl, cm.req.SQE.GetLog()
+	if sqe.LID() == nvme.LogDiscovery {
+		c.discoveryLog(cm)
+		return
+	}
+	page := logPages[sqe.LID()].make(c, cm.req.SQE.NSID())
+	if !sqe.RAE() {
+		c.logRead(sqe.LID())
+		if sqe.LID() == nvme.LogChangedNamespaces {
+			c.changed = changedNamespaces{}
+		}
+	}
+	h.reply(cm, 0, page[sqe.LPO():])
+}
+
+func supportedPages(c *controller, _ uint32) []byte {
+	var p nvme.SupportedPages
+	for i := range logPages {
+		if logPages[i].on(c) {
+			p.Add(nvme.LID(i))
+		}
+	}
+	return p.Append(nil)
+}
+
+// smart makes log 02h of the subsystem or of one namespace (Base section 5.1.12.1.3). Controllers come and go with their hosts, so the
+// totals are the subsystem's since the target started. There is no thermometer: temperatures are zero.
+func smart(c *controller, nsid uint32) []byte {
+	var t ioTotals
+	table := c.sub.namespaces.Load()
+	if ns := table.get(nsid); ns != nil {
+		t = ns.stats.total()
+	} else {
+		c.sub.mu.Lock()
+		t = c.sub.retired
+		c.sub.mu.Unlock()
+		for _, ns := range table.list {
+			t.add(ns.stats.total())
+		}
+	}
+	units := func(sectors uint64) nvme.Uint128 { return nvme.MakeUint128((sectors + 999) / 1000) }
+	l := &nvme.SMARTLog{
+		AvailableSpare: 100,
+		DataUnitsRead:  units(t.readSectors), DataUnitsWritten: units(t.wrotSecs),
+		HostReads: nvme.MakeUint128(t.reads), HostWrites: nvme.MakeUint128(t.writes),
+		BusyTime:     nvme.MakeUint128(uint64(time.Duration(t.busy) / time.Minute)),
+		PowerOnHours: nvme.MakeUint128(uint64(time.Since(c.t.started) / time.Hour)),
+		MediaErrors:  nvme.MakeUint128(t.mediaErrors), ErrorLogEntries: nvme.MakeUint128(c.errors.total()),
+	}
+	return l.Append(nil)
+}
+
+func firmwareSlots(c *controller, _ uint32) []byte {
+	l := &nvme.FirmwareLog{AFI: 1}
+	nvme.PutText(l.FRS[0][:], c.t.firmware)
+	return l.Append(nil)
+}
+
+func changedList(c *controller, _ uint32) []byte {
+	if c.changed.overflow {
+		return nvme.AppendNamespaceList(nil, []uint32{nvme.ChangedNamespacesOverflow})
+	}
+	return nvme.AppendNamespaceList(nil, c.changed.nsids)
+}
+
+func commandEffects(c *controller, _ uint32) []byte {
+	if c.sub.discovery {
+		return (&nvme.EffectsLog{Admin: effects(&discoveryOps)}).Append(nil)
+	}
+	return (&nvme.EffectsLog{Admin: effects(&adminOps), IO: effects(&ioOps)}).Append(nil)
+}
+
+// featureEffects makes log 12h from the table of features.
+func featureEffects(c *controller, _ uint32) []byte {
+	var b []byte
+	for i := range features {
+		var e uint32
+		if f := c.feature(nvme.FID(i)); f != nil {
+			e = 1 | featureScopeCtrl
+			if f.namespaceScope {
+				e = 1 | featureScopeNS
+			}
+		}
+		b = binary.LittleEndian.AppendUint32(b, e)
+	}
+	return b
+}

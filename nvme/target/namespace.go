@@ -1,0 +1,138 @@
+package target
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"math/bits"
+	"slices"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+)
+
+// NamespaceConfig describes a namespace.
+type NamespaceConfig struct {
+	// NSID is 1 to MaxNSID.
+	NSID uint32
+	// Device is the storage, open. It is not closed by the target.
+	Device backend.Device
+	// UUID, NGUID and EUI64 identify the namespace to hosts, on every path the same. If all are zero, UUID and NGUID are derived
+	// from the subsystem NQN and the NSID.
+	UUID  uuid.UUID
+	NGUID [16]byte
+	EUI64 [8]byte
+	// ReadOnly refuses writes even if the device would take them.
+	ReadOnly bool
+}
+
+// MaxNSID is NN of Identify Controller: the largest namespace identifier.
+const MaxNSID = 8192
+
+// identifierSpace is the UUID name space in which identifiers are derived; it must never change.
+var identifierSpace = uuid.NewSHA1(uuid.NameSpaceURL, []byte("https://github.com/nvmf-target/nvmf-target/namespace"))
+
+// derivedSerial is a stable serial number for a subsystem.
+func derivedSerial(nqn string) string {
+	sum := sha256.Sum256([]byte(nqn))
+	return hex.EncodeToString(sum[:10])
+}
+
+// namespace is a namespace of one subsystem. It is immutable but for what is atomic.
+type namespace struct {
+	sub  *subsystem
+	nsid uint32
+	slot int // index of this namespace's channel in every Handler
+	dev  backend.Device
+	uuid uuid.UUID
+	// nguid and eui64 are zero if the namespace has none.
+	nguid [16]byte
+	eui64 [8]byte
+
+	geo     atomic.Pointer[geometry]
+	removed atomic.Bool
+	stats   statsList
+}
+
+// geometry is what the I/O path needs to know of a device.
+type geometry struct {
+	blocks   uint64
+	shift    uint8 // log2 of the block size
+	readOnly bool
+	// fua says that writes must be forced although the host did not ask: a volatile cache that the host was not told of.
+	volatile bool
+	info     backend.Info
+}
+
+func newGeometry(info backend.Info, readOnly bool) (*geometry, error) {
+	bs := info.BlockSize
+	if bs < 512 || bs&(bs-1) != 0 || bs > maxTransfer {
+		return nil, fmt.Errorf("block size %d: must be a power of two of 512 to %d", bs, maxTransfer)
+	}
+	if info.Size < int64(bs) {
+		return nil, fmt.Errorf("size %d is below one block of %d bytes", info.Size, bs)
+	}
+	shift := uint8(bits.TrailingZeros(uint(bs)))
+	return &geometry{
+		blocks: uint64(info.Size) >> shift, shift: shift, info: info,
+		readOnly: readOnly || info.ReadOnly, volatile: info.VolatileCache,
+	}, nil
+}
+
+// newNamespace makes a namespace that no table names yet. The caller holds t.mu.
+func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
+	fail := func(err error) (*namespace, error) {
+		return nil, fmt.Errorf("subsystem %q: namespace %d: %w", s.nqn, cfg.NSID, err)
+	}
+	if cfg.NSID < 1 || cfg.NSID > MaxNSID {
+		return fail(fmt.Errorf("nsid must be 1 to %d", MaxNSID))
+	}
+	if cfg.Device == nil {
+		return fail(fmt.Errorf("no device"))
+	}
+	geo, err := newGeometry(cfg.Device.Info(), cfg.ReadOnly)
+	if err != nil {
+		return fail(err)
+	}
+	ns := &namespace{sub: s, nsid: cfg.NSID, dev: cfg.Device, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64}
+	if ns.uuid == uuid.Nil && ns.nguid == [16]byte{} && ns.eui64 == [8]byte{} {
+		ns.uuid = uuid.NewSHA1(identifierSpace, fmt.Appendf(nil, "%s\n%d", s.nqn, cfg.NSID))
+		ns.nguid = ns.uuid
+	}
+	ns.geo.Store(geo)
+	ns.slot = s.t.takeSlot()
+	return ns, nil
+}
+
+// namespaceTable is an immutable set of namespaces.
+type namespaceTable struct {
+	list []*namespace // ascending
+	byID []*namespace // indexed by NSID, nil where there is none
+}
+
+func newNamespaceTable(list []*namespace) *namespaceTable {
+	slices.SortFunc(list, func(a, b *namespace) int { return int(a.nsid) - int(b.nsid) })
+	t := &namespaceTable{list: list}
+	if n := len(list); n > 0 {
+		t.byID = make([]*namespace, list[n-1].nsid+1)
+	}
+	for _, ns := range list {
+		t.byID[ns.nsid] = ns
+	}
+	return t
+}
+
+// get returns the namespace, or nil.
+func (t *namespaceTable) get(nsid uint32) *namespace {
+	if uint64(nsid) < uint64(len(t.byID)) {
+		return t.byID[nsid]
+	}
+	return nil
+}
+
+// volatile says whether any namespace has a volatile write cache.
+func (t *namespaceTable) volatile() bool {
+	return slices.ContainsFunc(t.list, func(ns *namespace) bool { return ns.geo.Load().volatile })
+}

@@ -1,0 +1,164 @@
+package target
+
+import (
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// op is a command of a command set. An empty slot of a table is Invalid Opcode.
+type op struct {
+	name string
+	// prepare validates and answers the request's Dir and Length. It changes nothing that outlives a refusal.
+	prepare func(c *cmd) nvme.Status
+	// execute starts the command; it or a later callback calls Handler.finish once.
+	execute func(h *Handler, c *cmd)
+	flags   opFlags
+	// effect is the entry of log 05h without CSUPP and scope.
+	effect nvme.Effect
+}
+
+// opFlags restrict where a command may be sent.
+type opFlags uint8
+
+const (
+	// opIOController: not on discovery controllers.
+	opIOController opFlags = 1 << iota
+	// opDisabled: allowed although the controller is not ready.
+	opDisabled
+	// opUnconnected: allowed, and only allowed, before Connect.
+	opUnconnected
+	// opAdminQueue and opIOQueue: only on this kind of queue (Fabrics commands).
+	opAdminQueue
+	opIOQueue
+	// opNamespace: the scope in log 05h is the namespace; otherwise the controller.
+	opNamespace
+)
+
+// The scope of a command in log 05h, bits 31:20 (Base section 5.1.12.1.6, CSP).
+const (
+	scopeNamespace  nvme.Effect = 1 << 20
+	scopeController nvme.Effect = 1 << 21
+)
+
+// The tables are filled by init because log 05h, which is one of the commands, reads them.
+var (
+	adminOps     [256]op
+	discoveryOps [256]op
+	ioOps        [256]op
+	fabricsOps   [256]op
+)
+
+func init() {
+	adminOps = [256]op{
+		nvme.AdminGetLogPage:    {name: "Get Log Page", prepare: prepareGetLog, execute: getLog},
+		nvme.AdminIdentify:      {name: "Identify", prepare: prepareIdentify, execute: identify},
+		nvme.AdminAbort:         {name: "Abort", prepare: prepareNoData, execute: abort},
+		nvme.AdminSetFeatures:   {name: "Set Features", prepare: prepareSetFeatures, execute: setFeatures},
+		nvme.AdminGetFeatures:   {name: "Get Features", prepare: prepareGetFeatures, execute: getFeatures},
+		nvme.AdminAsyncEventReq: {name: "Asynchronous Event Request", prepare: prepareNoData, execute: asyncEventRequest},
+		nvme.AdminKeepAlive:     {name: "Keep Alive", prepare: prepareNoData, execute: keepAlive},
+	}
+	for i := range adminOps {
+		if adminOps[i].flags&opIOController == 0 {
+			discoveryOps[i] = adminOps[i]
+		}
+	}
+	ioOps = [256]op{
+		nvme.NVMFlush: {name: "Flush", prepare: prepareFlush, execute: executeFlush, flags: opNamespace},
+		nvme.NVMWrite: {
+			name: "Write", prepare: prepareWrite, execute: executeIO, flags: opNamespace, effect: nvme.EffectContentChange,
+		},
+		nvme.NVMRead: {name: "Read", prepare: prepareRead, execute: executeIO, flags: opNamespace},
+		nvme.NVMWriteZeroes: {
+			name: "Write Zeroes", prepare: prepareWriteZeroes, execute: executeIO, flags: opNamespace, effect: nvme.EffectContentChange,
+		},
+		nvme.NVMDatasetManagement: {
+			name: "Dataset Management", prepare: prepareDSM, execute: executeDSM, flags: opNamespace, effect: nvme.EffectContentChange,
+		},
+	}
+	fabricsOps = [256]op{
+		nvme.FabricsPropertySet: {
+			name: "Property Set", prepare: prepareProperty, execute: propertySet, flags: opAdminQueue | opDisabled,
+		},
+		nvme.FabricsConnect: {name: "Connect", prepare: prepareConnect, execute: connect, flags: opUnconnected | opDisabled},
+		nvme.FabricsPropertyGet: {
+			name: "Property Get", prepare: prepareProperty, execute: propertyGet, flags: opAdminQueue | opDisabled,
+		},
+		nvme.FabricsDisconnect: {name: "Disconnect", prepare: prepareDisconnect, execute: disconnect, flags: opDisabled},
+	}
+}
+
+// effects makes the descriptors of log 05h from a table.
+func effects(table *[256]op) (e [256]nvme.Effect) {
+	for i := range table {
+		o := &table[i]
+		if o.execute == nil {
+			continue
+		}
+		scope := scopeController
+		if o.flags&opNamespace != 0 {
+			scope = scopeNamespace
+		}
+		e[i] = nvme.EffectSupported | o.effect | scope
+	}
+	return e
+}
+
+// psdtSGL is the only PSDT that fabrics allow: SGLs (Base section 3.3.2, figure 92). Byte 1 of Fabrics commands is reserved in older
+// versions, so there 00b is tolerated.
+const psdtSGL = 1
+
+// prepare validates a command as far as it goes without its data.
+func (s *session) prepare(c *cmd) nvme.Status {
+	sqe := &c.req.SQE
+	if sqe.Opcode() == nvme.FabricsOpcode {
+		return s.prepareFabrics(c)
+	}
+	if s.ctrl == nil {
+		return sequenceError
+	}
+	if sqe.Flags()&0xC3 != psdtSGL<<6 { // PSDT, FUSE
+		return invalidField
+	}
+	o := &s.table[sqe.Opcode()]
+	if o.execute == nil {
+		return invalidOpcode
+	}
+	if !s.ctrl.ready.Load() || s.leaving != nil || s.left {
+		return sequenceError
+	}
+	c.op = o
+	return o.prepare(c)
+}
+
+func (s *session) prepareFabrics(c *cmd) nvme.Status {
+	sqe := &c.req.SQE
+	o := &fabricsOps[sqe.FabricsType()]
+	switch {
+	case sqe.PSDT() > psdtSGL || sqe.FUSE() != 0:
+		return invalidField
+	case o.execute == nil && s.ctrl != nil:
+		return invalidOpcode // Authentication commands too: no subsystem requires authentication
+	case (s.ctrl == nil) != (o.flags&opUnconnected != 0):
+		return sequenceError
+	case o.flags&opAdminQueue != 0 && s.qid != 0:
+		return invalidOpcode
+	}
+	c.op = o
+	return o.prepare(c)
+}
+
+// expect answers a request whose data must be exactly n bytes long.
+func (c *cmd) expect(dir fabric.Direction, n uint32) nvme.Status {
+	r := c.req
+	if r.HostLength != n {
+		return invalidLength
+	}
+	if dir == fabric.ControllerToHost && r.InCapsule {
+		return invalidField // capsules carry data to the controller only
+	}
+	r.Dir, r.Length = dir, n
+	return nvme.Success
+}
+
+func prepareNoData(c *cmd) nvme.Status { return c.expect(fabric.NoData, 0) }

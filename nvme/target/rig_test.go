@@ -1,0 +1,358 @@
+package target
+
+import (
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/ram"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	testSub  = "nqn.2026-11.io.nvmf-target:test"
+	testHost = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555"
+	testFW   = "v9"
+)
+
+var (
+	testHostID = [16]byte{1, 2, 3}
+	testLocal  = netip.MustParseAddrPort("192.0.2.1:4420")
+	testPeer   = netip.MustParseAddrPort("192.0.2.9:50000")
+)
+
+// rig is a target on virtual reactors.
+type rig struct {
+	t        *testing.T
+	w        *loop.World
+	target   *Target
+	raw      []*Handler
+	handlers []fabric.Handler
+	log      *logBuffer
+	queues   []*loop.Queue
+}
+
+// logBuffer is a log that tests read.
+type logBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *logBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// newRig makes a target with n reactors; everything is checked for leaks when the test ends.
+func newRig(t *testing.T, n int, subs ...SubsystemConfig) *rig {
+	t.Helper()
+	w, err := loop.NewWorld(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, w: w, log: new(logBuffer)}
+	r.target = New(Options{Log: slog.New(slog.NewTextHandler(r.log, nil)), Firmware: testFW})
+	for i, re := range w.Reactors {
+		h, err := r.target.NewHandler(HandlerConfig{Loop: re, Index: i, Arena: re.Arena()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		re.Attach(h)
+		r.raw = append(r.raw, h)
+		r.handlers = append(r.handlers, fabrictest.Watch(h, func(s string) { t.Error("contract: " + s) }))
+	}
+	for _, s := range subs {
+		r.must(r.target.AddSubsystem(s))
+	}
+	t.Cleanup(r.close)
+	return r
+}
+
+func (r *rig) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// close ends everything and looks for leaks.
+func (r *rig) close() {
+	for _, q := range r.queues {
+		q.HangUp()
+	}
+	r.during(r.target.Close)
+	if err := r.w.Until(func() bool { return r.target.Sessions() == 0 }); err != nil {
+		r.t.Errorf("%d sessions left", r.target.Sessions())
+	}
+	if c := r.target.Controllers(); len(c) > 0 {
+		r.t.Errorf("controllers left: %+v", c)
+	}
+	for i, re := range r.w.Reactors {
+		if n := re.Timers(); n > 0 {
+			r.t.Errorf("reactor %d: %d timers left", i, n)
+		}
+	}
+	if err := r.w.Close(); err != nil {
+		r.t.Error(err)
+	}
+}
+
+// during runs fn, which waits for reactors, on a goroutine while the world goes on.
+func (r *rig) during(fn func() error) {
+	r.t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		done <- fn()
+		r.w.Reactors[0].Wake()
+	}()
+	r.until("a call that waits for reactors returns", func() bool { return len(done) > 0 })
+	r.must(<-done)
+}
+
+func (r *rig) until(what string, cond func() bool) {
+	r.t.Helper()
+	if err := r.w.Until(cond); err != nil {
+		r.t.Fatalf("%s: %v\n%s", what, err, r.log)
+	}
+}
+
+// ramSubsystem is a subsystem with RAM namespaces 1 to n of 1 MiB with blocks of 512 bytes.
+func ramSubsystem(t *testing.T, n int) SubsystemConfig {
+	t.Helper()
+	c := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
+	for i := range n {
+		c.Namespaces = append(c.Namespaces, NamespaceConfig{NSID: uint32(i + 1), Device: ramDevice(t, 1<<20, 512)})
+	}
+	return c
+}
+
+func ramDevice(t testing.TB, size int64, bs int) backend.Device {
+	t.Helper()
+	d, err := ram.Open(ram.Config{Size: size, BlockSize: bs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLast(t, d)
+	return d
+}
+
+// closeLast closes a device after everything that was registered later, the rig for instance.
+func closeLast(t testing.TB, d backend.Device) {
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func info(tr nvme.TransportType) fabric.QueueInfo {
+	return fabric.QueueInfo{
+		Transport: tr, Local: testLocal, Remote: testPeer, PortID: 1, QID: -1, CNTLID: 0xFFFF, MaxDepth: 128,
+		InCapsuleSize: 4096, MSDBD: 1,
+	}
+}
+
+func (r *rig) dialInfo(reactor int, i fabric.QueueInfo) *loop.Queue {
+	r.t.Helper()
+	q, err := loop.Dial(r.w.Reactors[reactor], r.handlers[reactor], i)
+	r.must(err)
+	r.queues = append(r.queues, q)
+	return q
+}
+
+func (r *rig) dial(reactor int) *loop.Queue { return r.dialInfo(reactor, info(nvme.TransportTCP)) }
+
+// send sends a command without waiting.
+func (r *rig) send(q *loop.Queue, c *loop.Command) *loop.Command {
+	r.t.Helper()
+	r.must(q.Send(c))
+	return c
+}
+
+// do sends a command and waits for it.
+func (r *rig) do(q *loop.Queue, c *loop.Command) *loop.Command {
+	r.t.Helper()
+	r.send(q, c)
+	r.until("a command completes", func() bool { return c.Done })
+	return c
+}
+
+// ok expects success.
+func (r *rig) ok(q *loop.Queue, c *loop.Command) *loop.Command {
+	r.t.Helper()
+	r.do(q, c)
+	if st := c.CQE.Status(); !st.OK() {
+		r.t.Fatalf("opcode %#x: %v", c.SQE.Opcode(), st)
+	}
+	return c
+}
+
+// status expects a status, exactly but for the More bit.
+func (r *rig) status(q *loop.Queue, c *loop.Command, want nvme.Status) *loop.Command {
+	r.t.Helper()
+	r.do(q, c)
+	if st := c.CQE.Status() &^ statusMore; st != want {
+		r.t.Errorf("opcode %#x: %v, want %v", c.SQE.Opcode(), st, want)
+	}
+	return c
+}
+
+var nextCID uint16
+
+// command makes a command with the flags every host sets.
+func command(op nvme.Opcode, nsid uint32, data []byte) *loop.Command {
+	c := &loop.Command{Data: data}
+	nextCID++
+	c.SQE.SetOpcode(op)
+	c.SQE.SetFlags(psdtSGL << 6)
+	c.SQE.SetCID(nextCID)
+	c.SQE.SetNSID(nsid)
+	return c
+}
+
+// connectArgs is a Connect command in parts.
+type connectArgs struct {
+	qid, sqsize, recfmt uint16
+	cattr               nvme.CATTR
+	kato                uint32
+	hostID              [16]byte
+	cntlid              uint16
+	sub, host           string
+}
+
+func adminArgs(sub string) connectArgs {
+	return connectArgs{sqsize: 31, hostID: testHostID, cntlid: nvme.CNTLIDDynamic, sub: sub, host: testHost}
+}
+
+func (a connectArgs) command() *loop.Command {
+	d := nvme.ConnectData{HostID: a.hostID, CNTLID: a.cntlid}
+	nvme.PutNQN(&d.SUBNQN, a.sub)
+	nvme.PutNQN(&d.HOSTNQN, a.host)
+	c := command(nvme.FabricsOpcode, 0, d.Append(nil))
+	c.InCapsule = true
+	c.SQE.Connect().Set(a.qid, a.sqsize, a.cattr, a.kato)
+	c.SQE[40], c.SQE[41] = byte(a.recfmt), byte(a.recfmt>>8)
+	return c
+}
+
+func propertyGetCommand(off nvme.PropertyOffset) *loop.Command {
+	c := command(nvme.FabricsOpcode, 0, nil)
+	c.SQE.Property().Set(nvme.FabricsPropertyGet, off, 0)
+	return c
+}
+
+func propertySetCommand(off nvme.PropertyOffset, v uint64) *loop.Command {
+	c := command(nvme.FabricsOpcode, 0, nil)
+	c.SQE.Property().Set(nvme.FabricsPropertySet, off, v)
+	return c
+}
+
+func identifyCommand(cns nvme.CNS, nsid uint32) *loop.Command {
+	c := command(nvme.AdminIdentify, nsid, make([]byte, nvme.IdentifyDataSize))
+	c.SQE.Identify().Set(cns, 0, 0)
+	return c
+}
+
+func logCommand(lid nvme.LID, n int, off uint64) *loop.Command {
+	c := command(nvme.AdminGetLogPage, nvme.NSIDAll, make([]byte, n))
+	c.SQE.GetLog().Set(lid, uint64(n), off, 0, false)
+	return c
+}
+
+func setFeature(fid nvme.FID, v uint32) *loop.Command {
+	c := command(nvme.AdminSetFeatures, 0, nil)
+	c.SQE.Features().Set(fid, v)
+	return c
+}
+
+func getFeature(fid nvme.FID, sel nvme.FeatureSelect, v uint32) *loop.Command {
+	c := command(nvme.AdminGetFeatures, 0, nil)
+	c.SQE.Features().Set(fid, v)
+	c.SQE[41] |= byte(sel)
+	return c
+}
+
+func rw(op nvme.Opcode, nsid uint32, slba uint64, blocks uint32, data []byte) *loop.Command {
+	c := command(op, nsid, data)
+	c.SQE.RW().Set(slba, blocks, 0)
+	return c
+}
+
+// host is a connected host.
+type host struct {
+	r      *rig
+	args   connectArgs
+	info   fabric.QueueInfo
+	cntlid uint16
+	admin  *loop.Queue
+	io     []*loop.Queue
+}
+
+// connectHost connects, enables the controller and connects nio I/O queues, spread over the reactors.
+func (r *rig) connectHost(nio int, change ...func(*connectArgs)) *host {
+	r.t.Helper()
+	return r.connectHostInfo(nio, info(nvme.TransportTCP), change...)
+}
+
+func (r *rig) connectHostInfo(nio int, qi fabric.QueueInfo, change ...func(*connectArgs)) *host {
+	r.t.Helper()
+	h := &host{r: r, args: adminArgs(testSub), info: qi}
+	for _, f := range change {
+		f(&h.args)
+	}
+	h.admin = r.dialInfo(0, qi)
+	c := r.ok(h.admin, h.args.command())
+	h.cntlid = nvme.ConnectResult(c.CQE.DW0()).CNTLID()
+	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	for i := range nio {
+		h.connectIO((i + 1) % len(r.handlers))
+	}
+	return h
+}
+
+func (h *host) connectIO(reactor int) *loop.Queue {
+	h.r.t.Helper()
+	q := h.r.dialInfo(reactor, h.info)
+	h.r.ok(q, h.ioArgs(uint16(len(h.io)+1)).command())
+	h.io = append(h.io, q)
+	return q
+}
+
+// ioArgs is the Connect of I/O queue qid.
+func (h *host) ioArgs(qid uint16) connectArgs {
+	a := h.args
+	a.qid, a.cntlid, a.sqsize, a.kato = qid, h.cntlid, 127, 0
+	return a
+}
+
+func (h *host) property(off nvme.PropertyOffset) uint64 {
+	h.r.t.Helper()
+	return h.r.ok(h.admin, propertyGetCommand(off)).CQE.Result()
+}
+
+func (h *host) csts() nvme.CSTS { return nvme.CSTS(h.property(nvme.PropertyCSTS)) }
+
+// hangUp ends all queues of the host.
+func (h *host) hangUp() {
+	h.admin.HangUp()
+	for _, q := range h.io {
+		q.HangUp()
+	}
+}

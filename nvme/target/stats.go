@@ -1,0 +1,85 @@
+package target
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// ioTotals counts what a namespace did. Sectors are 512 bytes whatever the block size (log 02h, Base section 5.1.12.1.3).
+type ioTotals struct {
+	reads, writes         uint64
+	readSectors, wrotSecs uint64
+	mediaErrors           uint64
+	busy                  int64 // nanoseconds with I/O outstanding
+}
+
+func (t *ioTotals) add(o ioTotals) {
+	t.reads += o.reads
+	t.writes += o.writes
+	t.readSectors += o.readSectors
+	t.wrotSecs += o.wrotSecs
+	t.mediaErrors += o.mediaErrors
+	t.busy += o.busy
+}
+
+// ioStats is one channel's counters: own is written by the reactor, the atomics are what others read, stored once per batch.
+type ioStats struct {
+	own    ioTotals
+	shared struct {
+		reads, writes         atomic.Uint64
+		readSectors, wrotSecs atomic.Uint64
+		mediaErrors           atomic.Uint64
+		busy                  atomic.Int64
+	}
+	published ioTotals
+}
+
+// publish makes the counters visible. Only what changed is stored: an atomic store costs more than the count.
+func (s *ioStats) publish() {
+	if s.own.reads != s.published.reads {
+		s.shared.reads.Store(s.own.reads)
+		s.shared.readSectors.Store(s.own.readSectors)
+	}
+	if s.own.writes != s.published.writes {
+		s.shared.writes.Store(s.own.writes)
+		s.shared.wrotSecs.Store(s.own.wrotSecs)
+	}
+	if s.own.mediaErrors != s.published.mediaErrors {
+		s.shared.mediaErrors.Store(s.own.mediaErrors)
+	}
+	if s.own.busy != s.published.busy {
+		s.shared.busy.Store(s.own.busy)
+	}
+	s.published = s.own
+}
+
+func (s *ioStats) load() ioTotals {
+	return ioTotals{
+		reads: s.shared.reads.Load(), writes: s.shared.writes.Load(),
+		readSectors: s.shared.readSectors.Load(), wrotSecs: s.shared.wrotSecs.Load(),
+		mediaErrors: s.shared.mediaErrors.Load(), busy: s.shared.busy.Load(),
+	}
+}
+
+// statsList is the counters of every channel that a namespace has or had, so that totals survive queues and reactors.
+type statsList struct {
+	mu   sync.Mutex
+	list []*ioStats
+}
+
+func (l *statsList) add() *ioStats {
+	s := new(ioStats)
+	l.mu.Lock()
+	l.list = append(l.list, s)
+	l.mu.Unlock()
+	return s
+}
+
+func (l *statsList) total() (t ioTotals) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.list {
+		t.add(s.load())
+	}
+	return t
+}

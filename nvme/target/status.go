@@ -1,0 +1,47 @@
+package target
+
+import (
+	"errors"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Refusals that the same command would meet again.
+const (
+	invalidOpcode    = nvme.InvalidOpcode | nvme.DNR
+	invalidField     = nvme.InvalidField | nvme.DNR
+	invalidNamespace = nvme.InvalidNamespaceOrFormat | nvme.DNR
+	invalidLength    = nvme.DataSGLLengthInvalid | nvme.DNR
+	outOfRange       = nvme.LBAOutOfRange | nvme.DNR
+	writeProtected   = nvme.NamespaceWriteProtected | nvme.DNR
+	sequenceError    = nvme.CommandSequenceError | nvme.DNR
+)
+
+// ioStatus is the NVMe status of a finished IO. It is the only place where backend errors become statuses. What another try or
+// another path may cure carries no DNR.
+func ioStatus(io *backend.IO) nvme.Status {
+	err := io.Err
+	switch {
+	case err == nil:
+		return nvme.Success
+	case errors.Is(err, backend.ErrGone):
+		return nvme.NamespaceNotReady // Base figure 102, 82h
+	case errors.Is(err, backend.ErrAborted):
+		return nvme.AbortRequested
+	case errors.Is(err, backend.ErrIO):
+		if io.Op == backend.OpRead {
+			return nvme.UnrecoveredReadError // NVM figure 18, 81h
+		}
+		return nvme.WriteFault // NVM figure 18, 80h
+	case errors.Is(err, backend.ErrNoSpace):
+		return nvme.CapacityExceeded | nvme.DNR
+	case errors.Is(err, backend.ErrReadOnly):
+		return writeProtected
+	case errors.Is(err, backend.ErrOutOfRange):
+		return outOfRange
+	case errors.Is(err, backend.ErrUnsupported):
+		return invalidOpcode
+	}
+	return nvme.InternalError
+}

@@ -1,0 +1,196 @@
+package target
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// SubsystemConfig describes an NVM subsystem.
+type SubsystemConfig struct {
+	// NQN names the subsystem; required.
+	NQN string
+	// Serial (at most 20 ASCII characters; derived from the NQN if empty) and Model (at most 40; "nvmf-target" if empty) are shown
+	// by Identify Controller.
+	Serial, Model string
+	// AllowAnyHost admits every host. Otherwise only those whose NQN is in Hosts, compared byte by byte. Neither is authentication.
+	AllowAnyHost bool
+	Hosts        []string
+	// CNTLIDMin and CNTLIDMax bound the controller identifiers, 1 to FFEFh if zero. Targets that share a subsystem NQN need
+	// disjoint ranges.
+	CNTLIDMin, CNTLIDMax uint16
+	// MaxIOQueues is the number of I/O queues a controller may have, 128 if zero; MaxQueueSize the entries of a queue, 32 to 65536,
+	// 128 if zero.
+	MaxIOQueues, MaxQueueSize int
+	Namespaces                []NamespaceConfig
+}
+
+const (
+	defaultModel    = "nvmf-target"
+	defaultIOQueues = 128
+	defaultEntries  = 128
+	minEntries      = 32 // a Linux host's admin queue; ASQSZ is at least 32 (Base section 5.1.12.3.1)
+)
+
+func (c SubsystemConfig) withDefaults() SubsystemConfig {
+	if c.Model == "" {
+		c.Model = defaultModel
+	}
+	if c.Serial == "" {
+		c.Serial = derivedSerial(c.NQN)
+	}
+	if c.CNTLIDMin == 0 {
+		c.CNTLIDMin = 1
+	}
+	if c.CNTLIDMax == 0 {
+		c.CNTLIDMax = nvme.CNTLIDMax
+	}
+	if c.MaxIOQueues == 0 {
+		c.MaxIOQueues = defaultIOQueues
+	}
+	if c.MaxQueueSize == 0 {
+		c.MaxQueueSize = defaultEntries
+	}
+	return c
+}
+
+func (c *SubsystemConfig) validate() error {
+	if err := nvme.ValidateNQN(c.NQN); err != nil {
+		return fmt.Errorf("subsystem: %w", err)
+	}
+	fail := func(format string, args ...any) error {
+		return fmt.Errorf("subsystem %q: %s", c.NQN, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case c.NQN == nvme.DiscoveryNQN:
+		return fail("the discovery subsystem is built in")
+	case len(c.Serial) > 20 || !isText(c.Serial):
+		return fail("serial %q: at most 20 printable ASCII characters are allowed", c.Serial)
+	case len(c.Model) > 40 || !isText(c.Model):
+		return fail("model %q: at most 40 printable ASCII characters are allowed", c.Model)
+	case c.CNTLIDMin > c.CNTLIDMax || c.CNTLIDMax > nvme.CNTLIDMax:
+		return fail("CNTLID range %d to %d: must ascend and end at most at %d", c.CNTLIDMin, c.CNTLIDMax, nvme.CNTLIDMax)
+	case c.MaxIOQueues < 1 || c.MaxIOQueues > 65534:
+		return fail("%d I/O queues: 1 to 65534 are allowed", c.MaxIOQueues)
+	case c.MaxQueueSize < minEntries || c.MaxQueueSize > 65536:
+		return fail("queue size %d: %d to 65536 are allowed", c.MaxQueueSize, minEntries)
+	}
+	for _, h := range c.Hosts {
+		if err := nvme.ValidateNQN(h); err != nil {
+			return fmt.Errorf("subsystem %q: host: %w", c.NQN, err)
+		}
+	}
+	return nil
+}
+
+func isText(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// subsystem is an NVM subsystem, or the discovery subsystem. Its configuration is immutable.
+type subsystem struct {
+	t         *Target
+	nqn       string
+	cfg       SubsystemConfig
+	discovery bool
+	hosts     map[string]bool
+	// namespaces is the table that commands look up.
+	namespaces atomic.Pointer[namespaceTable]
+
+	mu          sync.Mutex
+	controllers map[uint16]*controller
+	nextCNTLID  uint16
+	removed     bool
+	retired     ioTotals // of namespaces that are gone
+}
+
+func newSubsystem(t *Target, cfg SubsystemConfig) *subsystem {
+	s := &subsystem{
+		t: t, nqn: cfg.NQN, cfg: cfg, hosts: make(map[string]bool),
+		controllers: make(map[uint16]*controller), nextCNTLID: cfg.CNTLIDMin,
+	}
+	for _, h := range cfg.Hosts {
+		s.hosts[h] = true
+	}
+	s.namespaces.Store(newNamespaceTable(nil))
+	return s
+}
+
+// allows says whether a host may use the subsystem.
+func (s *subsystem) allows(hostNQN string) bool { return s.cfg.AllowAnyHost || s.hosts[hostNQN] }
+
+// admit gives c a controller identifier and makes it one of the subsystem's controllers, or says why not.
+func (s *subsystem) admit(c *controller) (nvme.Status, nvme.InvalidParameter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.removed {
+		return nvme.ConnectInvalidParameters, nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN)
+	}
+	for _, o := range s.controllers {
+		// One host has one Host Identifier (Base section 5.1.25.1.28). No DNR: an old association ends by keep alive.
+		if o.hostNQN == c.hostNQN && o.hostID != c.hostID {
+			return nvme.ConnectInvalidParameters, nvme.InvalidInData(nvme.ConnectDataOffsetHostID)
+		}
+	}
+	for range int(s.cfg.CNTLIDMax) - int(s.cfg.CNTLIDMin) + 1 {
+		id := s.nextCNTLID
+		if s.nextCNTLID++; id == s.cfg.CNTLIDMax {
+			s.nextCNTLID = s.cfg.CNTLIDMin
+		}
+		if s.controllers[id] == nil {
+			c.cntlid = id
+			s.controllers[id] = c
+			return nvme.Success, 0
+		}
+	}
+	return nvme.ConnectControllerBusy, 0
+}
+
+// release forgets a controller none of whose queues exists any more.
+func (s *subsystem) release(c *controller) {
+	s.mu.Lock()
+	delete(s.controllers, c.cntlid)
+	s.mu.Unlock()
+}
+
+// lookup returns the controller with this identifier, or nil.
+func (s *subsystem) lookup(cntlid uint16) *controller {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.controllers[cntlid]
+}
+
+// each calls fn with every controller, without holding the lock.
+func (s *subsystem) each(fn func(*controller)) {
+	s.mu.Lock()
+	list := make([]*controller, 0, len(s.controllers))
+	for _, c := range s.controllers {
+		list = append(list, c)
+	}
+	s.mu.Unlock()
+	for _, c := range list {
+		fn(c)
+	}
+}
+
+// teardown ends every association with the subsystem and admits no more.
+func (s *subsystem) teardown(why error) {
+	s.mu.Lock()
+	s.removed = true
+	s.mu.Unlock()
+	s.each(func(c *controller) { c.fail(why) })
+}
+
+// namespaceChanged tells every controller that a namespace came, went or changed.
+func (s *subsystem) namespaceChanged(nsid uint32) {
+	s.each(func(c *controller) {
+		c.h.post(func() { c.namespaceChanged(nsid) })
+	})
+}

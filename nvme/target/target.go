@@ -1,0 +1,344 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Options configure a Target.
+type Options struct {
+	// Log receives what operators should know; nil is slog.Default. Nothing is logged per I/O.
+	Log *slog.Logger
+	// Firmware is the version text of Identify Controller (FR, 8 characters) and of log 03h.
+	Firmware string
+}
+
+// closeDeadline bounds how long a removal waits for reactors and backends to let go.
+const closeDeadline = 30 * time.Second
+
+// Target is everything that hosts can reach: subsystems, ports and the discovery service. Its methods may be called by any goroutine
+// that is not a reactor; those that remove something wait until the backends have let go of it.
+type Target struct {
+	log      *slog.Logger
+	firmware string
+	started  time.Time
+
+	// table maps NQNs to subsystems; readers take no lock.
+	table     atomic.Pointer[map[string]*subsystem]
+	discovery *subsystem
+	// genctr is the generation of the discovery log; it starts at 1 (Base section 5.1.12.3.1).
+	genctr atomic.Uint64
+
+	mu       sync.Mutex // guards what follows and writes to table
+	ports    []Port
+	handlers []*Handler
+	slots    []bool // namespace slots in use
+	closed   bool
+}
+
+// Port is a listener as the discovery log shows it.
+type Port struct {
+	// ID is the port identifier, as in fabric.QueueInfo.PortID.
+	ID uint16
+	// Addr is where the listener listens. A wildcard is shown to each host as the address it came in on.
+	Addr fabric.Addr
+}
+
+// New makes a Target without subsystems and ports; the discovery subsystem always exists.
+func New(o Options) *Target {
+	t := &Target{log: o.Log, firmware: o.Firmware, started: time.Now()}
+	if t.log == nil {
+		t.log = slog.Default()
+	}
+	t.discovery = newSubsystem(t, SubsystemConfig{NQN: nvme.DiscoveryNQN, AllowAnyHost: true}.withDefaults())
+	t.discovery.discovery = true
+	t.table.Store(&map[string]*subsystem{})
+	t.genctr.Store(1)
+	return t
+}
+
+// find returns the subsystem with exactly this NQN, or nil.
+func (t *Target) find(nqn string) *subsystem {
+	if nqn == nvme.DiscoveryNQN {
+		return t.discovery
+	}
+	return (*t.table.Load())[nqn]
+}
+
+// setTable replaces the table with a changed copy. The caller holds t.mu.
+func (t *Target) setTable(change func(map[string]*subsystem)) {
+	m := make(map[string]*subsystem)
+	for k, v := range *t.table.Load() {
+		m[k] = v
+	}
+	change(m)
+	t.table.Store(&m)
+}
+
+// AddSubsystem makes a subsystem and its namespaces reachable. The devices must be open and stay so until RemoveSubsystem,
+// RemoveNamespace or Close has returned.
+func (t *Target) AddSubsystem(cfg SubsystemConfig) error {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return errClosed
+	}
+	if t.find(cfg.NQN) != nil {
+		return fmt.Errorf("subsystem %q exists already", cfg.NQN)
+	}
+	s := newSubsystem(t, cfg)
+	var list []*namespace
+	for _, nc := range cfg.Namespaces {
+		ns, err := s.newNamespace(nc)
+		if err == nil && slices.ContainsFunc(list, func(o *namespace) bool { return o.nsid == ns.nsid }) {
+			t.slots[ns.slot] = false
+			err = fmt.Errorf("subsystem %q: namespace %d is given twice", cfg.NQN, nc.NSID)
+		}
+		if err != nil {
+			t.freeSlots(list)
+			return err
+		}
+		list = append(list, ns)
+	}
+	s.namespaces.Store(newNamespaceTable(list))
+	t.setTable(func(m map[string]*subsystem) { m[s.nqn] = s })
+	t.discoveryChanged()
+	return nil
+}
+
+// RemoveSubsystem disconnects the hosts of a subsystem and returns when no reactor and no backend works for it any more; its devices
+// may then be closed. With an error (a backend did not finish in time) they must stay open.
+func (t *Target) RemoveSubsystem(nqn string) error {
+	t.mu.Lock()
+	s := (*t.table.Load())[nqn]
+	if s == nil {
+		t.mu.Unlock()
+		return fmt.Errorf("subsystem %q does not exist", nqn)
+	}
+	t.setTable(func(m map[string]*subsystem) { delete(m, nqn) })
+	t.discoveryChanged()
+	t.mu.Unlock()
+
+	s.teardown(errors.New("the subsystem was removed"))
+	list := s.namespaces.Swap(newNamespaceTable(nil)).list
+	return t.retire(list)
+}
+
+// AddNamespace adds a namespace to a subsystem; connected hosts are told.
+func (t *Target) AddNamespace(nqn string, cfg NamespaceConfig) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := (*t.table.Load())[nqn]
+	if s == nil || t.closed {
+		return fmt.Errorf("subsystem %q does not exist", nqn)
+	}
+	old := s.namespaces.Load()
+	if old.get(cfg.NSID) != nil {
+		return fmt.Errorf("subsystem %q: namespace %d exists already", nqn, cfg.NSID)
+	}
+	ns, err := s.newNamespace(cfg)
+	if err != nil {
+		return err
+	}
+	s.namespaces.Store(newNamespaceTable(append(slices.Clone(old.list), ns)))
+	s.namespaceChanged(cfg.NSID)
+	return nil
+}
+
+// RemoveNamespace takes a namespace away; connected hosts are told. It returns when the device may be closed, as RemoveSubsystem.
+func (t *Target) RemoveNamespace(nqn string, nsid uint32) error {
+	t.mu.Lock()
+	s := (*t.table.Load())[nqn]
+	var ns *namespace
+	if s != nil {
+		ns = s.namespaces.Load().get(nsid)
+	}
+	if ns == nil {
+		t.mu.Unlock()
+		return fmt.Errorf("subsystem %q has no namespace %d", nqn, nsid)
+	}
+	list := slices.DeleteFunc(slices.Clone(s.namespaces.Load().list), func(o *namespace) bool { return o == ns })
+	s.namespaces.Store(newNamespaceTable(list))
+	s.namespaceChanged(nsid)
+	t.mu.Unlock()
+	return t.retire([]*namespace{ns})
+}
+
+// retire closes the channels of namespaces that no snapshot names any more, on every reactor, and waits for it.
+func (t *Target) retire(list []*namespace) error {
+	t.mu.Lock()
+	handlers := slices.Clone(t.handlers)
+	t.mu.Unlock()
+	deadline := time.NewTimer(closeDeadline)
+	defer deadline.Stop()
+	closed := make(chan struct{}, len(handlers)*len(list))
+	for _, ns := range list {
+		ns.removed.Store(true)
+	}
+	for _, h := range handlers {
+		h.post(func() {
+			for _, ns := range list {
+				h.dropChannel(ns, func() { closed <- struct{}{} })
+			}
+		})
+	}
+	for n := range cap(closed) {
+		select {
+		case <-closed:
+		case <-deadline.C:
+			return fmt.Errorf("%d of %d backend channels are still busy after %v: %w",
+				cap(closed)-n, cap(closed), closeDeadline, errBusy)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, ns := range list {
+		t.slots[ns.slot] = false
+		ns.sub.mu.Lock()
+		ns.sub.retired.add(ns.stats.total())
+		ns.sub.mu.Unlock()
+	}
+	return nil
+}
+
+var (
+	errBusy   = errors.New("backend does not finish its I/O")
+	errClosed = errors.New("the target is closed")
+)
+
+// takeSlot and freeSlots manage the dense indices by which reactors find their channels. The caller holds t.mu.
+func (t *Target) takeSlot() int {
+	i := slices.Index(t.slots, false)
+	if i < 0 {
+		i = len(t.slots)
+		t.slots = append(t.slots, false)
+	}
+	t.slots[i] = true
+	return i
+}
+
+func (t *Target) freeSlots(list []*namespace) {
+	for _, ns := range list {
+		t.slots[ns.slot] = false
+	}
+}
+
+// AddPort makes a listener part of the discovery log.
+func (t *Target) AddPort(p Port) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if slices.ContainsFunc(t.ports, func(o Port) bool { return o.ID == p.ID }) {
+		return fmt.Errorf("port %d exists already", p.ID)
+	}
+	t.ports = append(slices.Clone(t.ports), p)
+	t.discoveryChanged()
+	return nil
+}
+
+// RemovePort takes a listener out of the discovery log. Connections that came in through it live on.
+func (t *Target) RemovePort(id uint16) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(t.ports)
+	t.ports = slices.DeleteFunc(slices.Clone(t.ports), func(o Port) bool { return o.ID == id })
+	if len(t.ports) == n {
+		return fmt.Errorf("port %d does not exist", id)
+	}
+	t.discoveryChanged()
+	return nil
+}
+
+// discoveryChanged starts a new generation of the discovery log and tells persistent discovery controllers.
+func (t *Target) discoveryChanged() {
+	t.genctr.Add(1)
+	t.discovery.each(func(c *controller) {
+		c.h.post(func() { c.raise(eventDiscovery) })
+	})
+}
+
+func (t *Target) isClosed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.closed
+}
+
+// Close disconnects every host and closes every backend channel. The reactors must still be running. The devices may be closed when
+// it returned nil.
+func (t *Target) Close() error {
+	t.mu.Lock()
+	t.closed = true
+	handlers := slices.Clone(t.handlers)
+	nqns := make([]string, 0, len(*t.table.Load()))
+	for nqn := range *t.table.Load() {
+		nqns = append(nqns, nqn)
+	}
+	t.mu.Unlock()
+	for _, h := range handlers {
+		h.post(h.disconnectAll)
+	}
+	var errs []error
+	for _, nqn := range nqns {
+		errs = append(errs, t.RemoveSubsystem(nqn))
+	}
+	return errors.Join(errs...)
+}
+
+// ControllerInfo describes a controller at one moment.
+type ControllerInfo struct {
+	CNTLID    uint16
+	SubNQN    string
+	HostNQN   string
+	HostID    [16]byte
+	Transport nvme.TransportType
+	Remote    string
+	Discovery bool
+	// Queues is the number of connected queues, the admin queue included.
+	Queues int
+	// Ready says that the host has enabled the controller.
+	Ready bool
+}
+
+// Controllers lists the controllers that exist, discovery controllers included, in the order of subsystem and CNTLID.
+func (t *Target) Controllers() []ControllerInfo {
+	subs := []*subsystem{t.discovery}
+	for _, s := range *t.table.Load() {
+		subs = append(subs, s)
+	}
+	var list []ControllerInfo
+	for _, s := range subs {
+		s.each(func(c *controller) { list = append(list, c.describe()) })
+	}
+	slices.SortFunc(list, func(a, b ControllerInfo) int {
+		if a.SubNQN != b.SubNQN {
+			if a.SubNQN < b.SubNQN {
+				return -1
+			}
+			return 1
+		}
+		return int(a.CNTLID) - int(b.CNTLID)
+	})
+	return list
+}
+
+// Sessions is the number of queues that transports have opened and that have not ended, connected or not.
+func (t *Target) Sessions() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for _, h := range t.handlers {
+		n += int(h.sessionCount.Load())
+	}
+	return n
+}
