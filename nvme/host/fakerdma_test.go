@@ -47,6 +47,9 @@ type fakeRDMAQueue struct {
 	depth  int
 	wait   []verbs.WC // receives that came while a send was waited for
 
+	mu   sync.Mutex
+	dead bool
+
 	sqe        nvme.SQE // the command in hand
 	key        uint32   // what to invalidate with the response
 	invalidate bool
@@ -104,8 +107,12 @@ func (f *fakeRDMA) events() {
 			f.accept(ev)
 		case verbs.EventDisconnected:
 			if q, ok := ev.ID.Context().(*fakeRDMAQueue); ok {
-				_ = q.id.Disconnect()
-				_ = q.qp.ToError()
+				q.mu.Lock()
+				if !q.dead {
+					_ = q.id.Disconnect()
+					_ = q.qp.ToError()
+				}
+				q.mu.Unlock()
 			}
 		}
 	}
@@ -278,6 +285,9 @@ func (q *fakeRDMAQueue) sendResponse(b []byte, wr verbs.SendWR) error {
 }
 
 func (q *fakeRDMAQueue) free() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.dead = true
 	_ = q.id.Disconnect()
 	q.must(q.qp.Destroy())
 	q.must(q.id.Destroy())
