@@ -23,9 +23,9 @@ const (
 	HostIDInconsistent       Status = 0x018
 	KATOExpired              Status = 0x019
 	KATOInvalid              Status = 0x01A
-	TransientTransportError  Status = 0x022
 	NamespaceWriteProtected  Status = 0x020
 	CommandInterrupted       Status = 0x021
+	TransientTransportError  Status = 0x022
 	LBAOutOfRange            Status = 0x080
 	CapacityExceeded         Status = 0x081
 	NamespaceNotReady        Status = 0x082
@@ -66,6 +66,8 @@ const (
 var statusNames = map[Status]string{
 	Success: "Success", InvalidOpcode: "Invalid Command Opcode", InvalidField: "Invalid Field in Command",
 	CommandIDConflict: "Command ID Conflict", DataTransferError: "Data Transfer Error",
+	AbortedPowerLoss: "Commands Aborted due to Power Loss Notification", AbortedFailedFused: "Command Aborted due to Failed Fused Command",
+	AbortedMissingFused: "Command Aborted due to Missing Fused Command", CommandInterrupted: "Command Interrupted",
 	InternalError: "Internal Error", AbortRequested: "Command Abort Requested",
 	AbortedSQDeletion: "Command Aborted due to SQ Deletion", InvalidNamespaceOrFormat: "Invalid Namespace or Format",
 	CommandSequenceError: "Command Sequence Error", InvalidSGLSegment: "Invalid SGL Segment Descriptor",
@@ -85,4 +87,6 @@ var statusNames = map[Status]string{
 	WriteFault: "Write Fault", UnrecoveredReadError: "Unrecovered Read Error", CompareFailure: "Compare Failure",
 	InternalPathError: "Internal Path Error", ANAPersistentLoss: "Asymmetric Access Persistent Loss",
 	ANAInaccessible: "Asymmetric Access Inaccessible", ANATransition: "Asymmetric Access Transition",
+	ControllerPathingError: "Controller Pathing Error", HostPathingError: "Host Pathing Error",
+	CommandAbortedByHost: "Command Aborted By Host",
 }

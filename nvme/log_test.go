@@ -1,0 +1,86 @@
+package nvme
+
+import (
+	"bytes"
+	"errors"
+	"reflect"
+	"testing"
+)
+
+func TestSupportedPages(t *testing.T) {
+	var p SupportedPages
+	p.Add(LogSMART, LogDiscovery)
+	b := p.Append(nil)
+	if !bytes.Equal(b, hexBytes(t, SupportedPagesSize, "8:01 448:01")) || !p.Has(LogSMART) || p.Has(LogANA) {
+		t.Error("bits")
+	}
+}
+
+func TestUint128(t *testing.T) {
+	u := MakeUint128(0x0102030405060708)
+	if v, ok := u.Uint64(); v != 0x0102030405060708 || !ok || u[0] != 8 {
+		t.Error(u)
+	}
+	if u[8] = 1; true {
+		if _, ok := u.Uint64(); ok {
+			t.Error("overflow is not told")
+		}
+	}
+}
+
+func TestANALog(t *testing.T) {
+	l := &ANALog{ChangeCount: 5, Groups: []ANAGroup{
+		{ID: 1, ChangeCount: 4, State: ANAStateOptimized, NSIDs: []uint32{1, 9}}, {ID: 2, State: ANAStateChange},
+	}}
+	b := l.Append(nil)
+	want := hexBytes(t, 16+32+8+32, "0:05 8:02 16:01 20:02 24:04 32:01 48:01 52:09 56:02 72:0f")
+	if !bytes.Equal(b, want) {
+		t.Fatalf("got % x", b)
+	}
+	got, err := ParseANALog(b)
+	if err != nil || !reflect.DeepEqual(got, l) {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for n := range len(b) {
+		if _, err := ParseANALog(b[:n]); !errors.Is(err, ErrTruncated) {
+			t.Fatalf("%d bytes: %v", n, err)
+		}
+	}
+}
+
+func FuzzANALog(f *testing.F) {
+	f.Add((&ANALog{Groups: []ANAGroup{{ID: 1, NSIDs: []uint32{1}}}}).Append(nil))
+	f.Add(hexBytes(f, 48, "8:01 20:ffffffff"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if l, err := ParseANALog(b); err == nil && len(l.Append(nil)) > len(b) {
+			t.Fatal("grew")
+		}
+	})
+}
+
+func TestDiscovery(t *testing.T) {
+	e := DiscoveryEntry{
+		TRTYPE: TransportRDMA, ADRFAM: AddressIPv4, SUBTYPE: SubsystemNVM, TREQ: TREQNotRequired | TREQNoFlowControl, PORTID: 1,
+		CNTLID: CNTLIDDynamic, ASQSZ: 32, EFLAGS: EFLAGSPersistent,
+	}
+	e.SetAddress("10.0.0.1", "4420")
+	e.SetRDMA(RDMAProviderRoCEv2, 0xFFFF)
+	PutNQN(&e.SUBNQN, "nqn.x")
+	b := e.Append(nil)
+	want := hexBytes(t, DiscoveryEntrySize, "0:01010206 4:0100ffff 8:2000 10:0200 256:6e716e2e78 768:010401 776:ffff")
+	PutText(want[32:64], "4420")
+	PutText(want[512:768], "10.0.0.1")
+	if !bytes.Equal(b, want) {
+		t.Errorf("got % x", b)
+	}
+	if e.RDMAProvider() != RDMAProviderRoCEv2 {
+		t.Error("provider")
+	}
+	if e.SetTCP(TCPTLS13); e.TCPSecurity() != TCPTLS13 || e.TSAS[8] != 0 {
+		t.Error("TCP")
+	}
+	h := &DiscoveryHeader{GENCTR: 1, NUMREC: 2}
+	if got, err := ParseDiscoveryHeader(h.Append(nil)[:20]); err != nil || *got != *h {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

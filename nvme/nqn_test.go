@@ -1,0 +1,87 @@
+package nvme
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestValidateNQN(t *testing.T) {
+	for _, good := range []string{
+		DiscoveryNQN,
+		"nqn.2014-08.org.nvmexpress:uuid:f81d4fae-7dec-11d0-a765-00a0c91e6bf6",
+		"nqn.2014-08.org.nvmexpress:uuid:F81D4FAE-7DEC-11D0-A765-00A0C91E6BF6",
+		"nqn.2014-08.com.example:nvme:nvm-subsystem-sn-d78432",
+		"nqn.2026-11.io.nvmf-target:disk0",
+		"nqn.2026-11.io.nvmf-target:süß",
+		"nqn.2026-11.io.x:" + strings.Repeat("a", NQNMaxLength-17),
+	} {
+		if err := ValidateNQN(good); err != nil {
+			t.Errorf("%s: %v", good, err)
+		}
+	}
+	for bad, why := range map[string]string{
+		"":                                      "does not start",
+		"iqn.2014-08.org.example:x":             "does not start",
+		"nqn.":                                  "no date",
+		"nqn.2014-8.org.example:x":              "no date",
+		"nqn.2014-13.org.example:x":             "not a date",
+		"nqn.yyyy-mm.org.example:x":             "not a date",
+		"nqn.2014-08.:x":                        "reverse domain",
+		"nqn.2014-08..example:x":                "reverse domain",
+		"nqn.2014-08.-a.example:x":              "reverse domain",
+		"nqn.2014-08.org.example":               "no \":\"",
+		"nqn.2014-08.org.example:":              "no \":\"",
+		"nqn.2014-08.org.nvmexpress:uuid:f81d4": "no UUID",
+		"nqn.2014-08.org.example:a\nb":          "control character",
+		"nqn.2014-08.org.example:\xff":          "UTF-8",
+		"nqn.2026-11.io.x:" + strings.Repeat("a", NQNMaxLength-16): "at most 223",
+	} {
+		if err := ValidateNQN(bad); !errors.Is(err, ErrNQN) || !strings.Contains(err.Error(), why) {
+			t.Errorf("%q: %v, want %q", bad, err, why)
+		}
+	}
+}
+
+func TestParseNQN(t *testing.T) {
+	field := func(s string) *[NQNFieldSize]byte {
+		var f [NQNFieldSize]byte
+		copy(f[:], s)
+		return &f
+	}
+	for _, good := range []string{"x", DiscoveryNQN, strings.Repeat("a", 223)} {
+		if got, err := ParseNQN(field(good + "\x00garbage")); err != nil || got != good {
+			t.Errorf("%q: %q, %v", good, got, err)
+		}
+		var f [NQNFieldSize]byte
+		if PutNQN(&f, good); f != *field(good) {
+			t.Errorf("put %q", good)
+		}
+	}
+	for _, bad := range []string{"", strings.Repeat("a", 224), strings.Repeat("a", 256), "\xff\xfe"} {
+		if got, err := ParseNQN(field(bad)); !errors.Is(err, ErrNQN) {
+			t.Errorf("%q: %q, %v", bad, got, err)
+		}
+	}
+	f := field(strings.Repeat("b", 256))
+	if PutNQN(f, strings.Repeat("a", 300)); f[255] != 0 {
+		t.Error("no NUL at the end")
+	}
+}
+
+func FuzzNQN(f *testing.F) {
+	f.Add([]byte(DiscoveryNQN))
+	f.Add([]byte("nqn.2014-08.org.example:x\x00"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var field [NQNFieldSize]byte
+		copy(field[:], b)
+		s, err := ParseNQN(&field)
+		if err == nil && (s == "" || len(s) > NQNMaxLength || !utf8.ValidString(s) || strings.ContainsRune(s, 0)) {
+			t.Fatalf("accepted %q", s)
+		}
+		if ValidateNQN(string(b)) == nil && len(b) > NQNMaxLength {
+			t.Fatalf("valid: %q", b)
+		}
+	})
+}

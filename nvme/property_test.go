@@ -1,0 +1,81 @@
+package nvme
+
+import "testing"
+
+func TestProperties(t *testing.T) {
+	c := MakeCAP(128, 30, CAPCSSNVM|CAPCSSIOSets|CAPCRMSMedia)
+	if uint64(c) != 0x0800_0820_1E01_007F { // MQES 127, CQR, TO 30, CSS bits 37 and 43, CRMS bit 59
+		t.Errorf("CAP %#x", uint64(c))
+	}
+	if c.MQES() != 127 || c.TO() != 30 || c.CSS() != 0x41 || c.MPSMin() != 4096 || c.MPSMax() != 4096 {
+		t.Errorf("CAP fields: %d %d %#x %d %d", c.MQES(), c.TO(), c.CSS(), c.MPSMin(), c.MPSMax())
+	}
+	if c = 1 << 52; c.MPSMin() != 4096 || c.MPSMax() != 8192 {
+		t.Errorf("page sizes %d %d", c.MPSMin(), c.MPSMax())
+	}
+	if PropertyCAP.Size() != 8 || PropertyCC.Size() != 4 {
+		t.Error("sizes")
+	}
+	if v := MakeVersion(2, 1, 0); v != Version21 || v.String() != "2.1.0" {
+		t.Errorf("version %s", v)
+	}
+	if CCLinux != 0x460001 || !CCLinux.EN() || CCLinux.IOSQES() != 6 || CCLinux.IOCQES() != 4 || CCLinux.Reserved() != 0 {
+		t.Errorf("CC %#x", uint32(CCLinux))
+	}
+	if cc := CC(0xFF<<24 | 3<<14 | 5<<11 | 9<<7 | 6<<4 | 0xE); cc.EN() || cc.SHN() != 3 || cc.AMS() != 5 || cc.MPS() != 9 ||
+		cc.CSS() != CSSAllIO || !cc.CRIME() || cc.Reserved() != 0xFE00000E {
+		t.Errorf("CC fields of %#x", uint32(cc))
+	}
+	if s := CSTSReady | CSTSShutdownComplete; !s.RDY() || s.CFS() || s.SHST() != 2 {
+		t.Error("CSTS")
+	}
+	if CSTSFatal|CSTSShutdownOccurring|CSTSNSSRO != 0x16 {
+		t.Error("CSTS bits")
+	}
+	if r := MakeCRTO(5, 7); r != 0x70005 || r.CRWMT() != 5 || r.CRIMT() != 7 {
+		t.Errorf("CRTO %#x", uint32(r))
+	}
+}
+
+func TestConnectResult(t *testing.T) {
+	if r := MakeConnectResult(7) | ConnectAuthRequired | ConnectSecureChannelRequired; r != 0x60007 || r.CNTLID() != 7 {
+		t.Errorf("%#x", uint32(r))
+	}
+	if p := InvalidInData(ConnectDataOffsetSUBNQN); p != 0x10100 || p.IPO() != 256 || !p.InData() {
+		t.Errorf("%#x", uint32(p))
+	}
+	if p := InvalidInCommand(ConnectOffsetSQSIZE); p != 44 || p.IPO() != 44 || p.InData() {
+		t.Errorf("%#x", uint32(p))
+	}
+	// The offsets are those of struct nvmf_connect_command.
+	if ConnectOffsetRECFMT != 40 || ConnectOffsetQID != 42 || ConnectOffsetSQSIZE != 44 || ConnectOffsetCATTR != 46 || ConnectOffsetKATO != 48 {
+		t.Error("offsets")
+	}
+}
+
+func TestFeatureValues(t *testing.T) {
+	if n := MakeNumberOfQueues(65535); n != 0xFFFEFFFE || n.Submission() != 65535 || n.Completion() != 65535 {
+		t.Errorf("%#x", uint32(n))
+	}
+	if n := MakeNumberOfQueues(1); n != 0 || n.Submission() != 1 {
+		t.Errorf("%#x", uint32(n))
+	}
+}
+
+// TestAsyncEvents compares events with the values Linux hosts act on (udev sees the last one as 0x70f002).
+func TestAsyncEvents(t *testing.T) {
+	for _, tc := range []struct {
+		e    AsyncEvent
+		want uint32
+	}{
+		{AsyncNamespaceChanged, 0x040002}, {AsyncFirmwareStarting, 0x030102}, {AsyncANAChanged, 0x0C0302},
+		{AsyncDiscoveryChanged, 0x70F002}, {AsyncPersistentError, 0x010300},
+	} {
+		if uint32(tc.e) != tc.want || MakeAsyncEvent(tc.e.Type(), tc.e.Info(), tc.e.LID()) != tc.e {
+			t.Errorf("%#x, want %#x", uint32(tc.e), tc.want)
+		}
+	}
+	if EventNamespaceChanged|EventFirmware|EventANAChanged|EventDiscoveryChanged != 0x80000B00 {
+		t.Error("mask")
+	}
+}

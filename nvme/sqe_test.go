@@ -1,0 +1,188 @@
+package nvme
+
+import (
+	"encoding/hex"
+	"strings"
+	"testing"
+)
+
+// hexBytes is n bytes from "offset:hex ..." pieces, zero elsewhere.
+func hexBytes(t testing.TB, n int, pieces string) []byte {
+	t.Helper()
+	b := make([]byte, n)
+	for _, p := range strings.Fields(pieces) {
+		var off int
+		at, digits, _ := strings.Cut(p, ":")
+		for _, c := range at {
+			off = off*10 + int(c-'0')
+		}
+		v, err := hex.DecodeString(digits)
+		if err != nil || off+len(v) > n {
+			t.Fatalf("%q: %v", p, err)
+		}
+		copy(b[off:], v)
+	}
+	return b
+}
+
+// TestCommands compares commands with the bytes that the Linux host puts on the wire for them (struct nvme_command).
+func TestCommands(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		build func(s *SQE)
+		want  string
+	}{
+		{"common", func(s *SQE) {
+			s.SetOpcode(NVMFlush)
+			s.SetFlags(0x40)
+			s.SetCID(0x1234)
+			s.SetNSID(0xA1B2C3D4)
+			s.SetCDW(10, 0x01020304)
+			s.SetCDW64(14, 0x1122334455667788)
+		}, "1:40 2:3412 4:d4c3b2a1 40:04030201 56:8877665544332211"},
+		{"read", func(s *SQE) {
+			s.SetOpcode(NVMRead)
+			s.SetNSID(1)
+			s.RW().Set(0x123456789A, 8, RWFUA|RWLimitedRetry)
+			s.SGL1().SetKeyed(SGLSubtypeInvalidate, 0x1122334455667788, 0x012345, 0xCAFEF00D)
+		}, "0:02 4:01000000 24:8877665544332211 32:4523010df0feca4f 40:9a78563412000000 48:070000c0"},
+		{"write in capsule", func(s *SQE) {
+			s.SetOpcode(NVMWrite)
+			s.RW().Set(1, 65536, 0)
+			s.SGL1().SetData(SGLDataBlock, SGLSubtypeOffset, 0, 4096)
+		}, "0:01 32:00100000 39:01 40:01 48:ffff"},
+		{"TCP data", func(s *SQE) { s.SGL1().SetData(SGLTransportDataBlock, SGLSubtypeTransport, 0, 0x100000) }, "32:00001000 39:5a"},
+		{"write zeroes", func(s *SQE) { s.SetOpcode(NVMWriteZeroes); s.RW().Set(0, 1, RWDeallocate) }, "0:08 48:00000002"},
+		{"dataset management", func(s *SQE) { s.SetOpcode(NVMDatasetManagement); s.DSM().Set(256, true) }, "0:09 40:ff 44:04"},
+		{"identify", func(s *SQE) {
+			s.SetOpcode(AdminIdentify)
+			s.Identify().Set(CNSCommandSetController, 0x0102, 3)
+		}, "0:06 40:06 42:0201 47:03"},
+		{"get log", func(s *SQE) {
+			s.SetOpcode(AdminGetLogPage)
+			s.GetLog().Set(LogANA, 0x40004, 0x1122334455667788, 1, true)
+		}, "0:02 40:0c81 42:0000 44:0100 48:8877665544332211"},
+		{"set features", func(s *SQE) {
+			s.SetOpcode(AdminSetFeatures)
+			s.Features().Set(FeatureNumberOfQueues, uint32(MakeNumberOfQueues(16)))
+		}, "0:09 40:07 44:0f000f00"},
+		{"abort", func(s *SQE) { s.SetOpcode(AdminAbort); s.Abort().Set(3, 0x4567) }, "0:08 40:03006745"},
+		{"connect", func(s *SQE) { s.Connect().Set(2, 127, CATTRNoFlowControl, 5000) }, "0:7f 4:01 42:0200 44:7f00 46:04 48:88130000"},
+		{"property get CAP", func(s *SQE) { s.Property().Set(FabricsPropertyGet, PropertyCAP, 0) }, "0:7f 4:04 40:01"},
+		{"property set CC", func(s *SQE) { s.Property().Set(FabricsPropertySet, PropertyCC, uint64(CCLinux)) }, "0:7f 44:14 48:01004600"},
+	} {
+		var s SQE
+		tc.build(&s)
+		if want := SQE(hexBytes(t, SQESize, tc.want)); s != want {
+			t.Errorf("%s:\n got % x\nwant % x", tc.name, s, want)
+		}
+	}
+}
+
+// TestCommandFields reads what TestCommands has shown to be where it belongs.
+func TestCommandFields(t *testing.T) {
+	s := SQE(hexBytes(t, SQESize, "0:02 1:c2 2:3412 4:d4c3b2a1 16:0807060504030201"))
+	if s.Opcode() != NVMRead || s.Flags() != 0xC2 || s.FUSE() != 2 || s.PSDT() != 3 || s.CID() != 0x1234 || s.NSID() != 0xA1B2C3D4 ||
+		s.MPTR() != 0x0102030405060708 || s.CDW(1) != 0xA1B2C3D4 {
+		t.Errorf("common: % x", s)
+	}
+	s = SQE{}
+	s.RW().Set(1<<40, 65536, RWFUA)
+	if s.SLBA() != 1<<40 || s.NLB() != 65536 || s.RW().Flags() != RWFUA {
+		t.Errorf("rw: %d %d %#x", s.SLBA(), s.NLB(), s.RW().Flags())
+	}
+	s.DSM().Set(256, true)
+	if s.DSM().Ranges() != 256 || !s.DSM().Deallocate() {
+		t.Error("dsm")
+	}
+	s = SQE{}
+	s.SetCDW(11, 4)
+	s.Identify().Set(CNSController, 0xABCD, 2)
+	if i := s.Identify(); i.CNS() != CNSController || i.CNTID() != 0xABCD || i.CSI() != 2 || i.CNSSpecific() != 4 {
+		t.Error("identify")
+	}
+	s = SQE{}
+	s.GetLog().Set(LogDiscovery, 16<<30, 1<<40, 0x7F, true)
+	if g := s.GetLog(); g.LID() != LogDiscovery || g.Bytes() != 16<<30 || g.LPO() != 1<<40 || g.LSP() != 0x7F || !g.RAE() || g.OT() || g.CSI() != 0 {
+		t.Errorf("get log: %+v", g)
+	}
+	s.SetCDW(14, 0x01800000)
+	if g := s.GetLog(); !g.OT() || g.CSI() != 1 {
+		t.Error("get log: OT and CSI")
+	}
+	s.SetCDW(10, 0x8000030B)
+	s.SetCDW(11, 0x900)
+	if f := s.Features(); f.FID() != FeatureAsyncEventConfig || f.SEL() != FeatureCapabilities || !f.SV() || f.Value() != 0x900 {
+		t.Error("features")
+	}
+	s.Abort().Set(7, 9)
+	if s.Abort().SQID() != 7 || s.Abort().CID() != 9 {
+		t.Error("abort")
+	}
+	s.Connect().Set(1, 2, 3, 4)
+	if c := s.Connect(); s.FabricsType() != FabricsConnect || c.QID() != 1 || c.SQSIZE() != 2 || c.CATTR() != 3 || c.KATO() != 4 || c.RECFMT() != 0 {
+		t.Error("connect")
+	}
+	s.Property().Set(FabricsPropertySet, PropertyCSTS, 1<<40)
+	if p := s.Property(); p.Size() != 4 || p.Offset() != PropertyCSTS || p.Value() != 1<<40 {
+		t.Error("property")
+	}
+	if s[40] = 2; s.Property().Size() != 0 {
+		t.Error("property of a reserved size")
+	}
+}
+
+// FuzzCommand reads every field of any 64 bytes.
+func FuzzCommand(f *testing.F) {
+	f.Add(make([]byte, SQESize))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var s SQE
+		copy(s[:], b)
+		if n := s.GetLog().Bytes(); n%4 != 0 || n == 0 || n > 16<<30 {
+			t.Fatalf("get log of %d bytes", n)
+		}
+		if n := s.NLB(); n == 0 || n > 65536 {
+			t.Fatalf("%d blocks", n)
+		}
+		if n := s.DSM().Ranges(); n < 1 || n > MaxDSMRanges {
+			t.Fatalf("%d ranges", n)
+		}
+		if n := s.SGL1().KeyedLength(); n >= 1<<24 {
+			t.Fatalf("keyed length %d", n)
+		}
+	})
+}
+
+func TestSGLFields(t *testing.T) {
+	var d SGLDescriptor
+	d.SetKeyed(SGLSubtypeInvalidate, 5, 0xFFFFFF, 0x89ABCDEF)
+	if d.Type() != SGLKeyedDataBlock || d.Subtype() != SGLSubtypeInvalidate || d.Address() != 5 || d.KeyedLength() != 0xFFFFFF || d.Key() != 0x89ABCDEF {
+		t.Errorf("keyed: % x", d)
+	}
+	d.SetData(SGLLastSegment, SGLSubtypeOffset, 64, 0xFFFFFFFF)
+	if d.Type() != SGLLastSegment || d.Subtype() != SGLSubtypeOffset || d.Address() != 64 || d.Length() != 0xFFFFFFFF {
+		t.Errorf("plain: % x", d)
+	}
+}
+
+func TestCQE(t *testing.T) {
+	var c CQE
+	c.Fill(0x1122334455667788, 0x0102, 0x0304, ConnectInvalidParameters|DNR)
+	if want := CQE(hexBytes(t, CQESize, "0:8877665544332211 8:0201 12:0403 14:0483")); c != want {
+		t.Errorf("got % x, want % x", c, want)
+	}
+	if c.Result() != 0x1122334455667788 || c.DW0() != 0x55667788 || c.SQHD() != 0x102 || c.CID() != 0x304 || c.Status() != ConnectInvalidParameters|DNR {
+		t.Error("fields")
+	}
+}
+
+func TestDSMRange(t *testing.T) {
+	var r DSMRange
+	r.Set(0x0102030405060708, 0x11223344)
+	if want := DSMRange(hexBytes(t, DSMRangeSize, "4:44332211 8:0807060504030201")); r != want {
+		t.Errorf("got % x", r)
+	}
+	if r.SLBA() != 0x0102030405060708 || r.Blocks() != 0x11223344 || r.Attributes() != 0 {
+		t.Error("fields")
+	}
+}
