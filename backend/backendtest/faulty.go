@@ -79,7 +79,7 @@ func (f *Faulty) OpenChannel(wake func()) (backend.Channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &faultyChannel{f: f, inner: inner}
+	c := &faultyChannel{f: f, inner: inner, wake: wake}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.wakes[c] = wake
@@ -89,7 +89,9 @@ func (f *Faulty) OpenChannel(wake func()) (backend.Channel, error) {
 type faultyChannel struct {
 	f     *Faulty
 	inner backend.Channel
+	wake  func()
 	kept  backend.List // held, or released and not yet taken by the device
+	next  *backend.IO  // of kept, refused by a full device
 	done  backend.List
 	one   [1]*backend.IO
 }
@@ -138,14 +140,18 @@ func (c *faultyChannel) Poll(done []*backend.IO) int {
 	c.f.mu.Lock()
 	holding := c.f.hold != nil
 	c.f.mu.Unlock()
-	for !holding && c.kept.First() != nil {
-		io := c.kept.Pop()
-		c.f.count(-1)
-		c.one[0] = io
-		if c.inner.Submit(c.one[:]) == 0 {
-			io.Err = backend.ErrAborted // the device is full: the test holds too much
-			c.done.Push(io)
+	for !holding {
+		if c.one[0] = c.next; c.next == nil {
+			if c.one[0] = c.kept.Pop(); c.one[0] == nil {
+				break
+			}
 		}
+		if c.next = nil; c.inner.Submit(c.one[:]) == 0 {
+			c.next = c.one[0]
+			c.wake() // full: again after this Poll, which makes room
+			break
+		}
+		c.f.count(-1)
 	}
 	n := c.done.Fill(done)
 	return n + c.inner.Poll(done[n:])
@@ -153,7 +159,7 @@ func (c *faultyChannel) Poll(done []*backend.IO) int {
 
 // Close implements backend.Channel.
 func (c *faultyChannel) Close() error {
-	if c.kept.First() != nil || c.done.First() != nil {
+	if c.next != nil || c.kept.First() != nil || c.done.First() != nil {
 		return errors.New("close channel of faulty device: operations are outstanding")
 	}
 	c.f.mu.Lock()

@@ -15,7 +15,7 @@ import (
 func (s *suite) model(t *testing.T, dev backend.Device) {
 	c := NewClient(t, dev, 8<<20)
 	defer c.Close()
-	s.random(t, c, dev.Info(), 1<<20, 2<<20, 20, 1)
+	s.random(t, c, dev.Info(), 1<<20, min(1024*dev.Info().BlockSize, 2<<20), 16, 1)
 }
 
 // concurrent does the same from several channels at once, each on its own part of the device.
@@ -25,7 +25,7 @@ func (s *suite) concurrent(t *testing.T, dev backend.Device) {
 		c := NewClient(t, dev, 4<<20)
 		wg.Go(func() {
 			defer c.Close()
-			s.random(t, c, dev.Info(), int64(i)*MinSize/4, 1<<20, 10, uint64(i))
+			s.random(t, c, dev.Info(), int64(i)*MinSize/4, min(512*dev.Info().BlockSize, 1<<20), 8, uint64(i))
 		})
 	}
 	wg.Wait()

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -153,23 +154,58 @@ func TestTruncatedFile(t *testing.T) {
 	}
 }
 
-// TestNoSpace: a write that the file system has no room for says so, and is not the end: reads and later writes go on.
-func TestNoSpace(t *testing.T) {
-	// A limit on the file size is what every machine has; the kernel answers EFBIG, and SIGXFSZ, which Go ignores.
-	cfg := Config{Path: filepath.Join(t.TempDir(), "disk.img"), Size: 1 << 20, BlockSize: 4096}
-	d := mustOpen(t, cfg)
-	c := backendtest.NewClient(t, d, 8192)
-	for errno, want := range map[unix.Errno]error{
+// TestErrno: the errors of system calls are told apart, and say what happened where.
+func TestErrno(t *testing.T) {
+	d := &device{cfg: Config{Path: "/some/disk.img"}}
+	for errno, want := range map[syscall.Errno]error{
 		unix.ENOSPC: backend.ErrNoSpace, unix.EDQUOT: backend.ErrNoSpace, unix.EFBIG: backend.ErrNoSpace, unix.EIO: backend.ErrIO,
 		unix.EROFS: backend.ErrReadOnly, unix.ENODEV: backend.ErrGone, unix.EOPNOTSUPP: backend.ErrUnsupported, unix.EINVAL: backend.ErrIO,
 	} {
 		err := d.failure(backend.OpWrite, 8192, errno)
-		if !errors.Is(err, want) || !errors.Is(err, errno) || !strings.Contains(err.Error(), cfg.Path+": write at 8192: ") {
+		if !errors.Is(err, want) || !errors.Is(err, errno) || !strings.Contains(err.Error(), "/some/disk.img: write at 8192: ") {
 			t.Errorf("%v: %v", errno, err)
 		}
 	}
-	d.syncFailed(d.failure(backend.OpWrite, 0, unix.ENOSPC))
-	expect(t, c, c.Write(0, c.Memory(0, 4096)), nil)
+}
+
+// TestFullFileSystem: a write that there is no room for says so, and is not the end: what was there is there, and once there is
+// room again writes succeed. A file on a read-only file system is not opened for writing.
+func TestFullFileSystem(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
+		t.Skipf("no small file system to fill: mounting tmpfs needs CAP_SYS_ADMIN: %v", err)
+	}
+	defer func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	cfg := Config{Path: filepath.Join(dir, "disk.img"), Size: 1 << 20, BlockSize: 4096}
+	d := mustOpen(t, cfg)
+	c := backendtest.NewClient(t, d, 1<<20)
+	b := c.Memory(0, 128<<10)
+	c.MustDo(c.Write(0, b))
+	whole := c.Write(0, c.Memory(0, 1<<20))
+	whole.Flags = backend.FUA
+	expect(t, c, whole, backend.ErrNoSpace)
+	expect(t, c, &backend.IO{Op: backend.OpWriteZeroes, Len: 1 << 20}, backend.ErrNoSpace)
+	expect(t, c, c.Read(0, b), nil)
+	expect(t, c, &backend.IO{Op: backend.OpFlush}, nil)
+	expect(t, c, &backend.IO{Op: backend.OpDiscard, Len: 1 << 20}, nil)
+	expect(t, c, c.Write(512<<10, b), nil)
 	c.Close()
 	mustClose(t, d)
+
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(cfg); !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), "make the namespace read-only") {
+		t.Errorf("opened for writing on a read-only file system: %v", err)
+	}
+	cfg.ReadOnly = true
+	mustClose(t, mustOpen(t, cfg))
+	cfg.Path, cfg.ReadOnly = filepath.Join(dir, "new"), false
+	if _, err := Open(cfg); !errors.Is(err, unix.EROFS) {
+		t.Errorf("created on a read-only file system: %v", err)
+	}
 }

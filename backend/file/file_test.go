@@ -77,6 +77,7 @@ func TestConformance(t *testing.T) {
 		"direct 4096":       {cfg: Config{BlockSize: 4096}},
 		"direct 512":        {cfg: Config{BlockSize: 512}},
 		"buffered":          {cfg: Config{BlockSize: 512, Buffered: true, Workers: 3}},
+		"buffered 64K":      {cfg: Config{BlockSize: 64 << 10, Buffered: true}},
 		"one worker":        {cfg: Config{BlockSize: 4096, Workers: 1}},
 		"tmpfs":             {cfg: Config{BlockSize: 4096}, dir: shm},
 		"nothing supported": {cfg: Config{BlockSize: 4096}, with: func(d *device) { d.noZeroRange.Store(true); d.info.Discard, d.info.DiscardZeroes = false, false }},

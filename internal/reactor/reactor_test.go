@@ -115,6 +115,38 @@ func TestNoLostWake(t *testing.T) {
 	}
 }
 
+// TestWakeBeforeSleep: what is published in the last moment, after the last poll, is not slept over.
+func TestWakeBeforeSleep(t *testing.T) {
+	for name, spin := range spins {
+		t.Run(name, func(t *testing.T) {
+			done := make(chan struct{})
+			var r *Reactor
+			var armed, polled int
+			p := &poller{
+				poll: func(int) int {
+					if polled < armed {
+						if polled++; polled == 10 {
+							close(done)
+						}
+						return 1
+					}
+					return 0
+				},
+				arm: func() bool {
+					if armed < 10 {
+						armed++
+						r.Wake()
+					}
+					return true
+				},
+			}
+			r = start(t, Config{CPU: -1, Spin: spin})
+			r.Post(func() { r.Attach(p) })
+			wait(t, "the work that came in the last moment", done)
+		})
+	}
+}
+
 // TestArmRefuses: a poller that finds work while it is armed keeps the reactor awake.
 func TestArmRefuses(t *testing.T) {
 	var left atomic.Int64

@@ -1,0 +1,95 @@
+package backendtest
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+)
+
+// echo is a device that completes everything at once and takes at most 4 IOs.
+type echo struct {
+	backend.Device
+	open int
+}
+
+type echoChannel struct {
+	d    *echo
+	done backend.List
+	n    int
+}
+
+func (d *echo) OpenChannel(func()) (backend.Channel, error) { d.open++; return &echoChannel{d: d}, nil }
+func (d *echo) Close() error                                { return nil }
+
+func (c *echoChannel) Submit(ios []*backend.IO) int {
+	for i, io := range ios {
+		if c.n == 4 {
+			return i
+		}
+		c.n++
+		io.Err = nil
+		c.done.Push(io)
+	}
+	return len(ios)
+}
+
+func (c *echoChannel) Poll(done []*backend.IO) int {
+	n := c.done.Fill(done)
+	c.n -= n
+	return n
+}
+
+func (c *echoChannel) Close() error { c.d.open--; return nil }
+
+func TestFaulty(t *testing.T) {
+	inner := &echo{}
+	f := NewFaulty(inner)
+	c := NewClient(t, f, 4096)
+	read := func() *backend.IO { return c.Read(0, c.Memory(0, 512)) }
+	write := func() *backend.IO { return c.Write(0, c.Memory(0, 512)) }
+	c.MustDo(read(), write())
+
+	f.Fail(func(io *backend.IO) error {
+		if io.Op == backend.OpWrite {
+			return backend.ErrNoSpace
+		}
+		return nil
+	})
+	if err := c.Do(write()); !errors.Is(err, backend.ErrNoSpace) {
+		t.Errorf("write: %v", err)
+	}
+	c.MustDo(read())
+	f.Fail(nil)
+	c.MustDo(write())
+
+	f.Hold(func(io *backend.IO) bool { return io.Op == backend.OpRead })
+	held := make([]*backend.IO, 10)
+	for i := range held {
+		held[i] = read()
+	}
+	c.Submit(held...)
+	w := write()
+	c.Submit(w)
+	if got := c.Wait(1); len(got) != 1 || got[0] != w || f.Held() != 10 {
+		t.Errorf("while reads are held: %v came back, %d held", got, f.Held())
+	}
+	if err := c.Channel.Close(); err == nil {
+		t.Error("closed with IOs held")
+	}
+	f.Release()
+	if got := c.Wait(10); len(got) != 10 || f.Held() != 0 {
+		t.Errorf("after the release %d came back, %d held", len(got), f.Held())
+	}
+
+	f.Full(true)
+	if n := c.Channel.Submit([]*backend.IO{read()}); n != 0 {
+		t.Errorf("a full device took %d", n)
+	}
+	f.Full(false)
+	c.MustDo(read())
+	c.Close()
+	if inner.open != 0 {
+		t.Error("the inner channel is open")
+	}
+}
