@@ -115,35 +115,38 @@ func TestNoLostWake(t *testing.T) {
 	}
 }
 
-// TestWakeBeforeSleep: what is published in the last moment, after the last poll, is not slept over.
+// TestWakeBeforeSleep: what is published in the last moment, after the poll that would have found it, is not slept over.
 func TestWakeBeforeSleep(t *testing.T) {
 	for name, spin := range spins {
-		t.Run(name, func(t *testing.T) {
-			done := make(chan struct{})
-			var r *Reactor
-			var armed, polled int
-			p := &poller{
-				poll: func(int) int {
-					if polled < armed {
-						if polled++; polled == 10 {
-							close(done)
-						}
-						return 1
+		for _, when := range []string{"poll", "arm"} {
+			t.Run(name+" "+when, func(t *testing.T) {
+				done := make(chan struct{})
+				var r *Reactor
+				var published, found int
+				consumer := &poller{poll: func(int) int {
+					if found == published {
+						return 0
 					}
-					return 0
-				},
-				arm: func() bool {
-					if armed < 10 {
-						armed++
+					if found++; found == 10 {
+						close(done)
+					}
+					return 1
+				}}
+				publish := func(now string) {
+					if now == when && published == found && published < 10 {
+						published++
 						r.Wake()
 					}
-					return true
-				},
-			}
-			r = start(t, Config{CPU: -1, Spin: spin})
-			r.Post(func() { r.Attach(p) })
-			wait(t, "the work that came in the last moment", done)
-		})
+				}
+				producer := &poller{ // comes after the consumer
+					poll: func(int) int { publish("poll"); return 0 },
+					arm:  func() bool { publish("arm"); return true },
+				}
+				r = start(t, Config{CPU: -1, Spin: spin})
+				r.Post(func() { r.Attach(consumer); r.Attach(producer) })
+				wait(t, "the work that came in the last moment", done)
+			})
+		}
 	}
 }
 
