@@ -1,0 +1,63 @@
+// Command nvmf-target exports block storage to Linux hosts over NVMe over Fabrics.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nvmf-target/nvmf-target/internal/app"
+)
+
+// version is set by the linker (scripts/build.sh); without it the build information of Go is used.
+var version string
+
+func main() {
+	if err := command().Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "nvmf-target",
+		Short:         "NVMe over Fabrics target: block storage for Linux hosts over RDMA and TCP",
+		SilenceErrors: true, // main prints them
+		SilenceUsage:  true,
+	}
+	var file string
+	configFlag := func(c *cobra.Command) *cobra.Command {
+		c.Flags().StringVarP(&file, "config", "c", "/etc/nvmf-target/nvmf-target.yaml", "configuration file")
+		return c
+	}
+	root.AddCommand(
+		configFlag(&cobra.Command{
+			Use:   "serve",
+			Short: "Serve what the configuration describes until SIGTERM or SIGINT",
+			Args:  cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return app.Serve(file, app.Version(version), c.OutOrStdout(), c.ErrOrStderr())
+			},
+		}),
+		configFlag(&cobra.Command{
+			Use:   "check",
+			Short: "Check a configuration and print every error found",
+			Args:  cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return app.Check(file, os.Environ(), c.OutOrStdout())
+			},
+		}),
+		&cobra.Command{
+			Use:   "version",
+			Short: "Print the version and what is built in",
+			Args:  cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				_, err := fmt.Fprintln(c.OutOrStdout(), app.Describe(app.Version(version)))
+				return err
+			},
+		},
+	)
+	return root
+}

@@ -1,0 +1,136 @@
+package app
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// maxReachable bounds the addresses that a wildcard listener is announced with.
+const maxReachable = 8
+
+// announcement is what is printed first: what is served where, what is waited for, and how to connect.
+type announcement struct {
+	version    string
+	subsystems []string // NQNs
+	namespaces int
+	up         []fabric.Addr
+	waiting    []fabric.Addr
+}
+
+// summary is one line.
+func (a announcement) summary() string {
+	line := fmt.Sprintf("nvmf-target %s serves %s with %s on %s", a.version, count(len(a.subsystems), "subsystem"),
+		count(a.namespaces, "namespace"), addrs(a.up))
+	if len(a.waiting) > 0 {
+		line += " and waits for " + addrs(a.waiting)
+	}
+	return line
+}
+
+// text is the summary and then one command per address and subsystem. reachable gives the real addresses of a wildcard.
+func (a announcement) text(reachable func(fabric.Addr) []netip.Addr) string {
+	text := a.summary() + "\n"
+	for _, addr := range a.up {
+		text += connectCommands(addr, a.subsystems, reachable)
+	}
+	return text
+}
+
+func addrs(list []fabric.Addr) string {
+	if len(list) == 0 {
+		return "no address"
+	}
+	var names []string
+	for _, a := range list {
+		names = append(names, a.String())
+	}
+	return strings.Join(names, ", ")
+}
+
+// connectCommands are the nvme-cli commands that connect to every subsystem through addr.
+func connectCommands(addr fabric.Addr, subsystems []string, reachable func(fabric.Addr) []netip.Addr) string {
+	var b strings.Builder
+	ips := []netip.Addr{addr.Addr()}
+	if addr.Addr().IsUnspecified() {
+		ips = reachable(addr)
+	}
+	for _, ip := range ips {
+		for _, nqn := range subsystems {
+			fmt.Fprintf(&b, "  nvme connect -t %s -a %s -s %d -n %s\n", addr.Transport, ip, addr.Port(), shellQuote(nqn))
+		}
+	}
+	return b.String()
+}
+
+// shellQuote quotes what a shell would not take as one plain word.
+func shellQuote(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._:-+=@/", r)
+	}
+	if strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// reachable is the addresses of this machine that a wildcard listener answers on: of the RDMA devices' interfaces for RDMA. Loopback
+// addresses are named only if there is nothing else.
+func reachable(addr fabric.Addr) []netip.Addr {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	var rdma []string
+	if addr.Transport == nvme.TransportRDMA {
+		rdma = rdmaInterfaces("/sys/class/infiniband")
+	}
+	var out, loopback []netip.Addr
+	for _, i := range interfaces {
+		if i.Flags&net.FlagUp == 0 || len(rdma) > 0 && !slices.Contains(rdma, i.Name) {
+			continue
+		}
+		list, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range list {
+			prefix, err := netip.ParsePrefix(a.String())
+			if err != nil {
+				continue
+			}
+			ip := prefix.Addr()
+			switch {
+			case addr.Addr().Is4() && !ip.Is4() || ip.IsLinkLocalUnicast():
+			case ip.IsLoopback():
+				loopback = append(loopback, ip)
+			default:
+				out = append(out, ip)
+			}
+		}
+	}
+	if len(out) == 0 {
+		out = loopback
+	}
+	return out[:min(len(out), maxReachable)]
+}
+
+// rdmaInterfaces are the network interfaces of the RDMA devices, from the GID tables in sysfs.
+func rdmaInterfaces(class string) []string {
+	files, _ := filepath.Glob(filepath.Join(class, "*/ports/*/gid_attrs/ndevs/*"))
+	var out []string
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if name := strings.TrimSpace(string(b)); err == nil && name != "" && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}

@@ -1,0 +1,174 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+)
+
+// Waiting for an unavailable listener: the first retry after retryFirst, then twice as long each time up to retryMax.
+const (
+	retryFirst = time.Second
+	retryMax   = 30 * time.Second
+)
+
+// listeners opens the configured ports, keeps trying those that are not available yet, and closes all of them.
+type listeners struct {
+	log *slog.Logger
+	// open starts one port; up is called after a port that was waited for has come up.
+	open  func(port) (fabric.Listener, error)
+	up    func(fabric.Addr)
+	retry time.Duration // the first pause
+
+	mu      sync.Mutex
+	running []fabric.Listener
+	waiting []port
+
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+}
+
+// start opens every port. An error means that a port which must be there is not.
+func (l *listeners) start(ports []port) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	l.stop = cancel
+	if l.retry == 0 {
+		l.retry = retryFirst
+	}
+	var errs []error
+	for _, p := range ports {
+		err := l.tryOnce(p)
+		switch {
+		case err == nil:
+		case p.fail:
+			errs = append(errs, fmt.Errorf("%w (on_unavailable: fail)", err))
+		case errors.Is(err, verbs.ErrNotBuilt):
+			l.log.Error("listener cannot start and never will", "error", err)
+		default:
+			l.log.Warn("listener cannot start yet, waiting for it", "error", err)
+			l.mu.Lock()
+			l.waiting = append(l.waiting, p)
+			l.mu.Unlock()
+			l.wg.Go(func() { l.keepTrying(ctx, p, err) })
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (l *listeners) tryOnce(p port) error {
+	listener, err := l.open(p)
+	if err != nil {
+		return listenError(p.addr, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running = append(l.running, listener)
+	l.waiting = slices.DeleteFunc(l.waiting, func(w port) bool { return w.id == p.id })
+	return nil
+}
+
+// keepTrying opens p as soon as it can be. An error is logged again only when it changes.
+func (l *listeners) keepTrying(ctx context.Context, p port, last error) {
+	pause := l.retry
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		err := l.tryOnce(p)
+		if err == nil {
+			l.log.Info("listener is up", "addr", p.addr)
+			l.up(p.addr)
+			return
+		}
+		if err.Error() != last.Error() {
+			l.log.Warn("listener still cannot start, waiting for it", "error", err)
+			last = err
+		}
+		pause = min(2*pause, retryMax)
+	}
+}
+
+// addrs are the real addresses of the open ports, and the ports waited for.
+func (l *listeners) addrs() (up, waiting []fabric.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.running {
+		up = append(up, r.Addr())
+	}
+	for _, p := range l.waiting {
+		waiting = append(waiting, p.addr)
+	}
+	return up, waiting
+}
+
+// close ends the waiting and closes what is open; connections live on.
+func (l *listeners) close() error {
+	if l.stop == nil {
+		return nil
+	}
+	l.stop()
+	l.wg.Wait()
+	var errs []error
+	for _, r := range l.running {
+		errs = append(errs, r.Close())
+	}
+	l.running = nil
+	return errors.Join(errs...)
+}
+
+// listenError says what keeps a listener from starting and how to mend it.
+func listenError(addr fabric.Addr, err error) error {
+	mend := ""
+	switch {
+	case errors.Is(err, verbs.ErrNotBuilt):
+		mend = "Install libibverbs-dev and librdmacm-dev and build with CGO_ENABLED=1"
+	case errors.Is(err, verbs.ErrNoDevice), errors.Is(err, syscall.ENODEV):
+		mend = "No RDMA device has this address: \"rdma link\" lists devices, \"ip address\" addresses"
+	case errors.Is(err, syscall.EADDRINUSE):
+		mend = fmt.Sprintf("Another program has the port: \"ss -ltnp 'sport = :%d'\" names it", addr.Port())
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		mend = "No interface has this address now: \"ip address\" lists them"
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		mend = "The user may not: ports below 1024 need CAP_NET_BIND_SERVICE, RDMA needs access to /dev/infiniband"
+	case errors.Is(err, errMemlock):
+		mend = "Set LimitMEMLOCK=infinity in the systemd unit, or \"ulimit -l unlimited\" as root before the start"
+	default:
+		return fmt.Errorf("listener %s: %w", addr, err)
+	}
+	return fmt.Errorf("listener %s: %w. %s", addr, err, mend)
+}
+
+var errMemlock = errors.New("the limit of locked memory is too low for RDMA")
+
+// checkMemlock fails if RDMA could not register the arenas of the reactors.
+func checkMemlock(reactors int, arena config.Size) error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY || mayLockMemory() {
+		return nil
+	}
+	if need := uint64(reactors) * uint64(arena); limit.Cur < need {
+		return fmt.Errorf("%w: %v, but %d reactors register %v each", errMemlock, config.Size(limit.Cur), reactors, arena)
+	}
+	return nil
+}
+
+// mayLockMemory says whether the process has CAP_IPC_LOCK, to which the limit does not apply.
+func mayLockMemory() bool {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	err := unix.Capget(&head, &data[0])
+	return err == nil && data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0
+}

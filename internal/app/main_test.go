@@ -1,0 +1,95 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/nvmf-target/nvmf-target/config"
+)
+
+// serveFile makes the test binary a target: TestSignals starts itself with this variable.
+const serveFile = "NVMF_TEST_SERVE_FILE"
+
+func TestMain(m *testing.M) {
+	if file := os.Getenv(serveFile); file != "" {
+		if err := Serve(file, "test", os.Stdout, os.Stderr); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	before := openFiles()
+	code := m.Run()
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	if after := openFiles(); code == 0 && after > before+3 { // the runtime's own poller is opened late
+		fmt.Fprintf(os.Stderr, "%d files open, %d before the tests\n", after, before)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func openFiles() int {
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		panic(err)
+	}
+	return len(list)
+}
+
+const (
+	testNQN     = "nqn.2026-11.io.nvmf-target:test"
+	testTimeout = 20 * time.Second
+)
+
+// parse makes a configuration with one RAM namespace of these listeners and further keys.
+func parse(t *testing.T, listeners string, more ...string) *config.Config {
+	t.Helper()
+	text := fmt.Sprintf(`
+listeners: [%s]
+subsystems:
+  - nqn: %s
+    allow_any_host: true
+    namespaces: [{nsid: 1, backend: ram, size: 16MiB}]
+reactors: {count: 2, memory: 16MiB}
+%s`, listeners, testNQN, strings.Join(more, "\n"))
+	c, err := config.Parse("test.yaml", []byte(text), nil, rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+// newServer makes a server that is stopped at the end of the test.
+func newServer(t *testing.T, o Options) *Server {
+	t.Helper()
+	if o.Log == nil {
+		o.Log = quiet()
+	}
+	o.Version = "test"
+	o.Failed = func(err error) { t.Errorf("a reactor failed: %v", err) }
+	s, err := NewServer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+		defer cancel()
+		if err := s.Stop(ctx); err != nil {
+			t.Errorf("Stop: %v", err)
+		}
+	})
+	return s
+}

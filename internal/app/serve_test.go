@@ -1,0 +1,248 @@
+package app
+
+import (
+	"bufio"
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("got:\n%s\nwant (%s, -update writes it):\n%s", got, file, want)
+	}
+}
+
+func TestAnnouncement(t *testing.T) {
+	addr := func(tr nvme.TransportType, s string) fabric.Addr {
+		return fabric.Addr{Transport: tr, AddrPort: netip.MustParseAddrPort(s)}
+	}
+	a := announcement{
+		version:    "v1.2.3",
+		subsystems: []string{"nqn.2026-11.io.nvmf-target:disk0", "nqn.2026-11.io.nvmf-target:it's $HOME"},
+		namespaces: 4,
+		up:         []fabric.Addr{addr(nvme.TransportTCP, "0.0.0.0:4420"), addr(nvme.TransportRDMA, "[2001:db8::1]:4421")},
+		waiting:    []fabric.Addr{addr(nvme.TransportRDMA, "10.0.0.1:4420")},
+	}
+	got := a.text(func(fabric.Addr) []netip.Addr {
+		return []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.7")}
+	})
+	golden(t, "testdata/announcement.golden", got)
+}
+
+// What a wildcard is announced with are addresses of this machine.
+func TestReachable(t *testing.T) {
+	list := reachable(fabric.Addr{Transport: nvme.TransportTCP, AddrPort: netip.MustParseAddrPort("0.0.0.0:1")})
+	if len(list) == 0 {
+		t.Fatal("no address")
+	}
+	for _, ip := range list {
+		l, err := net.Listen("tcp", net.JoinHostPort(ip.String(), "0"))
+		if err != nil {
+			t.Errorf("%v: %v", ip, err)
+			continue
+		}
+		l.Close()
+	}
+}
+
+func TestRDMAInterfaces(t *testing.T) {
+	dir := t.TempDir()
+	for file, text := range map[string]string{"rxe0/ports/1/gid_attrs/ndevs/0": "eth0\n", "rxe0/ports/1/gid_attrs/ndevs/1": "eth0\n", "siw0/ports/1/gid_attrs/ndevs/0": "eth1\n"} {
+		file = filepath.Join(dir, file)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := strings.Join(rdmaInterfaces(dir), " "); got != "eth0 eth1" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// Every broken configuration is refused with the messages in the file beside it.
+func TestBrokenFiles(t *testing.T) {
+	files, err := filepath.Glob("../../config/testdata/broken/*.yaml")
+	if err != nil || len(files) < 10 {
+		t.Fatalf("%d broken files, %v: want at least ten", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			var out bytes.Buffer
+			err := Check(file, nil, &out)
+			if err == nil || out.Len() != 0 {
+				t.Fatalf("accepted: %s", out.String())
+			}
+			got := strings.ReplaceAll(err.Error(), filepath.Dir(file)+"/", "") + "\n"
+			golden(t, strings.TrimSuffix(file, ".yaml")+".golden", got)
+		})
+	}
+}
+
+func writeConfig(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "nvmf-target.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+const validFile = `
+listeners: [{transport: tcp, address: 127.0.0.1, port: 0}]
+subsystems:
+  - nqn: nqn.2026-11.io.nvmf-target:test
+    allow_any_host: true
+    namespaces: [{nsid: 1, backend: ram, size: 16MiB}]
+reactors: {count: 1, memory: 8MiB}
+`
+
+func TestCheckValid(t *testing.T) {
+	var out bytes.Buffer
+	file := writeConfig(t, validFile)
+	if err := Check(file, nil, &out); err != nil {
+		t.Fatal(err)
+	}
+	if want := file + ": valid: 1 listener, 1 subsystem, 1 namespace\n"; out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
+func TestCheckLooksAtFiles(t *testing.T) {
+	dir := t.TempDir()
+	disk, link := filepath.Join(dir, "disk"), filepath.Join(dir, "link")
+	if err := os.WriteFile(disk, make([]byte, 8192), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(disk, link); err != nil {
+		t.Fatal(err)
+	}
+	fifo := filepath.Join(dir, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ namespace, want string }{
+		{"path: " + disk, ""},
+		{"path: " + disk + ", size: 8KiB", ""},
+		{"path: " + disk + ", size: 16KiB", "has 8192 bytes, not 16384"},
+		{"path: " + fifo + ", size: 16KiB", "is not a regular file"},
+		{"path: " + dir + "/new", "does not exist and no size is given"},
+		{"path: " + dir + "/new, size: 1MiB", ""},
+		{"path: " + dir + "/new, size: 1MiB, read_only: true", "a read-only namespace is not created"},
+		{"path: " + link + "}, {nsid: 2, backend: file, path: " + disk, "is the same file as that of subsystems[0].namespaces[0]"},
+	} {
+		file := writeConfig(t, strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: file, "+test.namespace, 1))
+		err := Check(file, nil, io.Discard)
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want %q", test.namespace, err, test.want)
+		}
+	}
+}
+
+func TestCheckLooksAtCPUs(t *testing.T) {
+	err := Check(writeConfig(t, validFile), []string{"NVMF_TARGET_REACTORS_CPUS=[4000]", "NVMF_TARGET_REACTORS_COUNT=1"}, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "environment variable NVMF_TARGET_REACTORS_CPUS: reactors.cpus[0]: CPU 4000 does not exist") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A real process: it says when it is ready, survives SIGHUP, and exits with code 0 after SIGTERM or SIGINT.
+func TestSignals(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(sig.String(), func(t *testing.T) {
+			notified, socket := notifySocket(t)
+			child := exec.Command(os.Args[0])
+			child.Env = append(os.Environ(), serveFile+"="+writeConfig(t, validFile), "NOTIFY_SOCKET="+socket)
+			var stderr bytes.Buffer
+			child.Stderr = &stderr
+			stdout, err := child.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := child.Start(); err != nil {
+				t.Fatal(err)
+			}
+			kill := time.AfterFunc(testTimeout, func() { _ = child.Process.Kill() })
+			defer kill.Stop()
+			lines := bufio.NewScanner(stdout)
+			var said []string
+			for len(said) < 2 && lines.Scan() {
+				said = append(said, lines.Text())
+			}
+			if len(said) != 2 || !strings.HasPrefix(said[0], "nvmf-target test serves 1 subsystem with 1 namespace on tcp 127.0.0.1:") ||
+				!strings.HasPrefix(said[1], "  nvme connect -t tcp -a 127.0.0.1 -s ") {
+				t.Errorf("printed %q; stderr:\n%s", said, stderr.String())
+			}
+			expectNotification(t, notified, "READY=1\nSTATUS="+said[0])
+			_ = child.Process.Signal(syscall.SIGHUP)
+			_ = child.Process.Signal(sig)
+			expectNotification(t, notified, "STOPPING=1\nSTATUS=draining")
+			if err := child.Wait(); err != nil {
+				t.Errorf("%v; stderr:\n%s", err, stderr.String())
+			}
+			if !strings.Contains(stderr.String(), "reload is not supported yet") {
+				t.Errorf("SIGHUP was not answered:\n%s", stderr.String())
+			}
+		})
+	}
+}
+
+func notifySocket(t *testing.T) (*net.UnixConn, string) {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "notify")
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c, name
+}
+
+func expectNotification(t *testing.T, c *net.UnixConn, want string) {
+	t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(testTimeout))
+	b := make([]byte, 4096)
+	n, err := c.Read(b)
+	if err != nil || string(b[:n]) != want {
+		t.Fatalf("notified %q, %v, want %q", b[:n], err, want)
+	}
+}
+
+func TestServeReportsProblems(t *testing.T) {
+	err := Serve("testdata/none.yaml", "test", io.Discard, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("got %v", err)
+	}
+	taken := listen(t, "127.0.0.1:0")
+	file := writeConfig(t, strings.Replace(validFile, "port: 0", fmt.Sprintf("port: %d, on_unavailable: fail", taken.AddrPort().Port()), 1))
+	if err := Serve(file, "test", io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "(on_unavailable: fail)") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,287 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/file"
+	"github.com/nvmf-target/nvmf-target/backend/null"
+	"github.com/nvmf-target/nvmf-target/backend/ram"
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// Options are what a Server is made of.
+type Options struct {
+	Config *config.Config
+	Log    *slog.Logger
+	// Version is shown to hosts as the firmware revision and in the announcement.
+	Version string
+	// RDMA is the RDMA stack to use.
+	RDMA verbs.Provider
+	// ListenerUp is called when a listener that was waited for has come up; any goroutine.
+	ListenerUp func(fabric.Addr)
+	// Failed is called when a reactor ends by itself; the server is of no use then. Any goroutine.
+	Failed func(error)
+	// Retry is the first pause before a listener is tried again; 0 is one second.
+	Retry time.Duration
+}
+
+// Server is a target assembled from a configuration:
+//
+//	Start  devices -> target with its subsystems -> transports -> workers (reactor, arena, handler, groups) -> listeners
+//	Stop   listeners -> connections drained -> target -> workers -> transports -> devices
+//
+// What Start opened, Stop closes, in the opposite order, also after a Start that failed half-way.
+type Server struct {
+	opts       Options
+	log        *slog.Logger
+	ports      []port
+	devices    []backend.Device
+	target     *target.Target
+	transports map[nvme.TransportType]fabric.Transport
+	workers    []*worker
+	listeners  listeners
+	next       atomic.Uint64
+
+	stopOnce sync.Once
+	stopErr  error
+	stopped  chan struct{}
+}
+
+// NewServer checks opts; nothing is opened before Start.
+func NewServer(opts Options) (*Server, error) {
+	ps, err := ports(opts.Config.Listeners)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{opts: opts, log: opts.Log, ports: ps, transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{})}, nil
+}
+
+// Start opens everything and begins to serve. After an error the caller still has to call Stop.
+func (s *Server) Start() error {
+	c := s.opts.Config
+	if ps := probe(c); len(ps) > 0 {
+		return ps
+	}
+	s.target = target.New(target.Options{Log: s.log, Firmware: s.opts.Version})
+	if err := s.addSubsystems(); err != nil {
+		return err
+	}
+	if err := s.startWorkers(); err != nil {
+		return err
+	}
+	s.listeners = listeners{log: s.log, open: s.listen, up: s.opts.ListenerUp, retry: s.opts.Retry}
+	return s.listeners.start(s.ports)
+}
+
+// addSubsystems opens the devices; every one that cannot be opened is reported.
+func (s *Server) addSubsystems() error {
+	c := s.opts.Config
+	var problems config.Problems
+	for i, sub := range c.Subsystems {
+		tc := target.SubsystemConfig{
+			NQN: sub.NQN, Serial: sub.Serial, Model: sub.Model, AllowAnyHost: sub.AllowAnyHost, Hosts: sub.Hosts,
+			CNTLIDMin: sub.CNTLIDMin, CNTLIDMax: sub.CNTLIDMax, MaxIOQueues: sub.MaxIOQueues,
+			MaxQueueSize: max(c.TCP.QueueDepth, c.RDMA.QueueDepth),
+		}
+		for j, n := range sub.Namespaces {
+			dev, err := openDevice(n)
+			if err != nil {
+				problems = append(problems, c.Problem(fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j), err.Error(), deviceMend(n)))
+				continue
+			}
+			s.devices = append(s.devices, dev)
+			nc := target.NamespaceConfig{NSID: n.NSID, Device: dev, ReadOnly: n.ReadOnly}
+			if err := namespaceIDs(n, &nc); err != nil {
+				return fmt.Errorf("subsystems[%d].namespaces[%d]: %w", i, j, err)
+			}
+			tc.Namespaces = append(tc.Namespaces, nc)
+		}
+		if len(problems) > 0 {
+			continue
+		}
+		if err := s.target.AddSubsystem(tc); err != nil {
+			problems = append(problems, c.Problem(fmt.Sprintf("subsystems[%d]", i), err.Error(), ""))
+		}
+	}
+	if len(problems) > 0 {
+		return problems
+	}
+	return nil
+}
+
+func openDevice(n config.Namespace) (backend.Device, error) {
+	switch n.Backend {
+	case "ram":
+		return ram.Open(ram.Config{Size: int64(n.Size), BlockSize: int(n.BlockSize)})
+	case "null":
+		return null.Open(null.Config{Size: int64(n.Size), BlockSize: int(n.BlockSize)})
+	case "file":
+		return file.Open(file.Config{Path: n.Path, Size: int64(n.Size), BlockSize: int(n.BlockSize), ReadOnly: n.ReadOnly, Buffered: n.Buffered})
+	}
+	return nil, fmt.Errorf("backend %q is not known", n.Backend)
+}
+
+// deviceMend is what to look at when a device cannot be opened; its own error says what is wrong.
+func deviceMend(n config.Namespace) string {
+	if n.Backend == "file" {
+		return "See to the file, or correct path, size and block_size."
+	}
+	return "Correct size and block_size."
+}
+
+// startWorkers makes the transports that are used, and the reactors.
+func (s *Server) startWorkers() error {
+	c := s.opts.Config
+	cpus := reactorCPUs(c.Reactors)
+	// A reactor occupies a processor of the Go scheduler for as long as it has work.
+	if limit := len(cpus) + 2; runtime.GOMAXPROCS(0) < limit {
+		runtime.GOMAXPROCS(limit)
+	}
+	var list []fabric.Transport
+	if uses(s.ports, nvme.TransportTCP) {
+		list = append(list, tcp.New(tcp.Config{
+			Log: s.log, MaxDepth: c.TCP.QueueDepth, InCapsuleSize: int(c.TCP.InCapsuleSize),
+			NoHeaderDigest: !c.TCP.HeaderDigest, NoDataDigest: !c.TCP.DataDigest,
+			MaxConnections: c.TCP.MaxConnections, MaxConnectionsPerHost: c.TCP.MaxConnectionsPerHost,
+		}))
+	}
+	if uses(s.ports, nvme.TransportRDMA) {
+		inCapsule := int(c.RDMA.InCapsuleSize)
+		if inCapsule == 0 {
+			inCapsule = -1 // none; 0 would be the default
+		}
+		list = append(list, rdma.New(rdma.Config{
+			Provider: s.opts.RDMA, Log: s.log, MaxDepth: c.RDMA.QueueDepth, InCapsuleSize: inCapsule,
+			MaxQueues: c.RDMA.MaxConnections, MaxQueuesPerHost: c.RDMA.MaxConnectionsPerHost,
+		}))
+	}
+	for _, t := range list {
+		s.transports[t.Type()] = t
+	}
+	spin := c.Reactors.Spin
+	if !c.Given("reactors.spin") {
+		spin = -1 // the reactor's own default, which knows the machine
+	}
+	for i, cpu := range cpus {
+		w, err := newWorker(workerConfig{
+			index: i, cpu: cpu, spin: spin, memory: int(c.Reactors.Memory), target: s.target, transports: list,
+		})
+		if err != nil {
+			return err
+		}
+		s.workers = append(s.workers, w)
+		w.run(s.opts.Failed)
+	}
+	return nil
+}
+
+// listen opens one port and tells the discovery service.
+func (s *Server) listen(p port) (fabric.Listener, error) {
+	c := s.opts.Config.Reactors
+	if p.addr.Transport == nvme.TransportRDMA {
+		if err := checkMemlock(len(s.workers), c.Memory); err != nil {
+			return nil, err
+		}
+	}
+	l, err := s.transports[p.addr.Transport].Listen(p.addr, p.id, s.place)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.target.AddPort(target.Port{ID: p.id, Addr: l.Addr()}); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// place gives a new connection to the reactors in turn. Queue 0 has no load worth spreading, but only RDMA tells it apart.
+func (s *Server) place(conn fabric.Conn) {
+	info := conn.Info()
+	n := uint64(0)
+	if info.QID != 0 {
+		n = s.next.Add(1)
+	}
+	w := s.workers[n%uint64(len(s.workers))]
+	if err := w.groups[info.Transport].Adopt(conn); err != nil {
+		s.log.Warn("connection refused", "remote", info.Remote, "error", err)
+	}
+}
+
+// announcement describes what is served now.
+func (s *Server) announcement() announcement {
+	a := announcement{version: s.opts.Version}
+	for _, sub := range s.opts.Config.Subsystems {
+		a.subsystems = append(a.subsystems, sub.NQN)
+		a.namespaces += len(sub.Namespaces)
+	}
+	a.up, a.waiting = s.listeners.addrs()
+	return a
+}
+
+// Addrs are the addresses listened on now, with real ports.
+func (s *Server) Addrs() []netip.AddrPort {
+	up, _ := s.listeners.addrs()
+	var out []netip.AddrPort
+	for _, a := range up {
+		out = append(out, a.AddrPort)
+	}
+	return out
+}
+
+// Stop ends everything: no new connection is taken, what is connected is drained, then all is closed. If ctx ends first, Stop
+// returns at once while the rest goes on; another call waits for it again.
+func (s *Server) Stop(ctx context.Context) error {
+	s.stopOnce.Do(func() {
+		go func() {
+			s.stopErr = s.stop()
+			close(s.stopped)
+		}()
+	})
+	select {
+	case <-s.stopped:
+		return s.stopErr
+	case <-ctx.Done():
+		return fmt.Errorf("stopped without waiting for the rest: %w", context.Cause(ctx))
+	}
+}
+
+func (s *Server) stop() error {
+	errs := []error{s.listeners.close()}
+	var gone []<-chan struct{}
+	for _, w := range s.workers {
+		gone = append(gone, w.disconnect())
+	}
+	for _, g := range gone {
+		<-g
+	}
+	if s.target != nil {
+		errs = append(errs, s.target.Close())
+	}
+	for _, w := range s.workers {
+		errs = append(errs, w.stop())
+	}
+	for _, w := range s.workers {
+		errs = append(errs, w.close())
+	}
+	for _, t := range s.transports {
+		errs = append(errs, t.Close())
+	}
+	for _, d := range s.devices {
+		errs = append(errs, d.Close())
+	}
+	return errors.Join(errs...)
+}

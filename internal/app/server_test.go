@@ -1,0 +1,318 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+func hostOptions(nqn string) host.Options {
+	return host.Options{HostNQN: "nqn.2026-11.io.nvmf-target:host", HostID: [16]byte{1}, SubNQN: nqn}
+}
+
+// writeAndRead does some I/O on four queues through the transport.
+func writeAndRead(t *testing.T, tr host.Transport) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	c, err := host.Connect(ctx, tr, hostOptions(testNQN))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.SetQueueCount(ctx, 4); err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.Map(64 << 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := c.Map(64 << 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for qid := uint16(1); qid <= 4; qid++ {
+		q, err := c.OpenQueue(ctx, qid, 32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = rand.Read(out)
+		slba := uint64(qid) * 1000
+		if err := q.Write(ctx, 1, slba, 128, out, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := q.Read(ctx, 1, slba, 128, in); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(in, out) {
+			t.Fatalf("queue %d: other bytes were read than written", qid)
+		}
+		if err := q.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestServeTCP(t *testing.T) {
+	s := newServer(t, Options{Config: parse(t, "{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	writeAndRead(t, host.TCP{Addr: s.Addrs()[0]})
+}
+
+func TestDiscoveryNamesTheSubsystem(t *testing.T) {
+	s := newServer(t, Options{Config: parse(t, "{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	c, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0]}, hostOptions(nvme.DiscoveryNQN))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, entries, err := c.Discover(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if name, err := nvme.ParseNQN(&e.SUBNQN); err == nil && name == testNQN {
+			return
+		}
+	}
+	t.Errorf("%s is not among the %d entries", testNQN, len(entries))
+}
+
+// A host that stays connected does not keep the target from stopping.
+func TestStopDisconnectsHosts(t *testing.T) {
+	s := newServer(t, Options{Config: parse(t, "{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	c, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0]}, hostOptions(testNQN))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := s.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-c.Done():
+	case <-ctx.Done():
+		t.Fatal("the host is still connected")
+	}
+}
+
+func TestUnavailableFail(t *testing.T) {
+	taken := listen(t, "127.0.0.1:0")
+	c := parse(t, "{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")
+	c.Listeners[0].Port = taken.AddrPort().Port()
+	err := newServer(t, Options{Config: c}).Start()
+	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "Another program has the port") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// takenPort holds a port until Close.
+type takenPort struct{ net.Listener }
+
+func (p takenPort) AddrPort() netip.AddrPort { return p.Addr().(*net.TCPAddr).AddrPort() }
+
+func listen(t *testing.T, addr string) takenPort {
+	t.Helper()
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return takenPort{l}
+}
+
+func TestUnavailableWaitServesTheRestAndComesUp(t *testing.T) {
+	taken := listen(t, "127.0.0.1:0")
+	c := parse(t, "{transport: tcp, address: 127.0.0.1, port: 0}, {transport: tcp, address: 127.0.0.1, port: 0}")
+	c.Listeners[1].Port = taken.AddrPort().Port()
+	up := make(chan fabric.Addr, 1)
+	s := newServer(t, Options{Config: c, Retry: time.Millisecond, ListenerUp: func(a fabric.Addr) { up <- a }})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.announcement(); len(a.up) != 1 || len(a.waiting) != 1 {
+		t.Fatalf("up %v, waiting %v: want one each", a.up, a.waiting)
+	}
+	writeAndRead(t, host.TCP{Addr: s.Addrs()[0]})
+	if err := taken.Close(); err != nil {
+		t.Fatal(err)
+	}
+	waitUp(t, up)
+	if a := s.announcement(); len(a.up) != 2 || len(a.waiting) != 0 {
+		t.Fatalf("up %v, waiting %v: want two and none", a.up, a.waiting)
+	}
+	writeAndRead(t, host.TCP{Addr: taken.AddrPort()})
+}
+
+func waitUp(t *testing.T, up <-chan fabric.Addr) {
+	t.Helper()
+	select {
+	case <-up:
+	case <-time.After(testTimeout):
+		t.Fatal("the listener did not come up")
+	}
+}
+
+func TestRDMAWaitsForItsDevice(t *testing.T) {
+	network := verbstest.New(verbstest.Options{Async: true})
+	defer network.Close()
+	addr := netip.MustParseAddr("10.0.0.1")
+	network.AddHost("target")
+	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))
+	up := make(chan fabric.Addr, 1)
+	s := newServer(t, Options{
+		Config: parse(t, "{transport: rdma, address: 10.0.0.1}"), RDMA: network.Provider("target"),
+		Retry: time.Millisecond, ListenerUp: func(a fabric.Addr) { up <- a },
+	})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.announcement(); len(a.up) != 0 || len(a.waiting) != 1 {
+		t.Fatalf("up %v, waiting %v: want none and one", a.up, a.waiting)
+	}
+	network.AddHost("target", verbstest.RoCE("rxe0", addr))
+	waitUp(t, up)
+	writeAndRead(t, host.RDMA{Provider: network.Provider("host"), Addr: netip.AddrPortFrom(addr, 4420)})
+}
+
+// noRDMA is the stack of a program built without cgo.
+type noRDMA struct{}
+
+func (noRDMA) Devices() ([]verbs.DeviceAttr, error) { return nil, verbs.ErrNotBuilt }
+func (noRDMA) NewCM() (verbs.CM, error)             { return nil, verbs.ErrNotBuilt }
+
+func TestRDMANotBuilt(t *testing.T) {
+	var log bytes.Buffer
+	c := parse(t, "{transport: tcp, address: 127.0.0.1, port: 0}, {transport: rdma, address: 127.0.0.1}")
+	s := newServer(t, Options{Config: c, Log: newLogger(c.Log, &log), RDMA: noRDMA{}})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.announcement(); len(a.up) != 1 || len(a.waiting) != 0 {
+		t.Errorf("up %v, waiting %v: want one and none", a.up, a.waiting)
+	}
+	if !strings.Contains(log.String(), "built without RDMA support") {
+		t.Errorf("the log does not say that RDMA is missing:\n%s", log.String())
+	}
+	if got := describeRDMA(noRDMA{}); !strings.HasPrefix(got, "no rdma") {
+		t.Errorf("describeRDMA: %s", got)
+	}
+}
+
+func TestDeviceProblemNamesTheNamespace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(path, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text := `
+listeners: [{transport: tcp, address: 127.0.0.1, port: 0}]
+subsystems:
+  - nqn: ` + testNQN + `
+    allow_any_host: true
+    namespaces:
+      - {nsid: 1, backend: file, path: ` + path + `}
+`
+	start := func() error {
+		c, err := config.Parse("test.yaml", []byte(text), nil, rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return newServer(t, Options{Config: c}).Start()
+	}
+	if err := start(); err != nil {
+		t.Fatal(err)
+	}
+	// The file is locked now: a second target must not have it.
+	err := start()
+	if err == nil || !strings.Contains(err.Error(), "test.yaml:7:9: subsystems[0].namespaces[0]: file device "+path) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// blockReactor keeps a reactor busy until the test ends.
+func blockReactor(s *Server) (release func()) {
+	blocked := make(chan struct{})
+	s.workers[0].loop.Post(func() { <-blocked })
+	return func() { close(blocked) }
+}
+
+func TestStopHasADeadline(t *testing.T) {
+	s := newServer(t, Options{Config: parse(t, "{transport: tcp, address: 127.0.0.1, port: 0}")})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	release := blockReactor(s)
+	if s.alive(time.Millisecond) {
+		t.Error("a blocked reactor counts as alive")
+	}
+	err := stop(s, time.Millisecond, nil, quiet())
+	if err == nil || !strings.Contains(err.Error(), "shutdown_timeout, 1ms") {
+		t.Errorf("got %v", err)
+	}
+	release()
+}
+
+func TestSecondSignalStopsAtOnce(t *testing.T) {
+	s := newServer(t, Options{Config: parse(t, "{transport: tcp, address: 127.0.0.1, port: 0}")})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if !s.alive(testTimeout) {
+		t.Error("not alive")
+	}
+	release := blockReactor(s)
+	signals := make(chan os.Signal, 2)
+	signals <- syscall.SIGHUP // is not meant
+	signals <- syscall.SIGINT
+	err := stop(s, time.Hour, signals, quiet())
+	if err == nil || !strings.Contains(err.Error(), "second signal: interrupt") {
+		t.Errorf("got %v", err)
+	}
+	release()
+}
+
+func TestReactorCPUs(t *testing.T) {
+	for _, test := range []struct {
+		reactors config.Reactors
+		want     []int
+	}{
+		{config.Reactors{CPUs: []int{3, 1}}, []int{3, 1}},
+		{config.Reactors{Count: 2}, []int{-1, -1}},
+	} {
+		got := reactorCPUs(test.reactors)
+		if len(got) != len(test.want) || got[0] != test.want[0] || got[1] != test.want[1] {
+			t.Errorf("%+v: got %v, want %v", test.reactors, got, test.want)
+		}
+	}
+	if got := reactorCPUs(config.Reactors{}); len(got) < 1 || got[0] != -1 {
+		t.Errorf("default: %v", got)
+	}
+}

@@ -1,0 +1,49 @@
+package app
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+)
+
+// notify tells the service manager, if there is one (sd_notify(3)).
+func notify(log *slog.Logger, state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		log.Warn("cannot notify the service manager", "error", err)
+	}
+}
+
+// watchdog ticks twice in each interval in which the service manager wants a sign of life; never if it wants none.
+func watchdog(log *slog.Logger) (tick <-chan time.Time, end func()) {
+	interval, err := daemon.SdWatchdogEnabled(false)
+	if err != nil {
+		log.Warn("no watchdog", "error", err)
+	}
+	if err != nil || interval <= 0 {
+		return nil, func() {}
+	}
+	t := time.NewTicker(interval / 2)
+	return t.C, t.Stop
+}
+
+// aliveTimeout is the longest time in which a healthy reactor answers.
+const aliveTimeout = 2 * time.Second
+
+// alive says whether every reactor runs what is posted to it within the timeout.
+func (s *Server) alive(timeout time.Duration) bool {
+	answered := make(chan struct{}, len(s.workers))
+	for _, w := range s.workers {
+		w.loop.Post(func() { answered <- struct{}{} })
+	}
+	deadline := time.After(timeout)
+	for range s.workers {
+		select {
+		case <-answered:
+		case <-deadline:
+			s.log.Error("a reactor does not answer")
+			return false
+		}
+	}
+	return true
+}

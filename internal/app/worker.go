@@ -1,0 +1,121 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/reactor"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// worker is one reactor with what lives on it: data memory, a handler, and a group of each transport.
+type worker struct {
+	loop    *reactor.Reactor
+	arena   *mem.Arena
+	handler *target.Handler
+	groups  map[nvme.TransportType]fabric.Group
+
+	cancel context.CancelFunc // nil until run
+	ended  chan error
+}
+
+type workerConfig struct {
+	index, cpu int
+	spin       time.Duration
+	memory     int
+	target     *target.Target
+	transports []fabric.Transport
+}
+
+// newWorker makes a worker that does not run yet. On error nothing is left of it.
+func newWorker(c workerConfig) (w *worker, err error) {
+	w = &worker{groups: map[nvme.TransportType]fabric.Group{}, ended: make(chan error, 1)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("reactor %d: %w", c.index, err), w.close())
+			w = nil
+		}
+	}()
+	if w.loop, err = reactor.New(reactor.Config{Index: c.index, CPU: c.cpu, Spin: c.spin}); err != nil {
+		return w, err
+	}
+	if w.arena, err = mem.NewArena("data", c.memory); err != nil {
+		return w, err
+	}
+	w.handler, err = c.target.NewHandler(target.HandlerConfig{Loop: w.loop, Index: c.index, Arena: w.arena})
+	if err != nil {
+		return w, err
+	}
+	for _, t := range c.transports {
+		g, err := t.NewGroup(fabric.GroupConfig{Loop: w.loop, Handler: w.handler, Arena: w.arena, Index: c.index})
+		if err != nil {
+			return w, err
+		}
+		w.groups[t.Type()] = g
+		w.loop.Attach(g)
+	}
+	w.loop.Attach(w.handler)
+	return w, nil
+}
+
+// run starts the reactor. failed is called if it ends by itself.
+func (w *worker) run(failed func(error)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	w.cancel = cancel
+	go func() {
+		err := w.loop.Run(ctx)
+		w.ended <- err
+		if err != nil {
+			failed(err)
+		}
+	}()
+}
+
+// disconnect ends every connection; the channel is closed when the last one is gone.
+func (w *worker) disconnect() <-chan struct{} {
+	done := make(chan struct{})
+	w.loop.Post(func() {
+		left := len(w.groups)
+		if left == 0 {
+			close(done)
+		}
+		for _, g := range w.groups {
+			g.Shutdown(func() {
+				if left--; left == 0 {
+					close(done)
+				}
+			})
+		}
+	})
+	return done
+}
+
+// stop ends the reactor, if it runs.
+func (w *worker) stop() error {
+	if w.cancel == nil {
+		return nil
+	}
+	w.cancel()
+	w.cancel = nil
+	return <-w.ended
+}
+
+// close frees what a stopped worker holds.
+func (w *worker) close() error {
+	var errs []error
+	for _, g := range w.groups {
+		errs = append(errs, g.Close())
+	}
+	if w.arena != nil {
+		errs = append(errs, w.arena.Close())
+	}
+	if w.loop != nil {
+		errs = append(errs, w.loop.Close())
+	}
+	return errors.Join(errs...)
+}
