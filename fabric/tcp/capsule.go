@@ -171,7 +171,7 @@ func (q *queue) placeInCapsule(r *request) {
 			r.Segs = mem.Slice(r.Segs, r.own, 0, int(r.Length))
 		}
 	}
-	q.g.toReady(r)
+	q.dataInPlace(r)
 }
 
 // copySegments copies as much as dst takes.

@@ -58,15 +58,18 @@ func newDisk(lend bool) *disk {
 	if err != nil {
 		panic(err)
 	}
-	b := r.Bytes()
-	for i := range b {
-		b[i] = pattern(i)
-	}
+	fillPattern(r.Bytes())
 	return &disk{data: r, lend: lend, sessions: make(map[*session]struct{})}
 }
 
 // pattern is the initial content of the disk.
 func pattern(i int) byte { return byte(i>>9) ^ byte(i*7) }
+
+func fillPattern(b []byte) {
+	for i := range b {
+		b[i] = pattern(i)
+	}
+}
 
 func (d *disk) Open(q fabric.Queue) (fabric.Session, error) {
 	if d.refuse != nil {

@@ -67,6 +67,7 @@ type request struct {
 	state    requestState
 	prepared bool          // Prepare has been called
 	whole    bool          // in-capsule data has arrived completely
+	damaged  bool          // a data digest was wrong
 	send     sendKind      // what to send, while it is on sendq
 	next     *request      // on sendq, waiting or dropped
 	own      []mem.Segment // memory of the arena to give back
@@ -202,7 +203,7 @@ func (q *queue) put(r *request) {
 		q.g.cfg.Handler.Release(&r.Request)
 	}
 	r.Request.Reset()
-	r.state, r.prepared, r.whole, r.crcDone = requestFree, false, false, false
+	r.state, r.prepared, r.whole, r.damaged, r.crcDone = requestFree, false, false, false, false
 	q.free = append(q.free, r)
 }
 

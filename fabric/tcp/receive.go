@@ -160,7 +160,8 @@ func (q *queue) process(b []byte) int {
 			}
 		}
 		b = rest
-		if len(q.g.batch) == cap(q.g.batch) {
+		// What follows a Connect may depend on it, however the stream is cut.
+		if len(q.g.batch) == cap(q.g.batch) || !q.connected {
 			steps += q.g.runBatch()
 		}
 		if !more {
@@ -193,7 +194,7 @@ func (q *queue) header(b []byte) (rest []byte, more bool) {
 		f = pdu.Fault{FES: pdu.FESSequence} // ICReq first, and only then (TCP section 3.3.2)
 	}
 	if !f.OK() {
-		q.fault(f, b[:min(len(b), max(h.HLEN(), pdu.HeaderSize))])
+		q.fault(f, h[:])
 		return nil, false
 	}
 	hlen := h.HLEN()
@@ -243,8 +244,8 @@ func (q *queue) dataComplete() {
 // digestComplete compares the data digest of a PDU. A mismatch costs the command, not the connection (TCP section 3.3.1.1,
 // Base section 4.2.3.1).
 func (q *queue) digestComplete(got uint32) {
-	if got != q.crc && q.cur.Status.OK() {
-		q.cur.Status = nvme.TransientTransportError
+	if got != q.crc {
+		q.cur.damaged = true
 	}
 	q.pduComplete()
 }
@@ -292,6 +293,14 @@ func (q *queue) pduComplete() {
 	if r.recvd == r.Length {
 		q.granted--
 		q.waitProgress()
-		q.g.toReady(r)
+		q.dataInPlace(r)
 	}
+}
+
+// dataInPlace lets a prepared command be executed, or fail if its data was damaged on the way.
+func (q *queue) dataInPlace(r *request) {
+	if r.damaged && r.Status.OK() {
+		r.Status = nvme.TransientTransportError
+	}
+	q.g.toReady(r)
 }

@@ -1,0 +1,113 @@
+package tcp
+
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// prepared builds a connected queue on a hand-turned group.
+func (h *hand) connect(p pdu.Params, depth int) *client {
+	h.tb.Helper()
+	c := &client{tb: h.tb, p: p}
+	h.open()
+	var r pdu.ICReq
+	r.Set(&p, 1)
+	h.send(r[:])
+	h.send(c.connectPDU(1, depth, 0))
+	want := pdu.ICRespSize + pdu.CapsuleRespSize + p.HeaderDigestSize()
+	if got := len(h.recv()); got != want {
+		h.tb.Fatalf("%d bytes of answers, want %d", got, want)
+	}
+	return c
+}
+
+// roundTrips returns a function that makes the target serve depth commands in one batch, and what it should answer in bytes.
+func (h *hand) roundTrips(c *client, op nvme.Opcode, n, depth int, inCapsule bool) (func(), int) {
+	var batch []byte
+	answer := pdu.CapsuleRespSize + c.p.HeaderDigestSize()
+	for i := range depth {
+		sqe := rw(op, uint16(i), i*n, n, inCapsule)
+		var data []byte
+		if inCapsule {
+			data = random(i, n)
+		}
+		batch = append(batch, c.capsule(&sqe, data)...)
+	}
+	if op == nvme.NVMRead {
+		answer += c.p.PDO(pdu.DataSize, c.p.HPDA) + n + c.p.DataDigestSize()
+	}
+	if op == nvme.NVMRead || inCapsule {
+		return func() { h.send(batch) }, answer * depth
+	}
+	// Writes by R2T: the tags are in the R2Ts; answering them allocates nothing either.
+	r2t := pdu.R2TSize + c.p.HeaderDigestSize()
+	tmpl := c.h2cData(pdu.LastPDU, 0, 0, 0, random(1, n))
+	return func() {
+		h.send(batch)
+		got := h.recv()
+		if len(got) != r2t*depth {
+			h.tb.Fatalf("%d bytes of R2Ts, want %d", len(got), r2t*depth)
+		}
+		for i := range depth {
+			r := (*pdu.R2T)(got[i*r2t:])
+			(*pdu.Data)(tmpl).SetH2C(&c.p, pdu.LastPDU, r.CCCID(), r.TTAG(), 0, uint32(n))
+			c.fixHeaderDigest(tmpl, pdu.DataSize)
+			h.send(tmpl)
+		}
+	}, answer * depth
+}
+
+// Nothing is allocated per command: reads lent and copied, writes in the capsule and by R2T, with and without digests.
+func TestNoAllocations(t *testing.T) {
+	for _, lend := range []bool{false, true} {
+		for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
+			h := newHand(t, options{lend: lend, arena: 32 << 20})
+			c := h.connect(p, 32)
+			for _, w := range []struct {
+				name string
+				op   nvme.Opcode
+				n    int
+				ic   bool
+			}{
+				{"4K read", nvme.NVMRead, 4096, false}, {"128K read", nvme.NVMRead, 131072, false},
+				{"4K write", nvme.NVMWrite, 4096, true}, {"128K write", nvme.NVMWrite, 131072, false},
+			} {
+				depth := 16
+				trip, answer := h.roundTrips(c, w.op, w.n, depth, w.ic)
+				run := func() {
+					trip()
+					if got := len(h.recv()); got != answer {
+						t.Fatalf("%s: %d bytes of answers, want %d", w.name, got, answer)
+					}
+				}
+				run() // the backing arrays of segments grow to their size
+				if a := testing.AllocsPerRun(20, run); a != 0 {
+					t.Errorf("%s, lend %v, digests %v: %v allocations per %d commands", w.name, lend, p.DataDigest, a, depth)
+				}
+			}
+			h.close()
+		}
+	}
+}
+
+func benchmark(b *testing.B, p pdu.Params, op nvme.Opcode, n, depth int, ic bool) {
+	h := newHand(b, options{lend: true, arena: 64 << 20})
+	c := h.connect(p, depth+1)
+	trip, answer := h.roundTrips(c, op, n, depth, ic)
+	for b.Loop() {
+		trip()
+		if got := len(h.recv()); got != answer {
+			b.Fatalf("%d bytes of answers, want %d", got, answer)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*depth), "ns/cmd")
+	h.close()
+}
+
+func BenchmarkRead4K(b *testing.B)  { benchmark(b, pdu.Params{}, nvme.NVMRead, 4096, 32, false) }
+func BenchmarkWrite4K(b *testing.B) { benchmark(b, pdu.Params{}, nvme.NVMWrite, 4096, 16, true) }
+func BenchmarkRead4KDigests(b *testing.B) {
+	benchmark(b, pdu.Params{HeaderDigest: true, DataDigest: true}, nvme.NVMRead, 4096, 32, false)
+}

@@ -1,0 +1,182 @@
+package tcp
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+)
+
+// handLoop is a fabric.Loop that a test turns by hand, with a clock that only the test moves.
+type handLoop struct {
+	now    int64
+	posts  []func()
+	timers []handTimer
+	fns    map[int]func(uint32)
+}
+
+type handTimer struct {
+	at int64
+	fn func()
+}
+
+func (l *handLoop) Post(fn func()) { l.posts = append(l.posts, fn) }
+func (l *handLoop) Wake()          {}
+func (l *handLoop) Watch(fd int, _ uint32, fn func(uint32)) error {
+	l.fns[fd] = fn
+	return nil
+}
+func (l *handLoop) Rewatch(int, uint32) error { return nil }
+func (l *handLoop) Unwatch(fd int) error      { delete(l.fns, fd); return nil }
+func (l *handLoop) Now() int64                { return l.now }
+func (l *handLoop) After(d int64, fn func()) (stop func()) {
+	l.timers = append(l.timers, handTimer{l.now + d, fn})
+	return func() {}
+}
+
+// advance moves the clock and runs what is due.
+func (l *handLoop) advance(d time.Duration) {
+	l.now += d.Nanoseconds()
+	due := l.timers
+	l.timers = nil
+	for _, t := range due {
+		if t.at <= l.now {
+			t.fn()
+		} else {
+			l.timers = append(l.timers, t)
+		}
+	}
+}
+
+// hand is a group turned by hand, with one connection over a socket pair: everything happens on the goroutine of the test.
+type hand struct {
+	tb    testing.TB
+	loop  *handLoop
+	t     *Transport
+	g     *Group
+	d     *disk
+	arena *mem.Arena
+	peer  int // the host's end, -1 when closed
+	in    []byte
+}
+
+func newHand(tb testing.TB, o options) *hand {
+	tb.Helper()
+	if o.arena == 0 {
+		o.arena = 4 << 20
+	}
+	o.cfg.Log = quiet
+	arena, err := mem.NewArena("test data", o.arena)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	h := &hand{
+		tb: tb, loop: &handLoop{now: 1, fns: make(map[int]func(uint32))}, t: New(o.cfg), d: newDisk(o.lend), arena: arena,
+		peer: -1, in: make([]byte, 8<<20),
+	}
+	h.d.hold = o.hold
+	fg, err := h.t.NewGroup(fabric.GroupConfig{Loop: h.loop, Handler: h.d, Arena: arena})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	h.g = fg.(*Group)
+	return h
+}
+
+// open makes a connection; the previous one must be gone.
+func (h *hand) open() {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		h.tb.Fatal(err)
+	}
+	for _, fd := range fds {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4<<20)
+	}
+	h.peer = fds[1]
+	c := &conn{t: h.t, fd: fds[0], accepted: time.Now(), info: fabric.QueueInfo{
+		MaxDepth: h.t.cfg.MaxDepth, InCapsuleSize: h.t.cfg.InCapsuleSize,
+	}}
+	if err := h.t.admit(c.info.Remote.Addr()); err != nil {
+		h.tb.Fatal(err)
+	}
+	if err := h.g.Adopt(c); err != nil {
+		h.tb.Fatal(err)
+	}
+	h.turn()
+}
+
+// turn runs posts and polls until nothing happens.
+func (h *hand) turn() {
+	for {
+		posts := h.loop.posts
+		h.loop.posts = nil
+		for _, fn := range posts {
+			fn()
+		}
+		if h.g.Poll(64) == 0 && len(h.loop.posts) == 0 {
+			return
+		}
+	}
+}
+
+// send hands bytes to the target and lets it work.
+func (h *hand) send(b []byte) {
+	for len(b) > 0 && h.peer >= 0 {
+		n, e := sys.Send(h.peer, b, 0)
+		if e != 0 && e != unix.EAGAIN {
+			return
+		}
+		b = b[n:]
+		h.turn()
+	}
+}
+
+// recv takes what the target has said so far; the slice is valid until the next call.
+func (h *hand) recv() []byte {
+	have := 0
+	for {
+		n, e := sys.Recv(h.peer, h.in[have:], 0)
+		if n == 0 || e != 0 {
+			return h.in[:have]
+		}
+		have += n
+		h.turn()
+	}
+}
+
+// hangUp closes the host's end.
+func (h *hand) hangUp() {
+	if h.peer >= 0 {
+		_ = unix.Close(h.peer)
+		h.peer = -1
+	}
+	for _, q := range h.g.queues {
+		q.event(unix.EPOLLIN | unix.EPOLLRDHUP)
+	}
+	h.turn()
+}
+
+// close ends everything and checks that nothing is left.
+func (h *hand) close() {
+	h.tb.Helper()
+	h.hangUp()
+	h.d.release()
+	h.turn()
+	if n := len(h.g.queues); n != 0 {
+		h.tb.Errorf("%d connections are left", n)
+	}
+	if err := errors.Join(h.g.Close(), h.arena.Close(), h.d.data.Unmap()); err != nil {
+		h.tb.Error(err)
+	}
+	if n := h.t.Connections(); n != 0 {
+		h.tb.Errorf("%d connections are still counted", n)
+	}
+	if o, c := h.d.opened.Load(), h.d.closed.Load(); o != c {
+		h.tb.Errorf("%d sessions opened, %d closed", o, c)
+	}
+}
