@@ -132,7 +132,8 @@ type QueueInfo struct {
 	QID int
 	// CNTLID is the controller ID the host gave with QID, or 0xFFFF.
 	CNTLID uint16
-	// MaxDepth is the largest number of commands the transport can take on this queue.
+	// MaxDepth is the largest number of commands the transport can take on this queue. That of an admin queue also bounds the
+	// I/O queues of its controller: it becomes CAP.MQES+1.
 	MaxDepth int
 	// InCapsuleSize is the number of data bytes a command capsule of an I/O queue may carry.
 	InCapsuleSize int

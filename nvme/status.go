@@ -9,6 +9,9 @@ type Status uint16
 // DNR is the Do Not Retry bit: the same command, resubmitted, is expected to fail again.
 const DNR Status = 1 << 14
 
+// More is the More bit: the error information log (LID 01h) has an entry about this error.
+const More Status = 1 << 13
+
 // Code is the status without CRD, More and DNR: what the constants below are compared with.
 func (s Status) Code() Status { return s & 0x7FF }
 
