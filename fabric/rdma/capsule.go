@@ -1,0 +1,172 @@
+package rdma
+
+import (
+	"fmt"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// completed takes a completion of one of the group's queues.
+func (g *group) completed(wc *verbs.WC) {
+	number, gen := uint16(wc.WRID>>16), uint32(wc.WRID>>32)&genMask
+	if int(number) >= len(g.slots) {
+		return
+	}
+	q := g.slots[number]
+	if q == nil || q.gen != gen {
+		return // of a queue that is gone
+	}
+	kind, tag := workKind(wc.WRID>>56), uint16(wc.WRID)
+	switch kind {
+	case workRecv:
+		q.posted--
+	case workRead, workWrite, workSend:
+		q.signalled--
+		q.progress++
+	}
+	if wc.Status != verbs.WCSuccess {
+		// What is flushed was not the cause: that may be the peer, or a completion further on in this batch.
+		if wc.Status != verbs.WCWRFlushErr {
+			q.fail(fmt.Errorf("%v failed: %v (vendor error %#x)", kind, wc.Status, wc.VendorErr))
+		} else if q.state < queueDying {
+			q.fail(errFlushed)
+		}
+		q.drained()
+		return
+	}
+	r := &q.reqs[tag]
+	switch kind {
+	case workRecv:
+		q.received(r, wc.ByteLen)
+	case workRead:
+		q.readDone(r)
+	case workWrite:
+		q.writeDone(r)
+	case workSend:
+		q.sent(r)
+	}
+	if q.state >= queueDying {
+		q.drained()
+	}
+}
+
+// received takes a capsule that arrived in the slot of r.
+func (q *queue) received(r *request, size uint32) {
+	switch {
+	case q.state >= queueClosing:
+		return
+	case size < capsuleSize: // the rest of the slot holds bytes of an earlier capsule
+		q.fail(fmt.Errorf("capsule of %d bytes, a command has %d", size, capsuleSize))
+	case r.state != requestIdle:
+		r.waiting = size // its last response is still in flight
+	default:
+		q.begin(r, size)
+	}
+}
+
+// begin makes a request of the capsule in the slot of r: idle -> prepared.
+func (q *queue) begin(r *request, size uint32) {
+	r.state, r.waiting = requestPrepared, 0
+	r.Start = q.g.now()
+	copy(r.SQE[:], q.capsule(r.Tag))
+	q.describe(r, size-capsuleSize)
+	q.g.prep = append(q.g.prep, &r.Request)
+}
+
+// describe reads the SGL descriptor of the command (RDMA section 3.3.1: data block with offset into the capsule, or keyed data
+// block; everything else is refused). inCapsule is the number of bytes that came behind the SQE.
+func (q *queue) describe(r *request, inCapsule uint32) {
+	d := r.SQE.SGL1()
+	r.invalidate = false
+	switch typ, sub := d.Type(), d.Subtype(); {
+	case typ == nvme.SGLKeyedDataBlock && (sub == nvme.SGLSubtypeAddress || sub == nvme.SGLSubtypeInvalidate):
+		r.HostLength, r.addr, r.rkey = d.KeyedLength(), d.Address(), d.Key()
+		// RDMA section 3.6.1: the host asks to have exactly this key invalidated.
+		r.invalidate = sub == nvme.SGLSubtypeInvalidate && r.HostLength > 0
+	case typ == nvme.SGLDataBlock && sub == nvme.SGLSubtypeOffset:
+		r.Status = q.describeInCapsule(r, d, inCapsule)
+	case typ == nvme.SGLDataBlock && sub == nvme.SGLSubtypeAddress && d.Length() == 0:
+		// No data: some hosts leave the descriptor of such commands zero.
+	default:
+		r.Status = nvme.SGLTypeInvalid | nvme.DNR
+	}
+}
+
+// describeInCapsule checks an offset data block. ICDOFF is 0: offsets count from the end of the SQE.
+func (q *queue) describeInCapsule(r *request, d *nvme.SGLDescriptor, inCapsule uint32) nvme.Status {
+	off, n := d.Address(), d.Length()
+	switch {
+	case off > uint64(q.icd): // Base section 4.3.2, SGL Offset Invalid: beyond the end of the capsule
+		return nvme.SGLOffsetInvalid | nvme.DNR
+	case uint64(n) > uint64(q.icd)-off, off+uint64(n) > uint64(inCapsule):
+		return nvme.DataSGLLengthInvalid | nvme.DNR
+	}
+	r.HostLength, r.InCapsule = n, n > 0
+	r.addr = off
+	return nvme.Success
+}
+
+// route decides after Prepare what the command needs before Execute.
+func (q *queue) route(r *request) {
+	switch {
+	case !r.Status.OK():
+		r.Dir, r.Length = fabric.NoData, 0
+		q.execute(r)
+	case r.Dir == fabric.NoData || r.Length == 0:
+		q.execute(r)
+	case r.Length > r.HostLength:
+		q.refuse(r, nvme.InternalError)
+	case r.InCapsule && r.Dir == fabric.ControllerToHost: // there is no place in the host's memory to write to
+		q.refuse(r, nvme.InvalidField|nvme.DNR)
+	case r.InCapsule:
+		q.useInCapsule(r)
+		q.execute(r)
+	default:
+		q.supply(r)
+	}
+}
+
+// refuse sends the command to the handler with an error.
+func (q *queue) refuse(r *request, st nvme.Status) {
+	r.Status, r.Dir, r.Length = st, fabric.NoData, 0
+	q.execute(r)
+}
+
+// useInCapsule makes the in-capsule data the data of the command. Its start is page aligned, which backends may count on; a host
+// that uses an offset pays for that.
+func (q *queue) useInCapsule(r *request) {
+	b := q.capsuleData(r.Tag)
+	if off := int(r.addr); off != 0 {
+		copy(b, b[off:off+int(r.Length)])
+	}
+	b = b[:r.Length]
+	if r.Lent {
+		copySegments(r.Segs, []mem.Segment{{B: b}})
+		return
+	}
+	r.Segs = append(r.Segs[:0], mem.Segment{B: b, Region: q.region.ID()})
+}
+
+// execute puts the request into the batch that goes to the handler.
+func (q *queue) execute(r *request) {
+	r.state = requestExecuting
+	q.executing++
+	q.g.exec = append(q.g.exec, &r.Request)
+}
+
+// copySegments copies what is in src to dst, which has at least as much room.
+func copySegments(dst, src []mem.Segment) {
+	var to []byte
+	for i := range src {
+		for from := src[i].B; len(from) > 0; {
+			if len(to) == 0 {
+				to, dst = dst[0].B, dst[1:]
+			}
+			n := copy(to, from)
+			to, from = to[n:], from[n:]
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package rdma
+
+import (
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// supply gives a prepared request memory to move data through: prepared -> needRead or executing, or needMemory.
+func (q *queue) supply(r *request) {
+	p := q.g.pool
+	if q.p.staging != nil && r.Dir == fabric.HostToController {
+		p = q.p.staging
+	}
+	if r.Lent && q.reachable(r, p) {
+		q.supplied(r)
+		return
+	}
+	if int(r.Length) > p.total {
+		q.refuse(r, nvme.InternalError) // it would wait for ever
+		return
+	}
+	r.pool = p
+	if p.waiting.head == nil && r.allocate() {
+		q.supplied(r)
+		return
+	}
+	r.state, r.since = requestNeedMemory, q.g.now()
+	p.waiting.push(r)
+}
+
+// reachable says that the device can move data through lent segments itself. p is where memory for the transfer would come from:
+// a staging pool is for transfers that must not touch anything else.
+func (q *queue) reachable(r *request, p *pool) bool {
+	if p != q.g.pool {
+		return false
+	}
+	for i := range r.Segs {
+		if _, ok := q.p.key(r.Segs[i].Region); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// allocate takes the request's memory from its pool: what the handler will use, or, if it lent its own, what stands in for that.
+func (r *request) allocate() (ok bool) {
+	if r.Lent {
+		r.bounce, ok = r.pool.arena.Alloc(r.bounce[:0], int(r.Length))
+	} else {
+		r.Segs, ok = r.pool.arena.Alloc(r.Segs[:0], int(r.Length))
+	}
+	return ok
+}
+
+// supplied goes on with a request that has memory.
+func (q *queue) supplied(r *request) {
+	if r.Dir == fabric.ControllerToHost {
+		q.execute(r)
+		return
+	}
+	r.state, r.moved, r.segment = requestNeedRead, 0, 0
+	q.needRead.push(r)
+	q.touch()
+}
+
+// serve gives memory to those who wait for it, first come first served. It returns how many got some.
+func (p *pool) serve() (n int) {
+	for r := p.waiting.head; r != nil && r.allocate(); r = p.waiting.head {
+		p.waiting.pop()
+		r.Queue.(*queue).supplied(r)
+		n++
+	}
+	return n
+}
+
+// expire fails those who have waited since before a moment: hosts retry a command that was interrupted (Base figure 102).
+func (p *pool) expire(before int64) {
+	for r := p.waiting.head; r != nil && r.since < before; r = p.waiting.head {
+		p.waiting.pop()
+		r.Queue.(*queue).refuse(r, nvme.CommandInterrupted)
+	}
+}
+
+// cut appends work requests that move data of r on, at most most of them with at most perWR elements each, and returns how many.
+// All but the last one of the whole chain are unsignalled; the caller signals that one.
+func (q *queue) cut(r *request, op verbs.SendOpcode, perWR, most int) (n int) {
+	g, segs := q.g, r.data()
+	for ; n < most && r.segment < len(segs); n++ {
+		wr := verbs.SendWR{
+			WRID: workID(workQuiet, q.gen, q.number, r.Tag), Opcode: op, RemoteAddr: r.addr + uint64(r.moved), RKey: r.rkey,
+			FirstSGE: uint32(len(g.sges)),
+		}
+		for ; wr.NumSGE < uint32(perWR) && r.segment < len(segs); r.segment++ {
+			s := &segs[r.segment]
+			key, _ := q.p.key(s.Region)
+			g.sges = append(g.sges, verbs.SGE{Addr: mem.Addr(s.B), Length: uint32(len(s.B)), LKey: key})
+			r.moved += uint32(len(s.B))
+			wr.NumSGE++
+		}
+		g.wrs = append(g.wrs, wr)
+	}
+	return n
+}
+
+// pieces is the number of work requests that the rest of the data takes.
+func (r *request) pieces(perWR int) int { return (len(r.data()) - r.segment + perWR - 1) / perWR }
+
+// readDone takes the completion of a part's last RDMA READ: reading -> executing, or needRead for the next part.
+func (q *queue) readDone(r *request) {
+	if r.state != requestReading {
+		return
+	}
+	q.slots += r.slots
+	q.reads += r.slots
+	r.slots = 0
+	if q.needRead.head != nil || q.out.head != nil {
+		q.touch()
+	}
+	if r.segment < len(r.data()) {
+		r.state = requestNeedRead
+		q.needRead.unpop(r)
+		q.touch()
+		return
+	}
+	if len(r.bounce) > 0 {
+		copySegments(r.Segs, r.bounce)
+	}
+	q.execute(r)
+}
+
+// writeDone takes the completion of a part's last RDMA WRITE: writing -> needSend for the rest.
+func (q *queue) writeDone(r *request) {
+	if r.state != requestWriting {
+		return
+	}
+	q.slots += r.slots
+	r.slots = 0
+	r.state = requestNeedSend
+	q.out.unpop(r)
+	q.touch()
+}
+
+// sent takes the completion of a response: sending -> idle, and at once prepared if the next capsule is there.
+func (q *queue) sent(r *request) {
+	if r.state != requestSending {
+		return
+	}
+	q.slots += r.slots
+	q.sends++
+	if q.needRead.head != nil || q.out.head != nil || q.state == queueClosing {
+		q.touch()
+	}
+	waiting := r.waiting
+	q.drop(r)
+	if waiting > 0 && q.state < queueClosing {
+		q.begin(r, waiting)
+	}
+}
+
+// drop makes a request idle that neither the handler nor the device has any more: its memory goes back to its owner.
+func (q *queue) drop(r *request) {
+	if r.pool != nil {
+		if r.Lent {
+			r.pool.arena.Free(r.bounce)
+		} else {
+			r.pool.arena.Free(r.Segs)
+		}
+		r.pool = nil
+	}
+	if len(r.bounce) > 0 {
+		clear(r.bounce)
+		r.bounce = r.bounce[:0]
+	}
+	if r.Lent {
+		q.g.cfg.Handler.Release(&r.Request)
+	}
+	r.Reset()
+	r.state, r.waiting, r.slots, r.invalidate = requestIdle, 0, 0, false
+}

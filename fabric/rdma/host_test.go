@@ -1,0 +1,313 @@
+package rdma
+
+import (
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+const patience = 10 * time.Second
+
+// testHost is a machine that connects to the target with bare verbs, so that it can do everything wrong.
+type testHost struct {
+	t      *testing.T
+	cm     verbs.CM
+	events chan verbs.Event
+	end    chan struct{}
+}
+
+func newHost(t *testing.T, p verbs.Provider) *testHost {
+	t.Helper()
+	cm, err := p.NewCM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &testHost{t: t, cm: cm, events: make(chan verbs.Event, 256), end: make(chan struct{})}
+	go func() {
+		defer close(h.end)
+		for {
+			ev, err := cm.Next()
+			if err != nil {
+				return
+			}
+			h.events <- ev
+		}
+	}()
+	t.Cleanup(func() {
+		if err := cm.Close(); err != nil {
+			t.Errorf("close host: %v", err)
+			return
+		}
+		<-h.end
+	})
+	return h
+}
+
+func (h *testHost) event(want verbs.EventType) verbs.Event {
+	h.t.Helper()
+	timeout := time.After(patience)
+	for {
+		select {
+		case ev := <-h.events:
+			if ev.Type == verbs.EventTimewaitExit && want != ev.Type {
+				continue
+			}
+			if ev.Type != want {
+				h.t.Fatalf("event %v (status %d), want %v", ev.Type, ev.Status, want)
+			}
+			return ev
+		case <-timeout:
+			h.t.Fatalf("no event, want %v", want)
+		}
+	}
+}
+
+// hostParam is what a host asks for.
+type hostParam struct {
+	qid, hrqsize, hsqsize, cntlid uint16
+	private                       []byte // instead of a proper record
+	reads                         uint8
+	rnrRetry                      uint8
+	recvs                         int // receives posted, < 0 for none, 0 for hrqsize
+}
+
+func adminParam() hostParam { return hostParam{hrqsize: 32, hsqsize: 31, reads: 16, rnrRetry: 7} }
+
+func ioParam(depth uint16) hostParam {
+	return hostParam{qid: 1, hrqsize: depth, hsqsize: depth - 1, cntlid: 1, reads: 16, rnrRetry: 7}
+}
+
+// hostQueue is a host's end of a queue.
+type hostQueue struct {
+	t     *testing.T
+	h     *testHost
+	id    verbs.ID
+	pd    verbs.PD
+	cq    verbs.CQ
+	qp    verbs.QP
+	mr    verbs.MR
+	mem   *mem.Region
+	buf   []byte // data
+	wcs   []verbs.WC
+	depth int
+	freed bool
+	rwrs  [1]verbs.RecvWR
+	swrs  [1]verbs.SendWR
+	sges  [2]verbs.SGE
+	bad   verbs.WC // the first completion that failed
+	next  int
+}
+
+const (
+	hostCapsules  = 0       // 256 slots of 64 + 4096 bytes
+	hostResponses = 2 << 20 // 256 slots of 64 bytes
+	hostData      = 4 << 20
+	hostMemory    = 12 << 20
+)
+
+// dial resolves and makes a queue pair with receives posted.
+func (h *testHost) dial(dst netip.AddrPort, p hostParam) *hostQueue {
+	t := h.t
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	id, err := h.cm.NewID()
+	must(err)
+	must(id.ResolveAddr(netip.AddrPort{}, dst, patience))
+	h.event(verbs.EventAddrResolved)
+	must(id.ResolveRoute(patience))
+	h.event(verbs.EventRouteResolved)
+	q := &hostQueue{t: t, h: h, id: id, wcs: make([]verbs.WC, 16)}
+	q.depth = min(int(p.hsqsize)+1, 256)
+	q.pd, err = id.Device().AllocPD()
+	must(err)
+	q.cq, err = id.Device().CreateCQ(2048, nil, 0)
+	must(err)
+	q.mem, err = mem.Map("test host", hostMemory)
+	must(err)
+	q.buf = q.mem.Bytes()[hostData:]
+	q.mr, err = q.pd.RegMR(q.mem.Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
+	must(err)
+	q.qp, err = id.CreateQP(q.pd, verbs.QPInit{SendCQ: q.cq, RecvCQ: q.cq, MaxSendWR: 512, MaxRecvWR: 512, MaxSendSGE: 2, MaxRecvSGE: 1})
+	must(err)
+	t.Cleanup(q.free)
+	n := p.recvs
+	if n == 0 {
+		n = min(int(p.hrqsize), 256)
+	}
+	for i := 0; i < n; i++ {
+		q.postRecv(i)
+	}
+	return q
+}
+
+func (q *hostQueue) postRecv(i int) {
+	q.rwrs[0] = verbs.RecvWR{WRID: uint64(i), NumSGE: 1}
+	q.rwrs[0].SGE[0] = verbs.SGE{Addr: mem.Addr(q.mem.Bytes()[hostResponses+64*i:]), Length: 64, LKey: q.mr.LKey()}
+	if _, err := q.qp.PostRecv(q.rwrs[:]); err != nil {
+		q.t.Fatal(err)
+	}
+}
+
+// request sends the connection request.
+func (q *hostQueue) request(p hostParam) {
+	q.t.Helper()
+	private := p.private
+	if private == nil {
+		var r cmwire.Req
+		r.Set(p.qid, p.hrqsize, p.hsqsize, p.cntlid)
+		private = r[:]
+	}
+	err := q.id.Connect(verbs.ConnParam{PrivateData: private, ResponderResources: p.reads, RetryCount: 7, RNRRetryCount: p.rnrRetry, FlowControl: true})
+	if err != nil {
+		q.t.Fatal(err)
+	}
+}
+
+// connect makes a queue that is established.
+func (h *testHost) connect(dst netip.AddrPort, p hostParam) *hostQueue {
+	h.t.Helper()
+	q := h.dial(dst, p)
+	q.request(p)
+	ev := h.event(verbs.EventEstablished)
+	rep, ok := cmwire.ParseRep(ev.Param.PrivateData)
+	if !ok || rep.RecFmt() != 0 || int(rep.CRQSize()) != int(p.hsqsize)+1 {
+		h.t.Fatalf("accept %x", ev.Param.PrivateData)
+	}
+	if ev.Param.InitiatorDepth != 0 { // what the target serves
+		h.t.Fatalf("the target serves %d RDMA READs", ev.Param.InitiatorDepth)
+	}
+	return q
+}
+
+// rejected expects the connection to be refused.
+func (h *testHost) rejected(dst netip.AddrPort, p hostParam) cmwire.Status {
+	h.t.Helper()
+	q := h.dial(dst, p)
+	defer q.free()
+	q.request(p)
+	ev := h.event(verbs.EventRejected)
+	rej, ok := cmwire.ParseRej(ev.Param.PrivateData)
+	if !ok {
+		h.t.Fatalf("reject without a record: %x", ev.Param.PrivateData)
+	}
+	return rej.Status()
+}
+
+func (q *hostQueue) free() {
+	if q.freed {
+		return
+	}
+	q.freed = true
+	for _, err := range []error{q.qp.Destroy(), q.id.Destroy(), q.cq.Destroy(), q.mr.Dereg(), q.pd.Dealloc(), q.mem.Unmap()} {
+		if err != nil {
+			q.t.Errorf("free host queue: %v", err)
+		}
+	}
+}
+
+// disconnect leaves in order.
+func (q *hostQueue) disconnect() {
+	if err := q.id.Disconnect(); err != nil {
+		q.t.Errorf("disconnect: %v", err)
+	}
+}
+
+// command makes an SQE for the test handler.
+func command(op nvme.Opcode, cid uint16, slba uint64, n uint32) (s nvme.SQE) {
+	s.SetOpcode(op)
+	s.SetFlags(1 << 6)
+	s.SetCID(cid)
+	s.SetNSID(1)
+	s.SetCDW64(10, slba)
+	s.SetCDW(12, n)
+	return s
+}
+
+// keyed adds a keyed data block to the SQE: n bytes of the data buffer from off.
+func (q *hostQueue) keyed(s nvme.SQE, off int, n uint32) nvme.SQE {
+	s.SGL1().SetKeyed(nvme.SGLSubtypeAddress, mem.Addr(q.buf[off:]), n, q.mr.RKey())
+	return s
+}
+
+// send sends a capsule: the SQE and data behind it.
+func (q *hostQueue) send(s *nvme.SQE, data []byte) {
+	q.t.Helper()
+	q.sendBytes(s[:], data)
+}
+
+func (q *hostQueue) sendBytes(sqe, data []byte) {
+	q.t.Helper()
+	slot := q.mem.Bytes()[hostCapsules+q.next*8192:][:8192]
+	q.next = (q.next + 1) % 256
+	copy(slot, sqe)
+	copy(slot[len(sqe):], data)
+	q.sges[0] = verbs.SGE{Addr: mem.Addr(slot), Length: uint32(len(sqe) + len(data)), LKey: q.mr.LKey()}
+	q.swrs[0] = verbs.SendWR{WRID: 1 << 32, Opcode: verbs.WRSend, Flags: verbs.SendSignaled, NumSGE: 1}
+	if _, err := q.qp.PostSend(q.swrs[:], q.sges[:1]); err != nil {
+		q.t.Fatal(err)
+	}
+}
+
+// response waits for the next response and posts its receive again. ok is false if the queue failed.
+func (q *hostQueue) response() (cqe nvme.CQE, wc verbs.WC, ok bool) {
+	for deadline := time.Now().Add(patience); ; {
+		n, err := q.cq.Poll(q.wcs[:1])
+		if err != nil {
+			q.t.Fatal(err)
+		}
+		if n == 0 {
+			if time.Now().After(deadline) {
+				q.t.Fatal("no response")
+			}
+			runtime.Gosched()
+			continue
+		}
+		wc = q.wcs[0]
+		if wc.Status != verbs.WCSuccess {
+			q.bad = wc
+			return cqe, wc, false
+		}
+		if wc.Opcode != verbs.WCRecv {
+			continue
+		}
+		copy(cqe[:], q.mem.Bytes()[hostResponses+64*int(wc.WRID):])
+		if wc.ByteLen != nvme.CQESize {
+			q.t.Fatalf("response of %d bytes", wc.ByteLen)
+		}
+		q.postRecv(int(wc.WRID))
+		return cqe, wc, true
+	}
+}
+
+// do sends a capsule and returns the status of the response to it.
+func (q *hostQueue) do(s nvme.SQE, data []byte) nvme.Status {
+	q.t.Helper()
+	q.send(&s, data)
+	cqe, _, ok := q.response()
+	if !ok {
+		q.t.Fatalf("the queue failed: %+v", q.bad)
+	}
+	if cqe.CID() != s.CID() {
+		q.t.Fatalf("response to command %d, want %d", cqe.CID(), s.CID())
+	}
+	return cqe.Status()
+}
+
+// broken waits until the target has ended the queue.
+func (q *hostQueue) broken() {
+	q.t.Helper()
+	if _, _, ok := q.response(); ok {
+		q.t.Fatal("a response came, the end of the queue was expected")
+	}
+}

@@ -1,0 +1,353 @@
+package rdma
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+func pattern(n, seed int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8 + seed)
+	}
+	return b
+}
+
+// both runs a test on RoCE and on iWARP.
+func both(t *testing.T, fn func(t *testing.T, o benchOptions)) {
+	for name, iwarp := range map[string]bool{"roce": false, "iwarp": true} {
+		t.Run(name, func(t *testing.T) { fn(t, benchOptions{fabric: verbstest.Options{IWARP: iwarp}}) })
+	}
+}
+
+func TestReadsAndWrites(t *testing.T) {
+	both(t, func(t *testing.T, o benchOptions) {
+		b := newBench(t, o)
+		q := b.host.connect(b.addr(), ioParam(32))
+		for _, n := range []int{1, 512, 4096, 4097, 128 << 10, 1 << 20, 1<<20 + 512} {
+			want := pattern(n, n)
+			copy(q.buf, want)
+			if st := q.do(q.keyed(command(opWrite, 1, 0, uint32(n)), 0, uint32(n)), nil); !st.OK() {
+				t.Fatalf("write of %d bytes: %v", n, st)
+			}
+			clear(q.buf[:n])
+			if st := q.do(q.keyed(command(opRead, 2, 0, uint32(n)), 4096, uint32(n)), nil); !st.OK() {
+				t.Fatalf("read of %d bytes: %v", n, st)
+			}
+			if !bytes.Equal(q.buf[4096:4096+n], want) {
+				t.Fatalf("%d bytes do not read back", n)
+			}
+		}
+		if st := q.do(command(opNothing, 3, 0, 0), nil); !st.OK() {
+			t.Fatalf("no data: %v", st)
+		}
+	})
+}
+
+// What peers can reach: on iWARP alone, and there only memory that is nothing but a sink of RDMA READs.
+func TestWritesGoThroughStaging(t *testing.T) {
+	both(t, func(t *testing.T, o benchOptions) {
+		b := newBench(t, o)
+		q := b.host.connect(b.addr(), ioParam(32))
+		if st := q.do(q.keyed(command(opWrite, 1, 0, 4096), 0, 4096), nil); !st.OK() {
+			t.Fatal(st)
+		}
+		ordinary := b.h.regions[b.arena.Region().ID()]
+		if ordinary == o.fabric.IWARP || len(b.h.regions) != 1 {
+			t.Errorf("data of a write came to regions %v, the arena is %d", b.h.regions, b.arena.Region().ID())
+		}
+	})
+}
+
+func TestInCapsuleData(t *testing.T) {
+	both(t, func(t *testing.T, o benchOptions) {
+		b := newBench(t, o)
+		q := b.host.connect(b.addr(), ioParam(32))
+		inCapsule := func(op nvme.Opcode, addr uint64, n uint32) nvme.SQE {
+			s := command(op, 9, 0, n)
+			s.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, addr, n)
+			return s
+		}
+		full := pattern(4096, 3)
+		tests := []struct {
+			name string
+			sqe  nvme.SQE
+			data []byte
+			want nvme.Status
+			read []byte
+		}{
+			{"full", inCapsule(opWrite, 0, 4096), full, nvme.Success, full},
+			{"one byte", inCapsule(opWrite, 0, 1), full[:1], nvme.Success, full[:1]},
+			{"with an offset", inCapsule(opWrite, 512, 512), full[:1024], nvme.Success, full[512:1024]},
+			{"nothing", inCapsule(opNothing, 0, 0), nil, nvme.Success, nil},
+			{"offset at the end", inCapsule(opNothing, 4096, 0), full, nvme.Success, nil},
+			{"trailing bytes", inCapsule(opWrite, 0, 512), full, nvme.Success, full[:512]},
+			{"offset beyond", inCapsule(opWrite, 4097, 1), full, nvme.SGLOffsetInvalid | nvme.DNR, nil},
+			{"offset huge", inCapsule(opWrite, 1<<64-1, 4096), full, nvme.SGLOffsetInvalid | nvme.DNR, nil},
+			{"length beyond", inCapsule(opWrite, 1, 4096), full, nvme.DataSGLLengthInvalid | nvme.DNR, nil},
+			{"length huge", inCapsule(opWrite, 0, 1<<32-1), full, nvme.DataSGLLengthInvalid | nvme.DNR, nil},
+			{"more than was sent", inCapsule(opWrite, 0, 512), full[:511], nvme.DataSGLLengthInvalid | nvme.DNR, nil},
+			{"a read", inCapsule(opRead, 0, 512), full, nvme.InvalidField | nvme.DNR, nil},
+		}
+		for _, tt := range tests {
+			if st := q.do(tt.sqe, tt.data); st != tt.want {
+				t.Errorf("%s: %v, want %v", tt.name, st, tt.want)
+			}
+			if got := b.h.store.Bytes()[:len(tt.read)]; !bytes.Equal(got, tt.read) {
+				t.Errorf("%s: other data arrived", tt.name)
+			}
+		}
+	})
+}
+
+func TestDescriptors(t *testing.T) {
+	b := newBench(t, benchOptions{})
+	q := b.host.connect(b.addr(), ioParam(32))
+	with := func(typ, sub uint8, n uint32) nvme.SQE {
+		s := command(opRead, 4, 0, n)
+		s.SGL1().SetData(nvme.SGLType(typ), sub, mem.Addr(q.buf), n)
+		return s
+	}
+	if st := q.do(with(0, 0, 0), nil); !st.OK() { // zero descriptor, no data
+		t.Error(st)
+	}
+	keyed0 := command(opNothing, 4, 0, 0)
+	keyed0.SGL1().SetKeyed(nvme.SGLSubtypeInvalidate, 0, 0, 0x1234)
+	if st := q.do(keyed0, nil); !st.OK() {
+		t.Errorf("keyed block of length 0: %v", st)
+	}
+	for typ := uint8(0); typ < 16; typ++ {
+		for sub := uint8(0); sub < 16; sub++ {
+			if typ == 4 && (sub == 0 || sub == 0xF) || typ == 0 && sub == 1 {
+				continue
+			}
+			if st := q.do(with(typ, sub, 512), nil); st != nvme.SGLTypeInvalid|nvme.DNR {
+				t.Errorf("type %X subtype %X: %v", typ, sub, st)
+			}
+		}
+	}
+	long := q.keyed(command(opRead, 5, 0, 0xFFFFFF), 0, 0xFFFFFF)
+	if st := q.do(long, nil); st != nvme.InternalError { // the arena has 4 MiB
+		t.Errorf("read of 16 MiB: %v", st)
+	}
+}
+
+// A failed read sends no data: what lies in the buffer is not the host's.
+func TestFailedReadSendsNoData(t *testing.T) {
+	b := newBench(t, benchOptions{})
+	q := b.host.connect(b.addr(), ioParam(32))
+	copy(q.buf, "untouched")
+	for op, want := range map[nvme.Opcode]nvme.Status{opReadFail: nvme.UnrecoveredReadError, opRefused: nvme.LBAOutOfRange | nvme.DNR} {
+		if st := q.do(q.keyed(command(op, 1, 0, 512), 0, 512), nil); st != want {
+			t.Errorf("status %v, want %v", st, want)
+		}
+	}
+	if !bytes.HasPrefix(q.buf, []byte("untouched")) {
+		t.Error("data was sent")
+	}
+}
+
+func TestRemoteInvalidate(t *testing.T) {
+	both(t, func(t *testing.T, o benchOptions) {
+		b := newBench(t, o)
+		q := b.host.connect(b.addr(), ioParam(32))
+		for _, op := range []nvme.Opcode{opRead, opWrite, opReadFail, opRefused} {
+			r, err := mem.Map("test host", 4096)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mr, err := q.pd.RegMR(r.Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, sub := range []uint8{nvme.SGLSubtypeAddress, nvme.SGLSubtypeInvalidate} {
+				s := command(op, 1, 0, 512)
+				s.SGL1().SetKeyed(sub, mem.Addr(r.Bytes()), 512, mr.RKey())
+				q.send(&s, nil)
+				_, wc, ok := q.response()
+				if !ok {
+					t.Fatalf("opcode %#x: %+v", op, q.bad)
+				}
+				asked, did := sub == nvme.SGLSubtypeInvalidate, wc.Flags&verbs.WCWithInv != 0
+				if asked != did || did && wc.InvalidatedRKey != mr.RKey() {
+					t.Errorf("opcode %#x: asked %v, flags %#x, key %#x of %#x", op, asked, wc.Flags, wc.InvalidatedRKey, mr.RKey())
+				}
+			}
+			if err := errors.Join(mr.Dereg(), r.Unmap()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func TestLentMemory(t *testing.T) {
+	both(t, func(t *testing.T, o benchOptions) {
+		b := newBench(t, o)
+		q := b.host.connect(b.addr(), ioParam(32))
+		want := pattern(12345, 1)
+		copy(q.buf, want)
+		if st := q.do(q.keyed(command(opLentWrite, 1, 512, 12345), 0, 12345), nil); !st.OK() {
+			t.Fatal(st)
+		}
+		if st := q.do(q.keyed(command(opLentRead, 1, 512, 12345), 1<<20, 12345), nil); !st.OK() {
+			t.Fatal(st)
+		}
+		if !bytes.Equal(q.buf[1<<20:1<<20+12345], want) {
+			t.Error("other data came back")
+		}
+		s := command(opLentWrite, 1, 0, 100)
+		s.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 100)
+		if st := q.do(s, want[:100]); !st.OK() || !bytes.Equal(b.h.store.Bytes()[:100], want[:100]) {
+			t.Errorf("in-capsule data to lent memory: %v", st)
+		}
+		b.eventually("3 releases", func() bool { return b.h.count("release") == 3 })
+	})
+}
+
+func TestRejects(t *testing.T) {
+	with := func(change func(*hostParam)) hostParam { p := ioParam(32); change(&p); return p }
+	fmt1 := make([]byte, 32)
+	fmt1[0], fmt1[4], fmt1[6] = 1, 32, 31
+	tests := []struct {
+		name string
+		p    hostParam
+		want cmwire.Status
+	}{
+		{"no private data", with(func(p *hostParam) { p.private = []byte{} }), cmwire.InvalidLength},
+		{"record format", with(func(p *hostParam) { p.private = fmt1 }), cmwire.InvalidRecFmt},
+		{"queue ID", with(func(p *hostParam) { p.qid = 0xFFFF }), cmwire.InvalidQID},
+		{"admin queue too deep", with(func(p *hostParam) { p.qid, p.cntlid, p.hsqsize = 0, 0, 128 }), cmwire.InvalidHSQSize},
+		{"queue too deep", with(func(p *hostParam) { p.hsqsize = 128 }), cmwire.InvalidHSQSize},
+		{"deepest", with(func(p *hostParam) { p.hsqsize = 0xFFFF }), cmwire.InvalidHSQSize},
+		{"no depth", with(func(p *hostParam) { p.hsqsize = 0 }), cmwire.InvalidHSQSize},
+		{"no receives", with(func(p *hostParam) { p.hrqsize = 0 }), cmwire.InvalidHRQSize},
+		{"no READs served", with(func(p *hostParam) { p.reads = 0 }), cmwire.InvalidIRD},
+		{"controller ID", with(func(p *hostParam) { p.cntlid = 0xFFFE }), cmwire.InvalidCNTLID},
+	}
+	both(t, func(t *testing.T, o benchOptions) {
+		b := newBench(t, o)
+		for _, tt := range tests {
+			if got := b.host.rejected(b.addr(), tt.p); got != tt.want {
+				t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+			}
+		}
+		if o.fabric.IWARP { // RoCE pads, so that the length does not show
+			short := with(func(p *hostParam) { p.private = []byte{0, 0, 1, 0, 32, 0, 31, 0, 1, 0} })
+			if got := b.host.rejected(b.addr(), short); got != cmwire.InvalidLength {
+				t.Errorf("10 bytes: %v", got)
+			}
+		}
+		if n := strings.Count(b.log(), "RDMA connection rejected"); n != min(len(tests), 10) && !o.fabric.IWARP {
+			t.Errorf("%d rejections were logged:\n%s", n, b.log())
+		}
+		b.idle()
+		q := b.host.connect(b.addr(), ioParam(128))
+		if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
+			t.Error(st)
+		}
+	})
+}
+
+func TestQueueInfo(t *testing.T) {
+	b := newBench(t, benchOptions{})
+	p := ioParam(16)
+	p.qid, p.cntlid = 5, 77
+	b.host.connect(b.addr(), p)
+	b.eventually("open", func() bool { return b.h.count("opened") == 1 })
+	b.h.mu.Lock()
+	i := *b.h.queue.Info()
+	b.h.mu.Unlock()
+	if i.Remote.Addr() != b.f.Addr("host") {
+		t.Errorf("remote %v", i.Remote)
+	}
+	i.Remote = netip.AddrPort{}
+	want := fabric.QueueInfo{
+		Transport: nvme.TransportRDMA, Local: b.addr(), PortID: 7, QID: 5, CNTLID: 77, MaxDepth: 16, InCapsuleSize: 4096, MSDBD: 1,
+	}
+	if i != want {
+		t.Errorf("%+v, want %+v", i, want)
+	}
+}
+
+func TestSetDepth(t *testing.T) {
+	b := newBench(t, benchOptions{})
+	q := b.host.connect(b.addr(), adminParam())
+	if st := q.do(command(opConnect, 1, 33, 0), nil); st != nvme.ConnectInvalidParameters {
+		t.Errorf("33 commands on a queue made for 32: %v", st)
+	}
+	if st := q.do(command(opConnect, 1, 32, 0), nil); !st.OK() {
+		t.Errorf("32 commands: %v", st)
+	}
+}
+
+func TestListenErrors(t *testing.T) {
+	b := newBench(t, benchOptions{})
+	rdma := func(s string) fabric.Addr {
+		return fabric.Addr{Transport: nvme.TransportRDMA, AddrPort: netip.MustParseAddrPort(s)}
+	}
+	if _, err := b.tr.Listen(rdma("203.0.113.9:4420"), 1, b.adopt); !errors.Is(err, verbs.ErrNoDevice) ||
+		!strings.Contains(err.Error(), "203.0.113.9:4420") || !strings.Contains(err.Error(), "rdma link") {
+		t.Errorf("no device: %v", err)
+	}
+	if _, err := b.tr.Listen(b.l.Addr(), 1, b.adopt); err == nil || !strings.Contains(err.Error(), "another program") {
+		t.Errorf("port in use: %v", err)
+	}
+	if _, err := b.tr.Listen(fabric.Addr{Transport: nvme.TransportTCP, AddrPort: b.addr()}, 1, b.adopt); err == nil {
+		t.Error("listened for TCP")
+	}
+	b.f.FailCalls("other", verbstest.CallCreateCM, 0, 1, nil)
+	other := New(Config{Provider: b.f.Provider("other")})
+	if _, err := other.Listen(rdma("0.0.0.0:4420"), 1, b.adopt); err == nil {
+		t.Error("listened without a communication manager")
+	}
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := other.Listen(rdma("0.0.0.0:4420"), 1, b.adopt); err == nil {
+		t.Error("listened after Close")
+	}
+}
+
+func TestWildcards(t *testing.T) {
+	for _, listen := range []string{"0.0.0.0", "::"} {
+		t.Run(listen, func(t *testing.T) {
+			b := newBench(t, benchOptions{})
+			addr := netip.AddrPortFrom(netip.MustParseAddr(listen), 0)
+			l, err := b.tr.Listen(fabric.Addr{Transport: nvme.TransportRDMA, AddrPort: addr}, 2, b.adopt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l.Addr().Port() == 0 {
+				t.Error("no port was chosen")
+			}
+			for _, a := range b.f.Addrs("target") {
+				if a.Is6() && listen != "::" {
+					continue
+				}
+				q := b.host.connect(netip.AddrPortFrom(a, l.Addr().Port()), ioParam(4))
+				if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
+					t.Error(st)
+				}
+				b.h.mu.Lock()
+				local := b.h.queue.Info().Local
+				b.h.mu.Unlock()
+				if local.Addr() != a {
+					t.Errorf("local address %v, want %v", local, a)
+				}
+			}
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
