@@ -145,11 +145,17 @@ func ramSubsystem(t *testing.T, n int) SubsystemConfig {
 
 func ramDevice(t testing.TB, size int64, bs int) backend.Device {
 	t.Helper()
+	d := ramDeviceOpen(t, size, bs)
+	closeLast(t, d)
+	return d
+}
+
+func ramDeviceOpen(t testing.TB, size int64, bs int) backend.Device {
+	t.Helper()
 	d, err := ram.Open(ram.Config{Size: size, BlockSize: bs})
 	if err != nil {
 		t.Fatal(err)
 	}
-	closeLast(t, d)
 	return d
 }
 

@@ -1,0 +1,264 @@
+package target
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// TestConnectRefusals has the rows F02 to F08 and F21 of admin Connects: status, IPO and IATTR.
+func TestConnectRefusals(t *testing.T) {
+	const (
+		malformed = nvme.ConnectInvalidParameters | nvme.DNR
+		data      = 1 << 16
+	)
+	cases := []struct {
+		name   string
+		change func(a *connectArgs, c *loop.Command) *loop.Command
+		status nvme.Status
+		result uint32
+	}{
+		{"RECFMT", args(func(a *connectArgs) { a.recfmt = 1 }), nvme.ConnectIncompatibleFormat | nvme.DNR, 0},
+		{"data short", raw(func(c *loop.Command) { c.Data = c.Data[:1023] }), invalidLength, 0},
+		{"data long", raw(func(c *loop.Command) { c.Data = append(c.Data, 0) }), invalidLength, 0},
+		{"no data", raw(func(c *loop.Command) { c.Data = nil }), invalidLength, 0},
+		{"unknown subsystem", args(func(a *connectArgs) { a.sub += "x" }), nvme.ConnectInvalidParameters, data | 256},
+		{"subsystem in upper case", args(func(a *connectArgs) { a.sub = strings.ToUpper(a.sub) }), nvme.ConnectInvalidParameters, data | 256},
+		{"no subsystem", args(func(a *connectArgs) { a.sub = "" }), malformed, data | 256},
+		{"subsystem without NUL", raw(func(c *loop.Command) { copy(c.Data[256:], bytes.Repeat([]byte{'x'}, 256)) }), malformed, data | 256},
+		{"subsystem of 224 bytes", args(func(a *connectArgs) { a.sub += strings.Repeat("x", 224-len(a.sub)) }), malformed, data | 256},
+		{"host not allowed", args(func(a *connectArgs) { a.host += "0" }), nvme.ConnectInvalidHost | nvme.DNR, data | 512},
+		{"host in another case", args(func(a *connectArgs) { a.host = "N" + a.host[1:] }), nvme.ConnectInvalidHost | nvme.DNR, data | 512},
+		{"no host", args(func(a *connectArgs) { a.host = "" }), malformed, data | 512},
+		{"host without NUL", raw(func(c *loop.Command) { copy(c.Data[512:], bytes.Repeat([]byte{0x1B}, 256)) }), malformed, data | 512},
+		{"host not UTF-8", raw(func(c *loop.Command) { c.Data[512] = 0xFF }), malformed, data | 512},
+		{"CNTLID static", args(func(a *connectArgs) { a.cntlid = nvme.CNTLIDStatic }), malformed, data | 16},
+		{"CNTLID 1", args(func(a *connectArgs) { a.cntlid = 1 }), malformed, data | 16},
+		{"SQSIZE 0", args(func(a *connectArgs) { a.sqsize = 0 }), malformed, 44},
+		{"SQSIZE above MQES", args(func(a *connectArgs) { a.sqsize = 128 }), malformed, 44},
+		{"SQSIZE FFFFh", args(func(a *connectArgs) { a.sqsize = 0xFFFF }), malformed, 44},
+		{"HostID zero", args(func(a *connectArgs) { a.hostID = [16]byte{} }), malformed, data | 0},
+		{"PSDT 10b", raw(func(c *loop.Command) { c.SQE.SetFlags(2 << 6) }), invalidField, 0},
+	}
+	sub := ramSubsystem(t, 1)
+	sub.AllowAnyHost, sub.Hosts = false, []string{testHost}
+	r := newRig(t, 1, sub)
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			a := adminArgs(testSub)
+			q := r.dial(0)
+			c := tc.change(&a, nil)
+			if c == nil {
+				c = a.command()
+			} else {
+				c = tc.change(&a, a.command())
+			}
+			r.status(q, c, tc.status)
+			if got := c.CQE.Result(); got != uint64(tc.result) {
+				t.Errorf("result %#x, want %#x", got, tc.result)
+			}
+			if n := len(r.target.Controllers()); n != 0 {
+				t.Errorf("%d controllers", n)
+			}
+			r.ok(q, adminArgs(testSub).command()) // the queue may try again
+			q.HangUp()
+			r.w.Settle()
+		})
+	}
+}
+
+// args and raw change a Connect before and after it is made into bytes.
+func args(f func(*connectArgs)) func(*connectArgs, *loop.Command) *loop.Command {
+	return func(a *connectArgs, _ *loop.Command) *loop.Command {
+		f(a)
+		return nil
+	}
+}
+
+func raw(f func(*loop.Command)) func(*connectArgs, *loop.Command) *loop.Command {
+	return func(_ *connectArgs, c *loop.Command) *loop.Command {
+		if c == nil {
+			return &loop.Command{}
+		}
+		f(c)
+		return c
+	}
+}
+
+// TestConnectIORefusals has the rows F10 to F15 and R15.
+func TestConnectIORefusals(t *testing.T) {
+	sub := ramSubsystem(t, 1)
+	sub.MaxIOQueues = 4
+	other := SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true}
+	r := newRig(t, 2, sub, other)
+	r.must(r.target.AddPort(Port{ID: 1}))
+	h := r.connectHost(1)
+	d := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
+	const data = 1 << 16
+	cases := []struct {
+		name   string
+		change func(*connectArgs, *loop.Queue)
+		status nvme.Status
+		result uint32
+	}{
+		{"unknown CNTLID", func(a *connectArgs, _ *loop.Queue) { a.cntlid += 7 }, nvme.ConnectInvalidParameters, data | 16},
+		{"CNTLID dynamic", func(a *connectArgs, _ *loop.Queue) { a.cntlid = 0xFFFF }, nvme.ConnectInvalidParameters, data | 16},
+		{"other host NQN", func(a *connectArgs, _ *loop.Queue) { a.host += "0" }, nvme.ConnectInvalidParameters, data | 512},
+		{"other host ID", func(a *connectArgs, _ *loop.Queue) { a.hostID[0]++ }, nvme.ConnectInvalidParameters, data},
+		{"other subsystem", func(a *connectArgs, _ *loop.Queue) { a.sub += "2" }, nvme.ConnectInvalidParameters, data | 16},
+		{"unknown subsystem", func(a *connectArgs, _ *loop.Queue) { a.sub += "3" }, nvme.ConnectInvalidParameters, data | 256},
+		{"other port", func(_ *connectArgs, q *loop.Queue) { q.Info().PortID++ }, nvme.ConnectInvalidParameters, data | 16},
+		{"other transport", func(_ *connectArgs, q *loop.Queue) { q.Info().Transport = nvme.TransportRDMA }, nvme.ConnectInvalidParameters, data | 16},
+		{"other QID than in private data", func(_ *connectArgs, q *loop.Queue) { q.Info().QID = 3 }, connectMalformed, 42},
+		{
+			"other CNTLID than in private data", func(_ *connectArgs, q *loop.Queue) { q.Info().QID, q.Info().CNTLID = 2, 99 },
+			nvme.ConnectInvalidParameters, data | 16,
+		},
+		{"QID in use", func(a *connectArgs, _ *loop.Queue) { a.qid = 1 }, nvme.CommandSequenceError, 0},
+		{"QID beyond the grant", func(a *connectArgs, _ *loop.Queue) { a.qid = 5 }, nvme.ConnectInvalidParameters, 42},
+		{"QID FFFFh", func(a *connectArgs, _ *loop.Queue) { a.qid = 0xFFFF }, nvme.ConnectInvalidParameters, 42},
+		{"SQSIZE above MQES", func(a *connectArgs, _ *loop.Queue) { a.sqsize = 128 }, connectMalformed, 44},
+		{
+			"discovery controller", func(a *connectArgs, _ *loop.Queue) { a.sub, a.cntlid = nvme.DiscoveryNQN, d.cntlid },
+			connectMalformed, 42,
+		},
+		{"no resources", func(_ *connectArgs, q *loop.Queue) { q.RefuseDepth = errors.New("test") }, nvme.ConnectControllerBusy, 0},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			a := h.ioArgs(2)
+			q := r.dial(1)
+			tc.change(&a, q)
+			c := r.status(q, a.command(), tc.status)
+			if got := c.CQE.Result(); got != uint64(tc.result) {
+				t.Errorf("result %#x, want %#x", got, tc.result)
+			}
+			q.HangUp()
+		})
+	}
+	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))) // the first queue 1 is unharmed
+	h.connectIO(1)
+}
+
+// TestConnectSequence has the rows F01, F14, F16, F17 and F20.
+func TestConnectSequence(t *testing.T) {
+	r := newRig(t, 2, ramSubsystem(t, 1))
+	q := r.dial(0)
+	for _, c := range []*loop.Command{
+		propertyGetCommand(nvme.PropertyCAP), command(nvme.AdminIdentify, 0, nil), rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)),
+	} {
+		r.status(q, c, sequenceError)
+	}
+	h := &host{r: r, args: adminArgs(testSub), info: *q.Info(), admin: q}
+	h.cntlid = uint16(r.ok(q, h.args.command()).CQE.DW0())
+	r.status(q, h.args.command(), sequenceError)                                                       // F16
+	r.status(q, command(nvme.AdminIdentify, 0, make([]byte, 4096)), sequenceError)                     // not enabled
+	r.status(r.dial(1), h.ioArgs(1).command(), nvme.ConnectInvalidParameters)                          // F14
+	r.status(q, &loop.Command{SQE: fabricsCommand(nvme.FabricsAuthSend)}, invalidOpcode)               // no authentication here
+	r.status(q, &loop.Command{SQE: fabricsCommand(nvme.FabricsAuthReceive)}, invalidOpcode)            //
+	r.status(q, &loop.Command{SQE: fabricsCommand(0x7E)}, invalidOpcode)                               //
+	r.ok(q, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))                                 //
+	io := h.connectIO(1)                                                                               //
+	r.status(io, propertyGetCommand(nvme.PropertyCAP), invalidOpcode)                                  // G05
+	r.status(io, h.ioArgs(1).command(), sequenceError)                                                 // F16
+	r.status(q, &loop.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}, invalidQueueType|nvme.DNR) // G06
+}
+
+func fabricsCommand(t nvme.FabricsType) nvme.SQE {
+	c := command(nvme.FabricsOpcode, 0, nil)
+	c.SQE[4] = byte(t)
+	return c.SQE
+}
+
+// TestConnectDeadline: a queue that never connects is closed (F20), one that does is not.
+func TestConnectDeadline(t *testing.T) {
+	r := newRig(t, 1, ramSubsystem(t, 1))
+	idle, failed := r.dial(0), r.dial(0)
+	a := adminArgs(testSub)
+	a.sub += "x"
+	r.status(failed, a.command(), nvme.ConnectInvalidParameters)
+	h := r.connectHost(0)
+	r.w.Advance(11e9)
+	if !idle.Closed() || !failed.Closed() || h.admin.Closed() {
+		t.Errorf("closed: idle %v, failed %v, connected %v", idle.Closed(), failed.Closed(), h.admin.Closed())
+	}
+}
+
+// TestCNTLIDs: the range is used in turn, an identifier in use is not given twice, and F22 when none is left.
+func TestCNTLIDs(t *testing.T) {
+	sub := ramSubsystem(t, 1)
+	sub.CNTLIDMin, sub.CNTLIDMax = 10, 12
+	r := newRig(t, 1, sub)
+	a, b, c := r.connectHost(0), r.connectHost(0), r.connectHost(0)
+	if a.cntlid != 10 || b.cntlid != 11 || c.cntlid != 12 {
+		t.Errorf("CNTLIDs %d, %d, %d", a.cntlid, b.cntlid, c.cntlid)
+	}
+	r.status(r.dial(0), adminArgs(testSub).command(), nvme.ConnectControllerBusy)
+	b.hangUp()
+	r.w.Settle()
+	if d := r.connectHost(0); d.cntlid != 11 {
+		t.Errorf("CNTLID %d, want the free 11", d.cntlid)
+	}
+	// F21: the same host NQN with another Host Identifier.
+	a.hangUp()
+	r.w.Settle()
+	x := adminArgs(testSub)
+	x.hostID[5] = 9
+	r.status(r.dial(0), x.command(), nvme.ConnectInvalidParameters)
+}
+
+// TestReconnectWhileOldLingers: a host gets a new controller while the backend still holds I/O of the old one (Q03).
+func TestReconnectWhileOldLingers(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newRig(t, 2, sub)
+	old := r.connectHost(1)
+	dev.Hold(nil)
+	c := r.send(old.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
+	old.hangUp()
+	h := r.connectHost(1)
+	if h.cntlid == old.cntlid {
+		t.Error("the CNTLID is used twice")
+	}
+	if n := len(r.target.Controllers()); n != 2 {
+		t.Errorf("%d controllers, want 2", n)
+	}
+	dev.Release()
+	r.until("the old controller is gone", func() bool { return len(r.target.Controllers()) == 1 })
+	if c.Done {
+		t.Error("a command of a dead queue completed")
+	}
+}
+
+// TestSQHD: flow control counts entries modulo the queue size; without it SQHD is FFFFh (F18, Q06).
+func TestSQHD(t *testing.T) {
+	r := newRig(t, 2, ramSubsystem(t, 1))
+	h := r.connectHost(0)
+	tiny := h.ioArgs(1)
+	tiny.sqsize = 1
+	q := r.dial(1)
+	want := uint16(1)
+	if c := r.ok(q, tiny.command()); c.CQE.SQHD() != want {
+		t.Errorf("Connect: SQHD %d, want %d", c.CQE.SQHD(), want)
+	}
+	for range 1<<16 + 3 {
+		c := r.do(q, command(nvme.NVMFlush, 1, nil))
+		want ^= 1
+		if c.CQE.SQHD() != want {
+			t.Fatalf("SQHD %d, want %d", c.CQE.SQHD(), want)
+		}
+	}
+	free := h.ioArgs(2)
+	free.cattr = nvme.CATTRNoFlowControl | 0xF0
+	q = r.dial(1)
+	if c := r.ok(q, free.command()); c.CQE.SQHD() != 0xFFFF {
+		t.Errorf("SQHD %#x, want FFFFh", c.CQE.SQHD())
+	}
+	if c := r.status(q, rw(nvme.NVMRead, 9, 0, 1, make([]byte, 512)), invalidNamespace); c.CQE.SQHD() != 0xFFFF {
+		t.Errorf("SQHD %#x, want FFFFh", c.CQE.SQHD())
+	}
+}

@@ -1,0 +1,265 @@
+package target
+
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// faultySubsystem has namespace 1 on a device that tests may hold or fail.
+func faultySubsystem(t *testing.T) (SubsystemConfig, *backendtest.Faulty) {
+	dev := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
+	closeLast(t, dev)
+	return SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}}}, dev
+}
+
+// TestProperties has the rows G01 to G03.
+func TestProperties(t *testing.T) {
+	r := newRig(t, 1, ramSubsystem(t, 1))
+	h := r.connectHost(0)
+	c := nvme.CAP(h.property(nvme.PropertyCAP))
+	if c.MQES() != 127 || c.TO() == 0 || c&nvme.CAPCSSNVM == 0 || c.MPSMin() != 4096 {
+		t.Errorf("CAP %#x", c)
+	}
+	if crto := nvme.CRTO(h.property(nvme.PropertyCRTO)); c&nvme.CAPCRMSMedia != 0 && crto.CRWMT() < uint16(c.TO()) {
+		t.Errorf("CRWMT %d is below CAP.TO %d", crto.CRWMT(), c.TO())
+	}
+	if v := h.property(nvme.PropertyVS); v != uint64(nvme.Version20) {
+		t.Errorf("VS %#x", v)
+	}
+	size := func(c *loop.Command, attrib byte) *loop.Command {
+		c.SQE[40] = attrib
+		return c
+	}
+	for _, c := range []*loop.Command{
+		propertyGetCommand(0x4), propertyGetCommand(0x1000), propertyGetCommand(nvme.PropertyNSSR), propertyGetCommand(0xFFFFFFFF),
+		size(propertyGetCommand(nvme.PropertyCAP), 0), size(propertyGetCommand(nvme.PropertyCC), 1), size(propertyGetCommand(nvme.PropertyCC), 2),
+		propertySetCommand(nvme.PropertyCAP, 0), propertySetCommand(nvme.PropertyVS, 0), propertySetCommand(nvme.PropertyCSTS, 0),
+		propertySetCommand(nvme.PropertyCRTO, 0), propertySetCommand(nvme.PropertyNSSR, 0x4E564D65),
+		size(propertySetCommand(nvme.PropertyCC, 0), 1),
+	} {
+		r.status(h.admin, c, invalidField)
+	}
+	before := h.property(nvme.PropertyCC)
+	for name, cc := range map[string]nvme.CC{
+		"MPS": nvme.CCLinux | 1<<7, "AMS": nvme.CCLinux | 1<<11, "CSS": nvme.CCLinux | 6<<4, "SHN": nvme.CCLinux | 3<<14,
+		"IOSQES": nvme.CCLinux ^ 1<<16, "IOCQES": nvme.CCLinux ^ 1<<20, "CRIME": nvme.CCLinux | 1<<24, "reserved": nvme.CCLinux | 1<<31,
+	} {
+		r.status(h.admin, propertySetCommand(nvme.PropertyCC, uint64(cc)), invalidField)
+		if h.property(nvme.PropertyCC) != before || !h.csts().RDY() {
+			t.Errorf("%s: a refused write changed the controller", name)
+		}
+	}
+	withData := propertyGetCommand(nvme.PropertyCAP)
+	withData.Data = make([]byte, 8)
+	r.status(h.admin, withData, invalidLength)
+}
+
+// TestReset is G04: a reset drops the I/O queues, waits for their I/O, and the controller can be enabled again.
+func TestReset(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newRig(t, 3, sub)
+	h := r.connectHost(3)
+	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	dev.Hold(nil)
+	c := r.send(h.io[1], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
+
+	off := uint64(nvme.CCLinux &^ nvme.CCEnable)
+	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, off))
+	r.until("the AER is aborted", func() bool { return aer.Done })
+	if st := aer.CQE.Status(); st != nvme.AbortRequested {
+		t.Errorf("AER: %v", st)
+	}
+	r.w.Settle()
+	for i, q := range h.io {
+		if !q.Closed() {
+			t.Errorf("I/O queue %d lives on", i+1)
+		}
+	}
+	if !h.csts().RDY() {
+		t.Error("RDY is 0 while the backend still works for the controller")
+	}
+	r.status(h.admin, identifyCommand(nvme.CNSController, 0), sequenceError)
+	r.status(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)), sequenceError)
+	dev.Release()
+	r.until("RDY is 0", func() bool { return !h.csts().RDY() })
+	if c.Done {
+		t.Error("a command of a dropped queue completed")
+	}
+
+	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	h.io = nil
+	r.ok(h.connectIO(1), rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+}
+
+// TestShutdown: SHST ends at 10b, and the association is kept for two minutes and no longer.
+func TestShutdown(t *testing.T) {
+	r := newRig(t, 2, ramSubsystem(t, 1))
+	h := r.connectHost(2)
+	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux|nvme.CCShutdownNormal)))
+	r.w.Settle()
+	if st := h.csts(); st.SHST() != 2 || st.CFS() {
+		t.Errorf("CSTS %#x", st)
+	}
+	if !h.io[0].Closed() || !h.io[1].Closed() {
+		t.Error("I/O queues live on")
+	}
+	r.w.Advance(119e9)
+	if h.admin.Closed() {
+		t.Fatal("the association ended early")
+	}
+	r.w.Advance(2e9)
+	if !h.admin.Closed() || len(r.target.Controllers()) != 0 {
+		t.Error("the association lingers")
+	}
+	// Shutdown, then enable again on the same association.
+	h = r.connectHost(0)
+	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux|nvme.CCShutdownAbrupt)))
+	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
+	r.w.Settle()
+	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	if st := h.csts(); st != nvme.CSTSReady {
+		t.Errorf("CSTS %#x after a new start", st)
+	}
+	r.w.Advance(300e9)
+	if h.admin.Closed() {
+		t.Error("the shutdown's timer outlived the new start")
+	}
+}
+
+// TestAdminQueueDies: every I/O queue goes with it, on every reactor (Q02).
+func TestAdminQueueDies(t *testing.T) {
+	r := newRig(t, 3, ramSubsystem(t, 1))
+	h, other := r.connectHost(4), r.connectHost(2)
+	r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	h.admin.HangUp()
+	r.w.Settle()
+	for i, q := range h.io {
+		if !q.Closed() {
+			t.Errorf("I/O queue %d lives on", i+1)
+		}
+	}
+	if n := h.admin.Outstanding(); n != 0 {
+		t.Errorf("%d commands of the admin queue did not come back", n)
+	}
+	if n := len(r.target.Controllers()); n != 1 {
+		t.Errorf("%d controllers, want 1", n)
+	}
+	r.ok(other.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+}
+
+// TestDisconnectCommand is G06: the queue goes when its other commands are done.
+func TestDisconnectCommand(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newRig(t, 2, sub)
+	h := r.connectHost(2)
+	bad := &loop.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}
+	bad.SQE[40] = 1
+	r.status(h.io[0], bad, nvme.ConnectIncompatibleFormat|nvme.DNR)
+	dev.Hold(nil)
+	read := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	bye := r.send(h.io[0], &loop.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)})
+	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
+	r.status(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), sequenceError)
+	if bye.Done {
+		t.Error("Disconnect completed before the read")
+	}
+	dev.Release()
+	r.until("Disconnect completes", func() bool { return bye.Done })
+	r.w.Settle()
+	if !read.Done || !bye.CQE.Status().OK() || !h.io[0].Closed() || h.io[1].Closed() || h.admin.Closed() {
+		t.Errorf("read done %v, Disconnect %v, closed %v %v %v", read.Done, bye.CQE.Status(), h.io[0].Closed(), h.io[1].Closed(), h.admin.Closed())
+	}
+	r.ok(r.dialInfo(1, h.info), h.ioArgs(1).command()) // the identifier is free again
+}
+
+// TestKeepAlive: the timer expires between KATO and 1.5 KATO; any traffic on any queue counts; 0 is off; stalls of our own forgive.
+func TestKeepAlive(t *testing.T) {
+	const kato = 5000
+	r := newRig(t, 2, ramSubsystem(t, 1))
+	with := func(ms uint32) func(*connectArgs) { return func(a *connectArgs) { a.kato = ms } }
+	h, off := r.connectHost(1, with(kato)), r.connectHost(1)
+	r.ok(h.admin, command(nvme.AdminKeepAlive, 0, nil))
+	r.status(off.admin, command(nvme.AdminKeepAlive, 0, nil), nvme.KATOInvalid|nvme.DNR)
+	for range 20 { // traffic of an I/O queue only (Q08)
+		r.w.Advance(3e9)
+		r.ok(h.io[0], command(nvme.NVMFlush, 1, nil))
+	}
+	r.w.Advance(4.9e9)
+	if h.admin.Closed() {
+		t.Fatal("expired early")
+	}
+	r.w.Advance(2.7e9)
+	if !h.admin.Closed() || !h.io[0].Closed() {
+		t.Fatal("did not expire")
+	}
+	if off.admin.Closed() || off.io[0].Closed() || len(r.target.Controllers()) != 1 {
+		t.Error("another controller suffered")
+	}
+	r.w.Advance(24 * 3600e9)
+	if off.admin.Closed() {
+		t.Error("a controller without keep alive expired")
+	}
+}
+
+// TestKeepAliveValues is F19 and the feature.
+func TestKeepAliveValues(t *testing.T) {
+	r := newRig(t, 1, ramSubsystem(t, 1))
+	for ms, want := range map[uint32]uint32{0: 0, 1: 1000, 1000: 1000, 1001: 2000, 5000: 5000, 0xFFFFFFFF: maxKeepAlive} {
+		h := r.connectHost(0, func(a *connectArgs) { a.kato = ms })
+		if got := r.ok(h.admin, getFeature(nvme.FeatureKeepAliveTimer, 0, 0)).CQE.DW0(); got != want {
+			t.Errorf("KATO %d: %d, want %d", ms, got, want)
+		}
+		h.hangUp()
+		r.w.Settle()
+	}
+	h := r.connectHost(0)
+	r.ok(h.admin, setFeature(nvme.FeatureKeepAliveTimer, 1500))
+	if got := r.ok(h.admin, getFeature(nvme.FeatureKeepAliveTimer, 0, 0)).CQE.DW0(); got != 2000 {
+		t.Errorf("KATO %d, want 2000", got)
+	}
+	r.ok(h.admin, setFeature(nvme.FeatureKeepAliveTimer, 0))
+	r.w.Advance(3600e9)
+	r.ok(h.admin, setFeature(nvme.FeatureKeepAliveTimer, 2000))
+	r.w.Advance(3.1e9)
+	if !h.admin.Closed() {
+		t.Error("the new timeout has no effect")
+	}
+}
+
+// TestDiscoveryTimeout: a discovery controller without KATO lives for two minutes without traffic.
+func TestDiscoveryTimeout(t *testing.T) {
+	r := newRig(t, 1)
+	h := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
+	r.w.Advance(110e9)
+	r.ok(h.admin, identifyCommand(nvme.CNSController, 0))
+	r.w.Advance(119e9)
+	if h.admin.Closed() {
+		t.Fatal("expired early")
+	}
+	r.w.Advance(62e9)
+	if !h.admin.Closed() {
+		t.Error("did not expire")
+	}
+}
+
+// TestRemoveSubsystem disconnects its hosts, and only them.
+func TestRemoveSubsystem(t *testing.T) {
+	other := SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true}
+	r := newRig(t, 2, ramSubsystem(t, 1), other)
+	h := r.connectHost(2)
+	o := r.connectHost(0, func(a *connectArgs) { a.sub = other.NQN })
+	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	r.during(func() error { return r.target.RemoveSubsystem(testSub) })
+	r.w.Settle()
+	if !h.admin.Closed() || !h.io[0].Closed() || o.admin.Closed() {
+		t.Errorf("closed: %v %v, other %v", h.admin.Closed(), h.io[0].Closed(), o.admin.Closed())
+	}
+	r.status(r.dial(0), adminArgs(testSub).command(), nvme.ConnectInvalidParameters) // no DNR: it may come back
+	if err := r.target.RemoveSubsystem(testSub); err == nil {
+		t.Error("removed twice")
+	}
+}

@@ -1,0 +1,138 @@
+package target
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+func port(id uint16, tr nvme.TransportType, addr string) Port {
+	return Port{ID: id, Addr: fabric.Addr{Transport: tr, AddrPort: netip.MustParseAddrPort(addr)}}
+}
+
+func (h *host) discoveryLog() (*nvme.DiscoveryHeader, []*nvme.DiscoveryEntry) {
+	h.r.t.Helper()
+	hdr, err := nvme.ParseDiscoveryHeader(h.r.ok(h.admin, logCommand(nvme.LogDiscovery, 20, 0)).Data)
+	h.r.must(err)
+	var list []*nvme.DiscoveryEntry
+	if hdr.NUMREC > 0 {
+		b := h.r.ok(h.admin, logCommand(nvme.LogDiscovery, int(hdr.NUMREC)*1024, 1024)).Data
+		for ; len(b) > 0; b = b[1024:] {
+			e, err := nvme.ParseDiscoveryEntry(b)
+			h.r.must(err)
+			list = append(list, e)
+		}
+	}
+	return hdr, list
+}
+
+func discoveryHost(r *rig, local string) *host {
+	qi := info(nvme.TransportTCP)
+	qi.Local = netip.MustParseAddrPort(local)
+	return r.connectHostInfo(0, qi, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
+}
+
+// TestDiscoveryLog: every port and allowed subsystem, real addresses for wildcards, the self entry, and the generation counter.
+func TestDiscoveryLog(t *testing.T) {
+	open := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
+	mine := SubsystemConfig{NQN: testSub + ".mine", Hosts: []string{testHost}}
+	closed := SubsystemConfig{NQN: testSub + ".closed", Hosts: []string{testHost + "0"}}
+	closed.Hosts[0] = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555556"
+	nobody := SubsystemConfig{NQN: testSub + ".nobody"}
+	r := newRig(t, 1, open, mine, closed, nobody)
+	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "0.0.0.0:4420")))
+	r.must(r.target.AddPort(port(2, nvme.TransportRDMA, "[2001:db8::5]:4421")))
+	r.must(r.target.AddPort(port(3, nvme.TransportTCP, "[::]:4422")))
+
+	h4 := discoveryHost(r, "192.0.2.1:4420")
+	hdr, list := h4.discoveryLog()
+	if hdr.GENCTR == 0 || hdr.NUMREC != 9 || hdr.RECFMT != 0 {
+		t.Errorf("header %+v", hdr)
+	}
+	seen := map[string]int{}
+	for _, e := range list {
+		nqn, err := nvme.ParseNQN(&e.SUBNQN)
+		if err != nil {
+			t.Error(err)
+		}
+		seen[nqn]++
+		want := map[uint16][2]string{1: {"192.0.2.1", "4420"}, 2: {"2001:db8::5", "4421"}, 3: {"192.0.2.1", "4422"}}[e.PORTID]
+		if nvme.Text(e.TRADDR[:]) != want[0] || nvme.Text(e.TRSVCID[:]) != want[1] {
+			t.Errorf("port %d: %q %q", e.PORTID, nvme.Text(e.TRADDR[:]), nvme.Text(e.TRSVCID[:]))
+		}
+		if fam := e.ADRFAM; (fam == nvme.AddressIPv6) != (e.PORTID == 2) {
+			t.Errorf("port %d: family %d", e.PORTID, fam)
+		}
+		if (e.TRTYPE == nvme.TransportRDMA) != (e.PORTID == 2) || e.CNTLID != nvme.CNTLIDDynamic || e.ASQSZ < 32 {
+			t.Errorf("%+v", e)
+		}
+		self := nqn == nvme.DiscoveryNQN
+		if self != (e.SUBTYPE == nvme.SubsystemDiscovery) || self != (e.EFLAGS == nvme.EFLAGSPersistent|nvme.EFLAGSDuplicate) {
+			t.Errorf("%s: type %d, flags %#x", nqn, e.SUBTYPE, e.EFLAGS)
+		}
+	}
+	if len(seen) != 3 || seen[testSub] != 3 || seen[testSub+".mine"] != 3 || seen[nvme.DiscoveryNQN] != 3 {
+		t.Errorf("subsystems %v", seen)
+	}
+
+	h6 := discoveryHost(r, "[2001:db8::9]:4422") // cannot reach the IPv4 wildcard
+	if hdr, _ := h6.discoveryLog(); hdr.NUMREC != 6 {
+		t.Errorf("%d entries over IPv6", hdr.NUMREC)
+	}
+	mapped := discoveryHost(r, "[::ffff:192.0.2.7]:4422")
+	if _, l := mapped.discoveryLog(); len(l) != 9 || nvme.Text(l[0].TRADDR[:]) != "192.0.2.7" {
+		t.Errorf("%d entries, first at %q", len(l), nvme.Text(l[0].TRADDR[:]))
+	}
+
+	// Any chunking gives the same bytes; offsets outside are refused (CVE-2026-64320).
+	size := 10 * 1024
+	whole := r.ok(h4.admin, logCommand(nvme.LogDiscovery, size, 0)).Data
+	for off := 0; off < size; off += 1000 {
+		n := min(1000, size-off)
+		if got := r.ok(h4.admin, logCommand(nvme.LogDiscovery, n, uint64(off))).Data; string(got) != string(whole[off:off+n]) {
+			t.Errorf("chunk at %d differs", off)
+		}
+	}
+	for _, off := range []uint64{uint64(size), uint64(size) + 4, 1 << 32, 1 << 63, 1<<64 - 4, 2} {
+		r.status(h4.admin, logCommand(nvme.LogDiscovery, 4, off), invalidField)
+	}
+	tail := r.ok(h4.admin, logCommand(nvme.LogDiscovery, 4096, uint64(size)-4)).Data
+	for _, b := range tail[4:] {
+		if b != 0 {
+			t.Fatal("bytes behind the log")
+		}
+	}
+}
+
+// TestDiscoveryEvents: persistent discovery controllers hear of changes, and GENCTR moves (Q09).
+func TestDiscoveryEvents(t *testing.T) {
+	r := newRig(t, 1)
+	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
+	h := discoveryHost(r, "192.0.2.1:4420")
+	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventDiscoveryChanged)))
+	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	before, _ := h.discoveryLog()
+	r.must(r.target.AddSubsystem(SubsystemConfig{NQN: testSub, AllowAnyHost: true}))
+	r.w.Settle()
+	if !aer.Done || aer.CQE.DW0() != 0x70F002 {
+		t.Fatalf("event %v %#x, want 70f002h", aer.Done, aer.CQE.DW0())
+	}
+	after, list := h.discoveryLog()
+	if after.GENCTR == before.GENCTR || len(list) != 2 {
+		t.Errorf("GENCTR %d and %d, %d entries", before.GENCTR, after.GENCTR, len(list))
+	}
+	aer = r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	r.must(r.target.RemovePort(1))
+	r.w.Settle()
+	if hdr, _ := h.discoveryLog(); !aer.Done || hdr.NUMREC != 0 {
+		t.Errorf("event %v, %d entries", aer.Done, hdr.NUMREC)
+	}
+	if r.target.RemovePort(1) == nil {
+		t.Error("removed twice")
+	}
+	// I/O logs and commands are not for discovery controllers.
+	r.status(h.admin, logCommand(nvme.LogSMART, 512, 0), nvme.InvalidLogPage|nvme.DNR)
+	r.status(h.admin, setFeature(nvme.FeatureNumberOfQueues, 0), invalidField)
+}

@@ -1,0 +1,515 @@
+package target
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/file"
+	"github.com/nvmf-target/nvmf-target/backend/null"
+	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// TestIORefusals has the rows I01 to I06, I11, I12, I16 and S08 to S11, on blocks of 512 and 4096 bytes.
+func TestIORefusals(t *testing.T) {
+	for _, bs := range []int{512, 4096} {
+		t.Run(fmt.Sprint(bs), func(t *testing.T) {
+			const size = 4 << 20
+			blocks := uint64(size / bs)
+			sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{
+				{NSID: 1, Device: ramDevice(t, size, bs)}, {NSID: 2, Device: ramDevice(t, size, bs), ReadOnly: true},
+			}}
+			r := newRig(t, 1, sub, SubsystemConfig{
+				NQN: testSub + "2", AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 3, Device: ramDevice(t, size, bs)}},
+			})
+			h := r.connectHost(1)
+			q := h.io[0]
+			marker := bytes.Repeat([]byte{0x5A}, bs)
+			r.ok(q, rw(nvme.NVMWrite, 1, 0, 1, marker))
+
+			buf := func(n int) []byte { return make([]byte, n) }
+			flags := func(c *loop.Command, f nvme.RWFlags) *loop.Command {
+				c.SQE.RW().Set(c.SQE.SLBA(), c.SQE.NLB(), f)
+				return c
+			}
+			capsule := rw(nvme.NVMRead, 1, 0, 1, buf(bs))
+			capsule.InCapsule = true
+			type row struct {
+				name string
+				c    *loop.Command
+				want nvme.Status
+			}
+			rows := []row{
+				{"read at the end", rw(nvme.NVMRead, 1, blocks, 1, buf(bs)), outOfRange},
+				{"read across the end", rw(nvme.NVMRead, 1, blocks-1, 2, buf(2*bs)), outOfRange},
+				{"last block", rw(nvme.NVMRead, 1, blocks-1, 1, buf(bs)), nvme.Success},
+				{"above MDTS", rw(nvme.NVMRead, 1, 0, uint32(maxTransfer/bs+1), buf(maxTransfer+bs)), invalidField},
+				{"MDTS", rw(nvme.NVMRead, 1, 0, uint32(maxTransfer/bs), buf(maxTransfer)), nvme.Success},
+				{"NSID 0", rw(nvme.NVMRead, 0, 0, 1, buf(bs)), invalidNamespace},
+				{"NSID all", rw(nvme.NVMRead, nvme.NSIDAll, 0, 1, buf(bs)), invalidNamespace},
+				{"unknown NSID", rw(nvme.NVMWrite, 77, 0, 1, buf(bs)), invalidNamespace},
+				{"NSID of another subsystem", rw(nvme.NVMRead, 3, 0, 1, buf(bs)), invalidNamespace},
+				{"short SGL", rw(nvme.NVMRead, 1, 0, 2, buf(bs)), invalidLength},
+				{"long SGL", rw(nvme.NVMWrite, 1, 0, 1, buf(2*bs)), invalidLength},
+				{"no SGL", rw(nvme.NVMRead, 1, 0, 1, nil), invalidLength},
+				{"odd SGL", rw(nvme.NVMWrite, 1, 0, 1, buf(bs-1)), invalidLength},
+				{"read in the capsule", capsule, invalidField},
+				{"directive", flags(rw(nvme.NVMWrite, 1, 0, 1, buf(bs)), 1<<20), invalidField},
+				{"PRINFO is ignored", flags(rw(nvme.NVMRead, 1, 0, 1, buf(bs)), nvme.RWPRInfo), nvme.Success},
+				{"write to read-only", rw(nvme.NVMWrite, 2, 0, 1, buf(bs)), writeProtected},
+				{"zeroes to read-only", rw(nvme.NVMWriteZeroes, 2, 0, 1, nil), writeProtected},
+				{"deallocate read-only", dsm(2, true, [2]uint64{0, 1}), writeProtected},
+				{"read from read-only", rw(nvme.NVMRead, 2, 0, 1, buf(bs)), nvme.Success},
+				{"flush of nothing", command(nvme.NVMFlush, 77, nil), invalidNamespace},
+				{"flush NSID 0", command(nvme.NVMFlush, 0, nil), invalidNamespace},
+				{"flush all", command(nvme.NVMFlush, nvme.NSIDAll, nil), nvme.Success},
+				{"flush with data", command(nvme.NVMFlush, 1, buf(4)), invalidLength},
+				{"zeroes beyond the end", rw(nvme.NVMWriteZeroes, 1, blocks-1, 2, nil), outOfRange},
+				{"zeroes with data", rw(nvme.NVMWriteZeroes, 1, 0, 1, buf(bs)), invalidLength},
+			}
+			for _, slba := range []uint64{1<<64 - 1, 1<<64 - 2, 1 << 63, 1 << 61, 1 << 55, 1 << 52, 1 << 32 * 512} {
+				for _, n := range []uint32{1, 2} {
+					rows = append(rows, row{fmt.Sprintf("SLBA %#x+%d", slba, n), rw(nvme.NVMWrite, 1, slba, n, buf(int(n)*bs)), outOfRange})
+				}
+			}
+			for op := range 256 {
+				if ioOps[op].execute == nil && nvme.Opcode(op) != nvme.FabricsOpcode {
+					rows = append(rows, row{fmt.Sprintf("opcode %#x", op), command(nvme.Opcode(op), 1, nil), invalidOpcode})
+				}
+			}
+			for _, f := range []byte{0, 2 << 6, 1<<6 | 1, 1<<6 | 2} {
+				c := rw(nvme.NVMRead, 1, 0, 1, buf(bs))
+				c.SQE.SetFlags(f)
+				rows = append(rows, row{fmt.Sprintf("flags %#x", f), c, invalidField})
+			}
+			for _, tc := range rows {
+				t.Run(tc.name, func(t *testing.T) {
+					r.status(q, tc.c, tc.want)
+					if !tc.want.OK() && tc.c.Returned > 0 {
+						t.Error("a refused command returned data")
+					}
+				})
+			}
+			if got := r.ok(q, rw(nvme.NVMRead, 1, 0, 1, buf(bs))); !bytes.Equal(got.Data, marker) {
+				t.Error("LBA 0 changed")
+			}
+		})
+	}
+}
+
+// dsm makes a Dataset Management command with a buffer of 4096 bytes, as Linux does.
+func dsm(nsid uint32, deallocate bool, ranges ...[2]uint64) *loop.Command {
+	c := command(nvme.NVMDatasetManagement, nsid, make([]byte, 4096))
+	c.SQE.DSM().Set(len(ranges), deallocate)
+	for i, x := range ranges {
+		(*nvme.DSMRange)(c.Data[16*i:]).Set(x[0], uint32(x[1]))
+	}
+	return c
+}
+
+// TestDatasetManagement has the row I08.
+func TestDatasetManagement(t *testing.T) {
+	r := newRig(t, 1, ramSubsystem(t, 1))
+	q := r.connectHost(1).io[0]
+	ones := bytes.Repeat([]byte{1}, 1<<20)
+	blocks := func(from, n int) (zero int) {
+		b := r.ok(q, rw(nvme.NVMRead, 1, uint64(from), uint32(n), make([]byte, n*512))).Data
+		for i := range n {
+			if bytes.Equal(b[i*512:][:512], make([]byte, 512)) {
+				zero++
+			}
+		}
+		return zero
+	}
+	r.ok(q, rw(nvme.NVMWrite, 1, 0, 2048, ones))
+	var many [][2]uint64
+	for i := range uint64(256) {
+		many = append(many, [2]uint64{i * 4, 1})
+	}
+	r.ok(q, dsm(1, true, many...))
+	if n := blocks(0, 2048); n != 256 {
+		t.Errorf("%d blocks are deallocated, want 256", n)
+	}
+	r.ok(q, rw(nvme.NVMWrite, 1, 0, 2048, ones))
+	r.ok(q, dsm(1, false, [2]uint64{0, 2048})) // AD 0: advice only
+	r.status(q, dsm(1, true, [2]uint64{0, 8}, [2]uint64{2047, 2}), outOfRange)
+	r.status(q, dsm(1, true, [2]uint64{1 << 63, 1}), outOfRange)
+	r.status(q, dsm(1, true, [2]uint64{1<<64 - 1, 0xFFFFFFFF}), outOfRange)
+	if n := blocks(0, 2048); n != 0 {
+		t.Errorf("%d blocks went with a refused command", n)
+	}
+	r.ok(q, dsm(1, true, [2]uint64{0, 0}, [2]uint64{5000, 0}, [2]uint64{10, 20}, [2]uint64{15, 30})) // empty and overlapping
+	if n := blocks(0, 2048); n != 35 {
+		t.Errorf("%d blocks, want 35", n)
+	}
+	short := dsm(1, true, [2]uint64{0, 1}, [2]uint64{1, 1})
+	short.Data = short.Data[:31]
+	r.status(q, short, invalidLength)
+	exact := dsm(1, true, [2]uint64{0, 1}, [2]uint64{1, 1})
+	exact.Data = exact.Data[:32]
+	r.ok(q, exact)
+	long := dsm(1, true, [2]uint64{0, 1})
+	long.Data = make([]byte, 4112)
+	r.status(q, long, invalidLength)
+	r.status(q, dsm(9, true, [2]uint64{0, 1}), invalidNamespace)
+}
+
+// TestWriteZeroes has the row I09.
+func TestWriteZeroes(t *testing.T) {
+	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 1, Device: ramDevice(t, 64<<20, 512)}}}
+	r := newRig(t, 1, sub)
+	q := r.connectHost(1).io[0]
+	for _, f := range []nvme.RWFlags{0, nvme.RWDeallocate, nvme.RWDeallocate | nvme.RWFUA} {
+		r.ok(q, rw(nvme.NVMWrite, 1, 65534, 4, bytes.Repeat([]byte{7}, 2048)))
+		z := rw(nvme.NVMWriteZeroes, 1, 0, 65536, nil)
+		z.SQE.RW().Set(0, 65536, f)
+		r.ok(q, z)
+		b := r.ok(q, rw(nvme.NVMRead, 1, 65534, 4, make([]byte, 2048))).Data
+		if !bytes.Equal(b[:1024], make([]byte, 1024)) || b[1024] != 7 {
+			t.Errorf("flags %#x: zeroes in the wrong place", f)
+		}
+	}
+}
+
+// TestBackendErrors: what a backend reports and what the host sees, and a failed read moves no data.
+func TestBackendErrors(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newRig(t, 1, sub)
+	q := r.connectHost(1).io[0]
+	for _, tc := range []struct {
+		err         error
+		read, write nvme.Status
+	}{
+		{backend.ErrIO, nvme.UnrecoveredReadError, nvme.WriteFault},
+		{backend.ErrNoSpace, nvme.CapacityExceeded | nvme.DNR, nvme.CapacityExceeded | nvme.DNR},
+		{backend.ErrReadOnly, writeProtected, writeProtected},
+		{backend.ErrOutOfRange, outOfRange, outOfRange},
+		{backend.ErrUnsupported, invalidOpcode, invalidOpcode},
+		{backend.ErrGone, nvme.NamespaceNotReady, nvme.NamespaceNotReady},
+		{backend.ErrAborted, nvme.AbortRequested, nvme.AbortRequested},
+		{errors.New("unheard of"), nvme.InternalError, nvme.InternalError},
+	} {
+		dev.Fail(func(*backend.IO) error { return fmt.Errorf("here: %w", tc.err) })
+		read := r.status(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), tc.read)
+		if read.Returned != 0 {
+			t.Errorf("%v: %d bytes came back", tc.err, read.Returned)
+		}
+		r.status(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)), tc.write)
+		r.status(q, command(nvme.NVMFlush, 1, nil), tc.write)
+		r.status(q, command(nvme.NVMFlush, nvme.NSIDAll, nil), tc.write)
+		r.status(q, rw(nvme.NVMWriteZeroes, 1, 0, 1, nil), tc.write)
+		want := tc.write
+		if errors.Is(tc.err, backend.ErrUnsupported) {
+			want = nvme.Success // deallocation is advice
+		}
+		r.status(q, dsm(1, true, [2]uint64{0, 1}, [2]uint64{2, 1}), want)
+	}
+	dev.Fail(nil)
+	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+}
+
+// TestTransportErrors: what the transport finds is the status of the command, and nothing reaches the device.
+func TestTransportErrors(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newRig(t, 1, sub)
+	q := r.connectHost(1).io[0]
+	dev.Fail(func(*backend.IO) error {
+		t.Error("the device was asked")
+		return backend.ErrIO
+	})
+	c := rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512))
+	c.Malformed = nvme.SGLTypeInvalid | nvme.DNR
+	r.status(q, c, nvme.SGLTypeInvalid|nvme.DNR)
+	c = rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512))
+	c.Broken = nvme.TransientTransportError
+	r.status(q, c, nvme.TransientTransportError)
+	c = rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512))
+	c.Lost = true
+	r.send(q, c)
+	if q.Outstanding() != 0 || c.Done {
+		t.Error("an abandoned command lives on")
+	}
+}
+
+// recorder notes the IOs that a device is given.
+type recorder struct {
+	backend.Device
+	mu   sync.Mutex
+	ios  []backend.IO
+	info func(*backend.Info)
+}
+
+func (d *recorder) Info() backend.Info {
+	i := d.Device.Info()
+	d.info(&i)
+	return i
+}
+
+func (d *recorder) OpenChannel(wake func()) (backend.Channel, error) {
+	ch, err := d.Device.OpenChannel(wake)
+	return &recordedChannel{ch, d}, err
+}
+
+type recordedChannel struct {
+	backend.Channel
+	d *recorder
+}
+
+func (c *recordedChannel) Submit(ios []*backend.IO) int {
+	c.d.mu.Lock()
+	for _, io := range ios {
+		c.d.ios = append(c.d.ios, backend.IO{Op: io.Op, Flags: io.Flags, Off: io.Off, Len: io.Len})
+	}
+	c.d.mu.Unlock()
+	return c.Channel.Submit(ios)
+}
+
+func (d *recorder) take() []backend.IO {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l := d.ios
+	d.ios = nil
+	return l
+}
+
+// TestVolatileCache: VWC tells the truth, FUA and WCE reach the device, and a cache that the host was not told of is written through.
+func TestVolatileCache(t *testing.T) {
+	dev := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(i *backend.Info) { i.VolatileCache = true }}
+	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}}}
+	r := newRig(t, 1, sub, SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true})
+	h := r.connectHost(1)
+	q := h.io[0]
+	fua := func(c *loop.Command) bool {
+		t.Helper()
+		dev.take()
+		r.ok(q, c)
+		l := dev.take()
+		return len(l) == 1 && l[0].Flags&backend.FUA != 0
+	}
+	write := func() *loop.Command { return rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)) }
+	forced := write()
+	forced.SQE.RW().Set(0, 1, nvme.RWFUA)
+	id, _ := nvme.ParseIdentifyController(r.ok(h.admin, identifyCommand(nvme.CNSController, 0)).Data)
+	if id.VWC != nvme.VWCPresent|nvme.VWCFlushAll {
+		t.Errorf("VWC %#x", id.VWC)
+	}
+	if fua(write()) || !fua(forced) {
+		t.Error("FUA does not follow the command")
+	}
+	if v := r.ok(h.admin, getFeature(nvme.FeatureVolatileWriteCache, 0, 0)).CQE.DW0(); v != 1 {
+		t.Errorf("WCE %d", v)
+	}
+	r.ok(h.admin, setFeature(nvme.FeatureVolatileWriteCache, 0))
+	if !fua(write()) || !fua(rw(nvme.NVMWriteZeroes, 1, 0, 1, nil)) {
+		t.Error("with WCE 0 a write is not forced")
+	}
+	r.ok(h.admin, setFeature(nvme.FeatureVolatileWriteCache, 1))
+	if fua(write()) {
+		t.Error("with WCE 1 a write is forced")
+	}
+
+	// The second host was told that there is no cache; the namespace with one comes later.
+	h2 := r.connectHost(1, func(a *connectArgs) { a.sub = testSub + "2" })
+	r.must(r.target.AddNamespace(testSub+"2", NamespaceConfig{NSID: 1, Device: dev}))
+	q = h2.io[0]
+	if !fua(write()) {
+		t.Error("a write to a cache that the host does not know of is not forced")
+	}
+}
+
+// TestFlushAll flushes every namespace, and only writable geometry matters to nobody.
+func TestFlushAll(t *testing.T) {
+	var devs []*recorder
+	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
+	for i := range 20 {
+		d := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
+		devs = append(devs, d)
+		sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: uint32(i + 1), Device: d})
+	}
+	r := newRig(t, 1, sub)
+	r.ok(r.connectHost(1).io[0], command(nvme.NVMFlush, nvme.NSIDAll, nil))
+	for i, d := range devs {
+		if l := d.take(); len(l) != 1 || l[0].Op != backend.OpFlush {
+			t.Errorf("namespace %d: %v", i+1, l)
+		}
+	}
+}
+
+// TestFullDevice: IOs that a device refuses are offered again, and the reactor sleeps meanwhile only if the device will wake it.
+func TestFullDevice(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newRig(t, 1, sub)
+	q := r.connectHost(1).io[0]
+	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))) // the channel is open
+	dev.Full(true)
+	var all []*loop.Command
+	for i := range 50 {
+		all = append(all, r.send(q, rw(nvme.NVMRead, 1, uint64(i), 1, make([]byte, 512))))
+	}
+	r.w.Step()
+	if all[0].Done {
+		t.Fatal("the device is full")
+	}
+	if r.raw[0].Arm() {
+		t.Error("the reactor may sleep although nobody will wake it")
+	}
+	dev.Full(false)
+	for _, c := range all {
+		r.until("a command completes", func() bool { return c.Done })
+	}
+}
+
+// TestChannelOpenFails: commands fail without DNR, and a later one opens the channel.
+func TestChannelOpenFails(t *testing.T) {
+	dev := &unopenable{Device: ramDevice(t, 1<<20, 512), err: errors.New("no such disk today")}
+	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}}}
+	r := newRig(t, 1, sub)
+	q := r.connectHost(1).io[0]
+	read := func() *loop.Command { return rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)) }
+	r.status(q, read(), nvme.NamespaceNotReady)
+	r.status(q, dsm(1, true, [2]uint64{0, 1}, [2]uint64{2, 1}), nvme.NamespaceNotReady)
+	dev.set(nil)
+	r.status(q, read(), nvme.NamespaceNotReady) // not before a second is over
+	r.w.Advance(2e9)
+	r.ok(q, read())
+}
+
+type unopenable struct {
+	backend.Device
+	mu  sync.Mutex
+	err error
+}
+
+func (d *unopenable) set(err error) {
+	d.mu.Lock()
+	d.err = err
+	d.mu.Unlock()
+}
+
+func (d *unopenable) OpenChannel(wake func()) (backend.Channel, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err != nil {
+		return nil, d.err
+	}
+	return d.Device.OpenChannel(wake)
+}
+
+// TestRemoveNamespaceUnderIO: what the device has finishes, what comes later is refused, then the device may be closed (Q05, F-33).
+func TestRemoveNamespaceUnderIO(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newRig(t, 2, sub)
+	h := r.connectHost(2)
+	dev.Hold(nil)
+	read := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	many := r.send(h.io[1], dsm(1, true, [2]uint64{0, 1}, [2]uint64{1, 1}, [2]uint64{2, 1}, [2]uint64{3, 1}, [2]uint64{4, 1},
+		[2]uint64{5, 1}, [2]uint64{6, 1}, [2]uint64{7, 1}, [2]uint64{8, 1}, [2]uint64{9, 1}))
+	r.until("the device has the IOs", func() bool { return dev.Held() == 1+multiWidth })
+	removed := make(chan error, 1)
+	go func() {
+		removed <- r.target.RemoveNamespace(testSub, 1)
+		r.w.Reactors[0].Wake()
+	}()
+	r.until("the namespace is gone", func() bool { return r.target.find(testSub).namespaces.Load().get(1) == nil })
+	r.status(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), invalidNamespace)
+	if len(removed) > 0 || read.Done {
+		t.Fatal("removed while the device works")
+	}
+	dev.Release()
+	r.until("the removal returns", func() bool { return len(removed) > 0 })
+	r.must(<-removed)
+	if !read.Done || !read.CQE.Status().OK() || !many.Done || !many.CQE.Status().OK() {
+		t.Errorf("read %v %v, deallocate %v %v", read.Done, read.CQE.Status(), many.Done, many.CQE.Status())
+	}
+	// The same device and NSID again.
+	r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: dev}))
+	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+}
+
+// TestQueueDiesUnderIO: commands come back to the dead queue when the backend lets go, exactly once, and the session ends then.
+func TestQueueDiesUnderIO(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newRig(t, 2, sub)
+	h := r.connectHost(1)
+	dev.Hold(nil)
+	for i := range 16 {
+		r.send(h.io[0], rw(nvme.NVMWrite, 1, uint64(i), 1, make([]byte, 512)))
+	}
+	r.until("the device has the IOs", func() bool { return dev.Held() == 16 })
+	h.io[0].HangUp()
+	r.w.Settle()
+	if n := h.io[0].Outstanding(); n != 16 {
+		t.Errorf("%d outstanding, want 16: the backend still uses their memory", n)
+	}
+	if n := r.target.Sessions(); n != 2 {
+		t.Errorf("%d sessions, want 2", n)
+	}
+	dev.Release()
+	r.until("the session ends", func() bool { return r.target.Sessions() == 1 })
+	if n := h.io[0].Outstanding(); n != 0 {
+		t.Errorf("%d did not come back", n)
+	}
+}
+
+// TestBackends writes and verifies at random on every backend.
+func TestBackends(t *testing.T) {
+	const size = 4 << 20
+	open := map[string]func(t *testing.T, bs int) backend.Device{
+		"ram": func(t *testing.T, bs int) backend.Device { return ramDevice(t, size, bs) },
+		"file": func(t *testing.T, bs int) backend.Device {
+			d, err := file.Open(file.Config{Path: t.TempDir() + "/disk", Size: size, BlockSize: bs})
+			if err != nil {
+				t.Fatal(err)
+			}
+			closeLast(t, d)
+			return d
+		},
+		"null": func(t *testing.T, bs int) backend.Device {
+			d, err := null.Open(null.Config{Size: size, BlockSize: bs})
+			if err != nil {
+				t.Fatal(err)
+			}
+			closeLast(t, d)
+			return d
+		},
+	}
+	for name, f := range open {
+		for _, bs := range []int{512, 4096} {
+			t.Run(fmt.Sprintf("%s %d", name, bs), func(t *testing.T) {
+				sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 1, Device: f(t, bs)}}}
+				r := newRig(t, 2, sub)
+				q := r.connectHost(1).io[0]
+				model := make([]byte, size)
+				rnd := rand.New(rand.NewPCG(1, uint64(bs)))
+				for range 40 {
+					n := 1 + rnd.IntN(maxTransfer/bs)
+					at := rnd.IntN(size/bs - n + 1)
+					part := model[at*bs : (at+n)*bs]
+					switch rnd.IntN(4) {
+					case 0, 1:
+						if name != "null" {
+							v := rnd.Uint64()
+							for i := 0; i < len(part); i += 512 {
+								binary.LittleEndian.PutUint64(part[i:], v+uint64(i))
+							}
+						}
+						r.ok(q, rw(nvme.NVMWrite, 1, uint64(at), uint32(n), bytes.Clone(part)))
+					case 2:
+						clear(part)
+						r.ok(q, rw(nvme.NVMWriteZeroes, 1, uint64(at), uint32(n), nil))
+					}
+					if got := r.ok(q, rw(nvme.NVMRead, 1, uint64(at), uint32(n), make([]byte, n*bs))); !bytes.Equal(got.Data, part) {
+						t.Fatalf("blocks %d+%d differ", at, n)
+					}
+				}
+				r.ok(q, command(nvme.NVMFlush, 1, nil))
+			})
+		}
+	}
+}
