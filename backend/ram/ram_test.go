@@ -144,6 +144,9 @@ func benchmark(b *testing.B, blockSize int, op backend.Op, reactors int) {
 	for i := range clients {
 		clients[i] = backendtest.NewClient(b, dev, 32*blockSize)
 	}
+	for off := int64(0); off < 256<<20; off += int64(32 * blockSize) {
+		clients[0].MustDo(clients[0].Write(off, clients[0].Memory(0, 32*blockSize)))
+	}
 	b.SetBytes(int64(blockSize))
 	b.ReportAllocs()
 	b.ResetTimer()
