@@ -23,6 +23,7 @@ build() { # VERSION
   local version=$1 out
   out=$(kernel_path "$version")
   need flex bison bc make gcc patch xz dpkg-deb
+  rm -rf "$cache"/build.?????? # of one that was interrupted
   work=$(mktemp -d -p "$cache" build.XXXXXX); trap 'rm -rf "$work"' EXIT; cd "$work"
   fetch "$version"
   echo "building the user-mode kernel $version, once: a few minutes" >&2

@@ -57,8 +57,8 @@ ctrl_lost() { ! ctrl_live; }
 # io_moved N: succeeds once the namespace's block device has completed N more I/Os than at the previous success.
 IO_SEEN=0
 io_moved() {
-  local done
-  done=$(awk '{print $1 + $5}' "/sys/block/$(basename "$DEV")/stat")
-  [ $((done - IO_SEEN)) -ge "$1" ] || return 1
-  IO_SEEN=$done
+  local now
+  now=$(awk '{print $1 + $5}' "/sys/block/$(basename "$DEV")/stat")
+  [ $((now - IO_SEEN)) -ge "$1" ] || return 1
+  IO_SEEN=$now
 }

@@ -33,7 +33,7 @@ ours_start() {
   : >/run/notify.log
   if [ ! -S /run/notify ]; then
     need socat
-    socat -u UNIX-RECV:/run/notify OPEN:/run/notify.log,append,creat & NOTIFIER=$!
+    socat -u UNIX-RECV:/run/notify OPEN:/run/notify.log,append,creat &
     wait_for 5 test -S /run/notify
   fi
   say "target: $(tr '\n' ' ' </run/target.yaml)"

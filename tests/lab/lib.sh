@@ -9,7 +9,6 @@ set -euE
 trap 'echo "FAIL: exit code $? of: $BASH_COMMAND (${BASH_SOURCE[0]##*/}:$LINENO)" >&2' ERR
 : "${TRANSPORT:=rxe}" "${TARGET:=ours}" "${TARGET_BIN:=}" "${LAB_DIR:?}" "${LAB_VM:?}"
 NQN=nqn.2026-11.io.nvmf-target:disk0
-DISCOVERY=nqn.2014-08.org.nvmexpress.discovery
 HOSTID=12345678-0000-4000-8000-00000000000a
 HOSTNQN=nqn.2014-08.org.nvmexpress:uuid:$HOSTID
 PORT=4420
