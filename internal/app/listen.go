@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -69,7 +68,7 @@ func (l *listeners) start(ports []port) error {
 func (l *listeners) tryOnce(p port) error {
 	listener, err := l.open(p)
 	if err != nil {
-		return listenError(p.addr, err)
+		return err // it names the address and the mend
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,30 +128,6 @@ func (l *listeners) close() error {
 	return errors.Join(errs...)
 }
 
-// listenError says what keeps a listener from starting and how to mend it.
-func listenError(addr fabric.Addr, err error) error {
-	mend := ""
-	switch {
-	case errors.Is(err, verbs.ErrNotBuilt):
-		mend = "Install libibverbs-dev and librdmacm-dev and build with CGO_ENABLED=1"
-	case errors.Is(err, verbs.ErrNoDevice), errors.Is(err, syscall.ENODEV):
-		mend = "No RDMA device has this address: \"rdma link\" lists devices, \"ip address\" addresses"
-	case errors.Is(err, syscall.EADDRINUSE):
-		mend = fmt.Sprintf("Another program has the port: \"ss -ltnp 'sport = :%d'\" names it", addr.Port())
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		mend = "No interface has this address now: \"ip address\" lists them"
-	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-		mend = "The user may not: ports below 1024 need CAP_NET_BIND_SERVICE, RDMA needs access to /dev/infiniband"
-	case errors.Is(err, errMemlock):
-		mend = "Set LimitMEMLOCK=infinity in the systemd unit, or \"ulimit -l unlimited\" as root before the start"
-	default:
-		return fmt.Errorf("listener %s: %w", addr, err)
-	}
-	return fmt.Errorf("listener %s: %w. %s", addr, err, mend)
-}
-
-var errMemlock = errors.New("the limit of locked memory is too low for RDMA")
-
 // checkMemlock fails if RDMA could not register the arenas of the reactors.
 func checkMemlock(reactors int, arena config.Size) error {
 	var limit unix.Rlimit
@@ -160,7 +135,8 @@ func checkMemlock(reactors int, arena config.Size) error {
 		return nil
 	}
 	if need := uint64(reactors) * uint64(arena); limit.Cur < need {
-		return fmt.Errorf("%w: %v, but %d reactors register %v each", errMemlock, config.Size(limit.Cur), reactors, arena)
+		return fmt.Errorf("the limit of locked memory is too low: %v, for %s of %v (set LimitMEMLOCK=infinity in the systemd unit, or "+
+			"\"ulimit -l unlimited\" as root before the start)", config.Size(limit.Cur), count(reactors, "arena"), arena)
 	}
 	return nil
 }

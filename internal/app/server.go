@@ -195,7 +195,7 @@ func (s *Server) listen(p port) (fabric.Listener, error) {
 	c := s.opts.Config.Reactors
 	if p.addr.Transport == nvme.TransportRDMA {
 		if err := checkMemlock(len(s.workers), c.Memory); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("listen at %v: %w", p.addr, err)
 		}
 	}
 	l, err := s.transports[p.addr.Transport].Listen(p.addr, p.id, s.place)

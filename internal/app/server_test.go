@@ -129,7 +129,7 @@ func TestUnavailableFail(t *testing.T) {
 	c := parse(t, "{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")
 	c.Listeners[0].Port = taken.AddrPort().Port()
 	err := newServer(t, Options{Config: c}).Start()
-	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "Another program has the port") {
+	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "another process listens there") {
 		t.Errorf("got %v", err)
 	}
 }
