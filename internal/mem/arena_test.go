@@ -67,21 +67,25 @@ func (a *Arena) check(tb testing.TB) {
 	}
 }
 
-// fill writes a mark into every byte, so that an overlap destroys another allocation's mark.
+// fill marks every page, first and last byte, so that an overlap destroys another allocation's marks.
 func fill(segs []Segment, mark byte) {
 	for _, s := range segs {
-		for i := range s.B {
+		for i := 0; i < len(s.B); i += BlockMin {
 			s.B[i] = mark
 		}
+		s.B[len(s.B)-1] = mark
 	}
 }
 
 func intact(segs []Segment, mark byte) bool {
 	for _, s := range segs {
-		for _, b := range s.B {
-			if b != mark {
+		for i := 0; i < len(s.B); i += BlockMin {
+			if s.B[i] != mark {
 				return false
 			}
+		}
+		if s.B[len(s.B)-1] != mark {
+			return false
 		}
 	}
 	return true
