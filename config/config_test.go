@@ -207,3 +207,45 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// The README documents every key and its default.
+func TestREADME(t *testing.T) {
+	b, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for line := range strings.Lines(string(b)) {
+		if strings.HasPrefix(line, "| `") {
+			rows = append(rows, line)
+		}
+	}
+	check := func(key string, f reflect.StructField) {
+		for _, row := range rows {
+			cells := strings.Split(row, "|")
+			for _, name := range strings.Split(cells[1], ",") {
+				if strings.Trim(name, " `") == key && strings.Contains(cells[2], f.Tag.Get("default")) {
+					return
+				}
+			}
+		}
+		t.Errorf("no row for %s with its default %q", key, f.Tag.Get("default"))
+	}
+	for _, l := range leaves(reflect.TypeFor[Config]()) {
+		if l.field.Type.Kind() != reflect.Slice || l.field.Type.Elem().Kind() != reflect.Struct {
+			if l.path() != "reactors.count" { // its default, 0, is explained
+				check(l.path(), l.field)
+			}
+		}
+	}
+	for prefix, typ := range map[string]reflect.Type{".": reflect.TypeFor[Listener](), "..": reflect.TypeFor[Namespace]()} {
+		for i := range typ.NumField() {
+			check(prefix+keyOf(typ.Field(i)), typ.Field(i))
+		}
+	}
+	for i, typ := 0, reflect.TypeFor[Subsystem](); i < typ.NumField(); i++ {
+		if f := typ.Field(i); keyOf(f) != "namespaces" {
+			check("."+keyOf(f), f)
+		}
+	}
+}

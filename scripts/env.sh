@@ -2,6 +2,8 @@
 # Sourced by the other scripts: goes to the top of the tree and puts a Go that can build this module first in PATH. A Go that is
 # older than go.mod asks for, but at least 1.21, fetches the right one by itself (GOTOOLCHAIN, through the Go module proxy).
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit
+# The version comes from scripts/build.sh; git may refuse to tell root about the tree of somebody else.
+export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/nvmf-target
 
 die() { echo "$(basename "$0"): $*" >&2; exit 1; }

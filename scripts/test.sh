@@ -39,10 +39,10 @@ without_cgo() {
 
 fuzz_all() {
   local package target rc=0
-  for package in $(git grep -l --untracked '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do
-    for target in $(go test -list '^Fuzz' "./$package" | grep '^Fuzz'); do
+  for package in $(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do
+    for target in $(go test -list '^Fuzz' "$package" | grep '^Fuzz'); do
       echo "ok fuzzing $package $target"
-      go test -run '^$' -fuzz "^$target\$" -fuzztime "$fuzz_time" "./$package" || rc=1
+      go test -run '^$' -fuzz "^$target\$" -fuzztime "$fuzz_time" "$package" || rc=1
     done
   done
   return $rc

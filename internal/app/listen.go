@@ -120,6 +120,8 @@ func (l *listeners) close() error {
 	}
 	l.stop()
 	l.wg.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	var errs []error
 	for _, r := range l.running {
 		errs = append(errs, r.Close())
