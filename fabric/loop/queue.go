@@ -24,14 +24,17 @@ type Command struct {
 	Done bool
 	// Returned is the number of bytes that came back.
 	Returned int
+	// Then, if set, is called when the command is done, on the reactor.
+	Then func()
 }
 
 // Reset makes the command ready to be sent again.
 func (c *Command) Reset() { c.CQE, c.Done, c.Returned = nvme.CQE{}, false, 0 }
 
-// Queue is one queue, both ends of it.
+// Queue is one queue, both ends of it. Its methods belong to the reactor it was dialed on.
 type Queue struct {
-	r       *Reactor
+	loop    fabric.Loop
+	arena   *mem.Arena
 	h       fabric.Handler
 	info    fabric.QueueInfo
 	session fabric.Session
@@ -45,7 +48,9 @@ type Queue struct {
 	Depth int
 	// Reason is why the handler disconnected the queue.
 	Reason error
-	closed bool
+	// OnClose, if set, is called when the queue is dead.
+	OnClose func()
+	closed  bool
 }
 
 type slot struct {
@@ -53,12 +58,14 @@ type slot struct {
 	cmd *Command
 }
 
-// Dial opens a queue on a reactor. info.MaxDepth requests are made at once; it is 32 if zero.
+// Dial opens a queue on a reactor of a World.
 func Dial(r *Reactor, h fabric.Handler, info fabric.QueueInfo) (*Queue, error) {
-	if info.MaxDepth == 0 {
-		info.MaxDepth = 32
-	}
-	q := &Queue{r: r, h: h, info: info}
+	return DialOn(r, r.arena, h, info)
+}
+
+// DialOn opens a queue on any reactor, whose data memory is arena; it is called there. info.MaxDepth requests are made at once.
+func DialOn(l fabric.Loop, arena *mem.Arena, h fabric.Handler, info fabric.QueueInfo) (*Queue, error) {
+	q := &Queue{loop: l, arena: arena, h: h, info: info}
 	s, err := h.Open(q)
 	if err != nil {
 		return nil, err
@@ -120,7 +127,7 @@ func (q *Queue) Send(cmds ...*Command) error {
 // moveIn gives the request its memory and moves the host's data into it.
 func (q *Queue) moveIn(r *fabric.Request, c *Command) {
 	if r.Length > 0 && len(r.Segs) == 0 {
-		segs, ok := q.r.arena.Alloc(r.Segs, int(r.Length))
+		segs, ok := q.arena.Alloc(r.Segs, int(r.Length))
 		if !ok {
 			r.Status = nvme.InternalError
 			return
@@ -151,6 +158,9 @@ func (q *Queue) Complete(reqs []*fabric.Request) {
 			}
 		}
 		q.release(r)
+		if c.Done && c.Then != nil {
+			c.Then()
+		}
 	}
 }
 
@@ -160,7 +170,7 @@ func (q *Queue) release(r *fabric.Request) {
 	case r.Lent:
 		q.h.Release(r)
 	case mem.Length(r.Segs) > 0:
-		q.r.arena.Free(r.Segs)
+		q.arena.Free(r.Segs)
 	}
 	q.slots[r.Tag].cmd = nil
 	q.free = append(q.free, r.Tag)
@@ -178,7 +188,7 @@ func (q *Queue) SetDepth(depth int) error {
 func (q *Queue) Disconnect(why error) {
 	if q.Reason == nil {
 		q.Reason = why
-		q.r.Post(q.HangUp)
+		q.loop.Post(q.HangUp)
 	}
 }
 
@@ -187,6 +197,9 @@ func (q *Queue) HangUp() {
 	if !q.closed {
 		q.closed = true
 		q.h.Close(q.session)
+		if q.OnClose != nil {
+			q.OnClose()
+		}
 	}
 }
 

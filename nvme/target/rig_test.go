@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -220,15 +221,14 @@ func (r *rig) status(q *loop.Queue, c *loop.Command, want nvme.Status) *loop.Com
 	return c
 }
 
-var nextCID uint16
+var nextCID atomic.Uint32
 
 // command makes a command with the flags every host sets.
 func command(op nvme.Opcode, nsid uint32, data []byte) *loop.Command {
 	c := &loop.Command{Data: data}
-	nextCID++
 	c.SQE.SetOpcode(op)
 	c.SQE.SetFlags(psdtSGL << 6)
-	c.SQE.SetCID(nextCID)
+	c.SQE.SetCID(uint16(nextCID.Add(1)))
 	c.SQE.SetNSID(nsid)
 	return c
 }

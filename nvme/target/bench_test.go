@@ -1,0 +1,170 @@
+package target
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend/null"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// track is a queue that does as little as a queue can, so that what is measured is the handler.
+type track struct {
+	info fabric.QueueInfo
+	done int
+	bad  int
+}
+
+func (q *track) Complete(reqs []*fabric.Request) {
+	q.done += len(reqs)
+	for _, r := range reqs {
+		if !r.CQE.Status().OK() {
+			q.bad++
+		}
+	}
+}
+func (q *track) SetDepth(int) error      { return nil }
+func (q *track) Disconnect(error)        {}
+func (q *track) Info() *fabric.QueueInfo { return &q.info }
+
+// bare is a host on bare requests: no transport, no watcher.
+type bare struct {
+	h    *Handler
+	q    *track
+	reqs []*fabric.Request
+	io   fabric.Session
+}
+
+func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
+	tb.Helper()
+	w, err := loop.NewWorld(1)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	t := New(Options{})
+	if err := t.AddSubsystem(SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{dev}}); err != nil {
+		tb.Fatal(err)
+	}
+	h, err := t.NewHandler(HandlerConfig{Loop: w.Reactors[0]})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	w.Reactors[0].Attach(h)
+	b := &bare{h: h, q: &track{info: info(nvme.TransportTCP)}}
+	admin, _ := h.Open(b.q)
+	b.io, _ = h.Open(b.q)
+	b.control(admin, adminArgs(testSub).command())
+	b.control(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	a := adminArgs(testSub)
+	a.qid, a.cntlid, a.sqsize = 1, 1, uint16(depth-1)
+	b.control(b.io, a.command())
+	for i := range depth {
+		b.reqs = append(b.reqs, &fabric.Request{Session: b.io, Queue: b.q, Tag: uint16(i), Segs: make([]mem.Segment, 0, 1)})
+	}
+	b.control(b.io, command(nvme.NVMFlush, 1, nil))
+	if err := w.Until(func() bool { return b.q.done == 4 }); err != nil {
+		tb.Fatal(err)
+	}
+	if b.q.bad > 0 {
+		tb.Fatal("cannot connect")
+	}
+	tb.Cleanup(func() {
+		h.Close(admin)
+		h.Close(b.io)
+		done := make(chan error, 1)
+		go func() {
+			done <- t.Close()
+			w.Reactors[0].Wake()
+		}()
+		if err := w.Until(func() bool { return len(done) > 0 }); err != nil || <-done != nil {
+			tb.Error("close:", err)
+		}
+		if err := w.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return b
+}
+
+func (b *bare) control(s fabric.Session, c *loop.Command) {
+	r := &fabric.Request{SQE: c.SQE, Session: s, Queue: b.q, HostLength: uint32(len(c.Data))}
+	b.h.Prepare([]*fabric.Request{r})
+	if r.Length > 0 {
+		r.Segs = []mem.Segment{{B: c.Data}}
+	}
+	b.h.Execute([]*fabric.Request{r})
+}
+
+// run sends every request once in batches of the given size.
+func (b *bare) run(op nvme.Opcode, batch int, data []byte) {
+	for i := 0; i < len(b.reqs); i += batch {
+		part := b.reqs[i : i+batch]
+		for j, r := range part {
+			r.Reset()
+			r.SQE = nvme.SQE{}
+			r.SQE.SetOpcode(op)
+			r.SQE.SetFlags(psdtSGL << 6)
+			r.SQE.SetNSID(1)
+			r.SQE.RW().Set(uint64((i+j)*8), 8, 0)
+			r.HostLength = 4096
+		}
+		b.h.Prepare(part)
+		for _, r := range part {
+			r.Segs = append(r.Segs, mem.Segment{B: data})
+		}
+		b.h.Execute(part)
+	}
+	b.h.Poll(64)
+}
+
+func devices(tb testing.TB) map[string]NamespaceConfig {
+	n, err := null.Open(null.Config{Size: 1 << 30, BlockSize: 512})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	closeLast(tb, n)
+	return map[string]NamespaceConfig{
+		"null": {NSID: 1, Device: n}, "ram": {NSID: 1, Device: ramDevice(tb, 64<<20, 512)},
+	}
+}
+
+// TestNoAllocations: a read, a write and a refused command allocate nothing.
+func TestNoAllocations(t *testing.T) {
+	data := make([]byte, 4096)
+	for name, dev := range devices(t) {
+		b := newBare(t, dev, 32)
+		for _, op := range []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite} {
+			for _, batch := range []int{1, 32} {
+				if n := testing.AllocsPerRun(200, func() { b.run(op, batch, data) }); n != 0 {
+					t.Errorf("%s: opcode %#x in batches of %d: %v allocations", name, op, batch, n)
+				}
+			}
+		}
+		if b.q.bad > 0 {
+			t.Errorf("%s: %d commands failed", name, b.q.bad)
+		}
+		if n := testing.AllocsPerRun(200, func() { b.run(0x77, 32, nil) }); n != 0 {
+			t.Errorf("%s: a refused command: %v allocations", name, n)
+		}
+	}
+}
+
+func BenchmarkIO(b *testing.B) {
+	data := make([]byte, 4096)
+	for name, dev := range devices(b) {
+		for _, op := range []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite} {
+			for _, batch := range []int{1, 32} {
+				b.Run(fmt.Sprintf("%s/op=%d/batch=%d", name, op, batch), func(b *testing.B) {
+					h := newBare(b, dev, 32)
+					b.ReportAllocs()
+					for i := 0; i < b.N; i += len(h.reqs) {
+						h.run(op, batch, data)
+					}
+				})
+			}
+		}
+	}
+}

@@ -1,0 +1,246 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/reactor"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// core is a real reactor with its handler.
+type core struct {
+	r     *reactor.Reactor
+	arena *mem.Arena
+	h     fabric.Handler
+}
+
+// stressHost is one host goroutine; its queues live on reactors.
+type stressHost struct {
+	t      *testing.T
+	cores  []*core
+	rnd    *rand.Rand
+	queues []*stressQueue
+}
+
+type stressQueue struct {
+	c    *core
+	q    *loop.Queue
+	dead chan struct{}
+}
+
+// errDead says that the queue died, which is what the stress is about.
+var errDead = errors.New("queue is dead")
+
+func (h *stressHost) dial(c *core) *stressQueue {
+	sq := &stressQueue{c: c, dead: make(chan struct{})}
+	ready := make(chan error)
+	c.r.Post(func() {
+		q, err := loop.DialOn(c.r, c.arena, c.h, info(nvme.TransportTCP))
+		if err == nil {
+			q.OnClose = func() { close(sq.dead) }
+		}
+		sq.q = q
+		ready <- err
+	})
+	if err := <-ready; err != nil {
+		h.t.Error(err)
+		return nil
+	}
+	h.queues = append(h.queues, sq)
+	return sq
+}
+
+// send sends commands and returns a channel that is closed when all are done.
+func (sq *stressQueue) send(cmds ...*loop.Command) <-chan struct{} {
+	done := make(chan struct{})
+	sq.c.r.Post(func() {
+		left := len(cmds)
+		for _, c := range cmds {
+			c.Then = func() {
+				if left--; left == 0 {
+					close(done)
+				}
+			}
+		}
+		_ = sq.q.Send(cmds...)
+	})
+	return done
+}
+
+func (h *stressHost) do(sq *stressQueue, c *loop.Command) (nvme.Status, error) {
+	select {
+	case <-sq.send(c):
+		return c.CQE.Status(), nil
+	case <-sq.dead:
+		return 0, errDead
+	case <-time.After(20 * time.Second):
+		h.t.Errorf("opcode %#x is lost", c.SQE.Opcode())
+		return 0, errDead
+	}
+}
+
+// life is one association: connect, enable, I/O on several queues, and an end of some kind.
+func (h *stressHost) life(args connectArgs) error {
+	pick := func() *core { return h.cores[h.rnd.IntN(len(h.cores))] }
+	admin := h.dial(pick())
+	c := args.command()
+	if st, err := h.do(admin, c); err != nil || !st.OK() {
+		return errors.Join(err, st)
+	}
+	cntlid := nvme.ConnectResult(c.CQE.DW0()).CNTLID()
+	if _, err := h.do(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux))); err != nil {
+		return err
+	}
+	admin.send(&loop.Command{SQE: command(nvme.AdminAsyncEventReq, 0, nil).SQE})
+	var io []*stressQueue
+	for i := range 1 + h.rnd.IntN(4) {
+		q := h.dial(pick())
+		a := args
+		a.qid, a.cntlid, a.sqsize = uint16(i+1), cntlid, 127
+		if st, err := h.do(q, a.command()); err != nil || !st.OK() {
+			return errors.Join(err, st)
+		}
+		io = append(io, q)
+	}
+	var last []<-chan struct{}
+	for range 20 {
+		q := io[h.rnd.IntN(len(io))]
+		var batch []*loop.Command
+		for range 1 + h.rnd.IntN(16) {
+			op := []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite}[h.rnd.IntN(2)]
+			batch = append(batch, rw(op, uint32(1+h.rnd.IntN(3)), uint64(h.rnd.IntN(128)), 8, make([]byte, 4096)))
+		}
+		batch = append(batch, dsm(uint32(1+h.rnd.IntN(3)), true, [2]uint64{0, 8}, [2]uint64{64, 8}))
+		last = []<-chan struct{}{q.send(batch...), q.dead}
+		if h.rnd.IntN(3) == 0 {
+			waitAny(last)
+		}
+		if h.rnd.IntN(8) == 0 {
+			ab := command(nvme.AdminAbort, 0, nil)
+			ab.SQE.Abort().Set(uint16(1+h.rnd.IntN(len(io))), batch[0].SQE.CID())
+			if _, err := h.do(admin, ab); err != nil {
+				return err
+			}
+		}
+	}
+	switch h.rnd.IntN(4) {
+	case 0: // sudden death of the admin queue
+		admin.c.r.Post(admin.q.HangUp)
+	case 1: // reset and another try
+		_, err := h.do(admin, propertySetCommand(nvme.PropertyCC, 0))
+		return err
+	case 2: // shutdown
+		_, err := h.do(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux|nvme.CCShutdownNormal)))
+		return err
+	default: // orderly: wait for the last batch
+		waitAny(last)
+	}
+	return nil
+}
+
+func waitAny(ch []<-chan struct{}) {
+	if len(ch) == 2 {
+		select {
+		case <-ch[0]:
+		case <-ch[1]:
+		}
+	}
+}
+
+// TestStress runs hosts on real reactors while namespaces come and go. It is for the race detector and the leak checks: every command
+// of a living queue completes, and nothing is left at the end.
+func TestStress(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	var running, hosts sync.WaitGroup
+	target := New(Options{Log: slog.New(slog.DiscardHandler)})
+	sub := ramSubsystem(t, 2)
+	extra := ramDevice(t, 1<<20, 512)
+	if err := target.AddSubsystem(sub); err != nil {
+		t.Fatal(err)
+	}
+	var cores []*core
+	for i := range 3 {
+		re, err := reactor.New(reactor.Config{Index: i, CPU: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		arena, err := mem.NewArena("stress", 64<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := target.NewHandler(HandlerConfig{Loop: re, Index: i, Arena: arena})
+		if err != nil {
+			t.Fatal(err)
+		}
+		re.Attach(h)
+		cores = append(cores, &core{r: re, arena: arena, h: fabrictest.Watch(h, func(s string) { t.Error("contract: " + s) })})
+		running.Go(func() {
+			if err := re.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+	}
+
+	for i := range 4 {
+		hosts.Go(func() {
+			h := &stressHost{t: t, cores: cores, rnd: rand.New(rand.NewPCG(uint64(i), 7))}
+			args := adminArgs(testSub)
+			args.host += string(rune('a' + i))
+			args.kato = 120000
+			for range 8 {
+				if err := h.life(args); err != nil && !errors.Is(err, errDead) {
+					t.Error(err)
+				}
+				for _, q := range h.queues {
+					q.c.r.Post(q.q.HangUp)
+				}
+				for _, q := range h.queues {
+					<-q.dead
+				}
+				h.queues = nil
+			}
+		})
+	}
+	hosts.Go(func() {
+		for range 30 {
+			if err := target.AddNamespace(testSub, NamespaceConfig{NSID: 3, Device: extra}); err != nil {
+				t.Error(err)
+			}
+			target.Controllers()
+			if err := target.RemoveNamespace(testSub, 3); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	hosts.Wait()
+
+	deadline := time.Now().Add(20 * time.Second)
+	for target.Sessions() > 0 || len(target.Controllers()) > 0 {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d sessions, controllers %+v", target.Sessions(), target.Controllers())
+		}
+		done := make(chan struct{})
+		cores[0].r.Post(func() { close(done) })
+		<-done
+	}
+	if err := target.Close(); err != nil {
+		t.Error(err)
+	}
+	stop()
+	running.Wait()
+	for _, c := range cores {
+		if err := c.arena.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
