@@ -10,9 +10,9 @@ import (
 )
 
 // DialQueue opens the connection of a queue and nothing more: no Connect command is sent. It is for tests of controllers. The size is
-// that of the submission queue in entries.
-func DialQueue(ctx context.Context, t Transport, qid uint16, size int) (*Queue, error) {
-	p := linkParams{qid: qid, size: size, cntlid: nvme.CNTLIDDynamic, mem: new(memory)}
+// that of the submission queue in entries; cntlid goes into the RDMA connect request of an I/O queue.
+func DialQueue(ctx context.Context, t Transport, qid uint16, size int, cntlid uint16) (*Queue, error) {
+	p := linkParams{qid: qid, size: size, cntlid: cntlid, mem: new(memory)}
 	l, err := t.open(ctx, p)
 	if err != nil {
 		return nil, fmt.Errorf("queue %d: %w", qid, err)

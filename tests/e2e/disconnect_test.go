@@ -1,0 +1,111 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// TestDisconnectDuringIO drops connections with everything outstanding, over and over: what the target holds for them must come back
+// (the rig checks arenas, sessions and RDMA objects), and another host must not notice.
+func TestDisconnectDuringIO(t *testing.T) {
+	const rounds = 25
+	eachWay(t, func(o *options) { o.reactors = 2; o.arena = 16 << 20 }, func(t *testing.T, r *rig, w way) {
+		steady := r.connect(w, func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
+		q := r.open(steady, 1, 16)
+		buf := r.buffer(steady, q.Depth()*32768)
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for {
+				if err := verify(q, 65536, buf, 2); err != nil {
+					t.Errorf("the steady host: %v", err)
+					return
+				}
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		})
+		for round := range rounds {
+			c := r.connect(w)
+			data := r.buffer(c, 31*131072)
+			for qid := range 2 {
+				q := r.open(c, uint16(qid+1), 32)
+				var op host.Op
+				for i := range q.Depth() {
+					size := []int{512, 4096, 65536, 131072}[(i+round)%4]
+					if b := data[i*131072:][:size]; (i+qid)%2 == 0 {
+						op.Write(1, uint64(i*256), uint32(size/512), b, 0)
+					} else {
+						op.Read(1, uint64(i*256), uint32(size/512), b)
+					}
+					if _, err := q.Submit(&op); err != nil {
+						t.Fatal(err)
+					}
+				}
+				var done [4]host.Completion
+				for range round % 5 {
+					if _, err := q.Poll(done[:]); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if round%3 == 0 { // the admin connection first
+					c.Close()
+				}
+				_ = q.Close()
+				if round%3 == 0 {
+					break
+				}
+			}
+			c.Close()
+		}
+		close(stop)
+		wg.Wait()
+		r.until("one controller is left", func() bool { return len(r.target.Controllers()) == 1 })
+	})
+}
+
+// TestConnectCycles connects and disconnects often, four hosts at once.
+func TestConnectCycles(t *testing.T) {
+	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() {
+				for range 15 {
+					if err := cycle(testContext(t), r.transport(w), w.hostOptions(), uint8(i)); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// cycle connects with three I/O queues, uses them and hangs up.
+func cycle(ctx context.Context, t host.Transport, o host.Options, id uint8) error {
+	o.HostNQN, o.HostID = fmt.Sprintf("nqn.2026-11.io.nvmf-target:host%d", id), [16]byte{100 + id}
+	c, err := host.Connect(ctx, t, o)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for qid := uint16(1); qid <= 3; qid++ {
+		q, err := c.OpenQueue(ctx, qid, 32)
+		if err != nil {
+			return err
+		}
+		defer q.Close()
+		if err := q.Flush(ctx, 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,170 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// TestReadWrite writes and reads back every kind of size: one block, around what fits into a capsule, around pages and the blocks of
+// the arena, up to MDTS.
+func TestReadWrite(t *testing.T) {
+	eachWay(t, nil, func(t *testing.T, r *rig, w way) {
+		c := r.connect(w)
+		q := r.open(c, 1, 32)
+		if c.MaxTransfer() != mdts {
+			t.Fatalf("MDTS is %d bytes", c.MaxTransfer())
+		}
+		ctx := testContext(t)
+		buf := r.buffer(c, 2*mdts)
+		for nsid, bs := range map[uint32]int{1: 512, 2: 4096} {
+			for _, size := range []int{
+				512, 1024, 3584, 4096, 4608, 8192, 12288, 16384, 16896, 20480, 65536, 69632, 131072, 262144, 524288, mdts - 4096, mdts,
+			} {
+				if size%bs != 0 {
+					continue
+				}
+				data, back := buf[:size], buf[mdts:][:size]
+				pattern(data, uint32(size))
+				clear(back)
+				slba := uint64(rand.IntN(100))
+				blocks := uint32(size / bs)
+				if err := q.Write(ctx, nsid, slba, blocks, data, 0); err != nil {
+					t.Fatalf("write %d bytes: %v", size, err)
+				}
+				if err := q.Read(ctx, nsid, slba, blocks, back); err != nil {
+					t.Fatalf("read %d bytes: %v", size, err)
+				}
+				if d := differ(back, data); d != "" {
+					t.Fatalf("%d bytes: %s", size, d)
+				}
+			}
+			over := buf[:mdts+bs]
+			wantStatus(t, "read beyond MDTS", q.Read(ctx, nsid, 0, uint32(len(over)/bs), over), nvme.InvalidField|nvme.DNR)
+			wantStatus(t, "write beyond MDTS", q.Write(ctx, nsid, 0, uint32(len(over)/bs), over, 0), nvme.InvalidField|nvme.DNR)
+		}
+	})
+}
+
+func TestOtherCommands(t *testing.T) {
+	eachWay(t, nil, func(t *testing.T, r *rig, w way) {
+		c := r.connect(w)
+		q := r.open(c, 1, 32)
+		ctx := testContext(t)
+		buf := r.buffer(c, 64<<10)
+		back := r.buffer(c, 64<<10)
+		pattern(buf, 1)
+		r.must(q.Write(ctx, 1, 0, 128, buf, nvme.RWFUA))
+		r.must(q.Flush(ctx, 1))
+		r.must(q.Flush(ctx, nvme.NSIDAll))
+		r.must(q.WriteZeroes(ctx, 1, 8, 8, 0))
+		clear(buf[8*512 : 16*512])
+		r.must(q.WriteZeroes(ctx, 1, 64, 16, nvme.RWDeallocate|nvme.RWFUA))
+		clear(buf[64*512 : 80*512])
+		ranges := r.buffer(c, 2*nvme.DSMRangeSize)
+		(*nvme.DSMRange)(ranges).Set(96, 8)
+		(*nvme.DSMRange)(ranges[16:]).Set(120, 8)
+		r.must(q.Discard(ctx, 1, ranges))
+		clear(buf[96*512 : 104*512])
+		clear(buf[120*512 : 128*512])
+		r.must(q.Read(ctx, 1, 0, 128, back))
+		if d := differ(back, buf); d != "" {
+			t.Fatal(d)
+		}
+	})
+}
+
+// TestManyQueues verifies data on many queues at once: each goroutine has a queue and a part of the namespace of its own.
+func TestManyQueues(t *testing.T) {
+	const queues, rounds = 8, 30
+	eachWay(t, func(o *options) { o.reactors = 2; o.queueSize = 64 }, func(t *testing.T, r *rig, w way) {
+		c := r.connect(w)
+		if n, err := c.SetQueueCount(testContext(t), queues); n != queues || err != nil {
+			t.Fatalf("%d queues granted: %v", n, err)
+		}
+		var wg sync.WaitGroup
+		for i := range queues {
+			q := r.open(c, uint16(i+1), 17+i*4)
+			buf := r.buffer(c, q.Depth()*32768)
+			wg.Go(func() {
+				if err := verify(q, uint64(i)*16384, buf, rounds); err != nil {
+					t.Errorf("queue %d: %v", i+1, err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// verify keeps q full of writes of mixed sizes, then of reads of the same places, and compares.
+func verify(q *host.Queue, slba uint64, buf []byte, rounds int) error {
+	const most = 32768
+	n := len(buf) / most
+	sizes := make([]int, n)
+	want := make([]byte, most)
+	for round := range rounds {
+		for i := range sizes {
+			sizes[i] = 512 << rand.IntN(7)
+			pattern(buf[i*most:][:sizes[i]], uint32(round*n+i))
+		}
+		for _, write := range []bool{true, false} {
+			err := pipeline(q, n, func(op *host.Op, i int) {
+				data := buf[i*most:][:sizes[i]]
+				if at, blocks := slba+uint64(i*most/512), uint32(sizes[i]/512); write {
+					op.Write(1, at, blocks, data, 0)
+				} else {
+					clear(data)
+					op.Read(1, at, blocks, data)
+				}
+			})
+			if err != nil {
+				return fmt.Errorf("round %d, write %t: %w", round, write, err)
+			}
+		}
+		for i := range sizes {
+			pattern(want[:sizes[i]], uint32(round*n+i))
+			if got := buf[i*most:][:sizes[i]]; !bytes.Equal(got, want[:sizes[i]]) {
+				return fmt.Errorf("round %d, buffer %d: %s", round, i, differ(got, want))
+			}
+		}
+	}
+	return nil
+}
+
+// pipeline submits n commands, as many at once as q takes, and waits for all.
+func pipeline(q *host.Queue, n int, prepare func(op *host.Op, i int)) error {
+	var op host.Op
+	var done [32]host.Completion
+	for next := 0; next < n || q.Outstanding() > 0; {
+		for ; next < n && q.Free() > 0; next++ {
+			prepare(&op, next)
+			op.Token = uint64(next)
+			if _, err := q.Submit(&op); err == host.ErrFull {
+				break
+			} else if err != nil {
+				return err
+			}
+		}
+		k, err := q.Poll(done[:])
+		if err != nil {
+			return err
+		}
+		for i := range done[:k] {
+			if st := done[i].Status(); !st.OK() {
+				return fmt.Errorf("command %d: %w", done[i].Token, st)
+			}
+		}
+		if k == 0 {
+			if err := q.Wait(time.Second); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
