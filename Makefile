@@ -15,6 +15,7 @@ test: ## run everything, the lab included
 unit: ## run everything except for the lab
 	scripts/test.sh unit
 lint: ## run go vet, golangci-lint and shellcheck
+	scripts/deps.sh unit
 	scripts/lint.sh
 demo: ## boot the lab, connect a Linux host over RDMA, make a file system, run fio: about a minute
 	scripts/deps.sh test

@@ -1,5 +1,5 @@
 #!/bin/bash
-# deps.sh [build|test]: installs what building, or testing as well, needs on Debian 12: packages with apt, as root or through sudo,
+# deps.sh [build|unit|test]: installs what building, testing without the lab, or all of it needs on Debian 12: packages with apt, as root or through sudo,
 # and a Go into ~/.cache/nvmf-target when the machine has none. Does nothing when all is there.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
@@ -42,10 +42,12 @@ fetch_go() {
 }
 
 apt_install bash ca-certificates curl gcc git libc6-dev make pkg-config libibverbs-dev librdmacm-dev
-if [ "${1:-build}" = test ]; then
-  apt_install shellcheck
-  tests/lab/install.sh
-fi
+case ${1:-build} in
+  build) ;;
+  unit) apt_install shellcheck ;;
+  test) apt_install shellcheck; tests/lab/install.sh ;;
+  *) die "usage: deps.sh [build|unit|test]" ;;
+esac
 # shellcheck disable=SC2031
 find_go || { fetch_go; find_go || die "the Go fetched into $cache/go does not run"; }
 go version >/dev/null || die "Go cannot fetch the toolchain that go.mod names: see the message above"

@@ -5,29 +5,29 @@ set -uo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
 what=${1:-all} fuzz_time=${FUZZ_TIME:-3s}
-case $what in all) scripts/deps.sh test ;; unit) scripts/deps.sh build ;; *) die "usage: test.sh [all|unit]" ;; esac || exit 1
+case $what in all) scripts/deps.sh test ;; unit) scripts/deps.sh unit ;; *) die "usage: test.sh [all|unit]" ;; esac || exit 1
 find_go || die "no Go found"
 logs=${NVMF_TEST_LOG:-$(mktemp -d)}
 [ -n "${NVMF_TEST_LOG:-}" ] || trap 'rm -rf "$logs"' EXIT
 mkdir -p "$logs"
 passed=0 failed=0 steps_failed=()
 
-# step NAME COMMAND...: runs COMMAND, shows go test's lines about packages and failures, all of it if COMMAND failed.
+# step NAME COMMAND...: runs COMMAND and shows the lines of its output that $show selects, all of it if COMMAND failed.
+show='^(ok|--- (FAIL|SKIP))'
 step() {
-  local name=$1 log rc=0 begin=$SECONDS; shift
+  local name=$1 log rc begin=$SECONDS; shift
   log=$logs/${name//[^a-z0-9]/-}.log
   echo "==> $name"
-  "$@" >"$log" 2>&1 </dev/null || rc=$?
-  if [ $rc = 0 ]; then
-    grep -E '^(ok|--- (FAIL|SKIP))' "$log"
-  else
+  "$@" 2>&1 </dev/null | tee "$log" | grep --line-buffered -E "$show"
+  rc=${PIPESTATUS[0]}
+  if [ "$rc" != 0 ]; then
     grep -Ev '^(=== (RUN|PAUSE|CONT|NAME)|\s*--- PASS|PASS$)' "$log"
     steps_failed+=("$name")
     grep -qE '^\s*--- FAIL' "$log" || failed=$((failed + 1))
   fi
   passed=$((passed + $(grep -cE '^\s*--- PASS' "$log")))
   failed=$((failed + $(grep -cE '^\s*--- FAIL' "$log")))
-  echo "    $([ $rc = 0 ] && echo passed || echo FAILED) in $((SECONDS - begin)) s"
+  echo "    $([ "$rc" = 0 ] && echo passed || echo FAILED) in $((SECONDS - begin)) s"
 }
 
 # A binary without cgo serves TCP and says that it has no RDMA.
@@ -57,6 +57,7 @@ step "tests, one processor" env GOMAXPROCS=1 go test -v -shuffle=on -count=1 ./.
 step "tests, costly checks on" go test -v -tags invariants -count=1 ./...
 step "fuzzing" fuzz_all
 if [ "$what" = all ]; then
+  show='^(ok|=== RUN|\s*--- )' # one by one: they take minutes
   step "lab" go test -v -tags lab -count=1 -timeout 60m ./tests/lab
 fi
 
