@@ -232,6 +232,7 @@ type bench struct {
 	cancel  context.CancelFunc
 	stopped chan struct{}
 	host    *testHost
+	taken   []mem.Segment
 	closed  bool
 }
 
@@ -394,4 +395,28 @@ func (b *bench) letGo() {
 			b.h.complete(r, nvme.Success)
 		}
 	})
+}
+
+// fragment takes every other page of the arena away; defragment gives them back.
+func (b *bench) fragment() {
+	var all []mem.Segment
+	for {
+		segs, ok := b.arena.Alloc(nil, mem.BlockMin)
+		if !ok {
+			break
+		}
+		all = append(all, segs...)
+	}
+	for i, s := range all {
+		if i%2 == 0 {
+			b.arena.Free([]mem.Segment{s})
+		} else {
+			b.taken = append(b.taken, s)
+		}
+	}
+}
+
+func (b *bench) defragment() {
+	b.arena.Free(b.taken)
+	b.taken = nil
 }
