@@ -1,7 +1,9 @@
 package mem
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
+	"os"
 	"testing"
 )
 
@@ -205,6 +207,48 @@ func TestArenaLowAddressesFirst(t *testing.T) {
 			t.Errorf("round %d: offset %#x, want 0", i, off)
 		}
 		a.Free(segs)
+	}
+}
+
+// TestArenaStaysUnpopulated: bookkeeping does not touch blocks, so that the kernel supplies only pages that somebody wrote.
+func TestArenaStaysUnpopulated(t *testing.T) {
+	if invariants {
+		t.Skip("the build tag invariants overwrites freed memory")
+	}
+	a := newArena(t, 8*BlockMax)
+	present := func() (n int) {
+		f, err := os.Open("/proc/self/pagemap")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		page := uint64(os.Getpagesize())
+		entries := make([]byte, uint64(len(a.base))/page*8)
+		if _, err := f.ReadAt(entries, int64(Addr(a.base)/page*8)); err != nil {
+			t.Fatal(err)
+		}
+		for ; len(entries) > 0; entries = entries[8:] {
+			n += int(binary.NativeEndian.Uint64(entries) >> 63) // bit 63: page present, see pagemap(5)
+		}
+		return n
+	}
+	for range 100 {
+		var segs []Segment
+		for _, n := range []int{BlockMin, 3 * BlockMin, 100 * BlockMin, 3 * BlockMax} {
+			segs, _ = a.Alloc(segs, n)
+		}
+		a.Free(segs)
+	}
+	if n := present(); n != 0 {
+		t.Errorf("%d pages are populated, nobody wrote one", n)
+	}
+	for range 100 { // one block at a time is always the same one
+		segs, _ := a.Alloc(nil, BlockMin)
+		segs[0].B[0] = 1
+		a.Free(segs)
+	}
+	if n := present(); n != 1 {
+		t.Errorf("%d pages are populated, want 1", n)
 	}
 }
 

@@ -28,7 +28,8 @@ import (
 type Poller interface {
 	// Poll moves at most about budget commands along and returns how many steps it made; 0 means nothing to do.
 	Poll(budget int) int
-	// Arm prepares to sleep: from now on whatever needs a Poll wakes the reactor. False: there is work already.
+	// Arm prepares to sleep: from now on whatever needs a Poll wakes the reactor. False: there is work already. It may be
+	// called again, with or without a Poll in between, when another poller refused or the reactor did sleep.
 	Arm() bool
 }
 
