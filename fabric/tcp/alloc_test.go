@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// prepared builds a connected queue on a hand-turned group.
+// connect makes a queue ready for commands.
 func (h *hand) connect(p pdu.Params, depth int) *client {
 	h.tb.Helper()
 	c := &client{tb: h.tb, p: p}

@@ -63,6 +63,7 @@ type hand struct {
 	arena *mem.Arena
 	peer  int // the host's end, -1 when closed
 	in    []byte
+	taken []mem.Segment // by exhaust
 }
 
 func newHand(tb testing.TB, o options) *hand {
@@ -77,7 +78,7 @@ func newHand(tb testing.TB, o options) *hand {
 	}
 	h := &hand{
 		tb: tb, loop: &handLoop{now: 1, fns: make(map[int]func(uint32))}, t: New(o.cfg), d: newDisk(o.lend), arena: arena,
-		peer: -1, in: make([]byte, 8<<20),
+		peer: -1, in: make([]byte, 4<<20),
 	}
 	h.d.hold = o.hold
 	fg, err := h.t.NewGroup(fabric.GroupConfig{Loop: h.loop, Handler: h.d, Arena: arena})
@@ -161,12 +162,19 @@ func (h *hand) hangUp() {
 	h.turn()
 }
 
+// giveBack undoes exhaust.
+func (h *hand) giveBack() {
+	h.arena.Free(h.taken)
+	h.taken = nil
+}
+
 // close ends everything and checks that nothing is left.
 func (h *hand) close() {
 	h.tb.Helper()
 	h.hangUp()
 	h.d.release()
 	h.turn()
+	h.giveBack()
 	if n := len(h.g.queues); n != 0 {
 		h.tb.Errorf("%d connections are left", n)
 	}

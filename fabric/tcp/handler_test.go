@@ -13,7 +13,8 @@ import (
 // Everything but the atomics belongs to the reactor.
 type disk struct {
 	data   *mem.Region
-	lend   bool // reads lend the namespace's memory
+	lend   bool // reads lend the namespace's memory, in odd pieces
+	whole  bool // ... in one piece
 	hold   bool // commands with NSID 7 wait for release
 	refuse error
 
@@ -66,8 +67,12 @@ func newDisk(lend bool) *disk {
 func pattern(i int) byte { return byte(i>>9) ^ byte(i*7) }
 
 func fillPattern(b []byte) {
-	for i := range b {
+	const period = 1 << 17
+	for i := range b[:min(period, len(b))] {
 		b[i] = pattern(i)
+	}
+	for n := period; n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
 	}
 }
 
@@ -153,8 +158,11 @@ func (d *disk) judge(s *session, r *fabric.Request) nvme.Status {
 	r.Dir = fabric.ControllerToHost
 	if d.lend {
 		b := d.data.Bytes()[off : off+uint64(n)]
-		for len(b) > 0 { // in odd pieces
-			m := min(len(b), 1536)
+		for len(b) > 0 {
+			m := len(b)
+			if !d.whole {
+				m = min(m, 1536)
+			}
 			r.Segs = append(r.Segs, mem.Segment{B: b[:m], Region: d.data.ID()})
 			b = b[m:]
 		}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -62,3 +63,12 @@ func eventually(tb testing.TB, what string, cond func() bool) {
 		}
 	}
 }
+
+// countingLog counts lines.
+func countingLog(n *atomic.Int64) *slog.Logger {
+	return slog.New(slog.NewTextHandler(writerFunc(func(b []byte) (int, error) { n.Add(1); return len(b), nil }), nil))
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }

@@ -135,6 +135,10 @@ func (q *queue) event(events uint32) {
 	if q.state == queueDead {
 		return
 	}
+	if q.stalled && events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		q.kill(errPeerClosed) // otherwise found by reading
+		return
+	}
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		q.drained = false
 		q.g.heat(q)

@@ -1,0 +1,291 @@
+package tcp
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+func listenAddr(s string) fabric.Addr {
+	return fabric.Addr{Transport: nvme.TransportTCP, AddrPort: netip.MustParseAddrPort(s)}
+}
+
+func refuse(c fabric.Conn) { _ = c.Close() }
+
+func TestListenErrors(t *testing.T) {
+	tr := New(Config{Log: quiet})
+	l, err := tr.Listen(listenAddr("127.0.0.1:0"), 1, refuse)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		addr fabric.Addr
+		is   error
+		text string
+	}{
+		{l.Addr(), unix.EADDRINUSE, "another process listens there"},
+		{listenAddr("192.0.2.7:4420"), unix.EADDRNOTAVAIL, "no interface of this machine has that address now"},
+		{listenAddr("[fe80::1]:4420"), nil, "needs its interface"},
+		{listenAddr("[fe80::1%no-such-if]:4420"), unix.EADDRNOTAVAIL, `zone "no-such-if"`},
+		{fabric.Addr{}, nil, "no address"},
+	} {
+		_, err := tr.Listen(tt.addr, 1, refuse)
+		if err == nil || tt.is != nil && !errors.Is(err, tt.is) || !strings.Contains(err.Error(), tt.text) {
+			t.Errorf("%v: %v", tt.addr, err)
+		}
+	}
+	if err := tr.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := tr.Listen(listenAddr("127.0.0.1:0"), 1, refuse); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("listen after Close: %v", err)
+	}
+}
+
+// Both wildcards can have the same port, and a connection knows its real address.
+func TestWildcards(t *testing.T) {
+	tr := New(Config{Log: quiet})
+	infos := make(chan *fabric.QueueInfo, 2)
+	accept := func(c fabric.Conn) { infos <- c.Info(); _ = c.Close() }
+	l4, err := tr.Listen(listenAddr("0.0.0.0:0"), 7, accept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l4.Addr().Port()
+	l6, err := tr.Listen(fabric.Addr{Transport: nvme.TransportTCP, AddrPort: netip.AddrPortFrom(netip.IPv6Unspecified(), port)}, 8, accept)
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		t.Skip("this kernel has no IPv6")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		ip   string
+		port uint16
+	}{{"127.0.0.1", 7}, {"::1", 8}} {
+		c, err := net.Dial("tcp", netip.AddrPortFrom(netip.MustParseAddr(tt.ip), port).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := wait(t, "a connection", infos)
+		if i.Local.Addr().String() != tt.ip || i.Local.Port() != port || i.PortID != tt.port || i.Remote.String() != c.LocalAddr().String() {
+			t.Errorf("%+v", *i)
+		}
+		if i.QID != -1 || i.CNTLID != 0xFFFF || i.MaxDepth != 128 || i.InCapsuleSize != 16384 || i.MSDBD != 1 {
+			t.Errorf("%+v", *i)
+		}
+		_ = c.Close()
+	}
+	if err := errors.Join(l4.Close(), l6.Close(), tr.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestConnectionLimits(t *testing.T) {
+	tg := serve(t, options{cfg: Config{MaxConnectionsPerHost: 3}})
+	var open []*client
+	for range 3 {
+		open = append(open, tg.connect(t, pdu.Params{}, 4, 0))
+	}
+	for range 5 {
+		c := tg.dial(t)
+		c.end()
+	}
+	_ = open[0].Close()
+	eventually(t, "a place is free", func() bool { return tg.t.Connections() == 2 })
+	c := tg.connect(t, pdu.Params{}, 4, 0)
+	c.readBlocks(1, 0, 512)
+	if err := (&Transport{cfg: Config{MaxConnections: 1}, total: 1}).admit(netip.Addr{}); err == nil {
+		t.Error("more connections than the transport may have")
+	}
+}
+
+// Without descriptors accept waits, and goes on afterwards.
+func TestNoDescriptors(t *testing.T) {
+	var lines atomic.Int64
+	tg := serve(t, options{cfg: Config{Log: countingLog(&lines)}})
+	before := tg.connect(t, pdu.Params{}, 4, 0)
+	waiting := tg.dial(t) // has its descriptor already
+	eventually(t, "both are accepted", func() bool { return tg.t.Connections() == 2 })
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0) // the host's end of the connection to come
+	if err != nil {
+		t.Fatal(err)
+	}
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(fd) + 8, Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	var filler []int
+	restore := sync.OnceFunc(func() {
+		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &old)
+		for _, fd := range filler {
+			_ = unix.Close(fd)
+		}
+	})
+	defer restore()
+	for {
+		n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			break
+		}
+		filler = append(filler, n)
+	}
+	to := tg.l.Addr().AddrPort
+	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}); err != nil {
+		t.Fatal(err)
+	}
+	before.readBlocks(1, 0, 512)
+	waiting.icReq(pdu.Params{})
+	eventually(t, "accept complains", func() bool { return lines.Load() > 0 })
+	if n := tg.t.Connections(); n != 2 {
+		t.Errorf("%d connections", n)
+	}
+	restore()
+	eventually(t, "the connection is accepted", func() bool { return tg.t.Connections() == 3 })
+	_ = unix.Close(fd)
+	eventually(t, "the connection is gone", func() bool { return tg.t.Connections() == 2 })
+}
+
+// Hosts that come and go at once, with a reset or in the middle of ICReq, leave nothing behind, and others are served meanwhile.
+func TestFloods(t *testing.T) {
+	tg := serve(t, options{})
+	good := tg.connect(t, pdu.Params{DataDigest: true}, 4, 0)
+	var ic pdu.ICReq
+	ic.Set(&pdu.Params{HeaderDigest: true, DataDigest: true}, 1)
+	bad := ic
+	bad[10] = 99
+	var wg sync.WaitGroup
+	var failed atomic.Int64
+	for w := range 8 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for i := range 40 {
+				c, err := net.DialTimeout("tcp", tg.addr(), deadline)
+				if err != nil {
+					failed.Add(1)
+					continue
+				}
+				switch (w + i) % 4 {
+				case 1:
+					_, _ = c.Write(ic[:])
+				case 2:
+					_, _ = c.Write(ic[:i])
+				case 3:
+					_, _ = c.Write(bad[:])
+				}
+				if i%2 == 0 {
+					_ = c.(*net.TCPConn).SetLinger(0)
+				}
+				_ = c.Close()
+			}
+		}()
+	}
+	for i := range 50 {
+		good.readBlocks(uint16(i), 0, 4096)
+	}
+	wg.Wait()
+	if failed.Load() > 0 {
+		t.Errorf("%d connections failed", failed.Load())
+	}
+	eventually(t, "only the good connection", func() bool { return tg.t.Connections() == 1 })
+	good.readBlocks(1, 0, 512)
+}
+
+// A sleeping reactor wakes for input, also for the second piece, and for room to send. Idle connections cost nothing.
+func TestIdle(t *testing.T) {
+	tg := serve(t, options{})
+	var all []*client
+	for range 16 {
+		all = append(all, tg.connect(t, pdu.Params{}, 4, 0))
+	}
+	sleeps := func() (n uint64) {
+		tg.do(func() { n = tg.r.Stats().Iterations })
+		return n
+	}
+	for _, c := range all {
+		sqe := rw(nvme.NVMRead, 1, 0, 512, false)
+		b := c.capsule(&sqe, nil)
+		c.send(b[:7])
+		c.send(b[7:])
+		if m := c.recv(); m.t != pdu.TypeC2HData {
+			t.Fatalf("got %v", m.t)
+		}
+		c.status(1, nvme.Success)
+	}
+	tg.do(func() { tg.g.checkDeadlines() })
+	before := sleeps()
+	time.Sleep(300 * time.Millisecond) // the time during which nothing may happen
+	if n := sleeps() - before; n > 20 {
+		t.Errorf("%d turns of the loop while idle", n)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	for _, c := range []Config{
+		{MaxDepth: 1}, {MaxDepth: 1025}, {InCapsuleSize: 100}, {InCapsuleSize: 1 << 20}, {MaxH2CData: 4094}, {MaxH2CData: 100},
+		{LingerTimeout: time.Minute}, {ICReqTimeout: -1}, {MaxConnections: -1}, {InCapsuleSize: -16},
+	} {
+		if c.Validate() == nil {
+			t.Errorf("%+v is valid", c)
+		}
+	}
+	if err := (&Config{}).Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Refused digests are not echoed.
+func TestNoDigests(t *testing.T) {
+	h := newHand(t, options{cfg: Config{NoHeaderDigest: true, NoDataDigest: true}})
+	h.open()
+	var r pdu.ICReq
+	r.Set(&pdu.Params{HeaderDigest: true, DataDigest: true}, 1)
+	h.send(r[:])
+	resp := (*pdu.ICResp)(h.recv())
+	if resp.HeaderDigest() || resp.DataDigest() || resp.MaxH2CData() != 1<<20 || resp.CPDA() != 0 {
+		t.Errorf("ICResp %x", resp[:16])
+	}
+	h.close()
+}
+
+// SetDepth within the limits only.
+func TestSetDepth(t *testing.T) {
+	h := newHand(t, options{})
+	h.connect(pdu.Params{}, 8)
+	q := h.queue()
+	for _, n := range []int{-1, 0, 129} {
+		if q.SetDepth(n) == nil {
+			t.Errorf("depth %d was accepted", n)
+		}
+	}
+	h.close()
+}
+
+// Peers cannot fill the log.
+func TestLogIsLimited(t *testing.T) {
+	var lines atomic.Int64
+	l := limitedLog{log: countingLog(&lines)}
+	for range 1000 {
+		l.warn("x")
+	}
+	if n := lines.Load(); n > 2*linesPerSecond {
+		t.Errorf("%d lines", n)
+	}
+}

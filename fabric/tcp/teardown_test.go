@@ -1,0 +1,279 @@
+package tcp
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// moments are states that a queue can be in when it ends. Each leaves the commands it needs outstanding.
+var moments = map[string]func(h *hand, c *client){
+	"idle":   func(*hand, *client) {},
+	"header": func(h *hand, c *client) { h.send(c.connectPDU(1, 4, 0)[:50]) },
+	"in-capsule data": func(h *hand, c *client) {
+		sqe := rw(nvme.NVMWrite, 1, 0, 4096, true)
+		h.send(c.capsule(&sqe, random(0, 4096))[:2000])
+	},
+	"R2T": func(h *hand, c *client) {
+		sqe := rw(nvme.NVMWrite, 1, 0, 65536, false)
+		h.send(c.capsule(&sqe, nil))
+	},
+	"H2CData": func(h *hand, c *client) {
+		sqe := rw(nvme.NVMWrite, 1, 0, 65536, false)
+		h.send(c.capsule(&sqe, nil))
+		ttag := (*pdu.R2T)(h.recv()).TTAG()
+		h.send(c.h2cData(0, 1, ttag, 0, random(0, 5000))[:3000])
+	},
+	"executing": func(h *hand, c *client) {
+		for i := range 4 {
+			sqe := rw([]nvme.Opcode{nvme.NVMWrite, nvme.NVMRead}[i%2], uint16(i), 0, 4096, i%2 == 0)
+			sqe.SetNSID(holdNSID)
+			h.send(c.capsule(&sqe, random(0, 4096*(1-i%2))))
+		}
+	},
+	"responses blocked": func(h *hand, c *client) {
+		for i := range 3 {
+			sqe := rw(nvme.NVMRead, uint16(i), 0, 1<<20, false)
+			h.send(c.capsule(&sqe, nil))
+		}
+	},
+	"waiting for memory": func(h *hand, c *client) {
+		for i := range 4 {
+			sqe := rw(nvme.NVMWrite, uint16(i), 0, 2<<20, false)
+			h.send(c.capsule(&sqe, nil))
+		}
+	},
+	"stalled": func(h *hand, c *client) {
+		h.exhaust()
+		sqe := rw(nvme.NVMWrite, 1, 0, 4096, true)
+		h.send(c.capsule(&sqe, random(0, 4096)))
+	},
+}
+
+// ends are the ways a queue ends.
+var ends = map[string]func(h *hand, c *client){
+	"hang-up":    func(h *hand, _ *client) { h.hangUp() },
+	"disconnect": func(h *hand, _ *client) { h.queue().Disconnect(errors.New("test")); h.turn() },
+	"shutdown": func(h *hand, _ *client) {
+		h.g.Shutdown(func() {})
+		h.turn()
+	},
+	"fault": func(h *hand, _ *client) { h.send(bytes.Repeat([]byte{0xFF}, 100000)) },
+	"timeout": func(h *hand, _ *client) {
+		h.loop.advance(time.Minute)
+		h.turn()
+	},
+	"unwatched death": func(h *hand, _ *client) { h.queue().kill(errors.New("test")); h.turn() },
+}
+
+func (h *hand) queue() *queue { return h.g.queues[0] }
+
+// exhaust takes all memory of the arena until the end of the test.
+func (h *hand) exhaust() {
+	segs, ok := h.arena.Alloc(nil, h.arena.Available())
+	if !ok {
+		h.tb.Fatal("the arena does not give all it has")
+	}
+	h.taken = segs
+}
+
+// Whatever state a queue is in and however it ends: everything comes back once, also what the handler still has, early or late.
+func TestTeardown(t *testing.T) {
+	for moment, reach := range moments {
+		for how, end := range ends {
+			for _, late := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s,%s,late=%v", moment, how, late), func(t *testing.T) {
+					h := newHand(t, options{lend: true, hold: true})
+					c := h.connect(pdu.Params{}, 8)
+					reach(h, c)
+					if !late {
+						h.d.release()
+					}
+					end(h, c)
+					h.turn()
+					h.close()
+				})
+			}
+		}
+	}
+}
+
+// A response that the handler gave before Disconnect still leaves; then the stream ends, and the handler hears of it at once.
+func TestDisconnectSendsWhatIsQueued(t *testing.T) {
+	h := newHand(t, options{hold: true})
+	c := h.connect(pdu.Params{}, 8)
+	sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
+	sqe.SetNSID(holdNSID)
+	h.send(c.capsule(&sqe, nil))
+	h.queue().Disconnect(errors.New("test"))
+	h.d.release()
+	h.turn()
+	if got, want := len(h.recv()), pdu.DataSize+4096+pdu.CapsuleRespSize; got != want {
+		t.Errorf("%d bytes arrived, want %d", got, want)
+	}
+	if h.d.closed.Load() != 1 {
+		t.Error("the session is still open")
+	}
+	if h.t.Connections() != 1 {
+		t.Error("the connection was closed before the host could read")
+	}
+	h.loop.advance(2 * time.Second)
+	h.turn()
+	if h.t.Connections() != 0 {
+		t.Error("the connection lingers for ever")
+	}
+	h.close()
+}
+
+// Nothing follows a C2HTermReq, and what follows the fault is not parsed.
+func TestNothingAfterTermReq(t *testing.T) {
+	h := newHand(t, options{hold: true})
+	c := h.connect(pdu.Params{}, 8)
+	sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
+	sqe.SetNSID(holdNSID)
+	h.send(c.capsule(&sqe, nil))
+	h.send([]byte{0xFF, 0, 0, 0, 0, 0, 0, 0})
+	executed := h.d.executed.Load()
+	h.send(c.capsule(&sqe, nil))
+	h.d.release()
+	h.turn()
+	got := h.recv()
+	if len(got) != pdu.TermReqSize+pdu.HeaderSize || (*pdu.Header)(got).Type() != pdu.TypeC2HTermReq {
+		t.Errorf("got %x", got)
+	}
+	if h.d.executed.Load() != executed {
+		t.Error("a command behind the fault was executed")
+	}
+	h.close()
+}
+
+// Commands wait for memory in order and go on when there is some; in-capsule data does not have to wait for them.
+func TestMemoryPressure(t *testing.T) {
+	h := newHand(t, options{arena: 4 << 20})
+	c := h.connect(pdu.Params{}, 16)
+	const n = 1 << 20
+	for i := range 8 {
+		sqe := rw(nvme.NVMWrite, uint16(i), 0, n, false)
+		h.send(c.capsule(&sqe, nil))
+	}
+	var tags []uint16
+	collect := func() {
+		for b := h.recv(); len(b) > 0; b = b[(*pdu.Header)(b).PLEN():] {
+			if (*pdu.Header)(b).Type() == pdu.TypeR2T {
+				r := (*pdu.R2T)(b)
+				if int(r.CCCID()) != len(tags) {
+					t.Errorf("R2T %d is for command %d", len(tags), r.CCCID())
+				}
+				tags = append(tags, r.TTAG())
+			}
+		}
+	}
+	collect()
+	if len(tags) != 3 { // 4 MiB less the reserve
+		t.Fatalf("%d R2Ts", len(tags))
+	}
+	sqe := rw(nvme.NVMWrite, 9, 2<<20, 16384, true)
+	h.send(c.capsule(&sqe, random(9, 16384)))
+	if h.d.writes.Load() != 1 {
+		t.Error("in-capsule data had to wait")
+	}
+	for i := 0; i < 8; i++ {
+		if i >= len(tags) {
+			t.Fatalf("no R2T for command %d", i)
+		}
+		for off := 0; off < n; off += 65536 {
+			h.send(c.h2cData(0, uint16(i), tags[i], off, random(off, 65536)))
+		}
+		collect()
+	}
+	if h.d.writes.Load() != 9 {
+		t.Errorf("%d writes", h.d.writes.Load())
+	}
+	h.close()
+}
+
+// A connection whose in-capsule data finds no memory is read again when there is some.
+func TestStall(t *testing.T) {
+	h := newHand(t, options{})
+	c := h.connect(pdu.Params{}, 16)
+	h.exhaust()
+	var all []byte
+	for i := range 8 {
+		sqe := rw(nvme.NVMWrite, uint16(i), i*8192, 8192, true)
+		all = append(all, c.capsule(&sqe, random(i, 8192))...)
+	}
+	h.send(all)
+	if h.d.writes.Load() != 0 || !h.queue().stalled {
+		t.Fatal("the queue is not stalled")
+	}
+	if !h.g.Arm() {
+		t.Error("a stalled queue keeps the reactor awake")
+	}
+	h.giveBack()
+	h.turn()
+	if n := h.d.writes.Load(); n != 8 {
+		t.Errorf("%d writes", n)
+	}
+	h.close()
+}
+
+// Neither wait is for ever: a command fails so that the host retries, a stalled connection ends.
+func TestMemoryDeadline(t *testing.T) {
+	h := newHand(t, options{cfg: Config{MemoryTimeout: time.Second}})
+	c := h.connect(pdu.Params{}, 16)
+	h.exhaust()
+	sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
+	h.send(c.capsule(&sqe, nil))
+	h.loop.advance(2 * time.Second)
+	h.turn()
+	b := h.recv()
+	if len(b) != pdu.CapsuleRespSize || (*pdu.CapsuleResp)(b).CQE().Status() != nvme.CommandInterrupted {
+		t.Errorf("got %x", b)
+	}
+	sqe = rw(nvme.NVMWrite, 1, 0, 4096, true)
+	h.send(c.capsule(&sqe, random(0, 4096)))
+	h.loop.advance(2 * time.Second)
+	h.turn()
+	if h.t.Connections() != 0 {
+		t.Error("a stalled connection stays for ever")
+	}
+	h.close()
+}
+
+// A queue that the handler refuses is closed.
+func TestOpenRefused(t *testing.T) {
+	h := newHand(t, options{})
+	h.d.refuse = errors.New("no room")
+	h.open()
+	var r pdu.ICReq
+	r.Set(&pdu.Params{}, 1)
+	h.send(r[:])
+	if b := h.recv(); len(b) != 0 {
+		t.Errorf("got %x", b)
+	}
+	h.close()
+}
+
+// After Shutdown nothing is adopted.
+func TestAdoptAfterShutdown(t *testing.T) {
+	h := newHand(t, options{})
+	h.open()
+	done := false
+	h.g.Shutdown(func() { done = true })
+	h.turn()
+	h.hangUp()
+	if !done {
+		t.Error("Shutdown did not report")
+	}
+	if err := h.g.Adopt(fabric.Conn(&conn{t: h.t, fd: -1})); err == nil {
+		t.Error("adopted")
+	}
+	h.t.total++ // the connection above was never admitted
+	h.close()
+}
