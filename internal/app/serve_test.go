@@ -179,7 +179,7 @@ func TestSignals(t *testing.T) {
 		t.Run(sig.String(), func(t *testing.T) {
 			notified, socket := notifySocket(t)
 			child := exec.Command(os.Args[0])
-			child.Env = append(os.Environ(), serveFile+"="+writeConfig(t, validFile), "NOTIFY_SOCKET="+socket)
+			child.Env = append(os.Environ(), serveFile+"="+writeConfig(t, validFile), "NOTIFY_SOCKET="+socket, "WATCHDOG_USEC=20000")
 			var stderr bytes.Buffer
 			child.Stderr = &stderr
 			stdout, err := child.StdoutPipe()
@@ -201,6 +201,7 @@ func TestSignals(t *testing.T) {
 				t.Errorf("printed %q; stderr:\n%s", said, stderr.String())
 			}
 			expectNotification(t, notified, "READY=1\nSTATUS="+said[0])
+			expectNotification(t, notified, "WATCHDOG=1")
 			_ = child.Process.Signal(syscall.SIGHUP)
 			_ = child.Process.Signal(sig)
 			expectNotification(t, notified, "STOPPING=1\nSTATUS=draining")
@@ -225,13 +226,18 @@ func notifySocket(t *testing.T) (*net.UnixConn, string) {
 	return c, name
 }
 
+// expectNotification waits for a notification; signs of life in between are passed over.
 func expectNotification(t *testing.T, c *net.UnixConn, want string) {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(testTimeout))
 	b := make([]byte, 4096)
-	n, err := c.Read(b)
-	if err != nil || string(b[:n]) != want {
-		t.Fatalf("notified %q, %v, want %q", b[:n], err, want)
+	for {
+		n, err := c.Read(b)
+		if got := string(b[:n]); err == nil && got == want {
+			return
+		} else if err != nil || got != "WATCHDOG=1" {
+			t.Fatalf("notified %q, %v, want %q", got, err, want)
+		}
 	}
 }
 

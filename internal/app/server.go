@@ -187,6 +187,7 @@ func (s *Server) startWorkers() error {
 		s.workers = append(s.workers, w)
 		w.run(s.opts.Failed)
 	}
+	s.log.Info("reactors run", "count", len(cpus), "cpus", c.Reactors.CPUs, "memory of each", c.Reactors.Memory)
 	return nil
 }
 
