@@ -32,6 +32,7 @@ func (q *track) Info() *fabric.QueueInfo { return &q.info }
 
 // bare is a host on bare requests: no transport, no watcher.
 type bare struct {
+	w    *loop.World
 	h    *Handler
 	q    *track
 	reqs []*fabric.Request
@@ -53,7 +54,7 @@ func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
 		tb.Fatal(err)
 	}
 	w.Reactors[0].Attach(h)
-	b := &bare{h: h, q: &track{info: info(nvme.TransportTCP)}}
+	b := &bare{w: w, h: h, q: &track{info: info(nvme.TransportTCP)}}
 	admin, _ := h.Open(b.q)
 	b.io, _ = h.Open(b.q)
 	b.control(admin, adminArgs(testSub).command())

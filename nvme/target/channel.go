@@ -43,11 +43,10 @@ func (h *Handler) submit(ns *namespace, io *backend.IO) bool {
 	if ns.slot < len(h.channels) {
 		ch = h.channels[ns.slot]
 	}
-	if ch == nil || ch.ns != ns {
-		if ns.removed.Load() {
+	if ch == nil || ch.ns != ns { // the slot of a retired namespace may have another owner
+		if ch = h.openChannel(ns); ch == nil {
 			return false
 		}
-		ch = h.openChannel(ns)
 	}
 	if ch.state == channelFailed && h.loop.Now() >= ch.retryAt {
 		ch.open()
@@ -61,12 +60,16 @@ func (h *Handler) submit(ns *namespace, io *backend.IO) bool {
 	return true
 }
 
-// openChannel makes the channel of ns on this reactor and starts to open it.
+// openChannel makes the channel of ns on this reactor and starts to open it. It returns nil if the namespace is retired.
 func (h *Handler) openChannel(ns *namespace) *channel {
+	stats := ns.users.join(h)
+	if stats == nil {
+		return nil
+	}
 	for len(h.channels) <= ns.slot {
 		h.channels = append(h.channels, nil)
 	}
-	ch := &channel{h: h, ns: ns, stats: ns.stats.add(), pending: make([]*backend.IO, 0, 256)}
+	ch := &channel{h: h, ns: ns, stats: stats, pending: make([]*backend.IO, 0, 256)}
 	h.channels[ns.slot] = ch
 	ch.open()
 	return ch
@@ -91,7 +94,6 @@ func (ch *channel) opened(dev backend.Channel, err error) {
 		ch.h.touched = append(ch.h.touched, ch)
 	}
 	ch.h.kick()
-	ch.closeIfIdle()
 }
 
 // push gives pending IOs to the device. It returns how many moved.
@@ -112,11 +114,19 @@ func (ch *channel) push() int {
 		clear(ch.pending[rest:])
 		ch.pending = ch.pending[:rest]
 	}
-	if !ch.active && (ch.inflight > 0 || len(ch.pending) > 0) {
+	return n
+}
+
+// settle puts a busy channel on the list of those to poll, and closes one that is idle and to be closed.
+func (ch *channel) settle() {
+	switch {
+	case ch.state == channelOpening || ch.active:
+	case ch.inflight > 0 || len(ch.pending) > 0:
 		ch.active = true
 		ch.h.active = append(ch.h.active, ch)
+	default:
+		ch.closeIfIdle()
 	}
-	return n
 }
 
 func (ch *channel) failPending() int {
@@ -193,10 +203,6 @@ func (ch *channel) remove(io *backend.IO) bool {
 
 // dropChannel closes the channel of a retired namespace once its IOs are back, and then calls done.
 func (h *Handler) dropChannel(ns *namespace, done func()) {
-	if ns.slot >= len(h.channels) || h.channels[ns.slot] == nil || h.channels[ns.slot].ns != ns {
-		done()
-		return
-	}
 	ch := h.channels[ns.slot]
 	ch.onClosed = done
 	ch.closeIfIdle()

@@ -79,7 +79,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 	}
 	sub := s.h.t.find(subNQN)
 	switch {
-	case s.h.t.isClosed():
+	case s.h.t.closed.Load():
 		return 0, nvme.ConnectControllerBusy
 	case sub == nil:
 		return nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), connectRefused
@@ -137,7 +137,7 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.
 		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectRefused
 	case sub.discovery:
 		return nvme.InvalidInCommand(nvme.ConnectOffsetQID), connectMalformed // no I/O queues (Base section 3.1.3.3)
-	case int(sqe.SQSIZE()) >= c.entries():
+	case int(sqe.SQSIZE()) >= min(c.entries(), s.info.MaxDepth):
 		return nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE), connectMalformed
 	}
 	qid := sqe.QID()

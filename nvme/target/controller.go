@@ -49,7 +49,7 @@ type controller struct {
 	events   events
 	aborts   int // Abort commands under way
 	changed  changedNamespaces
-	catalog  catalog
+	catalog  *catalog
 }
 
 // pending is what happens when the last I/O queue is gone.
@@ -163,7 +163,7 @@ func (c *controller) sessionEnded(s *session) {
 	switch {
 	case free:
 		c.sub.release(c)
-		c.t.log.Info("controller gone", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN)
+		s.h.note("controller gone", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN)
 	case last && s.qid != 0:
 		c.h.post(c.queuesGone)
 	}
@@ -264,7 +264,7 @@ func (c *controller) shutdown() {
 
 // started logs a new association.
 func (c *controller) started() {
-	c.t.log.Info("controller created", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN, "transport", c.info.Transport,
+	c.h.note("controller created", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN, "transport", c.info.Transport,
 		"remote", c.info.Remote, "keepalive", time.Duration(c.alive.period))
 }
 

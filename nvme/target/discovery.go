@@ -5,11 +5,12 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// catalog is what one host may see: the entries of the discovery log in order, for one generation. Entries are made into bytes only
-// when they are read.
+// catalog is what one host may see: the entries of the discovery log in order, for one generation. It is immutable. Entries are made
+// into bytes only when they are read.
 type catalog struct {
 	generation uint64
 	entries    []catalogEntry
@@ -21,11 +22,11 @@ type catalogEntry struct {
 	sub  *subsystem
 }
 
-// refresh makes the catalog for the current generation.
-func (c *controller) refresh() {
+// newCatalog makes the catalog of the current generation; old is returned if it is that already. Any goroutine.
+func (c *controller) newCatalog(old *catalog) *catalog {
 	t := c.t
-	if c.catalog.generation == t.genctr.Load() {
-		return
+	if old != nil && old.generation == t.genctr.Load() {
+		return old
 	}
 	t.mu.Lock()
 	generation, ports, table := t.genctr.Load(), t.ports, *t.table.Load()
@@ -51,7 +52,7 @@ func (c *controller) refresh() {
 			}
 		}
 	}
-	c.catalog = catalog{generation, list}
+	return &catalog{generation, list}
 }
 
 // reachable is the address under which this host reaches a port: of a wildcard the one it came in on, if the family fits. A port on
@@ -65,39 +66,48 @@ func (c *controller) reachable(p Port) (netip.Addr, bool) {
 	return local, !addr.Is4() || local.Is4()
 }
 
-// discoveryLog answers log 70h (Base section 5.1.12.3.1). Only the part that is asked for is made.
+// discoveryLog answers log 70h (Base section 5.1.12.3.1). A log may be long, so an ordinary goroutine makes it.
 func (c *controller) discoveryLog(cm *cmd) {
-	c.refresh()
-	sqe := cm.req.SQE.GetLog()
-	entries := c.catalog.entries
-	size := uint64(nvme.DiscoveryHeaderSize + len(entries)*nvme.DiscoveryEntrySize)
-	off := sqe.LPO()
-	if off >= size {
-		c.h.finish(cm, 0, invalidField)
-		return
-	}
-	if !sqe.RAE() {
+	if !cm.req.SQE.GetLog().RAE() {
 		c.logRead(nvme.LogDiscovery)
 	}
-	w := replyWriter{segs: cm.req.Segs}
-	end := min(size, off+sqe.Bytes())
-	if off < nvme.DiscoveryHeaderSize {
-		h := nvme.DiscoveryHeader{GENCTR: c.catalog.generation, NUMREC: uint64(len(entries))}
-		w.write(h.Append(nil)[off:min(end, nvme.DiscoveryHeaderSize)])
-		off = nvme.DiscoveryHeaderSize
+	old := c.catalog
+	go func() {
+		cat := c.newCatalog(old)
+		st := cat.read(cm.req)
+		c.h.post(func() {
+			c.catalog = cat
+			c.h.finish(cm, 0, st)
+		})
+	}()
+}
+
+// read writes the part of the log that is asked for.
+func (cat *catalog) read(r *fabric.Request) nvme.Status {
+	off, size := r.SQE.GetLog().LPO(), uint64(nvme.DiscoveryHeaderSize+len(cat.entries)*nvme.DiscoveryEntrySize)
+	if off >= size {
+		return invalidField
 	}
+	w := replyWriter{segs: r.Segs}
+	end := min(size, off+uint64(r.Length))
 	for off < end {
-		i, skip := (off-nvme.DiscoveryHeaderSize)/nvme.DiscoveryEntrySize, (off-nvme.DiscoveryHeaderSize)%nvme.DiscoveryEntrySize
-		n := min(nvme.DiscoveryEntrySize-skip, end-off)
-		w.write(c.entry(&entries[i])[skip : skip+n])
+		var part []byte
+		i, skip := off/nvme.DiscoveryEntrySize, off%nvme.DiscoveryEntrySize // the header is as long as an entry
+		if i == 0 {
+			part = (&nvme.DiscoveryHeader{GENCTR: cat.generation, NUMREC: uint64(len(cat.entries))}).Append(nil)
+		} else {
+			part = cat.entries[i-1].append(nil)
+		}
+		n := min(uint64(len(part))-skip, end-off)
+		w.write(part[skip : skip+n])
 		off += n
 	}
 	w.fill()
-	c.h.finish(cm, 0, nvme.Success)
+	return nvme.Success
 }
 
-// entry makes a log entry.
-func (c *controller) entry(e *catalogEntry) []byte {
+// append appends the entry as the log has it.
+func (e *catalogEntry) append(b []byte) []byte {
 	d := &nvme.DiscoveryEntry{
 		TRTYPE: e.port.Addr.Transport, ADRFAM: nvme.AddressIPv4, SUBTYPE: nvme.SubsystemNVM, TREQ: nvme.TREQNoFlowControl,
 		PORTID: e.port.ID, CNTLID: nvme.CNTLIDDynamic, ASQSZ: minEntries,
@@ -117,5 +127,5 @@ func (c *controller) entry(e *catalogEntry) []byte {
 		d.SetTCP(nvme.TCPNoSecurity)
 	}
 	nvme.PutNQN(&d.SUBNQN, e.sub.nqn)
-	return d.Append(nil)
+	return d.Append(b)
 }

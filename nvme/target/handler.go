@@ -1,7 +1,9 @@
 package target
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -38,8 +40,8 @@ type Handler struct {
 	kicking bool
 	multis  *multi // free list
 
-	warnings  int // in the current second
-	warnStart int64
+	logged   int // lines in the current second
+	logStart int64
 }
 
 var _ fabric.Handler = (*Handler)(nil)
@@ -52,7 +54,7 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	h := &Handler{t: t, loop: cfg.Loop, index: cfg.Index, sessions: make(map[*session]struct{})}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
+	if t.closed.Load() {
 		return nil, errClosed
 	}
 	t.handlers = append(t.handlers, h)
@@ -77,7 +79,7 @@ func (h *Handler) after(d int64, fn func()) (stop func()) {
 
 // Open implements fabric.Handler.
 func (h *Handler) Open(q fabric.Queue) (fabric.Session, error) {
-	if h.t.isClosed() {
+	if h.t.closed.Load() {
 		return nil, errClosed
 	}
 	return newSession(h, q), nil
@@ -174,6 +176,7 @@ func (h *Handler) kick() {
 			ch.touched = false
 			ch.push()
 			ch.reap()
+			ch.settle()
 		}
 		clear(h.touched)
 		h.touched = h.touched[:0]
@@ -207,7 +210,7 @@ func (h *Handler) Poll(int) int {
 		h.active[i], h.active[last] = h.active[last], nil
 		h.active = h.active[:last]
 		ch.active = false
-		ch.closeIfIdle()
+		ch.settle()
 	}
 	if n > 0 {
 		h.kick()
@@ -233,12 +236,20 @@ func (h *Handler) disconnectAll() {
 	}
 }
 
-// warn logs at most ten lines in a second, so that no peer fills the disk.
-func (h *Handler) warn(msg string, args ...any) {
-	if now := h.loop.Now(); now-h.warnStart > 1e9 || h.warnStart == 0 {
-		h.warnStart, h.warnings = now, 0
+// logLimit is how many lines a reactor logs in a second, so that no peer fills the disk.
+const logLimit = 20
+
+func (h *Handler) warn(msg string, args ...any) { h.logLine(slog.LevelWarn, msg, args) }
+func (h *Handler) note(msg string, args ...any) { h.logLine(slog.LevelInfo, msg, args) }
+
+func (h *Handler) logLine(level slog.Level, msg string, args []any) {
+	if now := h.loop.Now(); now-h.logStart > 1e9 || h.logStart == 0 {
+		if h.logged > logLimit {
+			h.t.log.Warn("log lines were dropped", "reactor", h.index, "lines", h.logged-logLimit)
+		}
+		h.logStart, h.logged = now, 0
 	}
-	if h.warnings++; h.warnings <= 10 {
-		h.t.log.Warn(msg, args...)
+	if h.logged++; h.logged <= logLimit {
+		h.t.log.Log(context.Background(), level, msg, args...)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/file"
 	"github.com/nvmf-target/nvmf-target/backend/null"
 	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -430,6 +431,46 @@ func TestRemoveNamespaceUnderIO(t *testing.T) {
 	// The same device and NSID again.
 	r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: dev}))
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+}
+
+// TestNamespaceReplacedWhileDataMoves: a write that was validated for one namespace never reaches the next one, however slowly its
+// data came, although both have the same identifier and the same place in the reactor's tables.
+func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
+	next := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
+	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 1<<20, 512)}, 32)
+	slow, data := b.reqs[:1], make([]byte, 4096)
+	b.reqs = b.reqs[1:2]
+	slow[0].SQE, slow[0].HostLength = rw(nvme.NVMWrite, 1, 0, 8, nil).SQE, 4096
+	b.h.Prepare(slow)
+	if slow[0].Length != 4096 {
+		t.Fatalf("prepared %d bytes, %v", slow[0].Length, slow[0].Status)
+	}
+	done := make(chan error, 1)
+	go func() {
+		done <- b.h.t.RemoveNamespace(testSub, 1)
+		b.w.Reactors[0].Wake()
+	}()
+	if err := b.w.Until(func() bool { return len(done) > 0 }); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(<-done, b.h.t.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: next})); err != nil {
+		t.Fatal(err)
+	}
+	b.run(nvme.NVMRead, 1, data) // opens the channel of the new namespace
+	completed := b.q.done
+	if err := b.w.Until(func() bool { return b.q.done > completed }); err != nil {
+		t.Fatal(err)
+	}
+	slow[0].Segs = append(slow[0].Segs, mem.Segment{B: data})
+	b.h.Execute(slow)
+	if st := slow[0].CQE.Status() &^ statusMore; st != invalidNamespace || b.q.bad != 1 {
+		t.Errorf("%v, %d refused", st, b.q.bad)
+	}
+	for _, io := range next.take() {
+		if io.Op == backend.OpWrite {
+			t.Error("the new namespace was written")
+		}
+	}
 }
 
 // TestQueueDiesUnderIO: commands come back to the dead queue when the backend lets go, exactly once, and the session ends then.

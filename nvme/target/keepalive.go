@@ -101,7 +101,7 @@ func (c *controller) checkKeepAlive() {
 	}
 	if now-k.lastSeen >= limit {
 		c.csts |= nvme.CSTSFatal
-		c.t.log.Warn("keep alive timer expired", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN,
+		c.h.warn("keep alive timer expired", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN,
 			"timeout", time.Duration(limit))
 		c.fail(fmt.Errorf("keep alive timer expired after %v", time.Duration(limit)))
 		return

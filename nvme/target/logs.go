@@ -126,13 +126,13 @@ func smart(c *controller, nsid uint32) []byte {
 	var t ioTotals
 	table := c.sub.namespaces.Load()
 	if ns := table.get(nsid); ns != nil {
-		t = ns.stats.total()
+		t = ns.users.total()
 	} else {
 		c.sub.mu.Lock()
 		t = c.sub.retired
 		c.sub.mu.Unlock()
 		for _, ns := range table.list {
-			t.add(ns.stats.total())
+			t.add(ns.users.total())
 		}
 	}
 	units := func(sectors uint64) nvme.Uint128 { return nvme.MakeUint128((sectors + 999) / 1000) }

@@ -51,9 +51,8 @@ type namespace struct {
 	nguid [16]byte
 	eui64 [8]byte
 
-	geo     atomic.Pointer[geometry]
-	removed atomic.Bool
-	stats   statsList
+	geo   atomic.Pointer[geometry]
+	users users
 }
 
 // geometry is what the I/O path needs to know of a device.
@@ -61,8 +60,7 @@ type geometry struct {
 	blocks   uint64
 	shift    uint8 // log2 of the block size
 	readOnly bool
-	// fua says that writes must be forced although the host did not ask: a volatile cache that the host was not told of.
-	volatile bool
+	volatile bool // completed writes may be lost until a flush
 	info     backend.Info
 }
 

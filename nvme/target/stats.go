@@ -61,24 +61,39 @@ func (s *ioStats) load() ioTotals {
 	}
 }
 
-// statsList is the counters of every channel that a namespace has or had, so that totals survive queues and reactors.
-type statsList struct {
-	mu   sync.Mutex
-	list []*ioStats
+// users is the reactors that have a channel to a namespace, and the counters of these channels, so that totals survive queues and
+// channels.
+type users struct {
+	mu       sync.Mutex
+	retired  bool // no more channels
+	handlers []*Handler
+	stats    []*ioStats
 }
 
-func (l *statsList) add() *ioStats {
+// join makes h a user. It returns nil if the namespace is retired.
+func (u *users) join(h *Handler) *ioStats {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.retired {
+		return nil
+	}
 	s := new(ioStats)
-	l.mu.Lock()
-	l.list = append(l.list, s)
-	l.mu.Unlock()
+	u.handlers, u.stats = append(u.handlers, h), append(u.stats, s)
 	return s
 }
 
-func (l *statsList) total() (t ioTotals) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range l.list {
+// retire lets nobody join any more and returns who has.
+func (u *users) retire() []*Handler {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.retired = true
+	return u.handlers
+}
+
+func (u *users) total() (t ioTotals) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, s := range u.stats {
 		t.add(s.load())
 	}
 	return t

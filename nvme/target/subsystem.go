@@ -134,8 +134,9 @@ func (s *subsystem) admit(c *controller) (nvme.Status, nvme.InvalidParameter) {
 		return nvme.ConnectInvalidParameters, nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN)
 	}
 	for _, o := range s.controllers {
-		// One host has one Host Identifier (Base section 5.1.25.1.28). No DNR: an old association ends by keep alive.
-		if o.hostNQN == c.hostNQN && o.hostID != c.hostID {
+		// One host has one Host Identifier (Base section 5.1.25.1.28). No DNR: an old association ends by keep alive. Discovery is
+		// spared, because tools without a configured identifier make one up for each call.
+		if o.hostNQN == c.hostNQN && o.hostID != c.hostID && !s.discovery {
 			return nvme.ConnectInvalidParameters, nvme.InvalidInData(nvme.ConnectDataOffsetHostID)
 		}
 	}

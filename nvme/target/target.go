@@ -36,12 +36,12 @@ type Target struct {
 	discovery *subsystem
 	// genctr is the generation of the discovery log; it starts at 1 (Base section 5.1.12.3.1).
 	genctr atomic.Uint64
+	closed atomic.Bool
 
 	mu       sync.Mutex // guards what follows and writes to table
 	ports    []Port
 	handlers []*Handler
 	slots    []bool // namespace slots in use
-	closed   bool
 }
 
 // Port is a listener as the discovery log shows it.
@@ -92,7 +92,7 @@ func (t *Target) AddSubsystem(cfg SubsystemConfig) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
+	if t.closed.Load() {
 		return errClosed
 	}
 	if t.find(cfg.NQN) != nil {
@@ -141,7 +141,7 @@ func (t *Target) AddNamespace(nqn string, cfg NamespaceConfig) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := (*t.table.Load())[nqn]
-	if s == nil || t.closed {
+	if s == nil || t.closed.Load() {
 		return fmt.Errorf("subsystem %q does not exist", nqn)
 	}
 	old := s.namespaces.Load()
@@ -176,30 +176,23 @@ func (t *Target) RemoveNamespace(nqn string, nsid uint32) error {
 	return t.retire([]*namespace{ns})
 }
 
-// retire closes the channels of namespaces that no snapshot names any more, on every reactor, and waits for it.
+// retire closes the channels of namespaces that no snapshot names any more, on every reactor that has one, and waits for it.
 func (t *Target) retire(list []*namespace) error {
-	t.mu.Lock()
-	handlers := slices.Clone(t.handlers)
-	t.mu.Unlock()
+	var closed []chan struct{}
+	for _, ns := range list {
+		for _, h := range ns.users.retire() {
+			done := make(chan struct{})
+			closed = append(closed, done)
+			h.post(func() { h.dropChannel(ns, func() { close(done) }) })
+		}
+	}
 	deadline := time.NewTimer(closeDeadline)
 	defer deadline.Stop()
-	closed := make(chan struct{}, len(handlers)*len(list))
-	for _, ns := range list {
-		ns.removed.Store(true)
-	}
-	for _, h := range handlers {
-		h.post(func() {
-			for _, ns := range list {
-				h.dropChannel(ns, func() { closed <- struct{}{} })
-			}
-		})
-	}
-	for n := range cap(closed) {
+	for i, done := range closed {
 		select {
-		case <-closed:
+		case <-done:
 		case <-deadline.C:
-			return fmt.Errorf("%d of %d backend channels are still busy after %v: %w",
-				cap(closed)-n, cap(closed), closeDeadline, errBusy)
+			return fmt.Errorf("%d of %d backend channels are not closed after %v: %w", len(closed)-i, len(closed), closeDeadline, errBusy)
 		}
 	}
 	t.mu.Lock()
@@ -207,7 +200,7 @@ func (t *Target) retire(list []*namespace) error {
 	for _, ns := range list {
 		t.slots[ns.slot] = false
 		ns.sub.mu.Lock()
-		ns.sub.retired.add(ns.stats.total())
+		ns.sub.retired.add(ns.users.total())
 		ns.sub.mu.Unlock()
 	}
 	return nil
@@ -268,17 +261,11 @@ func (t *Target) discoveryChanged() {
 	})
 }
 
-func (t *Target) isClosed() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.closed
-}
-
-// Close disconnects every host and closes every backend channel. The reactors must still be running. The devices may be closed when
-// it returned nil.
+// Close disconnects every host and closes every backend channel. Reactors that have served I/O must still be running. The devices may be
+// closed when it returned nil.
 func (t *Target) Close() error {
 	t.mu.Lock()
-	t.closed = true
+	t.closed.Store(true)
 	handlers := slices.Clone(t.handlers)
 	nqns := make([]string, 0, len(*t.table.Load()))
 	for nqn := range *t.table.Load() {

@@ -1,0 +1,273 @@
+package fabrictest
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// faulty is a handler whose every step a test may replace.
+type faulty struct {
+	q       fabric.Queue
+	prepare func(*fabric.Request)
+	execute func(*fabric.Request)
+}
+
+func (f *faulty) Open(q fabric.Queue) (fabric.Session, error) {
+	f.q = q
+	return f, nil
+}
+
+func (f *faulty) Prepare(reqs []*fabric.Request) {
+	if f.prepare != nil {
+		f.prepare(reqs[0])
+	}
+}
+
+func (f *faulty) Execute(reqs []*fabric.Request) {
+	if f.execute != nil {
+		f.execute(reqs[0])
+		return
+	}
+	f.complete(reqs[0])
+}
+
+func (f *faulty) complete(r *fabric.Request) {
+	r.CQE.Fill(0, 1, r.SQE.CID(), r.Status)
+	f.q.Complete([]*fabric.Request{r})
+}
+
+func (f *faulty) Abandon(*fabric.Request) {}
+func (f *faulty) Release(*fabric.Request) {}
+func (f *faulty) Close(fabric.Session)    {}
+
+// sink is a queue of which a test plays the transport.
+type sink struct{ info fabric.QueueInfo }
+
+func (*sink) Complete([]*fabric.Request) {}
+func (*sink) SetDepth(int) error         { return nil }
+func (*sink) Disconnect(error)           {}
+func (s *sink) Info() *fabric.QueueInfo  { return &s.info }
+
+// TestWatchReports commits every violation and expects the watcher to say so.
+func TestWatchReports(t *testing.T) {
+	type env struct {
+		f *faulty
+		w fabric.Handler
+		s fabric.Session
+		r *fabric.Request
+	}
+	one := func(r *fabric.Request) []*fabric.Request { return []*fabric.Request{r} }
+	cases := []struct {
+		name, want string
+		run        func(e env)
+	}{
+		{"nothing", "", func(e env) {
+			e.w.Prepare(one(e.r))
+			e.w.Execute(one(e.r))
+			e.w.Close(e.s)
+		}},
+		{"Execute without Prepare", "Execute of request 0", func(e env) { e.w.Execute(one(e.r)) }},
+		{"Prepare twice", "Prepare of request 0", func(e env) {
+			e.w.Prepare(one(e.r))
+			e.w.Prepare(one(e.r))
+		}},
+		{"Execute twice", "Execute of request 0", func(e env) {
+			e.w.Prepare(one(e.r))
+			e.w.Execute(one(e.r))
+			e.w.Execute(one(e.r))
+		}},
+		{"Abandon of what executes", "Abandon of request 0", func(e env) {
+			e.f.execute = func(*fabric.Request) {}
+			e.w.Prepare(one(e.r))
+			e.w.Execute(one(e.r))
+			e.w.Abandon(e.r)
+		}},
+		{"Prepare after Close", "after Close", func(e env) {
+			e.w.Close(e.s)
+			e.w.Prepare(one(e.r))
+		}},
+		{"Close twice", "Close called twice", func(e env) {
+			e.w.Close(e.s)
+			e.w.Close(e.s)
+		}},
+		{"Close of a stranger", "Open did not return", func(e env) { e.w.Close(new(int)) }},
+		{"Release of nothing", "lent nothing", func(e env) { e.w.Release(e.r) }},
+		{"not reset", "was not reset", func(e env) {
+			e.r.Length = 4
+			e.w.Prepare(one(e.r))
+		}},
+		{"no memory", "0 bytes of memory for 8", func(e env) {
+			e.r.HostLength = 8
+			e.f.prepare = func(r *fabric.Request) { r.Dir, r.Length = fabric.HostToController, 8 }
+			e.w.Prepare(one(e.r))
+			e.w.Execute(one(e.r))
+		}},
+		{"SQE changed", "changed the SQE", func(e env) {
+			e.f.prepare = func(r *fabric.Request) { r.SQE[0]++ }
+			e.w.Prepare(one(e.r))
+		}},
+		{"refused with data", "and yet has data", func(e env) {
+			e.r.HostLength = 8
+			e.f.prepare = func(r *fabric.Request) {
+				r.Dir, r.Length, r.Status = fabric.HostToController, 8, nvme.InvalidField
+			}
+			e.w.Prepare(one(e.r))
+		}},
+		{"more than the host gave", "the host gave 4", func(e env) {
+			e.r.HostLength = 4
+			e.f.prepare = func(r *fabric.Request) { r.Dir, r.Length = fabric.HostToController, 8 }
+			e.w.Prepare(one(e.r))
+		}},
+		{"length without direction", "direction 0 and 8 bytes", func(e env) {
+			e.r.HostLength = 8
+			e.f.prepare = func(r *fabric.Request) { r.Length = 8 }
+			e.w.Prepare(one(e.r))
+		}},
+		{"lent too little", "4 bytes lent, 8 wanted", func(e env) {
+			e.r.HostLength = 8
+			e.f.prepare = func(r *fabric.Request) {
+				r.Dir, r.Length, r.Lent, r.Segs = fabric.ControllerToHost, 8, true, []mem.Segment{{B: make([]byte, 4)}}
+			}
+			e.w.Prepare(one(e.r))
+		}},
+		{"segments not lent", "not lent", func(e env) {
+			e.r.HostLength = 8
+			e.f.prepare = func(r *fabric.Request) {
+				r.Dir, r.Length, r.Segs = fabric.ControllerToHost, 8, []mem.Segment{{B: make([]byte, 8)}}
+			}
+			e.w.Prepare(one(e.r))
+		}},
+		{"completed twice", "Complete of request 0", func(e env) {
+			e.f.execute = func(r *fabric.Request) {
+				e.f.complete(r)
+				e.f.complete(r)
+			}
+			e.w.Prepare(one(e.r))
+			e.w.Execute(one(e.r))
+		}},
+		{"empty batch", "Complete of nothing", func(e env) { e.f.q.Complete(nil) }},
+		{"CQE of another command", "names command", func(e env) {
+			e.f.execute = func(r *fabric.Request) {
+				r.CQE.Fill(0, 0, r.SQE.CID()+1, 0)
+				e.f.q.Complete(one(r))
+			}
+			e.w.Prepare(one(e.r))
+			e.w.Execute(one(e.r))
+		}},
+		{"CQE not filled", "reserved bits", func(e env) {
+			e.f.execute = func(r *fabric.Request) { e.f.q.Complete(one(r)) }
+			e.r.SQE.SetCID(0)
+			e.w.Prepare(one(e.r))
+			e.w.Execute(one(e.r))
+		}},
+		{"refusal forgotten", "completed successfully", func(e env) {
+			e.f.execute = func(r *fabric.Request) {
+				r.CQE.Fill(0, 0, r.SQE.CID(), nvme.Success)
+				e.f.q.Complete(one(r))
+			}
+			e.r.Status = nvme.InvalidField
+			e.w.Prepare(one(e.r))
+			e.w.Execute(one(e.r))
+		}},
+		{"Connect without depth", "without SetDepth", func(e env) {
+			e.r.SQE.Connect().Set(0, 31, 0, 0)
+			e.w.Prepare(one(e.r))
+			e.w.Execute(one(e.r))
+		}},
+		{"depth too large", "SetDepth(33)", func(e env) { _ = e.f.q.SetDepth(33) }},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			var got []string
+			f := new(faulty)
+			w := Watch(f, func(s string) { got = append(got, s) })
+			q := &sink{info: fabric.QueueInfo{MaxDepth: 32}}
+			s, err := w.Open(q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := &fabric.Request{Session: s, Queue: q}
+			r.SQE.SetCID(7)
+			tc.run(env{f, w, s, r})
+			all := strings.Join(got, "; ")
+			if (tc.want == "") != (all == "") || !strings.Contains(all, tc.want) {
+				t.Errorf("reported %q, want %q", all, tc.want)
+			}
+		})
+	}
+}
+
+// TestHandlerOverLoop: the scripted handler and the in-process transport keep the contract with each other.
+func TestHandlerOverLoop(t *testing.T) {
+	w, err := loop.NewWorld(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	region, err := mem.Map("fabrictest", 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var written []byte
+	h := &Handler{
+		Script: func(r *fabric.Request) Answer {
+			switch r.SQE.Opcode() {
+			case nvme.NVMRead:
+				return Answer{Dir: fabric.ControllerToHost, Length: r.HostLength, Data: []byte("hello"), Result: 9}
+			case nvme.NVMWrite:
+				return Answer{Dir: fabric.HostToController, Length: r.HostLength, Hold: true}
+			case nvme.NVMFlush:
+				return Answer{Dir: fabric.ControllerToHost, Length: 4096, Lend: []mem.Segment{{B: region.Bytes(), Region: region.ID()}}}
+			}
+			return Answer{Status: nvme.InvalidOpcode}
+		},
+		Written: func(_ *fabric.Request, b []byte) { written = b },
+	}
+	q, err := loop.Dial(w.Reactors[0], Watch(h, func(s string) { t.Error(s) }), fabric.QueueInfo{MaxDepth: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := func(op nvme.Opcode, data []byte) *loop.Command {
+		c := &loop.Command{Data: data}
+		c.SQE.SetOpcode(op)
+		return c
+	}
+	read, write := cmd(nvme.NVMRead, make([]byte, 8)), cmd(nvme.NVMWrite, []byte("data"))
+	lent, refused, lost := cmd(nvme.NVMFlush, make([]byte, 4096)), cmd(0x55, nil), cmd(nvme.NVMRead, make([]byte, 8))
+	lost.Lost = true
+	copy(region.Bytes(), "lent")
+	if err := q.Send(read, write, lent, refused, lost); err != nil {
+		t.Fatal(err)
+	}
+	if string(read.Data) != "hello\x00\x00\x00" || read.CQE.Result() != 9 || string(lent.Data[:4]) != "lent" || string(written) != "data" {
+		t.Errorf("read %q, lent %q, written %q", read.Data, lent.Data[:4], written)
+	}
+	if refused.CQE.Status() != nvme.InvalidOpcode || write.Done || h.Held() != 1 || h.Abandoned != 1 || h.Released != 1 {
+		t.Errorf("refused %v, write done %v, %+v", refused.CQE.Status(), write.Done, h)
+	}
+	h.Finish()
+	if !write.Done || h.Held() != 0 {
+		t.Error("Finish did not complete the write")
+	}
+	held := cmd(nvme.NVMWrite, []byte("more"))
+	if err := q.Send(held); err != nil {
+		t.Fatal(err)
+	}
+	h.Disconnect(errors.New("enough"))
+	w.Settle()
+	if held.Done || !q.Closed() || q.Outstanding() != 0 || h.Closed != 1 {
+		t.Errorf("done %v, closed %v, %d outstanding", held.Done, q.Closed(), q.Outstanding())
+	}
+	h.RefuseOpen = true
+	if _, err := loop.Dial(w.Reactors[0], h, fabric.QueueInfo{MaxDepth: 8}); err == nil {
+		t.Error("Open was not refused")
+	}
+	if err := errors.Join(w.Close(), region.Unmap()); err != nil {
+		t.Error(err)
+	}
+}
