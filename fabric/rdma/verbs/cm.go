@@ -8,7 +8,8 @@ import (
 // CM is a communication manager with one event channel (librdmacm).
 type CM interface {
 	// Listen binds and listens: rdma_create_id, rdma_bind_addr, rdma_listen. The address may be a wildcard, IPv4 or IPv6;
-	// :: takes IPv4 as well unless v6only. Port 0 chooses one. ErrNoDevice if no RDMA device has the address.
+	// :: takes IPv4 as well. Port 0 chooses one. ErrNoDevice if no RDMA device has the address, EADDRINUSE if somebody
+	// listens there.
 	Listen(addr netip.AddrPort, backlog int) (ID, error)
 	// NewID makes an ID for the active side: ResolveAddr, ResolveRoute, CreateQP, Connect, each answered by an event.
 	NewID() (ID, error)
@@ -35,6 +36,8 @@ type ID interface {
 	ResolveRoute(timeout time.Duration) error
 	// CreateQP makes the one QP of this ID (rdma_create_qp) on a PD of Device().
 	CreateQP(pd PD, init QPInit) (QP, error)
+	// Connect asks for the connection: Established, Rejected or Unreachable follows. Soft iWARP devices connect at once and
+	// return the error.
 	Connect(p ConnParam) error
 	// Accept accepts a ConnectRequest; Established follows.
 	Accept(p ConnParam) error

@@ -126,7 +126,9 @@ type QP interface {
 	PostSend(wrs []SendWR, sges []SGE) (n int, err error)
 	// PostRecv posts receives; not for a QP with an SRQ.
 	PostRecv(wrs []RecvWR) (n int, err error)
-	// ToError moves the QP to the error state: everything posted completes with WCWRFlushErr.
+	// ToError moves the QP to the error state: everything posted before completes with WCWRFlushErr. What is posted after a QP
+	// failed may be refused, flushed, or forgotten without a completion (rxe: receives, siw: all), and a QP that failed by
+	// itself may flush only after ToError (siw); when a CQ is empty after Destroy, nothing more comes.
 	ToError() error
 	// Destroy frees the QP; nothing of it appears in a CQ polled empty afterwards.
 	Destroy() error

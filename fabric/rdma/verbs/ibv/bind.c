@@ -208,13 +208,13 @@ int vb_listen(struct rdma_cm_id *id, const struct vb_addr *addr, int backlog, co
 {
 	struct sockaddr_storage s;
 	struct sockaddr *sa = to_sockaddr(addr, &s);
-	int on = 1, off = 0;
+	int on = 1;
 
 	*call = "rdma_set_option";
 	if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof on))
 		return errno;
-	// :: takes IPv4 whatever net.ipv6.bindv6only says.
-	if (addr->is6 && rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &off, sizeof off))
+	// One family each, whatever net.ipv6.bindv6only says: see cm.Listen.
+	if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof on))
 		return errno;
 	*call = "rdma_bind_addr";
 	if (rdma_bind_addr(id, sa))

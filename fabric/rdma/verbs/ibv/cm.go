@@ -9,8 +9,7 @@ package ibv
 import "C"
 
 import (
-	"errors"
-	"net/netip"
+	"fmt"
 	"os"
 	"sync"
 	"syscall"
@@ -73,12 +72,13 @@ func (c *cm) Close() error {
 		return fail("rdma_destroy_event_channel", unix.EBUSY, "with %d IDs", n)
 	}
 	c.inEvent.Lock()
-	defer c.inEvent.Unlock()
-	if c.closed {
+	was := c.closed
+	c.closed = true
+	c.inEvent.Unlock()
+	if was {
 		return nil
 	}
-	c.closed = true
-	err := c.file.Close() // ends Next
+	err := c.file.Close() // ends Next, and waits until it has let go of the descriptor
 	C.rdma_destroy_event_channel(c.ch)
 	return err
 }
@@ -94,16 +94,22 @@ func (c *cm) Next() (verbs.Event, error) {
 			return !again
 		})
 		switch {
-		case errors.Is(err, os.ErrClosed) || errors.Is(failed, verbs.ErrClosed):
+		case err != nil && c.isClosed(): // os has no exported error for a wait that Close ended
 			return verbs.Event{}, verbs.ErrClosed
 		case err != nil:
-			return verbs.Event{}, err
+			return verbs.Event{}, fmt.Errorf("wait for an event: %w", err)
 		case failed != nil:
 			return verbs.Event{}, failed
 		case ok:
 			return ev, nil
 		}
 	}
+}
+
+func (c *cm) isClosed() bool {
+	c.inEvent.Lock()
+	defer c.inEvent.Unlock()
+	return c.closed
 }
 
 // take reads and acknowledges one event. again says that there is none yet; ok that the event concerns an ID that is alive.
@@ -156,10 +162,18 @@ func (c *cm) add(cid *C.struct_rdma_cm_id) *id {
 	return i
 }
 
-func (c *cm) create() (*id, error) {
+func (c *cm) createC() (*C.struct_rdma_cm_id, error) {
 	var cid *C.struct_rdma_cm_id
 	if r, err := C.rdma_create_id(c.ch, &cid, nil, C.RDMA_PS_TCP); r != 0 {
 		return nil, noDevice(failErr("rdma_create_id", err, ""), unix.ENODEV)
+	}
+	return cid, nil
+}
+
+func (c *cm) create() (*id, error) {
+	cid, err := c.createC()
+	if err != nil {
+		return nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,29 +185,5 @@ func (c *cm) NewID() (verbs.ID, error) {
 	if err != nil {
 		return nil, err
 	}
-	return i, nil
-}
-
-func (c *cm) Listen(addr netip.AddrPort, backlog int) (verbs.ID, error) {
-	a, err := toC(addr)
-	if err != nil {
-		return nil, err
-	}
-	if a.valid == 0 {
-		return nil, fail("rdma_bind_addr", unix.EINVAL, "without an address")
-	}
-	i, err := c.create()
-	if err != nil {
-		return nil, err
-	}
-	var call *C.char
-	if errno := unix.Errno(C.vb_listen(i.c, &a, C.int(backlog), &call)); errno != 0 {
-		err := fail(C.GoString(call), errno, "%v", addr)
-		_ = i.Destroy() // the error of listening says more
-		return nil, noDevice(err, unix.ENODEV, unix.EADDRNOTAVAIL)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	i.refresh()
 	return i, nil
 }

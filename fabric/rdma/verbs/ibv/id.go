@@ -17,9 +17,10 @@ import (
 
 // id is a communication identifier.
 type id struct {
-	cm  *cm
-	c   *C.struct_rdma_cm_id
-	ctx any
+	cm   *cm
+	c    *C.struct_rdma_cm_id
+	twin *C.struct_rdma_cm_id // the IPv4 half of a listener at ::
+	ctx  any
 
 	// What librdmacm knows of the ID, copied under cm.mu when it changes: these may be asked for after Destroy.
 	dev           *device
@@ -197,9 +198,15 @@ func (i *id) Destroy() error {
 	c := i.cm
 	c.mu.Lock()
 	delete(c.ids, i.c)
+	delete(c.ids, i.twin)
 	c.mu.Unlock()
-	if r, err := C.rdma_destroy_id(i.c); r != 0 {
-		return failErr("rdma_destroy_id", err, "")
+	for _, cid := range []*C.struct_rdma_cm_id{i.twin, i.c} {
+		if cid == nil {
+			continue
+		}
+		if r, err := C.rdma_destroy_id(cid); r != 0 {
+			return failErr("rdma_destroy_id", err, "")
+		}
 	}
 	return nil
 }

@@ -252,6 +252,20 @@ func (e *endpoint) next() verbs.WC {
 	return wc
 }
 
+// find waits for the completion of one work request. Others, where their order is the device's, are kept.
+func (e *endpoint) find(id uint64) verbs.WC {
+	e.t.Helper()
+	var others []verbs.WC
+	defer func() { e.wcs = append(others, e.wcs...) }()
+	for {
+		wc := e.next()
+		if wc.WRID == id {
+			return wc
+		}
+		others = append(others, wc)
+	}
+}
+
 func (e *endpoint) poll(limit time.Duration) (verbs.WC, bool) {
 	e.t.Helper()
 	for end := time.Now().Add(limit); len(e.wcs) == 0; {

@@ -1,0 +1,105 @@
+//go:build cgo
+
+package ibv
+
+/*
+#include <stdlib.h>
+#include "bind.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+)
+
+// portTries is how often a listener at :: looks for a port that is free for both families.
+const portTries = 8
+
+func (c *cm) Listen(addr netip.AddrPort, backlog int) (verbs.ID, error) {
+	a := addr.Addr().Unmap()
+	if !a.IsValid() {
+		return nil, fail("rdma_bind_addr", unix.EINVAL, "without an address")
+	}
+	for try := 1; ; try++ {
+		i, err := c.create()
+		if err != nil {
+			return nil, err
+		}
+		if err = c.listen(i, addr, backlog); err == nil {
+			return i, nil
+		}
+		_ = i.Destroy() // the error of listening says more
+		if addr.Port() != 0 || !errors.Is(err, unix.EADDRINUSE) || try == portTries {
+			return nil, err
+		}
+	}
+}
+
+// listen lets a new ID listen. At :: a second one, for IPv4, listens with it: an iWARP device serves only one family by one
+// listener.
+func (c *cm) listen(i *id, addr netip.AddrPort, backlog int) error {
+	a := addr.Addr().Unmap()
+	if err := bindListen(i.c, netip.AddrPortFrom(a, addr.Port()), backlog); err != nil {
+		if !a.IsUnspecified() && errors.Is(err, unix.EADDRNOTAVAIL) && c.has(a) {
+			// The kernel says so as well if somebody listens at the port on all addresses.
+			return fail("rdma_bind_addr", unix.EADDRINUSE, "%v", addr)
+		}
+		return noDevice(err, unix.ENODEV, unix.EADDRNOTAVAIL)
+	}
+	c.mu.Lock()
+	i.refresh()
+	c.mu.Unlock()
+	switch {
+	case a == netip.IPv6Unspecified():
+		return c.listenTwin(i, backlog)
+	case !a.IsUnspecified() && i.Device() == nil:
+		// The kernel lets a loopback address listen, but nobody can connect to it.
+		return noDevice(fail("rdma_bind_addr", unix.ENODEV, "%v", addr), unix.ENODEV)
+	}
+	return nil
+}
+
+// listenTwin adds the IPv4 half of a listener at ::, on the same port.
+func (c *cm) listenTwin(i *id, backlog int) error {
+	twin, err := c.createC()
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	i.twin = twin
+	c.ids[twin] = i
+	c.mu.Unlock()
+	return bindListen(twin, netip.AddrPortFrom(netip.IPv4Unspecified(), i.Local().Port()), backlog)
+}
+
+// bindListen binds and listens. A port that is taken is EADDRINUSE; on a given address it may be EADDRNOTAVAIL.
+func bindListen(cid *C.struct_rdma_cm_id, addr netip.AddrPort, backlog int) error {
+	a, err := toC(addr)
+	if err != nil {
+		return err
+	}
+	var call *C.char
+	errno := unix.Errno(C.vb_listen(cid, &a, C.int(backlog), &call))
+	if errno == unix.EADDRNOTAVAIL && addr.Addr().IsUnspecified() {
+		errno = unix.EADDRINUSE // somebody has the port on one of the addresses
+	}
+	if errno == 0 {
+		return nil
+	}
+	return fail(C.GoString(call), errno, "%v", addr)
+}
+
+// has says whether an ID can be bound to the address, on any port.
+func (c *cm) has(addr netip.Addr) bool {
+	cid, err := c.createC()
+	if err != nil {
+		return false
+	}
+	defer C.rdma_destroy_id(cid)
+	return bindListen(cid, netip.AddrPortFrom(addr, 0), 1) == nil
+}
