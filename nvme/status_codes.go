@@ -45,6 +45,7 @@ const (
 	ConnectInvalidParameters  Status = 0x182
 	ConnectRestartDiscovery   Status = 0x183
 	ConnectInvalidHost        Status = 0x184
+	InvalidQueueType          Status = 0x185 // Disconnect on a queue that does not take it
 	DiscoveryRestart          Status = 0x190
 	AuthenticationRequired    Status = 0x191
 )
@@ -83,7 +84,7 @@ var statusNames = map[Status]string{
 	FeatureNotChangeable: "Feature Not Changeable", ConnectIncompatibleFormat: "Connect Incompatible Format",
 	ConnectControllerBusy: "Connect Controller Busy", ConnectInvalidParameters: "Connect Invalid Parameters",
 	ConnectRestartDiscovery: "Connect Restart Discovery", ConnectInvalidHost: "Connect Invalid Host",
-	DiscoveryRestart: "Discovery Restart", AuthenticationRequired: "Authentication Required",
+	InvalidQueueType: "Invalid Queue Type", DiscoveryRestart: "Discovery Restart", AuthenticationRequired: "Authentication Required",
 	WriteFault: "Write Fault", UnrecoveredReadError: "Unrecovered Read Error", CompareFailure: "Compare Failure",
 	InternalPathError: "Internal Path Error", ANAPersistentLoss: "Asymmetric Access Persistent Loss",
 	ANAInaccessible: "Asymmetric Access Inaccessible", ANATransition: "Asymmetric Access Transition",

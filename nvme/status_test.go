@@ -34,7 +34,7 @@ func TestEveryStatusHasAName(t *testing.T) {
 		KATOInvalid, TransientTransportError, NamespaceWriteProtected, CommandInterrupted, LBAOutOfRange, CapacityExceeded,
 		NamespaceNotReady, ReservationConflict, InvalidQueueIdentifier, AbortLimitExceeded, AERLimitExceeded, InvalidLogPage,
 		FeatureNotSaveable, FeatureNotChangeable, ConnectIncompatibleFormat, ConnectControllerBusy, ConnectInvalidParameters,
-		ConnectRestartDiscovery, ConnectInvalidHost, DiscoveryRestart, AuthenticationRequired, WriteFault, UnrecoveredReadError,
+		ConnectRestartDiscovery, ConnectInvalidHost, InvalidQueueType, DiscoveryRestart, AuthenticationRequired, WriteFault, UnrecoveredReadError,
 		CompareFailure, InternalPathError, ANAPersistentLoss, ANAInaccessible, ANATransition, ControllerPathingError,
 		HostPathingError, CommandAbortedByHost,
 	} {

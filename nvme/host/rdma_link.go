@@ -51,6 +51,7 @@ type rdmaLink struct {
 	recvs []verbs.RecvWR
 	wcs   [32]verbs.WC
 	state []rdmaSlot
+	fds   [3]unix.PollFd // of wait
 
 	closed bool
 }
@@ -305,10 +306,10 @@ func (l *rdmaLink) wait(q *Queue, wakeFD int, d time.Duration) error {
 		}
 		return err
 	}
-	fds := [3]unix.PollFd{
+	l.fds = [3]unix.PollFd{
 		{Fd: int32(l.ch.FD()), Events: unix.POLLIN}, {Fd: int32(l.wakeFD), Events: unix.POLLIN}, {Fd: int32(wakeFD), Events: unix.POLLIN},
 	}
-	err := pollFor(fds[:], d)
+	err := pollFor(l.fds[:], d)
 	if _, derr := l.ch.Drain(); derr != nil {
 		err = errors.Join(err, derr)
 	}

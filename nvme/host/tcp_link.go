@@ -36,7 +36,8 @@ type tcpLink struct {
 	r2t           []uint16 // slots with an R2T to answer, a ring of one entry per slot
 	r2tHead, r2tN int
 
-	rx tcpReceiver
+	rx  tcpReceiver
+	fds [2]unix.PollFd // of wait
 }
 
 // tcpCapsule is the memory of one command on the wire.
@@ -190,11 +191,11 @@ func (l *tcpLink) wait(q *Queue, wakeFD int, d time.Duration) error {
 	if err := l.flush(q); err != nil {
 		return q.fail(err)
 	}
-	fds := [2]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}, {Fd: int32(wakeFD), Events: unix.POLLIN}}
+	l.fds = [2]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}, {Fd: int32(wakeFD), Events: unix.POLLIN}}
 	if l.txHead != l.txEnd {
-		fds[0].Events |= unix.POLLOUT
+		l.fds[0].Events |= unix.POLLOUT
 	}
-	return pollFor(fds[:], d)
+	return pollFor(l.fds[:], d)
 }
 
 // pollFor is poll(2), rounded up to milliseconds; a signal ends it early.

@@ -23,6 +23,9 @@ type tcpReceiver struct {
 	flags   pdu.Flags
 	digest  bool // the data digest comes next
 	payload bool // within a C2HData
+
+	iov [2]sys.Iovec
+	cqe nvme.CQE // made up for the success flag
 }
 
 // receive takes everything the socket has.
@@ -64,10 +67,10 @@ func (l *tcpLink) recv() (n, want int, errno unix.Errno) {
 		}
 		return n, want, errno
 	}
-	var iov [2]sys.Iovec
-	sys.SetIovec(&iov[0], rx.dest)
-	sys.SetIovec(&iov[1], rx.buf)
-	n, errno = sys.Recvmsg(l.fd, iov[:], 0)
+	sys.SetIovec(&rx.iov[0], rx.dest)
+	sys.SetIovec(&rx.iov[1], rx.buf)
+	n, errno = sys.Recvmsg(l.fd, rx.iov[:], 0)
+	rx.iov[0] = sys.Iovec{}
 	want = len(rx.dest) + len(rx.buf)
 	if n > 0 {
 		direct := min(n, len(rx.dest))
@@ -198,9 +201,8 @@ func (l *tcpLink) parsePayload(q *Queue) (more bool, err error) {
 	}
 	rx.payload, rx.dest = false, nil
 	if rx.flags&pdu.Success != 0 {
-		var cqe nvme.CQE
-		cqe.Fill(0, 0, q.slots[rx.slot].cid, nvme.Success)
-		return true, q.complete(&cqe, false)
+		rx.cqe.Fill(0, 0, q.slots[rx.slot].cid, nvme.Success)
+		return true, q.complete(&rx.cqe, false)
 	}
 	return true, nil
 }
