@@ -26,7 +26,8 @@ type ID interface {
 	Context() any
 	// Device is the device the ID is bound to, nil for a wildcard listener.
 	Device() Device
-	// Local and Remote are the addresses of the connection or listener.
+	// Local and Remote are the addresses of the connection or listener. On the passive side a link-local address may lack its
+	// zone.
 	Local() netip.AddrPort
 	Remote() netip.AddrPort
 
