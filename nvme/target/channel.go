@@ -190,6 +190,37 @@ func (ch *channel) done(io *backend.IO) {
 	}
 }
 
+// purge takes the IOs of a dead queue that the device has not seen out of the line: the host may already retry them elsewhere, and a
+// late write must not follow.
+func (ch *channel) purge(s *session) {
+	var dropped []*backend.IO
+	kept := ch.pending[:0]
+	for _, io := range ch.pending {
+		if ownerSession(io) == s {
+			dropped = append(dropped, io)
+		} else {
+			kept = append(kept, io)
+		}
+	}
+	clear(ch.pending[len(kept):])
+	ch.pending = kept
+	for _, io := range dropped {
+		io.Err = backend.ErrAborted
+		ch.done(io)
+	}
+}
+
+// ownerSession is the queue that an IO works for.
+func ownerSession(io *backend.IO) *session {
+	switch o := io.Owner.(type) {
+	case *cmd:
+		return o.s
+	case *multi:
+		return o.c.s
+	}
+	return nil
+}
+
 // remove takes an IO that the device has not seen out of the queue.
 func (ch *channel) remove(io *backend.IO) bool {
 	for i, p := range ch.pending {

@@ -46,12 +46,22 @@ func connect(h *Handler, c *cmd) {
 		}
 	}
 	if !st.OK() {
-		h.warn("connect refused", "remote", s.info.Remote, "qid", sqe.QID(), "status", st.String(), "offset", at.IPO(), "in_data", at.InData())
+		h.warn("connect refused", "remote", s.info.Remote, "qid", sqe.QID(), "subsystem", shown(&data.SUBNQN), "host", shown(&data.HOSTNQN),
+			"status", st.String(), "offset", at.IPO(), "in_data", at.InData())
 		h.finish(c, uint64(at), st)
 		return
 	}
 	s.stopDeadline()
 	h.finish(c, uint64(nvme.MakeConnectResult(s.ctrl.cntlid)), nvme.Success)
+}
+
+// shown is a peer's name for the log, no longer than a name may be; log/slog escapes it.
+func shown(field *[nvme.NQNFieldSize]byte) string {
+	nqn, err := nvme.ParseNQN(field)
+	if err != nil {
+		return "(malformed)"
+	}
+	return nqn
 }
 
 // checkConnect validates what admin and I/O queues have in common.

@@ -174,6 +174,34 @@ func fabricsCommand(t nvme.FabricsType) nvme.SQE {
 	return c.SQE
 }
 
+// TestRacingConnects: two Connects, or two Disconnects, in one batch.
+func TestRacingConnects(t *testing.T) {
+	r := newRig(t, 1, ramSubsystem(t, 1))
+	q := r.dial(0)
+	a, b := adminArgs(testSub).command(), adminArgs(testSub).command()
+	r.must(q.Send(a, b))
+	r.w.Settle()
+	if !a.CQE.Status().OK() || b.CQE.Status()&^statusMore != sequenceError || len(r.target.Controllers()) != 1 {
+		t.Errorf("%v, %v, %d controllers", a.CQE.Status(), b.CQE.Status(), len(r.target.Controllers()))
+	}
+	h := &host{r: r, args: adminArgs(testSub), info: *q.Info(), admin: q, cntlid: uint16(a.CQE.DW0())}
+	r.ok(q, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	io := h.connectIO(0)
+	c, d := &loop.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}, &loop.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}
+	r.must(io.Send(c, d))
+	r.w.Settle()
+	if !c.CQE.Status().OK() || d.CQE.Status()&^statusMore != sequenceError || !io.Closed() {
+		t.Errorf("%v, %v, closed %v", c.CQE.Status(), d.CQE.Status(), io.Closed())
+	}
+	// A transport without memory for the admin queue leaves no controller behind.
+	poor := r.dial(0)
+	poor.RefuseDepth = errors.New("test")
+	r.status(poor, adminArgs(testSub).command(), nvme.ConnectControllerBusy)
+	if n := len(r.target.Controllers()); n != 1 {
+		t.Errorf("%d controllers", n)
+	}
+}
+
 // TestConnectDeadline: a queue that never connects is closed (F20), one that does is not.
 func TestConnectDeadline(t *testing.T) {
 	r := newRig(t, 1, ramSubsystem(t, 1))

@@ -2,7 +2,6 @@ package target
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,9 +55,8 @@ type controller struct {
 type pending uint8
 
 const (
-	pendingNothing  pending = iota
-	pendingReset            // CSTS.RDY becomes 0
-	pendingShutdown         // CSTS.SHST becomes 10b
+	pendingReset    pending = 1 << iota // CSTS.RDY becomes 0
+	pendingShutdown                     // CSTS.SHST becomes 10b
 )
 
 // newController makes the controller of an admin queue; it is not visible to anyone yet.
@@ -143,6 +141,10 @@ func (c *controller) adminClosed() {
 
 func (c *controller) stopTimers() {
 	c.alive.stop()
+	c.stopLinger()
+}
+
+func (c *controller) stopLinger() {
 	if c.linger != nil {
 		c.linger()
 		c.linger = nil
@@ -175,7 +177,7 @@ func (c *controller) dropQueues(then pending, why string) {
 	c.ready.Store(false)
 	list := c.ioQueues()
 	c.mu.Unlock()
-	c.after = then
+	c.after |= then
 	disconnectSessions(list, errors.New(why))
 	if len(list) == 0 {
 		c.queuesGone()
@@ -185,11 +187,11 @@ func (c *controller) dropQueues(then pending, why string) {
 // queuesGone carries on a reset or shutdown. A new queue cannot have come meanwhile: ready is false.
 func (c *controller) queuesGone() {
 	then := c.after
-	c.after = pendingNothing
-	switch then {
-	case pendingReset:
+	c.after = 0
+	if then&pendingReset != 0 {
 		c.csts &^= nvme.CSTSReady
-	case pendingShutdown:
+	}
+	if then&pendingShutdown != 0 {
 		c.csts = c.csts&^nvme.CSTSShutdownOccurring | nvme.CSTSShutdownComplete
 		c.linger = c.h.after(lingerAfterShutdown, func() {
 			c.linger = nil
@@ -206,9 +208,7 @@ func (c *controller) configure(v nvme.CC) nvme.Status {
 		return invalidField
 	case v.EN() && !c.sub.discovery && (v.IOSQES() != 6 || v.IOCQES() != 4):
 		return invalidField // entries of 64 and 16 bytes; discovery controllers have no I/O queues
-	case v.EN() && !old.EN() && c.csts.CFS():
-		return sequenceError
-	case v.EN() && !old.EN() && c.after != pendingNothing:
+	case v.EN() && !old.EN() && c.after != 0:
 		return sequenceError // the reset or shutdown is not finished
 	}
 	c.cc = v
@@ -225,16 +225,9 @@ func (c *controller) configure(v nvme.CC) nvme.Status {
 }
 
 func (c *controller) enable() {
-	if c.linger != nil {
-		c.linger()
-		c.linger = nil
-	}
 	c.vwc = c.sub.namespaces.Load().volatile()
 	c.writeThrough.Store(!c.vwc)
-	if c.vwc {
-		c.features[nvme.FeatureVolatileWriteCache] = 1
-	}
-	c.csts = c.csts&^(nvme.CSTSShutdownOccurring|nvme.CSTSShutdownComplete) | nvme.CSTSReady
+	c.csts |= nvme.CSTSReady
 	c.mu.Lock()
 	if !c.dead {
 		c.ready.Store(true)
@@ -244,6 +237,9 @@ func (c *controller) enable() {
 
 // reset is a Controller Reset: CC.EN from 1 to 0 (Base section 3.7.2). The admin queue and the keep alive timer survive it.
 func (c *controller) reset() {
+	c.stopLinger()
+	c.csts &^= nvme.CSTSShutdownOccurring | nvme.CSTSShutdownComplete
+	c.after &^= pendingShutdown
 	c.abortEvents()
 	c.events = events{}
 	c.changed = changedNamespaces{}
@@ -255,9 +251,6 @@ func (c *controller) reset() {
 }
 
 func (c *controller) shutdown() {
-	if c.after == pendingReset {
-		c.csts &^= nvme.CSTSReady
-	}
 	c.csts |= nvme.CSTSShutdownOccurring
 	c.dropQueues(pendingShutdown, "the host shut the controller down")
 }
@@ -267,8 +260,6 @@ func (c *controller) started() {
 	c.h.note("controller created", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN, "transport", c.info.Transport,
 		"remote", c.info.Remote, "keepalive", time.Duration(c.alive.period))
 }
-
-func (c *controller) String() string { return fmt.Sprintf("%s controller %d", c.sub.nqn, c.cntlid) }
 
 // propertyGet answers a Property Get (Base section 6.5).
 func propertyGet(h *Handler, cm *cmd) {

@@ -130,6 +130,46 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
+// TestResetAndShutdownTogether: one write of CC, or two while the first is under way, end in the state that both ask for.
+func TestResetAndShutdownTogether(t *testing.T) {
+	const shn = nvme.CCShutdownNormal
+	for name, tc := range map[string]struct {
+		writes []nvme.CC
+		want   nvme.CSTS
+	}{
+		"shutdown":               {[]nvme.CC{nvme.CCLinux | shn}, nvme.CSTSReady | nvme.CSTSShutdownComplete},
+		"reset with shutdown":    {[]nvme.CC{nvme.CCLinux&^nvme.CCEnable | shn}, nvme.CSTSShutdownComplete},
+		"shutdown, then reset":   {[]nvme.CC{nvme.CCLinux | shn, nvme.CCLinux &^ nvme.CCEnable}, 0},
+		"reset, then shutdown":   {[]nvme.CC{nvme.CCLinux &^ nvme.CCEnable, shn}, nvme.CSTSShutdownComplete},
+		"shutdown twice":         {[]nvme.CC{nvme.CCLinux | shn, nvme.CCLinux | nvme.CCShutdownAbrupt}, nvme.CSTSReady | nvme.CSTSShutdownComplete},
+		"shutdown, reset, start": {[]nvme.CC{nvme.CCLinux | shn, 0}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sub, dev := faultySubsystem(t)
+			r := newRig(t, 2, sub)
+			h := r.connectHost(1)
+			dev.Hold(nil)
+			r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+			r.until("the device has the IO", func() bool { return dev.Held() == 1 })
+			for _, cc := range tc.writes {
+				r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(cc)))
+			}
+			r.w.Settle()
+			if st := h.csts(); st == tc.want || st.SHST() == 2 {
+				t.Errorf("CSTS %#x while the backend still works", st)
+			}
+			dev.Release()
+			r.until("the queues are gone", func() bool { return h.csts() == tc.want })
+			if tc.want&nvme.CSTSReady == 0 {
+				r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
+				r.until("disabled", func() bool { return !h.csts().RDY() })
+				r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+				r.ok(h.admin, identifyCommand(nvme.CNSController, 0))
+			}
+		})
+	}
+}
+
 // TestAdminQueueDies: every I/O queue goes with it, on every reactor (Q02).
 func TestAdminQueueDies(t *testing.T) {
 	r := newRig(t, 3, ramSubsystem(t, 1))
@@ -202,6 +242,22 @@ func TestKeepAlive(t *testing.T) {
 	r.w.Advance(24 * 3600e9)
 	if off.admin.Closed() {
 		t.Error("a controller without keep alive expired")
+	}
+}
+
+// TestKeepAliveAfterStall: commands may wait unread when this process itself stood still, so a late look forgives once.
+func TestKeepAliveAfterStall(t *testing.T) {
+	r := newRig(t, 1, ramSubsystem(t, 1))
+	h := r.connectHost(0, func(a *connectArgs) { a.kato = 5000 })
+	k := &r.target.find(testSub).lookup(h.cntlid).alive
+	k.lastLook, k.lastSeen = k.lastLook-30e9, k.lastSeen-30e9 // thirty seconds went by without a look
+	r.w.Advance(1.3e9)
+	if h.admin.Closed() {
+		t.Fatal("expired because this process stood still")
+	}
+	r.w.Advance(7.5e9)
+	if !h.admin.Closed() {
+		t.Error("did not expire afterwards")
 	}
 }
 

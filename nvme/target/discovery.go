@@ -58,7 +58,7 @@ func (c *controller) newCatalog(old *catalog) *catalog {
 // reachable is the address under which this host reaches a port: of a wildcard the one it came in on, if the family fits. A port on
 // the wildcard :: takes IPv4 too.
 func (c *controller) reachable(p Port) (netip.Addr, bool) {
-	addr := p.Addr.Addr().Unmap()
+	addr := p.Addr.Addr().Unmap().WithZone("") // a zone is ours, not the host's
 	if !addr.IsUnspecified() {
 		return addr, true
 	}

@@ -38,7 +38,7 @@ func init() {
 			name: "Error Recovery", def: constant(0), namespaceScope: true, ioController: true,
 		},
 		nvme.FeatureVolatileWriteCache: {
-			name: "Volatile Write Cache", def: defaultWriteCache, set: setWriteCache, ioController: true,
+			name: "Volatile Write Cache", def: constant(1), set: store, ioController: true, // see applyFeature
 		},
 		nvme.FeatureNumberOfQueues: {
 			name: "Number of Queues", def: defaultQueues, set: setQueues, ioController: true,
@@ -50,7 +50,7 @@ func init() {
 			name: "Asynchronous Event Configuration", def: constant(0), set: setEvents,
 		},
 		nvme.FeatureKeepAliveTimer: {
-			name: "Keep Alive Timer", def: constant(0), set: setKeepAlive,
+			name: "Keep Alive Timer", def: constant(0), set: store, // see applyFeature
 		},
 		nvme.FeatureHostIdentifier: {
 			name: "Host Identifier", def: constant(0), data: hostIdentifierSize,
@@ -66,6 +66,9 @@ func (c *controller) feature(fid nvme.FID) *feature {
 	f := &features[fid]
 	if f.def == nil || f.ioController && c.sub.discovery {
 		return nil
+	}
+	if fid == nvme.FeatureVolatileWriteCache && !c.vwc {
+		return nil // no cache, no feature (Base section 5.1.25.1.4)
 	}
 	return f
 }
@@ -170,7 +173,7 @@ func (c *controller) applyFeature(fid nvme.FID, v, result uint32) {
 	}
 }
 
-// store accepts any value: the feature has no effect here.
+// store accepts any value.
 func store(*controller, uint32) (uint32, nvme.Status) { return 0, nvme.Success }
 
 // setPowerState accepts power state 0, the only one.
@@ -192,20 +195,6 @@ func setThreshold(_ *controller, v uint32) (uint32, nvme.Status) {
 // compositeThreshold says whether TMPSEL and THSEL name a threshold that exists: the composite temperature's (Base section
 // 5.1.25.1.3).
 func compositeThreshold(v uint32) bool { return v>>16&0xF == 0 && v>>20&3 == 0 }
-
-func defaultWriteCache(c *controller) uint32 {
-	if c.vwc {
-		return 1
-	}
-	return 0
-}
-
-func setWriteCache(c *controller, _ uint32) (uint32, nvme.Status) {
-	if !c.vwc {
-		return 0, invalidField // no volatile write cache (Base section 5.1.25.1.4)
-	}
-	return 0, nvme.Success
-}
 
 func defaultQueues(c *controller) uint32 {
 	return uint32(nvme.MakeNumberOfQueues(c.sub.cfg.MaxIOQueues))
@@ -237,5 +226,3 @@ func setEvents(c *controller, v uint32) (uint32, nvme.Status) {
 	}
 	return 0, nvme.Success
 }
-
-func setKeepAlive(*controller, uint32) (uint32, nvme.Status) { return 0, nvme.Success }

@@ -143,6 +143,11 @@ func (h *Handler) Close(fs fabric.Session) {
 	if c := s.ctrl; c != nil && s.qid == 0 {
 		c.adminClosed()
 	}
+	for _, ch := range h.channels {
+		if ch != nil && len(ch.pending) > 0 {
+			ch.purge(s)
+		}
+	}
 	h.kick()
 	s.endIfIdle()
 }

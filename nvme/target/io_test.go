@@ -498,6 +498,47 @@ func TestQueueDiesUnderIO(t *testing.T) {
 	}
 }
 
+// TestQueueDiesBeforeSubmit: what the device has not seen when its queue dies is never done, and comes back at once; another queue's
+// commands stay in line.
+func TestQueueDiesBeforeSubmit(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newRig(t, 1, sub)
+	h := r.connectHost(2)
+	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	dev.Full(true)
+	ones := bytes.Repeat([]byte{1}, 512)
+	for range 3 {
+		r.send(h.io[0], rw(nvme.NVMWrite, 1, 0, 1, ones))
+	}
+	r.send(h.io[0], dsm(1, true, [2]uint64{1, 1}, [2]uint64{2, 1}))
+	stays := r.send(h.io[1], rw(nvme.NVMWrite, 1, 1, 1, ones))
+	h.io[0].HangUp()
+	r.w.Step()
+	if n := h.io[0].Outstanding(); n != 0 {
+		t.Errorf("%d commands did not come back", n)
+	}
+	dev.Full(false)
+	r.until("the other queue's write completes", func() bool { return stays.Done })
+	got := r.ok(h.io[1], rw(nvme.NVMRead, 1, 0, 2, make([]byte, 1024)))
+	if !bytes.Equal(got.Data, append(make([]byte, 512), ones...)) {
+		t.Error("a write of the dead queue was done, or the other one was not")
+	}
+}
+
+// TestDuplicateCID: commands with the same identifier are served like others, each with one CQE (S16).
+func TestDuplicateCID(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newRig(t, 1, sub)
+	q := r.connectHost(1).io[0]
+	dev.Hold(nil)
+	a, b := rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), rw(nvme.NVMRead, 1, 1, 1, make([]byte, 512))
+	b.SQE.SetCID(a.SQE.CID())
+	r.must(q.Send(a, b))
+	r.until("the device has both", func() bool { return dev.Held() == 2 })
+	dev.Release()
+	r.until("both complete", func() bool { return a.Done && b.Done })
+}
+
 // TestBackends writes and verifies at random on every backend.
 func TestBackends(t *testing.T) {
 	const size = 4 << 20

@@ -44,7 +44,7 @@ func (h *Handler) newMulti(c *cmd) *multi {
 
 // step submits what may be submitted and completes the command when everything is back.
 func (m *multi) step(h *Handler) {
-	for m.next < m.steps && m.nidle > 0 && m.status.OK() {
+	for m.next < m.steps && m.nidle > 0 && m.status.OK() && !m.c.s.closed {
 		io := m.idle[m.nidle-1]
 		ns := m.fill(io, m.next)
 		m.next++
@@ -57,6 +57,9 @@ func (m *multi) step(h *Handler) {
 		return
 	}
 	c, st := m.c, m.status
+	if m.next < m.steps && st.OK() {
+		st = nvme.AbortedSQDeletion
+	}
 	m.c, m.ns, m.flush, m.ranges = nil, nil, nil, m.ranges[:0]
 	m.nextFree, h.multis = h.multis, m
 	h.finish(c, 0, st)

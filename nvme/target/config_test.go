@@ -1,0 +1,164 @@
+package target
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// odd is a device with a description that no device should have.
+type odd struct {
+	backend.Device
+	info backend.Info
+}
+
+func (d odd) Info() backend.Info { return d.info }
+
+// TestSubsystemConfig: what is wrong is refused with its place, and nothing of it stays.
+func TestSubsystemConfig(t *testing.T) {
+	dev := ramDevice(t, 1<<20, 512)
+	ns := func(list ...NamespaceConfig) []NamespaceConfig { return list }
+	for want, change := range map[string]func(*SubsystemConfig){
+		"invalid NQN":             func(c *SubsystemConfig) { c.NQN = "disk0" },
+		"is built in":             func(c *SubsystemConfig) { c.NQN = nvme.DiscoveryNQN },
+		"exists already":          func(c *SubsystemConfig) { c.NQN = testSub + ".taken" },
+		"serial":                  func(c *SubsystemConfig) { c.Serial = strings.Repeat("s", 21) },
+		"printable":               func(c *SubsystemConfig) { c.Serial = "a\x1fb" },
+		"model":                   func(c *SubsystemConfig) { c.Model = strings.Repeat("m", 41) },
+		"CNTLID range 7 to 6":     func(c *SubsystemConfig) { c.CNTLIDMin, c.CNTLIDMax = 7, 6 },
+		"CNTLID range 1 to 65520": func(c *SubsystemConfig) { c.CNTLIDMax = 65520 },
+		"I/O queues":              func(c *SubsystemConfig) { c.MaxIOQueues = 65535 },
+		"queue size 31":           func(c *SubsystemConfig) { c.MaxQueueSize = 31 },
+		"host: invalid NQN":       func(c *SubsystemConfig) { c.Hosts = []string{"me"} },
+		"nsid must be 1 to":       func(c *SubsystemConfig) { c.Namespaces = ns(NamespaceConfig{NSID: MaxNSID + 1, Device: dev}) },
+		"namespace 0: nsid":       func(c *SubsystemConfig) { c.Namespaces = ns(NamespaceConfig{Device: dev}) },
+		"no device":               func(c *SubsystemConfig) { c.Namespaces = ns(NamespaceConfig{NSID: 1}) },
+		"namespace 2 is given twice": func(c *SubsystemConfig) {
+			c.Namespaces = ns(NamespaceConfig{NSID: 2, Device: dev}, NamespaceConfig{NSID: 2, Device: dev})
+		},
+		"block size 520: must be": func(c *SubsystemConfig) {
+			c.Namespaces = ns(NamespaceConfig{NSID: 1, Device: odd{dev, backend.Info{Size: 1 << 20, BlockSize: 520}}})
+		},
+		"size 511 is below one block of": func(c *SubsystemConfig) {
+			c.Namespaces = ns(NamespaceConfig{NSID: 1, Device: odd{dev, backend.Info{Size: 511, BlockSize: 512}}})
+		},
+	} {
+		t.Run(want, func(t *testing.T) {
+			target := New(Options{})
+			if err := target.AddSubsystem(SubsystemConfig{NQN: testSub + ".taken"}); err != nil {
+				t.Fatal(err)
+			}
+			c := SubsystemConfig{NQN: testSub}
+			change(&c)
+			err := target.AddSubsystem(c)
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+			if n := len(*target.table.Load()); n != 1 {
+				t.Errorf("%d subsystems", n)
+			}
+			for _, used := range target.slots {
+				if used {
+					t.Error("a namespace slot leaked")
+				}
+			}
+		})
+	}
+}
+
+// TestNamespaceCalls: adding and removing what cannot be.
+func TestNamespaceCalls(t *testing.T) {
+	dev := ramDevice(t, 1<<20, 512)
+	r := newRig(t, 1, ramSubsystem(t, 1))
+	for want, err := range map[string]error{
+		"does not exist":   r.target.AddNamespace(testSub+"2", NamespaceConfig{NSID: 2, Device: dev}),
+		"exists already":   r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: dev}),
+		"no device":        r.target.AddNamespace(testSub, NamespaceConfig{NSID: 2}),
+		"has no namespace": r.target.RemoveNamespace(testSub, 2),
+		"port 1 exists":    firstError(r.target.AddPort(Port{ID: 1}), r.target.AddPort(Port{ID: 1})),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestClosedTarget takes nothing any more.
+func TestClosedTarget(t *testing.T) {
+	r := newRig(t, 1, ramSubsystem(t, 1))
+	h, idle := r.connectHost(1), r.dial(0)
+	r.during(r.target.Close)
+	r.w.Settle()
+	if !h.admin.Closed() || !h.io[0].Closed() || !idle.Closed() {
+		t.Error("queues live on")
+	}
+	if _, err := loop.Dial(r.w.Reactors[0], r.raw[0], info(nvme.TransportTCP)); err == nil {
+		t.Error("a queue was opened")
+	}
+	if r.target.AddSubsystem(SubsystemConfig{NQN: testSub}) == nil {
+		t.Error("a subsystem was added")
+	}
+	if _, err := r.target.NewHandler(HandlerConfig{Loop: r.w.Reactors[0]}); err == nil {
+		t.Error("a handler was made")
+	}
+	if _, err := r.target.NewHandler(HandlerConfig{}); err == nil {
+		t.Error("a handler without a loop was made")
+	}
+}
+
+// TestCloseWithoutReactors: a target whose reactors never ran closes at once.
+func TestCloseWithoutReactors(t *testing.T) {
+	w, err := loop.NewWorld(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := New(Options{})
+	if err := target.AddSubsystem(ramSubsystem(t, 3)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := target.NewHandler(HandlerConfig{Loop: w.Reactors[0]}); err != nil {
+		t.Fatal(err)
+	}
+	if err := target.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLogLimit: what peers cause is escaped and limited, and the log says how much is missing (X08).
+func TestLogLimit(t *testing.T) {
+	r := newRig(t, 1, ramSubsystem(t, 1))
+	a := adminArgs(testSub)
+	a.sub = "evil\n\x1b[31m%s" + strings.Repeat("x", 200)
+	for range 100 {
+		q := r.dial(0)
+		r.status(q, a.command(), nvme.ConnectInvalidParameters)
+		q.HangUp()
+	}
+	log := r.log.String()
+	if strings.ContainsAny(log, "\x1b") || !strings.Contains(log, `evil\n\x1b[31m%s`) {
+		t.Errorf("not escaped: %q", log[:200])
+	}
+	if n := strings.Count(log, "\n"); n != logLimit {
+		t.Errorf("%d lines, want %d", n, logLimit)
+	}
+	r.w.Advance(2e9)
+	r.status(r.dial(0), a.command(), nvme.ConnectInvalidParameters)
+	if !strings.Contains(r.log.String(), "lines=80") {
+		t.Errorf("the log does not say what is missing: %s", r.log.String()[len(log):])
+	}
+}
