@@ -193,10 +193,8 @@ func (q *Queue) check(s *slot, cqe *nvme.CQE) error {
 		return q.violation("CID %#x: the phase tag is reserved over fabrics", s.cid)
 	case cqe[10]|cqe[11] != 0:
 		return q.violation("CID %#x: the SQ identifier is reserved over fabrics", s.cid)
-	case q.id != 0 && s.sqe.Opcode() != nvme.FabricsOpcode && cqe.Result() != 0:
-		return q.violation("CID %#x: result %#x of an I/O command that has none", s.cid, cqe.Result())
-	case q.id == 0 && cqe.Result()>>32 != 0 && s.sqe.Opcode() != nvme.FabricsOpcode:
-		return q.violation("CID %#x: DW1 %#x of an admin command is reserved", s.cid, cqe.Result()>>32)
+	case cqe.Result()&^resultMask(q.id, s.sqe, st) != 0:
+		return q.violation("CID %#x, opcode %#x, %v: result %#x where there is none", s.cid, s.sqe.Opcode(), st, cqe.Result())
 	case s.raw || !st.OK():
 		return nil
 	case s.dir == toHost && s.moved != n && q.link.countsData():
@@ -207,6 +205,26 @@ func (q *Queue) check(s *slot, cqe *nvme.CQE) error {
 		return q.violation("CID %#x: success while %d bytes of an R2T are outstanding", s.cid, s.r2tLeft)
 	}
 	return nil
+}
+
+// resultMask is the part of DW0 and DW1 that a completion may use: what a command does not define is reserved and must not carry
+// what the controller's memory held before (Base section 4.2.1).
+func resultMask(qid uint16, s *nvme.SQE, st nvme.Status) uint64 {
+	const dw0, all = 1<<32 - 1, 1<<64 - 1
+	code, typ := s.Opcode(), s.FabricsType()
+	switch {
+	case code == nvme.FabricsOpcode && typ == nvme.FabricsConnect:
+		return dw0 // the controller, or what is invalid
+	case !st.OK():
+		return 0
+	case code == nvme.FabricsOpcode && typ == nvme.FabricsPropertyGet:
+		return all
+	case code == nvme.FabricsOpcode || qid != 0:
+		return 0
+	case code == nvme.AdminSetFeatures, code == nvme.AdminGetFeatures, code == nvme.AdminAbort, code == nvme.AdminAsyncEventReq:
+		return dw0
+	}
+	return 0
 }
 
 // checkHead judges SQHD (Base section 3.3.1.2.1): it moves forward only, never past what was submitted, within the queue.
