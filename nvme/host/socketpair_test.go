@@ -6,18 +6,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func socketPair(t *testing.T) (host, controller int) {
+func socketPair(t testing.TB) (host, controller int) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, fd := range fds { // room for what a test has outstanding
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4<<20)
 	}
 	t.Cleanup(func() { _ = unix.Close(fds[0]); _ = unix.Close(fds[1]) })
 	return fds[0], fds[1]
 }
 
 // pipeRoundTrip takes what the host sent and answers.
-func pipeRoundTrip(t *testing.T, fd int, drain, answer []byte) {
+func pipeRoundTrip(t testing.TB, fd int, drain, answer []byte) {
 	if n, err := unix.Read(fd, drain); n <= 0 || err != nil {
 		t.Fatalf("nothing from the host: %v", err)
 	}
