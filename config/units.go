@@ -15,8 +15,18 @@ var units = []struct {
 	name  string
 	bytes uint64
 }{
-	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"PiB", 1 << 50},
-	{"KB", 1e3}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"PB", 1e15}, {"B", 1},
+	{"KiB", 1 << 10},
+	{"MiB", 1 << 20},
+	{"GiB", 1 << 30},
+	{"TiB", 1 << 40},
+	{"PiB", 1 << 50},
+	{"KB", 1e3},
+	{"kB", 1e3},
+	{"MB", 1e6},
+	{"GB", 1e9},
+	{"TB", 1e12},
+	{"PB", 1e15},
+	{"B", 1},
 }
 
 const sizeUnits = "KiB, MiB, GiB, TiB (1024) or KB, MB, GB, TB (1000)"
