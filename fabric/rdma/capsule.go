@@ -23,7 +23,7 @@ func (g *group) completed(wc *verbs.WC) {
 	switch kind {
 	case workRecv:
 		q.posted--
-	case workRead, workWrite, workSend:
+	case workRead, workWrite, workSend, workData:
 		q.signalled--
 		q.progress++
 	}

@@ -84,13 +84,16 @@ func (p *pool) expire(before int64) {
 }
 
 // cut appends work requests that move data of r on, at most most of them with at most perWR elements each, and returns how many.
-// All but the last one of the whole chain are unsignalled; the caller signals that one.
+// Unless the device wants WRITEs signalled, all but the last one of the whole chain are not; the caller signals that one.
 func (q *queue) cut(r *request, op verbs.SendOpcode, perWR, most int) (n int) {
 	g, segs := q.g, r.data()
 	for ; n < most && r.segment < len(segs); n++ {
 		wr := verbs.SendWR{
 			WRID: workID(workQuiet, q.gen, q.number, r.Tag), Opcode: op, RemoteAddr: r.addr + uint64(r.moved), RKey: r.rkey,
 			FirstSGE: uint32(len(g.sges)),
+		}
+		if op == verbs.WRRDMAWrite && q.p.signalWrites {
+			wr.WRID, wr.Flags = workID(workData, q.gen, q.number, r.Tag), verbs.SendSignaled
 		}
 		for ; wr.NumSGE < uint32(perWR) && r.segment < len(segs); r.segment++ {
 			s := &segs[r.segment]

@@ -213,6 +213,25 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
+// On iWARP every RDMA WRITE is signalled; elsewhere only the response is.
+func TestSignalledWrites(t *testing.T) {
+	for iwarp, want := range map[bool]int{false: 1, true: 2} {
+		m := newManual(t, verbstest.Options{IWARP: iwarp}, Config{}, ioParam(8))
+		writes := m.f.Inject(verbstest.Fault{Host: "target", Ops: verbstest.OpWrite, Hold: true})
+		s := m.host.keyed(command(opRead, 1, 0, 4096), 0, 4096)
+		m.host.send(&s, nil)
+		m.turn()
+		if m.q.signalled != want {
+			t.Errorf("iWARP %v: %d of a WRITE and a SEND are signalled, want %d", iwarp, m.q.signalled, want)
+		}
+		writes.Release()
+		m.turn()
+		if m.q.signalled != 0 || m.state(t) != requestIdle {
+			t.Errorf("iWARP %v: %d signalled at rest", iwarp, m.q.signalled)
+		}
+	}
+}
+
 // A capsule that lands in a slot whose last response is still in flight is served after that.
 func TestCapsuleWaitsForResponse(t *testing.T) {
 	m := newManual(t, verbstest.Options{}, Config{}, ioParam(2))

@@ -28,6 +28,10 @@ type port struct {
 
 	// How work requests are cut: elements of an RDMA READ, and of anything else.
 	readSGE, sendSGE int
+	// signalWrites: every RDMA WRITE is signalled. On iWARP a completion says only that TCP has the data, and soft iWARP gives
+	// TCP the memory itself unless the work request is signalled (Linux, siw_qp_tx.c, siw_qp_prepare_tx): what is sent again
+	// later would be whatever the memory holds by then.
+	signalWrites bool
 
 	// Under g.making.
 	all  []*cq // those that exist
@@ -79,6 +83,7 @@ func (g *group) newPort(d *device) (p *port, err error) {
 	if !d.attr.IWARP {
 		return p, nil
 	}
+	p.signalWrites = true
 	arena, err := mem.NewArena("RDMA READ staging (iWARP)", g.t.cfg.StagingSize)
 	if err != nil {
 		return p, err

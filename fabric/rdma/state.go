@@ -152,9 +152,10 @@ const (
 	workRead                      // the last RDMA READ of a part
 	workWrite                     // the last RDMA WRITE of a part
 	workSend                      // a response
+	workData                      // a signalled RDMA WRITE that nobody waits for
 )
 
-var workNames = [...]string{"", "receive", "data transfer", "RDMA READ", "RDMA WRITE", "response"}
+var workNames = [...]string{"", "receive", "data transfer", "RDMA READ", "RDMA WRITE", "response", "RDMA WRITE"}
 
 func (k workKind) String() string {
 	if int(k) < len(workNames) {
