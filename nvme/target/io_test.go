@@ -23,8 +23,9 @@ func TestIORefusals(t *testing.T) {
 		t.Run(fmt.Sprint(bs), func(t *testing.T) {
 			const size = 4 << 20
 			blocks := uint64(size / bs)
+			dev := &recorder{Device: ramDevice(t, size, bs), info: func(*backend.Info) {}}
 			sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{
-				{NSID: 1, Device: ramDevice(t, size, bs)}, {NSID: 2, Device: ramDevice(t, size, bs), ReadOnly: true},
+				{NSID: 1, Device: dev}, {NSID: 2, Device: ramDevice(t, size, bs), ReadOnly: true},
 			}}
 			r := newRig(t, 1, sub, SubsystemConfig{
 				NQN: testSub + "2", AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 3, Device: ramDevice(t, size, bs)}},
@@ -91,9 +92,10 @@ func TestIORefusals(t *testing.T) {
 			}
 			for _, tc := range rows {
 				t.Run(tc.name, func(t *testing.T) {
+					dev.take()
 					r.status(q, tc.c, tc.want)
-					if !tc.want.OK() && tc.c.Returned > 0 {
-						t.Error("a refused command returned data")
+					if l := dev.take(); !tc.want.OK() && (tc.c.Returned > 0 || len(l) > 0) {
+						t.Errorf("a refused command returned %d bytes and reached the device with %v", tc.c.Returned, l)
 					}
 				})
 			}
