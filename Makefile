@@ -1,5 +1,5 @@
 # Everything is done by the scripts that the rules name. "make" alone lists the rules.
-.PHONY: help deps build run test unit lint demo bench bench-lab show-broken clean
+.PHONY: help deps build run test unit lint fmt demo bench bench-lab show-broken clean
 
 help: ## list the rules
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -17,6 +17,8 @@ unit: ## run everything except for the lab
 lint: ## run go vet, golangci-lint and shellcheck
 	scripts/deps.sh unit
 	scripts/lint.sh
+fmt: ## format the Go code
+	scripts/with-go.sh go tool -modfile=.ci/tools/go.mod golangci-lint fmt
 demo: ## boot the lab, connect a Linux host over RDMA, make a file system, run fio: about a minute
 	scripts/deps.sh test
 	scripts/with-go.sh tests/lab/demo.sh

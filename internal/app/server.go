@@ -187,7 +187,11 @@ func (s *Server) startWorkers() error {
 		s.workers = append(s.workers, w)
 		w.run(s.opts.Failed)
 	}
-	s.log.Info("reactors run", "count", len(cpus), "cpus", c.Reactors.CPUs, "memory of each", c.Reactors.Memory)
+	pinned := "no CPU"
+	if len(c.Reactors.CPUs) > 0 {
+		pinned = fmt.Sprint(c.Reactors.CPUs)
+	}
+	s.log.Info("reactors run", "count", len(cpus), "pinned to", pinned, "memory of each", c.Reactors.Memory)
 	return nil
 }
 
