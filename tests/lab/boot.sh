@@ -28,7 +28,7 @@ TMPDIR=$ram timeout -k 5 "$limit" "$kernel" mem="$mem" ncpus="$cpus" seccomp=on 
   root=/dev/root rootfstype=hostfs rootflags=/ ro init="$lab/init.sh" \
   con=null con0=null,fd:1 con1=null panic=-1 hung_task_panic=0 \
   null_blk.nr_devices=0 brd.rd_nr=2 brd.rd_size=4194304 \
-  LAB_VM=uml LAB_DIR="$lab" LAB_OUT="$out" LAB_SCRIPT="$script" LAB_MHZ="$mhz" "$@" </dev/null && rc=0 || rc=$?
+  LAB_VM=uml LAB_DIR="$lab" LAB_OUT="$out" LAB_SCRIPT="$script" LAB_MHZ="$mhz" LAB_LIMIT="$limit" "$@" </dev/null && rc=0 || rc=$?
 if [ -e "$out/rc" ]; then exit "$(cat "$out/rc")"; fi
 [ "$rc" = 124 ] || [ "$rc" = 137 ] || rc=125
 [ "$rc" = 125 ] || { echo "boot.sh: stopped after $limit seconds"; rc=124; }

@@ -26,7 +26,19 @@ if ! grep -q '^cpu MHz' /proc/cpuinfo; then
 fi
 echo "lab: Linux $(uname -r), $(nproc) CPU"
 cd /tmp || exit
+# What hangs is shown before the time limit ends it: the target's goroutines, its log, the kernel's.
+(
+  sleep $((LAB_LIMIT > 20 ? LAB_LIMIT - 8 : LAB_LIMIT / 2))
+  echo "lab: $SECONDS s of $LAB_LIMIT s are over; this is what runs:"
+  ps -o pid,stat,wchan:20,args --ppid 2 -N | grep -v ' ps ' | cut -c1-160
+  for p in $(pgrep -x nvme); do echo "nvme:"; cat "/proc/$p/stack"; done 2>/dev/null
+  rdma resource show cm_id; rdma resource show qp
+  tail -n 40 /run/target.log
+  if [ -e /run/target.pid ]; then kill -QUIT "$(cat /run/target.pid)"; sleep 0.5; tail -n 150 /run/target.log | grep -v '^r[0-9a-z]* '; fi
+  dmesg | sed '1,/lab: mark/d' | tail -n 30
+) & watchdog=$!
 bash "$LAB_SCRIPT"; rc=$?
+kill $watchdog
 case $rc in 0 | 77) ;; *) echo "lab: the kernel's log since the set-up, last lines:"; dmesg | sed '1,/lab: mark/d' | tail -n 40 ;; esac
 echo "lab: end, exit code $rc"
 echo $rc >/run/out/rc; sync

@@ -38,6 +38,7 @@ ours_start() {
   fi
   say "target: $(tr '\n' ' ' </run/target.yaml)"
   NOTIFY_SOCKET=/run/notify ours_exec serve --config /run/target.yaml >>/run/target.log 2>&1 & TPID=$!
+  echo $TPID >/run/target.pid
   wait_for 20 ours_ready
 }
 # exec keeps the process id: $TPID is the target itself.
@@ -108,9 +109,9 @@ target_rss() { [ "$TARGET" = nvmet ] || awk '/^VmRSS/{print $2}' "/proc/$TPID/st
 target_threads() { [ "$TARGET" = nvmet ] || awk '/^Threads/{print $2}' "/proc/$TPID/status"; }
 target_cpu() { [ "$TARGET" = nvmet ] || awk '{sub(/.*\) /, ""); print $12 + $13}' "/proc/$TPID/stat"; } # ticks of 10 ms
 target_controllers() { [ "$TARGET" = ours ] || find /sys/kernel/debug/nvmet -maxdepth 2 -name 'ctrl*' | wc -l; }
-# rdma_count KIND: the objects of that kind (qp, cm_id, mr, pd, cq) which the target has: its process, or on its device the kernel.
+# rdma_count KIND: the objects of that kind (qp, cm_id, mr, pd, cq) which the target has. The kernel names the thread that made one, not the process.
 rdma_count() {
   local lines
   lines=$(rdma resource show "$1" 2>/dev/null) || true
-  if [ "$TARGET" = nvmet ]; then grep -cE "link target0|dev target0| target0/" <<<"$lines" || true; else grep -c "pid $TPID " <<<"$lines" || true; fi
+  if [ "$TARGET" = nvmet ]; then grep -cE "link target0|dev target0| target0/" <<<"$lines" || true; else grep -c "comm nvmf-target" <<<"$lines" || true; fi
 }
