@@ -124,7 +124,13 @@ func (s *session) prepare(c *cmd) nvme.Status {
 	if o.execute == nil {
 		return invalidOpcode
 	}
-	if !s.ctrl.ready.Load() || s.leaving != nil || s.left {
+	if s.leaving != nil || s.left {
+		return sequenceError
+	}
+	if !s.ctrl.ready.Load() {
+		if s.qid != 0 { // connected while it was ready: reset, failed or removed, and this queue is about to go
+			return nvme.CommandSequenceError // another try, after the reset or on another path, may do
+		}
 		return sequenceError
 	}
 	c.op = o
