@@ -152,7 +152,7 @@ func (id *cmID) Accept(p verbs.ConnParam) error {
 	}
 	p.PrivateData = priv
 	to := id.peer
-	id.qp.connect(to.qp, &p, to.request.RNRRetryCount)
+	id.qp.connect(to.qp, p.InitiatorDepth, to.request.RNRRetryCount)
 	id.set(idRepSent)
 	id.timeout(f.opt.CMTimeout, func() {
 		id.set(idDone)
@@ -164,14 +164,13 @@ func (id *cmID) Accept(p verbs.ConnParam) error {
 	return nil
 }
 
-// connect makes the queue pair ready, with the READ depths of this side's parameters.
-func (q *qp) connect(peer *qp, p *verbs.ConnParam, rnrRetry uint8) {
+// connect makes the queue pair ready.
+func (q *qp) connect(peer *qp, depth, rnrRetry uint8) {
 	if q.state != stateInit {
 		return
 	}
 	q.state, q.peer = stateRTS, peer
-	q.rdAtomic, q.destRdAtomic = int(p.InitiatorDepth), int(p.ResponderResources)
-	q.rnrRetry = min(rnrRetry, 7)
+	q.rdAtomic, q.rnrRetry = int(depth), min(rnrRetry, 7)
 	q.dev.f.kick(q)
 	q.dev.f.kick(peer)
 }
@@ -187,9 +186,13 @@ func (id *cmID) recvREP(from *cmID, p verbs.ConnParam) {
 		if id.state != idReqSent || id.qp == nil {
 			return false
 		}
-		// The passive side has the last word on READ depths.
-		use := verbs.ConnParam{InitiatorDepth: ev.Param.InitiatorDepth, ResponderResources: ev.Param.ResponderResources}
-		id.qp.connect(from.qp, &use, p.RNRRetryCount)
+		// The passive side has the last word on READ depths, whatever was asked for.
+		if id.dev.params(&ev.Param) != nil {
+			id.qp.toError()
+			ev.Type, ev.Status = verbs.EventConnectError, -int(unix.EINVAL)
+			return true
+		}
+		id.qp.connect(from.qp, ev.Param.InitiatorDepth, p.RNRRetryCount)
 		id.set(idConnected)
 		f := id.cm.host.f
 		if id.dev.opt.Attr.IWARP && from.state != idRepSent { // the stream has ended meanwhile

@@ -118,10 +118,6 @@ func (q *qp) read(e *sendEntry, sges []verbs.SGE) bool {
 			return false
 		}
 	}
-	if q.reads >= p.destRdAtomic {
-		q.remoteError(e, verbs.WCRemInvReqErr)
-		return false
-	}
 	if _, ok := p.dev.bytes(p.pd, e.wr.RKey, true, e.wr.RemoteAddr, e.bytes, verbs.AccessRemoteRead); e.bytes > 0 && !ok {
 		q.remoteError(e, verbs.WCRemAccessErr)
 		return false

@@ -25,6 +25,9 @@ type Options struct {
 	IWARP bool
 	// Async lets a goroutine of the fabric do all work instead of the goroutine that posts. Close ends it.
 	Async bool
+	// FlushLate flushes also what is posted to a queue pair that has failed already. Otherwise receives, and on iWARP sends too,
+	// are forgotten then, as soft RoCE and soft iWARP do.
+	FlushLate bool
 	// CMTimeout is how long the communication manager waits for an answer of the peer; 0 is 5 s.
 	CMTimeout time.Duration
 	// RetryTimeout is how long a send queue tries to reach a dead peer; 0 is 20 ms.

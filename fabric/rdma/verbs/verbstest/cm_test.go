@@ -1,0 +1,252 @@
+package verbstest_test
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+)
+
+func listenAt(f *verbstest.Fabric, host string) netip.AddrPort {
+	return netip.AddrPortFrom(f.Addrs(host)[len(f.Addrs(host))-1], 0)
+}
+
+// half makes the halves of a connection up to the request, which p has read.
+func half(t *testing.T, f *verbstest.Fabric) (p, a *end) {
+	t.Helper()
+	cp, ca := newCM(t, f, "p"), newCM(t, f, "a")
+	a = newEnd(t, ca, route(t, ca, listen(t, cp, listenAt(f, "p")).Local()), sizes{send: 1, recv: 1})
+	must(t, a.id.Connect(verbs.ConnParam{}))
+	return newEnd(t, cp, next(t, cp, verbs.EventConnectRequest).ID, sizes{send: 1, recv: 1}), a
+}
+
+const quick = 2 * time.Millisecond
+
+func TestRequestLost(t *testing.T) {
+	f := newFabric(t, verbstest.Options{CMTimeout: quick})
+	f.DropMessages("a", verbstest.MessageREQ, 1)
+	c := newCM(t, f, "a")
+	to := listen(t, newCM(t, f, "p"), listenAt(f, "p")).Local()
+	a := newEnd(t, c, route(t, c, to), sizes{send: 1, recv: 1})
+	must(t, a.id.Connect(verbs.ConnParam{}))
+	next(t, c, verbs.EventUnreachable)
+}
+
+// TestNobodyAnswers: the request waits at the passive side until the active side gives up; a late acceptance is refused.
+func TestNobodyAnswers(t *testing.T) {
+	f := newFabric(t, verbstest.Options{CMTimeout: quick})
+	p, a := half(t, f)
+	next(t, a.cm, verbs.EventUnreachable)
+	must(t, p.id.Accept(verbs.ConnParam{}))
+	next(t, p.cm, verbs.EventRejected)
+}
+
+// TestNoRTU: the active side is connected, the passive side never hears of it.
+func TestNoRTU(t *testing.T) {
+	f := newFabric(t, verbstest.Options{CMTimeout: 50 * time.Millisecond})
+	f.DropMessages("a", verbstest.MessageRTU, 1)
+	p, a := half(t, f)
+	must(t, p.id.Accept(verbs.ConnParam{}))
+	next(t, a.cm, verbs.EventEstablished)
+	if ev := next(t, p.cm, verbs.EventUnreachable); ev.Status != -int(unix.ETIMEDOUT) {
+		t.Fatalf("unreachable with status %d", ev.Status)
+	}
+}
+
+// TestActiveGone: the active side destroys its ID while the request is considered, and after it was accepted.
+func TestActiveGone(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	for _, accepted := range []bool{false, true} {
+		cp, ca := newCM(t, f, "p"), newCM(t, f, "a")
+		id := route(t, ca, listen(t, cp, listenAt(f, "p")).Local())
+		pd, err := id.Device().AllocPD()
+		must(t, err)
+		cq, err := id.Device().CreateCQ(2, nil, 0)
+		must(t, err)
+		qp, err := id.CreateQP(pd, verbs.QPInit{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1})
+		must(t, err)
+		must(t, id.Connect(verbs.ConnParam{}))
+		p := newEnd(t, cp, next(t, cp, verbs.EventConnectRequest).ID, sizes{send: 1, recv: 1})
+		if accepted {
+			must(t, p.id.Accept(verbs.ConnParam{}))
+		}
+		must(t, qp.Destroy())
+		must(t, id.Destroy())
+		must(t, cq.Destroy())
+		must(t, pd.Dealloc())
+		if !accepted {
+			must(t, p.id.Accept(verbs.ConnParam{}))
+		}
+		next(t, cp, verbs.EventRejected)
+	}
+}
+
+// TestPassiveGone: the passive side destroys the ID of a request that it has neither accepted nor rejected.
+func TestPassiveGone(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	cp, ca := newCM(t, f, "p"), newCM(t, f, "a")
+	a := newEnd(t, ca, route(t, ca, listen(t, cp, listenAt(f, "p")).Local()), sizes{send: 1, recv: 1})
+	must(t, a.recv(1, 0, 8))
+	must(t, a.id.Connect(verbs.ConnParam{}))
+	must(t, next(t, cp, verbs.EventConnectRequest).ID.Destroy())
+	next(t, ca, verbs.EventRejected)
+	a.want(flush(1)) // as librdmacm does when the event is read
+}
+
+func TestBacklog(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	cp, ca := newCM(t, f, "p"), newCM(t, f, "a")
+	l, err := cp.Listen(listenAt(f, "p"), 2)
+	must(t, err)
+	var ends []*end
+	for range 3 {
+		e := newEnd(t, ca, route(t, ca, l.Local()), sizes{send: 1, recv: 1})
+		ends = append(ends, e)
+	}
+	for _, e := range ends {
+		must(t, e.id.Connect(verbs.ConnParam{}))
+	}
+	if ev := next(t, ca, verbs.EventRejected); ev.ID != ends[2].id {
+		t.Fatal("rejected the wrong request")
+	}
+	must(t, next(t, cp, verbs.EventConnectRequest).ID.Destroy())
+	next(t, ca, verbs.EventRejected)
+	must(t, l.Destroy()) // and the request that nobody has read
+	next(t, ca, verbs.EventRejected)
+}
+
+func TestDisconnectUnanswered(t *testing.T) {
+	f := newFabric(t, verbstest.Options{CMTimeout: quick})
+	p, a := connectTo(t, f)
+	must(t, a.id.Disconnect())
+	next(t, p.cm, verbs.EventDisconnected)
+	if ev := next(t, a.cm, verbs.EventDisconnected); ev.Status != -int(unix.ETIMEDOUT) {
+		t.Fatalf("disconnected with status %d", ev.Status)
+	}
+	next(t, a.cm, verbs.EventTimewaitExit)
+	// The peer's queue pair lives until it is told to go.
+	must(t, p.recv(1, 0, 8))
+	p.empty()
+	must(t, p.id.Disconnect())
+	p.want(flush(1))
+	next(t, p.cm, verbs.EventTimewaitExit)
+}
+
+func TestDisconnectLost(t *testing.T) {
+	f := newFabric(t, verbstest.Options{CMTimeout: quick})
+	f.DropMessages("a", verbstest.MessageDREQ, 1)
+	p, a := connectTo(t, f)
+	must(t, a.id.Disconnect())
+	next(t, a.cm, verbs.EventDisconnected)
+	must(t, p.id.Disconnect()) // it has heard nothing; its own goodbye is answered for a peer that is gone
+	next(t, p.cm, verbs.EventDisconnected)
+}
+
+func connectTo(t *testing.T, f *verbstest.Fabric) (p, a *end) {
+	return connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 1, recv: 1})
+}
+
+func TestDropEvents(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	p, a := connectTo(t, f)
+	f.DropEvents("p", verbs.EventDisconnected, 0, 1)
+	must(t, a.id.Disconnect())
+	must(t, p.id.Disconnect())
+	next(t, a.cm, verbs.EventDisconnected)
+	next(t, p.cm, verbs.EventTimewaitExit)
+}
+
+func TestPrivateDataLimits(t *testing.T) {
+	for _, iwarp := range []bool{false, true} {
+		f := newFabric(t, verbstest.Options{IWARP: iwarp})
+		cp, ca := newCM(t, f, "p"), newCM(t, f, "a")
+		a := newEnd(t, ca, route(t, ca, listen(t, cp, listenAt(f, "p")).Local()), sizes{send: 1, recv: 1})
+		limit := map[bool]int{false: 56, true: 255}[iwarp]
+		wantErr(t, a.id.Connect(verbs.ConnParam{PrivateData: make([]byte, limit+1)}), unix.EINVAL, "too much private data")
+		wantErr(t, a.id.Connect(verbs.ConnParam{InitiatorDepth: 17}), unix.EINVAL, "too many READs")
+		must(t, a.id.Connect(verbs.ConnParam{PrivateData: make([]byte, limit)}))
+		req := next(t, cp, verbs.EventConnectRequest)
+		if len(req.Param.PrivateData) != limit {
+			t.Fatalf("%d bytes of private data", len(req.Param.PrivateData))
+		}
+		wantErr(t, req.ID.Accept(verbs.ConnParam{}), unix.EINVAL, "accept without a queue pair")
+		must(t, req.ID.Reject(make([]byte, 148)))
+		wantErr(t, req.ID.Reject(nil), unix.EINVAL, "second rejection")
+		must(t, req.ID.Destroy())
+		next(t, ca, verbs.EventRejected)
+	}
+}
+
+// TestDepthTooLarge: the passive side claims more READs than the other device serves.
+func TestDepthTooLarge(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	small := verbstest.RoCE("small", netip.MustParseAddr("10.0.0.2"))
+	small.Attr.MaxQPInitRdAtom, small.Attr.MaxQPRdAtom = 2, 2
+	f.AddHost("a", small)
+	cp, ca := newCM(t, f, "p"), newCM(t, f, "a")
+	a := newEnd(t, ca, route(t, ca, listen(t, cp, netip.AddrPortFrom(f.Addr("p"), 0)).Local()), sizes{send: 1, recv: 1})
+	must(t, a.recv(1, 0, 8))
+	must(t, a.id.Connect(verbs.ConnParam{}))
+	p := newEnd(t, cp, next(t, cp, verbs.EventConnectRequest).ID, sizes{send: 1, recv: 1})
+	must(t, p.id.Accept(verbs.ConnParam{InitiatorDepth: 3}))
+	next(t, ca, verbs.EventConnectError)
+	a.want(flush(1))
+}
+
+func TestHosts(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	f.AddHost("bare")
+	if _, err := f.Provider("bare").NewCM(); !errors.Is(err, verbs.ErrNoDevice) {
+		t.Errorf("machine without devices: %v", err)
+	}
+	f.AddHost("both", verbstest.RoCE("r", netip.MustParseAddr("10.1.0.1")), verbstest.IWARP("i", netip.MustParseAddr("10.1.0.2")))
+	f.AddHost("i", verbstest.IWARP("i", netip.MustParseAddr("10.1.0.3")))
+	c, ci := newCM(t, f, "both"), newCM(t, f, "i")
+	l := listen(t, c, netip.MustParseAddrPort("0.0.0.0:4420"))
+	if l.Device() != nil {
+		t.Error("a wildcard listener has a device")
+	}
+	id, err := ci.NewID()
+	must(t, err)
+	defer func() { must(t, id.Destroy()) }()
+	must(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("10.9.9.9:1"), time.Second))
+	if ev := next(t, ci, verbs.EventAddrError); ev.Status != -int(unix.EHOSTUNREACH) {
+		t.Errorf("unknown address: status %d", ev.Status)
+	}
+	// iWARP to iWARP works; iWARP does not reach RoCE.
+	a := newEnd(t, ci, route(t, ci, netip.MustParseAddrPort("10.1.0.2:4420")), sizes{send: 1, recv: 1})
+	must(t, a.id.Connect(verbs.ConnParam{}))
+	req := next(t, c, verbs.EventConnectRequest)
+	if req.ID.Device().Attr().Name != "i" {
+		t.Error("the request came in on the wrong device")
+	}
+	must(t, req.ID.Destroy())
+	next(t, ci, verbs.EventRejected)
+	wantErr(t, func() error { _, err := c.Listen(netip.MustParseAddrPort("10.1.0.1:4420"), 1); return err }(), unix.EADDRINUSE,
+		"a listener beside the wildcard")
+}
+
+// TestEarlyData: the active side may send before the passive side has read Established.
+func TestEarlyData(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	p, a := half(t, f)
+	must(t, p.recv(1, 0, 8))
+	must(t, a.recv(2, 0, 8))
+	if err := p.post(8, p.wr(3, verbs.WRSend, signaled, a)); !errors.Is(err, unix.EINVAL) {
+		t.Fatalf("post before the connection: %v", err)
+	}
+	must(t, p.id.Accept(verbs.ConnParam{RNRRetryCount: 7}))
+	must(t, p.post(8, p.wr(3, verbs.WRSend, signaled, a)))
+	p.empty() // the active side has not read the reply
+	next(t, a.cm, verbs.EventEstablished)
+	p.want(ok(3))
+	a.want(ok(2))
+	must(t, a.post(8, a.wr(4, verbs.WRSend, signaled, p)))
+	p.want(ok(1))
+	next(t, p.cm, verbs.EventEstablished)
+}

@@ -1,0 +1,207 @@
+package verbstest_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+)
+
+func TestInjectFail(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	p, a := connect(t, f, sizes{send: 8, recv: 1}, sizes{send: 8, recv: 4})
+	i := f.Inject(verbstest.Fault{Host: "p", Ops: verbstest.OpWrite, Skip: 1, Fail: verbs.WCGeneralErr})
+	must(t, a.recv(9, 0, 8))
+	must(t, p.post(8, p.wr(1, verbs.WRRDMAWrite, signaled, a), p.wr(2, verbs.WRSend, signaled, a)))
+	must(t, a.post(8, a.wr(7, verbs.WRRDMAWrite, signaled, p))) // somebody else's
+	if i.Fired() != 0 {
+		t.Fatal("fired too early")
+	}
+	a.buf[0], p.buf[0] = 0, 1
+	must(t, p.post(8, p.wr(3, verbs.WRRDMAWrite, 0, a), p.wr(4, verbs.WRSend, 0, a)))
+	p.want(ok(1), ok(2), verbs.WC{WRID: 3, Status: verbs.WCGeneralErr}, flush(4))
+	a.want(ok(9), ok(7))
+	if i.Fired() != 1 || a.buf[0] != 0 {
+		t.Fatalf("fired %d times, data %d", i.Fired(), a.buf[0])
+	}
+}
+
+func TestInjectDrop(t *testing.T) {
+	f := newFabric(t, verbstest.Options{RetryTimeout: time.Millisecond})
+	p, a := connect(t, f, sizes{send: 8, recv: 1}, sizes{send: 8, recv: 4})
+	must(t, a.recv(9, 0, 8))
+	f.Inject(verbstest.Fault{Drop: true})
+	must(t, p.post(8, p.wr(1, verbs.WRSend, 0, a), p.wr(2, verbs.WRSend, 0, a)))
+	p.want(verbs.WC{WRID: 1, Status: verbs.WCRetryExcErr}, flush(2))
+	a.empty()
+}
+
+func TestInjectDelay(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	p, a := connect(t, f, sizes{send: 8, recv: 1}, sizes{send: 8, recv: 4})
+	must(t, a.recv(9, 0, 8))
+	f.Inject(verbstest.Fault{Delay: time.Millisecond})
+	start := time.Now()
+	must(t, p.post(8, p.wr(1, verbs.WRSend, signaled, a)))
+	p.want(ok(1))
+	a.want(ok(9))
+	if time.Since(start) < time.Millisecond {
+		t.Fatal("not delayed")
+	}
+}
+
+func TestInjectHold(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	p, a := connect(t, f, sizes{send: 8, recv: 1}, sizes{send: 8, recv: 4})
+	must(t, a.recv(9, 0, 8))
+	i := f.Inject(verbstest.Fault{Hold: true, Ops: verbstest.OpSend, Times: 2})
+	must(t, p.post(8, p.wr(1, verbs.WRSend, signaled, a), p.wr(2, verbs.WRRDMAWrite, signaled, a)))
+	p.empty()
+	i.Release()
+	p.want(ok(1), ok(2))
+	a.want(ok(9))
+
+	// Flushed while held: the release of a work request that is no more does nothing, also if its slot is used again.
+	i = f.Inject(verbstest.Fault{Hold: true})
+	must(t, p.post(8, p.wr(3, verbs.WRSend, 0, a)))
+	must(t, p.qp.ToError())
+	p.want(flush(3))
+	i.Release()
+	p.empty()
+}
+
+func TestHoldCompletions(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	ch, err := func() (verbs.CompChannel, error) {
+		c := newCM(t, f, "a")
+		id := route(t, c, listen(t, newCM(t, f, "p"), listenAt(f, "p")).Local())
+		defer func() { must(t, id.Destroy()) }()
+		return id.Device().CreateCompChannel()
+	}()
+	must(t, err)
+	t.Cleanup(func() { must(t, ch.Close()) })
+	p, a := connect(t, f, sizes{send: 8, recv: 1}, sizes{send: 8, recv: 4, ch: ch})
+	f.HoldCompletions("a")
+	must(t, a.cq.ReqNotify())
+	must(t, a.post(8, a.wr(1, verbs.WRRDMAWrite, signaled, p)))
+	a.empty()
+	if n, err := ch.Drain(); n != 0 || err != nil {
+		t.Fatalf("event of a held completion: %d, %v", n, err)
+	}
+	f.ReleaseCompletions("a")
+	if n, err := ch.Drain(); n != 1 || err != nil {
+		t.Fatalf("Drain: %d, %v, want 1", n, err)
+	}
+	a.want(ok(1))
+}
+
+func TestCut(t *testing.T) {
+	f := newFabric(t, verbstest.Options{CMTimeout: 2 * time.Millisecond, RetryTimeout: time.Hour})
+	p, a := connect(t, f, sizes{send: 8, recv: 1}, sizes{send: 8, recv: 4})
+	f.Cut("a", "p")
+	must(t, p.post(8, p.wr(1, verbs.WRRDMAWrite, signaled, a)))
+	p.empty()
+	c := newCM(t, f, "a")
+	x := newEnd(t, c, route(t, c, listen(t, newCM(t, f, "p"), listenAt(f, "p")).Local()), sizes{send: 1, recv: 1})
+	must(t, x.id.Connect(verbs.ConnParam{}))
+	if ev := next(t, c, verbs.EventUnreachable); ev.Status != -int(unix.ETIMEDOUT) {
+		t.Fatalf("unreachable with status %d", ev.Status)
+	}
+	f.Mend("p", "a")
+	p.want(ok(1))
+
+	f = newFabric(t, verbstest.Options{RetryTimeout: time.Millisecond})
+	p, a = connect(t, f, sizes{send: 8, recv: 1}, sizes{send: 8, recv: 4})
+	f.Cut("p", "a")
+	must(t, a.recv(2, 0, 8))
+	must(t, p.post(8, p.wr(1, verbs.WRRDMAWrite, signaled, a)))
+	p.want(verbs.WC{WRID: 1, Status: verbs.WCRetryExcErr})
+	a.empty() // nobody told it
+}
+
+func TestKillQP(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	_, a := connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 1, recv: 1})
+	must(t, a.recv(1, 0, 8))
+	if f.KillQP("p", 1) || !f.KillQP("a", a.qp.Num()) {
+		t.Fatal("KillQP found the wrong queue pair")
+	}
+	a.want(flush(1))
+}
+
+func TestKillCQs(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	p, a := connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 1, recv: 1})
+	f.KillCQs("a")
+	if n, err := a.cq.Poll(make([]verbs.WC, 1)); n != 0 || err == nil {
+		t.Fatalf("Poll: %d, %v", n, err)
+	}
+	p.empty()
+}
+
+func TestRemoveDevice(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	p, a := connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 1, recv: 1})
+	must(t, p.recv(1, 0, 8))
+	name := p.dev.Attr().Name
+	addrs := f.Addrs("p")
+	if f.RemoveDevice("p", "other") || !f.RemoveDevice("p", name) || f.RemoveDevice("p", name) {
+		t.Fatal("RemoveDevice removed the wrong one")
+	}
+	p.want(flush(1))
+	seen := map[verbs.ID]bool{}
+	for range 2 { // the connection and the listener at its address
+		seen[next(t, p.cm, verbs.EventDeviceRemoval).ID] = true
+	}
+	if !seen[p.id] {
+		t.Fatal("no event for the connection")
+	}
+	if _, err := p.dev.AllocPD(); !errors.Is(err, unix.EIO) {
+		t.Fatalf("AllocPD on a removed device: %v", err)
+	}
+	if _, err := p.cm.Listen(listenAt(f, "p"), 1); !errors.Is(err, verbs.ErrNoDevice) {
+		t.Fatalf("Listen on a removed device: %v", err)
+	}
+	if list, err := f.Provider("p").Devices(); len(list) != 0 || err != nil {
+		t.Fatalf("devices: %v, %v", list, err)
+	}
+	f.AddHost("p", verbstest.RoCE("back", addrs...))
+	l := listen(t, newCM(t, f, "p"), listenAt(f, "p"))
+	if l.Device().Attr().Name != "back" {
+		t.Fatal("listener on the wrong device")
+	}
+	must(t, a.qp.ToError())
+}
+
+func TestFailCalls(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	p, _ := connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 1, recv: 1})
+	f.FailCalls("p", verbstest.CallRegMR, 1, 2, nil)
+	for i, fails := range []bool{false, true, true, false} {
+		m, err := p.pd.RegMR(p.buf, rights)
+		if fails != errors.Is(err, unix.ENOMEM) || !fails && err != nil {
+			t.Fatalf("call %d: %v", i, err)
+		}
+		if err == nil {
+			must(t, m.Dereg())
+		}
+	}
+	f.FailCalls("p", verbstest.CallCreateCQ, 0, -1, unix.EPERM)
+	for range 3 {
+		if _, err := p.dev.CreateCQ(1, nil, 0); !errors.Is(err, unix.EPERM) {
+			t.Fatal(err)
+		}
+	}
+	f.FailCalls("p", verbstest.CallCreateCQ, 0, 0, nil)
+	c, err := p.dev.CreateCQ(1, nil, 0)
+	must(t, err)
+	must(t, c.Destroy())
+	f.FailCalls("q", verbstest.CallDevices, 0, 1, unix.EACCES)
+	if _, err := f.Provider("q").Devices(); !errors.Is(err, unix.EACCES) {
+		t.Fatal(err)
+	}
+}

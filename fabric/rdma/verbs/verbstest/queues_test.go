@@ -1,0 +1,314 @@
+package verbstest_test
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+)
+
+func wantErr(t *testing.T, err, want error, what string) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// TestSendSlots: a slot is given back when a completion of it or of a later one is polled, not when the work is done.
+func TestSendSlots(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	p, a := connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 3, recv: 1, cq: 8})
+	write := func(id uint64, flags verbs.SendFlags) error { return a.post(8, a.wr(id, verbs.WRRDMAWrite, flags, p)) }
+	must(t, write(1, 0))
+	must(t, write(2, signaled))
+	must(t, write(3, 0))
+	wantErr(t, write(4, 0), unix.ENOMEM, "fourth of three")
+	a.want(ok(2))
+	must(t, write(4, 0))
+	must(t, write(5, 0))
+	wantErr(t, write(6, 0), unix.ENOMEM, "slots of unsignalled work requests")
+	a.empty()
+	// Without a signalled one the queue is lost; only errors complete now.
+	must(t, a.qp.ToError())
+	a.empty()
+	wantErr(t, write(6, 0), unix.ENOMEM, "a full queue in the error state")
+
+	n, err := p.qp.PostSend(make([]verbs.SendWR, 3), nil)
+	if n != 1 || !errors.Is(err, unix.ENOMEM) {
+		t.Fatalf("batch into a queue of one: %d, %v", n, err)
+	}
+}
+
+func TestReceiveSlots(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	p, a := connect(t, f, sizes{send: 1, recv: 2}, sizes{send: 2, recv: 1})
+	must(t, p.recv(1, 0, 8))
+	must(t, p.recv(2, 0, 8))
+	wantErr(t, p.recv(3, 0, 8), unix.ENOMEM, "third of two")
+	must(t, a.post(8, a.wr(1, verbs.WRSend, signaled, p)))
+	wantErr(t, p.recv(3, 0, 8), unix.ENOMEM, "before the completion was polled")
+	p.want(ok(1))
+	must(t, p.recv(3, 0, 8))
+}
+
+func TestOverrun(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	p, a := connect(t, f, sizes{send: 1, recv: 4}, sizes{send: 4, recv: 1, cq: 2})
+	for i := range uint64(3) {
+		must(t, a.post(8, a.wr(i, verbs.WRRDMAWrite, signaled, p)))
+	}
+	if n, err := a.cq.Poll(make([]verbs.WC, 4)); n != 0 || err == nil {
+		t.Fatalf("Poll of an overrun queue: %d, %v", n, err)
+	}
+	// The queue pair is dead: its peer cannot reach it any more.
+	must(t, p.recv(1, 0, 8))
+	must(t, p.post(8, p.wr(2, verbs.WRSend, signaled, a)))
+	p.want(verbs.WC{WRID: 2, Status: verbs.WCRetryExcErr}, flush(1))
+}
+
+func TestReceiverNotReady(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	for retries, want := range map[uint8]verbs.WCStatus{0: verbs.WCRNRRetryExcErr, 2: verbs.WCRNRRetryExcErr, 7: verbs.WCSuccess} {
+		p, a := connect(t, f, sizes{send: 1, recv: 4}, sizes{send: 4, recv: 1,
+			param: verbs.ConnParam{RNRRetryCount: retries, InitiatorDepth: 1}})
+		// The passive side sends under the retry count of the request, too.
+		must(t, p.post(8, p.wr(1, verbs.WRSend, signaled, a)))
+		if want == verbs.WCSuccess {
+			p.empty()
+			must(t, a.recv(2, 0, 8))
+			a.want(ok(2))
+		}
+		p.want(verbs.WC{WRID: 1, Status: want})
+	}
+}
+
+func TestReceiverNotReadyOnIWARP(t *testing.T) {
+	f := newFabric(t, verbstest.Options{IWARP: true})
+	p, a := connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 1, recv: 1})
+	must(t, a.recv(2, 0, 8))
+	must(t, a.post(8, a.wr(1, verbs.WRSend, signaled, p)))
+	a.want(ok(1), flush(2))
+	next(t, a.cm, verbs.EventDisconnected)
+	next(t, p.cm, verbs.EventDisconnected)
+}
+
+func TestReadDepth(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	p, a := connect(t, f, sizes{send: 8, recv: 1, param: verbs.ConnParam{InitiatorDepth: 2, ResponderResources: 1}},
+		sizes{send: 8, recv: 1, param: verbs.ConnParam{InitiatorDepth: 4, ResponderResources: 1}})
+	// a may issue what p serves: one at a time.
+	hold := f.Inject(verbstest.Fault{Host: "a", Ops: verbstest.OpRead, Hold: true})
+	for i := range uint64(3) {
+		must(t, a.post(8, a.wr(i, verbs.WRRDMARead, signaled, p)))
+	}
+	must(t, a.post(8, a.wr(3, verbs.WRRDMAWrite, signaled, p))) // behind READs that wait: waits as well
+	p.buf[0] = 0
+	a.buf[0] = 7
+	a.empty()
+	hold.Release()
+	a.want(ok(0), ok(1), ok(2), ok(3))
+	// p issues two at once, although a offered one: the passive side has the last word.
+	hold = f.Inject(verbstest.Fault{Host: "p", Ops: verbstest.OpRead, Hold: true, Times: -1})
+	for i := range uint64(3) {
+		must(t, p.post(8, p.wr(i, verbs.WRRDMARead, signaled, a)))
+	}
+	if n := hold.Fired(); n != 2+1 { // the third has been looked at
+		t.Fatalf("%d READs were looked at, want 3", n)
+	}
+	hold.Release()
+	p.want(ok(0), ok(1), ok(2))
+
+	p, a = connect(t, f, sizes{send: 1, recv: 1, param: verbs.ConnParam{RNRRetryCount: 7}}, sizes{send: 1, recv: 1})
+	must(t, p.post(8, p.wr(1, verbs.WRRDMARead, signaled, a)))
+	p.want(verbs.WC{WRID: 1, Status: verbs.WCLocQPOpErr})
+}
+
+// TestReadIsLate: what follows a READ does not wait for its data, unless it is fenced.
+func TestReadIsLate(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	p, a := connect(t, f, sizes{send: 8, recv: 4}, sizes{send: 8, recv: 4})
+	for _, fence := range []verbs.SendFlags{0, verbs.SendFence} {
+		hold := f.Inject(verbstest.Fault{Host: "p", Ops: verbstest.OpRead, Hold: true})
+		must(t, a.recv(1, 64, 8))
+		a.buf[0] = 1
+		must(t, p.post(8, p.wr(2, verbs.WRRDMARead, 0, a), p.wr(3, verbs.WRSend, signaled|fence, a)))
+		if fence == 0 {
+			a.want(ok(1)) // the peer takes the message for the end of the command and uses its memory again
+			a.buf[0] = 2
+			hold.Release()
+			if p.buf[0] != 2 {
+				t.Fatal("the READ did not see what the peer wrote after the message")
+			}
+		} else {
+			a.empty()
+			hold.Release()
+			if p.buf[0] != 1 {
+				t.Fatal("the READ has other data")
+			}
+			a.want(ok(1))
+		}
+		p.want(ok(3))
+	}
+}
+
+func TestIWARPReadSink(t *testing.T) {
+	f := newFabric(t, verbstest.Options{IWARP: true})
+	p, a := connect(t, f, sizes{send: 2, recv: 1}, sizes{send: 1, recv: 1})
+	m, err := p.pd.RegMR(p.buf, verbs.AccessLocalWrite)
+	must(t, err)
+	defer func() { must(t, m.Dereg()) }()
+	g := p.sge(0, 8)
+	g.LKey = m.LKey()
+	_, err = p.qp.PostSend([]verbs.SendWR{p.wr(1, verbs.WRRDMARead, signaled, a)}, []verbs.SGE{g})
+	must(t, err)
+	p.want(verbs.WC{WRID: 1, Status: verbs.WCLocAccessErr})
+	wr := p.wr(2, verbs.WRRDMARead, signaled, a)
+	wr.NumSGE = 2
+	if _, err := p.qp.PostSend([]verbs.SendWR{wr}, []verbs.SGE{g, g}); !errors.Is(err, unix.EINVAL) {
+		t.Fatalf("READ into two elements: %v", err)
+	}
+}
+
+// TestForgotten: what is posted after the error.
+func TestForgotten(t *testing.T) {
+	for _, c := range []struct {
+		opt        verbstest.Options
+		send, recv bool // completes
+	}{
+		{verbstest.Options{}, true, false},
+		{verbstest.Options{IWARP: true}, false, false},
+		{verbstest.Options{FlushLate: true}, true, true},
+		{verbstest.Options{FlushLate: true, IWARP: true}, true, true},
+	} {
+		f := newFabric(t, c.opt)
+		p, a := connect(t, f, sizes{send: 2, recv: 2}, sizes{send: 2, recv: 2})
+		must(t, a.recv(1, 0, 8))
+		must(t, a.qp.ToError())
+		a.want(flush(1))
+		must(t, a.recv(2, 0, 8))
+		if c.recv {
+			a.want(flush(2))
+		}
+		must(t, a.post(8, a.wr(3, verbs.WRSend, 0, p)))
+		if c.send {
+			a.want(flush(3))
+		}
+		a.empty()
+	}
+}
+
+func TestKeys(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	p, a := connect(t, f, sizes{send: 2, recv: 1}, sizes{send: 2, recv: 1})
+	if a.mr.LKey() == a.mr.RKey() {
+		t.Fatal("local and remote key are the same: a mix-up would not show")
+	}
+	m, err := a.pd.RegMR(a.buf[:64], rights)
+	must(t, err)
+	stale := m.RKey()
+	must(t, m.Dereg())
+	m, err = a.pd.RegMR(a.buf[:64], rights)
+	must(t, err)
+	defer func() { must(t, m.Dereg()) }()
+	if m.RKey() == stale {
+		t.Fatal("a key was used again")
+	}
+	wr := p.wr(1, verbs.WRRDMAWrite, signaled, a)
+	wr.RKey = stale
+	must(t, p.post(8, wr))
+	p.want(verbs.WC{WRID: 1, Status: verbs.WCRemAccessErr})
+	for _, access := range []verbs.Access{verbs.AccessRemoteWrite, 1 << 3} {
+		if _, err := a.pd.RegMR(a.buf, access); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("RegMR with access %#x: %v, want EINVAL", access, err)
+		}
+	}
+	if got, want := f.Live("a"), (verbstest.Counts{CMs: 1, IDs: 1, PDs: 1, MRs: 2, CQs: 1, QPs: 1, MRBytes: 1<<16 + 64}); got != want {
+		t.Errorf("live %+v, want %+v", got, want)
+	}
+}
+
+func TestMisuse(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	p, a := connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 1, recv: 1})
+	wantErr(t, a.pd.Dealloc(), unix.EBUSY, "free a protection domain in use")
+	wantErr(t, a.cq.Destroy(), unix.EBUSY, "destroy a completion queue in use")
+	wantErr(t, a.id.Destroy(), unix.EBUSY, "destroy an ID with a queue pair")
+	wantErr(t, a.cm.Close(), unix.EBUSY, "close an event channel with IDs")
+	if _, err := a.id.CreateQP(a.pd, verbs.QPInit{SendCQ: a.cq, RecvCQ: a.cq}); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("second queue pair: %v", err)
+	}
+	if _, err := p.dev.CreateCQ(0, nil, 0); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("completion queue of nothing: %v", err)
+	}
+	wantErr(t, a.post(8, verbs.SendWR{Opcode: 5}), unix.EINVAL, "an atomic operation")
+	wantErr(t, a.post(33, verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendInline, NumSGE: 1}), unix.EINVAL, "too much inline data")
+
+	m, err := a.pd.RegMR(a.buf, rights)
+	must(t, err)
+	must(t, m.Dereg())
+	defer func() {
+		if recover() == nil {
+			t.Error("a region was freed twice without a panic")
+		}
+	}()
+	_ = m.Dereg()
+}
+
+// TestScatter sends a message of two elements into a receive of two that are cut elsewhere.
+func TestScatter(t *testing.T) {
+	f := newFabric(t, verbstest.Options{})
+	p, a := connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 1, recv: 1})
+	for i := range 300 {
+		a.buf[i] = byte(i)
+	}
+	_, err := p.qp.PostRecv([]verbs.RecvWR{{WRID: 1, NumSGE: 2, SGE: [2]verbs.SGE{p.sge(0, 7), p.sge(1000, 400)}}})
+	must(t, err)
+	_, err = a.qp.PostSend([]verbs.SendWR{{Opcode: verbs.WRSend, NumSGE: 2}}, []verbs.SGE{a.sge(0, 200), a.sge(200, 100)})
+	must(t, err)
+	wc := p.wait()
+	for i := range 300 {
+		at := i
+		if i >= 7 {
+			at = 1000 + i - 7
+		}
+		if p.buf[at] != byte(i) {
+			t.Fatalf("byte %d is %d", i, p.buf[at])
+		}
+	}
+	if wc.ByteLen != 300 || p.buf[7] != 0 || p.buf[1293] != 0 {
+		t.Fatalf("%+v, or bytes beside the message", wc)
+	}
+}
+
+func BenchmarkSend(b *testing.B) {
+	f := newFabric(b, verbstest.Options{})
+	p, a := connect(b, f, sizes{send: 1, recv: 64}, sizes{send: 64, recv: 1})
+	var wcs [64]verbs.WC
+	recvs := []verbs.RecvWR{{NumSGE: 1, SGE: [2]verbs.SGE{p.sge(0, 64)}}}
+	wrs := []verbs.SendWR{{Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1}}
+	sges := []verbs.SGE{a.sge(0, 64)}
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = p.qp.PostRecv(recvs)
+		_, _ = a.qp.PostSend(wrs, sges)
+		_, _ = p.cq.Poll(wcs[:])
+		_, _ = a.cq.Poll(wcs[:])
+	}
+}
+
+func BenchmarkRead4K(b *testing.B) {
+	f := newFabric(b, verbstest.Options{})
+	p, a := connect(b, f, sizes{send: 16, recv: 1}, sizes{send: 1, recv: 1})
+	var wcs [64]verbs.WC
+	wrs := []verbs.SendWR{{Opcode: verbs.WRRDMARead, Flags: signaled, NumSGE: 1, RemoteAddr: mem.Addr(a.buf), RKey: a.mr.RKey()}}
+	sges := []verbs.SGE{p.sge(0, 4096)}
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = p.qp.PostSend(wrs, sges)
+		_, _ = p.cq.Poll(wcs[:])
+	}
+}
