@@ -20,6 +20,11 @@ type device struct {
 	noInvalidate atomic.Bool
 }
 
+// vendorSIW is soft iWARP, where SEND_WITH_INV is not usable from user space, and says so by getting stuck: libsiw passes the
+// wrong field as key (rdma-core, providers/siw/siw.c, push_send_wqe), the kernel does not take it inline (siw_qp.c,
+// siw_activate_tx_from_sq), and for short data that is not inline it may use the wrong address space (siw_qp_tx.c, siw_try_1seg).
+const vendorSIW = 0x626d74
+
 // device finds or makes the entry of a device; putDevice gives it back. Not on a reactor.
 func (t *Transport) device(dev verbs.Device) (*device, error) {
 	t.mu.Lock()
@@ -33,6 +38,7 @@ func (t *Transport) device(dev verbs.Device) (*device, error) {
 		return nil, fmt.Errorf("protection domain: %w", err)
 	}
 	d := &device{dev: dev, attr: dev.Attr(), pd: pd, refs: 1}
+	d.noInvalidate.Store(d.attr.VendorID == vendorSIW)
 	t.devices[dev] = d
 	return d, nil
 }

@@ -105,14 +105,10 @@ func (q *queue) response(r *request) {
 		WRID: workID(workSend, q.gen, q.number, r.Tag), Opcode: verbs.WRSend, Flags: verbs.SendSignaled,
 		FirstSGE: uint32(len(g.sges)), NumSGE: 1,
 	}
-	inline := q.inline
 	if r.invalidate && !q.p.dev.noInvalidate.Load() {
-		// RKey has no meaning here, but libsiw takes the key from there (rdma-core, providers/siw/siw.c, push_send_wqe).
-		wr.Opcode, wr.InvalidateRKey, wr.RKey = verbs.WRSendWithInv, r.rkey, r.rkey
-		// Soft iWARP does not take it inline (Linux, siw_qp.c, siw_activate_tx_from_sq), and gets stuck instead of saying so.
-		inline = inline && !q.p.dev.attr.IWARP
+		wr.Opcode, wr.InvalidateRKey = verbs.WRSendWithInv, r.rkey
 	}
-	if inline {
+	if q.inline {
 		wr.Flags |= verbs.SendInline
 	}
 	g.sges = append(g.sges, verbs.SGE{Addr: q.base + uint64(off), Length: responseSize, LKey: q.key})
