@@ -261,7 +261,7 @@ func (q *queue) fault(f pdu.Fault, offending []byte) {
 func (q *queue) close(why error, linger int64) {
 	q.state, q.why = queueClosing, why
 	q.closeBy = q.now() + linger
-	q.handshakeBy, q.partialBy, q.stalledBy = 0, 0, 0
+	q.handshakeBy, q.partialBy, q.stalledBy, q.grantBy = 0, 0, 0, 0
 	q.g.startTick()
 	q.cur, q.left, q.carry, q.stalled = nil, 0, q.carry[:0], false
 	q.unwait()

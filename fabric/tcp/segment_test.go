@@ -137,7 +137,7 @@ func FuzzStream(f *testing.F) {
 		for i := 1; i+2 < len(b) && i < 24; i += 3 {
 			damage(stream, int(b[i])<<8|int(b[i+1]), b[i+2])
 		}
-		compare(t, h, stream, seed)
+		compare(t, h, h.open, stream, seed)
 	})
 }
 
@@ -151,13 +151,13 @@ func damage(stream []byte, at int, by byte) {
 	stream[at] ^= by
 }
 
-// compare runs a stream against the target twice, cut differently.
-func compare(t *testing.T, h *hand, stream []byte, seed uint64) {
+// compare runs a stream against the target twice, cut differently, after begin has opened a connection.
+func compare(t *testing.T, h *hand, begin func(), stream []byte, seed uint64) {
 	const disk = 64 << 10 // what conversations write to
 	run := func(piece func() int) string {
 		fillPattern(h.d.data.Bytes()[:disk])
 		executed, written := h.d.executed.Load(), h.d.writes.Load()
-		h.open()
+		begin()
 		var said []byte
 		for b := stream; len(b) > 0; {
 			n := min(piece(), len(b))
@@ -218,6 +218,133 @@ func TestRandomStreams(t *testing.T) {
 		for range rnd.IntN(3) {
 			damage(stream, rnd.IntN(1<<16), byte(1<<rnd.IntN(8)))
 		}
-		compare(t, h, stream, rnd.Uint64())
+		compare(t, h, h.open, stream, rnd.Uint64())
+	}
+}
+
+// grants connects and has three writes of 16 KiB asked for; tags are their transfer tags.
+func (h *hand) grants(p pdu.Params) (c *client, tags [3]uint16) {
+	c = h.connect(p, 8)
+	for i := range tags {
+		sqe := rw(nvme.NVMWrite, uint16(i), i*16384, 16384, false)
+		h.send(c.capsule(&sqe, nil))
+		tags[i] = (*pdu.R2T)(h.recv()).TTAG()
+	}
+	return c, tags
+}
+
+// answersTo builds the H2CData for grants: the writes are served in turns, in pieces of the given sizes.
+func answersTo(c *client, tags [3]uint16, sizes []byte) (stream []byte) {
+	var at [3]int
+	for i := 0; at != [3]int{16384, 16384, 16384}; i++ {
+		w := i % 3
+		n := 5000
+		if i < len(sizes) {
+			n = 1 + int(sizes[i])*int(sizes[i])
+		}
+		if n = min(n, 16384-at[w]); n == 0 {
+			continue
+		}
+		flags := pdu.Flags(0)
+		if at[w]+n == 16384 {
+			flags = pdu.LastPDU
+		}
+		stream = append(stream, c.h2cData(flags, uint16(w), tags[w], at[w], random(w, 16384)[at[w]:at[w]+n])...)
+		at[w] += n
+	}
+	return stream
+}
+
+// FuzzData is FuzzStream for the data of three R2Ts.
+func FuzzData(f *testing.F) {
+	f.Add([]byte{0}, []byte{}, uint64(1))
+	f.Add([]byte{3}, []byte{0, 1, 2, 60, 70, 0, 0, 128}, uint64(2))
+	f.Add([]byte{1, 0, 20, 1}, []byte{1, 2, 3}, uint64(3))
+	h := newHand(f, options{})
+	defer h.close()
+	f.Fuzz(func(t *testing.T, b, sizes []byte, seed uint64) {
+		if len(b) == 0 || len(sizes) > 500 {
+			return
+		}
+		data(t, h, b, sizes, seed)
+	})
+}
+
+func data(t *testing.T, h *hand, b, sizes []byte, seed uint64) {
+	defer func(old testing.TB) { h.tb = old }(h.tb)
+	h.tb = t
+	p := pdu.Params{HeaderDigest: b[0]&1 != 0, DataDigest: b[0]&2 != 0}
+	c, tags := h.grants(p)
+	h.hangUp()
+	stream := answersTo(c, tags, sizes)
+	for i := 1; i+2 < len(b) && i < 24; i += 3 {
+		stream[(int(b[i])<<8|int(b[i+1]))%len(stream)] ^= b[i+2]
+	}
+	compare(t, h, func() { h.grants(p) }, stream, seed)
+}
+
+// Damaged data, a little of what FuzzData tries.
+func TestRandomData(t *testing.T) {
+	h := newHand(t, options{})
+	defer h.close()
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for i := range 200 {
+		b := []byte{byte(i)}
+		for range rnd.IntN(3) {
+			b = append(b, byte(rnd.Uint32()), byte(rnd.Uint32()), 1<<rnd.IntN(8))
+		}
+		data(t, h, b, random(i, rnd.IntN(60)), rnd.Uint64())
+	}
+}
+
+// The stream ends at every byte of a H2CData and of a TermReq.
+func TestTruncatedData(t *testing.T) {
+	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
+		h := newHand(t, options{})
+		c, tags := h.grants(p)
+		h.hangUp()
+		for _, b := range [][]byte{
+			c.h2cData(0, 0, tags[0], 0, random(0, 700)),
+			pdu.AppendTermReq(nil, pdu.TypeH2CTermReq, sequence, random(0, 128)),
+		} {
+			for n := range b {
+				h.grants(p)
+				h.send(b[:n])
+				h.hangUp()
+				if free := h.arena.Available(); free != len(h.arena.Region().Bytes()) {
+					t.Fatalf("%d of %d bytes: %d bytes of the arena are free", n, len(b), free)
+				}
+			}
+		}
+		if h.d.writes.Load() != 0 {
+			t.Error("an incomplete write was executed")
+		}
+		h.close()
+	}
+}
+
+// A write in 16384 PDUs of one byte, in one segment and in segments of one byte.
+func TestBytewiseData(t *testing.T) {
+	for _, piece := range []int{1 << 20, 1} {
+		h := newHand(t, options{})
+		c, tags := h.grants(pdu.Params{})
+		var stream []byte
+		want := random(7, 16384)
+		for i := range want {
+			stream = append(stream, c.h2cData(0, 0, tags[0], i, want[i:i+1])...)
+		}
+		if piece == 1 {
+			stream = stream[:50*25] // enough
+		}
+		for b := stream; len(b) > 0; b = b[min(piece, len(b)):] {
+			h.send(b[:min(piece, len(b))])
+		}
+		if piece > 1 && (h.d.writes.Load() != 1 || !bytes.Equal(h.d.data.Bytes()[:16384], want)) {
+			t.Error("the data is not what was sent")
+		}
+		if got := h.queue().reqs[tags[0]&(1<<ttagBits-1)].recvd; piece == 1 && got != 50 {
+			t.Errorf("%d bytes received", got)
+		}
+		h.close()
 	}
 }
