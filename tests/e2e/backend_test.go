@@ -21,10 +21,8 @@ func gated(t *testing.T, fn func(t *testing.T, r *rig, w way, g *gate)) {
 		}
 		t.Run(w.name, func(t *testing.T) {
 			o := w.options
-			g := new(gate)
-			// The rig takes its own devices after this one, so that it is closed last.
-			g.Device = (&rig{t: t}).ram(8<<20, 512)
-			o.devices = []backend.Device{g, (&rig{t: t}).ram(8<<20, 512)}
+			g := &gate{Device: ramDevice(t)}
+			o.devices = []backend.Device{g, ramDevice(t)}
 			fn(t, newRig(t, o), w, g)
 		})
 	}
@@ -234,11 +232,6 @@ func TestFile(t *testing.T) {
 						if err != nil {
 							t.Fatal(err)
 						}
-						t.Cleanup(func() {
-							if err := d.Close(); err != nil {
-								t.Error(err)
-							}
-						})
 						o := w.options
 						o.devices = []backend.Device{d}
 						r := newRig(t, o)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -43,8 +44,7 @@ type options struct {
 	tcp       tcp.Config
 	rdma      rdma.Config
 	queueSize int
-	devices   []backend.Device // instead of the RAM namespaces
-	plain     bool             // expect nothing about the log
+	devices   []backend.Device // instead of the RAM namespaces; the rig closes them
 }
 
 // rig is a running target.
@@ -57,6 +57,8 @@ type rig struct {
 	addrs      map[nvme.TransportType]netip.AddrPort
 	log        *logBuffer
 	next       atomic.Uint32
+	stopOnce   sync.Once
+	devices    []backend.Device // to be closed last
 }
 
 // worker is a reactor with what lives on it, as internal/app makes it.
@@ -137,20 +139,19 @@ func (r *rig) subsystem(o options) target.SubsystemConfig {
 		o.devices = []backend.Device{r.ram(64<<20, 512), r.ram(64<<20, 4096)}
 	}
 	for i, d := range o.devices {
+		if !slices.Contains(r.devices, d) {
+			r.devices = append(r.devices, d)
+		}
 		c.Namespaces = append(c.Namespaces, target.NamespaceConfig{NSID: uint32(i + 1), Device: d})
 	}
 	return c
 }
 
-// ram is a RAM device that is closed after the rig.
+// ram is a RAM device that is closed with the rig.
 func (r *rig) ram(size int64, blockSize int) backend.Device {
 	d, err := ram.Open(ram.Config{Size: size, BlockSize: blockSize})
 	r.must(err)
-	r.t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			r.t.Error(err)
-		}
-	})
+	r.devices = append(r.devices, d)
 	return d
 }
 
@@ -192,8 +193,24 @@ func (r *rig) listen(tt nvme.TransportType, id uint16, at netip.AddrPort) {
 	}
 }
 
-// close stops everything in the order of internal/app and looks for what is left.
+// close stops the target, if the test has not, and looks for what is left. The hosts have closed before.
 func (r *rig) close() {
+	r.stop()
+	r.fab.Close()
+	for _, machine := range []string{"target", "host"} {
+		if live := r.fab.Live(machine); live != (verbstest.Counts{}) {
+			r.t.Errorf("RDMA objects of the %s left: %+v", machine, live)
+		}
+	}
+	if r.t.Failed() {
+		r.t.Logf("log of the target:\n%s", r.log)
+	}
+}
+
+// stop ends the target in the order of internal/app.
+func (r *rig) stop() { r.stopOnce.Do(r.stopNow) }
+
+func (r *rig) stopNow() {
 	var gone []chan struct{}
 	for _, w := range r.workers {
 		done := make(chan struct{})
@@ -236,17 +253,11 @@ func (r *rig) close() {
 	for _, t := range r.transports {
 		errs = append(errs, t.Close())
 	}
-	r.fab.Close()
-	for _, machine := range []string{"target", "host"} {
-		if live := r.fab.Live(machine); live != (verbstest.Counts{}) {
-			r.t.Errorf("RDMA objects of the %s left: %+v", machine, live)
-		}
+	for _, d := range r.devices {
+		errs = append(errs, d.Close())
 	}
 	if err := errors.Join(errs...); err != nil {
 		r.t.Error(err)
-	}
-	if r.t.Failed() {
-		r.t.Logf("log of the target:\n%s", r.log)
 	}
 }
 
@@ -357,6 +368,16 @@ func (r *rig) buffer(c *host.Controller, n int) []byte {
 	b, err := c.Map(n)
 	r.must(err)
 	return b
+}
+
+// ramDevice is a RAM device for options.devices.
+func ramDevice(t *testing.T) backend.Device {
+	t.Helper()
+	d, err := ram.Open(ram.Config{Size: 8 << 20, BlockSize: 512})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 // wantStatus checks the outcome of a command.

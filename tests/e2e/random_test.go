@@ -1,0 +1,145 @@
+package e2e
+
+import (
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// TestRandomCommands changes some bytes of valid commands. Whatever comes of it, the target must go on, another host must not notice,
+// and what is sent to this one must keep the rules (nvme/host checks them). The seed is fixed: a failure repeats.
+func TestRandomCommands(t *testing.T) {
+	const rounds = 1500
+	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
+		p := newPrey(r, w)
+		rng := rand.New(rand.NewPCG(2026, 11))
+		for i := range rounds {
+			admin := rng.IntN(2) == 0
+			var op *host.Op
+			if admin {
+				op = randomAdmin(rng, p)
+			} else {
+				op = randomIO(rng, p)
+			}
+			mutate(rng, op)
+			if op.SQE.NSID() == 2 { // what the other host has there
+				op.SQE.SetNSID(1)
+			}
+			if admin && op.SQE.Opcode() == nvme.AdminAsyncEventReq {
+				continue // completes when it likes
+			}
+			was := op.SQE
+			var err error
+			if admin {
+				_, err = p.c.Admin(testContext(t), op)
+			} else {
+				_, err = p.q.Do(testContext(t), op)
+			}
+			// Data of another length than this host has is its own fault: it described that.
+			var v *host.Violation
+			if err != nil && !errors.Is(err, host.ErrClosed) && (!errors.As(err, &v) || described(&was) == uint32(len(op.Data))) {
+				t.Fatalf("command %d, admin %t, % x: %v", i, admin, was, err)
+			}
+			if i%50 == 0 {
+				p.unharmed(t)
+			}
+			p.revive()
+		}
+		p.unharmed(t)
+	})
+}
+
+// revive reconnects if the last command was fatal. The old connection's resources go at once, for there are many.
+func (p *prey) revive() {
+	if p.q.Err() == nil && p.c.Err() == nil {
+		if _, err := p.q.Poll(nil); err == nil {
+			return
+		}
+	}
+	_ = p.q.Close()
+	p.c.Close()
+	p.reconnect()
+}
+
+func described(s *nvme.SQE) uint32 {
+	if d := s.SGL1(); d.Type() != nvme.SGLKeyedDataBlock {
+		return d.Length()
+	}
+	return s.SGL1().KeyedLength()
+}
+
+func randomIO(rng *rand.Rand, p *prey) *host.Op {
+	op := new(host.Op)
+	blocks := uint32(1) << rng.IntN(8)
+	data := p.buf[:blocks*512]
+	switch slba := rng.Uint64N(1000); rng.IntN(5) {
+	case 0:
+		op.Read(1, slba, blocks, data)
+	case 1:
+		op.Write(1, slba, blocks, data, 0)
+	case 2:
+		op.WriteZeroes(1, slba, blocks, 0)
+	case 3:
+		op.Flush(1)
+	case 4:
+		b := p.buf[:nvme.DSMRangeSize*(1+rng.IntN(4))]
+		for i := range b {
+			b[i] = byte(rng.Uint32())
+		}
+		op.Discard(1, b)
+	}
+	return op
+}
+
+func randomAdmin(rng *rand.Rand, p *prey) *host.Op {
+	op := new(host.Op)
+	s := &op.SQE
+	switch rng.IntN(6) {
+	case 0:
+		s.SetOpcode(nvme.AdminIdentify)
+		s.SetNSID(1)
+		s.Identify().Set(nvme.CNS(rng.IntN(9)), 0, 0)
+		op.Data = make([]byte, 4096)
+	case 1:
+		n := 4 << rng.IntN(11)
+		s.SetOpcode(nvme.AdminGetLogPage)
+		s.SetNSID(nvme.NSIDAll)
+		lids := []nvme.LID{0, 1, 2, 3, 4, 5, nvme.LogANA, nvme.LogDiscovery}
+		s.GetLog().Set(lids[rng.IntN(len(lids))], uint64(n), 0, 0, false)
+		op.Data = make([]byte, n)
+	case 2:
+		s.SetOpcode(nvme.AdminGetFeatures)
+		s.SetCDW(10, uint32(rng.IntN(0x20)))
+	case 3:
+		s.SetOpcode(nvme.AdminSetFeatures)
+		s.Features().Set(nvme.FID(rng.IntN(0x20)), rng.Uint32())
+	case 4:
+		s.Property().Set(nvme.FabricsPropertyGet, nvme.PropertyOffset(rng.IntN(30)*4), 0)
+	case 5:
+		s.SetOpcode(nvme.AdminAbort)
+		s.Abort().Set(uint16(rng.IntN(3)), uint16(rng.Uint32()))
+	}
+	return op
+}
+
+// mutate changes up to four bytes of a command, and now and then its descriptor too, which it leaves to the host otherwise.
+func mutate(rng *rand.Rand, op *host.Op) {
+	for range rng.IntN(5) {
+		at := rng.IntN(nvme.SQESize)
+		if at >= 24 && at < 40 || at == 2 || at == 3 {
+			continue // the host writes them
+		}
+		op.SQE[at] = byte(rng.Uint32())
+	}
+	if rng.IntN(4) > 0 {
+		return
+	}
+	op.Raw = true
+	op.SQE.SetFlags(1 << 6)
+	for range 1 + rng.IntN(3) {
+		op.SQE[24+rng.IntN(16)] = byte(rng.Uint32())
+	}
+}
