@@ -136,7 +136,9 @@ func testConnect(t *testing.T, s *Setup) {
 	}
 }
 
-func zoneless(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().WithZone(""), a.Port()) }
+func zoneless(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().WithZone(""), a.Port())
+}
 
 // checkPrivate compares private data with what was sent: RoCE pads it with zeroes, iWARP does not.
 func checkPrivate(t *testing.T, what string, got, want []byte, size int, iwarp bool) {

@@ -1,0 +1,74 @@
+//go:build cgo
+
+package ibv
+
+import (
+	"net/netip"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+)
+
+// TestRemoval takes the device named by NVMF_TEST_REMOVE away while a listener is on it. It is for a lab that can lose a device.
+func TestRemoval(t *testing.T) {
+	name := os.Getenv("NVMF_TEST_REMOVE")
+	if name == "" {
+		t.Skip("needs NVMF_TEST_REMOVE, the name of a soft RDMA device to remove")
+	}
+	addr := addresses(t)[0]
+	p := New()
+	c, err := p.NewCM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := c.Listen(netip.AddrPortFrom(addr, 0), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := c.Listen(netip.AddrPortFrom(netip.IPv6Unspecified(), 0), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := make(chan verbs.Event)
+	go func() {
+		for {
+			ev, err := c.Next()
+			if err != nil {
+				close(events)
+				return
+			}
+			events <- ev
+		}
+	}()
+	removed := make(chan error, 1)
+	go func() { removed <- exec.Command("rdma", "link", "delete", name).Run() }()
+	select {
+	case ev := <-events:
+		if ev.Type != verbs.EventDeviceRemoval || ev.ID != l {
+			t.Fatalf("event %v of %v, want DEVICE_REMOVAL of the listener", ev.Type, ev.ID)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("no event")
+	}
+	if err := l.Destroy(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-removed:
+		if err != nil {
+			t.Errorf("rdma link delete %s: %v", name, err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("the removal waits for this process")
+	}
+	if err := w.Destroy(); err != nil {
+		t.Error(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	<-events
+}
