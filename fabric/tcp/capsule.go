@@ -164,7 +164,7 @@ func (q *queue) prepared(r *request) {
 // placeInCapsule executes a command that is prepared and whose in-capsule data has arrived, in memory of ours: unless Prepare
 // attached memory of its own that becomes the request's.
 func (q *queue) placeInCapsule(r *request) {
-	if r.Status.OK() && r.Dir == fabric.HostToController {
+	if r.Status.OK() && r.Dir == fabric.HostToController && !r.damaged {
 		if r.Lent || len(r.Segs) > 0 {
 			copySegments(r.Segs, r.own)
 		} else {

@@ -13,8 +13,9 @@ import (
 // Everything but the atomics belongs to the reactor.
 type disk struct {
 	data   *mem.Region
-	lend   bool // reads lend the namespace's memory, in odd pieces
-	whole  bool // ... in one piece
+	lend   bool // reads lend the namespace's memory, in pieces
+	piece  int  // bytes of these
+	writes bool // lend for writes too
 	hold   bool // commands with NSID 7 wait for release
 	refuse error
 
@@ -26,7 +27,7 @@ type disk struct {
 	released  atomic.Int64
 	abandoned atomic.Int64
 	executed  atomic.Int64
-	writes    atomic.Int64
+	written   atomic.Int64
 }
 
 const (
@@ -60,7 +61,7 @@ func newDisk(lend bool) *disk {
 		panic(err)
 	}
 	fillPattern(r.Bytes())
-	return &disk{data: r, lend: lend, sessions: make(map[*session]struct{})}
+	return &disk{data: r, lend: lend, piece: 1536, sessions: make(map[*session]struct{})}
 }
 
 // pattern is the initial content of the disk.
@@ -151,18 +152,14 @@ func (d *disk) judge(s *session, r *fabric.Request) nvme.Status {
 		return nvme.DataSGLLengthInvalid | nvme.DNR
 	}
 	r.Length = n
+	r.Dir = fabric.ControllerToHost
 	if op == nvme.NVMWrite {
 		r.Dir = fabric.HostToController
-		return nvme.Success
 	}
-	r.Dir = fabric.ControllerToHost
-	if d.lend {
+	if op == nvme.NVMWrite && d.writes || op == nvme.NVMRead && d.lend {
 		b := d.data.Bytes()[off : off+uint64(n)]
 		for len(b) > 0 {
-			m := len(b)
-			if !d.whole {
-				m = min(m, 1536)
-			}
+			m := min(len(b), d.piece)
 			r.Segs = append(r.Segs, mem.Segment{B: b[:m], Region: d.data.ID()})
 			b = b[m:]
 		}
@@ -211,9 +208,12 @@ func (d *disk) finish(r *fabric.Request) {
 		s.noFlow = c.CATTR()&nvme.CATTRNoFlowControl != 0
 		result = 1
 	case op == nvme.NVMWrite:
-		d.writes.Add(1)
+		d.written.Add(1)
 		off := r.SQE.SLBA() * blockSize
 		for _, sg := range r.Segs {
+			if r.Lent {
+				break // it is there already
+			}
 			off += uint64(copy(d.data.Bytes()[off:], sg.B))
 		}
 	case op == nvme.NVMRead && !r.Lent:

@@ -215,7 +215,7 @@ func TestDataDigestWrong(t *testing.T) {
 	if got := c.readBlocks(4, 0, 8192); !bytes.Equal(got, old) {
 		t.Error("data with a wrong digest was written")
 	}
-	if n := tg.d.writes.Load(); n != 0 {
+	if n := tg.d.written.Load(); n != 0 {
 		t.Errorf("%d writes executed", n)
 	}
 	sqe = rw(nvme.NVMWrite, 5, 0, 512, true)
@@ -274,7 +274,7 @@ func TestHostileH2CData(t *testing.T) {
 		})
 	}
 	eventually(t, "all connections gone", func() bool { return tg.t.Connections() == 0 })
-	if w := tg.d.writes.Load(); w != 0 {
+	if w := tg.d.written.Load(); w != 0 {
 		t.Errorf("%d writes executed", w)
 	}
 	if free := tg.free(); free != 16<<20 {

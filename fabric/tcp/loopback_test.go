@@ -155,7 +155,7 @@ func transportServer(b *testing.B, l load) (string, func() (int64, int64), func(
 		b.Fatal(err)
 	}
 	d := newDisk(true)
-	d.whole = true
+	d.piece = diskSize
 	t := New(Config{Log: quiet, MaxDepth: 256})
 	g, err := t.NewGroup(fabric.GroupConfig{Loop: r, Handler: d, Arena: arena})
 	if err != nil {

@@ -156,7 +156,7 @@ func compare(t *testing.T, h *hand, begin func(), stream []byte, seed uint64) {
 	const disk = 64 << 10 // what conversations write to
 	run := func(piece func() int) string {
 		fillPattern(h.d.data.Bytes()[:disk])
-		executed, written := h.d.executed.Load(), h.d.writes.Load()
+		executed, written := h.d.executed.Load(), h.d.written.Load()
 		begin()
 		var said []byte
 		for b := stream; len(b) > 0; {
@@ -173,7 +173,7 @@ func compare(t *testing.T, h *hand, begin func(), stream []byte, seed uint64) {
 			t.Errorf("%d bytes of the arena are free", free)
 		}
 		return fmt.Sprintf("%d executed, %d written, disk %x, said %d bytes %x", h.d.executed.Load()-executed,
-			h.d.writes.Load()-written, sha256.Sum256(h.d.data.Bytes()[:disk]), len(said), sha256.Sum256(sorted(t, said)))
+			h.d.written.Load()-written, sha256.Sum256(h.d.data.Bytes()[:disk]), len(said), sha256.Sum256(sorted(t, said)))
 	}
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	whole := run(func() int { return len(stream) })
@@ -316,7 +316,7 @@ func TestTruncatedData(t *testing.T) {
 				}
 			}
 		}
-		if h.d.writes.Load() != 0 {
+		if h.d.written.Load() != 0 {
 			t.Error("an incomplete write was executed")
 		}
 		h.close()
@@ -339,7 +339,7 @@ func TestBytewiseData(t *testing.T) {
 		for b := stream; len(b) > 0; b = b[min(piece, len(b)):] {
 			h.send(b[:min(piece, len(b))])
 		}
-		if piece > 1 && (h.d.writes.Load() != 1 || !bytes.Equal(h.d.data.Bytes()[:16384], want)) {
+		if piece > 1 && (h.d.written.Load() != 1 || !bytes.Equal(h.d.data.Bytes()[:16384], want)) {
 			t.Error("the data is not what was sent")
 		}
 		if got := h.queue().reqs[tags[0]&(1<<ttagBits-1)].recvd; piece == 1 && got != 50 {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -38,8 +40,16 @@ var moments = map[string]func(h *hand, c *client){
 		}
 	},
 	"responses blocked": func(h *hand, c *client) {
+		h.narrow()
 		for i := range 3 {
 			sqe := rw(nvme.NVMRead, uint16(i), 0, 1<<20, false)
+			h.send(c.capsule(&sqe, nil))
+		}
+	},
+	"R2T blocked": func(h *hand, c *client) {
+		h.narrow()
+		for i := range 4 {
+			sqe := rw([]nvme.Opcode{nvme.NVMRead, nvme.NVMWrite}[i/3], uint16(i), 0, 1<<20, false)
 			h.send(c.capsule(&sqe, nil))
 		}
 	},
@@ -70,6 +80,13 @@ var ends = map[string]func(h *hand, c *client){
 		h.turn()
 	},
 	"unwatched death": func(h *hand, _ *client) { h.queue().kill(errors.New("test")); h.turn() },
+}
+
+// narrow makes the socket take less than a response of a megabyte.
+func (h *hand) narrow() {
+	if err := unix.SetsockoptInt(h.queue().fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 64<<10); err != nil {
+		h.tb.Fatal(err)
+	}
 }
 
 func (h *hand) queue() *queue { return h.g.queues[0] }
@@ -131,6 +148,32 @@ func TestDisconnectSendsWhatIsQueued(t *testing.T) {
 	h.close()
 }
 
+// A command whose R2T leaves when the queue has already ended is given up, once.
+func TestDisconnectBeforeR2T(t *testing.T) {
+	h := newHand(t, options{lend: true})
+	c := h.connect(pdu.Params{}, 8)
+	moments["R2T blocked"](h, c)
+	h.queue().Disconnect(errors.New("test"))
+	h.turn()
+	if h.d.abandoned.Load() != 0 || h.d.closed.Load() != 0 {
+		t.Fatal("the socket took more than it should")
+	}
+	total := 0
+	for h.d.closed.Load() == 0 {
+		total += len(h.recv())
+		h.queue().event(unix.EPOLLOUT)
+		h.turn()
+	}
+	total += len(h.recv())
+	if want := 3*(pdu.DataSize+1<<20+pdu.CapsuleRespSize) + pdu.R2TSize; total != want {
+		t.Errorf("%d bytes arrived, want %d", total, want)
+	}
+	if h.d.abandoned.Load() != 1 {
+		t.Errorf("%d commands abandoned", h.d.abandoned.Load())
+	}
+	h.close()
+}
+
 // Nothing follows a C2HTermReq, and what follows the fault is not parsed.
 func TestNothingAfterTermReq(t *testing.T) {
 	h := newHand(t, options{hold: true})
@@ -180,7 +223,7 @@ func TestMemoryPressure(t *testing.T) {
 	}
 	sqe := rw(nvme.NVMWrite, 9, 2<<20, 16384, true)
 	h.send(c.capsule(&sqe, random(9, 16384)))
-	if h.d.writes.Load() != 1 {
+	if h.d.written.Load() != 1 {
 		t.Error("in-capsule data had to wait")
 	}
 	for i := 0; i < 8; i++ {
@@ -192,8 +235,8 @@ func TestMemoryPressure(t *testing.T) {
 		}
 		collect()
 	}
-	if h.d.writes.Load() != 9 {
-		t.Errorf("%d writes", h.d.writes.Load())
+	if h.d.written.Load() != 9 {
+		t.Errorf("%d writes", h.d.written.Load())
 	}
 	h.close()
 }
@@ -209,7 +252,7 @@ func TestStall(t *testing.T) {
 		all = append(all, c.capsule(&sqe, random(i, 8192))...)
 	}
 	h.send(all)
-	if h.d.writes.Load() != 0 || !h.queue().stalled {
+	if h.d.written.Load() != 0 || !h.queue().stalled {
 		t.Fatal("the queue is not stalled")
 	}
 	if !h.g.Arm() {
@@ -217,7 +260,7 @@ func TestStall(t *testing.T) {
 	}
 	h.giveBack()
 	h.turn()
-	if n := h.d.writes.Load(); n != 8 {
+	if n := h.d.written.Load(); n != 8 {
 		t.Errorf("%d writes", n)
 	}
 	h.close()

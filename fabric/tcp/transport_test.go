@@ -19,10 +19,16 @@ func variants(t *testing.T, fn func(t *testing.T, p pdu.Params)) {
 	}
 }
 
+// Memory of the transport, and memory lent by the handler, also in more pieces than one system call takes.
 func TestReadWrite(t *testing.T) {
-	for _, lend := range []bool{false, true} {
-		t.Run(fmt.Sprint("lend=", lend), func(t *testing.T) {
-			tg := serve(t, options{lend: lend})
+	for _, piece := range []int{0, diskSize, 1536, 512} {
+		t.Run(fmt.Sprint("lent pieces of ", piece), func(t *testing.T) {
+			tg := serve(t, options{})
+			tg.do(func() {
+				if piece > 0 {
+					tg.d.lend, tg.d.writes, tg.d.piece = true, true, piece
+				}
+			})
 			variants(t, func(t *testing.T, p pdu.Params) {
 				for _, cattr := range []nvme.CATTR{0, nvme.CATTRNoFlowControl} {
 					readWrite(t, tg.connect(t, p, 8, cattr))
