@@ -104,6 +104,7 @@ func TestDeadQueueWithBusyDevice(t *testing.T) {
 // TestHungDevice checks that a device which does nothing stops nothing else.
 func TestHungDevice(t *testing.T) {
 	gated(t, func(t *testing.T, r *rig, w way, g *gate) {
+		t.Parallel() // it mostly waits
 		c := r.connect(w, func(o *host.Options) { o.KATO = time.Second })
 		q, q2 := r.open(c, 1, 17), r.open(c, 2, 17)
 		buf := r.buffer(c, q.Depth()*4096+4096)

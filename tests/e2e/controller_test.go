@@ -289,6 +289,7 @@ func TestAbort(t *testing.T) {
 
 func TestKeepAliveExpiry(t *testing.T) {
 	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
+		t.Parallel() // it mostly waits
 		c := r.connect(w, func(o *host.Options) { o.KATO, o.NoKeepAlive = time.Millisecond, true })
 		q := r.open(c, 1, 32)
 		alive := r.connect(w, func(o *host.Options) { o.KATO = 500 * time.Millisecond })

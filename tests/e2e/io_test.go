@@ -82,7 +82,7 @@ func TestOtherCommands(t *testing.T) {
 
 // TestManyQueues verifies data on many queues at once: each goroutine has a queue and a part of the namespace of its own.
 func TestManyQueues(t *testing.T) {
-	const queues, rounds = 8, 30
+	const queues, rounds = 8, 8
 	eachWay(t, func(o *options) { o.reactors = 2; o.queueSize = 64 }, func(t *testing.T, r *rig, w way) {
 		c := r.connect(w)
 		if n, err := c.SetQueueCount(testContext(t), queues); n != queues || err != nil {

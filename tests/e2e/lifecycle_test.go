@@ -57,6 +57,7 @@ func TestNoTornBlock(t *testing.T) {
 // TestSubmissionQueueWraps sends more commands than a 16-bit counter has values, through queues of different sizes.
 func TestSubmissionQueueWraps(t *testing.T) {
 	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
+		t.Parallel()
 		c := r.connect(w)
 		for size, n := range map[int]int{2: 500, 3: 500, 64: 70000, 128: 1000} {
 			q := r.open(c, 1, size)
