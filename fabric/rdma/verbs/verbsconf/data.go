@@ -167,6 +167,18 @@ func testLateReceive(t *testing.T, s *Setup) {
 	p.p.postRecv(p.p.recvWR(2, 0, 8))
 	p.a.success(1, verbs.WCSend)
 	p.p.success(2, verbs.WCRecv)
+
+	// A finite count, which each side sets for its peer.
+	for _, z := range [][2]sizes{{{rnrOnce: true}, {}}, {{}, {rnrOnce: true}}} {
+		p := connect(t, s, z[0], z[1])
+		from, to := p.a, p.p
+		if z[1].rnrOnce {
+			from, to = p.p, p.a
+		}
+		from.postSend(verbs.SendWR{WRID: 3, Opcode: verbs.WRSend, NumSGE: 1}, from.sge(0, 8))
+		from.failure(3, verbs.WCRNRRetryExcErr)
+		to.idle("a SEND that failed")
+	}
 }
 
 func testSRQ(t *testing.T, s *Setup) {

@@ -103,6 +103,7 @@ func (x *side) route(dst netip.AddrPort) verbs.ID {
 type sizes struct {
 	send, recv, cq int
 	inline         int
+	rnrOnce        bool // the peer of this side tries a SEND without a receive once more, not for ever
 	srq            verbs.SRQ
 	pd             verbs.PD // of the shared receive queue
 	ch             verbs.CompChannel
@@ -197,7 +198,14 @@ func connectTo(t *testing.T, sp, sa *side, l verbs.ID, zp, za sizes) *pair {
 	t.Helper()
 	id := sa.route(netip.AddrPortFrom(sp.s.AddrA, l.Local().Port()))
 	x := &pair{a: sa.endpoint(id, za)}
-	sa.must(id.Connect(params("request")), "Connect")
+	request, reply := params("request"), params("reply")
+	if za.rnrOnce {
+		request.RNRRetryCount = 1
+	}
+	if zp.rnrOnce {
+		reply.RNRRetryCount = 1
+	}
+	sa.must(id.Connect(request), "Connect")
 	req := sp.event(verbs.EventConnectRequest)
 	x.p = sp.endpoint(req.ID, zp)
 	if zp.srq != nil {
@@ -207,7 +215,7 @@ func connectTo(t *testing.T, sp, sa *side, l verbs.ID, zp, za sizes) *pair {
 	} else {
 		x.p.postRecv(x.p.recvWR(helloID, 0, 64))
 	}
-	sp.must(req.ID.Accept(params("reply")), "Accept")
+	sp.must(req.ID.Accept(reply), "Accept")
 	sa.event(verbs.EventEstablished)
 	sp.event(verbs.EventEstablished)
 	x.a.postSend(verbs.SendWR{WRID: helloID, Opcode: verbs.WRSend, Flags: verbs.SendSignaled, NumSGE: 1}, x.a.sge(0, 1))
