@@ -6,7 +6,7 @@ import "encoding/binary"
 const ConnectDataSize = 1024
 
 // CNTLIDDynamic asks for a controller of the dynamic model; CNTLIDStatic for any static one. CNTLIDMax is the largest identifier a
-// controller may have (Base section 6.3 and 3.1.3).
+// controller may have (Base sections 3.1.2 and 6.3).
 const (
 	CNTLIDDynamic uint16 = 0xFFFF
 	CNTLIDStatic  uint16 = 0xFFFE

@@ -5,7 +5,7 @@ import "encoding/binary"
 // CQESize is the size of a completion queue entry in bytes (Base section 4.2).
 const CQESize = 16
 
-// CQE is a completion queue entry (Base figure 97). The phase tag is 0 over fabrics.
+// CQE is a completion queue entry (Base section 4.2). The phase tag is 0 over fabrics.
 type CQE [CQESize]byte
 
 // Fill sets the whole entry: DW0 and DW1 (result), SQ head pointer, CID and status. SQID is reserved over fabrics.

@@ -2,6 +2,6 @@
 // identify data, features, log pages, Fabrics commands, discovery entries and NQN rules.
 //
 // It imports the standard library only. Fixed records are named arrays with accessor methods, converted once after a length
-// check. All integers are little-endian (Base Specification 2.1, section 1.4.1). "Base" in comments means the NVM Express Base
+// check. All integers are little-endian (Base Specification 2.1, section 1.4.3). "Base" in comments means the NVM Express Base
 // Specification 2.1, "NVM" the NVM Command Set Specification 1.1, "TCP" and "RDMA" the transport specifications 1.1.
 package nvme

@@ -32,10 +32,10 @@ const (
 	FeatureArbitration          FID = 0x01
 	FeaturePowerManagement      FID = 0x02
 	FeatureTemperatureThreshold FID = 0x04
-	FeatureErrorRecovery        FID = 0x05 // NVM section 4.1.3.2
+	FeatureErrorRecovery        FID = 0x05 // NVM section 4.1.3
 	FeatureVolatileWriteCache   FID = 0x06
 	FeatureNumberOfQueues       FID = 0x07
-	FeatureWriteAtomicity       FID = 0x0A // NVM section 4.1.3.3
+	FeatureWriteAtomicity       FID = 0x0A // NVM section 4.1.3
 	FeatureAsyncEventConfig     FID = 0x0B
 	FeatureTimestamp            FID = 0x0E
 	FeatureKeepAliveTimer       FID = 0x0F

@@ -130,7 +130,7 @@ type NSTAT uint8
 // NSTATReady (NRDY) says that the namespace is ready. Linux hides a namespace without it.
 const NSTATReady NSTAT = 1 << 0
 
-// IdentifyNamespaceNVM is the NVM command set specific Identify Namespace data structure, CNS 05h with CSI 00h (NVM section 4.1.5.3).
+// IdentifyNamespaceNVM is the NVM command set specific Identify Namespace data structure, CNS 05h with CSI 00h (NVM section 4.1.5).
 type IdentifyNamespaceNVM struct {
 	LBSTM uint64
 	PIC   uint8
@@ -149,7 +149,7 @@ func ParseIdentifyNamespaceNVM(b []byte) (*IdentifyNamespaceNVM, error) {
 }
 
 // IdentifyControllerNVM is the NVM command set specific Identify Controller data structure, CNS 06h with CSI 00h (NVM section
-// 4.1.5.4). Sizes are powers of two in units of CAP.MPSMIN; 0 is no limit.
+// 4.1.5). Sizes are powers of two in units of CAP.MPSMIN; 0 is no limit.
 type IdentifyControllerNVM struct {
 	VSL   uint8  // Verify
 	WZSL  uint8  // Write Zeroes

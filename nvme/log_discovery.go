@@ -106,7 +106,7 @@ const (
 	EFLAGSNoCDC      EFLAGS = 1 << 2 // NCC: not registered with a central discovery controller
 )
 
-// RDMAProvider is RDMA_PRTYPE (RDMA section 3.4, TSAS).
+// RDMAProvider is RDMA_PRTYPE (RDMA section 3.1, figure 3).
 type RDMAProvider uint8
 
 // The provider types.
@@ -118,7 +118,7 @@ const (
 	RDMAProviderIWARP  RDMAProvider = 5
 )
 
-// SetRDMA writes the RDMA transport specific address subtype: reliable connected service by RDMA CM (RDMA section 3.4).
+// SetRDMA writes the RDMA transport specific address subtype: reliable connected service by RDMA CM (RDMA section 3.1, figure 3).
 func (e *DiscoveryEntry) SetRDMA(p RDMAProvider, pkey uint16) {
 	e.TSAS = [256]byte{0: 1, 1: byte(p), 2: 1}
 	binary.LittleEndian.PutUint16(e.TSAS[8:], pkey)
@@ -127,7 +127,7 @@ func (e *DiscoveryEntry) SetRDMA(p RDMAProvider, pkey uint16) {
 // RDMAProvider is the provider type of an RDMA entry.
 func (e *DiscoveryEntry) RDMAProvider() RDMAProvider { return RDMAProvider(e.TSAS[1]) }
 
-// TCPSecurity is SECTYPE (TCP section 3.6.1, TSAS).
+// TCPSecurity is SECTYPE (TCP section 3.6.1.1, figure 17).
 type TCPSecurity uint8
 
 // The security types.

@@ -1,6 +1,6 @@
 package nvme
 
-// Opcode is byte 0 of a submission queue entry. Bits 1:0 tell the direction of data (Base section 3.3.3.1).
+// Opcode is byte 0 of a submission queue entry. Bits 1:0 tell the direction of data (Base figure 141).
 type Opcode uint8
 
 // Admin opcodes (Base figure 141).
@@ -17,7 +17,7 @@ const (
 // FabricsOpcode is the opcode of every Fabrics command; FabricsType tells which (Base section 6).
 const FabricsOpcode Opcode = 0x7F
 
-// I/O opcodes of the NVM command set (NVM figure 23; Flush is Base section 7.2).
+// I/O opcodes of the NVM command set (NVM section 3.3; Flush is Base section 7.2).
 const (
 	NVMFlush             Opcode = 0x00
 	NVMWrite             Opcode = 0x01
@@ -26,7 +26,7 @@ const (
 	NVMDatasetManagement Opcode = 0x09
 )
 
-// FabricsType is byte 4 of a Fabrics command (Base figure 546).
+// FabricsType is byte 4 of a Fabrics command (Base section 6).
 type FabricsType uint8
 
 // The Fabrics command types.

@@ -35,7 +35,7 @@ func parseRecord(b []byte, v any) error {
 	return nil
 }
 
-// PutText fills dst with the ASCII text s, cut or padded with spaces (Base section 1.4.2, ASCII strings).
+// PutText fills dst with the ASCII text s, cut or padded with spaces (as ASCII strings are on the wire).
 func PutText(dst []byte, s string) {
 	for i := copy(dst, s); i < len(dst); i++ {
 		dst[i] = ' '

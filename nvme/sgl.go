@@ -8,7 +8,7 @@ const SGLDescriptorSize = 16
 // SGLDescriptor is one scatter gather list descriptor; byte 15 holds type (bits 7:4) and subtype (bits 3:0).
 type SGLDescriptor [SGLDescriptorSize]byte
 
-// SGLType is the descriptor type, bits 7:4 of byte 15 (Base figure 116).
+// SGLType is the descriptor type, bits 7:4 of byte 15 (Base figure 115).
 type SGLType uint8
 
 // The descriptor types.
@@ -21,7 +21,7 @@ const (
 	SGLTransportDataBlock SGLType = 0x5
 )
 
-// The descriptor subtypes, bits 3:0 of byte 15 (Base figure 117; RDMA section 3.3 for Invalidate Key).
+// The descriptor subtypes, bits 3:0 of byte 15 (Base figure 116; RDMA section 3.3 for Invalidate Key).
 const (
 	SGLSubtypeAddress    = 0x0
 	SGLSubtypeOffset     = 0x1

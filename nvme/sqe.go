@@ -44,8 +44,8 @@ func (s *SQE) SetNSID(n uint32)         { binary.LittleEndian.PutUint32(s[4:], n
 func (s *SQE) SetCDW(n int, v uint32)   { binary.LittleEndian.PutUint32(s[4*n:], v) }
 func (s *SQE) SetCDW64(n int, v uint64) { binary.LittleEndian.PutUint64(s[4*n:], v) }
 
-// SLBA is the starting LBA of the NVM commands that have one (NVM section 3.2, CDW10 and CDW11).
+// SLBA is the starting LBA of the NVM commands that have one (NVM section 3.3, CDW10 and CDW11).
 func (s *SQE) SLBA() uint64 { return binary.LittleEndian.Uint64(s[40:]) }
 
-// NLB is the number of logical blocks, counted from 1 (the field is 0-based; NVM section 3.2, CDW12 bits 15:0).
+// NLB is the number of logical blocks, counted from 1 (the field is 0-based; NVM section 3.3, CDW12 bits 15:0).
 func (s *SQE) NLB() uint32 { return uint32(binary.LittleEndian.Uint16(s[48:])) + 1 }

@@ -1,6 +1,6 @@
 package nvme
 
-// Generic command status (SCT 0; Base figure 102, NVM figure 16).
+// Generic command status (SCT 0; Base section 4.2.3.1, NVM section 3.1).
 const (
 	Success                  Status = 0x000
 	InvalidOpcode            Status = 0x001
@@ -32,7 +32,7 @@ const (
 	ReservationConflict      Status = 0x083
 )
 
-// Command specific status (SCT 1; Base figure 103).
+// Command specific status (SCT 1; Base section 4.2.3.2).
 const (
 	InvalidQueueIdentifier    Status = 0x101
 	AbortLimitExceeded        Status = 0x103
@@ -50,7 +50,7 @@ const (
 	AuthenticationRequired    Status = 0x191
 )
 
-// Media and data integrity errors (SCT 2; NVM figure 18) and path related status (SCT 3; Base figure 105).
+// Media and data integrity errors (SCT 2; Base section 4.2.3.3, NVM section 3.1) and path related status (SCT 3; Base section 4.2.3.4).
 const (
 	WriteFault             Status = 0x280
 	UnrecoveredReadError   Status = 0x281
