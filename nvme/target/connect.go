@@ -1,7 +1,6 @@
 package target
 
 import (
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -20,7 +19,7 @@ func prepareConnect(c *cmd) nvme.Status {
 	if c.req.SQE.Connect().RECFMT() != 0 {
 		return nvme.ConnectIncompatibleFormat | nvme.DNR
 	}
-	return c.expect(fabric.HostToController, nvme.ConnectDataSize)
+	return c.expect(nvme.ConnectDataSize)
 }
 
 // connect carries out Connect. The result of a refusal names the field.
@@ -112,9 +111,6 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 		return 0, nvme.ConnectControllerBusy
 	}
 	s.table = &adminOps
-	if sub.discovery {
-		s.table = &discoveryOps
-	}
 	c.startKeepAlive(sqe.KATO())
 	c.started()
 	return 0, nvme.Success
@@ -189,7 +185,7 @@ func prepareDisconnect(c *cmd) nvme.Status {
 	case c.s.leaving != nil || c.s.left:
 		return sequenceError
 	}
-	return c.expect(fabric.NoData, 0)
+	return c.expect(0)
 }
 
 // disconnect deletes an I/O queue when its other commands are done.

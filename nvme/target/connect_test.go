@@ -41,7 +41,7 @@ func TestConnectRefusals(t *testing.T) {
 		{"SQSIZE 0", args(func(a *connectArgs) { a.sqsize = 0 }), malformed, 44},
 		{"SQSIZE above MQES", args(func(a *connectArgs) { a.sqsize = 128 }), malformed, 44},
 		{"SQSIZE FFFFh", args(func(a *connectArgs) { a.sqsize = 0xFFFF }), malformed, 44},
-		{"HostID zero", args(func(a *connectArgs) { a.hostID = [16]byte{} }), malformed, data | 0},
+		{"HostID zero", args(func(a *connectArgs) { a.hostID = [16]byte{} }), malformed, data},
 		{"PSDT 10b", raw(func(c *loop.Command) { c.SQE.SetFlags(2 << 6) }), invalidField, 0},
 	}
 	sub := ramSubsystem(t, 1)

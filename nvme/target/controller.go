@@ -300,7 +300,7 @@ func prepareProperty(cm *cmd) nvme.Status {
 	default:
 		return invalidField
 	}
-	return cm.expect(fabric.NoData, 0)
+	return cm.expect(0)
 }
 
 // propertySet carries out a Property Set of CC (Base section 6.6).

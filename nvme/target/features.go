@@ -1,14 +1,12 @@
 package target
 
 import (
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // feature is a feature of a controller; the values are controller.features. A feature without a set function cannot be changed.
 type feature struct {
-	name string
-	def  func(c *controller) uint32
+	def func(c *controller) uint32
 	// set takes a new value (CDW11) and answers the result (DW0).
 	set func(c *controller, v uint32) (uint32, nvme.Status)
 	// data is the number of bytes that Get Features returns; page makes them.
@@ -26,34 +24,34 @@ var features [256]feature
 func init() {
 	features = [256]feature{
 		nvme.FeatureArbitration: {
-			name: "Arbitration", def: constant(7), set: store, ioController: true, // burst: no limit
+			def: constant(7), set: store, ioController: true, // burst: no limit
 		},
 		nvme.FeaturePowerManagement: {
-			name: "Power Management", def: constant(0), set: setPowerState, ioController: true,
+			def: constant(0), set: setPowerState, ioController: true,
 		},
 		nvme.FeatureTemperatureThreshold: {
-			name: "Temperature Threshold", def: constant(0xFFFF), set: setThreshold, ioController: true,
+			def: constant(0xFFFF), set: setThreshold, ioController: true,
 		},
 		nvme.FeatureErrorRecovery: {
-			name: "Error Recovery", def: constant(0), namespaceScope: true, ioController: true,
+			def: constant(0), namespaceScope: true, ioController: true,
 		},
 		nvme.FeatureVolatileWriteCache: {
-			name: "Volatile Write Cache", def: constant(1), set: store, ioController: true, // see applyFeature
+			def: constant(1), set: store, ioController: true, // see applyFeature
 		},
 		nvme.FeatureNumberOfQueues: {
-			name: "Number of Queues", def: defaultQueues, set: setQueues, ioController: true,
+			def: defaultQueues, set: setQueues, ioController: true,
 		},
 		nvme.FeatureWriteAtomicity: {
-			name: "Write Atomicity Normal", def: constant(0), set: store, ioController: true, // one block either way
+			def: constant(0), set: store, ioController: true, // one block either way
 		},
 		nvme.FeatureAsyncEventConfig: {
-			name: "Asynchronous Event Configuration", def: constant(0), set: setEvents,
+			def: constant(0), set: setEvents,
 		},
 		nvme.FeatureKeepAliveTimer: {
-			name: "Keep Alive Timer", def: constant(0), set: store, // see applyFeature
+			def: constant(0), set: store, // see applyFeature
 		},
 		nvme.FeatureHostIdentifier: {
-			name: "Host Identifier", def: constant(0), data: hostIdentifierSize,
+			def: constant(0), data: hostIdentifierSize,
 			page: func(c *controller) []byte { return c.hostID[:] },
 		},
 	}
@@ -97,13 +95,10 @@ func prepareGetFeatures(cm *cmd) nvme.Status {
 	case sqe.FID() == nvme.FeatureTemperatureThreshold && !compositeThreshold(sqe.Value()):
 		return invalidField
 	}
-	switch {
-	case n < need || n > maxTransfer:
+	if n < need || n > maxTransfer {
 		return invalidLength
-	case n == 0:
-		return cm.expect(fabric.NoData, 0)
 	}
-	return cm.expect(fabric.ControllerToHost, n) // hosts may pass a buffer whatever the feature is; it is zeroed
+	return cm.expect(n) // hosts may pass a buffer whatever the feature is; it is zeroed
 }
 
 func getFeatures(h *Handler, cm *cmd) {
@@ -143,7 +138,7 @@ func prepareSetFeatures(cm *cmd) nvme.Status {
 	case f.set == nil:
 		return nvme.FeatureNotChangeable | nvme.DNR
 	}
-	return cm.expect(fabric.NoData, 0)
+	return cm.expect(0)
 }
 
 func setFeatures(h *Handler, cm *cmd) {

@@ -247,6 +247,21 @@ const logLimit = 20
 func (h *Handler) warn(msg string, args ...any) { h.logLine(slog.LevelWarn, msg, args) }
 func (h *Handler) note(msg string, args ...any) { h.logLine(slog.LevelInfo, msg, args) }
 
+// debugFailure logs a failed command, for those who look for the reason.
+func (h *Handler) debugFailure(c *cmd, st nvme.Status) {
+	if !h.t.log.Enabled(context.Background(), slog.LevelDebug) {
+		return
+	}
+	name := "unknown command"
+	if c.op != nil {
+		name = c.op.name
+	}
+	h.logLine(slog.LevelDebug, "command failed", []any{
+		"command", name, "opcode", c.req.SQE.Opcode(), "status", st.String(), "host", c.s.ctrl.hostNQN, "qid", c.s.qid,
+		"nsid", c.req.SQE.NSID(),
+	})
+}
+
 func (h *Handler) logLine(level slog.Level, msg string, args []any) {
 	if now := h.loop.Now(); now-h.logStart > 1e9 || h.logStart == 0 {
 		if h.logged > logLimit {

@@ -5,7 +5,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -41,7 +40,7 @@ func prepareIdentify(c *cmd) nvme.Status {
 	if usesCSI(cns) && sqe.CSI() != nvme.CSINVM {
 		return invalidField
 	}
-	return c.expect(fabric.ControllerToHost, nvme.IdentifyDataSize)
+	return c.expect(nvme.IdentifyDataSize)
 }
 
 func identify(h *Handler, c *cmd) {

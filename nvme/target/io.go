@@ -2,7 +2,6 @@ package target
 
 import (
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -35,11 +34,11 @@ func (c *cmd) extent(op backend.Op) (uint64, *geometry, nvme.Status) {
 }
 
 // transfer answers a read or write of n bytes.
-func (c *cmd) transfer(dir fabric.Direction, n uint64) nvme.Status {
+func (c *cmd) transfer(n uint64) nvme.Status {
 	if n > maxTransfer {
 		return invalidField // MDTS (Base section 5.1.13.2.1)
 	}
-	return c.expect(dir, uint32(n))
+	return c.expect(uint32(n))
 }
 
 func prepareRead(c *cmd) nvme.Status {
@@ -47,7 +46,7 @@ func prepareRead(c *cmd) nvme.Status {
 	if !st.OK() {
 		return st
 	}
-	return c.transfer(fabric.ControllerToHost, n)
+	return c.transfer(n)
 }
 
 func prepareWrite(c *cmd) nvme.Status {
@@ -62,7 +61,7 @@ func prepareWrite(c *cmd) nvme.Status {
 	if flags&nvme.RWDirective != 0 {
 		return invalidField // no directives (Base section 8.1.8)
 	}
-	return c.transfer(fabric.HostToController, n)
+	return c.transfer(n)
 }
 
 func prepareWriteZeroes(c *cmd) nvme.Status {
@@ -77,7 +76,7 @@ func prepareWriteZeroes(c *cmd) nvme.Status {
 	if flags&nvme.RWDeallocate != 0 {
 		c.io.Flags |= backend.Unmap
 	}
-	return c.expect(fabric.NoData, 0) // no MDTS: there is no data, and WZSL is 0 (NVM section 4.1.5.4)
+	return c.expect(0) // no MDTS: there is no data, and WZSL is 0 (NVM section 4.1.5.4)
 }
 
 // writable refuses writes to read-only namespaces and decides whether the write must be durable when it completes.
@@ -108,7 +107,7 @@ func prepareFlush(c *cmd) nvme.Status {
 	} else {
 		c.ns = nil // every namespace: VWC bits 2:1 are 11b (Base section 7.2)
 	}
-	return c.expect(fabric.NoData, 0)
+	return c.expect(0)
 }
 
 func executeFlush(h *Handler, c *cmd) {

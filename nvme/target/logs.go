@@ -4,13 +4,11 @@ import (
 	"encoding/binary"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // logPage is a log page (Base section 5.1.12.1).
 type logPage struct {
-	name string
 	// make builds the whole page.
 	make func(c *controller, nsid uint32) []byte
 	// size is the length of the page if it is known before it is made, otherwise 0.
@@ -34,32 +32,32 @@ var logPages [256]logPage
 func init() {
 	logPages = [256]logPage{
 		nvme.LogSupportedPages: {
-			name: "Supported Log Pages", make: supportedPages, size: nvme.SupportedPagesSize, io: true, discovery: true,
+			make: supportedPages, size: nvme.SupportedPagesSize, io: true, discovery: true,
 		},
 		nvme.LogError: {
-			name: "Error Information", size: errorLogSize * nvme.ErrorLogEntrySize, io: true, discovery: true,
+			size: errorLogSize * nvme.ErrorLogEntrySize, io: true, discovery: true,
 			make: func(c *controller, _ uint32) []byte { return c.errors.page() },
 		},
 		nvme.LogSMART: {
-			name: "SMART / Health Information", make: smart, size: nvme.SMARTLogSize, io: true, perNamespace: true,
+			make: smart, size: nvme.SMARTLogSize, io: true, perNamespace: true,
 		},
 		nvme.LogFirmwareSlot: {
-			name: "Firmware Slot Information", make: firmwareSlots, size: nvme.FirmwareLogSize, io: true,
+			make: firmwareSlots, size: nvme.FirmwareLogSize, io: true,
 		},
 		nvme.LogChangedNamespaces: {
-			name: "Changed Attached Namespace List", make: changedList, size: 4 * nvme.NamespacesPerList, io: true,
+			make: changedList, size: 4 * nvme.NamespacesPerList, io: true,
 		},
 		nvme.LogEffects: {
-			name: "Commands Supported and Effects", make: commandEffects, size: nvme.EffectsLogSize, io: true, discovery: true,
+			make: commandEffects, size: nvme.EffectsLogSize, io: true, discovery: true,
 		},
 		nvme.LogFeatureEffects: {
-			name: "Feature Identifiers Supported and Effects", make: featureEffects, size: effectTableSize / 4, io: true, discovery: true,
+			make: featureEffects, size: effectTableSize / 4, io: true, discovery: true,
 		},
 		logMIEffects: {
-			name: "NVMe-MI Commands Supported and Effects", size: effectTableSize, io: true, discovery: true,
+			size: effectTableSize, io: true, discovery: true,
 			make: func(*controller, uint32) []byte { return make([]byte, effectTableSize) },
 		},
-		nvme.LogDiscovery: {name: "Discovery", discovery: true},
+		nvme.LogDiscovery: {discovery: true},
 	}
 }
 
@@ -85,7 +83,7 @@ func prepareGetLog(cm *cmd) nvme.Status {
 	case !p.takes(c, cm.req.SQE.NSID()):
 		return invalidField
 	default:
-		return cm.expect(fabric.ControllerToHost, uint32(n))
+		return cm.expect(uint32(n))
 	}
 }
 
@@ -161,10 +159,11 @@ func changedList(c *controller, _ uint32) []byte {
 }
 
 func commandEffects(c *controller, _ uint32) []byte {
-	if c.sub.discovery {
-		return (&nvme.EffectsLog{Admin: effects(&discoveryOps)}).Append(nil)
+	l := &nvme.EffectsLog{Admin: effects(&adminOps, scopeController)}
+	if !c.sub.discovery {
+		l.IO = effects(&ioOps, scopeNamespace)
 	}
-	return (&nvme.EffectsLog{Admin: effects(&adminOps), IO: effects(&ioOps)}).Append(nil)
+	return l.Append(nil)
 }
 
 // featureEffects makes log 12h from the table of features.

@@ -2,7 +2,6 @@ package target
 
 import (
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -115,7 +114,7 @@ func prepareDSM(c *cmd) nvme.Status {
 	if r.SQE.DSM().Deallocate() && ns.geo.Load().readOnly {
 		return writeProtected
 	}
-	return c.expect(fabric.HostToController, r.HostLength)
+	return c.expect(r.HostLength)
 }
 
 func executeDSM(h *Handler, c *cmd) {

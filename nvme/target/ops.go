@@ -8,6 +8,8 @@ import (
 // op is a command of a command set. An empty slot of a table is Invalid Opcode.
 type op struct {
 	name string
+	// dir is the way of the data, if there is any.
+	dir fabric.Direction
 	// prepare validates and answers the request's Dir and Length. It changes nothing that outlives a refusal.
 	prepare func(c *cmd) nvme.Status
 	// execute starts the command; it or a later callback calls Handler.finish once.
@@ -17,21 +19,14 @@ type op struct {
 	effect nvme.Effect
 }
 
-// opFlags restrict where a command may be sent.
+// opFlags restrict where a Fabrics command may be sent.
 type opFlags uint8
 
 const (
-	// opIOController: not on discovery controllers.
-	opIOController opFlags = 1 << iota
-	// opDisabled: allowed although the controller is not ready.
-	opDisabled
-	// opUnconnected: allowed, and only allowed, before Connect.
-	opUnconnected
-	// opAdminQueue and opIOQueue: only on this kind of queue (Fabrics commands).
+	// opUnconnected: before Connect, and only then.
+	opUnconnected opFlags = 1 << iota
+	// opAdminQueue: not on I/O queues.
 	opAdminQueue
-	opIOQueue
-	// opNamespace: the scope in log 05h is the namespace; otherwise the controller.
-	opNamespace
 )
 
 // The scope of a command in log 05h, bits 31:20 (Base section 5.1.12.1.6, CSP).
@@ -42,64 +37,50 @@ const (
 
 // The tables are filled by init because log 05h, which is one of the commands, reads them.
 var (
-	adminOps     [256]op
-	discoveryOps [256]op
-	ioOps        [256]op
-	fabricsOps   [256]op
+	adminOps   [256]op
+	ioOps      [256]op
+	fabricsOps [256]op // by FCTYPE
 )
 
 func init() {
+	const (
+		in  = fabric.HostToController
+		out = fabric.ControllerToHost
+	)
 	adminOps = [256]op{
-		nvme.AdminGetLogPage:    {name: "Get Log Page", prepare: prepareGetLog, execute: getLog},
-		nvme.AdminIdentify:      {name: "Identify", prepare: prepareIdentify, execute: identify},
+		nvme.AdminGetLogPage:    {name: "Get Log Page", dir: out, prepare: prepareGetLog, execute: getLog},
+		nvme.AdminIdentify:      {name: "Identify", dir: out, prepare: prepareIdentify, execute: identify},
 		nvme.AdminAbort:         {name: "Abort", prepare: prepareNoData, execute: abort},
-		nvme.AdminSetFeatures:   {name: "Set Features", prepare: prepareSetFeatures, execute: setFeatures},
-		nvme.AdminGetFeatures:   {name: "Get Features", prepare: prepareGetFeatures, execute: getFeatures},
+		nvme.AdminSetFeatures:   {name: "Set Features", dir: in, prepare: prepareSetFeatures, execute: setFeatures},
+		nvme.AdminGetFeatures:   {name: "Get Features", dir: out, prepare: prepareGetFeatures, execute: getFeatures},
 		nvme.AdminAsyncEventReq: {name: "Asynchronous Event Request", prepare: prepareNoData, execute: asyncEventRequest},
 		nvme.AdminKeepAlive:     {name: "Keep Alive", prepare: prepareNoData, execute: keepAlive},
 	}
-	for i := range adminOps {
-		if adminOps[i].flags&opIOController == 0 {
-			discoveryOps[i] = adminOps[i]
-		}
-	}
 	ioOps = [256]op{
-		nvme.NVMFlush: {name: "Flush", prepare: prepareFlush, execute: executeFlush, flags: opNamespace},
-		nvme.NVMWrite: {
-			name: "Write", prepare: prepareWrite, execute: executeIO, flags: opNamespace, effect: nvme.EffectContentChange,
-		},
-		nvme.NVMRead: {name: "Read", prepare: prepareRead, execute: executeIO, flags: opNamespace},
+		nvme.NVMFlush: {name: "Flush", prepare: prepareFlush, execute: executeFlush},
+		nvme.NVMWrite: {name: "Write", dir: in, prepare: prepareWrite, execute: executeIO, effect: nvme.EffectContentChange},
+		nvme.NVMRead:  {name: "Read", dir: out, prepare: prepareRead, execute: executeIO},
 		nvme.NVMWriteZeroes: {
-			name: "Write Zeroes", prepare: prepareWriteZeroes, execute: executeIO, flags: opNamespace, effect: nvme.EffectContentChange,
+			name: "Write Zeroes", prepare: prepareWriteZeroes, execute: executeIO, effect: nvme.EffectContentChange,
 		},
 		nvme.NVMDatasetManagement: {
-			name: "Dataset Management", prepare: prepareDSM, execute: executeDSM, flags: opNamespace, effect: nvme.EffectContentChange,
+			name: "Dataset Management", dir: in, prepare: prepareDSM, execute: executeDSM, effect: nvme.EffectContentChange,
 		},
 	}
 	fabricsOps = [256]op{
-		nvme.FabricsPropertySet: {
-			name: "Property Set", prepare: prepareProperty, execute: propertySet, flags: opAdminQueue | opDisabled,
-		},
-		nvme.FabricsConnect: {name: "Connect", prepare: prepareConnect, execute: connect, flags: opUnconnected | opDisabled},
-		nvme.FabricsPropertyGet: {
-			name: "Property Get", prepare: prepareProperty, execute: propertyGet, flags: opAdminQueue | opDisabled,
-		},
-		nvme.FabricsDisconnect: {name: "Disconnect", prepare: prepareDisconnect, execute: disconnect, flags: opDisabled},
+		nvme.FabricsPropertySet: {name: "Property Set", prepare: prepareProperty, execute: propertySet, flags: opAdminQueue},
+		nvme.FabricsConnect:     {name: "Connect", dir: in, prepare: prepareConnect, execute: connect, flags: opUnconnected},
+		nvme.FabricsPropertyGet: {name: "Property Get", prepare: prepareProperty, execute: propertyGet, flags: opAdminQueue},
+		nvme.FabricsDisconnect:  {name: "Disconnect", prepare: prepareDisconnect, execute: disconnect},
 	}
 }
 
-// effects makes the descriptors of log 05h from a table.
-func effects(table *[256]op) (e [256]nvme.Effect) {
+// effects makes the descriptors of log 05h from a table whose commands have the given scope.
+func effects(table *[256]op, scope nvme.Effect) (e [256]nvme.Effect) {
 	for i := range table {
-		o := &table[i]
-		if o.execute == nil {
-			continue
+		if o := &table[i]; o.execute != nil {
+			e[i] = nvme.EffectSupported | o.effect | scope
 		}
-		scope := scopeController
-		if o.flags&opNamespace != 0 {
-			scope = scopeNamespace
-		}
-		e[i] = nvme.EffectSupported | o.effect | scope
 	}
 	return e
 }
@@ -155,16 +136,18 @@ func (s *session) prepareFabrics(c *cmd) nvme.Status {
 }
 
 // expect answers a request whose data must be exactly n bytes long.
-func (c *cmd) expect(dir fabric.Direction, n uint32) nvme.Status {
+func (c *cmd) expect(n uint32) nvme.Status {
 	r := c.req
-	if r.HostLength != n {
+	switch {
+	case r.HostLength != n:
 		return invalidLength
-	}
-	if dir == fabric.ControllerToHost && r.InCapsule {
+	case n == 0:
+		return nvme.Success
+	case c.op.dir == fabric.ControllerToHost && r.InCapsule:
 		return invalidField // capsules carry data to the controller only
 	}
-	r.Dir, r.Length = dir, n
+	r.Dir, r.Length = c.op.dir, n
 	return nvme.Success
 }
 
-func prepareNoData(c *cmd) nvme.Status { return c.expect(fabric.NoData, 0) }
+func prepareNoData(c *cmd) nvme.Status { return c.expect(0) }

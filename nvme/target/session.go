@@ -119,6 +119,7 @@ func (s *session) failed(c *cmd, st nvme.Status) nvme.Status {
 	if s.ctrl == nil {
 		return st
 	}
+	s.h.debugFailure(c, st)
 	s.ctrl.errors.add(s, &c.req.SQE, st)
 	return st | statusMore
 }
