@@ -13,4 +13,4 @@ for i in $(seq 8); do
 done
 wait $fio || fail "fio ended with exit code $?"
 host_disconnect
-klog_check 'resetting controller|no usable path'
+klog_check 'resetting controller|no usable path|callbacks suppressed'
