@@ -173,7 +173,7 @@ func (q *Queue) complete(cqe *nvme.CQE, sqhd bool) error {
 	if err := q.check(s, cqe); err != nil {
 		return err
 	}
-	if refused := s.sqe.Opcode() == nvme.FabricsOpcode && !cqe.Status().OK(); sqhd && !refused {
+	if refused := isConnect(s.sqe) && !cqe.Status().OK(); sqhd && !refused {
 		if err := q.checkHead(cqe.SQHD()); err != nil {
 			return err
 		}
@@ -195,6 +195,9 @@ func (q *Queue) check(s *slot, cqe *nvme.CQE) error {
 		return q.violation("CID %#x: the SQ identifier is reserved over fabrics", s.cid)
 	case cqe.Result()&^resultMask(q.id, s.sqe, st) != 0:
 		return q.violation("CID %#x, opcode %#x, %v: result %#x where there is none", s.cid, s.sqe.Opcode(), st, cqe.Result())
+	case !st.OK() && isConnect(s.sqe) && !s.raw && (st.Code() == nvme.InvalidField || st&nvme.More != 0):
+		// Base section 6.3: a refused Connect never says so, and never makes an entry of the error log.
+		return q.violation("CID %#x: Connect refused with %#x", s.cid, uint16(st))
 	case s.raw || !st.OK():
 		return nil
 	case s.dir == toHost && s.moved != n && q.link.countsData():
@@ -207,13 +210,17 @@ func (q *Queue) check(s *slot, cqe *nvme.CQE) error {
 	return nil
 }
 
+func isConnect(s *nvme.SQE) bool {
+	return s.Opcode() == nvme.FabricsOpcode && s.FabricsType() == nvme.FabricsConnect
+}
+
 // resultMask is the part of DW0 and DW1 that a completion may use: what a command does not define is reserved and must not carry
 // what the controller's memory held before (Base section 4.2.1).
 func resultMask(qid uint16, s *nvme.SQE, st nvme.Status) uint64 {
 	const dw0, all = 1<<32 - 1, 1<<64 - 1
 	code, typ := s.Opcode(), s.FabricsType()
 	switch {
-	case code == nvme.FabricsOpcode && typ == nvme.FabricsConnect:
+	case isConnect(s):
 		return dw0 // the controller, or what is invalid
 	case !st.OK():
 		return 0

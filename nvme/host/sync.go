@@ -45,7 +45,7 @@ func (q *Queue) Do(ctx context.Context, op *Op) (nvme.CQE, error) {
 	if n := q.Outstanding(); n > 0 {
 		return nvme.CQE{}, fmt.Errorf("queue %d: %d commands are outstanding", q.id, n)
 	}
-	if op.SQE.Opcode() == nvme.FabricsOpcode && op.SQE.FabricsType() == nvme.FabricsConnect {
+	if isConnect(&op.SQE) {
 		q.flow = op.SQE.Connect().CATTR()&nvme.CATTRNoFlowControl == 0
 	}
 	if _, err := q.Submit(op); err != nil {

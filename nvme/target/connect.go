@@ -70,7 +70,7 @@ func (s *session) checkConnect(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 		return nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE), connectMalformed
 	case s.info.QID >= 0 && int(sqe.QID()) != s.info.QID:
 		return nvme.InvalidInCommand(nvme.ConnectOffsetQID), connectMalformed // RDMA section 3.3: QID of the CM private data
-	case data.HostID == [16]byte{}:
+	case sqe.QID() == 0 && data.HostID == [16]byte{}:
 		return nvme.InvalidInData(nvme.ConnectDataOffsetHostID), connectMalformed // Base section 5.1.25.1.28: not zero over fabrics
 	}
 	return 0, nvme.Success
@@ -137,7 +137,7 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.
 		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectRefused
 	case c.hostNQN != hostNQN:
 		return nvme.InvalidInData(nvme.ConnectDataOffsetHOSTNQN), connectRefused
-	case c.hostID != data.HostID:
+	case data.HostID != [16]byte{} && c.hostID != data.HostID: // zero is to be ignored here (Base figure 546)
 		return nvme.InvalidInData(nvme.ConnectDataOffsetHostID), connectRefused
 	case c.info.PortID != s.info.PortID || c.info.Transport != s.info.Transport:
 		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectRefused

@@ -51,6 +51,10 @@ type cmd struct {
 	busy bool // between Execute and Complete
 }
 
+func (c *cmd) isConnect() bool {
+	return c.req.SQE.Opcode() == nvme.FabricsOpcode && c.req.SQE.FabricsType() == nvme.FabricsConnect
+}
+
 func newSession(h *Handler, q fabric.Queue) *session {
 	s := &session{h: h, q: q, info: q.Info()}
 	s.stopDeadline = h.after(connectDeadline, func() {
@@ -116,7 +120,7 @@ func (s *session) failed(c *cmd, st nvme.Status) nvme.Status {
 	case nvme.AbortRequested, nvme.AbortedSQDeletion:
 		return st
 	}
-	if s.ctrl == nil {
+	if s.ctrl == nil || c.isConnect() { // no Connect makes an entry, not even one too many (Base section 6.3)
 		return st
 	}
 	s.h.debugFailure(c, st)

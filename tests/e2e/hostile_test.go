@@ -440,9 +440,9 @@ func TestHostileConnect(t *testing.T) {
 			inData bool
 		}{
 			{"F02 record format", 0, 0xFFFF, func(op *host.Op) { op.SQE[40] = 1 }, refused(nvme.ConnectIncompatibleFormat), -1, false},
-			{"F03 short data", 0, 0xFFFF, func(op *host.Op) { op.Data = op.Data[:512] }, refused(nvme.DataSGLLengthInvalid, nvme.InvalidField), -1, false},
-			{"F03 no data", 0, 0xFFFF, func(op *host.Op) { op.Data = nil }, refused(nvme.DataSGLLengthInvalid, nvme.InvalidField), -1, false},
-			{"F03 long data", 0, 0xFFFF, func(op *host.Op) { op.Data = append(op.Data, make([]byte, 512)...) }, refused(nvme.DataSGLLengthInvalid, nvme.InvalidField), -1, false},
+			{"F03 short data", 0, 0xFFFF, func(op *host.Op) { op.Data = op.Data[:512] }, refused(nvme.DataSGLLengthInvalid), -1, false},
+			{"F03 no data", 0, 0xFFFF, func(op *host.Op) { op.Data = nil }, refused(nvme.DataSGLLengthInvalid), -1, false},
+			{"F03 long data", 0, 0xFFFF, func(op *host.Op) { op.Data = append(op.Data, make([]byte, 512)...) }, refused(nvme.DataSGLLengthInvalid), -1, false},
 			{"F04 unknown subsystem", 0, 0xFFFF, func(op *host.Op) { op.Data[subNQNAt+10] ^= 1 }, bad, subNQNAt, true},
 			{"F04 wrong case", 0, 0xFFFF, func(op *host.Op) { op.Data[subNQNAt+1] = 'Q' }, bad, subNQNAt, true},
 			{"F04 empty subsystem", 0, 0xFFFF, func(op *host.Op) { clear(op.Data[subNQNAt:hostNQNAt]) }, bad, subNQNAt, true},
@@ -463,6 +463,7 @@ func TestHostileConnect(t *testing.T) {
 			{"F12 queue exists", 1, id, func(*host.Op) {}, refused(nvme.CommandSequenceError, nvme.InvalidQueueIdentifier, nvme.ConnectInvalidParameters), -1, false},
 			{"F13 QID beyond those granted", 1000, id, func(*host.Op) {}, refused(nvme.ConnectInvalidParameters, nvme.InvalidQueueIdentifier), -1, false},
 			{"F15 I/O queue of the discovery subsystem", 2, id, func(op *host.Op) { copy(op.Data[subNQNAt:], nvme.DiscoveryNQN+"\x00") }, bad, -1, true},
+			{"F21 host identifier 0 on an I/O queue is ignored", 2, id, func(op *host.Op) { clear(op.Data[:16]) }, refused(nvme.Success), -1, false},
 			{"F21 host identifier 0", 0, 0xFFFF, func(op *host.Op) { clear(op.Data[:16]) }, refused(nvme.ConnectInvalidParameters, nvme.HostIDInconsistent, nvme.Success), -1, true},
 		} {
 			t.Run(tc.name, func(t *testing.T) {
