@@ -44,6 +44,7 @@ func Run(t *testing.T, s Setup) {
 		{"Disconnect", testDisconnect},
 		{"DestroyConnected", testDestroyConnected},
 		{"Many", testMany},
+		{"Churn", testChurn},
 		{"SendRecv", testSendRecv},
 		{"Inline", testInline},
 		{"Write", testWrite},

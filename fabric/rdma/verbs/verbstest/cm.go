@@ -111,6 +111,7 @@ type cmID struct {
 	peer          *cmID
 	request       verbs.ConnParam // what this side sent in its REQ, or the peer's as seen from here
 	destroyed     bool
+	expire        func() // what happens if nothing else does
 	gen           uint64 // tells timers of a past state from the present one
 
 	// of a listener
@@ -191,20 +192,30 @@ func (h *host) lost(t verbs.EventType) bool {
 	return true
 }
 
-// set moves the ID on; timers of the state it leaves do nothing.
+// set moves the ID on; a timer of the state it leaves does nothing.
 func (id *cmID) set(s idState) {
 	id.state = s
+	id.expire = nil
 	id.gen++
 }
 
-// timeout calls fn if the ID is still in this state after d.
+// timeout calls fn if the ID is still in this state after d, or when ExpireCM is called.
 func (id *cmID) timeout(d time.Duration, fn func()) {
 	gen := id.gen
+	id.expire = fn
 	id.cm.host.f.after(d, func() {
-		if id.gen == gen && !id.destroyed {
-			fn()
+		if id.gen == gen {
+			id.timeIsUp()
 		}
 	})
+}
+
+func (id *cmID) timeIsUp() {
+	fn := id.expire
+	if fn != nil && !id.destroyed {
+		id.expire = nil
+		fn()
+	}
 }
 
 func (c *cm) Listen(addr netip.AddrPort, backlog int) (verbs.ID, error) {

@@ -25,22 +25,22 @@ func half(t *testing.T, f *verbstest.Fabric) (p, a *end) {
 	return newEnd(t, cp, next(t, cp, verbs.EventConnectRequest).ID, sizes{send: 1, recv: 1}), a
 }
 
-const quick = 2 * time.Millisecond
-
 func TestRequestLost(t *testing.T) {
-	f := newFabric(t, verbstest.Options{CMTimeout: quick})
+	f := newFabric(t, verbstest.Options{})
 	f.DropMessages("a", verbstest.MessageREQ, 1)
 	c := newCM(t, f, "a")
 	to := listen(t, newCM(t, f, "p"), listenAt(f, "p")).Local()
 	a := newEnd(t, c, route(t, c, to), sizes{send: 1, recv: 1})
 	must(t, a.id.Connect(verbs.ConnParam{}))
+	f.ExpireCM()
 	next(t, c, verbs.EventUnreachable)
 }
 
 // TestNobodyAnswers: the request waits at the passive side until the active side gives up; a late acceptance is refused.
 func TestNobodyAnswers(t *testing.T) {
-	f := newFabric(t, verbstest.Options{CMTimeout: quick})
+	f := newFabric(t, verbstest.Options{})
 	p, a := half(t, f)
+	f.ExpireCM()
 	next(t, a.cm, verbs.EventUnreachable)
 	must(t, p.id.Accept(verbs.ConnParam{}))
 	next(t, p.cm, verbs.EventRejected)
@@ -48,11 +48,12 @@ func TestNobodyAnswers(t *testing.T) {
 
 // TestNoRTU: the active side is connected, the passive side never hears of it.
 func TestNoRTU(t *testing.T) {
-	f := newFabric(t, verbstest.Options{CMTimeout: 50 * time.Millisecond})
+	f := newFabric(t, verbstest.Options{})
 	f.DropMessages("a", verbstest.MessageRTU, 1)
 	p, a := half(t, f)
 	must(t, p.id.Accept(verbs.ConnParam{}))
 	next(t, a.cm, verbs.EventEstablished)
+	f.ExpireCM()
 	if ev := next(t, p.cm, verbs.EventUnreachable); ev.Status != -int(unix.ETIMEDOUT) {
 		t.Fatalf("unreachable with status %d", ev.Status)
 	}
@@ -121,10 +122,11 @@ func TestBacklog(t *testing.T) {
 }
 
 func TestDisconnectUnanswered(t *testing.T) {
-	f := newFabric(t, verbstest.Options{CMTimeout: quick})
+	f := newFabric(t, verbstest.Options{})
 	p, a := connectTo(t, f)
 	must(t, a.id.Disconnect())
 	next(t, p.cm, verbs.EventDisconnected)
+	f.ExpireCM()
 	if ev := next(t, a.cm, verbs.EventDisconnected); ev.Status != -int(unix.ETIMEDOUT) {
 		t.Fatalf("disconnected with status %d", ev.Status)
 	}
@@ -138,10 +140,11 @@ func TestDisconnectUnanswered(t *testing.T) {
 }
 
 func TestDisconnectLost(t *testing.T) {
-	f := newFabric(t, verbstest.Options{CMTimeout: quick})
+	f := newFabric(t, verbstest.Options{})
 	f.DropMessages("a", verbstest.MessageDREQ, 1)
 	p, a := connectTo(t, f)
 	must(t, a.id.Disconnect())
+	f.ExpireCM()
 	next(t, a.cm, verbs.EventDisconnected)
 	must(t, p.id.Disconnect()) // it has heard nothing; its own goodbye is answered for a peer that is gone
 	next(t, p.cm, verbs.EventDisconnected)

@@ -320,6 +320,20 @@ func (f *Fabric) RemoveDevice(machine, name string) bool {
 	return false
 }
 
+// ExpireCM lets the time pass that connection management waits for answers: every Options.CMTimeout and Options.Timewait that is
+// running is over.
+func (f *Fabric) ExpireCM() {
+	f.lock()
+	defer f.unlock()
+	var ids []*cmID
+	for _, h := range f.hosts {
+		ids = append(ids, h.ids...)
+	}
+	for _, id := range ids {
+		id.timeIsUp()
+	}
+}
+
 // DropEvents loses events of a type on their way to a machine's event channels: skip go by first, then times are lost (< 0: all).
 func (f *Fabric) DropEvents(machine string, t verbs.EventType, skip, times int) {
 	f.lock()

@@ -100,7 +100,7 @@ func TestHoldCompletions(t *testing.T) {
 }
 
 func TestCut(t *testing.T) {
-	f := newFabric(t, verbstest.Options{CMTimeout: 2 * time.Millisecond, RetryTimeout: time.Hour})
+	f := newFabric(t, verbstest.Options{RetryTimeout: time.Hour})
 	p, a := connect(t, f, sizes{send: 8, recv: 1}, sizes{send: 8, recv: 4})
 	f.Cut("a", "p")
 	must(t, p.post(8, p.wr(1, verbs.WRRDMAWrite, signaled, a)))
@@ -108,6 +108,7 @@ func TestCut(t *testing.T) {
 	c := newCM(t, f, "a")
 	x := newEnd(t, c, route(t, c, listen(t, newCM(t, f, "p"), listenAt(f, "p")).Local()), sizes{send: 1, recv: 1})
 	must(t, x.id.Connect(verbs.ConnParam{}))
+	f.ExpireCM()
 	if ev := next(t, c, verbs.EventUnreachable); ev.Status != -int(unix.ETIMEDOUT) {
 		t.Fatalf("unreachable with status %d", ev.Status)
 	}

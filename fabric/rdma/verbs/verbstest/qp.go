@@ -81,8 +81,8 @@ func (id *cmID) CreateQP(vpd verbs.PD, init verbs.QPInit) (verbs.QP, error) {
 	f.lock()
 	defer f.unlock()
 	d := id.dev
-	if d == nil || id.qp != nil || id.destroyed {
-		return nil, fmt.Errorf("%s: the ID has no device or has a queue pair: %w", CallCreateQP, unix.EINVAL)
+	if d == nil || id.qp != nil || id.destroyed || id.state == idDone {
+		return nil, fmt.Errorf("%s: the ID has no device, has a queue pair, or its peer has gone: %w", CallCreateQP, unix.EINVAL)
 	}
 	if err := d.call(CallCreateQP); err != nil {
 		return nil, err
