@@ -68,8 +68,11 @@ func TestAsyncEvents(t *testing.T) {
 		e    AsyncEvent
 		want uint32
 	}{
-		{AsyncNamespaceChanged, 0x040002}, {AsyncFirmwareStarting, 0x030102}, {AsyncANAChanged, 0x0C0302},
-		{AsyncDiscoveryChanged, 0x70F002}, {AsyncPersistentError, 0x010300},
+		{AsyncNamespaceChanged, 0x040002},
+		{AsyncFirmwareStarting, 0x030102},
+		{AsyncANAChanged, 0x0C0302},
+		{AsyncDiscoveryChanged, 0x70F002},
+		{AsyncPersistentError, 0x010300},
 	} {
 		if uint32(tc.e) != tc.want || MakeAsyncEvent(tc.e.Type(), tc.e.Info(), tc.e.LID()) != tc.e {
 			t.Errorf("%#x, want %#x", uint32(tc.e), tc.want)

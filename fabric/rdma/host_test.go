@@ -303,11 +303,3 @@ func (q *hostQueue) do(s nvme.SQE, data []byte) nvme.Status {
 	}
 	return cqe.Status()
 }
-
-// broken waits until the target has ended the queue.
-func (q *hostQueue) broken() {
-	q.t.Helper()
-	if _, _, ok := q.response(); ok {
-		q.t.Fatal("a response came, the end of the queue was expected")
-	}
-}

@@ -279,8 +279,10 @@ func (q *refusingQP) PostSend(wrs []verbs.SendWR, _ []verbs.SGE) (int, error) {
 // A device without SEND_WITH_INV is served with SEND.
 func TestDeviceWithoutInvalidate(t *testing.T) {
 	wrs := []verbs.SendWR{
-		{Opcode: verbs.WRRDMAWrite}, {Opcode: verbs.WRSendWithInv, Flags: verbs.SendSignaled, InvalidateRKey: 5},
-		{Opcode: verbs.WRSend, Flags: verbs.SendSignaled}, {Opcode: verbs.WRSendWithInv, Flags: verbs.SendSignaled},
+		{Opcode: verbs.WRRDMAWrite},
+		{Opcode: verbs.WRSendWithInv, Flags: verbs.SendSignaled, InvalidateRKey: 5},
+		{Opcode: verbs.WRSend, Flags: verbs.SendSignaled},
+		{Opcode: verbs.WRSendWithInv, Flags: verbs.SendSignaled},
 	}
 	fake := &refusingQP{}
 	q := &queue{qp: fake, g: &group{}, p: &port{dev: &device{}}}

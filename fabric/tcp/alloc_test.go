@@ -71,8 +71,10 @@ func TestNoAllocations(t *testing.T) {
 				n    int
 				ic   bool
 			}{
-				{"4K read", nvme.NVMRead, 4096, false}, {"128K read", nvme.NVMRead, 131072, false},
-				{"4K write", nvme.NVMWrite, 4096, true}, {"128K write", nvme.NVMWrite, 131072, false},
+				{"4K read", nvme.NVMRead, 4096, false},
+				{"128K read", nvme.NVMRead, 131072, false},
+				{"4K write", nvme.NVMWrite, 4096, true},
+				{"128K write", nvme.NVMWrite, 131072, false},
 			} {
 				depth := 16
 				trip, answer := h.roundTrips(c, w.op, w.n, depth, w.ic)

@@ -17,8 +17,7 @@ import (
 type client struct {
 	tb testing.TB
 	net.Conn
-	p   pdu.Params
-	buf []byte
+	p pdu.Params
 }
 
 // dial opens a connection without ICReq.

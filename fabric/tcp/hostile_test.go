@@ -135,8 +135,11 @@ func TestHostilePDU(t *testing.T) {
 		{"SGL says data, capsule has none", change(read, 8+24+15, 1), invalid(pdu.OffPLEN), invalid(pdu.OffPLEN)},
 		{"capsule has data, SGL says transport", change(inline(512), 8+24+15, 0x5A), invalid(pdu.OffPLEN), invalid(pdu.OffPLEN)},
 		{"too much data in an I/O capsule", inline(16384 + 512), limit, limit},
-		{"in-capsule offset", change32(inline(512), 8+24, 16), pdu.Fault{FES: pdu.FESUnsupported, FEI: pdu.OffSGL1},
-			pdu.Fault{FES: pdu.FESUnsupported, FEI: pdu.OffSGL1}},
+		{
+			"in-capsule offset", change32(inline(512), 8+24, 16),
+			pdu.Fault{FES: pdu.FESUnsupported, FEI: pdu.OffSGL1},
+			pdu.Fault{FES: pdu.FESUnsupported, FEI: pdu.OffSGL1},
+		},
 		{"H2CData without R2T", func(c *client) []byte { return c.h2cData(pdu.LastPDU, 1, 1, 0, random(0, 512)) }, sequence, sequence},
 		{"H2CData TTAG 0", func(c *client) []byte { return c.h2cData(pdu.LastPDU, 0, 0, 0, random(0, 512)) }, sequence, sequence},
 		{"H2CData TTAG FFFFh", func(c *client) []byte { return c.h2cData(pdu.LastPDU, 0, 0xFFFF, 0, random(0, 512)) }, sequence, sequence},

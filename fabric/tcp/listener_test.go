@@ -239,8 +239,16 @@ func TestIdle(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	for _, c := range []Config{
-		{MaxDepth: 1}, {MaxDepth: 1025}, {InCapsuleSize: 100}, {InCapsuleSize: 1 << 20}, {MaxH2CData: 4094}, {MaxH2CData: 100},
-		{LingerTimeout: time.Minute}, {ICReqTimeout: -1}, {MaxConnections: -1}, {InCapsuleSize: -16},
+		{MaxDepth: 1},
+		{MaxDepth: 1025},
+		{InCapsuleSize: 100},
+		{InCapsuleSize: 1 << 20},
+		{MaxH2CData: 4094},
+		{MaxH2CData: 100},
+		{LingerTimeout: time.Minute},
+		{ICReqTimeout: -1},
+		{MaxConnections: -1},
+		{InCapsuleSize: -16},
 	} {
 		if c.Validate() == nil {
 			t.Errorf("%+v is valid", c)

@@ -12,8 +12,12 @@ import (
 // variants are the agreements that ICReq can make.
 func variants(t *testing.T, fn func(t *testing.T, p pdu.Params)) {
 	for _, p := range []pdu.Params{
-		{}, {HeaderDigest: true}, {DataDigest: true}, {HeaderDigest: true, DataDigest: true},
-		{HPDA: 31, HeaderDigest: true}, {HPDA: 7, DataDigest: true},
+		{},
+		{HeaderDigest: true},
+		{DataDigest: true},
+		{HeaderDigest: true, DataDigest: true},
+		{HPDA: 31, HeaderDigest: true},
+		{HPDA: 7, DataDigest: true},
 	} {
 		t.Run(fmt.Sprintf("hdgst=%v,ddgst=%v,hpda=%d", p.HeaderDigest, p.DataDigest, p.HPDA), func(t *testing.T) { fn(t, p) })
 	}

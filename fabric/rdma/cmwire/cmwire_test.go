@@ -33,10 +33,14 @@ func TestGolden(t *testing.T) {
 		build func() []byte
 		want  string
 	}{
-		{"request, admin queue of Linux", func() []byte { req.Set(0, 32, 31, 0); return req[:] },
-			"0000 0000 2000 1f00 0000" + strings.Repeat("00", 22)},
-		{"request, I/O queue", func() []byte { req.Set(0x0102, 0x0304, 0x0506, 0x0708); return req[:] },
-			"0000 0201 0403 0605 0807" + strings.Repeat("00", 22)},
+		{
+			"request, admin queue of Linux", func() []byte { req.Set(0, 32, 31, 0); return req[:] },
+			"0000 0000 2000 1f00 0000" + strings.Repeat("00", 22),
+		},
+		{
+			"request, I/O queue", func() []byte { req.Set(0x0102, 0x0304, 0x0506, 0x0708); return req[:] },
+			"0000 0201 0403 0605 0807" + strings.Repeat("00", 22),
+		},
 		{"accept", func() []byte { rep.Set(0x0180); return rep[:] }, "0000 8001" + strings.Repeat("00", 28)},
 		{"reject", func() []byte { rej.Set(InvalidCNTLID); return rej[:] }, "0000 0900"},
 	}

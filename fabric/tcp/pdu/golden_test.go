@@ -55,8 +55,10 @@ func TestGolden(t *testing.T) {
 			req.Set(&Params{HeaderDigest: true, HPDA: 31}, 1)
 			return req[:]
 		}, "00 00 80 00 80000000 0000 1f 01 00000000" + zeros(112)},
-		{"ICReq, 4 R2Ts, both digests", func() []byte { req.Set(both, 4); return req[:] },
-			"00 00 80 00 80000000 0000 00 03 03000000" + zeros(112)},
+		{
+			"ICReq, 4 R2Ts, both digests", func() []byte { req.Set(both, 4); return req[:] },
+			"00 00 80 00 80000000 0000 00 03 03000000" + zeros(112),
+		},
 		{"ICResp", func() []byte { resp.Set(both); return resp[:] }, "01 00 80 00 80000000 0000 00 03 00000200" + zeros(112)},
 		{"C2HTermReq", func() []byte {
 			return AppendTermReq(nil, TypeC2HTermReq, Fault{FESInvalidHeader, 4}, []byte{0xAA, 0xBB})
@@ -64,17 +66,23 @@ func TestGolden(t *testing.T) {
 		{"CapsuleCmd without data", func() []byte { cmd.Set(both, 0); return cmd[:8] }, "04 01 48 00 4c000000"},
 		{"CapsuleCmd with data", func() []byte { cmd.Set(both, 4096); return cmd[:8] }, "04 03 48 4c 50100000"},
 		{"CapsuleCmd with data, no digest", func() []byte { cmd.Set(plain, 512); return cmd[:8] }, "04 00 48 48 48020000"},
-		{"CapsuleResp", func() []byte { rsp.Set(plain, &cqe); return rsp[:] },
-			"05 00 18 00 18000000 8877665544332211 0700 0000 cdab 0480"},
+		{
+			"CapsuleResp", func() []byte { rsp.Set(plain, &cqe); return rsp[:] },
+			"05 00 18 00 18000000 8877665544332211 0700 0000 cdab 0480",
+		},
 		{"CapsuleResp with digest", func() []byte { rsp.Set(both, &cqe); return rsp[:8] }, "05 01 18 00 1c000000"},
-		{"H2CData", func() []byte { data.SetH2C(plain, LastPDU, 0x1234, 0x5678, 4096, 8192); return data[:] },
-			"06 04 18 18 18200000 3412 7856 00100000 00200000 00000000"},
+		{
+			"H2CData", func() []byte { data.SetH2C(plain, LastPDU, 0x1234, 0x5678, 4096, 8192); return data[:] },
+			"06 04 18 18 18200000 3412 7856 00100000 00200000 00000000",
+		},
 		{"C2HData with digests, aligned", func() []byte {
 			data.SetC2H(&Params{HeaderDigest: true, DataDigest: true, HPDA: 31}, LastPDU|Success, 1, 0, 512)
 			return data[:]
 		}, "07 0f 18 80 84020000 0100 0000 00000000 00020000 00000000"},
-		{"R2T", func() []byte { r2t.Set(both, 9, 3, 0, 131072); return r2t[:] },
-			"09 01 18 00 1c000000 0900 0300 00000000 00000200 00000000"},
+		{
+			"R2T", func() []byte { r2t.Set(both, 9, 3, 0, 131072); return r2t[:] },
+			"09 01 18 00 1c000000 0900 0300 00000000 00000200 00000000",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -33,8 +33,10 @@ func sendBatch(n int) ([]verbs.SendWR, []verbs.SGE) {
 	wrs, sges := make([]verbs.SendWR, n), make([]verbs.SGE, 2*n)
 	for i := range wrs {
 		x := uint64(i + 1)
-		wrs[i] = verbs.SendWR{WRID: x << 32, RemoteAddr: x << 20, Opcode: verbs.WRRDMARead, Flags: verbs.SendSignaled,
-			FirstSGE: uint32(2 * i), NumSGE: uint32(i % 3), RKey: uint32(7 * x), InvalidateRKey: uint32(3 * x)}
+		wrs[i] = verbs.SendWR{
+			WRID: x << 32, RemoteAddr: x << 20, Opcode: verbs.WRRDMARead, Flags: verbs.SendSignaled,
+			FirstSGE: uint32(2 * i), NumSGE: uint32(i % 3), RKey: uint32(7 * x), InvalidateRKey: uint32(3 * x),
+		}
 		sges[2*i] = verbs.SGE{Addr: x << 40, Length: uint32(11 * x), LKey: uint32(13 * x)}
 		sges[2*i+1] = verbs.SGE{Addr: x << 41, Length: uint32(17 * x), LKey: uint32(19 * x)}
 	}
@@ -45,8 +47,10 @@ func recvBatch(n int) []verbs.RecvWR {
 	wrs := make([]verbs.RecvWR, n)
 	for i := range wrs {
 		x := uint64(i + 1)
-		wrs[i] = verbs.RecvWR{WRID: x << 32, NumSGE: x % 3,
-			SGE: [2]verbs.SGE{{Addr: x << 40, Length: uint32(x), LKey: uint32(3 * x)}, {Addr: x << 41, Length: uint32(5 * x)}}}
+		wrs[i] = verbs.RecvWR{
+			WRID: x << 32, NumSGE: x % 3,
+			SGE: [2]verbs.SGE{{Addr: x << 40, Length: uint32(x), LKey: uint32(3 * x)}, {Addr: x << 41, Length: uint32(5 * x)}},
+		}
 	}
 	return wrs
 }
@@ -122,8 +126,10 @@ func TestPoll(t *testing.T) {
 			for i, wc := range wcs {
 				want := verbs.WC{}
 				if i < n {
-					want = verbs.WC{WRID: uint64(have - i), Status: verbs.WCLocLenErr, Opcode: verbs.WCRecv, VendorErr: 3, ByteLen: 4,
-						InvalidatedRKey: 5, QPNum: 6, Flags: verbs.WCWithInv}
+					want = verbs.WC{
+						WRID: uint64(have - i), Status: verbs.WCLocLenErr, Opcode: verbs.WCRecv, VendorErr: 3, ByteLen: 4,
+						InvalidatedRKey: 5, QPNum: 6, Flags: verbs.WCWithInv,
+					}
 				}
 				if wc != want {
 					t.Fatalf("completion %d: %+v, want %+v", i, wc, want)

@@ -101,8 +101,10 @@ func testConnect(t *testing.T, s *Setup) {
 	a := sa.endpoint(sa.route(l.Local()), sizes{})
 	a.id.SetContext("active")
 	a.must(a.id.SetTOS(0x68), "SetTOS")
-	cp := verbs.ConnParam{PrivateData: bytes.Repeat([]byte("q"), 56), ResponderResources: 3, InitiatorDepth: 2,
-		RetryCount: 7, RNRRetryCount: 6}
+	cp := verbs.ConnParam{
+		PrivateData: bytes.Repeat([]byte("q"), 56), ResponderResources: 3, InitiatorDepth: 2,
+		RetryCount: 7, RNRRetryCount: 6,
+	}
 	a.must(a.id.Connect(cp), "Connect")
 
 	req := sp.event(verbs.EventConnectRequest)

@@ -74,8 +74,10 @@ func testWrite(t *testing.T, s *Setup) {
 		t.Fatal("WRITE touched memory beside its range")
 	}
 	p.p.success(2, verbs.WCSend)
-	p.p.postSend(verbs.SendWR{WRID: 3, Opcode: verbs.WRRDMAWrite, Flags: signaled, RemoteAddr: p.a.addr(0), NumSGE: 1,
-		RKey: p.a.mr.RKey()}, p.p.sge(0, 1))
+	p.p.postSend(verbs.SendWR{
+		WRID: 3, Opcode: verbs.WRRDMAWrite, Flags: signaled, RemoteAddr: p.a.addr(0), NumSGE: 1,
+		RKey: p.a.mr.RKey(),
+	}, p.p.sge(0, 1))
 	p.p.success(3, verbs.WCRDMAWrite)
 }
 
@@ -86,8 +88,10 @@ func testRead(t *testing.T, s *Setup) {
 	if p.p.dev.Attr().MaxSGERD > 1 {
 		sges = []verbs.SGE{p.p.sge(1<<20, 12345), p.p.sge(1<<20+12345, 1<<20-12345)}
 	}
-	p.p.postSend(verbs.SendWR{WRID: 1, Opcode: verbs.WRRDMARead, Flags: signaled, NumSGE: uint32(len(sges)),
-		RemoteAddr: p.a.addr(5), RKey: p.a.mr.RKey()}, sges...)
+	p.p.postSend(verbs.SendWR{
+		WRID: 1, Opcode: verbs.WRRDMARead, Flags: signaled, NumSGE: uint32(len(sges)),
+		RemoteAddr: p.a.addr(5), RKey: p.a.mr.RKey(),
+	}, sges...)
 	p.p.success(1, verbs.WCRDMARead)
 	p.p.checkFill(1<<20, 1<<20, 6, "read data")
 }
@@ -100,8 +104,10 @@ func testReadDepth(t *testing.T, s *Setup) {
 	var wrs []verbs.SendWR
 	var sges []verbs.SGE
 	for i := range reads {
-		wrs = append(wrs, verbs.SendWR{WRID: uint64(i), Opcode: verbs.WRRDMARead, Flags: signaled, FirstSGE: uint32(i), NumSGE: 1,
-			RemoteAddr: p.a.addr(i * 4096), RKey: p.a.mr.RKey()})
+		wrs = append(wrs, verbs.SendWR{
+			WRID: uint64(i), Opcode: verbs.WRRDMARead, Flags: signaled, FirstSGE: uint32(i), NumSGE: 1,
+			RemoteAddr: p.a.addr(i * 4096), RKey: p.a.mr.RKey(),
+		})
 		sges = append(sges, p.p.sge(i*4096, 4096))
 	}
 	if n, err := p.p.qp.PostSend(wrs, sges); n != reads || err != nil {

@@ -151,8 +151,10 @@ func (x *side) endpoint(id verbs.ID, z sizes) *endpoint {
 	e.buf = e.reg.Bytes()
 	e.mr, err = e.pd.RegMR(e.buf, verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
 	x.must(err, "RegMR")
-	e.qp, err = id.CreateQP(e.pd, verbs.QPInit{SendCQ: e.cq, RecvCQ: e.cq, SRQ: z.srq, MaxSendWR: z.send, MaxRecvWR: z.recv,
-		MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: z.inline})
+	e.qp, err = id.CreateQP(e.pd, verbs.QPInit{
+		SendCQ: e.cq, RecvCQ: e.cq, SRQ: z.srq, MaxSendWR: z.send, MaxRecvWR: z.recv,
+		MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: z.inline,
+	})
 	x.must(err, "CreateQP")
 	x.t.Cleanup(e.free)
 	return e

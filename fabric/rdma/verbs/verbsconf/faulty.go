@@ -80,8 +80,10 @@ func testRemoteAccess(t *testing.T, s *Setup) {
 			t.Cleanup(func() { p.a.must(m.Dereg(), "deregister") })
 			fill(p.p.buf[:64], 1)
 			p.p.guard()
-			p.p.postSend(verbs.SendWR{WRID: 1, Opcode: c.op, Flags: signaled, NumSGE: 1, RemoteAddr: p.a.addr(1<<20 + c.off),
-				RKey: m.RKey() ^ c.key}, p.p.sge(0, 64))
+			p.p.postSend(verbs.SendWR{
+				WRID: 1, Opcode: c.op, Flags: signaled, NumSGE: 1, RemoteAddr: p.a.addr(1<<20 + c.off),
+				RKey: m.RKey() ^ c.key,
+			}, p.p.sge(0, 64))
 			wc := p.p.find(1)
 			switch attr := p.p.dev.Attr(); {
 			case !attr.IWARP && wc.Status != verbs.WCRemAccessErr,
@@ -122,8 +124,10 @@ func testLocalAccess(t *testing.T, s *Setup) {
 			p := connect(t, s, sizes{}, sizes{})
 			p.p.postRecv(p.p.recvWR(3, 0, 64))
 			p.a.guard()
-			n, err := p.a.qp.PostSend([]verbs.SendWR{{WRID: 1, Opcode: c.op, Flags: signaled, NumSGE: 1,
-				RemoteAddr: p.p.addr(1 << 20), RKey: p.p.mr.RKey()}}, []verbs.SGE{c.bad(p.a)})
+			n, err := p.a.qp.PostSend([]verbs.SendWR{{
+				WRID: 1, Opcode: c.op, Flags: signaled, NumSGE: 1,
+				RemoteAddr: p.p.addr(1 << 20), RKey: p.p.mr.RKey(),
+			}}, []verbs.SGE{c.bad(p.a)})
 			if err != nil || n != 1 {
 				return // a device may notice at once
 			}
@@ -176,8 +180,10 @@ func testInvalidate(t *testing.T, s *Setup) {
 			t.Fatalf("completion %+v, invalidated %#x, wrong key: %v", wc, key, wrong)
 		default:
 			p.p.success(3, verbs.WCSend)
-			p.p.postSend(verbs.SendWR{WRID: 4, Opcode: verbs.WRRDMAWrite, Flags: signaled, NumSGE: 1, RemoteAddr: p.a.addr(1 << 20),
-				RKey: key}, p.p.sge(0, 64))
+			p.p.postSend(verbs.SendWR{
+				WRID: 4, Opcode: verbs.WRRDMAWrite, Flags: signaled, NumSGE: 1, RemoteAddr: p.a.addr(1 << 20),
+				RKey: key,
+			}, p.p.sge(0, 64))
 		}
 		p.a.dead()
 		if p.a.buf[1<<20] != 0 {

@@ -200,8 +200,10 @@ func (f *Fabric) AddHost(name string, devices ...DeviceOptions) {
 }
 
 func (f *Fabric) newHost(name string) *host {
-	h := &host{f: f, name: name, index: len(f.hosts) + 1, nextPort: 49152,
-		failCalls: map[Call]*callFault{}, dropEvents: map[verbs.EventType]*callFault{}}
+	h := &host{
+		f: f, name: name, index: len(f.hosts) + 1, nextPort: 49152,
+		failCalls: map[Call]*callFault{}, dropEvents: map[verbs.EventType]*callFault{},
+	}
 	f.hosts[name] = h
 	return h
 }

@@ -95,8 +95,10 @@ func newEnd(t testing.TB, c verbs.CM, id verbs.ID, z sizes) *end {
 	}
 	e.cq, err = e.dev.CreateCQ(z.cq, z.ch, 0)
 	must(t, err)
-	e.qp, err = id.CreateQP(e.pd, verbs.QPInit{SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: z.send, MaxRecvWR: z.recv,
-		MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 32})
+	e.qp, err = id.CreateQP(e.pd, verbs.QPInit{
+		SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: z.send, MaxRecvWR: z.recv,
+		MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 32,
+	})
 	must(t, err)
 	r, err := mem.Map("verbstest", 1<<16)
 	must(t, err)

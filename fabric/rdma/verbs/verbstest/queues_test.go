@@ -73,8 +73,10 @@ func TestOverrun(t *testing.T) {
 func TestReceiverNotReady(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	for retries, want := range map[uint8]verbs.WCStatus{0: verbs.WCRNRRetryExcErr, 2: verbs.WCRNRRetryExcErr, 7: verbs.WCSuccess} {
-		p, a := connect(t, f, sizes{send: 1, recv: 4}, sizes{send: 4, recv: 1,
-			param: verbs.ConnParam{RNRRetryCount: retries, InitiatorDepth: 1}})
+		p, a := connect(t, f, sizes{send: 1, recv: 4}, sizes{
+			send: 4, recv: 1,
+			param: verbs.ConnParam{RNRRetryCount: retries, InitiatorDepth: 1},
+		})
 		// The passive side sends under the retry count of the request, too.
 		must(t, p.post(8, p.wr(1, verbs.WRSend, signaled, a)))
 		if want == verbs.WCSuccess {
