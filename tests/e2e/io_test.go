@@ -168,3 +168,45 @@ func pipeline(q *host.Queue, n int, prepare func(op *host.Op, i int)) error {
 	}
 	return nil
 }
+
+// TestMemoryPressure keeps more data outstanding than the target has memory for: commands wait, and all of them succeed.
+func TestMemoryPressure(t *testing.T) {
+	const queues, depth = 2, 12
+	eachWay(t, func(o *options) { o.arena, o.rdma.StagingSize = 4<<20, 2<<20 }, func(t *testing.T, r *rig, w way) {
+		c := r.connect(w)
+		var wg sync.WaitGroup
+		for i := range queues {
+			q := r.open(c, uint16(i+1), depth+1)
+			buf := r.buffer(c, depth*mdts)
+			want := make([]byte, mdts)
+			pattern(want, uint32(i))
+			wg.Go(func() {
+				for round := range 2 {
+					err := pipeline(q, depth, func(op *host.Op, k int) {
+						data := buf[k*mdts:][:mdts]
+						copy(data, want)
+						op.Write(1, uint64((i*depth+k)*mdts/512), mdts/512, data, 0)
+					})
+					if err == nil {
+						err = pipeline(q, depth, func(op *host.Op, k int) {
+							data := buf[k*mdts:][:mdts]
+							clear(data[:4096])
+							op.Read(1, uint64((i*depth+k)*mdts/512), mdts/512, data)
+						})
+					}
+					if err != nil {
+						t.Errorf("queue %d, round %d: %v", i+1, round, err)
+						return
+					}
+					for k := range depth {
+						if d := differ(buf[k*mdts:][:mdts], want); d != "" {
+							t.Errorf("queue %d, round %d, command %d: %s", i+1, round, k, d)
+							return
+						}
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}

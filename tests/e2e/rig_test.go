@@ -400,7 +400,11 @@ func pattern(b []byte, seed uint32) {
 	}
 }
 
+// differ tells where a is not b; "" if it is.
 func differ(a, b []byte) string {
+	if bytes.Equal(a, b) {
+		return ""
+	}
 	for i := range a {
 		if a[i] != b[i] {
 			return fmt.Sprintf("byte %d of %d is %#x, want %#x", i, len(a), a[i], b[i])
