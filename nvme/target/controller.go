@@ -184,8 +184,14 @@ func (c *controller) dropQueues(then pending, why string) {
 	}
 }
 
-// queuesGone carries on a reset or shutdown. A new queue cannot have come meanwhile: ready is false.
+// queuesGone carries on a reset or shutdown when no I/O queue is left: the message may be about queues of earlier.
 func (c *controller) queuesGone() {
+	c.mu.Lock()
+	left := len(c.queues)
+	c.mu.Unlock()
+	if left > 0 {
+		return
+	}
 	then := c.after
 	c.after = 0
 	if then&pendingReset != 0 {
@@ -227,7 +233,8 @@ func (c *controller) configure(v nvme.CC) nvme.Status {
 func (c *controller) enable() {
 	c.vwc = c.sub.namespaces.Load().volatile()
 	c.writeThrough.Store(!c.vwc)
-	c.csts |= nvme.CSTSReady
+	c.stopLinger()
+	c.csts = c.csts&^(nvme.CSTSShutdownOccurring|nvme.CSTSShutdownComplete) | nvme.CSTSReady
 	c.mu.Lock()
 	if !c.dead {
 		c.ready.Store(true)

@@ -130,6 +130,26 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
+// TestResetAfterQueuesCameAndWent: that the last queue of earlier is gone says nothing about those of now.
+func TestResetAfterQueuesCameAndWent(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newRig(t, 2, sub)
+	h := r.connectHost(1)
+	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	h.io[0].HangUp() // the other reactor has not heard of it when the rest happens
+	h.io = nil
+	q := h.connectIO(1)
+	dev.Hold(nil)
+	r.send(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
+	r.w.Settle()
+	if !h.csts().RDY() {
+		t.Error("RDY is 0 while a queue's command is outstanding")
+	}
+	dev.Release()
+	r.until("RDY is 0", func() bool { return !h.csts().RDY() })
+}
+
 // TestResetAndShutdownTogether: one write of CC, or two while the first is under way, end in the state that both ask for.
 func TestResetAndShutdownTogether(t *testing.T) {
 	const shn = nvme.CCShutdownNormal
@@ -164,6 +184,10 @@ func TestResetAndShutdownTogether(t *testing.T) {
 				r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
 				r.until("disabled", func() bool { return !h.csts().RDY() })
 				r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+				if st := h.csts(); st != nvme.CSTSReady {
+					t.Errorf("CSTS %#x after a new start", st)
+				}
+				r.w.Advance(300e9)
 				r.ok(h.admin, identifyCommand(nvme.CNSController, 0))
 			}
 		})
