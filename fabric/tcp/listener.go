@@ -39,7 +39,7 @@ const (
 )
 
 // Listen opens a port. The address may be a wildcard; [::] takes IPv6 only, so that it can stand beside 0.0.0.0. A link-local
-// address needs its zone. accept must adopt or close each connection.
+// address needs its zone. accept must adopt or close each connection; Close waits for it to return.
 func (t *Transport) Listen(addr fabric.Addr, portID uint16, accept func(fabric.Conn)) (fabric.Listener, error) {
 	fd, bound, err := listen(addr.AddrPort)
 	if err != nil {
@@ -60,6 +60,19 @@ func (t *Transport) Listen(addr fabric.Addr, portID uint16, accept func(fabric.C
 	t.listeners[l] = struct{}{}
 	go l.run()
 	return l, nil
+}
+
+// inherited are the options that accepted sockets get from the listener. Keep-alive finds hosts that vanished without a word and
+// whose controller has no keep-alive timer of its own. Buffers are left to the kernel, which tunes them.
+var inherited = []struct {
+	level, name, value int
+	what               string
+}{
+	{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1, "TCP_NODELAY"},
+	{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1, "SO_KEEPALIVE"},
+	{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 60, "TCP_KEEPIDLE"},
+	{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 10, "TCP_KEEPINTVL"},
+	{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 6, "TCP_KEEPCNT"},
 }
 
 // listen makes a listening socket and returns the address it really has.
@@ -84,9 +97,10 @@ func listen(addr netip.AddrPort) (fd int, bound netip.AddrPort, err error) {
 			return fail("IPV6_V6ONLY", err)
 		}
 	}
-	// Accepted sockets inherit it.
-	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
-		return fail("TCP_NODELAY", err)
+	for _, o := range inherited {
+		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
+			return fail(o.what, err)
+		}
 	}
 	if err := unix.Bind(fd, sa); err != nil {
 		return fail("bind", err)

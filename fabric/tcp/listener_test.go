@@ -60,7 +60,15 @@ func TestListenErrors(t *testing.T) {
 func TestWildcards(t *testing.T) {
 	tr := New(Config{Log: quiet})
 	infos := make(chan *fabric.QueueInfo, 2)
-	accept := func(c fabric.Conn) { infos <- c.Info(); _ = c.Close() }
+	accept := func(c fabric.Conn) {
+		for _, o := range inherited {
+			if v, err := unix.GetsockoptInt(c.(*conn).fd, o.level, o.name); v != o.value || err != nil {
+				t.Errorf("%s is %d, %v", o.what, v, err)
+			}
+		}
+		infos <- c.Info()
+		_ = c.Close()
+	}
 	l4, err := tr.Listen(listenAddr("0.0.0.0:0"), 7, accept)
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package tcp
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -77,7 +78,7 @@ type request struct {
 	crcDone  bool
 	ttag     uint16
 	round    uint16 // counts uses, makes stale transfer tags recognisable
-	since    int64  // when it began to wait for memory or data
+	since    int64  // when it began to wait for memory
 	raw      []byte // sendRaw: the bytes
 	ctl      bool   // not a command: carries an ICResp or a TermReq
 }
@@ -224,12 +225,15 @@ func (q *queue) freeOwn(r *request) {
 func (q *queue) Complete(reqs []*fabric.Request) {
 	for _, fr := range reqs {
 		r := q.reqs[fr.Tag]
+		if r.state != requestExecuting {
+			panic(fmt.Sprintf("tcp: request %d was completed without having been executed, or twice", fr.Tag))
+		}
 		q.executing--
+		r.state = requestSending
 		if q.state >= queueLingering || q.faulted {
 			q.dropped.push(r)
 			continue
 		}
-		r.state = requestSending
 		q.respond(r)
 	}
 	q.touch()
@@ -240,6 +244,9 @@ func (q *queue) Complete(reqs []*fabric.Request) {
 func (q *queue) Disconnect(why error) {
 	if q.state < queueClosing && !q.ending {
 		q.ending, q.why = true, why
+		if why != errShutdown {
+			q.g.t.log.print(slog.LevelInfo, "disconnecting", "remote", q.conn.info.Remote, "local", q.conn.info.Local, "reason", why)
+		}
 		q.touch()
 	}
 }
@@ -355,6 +362,7 @@ func (q *queue) kill(why error) {
 		q.close(why, 0)
 	}
 	q.state = queueDead
+	q.g.t.cfg.Log.Debug("connection closed", "remote", q.conn.info.Remote, "local", q.conn.info.Local, "reason", why)
 	_ = q.g.loop.Unwatch(q.fd)
 	_ = q.conn.Close()
 	q.closeBy, q.sendBy = 0, 0

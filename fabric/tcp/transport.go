@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -96,8 +97,11 @@ type limitedLog struct {
 
 const linesPerSecond = 10
 
-// warn logs unless too much was logged in this second. Any goroutine may call it; never per I/O.
-func (l *limitedLog) warn(msg string, args ...any) {
+// warn is print at the level of warnings.
+func (l *limitedLog) warn(msg string, args ...any) { l.print(slog.LevelWarn, msg, args...) }
+
+// print logs unless too much was logged in this second. Any goroutine may call it; never per I/O.
+func (l *limitedLog) print(level slog.Level, msg string, args ...any) {
 	now := time.Now().Unix()
 	l.mu.Lock()
 	dropped := 0
@@ -114,7 +118,7 @@ func (l *limitedLog) warn(msg string, args ...any) {
 	if dropped > 0 {
 		args = append(args, "lines dropped before", dropped)
 	}
-	l.log.Warn(msg, args...)
+	l.log.Log(context.Background(), level, msg, args...)
 }
 
 var _ fabric.Transport = (*Transport)(nil)
