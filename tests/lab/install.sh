@@ -7,7 +7,7 @@ packages="
   libibverbs-dev librdmacm-dev
   nvme-cli fio rdma-core ibverbs-utils ibverbs-providers perftest
   iproute2 iputils-ping nftables tcpdump tshark socat jq
-  e2fsprogs xfsprogs util-linux procps psmisc
+  e2fsprogs xfsprogs util-linux mount procps psmisc
   mmdebstrap qemu-system-x86 fakeroot uidmap
 "
 missing=

@@ -34,7 +34,7 @@ INIT
     bookworm "$work/root" \
     "deb $mirror bookworm main" "deb $mirror bookworm-updates main" "deb $security bookworm-security main" >"$work/log" 2>&1 ||
     { tail -n 40 "$work/log" >&2; die "the image cannot be made"; }
-  $as_root mke2fs -q -F -t ext4 -O ^has_journal -d "$work/root" "$work/image" 3G
+  $as_root mke2fs -q -F -t ext4 -O ^has_journal -d "$work/root" "$work/image" 3G >/dev/null
   $as_root rm -rf "$work/root"
   $as_root chown -R "$(id -u)" "$work"
   trap - EXIT
