@@ -14,5 +14,5 @@ fi
 kernel=$("$lab/build-kernel.sh")
 # The kernel's own boot messages are left out; the whole output is kept for a failure.
 "$lab/boot.sh" -k "$kernel" -c 2 -t 120 "$lab/demo-inside.sh" TARGET="${TARGET:-ours}" TARGET_BIN="$(readlink -f "$bin")" TRANSPORT="${TRANSPORT:-rxe}" 2>&1 |
-  tee "$work/log" | sed -u -e '/^Core dump limits/d;/^\t\(soft\|hard\) -/d;/^Checking /d;/^\[ *[0-9.]*\] /d;/^$/d'
+  tee "$work/log" | sed -u -e '/^Core dump limits/d;/^\t\(soft\|hard\) -/d;/^Checking /d;/^lab: end/d;/^\[ *[0-9.]*\] /d;/^$/d'
 exit "${PIPESTATUS[0]}"

@@ -108,6 +108,7 @@ target_fds() { [ "$TARGET" = nvmet ] || find "/proc/$TPID/fd" -mindepth 1 | wc -
 target_rss() { [ "$TARGET" = nvmet ] || awk '/^VmRSS/{print $2}' "/proc/$TPID/status"; }
 target_threads() { [ "$TARGET" = nvmet ] || awk '/^Threads/{print $2}' "/proc/$TPID/status"; }
 target_cpu() { [ "$TARGET" = nvmet ] || awk '{sub(/.*\) /, ""); print $12 + $13}' "/proc/$TPID/stat"; } # ticks of 10 ms
+target_switches() { [ "$TARGET" = nvmet ] || cat "/proc/$TPID"/task/*/status | awk '/_ctxt_switches/{n += $2} END {print n}'; }
 target_controllers() { [ "$TARGET" = ours ] || find /sys/kernel/debug/nvmet -maxdepth 2 -name 'ctrl*' | wc -l; }
 # rdma_count KIND: the objects of that kind (qp, cm_id, mr, pd, cq) which the target has. The kernel names the thread that made one, not the process.
 rdma_count() {
