@@ -168,14 +168,22 @@ func TestHostileIO(t *testing.T) {
 			}, want: refused(nvme.Success)},
 			{name: "I09 zeroes beyond the end", op: func(op *host.Op) { op.WriteZeroes(1, blocks-1, 2, 0) }, want: outOfRange},
 			{name: "I09 zeroes wrap", op: func(op *host.Op) { op.WriteZeroes(1, math.MaxUint64-1, 65536, 0) }, want: outOfRange},
-			{name: "I09 65536 blocks of zeroes", op: func(op *host.Op) { op.WriteZeroes(1, 1024, 65536, nvme.RWDeallocate|nvme.RWFUA) },
-				want: refused(nvme.Success, nvme.InvalidField)},
-			{name: "I11 protection information", op: func(op *host.Op) { op.Write(1, 8, 1, p.buf[:512], nvme.RWPRInfo) },
-				want: refused(nvme.Success, nvme.InvalidField)},
-			{name: "I11 directive", op: func(op *host.Op) { op.Write(1, 8, 1, p.buf[:512], nvme.RWDirective) },
-				want: refused(nvme.Success, nvme.InvalidField)},
-			{name: "G05 property on an I/O queue", op: func(op *host.Op) { op.SQE.Property().Set(nvme.FabricsPropertyGet, nvme.PropertyCAP, 0) },
-				want: refused(nvme.InvalidOpcode, nvme.CommandSequenceError, nvme.InvalidField)},
+			{
+				name: "I09 65536 blocks of zeroes", op: func(op *host.Op) { op.WriteZeroes(1, 1024, 65536, nvme.RWDeallocate|nvme.RWFUA) },
+				want: refused(nvme.Success, nvme.InvalidField),
+			},
+			{
+				name: "I11 protection information", op: func(op *host.Op) { op.Write(1, 8, 1, p.buf[:512], nvme.RWPRInfo) },
+				want: refused(nvme.Success, nvme.InvalidField),
+			},
+			{
+				name: "I11 directive", op: func(op *host.Op) { op.Write(1, 8, 1, p.buf[:512], nvme.RWDirective) },
+				want: refused(nvme.Success, nvme.InvalidField),
+			},
+			{
+				name: "G05 property on an I/O queue", op: func(op *host.Op) { op.SQE.Property().Set(nvme.FabricsPropertyGet, nvme.PropertyCAP, 0) },
+				want: refused(nvme.InvalidOpcode, nvme.CommandSequenceError, nvme.InvalidField),
+			},
 			{name: "F16 second Connect", op: func(op *host.Op) {
 				o := w.hostOptions()
 				*op = *host.ConnectCommand(1, 32, &o, p.c.CNTLID())
@@ -254,8 +262,10 @@ func TestHostileSGL(t *testing.T) {
 			{name: "S09 too long", op: read(shorter(4097)), want: badLength},
 			{name: "S09 too long for a write", op: write(shorter(8192)), want: badLength},
 			{name: "S10 nothing", op: read(shorter(0)), want: badLength},
-			{name: "S11 read into the capsule", op: read(typed(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 4096)),
-				want: outcome{codes: []nvme.Status{nvme.InvalidField, nvme.SGLTypeInvalid, nvme.SGLOffsetInvalid, nvme.DataSGLLengthInvalid}, ends: true}},
+			{
+				name: "S11 read into the capsule", op: read(typed(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 4096)),
+				want: outcome{codes: []nvme.Status{nvme.InvalidField, nvme.SGLTypeInvalid, nvme.SGLOffsetInvalid, nvme.DataSGLLengthInvalid}, ends: true},
+			},
 			{name: "S12 offset beyond the capsule", op: write(typed(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 1<<20, 4096)), want: badOffset},
 			{name: "S12 offset and length wrap", op: write(typed(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, math.MaxUint64-10, 4096)), want: badOffset},
 			{name: "S12 data that is not there", op: write(typed(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 4096)), want: badOffset},
@@ -337,16 +347,22 @@ func TestHostileAdmin(t *testing.T) {
 			{name: "M07 odd offset", op: getLog(nvme.LogSMART, nvme.NSIDAll, 4, 3, 4), want: field},
 			{name: "M07 offset at 2^64-4", op: getLog(nvme.LogSMART, nvme.NSIDAll, 512, math.MaxUint64-3, 512), want: field},
 			{name: "M07 offset past the end", op: getLog(nvme.LogSMART, nvme.NSIDAll, 4, 516, 4), want: field},
-			{name: "M08 log of an unknown namespace", op: getLog(nvme.LogSMART, 77, 512, 0, 512),
-				want: refused(nvme.InvalidNamespaceOrFormat, nvme.InvalidField)},
+			{
+				name: "M08 log of an unknown namespace", op: getLog(nvme.LogSMART, 77, 512, 0, 512),
+				want: refused(nvme.InvalidNamespaceOrFormat, nvme.InvalidField),
+			},
 			{name: "M09 FFFFh queues", op: feature(nvme.AdminSetFeatures, uint32(nvme.FeatureNumberOfQueues), 0xFFFFFFFF, 0), want: field},
-			{name: "M09 queues while some exist", op: feature(nvme.AdminSetFeatures, uint32(nvme.FeatureNumberOfQueues), 0x10001, 0),
-				want: refused(nvme.CommandSequenceError, nvme.Success)},
+			{
+				name: "M09 queues while some exist", op: feature(nvme.AdminSetFeatures, uint32(nvme.FeatureNumberOfQueues), 0x10001, 0),
+				want: refused(nvme.CommandSequenceError, nvme.Success),
+			},
 			{name: "M10 unknown feature", op: feature(nvme.AdminGetFeatures, 0xEE, 0, 0), want: field},
 			{name: "M10 set an unknown feature", op: feature(nvme.AdminSetFeatures, 0xEE, 0, 0), want: field},
 			{name: "M10 reserved select", op: feature(nvme.AdminGetFeatures, uint32(nvme.FeatureNumberOfQueues)|7<<8, 0, 0), want: field},
-			{name: "M10 save", op: feature(nvme.AdminSetFeatures, uint32(nvme.FeatureAsyncEventConfig)|1<<31, 0, 0),
-				want: refused(nvme.FeatureNotSaveable)},
+			{
+				name: "M10 save", op: feature(nvme.AdminSetFeatures, uint32(nvme.FeatureAsyncEventConfig)|1<<31, 0, 0),
+				want: refused(nvme.FeatureNotSaveable),
+			},
 			{name: "M11 set the host identifier", op: func(op *host.Op) {
 				feature(nvme.AdminSetFeatures, uint32(nvme.FeatureHostIdentifier), 1, 16)(op)
 			}, want: refused(nvme.CommandSequenceError)},
