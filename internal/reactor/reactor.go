@@ -40,12 +40,14 @@ type Config struct {
 	// CPU is the processor that Run pins its thread to, -1 for none.
 	CPU int
 	// Spin is the longest time without work before sleeping; the loop learns how much of it pays. 0: sleep at once.
-	// Negative: the default, 50 microseconds, or 0 on a machine with one CPU.
+	// Negative: the default, 50 microseconds, or 100 on a machine with one CPU, where the loop yields after each poll.
 	Spin time.Duration
 }
 
 const (
 	defaultSpin = 50 * time.Microsecond
+	// aloneSpin is for a machine with one CPU: what the loop waits for happens between its polls, so it takes longer.
+	aloneSpin = 100 * time.Microsecond
 
 	// budget is the most steps one poller makes before the next one's turn.
 	budget = 64
@@ -76,7 +78,8 @@ type Reactor struct {
 	pollers  []Poller // nil: detached, removed after the iteration
 	detached bool
 	stopped  bool
-	starved  bool // there are not more processors than reactors
+	starved  bool   // there are not more processors than reactors
+	yield    func() // gives other threads the CPU between polls without work, nil if they have others
 
 	clock clock
 	spin  spin
@@ -110,7 +113,7 @@ func New(cfg Config) (*Reactor, error) {
 	if cfg.Spin < 0 {
 		cfg.Spin = defaultSpin
 		if runtime.NumCPU() == 1 {
-			cfg.Spin = 0
+			cfg.Spin = aloneSpin
 		}
 	}
 	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
@@ -129,6 +132,9 @@ func New(cfg Config) (*Reactor, error) {
 		return nil, fmt.Errorf("reactor %d: epoll_ctl: %w", cfg.Index, err)
 	}
 	r := &Reactor{cfg: cfg, epfd: epfd, evfd: evfd}
+	if runtime.NumCPU() == 1 {
+		r.yield = yield
+	}
 	r.clock.init()
 	r.spin.init(cfg.Spin.Nanoseconds())
 	return r, nil
@@ -275,6 +281,9 @@ func (r *Reactor) housekeep() int {
 // rest is called after an iteration without work: it returns at once while spinning pays, otherwise it sleeps.
 func (r *Reactor) rest() error {
 	if !r.spin.done(r.clock.now) {
+		if r.yield != nil {
+			r.yield() // what the loop waits for cannot happen while it has the only CPU
+		}
 		if r.starved && r.spin.empty%spinYield == 0 {
 			runtime.Gosched()
 		}

@@ -411,3 +411,35 @@ func BenchmarkPostRoundTrip(b *testing.B) {
 		})
 	}
 }
+
+// TestYield: on a machine with one CPU the loop gives way after every poll without work, and never while there is work.
+func TestYield(t *testing.T) {
+	r, err := New(Config{CPU: -1, Spin: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	polls, yields := 0, 0
+	r.yield = func() { yields++ }
+	r.Attach(&poller{
+		poll: func(int) int {
+			if polls++; polls <= 100 {
+				return 1
+			}
+			if polls == 101 && yields != 0 {
+				t.Errorf("the loop gave way %d times while there was work", yields)
+			}
+			return 0
+		},
+		arm: func() bool { cancel(); return true },
+	})
+	if err := r.Run(ctx); err != nil {
+		t.Error(err)
+	}
+	if idle := polls - 100; yields < idle/2 || yields == 0 {
+		t.Errorf("the loop gave way %d times in %d polls without work", yields, idle)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}
