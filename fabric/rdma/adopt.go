@@ -168,8 +168,7 @@ func (g *group) open(q *queue) error {
 	// The queue has a handler and an entry from here on: whatever goes wrong ends it like any other.
 	g.slots[q.number] = q
 	g.queues++
-	q.deadline = g.now() + g.t.cfg.ConnectTimeout.Nanoseconds()
-	g.startTick()
+	q.within(g.t.cfg.ConnectTimeout)
 	if err := q.conn.own(q); err != nil {
 		q.fail(err)
 		return nil

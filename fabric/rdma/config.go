@@ -138,8 +138,7 @@ func (c *Config) limits() cmwire.Limits {
 	}
 }
 
-// tick is how often a group looks at deadlines: fine enough for the shortest of them.
+// tick is how often a group with work in flight looks for what is stuck.
 func (c *Config) tick() int64 {
-	d := min(c.ConnectTimeout, c.SendTimeout, c.MemoryTimeout, c.LingerTimeout, c.DrainTimeout) / 4
-	return int64(min(max(d, time.Millisecond), time.Second))
+	return int64(min(max(min(c.SendTimeout, c.MemoryTimeout)/4, time.Millisecond), 5*time.Second))
 }

@@ -28,6 +28,7 @@ func (q *queue) supply(r *request) {
 	}
 	r.state, r.since = requestNeedMemory, q.g.now()
 	p.waiting.push(r)
+	q.g.watch()
 }
 
 // reachable says that the device can move data through lent segments itself. p is where memory for the transfer would come from:

@@ -126,6 +126,9 @@ func (q *queue) post() int {
 		q.fail(fmt.Errorf("post sends: %w", err))
 	}
 	g.wrs, g.sges, g.recvs = g.wrs[:0], g.sges[:0], g.recvs[:0]
+	if q.signalled > 0 {
+		g.watch()
+	}
 	return n
 }
 

@@ -20,7 +20,7 @@ type group struct {
 	gen    uint32
 	queues int
 	dirty  []*queue
-	ticks  func() // stops the timer of tick, nil if it does not run
+	ticks  func() // stops the timer of tick; nil if it does not run
 
 	// The batches of a poll, reused.
 	wcs   []verbs.WC
@@ -158,14 +158,14 @@ func (g *group) busy() bool {
 	return false
 }
 
-// startTick makes tick run while there are queues.
-func (g *group) startTick() {
+// watch makes tick run as long as something is in flight or waits. An idle group has no timer.
+func (g *group) watch() {
 	if g.ticks == nil {
 		g.ticks = g.cfg.Loop.After(g.t.cfg.tick(), g.tick)
 	}
 }
 
-// tick looks for deadlines that have passed.
+// tick looks for what is stuck.
 func (g *group) tick() {
 	g.ticks = nil
 	now := g.now()
@@ -176,13 +176,17 @@ func (g *group) tick() {
 			p.staging.expire(now - limit)
 		}
 	}
+	waiting := g.pool.waiting.head != nil
+	for _, p := range g.ports {
+		waiting = waiting || p.staging != nil && p.staging.waiting.head != nil
+	}
 	for _, q := range g.slots {
-		if q != nil {
-			q.look(now)
+		if q != nil && q.look(now) {
+			waiting = true
 		}
 	}
-	if g.queues > 0 {
-		g.startTick()
+	if waiting {
+		g.watch()
 	}
 }
 

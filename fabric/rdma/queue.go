@@ -51,10 +51,10 @@ type queue struct {
 	needRead list // requests whose data is to be read
 	dirty    bool // on g.dirty
 
-	why      error // why the queue ends, once it does
-	failed   bool  // it must end now
-	flushed  bool  // the queue pair is in the error state
-	deadline int64 // of the present state, 0 if none
+	why      error  // why the queue ends, once it does
+	failed   bool   // it must end now
+	flushed  bool   // the queue pair is in the error state
+	stop     func() // the timer of the present state, nil if it has none
 	progress uint64
 	seen     uint64 // progress at the last look
 	stuckBy  int64  // when the queue counts as stuck, 0 if nothing is in flight
@@ -196,7 +196,7 @@ func (q *queue) SetDepth(depth int) error {
 	}
 	q.joined = true
 	if q.state < queueClosing {
-		q.deadline = 0
+		q.relax()
 	}
 	return nil
 }
@@ -208,7 +208,7 @@ func (q *queue) Disconnect(why error) {
 		return
 	}
 	q.state, q.why = queueClosing, why
-	q.deadline = q.g.now() + q.g.t.cfg.LingerTimeout.Nanoseconds()
+	q.within(q.g.t.cfg.LingerTimeout)
 	q.touch()
 }
 

@@ -3,6 +3,7 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
@@ -36,7 +37,7 @@ func (q *queue) event(t verbs.EventType, status int) {
 		if q.state == queueOpening {
 			q.state = queueLive
 			if !q.joined {
-				q.deadline = q.g.now() + q.g.t.cfg.ConnectTimeout.Nanoseconds()
+				q.within(q.g.t.cfg.ConnectTimeout)
 			}
 		}
 	case t == verbs.EventDisconnected:
@@ -70,15 +71,23 @@ func (q *queue) quiet() bool {
 	return q.out.head == nil && q.needRead.head == nil && q.signalled == 0 && (q.executing == 0 || q.conn.info.QID == 0)
 }
 
-// look ends what has taken too long.
-func (q *queue) look(now int64) {
-	if q.state < queueDying {
-		q.lookStuck(now)
+// within sets the time limit of the present state, instead of the one before.
+func (q *queue) within(d time.Duration) {
+	q.relax()
+	q.stop = q.g.cfg.Loop.After(d.Nanoseconds(), q.late)
+}
+
+// relax lifts the time limit.
+func (q *queue) relax() {
+	if q.stop != nil {
+		q.stop()
+		q.stop = nil
 	}
-	if q.deadline == 0 || now < q.deadline {
-		return
-	}
-	q.deadline = 0
+}
+
+// late ends what has taken too long.
+func (q *queue) late() {
+	q.stop = nil
 	switch q.state {
 	case queueOpening:
 		q.fail(errNoEstab)
@@ -92,8 +101,12 @@ func (q *queue) look(now int64) {
 	}
 }
 
-// lookStuck ends a queue whose sends do not complete, for instance because the host posts no receives.
-func (q *queue) lookStuck(now int64) {
+// look ends a queue whose sends do not complete, for instance because the host posts no receives. It says whether some are in
+// flight.
+func (q *queue) look(now int64) bool {
+	if q.state >= queueDying {
+		return false
+	}
 	switch {
 	case q.signalled == 0:
 		q.stuckBy = 0
@@ -103,6 +116,7 @@ func (q *queue) lookStuck(now int64) {
 		q.fail(errStuck)
 	}
 	q.seen = q.progress
+	return q.signalled > 0
 }
 
 // die ends the queue towards the handler and starts to end it towards the device.
@@ -136,7 +150,7 @@ func (q *queue) die() {
 		}
 	}
 	h.Close(q.session)
-	q.deadline = q.g.now() + q.g.t.cfg.DrainTimeout.Nanoseconds()
+	q.within(q.g.t.cfg.DrainTimeout)
 	go q.shut()
 }
 
@@ -182,7 +196,8 @@ func (q *queue) drained() {
 	if !q.cq.dead.Load() && (q.posted > 0 || q.signalled > 0) {
 		return
 	}
-	q.state, q.deadline = queueDestroying, 0
+	q.state = queueDestroying
+	q.relax()
 	go q.destroy()
 }
 
