@@ -16,13 +16,13 @@ const patience = 10 * time.Second
 
 // testHost is a machine that connects to the target with bare verbs, so that it can do everything wrong.
 type testHost struct {
-	t      *testing.T
+	t      testing.TB
 	cm     verbs.CM
 	events chan verbs.Event
 	end    chan struct{}
 }
 
-func newHost(t *testing.T, p verbs.Provider) *testHost {
+func newHost(t testing.TB, p verbs.Provider) *testHost {
 	t.Helper()
 	cm, err := p.NewCM()
 	if err != nil {
@@ -85,7 +85,7 @@ func ioParam(depth uint16) hostParam {
 
 // hostQueue is a host's end of a queue.
 type hostQueue struct {
-	t     *testing.T
+	t     testing.TB
 	h     *testHost
 	id    verbs.ID
 	pd    verbs.PD

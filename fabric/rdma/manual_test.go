@@ -60,7 +60,7 @@ type manual struct {
 }
 
 // newManual connects one queue. Stop ends it; it must be called before the test does.
-func newManual(t *testing.T, o verbstest.Options, cfg Config, p hostParam) *manual {
+func newManual(t testing.TB, o verbstest.Options, cfg Config, p hostParam) *manual {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -123,7 +123,7 @@ func (m *manual) turn() {
 	m.g.Poll(64)
 }
 
-func (m *manual) until(t *testing.T, ok func() bool) {
+func (m *manual) until(t testing.TB, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); runtime.Gosched() {
 		if time.Now().After(deadline) {

@@ -51,7 +51,7 @@ const (
 
 // testHandler is a controller with a piece of memory; it checks that every request goes the way of the contract.
 type testHandler struct {
-	t       *testing.T
+	t       testing.TB
 	store   *mem.Region
 	mu      sync.Mutex // for tests that look from outside
 	openErr error
@@ -66,7 +66,7 @@ type testHandler struct {
 	regions map[mem.RegionID]bool // where the data of writes came
 }
 
-func newHandler(t *testing.T) *testHandler {
+func newHandler(t testing.TB) *testHandler {
 	r, err := mem.Map("test store", 4<<20)
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +219,7 @@ func (h *testHandler) count(what string) int {
 
 // bench is a target with one group on a real reactor and a fake fabric.
 type bench struct {
-	t       *testing.T
+	t       testing.TB
 	f       *verbstest.Fabric
 	tr      *Transport
 	g       *group
@@ -419,4 +419,8 @@ func (b *bench) fragment() {
 func (b *bench) defragment() {
 	b.arena.Free(b.taken)
 	b.taken = nil
+}
+
+func netipWithPort(a netip.AddrPort, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr(), port)
 }

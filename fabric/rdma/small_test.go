@@ -1,0 +1,103 @@
+package rdma
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+func TestValidate(t *testing.T) {
+	f := verbstest.New(verbstest.Options{})
+	defer f.Close()
+	ok := Config{Provider: f.Provider("target")}
+	if err := ok.Validate(); err != nil {
+		t.Error(err)
+	}
+	for name, change := range map[string]func(*Config){
+		"no provider": func(c *Config) { c.Provider = nil },
+		"depth 1":     func(c *Config) { c.MaxDepth = 1 }, "depth 1025": func(c *Config) { c.MaxDepth = 1025 },
+		"in-capsule 100": func(c *Config) { c.InCapsuleSize = 100 }, "in-capsule 128 KiB": func(c *Config) { c.InCapsuleSize = 128 << 10 },
+		"staging": func(c *Config) { c.StagingSize = 4096 }, "reads": func(c *Config) { c.MaxReads = 256 },
+		"queue ID": func(c *Config) { c.MaxQID = 0xFFFF }, "queues": func(c *Config) { c.MaxQueues = -1 },
+		"time": func(c *Config) { c.DrainTimeout = -1 },
+	} {
+		c := ok
+		if change(&c); c.Validate() == nil {
+			t.Errorf("%s is taken", name)
+		}
+	}
+}
+
+// A connection that is closed instead of adopted is refused; adopting it afterwards fails.
+func TestConnClosed(t *testing.T) {
+	b := newBench(t, benchOptions{})
+	result := make(chan error, 2)
+	l, err := b.tr.Listen(fabric.Addr{Transport: nvme.TransportRDMA, AddrPort: netipWithPort(b.addr(), 0)}, 3, func(c fabric.Conn) {
+		if c.Info().PortID != 3 {
+			t.Errorf("port %d", c.Info().PortID)
+		}
+		result <- c.Close()
+		result <- b.g.Adopt(c)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := b.host.rejected(l.Addr().AddrPort, ioParam(8)); st != cmwire.NoResources {
+		t.Error(st)
+	}
+	if err := <-result; err != nil {
+		t.Error(err)
+	}
+	if err := <-result; !errors.Is(err, errTaken) {
+		t.Errorf("adopted after Close: %v", err)
+	}
+	b.idle()
+}
+
+// FuzzDescribe: whatever descriptor a capsule has, in-capsule data lies within what came, and nothing but a keyed data block
+// leads to the host's memory.
+func FuzzDescribe(f *testing.F) {
+	var d nvme.SGLDescriptor
+	f.Add(d[:], uint16(0))
+	d.SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 1<<64-1, 1<<32-1)
+	f.Add(d[:], uint16(4096))
+	d.SetKeyed(nvme.SGLSubtypeInvalidate, 1, 2, 3)
+	f.Add(d[:], uint16(1))
+	q := &queue{icd: 4096}
+	f.Fuzz(func(t *testing.T, b []byte, came uint16) {
+		var r request
+		copy(r.SQE.SGL1()[:], b)
+		inCapsule := min(uint32(came), uint32(q.icd))
+		q.describe(&r, inCapsule)
+		keyed := r.SQE.SGL1().Type() == nvme.SGLKeyedDataBlock
+		switch {
+		case !r.Status.OK() && (r.HostLength != 0 || r.InCapsule || r.invalidate):
+			t.Fatalf("%v describes %d bytes", r.Status, r.HostLength)
+		case r.InCapsule && (keyed || r.HostLength == 0 || r.addr+uint64(r.HostLength) > uint64(inCapsule)):
+			t.Fatalf("%d bytes from %d of %d that came", r.HostLength, r.addr, inCapsule)
+		case r.HostLength > 0 && !r.InCapsule && !keyed, r.invalidate && !keyed:
+			t.Fatalf("descriptor %x leads to the host's memory", r.SQE.SGL1()[:])
+		}
+	})
+}
+
+// BenchmarkPoll: 32 reads of 4 KiB from capsule to response on the fake fabric, whose share of the time is the larger one.
+func BenchmarkPoll(b *testing.B) {
+	m := newManual(b, verbstest.Options{}, Config{Log: slog.New(slog.DiscardHandler)}, ioParam(32))
+	m.h.checks = false
+	sqes := make([]nvme.SQE, 32)
+	for i := range sqes {
+		sqes[i] = m.host.keyed(command(opRead, uint16(i), 0, 4096), i*4096, 4096)
+	}
+	m.ioRound(sqes)
+	b.ReportAllocs()
+	for b.Loop() {
+		m.ioRound(sqes)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(sqes)), "ns/command")
+}
