@@ -17,7 +17,7 @@ const (
 	// disabledKeepAlive is the least timeout while the controller is not enabled, when no Keep Alive can be sent.
 	disabledKeepAlive = int64(120e9)
 	// keepAliveChecks is how often per period the timer looks for traffic.
-	keepAliveChecks = 4
+	keepAliveChecks = 2
 )
 
 // roundKeepAlive makes a timeout in milliseconds one that we support; 0 stays off.
@@ -70,7 +70,14 @@ func (c *controller) armKeepAlive() {
 	}
 	k.lastSeen = c.h.loop.Now()
 	k.lastLook = k.lastSeen
-	k.cancel = c.h.after(k.period/keepAliveChecks, c.checkKeepAlive)
+	c.nextKeepAlive()
+}
+
+// nextKeepAlive has the timer look again, at a time that is the same for all controllers with this period: an idle target wakes up
+// once for all of them.
+func (c *controller) nextKeepAlive() {
+	step := c.alive.period / keepAliveChecks
+	c.alive.cancel = c.h.after(step-c.h.loop.Now()%step, c.checkKeepAlive)
 }
 
 // traffic is the number of commands that all queues have received.
@@ -106,7 +113,7 @@ func (c *controller) checkKeepAlive() {
 		c.fail(fmt.Errorf("keep alive timer expired after %v", time.Duration(limit)))
 		return
 	}
-	k.cancel = c.h.after(k.period/keepAliveChecks, c.checkKeepAlive)
+	c.nextKeepAlive()
 }
 
 // keepAlive answers a Keep Alive command; that it came is what counts.
