@@ -199,6 +199,9 @@ func sorted(t *testing.T, b []byte) []byte {
 			list = append(list, fmt.Sprint(cqe.CID(), cqe.Status()))
 		case pdu.TypeC2HData:
 			list = append(list, string(m[:pdu.DataSize]))
+		case pdu.TypeR2T:
+			const ttag = 10 // names the request that happened to be free
+			list = append(list, string(m[:ttag]), string(m[ttag+2:]))
 		default:
 			list = append(list, string(m))
 		}

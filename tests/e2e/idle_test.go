@@ -20,13 +20,17 @@ func TestIdle(t *testing.T) {
 			}
 		}
 		const window = 2 * time.Second
-		time.Sleep(500 * time.Millisecond) // what connecting left behind, for instance a garbage collection
-		before := cpuTime(t)
-		time.Sleep(window)
-		if used := cpuTime(t) - before; used > window/100 {
-			t.Errorf("an idle target with 16 queues used %v of CPU in %v", used, window)
-		} else {
+		for round := 1; ; round++ { // the first may see what connecting left behind, for instance a garbage collection
+			before := cpuTime(t)
+			time.Sleep(window)
+			used := cpuTime(t) - before
 			t.Logf("%v of CPU in %v", used, window)
+			if used <= window/100 {
+				return
+			}
+			if round == 3 {
+				t.Fatalf("an idle target with 16 queues used more than 1 %% of a CPU in each of %d rounds", round)
+			}
 		}
 	})
 }
