@@ -1,6 +1,7 @@
-# Memory with 1 and with 16 connected I/O queues of depth 128; with 16 idle ones the target hardly ever wakes up.
+# Memory with 1 and with 16 connected I/O queues of depth 128; with 16 idle ones the target uses less than 1 % of a CPU. One CPU: with
+# several, this kernel charges a process about 2 ms for each switch of threads, a hundred times of what it costs.
 # variants: rxe siw tcp
-# cpus: 4
+# cpus: 1
 # alone: it measures
 # limit: 120
 . "$LAB_DIR/lib.sh"
@@ -23,16 +24,14 @@ for p in /sys/class/nvme-subsystem/*/iopolicy; do echo round-robin >"$p"; done
 fio_run sixteen --rw=randread --bs=4k --iodepth=128 --size=64M --io_size=64M --numjobs=4
 say "RSS with 16 I/O queues of depth 128: $(target_rss) KiB, $(target_fds) descriptors, $(target_threads) threads"
 [ "$TARGET" = nvmet ] && skip "the kernel's target has no process to measure"
-# Keep-alives go on. What may be judged here is how often the target wakes up: this kernel charges a process with what its own system calls,
-# interrupts and thread switches cost on the machine below, which is a hundred times of what they cost elsewhere, so CPU time is only
-# shown. tests/e2e (TestIdle) holds the same 16 queues to less than 1 % of a CPU.
+# Keep-alives go on; one window of 10 s must be below 1 %: 10 ticks of 10 ms. Time that the machine gave to others counts as used in here.
 best=1000
 for i in 1 2 3; do
   before=$(target_cpu) switches=$(target_switches); sleep 10
-  used=$(($(target_cpu) - before)) switches=$((($(target_switches) - switches) / 10))
-  say "idle with 16 I/O queues, 10 s: $switches context switches a second, CPU as charged here $((used / 10)).$((used % 10)) %"
-  [ $switches -ge $best ] || best=$switches
-  [ $best -ge 100 ] || break
+  used=$(($(target_cpu) - before)) switches=$(($(target_switches) - switches))
+  say "idle with 16 I/O queues, 10 s: CPU $((used / 10)).$((used % 10)) %, $((switches / 10)) context switches a second"
+  [ $used -ge $best ] || best=$used
+  [ $best -ge 10 ] || break
 done
-[ $best -lt 100 ] || fail "an idle target wakes up too often: $best context switches a second, at most 100 are expected"
+[ $best -lt 10 ] || fail "an idle target uses more than 1 % of a CPU"
 host_disconnect
