@@ -83,7 +83,6 @@ type Reactor struct {
 
 	clock clock
 	spin  spin
-	bed   bed
 
 	timers  timerHeap
 	watches watches
@@ -133,10 +132,6 @@ func New(cfg Config) (*Reactor, error) {
 		return nil, fmt.Errorf("reactor %d: epoll_ctl: %w", cfg.Index, err)
 	}
 	r := &Reactor{cfg: cfg, epfd: epfd, evfd: evfd}
-	if err := r.bed.open(r); err != nil {
-		_, _ = unix.Close(evfd), unix.Close(epfd)
-		return nil, fmt.Errorf("reactor %d: epoll: %w", cfg.Index, err)
-	}
 	if runtime.NumCPU() == 1 {
 		r.yield = yield
 	}
@@ -147,7 +142,7 @@ func New(cfg Config) (*Reactor, error) {
 
 // Close frees the descriptors. Run must have returned or never been called; nobody may call Post or Wake any more.
 func (r *Reactor) Close() error {
-	return errors.Join(unix.Close(r.evfd), r.bed.file.Close())
+	return errors.Join(unix.Close(r.evfd), unix.Close(r.epfd))
 }
 
 // Index is the reactor's number. Any goroutine may call it.
@@ -309,6 +304,31 @@ func (r *Reactor) rest() error {
 		return nil
 	}
 	return r.sleep()
+}
+
+// sleep blocks until a descriptor is ready, somebody wakes the reactor, or a timer is due, and runs the callbacks.
+func (r *Reactor) sleep() error {
+	if r.starved {
+		// A processor stays with a thread in a system call until the runtime's monitor takes it away, up to 10 ms
+		// later. Let those that wait have it first.
+		runtime.Gosched()
+	}
+	// Without spinning nothing measures the sleep, and the reading after the last sleep is good enough for a timeout.
+	before := r.clock.now
+	if r.spin.max > 0 {
+		before = r.clock.read()
+	}
+	r.stats.Sleeps++
+	n, err := unix.EpollWait(r.epfd, r.events[:], r.timers.timeout(before))
+	// Awake before any callback: what they and others wake from now on costs no system call.
+	r.state.Store(awake)
+	r.spin.slept(r.clock.read() - before)
+	if err != nil && err != unix.EINTR {
+		return fmt.Errorf("epoll_wait: %w", err)
+	}
+	r.dispatch(n)
+	r.runTimers()
+	return nil
 }
 
 // runPosts runs what the mailbox holds, oldest first.
