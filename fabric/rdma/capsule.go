@@ -76,39 +76,6 @@ func (q *queue) begin(r *request, size uint32) {
 	q.g.prep = append(q.g.prep, &r.Request)
 }
 
-// describe reads the SGL descriptor of the command (RDMA section 3.3.1: data block with offset into the capsule, or keyed data
-// block; everything else is refused). inCapsule is the number of bytes that came behind the SQE.
-func (q *queue) describe(r *request, inCapsule uint32) {
-	d := r.SQE.SGL1()
-	r.invalidate = false
-	switch typ, sub := d.Type(), d.Subtype(); {
-	case typ == nvme.SGLKeyedDataBlock && (sub == nvme.SGLSubtypeAddress || sub == nvme.SGLSubtypeInvalidate):
-		r.HostLength, r.addr, r.rkey = d.KeyedLength(), d.Address(), d.Key()
-		// RDMA section 3.6.1: the host asks to have exactly this key invalidated.
-		r.invalidate = sub == nvme.SGLSubtypeInvalidate && r.HostLength > 0
-	case typ == nvme.SGLDataBlock && sub == nvme.SGLSubtypeOffset:
-		r.Status = q.describeInCapsule(r, d, inCapsule)
-	case typ == nvme.SGLDataBlock && sub == nvme.SGLSubtypeAddress && d.Length() == 0:
-		// No data: some hosts leave the descriptor of such commands zero.
-	default:
-		r.Status = nvme.SGLTypeInvalid | nvme.DNR
-	}
-}
-
-// describeInCapsule checks an offset data block. ICDOFF is 0: offsets count from the end of the SQE.
-func (q *queue) describeInCapsule(r *request, d *nvme.SGLDescriptor, inCapsule uint32) nvme.Status {
-	off, n := d.Address(), d.Length()
-	switch {
-	case off > uint64(q.icd): // Base section 4.3.2, SGL Offset Invalid: beyond the end of the capsule
-		return nvme.SGLOffsetInvalid | nvme.DNR
-	case uint64(n) > uint64(q.icd)-off, off+uint64(n) > uint64(inCapsule):
-		return nvme.DataSGLLengthInvalid | nvme.DNR
-	}
-	r.HostLength, r.InCapsule = n, n > 0
-	r.addr = off
-	return nvme.Success
-}
-
 // route decides after Prepare what the command needs before Execute.
 func (q *queue) route(r *request) {
 	switch {

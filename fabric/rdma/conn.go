@@ -36,7 +36,7 @@ func (t *Transport) request(ev *verbs.Event) {
 	ev.ID.SetContext(c)
 	c.info = fabric.QueueInfo{
 		Transport: nvme.TransportRDMA, Local: unmap(ev.ID.Local()), Remote: unmap(ev.ID.Remote()), CNTLID: nvme.CNTLIDDynamic,
-		InCapsuleSize: t.cfg.InCapsuleSize, MSDBD: 1,
+		InCapsuleSize: t.cfg.InCapsuleSize, MSDBD: msdbd(t.cfg.InCapsuleSize),
 	}
 	st, why := cmwire.NoResources, "the listener is closed"
 	if l != nil {

@@ -3,7 +3,6 @@ package rdma
 import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -61,7 +60,7 @@ func (q *queue) supplied(r *request) {
 		q.execute(r)
 		return
 	}
-	r.state, r.moved, r.segment = requestNeedRead, 0, 0
+	r.state, r.at = requestNeedRead, cursor{}
 	q.needRead.push(r)
 	q.touch()
 }
@@ -87,29 +86,15 @@ func (p *pool) expire(before int64) {
 // cut appends work requests that move data of r on, at most most of them with at most perWR elements each, and returns how many.
 // Unless the device wants WRITEs signalled, all but the last one of the whole chain are not; the caller signals that one.
 func (q *queue) cut(r *request, op verbs.SendOpcode, perWR, most int) (n int) {
-	g, segs := q.g, r.data()
-	for ; n < most && r.segment < len(segs); n++ {
-		wr := verbs.SendWR{
-			WRID: workID(workQuiet, q.gen, q.number, r.Tag), Opcode: op, RemoteAddr: r.addr + uint64(r.moved), RKey: r.rkey,
-			FirstSGE: uint32(len(g.sges)),
-		}
+	for ; n < most && r.at.segment < len(r.data()); n++ {
+		wr := q.gather(r, op, perWR)
 		if op == verbs.WRRDMAWrite && q.p.signalWrites {
 			wr.WRID, wr.Flags = workID(workData, q.gen, q.number, r.Tag), verbs.SendSignaled
 		}
-		for ; wr.NumSGE < uint32(perWR) && r.segment < len(segs); r.segment++ {
-			s := &segs[r.segment]
-			key, _ := q.p.key(s.Region)
-			g.sges = append(g.sges, verbs.SGE{Addr: mem.Addr(s.B), Length: uint32(len(s.B)), LKey: key})
-			r.moved += uint32(len(s.B))
-			wr.NumSGE++
-		}
-		g.wrs = append(g.wrs, wr)
+		q.g.wrs = append(q.g.wrs, wr)
 	}
 	return n
 }
-
-// pieces is the number of work requests that the rest of the data takes.
-func (r *request) pieces(perWR int) int { return (len(r.data()) - r.segment + perWR - 1) / perWR }
 
 // readDone takes the completion of a part's last RDMA READ: reading -> executing, or needRead for the next part.
 func (q *queue) readDone(r *request) {
@@ -122,7 +107,7 @@ func (q *queue) readDone(r *request) {
 	if q.needRead.head != nil || q.out.head != nil {
 		q.touch()
 	}
-	if r.segment < len(r.data()) {
+	if r.at.segment < len(r.data()) {
 		r.state = requestNeedRead
 		q.needRead.unpop(r)
 		q.touch()

@@ -41,7 +41,7 @@ func (q *queue) part(n int) int { return min(n, max(q.sqSize/2, 1), maxPart) }
 func (q *queue) reply(r *request) bool {
 	data := 0
 	if r.sendsData() {
-		data = r.pieces(q.p.sendSGE)
+		data = q.pieces(r, q.p.sendSGE)
 	}
 	if need := data + 1; q.part(need) < need {
 		return q.writePart(r, q.part(need))
@@ -76,7 +76,7 @@ func (q *queue) writePart(r *request, n int) bool {
 
 // read starts to read the data of the first request of q.needRead: needRead -> reading.
 func (q *queue) read(r *request) bool {
-	n := min(q.part(r.pieces(q.p.readSGE)), q.slots, q.reads)
+	n := min(q.part(q.pieces(r, q.p.readSGE)), q.slots, q.reads)
 	if n == 0 {
 		return false
 	}
@@ -106,7 +106,7 @@ func (q *queue) response(r *request) {
 		FirstSGE: uint32(len(g.sges)), NumSGE: 1,
 	}
 	if r.invalidate && !q.p.dev.noInvalidate.Load() {
-		wr.Opcode, wr.InvalidateRKey = verbs.WRSendWithInv, r.rkey
+		wr.Opcode, wr.InvalidateRKey = verbs.WRSendWithInv, r.stale
 	}
 	if q.inline {
 		wr.Flags |= verbs.SendInline

@@ -179,7 +179,7 @@ func (q *queue) Complete(reqs []*fabric.Request) {
 		if len(r.bounce) > 0 && r.sendsData() {
 			copySegments(r.bounce, r.Segs)
 		}
-		r.state, r.moved, r.segment = requestNeedSend, 0, 0
+		r.state, r.at = requestNeedSend, cursor{}
 		q.out.push(r)
 	}
 	if q.state < queueDying {

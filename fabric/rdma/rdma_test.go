@@ -128,7 +128,7 @@ func TestDescriptors(t *testing.T) {
 	}
 	for typ := uint8(0); typ < 16; typ++ {
 		for sub := uint8(0); sub < 16; sub++ {
-			if typ == 4 && (sub == 0 || sub == 0xF) || typ == 0 && sub == 1 {
+			if typ == 4 && (sub == 0 || sub == 0xF) || typ == 0 && sub == 1 || typ == 3 && sub == 1 {
 				continue
 			}
 			if st := q.do(with(typ, sub, 512), nil); st != nvme.SGLTypeInvalid|nvme.DNR {
@@ -272,7 +272,7 @@ func TestQueueInfo(t *testing.T) {
 	}
 	i.Remote = netip.AddrPort{}
 	want := fabric.QueueInfo{
-		Transport: nvme.TransportRDMA, Local: b.addr(), PortID: 7, QID: 5, CNTLID: 77, MaxDepth: 16, InCapsuleSize: 4096, MSDBD: 1,
+		Transport: nvme.TransportRDMA, Local: b.addr(), PortID: 7, QID: 5, CNTLID: 77, MaxDepth: 16, InCapsuleSize: 4096, MSDBD: 16,
 	}
 	if i != want {
 		t.Errorf("%+v, want %+v", i, want)

@@ -47,14 +47,15 @@ type request struct {
 	state requestState
 	// waiting is the size of a capsule that arrived while the last response was in flight, 0 if none did.
 	waiting uint32
-	// invalidate asks for SEND_WITH_INV of rkey.
+	// invalidate asks for SEND_WITH_INV of stale, one of the command's keys.
 	invalidate bool
-	// addr and rkey are the host's memory, from a keyed SGL descriptor.
+	stale      uint32
+	// addr and rkey are the host's memory, from a keyed SGL descriptor; addr alone is the offset of in-capsule data.
 	addr uint64
 	rkey uint32
-	// moved and segment say how much of the data was posted: bytes, and segments of data().
-	moved   uint32
-	segment int
+	// blocks is the list of keyed SGL descriptors in the slot, if the host's memory is in several pieces.
+	blocks []byte
+	at     cursor
 	// slots is the number of send queue slots that what is in flight takes.
 	slots int
 	// pool is where own (or bounce) came from, nil if nowhere.
