@@ -85,20 +85,35 @@ type Info struct {
 type Device interface {
 	// Info is the current description.
 	Info() Info
-	// OpenChannel makes a channel for one reactor. wake may be called by any goroutine when Poll would return something;
-	// devices that always complete within Submit and Poll need not call it.
-	OpenChannel(wake func()) (Channel, error)
+	// OpenChannel makes a channel for one reactor. It may block.
+	OpenChannel(r Reactor) (Channel, error)
 	// Close frees the device; every channel must be closed.
 	Close() error
 }
 
-// Channel is one reactor's way to a device. Only that reactor calls it.
+// Reactor is what a device learns of the reactor that a channel is for.
+type Reactor struct {
+	// Index numbers the reactors of the process: channels of one reactor may share what a device sets up for it.
+	Index int
+	// Wake makes the reactor poll; any goroutine may call it. Devices that always complete within Submit and Poll need not.
+	Wake func()
+	// EventFD is an eventfd that wakes the reactor from its sleep as Wake does, for kernels to add to; 0 if there is none.
+	// Nobody but the reactor reads it.
+	EventFD int
+	// Memory is where the data of most IOs lies, for registration; nil if unknown. It is there until the channel is closed.
+	Memory *mem.Region
+}
+
+// Channel is one reactor's way to a device. Only that reactor calls it, always on the same thread.
 type Channel interface {
 	// Submit starts ios in any order and returns how many it took; if n < len(ios) the device is full and the caller
 	// offers the rest again after a Poll.
 	Submit(ios []*IO) (n int)
 	// Poll fills done with finished IOs and returns how many. It never blocks.
 	Poll(done []*IO) (n int)
+	// Arm prepares for the reactor's sleep: from now on it is woken when Poll would return something. False: Poll at once.
+	// It may be called again and again, and Poll and Submit end what it began.
+	Arm() bool
 	// Close frees the channel. Everything submitted must have been returned by Poll.
 	Close() error
 }

@@ -3,10 +3,15 @@
 package backendtest
 
 import (
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
@@ -15,11 +20,13 @@ import (
 // Deadline is how long a Client waits for a device.
 const Deadline = 30 * time.Second
 
-// Client uses one channel of a device as a reactor does: it sleeps until it is woken when Poll has nothing. One goroutine uses it.
+// Client uses one channel of a device as a reactor does: it sleeps until it is woken when Poll has nothing. One goroutine uses it,
+// which is locked to its thread from the first use to Close.
 type Client struct {
 	tb      testing.TB
 	Channel backend.Channel
-	bell    chan struct{}
+	bell    int // an eventfd
+	locked  bool
 	done    [16]*backend.IO
 	region  *mem.Region
 	// out is what has been submitted and not returned yet.
@@ -29,28 +36,56 @@ type Client struct {
 // NewClient opens a channel of dev, with size bytes of memory for data. Close it.
 func NewClient(tb testing.TB, dev backend.Device, size int) *Client {
 	tb.Helper()
-	c := &Client{tb: tb, bell: make(chan struct{}, 1), out: map[*backend.IO]bool{}}
+	c := &Client{tb: tb, out: map[*backend.IO]bool{}}
 	var err error
-	c.Channel, err = dev.OpenChannel(func() {
-		select {
-		case c.bell <- struct{}{}:
-		default:
-		}
-	})
-	if err != nil {
+	if c.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		tb.Fatal(err)
 	}
 	if c.region, err = mem.Map("backendtest", size); err != nil {
 		tb.Fatal(err)
 	}
+	c.Channel, err = dev.OpenChannel(backend.Reactor{
+		Index: int(clients.Add(1)), Wake: c.wake, EventFD: c.bell, Memory: c.region,
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
 	return c
+}
+
+// clients numbers the clients of the process, each of which is a reactor of its own.
+var clients atomic.Int64
+
+var eventOne = binary.NativeEndian.AppendUint64(nil, 1)
+
+func (c *Client) wake() { _, _ = unix.Write(c.bell, eventOne) }
+
+// sleep waits until the bell has been rung.
+func (c *Client) sleep() {
+	c.tb.Helper()
+	fds := []unix.PollFd{{Fd: int32(c.bell), Events: unix.POLLIN}}
+	for end := time.Now().Add(Deadline); ; {
+		n, err := unix.Poll(fds, int(time.Until(end).Milliseconds()))
+		if err == unix.EINTR && time.Now().Before(end) {
+			continue
+		}
+		if err != nil || n == 0 {
+			c.tb.Fatalf("no wake-up within %v, %d IOs are outstanding (%v)", Deadline, len(c.out), err)
+		}
+		var count [8]byte
+		_, _ = unix.Read(c.bell, count[:])
+		return
+	}
 }
 
 // Close closes the channel and frees the memory.
 func (c *Client) Close() {
 	c.tb.Helper()
-	if err := errors.Join(c.Channel.Close(), c.region.Unmap()); err != nil {
+	if err := errors.Join(c.Channel.Close(), c.region.Unmap(), unix.Close(c.bell)); err != nil {
 		c.tb.Error(err)
+	}
+	if c.locked {
+		runtime.UnlockOSThread()
 	}
 }
 
@@ -68,9 +103,18 @@ func (c *Client) Segs(b []byte, cuts ...int) []mem.Segment {
 	return segs
 }
 
+// Lock locks the calling goroutine to its thread until Close, as a reactor's is. Users of Channel itself call it before.
+func (c *Client) Lock() {
+	if !c.locked {
+		c.locked = true
+		runtime.LockOSThread()
+	}
+}
+
 // Submit starts all ios. It polls when the device is full; finished are those it got back meanwhile.
 func (c *Client) Submit(ios ...*backend.IO) (finished []*backend.IO) {
 	c.tb.Helper()
+	c.Lock()
 	for _, io := range ios {
 		if c.out[io] {
 			c.tb.Fatal("the test submits an IO twice")
@@ -104,10 +148,8 @@ func (c *Client) Wait(n int) (finished []*backend.IO) {
 		if got > 0 {
 			continue
 		}
-		select {
-		case <-c.bell:
-		case <-time.After(Deadline):
-			c.tb.Fatalf("no wake-up within %v, %d IOs are outstanding", Deadline, len(c.out))
+		if c.Channel.Arm() {
+			c.sleep()
 		}
 	}
 	return finished

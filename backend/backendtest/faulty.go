@@ -74,15 +74,15 @@ func (f *Faulty) wakeAll() {
 }
 
 // OpenChannel implements backend.Device.
-func (f *Faulty) OpenChannel(wake func()) (backend.Channel, error) {
-	inner, err := f.Device.OpenChannel(wake)
+func (f *Faulty) OpenChannel(r backend.Reactor) (backend.Channel, error) {
+	inner, err := f.Device.OpenChannel(r)
 	if err != nil {
 		return nil, err
 	}
-	c := &faultyChannel{f: f, inner: inner, wake: wake}
+	c := &faultyChannel{f: f, inner: inner, wake: r.Wake}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.wakes[c] = wake
+	f.wakes[c] = r.Wake
 	return c, nil
 }
 
@@ -156,6 +156,9 @@ func (c *faultyChannel) Poll(done []*backend.IO) int {
 	n := c.done.Fill(done)
 	return n + c.inner.Poll(done[n:])
 }
+
+// Arm implements backend.Channel.
+func (c *faultyChannel) Arm() bool { return c.done.First() == nil && c.inner.Arm() }
 
 // Close implements backend.Channel.
 func (c *faultyChannel) Close() error {

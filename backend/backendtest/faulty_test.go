@@ -19,7 +19,7 @@ type echoChannel struct {
 	n    int
 }
 
-func (d *echo) OpenChannel(func()) (backend.Channel, error) { d.open++; return &echoChannel{d: d}, nil }
+func (d *echo) OpenChannel(backend.Reactor) (backend.Channel, error) { d.open++; return &echoChannel{d: d}, nil }
 func (d *echo) Close() error                                { return nil }
 
 func (c *echoChannel) Submit(ios []*backend.IO) int {
@@ -39,6 +39,8 @@ func (c *echoChannel) Poll(done []*backend.IO) int {
 	c.n -= n
 	return n
 }
+
+func (c *echoChannel) Arm() bool { return c.done.First() == nil }
 
 func (c *echoChannel) Close() error { c.d.open--; return nil }
 

@@ -204,6 +204,7 @@ func (s *suite) closeBusy(t *testing.T, dev backend.Device) {
 	bs := dev.Info().BlockSize
 	c := NewClient(t, dev, 8*bs)
 	io := c.Read(0, c.Memory(0, bs))
+	c.Lock()
 	if n := c.Channel.Submit([]*backend.IO{io}); n != 1 {
 		t.Fatalf("Submit took %d", n)
 	}
@@ -232,6 +233,7 @@ func (s *suite) noAlloc(t *testing.T, dev backend.Device) {
 			ios[i] = c.Write(int64(i*bs), b, bs/2)
 		}
 	}
+	c.Lock()
 	round := func() {
 		if n := c.Channel.Submit(ios); n != len(ios) {
 			t.Fatalf("Submit took %d of %d", n, len(ios))

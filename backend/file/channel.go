@@ -25,9 +25,9 @@ type channel struct {
 }
 
 // OpenChannel implements backend.Device.
-func (d *device) OpenChannel(wake func()) (backend.Channel, error) {
+func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	d.channels.Add(1)
-	return &channel{d: d, wake: wake, jobs: make(chan *backend.IO, maxOutstanding)}, nil
+	return &channel{d: d, wake: r.Wake, jobs: make(chan *backend.IO, maxOutstanding)}, nil
 }
 
 // Submit implements backend.Channel.
@@ -67,6 +67,9 @@ func (c *channel) Poll(done []*backend.IO) int {
 	c.outstanding -= n
 	return n
 }
+
+// Arm implements backend.Channel.
+func (c *channel) Arm() bool { return c.done.First() == nil && c.finished.Load() == nil }
 
 // Close implements backend.Channel. It ends the workers.
 func (c *channel) Close() error {

@@ -37,7 +37,7 @@ func Open(cfg Config) (backend.Device, error) {
 func (d *device) Info() backend.Info { return d.info }
 
 // OpenChannel implements backend.Device. Everything completes within Submit.
-func (d *device) OpenChannel(func()) (backend.Channel, error) {
+func (d *device) OpenChannel(backend.Reactor) (backend.Channel, error) {
 	d.channels.Add(1)
 	return &channel{d: d}, nil
 }
@@ -72,6 +72,9 @@ func (c *channel) Submit(ios []*backend.IO) int {
 
 // Poll implements backend.Channel.
 func (c *channel) Poll(done []*backend.IO) int { return c.done.Fill(done) }
+
+// Arm implements backend.Channel.
+func (c *channel) Arm() bool { return c.done.First() == nil }
 
 // Close implements backend.Channel.
 func (c *channel) Close() error {

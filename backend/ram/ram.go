@@ -74,9 +74,9 @@ func Open(cfg Config) (backend.Device, error) {
 func (d *device) Info() backend.Info { return d.info }
 
 // OpenChannel implements backend.Device. Reads and writes complete within Submit; long discards take several polls.
-func (d *device) OpenChannel(wake func()) (backend.Channel, error) {
+func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	d.channels.Add(1)
-	return &channel{d: d, wake: wake}, nil
+	return &channel{d: d, wake: r.Wake}, nil
 }
 
 // Close implements backend.Device.
@@ -147,6 +147,9 @@ func (c *channel) Poll(done []*backend.IO) int {
 	}
 	return c.done.Fill(done)
 }
+
+// Arm implements backend.Channel.
+func (c *channel) Arm() bool { return c.done.First() == nil && c.long.First() == nil }
 
 // Close implements backend.Channel.
 func (c *channel) Close() error {

@@ -47,7 +47,7 @@ func newWorker(c workerConfig) (w *worker, err error) {
 	if w.arena, err = mem.NewArena("data", c.memory); err != nil {
 		return w, err
 	}
-	w.handler, err = c.target.NewHandler(target.HandlerConfig{Loop: w.loop, Index: c.index, Arena: w.arena})
+	w.handler, err = c.target.NewHandler(target.HandlerConfig{Loop: w.loop, Index: c.index, Arena: w.arena, EventFD: w.loop.EventFD()})
 	if err != nil {
 		return w, err
 	}

@@ -148,6 +148,9 @@ func (r *Reactor) Close() error {
 // Index is the reactor's number. Any goroutine may call it.
 func (r *Reactor) Index() int { return r.cfg.Index }
 
+// EventFD is the eventfd that ends the reactor's sleep when something is added to it. Any goroutine may call it, until Close.
+func (r *Reactor) EventFD() int { return r.evfd }
+
 // Stats returns the counters.
 func (r *Reactor) Stats() Stats { return r.stats }
 

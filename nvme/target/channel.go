@@ -78,7 +78,7 @@ func (h *Handler) openChannel(ns *namespace) *channel {
 func (ch *channel) open() {
 	ch.state = channelOpening
 	go func() {
-		dev, err := ch.ns.dev.OpenChannel(ch.h.loop.Wake)
+		dev, err := ch.ns.dev.OpenChannel(ch.h.reactor)
 		ch.h.post(func() { ch.opened(dev, err) })
 	}()
 }

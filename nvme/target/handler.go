@@ -20,6 +20,8 @@ type HandlerConfig struct {
 	Index int
 	// Arena is the reactor's data memory. Transports supply the memory of commands, so the handler takes none of it now.
 	Arena *mem.Arena
+	// EventFD wakes the reactor when something is added to it, for backends; 0 if there is none.
+	EventFD int
 }
 
 // Handler is the controller side of one reactor: a fabric.Handler, and a poller of the reactor for its backend channels. All methods
@@ -28,6 +30,7 @@ type Handler struct {
 	t            *Target
 	loop         fabric.Loop
 	index        int
+	reactor      backend.Reactor // as devices see it
 	sessions     map[*session]struct{}
 	sessionCount atomic.Int64
 
@@ -52,6 +55,10 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 		return nil, errors.New("target: handler without a loop")
 	}
 	h := &Handler{t: t, loop: cfg.Loop, index: cfg.Index, sessions: make(map[*session]struct{})}
+	h.reactor = backend.Reactor{Index: cfg.Index, Wake: cfg.Loop.Wake, EventFD: cfg.EventFD}
+	if cfg.Arena != nil {
+		h.reactor.Memory = cfg.Arena.Region()
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed.Load() {
@@ -227,7 +234,7 @@ func (h *Handler) Poll(int) int {
 // be asked again.
 func (h *Handler) Arm() bool {
 	for _, ch := range h.active {
-		if ch.inflight == 0 && len(ch.pending) > 0 {
+		if ch.inflight == 0 && len(ch.pending) > 0 || ch.inflight > 0 && !ch.dev.Arm() {
 			return false
 		}
 	}

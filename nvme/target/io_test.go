@@ -254,8 +254,8 @@ func (d *recorder) Info() backend.Info {
 	return i
 }
 
-func (d *recorder) OpenChannel(wake func()) (backend.Channel, error) {
-	ch, err := d.Device.OpenChannel(wake)
+func (d *recorder) OpenChannel(r backend.Reactor) (backend.Channel, error) {
+	ch, err := d.Device.OpenChannel(r)
 	return &recordedChannel{ch, d}, err
 }
 
@@ -395,13 +395,13 @@ func (d *unopenable) set(err error) {
 	d.mu.Unlock()
 }
 
-func (d *unopenable) OpenChannel(wake func()) (backend.Channel, error) {
+func (d *unopenable) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.err != nil {
 		return nil, d.err
 	}
-	return d.Device.OpenChannel(wake)
+	return d.Device.OpenChannel(r)
 }
 
 // TestRemoveNamespaceUnderIO: what the device has finishes, what comes later is refused, then the device may be closed (Q05, F-33).

@@ -25,12 +25,12 @@ type gateChannel struct {
 	done  []*backend.IO // failed, under g.mu
 }
 
-func (g *gate) OpenChannel(wake func()) (backend.Channel, error) {
-	c, err := g.Device.OpenChannel(wake)
+func (g *gate) OpenChannel(r backend.Reactor) (backend.Channel, error) {
+	c, err := g.Device.OpenChannel(r)
 	if err != nil {
 		return nil, err
 	}
-	ch := &gateChannel{g: g, under: c, wake: wake}
+	ch := &gateChannel{g: g, under: c, wake: r.Wake}
 	g.mu.Lock()
 	g.channels = append(g.channels, ch)
 	g.mu.Unlock()
@@ -98,5 +98,7 @@ func (c *gateChannel) Poll(done []*backend.IO) int {
 	c.g.mu.Unlock()
 	return n + c.under.Poll(done[n:])
 }
+
+func (c *gateChannel) Arm() bool { return c.under.Arm() }
 
 func (c *gateChannel) Close() error { return c.under.Close() }

@@ -162,7 +162,7 @@ func (r *rig) startWorker(i int, o options) {
 	r.must(err)
 	w.arena, err = mem.NewArena("e2e data", o.arena)
 	r.must(err)
-	w.handler, err = r.target.NewHandler(target.HandlerConfig{Loop: w.loop, Index: i, Arena: w.arena})
+	w.handler, err = r.target.NewHandler(target.HandlerConfig{Loop: w.loop, Index: i, Arena: w.arena, EventFD: w.loop.EventFD()})
 	r.must(err)
 	for _, t := range r.transports {
 		g, err := t.NewGroup(fabric.GroupConfig{Loop: w.loop, Handler: w.handler, Arena: w.arena, Index: i})
