@@ -20,6 +20,7 @@ type Region struct {
 	purpose *purpose
 	b       []byte
 	charged atomic.Int64
+	pins    pins
 }
 
 // PurposeUsage is the memory of one purpose.
@@ -75,6 +76,7 @@ func Reserve(purposeName string, size int) (*Region, error) {
 	}
 	r := &Region{id: RegionID(nextID.Add(1) - 1), purpose: p.(*purpose), b: b}
 	r.purpose.regions.Add(1)
+	live.Store(r.id, r)
 	return r, nil
 }
 
@@ -91,25 +93,36 @@ func (r *Region) Charge(n int64) {
 }
 
 // Discard gives the pages of Bytes()[off:off+n] back to the kernel; they read as zeroes afterwards. Both are multiples of the
-// page size. The caller sees to it that nobody writes there meanwhile and that no device has the pages registered. It does
-// not change what is charged.
+// page size. The caller sees to it that nobody writes there meanwhile. It does not change what is charged. If a device has any of it
+// registered (Pin), it does nothing and returns ErrPinned: the device would keep the old pages.
 func (r *Region) Discard(off, n int) error {
+	r.pins.mu.Lock()
+	defer r.pins.mu.Unlock()
+	for c := off / ChunkSize; c*ChunkSize < off+n; c++ {
+		if r.pins.counts[c] > 0 {
+			return ErrPinned
+		}
+	}
 	if err := unix.Madvise(r.b[off:off+n], unix.MADV_DONTNEED); err != nil {
 		return fmt.Errorf("free %d bytes of %s: madvise(MADV_DONTNEED): %w", n, r.purpose.name, err)
 	}
 	return nil
 }
 
-// Unmap gives the memory back. Nothing may touch it afterwards: no goroutine, and no device it was registered with.
-// A second call does nothing.
+// Unmap gives the memory back. Nothing may touch it afterwards: no goroutine, and no device it was registered with but those that
+// asked to be told with BeforeUnmap. After an error it may be called again; a second call after success does nothing.
 func (r *Region) Unmap() error {
 	if r.b == nil {
 		return nil
+	}
+	if err := r.release(); err != nil {
+		return fmt.Errorf("unmap memory of %s: %w", r.purpose.name, err)
 	}
 	if err := unix.Munmap(r.b); err != nil {
 		return fmt.Errorf("unmap %d bytes of %s: %w", len(r.b), r.purpose.name, err)
 	}
 	r.b = nil
+	live.Delete(r.id)
 	r.purpose.bytes.Add(-r.charged.Swap(0))
 	r.purpose.regions.Add(-1)
 	return nil

@@ -1,0 +1,87 @@
+package mem
+
+import (
+	"errors"
+	"testing"
+)
+
+func TestFind(t *testing.T) {
+	r, err := Reserve("test find", ChunkSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if Find(r.ID()) != r {
+		t.Error("a mapped region is not found")
+	}
+	if err := r.Unmap(); err != nil {
+		t.Fatal(err)
+	}
+	if Find(r.ID()) != nil {
+		t.Error("a region is found that is not mapped any more")
+	}
+}
+
+func TestPinKeepsDiscardAway(t *testing.T) {
+	r, err := Reserve("test pin", 3*ChunkSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Bytes()[ChunkSize] = 1
+	r.Pin(1)
+	r.Pin(1)
+	for _, tc := range []struct {
+		off, n int
+		want   error
+	}{
+		{0, ChunkSize, nil},
+		{2 * ChunkSize, ChunkSize, nil},
+		{ChunkSize, ChunkSize, ErrPinned},
+		{2*ChunkSize - 4096, 8192, ErrPinned},
+		{ChunkSize - 4096, 8192, ErrPinned},
+	} {
+		if err := r.Discard(tc.off, tc.n); !errors.Is(err, tc.want) {
+			t.Errorf("Discard(%d, %d): %v, want %v", tc.off, tc.n, err, tc.want)
+		}
+	}
+	r.Unpin(1)
+	if err := r.Discard(ChunkSize, ChunkSize); !errors.Is(err, ErrPinned) {
+		t.Errorf("pinned once more: %v", err)
+	}
+	r.Unpin(1)
+	if err := r.Discard(ChunkSize, ChunkSize); err != nil || r.Bytes()[ChunkSize] != 0 {
+		t.Errorf("unpinned: %v, the memory holds %d", err, r.Bytes()[ChunkSize])
+	}
+	if err := r.Unmap(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestUnmapAsksFirst: whoever has the memory registered is told before it goes, and can keep it.
+func TestUnmapAsksFirst(t *testing.T) {
+	r, err := Reserve("test unmap", ChunkSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuse, told := errors.New("still in use"), 0
+	_, ok := r.BeforeUnmap(func() error {
+		if told++; told == 1 {
+			return refuse
+		}
+		r.Unpin(0)
+		return nil
+	})
+	cancel, ok2 := r.BeforeUnmap(func() error { t.Error("called after cancel"); return nil })
+	if !ok || !ok2 || !r.Pin(0) {
+		t.Fatal("a mapped region is not to be had")
+	}
+	cancel()
+	if err := r.Unmap(); !errors.Is(err, refuse) || r.Bytes() == nil {
+		t.Fatalf("first Unmap: %v", err)
+	}
+	if _, ok := r.BeforeUnmap(func() error { return nil }); ok || r.Pin(0) {
+		t.Error("a region that is being unmapped was pinned")
+	}
+	if err := r.Unmap(); err != nil || told != 2 {
+		t.Fatalf("second Unmap: %v, told %d times", err, told)
+	}
+}
