@@ -79,6 +79,8 @@ func ParseConnectData(b []byte) (*ConnectData, error) {
 
 // Offsets that an Invalid Parameter response names: of fields in the command (IATTR 0) and in the data (IATTR 1).
 const (
+	ConnectOffsetFlags  = 1 // FUSE and PSDT
+	ConnectOffsetSGL1   = 24
 	ConnectOffsetRECFMT = 40
 	ConnectOffsetQID    = 42
 	ConnectOffsetSQSIZE = 44

@@ -219,7 +219,7 @@ func (t *Transport) acceptID(q *queue) error {
 	}
 	var rep cmwire.Rep
 	rep.Set(uint16(c.depth))
-	// RDMA section 3.1.3: no READ of the host is served, and it retries for ever when no receive is posted, as we do.
+	// RDMA section 3.1.4: no READ of the host is served, and it retries for ever when no receive is posted, as we do.
 	return c.id.Accept(verbs.ConnParam{
 		PrivateData: rep[:], InitiatorDepth: uint8(q.maxReads), RNRRetryCount: 7, RetryCount: 7, FlowControl: true,
 	})

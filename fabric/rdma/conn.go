@@ -60,7 +60,7 @@ func (t *Transport) request(ev *verbs.Event) {
 
 func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
-// judge validates what the host sent (RDMA section 3.1.3) and takes it over.
+// judge validates what the host sent (RDMA section 3.1.4) and takes it over.
 func (c *conn) judge(p *verbs.ConnParam) (cmwire.Status, string) {
 	cfg := &c.t.cfg
 	req, ok := cmwire.ParseReq(p.PrivateData)
@@ -73,7 +73,7 @@ func (c *conn) judge(p *verbs.ConnParam) (cmwire.Status, string) {
 		return st, why
 	}
 	// The depths are seen from here: InitiatorDepth is how many READs the host serves at once. Writes cannot work without
-	// any. How many it wants to issue does not matter, it gets none: RDMA section 3.1.3.
+	// any. How many it wants to issue does not matter, it gets none: RDMA section 3.1.4.
 	if p.InitiatorDepth == 0 {
 		return cmwire.InvalidIRD, "the host serves no RDMA READ (inbound READ depth 0)"
 	}

@@ -51,7 +51,7 @@ func (q *queue) capsule(c *pdu.CapsuleCmd) bool {
 	}
 	r := q.get()
 	if r == nil {
-		// More commands than the submission queue has entries (Base section 3.3.3.2.1): flow control is lost.
+		// More commands than the submission queue has entries (Base section 3.3.2.6): flow control is lost.
 		q.fault(pdu.Fault{FES: pdu.FESSequence}, c[:])
 		return true
 	}
@@ -85,8 +85,8 @@ func (q *queue) capsule(c *pdu.CapsuleCmd) bool {
 // more, a status that the command is refused.
 func (q *queue) checkSGL(c *pdu.CapsuleCmd, n uint32) (nvme.Status, pdu.Fault) {
 	sqe, sgl := c.SQE(), c.SQE().SGL1()
-	// Only SGLs, with MPTR unused or an address (Base section 3.3.3.1, PSDT; over fabrics it is 01b).
-	psdt := sqe.PSDT() == 1
+	// Only SGLs: PSDT is 01b (Base section 4.1.1), and Fabrics commands use SGLs whatever it says (Base section 4.1.2).
+	psdt := sqe.PSDT() == 1 || sqe.Opcode() == nvme.FabricsOpcode
 	kind := uint8(sgl.Type())<<4 | sgl.Subtype()
 	inCapsule := psdt && kind == uint8(nvme.SGLDataBlock)<<4|nvme.SGLSubtypeOffset
 	switch {
@@ -103,7 +103,7 @@ func (q *queue) checkSGL(c *pdu.CapsuleCmd, n uint32) (nvme.Status, pdu.Fault) {
 		if n > 0 && toHost(sqe) {
 			return nvme.InvalidField | nvme.DNR, pdu.Fault{}
 		}
-	case kind == uint8(nvme.SGLTransportDataBlock)<<4|nvme.SGLSubtypeTransport: // TCP section 3.4
+	case kind == uint8(nvme.SGLTransportDataBlock)<<4|nvme.SGLSubtypeTransport: // TCP section 3.3.2
 	case kind == 0 && sgl.Length() == 0: // no data
 	default:
 		return nvme.SGLTypeInvalid | nvme.DNR, pdu.Fault{}
@@ -112,7 +112,7 @@ func (q *queue) checkSGL(c *pdu.CapsuleCmd, n uint32) (nvme.Status, pdu.Fault) {
 }
 
 // inCapsuleMax is the largest in-capsule data of a command: 8192 bytes on the admin queue and for Fabrics commands, IOCCSZ for
-// others (TCP section 3.5, Base section 5.1.13.2.1).
+// others (TCP section 3.3.1, Base section 5.1.13.2.1).
 func (q *queue) inCapsuleMax(sqe *nvme.SQE) uint32 {
 	if q.admin || !q.connected || sqe.Opcode() == nvme.FabricsOpcode {
 		return pdu.AdminInCapsule
@@ -120,7 +120,7 @@ func (q *queue) inCapsuleMax(sqe *nvme.SQE) uint32 {
 	return uint32(q.conn.info.InCapsuleSize)
 }
 
-// toHost tells from the opcode that data goes from the controller to the host only (Base section 3.3.3.1; for Fabrics commands
+// toHost tells from the opcode that data goes from the controller to the host only (Base section 4.1.1; for Fabrics commands
 // from FCTYPE, Base section 6).
 func toHost(sqe *nvme.SQE) bool {
 	if sqe.Opcode() == nvme.FabricsOpcode {

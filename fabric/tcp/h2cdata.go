@@ -23,7 +23,7 @@ func (q *queue) grant(r *request) {
 }
 
 // h2cData validates the header of a H2CData and makes its data go to the right place. Data comes in order, in PDUs of any size up to
-// MAXH2CDATA (TCP section 3.3.2.1).
+// MAXH2CDATA (TCP section 3.3.2.2).
 func (q *queue) h2cData(d *pdu.Data) {
 	r, f := q.findGrant(d)
 	if !f.OK() {

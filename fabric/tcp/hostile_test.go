@@ -326,6 +326,19 @@ func TestH2CDataForOtherCommands(t *testing.T) {
 	eventually(t, "all connections gone", func() bool { return tg.t.Connections() == 0 })
 }
 
+// Fabrics commands use SGLs whatever their PSDT says (Base section 4.1.2).
+func TestFabricsPSDT(t *testing.T) {
+	tg := serve(t, options{})
+	for psdt := range byte(3) {
+		c := tg.dial(t)
+		c.icReq(pdu.Params{})
+		connect := c.connectPDU(1, 4, 0)
+		connect[8+1] = psdt << 6
+		c.send(connect)
+		c.status(0, nvme.Success)
+	}
+}
+
 // Statuses that cost the command only.
 func TestRefusedSGL(t *testing.T) {
 	tg := serve(t, options{})

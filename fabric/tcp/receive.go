@@ -191,7 +191,7 @@ func (q *queue) header(b []byte) (rest []byte, more bool) {
 	t := h.Type()
 	f := q.params.CheckFromHost(h)
 	if known := t <= pdu.TypeH2CData && t%2 == 0; known && (t == pdu.TypeICReq) != (q.state == queueConnecting) {
-		f = pdu.Fault{FES: pdu.FESSequence} // ICReq first, and only then (TCP section 3.3.2)
+		f = pdu.Fault{FES: pdu.FESSequence} // ICReq first, and only then (TCP section 3.1)
 	}
 	if !f.OK() {
 		q.fault(f, h[:])
@@ -241,7 +241,7 @@ func (q *queue) dataComplete() {
 	q.pduComplete()
 }
 
-// digestComplete compares the data digest of a PDU. A mismatch costs the command, not the connection (TCP section 3.3.1.1,
+// digestComplete compares the data digest of a PDU. A mismatch costs the command, not the connection (TCP section 3.5,
 // Base section 4.2.3.1).
 func (q *queue) digestComplete(got uint32) {
 	if got != q.crc {

@@ -57,7 +57,7 @@ func (q *queue) respond(r *request) {
 	q.enqueue(r, sendData, data+resp)
 }
 
-// noFlowControl is SQHD when submission queue flow control is disabled (Base section 3.3.1.2.1.2).
+// noFlowControl is SQHD when submission queue flow control is disabled (Base section 3.3.2.6).
 const noFlowControl = 0xFFFF
 
 // flush sends as much as the socket takes and returns the number of requests whose bytes have all left.

@@ -63,7 +63,7 @@ type Completion struct {
 // Status is the status of the command.
 func (c *Completion) Status() nvme.Status { return c.CQE.Status() }
 
-// direction is which way the data of a command goes: bits 1:0 of the opcode, or of the Fabrics command type (Base sections 3.3.3.1
+// direction is which way the data of a command goes: bits 1:0 of the opcode, or of the Fabrics command type (Base sections 4.1.1
 // and 6).
 type direction uint8
 

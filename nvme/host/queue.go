@@ -99,7 +99,7 @@ func (q *Queue) Submit(op *Op) (uint16, error) {
 	s.cid += 1 << slotBits
 	s.sqe.SetCID(s.cid)
 	if !op.Raw {
-		s.sqe.SetFlags(1 << 6) // PSDT 01b: SGL, as over fabrics always (Base section 4.3.2)
+		s.sqe.SetFlags(1 << 6) // PSDT 01b: SGL, as over fabrics always (Base section 4.1.1)
 	}
 	if err := q.link.describe(s, int(i), q.capsule); err != nil {
 		return 0, err
@@ -234,7 +234,7 @@ func resultMask(qid uint16, s *nvme.SQE, st nvme.Status) uint64 {
 	return 0
 }
 
-// checkHead judges SQHD (Base section 3.3.1.2.1): it moves forward only, never past what was submitted, within the queue.
+// checkHead judges SQHD (Base section 3.3.2.6): it moves forward only, never past what was submitted, within the queue.
 func (q *Queue) checkHead(sqhd uint16) error {
 	if !q.flow {
 		if sqhd != 0xFFFF {

@@ -148,7 +148,7 @@ func (l *tcpLink) sent(n int) {
 	}
 }
 
-// buildData turns R2Ts into H2CData PDUs of at most MAXH2CDATA bytes, in the order the R2Ts came (TCP section 3.3.2.1).
+// buildData turns R2Ts into H2CData PDUs of at most MAXH2CDATA bytes, in the order the R2Ts came (TCP section 3.3.2.2).
 func (l *tcpLink) buildData(q *Queue) {
 	for l.r2tN > 0 && l.dataUsed < tcpDataHeaders {
 		s := &q.slots[l.r2t[l.r2tHead]]

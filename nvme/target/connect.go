@@ -11,15 +11,24 @@ const (
 	connectRefused   = nvme.ConnectInvalidParameters
 )
 
-// invalidQueueType is the status of a Disconnect on the admin queue (Base figure 103, 85h).
-const invalidQueueType nvme.Status = 0x185
-
 // prepareConnect validates what lies in the command (Base section 6.3).
 func prepareConnect(c *cmd) nvme.Status {
 	if c.req.SQE.Connect().RECFMT() != 0 {
 		return nvme.ConnectIncompatibleFormat | nvme.DNR
 	}
 	return c.expect(nvme.ConnectDataSize)
+}
+
+// refuse completes a command that the transport or Prepare refused.
+func (h *Handler) refuse(c *cmd, st nvme.Status) {
+	var at nvme.InvalidParameter
+	if c.isConnect() && st.Code() == nvme.InvalidField { // which a Connect must not fail with (Base section 6.3)
+		st, at = connectMalformed, nvme.InvalidInCommand(nvme.ConnectOffsetSGL1)
+		if badFabricsFlags(&c.req.SQE) {
+			at = nvme.InvalidInCommand(nvme.ConnectOffsetFlags)
+		}
+	}
+	h.finish(c, uint64(at), st)
 }
 
 // connect carries out Connect. The result of a refusal names the field.
@@ -69,7 +78,7 @@ func (s *session) checkConnect(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 	case sqe.SQSIZE() == 0:
 		return nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE), connectMalformed
 	case s.info.QID >= 0 && int(sqe.QID()) != s.info.QID:
-		return nvme.InvalidInCommand(nvme.ConnectOffsetQID), connectMalformed // RDMA section 3.3: QID of the CM private data
+		return nvme.InvalidInCommand(nvme.ConnectOffsetQID), connectMalformed // RDMA section 3.1.4: QID of the CM private data
 	case sqe.QID() == 0 && data.HostID == [16]byte{}:
 		return nvme.InvalidInData(nvme.ConnectDataOffsetHostID), connectMalformed // Base section 5.1.25.1.28: not zero over fabrics
 	}
@@ -181,7 +190,7 @@ func prepareDisconnect(c *cmd) nvme.Status {
 	case c.req.SQE.CDW(10)&0xFFFF != 0: // RECFMT, as in Connect
 		return nvme.ConnectIncompatibleFormat | nvme.DNR
 	case c.s.qid == 0:
-		return invalidQueueType | nvme.DNR
+		return nvme.InvalidQueueType | nvme.DNR
 	case c.s.leaving != nil || c.s.left:
 		return sequenceError
 	}

@@ -42,7 +42,9 @@ func TestConnectRefusals(t *testing.T) {
 		{"SQSIZE above MQES", args(func(a *connectArgs) { a.sqsize = 128 }), malformed, 44},
 		{"SQSIZE FFFFh", args(func(a *connectArgs) { a.sqsize = 0xFFFF }), malformed, 44},
 		{"HostID zero", args(func(a *connectArgs) { a.hostID = [16]byte{} }), malformed, data},
-		{"PSDT 10b", raw(func(c *loop.Command) { c.SQE.SetFlags(2 << 6) }), invalidField, 0},
+		{"PSDT 11b", raw(func(c *loop.Command) { c.SQE.SetFlags(3 << 6) }), malformed, 1},
+		{"fused", raw(func(c *loop.Command) { c.SQE.SetFlags(1<<6 | 1) }), malformed, 1},
+		{"FUSE 11b", raw(func(c *loop.Command) { c.SQE.SetFlags(2<<6 | 3) }), malformed, 1},
 	}
 	sub := ramSubsystem(t, 1)
 	sub.AllowAnyHost, sub.Hosts = false, []string{testHost}
@@ -68,6 +70,19 @@ func TestConnectRefusals(t *testing.T) {
 			q.HangUp()
 			r.w.Settle()
 		})
+	}
+}
+
+// TestConnectPSDT: Base figure 95 asks for 10b and tolerates 00b; Linux sends 01b.
+func TestConnectPSDT(t *testing.T) {
+	r := newRig(t, 1, ramSubsystem(t, 1))
+	for psdt := range uint8(3) {
+		q := r.dial(0)
+		c := adminArgs(testSub).command()
+		c.SQE.SetFlags(psdt << 6)
+		r.ok(q, c)
+		q.HangUp()
+		r.w.Settle()
 	}
 }
 
@@ -155,17 +170,17 @@ func TestConnectSequence(t *testing.T) {
 	}
 	h := &host{r: r, args: adminArgs(testSub), info: *q.Info(), admin: q}
 	h.cntlid = uint16(r.ok(q, h.args.command()).CQE.DW0())
-	r.status(q, h.args.command(), sequenceError)                                                       // F16
-	r.status(q, command(nvme.AdminIdentify, 0, make([]byte, 4096)), sequenceError)                     // not enabled
-	r.status(r.dial(1), h.ioArgs(1).command(), nvme.ConnectInvalidParameters)                          // F14
-	r.status(q, &loop.Command{SQE: fabricsCommand(nvme.FabricsAuthSend)}, invalidOpcode)               // no authentication here
-	r.status(q, &loop.Command{SQE: fabricsCommand(nvme.FabricsAuthReceive)}, invalidOpcode)            //
-	r.status(q, &loop.Command{SQE: fabricsCommand(0x7E)}, invalidOpcode)                               //
-	r.ok(q, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))                                 //
-	io := h.connectIO(1)                                                                               //
-	r.status(io, propertyGetCommand(nvme.PropertyCAP), invalidOpcode)                                  // G05
-	r.status(io, h.ioArgs(1).command(), sequenceError)                                                 // F16
-	r.status(q, &loop.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}, invalidQueueType|nvme.DNR) // G06
+	r.status(q, h.args.command(), sequenceError)                                                            // F16
+	r.status(q, command(nvme.AdminIdentify, 0, make([]byte, 4096)), sequenceError)                          // not enabled
+	r.status(r.dial(1), h.ioArgs(1).command(), nvme.ConnectInvalidParameters)                               // F14
+	r.status(q, &loop.Command{SQE: fabricsCommand(nvme.FabricsAuthSend)}, invalidOpcode)                    // no authentication here
+	r.status(q, &loop.Command{SQE: fabricsCommand(nvme.FabricsAuthReceive)}, invalidOpcode)                 //
+	r.status(q, &loop.Command{SQE: fabricsCommand(0x7E)}, invalidOpcode)                                    //
+	r.ok(q, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))                                      //
+	io := h.connectIO(1)                                                                                    //
+	r.status(io, propertyGetCommand(nvme.PropertyCAP), invalidOpcode)                                       // G05
+	r.status(io, h.ioArgs(1).command(), sequenceError)                                                      // F16
+	r.status(q, &loop.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}, nvme.InvalidQueueType|nvme.DNR) // G06
 }
 
 func fabricsCommand(t nvme.FabricsType) nvme.SQE {

@@ -195,7 +195,7 @@ func defaultQueues(c *controller) uint32 {
 	return uint32(nvme.MakeNumberOfQueues(c.sub.cfg.MaxIOQueues))
 }
 
-// setQueues grants I/O queues (Base section 5.1.25.1.5): once, before any is connected.
+// setQueues grants I/O queues (Base section 5.1.25.2.1): once, before any is connected.
 func setQueues(c *controller, v uint32) (uint32, nvme.Status) {
 	ask := nvme.NumberOfQueues(v)
 	if v&0xFFFF == 0xFFFF || v>>16 == 0xFFFF {
@@ -210,7 +210,7 @@ func setQueues(c *controller, v uint32) (uint32, nvme.Status) {
 	return uint32(nvme.MakeNumberOfQueues(c.granted)), nvme.Success
 }
 
-// setEvents selects the events that are reported (Base section 5.1.25.1.7).
+// setEvents selects the events that are reported (Base section 5.1.25.1.5).
 func setEvents(c *controller, v uint32) (uint32, nvme.Status) {
 	allowed := c.supportedEvents()
 	if !c.sub.discovery {

@@ -124,7 +124,7 @@ func (h *Handler) Execute(reqs []*fabric.Request) {
 		if r.Status.OK() {
 			c.op.execute(h, c)
 		} else {
-			h.finish(c, 0, r.Status)
+			h.refuse(c, r.Status)
 		}
 	}
 	h.kick()

@@ -85,9 +85,12 @@ func effects(table *[256]op, scope nvme.Effect) (e [256]nvme.Effect) {
 	return e
 }
 
-// psdtSGL is the only PSDT that fabrics allow: SGLs (Base section 3.3.2, figure 92). Byte 1 of Fabrics commands is reserved in older
-// versions, so there 00b is tolerated.
+// psdtSGL is the only PSDT of Admin and I/O commands that fabrics allow: SGLs, MPTR is an address (Base section 4.1.1, figure 91).
 const psdtSGL = 1
+
+// badFabricsFlags judges byte 1 of a Fabrics command, which always uses SGLs (Base section 4.1.2, figure 95): nothing is fused, and
+// PSDT is 10b with data, or 00b. Linux writes 01b as in all other commands, and its target takes nothing else.
+func badFabricsFlags(sqe *nvme.SQE) bool { return sqe.PSDT() == 3 || sqe.FUSE() != 0 }
 
 // prepare validates a command as far as it goes without its data.
 func (s *session) prepare(c *cmd) nvme.Status {
@@ -122,7 +125,7 @@ func (s *session) prepareFabrics(c *cmd) nvme.Status {
 	sqe := &c.req.SQE
 	o := &fabricsOps[sqe.FabricsType()]
 	switch {
-	case sqe.PSDT() > psdtSGL || sqe.FUSE() != 0:
+	case badFabricsFlags(sqe):
 		return invalidField
 	case o.execute == nil && s.ctrl != nil:
 		return invalidOpcode // Authentication commands too: no subsystem requires authentication

@@ -31,9 +31,9 @@ func ioStatus(io *backend.IO) nvme.Status {
 		return nvme.AbortRequested
 	case errors.Is(err, backend.ErrIO):
 		if io.Op == backend.OpRead {
-			return nvme.UnrecoveredReadError // NVM figure 18, 81h
+			return nvme.UnrecoveredReadError // Base section 4.2.3.3, 81h
 		}
-		return nvme.WriteFault // NVM figure 18, 80h
+		return nvme.WriteFault // Base section 4.2.3.3, 80h
 	case errors.Is(err, backend.ErrNoSpace):
 		return nvme.CapacityExceeded | nvme.DNR
 	case errors.Is(err, backend.ErrReadOnly):

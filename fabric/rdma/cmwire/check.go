@@ -20,7 +20,7 @@ func (r *Req) Check(l *Limits) (s Status, why string) {
 		most = l.MaxAdminDepth
 	}
 	switch {
-	case r.RecFmt() != RecFmt: // RDMA section 3.1.3, figure 5: shall be 0h
+	case r.RecFmt() != RecFmt: // RDMA section 3.1.4, figure 5: shall be 0h
 		return InvalidRecFmt, fmt.Sprintf("record format %d, only %d is known", r.RecFmt(), RecFmt)
 	case r.QID() > l.MaxQID:
 		return InvalidQID, fmt.Sprintf("queue ID %d, the largest is %d", r.QID(), l.MaxQID)

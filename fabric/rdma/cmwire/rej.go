@@ -9,7 +9,7 @@ import (
 // struct nvme_rdma_cm_rej).
 const RejSize = 4
 
-// Rej is the private data of a reject, controller to host (RDMA section 3.1.3, figure 7).
+// Rej is the private data of a reject, controller to host (RDMA section 3.1.4, figure 7).
 type Rej [RejSize]byte
 
 // ParseRej copies a record out of the private data of a reject. It is false if that is too short, which is so when the fabric and

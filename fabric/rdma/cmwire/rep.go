@@ -5,7 +5,7 @@ import "encoding/binary"
 // RepSize is the size of the private data of an accept in bytes.
 const RepSize = 32
 
-// Rep is the private data of an accept, controller to host (RDMA section 3.1.3, figure 6).
+// Rep is the private data of an accept, controller to host (RDMA section 3.1.4, figure 6).
 type Rep [RepSize]byte
 
 // ParseRep copies a record out of the private data of an accept. It is false if that is too short.

@@ -8,7 +8,7 @@ const RecFmt = 0
 // ReqSize is the size of the private data of a connect request in bytes.
 const ReqSize = 32
 
-// Req is the private data of a connect request, host to controller (RDMA section 3.1.3, figure 5).
+// Req is the private data of a connect request, host to controller (RDMA section 3.1.4, figure 5).
 type Req [ReqSize]byte
 
 // ParseReq copies a record out of the private data of a connect request. It is false if that is too short. RoCE delivers 56 bytes

@@ -5,7 +5,7 @@ import (
 	"hash/crc32"
 )
 
-// DigestSize is the size of a header or data digest: a CRC32C, little-endian (TCP section 3.3.1).
+// DigestSize is the size of a header or data digest: a CRC32C, little-endian (TCP section 3.3.1.1).
 const DigestSize = 4
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

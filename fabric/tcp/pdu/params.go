@@ -13,7 +13,7 @@ type Params struct {
 	InCapsule uint32
 }
 
-// AdminInCapsule is the in-capsule data size of Fabrics and admin commands over TCP, always (TCP section 3.5).
+// AdminInCapsule is the in-capsule data size of Fabrics and admin commands over TCP, always (TCP section 3.3.1).
 const AdminInCapsule = 8192
 
 // HeaderDigestSize is 4 if header digests are on, else 0.
