@@ -14,16 +14,7 @@ import (
 
 func connectRDMA(t *testing.T, f *fakeRDMA, invalidate bool, size int) (*Controller, *Queue) {
 	t.Helper()
-	ctx := testContext(t)
-	c, err := Connect(ctx, RDMA{Provider: f.fab.Provider("host"), Addr: f.addr, Invalidate: invalidate}, testOptions())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	q, err := c.OpenQueue(ctx, 1, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, q := connectQueue(t, RDMA{Provider: f.fab.Provider("host"), Addr: f.addr, Invalidate: invalidate}, testOptions(), size)
 	t.Cleanup(func() {
 		if err := q.Close(); err != nil {
 			t.Error(err)

@@ -25,10 +25,10 @@ func testContext(t *testing.T) context.Context {
 }
 
 // connectTCP connects to f and opens one I/O queue.
-func connectTCP(t *testing.T, f *fakeTCP, tr TCP, o Options, size int) (*Controller, *Queue) {
+// connectQueue makes a controller and an I/O queue. The queue is the caller's to close.
+func connectQueue(t *testing.T, tr Transport, o Options, size int) (*Controller, *Queue) {
 	t.Helper()
 	ctx := testContext(t)
-	tr.Addr = f.addr
 	c, err := Connect(ctx, tr, o)
 	if err != nil {
 		t.Fatal(err)
@@ -38,6 +38,13 @@ func connectTCP(t *testing.T, f *fakeTCP, tr TCP, o Options, size int) (*Control
 	if err != nil {
 		t.Fatal(err)
 	}
+	return c, q
+}
+
+func connectTCP(t *testing.T, f *fakeTCP, tr TCP, o Options, size int) (*Controller, *Queue) {
+	t.Helper()
+	tr.Addr = f.addr
+	c, q := connectQueue(t, tr, o, size)
 	t.Cleanup(func() { _ = q.Close() })
 	return c, q
 }

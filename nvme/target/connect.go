@@ -85,22 +85,30 @@ func (s *session) checkConnect(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 	return 0, nvme.Success
 }
 
-// connectAdmin makes a controller.
-func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.InvalidParameter, nvme.Status) {
+// names reads the NQNs and finds the subsystem.
+func (s *session) names(data *nvme.ConnectData) (sub *subsystem, hostNQN string, at nvme.InvalidParameter, st nvme.Status) {
 	subNQN, err := nvme.ParseNQN(&data.SUBNQN)
 	if err != nil {
-		return nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), connectMalformed
+		return nil, "", nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), connectMalformed
 	}
-	hostNQN, err := nvme.ParseNQN(&data.HOSTNQN)
-	if err != nil {
-		return nvme.InvalidInData(nvme.ConnectDataOffsetHOSTNQN), connectMalformed
+	if hostNQN, err = nvme.ParseNQN(&data.HOSTNQN); err != nil {
+		return nil, "", nvme.InvalidInData(nvme.ConnectDataOffsetHOSTNQN), connectMalformed
 	}
-	sub := s.h.t.find(subNQN)
-	switch {
-	case s.h.t.closed.Load():
+	if sub = s.h.t.find(subNQN); sub == nil {
+		return nil, "", nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), connectRefused
+	}
+	return sub, hostNQN, 0, nvme.Success
+}
+
+// connectAdmin makes a controller.
+func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.InvalidParameter, nvme.Status) {
+	if s.h.t.closed.Load() {
 		return 0, nvme.ConnectControllerBusy
-	case sub == nil:
-		return nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), connectRefused
+	}
+	sub, hostNQN, at, st := s.names(data)
+	switch {
+	case !st.OK():
+		return at, st
 	case !sub.allows(hostNQN):
 		return nvme.InvalidInData(nvme.ConnectDataOffsetHOSTNQN), nvme.ConnectInvalidHost | nvme.DNR
 	case data.CNTLID != nvme.CNTLIDDynamic:
@@ -127,17 +135,9 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 
 // connectIO binds an I/O queue to a controller of the same host on the same port.
 func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.InvalidParameter, nvme.Status) {
-	subNQN, err := nvme.ParseNQN(&data.SUBNQN)
-	if err != nil {
-		return nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), connectMalformed
-	}
-	hostNQN, err := nvme.ParseNQN(&data.HOSTNQN)
-	if err != nil {
-		return nvme.InvalidInData(nvme.ConnectDataOffsetHOSTNQN), connectMalformed
-	}
-	sub := s.h.t.find(subNQN)
-	if sub == nil {
-		return nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), connectRefused
+	sub, hostNQN, at, st := s.names(data)
+	if !st.OK() {
+		return at, st
 	}
 	c := sub.lookup(data.CNTLID)
 	announced := s.info.CNTLID // by RDMA hosts; old ones leave it 0

@@ -4,14 +4,8 @@
 #   LINKS="rxe siw tcp"  ROUNDS=5  SECONDS_EACH=3  CPUS=1
 set -eu
 . "$(dirname "$(readlink -f "$0")")/common.sh"
-bin=${1:-}
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
-if [ -z "$bin" ]; then
-  need go
-  bin=$work/nvmf-target
-  (cd "$lab/../.." && CGO_ENABLED=1 go build -o "$bin" ./cmd/nvmf-target)
-fi
-bin=$(readlink -f "$bin")
+bin=$(target_binary "${1:-}" "$work")
 load=$(cut -d' ' -f1 /proc/loadavg)
 awk -v l="$load" 'BEGIN { if (l > 0.5) print "warning: the load of this machine is " l ": other work shows in the figures" }'
 links=${LINKS:-rxe siw tcp}

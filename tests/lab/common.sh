@@ -12,6 +12,17 @@ need() {
   [ -z "$missing" ] || die "missing:$missing (install with $lab/install.sh)"
 }
 
+# target_binary BIN DIR: the path of BIN, or, if that is empty, of a target built from this tree into DIR.
+target_binary() {
+  local bin=$1
+  if [ -z "$bin" ]; then
+    need go
+    bin=$2/nvmf-target
+    (cd "$lab/../.." && CGO_ENABLED=1 go build -o "$bin" ./cmd/nvmf-target)
+  fi
+  readlink -f "$bin"
+}
+
 # digest FILE... -- STRING...: a short hash of the inputs of something cached.
 digest() {
   local files=()

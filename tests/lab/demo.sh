@@ -3,13 +3,8 @@
 # discovers it, connects, makes a file system, and measures. Without TARGET_BIN the target is built from this tree.
 set -eu
 . "$(dirname "$(readlink -f "$0")")/common.sh"
-bin=${1:-}
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
-if [ -z "$bin" ]; then
-  need go
-  bin=$work/nvmf-target
-  (cd "$lab/../.." && CGO_ENABLED=1 go build -o "$bin" ./cmd/nvmf-target)
-fi
+bin=$(target_binary "${1:-}" "$work")
 "$lab/install.sh"
 kernel=$("$lab/build-kernel.sh")
 # The kernel's own boot messages are left out; the whole output is kept for a failure.
