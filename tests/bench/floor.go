@@ -14,16 +14,19 @@ import (
 )
 
 // The floor is what loopback TCP allows for traffic of NVMe/TCP's shape with no NVMe in it: a client keeps a number of small
-// requests in flight, a server answers each with one response gathered from a large memory area. Both sides poll.
+// requests in flight on each connection, a server answers each with one response gathered from a large memory area. Both sides
+// poll. testdata/tcpfloor.c is its definition; "bench -check-floor" compares the two.
 
 const (
 	floorArea    = 256 << 20 // server memory that responses come from
 	floorHeader  = 24        // a C2HData header
 	floorRequest = 72        // a CapsuleCmd
-	floorBatch   = 64        // responses in one writev
+	floorBatch   = 64        // responses in one sendmsg
+	serverBuffer = 256 << 10 // what a server receives at once
+	clientBuffer = 1 << 20
 )
 
-// floorShape is the traffic of one floor run: bytes of a request and of a response on the wire.
+// floorShape is one request and its response, in bytes on the wire.
 type floorShape struct{ request, response int }
 
 // readFloor is the shape of reads of size bytes: a capsule against a C2HData PDU with its data.
@@ -32,8 +35,15 @@ func readFloor(size int) floorShape { return floorShape{floorRequest, floorHeade
 // writeFloor is the shape of in-capsule writes of size bytes: a capsule with data against a CapsuleResp.
 func writeFloor(size int) floorShape { return floorShape{floorRequest + size, floorHeader} }
 
-// serveFloor answers one connection on port until the client closes it. It pins its thread to cpu.
-func serveFloor(port, cpu int, s floorShape) error {
+// floorTraffic is what goes over each connection of a floor: the shapes of the pattern over and over.
+type floorTraffic struct {
+	pattern []floorShape
+	depth   int // requests in flight on each connection
+	conns   int
+}
+
+// serveFloor answers the connections that arrive on port until the client closes them. It pins its thread to cpu.
+func serveFloor(port, cpu int, t floorTraffic) error {
 	if err := pin(cpu); err != nil {
 		return err
 	}
@@ -41,77 +51,85 @@ func serveFloor(port, cpu int, s floorShape) error {
 	if err != nil {
 		return err
 	}
-	memory := area.Bytes()
-	for i := 0; i < len(memory); i += 4096 {
-		memory[i] = 1
-	}
+	defer func() { _ = area.Unmap() }()
+	touch(area.Bytes())
 	listener, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = unix.Close(listener) }()
 	if err := errors.Join(unix.SetsockoptInt(listener, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
-		unix.Bind(listener, loopback(port)), unix.Listen(listener, 1)); err != nil {
+		unix.Bind(listener, loopback(port)), unix.Listen(listener, t.conns)); err != nil {
 		return err
 	}
-	fd, _, err := unix.Accept(listener)
-	if err != nil {
-		return err
+	servers := make([]*floorServer, t.conns)
+	in := make([]byte, serverBuffer)
+	for i := range servers {
+		fd, _, err := unix.Accept(listener)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(fd) }()
+		if err := tune(fd); err != nil {
+			return err
+		}
+		servers[i] = &floorServer{fd: fd, pattern: t.pattern, memory: area.Bytes(), rng: rand.New(rand.NewPCG(1, uint64(i))), in: in}
 	}
-	defer func() { _ = unix.Close(fd) }()
-	if err := tune(fd); err != nil {
-		return err
-	}
-	return newFloorServer(fd, s, memory).run()
-}
-
-// floorServer counts requests in bytes and owes a response for each complete one.
-type floorServer struct {
-	fd     int
-	shape  floorShape
-	memory []byte
-	rng    *rand.Rand
-	in     []byte
-	header [floorHeader]byte
-	store  [2 * floorBatch]sys.Iovec
-	queued []sys.Iovec // the unsent rest of the last batch
-	have   int         // bytes of an incomplete request
-	owe    int         // responses not queued yet
-}
-
-func newFloorServer(fd int, s floorShape, memory []byte) *floorServer {
-	return &floorServer{fd: fd, shape: s, memory: memory, rng: rand.New(rand.NewPCG(1, 2)), in: make([]byte, 1<<20)}
-}
-
-func (f *floorServer) run() error {
 	for {
-		n, e := sys.Recv(f.fd, f.in, 0)
-		if hangup(e) || n == 0 && e == 0 {
-			return nil
-		}
-		if e != 0 && e != syscall.EAGAIN {
-			return e
-		}
-		f.have += n
-		f.owe += f.have / f.shape.request
-		f.have %= f.shape.request
-		if e := f.flush(); hangup(e) {
-			return nil
-		} else if e != 0 && e != syscall.EAGAIN {
-			return e
+		for _, s := range servers {
+			if e := s.poll(); hangup(e) {
+				return nil
+			} else if e != 0 {
+				return e
+			}
 		}
 	}
 }
 
-// hangup says that the client has closed with responses on the way.
-func hangup(e syscall.Errno) bool { return e == syscall.EPIPE || e == syscall.ECONNRESET }
+// touch makes the kernel give every page of b a frame of its own.
+func touch(b []byte) {
+	for i := 0; i < len(b); i += 4096 {
+		b[i] = 1
+	}
+}
 
-func (f *floorServer) flush() syscall.Errno {
+// floorServer is one connection. It counts requests in bytes and owes a response for each complete one.
+type floorServer struct {
+	fd      int
+	pattern []floorShape
+	memory  []byte
+	rng     *rand.Rand
+	in      []byte
+	header  [floorHeader]byte
+	store   [2 * floorBatch]sys.Iovec
+	queued  []sys.Iovec // the unsent rest of the last batch
+	have    int         // bytes of an incomplete request
+	request int         // index in pattern of the request that arrives
+	respond int         // index in pattern of the next response
+	owe     int         // responses not queued yet
+}
+
+// poll receives once and sends what is owed. The error is what ends the connection; the client's end of it is ECONNRESET.
+func (f *floorServer) poll() syscall.Errno {
+	n, e := sys.Recv(f.fd, f.in, 0)
+	switch {
+	case n == 0 && e == 0:
+		return syscall.ECONNRESET
+	case e != 0 && e != syscall.EAGAIN:
+		return e
+	}
+	for f.have += n; f.have >= f.pattern[f.request].request; f.owe++ {
+		f.have -= f.pattern[f.request].request
+		f.request = (f.request + 1) % len(f.pattern)
+	}
 	for f.owe > 0 || len(f.queued) > 0 {
 		if len(f.queued) == 0 {
 			f.gather()
 		}
 		n, e := sys.Sendmsg(f.fd, f.queued, 0)
+		if e == syscall.EAGAIN {
+			break
+		}
 		if e != 0 {
 			return e
 		}
@@ -120,62 +138,109 @@ func (f *floorServer) flush() syscall.Errno {
 	return 0
 }
 
+// hangup says that the client has closed, perhaps with responses on the way.
+func hangup(e syscall.Errno) bool { return e == syscall.EPIPE || e == syscall.ECONNRESET }
+
 func (f *floorServer) gather() {
 	f.queued = f.store[:0]
 	for range min(f.owe, floorBatch) {
 		var v sys.Iovec
-		sys.SetIovec(&v, f.header[:min(floorHeader, f.shape.response)])
+		sys.SetIovec(&v, f.header[:])
 		f.queued = append(f.queued, v)
-		if data := f.shape.response - floorHeader; data > 0 {
+		if data := f.pattern[f.respond].response - floorHeader; data > 0 {
 			off := f.rng.IntN((len(f.memory)-data)/4096) * 4096
 			sys.SetIovec(&v, f.memory[off:off+data])
 			f.queued = append(f.queued, v)
 		}
+		f.respond = (f.respond + 1) % len(f.pattern)
 		f.owe--
 	}
 }
 
-// loadFloor keeps depth requests in flight for d and measures like loadTarget does.
-func loadFloor(port, cpu, depth int, s floorShape, d time.Duration) (result, error) {
+// floorClient is the other end of one connection.
+type floorClient struct {
+	fd      int
+	pattern []floorShape
+	out     []byte // more than all requests in flight
+	in      []byte
+	unsent  int // bytes
+	request int // index in pattern of the next request
+	part    int // bytes of an incomplete response
+	respond int // index in pattern of the response that arrives
+	done    uint64
+}
+
+// next adds n requests to what is to be sent.
+func (c *floorClient) next(n int) {
+	for range n {
+		c.unsent += c.pattern[c.request].request
+		c.request = (c.request + 1) % len(c.pattern)
+	}
+}
+
+func (c *floorClient) poll() error {
+	for c.unsent > 0 {
+		n, e := sys.Send(c.fd, c.out[:min(c.unsent, len(c.out))], 0)
+		if e == syscall.EAGAIN {
+			break
+		}
+		if e != 0 {
+			return fmt.Errorf("floor client: send: %w", e)
+		}
+		c.unsent -= n
+	}
+	n, e := sys.Recv(c.fd, c.in, 0)
+	if e != 0 && e != syscall.EAGAIN {
+		return fmt.Errorf("floor client: receive: %w", e)
+	}
+	finished := 0
+	for c.part += n; c.part >= c.pattern[c.respond].response; finished++ {
+		c.part -= c.pattern[c.respond].response
+		c.respond = (c.respond + 1) % len(c.pattern)
+	}
+	c.done += uint64(finished)
+	c.next(finished)
+	return nil
+}
+
+// loadFloor keeps the traffic going for d and returns the requests answered per second.
+func loadFloor(port, cpu int, t floorTraffic, d time.Duration) (float64, error) {
 	if err := pin(cpu); err != nil {
-		return result{}, err
+		return 0, err
 	}
-	fd, err := dial(port)
-	if err != nil {
-		return result{}, err
+	largest := 0
+	for _, s := range t.pattern {
+		largest = max(largest, s.request)
 	}
-	defer func() { _ = unix.Close(fd) }()
-	out := make([]byte, depth*s.request)
-	in := make([]byte, 1<<20)
-	toSend, sent, part, done := depth, 0, 0, 0
+	out, in := make([]byte, largest*t.depth), make([]byte, clientBuffer)
+	touch(out)
+	clients := make([]*floorClient, t.conns)
+	for i := range clients {
+		fd, err := dial(port)
+		if err != nil {
+			return 0, err
+		}
+		defer func() { _ = unix.Close(fd) }()
+		clients[i] = &floorClient{fd: fd, pattern: t.pattern, out: out, in: in}
+		clients[i].next(t.depth)
+	}
 	start := time.Now()
 	deadline := start.Add(d)
 	for i := 0; ; i++ {
-		for toSend > 0 {
-			n, e := sys.Send(fd, out[:toSend*s.request-sent], 0)
-			if e == syscall.EAGAIN {
-				break
+		for _, c := range clients {
+			if err := c.poll(); err != nil {
+				return 0, err
 			}
-			if e != 0 {
-				return result{}, fmt.Errorf("floor client: send: %w", e)
-			}
-			sent += n
-			toSend -= sent / s.request
-			sent %= s.request
 		}
-		n, e := sys.Recv(fd, in, 0)
-		if e != 0 && e != syscall.EAGAIN {
-			return result{}, fmt.Errorf("floor client: recv: %w", e)
-		}
-		part += n
-		done += part / s.response
-		toSend += part / s.response
-		part %= s.response
-		if i&1023 == 0 && time.Now().After(deadline) {
+		if (i&1023 == 0 || t.conns > 1) && time.Now().After(deadline) {
 			break
 		}
 	}
-	return result{ops: uint64(done), elapsed: time.Since(start)}, nil
+	done := uint64(0)
+	for _, c := range clients {
+		done += c.done
+	}
+	return float64(done) / time.Since(start).Seconds(), nil
 }
 
 func loopback(port int) unix.Sockaddr {

@@ -2,54 +2,77 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// load keeps one workload running on one queue.
+// queuesPerController is what the target grants one by default.
+const queuesPerController = 128
+
+// load keeps workloads running, all their queues on one thread.
 type load struct {
-	w          workload
-	controller *host.Controller
-	queue      *host.Queue
-	rng        *rand.Rand
-	blocks     uint64 // of the namespace
-	next       uint64 // sequential position in blocks
-	op         host.Op
-	data       [][]byte    // per slot
-	began      []time.Time // per slot
-	idle       []int       // slots
-	done       []host.Completion
+	controllers []*host.Controller
+	streams     []*stream
 }
 
-func newLoad(port int, w workload) (*load, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	c, err := connect(ctx, port, w.digests)
-	if err != nil {
-		return nil, err
+// outcome is what a measurement counts.
+type outcome struct {
+	ops     uint64
+	elapsed time.Duration
+	latency histogram
+}
+
+func (o *outcome) figures() figures {
+	f := figures{"iops": float64(o.ops) / o.elapsed.Seconds()}
+	for name, q := range map[string]float64{"p50_us": 0.5, "p99_us": 0.99, "p99.9_us": 0.999, "max_us": 1} {
+		f[name] = o.latency.quantile(q) / 1e3
 	}
-	l := &load{w: w, controller: c, rng: rand.New(rand.NewPCG(1, 1)), blocks: namespaceSize / blockSize, done: make([]host.Completion, w.depth)}
-	// One entry of a queue stays free.
-	if l.queue, err = c.OpenQueue(ctx, 1, min(w.depth+1, 128)); err != nil {
-		c.Close()
-		return nil, err
+	return f
+}
+
+// add connects and adds the queues of w.
+func (l *load) add(ctx context.Context, t host.Transport, nqn string, w workload) error {
+	for opened := 0; opened < w.queues; {
+		c, err := connect(ctx, t, nqn)
+		if err != nil {
+			return err
+		}
+		l.controllers = append(l.controllers, c)
+		ns, err := c.IdentifyNamespace(ctx, 1)
+		if err != nil {
+			return err
+		}
+		block := 1 << ns.Format().LBADS
+		n := min(w.queues-opened, queuesPerController)
+		if granted, err := c.SetQueueCount(ctx, n); err != nil || granted < n {
+			return errors.Join(fmt.Errorf("%d of %d queues granted", granted, n), err)
+		}
+		memory, err := c.Map(n * w.depth * w.size)
+		if err != nil {
+			return err
+		}
+		touch(memory)
+		for i := range n {
+			// One entry of a queue stays free.
+			q, err := c.OpenQueue(ctx, uint16(i+1), max(2, min(w.depth+1, int(c.CAP().MQES())+1)))
+			if err != nil {
+				return err
+			}
+			size := w.depth * w.size
+			l.streams = append(l.streams, newStream(w, q, len(l.streams), block, ns.NSZE, memory[i*size:(i+1)*size]))
+		}
+		opened += n
 	}
-	for i := range min(w.depth, l.queue.Depth()) {
-		l.data = append(l.data, make([]byte, w.size))
-		l.idle = append(l.idle, i)
-	}
-	l.began = make([]time.Time, len(l.data))
-	return l, nil
+	return nil
 }
 
 // connect dials the target, waiting until it listens.
-func connect(ctx context.Context, port int, digests bool) (*host.Controller, error) {
-	t := host.TCP{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(port)), HeaderDigest: digests, DataDigest: digests}
-	o := host.Options{HostNQN: "nqn.2014-08.org.nvmexpress:uuid:2cd2c43b-a90a-45c1-a8cd-86b33ab273b5", HostID: [16]byte{15: 1}, SubNQN: benchNQN}
+func connect(ctx context.Context, t host.Transport, nqn string) (*host.Controller, error) {
+	o := host.Options{HostNQN: "nqn.2014-08.org.nvmexpress:uuid:2cd2c43b-a90a-45c1-a8cd-86b33ab273b5", HostID: [16]byte{15: 1}, SubNQN: nqn}
 	for {
 		c, err := host.Connect(ctx, t, o)
 		if err == nil {
@@ -63,87 +86,189 @@ func connect(ctx context.Context, port int, digests bool) (*host.Controller, err
 	}
 }
 
-func (l *load) close() {
-	_ = l.queue.Close()
-	l.controller.Close()
-}
-
-// run keeps the queue full for d, lets it run empty and returns what was done.
-func (l *load) run(d time.Duration) (result, error) {
-	var r result
-	start := time.Now()
-	deadline := start.Add(d)
-	now := start
-	for now.Before(deadline) || len(l.idle) < len(l.data) {
-		if now.Before(deadline) {
-			if err := l.submit(now); err != nil {
-				return r, err
-			}
+func newLoad(t host.Transport, nqn string, list ...workload) (*load, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	l := &load{}
+	for _, w := range list {
+		if err := l.add(ctx, t, nqn, w); err != nil {
+			l.close()
+			return nil, err
 		}
-		n, err := l.queue.Poll(l.done)
-		if err != nil {
-			return r, err
-		}
-		now = time.Now()
-		for i := range l.done[:n] {
-			c := &l.done[i]
-			if !c.Status().OK() {
-				return r, fmt.Errorf("%s: %w", l.w.name, c.Status())
-			}
-			r.latency.add(uint64(now.Sub(l.began[c.Token])))
-			l.idle = append(l.idle, int(c.Token))
-		}
-		r.ops += uint64(n)
 	}
-	r.elapsed = time.Since(start)
-	return r, nil
+	return l, nil
 }
 
-func (l *load) submit(now time.Time) error {
-	blocks := uint32(l.w.size / blockSize)
-	for len(l.idle) > 0 {
-		slot := l.idle[len(l.idle)-1]
-		slba := l.next
-		if l.w.sequential {
-			if l.next += uint64(blocks); l.next >= l.blocks {
-				l.next = 0
+func (l *load) close() {
+	for _, s := range l.streams {
+		_ = s.queue.Close()
+	}
+	for _, c := range l.controllers {
+		c.Close()
+	}
+}
+
+// run keeps the queues full for d and lets them run empty. What streams complete is counted in the outcome that count returns for
+// each.
+func (l *load) run(d time.Duration, count func(*stream) *outcome) error {
+	counted := make([]*outcome, len(l.streams))
+	for i, s := range l.streams {
+		counted[i] = count(s)
+	}
+	start := time.Now()
+	now, deadline := start, start.Add(d)
+	for busy := true; busy; {
+		busy = false
+		for i, s := range l.streams {
+			if len(l.streams) > 1 {
+				now = time.Now() // others took their time since
 			}
-		} else {
-			slba = l.rng.Uint64N(l.blocks/uint64(blocks)) * uint64(blocks)
+			if now.Before(deadline) {
+				busy = true
+				if err := s.submit(now); err != nil {
+					return err
+				}
+			}
+			if s.outstanding == 0 {
+				continue
+			}
+			busy = true
+			var err error
+			if now, err = s.poll(counted[i]); err != nil {
+				return err
+			}
 		}
-		if l.w.write {
-			l.op.Write(1, slba, blocks, l.data[slot], 0)
-		} else {
-			l.op.Read(1, slba, blocks, l.data[slot])
-		}
-		l.op.Token = uint64(slot)
-		if _, err := l.queue.Submit(&l.op); err == host.ErrFull {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		l.idle = l.idle[:len(l.idle)-1]
-		l.began[slot] = now
+	}
+	for _, o := range counted {
+		o.elapsed = time.Since(start)
 	}
 	return nil
 }
 
+// stream is one queue with its work.
+type stream struct {
+	w           workload
+	queue       *host.Queue
+	rng         *rand.Rand
+	blocks      uint32 // of an I/O
+	places      uint64 // of an I/O in the namespace
+	next        uint64 // place of the next sequential I/O
+	left        int    // I/Os of the current burst still to be submitted
+	flushing    bool
+	op          host.Op
+	data        [][]byte    // per slot
+	began       []time.Time // per slot
+	idle        []int       // slots
+	outstanding int
+	done        []host.Completion
+}
+
+func newStream(w workload, q *host.Queue, index, block int, nsze uint64, memory []byte) *stream {
+	s := &stream{
+		w: w, queue: q, rng: rand.New(rand.NewPCG(1, uint64(index))), blocks: uint32(w.size / block), left: w.burst,
+		done: make([]host.Completion, w.depth),
+	}
+	s.places = nsze / uint64(s.blocks)
+	// Sequential queues begin far from one another.
+	s.next = s.places / uint64(w.queues) * uint64(index%w.queues)
+	for i := range min(w.depth, q.Depth()) {
+		s.data = append(s.data, memory[i*w.size:(i+1)*w.size])
+		s.idle = append(s.idle, i)
+	}
+	s.began = make([]time.Time, len(s.data))
+	return s
+}
+
+// flushToken is the token of a flush; those of others are slots.
+const flushToken = ^uint64(0)
+
+// submit fills the queue as far as the workload wants it full. now is when the I/Os begin.
+func (s *stream) submit(now time.Time) error {
+	if s.w.burst > 0 && s.left == 0 {
+		if s.outstanding > 0 {
+			return nil
+		}
+		s.op.Flush(1)
+		s.op.Data, s.op.Token = nil, flushToken
+		s.left, s.flushing = s.w.burst, true
+		s.outstanding++
+		_, err := s.queue.Submit(&s.op)
+		return err
+	}
+	for len(s.idle) > 0 && !s.flushing && (s.w.burst == 0 || s.left > 0) {
+		slot := s.idle[len(s.idle)-1]
+		if s.w.reads == 100 || s.w.reads > 0 && s.rng.IntN(100) < s.w.reads {
+			s.op.Read(1, s.place(), s.blocks, s.data[slot])
+		} else {
+			s.op.Write(1, s.place(), s.blocks, s.data[slot], 0)
+		}
+		s.op.Token = uint64(slot)
+		if _, err := s.queue.Submit(&s.op); err == host.ErrFull {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		s.idle = s.idle[:len(s.idle)-1]
+		s.began[slot] = now
+		s.outstanding++
+		s.left--
+	}
+	return nil
+}
+
+// place is the first block of the next I/O.
+func (s *stream) place() uint64 {
+	if !s.w.sequential {
+		return s.rng.Uint64N(s.places) * uint64(s.blocks)
+	}
+	p := s.next
+	if s.next++; s.next == s.places {
+		s.next = 0
+	}
+	return p * uint64(s.blocks)
+}
+
+// poll counts what has been completed and returns the time.
+func (s *stream) poll(o *outcome) (now time.Time, err error) {
+	n, err := s.queue.Poll(s.done)
+	now = time.Now()
+	if err != nil {
+		return now, fmt.Errorf("%s: %w", s.w.name, err)
+	}
+	for i := range s.done[:n] {
+		c := &s.done[i]
+		if !c.Status().OK() {
+			return now, fmt.Errorf("%s: %w", s.w.name, c.Status())
+		}
+		s.outstanding--
+		if c.Token == flushToken {
+			s.flushing = false
+			continue
+		}
+		o.ops++
+		o.latency.add(uint64(now.Sub(s.began[c.Token])))
+		s.idle = append(s.idle, int(c.Token))
+	}
+	return now, nil
+}
+
 // fillTarget writes the whole namespace once, so that reads find real data.
-func fillTarget(port int) error {
-	l, err := newLoad(port, workload{name: "fill", size: 128 << 10, depth: 8, sequential: true, write: true})
+func fillTarget(t host.Transport) error {
+	const size = 128 << 10
+	l, err := newLoad(t, benchNQN, workload{size: size, depth: 1, queues: 1})
 	if err != nil {
 		return err
 	}
 	defer l.close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	data := make([]byte, 128<<10)
-	for i := range data {
-		data[i] = byte(i * 7)
+	s := l.streams[0]
+	for i := range s.data[0] {
+		s.data[0][i] = byte(i * 7)
 	}
-	for slba := uint64(0); slba < l.blocks; slba += uint64(len(data) / blockSize) {
-		if err := l.queue.Write(ctx, 1, slba, uint32(len(data)/blockSize), data, 0); err != nil {
-			return fmt.Errorf("fill block %d: %w", slba, err)
+	for p := range s.places {
+		if err := s.queue.Write(ctx, 1, p*uint64(s.blocks), s.blocks, s.data[0], 0); err != nil {
+			return fmt.Errorf("fill block %d: %w", p*uint64(s.blocks), err)
 		}
 	}
 	return nil

@@ -3,13 +3,17 @@
 // that what counts, their ratio, does not depend on the mood of the machine.
 //
 //	go build -o bin/ ./cmd/nvmf-target && go run ./tests/bench -target bin/nvmf-target
+//	go run ./tests/bench -run 'QD 32'                    # some workloads
+//	go run ./tests/bench -all -out docs/benchmarks       # all of them, with several queues; report and plot
+//	go run ./tests/bench -check-floor                    # the floor beside its definition in C
+//	go run ./tests/bench -attach rdma:10.0.0.1:4420      # a target that runs already, wherever it is
+//	go run ./tests/bench -lab FILE -out docs/benchmarks  # report and plot of what tests/lab/bench.sh measured
 package main
 
 import (
 	"flag"
 	"fmt"
 	"os"
-	"strconv"
 	"time"
 )
 
@@ -18,23 +22,51 @@ type options struct {
 	rounds   int
 	duration time.Duration
 	filter   string
+	all      bool
+	out      string
 	servers  int // CPU of the server side
 	clients  int // CPU of the load
 }
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "floor-server" {
-		exit(floorServerMain(os.Args[2:]))
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "floor-server":
+			exit(floorServerMain(os.Args[2:]))
+		case "collecting-target":
+			exit(collectingTargetMain(os.Args[2:]))
+		}
 	}
 	var o options
 	flag.StringVar(&o.target, "target", "bin/nvmf-target", "the `program` to measure")
 	flag.IntVar(&o.rounds, "rounds", 5, "alternating rounds of floor and target per workload")
-	flag.DurationVar(&o.duration, "duration", 5*time.Second, "length of a measurement")
-	flag.StringVar(&o.filter, "run", "", "measure only workloads whose name matches this `regexp`")
+	flag.DurationVar(&o.duration, "duration", 0, "length of a measurement (default 1s, with -all 5s)")
+	flag.StringVar(&o.filter, "run", "", "measure only workloads whose name matches this `regexp`, of all there are")
+	flag.BoolVar(&o.all, "all", os.Getenv("ALL") == "1", "measure all workloads, several queues included (also ALL=1)")
+	flag.StringVar(&o.out, "out", "", "write report (JSON) and plot (SVG) into this `directory`")
 	flag.IntVar(&o.servers, "server-cpu", 0, "CPU of the target")
-	flag.IntVar(&o.clients, "client-cpu", 1, "CPU of the load generator")
+	flag.IntVar(&o.clients, "client-cpu", 1, "CPU of the load generator, -1 for any")
+	checkFloor := flag.Bool("check-floor", false, "compare the floor with its definition in C, which needs a C compiler")
+	attachTo := flag.String("attach", "", "measure the target at `TRANSPORT:ADDRESS:PORT`, tcp or rdma, without a floor; its namespace 1 is overwritten")
+	nqn := flag.String("nqn", benchNQN, "the subsystem there")
+	lab := flag.String("lab", "", "report what the `file` of tests/lab/bench.sh holds")
 	flag.Parse()
-	exit(run(o))
+	if o.duration == 0 {
+		o.duration = time.Second
+		if o.all {
+			o.duration = 5 * time.Second
+		}
+	}
+	switch {
+	case *checkFloor:
+		exit(compareFloors(o))
+	case *attachTo != "":
+		exit(attach(o, *attachTo, *nqn))
+	case *lab != "":
+		exit(reportLab(o, *lab))
+	default:
+		exit(run(o))
+	}
 }
 
 func exit(err error) {
@@ -43,20 +75,4 @@ func exit(err error) {
 		os.Exit(1)
 	}
 	os.Exit(0)
-}
-
-// floorServerMain is the child process that serves the floor: port, CPU, bytes of a request, bytes of a response.
-func floorServerMain(args []string) error {
-	var n [4]int
-	if len(args) != len(n) {
-		return fmt.Errorf("floor-server takes %d numbers", len(n))
-	}
-	for i := range n {
-		v, err := strconv.Atoi(args[i])
-		if err != nil {
-			return err
-		}
-		n[i] = v
-	}
-	return serveFloor(n[0], n[1], floorShape{n[2], n[3]})
 }

@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +17,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
 const anyCPU = -1
@@ -42,7 +47,7 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// server is a child process that serves on port.
+// server is a child process that serves on a port of the loopback address.
 type server struct {
 	cmd  *exec.Cmd
 	log  bytes.Buffer
@@ -60,7 +65,8 @@ func start(cpu, port int, name string, args ...string) (*server, error) {
 	return s, nil
 }
 
-func startFloor(cpu int, shape floorShape) (*server, error) {
+// startFloor serves the floor from a process of its own: this program's subcommand floor-server.
+func startFloor(cpu int, t floorTraffic) (*server, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -69,8 +75,35 @@ func startFloor(cpu int, shape floorShape) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return start(cpu, port, self, "floor-server", strconv.Itoa(port), strconv.Itoa(cpu),
-		strconv.Itoa(shape.request), strconv.Itoa(shape.response))
+	args := []int{port, cpu, t.conns}
+	for _, s := range t.pattern {
+		args = append(args, s.request, s.response)
+	}
+	words := []string{"floor-server"}
+	for _, n := range args {
+		words = append(words, strconv.Itoa(n))
+	}
+	return start(cpu, port, self, words...)
+}
+
+// floorServerMain is that process: port, CPU, connections, and bytes of request and response for each shape of the pattern.
+func floorServerMain(args []string) error {
+	var n []int
+	for _, a := range args {
+		v, err := strconv.Atoi(a)
+		if err != nil {
+			return err
+		}
+		n = append(n, v)
+	}
+	if len(n) < 5 || len(n)%2 == 0 {
+		return errors.New("floor-server takes port, CPU, connections and pairs of bytes")
+	}
+	t := floorTraffic{conns: n[2]}
+	for i := 3; i < len(n); i += 2 {
+		t.pattern = append(t.pattern, floorShape{n[i], n[i+1]})
+	}
+	return serveFloor(n[0], n[1], t)
 }
 
 const (
@@ -80,15 +113,17 @@ const (
 	blockSize     = 4096
 )
 
-// startTarget serves a RAM namespace from program, with its reactor on cpu.
-func startTarget(program string, cpu int, dir string) (*server, error) {
+// startTarget serves a RAM namespace with the reactor on cpu, and everything else on it too. name is a program that takes the
+// arguments of nvmf-target; before are arguments that go in front of those.
+func startTarget(cpu int, dir, name string, before ...string) (*server, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
-	config := filepath.Join(dir, "bench.yaml")
+	config := filepath.Join(dir, fmt.Sprintf("bench-%d.yaml", port))
 	text := fmt.Sprintf(`listeners: [{transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}]
 reactors: {cpus: [%d]}
+tcp: {queue_depth: 1024}
 subsystems:
   - nqn: %s
     allow_any_host: true
@@ -97,7 +132,51 @@ subsystems:
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	return start(cpu, port, program, "serve", "--config", config)
+	s, err := start(cpu, port, name, append(before, "serve", "--config", config)...)
+	if err != nil {
+		return nil, err
+	}
+	if err := fillTarget(s.reach(false)); err != nil {
+		return nil, fmt.Errorf("%w\nlog of the target:\n%s", errors.Join(err, s.stop()), s.log.String())
+	}
+	return s, nil
+}
+
+// startCollectingTarget is the same target in a process whose garbage collector runs every second.
+func startCollectingTarget(cpu int, dir string) (*server, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return startTarget(cpu, dir, self, "collecting-target")
+}
+
+// collectingTargetMain is that process: what "nvmf-target serve --config FILE" does, and garbage collections beside it.
+func collectingTargetMain(args []string) error {
+	if len(args) != 3 {
+		return errors.New("collecting-target takes: serve --config FILE")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				runtime.GC()
+			}
+		}
+	}()
+	return app.Serve(args[2], "bench", os.Stdout, os.Stderr)
+}
+
+// reach is how an initiator gets to the server.
+func (s *server) reach(digests bool) host.Transport {
+	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(s.port))
+	return host.TCP{Addr: addr, HeaderDigest: digests, DataDigest: digests}
 }
 
 // stop ends the process: at once if it does not stop by itself.
@@ -112,8 +191,8 @@ func (s *server) stop() error {
 	return nil
 }
 
-// cpuTime is the user and system time the process has used (proc(5), stat fields 14 and 15, in ticks of 10 ms).
-func (s *server) cpuTime() (user, system time.Duration, err error) {
+// cpuTime is the user and system time of the process in seconds (proc(5), stat fields 14 and 15, in ticks of 10 ms).
+func (s *server) cpuTime() (user, system float64, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
 	if err != nil {
 		return 0, 0, err
@@ -128,5 +207,5 @@ func (s *server) cpuTime() (user, system time.Duration, err error) {
 		return 0, 0, err
 	}
 	k, err := strconv.Atoi(fields[12])
-	return time.Duration(u) * 10 * time.Millisecond, time.Duration(k) * 10 * time.Millisecond, err
+	return float64(u) / 100, float64(k) / 100, err
 }

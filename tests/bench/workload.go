@@ -5,45 +5,116 @@ import (
 	"regexp"
 )
 
-// workload is one row of the table.
+// workload is one row of the table: what every queue of it does.
 type workload struct {
 	name       string
-	write      bool
-	sequential bool
 	size       int // bytes of an I/O
-	depth      int
+	depth      int // I/Os in flight on each queue
+	queues     int
+	reads      int // percent; the others are writes
+	sequential bool
+	burst      int // I/Os after which everything is awaited and flushed, 0 for never
 	digests    bool
+	gc         bool    // a target whose garbage collector runs every second
+	extra      bool    // not without -all
+	atLeast    float64 // of what the reference reaches, 0 for no claim
 }
 
-func (w workload) shape() floorShape {
-	if w.write {
-		return writeFloor(w.size)
+// pattern is the same traffic for the floor.
+func (w workload) pattern() []floorShape {
+	if w.reads%100 != 0 {
+		n := w.reads / 10
+		var p []floorShape
+		for i := range 10 { // reads and writes as evenly mixed as they can be
+			if (i+1)*n/10 > i*n/10 {
+				p = append(p, readFloor(w.size))
+			} else {
+				p = append(p, writeFloor(w.size))
+			}
+		}
+		return p
 	}
-	return readFloor(w.size)
+	if w.reads == 0 {
+		return []floorShape{writeFloor(w.size)}
+	}
+	return []floorShape{readFloor(w.size)}
 }
 
-// workloads are what performance is judged by: small random and large sequential I/O, one queue.
-func workloads(filter string) ([]workload, error) {
+const inFlight = 1024 // of the rows that differ only in the number of connections
+
+// gcName is the row of the target whose garbage collector runs every second.
+const gcName = "4K random read QD 32 GC each second"
+
+func connectionsName(queues int) string {
+	return fmt.Sprintf("4K random read, %d in flight on %d connections", inFlight, queues)
+}
+
+// workloads are what performance is judged by; all adds those with several queues and more.
+func workloads(filter string, all bool) ([]workload, error) {
 	re, err := regexp.Compile(filter)
 	if err != nil {
 		return nil, err
 	}
-	var all []workload
-	for _, depth := range []int{1, 32, 128} {
-		all = append(all, workload{name: fmt.Sprintf("4K random read QD %d", depth), size: 4 << 10, depth: depth},
-			workload{name: fmt.Sprintf("4K random write QD %d", depth), size: 4 << 10, depth: depth, write: true})
+	var list []workload
+	for _, queues := range []int{1, 4, 16} {
+		suffix := ""
+		if queues > 1 {
+			suffix = fmt.Sprintf(" on %d queues", queues)
+		}
+		for _, depth := range []int{1, 32, 128} {
+			for _, kind := range []struct {
+				name    string
+				reads   int
+				atLeast map[int]float64
+			}{
+				{"read", 100, map[int]float64{1: 0.8, 32: 0.85, 128: 0.85}},
+				{"write", 0, map[int]float64{32: 0.6}},
+				{"70/30", 70, nil},
+			} {
+				w := workload{
+					name: fmt.Sprintf("4K random %s QD %d%s", kind.name, depth, suffix), size: 4 << 10, depth: depth, queues: queues,
+					reads: kind.reads, extra: queues > 1,
+				}
+				if queues == 1 {
+					w.atLeast = kind.atLeast[depth]
+				}
+				list = append(list, w)
+			}
+		}
+		for _, size := range []int{128 << 10, 1 << 20} {
+			for _, reads := range []int{100, 0} {
+				w := workload{size: size, depth: 16, queues: queues, reads: reads, sequential: true, extra: queues > 1}
+				w.name = fmt.Sprintf("%s %s QD 16%s", sizeName(size), map[int]string{100: "read", 0: "write"}[reads], suffix)
+				if queues == 1 && size == 128<<10 {
+					w.atLeast = 0.95
+				}
+				list = append(list, w)
+			}
+		}
 	}
-	all = append(all, workload{name: "128K read QD 16", size: 128 << 10, depth: 16, sequential: true},
-		workload{name: "128K write QD 16", size: 128 << 10, depth: 16, sequential: true, write: true},
-		workload{name: "4K random read QD 32 digests", size: 4 << 10, depth: 32, digests: true})
-	kept := all[:0]
-	for _, w := range all {
-		if re.MatchString(w.name) {
+	list = append(list,
+		workload{name: "4K random read QD 32 digests", size: 4 << 10, depth: 32, queues: 1, reads: 100, digests: true},
+		workload{name: "dataset loading: 256K random read, 8 jobs QD 4", size: 256 << 10, depth: 4, queues: 8, reads: 100},
+		workload{name: "checkpoint: 1M write QD 16, flush each 64M", size: 1 << 20, depth: 16, queues: 1, sequential: true, burst: 64},
+		workload{name: gcName, size: 4 << 10, depth: 32, queues: 1, reads: 100, gc: true})
+	for _, queues := range []int{1, 16, 128, inFlight} {
+		list = append(list, workload{
+			name: connectionsName(queues), size: 4 << 10, depth: inFlight / queues, queues: queues, reads: 100,
+			extra: queues != 1 && queues != inFlight,
+		})
+	}
+	var kept []workload
+	for _, w := range list {
+		if re.MatchString(w.name) && (all || filter != "" || !w.extra) {
 			kept = append(kept, w)
 		}
 	}
-	if len(kept) == 0 {
-		return nil, fmt.Errorf("no workload matches %q", filter)
-	}
 	return kept, nil
+}
+
+func sizeName(bytes int) string {
+	if bytes >= 1<<20 {
+		return fmt.Sprintf("%dM", bytes>>20)
+	}
+	return fmt.Sprintf("%dK", bytes>>10)
 }

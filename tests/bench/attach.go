@@ -1,0 +1,63 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// attach measures a target that runs already. Nothing is known of its process, and there is no floor.
+func attach(o options, where, nqn string) (err error) {
+	kind, address, _ := strings.Cut(where, ":")
+	addr, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("%s: want TRANSPORT:ADDRESS:PORT: %w", where, err)
+	}
+	var reach func(digests bool) host.Transport
+	switch kind {
+	case "tcp":
+		reach = func(digests bool) host.Transport {
+			return host.TCP{Addr: addr, HeaderDigest: digests, DataDigest: digests}
+		}
+	case "rdma":
+		provider := ibv.New()
+		reach = func(bool) host.Transport { return host.RDMA{Provider: provider, Addr: addr} }
+	default:
+		return fmt.Errorf("%s: the transport must be tcp or rdma", where)
+	}
+	list, err := workloads(o.filter, o.all)
+	if err != nil {
+		return err
+	}
+	if err := pin(o.clients); err != nil {
+		return err
+	}
+	var records []record
+	var loads []float64
+	for range o.rounds {
+		loads = append(loads, loadAverage())
+		for _, w := range list {
+			if w.gc || w.digests && kind != "tcp" {
+				continue
+			}
+			f, err := measureTarget(reach(w.digests), nqn, w, o.duration, nil)
+			if err != nil {
+				return fmt.Errorf("%s: %w", w.name, err)
+			}
+			records = append(records, record{Group: kind, Workload: w.name, Size: w.size, Who: whoTarget, Figures: f})
+		}
+	}
+	if len(records) == 0 {
+		return errors.New("no workload")
+	}
+	p, err := newReport("nvme/host over "+kind, "nothing", records, loads, o.rounds, o.duration)
+	if err != nil {
+		return err
+	}
+	return p.writeTable(os.Stdout)
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+)
+
+// floorDefinition is the program that defines the floor: "server CPU PORT REQUEST RESPONSE" answers one connection, "client CPU PORT
+// REQUEST RESPONSE DEPTH SECONDS" prints how many requests per second it had answered.
+//
+//go:embed testdata/tcpfloor.c
+var floorDefinition []byte
+
+// compareFloors compiles the definition of the floor and measures it and the floor of this program by turns. It fails if the medians
+// differ by more than 10 %.
+func compareFloors(o options) error {
+	dir, err := os.MkdirTemp("", "nvmf-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	source, program := filepath.Join(dir, "tcpfloor.c"), filepath.Join(dir, "tcpfloor")
+	if err := os.WriteFile(source, floorDefinition, 0o600); err != nil {
+		return err
+	}
+	if out, err := exec.Command("cc", "-O2", "-w", "-o", program, source).CombinedOutput(); err != nil {
+		return fmt.Errorf("cc: %w\n%s", err, out)
+	}
+	if err := pin(o.clients); err != nil {
+		return err
+	}
+	var failed error
+	for _, w := range []workload{
+		{name: "4K read QD 1", size: 4 << 10, depth: 1, queues: 1, reads: 100},
+		{name: "4K read QD 32", size: 4 << 10, depth: 32, queues: 1, reads: 100},
+		{name: "4K read QD 128", size: 4 << 10, depth: 128, queues: 1, reads: 100},
+		{name: "4K write QD 32", size: 4 << 10, depth: 32, queues: 1},
+		{name: "128K read QD 16", size: 128 << 10, depth: 16, queues: 1, reads: 100},
+		{name: "128K write QD 16", size: 128 << 10, depth: 16, queues: 1},
+	} {
+		var here, there []float64
+		for round := range o.rounds {
+			for i := range 2 {
+				if (i+round)%2 == 0 {
+					v, err := measureFloor(o, w)
+					if err != nil {
+						return err
+					}
+					here = append(here, v)
+				} else {
+					v, err := measureDefinition(o, program, w)
+					if err != nil {
+						return err
+					}
+					there = append(there, v)
+				}
+			}
+		}
+		ratio := spreadOf(over(here, there))
+		fmt.Printf("%-18s floor %7.1f kIOPS, its definition %7.1f, ratio %.2f (%.2f..%.2f)\n", w.name, spreadOf(here).Median/1e3,
+			spreadOf(there).Median/1e3, ratio.Median, ratio.Min, ratio.Max)
+		if ratio.Median < 0.9 || ratio.Median > 1.1 {
+			failed = errors.Join(failed, fmt.Errorf("%s: the floor is %.2f of its definition", w.name, ratio.Median))
+		}
+	}
+	return failed
+}
+
+var definitionResult = regexp.MustCompile(`qd \d+: (\d+) IOPS`)
+
+// measureDefinition measures the C program: its server on the one CPU, its client on the other.
+func measureDefinition(o options, program string, w workload) (float64, error) {
+	port, err := freePort()
+	if err != nil {
+		return 0, err
+	}
+	shape := w.pattern()[0]
+	args := func(side string, cpu int, more ...int) []string {
+		list := []string{side}
+		for _, n := range append([]int{cpu, port, shape.request, shape.response}, more...) {
+			list = append(list, strconv.Itoa(n))
+		}
+		return list
+	}
+	server := exec.Command(program, args("server", o.servers)...)
+	if err := server.Start(); err != nil {
+		return 0, err
+	}
+	seconds := strconv.FormatFloat(o.duration.Seconds(), 'f', -1, 64)
+	out, err := exec.Command(program, append(args("client", o.clients, w.depth), seconds)...).CombinedOutput()
+	if err != nil {
+		_ = server.Process.Kill()
+	}
+	_ = server.Wait()
+	m := definitionResult.FindSubmatch(out)
+	if err != nil || m == nil {
+		return 0, fmt.Errorf("tcpfloor client: %w\n%s", err, out)
+	}
+	return strconv.ParseFloat(string(m[1]), 64)
+}

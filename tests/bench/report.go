@@ -1,0 +1,225 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// report is what is printed and written.
+type report struct {
+	Title string `json:"title"`
+	// Reference is what the target is compared with.
+	Reference string   `json:"reference"`
+	Machine   machine  `json:"machine"`
+	Date      string   `json:"date"`
+	Rounds    int      `json:"rounds"`
+	Seconds   float64  `json:"seconds_each"`
+	Rows      []row    `json:"rows"`
+	Checks    []check  `json:"checks,omitempty"`
+	Notes     []string `json:"notes,omitempty"`
+}
+
+// machine is where it was measured.
+type machine struct {
+	CPU    string `json:"cpu"`
+	CPUs   int    `json:"cpus"`
+	Kernel string `json:"kernel"`
+	Go     string `json:"go"`
+	// Load is the load average of one minute before the rounds, in which the measurements themselves show.
+	Load *spread `json:"load_average,omitempty"`
+}
+
+func (m machine) String() string {
+	s := fmt.Sprintf("%s, %d CPUs, Linux %s, %s", m.CPU, m.CPUs, m.Kernel, m.Go)
+	if m.Load != nil {
+		s += fmt.Sprintf(", load average %.1f (%.1f..%.1f)", m.Load.Median, m.Load.Min, m.Load.Max)
+	}
+	return s
+}
+
+func thisMachine(loads []float64) (machine, error) {
+	m := machine{CPU: "unknown CPU", CPUs: runtime.NumCPU(), Go: runtime.Version()}
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return m, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if key, value, _ := strings.Cut(line, ":"); strings.TrimSpace(key) == "model name" {
+			m.CPU = strings.TrimSpace(value)
+			break
+		}
+	}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return m, err
+	}
+	// Only the version: what follows is the name somebody gave to a build.
+	m.Kernel, _, _ = strings.Cut(unix.ByteSliceToString(u.Release[:]), "-")
+	if len(loads) > 0 {
+		s := spreadOf(loads)
+		m.Load = &s
+	}
+	return m, nil
+}
+
+func newReport(title, reference string, list []record, loads []float64, rounds int, each time.Duration) (*report, error) {
+	m, err := thisMachine(loads)
+	return &report{
+		Title: title, Reference: reference, Machine: m, Date: time.Now().UTC().Format(time.DateOnly), Rounds: rounds, Seconds: each.Seconds(),
+		Rows: rowsOf(list),
+	}, err
+}
+
+// column is one of the table; cell returns "" where a row has nothing to show.
+type column struct {
+	head string
+	cell func(r row) string
+}
+
+// value shows the median of a figure.
+func value(of func(r row) map[string]spread, name, format string, scale float64) func(r row) string {
+	return func(r row) string {
+		s, ok := of(r)[name]
+		if !ok {
+			return ""
+		}
+		return fmt.Sprintf(format, s.Median*scale)
+	}
+}
+
+func target(r row) map[string]spread    { return r.Target }
+func reference(r row) map[string]spread { return r.Reference }
+func limit(r row) map[string]spread     { return r.Limit }
+
+func (p *report) columns() []column {
+	list := []column{
+		{"", func(r row) string { return r.Group }},
+		{"workload", func(r row) string { return r.Workload }},
+		{p.Reference + " kIOPS", value(reference, "iops", "%.1f", 1e-3)},
+		{"target kIOPS", value(target, "iops", "%.1f", 1e-3)},
+		{"min..max", func(r row) string {
+			s, ok := r.Target["iops"]
+			if !ok {
+				return ""
+			}
+			return fmt.Sprintf("%.1f..%.1f", s.Min/1e3, s.Max/1e3)
+		}},
+		{"MiB/s", func(r row) string {
+			s, ok := r.Target["iops"]
+			if !ok {
+				return ""
+			}
+			return fmt.Sprintf("%.0f", s.Median*float64(r.Size)/(1<<20))
+		}},
+		{"ratio", func(r row) string {
+			if r.Ratio == nil {
+				return ""
+			}
+			return fmt.Sprintf("%.2f", r.Ratio.Median)
+		}},
+		{"min..max", func(r row) string {
+			if r.Ratio == nil {
+				return ""
+			}
+			return fmt.Sprintf("%.2f..%.2f", r.Ratio.Min, r.Ratio.Max)
+		}},
+		{"wanted", func(r row) string {
+			if r.AtLeast == 0 {
+				return ""
+			}
+			return fmt.Sprintf("%.2f", r.AtLeast)
+		}},
+	}
+	for _, f := range []struct{ head, figure, format string }{
+		{"user µs/IO", "user_us", "%.2f"},
+		{"kernel µs/IO", "system_us", "%.2f"},
+		{"machine µs/IO", "machine_us", "%.1f"},
+		{"p50 µs", "p50_us", "%.1f"},
+		{"p99", "p99_us", "%.1f"},
+		{"p99.9", "p99.9_us", "%.1f"},
+		{"max", "max_us", "%.0f"},
+	} {
+		list = append(list, column{f.head, value(target, f.figure, f.format, 1)})
+	}
+	for _, f := range []struct{ head, figure string }{
+		{" machine µs/IO", "machine_us"},
+		{" p50", "p50_us"},
+		{" p99", "p99_us"},
+		{" p99.9", "p99.9_us"},
+	} {
+		list = append(list, column{p.Reference + f.head, value(reference, f.figure, "%.1f", 1)})
+	}
+	return append(list, column{"limit MiB/s", value(limit, "mib_s", "%.0f", 1)}, column{"limit µs", value(limit, "latency_us", "%.1f", 1)})
+}
+
+// writeTable prints the columns that have something to show, and the checks.
+func (p *report) writeTable(out io.Writer) error {
+	var b bytes.Buffer
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	columns := p.columns()
+	shown := columns[:0]
+	for _, c := range columns {
+		for _, r := range p.Rows {
+			if c.cell(r) != "" {
+				shown = append(shown, c)
+				break
+			}
+		}
+	}
+	for _, c := range shown {
+		_, _ = fmt.Fprintf(t, "%s\t", c.head)
+	}
+	_, _ = fmt.Fprintln(t)
+	for _, r := range p.Rows {
+		for _, c := range shown {
+			_, _ = fmt.Fprintf(t, "%s\t", c.cell(r))
+		}
+		_, _ = fmt.Fprintln(t)
+	}
+	_ = t.Flush()
+	_, _ = fmt.Fprintf(&b, "Medians of %d rounds of %v s; ratio: %s of target over %s, round by round.\n%s\n", p.Rounds, p.Seconds, "IOPS", p.Reference, p.Machine)
+	for _, c := range p.Checks {
+		word, sign := "missed", "at most"
+		if c.met() {
+			word = "met"
+		}
+		if c.AtLeast {
+			sign = "at least"
+		}
+		_, _ = fmt.Fprintf(&b, "%-6s  %s: %.2f (%.2f..%.2f), wanted %s %.2f%s\n", word, c.What, c.Value.Median, c.Value.Min, c.Value.Max, sign, c.Bound, c.Detail)
+	}
+	for _, n := range p.Notes {
+		_, _ = fmt.Fprintln(&b, n)
+	}
+	_, err := out.Write(b.Bytes())
+	return err
+}
+
+// writeFiles writes DIR/NAME.json and DIR/NAME.svg.
+func (p *report) writeFiles(dir, name string) error {
+	text, err := json.MarshalIndent(p, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".json"), append(text, '\n'), 0o644); err != nil {
+		return err
+	}
+	var picture bytes.Buffer
+	if err := p.writeSVG(&picture); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, name+".svg"), picture.Bytes(), 0o644)
+}
