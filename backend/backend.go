@@ -93,12 +93,10 @@ type Device interface {
 
 // Reactor is what a device learns of the reactor that a channel is for.
 type Reactor struct {
-	// Index numbers the reactors of the process: channels of one reactor may share what a device sets up for it.
-	Index int
 	// Wake makes the reactor poll; any goroutine may call it. Devices that always complete within Submit and Poll need not.
 	Wake func()
-	// EventFD is an eventfd that wakes the reactor from its sleep as Wake does, for kernels to add to; 0 if there is none.
-	// Nobody but the reactor reads it.
+	// EventFD is an eventfd that wakes the reactor from its sleep as Wake does, for the kernel to add to; 0 if there is none.
+	// Each reactor has its own, so that channels find by it what they share on one reactor.
 	EventFD int
 	// Memory is where the data of most IOs lies, for registration; nil if unknown. It is there until the channel is closed.
 	Memory *mem.Region

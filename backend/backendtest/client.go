@@ -7,7 +7,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"runtime"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,16 +44,13 @@ func NewClient(tb testing.TB, dev backend.Device, size int) *Client {
 		tb.Fatal(err)
 	}
 	c.Channel, err = dev.OpenChannel(backend.Reactor{
-		Index: int(clients.Add(1)), Wake: c.wake, EventFD: c.bell, Memory: c.region,
+		Wake: c.wake, EventFD: c.bell, Memory: c.region,
 	})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return c
 }
-
-// clients numbers the clients of the process, each of which is a reactor of its own.
-var clients atomic.Int64
 
 var eventOne = binary.NativeEndian.AppendUint64(nil, 1)
 

@@ -19,8 +19,11 @@ type echoChannel struct {
 	n    int
 }
 
-func (d *echo) OpenChannel(backend.Reactor) (backend.Channel, error) { d.open++; return &echoChannel{d: d}, nil }
-func (d *echo) Close() error                                { return nil }
+func (d *echo) OpenChannel(backend.Reactor) (backend.Channel, error) {
+	d.open++
+	return &echoChannel{d: d}, nil
+}
+func (d *echo) Close() error { return nil }
 
 func (c *echoChannel) Submit(ios []*backend.IO) int {
 	for i, io := range ios {

@@ -47,6 +47,11 @@ func Run(t *testing.T, open func(t *testing.T) backend.Device, opts Options) {
 		{"PollInSmallSteps", s.smallPolls},
 		{"CloseWithOutstanding", s.closeBusy},
 		{"NoAllocation", s.noAlloc},
+		{"Lend", s.lend},
+		{"LoanKeepsWritersOut", s.loanFence},
+		{"NoTornBlockOnLoan", s.loansTorn},
+		{"LoansStarveNoWriter", s.loansStarve},
+		{"LendNoAllocation", s.lendNoAlloc},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := usage()

@@ -55,7 +55,7 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 		return nil, errors.New("target: handler without a loop")
 	}
 	h := &Handler{t: t, loop: cfg.Loop, index: cfg.Index, sessions: make(map[*session]struct{})}
-	h.reactor = backend.Reactor{Index: cfg.Index, Wake: cfg.Loop.Wake, EventFD: cfg.EventFD}
+	h.reactor = backend.Reactor{Wake: cfg.Loop.Wake, EventFD: cfg.EventFD}
 	if cfg.Arena != nil {
 		h.reactor.Memory = cfg.Arena.Region()
 	}

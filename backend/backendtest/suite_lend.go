@@ -1,0 +1,277 @@
+package backendtest
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+)
+
+// lender makes a client whose channel lends; ok is false if the device does not.
+func lender(t *testing.T, dev backend.Device, size int) (c *Client, l backend.Lender, ok bool) {
+	t.Helper()
+	c = NewClient(t, dev, size)
+	if l, ok = c.Channel.(backend.Lender); !ok {
+		c.Close()
+	}
+	return c, l, ok
+}
+
+// join is what segments hold.
+func join(segs []mem.Segment) []byte {
+	var b []byte
+	for _, s := range segs {
+		b = append(b, s.B...)
+	}
+	return b
+}
+
+// lend: loans show what was written, and zeroes where nothing was, in segments that keep to their chunks.
+func (s *suite) lend(t *testing.T, dev backend.Device) {
+	c, l, ok := lender(t, dev, 3<<20)
+	if !ok {
+		t.Skip("the device does not lend")
+	}
+	defer c.Close()
+	info := dev.Info()
+	bs := int64(info.BlockSize)
+	b := c.Memory(0, 3<<20)
+	fill(b, 5)
+	c.MustDo(c.Write(1<<20, b))
+	want := make([]byte, MinSize)
+	copy(want[1<<20:], b)
+	for _, r := range [][2]int64{
+		{0, bs}, {1 << 20, bs}, {1<<20 + bs, 3 * bs}, {0, 4 << 20}, {3 << 20, 3 << 20}, {2<<20 - bs, 2 * bs}, {4 << 20, 4 << 20}, {0, MinSize},
+	} {
+		keep := []mem.Segment{{B: b[:1]}}
+		segs, ok := l.Lend(keep, r[0], r[1])
+		if !ok || len(segs) < 2 || &segs[0].B[0] != &b[0] {
+			t.Fatalf("%d bytes at %d: lent %v, %d segments", r[1], r[0], ok, len(segs))
+		}
+		s.check(t, "a loan", join(segs[1:]), want[r[0]:][:r[1]])
+		for _, seg := range segs[1:] {
+			region := mem.Find(seg.Region)
+			if region == nil {
+				t.Fatal("lent memory of no region")
+			}
+			off := mem.Addr(seg.B) - mem.Addr(region.Bytes())
+			if len(seg.B) == 0 || off/mem.ChunkSize != (off+uint64(len(seg.B))-1)/mem.ChunkSize {
+				t.Errorf("a segment of %d bytes at %#x of its region is not within one chunk", len(seg.B), off)
+			}
+		}
+		l.Return(r[0], r[1])
+	}
+	for _, r := range [][2]int64{{info.Size, bs}, {info.Size - bs, 2 * bs}, {-bs, bs}, {0, 0}, {0, -bs}, {1 << 62, bs}} {
+		if segs, ok := l.Lend(nil, r[0], r[1]); ok || len(segs) > 0 {
+			t.Errorf("%d bytes at %d were lent", r[1], r[0])
+		}
+	}
+	if _, ok := l.Lend(nil, 0, bs); ok {
+		if l.Close() == nil {
+			t.Error("the channel closed with a loan out")
+		}
+		l.Return(0, bs)
+	}
+}
+
+// loanFence: what is on loan does not change, writers wait without keeping others up, and go on when the last loan is back.
+func (s *suite) loanFence(t *testing.T, dev backend.Device) {
+	if s.Forgets {
+		t.Skip("nothing changes")
+	}
+	c, l, ok := lender(t, dev, 4<<20)
+	if !ok {
+		t.Skip("the device does not lend")
+	}
+	defer c.Close()
+	bs := int64(dev.Info().BlockSize)
+	n := max(4*bs, 64<<10)
+	old, fresh := c.Memory(0, int(n)), c.Memory(int(n), int(n))
+	fill(old, 1)
+	fill(fresh, 2)
+	ready := make(chan int)
+	tell := make(chan int)
+	go func() { // a second reactor
+		w := NewClient(t, dev, 2<<20)
+		defer close(ready)
+		defer w.Close()
+		b := w.Memory(0, int(n))
+		fill(b, 2)
+		for _, io := range []*backend.IO{
+			w.Write(0, b),
+			{Op: backend.OpWriteZeroes, Len: n},
+			{Op: backend.OpDiscard, Len: 2 << 20},
+			{Op: backend.OpDiscard, Len: 8 << 20},
+		} {
+			<-tell
+			w.Submit(io)
+			w.MustSomething(w.Read(0, w.Memory(1<<20, int(bs)))) // overtakes
+			if len(w.out) != 1 {
+				t.Errorf("%v did not wait for the loan", io.Op)
+			}
+			ready <- 1
+			w.Wait(len(w.out))
+			if io.Err != nil {
+				t.Error(io.Err)
+			}
+			ready <- 2
+		}
+	}()
+	for round, after := range [][]byte{fresh, make([]byte, n), make([]byte, n), make([]byte, n)} {
+		c.MustDo(c.Write(0, old), c.Write(4<<20, old))
+		first, ok1 := l.Lend(nil, n-2*bs, bs)
+		second, ok2 := l.Lend(nil, n-2*bs, 2*bs)
+		if !ok1 || !ok2 {
+			t.Fatalf("round %d: nothing is lent: %v, %v", round, ok1, ok2)
+		}
+		tell <- 1
+		<-ready
+		if segs, ok := l.Lend(nil, 0, n); ok {
+			t.Errorf("round %d: %d segments were lent while a writer waits", round, len(segs))
+			l.Return(0, n)
+		}
+		l.Return(n-2*bs, bs)
+		runtime.Gosched()
+		s.check(t, "on loan", append(join(first), join(second)...), append(append([]byte(nil), old[n-2*bs:n-bs]...), old[n-2*bs:]...))
+		l.Return(n-2*bs, 2*bs)
+		<-ready
+		got := c.Memory(2<<20, int(n))
+		c.MustDo(c.Read(0, got))
+		s.check(t, "after the loan", got, after)
+	}
+	<-ready
+}
+
+// MustSomething starts io and waits until something is finished, which is to be io.
+func (c *Client) MustSomething(io *backend.IO) {
+	c.tb.Helper()
+	c.Submit(io)
+	if got := c.Wait(1); got[0] != io || io.Err != nil {
+		c.tb.Fatalf("%v finished (%v), not %v", got[0].Op, got[0].Err, io.Op)
+	}
+}
+
+// loansTorn lets channels write, zero and discard what others borrow: a block on loan is uniform and stays as it is.
+func (s *suite) loansTorn(t *testing.T, dev backend.Device) {
+	const rounds = 300
+	info := dev.Info()
+	bs := info.BlockSize
+	blocks := min(max(64<<10/bs, 4), 16)
+	n := blocks * bs
+	base := int64(2<<20 - n/2) // across a chunk
+	var wg sync.WaitGroup
+	var lent, refused atomic.Int64
+	for i := range 4 {
+		wg.Go(func() {
+			c, l, ok := lender(t, dev, 2*n)
+			if !ok {
+				return
+			}
+			defer c.Close()
+			c.Lock()
+			rnd := rand.New(rand.NewPCG(uint64(i), 9))
+			segs := make([]mem.Segment, 0, 4)
+			for round := range rounds {
+				first := rnd.IntN(blocks)
+				count := 1 + rnd.IntN(blocks-first)
+				off, part := base+int64(first*bs), c.Memory(0, count*bs)
+				if round%3 > 0 {
+					if segs, ok = l.Lend(segs[:0], off, int64(len(part))); !ok {
+						refused.Add(1)
+						continue
+					}
+					lent.Add(1)
+					was := join(segs)
+					for b := range count {
+						if block := was[b*bs:][:bs]; bytes.Count(block, block[:1]) != bs {
+							t.Errorf("round %d: a block on loan is torn", round)
+						}
+					}
+					runtime.Gosched()
+					if !bytes.Equal(join(segs), was) {
+						t.Errorf("round %d: what is on loan has changed", round)
+					}
+					l.Return(off, int64(len(part)))
+					continue
+				}
+				for b := range count {
+					copy(part[b*bs:][:bs], bytes.Repeat([]byte{byte(1 + rnd.IntN(255))}, bs))
+				}
+				io := c.Write(off, part, len(part)/2)
+				switch {
+				case info.DiscardZeroes && round%17 == 0:
+					io = &backend.IO{Op: backend.OpDiscard, Off: 0, Len: 4 << 20}
+				case round%5 == 0:
+					io = &backend.IO{Op: backend.OpWriteZeroes, Off: off, Len: int64(len(part))}
+				}
+				if err := c.Do(io); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if lent.Load() == 0 && refused.Load() == 0 {
+		t.Skip("the device does not lend")
+	}
+	t.Logf("%d loans, %d refused", lent.Load(), refused.Load())
+}
+
+// loansStarve: readers that always have a loan of the block between them do not keep a writer out.
+func (s *suite) loansStarve(t *testing.T, dev backend.Device) {
+	c, _, ok := lender(t, dev, 1<<20)
+	if !ok {
+		t.Skip("the device does not lend")
+	}
+	defer c.Close()
+	bs := dev.Info().BlockSize
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			r, l, _ := lender(t, dev, 4096)
+			defer r.Close()
+			for have := 0; !stop.Load() || have > 0; runtime.Gosched() {
+				_, got := l.Lend(nil, 0, int64(bs))
+				if got {
+					have++
+				}
+				if have > 1 || have == 1 && (!got || stop.Load()) { // there is a newer one, or no more to be had
+					l.Return(0, int64(bs))
+					have--
+				}
+			}
+		})
+	}
+	for range 200 {
+		c.MustDo(c.Write(0, c.Memory(0, bs)))
+	}
+	stop.Store(true)
+	wg.Wait()
+}
+
+// lendNoAlloc: loans allocate nothing.
+func (s *suite) lendNoAlloc(t *testing.T, dev backend.Device) {
+	c, l, ok := lender(t, dev, 1<<20)
+	if !ok {
+		t.Skip("the device does not lend")
+	}
+	defer c.Close()
+	c.MustDo(c.Write(0, c.Memory(0, 1<<20)))
+	segs := make([]mem.Segment, 0, 8)
+	if n := testing.AllocsPerRun(100, func() {
+		for off := int64(0); off < 4<<20; off += 1 << 20 {
+			if segs, ok = l.Lend(segs[:0], off, 1<<20); ok {
+				l.Return(off, 1<<20)
+			}
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

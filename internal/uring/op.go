@@ -1,0 +1,51 @@
+package uring
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Op is one operation on a file. What it refers to belongs to the kernel from Start until its completion.
+type Op struct{ e sqe }
+
+// Nop does nothing.
+func Nop() Op { return Op{sqe{opcode: opNop}} }
+
+// Read reads at off into b, which lies outside of the Go heap.
+func Read(b []byte, off int64) Op { return transfer(opRead, b, off, 0) }
+
+// Write writes b, which lies outside of the Go heap, at off. flags are those of pwritev2(2).
+func Write(b []byte, off int64, flags uint32) Op { return transfer(opWrite, b, off, flags) }
+
+func transfer(opcode uint8, b []byte, off int64, flags uint32) Op {
+	return Op{sqe{opcode: opcode, off: uint64(off), addr: address(unsafe.Pointer(unsafe.SliceData(b))), len: uint32(len(b)), opFlags: flags}}
+}
+
+// Readv reads at off into what iov refers to, outside of the Go heap. iov itself is part of a heap object that the caller keeps
+// alive: it must not be on a stack.
+func Readv(iov []unix.Iovec, off int64) Op { return vectored(opReadv, iov, off, 0) }
+
+// Writev writes what iov refers to; see Readv and Write.
+func Writev(iov []unix.Iovec, off int64, flags uint32) Op { return vectored(opWritev, iov, off, flags) }
+
+func vectored(opcode uint8, iov []unix.Iovec, off int64, flags uint32) Op {
+	return Op{sqe{opcode: opcode, off: uint64(off), addr: address(unsafe.Pointer(unsafe.SliceData(iov))), len: uint32(len(iov)), opFlags: flags}}
+}
+
+// Datasync is fdatasync(2).
+func Datasync() Op { return Op{sqe{opcode: opFsync, opFlags: fsyncDatasync}} }
+
+// Fallocate is fallocate(2).
+func Fallocate(mode uint32, off, n int64) Op {
+	return Op{sqe{opcode: opFallocate, off: uint64(off), addr: uint64(n), len: mode}}
+}
+
+// Discard is the ioctl BLKDISCARD on a block device, without blocking; Linux 6.12. The command lies in the lower half of off.
+func Discard(off, n int64) Op {
+	e := sqe{opcode: opCommand, addr: uint64(off), addr3: uint64(n)}
+	*(*uint32)(unsafe.Pointer(&e.off)) = blockDiscard
+	return Op{e}
+}
+
+func address(p unsafe.Pointer) uint64 { return uint64(uintptr(p)) }

@@ -1,0 +1,249 @@
+// Package uring is the binding to io_uring(7): one ring per reactor, shared by whatever works on files there.
+//
+//	Start   a submission entry is filled (registered file, registered memory) and waits in the queue
+//	Poll    one io_uring_enter submits all that wait and fetches completions, each of which calls its Completer
+//	Arm     from now on a completion writes to the reactor's eventfd; until then nothing disturbs a reactor that polls
+//
+// Shared memory: the kernel and we are the only two parties; each index has one writer. What it publishes is stored with release and
+// loaded with acquire semantics, which sync/atomic gives. Everything else is the reactor's alone.
+//
+// A Ring has as many slots as completions it surely has room for, so its completion queue does not overflow; should it still, the
+// kernel keeps the rest (IORING_FEAT_NODROP) until the next Poll.
+package uring
+
+import (
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Completer is told the outcome of an Op: a number of bytes or whatever it returns, or a negative errno. It is called within Poll and
+// may call Start.
+type Completer interface {
+	Complete(res int32)
+}
+
+// Ring is one io_uring. After New only one thread uses it: the one that made the first call.
+type Ring struct {
+	cfg   Config
+	fd    int
+	flags uint32 // of io_uring_setup
+	ring  []byte // mapped: both queues
+	table []byte // mapped: submission entries
+
+	enabled bool
+	armed   bool
+	pending uint32 // entries that the kernel has not been told of
+
+	sqHead, sqTail, sqFlags *uint32
+	sqMask                  uint32
+	sqes                    []sqe
+	tail                    uint32 // as published in *sqTail, or further
+
+	cqHead, cqTail, cqFlags *uint32
+	cqMask                  uint32
+	cqes                    []cqe
+
+	// slots are who started what; an entry's user data is its slot. free are those not in use.
+	slots []Completer
+	free  []int32
+
+	// base and size are the registered memory, in pieces of bufferMax.
+	base, size uint64
+	files      []int32 // descriptors by slot of registered files, -1 for free ones
+	update     int32   // a descriptor for the kernel to read: a stack may move, this does not
+}
+
+// File is a descriptor that a Ring works on.
+type File struct {
+	fd    int32
+	fixed bool
+}
+
+// Start queues op on f; the next Poll submits it. False: the ring is full, try again after a Poll.
+func (r *Ring) Start(f File, op *Op, c Completer) bool {
+	if len(r.free) == 0 {
+		return false
+	}
+	if r.tail-atomic.LoadUint32(r.sqHead) > r.sqMask {
+		if r.enter(0); r.tail-atomic.LoadUint32(r.sqHead) > r.sqMask {
+			return false
+		}
+	}
+	slot := r.free[len(r.free)-1]
+	r.free = r.free[:len(r.free)-1]
+	r.slots[slot] = c
+	e := &r.sqes[r.tail&r.sqMask]
+	*e = op.e
+	e.fd, e.userData = f.fd, uint64(slot)
+	if f.fixed {
+		e.flags = sqeFixedFile
+	}
+	if e.opcode == opRead || e.opcode == opWrite {
+		r.fix(e)
+	}
+	r.tail++
+	atomic.StoreUint32(r.sqTail, r.tail)
+	r.pending++
+	return true
+}
+
+// fix uses registered memory if the data lies in it.
+func (r *Ring) fix(e *sqe) {
+	at := e.addr - r.base
+	if at >= r.size || uint64(e.len) > r.size-at || at/bufferMax != (at+uint64(e.len)-1)/bufferMax || e.len == 0 {
+		return
+	}
+	if e.opcode == opRead {
+		e.opcode = opReadFixed
+	} else {
+		e.opcode = opWriteFixed
+	}
+	e.bufIndex = uint16(at / bufferMax)
+}
+
+// Poll submits what waits and calls the Completer of all that is finished. It returns how many.
+func (r *Ring) Poll() int {
+	if r.armed {
+		r.armed = false
+		atomic.StoreUint32(r.cqFlags, cqEventFDDisabled)
+	}
+	n := r.reap()
+	if r.owed() {
+		r.enter(enterGetEvents)
+		n += r.reap()
+	}
+	return n
+}
+
+// owed says that the kernel has to be entered: to submit, to run what finishes operations, or to fetch completions.
+func (r *Ring) owed() bool {
+	switch flags := atomic.LoadUint32(r.sqFlags); {
+	case flags&(sqTaskrun|sqOverflow) != 0:
+		return true
+	case r.flags&setupSQPoll != 0:
+		if r.pending = 0; flags&sqNeedWakeup == 0 {
+			return false
+		}
+		return r.tail != atomic.LoadUint32(r.sqHead)
+	case r.flags&setupIOPoll != 0:
+		return r.Outstanding() > 0
+	}
+	return r.pending > 0
+}
+
+// reap calls the Completers of what the queue holds.
+func (r *Ring) reap() int {
+	head := *r.cqHead // only we write it
+	tail := atomic.LoadUint32(r.cqTail)
+	if head == tail {
+		return 0
+	}
+	n := int(tail - head)
+	for ; head != tail; head++ {
+		e := r.cqes[head&r.cqMask]
+		slot := int32(e.userData)
+		c := r.slots[slot]
+		r.slots[slot] = nil
+		r.free = append(r.free, slot)
+		c.Complete(e.res)
+	}
+	atomic.StoreUint32(r.cqHead, head)
+	return n
+}
+
+// Arm prepares for the reactor's sleep: from now on a completion adds to the eventfd. False: there is something to Poll for.
+func (r *Ring) Arm() bool {
+	if r.flags&setupIOPoll != 0 {
+		return r.Outstanding() == 0 // nothing tells of these completions
+	}
+	if r.pending > 0 && r.flags&setupSQPoll == 0 {
+		return false
+	}
+	if !r.armed {
+		r.armed = true
+		atomic.StoreUint32(r.cqFlags, 0)
+	}
+	// What finished before the store told nobody. Entering makes the kernel look itself, in the order of its own barriers: on a
+	// weakly ordered machine the flags in shared memory could still be those of before.
+	if r.enabled && r.Outstanding() > 0 {
+		r.enter(enterGetEvents)
+	}
+	return *r.cqHead == atomic.LoadUint32(r.cqTail) && atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) == 0
+}
+
+// Outstanding is the number of operations that have been started and not completed.
+func (r *Ring) Outstanding() int { return len(r.slots) - len(r.free) }
+
+// enter is io_uring_enter(2), without waiting. It is a raw call although it takes as long as the submissions in it do (about a
+// microsecond each): it never sleeps for them, because the kernel hands what would block to workers of its own.
+func (r *Ring) enter(flags uintptr) {
+	if !r.enabled {
+		r.enable()
+	}
+	submit := r.pending
+	if r.flags&setupSQPoll != 0 {
+		submit = 0
+		if r.tail != atomic.LoadUint32(r.sqHead) {
+			submit, flags = r.tail-atomic.LoadUint32(r.sqHead), flags|enterSQWakeup
+		}
+	}
+	n, _, e := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(submit), 0, flags, 0, 0)
+	switch e {
+	case 0:
+		r.pending -= min(uint32(n), r.pending)
+	case unix.EAGAIN, unix.EBUSY, unix.EINTR:
+		// No memory, completions first, a signal: the next Poll tries again.
+	default:
+		// EEXIST is another thread than before. Nothing of it can be mended, and operations would be lost.
+		panic(fmt.Sprintf("uring: io_uring_enter: %v", e))
+	}
+}
+
+// enable makes the calling thread the only one that may use the ring.
+func (r *Ring) enable() {
+	r.enabled = true
+	if r.flags&setupDisabled != 0 {
+		if err := r.register(registerEnable, nil, 0); err != nil {
+			panic(fmt.Sprintf("uring: enable the ring: %v", err))
+		}
+	}
+}
+
+// AddFile makes fd known to the ring: registered if there is a place, which saves the kernel looking it up each time. The caller
+// removes it before it closes fd.
+func (r *Ring) AddFile(fd int) File {
+	if !r.enabled {
+		r.enable()
+	}
+	for slot := range r.files {
+		if r.files[slot] == -1 {
+			if r.setFile(slot, int32(fd)) != nil {
+				break
+			}
+			return File{fd: int32(slot), fixed: true}
+		}
+	}
+	return File{fd: int32(fd)}
+}
+
+// RemoveFile forgets f; nothing that was started on it is outstanding.
+func (r *Ring) RemoveFile(f File) error {
+	if !f.fixed {
+		return nil
+	}
+	return r.setFile(int(f.fd), -1)
+}
+
+func (r *Ring) setFile(slot int, fd int32) error {
+	r.update = fd
+	u := filesUpdate{offset: uint32(slot), data: address(unsafe.Pointer(&r.update))}
+	err := r.register(registerFilesUpdate, unsafe.Pointer(&u), 1)
+	if err == nil {
+		r.files[slot] = fd
+	}
+	return err
+}

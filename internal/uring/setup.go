@@ -1,0 +1,182 @@
+package uring
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Config describes a Ring.
+type Config struct {
+	// EventFD is written to by the kernel when an armed ring has something to Poll for.
+	EventFD int
+	// Memory is registered once, so that the kernel need not look up and hold the pages of each transfer in it; may be nil. It stays
+	// mapped until Close. Without the right to lock that much (RLIMIT_MEMLOCK) it is used unregistered.
+	Memory []byte
+	// SQPoll lets a thread of the kernel fetch submissions, which burns a CPU; it sleeps after SQIdle without any.
+	SQPoll bool
+	SQIdle time.Duration
+	// IOPoll polls devices for completions instead of waiting for interrupts; only for transfers with O_DIRECT.
+	IOPoll bool
+}
+
+const (
+	entries   = 512
+	slots     = 2048
+	files     = 1024
+	bufferMax = 1 << 30 // the most that one registered buffer may have
+)
+
+// modes are the ways to run what finishes operations, the best one first, for kernels from 6.1, 5.19 and 5.10 on. With the first it
+// runs when we enter the kernel and never interrupts. All start disabled, since the thread that makes a ring is not the one that uses it.
+var modes = []uint32{
+	setupDisabled | setupSubmitAll | setupSingleIssuer | setupDeferTaskrun | setupTaskrunFlag,
+	setupDisabled | setupSubmitAll | setupCoopTaskrun | setupTaskrunFlag,
+	setupDisabled,
+}
+
+// New makes a ring; any goroutine may call it, and it may take milliseconds.
+func New(cfg Config) (*Ring, error) { return create(cfg, entries, slots) }
+
+func create(cfg Config, entries, slots int) (*Ring, error) {
+	var p params
+	fd, err := setup(cfg, entries, 2*slots, &p)
+	if err != nil {
+		return nil, err
+	}
+	r := &Ring{cfg: cfg, fd: fd, flags: p.flags}
+	if err := r.initialise(&p, slots); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// setup is io_uring_setup(2) in the best mode that the kernel has.
+func setup(cfg Config, entries, completions int, p *params) (int, error) {
+	for _, mode := range modes {
+		if cfg.SQPoll {
+			mode = mode&^(setupDeferTaskrun|setupCoopTaskrun|setupTaskrunFlag) | setupSQPoll
+		}
+		if cfg.IOPoll {
+			mode |= setupIOPoll
+		}
+		*p = params{flags: mode | setupCQSize, cqEntries: uint32(completions), sqThreadIdle: uint32(cfg.SQIdle.Milliseconds())}
+		fd, _, e := syscall.Syscall(unix.SYS_IO_URING_SETUP, uintptr(entries), uintptr(unsafe.Pointer(p)), 0)
+		switch e {
+		case 0:
+			return int(fd), nil
+		case unix.EINVAL: // a flag that this kernel does not know
+		default:
+			return -1, refusal(e)
+		}
+	}
+	return -1, refusal(unix.EINVAL)
+}
+
+// refusal explains why there is no io_uring and how to mend it.
+func refusal(e syscall.Errno) error {
+	mend := ""
+	switch e {
+	case unix.ENOSYS:
+		mend = " (the kernel, or a filter of system calls around this process, does not have it; Linux 5.10 or later is needed)"
+	case unix.EPERM:
+		mend = " (a filter of system calls forbids it: allow io_uring_setup, io_uring_enter and io_uring_register, with Docker by --security-opt seccomp=PROFILE)"
+		if b, err := os.ReadFile("/proc/sys/kernel/io_uring_disabled"); err == nil && strings.TrimSpace(string(b)) != "0" {
+			mend = " (the administrator forbids it: sysctl kernel.io_uring_disabled=0 allows it)"
+		}
+	case unix.ENOMEM:
+		mend = " (raise the limit of locked memory: ulimit -l, LimitMEMLOCK=)"
+	}
+	return fmt.Errorf("io_uring_setup: %w%s", e, mend)
+}
+
+// initialise maps the queues and registers what is to be registered.
+func (r *Ring) initialise(p *params, nslots int) (err error) {
+	if p.features&featSingleMmap == 0 || p.features&featNoDrop == 0 {
+		return fmt.Errorf("io_uring lacks features: %w (Linux 5.10 or later is needed)", unix.ENOSYS)
+	}
+	size := max(p.sq.array+p.sqEntries*4, p.cq.cqes+p.cqEntries*uint32(unsafe.Sizeof(cqe{})))
+	const prot, how = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_SHARED | unix.MAP_POPULATE
+	if r.ring, err = unix.Mmap(r.fd, offRing, int(size), prot, how); err != nil {
+		return fmt.Errorf("map the queues of io_uring: %w", err)
+	}
+	if r.table, err = unix.Mmap(r.fd, offSQEs, int(p.sqEntries)*int(unsafe.Sizeof(sqe{})), prot, how); err != nil {
+		return fmt.Errorf("map the entries of io_uring: %w", err)
+	}
+	word := func(off uint32) *uint32 { return (*uint32)(unsafe.Pointer(&r.ring[off])) }
+	r.sqHead, r.sqTail, r.sqFlags, r.sqMask = word(p.sq.head), word(p.sq.tail), word(p.sq.flags), *word(p.sq.mask)
+	r.cqHead, r.cqTail, r.cqFlags, r.cqMask = word(p.cq.head), word(p.cq.tail), word(p.cq.flags), *word(p.cq.mask)
+	r.sqes = unsafe.Slice((*sqe)(unsafe.Pointer(&r.table[0])), p.sqEntries)
+	r.cqes = unsafe.Slice((*cqe)(unsafe.Pointer(&r.ring[p.cq.cqes])), p.cqEntries)
+	for i := range p.sqEntries {
+		*word(p.sq.array + i*4) = i // entries are used in the order of the table
+	}
+	r.slots, r.free = make([]Completer, nslots), make([]int32, nslots)
+	for i := range r.free {
+		r.free[i] = int32(nslots - 1 - i)
+	}
+	*r.cqFlags = cqEventFDDisabled
+	if !r.cfg.IOPoll {
+		fd := int32(r.cfg.EventFD)
+		if err := r.register(registerEventFD, unsafe.Pointer(&fd), 1); err != nil {
+			return fmt.Errorf("register the eventfd with io_uring: %w", err)
+		}
+	}
+	r.registerMemory()
+	sparse := filesRegister{nr: files, flags: filesSparse}
+	if r.register(registerFiles2, unsafe.Pointer(&sparse), unsafe.Sizeof(sparse)) == nil { // Linux 5.19
+		r.files = make([]int32, files)
+		for i := range r.files {
+			r.files[i] = -1
+		}
+	}
+	return nil
+}
+
+// registerMemory registers Config.Memory, if that is possible.
+func (r *Ring) registerMemory() {
+	var iov []unix.Iovec
+	for b := r.cfg.Memory; len(b) > 0; {
+		n := min(len(b), bufferMax)
+		iov = append(iov, unix.Iovec{Base: unsafe.SliceData(b), Len: uint64(n)})
+		b = b[n:]
+	}
+	if len(iov) == 0 || len(iov) > 1<<14 {
+		return
+	}
+	if r.register(registerBuffers, unsafe.Pointer(&iov[0]), uintptr(len(iov))) == nil {
+		r.base, r.size = address(unsafe.Pointer(unsafe.SliceData(r.cfg.Memory))), uint64(len(r.cfg.Memory))
+	}
+}
+
+// Memory tells how many bytes are registered.
+func (r *Ring) Memory() int { return int(r.size) }
+
+// register is io_uring_register(2).
+func (r *Ring) register(what uintptr, arg unsafe.Pointer, n uintptr) error {
+	_, _, e := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.fd), what, uintptr(arg), n, 0, 0)
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+// Close ends the ring; nothing may be outstanding. The kernel lets go of memory and files a little later.
+func (r *Ring) Close() error {
+	if n := r.Outstanding(); n > 0 {
+		return fmt.Errorf("close io_uring: %d operations are outstanding", n)
+	}
+	var errs []error
+	for _, m := range [][]byte{r.ring, r.table} {
+		if m != nil {
+			errs = append(errs, unix.Munmap(m))
+		}
+	}
+	return errors.Join(append(errs, unix.Close(r.fd))...)
+}

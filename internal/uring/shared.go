@@ -1,0 +1,66 @@
+package uring
+
+import "sync"
+
+// shared are the rings in use, by their eventfd: that is, one for each reactor and kind.
+var shared = struct {
+	sync.Mutex
+	rings map[key]*entry
+}{rings: map[key]*entry{}}
+
+type key struct {
+	eventFD        int
+	sqPoll, ioPoll bool
+}
+
+type entry struct {
+	users int // under shared
+	once  sync.Once
+	ring  *Ring
+	err   error
+}
+
+// Acquire returns the ring of the reactor that cfg.EventFD belongs to; the first caller makes it. Any goroutine may call it. Each
+// success is followed by one Release.
+func Acquire(cfg Config) (*Ring, error) {
+	k := cfg.key()
+	shared.Lock()
+	e := shared.rings[k]
+	if e == nil {
+		e = &entry{}
+		shared.rings[k] = e
+	}
+	e.users++
+	shared.Unlock()
+	e.once.Do(func() { e.ring, e.err = New(cfg) })
+	if e.err != nil {
+		_ = e.leave(k)
+		return nil, e.err
+	}
+	return e.ring, nil
+}
+
+// Release ends one use of a ring of Acquire; the last one closes it. The thread that used the ring calls it.
+func (r *Ring) Release() error {
+	k := r.cfg.key()
+	shared.Lock()
+	e := shared.rings[k]
+	shared.Unlock()
+	return e.leave(k)
+}
+
+func (c *Config) key() key { return key{c.EventFD, c.SQPoll, c.IOPoll} }
+
+func (e *entry) leave(k key) error {
+	shared.Lock()
+	e.users--
+	last := e.users == 0
+	if last && shared.rings[k] == e {
+		delete(shared.rings, k)
+	}
+	shared.Unlock()
+	if last && e.ring != nil {
+		return e.ring.Close()
+	}
+	return nil
+}
