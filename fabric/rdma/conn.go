@@ -49,9 +49,9 @@ func (t *Transport) request(ev *verbs.Event) {
 		}
 	}
 	if st != cmwire.Accepted {
-		t.log.warn("RDMA connection rejected", "remote", c.info.Remote, "local", c.info.Local, "status", st, "reason", why)
+		t.log.Warn("RDMA connection rejected", "remote", c.info.Remote, "local", c.info.Local, "status", st, "reason", why)
 		if err := c.refuse(st); err != nil {
-			t.log.warn("RDMA connection cannot be rejected", "remote", c.info.Remote, "error", err)
+			t.log.Warn("RDMA connection cannot be rejected", "remote", c.info.Remote, "error", err)
 		}
 		return
 	}

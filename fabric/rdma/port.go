@@ -184,7 +184,7 @@ func (p *port) notified(uint32) {
 func (p *port) drain() {
 	p.events = 0
 	if _, err := p.channel.Drain(); err != nil && !p.dev.removed.Load() {
-		p.g.t.log.warn("RDMA completion channel fails", "device", p.dev.attr.Name, "error", err)
+		p.g.t.log.Warn("RDMA completion channel fails", "device", p.dev.attr.Name, "error", err)
 	}
 }
 
@@ -226,7 +226,7 @@ func (p *port) detach() {
 	}
 	p.watched = false
 	if err := p.g.cfg.Loop.Unwatch(p.channel.FD()); err != nil {
-		p.g.t.log.warn("RDMA completion channel is not watched any more", "error", err)
+		p.g.t.log.Warn("RDMA completion channel is not watched any more", "error", err)
 	}
 	for i, other := range p.g.ports {
 		if other == p {

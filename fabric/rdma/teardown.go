@@ -162,7 +162,7 @@ func (q *queue) log() {
 		q.g.t.cfg.Log.Debug("RDMA queue ends", args...)
 		return
 	}
-	q.g.t.log.warn("RDMA queue ends", args...)
+	q.g.t.log.Warn("RDMA queue ends", args...)
 }
 
 // shut ends the connection and the work of the queue pair. Not on a reactor.

@@ -9,13 +9,14 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // Transport makes NVMe/RDMA listeners and groups.
 type Transport struct {
 	cfg Config
-	log limitedLog
+	log *ratelog.Logger
 
 	mu      sync.Mutex
 	closed  bool
@@ -34,7 +35,7 @@ type Transport struct {
 func New(cfg Config) *Transport {
 	cfg.setDefaults()
 	return &Transport{
-		cfg: cfg, log: limitedLog{log: cfg.Log},
+		cfg: cfg, log: ratelog.New(cfg.Log),
 		byID: make(map[verbs.ID]*listener), open: make(map[*listener]struct{}), waiting: make(map[*conn]struct{}),
 		perHost: make(map[netip.Addr]int), devices: make(map[verbs.Device]*device),
 		groups: make(map[*group]struct{}),

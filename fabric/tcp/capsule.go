@@ -15,7 +15,7 @@ func (q *queue) icReq(r *pdu.ICReq) {
 	}
 	session, err := q.g.cfg.Handler.Open(q)
 	if err != nil {
-		q.g.t.log.warn("connection refused", "from", q.conn.info.Remote, "error", err)
+		q.g.t.log.Warn("connection refused", "from", q.conn.info.Remote, "error", err)
 		q.Disconnect(err)
 		return
 	}
@@ -36,7 +36,7 @@ func (q *queue) icReq(r *pdu.ICReq) {
 // termReq ends the connection on the host's demand.
 func (q *queue) termReq(r *pdu.TermReq) {
 	f := r.Fault()
-	q.g.t.log.warn("the host ended a connection for a protocol error", "remote", q.conn.info.Remote,
+	q.g.t.log.Warn("the host ended a connection for a protocol error", "remote", q.conn.info.Remote,
 		"local", q.conn.info.Local, "error", f)
 	q.Disconnect(f)
 }

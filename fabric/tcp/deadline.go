@@ -63,7 +63,7 @@ func (q *queue) checkDeadlines(now int64) bool {
 			return false
 		}
 		err := fmt.Errorf(format, args...)
-		q.g.t.log.warn("connection ended", "remote", q.conn.info.Remote, "local", q.conn.info.Local, "error", err)
+		q.g.t.log.Warn("connection ended", "remote", q.conn.info.Remote, "local", q.conn.info.Local, "error", err)
 		q.kill(err)
 		return true
 	}

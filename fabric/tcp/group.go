@@ -98,7 +98,7 @@ func (g *Group) adopt(c *conn) {
 	}
 	q := newQueue(g, c)
 	if err := g.loop.Watch(q.fd, unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLRDHUP|unix.EPOLLET, q.event); err != nil {
-		g.t.log.warn("connection refused", "from", c.info.Remote, "error", err)
+		g.t.log.Warn("connection refused", "from", c.info.Remote, "error", err)
 		_ = c.Close()
 		return
 	}

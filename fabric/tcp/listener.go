@@ -208,7 +208,7 @@ func (l *listener) run() {
 		case errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.EINTR), errors.Is(err, unix.EPROTO):
 			continue // the peer gave up meanwhile
 		}
-		l.t.log.warn("accept failed, trying again", "listener", l.addr, "in", pause, "error", err)
+		l.t.log.Warn("accept failed, trying again", "listener", l.addr, "in", pause, "error", err)
 		select {
 		case <-l.closed:
 			return
@@ -244,7 +244,7 @@ func (l *listener) serve(fd int, peer unix.Sockaddr) {
 	remote := addrPort(peer)
 	if err := l.t.admit(remote.Addr()); err != nil {
 		_ = unix.Close(fd)
-		l.t.log.warn("connection refused", "from", remote, "listener", l.addr, "error", err)
+		l.t.log.Warn("connection refused", "from", remote, "listener", l.addr, "error", err)
 		return
 	}
 	c := &conn{t: l.t, fd: fd, accepted: time.Now(), info: fabric.QueueInfo{

@@ -293,15 +293,3 @@ func TestSetDepth(t *testing.T) {
 	}
 	h.close()
 }
-
-// Peers cannot fill the log.
-func TestLogIsLimited(t *testing.T) {
-	var lines atomic.Int64
-	l := limitedLog{log: countingLog(&lines)}
-	for range 1000 {
-		l.warn("x")
-	}
-	if n := lines.Load(); n > 2*linesPerSecond {
-		t.Errorf("%d lines", n)
-	}
-}

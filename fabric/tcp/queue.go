@@ -3,7 +3,6 @@ package tcp
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -245,7 +244,7 @@ func (q *queue) Disconnect(why error) {
 	if q.state < queueClosing && !q.ending {
 		q.ending, q.why = true, why
 		if why != errShutdown {
-			q.g.t.log.print(slog.LevelInfo, "disconnecting", "remote", q.conn.info.Remote, "local", q.conn.info.Local, "reason", why)
+			q.g.t.log.Info("disconnecting", "remote", q.conn.info.Remote, "local", q.conn.info.Local, "reason", why)
 		}
 		q.touch()
 	}
@@ -260,7 +259,7 @@ func (q *queue) fault(f pdu.Fault, offending []byte) {
 	}
 	q.sendRaw(pdu.AppendTermReq(nil, pdu.TypeC2HTermReq, f, offending))
 	q.faulted = true
-	q.g.t.log.warn("connection ended for a protocol error", "remote", q.conn.info.Remote, "local", q.conn.info.Local, "error", f)
+	q.g.t.log.Warn("connection ended for a protocol error", "remote", q.conn.info.Remote, "local", q.conn.info.Local, "error", f)
 	q.close(f, q.g.t.cfg.LingerTimeout.Nanoseconds())
 }
 

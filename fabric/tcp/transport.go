@@ -1,22 +1,20 @@
 package tcp
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"sync"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // Transport makes NVMe/TCP listeners and groups.
 type Transport struct {
 	cfg Config
-	log limitedLog
+	log *ratelog.Logger
 
 	mu        sync.Mutex
 	closed    bool
@@ -29,7 +27,7 @@ type Transport struct {
 func New(cfg Config) *Transport {
 	cfg.setDefaults()
 	return &Transport{
-		cfg: cfg, log: limitedLog{log: cfg.Log},
+		cfg: cfg, log: ratelog.New(cfg.Log),
 		listeners: make(map[*listener]struct{}), perHost: make(map[netip.Addr]int),
 	}
 }
@@ -83,42 +81,6 @@ func (t *Transport) leave(addr netip.Addr) {
 	if t.perHost[addr]--; t.perHost[addr] == 0 {
 		delete(t.perHost, addr)
 	}
-}
-
-// limitedLog passes on a few lines a second, so that peers cannot fill the disk with refusals.
-type limitedLog struct {
-	log *slog.Logger
-
-	mu      sync.Mutex
-	second  int64
-	lines   int
-	dropped int
-}
-
-const linesPerSecond = 10
-
-// warn is print at the level of warnings.
-func (l *limitedLog) warn(msg string, args ...any) { l.print(slog.LevelWarn, msg, args...) }
-
-// print logs unless too much was logged in this second. Any goroutine may call it; never per I/O.
-func (l *limitedLog) print(level slog.Level, msg string, args ...any) {
-	now := time.Now().Unix()
-	l.mu.Lock()
-	dropped := 0
-	if now != l.second {
-		l.second, l.lines, dropped, l.dropped = now, 0, l.dropped, 0
-	}
-	l.lines++
-	if l.lines > linesPerSecond {
-		l.dropped++
-		l.mu.Unlock()
-		return
-	}
-	l.mu.Unlock()
-	if dropped > 0 {
-		args = append(args, "lines dropped before", dropped)
-	}
-	l.log.Log(context.Background(), level, msg, args...)
 }
 
 var _ fabric.Transport = (*Transport)(nil)

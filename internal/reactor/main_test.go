@@ -2,40 +2,13 @@ package reactor
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/nvmf-target/nvmf-target/internal/leak"
 )
 
-func TestMain(m *testing.M) {
-	before := openFiles()
-	code := m.Run()
-	if err := goleak.Find(); err != nil {
-		fmt.Println(err)
-		code = 1
-	}
-	if after := openFiles(); after > before {
-		fmt.Printf("%d descriptors leaked\n", after-before)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func openFiles() int {
-	// The first use of a timer or pipe opens the runtime's own poller for good.
-	r, w, err := os.Pipe()
-	if err == nil {
-		_, _ = r.Close(), w.Close()
-	}
-	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		panic(err)
-	}
-	return len(list)
-}
+func TestMain(m *testing.M) { leak.Main(m) }
 
 const deadline = 20 * time.Second
 
