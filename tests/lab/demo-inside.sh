@@ -36,7 +36,7 @@ DEV=$(namespace_device 1)
 fio_verify "verify" --iodepth=32 --bs=4k --size=32M
 for work in "randread 4k 1" "randread 4k 32" "randwrite 4k 32" "read 128k 16" "write 128k 16"; do
   read -r rw bs depth <<<"$work"
-  fio_run m --rw="$rw" --bs="$bs" --iodepth="$depth" --size=512M --time_based --runtime=4 >/dev/null
+  fio_run m --rw="$rw" --bs="$bs" --iodepth="$depth" --size=128M --time_based --runtime=4 >/dev/null
   jq -r --arg w "$rw $bs, depth $depth" '.jobs[0] | (if .read.total_ios > 0 then .read else .write end) |
     "\($w)                              "[0:28] + "\(.iops | floor) IOPS        "[0:16] + "\(.bw / 1024 | floor) MiB/s        "[0:14] +
     "p50 \(.clat_ns.percentile["50.000000"] / 1000 | floor) us, p99 \(.clat_ns.percentile["99.000000"] / 1000 | floor) us"' /tmp/m.json

@@ -118,6 +118,12 @@ func TestDebianKernel(t *testing.T) {
 	runScript(t, "./qemu/run.sh", "main", "rxe")
 }
 
+// TestDemo runs what "make demo" shows.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	runScript(t, "./demo.sh")
+}
+
 // runScript runs a scenario and shows its log when it fails, or with -v.
 func runScript(t *testing.T, script string, args ...string) {
 	t.Helper()

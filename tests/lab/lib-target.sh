@@ -55,7 +55,7 @@ ours_stop() {
   [ $rc = 0 ] || fail "the target ended with exit code $rc after SIGTERM"
   TPID=''
 }
-ours_gone() { ! [ -e /proc/$TPID ] || grep -q '^State:.*Z' /proc/$TPID/status; }
+ours_gone() { ! [ -e /proc/$TPID ] || grep -qs '^State:.*Z' /proc/$TPID/status; }
 ours_kill() { kill -KILL "$TPID"; wait "$TPID" 2>/dev/null || true; }
 ours_restart() { ours_start; }
 
