@@ -73,6 +73,8 @@ type Listener struct {
 	Address string `mapstructure:"address" validate:"required"`
 	// Port is the transport service ID; 0 lets the system choose a free one.
 	Port uint16 `mapstructure:"port" default:"4420"`
+	// TOS is the type of service of RDMA connections (DSCP times 4) as far as the target decides it; 0 leaves the system's.
+	TOS uint8 `mapstructure:"tos" default:"0"`
 	// OnUnavailable says what to do if the listener cannot start: "wait" serves the rest and keeps trying, "fail" exits.
 	OnUnavailable string `mapstructure:"on_unavailable" default:"wait" validate:"oneof=fail wait"`
 }

@@ -179,6 +179,8 @@ func scalar(n *yaml.Node, typ reflect.Type) (v any, what, mend string) {
 func integer(n *yaml.Node, typ reflect.Type, given string) (v any, what, mend string) {
 	lo, hi := int64(math.MinInt64), int64(math.MaxInt64)
 	switch typ.Kind() {
+	case reflect.Uint8:
+		lo, hi = 0, math.MaxUint8
 	case reflect.Uint16:
 		lo, hi = 0, math.MaxUint16
 	case reflect.Uint32:

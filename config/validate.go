@@ -50,6 +50,12 @@ func (o once) check(kind, value, path, mend string) {
 }
 
 func (c *Config) listener(l *Listener, path string, seen once) {
+	switch {
+	case l.TOS%4 != 0: // RFC 3168, section 5: the lowest two bits are ECN
+		c.src.add(path+".tos", fmt.Sprintf("%d is not a multiple of 4", l.TOS), "Write four times the DSCP, for instance 104 for DSCP 26.")
+	case l.TOS != 0 && l.Transport == "tcp":
+		c.src.add(path+".tos", "listeners with transport: tcp have none", "Delete it.")
+	}
 	if c.src.bad[path+".address"] || l.Address == "" {
 		return
 	}

@@ -212,11 +212,6 @@ func (q *queue) accept() error {
 
 func (t *Transport) acceptID(q *queue) error {
 	c := q.conn
-	if t.cfg.TOS != 0 {
-		if err := c.id.SetTOS(t.cfg.TOS); err != nil {
-			return err
-		}
-	}
 	var rep cmwire.Rep
 	rep.Set(uint16(c.depth))
 	// RDMA section 3.1.4: no READ of the host is served, and it retries for ever when no receive is posted, as we do.

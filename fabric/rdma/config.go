@@ -50,8 +50,8 @@ type Config struct {
 	// MaxQueues and MaxQueuesPerHost bound the queues of the transport and of one source address, those being connected
 	// included. Default 4096 and 1024.
 	MaxQueues, MaxQueuesPerHost int
-	// TOS is the type of service of accepted connections, 0 to leave the system's.
-	TOS uint8
+	// TOS is the type of service of connections by port ID of their listener; 0 leaves the system's. On RoCE the host's counts.
+	TOS map[uint16]uint8
 
 	// ConnectTimeout is the longest time from accepting a connection to its establishment, and from there to a successful
 	// Connect command. Default 15 s.

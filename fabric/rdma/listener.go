@@ -77,7 +77,7 @@ func mend(err error) string {
 
 // bind makes the identifier and listens. t.mu is held, so that no request is looked at before the listener is known.
 func (l *listener) bind() error {
-	id, err := l.t.cm.Listen(l.addr.AddrPort, backlog)
+	id, err := l.t.cm.Listen(l.addr.AddrPort, backlog, l.t.cfg.TOS[l.portID])
 	if err != nil {
 		return err
 	}

@@ -74,3 +74,20 @@ func BenchmarkPoll(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(sqes)), "ns/command")
 }
+
+// Each listener has its own type of service.
+func TestListenerTOS(t *testing.T) {
+	b := newBench(t, benchOptions{cfg: Config{TOS: map[uint16]uint8{3: 104}}})
+	for port, want := range map[uint16]uint8{3: 104, 4: 0} {
+		l, err := b.tr.Listen(fabric.Addr{Transport: nvme.TransportRDMA, AddrPort: netipWithPort(b.addr(), 0)}, port, b.adopt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := l.(*listener).id.(interface{ TOS() uint8 }).TOS(); got != want {
+			t.Errorf("port %d: %d, want %d", port, got, want)
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

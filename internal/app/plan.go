@@ -48,6 +48,7 @@ func reactorCPUs(c config.Reactors) []int {
 type port struct {
 	id   uint16
 	addr fabric.Addr
+	tos  uint8
 	// fail says that the target must not run without this port.
 	fail bool
 }
@@ -62,6 +63,7 @@ func ports(listeners []config.Listener) ([]port, error) {
 		out = append(out, port{
 			id:   uint16(i + 1),
 			addr: fabric.Addr{Transport: transportType(l.Transport), AddrPort: netip.AddrPortFrom(ip, l.Port)},
+			tos:  l.TOS,
 			fail: l.OnUnavailable == "fail",
 		})
 	}

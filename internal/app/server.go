@@ -165,9 +165,13 @@ func (s *Server) startWorkers() error {
 		if inCapsule == 0 {
 			inCapsule = -1 // none; 0 would be the default
 		}
+		tos := make(map[uint16]uint8)
+		for _, p := range s.ports {
+			tos[p.id] = p.tos
+		}
 		list = append(list, rdma.New(rdma.Config{
 			Provider: s.opts.RDMA, Log: s.log, MaxDepth: c.RDMA.QueueDepth, InCapsuleSize: inCapsule,
-			MaxQueues: c.RDMA.MaxConnections, MaxQueuesPerHost: c.RDMA.MaxConnectionsPerHost,
+			MaxQueues: c.RDMA.MaxConnections, MaxQueuesPerHost: c.RDMA.MaxConnectionsPerHost, TOS: tos,
 		}))
 	}
 	for _, t := range list {

@@ -9,8 +9,9 @@ import (
 type CM interface {
 	// Listen binds and listens: rdma_create_id, rdma_bind_addr, rdma_listen. The address may be a wildcard, IPv4 or IPv6;
 	// :: takes IPv4 as well. Port 0 chooses one. ErrNoDevice if no RDMA device has the address, EADDRINUSE if somebody
-	// listens there.
-	Listen(addr netip.AddrPort, backlog int) (ID, error)
+	// listens there. tos is the type of service of the connections if it is not 0: on RoCE the kernel takes that of the
+	// host's request instead.
+	Listen(addr netip.AddrPort, backlog int, tos uint8) (ID, error)
 	// NewID makes an ID for the active side: ResolveAddr, ResolveRoute, CreateQP, Connect, each answered by an event.
 	NewID() (ID, error)
 	// Next waits for the next event, which is already acknowledged. One ordinary goroutine calls it. ErrClosed after Close.
@@ -31,7 +32,7 @@ type ID interface {
 	Local() netip.AddrPort
 	Remote() netip.AddrPort
 
-	// SetTOS sets the type of service before Connect or Accept.
+	// SetTOS sets the type of service before Connect.
 	SetTOS(tos uint8) error
 	ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error
 	ResolveRoute(timeout time.Duration) error

@@ -204,7 +204,7 @@ static void from_sockaddr(const struct sockaddr *s, struct vb_addr *a)
 	}
 }
 
-int vb_listen(struct rdma_cm_id *id, const struct vb_addr *addr, int backlog, const char **call)
+int vb_listen(struct rdma_cm_id *id, const struct vb_addr *addr, int backlog, uint8_t tos, const char **call)
 {
 	struct sockaddr_storage s;
 	struct sockaddr *sa = to_sockaddr(addr, &s);
@@ -215,6 +215,8 @@ int vb_listen(struct rdma_cm_id *id, const struct vb_addr *addr, int backlog, co
 		return errno;
 	// One family each, whatever net.ipv6.bindv6only says: see cm.Listen.
 	if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof on))
+		return errno;
+	if (tos && rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof tos))
 		return errno;
 	*call = "rdma_bind_addr";
 	if (rdma_bind_addr(id, sa))

@@ -88,7 +88,7 @@ int vb_reg_mr(struct ibv_pd *pd, void *addr, size_t len, int access, struct ibv_
 int vb_create_srq(struct ibv_pd *pd, uint32_t max_wr, uint32_t max_sge, struct ibv_srq **out);
 int vb_to_error(struct ibv_qp *qp);
 
-int vb_listen(struct rdma_cm_id *id, const struct vb_addr *addr, int backlog, const char **call);
+int vb_listen(struct rdma_cm_id *id, const struct vb_addr *addr, int backlog, uint8_t tos, const char **call);
 int vb_resolve_addr(struct rdma_cm_id *id, const struct vb_addr *src, const struct vb_addr *dst, int ms);
 void vb_addrs(struct rdma_cm_id *id, struct vb_addr *local, struct vb_addr *remote);
 int vb_set_tos(struct rdma_cm_id *id, uint8_t tos);

@@ -51,7 +51,7 @@ func addresses(t *testing.T) []netip.Addr {
 			if ip = ip.Unmap(); ip.IsLinkLocalUnicast() && ip.Is6() {
 				ip = ip.WithZone(ifi.Name)
 			}
-			l, err := c.Listen(netip.AddrPortFrom(ip, 0), 1)
+			l, err := c.Listen(netip.AddrPortFrom(ip, 0), 1, 0)
 			if errors.Is(err, verbs.ErrNoDevice) {
 				continue
 			}

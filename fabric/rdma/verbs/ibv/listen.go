@@ -20,7 +20,7 @@ import (
 // portTries is how often a listener at :: looks for a port that is free for both families.
 const portTries = 8
 
-func (c *cm) Listen(addr netip.AddrPort, backlog int) (verbs.ID, error) {
+func (c *cm) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID, error) {
 	a := addr.Addr().Unmap()
 	if !a.IsValid() {
 		return nil, fail("rdma_bind_addr", unix.EINVAL, "without an address")
@@ -30,7 +30,7 @@ func (c *cm) Listen(addr netip.AddrPort, backlog int) (verbs.ID, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err = c.listen(i, addr, backlog); err == nil {
+		if err = c.listen(i, addr, backlog, tos); err == nil {
 			return i, nil
 		}
 		_ = i.Destroy() // the error of listening says more
@@ -42,9 +42,9 @@ func (c *cm) Listen(addr netip.AddrPort, backlog int) (verbs.ID, error) {
 
 // listen lets a new ID listen. At :: a second one, for IPv4, listens with it: an iWARP device serves only one family by one
 // listener.
-func (c *cm) listen(i *id, addr netip.AddrPort, backlog int) error {
+func (c *cm) listen(i *id, addr netip.AddrPort, backlog int, tos uint8) error {
 	a := addr.Addr().Unmap()
-	if err := bindListen(i.c, netip.AddrPortFrom(a, addr.Port()), backlog); err != nil {
+	if err := bindListen(i.c, netip.AddrPortFrom(a, addr.Port()), backlog, tos); err != nil {
 		if !a.IsUnspecified() && errors.Is(err, unix.EADDRNOTAVAIL) && c.has(a) {
 			// The kernel says so as well if somebody listens at the port on all addresses.
 			return fail("rdma_bind_addr", unix.EADDRINUSE, "%v", addr)
@@ -56,7 +56,7 @@ func (c *cm) listen(i *id, addr netip.AddrPort, backlog int) error {
 	c.mu.Unlock()
 	switch {
 	case a == netip.IPv6Unspecified():
-		return c.listenTwin(i, backlog)
+		return c.listenTwin(i, backlog, tos)
 	case !a.IsUnspecified() && i.Device() == nil:
 		// The kernel lets a loopback address listen, but nobody can connect to it.
 		return noDevice(fail("rdma_bind_addr", unix.ENODEV, "%v", addr), unix.ENODEV)
@@ -65,7 +65,7 @@ func (c *cm) listen(i *id, addr netip.AddrPort, backlog int) error {
 }
 
 // listenTwin adds the IPv4 half of a listener at ::, on the same port.
-func (c *cm) listenTwin(i *id, backlog int) error {
+func (c *cm) listenTwin(i *id, backlog int, tos uint8) error {
 	twin, err := c.createC()
 	if err != nil {
 		return err
@@ -74,17 +74,17 @@ func (c *cm) listenTwin(i *id, backlog int) error {
 	i.twin = twin
 	c.ids[twin] = i
 	c.mu.Unlock()
-	return bindListen(twin, netip.AddrPortFrom(netip.IPv4Unspecified(), i.Local().Port()), backlog)
+	return bindListen(twin, netip.AddrPortFrom(netip.IPv4Unspecified(), i.Local().Port()), backlog, tos)
 }
 
 // bindListen binds and listens. A port that is taken is EADDRINUSE; on a given address it may be EADDRNOTAVAIL.
-func bindListen(cid *C.struct_rdma_cm_id, addr netip.AddrPort, backlog int) error {
+func bindListen(cid *C.struct_rdma_cm_id, addr netip.AddrPort, backlog int, tos uint8) error {
 	a, err := toC(addr)
 	if err != nil {
 		return err
 	}
 	var call *C.char
-	errno := unix.Errno(C.vb_listen(cid, &a, C.int(backlog), &call))
+	errno := unix.Errno(C.vb_listen(cid, &a, C.int(backlog), C.uint8_t(tos), &call))
 	if errno == unix.EADDRNOTAVAIL && addr.Addr().IsUnspecified() {
 		errno = unix.EADDRINUSE // somebody has the port on one of the addresses
 	}
@@ -101,5 +101,5 @@ func (c *cm) has(addr netip.Addr) bool {
 		return false
 	}
 	defer C.rdma_destroy_id(cid)
-	return bindListen(cid, netip.AddrPortFrom(addr, 0), 1) == nil
+	return bindListen(cid, netip.AddrPortFrom(addr, 0), 1, 0) == nil
 }

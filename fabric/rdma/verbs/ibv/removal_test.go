@@ -24,11 +24,11 @@ func TestRemoval(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := c.Listen(netip.AddrPortFrom(addr, 0), 1)
+	l, err := c.Listen(netip.AddrPortFrom(addr, 0), 1, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := c.Listen(netip.AddrPortFrom(netip.IPv6Unspecified(), 0), 1)
+	w, err := c.Listen(netip.AddrPortFrom(netip.IPv6Unspecified(), 0), 1, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

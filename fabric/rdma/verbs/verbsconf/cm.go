@@ -47,7 +47,7 @@ func testListen(t *testing.T, s *Setup) {
 	x := newSide(t, s, s.A)
 	// RFC 5737, RFC 3849: nobody has these addresses.
 	for _, a := range []string{"203.0.113.1", "2001:db8:ffff::1"} {
-		if l, err := x.cm.Listen(netip.AddrPortFrom(netip.MustParseAddr(a), 4420), 1); !errors.Is(err, verbs.ErrNoDevice) {
+		if l, err := x.cm.Listen(netip.AddrPortFrom(netip.MustParseAddr(a), 4420), 1, 0); !errors.Is(err, verbs.ErrNoDevice) {
 			t.Errorf("Listen at foreign address %s: %v, %v, want ErrNoDevice", a, l, err)
 		}
 	}
@@ -65,7 +65,7 @@ func testListen(t *testing.T, s *Setup) {
 	if l2.Device() != l.Device() {
 		t.Fatal("two IDs on one device have different Device values")
 	}
-	if l, err := x.cm.Listen(l.Local(), 1); !errors.Is(err, unix.EADDRINUSE) {
+	if l, err := x.cm.Listen(l.Local(), 1, 0); !errors.Is(err, unix.EADDRINUSE) {
 		t.Fatalf("second listener at %v: %v, %v, want EADDRINUSE", l.Local(), l, err)
 	}
 }
@@ -82,7 +82,7 @@ func testListenWildcard(t *testing.T, s *Setup) {
 				t.Fatalf("wildcard listener: at %v, device %v", l.Local(), l.Device())
 			}
 			for _, at := range []netip.Addr{any, s.AddrA} {
-				if l, err := sp.cm.Listen(netip.AddrPortFrom(at, l.Local().Port()), 1); !errors.Is(err, unix.EADDRINUSE) {
+				if l, err := sp.cm.Listen(netip.AddrPortFrom(at, l.Local().Port()), 1, 0); !errors.Is(err, unix.EADDRINUSE) {
 					t.Fatalf("second listener at the port, at %v: %v, %v, want EADDRINUSE", at, l, err)
 				}
 			}
@@ -155,7 +155,7 @@ func checkPrivate(t *testing.T, what string, got, want []byte, size int, iwarp b
 
 func testConnectNobody(t *testing.T, s *Setup) {
 	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
-	l, err := sp.cm.Listen(netip.AddrPortFrom(s.AddrA, 0), 1)
+	l, err := sp.cm.Listen(netip.AddrPortFrom(s.AddrA, 0), 1, 0)
 	sp.must(err, "Listen")
 	to := l.Local()
 	sp.must(l.Destroy(), "destroy listener")
@@ -195,7 +195,7 @@ func testListenerGone(t *testing.T, s *Setup) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := c.Listen(netip.AddrPortFrom(s.AddrA, 0), 4)
+	l, err := c.Listen(netip.AddrPortFrom(s.AddrA, 0), 4, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func (x *side) event(want verbs.EventType) verbs.Event {
 
 func (x *side) listen(addr netip.AddrPort) verbs.ID {
 	x.t.Helper()
-	l, err := x.cm.Listen(addr, 16)
+	l, err := x.cm.Listen(addr, 16, 0)
 	if err != nil {
 		x.t.Fatalf("Listen(%v): %v", addr, err)
 	}

@@ -110,6 +110,7 @@ type cmID struct {
 	qp            *qp
 	peer          *cmID
 	request       verbs.ConnParam // what this side sent in its REQ, or the peer's as seen from here
+	tos           uint8
 	destroyed     bool
 	expire        func() // what happens if nothing else does
 	gen           uint64 // tells timers of a past state from the present one
@@ -164,7 +165,19 @@ func (id *cmID) Remote() netip.AddrPort {
 	return id.remote
 }
 
-func (id *cmID) SetTOS(uint8) error { return nil }
+func (id *cmID) SetTOS(tos uint8) error {
+	id.cm.host.f.lock()
+	defer id.cm.host.f.unlock()
+	id.tos = tos
+	return nil
+}
+
+// TOS is the type of service that was set; tests find it with an assertion of their own.
+func (id *cmID) TOS() uint8 {
+	id.cm.host.f.lock()
+	defer id.cm.host.f.unlock()
+	return id.tos
+}
 
 // post sends an event to the ID's channel.
 func (id *cmID) post(ev verbs.Event) { id.postTake(ev, nil) }
@@ -218,7 +231,7 @@ func (id *cmID) timeIsUp() {
 	}
 }
 
-func (c *cm) Listen(addr netip.AddrPort, backlog int) (verbs.ID, error) {
+func (c *cm) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID, error) {
 	h := c.host
 	h.f.lock()
 	defer h.f.unlock()
@@ -249,7 +262,7 @@ func (c *cm) Listen(addr netip.AddrPort, backlog int) (verbs.ID, error) {
 		backlog = 1024 // drivers/infiniband/core/ucma.c, max_backlog
 	}
 	id := c.newID()
-	id.dev, id.local, id.backlog = dev, addr, backlog
+	id.dev, id.local, id.backlog, id.tos = dev, addr, backlog, tos
 	id.set(idListening)
 	return id, nil
 }

@@ -102,7 +102,7 @@ func TestPassiveGone(t *testing.T) {
 func TestBacklog(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	cp, ca := newCM(t, f, "p"), newCM(t, f, "a")
-	l, err := cp.Listen(listenAt(f, "p"), 2)
+	l, err := cp.Listen(listenAt(f, "p"), 2, 0)
 	must(t, err)
 	var ends []*end
 	for range 3 {
@@ -230,7 +230,7 @@ func TestHosts(t *testing.T) {
 	}
 	must(t, req.ID.Destroy())
 	next(t, ci, verbs.EventRejected)
-	wantErr(t, func() error { _, err := c.Listen(netip.MustParseAddrPort("10.1.0.1:4420"), 1); return err }(), unix.EADDRINUSE,
+	wantErr(t, func() error { _, err := c.Listen(netip.MustParseAddrPort("10.1.0.1:4420"), 1, 0); return err }(), unix.EADDRINUSE,
 		"a listener beside the wildcard")
 }
 

@@ -164,7 +164,7 @@ func TestRemoveDevice(t *testing.T) {
 	if _, err := p.dev.AllocPD(); !errors.Is(err, unix.EIO) {
 		t.Fatalf("AllocPD on a removed device: %v", err)
 	}
-	if _, err := p.cm.Listen(listenAt(f, "p"), 1); !errors.Is(err, verbs.ErrNoDevice) {
+	if _, err := p.cm.Listen(listenAt(f, "p"), 1, 0); !errors.Is(err, verbs.ErrNoDevice) {
 		t.Fatalf("Listen on a removed device: %v", err)
 	}
 	if list, err := f.Provider("p").Devices(); len(list) != 0 || err != nil {

@@ -137,7 +137,7 @@ func route(t testing.TB, c verbs.CM, to netip.AddrPort) verbs.ID {
 
 func listen(t testing.TB, c verbs.CM, addr netip.AddrPort) verbs.ID {
 	t.Helper()
-	l, err := c.Listen(addr, 0)
+	l, err := c.Listen(addr, 0, 0)
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Destroy()) })
 	return l
