@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
 // Config describes a null device.
@@ -17,8 +18,12 @@ type Config struct {
 	BlockSize int
 }
 
+// zeroes is the size of the memory that is lent, in bytes. Nobody writes to it, so all of it is the kernel's one page of zeroes.
+const zeroes = 1 << 20
+
 type device struct {
 	info     backend.Info
+	region   *mem.Region
 	channels atomic.Int32
 }
 
@@ -27,7 +32,11 @@ func Open(cfg Config) (backend.Device, error) {
 	if err := backend.CheckGeometry(cfg.Size, cfg.BlockSize); err != nil {
 		return nil, fmt.Errorf("null device: %w", err)
 	}
-	return &device{info: backend.Info{
+	region, err := mem.Reserve("null namespace", zeroes)
+	if err != nil {
+		return nil, fmt.Errorf("null device: %w", err)
+	}
+	return &device{region: region, info: backend.Info{
 		Size: cfg.Size, BlockSize: cfg.BlockSize, PhysicalBlockSize: cfg.BlockSize,
 		Discard: true, DiscardZeroes: true, Identity: "null",
 	}}, nil
@@ -47,12 +56,13 @@ func (d *device) Close() error {
 	if n := d.channels.Load(); n != 0 {
 		return fmt.Errorf("close null device: %d channels are open", n)
 	}
-	return nil
+	return d.region.Unmap()
 }
 
 type channel struct {
-	d    *device
-	done backend.List
+	d     *device
+	done  backend.List
+	loans int
 }
 
 // Submit implements backend.Channel.
@@ -76,11 +86,32 @@ func (c *channel) Poll(done []*backend.IO) int { return c.done.Fill(done) }
 // Arm implements backend.Channel.
 func (c *channel) Arm() bool { return c.done.First() == nil }
 
+// Lend implements backend.Lender. Nothing ever changes, so nobody waits.
+func (c *channel) Lend(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
+	if size := c.d.info.Size; n <= 0 || uint64(off) > uint64(size) || n > size-off {
+		return dst, false
+	}
+	for ; n > 0; n -= zeroes {
+		k := min(n, zeroes)
+		dst = append(dst, mem.Segment{B: c.d.region.Bytes()[:k:k], Region: c.d.region.ID()})
+	}
+	c.loans++
+	return dst, true
+}
+
+// Return implements backend.Lender.
+func (c *channel) Return(int64, int64) { c.loans-- }
+
 // Close implements backend.Channel.
 func (c *channel) Close() error {
 	if c.done.First() != nil {
 		return errors.New("close channel of null device: operations are outstanding")
 	}
+	if c.loans != 0 {
+		return fmt.Errorf("close channel of null device: %d loans are out", c.loans)
+	}
 	c.d.channels.Add(-1)
 	return nil
 }
+
+var _ backend.Lender = (*channel)(nil)

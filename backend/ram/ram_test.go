@@ -118,7 +118,7 @@ func TestLongDiscard(t *testing.T) {
 // TestStripes: a chunk never has a stripe twice, whatever the block size, so that freeing it cannot wait for itself.
 func TestStripes(t *testing.T) {
 	for shift := uint(12); shift <= 16; shift++ {
-		s := &stripes{shift: shift}
+		s := newStripes(64<<20, shift)
 		seen := map[*stripe]bool{}
 		for off := int64(7 * chunk); off < 8*chunk; off += 1 << shift {
 			if seen[s.of(off)] {
@@ -127,7 +127,7 @@ func TestStripes(t *testing.T) {
 			seen[s.of(off)] = true
 		}
 	}
-	s := &stripes{shift: 12}
+	s := newStripes(64<<20, 12)
 	for _, tc := range []struct {
 		off  int64
 		want int
