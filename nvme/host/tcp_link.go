@@ -13,9 +13,10 @@ import (
 
 const (
 	tcpReceiveBuffer = 256 << 10
-	tcpDirectReceive = 16 << 10 // what is missing of a payload beyond this is received without the buffer
-	tcpDataHeaders   = 64       // H2CData PDUs built at once
-	maxC2HData       = 1 << 30  // what a C2HData may carry before its command is known
+	tcpDirectReceive = 16 << 10  // what is missing of a payload beyond this is received without the buffer
+	tcpDataHeaders   = 64        // H2CData PDUs built at once
+	tcpTurn          = 256 << 10 // what one poll sends and receives at most, about: whoever polls several queues must get to the others
+	maxC2HData       = 1 << 30   // what a C2HData may carry before its command is known
 )
 
 // tcpLink is a queue's TCP connection. Sending: submit appends vectors (header, data, digest) to tx, flush hands them to the kernel in
@@ -120,9 +121,9 @@ func (l *tcpLink) pushData(b []byte, digest *[pdu.DigestSize]byte) {
 	}
 }
 
-// flush sends until everything is sent or the socket is full.
+// flush sends until everything is sent, the socket is full, or about tcpTurn has left.
 func (l *tcpLink) flush(q *Queue) error {
-	for {
+	for left := 0; left < tcpTurn; {
 		l.buildData(q)
 		if l.txHead == l.txEnd {
 			return nil
@@ -135,7 +136,9 @@ func (l *tcpLink) flush(q *Queue) error {
 			return fmt.Errorf("%w: send: %w", ErrClosed, errno)
 		}
 		l.sent(n)
+		left += n
 	}
+	return nil
 }
 
 // sent takes n bytes off the vectors.
@@ -148,9 +151,10 @@ func (l *tcpLink) sent(n int) {
 	}
 }
 
-// buildData turns R2Ts into H2CData PDUs of at most MAXH2CDATA bytes, in the order the R2Ts came (TCP section 3.3.2.2).
+// buildData turns R2Ts, up to about tcpTurn bytes, into H2CData PDUs of at most MAXH2CDATA bytes, in the order the R2Ts came (TCP
+// section 3.3.2.2).
 func (l *tcpLink) buildData(q *Queue) {
-	for l.r2tN > 0 && l.dataUsed < tcpDataHeaders {
+	for built := 0; l.r2tN > 0 && l.dataUsed < tcpDataHeaders && built < tcpTurn; {
 		s := &q.slots[l.r2t[l.r2tHead]]
 		n := min(s.r2tLeft, l.p.MaxH2CData)
 		var flags pdu.Flags
@@ -165,6 +169,7 @@ func (l *tcpLink) buildData(q *Queue) {
 		}
 		l.push(d.header[:end])
 		l.pushData(s.data[s.r2tOff:s.r2tOff+n], &d.digest)
+		built += int(n)
 		s.r2tOff += n
 		s.r2tLeft -= n
 		if s.r2tLeft == 0 {

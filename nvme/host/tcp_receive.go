@@ -28,10 +28,10 @@ type tcpReceiver struct {
 	cqe nvme.CQE // made up for the success flag
 }
 
-// receive takes everything the socket has.
+// receive takes what the socket has, up to about tcpTurn.
 func (l *tcpLink) receive(q *Queue) error {
 	rx := &l.rx
-	for {
+	for taken := 0; taken < tcpTurn; {
 		if rx.r == rx.w {
 			rx.r, rx.w = 0, 0
 		} else if rx.r > 0 && len(rx.buf)-rx.w < len(rx.buf)/4 {
@@ -47,6 +47,7 @@ func (l *tcpLink) receive(q *Queue) error {
 		case n == 0:
 			return fmt.Errorf("%w by the controller", ErrClosed)
 		}
+		taken += n
 		if err := l.parse(q); err != nil {
 			return err
 		}
@@ -54,6 +55,7 @@ func (l *tcpLink) receive(q *Queue) error {
 			return nil
 		}
 	}
+	return nil
 }
 
 // recv makes one call. It returns how many bytes came and how many could have.
