@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -12,7 +13,8 @@ type device struct {
 	dev  verbs.Device
 	attr verbs.DeviceAttr
 	pd   verbs.PD
-	refs int // under Transport.mu
+	stop func() // ends Transport.async
+	refs int    // under Transport.mu
 
 	// removed says that the device went away; when it returns it is another one.
 	removed atomic.Bool
@@ -39,19 +41,25 @@ func (t *Transport) device(dev verbs.Device) (*device, error) {
 	}
 	d := &device{dev: dev, attr: dev.Attr(), pd: pd, refs: 1}
 	d.noInvalidate.Store(d.attr.VendorID == vendorSIW)
+	if d.stop, err = dev.Watch(func(ev verbs.AsyncEvent) { t.async(d, ev) }); err != nil {
+		return nil, errors.Join(err, pd.Dealloc())
+	}
 	t.devices[dev] = d
 	return d, nil
 }
 
 func (t *Transport) putDevice(d *device) error {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if d.refs--; d.refs > 0 {
-		return nil
-	}
-	if t.devices[d.dev] == d {
+	d.refs--
+	last := d.refs == 0
+	if last && t.devices[d.dev] == d {
 		delete(t.devices, d.dev)
 	}
+	t.mu.Unlock()
+	if !last {
+		return nil
+	}
+	d.stop()
 	if err := d.pd.Dealloc(); err != nil {
 		return fmt.Errorf("free the protection domain of %s: %w", d.attr.Name, err)
 	}

@@ -52,6 +52,9 @@ type Device interface {
 	// CreateCQ makes a completion queue of at least entries; ch may be nil (polling only); vector is taken modulo
 	// NumCompVectors.
 	CreateCQ(entries int, ch CompChannel, vector int) (CQ, error)
+	// Watch calls fn with the asynchronous events of the device, acknowledged already and one after the other, until stop is
+	// called. fn must neither block nor call stop. A call may still run when stop returns.
+	Watch(fn func(AsyncEvent)) (stop func(), err error)
 }
 
 // Access are the rights of a memory region.

@@ -148,6 +148,31 @@ int vb_query(struct ibv_context *ctx, struct vb_device_attr *out)
 	return err < 0 ? -err : err;
 }
 
+int vb_get_async(struct ibv_context *ctx, struct vb_async *out)
+{
+	memset(out, 0, sizeof *out);
+	if (ibv_get_async_event(ctx, &out->event))
+		return errno ? errno : EIO;
+	switch (out->event.event_type) {
+	case IBV_EVENT_CQ_ERR:
+		out->cq = out->event.element.cq;
+		break;
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+	case IBV_EVENT_COMM_EST:
+	case IBV_EVENT_SQ_DRAINED:
+	case IBV_EVENT_PATH_MIG:
+	case IBV_EVENT_PATH_MIG_ERR:
+	case IBV_EVENT_QP_LAST_WQE_REACHED:
+		out->qp_num = out->event.element.qp->qp_num;
+		break;
+	default:
+		break;
+	}
+	return 0;
+}
+
 int vb_reg_mr(struct ibv_pd *pd, void *addr, size_t len, int access, struct ibv_mr **out)
 {
 	*out = ibv_reg_mr(pd, addr, len, access);

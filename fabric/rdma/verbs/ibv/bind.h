@@ -83,7 +83,14 @@ struct vb_qp_init {
 	uint32_t max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline;
 };
 
+struct vb_async {
+	struct ibv_async_event event; // to be acknowledged
+	struct ibv_cq *cq;            // of an event of a completion queue
+	uint32_t qp_num;              // of an event of a queue pair
+};
+
 int vb_query(struct ibv_context *ctx, struct vb_device_attr *out);
+int vb_get_async(struct ibv_context *ctx, struct vb_async *out);
 int vb_reg_mr(struct ibv_pd *pd, void *addr, size_t len, int access, struct ibv_mr **out);
 int vb_create_srq(struct ibv_pd *pd, uint32_t max_wr, uint32_t max_sge, struct ibv_srq **out);
 int vb_to_error(struct ibv_qp *qp);

@@ -24,7 +24,8 @@ import (
 )
 
 type cq struct {
-	c *C.struct_ibv_cq
+	c   *C.struct_ibv_cq
+	dev *device
 }
 
 var errPoll = errors.New("ibv_poll_cq: the completion queue is dead")
@@ -42,7 +43,9 @@ func (d *device) CreateCQ(entries int, ch verbs.CompChannel, vector int) (verbs.
 	if c == nil {
 		return nil, failErr("ibv_create_cq", err, "of %d entries on %s, at most %d", entries, d.attr.Name, d.attr.MaxCQE)
 	}
-	return &cq{c}, nil
+	q := &cq{c, d}
+	d.watchers.known(q)
+	return q, nil
 }
 
 func (q *cq) Poll(wc []verbs.WC) (int, error) {
@@ -61,7 +64,12 @@ func (q *cq) ReqNotify() error {
 }
 
 func (q *cq) Destroy() error {
-	return fail("ibv_destroy_cq", unix.Errno(C.ibv_destroy_cq(q.c)), "")
+	q.dev.watchers.forget(q) // another may get the same address
+	err := fail("ibv_destroy_cq", unix.Errno(C.ibv_destroy_cq(q.c)), "")
+	if err != nil {
+		q.dev.watchers.known(q)
+	}
+	return err
 }
 
 type compChannel struct {

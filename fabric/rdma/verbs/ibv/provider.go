@@ -100,6 +100,8 @@ func (p *provider) device(ctx *C.struct_ibv_context) (*device, error) {
 type device struct {
 	ctx  *C.struct_ibv_context
 	attr verbs.DeviceAttr
+
+	watchers watchers
 }
 
 func (d *device) Attr() verbs.DeviceAttr { return d.attr }

@@ -55,6 +55,7 @@ func Run(t *testing.T, s Setup) {
 		{"LateReceive", testLateReceive},
 		{"SRQ", testSRQ},
 		{"Notify", testNotify},
+		{"Async", testAsync},
 		{"Invalidate", testInvalidate},
 		{"ToError", testToError},
 		{"RemoteAccess", testRemoteAccess},

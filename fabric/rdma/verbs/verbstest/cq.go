@@ -150,6 +150,7 @@ func (c *cq) die() {
 	}
 	c.overrun = true
 	c.avail.Store(-1)
+	c.dev.raise(verbs.AsyncEvent{Type: verbs.AsyncCQErr, CQ: c})
 	for _, q := range c.dev.qps {
 		if q.scq == c || q.rcq == c {
 			q.toError()

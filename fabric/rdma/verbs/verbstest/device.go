@@ -22,6 +22,8 @@ type device struct {
 	nextQP  uint32
 	cqs     []*cq
 	srqs    int
+
+	watchers []*watcher
 }
 
 // Keys are index<<8 | generation, as on common hardware. The remote key differs from the local one in its top bit, so that a

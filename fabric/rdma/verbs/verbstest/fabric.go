@@ -274,8 +274,8 @@ func (h *host) find(a netip.Addr) *device {
 
 // Counts are the objects of a machine that are alive.
 type Counts struct {
-	CMs, IDs, PDs, MRs, CQs, QPs, SRQs, CompChannels int
-	MRBytes                                          uint64
+	CMs, IDs, PDs, MRs, CQs, QPs, SRQs, CompChannels, Watchers int
+	MRBytes                                                    uint64
 }
 
 // Live counts the objects of a machine that have not been freed. A machine at rest has Counts{}.

@@ -35,6 +35,7 @@ const (
 	CallCreateSRQ          Call = "ibv_create_srq"
 	CallDestroySRQ         Call = "ibv_destroy_srq"
 	CallCreateQP           Call = "rdma_create_qp"
+	CallWatch              Call = "ibv_get_async_event"
 )
 
 type callFault struct {

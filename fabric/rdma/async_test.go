@@ -1,0 +1,98 @@
+package rdma
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// qpNum is the queue pair number of the target's only queue.
+func (b *bench) qpNum() (n uint32) {
+	b.on(func() {
+		for _, q := range b.g.slots {
+			if q != nil {
+				n = q.qp.Num()
+			}
+		}
+	})
+	return n
+}
+
+func TestAsyncEventsOfQueuePairs(t *testing.T) {
+	for _, ev := range []verbs.AsyncType{verbs.AsyncQPFatal, verbs.AsyncQPReqErr, verbs.AsyncQPAccessErr} {
+		b := newBench(t, benchOptions{})
+		q := b.host.connect(b.addr(), ioParam(8))
+		num := b.qpNum()
+		b.f.RaiseQP("target", num, verbs.AsyncCommEst)
+		b.f.RaiseQP("target", num+1, ev)
+		if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
+			t.Fatal(st)
+		}
+		b.f.RaiseQP("target", num, ev)
+		b.idle()
+		if !strings.Contains(b.log(), "the device reports "+ev.String()) {
+			t.Errorf("log without the reason:\n%s", b.log())
+		}
+	}
+}
+
+// An idle queue never polls; the event alone tells that its completion queue is dead.
+func TestAsyncEventOfCompletionQueue(t *testing.T) {
+	b := newBench(t, benchOptions{})
+	b.host.connect(b.addr(), ioParam(8))
+	b.f.KillCQs("target")
+	b.idle()
+	if !strings.Contains(b.log(), "completion queue: ") {
+		t.Errorf("log without the reason:\n%s", b.log())
+	}
+}
+
+// A failed device ends its queues at once and is given up; the next connection starts afresh.
+func TestAsyncDeviceFatal(t *testing.T) {
+	b := newBench(t, benchOptions{})
+	b.host.connect(b.addr(), ioParam(8))
+	b.host.connect(b.addr(), ioParam(8))
+	b.f.Raise("target", verbs.AsyncDeviceFatal)
+	b.idle()
+	b.eventually("retired", func() bool { return b.f.Live("target").PDs == 0 })
+	if !strings.Contains(b.log(), errDeviceFatal.Error()) {
+		t.Errorf("log without the reason:\n%s", b.log())
+	}
+	b.host.event(verbs.EventDisconnected)
+	b.host.event(verbs.EventDisconnected)
+	q := b.host.connect(b.addr(), ioParam(8))
+	if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
+		t.Error(st)
+	}
+}
+
+// Ports and addresses come and go without queues ending for it.
+func TestAsyncEventsOfPorts(t *testing.T) {
+	b := newBench(t, benchOptions{})
+	q := b.host.connect(b.addr(), ioParam(8))
+	for _, ev := range []verbs.AsyncType{verbs.AsyncPortErr, verbs.AsyncPortActive, verbs.AsyncGIDChange, verbs.AsyncType(77)} {
+		b.f.Raise("target", ev)
+	}
+	if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
+		t.Error(st)
+	}
+	b.eventually("log", func() bool {
+		return strings.Count(b.log(), "PORT_ERR") == 1 && strings.Contains(b.log(), "RDMA port is active")
+	})
+}
+
+func TestAsyncCannotBeWatched(t *testing.T) {
+	b := newBench(t, benchOptions{})
+	b.f.FailCalls("target", verbstest.CallWatch, 0, 1, nil)
+	if st := b.host.rejected(b.addr(), ioParam(8)); st != cmwire.NoResources {
+		t.Error(st)
+	}
+	q := b.host.connect(b.addr(), ioParam(8))
+	if st := q.do(command(opNothing, 1, 0, 0), nil); st != nvme.Success {
+		t.Error(st)
+	}
+}

@@ -1,0 +1,51 @@
+package verbs
+
+// AsyncType is what a device reports outside of its queues, with the values of enum ibv_event_type.
+type AsyncType uint32
+
+// The events.
+const (
+	AsyncCQErr AsyncType = iota
+	AsyncQPFatal
+	AsyncQPReqErr
+	AsyncQPAccessErr
+	AsyncCommEst
+	AsyncSQDrained
+	AsyncPathMig
+	AsyncPathMigErr
+	AsyncDeviceFatal
+	AsyncPortActive
+	AsyncPortErr
+	AsyncLIDChange
+	AsyncPKeyChange
+	AsyncSMChange
+	AsyncSRQErr
+	AsyncSRQLimitReached
+	AsyncQPLastWQEReached
+	AsyncClientReregister
+	AsyncGIDChange
+	AsyncWQFatal
+)
+
+var asyncNames = [...]string{
+	"CQ_ERR", "QP_FATAL", "QP_REQ_ERR", "QP_ACCESS_ERR", "COMM_EST", "SQ_DRAINED", "PATH_MIG", "PATH_MIG_ERR", "DEVICE_FATAL",
+	"PORT_ACTIVE", "PORT_ERR", "LID_CHANGE", "PKEY_CHANGE", "SM_CHANGE", "SRQ_ERR", "SRQ_LIMIT_REACHED", "QP_LAST_WQE_REACHED",
+	"CLIENT_REREGISTER", "GID_CHANGE", "WQ_FATAL",
+}
+
+// String is the name without the IBV_EVENT_ prefix.
+func (t AsyncType) String() string {
+	if int(t) < len(asyncNames) {
+		return asyncNames[t]
+	}
+	return "UNKNOWN"
+}
+
+// AsyncEvent is an asynchronous event (ibv_get_async_event).
+type AsyncEvent struct {
+	Type AsyncType
+	// CQ is the completion queue concerned, the same value its maker got; nil for events of other things.
+	CQ CQ
+	// QPNum is the queue pair concerned, for events of queue pairs.
+	QPNum uint32
+}
