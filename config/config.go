@@ -98,21 +98,12 @@ type Subsystem struct {
 
 // Namespace is one block device.
 type Namespace struct {
-	NSID uint32 `mapstructure:"nsid" validate:"required,max=8192"`
-	// Backend is "ram", "file" or "null".
-	Backend string `mapstructure:"backend" validate:"required,oneof=ram file null"`
-	// Size in bytes. A file that exists keeps its size if Size is 0.
-	Size Size `mapstructure:"size"`
-	// Path of the file; backend file only.
-	Path string `mapstructure:"path"`
-	// BlockSize is the logical block size in bytes, a power of two.
-	BlockSize Size `mapstructure:"block_size" default:"512" validate:"oneof=512 1024 2048 4096"`
+	NSID    uint32 `mapstructure:"nsid" validate:"required,max=8192"`
+	Storage `mapstructure:",squash"`
 	// UUID, NGUID and EUI64 identify the namespace; those not given are derived from the subsystem's NQN and the NSID.
 	UUID  string `mapstructure:"uuid"`
 	NGUID string `mapstructure:"nguid"`
 	EUI64 string `mapstructure:"eui64"`
-	// Buffered keeps data in the kernel's page cache; backend file only. Otherwise O_DIRECT is used where it is possible.
-	Buffered bool `mapstructure:"buffered"`
 	// ReadOnly refuses writes.
 	ReadOnly bool `mapstructure:"read_only"`
 }

@@ -41,9 +41,9 @@ func TestMinimalFile(t *testing.T) {
 		Subsystems: []Subsystem{{
 			NQN: "nqn.2026-11.io.nvmf-target:disk0", AllowAnyHost: true, Model: "nvmf-target", CNTLIDMin: 1, CNTLIDMax: 65519, MaxIOQueues: 128,
 			Namespaces: []Namespace{
-				{NSID: 1, Backend: "ram", Size: 1 << 30, BlockSize: 512},
-				{NSID: 2, Backend: "file", Path: "/var/lib/nvmf-target/disk0.img", Size: 10 << 30, BlockSize: 4096},
-				{NSID: 3, Backend: "null", Size: 1 << 40, BlockSize: 512},
+				{NSID: 1, Storage: Storage{Backend: "ram", Size: 1 << 30, BlockSize: 512, Error: "io", OneIn: 1}},
+				{NSID: 2, Storage: Storage{Backend: "file", Path: "/var/lib/nvmf-target/disk0.img", Size: 10 << 30, BlockSize: 4096, Error: "io", OneIn: 1}},
+				{NSID: 3, Storage: Storage{Backend: "null", Size: 1 << 40, BlockSize: 512, Error: "io", OneIn: 1}},
 			},
 		}},
 	}
@@ -186,8 +186,8 @@ func TestSchema(t *testing.T) {
 		seen[l.variable()] = l.path()
 	}
 	for _, typ := range []reflect.Type{reflect.TypeFor[Config](), reflect.TypeFor[Listener](), reflect.TypeFor[Subsystem](), reflect.TypeFor[Namespace]()} {
-		for i := range typ.NumField() {
-			defaultOf(typ.Field(i)) // panics if it does not fit
+		for _, f := range fieldsOf(typ) {
+			defaultOf(f) // panics if it does not fit
 		}
 	}
 }
@@ -239,8 +239,8 @@ func TestREADME(t *testing.T) {
 		}
 	}
 	for prefix, typ := range map[string]reflect.Type{".": reflect.TypeFor[Listener](), "..": reflect.TypeFor[Namespace]()} {
-		for i := range typ.NumField() {
-			check(prefix+keyOf(typ.Field(i)), typ.Field(i))
+		for _, f := range fieldsOf(typ) {
+			check(prefix+keyOf(f), f)
 		}
 	}
 	for i, typ := 0, reflect.TypeFor[Subsystem](); i < typ.NumField(); i++ {

@@ -9,11 +9,28 @@ import (
 
 // The struct tags of Config are the schema: mapstructure names a key, default is its default in YAML, validate its rules.
 
-func keyOf(f reflect.StructField) string { return f.Tag.Get("mapstructure") }
+func keyOf(f reflect.StructField) string {
+	key, _, _ := strings.Cut(f.Tag.Get("mapstructure"), ",")
+	return key
+}
+
+// fieldsOf is the fields that have a key, with those of embedded structs.
+func fieldsOf(t reflect.Type) []reflect.StructField {
+	var fields []reflect.StructField
+	for i := range t.NumField() {
+		switch f := t.Field(i); {
+		case f.Anonymous:
+			fields = append(fields, fieldsOf(f.Type)...)
+		case keyOf(f) != "":
+			fields = append(fields, f)
+		}
+	}
+	return fields
+}
 
 func fieldOf(t reflect.Type, key string) (reflect.StructField, bool) {
-	for i := range t.NumField() {
-		if f := t.Field(i); key != "" && keyOf(f) == key {
+	for _, f := range fieldsOf(t) {
+		if keyOf(f) == key {
 			return f, true
 		}
 	}
@@ -22,10 +39,8 @@ func fieldOf(t reflect.Type, key string) (reflect.StructField, bool) {
 
 func keysOf(t reflect.Type) []string {
 	var keys []string
-	for i := range t.NumField() {
-		if k := keyOf(t.Field(i)); k != "" {
-			keys = append(keys, k)
-		}
+	for _, f := range fieldsOf(t) {
+		keys = append(keys, keyOf(f))
 	}
 	return keys
 }
@@ -66,13 +81,8 @@ type leaf struct {
 
 func leaves(t reflect.Type, above ...string) []leaf {
 	var out []leaf
-	for i := range t.NumField() {
-		f := t.Field(i)
-		key := keyOf(f)
-		if key == "" {
-			continue
-		}
-		keys := append(append([]string(nil), above...), key)
+	for _, f := range fieldsOf(t) {
+		keys := append(append([]string(nil), above...), keyOf(f))
 		if f.Type.Kind() == reflect.Struct {
 			out = append(out, leaves(f.Type, keys...)...)
 		} else {

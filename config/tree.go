@@ -17,6 +17,7 @@ const maxValues = 100_000
 var (
 	sizeType     = reflect.TypeFor[Size]()
 	durationType = reflect.TypeFor[time.Duration]()
+	storageType  = reflect.TypeFor[Storage]()
 )
 
 // tree checks YAML nodes against Go types and turns them into plain values (map[string]any, []any, string, int64, bool). It
@@ -37,6 +38,9 @@ func (t *tree) value(n *yaml.Node, typ reflect.Type, path string) (v any, ok boo
 	t.values++
 	if t.values > maxValues {
 		return nil, false
+	}
+	if typ.Kind() == reflect.Pointer {
+		typ = typ.Elem()
 	}
 	switch {
 	case typ.Kind() == reflect.Struct:
@@ -100,8 +104,7 @@ func (t *tree) defaults(out map[string]any, given map[string]int, typ reflect.Ty
 	if typ == reflect.TypeFor[Config]() || isSection(typ) {
 		return
 	}
-	for i := range typ.NumField() {
-		f := typ.Field(i)
+	for _, f := range fieldsOf(typ) {
 		if _, ok := given[keyOf(f)]; !ok {
 			if v, ok := defaultOf(f); ok {
 				out[keyOf(f)] = v

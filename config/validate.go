@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"reflect"
 	"strings"
 
@@ -123,26 +122,7 @@ func (c *Config) namespace(n *Namespace, subsystem, path string, seen once) {
 	if n.NSID != 0 {
 		seen.check("nsid of "+subsystem, fmt.Sprint(n.NSID), path+".nsid", "Give each namespace of a subsystem its own nsid.")
 	}
-	file := n.Backend == "file"
-	switch {
-	case file && n.Path == "":
-		add(path+".path", "is missing", "backend file needs the path of a file.")
-	case file && !filepath.IsAbs(n.Path):
-		add(path+".path", fmt.Sprintf("%q is not an absolute path", printable(n.Path)), "Begin it with /.")
-	case file:
-		seen.check("path", filepath.Clean(n.Path), path+".path", "Two namespaces on one file would overwrite each other; give each its own.")
-	case n.Path != "" && !c.src.bad[path+".backend"]:
-		add(path+".path", fmt.Sprintf("backend %s has no path", printable(n.Backend)), "Delete it, or use backend: file.")
-	}
-	if n.Buffered && !file && !c.src.bad[path+".backend"] {
-		add(path+".buffered", fmt.Sprintf("backend %s is not buffered", printable(n.Backend)), "Delete it, or use backend: file.")
-	}
-	switch {
-	case n.Size == 0 && (n.Backend == "ram" || n.Backend == "null"):
-		add(path+".size", "is missing or zero", "Write, for instance, size: 1GiB.")
-	case n.BlockSize > 0 && !c.src.bad[path+".block_size"] && n.Size%n.BlockSize != 0:
-		add(path+".size", fmt.Sprintf("%d bytes is not a multiple of block_size, %d", n.Size, n.BlockSize), fmt.Sprintf("Use %d or %d.", n.Size/n.BlockSize*n.BlockSize, (n.Size/n.BlockSize+1)*n.BlockSize))
-	}
+	c.storage(&n.Storage, path, seen)
 	if n.UUID != "" {
 		id, err := uuid.Parse(n.UUID)
 		if err != nil || len(n.UUID) != 36 || id == uuid.Nil {
@@ -189,6 +169,7 @@ func (c *Config) tagRules() {
 	errors.As(err, &failed)
 	for _, f := range failed {
 		_, path, _ := strings.Cut(f.Namespace(), ".")
+		path = strings.ReplaceAll(path, "."+storageType.Name()+".", ".") // embedded
 		what, mend := ruleText(f)
 		c.src.add(path, what, mend)
 	}

@@ -58,11 +58,12 @@ func probe(c *config.Config) config.Problems {
 	var files []user
 	for i, s := range c.Subsystems {
 		for j, n := range s.Namespaces {
-			if n.Backend != "file" {
+			paths, layers := n.Layers(fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j))
+			path, last := paths[len(paths)-1], layers[len(layers)-1]
+			if last.Backend != "file" {
 				continue
 			}
-			path := fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j)
-			info, what, mend := probeFile(n)
+			info, what, mend := probeFile(last, n.ReadOnly)
 			if what != "" {
 				ps = append(ps, c.Problem(path+".path", what, mend))
 			}
@@ -80,10 +81,10 @@ func probe(c *config.Config) config.Problems {
 }
 
 // probeFile says what is wrong with the file of a namespace and how to mend it. info is nil if there is no file yet.
-func probeFile(n config.Namespace) (info os.FileInfo, what, mend string) {
+func probeFile(n *config.Storage, readOnly bool) (info os.FileInfo, what, mend string) {
 	info, err := os.Stat(n.Path)
 	if errors.Is(err, fs.ErrNotExist) {
-		what, mend = probeNewFile(n)
+		what, mend = probeNewFile(n, readOnly)
 		return nil, what, mend
 	}
 	if err != nil {
@@ -100,7 +101,7 @@ func probeFile(n config.Namespace) (info os.FileInfo, what, mend string) {
 		return info, fmt.Sprintf("%q has %d bytes, not %d", n.Path, info.Size(), n.Size), "Delete size to take over that of the file."
 	}
 	access := uint32(unix.R_OK)
-	if !n.ReadOnly {
+	if !readOnly {
 		access |= unix.W_OK
 	}
 	if err := unix.Access(n.Path, access); err != nil {
@@ -109,13 +110,13 @@ func probeFile(n config.Namespace) (info os.FileInfo, what, mend string) {
 	return info, "", ""
 }
 
-func probeNewFile(n config.Namespace) (what, mend string) {
+func probeNewFile(n *config.Storage, readOnly bool) (what, mend string) {
 	dir := filepath.Dir(n.Path)
 	info, err := os.Stat(dir)
 	switch {
 	case err != nil || !info.IsDir():
 		return fmt.Sprintf("directory %q does not exist", dir), "Create it: mkdir -p " + dir + "."
-	case n.ReadOnly:
+	case readOnly:
 		return fmt.Sprintf("%q does not exist, and a read-only namespace is not created", n.Path), "Create the file, or delete read_only."
 	case n.Size == 0:
 		return fmt.Sprintf("%q does not exist and no size is given", n.Path), "Add size to create it, for instance size: 10GiB."

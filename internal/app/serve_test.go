@@ -3,6 +3,7 @@ package app
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -16,6 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -256,5 +260,35 @@ func TestServeReportsProblems(t *testing.T) {
 	file := writeConfig(t, strings.Replace(validFile, "port: 0", fmt.Sprintf("port: %d, on_unavailable: fail", taken.AddrPort().Port()), 1))
 	if err := Serve(file, "test", io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "(on_unavailable: fail)") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestWrappedStorage(t *testing.T) {
+	c, err := config.Load(writeConfig(t, strings.Replace(validFile, "namespaces: [{nsid: 1, backend: ram, size: 16MiB}]", `namespaces:
+      - nsid: 1
+        backend: delay
+        latency: 1ms
+        of: {backend: limit, iops: 1000, of: {backend: error, error: gone, operations: [flush], of: {backend: ram, size: 16MiB, block_size: 4096}}}`, 1)), nil, rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := openDevice(&c.Subsystems[0].Namespaces[0].Storage, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := backendtest.NewClient(t, dev, 1<<20)
+	client.Do(client.Write(0, client.Memory(0, 4096)))
+	flush := &backend.IO{Op: backend.OpFlush}
+	client.Submit(flush)
+	client.Wait(1)
+	if !errors.Is(flush.Err, backend.ErrGone) {
+		t.Errorf("flush: %v, want %v", flush.Err, backend.ErrGone)
+	}
+	if i := dev.Info(); i.Size != 16<<20 || i.BlockSize != 4096 {
+		t.Errorf("got %+v", i)
+	}
+	client.Close()
+	if err := dev.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -12,9 +12,6 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/backend/file"
-	"github.com/nvmf-target/nvmf-target/backend/null"
-	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
@@ -99,9 +96,9 @@ func (s *Server) addSubsystems() error {
 			MaxQueueSize: max(c.TCP.QueueDepth, c.RDMA.QueueDepth),
 		}
 		for j, n := range sub.Namespaces {
-			dev, err := openDevice(n)
+			dev, err := openDevice(&n.Storage, n.ReadOnly)
 			if err != nil {
-				problems = append(problems, c.Problem(fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j), err.Error(), deviceMend(n)))
+				problems = append(problems, c.Problem(fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j), err.Error(), deviceMend(&n.Storage)))
 				continue
 			}
 			s.devices = append(s.devices, dev)
@@ -122,26 +119,6 @@ func (s *Server) addSubsystems() error {
 		return problems
 	}
 	return nil
-}
-
-func openDevice(n config.Namespace) (backend.Device, error) {
-	switch n.Backend {
-	case "ram":
-		return ram.Open(ram.Config{Size: int64(n.Size), BlockSize: int(n.BlockSize)})
-	case "null":
-		return null.Open(null.Config{Size: int64(n.Size), BlockSize: int(n.BlockSize)})
-	case "file":
-		return file.Open(file.Config{Path: n.Path, Size: int64(n.Size), BlockSize: int(n.BlockSize), ReadOnly: n.ReadOnly, Buffered: n.Buffered})
-	}
-	return nil, fmt.Errorf("backend %q is not known", n.Backend)
-}
-
-// deviceMend is what to look at when a device cannot be opened; its own error says what is wrong.
-func deviceMend(n config.Namespace) string {
-	if n.Backend == "file" {
-		return "See to the file, or correct path, size and block_size."
-	}
-	return "Correct size and block_size."
 }
 
 // startWorkers makes the transports that are used, and the reactors.

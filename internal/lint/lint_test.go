@@ -28,7 +28,7 @@ var allowed = map[string][]string{
 	"config":          {},
 	"internal/app": {
 		"config", "nvme", "nvme/target", "fabric", "fabric/tcp", "fabric/rdma", "fabric/rdma/verbs", "fabric/rdma/verbs/ibv",
-		"backend", "backend/file", "backend/null", "backend/ram", "internal/mem", "internal/reactor",
+		"backend", "backend/file", "backend/null", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
 	},
 
 	"nvme":        {},
@@ -52,6 +52,7 @@ var allowed = map[string][]string{
 	"backend/file":        {"backend", "internal/mem", "internal/uring", "internal/sys"},
 	"backend/null":        {"backend", "internal/mem"},
 	"backend/ram":         {"backend", "internal/mem"},
+	"backend/wrap":        {"backend"},
 
 	"internal/invariants": {},
 	"internal/leak":       {},

@@ -1,0 +1,119 @@
+package wrap
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+)
+
+// DelayConfig describes a slow device.
+type DelayConfig struct {
+	// Latency is added to each operation, and a random time up to Jitter, evenly distributed.
+	Latency, Jitter time.Duration
+	Ops             Ops
+	Seed            uint64
+}
+
+// Delay returns dev with its operations delayed before the device sees them. Any number of them waits at the same time.
+func Delay(dev backend.Device, cfg DelayConfig) backend.Device {
+	return &device{Device: dev, policy: func(n uint64) policy {
+		return &delay{DelayConfig: cfg, random: rand.New(rand.NewPCG(cfg.Seed, n))}
+	}}
+}
+
+type delay struct {
+	DelayConfig
+	random *rand.Rand
+}
+
+func (d *delay) judge(io *backend.IO, now int64) (int64, error) {
+	if !d.Ops.has(io.Op) {
+		return now, nil
+	}
+	due := now + int64(d.Latency)
+	if d.Jitter > 0 {
+		due += d.random.Int64N(int64(d.Jitter) + 1)
+	}
+	return due, nil
+}
+
+// ErrorConfig describes a failing device.
+type ErrorConfig struct {
+	// Err is the outcome of operations that fail; it wraps one of the sentinels of package backend.
+	Err error
+	// OneIn: one in so many fails, at random; 1 or less is all.
+	OneIn int
+	// Offset and Length are the bytes that an operation must touch to fail; Length 0 is to the end. A flush touches all.
+	Offset, Length int64
+	Ops            Ops
+	Seed           uint64
+}
+
+// Error returns dev with some of its operations failing before the device sees them.
+func Error(dev backend.Device, cfg ErrorConfig) backend.Device {
+	if cfg.Length == 0 {
+		cfg.Length = math.MaxInt64 - cfg.Offset
+	}
+	cfg.Err = fmt.Errorf("by configuration: %w", cfg.Err)
+	return &device{Device: dev, policy: func(n uint64) policy {
+		return &failure{ErrorConfig: cfg, random: rand.New(rand.NewPCG(cfg.Seed, n))}
+	}}
+}
+
+type failure struct {
+	ErrorConfig
+	random *rand.Rand
+}
+
+func (f *failure) judge(io *backend.IO, now int64) (int64, error) {
+	touches := io.Op == backend.OpFlush || io.Off-f.Offset < f.Length && io.Off+io.Len > f.Offset
+	if f.Ops.has(io.Op) && touches && (f.OneIn <= 1 || f.random.IntN(f.OneIn) == 0) {
+		return 0, f.Err
+	}
+	return now, nil
+}
+
+// LimitConfig describes a device with limited throughput.
+type LimitConfig struct {
+	// IOPS is the most operations per second, Bandwidth the most bytes of reads and writes per second; 0 is no limit.
+	IOPS, Bandwidth int64
+}
+
+// Limit returns dev with its throughput limited, over all reactors. After a pause the first burst (10 ms) goes unhindered.
+func Limit(dev backend.Device, cfg LimitConfig) backend.Device {
+	l := &limit{}
+	if cfg.IOPS > 0 {
+		l.perOp = float64(time.Second) / float64(cfg.IOPS)
+	}
+	if cfg.Bandwidth > 0 {
+		l.perByte = float64(time.Second) / float64(cfg.Bandwidth)
+	}
+	return &device{Device: dev, policy: func(uint64) policy { return l }}
+}
+
+// burst is how far behind its schedule a limited device may be, in nanoseconds.
+const burst = int64(10 * time.Millisecond)
+
+// limit is a schedule that all channels share: each operation takes the time that it is worth.
+type limit struct {
+	perOp, perByte float64 // nanoseconds
+	next           atomic.Int64
+}
+
+func (l *limit) judge(io *backend.IO, now int64) (int64, error) {
+	cost := l.perOp
+	if io.Op <= backend.OpWrite {
+		cost = max(cost, float64(io.Len)*l.perByte)
+	}
+	for {
+		next := l.next.Load()
+		due := max(next, now-burst)
+		if l.next.CompareAndSwap(next, due+int64(cost)) {
+			return due, nil
+		}
+	}
+}

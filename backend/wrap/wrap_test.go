@@ -1,0 +1,230 @@
+package wrap
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/backend/ram"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func openRAM(t testing.TB) backend.Device {
+	t.Helper()
+	dev, err := ram.Open(ram.Config{Size: backendtest.MinSize, BlockSize: 512})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dev
+}
+
+func TestConformance(t *testing.T) {
+	for name, wrap := range map[string]func(backend.Device) backend.Device{
+		"nothing": func(d backend.Device) backend.Device { return Delay(d, DelayConfig{}) },
+		"delay": func(d backend.Device) backend.Device {
+			return Delay(d, DelayConfig{Latency: 20 * time.Microsecond, Jitter: 100 * time.Microsecond})
+		},
+		"error elsewhere": func(d backend.Device) backend.Device {
+			return Error(d, ErrorConfig{Err: backend.ErrIO, Offset: 1 << 62, Ops: 1<<backend.OpRead | 1<<backend.OpWrite})
+		},
+		"limit": func(d backend.Device) backend.Device {
+			return Limit(d, LimitConfig{IOPS: 200_000, Bandwidth: 8 << 30})
+		},
+		"all": func(d backend.Device) backend.Device {
+			d = Delay(d, DelayConfig{Latency: time.Microsecond})
+			d = Limit(d, LimitConfig{IOPS: 1_000_000})
+			return Error(d, ErrorConfig{Err: backend.ErrIO, Offset: 1 << 62, Ops: 1 << backend.OpRead})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			backendtest.Run(t, func(t *testing.T) backend.Device { return wrap(openRAM(t)) }, backendtest.Options{})
+		})
+	}
+}
+
+// use opens a client of a wrapped device and closes both at the end.
+func use(t *testing.T, dev backend.Device) *backendtest.Client {
+	t.Helper()
+	c := backendtest.NewClient(t, dev, 1<<20)
+	t.Cleanup(func() {
+		c.Close()
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+func TestDelay(t *testing.T) {
+	const latency = 3 * time.Millisecond
+	c := use(t, Delay(openRAM(t), DelayConfig{Latency: latency, Ops: 1 << backend.OpRead}))
+	began := time.Now()
+	c.Do(c.Write(0, c.Memory(0, 512)))
+	if d := time.Since(began); d >= latency {
+		t.Logf("a write, which is not delayed, took %v", d) // the machine may be busy
+	}
+	began = time.Now()
+	ios := make([]*backend.IO, 100)
+	for i := range ios {
+		ios[i] = c.Read(0, c.Memory(i<<9, 512))
+	}
+	c.Do(ios...)
+	if d := time.Since(began); d < latency || d > 50*latency {
+		t.Errorf("100 reads took %v, want %v: they wait together", d, latency)
+	}
+}
+
+func TestJitter(t *testing.T) {
+	times := func(seed, channel uint64) []int64 {
+		p := Delay(nil, DelayConfig{Latency: 10, Jitter: 5, Seed: seed}).(*device).policy(channel)
+		out := make([]int64, 200)
+		for i := range out {
+			out[i], _ = p.judge(&backend.IO{}, 100)
+			if out[i] < 110 || out[i] > 115 {
+				t.Fatalf("due at %d, want 110 to 115", out[i])
+			}
+		}
+		return out
+	}
+	first := times(1, 0)
+	if slices.Min(first) != 110 || slices.Max(first) != 115 {
+		t.Error("not all of 110 to 115")
+	}
+	if !slices.Equal(first, times(1, 0)) {
+		t.Error("not repeatable")
+	}
+	if slices.Equal(first, times(2, 0)) || slices.Equal(first, times(1, 1)) {
+		t.Error("other seeds and channels are alike")
+	}
+}
+
+func TestError(t *testing.T) {
+	c := use(t, Error(openRAM(t), ErrorConfig{Err: backend.ErrNoSpace, Offset: 4096, Length: 1024, Ops: 1<<backend.OpWrite | 1<<backend.OpFlush}))
+	try := func(io *backend.IO) error {
+		c.Submit(io)
+		c.Wait(1)
+		return io.Err
+	}
+	for _, tc := range []struct {
+		off, n int
+		want   error
+	}{{0, 4096, nil}, {0, 4608, backend.ErrNoSpace}, {4096, 512, backend.ErrNoSpace}, {4608, 512, backend.ErrNoSpace}, {5120, 512, nil}} {
+		if err := try(c.Write(int64(tc.off), c.Memory(0, tc.n))); !errors.Is(err, tc.want) {
+			t.Errorf("write of %d bytes at %d: %v, want %v", tc.n, tc.off, err, tc.want)
+		}
+	}
+	if err := try(c.Read(4096, c.Memory(0, 512))); err != nil {
+		t.Errorf("read: %v", err)
+	}
+	if err := try(&backend.IO{Op: backend.OpFlush}); !errors.Is(err, backend.ErrNoSpace) {
+		t.Errorf("flush: %v", err)
+	}
+}
+
+func TestErrorRate(t *testing.T) {
+	count := func(seed uint64) (n int) {
+		p := Error(nil, ErrorConfig{Err: backend.ErrIO, OneIn: 100, Seed: seed}).(*device).policy(0)
+		for range 100_000 {
+			if _, err := p.judge(&backend.IO{Len: 512}, 0); err != nil {
+				n++
+			}
+		}
+		return n
+	}
+	n := count(1)
+	if n < 800 || n > 1200 {
+		t.Errorf("%d of 100000 failed, want about 1000", n)
+	}
+	if count(1) != n {
+		t.Error("not repeatable")
+	}
+}
+
+func TestLimit(t *testing.T) {
+	ms := int64(time.Millisecond)
+	p := Limit(nil, LimitConfig{IOPS: 1000, Bandwidth: 10 << 20}).(*device).policy(0)
+	now := int64(1000) * ms
+	var due int64
+	for range 110 { // small ones: a millisecond each
+		due, _ = p.judge(&backend.IO{Op: backend.OpRead, Len: 512}, now)
+	}
+	if got := due - now; got != 99*ms {
+		t.Errorf("110 operations are over after %d ms, want 99: ten of them are the burst", got/ms)
+	}
+	due, _ = p.judge(&backend.IO{Op: backend.OpWrite, Len: 1 << 20}, now)
+	after, _ := p.judge(&backend.IO{Op: backend.OpFlush}, now)
+	if got := after - due; got != 100*ms {
+		t.Errorf("1 MiB took %d ms, want 100", got/ms)
+	}
+	p = Limit(nil, LimitConfig{Bandwidth: 10 << 20}).(*device).policy(0)
+	for range 1000 {
+		if due, _ = p.judge(&backend.IO{Op: backend.OpWriteZeroes, Len: 1 << 30}, now); due > now {
+			t.Fatal("bandwidth limits what moves no data")
+		}
+	}
+}
+
+// TestFullDevice: what a device refuses is offered again.
+func TestFullDevice(t *testing.T) {
+	f := backendtest.NewFaulty(openRAM(t))
+	c := use(t, Delay(f, DelayConfig{}))
+	f.Full(true)
+	ios := make([]*backend.IO, 3*batchSize)
+	for i := range ios {
+		ios[i] = c.Write(int64(i)<<9, c.Memory(i<<9, 512))
+	}
+	c.Submit(ios...)
+	if c.Channel.Arm() {
+		t.Error("sleeps although the device takes nothing and has nothing")
+	}
+	f.Full(false)
+	c.Wait(len(ios))
+}
+
+func TestCloseWithLate(t *testing.T) {
+	dev := Delay(openRAM(t), DelayConfig{Latency: 20 * time.Millisecond})
+	c := use(t, dev)
+	c.Submit(c.Read(0, c.Memory(0, 512)))
+	if err := c.Channel.Close(); err == nil {
+		t.Error("closed with a late operation")
+	}
+	c.Wait(1)
+}
+
+func TestHeap(t *testing.T) {
+	var h heap
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 1000 {
+		h.push(&backend.IO{}, r.Int64N(100))
+	}
+	last := int64(0)
+	for len(h) > 0 {
+		if h[0].due < last {
+			t.Fatalf("%d after %d", h[0].due, last)
+		}
+		last = h[0].due
+		h.pop()
+	}
+}
+
+func BenchmarkPassThrough(b *testing.B) {
+	dev := Error(openRAM(b), ErrorConfig{Err: backend.ErrIO, OneIn: 1 << 30})
+	c := backendtest.NewClient(b, dev, 1<<20)
+	defer c.Close()
+	ios, done := make([]*backend.IO, 32), make([]*backend.IO, 32)
+	for i := range ios {
+		ios[i] = c.Read(int64(i)<<12, c.Memory(i<<12, 512))
+	}
+	b.ReportAllocs()
+	for n := 0; n < b.N; n += len(ios) {
+		c.Channel.Submit(ios)
+		c.Channel.Poll(done)
+	}
+}
