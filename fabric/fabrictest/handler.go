@@ -14,7 +14,7 @@ type Answer struct {
 	Dir    fabric.Direction
 	Length uint32
 	Status nvme.Status
-	// Lend attaches this memory in Prepare.
+	// Lend attaches this memory in Prepare, if the queue reaches it; otherwise a read returns a copy of it.
 	Lend []mem.Segment
 	// Data is what a read returns, cut or zero-padded to Length.
 	Data []byte
@@ -80,7 +80,7 @@ func (h *Handler) Prepare(reqs []*fabric.Request) {
 			continue
 		}
 		r.Dir, r.Length = a.Dir, a.Length
-		if len(a.Lend) > 0 {
+		if len(a.Lend) > 0 && r.Session.(*scripted).q.Reaches(a.Lend) {
 			r.Segs, r.Lent = append(r.Segs, a.Lend...), true
 		}
 	}
@@ -136,7 +136,7 @@ func (h *Handler) complete(s *scripted, r *fabric.Request) {
 	if status.OK() {
 		status = a.Final
 		if r.Dir == fabric.ControllerToHost && !r.Lent {
-			scatter(r.Segs, a.Data)
+			scatter(r.Segs, append(gather(a.Lend), a.Data...))
 		}
 		if a.Depth > 0 {
 			if err := s.q.SetDepth(a.Depth); err != nil {

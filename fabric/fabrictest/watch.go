@@ -25,7 +25,7 @@ const (
 var stageNames = [...]string{"idle", "prepared", "executing"}
 
 // Watch returns a handler that passes everything to h and tells report of each violation of the contract: a step that is missing or
-// comes twice, answers that do not fit together, a CQE that is not complete, use after Close. The handler under test must complete
+// comes twice, answers that do not fit together, loans that are not released once, a CQE that is not complete, use after Close. The handler under test must complete
 // requests through the queue it was given by Open.
 func Watch(h fabric.Handler, report func(violation string)) fabric.Handler {
 	return &watcher{h: h, report: report, sessions: make(map[fabric.Session]*watched)}
@@ -43,6 +43,8 @@ type watched struct {
 	fabric.Queue
 	w        *watcher
 	requests map[*fabric.Request]stage
+	loans    map[*fabric.Request]bool // not released
+	reached  map[uint64]bool          // addresses of which Reaches said yes
 	depth    bool
 	closed   bool
 }
@@ -68,7 +70,10 @@ func (q *watched) move(r *fabric.Request, step string, from, to stage) {
 }
 
 func (w *watcher) Open(queue fabric.Queue) (fabric.Session, error) {
-	q := &watched{Queue: queue, w: w, requests: make(map[*fabric.Request]stage)}
+	q := &watched{
+		Queue: queue, w: w, requests: make(map[*fabric.Request]stage), loans: make(map[*fabric.Request]bool),
+		reached: make(map[uint64]bool),
+	}
 	s, err := w.h.Open(q)
 	if err == nil {
 		w.mu.Lock()
@@ -85,6 +90,10 @@ func (w *watcher) Prepare(reqs []*fabric.Request) {
 			if q.closed {
 				w.failf("Prepare of request %d after Close", r.Tag)
 			}
+			if q.loans[r] {
+				w.failf("Prepare of request %d, whose loan was not released", r.Tag)
+			}
+			clear(q.reached)
 			if len(r.Segs) > 0 || r.Lent || r.Dir != fabric.NoData || r.Length != 0 {
 				w.failf("request %d was not reset before Prepare", r.Tag)
 			}
@@ -109,7 +118,21 @@ func (w *watcher) Prepare(reqs []*fabric.Request) {
 			w.failf("request %d: %d bytes lent, %d wanted", r.Tag, mem.Length(r.Segs), r.Length)
 		case !r.Lent && len(r.Segs) > 0:
 			w.failf("request %d: segments that are not lent", r.Tag)
+		case r.Lent:
+			w.lent(r)
 		}
+	}
+}
+
+// lent notes a loan.
+func (w *watcher) lent(r *fabric.Request) {
+	q := w.find(r)
+	if q == nil {
+		return
+	}
+	q.loans[r] = true
+	if !q.reached[mem.Addr(r.Segs[0].B)] {
+		w.failf("request %d: memory was lent that the queue has not said it reaches", r.Tag)
 	}
 }
 
@@ -157,6 +180,14 @@ func (q *watched) SetDepth(depth int) error {
 	return q.Queue.SetDepth(depth)
 }
 
+func (q *watched) Reaches(segs []mem.Segment) bool {
+	ok := q.Queue.Reaches(segs)
+	if ok && len(segs) > 0 {
+		q.reached[mem.Addr(segs[0].B)] = true
+	}
+	return ok
+}
+
 func (w *watcher) Abandon(r *fabric.Request) {
 	if q := w.find(r); q != nil {
 		q.move(r, "Abandon", prepared, idle)
@@ -165,8 +196,17 @@ func (w *watcher) Abandon(r *fabric.Request) {
 }
 
 func (w *watcher) Release(r *fabric.Request) {
-	if !r.Lent {
+	q := w.find(r)
+	switch {
+	case q == nil:
+	case !r.Lent:
 		w.failf("Release of request %d, which lent nothing", r.Tag)
+	case !q.loans[r]:
+		w.failf("Release of request %d, a second one", r.Tag)
+	case q.requests[r] != idle:
+		w.failf("Release of request %d, which is %s", r.Tag, stageNames[q.requests[r]])
+	default:
+		delete(q.loans, r)
 	}
 	w.h.Release(r)
 }

@@ -52,7 +52,22 @@ type sink struct{ info fabric.QueueInfo }
 func (*sink) Complete([]*fabric.Request) {}
 func (*sink) SetDepth(int) error         { return nil }
 func (*sink) Disconnect(error)           {}
-func (s *sink) Info() *fabric.QueueInfo  { return &s.info }
+
+func (*sink) Reaches(segs []mem.Segment) bool { return len(segs) == 1 }
+
+// lend attaches n segments of 8 bytes, of which the sink reaches one.
+func (e *faulty) lend(n int) {
+	e.prepare = func(r *fabric.Request) {
+		r.Dir, r.Lent = fabric.ControllerToHost, true
+		for range n {
+			r.Segs = append(r.Segs, mem.Segment{B: make([]byte, 8)})
+			r.Length += 8
+		}
+		e.q.Reaches(r.Segs)
+	}
+}
+
+func (s *sink) Info() *fabric.QueueInfo { return &s.info }
 
 // TestWatchReports commits every violation and expects the watcher to say so.
 func TestWatchReports(t *testing.T) {
@@ -97,6 +112,34 @@ func TestWatchReports(t *testing.T) {
 			e.w.Close(e.s)
 		}},
 		{"Close of a stranger", "Open did not return", func(e env) { e.w.Close(new(int)) }},
+		{"unreachable loan", "not said it reaches", func(e env) {
+			e.r.HostLength = 16
+			e.f.lend(2)
+			e.w.Prepare(one(e.r))
+		}},
+		{"Release before Execute", "which is prepared", func(e env) {
+			e.r.HostLength = 8
+			e.f.lend(1)
+			e.w.Prepare(one(e.r))
+			e.w.Release(e.r)
+		}},
+		{"Release twice", "a second one", func(e env) {
+			e.r.HostLength = 8
+			e.f.lend(1)
+			e.w.Prepare(one(e.r))
+			e.w.Abandon(e.r)
+			e.w.Release(e.r)
+			e.w.Release(e.r)
+		}},
+		{"no Release", "not released", func(e env) {
+			e.r.HostLength = 8
+			e.f.lend(1)
+			e.w.Prepare(one(e.r))
+			e.w.Abandon(e.r)
+			e.r.Reset()
+			e.r.HostLength = 8
+			e.w.Prepare(one(e.r))
+		}},
 		{"Release of nothing", "lent nothing", func(e env) { e.w.Release(e.r) }},
 		{"not reset", "was not reset", func(e env) {
 			e.r.Length = 4

@@ -44,6 +44,8 @@ type Queue struct {
 
 	// RefuseDepth makes SetDepth fail.
 	RefuseDepth error
+	// NoLoans: the queue reaches nothing that is lent.
+	NoLoans bool
 	// Depth is what SetDepth was told.
 	Depth int
 	// Reason is why the handler disconnected the queue.
@@ -183,6 +185,9 @@ func (q *Queue) SetDepth(depth int) error {
 	}
 	return q.RefuseDepth
 }
+
+// Reaches implements fabric.Queue.
+func (q *Queue) Reaches([]mem.Segment) bool { return !q.NoLoans }
 
 // Disconnect implements fabric.Queue: the queue closes at the next step.
 func (q *Queue) Disconnect(why error) {

@@ -36,12 +36,7 @@ func (q *queue) reachable(r *request, p *pool) bool {
 	if p != q.g.pool {
 		return false
 	}
-	for i := range r.Segs {
-		if _, ok := q.p.key(r.Segs[i].Region); !ok {
-			return false
-		}
-	}
-	return true
+	return q.Reaches(r.Segs)
 }
 
 // allocate takes the request's memory from its pool: what the handler will use, or, if it lent its own, what stands in for that.

@@ -13,6 +13,7 @@ type device struct {
 	dev  verbs.Device
 	attr verbs.DeviceAttr
 	pd   verbs.PD
+	lent *lentTable
 	stop func() // ends Transport.async
 	refs int    // under Transport.mu
 
@@ -40,6 +41,7 @@ func (t *Transport) device(dev verbs.Device) (*device, error) {
 		return nil, fmt.Errorf("protection domain: %w", err)
 	}
 	d := &device{dev: dev, attr: dev.Attr(), pd: pd, refs: 1}
+	d.lent = newLentTable(d, t.log)
 	d.noInvalidate.Store(d.attr.VendorID == vendorSIW)
 	if d.stop, err = dev.Watch(func(ev verbs.AsyncEvent) { t.async(d, ev) }); err != nil {
 		return nil, errors.Join(err, pd.Dealloc())
@@ -60,10 +62,11 @@ func (t *Transport) putDevice(d *device) error {
 		return nil
 	}
 	d.stop()
-	if err := d.pd.Dealloc(); err != nil {
-		return fmt.Errorf("free the protection domain of %s: %w", d.attr.Name, err)
+	err := d.lent.close()
+	if e := d.pd.Dealloc(); e != nil {
+		err = errors.Join(err, fmt.Errorf("free the protection domain of %s: %w", d.attr.Name, e))
 	}
-	return nil
+	return err
 }
 
 // lost takes note that a device went away: the next connection on it starts afresh, and what nobody uses is freed. Any goroutine

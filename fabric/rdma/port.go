@@ -237,14 +237,14 @@ func (p *port) detach() {
 }
 
 // key is the local key of the region a segment lies in, false if the device does not know it. Reactor only.
-func (p *port) key(id mem.RegionID) (uint32, bool) {
-	switch id {
+func (p *port) key(s *mem.Segment) (uint32, bool) {
+	switch s.Region {
 	case p.arenaID:
 		return p.arenaKey, true
 	case p.stagingID:
 		return p.stagingKey, true
 	}
-	return 0, false
+	return p.dev.lent.key(s)
 }
 
 // pool is an arena and the requests that wait for memory of it. Reactor only.

@@ -118,7 +118,7 @@ func (q *queue) gather(r *request, op verbs.SendOpcode, perWR int) verbs.SendWR 
 		s := &segs[r.at.segment]
 		b := s.B[r.at.offset:]
 		n := min(uint32(len(b)), room)
-		lkey, _ := q.p.key(s.Region)
+		lkey, _ := q.p.key(s)
 		g.sges = append(g.sges, verbs.SGE{Addr: mem.Addr(b), Length: n, LKey: lkey})
 		room -= n
 		r.at.moved += n

@@ -16,6 +16,8 @@ type track struct {
 	info fabric.QueueInfo
 	done int
 	bad  int
+
+	noLoans bool
 }
 
 func (q *track) Complete(reqs []*fabric.Request) {
@@ -26,8 +28,11 @@ func (q *track) Complete(reqs []*fabric.Request) {
 		}
 	}
 }
-func (q *track) SetDepth(int) error      { return nil }
-func (q *track) Disconnect(error)        {}
+func (q *track) SetDepth(int) error { return nil }
+func (q *track) Disconnect(error)   {}
+
+func (q *track) Reaches([]mem.Segment) bool { return !q.noLoans }
+
 func (q *track) Info() *fabric.QueueInfo { return &q.info }
 
 // bare is a host on bare requests: no transport, no watcher.
@@ -114,11 +119,18 @@ func (b *bare) run(op nvme.Opcode, batch int, data []byte) {
 		}
 		b.h.Prepare(part)
 		for _, r := range part {
-			r.Segs = append(r.Segs, mem.Segment{B: data})
+			if !r.Lent {
+				r.Segs = append(r.Segs, mem.Segment{B: data})
+			}
 		}
 		b.h.Execute(part)
 	}
 	b.h.Poll(64)
+	for _, r := range b.reqs {
+		if r.Lent {
+			b.h.Release(r)
+		}
+	}
 }
 
 func devices(tb testing.TB) map[string]NamespaceConfig {
@@ -146,6 +158,10 @@ func TestNoAllocations(t *testing.T) {
 		}
 		if b.q.bad > 0 {
 			t.Errorf("%s: %d commands failed", name, b.q.bad)
+		}
+		b.q.noLoans = true
+		if n := testing.AllocsPerRun(200, func() { b.run(nvme.NVMRead, 32, data) }); n != 0 {
+			t.Errorf("%s: reads without loans: %v allocations", name, n)
 		}
 		if n := testing.AllocsPerRun(200, func() { b.run(0x77, 32, nil) }); n != 0 {
 			t.Errorf("%s: a refused command: %v allocations", name, n)

@@ -21,16 +21,20 @@ const reopenAfter = int64(1e9)
 
 // channel is one reactor's way to the device of one namespace. It is opened by the first IO and closed when the namespace is retired.
 type channel struct {
-	h     *Handler
-	ns    *namespace
-	dev   backend.Channel
-	state channelState
+	h   *Handler
+	ns  *namespace
+	dev backend.Channel
+	// lender is dev if that lends its blocks.
+	lender backend.Lender
+	state  channelState
 	// pending are IOs not yet taken by the device, in order.
 	pending  []*backend.IO
 	inflight int
+	loans    int // taken by reads and not returned
 	// touched and active say that the channel is in the lists of the handler of these names.
 	touched, active bool
 	stats           *ioStats
+	unpublished     bool // stats has changed without an IO being reaped
 	busySince       int64
 	err             error // why opening failed
 	retryAt         int64
@@ -39,11 +43,8 @@ type channel struct {
 
 // submit queues an IO for the device of ns; the caller kicks afterwards. It returns false if the namespace is gone.
 func (h *Handler) submit(ns *namespace, io *backend.IO) bool {
-	var ch *channel
-	if ns.slot < len(h.channels) {
-		ch = h.channels[ns.slot]
-	}
-	if ch == nil || ch.ns != ns { // the slot of a retired namespace may have another owner
+	ch := h.channel(ns)
+	if ch == nil {
 		if ch = h.openChannel(ns); ch == nil {
 			return false
 		}
@@ -53,11 +54,28 @@ func (h *Handler) submit(ns *namespace, io *backend.IO) bool {
 	}
 	io.Err = nil
 	ch.pending = append(ch.pending, io)
+	ch.touch()
+	return true
+}
+
+// channel is the channel of ns on this reactor, nil if there is none.
+func (h *Handler) channel(ns *namespace) *channel {
+	if ns.slot >= len(h.channels) {
+		return nil
+	}
+	ch := h.channels[ns.slot]
+	if ch == nil || ch.ns != ns { // the slot of a retired namespace may have another owner
+		return nil
+	}
+	return ch
+}
+
+// touch has the next kick look at the channel.
+func (ch *channel) touch() {
 	if !ch.touched {
 		ch.touched = true
-		h.touched = append(h.touched, ch)
+		ch.h.touched = append(ch.h.touched, ch)
 	}
-	return true
 }
 
 // openChannel makes the channel of ns on this reactor and starts to open it. It returns nil if the namespace is retired.
@@ -85,14 +103,12 @@ func (ch *channel) open() {
 
 func (ch *channel) opened(dev backend.Channel, err error) {
 	ch.dev, ch.state = dev, channelOpen
+	ch.lender, _ = dev.(backend.Lender)
 	if err != nil {
 		ch.state, ch.err, ch.retryAt = channelFailed, err, ch.h.loop.Now()+reopenAfter
 		ch.h.warn("opening a backend channel failed", "subsystem", ch.ns.sub.nqn, "nsid", ch.ns.nsid, "err", err)
 	}
-	if !ch.touched {
-		ch.touched = true
-		ch.h.touched = append(ch.h.touched, ch)
-	}
+	ch.touch()
 	ch.h.kick()
 }
 
@@ -157,10 +173,11 @@ func (ch *channel) reap() int {
 			ch.done(io)
 		}
 	}
-	if total > 0 {
-		if ch.inflight == 0 {
-			ch.stats.own.busy += ch.h.loop.Now() - ch.busySince
-		}
+	if total > 0 && ch.inflight == 0 {
+		ch.stats.own.busy += ch.h.loop.Now() - ch.busySince
+	}
+	if total > 0 || ch.unpublished {
+		ch.unpublished = false
 		ch.stats.publish()
 	}
 	return total
@@ -168,18 +185,11 @@ func (ch *channel) reap() int {
 
 // done gives one finished IO back to the command it belongs to.
 func (ch *channel) done(io *backend.IO) {
-	st := &ch.stats.own
 	switch {
-	case io.Err != nil:
-		if errors.Is(io.Err, backend.ErrIO) {
-			st.mediaErrors++
-		}
-	case io.Op == backend.OpRead:
-		st.reads++
-		st.readSectors += uint64(io.Len) >> 9
-	case io.Op == backend.OpWrite:
-		st.writes++
-		st.wrotSecs += uint64(io.Len) >> 9
+	case io.Err == nil:
+		ch.count(io.Op, io.Len)
+	case errors.Is(io.Err, backend.ErrIO):
+		ch.stats.own.mediaErrors++
 	}
 	io.Segs = nil
 	switch o := io.Owner.(type) {
@@ -187,6 +197,19 @@ func (ch *channel) done(io *backend.IO) {
 		ch.h.finish(o, 0, ioStatus(io))
 	case *multi:
 		o.ioDone(ch.h, io)
+	}
+}
+
+// count adds a finished operation on n bytes to the counters.
+func (ch *channel) count(op backend.Op, n int64) {
+	st := &ch.stats.own
+	switch op {
+	case backend.OpRead:
+		st.reads++
+		st.readSectors += uint64(n) >> 9
+	case backend.OpWrite:
+		st.writes++
+		st.wrotSecs += uint64(n) >> 9
 	}
 }
 
@@ -240,7 +263,7 @@ func (h *Handler) dropChannel(ns *namespace, done func()) {
 }
 
 func (ch *channel) closeIfIdle() {
-	if ch.onClosed == nil || ch.state == channelOpening || ch.inflight > 0 || len(ch.pending) > 0 {
+	if ch.onClosed == nil || ch.state == channelOpening || ch.inflight > 0 || len(ch.pending) > 0 || ch.loans > 0 {
 		return
 	}
 	if ch.dev != nil {

@@ -130,14 +130,11 @@ func (h *Handler) Execute(reqs []*fabric.Request) {
 	h.kick()
 }
 
-// Abandon implements fabric.Handler. Nothing is held between Prepare and Execute, so there is nothing to give back.
+// Abandon implements fabric.Handler. Nothing is held between Prepare and Execute but loans, which Release returns.
 func (h *Handler) Abandon(req *fabric.Request) {
 	c := req.Session.(*session).cmds[req.Tag]
 	c.req, c.op, c.ns = nil, nil, nil
 }
-
-// Release implements fabric.Handler. No memory is lent yet.
-func (h *Handler) Release(*fabric.Request) {}
 
 // Close implements fabric.Handler.
 func (h *Handler) Close(fs fabric.Session) {

@@ -46,7 +46,11 @@ func prepareRead(c *cmd) nvme.Status {
 	if !st.OK() {
 		return st
 	}
-	return c.transfer(n)
+	if st := c.transfer(n); !st.OK() {
+		return st
+	}
+	c.lend()
+	return nvme.Success
 }
 
 func prepareWrite(c *cmd) nvme.Status {

@@ -59,7 +59,7 @@ func init() {
 	ioOps = [256]op{
 		nvme.NVMFlush: {name: "Flush", prepare: prepareFlush, execute: executeFlush},
 		nvme.NVMWrite: {name: "Write", dir: in, prepare: prepareWrite, execute: executeIO, effect: nvme.EffectContentChange},
-		nvme.NVMRead:  {name: "Read", dir: out, prepare: prepareRead, execute: executeIO},
+		nvme.NVMRead:  {name: "Read", dir: out, prepare: prepareRead, execute: executeRead},
 		nvme.NVMWriteZeroes: {
 			name: "Write Zeroes", prepare: prepareWriteZeroes, execute: executeIO, effect: nvme.EffectContentChange,
 		},

@@ -48,7 +48,8 @@ type cmd struct {
 	req  *fabric.Request
 	op   *op
 	ns   *namespace
-	busy bool // between Execute and Complete
+	loan *channel // lent its blocks, between Prepare and Release
+	busy bool     // between Execute and Complete
 }
 
 func (c *cmd) isConnect() bool {
