@@ -1,11 +1,13 @@
 #!/bin/bash
 # First process inside the lab's kernels. The kernel command line gives LAB_VM (uml or qemu), LAB_DIR, LAB_OUT and LAB_SCRIPT.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8
-mount -t proc proc /proc 2>/dev/null; mount -t sysfs sys /sys 2>/dev/null; mount -t devtmpfs dev /dev 2>/dev/null
-[ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
-mkdir -p /dev/shm /dev/pts; mount -t tmpfs tmp /dev/shm; mount -t devpts devpts /dev/pts
-mount -t tmpfs tmp /tmp; mount -t tmpfs tmp /run
-mount -t debugfs dbg /sys/kernel/debug 2>/dev/null
+if [ $$ = 1 ]; then # not below systemd, which has done that
+  mount -t proc proc /proc 2>/dev/null; mount -t sysfs sys /sys 2>/dev/null; mount -t devtmpfs dev /dev 2>/dev/null
+  [ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
+  mkdir -p /dev/shm /dev/pts; mount -t tmpfs tmp /dev/shm; mount -t devpts devpts /dev/pts
+  mount -t tmpfs tmp /tmp; mount -t tmpfs tmp /run
+  mount -t debugfs dbg /sys/kernel/debug 2>/dev/null
+fi
 ip link set lo up; hostname lab; ulimit -l unlimited; ulimit -c 0
 mkdir -p /run/out /run/host
 hostfs() { mount -t hostfs none "$2" -o "$3,hostfs=$1" 2>/dev/null || mount -t hostfs none "$2" -o "$3,$1"; } # newer kernels, older ones

@@ -124,6 +124,14 @@ func TestDemo(t *testing.T) {
 	runScript(t, "./demo.sh")
 }
 
+// TestSystemd runs what packaging/ holds under the systemd of the same image.
+func TestSystemd(t *testing.T) {
+	if referenceTarget() {
+		t.Skip("the kernel's target has no unit file")
+	}
+	runScript(t, "./qemu/run.sh", "systemd", "rxe")
+}
+
 // runScript runs a scenario and shows its log when it fails, or with -v.
 func runScript(t *testing.T, script string, args ...string) {
 	t.Helper()

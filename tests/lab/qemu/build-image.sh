@@ -4,7 +4,7 @@
 set -eu
 self=$(readlink -f "$0")
 . "$(dirname "$self")/../common.sh"
-packages=linux-image-6.12-amd64,kmod,iproute2,iputils-ping,procps,util-linux,nvme-cli,fio,rdma-core,ibverbs-utils,rdmacm-utils,ibverbs-providers,librdmacm1,socat,jq,e2fsprogs,xfsprogs,nftables,tcpdump
+packages=linux-image-6.12-amd64,kmod,iproute2,iputils-ping,procps,util-linux,nvme-cli,fio,rdma-core,ibverbs-utils,rdmacm-utils,ibverbs-providers,librdmacm1,socat,jq,e2fsprogs,xfsprogs,nftables,tcpdump,systemd,udev
 dir=$cache/debian-$(digest "$self" --)
 
 make_image() {
@@ -17,10 +17,14 @@ make_image() {
   trap '$as_root rm -rf "$work"' EXIT
   cat >"$work/init" <<'INIT'
 #!/bin/bash
-# Hands over to the lab's init.sh on the shared directory.
-mount -t proc proc /proc; modprobe -a 9p 9pnet_virtio
+# Hands over to the lab's init.sh on the shared directory: as the first process, or as a service of systemd, which keeps the settings
+# of the kernel's command line to itself.
+[ $$ != 1 ] || mount -t proc proc /proc
+for s in $(cat /proc/cmdline); do case $s in [A-Z]*=*) export "$s" ;; esac; done
+modprobe -a 9p 9pnet_virtio
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=loose,ro lab /lab && exec /lab/init.sh
 INIT
+  printf '%s\n' '[Service]' Type=oneshot ExecStart=/sbin/lab-init StandardOutput=tty TTYPath=/dev/ttyS0 >"$work/service"
   # A small initrd: reading a large one is slow without acceleration.
   printf 'MODULES=list\nCOMPRESS=lz4\n' >"$work/conf"
   printf '%s\n' virtio_pci virtio_blk ext4 >"$work/modules"
@@ -30,6 +34,7 @@ INIT
     --essential-hook='mkdir -p "$1/etc/initramfs-tools/conf.d" "$1/lab" "$1/out"' \
     --essential-hook="cp '$work/conf' \"\$1/etc/initramfs-tools/conf.d/lab\"; cp '$work/modules' \"\$1/etc/initramfs-tools/modules\"" \
     --customize-hook="install -m 755 '$work/init' \"\$1/sbin/lab-init\"" \
+    --customize-hook="install -m 644 '$work/service' \"\$1/etc/systemd/system/lab.service\"" \
     --customize-hook="cp \"\$1\"/boot/vmlinuz-* '$work/vmlinuz'; cp \"\$1\"/boot/initrd.img-* '$work/initrd'; rm -rf \"\$1\"/boot/* \"\$1\"/var/cache/apt/* \"\$1\"/var/lib/apt/lists/*" \
     bookworm "$work/root" \
     "deb $mirror bookworm main" "deb $mirror bookworm-updates main" "deb $security bookworm-security main" >"$work/log" 2>&1 ||

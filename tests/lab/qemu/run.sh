@@ -18,6 +18,8 @@ tmp=''
 if [ -z "$out" ]; then out=$(mktemp -d); tmp=$out; fi
 trap '[ -z "$tmp" ] || rm -rf "$tmp"' EXIT
 mkdir -p "$out"; out=$(readlink -f "$out"); rm -f "$out/rc"
+cp -r "$lab/../../packaging" "$out/"
+case $(head_value init) in systemd) init="/lib/systemd/systemd systemd.wants=lab.service systemd.mask=serial-getty@ttyS0.service" ;; *) init=/sbin/lab-init ;; esac
 settings=()
 for s; do
   case $s in TARGET_BIN=*) cp "${s#*=}" "$out/nvmf-target"; s=TARGET_BIN=/run/out/nvmf-target ;; esac
@@ -25,7 +27,7 @@ for s; do
 done
 timeout -k 5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "${cpus:-2}" -m 2G -nographic -no-reboot -nic none \
   -kernel "$image/vmlinuz" -initrd "$image/initrd" \
-  -append "root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off init=/sbin/lab-init LAB_VM=qemu LAB_DIR=/lab LAB_SCRIPT=/lab/qemu/scenarios/$name.sh TRANSPORT=$variant LAB_LIMIT=$limit ${settings[*]}" \
+  -append "root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off init=$init LAB_VM=qemu LAB_DIR=/lab LAB_SCRIPT=/lab/qemu/scenarios/$name.sh TRANSPORT=$variant LAB_LIMIT=$limit ${settings[*]}" \
   -drive "file=$image/image,if=virtio,format=raw,snapshot=on" \
   -virtfs "local,path=$lab,mount_tag=lab,security_model=none,readonly=on" \
   -virtfs "local,path=$out,mount_tag=out,security_model=none" </dev/null && rc=0 || rc=$?
