@@ -98,7 +98,7 @@ func (g *Group) expireWaiting(now int64) bool {
 // waitProgress renews the deadline for the data of R2Ts.
 func (q *queue) waitProgress() {
 	q.grantBy = 0
-	if q.granted > 0 {
+	if q.grants.head != nil {
 		q.grantBy = q.now() + q.g.t.cfg.DataTimeout.Nanoseconds()
 		q.g.startTick()
 	}

@@ -41,13 +41,13 @@ type queue struct {
 
 	// Receiving.
 	rx        receiveState
-	cur       *request // whose data arrives
-	left      int      // data bytes of the current PDU still to come
-	crc       uint32   // digest of the data of the current PDU so far
-	carry     []byte   // what was received and not consumed: less than a unit, or more while stalled
-	stalled   bool     // the capsule at the start of carry waits for memory
-	stallNeed int      // how much, in bytes
-	granted   int      // R2Ts whose data is outstanding
+	cur       *request    // whose data arrives
+	left      int         // data bytes of the current PDU still to come
+	crc       uint32      // digest of the data of the current PDU so far
+	carry     []byte      // what was received and not consumed: less than a unit, or more while stalled
+	stalled   bool        // the capsule at the start of carry waits for memory
+	stallNeed int         // how much, in bytes
+	grants    requestList // R2Ts whose data is outstanding, in their order
 
 	// Sending.
 	sendq   requestList
@@ -69,7 +69,7 @@ type request struct {
 	whole    bool          // in-capsule data has arrived completely
 	damaged  bool          // a data digest was wrong
 	send     sendKind      // what to send, while it is on sendq
-	next     *request      // on sendq, waiting or dropped
+	next     *request      // on sendq, grants, waiting or dropped
 	own      []mem.Segment // memory of the arena to give back
 	recvd    uint32        // data bytes received
 	wire     int           // bytes of what is to be sent
@@ -111,6 +111,22 @@ func (l *requestList) pop() *request {
 	}
 	r.next = nil
 	return r
+}
+
+// remove takes r, which is on the list and usually its head, off it.
+func (l *requestList) remove(r *request) {
+	if l.head == r {
+		l.pop()
+		return
+	}
+	p := l.head
+	for p.next != r {
+		p = p.next
+	}
+	if p.next = r.next; p.next == nil {
+		l.tail = p
+	}
+	r.next = nil
 }
 
 // take removes and returns all.
@@ -270,6 +286,7 @@ func (q *queue) close(why error, linger int64) {
 	q.handshakeBy, q.partialBy, q.stalledBy, q.grantBy = 0, 0, 0, 0
 	q.g.startTick()
 	q.cur, q.left, q.carry, q.stalled = nil, 0, q.carry[:0], false
+	q.grants.take()
 	q.unwait()
 	for _, r := range q.reqs {
 		switch r.state {

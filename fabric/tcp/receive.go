@@ -8,11 +8,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// bulkWindow is how much is received beyond the data that goes straight to its place while large data is expected: the next
-// header and a little. A larger window would catch data in the shared buffer, from where it has to be copied.
-const bulkWindow = 4 << 10
+// bulkWindow is how much is received beyond the data that goes straight to its place: the next header and a little. A larger window
+// would catch data in the shared buffer, from where it has to be copied.
+const bulkWindow = 512
 
 // receive takes input once and handles it. It returns the number of steps made, 0 if there was nothing.
+//
+// The call has up to three parts: a header into the buffer, data straight to its place, and what follows into the buffer again. While
+// only a header is expected, but R2Ts are outstanding, the next PDU is taken for the H2CData that answers the first of them.
 func (q *queue) receive() int {
 	switch {
 	case q.state >= queueClosing:
@@ -24,67 +27,129 @@ func (q *queue) receive() int {
 	g := q.g
 	buf := g.rx
 	have := copy(buf, q.carry)
-	window := buf[have:]
-	if q.granted > 0 && len(window) > bulkWindow {
-		window = window[:bulkWindow]
+	head, r, size := 0, q.cur, q.left
+	if size == 0 {
+		head, r, size = q.foretell(have)
 	}
-	direct := q.left > 0
-	n, want, e := 0, len(window), syscall.Errno(0)
-	if direct {
-		iov := g.iov[:0]
-		iov, want = q.appendTargets(iov)
+	if r == nil {
+		n, e := sys.Recv(q.fd, buf[have:], 0)
+		if q.received(n, len(buf)-have, e) {
+			return q.process(buf[:have+n])
+		}
+		return q.nothing(e)
+	}
+	iov := g.iov[:0]
+	if head > 0 {
 		iov = append(iov, sys.Iovec{})
-		sys.SetIovec(&iov[len(iov)-1], window)
-		n, e = sys.Recvmsg(q.fd, iov, 0)
-		clear(iov)
-		want += len(window)
-	} else {
-		n, e = sys.Recv(q.fd, window, 0)
+		sys.SetIovec(&iov[0], buf[have:head])
 	}
-	switch {
-	case e == syscall.EAGAIN:
-		q.drained = true
-		return 0
-	case e != 0:
-		q.broken("receive", e)
-		return 1
-	case n == 0:
-		q.endOfStream()
-		return 1
+	iov, size = appendTargets(iov, r, size)
+	window := buf[head:][:bulkWindow]
+	if head > 0 { // room for the data before it, should the guess be wrong
+		window = buf[head+size:][:bulkWindow]
 	}
-	q.drained = n < want
-	if direct {
-		placed := min(n, want-len(window))
+	iov = append(iov, sys.Iovec{})
+	sys.SetIovec(&iov[len(iov)-1], window)
+	n, e := sys.Recvmsg(q.fd, iov, 0)
+	clear(iov)
+	if !q.received(n, head-have+size+bulkWindow, e) {
+		return q.nothing(e)
+	}
+	n += have
+	if n <= head {
+		return q.process(buf[:n])
+	}
+	n -= head
+	placed := min(n, size)
+	if head == 0 {
 		q.landed(placed)
-		n -= placed
+		return q.process(window[:n-placed])
 	}
-	return q.process(buf[:have+n])
+	ours := min(q.asForetold(r, buf[:head]), placed)
+	copyOut(buf[head+ours:head+placed], r, int(r.recvd)+ours)
+	if ours == 0 {
+		return q.process(buf[:head+n])
+	}
+	if q.header(buf[:head]); q.cur != r {
+		return q.process(nil) // the connection ends
+	}
+	q.landed(ours)
+	return q.process(buf[head+ours : head+n])
 }
 
-// appendTargets appends where the rest of the current data goes and returns its length.
-func (q *queue) appendTargets(iov []sys.Iovec) ([]sys.Iovec, int) {
-	dst := q.cur.target()
-	off, left, total := int(q.cur.recvd), q.left, 0
-	for i := range dst {
-		b := dst[i].B
-		if off >= len(b) {
-			off -= len(b)
+// received notes the outcome of a receive that asked for want bytes and reports whether there is something to process.
+func (q *queue) received(n, want int, e syscall.Errno) bool {
+	q.drained = n < want
+	return n > 0 && e == 0
+}
+
+// nothing goes on after a receive without data and returns the number of steps made.
+func (q *queue) nothing(e syscall.Errno) int {
+	switch e {
+	case syscall.EAGAIN:
+		return 0
+	case 0:
+		q.endOfStream()
+	default:
+		q.broken("receive", e)
+	}
+	return 1
+}
+
+// foretell guesses whose data comes next, and how much of it in one PDU, if R2Ts are outstanding and of a header no more than a part,
+// the have bytes at the start of the group's buffer, has been received. head is what such a header measures, with digest and padding.
+func (q *queue) foretell(have int) (head int, r *request, size int) {
+	head = q.params.PDO(pdu.DataSize, q.params.CPDA)
+	r = q.grants.head
+	if r == nil || r.Lent || q.rx != receiveHeader || have >= head || have > 0 && pdu.Type(q.g.rx[0]) != pdu.TypeH2CData {
+		return 0, nil, 0
+	}
+	most := min(len(q.g.rx)-head-bulkWindow, int(q.params.MaxH2CData))
+	return head, r, min(int(r.Length-r.recvd), most)
+}
+
+// asForetold returns how much data a header announces that continues what r has got so far, and 0 if it is of anything else. It only
+// compares; what is wrong with such a header is found by those who handle it.
+func (q *queue) asForetold(r *request, head []byte) int {
+	d := (*pdu.Data)(head)
+	h := d.Header()
+	if h.Type() != pdu.TypeH2CData || h.PDO() != len(head) || d.TTAG() != r.ttag || d.DATAO() != r.recvd {
+		return 0
+	}
+	return int(d.DATAL())
+}
+
+// appendTargets appends the memory of the next n bytes of r's data, as far as vectors suffice, and returns its length.
+func appendTargets(iov []sys.Iovec, r *request, n int) ([]sys.Iovec, int) {
+	off, left := int(r.recvd), n
+	for _, s := range r.target() {
+		if off >= len(s.B) {
+			off -= len(s.B)
 			continue
 		}
-		b = b[off:]
+		b := s.B[off:]
 		off = 0
-		if len(b) > left {
-			b = b[:left]
-		}
+		b = b[:min(len(b), left)]
 		if len(b) == 0 || len(iov) == iovMax-1 {
 			break
 		}
 		iov = append(iov, sys.Iovec{})
 		sys.SetIovec(&iov[len(iov)-1], b)
 		left -= len(b)
-		total += len(b)
 	}
-	return iov, total
+	return iov, n - left
+}
+
+// copyOut fills b with what lies at offset off of r's data.
+func copyOut(b []byte, r *request, off int) {
+	for _, s := range r.target() {
+		if off >= len(s.B) {
+			off -= len(s.B)
+			continue
+		}
+		b = b[copy(b, s.B[off:]):]
+		off = 0
+	}
 }
 
 // landed counts n bytes that the kernel put into the current request's memory.
@@ -291,7 +356,7 @@ func (q *queue) pduComplete() {
 		return
 	}
 	if r.recvd == r.Length {
-		q.granted--
+		q.grants.remove(r)
 		q.waitProgress()
 		q.dataInPlace(r)
 	}

@@ -105,7 +105,7 @@ func (q *queue) hasLeft(r *request) {
 		q.abandon(r)
 	default:
 		r.state = requestGranted
-		if q.granted++; q.granted == 1 {
+		if q.grants.push(r); q.grants.head == r {
 			q.waitProgress()
 		}
 	}

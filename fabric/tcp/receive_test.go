@@ -1,0 +1,82 @@
+package tcp
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// The receive path guesses whose data comes next. However a host answers its R2Ts, in any order, in pieces of any size, with capsules
+// in between, the stream cut anywhere: the data gets where it belongs.
+func TestGuessesOfTheNextData(t *testing.T) {
+	for seed := range uint64(150) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		p := pdu.Params{HeaderDigest: seed&1 != 0, DataDigest: seed&2 != 0}
+		h := newHand(t, options{})
+		c := h.connect(p, 16)
+		writes := make([][]byte, 5)
+		want := h.askForWrites(c, writes, rng)
+		h.cutUp(h.answers(c, writes, rng), rng)
+		got := h.recv()
+		if n := len(got); n != want {
+			t.Fatalf("seed %d: %d bytes of answers, want %d", seed, n, want)
+		}
+		for i, data := range writes {
+			if off := i << 18; !bytes.Equal(h.d.data.Bytes()[off:off+len(data)], data) {
+				t.Fatalf("seed %d: write %d did not arrive", seed, i)
+			}
+		}
+		h.close()
+	}
+}
+
+// askForWrites sends commands, one for each of writes, which it fills in, and returns how many bytes of responses will follow,
+// including those to the flushes in answers.
+func (h *hand) askForWrites(c *client, writes [][]byte, rng *rand.Rand) int {
+	var all []byte
+	for i := range writes {
+		writes[i] = random(i+1, (1+rng.IntN(400))*blockSize)
+		sqe := rw(nvme.NVMWrite, uint16(i), i<<18, len(writes[i]), false)
+		all = append(all, c.capsule(&sqe, nil)...)
+	}
+	h.send(all)
+	return 2 * len(writes) * (pdu.CapsuleRespSize + c.p.HeaderDigestSize())
+}
+
+// answers takes the R2Ts and returns the data for them, shuffled, with a flush for each.
+func (h *hand) answers(c *client, writes [][]byte, rng *rand.Rand) (stream []byte) {
+	size := pdu.R2TSize + c.p.HeaderDigestSize()
+	r2ts := bytes.Clone(h.recv())
+	if len(r2ts) != size*len(writes) {
+		h.tb.Fatalf("%d bytes of R2Ts, want %d of %d", len(r2ts), len(writes), size)
+	}
+	sent := make([]int, len(writes))
+	for left := rng.Perm(len(writes)); len(left) > 0; {
+		k := rng.IntN(min(len(left), 1+rng.IntN(2)))
+		i := left[k]
+		r := (*pdu.R2T)(r2ts[i*size:])
+		n, flags := len(writes[i])-sent[i], pdu.LastPDU
+		if rng.IntN(2) == 0 && n > blockSize {
+			n, flags = (1+rng.IntN(n/4-1))*4, 0
+		} else {
+			left = append(left[:k], left[k+1:]...)
+			sqe := rw(nvme.NVMFlush, uint16(100+i), 0, 0, false)
+			stream = append(stream, c.capsule(&sqe, nil)...)
+		}
+		stream = append(stream, c.h2cData(flags, r.CCCID(), r.TTAG(), sent[i], writes[i][sent[i]:sent[i]+n])...)
+		sent[i] += n
+	}
+	return stream
+}
+
+// cutUp sends b in pieces.
+func (h *hand) cutUp(b []byte, rng *rand.Rand) {
+	for len(b) > 0 {
+		n := min(len(b), 1+rng.IntN(1<<rng.IntN(19)))
+		h.send(b[:n])
+		b = b[n:]
+	}
+}
