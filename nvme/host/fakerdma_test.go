@@ -68,7 +68,7 @@ func newFakeRDMA(t *testing.T, configure ...func(*fakeRDMA)) *fakeRDMA {
 		t.Fatal(err)
 	}
 	f.addr = netip.AddrPortFrom(fab.Addr("controller"), 4420)
-	listener, err := f.cm.Listen(f.addr, 16)
+	listener, err := f.cm.Listen(f.addr, 16, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -164,7 +164,8 @@ func (q *Queue) find(cid uint16) (*slot, int) {
 	return &q.slots[i], i
 }
 
-// complete takes a completion queue entry from the wire. sqhd is false if the entry is made up from the success flag of a C2HData.
+// complete takes a completion queue entry from the wire. sqhd is false if it says nothing
+// about the submission queue, or that has been judged.
 func (q *Queue) complete(cqe *nvme.CQE, sqhd bool) error {
 	s, i := q.find(cqe.CID())
 	if s == nil {
@@ -173,8 +174,8 @@ func (q *Queue) complete(cqe *nvme.CQE, sqhd bool) error {
 	if err := q.check(s, cqe); err != nil {
 		return err
 	}
-	if refused := isConnect(s.sqe) && !cqe.Status().OK(); sqhd && !refused {
-		if err := q.checkHead(cqe.SQHD()); err != nil {
+	if sqhd {
+		if err := q.judgeHead(s, cqe); err != nil {
 			return err
 		}
 	}
@@ -232,6 +233,14 @@ func resultMask(qid uint16, s *nvme.SQE, st nvme.Status) uint64 {
 		return dw0
 	}
 	return 0
+}
+
+// judgeHead judges the SQHD of a response as it arrives; that to a refused Connect has none.
+func (q *Queue) judgeHead(s *slot, cqe *nvme.CQE) error {
+	if isConnect(s.sqe) && !cqe.Status().OK() {
+		return nil
+	}
+	return q.checkHead(cqe.SQHD())
 }
 
 // checkHead judges SQHD (Base section 3.3.2.6): it moves forward only, never past what was submitted, within the queue.

@@ -271,6 +271,10 @@ func (l *rdmaLink) take(q *Queue, wc *verbs.WC) error {
 		}
 		st.invalidated = wc.InvalidatedRKey
 	}
+	// Judged as it arrives: the command may end later than those of later responses, when its SEND completes.
+	if err := q.judgeHead(s, cqe); err != nil {
+		return err
+	}
 	st.cqe, st.answered = *cqe, true
 	l.receive(at)
 	return l.finish(q, i)
@@ -292,7 +296,7 @@ func (l *rdmaLink) finish(q *Queue, i int) error {
 	if st.bounced && s.dir == toHost {
 		copy(s.data, l.memoryOf(s, i))
 	}
-	return q.complete(&st.cqe, true)
+	return q.complete(&st.cqe, false)
 }
 
 func (l *rdmaLink) wait(q *Queue, wakeFD int, d time.Duration) error {

@@ -228,3 +228,34 @@ func TestRDMAZeroAllocation(t *testing.T) {
 		t.Fatalf("%v allocations per write", n)
 	}
 }
+
+// The completion of a SEND may be seen after later responses; SQHD is in the order of the responses.
+func TestRDMALateSendCompletion(t *testing.T) {
+	f := newFakeRDMA(t)
+	_, q := connectRDMA(t, f, false, 16)
+	l := q.link.(*rdmaLink)
+	head, before := uint16(q.consumed), len(q.done)
+	var ids [2]int
+	for i := range ids {
+		var op Op
+		op.Flush(1)
+		op.Token = uint64(i)
+		cid, err := q.Submit(&op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, ids[i] = q.find(cid)
+		(*nvme.CQE)(l.cqes[i*nvme.CQESize:]).Fill(0, head+uint16(i)+1, cid, nvme.Success)
+	}
+	for _, wc := range []verbs.WC{
+		{WRID: rdmaRecvID | 0, ByteLen: nvme.CQESize}, {WRID: rdmaRecvID | 1, ByteLen: nvme.CQESize},
+		{WRID: uint64(ids[1])}, {WRID: uint64(ids[0])},
+	} {
+		if err := l.take(q, &wc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if done := q.done[before:]; len(done) != 2 || done[0].Token != 1 || done[1].Token != 0 {
+		t.Errorf("completed %+v", done)
+	}
+}

@@ -1,0 +1,313 @@
+// Package hostgo proves nvme/host over rdma-core against a target that runs elsewhere, in the lab.
+package hostgo
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+const (
+	block     = 512
+	regions   = 128      // of the namespace, each with one command at a time
+	regionLen = 64 << 10 // bytes
+	settle    = 30 * time.Second
+)
+
+// where is the target: NVMF_TEST_TARGET is ADDRESS:PORT and NVMF_TEST_NQN a subsystem whose namespace 1 has 512-byte blocks, at least
+// 16 MiB of them that may be overwritten.
+func where(t *testing.T) (transport host.RDMA, o host.Options) {
+	t.Helper()
+	text, nqn := os.Getenv("NVMF_TEST_TARGET"), os.Getenv("NVMF_TEST_NQN")
+	if text == "" || nqn == "" {
+		t.Skip("needs NVMF_TEST_TARGET, the address and port of a target over RDMA, and NVMF_TEST_NQN")
+	}
+	addr, err := netip.ParseAddrPort(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o = host.Options{HostNQN: "nqn.2014-08.org.nvmexpress:uuid:12345678-0000-4000-8000-00000000000b", HostID: [16]byte{1}, SubNQN: nqn, KATO: 5 * time.Second}
+	return host.RDMA{Provider: ibv.New(), Addr: addr}, o
+}
+
+func connect(t *testing.T, tr host.RDMA, o host.Options) *host.Controller {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), settle)
+	defer cancel()
+	c, err := host.Connect(ctx, tr, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	if n, err := c.SetQueueCount(ctx, 4); err != nil || n < 4 {
+		t.Fatalf("%d queues: %v", n, err)
+	}
+	return c
+}
+
+func open(t *testing.T, c *host.Controller, qid uint16, size int) *host.Queue {
+	t.Helper()
+	q, err := c.OpenQueue(context.Background(), qid, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := q.Close(); err != nil {
+			t.Errorf("close queue %d: %v", qid, err)
+		}
+	})
+	return q
+}
+
+func TestSizes(t *testing.T) {
+	tr, o := where(t)
+	c := connect(t, tr, o)
+	q := open(t, c, 1, 32)
+	largest := 1 << 20
+	if c.MaxTransfer() > 0 {
+		largest = min(largest, c.MaxTransfer())
+	}
+	buf, err := c.Map(2 * largest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), settle)
+	defer cancel()
+	random := rand.NewChaCha8([32]byte{})
+	for n := block; n <= largest; n *= 2 {
+		for _, size := range []int{n, min(n+block, largest)} {
+			data, back := buf[:size], buf[largest:largest+size]
+			_, _ = random.Read(data)
+			if err := q.Write(ctx, 1, 3, uint32(size/block), data, 0); err != nil {
+				t.Fatalf("write %d bytes: %v", size, err)
+			}
+			if err := q.Read(ctx, 1, 3, uint32(size/block), back); err != nil {
+				t.Fatalf("read %d bytes: %v", size, err)
+			}
+			if !bytes.Equal(data, back) {
+				t.Fatalf("%d bytes read back differ", size)
+			}
+		}
+	}
+	if err := q.Flush(ctx, 1); err != nil {
+		t.Error(err)
+	}
+}
+
+// lane is one region of the namespace: what it holds, and its share of memory.
+type lane struct {
+	slba    uint64
+	data    []byte
+	version uint64 // written last
+	size    int
+	reading bool
+}
+
+// stamp fills data with what only this lane writes in this version.
+func (l *lane) stamp() {
+	for i := 0; i < l.size; i += 8 {
+		binary.LittleEndian.PutUint64(l.data[i:], l.slba<<40^l.version<<20^uint64(i))
+	}
+}
+
+func (l *lane) intact() bool {
+	for i := 0; i < l.size; i += 8 {
+		if binary.LittleEndian.Uint64(l.data[i:]) != l.slba<<40^l.version<<20^uint64(i) {
+			return false
+		}
+	}
+	return true
+}
+
+// next makes the lane's next command: a write of a new version, or a read of what was written.
+func (l *lane) next(op *host.Op, token int, random *rand.Rand) {
+	l.reading = l.size > 0 && random.IntN(2) == 0
+	if l.reading {
+		clear(l.data[:l.size])
+		op.Read(1, l.slba, uint32(l.size/block), l.data[:l.size])
+	} else {
+		l.size = []int{block, 4096, 4096 + block, 16 << 10, regionLen}[random.IntN(5)]
+		l.version++
+		l.stamp()
+		op.Write(1, l.slba, uint32(l.size/block), l.data[:l.size], 0)
+	}
+	op.Token = uint64(token)
+}
+
+// Many commands at once, of all sizes and both ways, each read checked; at the depth that Linux hosts use and at the deepest.
+func TestDepth(t *testing.T) {
+	for name, size := range map[string]int{"128": 128, "1024": 1024} {
+		t.Run(name, func(t *testing.T) {
+			tr, o := where(t)
+			c := connect(t, tr, o)
+			if mqes := int(c.CAP().MQES()) + 1; mqes < size {
+				t.Fatalf("the target has queues of %d", mqes)
+			}
+			q := open(t, c, 1, size)
+			memory, err := c.Map(regions * regionLen)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lanes := make([]lane, regions)
+			for i := range lanes {
+				lanes[i].slba, lanes[i].data = uint64(i)*regionLen/block, memory[i*regionLen:(i+1)*regionLen]
+			}
+			t.Logf("%d commands", churn(t, q, lanes, 3*time.Second))
+		})
+	}
+}
+
+// churn keeps a command on every lane until the time is over, and returns how many there were.
+func churn(t *testing.T, q *host.Queue, lanes []lane, d time.Duration) (n int) {
+	random := rand.New(rand.NewPCG(1, uint64(len(lanes))))
+	var op host.Op
+	submit := func(i int) {
+		lanes[i].next(&op, i, random)
+		if _, err := q.Submit(&op); err != nil {
+			t.Fatal(err)
+		}
+	}
+	idle := make([]int, 0, len(lanes)) // lanes that the queue has no room for
+	for i := range lanes {
+		idle = append(idle, i)
+	}
+	done := make([]host.Completion, 64)
+	end, last := time.Now().Add(d), time.Now()
+	for outstanding := 0; outstanding > 0 || time.Now().Before(end); {
+		for len(idle) > 0 && q.Outstanding() < q.Depth() && time.Now().Before(end) {
+			submit(idle[len(idle)-1])
+			idle = idle[:len(idle)-1]
+			outstanding++
+		}
+		got, err := q.Poll(done)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, cp := range done[:got] {
+			l := &lanes[cp.Token]
+			if st := cp.Status(); !st.OK() {
+				t.Fatalf("status %v", st)
+			}
+			if l.reading && !l.intact() {
+				t.Fatalf("%d bytes at block %d are not what was written", l.size, l.slba)
+			}
+			idle = append(idle, int(cp.Token))
+			last = time.Now()
+		}
+		n += got
+		outstanding -= got
+		if got == 0 {
+			if err := q.Wait(time.Second); err != nil {
+				t.Fatal(err)
+			}
+			if time.Since(last) > settle {
+				t.Fatalf("%d commands do not complete", outstanding)
+			}
+		}
+	}
+	return n
+}
+
+// Small commands fill the deepest queue to the brim: in-capsule writes, then reads.
+func TestBrim(t *testing.T) {
+	tr, o := where(t)
+	c := connect(t, tr, o)
+	const size = 1024
+	q := open(t, c, 1, size)
+	memory, err := c.Map(size * block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lanes := make([]lane, q.Depth())
+	for i := range lanes {
+		l := &lanes[i]
+		l.slba, l.data, l.size, l.version = uint64(i), memory[i*block:(i+1)*block], block, 7
+		l.stamp()
+	}
+	for round := range 3 {
+		reading := round > 0
+		for i := range lanes {
+			var op host.Op
+			if op.Write(1, lanes[i].slba, 1, lanes[i].data, 0); reading {
+				clear(lanes[i].data)
+				op.Read(1, lanes[i].slba, 1, lanes[i].data)
+			}
+			op.Token = uint64(i)
+			if _, err := q.Submit(&op); err != nil {
+				t.Fatalf("command %d: %v", i, err)
+			}
+		}
+		collect(t, q, len(lanes))
+		for i := range lanes {
+			if !lanes[i].intact() {
+				t.Fatalf("round %d: block %d differs", round, i)
+			}
+		}
+	}
+}
+
+// collect waits for n good completions.
+func collect(t *testing.T, q *host.Queue, n int) {
+	t.Helper()
+	done := make([]host.Completion, 64)
+	for end := time.Now().Add(settle); n > 0; {
+		got, err := q.Poll(done)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, cp := range done[:got] {
+			if st := cp.Status(); !st.OK() {
+				t.Fatalf("status %v", st)
+			}
+		}
+		if n -= got; got == 0 {
+			if err := q.Wait(time.Second); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d commands do not complete", n)
+		}
+	}
+}
+
+// Queues come and go, and a controller is reset under them.
+func TestReset(t *testing.T) {
+	tr, o := where(t)
+	c := connect(t, tr, o)
+	ctx, cancel := context.WithTimeout(context.Background(), settle)
+	defer cancel()
+	buf, err := c.Map(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		for qid := range uint16(4) {
+			q := open(t, c, qid+1, 64)
+			if err := q.Read(ctx, 1, 0, 8, buf); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(c.Reset(ctx), c.Enable(ctx)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := c.SetQueueCount(ctx, 4); err != nil || n < 4 {
+			t.Fatalf("%d queues after a reset: %v", n, err)
+		}
+	}
+	if err := c.KeepAlive(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := c.Shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+}
