@@ -6,6 +6,7 @@ package backend
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
@@ -57,6 +58,10 @@ var (
 	ErrUnsupported = errors.New("operation unsupported") // the device cannot do it at all
 	ErrGone        = errors.New("device is gone")        // removed or not there yet; may come back
 	ErrAborted     = errors.New("aborted")               // given up on request or at a deadline
+
+	// ErrDegraded is an ErrIO that stays: completed writes may be lost, as by a flush that failed, and no flush or write
+	// succeeds until the device is opened again.
+	ErrDegraded = fmt.Errorf("writes may be lost: %w", ErrIO)
 )
 
 // Info describes a device. It is a snapshot: Device.Info may return another one later.

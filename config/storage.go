@@ -31,7 +31,7 @@ type Storage struct {
 	Latency time.Duration `mapstructure:"latency" default:"0s" validate:"min=0s,max=1h"`
 	Jitter  time.Duration `mapstructure:"jitter" default:"0s" validate:"min=0s,max=1h"`
 	// Error is what operations fail with: one in OneIn at random, if they touch the Length bytes at Offset; 0 is all from there.
-	Error  string `mapstructure:"error" default:"io" validate:"oneof=io no_space read_only gone aborted"`
+	Error  string `mapstructure:"error" default:"io" validate:"oneof=io no_space read_only gone aborted degraded"`
 	OneIn  int    `mapstructure:"one_in" default:"1" validate:"min=1,max=1000000000"`
 	Offset Size   `mapstructure:"offset" default:"0"`
 	Length Size   `mapstructure:"length" default:"0"`

@@ -91,7 +91,8 @@ type EventMask uint32
 
 // The events.
 const (
-	EventSMARTMask        EventMask = 0x1F    // bits 4:0 of the critical warning
+	EventSMARTMask        EventMask = 0x1F // bits 4:0 of the critical warning
+	EventReliability      EventMask = SMARTReliability
 	EventNamespaceChanged EventMask = 1 << 8  // attached namespace attribute notices
 	EventFirmware         EventMask = 1 << 9  // firmware activation notices
 	EventANAChanged       EventMask = 1 << 11 // asymmetric namespace access change notices

@@ -55,7 +55,7 @@ var operations = map[string]backend.Op{
 
 var outcomes = map[string]error{
 	"io": backend.ErrIO, "no_space": backend.ErrNoSpace, "read_only": backend.ErrReadOnly, "gone": backend.ErrGone,
-	"aborted": backend.ErrAborted,
+	"aborted": backend.ErrAborted, "degraded": backend.ErrDegraded,
 }
 
 // deviceMend is what to look at when a device cannot be opened; its own error says what is wrong.

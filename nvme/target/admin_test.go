@@ -328,6 +328,9 @@ func TestErrorLog(t *testing.T) {
 		nvme.Status(second.Status>>1).Code() != nvme.LBAOutOfRange || second.TRTYPE != nvme.TransportTCP {
 		t.Errorf("oldest: %+v", second)
 	}
+	if second.Location != 40 || second.Status != uint16(bad.CQE.Status())<<1 || second.Version != 1 {
+		t.Errorf("oldest: %+v", second)
+	}
 	if third.Count != 0 {
 		t.Errorf("unused: %+v", third)
 	}

@@ -190,6 +190,9 @@ func (ch *channel) done(io *backend.IO) {
 		ch.count(io.Op, io.Len)
 	case errors.Is(io.Err, backend.ErrIO):
 		ch.stats.own.mediaErrors++
+		if errors.Is(io.Err, backend.ErrDegraded) {
+			ch.ns.degrade(ch.h, io.Err)
+		}
 	}
 	io.Segs = nil
 	switch o := io.Owner.(type) {

@@ -19,13 +19,12 @@ type errorLog struct {
 // add notes a failed command. Any reactor.
 func (l *errorLog) add(s *session, sqe *nvme.SQE, st nvme.Status) {
 	e := nvme.ErrorLogEntry{
-		SQID: s.qid, CID: sqe.CID(), Status: uint16(st) << 1, TRTYPE: s.info.Transport,
-		Location: 0xFFFF, // not specific to a parameter
-		Opcode:   sqe.Opcode(), Version: 1,
+		SQID: s.qid, CID: sqe.CID(), Status: uint16(st|statusMore) << 1, TRTYPE: s.info.Transport, Location: location(sqe, st),
+		Opcode: sqe.Opcode(), Version: 1,
 	}
 	if sqe.Opcode() != nvme.FabricsOpcode {
 		e.NSID = sqe.NSID()
-		if s.qid != 0 {
+		if hasLBA(s.qid, sqe.Opcode()) {
 			e.LBA = sqe.SLBA()
 		}
 	}
@@ -34,6 +33,38 @@ func (l *errorLog) add(s *session, sqe *nvme.SQE, st nvme.Status) {
 	e.Count = l.count
 	l.ring[l.count%errorLogSize] = e
 	l.mu.Unlock()
+}
+
+// hasLBA says whether a command has an SLBA field.
+func hasLBA(qid uint16, o nvme.Opcode) bool {
+	return qid != 0 && (o == nvme.NVMRead || o == nvme.NVMWrite || o == nvme.NVMWriteZeroes)
+}
+
+// location is the byte of the command that the status is about, as far as the status alone tells; FFFFh is no particular one.
+func location(sqe *nvme.SQE, st nvme.Status) uint16 {
+	fabrics := sqe.Opcode() == nvme.FabricsOpcode
+	switch st.Code() {
+	case nvme.InvalidOpcode:
+		if fabrics {
+			return 4 // FCTYPE
+		}
+		return 0
+	case nvme.InvalidField:
+		if fabrics && badFabricsFlags(sqe) || !fabrics && sqe.Flags()&flagsMask != psdtSGL<<6 {
+			return 1 // FUSE, PSDT
+		}
+	case nvme.InvalidNamespaceOrFormat, nvme.NamespaceWriteProtected:
+		return 4 // NSID
+	case nvme.DataSGLLengthInvalid:
+		return 32 // the length in the SGL descriptor
+	case nvme.SGLTypeInvalid:
+		return 39
+	case nvme.LBAOutOfRange, nvme.InvalidLogPage, nvme.FeatureNotChangeable:
+		return 40 // SLBA, LID, FID
+	case nvme.FeatureNotSaveable:
+		return 7<<8 | 43 // SV
+	}
+	return 0xFFFF
 }
 
 // total is the number of entries ever made.

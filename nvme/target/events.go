@@ -15,6 +15,7 @@ type eventKind uint8
 const (
 	eventNamespace eventKind = iota
 	eventDiscovery
+	eventReliability
 	eventKinds
 )
 
@@ -24,18 +25,19 @@ var eventInfo = [eventKinds]struct {
 	mask      nvme.EventMask
 	discovery bool
 }{
-	eventNamespace: {nvme.AsyncNamespaceChanged, nvme.EventNamespaceChanged, false},
-	eventDiscovery: {nvme.AsyncDiscoveryChanged, nvme.EventDiscoveryChanged, true},
+	eventNamespace:   {nvme.AsyncNamespaceChanged, nvme.EventNamespaceChanged, false},
+	eventDiscovery:   {nvme.AsyncDiscoveryChanged, nvme.EventDiscoveryChanged, true},
+	eventReliability: {nvme.AsyncReliability, nvme.EventReliability, false},
 }
 
-// supportedEvents is OAES.
+// supportedEvents is OAES, which does not list the warnings of the health log: they are always supported.
 func (c *controller) supportedEvents() (m nvme.EventMask) {
 	for _, i := range eventInfo {
 		if i.discovery == c.sub.discovery {
 			m |= i.mask
 		}
 	}
-	return m
+	return m &^ nvme.EventSMARTMask
 }
 
 // events is the state of asynchronous events of a controller (Base section 5.1.2): an event that was sent is masked until its log

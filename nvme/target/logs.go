@@ -2,7 +2,6 @@ package target
 
 import (
 	"encoding/binary"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -116,33 +115,6 @@ func supportedPages(c *controller, _ uint32) []byte {
 		}
 	}
 	return p.Append(nil)
-}
-
-// smart makes log 02h of the subsystem or of one namespace (Base section 5.1.12.1.3). Controllers come and go with their hosts, so the
-// totals are the subsystem's since the target started. There is no thermometer: temperatures are zero.
-func smart(c *controller, nsid uint32) []byte {
-	var t ioTotals
-	table := c.sub.namespaces.Load()
-	if ns := table.get(nsid); ns != nil {
-		t = ns.users.total()
-	} else {
-		c.sub.mu.Lock()
-		t = c.sub.retired
-		c.sub.mu.Unlock()
-		for _, ns := range table.list {
-			t.add(ns.users.total())
-		}
-	}
-	units := func(sectors uint64) nvme.Uint128 { return nvme.MakeUint128((sectors + 999) / 1000) }
-	l := &nvme.SMARTLog{
-		AvailableSpare: 100,
-		DataUnitsRead:  units(t.readSectors), DataUnitsWritten: units(t.wrotSecs),
-		HostReads: nvme.MakeUint128(t.reads), HostWrites: nvme.MakeUint128(t.writes),
-		BusyTime:     nvme.MakeUint128(uint64(time.Duration(t.busy) / time.Minute)),
-		PowerOnHours: nvme.MakeUint128(uint64(time.Since(c.t.started) / time.Hour)),
-		MediaErrors:  nvme.MakeUint128(t.mediaErrors), ErrorLogEntries: nvme.MakeUint128(c.errors.total()),
-	}
-	return l.Append(nil)
 }
 
 func firmwareSlots(c *controller, _ uint32) []byte {

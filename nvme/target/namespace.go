@@ -51,8 +51,10 @@ type namespace struct {
 	nguid [16]byte
 	eui64 [8]byte
 
-	geo   atomic.Pointer[geometry]
-	users users
+	geo atomic.Pointer[geometry]
+	// degraded: see degrade.
+	degraded atomic.Bool
+	users    users
 }
 
 // geometry is what the I/O path needs to know of a device.

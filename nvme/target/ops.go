@@ -88,6 +88,9 @@ func effects(table *[256]op, scope nvme.Effect) (e [256]nvme.Effect) {
 // psdtSGL is the only PSDT of Admin and I/O commands that fabrics allow: SGLs, MPTR is an address (Base section 4.1.1, figure 91).
 const psdtSGL = 1
 
+// flagsMask is PSDT and FUSE in byte 1 of a command.
+const flagsMask = 0xC3
+
 // badFabricsFlags judges byte 1 of a Fabrics command, which always uses SGLs (Base section 4.1.2, figure 95): nothing is fused, and
 // PSDT is 10b with data, or 00b. Linux writes 01b as in all other commands, and its target takes nothing else.
 func badFabricsFlags(sqe *nvme.SQE) bool { return sqe.PSDT() == 3 || sqe.FUSE() != 0 }
@@ -101,7 +104,7 @@ func (s *session) prepare(c *cmd) nvme.Status {
 	if s.ctrl == nil {
 		return sequenceError
 	}
-	if sqe.Flags()&0xC3 != psdtSGL<<6 { // PSDT, FUSE
+	if sqe.Flags()&flagsMask != psdtSGL<<6 {
 		return invalidField
 	}
 	o := &s.table[sqe.Opcode()]

@@ -1,0 +1,118 @@
+package target
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// TestDegraded: a flush that failed for good makes the namespace read-only, warns in the health log, and tells the hosts who asked.
+func TestDegraded(t *testing.T) {
+	sub := ramSubsystem(t, 1)
+	bad := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
+	closeLast(t, bad)
+	sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: 2, Device: bad})
+	r := newRig(t, 2, sub)
+	h := r.connectHost(2)
+	warning := func(nsid uint32) uint8 {
+		t.Helper()
+		c := logCommand(nvme.LogSMART, 512, 0)
+		c.SQE.SetNSID(nsid)
+		l, err := nvme.ParseSMARTLog(r.ok(h.admin, c).Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.CriticalWarning
+	}
+	if oaes := r.ok(h.admin, identifyCommand(nvme.CNSController, 0)).Data[92:96]; oaes[0] != 0 {
+		t.Errorf("OAES %x lists warnings of the health log", oaes)
+	}
+	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventReliability|nvme.EventNamespaceChanged)))
+	events := []nvme.AsyncEvent{}
+	one, two := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil)), r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+
+	fault := func(io *backend.IO) error {
+		if io.Op == backend.OpFlush {
+			return backend.ErrDegraded
+		}
+		return nil
+	}
+	bad.Fail(func(io *backend.IO) error {
+		if io.Op == backend.OpFlush {
+			return backend.ErrIO // for once
+		}
+		return nil
+	})
+	r.status(h.io[0], command(nvme.NVMFlush, 2, nil), nvme.WriteFault)
+	if w := warning(nvme.NSIDAll); w != 0 || one.Done {
+		t.Errorf("warning %#x and event %v for an error that may pass", w, one.Done)
+	}
+	bad.Fail(fault)
+	r.status(h.io[0], command(nvme.NVMFlush, 2, nil), nvme.WriteFault)
+	r.w.Settle()
+	if !one.Done || !two.Done {
+		t.Fatalf("events: %v %v", one.Done, two.Done)
+	}
+	events = append(events, nvme.AsyncEvent(one.CQE.DW0()), nvme.AsyncEvent(two.CQE.DW0()))
+	if events[0] != nvme.AsyncNamespaceChanged || events[1] != nvme.AsyncReliability {
+		t.Errorf("events %#x", events)
+	}
+	for nsid, want := range map[uint32]uint8{1: 0, 2: nvme.SMARTReliability | nvme.SMARTReadOnly, nvme.NSIDAll: nvme.SMARTReliability} {
+		if w := warning(nsid); w != want {
+			t.Errorf("namespace %#x: warning %#x, want %#x", nsid, w, want)
+		}
+	}
+	buf := make([]byte, 512)
+	r.status(h.io[1], rw(nvme.NVMWrite, 2, 0, 1, buf), writeProtected)
+	r.status(h.io[1], command(nvme.NVMFlush, 2, nil), nvme.WriteFault)
+	r.status(h.io[1], command(nvme.NVMFlush, nvme.NSIDAll, nil), nvme.WriteFault)
+	r.ok(h.io[1], rw(nvme.NVMRead, 2, 0, 1, buf))
+	r.ok(h.io[1], rw(nvme.NVMWrite, 1, 0, 1, buf))
+	if n := strings.Count(r.log.String(), "takes no more writes"); n != 1 {
+		t.Errorf("%d lines in the log, want one", n)
+	}
+	if !errors.Is(backend.ErrDegraded, backend.ErrIO) {
+		t.Error("ErrDegraded is not an ErrIO")
+	}
+}
+
+// TestErrorLogContext: what an entry says of the command.
+func TestErrorLogContext(t *testing.T) {
+	r := newRig(t, 1, ramSubsystem(t, 1))
+	h := r.connectHost(1)
+	dsm := command(nvme.NVMDatasetManagement, 1, make([]byte, 16))
+	dsm.SQE.SetCDW64(10, 0x4_000000FF) // attributes and number of ranges, no LBA
+	for _, tc := range []struct {
+		name     string
+		run      func()
+		location uint16
+		lba      uint64
+	}{
+		{"opcode", func() { r.do(h.io[0], command(0x7E, 1, nil)) }, 0, 0},
+		{"PRP", func() {
+			c := rw(nvme.NVMRead, 1, 5, 1, make([]byte, 512))
+			c.SQE.SetFlags(0)
+			r.do(h.io[0], c)
+		}, 1, 5},
+		{"namespace", func() { r.do(h.io[0], rw(nvme.NVMWrite, 9, 7, 1, make([]byte, 512))) }, 4, 7},
+		{"length", func() { r.do(h.io[0], rw(nvme.NVMRead, 1, 3, 2, make([]byte, 512))) }, 32, 3},
+		{"LBA", func() { r.do(h.io[0], rw(nvme.NVMRead, 1, 1<<40, 1, make([]byte, 512))) }, 40, 1 << 40},
+		{"ranges", func() { r.do(h.io[0], dsm) }, 32, 0},
+		{"log page", func() { r.do(h.admin, logCommand(0xEE, 512, 0)) }, 40, 0},
+		{"unsaveable", func() {
+			c := setFeature(nvme.FeatureAsyncEventConfig, 0)
+			c.SQE.SetCDW(10, c.SQE.CDW(10)|1<<31)
+			r.do(h.admin, c)
+		}, 7<<8 | 43, 0},
+	} {
+		tc.run()
+		e, err := nvme.ParseErrorLogEntry(r.ok(h.admin, logCommand(nvme.LogError, 64, 0)).Data)
+		if err != nil || e.Location != tc.location || e.LBA != tc.lba {
+			t.Errorf("%s: %v %+v, want location %#x, LBA %#x", tc.name, err, e, tc.location, tc.lba)
+		}
+	}
+}
