@@ -50,7 +50,7 @@ type Group struct {
 }
 
 const (
-	rxSize     = 129 << 10 // shared receive buffer: 128 KiB of data, a header before it, bulkWindow behind it
+	rxSize     = 130 << 10 // shared receive buffer: 128 KiB of data, a header before it, bulkWindow behind it
 	carryMax   = 256       // most bytes of an incomplete unit (header with padding: PDO is a byte)
 	batchSize  = 64        // commands per Prepare
 	iovMax     = 256       // vectors per sendmsg

@@ -8,9 +8,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// bulkWindow is how much is received beyond the data that goes straight to its place: the next header and a little. A larger window
-// would catch data in the shared buffer, from where it has to be copied.
-const bulkWindow = 512
+// bulkWindow is how much is received beyond the data that goes straight to its place while large data is expected: the next headers. A
+// larger window would catch data in the shared buffer, from where it has to be copied.
+const bulkWindow = 1 << 10
 
 // receive takes input once and handles it. It returns the number of steps made, 0 if there was nothing.
 //
@@ -44,15 +44,18 @@ func (q *queue) receive() int {
 		sys.SetIovec(&iov[0], buf[have:head])
 	}
 	iov, size = appendTargets(iov, r, size)
-	window := buf[head:][:bulkWindow]
-	if head > 0 { // room for the data before it, should the guess be wrong
-		window = buf[head+size:][:bulkWindow]
+	window := buf
+	if head > 0 {
+		window = buf[head+size:] // room for the data before it, should the guess be wrong
+	}
+	if q.grants.head != nil {
+		window = window[:bulkWindow]
 	}
 	iov = append(iov, sys.Iovec{})
 	sys.SetIovec(&iov[len(iov)-1], window)
 	n, e := sys.Recvmsg(q.fd, iov, 0)
 	clear(iov)
-	if !q.received(n, head-have+size+bulkWindow, e) {
+	if !q.received(n, head-have+size+len(window), e) {
 		return q.nothing(e)
 	}
 	n += have
