@@ -12,8 +12,8 @@ type clock struct {
 
 const (
 	maxEvery    = 256 // a step is about a microsecond
-	clockFine   = int64(125 * time.Microsecond)
-	clockCoarse = int64(500 * time.Microsecond)
+	clockFine   = int64(250 * time.Microsecond)
+	clockCoarse = int64(time.Millisecond)
 )
 
 // epoch is a moment before any reading, so that readings are positive.
@@ -37,7 +37,7 @@ func (c *clock) tick(n int) bool {
 	return c.ticks >= c.every
 }
 
-// adapt reads the clock and aims the next reading at less than half a millisecond from now.
+// adapt reads the clock and aims the next reading at less than a millisecond from now.
 func (c *clock) adapt() {
 	before := c.now
 	c.every = pace(c.every, c.read()-before)

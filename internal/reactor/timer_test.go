@@ -92,9 +92,9 @@ func TestPace(t *testing.T) {
 		least, worst time.Duration
 	}{
 		{10 * time.Nanosecond, 0, 10 * maxEvery},
-		{time.Microsecond, 100 * time.Microsecond, 500 * time.Microsecond},
-		{10 * time.Microsecond, 100 * time.Microsecond, 500 * time.Microsecond},
-		{200 * time.Microsecond, 100 * time.Microsecond, 500 * time.Microsecond},
+		{time.Microsecond, 200 * time.Microsecond, time.Millisecond},
+		{10 * time.Microsecond, 200 * time.Microsecond, time.Millisecond},
+		{200 * time.Microsecond, 200 * time.Microsecond, time.Millisecond},
 		{time.Second, time.Second, time.Second},
 	} {
 		for _, every := range []int{1, maxEvery} {
