@@ -1,11 +1,47 @@
 # Inside the lab's kernel: the target on ports 4420 and nvmet on 4421, both connected at once, measured by turns.
-# Our null namespace stands against a plain null_blk, our ram namespace against a memory-backed one.
+# Our null namespace stands against a plain null_blk, our ram namespace against a memory-backed one. One record per measurement goes to
+# $OUT/records, as JSON; tests/bench makes table, report and plot of them.
 TOPOLOGY=loop
 . "$LAB_DIR/lib.sh"
-LINKS=${LINKS//,/ } ROUNDS=${ROUNDS:-5} SECONDS_EACH=${SECONDS_EACH:-3}
+LINKS=${LINKS//,/ } ROUNDS=${ROUNDS:-5} SECONDS_EACH=${SECONDS_EACH:-1} ALL=${ALL:-0} RUN=${RUN:-}
+RECORDS=$OUT/records
 REFERENCE=$NQN-reference
-WORKS="null:1 null:32 ram:1 ram:32"
 NAMESPACES=(1:null:1GiB 2:ram:256MiB)
+
+# What is measured: NAME|BYTES|BACKEND|QUEUES|fio's options. QUEUES is how many I/O queues the host has, each by a controller of its own,
+# since Linux makes no more than one per CPU and controller. Rows that begin with + need ALL=1 or a RUN that matches.
+works() {
+  local q on n name rw size short
+  echo "4K random read QD 1 null|4096|null|1|--rw=randread --bs=4k --iodepth=1"
+  echo "4K random read QD 32 null|4096|null|1|--rw=randread --bs=4k --iodepth=32"
+  for n in 1 4 16; do
+    on=''; [ $n = 1 ] || on=" on $n queues"
+    for q in 1 32 128; do
+      for rw in read write 70/30; do
+        case $n-$q-$rw in 1-*-read | 1-32-write | 1-128-write) name='' ;; *) name=+ ;; esac
+        case $rw in 70/30) short="randrw --rwmixread=70" ;; *) short=rand$rw ;; esac
+        echo "${name}4K random $rw QD $q$on|4096|ram|$n|--rw=$short --bs=4k --iodepth=$q --numjobs=$n"
+      done
+    done
+    for size in 128K 1M; do
+      for rw in read write; do
+        case $n-$size in 1-128K) name='' ;; *) name=+ ;; esac
+        echo "$name$size $rw QD 16$on|$(numfmt --from=iec $size)|ram|$n|--rw=$rw --bs=$size --iodepth=16 --numjobs=$n --size=$((256 / n))M --offset_increment=$((256 / n))M"
+      done
+    done
+  done
+  echo "dataset loading: 256K random read, 8 jobs QD 4|262144|ram|1|--rw=randread --bs=256k --iodepth=4 --numjobs=8"
+  echo "checkpoint: 1M write QD 16, flush each 64M|1048576|ram|1|--rw=write --bs=1M --iodepth=16 --fsync=64"
+}
+# wanted: the rows to be measured.
+wanted() {
+  local line name
+  works | while read -r line; do
+    name=${line%%|*}; name=${name#+}
+    if [ -n "$RUN" ]; then [[ $name =~ $RUN ]] || continue; elif [ "${line:0:1}" = + ] && [ "$ALL" != 1 ]; then continue; fi
+    echo "${line#+}"
+  done
+}
 
 address() { case $1 in siw) echo 10.0.1.1 ;; *) echo 10.0.0.1 ;; esac; }
 link_up() { # NAME N
@@ -37,61 +73,118 @@ target_start
 )
 
 declare -A DEVICE
-connect() { # WHO NQN LINK OFFSET
-  local n
-  NQN=$2; IFS=/ read -r TRTYPE ADDR PORT <<<"$(listener "$3" "$4")"
+ours_nqn=$NQN
+# of WHO LINK: sets how to reach one of the targets over a link.
+of() {
+  case $1 in
+    target) NQN=$ours_nqn; IFS=/ read -r TRTYPE ADDR PORT <<<"$(listener "$2" 0)" ;;
+    reference) NQN=$REFERENCE; IFS=/ read -r TRTYPE ADDR PORT <<<"$(listener "$2" 1)" ;;
+  esac
+}
+connect() { # WHO LINK
+  local n nsid backend
+  of "$1" "$2"
   host_connect --nr-io-queues=1 --queue-size=128
   for n in "${NAMESPACES[@]}"; do
     IFS=: read -r nsid backend _ <<<"$n"
-    DEVICE[$1-$3-$backend]=$(namespace_device "$nsid")
+    DEVICE[$1-$backend]=$(namespace_device "$nsid")
   done
 }
-ours_nqn=$NQN
+# widen WHO LINK QUEUES: that many queues in all, used in turn.
+widen() {
+  local p
+  of "$1" "$2"
+  while [ "$(controllers | wc -l)" -lt "$3" ]; do host_connect_again nr_io_queues=1,queue_size=128; done
+  for p in /sys/class/nvme-subsystem/*/iopolicy; do echo round-robin >"$p"; done
+}
 busy() { awk '/^cpu /{print $2 + $3 + $4 + $7 + $8}' /proc/stat; }
+times() { awk '{sub(/.*\) /, ""); print $12, $13}' "/proc/$TPID/stat"; } # of our target, user and system, in ticks of 10 ms
 
-measure() { # WHO LINK BACKEND DEPTH
-  local dev=${DEVICE[$1-$2-$3]} cpu0 cpu1 busy0 busy1
-  cpu0=$(target_cpu) busy0=$(busy)
-  fio --name=m --filename="$dev" --direct=1 --ioengine=io_uring --thread --norandommap --rw=randread --bs=4k --iodepth="$4" --size=256M \
-    --time_based --runtime="$SECONDS_EACH" --lat_percentiles=1 --clat_percentiles=0 --output-format=json --output=/tmp/m.json >/tmp/fio.err 2>&1 || { cat /tmp/fio.err; fail "fio on $1 $2 $3"; }
-  cpu1=$(target_cpu) busy1=$(busy)
-  jq -r --arg key "$2 $3 $4 $1" --argjson cpu "$((${cpu1:-0} - ${cpu0:-0}))" --argjson busy "$((busy1 - busy0))" '.jobs[0].read as $r |
-    "\($key) \($r.iops) \($r.lat_ns.percentile["50.000000"] / 1000) \($r.lat_ns.percentile["99.000000"] / 1000) \($cpu * 10000 / $r.total_ios) \($busy * 10000 / $r.total_ios)"' /tmp/m.json
+measure() { # WHO LINK NAME BYTES BACKEND FIO-OPTIONS...: prints a record
+  local who=$1 link=$2 name=$3 size=$4 dev=${DEVICE[$1-$5]} user system user1 system1 busy0 busy1
+  shift 5
+  read -r user system <<<"$(times)"; busy0=$(busy)
+  # shellcheck disable=SC2068
+  fio --name=m --filename="$dev" --direct=1 --ioengine=io_uring --thread --norandommap --size=256M --group_reporting --unified_rw_reporting=mixed \
+    --time_based --runtime="$SECONDS_EACH" --lat_percentiles=1 --clat_percentiles=0 --output-format=json --output=/tmp/m.json $@ >/tmp/fio.err 2>&1 ||
+    { cat /tmp/fio.err; grep -v '^[[:space:]"{}]' /tmp/m.json | head -n 20; fail "fio, $who over $link: $name"; }
+  read -r user1 system1 <<<"$(times)"; busy1=$(busy)
+  # Without its own process nvmet has no figures of its own.
+  sed -n '/^{/,$p' /tmp/m.json | jq -c --arg link "$link" --arg name "$name" --arg who "$who" --argjson size "$size" \
+    --argjson user $((user1 - user)) --argjson system $((system1 - system)) --argjson busy $((busy1 - busy0)) '.jobs[0].mixed as $r |
+    {group: $link, workload: $name, size: $size, who: $who, figures: ({
+      iops: $r.iops, mib_s: ($r.bw_bytes / 1048576), machine_us: ($busy * 10000 / $r.total_ios),
+      p50_us: ($r.lat_ns.percentile["50.000000"] / 1000), p99_us: ($r.lat_ns.percentile["99.000000"] / 1000),
+      "p99.9_us": ($r.lat_ns.percentile["99.900000"] / 1000), max_us: ($r.lat_ns.max / 1000)
+    } + if $who == "target" then {user_us: ($user * 10000 / $r.total_ios), system_us: ($system * 10000 / $r.total_ios)} else {} end)}'
 }
 
-: >/tmp/results
-for l in $LINKS; do
-  connect ours "$ours_nqn" "$l" 0; connect nvmet "$REFERENCE" "$l" 1
-  # Both ram namespaces are full: no read finds a hole.
-  for who in ours nvmet; do dd if=/dev/zero of="${DEVICE[$who-$l-ram]}" bs=1M count=256 oflag=direct status=none; done
-  for work in $WORKS; do
-    SECONDS_EACH=1 measure ours "$l" "${work%:*}" "${work#*:}" >/dev/null
-    for round in $(seq "$ROUNDS"); do
-      order="ours nvmet"; [ $((round % 2)) = 1 ] || order="nvmet ours"
-      for who in $order; do measure $who "$l" "${work%:*}" "${work#*:}" | tee -a /tmp/results; done
+# perftest PROGRAM LINK BYTES: prints how many operations it made in a second. Both ends are here. Its own rates and latencies depend on a
+# clock that it measures, often wrongly, in this kernel; the number of operations does not.
+perftest() {
+  local options=(-d "${2}0" -R -F -s "$3" -D 2) at server
+  at=$(address "$2")
+  timeout 20 "$1" "${options[@]}" >/tmp/perftest-server 2>&1 & server=$!
+  for _ in 1 2 3 4 5 6 7 8 9 10; do
+    sleep 0.2
+    if timeout 20 "$1" "${options[@]}" "$at" >/tmp/perftest 2>&1; then break; fi
+  done
+  wait $server || { cat /tmp/perftest-server /tmp/perftest >&2; fail "$1 over $2"; }
+  awk -v bytes="$3" '$1 == bytes && $2 > 0 {print $2 / 2}' /tmp/perftest
+}
+limit() { # LINK NAME BYTES FIGURE VALUE: prints a record
+  jq -nc --arg link "$1" --arg name "$2" --argjson size "$3" --arg figure "$4" --argjson value "$5" \
+    '{group: $link, workload: $name, size: $size, who: "limit", figures: {($figure): $value}}'
+}
+limits() { # LINK: what the verbs do without NVMe
+  local size bytes program n
+  for size in 128K 1M; do
+    bytes=$(numfmt --from=iec $size)
+    for program in ib_write_bw ib_read_bw; do
+      n=$(perftest $program "$1" "$bytes")
+      limit "$1" "$program $size" "$bytes" mib_s "$(awk -v n="$n" -v b="$bytes" 'BEGIN {print n * b / 1048576}')"
     done
   done
-  NQN=$ours_nqn; host_disconnect; NQN=$REFERENCE; host_disconnect
-done
+  # Both ends poll: on one CPU that would measure time slices.
+  [ "$(nproc)" -gt 1 ] || return 0
+  n=$(perftest ib_send_lat "$1" 64)
+  limit "$1" "ib_send_lat 64 bytes" 64 latency_us "$(awk -v n="$n" 'BEGIN {print 1000000 / n / 2}')"
+}
 
-awk '
-  function median(key, col,    n, i, j, t, v) {
-    n = count[key]; for (i = 1; i <= n; i++) v[i] = value[key, i, col]
-    for (i = 2; i <= n; i++) for (j = i; j > 1 && v[j-1] > v[j]; j--) { t = v[j]; v[j] = v[j-1]; v[j-1] = t }
-    low = v[1]; high = v[n]
-    return n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2
-  }
-  function cell(key,    m) { m = median(key, 1); return sprintf("%7d %7d..%-7d", m, low, high) }
-  { key = $1 " " $2 " " $3; if (!(key in seen)) { seen[key] = 1; order[++keys] = key }
-    k = key " " $4; i = ++count[k]; for (c = 5; c <= 9; c++) value[k, i, c - 4] = $c }
-  END {
-    print "4 KiB random read, one queue, IOPS: median min..max. Latency p50/p99 in us. CPU in us per I/O: the target process / all of the machine."
-    printf "%-5s %-5s %3s  %-25s %-25s %6s  %-17s %-17s %-17s %s\n", "link", "disk", "QD", "nvmf-target", "nvmet", "ratio", "ours p50/p99", "nvmet p50/p99", "ours CPU", "nvmet CPU"
-    for (n = 1; n <= keys; n++) {
-      split(order[n], f, " "); a = order[n] " ours"; b = order[n] " nvmet"
-      printf "%-5s %-5s %3s  %s %s %6.2f  %-17s %-17s %-17s %s\n", f[1], f[2], f[3], cell(a), cell(b), median(a, 1) / median(b, 1),
-        sprintf("%.1f/%.1f", median(a, 2), median(a, 3)), sprintf("%.1f/%.1f", median(b, 2), median(b, 3)),
-        sprintf("%.1f/%.1f", median(a, 4), median(a, 5)), sprintf("-/%.1f", median(b, 5))
-    }
-    print "null: our null backend against plain null_blk. ram: our ram backend against memory-backed null_blk."
-  }' /tmp/results | tee $OUT/table
+round() { # LINK QUEUES: measures every row of that many queues, the sides in turns first
+  local link=$1 queues=$2 name size backend n options who
+  while IFS='|' read -r name size backend n options <&3; do
+    [ "$n" = "$queues" ] || continue
+    for who in $(if [ $((r % 2)) = 1 ]; then echo target reference; else echo reference target; fi); do
+      measure "$who" "$link" "$name" "$size" "$backend" "$options" | tee -a $RECORDS
+    done
+  done 3</tmp/works
+}
+
+wanted >/tmp/works
+[ -s /tmp/works ] || fail "no workload matches $RUN"
+{
+  echo "#rounds $ROUNDS $SECONDS_EACH"
+  echo "# In the lab: Linux $(uname -r) as a $LAB_VM guest with $(nproc) CPU, which host, initiator and both targets share."
+  echo "# CPU time of the target is that of its process; user-mode Linux calls all of it kernel time. nvmet has no process: its kernel threads and"
+  echo "# interrupts cannot be told from the host's. Compare the time of the machine per I/O, which is everything on both sides."
+  [ "$(nproc)" -gt 1 ] || echo "# ib_send_lat, both of whose ends poll, needs CPUS=2."
+  echo "# null rows: our null backend beside plain null_blk. All others: our ram backend beside memory-backed null_blk."
+} >$RECORDS
+for l in $LINKS; do
+  for who in target reference; do
+    connect $who "$l"
+    # Both ram namespaces are full: no read finds a hole.
+    dd if=/dev/zero of="${DEVICE[$who-ram]}" bs=1M count=256 oflag=direct status=none
+    measure $who "$l" warm-up 4096 ram --rw=randread --bs=4k --iodepth=32 >/dev/null
+  done
+  for n in 1 4 16; do
+    grep -q "^[^|]*|[^|]*|[^|]*|$n|" /tmp/works || continue
+    if [ $n -gt 1 ]; then widen target "$l" $n; widen reference "$l" $n; fi
+    for r in $(seq "$ROUNDS"); do
+      if [ $n = 1 ] && [ "$l" != tcp ]; then limits "$l" | tee -a $RECORDS; fi
+      round "$l" $n
+    done
+  done
+  for who in target reference; do of $who "$l"; host_disconnect; done
+done
