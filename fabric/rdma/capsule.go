@@ -30,6 +30,9 @@ func (g *group) completed(wc *verbs.WC) {
 	if wc.Status != verbs.WCSuccess {
 		// What is flushed was not the cause: that may be the peer, or a completion further on in this batch.
 		if wc.Status != verbs.WCWRFlushErr {
+			if wc.Status == verbs.WCLocQPOpErr {
+				q.suspectInvalidate()
+			}
 			q.fail(fmt.Errorf("%v failed: %v (vendor error %#x)", kind, wc.Status, wc.VendorErr))
 		} else if q.state < queueDying {
 			q.fail(errFlushed)

@@ -133,6 +133,9 @@ func (q *queue) sent(r *request) {
 	}
 	q.slots += r.slots
 	q.sends++
+	if r.invalidate {
+		q.p.invalidates = true
+	}
 	if q.needRead.head != nil || q.out.head != nil || q.state == queueClosing {
 		q.touch()
 	}

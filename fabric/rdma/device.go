@@ -19,8 +19,25 @@ type device struct {
 
 	// removed says that the device went away; when it returns it is another one.
 	removed atomic.Bool
-	// noInvalidate says that the device does not take SEND_WITH_INV, which hosts must be prepared for: RDMA section 3.6.1.
+	// noInvalidate says that the device does not take SEND_WITH_INV, which hosts must be prepared for: RDMA section 3.6.1. It is
+	// found out by a post that fails (postSend) or by a first one that ends its queue (suspectInvalidate).
 	noInvalidate atomic.Bool
+}
+
+// suspectInvalidate gives SEND_WITH_INV up if one is in flight on a queue that fails for no fault of the host's, and none has ever
+// completed. The host connects again and is served without. Reactor only.
+func (q *queue) suspectInvalidate() {
+	d := q.p.dev
+	if q.p.invalidates || d.noInvalidate.Load() {
+		return
+	}
+	for i := range q.reqs {
+		if r := &q.reqs[i]; r.state == requestSending && r.invalidate {
+			d.noInvalidate.Store(true)
+			q.g.t.log.Warn("RDMA device does not invalidate keys, going on without", "device", d.attr.Name)
+			return
+		}
+	}
 }
 
 // vendorSIW is soft iWARP, where SEND_WITH_INV is not usable from user space, and says so by getting stuck: libsiw passes the

@@ -38,7 +38,8 @@ type port struct {
 	refs int   // queues
 
 	// Reactor only.
-	watched bool
+	invalidates bool // a SEND_WITH_INV has completed here, or its like where the device takes none
+	watched     bool
 	cqs     []*cq // those that are polled
 	events  int   // events of the channel that nobody has taken
 }

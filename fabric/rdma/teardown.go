@@ -113,6 +113,7 @@ func (q *queue) look(now int64) bool {
 	case q.stuckBy == 0 || q.progress != q.seen:
 		q.stuckBy = now + q.g.t.cfg.SendTimeout.Nanoseconds()
 	case now >= q.stuckBy:
+		q.suspectInvalidate()
 		q.fail(errStuck)
 	}
 	q.seen = q.progress

@@ -248,8 +248,10 @@ func TestRDMALateSendCompletion(t *testing.T) {
 		(*nvme.CQE)(l.cqes[i*nvme.CQESize:]).Fill(0, head+uint16(i)+1, cid, nvme.Success)
 	}
 	for _, wc := range []verbs.WC{
-		{WRID: rdmaRecvID | 0, ByteLen: nvme.CQESize}, {WRID: rdmaRecvID | 1, ByteLen: nvme.CQESize},
-		{WRID: uint64(ids[1])}, {WRID: uint64(ids[0])},
+		{WRID: rdmaRecvID | 0, ByteLen: nvme.CQESize},
+		{WRID: rdmaRecvID | 1, ByteLen: nvme.CQESize},
+		{WRID: uint64(ids[1])},
+		{WRID: uint64(ids[0])},
 	} {
 		if err := l.take(q, &wc); err != nil {
 			t.Fatal(err)

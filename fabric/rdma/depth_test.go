@@ -1,0 +1,79 @@
+package rdma
+
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+)
+
+// Writes beyond the READ depth of the host wait, in order, however many work requests each takes; none fails.
+func TestReadDepth(t *testing.T) {
+	for name, iwarp := range map[string]bool{"roce": false, "iwarp": true} {
+		t.Run(name, func(t *testing.T) {
+			p := ioParam(32)
+			p.reads = 3
+			m := newManual(t, verbstest.Options{IWARP: iwarp}, Config{}, p)
+			reads := m.f.Inject(verbstest.Fault{Host: "target", Ops: verbstest.OpRead, Hold: true, Times: -1})
+			const n = 8
+			for i := range n {
+				s := m.host.keyed(command(opWrite, uint16(i), 0, 64<<10), i*64<<10, 64<<10)
+				m.host.send(&s, nil)
+			}
+			most := 0
+			look := func() {
+				inFlight := m.q.maxReads - m.q.reads
+				most = max(most, inFlight)
+				if m.q.maxReads != 3 || inFlight < 0 || inFlight > 3 {
+					t.Fatalf("%d of %d READs in flight", inFlight, m.q.maxReads)
+				}
+			}
+			m.turn()
+			look()
+			if m.q.needRead.head == nil {
+				t.Error("no write waits")
+			}
+			reads.Release()
+			m.until(t, func() bool { look(); return m.h.counts["complete"] == n })
+			for range n {
+				if cqe, _, ok := m.host.response(); !ok || !cqe.Status().OK() {
+					t.Fatalf("%v, %+v", cqe.Status(), m.host.bad)
+				}
+			}
+			if most != 3 {
+				t.Errorf("at most %d READs were in flight", most)
+			}
+		})
+	}
+}
+
+// A queue of the largest depth takes as many commands at once.
+func TestDeepest(t *testing.T) {
+	b := newBench(t, benchOptions{cfg: Config{MaxDepth: maxDepth}})
+	q := b.host.connect(b.addr(), ioParam(maxDepth))
+	if st := q.do(command(opConnect, 1, maxDepth, 0), nil); !st.OK() {
+		t.Fatal(st)
+	}
+	for i := range maxDepth {
+		s := command(opHold, uint16(i), 0, 0)
+		q.send(&s, nil)
+		if i%256 == 255 { // the SENDs give their places back
+			if n, err := q.cq.Poll(make([]verbs.WC, 512)); n < 256 || err != nil {
+				t.Fatalf("%d SENDs complete: %v", n, err)
+			}
+		}
+	}
+	b.eventually("held", func() bool { return b.h.count("held") == maxDepth })
+	b.letGo()
+	seen := make(map[uint16]bool)
+	for range maxDepth {
+		cqe, _, ok := q.response()
+		if !ok {
+			t.Fatalf("%+v", q.bad)
+		}
+		seen[cqe.CID()] = true
+	}
+	if len(seen) != maxDepth {
+		t.Errorf("%d different responses", len(seen))
+	}
+}

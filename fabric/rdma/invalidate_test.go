@@ -1,0 +1,88 @@
+package rdma
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// invalidated sends a read whose key may be invalidated, and says whether it was. ok is false if the queue failed.
+func (q *hostQueue) invalidated() (did, ok bool) {
+	t := q.t
+	t.Helper()
+	r, err := mem.Map("test host", 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mr, err := q.pd.RegMR(r.Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := command(opRead, 1, 0, 512)
+	s.SGL1().SetKeyed(nvme.SGLSubtypeInvalidate, mem.Addr(r.Bytes()), 512, mr.RKey())
+	q.send(&s, nil)
+	_, wc, ok := q.response()
+	if err := errors.Join(mr.Dereg(), r.Unmap()); err != nil {
+		t.Fatal(err)
+	}
+	return wc.Flags&verbs.WCWithInv != 0, ok
+}
+
+// A device that takes SEND_WITH_INV and gets stuck on it, as soft iWARP does, or fails it: one queue ends, the next ones work.
+func TestInvalidateFoundOut(t *testing.T) {
+	for name, fault := range map[string]verbstest.Fault{
+		"stuck":  {Host: "target", Ops: verbstest.OpSend, Hold: true},
+		"failed": {Host: "target", Ops: verbstest.OpSend, Fail: verbs.WCLocQPOpErr},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, benchOptions{cfg: Config{SendTimeout: 50 * time.Millisecond}})
+			q := b.host.connect(b.addr(), ioParam(8))
+			b.f.Inject(fault)
+			s := command(opRead, 1, 0, 512)
+			s.SGL1().SetKeyed(nvme.SGLSubtypeInvalidate, mem.Addr(q.buf), 512, q.mr.RKey())
+			q.send(&s, nil)
+			b.host.event(verbs.EventDisconnected)
+			b.idle()
+			q = b.host.connect(b.addr(), ioParam(8))
+			if did, ok := q.invalidated(); did || !ok {
+				t.Errorf("afterwards: invalidated %v, answered %v", did, ok)
+			}
+			if !strings.Contains(b.log(), "does not invalidate") {
+				t.Errorf("log:\n%s", b.log())
+			}
+		})
+	}
+}
+
+// A device on which it has worked is not suspected, whatever becomes of a queue; nor is it for responses without.
+func TestInvalidateNotSuspected(t *testing.T) {
+	for name, proven := range map[string]bool{"proven": true, "not used": false} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, benchOptions{cfg: Config{SendTimeout: 50 * time.Millisecond}})
+			q := b.host.connect(b.addr(), ioParam(8))
+			sub := uint8(nvme.SGLSubtypeAddress)
+			if proven {
+				sub = nvme.SGLSubtypeInvalidate
+				if did, ok := q.invalidated(); !did || !ok {
+					t.Fatal("not invalidated")
+				}
+			}
+			b.f.Inject(verbstest.Fault{Host: "target", Ops: verbstest.OpSend, Hold: true})
+			s := command(opRead, 1, 0, 512)
+			s.SGL1().SetKeyed(sub, mem.Addr(q.buf), 512, q.mr.RKey())
+			q.send(&s, nil)
+			b.host.event(verbs.EventDisconnected)
+			b.idle()
+			q = b.host.connect(b.addr(), ioParam(8))
+			if did, ok := q.invalidated(); !did || !ok {
+				t.Errorf("afterwards: invalidated %v, answered %v", did, ok)
+			}
+		})
+	}
+}
