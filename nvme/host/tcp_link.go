@@ -197,7 +197,7 @@ func (l *tcpLink) wait(q *Queue, wakeFD int, d time.Duration) error {
 		return q.fail(err)
 	}
 	l.fds = [2]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}, {Fd: int32(wakeFD), Events: unix.POLLIN}}
-	if l.txHead != l.txEnd {
+	if l.txHead != l.txEnd || l.r2tN > 0 { // flush ends before everything is sent
 		l.fds[0].Events |= unix.POLLOUT
 	}
 	return pollFor(l.fds[:], d)
