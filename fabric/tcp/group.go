@@ -50,16 +50,19 @@ type Group struct {
 }
 
 const (
-	rxSize     = 130 << 10 // shared receive buffer: 128 KiB of data, a header before it, bulkWindow behind it
-	carryMax   = 256       // most bytes of an incomplete unit (header with padding: PDO is a byte)
-	batchSize  = 64        // commands per Prepare
-	iovMax     = 256       // vectors per sendmsg
-	iovFull    = 128       // no further PDU is started beyond
-	headsSize  = 32 << 10  // headers per sendmsg
-	headsFull  = headsSize - headMax
-	headMax    = 256     // most header bytes of one response: aligned C2HData header, digests, response capsule
-	sendMost   = 4 << 20 // bytes per sendmsg
-	emptyPolls = 1 << 10 // polls without input until a connection becomes cold
+	rxSize    = 130 << 10 // shared receive buffer: 128 KiB of data, a header before it, bulkWindow behind it
+	carryMax  = 256       // most bytes of an incomplete unit (header with padding: PDO is a byte)
+	batchSize = 64        // commands per Prepare
+	iovMax    = 256       // vectors per sendmsg
+	iovFull   = 128       // no further PDU is started beyond
+	headsSize = 32 << 10  // headers per sendmsg
+	headsFull = headsSize - headMax
+	headMax   = 256     // most header bytes of one response: aligned C2HData header, digests, response capsule
+	sendMost  = 4 << 20 // bytes per sendmsg
+	// A hot queue that is not the only one sends about this much in its turn: 32 small reads, or three of 128 KiB.
+	turnVectors = 64
+	turnBytes   = 384 << 10
+	emptyPolls  = 1 << 10 // polls without input until a connection becomes cold
 )
 
 // NewGroup makes the group of one reactor.
@@ -129,7 +132,7 @@ func (g *Group) Poll(budget int) int {
 		work += steps
 		if steps > 0 {
 			q.empty = 0
-		} else if q.empty++; q.empty > emptyPolls && q.drained || q.state == queueDead {
+		} else if q.empty++; q.empty > emptyPolls && q.drained && !q.dirty || q.state == queueDead {
 			g.cool(g.turn)
 			continue
 		}
@@ -161,7 +164,7 @@ func (g *Group) Arm() bool {
 	clear(g.dirty)
 	g.dirty = g.dirty[:0]
 	for _, q := range g.hot {
-		if !q.drained {
+		if !q.drained || q.dirty {
 			return false
 		}
 	}

@@ -60,12 +60,18 @@ func (q *queue) respond(r *request) {
 // noFlowControl is SQHD when submission queue flow control is disabled (Base section 3.3.2.6).
 const noFlowControl = 0xFFFF
 
-// flush sends as much as the socket takes and returns the number of requests whose bytes have all left.
+// flush sends as much as the socket takes, in one call if others wait for their turn, and returns the number of requests whose bytes
+// have all left.
 func (q *queue) flush() int {
-	done := 0
-	for q.sendq.head != nil {
-		g := q.g
-		want := q.gather()
+	g, done := q.g, 0
+	for turn := 0; q.sendq.head != nil; turn++ {
+		crowded := len(g.hot) > 1
+		if crowded && turn > 0 {
+			g.heat(q)
+			q.dirty = true // Poll goes on with it
+			break
+		}
+		want := q.gather(crowded)
 		n, e := sys.Sendmsg(q.fd, g.iov, 0)
 		clear(g.iov)
 		if e != 0 && e != syscall.EAGAIN {
@@ -112,10 +118,14 @@ func (q *queue) hasLeft(r *request) {
 }
 
 // gather makes Group.iov out of the front of sendq, without the bytes that have left, and returns its length in bytes. Headers
-// that follow each other share a vector.
-func (q *queue) gather() int {
+// that follow each other share a vector. It is less if the queue is one of a crowd.
+func (q *queue) gather(crowded bool) int {
 	s := sender{iov: q.g.iov[:0], heads: q.g.heads[:0], skip: q.sent}
-	for r := q.sendq.head; r != nil && len(s.iov) < iovFull && len(s.heads) < headsFull && s.total < sendMost; r = r.next {
+	vectors, bytes := iovFull, sendMost
+	if crowded {
+		vectors, bytes = turnVectors, turnBytes
+	}
+	for r := q.sendq.head; r != nil && len(s.iov) < vectors && len(s.heads) < headsFull && s.total < bytes; r = r.next {
 		switch r.send {
 		case sendRaw:
 			s.data(r.raw)
