@@ -110,7 +110,7 @@ func (q *queue) refuse(r *request, st nvme.Status) {
 func (q *queue) useInCapsule(r *request) {
 	b := q.capsuleData(r.Tag)
 	if off := int(r.addr); off != 0 {
-		copy(b, b[off:off+int(r.Length)])
+		mem.Copy(b, b[off:off+int(r.Length)])
 	}
 	b = b[:r.Length]
 	if r.Lent {
@@ -135,7 +135,7 @@ func copySegments(dst, src []mem.Segment) {
 			if len(to) == 0 {
 				to, dst = dst[0].B, dst[1:]
 			}
-			n := copy(to, from)
+			n := mem.Copy(to, from)
 			to, from = to[n:], from[n:]
 		}
 	}

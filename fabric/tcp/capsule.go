@@ -179,7 +179,7 @@ func copySegments(dst, src []mem.Segment) {
 	i, off := 0, 0
 	for _, d := range dst {
 		for b := d.B; len(b) > 0 && i < len(src); {
-			n := copy(b, src[i].B[off:])
+			n := mem.Copy(b, src[i].B[off:])
 			b = b[n:]
 			if off += n; off == len(src[i].B) {
 				i, off = i+1, 0

@@ -1,0 +1,63 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// TestCopiedBytes counts what the target copies of the data of commands on RAM namespaces: nothing of reads, what was never written
+// included, and over RDMA all of a write once, because blocks change as a whole (docs/adr/0006).
+func TestCopiedBytes(t *testing.T) {
+	if _, counted := mem.Copied(); !counted {
+		t.Skip("a build with the tag invariants is missing: only that counts copies")
+	}
+	eachWay(t, nil, func(t *testing.T, r *rig, w way) {
+		c := r.connect(w)
+		q := r.open(c, 1, 33)
+		for _, size := range []int{512, 4096, 128 << 10, 1 << 20} {
+			const ios = 40
+			buf := r.buffer(c, size)
+			var done [64]host.Completion
+			run := func(write bool, base int) int64 {
+				t.Helper()
+				before, _ := mem.Copied()
+				var op host.Op
+				for i := range ios {
+					slba := uint64(base + i*size%(4<<20))
+					if write {
+						op.Write(1, slba/512, uint32(size/512), buf, 0)
+					} else {
+						op.Read(1, slba/512, uint32(size/512), buf)
+					}
+					if _, err := q.Submit(&op); err != nil {
+						t.Fatal(err)
+					}
+					for q.Outstanding() > 0 {
+						if err := collect(q, done[:]); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				after, _ := mem.Copied()
+				return after - before
+			}
+			run(true, 0)
+			// RDMA devices learn the memory when it is first asked for.
+			for end := time.Now().Add(10 * time.Second); run(false, 0)+run(false, 32<<20) > 0 && time.Now().Before(end); {
+				time.Sleep(time.Millisecond)
+			}
+			if n := run(false, 0); n != 0 {
+				t.Errorf("%d reads of %d bytes: %d bytes were copied", ios, size, n)
+			}
+			if n := run(false, 32<<20); n != 0 {
+				t.Errorf("%d reads of %d bytes that were never written: %d bytes were copied", ios, size, n)
+			}
+			if n := run(true, 0); w.isRDMA && n != int64(ios*size) {
+				t.Errorf("%d writes of %d bytes: %d bytes were copied", ios, size, n)
+			}
+		}
+	})
+}
