@@ -55,7 +55,7 @@ func (q *queue) capsule(c *pdu.CapsuleCmd) bool {
 		q.fault(pdu.Fault{FES: pdu.FESSequence}, c[:])
 		return true
 	}
-	if n > 0 && !q.allocateInCapsule(r, int(n)) {
+	if n > 0 && !q.own(r, int(n)) {
 		q.free = append(q.free, r)
 		q.stall(int(n))
 		return false

@@ -79,6 +79,9 @@ func (q *queue) checkDeadlines(now int64) bool {
 		overdue(q.sendBy, "the host did not read within %v", c.SendTimeout):
 		return false
 	}
+	if q.blocked {
+		q.standIn()
+	}
 	return q.closeBy|q.handshakeBy|q.partialBy|q.grantBy|q.stalledBy|q.sendBy != 0
 }
 

@@ -39,8 +39,8 @@ func (g *Group) allocate(r *request) (ok bool) {
 	return ok
 }
 
-// allocateInCapsule makes r own n bytes for in-capsule data.
-func (q *queue) allocateInCapsule(r *request, n int) (ok bool) {
+// own makes r own n bytes.
+func (q *queue) own(r *request, n int) (ok bool) {
 	r.own, ok = q.g.cfg.Arena.Alloc(r.own, n)
 	return ok
 }
@@ -81,3 +81,21 @@ func (g *Group) retryMemory() int {
 
 // Reaches implements fabric.Queue: the kernel takes data from wherever it lies.
 func (q *queue) Reaches([]mem.Segment) bool { return true }
+
+// standIn takes memory of ours in the place of what is lent, for responses that the socket has not taken since the last tick: somebody
+// may wait to write there, and this host may be one that reads no more. What finds no memory stays as it is.
+func (q *queue) standIn() {
+	g := q.g
+	for r := q.sendq.head; r != nil; r = r.next {
+		switch {
+		case !r.Lent:
+		case !r.old:
+			r.old = true
+		case g.cfg.Arena.Available()-int(r.Length) >= g.reserve && q.own(r, int(r.Length)):
+			copySegments(r.own, r.Segs)
+			g.cfg.Handler.Release(&r.Request)
+			clear(r.Segs)
+			r.Lent, r.Segs = false, append(r.Segs[:0], r.own...)
+		}
+	}
+}

@@ -174,6 +174,48 @@ func TestDisconnectBeforeR2T(t *testing.T) {
 	h.close()
 }
 
+// A host that reads no more gives back what it has on loan within two ticks, whoever waits to write there, and still gets what it asked
+// for. Without memory to put in the place of a loan that stays out.
+func TestStandIn(t *testing.T) {
+	for _, exhausted := range []bool{false, true} {
+		h := newHand(t, options{lend: true, arena: 8 << 20})
+		c := h.connect(pdu.Params{}, 8)
+		if exhausted {
+			h.exhaust()
+		}
+		moments["responses blocked"](h, c)
+		h.loop.advance(300 * time.Millisecond)
+		if n := h.d.released.Load(); n != 0 {
+			t.Errorf("%d loans came back before the host had a chance to read", n)
+		}
+		h.loop.advance(300 * time.Millisecond)
+		if want := map[bool]int64{false: 3, true: 0}[exhausted]; h.d.released.Load() != want {
+			t.Errorf("memory exhausted %v: %d loans came back, want %d", exhausted, h.d.released.Load(), want)
+		}
+		if !exhausted {
+			clear(h.d.data.Bytes()) // somebody writes
+		}
+		total, first := 0, []byte(nil)
+		for idle := 0; idle < 2; idle++ {
+			if b := h.recv(); len(b) > 0 {
+				first, idle = append(first, b...), 0
+				total += len(b)
+			}
+			h.queue().event(unix.EPOLLOUT)
+			h.turn()
+		}
+		if want := 3 * (pdu.DataSize + 1<<20 + pdu.CapsuleRespSize); total != want {
+			t.Fatalf("%d bytes arrived, want %d", total, want)
+		}
+		for i := range 1 << 20 {
+			if got := first[total-pdu.CapsuleRespSize-1<<20+i]; got != pattern(i) {
+				t.Fatalf("byte %d of the last command is %#x, want %#x", i, got, pattern(i))
+			}
+		}
+		h.close()
+	}
+}
+
 // Nothing follows a C2HTermReq, and what follows the fault is not parsed.
 func TestNothingAfterTermReq(t *testing.T) {
 	h := newHand(t, options{hold: true})
