@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -19,20 +20,42 @@ func TestIdle(t *testing.T) {
 				r.open(c, qid, 128)
 			}
 		}
-		const window = 2 * time.Second
-		for round := 1; ; round++ { // the first may see what connecting left behind, for instance a garbage collection
-			before := cpuTime(t)
-			time.Sleep(window)
-			used := cpuTime(t) - before
-			t.Logf("%v of CPU in %v", used, window)
-			if used <= window/100 {
-				return
-			}
-			if round == 3 {
-				t.Fatalf("an idle target with 16 queues used more than 1 %% of a CPU in each of %d rounds", round)
-			}
-		}
+		wantIdle(t, 2*time.Second, 0.01)
 	})
+}
+
+// TestIdleMany: with 1024 connected queues of 16 hosts it is less than 0.5 %.
+func TestIdleMany(t *testing.T) {
+	for _, w := range []way{{name: "tcp"}, {name: "rdma", isRDMA: true}} {
+		t.Run(w.name, func(t *testing.T) {
+			r := newRig(t, options{rdma: rdma.Config{MaxQueuesPerHost: 2048}})
+			for range 16 {
+				c := r.connect(w, func(o *host.Options) { o.KATO = 10 * time.Second })
+				for qid := uint16(1); qid <= 64; qid++ {
+					r.open(c, qid, 32)
+				}
+			}
+			wantIdle(t, 5*time.Second, 0.005)
+		})
+	}
+}
+
+// wantIdle fails if this process uses more than a share of a CPU in each of three rounds. The first may see what connecting left behind,
+// for instance a garbage collection.
+func wantIdle(t *testing.T, window time.Duration, share float64) {
+	t.Helper()
+	for round := 1; ; round++ {
+		before := cpuTime(t)
+		time.Sleep(window)
+		used := cpuTime(t) - before
+		t.Logf("%v of CPU in %v", used, window)
+		if used.Seconds() <= window.Seconds()*share {
+			return
+		}
+		if round == 3 {
+			t.Fatalf("an idle target used more than %v %% of a CPU in each of %d rounds", share*100, round)
+		}
+	}
 }
 
 // cpuTime is the user and system time this process has used.
