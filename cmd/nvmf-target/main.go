@@ -49,6 +49,14 @@ func command() *cobra.Command {
 				return app.Check(file, os.Environ(), c.OutOrStdout())
 			},
 		}),
+		configFlag(&cobra.Command{
+			Use:   "disks",
+			Short: "List the disks of this machine, their health, their users, and whether they can be exported",
+			Args:  cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return app.Disks(file, c.Flags().Changed("config"), os.Environ(), c.OutOrStdout())
+			},
+		}),
 		&cobra.Command{
 			Use:   "version",
 			Short: "Print the version and what is built in",

@@ -27,6 +27,7 @@ var allowed = map[string][]string{
 	"cmd/nvmf-target": {"internal/app"},
 	"config":          {},
 	"internal/app": {
+		"internal/disks",
 		"config", "nvme", "nvme/target", "fabric", "fabric/tcp", "fabric/rdma", "fabric/rdma/verbs", "fabric/rdma/verbs/ibv",
 		"backend", "backend/file", "backend/null", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
 	},
@@ -54,6 +55,7 @@ var allowed = map[string][]string{
 	"backend/ram":         {"backend", "internal/mem"},
 	"backend/wrap":        {"backend"},
 
+	"internal/disks":      {"nvme", "internal/sys"},
 	"internal/invariants": {},
 	"internal/leak":       {},
 	"internal/lint":       {},

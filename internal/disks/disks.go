@@ -1,0 +1,188 @@
+// Package disks lists the block devices of this machine with their health and their users, for the operator who chooses what to export.
+// It reads sysfs and, where there is a drive, asks it.
+package disks
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Disk is a whole block device.
+type Disk struct {
+	// Name is as in /dev.
+	Name          string
+	Model, Serial string
+	// Size is in bytes, BlockSize the logical block size.
+	Size      int64
+	BlockSize int
+	// Bus is "nvme", "sata", "sas", "scsi", "usb", "virtio", "mmc" or "virtual".
+	Bus        string
+	Rotational bool
+	ReadOnly   bool
+	// Zoned is the model of a zoned device, "" for others.
+	Zoned      string
+	Partitions []string
+	// Uses says who uses the disk or a partition of it: "/ (vda1)", "swap", "dm-0", "namespace 2 of nqn...".
+	Uses   []string
+	Health Health
+
+	numbers []string // "8:0" of the disk and its partitions
+}
+
+// Drive says that the disk is hardware of its own, whose health can be asked for.
+func (d *Disk) Drive() bool { return d.Bus == "nvme" || d.Bus == "sata" || d.Bus == "sas" }
+
+// Exportable says why a disk cannot be exported as a whole; "" means that it can.
+func (d *Disk) Exportable() string {
+	switch {
+	case d.Size == 0:
+		return "no medium"
+	case len(d.Uses) > 0:
+		return "in use"
+	case d.Zoned == "host-managed":
+		return "host-managed zones"
+	}
+	return ""
+}
+
+// Machine is where the facts come from.
+type Machine struct {
+	// Sys and Proc are the mount points of sysfs and procfs.
+	Sys, Proc string
+	// Ask reads the health of a drive.
+	Ask func(d *Disk) Health
+}
+
+// Linux is this machine.
+func Linux() Machine { return Machine{Sys: "/sys", Proc: "/proc", Ask: ask} }
+
+// List returns the disks in the order of their names. users are what this target uses: by device number ("8:1"), who.
+func (m Machine) List(users map[string][]string) ([]*Disk, error) {
+	entries, err := os.ReadDir(filepath.Join(m.Sys, "block"))
+	if err != nil {
+		return nil, fmt.Errorf("block devices: %w", err)
+	}
+	mounts, err := m.mounts()
+	if err != nil {
+		return nil, err
+	}
+	var list []*Disk
+	for _, e := range entries {
+		d := m.disk(e.Name())
+		if d.Size == 0 && d.Bus == "virtual" {
+			continue // unused loop devices and the like
+		}
+		for i, n := range d.numbers {
+			for _, where := range mounts[n] {
+				d.use(where, i)
+			}
+			for _, who := range users[n] {
+				d.use(who, i)
+			}
+		}
+		slices.Sort(d.Uses)
+		if d.Drive() && m.Ask != nil {
+			d.Health = m.Ask(d)
+		}
+		list = append(list, d)
+	}
+	slices.SortFunc(list, func(a, b *Disk) int { return compareNames(a.Name, b.Name) })
+	return list, nil
+}
+
+// use notes a user of the disk (part 0) or of its partition number part-1.
+func (d *Disk) use(who string, part int) {
+	if part > 0 {
+		who += " (" + d.Partitions[part-1] + ")"
+	}
+	d.Uses = append(d.Uses, who)
+}
+
+// disk reads what sysfs knows of a disk. What is missing stays zero.
+func (m Machine) disk(name string) *Disk {
+	dir := os.DirFS(filepath.Join(m.Sys, "block", name))
+	d := &Disk{
+		Name: name, Size: number(dir, "size") << 9, BlockSize: int(number(dir, "queue/logical_block_size")),
+		Rotational: number(dir, "queue/rotational") == 1, ReadOnly: number(dir, "ro") == 1,
+		Model: text(dir, "device/model"), Serial: text(dir, "device/serial"),
+		numbers: []string{text(dir, "dev")},
+	}
+	if z := text(dir, "queue/zoned"); z != "none" {
+		d.Zoned = z
+	}
+	real, _ := filepath.EvalSymlinks(filepath.Join(m.Sys, "block", name))
+	transport := text(dir, "device/transport")
+	if paths, _ := fs.Glob(dir, "device/nvme[0-9]*/transport"); transport == "" && len(paths) > 0 { // behind native multipath
+		transport = text(dir, paths[0])
+	}
+	d.Bus = bus(name, real, text(dir, "device/vendor"), transport)
+	d.holders(dir, ".", 0)
+	parts, _ := fs.Glob(dir, "*/partition")
+	for _, p := range parts {
+		part := path.Dir(p)
+		d.Partitions = append(d.Partitions, part)
+		d.numbers = append(d.numbers, text(dir, part+"/dev"))
+		d.holders(dir, part, len(d.Partitions))
+	}
+	return d
+}
+
+// holders notes device-mapper, RAID and bcache devices made of the disk or of a partition.
+func (d *Disk) holders(dir fs.FS, at string, part int) {
+	list, _ := fs.ReadDir(dir, path.Join(at, "holders"))
+	for _, h := range list {
+		d.use(h.Name(), part)
+	}
+}
+
+// bus tells from the place in the device tree what a disk is attached to.
+func bus(name, place, vendor, transport string) string {
+	switch {
+	case strings.Contains(place, "/devices/virtual/") && !strings.HasPrefix(name, "nvme"):
+		return "virtual"
+	case strings.HasPrefix(name, "nvme"):
+		if transport != "" && transport != "pcie" {
+			return "nvme-" + transport
+		}
+		return "nvme"
+	case strings.HasPrefix(name, "vd"):
+		return "virtio"
+	case strings.HasPrefix(name, "mmcblk"):
+		return "mmc"
+	case strings.Contains(place, "/usb"):
+		return "usb"
+	case strings.TrimSpace(vendor) == "ATA":
+		return "sata"
+	case strings.Contains(place, "/end_device-"):
+		return "sas"
+	}
+	return "scsi"
+}
+
+func text(dir fs.FS, name string) string {
+	b, err := fs.ReadFile(dir, name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func number(dir fs.FS, name string) int64 {
+	n, _ := strconv.ParseInt(text(dir, name), 10, 64)
+	return n
+}
+
+// compareNames puts sda before sdaa and nvme2n1 before nvme10n1: shorter first if what comes before the numbers is the same.
+func compareNames(a, b string) int {
+	letters := func(s string) string { return s[:len(s)-len(strings.TrimLeft(s, "abcdefghijklmnopqrstuvwxyz"))] }
+	if letters(a) == letters(b) && len(a) != len(b) || strings.HasPrefix(a, "sd") && strings.HasPrefix(b, "sd") && len(a) != len(b) {
+		return len(a) - len(b)
+	}
+	return strings.Compare(a, b)
+}

@@ -1,0 +1,131 @@
+package disks
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// machine makes the files that a description names.
+func machine(t *testing.T, file string) Machine {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSuffix(line, "\n")
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		name, target, link := strings.Cut(line, " -> ")
+		if !link {
+			name, target, _ = strings.Cut(line, " = ")
+		}
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if link {
+			err = os.Symlink(target, path)
+		} else {
+			var f *os.File
+			if f, err = os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err == nil {
+				_, err = f.WriteString(target + "\n")
+				_ = f.Close()
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return Machine{Sys: filepath.Join(root, "sys"), Proc: filepath.Join(root, "proc")}
+}
+
+func TestList(t *testing.T) {
+	m := machine(t, "testdata/machine.txt")
+	asked := map[string]bool{}
+	m.Ask = func(d *Disk) Health {
+		asked[d.Name] = true
+		switch d.Name {
+		case "sda":
+			return Health{State: Warning, Notes: []string{"3 reallocated sectors"}, Celsius: 34, Hours: 20000, Used: -1}
+		case "nvme0n1":
+			return Health{State: Good, Celsius: 41, Hours: 12, Used: 3}
+		}
+		return unknown("only root may ask")
+	}
+	list, err := m.List(map[string][]string{"8:1": {"namespace 2 of nqn.2026-11.io.nvmf-target:disk0"}, "259:1": {"namespace 3 of x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"sda": true, "sdb": true, "sdaa": true, "nvme0n1": true, "nvme1n1": true, "nvme2n1": false, "loop0": false, "sdc": false} {
+		if asked[name] != want {
+			t.Errorf("%s: asked for its health: %t, want %t", name, asked[name], want)
+		}
+	}
+	var out bytes.Buffer
+	if err := Print(&out, list); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "testdata/machine.golden", out.String())
+}
+
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil || got != string(want) {
+		t.Errorf("%v\ngot:\n%s\nwant:\n%s", err, got, want)
+	}
+}
+
+// TestThisMachine: whatever this machine has can be listed.
+func TestThisMachine(t *testing.T) {
+	list, err := Linux().List(nil)
+	if err != nil {
+		t.Skipf("no sysfs: %v", err)
+	}
+	var out bytes.Buffer
+	if err := Print(&out, list); err != nil || out.Len() == 0 {
+		t.Error(err, out.String())
+	}
+}
+
+func TestNothing(t *testing.T) {
+	var out bytes.Buffer
+	if err := Print(&out, nil); err != nil || !strings.Contains(out.String(), "no other block device") {
+		t.Errorf("%v %q", err, out.String())
+	}
+	out.Reset()
+	if err := Print(&out, []*Disk{{Name: "vda", Bus: "virtio", Size: 1 << 30, BlockSize: 512}}); err != nil ||
+		!strings.HasPrefix(out.String(), "This machine has no NVMe, SATA or SAS drive") || !strings.Contains(out.String(), "vda") {
+		t.Errorf("%v %q", err, out.String())
+	}
+	if _, err := (Machine{Sys: "/does/not/exist", Proc: "/proc"}).List(nil); err == nil {
+		t.Error("no error without sysfs")
+	}
+}
+
+func TestPlain(t *testing.T) {
+	for in, want := range map[string]string{"": "-", " a  b ": "a b", "\x1b[2J": "?[2J", "é": "?"} {
+		if got := plain(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+	for n, want := range map[int64]string{0: "0 B", 512: "512 B", 1 << 30: "1.1 GB", 750156374016: "750 GB", 4000787030016: "4.0 TB"} {
+		if got := size(n); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package disks
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/dswarbrick/smart/drivedb"
+	"github.com/dswarbrick/smart/scsi"
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// State sums a health up.
+type State uint8
+
+// The states, from good to bad; Unknown is that of disks nobody asked.
+const (
+	Unknown State = iota
+	Good
+	Warning
+	Failing
+)
+
+// Health is what a drive says of itself.
+type Health struct {
+	State State
+	// Notes say what is wrong, or why nothing is known.
+	Notes []string
+	// Celsius is the temperature, 0 if unknown. Hours is the time under power, -1 if unknown. Used is the endurance that is used
+	// up in percent, -1 if unknown.
+	Celsius int
+	Hours   int64
+	Used    int
+}
+
+func unknown(why string) Health { return Health{Notes: []string{why}, Hours: -1, Used: -1} }
+
+// note adds a finding that makes the state no better than s.
+func (h *Health) note(s State, format string, args ...any) {
+	h.State = max(h.State, s)
+	h.Notes = append(h.Notes, fmt.Sprintf(format, args...))
+}
+
+// ask reads the health of a drive.
+func ask(d *Disk) Health {
+	var h Health
+	var err error
+	switch d.Bus {
+	case "nvme":
+		h, err = askNVMe("/dev/" + d.Name)
+	case "sata":
+		h, err = askATA("/dev/" + d.Name)
+	default:
+		return unknown("health of " + d.Bus + " drives is not read")
+	}
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		return unknown("only root may ask")
+	case err != nil:
+		return unknown(err.Error())
+	}
+	return h
+}
+
+// askNVMe reads log 02h by an ioctl of our own: the library prints it, and does not look at the status of the command.
+func askNVMe(device string) (Health, error) {
+	f, err := os.Open(device)
+	if err != nil {
+		return Health{}, err
+	}
+	defer f.Close()
+	var b [nvme.SMARTLogSize]byte
+	st, e := sys.NVMeLog(int(f.Fd()), uint8(nvme.LogSMART), b[:])
+	switch {
+	case e == unix.EACCES || e == unix.EPERM:
+		return Health{}, os.ErrPermission
+	case e != 0:
+		return Health{}, fmt.Errorf("health log: %w", e)
+	case st != 0:
+		return Health{}, fmt.Errorf("health log: %v", nvme.Status(st&0x7FF))
+	}
+	l, err := nvme.ParseSMARTLog(b[:])
+	if err != nil && !errors.Is(err, nvme.ErrReserved) {
+		return Health{}, err
+	}
+	return nvmeHealth(l), nil
+}
+
+// nvmeHealth judges log 02h (Base section 5.1.12.1.3).
+func nvmeHealth(l *nvme.SMARTLog) Health {
+	hours, _ := l.PowerOnHours.Uint64()
+	h := Health{State: Good, Hours: int64(hours), Used: int(l.PercentageUsed)}
+	if l.Temperature > 0 {
+		h.Celsius = int(l.Temperature) - 273
+	}
+	for _, w := range []struct {
+		bit   uint8
+		state State
+		text  string
+	}{
+		{nvme.SMARTReliability, Failing, "reliability degraded"},
+		{nvme.SMARTReadOnly, Failing, "read-only"},
+		{nvme.SMARTSpareLow, Warning, fmt.Sprintf("%d%% spare left", l.AvailableSpare)},
+		{nvme.SMARTTemperature, Warning, "temperature out of range"},
+		{nvme.SMARTVolatileMemory, Warning, "volatile memory backup failed"},
+	} {
+		if l.CriticalWarning&w.bit != 0 {
+			h.note(w.state, "%s", w.text)
+		}
+	}
+	if n, _ := l.MediaErrors.Uint64(); n > 0 {
+		h.note(Warning, "%d media errors", n)
+	}
+	if l.PercentageUsed >= 100 {
+		h.note(Warning, "worn out")
+	}
+	return h
+}
+
+// askATA asks a SATA drive through the SCSI layer.
+func askATA(device string) (h Health, err error) {
+	defer func() {
+		if p := recover(); p != nil { // the library trusts the length of answers
+			h, err = Health{}, fmt.Errorf("SMART data makes no sense: %v", p)
+		}
+	}()
+	dev, err := scsi.OpenSCSIAutodetect(device)
+	if err != nil {
+		return Health{}, err
+	}
+	defer dev.Close()
+	var out bytes.Buffer
+	err = dev.PrintSMART(&drivedb.DriveDb{Drives: []drivedb.DriveModel{attributes}}, &out)
+	h, found := ataHealth(&out)
+	if found {
+		return h, nil // what is printed after the attributes does not matter
+	}
+	return Health{}, errors.Join(errors.New("no SMART attributes"), err)
+}
+
+// attributes is what the library must know to print raw values as plain numbers, of the attributes that ataHealth looks at.
+var attributes = func() drivedb.DriveModel {
+	m := drivedb.DriveModel{Family: "DEFAULT", Presets: map[string]drivedb.AttrConv{}}
+	for _, id := range []string{"5", "9", "187", "194", "197", "198"} {
+		m.Presets[id] = drivedb.AttrConv{Conv: "raw48", Name: "Attribute_" + id}
+	}
+	return m
+}()
+
+// ataHealth reads the table of attributes as the library prints it: ID NAME FLAG VALUE WORST RESERVED TYPE UPDATED RAW. found says
+// that there was one. The thresholds of the maker are not read, so it judges by the counters of bad sectors that all makers share.
+func ataHealth(r io.Reader) (h Health, found bool) {
+	h = Health{State: Good, Hours: -1, Used: -1}
+	text, err := io.ReadAll(r)
+	if err != nil {
+		return h, false
+	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if len(f) != 9 {
+			continue
+		}
+		id, err1 := strconv.Atoi(f[0])
+		raw, err2 := strconv.ParseUint(f[8], 10, 64)
+		if err1 != nil || err2 != nil {
+			continue
+		}
+		found = true
+		switch id {
+		case 5:
+			if raw &= 0xFFFFFFFF; raw > 0 {
+				h.note(Warning, "%d reallocated sectors", raw)
+			}
+		case 9: // some makers keep minutes in the upper bytes
+			h.Hours = int64(raw & 0xFFFFFF)
+		case 187:
+			if raw > 0 {
+				h.note(Warning, "%d uncorrectable errors", raw)
+			}
+		case 194: // lowest and highest are in the upper bytes
+			h.Celsius = int(int8(raw))
+		case 197:
+			if raw > 0 {
+				h.note(Failing, "%d sectors cannot be read", raw)
+			}
+		case 198:
+			if raw > 0 {
+				h.note(Failing, "%d sectors were uncorrectable", raw)
+			}
+		}
+	}
+	return h, found
+}
