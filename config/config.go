@@ -14,6 +14,7 @@ type Config struct {
 	Reactors   Reactors    `mapstructure:"reactors"`
 	TCP        TCP         `mapstructure:"tcp"`
 	RDMA       RDMA        `mapstructure:"rdma"`
+	Disks      Disks       `mapstructure:"disks"`
 	Listeners  []Listener  `mapstructure:"listeners" validate:"required,max=256,dive"`
 	Subsystems []Subsystem `mapstructure:"subsystems" validate:"required,max=1024,dive"`
 	// ShutdownTimeout is how long a stop may take to drain before connections are cut.
@@ -63,6 +64,18 @@ type RDMA struct {
 	// MaxConnections and MaxConnectionsPerHost bound the connections (queues) of all hosts and of one address.
 	MaxConnections        int `mapstructure:"max_connections" default:"4096" validate:"min=1,max=65535"`
 	MaxConnectionsPerHost int `mapstructure:"max_connections_per_host" default:"1024" validate:"min=1,max=65535"`
+}
+
+// Disks says how files and block devices are worked on.
+type Disks struct {
+	// Engine makes the system calls: "io_uring", "threads", or "auto", which is io_uring where that is allowed.
+	Engine string `mapstructure:"engine" default:"auto" validate:"oneof=auto io_uring threads"`
+	// SQPoll has a thread of the kernel fetch submissions; it takes a CPU for each reactor while there is work.
+	SQPoll bool `mapstructure:"sqpoll"`
+	// IOPoll polls devices for completions instead of waiting for interrupts.
+	IOPoll bool `mapstructure:"iopoll"`
+	// Workers is the most blocking system calls in progress for each reactor and namespace.
+	Workers int `mapstructure:"workers" default:"32" validate:"min=1,max=1024"`
 }
 
 // Listener is one NVMe port.

@@ -33,6 +33,7 @@ func TestMinimalFile(t *testing.T) {
 		Reactors:        Reactors{Memory: 64 << 20, Spin: 50 * time.Microsecond},
 		TCP:             TCP{QueueDepth: 128, InCapsuleSize: 16384, HeaderDigest: true, DataDigest: true, MaxConnections: 8192, MaxConnectionsPerHost: 4096},
 		RDMA:            RDMA{QueueDepth: 128, InCapsuleSize: 4096, MaxConnections: 4096, MaxConnectionsPerHost: 1024},
+		Disks:           Disks{Engine: "auto", Workers: 32},
 		ShutdownTimeout: 10 * time.Second,
 		Listeners: []Listener{
 			{Transport: "rdma", Address: "10.0.0.1", Port: 4420, OnUnavailable: "wait"},
@@ -41,9 +42,9 @@ func TestMinimalFile(t *testing.T) {
 		Subsystems: []Subsystem{{
 			NQN: "nqn.2026-11.io.nvmf-target:disk0", AllowAnyHost: true, Model: "nvmf-target", CNTLIDMin: 1, CNTLIDMax: 65519, MaxIOQueues: 128,
 			Namespaces: []Namespace{
-				{NSID: 1, Storage: Storage{Backend: "ram", Size: 1 << 30, BlockSize: 512, Error: "io", OneIn: 1}},
-				{NSID: 2, Storage: Storage{Backend: "file", Path: "/var/lib/nvmf-target/disk0.img", Size: 10 << 30, BlockSize: 4096, Error: "io", OneIn: 1}},
-				{NSID: 3, Storage: Storage{Backend: "null", Size: 1 << 40, BlockSize: 512, Error: "io", OneIn: 1}},
+				{NSID: 1, Storage: Storage{Backend: "ram", Size: 1 << 30, BlockSize: 512, Preallocate: "sparse", Error: "io", OneIn: 1}},
+				{NSID: 2, Storage: Storage{Backend: "file", Path: "/var/lib/nvmf-target/disk0.img", Size: 10 << 30, BlockSize: 4096, Preallocate: "sparse", Error: "io", OneIn: 1}},
+				{NSID: 3, Storage: Storage{Backend: "null", Size: 1 << 40, BlockSize: 512, Preallocate: "sparse", Error: "io", OneIn: 1}},
 			},
 		}},
 	}

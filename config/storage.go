@@ -20,6 +20,8 @@ type Storage struct {
 	BlockSize Size `mapstructure:"block_size" default:"512" validate:"oneof=512 1024 2048 4096"`
 	// Buffered keeps data in the kernel's page cache. Otherwise O_DIRECT is used where it is possible.
 	Buffered bool `mapstructure:"buffered"`
+	// Preallocate says whether a new file gets its space at once ("full") or as it is written ("sparse").
+	Preallocate string `mapstructure:"preallocate" default:"sparse" validate:"oneof=sparse full"`
 
 	// Of is the storage behind this one; nil unless the backend is delay, error or limit.
 	Of *Storage `mapstructure:"of"`
@@ -44,7 +46,7 @@ type Storage struct {
 var backends = map[string][]string{
 	"ram":   {"size", "block_size"},
 	"null":  {"size", "block_size"},
-	"file":  {"path", "size", "block_size", "buffered"},
+	"file":  {"path", "size", "block_size", "buffered", "preallocate"},
 	"delay": {"of", "latency", "jitter", "operations", "seed"},
 	"error": {"of", "error", "one_in", "offset", "length", "operations", "seed"},
 	"limit": {"of", "iops", "bandwidth"},

@@ -19,6 +19,9 @@ func (c *Config) validate(rules Rules) {
 	if n := len(c.Reactors.CPUs); n > 0 && c.Reactors.Count != 0 && c.Reactors.Count != n {
 		c.src.add("reactors.count", fmt.Sprintf("%d reactors, but reactors.cpus names %d CPUs", c.Reactors.Count, n), "Delete reactors.count, or name one CPU for each reactor.")
 	}
+	if c.Disks.Engine == "threads" && (c.Disks.SQPoll || c.Disks.IOPoll) {
+		c.src.add("disks.engine", "threads have neither sqpoll nor iopoll", "Delete those, or use engine: io_uring.")
+	}
 	seen := once{c.src, map[string]string{}}
 	for i, cpu := range c.Reactors.CPUs {
 		seen.check("cpu", fmt.Sprint(cpu), fmt.Sprintf("reactors.cpus[%d]", i), "Each reactor needs a CPU of its own.")

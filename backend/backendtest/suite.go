@@ -56,13 +56,15 @@ func Run(t *testing.T, open func(t *testing.T) backend.Device, opts Options) {
 		t.Run(tc.name, func(t *testing.T) {
 			before := usage()
 			dev := s.open(t)
+			defer func() { // after a skip too
+				if err := dev.Close(); err != nil {
+					t.Errorf("close: %v", err)
+				}
+				if after := usage(); after != before {
+					t.Errorf("memory is left:\n%s\nbefore:\n%s", after, before)
+				}
+			}()
 			tc.fn(t, dev)
-			if err := dev.Close(); err != nil {
-				t.Errorf("close: %v", err)
-			}
-			if after := usage(); after != before {
-				t.Errorf("memory is left:\n%s\nbefore:\n%s", after, before)
-			}
 		})
 	}
 }

@@ -1,31 +1,17 @@
-// Package file is storage in a file, by ordinary blocking system calls in a pool of goroutines per channel.
-//
-// The way of an IO:
-//
-//	Submit (reactor) -> jobs -> a worker locks the blocks, makes the system calls, unlocks -> done (lock-free) -> wake
-//	Poll (reactor)   <- done
-//
-// The hand-over to a worker is a Go channel: whoever blocks has to leave the reactor, and waking the thread that will block costs
-// far more than the queue. The rest of the path takes no lock that another reactor holds for long.
-//
-// Atomicity: the file system promises little about racing reads and writes, so that workers lock what they touch; see ranges.go.
-//
-// Durability: a write is in the volatile cache of the device until a flush, except with FUA. When a flush fails the kernel drops
-// what it could not write and forgets about it: a second flush would succeed although data is lost. So a failure stays: from
-// then on every flush and every write fails until the device is opened again.
+// Package file is storage in a file. It opens, sizes and probes the file; package disk does the rest.
 package file
 
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/disk"
 )
 
 // Config describes a file device.
@@ -40,31 +26,13 @@ type Config struct {
 	ReadOnly bool
 	// Buffered keeps data in the kernel's page cache. Otherwise O_DIRECT is used where the file system allows it for BlockSize.
 	Buffered bool
-	// Workers is the largest number of system calls in progress per channel, 0 for the default of 32. They are started as
-	// needed.
-	Workers int
-}
-
-const defaultWorkers = 32
-
-type device struct {
-	cfg  Config
-	info backend.Info
-	fd   int
-	// direct is what O_DIRECT asks for, zeroes if the page cache is used.
-	direct alignment
-
-	ranges   ranges
-	channels atomic.Int32
-
-	// noZeroRange is set when the file system turns out not to know FALLOC_FL_ZERO_RANGE.
-	noZeroRange atomic.Bool
-
-	// failed is why flushes and writes are refused, nil while all is well.
-	failed atomic.Pointer[error]
-	// syncMu serialises fdatasync: the kernel reports a failure to one of two callers only. syncs counts those begun.
-	syncMu sync.Mutex
-	syncs  atomic.Uint64
+	// Preallocate gives a file that has no content yet all of its space at once, so that no write fails later for lack of space.
+	// Otherwise space is taken as it is written.
+	Preallocate bool
+	// Engine makes the system calls.
+	Engine disk.Engine
+	// Log is for warnings; nil: none.
+	Log *slog.Logger
 }
 
 // Open opens or creates the file and locks it against a second Open, here or in another process.
@@ -76,15 +44,12 @@ func Open(cfg Config) (backend.Device, error) {
 	return d, nil
 }
 
-func open(cfg Config) (_ *device, err error) {
+func open(cfg Config) (_ *disk.Disk, err error) {
 	if cfg.Path == "" {
 		return nil, errors.New("no path is given")
 	}
-	if cfg.Workers == 0 {
-		cfg.Workers = defaultWorkers
-	}
-	if cfg.Workers < 1 || cfg.Workers > maxOutstanding {
-		return nil, fmt.Errorf("%d workers: must be from 1 to %d", cfg.Workers, maxOutstanding)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	fd, created, err := openFile(cfg)
 	if err != nil {
@@ -93,7 +58,7 @@ func open(cfg Config) (_ *device, err error) {
 	locked := false
 	defer func() {
 		if err != nil {
-			if created && locked {
+			if created && locked { // for lack of space, say
 				_ = unix.Unlink(cfg.Path)
 			}
 			_ = unix.Close(fd)
@@ -111,15 +76,14 @@ func open(cfg Config) (_ *device, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &device{cfg: cfg, fd: fd, info: backend.Info{
+	dc := disk.Config{Path: cfg.Path, FD: fd, Engine: cfg.Engine, Log: cfg.Log, Info: backend.Info{
 		Size: size, BlockSize: cfg.BlockSize, PhysicalBlockSize: cfg.BlockSize,
 		VolatileCache: !cfg.ReadOnly, ReadOnly: cfg.ReadOnly, Identity: path,
 	}}
-	d.ranges.init(cfg.BlockSize)
-	if err := d.probe(); err != nil {
+	if err := probe(cfg, &dc); err != nil {
 		return nil, err
 	}
-	return d, nil
+	return disk.New(dc)
 }
 
 // identity is the path as it is reached from anywhere.
@@ -207,6 +171,12 @@ func settleSize(fd int, cfg Config, created bool) (int64, error) {
 		if err := unix.Ftruncate(fd, size); err != nil {
 			return 0, fmt.Errorf("set the size to %d bytes: %w", size, err)
 		}
+		if cfg.Preallocate {
+			if err := unix.Fallocate(fd, 0, 0, size); err != nil {
+				_ = unix.Ftruncate(fd, 0)
+				return 0, fmt.Errorf("allocate %d bytes: %w (make room, or let it be sparse)", size, err)
+			}
+		}
 		if err := unix.Fsync(fd); err != nil {
 			return 0, fmt.Errorf("fsync: %w", err)
 		}
@@ -231,19 +201,4 @@ func syncDirectory(path string) error {
 		return err
 	}
 	return errors.Join(dir.Sync(), dir.Close())
-}
-
-// Info implements backend.Device.
-func (d *device) Info() backend.Info { return d.info }
-
-// Close implements backend.Device. It does not flush: what the hosts flushed is durable, what they did not is theirs to lose,
-// and the kernel writes it back all the same.
-func (d *device) Close() error {
-	if n := d.channels.Load(); n != 0 {
-		return fmt.Errorf("close file device %s: %d channels are open", d.cfg.Path, n)
-	}
-	if err := unix.Close(d.fd); err != nil {
-		return fmt.Errorf("close file device %s: %w", d.cfg.Path, err)
-	}
-	return nil
 }

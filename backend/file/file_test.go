@@ -1,53 +1,33 @@
 package file
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/internal/leak"
+	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
-func TestMain(m *testing.M) {
-	before := openFiles()
-	code := m.Run()
-	if err := goleak.Find(); err != nil {
-		fmt.Println(err)
-		code = 1
-	}
-	if after := openFiles(); after > before {
-		fmt.Printf("%d descriptors leaked\n", after-before)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { leak.Main(m) }
 
-func openFiles() int {
-	// The first regular file opens the runtime's own poller for good.
-	f, err := os.Open("/proc/self/stat")
-	if err == nil {
-		_ = f.Close()
-	}
-	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		panic(err)
-	}
-	return len(list)
-}
-
-func mustOpen(tb testing.TB, cfg Config) *device {
+func mustOpen(tb testing.TB, cfg Config) backend.Device {
 	tb.Helper()
 	dev, err := Open(cfg)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return dev.(*device)
+	return dev
 }
 
 func mustClose(tb testing.TB, dev backend.Device) {
@@ -69,65 +49,120 @@ func shm(t *testing.T) string {
 }
 
 func TestConformance(t *testing.T) {
+	engines := []disk.Engine{{Name: disk.Threads}, {Name: disk.IOUring}}
+	if err := uring.Available(); err != nil {
+		t.Logf("threads only: %v", err)
+		engines = engines[:1]
+	} else {
+		engines = append(engines, disk.Engine{SQPoll: true}, disk.Engine{IOPoll: true}, disk.Engine{Name: disk.Threads, Workers: 1})
+	}
 	for name, tc := range map[string]struct {
-		cfg  Config
-		dir  func(t *testing.T) string
-		with func(d *device)
+		cfg Config
+		dir func(t *testing.T) string
 	}{
-		"direct 4096":       {cfg: Config{BlockSize: 4096}},
-		"direct 512":        {cfg: Config{BlockSize: 512}},
-		"buffered":          {cfg: Config{BlockSize: 512, Buffered: true, Workers: 3}},
-		"buffered 64K":      {cfg: Config{BlockSize: 64 << 10, Buffered: true}},
-		"one worker":        {cfg: Config{BlockSize: 4096, Workers: 1}},
-		"tmpfs":             {cfg: Config{BlockSize: 4096}, dir: shm},
-		"nothing supported": {cfg: Config{BlockSize: 4096}, with: func(d *device) { d.noZeroRange.Store(true); d.info.Discard, d.info.DiscardZeroes = false, false }},
+		"direct 4096":  {cfg: Config{BlockSize: 4096}},
+		"direct 512":   {cfg: Config{BlockSize: 512}},
+		"buffered":     {cfg: Config{BlockSize: 512, Buffered: true}},
+		"buffered 64K": {cfg: Config{BlockSize: 64 << 10, Buffered: true}},
+		"preallocated": {cfg: Config{BlockSize: 4096, Preallocate: true}},
+		"tmpfs":        {cfg: Config{BlockSize: 4096}, dir: shm},
 	} {
-		t.Run(name, func(t *testing.T) {
-			backendtest.Run(t, func(t *testing.T) backend.Device {
-				dir := t.TempDir()
-				if tc.dir != nil {
-					dir = tc.dir(t)
-				}
-				cfg := tc.cfg
-				cfg.Path = filepath.Join(dir, "disk.img")
-				cfg.Size = backendtest.MinSize
-				d := mustOpen(t, cfg)
-				if tc.with != nil {
-					tc.with(d)
-				}
-				return d
-			}, backendtest.Options{})
-		})
+		for i, engine := range engines {
+			if i > 1 && name != "direct 4096" {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s %+v", name, engine), func(t *testing.T) {
+				backendtest.Run(t, func(t *testing.T) backend.Device {
+					dir := t.TempDir()
+					if tc.dir != nil {
+						dir = tc.dir(t)
+					}
+					cfg := tc.cfg
+					cfg.Path, cfg.Size, cfg.Engine = filepath.Join(dir, "disk.img"), backendtest.MinSize, engine
+					return mustOpen(t, cfg)
+				}, backendtest.Options{})
+			})
+		}
 	}
 }
 
-// TestDirect: where the kernel says that O_DIRECT works it is used, and never when the block size does not fit.
+// TestDirect: where the kernel says that O_DIRECT works it is used, and never when the block size does not fit or the page cache is
+// asked for; that it could not be used is said.
 func TestDirect(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "disk.img")
+	f, err := os.Create(filepath.Join(t.TempDir(), "disk.img"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	var stx unix.Statx_t
+	if err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &stx); err != nil {
+		t.Fatal(err)
+	}
+	possible := func(blockSize int) bool { return stx.Dio_offset_align != 0 && blockSize%int(stx.Dio_offset_align) == 0 }
 	for _, tc := range []struct {
 		cfg  Config
 		want bool
 	}{
-		{Config{BlockSize: 4096}, true},
+		{Config{BlockSize: 4096}, possible(4096)},
 		{Config{BlockSize: 4096, Buffered: true}, false},
+		{Config{BlockSize: 256}, possible(256)},
 	} {
-		tc.cfg.Path, tc.cfg.Size = path, 1<<20
-		d := mustOpen(t, tc.cfg)
-		flags, err := unix.FcntlInt(uintptr(d.fd), unix.F_GETFL, 0)
+		if _, err := unix.FcntlInt(f.Fd(), unix.F_SETFL, 0); err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		tc.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		d := disk.Config{FD: int(f.Fd()), Info: backend.Info{BlockSize: tc.cfg.BlockSize}}
+		if err := probe(tc.cfg, &d); err != nil {
+			t.Fatal(err)
+		}
+		flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var stx unix.Statx_t
-		if err := unix.Statx(d.fd, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &stx); err != nil {
-			t.Fatal(err)
-		}
-		if stx.Dio_offset_align == 0 || stx.Dio_offset_align > 4096 {
-			tc.want = false
-		}
-		if direct := flags&unix.O_DIRECT != 0; direct != tc.want || direct != (d.direct.offset != 0) {
+		if direct := flags&unix.O_DIRECT != 0; direct != tc.want || direct != (d.Offset != 0) || direct != (d.Memory != 0) {
 			t.Errorf("%+v: O_DIRECT is %v, want %v", tc.cfg, direct, tc.want)
 		}
+		if said := strings.Contains(log.String(), "page cache"); said != (!tc.want && !tc.cfg.Buffered) {
+			t.Errorf("%+v: log %q", tc.cfg, log.String())
+		}
+	}
+}
+
+// TestPreallocate: the space is there from the start, or with sparse files only where something was written; and a discard gives it back.
+func TestPreallocate(t *testing.T) {
+	for _, full := range []bool{false, true} {
+		cfg := Config{Path: filepath.Join(t.TempDir(), "disk.img"), Size: 4 << 20, BlockSize: 4096, Preallocate: full}
+		d := mustOpen(t, cfg)
+		allocated := func() int64 {
+			var st unix.Stat_t
+			if err := unix.Stat(cfg.Path, &st); err != nil {
+				t.Fatal(err)
+			}
+			return st.Blocks << 9
+		}
+		if got := allocated(); full != (got >= cfg.Size) {
+			t.Errorf("full %v: %d bytes are allocated", full, got)
+		}
+		c := backendtest.NewClient(t, d, 1<<20)
+		c.MustDo(c.Write(0, c.Memory(0, 1<<20)))
+		before := allocated()
+		if d.Info().Discard {
+			c.MustDo(&backend.IO{Op: backend.OpDiscard, Len: 1 << 20})
+			if after := allocated(); before-after != 1<<20 {
+				t.Errorf("full %v: a discard of 1 MiB made %d bytes of %d", full, after, before)
+			}
+		}
+		c.Close()
 		mustClose(t, d)
+	}
+	cfg := Config{Path: filepath.Join(t.TempDir(), "disk.img"), Size: 1 << 50, BlockSize: 4096, Preallocate: true}
+	if d, err := Open(cfg); err == nil {
+		mustClose(t, d)
+		t.Error("a petabyte was allocated")
+	}
+	if _, err := os.Stat(cfg.Path); !os.IsNotExist(err) {
+		t.Error("a file is left that could not be made")
 	}
 }
 
@@ -159,7 +194,9 @@ func TestReopenKeepsData(t *testing.T) {
 		t.Errorf("read %q", r[:16])
 	}
 	for _, op := range []backend.Op{backend.OpWrite, backend.OpWriteZeroes, backend.OpDiscard} {
-		expect(t, c, &backend.IO{Op: op, Len: 4096, Segs: c.Segs(r)}, backend.ErrReadOnly)
+		if err := c.Do(&backend.IO{Op: op, Len: 4096, Segs: c.Segs(r)}); !errors.Is(err, backend.ErrReadOnly) {
+			t.Errorf("%v: %v", op, err)
+		}
 	}
 	c.Close()
 	mustClose(t, d)
@@ -182,7 +219,8 @@ func TestOpenRefuses(t *testing.T) {
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	busy := mustOpen(t, Config{Path: file("busy", 1<<20), BlockSize: 512})
+	busyPath := file("busy", 1<<20)
+	busy := mustOpen(t, Config{Path: busyPath, BlockSize: 512})
 	defer mustClose(t, busy)
 	for _, tc := range []struct {
 		cfg  Config
@@ -202,9 +240,10 @@ func TestOpenRefuses(t *testing.T) {
 		{Config{Path: file("odd", 1000)}, "size 1000: must be a multiple of the block size 512"},
 		{Config{Path: file("empty", 0)}, "is empty"},
 		{Config{Path: file("empty", 0), Size: 512, ReadOnly: true}, "is empty"},
-		{Config{Path: busy.cfg.Path}, "is in use by another namespace or process"},
-		{Config{Path: busy.cfg.Path, ReadOnly: true}, "is in use by another namespace or process"},
-		{Config{Path: file("w", 512), Workers: -1}, "-1 workers"},
+		{Config{Path: busyPath}, "is in use by another namespace or process"},
+		{Config{Path: busyPath, ReadOnly: true}, "is in use by another namespace or process"},
+		{Config{Path: file("w", 512), Engine: disk.Engine{Workers: -1}}, "-1 workers"},
+		{Config{Path: file("w", 512), Engine: disk.Engine{Name: "aio"}}, "engine \"aio\" is not known"},
 	} {
 		tc.cfg.BlockSize = 512
 		dev, err := Open(tc.cfg)

@@ -272,7 +272,7 @@ func TestWrappedStorage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev, err := openDevice(&c.Subsystems[0].Namespaces[0].Storage, false)
+	dev, err := (&Server{opts: Options{Config: c}}).openDevice(&c.Subsystems[0].Namespaces[0].Storage, false)
 	if err != nil {
 		t.Fatal(err)
 	}

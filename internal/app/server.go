@@ -96,7 +96,7 @@ func (s *Server) addSubsystems() error {
 			MaxQueueSize: max(c.TCP.QueueDepth, c.RDMA.QueueDepth),
 		}
 		for j, n := range sub.Namespaces {
-			dev, err := openDevice(&n.Storage, n.ReadOnly)
+			dev, err := s.openDevice(&n.Storage, n.ReadOnly)
 			if err != nil {
 				problems = append(problems, c.Problem(fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j), err.Error(), deviceMend(&n.Storage)))
 				continue

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/disk"
 	"github.com/nvmf-target/nvmf-target/backend/file"
 	"github.com/nvmf-target/nvmf-target/backend/null"
 	"github.com/nvmf-target/nvmf-target/backend/ram"
@@ -12,9 +13,9 @@ import (
 )
 
 // openDevice opens what a storage describes, with what stands behind it.
-func openDevice(s *config.Storage, readOnly bool) (backend.Device, error) {
+func (srv *Server) openDevice(s *config.Storage, readOnly bool) (backend.Device, error) {
 	if s.Of != nil {
-		inner, err := openDevice(s.Of, readOnly)
+		inner, err := srv.openDevice(s.Of, readOnly)
 		if err != nil {
 			return nil, err
 		}
@@ -26,9 +27,18 @@ func openDevice(s *config.Storage, readOnly bool) (backend.Device, error) {
 	case "null":
 		return null.Open(null.Config{Size: int64(s.Size), BlockSize: int(s.BlockSize)})
 	case "file":
-		return file.Open(file.Config{Path: s.Path, Size: int64(s.Size), BlockSize: int(s.BlockSize), ReadOnly: readOnly, Buffered: s.Buffered})
+		return file.Open(file.Config{
+			Path: s.Path, Size: int64(s.Size), BlockSize: int(s.BlockSize), ReadOnly: readOnly, Buffered: s.Buffered,
+			Preallocate: s.Preallocate == "full", Engine: srv.engine(), Log: srv.log,
+		})
 	}
 	return nil, fmt.Errorf("backend %q is not known", s.Backend)
+}
+
+// engine is how files and block devices are worked on.
+func (srv *Server) engine() disk.Engine {
+	d := srv.opts.Config.Disks
+	return disk.Engine{Name: d.Engine, SQPoll: d.SQPoll, IOPoll: d.IOPoll, Workers: d.Workers}
 }
 
 // wrapDevice puts delay, error or limit in front of a device.

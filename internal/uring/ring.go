@@ -20,6 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// taskBatch is how much of what finishes operations the kernel runs in one call (IO_LOCAL_TW_DEFAULT_MAX of its io_uring.c).
+const taskBatch = 20
+
 // Completer is told the outcome of an Op: a number of bytes or whatever it returns, or a negative errno. It is called within Poll and
 // may call Start.
 type Completer interface {
@@ -36,6 +39,7 @@ type Ring struct {
 
 	enabled bool
 	armed   bool
+	more    bool   // the kernel may have left finished operations for the next call
 	pending uint32 // entries that the kernel has not been told of
 
 	sqHead, sqTail, sqFlags *uint32
@@ -114,7 +118,9 @@ func (r *Ring) Poll() int {
 	n := r.reap()
 	if r.owed() {
 		r.enter(enterGetEvents)
-		n += r.reap()
+		k := r.reap()
+		r.more = k >= taskBatch
+		n += k
 	}
 	return n
 }
@@ -122,7 +128,7 @@ func (r *Ring) Poll() int {
 // owed says that the kernel has to be entered: to submit, to run what finishes operations, or to fetch completions.
 func (r *Ring) owed() bool {
 	switch flags := atomic.LoadUint32(r.sqFlags); {
-	case flags&(sqTaskrun|sqOverflow) != 0:
+	case r.more || flags&(sqTaskrun|sqOverflow) != 0:
 		return true
 	case r.flags&setupSQPoll != 0:
 		if r.pending = 0; flags&sqNeedWakeup == 0 {
@@ -160,18 +166,25 @@ func (r *Ring) Arm() bool {
 	if r.flags&setupIOPoll != 0 {
 		return r.Outstanding() == 0 // nothing tells of these completions
 	}
-	if r.pending > 0 && r.flags&setupSQPoll == 0 {
+	if r.more || r.pending > 0 && r.flags&setupSQPoll == 0 {
 		return false
 	}
-	if !r.armed {
-		r.armed = true
-		atomic.StoreUint32(r.cqFlags, 0)
+	if r.armed {
+		return r.quiet()
 	}
+	r.armed = true
+	atomic.StoreUint32(r.cqFlags, 0)
 	// What finished before the store told nobody. Entering makes the kernel look itself, in the order of its own barriers: on a
-	// weakly ordered machine the flags in shared memory could still be those of before.
-	if r.enabled && r.Outstanding() > 0 {
+	// weakly ordered machine the flags in shared memory could still be those of before. Once is not enough if so much waits that the
+	// kernel leaves some of it, for which it does not raise the flag again.
+	for left := r.Outstanding(); left > 0 && r.quiet(); left -= taskBatch {
 		r.enter(enterGetEvents)
 	}
+	return r.quiet()
+}
+
+// quiet says that there is nothing to Poll for, as far as can be seen in shared memory.
+func (r *Ring) quiet() bool {
 	return *r.cqHead == atomic.LoadUint32(r.cqTail) && atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) == 0
 }
 

@@ -180,3 +180,17 @@ func (r *Ring) Close() error {
 	}
 	return errors.Join(append(errs, unix.Close(r.fd))...)
 }
+
+// Available tells why rings cannot be made here, and how to mend that; nil if they can.
+func Available() error {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("eventfd: %w", err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	r, err := create(Config{EventFD: fd}, 1, 1)
+	if err != nil {
+		return err
+	}
+	return r.Close()
+}

@@ -1,0 +1,380 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/uring"
+)
+
+// maxOutstanding is the most IOs a channel takes.
+const maxOutstanding = 1024
+
+// channel is one reactor's. Fields above inbox are the reactor's alone.
+type channel struct {
+	d           *Disk
+	outstanding int
+	free        *op    // a stack of ops not in use
+	ready       opList // ops whose step is to be started
+	done        backend.List
+	workers     int
+	working     int // ops with workers
+
+	// rings are none with threads, one, or two: the second one polls devices. added says that files are known to them.
+	rings []*uring.Ring
+	files [2]uring.File
+	added bool
+
+	inbox inbox
+	wake  func()
+	jobs  chan *op
+	wg    sync.WaitGroup
+}
+
+// OpenChannel implements backend.Device.
+func (d *Disk) OpenChannel(r backend.Reactor) (backend.Channel, error) {
+	c := &channel{d: d, wake: r.Wake, jobs: make(chan *op, maxOutstanding)}
+	if d.uring && r.EventFD != 0 {
+		if err := c.openRings(r); err != nil {
+			if d.cfg.Engine.Name == IOUring {
+				return nil, fmt.Errorf("%s: %w", d.cfg.Path, err)
+			}
+			_ = d.fallBack(err)
+		}
+	}
+	d.channels.Add(1)
+	return c, nil
+}
+
+func (c *channel) openRings(r backend.Reactor) error {
+	e := c.d.cfg.Engine
+	cfg := uring.Config{EventFD: r.EventFD, SQPoll: e.SQPoll, SQIdle: e.SQIdle}
+	if r.Memory != nil {
+		cfg.Memory = r.Memory.Bytes()
+	}
+	ring, err := uring.Acquire(cfg)
+	if err != nil {
+		return err
+	}
+	c.rings = []*uring.Ring{ring}
+	if !e.IOPoll || c.d.cfg.Offset == 0 {
+		return nil
+	}
+	cfg.IOPoll = true
+	if ring, err = uring.Acquire(cfg); err != nil {
+		err = errors.Join(err, c.rings[0].Release())
+		c.rings = nil
+		return err
+	}
+	c.rings = append(c.rings, ring)
+	return nil
+}
+
+// Submit implements backend.Channel.
+func (c *channel) Submit(ios []*backend.IO) int {
+	for i, io := range ios {
+		if c.outstanding == maxOutstanding {
+			c.pump()
+			return i
+		}
+		c.outstanding++
+		c.begin(io)
+	}
+	c.pump()
+	return len(ios)
+}
+
+// begin makes an op of io and chooses its first step.
+func (c *channel) begin(io *backend.IO) {
+	d := c.d
+	o := c.free
+	if o == nil {
+		o = &op{c: c}
+	} else {
+		c.free, o.next = o.next, nil
+	}
+	o.io, o.done, o.flags, o.write = io, 0, 0, io.Op != backend.OpRead
+	if io.Op == backend.OpFlush {
+		c.flush(o)
+		return
+	}
+	if err := d.refuse(io); err != nil || io.Len == 0 {
+		c.end(o, err)
+		return
+	}
+	switch io.Op {
+	case backend.OpWriteZeroes:
+		switch {
+		case io.Flags&backend.Unmap != 0 && d.cfg.Info.DiscardZeroes:
+			o.step = stepPunch
+		case d.noZeroRange.Load():
+			o.step = stepZeroes
+		default:
+			o.step = stepZeroRange
+		}
+	case backend.OpDiscard:
+		if o.step = stepPunch; d.cfg.Block {
+			o.step = stepDiscard
+		}
+	default:
+		if o.step = stepTransfer; !d.aligned(io.Segs) {
+			o.step = stepBounced
+		}
+		// With O_DIRECT the write itself reports every error. Through the page cache RWF_DSYNC could take away the report of a
+		// failed write-back that a flush should get, so there FUA is a flush.
+		if io.Op == backend.OpWrite && io.Flags&backend.FUA != 0 && d.cfg.Offset != 0 {
+			o.flags = unix.RWF_DSYNC
+		}
+	}
+	if o.fenced = d.fence.acquire(o); o.fenced {
+		c.ready.push(o)
+	}
+}
+
+// refuse is the error of an IO that the disk does not even try.
+func (d *Disk) refuse(io *backend.IO) error {
+	if err := io.Check(d.cfg.Info.Size); err != nil {
+		return err
+	}
+	switch io.Op {
+	case backend.OpRead:
+		return nil
+	case backend.OpDiscard:
+		if !d.cfg.Info.Discard && !d.cfg.Info.ReadOnly {
+			return fmt.Errorf("%s: %v: space cannot be given back here: %w", d.cfg.Path, io.Op, backend.ErrUnsupported)
+		}
+	case backend.OpWrite, backend.OpWriteZeroes:
+	default:
+		return fmt.Errorf("%s: %v: %w", d.cfg.Path, io.Op, backend.ErrUnsupported)
+	}
+	if d.cfg.Info.ReadOnly {
+		return fmt.Errorf("%s: %v: %w", d.cfg.Path, io.Op, backend.ErrReadOnly)
+	}
+	if err := d.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// deliver puts an op into the inbox and wakes its reactor. Any goroutine.
+func (c *channel) deliver(o *op, n news) {
+	o.news = n
+	c.inbox.push(o)
+	c.wake()
+}
+
+// Poll implements backend.Channel.
+func (c *channel) Poll(done []*backend.IO) int {
+	c.receive()
+	c.pump()
+	for _, r := range c.rings {
+		r.Poll()
+	}
+	c.pump() // steps that followed
+	n := c.done.Fill(done)
+	c.outstanding -= n
+	return n
+}
+
+// receive takes what others have for this channel.
+func (c *channel) receive() {
+	for o := c.inbox.take(); o != nil; {
+		next := o.next
+		o.next = nil
+		switch o.news {
+		case executed:
+			c.working--
+			c.stepped(o, o.res)
+		case admitted:
+			o.fenced = o.step != stepSync
+			c.ready.push(o)
+		case shared:
+			err := o.err
+			o.err = nil
+			c.end(o, err)
+		}
+		o = next
+	}
+}
+
+// pump starts what is ready.
+func (c *channel) pump() {
+	for o := c.ready.pop(); o != nil; o = c.ready.pop() {
+		if !c.start(o) {
+			c.ready.putBack(o)
+			return
+		}
+	}
+}
+
+// start gives the step of o to the ring or to a worker. False: the ring is full.
+func (c *channel) start(o *op) bool {
+	if len(c.rings) > 0 && o.step != stepBounced && o.step != stepZeroes && (o.step != stepDiscard || !c.d.noCommand.Load()) {
+		return c.startRing(o)
+	}
+	c.working++
+	if c.workers < c.d.cfg.Engine.Workers && c.working > c.workers {
+		c.workers++
+		c.wg.Go(c.work)
+	}
+	c.jobs <- o // has room for all that are outstanding
+	return true
+}
+
+func (c *channel) startRing(o *op) bool {
+	if !c.added {
+		c.added = true
+		for i, r := range c.rings {
+			c.files[i] = r.AddFile(c.d.cfg.FD)
+		}
+	}
+	io, off := o.io, o.io.Off+o.done
+	var u uring.Op
+	use := 0
+	switch o.step {
+	case stepTransfer:
+		b := o.one()
+		switch {
+		case io.Op == backend.OpRead && b != nil:
+			u = uring.Read(b, off)
+		case io.Op == backend.OpRead:
+			u = uring.Readv(o.vectors(), off)
+		case b != nil:
+			u = uring.Write(b, off, uint32(o.flags))
+		default:
+			u = uring.Writev(o.vectors(), off, uint32(o.flags))
+		}
+		if len(c.rings) > 1 && !c.d.noIOPoll.Load() {
+			use = 1
+		}
+	case stepSync:
+		u = uring.Datasync()
+	case stepZeroRange:
+		u = uring.Fallocate(zeroRange, io.Off, io.Len)
+	case stepPunch:
+		u = uring.Fallocate(punchHole, io.Off, io.Len)
+	case stepDiscard:
+		u = uring.Discard(io.Off, io.Len)
+	}
+	o.polled = use == 1
+	return c.rings[use].Start(c.files[use], &u, o)
+}
+
+// Complete implements uring.Completer.
+func (o *op) Complete(res int32) { o.c.stepped(o, res) }
+
+// stepped is called when a step of o is over; res is its result as io_uring has it.
+func (c *channel) stepped(o *op, res int32) {
+	d := c.d
+	if d.tamper != nil {
+		res = d.tamper(o.step, res)
+	}
+	switch e := syscall.Errno(-res); {
+	case o.step == stepSync && res != -int32(unix.EINTR) && res != -int32(unix.EAGAIN):
+		c.synced(o, res)
+		return
+	case res >= 0:
+	case c.another(o, e):
+		c.ready.push(o)
+		return
+	default:
+		err := d.failure(o.io.Op, o.io.Off+o.done, e)
+		if o.flags&unix.RWF_DSYNC != 0 {
+			d.syncFailed(err)
+		}
+		c.end(o, err)
+		return
+	}
+	if o.step <= stepBounced {
+		if res == 0 {
+			c.end(o, fmt.Errorf("%s: %v at %d: the disk ends here, it must have been truncated: %w", d.cfg.Path, o.io.Op, o.io.Off+o.done, backend.ErrIO))
+			return
+		}
+		if o.done += int64(res); o.done < o.io.Len {
+			if o.step = stepTransfer; d.cfg.Offset != 0 && (o.done&int64(d.cfg.Offset-1) != 0 || !d.aligned(o.io.Segs)) {
+				o.step = stepBounced
+			}
+			c.ready.push(o)
+			return
+		}
+	}
+	if o.io.Flags&backend.FUA != 0 && o.write && o.flags == 0 {
+		c.unfence(o)
+		c.flush(o)
+		return
+	}
+	c.end(o, nil)
+}
+
+// another says that after this error the step of o is made again, possibly in another way.
+func (c *channel) another(o *op, e syscall.Errno) bool {
+	unknown := e == unix.EOPNOTSUPP || e == unix.ENOSYS || e == unix.EINVAL || e == unix.ENOTTY
+	switch {
+	case e == unix.EINTR || e == unix.EAGAIN:
+	case o.step == stepZeroRange && (e == unix.EOPNOTSUPP || e == unix.ENOSYS):
+		c.d.noZeroRange.Store(true)
+		o.step = stepZeroes
+	case o.step == stepPunch && o.io.Op == backend.OpWriteZeroes && e == unix.EOPNOTSUPP:
+		o.step = stepZeroRange // it may be unmapped, it need not
+	case o.step == stepDiscard && unknown && len(c.rings) > 0 && !c.d.noCommand.Load():
+		c.d.noCommand.Store(true)
+	case o.step == stepTransfer && o.polled && e == unix.EOPNOTSUPP:
+		c.d.noIOPoll.Store(true)
+	default:
+		return false
+	}
+	return true
+}
+
+func (c *channel) unfence(o *op) {
+	if o.fenced {
+		o.fenced = false
+		c.d.fence.release(o)
+	}
+}
+
+// end gives io back, through Poll.
+func (c *channel) end(o *op, err error) {
+	c.unfence(o)
+	clear(o.iov)
+	o.io.Err = err
+	c.done.Push(o.io)
+	o.io = nil
+	o.next, c.free = c.free, o
+}
+
+// Arm implements backend.Channel.
+func (c *channel) Arm() bool {
+	if c.done.First() != nil || c.ready.head != nil || c.inbox.top.Load() != nil {
+		return false
+	}
+	for _, r := range c.rings {
+		if !r.Arm() {
+			return false
+		}
+	}
+	return true
+}
+
+// Close implements backend.Channel. It ends the workers.
+func (c *channel) Close() error {
+	if c.outstanding != 0 {
+		return fmt.Errorf("close channel of %s: %d operations are outstanding", c.d.cfg.Path, c.outstanding)
+	}
+	close(c.jobs)
+	c.wg.Wait() // they are idle, or just returned from wake
+	var errs []error
+	for i, r := range c.rings {
+		if c.added {
+			errs = append(errs, r.RemoveFile(c.files[i]))
+		}
+		errs = append(errs, r.Release())
+	}
+	c.d.channels.Add(-1)
+	return errors.Join(errs...)
+}

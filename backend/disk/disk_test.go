@@ -1,0 +1,293 @@
+package disk
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/leak"
+	"github.com/nvmf-target/nvmf-target/internal/uring"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// newDisk makes a disk of a new file of size bytes, with O_DIRECT if direct.
+func newDisk(t testing.TB, size int64, direct bool, e Engine) *Disk {
+	t.Helper()
+	cfg := Config{Path: filepath.Join(t.TempDir(), "disk.img"), Engine: e, Info: backend.Info{
+		Size: size, BlockSize: 4096, PhysicalBlockSize: 4096, VolatileCache: true, Discard: true, DiscardZeroes: true, Identity: "test",
+	}}
+	flags := unix.O_RDWR | unix.O_CREAT | unix.O_CLOEXEC
+	if direct {
+		flags |= unix.O_DIRECT
+		cfg.Offset, cfg.Memory = 4096, 4096
+	}
+	var err error
+	if cfg.FD, err = unix.Open(cfg.Path, flags, 0o600); err == nil {
+		err = unix.Ftruncate(cfg.FD, size)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func mustClose(tb testing.TB, dev backend.Device) {
+	tb.Helper()
+	if err := dev.Close(); err != nil {
+		tb.Error(err)
+	}
+}
+
+// each runs fn with every engine that works here.
+func each(t *testing.T, fn func(t *testing.T, e Engine)) {
+	t.Run("threads", func(t *testing.T) { fn(t, Engine{Name: Threads}) })
+	t.Run("io_uring", func(t *testing.T) {
+		if err := uring.Available(); err != nil {
+			t.Skip(err)
+		}
+		fn(t, Engine{Name: IOUring})
+	})
+}
+
+func expect(t *testing.T, c *backendtest.Client, io *backend.IO, want error) {
+	t.Helper()
+	if err := c.Do(io); !errors.Is(err, want) || (err == nil) != (want == nil) {
+		t.Errorf("%v: %v, want %v", io.Op, err, want)
+	}
+}
+
+// TestNothingSupported: without discards, ZERO_RANGE and commands for block devices all the rest works.
+func TestNothingSupported(t *testing.T) {
+	each(t, func(t *testing.T, e Engine) {
+		backendtest.Run(t, func(t *testing.T) backend.Device {
+			d := newDisk(t, backendtest.MinSize, true, e)
+			d.cfg.Info.Discard, d.cfg.Info.DiscardZeroes = false, false
+			d.tamper = func(s step, res int32) int32 {
+				if s == stepZeroRange {
+					return -int32(unix.EOPNOTSUPP)
+				}
+				return res
+			}
+			return d
+		}, backendtest.Options{})
+	})
+}
+
+// TestShortTransfers: what the kernel does by halves, not at all or not now is finished, from where it ended.
+func TestShortTransfers(t *testing.T) {
+	each(t, func(t *testing.T, e Engine) {
+		backendtest.Run(t, func(t *testing.T) backend.Device {
+			d := newDisk(t, backendtest.MinSize, true, e)
+			var n atomic.Int64
+			d.tamper = func(_ step, res int32) int32 {
+				switch k := n.Add(1); {
+				case res < 0:
+				case res >= 2 && k%3 == 0:
+					return res / 2
+				case k%7 == 0:
+					return -int32(unix.EAGAIN)
+				case k%11 == 0:
+					return -int32(unix.EINTR)
+				}
+				return res
+			}
+			return d
+		}, backendtest.Options{})
+	})
+}
+
+// failing is a tamper that fails flushes while fail is set, and counts them.
+type failing struct {
+	fail  atomic.Bool
+	syncs atomic.Int64
+}
+
+func (f *failing) tamper(s step, res int32) int32 {
+	if s == stepSync {
+		f.syncs.Add(1)
+		if f.fail.Load() {
+			return -int32(unix.EIO)
+		}
+	}
+	return res
+}
+
+// TestFailedFlushStays: after a flush failed no flush and no write succeeds until the device is opened again.
+func TestFailedFlushStays(t *testing.T) {
+	each(t, func(t *testing.T, e Engine) {
+		var f failing
+		var log bytes.Buffer
+		d := newDisk(t, 1<<20, true, e)
+		d.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		d.tamper = f.tamper
+		c := backendtest.NewClient(t, d, 8192)
+		b := c.Memory(0, 4096)
+		flush := &backend.IO{Op: backend.OpFlush}
+		c.MustDo(flush)
+		c.MustDo(c.Write(0, b))
+		f.fail.Store(true)
+		expect(t, c, flush, backend.ErrIO)
+		f.fail.Store(false)
+		expect(t, c, flush, backend.ErrIO)
+		expect(t, c, c.Write(0, b), backend.ErrIO)
+		expect(t, c, &backend.IO{Op: backend.OpWriteZeroes, Len: 4096}, backend.ErrIO)
+		expect(t, c, &backend.IO{Op: backend.OpDiscard, Len: 4096}, backend.ErrIO)
+		if err := c.Do(flush); err == nil || !strings.Contains(err.Error(), "until the namespace is opened again") {
+			t.Errorf("unclear: %v", err)
+		}
+		expect(t, c, c.Read(0, b), nil)
+		if strings.Count(log.String(), "takes no more writes") != 1 {
+			t.Errorf("log: %q", log.String())
+		}
+		c.Close()
+		mustClose(t, d)
+	})
+}
+
+// TestFailedFUAStays: the same for a write through O_DIRECT that had to be durable, unless there was no room for it.
+func TestFailedFUAStays(t *testing.T) {
+	each(t, func(t *testing.T, e Engine) {
+		d := newDisk(t, 1<<20, true, e)
+		var result atomic.Int32
+		d.tamper = func(s step, res int32) int32 {
+			if r := result.Load(); r != 0 && s == stepTransfer {
+				return r
+			}
+			return res
+		}
+		c := backendtest.NewClient(t, d, 8192)
+		w := c.Write(0, c.Memory(0, 4096))
+		w.Flags = backend.FUA
+		c.MustDo(w)
+		result.Store(-int32(unix.ENOSPC))
+		expect(t, c, w, backend.ErrNoSpace)
+		result.Store(0)
+		c.MustDo(w)
+		result.Store(-int32(unix.EIO))
+		expect(t, c, w, backend.ErrIO)
+		result.Store(0)
+		expect(t, c, w, backend.ErrIO)
+		expect(t, c, &backend.IO{Op: backend.OpFlush}, backend.ErrIO)
+		c.Close()
+		mustClose(t, d)
+	})
+}
+
+// TestFUAIsDurable: through the page cache FUA flushes, and its failure stays.
+func TestFUAIsDurable(t *testing.T) {
+	each(t, func(t *testing.T, e Engine) {
+		var f failing
+		d := newDisk(t, 1<<20, false, e)
+		d.tamper = f.tamper
+		c := backendtest.NewClient(t, d, 8192)
+		fua := func(op backend.Op) *backend.IO {
+			return &backend.IO{Op: op, Flags: backend.FUA, Len: 4096, Segs: c.Segs(c.Memory(0, 4096))}
+		}
+		c.MustDo(fua(backend.OpWrite))
+		c.MustDo(fua(backend.OpWriteZeroes))
+		if f.syncs.Load() != 2 {
+			t.Errorf("%d flushes for 2 commands with FUA", f.syncs.Load())
+		}
+		f.fail.Store(true)
+		expect(t, c, fua(backend.OpWrite), backend.ErrIO)
+		f.fail.Store(false)
+		expect(t, c, fua(backend.OpWrite), backend.ErrIO)
+		c.Close()
+		mustClose(t, d)
+	})
+}
+
+// TestFlushesShare: flushes that come while one is in progress, which may have begun before the writes they cover, are served by one
+// more, whichever channel they come from; and its failure is everybody's.
+func TestFlushesShare(t *testing.T) {
+	each(t, func(t *testing.T, e Engine) {
+		var f failing
+		d := newDisk(t, 1<<20, true, e)
+		d.tamper = f.tamper
+		c := backendtest.NewClient(t, d, 4096)
+		flushes := make([]*backend.IO, 10)
+		for i := range flushes {
+			flushes[i] = &backend.IO{Op: backend.OpFlush}
+		}
+		c.MustDo(flushes...)
+		if n := f.syncs.Load(); n != 2 {
+			t.Errorf("%d calls of fdatasync for %d flushes at once", n, len(flushes))
+		}
+		var wg sync.WaitGroup
+		for range 3 {
+			other := backendtest.NewClient(t, d, 4096)
+			wg.Go(func() {
+				defer other.Close()
+				for range 50 {
+					other.MustDo(&backend.IO{Op: backend.OpFlush}, &backend.IO{Op: backend.OpFlush})
+				}
+			})
+		}
+		wg.Wait()
+		f.fail.Store(true)
+		finished := c.Submit(flushes...)
+		for _, io := range append(finished, c.Wait(len(flushes)-len(finished))...) {
+			if !errors.Is(io.Err, backend.ErrIO) {
+				t.Errorf("a flush that shares a failed one: %v", io.Err)
+			}
+		}
+		c.Close()
+		mustClose(t, d)
+	})
+}
+
+// TestErrno: the errors of system calls are told apart, and say what happened where.
+func TestErrno(t *testing.T) {
+	d := &Disk{cfg: Config{Path: "/some/disk.img"}}
+	for errno, want := range map[syscall.Errno]error{
+		unix.ENOSPC: backend.ErrNoSpace, unix.EDQUOT: backend.ErrNoSpace, unix.EFBIG: backend.ErrNoSpace, unix.EIO: backend.ErrIO,
+		unix.EROFS: backend.ErrReadOnly, unix.ENODEV: backend.ErrGone, unix.EOPNOTSUPP: backend.ErrUnsupported, unix.EINVAL: backend.ErrIO,
+	} {
+		err := d.failure(backend.OpWrite, 8192, errno)
+		if !errors.Is(err, want) || !errors.Is(err, errno) || !strings.Contains(err.Error(), "/some/disk.img: write at 8192: ") {
+			t.Errorf("%v: %v", errno, err)
+		}
+	}
+}
+
+// TestFallsBack: where io_uring is forbidden threads take over, with one warning for all disks, unless io_uring is asked for.
+func TestFallsBack(t *testing.T) {
+	old := available
+	defer func() { available, warnOnce = old, sync.Once{} }()
+	available = func() error { return unix.EPERM }
+	warnOnce = sync.Once{}
+	var log bytes.Buffer
+	for range 3 {
+		f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		d, err := New(Config{FD: int(f.Fd()), Info: backend.Info{BlockSize: 512}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil || d.uring {
+			t.Errorf("%v, io_uring %v", err, d.uring)
+		}
+		if _, err := New(Config{Info: backend.Info{BlockSize: 512}, Engine: Engine{Name: IOUring}}); !errors.Is(err, unix.EPERM) {
+			t.Errorf("engine io_uring where that is forbidden: %v", err)
+		}
+	}
+	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "level=WARN") {
+		t.Errorf("%d lines: %s", n, log.String())
+	}
+}

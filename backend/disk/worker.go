@@ -1,0 +1,150 @@
+package disk
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+)
+
+const (
+	// bounceSize is the memory through which a worker moves data whose address is not aligned for O_DIRECT.
+	bounceSize = 256 << 10
+	purpose    = "disk bounce buffers"
+
+	punchHole = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
+	zeroRange = unix.FALLOC_FL_ZERO_RANGE | unix.FALLOC_FL_KEEP_SIZE
+)
+
+// worker makes the system calls of one op after the other, on a goroutine of its own.
+type worker struct {
+	d      *Disk
+	bounce *mem.Region
+}
+
+func (c *channel) work() {
+	w := worker{d: c.d}
+	for o := range c.jobs {
+		o.res = w.do(o)
+		c.deliver(o, executed)
+	}
+	if w.bounce != nil {
+		_ = w.bounce.Unmap()
+	}
+}
+
+// do makes the step of o. The result is that of io_uring: a number of bytes or a negative errno.
+func (w *worker) do(o *op) int32 {
+	fd := w.d.cfg.FD
+	switch o.step {
+	case stepTransfer:
+		return w.vectors(o.io.Op, o.vectors(), o.io.Off+o.done, o.flags)
+	case stepBounced:
+		return w.bounced(o)
+	case stepSync:
+		return errno(unix.Fdatasync(fd))
+	case stepZeroRange:
+		return errno(unix.Fallocate(fd, zeroRange, o.io.Off, o.io.Len))
+	case stepPunch:
+		return errno(unix.Fallocate(fd, punchHole, o.io.Off, o.io.Len))
+	case stepDiscard:
+		return -int32(sys.BlockDiscard(fd, o.io.Off, o.io.Len))
+	default:
+		return w.zeroes(o)
+	}
+}
+
+func errno(err error) int32 {
+	if err == nil {
+		return 0
+	}
+	if e, ok := err.(syscall.Errno); ok {
+		return -int32(e)
+	}
+	return -int32(unix.EIO)
+}
+
+func (w *worker) vectors(op backend.Op, iov []sys.Iovec, off int64, flags int) int32 {
+	var n int
+	var e syscall.Errno
+	if op == backend.OpRead {
+		n, e = sys.Preadv2(w.d.cfg.FD, iov, off, flags)
+	} else {
+		n, e = sys.Pwritev2(w.d.cfg.FD, iov, off, flags)
+	}
+	if e != 0 {
+		return -int32(e)
+	}
+	return int32(n)
+}
+
+// bounced moves a piece of what is left through aligned memory. It begins and ends at units of O_DIRECT.
+func (w *worker) bounced(o *op) int32 {
+	buf, e := w.buffer()
+	if e != 0 {
+		return -int32(e)
+	}
+	from := o.done &^ int64(w.d.cfg.Offset-1) // a short transfer may have ended within a unit
+	buf = buf[:min(bounceSize, o.io.Len-from)]
+	var segs [8]mem.Segment
+	part := mem.Slice(segs[:0], o.io.Segs, int(from), len(buf))
+	if o.io.Op == backend.OpWrite {
+		gather(buf, part)
+	}
+	var iov [1]sys.Iovec
+	sys.SetIovec(&iov[0], buf)
+	n := w.vectors(o.io.Op, iov[:], o.io.Off+from, o.flags)
+	if n > 0 {
+		if o.io.Op == backend.OpRead {
+			scatter(part, buf[:n])
+		}
+		n = max(n-int32(o.done-from), 0)
+	}
+	return n
+}
+
+// zeroes writes zeroes to all of the range.
+func (w *worker) zeroes(o *op) int32 {
+	buf, e := w.buffer()
+	if e != 0 {
+		return -int32(e)
+	}
+	clear(buf)
+	var iov [1]sys.Iovec
+	for at := int64(0); at < o.io.Len; {
+		sys.SetIovec(&iov[0], buf[:min(bounceSize, o.io.Len-at)])
+		n := w.vectors(o.io.Op, iov[:], o.io.Off+at, 0)
+		if n <= 0 {
+			return min(n, -1)
+		}
+		at += int64(n)
+	}
+	return 0
+}
+
+// buffer is the worker's own aligned memory of bounceSize bytes.
+func (w *worker) buffer() ([]byte, syscall.Errno) {
+	if w.bounce == nil {
+		r, err := mem.Map(purpose, bounceSize)
+		if err != nil {
+			return nil, unix.ENOMEM
+		}
+		w.bounce = r
+	}
+	return w.bounce.Bytes(), 0
+}
+
+func gather(b []byte, segs []mem.Segment) {
+	for i := range segs {
+		b = b[copy(b, segs[i].B):]
+	}
+}
+
+func scatter(segs []mem.Segment, b []byte) {
+	for i := range segs {
+		b = b[copy(segs[i].B, b):]
+	}
+}
