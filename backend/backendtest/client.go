@@ -56,8 +56,8 @@ var eventOne = binary.NativeEndian.AppendUint64(nil, 1)
 
 func (c *Client) wake() { _, _ = unix.Write(c.bell, eventOne) }
 
-// sleep waits until the bell has been rung.
-func (c *Client) sleep() {
+// Sleep waits until the channel, after an Arm, has rung the bell.
+func (c *Client) Sleep() {
 	c.tb.Helper()
 	fds := []unix.PollFd{{Fd: int32(c.bell), Events: unix.POLLIN}}
 	for end := time.Now().Add(Deadline); ; {
@@ -145,7 +145,7 @@ func (c *Client) Wait(n int) (finished []*backend.IO) {
 			continue
 		}
 		if c.Channel.Arm() {
-			c.sleep()
+			c.Sleep()
 		}
 	}
 	return finished

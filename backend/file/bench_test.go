@@ -1,47 +1,136 @@
 package file
 
 import (
+	"encoding/json"
+	"fmt"
 	"math/rand/v2"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/backend/disk"
 )
 
-// benchmark keeps depth IOs of 4 KiB at random positions in flight.
-func benchmark(b *testing.B, cfg Config, op backend.Op, depth int) {
-	const size = 64 << 20
-	cfg.Path, cfg.Size, cfg.BlockSize = filepath.Join(b.TempDir(), "disk.img"), size, 4096
-	d := mustOpen(b, cfg)
-	c := backendtest.NewClient(b, d, 1<<20)
-	for off := int64(0); off < size; off += 1 << 20 {
-		c.MustDo(c.Write(off, c.Memory(0, 1<<20)))
-	}
-	c.MustDo(&backend.IO{Op: backend.OpFlush})
+const benchSize = 256 << 20
+
+// load keeps depth IOs of 4 KiB at random positions in flight, until more says no.
+func load(tb testing.TB, d backend.Device, op backend.Op, depth int, more func(done int) bool) (done int) {
+	c := backendtest.NewClient(tb, d, 1<<20)
+	defer c.Close()
+	c.Lock()
+	rnd := rand.New(rand.NewPCG(1, 2))
 	free := make([]*backend.IO, depth)
 	for i := range free {
 		free[i] = c.Read(0, c.Memory(i<<12, 4096))
 		free[i].Op = op
 	}
-	rnd := rand.New(rand.NewPCG(1, 2))
-	b.SetBytes(4096)
-	b.ReportAllocs()
-	b.ResetTimer()
-	for n := 0; n < b.N; n += len(free) {
-		for _, io := range free {
-			io.Off = rnd.Int64N(size>>12) << 12
+	ready, out := free, 0
+	for more(done) {
+		for _, io := range ready {
+			io.Off = rnd.Int64N(benchSize>>12) << 12
 		}
-		c.Submit(free...)
-		free = c.Wait(1)
+		out += c.Channel.Submit(ready)
+		n := 0
+		for idle := 0; n == 0; idle++ {
+			if n = c.Channel.Poll(free); n == 0 && idle > 20 && c.Channel.Arm() {
+				c.Sleep()
+			}
+		}
+		for _, io := range free[:n] {
+			if io.Err != nil {
+				tb.Fatal(io.Err)
+			}
+		}
+		ready = free[:n]
+		out, done = out-n, done+n
 	}
-	c.MustDo()
-	b.StopTimer()
+	for out > 0 {
+		out -= c.Channel.Poll(free)
+		runtime.Gosched()
+	}
+	return done
+}
+
+// filled opens a file whose blocks are all written.
+func filled(tb testing.TB, path string, cfg Config) backend.Device {
+	cfg.Path, cfg.Size, cfg.BlockSize = path, benchSize, 4096
+	d := mustOpen(tb, cfg)
+	c := backendtest.NewClient(tb, d, 1<<20)
+	for off := int64(0); off < benchSize; off += 1 << 20 {
+		c.MustDo(c.Write(off, c.Memory(0, 1<<20)))
+	}
+	c.MustDo(&backend.IO{Op: backend.OpFlush})
 	c.Close()
-	mustClose(b, d)
+	return d
+}
+
+func benchmark(b *testing.B, cfg Config, op backend.Op, depth int) {
+	for _, engine := range []string{disk.IOUring, disk.Threads} {
+		b.Run(engine, func(b *testing.B) {
+			cfg.Engine.Name = engine
+			d := filled(b, filepath.Join(b.TempDir(), "disk.img"), cfg)
+			b.SetBytes(4096)
+			b.ReportAllocs()
+			b.ResetTimer()
+			load(b, d, op, depth, func(done int) bool { return done < b.N })
+			b.StopTimer()
+			mustClose(b, d)
+		})
+	}
 }
 
 func BenchmarkRead4K(b *testing.B)         { benchmark(b, Config{}, backend.OpRead, 32) }
 func BenchmarkWrite4K(b *testing.B)        { benchmark(b, Config{}, backend.OpWrite, 32) }
 func BenchmarkRead4KQD1(b *testing.B)      { benchmark(b, Config{}, backend.OpRead, 1) }
 func BenchmarkRead4KBuffered(b *testing.B) { benchmark(b, Config{Buffered: true}, backend.OpRead, 32) }
+
+// BenchmarkAgainstFio reads 4 KiB at random positions of one file with 32 in flight, by turns with fio's io_uring engine, and reports
+// the median of the rounds' ratios. $NVMF_BENCH_DIR is where the file is made.
+func BenchmarkAgainstFio(b *testing.B) {
+	fio, err := exec.LookPath("fio")
+	if err != nil {
+		b.Skip("fio is not installed")
+	}
+	dir := os.Getenv("NVMF_BENCH_DIR")
+	if dir == "" {
+		dir = b.TempDir()
+	}
+	const rounds, duration = 7, 2 * time.Second
+	path := filepath.Join(dir, "against-fio.img")
+	defer func() { _ = os.Remove(path) }()
+	d := filled(b, path, Config{Engine: disk.Engine{Name: disk.IOUring}})
+	defer mustClose(b, d)
+	var ratios []float64
+	for b.Loop() {
+		for range rounds {
+			start := time.Now()
+			done := load(b, d, backend.OpRead, 32, func(int) bool { return time.Since(start) < duration })
+			ours := float64(done) / time.Since(start).Seconds()
+			theirs := fioIOPS(b, fio, path, duration)
+			ratios = append(ratios, ours/theirs)
+			b.Logf("%.0f IOPS, fio %.0f: %.2f", ours, theirs, ours/theirs)
+		}
+	}
+	slices.Sort(ratios)
+	b.ReportMetric(ratios[len(ratios)/2], "of-fio")
+}
+
+func fioIOPS(b *testing.B, fio, path string, duration time.Duration) float64 {
+	out, err := exec.Command(fio, "--name=x", "--filename="+path, "--rw=randread", "--bs=4k", "--iodepth=32", "--ioengine=io_uring",
+		"--direct=1", "--fixedbufs=1", "--registerfiles=1", "--time_based", fmt.Sprintf("--runtime=%d", int(duration.Seconds())),
+		"--output-format=json").Output()
+	if err != nil {
+		b.Fatal(err)
+	}
+	var result struct{ Jobs []struct{ Read struct{ IOPS float64 } } }
+	if err := json.Unmarshal(out, &result); err != nil {
+		b.Fatal(err)
+	}
+	return result.Jobs[0].Read.IOPS
+}
