@@ -56,8 +56,8 @@ type Request struct {
 	Length uint32
 	// Segs is the memory the data moves through, Length bytes in total. If Prepare leaves it empty and Length is not 0,
 	// the transport supplies it (its capsule slot, or blocks of the reactor's Arena) and takes it back after the
-	// response; if Prepare sets it (Lent), the memory is the handler's and valid until Release is called. Prepare may do so only
-	// with memory of which Queue.Reaches says yes.
+	// response; if Prepare sets it (Lent), the memory is the handler's and valid until Release is called. Of a
+	// read Prepare attaches only memory of which Queue.Reaches says yes; what is written to lent memory may come in by a copy.
 	// The backing array belongs to the request and is reused.
 	Segs []mem.Segment
 	// Lent says that Prepare attached Segs: the transport must not free them, and calls Handler.Release once when its
@@ -114,8 +114,8 @@ type Queue interface {
 	// SetDepth is called once, before the successful response to Connect is completed: the queue will carry at most
 	// depth commands (SQSIZE+1). The transport allocates what it lacks. An error refuses the Connect with "no resources".
 	SetDepth(depth int) error
-	// Reaches says whether the queue can move data straight from and to segs, which lie outside of the memory that transports
-	// supply. Registering memory takes time: a no may become a yes a moment later.
+	// Reaches says whether the queue can send straight from segs, each of which lies within one mem.ChunkSize of its region.
+	// Registering memory takes time: a no may become a yes a moment later.
 	Reaches(segs []mem.Segment) bool
 	// Disconnect starts the orderly end of the queue: no further capsule is taken, what is outstanding is drained or
 	// dropped, then Handler.Close is called. Calling it again is harmless. why goes to the log.

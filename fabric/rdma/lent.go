@@ -94,7 +94,11 @@ func (t *lentTable) key(s *mem.Segment) (uint32, bool) {
 			return 0, false
 		}
 	}
-	n := int((mem.Addr(s.B) - r.base) / mem.ChunkSize)
+	off := mem.Addr(s.B) - r.base
+	if off%mem.ChunkSize+uint64(len(s.B)) > mem.ChunkSize {
+		return 0, false // of two registrations
+	}
+	n := int(off / mem.ChunkSize)
 	k := &r.keys[n]
 	v := k.Load()
 	if v == 0 && k.CompareAndSwap(0, keyWanted) {
