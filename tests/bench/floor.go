@@ -213,7 +213,6 @@ func loadFloor(port, cpu int, t floorTraffic, d time.Duration) (float64, error) 
 		largest = max(largest, s.request)
 	}
 	out, in := make([]byte, largest*t.depth), make([]byte, clientBuffer)
-	touch(out)
 	clients := make([]*floorClient, t.conns)
 	for i := range clients {
 		fd, err := dial(port)

@@ -35,6 +35,10 @@ func compareFloors(o options) error {
 	if err := pin(o.clients); err != nil {
 		return err
 	}
+	re, err := regexp.Compile(o.filter)
+	if err != nil {
+		return err
+	}
 	var failed error
 	for _, w := range []workload{
 		{name: "4K read QD 1", size: 4 << 10, depth: 1, queues: 1, reads: 100},
@@ -44,6 +48,9 @@ func compareFloors(o options) error {
 		{name: "128K read QD 16", size: 128 << 10, depth: 16, queues: 1, reads: 100},
 		{name: "128K write QD 16", size: 128 << 10, depth: 16, queues: 1},
 	} {
+		if !re.MatchString(w.name) {
+			continue
+		}
 		var here, there []float64
 		for round := range o.rounds {
 			for i := range 2 {

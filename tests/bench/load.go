@@ -17,6 +17,7 @@ const queuesPerController = 128
 type load struct {
 	controllers []*host.Controller
 	streams     []*stream
+	idle        []*host.Queue
 }
 
 // outcome is what a measurement counts.
@@ -36,37 +37,50 @@ func (o *outcome) figures() figures {
 
 // add connects and adds the queues of w.
 func (l *load) add(ctx context.Context, t host.Transport, nqn string, w workload) error {
-	for opened := 0; opened < w.queues; {
+	for opened := 0; opened < w.queues+w.connected; {
 		c, err := connect(ctx, t, nqn)
 		if err != nil {
 			return err
 		}
 		l.controllers = append(l.controllers, c)
-		ns, err := c.IdentifyNamespace(ctx, 1)
-		if err != nil {
-			return err
-		}
-		block := 1 << ns.Format().LBADS
-		n := min(w.queues-opened, queuesPerController)
+		n := min(w.queues+w.connected-opened, queuesPerController)
 		if granted, err := c.SetQueueCount(ctx, n); err != nil || granted < n {
 			return errors.Join(fmt.Errorf("%d of %d queues granted", granted, n), err)
 		}
-		memory, err := c.Map(n * w.depth * w.size)
-		if err != nil {
-			return err
-		}
-		touch(memory)
-		for i := range n {
-			// One entry of a queue stays free.
-			q, err := c.OpenQueue(ctx, uint16(i+1), max(2, min(w.depth+1, int(c.CAP().MQES())+1)))
+		for qid := range n {
+			if opened++; opened <= w.queues {
+				err = l.open(ctx, c, uint16(qid+1), w)
+			} else {
+				var q *host.Queue
+				if q, err = c.OpenQueue(ctx, uint16(qid+1), 2); err == nil {
+					l.idle = append(l.idle, q)
+				}
+			}
 			if err != nil {
 				return err
 			}
-			size := w.depth * w.size
-			l.streams = append(l.streams, newStream(w, q, len(l.streams), block, ns.NSZE, memory[i*size:(i+1)*size]))
 		}
-		opened += n
 	}
+	return nil
+}
+
+// open opens a queue that works.
+func (l *load) open(ctx context.Context, c *host.Controller, qid uint16, w workload) error {
+	ns, err := c.IdentifyNamespace(ctx, 1)
+	if err != nil {
+		return err
+	}
+	memory, err := c.Map(w.depth * w.size)
+	if err != nil {
+		return err
+	}
+	touch(memory)
+	// One entry of a queue stays free.
+	q, err := c.OpenQueue(ctx, qid, max(2, min(w.depth+1, int(c.CAP().MQES())+1)))
+	if err != nil {
+		return err
+	}
+	l.streams = append(l.streams, newStream(w, q, len(l.streams), 1<<ns.Format().LBADS, ns.NSZE, memory))
 	return nil
 }
 
@@ -102,6 +116,9 @@ func newLoad(t host.Transport, nqn string, list ...workload) (*load, error) {
 func (l *load) close() {
 	for _, s := range l.streams {
 		_ = s.queue.Close()
+	}
+	for _, q := range l.idle {
+		_ = q.Close()
 	}
 	for _, c := range l.controllers {
 		c.Close()

@@ -199,6 +199,7 @@ func (b *bench) checks() []check {
 	}
 	add("4K random read QD 32: digests over none", over(of("4K random read QD 32 digests", whoTarget, "iops"), of("4K random read QD 32", whoTarget, "iops")), 0.75, true)
 	add("4K random read QD 32, garbage collection each second: p99.9 over p50", over(of(gcName, whoTarget, "p99.9_us"), of(gcName, whoTarget, "p50_us")), 3, false)
+	add("1023 idle connections beside one over none", over(of(besideIdle, whoTarget, "iops"), of("4K random read QD 32", whoTarget, "iops")), 0.85, true)
 	one, many := connectionsName(1), connectionsName(inFlight)
 	add(fmt.Sprintf("%d connections over 1, same depth in all: what the target keeps", inFlight), over(of(many, whoTarget, "iops"), of(one, whoTarget, "iops")), 0.85, true)
 	add("the same, each as a share of its floor", over(over(of(many, whoTarget, "iops"), of(many, whoReference, "iops")), over(of(one, whoTarget, "iops"), of(one, whoReference, "iops"))), 0.85, true)

@@ -11,6 +11,7 @@ type workload struct {
 	size       int // bytes of an I/O
 	depth      int // I/Os in flight on each queue
 	queues     int
+	connected  int // queues beside those, which do nothing
 	reads      int // percent; the others are writes
 	sequential bool
 	burst      int // I/Os after which everything is awaited and flushed, 0 for never
@@ -39,6 +40,9 @@ func (w workload) pattern() []floorShape {
 	}
 	return []floorShape{readFloor(w.size)}
 }
+
+// besideIdle is the row with many queues that do nothing.
+const besideIdle = "4K random read QD 32 beside 1023 idle connections"
 
 const inFlight = 1024 // of the rows that differ only in the number of connections
 
@@ -97,6 +101,7 @@ func workloads(filter string, all bool) ([]workload, error) {
 		workload{name: "dataset loading: 256K random read, 8 jobs QD 4", size: 256 << 10, depth: 4, queues: 8, reads: 100},
 		workload{name: "checkpoint: 1M write QD 16, flush each 64M", size: 1 << 20, depth: 16, queues: 1, sequential: true, burst: 64},
 		workload{name: gcName, size: 4 << 10, depth: 32, queues: 1, reads: 100, gc: true})
+	list = append(list, workload{name: besideIdle, size: 4 << 10, depth: 32, queues: 1, connected: 1023, reads: 100})
 	for _, queues := range []int{1, 16, 128, inFlight} {
 		list = append(list, workload{
 			name: connectionsName(queues), size: 4 << 10, depth: inFlight / queues, queues: queues, reads: 100,
