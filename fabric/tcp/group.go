@@ -5,17 +5,15 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // Group is the part of the transport on one reactor: its connections and what they share.
 //
-// Sockets are registered with the reactor once, edge-triggered. A connection is hot from an event until the reactor is about to
-// sleep or polls found nothing on it for long; hot ones are polled directly, cold ones wait for their next event. An edge cannot
-// be lost, because a connection only becomes cold after its socket was read empty.
+// A connection is hot from an event of its socket until the reactor is about to sleep or polls found nothing on it for long, which is
+// the shorter the more of them are hot; hot ones are polled directly, cold ones wait for their next event (ready.go). An edge cannot be
+// lost, because a connection only becomes cold after its socket was read empty.
 type Group struct {
 	t    *Transport
 	cfg  fabric.GroupConfig
@@ -25,6 +23,9 @@ type Group struct {
 	hot    []*queue
 	turn   int      // index in hot where the next Poll starts
 	dirty  []*queue // have something to send or to tear down
+
+	sockets readiness
+	onReady func(uint32) // look, as the reactor calls it
 
 	// Requests that wait for data memory, oldest first, and queues whose next capsule does.
 	waiting requestList
@@ -62,7 +63,7 @@ const (
 	// A hot queue that is not the only one sends about this much in its turn: 32 small reads, or three of 128 KiB.
 	turnVectors = 64
 	turnBytes   = 384 << 10
-	emptyPolls  = 1 << 10 // polls without input until a connection becomes cold
+	emptyPolls  = 1 << 10 // polls without input until the only hot connection becomes cold
 )
 
 // NewGroup makes the group of one reactor.
@@ -78,6 +79,10 @@ func (t *Transport) NewGroup(cfg fabric.GroupConfig) (fabric.Group, error) {
 	g.reserve = min(cfg.Arena.Available()/8, 4<<20)
 	g.tick = t.cfg.tickPeriod()
 	g.onTick = g.checkDeadlines
+	g.onReady = func(uint32) { g.look() }
+	if err := g.sockets.init(); err != nil {
+		return nil, err
+	}
 	return g, nil
 }
 
@@ -100,7 +105,7 @@ func (g *Group) adopt(c *conn) {
 		return
 	}
 	q := newQueue(g, c)
-	if err := g.loop.Watch(q.fd, unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLRDHUP|unix.EPOLLET, q.event); err != nil {
+	if err := g.join(q); err != nil {
 		g.t.log.Warn("connection refused", "from", c.info.Remote, "error", err)
 		_ = c.Close()
 		return
@@ -120,6 +125,12 @@ func (g *Group) Poll(budget int) int {
 	if g.waiting.head != nil || len(g.stalled) > 0 {
 		work += g.retryMemory()
 	}
+	g.mayLook()
+	// A poll in vain costs as much as an event; with many hot connections there would be many.
+	patience := emptyPolls
+	if n := len(g.hot); n > 1 {
+		patience /= n * n
+	}
 	for n := len(g.hot); n > 0 && work < budget; n-- {
 		if g.turn >= len(g.hot) {
 			g.turn = 0
@@ -132,7 +143,7 @@ func (g *Group) Poll(budget int) int {
 		work += steps
 		if steps > 0 {
 			q.empty = 0
-		} else if q.empty++; q.empty > emptyPolls && q.drained && !q.dirty || q.state == queueDead {
+		} else if q.empty++; q.empty > patience && q.drained && !q.dirty || q.state == queueDead {
 			g.cool(g.turn)
 			continue
 		}
@@ -233,7 +244,7 @@ func (g *Group) Close() error {
 		g.ticking = false
 	}
 	g.rx = nil
-	return nil
+	return g.closeReadiness()
 }
 
 var _ fabric.Group = (*Group)(nil)

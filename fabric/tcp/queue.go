@@ -147,7 +147,7 @@ func newQueue(g *Group, c *conn) *queue {
 
 func (q *queue) now() int64 { return q.g.loop.Now() }
 
-// event is called by the reactor when the socket changes.
+// event is called when the socket changes.
 func (q *queue) event(events uint32) {
 	if q.state == queueDead {
 		return
@@ -380,7 +380,7 @@ func (q *queue) kill(why error) {
 	}
 	q.state = queueDead
 	q.g.t.cfg.Log.Debug("connection closed", "remote", q.conn.info.Remote, "local", q.conn.info.Local, "reason", why)
-	_ = q.g.loop.Unwatch(q.fd)
+	q.g.part(q)
 	_ = q.conn.Close()
 	q.closeBy, q.sendBy = 0, 0
 	for r := q.sendq.take(); r != nil; {
