@@ -14,7 +14,7 @@ import (
 //
 // Whatever is missing for that (the channel is being opened, a writer waits for the blocks, the device of the transport does not know
 // the memory yet), the read takes the way of all others, through memory of the transport. Writes always do: a transfer that breaks off
-// in a namespace's own memory would leave a torn block (docs/adr/0006).
+// in a namespace's own memory would leave a torn block (docs/adr/0008).
 
 // lend attaches the blocks of a prepared read to its request, if it can.
 func (c *cmd) lend() {

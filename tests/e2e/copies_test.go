@@ -9,7 +9,7 @@ import (
 )
 
 // TestCopiedBytes counts what the target copies of the data of commands on RAM namespaces: nothing of reads, what was never written
-// included, and over RDMA all of a write once, because blocks change as a whole (docs/adr/0006).
+// included, and over RDMA all of a write once, because blocks change as a whole (docs/adr/0008).
 func TestCopiedBytes(t *testing.T) {
 	if _, counted := mem.Copied(); !counted {
 		t.Skip("a build with the tag invariants is missing: only that counts copies")
