@@ -36,7 +36,11 @@ func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &channel{inner: inner, policy: d.policy(d.channels.Add(1) - 1), alarm: newAlarm(r.Wake)}, nil
+	alarm, err := newAlarm(r.Wake)
+	if err != nil {
+		return nil, errors.Join(err, inner.Close())
+	}
+	return &channel{inner: inner, policy: d.policy(d.channels.Add(1) - 1), alarm: alarm}, nil
 }
 
 // channel takes every operation at once. It is late, ready for the device, in the device, or done; then Poll returns it.
@@ -113,10 +117,9 @@ func (c *channel) Arm() bool {
 	}
 	if len(c.late) > 0 {
 		wait := c.late[0].due - clock()
-		if wait <= 0 {
+		if wait <= 0 || c.alarm.set(time.Duration(wait)) != nil {
 			return false
 		}
-		c.alarm.set(time.Duration(wait))
 	}
 	return c.inner.Arm()
 }
@@ -129,8 +132,7 @@ func (c *channel) Close() error {
 	if err := c.inner.Close(); err != nil {
 		return err
 	}
-	c.alarm.stop()
-	return nil
+	return c.alarm.close()
 }
 
 // clock is monotonic, in nanoseconds.

@@ -84,7 +84,7 @@ func askNVMe(device string) (Health, error) {
 	case e != 0:
 		return Health{}, fmt.Errorf("health log: %w", e)
 	case st != 0:
-		return Health{}, fmt.Errorf("health log: %v", nvme.Status(st&0x7FF))
+		return Health{}, fmt.Errorf("health log: %w", nvme.Status(st&0x7FF))
 	}
 	l, err := nvme.ParseSMARTLog(b[:])
 	if err != nil && !errors.Is(err, nvme.ErrReserved) {
@@ -135,7 +135,7 @@ func askATA(device string) (h Health, err error) {
 	if err != nil {
 		return Health{}, err
 	}
-	defer dev.Close()
+	defer func() { _ = dev.Close() }()
 	var out bytes.Buffer
 	err = dev.PrintSMART(&drivedb.DriveDb{Drives: []drivedb.DriveModel{attributes}}, &out)
 	h, found := ataHealth(&out)

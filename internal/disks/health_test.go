@@ -62,11 +62,12 @@ func TestNVMe(t *testing.T) {
 	}{
 		"good":      {func(*nvme.SMARTLog) {}, "good, 41 °C, 1234 h, 3% worn"},
 		"no sensor": {func(l *nvme.SMARTLog) { l.Temperature = 0 }, "good, 1234 h, 3% worn"},
-		"failing": {func(l *nvme.SMARTLog) {
-			l.CriticalWarning = nvme.SMARTReliability | nvme.SMARTReadOnly | nvme.SMARTSpareLow
-			l.AvailableSpare = 2
+		"failing": {
+			func(l *nvme.SMARTLog) {
+				l.CriticalWarning = nvme.SMARTReliability | nvme.SMARTReadOnly | nvme.SMARTSpareLow
+				l.AvailableSpare = 2
+			}, "failing: reliability degraded, read-only, 2% spare left, 41 °C, 1234 h, 3% worn",
 		},
-			"failing: reliability degraded, read-only, 2% spare left, 41 °C, 1234 h, 3% worn"},
 		"errors": {func(l *nvme.SMARTLog) { l.MediaErrors = nvme.MakeUint128(7) }, "warning: 7 media errors, 41 °C, 1234 h, 3% worn"},
 		"old":    {func(l *nvme.SMARTLog) { l.PercentageUsed = 120 }, "warning: worn out, 41 °C, 1234 h, 120% worn"},
 	} {

@@ -26,9 +26,9 @@ func Print(w io.Writer, list []*Disk) error {
 		b.WriteString(" Its block devices:\n")
 	}
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "DISK\tBUS\tMODEL\tSERIAL\tSIZE\tBLOCK\tHEALTH\tUSED BY\tEXPORT")
+	_, _ = fmt.Fprintln(t, "DISK\tBUS\tMODEL\tSERIAL\tSIZE\tBLOCK\tHEALTH\tUSED BY\tEXPORT")
 	for _, d := range list {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", d.Name, busText(d), plain(d.Model), plain(d.Serial), size(d.Size), d.BlockSize,
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", d.Name, busText(d), plain(d.Model), plain(d.Serial), size(d.Size), d.BlockSize,
 			d.Health, orDash(strings.Join(d.Uses, ", ")), exportText(d))
 	}
 	if err := t.Flush(); err != nil {

@@ -37,7 +37,7 @@ func NVMeLog(fd int, lid uint8, b []byte) (status uint16, e syscall.Errno) {
 	var pin runtime.Pinner
 	pin.Pin(unsafe.SliceData(b))
 	defer pin.Unpin()
-	r, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(nvmeIoctlAdmin), uintptr(unsafe.Pointer(&c)))
+	r, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), nvmeIoctlAdmin, uintptr(unsafe.Pointer(&c)))
 	if e != 0 {
 		return 0, e
 	}
