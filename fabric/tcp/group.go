@@ -137,6 +137,9 @@ func (g *Group) Poll(budget int) int {
 		}
 		q := g.hot[g.turn]
 		steps := q.receive()
+		if q.blocked && steps == 0 { // nothing better to do than to try again
+			q.blocked, q.dirty = false, true
+		}
 		if q.dirty {
 			steps += q.clean()
 		}
