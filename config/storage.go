@@ -11,10 +11,10 @@ import (
 // Storage says where the blocks of a namespace are. Backends delay, error and limit pass everything on to Of, slower or not at all, to
 // rehearse what a disk may do. Which keys belong to which backend is in the table backends.
 type Storage struct {
-	Backend string `mapstructure:"backend" validate:"required,oneof=ram file null delay error limit"`
+	Backend string `mapstructure:"backend" validate:"required,oneof=ram file block null delay error limit"`
 	// Size in bytes. A file that exists keeps its size if Size is 0.
 	Size Size `mapstructure:"size"`
-	// Path of the file.
+	// Path of the file or block device.
 	Path string `mapstructure:"path"`
 	// BlockSize is the logical block size in bytes, a power of two.
 	BlockSize Size `mapstructure:"block_size" default:"512" validate:"oneof=512 1024 2048 4096"`
@@ -47,6 +47,7 @@ var backends = map[string][]string{
 	"ram":   {"size", "block_size"},
 	"null":  {"size", "block_size"},
 	"file":  {"path", "size", "block_size", "buffered", "preallocate"},
+	"block": {"path"},
 	"delay": {"of", "latency", "jitter", "operations", "seed"},
 	"error": {"of", "error", "one_in", "offset", "length", "operations", "seed"},
 	"limit": {"of", "iops", "bandwidth"},
@@ -76,8 +77,10 @@ func (c *Config) storage(s *Storage, path string, seen once) {
 		c.foreignKeys(s, paths[i])
 		switch s.Backend {
 		case "file":
-			c.file(s, paths[i], seen)
+			c.path(s, paths[i], seen)
 			c.sizes(s, paths[i])
+		case "block":
+			c.path(s, paths[i], seen)
 		case "ram", "null":
 			if s.Size == 0 {
 				c.src.add(paths[i]+".size", "is missing or zero", "Write, for instance, size: 1GiB.")
@@ -110,15 +113,15 @@ func (c *Config) foreignKeys(s *Storage, path string) {
 	}
 }
 
-func (c *Config) file(s *Storage, path string, seen once) {
+func (c *Config) path(s *Storage, path string, seen once) {
 	at := path + ".path"
 	switch {
 	case s.Path == "":
-		c.src.add(at, "is missing", "backend file needs the path of a file.")
+		c.src.add(at, "is missing", fmt.Sprintf("backend %s needs the path of a %s.", s.Backend, map[string]string{"file": "file", "block": "block device"}[s.Backend]))
 	case !filepath.IsAbs(s.Path):
 		c.src.add(at, fmt.Sprintf("%q is not an absolute path", printable(s.Path)), "Begin it with /.")
 	default:
-		seen.check("path", filepath.Clean(s.Path), at, "Two namespaces on one file would overwrite each other; give each its own.")
+		seen.check("path", filepath.Clean(s.Path), at, "Two namespaces on one would overwrite each other; give each its own.")
 	}
 }
 

@@ -110,7 +110,7 @@ func (c *channel) begin(io *backend.IO) {
 	switch io.Op {
 	case backend.OpWriteZeroes:
 		switch {
-		case io.Flags&backend.Unmap != 0 && d.cfg.Info.DiscardZeroes:
+		case io.Flags&backend.Unmap != 0 && (d.cfg.Info.DiscardZeroes || d.cfg.Block):
 			o.step = stepPunch
 		case d.noZeroRange.Load():
 			o.step = stepZeroes

@@ -60,10 +60,14 @@ func probe(c *config.Config) config.Problems {
 		for j, n := range s.Namespaces {
 			paths, layers := n.Layers(fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j))
 			path, last := paths[len(paths)-1], layers[len(layers)-1]
-			if last.Backend != "file" {
-				continue
+			var info os.FileInfo
+			var what, mend string
+			switch last.Backend {
+			case "file":
+				info, what, mend = probeFile(last, n.ReadOnly)
+			case "block":
+				info, what, mend = probeBlock(last, n.ReadOnly)
 			}
-			info, what, mend := probeFile(last, n.ReadOnly)
 			if what != "" {
 				ps = append(ps, c.Problem(path+".path", what, mend))
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/block"
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 	"github.com/nvmf-target/nvmf-target/backend/file"
 	"github.com/nvmf-target/nvmf-target/backend/null"
@@ -26,6 +27,8 @@ func (srv *Server) openDevice(s *config.Storage, readOnly bool) (backend.Device,
 		return ram.Open(ram.Config{Size: int64(s.Size), BlockSize: int(s.BlockSize)})
 	case "null":
 		return null.Open(null.Config{Size: int64(s.Size), BlockSize: int(s.BlockSize)})
+	case "block":
+		return block.Open(block.Config{Path: s.Path, ReadOnly: readOnly, Engine: srv.engine(), Log: srv.log})
 	case "file":
 		return file.Open(file.Config{
 			Path: s.Path, Size: int64(s.Size), BlockSize: int(s.BlockSize), ReadOnly: readOnly, Buffered: s.Buffered,
@@ -73,8 +76,11 @@ func deviceMend(s *config.Storage) string {
 	for s.Of != nil {
 		s = s.Of
 	}
-	if s.Backend == "file" {
+	switch s.Backend {
+	case "file":
 		return "See to the file, or correct path, size and block_size."
+	case "block":
+		return "See to the device, or correct path."
 	}
 	return "Correct size and block_size."
 }

@@ -29,7 +29,7 @@ var allowed = map[string][]string{
 	"internal/app": {
 		"internal/disks",
 		"config", "nvme", "nvme/target", "fabric", "fabric/tcp", "fabric/rdma", "fabric/rdma/verbs", "fabric/rdma/verbs/ibv",
-		"backend", "backend/disk", "backend/file", "backend/null", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
+		"backend", "backend/block", "backend/disk", "backend/file", "backend/null", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
 	},
 
 	"nvme":        {},
@@ -50,6 +50,7 @@ var allowed = map[string][]string{
 
 	"backend":             {"internal/mem"},
 	"backend/backendtest": {"backend", "internal/mem"},
+	"backend/block":       {"backend", "backend/disk"},
 	"backend/disk":        {"backend", "internal/mem", "internal/uring", "internal/sys"},
 	"backend/file":        {"backend", "backend/disk"},
 	"backend/null":        {"backend", "internal/mem"},

@@ -1,0 +1,196 @@
+// Package block is storage on a whole disk or a partition. It opens the device for itself alone and learns from the kernel what it can
+// do; package disk does the rest.
+package block
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/disk"
+)
+
+// Config describes a block device.
+type Config struct {
+	// Path of a block device, best one below /dev/disk/by-id, which stays the same.
+	Path string
+	// ReadOnly opens it for reading, still for this process alone: what somebody else writes would change under the hosts.
+	ReadOnly bool
+	// Engine makes the system calls.
+	Engine disk.Engine
+	// Log is for warnings; nil: none.
+	Log *slog.Logger
+}
+
+// Open opens the device exclusively: it must not be mounted, swap, or part of anything else, nor may a partition of it.
+func Open(cfg Config) (backend.Device, error) {
+	d, err := open(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("block device %s: %w", cfg.Path, err)
+	}
+	return d, nil
+}
+
+func open(cfg Config) (_ *disk.Disk, err error) {
+	if cfg.Path == "" {
+		return nil, errors.New("no path is given")
+	}
+	st, err := stat(cfg.Path)
+	if err != nil {
+		return nil, err
+	}
+	mode := unix.O_RDWR
+	if cfg.ReadOnly {
+		mode = unix.O_RDONLY
+	}
+	fd, err := unix.Open(cfg.Path, mode|unix.O_EXCL|unix.O_DIRECT|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, explain(err, cfg.ReadOnly)
+	}
+	defer func() {
+		if err != nil {
+			_ = unix.Close(fd)
+		}
+	}()
+	sysfs := sysfs(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)))
+	dc := disk.Config{Path: cfg.Path, FD: fd, Block: true, Engine: cfg.Engine, Log: cfg.Log}
+	if err := describe(&dc, sysfs); err != nil {
+		return nil, err
+	}
+	if cfg.ReadOnly {
+		dc.Info.ReadOnly = true
+	} else if dc.Info.ReadOnly {
+		return nil, errors.New("is read-only (make the namespace read_only, or the device writable: blockdev --setrw)")
+	}
+	return disk.New(dc)
+}
+
+// stat tells devices from other files before anything is opened, which may have effects.
+func stat(path string) (st unix.Stat_t, err error) {
+	if err = unix.Stat(path, &st); err != nil {
+		if err == unix.ENOENT {
+			err = errors.New("no such device (\"nvmf-target disks\" lists those that are there)")
+		}
+		return st, err
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFBLK:
+		return st, nil
+	case unix.S_IFREG:
+		return st, errors.New("is a regular file, not a block device; use backend: file")
+	}
+	return st, errors.New("is not a block device")
+}
+
+// explain says what an error of open means and how to mend it.
+func explain(err error, readOnly bool) error {
+	switch err {
+	case unix.EBUSY:
+		return fmt.Errorf("is in use: %w (\"nvmf-target disks\" shows by whom; unmount it, or end what is made of it)", err)
+	case unix.EACCES, unix.EPERM:
+		if readOnly {
+			return fmt.Errorf("open: %w (give the user that runs the target the right to it, for instance by the group disk)", err)
+		}
+		return fmt.Errorf("open for writing: %w (give the user that runs the target the right to it, for instance by the group disk, or make the namespace read_only)", err)
+	case unix.EROFS:
+		return fmt.Errorf("is read-only: %w (make the namespace read_only)", err)
+	case unix.ENOMEDIUM:
+		return fmt.Errorf("has no medium: %w", err)
+	case unix.ENXIO, unix.ENODEV:
+		return fmt.Errorf("the device behind this name is gone: %w", err)
+	}
+	return fmt.Errorf("open: %w", err)
+}
+
+// describe asks the kernel for the properties of the device.
+func describe(d *disk.Config, sys sysfs) error {
+	if z := sys.text("queue/zoned"); z == "host-managed" {
+		return errors.New("has host-managed zones, which take no random writes; it cannot be exported")
+	}
+	size, err := unix.Seek(d.FD, 0, unix.SEEK_END)
+	if err != nil {
+		return fmt.Errorf("find its end: %w", err)
+	}
+	logical, err := unix.IoctlGetUint32(d.FD, unix.BLKSSZGET)
+	if err != nil {
+		return fmt.Errorf("ioctl(BLKSSZGET): %w", err)
+	}
+	physical, err := unix.IoctlGetUint32(d.FD, unix.BLKPBSZGET)
+	if err != nil {
+		return fmt.Errorf("ioctl(BLKPBSZGET): %w", err)
+	}
+	readOnly, err := unix.IoctlGetUint32(d.FD, unix.BLKROGET)
+	if err != nil {
+		return fmt.Errorf("ioctl(BLKROGET): %w", err)
+	}
+	if size == 0 {
+		return errors.New("has no medium or no size")
+	}
+	// The kernel rounds sizes to sectors of 512 bytes, not to blocks.
+	block := int(logical)
+	size -= size % int64(block)
+	if err := backend.CheckGeometry(size, block); err != nil {
+		return err
+	}
+	d.Offset, d.Memory = block, memoryAlignment(sys, block)
+	d.Info = backend.Info{
+		Size: size, BlockSize: block, PhysicalBlockSize: max(int(physical), block),
+		VolatileCache: sys.text("queue/write_cache") == "write back", ReadOnly: readOnly != 0,
+		Discard: sys.number("queue/discard_max_bytes") > 0, Rotational: sys.number("queue/rotational") == 1,
+		Identity: identity(d.Path, sys),
+	}
+	if n := sys.number("queue/optimal_io_size"); n > 0 && n%int64(block) == 0 && n < 1<<30 {
+		d.Info.OptimalIO = int(n)
+	}
+	return nil
+}
+
+// memoryAlignment is the unit of addresses that the device takes, as far as the kernel tells (Linux 6.0).
+func memoryAlignment(sys sysfs, logical int) int {
+	if sys.text("queue/dma_alignment") == "" {
+		return logical
+	}
+	if n := sys.number("queue/dma_alignment") + 1; n > 0 && n&(n-1) == 0 && n <= int64(logical) {
+		return int(n)
+	}
+	return logical
+}
+
+// identity names the storage wherever it is plugged in, if it has a name of its own.
+func identity(path string, sys sysfs) string {
+	for _, name := range []string{"wwid", "device/wwid", "serial", "device/serial", "../wwid", "../device/wwid", "../serial"} {
+		if id := sys.text(name); id != "" {
+			return strings.TrimSpace(id + " " + sys.text("partition"))
+		}
+	}
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	return path
+}
+
+// sysfs is the directory of a device, or of a partition, whose queue is that of its disk.
+type sysfs string
+
+func (s sysfs) text(name string) string {
+	b, err := os.ReadFile(string(s) + "/" + name) // not Join: ".." is the parent of what a link leads to
+	if err != nil && strings.HasPrefix(name, "queue/") {
+		b, err = os.ReadFile(string(s) + "/../" + name)
+	}
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func (s sysfs) number(name string) int64 {
+	n, _ := strconv.ParseInt(s.text(name), 10, 64)
+	return n
+}

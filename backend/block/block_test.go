@@ -1,0 +1,220 @@
+package block
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/internal/leak"
+	"github.com/nvmf-target/nvmf-target/internal/uring"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// loop makes a loop device of a new file and returns both paths.
+func loop(t *testing.T, size int64, args ...string) (device, file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "backing")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(file, size); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("losetup", append(args, "-f", "--show", file)...).CombinedOutput()
+	if err != nil {
+		t.Skipf("no loop device (root and losetup are needed): %v: %s", err, out)
+	}
+	device = strings.TrimSpace(string(out))
+	t.Cleanup(func() {
+		if out, err := exec.Command("losetup", "-d", device).CombinedOutput(); err != nil {
+			t.Errorf("losetup -d: %v: %s", err, out)
+		}
+	})
+	return device, file
+}
+
+func mustOpen(t *testing.T, cfg Config) backend.Device {
+	t.Helper()
+	d, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func mustClose(t *testing.T, d backend.Device) {
+	t.Helper()
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func engines() []string {
+	if uring.Available() != nil {
+		return []string{disk.Threads}
+	}
+	return []string{disk.Threads, disk.IOUring}
+}
+
+func TestConformance(t *testing.T) {
+	for _, engine := range engines() {
+		for _, sector := range []string{"512", "4096"} {
+			t.Run(engine+" "+sector, func(t *testing.T) {
+				backendtest.Run(t, func(t *testing.T) backend.Device {
+					device, _ := loop(t, backendtest.MinSize, "--sector-size", sector)
+					return mustOpen(t, Config{Path: device, Engine: disk.Engine{Name: engine}})
+				}, backendtest.Options{})
+			})
+		}
+	}
+}
+
+// TestDevice runs the suite on the device named by $NVMF_TEST_BLOCK, whose content is lost.
+func TestDevice(t *testing.T) {
+	path := os.Getenv("NVMF_TEST_BLOCK")
+	if path == "" {
+		t.Skip("NVMF_TEST_BLOCK names no device that may be overwritten")
+	}
+	for _, engine := range engines() {
+		t.Run(engine, func(t *testing.T) {
+			backendtest.Run(t, func(t *testing.T) backend.Device {
+				d := mustOpen(t, Config{Path: path, Engine: disk.Engine{Name: engine}})
+				c := backendtest.NewClient(t, d, 4096)
+				c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Len: d.Info().Size})
+				c.Close()
+				return d
+			}, backendtest.Options{})
+		})
+	}
+}
+
+// TestDescribed: what the kernel knows of the device is what hosts are told.
+func TestDescribed(t *testing.T) {
+	device, _ := loop(t, 64<<20+1536, "--sector-size", "4096")
+	d := mustOpen(t, Config{Path: device})
+	i := d.Info()
+	if i.Size != 64<<20 || i.BlockSize != 4096 || i.PhysicalBlockSize < 4096 || i.ReadOnly || !i.VolatileCache || i.Identity == "" {
+		t.Errorf("%+v", i)
+	}
+	mustClose(t, d)
+	d = mustOpen(t, Config{Path: device, ReadOnly: true})
+	c := backendtest.NewClient(t, d, 4096)
+	if err := c.Do(c.Write(0, c.Memory(0, 4096))); !errors.Is(err, backend.ErrReadOnly) || !d.Info().ReadOnly {
+		t.Errorf("a write to a read-only device: %v", err)
+	}
+	c.MustDo(c.Read(0, c.Memory(0, 4096)), &backend.IO{Op: backend.OpFlush})
+	c.Close()
+	mustClose(t, d)
+}
+
+// TestSpaceComesBack: discards and zeroes that may unmap free space in what is behind the device.
+func TestSpaceComesBack(t *testing.T) {
+	for _, engine := range engines() {
+		t.Run(engine, func(t *testing.T) {
+			device, file := loop(t, 16<<20)
+			d := mustOpen(t, Config{Path: device, Engine: disk.Engine{Name: engine}})
+			if !d.Info().Discard {
+				t.Skip("the loop device cannot discard")
+			}
+			allocated := func() int64 {
+				var st unix.Stat_t
+				if err := unix.Stat(file, &st); err != nil {
+					t.Fatal(err)
+				}
+				return st.Blocks << 9
+			}
+			c := backendtest.NewClient(t, d, 1<<20)
+			for _, io := range []*backend.IO{
+				{Op: backend.OpDiscard, Len: 16 << 20},
+				{Op: backend.OpWriteZeroes, Flags: backend.Unmap, Len: 16 << 20},
+			} {
+				for off := int64(0); off < 16<<20; off += 1 << 20 {
+					c.MustDo(c.Write(off, c.Memory(0, 1<<20)))
+				}
+				before := allocated()
+				if c.MustDo(io); allocated() > before/4 {
+					t.Errorf("%v: %d of %d bytes are still allocated", io.Op, allocated(), before)
+				}
+			}
+			c.Close()
+			mustClose(t, d)
+		})
+	}
+}
+
+// TestOpenRefuses: each refusal says what is wrong and how to mend it.
+func TestOpenRefuses(t *testing.T) {
+	device, _ := loop(t, 1<<20)
+	readOnly, _ := loop(t, 1<<20, "--read-only")
+	busy := mustOpen(t, Config{Path: device})
+	defer mustClose(t, busy)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		cfg  Config
+		want string
+	}{
+		{Config{}, "no path"},
+		{Config{Path: "/dev/no-such-disk"}, "no such device"},
+		{Config{Path: file}, "use backend: file"},
+		{Config{Path: "/dev/null"}, "is not a block device"},
+		{Config{Path: device}, "is in use: device or resource busy"},
+		{Config{Path: device, ReadOnly: true}, "is in use"},
+		{Config{Path: readOnly}, "read-only"},
+	} {
+		d, err := Open(tc.cfg)
+		if err == nil {
+			mustClose(t, d)
+		}
+		if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "block device "+tc.cfg.Path) {
+			t.Errorf("%+v: %v, want %q", tc.cfg, err, tc.want)
+		}
+	}
+}
+
+// TestSysfs: a partition has the queue of its disk; zones are refused; a device's own name is its identity.
+func TestSysfs(t *testing.T) {
+	dir := t.TempDir()
+	for name, content := range map[string]string{
+		"sda/queue/zoned": "host-managed\n", "sda/queue/rotational": "1\n", "sda/sda1/partition": "1\n", "sda/device/wwid": "naa.5000\n", "sda/queue/dma_alignment": "3\n",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range []sysfs{sysfs(dir + "/sda"), sysfs(dir + "/sda/sda1")} {
+		if s.number("queue/rotational") != 1 || s.text("queue/nothing") != "" {
+			t.Errorf("%s: rotational %d", s, s.number("queue/rotational"))
+		}
+		if err := describe(&disk.Config{FD: -1}, s); err == nil || !strings.Contains(err.Error(), "zones") {
+			t.Errorf("zones: %v", err)
+		}
+		if n := memoryAlignment(s, 512); n != 4 {
+			t.Errorf("addresses: multiples of %d", n)
+		}
+	}
+	for s, want := range map[string]string{"/sda": "naa.5000", "/sda/sda1": "naa.5000 1"} {
+		if got := identity("/dev/sda", sysfs(dir+s)); got != want {
+			t.Errorf("%s: %q, want %q", s, got, want)
+		}
+	}
+	if got := identity("/dev/null", sysfs(fmt.Sprint(dir, "/none"))); got != "/dev/null" {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,35 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/config"
+)
+
+// TestProbeBlock: what cannot be exported is refused before it is opened, with who uses it.
+func TestProbeBlock(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{"/dev/no-such-disk": "does not exist", "/dev/null": "not a block device", file: "is a regular file", "/": "not a block device"} {
+		if _, what, mend := probeBlock(&config.Storage{Path: path}, false); !strings.Contains(what, want) || mend == "" {
+			t.Errorf("%s: %q, mend %q", path, what, mend)
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat("/", &st); err != nil {
+		t.Fatal(err)
+	}
+	if unix.Major(st.Dev) == 0 {
+		t.Skip("the root file system is on no device")
+	}
+	if uses := blockUses(st.Dev); len(uses) == 0 || !strings.HasPrefix(uses[0], "/") {
+		t.Errorf("the device of the root file system is used by %q", uses)
+	}
+}
