@@ -77,7 +77,8 @@ const (
 	responseSize   = nvme.CQESize
 	pageSize       = 4096
 	maxSendSGE     = 8 // memory is rarely in more pieces
-	cqEntries      = 8192
+	cqEntries      = 8192 // of the first completion queue
+	cqDoublings    = 6
 	openTimeout    = 10 * time.Second
 	defaultStaging = 16 << 20
 )

@@ -135,7 +135,8 @@ func (p *port) reserve(n int) (*cq, error) {
 			return c, nil
 		}
 	}
-	size := cqEntries
+	// Each is twice as large as the one before: a thousand queues need few, and every poll goes through all of them.
+	size := cqEntries << min(len(p.all), cqDoublings)
 	if most := p.dev.attr.MaxCQE; most > 0 {
 		size = min(size, most)
 	}
