@@ -55,6 +55,7 @@ const (
 	idleTicks = 8
 
 	maxEvents = 128
+	looksLess = 4 // who needs to know sooner polls
 )
 
 // The states of Reactor.state.
@@ -86,6 +87,7 @@ type Reactor struct {
 
 	timers  timerHeap
 	watches watches
+	looks   uint // times that housekeep could have looked at descriptors
 	events  [maxEvents]unix.EpollEvent
 
 	stats Stats
@@ -271,11 +273,12 @@ func (r *Reactor) iterate() bool {
 	return true
 }
 
-// housekeep reads the clock, runs due timers and looks at descriptors without waiting; it returns how many callbacks it made.
+// housekeep reads the clock, runs due timers and now and then looks at descriptors without waiting; it returns how many callbacks it
+// made.
 func (r *Reactor) housekeep() int {
 	r.clock.adapt()
 	n := r.runTimers()
-	if r.watches.n > 0 {
+	if r.looks++; r.looks%looksLess == 0 && r.watches.n > 0 {
 		n += r.pollEvents()
 	}
 	return n
