@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,12 +17,18 @@ type readiness struct {
 	// pause is how many polls to let pass between two looks, and left how many of them are still to come. A look that found a
 	// connection makes the next one come at once, one in vain doubles the pause.
 	pause, left int
+	moved       int   // bytes sent and received since the last look
+	found       int64 // when a look last found one
 	watched     bool
 }
 
 const (
 	maxReady = 128 // events taken at once
 	maxPause = 64
+	// lookBytes is how much may be moved between two looks, however few polls that takes: others wait meanwhile.
+	lookBytes = 64 << 10
+	// crowdTime is how long a connection that was found counts among those that are served in turn: the reactor's clock is as coarse.
+	crowdTime = int64(2 * time.Millisecond)
 	// socketEvents are watched edge-triggered, once for the life of a connection.
 	socketEvents = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
 )
@@ -66,12 +73,13 @@ func (g *Group) mayLook() {
 	if len(g.queues) == len(g.hot) {
 		return
 	}
-	if s.left--; s.left > 0 {
+	if s.left--; s.left > 0 && s.moved < lookBytes {
 		return
 	}
+	s.moved = 0
 	hot := len(g.hot)
 	if g.look(); len(g.hot) > hot {
-		s.pause = 0
+		s.pause, s.found = 0, g.loop.Now()
 	} else {
 		s.pause = min(2*s.pause+1, maxPause)
 	}
@@ -87,6 +95,11 @@ func (g *Group) look() {
 			q.event(s.events[i].Events)
 		}
 	}
+}
+
+// crowded says that others want their turn, or did a moment ago.
+func (g *Group) crowded() bool {
+	return len(g.hot) > 1 || g.loop.Now()-g.sockets.found < crowdTime
 }
 
 // closeReadiness frees the set; no connection is left in it.

@@ -83,6 +83,7 @@ func (q *queue) receive() int {
 // received notes the outcome of a receive that asked for want bytes and reports whether there is something to process.
 func (q *queue) received(n, want int, e syscall.Errno) bool {
 	q.drained = n < want
+	q.g.sockets.moved += n
 	return n > 0 && e == 0
 }
 

@@ -60,13 +60,12 @@ func (q *queue) respond(r *request) {
 // noFlowControl is SQHD when submission queue flow control is disabled (Base section 3.3.2.6).
 const noFlowControl = 0xFFFF
 
-// flush sends as much as the socket takes, in one call if others wait for their turn, and returns the number of requests whose bytes
-// have all left.
+// flush sends as much as the socket takes, or what a turn allows, and returns the number of requests whose bytes have all left.
 func (q *queue) flush() int {
 	g, done := q.g, 0
-	for turn := 0; q.sendq.head != nil; turn++ {
-		crowded := len(g.hot) > 1
-		if crowded && turn > 0 {
+	crowded := g.crowded()
+	for sent := 0; q.sendq.head != nil; {
+		if sent >= sendMost || crowded && sent > 0 {
 			g.heat(q)
 			q.dirty = true // Poll goes on with it
 			break
@@ -78,6 +77,8 @@ func (q *queue) flush() int {
 			q.broken("send", e)
 			return done + 1
 		}
+		sent += n
+		g.sockets.moved += n
 		done += q.depart(n)
 		if q.blocked = n < want; q.blocked {
 			break
