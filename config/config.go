@@ -61,6 +61,8 @@ type RDMA struct {
 	QueueDepth int `mapstructure:"queue_depth" default:"128" validate:"min=32,max=1024"`
 	// InCapsuleSize is how many data bytes a command capsule of an I/O queue may carry.
 	InCapsuleSize Size `mapstructure:"in_capsule_size" default:"4KiB" validate:"sizemax=64KiB,multiple=16"`
+	// QueueMemory bounds the registered memory of all queues: queue depth times in-capsule size for each, and a little more.
+	QueueMemory Size `mapstructure:"queue_memory" default:"1GiB" validate:"sizemin=1MiB"`
 	// MaxConnections and MaxConnectionsPerHost bound the connections (queues) of all hosts and of one address.
 	MaxConnections        int `mapstructure:"max_connections" default:"4096" validate:"min=1,max=65535"`
 	MaxConnectionsPerHost int `mapstructure:"max_connections_per_host" default:"1024" validate:"min=1,max=65535"`

@@ -50,6 +50,9 @@ type Config struct {
 	// MaxQueues and MaxQueuesPerHost bound the queues of the transport and of one source address, those being connected
 	// included. Default 4096 and 1024.
 	MaxQueues, MaxQueuesPerHost int
+	// QueueMemory bounds the registered memory of all queues in bytes: capsules and in-capsule data, about 4.2 KiB for each
+	// command of a queue's depth by default. A queue that does not fit is refused. Default 1 GiB.
+	QueueMemory int64
 	// TOS is the type of service of connections by port ID of their listener; 0 leaves the system's. On RoCE the host's counts.
 	TOS map[uint16]uint8
 
@@ -76,7 +79,7 @@ const (
 	capsuleSize    = nvme.SQESize // of commands, without data: RDMA section 3.3.1, figure 9
 	responseSize   = nvme.CQESize
 	pageSize       = 4096
-	maxSendSGE     = 8 // memory is rarely in more pieces
+	maxSendSGE     = 8    // memory is rarely in more pieces
 	cqEntries      = 8192 // of the first completion queue
 	cqDoublings    = 6
 	openTimeout    = 10 * time.Second
@@ -100,6 +103,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("rdma: largest queue ID %d: must be 1 to 65534", c.MaxQID)
 	case c.MaxQueues < 0 || c.MaxQueues > 0xFFFF || c.MaxQueuesPerHost < 0:
 		return fmt.Errorf("rdma: queue limits must be 0 to 65535")
+	case c.QueueMemory < 0:
+		return fmt.Errorf("rdma: memory of queues: must not be negative")
 	case c.ConnectTimeout < 0, c.SendTimeout < 0, c.MemoryTimeout < 0, c.LingerTimeout < 0, c.DrainTimeout < 0:
 		return fmt.Errorf("rdma: time limits must not be negative")
 	}
@@ -118,6 +123,7 @@ func (c *Config) setDefaults() {
 	fill(&c.MaxQID, 1024)
 	fill(&c.MaxQueues, 4096)
 	fill(&c.MaxQueuesPerHost, 1024)
+	fill(&c.QueueMemory, 1<<30)
 	fill(&c.ConnectTimeout, 15*time.Second)
 	fill(&c.SendTimeout, 30*time.Second)
 	fill(&c.MemoryTimeout, 20*time.Second)

@@ -90,6 +90,17 @@ func (c *conn) judge(p *verbs.ConnParam) (cmwire.Status, string) {
 	return cmwire.Accepted, ""
 }
 
+// inCapsule is the size of in-capsule data: RDMA section 3.3.1, none on the admin queue.
+func (c *conn) inCapsule() int {
+	if c.info.QID == 0 {
+		return 0
+	}
+	return c.info.InCapsuleSize
+}
+
+// memory is the registered memory that the queue will have, in bytes.
+func (c *conn) memory() int64 { return int64(capsuleMemory(c.depth, c.inCapsule())) }
+
 // Info describes the connection.
 func (c *conn) Info() *fabric.QueueInfo { return &c.info }
 

@@ -40,8 +40,8 @@ type port struct {
 	// Reactor only.
 	invalidates bool // a SEND_WITH_INV has completed here, or its like where the device takes none
 	watched     bool
-	cqs     []*cq // those that are polled
-	events  int   // events of the channel that nobody has taken
+	cqs         []*cq // those that are polled
+	events      int   // events of the channel that nobody has taken
 }
 
 // cq is a completion queue, shared by queues until their work could fill it.

@@ -78,9 +78,7 @@ func newQueue(g *group, p *port, q *cq, c *conn, sqSize int) (_ *queue, err erro
 			err = errors.Join(err, n.free())
 		}
 	}()
-	if c.info.QID != 0 { // RDMA section 3.3.1: no in-capsule data on the admin queue
-		n.icd = c.info.InCapsuleSize
-	}
+	n.icd = c.inCapsule()
 	if err = n.layout(); err != nil {
 		return nil, err
 	}
@@ -104,11 +102,10 @@ func newQueue(g *group, p *port, q *cq, c *conn, sqSize int) (_ *queue, err erro
 func (q *queue) layout() (err error) {
 	depth := q.conn.depth
 	q.responses = depth * capsuleSize
-	size := q.responses + depth*responseSize
+	size := capsuleMemory(depth, q.icd)
 	if q.icd > 0 {
-		q.inCapsule = roundUp(size, pageSize)
+		q.inCapsule = roundUp(depth*(capsuleSize+responseSize), pageSize)
 		q.stride = roundUp(q.icd, pageSize)
-		size = q.inCapsule + depth*q.stride
 	}
 	if q.region, err = mem.Map("RDMA capsules", size); err != nil {
 		return err
@@ -125,6 +122,15 @@ func (q *queue) layout() (err error) {
 		r.Segs = segs[2*i : 2*i : 2*i+2]
 	}
 	return nil
+}
+
+// capsuleMemory is the registered memory of a queue: capsules, responses, and in-capsule data page by page.
+func capsuleMemory(depth, icd int) int {
+	size := depth * (capsuleSize + responseSize)
+	if icd > 0 {
+		size = roundUp(size, pageSize) + depth*roundUp(icd, pageSize)
+	}
+	return size
 }
 
 func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }

@@ -3,10 +3,12 @@ package rdma
 import (
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -24,7 +26,8 @@ func TestValidate(t *testing.T) {
 		"in-capsule 100": func(c *Config) { c.InCapsuleSize = 100 }, "in-capsule 128 KiB": func(c *Config) { c.InCapsuleSize = 128 << 10 },
 		"staging": func(c *Config) { c.StagingSize = 4096 }, "reads": func(c *Config) { c.MaxReads = 256 },
 		"queue ID": func(c *Config) { c.MaxQID = 0xFFFF }, "queues": func(c *Config) { c.MaxQueues = -1 },
-		"time": func(c *Config) { c.DrainTimeout = -1 },
+		"queue memory": func(c *Config) { c.QueueMemory = -1 },
+		"time":         func(c *Config) { c.DrainTimeout = -1 },
 	} {
 		c := ok
 		if change(&c); c.Validate() == nil {
@@ -89,5 +92,26 @@ func TestListenerTOS(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Queues that the memory does not suffice for are refused; those that leave make room.
+func TestQueueMemory(t *testing.T) {
+	b := newBench(t, benchOptions{cfg: Config{QueueMemory: 1 << 20}})
+	two := ioParam(100) // 408 KiB each
+	q := b.host.connect(b.addr(), two)
+	b.host.connect(b.addr(), two)
+	if st := b.host.rejected(b.addr(), two); st != cmwire.NoResources {
+		t.Error(st)
+	}
+	if !strings.Contains(b.log(), "2 queues have 816 KiB of memory and this one wants 408, the limit is 1024") {
+		t.Errorf("log:\n%s", b.log())
+	}
+	b.host.connect(b.addr(), adminParam()) // 2.5 KiB
+	q.disconnect()
+	b.host.event(verbs.EventDisconnected)
+	b.eventually("gone", func() bool { return b.tr.Connections() == 2 })
+	if st := b.host.connect(b.addr(), two).do(command(opNothing, 1, 0, 0), nil); !st.OK() {
+		t.Error(st)
 	}
 }

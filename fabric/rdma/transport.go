@@ -26,6 +26,7 @@ type Transport struct {
 	open    map[*listener]struct{}
 	waiting map[*conn]struct{} // connections that no group has adopted
 	total   int
+	memory  int64 // of their queues, as conn.memory counts it
 	perHost map[netip.Addr]int
 	devices map[verbs.Device]*device
 	groups  map[*group]struct{}
@@ -170,7 +171,11 @@ func (t *Transport) admit(c *conn) error {
 	case t.perHost[addr] >= t.cfg.MaxQueuesPerHost:
 		return fmt.Errorf("%d queues from this address are connected, the limit", t.perHost[addr])
 	}
+	if t.memory+c.memory() > t.cfg.QueueMemory {
+		return fmt.Errorf("%d queues have %d KiB of memory and this one wants %d, the limit is %d", t.total, t.memory>>10, c.memory()>>10, t.cfg.QueueMemory>>10)
+	}
 	t.total++
+	t.memory += c.memory()
 	t.perHost[addr]++
 	t.waiting[c] = struct{}{}
 	return nil
@@ -182,6 +187,7 @@ func (t *Transport) leave(c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.total--
+	t.memory -= c.memory()
 	delete(t.waiting, c)
 	if t.perHost[addr]--; t.perHost[addr] == 0 {
 		delete(t.perHost, addr)

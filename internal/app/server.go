@@ -148,7 +148,7 @@ func (s *Server) startWorkers() error {
 		}
 		list = append(list, rdma.New(rdma.Config{
 			Provider: s.opts.RDMA, Log: s.log, MaxDepth: c.RDMA.QueueDepth, InCapsuleSize: inCapsule,
-			MaxQueues: c.RDMA.MaxConnections, MaxQueuesPerHost: c.RDMA.MaxConnectionsPerHost, TOS: tos,
+			MaxQueues: c.RDMA.MaxConnections, MaxQueuesPerHost: c.RDMA.MaxConnectionsPerHost, TOS: tos, QueueMemory: int64(c.RDMA.QueueMemory),
 		}))
 	}
 	for _, t := range list {
