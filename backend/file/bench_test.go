@@ -128,7 +128,9 @@ func fioIOPS(b *testing.B, fio, path string, duration time.Duration) float64 {
 	if err != nil {
 		b.Fatal(err)
 	}
-	var result struct{ Jobs []struct{ Read struct{ IOPS float64 } } }
+	var result struct {
+		Jobs []struct{ Read struct{ IOPS float64 } }
+	}
 	if err := json.Unmarshal(out, &result); err != nil {
 		b.Fatal(err)
 	}

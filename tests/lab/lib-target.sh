@@ -1,6 +1,6 @@
 # The target: ours or the kernel's, described by the same namespaces.
 TPID=''
-NAMESPACES=()          # nsid:backend:size[:path[:block size]], e.g. 1:ram:1GiB 2:file:256MiB:/run/disk.img:4096
+NAMESPACES=()          # nsid:backend:size[:path[:block size]], e.g. 1:ram:1GiB 2:file:256MiB:/run/disk.img:4096 3:block::/dev/loop0
 ALLOWED=''             # host NQNs, blank separated; none: any host
 TARGET_LISTENERS=''    # more listeners, as in TRANSPORT/ADDRESS/PORT
 
@@ -23,7 +23,7 @@ target_config() {
   echo "    namespaces:"
   for n in "${NAMESPACES[@]}"; do
     IFS=, read -r nsid backend size path bs <<<"${n//:/,}"
-    printf '      - {nsid: %s, backend: "%s", size: %s%s%s}\n' "$nsid" "$backend" "$size" "${path:+, path: $path}" "${bs:+, block_size: $bs}"
+    printf '      - {nsid: %s, backend: "%s"%s%s%s}\n' "$nsid" "$backend" "${size:+, size: $size}" "${path:+, path: $path}" "${bs:+, block_size: $bs}"
   done
 }
 
