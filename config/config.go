@@ -107,7 +107,9 @@ type Subsystem struct {
 	CNTLIDMin uint16 `mapstructure:"cntlid_min" default:"1" validate:"min=1,max=65519"`
 	CNTLIDMax uint16 `mapstructure:"cntlid_max" default:"65519" validate:"min=1,max=65519"`
 	// MaxIOQueues is how many I/O queues a host may have.
-	MaxIOQueues int         `mapstructure:"max_io_queues" default:"128" validate:"min=1,max=1024"`
+	MaxIOQueues int `mapstructure:"max_io_queues" default:"128" validate:"min=1,max=1024"`
+	// MaxTransfer is the most data of one command, a power of two.
+	MaxTransfer Size        `mapstructure:"max_transfer" default:"1MiB" validate:"sizemin=64KiB,sizemax=4MiB"`
 	Namespaces  []Namespace `mapstructure:"namespaces" validate:"required,max=1024,dive"`
 }
 

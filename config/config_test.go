@@ -40,7 +40,7 @@ func TestMinimalFile(t *testing.T) {
 			{Transport: "tcp", Address: "0.0.0.0", Port: 4420, OnUnavailable: "wait"},
 		},
 		Subsystems: []Subsystem{{
-			NQN: "nqn.2026-11.io.nvmf-target:disk0", AllowAnyHost: true, Model: "nvmf-target", CNTLIDMin: 1, CNTLIDMax: 65519, MaxIOQueues: 128,
+			NQN: "nqn.2026-11.io.nvmf-target:disk0", AllowAnyHost: true, Model: "nvmf-target", CNTLIDMin: 1, CNTLIDMax: 65519, MaxIOQueues: 128, MaxTransfer: 1 << 20,
 			Namespaces: []Namespace{
 				{NSID: 1, Storage: Storage{Backend: "ram", Size: 1 << 30, BlockSize: 512, Preallocate: "sparse", Error: "io", OneIn: 1}},
 				{NSID: 2, Storage: Storage{Backend: "file", Path: "/var/lib/nvmf-target/disk0.img", Size: 10 << 30, BlockSize: 4096, Preallocate: "sparse", Error: "io", OneIn: 1}},

@@ -105,6 +105,13 @@ func (c *Config) subsystem(s *Subsystem, path string, rules Rules, seen once) {
 	if s.CNTLIDMin > s.CNTLIDMax {
 		add(path+".cntlid_min", fmt.Sprintf("%d is above cntlid_max, %d", s.CNTLIDMin, s.CNTLIDMax), "Exchange the two.")
 	}
+	switch {
+	case s.MaxTransfer&(s.MaxTransfer-1) != 0:
+		add(path+".max_transfer", fmt.Sprintf("%v is not a power of two", s.MaxTransfer), "Write 64KiB, 128KiB, 256KiB, 512KiB, 1MiB, 2MiB or 4MiB.")
+	case c.Reactors.Memory < 4*s.MaxTransfer:
+		add(path+".max_transfer", fmt.Sprintf("%v is more than a quarter of reactors.memory, %v", s.MaxTransfer, c.Reactors.Memory),
+			"Reduce it, or give the reactors more memory: commands share it.")
+	}
 	for i := range s.Namespaces {
 		c.namespace(&s.Namespaces[i], path, fmt.Sprintf("%s.namespaces[%d]", path, i), seen)
 	}

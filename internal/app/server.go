@@ -93,6 +93,7 @@ func (s *Server) addSubsystems() error {
 		tc := target.SubsystemConfig{
 			NQN: sub.NQN, Serial: sub.Serial, Model: sub.Model, AllowAnyHost: sub.AllowAnyHost, Hosts: sub.Hosts,
 			CNTLIDMin: sub.CNTLIDMin, CNTLIDMax: sub.CNTLIDMax, MaxIOQueues: sub.MaxIOQueues,
+			MaxTransfer:  int(sub.MaxTransfer),
 			MaxQueueSize: max(c.TCP.QueueDepth, c.RDMA.QueueDepth),
 		}
 		for j, n := range sub.Namespaces {

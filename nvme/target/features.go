@@ -95,7 +95,7 @@ func prepareGetFeatures(cm *cmd) nvme.Status {
 	case sqe.FID() == nvme.FeatureTemperatureThreshold && !compositeThreshold(sqe.Value()):
 		return invalidField
 	}
-	if n < need || n > maxTransfer {
+	if n < need || int(n) > cm.s.ctrl.sub.cfg.MaxTransfer {
 		return invalidLength
 	}
 	return cm.expect(n) // hosts may pass a buffer whatever the feature is; it is zeroed

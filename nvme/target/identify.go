@@ -58,7 +58,7 @@ func identifyController(c *controller, _ *nvme.IdentifySQE, _ uint32) ([]byte, n
 	cfg := &c.sub.cfg
 	id := &nvme.IdentifyController{
 		CMIC: nvme.CMICMultiPort | nvme.CMICMultiController,
-		MDTS: mdts, CNTLID: c.cntlid, VER: version, RTD3R: 0, RTD3E: 0,
+		MDTS: c.sub.cfg.mdts(), CNTLID: c.cntlid, VER: version, RTD3R: 0, RTD3E: 0,
 		OAES: c.supportedEvents(), CTRATT: nvme.CTRATTHostID128 | nvme.CTRATTTBKAS,
 		CNTRLTYPE: nvme.ControllerTypeIO,
 		ACL:       abortLimit - 1, AERL: asyncLimit - 1,

@@ -1,15 +1,22 @@
 package target
 
 import (
+	"math/bits"
+
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// The largest transfer, as bytes and as MDTS in units of 4 KiB (Base section 5.1.13.2.1).
+// The largest transfer in bytes, a power of two (Base section 5.1.13.2.1, MDTS): the default, and what may be configured. A block is
+// never larger than the least.
 const (
-	maxTransfer = 1 << 20
-	mdts        = 8
+	maxTransfer  = 1 << 20
+	minTransfer  = 64 << 10
+	mostTransfer = 4 << 20
 )
+
+// mdts is the controllers' MDTS, in powers of two of 4 KiB (CAP.MPSMIN).
+func (c *SubsystemConfig) mdts() uint8 { return uint8(bits.TrailingZeros(uint(c.MaxTransfer)) - 12) }
 
 // namespace looks up the namespace that the command names.
 func (c *cmd) namespace() *namespace { return c.s.ctrl.sub.namespaces.Load().get(c.req.SQE.NSID()) }
@@ -35,7 +42,7 @@ func (c *cmd) extent(op backend.Op) (uint64, *geometry, nvme.Status) {
 
 // transfer answers a read or write of n bytes.
 func (c *cmd) transfer(n uint64) nvme.Status {
-	if n > maxTransfer {
+	if n > uint64(c.s.ctrl.sub.cfg.MaxTransfer) {
 		return invalidField // MDTS (Base section 5.1.13.2.1)
 	}
 	return c.expect(uint32(n))

@@ -541,6 +541,25 @@ func TestDuplicateCID(t *testing.T) {
 	r.until("both complete", func() bool { return a.Done && b.Done })
 }
 
+// TestMaxTransfer: what is configured is what Identify says and what a command may move.
+func TestMaxTransfer(t *testing.T) {
+	for _, most := range []int{64 << 10, 4 << 20} {
+		r := newRig(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true, MaxTransfer: most, Namespaces: []NamespaceConfig{
+			{NSID: 1, Device: ramDevice(t, 16<<20, 4096)},
+		}})
+		h := r.connectHost(1)
+		id, err := nvme.ParseIdentifyController(r.ok(h.admin, identifyCommand(nvme.CNSController, 0)).Data)
+		if err != nil || 4096<<id.MDTS != most {
+			t.Errorf("MDTS is %d for %d bytes: %v", id.MDTS, most, err)
+		}
+		q, n := h.io[0], uint32(most/4096)
+		for _, op := range []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite} {
+			r.status(q, rw(op, 1, 0, n, make([]byte, most)), nvme.Success)
+			r.status(q, rw(op, 1, 0, n+1, make([]byte, most+4096)), invalidField)
+		}
+	}
+}
+
 // TestBackends writes and verifies at random on every backend.
 func TestBackends(t *testing.T) {
 	const size = 4 << 20

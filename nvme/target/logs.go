@@ -77,7 +77,7 @@ func prepareGetLog(cm *cmd) nvme.Status {
 		return invalidField // no index offsets; a dword-aligned offset within the page (Base section 5.1.12)
 	case sqe.LID() == nvme.LogEffects && sqe.CSI() != nvme.CSINVM:
 		return invalidField
-	case n > maxTransfer:
+	case n > uint64(c.sub.cfg.MaxTransfer):
 		return invalidField
 	case !p.takes(c, cm.req.SQE.NSID()):
 		return invalidField

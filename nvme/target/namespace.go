@@ -68,8 +68,8 @@ type geometry struct {
 
 func newGeometry(info backend.Info, readOnly bool) (*geometry, error) {
 	bs := info.BlockSize
-	if bs < 512 || bs&(bs-1) != 0 || bs > maxTransfer {
-		return nil, fmt.Errorf("block size %d: must be a power of two of 512 to %d", bs, maxTransfer)
+	if bs < 512 || bs&(bs-1) != 0 || bs > minTransfer {
+		return nil, fmt.Errorf("block size %d: must be a power of two of 512 to %d", bs, minTransfer)
 	}
 	if info.Size < int64(bs) {
 		return nil, fmt.Errorf("size %d is below one block of %d bytes", info.Size, bs)

@@ -24,7 +24,10 @@ type SubsystemConfig struct {
 	// MaxIOQueues is the number of I/O queues a controller may have, 128 if zero; MaxQueueSize the entries of a queue, 32 to 65536,
 	// 128 if zero.
 	MaxIOQueues, MaxQueueSize int
-	Namespaces                []NamespaceConfig
+	// MaxTransfer is the largest amount of data of a command in bytes, a power of two from 64 KiB to 4 MiB; 1 MiB if zero. The data
+	// memory of a reactor must hold several.
+	MaxTransfer int
+	Namespaces  []NamespaceConfig
 }
 
 const (
@@ -53,6 +56,9 @@ func (c SubsystemConfig) withDefaults() SubsystemConfig {
 	if c.MaxQueueSize == 0 {
 		c.MaxQueueSize = defaultEntries
 	}
+	if c.MaxTransfer == 0 {
+		c.MaxTransfer = maxTransfer
+	}
 	return c
 }
 
@@ -76,6 +82,8 @@ func (c *SubsystemConfig) validate() error {
 		return fail("%d I/O queues: 1 to 65534 are allowed", c.MaxIOQueues)
 	case c.MaxQueueSize < minEntries || c.MaxQueueSize > 65536:
 		return fail("queue size %d: %d to 65536 are allowed", c.MaxQueueSize, minEntries)
+	case c.MaxTransfer < minTransfer || c.MaxTransfer > mostTransfer || c.MaxTransfer&(c.MaxTransfer-1) != 0:
+		return fail("largest transfer %d: a power of two from %d to %d is allowed", c.MaxTransfer, minTransfer, mostTransfer)
 	}
 	for _, h := range c.Hosts {
 		if err := nvme.ValidateNQN(h); err != nil {
