@@ -113,6 +113,9 @@ func (m Machine) disk(name string) *Disk {
 		Model: text(dir, "device/model"), Serial: text(dir, "device/serial"),
 		numbers: []string{text(dir, "dev")},
 	}
+	if vpd, err := fs.ReadFile(dir, "device/vpd_pg80"); err == nil && len(vpd) > 4 { // SCSI: behind a header of four bytes
+		d.Serial = strings.TrimSpace(string(vpd[4:]))
+	}
 	if z := text(dir, "queue/zoned"); z != "none" {
 		d.Zoned = z
 	}

@@ -148,7 +148,7 @@ func askATA(device string) (h Health, err error) {
 // attributes is what the library must know to print raw values as plain numbers, of the attributes that ataHealth looks at.
 var attributes = func() drivedb.DriveModel {
 	m := drivedb.DriveModel{Family: "DEFAULT", Presets: map[string]drivedb.AttrConv{}}
-	for _, id := range []string{"5", "9", "187", "194", "197", "198"} {
+	for _, id := range []string{"5", "9", "187", "190", "194", "197", "198"} {
 		m.Presets[id] = drivedb.AttrConv{Conv: "raw48", Name: "Attribute_" + id}
 	}
 	return m
@@ -184,8 +184,10 @@ func ataHealth(r io.Reader) (h Health, found bool) {
 			if raw > 0 {
 				h.note(Warning, "%d uncorrectable errors", raw)
 			}
-		case 194: // lowest and highest are in the upper bytes
-			h.Celsius = int(int8(raw))
+		case 190, 194: // of the air, which not all have, and of the drive; lowest and highest are in the upper bytes
+			if t := int(int8(raw)); id == 194 || h.Celsius == 0 {
+				h.Celsius = t
+			}
 		case 197:
 			if raw > 0 {
 				h.note(Failing, "%d sectors cannot be read", raw)

@@ -132,6 +132,14 @@ func TestSystemd(t *testing.T) {
 	runScript(t, "./qemu/run.sh", "systemd", "rxe")
 }
 
+// TestDisks has "nvmf-target disks" ask the drives that QEMU emulates.
+func TestDisks(t *testing.T) {
+	if referenceTarget() {
+		t.Skip("the kernel's target lists no disks")
+	}
+	runScript(t, "./qemu/run.sh", "disks", "tcp")
+}
+
 // runScript runs a scenario and shows its log when it fails, or with -v.
 func runScript(t *testing.T, script string, args ...string) {
 	t.Helper()

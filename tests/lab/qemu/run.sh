@@ -20,6 +20,12 @@ trap '[ -z "$tmp" ] || rm -rf "$tmp"' EXIT
 mkdir -p "$out"; out=$(readlink -f "$out"); rm -f "$out/rc"
 cp -r "$lab/../../packaging" "$out/"
 case $(head_value init) in systemd) init="/lib/systemd/systemd systemd.wants=lab.service systemd.mask=serial-getty@ttyS0.service" ;; *) init=/sbin/lab-init ;; esac
+devices=() # of scenarios that want drives: one of each kind, which read as zeroes
+if [ -n "$(head_value drives)" ]; then
+  for d in nvme sata; do devices+=(-blockdev "driver=null-co,node-name=$d,size=1073741824,read-zeroes=on"); done
+  # shellcheck disable=SC2054
+  devices+=(-device nvme,drive=nvme,serial=lab-nvme -device ahci,id=ahci -device ide-hd,drive=sata,bus=ahci.0,serial=lab-sata)
+fi
 settings=()
 for s; do
   case $s in TARGET_BIN=*) cp "${s#*=}" "$out/nvmf-target"; s=TARGET_BIN=/run/out/nvmf-target ;; esac
@@ -29,6 +35,7 @@ timeout -k 5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "
   -kernel "$image/vmlinuz" -initrd "$image/initrd" \
   -append "root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off init=$init LAB_VM=qemu LAB_DIR=/lab LAB_SCRIPT=/lab/qemu/scenarios/$name.sh TRANSPORT=$variant LAB_LIMIT=$limit ${settings[*]}" \
   -drive "file=$image/image,if=virtio,format=raw,snapshot=on" \
+  "${devices[@]}" \
   -virtfs "local,path=$lab,mount_tag=lab,security_model=none,readonly=on" \
   -virtfs "local,path=$out,mount_tag=out,security_model=none" </dev/null && rc=0 || rc=$?
 if [ -e "$out/rc" ]; then exit "$(cat "$out/rc")"; fi
