@@ -59,11 +59,14 @@ const (
 	headsSize = 32 << 10  // headers per sendmsg
 	headsFull = headsSize - headMax
 	headMax   = 256     // most header bytes of one response: aligned C2HData header, digests, response capsule
-	sendMost  = 4 << 20 // bytes per sendmsg
+	sendMost  = 1 << 20 // bytes per sendmsg, and per turn
 	// A hot queue that is not the only one sends about this much in its turn: 32 small reads, or three of 128 KiB.
 	turnVectors = 64
 	turnBytes   = 384 << 10
-	emptyPolls  = 1 << 10 // polls without input until the only hot connection becomes cold
+	// bulkReceives is how often a connection with R2Ts outstanding is received from before anything is sent on it: the responses of
+	// several writes leave together.
+	bulkReceives = 4
+	emptyPolls   = 1 << 10 // polls without input until the only hot connection becomes cold
 )
 
 // NewGroup makes the group of one reactor.
@@ -137,6 +140,9 @@ func (g *Group) Poll(budget int) int {
 		}
 		q := g.hot[g.turn]
 		steps := q.receive()
+		for i := 1; i < bulkReceives && steps > 0 && !q.drained && q.grants.head != nil; i++ {
+			steps += q.receive()
+		}
 		if q.blocked && steps == 0 { // nothing better to do than to try again
 			q.blocked, q.dirty = false, true
 		}
