@@ -177,6 +177,7 @@ type stream struct {
 	began       []time.Time // per slot
 	idle        []int       // slots
 	outstanding int
+	ready       time.Time // nothing is submitted before
 	done        []host.Completion
 }
 
@@ -211,6 +212,9 @@ func (s *stream) submit(now time.Time) error {
 		s.outstanding++
 		_, err := s.queue.Submit(&s.op)
 		return err
+	}
+	if now.Before(s.ready) {
+		return nil
 	}
 	for len(s.idle) > 0 && !s.flushing && (s.w.burst == 0 || s.left > 0) {
 		slot := s.idle[len(s.idle)-1]
@@ -258,6 +262,7 @@ func (s *stream) poll(o *outcome) (now time.Time, err error) {
 			return now, fmt.Errorf("%s: %w", s.w.name, c.Status())
 		}
 		s.outstanding--
+		s.ready = now.Add(s.w.think)
 		if c.Token == flushToken {
 			s.flushing = false
 			continue

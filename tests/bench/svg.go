@@ -72,7 +72,7 @@ func (p *report) writeSVG(w io.Writer) error {
 		if r.Ratio != nil {
 			b.Drawn = true
 			b.Width, b.From, b.To = svgX(r.Ratio.Median)-svgLeft, svgX(r.Ratio.Min), svgX(r.Ratio.Max)
-			b.Figures = fmt.Sprintf("%.2f   ", r.Ratio.Median)
+			b.Figures = fmt.Sprintf("%.2f · ", r.Ratio.Median)
 		}
 		if r.AtLeast > 0 {
 			b.Wanted = svgX(r.AtLeast)

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"regexp"
+	"time"
 )
 
 // workload is one row of the table: what every queue of it does.
@@ -11,8 +12,9 @@ type workload struct {
 	size       int // bytes of an I/O
 	depth      int // I/Os in flight on each queue
 	queues     int
-	connected  int // queues beside those, which do nothing
-	reads      int // percent; the others are writes
+	connected  int           // queues beside those, which do nothing
+	reads      int           // percent; the others are writes
+	think      time.Duration // from a completion to the next submission
 	sequential bool
 	burst      int // I/Os after which everything is awaited and flushed, 0 for never
 	digests    bool
