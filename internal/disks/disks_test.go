@@ -7,7 +7,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/leak"
 )
+
+func TestMain(m *testing.M) { leak.Main(m) }
 
 var update = flag.Bool("update", false, "write the golden files")
 

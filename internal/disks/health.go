@@ -131,8 +131,9 @@ func askATA(device string) (h Health, err error) {
 			h, err = Health{}, fmt.Errorf("SMART data makes no sense: %v", p)
 		}
 	}()
-	dev, err := scsi.OpenSCSIAutodetect(device)
-	if err != nil {
+	// Not OpenSCSIAutodetect, which leaves the device open if it fails; sysfs has told that it is an ATA drive.
+	dev := scsi.SATDevice{SCSIDevice: scsi.SCSIDevice{Name: device}}
+	if err := dev.Open(); err != nil {
 		return Health{}, err
 	}
 	defer func() { _ = dev.Close() }()
