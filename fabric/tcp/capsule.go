@@ -62,7 +62,9 @@ func (q *queue) capsule(c *pdu.CapsuleCmd) bool {
 	}
 	sqe := c.SQE()
 	if !q.connected && sqe.Opcode() == nvme.FabricsOpcode && sqe.FabricsType() == nvme.FabricsConnect {
-		q.admin = sqe.Connect().QID() == 0
+		if q.admin = sqe.Connect().QID() == 0; q.admin {
+			q.lighten()
+		}
 	}
 	r.SQE = *sqe
 	r.Status = status

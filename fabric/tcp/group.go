@@ -47,6 +47,7 @@ type Group struct {
 	stopTick  func()
 	stopping  bool
 	refuse    atomic.Bool // Adopt fails
+	load      atomic.Int64
 	whenEmpty func()
 }
 
@@ -98,18 +99,25 @@ func (g *Group) Adopt(c fabric.Conn) error {
 	case g.refuse.Load():
 		return errors.Join(errors.New("tcp: the group is shutting down"), c.Close())
 	}
+	g.load.Add(1)
 	g.loop.Post(func() { g.adopt(tc) })
 	return nil
 }
 
+// Load is how many connections the group has that are not known to be admin queues: until a host sends its Connect command, each may be
+// an I/O queue. Any goroutine may call it.
+func (g *Group) Load() int { return int(g.load.Load()) }
+
 func (g *Group) adopt(c *conn) {
 	if g.stopping {
+		g.load.Add(-1)
 		_ = c.Close()
 		return
 	}
 	q := newQueue(g, c)
 	if err := g.join(q); err != nil {
 		g.t.log.Warn("connection refused", "from", c.info.Remote, "error", err)
+		g.load.Add(-1)
 		_ = c.Close()
 		return
 	}

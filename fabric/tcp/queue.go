@@ -32,6 +32,7 @@ type queue struct {
 	open    bool // Handler.Open succeeded, Handler.Close has not been called
 	params  pdu.Params
 	admin   bool // QID 0, as the Connect command says
+	light   bool // not counted in Group.load: an admin queue, or dead
 
 	// Requests. free is a stack.
 	reqs      []*request
@@ -146,6 +147,14 @@ func newQueue(g *Group, c *conn) *queue {
 }
 
 func (q *queue) now() int64 { return q.g.loop.Now() }
+
+// lighten takes the queue out of the load of its group.
+func (q *queue) lighten() {
+	if !q.light {
+		q.light = true
+		q.g.load.Add(-1)
+	}
+}
 
 // event is called when the socket changes.
 func (q *queue) event(events uint32) {
@@ -381,6 +390,7 @@ func (q *queue) kill(why error) {
 	q.state = queueDead
 	q.g.t.cfg.Log.Debug("connection closed", "remote", q.conn.info.Remote, "local", q.conn.info.Local, "reason", why)
 	q.g.part(q)
+	q.lighten()
 	_ = q.conn.Close()
 	q.closeBy, q.sendBy = 0, 0
 	for r := q.sendq.take(); r != nil; {

@@ -65,3 +65,29 @@ func TestManyConnections(t *testing.T) {
 		_ = unix.Close(fd)
 	}
 }
+
+// An admin queue does not count as load, a dead connection neither.
+func TestLoad(t *testing.T) {
+	h := newHand(t, options{})
+	defer h.close()
+	load := func(what string, want int) {
+		t.Helper()
+		if n := h.g.Load(); n != want {
+			t.Errorf("%s: load %d, want %d", what, n, want)
+		}
+	}
+	load("no connection", 0)
+	c := &client{tb: t}
+	for qid, want := range []int{0, 1} {
+		h.open()
+		load("accepted", 1)
+		var r pdu.ICReq
+		r.Set(&c.p, 1)
+		h.send(r[:])
+		load("before Connect", 1)
+		h.send(c.connectPDU(uint16(qid), 4, 0))
+		load("after Connect", want)
+		h.hangUp()
+		load("closed", 0)
+	}
+}

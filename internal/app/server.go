@@ -195,17 +195,31 @@ func (s *Server) listen(p port) (fabric.Listener, error) {
 	return l, nil
 }
 
-// place gives a new connection to the reactors in turn. Queue 0 has no load worth spreading, but only RDMA tells it apart.
+// place gives a new connection to the reactor with the least load, and among those with the same to the next in turn. Queue 0 has no
+// load worth spreading; RDMA tells it apart now, TCP only later, and does not count it from then on.
 func (s *Server) place(conn fabric.Conn) {
 	info := conn.Info()
-	n := uint64(0)
+	w := s.workers[0]
 	if info.QID != 0 {
-		n = s.next.Add(1)
+		n := int(s.next.Add(1) % uint64(len(s.workers)))
+		w = s.workers[n]
+		for _, other := range append(s.workers[n+1:len(s.workers):len(s.workers)], s.workers[:n]...) {
+			if load(other.groups[info.Transport]) < load(w.groups[info.Transport]) {
+				w = other
+			}
+		}
 	}
-	w := s.workers[n%uint64(len(s.workers))]
 	if err := w.groups[info.Transport].Adopt(conn); err != nil {
 		s.log.Warn("connection refused", "remote", info.Remote, "error", err)
 	}
+}
+
+// load is how many I/O queues a group has, as far as it knows.
+func load(g fabric.Group) int {
+	if l, ok := g.(interface{ Load() int }); ok {
+		return l.Load()
+	}
+	return 0
 }
 
 // announcement describes what is served now.
