@@ -248,7 +248,7 @@ func TestHostWithoutReceives(t *testing.T) {
 
 // A host that vanishes without a word: the first response that is not acknowledged ends the queue.
 func TestHostVanishes(t *testing.T) {
-	b := newBench(t, benchOptions{fabric: verbstest.Options{CMTimeout: 50 * time.Millisecond}})
+	b := newBench(t, benchOptions{fabric: verbstest.Options{CMTimeout: time.Second}})
 	q := b.host.connect(b.addr(), ioParam(8))
 	s := command(opHold, 1, 0, 0)
 	q.send(&s, nil)

@@ -19,6 +19,7 @@ type testHost struct {
 	t      testing.TB
 	cm     verbs.CM
 	events chan verbs.Event
+	freed  map[verbs.ID]bool
 	end    chan struct{}
 }
 
@@ -28,7 +29,7 @@ func newHost(t testing.TB, p verbs.Provider) *testHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &testHost{t: t, cm: cm, events: make(chan verbs.Event, 256), end: make(chan struct{})}
+	h := &testHost{t: t, cm: cm, events: make(chan verbs.Event, 256), freed: make(map[verbs.ID]bool), end: make(chan struct{})}
 	go func() {
 		defer close(h.end)
 		for {
@@ -55,7 +56,7 @@ func (h *testHost) event(want verbs.EventType) verbs.Event {
 	for {
 		select {
 		case ev := <-h.events:
-			if ev.Type == verbs.EventTimewaitExit && want != ev.Type {
+			if ev.Type != want && (ev.Type == verbs.EventTimewaitExit || h.freed[ev.ID]) { // it was read before the ID was freed
 				continue
 			}
 			if ev.Type != want {
@@ -208,7 +209,7 @@ func (q *hostQueue) free() {
 	if q.freed {
 		return
 	}
-	q.freed = true
+	q.freed, q.h.freed[q.id] = true, true
 	for _, err := range []error{q.qp.Destroy(), q.id.Destroy(), q.cq.Destroy(), q.mr.Dereg(), q.pd.Dealloc(), q.mem.Unmap()} {
 		if err != nil {
 			q.t.Errorf("free host queue: %v", err)
