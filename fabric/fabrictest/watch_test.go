@@ -56,14 +56,14 @@ func (*sink) Disconnect(error)           {}
 func (*sink) Reaches(segs []mem.Segment) bool { return len(segs) == 1 }
 
 // lend attaches n segments of 8 bytes, of which the sink reaches one.
-func (e *faulty) lend(n int) {
-	e.prepare = func(r *fabric.Request) {
+func (f *faulty) lend(n int) {
+	f.prepare = func(r *fabric.Request) {
 		r.Dir, r.Lent = fabric.ControllerToHost, true
 		for range n {
 			r.Segs = append(r.Segs, mem.Segment{B: make([]byte, 8)})
 			r.Length += 8
 		}
-		e.q.Reaches(r.Segs)
+		f.q.Reaches(r.Segs)
 	}
 }
 
