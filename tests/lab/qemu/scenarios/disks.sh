@@ -4,7 +4,6 @@
 # cpus: 2
 # limit: 240
 . "$LAB_DIR/lib.sh"
-klog_mark
 modprobe -a nvme ahci sd_mod
 for d in nvme0n1 sda; do wait_for 60 test -b /dev/$d; done
 disks() { "$TARGET_BIN" disks "$@" | tee /tmp/disks; }
@@ -27,4 +26,3 @@ EOT
 truncate -s 1M /var/tmp/disk.img
 disks --config /tmp/config/target.yaml
 row vda 'in use' "namespace 7 of $NQN" '/'
-klog_check 'LPM support|applying quirks|clocksource'
