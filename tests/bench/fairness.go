@@ -36,7 +36,8 @@ func fairnessCases(filter string) ([]fairness, error) {
 		{"fairness: 31 polite queues beside 128K write QD 128", workload{size: 128 << 10, depth: 128, queues: 1, sequential: true}, 0},
 		{
 			"fairness: 31 queues with a read every 10 ms beside 128K read QD 128",
-			workload{size: 128 << 10, depth: 128, queues: 1, reads: 100, sequential: true}, 10 * time.Millisecond,
+			workload{size: 128 << 10, depth: 128, queues: 1, reads: 100, sequential: true},
+			10 * time.Millisecond,
 		},
 	} {
 		if re.MatchString(f.name) {
