@@ -248,7 +248,7 @@ func TestRDMALateSendCompletion(t *testing.T) {
 		(*nvme.CQE)(l.cqes[i*nvme.CQESize:]).Fill(0, head+uint16(i)+1, cid, nvme.Success)
 	}
 	for _, wc := range []verbs.WC{
-		{WRID: rdmaRecvID | 0, ByteLen: nvme.CQESize},
+		{WRID: rdmaRecvID, ByteLen: nvme.CQESize},
 		{WRID: rdmaRecvID | 1, ByteLen: nvme.CQESize},
 		{WRID: uint64(ids[1])},
 		{WRID: uint64(ids[0])},
