@@ -21,7 +21,7 @@ type watches struct {
 
 // Watch calls fn on the reactor whenever fd has one of the epoll events (EPOLLIN, ...; EPOLLERR and EPOLLHUP always), which it
 // is given. Level-triggered unless events has EPOLLET. The caller unwatches fd before closing it. While the reactor is busy it
-// looks at descriptors only now and then, every few hundred commands.
+// looks at descriptors only now and then, every few milliseconds at most.
 func (r *Reactor) Watch(fd int, events uint32, fn func(events uint32)) error {
 	w := &r.watches
 	if fd < 0 {
