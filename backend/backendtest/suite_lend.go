@@ -238,11 +238,14 @@ func (s *suite) loansStarve(t *testing.T, dev backend.Device) {
 			r, l, _ := lender(t, dev, 4096)
 			defer r.Close()
 			for have := 0; !stop.Load() || have > 0; runtime.Gosched() {
-				_, got := l.Lend(nil, 0, int64(bs))
+				got := false
+				if !stop.Load() {
+					_, got = l.Lend(nil, 0, int64(bs))
+				}
 				if got {
 					have++
 				}
-				if have > 1 || have == 1 && (!got || stop.Load()) { // there is a newer one, or no more to be had
+				if have > 1 || have == 1 && !got { // there is a newer one, or no more to be had
 					l.Return(0, int64(bs))
 					have--
 				}
