@@ -19,7 +19,10 @@ import (
 
 const benchSize = 256 << 20
 
-// load keeps depth IOs of 4 KiB at random positions in flight, until more says no.
+// spin is how long a reactor without work polls before it sleeps.
+const spin = 50 * time.Microsecond
+
+// load keeps depth IOs of 4 KiB at random positions in flight, until more says no. It polls and sleeps as a reactor does.
 func load(tb testing.TB, d backend.Device, op backend.Op, depth int, more func(done int) bool) (done int) {
 	c := backendtest.NewClient(tb, d, 1<<20)
 	defer c.Close()
@@ -37,8 +40,8 @@ func load(tb testing.TB, d backend.Device, op backend.Op, depth int, more func(d
 		}
 		out += c.Channel.Submit(ready)
 		n := 0
-		for idle := 0; n == 0; idle++ {
-			if n = c.Channel.Poll(free); n == 0 && idle > 20 && c.Channel.Arm() {
+		for start := time.Now(); n == 0; {
+			if n = c.Channel.Poll(free); n == 0 && time.Since(start) > spin && c.Channel.Arm() {
 				c.Sleep()
 			}
 		}

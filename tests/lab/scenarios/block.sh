@@ -22,7 +22,7 @@ if [ "$TRANSPORT" = rxe ]; then # the devices themselves, below the fabric
   dmsetup remove small
 fi
 
-NAMESPACES=(1:block::$loop 2:block::$dm 3:file:256MiB:/run/disk/3.img:4096)
+NAMESPACES=("1:block::$loop" "2:block::$dm" 3:file:256MiB:/run/disk/3.img:4096)
 lab_up
 
 mkdir -p /tmp/mounted; mkfs.ext4 -q -F $loop; mount $loop /tmp/mounted

@@ -13,7 +13,7 @@ power_up() {
   [ "$(cat "/sys/block/${node#/dev/}/queue/write_cache")" = "write back" ] || fail "the disk has no volatile cache"
 }
 power_up
-NAMESPACES=(1:block::$node)
+NAMESPACES=("1:block::$node")
 lab_up; target_start; host_connect --reconnect-delay=1
 
 # write NAME MIB BYTE OPTIONS: fills 4 MiB there; intact MIB BYTE: whether all of them are there.
