@@ -41,8 +41,6 @@ type Group struct {
 	batch []*fabric.Request // for Prepare
 	ready []*fabric.Request // for Execute
 
-	warmed byte // what warm found, so that it is not optimized away
-
 	tick      int64 // nanoseconds between looks at the deadlines
 	ticking   bool
 	onTick    func()

@@ -70,7 +70,6 @@ type request struct {
 	whole    bool          // in-capsule data has arrived completely
 	damaged  bool          // a data digest was wrong
 	old      bool          // on sendq since before the last tick
-	warm     bool          // its lent memory has been in a cache
 	send     sendKind      // what to send, while it is on sendq
 	next     *request      // on sendq, grants, waiting or dropped
 	own      []mem.Segment // memory of the arena to give back
@@ -234,7 +233,7 @@ func (q *queue) put(r *request) {
 		q.g.cfg.Handler.Release(&r.Request)
 	}
 	r.Request.Reset()
-	r.state, r.prepared, r.whole, r.damaged, r.crcDone, r.old, r.warm = requestFree, false, false, false, false, false, false
+	r.state, r.prepared, r.whole, r.damaged, r.crcDone, r.old = requestFree, false, false, false, false, false
 	q.free = append(q.free, r)
 }
 

@@ -200,14 +200,10 @@ func (s *sender) read(q *queue, r *request, flags pdu.Flags) bool {
 		clear(s.heads[at:])
 	}
 	for i := range r.Segs {
-		if r.Lent && !r.warm && len(r.Segs[i].B) > warmLeast {
-			q.g.warmed += warm(r.Segs[i].B)
-		}
 		if s.data(r.Segs[i].B); s.full {
 			return false
 		}
 	}
-	r.warm = true
 	if q.params.DataDigest {
 		if !r.crcDone {
 			r.crc, r.crcDone = 0, true
@@ -220,18 +216,6 @@ func (s *sender) read(q *queue, r *request, flags pdu.Flags) bool {
 		pdu.PutCRC(s.heads[at:], r.crc)
 	}
 	return true
-}
-
-// warmLeast is the size in bytes beyond which lent memory is warmed.
-const warmLeast = 32 << 10
-
-// warm takes a byte of each cache line of b. Lent memory is in no cache, and the kernel's copy of large pieces of such memory is slower
-// than this and a copy from the cache (docs/adr/0008).
-func warm(b []byte) (sum byte) {
-	for ; len(b) >= 64; b = b[64:] {
-		sum += b[0]
-	}
-	return sum
 }
 
 // data adds b after the headers so far.
