@@ -246,9 +246,9 @@ func loopback(port int) unix.Sockaddr {
 	return &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}
 }
 
-// dial connects to a port of the loopback address, waiting up to five seconds for the listener.
+// dial connects to a port of the loopback address, waiting up to half a minute for the listener, which touches its memory first.
 func dial(port int) (int, error) {
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 		if err != nil {

@@ -6,7 +6,7 @@ TOPOLOGY=loop
 LINKS=${LINKS//,/ } ROUNDS=${ROUNDS:-5} SECONDS_EACH=${SECONDS_EACH:-1} ALL=${ALL:-0} RUN=${RUN:-}
 RECORDS=$OUT/records
 REFERENCE=$NQN-reference
-NAMESPACES=(1:null:1GiB 2:ram:256MiB)
+NAMESPACES=(1:null:1GiB 2:ram:64MiB)
 
 # What is measured: NAME|BYTES|BACKEND|QUEUES|fio's options. QUEUES is how many I/O queues the host has, each by a controller of its own,
 # since Linux makes no more than one per CPU and controller. Rows that begin with + need ALL=1 or a RUN that matches.
@@ -26,7 +26,7 @@ works() {
     for size in 128K 1M; do
       for rw in read write; do
         case $n-$size in 1-128K) name='' ;; *) name=+ ;; esac
-        echo "$name$size $rw QD 16$on|$(numfmt --from=iec $size)|ram|$n|--rw=$rw --bs=$size --iodepth=16 --numjobs=$n --size=$((256 / n))M --offset_increment=$((256 / n))M"
+        echo "$name$size $rw QD 16$on|$(numfmt --from=iec $size)|ram|$n|--rw=$rw --bs=$size --iodepth=16 --numjobs=$n --size=$((64 / n))M --offset_increment=$((64 / n))M"
       done
     done
   done
@@ -105,7 +105,7 @@ measure() { # WHO LINK NAME BYTES BACKEND FIO-OPTIONS...: prints a record
   shift 5
   read -r user system <<<"$(times)"; busy0=$(busy)
   # shellcheck disable=SC2068
-  fio --name=m --filename="$dev" --direct=1 --ioengine=io_uring --thread --norandommap --size=256M --group_reporting --unified_rw_reporting=mixed \
+  fio --name=m --filename="$dev" --direct=1 --ioengine=io_uring --thread --norandommap --size=64M --group_reporting --unified_rw_reporting=mixed \
     --time_based --runtime="$SECONDS_EACH" --lat_percentiles=1 --clat_percentiles=0 --output-format=json --output=/tmp/m.json $@ >/tmp/fio.err 2>&1 ||
     { cat /tmp/fio.err; grep -v '^[[:space:]"{}]' /tmp/m.json | head -n 20; fail "fio, $who over $link: $name"; }
   read -r user1 system1 <<<"$(times)"; busy1=$(busy)
@@ -175,7 +175,7 @@ for l in $LINKS; do
   for who in target reference; do
     connect $who "$l"
     # Both ram namespaces are full: no read finds a hole.
-    dd if=/dev/zero of="${DEVICE[$who-ram]}" bs=1M count=256 oflag=direct status=none
+    dd if=/dev/zero of="${DEVICE[$who-ram]}" bs=1M count=64 oflag=direct status=none
     measure $who "$l" warm-up 4096 ram --rw=randread --bs=4k --iodepth=32 >/dev/null
   done
   for n in 1 4 16; do
