@@ -7,14 +7,9 @@
 #   LINKS="rxe siw tcp"  ROUNDS=5  SECONDS_EACH=1 (ALL: 3)  CPUS=1  RECORDS=FILE (keeps what was measured)
 set -eu
 . "$(dirname "$(readlink -f "$0")")/common.sh"
-bin=${1:-}
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 need go
-if [ -z "$bin" ]; then
-  bin=$work/nvmf-target
-  (cd "$lab/../.." && CGO_ENABLED=1 go build -o "$bin" ./cmd/nvmf-target)
-fi
-bin=$(readlink -f "$bin") out=${OUT:+$(readlink -m "$OUT")}
+bin=$(target_binary "${1:-}" "$work") out=${OUT:+$(readlink -m "$OUT")}
 (cd "$lab/../.." && go build -o "$work/bench" ./tests/bench)
 load() { echo "#load $(cut -d' ' -f1 /proc/loadavg)"; }
 load | awk '$2 > 0.5 { print "warning: the load of this machine is " $2 ": other work shows in the figures" }'
@@ -22,7 +17,7 @@ links=${LINKS:-rxe siw tcp} run=${RUN:-} all=${ALL:-0} each=1 limit=3600
 if [ "$all" = 1 ]; then each=3 limit=36000; fi
 # What is given to a kernel has no blanks; "." matches them.
 settings=(TARGET=ours TARGET_BIN="$bin" LINKS="${links// /,}" ROUNDS="${ROUNDS:-5}" SECONDS_EACH="${SECONDS_EACH:-$each}" ALL="$all" RUN="${run// /.}")
-run=("$lab/boot.sh" -c "${CPUS:-1}" -t $limit -o "$work/out" "$lab/bench-inside.sh")
+run=("$lab/boot.sh" -c "${CPUS:-1}" -t "$limit" -o "$work/out" "$lab/bench-inside.sh")
 while load; do sleep 30; done >"$work/loads" & loads=$!
 rc=0
 "${run[@]}" "${settings[@]}" >"$work/log" 2>&1 || rc=$?
