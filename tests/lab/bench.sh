@@ -1,6 +1,6 @@
 #!/bin/bash
 # bench.sh [TARGET_BIN]: the target and the kernel's nvmet by turns in one boot with the same initiator, over each link, beside what perftest
-# moves; prints a table. Without TARGET_BIN the target is built from this tree. About ten minutes; with ALL=1 hours.
+# moves; prints a table. Without TARGET_BIN the target is built from this tree. A quarter of an hour; with ALL=1 hours.
 #   ALL=1             every workload, several queues included
 #   RUN="QD 32"       only workloads whose name matches this regular expression, of all there are
 #   OUT=DIR           writes report (lab.json) and plot (lab.svg) there
