@@ -4,6 +4,7 @@ import (
 	"syscall"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -13,9 +14,6 @@ import (
 const bulkWindow = 1 << 10
 
 // receive takes input once and handles it. It returns the number of steps made, 0 if there was nothing.
-//
-// The call has up to three parts: a header into the buffer, data straight to its place, and what follows into the buffer again. While
-// only a header is expected, but R2Ts are outstanding, the next PDU is taken for the H2CData that answers the first of them.
 func (q *queue) receive() int {
 	switch {
 	case q.state >= queueClosing:
@@ -31,13 +29,22 @@ func (q *queue) receive() int {
 	if size == 0 {
 		head, r, size = q.foretell(have)
 	}
-	if r == nil {
-		n, e := sys.Recv(q.fd, buf[have:], 0)
-		if q.received(n, len(buf)-have, e) {
-			return q.process(buf[:have+n])
-		}
-		return q.nothing(e)
+	if r != nil {
+		return q.receiveData(r, have, head, size)
 	}
+	n, e := sys.Recv(q.fd, buf[have:], 0)
+	if q.received(n, len(buf)-have, e) {
+		return q.process(buf[:have+n])
+	}
+	return q.nothing(e)
+}
+
+// receiveData receives with up to three parts: a header into the group's buffer, which has the first have bytes of it, up to size bytes
+// of data straight to their place with r, and what follows into the buffer again. head is 0 if the header has been there before;
+// otherwise the next PDU is taken for the H2CData that continues r, and what comes in its place is copied out again.
+func (q *queue) receiveData(r *request, have, head, size int) int {
+	g := q.g
+	buf := g.rx
 	iov := g.iov[:0]
 	if head > 0 {
 		iov = append(iov, sys.Iovec{})
@@ -68,16 +75,22 @@ func (q *queue) receive() int {
 		q.landed(placed)
 		return q.process(window[:n-placed])
 	}
-	ours := min(q.asForetold(r, buf[:head]), placed)
-	copyOut(buf[head+ours:head+placed], r, int(r.recvd)+ours)
+	return q.judge(r, buf[:head+n], head, placed)
+}
+
+// judge goes on with b, of which the first placed bytes behind a header of head bytes lie with r, if they are its data; b has room
+// for them.
+func (q *queue) judge(r *request, b []byte, head, placed int) int {
+	ours := min(q.asForetold(r, b[:head]), placed)
+	copyOut(b[head+ours:head+placed], r, int(r.recvd)+ours)
 	if ours == 0 {
-		return q.process(buf[:head+n])
+		return q.process(b)
 	}
-	if q.header(buf[:head]); q.cur != r {
+	if q.header(b[:head]); q.cur != r {
 		return q.process(nil) // the connection ends
 	}
 	q.landed(ours)
-	return q.process(buf[head+ours : head+n])
+	return q.process(b[head+ours:])
 }
 
 // received notes the outcome of a receive that asked for want bytes and reports whether there is something to process.
@@ -151,7 +164,7 @@ func copyOut(b []byte, r *request, off int) {
 			off -= len(s.B)
 			continue
 		}
-		b = b[copy(b, s.B[off:]):]
+		b = b[mem.Copy(b, s.B[off:]):]
 		off = 0
 	}
 }
@@ -196,7 +209,7 @@ func (q *queue) store(b []byte) []byte {
 			off -= len(s)
 			continue
 		}
-		m := copy(s[off:], data)
+		m := mem.Copy(s[off:], data)
 		data = data[m:]
 		off = 0
 		if len(data) == 0 {
