@@ -15,6 +15,8 @@ import (
 type Options struct {
 	// Forgets: writes vanish, reads give zeroes.
 	Forgets bool
+	// Lends: its channels are backend.Lenders.
+	Lends bool
 }
 
 // MinSize is the size a device needs for Run, in bytes.
@@ -25,13 +27,16 @@ type suite struct {
 	Options
 }
 
+// check is one test of the suite, with a device of its own.
+type check struct {
+	name string
+	fn   func(t *testing.T, dev backend.Device)
+}
+
 // Run checks a device against the contract. open opens a new one of at least MinSize bytes that reads as zeroes; Run closes it.
 func Run(t *testing.T, open func(t *testing.T) backend.Device, opts Options) {
 	s := &suite{open: open, Options: opts}
-	for _, tc := range []struct {
-		name string
-		fn   func(t *testing.T, dev backend.Device)
-	}{
+	tests := []check{
 		{"Info", s.info},
 		{"FreshReadsZeroes", s.fresh},
 		{"SizesAndSplits", s.sizes},
@@ -47,16 +52,22 @@ func Run(t *testing.T, open func(t *testing.T) backend.Device, opts Options) {
 		{"PollInSmallSteps", s.smallPolls},
 		{"CloseWithOutstanding", s.closeBusy},
 		{"NoAllocation", s.noAlloc},
-		{"Lend", s.lend},
-		{"LoanKeepsWritersOut", s.loanFence},
-		{"NoTornBlockOnLoan", s.loansTorn},
-		{"LoansStarveNoWriter", s.loansStarve},
-		{"LendNoAllocation", s.lendNoAlloc},
-	} {
+	}
+	switch {
+	case !opts.Lends:
+		tests = append(tests, check{"DoesNotLend", s.doesNotLend})
+	case !opts.Forgets: // nothing on loan would change
+		tests = append(tests, check{"LoanKeepsWritersOut", s.loanFence})
+		fallthrough
+	default:
+		tests = append(tests, check{"Lend", s.lend}, check{"NoTornBlockOnLoan", s.loansTorn},
+			check{"LoansStarveNoWriter", s.loansStarve}, check{"LendNoAllocation", s.lendNoAlloc})
+	}
+	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			before := usage()
 			dev := s.open(t)
-			defer func() { // after a skip too
+			defer func() { // after a failure too
 				if err := dev.Close(); err != nil {
 					t.Errorf("close: %v", err)
 				}

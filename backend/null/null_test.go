@@ -19,7 +19,7 @@ func TestConformance(t *testing.T) {
 				t.Fatal(err)
 			}
 			return dev
-		}, backendtest.Options{Forgets: true})
+		}, backendtest.Options{Forgets: true, Lends: true})
 	}
 }
 

@@ -30,7 +30,7 @@ func TestConformance(t *testing.T) {
 		{Size: backendtest.MinSize + 512, BlockSize: 512}, // ends within a page
 		{Size: 1 << 40, BlockSize: 4096},
 	} {
-		backendtest.Run(t, func(t *testing.T) backend.Device { return mustOpen(t, cfg.Size, cfg.BlockSize) }, backendtest.Options{})
+		backendtest.Run(t, func(t *testing.T) backend.Device { return mustOpen(t, cfg.Size, cfg.BlockSize) }, backendtest.Options{Lends: true})
 	}
 }
 
