@@ -43,7 +43,7 @@ const (
 	CNSCommandSets          CNS = 0x1C
 )
 
-// CSI is a Command Set Identifier (Base section 3.1.4.5 and the I/O command set specifications).
+// CSI is a Command Set Identifier (Base figure 311).
 type CSI uint8
 
 // CSINVM is the NVM command set.

@@ -62,7 +62,7 @@ func TestGolden(t *testing.T) {
 		{"ICResp", func() []byte { resp.Set(both); return resp[:] }, "01 00 80 00 80000000 0000 00 03 00000200" + zeros(112)},
 		{"C2HTermReq", func() []byte {
 			return AppendTermReq(nil, TypeC2HTermReq, Fault{FESInvalidHeader, 4}, []byte{0xAA, 0xBB})
-		}, "03 00 18 18 1a000000 0100 04000000" + zeros(10) + "aabb"},
+		}, "03 00 18 00 1a000000 0100 04000000" + zeros(10) + "aabb"},
 		{"CapsuleCmd without data", func() []byte { cmd.Set(both, 0); return cmd[:8] }, "04 01 48 00 4c000000"},
 		{"CapsuleCmd with data", func() []byte { cmd.Set(both, 4096); return cmd[:8] }, "04 03 48 4c 50100000"},
 		{"CapsuleCmd with data, no digest", func() []byte { cmd.Set(plain, 512); return cmd[:8] }, "04 00 48 48 48020000"},

@@ -78,11 +78,7 @@ func AppendTermReq(b []byte, t Type, f Fault, offending []byte) []byte {
 		offending = offending[:MaxTermData]
 	}
 	var r TermReq
-	pdo := 0
-	if len(offending) > 0 {
-		pdo = TermReqSize
-	}
-	r.Header().Set(t, 0, TermReqSize, pdo, uint32(TermReqSize+len(offending)))
+	r.Header().Set(t, 0, TermReqSize, 0, uint32(TermReqSize+len(offending))) // PDO is reserved: figures 22 and 23
 	binary.LittleEndian.PutUint16(r[8:], uint16(f.FES))
 	binary.LittleEndian.PutUint32(r[10:], f.FEI)
 	return append(append(b, r[:]...), offending...)
