@@ -11,9 +11,8 @@ import (
 
 	"github.com/dswarbrick/smart/drivedb"
 	"github.com/dswarbrick/smart/scsi"
-	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/passthru"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -76,18 +75,11 @@ func askNVMe(device string) (Health, error) {
 		return Health{}, err
 	}
 	defer f.Close()
-	var b [nvme.SMARTLogSize]byte
-	st, e := sys.NVMeLog(int(f.Fd()), uint8(nvme.LogSMART), b[:])
+	l, err := passthru.SMART(passthru.FD(f.Fd()))
 	switch {
-	case e == unix.EACCES || e == unix.EPERM:
+	case errors.Is(err, os.ErrPermission): // EACCES and EPERM
 		return Health{}, os.ErrPermission
-	case e != 0:
-		return Health{}, fmt.Errorf("health log: %w", e)
-	case st != 0:
-		return Health{}, fmt.Errorf("health log: %w", nvme.Status(st&0x7FF))
-	}
-	l, err := nvme.ParseSMARTLog(b[:])
-	if err != nil && !errors.Is(err, nvme.ErrReserved) {
+	case err != nil:
 		return Health{}, err
 	}
 	return nvmeHealth(l), nil

@@ -57,11 +57,12 @@ var allowed = map[string][]string{
 	"backend/ram":         {"backend", "internal/mem"},
 	"backend/wrap":        {"backend"},
 
-	"internal/disks":      {"nvme", "internal/sys"},
+	"internal/disks":      {"nvme", "internal/passthru"},
 	"internal/invariants": {},
 	"internal/leak":       {},
 	"internal/lint":       {},
 	"internal/mem":        {},
+	"internal/passthru":   {"nvme", "internal/sys"},
 	"internal/ratelog":    {},
 	"internal/reactor":    {},
 	"internal/sys":        {},

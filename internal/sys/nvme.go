@@ -1,45 +1,72 @@
 package sys
 
 import (
-	"runtime"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// nvmeAdminCommand is struct nvme_admin_cmd of linux/nvme_ioctl.h.
-type nvmeAdminCommand struct {
-	opcode, flags          uint8
-	_                      uint16
-	nsid                   uint32
-	_                      [2]uint32
-	_                      uint64
-	addr                   uint64
-	_                      uint32
-	dataLen                uint32
-	cdw10                  uint32
-	_                      [5]uint32
-	timeoutMillis, _result uint32
+// NVMeCommand is struct nvme_passthru_cmd64 of linux/nvme_ioctl.h: a command for an NVMe drive. The names are those of the submission
+// queue entry (NVM Express Base Specification 2.0, section 3.3.3.1). What SetData and SetVectors refer to is kept alive by the caller.
+type NVMeCommand struct {
+	Opcode, flags        uint8
+	_                    uint16
+	NSID                 uint32
+	CDW2, CDW3           uint32
+	metadata, addr       uint64
+	metadataLen, dataLen uint32
+	CDW10                [6]uint32 // and those that follow, to 15
+	TimeoutMillis, _     uint32    // 0: the driver's own
+	result               uint64
 }
 
-// nvmeIoctlAdmin is NVME_IOCTL_ADMIN_CMD: _IOWR('N', 0x41, struct nvme_admin_cmd).
-const nvmeIoctlAdmin = 3<<30 | unsafe.Sizeof(nvmeAdminCommand{})<<16 | 'N'<<8 | 0x41
+// nvmeUringSize is the size of struct nvme_uring_cmd, which is NVMeCommand without the result.
+const nvmeUringSize = 72
 
-// NVMeLog reads len(b) bytes, a multiple of 4, of a log page of an NVMe drive whose character or block device fd is, for all
-// namespaces. status is that of the command, without phase tag; 0 is success. It may block, ten seconds at most, and tells the
-// scheduler.
-func NVMeLog(fd int, lid uint8, b []byte) (status uint16, e syscall.Errno) {
-	c := nvmeAdminCommand{
-		opcode: 0x02, nsid: 0xFFFFFFFF, addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), dataLen: uint32(len(b)),
-		cdw10: uint32(lid) | uint32(len(b)/4-1)<<16, timeoutMillis: 10_000,
-	}
-	var pin runtime.Pinner
-	pin.Pin(unsafe.SliceData(b))
-	defer pin.Unpin()
-	r, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), nvmeIoctlAdmin, uintptr(unsafe.Pointer(&c)))
+// The kernel's sizes; a difference does not compile.
+var (
+	_ [80]byte            = [unsafe.Sizeof(NVMeCommand{})]byte{}
+	_ [nvmeUringSize]byte = [unsafe.Offsetof(NVMeCommand{}.result)]byte{}
+)
+
+// The ioctls of linux/nvme_ioctl.h for NVMeIoctl, and the numbers of commands for io_uring.
+const (
+	NVMeID       = 'N'<<8 | 0x40
+	NVMeAdmin    = readWrite | unsafe.Sizeof(NVMeCommand{})<<16 | 'N'<<8 | 0x47 // NVME_IOCTL_ADMIN64_CMD
+	NVMeIO       = readWrite | unsafe.Sizeof(NVMeCommand{})<<16 | 'N'<<8 | 0x48 // NVME_IOCTL_IO64_CMD
+	NVMeIOVec    = readWrite | unsafe.Sizeof(NVMeCommand{})<<16 | 'N'<<8 | 0x49 // NVME_IOCTL_IO64_CMD_VEC
+	NVMeUring    = readWrite | nvmeUringSize<<16 | 'N'<<8 | 0x80                // NVME_URING_CMD_IO
+	NVMeUringVec = readWrite | nvmeUringSize<<16 | 'N'<<8 | 0x81                // NVME_URING_CMD_IO_VEC
+
+	readWrite = 3 << 30 // _IOWR of asm-generic/ioctl.h
+)
+
+// SetData makes b the data of the command.
+func (c *NVMeCommand) SetData(b []byte) {
+	c.addr, c.dataLen = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), uint32(len(b))
+}
+
+// SetVectors makes what iov refers to the data of a command of NVMeIOVec or NVMeUringVec.
+func (c *NVMeCommand) SetVectors(iov []Iovec) {
+	c.addr, c.dataLen = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(iov)))), uint32(len(iov))
+}
+
+// Uring is the command as io_uring takes it, in place.
+func (c *NVMeCommand) Uring() []byte { return unsafe.Slice((*byte)(unsafe.Pointer(c)), nvmeUringSize) }
+
+// NVMeIoctl sends c to the drive that the character or block device fd belongs to. status is that of the command, without phase tag; 0
+// is success. It may block, as long as the time-out of the command, and tells the scheduler.
+func NVMeIoctl(fd int, request uintptr, c *NVMeCommand) (status uint16, e syscall.Errno) {
+	r, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(c)))
 	if e != 0 {
 		return 0, e
 	}
 	return uint16(r), 0
+}
+
+// NVMeNamespace is the identifier of the namespace that the character or block device fd is (NVME_IOCTL_ID).
+func NVMeNamespace(fd int) (uint32, syscall.Errno) {
+	r, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), NVMeID, 0)
+	return uint32(r), e
 }

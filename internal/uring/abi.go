@@ -21,6 +21,9 @@ type sqe struct {
 	_        uint64
 }
 
+// commandRoom is how much of a command fits into an entry of 128 bytes, from addr3 on.
+const commandRoom = 80
+
 // cqe is struct io_uring_cqe, the form with 16 bytes.
 type cqe struct {
 	userData uint64
@@ -79,6 +82,8 @@ const (
 	setupSubmitAll    = 1 << 7
 	setupCoopTaskrun  = 1 << 8
 	setupTaskrunFlag  = 1 << 9
+	setupSQE128       = 1 << 10
+	setupCQE32        = 1 << 11
 	setupSingleIssuer = 1 << 12
 	setupDeferTaskrun = 1 << 13
 
@@ -116,6 +121,8 @@ const (
 	opCommand    = 46
 
 	fsyncDatasync = 1 << 0
+
+	commandFixed = 1 << 0 // IORING_URING_CMD_FIXED
 
 	// blockDiscard is BLOCK_URING_CMD_DISCARD of linux/blkdev.h (Linux 6.12).
 	blockDiscard = 0x12 << 8

@@ -42,6 +42,8 @@ type Ring struct {
 	more    bool   // the kernel may have left finished operations for the next call
 	pending uint32 // entries that the kernel has not been told of
 
+	wide uint8 // 1 if entries take two places in sqes and cqes, otherwise 0
+
 	sqHead, sqTail, sqFlags *uint32
 	sqMask                  uint32
 	sqes                    []sqe
@@ -69,44 +71,70 @@ type File struct {
 
 // Start queues op on f; the next Poll submits it. False: the ring is full, try again after a Poll.
 func (r *Ring) Start(f File, op *Op, c Completer) bool {
+	if !r.room() {
+		return false
+	}
+	e := &r.sqes[(r.tail&r.sqMask)<<r.wide]
+	*e = op.e
+	if e.opcode == opRead || e.opcode == opWrite {
+		if i, ok := r.registered(e.addr, e.len); ok {
+			e.opcode, e.bufIndex = e.opcode-opRead+opReadFixed, i
+		}
+	}
+	r.publish(e, f, c)
+	return true
+}
+
+// StartCommand queues a command that the driver of f defines (IORING_OP_URING_CMD): number tells which, and payload, at most 80 bytes, is
+// copied. data is what payload refers to if that is one piece of memory outside of the Go heap, otherwise nil. Config.Commands is set.
+func (r *Ring) StartCommand(f File, number uint32, payload, data []byte, c Completer) bool {
+	if !r.room() {
+		return false
+	}
+	at := (r.tail & r.sqMask) << r.wide
+	e := &r.sqes[at]
+	*e, r.sqes[at+1] = sqe{opcode: opCommand, off: uint64(number)}, sqe{}
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&e.addr3)), commandRoom), payload)
+	if i, ok := r.registered(address(unsafe.Pointer(unsafe.SliceData(data))), uint32(len(data))); ok {
+		e.opFlags, e.bufIndex = commandFixed, i
+	}
+	r.publish(e, f, c)
+	return true
+}
+
+// room says that there is a slot and an entry for one more operation.
+func (r *Ring) room() bool {
 	if len(r.free) == 0 {
 		return false
 	}
 	if r.tail-atomic.LoadUint32(r.sqHead) > r.sqMask {
-		if r.enter(0); r.tail-atomic.LoadUint32(r.sqHead) > r.sqMask {
-			return false
-		}
+		r.enter(0)
+		return r.tail-atomic.LoadUint32(r.sqHead) <= r.sqMask
 	}
+	return true
+}
+
+// publish hands the entry at the tail to the kernel.
+func (r *Ring) publish(e *sqe, f File, c Completer) {
 	slot := r.free[len(r.free)-1]
 	r.free = r.free[:len(r.free)-1]
 	r.slots[slot] = c
-	e := &r.sqes[r.tail&r.sqMask]
-	*e = op.e
 	e.fd, e.userData = f.fd, uint64(slot)
 	if f.fixed {
 		e.flags = sqeFixedFile
 	}
-	if e.opcode == opRead || e.opcode == opWrite {
-		r.fix(e)
-	}
 	r.tail++
 	atomic.StoreUint32(r.sqTail, r.tail)
 	r.pending++
-	return true
 }
 
-// fix uses registered memory if the data lies in it.
-func (r *Ring) fix(e *sqe) {
-	at := e.addr - r.base
-	if at >= r.size || uint64(e.len) > r.size-at || at/bufferMax != (at+uint64(e.len)-1)/bufferMax || e.len == 0 {
-		return
+// registered is the index of the registered piece of memory that holds n bytes at addr, if one does.
+func (r *Ring) registered(addr uint64, n uint32) (uint16, bool) {
+	at := addr - r.base
+	if at >= r.size || uint64(n) > r.size-at || at/bufferMax != (at+uint64(n)-1)/bufferMax || n == 0 {
+		return 0, false
 	}
-	if e.opcode == opRead {
-		e.opcode = opReadFixed
-	} else {
-		e.opcode = opWriteFixed
-	}
-	e.bufIndex = uint16(at / bufferMax)
+	return uint16(at / bufferMax), true
 }
 
 // Poll submits what waits and calls the Completer of all that is finished. It returns how many.
@@ -150,7 +178,7 @@ func (r *Ring) reap() int {
 	}
 	n := int(tail - head)
 	for ; head != tail; head++ {
-		e := r.cqes[head&r.cqMask]
+		e := r.cqes[(head&r.cqMask)<<r.wide]
 		slot := int32(e.userData)
 		c := r.slots[slot]
 		r.slots[slot] = nil

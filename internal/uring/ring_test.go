@@ -2,6 +2,7 @@ package uring
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -117,6 +119,7 @@ func each(t *testing.T, fn func(t *testing.T, cfg Config)) {
 		})
 	}
 	modes = all
+	t.Run("commands", func(t *testing.T) { fn(t, Config{Commands: true}) })
 	t.Run("SQPOLL", func(t *testing.T) { fn(t, Config{SQPoll: true, SQIdle: time.Millisecond}) })
 }
 
@@ -171,6 +174,68 @@ func TestOperations(t *testing.T) {
 
 // TestFull: more than the submission queue holds is submitted on the way, more than there are slots is refused, and Completers start
 // the rest.
+// TestCommands mixes commands, which /dev/null takes from Linux 6.4 on and regular files refuse, with transfers.
+func TestCommands(t *testing.T) {
+	g := newSmallRig(t, Config{Commands: true}, 4, 16)
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	fill := bytes.Repeat([]byte{0xA5}, commandRoom)
+	write, read := Write(g.b[:512], 0, 0), Read(g.b[4096:4608], 0)
+	copy(g.b, "what is written")
+	var refused, taken, other result
+	other.res = -1
+	for range 20 { // around the queue more than once
+		clear(g.b[4096:4608])
+		for _, start := range []func() bool{
+			func() bool { return g.Start(g.f, &write, &other) },
+			func() bool { return g.StartCommand(g.f, 7, fill, g.b[:512], &refused) },
+			func() bool { return g.StartCommand(File{fd: int32(null.Fd())}, 7, fill, nil, &taken) },
+		} {
+			if !start() {
+				t.Fatal("full")
+			}
+		}
+		g.drain()
+		if refused.res != -int32(unix.EOPNOTSUPP) || taken.res != 0 && taken.res != -int32(unix.EOPNOTSUPP) || other.res != 512 {
+			t.Fatalf("a file: %d, /dev/null: %d, a write: %d", refused.res, taken.res, other.res)
+		}
+		if !g.Start(g.f, &read, &other) {
+			t.Fatal("full")
+		}
+		if g.drain(); other.res != 512 || !bytes.Equal(g.b[:512], g.b[4096:4608]) {
+			t.Fatalf("a read: %d", other.res)
+		}
+	}
+	if refused.n != 20 || taken.n != 20 || other.n != 40 {
+		t.Errorf("%d, %d and %d completions", refused.n, taken.n, other.n)
+	}
+}
+
+// TestCommandEntry looks at the entry that the kernel would see.
+func TestCommandEntry(t *testing.T) {
+	g := newRig(t, Config{Commands: true})
+	payload := make([]byte, commandRoom)
+	for i := range payload {
+		payload[i] = byte(i + 1)
+	}
+	for _, data := range [][]byte{nil, g.b[8192:12288], g.b[600<<10:][:4096]} { // none, registered, not registered
+		var c result
+		g.sqes[2*g.tail+1] = sqe{opcode: 0xFF}
+		if !g.StartCommand(g.f, 0xC0484E80, payload, data, &c) {
+			t.Fatal("full")
+		}
+		e := unsafe.Slice((*byte)(unsafe.Pointer(&g.sqes[2*(g.tail-1)])), 128)
+		fixed := len(data) > 0 && &data[0] == &g.b[8192]
+		if e[0] != opCommand || binary.LittleEndian.Uint32(e[8:]) != 0xC0484E80 || !bytes.Equal(e[48:], payload) || (e[28] == commandFixed) != fixed {
+			t.Errorf("registered %v: % x", fixed, e)
+		}
+		g.drain()
+	}
+}
+
 func TestFull(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
 		const slots, total = 64, 1000

@@ -24,6 +24,8 @@ type Config struct {
 	SQIdle time.Duration
 	// IOPoll polls devices for completions instead of waiting for interrupts; only for transfers with O_DIRECT.
 	IOPoll bool
+	// Commands allows StartCommand; Linux 5.19.
+	Commands bool
 }
 
 const (
@@ -66,6 +68,9 @@ func setup(cfg Config, entries, completions int, p *params) (int, error) {
 		if cfg.IOPoll {
 			mode |= setupIOPoll
 		}
+		if cfg.Commands {
+			mode |= setupSQE128 | setupCQE32
+		}
 		*p = params{flags: mode | setupCQSize, cqEntries: uint32(completions), sqThreadIdle: uint32(cfg.SQIdle.Milliseconds())}
 		fd, _, e := syscall.Syscall(unix.SYS_IO_URING_SETUP, uintptr(entries), uintptr(unsafe.Pointer(p)), 0)
 		switch e {
@@ -101,19 +106,23 @@ func (r *Ring) initialise(p *params, nslots int) (err error) {
 	if p.features&featSingleMmap == 0 || p.features&featNoDrop == 0 {
 		return fmt.Errorf("io_uring lacks features: %w (Linux 5.10 or later is needed)", unix.ENOSYS)
 	}
-	size := max(p.sq.array+p.sqEntries*4, p.cq.cqes+p.cqEntries*uint32(unsafe.Sizeof(cqe{})))
+	if p.flags&setupSQE128 != 0 {
+		r.wide = 1
+	}
+	nsqes, ncqes := p.sqEntries<<r.wide, p.cqEntries<<r.wide
+	size := max(p.sq.array+p.sqEntries*4, p.cq.cqes+ncqes*uint32(unsafe.Sizeof(cqe{})))
 	const prot, how = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_SHARED | unix.MAP_POPULATE
 	if r.ring, err = unix.Mmap(r.fd, offRing, int(size), prot, how); err != nil {
 		return fmt.Errorf("map the queues of io_uring: %w", err)
 	}
-	if r.table, err = unix.Mmap(r.fd, offSQEs, int(p.sqEntries)*int(unsafe.Sizeof(sqe{})), prot, how); err != nil {
+	if r.table, err = unix.Mmap(r.fd, offSQEs, int(nsqes)*int(unsafe.Sizeof(sqe{})), prot, how); err != nil {
 		return fmt.Errorf("map the entries of io_uring: %w", err)
 	}
 	word := func(off uint32) *uint32 { return (*uint32)(unsafe.Pointer(&r.ring[off])) }
 	r.sqHead, r.sqTail, r.sqFlags, r.sqMask = word(p.sq.head), word(p.sq.tail), word(p.sq.flags), *word(p.sq.mask)
 	r.cqHead, r.cqTail, r.cqFlags, r.cqMask = word(p.cq.head), word(p.cq.tail), word(p.cq.flags), *word(p.cq.mask)
-	r.sqes = unsafe.Slice((*sqe)(unsafe.Pointer(&r.table[0])), p.sqEntries)
-	r.cqes = unsafe.Slice((*cqe)(unsafe.Pointer(&r.ring[p.cq.cqes])), p.cqEntries)
+	r.sqes = unsafe.Slice((*sqe)(unsafe.Pointer(&r.table[0])), nsqes)
+	r.cqes = unsafe.Slice((*cqe)(unsafe.Pointer(&r.ring[p.cq.cqes])), ncqes)
 	for i := range p.sqEntries {
 		*word(p.sq.array + i*4) = i // entries are used in the order of the table
 	}

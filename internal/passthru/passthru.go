@@ -1,0 +1,88 @@
+// Package passthru sends NVMe commands to the drives of this machine through the kernel's driver.
+package passthru
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"syscall"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// timeoutMillis is how long a drive may take for an admin command.
+const timeoutMillis = 10_000
+
+// Encode is sqe as the driver takes it, without data.
+func Encode(sqe *nvme.SQE) (c sys.NVMeCommand) {
+	c.Opcode, c.NSID, c.CDW2, c.CDW3 = uint8(sqe.Opcode()), sqe.NSID(), sqe.CDW(2), sqe.CDW(3)
+	for i := range c.CDW10 {
+		c.CDW10[i] = sqe.CDW(10 + i)
+	}
+	return c
+}
+
+// Drive is what commands go through: the character or block device of a drive or of a namespace of it. Tests replace it.
+type Drive interface {
+	// Ioctl sends c; see sys.NVMeIoctl. data is what c reads or writes if that is one piece of memory.
+	Ioctl(request uintptr, c *sys.NVMeCommand, data []byte) (status uint16, e syscall.Errno)
+}
+
+// FD is an open device.
+type FD int
+
+// Ioctl implements Drive.
+func (fd FD) Ioctl(request uintptr, c *sys.NVMeCommand, _ []byte) (uint16, syscall.Errno) {
+	return sys.NVMeIoctl(int(fd), request, c)
+}
+
+// Admin sends an admin command that reads len(data) bytes. An error is a syscall.Errno of the kernel or an nvme.Status of the drive. It
+// may block, ten seconds at most.
+func Admin(d Drive, sqe *nvme.SQE, data []byte) error {
+	c := Encode(sqe)
+	c.TimeoutMillis = timeoutMillis
+	var pin runtime.Pinner
+	if len(data) > 0 {
+		pin.Pin(&data[0])
+		defer pin.Unpin()
+	}
+	c.SetData(data)
+	switch st, e := d.Ioctl(sys.NVMeAdmin, &c, data); {
+	case e != 0:
+		return e
+	case st != 0:
+		return nvme.Status(st).Code()
+	}
+	return nil
+}
+
+// Identify reads the data structure cns of the namespace nsid, or of the controller.
+func Identify(d Drive, cns nvme.CNS, nsid uint32, csi nvme.CSI) ([]byte, error) {
+	var sqe nvme.SQE
+	sqe.SetOpcode(nvme.AdminIdentify)
+	sqe.SetNSID(nsid)
+	sqe.Identify().Set(cns, 0, csi)
+	b := make([]byte, nvme.IdentifyDataSize)
+	if err := Admin(d, &sqe, b); err != nil {
+		return nil, fmt.Errorf("identify %02Xh: %w", uint8(cns), err)
+	}
+	return b, nil
+}
+
+// SMART reads the health log of the whole drive.
+func SMART(d Drive) (*nvme.SMARTLog, error) {
+	var sqe nvme.SQE
+	sqe.SetOpcode(nvme.AdminGetLogPage)
+	sqe.SetNSID(nvme.NSIDAll)
+	sqe.GetLog().Set(nvme.LogSMART, nvme.SMARTLogSize, 0, 0, false)
+	b := make([]byte, nvme.SMARTLogSize)
+	if err := Admin(d, &sqe, b); err != nil {
+		return nil, fmt.Errorf("health log: %w", err)
+	}
+	l, err := nvme.ParseSMARTLog(b)
+	if err != nil && !errors.Is(err, nvme.ErrReserved) {
+		return nil, err
+	}
+	return l, nil
+}
