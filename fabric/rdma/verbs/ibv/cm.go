@@ -42,26 +42,11 @@ func (p *provider) NewCM() (verbs.CM, error) {
 		return nil, noDevice(failErr(call, err, ""), unix.ENOENT, unix.ENODEV, unix.ENOSYS, unix.ENXIO)
 	}
 	c := &cm{p: p, ch: ch, ids: map[*C.struct_rdma_cm_id]*id{}}
-	if err := c.watch(); err != nil {
+	if c.file, c.raw, err = watchable(int(ch.fd), "rdma event channel"); err != nil {
 		C.rdma_destroy_event_channel(ch)
 		return nil, failErr("fcntl", err, "event channel")
 	}
 	return c, nil
-}
-
-// watch makes the descriptor non-blocking and gives the runtime a duplicate.
-func (c *cm) watch() error {
-	fd := int(c.ch.fd)
-	if err := unix.SetNonblock(fd, true); err != nil {
-		return err
-	}
-	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	c.file = os.NewFile(uintptr(dup), "rdma event channel")
-	c.raw, err = c.file.SyscallConn()
-	return err
 }
 
 func (c *cm) Close() error {

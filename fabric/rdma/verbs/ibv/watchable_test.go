@@ -1,0 +1,73 @@
+//go:build cgo
+
+package ibv
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// What is written wakes the waiter; closing the duplicate ends the waiting and leaves the descriptor open.
+func TestWatchable(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	defer r.Close()
+	fd := int(r.Fd()) // blocking from here on
+	f, raw, err := watchable(fd, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK == 0 {
+		t.Errorf("flags %#x, %v: want O_NONBLOCK", flags, err)
+	}
+	reads := make(chan int)
+	ended := make(chan error, 1)
+	go func() {
+		var b [1]byte
+		ended <- raw.Read(func(uintptr) bool {
+			n, err := unix.Read(fd, b[:])
+			if err == nil {
+				reads <- n
+			}
+			return false
+		})
+	}()
+	if _, err := w.WriteString("x"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case n := <-reads:
+		if n != 1 {
+			t.Errorf("read %d bytes, want 1", n)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the waiter was not woken")
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("the wait ended without an error, although nothing was done")
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("closing did not end the wait")
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
+		t.Errorf("the descriptor was closed: %v", err)
+	}
+}
+
+func TestWatchableRefuses(t *testing.T) {
+	if _, _, err := watchable(-1, "test"); !errors.Is(err, unix.EBADF) {
+		t.Errorf("error %v, want EBADF", err)
+	}
+}
