@@ -46,6 +46,8 @@ type AsyncEvent struct {
 	Type AsyncType
 	// CQ is the completion queue concerned, the same value its maker got; nil for events of other things.
 	CQ CQ
+	// SRQ is the shared receive queue concerned, likewise.
+	SRQ SRQ
 	// QPNum is the queue pair concerned, for events of queue pairs.
 	QPNum uint32
 }

@@ -103,7 +103,9 @@ type CQ interface {
 // SRQInit sizes a shared receive queue.
 type SRQInit struct{ MaxWR, MaxSGE int }
 
-// SRQ is a shared receive queue.
+// SRQ is a shared receive queue. A queue pair that uses one and goes to the error state takes no more of its receives: the device says so with
+// AsyncQPLastWQEReached, and what the queue pair completed before is in its CQ by then. A receive whose message was arriving at that moment
+// may be lost without a completion (rxe).
 type SRQ interface {
 	PostRecv(wrs []RecvWR) (n int, err error)
 	Destroy() error

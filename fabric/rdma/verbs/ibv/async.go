@@ -21,6 +21,7 @@ type watchers struct {
 	mu   sync.Mutex
 	fns  []*func(verbs.AsyncEvent)
 	cqs  map[*C.struct_ibv_cq]*cq
+	srqs map[*C.struct_ibv_srq]*srq
 	file *os.File // duplicate of the descriptor, for the runtime to watch
 	done chan struct{}
 }
@@ -41,22 +42,13 @@ func (d *device) Watch(fn func(verbs.AsyncEvent)) (stop func(), err error) {
 
 // startWatch starts the goroutine, with watchers.mu held.
 func (d *device) startWatch() error {
-	fd := int(d.ctx.async_fd)
-	if err := unix.SetNonblock(fd, true); err != nil {
-		return err
-	}
-	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	file, raw, err := watchable(int(d.ctx.async_fd), "asynchronous events")
 	if err != nil {
 		return err
 	}
 	w := &d.watchers
-	w.file = os.NewFile(uintptr(dup), "asynchronous events")
-	raw, err := w.file.SyscallConn()
-	if err != nil {
-		return err
-	}
 	done := make(chan struct{})
-	w.done = done
+	w.file, w.done = file, done
 	go func() {
 		defer close(done)
 		// Read returns when the file is closed, or when events cannot be read because the device is gone.
@@ -100,6 +92,9 @@ func (d *device) readAsync() bool {
 		if c := w.cqs[e.cq]; c != nil {
 			ev.CQ = c
 		}
+		if s := w.srqs[e.srq]; s != nil {
+			ev.SRQ = s
+		}
 		fns := slices.Clone(w.fns)
 		w.mu.Unlock()
 		C.ibv_ack_async_event(&e.event)
@@ -123,4 +118,20 @@ func (w *watchers) forget(c *cq) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.cqs, c.c)
+}
+
+// knownSRQ notes a shared receive queue for events; forgetSRQ undoes that.
+func (w *watchers) knownSRQ(s *srq) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.srqs == nil {
+		w.srqs = make(map[*C.struct_ibv_srq]*srq)
+	}
+	w.srqs[s.c] = s
+}
+
+func (w *watchers) forgetSRQ(s *srq) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.srqs, s.c)
 }

@@ -157,6 +157,10 @@ int vb_get_async(struct ibv_context *ctx, struct vb_async *out)
 	case IBV_EVENT_CQ_ERR:
 		out->cq = out->event.element.cq;
 		break;
+	case IBV_EVENT_SRQ_ERR:
+	case IBV_EVENT_SRQ_LIMIT_REACHED:
+		out->srq = out->event.element.srq;
+		break;
 	case IBV_EVENT_QP_FATAL:
 	case IBV_EVENT_QP_REQ_ERR:
 	case IBV_EVENT_QP_ACCESS_ERR:

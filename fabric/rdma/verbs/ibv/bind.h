@@ -86,6 +86,7 @@ struct vb_qp_init {
 struct vb_async {
 	struct ibv_async_event event; // to be acknowledged
 	struct ibv_cq *cq;            // of an event of a completion queue
+	struct ibv_srq *srq;          // of an event of a shared receive queue
 	uint32_t qp_num;              // of an event of a queue pair
 };
 

@@ -62,7 +62,8 @@ func (q *qp) Destroy() error {
 }
 
 type srq struct {
-	c *C.struct_ibv_srq
+	c   *C.struct_ibv_srq
+	dev *device
 }
 
 func (p *pd) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
@@ -74,11 +75,12 @@ func (p *pd) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &srq{}
+	s := &srq{dev: p.dev}
 	if err := fail("ibv_create_srq", unix.Errno(C.vb_create_srq(p.c, wr, sge, &s.c)), "of %d work requests with %d elements on %s",
 		init.MaxWR, init.MaxSGE, p.dev.attr.Name); err != nil {
 		return nil, err
 	}
+	p.dev.watchers.knownSRQ(s)
 	return s, nil
 }
 
@@ -88,5 +90,10 @@ func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
 }
 
 func (s *srq) Destroy() error {
-	return fail("ibv_destroy_srq", unix.Errno(C.ibv_destroy_srq(s.c)), "")
+	s.dev.watchers.forgetSRQ(s) // another may get the same address
+	err := fail("ibv_destroy_srq", unix.Errno(C.ibv_destroy_srq(s.c)), "")
+	if err != nil {
+		s.dev.watchers.knownSRQ(s)
+	}
+	return err
 }

@@ -15,7 +15,7 @@ type stub struct{ c *C.struct_vb_stub }
 func newStub() *stub           { return &stub{C.vb_stub_new()} }
 func (s *stub) free()          { C.free(unsafe.Pointer(s.c)) }
 func (s *stub) qp() *qp        { return &qp{c: &s.c.qp} }
-func (s *stub) srq() *srq      { return &srq{&s.c.srq} }
+func (s *stub) srq() *srq      { return &srq{c: &s.c.srq} }
 func (s *stub) cq() *cq        { return &cq{c: &s.c.cq} }
 func (s *stub) room(n int)     { s.c.room = C.uint64_t(n) }
 func (s *stub) complete(n int) { s.c.completions = C.int(n) }

@@ -2,6 +2,7 @@ package verbsconf
 
 import (
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -213,6 +214,36 @@ func testSRQ(t *testing.T, s *Setup) {
 		from.p.success(uint64(1+i), verbs.WCRecv) // in the order they were posted, whoever sends
 		p.p.checkFill(64*i, 64, byte(i), "message through a shared receive queue")
 	}
+	lastWQE(t, sp, srq, p, q)
+}
+
+// lastWQE fails one queue pair of a shared receive queue: the device says when it has taken its last receive, and those it has not
+// taken are still there for others.
+func lastWQE(t *testing.T, sp *side, srq verbs.SRQ, p, q *pair) {
+	if p.p.dev.Attr().IWARP {
+		return // neither required of iWARP devices (RFC 5040 knows no such event) nor raised by soft iWARP
+	}
+	num := p.p.qp.Num()
+	reached := make(chan struct{}, 8)
+	stop, err := p.p.dev.Watch(func(ev verbs.AsyncEvent) {
+		if ev.Type == verbs.AsyncQPLastWQEReached && ev.QPNum == num {
+			reached <- struct{}{}
+		}
+	})
+	sp.must(err, "Watch")
+	defer stop()
+	if n, err := srq.PostRecv([]verbs.RecvWR{q.p.recvWR(4, 192, 64)}); n != 1 || err != nil {
+		t.Fatalf("SRQ.PostRecv: %d, %v", n, err)
+	}
+	p.p.must(p.p.qp.ToError(), "ToError")
+	select {
+	case <-reached:
+	case <-time.After(sp.s.Timeout):
+		t.Fatal("no QP_LAST_WQE_REACHED of a queue pair in the error state")
+	}
+	p.p.idle("a queue pair that took no receive")
+	q.a.postSend(verbs.SendWR{WRID: 9, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1}, q.a.sge(0, 64))
+	q.p.success(4, verbs.WCRecv)
 }
 
 // readable says whether the completion channel's descriptor becomes readable in time.

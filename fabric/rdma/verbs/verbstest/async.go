@@ -77,6 +77,21 @@ func (f *Fabric) Raise(machine string, t verbs.AsyncType) {
 	}
 }
 
+// RaiseSRQ lets the shared receive queues of a machine report an event, and nothing else happen.
+func (f *Fabric) RaiseSRQ(machine string, t verbs.AsyncType) {
+	f.lock()
+	defer f.unlock()
+	for _, d := range f.host(machine).devices {
+		var seen []*srq
+		for _, q := range d.qps {
+			if q.srq != nil && !slices.Contains(seen, q.srq) {
+				seen = append(seen, q.srq)
+				d.raise(verbs.AsyncEvent{Type: t, SRQ: q.srq})
+			}
+		}
+	}
+}
+
 // RaiseQP lets the device of a queue pair report an event of it, and nothing else happen.
 func (f *Fabric) RaiseQP(machine string, num uint32, t verbs.AsyncType) {
 	f.lock()

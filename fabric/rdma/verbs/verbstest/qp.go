@@ -294,7 +294,11 @@ func (q *qp) toError() {
 	q.stallGen++
 	q.stall = notStalled
 	q.flushSend()
-	q.flushRecv()
+	if q.srq == nil {
+		q.flushRecv()
+	} else {
+		q.dev.raise(verbs.AsyncEvent{Type: verbs.AsyncQPLastWQEReached, QPNum: q.num})
+	}
 	q.dropConnection()
 	q.dev.f.kick(q.peer)
 }
