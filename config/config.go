@@ -50,6 +50,8 @@ type TCP struct {
 	// HeaderDigest and DataDigest allow hosts to turn the CRC32C of headers and of data on.
 	HeaderDigest bool `mapstructure:"header_digest" default:"true"`
 	DataDigest   bool `mapstructure:"data_digest" default:"true"`
+	// QueueMemory bounds the memory of all queues: 16 KiB for each, and 768 bytes for each command of its depth.
+	QueueMemory Size `mapstructure:"queue_memory" default:"1GiB" validate:"sizemin=1MiB"`
 	// MaxConnections and MaxConnectionsPerHost bound the connections of all hosts and of one address.
 	MaxConnections        int `mapstructure:"max_connections" default:"8192" validate:"min=1,max=65536"`
 	MaxConnectionsPerHost int `mapstructure:"max_connections_per_host" default:"4096" validate:"min=1,max=65536"`

@@ -51,6 +51,10 @@ type Config struct {
 	// LingerTimeout is the longest time that a connection stays open after a C2HTermReq, at most 30 s (TCP section 3.5).
 	// Default 10 s. After an orderly end without fault it is at most one second.
 	LingerTimeout time.Duration
+	// QueueMemory bounds the memory of all queues in bytes: 16 KiB for each and 768 bytes for each command of its depth. A
+	// connection that does not fit is closed, a Connect command refused. Data memory (the reactors' arenas) and what the kernel keeps
+	// for sockets come besides. Default 1 GiB.
+	QueueMemory int64
 	// MaxConnections and MaxConnectionsPerHost bound the connections of the transport and of one source address. Default 8192
 	// and 4096.
 	MaxConnections, MaxConnectionsPerHost int
@@ -79,6 +83,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("tcp: linger time %v: must be at most %v", c.LingerTimeout, maxTermLinger)
 	case c.ICReqTimeout < 0, c.ConnectTimeout < 0, c.DataTimeout < 0, c.SendTimeout < 0, c.MemoryTimeout < 0, c.LingerTimeout < 0:
 		return fmt.Errorf("tcp: time limits must not be negative")
+	case c.QueueMemory < 0:
+		return fmt.Errorf("tcp: queue memory must not be negative")
 	case c.MaxConnections < 0 || c.MaxConnectionsPerHost < 0:
 		return fmt.Errorf("tcp: connection limits must not be negative")
 	}
@@ -98,6 +104,7 @@ func (c *Config) setDefaults() {
 	fill(&c.SendTimeout, defaultTimeout)
 	fill(&c.MemoryTimeout, 20*time.Second)
 	fill(&c.LingerTimeout, 10*time.Second)
+	fill(&c.QueueMemory, 1<<30)
 	fill(&c.MaxConnections, 8192)
 	fill(&c.MaxConnectionsPerHost, 4096)
 }

@@ -54,6 +54,7 @@ type Group struct {
 const (
 	rxSize    = 130 << 10 // shared receive buffer: 128 KiB of data, a header before it, bulkWindow behind it
 	carryMax  = 256       // most bytes of an incomplete unit (header with padding: PDO is a byte)
+	tightSize = 8 << 10   // of the receive buffer while some queue is stalled, so that no other comes to carry much
 	batchSize = 64        // commands per Prepare
 	iovMax    = 256       // vectors per sendmsg
 	iovFull   = 128       // no further PDU is started beyond
@@ -121,6 +122,7 @@ func (g *Group) adopt(c *conn) {
 		_ = c.Close()
 		return
 	}
+	c.adopted = true
 	q.index = len(g.queues)
 	g.queues = append(g.queues, q)
 	g.heat(q)
@@ -226,6 +228,7 @@ func (g *Group) gone(q *queue) {
 	g.queues[last] = nil
 	g.queues = g.queues[:last]
 	q.index = -1
+	g.t.giveBack(q.conn)
 	g.checkEmpty()
 }
 

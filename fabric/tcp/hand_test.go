@@ -102,7 +102,7 @@ func (h *hand) open() {
 	c := &conn{t: h.t, fd: fds[0], accepted: time.Now(), info: fabric.QueueInfo{
 		MaxDepth: h.t.cfg.MaxDepth, InCapsuleSize: h.t.cfg.InCapsuleSize,
 	}}
-	if err := h.t.admit(c.info.Remote.Addr()); err != nil {
+	if err := h.t.admit(c); err != nil {
 		h.tb.Fatal(err)
 	}
 	if err := h.g.Adopt(c); err != nil {

@@ -241,16 +241,15 @@ func (l *listener) next() (fd int, sa unix.Sockaddr, err error) {
 
 // serve hands an accepted socket on.
 func (l *listener) serve(fd int, peer unix.Sockaddr) {
-	remote := addrPort(peer)
-	if err := l.t.admit(remote.Addr()); err != nil {
-		_ = unix.Close(fd)
-		l.t.log.Warn("connection refused", "from", remote, "listener", l.addr, "error", err)
-		return
-	}
 	c := &conn{t: l.t, fd: fd, accepted: time.Now(), info: fabric.QueueInfo{
-		Transport: nvme.TransportTCP, Remote: remote, PortID: l.portID, QID: -1, CNTLID: nvme.CNTLIDDynamic,
+		Transport: nvme.TransportTCP, Remote: addrPort(peer), PortID: l.portID, QID: -1, CNTLID: nvme.CNTLIDDynamic,
 		MaxDepth: l.t.cfg.MaxDepth, InCapsuleSize: l.t.cfg.InCapsuleSize, MSDBD: 1,
 	}}
+	if err := l.t.admit(c); err != nil {
+		_ = unix.Close(fd)
+		l.t.log.Warn("connection refused", "from", c.info.Remote, "listener", l.addr, "error", err)
+		return
+	}
 	name, err := unix.Getsockname(fd)
 	if err != nil { // the peer is gone already
 		_ = c.Close()
@@ -266,6 +265,8 @@ type conn struct {
 	fd       int
 	accepted time.Time
 	info     fabric.QueueInfo
+	memory   int64 // counted in Transport.memory
+	adopted  bool  // a queue gives the memory back
 	closed   sync.Once
 }
 
@@ -278,6 +279,9 @@ func (c *conn) Close() error {
 	c.closed.Do(func() {
 		err = unix.Close(c.fd)
 		c.t.leave(c.info.Remote.Addr())
+		if !c.adopted {
+			c.t.giveBack(c)
+		}
 	})
 	return err
 }

@@ -116,7 +116,7 @@ func TestConnectionLimits(t *testing.T) {
 	eventually(t, "a place is free", func() bool { return tg.t.Connections() == 2 })
 	c := tg.connect(t, pdu.Params{}, 4, 0)
 	c.readBlocks(1, 0, 512)
-	if err := (&Transport{cfg: Config{MaxConnections: 1}, total: 1}).admit(netip.Addr{}); err == nil {
+	if err := (&Transport{cfg: Config{MaxConnections: 1}, total: 1}).admit(&conn{}); err == nil {
 		t.Error("more connections than the transport may have")
 	}
 }
@@ -255,6 +255,7 @@ func TestConfig(t *testing.T) {
 		{MaxH2CData: 100},
 		{LingerTimeout: time.Minute},
 		{ICReqTimeout: -1},
+		{QueueMemory: -1},
 		{MaxConnections: -1},
 		{InCapsuleSize: -16},
 	} {

@@ -147,6 +147,9 @@ func (q *queue) SetDepth(depth int) error {
 	if limit := q.g.t.cfg.MaxDepth; depth < 1 || depth > limit {
 		return fmt.Errorf("tcp: queue depth %d: must be 1 to %d", depth, limit)
 	}
+	if err := q.g.t.deepen(q.conn, depth); err != nil {
+		return fmt.Errorf("tcp: queue depth %d: %w", depth, err)
+	}
 	q.depth = depth
 	q.connected = true
 	q.handshakeBy = 0

@@ -24,6 +24,9 @@ func (q *queue) receive() int {
 	}
 	g := q.g
 	buf := g.rx
+	if len(g.stalled) > 0 {
+		buf = buf[:tightSize]
+	}
 	have := copy(buf, q.carry)
 	head, r, size := 0, q.cur, q.left
 	if size == 0 {
@@ -55,8 +58,11 @@ func (q *queue) receiveData(r *request, have, head, size int) int {
 	if head > 0 {
 		window = buf[head+size:] // room for the data before it, should the guess be wrong
 	}
-	if q.grants.head != nil {
+	switch {
+	case q.grants.head != nil:
 		window = window[:bulkWindow]
+	case len(g.stalled) > 0:
+		window = window[:tightSize]
 	}
 	iov = append(iov, sys.Iovec{})
 	sys.SetIovec(&iov[len(iov)-1], window)
@@ -259,6 +265,9 @@ func (q *queue) process(b []byte) int {
 func (q *queue) keep(b []byte) {
 	if q.state >= queueClosing {
 		b = nil
+	}
+	if len(b) <= carryMax && cap(q.carry) > tightSize {
+		q.carry = make([]byte, 0, carryMax)
 	}
 	q.carry = append(q.carry[:0], b...)
 	q.waitPartial()

@@ -95,6 +95,9 @@ func serve(tb testing.TB, o options) *target {
 		if n := t.Connections(); n != 0 {
 			tb.Errorf("%d connections are still counted", n)
 		}
+		if t.memory != 0 {
+			tb.Errorf("%d bytes of queues are still counted", t.memory)
+		}
 		if o, c := d.opened.Load(), d.closed.Load(); o != c {
 			tb.Errorf("%d sessions opened, %d closed", o, c)
 		}

@@ -20,6 +20,7 @@ type Transport struct {
 	closed    bool
 	listeners map[*listener]struct{}
 	total     int
+	memory    int64 // of all queues in bytes, see Config.QueueMemory
 	perHost   map[netip.Addr]int
 }
 
@@ -58,8 +59,9 @@ func (t *Transport) Connections() int {
 	return t.total
 }
 
-// admit counts a connection from addr, or says why it may not be.
-func (t *Transport) admit(addr netip.Addr) error {
+// admit counts a connection, or says why it may not be.
+func (t *Transport) admit(c *conn) error {
+	addr := c.info.Remote.Addr()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -68,12 +70,46 @@ func (t *Transport) admit(addr netip.Addr) error {
 	case t.perHost[addr] >= t.cfg.MaxConnectionsPerHost:
 		return fmt.Errorf("%d connections from this address are open, the limit", t.perHost[addr])
 	}
+	if err := t.take(c, queueBytes); err != nil {
+		return err
+	}
 	t.total++
 	t.perHost[addr]++
 	return nil
 }
 
-// leave undoes admit.
+// What a queue is taken to need in bytes, when it is accepted and for each command that it may have outstanding: rather too much.
+const (
+	queueBytes   = 16 << 10 // mostly tightSize
+	commandBytes = 768      // a request, the handler's state of it, and their lists of segments
+)
+
+// take counts n bytes for the queue of c if they are there, with mu held.
+func (t *Transport) take(c *conn, n int64) error {
+	if t.memory+n > t.cfg.QueueMemory {
+		return fmt.Errorf("%d queues have %d KiB of memory and this one wants %d, the limit is %d", t.total, t.memory>>10, n>>10, t.cfg.QueueMemory>>10)
+	}
+	t.memory += n
+	c.memory += n
+	return nil
+}
+
+// deepen counts the memory of depth commands for the queue of c, or says why it cannot have them.
+func (t *Transport) deepen(c *conn, depth int) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.take(c, int64(depth)*commandBytes)
+}
+
+// giveBack returns the memory that was counted for c.
+func (t *Transport) giveBack(c *conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.memory -= c.memory
+	c.memory = 0
+}
+
+// leave undoes admit, but for the memory.
 func (t *Transport) leave(addr netip.Addr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,0 +1,114 @@
+package tcp
+
+import (
+	"bytes"
+	"log/slog"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// logText is a log that a test reads while it is written.
+type logText struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logText) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *logText) has(s string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.b.String(), s)
+}
+
+// What the memory does not suffice for is refused, a queue at its Connect and a connection at once; those that exist go on, and those
+// that leave make room.
+func TestQueueMemory(t *testing.T) {
+	var log logText
+	tg := serve(t, options{cfg: Config{QueueMemory: 200 << 10, Log: slog.New(slog.NewTextHandler(&log, nil))}})
+	a := tg.connect(t, pdu.Params{}, 100, 0) // 91 KiB
+	b := tg.connect(t, pdu.Params{}, 100, 0)
+	deep := tg.dial(t)
+	deep.icReq(pdu.Params{})
+	deep.send(deep.connectPDU(1, 100, 0))
+	deep.status(0, nvme.ConnectInvalidParameters|nvme.DNR) // of the test's handler
+	deep.send(deep.connectPDU(1, 2, 0))                    // this much is left
+	deep.status(0, nvme.Success)
+	tg.dial(t).end()
+	const reason = "3 queues have 199 KiB of memory and this one wants 16, the limit is 200"
+	eventually(t, "the reason is in the log", func() bool { return log.has(reason) })
+	for i, c := range []*client{a, b, deep} {
+		c.readBlocks(uint16(i), 0, 512)
+	}
+	_ = a.Close()
+	eventually(t, "there is room", func() bool {
+		tg.t.mu.Lock()
+		defer tg.t.mu.Unlock()
+		return tg.t.memory < 109<<10
+	})
+	tg.connect(t, pdu.Params{}, 100, 0).readBlocks(1, 0, 512)
+}
+
+// The memory that is counted for a command is more than what is made for it: beside the request there are two pointers, the handler's
+// state, and the lists of segments.
+func TestCommandBytes(t *testing.T) {
+	if n := reflect.TypeFor[request]().Size() + 400; n > commandBytes {
+		t.Errorf("%d bytes for each command, %d are counted", n, commandBytes)
+	}
+	if n := reflect.TypeFor[queue]().Size() + reflect.TypeFor[conn]().Size() + tightSize + 2048; n > queueBytes {
+		t.Errorf("%d bytes for each queue, %d are counted", n, queueBytes)
+	}
+}
+
+// Of the queues that wait for memory only the first keeps all that it had received, and only as long as it waits.
+func TestStallsKeepLittle(t *testing.T) {
+	h := newHand(t, options{})
+	const writes = 7
+	var hosts [3]*client
+	var peers [3]int
+	for i := range hosts {
+		hosts[i] = h.connect(pdu.Params{}, 16)
+		peers[i] = h.peer
+	}
+	h.exhaust()
+	for i, c := range hosts {
+		h.peer = peers[i]
+		var all []byte
+		for k := range writes {
+			sqe := rw(nvme.NVMWrite, uint16(k), (i*writes+k)*16384, 16384, true)
+			all = append(all, c.capsule(&sqe, random(i*writes+k, 16384))...)
+		}
+		h.send(all)
+		if q := h.g.queues[i]; !q.stalled {
+			t.Fatalf("queue %d is not stalled", i)
+		} else if i > 0 && cap(q.carry) > tightSize {
+			t.Errorf("queue %d keeps %d bytes", i, cap(q.carry))
+		}
+	}
+	if n := len(h.g.queues[0].carry); n <= tightSize {
+		t.Errorf("the first queue keeps %d bytes: nothing is tested", n)
+	}
+	h.giveBack()
+	h.turn()
+	if n := h.d.written.Load(); n != int64(len(hosts)*writes) {
+		t.Errorf("%d writes", n)
+	}
+	for i, q := range h.g.queues {
+		if cap(q.carry) > tightSize {
+			t.Errorf("queue %d keeps %d bytes afterwards", i, cap(q.carry))
+		}
+	}
+	for _, h.peer = range peers {
+		h.hangUp()
+	}
+	h.close()
+}
