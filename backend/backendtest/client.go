@@ -52,6 +52,21 @@ func NewClient(tb testing.TB, dev backend.Device, size int) *Client {
 	return c
 }
 
+// BenchmarkReads reads 32 blocks of size bytes per call of Submit and Poll, from a device that completes them at once.
+func BenchmarkReads(b *testing.B, dev backend.Device, size int) {
+	c := NewClient(b, dev, 1<<20)
+	defer c.Close()
+	ios, done := make([]*backend.IO, 32), make([]*backend.IO, 32)
+	for i := range ios {
+		ios[i] = c.Read(int64(i)<<12, c.Memory(i<<12, size))
+	}
+	b.ReportAllocs()
+	for n := 0; n < b.N; n += len(ios) {
+		c.Channel.Submit(ios)
+		c.Channel.Poll(done)
+	}
+}
+
 var eventOne = binary.NativeEndian.AppendUint64(nil, 1)
 
 func (c *Client) wake() { _, _ = unix.Write(c.bell, eventOne) }

@@ -3,13 +3,12 @@ package null
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 func TestConformance(t *testing.T) {
 	for _, blockSize := range []int{512, 4096} {
@@ -36,15 +35,5 @@ func BenchmarkRead4K(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	c := backendtest.NewClient(b, dev, 1<<20)
-	defer c.Close()
-	ios, done := make([]*backend.IO, 32), make([]*backend.IO, 32)
-	for i := range ios {
-		ios[i] = c.Read(int64(i)<<12, c.Memory(i<<12, 4096))
-	}
-	b.ReportAllocs()
-	for n := 0; n < b.N; n += len(ios) {
-		c.Channel.Submit(ios)
-		c.Channel.Poll(done)
-	}
+	backendtest.BenchmarkReads(b, dev, 4096)
 }

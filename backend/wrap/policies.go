@@ -21,7 +21,7 @@ type DelayConfig struct {
 // Delay returns dev with its operations delayed before the device sees them. Any number of them waits at the same time.
 func Delay(dev backend.Device, cfg DelayConfig) backend.Device {
 	return &device{Device: dev, policy: func(n uint64) policy {
-		return &delay{DelayConfig: cfg, random: rand.New(rand.NewPCG(cfg.Seed, n))}
+		return &delay{DelayConfig: cfg, random: dice(cfg.Seed, n)}
 	}}
 }
 
@@ -40,6 +40,9 @@ func (d *delay) judge(io *backend.IO, now int64) (int64, error) {
 	}
 	return due, nil
 }
+
+// dice is the randomness of the n-th channel of a device.
+func dice(seed, n uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, n)) }
 
 // ErrorConfig describes a failing device.
 type ErrorConfig struct {
@@ -60,7 +63,7 @@ func Error(dev backend.Device, cfg ErrorConfig) backend.Device {
 	}
 	cfg.Err = fmt.Errorf("by configuration: %w", cfg.Err)
 	return &device{Device: dev, policy: func(n uint64) policy {
-		return &failure{ErrorConfig: cfg, random: rand.New(rand.NewPCG(cfg.Seed, n))}
+		return &failure{ErrorConfig: cfg, random: dice(cfg.Seed, n)}
 	}}
 }
 

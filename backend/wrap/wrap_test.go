@@ -214,16 +214,5 @@ func TestHeap(t *testing.T) {
 }
 
 func BenchmarkPassThrough(b *testing.B) {
-	dev := Error(openRAM(b), ErrorConfig{Err: backend.ErrIO, OneIn: 1 << 30})
-	c := backendtest.NewClient(b, dev, 1<<20)
-	defer c.Close()
-	ios, done := make([]*backend.IO, 32), make([]*backend.IO, 32)
-	for i := range ios {
-		ios[i] = c.Read(int64(i)<<12, c.Memory(i<<12, 512))
-	}
-	b.ReportAllocs()
-	for n := 0; n < b.N; n += len(ios) {
-		c.Channel.Submit(ios)
-		c.Channel.Poll(done)
-	}
+	backendtest.BenchmarkReads(b, Error(openRAM(b), ErrorConfig{Err: backend.ErrIO, OneIn: 1 << 30}), 512)
 }

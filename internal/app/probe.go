@@ -104,14 +104,19 @@ func probeFile(n *config.Storage, readOnly bool) (info os.FileInfo, what, mend s
 	case info.Size() != 0 && n.Size != 0 && info.Size() != int64(n.Size):
 		return info, fmt.Sprintf("%q has %d bytes, not %d", n.Path, info.Size(), n.Size), "Delete size to take over that of the file."
 	}
-	access := uint32(unix.R_OK)
-	if !readOnly {
-		access |= unix.W_OK
-	}
-	if err := unix.Access(n.Path, access); err != nil {
+	if err := mayOpen(n.Path, readOnly); err != nil {
 		return info, fmt.Sprintf("%q cannot be opened: %v", n.Path, err), "Give the user that runs the target the right to it, or set read_only: true."
 	}
 	return info, "", ""
+}
+
+// mayOpen is the error that opening path would give for lack of rights.
+func mayOpen(path string, readOnly bool) error {
+	mode := uint32(unix.R_OK)
+	if !readOnly {
+		mode |= unix.W_OK
+	}
+	return unix.Access(path, mode)
 }
 
 func probeNewFile(n *config.Storage, readOnly bool) (what, mend string) {

@@ -32,11 +32,7 @@ func probeBlock(n *config.Storage, readOnly bool) (info os.FileInfo, what, mend 
 	if uses := blockUses(info.Sys().(*syscall.Stat_t).Rdev); len(uses) > 0 {
 		return info, fmt.Sprintf("%q is in use: %s", n.Path, strings.Join(uses, ", ")), "Unmount it, or end what is made of it; or name another disk (\"nvmf-target disks\")."
 	}
-	access := uint32(unix.R_OK)
-	if !readOnly {
-		access |= unix.W_OK
-	}
-	if err := unix.Access(n.Path, access); err != nil {
+	if err := mayOpen(n.Path, readOnly); err != nil {
 		return info, fmt.Sprintf("%q cannot be opened: %v", n.Path, err), "Give the user that runs the target the right to it, for instance by the group disk, or set read_only: true."
 	}
 	return info, "", ""

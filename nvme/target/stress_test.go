@@ -160,56 +160,16 @@ func waitAny(ch []<-chan struct{}) {
 // TestStress runs hosts on real reactors while namespaces come and go. It is for the race detector and the leak checks: every command
 // of a living queue completes, and nothing is left at the end.
 func TestStress(t *testing.T) {
-	ctx, stop := context.WithCancel(t.Context())
-	var running, hosts sync.WaitGroup
 	target := New(Options{Log: slog.New(slog.DiscardHandler)})
 	sub := ramSubsystem(t, 2)
 	extra := ramDevice(t, 1<<20, 512)
 	if err := target.AddSubsystem(sub); err != nil {
 		t.Fatal(err)
 	}
-	var cores []*core
-	for i := range 3 {
-		re, err := reactor.New(reactor.Config{Index: i, CPU: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		arena, err := mem.NewArena("stress", 64<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
-		h, err := target.NewHandler(HandlerConfig{Loop: re, Index: i, Arena: arena})
-		if err != nil {
-			t.Fatal(err)
-		}
-		re.Attach(h)
-		cores = append(cores, &core{r: re, arena: arena, h: fabrictest.Watch(h, func(s string) { t.Error("contract: " + s) })})
-		running.Go(func() {
-			if err := re.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
-		})
-	}
-
+	cores, stop := startCores(t, target, 3)
+	var hosts sync.WaitGroup
 	for i := range 4 {
-		hosts.Go(func() {
-			h := &stressHost{t: t, cores: cores, rnd: rand.New(rand.NewPCG(uint64(i), 7))}
-			args := adminArgs(testSub)
-			args.host += string(rune('a' + i))
-			args.kato = 120000
-			for range 8 {
-				if err := h.life(args); err != nil && !errors.Is(err, errDead) {
-					t.Error(err)
-				}
-				for _, q := range h.queues {
-					q.c.r.Post(q.q.HangUp)
-				}
-				for _, q := range h.queues {
-					<-q.dead
-				}
-				h.queues = nil
-			}
-		})
+		hosts.Go(func() { (&stressHost{t: t, cores: cores, rnd: rand.New(rand.NewPCG(uint64(i), 7))}).lives(i) })
 	}
 	hosts.Go(func() {
 		for range 30 {
@@ -237,10 +197,59 @@ func TestStress(t *testing.T) {
 		t.Error(err)
 	}
 	stop()
-	running.Wait()
-	for _, c := range cores {
-		if err := c.arena.Close(); err != nil {
-			t.Error(err)
+}
+
+// startCores runs n reactors with handlers of target until stop is called.
+func startCores(t *testing.T, target *Target, n int) (cores []*core, stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for i := range n {
+		re, err := reactor.New(reactor.Config{Index: i, CPU: -1})
+		if err != nil {
+			t.Fatal(err)
 		}
+		arena, err := mem.NewArena("stress", 64<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := target.NewHandler(HandlerConfig{Loop: re, Index: i, Arena: arena})
+		if err != nil {
+			t.Fatal(err)
+		}
+		re.Attach(h)
+		cores = append(cores, &core{r: re, arena: arena, h: fabrictest.Watch(h, func(s string) { t.Error("contract: " + s) })})
+		running.Go(func() {
+			if err := re.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+	}
+	return cores, func() {
+		cancel()
+		running.Wait()
+		for _, c := range cores {
+			if err := errors.Join(c.r.Close(), c.arena.Close()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// lives leads eight lives as the i-th host, and hangs up after each.
+func (h *stressHost) lives(i int) {
+	args := adminArgs(testSub)
+	args.host += string(rune('a' + i))
+	args.kato = 120000
+	for range 8 {
+		if err := h.life(args); err != nil && !errors.Is(err, errDead) {
+			h.t.Error(err)
+		}
+		for _, q := range h.queues {
+			q.c.r.Post(q.q.HangUp)
+		}
+		for _, q := range h.queues {
+			<-q.dead
+		}
+		h.queues = nil
 	}
 }
