@@ -38,13 +38,34 @@ func Open(cfg Config) (backend.Device, error) {
 	return d, nil
 }
 
-func open(cfg Config) (_ *disk.Disk, err error) {
+func open(cfg Config) (*disk.Disk, error) {
+	dc, err := claim(cfg)
+	if err != nil {
+		return nil, err
+	}
+	d, err := disk.New(dc)
+	if err != nil {
+		_ = unix.Close(dc.FD)
+	}
+	return d, err
+}
+
+// Claim opens a device as Open does and tells what the kernel knows of it, for whoever works on it in another way. The caller closes FD.
+func Claim(cfg Config) (disk.Config, error) {
+	dc, err := claim(cfg)
+	if err != nil {
+		return dc, fmt.Errorf("block device %s: %w", cfg.Path, err)
+	}
+	return dc, nil
+}
+
+func claim(cfg Config) (dc disk.Config, err error) {
 	if cfg.Path == "" {
-		return nil, errors.New("no path is given")
+		return dc, errors.New("no path is given")
 	}
 	st, err := stat(cfg.Path)
 	if err != nil {
-		return nil, err
+		return dc, err
 	}
 	mode := unix.O_RDWR
 	if cfg.ReadOnly {
@@ -52,7 +73,7 @@ func open(cfg Config) (_ *disk.Disk, err error) {
 	}
 	fd, err := unix.Open(cfg.Path, mode|unix.O_EXCL|unix.O_DIRECT|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, explain(err, cfg.ReadOnly)
+		return dc, explain(err, cfg.ReadOnly)
 	}
 	defer func() {
 		if err != nil {
@@ -60,16 +81,16 @@ func open(cfg Config) (_ *disk.Disk, err error) {
 		}
 	}()
 	sysfs := sysfs(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)))
-	dc := disk.Config{Path: cfg.Path, FD: fd, Block: true, Engine: cfg.Engine, Log: cfg.Log}
+	dc = disk.Config{Path: cfg.Path, FD: fd, Block: true, Engine: cfg.Engine, Log: cfg.Log}
 	if err := describe(&dc, sysfs); err != nil {
-		return nil, err
+		return dc, err
 	}
 	if cfg.ReadOnly {
 		dc.Info.ReadOnly = true
 	} else if dc.Info.ReadOnly {
-		return nil, errors.New("is read-only (make the namespace read_only, or the device writable: blockdev --setrw)")
+		return dc, errors.New("is read-only (make the namespace read_only, or the device writable: blockdev --setrw)")
 	}
-	return disk.New(dc)
+	return dc, nil
 }
 
 // stat tells devices from other files before anything is opened, which may have effects.

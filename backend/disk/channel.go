@@ -53,7 +53,7 @@ func (d *Disk) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 
 func (c *channel) openRings(r backend.Reactor) error {
 	e := c.d.cfg.Engine
-	cfg := uring.Config{EventFD: r.EventFD, SQPoll: e.SQPoll, SQIdle: e.SQIdle}
+	cfg := uring.Config{EventFD: r.EventFD, SQPoll: e.SQPoll, SQIdle: e.SQIdle, Commands: c.d.cfg.Driver != nil}
 	if r.Memory != nil {
 		cfg.Memory = r.Memory.Bytes()
 	}
@@ -62,7 +62,7 @@ func (c *channel) openRings(r backend.Reactor) error {
 		return err
 	}
 	c.rings = []*uring.Ring{ring}
-	if !e.IOPoll || c.d.cfg.Offset == 0 {
+	if !e.IOPoll || c.d.cfg.Offset == 0 || cfg.Commands {
 		return nil
 	}
 	cfg.IOPoll = true
@@ -110,7 +110,7 @@ func (c *channel) begin(io *backend.IO) {
 	switch io.Op {
 	case backend.OpWriteZeroes:
 		switch {
-		case io.Flags&backend.Unmap != 0 && (d.cfg.Info.DiscardZeroes || d.cfg.Block):
+		case io.Flags&backend.Unmap != 0 && (d.cfg.Info.DiscardZeroes || d.cfg.Block && !d.noZeroRange.Load()):
 			o.step = stepPunch
 		case d.noZeroRange.Load():
 			o.step = stepZeroes
@@ -233,6 +233,9 @@ func (c *channel) startRing(o *op) bool {
 			c.files[i] = r.AddFile(c.d.cfg.FD)
 		}
 	}
+	if c.d.cfg.Driver != nil {
+		return c.startCommand(o)
+	}
 	io, off := o.io, o.io.Off+o.done
 	var u uring.Op
 	use := 0
@@ -266,7 +269,12 @@ func (c *channel) startRing(o *op) bool {
 }
 
 // Complete implements uring.Completer.
-func (o *op) Complete(res int32) { o.c.stepped(o, res) }
+func (o *op) Complete(res int32) {
+	if o.c.d.cfg.Driver != nil {
+		res = o.outcome(res)
+	}
+	o.c.stepped(o, res)
+}
 
 // stepped is called when a step of o is over; res is its result as io_uring has it.
 func (c *channel) stepped(o *op, res int32) {
@@ -283,7 +291,7 @@ func (c *channel) stepped(o *op, res int32) {
 		c.ready.push(o)
 		return
 	default:
-		err := d.failure(o.io.Op, o.io.Off+o.done, e)
+		err := o.failure(e)
 		if o.flags&unix.RWF_DSYNC != 0 {
 			d.syncFailed(err)
 		}
@@ -299,6 +307,11 @@ func (c *channel) stepped(o *op, res int32) {
 			if o.step = stepTransfer; d.cfg.Offset != 0 && (o.done&int64(d.cfg.Offset-1) != 0 || !d.aligned(o.io.Segs)) {
 				o.step = stepBounced
 			}
+			c.ready.push(o)
+			return
+		}
+	} else if d.cfg.Driver != nil && o.step != stepZeroes {
+		if o.done += int64(res); o.done < o.io.Len {
 			c.ready.push(o)
 			return
 		}
@@ -321,7 +334,7 @@ func (c *channel) another(o *op, e syscall.Errno) bool {
 		o.step = stepZeroes
 	case o.step == stepPunch && o.io.Op == backend.OpWriteZeroes && e == unix.EOPNOTSUPP:
 		o.step = stepZeroRange // it may be unmapped, it need not
-	case o.step == stepDiscard && unknown && len(c.rings) > 0 && !c.d.noCommand.Load():
+	case o.step == stepDiscard && unknown && len(c.rings) > 0 && c.d.cfg.Driver == nil && !c.d.noCommand.Load():
 		c.d.noCommand.Store(true)
 	case o.step == stepTransfer && o.polled && e == unix.EOPNOTSUPP:
 		c.d.noIOPoll.Store(true)

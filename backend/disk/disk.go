@@ -64,7 +64,9 @@ type Config struct {
 	// if the page cache is used.
 	Offset, Memory int
 	// Block: FD is a block device, whose space is given back by BLKDISCARD instead of by punching holes.
-	Block  bool
+	Block bool
+	// Driver takes the place of the system calls for files; nil: none.
+	Driver Driver
 	Engine Engine
 	Log    *slog.Logger
 }
@@ -107,6 +109,7 @@ func New(cfg Config) (*Disk, error) {
 	}
 	d := &Disk{cfg: cfg}
 	d.fence.init(cfg.Info.BlockSize)
+	d.noZeroRange.Store(cfg.Driver != nil && cfg.Driver.Limit(backend.OpWriteZeroes) <= 0)
 	switch e.Name {
 	case Threads:
 	case "", Auto:

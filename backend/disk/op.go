@@ -48,6 +48,8 @@ type op struct {
 	span   span
 	shares opList // flushes that end with this one
 	iov    []sys.Iovec
+	cmd    Command // of a Driver
+	cause  error   // what a Driver said of a step that failed
 }
 
 // opList is a first-in first-out list.
@@ -122,6 +124,13 @@ func (o *op) vectors() []sys.Iovec {
 			break
 		}
 	}
+	return o.iov
+}
+
+// whole makes o.iov of b alone and returns it.
+func (o *op) whole(b []byte) []sys.Iovec {
+	o.iov = append(o.iov[:0], sys.Iovec{})
+	sys.SetIovec(&o.iov[0], b)
 	return o.iov
 }
 

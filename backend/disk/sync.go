@@ -44,7 +44,12 @@ func (c *channel) flush(o *op) {
 func (c *channel) synced(o *op, res int32) {
 	d := c.d
 	if res < 0 {
-		d.syncFailed(fmt.Errorf("%s: fdatasync: %w: %w", d.cfg.Path, backend.ErrIO, syscall.Errno(-res)))
+		err := fmt.Errorf("%s: fdatasync: %w: %w", d.cfg.Path, backend.ErrIO, syscall.Errno(-res))
+		if o.cause != nil {
+			err = fmt.Errorf("%s: flush: %w", d.cfg.Path, o.cause)
+			o.cause = nil
+		}
+		d.syncFailed(err)
 	}
 	var err error
 	if failed := d.failed.Load(); failed != nil {

@@ -39,9 +39,15 @@ func (c *channel) work() {
 // do makes the step of o. The result is that of io_uring: a number of bytes or a negative errno.
 func (w *worker) do(o *op) int32 {
 	fd := w.d.cfg.FD
+	if drv := w.d.cfg.Driver; drv != nil && o.step != stepBounced && o.step != stepZeroes {
+		if o.command() {
+			return o.outcome(drv.Do(&o.cmd))
+		}
+		o.step = stepBounced
+	}
 	switch o.step {
 	case stepTransfer:
-		return w.vectors(o.io.Op, o.vectors(), o.io.Off+o.done, o.flags)
+		return w.vectors(o, o.vectors(), o.io.Off+o.done, o.flags)
 	case stepBounced:
 		return w.bounced(o)
 	case stepSync:
@@ -67,10 +73,13 @@ func errno(err error) int32 {
 	return -int32(unix.EIO)
 }
 
-func (w *worker) vectors(op backend.Op, iov []sys.Iovec, off int64, flags int) int32 {
+func (w *worker) vectors(o *op, iov []sys.Iovec, off int64, flags int) int32 {
 	var n int
 	var e syscall.Errno
-	if op == backend.OpRead {
+	if w.d.cfg.Driver != nil {
+		return o.transfer(iov, off, flags)
+	}
+	if o.io.Op == backend.OpRead {
 		n, e = sys.Preadv2(w.d.cfg.FD, iov, off, flags)
 	} else {
 		n, e = sys.Pwritev2(w.d.cfg.FD, iov, off, flags)
@@ -94,9 +103,7 @@ func (w *worker) bounced(o *op) int32 {
 	if o.io.Op == backend.OpWrite {
 		gather(buf, part)
 	}
-	var iov [1]sys.Iovec
-	sys.SetIovec(&iov[0], buf)
-	n := w.vectors(o.io.Op, iov[:], o.io.Off+from, o.flags)
+	n := w.vectors(o, o.whole(buf), o.io.Off+from, o.flags)
 	if n > 0 {
 		if o.io.Op == backend.OpRead {
 			scatter(part, buf[:n])
@@ -113,10 +120,8 @@ func (w *worker) zeroes(o *op) int32 {
 		return -int32(e)
 	}
 	clear(buf)
-	var iov [1]sys.Iovec
 	for at := int64(0); at < o.io.Len; {
-		sys.SetIovec(&iov[0], buf[:min(bounceSize, o.io.Len-at)])
-		n := w.vectors(o.io.Op, iov[:], o.io.Off+at, 0)
+		n := w.vectors(o, o.whole(buf[:min(bounceSize, o.io.Len-at)]), o.io.Off+at, 0)
 		if n <= 0 {
 			return min(n, -1)
 		}

@@ -1,0 +1,131 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/uring"
+)
+
+// Driver works on a disk by commands of its own instead of by the system calls for files. The methods with a Command are called by any
+// goroutine, with a Command that nobody else uses.
+type Driver interface {
+	// Limit is the most bytes of one command, a multiple of the block size; not positive: there is no such command.
+	Limit(op backend.Op) int64
+	// Start queues a command, whose result is its status: 0 for success, a positive number that Failure explains, or a negative errno.
+	// False: the ring is full.
+	Start(r *uring.Ring, f uring.File, cmd *Command, c uring.Completer) bool
+	// Do carries a command out and returns its result. It may block.
+	Do(cmd *Command) int32
+	// Failure is what a positive result means, as an error that wraps a sentinel of package backend.
+	Failure(status int32) error
+}
+
+// Command is one step of an IO for a Driver. It stays where it is until the step is over.
+type Command struct {
+	Op       backend.Op
+	FUA      bool // durable when it is over
+	Unmap    bool // OpWriteZeroes: may deallocate
+	Off, Len int64
+	// Data is what to transfer, or Vectors, if that is not in one piece.
+	Data    []byte
+	Vectors []sys.Iovec
+	// Scratch is the driver's; it stays from command to command.
+	Scratch any
+}
+
+// command makes o.cmd of the next step. False: its data is cut up too much for one command.
+func (o *op) command() bool {
+	io, c := o.io, &o.cmd
+	*c = Command{Op: io.Op, Off: io.Off + o.done, Len: io.Len - o.done, Scratch: c.Scratch}
+	switch o.step {
+	case stepSync:
+		c.Op, c.Off, c.Len = backend.OpFlush, 0, 0
+		return true
+	case stepPunch:
+		c.Unmap = true
+	case stepTransfer:
+		c.FUA = o.flags&unix.RWF_DSYNC != 0
+	}
+	c.Len = min(c.Len, o.c.d.cfg.Driver.Limit(c.Op))
+	if o.step != stepTransfer {
+		return true
+	}
+	if b := o.one(); b != nil {
+		c.Data = b[:c.Len]
+		return true
+	}
+	c.Vectors, c.Len = clip(o.vectors(), c.Len, int64(o.c.d.cfg.Info.BlockSize))
+	return c.Len > 0
+}
+
+// startCommand gives the step of o to the ring, or to a worker if its data is cut up too much. False: the ring is full.
+func (c *channel) startCommand(o *op) bool {
+	if !o.command() {
+		o.step = stepBounced
+		return c.start(o)
+	}
+	return c.d.cfg.Driver.Start(c.rings[0], c.files[0], &o.cmd, o)
+}
+
+// transfer reads or writes what iov refers to, as much of it as one command takes. A worker's.
+func (o *op) transfer(iov []sys.Iovec, off int64, flags int) int32 {
+	c, d := &o.cmd, o.c.d
+	*c = Command{Op: backend.OpWrite, FUA: flags&unix.RWF_DSYNC != 0, Off: off, Scratch: c.Scratch}
+	if o.io.Op == backend.OpRead {
+		c.Op = backend.OpRead
+	}
+	c.Vectors, c.Len = clip(iov, d.cfg.Driver.Limit(c.Op), int64(d.cfg.Info.BlockSize))
+	return o.outcome(d.cfg.Driver.Do(c))
+}
+
+// clip shortens iov, in place, to at most n bytes in whole blocks and returns how many there are.
+func clip(iov []sys.Iovec, n, block int64) ([]sys.Iovec, int64) {
+	total := int64(0)
+	for i := range iov {
+		total += int64(iov[i].Len)
+	}
+	total = min(n, total&^(block-1))
+	left := total
+	for i := range iov {
+		if l := int64(iov[i].Len); l < left {
+			left -= l
+			continue
+		}
+		iov[i].SetLen(int(left))
+		return iov[:i+1], total
+	}
+	return nil, 0
+}
+
+// outcome makes of a driver's result what io_uring returns for files: the number of bytes, or a negative errno.
+func (o *op) outcome(status int32) int32 {
+	switch {
+	case status < 0:
+		return status
+	case status == 0:
+		return int32(o.cmd.Len)
+	}
+	err := o.c.d.cfg.Driver.Failure(status)
+	if errors.Is(err, backend.ErrUnsupported) {
+		return -int32(unix.EOPNOTSUPP)
+	}
+	o.cause = err
+	return -int32(unix.EIO)
+}
+
+// failure is the error of a step: what the driver said, or what e means.
+func (o *op) failure(e syscall.Errno) error {
+	d, off := o.c.d, o.io.Off+o.done
+	if o.cause == nil {
+		return d.failure(o.io.Op, off, e)
+	}
+	err := fmt.Errorf("%s: %v at %d: %w", d.cfg.Path, o.io.Op, off, o.cause)
+	o.cause = nil
+	return err
+}
