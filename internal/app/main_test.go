@@ -10,9 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/leak"
 )
 
 // serveFile makes the test binary a target: TestSignals starts itself with this variable.
@@ -26,25 +25,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	before := openFiles()
-	code := m.Run()
-	if err := goleak.Find(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	if after := openFiles(); code == 0 && after > before+3 { // the runtime's own poller is opened late
-		fmt.Fprintf(os.Stderr, "%d files open, %d before the tests\n", after, before)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func openFiles() int {
-	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		panic(err)
-	}
-	return len(list)
+	leak.Main(m)
 }
 
 const (

@@ -9,10 +9,16 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main runs the tests of m, fails if goroutines or descriptors are left, and exits. For TestMain.
-func Main(m *testing.M) {
+// Main runs the tests of m, fails if goroutines or descriptors are left or one of more finds something, and exits. For TestMain.
+func Main(m *testing.M, more ...func() error) {
 	before := openFiles()
 	code := m.Run()
+	for _, check := range more {
+		if err := check(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
 	if err := goleak.Find(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1

@@ -6,8 +6,7 @@ import (
 	"runtime"
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/nvmf-target/nvmf-target/internal/leak"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
@@ -17,34 +16,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 4))
 	}
-	before := openFDs()
-	code := m.Run()
-	if code == 0 {
-		if err := leaks(before); err != nil {
-			fmt.Println(err)
-			code = 1
+	leak.Main(m, func() error {
+		if u := mem.Usage(); len(u) > 0 {
+			return fmt.Errorf("off-heap memory is left: %+v", u)
 		}
-	}
-	os.Exit(code)
-}
-
-func leaks(fdsBefore int) error {
-	if err := goleak.Find(); err != nil {
-		return fmt.Errorf("goroutines are left: %w", err)
-	}
-	if n := openFDs(); n > fdsBefore+4 { // the runtime's poller and standard library caches
-		return fmt.Errorf("file descriptors: %d before, %d after", fdsBefore, n)
-	}
-	if u := mem.Usage(); len(u) > 0 {
-		return fmt.Errorf("off-heap memory is left: %+v", u)
-	}
-	return nil
-}
-
-func openFDs() int {
-	e, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		panic(err)
-	}
-	return len(e)
+		return nil
+	})
 }
