@@ -82,6 +82,8 @@ type Info struct {
 	Discard, DiscardZeroes bool
 	// Rotational media seek.
 	Rotational bool
+	// Gone says that the storage is not there for the time being: IOs fail with ErrGone. The rest tells what it was.
+	Gone bool
 	// Identity is a stable text that names the storage (a path, a serial number), for logs and derived identifiers.
 	Identity string
 }
@@ -94,6 +96,14 @@ type Device interface {
 	OpenChannel(r Reactor) (Channel, error)
 	// Close frees the device; every channel must be closed.
 	Close() error
+}
+
+// Changer is a Device that notices when its storage changes, disappears or comes back.
+type Changer interface {
+	Device
+	// Notify has fn called, on a goroutine of the device, after Info has changed; nil ends that. After Notify has returned, no earlier fn
+	// is running nor called any more.
+	Notify(fn func())
 }
 
 // Reactor is what a device learns of the reactor that a channel is for.

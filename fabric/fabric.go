@@ -117,6 +117,12 @@ type Queue interface {
 	// Reaches says whether the queue can send straight from segs, each of which lies within one mem.ChunkSize of its region.
 	// Registering memory takes time: a no may become a yes a moment later.
 	Reaches(segs []mem.Segment) bool
+	// Keep takes from the transport the memory it supplied for an executing request, because a device may go on using it after the
+	// request is completed: Segs is nil afterwards. free gives the memory back, once, on the same reactor, when the device is done with
+	// it; the queue may be gone by then. A nil free says that the memory is not the transport's to give away (lent, or part of
+	// the queue itself): then the request cannot be completed before the device is done. Of in-capsule data that holds if Segs
+	// does not lie in the reactor's Arena.
+	Keep(r *Request) (free func())
 	// Disconnect starts the orderly end of the queue: no further capsule is taken, what is outstanding is drained or
 	// dropped, then Handler.Close is called. Calling it again is harmless. why goes to the log.
 	Disconnect(why error)

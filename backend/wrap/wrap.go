@@ -30,6 +30,13 @@ type device struct {
 	channels atomic.Uint64
 }
 
+// Notify implements backend.Changer for storage that does.
+func (d *device) Notify(fn func()) {
+	if c, ok := d.Device.(backend.Changer); ok {
+		c.Notify(fn)
+	}
+}
+
 // OpenChannel implements backend.Device.
 func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	inner, err := d.Device.OpenChannel(r)

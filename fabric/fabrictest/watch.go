@@ -188,6 +188,27 @@ func (q *watched) Reaches(segs []mem.Segment) bool {
 	return ok
 }
 
+func (q *watched) Keep(r *fabric.Request) (free func()) {
+	if is := q.requests[r]; is != executing {
+		q.w.failf("Keep of request %d, which is %s", r.Tag, stageNames[is])
+	}
+	inner := q.Queue.Keep(r)
+	if inner == nil {
+		return nil
+	}
+	if len(r.Segs) > 0 {
+		q.w.failf("request %d has memory after Keep", r.Tag)
+	}
+	freed := false
+	return func() {
+		if freed {
+			q.w.failf("kept memory of request %d is freed twice", r.Tag)
+		}
+		freed = true
+		inner()
+	}
+}
+
 func (w *watcher) Abandon(r *fabric.Request) {
 	if q := w.find(r); q != nil {
 		q.move(r, "Abandon", prepared, idle)

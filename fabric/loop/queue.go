@@ -189,6 +189,16 @@ func (q *Queue) SetDepth(depth int) error {
 // Reaches implements fabric.Queue.
 func (q *Queue) Reaches([]mem.Segment) bool { return !q.NoLoans }
 
+// Keep implements fabric.Queue.
+func (q *Queue) Keep(r *fabric.Request) (free func()) {
+	if r.Lent {
+		return nil
+	}
+	segs := r.Segs
+	r.Segs = nil
+	return func() { q.arena.Free(segs) }
+}
+
 // Disconnect implements fabric.Queue: the queue closes at the next step.
 func (q *Queue) Disconnect(why error) {
 	if q.Reason == nil {

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -81,6 +82,17 @@ func (g *Group) retryMemory() int {
 
 // Reaches implements fabric.Queue: the kernel takes data from wherever it lies.
 func (q *queue) Reaches([]mem.Segment) bool { return true }
+
+// Keep implements fabric.Queue.
+func (q *queue) Keep(fr *fabric.Request) (free func()) {
+	r := q.reqs[fr.Tag]
+	if r.Lent {
+		return nil
+	}
+	arena, own := q.g.cfg.Arena, r.own
+	r.own, r.Segs = nil, nil
+	return func() { arena.Free(own) }
+}
 
 // standIn takes memory of ours in the place of what is lent, for responses that the socket has not taken since the last tick: somebody
 // may wait to write there, and this host may be one that reads no more. What finds no memory stays as it is.

@@ -3,14 +3,125 @@ package uring
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
+
+// result counts completions of one Op.
+type result struct {
+	res  int32
+	n    int
+	then func()
+}
+
+func (c *result) Complete(res int32) {
+	c.res = res
+	c.n++
+	if c.then != nil {
+		c.then()
+	}
+}
+
+// rig is a ring on the test's own thread, with an eventfd and memory off the heap.
+type rig struct {
+	*Ring
+	t    testing.TB
+	bell int
+	b    []byte
+	file *os.File
+	f    File
+}
+
+func newRig(t testing.TB, cfg Config) *rig { return newSmallRig(t, cfg, entries, slots) }
+
+func newSmallRig(t testing.TB, cfg Config, entries, slots int) *rig {
+	t.Helper()
+	runtime.LockOSThread()
+	g := &rig{t: t}
+	var err error
+	if g.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	if g.b, err = unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANONYMOUS|unix.MAP_PRIVATE); err != nil {
+		t.Fatal(err)
+	}
+	cfg.EventFD, cfg.Memory = g.bell, g.b[:512<<10]
+	if g.Ring, err = create(cfg, entries, slots); err != nil {
+		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) {
+			t.Skip(err)
+		}
+		t.Fatal(err)
+	}
+	if g.file, err = os.OpenFile(filepath.Join(t.TempDir(), "file"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.file.Truncate(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	g.f = g.AddFile(int(g.file.Fd()))
+	t.Cleanup(func() {
+		if err := errors.Join(g.RemoveFile(g.f), g.Close(), g.file.Close(), unix.Close(g.bell), unix.Munmap(g.b)); err != nil {
+			t.Error(err)
+		}
+		runtime.UnlockOSThread()
+	})
+	return g
+}
+
+// drain polls until everything is back; it sleeps as a reactor does.
+func (g *rig) drain() {
+	g.t.Helper()
+	for end := time.Now().Add(10 * time.Second); g.Outstanding() > 0; {
+		if g.Poll() > 0 || !g.Arm() {
+			continue
+		}
+		fds := []unix.PollFd{{Fd: int32(g.bell), Events: unix.POLLIN}}
+		if n, err := unix.Poll(fds, int(time.Until(end).Milliseconds())); err != nil && err != unix.EINTR || n == 0 && err == nil {
+			g.t.Fatalf("no wake-up: %v; %d outstanding", err, g.Outstanding())
+		}
+		var count [8]byte
+		_, _ = unix.Read(g.bell, count[:])
+	}
+}
+
+func (g *rig) do(op Op) int32 {
+	g.t.Helper()
+	var c result
+	if !g.Start(g.f, &op, &c) {
+		g.t.Fatal("the ring is full")
+	}
+	g.drain()
+	if c.n != 1 {
+		g.t.Fatalf("%d completions", c.n)
+	}
+	return c.res
+}
+
+// each runs fn with every mode that the kernel has, from the best to the plainest, and with the kernel's thread.
+func each(t *testing.T, fn func(t *testing.T, cfg Config)) {
+	all := modes
+	defer func() { modes = all }()
+	for i := range all {
+		t.Run(fmt.Sprintf("mode %d", i), func(t *testing.T) {
+			modes = all[i : i+1]
+			fn(t, Config{})
+		})
+	}
+	modes = all
+	t.Run("commands", func(t *testing.T) { fn(t, Config{Commands: true}) })
+	t.Run("SQPOLL", func(t *testing.T) { fn(t, Config{SQPoll: true, SQIdle: time.Millisecond}) })
+}
 
 func TestOperations(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
@@ -181,4 +292,199 @@ func TestOverflow(t *testing.T) {
 			t.Errorf("%d of %d completions", c.n, total)
 		}
 	})
+}
+
+// TestArm: an armed ring rings the bell for what finishes later; one that polls does not.
+func TestArm(t *testing.T) {
+	each(t, func(t *testing.T, cfg Config) {
+		g := newRig(t, cfg)
+		pipe := make([]int, 2)
+		if err := unix.Pipe2(pipe, unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _, _ = unix.Close(pipe[0]), unix.Close(pipe[1]) }()
+		f := g.AddFile(pipe[0])
+		var c result
+		read := Read(g.b[:1], -1)
+		count := func() bool {
+			var b [8]byte
+			_, err := unix.Read(g.bell, b[:])
+			return err == nil
+		}
+		for round := range 50 {
+			if !g.Start(f, &read, &c) {
+				t.Fatal("full")
+			}
+			g.Poll()
+			if armed := round%2 == 0; armed {
+				if !g.Arm() {
+					t.Fatal("there is nothing to poll for")
+				}
+			}
+			if _, err := unix.Write(pipe[1], []byte{1}); err != nil {
+				t.Fatal(err)
+			}
+			if round%2 == 0 {
+				fds := []unix.PollFd{{Fd: int32(g.bell), Events: unix.POLLIN}}
+				for {
+					n, err := unix.Poll(fds, 5000)
+					if err == unix.EINTR {
+						continue
+					}
+					if n != 1 {
+						t.Fatalf("round %d: the bell did not ring", round)
+					}
+					break
+				}
+				count()
+			}
+			for end := time.Now().Add(5 * time.Second); c.n == round; {
+				if g.Poll(); time.Now().After(end) {
+					t.Fatal("no completion")
+				}
+			}
+			if count() {
+				t.Errorf("round %d: the bell rang while polling", round)
+			}
+		}
+		if err := g.RemoveFile(f); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRandom keeps the ring full of writes and reads of random pieces and compares all with a model.
+func TestRandom(t *testing.T) {
+	each(t, func(t *testing.T, cfg Config) {
+		g := newSmallRig(t, cfg, 16, 32)
+		const pieces, piece = 32, 8192
+		rnd := rand.New(rand.NewPCG(1, 2))
+		want := make([]byte, pieces*piece)
+		for range 100 {
+			var cs [pieces]result
+			var ops [pieces]Op
+			for i := range ops {
+				b := g.b[i*piece:][:piece]
+				if ops[i] = Read(b, int64(i*piece)); rnd.IntN(2) == 0 {
+					for j := range b {
+						b[j] = byte(rnd.Uint32())
+					}
+					copy(want[i*piece:], b)
+					ops[i] = Write(b, int64(i*piece), 0)
+				} else {
+					clear(b)
+				}
+				for !g.Start(g.f, &ops[i], &cs[i]) {
+					g.Poll()
+				}
+			}
+			g.drain()
+			if !bytes.Equal(g.b[:len(want)], want) {
+				t.Fatal("data differ")
+			}
+		}
+	})
+}
+
+func TestCloseRefusesOutstanding(t *testing.T) {
+	g := newRig(t, Config{})
+	nop := Nop()
+	var c result
+	g.Start(g.f, &nop, &c)
+	if err := g.Close(); err == nil || !strings.Contains(err.Error(), "1 operations are outstanding") {
+		t.Errorf("%v", err)
+	}
+	g.drain()
+}
+
+// TestAnotherThread: a ring that is used by a second thread says so instead of losing what was started.
+func TestAnotherThread(t *testing.T) {
+	g := newRig(t, Config{})
+	if g.flags&setupSingleIssuer == 0 {
+		t.Skip("this kernel has no SINGLE_ISSUER")
+	}
+	g.do(Nop())
+	ended := make(chan any)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer func() { ended <- recover() }()
+		g.enter(enterGetEvents)
+	}()
+	if got := <-ended; got == nil {
+		t.Error("no panic")
+	}
+}
+
+func TestShared(t *testing.T) {
+	g := newRig(t, Config{})
+	other, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(other) }()
+	var rings []*Ring
+	for _, cfg := range []Config{{EventFD: g.bell}, {EventFD: g.bell}, {EventFD: other}, {EventFD: g.bell, IOPoll: true}} {
+		r, err := Acquire(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rings = append(rings, r)
+	}
+	if rings[0] != rings[1] || rings[0] == rings[2] || rings[0] == rings[3] {
+		t.Error("rings are not shared by reactor and kind")
+	}
+	for _, r := range rings {
+		if err := r.Release(); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(shared.rings) != 0 {
+		t.Errorf("%d rings are left", len(shared.rings))
+	}
+	if _, err := Acquire(Config{EventFD: 1 << 20}); err == nil {
+		t.Error("a ring with a bad eventfd")
+	}
+	if len(shared.rings) != 0 {
+		t.Errorf("%d rings are left after a failure", len(shared.rings))
+	}
+}
+
+func TestRefusal(t *testing.T) {
+	for e, want := range map[syscall.Errno]string{unix.ENOSYS: "Linux 5.10", unix.EPERM: "io_uring_setup", unix.ENOMEM: "ulimit -l"} {
+		if err := refusal(e); !errors.Is(err, e) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+func TestNoAlloc(t *testing.T) {
+	g := newRig(t, Config{})
+	var c result
+	read := Read(g.b[:4096], 0)
+	if n := testing.AllocsPerRun(100, func() {
+		for range 32 {
+			g.Start(g.f, &read, &c)
+		}
+		for g.Outstanding() > 0 {
+			if g.Poll() == 0 {
+				g.Arm()
+			}
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkNop32(b *testing.B) {
+	g := newRig(b, Config{})
+	var c result
+	nop := Nop()
+	for b.Loop() {
+		for range 32 {
+			g.Start(g.f, &nop, &c)
+		}
+		g.Poll()
+	}
+	g.drain()
 }

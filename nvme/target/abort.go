@@ -65,6 +65,14 @@ func (s *session) abort(cid uint16) bool {
 		if !c.busy || c.req.SQE.CID() != cid || c.ns == nil || c.ns.slot >= len(s.h.channels) {
 			continue
 		}
+		if s.h.finishDelayed(func(d *delayed) bool {
+			if d.c == c {
+				d.st = nvme.AbortRequested
+			}
+			return d.c == c
+		}) > 0 {
+			return true
+		}
 		if ch := s.h.channels[c.ns.slot]; ch != nil && ch.remove(&c.io) {
 			c.io.Segs = nil
 			s.h.finish(c, 0, nvme.AbortRequested)

@@ -31,6 +31,8 @@ func (q *track) Complete(reqs []*fabric.Request) {
 func (q *track) SetDepth(int) error { return nil }
 func (q *track) Disconnect(error)   {}
 
+func (q *track) Keep(*fabric.Request) func() { return nil }
+
 func (q *track) Reaches([]mem.Segment) bool { return !q.noLoans }
 
 func (q *track) Info() *fabric.QueueInfo { return &q.info }

@@ -55,6 +55,9 @@ func (h *Handler) submit(ns *namespace, io *backend.IO) bool {
 	io.Err = nil
 	ch.pending = append(ch.pending, io)
 	ch.touch()
+	if h.watching == nil {
+		h.watch()
+	}
 	return true
 }
 
@@ -197,9 +200,19 @@ func (ch *channel) done(io *backend.IO) {
 	io.Segs = nil
 	switch o := io.Owner.(type) {
 	case *cmd:
-		ch.h.finish(o, 0, ioStatus(io))
-	case *multi:
-		o.ioDone(ch.h, io)
+		if len(o.own) > 0 {
+			o.freeOwn(ch.h)
+		}
+		switch st := ioStatus(io); {
+		case o.req == nil:
+			ch.returned(o)
+		case st == notReady:
+			ch.h.finishLater(o, st)
+		default:
+			ch.h.finish(o, 0, st)
+		}
+	case *multiIO:
+		o.m.ioDone(ch.h, o)
 	}
 }
 
@@ -241,8 +254,10 @@ func ownerSession(io *backend.IO) *session {
 	switch o := io.Owner.(type) {
 	case *cmd:
 		return o.s
-	case *multi:
-		return o.c.s
+	case *multiIO:
+		if o.m.c != nil {
+			return o.m.c.s
+		}
 	}
 	return nil
 }
@@ -277,5 +292,8 @@ func (ch *channel) closeIfIdle() {
 	ch.h.channels[ch.ns.slot] = nil
 	done := ch.onClosed
 	ch.onClosed = nil
+	if len(ch.h.active) == 0 {
+		ch.h.unwatch()
+	}
 	done()
 }

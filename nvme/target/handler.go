@@ -18,7 +18,8 @@ type HandlerConfig struct {
 	Loop fabric.Loop
 	// Index of the reactor, for logs.
 	Index int
-	// Arena is the reactor's data memory. Transports supply the memory of commands, so the handler takes none of it now.
+	// Arena is the reactor's data memory. Transports supply the memory of commands; the handler takes some only for in-capsule data
+	// that a device may have for longer than the queue can spare it.
 	Arena *mem.Arena
 	// EventFD wakes the reactor when something is added to it, for backends; 0 if there is none.
 	EventFD int
@@ -31,6 +32,7 @@ type Handler struct {
 	loop         fabric.Loop
 	index        int
 	reactor      backend.Reactor // as devices see it
+	arena        *mem.Arena      // nil in tests without one
 	sessions     map[*session]struct{}
 	sessionCount atomic.Int64
 
@@ -42,6 +44,10 @@ type Handler struct {
 	listed  []*session // have completions to hand over
 	kicking bool
 	multis  *multi // free list
+
+	watching  func() // ends the timer that looks for overdue commands, nil if it does not run
+	later     []delayed
+	stopLater func() // ends the timer of later, nil if it does not run
 
 	logged   int // lines in the current second
 	logStart int64
@@ -57,7 +63,7 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	h := &Handler{t: t, loop: cfg.Loop, index: cfg.Index, sessions: make(map[*session]struct{})}
 	h.reactor = backend.Reactor{Wake: cfg.Loop.Wake, EventFD: cfg.EventFD}
 	if cfg.Arena != nil {
-		h.reactor.Memory = cfg.Arena.Region()
+		h.arena, h.reactor.Memory = cfg.Arena, cfg.Arena.Region()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,9 +127,12 @@ func (h *Handler) Execute(reqs []*fabric.Request) {
 		c := s.cmds[r.Tag]
 		c.busy = true
 		s.outstanding++
-		if r.Status.OK() {
+		switch {
+		case r.Status.OK():
 			c.op.execute(h, c)
-		} else {
+		case r.Status == notReady:
+			h.finishLater(c, notReady)
+		default:
 			h.refuse(c, r.Status)
 		}
 	}
@@ -142,7 +151,7 @@ func (h *Handler) Close(fs fabric.Session) {
 	if s.closed {
 		return
 	}
-	s.closed = true
+	s.closed, s.closedAt = true, h.loop.Now()
 	s.stopDeadline()
 	if c := s.ctrl; c != nil && s.qid == 0 {
 		c.adminClosed()
@@ -152,6 +161,7 @@ func (h *Handler) Close(fs fabric.Session) {
 			ch.purge(s)
 		}
 	}
+	h.finishDelayed(func(d *delayed) bool { return d.c.s == s })
 	h.kick()
 	s.endIfIdle()
 }
@@ -163,7 +173,7 @@ func (h *Handler) finish(c *cmd, result uint64, st nvme.Status) {
 		st = s.failed(c, st)
 	}
 	r.CQE.Fill(result, s.advance(), r.SQE.CID(), st)
-	c.busy, c.req, c.op, c.ns = false, nil, nil, nil
+	c.busy, c.since, c.req, c.op, c.ns = false, 0, nil, nil, nil
 	s.outstanding--
 	s.done = append(s.done, r)
 	if !s.listed {

@@ -1,25 +1,109 @@
 package target
 
 import (
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
+// health is what is wrong with a namespace. The I/O path learns of it by the geometry.
+type health struct {
+	mu       sync.Mutex
+	degraded bool      // writes that were accepted may be lost
+	orphans  int       // IOs that devices have although their commands were given up
+	since    time.Time // of the first of them
+	timeouts uint64    // commands given up
+	returns  uint64    // how often storage that was away or did not answer came back
+}
+
+// update changes the state of a namespace, and tells hosts if that makes a difference to them. Any goroutine.
+func (ns *namespace) update(change func(*health)) {
+	ns.state.mu.Lock()
+	old := ns.geo.Load()
+	change(&ns.state)
+	g, err := newGeometry(ns.dev.Info(), ns.readOnly || ns.state.degraded)
+	if err != nil || g.shift != old.shift { // nothing that hosts could use
+		c := *old
+		g = &c
+		g.info.Gone = true
+	}
+	g.unready = g.info.Gone || ns.state.orphans > 0
+	if old.unready && !g.unready {
+		ns.state.returns++
+	}
+	changed := *g != *old
+	if changed {
+		ns.geo.Store(g)
+	}
+	ns.state.mu.Unlock()
+	if changed {
+		ns.sub.namespaceChanged(ns.nsid)
+	}
+}
+
+// changed takes over what the device says of itself. A goroutine of the device.
+func (ns *namespace) changed(log *slog.Logger) {
+	before := ns.geo.Load()
+	ns.update(func(*health) {})
+	if now := ns.geo.Load(); now.blocks != before.blocks {
+		log.Info("the size of a namespace changed", "subsystem", ns.sub.nqn, "nsid", ns.nsid, "blocks before", before.blocks, "blocks", now.blocks)
+	}
+}
+
 // degrade notes that a device may have lost writes that it had accepted (backend.ErrDegraded). Until the namespace is opened again it
 // is write protected, and the health log warns; hosts are told both. Any reactor; all calls but the first do nothing.
 func (ns *namespace) degrade(h *Handler, err error) {
-	if !ns.degraded.CompareAndSwap(false, true) {
+	first := false
+	ns.update(func(s *health) { first, s.degraded = !s.degraded, true })
+	if !first {
 		return
 	}
-	g := *ns.geo.Load()
-	g.readOnly = true
-	ns.geo.Store(&g)
 	h.t.log.Error("a namespace takes no more writes: what it had accepted may be lost", "subsystem", ns.sub.nqn, "nsid", ns.nsid, "err", err)
-	ns.sub.namespaceChanged(ns.nsid)
 	ns.sub.each(func(c *controller) {
 		c.h.post(func() { c.raise(eventReliability) })
 	})
+}
+
+// timedOut counts a command that was given up before its device had it.
+func (ns *namespace) timedOut() { ns.update(func(s *health) { s.timeouts++ }) }
+
+// orphan notes that the device has an IO whose command was given up. Any reactor.
+func (ns *namespace) orphan(log *slog.Logger) {
+	first := false
+	ns.update(func(s *health) {
+		if first = s.orphans == 0; first {
+			s.since = time.Now()
+		}
+		s.orphans++
+		s.timeouts++
+	})
+	if first {
+		log.Error("a device does not answer: its namespace is not ready until it does", "subsystem", ns.sub.nqn, "nsid", ns.nsid,
+			"device", ns.dev.Info().Identity)
+	}
+}
+
+// returned notes that such an IO came back. Any reactor.
+func (ns *namespace) returned(log *slog.Logger) {
+	var since time.Time
+	ns.update(func(s *health) {
+		if s.orphans--; s.orphans == 0 {
+			since = s.since
+		}
+	})
+	if !since.IsZero() {
+		log.Warn("a device answers again", "subsystem", ns.sub.nqn, "nsid", ns.nsid, "device", ns.dev.Info().Identity,
+			"after", time.Since(since).Round(time.Millisecond))
+	}
+}
+
+// isDegraded: see degrade.
+func (ns *namespace) isDegraded() bool {
+	ns.state.mu.Lock()
+	defer ns.state.mu.Unlock()
+	return ns.state.degraded
 }
 
 // criticalWarning is the warning of the health log for these namespaces: a degraded one lowers the reliability, and if there is no
@@ -27,7 +111,7 @@ func (ns *namespace) degrade(h *Handler, err error) {
 func criticalWarning(list []*namespace) (w uint8) {
 	degraded := 0
 	for _, ns := range list {
-		if ns.degraded.Load() {
+		if ns.isDegraded() {
 			degraded++
 		}
 	}

@@ -201,5 +201,8 @@ func identifyIndependent(c *controller, _ *nvme.IdentifySQE, nsid uint32) ([]byt
 	id := &nvme.IdentifyNamespaceIndependent{
 		NMIC: nvme.NMICShared, NSATTR: nsattr(ns.geo.Load()), NSTAT: nvme.NSTATReady,
 	}
+	if ns.geo.Load().unready {
+		id.NSTAT &^= nvme.NSTATReady
+	}
 	return id.Append(nil), nvme.Success
 }

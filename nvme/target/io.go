@@ -28,6 +28,9 @@ func (c *cmd) extent(op backend.Op) (uint64, *geometry, nvme.Status) {
 		return 0, nil, invalidNamespace
 	}
 	g := ns.geo.Load()
+	if g.unready {
+		return 0, nil, notReady
+	}
 	sqe := &c.req.SQE
 	slba, nlb := sqe.SLBA(), uint64(sqe.NLB())
 	if slba >= g.blocks || nlb > g.blocks-slba {
@@ -104,6 +107,10 @@ func (c *cmd) writable(g *geometry, flags nvme.RWFlags) nvme.Status {
 // executeIO hands the prepared IO to the backend.
 func executeIO(h *Handler, c *cmd) {
 	c.io.Segs = c.req.Segs
+	if c.req.InCapsule && c.ns.timeout > 0 {
+		c.takeCapsule(h)
+	}
+	c.since = h.loop.Now()
 	if !h.submit(c.ns, &c.io) {
 		c.io.Segs = nil
 		h.finish(c, 0, invalidNamespace)
@@ -112,8 +119,11 @@ func executeIO(h *Handler, c *cmd) {
 
 func prepareFlush(c *cmd) nvme.Status {
 	if nsid := c.req.SQE.NSID(); nsid != nvme.NSIDAll {
-		if c.ns = c.namespace(); c.ns == nil {
+		switch c.ns = c.namespace(); {
+		case c.ns == nil:
 			return invalidNamespace
+		case c.ns.geo.Load().unready:
+			return notReady
 		}
 	} else {
 		c.ns = nil // every namespace: VWC bits 2:1 are 11b (Base section 7.2)

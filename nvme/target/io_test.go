@@ -194,7 +194,6 @@ func TestBackendErrors(t *testing.T) {
 		{backend.ErrReadOnly, writeProtected, writeProtected},
 		{backend.ErrOutOfRange, outOfRange, outOfRange},
 		{backend.ErrUnsupported, invalidOpcode, invalidOpcode},
-		{backend.ErrGone, nvme.NamespaceNotReady, nvme.NamespaceNotReady},
 		{backend.ErrAborted, nvme.AbortRequested, nvme.AbortRequested},
 		{errors.New("unheard of"), nvme.InternalError, nvme.InternalError},
 	} {
@@ -344,6 +343,21 @@ func TestFlushAll(t *testing.T) {
 	}
 }
 
+// TestGone: commands for storage that is away are refused so that hosts try again, and not at once.
+func TestGone(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newRig(t, 1, sub)
+	q := r.connectHost(1).io[0]
+	dev.Fail(func(*backend.IO) error { return fmt.Errorf("here: %w", backend.ErrGone) })
+	for _, c := range everyCommand() {
+		r.notReady(q, c)
+	}
+	dev.Fail(nil)
+	for _, c := range everyCommand() {
+		r.ok(q, c)
+	}
+}
+
 // TestFullDevice: IOs that a device refuses are offered again, and the reactor sleeps meanwhile only if the device will wake it.
 func TestFullDevice(t *testing.T) {
 	sub, dev := faultySubsystem(t)
@@ -375,11 +389,15 @@ func TestChannelOpenFails(t *testing.T) {
 	r := newRig(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	read := func() *loop.Command { return rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)) }
-	r.status(q, read(), nvme.NamespaceNotReady)
-	r.status(q, dsm(1, true, [2]uint64{0, 1}, [2]uint64{2, 1}), nvme.NamespaceNotReady)
+	r.notReady(q, read())
+	r.notReady(q, dsm(1, true, [2]uint64{0, 1}, [2]uint64{2, 1}))
+	first := r.send(q, read())
+	r.until("it waits", func() bool { return len(r.raw[0].later) == 1 })
 	dev.set(nil)
-	r.status(q, read(), nvme.NamespaceNotReady) // not before a second is over
-	r.w.Advance(2e9)
+	r.notReady(q, read()) // the channel is not opened before a second is over
+	if !first.Done {
+		t.Error("still waiting")
+	}
 	r.ok(q, read())
 }
 

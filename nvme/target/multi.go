@@ -12,9 +12,9 @@ const multiWidth = 8
 // multi carries out a command that takes several IOs: Dataset Management, and Flush of every namespace. It comes from a free list of
 // its handler.
 type multi struct {
-	c        *cmd
-	ios      [multiWidth]backend.IO
-	idle     [multiWidth]*backend.IO // those not submitted
+	c        *cmd // nil once the command was given up
+	ios      [multiWidth]multiIO
+	idle     [multiWidth]*multiIO // those not submitted
 	nidle    int
 	steps    int // IOs to submit
 	next     int // the first not submitted
@@ -25,12 +25,19 @@ type multi struct {
 	nextFree *multi
 }
 
+// multiIO is one IO of a multi, which is its owner.
+type multiIO struct {
+	backend.IO
+	m  *multi
+	ns *namespace // nil if it is idle
+}
+
 func (h *Handler) newMulti(c *cmd) *multi {
 	m := h.multis
 	if m == nil {
 		m = &multi{ranges: make([]nvme.DSMRange, 0, nvme.MaxDSMRanges)}
 		for i := range m.ios {
-			m.ios[i].Owner = m
+			m.ios[i].Owner, m.ios[i].m = &m.ios[i], m
 			m.idle[i] = &m.ios[i]
 		}
 		m.nidle = multiWidth
@@ -38,18 +45,24 @@ func (h *Handler) newMulti(c *cmd) *multi {
 		h.multis = m.nextFree
 	}
 	m.c, m.next, m.steps, m.status, m.nextFree = c, 0, 0, nvme.Success, nil
+	c.multi = m
 	return m
 }
 
 // step submits what may be submitted and completes the command when everything is back.
 func (m *multi) step(h *Handler) {
-	for m.next < m.steps && m.nidle > 0 && m.status.OK() && !m.c.s.closed {
-		io := m.idle[m.nidle-1]
-		ns := m.fill(io, m.next)
+	for m.c != nil && m.next < m.steps && m.nidle > 0 && m.status.OK() && !m.c.s.closed {
+		o := m.idle[m.nidle-1]
+		ns := m.fill(&o.IO, m.next)
 		m.next++
-		if ns == nil || !h.submit(ns, io) {
+		if ns != nil && ns.geo.Load().unready {
+			m.status = notReady
+			break
+		}
+		if ns == nil || !h.submit(ns, &o.IO) {
 			continue // nothing to do, or the namespace went away meanwhile
 		}
+		o.ns, m.c.since = ns, h.loop.Now()
 		m.nidle--
 	}
 	if m.nidle < multiWidth {
@@ -61,7 +74,15 @@ func (m *multi) step(h *Handler) {
 	}
 	m.c, m.ns, m.flush, m.ranges = nil, nil, nil, m.ranges[:0]
 	m.nextFree, h.multis = h.multis, m
-	h.finish(c, 0, st)
+	switch {
+	case c == nil: // given up
+	case st == notReady:
+		c.multi = nil
+		h.finishLater(c, st)
+	default:
+		c.multi = nil
+		h.finish(c, 0, st)
+	}
 }
 
 // fill makes IO number i. It returns nil if there is nothing to do for it.
@@ -82,11 +103,15 @@ func (m *multi) fill(io *backend.IO, i int) *namespace {
 
 // ioDone takes an IO back. The first error is the status of the command; a device that cannot deallocate has done its duty, since
 // Dataset Management is advice (NVM section 3.3.3).
-func (m *multi) ioDone(h *Handler, io *backend.IO) {
-	m.idle[m.nidle] = io
+func (m *multi) ioDone(h *Handler, o *multiIO) {
+	if m.c == nil {
+		o.ns.returned(h.t.log)
+	}
+	o.ns = nil
+	m.idle[m.nidle] = o
 	m.nidle++
-	st := ioStatus(io)
-	if !st.OK() && m.status.OK() && !(io.Op == backend.OpDiscard && st.Code() == nvme.InvalidOpcode) {
+	st := ioStatus(&o.IO)
+	if !st.OK() && m.status.OK() && !(o.Op == backend.OpDiscard && st.Code() == nvme.InvalidOpcode) {
 		m.status = st
 	}
 	m.step(h)
@@ -111,7 +136,10 @@ func prepareDSM(c *cmd) nvme.Status {
 	if r.HostLength < need || r.HostLength > nvme.MaxDSMRanges*nvme.DSMRangeSize {
 		return invalidLength
 	}
-	if r.SQE.DSM().Deallocate() && ns.geo.Load().readOnly {
+	switch g := ns.geo.Load(); {
+	case g.unready:
+		return notReady
+	case r.SQE.DSM().Deallocate() && g.readOnly:
 		return writeProtected
 	}
 	return c.expect(r.HostLength)

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -26,6 +27,8 @@ type NamespaceConfig struct {
 	EUI64 [8]byte
 	// ReadOnly refuses writes even if the device would take them.
 	ReadOnly bool
+	// Timeout is how long the device may take for a command before it is given up; 0 is for ever.
+	Timeout time.Duration
 }
 
 // MaxNSID is NN of Identify Controller: the largest namespace identifier.
@@ -51,10 +54,12 @@ type namespace struct {
 	nguid [16]byte
 	eui64 [8]byte
 
-	geo atomic.Pointer[geometry]
-	// degraded: see degrade.
-	degraded atomic.Bool
-	users    users
+	readOnly bool  // as configured
+	timeout  int64 // nanoseconds, 0 is none
+
+	geo   atomic.Pointer[geometry]
+	state health
+	users users
 }
 
 // geometry is what the I/O path needs to know of a device.
@@ -63,6 +68,7 @@ type geometry struct {
 	shift    uint8 // log2 of the block size
 	readOnly bool
 	volatile bool // completed writes may be lost until a flush
+	unready  bool // the storage is away or does not answer
 	info     backend.Info
 }
 
@@ -96,14 +102,25 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	if err != nil {
 		return fail(err)
 	}
-	ns := &namespace{sub: s, nsid: cfg.NSID, dev: cfg.Device, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64}
+	ns := &namespace{sub: s, nsid: cfg.NSID, dev: cfg.Device, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64,
+		readOnly: cfg.ReadOnly, timeout: cfg.Timeout.Nanoseconds()}
 	if ns.uuid == uuid.Nil && ns.nguid == [16]byte{} && ns.eui64 == [8]byte{} {
 		ns.uuid = uuid.NewSHA1(identifierSpace, fmt.Appendf(nil, "%s\n%d", s.nqn, cfg.NSID))
 		ns.nguid = ns.uuid
 	}
 	ns.geo.Store(geo)
 	ns.slot = s.t.takeSlot()
+	if d, ok := ns.dev.(backend.Changer); ok {
+		d.Notify(func() { ns.changed(s.t.log) })
+	}
 	return ns, nil
+}
+
+// forget ends the notices of the device. It waits for one that is on its way, which takes no lock of the target.
+func (ns *namespace) forget() {
+	if d, ok := ns.dev.(backend.Changer); ok {
+		d.Notify(nil)
+	}
 }
 
 // namespaceTable is an immutable set of namespaces.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -32,6 +33,7 @@ type session struct {
 	listed      bool
 	outstanding int // executing commands
 	closed      bool
+	closedAt    int64
 	ended       bool
 	leaving     *cmd // a Disconnect command that waits for the others
 	left        bool // the Disconnect command is completed
@@ -50,6 +52,12 @@ type cmd struct {
 	ns   *namespace
 	loan *channel // lent its blocks, between Prepare and Release
 	busy bool     // between Execute and Complete
+	// since is when the command was given to a device, 0 if none has it. Of those that were given up req is nil, and free gives their
+	// memory back.
+	since int64
+	free  func()
+	own   []mem.Segment // in-capsule data, see takeCapsule
+	multi *multi        // carries the command out, if it takes several IOs
 }
 
 func (c *cmd) isConnect() bool {

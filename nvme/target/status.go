@@ -18,6 +18,10 @@ const (
 	sequenceError    = nvme.CommandSequenceError | nvme.DNR
 )
 
+// notReady is the status of commands for storage that is away or does not answer. Hosts try again, on another path if they have one,
+// until it is back (Base section 4.2.3.4, 00h), where Namespace Not Ready would make them fail after a few attempts.
+const notReady = nvme.InternalPathError
+
 // ioStatus is the NVMe status of a finished IO. It is the only place where backend errors become statuses. What another try or
 // another path may cure carries no DNR.
 func ioStatus(io *backend.IO) nvme.Status {
@@ -26,7 +30,7 @@ func ioStatus(io *backend.IO) nvme.Status {
 	case err == nil:
 		return nvme.Success
 	case errors.Is(err, backend.ErrGone):
-		return nvme.NamespaceNotReady // Base figure 102, 82h
+		return notReady
 	case errors.Is(err, backend.ErrAborted):
 		return nvme.AbortRequested
 	case errors.Is(err, backend.ErrIO):

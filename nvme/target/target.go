@@ -103,7 +103,7 @@ func (t *Target) AddSubsystem(cfg SubsystemConfig) error {
 	for _, nc := range cfg.Namespaces {
 		ns, err := s.newNamespace(nc)
 		if err == nil && slices.ContainsFunc(list, func(o *namespace) bool { return o.nsid == ns.nsid }) {
-			t.slots[ns.slot] = false
+			t.freeSlots([]*namespace{ns})
 			err = fmt.Errorf("subsystem %q: namespace %d is given twice", cfg.NQN, nc.NSID)
 		}
 		if err != nil {
@@ -195,6 +195,9 @@ func (t *Target) retire(list []*namespace) error {
 			return fmt.Errorf("%d of %d backend channels are not closed after %v: %w", len(closed)-i, len(closed), closeDeadline, errBusy)
 		}
 	}
+	for _, ns := range list {
+		ns.forget()
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, ns := range list {
@@ -224,6 +227,7 @@ func (t *Target) takeSlot() int {
 
 func (t *Target) freeSlots(list []*namespace) {
 	for _, ns := range list {
+		ns.forget()
 		t.slots[ns.slot] = false
 	}
 }

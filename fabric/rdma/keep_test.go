@@ -1,0 +1,64 @@
+package rdma
+
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Memory that a device keeps is not the queue's any more: the command is answered, its slot serves others, the queue ends, and all of
+// that leaves the memory alone until the device lets go. On iWARP it is of another arena; a slot cannot be kept.
+func TestKeep(t *testing.T) {
+	both(t, func(t *testing.T, o benchOptions) {
+		b := newBench(t, o)
+		q := b.host.connect(b.addr(), ioParam(8))
+		s := q.keyed(command(opHoldWrite, 1, 0, 8192), 0, 8192)
+		q.send(&s, nil)
+		b.eventually("held", func() bool { return b.h.count("held") == 1 })
+		var free func()
+		var kept []byte
+		b.on(func() {
+			r := b.h.held[0]
+			b.h.held = nil
+			kept = r.Segs[0].B
+			for i := range kept {
+				kept[i] = 77
+			}
+			if free = r.Queue.Keep(r); free == nil || len(r.Segs) > 0 {
+				t.Error("the memory is still the request's")
+			}
+			b.h.complete(r, nvme.InternalPathError)
+		})
+		if cqe, _, ok := q.response(); !ok || cqe.Status() != nvme.InternalPathError {
+			t.Errorf("response %v %v", cqe.Status(), ok)
+		}
+		for i := range uint16(20) {
+			if st := q.do(q.keyed(command(opWrite, 2+i, 0, 8192), 0, 8192), nil); !st.OK() {
+				t.Error(st)
+			}
+		}
+		slot := command(opHoldWrite, 50, 0, 512)
+		slot.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 512)
+		q.send(&slot, make([]byte, 512))
+		b.eventually("held", func() bool { return b.h.count("held") == 1 })
+		b.on(func() {
+			if r := b.h.held[0]; r.Queue.Keep(r) != nil || len(r.Segs) != 1 {
+				t.Error("a slot was given away")
+			}
+		})
+		b.letGo()
+		if _, _, ok := q.response(); !ok {
+			t.Error("no response")
+		}
+		q.disconnect()
+		b.eventually("the queue is gone", func() bool { return b.tr.Connections() == 0 })
+		for i, v := range kept {
+			if v != 77 {
+				t.Errorf("byte %d of kept memory was used by somebody else", i)
+				break
+			}
+		}
+		b.on(free)
+		b.idle()
+	})
+}

@@ -1,0 +1,67 @@
+package tcp
+
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Memory that a device keeps is not the queue's any more: the command is answered, its request serves others, the queue ends, and all of
+// that leaves the memory alone until the device lets go.
+func TestKeep(t *testing.T) {
+	h := newHand(t, options{hold: true})
+	c := h.connect(pdu.Params{}, 8)
+	total := h.arena.Available()
+	for i, capsule := range []bool{true, false} {
+		op := []nvme.Opcode{nvme.NVMWrite, nvme.NVMRead}[i]
+		sqe := rw(op, uint16(i), 0, 4096, capsule)
+		sqe.SetNSID(holdNSID)
+		h.send(c.capsule(&sqe, random(0, 4096*(1-i))))
+	}
+	if len(h.d.held) != 2 {
+		t.Fatalf("%d commands are executing", len(h.d.held))
+	}
+	var kept [][]byte
+	var frees []func()
+	for i, r := range h.d.held {
+		b := r.Segs[0].B
+		for j := range b {
+			b[j] = byte(100 + i)
+		}
+		kept = append(kept, b)
+		frees = append(frees, h.queue().Keep(r))
+		if len(r.Segs) != 0 || frees[i] == nil {
+			t.Fatal("the memory is still the request's")
+		}
+		r.Status = nvme.InternalPathError
+	}
+	h.d.release()
+	h.turn()
+	if n := len(h.recv()); n != 2*pdu.CapsuleRespSize {
+		t.Errorf("%d bytes arrived, want two responses", n)
+	}
+	for i := range 20 { // on the same requests
+		sqe := rw(nvme.NVMRead, uint16(i), 0, 4096, false)
+		h.send(c.capsule(&sqe, nil))
+		h.recv()
+	}
+	h.hangUp()
+	h.turn()
+	if h.g.queues != nil && len(h.g.queues) > 0 {
+		t.Error("the queue waits for the device")
+	}
+	if n := total - h.arena.Available(); n != 8192 {
+		t.Errorf("%d bytes are kept, want 8192", n)
+	}
+	for i, b := range kept {
+		if b[0] != byte(100+i) || b[4095] != byte(100+i) {
+			t.Errorf("kept memory %d was used by somebody else", i)
+		}
+		frees[i]()
+	}
+	if h.arena.Available() != total {
+		t.Error("memory is lost")
+	}
+	h.close()
+}

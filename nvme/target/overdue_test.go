@@ -1,0 +1,372 @@
+package target
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// hangingSubsystem has namespace 1 on a device that tests may hold, whose commands have two seconds, and namespace 2 in memory.
+func hangingSubsystem(t *testing.T) (SubsystemConfig, *backendtest.Faulty) {
+	sub, dev := faultySubsystem(t)
+	sub.Namespaces[0].Timeout = 2 * time.Second
+	sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: 2, Device: ramDevice(t, 1<<20, 512)})
+	return sub, dev
+}
+
+// notReady sends a command and expects it to be refused, but not at once.
+func (r *rig) notReady(q *loop.Queue, c *loop.Command) {
+	r.t.Helper()
+	r.send(q, c)
+	r.until("the refusal waits", func() bool {
+		for _, h := range r.raw {
+			if len(h.later) > 0 {
+				return true
+			}
+		}
+		return c.Done
+	})
+	if c.Done {
+		r.t.Errorf("opcode %#x was refused at once: %v", c.SQE.Opcode(), c.CQE.Status())
+	}
+	r.w.Advance(time.Duration(laterAfter))
+	if st := c.CQE.Status() &^ statusMore; !c.Done || st != notReady {
+		r.t.Errorf("opcode %#x: done %v, %v, want %v", c.SQE.Opcode(), c.Done, st, notReady)
+	}
+}
+
+// everyCommand is one of each that a device carries out.
+func everyCommand() []*loop.Command {
+	return []*loop.Command{
+		rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)), rw(nvme.NVMWrite, 1, 64, 64, bytes.Repeat([]byte{7}, 32768)),
+		rw(nvme.NVMWriteZeroes, 1, 256, 8, nil), command(nvme.NVMFlush, 1, nil), command(nvme.NVMFlush, nvme.NSIDAll, nil),
+		dsm(1, true, [2]uint64{512, 8}, [2]uint64{600, 8}),
+	}
+}
+
+func (r *rig) nstat(h *host) nvme.NSTAT {
+	r.t.Helper()
+	return nvme.NSTAT(r.ok(h.admin, identifyCommand(nvme.CNSIndependentNamespace, 1)).Data[14])
+}
+
+// TestHangingDevice: commands complete although their device does not, its memory is left to it, the namespace is refused on every
+// reactor until everything is back, and nothing else notices.
+func TestHangingDevice(t *testing.T) {
+	sub, dev := hangingSubsystem(t)
+	r := newRig(t, 3, sub)
+	h := r.connectHost(3)
+	q := h.io[0]
+	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
+	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+
+	dev.Hold(nil)
+	free := r.w.Reactors[1].Arena().Available()
+	all := everyCommand()
+	for _, c := range all {
+		r.send(q, c)
+	}
+	const ios = 7 // one of them deallocates two ranges
+	r.until("the device has everything", func() bool { return dev.Held() == ios })
+	r.w.Advance(1900 * time.Millisecond)
+	for _, c := range all {
+		if c.Done {
+			t.Fatalf("opcode %#x was given up early", c.SQE.Opcode())
+		}
+	}
+	abort := command(nvme.AdminAbort, 0, nil)
+	abort.SQE.Abort().Set(1, all[0].SQE.CID())
+	if c := r.ok(h.admin, abort); c.CQE.DW0() != nvme.AbortNotDone {
+		t.Errorf("Abort of what a device has: %#x", c.CQE.DW0())
+	}
+	r.w.Advance(time.Second)
+	for _, c := range all {
+		if st := c.CQE.Status() &^ statusMore; !c.Done || st != notReady {
+			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
+		}
+	}
+	if kept := free - r.w.Reactors[1].Arena().Available(); kept != 4096+32768 {
+		t.Errorf("%d bytes are left to the device", kept)
+	}
+	if !aer.Done || nvme.AsyncEvent(aer.CQE.DW0()) != nvme.AsyncNamespaceChanged {
+		t.Error("hosts were not told")
+	}
+	if r.nstat(h)&nvme.NSTATReady != 0 {
+		t.Error("the namespace is shown as ready")
+	}
+
+	for _, q := range h.io {
+		for _, c := range everyCommand() {
+			r.notReady(q, c)
+		}
+		r.ok(q, rw(nvme.NVMRead, 2, 0, 1, make([]byte, 512)))
+	}
+	if dev.Held() != ios {
+		t.Errorf("a device that hangs was given more: it has %d", dev.Held())
+	}
+
+	r.ok(h.admin, logCommand(nvme.LogChangedNamespaces, 4096, 0))
+	aer = r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	dev.Release()
+	r.until("hosts are told again", func() bool { return aer.Done })
+	if r.nstat(h)&nvme.NSTATReady == 0 {
+		t.Error("the namespace is not shown as ready")
+	}
+	if n := r.w.Reactors[1].Arena().Available(); n != free {
+		t.Errorf("%d bytes have not come back", free-n)
+	}
+	read := r.ok(h.io[1], rw(nvme.NVMRead, 1, 64, 64, make([]byte, 32768)))
+	if !bytes.Equal(read.Data, all[1].Data) {
+		t.Error("a write that was given up and came back is damaged")
+	}
+	for _, c := range everyCommand() {
+		r.ok(q, c)
+	}
+	for _, want := range []string{"does not answer", "answers again"} {
+		if strings.Count(r.log.String(), want) != 1 {
+			t.Errorf("the log does not say once %q:\n%s", want, r.log)
+		}
+	}
+}
+
+// TestHangErrorLog: log 01h names the commands that were given up.
+func TestHangErrorLog(t *testing.T) {
+	sub, dev := hangingSubsystem(t)
+	r := newRig(t, 2, sub)
+	h := r.connectHost(1)
+	dev.Hold(nil)
+	c := r.send(h.io[0], rw(nvme.NVMWrite, 1, 77, 8, make([]byte, 4096)))
+	r.until("the device has it", func() bool { return dev.Held() == 1 })
+	r.w.Advance(3 * time.Second)
+	e, err := nvme.ParseErrorLogEntry(r.ok(h.admin, logCommand(nvme.LogError, nvme.ErrorLogEntrySize, 0)).Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.SQID != 1 || e.CID != c.SQE.CID() || e.NSID != 1 || e.LBA != 77 || e.Opcode != nvme.NVMWrite || nvme.Status(e.Status>>1)&^statusMore != notReady {
+		t.Errorf("%+v", e)
+	}
+	dev.Release()
+}
+
+// slowToOpen is a device whose channels take until ready is closed.
+type slowToOpen struct {
+	backend.Device
+	ready chan struct{}
+	seen  int
+}
+
+func (d *slowToOpen) OpenChannel(r backend.Reactor) (backend.Channel, error) {
+	<-d.ready
+	f := backendtest.NewFaulty(d.Device)
+	f.Fail(func(*backend.IO) error { d.seen++; return nil })
+	return f.OpenChannel(r)
+}
+
+// TestOverdueBeforeTheDevice: commands that the device has not taken are given up without a trace.
+func TestOverdueBeforeTheDevice(t *testing.T) {
+	sub, _ := hangingSubsystem(t)
+	dev := &slowToOpen{Device: ramDevice(t, 1<<20, 512), ready: make(chan struct{})}
+	sub.Namespaces[0].Device = dev
+	r := newRig(t, 1, sub)
+	h := r.connectHost(1)
+	q := h.io[0]
+	all := everyCommand()
+	for _, c := range all {
+		r.send(q, c)
+	}
+	r.w.Advance(3 * time.Second)
+	for _, c := range all {
+		if st := c.CQE.Status() &^ statusMore; !c.Done || st != notReady {
+			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
+		}
+	}
+	if r.nstat(h)&nvme.NSTATReady == 0 {
+		t.Error("the namespace is not ready although the device has nothing")
+	}
+	close(dev.ready)
+	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	if dev.seen != 1 {
+		t.Errorf("the device saw %d commands that were given up", dev.seen-1)
+	}
+}
+
+// TestResetWhileDeviceHangs: a reset and a disconnect wait for a device for a while, then the queues are free although the device is
+// not back, with and without a timeout.
+func TestResetWhileDeviceHangs(t *testing.T) {
+	for _, timeout := range []time.Duration{0, time.Hour} {
+		t.Run(fmt.Sprint(timeout), func(t *testing.T) {
+			sub, dev := hangingSubsystem(t)
+			sub.Namespaces[0].Timeout = timeout
+			r := newRig(t, 3, sub)
+			h := r.connectHost(2)
+			dev.Hold(nil)
+			for _, c := range everyCommand() {
+				r.send(h.io[0], c)
+			}
+			r.until("the device has everything", func() bool { return dev.Held() == 7 })
+			r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux&^nvme.CCEnable)))
+			r.w.Settle()
+			if !h.csts().RDY() {
+				t.Error("RDY is 0 at once")
+			}
+			r.w.Advance(time.Duration(closeGrace + watchEvery))
+			if h.csts().RDY() {
+				t.Error("RDY stays 1 because of the device")
+			}
+			r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+			h.io = nil
+			q := h.connectIO(1)
+			r.notReady(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+			r.ok(q, rw(nvme.NVMRead, 2, 0, 1, make([]byte, 512)))
+			h.hangUp()
+			r.w.Settle()
+			if n := r.target.Sessions(); n != 0 {
+				t.Errorf("%d queues are left", n)
+			}
+			dev.Release()
+			r.w.Settle()
+			r.ok(r.connectHost(1).io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+		})
+	}
+}
+
+// TestCloseEndsDelays: refusals that wait do not hold up the end of a queue, and an Abort ends them.
+func TestCloseEndsDelays(t *testing.T) {
+	sub, dev := hangingSubsystem(t)
+	r := newRig(t, 2, sub)
+	h := r.connectHost(1)
+	dev.Fail(func(*backend.IO) error { return backend.ErrGone })
+	read := func() *loop.Command { return rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)) }
+	waiting := func() bool { return len(r.raw[1].later) == 1 }
+	c := r.send(h.io[0], read())
+	r.until("it waits", waiting)
+	abort := command(nvme.AdminAbort, 0, nil)
+	abort.SQE.Abort().Set(1, c.SQE.CID())
+	if a := r.ok(h.admin, abort); a.CQE.DW0() != 0 {
+		t.Error("not aborted")
+	}
+	r.until("it is aborted", func() bool { return c.Done })
+	if st := c.CQE.Status(); st != nvme.AbortRequested {
+		t.Errorf("%v", st)
+	}
+	r.send(h.io[0], read())
+	r.until("it waits", waiting)
+	h.hangUp()
+	r.w.Settle()
+	if n := r.target.Sessions(); n != 0 {
+		t.Errorf("%d queues are left", n)
+	}
+}
+
+// TestInCapsuleDataIsTaken: a device that may be given up gets a copy of what lies in a queue's slots.
+func TestInCapsuleDataIsTaken(t *testing.T) {
+	dev := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
+	closeLast(t, dev)
+	b := newBare(t, NamespaceConfig{NSID: 1, Device: dev, Timeout: time.Second}, 32)
+	arena := b.w.Reactors[0].Arena()
+	b.h.arena = arena
+	slot := bytes.Repeat([]byte{1}, 4096)
+	send := func() {
+		r := b.reqs[0]
+		r.Reset()
+		r.SQE = nvme.SQE{}
+		r.SQE.SetOpcode(nvme.NVMWrite)
+		r.SQE.SetFlags(psdtSGL << 6)
+		r.SQE.SetNSID(1)
+		r.SQE.RW().Set(0, 8, 0)
+		r.HostLength, r.InCapsule = 4096, true
+		b.h.Prepare([]*fabric.Request{r})
+		r.Segs = append(r.Segs, mem.Segment{B: slot[:1000], Region: -1}, mem.Segment{B: slot[1000:], Region: -1})
+		b.h.Execute([]*fabric.Request{r})
+	}
+	free, done := arena.Available(), b.q.done
+	send()
+	if b.q.done != done+1 || b.q.bad != 0 || arena.Available() != free {
+		t.Fatalf("%d done, %d failed, %d bytes taken", b.q.done-done, b.q.bad, free-arena.Available())
+	}
+	dev.Hold(nil)
+	send()
+	b.w.Advance(3 * time.Second)
+	if b.q.done != done+2 || b.q.bad != 1 {
+		t.Fatalf("%d done, %d failed", b.q.done-done, b.q.bad)
+	}
+	clear(slot) // the next capsule
+	dev.Release()
+	b.w.Settle()
+	if arena.Available() != free {
+		t.Errorf("%d bytes have not come back", free-arena.Available())
+	}
+	c := backendtest.NewClient(t, dev, 4096)
+	defer c.Close()
+	got := c.Memory(0, 4096)
+	c.MustDo(c.Read(0, got))
+	if !bytes.Equal(got, bytes.Repeat([]byte{1}, 4096)) {
+		t.Error("the device wrote what was in the slot later")
+	}
+}
+
+// changing is a device whose description tests change.
+type changing struct {
+	backend.Device
+	i      backend.Info
+	notify func()
+}
+
+func (d *changing) Info() backend.Info { return d.i }
+func (d *changing) Notify(fn func())   { d.notify = fn }
+func (d *changing) set(fn func(*backend.Info)) {
+	fn(&d.i)
+	d.notify()
+}
+
+// TestDeviceChanges: a device that grows, shrinks, goes and comes back; hosts are told, and commands judged by what there is.
+func TestDeviceChanges(t *testing.T) {
+	dev := &changing{Device: ramDevice(t, 1<<20, 512)}
+	dev.i = dev.Device.Info()
+	r := newRig(t, 2, SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}}})
+	h := r.connectHost(1)
+	q := h.io[0]
+	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
+	last := func() *loop.Command { return rw(nvme.NVMRead, 1, 2047, 1, make([]byte, 512)) }
+	for _, step := range []struct {
+		name   string
+		change func(*backend.Info)
+		blocks uint64
+		ready  bool
+		check  func()
+	}{
+		{"shrinks", func(i *backend.Info) { i.Size = 512 << 10 }, 1024, true, func() { r.status(q, last(), outOfRange) }},
+		{"grows", func(i *backend.Info) { i.Size = 1 << 20 }, 2048, true, func() { r.ok(q, last()) }},
+		{"goes", func(i *backend.Info) { i.Gone = true }, 2048, false, func() { r.notReady(q, last()) }},
+		{"comes back", func(i *backend.Info) { i.Gone = false }, 2048, true, func() { r.ok(q, last()) }},
+		{"is of no use", func(i *backend.Info) { i.BlockSize = 4096 }, 2048, false, func() { r.notReady(q, last()) }},
+		{"is as it was", func(i *backend.Info) { i.BlockSize = 512 }, 2048, true, func() { r.ok(q, last()) }},
+	} {
+		aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+		dev.set(step.change)
+		r.until("hosts are told", func() bool { return aer.Done })
+		id, err := nvme.ParseIdentifyNamespace(r.ok(h.admin, identifyCommand(nvme.CNSNamespace, 1)).Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id.NSZE != step.blocks || (r.nstat(h)&nvme.NSTATReady != 0) != step.ready {
+			t.Errorf("%s: %d blocks, NSTAT %#x", step.name, id.NSZE, r.nstat(h))
+		}
+		step.check()
+		dev.notify() // nothing new
+		r.ok(h.admin, logCommand(nvme.LogChangedNamespaces, 4096, 0))
+	}
+	r.during(r.target.Close)
+	if dev.notify != nil {
+		t.Error("the device tells a namespace that is gone")
+	}
+}
