@@ -1,0 +1,79 @@
+package crash
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+)
+
+// BlockSize is the unit that Writers stamp, in bytes. It is what the disks of the lab write without tearing it.
+const BlockSize = 4096
+
+// Journal is what a Writer did to the blocks of a namespace. Each write or zeroing of a block is its next generation, from 1.
+type Journal struct {
+	Seed uint64
+	// Zero says of each block which generations were zeroes: of generation g, Zero[block][g-1].
+	Zero  [][]bool
+	Marks []Mark
+}
+
+// Mark is what changed until the Writer put a mark into the log; each was put there before the next one was thought of.
+type Mark struct {
+	Durable []Gen // the host was promised that these, or later ones, are there after any crash
+	Begun   []Gen // the last ones that had been begun
+}
+
+// Gen is a generation of a block.
+type Gen struct{ Block, Gen uint32 }
+
+// errLost is what was acknowledged as durable and is not there.
+var errLost = errors.New("acknowledged as durable, and lost")
+
+// stamp fills b with what only this generation of this block has.
+func (j *Journal) stamp(b []byte, block, gen uint32) {
+	r := rand.NewPCG(j.Seed, uint64(block)<<32|uint64(gen))
+	binary.LittleEndian.PutUint32(b, block)
+	binary.LittleEndian.PutUint32(b[4:], gen)
+	for i := 8; i < BlockSize; i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], r.Uint64())
+	}
+}
+
+// check says whether b may be what block holds after a crash, when want is the generation promised last, 0 if none was, and limit the
+// last one that had been begun.
+func (j *Journal) check(b []byte, block, want, limit uint32) error {
+	zero := j.Zero[block][:limit]
+	if allZero(b) {
+		if want == 0 {
+			return nil
+		}
+		for _, z := range zero[want-1:] {
+			if z {
+				return nil
+			}
+		}
+		return fmt.Errorf("block %d has zeroes instead of generation %d: %w", block, want, errLost)
+	}
+	gen := binary.LittleEndian.Uint32(b[4:])
+	if binary.LittleEndian.Uint32(b) != block || gen == 0 || int(gen) > len(zero) || zero[gen-1] {
+		return fmt.Errorf("block %d has what was never written there: % x", block, b[:16])
+	}
+	var full [BlockSize]byte
+	if j.stamp(full[:], block, gen); string(full[:]) != string(b) {
+		return fmt.Errorf("block %d is torn: it begins as generation %d", block, gen)
+	}
+	if gen < want {
+		return fmt.Errorf("block %d has generation %d instead of %d: %w", block, gen, want, errLost)
+	}
+	return nil
+}
+
+func allZero(b []byte) bool {
+	for i := 0; i < len(b); i += 8 {
+		if binary.LittleEndian.Uint64(b[i:]) != 0 {
+			return false
+		}
+	}
+	return true
+}

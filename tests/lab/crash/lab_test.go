@@ -1,0 +1,94 @@
+package crash
+
+import (
+	"encoding/gob"
+	"os"
+	"strconv"
+	"testing"
+)
+
+// env is a setting of the scenario that runs the test.
+func env(t *testing.T, name string) string {
+	t.Helper()
+	v := os.Getenv(name)
+	if v == "" {
+		t.Skip("needs a disk below dm-log-writes, which tests/lab/scenarios/powerloss.sh makes: " + name + " is not set")
+	}
+	return v
+}
+
+func envInt(t *testing.T, name string) int {
+	t.Helper()
+	n, err := strconv.Atoi(env(t, name))
+	if err != nil {
+		t.Fatal(name, err)
+	}
+	return n
+}
+
+// TestWrite works on the namespace CRASH_DEV, whose disk is the device of dm-log-writes CRASH_DM, and leaves CRASH_JOURNAL.
+func TestWrite(t *testing.T) {
+	dev := env(t, "CRASH_DEV")
+	mark, done, err := Marker(env(t, "CRASH_DM"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := NewWriter(dev, 1024, uint64(envInt(t, "CRASH_SEED")), mark)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := w.Run(envInt(t, "CRASH_OPS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := done(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(env(t, "CRASH_JOURNAL"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := gob.NewEncoder(f).Encode(j); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestReplay makes CRASH_COUNT crashes of the log on the device CRASH_LOG, of a disk of CRASH_SIZE bytes, that was made while TestWrite left
+// CRASH_JOURNAL. With CRASH_FS, which is the type of the file system on the disk, the namespace is the file 1.img in it, and CRASH_SCRATCH a
+// disk of the same size.
+func TestReplay(t *testing.T) {
+	name, dev, size := env(t, "CRASH_JOURNAL"), env(t, "CRASH_LOG"), envInt(t, "CRASH_SIZE")
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var j Journal
+	if err := gob.NewDecoder(f).Decode(&j); err != nil {
+		t.Fatal(err)
+	}
+	disk, err := os.Open(dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	log, err := readLog(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := Reader(func(image []byte) ([]byte, error) { return image, nil })
+	if fs := os.Getenv("CRASH_FS"); fs != "" {
+		read = Mounted(fs, env(t, "CRASH_SCRATCH"), t.TempDir(), "1.img")
+	}
+	rep, err := Replay(log, &j, make([]byte, size), read, envInt(t, "CRASH_COUNT"), j.Seed)
+	t.Logf("%d entries, %d marks, %d places: %+v", len(log), len(j.Marks), len(cuts(log)), rep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rep.Crashes == 0 || rep.Promised == 0 || rep.Dropped == 0 || rep.Kept == 0 {
+		t.Fatal("this shows nothing")
+	}
+}
