@@ -1,0 +1,209 @@
+package uring
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestArm: an armed ring rings the bell for what finishes later; one that polls does not.
+func TestArm(t *testing.T) {
+	each(t, func(t *testing.T, cfg Config) {
+		g := newRig(t, cfg)
+		pipe := make([]int, 2)
+		if err := unix.Pipe2(pipe, unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _, _ = unix.Close(pipe[0]), unix.Close(pipe[1]) }()
+		f := g.AddFile(pipe[0])
+		var c result
+		read := Read(g.b[:1], -1)
+		count := func() bool {
+			var b [8]byte
+			_, err := unix.Read(g.bell, b[:])
+			return err == nil
+		}
+		for round := range 50 {
+			if !g.Start(f, &read, &c) {
+				t.Fatal("full")
+			}
+			g.Poll()
+			if armed := round%2 == 0; armed {
+				if !g.Arm() {
+					t.Fatal("there is nothing to poll for")
+				}
+			}
+			if _, err := unix.Write(pipe[1], []byte{1}); err != nil {
+				t.Fatal(err)
+			}
+			if round%2 == 0 {
+				fds := []unix.PollFd{{Fd: int32(g.bell), Events: unix.POLLIN}}
+				for {
+					n, err := unix.Poll(fds, 5000)
+					if err == unix.EINTR {
+						continue
+					}
+					if n != 1 {
+						t.Fatalf("round %d: the bell did not ring", round)
+					}
+					break
+				}
+				count()
+			}
+			for end := time.Now().Add(5 * time.Second); c.n == round; {
+				if g.Poll(); time.Now().After(end) {
+					t.Fatal("no completion")
+				}
+			}
+			if count() {
+				t.Errorf("round %d: the bell rang while polling", round)
+			}
+		}
+		if err := g.RemoveFile(f); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRandom keeps the ring full of writes and reads of random pieces and compares all with a model.
+func TestRandom(t *testing.T) {
+	each(t, func(t *testing.T, cfg Config) {
+		g := newSmallRig(t, cfg, 16, 32)
+		const pieces, piece = 32, 8192
+		rnd := rand.New(rand.NewPCG(1, 2))
+		want := make([]byte, pieces*piece)
+		for range 100 {
+			var cs [pieces]result
+			var ops [pieces]Op
+			for i := range ops {
+				b := g.b[i*piece:][:piece]
+				if ops[i] = Read(b, int64(i*piece)); rnd.IntN(2) == 0 {
+					for j := range b {
+						b[j] = byte(rnd.Uint32())
+					}
+					copy(want[i*piece:], b)
+					ops[i] = Write(b, int64(i*piece), 0)
+				} else {
+					clear(b)
+				}
+				for !g.Start(g.f, &ops[i], &cs[i]) {
+					g.Poll()
+				}
+			}
+			g.drain()
+			if !bytes.Equal(g.b[:len(want)], want) {
+				t.Fatal("data differ")
+			}
+		}
+	})
+}
+
+func TestCloseRefusesOutstanding(t *testing.T) {
+	g := newRig(t, Config{})
+	nop := Nop()
+	var c result
+	g.Start(g.f, &nop, &c)
+	if err := g.Close(); err == nil || !strings.Contains(err.Error(), "1 operations are outstanding") {
+		t.Errorf("%v", err)
+	}
+	g.drain()
+}
+
+// TestAnotherThread: a ring that is used by a second thread says so instead of losing what was started.
+func TestAnotherThread(t *testing.T) {
+	g := newRig(t, Config{})
+	if g.flags&setupSingleIssuer == 0 {
+		t.Skip("IORING_SETUP_SINGLE_ISSUER is missing (Linux 6.0)")
+	}
+	g.do(Nop())
+	ended := make(chan any)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer func() { ended <- recover() }()
+		g.enter(enterGetEvents)
+	}()
+	if got := <-ended; got == nil {
+		t.Error("no panic")
+	}
+}
+
+func TestShared(t *testing.T) {
+	g := newRig(t, Config{})
+	other, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(other) }()
+	var rings []*Ring
+	for _, cfg := range []Config{{EventFD: g.bell}, {EventFD: g.bell}, {EventFD: other}, {EventFD: g.bell, IOPoll: true}} {
+		r, err := Acquire(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rings = append(rings, r)
+	}
+	if rings[0] != rings[1] || rings[0] == rings[2] || rings[0] == rings[3] {
+		t.Error("rings are not shared by reactor and kind")
+	}
+	for _, r := range rings {
+		if err := r.Release(); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(shared.rings) != 0 {
+		t.Errorf("%d rings are left", len(shared.rings))
+	}
+	if _, err := Acquire(Config{EventFD: 1 << 20}); err == nil {
+		t.Error("a ring with a bad eventfd")
+	}
+	if len(shared.rings) != 0 {
+		t.Errorf("%d rings are left after a failure", len(shared.rings))
+	}
+}
+
+func TestRefusal(t *testing.T) {
+	for e, want := range map[syscall.Errno]string{unix.ENOSYS: "Linux 5.10", unix.EPERM: "io_uring_setup", unix.ENOMEM: "ulimit -l"} {
+		if err := refusal(e); !errors.Is(err, e) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+func TestNoAlloc(t *testing.T) {
+	g := newRig(t, Config{})
+	var c result
+	read := Read(g.b[:4096], 0)
+	if n := testing.AllocsPerRun(100, func() {
+		for range 32 {
+			g.Start(g.f, &read, &c)
+		}
+		for g.Outstanding() > 0 {
+			if g.Poll() == 0 {
+				g.Arm()
+			}
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkNop32(b *testing.B) {
+	g := newRig(b, Config{})
+	var c result
+	nop := Nop()
+	for b.Loop() {
+		for range 32 {
+			g.Start(g.f, &nop, &c)
+		}
+		g.Poll()
+	}
+	g.drain()
+}
