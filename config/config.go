@@ -125,4 +125,7 @@ type Namespace struct {
 	EUI64 string `mapstructure:"eui64"`
 	// ReadOnly refuses writes.
 	ReadOnly bool `mapstructure:"read_only"`
+	// IOTimeout is how long the storage may take for a command before hosts are told to try again; 0 is for ever. Backends ram and
+	// null always answer.
+	IOTimeout time.Duration `mapstructure:"io_timeout" default:"20s" validate:"min=0s,max=1h"`
 }

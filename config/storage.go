@@ -53,6 +53,9 @@ var backends = map[string][]string{
 	"limit": {"of", "iops", "bandwidth"},
 }
 
+// inMemory says that the storage cannot keep anybody waiting.
+func (s *Storage) inMemory() bool { return s.Backend == "ram" || s.Backend == "null" }
+
 // maxDepth is how many storages may stand behind each other.
 const maxDepth = 8
 

@@ -133,6 +133,12 @@ func (c *Config) namespace(n *Namespace, subsystem, path string, seen once) {
 		seen.check("nsid of "+subsystem, fmt.Sprint(n.NSID), path+".nsid", "Give each namespace of a subsystem its own nsid.")
 	}
 	c.storage(&n.Storage, path, seen)
+	if n.inMemory() {
+		if c.Given(path+".io_timeout") && n.IOTimeout != 0 {
+			add(path+".io_timeout", "backend "+n.Backend+" always answers, so it would have no effect", "Delete it.")
+		}
+		n.IOTimeout = 0
+	}
 	if n.UUID != "" {
 		id, err := uuid.Parse(n.UUID)
 		if err != nil || len(n.UUID) != 36 || id == uuid.Nil {

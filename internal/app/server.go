@@ -103,7 +103,7 @@ func (s *Server) addSubsystems() error {
 				continue
 			}
 			s.devices = append(s.devices, dev)
-			nc := target.NamespaceConfig{NSID: n.NSID, Device: dev, ReadOnly: n.ReadOnly}
+			nc := target.NamespaceConfig{NSID: n.NSID, Device: dev, ReadOnly: n.ReadOnly, Timeout: n.IOTimeout}
 			if err := namespaceIDs(n, &nc); err != nil {
 				return fmt.Errorf("subsystems[%d].namespaces[%d]: %w", i, j, err)
 			}
