@@ -26,8 +26,9 @@ type Config struct {
 	ReadOnly bool
 	// Buffered keeps data in the kernel's page cache. Otherwise O_DIRECT is used where the file system allows it for BlockSize.
 	Buffered bool
-	// Preallocate gives a file that has no content yet all of its space at once, so that no write fails later for lack of space.
-	// Otherwise space is taken as it is written.
+	// Preallocate gives the file all of its space at once, so that no write fails later for lack of space. For the same reason it keeps
+	// that space: nothing can be discarded, and zeroes are written to the space that there is. Otherwise space is taken as it
+	// is written.
 	Preallocate bool
 	// Engine makes the system calls.
 	Engine disk.Engine
@@ -171,11 +172,9 @@ func settleSize(fd int, cfg Config, created bool) (int64, error) {
 		if err := unix.Ftruncate(fd, size); err != nil {
 			return 0, fmt.Errorf("set the size to %d bytes: %w", size, err)
 		}
-		if cfg.Preallocate {
-			if err := unix.Fallocate(fd, 0, 0, size); err != nil {
-				_ = unix.Ftruncate(fd, 0)
-				return 0, fmt.Errorf("allocate %d bytes: %w (make room, or let it be sparse)", size, err)
-			}
+		if err := preallocate(fd, size, cfg); err != nil {
+			_ = unix.Ftruncate(fd, 0)
+			return 0, err
 		}
 		if err := unix.Fsync(fd); err != nil {
 			return 0, fmt.Errorf("fsync: %w", err)
@@ -184,6 +183,10 @@ func settleSize(fd int, cfg Config, created bool) (int64, error) {
 		return 0, errors.New("is empty; give a size, or a file with content")
 	case cfg.Size != 0 && cfg.Size != size:
 		return 0, fmt.Errorf("has %d bytes but %d are configured; correct or omit the size, or resize the file", size, cfg.Size)
+	default:
+		if err := preallocate(fd, size, cfg); err != nil {
+			return 0, err
+		}
 	}
 	if err := backend.CheckGeometry(size, cfg.BlockSize); err != nil {
 		return 0, err
@@ -192,6 +195,17 @@ func settleSize(fd int, cfg Config, created bool) (int64, error) {
 		return size, syncDirectory(cfg.Path)
 	}
 	return size, nil
+}
+
+// preallocate gives space to what has none, if it is wanted.
+func preallocate(fd int, size int64, cfg Config) error {
+	if !cfg.Preallocate || cfg.ReadOnly {
+		return nil
+	}
+	if err := unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, size); err != nil {
+		return fmt.Errorf("allocate %d bytes: %w (make room, or let it be sparse)", size, err)
+	}
+	return nil
 }
 
 // syncDirectory makes the name of a new file durable.

@@ -26,7 +26,7 @@ func probe(cfg Config, d *disk.Config) error {
 	if size := int(fs.Bsize); size >= d.Info.BlockSize && size&(size-1) == 0 && size <= 1<<20 {
 		d.Info.OptimalIO = size
 	}
-	if !cfg.ReadOnly {
+	if !cfg.ReadOnly && !cfg.Preallocate {
 		// Behind the end there is nothing to discard.
 		err := unix.Fallocate(d.FD, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, d.Info.Size, 1<<20)
 		d.Info.Discard = err == nil
