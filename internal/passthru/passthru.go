@@ -25,15 +25,15 @@ func Encode(sqe *nvme.SQE) (c sys.NVMeCommand) {
 
 // Drive is what commands go through: the character or block device of a drive or of a namespace of it. Tests replace it.
 type Drive interface {
-	// Ioctl sends c; see sys.NVMeIoctl. data is what c reads or writes if that is one piece of memory.
-	Ioctl(request uintptr, c *sys.NVMeCommand, data []byte) (status uint16, e syscall.Errno)
+	// Ioctl sends c; see sys.NVMeIoctl.
+	Ioctl(request uintptr, c *sys.NVMeCommand) (status uint16, e syscall.Errno)
 }
 
 // FD is an open device.
 type FD int
 
 // Ioctl implements Drive.
-func (fd FD) Ioctl(request uintptr, c *sys.NVMeCommand, _ []byte) (uint16, syscall.Errno) {
+func (fd FD) Ioctl(request uintptr, c *sys.NVMeCommand) (uint16, syscall.Errno) {
 	return sys.NVMeIoctl(int(fd), request, c)
 }
 
@@ -41,6 +41,10 @@ func (fd FD) Ioctl(request uintptr, c *sys.NVMeCommand, _ []byte) (uint16, sysca
 // may block, ten seconds at most.
 func Admin(d Drive, sqe *nvme.SQE, data []byte) error {
 	c := Encode(sqe)
+	return admin(d, &c, data)
+}
+
+func admin(d Drive, c *sys.NVMeCommand, data []byte) error {
 	c.TimeoutMillis = timeoutMillis
 	var pin runtime.Pinner
 	if len(data) > 0 {
@@ -48,13 +52,26 @@ func Admin(d Drive, sqe *nvme.SQE, data []byte) error {
 		defer pin.Unpin()
 	}
 	c.SetData(data)
-	switch st, e := d.Ioctl(sys.NVMeAdmin, &c, data); {
+	switch st, e := d.Ioctl(sys.NVMeAdmin, c); {
 	case e != 0:
 		return e
 	case st != 0:
 		return nvme.Status(st).Code()
 	}
 	return nil
+}
+
+// Feature is the current value of the feature fid of a namespace; 0 for drives. Errors are those of Admin.
+func Feature(d Drive, nsid uint32, fid uint8) (uint32, error) {
+	var sqe nvme.SQE
+	sqe.SetOpcode(nvme.AdminGetFeatures)
+	sqe.SetNSID(nsid)
+	sqe.SetCDW(10, uint32(fid))
+	c := Encode(&sqe)
+	if err := admin(d, &c, nil); err != nil {
+		return 0, fmt.Errorf("feature %02Xh: %w", fid, err)
+	}
+	return uint32(c.Result), nil
 }
 
 // Identify reads the data structure cns of the namespace nsid, or of the controller.

@@ -1,4 +1,4 @@
-package passthru
+package passthru_test
 
 import (
 	"errors"
@@ -8,59 +8,56 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/passthru"
+	"github.com/nvmf-target/nvmf-target/internal/passthru/passthrutest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// fake answers one command as a drive does.
-type fake struct {
-	answer []byte
-	status uint16
-	errno  syscall.Errno
-	seen   sys.NVMeCommand
-}
-
-func (f *fake) Ioctl(request uintptr, c *sys.NVMeCommand, data []byte) (uint16, syscall.Errno) {
-	if request != sys.NVMeAdmin {
-		return 0, unix.ENOTTY
-	}
-	f.seen = *c
-	copy(data, f.answer)
-	return f.status, f.errno
-}
-
 func TestSMART(t *testing.T) {
-	want := nvme.SMARTLog{Temperature: 310, PowerOnHours: nvme.MakeUint128(7)}
-	f := &fake{answer: want.Append(nil)}
-	l, err := SMART(f)
-	if err != nil || *l != want {
+	d := passthrutest.New(1, 9)
+	d.SMART = nvme.SMARTLog{Temperature: 310, PowerOnHours: nvme.MakeUint128(7)}
+	if l, err := passthru.SMART(d); err != nil || *l != d.SMART {
 		t.Fatalf("%+v, %v", l, err)
 	}
-	if c := f.seen; c.Opcode != 2 || c.NSID != 0xFFFFFFFF || c.CDW10 != [6]uint32{127<<16 | 2} || c.TimeoutMillis != timeoutMillis {
-		t.Errorf("%+v", c)
+	var refusal error
+	d.Fault = func(uintptr, *nvme.SQE) (nvme.Status, syscall.Errno) {
+		switch err := refusal.(type) {
+		case nvme.Status:
+			return err | nvme.DNR, 0
+		case syscall.Errno:
+			return 0, err
+		}
+		return 0, 0
 	}
-	f.answer[511] = 1 // of a later revision
-	if l, err := SMART(f); err != nil || *l != want {
-		t.Errorf("a reserved byte: %+v, %v", l, err)
-	}
-	f.status = uint16(nvme.InvalidLogPage | nvme.DNR)
-	if _, err := SMART(f); !errors.Is(err, nvme.InvalidLogPage) {
-		t.Errorf("a refusal of the drive: %v", err)
-	}
-	f.errno = unix.EACCES
-	if _, err := SMART(f); !errors.Is(err, os.ErrPermission) {
-		t.Errorf("a refusal of the kernel: %v", err)
+	for _, refusal = range []error{nvme.InvalidLogPage, unix.EACCES} {
+		if _, err := passthru.SMART(d); !errors.Is(err, refusal) {
+			t.Errorf("%v instead of %v", err, refusal)
+		}
 	}
 }
 
 func TestIdentify(t *testing.T) {
-	f := &fake{answer: []byte("answer")}
-	b, err := Identify(f, nvme.CNSCommandSetNamespace, 9, nvme.CSINVM)
-	if err != nil || len(b) != nvme.IdentifyDataSize || string(b[:6]) != "answer" {
-		t.Fatalf("%d bytes, %v", len(b), err)
+	d := passthrutest.New(8, 12)
+	b, err := passthru.Identify(d, nvme.CNSNamespace, passthrutest.NSID, 0)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if c := f.seen; c.Opcode != 6 || c.NSID != 9 || c.CDW10 != [6]uint32{5} {
-		t.Errorf("%+v", c)
+	if n, err := nvme.ParseIdentifyNamespace(b); err != nil || n.NSZE != 8 || n.Format().LBADS != 12 {
+		t.Errorf("%+v, %v", n, err)
+	}
+	if _, err := passthru.Identify(d, nvme.CNSCommandSetNamespace, passthrutest.NSID, nvme.CSINVM); !errors.Is(err, nvme.InvalidField) {
+		t.Errorf("a structure that the drive does not have: %v", err)
+	}
+}
+
+func TestFeature(t *testing.T) {
+	d := passthrutest.New(8, 12)
+	d.Features = map[uint8]uint32{5: 1 << 16}
+	if v, err := passthru.Feature(d, passthrutest.NSID, 5); v != 1<<16 || err != nil {
+		t.Errorf("%x, %v", v, err)
+	}
+	if _, err := passthru.Feature(d, passthrutest.NSID, 6); !errors.Is(err, nvme.InvalidField) {
+		t.Errorf("a feature that the drive does not have: %v", err)
 	}
 }
 
@@ -71,7 +68,7 @@ func TestElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := SMART(FD(f.Fd())); !errors.Is(err, unix.ENOTTY) {
+	if _, err := passthru.SMART(passthru.FD(f.Fd())); !errors.Is(err, unix.ENOTTY) {
 		t.Error(err)
 	}
 }

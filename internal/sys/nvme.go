@@ -18,7 +18,7 @@ type NVMeCommand struct {
 	metadataLen, dataLen uint32
 	CDW10                [6]uint32 // and those that follow, to 15
 	TimeoutMillis, _     uint32    // 0: the driver's own
-	result               uint64
+	Result               uint64    // dwords 0 and 1 of the completion, after NVMeIoctl
 }
 
 // nvmeUringSize is the size of struct nvme_uring_cmd, which is NVMeCommand without the result.
@@ -27,7 +27,7 @@ const nvmeUringSize = 72
 // The kernel's sizes; a difference does not compile.
 var (
 	_ [80]byte            = [unsafe.Sizeof(NVMeCommand{})]byte{}
-	_ [nvmeUringSize]byte = [unsafe.Offsetof(NVMeCommand{}.result)]byte{}
+	_ [nvmeUringSize]byte = [unsafe.Offsetof(NVMeCommand{}.Result)]byte{}
 )
 
 // The ioctls of linux/nvme_ioctl.h for NVMeIoctl, and the numbers of commands for io_uring.

@@ -1,0 +1,163 @@
+package nvme
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/passthru"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/uring"
+	wire "github.com/nvmf-target/nvmf-target/nvme"
+)
+
+const (
+	maxBlocks  = 1 << 16 // of one command: NLB has 16 bits (NVM section 3.3)
+	maxDiscard = 1 << 30 // bytes; a result counts them in 31 bits
+)
+
+// driver is the disk.Driver of a namespace: it makes NVMe commands of Commands. It is immutable.
+type driver struct {
+	drive  passthru.Drive
+	nsid   uint32
+	shift  uint8 // log2 of the block size
+	deac   bool  // Write Zeroes may deallocate
+	limits limits
+}
+
+var _ disk.Driver = (*driver)(nil)
+
+// scratch is what a command needs besides its data, for as long as it takes.
+type scratch struct {
+	cmd    sys.NVMeCommand
+	ranges [wire.DSMRangeSize]byte
+}
+
+// newDriver makes the driver and completes the description of its disk.
+func newDriver(d passthru.Drive, id *identity, l limits, dc *disk.Config) (*driver, error) {
+	if err := id.describe(dc); err != nil {
+		return nil, err
+	}
+	block := int64(dc.Info.BlockSize)
+	if n := id.mdts(); n > 0 {
+		l.transfer = min(l.transfer, n)
+	}
+	if l.transfer < block {
+		return nil, fmt.Errorf("the kernel lets no block through at once, only %d bytes", l.transfer)
+	}
+	if id.ctrl.ONCS&wire.ONCSWriteZeroes == 0 {
+		l.zeroes = 0
+	}
+	l.transfer = min(l.transfer, maxBlocks*block) &^ (block - 1)
+	l.zeroes = min(l.zeroes, maxBlocks*block, maxDiscard) &^ (block - 1)
+	l.discard = min(l.discard, maxDiscard) &^ (block - 1)
+	dc.Info.Discard = dc.Info.Discard && l.discard > 0
+	drv := &driver{drive: d, nsid: id.nsid, shift: id.ns.Format().LBADS, deac: id.deallocates(), limits: l}
+	// Data may begin anywhere: what the drive cannot reach the kernel copies.
+	dc.Driver, dc.Block, dc.Offset, dc.Memory = drv, true, int(block), 0
+	return drv, nil
+}
+
+// Limit implements disk.Driver.
+func (d *driver) Limit(op backend.Op) int64 {
+	switch op {
+	case backend.OpWriteZeroes:
+		return d.limits.zeroes
+	case backend.OpDiscard:
+		return d.limits.discard
+	}
+	return d.limits.transfer
+}
+
+// encode makes the NVMe command of c.
+func (d *driver) encode(c *disk.Command) *sys.NVMeCommand {
+	s, _ := c.Scratch.(*scratch)
+	if s == nil {
+		s = new(scratch)
+		c.Scratch = s
+	}
+	var sqe wire.SQE
+	sqe.SetNSID(d.nsid)
+	slba, blocks := uint64(c.Off)>>d.shift, uint32(c.Len>>d.shift)
+	var flags wire.RWFlags
+	if c.FUA {
+		flags = wire.RWFUA
+	}
+	data := c.Data
+	switch c.Op {
+	case backend.OpRead:
+		sqe.SetOpcode(wire.NVMRead)
+		sqe.RW().Set(slba, blocks, 0)
+	case backend.OpWrite:
+		sqe.SetOpcode(wire.NVMWrite)
+		sqe.RW().Set(slba, blocks, flags)
+	case backend.OpWriteZeroes:
+		if c.Unmap && d.deac {
+			flags |= wire.RWDeallocate
+		}
+		sqe.SetOpcode(wire.NVMWriteZeroes)
+		sqe.RW().Set(slba, blocks, flags)
+	case backend.OpDiscard:
+		sqe.SetOpcode(wire.NVMDatasetManagement)
+		sqe.DSM().Set(1, true)
+		data = s.ranges[:]
+		(*wire.DSMRange)(data).Set(slba, blocks)
+	default:
+		sqe.SetOpcode(wire.NVMFlush)
+	}
+	s.cmd = passthru.Encode(&sqe)
+	switch {
+	case data != nil:
+		s.cmd.SetData(data)
+	case len(c.Vectors) > 0:
+		s.cmd.SetVectors(c.Vectors)
+	}
+	return &s.cmd
+}
+
+// Start implements disk.Driver.
+func (d *driver) Start(r *uring.Ring, f uring.File, c *disk.Command, then uring.Completer) bool {
+	cmd := d.encode(c)
+	number := uint32(sys.NVMeUring)
+	if len(c.Vectors) > 0 {
+		number = uint32(sys.NVMeUringVec)
+	}
+	return r.StartCommand(f, number, cmd.Uring(), c.Data, then)
+}
+
+// Do implements disk.Driver.
+func (d *driver) Do(c *disk.Command) int32 {
+	cmd := d.encode(c)
+	request := uintptr(sys.NVMeIO)
+	if len(c.Vectors) > 0 {
+		request = uintptr(sys.NVMeIOVec)
+	}
+	st, e := d.drive.Ioctl(request, cmd)
+	if e != 0 {
+		return -int32(e)
+	}
+	return int32(st)
+}
+
+// try reads the first block by io_uring, to see whether commands come through. What the drive says of the block does not matter.
+func (d *driver) try(fd int) (err error) {
+	m, err := mem.Map("NVMe trial", 1<<d.shift)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			err = errors.Join(err, m.Unmap())
+		}
+	}()
+	c := &disk.Command{Op: backend.OpRead, Len: 1 << d.shift, Data: m.Bytes()[:1<<d.shift]}
+	res, err := uring.Once(fd, func(r *uring.Ring, f uring.File, then uring.Completer) bool { return d.Start(r, f, c, then) })
+	if err == nil && res < 0 {
+		err = refused(syscall.Errno(-res))
+	}
+	return err
+}

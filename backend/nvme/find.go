@@ -1,0 +1,82 @@
+package nvme
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Namespace is where a namespace of a drive is found on this machine.
+type Namespace struct {
+	// Char takes commands, Block is what would be mounted.
+	Char, Block string
+	// sysfs is the directory of the block device.
+	sysfs string
+}
+
+// names are those that the kernel gives to both devices of a namespace: ng0n1 and nvme0n1.
+var names = regexp.MustCompile(`^(?:ng|nvme)([0-9]+n[0-9]+)(p[0-9]+)?$`)
+
+// Find finds the namespace that a character or block device belongs to. It opens nothing.
+func Find(path string) (Namespace, error) {
+	if path == "" {
+		return Namespace{}, errors.New("no path is given")
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		if err == unix.ENOENT {
+			err = errors.New("no such device (\"nvmf-target disks\" lists those that are there)")
+		}
+		return Namespace{}, err
+	}
+	kind := "char"
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFCHR:
+	case unix.S_IFBLK:
+		kind = "block"
+	case unix.S_IFREG:
+		return Namespace{}, errors.New("is a regular file; use backend: file")
+	default:
+		return Namespace{}, errors.New("is not a device")
+	}
+	link := fmt.Sprintf("/sys/dev/%s/%d:%d", kind, unix.Major(st.Rdev), unix.Minor(st.Rdev))
+	place, err := filepath.EvalSymlinks(link)
+	if err != nil {
+		return Namespace{}, fmt.Errorf("the device behind this name is gone: %w", unix.ENXIO)
+	}
+	return named(filepath.Base(place), kind)
+}
+
+// named is the namespace with the device that the kernel calls name.
+func named(name, kind string) (Namespace, error) {
+	m := names.FindStringSubmatch(name)
+	switch {
+	case m == nil && kind == "block":
+		return Namespace{}, fmt.Errorf("is %s, not a namespace of an NVMe drive; use backend: block", name)
+	case m == nil:
+		return Namespace{}, fmt.Errorf("is %s, not a namespace of an NVMe drive, which is called ng0n1 or the like", name)
+	case m[2] != "":
+		return Namespace{}, fmt.Errorf("is a partition: commands go to whole namespaces; name %s, or use backend: block", strings.TrimSuffix(name, m[2]))
+	}
+	return Namespace{Char: "/dev/ng" + m[1], Block: "/dev/nvme" + m[1], sysfs: "/sys/class/block/nvme" + m[1]}, nil
+}
+
+// limits are what the kernel lets through in one command, in bytes; 0 for commands that it does not send itself.
+type limits struct{ transfer, zeroes, discard int64 }
+
+func (n *Namespace) limits() limits {
+	queue := func(name string) int64 {
+		b, _ := os.ReadFile(n.sysfs + "/queue/" + name)
+		v, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+		return v
+	}
+	// A transfer may begin anywhere in a page, and each page may be a segment.
+	pages := max(queue("max_segments")-1, 1) * int64(os.Getpagesize())
+	return limits{min(queue("max_hw_sectors_kb")<<10, pages), queue("write_zeroes_max_bytes"), queue("discard_max_bytes")}
+}

@@ -1,0 +1,121 @@
+package nvme
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/internal/passthru/passthrutest"
+	wire "github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// TestRefusals: each says what is wrong and how to mend it.
+func TestRefusals(t *testing.T) {
+	for _, tc := range []struct {
+		want   string
+		change func(d *passthrutest.Drive)
+	}{
+		{"8 bytes of metadata", func(d *passthrutest.Drive) {
+			d.Namespace.FLBAS, d.Namespace.LBAF[17] = 1<<5|1, wire.LBAFormat{MS: 8, LBADS: 12}
+		}},
+		{"protection information", func(d *passthrutest.Drive) { d.Namespace.DPS = 1 }},
+		{"not active", func(d *passthrutest.Drive) { d.Namespace = wire.IdentifyNamespace{} }},
+		{"2^17", func(d *passthrutest.Drive) { d.Namespace.LBAF[0].LBADS = 17 }},
+		{"DULBE", func(d *passthrutest.Drive) { d.Features = map[uint8]uint32{5: 1<<16 | 100} }},
+		{"CAP_SYS_ADMIN", func(d *passthrutest.Drive) { d.Fault = errno(unix.EACCES) }},
+		{"use backend: block", func(d *passthrutest.Drive) { d.Fault = errno(unix.ENOTTY) }},
+		{"Invalid Namespace", func(d *passthrutest.Drive) {
+			d.Fault = func(uintptr, *wire.SQE) (wire.Status, syscall.Errno) { return wire.InvalidNamespaceOrFormat, 0 }
+		}},
+	} {
+		d := newDrive(9)
+		tc.change(d)
+		if _, err := identify(d, passthrutest.NSID); err == nil || !strings.Contains(refused(err).Error(), tc.want) {
+			t.Errorf("%q: %v", tc.want, err)
+		}
+	}
+}
+
+func errno(e syscall.Errno) func(uintptr, *wire.SQE) (wire.Status, syscall.Errno) {
+	return func(uintptr, *wire.SQE) (wire.Status, syscall.Errno) { return 0, e }
+}
+
+func TestDescribe(t *testing.T) {
+	d := newDrive(9)
+	id, err := identify(d, passthrutest.NSID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kernel := backend.Info{Size: int64(id.ns.NSZE) << 9, BlockSize: 512, PhysicalBlockSize: 4096, DiscardZeroes: true}
+	for _, tc := range []struct {
+		what     string
+		change   func()
+		l, want  limits
+		physical int
+		volatile bool
+	}{
+		{"as it is", func() {}, free, free, 512, true},
+		{"MDTS", func() { id.ctrl.MDTS, id.ctrl.VWC = 3, 0 }, free, limits{32 << 10, free.zeroes, free.discard}, 512, false},
+		{"not in blocks", func() {}, limits{5000, 513, 1025}, limits{4608, 512, 1024}, 512, false},
+		{"NLB", func() { id.ctrl.MDTS = 0 }, limits{1 << 40, 1 << 40, 1 << 40}, limits{32 << 20, 32 << 20, 1 << 30}, 512, false},
+		{"AWUPF", func() { id.ctrl.AWUPF = 3 }, free, free, 2048, false},
+		{"NAWUPF", func() { id.ns.NSFEAT, id.ns.NAWUPF = wire.NSFEATAtomics, 254 }, free, free, 4096, false},
+		{"NABSPF", func() { id.ns.NABSPF = 1 }, free, free, 1024, false},
+		{"NABO", func() { id.ns.NABO = 1 }, free, free, 512, false},
+	} {
+		tc.change()
+		dc := disk.Config{Info: kernel}
+		drv, err := newDriver(d, id, tc.l, &dc)
+		if err != nil {
+			t.Errorf("%s: %v", tc.what, err)
+			continue
+		}
+		if i := dc.Info; drv.limits != tc.want || i.PhysicalBlockSize != tc.physical || i.VolatileCache != tc.volatile || !i.Discard || i.DiscardZeroes {
+			t.Errorf("%s: %+v, %+v", tc.what, drv.limits, i)
+		}
+	}
+	kernel.Size /= 2
+	if _, err := newDriver(d, id, free, &disk.Config{Info: kernel}); err == nil || !strings.Contains(err.Error(), "rescan") {
+		t.Errorf("another size: %v", err)
+	}
+}
+
+func TestNamed(t *testing.T) {
+	for _, tc := range []struct{ name, kind, want string }{
+		{"ng0n1", "char", "/dev/ng0n1 /dev/nvme0n1"},
+		{"nvme12n34", "block", "/dev/ng12n34 /dev/nvme12n34"},
+		{"nvme0n1p2", "block", "is a partition: commands go to whole namespaces; name nvme0n1, or use backend: block"},
+		{"sda", "block", "is sda, not a namespace of an NVMe drive; use backend: block"},
+		{"nvme0", "char", "is nvme0, not a namespace of an NVMe drive, which is called ng0n1 or the like"},
+	} {
+		n, err := named(tc.name, tc.kind)
+		got := n.Char + " " + n.Block
+		if err != nil {
+			got = err.Error()
+		}
+		if got != tc.want {
+			t.Errorf("%s: %s", tc.name, got)
+		}
+	}
+}
+
+// TestOpenRefuses: what is no NVMe namespace is not opened.
+func TestOpenRefuses(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"": "no path", "/dev/ng999n9": "no such device", file: "use backend: file", t.TempDir(): "is not a device", os.DevNull: "not a namespace of an NVMe drive",
+	} {
+		if _, err := Open(Config{Path: path}); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "NVMe namespace "+path) {
+			t.Errorf("%q: %v", path, err)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+// Package nvme is storage on a namespace of an NVMe drive that is worked on by commands of the drive itself (passthrough), past the
+// kernel's block layer. Package disk does what is common to all disks; here are the commands and what the drive says of itself.
+package nvme
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/block"
+	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/internal/passthru"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+)
+
+// Config describes a namespace of a drive.
+type Config struct {
+	// Path of the character device of a namespace (/dev/ng0n1), or of its block device, best one below /dev/disk/by-id.
+	Path string
+	// ReadOnly opens it for reading, still for this process alone.
+	ReadOnly bool
+	// Engine sends the commands: io_uring, or threads by blocking ioctls. Nothing is polled (IOPoll).
+	Engine disk.Engine
+	// Log is for warnings; nil: none.
+	Log *slog.Logger
+}
+
+// drive is the Disk of a namespace. Its block device is held as well, so that nobody mounts it.
+type drive struct {
+	*disk.Disk
+	claim int
+}
+
+// Close implements backend.Device.
+func (d *drive) Close() error {
+	if err := d.Disk.Close(); err != nil {
+		return err
+	}
+	return unix.Close(d.claim)
+}
+
+// Open opens a namespace exclusively: its block device must not be mounted, swap, or part of anything else, nor may a partition of it.
+func Open(cfg Config) (backend.Device, error) {
+	d, err := open(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("NVMe namespace %s: %w", cfg.Path, err)
+	}
+	return d, nil
+}
+
+func open(cfg Config) (_ *drive, err error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	n, err := Find(cfg.Path)
+	if err != nil {
+		return nil, err
+	}
+	mode := unix.O_RDWR
+	if cfg.ReadOnly {
+		mode = unix.O_RDONLY
+	}
+	fd, err := unix.Open(n.Char, mode|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, explain(n.Char, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = unix.Close(fd)
+		}
+	}()
+	nsid, e := sys.NVMeNamespace(fd)
+	if e != 0 {
+		return nil, fmt.Errorf("%s is not an NVMe namespace: ioctl(NVME_IOCTL_ID): %w; use backend: block", n.Char, e)
+	}
+	id, err := identify(passthru.FD(fd), nsid)
+	if err != nil {
+		return nil, refused(err)
+	}
+	dc, err := block.Claim(block.Config{Path: n.Block, ReadOnly: cfg.ReadOnly, Engine: cfg.Engine, Log: cfg.Log})
+	if err != nil {
+		return nil, err
+	}
+	d := &drive{claim: dc.FD}
+	defer func() {
+		if err != nil {
+			_ = unix.Close(d.claim)
+		}
+	}()
+	// What others wrote through the page cache must not follow later.
+	if err := unix.Fsync(d.claim); err != nil {
+		return nil, fmt.Errorf("write back the page cache: %w", err)
+	}
+	dc.Path, dc.FD = cfg.Path, fd
+	drv, err := newDriver(passthru.FD(fd), id, n.limits(), &dc)
+	if err != nil {
+		return nil, err
+	}
+	if dc.Engine.Name, err = engine(&dc, drv, cfg.Log); err != nil {
+		return nil, err
+	}
+	d.Disk, err = disk.New(dc)
+	return d, err
+}
+
+// engine is the engine that works: commands by io_uring need Linux 5.19 and may be forbidden although io_uring is not.
+func engine(dc *disk.Config, drv *driver, log *slog.Logger) (string, error) {
+	if dc.Engine.Name == disk.Threads {
+		return disk.Threads, nil
+	}
+	err := drv.try(dc.FD)
+	if err == nil {
+		return dc.Engine.Name, nil
+	}
+	if dc.Engine.Name == disk.IOUring {
+		return "", fmt.Errorf("commands by io_uring: %w; with disks.engine: threads they go by ioctl, with backend: block through the block layer", err)
+	}
+	log.Warn("commands for an NVMe drive go by blocking ioctls, which costs more CPU for each: io_uring does not take them; backend: block may be faster",
+		"path", dc.Path, "error", err)
+	return disk.Threads, nil
+}
+
+// explain says what an error of open means and how to mend it.
+func explain(path string, err error) error {
+	switch err {
+	case unix.ENOENT:
+		return fmt.Errorf("%s is missing: the kernel has no commands for single namespaces (Linux 5.13 has) or they are hidden here; use backend: block", path)
+	case unix.EACCES, unix.EPERM:
+		return fmt.Errorf("open %s: %w (give the user that runs the target the right to it, for instance by a udev rule for the subsystem nvme-generic; or use backend: block)", path, err)
+	case unix.ENXIO, unix.ENODEV:
+		return fmt.Errorf("the drive behind %s is gone: %w", path, err)
+	}
+	return fmt.Errorf("open %s: %w", path, err)
+}
+
+// refused says why the kernel did not pass a command on.
+func refused(err error) error {
+	var e syscall.Errno
+	if !errors.As(err, &e) {
+		return err
+	}
+	switch e {
+	case unix.EACCES, unix.EPERM:
+		return fmt.Errorf("%w (the kernel lets only root send commands, from Linux 6.2 on whoever may open the device: give the target CAP_SYS_ADMIN, or use backend: block)", err)
+	case unix.ENOTTY, unix.EOPNOTSUPP, unix.ENOSYS:
+		return fmt.Errorf("%w (the kernel passes no commands on to this device; use backend: block)", err)
+	}
+	return err
+}
