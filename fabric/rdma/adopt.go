@@ -86,17 +86,36 @@ func (g *group) setup(c *conn) (*queue, error) {
 	if attr.MaxQPWR > 0 && c.depth > attr.MaxQPWR {
 		return nil, fmt.Errorf("receive queue of %d: %s has at most %d", c.depth, attr.Name, attr.MaxQPWR)
 	}
-	dcq, err := p.reserve(sq + c.depth)
-	if err != nil {
-		return nil, err
+	q := &queue{g: g, p: p, conn: c, sqSize: sq, slots: sq}
+	if c.shared {
+		if q.shared, err = p.share(c.depth); err != nil {
+			return nil, err
+		}
+		if q.shared == nil {
+			if err := c.ownReceives(); err != nil {
+				return nil, err
+			}
+		}
 	}
-	q, err := newQueue(g, p, dcq, c, sq)
-	if err != nil {
-		dcq.used -= sq + c.depth
-		return nil, err
+	if q.cq, err = p.reserve(q.entries(), q.shared); err == nil {
+		if err = q.build(); err == nil {
+			p.refs++
+			return q, nil
+		}
+		q.cq.vacate(q.entries(), q.shared)
 	}
-	p.refs++
-	return q, nil
+	if q.shared != nil {
+		err = errors.Join(err, p.unshare(q.shared, c.depth))
+	}
+	return nil, err
+}
+
+// entries is how many completions of its own work a queue can have at once.
+func (q *queue) entries() int {
+	if q.shared != nil {
+		return q.sqSize
+	}
+	return q.sqSize + q.conn.depth
 }
 
 // sendQueueSize has room for every response with one RDMA WRITE, and for as many RDMA READs as may be in flight.
@@ -168,9 +187,15 @@ func (g *group) open(q *queue) error {
 	// The queue has a handler and an entry from here on: whatever goes wrong ends it like any other.
 	g.slots[q.number] = q
 	g.queues++
+	if q.shared != nil {
+		q.shared.attach(q)
+	}
 	q.within(g.t.cfg.ConnectTimeout)
 	if err := q.conn.own(q); err != nil {
 		q.fail(err)
+		return nil
+	}
+	if q.shared != nil {
 		return nil
 	}
 	for i := range q.reqs {
@@ -226,14 +251,17 @@ func (q *queue) discard() error {
 	if err == nil {
 		err = q.free()
 	}
-	q.g.release(q)
-	return err
+	return errors.Join(err, q.g.release(q))
 }
 
 // release gives the queue's share of its port back. Not on a reactor.
-func (g *group) release(q *queue) {
+func (g *group) release(q *queue) error {
 	g.making.Lock()
 	defer g.making.Unlock()
-	q.cq.used -= q.sqSize + q.conn.depth
+	q.cq.vacate(q.entries(), q.shared)
 	q.p.refs--
+	if q.shared == nil {
+		return nil
+	}
+	return q.p.unshare(q.shared, q.conn.depth)
 }

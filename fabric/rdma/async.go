@@ -15,11 +15,11 @@ var (
 // async takes an event of a device to whom it concerns. Goroutine of the binding; it does not block.
 func (t *Transport) async(d *device, ev verbs.AsyncEvent) {
 	switch ev.Type {
-	case verbs.AsyncCQErr, verbs.AsyncQPFatal, verbs.AsyncQPReqErr, verbs.AsyncQPAccessErr:
+	case verbs.AsyncCQErr, verbs.AsyncSRQErr, verbs.AsyncQPFatal, verbs.AsyncQPReqErr, verbs.AsyncQPAccessErr, verbs.AsyncQPLastWQEReached:
 	case verbs.AsyncDeviceFatal:
 		t.cfg.Log.Error("RDMA device failed, its queues end", "device", d.attr.Name)
 		defer t.lost(d.dev) // what comes later makes a new entry, or fails
-	case verbs.AsyncPortErr, verbs.AsyncSRQErr, verbs.AsyncWQFatal, verbs.AsyncPathMigErr:
+	case verbs.AsyncPortErr, verbs.AsyncWQFatal, verbs.AsyncPathMigErr:
 		t.log.Warn("RDMA device event", "device", d.attr.Name, "event", ev.Type)
 		return
 	case verbs.AsyncPortActive:
@@ -48,9 +48,21 @@ func (g *group) async(d *device, ev verbs.AsyncEvent) {
 		}
 		return
 	}
+	if ev.Type == verbs.AsyncSRQErr {
+		for _, s := range g.shareds {
+			if s != nil && s.srq == ev.SRQ {
+				s.fail(errSRQ)
+			}
+		}
+		return
+	}
 	for _, q := range g.slots {
 		switch {
 		case q == nil || q.p.dev != d:
+		case ev.Type == verbs.AsyncQPLastWQEReached:
+			if q.qp.Num() == ev.QPNum {
+				q.lastReceived()
+			}
 		case ev.Type == verbs.AsyncDeviceFatal:
 			q.fail(errDeviceFatal)
 		case q.qp.Num() == ev.QPNum:

@@ -11,6 +11,10 @@ import (
 
 // completed takes a completion of one of the group's queues.
 func (g *group) completed(wc *verbs.WC) {
+	if workKind(wc.WRID>>56) == workShared {
+		g.arrived(wc)
+		return
+	}
 	number, gen := uint16(wc.WRID>>16), uint32(wc.WRID>>32)&genMask
 	if int(number) >= len(g.slots) {
 		return
@@ -74,8 +78,11 @@ func (q *queue) received(r *request, size uint32) {
 func (q *queue) begin(r *request, size uint32) {
 	r.state, r.waiting = requestPrepared, 0
 	r.Start = q.g.now()
-	copy(r.SQE[:], q.capsule(r.Tag))
+	copy(r.SQE[:], q.capsule(r))
 	q.describe(r, size-capsuleSize)
+	if !r.InCapsule && r.blocks == nil {
+		q.vacate(r)
+	}
 	q.g.prep = append(q.g.prep, &r.Request)
 }
 
@@ -108,16 +115,32 @@ func (q *queue) refuse(r *request, st nvme.Status) {
 // useInCapsule makes the in-capsule data the data of the command. Its start is page aligned, which backends may count on; a host
 // that uses an offset pays for that.
 func (q *queue) useInCapsule(r *request) {
-	b := q.capsuleData(r.Tag)
+	b := q.capsuleData(r)
 	if off := int(r.addr); off != 0 {
 		mem.Copy(b, b[off:off+int(r.Length)])
 	}
 	b = b[:r.Length]
 	if r.Lent {
 		copySegments(r.Segs, []mem.Segment{{B: b}})
+		q.vacate(r)
 		return
 	}
-	r.Segs = append(r.Segs[:0], mem.Segment{B: b, Region: q.region.ID()})
+	if q.shared != nil && q.shared.short() && q.moveAway(r, b) {
+		return
+	}
+	r.Segs = append(r.Segs[:0], mem.Segment{B: b, Region: q.capsuleRegion(r)})
+}
+
+// moveAway copies in-capsule data to memory of its own, if there is some, so that the slot is free for the next capsule.
+func (q *queue) moveAway(r *request, b []byte) bool {
+	r.pool = q.g.pool
+	if r.pool.waiting.head != nil || !r.allocate() {
+		r.pool = nil
+		return false
+	}
+	copySegments(r.Segs, []mem.Segment{{B: b}})
+	q.vacate(r)
+	return true
 }
 
 // execute puts the request into the batch that goes to the handler.

@@ -20,6 +20,7 @@ type conn struct {
 	// depth is the number of commands the host sends, credits the number of responses it receives, reads the number of RDMA
 	// READs it serves at once.
 	depth, credits, reads int
+	shared                bool // receives are shared with other queues; from Adopt on queue.shared says so
 
 	mu    sync.Mutex
 	q     *queue // once adopted
@@ -44,6 +45,7 @@ func (t *Transport) request(ev *verbs.Event) {
 		st, why = c.judge(&ev.Param)
 	}
 	if st == cmwire.Accepted {
+		c.shared = t.sharing(ev.ID.Device())
 		if err := t.admit(c); err != nil {
 			st, why = cmwire.NoResources, err.Error()
 		}
@@ -98,8 +100,25 @@ func (c *conn) inCapsule() int {
 	return c.info.InCapsuleSize
 }
 
-// memory is the registered memory that the queue will have, in bytes.
-func (c *conn) memory() int64 { return int64(capsuleMemory(c.depth, c.inCapsule())) }
+// memory is the registered memory that the queue will have of its own, in bytes.
+func (c *conn) memory() int64 {
+	if c.shared {
+		return int64(roundUp(c.depth*responseSize, pageSize))
+	}
+	return int64(capsuleMemory(c.depth, c.inCapsule()))
+}
+
+// ownReceives changes the queue to receives of its own and counts their memory.
+func (c *conn) ownReceives() error {
+	before := c.memory()
+	c.shared = false
+	more := int(c.memory() - before)
+	if err := c.t.charge(more); err != nil {
+		c.shared = true // as it is counted
+		return err
+	}
+	return nil
+}
 
 // Info describes the connection.
 func (c *conn) Info() *fabric.QueueInfo { return &c.info }

@@ -141,6 +141,10 @@ func (q *queue) sent(r *request) {
 	}
 	waiting := r.waiting
 	q.drop(r)
+	if q.shared != nil {
+		q.rest(r)
+		return
+	}
 	if waiting > 0 && q.state < queueClosing {
 		q.begin(r, waiting)
 	}
@@ -163,6 +167,7 @@ func (q *queue) drop(r *request) {
 	if r.Lent {
 		q.g.cfg.Handler.Release(&r.Request)
 	}
+	q.vacate(r)
 	r.Reset()
 	r.state, r.waiting, r.slots, r.invalidate = requestIdle, 0, 0, false
 }

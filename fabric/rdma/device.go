@@ -97,6 +97,7 @@ func (t *Transport) lost(dev verbs.Device) {
 	}
 	d.removed.Store(true)
 	delete(t.devices, dev)
+	delete(t.unshared, dev)
 	for g := range t.groups {
 		g.retire(d)
 	}

@@ -57,6 +57,11 @@ func (q *queue) reply(r *request) bool {
 	q.slots -= r.slots
 	q.sends--
 	r.state = requestSending
+	if q.shared != nil {
+		q.taken--
+		q.vacate(r)
+		return true
+	}
 	q.g.recvs = append(q.g.recvs, q.recvWR(r.Tag))
 	return true
 }
@@ -119,7 +124,9 @@ func (q *queue) response(r *request) {
 func (q *queue) post() int {
 	g := q.g
 	n := len(g.wrs)
-	if err := q.postRecv(g.recvs); err != nil {
+	if q.shared != nil {
+		q.shared.refill()
+	} else if err := q.postRecv(g.recvs); err != nil {
 		q.fail(fmt.Errorf("post receives: %w", err))
 	}
 	if err := q.postSend(g.wrs); err != nil {

@@ -15,12 +15,13 @@ type group struct {
 	pool *pool // of the reactor's arena
 
 	// Reactor only.
-	ports  []*port
-	slots  []*queue // by queue.number; nil: free
-	gen    uint32
-	queues int
-	dirty  []*queue
-	ticks  func() // stops the timer of tick; nil if it does not run
+	ports   []*port
+	slots   []*queue // by queue.number; nil: free
+	gen     uint32
+	queues  int
+	shareds []*shared // by shared.number; nil: free
+	dirty   []*queue
+	ticks   func() // stops the timer of tick; nil if it does not run
 
 	// The batches of a poll, reused.
 	wcs   []verbs.WC
@@ -72,6 +73,11 @@ func (g *group) Poll(budget int) int {
 		}
 	}
 	g.dispatch()
+	for _, s := range g.shareds {
+		if s != nil {
+			s.refill()
+		}
+	}
 	if len(g.dirty) > 0 {
 		work += g.clean()
 	}
@@ -152,6 +158,11 @@ func (g *group) busy() bool {
 	}
 	for _, p := range g.ports {
 		if p.staging != nil && p.staging.pendingMemory() {
+			return true
+		}
+	}
+	for _, s := range g.shareds {
+		if s != nil && len(s.free) > 0 && !s.dead.Load() {
 			return true
 		}
 	}

@@ -72,6 +72,7 @@ func newManual(t testing.TB, o verbstest.Options, cfg Config, p hostParam) *manu
 	arena, err := mem.NewArena("test arena", 4<<20)
 	must(err)
 	cfg.Provider = m.f.Provider("target")
+	fill(&cfg.SharedReceives, testShared)
 	tr := New(cfg)
 	g, err := tr.NewGroup(fabric.GroupConfig{Loop: m.loop, Handler: m.h, Arena: arena})
 	must(err)

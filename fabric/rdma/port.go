@@ -34,8 +34,9 @@ type port struct {
 	signalWrites bool
 
 	// Under g.making.
-	all  []*cq // those that exist
-	refs int   // queues
+	all    []*cq   // those that exist
+	refs   int     // queues
+	shared *shared // for queues to come, nil if none
 
 	// Reactor only.
 	invalidates bool // a SEND_WITH_INV has completed here, or its like where the device takes none
@@ -50,7 +51,9 @@ type cq struct {
 	p    *port
 	size int
 
-	used int // under g.making
+	// Under g.making.
+	used    int
+	sharers map[*shared]int // queues of it here; together they take as many entries as there are slots
 	// dead: it failed; no queue is added.
 	dead atomic.Bool
 
@@ -127,16 +130,54 @@ func (p *port) free() error {
 	return errors.Join(append(errs, p.g.t.putDevice(p.dev))...)
 }
 
-// reserve finds or makes a completion queue with room for n completions. g.making is held; not on a reactor.
-func (p *port) reserve(n int) (*cq, error) {
+// reserve finds or makes a completion queue with room for n completions and, if s is not nil, for those of shared receives; vacate
+// undoes that. g.making is held; not on a reactor.
+func (p *port) reserve(n int, s *shared) (*cq, error) {
 	for _, c := range p.all {
-		if !c.dead.Load() && c.size-c.used >= n {
-			c.used += n
+		if !c.dead.Load() && c.size-c.used >= n+c.share(s) {
+			c.take(n, s)
 			return c, nil
 		}
 	}
+	c, err := p.newCQ(n, s)
+	if err == nil {
+		c.take(n, s)
+	}
+	return c, err
+}
+
+// share is how many entries a queue with shared receives takes besides those of its own.
+func (c *cq) share(s *shared) int {
+	if s == nil || c.sharers[s] > 0 {
+		return 0
+	}
+	return s.capacity
+}
+
+func (c *cq) take(n int, s *shared) {
+	c.used += n + c.share(s)
+	if s != nil {
+		c.sharers[s]++
+	}
+}
+
+func (c *cq) vacate(n int, s *shared) {
+	c.used -= n
+	if s == nil {
+		return
+	}
+	if c.sharers[s]--; c.sharers[s] == 0 {
+		delete(c.sharers, s)
+		c.used -= s.capacity
+	}
+}
+
+func (p *port) newCQ(n int, s *shared) (*cq, error) {
+	if s != nil {
+		n += s.capacity
+	}
 	// Each is twice as large as the one before: a thousand queues need few, and every poll goes through all of them.
-	size := cqEntries << min(len(p.all), cqDoublings)
+	size := max(cqEntries<<min(len(p.all), cqDoublings), n)
 	if most := p.dev.attr.MaxCQE; most > 0 {
 		size = min(size, most)
 	}
@@ -147,7 +188,7 @@ func (p *port) reserve(n int) (*cq, error) {
 	if err != nil {
 		return nil, fmt.Errorf("completion queue of %d entries: %w", size, err)
 	}
-	c := &cq{CQ: dcq, p: p, size: size, used: n}
+	c := &cq{CQ: dcq, p: p, size: size, sharers: make(map[*shared]int)}
 	p.all = append(p.all, c)
 	return c, nil
 }

@@ -17,7 +17,7 @@ func TestCompletionQueuesAreShared(t *testing.T) {
 	for most, want := range map[int]int{1 << 20: 6, 32767: 14} { // 32767: soft RoCE
 		p := &port{g: &group{}, dev: &device{dev: cqDevice{}, attr: verbs.DeviceAttr{MaxCQE: most}}}
 		for range queues {
-			if _, err := p.reserve(need); err != nil {
+			if _, err := p.reserve(need, nil); err != nil {
 				t.Fatal(err)
 			}
 		}

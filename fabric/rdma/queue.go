@@ -38,6 +38,14 @@ type queue struct {
 
 	reqs []request
 
+	// shared is where capsules come from if the queue has no receives of its own. Then reqs that no capsule has are on idle, capsules have no
+	// request yet, taken is the number of commands without a response, and last says that the queue pair takes no more receives.
+	shared   *shared
+	idle     list
+	capsules []arrival
+	taken    int
+	last     bool
+
 	// Credits. sqSize is the size of the send queue, slots what is free of it; reads and sends are RDMA READs and responses
 	// that may be put in flight now.
 	sqSize, slots int
@@ -65,36 +73,37 @@ type queue struct {
 	ended    bool
 }
 
-// newQueue makes the memory and the queue pair of a connection; free undoes it. Not on a reactor. The completion queue has been
-// reserved by the caller.
-func newQueue(g *group, p *port, q *cq, c *conn, sqSize int) (_ *queue, err error) {
-	n := &queue{
-		g: g, p: p, cq: q, conn: c, sqSize: sqSize, slots: sqSize,
-		reads: min(c.reads, max(p.dev.attr.MaxQPInitRdAtom, 1)), sends: c.credits,
-	}
-	n.maxReads = n.reads
+// build makes the memory and the queue pair of a connection; free undoes it. Not on a reactor. The completion queue and shared receives
+// are there.
+func (q *queue) build() (err error) {
+	c, attr := q.conn, &q.p.dev.attr
+	q.reads, q.sends = min(c.reads, max(attr.MaxQPInitRdAtom, 1)), c.credits
+	q.maxReads = q.reads
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, n.free())
+			err = errors.Join(err, q.free())
 		}
 	}()
-	n.icd = c.inCapsule()
-	if err = n.layout(); err != nil {
-		return nil, err
+	q.icd = c.inCapsule()
+	if err = q.layout(); err != nil {
+		return err
 	}
-	recvSGE := 1
-	if n.icd > 0 {
-		recvSGE = 2
+	init := verbs.QPInit{
+		SendCQ: q.cq.CQ, RecvCQ: q.cq.CQ, MaxSendWR: q.sqSize, MaxSendSGE: q.p.sendSGE, MaxRecvSGE: 1, MaxInline: responseSize,
 	}
-	n.qp, err = c.id.CreateQP(p.dev.pd, verbs.QPInit{
-		SendCQ: q.CQ, RecvCQ: q.CQ, MaxSendWR: sqSize, MaxRecvWR: c.depth, MaxSendSGE: p.sendSGE, MaxRecvSGE: recvSGE,
-		MaxInline: responseSize,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("queue pair of %d sends and %d receives: %w", sqSize, c.depth, err)
+	if q.icd > 0 {
+		init.MaxRecvSGE = 2
 	}
-	n.inline = n.qp.MaxInline() >= responseSize
-	return n, nil
+	if q.shared != nil {
+		init.SRQ = q.shared.srq
+	} else {
+		init.MaxRecvWR = c.depth
+	}
+	if q.qp, err = c.id.CreateQP(q.p.dev.pd, init); err != nil {
+		return fmt.Errorf("queue pair of %d sends and %d receives: %w", q.sqSize, init.MaxRecvWR, err)
+	}
+	q.inline = q.qp.MaxInline() >= responseSize
+	return nil
 }
 
 // layout maps and registers the memory of capsules and responses and makes the requests. The device writes capsules there and
@@ -103,7 +112,10 @@ func (q *queue) layout() (err error) {
 	depth := q.conn.depth
 	q.responses = depth * capsuleSize
 	size := capsuleMemory(depth, q.icd)
-	if q.icd > 0 {
+	if q.shared != nil {
+		q.responses, size = 0, depth*responseSize
+		q.capsules = make([]arrival, 0, depth)
+	} else if q.icd > 0 {
 		q.inCapsule = roundUp(depth*(capsuleSize+responseSize), pageSize)
 		q.stride = roundUp(q.icd, pageSize)
 	}
@@ -120,6 +132,9 @@ func (q *queue) layout() (err error) {
 		r := &q.reqs[i]
 		r.Queue, r.Tag = q, uint16(i)
 		r.Segs = segs[2*i : 2*i : 2*i+2]
+		if q.shared != nil {
+			q.idle.push(r)
+		}
 	}
 	return nil
 }
@@ -150,16 +165,30 @@ func (q *queue) free() error {
 	return q.region.Unmap()
 }
 
-// capsule is the memory of slot i that a command capsule arrives in.
-func (q *queue) capsule(i uint16) []byte {
-	off := int(i) * capsuleSize
+// capsule is the memory that the command capsule of r lies in.
+func (q *queue) capsule(r *request) []byte {
+	if q.shared != nil {
+		return q.shared.capsule(r.slot)
+	}
+	off := int(r.Tag) * capsuleSize
 	return q.region.Bytes()[off : off+capsuleSize]
 }
 
-// capsuleData is the memory of slot i that in-capsule data arrives in.
-func (q *queue) capsuleData(i uint16) []byte {
-	off := q.inCapsule + int(i)*q.stride
+// capsuleData is the memory that the in-capsule data of r lies in, on an I/O queue.
+func (q *queue) capsuleData(r *request) []byte {
+	if q.shared != nil {
+		return q.shared.capsuleData(r.slot)
+	}
+	off := q.inCapsule + int(r.Tag)*q.stride
 	return q.region.Bytes()[off : off+q.icd : off+q.icd]
+}
+
+// capsuleRegion is the region that capsule and capsuleData are of.
+func (q *queue) capsuleRegion(r *request) mem.RegionID {
+	if q.shared != nil {
+		return q.shared.chunks[r.slot/chunkSlots].region.ID()
+	}
+	return q.region.ID()
 }
 
 // recvWR is the receive of slot i.

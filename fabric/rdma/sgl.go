@@ -62,7 +62,7 @@ func (q *queue) describeList(r *request, d *nvme.SGLDescriptor, inCapsule uint32
 	case n > maxBlocks*nvme.SGLDescriptorSize:
 		return nvme.InvalidSGLCount | nvme.DNR
 	}
-	blocks := q.capsuleData(r.Tag)[off : off+uint64(n)]
+	blocks := q.capsuleData(r)[off : off+uint64(n)]
 	total, invalidate, stale := uint32(0), false, uint32(0)
 	for i := 0; i < len(blocks); i += nvme.SGLDescriptorSize {
 		b := descriptor(blocks[i:])

@@ -65,6 +65,9 @@ type request struct {
 	// since is when the request began to wait for memory.
 	since int64
 	next  *request
+	// slot is where a capsule from shared receives lies while holds is set.
+	slot  uint16
+	holds bool
 }
 
 // data is the memory that the device moves data through.
@@ -148,15 +151,16 @@ func (l *list) remove(q *queue) {
 type workKind uint8
 
 const (
-	workRecv  workKind = 1 + iota // a receive
-	workQuiet                     // unsignalled: completes only if it fails
-	workRead                      // the last RDMA READ of a part
-	workWrite                     // the last RDMA WRITE of a part
-	workSend                      // a response
-	workData                      // a signalled RDMA WRITE that nobody waits for
+	workRecv   workKind = 1 + iota // a receive
+	workQuiet                      // unsignalled: completes only if it fails
+	workRead                       // the last RDMA READ of a part
+	workWrite                      // the last RDMA WRITE of a part
+	workSend                       // a response
+	workData                       // a signalled RDMA WRITE that nobody waits for
+	workShared                     // a shared receive: the number is that of the shared receives, the tag a slot
 )
 
-var workNames = [...]string{"", "receive", "data transfer", "RDMA READ", "RDMA WRITE", "response", "RDMA WRITE"}
+var workNames = [...]string{"", "receive", "data transfer", "RDMA READ", "RDMA WRITE", "response", "RDMA WRITE", "receive"}
 
 func (k workKind) String() string {
 	if int(k) < len(workNames) {

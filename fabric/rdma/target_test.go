@@ -275,6 +275,7 @@ func newBench(t *testing.T, o benchOptions) *bench {
 	if o.arena == 0 {
 		o.arena = 4 << 20
 	}
+	fill(&o.cfg.SharedReceives, testShared)
 	var err error
 	must := func(err error) {
 		t.Helper()

@@ -96,7 +96,7 @@ func (q *queue) late() {
 	case queueClosing:
 		q.fail(nil)
 	case queueDying:
-		q.posted, q.signalled = 0, 0 // they will not come any more
+		q.posted, q.signalled, q.last = 0, 0, true // they will not come any more
 		q.drained()
 	}
 }
@@ -129,6 +129,7 @@ func (q *queue) die() {
 		q.p.staging.waiting.remove(q)
 	}
 	q.out, q.needRead = list{}, list{}
+	q.forsake()
 	h := q.g.cfg.Handler
 	for i := range q.reqs {
 		r := &q.reqs[i]
@@ -194,7 +195,7 @@ func (q *queue) drained() {
 	if q.state != queueDying || !q.flushed {
 		return
 	}
-	if !q.cq.dead.Load() && (q.posted > 0 || q.signalled > 0) {
+	if !q.cq.dead.Load() && (q.posted > 0 || q.signalled > 0 || q.shared != nil && !q.last) {
 		return
 	}
 	q.state = queueDestroying
@@ -216,6 +217,9 @@ func (q *queue) destroy() {
 // destroyed takes back the memory that the device had.
 func (q *queue) destroyed() {
 	q.state = queueGone
+	if q.shared != nil {
+		q.shared.leave(q)
+	}
 	for i := range q.reqs {
 		if r := &q.reqs[i]; r.state == requestFlushing {
 			q.drop(r)
@@ -234,7 +238,9 @@ func (q *queue) finish() {
 		if err := q.free(); err != nil {
 			q.g.t.cfg.Log.Error("RDMA queue cannot be freed", "remote", q.conn.info.Remote, "error", err)
 		}
-		q.g.release(q)
+		if err := q.g.release(q); err != nil && !q.p.dev.removed.Load() {
+			q.g.t.cfg.Log.Error("RDMA receives cannot be freed", "remote", q.conn.info.Remote, "error", err)
+		}
 		q.conn.t.leave(q.conn)
 		q.g.cfg.Loop.Post(q.removed)
 	}()

@@ -26,10 +26,12 @@ type Transport struct {
 	open    map[*listener]struct{}
 	waiting map[*conn]struct{} // connections that no group has adopted
 	total   int
-	memory  int64 // of their queues, as conn.memory counts it
+	memory  int64 // of their queues, as conn.memory counts it, and of shared receives
 	perHost map[netip.Addr]int
 	devices map[verbs.Device]*device
 	groups  map[*group]struct{}
+	// unshared are the devices whose queues have receives of their own although SharedReceives is set.
+	unshared map[verbs.Device]struct{}
 }
 
 // New makes a transport. The configuration must be valid; see Config.Validate.
@@ -39,7 +41,7 @@ func New(cfg Config) *Transport {
 		cfg: cfg, log: ratelog.New(cfg.Log),
 		byID: make(map[verbs.ID]*listener), open: make(map[*listener]struct{}), waiting: make(map[*conn]struct{}),
 		perHost: make(map[netip.Addr]int), devices: make(map[verbs.Device]*device),
-		groups: make(map[*group]struct{}),
+		groups: make(map[*group]struct{}), unshared: make(map[verbs.Device]struct{}),
 	}
 }
 
@@ -179,6 +181,23 @@ func (t *Transport) admit(c *conn) error {
 	t.perHost[addr]++
 	t.waiting[c] = struct{}{}
 	return nil
+}
+
+// charge counts memory of shared receives, or says why there may not be more; uncharge undoes it.
+func (t *Transport) charge(n int) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.memory+int64(n) > t.cfg.QueueMemory {
+		return fmt.Errorf("%d queues have %d KiB of memory and %d more are wanted, the limit is %d", t.total, t.memory>>10, n>>10, t.cfg.QueueMemory>>10)
+	}
+	t.memory += int64(n)
+	return nil
+}
+
+func (t *Transport) uncharge(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.memory -= int64(n)
 }
 
 // leave undoes admit.
