@@ -11,10 +11,10 @@ import (
 // Storage says where the blocks of a namespace are. Backends delay, error and limit pass everything on to Of, slower or not at all, to
 // rehearse what a disk may do. Which keys belong to which backend is in the table backends.
 type Storage struct {
-	Backend string `mapstructure:"backend" validate:"required,oneof=ram file block null delay error limit"`
+	Backend string `mapstructure:"backend" validate:"required,oneof=ram file block nvme null delay error limit"`
 	// Size in bytes. A file that exists keeps its size if Size is 0.
 	Size Size `mapstructure:"size"`
-	// Path of the file or block device.
+	// Path of the file, the block device, or the NVMe namespace.
 	Path string `mapstructure:"path"`
 	// BlockSize is the logical block size in bytes, a power of two.
 	BlockSize Size `mapstructure:"block_size" default:"512" validate:"oneof=512 1024 2048 4096"`
@@ -48,6 +48,7 @@ var backends = map[string][]string{
 	"null":  {"size", "block_size"},
 	"file":  {"path", "size", "block_size", "buffered", "preallocate"},
 	"block": {"path"},
+	"nvme":  {"path"},
 	"delay": {"of", "latency", "jitter", "operations", "seed"},
 	"error": {"of", "error", "one_in", "offset", "length", "operations", "seed"},
 	"limit": {"of", "iops", "bandwidth"},
@@ -82,7 +83,7 @@ func (c *Config) storage(s *Storage, path string, seen once) {
 		case "file":
 			c.path(s, paths[i], seen)
 			c.sizes(s, paths[i])
-		case "block":
+		case "block", "nvme":
 			c.path(s, paths[i], seen)
 		case "ram", "null":
 			if s.Size == 0 {
@@ -120,7 +121,7 @@ func (c *Config) path(s *Storage, path string, seen once) {
 	at := path + ".path"
 	switch {
 	case s.Path == "":
-		c.src.add(at, "is missing", fmt.Sprintf("backend %s needs the path of a %s.", s.Backend, map[string]string{"file": "file", "block": "block device"}[s.Backend]))
+		c.src.add(at, "is missing", fmt.Sprintf("backend %s needs the path of a %s.", s.Backend, map[string]string{"file": "file", "block": "block device", "nvme": "namespace of an NVMe drive"}[s.Backend]))
 	case !filepath.IsAbs(s.Path):
 		c.src.add(at, fmt.Sprintf("%q is not an absolute path", printable(s.Path)), "Begin it with /.")
 	default:

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/backend/nvme"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/disks"
 )
@@ -37,7 +38,11 @@ func diskUsers(c *config.Config) map[string][]string {
 	for _, s := range c.Subsystems {
 		for _, n := range s.Namespaces {
 			_, layers := n.Layers("")
-			info, err := os.Stat(layers[len(layers)-1].Path)
+			path := layers[len(layers)-1].Path
+			if ns, err := nvme.Find(path); err == nil { // whichever device of it is named
+				path = ns.Block
+			}
+			info, err := os.Stat(path)
 			if err != nil {
 				continue
 			}

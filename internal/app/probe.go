@@ -67,6 +67,8 @@ func probe(c *config.Config) config.Problems {
 				info, what, mend = probeFile(last, n.ReadOnly)
 			case "block":
 				info, what, mend = probeBlock(last, n.ReadOnly)
+			case "nvme":
+				info, what, mend = probeNVMe(last, n.ReadOnly)
 			}
 			if what != "" {
 				ps = append(ps, c.Problem(path+".path", what, mend))

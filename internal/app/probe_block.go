@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/backend/nvme"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/disks"
 )
@@ -34,6 +35,26 @@ func probeBlock(n *config.Storage, readOnly bool) (info os.FileInfo, what, mend 
 	}
 	if err := mayOpen(n.Path, readOnly); err != nil {
 		return info, fmt.Sprintf("%q cannot be opened: %v", n.Path, err), "Give the user that runs the target the right to it, for instance by the group disk, or set read_only: true."
+	}
+	return info, "", ""
+}
+
+// probeNVMe says what is wrong with the drive of a namespace and how to mend it. info is that of its block device, so that a namespace with
+// backend block on it is found.
+func probeNVMe(n *config.Storage, readOnly bool) (info os.FileInfo, what, mend string) {
+	ns, err := nvme.Find(n.Path)
+	if err != nil {
+		return nil, fmt.Sprintf("%q: %v", n.Path, err), "\"nvmf-target disks\" lists the disks of this machine; NVMe drives have devices like /dev/ng0n1."
+	}
+	if info, what, mend = probeBlock(&config.Storage{Path: ns.Block}, readOnly); what != "" {
+		return info, what, mend
+	}
+	access := uint32(unix.R_OK)
+	if !readOnly {
+		access |= unix.W_OK
+	}
+	if err := unix.Access(ns.Char, access); err != nil {
+		return info, fmt.Sprintf("%q cannot be opened: %v", ns.Char, err), "Give the user that runs the target the right to it, or use backend: block."
 	}
 	return info, "", ""
 }

@@ -23,6 +23,11 @@ func TestProbeBlock(t *testing.T) {
 			t.Errorf("%s: %q, mend %q", path, what, mend)
 		}
 	}
+	for path, want := range map[string]string{"/dev/ng99n9": "no such device", "/dev/null": "not a namespace of an NVMe drive", file: "is a regular file"} {
+		if _, what, mend := probeNVMe(&config.Storage{Path: path}, false); !strings.Contains(what, want) || mend == "" {
+			t.Errorf("%s: %q, mend %q", path, what, mend)
+		}
+	}
 	var st unix.Stat_t
 	if err := unix.Stat("/", &st); err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 	"github.com/nvmf-target/nvmf-target/backend/file"
 	"github.com/nvmf-target/nvmf-target/backend/null"
+	"github.com/nvmf-target/nvmf-target/backend/nvme"
 	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/backend/wrap"
 	"github.com/nvmf-target/nvmf-target/config"
@@ -29,6 +30,8 @@ func (srv *Server) openDevice(s *config.Storage, readOnly bool) (backend.Device,
 		return null.Open(null.Config{Size: int64(s.Size), BlockSize: int(s.BlockSize)})
 	case "block":
 		return block.Open(block.Config{Path: s.Path, ReadOnly: readOnly, Engine: srv.engine(), Log: srv.log})
+	case "nvme":
+		return nvme.Open(nvme.Config{Path: s.Path, ReadOnly: readOnly, Engine: srv.engine(), Log: srv.log})
 	case "file":
 		return file.Open(file.Config{
 			Path: s.Path, Size: int64(s.Size), BlockSize: int(s.BlockSize), ReadOnly: readOnly, Buffered: s.Buffered,
@@ -79,7 +82,7 @@ func deviceMend(s *config.Storage) string {
 	switch s.Backend {
 	case "file":
 		return "See to the file, or correct path, size and block_size."
-	case "block":
+	case "block", "nvme":
 		return "See to the device, or correct path."
 	}
 	return "Correct size and block_size."
