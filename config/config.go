@@ -65,6 +65,8 @@ type RDMA struct {
 	InCapsuleSize Size `mapstructure:"in_capsule_size" default:"4KiB" validate:"sizemax=64KiB,multiple=16"`
 	// QueueMemory bounds the registered memory of all queues: queue depth times in-capsule size for each, and a little more.
 	QueueMemory Size `mapstructure:"queue_memory" default:"1GiB" validate:"sizemin=1MiB"`
+	// SharedReceives is how many commands the queues of a reactor and device may send at once to one shared receive queue; 0: each has its own.
+	SharedReceives int `mapstructure:"shared_receives" validate:"min=0,max=32768"`
 	// MaxConnections and MaxConnectionsPerHost bound the connections (queues) of all hosts and of one address.
 	MaxConnections        int `mapstructure:"max_connections" default:"4096" validate:"min=1,max=65535"`
 	MaxConnectionsPerHost int `mapstructure:"max_connections_per_host" default:"1024" validate:"min=1,max=65535"`

@@ -54,7 +54,7 @@ type Config struct {
 	// command of a queue's depth by default. A queue that does not fit is refused. Default 1 GiB.
 	QueueMemory int64
 	// SharedReceives is how many commands the queues of a reactor and device take together from one shared receive queue, at most;
-	// 0: each queue has receives for its own depth. A multiple of 128 up to 32768. See shared.go.
+	// 0: each queue has receives for its own depth. At most 32768; it is rounded up to a multiple of 128. See shared.go.
 	SharedReceives int
 	// TOS is the type of service of connections by port ID of their listener; 0 leaves the system's. On RoCE the host's counts.
 	TOS map[uint16]uint8
@@ -108,8 +108,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("rdma: queue limits must be 0 to 65535")
 	case c.QueueMemory < 0:
 		return fmt.Errorf("rdma: memory of queues: must not be negative")
-	case c.SharedReceives < 0 || c.SharedReceives > maxShared || c.SharedReceives%chunkSlots != 0:
-		return fmt.Errorf("rdma: %d shared receives: must be a multiple of %d up to %d", c.SharedReceives, chunkSlots, maxShared)
+	case c.SharedReceives < 0 || c.SharedReceives > maxShared:
+		return fmt.Errorf("rdma: %d shared receives: must be 0 to %d", c.SharedReceives, maxShared)
 	case c.ConnectTimeout < 0, c.SendTimeout < 0, c.MemoryTimeout < 0, c.LingerTimeout < 0, c.DrainTimeout < 0:
 		return fmt.Errorf("rdma: time limits must not be negative")
 	}
@@ -129,6 +129,7 @@ func (c *Config) setDefaults() {
 	fill(&c.MaxQueues, 4096)
 	fill(&c.MaxQueuesPerHost, 1024)
 	fill(&c.QueueMemory, 1<<30)
+	c.SharedReceives = roundUp(c.SharedReceives, chunkSlots)
 	fill(&c.ConnectTimeout, 15*time.Second)
 	fill(&c.SendTimeout, 30*time.Second)
 	fill(&c.MemoryTimeout, 20*time.Second)

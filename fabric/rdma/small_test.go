@@ -26,8 +26,8 @@ func TestValidate(t *testing.T) {
 		"in-capsule 100": func(c *Config) { c.InCapsuleSize = 100 }, "in-capsule 128 KiB": func(c *Config) { c.InCapsuleSize = 128 << 10 },
 		"staging": func(c *Config) { c.StagingSize = 4096 }, "reads": func(c *Config) { c.MaxReads = 256 },
 		"queue ID": func(c *Config) { c.MaxQID = 0xFFFF }, "queues": func(c *Config) { c.MaxQueues = -1 },
-		"queue memory": func(c *Config) { c.QueueMemory = -1 },
-		"time":         func(c *Config) { c.DrainTimeout = -1 },
+		"queue memory": func(c *Config) { c.QueueMemory = -1 }, "shared": func(c *Config) { c.SharedReceives = 1<<15 + 1 },
+		"time": func(c *Config) { c.DrainTimeout = -1 },
 	} {
 		c := ok
 		if change(&c); c.Validate() == nil {

@@ -150,6 +150,7 @@ func (s *Server) startWorkers() error {
 		list = append(list, rdma.New(rdma.Config{
 			Provider: s.opts.RDMA, Log: s.log, MaxDepth: c.RDMA.QueueDepth, InCapsuleSize: inCapsule,
 			MaxQueues: c.RDMA.MaxConnections, MaxQueuesPerHost: c.RDMA.MaxConnectionsPerHost, TOS: tos, QueueMemory: int64(c.RDMA.QueueMemory),
+			SharedReceives: c.RDMA.SharedReceives,
 		}))
 	}
 	for _, t := range list {
