@@ -22,6 +22,19 @@ type ErrorLogEntry struct {
 	Version  uint8
 }
 
+// Values of ErrorLogEntry.Location: fields of the command.
+const (
+	LocationOpcode      uint16 = 0
+	LocationFlags       uint16 = 1 // FUSE and PSDT
+	LocationNSID        uint16 = 4
+	LocationFabricsType uint16 = 4
+	LocationSGLLength   uint16 = 32 // of SGL1
+	LocationSGLType     uint16 = 39
+	LocationCDW10       uint16 = 40 // SLBA, LID, FID
+	LocationSave        uint16 = 43 | 7<<8
+	LocationNone        uint16 = 0xFFFF // no particular field
+)
+
 // Append appends the 64 bytes of the entry.
 func (e *ErrorLogEntry) Append(b []byte) []byte { return appendRecord(b, e) }
 

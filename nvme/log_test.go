@@ -16,6 +16,15 @@ func TestSupportedPages(t *testing.T) {
 	}
 }
 
+func TestFeatureEffects(t *testing.T) {
+	var l FeatureEffectsLog
+	l[FeatureNumberOfQueues] = FeatureSupported | FeatureScopeController
+	l[FeatureWriteProtect] = FeatureSupported | FeatureScopeNamespace
+	if b := l.Append(nil); !bytes.Equal(b, hexBytes(t, FeatureEffectsSize, "28:01002000 528:01001000")) {
+		t.Error("bits")
+	}
+}
+
 func TestUint128(t *testing.T) {
 	u := MakeUint128(0x0102030405060708)
 	if v, ok := u.Uint64(); v != 0x0102030405060708 || !ok || u[0] != 8 {

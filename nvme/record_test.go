@@ -27,6 +27,7 @@ var records = []struct {
 	{"SMARTLog", SMARTLogSize, new(SMARTLog), parser(ParseSMARTLog)},
 	{"FirmwareLog", FirmwareLogSize, new(FirmwareLog), parser(ParseFirmwareLog)},
 	{"EffectsLog", EffectsLogSize, new(EffectsLog), parser(ParseEffectsLog)},
+	{"FeatureEffectsLog", FeatureEffectsSize, new(FeatureEffectsLog), parser(ParseFeatureEffectsLog)},
 	{"DiscoveryHeader", DiscoveryHeaderSize, new(DiscoveryHeader), parser(ParseDiscoveryHeader)},
 	{"DiscoveryEntry", DiscoveryEntrySize, new(DiscoveryEntry), parser(ParseDiscoveryEntry)},
 }

@@ -168,6 +168,9 @@ func TestSGLFields(t *testing.T) {
 func TestCQE(t *testing.T) {
 	var c CQE
 	c.Fill(0x1122334455667788, 0x0102, 0x0304, ConnectInvalidParameters|DNR)
+	if c.ReservedSet() || !(&CQE{10: 1}).ReservedSet() || !(&CQE{11: 1}).ReservedSet() || !(&CQE{14: 1}).ReservedSet() {
+		t.Error("reserved bits")
+	}
 	if want := CQE(hexBytes(t, CQESize, "0:8877665544332211 8:0201 12:0403 14:0483")); c != want {
 		t.Errorf("got % x, want % x", c, want)
 	}

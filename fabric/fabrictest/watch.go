@@ -161,7 +161,7 @@ func (q *watched) Complete(reqs []*fabric.Request) {
 		switch {
 		case r.CQE.CID() != r.SQE.CID():
 			q.w.failf("request %d: the CQE names command %d, not %d", r.Tag, r.CQE.CID(), r.SQE.CID())
-		case r.CQE[10]|r.CQE[11] != 0 || r.CQE[14]&1 != 0:
+		case r.CQE.ReservedSet():
 			q.w.failf("request %d: reserved bits of the CQE are set", r.Tag)
 		case !r.Status.OK() && r.CQE.Status().OK():
 			q.w.failf("request %d was refused with %v and completed successfully", r.Tag, r.Status)

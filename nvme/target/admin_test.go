@@ -2,7 +2,6 @@ package target
 
 import (
 	"bytes"
-	"encoding/binary"
 	"testing"
 
 	"github.com/google/uuid"
@@ -222,9 +221,12 @@ func TestLogs(t *testing.T) {
 	if err != nil || fw.AFI != 1 || nvme.Text(fw.FRS[0][:]) != testFW {
 		t.Errorf("firmware log: %v %+v", err, fw)
 	}
-	fids := r.ok(h.admin, logCommand(nvme.LogFeatureEffects, 1024, 0)).Data
+	fids, err := nvme.ParseFeatureEffectsLog(r.ok(h.admin, logCommand(nvme.LogFeatureEffects, nvme.FeatureEffectsSize, 0)).Data)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for fid := range 256 {
-		listed := binary.LittleEndian.Uint32(fids[4*fid:])&1 != 0
+		listed := fids[fid]&nvme.FeatureSupported != 0
 		c := getFeature(nvme.FID(fid), nvme.FeatureCapabilities, 0)
 		if known := r.do(h.admin, c).CQE.Status().OK(); known != listed {
 			t.Errorf("feature %02Xh: listed %v, known %v", fid, listed, known)

@@ -187,7 +187,7 @@ func (s *session) establish(sqe *nvme.ConnectSQE) bool {
 // prepareDisconnect validates a Disconnect command (Base section 6.4).
 func prepareDisconnect(c *cmd) nvme.Status {
 	switch {
-	case c.req.SQE.CDW(10)&0xFFFF != 0: // RECFMT, as in Connect
+	case c.req.SQE.Connect().RECFMT() != 0: // in the same place
 		return nvme.ConnectIncompatibleFormat | nvme.DNR
 	case c.s.qid == 0:
 		return nvme.InvalidQueueType | nvme.DNR

@@ -40,31 +40,31 @@ func hasLBA(qid uint16, o nvme.Opcode) bool {
 	return qid != 0 && (o == nvme.NVMRead || o == nvme.NVMWrite || o == nvme.NVMWriteZeroes)
 }
 
-// location is the byte of the command that the status is about, as far as the status alone tells; FFFFh is no particular one.
+// location is the byte of the command that the status is about, as far as the status alone tells.
 func location(sqe *nvme.SQE, st nvme.Status) uint16 {
 	fabrics := sqe.Opcode() == nvme.FabricsOpcode
 	switch st.Code() {
 	case nvme.InvalidOpcode:
 		if fabrics {
-			return 4 // FCTYPE
+			return nvme.LocationFabricsType
 		}
-		return 0
+		return nvme.LocationOpcode
 	case nvme.InvalidField:
 		if fabrics && badFabricsFlags(sqe) || !fabrics && sqe.Flags()&flagsMask != psdtSGL<<6 {
-			return 1 // FUSE, PSDT
+			return nvme.LocationFlags
 		}
 	case nvme.InvalidNamespaceOrFormat, nvme.NamespaceWriteProtected:
-		return 4 // NSID
+		return nvme.LocationNSID
 	case nvme.DataSGLLengthInvalid:
-		return 32 // the length in the SGL descriptor
+		return nvme.LocationSGLLength
 	case nvme.SGLTypeInvalid:
-		return 39
+		return nvme.LocationSGLType
 	case nvme.LBAOutOfRange, nvme.InvalidLogPage, nvme.FeatureNotChangeable:
-		return 40 // SLBA, LID, FID
+		return nvme.LocationCDW10
 	case nvme.FeatureNotSaveable:
-		return 7<<8 | 43 // SV
+		return nvme.LocationSave
 	}
-	return 0xFFFF
+	return nvme.LocationNone
 }
 
 // total is the number of entries ever made.

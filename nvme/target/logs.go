@@ -1,10 +1,6 @@
 package target
 
-import (
-	"encoding/binary"
-
-	"github.com/nvmf-target/nvmf-target/nvme"
-)
+import "github.com/nvmf-target/nvmf-target/nvme"
 
 // logPage is a log page (Base section 5.1.12.1).
 type logPage struct {
@@ -19,10 +15,8 @@ type logPage struct {
 }
 
 const (
-	logMIEffects     nvme.LID = 0x13 // NVMe-MI Commands Supported and Effects: none (Base section 5.1.12.1.19)
-	effectTableSize           = 4096
-	featureScopeCtrl          = 1 << 21 // FSP, controller (Base section 5.1.12.1.18)
-	featureScopeNS            = 1 << 20
+	logMIEffects  nvme.LID = 0x13 // NVMe-MI Commands Supported and Effects: none (Base section 5.1.12.1.19)
+	miEffectsSize          = 4096
 )
 
 // logPages is filled by init because log 00h reads it.
@@ -50,11 +44,11 @@ func init() {
 			make: commandEffects, size: nvme.EffectsLogSize, io: true, discovery: true,
 		},
 		nvme.LogFeatureEffects: {
-			make: featureEffects, size: effectTableSize / 4, io: true, discovery: true,
+			make: featureEffects, size: nvme.FeatureEffectsSize, io: true, discovery: true,
 		},
 		logMIEffects: {
-			size: effectTableSize, io: true, discovery: true,
-			make: func(*controller, uint32) []byte { return make([]byte, effectTableSize) },
+			size: miEffectsSize, io: true, discovery: true,
+			make: func(*controller, uint32) []byte { return make([]byte, miEffectsSize) },
 		},
 		nvme.LogDiscovery: {discovery: true},
 	}
@@ -140,16 +134,15 @@ func commandEffects(c *controller, _ uint32) []byte {
 
 // featureEffects makes log 12h from the table of features.
 func featureEffects(c *controller, _ uint32) []byte {
-	var b []byte
+	l := new(nvme.FeatureEffectsLog)
 	for i := range features {
-		var e uint32
-		if f := c.feature(nvme.FID(i)); f != nil {
-			e = 1 | featureScopeCtrl
-			if f.namespaceScope {
-				e = 1 | featureScopeNS
-			}
+		switch f := c.feature(nvme.FID(i)); {
+		case f == nil:
+		case f.namespaceScope:
+			l[i] = nvme.FeatureSupported | nvme.FeatureScopeNamespace
+		default:
+			l[i] = nvme.FeatureSupported | nvme.FeatureScopeController
 		}
-		b = binary.LittleEndian.AppendUint32(b, e)
 	}
-	return b
+	return l.Append(nil)
 }

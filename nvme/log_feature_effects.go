@@ -1,0 +1,26 @@
+package nvme
+
+// FeatureEffectsSize is the size of log 12h.
+const FeatureEffectsSize = 1024
+
+// FeatureEffect is a FID Supported and Effects data structure (Base section 5.1.12.1.18).
+type FeatureEffect uint32
+
+// The bits of a FeatureEffect.
+const (
+	FeatureSupported       FeatureEffect = 1 << 0  // FSUPP
+	FeatureScopeNamespace  FeatureEffect = 1 << 20 // FSP, bits 31:20
+	FeatureScopeController FeatureEffect = 1 << 21
+)
+
+// FeatureEffectsLog is the Feature Identifiers Supported and Effects log, LID 12h: an entry per feature.
+type FeatureEffectsLog [256]FeatureEffect
+
+// Append appends the 1024 bytes of the log.
+func (l *FeatureEffectsLog) Append(b []byte) []byte { return appendRecord(b, l) }
+
+// ParseFeatureEffectsLog reads the log from the start of b.
+func ParseFeatureEffectsLog(b []byte) (*FeatureEffectsLog, error) {
+	l := new(FeatureEffectsLog)
+	return l, parseRecord(b, l)
+}
