@@ -22,11 +22,11 @@ fmt: ## format the Go code
 demo: ## boot the lab, connect a Linux host over RDMA, make a file system, run fio: about a minute
 	scripts/deps.sh test
 	scripts/with-go.sh tests/lab/demo.sh
-bench: build ## load over loopback TCP, compared with bare sockets; ALL=1, RUN=REGEXP
+bench: build ## load over loopback TCP, compared with bare sockets, and what was to be reached; ALL=1, RUN=REGEXP, ROUNDS=5, SECONDS_EACH=1
 	scripts/with-go.sh go run ./tests/bench -run "$(RUN)" -out "$(if $(RUN),,docs/benchmarks)"
-bench-lab: ## compare with the kernel's target, both in one boot of the lab; ALL=1, RUN=REGEXP, LINKS=siw
+bench-lab: ## compare with the kernel's target, both in one boot of the lab; the same, and LINKS=siw, VMS=qemu
 	scripts/deps.sh test
-	OUT="$(if $(RUN)$(LINKS),,docs/benchmarks)" scripts/with-go.sh tests/lab/bench.sh
+	OUT="$(if $(RUN)$(LINKS)$(VMS),,docs/benchmarks)" scripts/with-go.sh tests/lab/bench.sh
 show-broken: build ## print what "check" says about every broken configuration of the tests
 	scripts/show-broken.sh
 clean: ## delete what was built here; the caches stay

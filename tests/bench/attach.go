@@ -34,7 +34,7 @@ func attach(o options, where, nqn string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := pin(o.clients); err != nil {
+	if err := pin(o.clientCPU); err != nil {
 		return err
 	}
 	var records []record
@@ -42,7 +42,7 @@ func attach(o options, where, nqn string) (err error) {
 	for range o.rounds {
 		loads = append(loads, loadAverage())
 		for _, w := range list {
-			if w.gc || w.digests && kind != "tcp" {
+			if w.on != (variant{}) || w.digests && kind != "tcp" {
 				continue
 			}
 			f, err := measureTarget(reach(w.digests), nqn, w, o.duration, nil)
@@ -55,9 +55,10 @@ func attach(o options, where, nqn string) (err error) {
 	if len(records) == 0 {
 		return errors.New("no workload")
 	}
-	p, err := newReport("nvme/host over "+kind, "nothing", records, loads, o.rounds, o.duration)
+	p, err := newReport("nvme/host over "+kind, "nothing", records, loads)
 	if err != nil {
 		return err
 	}
+	p.Rounds, p.Seconds = o.rounds, o.duration.Seconds()
 	return p.writeTable(os.Stdout)
 }

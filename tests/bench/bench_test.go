@@ -1,16 +1,8 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
-	"encoding/xml"
-	"errors"
-	"io"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 )
@@ -117,59 +109,5 @@ func TestBurstFlushesAlone(t *testing.T) {
 	s = &stream{w: workload{burst: 4, depth: 2}, left: 4, outstanding: 1, idle: []int{0}, flushing: true}
 	if err := s.submit(time.Now()); err != nil || len(s.idle) != 1 {
 		t.Errorf("submits while flushing: %v", err)
-	}
-}
-
-const labRecords = `{"group":"rxe","workload":"4K random read QD 1","size":4096,"who":"reference","figures":{"iops":1000,"p50_us":10,"machine_us":20}}
-{"group":"rxe","workload":"4K random read QD 1","size":4096,"who":"target","figures":{"iops":500,"p50_us":20,"user_us":3,"system_us":4,"machine_us":22}}
-{"group":"rxe","workload":"128K read QD 16","size":131072,"who":"reference","figures":{"iops":100,"mib_s":12.5}}
-{"group":"rxe","workload":"128K read QD 16","size":131072,"who":"target","figures":{"iops":120,"mib_s":15}}
-{"group":"rxe","workload":"ib_write_bw 128K","size":131072,"who":"limit","figures":{"mib_s":16}}
-`
-
-// What the lab wrote becomes a table, a report that can be read again and a picture that is XML.
-func TestLabReport(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "records")
-	if err := os.WriteFile(file, []byte("#rounds 1 3\n#load 0.5\n# a note\n"+labRecords), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := reportLab(options{out: dir}, file); err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "lab.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var p report
-	if err := json.Unmarshal(text, &p); err != nil {
-		t.Fatal(err)
-	}
-	if len(p.Rows) != 3 || p.Rounds != 1 || p.Rows[0].Ratio.Median != 0.5 || p.Rows[1].Ratio.Median != 1.2 || p.Rows[1].AtLeast != 1 || p.Rows[2].Ratio != nil {
-		t.Errorf("rows: %s", text)
-	}
-	if len(p.Checks) != 2 || p.Checks[0].met() || !p.Checks[1].met() || len(p.Notes) != 1 {
-		t.Errorf("checks: %+v, notes %q", p.Checks, p.Notes)
-	}
-	var table bytes.Buffer
-	if err := p.writeTable(&table); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"kernel µs/IO", "4.00", "nvmet machine µs/IO", "16", "missed  rxe: 4K random read QD 1: p50 over nvmet's: 2.00"} {
-		if !strings.Contains(table.String(), want) {
-			t.Errorf("%q is not in the table:\n%s", want, table.String())
-		}
-	}
-	picture, err := os.Open(filepath.Join(dir, "lab.svg"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer picture.Close()
-	for d := xml.NewDecoder(picture); ; {
-		if _, err := d.Token(); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
 	}
 }

@@ -133,7 +133,9 @@ func (f *floorServer) poll() syscall.Errno {
 		if e != 0 {
 			return e
 		}
-		f.queued = sys.Advance(f.queued, n)
+		if f.queued = sys.Advance(f.queued, n); len(f.queued) > 0 {
+			break // the socket is full
+		}
 	}
 	return 0
 }

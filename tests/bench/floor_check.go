@@ -32,7 +32,7 @@ func compareFloors(o options) error {
 	if out, err := exec.Command("cc", "-O2", "-w", "-o", program, source).CombinedOutput(); err != nil {
 		return fmt.Errorf("cc: %w\n%s", err, out)
 	}
-	if err := pin(o.clients); err != nil {
+	if err := pin(o.clientCPU); err != nil {
 		return err
 	}
 	re, err := regexp.Compile(o.filter)
@@ -95,12 +95,12 @@ func measureDefinition(o options, program string, w workload) (float64, error) {
 		}
 		return list
 	}
-	server := exec.Command(program, args("server", o.servers)...)
+	server := exec.Command(program, args("server", o.serverCPU)...)
 	if err := server.Start(); err != nil {
 		return 0, err
 	}
 	seconds := strconv.FormatFloat(o.duration.Seconds(), 'f', -1, 64)
-	out, err := exec.Command(program, append(args("client", o.clients, w.depth), seconds)...).CombinedOutput()
+	out, err := exec.Command(program, append(args("client", o.clientCPU, w.depth), seconds)...).CombinedOutput()
 	if err != nil {
 		_ = server.Process.Kill()
 	}

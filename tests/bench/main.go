@@ -11,21 +11,23 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"strconv"
 	"time"
 )
 
 type options struct {
-	target   string
-	rounds   int
-	duration time.Duration
-	filter   string
-	all      bool
-	out      string
-	servers  int // CPU of the server side
-	clients  int // CPU of the load
+	target    string
+	rounds    int
+	duration  time.Duration
+	filter    string
+	all       bool
+	out       string
+	serverCPU int
+	clientCPU int // of the load
 }
 
 func main() {
@@ -33,29 +35,33 @@ func main() {
 		switch os.Args[1] {
 		case "floor-server":
 			exit(floorServerMain(os.Args[2:]))
-		case "collecting-target":
-			exit(collectingTargetMain(os.Args[2:]))
+		case "own-target":
+			exit(ownTargetMain(os.Args[2:]))
 		}
 	}
 	var o options
 	flag.StringVar(&o.target, "target", "bin/nvmf-target", "the `program` to measure")
-	flag.IntVar(&o.rounds, "rounds", 5, "alternating rounds of floor and target per workload")
-	flag.DurationVar(&o.duration, "duration", 0, "length of a measurement (default 1s, with -all 5s)")
+	flag.IntVar(&o.rounds, "rounds", int(environment("ROUNDS", 5)), "alternating rounds of floor and target per workload (also ROUNDS=5)")
+	flag.DurationVar(&o.duration, "duration", 0, "length of a measurement (default 1s, with -all 5s; also SECONDS_EACH=5)")
 	flag.StringVar(&o.filter, "run", "", "measure only workloads whose name matches this `regexp`, of all there are")
 	flag.BoolVar(&o.all, "all", os.Getenv("ALL") == "1", "measure all workloads, several queues included (also ALL=1)")
 	flag.StringVar(&o.out, "out", "", "write report (JSON) and plot (SVG) into this `directory`")
-	flag.IntVar(&o.servers, "server-cpu", 0, "CPU of the target")
-	flag.IntVar(&o.clients, "client-cpu", 1, "CPU of the load generator, -1 for any")
+	flag.IntVar(&o.serverCPU, "server-cpu", 0, "CPU of the target")
+	flag.IntVar(&o.clientCPU, "client-cpu", 1, "CPU of the load generator, -1 for any")
 	checkFloor := flag.Bool("check-floor", false, "compare the floor with its definition in C, which needs a C compiler")
 	attachTo := flag.String("attach", "", "measure the target at `TRANSPORT:ADDRESS:PORT`, tcp or rdma, without a floor; its namespace 1 is overwritten")
 	nqn := flag.String("nqn", benchNQN, "the subsystem there")
 	lab := flag.String("lab", "", "report what the `file` of tests/lab/bench.sh holds")
 	flag.Parse()
 	if o.duration == 0 {
-		o.duration = time.Second
+		seconds := 1.0
 		if o.all {
-			o.duration = 5 * time.Second
+			seconds = 5
 		}
+		o.duration = time.Duration(environment("SECONDS_EACH", seconds) * float64(time.Second))
+	}
+	if o.rounds < 1 || o.duration <= 0 {
+		exit(errors.New("at least one round of some length"))
 	}
 	switch {
 	case *checkFloor:
@@ -67,6 +73,19 @@ func main() {
 	default:
 		exit(run(o))
 	}
+}
+
+// environment is the number in a variable, or otherwise if it is not set.
+func environment(name string, otherwise float64) float64 {
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		exit(fmt.Errorf("%s: %w", name, err))
+	}
+	return v
 }
 
 func exit(err error) {

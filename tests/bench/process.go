@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -18,7 +17,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -49,9 +47,10 @@ func freePort() (int, error) {
 
 // server is a child process that serves on a port of the loopback address.
 type server struct {
-	cmd  *exec.Cmd
-	log  bytes.Buffer
-	port int
+	cmd    *exec.Cmd
+	log    bytes.Buffer
+	port   int
+	config string // the file, of a target
 }
 
 // start runs a command with every thread on cpu.
@@ -113,64 +112,37 @@ const (
 	blockSize     = 4096
 )
 
-// startTarget serves a RAM namespace with the reactor on cpu, and everything else on it too. name is a program that takes the
-// arguments of nvmf-target; before are arguments that go in front of those.
-func startTarget(cpu int, dir, name string, before ...string) (*server, error) {
+// startTarget serves a RAM namespace with the reactor on cpu, and everything else on it too. command is a program that takes the
+// arguments of nvmf-target, with what goes before those. spin is reactors.spin, "" for the default.
+func startTarget(cpu int, dir, spin string, command ...string) (*server, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
+	if spin != "" {
+		spin = ", spin: " + spin
+	}
 	config := filepath.Join(dir, fmt.Sprintf("bench-%d.yaml", port))
 	text := fmt.Sprintf(`listeners: [{transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}]
-reactors: {cpus: [%d]}
+reactors: {cpus: [%d]%s}
 tcp: {queue_depth: 1024}
 subsystems:
   - nqn: %s
     allow_any_host: true
     namespaces: [{nsid: 1, backend: ram, size: %d, block_size: %d}]
-`, port, cpu, benchNQN, namespaceSize, blockSize)
+`, port, cpu, spin, benchNQN, namespaceSize, blockSize)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	s, err := start(cpu, port, name, append(before, "serve", "--config", config)...)
+	s, err := start(cpu, port, command[0], append(command[1:], "serve", "--config", config)...)
 	if err != nil {
 		return nil, err
 	}
+	s.config = config
 	if err := fillTarget(s.reach(false)); err != nil {
 		return nil, fmt.Errorf("%w\nlog of the target:\n%s", errors.Join(err, s.stop()), s.log.String())
 	}
 	return s, nil
-}
-
-// startCollectingTarget is the same target in a process whose garbage collector runs every second.
-func startCollectingTarget(cpu int, dir string) (*server, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	return startTarget(cpu, dir, self, "collecting-target")
-}
-
-// collectingTargetMain is that process: what "nvmf-target serve --config FILE" does, and garbage collections beside it.
-func collectingTargetMain(args []string) error {
-	if len(args) != 3 {
-		return errors.New("collecting-target takes: serve --config FILE")
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				runtime.GC()
-			}
-		}
-	}()
-	return app.Serve(args[2], "bench", os.Stdout, os.Stderr)
 }
 
 // reach is how an initiator gets to the server.

@@ -8,8 +8,9 @@ import (
 	"slices"
 )
 
-// figures are what one measurement found, by name: iops, p50_us, p99_us, p99.9_us, max_us; CPU time per I/O of the target's process as
-// user_us and system_us, of all of the machine as machine_us. What cannot be known is not there.
+// figures are what one measurement found, by name: iops, mib_s, mean_us, p50_us, p99_us, p99.9_us, max_us; CPU time per I/O of the target's
+// process as user_us and system_us, of all of the machine as machine_us; and those of counts.go and fairness.go. What cannot be known is not
+// there.
 type figures map[string]float64
 
 // record is one measurement, taken here or in the lab, which writes one per line as JSON.
@@ -90,7 +91,7 @@ type row struct {
 	Limit     map[string]spread `json:"limit,omitempty"`
 	// Ratio is IOPS of target over reference, round by round.
 	Ratio *spread `json:"ratio,omitempty"`
-	// AtLeast is what Ratio is to reach, if anything.
+	// AtLeast is what Ratio is to reach, if there is a claim.
 	AtLeast float64 `json:"at_least,omitempty"`
 }
 
@@ -128,22 +129,4 @@ func spreads(list []record, r record, who string) map[string]spread {
 		}
 	}
 	return m
-}
-
-// check is a claim that compares more than the two sides of one row.
-type check struct {
-	What  string `json:"what"`
-	Value spread `json:"value"`
-	// Bound is the most that the median may be, or the least if AtLeast is set.
-	Bound   float64 `json:"bound"`
-	AtLeast bool    `json:"at_least,omitempty"`
-	// Detail is what the value was made from.
-	Detail string `json:"detail,omitempty"`
-}
-
-func (c check) met() bool {
-	if c.AtLeast {
-		return c.Value.Median >= c.Bound
-	}
-	return c.Value.Median <= c.Bound
 }

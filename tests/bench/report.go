@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -37,12 +38,14 @@ type machine struct {
 	Go     string `json:"go"`
 	// Load is the load average of one minute before the rounds, in which the measurements themselves show.
 	Load *spread `json:"load_average,omitempty"`
+	// Loads are those before each round.
+	Loads []float64 `json:"load_before_each_round,omitempty"`
 }
 
 func (m machine) String() string {
 	s := fmt.Sprintf("%s, %d CPUs, Linux %s, %s", m.CPU, m.CPUs, m.Kernel, m.Go)
 	if m.Load != nil {
-		s += fmt.Sprintf(", load average %.1f (%.1f..%.1f)", m.Load.Median, m.Load.Min, m.Load.Max)
+		s += fmt.Sprintf(", load average before each round %s", rounds(m.Loads))
 	}
 	return s
 }
@@ -67,17 +70,27 @@ func thisMachine(loads []float64) (machine, error) {
 	m.Kernel, _, _ = strings.Cut(unix.ByteSliceToString(u.Release[:]), "-")
 	if len(loads) > 0 {
 		s := spreadOf(loads)
-		m.Load = &s
+		m.Load, m.Loads = &s, loads
 	}
 	return m, nil
 }
 
-func newReport(title, reference string, list []record, loads []float64, rounds int, each time.Duration) (*report, error) {
+// newReport is a report of records without verdicts.
+func newReport(title, reference string, list []record, loads []float64) (*report, error) {
 	m, err := thisMachine(loads)
-	return &report{
-		Title: title, Reference: reference, Machine: m, Date: time.Now().UTC().Format(time.DateOnly), Rounds: rounds, Seconds: each.Seconds(),
-		Rows: rowsOf(list),
-	}, err
+	return &report{Title: title, Reference: reference, Machine: m, Date: time.Now().UTC().Format(time.DateOnly), Rows: rowsOf(list)}, err
+}
+
+// judge adds the verdicts.
+func (p *report) judge(bounds []bound, records []record, everything bool) {
+	p.Checks = judgeAll(bounds, records, everything)
+	for i := range p.Rows {
+		for _, b := range bounds {
+			if b.row == p.Rows[i].Workload && b.group == p.Rows[i].Group {
+				p.Rows[i].AtLeast = b.ratio
+			}
+		}
+	}
 }
 
 // column is one of the table; cell returns "" where a row has nothing to show.
@@ -144,6 +157,7 @@ func (p *report) columns() []column {
 		{"user µs/IO", "user_us", "%.2f"},
 		{"kernel µs/IO", "system_us", "%.2f"},
 		{"machine µs/IO", "machine_us", "%.1f"},
+		{"mean µs", "mean_us", "%.1f"},
 		{"p50 µs", "p50_us", "%.1f"},
 		{"p99", "p99_us", "%.1f"},
 		{"p99.9", "p99.9_us", "%.1f"},
@@ -153,6 +167,7 @@ func (p *report) columns() []column {
 	}
 	for _, f := range []struct{ head, figure string }{
 		{" machine µs/IO", "machine_us"},
+		{" mean µs", "mean_us"},
 		{" p50", "p50_us"},
 		{" p99", "p99_us"},
 		{" p99.9", "p99.9_us"},
@@ -162,18 +177,16 @@ func (p *report) columns() []column {
 	return append(list, column{"limit MiB/s", value(limit, "mib_s", "%.0f", 1)}, column{"limit µs", value(limit, "latency_us", "%.1f", 1)})
 }
 
-// writeTable prints the columns that have something to show, and the checks.
+// writeTable prints the rows and columns that have something to show, and the verdicts.
 func (p *report) writeTable(out io.Writer) error {
 	var b bytes.Buffer
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	columns := p.columns()
-	shown := columns[:0]
-	for _, c := range columns {
-		for _, r := range p.Rows {
-			if c.cell(r) != "" {
-				shown = append(shown, c)
-				break
-			}
+	const names = 2 // the columns that say what a row is
+	shown := slices.Clone(columns[:names])
+	for _, c := range columns[names:] {
+		if slices.ContainsFunc(p.Rows, func(r row) bool { return c.cell(r) != "" }) {
+			shown = append(shown, c)
 		}
 	}
 	for _, c := range shown {
@@ -181,28 +194,49 @@ func (p *report) writeTable(out io.Writer) error {
 	}
 	_, _ = fmt.Fprintln(t)
 	for _, r := range p.Rows {
+		if !slices.ContainsFunc(shown[names:], func(c column) bool { return c.cell(r) != "" }) {
+			continue // all it has is in the verdicts
+		}
 		for _, c := range shown {
 			_, _ = fmt.Fprintf(t, "%s\t", c.cell(r))
 		}
 		_, _ = fmt.Fprintln(t)
 	}
 	_ = t.Flush()
-	_, _ = fmt.Fprintf(&b, "Medians of %d rounds of %v s; ratio: %s of target over %s, round by round.\n%s\n", p.Rounds, p.Seconds, "IOPS", p.Reference, p.Machine)
+	_, _ = fmt.Fprintf(&b, "Medians of %d rounds of %v s; ratio: IOPS of target over %s, round by round.\n%s\n", p.Rounds, p.Seconds, p.Reference, p.Machine)
+	for _, n := range p.Notes {
+		_, _ = fmt.Fprintln(&b, n)
+	}
+	if len(p.Checks) > 0 {
+		_, _ = fmt.Fprintln(&b)
+		p.writeVerdicts(&b)
+	}
+	_, err := out.Write(b.Bytes())
+	return err
+}
+
+func (p *report) writeVerdicts(out io.Writer) {
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, "verdict\tmedian (least..largest)\twanted\tothers\tclaim")
+	met := 0
 	for _, c := range p.Checks {
-		word, sign := "missed", "at most"
-		if c.met() {
-			word = "met"
+		value, sign, detail := "", "at most", ""
+		if c.Value != nil {
+			value = fmt.Sprintf("%.2f (%.2f..%.2f)", c.Value.Median, c.Value.Min, c.Value.Max)
 		}
 		if c.AtLeast {
 			sign = "at least"
 		}
-		_, _ = fmt.Fprintf(&b, "%-6s  %s: %.2f (%.2f..%.2f), wanted %s %.2f%s\n", word, c.What, c.Value.Median, c.Value.Min, c.Value.Max, sign, c.Bound, c.Detail)
+		if c.Detail != "" {
+			detail = "; " + c.Detail
+		}
+		if c.Verdict == "met" {
+			met++
+		}
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s %.2f\t%s\t%s%s\n", c.Verdict, value, sign, c.Bound, c.Peer, c.Claim, detail)
 	}
-	for _, n := range p.Notes {
-		_, _ = fmt.Fprintln(&b, n)
-	}
-	_, err := out.Write(b.Bytes())
-	return err
+	_ = t.Flush()
+	_, _ = fmt.Fprintf(out, "%d of %d met.\n", met, len(p.Checks))
 }
 
 // writeFiles writes DIR/NAME.json and DIR/NAME.svg.

@@ -18,9 +18,8 @@ type workload struct {
 	sequential bool
 	burst      int // I/Os after which everything is awaited and flushed, 0 for never
 	digests    bool
-	gc         bool    // a target whose garbage collector runs every second
+	on         variant // of the target
 	extra      bool    // not without -all
-	atLeast    float64 // of what the reference reaches, 0 for no claim
 }
 
 // pattern is the same traffic for the floor.
@@ -48,8 +47,18 @@ const besideIdle = "4K random read QD 32 beside 1023 idle connections"
 
 const inFlight = 1024 // of the rows that differ only in the number of connections
 
-// gcName is the row of the target whose garbage collector runs every second.
-const gcName = "4K random read QD 32 GC each second"
+var connections = []int{1, 16, 64, 256, 1024}
+
+// Rows of a target that is not as it is by default.
+const (
+	gcName      = "4K random read QD 32 GC each second"
+	pollingName = "4K random read QD 1 polling"
+	asleepName  = "4K random read QD 1 never polling"
+	digestsName = "4K random read QD 32 digests"
+)
+
+// alone says that there is never more than one I/O: what is measured is latency.
+func (w workload) alone() bool { return w.depth == 1 && w.queues == 1 }
 
 func connectionsName(queues int) string {
 	return fmt.Sprintf("4K random read, %d in flight on %d connections", inFlight, queues)
@@ -69,46 +78,33 @@ func workloads(filter string, all bool) ([]workload, error) {
 		}
 		for _, depth := range []int{1, 32, 128} {
 			for _, kind := range []struct {
-				name    string
-				reads   int
-				atLeast map[int]float64
-			}{
-				{"read", 100, map[int]float64{1: 0.8, 32: 0.85, 128: 0.85}},
-				{"write", 0, map[int]float64{32: 0.6}},
-				{"70/30", 70, nil},
-			} {
-				w := workload{
+				name  string
+				reads int
+			}{{"read", 100}, {"write", 0}, {"70/30", 70}} {
+				list = append(list, workload{
 					name: fmt.Sprintf("4K random %s QD %d%s", kind.name, depth, suffix), size: 4 << 10, depth: depth, queues: queues,
 					reads: kind.reads, extra: queues > 1,
-				}
-				if queues == 1 {
-					w.atLeast = kind.atLeast[depth]
-				}
-				list = append(list, w)
+				})
 			}
 		}
 		for _, size := range []int{128 << 10, 1 << 20} {
 			for _, reads := range []int{100, 0} {
 				w := workload{size: size, depth: 16, queues: queues, reads: reads, sequential: true, extra: queues > 1}
 				w.name = fmt.Sprintf("%s %s QD 16%s", sizeName(size), map[int]string{100: "read", 0: "write"}[reads], suffix)
-				if queues == 1 && size == 128<<10 {
-					w.atLeast = 0.95
-				}
 				list = append(list, w)
 			}
 		}
 	}
 	list = append(list,
-		workload{name: "4K random read QD 32 digests", size: 4 << 10, depth: 32, queues: 1, reads: 100, digests: true},
+		workload{name: pollingName, size: 4 << 10, depth: 1, queues: 1, reads: 100, on: variant{spin: "100ms"}},
+		workload{name: asleepName, size: 4 << 10, depth: 1, queues: 1, reads: 100, on: variant{spin: "0s"}},
+		workload{name: digestsName, size: 4 << 10, depth: 32, queues: 1, reads: 100, digests: true},
 		workload{name: "dataset loading: 256K random read, 8 jobs QD 4", size: 256 << 10, depth: 4, queues: 8, reads: 100},
 		workload{name: "checkpoint: 1M write QD 16, flush each 64M", size: 1 << 20, depth: 16, queues: 1, sequential: true, burst: 64},
-		workload{name: gcName, size: 4 << 10, depth: 32, queues: 1, reads: 100, gc: true})
-	list = append(list, workload{name: besideIdle, size: 4 << 10, depth: 32, queues: 1, connected: 1023, reads: 100})
-	for _, queues := range []int{1, 16, 128, inFlight} {
-		list = append(list, workload{
-			name: connectionsName(queues), size: 4 << 10, depth: inFlight / queues, queues: queues, reads: 100,
-			extra: queues != 1 && queues != inFlight,
-		})
+		workload{name: gcName, size: 4 << 10, depth: 32, queues: 1, reads: 100, on: variant{own: "collecting"}},
+		workload{name: besideIdle, size: 4 << 10, depth: 32, queues: 1, connected: 1023, reads: 100})
+	for _, queues := range connections {
+		list = append(list, workload{name: connectionsName(queues), size: 4 << 10, depth: inFlight / queues, queues: queues, reads: 100})
 	}
 	var kept []workload
 	for _, w := range list {

@@ -1,9 +1,10 @@
-# Inside the lab's kernel: the target on ports 4420 and nvmet on 4421, both connected at once, measured by turns.
+# Inside a kernel of the lab, user-mode or under QEMU: the target on ports 4420 and nvmet on 4421, both connected at once, measured by turns.
 # Our null namespace stands against a plain null_blk, our ram namespace against a memory-backed one. One record per measurement goes to
-# $OUT/records, as JSON; tests/bench makes table, report and plot of them.
+# $OUT/records, as JSON; tests/bench makes table, report and plot of them. $OUT/round says which round is about to begin.
 TOPOLOGY=loop
 . "$LAB_DIR/lib.sh"
-LINKS=${LINKS//,/ } ROUNDS=${ROUNDS:-5} SECONDS_EACH=${SECONDS_EACH:-1} ALL=${ALL:-0} RUN=${RUN:-}
+LINKS=${LINKS//,/ } ROUNDS=${ROUNDS:-5} SECONDS_EACH=${SECONDS_EACH:-1} ALL=${ALL:-0} RUN=${RUN:-} GROUP_SUFFIX=''
+[ "$LAB_VM" != qemu ] || GROUP_SUFFIX=' under QEMU'
 RECORDS=$OUT/records
 REFERENCE=$NQN-reference
 NAMESPACES=(1:null:1GiB 2:ram:64MiB)
@@ -18,7 +19,7 @@ works() {
     on=''; [ $n = 1 ] || on=" on $n queues"
     for q in 1 32 128; do
       for rw in read write 70/30; do
-        case $n-$q-$rw in 1-*-read | 1-32-write | 1-128-write) name='' ;; *) name=+ ;; esac
+        case $n-$rw in 1-read | 1-write) name='' ;; *) name=+ ;; esac
         case $rw in 70/30) short="randrw --rwmixread=70" ;; *) short=rand$rw ;; esac
         echo "${name}4K random $rw QD $q$on|4096|ram|$n|--rw=$short --bs=4k --iodepth=$q --numjobs=$n"
       done
@@ -30,6 +31,11 @@ works() {
       done
     done
   done
+  for q in 32 128; do
+    for rw in read write; do echo "128K $rw QD $q|131072|ram|1|--rw=$rw --bs=128K --iodepth=$q"; done
+  done
+  # As perftest does: always the same memory, which stays in the processor's caches.
+  echo "128K read QD 16 in one place|131072|ram|1|--rw=read --bs=128K --iodepth=16 --size=128K"
   echo "dataset loading: 256K random read, 8 jobs QD 4|262144|ram|1|--rw=randread --bs=256k --iodepth=4 --numjobs=8"
   echo "checkpoint: 1M write QD 16, flush each 64M|1048576|ram|1|--rw=write --bs=1M --iodepth=16 --fsync=64"
 }
@@ -110,7 +116,7 @@ measure() { # WHO LINK NAME BYTES BACKEND FIO-OPTIONS...: prints a record
     { cat /tmp/fio.err; grep -v '^[[:space:]"{}]' /tmp/m.json | head -n 20; fail "fio, $who over $link: $name"; }
   read -r user1 system1 <<<"$(times)"; busy1=$(busy)
   # Without its own process nvmet has no figures of its own.
-  sed -n '/^{/,$p' /tmp/m.json | jq -c --arg link "$link" --arg name "$name" --arg who "$who" --argjson size "$size" \
+  sed -n '/^{/,$p' /tmp/m.json | jq -c --arg link "$link$GROUP_SUFFIX" --arg name "$name" --arg who "$who" --argjson size "$size" \
     --argjson user $((user1 - user)) --argjson system $((system1 - system)) --argjson busy $((busy1 - busy0)) '.jobs[0].mixed as $r |
     {group: $link, workload: $name, size: $size, who: $who, figures: ({
       iops: $r.iops, mib_s: ($r.bw_bytes / 1048576), machine_us: ($busy * 10000 / $r.total_ios),
@@ -119,32 +125,39 @@ measure() { # WHO LINK NAME BYTES BACKEND FIO-OPTIONS...: prints a record
     } + if $who == "target" then {user_us: ($user * 10000 / $r.total_ios), system_us: ($system * 10000 / $r.total_ios)} else {} end)}'
 }
 
-# perftest PROGRAM LINK BYTES: prints how many operations it made in a second. Both ends are here. Its own rates and latencies depend on a
-# clock that it measures, often wrongly, in this kernel; the number of operations does not.
+# perftest PROGRAM LINK BYTES OPTIONS...: prints how many operations it made in a second. Both ends are here. Its own rates and latencies
+# depend on a clock that it measures, often wrongly, in this kernel; the number of operations does not.
 perftest() {
-  local options=(-d "${2}0" -R -F -s "$3" -D 2) at server
+  local program=$1 bytes=$3 at server
+  local options=(-d "${2}0" -R -F -s "$3" -D 2 "${@:4}")
   at=$(address "$2")
-  timeout 20 "$1" "${options[@]}" >/tmp/perftest-server 2>&1 & server=$!
+  timeout 20 "$program" "${options[@]}" >/tmp/perftest-server 2>&1 & server=$!
   for _ in 1 2 3 4 5 6 7 8 9 10; do
     sleep 0.2
-    if timeout 20 "$1" "${options[@]}" "$at" >/tmp/perftest 2>&1; then break; fi
+    if timeout 20 "$program" "${options[@]}" "$at" >/tmp/perftest 2>&1; then break; fi
   done
-  wait $server || { cat /tmp/perftest-server /tmp/perftest >&2; fail "$1 over $2"; }
-  awk -v bytes="$3" '$1 == bytes && $2 > 0 {print $2 / 2}' /tmp/perftest
+  wait $server || { cat /tmp/perftest-server /tmp/perftest >&2; fail "$program over $2"; }
+  awk -v bytes="$bytes" '$1 == bytes && $2 > 0 {print $2 / 2}' /tmp/perftest
 }
 limit() { # LINK NAME BYTES FIGURE VALUE: prints a record
-  jq -nc --arg link "$1" --arg name "$2" --argjson size "$3" --arg figure "$4" --argjson value "$5" \
+  jq -nc --arg link "$1$GROUP_SUFFIX" --arg name "$2" --argjson size "$3" --arg figure "$4" --argjson value "$5" \
     '{group: $link, workload: $name, size: $size, who: "limit", figures: {($figure): $value}}'
 }
+moves() { # LINK PROGRAM SIZE NAME OPTIONS...: what a program of perftest moves
+  local bytes n
+  bytes=$(numfmt --from=iec "$3")
+  n=$(perftest "$2" "$1" "$bytes" "${@:5}")
+  limit "$1" "$2 $3$4" "$bytes" mib_s "$(awk -v n="$n" -v b="$bytes" 'BEGIN {print n * b / 1048576}')"
+}
 limits() { # LINK: what the verbs do without NVMe
-  local size bytes program n
-  for size in 128K 1M; do
-    bytes=$(numfmt --from=iec $size)
+  local program n
+  if [ "$LAB_VM" = uml ]; then
     for program in ib_write_bw ib_read_bw; do
-      n=$(perftest $program "$1" "$bytes")
-      limit "$1" "$program $size" "$bytes" mib_s "$(awk -v n="$n" -v b="$bytes" 'BEGIN {print n * b / 1048576}')"
+      moves "$1" $program 128K ""
+      moves "$1" $program 1M ""
+      moves "$1" $program 128K " QD 16" -t 16 # as many in flight as the rows have
     done
-  done
+  fi
   # Both ends poll: on one CPU that would measure time slices.
   [ "$(nproc)" -gt 1 ] || return 0
   n=$(perftest ib_send_lat "$1" 64)
@@ -156,7 +169,7 @@ round() { # LINK QUEUES: measures every row of that many queues, the sides in tu
   while IFS='|' read -r name size backend n options <&3; do
     [ "$n" = "$queues" ] || continue
     for who in $(if [ $((r % 2)) = 1 ]; then echo target reference; else echo reference target; fi); do
-      measure "$who" "$link" "$name" "$size" "$backend" "$options" | tee -a $RECORDS
+      measure "$who" "$link" "$name" "$size" "$backend" "$options" >>$RECORDS
     done
   done 3</tmp/works
 }
@@ -166,10 +179,13 @@ wanted >/tmp/works
 {
   echo "#rounds $ROUNDS $SECONDS_EACH"
   echo "# In the lab: Linux $(uname -r) as a $LAB_VM guest with $(nproc) CPU, which host, initiator and both targets share."
-  echo "# CPU time of the target is that of its process; user-mode Linux calls all of it kernel time. nvmet has no process: its kernel threads and"
-  echo "# interrupts cannot be told from the host's. Compare the time of the machine per I/O, which is everything on both sides."
-  [ "$(nproc)" -gt 1 ] || echo "# ib_send_lat, both of whose ends poll, needs CPUS=2."
-  echo "# null rows: our null backend beside plain null_blk. All others: our ram backend beside memory-backed null_blk."
+  if [ "$LAB_VM" = uml ]; then
+    echo "# CPU time of the target is that of its process; user-mode Linux calls all of it kernel time. nvmet has no process: its kernel threads and"
+    echo "# interrupts cannot be told from the host's. Compare the time of the machine per I/O, which is everything on both sides."
+    echo "# null rows: our null backend beside plain null_blk. All others: our ram backend beside memory-backed null_blk."
+    echo "# 4 and 16 queues: Linux makes no more queues than CPUs for a controller, so each is a controller of its own, used in turn."
+    echo "# perftest: both ends here, one side polls; 128 in flight, QD 16: 16, from and into the same 128K or 1M again and again, which stays in caches."
+  fi
 } >$RECORDS
 for l in $LINKS; do
   for who in target reference; do
@@ -182,7 +198,8 @@ for l in $LINKS; do
     grep -q "^[^|]*|[^|]*|[^|]*|$n|" /tmp/works || continue
     if [ $n -gt 1 ]; then widen target "$l" $n; widen reference "$l" $n; fi
     for r in $(seq "$ROUNDS"); do
-      if [ $n = 1 ] && [ "$l" != tcp ]; then limits "$l" | tee -a $RECORDS; fi
+      echo "$l, $n queues, round $r of $ROUNDS" >$OUT/round
+      if [ $n = 1 ] && [ "$l" != tcp ]; then limits "$l" >>$RECORDS; fi
       round "$l" $n
     done
   done

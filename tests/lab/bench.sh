@@ -1,28 +1,49 @@
 #!/bin/bash
 # bench.sh [TARGET_BIN]: the target and the kernel's nvmet by turns in one boot with the same initiator, over each link, beside what perftest
-# moves; prints a table. Without TARGET_BIN the target is built from this tree. A quarter of an hour; with ALL=1 hours.
+# moves, and again at depth 1 over soft RoCE under QEMU, where host and target have a CPU each; prints a table and what was to be reached.
+# Without TARGET_BIN the target is built from this tree. About half an hour; with ALL=1 three.
 #   ALL=1             every workload, several queues included
 #   RUN="QD 32"       only workloads whose name matches this regular expression, of all there are
 #   OUT=DIR           writes report (lab.json) and plot (lab.svg) there
-#   LINKS="rxe siw tcp"  ROUNDS=5  SECONDS_EACH=1 (ALL: 3)  CPUS=1  RECORDS=FILE (keeps what was measured)
+#   VMS="uml qemu"  LINKS="rxe siw tcp"  ROUNDS=5  SECONDS_EACH=1 (ALL: 3)  CPUS=1  RECORDS=FILE (keeps what was measured)
 set -eu
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 need go
 bin=$(target_binary "${1:-}" "$work") out=${OUT:+$(readlink -m "$OUT")}
 (cd "$lab/../.." && go build -o "$work/bench" ./tests/bench)
-load() { echo "#load $(cut -d' ' -f1 /proc/loadavg)"; }
-load | awk '$2 > 0.5 { print "warning: the load of this machine is " $2 ": other work shows in the figures" }'
-links=${LINKS:-rxe siw tcp} run=${RUN:-} all=${ALL:-0} each=1 limit=3600
+load() { cut -d' ' -f1 /proc/loadavg; }
+load | awk '$1 > 0.5 { print "warning: the load of this machine is " $1 ": other work shows in the figures" }'
+links=${LINKS:-rxe siw tcp} run=${RUN:-} all=${ALL:-0} each=1 limit=7200
 if [ "$all" = 1 ]; then each=3 limit=36000; fi
+settings=(ROUNDS="${ROUNDS:-5}" SECONDS_EACH="${SECONDS_EACH:-$each}")
 # What is given to a kernel has no blanks; "." matches them.
-settings=(TARGET=ours TARGET_BIN="$bin" LINKS="${links// /,}" ROUNDS="${ROUNDS:-5}" SECONDS_EACH="${SECONDS_EACH:-$each}" ALL="$all" RUN="${run// /.}")
-run=("$lab/boot.sh" -c "${CPUS:-1}" -t "$limit" -o "$work/out" "$lab/bench-inside.sh")
-while load; do sleep 30; done >"$work/loads" & loads=$!
-rc=0
-"${run[@]}" "${settings[@]}" >"$work/log" 2>&1 || rc=$?
-kill $loads
-if [ $rc != 0 ]; then cat "$work/log"; exit $rc; fi
-cat "$work/loads" >>"$work/out/records"
-[ -z "${RECORDS:-}" ] || cp "$work/out/records" "$RECORDS"
-"$work/bench" -lab "$work/out/records" -out "$out"
+uml() {
+  "$lab/boot.sh" -c "${CPUS:-1}" -t "$limit" -o "$1" "$lab/bench-inside.sh" TARGET=ours TARGET_BIN="$bin" LINKS="${links// /,}" ALL="$all" \
+    RUN="${run// /.}" "${settings[@]}"
+}
+qemu() {
+  NVMF_LAB_OUT=$1 "$lab/qemu/run.sh" bench rxe TARGET=ours TARGET_BIN="$bin" LINKS=rxe RUN="$(tr " " . <<<"${RUN:-random (read|write) QD 1$}")" "${settings[@]}"
+}
+# loads FILE: the load of the machine before each round, which the kernel announces there.
+loads() {
+  local round='' last=''
+  while sleep 0.5; do
+    round=$(cat "$1" 2>/dev/null || true)
+    [ "$round" = "$last" ] || { last=$round; echo "#load $(load)"; echo "$round, load average $(load)" >&2; }
+  done
+}
+# With a choice of workloads or links only user-mode Linux is booted, unless that was chosen as well.
+partial=${RUN:-}${LINKS:-}${VMS:-}
+vms=${VMS:-uml}; [ -n "$partial" ] || vms="uml qemu"
+for vm in $vms; do
+  mkdir "$work/$vm"
+  loads "$work/$vm/round" >>"$work/records" & watcher=$!
+  rc=0
+  $vm "$work/$vm" >"$work/log" 2>&1 || rc=$?
+  kill $watcher
+  if [ $rc != 0 ]; then cat "$work/log"; exit $rc; fi
+  cat "$work/$vm/records" >>"$work/records"
+done
+[ -z "${RECORDS:-}" ] || cp "$work/records" "$RECORDS"
+"$work/bench" -lab "$work/records" -run "$partial" -out "$out"

@@ -1,0 +1,272 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// The claims by which the target is judged, natively and in the lab, are one table: both reports take their verdicts and the column of
+// what is wanted from it. docs/benchmarks/README.md says where the bounds come from.
+
+// bound is one claim: a value made of records, and what its median is to reach.
+type bound struct {
+	group   string // of the records it judges
+	claim   string
+	limit   float64 // the most that is allowed, or the least if atLeast is set
+	atLeast bool
+	peer    string // what others reach
+	// row is the workload whose ratio, target over reference, is to reach ratio; "" if the claim is not about one row.
+	row   string
+	ratio float64
+	// value is the value round by round, none if it was not measured.
+	value func(m measured) []float64
+	// detail is what the value was made from, nil if that is in the table anyway.
+	detail func(m measured) string
+}
+
+// measured are the records of one group.
+type measured struct {
+	records []record
+	group   string
+}
+
+// of are the values of one figure, round by round.
+func (m measured) of(workload, who, figure string) []float64 {
+	return series(m.records, m.group, workload, who, figure)
+}
+
+// median is that of one figure, 0 if it was not measured.
+func (m measured) median(workload, who, figure string) float64 {
+	if v := m.of(workload, who, figure); len(v) > 0 {
+		return spreadOf(v).Median
+	}
+	return 0
+}
+
+// share is the IOPS of the target over those of the reference.
+func share(group, row, of string, least float64, peer string) bound {
+	return bound{
+		group: group, claim: row + ": IOPS over " + of, limit: least, atLeast: true, peer: peer, row: row, ratio: least,
+		value: func(m measured) []float64 { return over(m.of(row, whoTarget, "iops"), m.of(row, whoReference, "iops")) },
+	}
+}
+
+// compared is one figure of the target over the reference's.
+func compared(group, row, figure, what string, most float64, peer string) bound {
+	return bound{
+		group: group, claim: row + ": " + what, limit: most, peer: peer,
+		value: func(m measured) []float64 { return over(m.of(row, whoTarget, figure), m.of(row, whoReference, figure)) },
+	}
+}
+
+// beside is the target's IOPS of one row over those of another.
+func beside(claim, row, base string, least float64, peer string) bound {
+	return bound{
+		group: nativeGroup, claim: claim, limit: least, atLeast: true, peer: peer,
+		value: func(m measured) []float64 { return over(m.of(row, whoTarget, "iops"), m.of(base, whoTarget, "iops")) },
+	}
+}
+
+// plain is a figure of the target itself.
+func plain(claim, row, figure string, most float64) bound {
+	return bound{
+		group: nativeGroup, claim: claim, limit: most,
+		value: func(m measured) []float64 { return m.of(row, whoTarget, figure) },
+	}
+}
+
+// nothing is the limit of bytes per I/O where there are to be none: what a process allocates now and then anyway, spread over all I/Os,
+// is less than a byte of each.
+const nothing = 0.5
+
+// nativeBounds are the claims of "make bench".
+func nativeBounds() []bound {
+	const single, read32, write32 = "4K random read QD 1", "4K random read QD 32", "4K random write QD 32"
+	// At depth 1 the mean of the latency is the inverse of the IOPS, for the floor too, which keeps no histogram.
+	adaptive := compared(nativeGroup, single, "mean_us", "mean latency over the floor's, adaptive", 1.25, "SPDK 1.27, interrupts")
+	polling := compared(nativeGroup, pollingName, "mean_us", "mean latency over the floor's", 1.10, "SPDK 1.16")
+	for _, b := range []*bound{&adaptive, &polling} {
+		b.detail = func(m measured) string {
+			return fmt.Sprintf("the floor's was %s µs", rounds(m.of(single, whoReference, "mean_us")))
+		}
+	}
+	adaptive.row, adaptive.ratio, polling.row, polling.ratio = single, 1/adaptive.limit, pollingName, 1/polling.limit
+	list := []bound{
+		share(nativeGroup, read32, "the floor", 0.85, "SPDK 0.65"),
+		share(nativeGroup, "4K random read QD 128", "the floor", 0.85, "SPDK 0.60"),
+		share(nativeGroup, write32, "the floor", 0.60, "SPDK 0.38"),
+		polling, adaptive,
+		share(nativeGroup, "128K read QD 16", "the floor", 0.95, "SPDK 1.0"),
+		share(nativeGroup, "128K write QD 16", "the floor", 0.95, ""),
+		beside(read32+": both digests over none", digestsName, read32, 0.75, "SPDK 0.70"),
+	}
+	for _, w := range countedWorkloads() {
+		list = append(list, plain(w.name+": bytes allocated per I/O", w.name, "allocated_bytes", nothing))
+	}
+	for _, w := range countedWorkloads() {
+		list = append(list, plain(w.name+": copies of the payload", w.name, "copies", 0))
+	}
+	list = append(list,
+		plain(idleName+": CPU time in % of a CPU", idleName, "cpu_percent", 0.5),
+		bound{
+			group: nativeGroup, claim: gcName + ": p99.9 over p50", limit: 3,
+			value: func(m measured) []float64 {
+				return over(m.of(gcName, whoTarget, "p99.9_us"), m.of(gcName, whoTarget, "p50_us"))
+			},
+		},
+		beside(besideIdle+": IOPS over without them", besideIdle, read32, 0.85, ""))
+	return append(append(list, connectionBounds()...), fairnessBounds()...)
+}
+
+// connectionBounds are two for each number of connections: what the target keeps of its IOPS on one connection, and that over what
+// the floor keeps of its own. Where each connection has one command in flight there is nothing to batch, for bare sockets neither.
+func connectionBounds() []bound {
+	var list []bound
+	one := connectionsName(1)
+	for _, n := range connections[1:] {
+		many := connectionsName(n)
+		keeps := func(m measured, who string) []float64 { return over(m.of(many, who, "iops"), m.of(one, who, "iops")) }
+		what := fmt.Sprintf("%d connections over 1, %d in flight in all", n, inFlight)
+		list = append(list,
+			bound{
+				group: nativeGroup, claim: what + ": IOPS", limit: 0.85, atLeast: true,
+				value: func(m measured) []float64 { return keeps(m, whoTarget) },
+				detail: func(m measured) string {
+					return fmt.Sprintf("the floor itself: %.2f", spreadOf(keeps(m, whoReference)).Median)
+				},
+			},
+			bound{
+				group: nativeGroup, claim: what + ": share of the floor with as many", limit: 0.85, atLeast: true,
+				value: func(m measured) []float64 { return over(keeps(m, whoTarget), keeps(m, whoReference)) },
+			})
+	}
+	return list
+}
+
+func fairnessBounds() []bound {
+	var list []bound
+	for _, f := range fairnessCases() {
+		b := bound{group: nativeGroup, claim: f.name + ": p99 over their own alone", limit: 2}
+		b.value = func(m measured) []float64 {
+			return over(m.of(f.name, whoTarget, besideFigure), m.of(f.name, whoTarget, aloneFigure))
+		}
+		if f.think > 0 { // alone it is a wake-up of the target: the p99 itself counts
+			b.claim, b.limit = f.name+": p99 in µs", 1000
+			b.value = func(m measured) []float64 { return m.of(f.name, whoTarget, besideFigure) }
+		}
+		b.detail = func(m measured) string {
+			return fmt.Sprintf("p99 alone %.0f µs, beside %.0f µs, the greedy queue got %.1f kIOPS", m.median(f.name, whoTarget, aloneFigure),
+				m.median(f.name, whoTarget, besideFigure), m.median(f.name, whoTarget, greedyFigure)/1e3)
+		}
+		list = append(list, b)
+	}
+	return list
+}
+
+// qemuGroup is the group of what was measured under QEMU, where host and target have a CPU each.
+const qemuGroup = "rxe under QEMU"
+
+// labBounds are the claims of "make bench-lab".
+func labBounds() []bound {
+	var list []bound
+	for _, group := range []string{"rxe", "siw", "tcp"} {
+		for _, row := range []string{
+			"4K random read QD 32", "4K random read QD 128", "4K random write QD 32", "4K random write QD 128",
+			"128K read QD 16", "128K read QD 32", "128K read QD 128", "128K write QD 16", "128K write QD 32", "128K write QD 128",
+		} {
+			list = append(list, share(group, row, "nvmet", 1, ""))
+		}
+	}
+	for _, kind := range []string{"read", "write"} {
+		single := "4K random " + kind + " QD 1"
+		for _, group := range []string{"rxe", "siw", "tcp"} {
+			list = append(list, compared(group, single, "p50_us", "p50 over nvmet's, one CPU for both", 1.5, ""))
+		}
+		peer := map[string]string{"read": "SPDK 0.90", "write": "SPDK 1.46"}[kind]
+		list = append(list, compared(qemuGroup, single, "p50_us", "p50 over nvmet's", 1, peer))
+	}
+	for _, group := range []string{"rxe", "siw"} {
+		for _, l := range labLimits {
+			list = append(list, ofLimit(group, l.workload, l.limit))
+		}
+	}
+	return list
+}
+
+// labLimits are the programs of perftest that move data the same way: the target reads by RDMA WRITE and writes by RDMA READ.
+var labLimits = []struct{ workload, limit string }{
+	{"128K read QD 16", "ib_write_bw 128K"},
+	{"128K read QD 16", "ib_write_bw 128K QD 16"},
+	{"128K read QD 16 in one place", "ib_write_bw 128K QD 16"},
+	{"128K write QD 16", "ib_read_bw 128K"},
+	{"128K write QD 16", "ib_read_bw 128K QD 16"},
+}
+
+// ofLimit is what the target moves over what perftest moves.
+func ofLimit(group, workload, limit string) bound {
+	b := bound{group: group, claim: workload + ": MiB/s over " + limit, limit: 0.9, atLeast: true}
+	b.value = func(m measured) []float64 {
+		return over(m.of(workload, whoTarget, "mib_s"), m.of(limit, whoLimit, "mib_s"))
+	}
+	b.detail = func(m measured) string {
+		return fmt.Sprintf("nvmet: %.2f", spreadOf(over(m.of(workload, whoReference, "mib_s"), m.of(limit, whoLimit, "mib_s"))).Median)
+	}
+	return b
+}
+
+// rounds are values one by one.
+func rounds(values []float64) string {
+	words := make([]string, len(values))
+	for i, v := range values {
+		words[i] = fmt.Sprintf("%.1f", v)
+	}
+	return strings.Join(words, " ")
+}
+
+// check is the verdict on a bound.
+type check struct {
+	Verdict string `json:"verdict"` // met, missed, or not measured
+	Claim   string `json:"claim"`
+	// Value is nil if it was not measured.
+	Value *spread `json:"value,omitempty"`
+	// Bound is the most that the median may be, or the least if AtLeast is set.
+	Bound   float64 `json:"bound"`
+	AtLeast bool    `json:"at_least,omitempty"`
+	// Peer is what others reach, Detail what the value was made from.
+	Peer   string `json:"peer,omitempty"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// judge finds the verdict from the records.
+func (b bound) judge(records []record) check {
+	c := check{Verdict: "not measured", Claim: b.claim, Bound: b.limit, AtLeast: b.atLeast, Peer: b.peer}
+	if b.group != nativeGroup {
+		c.Claim = b.group + ": " + b.claim
+	}
+	m := measured{records, b.group}
+	values := b.value(m)
+	if len(values) == 0 {
+		return c
+	}
+	s := spreadOf(values)
+	c.Value = &s
+	c.Verdict = "missed"
+	if s.Median == b.limit || (s.Median > b.limit) == b.atLeast {
+		c.Verdict = "met"
+	}
+	if b.detail != nil {
+		c.Detail = b.detail(m)
+	}
+	return c
+}
+
+// judgeAll finds the verdicts; what was not measured is among them only if everything should have been.
+func judgeAll(bounds []bound, records []record, everything bool) []check {
+	var list []check
+	for _, b := range bounds {
+		if c := b.judge(records); c.Value != nil || everything {
+			list = append(list, c)
+		}
+	}
+	return list
+}

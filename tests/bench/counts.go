@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"runtime/metrics"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+)
+
+// Some of what is claimed cannot be seen from outside of nvmf-target: garbage collections at will, what is allocated, what is copied. For that
+// the target runs in this program, as a process of its own: subcommand own-target.
+
+// variant is how a target differs from nvmf-target with its defaults.
+type variant struct {
+	// spin is reactors.spin: "" for the default, which adapts.
+	spin string
+	// own is a target in this program: "collecting", whose garbage collector runs every second; "counting", which counts what it
+	// allocates; "copying", built to count copies of payload. "" is nvmf-target.
+	own string
+}
+
+// ownTarget starts the target of this program.
+func ownTarget(cpu int, dir string, v variant) (*server, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	if v.own == "copying" {
+		self = filepath.Join(dir, "copying")
+		build := exec.Command("go", "build", "-tags", "invariants", "-o", self, "github.com/nvmf-target/nvmf-target/tests/bench")
+		if out, err := build.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("build a target that counts copies: %w\n%s", err, out)
+		}
+	}
+	return startTarget(cpu, dir, v.spin, self, "own-target", v.own)
+}
+
+// ownTargetMain is that process: what "nvmf-target serve --config FILE" does. SIGUSR1 makes it write its counters beside the file.
+func ownTargetMain(args []string) error {
+	if len(args) != 4 {
+		return errors.New("own-target takes: VARIANT serve --config FILE")
+	}
+	kind, config := args[0], args[3]
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGUSR1)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				if kind == "collecting" {
+					runtime.GC()
+				}
+			case <-asked:
+				writeCounters(config + countersSuffix)
+			}
+		}
+	}()
+	return app.Serve(config, "bench", os.Stdout, os.Stderr)
+}
+
+const countersSuffix = ".counters"
+
+// writeCounters puts the bytes allocated and the bytes of payload copied so far into a file that is complete once it is there.
+func writeCounters(name string) {
+	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(samples)
+	copied, _ := mem.Copied()
+	if os.WriteFile(name+".new", fmt.Appendf(nil, "%d %d", samples[0].Value.Uint64(), copied), 0o600) == nil {
+		_ = os.Rename(name+".new", name)
+	}
+}
+
+// counters asks an own target.
+func (s *server) counters() (allocated, copied float64, err error) {
+	name := s.config + countersSuffix
+	if err := s.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+		return 0, 0, err
+	}
+	defer func() { _ = os.Remove(name) }()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		text, err := os.ReadFile(name)
+		if err == nil {
+			_, err = fmt.Sscan(string(text), &allocated, &copied)
+			return allocated, copied, err
+		}
+		if time.Now().After(deadline) {
+			return 0, 0, err
+		}
+	}
+}
+
+// countedWorkloads are those whose bytes are counted: allocated in any build, copied only in one that counts them.
+func countedWorkloads() []workload {
+	return []workload{
+		{name: "counted: 4K random read QD 32", size: 4 << 10, depth: 32, queues: 1, reads: 100},
+		{name: "counted: 4K random write QD 32", size: 4 << 10, depth: 32, queues: 1},
+		{name: "counted: 128K read QD 16", size: 128 << 10, depth: 16, queues: 1, reads: 100, sequential: true},
+		{name: "counted: 128K write QD 16", size: 128 << 10, depth: 16, queues: 1, sequential: true},
+	}
+}
+
+// countRound counts the bytes allocated and copied per I/O.
+func (b *bench) countRound(w workload) error {
+	f := figures{}
+	for _, own := range []string{"counting", "copying"} {
+		s, err := b.server(variant{own: own})
+		if err != nil {
+			return err
+		}
+		allocated, copied, ops, err := count(s, w, min(b.duration, time.Second))
+		if err != nil {
+			return err
+		}
+		if own == "counting" {
+			f["allocated_bytes"] = allocated / ops
+		} else {
+			f["copies"] = copied / ops / float64(w.size)
+		}
+	}
+	b.record(w, whoTarget, f)
+	return nil
+}
+
+// count is what a target allocates and copies while a workload runs for d.
+func count(s *server, w workload, d time.Duration) (allocated, copied, ops float64, err error) {
+	l, err := newLoad(s.reach(false), benchNQN, w)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	defer l.close()
+	if err := l.run(d/2, func(*stream) *outcome { return &outcome{} }); err != nil { // warm up
+		return 0, 0, 0, err
+	}
+	allocated0, copied0, err := s.counters()
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	var o outcome
+	if err := l.run(d, func(*stream) *outcome { return &o }); err != nil {
+		return 0, 0, 0, err
+	}
+	allocated, copied, err = s.counters()
+	return allocated - allocated0, copied - copied0, float64(o.ops), err
+}
+
+// idleName is the row of a target with nothing to do.
+const idleName = "idle: 1024 queues connected"
+
+// idleRound measures what the target costs meanwhile.
+func (b *bench) idleRound() error {
+	s, err := b.server(variant{})
+	if err != nil {
+		return err
+	}
+	l, err := newLoad(s.reach(false), benchNQN, workload{connected: 1024})
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	time.Sleep(time.Second) // what connecting left to do
+	before, err := s.runTime()
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	time.Sleep(max(b.duration, 2*time.Second))
+	after, err := s.runTime()
+	if err != nil {
+		return err
+	}
+	b.record(workload{name: idleName}, whoTarget, figures{"cpu_percent": 100 * float64(after-before) / float64(time.Since(start))})
+	return nil
+}
+
+// runTime is the CPU time of all threads of the process, finer than cpuTime (the first field of schedstat, in nanoseconds).
+func (s *server) runTime() (time.Duration, error) {
+	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", s.cmd.Process.Pid))
+	if err != nil || len(names) == 0 {
+		return 0, errors.Join(errors.New("no schedstat of the target"), err)
+	}
+	var sum time.Duration
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // the thread has ended
+		}
+		if err != nil {
+			return 0, err
+		}
+		first, _, _ := strings.Cut(string(text), " ")
+		ns, err := strconv.ParseInt(first, 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		sum += time.Duration(ns)
+	}
+	return sum, nil
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A target in this program says what it allocated when it is asked.
+func TestOwnTargetCounts(t *testing.T) {
+	self := filepath.Join(t.TempDir(), "bench")
+	goBuild(t, self)
+	s, err := startTarget(0, t.TempDir(), "", self, "own-target", "counting")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.stop(); err != nil || !strings.Contains(s.log.String(), "reactors run") {
+			t.Errorf("stop: %v, log: %s", err, s.log.String())
+		}
+	}()
+	w := countedWorkloads()[0]
+	allocated, copied, ops, err := count(s, w, 200*time.Millisecond)
+	if err != nil || ops == 0 || allocated < 0 || copied != 0 {
+		t.Errorf("%v bytes allocated and %v copied in %v I/Os: %v", allocated, copied, ops, err)
+	}
+	if total, _, err := s.counters(); err != nil || total < 1<<10 {
+		t.Errorf("%v bytes since the start: %v", total, err)
+	}
+	if d, err := s.runTime(); err != nil || d <= 0 {
+		t.Errorf("%v of CPU time: %v", d, err)
+	}
+}
+
+func goBuild(t *testing.T, out string) {
+	t.Helper()
+	if text, err := exec.Command("go", "build", "-o", out, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+}
