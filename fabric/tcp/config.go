@@ -55,6 +55,10 @@ type Config struct {
 	// connection that does not fit is closed, a Connect command refused. Data memory (the reactors' arenas) and what the kernel keeps
 	// for sockets come besides. Default 1 GiB.
 	QueueMemory int64
+	// BusyPoll is SO_BUSY_POLL of the connections, in whole microseconds, at most 10 ms: a receive that finds nothing polls the
+	// queue of the network device that the connection's packets come by. A reactor never waits in a receive, so that this is one
+	// poll each time, however long it says. Some kernels want CAP_NET_ADMIN for it. Default 0, none.
+	BusyPoll time.Duration
 	// MaxConnections and MaxConnectionsPerHost bound the connections of the transport and of one source address. Default 8192
 	// and 4096.
 	MaxConnections, MaxConnectionsPerHost int
@@ -64,6 +68,7 @@ const (
 	maxDepth       = 1024
 	maxInCapsule   = 64 << 10
 	initialDepth   = 2 // requests until Connect tells the size of the queue
+	maxBusyPoll    = 10 * time.Millisecond
 	orderlyLinger  = time.Second
 	maxTermLinger  = 30 * time.Second
 	defaultICReq   = 10 * time.Second
@@ -83,6 +88,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("tcp: linger time %v: must be at most %v", c.LingerTimeout, maxTermLinger)
 	case c.ICReqTimeout < 0, c.ConnectTimeout < 0, c.DataTimeout < 0, c.SendTimeout < 0, c.MemoryTimeout < 0, c.LingerTimeout < 0:
 		return fmt.Errorf("tcp: time limits must not be negative")
+	case c.BusyPoll < 0 || c.BusyPoll > maxBusyPoll || c.BusyPoll%time.Microsecond != 0:
+		return fmt.Errorf("tcp: busy polling for %v: must be whole microseconds up to %v", c.BusyPoll, maxBusyPoll)
 	case c.QueueMemory < 0:
 		return fmt.Errorf("tcp: queue memory must not be negative")
 	case c.MaxConnections < 0 || c.MaxConnectionsPerHost < 0:

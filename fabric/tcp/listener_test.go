@@ -256,6 +256,9 @@ func TestConfig(t *testing.T) {
 		{LingerTimeout: time.Minute},
 		{ICReqTimeout: -1},
 		{QueueMemory: -1},
+		{BusyPoll: -time.Microsecond},
+		{BusyPoll: time.Second},
+		{BusyPoll: 1500},
 		{MaxConnections: -1},
 		{InCapsuleSize: -16},
 	} {
@@ -293,4 +296,51 @@ func TestSetDepth(t *testing.T) {
 		}
 	}
 	h.close()
+}
+
+// Busy polling is an option of every accepted socket.
+func TestBusyPoll(t *testing.T) {
+	tr := New(Config{Log: quiet, BusyPoll: 50 * time.Microsecond})
+	got := make(chan int, 1)
+	l, err := tr.Listen(listenAddr("127.0.0.1:0"), 1, func(c fabric.Conn) {
+		n, err := unix.GetsockoptInt(c.(*conn).fd, unix.SOL_SOCKET, unix.SO_BUSY_POLL)
+		if err != nil {
+			t.Error(err)
+		}
+		if cpu := c.(*conn).CPU(); cpu != -1 {
+			t.Errorf("a host on this machine is taken for one near CPU %d", cpu)
+		}
+		got <- n
+		_ = c.Close()
+	})
+	if err != nil {
+		if strings.Contains(err.Error(), "CAP_NET_ADMIN") || strings.Contains(err.Error(), "NET_RX_BUSY_POLL") {
+			t.Skip(err)
+		}
+		t.Fatal(err)
+	}
+	c, err := net.Dial("tcp", l.Addr().AddrPort.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := wait(t, "a connection", got); n != 50 {
+		t.Errorf("SO_BUSY_POLL is %d", n)
+	}
+	if err := errors.Join(c.Close(), tr.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// The CPU of a connection from elsewhere is what the kernel says.
+func TestIncomingCPU(t *testing.T) {
+	tg := serve(t, options{})
+	tg.connect(t, pdu.Params{}, 4, 0)
+	tg.do(func() {
+		c := tg.g.queues[0].conn
+		c.info.Remote = netip.MustParseAddrPort("192.0.2.1:4711")
+		if cpu := c.CPU(); cpu < 0 || cpu >= 1<<16 {
+			t.Errorf("CPU %d", cpu)
+		}
+		c.info.Remote = netip.AddrPortFrom(c.info.Local.Addr(), 1)
+	})
 }

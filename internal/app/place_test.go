@@ -25,6 +25,13 @@ type placedConn struct {
 	qid int
 }
 
+type nearConn struct {
+	placedConn
+	cpu int
+}
+
+func (c nearConn) CPU() int { return c.cpu }
+
 func (c placedConn) Info() *fabric.QueueInfo {
 	return &fabric.QueueInfo{Transport: nvme.TransportTCP, QID: c.qid}
 }
@@ -53,5 +60,34 @@ func TestPlace(t *testing.T) {
 	s.place(placedConn{qid: 0})
 	if got[0]++; !slices.Equal(got, []int{groups[0].got, groups[1].got}) {
 		t.Errorf("an admin queue that is known as one went elsewhere than to the first reactor")
+	}
+}
+
+// Of reactors with the same load a connection gets the one where its packets come in; the load counts more.
+func TestPlaceNear(t *testing.T) {
+	s := &Server{}
+	var groups []*placedGroup
+	for i := range 4 {
+		g := &placedGroup{}
+		groups = append(groups, g)
+		s.workers = append(s.workers, &worker{cpu: 2 * i, groups: map[nvme.TransportType]fabric.Group{nvme.TransportTCP: g}})
+	}
+	put := func(cpu int, want ...int) {
+		t.Helper()
+		s.place(nearConn{placedConn{qid: -1}, cpu})
+		for i, g := range groups {
+			if g.got != want[i] {
+				t.Fatalf("CPU %d: reactor %d has %d connections, want %d", cpu, i, g.got, want[i])
+			}
+		}
+	}
+	put(4, 0, 0, 1, 0)
+	put(0, 1, 0, 1, 0)
+	put(6, 1, 0, 1, 1)
+	put(4, 1, 1, 1, 1) // the only one without any
+	put(2, 1, 2, 1, 1)
+	s.place(nearConn{placedConn{qid: -1}, 3}) // no reactor is there: wherever the load is least
+	if groups[1].got != 2 {
+		t.Errorf("a connection went where there are more than elsewhere")
 	}
 }

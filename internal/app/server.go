@@ -135,7 +135,7 @@ func (s *Server) startWorkers() error {
 		list = append(list, tcp.New(tcp.Config{
 			Log: s.log, MaxDepth: c.TCP.QueueDepth, InCapsuleSize: int(c.TCP.InCapsuleSize),
 			NoHeaderDigest: !c.TCP.HeaderDigest, NoDataDigest: !c.TCP.DataDigest,
-			QueueMemory: int64(c.TCP.QueueMemory), MaxConnections: c.TCP.MaxConnections, MaxConnectionsPerHost: c.TCP.MaxConnectionsPerHost,
+			QueueMemory: int64(c.TCP.QueueMemory), BusyPoll: c.TCP.BusyPoll.Truncate(time.Microsecond), MaxConnections: c.TCP.MaxConnections, MaxConnectionsPerHost: c.TCP.MaxConnectionsPerHost,
 		}))
 	}
 	if uses(s.ports, nvme.TransportRDMA) {
@@ -196,16 +196,18 @@ func (s *Server) listen(p port) (fabric.Listener, error) {
 	return l, nil
 }
 
-// place gives a new connection to the reactor with the least load, and among those with the same to the next in turn. Queue 0 has no
-// load worth spreading; RDMA tells it apart now, TCP only later, and does not count it from then on.
+// place gives a new connection to the reactor with the least load, and among those with the same to the one on whose processor its
+// packets come in, or to the next in turn. Queue 0 has no load worth spreading; RDMA tells it apart now, TCP only later, and does not
+// count it from then on.
 func (s *Server) place(conn fabric.Conn) {
 	info := conn.Info()
 	w := s.workers[0]
 	if info.QID != 0 {
-		n := int(s.next.Add(1) % uint64(len(s.workers)))
+		n, cpu := int(s.next.Add(1)%uint64(len(s.workers))), incoming(conn)
 		w = s.workers[n]
 		for _, other := range append(s.workers[n+1:len(s.workers):len(s.workers)], s.workers[:n]...) {
-			if load(other.groups[info.Transport]) < load(w.groups[info.Transport]) {
+			more := load(other.groups[info.Transport]) - load(w.groups[info.Transport])
+			if more < 0 || more == 0 && cpu >= 0 && other.cpu == cpu && w.cpu != cpu {
 				w = other
 			}
 		}
@@ -213,6 +215,14 @@ func (s *Server) place(conn fabric.Conn) {
 	if err := w.groups[info.Transport].Adopt(conn); err != nil {
 		s.log.Warn("connection refused", "remote", info.Remote, "error", err)
 	}
+}
+
+// incoming is the processor on which the packets of a connection come in, or -1 if that is not known.
+func incoming(conn fabric.Conn) int {
+	if c, ok := conn.(interface{ CPU() int }); ok {
+		return c.CPU()
+	}
+	return -1
 }
 
 // load is how many I/O queues a group has, as far as it knows.

@@ -15,6 +15,7 @@ import (
 
 // worker is one reactor with what lives on it: data memory, a handler, and a group of each transport.
 type worker struct {
+	cpu     int // the reactor is pinned to, or -1
 	loop    *reactor.Reactor
 	arena   *mem.Arena
 	handler *target.Handler
@@ -34,7 +35,7 @@ type workerConfig struct {
 
 // newWorker makes a worker that does not run yet. On error nothing is left of it.
 func newWorker(c workerConfig) (w *worker, err error) {
-	w = &worker{groups: map[nvme.TransportType]fabric.Group{}, ended: make(chan error, 1)}
+	w = &worker{cpu: c.cpu, groups: map[nvme.TransportType]fabric.Group{}, ended: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("reactor %d: %w", c.index, err), w.close())
