@@ -61,6 +61,7 @@ func (c *channel) openRings(r backend.Reactor) error {
 	if err != nil {
 		return err
 	}
+	c.d.unregistered(ring.Refused())
 	c.rings = []*uring.Ring{ring}
 	if !e.IOPoll || c.d.cfg.Offset == 0 || cfg.Commands {
 		return nil

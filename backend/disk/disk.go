@@ -140,6 +140,22 @@ func (d *Disk) fallBack(err error) error {
 	return err
 }
 
+var unregisteredOnce sync.Once
+
+// unregistered warns, once in the process, that io_uring works without knowing the reactors' memory, if err says why.
+func (d *Disk) unregistered(err error) {
+	if err == nil {
+		return
+	}
+	mend := ""
+	if errors.Is(err, unix.ENOMEM) {
+		mend = " (raise the limit of locked memory: ulimit -l, LimitMEMLOCK=)"
+	}
+	unregisteredOnce.Do(func() {
+		d.cfg.Log.Warn("memory cannot be registered with io_uring: each transfer costs more CPU", "error", fmt.Errorf("%w%s", err, mend))
+	})
+}
+
 // Info implements backend.Device.
 func (d *Disk) Info() backend.Info { return d.cfg.Info }
 

@@ -6,17 +6,20 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/internal/leak"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
@@ -290,6 +293,52 @@ func TestFallsBack(t *testing.T) {
 		}
 	}
 	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "level=WARN") {
+		t.Errorf("%d lines: %s", n, log.String())
+	}
+}
+
+// TestUnregistered: memory that the kernel refuses to register is used all the same, with one warning for all disks.
+func TestUnregistered(t *testing.T) {
+	if err := uring.Available(); err != nil {
+		t.Skip(err)
+	}
+	runtime.LockOSThread() // the ring's
+	defer runtime.UnlockOSThread()
+	defer func() { unregisteredOnce = sync.Once{} }()
+	unregisteredOnce = sync.Once{}
+	var log bytes.Buffer
+	for range 2 {
+		d := newDisk(t, 1<<20, true, Engine{Name: IOUring})
+		d.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		region, err := mem.Map("test", 4096)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mprotect(region.Bytes(), unix.PROT_READ); err != nil { // which the kernel would have to write to
+			t.Fatal(err)
+		}
+		c, err := d.OpenChannel(backend.Reactor{Wake: func() {}, EventFD: bell, Memory: region})
+		if err != nil {
+			t.Fatal(err)
+		}
+		io := &backend.IO{Op: backend.OpWrite, Len: 4096, Segs: []mem.Segment{{B: region.Bytes()}}}
+		c.Submit([]*backend.IO{io})
+		var done [1]*backend.IO
+		for end := time.Now().Add(backendtest.Deadline); c.Poll(done[:]) == 0; {
+			if time.Now().After(end) {
+				t.Fatal("the write does not end")
+			}
+		}
+		if err := errors.Join(io.Err, c.Close(), unix.Close(bell), region.Unmap()); err != nil {
+			t.Error(err)
+		}
+		mustClose(t, d)
+	}
+	if n := strings.Count(log.String(), "cannot be registered"); n != 1 || !strings.Contains(log.String(), "level=WARN") {
 		t.Errorf("%d lines: %s", n, log.String())
 	}
 }

@@ -57,8 +57,9 @@ type Ring struct {
 	slots []Completer
 	free  []int32
 
-	// base and size are the registered memory, in pieces of bufferMax.
+	// base and size are the registered memory, in pieces of bufferMax; refused is why there is none.
 	base, size uint64
+	refused    error
 	files      []int32 // descriptors by slot of registered files, -1 for free ones
 	update     int32   // a descriptor for the kernel to read: a stack may move, this does not
 }

@@ -156,16 +156,19 @@ func (r *Ring) registerMemory() {
 		iov = append(iov, unix.Iovec{Base: unsafe.SliceData(b), Len: uint64(n)})
 		b = b[n:]
 	}
-	if len(iov) == 0 || len(iov) > 1<<14 {
+	if len(iov) == 0 {
 		return
 	}
-	if r.register(registerBuffers, unsafe.Pointer(&iov[0]), uintptr(len(iov))) == nil {
+	if r.refused = r.register(registerBuffers, unsafe.Pointer(&iov[0]), uintptr(len(iov))); r.refused == nil {
 		r.base, r.size = address(unsafe.Pointer(unsafe.SliceData(r.cfg.Memory))), uint64(len(r.cfg.Memory))
 	}
 }
 
 // Memory tells how many bytes are registered.
 func (r *Ring) Memory() int { return int(r.size) }
+
+// Refused is why Config.Memory could not be registered, nil if it is, or if there is none.
+func (r *Ring) Refused() error { return r.refused }
 
 // register is io_uring_register(2).
 func (r *Ring) register(what uintptr, arg unsafe.Pointer, n uintptr) error {
