@@ -1,0 +1,85 @@
+package target
+
+import (
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// claims are the controllers that hosts have at a time.
+type claims struct {
+	mu   sync.Mutex
+	held map[uint16]bool
+}
+
+// take says whether the identifier was free.
+func (c *claims) take(id uint16) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer func() { c.held[id] = true }()
+	return !c.held[id]
+}
+
+func (c *claims) give(id uint16) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.held, id)
+}
+
+// TestRaceForTheLastController: hosts on three reactors want the two controllers of a subsystem (Q10). No identifier is given twice at a
+// time, and each host gets its turn.
+func TestRaceForTheLastController(t *testing.T) {
+	target := New(Options{Log: slog.New(slog.DiscardHandler)})
+	sub := ramSubsystem(t, 1)
+	sub.CNTLIDMin, sub.CNTLIDMax = 7, 8
+	if err := target.AddSubsystem(sub); err != nil {
+		t.Fatal(err)
+	}
+	cores, stop := startCores(t, target, 3)
+	var hosts sync.WaitGroup
+	c := &claims{held: map[uint16]bool{}}
+	for i := range 6 {
+		hosts.Go(func() { (&stressHost{t: t, cores: cores, rnd: rand.New(rand.NewPCG(uint64(i), 1))}).race(i, c) })
+	}
+	hosts.Wait()
+	if err := target.Close(); err != nil {
+		t.Error(err)
+	}
+	stop()
+}
+
+// race connects and hangs up until the i-th host has had ten controllers.
+func (h *stressHost) race(i int, held *claims) {
+	args := adminArgs(testSub)
+	args.host += string(rune('a' + i))
+	won := 0
+	for tries := 0; won < 10 && tries < 100_000; tries++ {
+		q := h.dial(h.cores[tries%len(h.cores)])
+		c := args.command()
+		st, err := h.do(q, c)
+		if err != nil || !st.OK() && st.Code() != nvme.ConnectControllerBusy {
+			h.t.Error(err, st)
+			return
+		}
+		id := nvme.ConnectResult(c.CQE.DW0()).CNTLID()
+		if st.OK() {
+			won++
+			if id < 7 || id > 8 || !held.take(id) {
+				h.t.Errorf("controller %d is given twice or out of range", id)
+			}
+		}
+		q.c.r.Post(func() {
+			if st.OK() {
+				held.give(id)
+			}
+			q.q.HangUp()
+		})
+		<-q.dead
+	}
+	if won < 10 {
+		h.t.Errorf("host %d got only %d controllers", i, won)
+	}
+}
