@@ -84,6 +84,8 @@ type Info struct {
 	Rotational bool
 	// Gone says that the storage is not there for the time being: IOs fail with ErrGone. The rest tells what it was.
 	Gone bool
+	// Degraded says that completed writes may be lost; see ErrDegraded.
+	Degraded bool
 	// Identity is a stable text that names the storage (a path, a serial number), for logs and derived identifiers.
 	Identity string
 }

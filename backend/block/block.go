@@ -43,6 +43,7 @@ func open(cfg Config) (*disk.Disk, error) {
 	if err != nil {
 		return nil, err
 	}
+	dc.Look, dc.Reopen = look, reopener(cfg, dc)
 	d, err := disk.New(dc)
 	if err != nil {
 		_ = unix.Close(dc.FD)

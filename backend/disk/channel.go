@@ -25,10 +25,12 @@ type channel struct {
 	workers     int
 	working     int // ops with workers
 
-	// rings are none with threads, one, or two: the second one polls devices. added says that files are known to them.
-	rings []*uring.Ring
-	files [2]uring.File
-	added bool
+	// rings are none with threads, one, or two: the second one polls devices. added says that files are known to them, those that were
+	// open as Disk.opened says.
+	rings  []*uring.Ring
+	files  [2]uring.File
+	added  bool
+	opened uint32
 
 	inbox inbox
 	wake  func()
@@ -99,7 +101,7 @@ func (c *channel) begin(io *backend.IO) {
 	} else {
 		c.free, o.next = o.next, nil
 	}
-	o.io, o.done, o.flags, o.write = io, 0, 0, io.Op != backend.OpRead
+	o.io, o.done, o.flags, o.write, o.dirty = io, 0, 0, io.Op != backend.OpRead, false
 	if io.Op == backend.OpFlush {
 		c.flush(o)
 		return
@@ -139,21 +141,25 @@ func (c *channel) begin(io *backend.IO) {
 
 // refuse is the error of an IO that the disk does not even try.
 func (d *Disk) refuse(io *backend.IO) error {
-	if err := io.Check(d.cfg.Info.Size); err != nil {
+	info := d.info.Load()
+	if info.Gone {
+		return fmt.Errorf("%s: %v: %w", d.cfg.Path, io.Op, backend.ErrGone)
+	}
+	if err := io.Check(info.Size); err != nil {
 		return err
 	}
 	switch io.Op {
 	case backend.OpRead:
 		return nil
 	case backend.OpDiscard:
-		if !d.cfg.Info.Discard && !d.cfg.Info.ReadOnly {
+		if !info.Discard && !info.ReadOnly {
 			return fmt.Errorf("%s: %v: space cannot be given back here: %w", d.cfg.Path, io.Op, backend.ErrUnsupported)
 		}
 	case backend.OpWrite, backend.OpWriteZeroes:
 	default:
 		return fmt.Errorf("%s: %v: %w", d.cfg.Path, io.Op, backend.ErrUnsupported)
 	}
-	if d.cfg.Info.ReadOnly {
+	if info.ReadOnly {
 		return fmt.Errorf("%s: %v: %w", d.cfg.Path, io.Op, backend.ErrReadOnly)
 	}
 	if err := d.failed.Load(); err != nil {
@@ -215,6 +221,10 @@ func (c *channel) pump() {
 
 // start gives the step of o to the ring or to a worker. False: the ring is full.
 func (c *channel) start(o *op) bool {
+	if o.step == stepSync && c.d.dirty.Load() { // what completes from here on is for the next flush
+		c.d.dirty.Store(false)
+		o.dirty = true
+	}
 	if len(c.rings) > 0 && o.step != stepBounced && o.step != stepZeroes && (o.step != stepDiscard || !c.d.noCommand.Load()) {
 		return c.startRing(o)
 	}
@@ -228,11 +238,8 @@ func (c *channel) start(o *op) bool {
 }
 
 func (c *channel) startRing(o *op) bool {
-	if !c.added {
-		c.added = true
-		for i, r := range c.rings {
-			c.files[i] = r.AddFile(c.d.cfg.FD)
-		}
+	if opened := c.d.opened.Load(); !c.added || c.opened != opened {
+		c.addFiles(opened)
 	}
 	if c.d.cfg.Driver != nil {
 		return c.startCommand(o)
@@ -269,6 +276,17 @@ func (c *channel) startRing(o *op) bool {
 	return c.rings[use].Start(c.files[use], &u, o)
 }
 
+// addFiles makes the file known to the rings, in place of the one before.
+func (c *channel) addFiles(opened uint32) {
+	for i, r := range c.rings {
+		if c.added {
+			_ = r.RemoveFile(c.files[i]) // what is under way on it ends by itself
+		}
+		c.files[i] = r.AddFile(c.d.cfg.FD)
+	}
+	c.added, c.opened = true, opened
+}
+
 // Complete implements uring.Completer.
 func (o *op) Complete(res int32) {
 	if o.c.d.cfg.Driver != nil {
@@ -292,8 +310,8 @@ func (c *channel) stepped(o *op, res int32) {
 		c.ready.push(o)
 		return
 	default:
-		err := o.failure(e)
-		if o.flags&unix.RWF_DSYNC != 0 {
+		err := c.verdict(o, e)
+		if o.flags&unix.RWF_DSYNC != 0 && !d.returns(err) {
 			d.syncFailed(err)
 		}
 		c.end(o, err)
@@ -301,7 +319,7 @@ func (c *channel) stepped(o *op, res int32) {
 	}
 	if o.step <= stepBounced {
 		if res == 0 {
-			c.end(o, fmt.Errorf("%s: %v at %d: the disk ends here, it must have been truncated: %w", d.cfg.Path, o.io.Op, o.io.Off+o.done, backend.ErrIO))
+			c.end(o, c.verdict(o, 0))
 			return
 		}
 		if o.done += int64(res); o.done < o.io.Len {
@@ -355,6 +373,9 @@ func (c *channel) unfence(o *op) {
 // end gives io back, through Poll.
 func (c *channel) end(o *op, err error) {
 	c.unfence(o)
+	if err == nil && o.write && o.io.Flags&backend.FUA == 0 && o.io.Op != backend.OpFlush && !c.d.dirty.Load() {
+		c.d.dirty.Store(true)
+	}
 	clear(o.iov)
 	o.io.Err = err
 	c.done.Push(o.io)

@@ -69,6 +69,13 @@ type Config struct {
 	Driver Driver
 	Engine Engine
 	Log    *slog.Logger
+
+	// Look tells the present size of what FD refers to, in bytes; 0 or an error: it is gone. Any goroutine calls it, for block devices also
+	// reactors. nil: the size does not change.
+	Look func(fd int) (int64, error)
+	// Reopen opens and describes the disk again that is gone, if it is there and the same. The Disk takes the new FD over. nil: what is
+	// gone comes back by itself.
+	Reopen func() (Config, error)
 }
 
 // Disk is a backend.Device.
@@ -78,6 +85,11 @@ type Disk struct {
 	fence    fence
 	channels atomic.Int32
 
+	// info is the present description, and opened counts how often the disk came back; see watcher.
+	info   atomic.Pointer[backend.Info]
+	opened atomic.Uint32
+	watch  watcher
+
 	// noZeroRange, noCommand and noIOPoll are set when the kernel turns out not to know FALLOC_FL_ZERO_RANGE, discards by io_uring, or
 	// polled transfers for this file.
 	noZeroRange, noCommand, noIOPoll atomic.Bool
@@ -85,12 +97,14 @@ type Disk struct {
 	// failed is why flushes and writes are refused, nil while all is well.
 	failed atomic.Pointer[error]
 	sync   syncer
+	// dirty says that writes have completed that no flush has covered.
+	dirty atomic.Bool
 
 	// tamper replaces results in tests; any goroutine.
 	tamper func(s step, res int32) int32
 }
 
-var _ backend.Device = (*Disk)(nil)
+var _ backend.Changer = (*Disk)(nil)
 
 // New makes a Disk of an open descriptor. An error leaves FD open.
 func New(cfg Config) (*Disk, error) {
@@ -108,6 +122,7 @@ func New(cfg Config) (*Disk, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	d := &Disk{cfg: cfg}
+	d.info.Store(&d.cfg.Info)
 	d.fence.init(cfg.Info.BlockSize)
 	d.noZeroRange.Store(cfg.Driver != nil && cfg.Driver.Limit(backend.OpWriteZeroes) <= 0)
 	switch e.Name {
@@ -121,6 +136,9 @@ func New(cfg Config) (*Disk, error) {
 		d.uring = true
 	default:
 		return nil, fmt.Errorf("engine %q is not known; use %s, %s or %s", e.Name, Auto, IOUring, Threads)
+	}
+	if cfg.Look != nil {
+		d.startWatch()
 	}
 	return d, nil
 }
@@ -157,7 +175,7 @@ func (d *Disk) unregistered(err error) {
 }
 
 // Info implements backend.Device.
-func (d *Disk) Info() backend.Info { return d.cfg.Info }
+func (d *Disk) Info() backend.Info { return *d.info.Load() }
 
 // Close implements backend.Device. It does not flush: what the hosts flushed is durable, what they did not is theirs to lose,
 // and the kernel writes it back all the same.
@@ -165,6 +183,7 @@ func (d *Disk) Close() error {
 	if n := d.channels.Load(); n != 0 {
 		return fmt.Errorf("close %s: %d channels are open", d.cfg.Path, n)
 	}
+	d.stopWatch()
 	if err := unix.Close(d.cfg.FD); err != nil {
 		return fmt.Errorf("close %s: %w", d.cfg.Path, err)
 	}
@@ -195,6 +214,7 @@ func (d *Disk) syncFailed(err error) {
 	}
 	err = fmt.Errorf("%w; nothing more is accepted until the namespace is opened again: %w", backend.ErrDegraded, err)
 	if d.failed.CompareAndSwap(nil, &err) {
+		d.lookSoon() // which makes it known
 		d.cfg.Log.Error("a flush failed: the disk takes no more writes", "error", err)
 	}
 }

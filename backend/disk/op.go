@@ -44,6 +44,7 @@ type op struct {
 	res    int32 // of a worker's step, as io_uring has it
 	flags  int   // RWF_*
 	done   int64 // bytes transferred
+	dirty  bool  // Disk.dirty before this flush
 	err    error
 	span   span
 	shares opList // flushes that end with this one

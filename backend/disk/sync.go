@@ -19,8 +19,12 @@ type syncer struct {
 // flush begins a flush for o, or lets it share the next one.
 func (c *channel) flush(o *op) {
 	d := c.d
-	if d.cfg.Info.ReadOnly {
+	switch info := d.info.Load(); {
+	case info.ReadOnly:
 		c.end(o, nil)
+		return
+	case info.Gone:
+		c.end(o, fmt.Errorf("%s: %v: %w", d.cfg.Path, o.io.Op, backend.ErrGone))
 		return
 	}
 	if err := d.failed.Load(); err != nil {
@@ -43,7 +47,11 @@ func (c *channel) flush(o *op) {
 // synced ends the flush of o and of those that share it, and has the next one begin.
 func (c *channel) synced(o *op, res int32) {
 	d := c.d
-	if res < 0 {
+	var err error
+	if d.cfg.Reopen != nil && res < 0 && !o.dirty && d.sizeNow() == 0 { // there was nothing to lose
+		d.lookSoon()
+		err = fmt.Errorf("%s: %v: %w", d.cfg.Path, o.io.Op, backend.ErrGone)
+	} else if res < 0 {
 		err := fmt.Errorf("%s: fdatasync: %w: %w", d.cfg.Path, backend.ErrIO, syscall.Errno(-res))
 		if o.cause != nil {
 			err = fmt.Errorf("%s: flush: %w", d.cfg.Path, o.cause)
@@ -51,7 +59,6 @@ func (c *channel) synced(o *op, res int32) {
 		}
 		d.syncFailed(err)
 	}
-	var err error
 	if failed := d.failed.Load(); failed != nil {
 		err = *failed
 	}

@@ -2,6 +2,7 @@ package file
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,25 +22,81 @@ func expect(t *testing.T, c *backendtest.Client, io *backend.IO, want error) {
 	}
 }
 
-// TestTruncatedFile: what is behind the end of a file that somebody truncated is an error and never a short success.
-func TestTruncatedFile(t *testing.T) {
+// variants are both ways of opening with both engines.
+func variants(t *testing.T, fn func(t *testing.T, cfg Config)) {
 	for i := range 4 {
 		cfg := Config{Path: filepath.Join(t.TempDir(), "disk.img"), Size: 1 << 20, BlockSize: 4096, Buffered: i%2 == 0}
 		if i < 2 {
 			cfg.Engine.Name = disk.Threads
 		}
+		t.Run(fmt.Sprintf("buffered=%v,engine=%s", cfg.Buffered, cfg.Engine.Name), func(t *testing.T) { fn(t, cfg) })
+	}
+}
+
+// TestTruncatedFile: what is behind the end of a file that somebody truncated is out of range and never a short success, also before
+// anybody has noticed.
+func TestTruncatedFile(t *testing.T) {
+	variants(t, func(t *testing.T, cfg Config) {
 		d := mustOpen(t, cfg)
 		c := backendtest.NewClient(t, d, 1<<20)
 		if err := os.Truncate(cfg.Path, 512<<10); err != nil {
 			t.Fatal(err)
 		}
 		expect(t, c, c.Read(0, c.Memory(0, 512<<10)), nil)
-		expect(t, c, c.Read(508<<10, c.Memory(0, 8192)), backend.ErrIO)
-		expect(t, c, c.Read(768<<10, c.Memory(0, 8192)), backend.ErrIO)
-		expect(t, c, c.Read(508<<10, c.Memory(72, 8192)), backend.ErrIO)
+		expect(t, c, c.Read(508<<10, c.Memory(0, 8192)), backend.ErrOutOfRange)
+		expect(t, c, c.Read(768<<10, c.Memory(0, 8192)), backend.ErrOutOfRange)
+		expect(t, c, c.Read(508<<10, c.Memory(72, 8192)), backend.ErrOutOfRange)
 		c.Close()
 		mustClose(t, d)
-	}
+	})
+}
+
+// TestResize: a file that grows, shrinks, becomes empty and has content again is noticed, and told.
+func TestResize(t *testing.T) {
+	variants(t, func(t *testing.T, cfg Config) {
+		d := mustOpen(t, cfg)
+		c := backendtest.NewClient(t, d, 64<<10)
+		told := make(chan backend.Info, 10)
+		d.(backend.Changer).Notify(func() { told <- d.Info() })
+		b := c.Memory(0, 64<<10)
+		for _, size := range []int64{2 << 20, 512 << 10, 512<<10 + 100, 0, 4096, 1 << 20} {
+			before := d.Info()
+			if err := os.Truncate(cfg.Path, size); err != nil {
+				t.Fatal(err)
+			}
+			whole := size &^ 4095
+			if whole == before.Size {
+				expect(t, c, c.Write(whole, b), backend.ErrOutOfRange)
+				continue
+			}
+			want := before
+			if want.Gone = whole == 0; whole > 0 {
+				want.Size = whole
+			}
+			if got := <-told; got != want {
+				t.Fatalf("with %d bytes: told %+v, want %+v", size, got, want)
+			}
+			switch {
+			case want.Gone:
+				expect(t, c, c.Read(0, b), backend.ErrGone)
+				expect(t, c, &backend.IO{Op: backend.OpFlush}, backend.ErrGone)
+				continue
+			case whole >= 64<<10:
+				expect(t, c, c.Write(whole-64<<10, b), nil)
+			}
+			expect(t, c, c.Write(whole, b), backend.ErrOutOfRange)
+			expect(t, c, &backend.IO{Op: backend.OpFlush}, nil)
+			if st, err := os.Stat(cfg.Path); err != nil || st.Size() != size {
+				t.Errorf("the file has %d bytes, want %d (%v)", st.Size(), size, err)
+			}
+		}
+		d.(backend.Changer).Notify(nil)
+		c.Close()
+		mustClose(t, d)
+		if len(told) > 0 {
+			t.Errorf("told too much: %+v", <-told)
+		}
+	})
 }
 
 // TestFullFileSystem: a write that there is no room for says so, and is not the end: what was there is there, and once there is

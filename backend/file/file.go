@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -77,7 +78,7 @@ func open(cfg Config) (_ *disk.Disk, err error) {
 	if err != nil {
 		return nil, err
 	}
-	dc := disk.Config{Path: cfg.Path, FD: fd, Engine: cfg.Engine, Log: cfg.Log, Info: backend.Info{
+	dc := disk.Config{Path: cfg.Path, FD: fd, Engine: cfg.Engine, Log: cfg.Log, Look: look(cfg), Info: backend.Info{
 		Size: size, BlockSize: cfg.BlockSize, PhysicalBlockSize: cfg.BlockSize,
 		VolatileCache: !cfg.ReadOnly, ReadOnly: cfg.ReadOnly, Identity: path,
 	}}
@@ -85,6 +86,23 @@ func open(cfg Config) (_ *disk.Disk, err error) {
 		return nil, err
 	}
 	return disk.New(dc)
+}
+
+// look is what tells the size of the file. It says once that the file was deleted.
+func look(cfg Config) func(fd int) (int64, error) {
+	var once sync.Once
+	return func(fd int) (int64, error) {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return 0, err
+		}
+		if st.Nlink == 0 {
+			once.Do(func() {
+				cfg.Log.Error("the file of a namespace was deleted: what is in it is lost when the target ends", "path", cfg.Path)
+			})
+		}
+		return st.Size, nil
+	}
 }
 
 // identity is the path as it is reached from anywhere.

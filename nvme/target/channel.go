@@ -194,7 +194,7 @@ func (ch *channel) done(io *backend.IO) {
 	case errors.Is(io.Err, backend.ErrIO):
 		ch.stats.own.mediaErrors++
 		if errors.Is(io.Err, backend.ErrDegraded) {
-			ch.ns.degrade(ch.h, io.Err)
+			ch.ns.degrade(ch.h.t.log, io.Err)
 		}
 	}
 	io.Segs = nil

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -45,6 +46,9 @@ func (ns *namespace) update(change func(*health)) {
 
 // changed takes over what the device says of itself. A goroutine of the device.
 func (ns *namespace) changed(log *slog.Logger) {
+	if ns.dev.Info().Degraded {
+		ns.degrade(log, backend.ErrDegraded)
+	}
 	before := ns.geo.Load()
 	ns.update(func(*health) {})
 	if now := ns.geo.Load(); now.blocks != before.blocks {
@@ -54,13 +58,13 @@ func (ns *namespace) changed(log *slog.Logger) {
 
 // degrade notes that a device may have lost writes that it had accepted (backend.ErrDegraded). Until the namespace is opened again it
 // is write protected, and the health log warns; hosts are told both. Any reactor; all calls but the first do nothing.
-func (ns *namespace) degrade(h *Handler, err error) {
+func (ns *namespace) degrade(log *slog.Logger, err error) {
 	first := false
 	ns.update(func(s *health) { first, s.degraded = !s.degraded, true })
 	if !first {
 		return
 	}
-	h.t.log.Error("a namespace takes no more writes: what it had accepted may be lost", "subsystem", ns.sub.nqn, "nsid", ns.nsid, "err", err)
+	log.Error("a namespace takes no more writes: what it had accepted may be lost", "subsystem", ns.sub.nqn, "nsid", ns.nsid, "err", err)
 	ns.sub.each(func(c *controller) {
 		c.h.post(func() { c.raise(eventReliability) })
 	})

@@ -102,8 +102,10 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	if err != nil {
 		return fail(err)
 	}
-	ns := &namespace{sub: s, nsid: cfg.NSID, dev: cfg.Device, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64,
-		readOnly: cfg.ReadOnly, timeout: cfg.Timeout.Nanoseconds()}
+	ns := &namespace{
+		sub: s, nsid: cfg.NSID, dev: cfg.Device, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64,
+		readOnly: cfg.ReadOnly, timeout: cfg.Timeout.Nanoseconds(),
+	}
 	if ns.uuid == uuid.Nil && ns.nguid == [16]byte{} && ns.eui64 == [8]byte{} {
 		ns.uuid = uuid.NewSHA1(identifierSpace, fmt.Appendf(nil, "%s\n%d", s.nqn, cfg.NSID))
 		ns.nguid = ns.uuid

@@ -1,0 +1,216 @@
+package disk
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+)
+
+// plug is a disk that tests pull out and put back: a file that stands for a block device.
+type plug struct {
+	*Disk
+	t       *testing.T
+	out     atomic.Bool  // commands fail, and the size is 0
+	size    atomic.Int64 // of what is there now
+	refuse  atomic.Pointer[error]
+	refused chan struct{}
+	log     bytes.Buffer // read after Close
+	changes chan backend.Info
+}
+
+func newPlug(t *testing.T, e Engine, volatile bool) *plug {
+	p := &plug{t: t, changes: make(chan backend.Info, 10), refused: make(chan struct{}, 100)}
+	p.size.Store(1 << 20)
+	base := newDisk(t, 1<<20, true, e)
+	cfg := base.cfg
+	path := cfg.Path
+	cfg.Block, cfg.Info.VolatileCache = true, volatile
+	cfg.Log = slog.New(slog.NewTextHandler(&p.log, nil))
+	cfg.Look = func(int) (int64, error) {
+		if p.out.Load() {
+			return 0, nil
+		}
+		return p.size.Load(), nil
+	}
+	cfg.Reopen = func() (Config, error) {
+		if err := p.refuse.Load(); err != nil {
+			p.refused <- struct{}{}
+			return Config{}, *err
+		}
+		nc := cfg
+		var err error
+		nc.FD, err = unix.Open(path, unix.O_RDWR|unix.O_DIRECT|unix.O_CLOEXEC, 0)
+		p.out.Store(false)
+		return nc, err
+	}
+	d, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.tamper = func(_ step, res int32) int32 {
+		if p.out.Load() {
+			return -int32(unix.EIO)
+		}
+		return res
+	}
+	p.Disk = d
+	d.Notify(func() { p.changes <- d.Info() })
+	return p
+}
+
+// pull takes the disk away. It comes back when it is let.
+func (p *plug) pull() {
+	away := errors.New("no such device")
+	p.refuse.Store(&away)
+	p.out.Store(true)
+	p.lookSoon()
+}
+
+func (p *plug) change() backend.Info { p.t.Helper(); return <-p.changes }
+
+func (p *plug) close(c *backendtest.Client) {
+	p.t.Helper()
+	c.Close()
+	mustClose(p.t, p.Disk)
+}
+
+// TestGoneAndBack: a disk goes, nothing that happens meanwhile is its fault, and when it is back the channels use the new one.
+func TestGoneAndBack(t *testing.T) {
+	each(t, func(t *testing.T, e Engine) {
+		p := newPlug(t, e, true)
+		c := backendtest.NewClient(t, p.Disk, 64<<10)
+		b := c.Memory(0, 4096)
+		copy(b, "before")
+		c.MustDo(c.Write(0, b))
+		c.MustDo(&backend.IO{Op: backend.OpFlush})
+		p.pull()
+		flush := &backend.IO{Op: backend.OpFlush}
+		fua := c.Write(0, b)
+		fua.Flags = backend.FUA
+		for _, io := range []*backend.IO{c.Read(0, b), c.Write(0, b), fua, flush, {Op: backend.OpWriteZeroes, Len: 4096}} {
+			expect(t, c, io, backend.ErrGone)
+		}
+		if i := p.change(); !i.Gone || i.Degraded || i.Size != 1<<20 {
+			t.Errorf("gone: %+v", i)
+		}
+		expect(t, c, c.Read(0, b), backend.ErrGone)
+
+		<-p.refused
+		// What is put back is another file, so that it shows which one is used.
+		if err := errors.Join(os.Rename(p.cfg.Path, p.cfg.Path+".old"), os.WriteFile(p.cfg.Path, append([]byte("after"), make([]byte, 1<<20-5)...), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		p.refuse.Store(nil)
+		if i := p.change(); i.Gone || i.Degraded {
+			t.Errorf("back: %+v", i)
+		}
+		c.MustDo(c.Read(0, b))
+		if !bytes.HasPrefix(b, []byte("after")) {
+			t.Errorf("read %q", b[:8])
+		}
+		copy(b, "later")
+		c.MustDo(c.Write(4096, b), c.Write(8192, c.Memory(512, 4096))) // in place, and by a worker
+		c.MustDo(&backend.IO{Op: backend.OpFlush})
+		data, err := os.ReadFile(p.cfg.Path)
+		if err != nil || !bytes.HasPrefix(data[4096:], []byte("later")) {
+			t.Errorf("written %q, %v", data[4096:4104], err)
+		}
+		p.close(c)
+		for _, want := range []string{"a disk is gone", "a disk that is gone is not back", "a disk is back"} {
+			if n := strings.Count(p.log.String(), "msg=\""+want+"\""); n != 1 {
+				t.Errorf("%q is logged %d times:\n%s", want, n, &p.log)
+			}
+		}
+	})
+}
+
+// TestGoneWithItsCache: writes that no flush has covered are gone with a volatile cache, and that is not forgotten; a flush under way is no
+// other flush. Without such a cache, or with FUA, nothing is lost.
+func TestGoneWithItsCache(t *testing.T) {
+	each(t, func(t *testing.T, e Engine) {
+		for _, tc := range []struct {
+			name     string
+			volatile bool
+			flags    backend.Flags
+			lost     bool
+		}{{"volatile", true, 0, true}, {"write through", false, 0, false}, {"FUA", true, backend.FUA, false}} {
+			t.Run(tc.name, func(t *testing.T) {
+				p := newPlug(t, e, tc.volatile)
+				c := backendtest.NewClient(t, p.Disk, 64<<10)
+				w := c.Write(0, c.Memory(0, 4096))
+				w.Flags = tc.flags
+				c.MustDo(w)
+				p.pull()
+				if i := p.change(); !i.Gone || i.Degraded != tc.lost {
+					t.Errorf("gone: %+v", i)
+				}
+				p.refuse.Store(nil)
+				if i := p.change(); i.Gone || i.Degraded != tc.lost {
+					t.Errorf("back: %+v", i)
+				}
+				var want error
+				if tc.lost {
+					want = backend.ErrDegraded
+				}
+				expect(t, c, &backend.IO{Op: backend.OpFlush}, want)
+				expect(t, c, c.Write(0, c.Memory(0, 4096)), want)
+				expect(t, c, c.Read(0, c.Memory(0, 4096)), nil)
+				p.close(c)
+			})
+		}
+	})
+}
+
+// TestFlushWhileGoing: a flush that meets the end of the disk fails for good if it was to cover something.
+func TestFlushWhileGoing(t *testing.T) {
+	each(t, func(t *testing.T, e Engine) {
+		for _, dirty := range []bool{false, true} {
+			p := newPlug(t, e, true)
+			c := backendtest.NewClient(t, p.Disk, 64<<10)
+			if dirty {
+				c.MustDo(c.Write(0, c.Memory(0, 4096)))
+			}
+			away := errors.New("away")
+			p.refuse.Store(&away)
+			p.out.Store(true) // and nobody has looked yet
+			want := map[bool]error{false: backend.ErrGone, true: backend.ErrDegraded}[dirty]
+			expect(t, c, &backend.IO{Op: backend.OpFlush}, want)
+			if i := p.change(); !i.Gone || i.Degraded != dirty {
+				t.Errorf("dirty %v: %+v", dirty, i)
+			}
+			p.close(c)
+		}
+	})
+}
+
+// TestSmallerThanItWas: errors behind the end of a disk that shrank are out of range, others stay what they are.
+func TestSmallerThanItWas(t *testing.T) {
+	each(t, func(t *testing.T, e Engine) {
+		p := newPlug(t, e, true)
+		c := backendtest.NewClient(t, p.Disk, 64<<10)
+		bad := p.tamper
+		p.tamper = func(s step, res int32) int32 {
+			if s != stepSync {
+				return -int32(unix.ENOSPC) // as the kernel says behind the end
+			}
+			return bad(s, res)
+		}
+		expect(t, c, c.Write(1<<20-4096, c.Memory(0, 4096)), backend.ErrNoSpace)
+		p.size.Store(512 << 10)
+		expect(t, c, c.Write(1<<20-4096, c.Memory(0, 4096)), backend.ErrOutOfRange)
+		if i := p.change(); i.Gone || i.Size != 512<<10 {
+			t.Errorf("%+v", i)
+		}
+		expect(t, c, c.Write(0, c.Memory(0, 4096)), backend.ErrNoSpace)
+		p.close(c)
+	})
+}
