@@ -181,7 +181,7 @@ func (b *bench) idleRound() error {
 		return err
 	}
 	start := time.Now()
-	time.Sleep(max(b.duration, 2*time.Second))
+	time.Sleep(max(b.duration, 5*time.Second)) // longer than what happens now and then
 	after, err := s.runTime()
 	if err != nil {
 		return err

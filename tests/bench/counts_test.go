@@ -21,6 +21,10 @@ func TestOwnTargetCounts(t *testing.T) {
 			t.Errorf("stop: %v, log: %s", err, s.log.String())
 		}
 	}()
+	before, err := s.runTime()
+	if err != nil || before <= 0 {
+		t.Errorf("%v of CPU time: %v", before, err)
+	}
 	w := countedWorkloads()[0]
 	allocated, copied, ops, err := count(s, w, 200*time.Millisecond)
 	if err != nil || ops == 0 || allocated < 0 || copied != 0 {
@@ -29,8 +33,8 @@ func TestOwnTargetCounts(t *testing.T) {
 	if total, _, err := s.counters(); err != nil || total < 1<<10 {
 		t.Errorf("%v bytes since the start: %v", total, err)
 	}
-	if d, err := s.runTime(); err != nil || d <= 0 {
-		t.Errorf("%v of CPU time: %v", d, err)
+	if after, err := s.runTime(); err != nil || after <= before {
+		t.Errorf("%v of CPU time, before the load %v: %v", after, before, err)
 	}
 }
 
