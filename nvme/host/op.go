@@ -10,6 +10,9 @@ type Op struct {
 	Data []byte
 	// Token comes back with the completion.
 	Token uint64
+	// Blocks is the number of keyed data blocks, in a list in the capsule, that describe Data over RDMA; at most the controller's MSDBD and
+	// the bytes of Data. 0 and 1: one in the command, or Data in the capsule. Data is memory of Controller.Map.
+	Blocks int
 	// Raw leaves flags and SGL of SQE alone: for tests of controllers that must refuse them.
 	Raw bool
 }
@@ -34,7 +37,7 @@ func (o *Op) Flush(nsid uint32) {
 	o.SQE = nvme.SQE{}
 	o.SQE.SetOpcode(nvme.NVMFlush)
 	o.SQE.SetNSID(nsid)
-	o.Data, o.Raw = nil, false
+	o.Data, o.Blocks, o.Raw = nil, 0, false
 }
 
 // Discard makes a Dataset Management that deallocates the ranges in data, nvme.DSMRangeSize bytes each.
@@ -43,7 +46,7 @@ func (o *Op) Discard(nsid uint32, data []byte) {
 	o.SQE.SetOpcode(nvme.NVMDatasetManagement)
 	o.SQE.SetNSID(nsid)
 	o.SQE.DSM().Set(len(data)/nvme.DSMRangeSize, true)
-	o.Data, o.Raw = data, false
+	o.Data, o.Blocks, o.Raw = data, 0, false
 }
 
 func (o *Op) rw(code nvme.Opcode, nsid uint32, slba uint64, blocks uint32, flags nvme.RWFlags, data []byte) {
@@ -51,7 +54,7 @@ func (o *Op) rw(code nvme.Opcode, nsid uint32, slba uint64, blocks uint32, flags
 	o.SQE.SetOpcode(code)
 	o.SQE.SetNSID(nsid)
 	o.SQE.RW().Set(slba, blocks, flags)
-	o.Data, o.Raw = data, false
+	o.Data, o.Blocks, o.Raw = data, 0, false
 }
 
 // Completion is the end of a command.

@@ -22,6 +22,7 @@ type slot struct {
 	dir      direction
 	busy     bool
 	raw      bool
+	blocks   int    // data blocks that the data is described with, see Op
 	capsuled bool   // the data travels in the capsule
 	moved    uint32 // bytes of data received, or asked for by R2Ts
 	key      uint32 // RDMA: the key to be invalidated by the response, 0 if none
@@ -89,7 +90,7 @@ func (q *Queue) Submit(op *Op) (uint16, error) {
 	}
 	i := q.free[len(q.free)-1]
 	s := &q.slots[i]
-	s.data, s.token, s.raw = op.Data, op.Token, op.Raw
+	s.data, s.token, s.raw, s.blocks = op.Data, op.Token, op.Raw, op.Blocks
 	s.moved, s.r2tLeft, s.key, s.capsuled = 0, 0, 0, false
 	*s.sqe = op.SQE
 	s.dir = directionOf(s.sqe)

@@ -129,6 +129,9 @@ func (l *rdmaLink) describe(s *slot, i, capsule int) error {
 	if err != nil {
 		return err
 	}
+	if s.blocks > 1 && !s.raw {
+		return l.list(s, i, capsule, rkey)
+	}
 	s.capsuled = s.dir == toCtrl && l.qid != 0 && len(s.data) <= capsule
 	switch {
 	case s.capsuled:
@@ -146,6 +149,24 @@ func (l *rdmaLink) describe(s *slot, i, capsule int) error {
 	default:
 		s.sqe.SGL1().SetKeyed(nvme.SGLSubtypeAddress, addr, n, rkey)
 	}
+	return nil
+}
+
+// list describes data with a last segment in the command and s.blocks keyed data blocks in the capsule (RDMA section 3.3.1).
+func (l *rdmaLink) list(s *slot, i, capsule int, key uint32) error {
+	n := uint32(s.blocks * nvme.SGLDescriptorSize)
+	if l.state[i].bounced || s.blocks > len(s.data) || int(n) > min(capsule, l.step) {
+		return fmt.Errorf("a list of %d data blocks for %d bytes: the data must be from Controller.Map, the list fit into a capsule, of %d bytes",
+			s.blocks, len(s.data), capsule)
+	}
+	b := l.bounce[i*l.step:][:n]
+	for k, rest := 0, s.data; k < s.blocks; k++ {
+		size := len(rest) / (s.blocks - k)
+		(*nvme.SGLDescriptor)(b[k*nvme.SGLDescriptorSize:]).SetKeyed(nvme.SGLSubtypeAddress, mem.Addr(rest), uint32(size), key)
+		rest = rest[size:]
+	}
+	l.state[i].data = verbs.SGE{Addr: mem.Addr(b), Length: n, LKey: l.mr.LKey()}
+	s.sqe.SGL1().SetData(nvme.SGLLastSegment, nvme.SGLSubtypeOffset, 0, n)
 	return nil
 }
 

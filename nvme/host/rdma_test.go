@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -259,5 +260,48 @@ func TestRDMALateSendCompletion(t *testing.T) {
 	}
 	if done := q.done[before:]; len(done) != 2 || done[0].Token != 1 || done[1].Token != 0 {
 		t.Errorf("completed %+v", done)
+	}
+}
+
+// A list describes all of the data, in order, in blocks of the same size and a rest; what cannot be described is not submitted.
+func TestRDMAList(t *testing.T) {
+	f := newFakeRDMA(t)
+	c, q := connectRDMA(t, f, false, 16)
+	buf, err := c.Map(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := q.link.(*rdmaLink)
+	for _, n := range []int{2, 3, 16} {
+		i := int(q.free[len(q.free)-1])
+		s := &q.slots[i]
+		s.data, s.blocks, s.dir, s.raw = buf[:100<<10], n, toHost, false
+		if err := l.describe(s, i, 4096); err != nil {
+			t.Fatal(err)
+		}
+		d := s.sqe.SGL1()
+		if d.Type() != nvme.SGLLastSegment || d.Subtype() != nvme.SGLSubtypeOffset || d.Length() != uint32(16*n) || d.Address() != 0 {
+			t.Errorf("descriptor %x", d[:])
+		}
+		at := mem.Addr(buf)
+		for k := range n {
+			b := (*nvme.SGLDescriptor)(l.bounce[i*l.step+16*k:])
+			if b.Type() != nvme.SGLKeyedDataBlock || b.Address() != at || b.KeyedLength() < uint32(100<<10/n) {
+				t.Errorf("block %d of %d: %x", k, n, b[:])
+			}
+			at += uint64(b.KeyedLength())
+		}
+		if at != mem.Addr(buf)+100<<10 {
+			t.Errorf("%d blocks end at %#x", n, at)
+		}
+	}
+	for name, op := range map[string]Op{
+		"bounced data": {Data: make([]byte, 512), Blocks: 2}, "more blocks than bytes": {Data: buf[:3], Blocks: 4},
+		"more than fits": {Data: buf[:1<<20], Blocks: 4096},
+	} {
+		op.SQE.SetOpcode(nvme.NVMRead)
+		if _, err := q.Submit(&op); err == nil {
+			t.Errorf("%s is taken", name)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -161,21 +162,19 @@ func TestDepth(t *testing.T) {
 			for i := range lanes {
 				lanes[i].slba, lanes[i].data = uint64(i)*regionLen/block, memory[i*regionLen:(i+1)*regionLen]
 			}
-			t.Logf("%d commands", churn(t, q, lanes, 3*time.Second))
+			n, err := churn(q, lanes, 3*time.Second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%d commands", n)
 		})
 	}
 }
 
-// churn keeps a command on every lane until the time is over, and returns how many there were.
-func churn(t *testing.T, q *host.Queue, lanes []lane, d time.Duration) (n int) {
+// churn keeps a command on every lane until the time is over, and returns how many there were. Any goroutine may call it.
+func churn(q *host.Queue, lanes []lane, d time.Duration) (n int, err error) {
 	random := rand.New(rand.NewPCG(1, uint64(len(lanes))))
 	var op host.Op
-	submit := func(i int) {
-		lanes[i].next(&op, i, random)
-		if _, err := q.Submit(&op); err != nil {
-			t.Fatal(err)
-		}
-	}
 	idle := make([]int, 0, len(lanes)) // lanes that the queue has no room for
 	for i := range lanes {
 		idle = append(idle, i)
@@ -184,21 +183,25 @@ func churn(t *testing.T, q *host.Queue, lanes []lane, d time.Duration) (n int) {
 	end, last := time.Now().Add(d), time.Now()
 	for outstanding := 0; outstanding > 0 || time.Now().Before(end); {
 		for len(idle) > 0 && q.Outstanding() < q.Depth() && time.Now().Before(end) {
-			submit(idle[len(idle)-1])
+			i := idle[len(idle)-1]
+			lanes[i].next(&op, i, random)
+			if _, err := q.Submit(&op); err != nil {
+				return n, err
+			}
 			idle = idle[:len(idle)-1]
 			outstanding++
 		}
 		got, err := q.Poll(done)
 		if err != nil {
-			t.Fatal(err)
+			return n, err
 		}
 		for _, cp := range done[:got] {
 			l := &lanes[cp.Token]
 			if st := cp.Status(); !st.OK() {
-				t.Fatalf("status %v", st)
+				return n, fmt.Errorf("status %v", st)
 			}
 			if l.reading && !l.intact() {
-				t.Fatalf("%d bytes at block %d are not what was written", l.size, l.slba)
+				return n, fmt.Errorf("%d bytes at block %d are not what was written", l.size, l.slba)
 			}
 			idle = append(idle, int(cp.Token))
 			last = time.Now()
@@ -207,14 +210,14 @@ func churn(t *testing.T, q *host.Queue, lanes []lane, d time.Duration) (n int) {
 		outstanding -= got
 		if got == 0 {
 			if err := q.Wait(time.Second); err != nil {
-				t.Fatal(err)
+				return n, err
 			}
 			if time.Since(last) > settle {
-				t.Fatalf("%d commands do not complete", outstanding)
+				return n, fmt.Errorf("%d commands do not complete", outstanding)
 			}
 		}
 	}
-	return n
+	return n, nil
 }
 
 // Small commands fill the deepest queue to the brim: in-capsule writes, then reads.

@@ -1,0 +1,66 @@
+package hostgo
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// Data described by lists of several data blocks, both ways, of any number that the target takes, and by one more than that.
+func TestLists(t *testing.T) {
+	tr, o := where(t)
+	c := connect(t, tr, o)
+	most := int(c.Identity().MSDBD)
+	if most < 2 {
+		t.Fatalf("the target takes %d data blocks", most)
+	}
+	q := open(t, c, 1, 32)
+	const largest = 256 << 10
+	buf, err := c.Map(2 * largest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), settle)
+	defer cancel()
+	do := func(op *host.Op, blocks int) nvme.Status {
+		t.Helper()
+		op.Blocks = blocks
+		cqe, err := q.Do(ctx, op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cqe.Status()
+	}
+	random := rand.NewChaCha8([32]byte{1})
+	lists := 0
+	for blocks := 2; blocks <= most; blocks++ {
+		for _, size := range []int{block, 4096, 64<<10 + block, largest} {
+			data, back := buf[:size], buf[largest:largest+size]
+			_, _ = random.Read(data)
+			clear(back)
+			var op host.Op
+			op.Write(1, 3, uint32(size/block), data, 0)
+			if st := do(&op, blocks); !st.OK() {
+				t.Fatalf("write of %d bytes in %d blocks: %v", size, blocks, st)
+			}
+			op.Read(1, 3, uint32(size/block), back)
+			if st := do(&op, 1+(blocks+size/block)%most); !st.OK() { // described otherwise
+				t.Fatalf("read of %d bytes: %v", size, st)
+			}
+			if !bytes.Equal(data, back) {
+				t.Fatalf("%d bytes in %d blocks read back differ", size, blocks)
+			}
+			lists++
+		}
+	}
+	var op host.Op
+	op.Read(1, 3, 64, buf[:64*block])
+	if st := do(&op, most+1); st.Code() != nvme.InvalidSGLCount {
+		t.Errorf("%d data blocks: %v, want Invalid Number of SGL Descriptors", most+1, st)
+	}
+	t.Logf("%d commands with lists, the longest of %d blocks", 2*lists, most)
+}
