@@ -198,7 +198,7 @@ func churn(q *host.Queue, lanes []lane, d time.Duration) (n int, err error) {
 		for _, cp := range done[:got] {
 			l := &lanes[cp.Token]
 			if st := cp.Status(); !st.OK() {
-				return n, fmt.Errorf("status %v", st)
+				return n, fmt.Errorf("status %w", st)
 			}
 			if l.reading && !l.intact() {
 				return n, fmt.Errorf("%d bytes at block %d are not what was written", l.size, l.slba)
