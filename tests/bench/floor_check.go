@@ -51,23 +51,9 @@ func compareFloors(o options) error {
 		if !re.MatchString(w.name) {
 			continue
 		}
-		var here, there []float64
-		for round := range o.rounds {
-			for i := range 2 {
-				if (i+round)%2 == 0 {
-					v, err := measureFloor(o, w)
-					if err != nil {
-						return err
-					}
-					here = append(here, v)
-				} else {
-					v, err := measureDefinition(o, program, w)
-					if err != nil {
-						return err
-					}
-					there = append(there, v)
-				}
-			}
+		here, there, err := measureBoth(o, program, w)
+		if err != nil {
+			return err
 		}
 		ratio := spreadOf(over(here, there))
 		fmt.Printf("%-18s floor %7.1f kIOPS, its definition %7.1f, ratio %.2f (%.2f..%.2f)\n", w.name, spreadOf(here).Median/1e3,
@@ -77,6 +63,24 @@ func compareFloors(o options) error {
 		}
 	}
 	return failed
+}
+
+// measureBoth measures the floor and its definition, in turns first.
+func measureBoth(o options, program string, w workload) (here, there []float64, err error) {
+	for round := range o.rounds {
+		for i := range 2 {
+			list, measure := &here, func() (float64, error) { return measureFloor(o, w) }
+			if (i+round)%2 == 1 {
+				list, measure = &there, func() (float64, error) { return measureDefinition(o, program, w) }
+			}
+			v, err := measure()
+			if err != nil {
+				return nil, nil, err
+			}
+			*list = append(*list, v)
+		}
+	}
+	return here, there, nil
 }
 
 var definitionResult = regexp.MustCompile(`qd \d+: (\d+) IOPS`)

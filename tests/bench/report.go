@@ -115,37 +115,32 @@ func reference(r row) map[string]spread { return r.Reference }
 func limit(r row) map[string]spread     { return r.Limit }
 
 func (p *report) columns() []column {
+	iops := func(show func(s spread, r row) string) func(r row) string {
+		return func(r row) string {
+			s, ok := r.Target["iops"]
+			if !ok {
+				return ""
+			}
+			return show(s, r)
+		}
+	}
+	ratio := func(show func(s spread) string) func(r row) string {
+		return func(r row) string {
+			if r.Ratio == nil {
+				return ""
+			}
+			return show(*r.Ratio)
+		}
+	}
 	list := []column{
 		{"", func(r row) string { return r.Group }},
 		{"workload", func(r row) string { return r.Workload }},
 		{p.Reference + " kIOPS", value(reference, "iops", "%.1f", 1e-3)},
 		{"target kIOPS", value(target, "iops", "%.1f", 1e-3)},
-		{"min..max", func(r row) string {
-			s, ok := r.Target["iops"]
-			if !ok {
-				return ""
-			}
-			return fmt.Sprintf("%.1f..%.1f", s.Min/1e3, s.Max/1e3)
-		}},
-		{"MiB/s", func(r row) string {
-			s, ok := r.Target["iops"]
-			if !ok {
-				return ""
-			}
-			return fmt.Sprintf("%.0f", s.Median*float64(r.Size)/(1<<20))
-		}},
-		{"ratio", func(r row) string {
-			if r.Ratio == nil {
-				return ""
-			}
-			return fmt.Sprintf("%.2f", r.Ratio.Median)
-		}},
-		{"min..max", func(r row) string {
-			if r.Ratio == nil {
-				return ""
-			}
-			return fmt.Sprintf("%.2f..%.2f", r.Ratio.Min, r.Ratio.Max)
-		}},
+		{"min..max", iops(func(s spread, _ row) string { return fmt.Sprintf("%.1f..%.1f", s.Min/1e3, s.Max/1e3) })},
+		{"MiB/s", iops(func(s spread, r row) string { return fmt.Sprintf("%.0f", s.Median*float64(r.Size)/(1<<20)) })},
+		{"ratio", ratio(func(s spread) string { return fmt.Sprintf("%.2f", s.Median) })},
+		{"min..max", ratio(func(s spread) string { return fmt.Sprintf("%.2f..%.2f", s.Min, s.Max) })},
 		{"wanted", func(r row) string {
 			if r.AtLeast == 0 {
 				return ""
