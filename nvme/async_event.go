@@ -21,6 +21,8 @@ const (
 	AsyncANAChanged       AsyncEvent = AsyncEvent(AsyncNotice) | 0x03<<8 | AsyncEvent(LogANA)<<16
 	AsyncDiscoveryChanged AsyncEvent = AsyncEvent(AsyncNotice) | 0xF0<<8 | AsyncEvent(LogDiscovery)<<16
 	AsyncReliability      AsyncEvent = AsyncEvent(AsyncSMART) | 0x00<<8 | AsyncEvent(LogSMART)<<16
+	AsyncTemperature      AsyncEvent = AsyncEvent(AsyncSMART) | 0x01<<8 | AsyncEvent(LogSMART)<<16
+	AsyncSpareLow         AsyncEvent = AsyncEvent(AsyncSMART) | 0x02<<8 | AsyncEvent(LogSMART)<<16
 	AsyncPersistentError  AsyncEvent = AsyncEvent(AsyncError) | 0x03<<8 | AsyncEvent(LogError)<<16
 )
 

@@ -92,7 +92,11 @@ type EventMask uint32
 // The events.
 const (
 	EventSMARTMask        EventMask = 0x1F // bits 4:0 of the critical warning
+	EventSpareLow         EventMask = SMARTSpareLow
+	EventTemperature      EventMask = SMARTTemperature
 	EventReliability      EventMask = SMARTReliability
+	EventReadOnly         EventMask = SMARTReadOnly
+	EventVolatileMemory   EventMask = SMARTVolatileMemory
 	EventNamespaceChanged EventMask = 1 << 8  // attached namespace attribute notices
 	EventFirmware         EventMask = 1 << 9  // firmware activation notices
 	EventANAChanged       EventMask = 1 << 11 // asymmetric namespace access change notices

@@ -1,6 +1,9 @@
 package nvme
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"math/bits"
+)
 
 // SMARTLogSize is the size of log 02h.
 const SMARTLogSize = 512
@@ -56,6 +59,27 @@ type Uint128 [16]byte
 // MakeUint128 makes one of 64 bits.
 func MakeUint128(v uint64) (u Uint128) {
 	binary.LittleEndian.PutUint64(u[:], v)
+	return u
+}
+
+// Add is the sum, modulo 2^128.
+func (u Uint128) Add(v Uint128) (sum Uint128) {
+	low, carry := bits.Add64(binary.LittleEndian.Uint64(u[:]), binary.LittleEndian.Uint64(v[:]), 0)
+	high, _ := bits.Add64(binary.LittleEndian.Uint64(u[8:]), binary.LittleEndian.Uint64(v[8:]), carry)
+	binary.LittleEndian.PutUint64(sum[:], low)
+	binary.LittleEndian.PutUint64(sum[8:], high)
+	return sum
+}
+
+// Max is the larger one.
+func (u Uint128) Max(v Uint128) Uint128 {
+	a, b := binary.LittleEndian.Uint64(u[8:]), binary.LittleEndian.Uint64(v[8:])
+	if a == b {
+		a, b = binary.LittleEndian.Uint64(u[:]), binary.LittleEndian.Uint64(v[:])
+	}
+	if a < b {
+		return v
+	}
 	return u
 }
 

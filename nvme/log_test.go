@@ -25,6 +25,21 @@ func TestFeatureEffects(t *testing.T) {
 	}
 }
 
+func TestUint128Sum(t *testing.T) {
+	low, high := Uint128{0: 0xFF, 1: 0xFF, 2: 0xFF, 3: 0xFF, 4: 0xFF, 5: 0xFF, 6: 0xFF, 7: 0xFF}, Uint128{8: 1}
+	if got := low.Add(MakeUint128(1)); got != high {
+		t.Errorf("carry: %x", got)
+	}
+	if got := low.Add(MakeUint128(2)).Add(high); got != (Uint128{0: 1, 8: 2}) {
+		t.Errorf("%x", got)
+	}
+	for _, pair := range [][2]Uint128{{low, high}, {MakeUint128(5), MakeUint128(256)}, {high, high.Add(MakeUint128(1))}, {low, low}} {
+		if a, b := pair[0].Max(pair[1]), pair[1].Max(pair[0]); a != pair[1] || b != pair[1] {
+			t.Errorf("the larger of %x: %x, %x", pair, a, b)
+		}
+	}
+}
+
 func TestUint128(t *testing.T) {
 	u := MakeUint128(0x0102030405060708)
 	if v, ok := u.Uint64(); v != 0x0102030405060708 || !ok || u[0] != 8 {

@@ -16,6 +16,8 @@ const (
 	eventNamespace eventKind = iota
 	eventDiscovery
 	eventReliability
+	eventTemperature
+	eventSpare
 	eventKinds
 )
 
@@ -27,7 +29,9 @@ var eventInfo = [eventKinds]struct {
 }{
 	eventNamespace:   {nvme.AsyncNamespaceChanged, nvme.EventNamespaceChanged, false},
 	eventDiscovery:   {nvme.AsyncDiscoveryChanged, nvme.EventDiscoveryChanged, true},
-	eventReliability: {nvme.AsyncReliability, nvme.EventReliability, false},
+	eventReliability: {nvme.AsyncReliability, nvme.EventReliability | nvme.EventReadOnly | nvme.EventVolatileMemory, false},
+	eventTemperature: {nvme.AsyncTemperature, nvme.EventTemperature, false},
+	eventSpare:       {nvme.AsyncSpareLow, nvme.EventSpareLow, false},
 }
 
 // supportedEvents is OAES, which does not list the warnings of the health log: they are always supported.

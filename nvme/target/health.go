@@ -128,32 +128,59 @@ func criticalWarning(list []*namespace) (w uint8) {
 	return w
 }
 
-// smart makes log 02h of the subsystem or of one namespace (Base section 5.1.12.1.3). Controllers come and go with their hosts, so the
-// totals are the subsystem's since the target started, which is its power cycle. There is no thermometer: temperatures are zero.
-func smart(c *controller, nsid uint32) []byte {
-	var t ioTotals
+// judged are the namespaces that log 02h with this NSID is about; whole says that they are all.
+func (c *controller) judged(nsid uint32) (list []*namespace, whole bool) {
 	table := c.sub.namespaces.Load()
-	list := table.list
 	if ns := table.get(nsid); ns != nil {
-		list = []*namespace{ns}
-	} else {
+		return []*namespace{ns}, false
+	}
+	return table.list, true
+}
+
+// smart makes log 02h of the subsystem or of one namespace (Base section 5.1.12.1.3): the health of the drives, as answers has it, together
+// with what is known of namespaces without. Controllers come and go with their hosts, so the totals of these are the subsystem's since the
+// target started, which is their power cycle. They have no thermometer: a temperature of zero.
+func (c *controller) smart(nsid uint32, answers map[*namespace]*nvme.SMARTLog) []byte {
+	var t ioTotals
+	list, whole := c.judged(nsid)
+	if whole {
 		c.sub.mu.Lock()
 		t = c.sub.retired
 		c.sub.mu.Unlock()
 	}
+	l := &nvme.SMARTLog{CriticalWarning: criticalWarning(list)}
+	drives := map[string]bool{}
+	virtual, counted := len(list) == 0, len(list) == 0
 	for _, ns := range list {
-		t.add(ns.users.total())
+		d := answers[ns]
+		if d == nil || !ns.drive.Counts() {
+			counted = true
+			t.add(ns.users.total())
+		}
+		switch {
+		case d == nil:
+			virtual = true
+		case !drives[ns.drive.ID()]:
+			merge(l, d, len(drives) == 0)
+			drives[ns.drive.ID()] = true
+		}
+	}
+	if virtual {
+		merge(l, &nvme.SMARTLog{
+			AvailableSpare: 100, PowerCycles: nvme.MakeUint128(1), PowerOnHours: nvme.MakeUint128(uint64(time.Since(c.t.started) / time.Hour)),
+		}, len(drives) == 0)
 	}
 	units := func(sectors uint64) nvme.Uint128 { return nvme.MakeUint128((sectors + 999) / 1000) }
-	l := &nvme.SMARTLog{
-		CriticalWarning: criticalWarning(list),
-		AvailableSpare:  100,
-		DataUnitsRead:   units(t.readSectors), DataUnitsWritten: units(t.wrotSecs),
+	own := &nvme.SMARTLog{
+		AvailableSpare: l.AvailableSpare, SpareThreshold: l.SpareThreshold,
+		DataUnitsRead: units(t.readSectors), DataUnitsWritten: units(t.wrotSecs),
 		HostReads: nvme.MakeUint128(t.reads), HostWrites: nvme.MakeUint128(t.writes),
-		BusyTime:     nvme.MakeUint128(uint64(time.Duration(t.busy) / time.Minute)),
-		PowerCycles:  nvme.MakeUint128(1),
-		PowerOnHours: nvme.MakeUint128(uint64(time.Since(c.t.started) / time.Hour)),
-		MediaErrors:  nvme.MakeUint128(t.mediaErrors), ErrorLogEntries: nvme.MakeUint128(c.errors.total()),
+		BusyTime:    nvme.MakeUint128(uint64(time.Duration(t.busy) / time.Minute)),
+		MediaErrors: nvme.MakeUint128(t.mediaErrors),
 	}
+	if counted {
+		own.ErrorLogEntries = nvme.MakeUint128(c.errors.total())
+	}
+	merge(l, own, false)
 	return l.Append(nil)
 }

@@ -32,7 +32,7 @@ func init() {
 			make: func(c *controller, _ uint32) []byte { return c.errors.page() },
 		},
 		nvme.LogSMART: {
-			make: smart, size: nvme.SMARTLogSize, io: true, perNamespace: true,
+			make: func(c *controller, nsid uint32) []byte { return c.smart(nsid, nil) }, size: nvme.SMARTLogSize, io: true, perNamespace: true,
 		},
 		nvme.LogFirmwareSlot: {
 			make: firmwareSlots, size: nvme.FirmwareLogSize, io: true,
@@ -91,7 +91,15 @@ func getLog(h *Handler, cm *cmd) {
 		c.discoveryLog(cm)
 		return
 	}
-	page := logPages[sqe.LID()].make(c, cm.req.SQE.NSID())
+	if sqe.LID() == nvme.LogSMART && c.healthLog(cm) {
+		return
+	}
+	h.logPage(cm, logPages[sqe.LID()].make(c, cm.req.SQE.NSID()))
+}
+
+// logPage answers with a log page.
+func (h *Handler) logPage(cm *cmd, page []byte) {
+	c, sqe := cm.s.ctrl, cm.req.SQE.GetLog()
 	if !sqe.RAE() {
 		c.logRead(sqe.LID())
 		if sqe.LID() == nvme.LogChangedNamespaces {

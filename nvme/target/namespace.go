@@ -25,6 +25,8 @@ type NamespaceConfig struct {
 	UUID  uuid.UUID
 	NGUID [16]byte
 	EUI64 [8]byte
+	// Drive is the hardware that Device lies on, whose health is told to hosts; nil: none of its own.
+	Drive Drive
 	// ReadOnly refuses writes even if the device would take them.
 	ReadOnly bool
 	// Timeout is how long the device may take for a command before it is given up; 0 is for ever.
@@ -58,6 +60,7 @@ type namespace struct {
 	timeout  int64 // nanoseconds, 0 is none
 
 	geo   atomic.Pointer[geometry]
+	drive *hardware // nil: none
 	state health
 	users users
 }
@@ -103,7 +106,7 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 		return fail(err)
 	}
 	ns := &namespace{
-		sub: s, nsid: cfg.NSID, dev: cfg.Device, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64,
+		sub: s, nsid: cfg.NSID, dev: cfg.Device, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64, drive: newHardware(cfg.Drive),
 		readOnly: cfg.ReadOnly, timeout: cfg.Timeout.Nanoseconds(),
 	}
 	if ns.uuid == uuid.Nil && ns.nguid == [16]byte{} && ns.eui64 == [8]byte{} {

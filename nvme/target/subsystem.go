@@ -117,6 +117,7 @@ type subsystem struct {
 	nextCNTLID  uint16
 	removed     bool
 	retired     ioTotals // of namespaces that are gone
+	warned      uint8    // what drives warned of at the last CheckHealth, whose caller's it is
 }
 
 func newSubsystem(t *Target, cfg SubsystemConfig) *subsystem {

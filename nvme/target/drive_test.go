@@ -1,0 +1,158 @@
+package target
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// testDrive is a Drive that says what it is told to.
+type testDrive struct {
+	id     string
+	counts bool
+
+	mu  sync.Mutex
+	log nvme.SMARTLog
+	err error
+}
+
+func (d *testDrive) ID() string   { return d.id }
+func (d *testDrive) Counts() bool { return d.counts }
+func (d *testDrive) SMART() (*nvme.SMARTLog, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l := d.log
+	return &l, d.err
+}
+
+func (d *testDrive) set(fn func(l *nvme.SMARTLog), err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	fn(&d.log)
+	d.err = err
+}
+
+var nothing = func(*nvme.SMARTLog) {}
+
+func u128(v uint64) nvme.Uint128 { return nvme.MakeUint128(v) }
+
+// onDrives is a subsystem with a namespace on each of the drives; nil is one without.
+func onDrives(t *testing.T, drives ...Drive) SubsystemConfig {
+	sub := ramSubsystem(t, len(drives))
+	for i, d := range drives {
+		sub.Namespaces[i].Drive = d
+	}
+	return sub
+}
+
+func (r *rig) smart(h *host, nsid uint32) nvme.SMARTLog {
+	r.t.Helper()
+	c := logCommand(nvme.LogSMART, 512, 0)
+	c.SQE.SetNSID(nsid)
+	l, err := nvme.ParseSMARTLog(r.ok(h.admin, c).Data)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return *l
+}
+
+// full is a log with a value of its own in each field.
+func full(n uint8) nvme.SMARTLog {
+	v := uint64(n) * 100
+	l := nvme.SMARTLog{
+		Temperature: 300 + uint16(n), AvailableSpare: 100 - n, SpareThreshold: 10, PercentageUsed: n, EnduranceWarnings: 1 << (n % 8),
+		DataUnitsRead: u128(v + 1), DataUnitsWritten: u128(v + 2), HostReads: u128(v + 3), HostWrites: u128(v + 4), BusyTime: u128(v + 5),
+		PowerCycles: u128(v + 6), PowerOnHours: u128(v + 7), UnsafeShutdowns: u128(v + 8), MediaErrors: u128(v + 9), ErrorLogEntries: u128(v + 10),
+		WarningTempTime: uint32(v + 11), CriticalTempTime: uint32(v + 12), TemperatureSensor: [8]uint16{uint16(n), 7: uint16(n)},
+		ThermalTransitions: [2]uint32{uint32(v), uint32(v + 1)}, ThermalTime: [2]uint32{uint32(v + 2), uint32(v + 3)},
+	}
+	l.DataUnitsRead[15] = n // above 64 bits
+	return l
+}
+
+// TestDriveHealth: with one drive the log is the drive's, whatever was read through the target; with several it is their sum and the worst.
+func TestDriveHealth(t *testing.T) {
+	a, b := &testDrive{id: "a", counts: true, log: full(1)}, &testDrive{id: "b", counts: true, log: full(2)}
+	b.log.CriticalWarning = nvme.SMARTSpareLow
+	r := newRig(t, 1, onDrives(t, a, a, b))
+	h := r.connectHost(1)
+	for range 3 {
+		r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	}
+	for nsid, want := range map[uint32]nvme.SMARTLog{1: a.log, 2: a.log, 3: b.log} {
+		if l := r.smart(h, nsid); l != want {
+			t.Errorf("namespace %d: %+v\nwant %+v", nsid, l, want)
+		}
+	}
+	want := full(2) // the worst, but for what is counted
+	want.CriticalWarning, want.EnduranceWarnings = nvme.SMARTSpareLow, 2|4
+	for _, sum := range []struct{ to, a *nvme.Uint128 }{
+		{&want.DataUnitsRead, &a.log.DataUnitsRead}, {&want.DataUnitsWritten, &a.log.DataUnitsWritten}, {&want.HostReads, &a.log.HostReads},
+		{&want.HostWrites, &a.log.HostWrites}, {&want.BusyTime, &a.log.BusyTime}, {&want.UnsafeShutdowns, &a.log.UnsafeShutdowns},
+		{&want.MediaErrors, &a.log.MediaErrors}, {&want.ErrorLogEntries, &a.log.ErrorLogEntries},
+	} {
+		*sum.to = sum.to.Add(*sum.a)
+	}
+	if l := r.smart(h, nvme.NSIDAll); l != want {
+		t.Errorf("the subsystem: %+v\nwant %+v", l, want)
+	}
+}
+
+// TestDriveAndMemory: what a drive does not count, and namespaces without one, are counted by the target.
+func TestDriveAndMemory(t *testing.T) {
+	sata, silent := &testDrive{id: "sata", log: nvme.SMARTLog{Temperature: 310, AvailableSpare: 90, PowerOnHours: u128(50)}}, &testDrive{id: "silent", err: errors.New("no answer")}
+	r := newRig(t, 1, onDrives(t, sata, nil, silent))
+	h := r.connectHost(1)
+	for nsid, n := range map[uint32]int{1: 2, 2: 3, 3: 4} {
+		for range n {
+			r.ok(h.io[0], rw(nvme.NVMRead, nsid, 0, 1, make([]byte, 512)))
+		}
+	}
+	for nsid, want := range map[uint32]nvme.SMARTLog{
+		1:            {Temperature: 310, AvailableSpare: 90, PowerOnHours: u128(50), HostReads: u128(2), DataUnitsRead: u128(1)},
+		2:            {AvailableSpare: 100, PowerCycles: u128(1), HostReads: u128(3), DataUnitsRead: u128(1)},
+		3:            {AvailableSpare: 100, PowerCycles: u128(1), HostReads: u128(4), DataUnitsRead: u128(1)},
+		nvme.NSIDAll: {Temperature: 310, AvailableSpare: 90, PowerOnHours: u128(50), PowerCycles: u128(1), HostReads: u128(9), DataUnitsRead: u128(1)},
+	} {
+		if l := r.smart(h, nsid); l != want {
+			t.Errorf("namespace %#x: %+v\nwant %+v", nsid, l, want)
+		}
+	}
+}
+
+// TestDriveWarns: hosts who asked for it are told once when a drive begins to warn.
+func TestDriveWarns(t *testing.T) {
+	d := &testDrive{id: "a", counts: true}
+	r := newRig(t, 1, onDrives(t, d))
+	h := r.connectHost(1)
+	check := func() {
+		for _, s := range *r.target.table.Load() {
+			for _, ns := range s.namespaces.Load().list {
+				ns.drive.at = ns.drive.at.Add(-healthAge)
+			}
+		}
+		r.target.CheckHealth()
+		r.w.Settle()
+	}
+	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventTemperature)))
+	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	check()
+	d.set(func(l *nvme.SMARTLog) { l.CriticalWarning = nvme.SMARTSpareLow }, nil)
+	if check(); aer.Done {
+		t.Fatalf("event %#x, which nobody asked for", aer.CQE.DW0())
+	}
+	d.set(func(l *nvme.SMARTLog) { l.CriticalWarning |= nvme.SMARTTemperature }, nil)
+	if check(); !aer.Done || nvme.AsyncEvent(aer.CQE.DW0()) != nvme.AsyncTemperature {
+		t.Fatalf("event %v %#x", aer.Done, aer.CQE.DW0())
+	}
+	if l := r.smart(h, 1); l.CriticalWarning != nvme.SMARTSpareLow|nvme.SMARTTemperature { // read, so no longer masked
+		t.Errorf("warning %#x", l.CriticalWarning)
+	}
+	aer = r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	d.set(nothing, errors.New("no answer")) // the last answer stays
+	if check(); aer.Done {
+		t.Error("told again")
+	}
+}
