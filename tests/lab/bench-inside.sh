@@ -90,7 +90,7 @@ of() {
 connect() { # WHO LINK
   local n nsid backend
   of "$1" "$2"
-  host_connect --nr-io-queues=1 --queue-size=128
+  host_connect --nr-io-queues=1 --queue-size=128 --keep-alive-tmo=60
   for n in "${NAMESPACES[@]}"; do
     IFS=: read -r nsid backend _ <<<"$n"
     DEVICE[$1-$backend]=$(namespace_device "$nsid")
@@ -100,7 +100,7 @@ connect() { # WHO LINK
 widen() {
   local p
   of "$1" "$2"
-  while [ "$(controllers | wc -l)" -lt "$3" ]; do host_connect_again nr_io_queues=1,queue_size=128; done
+  while [ "$(controllers | wc -l)" -lt "$3" ]; do host_connect_again nr_io_queues=1,queue_size=128,keep_alive_tmo=60; done
   for p in /sys/class/nvme-subsystem/*/iopolicy; do echo round-robin >"$p"; done
 }
 busy() { awk '/^cpu /{print $2 + $3 + $4 + $7 + $8}' /proc/stat; }
@@ -126,18 +126,25 @@ measure() { # WHO LINK NAME BYTES BACKEND FIO-OPTIONS...: prints a record
 }
 
 # perftest PROGRAM LINK BYTES OPTIONS...: prints how many operations it made in a second. Both ends are here. Its own rates and latencies
-# depend on a clock that it measures, often wrongly, in this kernel; the number of operations does not.
+# depend on a clock that it measures, often wrongly, in this kernel; the number of operations does not. Both of the two seconds count: what is
+# left out at either end is a quarter of them, in whole seconds.
 perftest() {
   local program=$1 bytes=$3 at server
   local options=(-d "${2}0" -R -F -s "$3" -D 2 "${@:4}")
   at=$(address "$2")
-  timeout 20 "$program" "${options[@]}" >/tmp/perftest-server 2>&1 & server=$!
-  for _ in 1 2 3 4 5 6 7 8 9 10; do
-    sleep 0.2
-    if timeout 20 "$program" "${options[@]}" "$at" >/tmp/perftest 2>&1; then break; fi
+  for _ in 1 2 3; do # on a busy machine they miss one another
+    timeout 30 "$program" "${options[@]}" >/tmp/perftest-server 2>&1 & server=$!
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+      sleep 0.2
+      if timeout 20 "$program" "${options[@]}" "$at" >/tmp/perftest 2>&1; then break; fi
+    done
+    if wait $server; then
+      awk -v bytes="$bytes" '$1 == bytes && $2 > 0 {print $2 / 2}' /tmp/perftest
+      return
+    fi
   done
-  wait $server || { cat /tmp/perftest-server /tmp/perftest >&2; fail "$program over $2"; }
-  awk -v bytes="$bytes" '$1 == bytes && $2 > 0 {print $2 / 2}' /tmp/perftest
+  cat /tmp/perftest-server /tmp/perftest >&2
+  fail "$program over $2"
 }
 limit() { # LINK NAME BYTES FIGURE VALUE: prints a record
   jq -nc --arg link "$1$GROUP_SUFFIX" --arg name "$2" --argjson size "$3" --arg figure "$4" --argjson value "$5" \
