@@ -64,18 +64,22 @@ func TestConnClosed(t *testing.T) {
 
 // BenchmarkPoll: 32 reads of 4 KiB from capsule to response on the fake fabric, whose share of the time is the larger one.
 func BenchmarkPoll(b *testing.B) {
-	m := newManual(b, verbstest.Options{}, Config{Log: slog.New(slog.DiscardHandler)}, ioParam(32))
-	m.h.checks = false
-	sqes := make([]nvme.SQE, 32)
-	for i := range sqes {
-		sqes[i] = m.host.keyed(command(opRead, uint16(i), 0, 4096), i*4096, 4096)
+	for name, shared := range map[string]int{"own receives": 0, "shared receives": chunkSlots} {
+		b.Run(name, func(b *testing.B) {
+			m := newManual(b, verbstest.Options{}, Config{Log: slog.New(slog.DiscardHandler), SharedReceives: shared}, ioParam(32))
+			m.h.checks = false
+			sqes := make([]nvme.SQE, 32)
+			for i := range sqes {
+				sqes[i] = m.host.keyed(command(opRead, uint16(i), 0, 4096), i*4096, 4096)
+			}
+			m.ioRound(sqes)
+			b.ReportAllocs()
+			for b.Loop() {
+				m.ioRound(sqes)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(sqes)), "ns/command")
+		})
 	}
-	m.ioRound(sqes)
-	b.ReportAllocs()
-	for b.Loop() {
-		m.ioRound(sqes)
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(sqes)), "ns/command")
 }
 
 // Each listener has its own type of service.
