@@ -116,7 +116,16 @@ func (p *pd) RegMR(b []byte, access verbs.Access) (verbs.MR, error) {
 	p.uses++
 	d.host.live.MRs++
 	d.host.live.MRBytes += uint64(len(b))
+	d.host.live.RemoteMRs += m.remote()
 	return m, nil
+}
+
+// remote is 1 if peers have a right to the memory.
+func (m *mr) remote() int {
+	if m.access&(verbs.AccessRemoteWrite|verbs.AccessRemoteRead) != 0 {
+		return 1
+	}
+	return 0
 }
 
 func (m *mr) LKey() uint32 { return m.key }
@@ -133,6 +142,7 @@ func (m *mr) Dereg() error {
 	m.pd.uses--
 	d.host.live.MRs--
 	d.host.live.MRBytes -= uint64(len(m.b))
+	d.host.live.RemoteMRs -= m.remote()
 	d.mrs[m.key>>8] = nil
 	d.freeMRs = append(d.freeMRs, m.key)
 	m.b = nil

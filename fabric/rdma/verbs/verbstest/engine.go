@@ -176,7 +176,8 @@ func (q *qp) send(e *sendEntry, sges []verbs.SGE) bool {
 		wc.Status = verbs.WCLocLenErr
 	case e.wr.Opcode == verbs.WRSendWithInv:
 		m := p.dev.findMR(e.wr.InvalidateRKey, true)
-		if m == nil || m.pd != p.pd {
+		// InfiniBand memory has an R_Key only with remote rights; soft iWARP looks at nothing but the protection domain.
+		if m == nil || m.pd != p.pd || m.remote() == 0 && !p.dev.opt.Attr.IWARP {
 			wc.Status = verbs.WCRemInvReqErr
 			break
 		}

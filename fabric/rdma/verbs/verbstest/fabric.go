@@ -276,6 +276,7 @@ func (h *host) find(a netip.Addr) *device {
 type Counts struct {
 	CMs, IDs, PDs, MRs, CQs, QPs, SRQs, CompChannels, Watchers int
 	MRBytes                                                    uint64
+	RemoteMRs                                                  int // MRs with remote rights
 }
 
 // Live counts the objects of a machine that have not been freed. A machine at rest has Counts{}.

@@ -228,7 +228,7 @@ func TestKeys(t *testing.T) {
 			t.Errorf("RegMR with access %#x: %v, want EINVAL", access, err)
 		}
 	}
-	if got, want := f.Live("a"), (verbstest.Counts{CMs: 1, IDs: 1, PDs: 1, MRs: 2, CQs: 1, QPs: 1, MRBytes: 1<<16 + 64}); got != want {
+	if got, want := f.Live("a"), (verbstest.Counts{CMs: 1, IDs: 1, PDs: 1, MRs: 2, CQs: 1, QPs: 1, MRBytes: 1<<16 + 64, RemoteMRs: 2}); got != want {
 		t.Errorf("live %+v, want %+v", got, want)
 	}
 }

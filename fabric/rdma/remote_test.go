@@ -1,0 +1,62 @@
+package rdma
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+)
+
+// TestNothingIsRemote: a host that knows the keys and addresses of the target's memory can neither read, write nor invalidate it; it loses
+// its queue, and the others go on (R14).
+func TestNothingIsRemote(t *testing.T) {
+	both(t, func(t *testing.T, o benchOptions) {
+		b := newBench(t, o)
+		good := b.host.connect(b.addr(), ioParam(8))
+		want := 0
+		if o.fabric.IWARP {
+			want = 1 // the sink of RDMA READs
+		}
+		if n := b.f.Live("target").RemoteMRs; n != want {
+			t.Errorf("%d memory regions with remote rights, want %d", n, want)
+		}
+		var key uint32
+		b.on(func() { key = b.g.ports[0].arenaMR.RKey() })
+		arena := b.arena.Region().Bytes()
+		before := bytes.Clone(arena)
+		attacks := map[string]verbs.SendWR{
+			"write": {Opcode: verbs.WRRDMAWrite, RemoteAddr: mem.Addr(arena), RKey: key},
+			"read":  {Opcode: verbs.WRRDMARead, RemoteAddr: mem.Addr(arena), RKey: key},
+		}
+		if !o.fabric.IWARP {
+			attacks["invalidate"] = verbs.SendWR{Opcode: verbs.WRSendWithInv, InvalidateRKey: key}
+		}
+		for name, wr := range attacks {
+			q := b.host.connect(b.addr(), ioParam(8))
+			q.sges[0] = verbs.SGE{Addr: mem.Addr(q.buf), Length: 64, LKey: q.mr.LKey()}
+			wr.WRID, wr.Flags, wr.NumSGE = 1<<32, verbs.SendSignaled, 1
+			q.swrs[0] = wr
+			if _, err := q.qp.PostSend(q.swrs[:], q.sges[:1]); err != nil {
+				t.Fatal(err)
+			}
+			if _, wc, ok := q.response(); ok {
+				t.Errorf("%s: %+v", name, wc)
+			}
+			if name != "read" { // which does not leave: the target serves none
+				b.host.event(verbs.EventDisconnected)
+			}
+			q.free()
+			if st := good.do(good.keyed(command(opWrite, 1, 0, 512), 0, 512), nil); !st.OK() {
+				t.Errorf("another queue after %s: %v", name, st)
+			}
+		}
+		if !o.fabric.IWARP {
+			before = before[4096:] // where the data of the good queue went
+			arena = arena[4096:]
+		}
+		if !bytes.Equal(arena, before) {
+			t.Error("the memory has changed")
+		}
+	})
+}
