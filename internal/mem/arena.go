@@ -48,13 +48,14 @@ type Arena struct {
 	avail uint32
 }
 
-// NewArena maps size bytes (rounded up to BlockMin) for purpose and makes an arena of them.
+// NewArena maps size bytes (rounded up to BlockMin) for purpose and makes an arena of them. It lies in huge pages if enough are free
+// and size is a multiple of 2 MiB.
 func NewArena(purpose string, size int) (*Arena, error) {
 	if size <= 0 || size > BlockMin<<30 {
 		return nil, fmt.Errorf("arena for %s: size %d bytes: must be from %d bytes to %d", purpose, size, BlockMin, int64(BlockMin)<<30)
 	}
 	size = (size + BlockMin - 1) &^ (BlockMin - 1)
-	r, err := Map(purpose, size)
+	r, err := mapRegion(purpose, size, true)
 	if err != nil {
 		return nil, err
 	}

@@ -21,6 +21,7 @@ type Region struct {
 	b       []byte
 	charged atomic.Int64
 	pins    pins
+	node    int32 // 1 more than the NUMA node that is preferred, 0 if none is
 }
 
 // PurposeUsage is the memory of one purpose.
@@ -45,8 +46,11 @@ var (
 )
 
 // Map maps size bytes, rounded up to whole pages, and charges them to purpose.
-func Map(purpose string, size int) (*Region, error) {
-	r, err := Reserve(purpose, size)
+func Map(purpose string, size int) (*Region, error) { return mapRegion(purpose, size, false) }
+
+// mapRegion is Map, in huge pages if some are free and they are asked for; see mapPages.
+func mapRegion(purpose string, size int, huge bool) (*Region, error) {
+	r, err := reserve(purpose, size, huge)
 	if err != nil {
 		return nil, err
 	}
@@ -56,13 +60,15 @@ func Map(purpose string, size int) (*Region, error) {
 
 // Reserve maps size bytes, rounded up to whole pages, without charging anything. It is for large sparse memory whose owner
 // charges what it populates.
-func Reserve(purposeName string, size int) (*Region, error) {
+func Reserve(purposeName string, size int) (*Region, error) { return reserve(purposeName, size, false) }
+
+func reserve(purposeName string, size int, huge bool) (*Region, error) {
 	page := unix.Getpagesize()
 	if size <= 0 || size > (1<<62) {
 		return nil, fmt.Errorf("map memory for %s: size %d bytes: must be positive", purposeName, size)
 	}
 	size = (size + page - 1) &^ (page - 1)
-	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANONYMOUS|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
+	b, err := mapPages(size, huge)
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes for %s: %w (see ulimit -v and the memory limit of the service)", size, purposeName, err)
 	}

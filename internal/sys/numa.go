@@ -1,0 +1,46 @@
+package sys
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// NoNode stands for memory and devices that are near to no processor in particular.
+const NoNode = -1
+
+// NodeOfCPU is the NUMA node of a processor; NoNode on machines with one node, where nothing can be chosen, and if it is not known.
+func NodeOfCPU(cpu int) int { return nodeOfCPU("/sys/devices/system", cpu) }
+
+func nodeOfCPU(root string, cpu int) int {
+	online, err := os.ReadFile(filepath.Join(root, "node/online")) // "0-1,4"
+	if err != nil || cpu < 0 || !strings.ContainsAny(string(online), "-,") {
+		return NoNode
+	}
+	links, err := filepath.Glob(filepath.Join(root, fmt.Sprintf("cpu/cpu%d/node[0-9]*", cpu)))
+	if err != nil || len(links) != 1 {
+		return NoNode
+	}
+	return parseNode(strings.TrimPrefix(filepath.Base(links[0]), "node"))
+}
+
+// NodeOfDevice is the NUMA node of a device of a class in /sys/class, NoNode if the kernel knows none.
+func NodeOfDevice(class, name string) int { return nodeOfDevice("/sys/class", class, name) }
+
+func nodeOfDevice(root, class, name string) int {
+	text, err := os.ReadFile(filepath.Join(root, class, name, "device/numa_node"))
+	if err != nil {
+		return NoNode
+	}
+	return parseNode(strings.TrimSpace(string(text)))
+}
+
+func parseNode(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return NoNode
+	}
+	return n
+}
