@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/fabric/loop"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -82,4 +83,54 @@ func (h *stressHost) race(i int, held *claims) {
 	if won < 10 {
 		h.t.Errorf("host %d got only %d controllers", i, won)
 	}
+}
+
+// TestParallelQueues: a host connects its I/O queues at once, as Linux does since 7.3, here each twice and on three reactors: of each
+// identifier one is taken and the other refused (F12).
+func TestParallelQueues(t *testing.T) {
+	target := New(Options{Log: slog.New(slog.DiscardHandler)})
+	if err := target.AddSubsystem(ramSubsystem(t, 1)); err != nil {
+		t.Fatal(err)
+	}
+	cores, stop := startCores(t, target, 3)
+	h := &stressHost{t: t, cores: cores}
+	admin := h.dial(cores[0])
+	connect := adminArgs(testSub).command()
+	for _, c := range []*loop.Command{connect, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux))} {
+		if st, err := h.do(admin, c); err != nil || !st.OK() {
+			t.Fatal(err, st)
+		}
+	}
+	const queues = 16
+	var statuses [2 * queues]nvme.Status
+	var running sync.WaitGroup
+	for i := range statuses {
+		q := h.dial(cores[i%3])
+		running.Go(func() {
+			a := adminArgs(testSub)
+			a.qid, a.cntlid = uint16(i%queues+1), nvme.ConnectResult(connect.CQE.DW0()).CNTLID()
+			var err error
+			if statuses[i], err = h.do(q, a.command()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	running.Wait()
+	for i := range queues {
+		a, b := statuses[i], statuses[i+queues]
+		if b.OK() {
+			a, b = b, a
+		}
+		if !a.OK() || b.Code() != nvme.CommandSequenceError {
+			t.Errorf("queue %d: %v and %v", i+1, a, b)
+		}
+	}
+	for _, q := range h.queues {
+		q.c.r.Post(q.q.HangUp)
+		<-q.dead
+	}
+	if err := target.Close(); err != nil {
+		t.Error(err)
+	}
+	stop()
 }
