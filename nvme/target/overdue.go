@@ -3,6 +3,7 @@ package target
 import (
 	"slices"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -19,6 +20,8 @@ import (
 const (
 	// watchEvery is the interval at which overdue commands are looked for, in nanoseconds.
 	watchEvery = int64(500e6)
+	// rangeFactor is how many times the timeout discards and zeroes may take: one may be about the whole disk.
+	rangeFactor = 10
 	// closeGrace is how long devices may take for the commands of a queue that has ended: a reset waits for that.
 	closeGrace = int64(5e9)
 	// laterAfter is how long a host is kept waiting for the status notReady. Hosts with several paths try again at once, for ever, and
@@ -67,14 +70,25 @@ func (h *Handler) giveUpOverdue() (left bool) {
 // timeout is how long the command may take, in nanoseconds, 0 for ever.
 func (c *cmd) timeout() (t int64) {
 	if c.multi == nil {
-		return c.ns.timeout
+		return c.ns.timeoutOf(c.io.Op)
 	}
 	for i := range c.multi.ios {
-		if ns := c.multi.ios[i].ns; ns != nil && ns.timeout > 0 && (t == 0 || ns.timeout < t) {
-			t = ns.timeout
+		o := &c.multi.ios[i]
+		if o.ns == nil {
+			continue
+		}
+		if n := o.ns.timeoutOf(o.Op); n > 0 && (t == 0 || n < t) {
+			t = n
 		}
 	}
 	return t
+}
+
+func (ns *namespace) timeoutOf(op backend.Op) int64 {
+	if op == backend.OpDiscard || op == backend.OpWriteZeroes {
+		return ns.timeout * rangeFactor
+	}
+	return ns.timeout
 }
 
 // giveUp completes a command that a device has, or that waits for it.

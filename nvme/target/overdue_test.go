@@ -3,6 +3,7 @@ package target
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -90,6 +91,13 @@ func TestHangingDevice(t *testing.T) {
 	}
 	r.w.Advance(time.Second)
 	for _, c := range all {
+		ranges := c.SQE.Opcode() == nvme.NVMWriteZeroes || c.SQE.Opcode() == nvme.NVMDatasetManagement
+		if c.Done == ranges {
+			t.Errorf("after the timeout: opcode %#x: done %v", c.SQE.Opcode(), c.Done)
+		}
+	}
+	r.w.Advance(2 * time.Second * (rangeFactor - 1))
+	for _, c := range all {
 		if st := c.CQE.Status() &^ statusMore; !c.Done || st != notReady {
 			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
 		}
@@ -114,6 +122,11 @@ func TestHangingDevice(t *testing.T) {
 		t.Errorf("a device that hangs was given more: it has %d", dev.Held())
 	}
 
+	state := NamespaceInfo{SubNQN: testSub, NSID: 1, Timeouts: uint64(ios), Orphans: ios}
+	other := NamespaceInfo{SubNQN: testSub, NSID: 2, Ready: true}
+	if l := r.target.Namespaces(); !slices.Equal(l, []NamespaceInfo{state, other}) {
+		t.Errorf("%+v", l)
+	}
 	r.ok(h.admin, logCommand(nvme.LogChangedNamespaces, 4096, 0))
 	aer = r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	dev.Release()
@@ -123,6 +136,10 @@ func TestHangingDevice(t *testing.T) {
 	}
 	if n := r.w.Reactors[1].Arena().Available(); n != free {
 		t.Errorf("%d bytes have not come back", free-n)
+	}
+	state.Ready, state.Orphans, state.Returns = true, 0, 1
+	if l := r.target.Namespaces(); l[0] != state {
+		t.Errorf("%+v, want %+v", l[0], state)
 	}
 	read := r.ok(h.io[1], rw(nvme.NVMRead, 1, 64, 64, make([]byte, 32768)))
 	if !bytes.Equal(read.Data, all[1].Data) {
@@ -183,7 +200,7 @@ func TestOverdueBeforeTheDevice(t *testing.T) {
 	for _, c := range all {
 		r.send(q, c)
 	}
-	r.w.Advance(3 * time.Second)
+	r.w.Advance(2*time.Second*rangeFactor + time.Second)
 	for _, c := range all {
 		if st := c.CQE.Status() &^ statusMore; !c.Done || st != notReady {
 			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
