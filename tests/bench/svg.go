@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"text/template"
 )
 
@@ -47,7 +48,11 @@ func svgX(ratio float64) int { return svgLeft + int(svgUnit*math.Min(ratio, svgM
 
 func (p *report) writeSVG(w io.Writer) error {
 	const top = 84
-	bottom := top + svgRow*len(p.Rows)
+	rows := slices.DeleteFunc(slices.Clone(p.Rows), func(r row) bool { // all they have is in the verdicts
+		_, ok := r.Target["iops"]
+		return !ok && len(r.Limit) == 0
+	})
+	bottom := top + svgRow*len(rows)
 	plot := struct {
 		Title, Subtitle, Machine                              string
 		Width, Height, Bottom, Below, Left, Label, Right, One int
@@ -61,7 +66,7 @@ func (p *report) writeSVG(w io.Writer) error {
 	for r := 0.0; r <= svgMost; r += 0.25 {
 		plot.Marks = append(plot.Marks, svgMark{svgX(r), fmt.Sprintf("%.2f", r)})
 	}
-	for i, r := range p.Rows {
+	for i, r := range rows {
 		y := top + i*svgRow
 		b := svgBar{
 			Name: r.Workload, Fill: "#4a7fb5", Y: y + 4, Text: y + 16, Middle: y + 11, High: y + 1, Low: y + 21,
