@@ -85,12 +85,12 @@ func nativeBounds() []bound {
 	// At depth 1 the mean of the latency is the inverse of the IOPS, for the floor too, which keeps no histogram.
 	adaptive := compared(nativeGroup, single, "mean_us", "mean latency over the floor's, adaptive", 1.25, "SPDK 1.27, interrupts")
 	polling := compared(nativeGroup, pollingName, "mean_us", "mean latency over the floor's", 1.10, "SPDK 1.16")
-	for _, b := range []*bound{&adaptive, &polling} {
+	for row, b := range map[string]*bound{single: &adaptive, pollingName: &polling} {
+		b.row, b.ratio = row, 1/b.limit
 		b.detail = func(m measured) string {
-			return fmt.Sprintf("the floor's was %s µs", rounds(m.of(single, whoReference, "mean_us")))
+			return fmt.Sprintf("the floor's was %s µs", rounds(m.of(row, whoReference, "mean_us")))
 		}
 	}
-	adaptive.row, adaptive.ratio, polling.row, polling.ratio = single, 1/adaptive.limit, pollingName, 1/polling.limit
 	list := []bound{
 		share(nativeGroup, read32, "the floor", 0.85, "SPDK 0.65"),
 		share(nativeGroup, "4K random read QD 128", "the floor", 0.85, "SPDK 0.60"),
