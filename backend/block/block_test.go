@@ -85,10 +85,13 @@ func TestDevice(t *testing.T) {
 	if path == "" {
 		t.Skip("NVMF_TEST_BLOCK names no device that may be overwritten")
 	}
-	for _, engine := range engines() {
-		t.Run(engine, func(t *testing.T) {
+	for name, engine := range map[string]disk.Engine{
+		"threads": {Name: disk.Threads}, "io_uring": {Name: disk.IOUring},
+		"sqpoll": {Name: disk.IOUring, SQPoll: true}, "iopoll": {Name: disk.IOUring, IOPoll: true},
+	} {
+		t.Run(name, func(t *testing.T) {
 			backendtest.Run(t, func(t *testing.T) backend.Device {
-				d := mustOpen(t, Config{Path: path, Engine: disk.Engine{Name: engine}})
+				d := mustOpen(t, Config{Path: path, Engine: engine})
 				c := backendtest.NewClient(t, d, 4096)
 				c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Len: d.Info().Size})
 				c.Close()
