@@ -100,6 +100,7 @@ func (g *group) setup(c *conn) (*queue, error) {
 	if q.cq, err = p.reserve(q.entries(), q.shared); err == nil {
 		if err = q.build(); err == nil {
 			p.refs++
+			g.count(c, 1)
 			return q, nil
 		}
 		q.cq.vacate(q.entries(), q.shared)
@@ -260,6 +261,7 @@ func (g *group) release(q *queue) error {
 	defer g.making.Unlock()
 	q.cq.vacate(q.entries(), q.shared)
 	q.p.refs--
+	g.count(q.conn, -1)
 	if q.shared == nil {
 		return nil
 	}

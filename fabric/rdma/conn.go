@@ -120,6 +120,14 @@ func (c *conn) ownReceives() error {
 	return nil
 }
 
+// Node is the NUMA node of the device, negative if it has none.
+func (c *conn) Node() int {
+	if dev := c.id.Device(); dev != nil {
+		return dev.Attr().Node
+	}
+	return -1
+}
+
 // Info describes the connection.
 func (c *conn) Info() *fabric.QueueInfo { return &c.info }
 

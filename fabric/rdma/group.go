@@ -3,9 +3,11 @@ package rdma
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
 // group is the part of the transport on one reactor.
@@ -32,6 +34,8 @@ type group struct {
 	sges  []verbs.SGE
 	recvs []verbs.RecvWR
 
+	load atomic.Int64 // see Load
+
 	// making is held while ports, completion queues and queue pairs are made; never by the reactor.
 	making   sync.Mutex
 	byDevice map[*device]*port
@@ -53,6 +57,20 @@ func newGroup(t *Transport, cfg fabric.GroupConfig) *group {
 		sges: make([]verbs.SGE, 0, batchWRs*maxSendSGE), recvs: make([]verbs.RecvWR, 0, batchWRs),
 	}
 }
+
+// Load is the number of I/O queues, those on their way in included. Any goroutine may call it.
+func (g *group) Load() int { return int(g.load.Load()) }
+
+// count counts a queue for Load.
+func (g *group) count(c *conn, n int64) {
+	if c.info.QID != 0 {
+		g.load.Add(n)
+	}
+}
+
+// near has the pages of a new region come from where those of the reactor's arena do. If that cannot be they come from anywhere: whoever
+// made the arena has told.
+func (g *group) near(r *mem.Region) { _ = r.Follow(g.cfg.Arena.Region()) }
 
 func (g *group) now() int64 { return g.cfg.Loop.Now() }
 

@@ -92,6 +92,7 @@ func (g *group) newPort(d *device) (p *port, err error) {
 	if err != nil {
 		return p, err
 	}
+	g.near(arena.Region())
 	p.staging, p.stagingID = newPool(arena), arena.Region().ID()
 	p.stagingMR, err = d.pd.RegMR(arena.Region().Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {

@@ -122,6 +122,7 @@ func (q *queue) layout() (err error) {
 	if q.region, err = mem.Map("RDMA capsules", size); err != nil {
 		return err
 	}
+	q.g.near(q.region)
 	if q.mr, err = q.p.dev.pd.RegMR(q.region.Bytes(), verbs.AccessLocalWrite); err != nil {
 		return fmt.Errorf("register %d bytes for capsules with %s: %w (see the memlock limit)", size, q.p.dev.attr.Name, err)
 	}

@@ -351,3 +351,25 @@ func TestWildcards(t *testing.T) {
 		})
 	}
 }
+
+// A group says how many I/O queues it has, and a connection where its device is.
+func TestLoad(t *testing.T) {
+	b := newBench(t, benchOptions{setup: func(f *verbstest.Fabric) {
+		d := verbstest.RoCE("roce0", netip.MustParseAddr("192.0.2.1"))
+		d.Attr.Node = 3
+		f.AddHost("target", d)
+	}})
+	b.host.connect(b.addr(), adminParam())
+	qs := []*hostQueue{b.host.connect(b.addr(), ioParam(8)), b.host.connect(b.addr(), ioParam(8))}
+	if n := b.g.Load(); n != 2 {
+		t.Errorf("load %d with two I/O queues", n)
+	}
+	b.on(func() {
+		if n := b.g.slots[1].conn.Node(); n != 3 {
+			t.Errorf("the device is on node %d", n)
+		}
+	})
+	qs[0].disconnect()
+	b.host.event(verbs.EventDisconnected)
+	b.eventually("one I/O queue", func() bool { return b.g.Load() == 1 })
+}

@@ -177,6 +177,7 @@ func (s *shared) newChunk() (_ *chunk, err error) {
 	if c.region, err = mem.Map("RDMA capsules", size); err != nil {
 		return nil, err
 	}
+	s.p.g.near(c.region)
 	if c.mr, err = s.p.dev.pd.RegMR(c.region.Bytes(), verbs.AccessLocalWrite); err != nil {
 		return nil, fmt.Errorf("register %d bytes for shared capsules with %s: %w (see the memlock limit)", size, s.p.dev.attr.Name, err)
 	}

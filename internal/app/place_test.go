@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -89,5 +90,34 @@ func TestPlaceNear(t *testing.T) {
 	s.place(nearConn{placedConn{qid: -1}, 3}) // no reactor is there: wherever the load is least
 	if groups[1].got != 2 {
 		t.Errorf("a connection went where there are more than elsewhere")
+	}
+}
+
+type nodeConn struct {
+	placedConn
+	node int
+}
+
+func (c nodeConn) Node() int { return c.node }
+
+// Of reactors with the same load a connection gets one on the NUMA node of its device; the load counts more.
+func TestPlaceOnNode(t *testing.T) {
+	s := &Server{}
+	var groups []*placedGroup
+	for i := range 4 {
+		g := &placedGroup{}
+		groups = append(groups, g)
+		s.workers = append(s.workers, &worker{cpu: i, node: i / 2, groups: map[nvme.TransportType]fabric.Group{nvme.TransportTCP: g}})
+	}
+	for i, want := range []int{1, 2, 3, 4} { // of which this many are on node 1, until its reactors have more load than the others
+		s.place(nodeConn{placedConn{qid: 1}, 1})
+		near := groups[2].got + groups[3].got
+		if want = min(want, 2); near != want {
+			t.Errorf("%d of %d connections are on node 1, want %d", near, i+1, want)
+		}
+	}
+	s.place(nodeConn{placedConn{qid: 1}, sys.NoNode})
+	if n := groups[0].got + groups[1].got + groups[2].got + groups[3].got; n != 5 {
+		t.Errorf("%d connections were placed", n)
 	}
 }

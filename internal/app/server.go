@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -51,6 +53,7 @@ type Server struct {
 	target     *target.Target
 	transports map[nvme.TransportType]fabric.Transport
 	workers    []*worker
+	health     *watcher // nil without drives
 	listeners  listeners
 	next       atomic.Uint64
 
@@ -81,6 +84,9 @@ func (s *Server) Start() error {
 	if err := s.startWorkers(); err != nil {
 		return err
 	}
+	if slices.ContainsFunc(c.Subsystems, onDrive) {
+		s.health = watch(healthEvery, s.target.CheckHealth)
+	}
 	s.listeners = listeners{log: s.log, open: s.listen, up: s.opts.ListenerUp, retry: s.opts.Retry}
 	return s.listeners.start(s.ports)
 }
@@ -103,7 +109,7 @@ func (s *Server) addSubsystems() error {
 				continue
 			}
 			s.devices = append(s.devices, dev)
-			nc := target.NamespaceConfig{NSID: n.NSID, Device: dev, ReadOnly: n.ReadOnly, Timeout: n.IOTimeout}
+			nc := target.NamespaceConfig{NSID: n.NSID, Device: dev, ReadOnly: n.ReadOnly, Timeout: n.IOTimeout, Drive: driveOf(&n.Storage)}
 			if err := namespaceIDs(n, &nc); err != nil {
 				return fmt.Errorf("subsystems[%d].namespaces[%d]: %w", i, j, err)
 			}
@@ -162,7 +168,7 @@ func (s *Server) startWorkers() error {
 	}
 	for i, cpu := range cpus {
 		w, err := newWorker(workerConfig{
-			index: i, cpu: cpu, spin: spin, memory: int(c.Reactors.Memory), target: s.target, transports: list,
+			index: i, cpu: cpu, spin: spin, memory: int(c.Reactors.Memory), target: s.target, transports: list, log: s.log,
 		})
 		if err != nil {
 			return err
@@ -196,18 +202,18 @@ func (s *Server) listen(p port) (fabric.Listener, error) {
 	return l, nil
 }
 
-// place gives a new connection to the reactor with the least load, and among those with the same to the one on whose processor its
-// packets come in, or to the next in turn. Queue 0 has no load worth spreading; RDMA tells it apart now, TCP only later, and does not
+// place gives a new connection to the reactor with the least load, and among those with the same to one that is near: on the processor
+// where its packets come in, or on the NUMA node of its device; or to the next in turn. Queue 0 has no load worth spreading; RDMA tells it apart now, TCP only later, and does not
 // count it from then on.
 func (s *Server) place(conn fabric.Conn) {
 	info := conn.Info()
 	w := s.workers[0]
 	if info.QID != 0 {
-		n, cpu := int(s.next.Add(1)%uint64(len(s.workers))), incoming(conn)
+		n, near := int(s.next.Add(1)%uint64(len(s.workers))), nearness(conn)
 		w = s.workers[n]
 		for _, other := range append(s.workers[n+1:len(s.workers):len(s.workers)], s.workers[:n]...) {
 			more := load(other.groups[info.Transport]) - load(w.groups[info.Transport])
-			if more < 0 || more == 0 && cpu >= 0 && other.cpu == cpu && w.cpu != cpu {
+			if more < 0 || more == 0 && near(other) && !near(w) {
 				w = other
 			}
 		}
@@ -217,12 +223,16 @@ func (s *Server) place(conn fabric.Conn) {
 	}
 }
 
-// incoming is the processor on which the packets of a connection come in, or -1 if that is not known.
-func incoming(conn fabric.Conn) int {
+// nearness tells reactors that are near to a connection from others, as far as that is known.
+func nearness(conn fabric.Conn) func(w *worker) bool {
+	cpu, node := -1, sys.NoNode
 	if c, ok := conn.(interface{ CPU() int }); ok {
-		return c.CPU()
+		cpu = c.CPU()
 	}
-	return -1
+	if c, ok := conn.(interface{ Node() int }); ok {
+		node = c.Node()
+	}
+	return func(w *worker) bool { return cpu >= 0 && w.cpu == cpu || node != sys.NoNode && w.node == node }
 }
 
 // load is how many I/O queues a group has, as far as it knows.
@@ -279,6 +289,9 @@ func (s *Server) stop() error {
 	}
 	for _, g := range gone {
 		<-g
+	}
+	if s.health != nil {
+		s.health.close()
 	}
 	if s.target != nil {
 		errs = append(errs, s.target.Close())

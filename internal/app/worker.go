@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -16,6 +18,7 @@ import (
 // worker is one reactor with what lives on it: data memory, a handler, and a group of each transport.
 type worker struct {
 	cpu     int // the reactor is pinned to, or -1
+	node    int // of that CPU's memory, sys.NoNode if there is no choice
 	loop    *reactor.Reactor
 	arena   *mem.Arena
 	handler *target.Handler
@@ -31,11 +34,12 @@ type workerConfig struct {
 	memory     int
 	target     *target.Target
 	transports []fabric.Transport
+	log        *slog.Logger
 }
 
 // newWorker makes a worker that does not run yet. On error nothing is left of it.
 func newWorker(c workerConfig) (w *worker, err error) {
-	w = &worker{cpu: c.cpu, groups: map[nvme.TransportType]fabric.Group{}, ended: make(chan error, 1)}
+	w = &worker{cpu: c.cpu, node: sys.NodeOfCPU(c.cpu), groups: map[nvme.TransportType]fabric.Group{}, ended: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("reactor %d: %w", c.index, err), w.close())
@@ -47,6 +51,11 @@ func newWorker(c workerConfig) (w *worker, err error) {
 	}
 	if w.arena, err = mem.NewArena("data", c.memory); err != nil {
 		return w, err
+	}
+	if w.node != sys.NoNode {
+		if err := w.arena.Region().Prefer(w.node); err != nil { // containers may forbid it
+			c.log.Warn("data memory is not bound to the reactor's NUMA node", "reactor", c.index, "error", err)
+		}
 	}
 	w.handler, err = c.target.NewHandler(target.HandlerConfig{Loop: w.loop, Index: c.index, Arena: w.arena, EventFD: w.loop.EventFD()})
 	if err != nil {

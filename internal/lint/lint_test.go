@@ -30,6 +30,7 @@ var allowed = map[string][]string{
 		"internal/disks",
 		"config", "nvme", "nvme/target", "fabric", "fabric/tcp", "fabric/rdma", "fabric/rdma/verbs", "fabric/rdma/verbs/ibv",
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null", "backend/nvme", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
+		"internal/sys",
 	},
 
 	"nvme":        {},
@@ -44,7 +45,7 @@ var allowed = map[string][]string{
 	"fabric/rdma":                 {"fabric", "fabric/rdma/cmwire", "fabric/rdma/verbs", "nvme", "internal/mem", "internal/ratelog", "internal/invariants"},
 	"fabric/rdma/cmwire":          {"nvme"},
 	"fabric/rdma/verbs":           {},
-	"fabric/rdma/verbs/ibv":       {"fabric/rdma/verbs"},
+	"fabric/rdma/verbs/ibv":       {"fabric/rdma/verbs", "internal/sys"},
 	"fabric/rdma/verbs/verbsconf": {"fabric/rdma/verbs", "internal/mem"},
 	"fabric/rdma/verbs/verbstest": {"fabric/rdma/verbs", "internal/mem"},
 
@@ -60,7 +61,7 @@ var allowed = map[string][]string{
 	"backend/ram":  {"backend", "internal/mem"},
 	"backend/wrap": {"backend"},
 
-	"internal/disks":                 {"nvme", "internal/passthru"},
+	"internal/disks":                 {"nvme", "internal/passthru", "internal/sys"},
 	"internal/invariants":            {},
 	"internal/leak":                  {},
 	"internal/lint":                  {},

@@ -42,6 +42,7 @@ type DeviceAttr struct {
 	MaxSRQ, MaxSRQWR, MaxSRQSGE  int
 	NumCompVectors               int
 	ActiveMTU                    int // bytes, of port 1
+	Node                         int // NUMA node, negative if there is none
 }
 
 // Device is an open device. It is shared by all IDs on it and lives as long as the Provider.

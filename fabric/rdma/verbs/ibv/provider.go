@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // provider keeps the devices that IDs were seen on. librdmacm opens each device once and shares its context among all IDs.
@@ -73,6 +74,7 @@ func query(ctx *C.struct_ibv_context) (verbs.DeviceAttr, error) {
 		MaxQPRdAtom: int(a.dev.max_qp_rd_atom), MaxQPInitRdAtom: int(a.dev.max_qp_init_rd_atom),
 		MaxSRQ: int(a.dev.max_srq), MaxSRQWR: int(a.dev.max_srq_wr), MaxSRQSGE: int(a.dev.max_srq_sge),
 		NumCompVectors: int(a.comp_vectors), ActiveMTU: 128 << a.port.active_mtu, // enum ibv_mtu: 1 is 256
+		Node: sys.NodeOfDevice("infiniband", name),
 	}, nil
 }
 
