@@ -35,6 +35,7 @@ type Group struct {
 	reserve int
 
 	// What one Poll uses for one queue at a time.
+	input int // bytes that it may still receive in its turn, about
 	rx    []byte
 	iov   []sys.Iovec
 	heads []byte
@@ -62,9 +63,12 @@ const (
 	headsFull = headsSize - headMax
 	headMax   = 256     // most header bytes of one response: aligned C2HData header, digests, response capsule
 	sendMost  = 1 << 20 // bytes per sendmsg, and per turn
-	// A hot queue that is not the only one sends about this much in its turn: 32 small reads, or three of 128 KiB.
+	// A hot queue that is not the only one sends about this much in its turn: 32 small reads, or three of 128 KiB; and it receives no
+	// more than turnInput, the data of two such writes.
 	turnVectors = 64
 	turnBytes   = 384 << 10
+	turnInput   = 2 * rxSize
+	aloneInput  = 1 << 30
 	// bulkReceives is how often a connection with R2Ts outstanding is received from before anything is sent on it: the responses of
 	// several writes leave together.
 	bulkReceives = 4
@@ -149,8 +153,11 @@ func (g *Group) Poll(budget int) int {
 			g.turn = 0
 		}
 		q := g.hot[g.turn]
+		if g.input = aloneInput; g.crowded() {
+			g.input = turnInput
+		}
 		steps := q.receive()
-		for i := 1; i < bulkReceives && steps > 0 && !q.drained && q.grants.head != nil; i++ {
+		for i := 1; i < bulkReceives && steps > 0 && g.input > 0 && !q.drained && q.grants.head != nil; i++ {
 			steps += q.receive()
 		}
 		if q.blocked && steps == 0 { // nothing better to do than to try again

@@ -53,7 +53,7 @@ func (q *queue) receiveData(r *request, have, head, size int) int {
 		iov = append(iov, sys.Iovec{})
 		sys.SetIovec(&iov[0], buf[have:head])
 	}
-	iov, size = appendTargets(iov, r, size)
+	iov, size = appendTargets(iov, r, min(size, g.input))
 	window := buf
 	if head > 0 {
 		window = buf[head+size:] // room for the data before it, should the guess be wrong
@@ -103,6 +103,7 @@ func (q *queue) judge(r *request, b []byte, head, placed int) int {
 func (q *queue) received(n, want int, e syscall.Errno) bool {
 	q.drained = n < want
 	q.g.sockets.moved += n
+	q.g.input -= n
 	return n > 0 && e == 0
 }
 

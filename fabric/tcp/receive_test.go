@@ -3,9 +3,11 @@ package tcp
 import (
 	"bytes"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -79,4 +81,45 @@ func (h *hand) cutUp(b []byte, rng *rand.Rand) {
 		h.send(b[:n])
 		b = b[n:]
 	}
+}
+
+// A queue that is not the only one takes no more than its share of a large transfer in one turn, and all there is when it is alone.
+func TestTurnOfInput(t *testing.T) {
+	const n = 1 << 20
+	h := newHand(t, options{})
+	c := h.connect(pdu.Params{}, 4)
+	greedy := h.peer
+	sqe := rw(nvme.NVMWrite, 1, 0, n, false)
+	h.send(c.capsule(&sqe, nil))
+	r2t := h.recv()
+	if len(r2t) != pdu.R2TSize {
+		t.Fatalf("got %x, want an R2T", r2t)
+	}
+	tag := (*pdu.R2T)(r2t).TTAG()
+	h.connect(pdu.Params{}, 4)
+	q := h.g.queues[0]
+	r := q.grants.head
+	h.g.heat(h.g.queues[1])
+	q.drained = false
+	h.g.heat(q)
+	all := c.h2cData(pdu.LastPDU, 1, tag, 0, random(1, n))
+	sent, _ := sys.Send(greedy, all, 0)
+	if sent < turnInput+2*bulkWindow {
+		t.Skipf("the socket takes no more than %d bytes", sent)
+	}
+	h.g.Poll(64)
+	crowded := int(r.recvd)
+	if most := turnInput + bulkWindow; crowded < turnInput-pdu.DataSize || crowded > most {
+		t.Errorf("%d bytes in a turn beside another queue, want about %d", crowded, turnInput)
+	}
+	more, _ := sys.Send(greedy, all[sent:], 0)
+	h.g.cool(slices.Index(h.g.hot, h.g.queues[1]))
+	h.loop.now += 2 * crowdTime
+	h.g.Poll(64)
+	if alone, there := int(r.recvd)-crowded, sent+more-pdu.DataSize-crowded; alone != max(there, 0) {
+		t.Errorf("%d bytes in a turn alone, %d were there", alone, there)
+	}
+	h.hangUp()
+	h.peer = greedy
+	h.close()
 }
