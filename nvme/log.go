@@ -58,6 +58,7 @@ const (
 	LogEffects           LID = 0x05
 	LogANA               LID = 0x0C
 	LogFeatureEffects    LID = 0x12
+	LogMIEffects         LID = 0x13 // NVMe-MI Commands Supported and Effects
 	LogDiscovery         LID = 0x70
 	LogReservation       LID = 0x80
 )

@@ -14,10 +14,8 @@ type logPage struct {
 	io, discovery bool
 }
 
-const (
-	logMIEffects  nvme.LID = 0x13 // NVMe-MI Commands Supported and Effects: none (Base section 5.1.12.1.19)
-	miEffectsSize          = 4096
-)
+// miEffectsSize is the size of log 13h, which is empty: there is no management interface (Base section 5.1.12.1.19).
+const miEffectsSize = 4096
 
 // logPages is filled by init because log 00h reads it.
 var logPages [256]logPage
@@ -46,7 +44,7 @@ func init() {
 		nvme.LogFeatureEffects: {
 			make: featureEffects, size: nvme.FeatureEffectsSize, io: true, discovery: true,
 		},
-		logMIEffects: {
+		nvme.LogMIEffects: {
 			size: miEffectsSize, io: true, discovery: true,
 			make: func(*controller, uint32) []byte { return make([]byte, miEffectsSize) },
 		},
