@@ -32,17 +32,23 @@ func Disks(file string, asked bool, environ []string, out io.Writer) error {
 	return disks.Print(out, list)
 }
 
+// blockPath is the path of a storage, of a namespace of an NVMe drive that of its block device.
+func blockPath(s *config.Storage) string {
+	if s.Backend == "nvme" {
+		if ns, err := nvme.Find(s.Path); err == nil {
+			return ns.Block
+		}
+	}
+	return s.Path
+}
+
 // diskUsers says which namespaces lie on which device, by its number ("8:1"). Files that do not exist yet lie nowhere.
 func diskUsers(c *config.Config) map[string][]string {
 	users := map[string][]string{}
 	for _, s := range c.Subsystems {
 		for _, n := range s.Namespaces {
 			_, layers := n.Layers("")
-			path := layers[len(layers)-1].Path
-			if ns, err := nvme.Find(path); err == nil { // whichever device of it is named
-				path = ns.Block
-			}
-			info, err := os.Stat(path)
+			info, err := os.Stat(blockPath(layers[len(layers)-1]))
 			if err != nil {
 				continue
 			}

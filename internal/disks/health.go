@@ -12,7 +12,6 @@ import (
 	"github.com/dswarbrick/smart/drivedb"
 	"github.com/dswarbrick/smart/scsi"
 
-	"github.com/nvmf-target/nvmf-target/internal/passthru"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -57,7 +56,7 @@ func ask(d *Disk) Health {
 	case "sata":
 		h, err = askATA("/dev/" + d.Name)
 	default:
-		return unknown("health of " + d.Bus + " drives is not read")
+		h, err = askSCSI("/dev/" + d.Name)
 	}
 	switch {
 	case errors.Is(err, os.ErrPermission):
@@ -70,16 +69,8 @@ func ask(d *Disk) Health {
 
 // askNVMe reads log 02h by an ioctl of our own: the library prints it, and does not look at the status of the command.
 func askNVMe(device string) (Health, error) {
-	f, err := os.Open(device)
+	l, err := readNVMe(device)
 	if err != nil {
-		return Health{}, err
-	}
-	defer f.Close()
-	l, err := passthru.SMART(passthru.FD(f.Fd()))
-	switch {
-	case errors.Is(err, os.ErrPermission): // EACCES and EPERM
-		return Health{}, os.ErrPermission
-	case err != nil:
 		return Health{}, err
 	}
 	return nvmeHealth(l), nil
@@ -90,7 +81,7 @@ func nvmeHealth(l *nvme.SMARTLog) Health {
 	hours, _ := l.PowerOnHours.Uint64()
 	h := Health{State: Good, Hours: int64(hours), Used: int(l.PercentageUsed)}
 	if l.Temperature > 0 {
-		h.Celsius = int(l.Temperature) - 273
+		h.Celsius = int(l.Temperature) - kelvin
 	}
 	for _, w := range []struct {
 		bit   uint8

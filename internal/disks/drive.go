@@ -1,0 +1,92 @@
+package disks
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/nvmf-target/nvmf-target/internal/passthru"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Drive is hardware that can be asked for its health. Any goroutine may use it.
+type Drive struct {
+	d *Disk
+}
+
+// DriveOf finds the drive on which the block device with this number ("8:1") lies, a whole disk or a partition; nil if that is none which
+// can be asked.
+func (m Machine) DriveOf(number string) *Drive {
+	place, err := filepath.EvalSymlinks(filepath.Join(m.Sys, "dev/block", number))
+	if err != nil {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Join(place, "partition")); err == nil {
+		place = filepath.Dir(place)
+	}
+	d := m.disk(filepath.Base(place))
+	if !d.Drive() {
+		return nil
+	}
+	return &Drive{d}
+}
+
+// ID is the same for all that lies on one drive: its model and serial number, if it has one.
+func (d *Drive) ID() string {
+	if d.d.Serial == "" {
+		return d.d.Name
+	}
+	return strings.Join([]string{d.d.Bus, d.d.Model, d.d.Serial}, " ")
+}
+
+// Counts says that SMART tells what was read and written.
+func (d *Drive) Counts() bool { return d.d.Bus == "nvme" }
+
+// SMART reads the health, in the form that NVMe has for it. It may block for some seconds.
+func (d *Drive) SMART() (*nvme.SMARTLog, error) {
+	device := "/dev/" + d.d.Name
+	var h Health
+	var err error
+	switch d.d.Bus {
+	case "nvme":
+		return readNVMe(device)
+	case "sata":
+		h, err = askATA(device)
+	default:
+		h, err = askSCSI(device)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return h.smart(), nil
+}
+
+func readNVMe(device string) (*nvme.SMARTLog, error) {
+	f, err := os.Open(device)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return passthru.SMART(passthru.FD(f.Fd()))
+}
+
+// smart is the health as log 02h has it (Base section 5.1.12.1.3). What is worn out or fails is no longer reliable; a spare that is not
+// known is full.
+func (h Health) smart() *nvme.SMARTLog {
+	l := &nvme.SMARTLog{AvailableSpare: 100}
+	if h.Celsius != 0 {
+		l.Temperature = uint16(h.Celsius + kelvin)
+	}
+	if h.Hours >= 0 {
+		l.PowerOnHours = nvme.MakeUint128(uint64(h.Hours))
+	}
+	if h.Used >= 0 {
+		l.PercentageUsed = uint8(min(h.Used, 255))
+	}
+	if h.State == Failing {
+		l.CriticalWarning = nvme.SMARTReliability
+	}
+	return l
+}
+
+const kelvin = 273

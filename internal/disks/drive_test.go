@@ -1,0 +1,48 @@
+package disks
+
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+func TestDriveOf(t *testing.T) {
+	m := machine(t, "testdata/machine.txt")
+	for number, want := range map[string]struct {
+		id     string
+		counts bool
+	}{
+		"8:1": {"sda", false}, "8:16": {"sdb", false}, // without a serial number
+		"65:160": {"sas ST1200MM0129 WFK0ABCD", false}, "259:0": {"nvme INTEL SSDPE2KX040T8 BTLJ0000000000000A", true},
+	} {
+		d := m.DriveOf(number)
+		if d == nil {
+			t.Errorf("%s is on no drive", number)
+			continue
+		}
+		if d.ID() != want.id || d.Counts() != want.counts {
+			t.Errorf("%s: %q, counts %t", number, d.ID(), d.Counts())
+		}
+		if _, err := (&Drive{&Disk{Name: "no-such-disk", Bus: d.d.Bus}}).SMART(); err == nil {
+			t.Errorf("%s: the health of a drive that is not there", number)
+		}
+	}
+	if d := m.DriveOf("7:0"); d != nil {
+		t.Errorf("a loop device is on %+v", d)
+	}
+}
+
+func TestSMARTOfHealth(t *testing.T) {
+	for _, tc := range []struct {
+		h    Health
+		want nvme.SMARTLog
+	}{
+		{Health{State: Good, Celsius: 30, Hours: 70000, Used: 3}, nvme.SMARTLog{AvailableSpare: 100, Temperature: 303, PowerOnHours: nvme.MakeUint128(70000), PercentageUsed: 3}},
+		{Health{State: Warning, Hours: -1, Used: -1}, nvme.SMARTLog{AvailableSpare: 100}},
+		{Health{State: Failing, Celsius: -5, Hours: -1, Used: 300}, nvme.SMARTLog{AvailableSpare: 100, Temperature: 268, PercentageUsed: 255, CriticalWarning: nvme.SMARTReliability}},
+	} {
+		if got := tc.h.smart(); *got != tc.want {
+			t.Errorf("%+v: %+v", tc.h, got)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package disks
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+)
+
+// dswarbrick/smart knows nothing of the health of SCSI drives, so their log pages are read here (SPC-4 sections 6.6 and 7.3).
+const (
+	scsiLogSense     = 0x4D
+	scsiCumulative   = 1 << 6 // PC: the values since the log was cleared
+	pageTemperature  = 0x0D   // SPC-4 section 7.3.21
+	pageExceptions   = 0x2F   // informational exceptions, SPC-4 section 7.3.8
+	ascWarning       = 0x0B   // SPC-4 annex F
+	ascPrediction    = 0x5D   // failure prediction threshold exceeded
+	noTemperature    = 0xFF
+	scsiHeader       = 4 // of a page and of a parameter
+	scsiLogSize      = 252
+	scsiPageCodeMask = 0x3F
+)
+
+// scsiRead sends a SCSI command that reads; see sys.SCSIRead.
+type scsiRead func(cdb, data []byte) (sys.SCSIResult, error)
+
+// askSCSI asks a SAS drive.
+func askSCSI(device string) (Health, error) {
+	f, err := os.Open(device)
+	if err != nil {
+		return Health{}, err
+	}
+	defer f.Close()
+	return scsiHealth(func(cdb, data []byte) (sys.SCSIResult, error) {
+		r, e := sys.SCSIRead(int(f.Fd()), cdb, data)
+		if e != 0 {
+			return r, e
+		}
+		return r, nil
+	})
+}
+
+// scsiHealth judges the informational exceptions and the temperature. A drive need not have the latter.
+func scsiHealth(read scsiRead) (Health, error) {
+	h := Health{State: Good, Hours: -1, Used: -1}
+	err := logParameters(read, pageExceptions, func(code uint16, v []byte) {
+		if code != 0 || len(v) < 2 {
+			return
+		}
+		switch asc, ascq := v[0], v[1]; asc {
+		case 0:
+		case ascPrediction:
+			h.note(Failing, "predicts its failure (%02X/%02Xh)", asc, ascq)
+		case ascWarning:
+			h.note(Warning, "warns (%02X/%02Xh)", asc, ascq)
+		default:
+			h.note(Warning, "reports an exception (%02X/%02Xh)", asc, ascq)
+		}
+		if len(v) > 2 && v[2] != noTemperature {
+			h.Celsius = int(v[2])
+		}
+	})
+	if err != nil {
+		return Health{}, err
+	}
+	limit := 0
+	err = logParameters(read, pageTemperature, func(code uint16, v []byte) {
+		switch {
+		case len(v) < 2 || v[1] == noTemperature:
+		case code == 0:
+			h.Celsius = int(v[1])
+		case code == 1: // the highest at which it works
+			limit = int(v[1])
+		}
+	})
+	if err == nil && limit > 0 && h.Celsius > limit {
+		h.note(Warning, "hotter than its %d °C", limit)
+	}
+	return h, nil
+}
+
+// logParameters reads a log page and calls fn with each parameter.
+func logParameters(read scsiRead, page uint8, fn func(code uint16, value []byte)) error {
+	b := make([]byte, scsiLogSize)
+	cdb := []byte{scsiLogSense, 0, scsiCumulative | page, 0, 0, 0, 0, 0, scsiLogSize, 0}
+	r, err := read(cdb, b)
+	switch {
+	case err != nil:
+		return fmt.Errorf("log page %02Xh: %w", page, err)
+	case r.Status != 0 || r.Transport != 0:
+		return fmt.Errorf("log page %02Xh: the drive answers with status %02Xh, sense % x (transport %x)", page, r.Status, r.Sense, r.Transport)
+	case r.N < scsiHeader || b[0]&scsiPageCodeMask != page:
+		return fmt.Errorf("log page %02Xh: %w", page, errors.New("the answer is another page"))
+	}
+	b = b[scsiHeader:min(r.N, scsiHeader+int(binary.BigEndian.Uint16(b[2:])))]
+	for len(b) >= scsiHeader {
+		n := scsiHeader + int(b[3])
+		if n > len(b) {
+			return fmt.Errorf("log page %02Xh: a parameter is cut off", page)
+		}
+		fn(binary.BigEndian.Uint16(b), b[scsiHeader:n])
+		b = b[n:]
+	}
+	return nil
+}
