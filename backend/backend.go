@@ -28,8 +28,9 @@ type Flags uint8
 
 // The flags.
 const (
-	FUA   Flags = 1 << iota // OpWrite, OpWriteZeroes: durable when completed
-	Unmap                   // OpWriteZeroes: may deallocate
+	FUA      Flags = 1 << iota // OpWrite, OpWriteZeroes: durable when completed
+	Unmap                      // OpWriteZeroes: may deallocate
+	Reserved                   // OpWrite: Segs are memory of the Receiver; it clears the flag when it takes them back, before it is done
 )
 
 // IO is one operation. The submitter owns it and its memory again once Poll has returned it; until then neither may be touched.

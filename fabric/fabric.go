@@ -57,7 +57,8 @@ type Request struct {
 	// Segs is the memory the data moves through, Length bytes in total. If Prepare leaves it empty and Length is not 0,
 	// the transport supplies it (its capsule slot, or blocks of the reactor's Arena) and takes it back after the
 	// response; if Prepare sets it (Lent), the memory is the handler's and valid until Release is called. Of a
-	// read Prepare attaches only memory of which Queue.Reaches says yes; what is written to lent memory may come in by a copy.
+	// read Prepare attaches only memory of which Queue.Reaches says yes, of a write only what Queue.Receives says yes of; the
+	// transport may write there what it likes until Execute, and data in the capsule comes in by a copy.
 	// The backing array belongs to the request and is reused.
 	Segs []mem.Segment
 	// Lent says that Prepare attached Segs: the transport must not free them, and calls Handler.Release once when its
@@ -117,6 +118,8 @@ type Queue interface {
 	// Reaches says whether the queue can send straight from segs, each of which lies within one mem.ChunkSize of its region.
 	// Registering memory takes time: a no may become a yes a moment later.
 	Reaches(segs []mem.Segment) bool
+	// Receives says whether the queue can receive data from the host straight into segs, otherwise as Reaches.
+	Receives(segs []mem.Segment) bool
 	// Keep takes from the transport the memory it supplied for an executing request, because a device may go on using it after the
 	// request is completed: Segs is nil afterwards. free gives the memory back, once, on the same reactor, when the device is done with
 	// it; the queue may be gone by then. A nil free says that the memory is not the transport's to give away (lent, or part of

@@ -17,6 +17,8 @@ type Options struct {
 	Forgets bool
 	// Lends: its channels are backend.Lenders.
 	Lends bool
+	// Receives: its channels are backend.Receivers.
+	Receives bool
 }
 
 // MinSize is the size a device needs for Run, in bytes.
@@ -57,11 +59,17 @@ func Run(t *testing.T, open func(t *testing.T) backend.Device, opts Options) {
 	case !opts.Lends:
 		tests = append(tests, check{"DoesNotLend", s.doesNotLend})
 	case !opts.Forgets: // nothing on loan would change
-		tests = append(tests, check{"LoanKeepsWritersOut", s.loanFence})
+		tests = append(tests, check{"LoanStaysAsItIs", s.loanFence})
 		fallthrough
 	default:
 		tests = append(tests, check{"Lend", s.lend}, check{"NoTornBlockOnLoan", s.loansTorn},
 			check{"LoansStarveNoWriter", s.loansStarve}, check{"LendNoAllocation", s.lendNoAlloc})
+	}
+	if opts.Receives {
+		tests = append(tests, check{"Reserve", s.reserve}, check{"ReservedAgainstModel", s.reserveModel},
+			check{"NoTornBlockReserved", s.reserveTorn}, check{"ReserveNoAllocation", s.reserveNoAlloc})
+	} else {
+		tests = append(tests, check{"DoesNotReceive", s.doesNotReceive})
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -74,22 +75,23 @@ func (s *suite) lend(t *testing.T, dev backend.Device) {
 				t.Errorf("a segment of %d bytes at %#x of its region is not within one chunk", len(seg.B), off)
 			}
 		}
-		l.Return(r[0], r[1])
+		l.Return(segs[1:], r[0], r[1])
 	}
 	for _, r := range [][2]int64{{info.Size, bs}, {info.Size - bs, 2 * bs}, {-bs, bs}, {0, 0}, {0, -bs}, {1 << 62, bs}} {
 		if segs, ok := l.Lend(nil, r[0], r[1]); ok || len(segs) > 0 {
 			t.Errorf("%d bytes at %d were lent", r[1], r[0])
 		}
 	}
-	if _, ok := l.Lend(nil, 0, bs); ok {
+	if segs, ok := l.Lend(nil, 0, bs); ok {
 		if l.Close() == nil {
 			t.Error("the channel closed with a loan out")
 		}
-		l.Return(0, bs)
+		l.Return(segs, 0, bs)
 	}
 }
 
-// loanFence: what is on loan does not change, writers wait without keeping others up, and go on when the last loan is back.
+// loanFence: what is on loan does not change, whether writers wait or not; those who do keep nobody up, and all is written once the last
+// loan is back.
 func (s *suite) loanFence(t *testing.T, dev backend.Device) {
 	c, l := lender(t, dev, 4<<20)
 	defer c.Close()
@@ -109,27 +111,32 @@ func (s *suite) loanFence(t *testing.T, dev backend.Device) {
 		defer w.Close()
 		b := w.Memory(0, int(n))
 		fill(b, 2)
-		for _, io := range []*backend.IO{
-			w.Write(0, b),
-			{Op: backend.OpWriteZeroes, Len: n},
-			{Op: backend.OpDiscard, Len: 2 << 20},
-			{Op: backend.OpDiscard, Len: 8 << 20},
+		for _, ios := range [][]*backend.IO{
+			{w.Write(0, b)},
+			{w.Write(n-2*bs, b[n-2*bs:]), w.Write(0, b[:n-2*bs])},
+			{{Op: backend.OpWriteZeroes, Len: n}},
+			{{Op: backend.OpWriteZeroes, Off: n - 2*bs, Len: 2 * bs}, {Op: backend.OpWriteZeroes, Len: n - 2*bs}},
+			{{Op: backend.OpDiscard, Len: 2 << 20}},
+			{{Op: backend.OpDiscard, Len: 8 << 20}},
 		} {
 			<-tell
-			w.Submit(io)
-			w.MustSomething(w.Read(0, w.Memory(1<<20, int(bs)))) // overtakes
-			if len(w.out) != 1 {
-				t.Errorf("%v did not wait for the loan", io.Op)
+			finished := w.Submit(ios...)
+			read := w.Read(0, w.Memory(1<<20, int(bs)))
+			for finished = append(finished, w.Submit(read)...); !slices.Contains(finished, read); {
+				finished = append(finished, w.Wait(1)...) // the read overtakes
 			}
 			ready <- 1
 			w.Wait(len(w.out))
-			if io.Err != nil {
-				t.Error(io.Err)
+			for _, io := range ios {
+				if io.Err != nil {
+					t.Error(io.Err)
+				}
 			}
 			ready <- 2
 		}
 	}()
-	for round, after := range [][]byte{fresh, make([]byte, n), make([]byte, n), make([]byte, n)} {
+	zero := make([]byte, n)
+	for round, after := range [][]byte{fresh, fresh, zero, zero, zero, zero} {
 		c.MustDo(c.Write(0, old), c.Write(4<<20, old))
 		first, ok1 := l.Lend(nil, n-2*bs, bs)
 		second, ok2 := l.Lend(nil, n-2*bs, 2*bs)
@@ -138,29 +145,17 @@ func (s *suite) loanFence(t *testing.T, dev backend.Device) {
 		}
 		tell <- 1
 		<-ready
-		if segs, ok := l.Lend(nil, 0, n); ok {
-			t.Errorf("round %d: %d segments were lent while a writer waits", round, len(segs))
-			l.Return(0, n)
-		}
-		l.Return(n-2*bs, bs)
-		runtime.Gosched()
 		s.check(t, "on loan", append(join(first), join(second)...), append(append([]byte(nil), old[n-2*bs:n-bs]...), old[n-2*bs:]...))
-		l.Return(n-2*bs, 2*bs)
+		l.Return(first, n-2*bs, bs)
+		runtime.Gosched()
+		s.check(t, "still on loan", join(second), old[n-2*bs:])
+		l.Return(second, n-2*bs, 2*bs)
 		<-ready
 		got := c.Memory(2<<20, int(n))
 		c.MustDo(c.Read(0, got))
 		s.check(t, "after the loan", got, after)
 	}
 	<-ready
-}
-
-// MustSomething starts io and waits until something is finished, which is to be io.
-func (c *Client) MustSomething(io *backend.IO) {
-	c.tb.Helper()
-	c.Submit(io)
-	if got := c.Wait(1); got[0] != io || io.Err != nil {
-		c.tb.Fatalf("%v finished (%v), not %v", got[0].Op, got[0].Err, io.Op)
-	}
 }
 
 // loansTorn lets channels write, zero and discard what others borrow: a block on loan is uniform and stays as it is.
@@ -204,7 +199,7 @@ func (s *suite) loansTorn(t *testing.T, dev backend.Device) {
 					if !bytes.Equal(join(segs), was) {
 						t.Errorf("round %d: what is on loan has changed", round)
 					}
-					l.Return(off, int64(len(part)))
+					l.Return(segs, off, int64(len(part)))
 					continue
 				}
 				for b := range count {
@@ -245,17 +240,18 @@ func (s *suite) loansStarve(t *testing.T, dev backend.Device) {
 		wg.Go(func() {
 			r, l := lender(t, dev, 4096)
 			defer r.Close()
-			for have := 0; !stop.Load() || have > 0; runtime.Gosched() {
+			var have [][]mem.Segment
+			for ; !stop.Load() || len(have) > 0; runtime.Gosched() {
 				got := false
 				if !stop.Load() {
-					_, got = l.Lend(nil, 0, int64(bs))
+					var segs []mem.Segment
+					if segs, got = l.Lend(nil, 0, int64(bs)); got {
+						have = append(have, segs)
+					}
 				}
-				if got {
-					have++
-				}
-				if have > 1 || have == 1 && !got { // there is a newer one, or no more to be had
-					l.Return(0, int64(bs))
-					have--
+				if len(have) > 1 || len(have) == 1 && !got { // there is a newer one, or no more to be had
+					l.Return(have[0], 0, int64(bs))
+					have = have[1:]
 				}
 			}
 		})
@@ -280,7 +276,7 @@ func (s *suite) lendNoAlloc(t *testing.T, dev backend.Device) {
 		for off := int64(0); off < 4<<20; off += 1 << 20 {
 			var ok bool
 			if segs, ok = l.Lend(segs[:0], off, 1<<20); ok {
-				l.Return(off, 1<<20)
+				l.Return(segs, off, 1<<20)
 			}
 		}
 	}); n != 0 {

@@ -100,7 +100,7 @@ func (c *channel) Lend(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
 }
 
 // Return implements backend.Lender.
-func (c *channel) Return(int64, int64) { c.loans-- }
+func (c *channel) Return([]mem.Segment, int64, int64) { c.loans-- }
 
 // Close implements backend.Channel.
 func (c *channel) Close() error {

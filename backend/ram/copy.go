@@ -1,16 +1,9 @@
 package ram
 
 import (
-	"errors"
-	"fmt"
-
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
-
-// What is left of an IO that changes something is in its Scratch: the bytes done, and whether it counts as a waiter at the stripe of
-// the next one.
-const waitsBit = 1 << 63
 
 // outcome is how far a step of an IO came.
 type outcome uint8
@@ -18,166 +11,154 @@ type outcome uint8
 const (
 	finished outcome = iota
 	paused           // it took long: others have their turn
-	blocked          // loans are out
+	blocked          // loans are out, and no frame is free
 )
 
-// position is the offset of the next byte of io.
-func position(io *backend.IO) int64 { return io.Off + int64(io.Scratch&^waitsBit) }
+// position is the offset of the next byte of io: its Scratch is the bytes done.
+func position(io *backend.IO) int64 { return io.Off + int64(io.Scratch) }
 
-// take locks the stripe of the next byte of io to change it, if no loan is out. Otherwise it returns nil, and if io is to wait it
-// counts as a waiter from now on.
-func (d *device) take(io *backend.IO, wait bool) *stripe {
-	s := d.stripes.of(position(io))
-	if !wait {
-		if s.tryChange() {
-			return s
-		}
-		return nil
-	}
-	waits := io.Scratch&waitsBit != 0
-	ok := s.change(&waits)
-	io.Scratch &^= waitsBit
-	if ok {
-		return s
-	}
-	if waits {
-		io.Scratch |= waitsBit
-	}
-	return nil
+// frameEnd is where the frame of the byte at off ends, or end if that comes first.
+func (d *device) frameEnd(off, end int64) int64 { return min(off&^(d.frame-1)+d.frame, end) }
+
+// chunkEnd is where the chunk of the byte at off ends, or end if that comes first.
+func (d *device) chunkEnd(off, end int64) int64 { return min(off&^(chunk-1)+chunk, end) }
+
+// slotOf is the slot of the byte at off.
+func (d *device) slotOf(off int64) *slot { return &d.slots[off>>d.frames.shift] }
+
+// whole says that [off, end), within a frame, is all that the device has of it.
+func (d *device) whole(off, end int64) bool {
+	return end-off == d.frame || off&(d.frame-1) == 0 && end == d.info.Size
 }
 
-// read fills the segments of io. A granule is locked once, however many segments it goes to.
+// read fills the segments of io. A frame is held while it is copied from, however many segments it goes to.
 func (d *device) read(io *backend.IO) {
 	c := cursor{segs: io.Segs}
 	for off, end := io.Off, io.Off+io.Len; off < end; {
-		stop := min(off+int64(d.stripes.rest(off)), end)
-		s := d.stripes.of(off)
-		s.lock()
-		written := d.written[off>>chunkShift].Load()
-		for off < stop {
-			b := c.next(stop - off)
-			if written {
-				mem.Copy(b, d.b[off:])
-			} else {
-				clear(b)
+		stop := d.frameEnd(off, end)
+		s := d.slotOf(off)
+		if s.load().frame() < 0 {
+			for ; off < stop; off += c.clear(stop - off) {
 			}
-			off += int64(len(b))
+			continue
 		}
-		s.unlock()
+		if frame := s.hold().frame(); frame >= 0 {
+			for b := d.frames.memory(frame, 1)[off&(d.frame-1):]; off < stop; {
+				n := mem.Copy(c.next(stop-off), b)
+				b, off = b[n:], off+int64(n)
+			}
+		}
+		s.release()
 	}
 }
 
 // write stores what is left of the segments of io.
-func (d *device) write(io *backend.IO, wait bool) outcome {
+func (c *channel) write(io *backend.IO) outcome {
 	off, end := position(io), io.Off+io.Len
-	c := cursor{segs: io.Segs}
-	c.skip(off - io.Off)
+	from := cursor{segs: io.Segs}
+	from.skip(off - io.Off)
 	for off < end {
-		s := d.take(io, wait)
-		if s == nil {
+		stop := c.d.frameEnd(off, end)
+		e, ok := c.edit(off, stop)
+		if !ok {
 			return blocked
 		}
-		stop := min(off+int64(d.stripes.rest(off)), end)
-		d.populate(off)
-		for off < stop {
-			off += int64(mem.Copy(d.b[off:stop], c.next(stop-off)))
+		for b := e.b; len(b) > 0; {
+			b = b[mem.Copy(b, from.next(int64(len(b)))):]
 		}
-		s.unlock()
+		c.finish(&e)
+		off = stop
 		io.Scratch = uint64(off - io.Off)
 	}
 	return finished
 }
 
-// zero makes what is left of the range of io read as zeroes. A step of it passes over chunks that were never written, at most
-// longStep, and ends with the first one that costs time.
-func (d *device) zero(io *backend.IO, wait bool) (outcome, error) {
-	off, end := position(io), io.Off+io.Len
-	for most := off + longStep; off < min(end, most); {
-		stop := min(off&^(chunk-1)+chunk, end)
-		if io.Scratch&waitsBit == 0 && !d.written[off>>chunkShift].Load() {
-			off = stop
-			io.Scratch = uint64(off - io.Off)
-			continue
-		}
-		if ok, err := d.zeroPart(io, stop, wait); err != nil {
-			return finished, err
-		} else if !ok {
-			return blocked, nil
-		}
-		off = stop
-		break
-	}
-	if off < end {
-		return paused, nil
-	}
-	return finished, nil
+// edit is a change of a part of a frame. The slot is held.
+type edit struct {
+	s     *slot
+	was   place
+	b     []byte // the part
+	frame int64  // to replace the one there is, -1 if that is changed in place
+	off   int64
 }
 
-// zeroPart goes on up to end, which is in the chunk of the next byte. It returns false if it has to wait.
-func (d *device) zeroPart(io *backend.IO, end int64, wait bool) (bool, error) {
-	off := position(io)
-	if io.Scratch&waitsBit == 0 && end-off == d.chunkLen(off) {
-		if ok, err := d.free(off); ok || err != nil {
-			io.Scratch = uint64(end - io.Off)
-			return true, err
+// edit begins to change [off, end), within a frame: in place, if nobody has it on loan, otherwise in another frame. It returns false if
+// there is none. The content of the part is undefined until the caller has written it; finish ends the change.
+func (c *channel) edit(off, end int64) (e edit, ok bool) {
+	d, in := c.d, off&(c.d.frame-1)
+	e = edit{s: d.slotOf(off), frame: -1, off: off}
+	e.was = e.s.hold()
+	frame := e.was.frame()
+	if frame < 0 || e.was.loans() > 0 {
+		var clean bool
+		if e.frame, clean, ok = c.fresh(off>>d.frames.shift, frame >= 0); !ok {
+			e.s.release()
+			return e, false
 		}
+		if !clean || frame >= 0 {
+			d.complete(e.frame, frame, in, in+end-off)
+		}
+		frame = e.frame
 	}
-	return d.clear(io, end, wait), nil
+	e.b = d.frames.memory(frame, 1)[in : in+end-off]
+	return e, true
 }
 
-// clear overwrites the range of io up to end, which is in the chunk of the next byte, with zeroes. It returns false if it has to wait.
-func (d *device) clear(io *backend.IO, end int64, wait bool) bool {
-	for off := position(io); off < end; {
-		s := d.take(io, wait)
-		if s == nil {
-			return false
-		}
-		stop := min(off+int64(d.stripes.rest(off)), end)
-		if d.written[off>>chunkShift].Load() {
-			clear(d.b[off:stop])
-		}
-		s.unlock()
-		off = stop
-		io.Scratch = uint64(off - io.Off)
+// complete fills a frame but for [from, to) with what another one has there, or zeroes if that is -1.
+func (d *device) complete(frame, old, from, to int64) {
+	b := d.frames.memory(frame, 1)
+	if old < 0 {
+		clear(b[:from])
+		clear(b[to:])
+		return
 	}
-	return true
+	o := d.frames.memory(old, 1)
+	mem.Copy(b[:from], o)
+	mem.Copy(b[to:], o[to:])
 }
 
-// free gives the memory of the chunk that starts at off back. It returns false if that cannot be: somebody has a loan, or a device
-// has it registered.
-func (d *device) free(off int64) (bool, error) {
-	n := d.chunkLen(off)
-	if !d.stripes.tryRange(off, off+n) {
-		return false, nil
+// finish makes a change visible.
+func (c *channel) finish(e *edit) {
+	if e.frame < 0 {
+		e.s.release()
+		return
 	}
-	defer d.stripes.unlockRange(off, off+n)
-	w := &d.written[off>>chunkShift]
-	if !w.Load() {
-		return true, nil
-	}
-	switch err := d.region.Discard(int(off), int(n)); {
-	case errors.Is(err, mem.ErrPinned):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("ram device: %w: %w", backend.ErrIO, err)
-	}
-	w.Store(false)
-	d.region.Charge(-n)
-	return true, nil
+	c.install(e.s, e.was, e.off, e.frame)
 }
 
-// populate notes that the chunk at off has been written. The caller holds a stripe of the chunk.
-func (d *device) populate(off int64) {
-	w := &d.written[off>>chunkShift]
-	if !w.Load() && !w.Swap(true) {
-		d.region.Charge(d.chunkLen(off))
+// install puts a frame of the channel into the slot of off, which is held and was as given, and lets go of it.
+func (c *channel) install(s *slot, was place, off, frame int64) {
+	if was.frame() < 0 {
+		c.d.mapped[off>>chunkShift].Add(1) // before there is something to be found
+		s.replace(frame)
+		return
+	}
+	c.retire(s.replace(frame))
+}
+
+// retire takes care of a frame that was replaced: it is the channel's, or that of its loans.
+func (c *channel) retire(p place) {
+	if n := p.loans(); n == 0 || c.d.frames.orphan(p.frame(), n) {
+		c.d.frames.poison(p.frame(), 1)
+		c.stash.put(p.frame(), 1)
 	}
 }
 
-// chunkLen is the length of the chunk at off; the last one may be short.
-func (d *device) chunkLen(off int64) int64 {
-	start := off &^ (chunk - 1)
-	return min(chunk, d.info.Size-start)
+// fresh takes a frame for the slot with this number; has says that the slot has one, which loans are going to keep. clean says that it
+// reads as zeroes. Preferred is the frame of the same number, so that neighbours lie side by side.
+func (c *channel) fresh(number int64, has bool) (frame int64, clean, ok bool) {
+	f := &c.d.frames
+	if has || !f.claim(number) {
+		var n int64
+		if number, n = c.stash.take(1); n == 0 {
+			if number, ok = f.last(has); !ok {
+				return 0, false, false
+			}
+		} else if !has {
+			f.spare.Add(1) // the channel has one less
+		}
+	}
+	return number, f.soil(number, 1), true
 }
 
 // cursor walks through the memory of segments.
@@ -201,4 +182,11 @@ func (c *cursor) skip(n int64) {
 	for n > 0 {
 		n -= int64(len(c.next(n)))
 	}
+}
+
+// clear overwrites the next piece, at most n bytes, with zeroes and returns its length.
+func (c *cursor) clear(n int64) int64 {
+	b := c.next(n)
+	clear(b)
+	return int64(len(b))
 }

@@ -1,127 +1,100 @@
 package ram
 
-import (
-	"slices"
-
-	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/internal/mem"
-)
-
-// The way of a write that meets a loan:
-//
-//	Submit         the stripe has loans: the channel says that it waits, and the write counts as a waiter of the stripe
-//	Lend           refuses granules with waiters, on every reactor, so that the loans of a waited-for stripe only become fewer
-//	Return         the last loan of such a stripe: every channel that waits is told to try again, and its reactor is woken
-//	Poll           the channel tries again, in the order in which the writes came
-//
-// A write changes granule after granule and keeps those it has changed while it waits for the next: only blocks are atomic.
+import "github.com/nvmf-target/nvmf-target/internal/mem"
 
 // zeroes is the size of the memory that is lent for what was never written, at the end of the region. Nobody writes to it, so all of
 // it is the kernel's one page of zeroes.
 const zeroes = 1 << 20
 
+// outside says that there is no such range.
+func (d *device) outside(off, n int64) bool {
+	return n <= 0 || uint64(off) > uint64(d.info.Size) || n > d.info.Size-off
+}
+
 // Lend implements backend.Lender.
 func (c *channel) Lend(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
-	d, end := c.d, off+n
-	if n <= 0 || uint64(off) > uint64(d.info.Size) || n > d.info.Size-off {
+	d, own := c.d, len(dst)
+	if d.outside(off, n) {
 		return dst, false
 	}
-	if at := d.stripes.lend(off, end); at < end {
-		d.giveBack(off, at)
-		return dst, false
-	}
-	c.loans++
-	for off < end {
-		stop := min(off&^(chunk-1)+chunk, end)
-		if d.written[off>>chunkShift].Load() {
-			dst = append(dst, mem.Segment{B: d.b[off:stop:stop], Region: d.region.ID()})
-			off = stop
+	for at, end := off, off+n; at < end; {
+		if d.mapped[at>>chunkShift].Load() == 0 {
+			stop := d.chunkEnd(at, end)
+			dst = d.appendZeroes(dst, own, stop-at)
+			at = stop
 			continue
 		}
-		for ; off < stop; off += zeroes {
-			b := d.zeroes[:min(zeroes, stop-off)]
-			dst = append(dst, mem.Segment{B: b[:len(b):len(b)], Region: d.region.ID()})
+		stop := d.frameEnd(at, end)
+		frame, ok := d.slotOf(at).lend()
+		switch {
+		case !ok:
+			d.giveBack(dst[own:], off)
+			clear(dst[own:])
+			return dst[:own], false
+		case frame < 0:
+			dst = d.appendZeroes(dst, own, stop-at)
+		default:
+			dst = d.appendPart(dst, own, frame<<d.frames.shift+at&(d.frame-1), stop-at)
 		}
-		off = stop
+		at = stop
 	}
+	c.loans++
 	return dst, true
 }
 
+// appendPart appends n bytes at off of the region, or adds them to the last segment, not one of the first own, if that ends there.
+func (d *device) appendPart(dst []mem.Segment, own int, off, n int64) []mem.Segment {
+	b := d.frames.region.Bytes()
+	if k := len(dst); k > own && off&(chunk-1) != 0 {
+		if first := d.offset(dst[k-1].B); first+int64(len(dst[k-1].B)) == off {
+			dst[k-1].B = b[first : off+n : off+n]
+			return dst
+		}
+	}
+	return append(dst, mem.Segment{B: b[off : off+n : off+n], Region: d.frames.region.ID()})
+}
+
+// appendZeroes appends n bytes of what was never written.
+func (d *device) appendZeroes(dst []mem.Segment, own int, n int64) []mem.Segment {
+	b := d.frames.region.Bytes()[d.zeroesAt:]
+	if k := len(dst); k > own && d.offset(dst[k-1].B) == d.zeroesAt {
+		if m := min(n, zeroes-int64(len(dst[k-1].B))); m > 0 {
+			m += int64(len(dst[k-1].B))
+			n -= m - int64(len(dst[k-1].B))
+			dst[k-1].B = b[:m:m]
+		}
+	}
+	for ; n > 0; n -= zeroes {
+		m := min(zeroes, n)
+		dst = append(dst, mem.Segment{B: b[:m:m], Region: d.frames.region.ID()})
+	}
+	return dst
+}
+
+// offset is where b lies in the region.
+func (d *device) offset(b []byte) int64 { return int64(mem.Addr(b) - d.base) }
+
 // Return implements backend.Lender.
-func (c *channel) Return(off, n int64) {
+func (c *channel) Return(segs []mem.Segment, off, _ int64) {
 	c.loans--
-	c.d.giveBack(off, off+n)
+	c.d.giveBack(segs, off)
+	c.d.progress()
 }
 
-// giveBack returns loans of [off, end) and wakes those who wait for them.
-func (d *device) giveBack(off, end int64) {
-	if !d.stripes.giveBack(off, end) {
-		return
-	}
-	for _, c := range *d.channels.Load() {
-		if c.waiting.Load() {
-			c.retry.Store(true)
-			c.wake()
+// giveBack returns the loans of the slots from off on whose frames are in segs.
+func (d *device) giveBack(segs []mem.Segment, off int64) {
+	for i := range segs {
+		at, stop := d.offset(segs[i].B), off+int64(len(segs[i].B))
+		if at >= d.zeroesAt {
+			off = stop
+			continue
 		}
-	}
-}
-
-// join makes c one of those that giveBack wakes, leave ends that.
-func (d *device) join(c *channel) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	list := append(slices.Clone(*d.channels.Load()), c)
-	d.channels.Store(&list)
-}
-
-func (d *device) leave(c *channel) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	list := slices.DeleteFunc(slices.Clone(*d.channels.Load()), func(o *channel) bool { return o == c })
-	d.channels.Store(&list)
-}
-
-// change makes a step of an IO that changes something. One that meets a loan waits from then on.
-func (c *channel) change(io *backend.IO) {
-	waiting := c.waiting.Load()
-	how := c.step(io, waiting)
-	if how == blocked && !waiting {
-		c.waiting.Store(true) // before the IO counts as a waiter: from then on the channel may be woken
-		if how = c.step(io, true); how != blocked {
-			c.waiting.Store(false)
+		for off < stop {
+			next := d.frameEnd(off, stop)
+			if frame := at >> d.frames.shift; !d.slotOf(off).giveBack(frame) {
+				d.frames.giveBack(frame)
+			}
+			at, off = at+next-off, next
 		}
-	}
-	switch how {
-	case finished:
-		c.done.Push(io)
-	case paused:
-		c.long.Push(io)
-		c.wake() // nobody else says that there is more to do
-	case blocked:
-		c.parked.Push(io)
-	}
-}
-
-func (c *channel) step(io *backend.IO, wait bool) (how outcome) {
-	if io.Op == backend.OpWrite {
-		return c.d.write(io, wait)
-	}
-	how, io.Err = c.d.zero(io, wait)
-	for how == paused && io.Len <= chunk {
-		how, io.Err = c.d.zero(io, wait)
-	}
-	return how
-}
-
-// resume tries everything again that waits for loans.
-func (c *channel) resume() {
-	c.retry.Store(false)
-	parked := c.parked
-	c.parked = backend.List{}
-	for io := parked.Pop(); io != nil; io = parked.Pop() {
-		c.change(io)
-	}
-	if c.parked.First() == nil {
-		c.waiting.Store(false)
 	}
 }

@@ -1,14 +1,14 @@
 // Package ram is storage in memory: as large as it likes, sparse until written, gone when closed.
 //
-// All of the device is one reserved mapping; the kernel supplies a page when it is first written. A table says which chunks
-// have been written: reads of others only clear the caller's memory, and discarding a chunk gives its pages back.
+// A device is a table of slots, one for each piece of the size of a frame, and frames, the memory, which lie in one reserved mapping; the
+// kernel supplies a page when it is first written. A slot without a frame reads as zeroes, and discarding takes the frames out of slots
+// and gives their pages back.
 //
 // Several reactors use a device at the same time. A logical block must never be seen torn by two racing commands (NVM Express
-// Base Specification 1.4, section 6.4: AWUN is at least one block), so each granule of the device, a page or a block if that is
-// larger, is copied under a spin lock of its own: one of a table of stripes, found by the granule's number. Commands that touch
-// different granules rarely meet on a stripe, hold it for one copy, and hold only one at a time; only freeing a chunk holds all
-// stripes of the chunk, and only one reactor does that at a time. Reads that copy nothing borrow granules instead: their stripes count
-// loans, for which writers wait without holding anything (lend.go).
+// Base Specification 1.4, section 6.4: AWUN is at least one block), and lies in one frame. Small changes are made in place while the slot
+// is held; large ones come in frames of their own, received by the transport, which then take the place of the old ones (reserve.go). Reads
+// that copy nothing borrow frames, and keep what they borrowed when the slot gets another one (lend.go). Nothing is held across
+// anything that waits, and only one slot at a time; a change for which there is no frame is parked (wait.go).
 package ram
 
 import (
@@ -31,26 +31,36 @@ type Config struct {
 }
 
 const (
-	// chunk is the unit in which memory is counted and given back.
+	// chunk is the unit in which long ranges are passed over.
 	chunk      = mem.ChunkSize
 	chunkShift = 21
-	maxSize    = 1 << 60
-	// minGranule is the least that one lock covers.
-	minGranule = 4 << 10
+	maxSize    = 1 << 53
+	// minFrame is the size of a frame, unless blocks are larger: less makes more segments of what is lent, more lets larger
+	// writes be copied.
+	minFrame = 16 << 10
+	// optimal is the transfer size, or alignment, below which nothing is gained.
+	optimal = 4 << 10
+	// The spare memory is a sixteenth of the size, within these bounds.
+	leastSpare, mostSpare = 8 << 20, 256 << 20
 
-	purpose = "ram namespace"
+	purpose      = "ram namespace"
+	tablePurpose = "ram namespace tables"
 )
 
 type device struct {
-	info    backend.Info
-	region  *mem.Region
-	b       []byte
-	zeroes  []byte        // see the constant
-	written []atomic.Bool // by chunk; changes under the stripes of the chunk
-	stripes stripes
+	info     backend.Info
+	frame    int64 // bytes of a frame
+	frames   frames
+	base     uint64 // address of the region
+	zeroesAt int64  // see the constant; offset in the region
+	slots    []slot
+	// mapped counts the slots of a chunk that have frames: never too few.
+	mapped []atomic.Int32
+	tables *mem.Region
 
 	mu       sync.Mutex // held by those who change channels
 	channels atomic.Pointer[[]*channel]
+	waiters  atomic.Int32 // channels that wait
 }
 
 // Open makes a RAM device that reads as zeroes.
@@ -61,34 +71,61 @@ func Open(cfg Config) (backend.Device, error) {
 	if cfg.Size > maxSize {
 		return nil, fmt.Errorf("ram device: size %d: must be at most %d", cfg.Size, int64(maxSize))
 	}
-	chunks := (cfg.Size + chunk - 1) >> chunkShift
-	region, err := mem.Reserve(purpose, int(chunks<<chunkShift+zeroes))
-	if err != nil {
-		return nil, fmt.Errorf("ram device: %w", err)
-	}
-	granule := max(cfg.BlockSize, minGranule)
 	d := &device{
 		info: backend.Info{
-			Size: cfg.Size, BlockSize: cfg.BlockSize, PhysicalBlockSize: cfg.BlockSize, OptimalIO: granule,
+			Size: cfg.Size, BlockSize: cfg.BlockSize, PhysicalBlockSize: cfg.BlockSize, OptimalIO: max(cfg.BlockSize, optimal),
 			Discard: true, DiscardZeroes: true, Identity: "ram",
 		},
-		region:  region,
-		b:       region.Bytes()[:cfg.Size],
-		zeroes:  region.Bytes()[chunks<<chunkShift:][:zeroes],
-		written: make([]atomic.Bool, chunks),
-		stripes: newStripes(cfg.Size, uint(bits.TrailingZeros(uint(granule)))),
+		frame:  int64(max(cfg.BlockSize, minFrame)),
+		mapped: make([]atomic.Int32, (cfg.Size+chunk-1)>>chunkShift),
 	}
 	d.channels.Store(new([]*channel))
+	if err := d.reserve(); err != nil {
+		return nil, fmt.Errorf("ram device: %w", err)
+	}
 	return d, nil
+}
+
+// reserve maps the memory and the tables, of which the kernel supplies what is used.
+func (d *device) reserve() (err error) {
+	f := &d.frames
+	f.shift = uint(bits.TrailingZeros64(uint64(d.frame)))
+	f.per = min(64, int64(chunk)>>f.shift)
+	group := f.per << f.shift
+	spare := min(max(d.info.Size/16, leastSpare), mostSpare) / group * f.per
+	slots := (d.info.Size + d.frame - 1) >> f.shift
+	groups := (slots + f.per - 1 + spare) / f.per
+	f.count, f.most = groups*f.per, spare
+	f.spare.Store(spare)
+	d.zeroesAt = (groups*group + chunk - 1) &^ (chunk - 1)
+	if f.region, err = mem.Reserve(purpose, int(d.zeroesAt+zeroes)); err != nil {
+		return err
+	}
+	d.base = mem.Addr(f.region.Bytes())
+	d.tables, err = mem.Reserve(tablePurpose, int(8*(slots+f.count+2*groups)))
+	if err != nil {
+		return errors.Join(err, f.region.Unmap())
+	}
+	b := d.tables.Bytes()
+	cut := func(n int64) []byte {
+		part := b[:8*n]
+		b = b[8*n:]
+		return part
+	}
+	d.slots = mem.View[slot](cut(slots))
+	f.loans = mem.View[atomic.Int64](cut(f.count))
+	f.used = mem.View[atomic.Uint64](cut(groups))
+	f.dirty = mem.View[atomic.Uint64](cut(groups))
+	return nil
 }
 
 // Info implements backend.Device.
 func (d *device) Info() backend.Info { return d.info }
 
-// OpenChannel implements backend.Device. Reads and writes complete within Submit, but for writes that wait for a loan; long discards
+// OpenChannel implements backend.Device. Reads and writes complete within Submit, but for writes that wait for a frame; long discards
 // take several polls.
 func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
-	c := &channel{d: d, wake: r.Wake}
+	c := &channel{d: d, wake: r.Wake, stash: newStash(&d.frames)}
 	d.join(c)
 	return c, nil
 }
@@ -98,7 +135,7 @@ func (d *device) Close() error {
 	if n := len(*d.channels.Load()); n != 0 {
 		return fmt.Errorf("close ram device: %d channels are open", n)
 	}
-	return d.region.Unmap()
+	return errors.Join(d.frames.region.Unmap(), d.tables.Unmap())
 }
 
 type channel struct {
@@ -109,10 +146,12 @@ type channel struct {
 	// gigabytes.
 	long backend.List
 
-	// parked has what waits for loans of others, in order. Any reactor that returns one sees waiting, sets retry and wakes us.
+	// parked has what waits for a frame, in order. Any reactor that may have freed one sees waiting, sets retry and wakes us.
 	parked         backend.List
 	waiting, retry atomic.Bool
-	loans          int // taken and not returned
+
+	stash           stash
+	loans, reserved int // taken and not returned, submitted or canceled
 }
 
 // longStep is the most a Poll passes over of a long discard, in bytes: chunks that were never written cost next to nothing.
@@ -131,6 +170,11 @@ func (c *channel) Submit(ios []*backend.IO) int {
 			c.d.read(io)
 			c.done.Push(io)
 		case backend.OpWrite:
+			if io.Flags&backend.Reserved != 0 {
+				c.adopt(io)
+				c.done.Push(io)
+				continue
+			}
 			c.change(io)
 		case backend.OpWriteZeroes, backend.OpDiscard:
 			if io.Len > chunk {
@@ -146,6 +190,7 @@ func (c *channel) Submit(ios []*backend.IO) int {
 			c.done.Push(io)
 		}
 	}
+	c.tidy()
 	return len(ios)
 }
 
@@ -156,6 +201,7 @@ func (c *channel) Poll(done []*backend.IO) int {
 	}
 	if io := c.long.Pop(); io != nil {
 		c.change(io)
+		c.tidy()
 	}
 	return c.done.Fill(done)
 }
@@ -170,11 +216,16 @@ func (c *channel) Close() error {
 	if c.done.First() != nil || c.long.First() != nil || c.parked.First() != nil {
 		return errors.New("close channel of ram device: operations are outstanding")
 	}
-	if c.loans != 0 {
-		return fmt.Errorf("close channel of ram device: %d loans are out", c.loans)
+	if c.loans+c.reserved != 0 {
+		return fmt.Errorf("close channel of ram device: %d loans and %d reservations are out", c.loans, c.reserved)
 	}
+	c.stash.shed(len(c.stash.runs))
 	c.d.leave(c)
+	c.d.progress()
 	return nil
 }
 
-var _ backend.Lender = (*channel)(nil)
+var (
+	_ backend.Lender   = (*channel)(nil)
+	_ backend.Receiver = (*channel)(nil)
+)

@@ -30,7 +30,7 @@ func TestConformance(t *testing.T) {
 		{Size: backendtest.MinSize + 512, BlockSize: 512}, // ends within a page
 		{Size: 1 << 40, BlockSize: 4096},
 	} {
-		backendtest.Run(t, func(t *testing.T) backend.Device { return mustOpen(t, cfg.Size, cfg.BlockSize) }, backendtest.Options{Lends: true})
+		backendtest.Run(t, func(t *testing.T) backend.Device { return audited{mustOpen(t, cfg.Size, cfg.BlockSize).(*device), t} }, backendtest.Options{Lends: true, Receives: true})
 	}
 }
 
@@ -51,34 +51,34 @@ func used() int64 {
 	return 0
 }
 
-// TestSparse: memory is charged by chunk when it is written, and comes back when it is discarded; reading charges nothing.
+// TestSparse: memory is charged by frame when it is written, and comes back when it is discarded; reading charges nothing.
 func TestSparse(t *testing.T) {
 	dev := mustOpen(t, 1<<30+4096, 4096)
 	c := backendtest.NewClient(t, dev, 1<<20)
 	b := c.Memory(0, 8192)
-	expect := func(what string, want int64) {
+	expect := func(what string, frames int64) {
 		t.Helper()
-		if got := used(); got != want {
-			t.Errorf("%s: %d bytes are charged, want %d", what, got, want)
+		if got := used(); got != frames*minFrame {
+			t.Errorf("%s: %d bytes are charged, want %d frames", what, got, frames)
 		}
 	}
 	expect("fresh", 0)
 	c.MustDo(c.Read(0, b), c.Read(512<<20, b))
 	expect("read", 0)
 	c.MustDo(c.Write(0, b))
-	expect("one write", chunk)
+	expect("one write", 1)
 	c.MustDo(c.Write(4096, b))
-	expect("another write", chunk)
-	c.MustDo(c.Write(5*chunk-4096, b))
-	expect("a write across chunks", 3*chunk)
+	expect("another write", 1)
+	c.MustDo(c.Write(5*minFrame-4096, b))
+	expect("a write across frames", 3)
 	c.MustDo(c.Write(1<<30, b[:4096]))
-	expect("a write to the short chunk at the end", 3*chunk+4096)
-	c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Off: 0, Len: chunk - 4096})
-	expect("zeroes to a part of a chunk", 3*chunk+4096)
-	c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Off: 0, Len: chunk})
-	expect("zeroes to a chunk", 2*chunk+4096)
-	c.MustDo(&backend.IO{Op: backend.OpDiscard, Off: chunk, Len: 4 * chunk})
-	expect("a discard", chunk+4096)
+	expect("a write to the short frame at the end", 4)
+	c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Off: 0, Len: minFrame - 4096})
+	expect("zeroes to a part of a frame", 4)
+	c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Off: 0, Len: minFrame})
+	expect("zeroes to a frame", 3)
+	c.MustDo(&backend.IO{Op: backend.OpDiscard, Off: minFrame, Len: 4 * minFrame})
+	expect("a discard", 2)
 	c.MustDo(&backend.IO{Op: backend.OpDiscard, Off: 0, Len: 1<<30 + 4096})
 	expect("a discard of everything", 0)
 	c.Close()
@@ -112,29 +112,6 @@ func TestLongDiscard(t *testing.T) {
 	c.Close()
 	if err := dev.Close(); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// TestStripes: a chunk never has a stripe twice, whatever the block size, so that freeing it cannot wait for itself.
-func TestStripes(t *testing.T) {
-	for shift := uint(12); shift <= 16; shift++ {
-		s := newStripes(64<<20, shift)
-		seen := map[*stripe]bool{}
-		for off := int64(7 * chunk); off < 8*chunk; off += 1 << shift {
-			if seen[s.of(off)] {
-				t.Fatalf("granules of %d bytes: a stripe comes twice", 1<<shift)
-			}
-			seen[s.of(off)] = true
-		}
-	}
-	s := newStripes(64<<20, 12)
-	for _, tc := range []struct {
-		off  int64
-		want int
-	}{{0, 4096}, {1, 4095}, {4095, 1}, {4096, 4096}} {
-		if got := s.rest(tc.off); got != tc.want {
-			t.Errorf("rest(%d) = %d, want %d", tc.off, got, tc.want)
-		}
 	}
 }
 

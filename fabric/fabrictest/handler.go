@@ -80,7 +80,11 @@ func (h *Handler) Prepare(reqs []*fabric.Request) {
 			continue
 		}
 		r.Dir, r.Length = a.Dir, a.Length
-		if len(a.Lend) > 0 && r.Session.(*scripted).q.Reaches(a.Lend) {
+		reaches := r.Session.(*scripted).q.Reaches
+		if a.Dir == fabric.HostToController {
+			reaches = r.Session.(*scripted).q.Receives
+		}
+		if len(a.Lend) > 0 && reaches(a.Lend) {
 			r.Segs, r.Lent = append(r.Segs, a.Lend...), true
 		}
 	}

@@ -44,7 +44,7 @@ type watched struct {
 	w        *watcher
 	requests map[*fabric.Request]stage
 	loans    map[*fabric.Request]bool // not released
-	reached  map[uint64]bool          // addresses of which Reaches said yes
+	reached  [3]map[uint64]bool       // by direction: addresses of which Reaches or Receives said yes
 	depth    bool
 	closed   bool
 }
@@ -72,7 +72,7 @@ func (q *watched) move(r *fabric.Request, step string, from, to stage) {
 func (w *watcher) Open(queue fabric.Queue) (fabric.Session, error) {
 	q := &watched{
 		Queue: queue, w: w, requests: make(map[*fabric.Request]stage), loans: make(map[*fabric.Request]bool),
-		reached: make(map[uint64]bool),
+		reached: [3]map[uint64]bool{fabric.ControllerToHost: {}, fabric.HostToController: {}},
 	}
 	s, err := w.h.Open(q)
 	if err == nil {
@@ -93,7 +93,9 @@ func (w *watcher) Prepare(reqs []*fabric.Request) {
 			if q.loans[r] {
 				w.failf("Prepare of request %d, whose loan was not released", r.Tag)
 			}
-			clear(q.reached)
+			for _, m := range q.reached {
+				clear(m)
+			}
 			if len(r.Segs) > 0 || r.Lent || r.Dir != fabric.NoData || r.Length != 0 {
 				w.failf("request %d was not reset before Prepare", r.Tag)
 			}
@@ -131,7 +133,7 @@ func (w *watcher) lent(r *fabric.Request) {
 		return
 	}
 	q.loans[r] = true
-	if !q.reached[mem.Addr(r.Segs[0].B)] {
+	if !q.reached[r.Dir][mem.Addr(r.Segs[0].B)] {
 		w.failf("request %d: memory was lent that the queue has not said it reaches", r.Tag)
 	}
 }
@@ -183,7 +185,15 @@ func (q *watched) SetDepth(depth int) error {
 func (q *watched) Reaches(segs []mem.Segment) bool {
 	ok := q.Queue.Reaches(segs)
 	if ok && len(segs) > 0 {
-		q.reached[mem.Addr(segs[0].B)] = true
+		q.reached[fabric.ControllerToHost][mem.Addr(segs[0].B)] = true
+	}
+	return ok
+}
+
+func (q *watched) Receives(segs []mem.Segment) bool {
+	ok := q.Queue.Receives(segs)
+	if ok && len(segs) > 0 {
+		q.reached[fabric.HostToController][mem.Addr(segs[0].B)] = true
 	}
 	return ok
 }

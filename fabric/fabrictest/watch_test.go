@@ -53,6 +53,8 @@ func (*sink) Complete([]*fabric.Request) {}
 func (*sink) SetDepth(int) error         { return nil }
 func (*sink) Disconnect(error)           {}
 
+func (*sink) Receives(segs []mem.Segment) bool { return len(segs) == 1 }
+
 func (*sink) Reaches(segs []mem.Segment) bool { return len(segs) == 1 }
 
 // lend attaches n segments of 8 bytes, of which the sink reaches one.

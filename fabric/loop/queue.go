@@ -189,6 +189,9 @@ func (q *Queue) SetDepth(depth int) error {
 // Reaches implements fabric.Queue.
 func (q *Queue) Reaches([]mem.Segment) bool { return !q.NoLoans }
 
+// Receives implements fabric.Queue.
+func (q *Queue) Receives([]mem.Segment) bool { return !q.NoLoans }
+
 // Keep implements fabric.Queue.
 func (q *Queue) Keep(r *fabric.Request) (free func()) {
 	if r.Lent {

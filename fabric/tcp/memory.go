@@ -83,6 +83,9 @@ func (g *Group) retryMemory() int {
 // Reaches implements fabric.Queue: the kernel takes data from wherever it lies.
 func (q *queue) Reaches([]mem.Segment) bool { return true }
 
+// Receives implements fabric.Queue: the kernel puts data wherever it belongs.
+func (q *queue) Receives([]mem.Segment) bool { return true }
+
 // Keep implements fabric.Queue.
 func (q *queue) Keep(fr *fabric.Request) (free func()) {
 	r := q.reqs[fr.Tag]
@@ -100,7 +103,7 @@ func (q *queue) standIn() {
 	g := q.g
 	for r := q.sendq.head; r != nil; r = r.next {
 		switch {
-		case !r.Lent:
+		case !r.Lent || r.Dir == fabric.HostToController:
 		case !r.old:
 			r.old = true
 		case g.cfg.Arena.Available()-int(r.Length) >= g.reserve && q.own(r, int(r.Length)):

@@ -59,6 +59,8 @@ func (q *queue) receiveData(r *request, have, head, size int) int {
 		window = buf[head+size:] // room for the data before it, should the guess be wrong
 	}
 	switch {
+	case head > 0 && size < min(int(r.Length-r.recvd), int(q.params.MaxH2CData)):
+		window = window[:0] // more of the same follows
 	case q.grants.head != nil:
 		window = window[:bulkWindow]
 	case len(g.stalled) > 0:
@@ -125,7 +127,7 @@ func (q *queue) nothing(e syscall.Errno) int {
 func (q *queue) foretell(have int) (head int, r *request, size int) {
 	head = q.params.PDO(pdu.DataSize, q.params.CPDA)
 	r = q.grants.head
-	if r == nil || r.Lent || q.rx != receiveHeader || have >= head || have > 0 && pdu.Type(q.g.rx[0]) != pdu.TypeH2CData {
+	if r == nil || q.rx != receiveHeader || have >= head || have > 0 && pdu.Type(q.g.rx[0]) != pdu.TypeH2CData {
 		return 0, nil, 0
 	}
 	most := min(len(q.g.rx)-head-bulkWindow, int(q.params.MaxH2CData))

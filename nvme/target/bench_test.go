@@ -35,6 +35,8 @@ func (q *track) Keep(*fabric.Request) func() { return nil }
 
 func (q *track) Reaches([]mem.Segment) bool { return !q.noLoans }
 
+func (q *track) Receives([]mem.Segment) bool { return !q.noLoans }
+
 func (q *track) Info() *fabric.QueueInfo { return &q.info }
 
 // bare is a host on bare requests: no transport, no watcher.

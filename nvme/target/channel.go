@@ -24,13 +24,14 @@ type channel struct {
 	h   *Handler
 	ns  *namespace
 	dev backend.Channel
-	// lender is dev if that lends its blocks.
-	lender backend.Lender
-	state  channelState
+	// lender is dev if that lends its blocks, receiver if data can be received into its memory.
+	lender   backend.Lender
+	receiver backend.Receiver
+	state    channelState
 	// pending are IOs not yet taken by the device, in order.
 	pending  []*backend.IO
 	inflight int
-	loans    int // taken by reads and not returned
+	loans    int // taken by reads, and reservations of writes, that are not released
 	// touched and active say that the channel is in the lists of the handler of these names.
 	touched, active bool
 	stats           *ioStats
@@ -107,6 +108,7 @@ func (ch *channel) open() {
 func (ch *channel) opened(dev backend.Channel, err error) {
 	ch.dev, ch.state = dev, channelOpen
 	ch.lender, _ = dev.(backend.Lender)
+	ch.receiver, _ = dev.(backend.Receiver)
 	if err != nil {
 		ch.state, ch.err, ch.retryAt = channelFailed, err, ch.h.loop.Now()+reopenAfter
 		ch.h.warn("opening a backend channel failed", "subsystem", ch.ns.sub.nqn, "nsid", ch.ns.nsid, "err", err)

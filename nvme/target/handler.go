@@ -139,7 +139,8 @@ func (h *Handler) Execute(reqs []*fabric.Request) {
 	h.kick()
 }
 
-// Abandon implements fabric.Handler. Nothing is held between Prepare and Execute but loans, which Release returns.
+// Abandon implements fabric.Handler. Nothing is held between Prepare and Execute but what Release
+// returns.
 func (h *Handler) Abandon(req *fabric.Request) {
 	c := req.Session.(*session).cmds[req.Tag]
 	c.req, c.op, c.ns = nil, nil, nil

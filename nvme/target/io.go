@@ -75,7 +75,11 @@ func prepareWrite(c *cmd) nvme.Status {
 	if flags&nvme.RWDirective != 0 {
 		return invalidField // no directives (Base section 8.1.8)
 	}
-	return c.transfer(n)
+	if st := c.transfer(n); !st.OK() {
+		return st
+	}
+	c.reserve()
+	return nvme.Success
 }
 
 func prepareWriteZeroes(c *cmd) nvme.Status {

@@ -6,15 +6,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// The way of a read whose namespace is memory:
+// The way of a command whose namespace is memory:
 //
-//	Prepare   the channel lends the blocks, and the queue says that it can send from there: they are the request's segments
-//	Execute   there is nothing to do but to complete it
-//	Release   the transport has sent them, or never will: the loan is returned
+//	Prepare   a read: the channel lends the blocks, and the queue says that it can send from there; a write: the channel reserves
+//	          memory for the blocks, and the queue says that it can receive there. That is the request's segments
+//	Execute   a read needs nothing but to be completed; a write is submitted, and the device takes the memory for the blocks
+//	Release   a read has been sent, or never will be: the loan is returned; a write that was not executed: the reservation is
 //
-// Whatever is missing for that (the channel is being opened, a writer waits for the blocks, the device of the transport does not know
-// the memory yet), the read takes the way of all others, through memory of the transport. Writes always do: a transfer that breaks off
-// in a namespace's own memory would leave a torn block (docs/adr/0008).
+// Whatever is missing for that (the channel is being opened, there is no memory, the device of the transport does not know it yet), the
+// command takes the way of all others, through memory of the transport. So do writes whose data is in the capsule: it has been received.
 
 // lend attaches the blocks of a prepared read to its request, if it can.
 func (c *cmd) lend() {
@@ -27,7 +27,7 @@ func (c *cmd) lend() {
 		return
 	}
 	if !c.s.q.Reaches(segs) {
-		ch.lender.Return(c.io.Off, c.io.Len)
+		ch.lender.Return(segs, c.io.Off, c.io.Len)
 		clear(segs)
 		return
 	}
@@ -49,12 +49,38 @@ func executeRead(h *Handler, c *cmd) {
 	h.finish(c, 0, nvme.Success)
 }
 
-// Release implements fabric.Handler: the loan of a read is returned.
+// reserve attaches memory for the blocks of a prepared write to its request, if it can.
+func (c *cmd) reserve() {
+	ch := c.s.h.channel(c.ns)
+	if c.req.InCapsule || ch == nil || ch.receiver == nil {
+		return
+	}
+	segs, ok := ch.receiver.Reserve(c.req.Segs, c.io.Off, c.io.Len)
+	if !ok {
+		return
+	}
+	if !c.s.q.Receives(segs) {
+		ch.receiver.Cancel(segs)
+		clear(segs)
+		return
+	}
+	c.req.Segs, c.req.Lent = segs, true
+	c.io.Flags |= backend.Reserved
+	c.loan = ch
+	ch.loans++
+}
+
+// Release implements fabric.Handler: what was attached to a request goes back, unless the device has taken it.
 func (h *Handler) Release(req *fabric.Request) {
 	c := req.Session.(*session).cmds[req.Tag]
 	ch := c.loan
 	c.loan = nil
 	ch.loans--
-	ch.lender.Return(c.io.Off, c.io.Len)
+	switch {
+	case c.io.Op == backend.OpRead:
+		ch.lender.Return(req.Segs, c.io.Off, c.io.Len)
+	case c.io.Flags&backend.Reserved != 0:
+		ch.receiver.Cancel(req.Segs)
+	}
 	ch.closeIfIdle()
 }

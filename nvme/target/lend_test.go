@@ -1,6 +1,7 @@
 package target
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
@@ -77,5 +78,109 @@ func TestNoLoan(t *testing.T) {
 	}
 	if n := b.h.channels[0].loans; n != 0 {
 		t.Errorf("%d loans are out", n)
+	}
+}
+
+// prepareWrites prepares a write of 64 KiB at each multiple of that on the first n requests.
+func (b *bare) prepareWrites(n int, inCapsule bool) []*fabric.Request {
+	for i, r := range b.reqs[:n] {
+		r.Reset()
+		r.SQE = nvme.SQE{}
+		r.SQE.SetOpcode(nvme.NVMWrite)
+		r.SQE.SetFlags(psdtSGL << 6)
+		r.SQE.SetNSID(1)
+		r.SQE.RW().Set(uint64(i*128), 128, 0)
+		r.HostLength, r.InCapsule = 64<<10, inCapsule
+	}
+	b.h.Prepare(b.reqs[:n])
+	return b.reqs[:n]
+}
+
+// firstBytes are those of the first n ranges of prepareWrites.
+func (b *bare) firstBytes(n int) []byte {
+	ch := b.h.channels[0]
+	var first []byte
+	for i := range n {
+		segs, ok := ch.lender.Lend(nil, int64(i)<<16, 64<<10)
+		if !ok {
+			b.q.bad++
+			break
+		}
+		first = append(first, segs[0].B[0])
+		ch.lender.Return(segs, int64(i)<<16, 64<<10)
+	}
+	return first
+}
+
+// TestReservationsEnd: whatever becomes of a write, its memory is the device's again once it is released, only what was executed is
+// written, and the namespace waits for it.
+func TestReservationsEnd(t *testing.T) {
+	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
+	reqs := b.prepareWrites(5, false)
+	for i, r := range reqs {
+		if !r.Lent || r.Dir != fabric.HostToController || mem.Length(r.Segs) != 64<<10 {
+			t.Fatalf("request %d: lent %v, %d bytes", i, r.Lent, mem.Length(r.Segs))
+		}
+		for _, s := range r.Segs {
+			for j := range s.B {
+				s.B[j] = byte(i + 1)
+			}
+		}
+	}
+	done := b.q.done
+	reqs[1].Status = nvme.TransientTransportError // a digest was wrong
+	b.h.Execute(reqs[:2])
+	if b.q.done != done+2 || b.q.bad != 1 {
+		t.Fatalf("%d commands are done, %d bad", b.q.done-done, b.q.bad)
+	}
+	b.h.Release(reqs[0])
+	b.h.Release(reqs[1])
+	b.h.Abandon(reqs[2])
+	b.h.Release(reqs[2])
+	if got := b.firstBytes(5); !bytes.Equal(got, []byte{1, 0, 0, 0, 0}) {
+		t.Errorf("written: %d", got)
+	}
+	if got := b.h.t.find(testSub).namespaces.Load().get(1).users.total(); got.writes != 1 || got.wrotSecs != 128 {
+		t.Errorf("%d writes of %d sectors are counted", got.writes, got.wrotSecs)
+	}
+	gone := make(chan error, 1)
+	go func() {
+		gone <- b.h.t.RemoveNamespace(testSub, 1)
+		b.w.Reactors[0].Wake()
+	}()
+	if err := b.w.Until(func() bool { return b.h.channels[0].onClosed != nil }); err != nil {
+		t.Fatal(err)
+	}
+	b.h.Execute(reqs[3:4]) // its data came in time
+	b.h.Close(b.io)
+	b.h.Release(reqs[3])
+	b.w.Settle()
+	if len(gone) > 0 {
+		t.Fatalf("the namespace is gone with memory of its device out: %v", <-gone)
+	}
+	b.h.Abandon(reqs[4])
+	b.h.Release(reqs[4])
+	if err := b.w.Until(func() bool { return len(gone) > 0 }); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-gone; err != nil {
+		t.Error(err) // the device complains of what is out
+	}
+}
+
+// TestNoReservation: what a queue cannot receive into, or has received, goes by a copy.
+func TestNoReservation(t *testing.T) {
+	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
+	for _, inCapsule := range []bool{false, true} {
+		b.q.noLoans = !inCapsule
+		for _, r := range b.prepareWrites(2, inCapsule) {
+			if r.Lent || len(r.Segs) > 0 || r.Length != 64<<10 {
+				t.Errorf("in capsule %v: lent %v, %d segments, %d bytes", inCapsule, r.Lent, len(r.Segs), r.Length)
+			}
+			b.h.Abandon(r)
+		}
+	}
+	if n := b.h.channels[0].loans; n != 0 {
+		t.Errorf("%d reservations are out", n)
 	}
 }

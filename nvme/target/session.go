@@ -50,7 +50,7 @@ type cmd struct {
 	req  *fabric.Request
 	op   *op
 	ns   *namespace
-	loan *channel // lent its blocks, between Prepare and Release
+	loan *channel // lent its blocks, or memory for them, between Prepare and Release
 	busy bool     // between Execute and Complete
 	// since is when the command was given to a device, 0 if none has it. Of those that were given up req is nil, and free gives their
 	// memory back.

@@ -1,0 +1,299 @@
+package backendtest
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+)
+
+// receiver makes a client whose channel receives.
+func receiver(t *testing.T, dev backend.Device, size int) (*Client, backend.Receiver) {
+	t.Helper()
+	c := NewClient(t, dev, size)
+	r, ok := c.Channel.(backend.Receiver)
+	if !ok {
+		t.Error("the device does not receive")
+	}
+	return c, r
+}
+
+// doesNotReceive: what Options.Receives leaves unsaid is not done either, or it would go untested.
+func (s *suite) doesNotReceive(t *testing.T, dev backend.Device) {
+	c := NewClient(t, dev, 4096)
+	defer c.Close()
+	if _, ok := c.Channel.(backend.Receiver); ok {
+		t.Error("the device receives: set Options.Receives")
+	}
+}
+
+// spread copies b to segments.
+func spread(segs []mem.Segment, b []byte) {
+	for i := range segs {
+		b = b[copy(segs[i].B, b):]
+	}
+}
+
+// reservedWrite is the write of segs, which hold what is to be written.
+func reservedWrite(segs []mem.Segment, off int64) *backend.IO {
+	return &backend.IO{Op: backend.OpWrite, Flags: backend.Reserved, Off: off, Len: int64(mem.Length(segs)), Segs: segs}
+}
+
+// reserve: what is received is not seen before it is written, neighbours stay, and what is canceled leaves no trace.
+func (s *suite) reserve(t *testing.T, dev backend.Device) {
+	c, r := receiver(t, dev, 6<<20)
+	defer c.Close()
+	if r == nil {
+		return
+	}
+	info := dev.Info()
+	bs := int64(info.BlockSize)
+	want, got, b := c.Memory(0, 4<<20), c.Memory(4<<20, 1<<20), c.Memory(5<<20, 1<<20)
+	fill(want, 3)
+	c.MustDo(c.Write(0, want[:3<<20])) // the rest is free
+	clear(want[3<<20:])
+	show := func(what string, off, n int64) {
+		t.Helper()
+		for off, end := max(off-bs, 0), off+n+bs; off < end; off += int64(len(got)) {
+			part := got[:min(end-off, int64(len(got)))]
+			c.MustDo(c.Read(off, part))
+			s.check(t, what, part, want[off:][:len(part)])
+		}
+	}
+	for _, rg := range [][2]int64{
+		{0, 1 << 20},
+		{1 << 20, 128 << 10},
+		{1<<20 + bs, 256 << 10},
+		{2<<20 - 128<<10 - bs, 256 << 10},
+		{256<<10 - bs, 128<<10 + 2*bs},
+		{3<<20 - 128<<10, 256 << 10},
+		{3<<20 + 256<<10 + bs, 256 << 10},
+	} {
+		off, n := rg[0], rg[1]
+		for _, cancel := range []bool{true, false} {
+			keep := []mem.Segment{{B: b[:1]}}
+			segs, ok := r.Reserve(keep, off, n)
+			if !ok || &segs[0].B[0] != &b[0] || mem.Length(segs[1:]) != int(n) {
+				t.Fatalf("%d bytes at %d: %v, %d bytes in %d segments", n, off, ok, mem.Length(segs[1:]), len(segs)-1)
+			}
+			segs = segs[1:]
+			for _, seg := range segs {
+				at := mem.Addr(seg.B) - mem.Addr(mem.Find(seg.Region).Bytes())
+				if len(seg.B) == 0 || at/mem.ChunkSize != (at+uint64(len(seg.B))-1)/mem.ChunkSize {
+					t.Errorf("a segment of %d bytes at %#x of its region is not within one chunk", len(seg.B), at)
+				}
+			}
+			data := b[:n]
+			fill(data, uint64(off+n))
+			spread(segs, data)
+			show("received and not written", off, n)
+			if cancel {
+				if r.Close() == nil {
+					t.Error("the channel closed with a reservation")
+				}
+				r.Cancel(segs)
+				show("canceled", off, n)
+				continue
+			}
+			io := reservedWrite(segs, off)
+			c.MustDo(io)
+			if io.Flags&backend.Reserved != 0 {
+				t.Error("a write that is done has its reservation still")
+			}
+			copy(want[off:], data)
+			show("written", off, n)
+		}
+	}
+	for _, rg := range [][2]int64{{info.Size, 1 << 20}, {info.Size - 512<<10, 1 << 20}, {-1 << 20, 1 << 20}, {0, 0}, {0, -bs}, {1 << 62, 1 << 20}} {
+		if segs, ok := r.Reserve(nil, rg[0], rg[1]); ok || len(segs) > 0 {
+			t.Errorf("%d bytes at %d were reserved", rg[1], rg[0])
+		}
+	}
+}
+
+// reserveModel compares what several channels write on parts of their own, reserved or not, with a model, and loans with what was there
+// when they were taken.
+func (s *suite) reserveModel(t *testing.T, dev backend.Device) {
+	var wg sync.WaitGroup
+	var reserved atomic.Int64
+	for i := range 4 {
+		wg.Go(func() { s.reserveOwn(t, dev, i, &reserved) })
+	}
+	wg.Wait()
+	if reserved.Load() == 0 {
+		t.Error("nothing was reserved")
+	}
+}
+
+func (s *suite) reserveOwn(t *testing.T, dev backend.Device, i int, reserved *atomic.Int64) {
+	const window = MinSize / 4
+	c, r := receiver(t, dev, window+1<<20)
+	defer c.Close()
+	l, ok := r.(backend.Lender)
+	if !ok {
+		return
+	}
+	c.Lock()
+	base, bs := int64(i*window), dev.Info().BlockSize
+	rnd := rand.New(rand.NewPCG(uint64(i), 3))
+	model, b := make([]byte, window), c.Memory(0, window)
+	type loan struct {
+		segs   []mem.Segment
+		off, n int64
+		want   []byte
+	}
+	var loans []loan
+	back := func() {
+		for _, l1 := range loans {
+			s.check(t, "a loan", join(l1.segs), l1.want)
+			l.Return(l1.segs, l1.off, l1.n)
+		}
+		loans = loans[:0]
+	}
+	for round := range 100 {
+		n := (1 + rnd.IntN(max(512<<10/bs, 8))) * bs
+		if rnd.IntN(2) == 0 {
+			n = max(bs, n&^(64<<10-1))
+		}
+		at := rnd.IntN((window-n)/bs+1) * bs
+		if rnd.IntN(2) == 0 {
+			at &^= max(bs, 16<<10) - 1
+		}
+		off, data := base+int64(at), b[:n]
+		fill(data, rnd.Uint64())
+		segs, ok := r.Reserve(nil, off, int64(n))
+		switch k := rnd.IntN(8); {
+		case ok && k == 0:
+			spread(segs, data)
+			r.Cancel(segs)
+		case ok:
+			reserved.Add(1)
+			spread(segs, data)
+			c.MustDo(reservedWrite(segs, off))
+			copy(model[at:], data)
+		case k < 6:
+			c.MustDo(c.Write(off, data, n/3))
+			copy(model[at:], data)
+		default:
+			c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Off: off, Len: int64(n)})
+			clear(model[at:][:n])
+		}
+		if segs, ok := l.Lend(nil, off, int64(n)); ok {
+			loans = append(loans, loan{segs, off, int64(n), bytes.Clone(model[at:][:n])})
+		}
+		if round%8 == 7 {
+			back()
+		}
+		if round%32 == 0 {
+			c.MustDo(c.Read(base, b))
+			s.check(t, fmt.Sprintf("round %d", round), b, model)
+		}
+	}
+	back()
+}
+
+// reserveTorn lets channels write to the same blocks in every way, break off what they received, and look: every block is uniform.
+func (s *suite) reserveTorn(t *testing.T, dev backend.Device) {
+	const rounds = 100
+	bs := dev.Info().BlockSize
+	blocks := max(256<<10/bs, 8)
+	n := blocks * bs
+	base := int64(2<<20 - n/2) // across a chunk
+	look := func(what string, b []byte) {
+		for ; len(b) > 0; b = b[bs:] {
+			if bytes.Count(b[:bs], b[:1]) != bs {
+				t.Errorf("%s: a block is torn", what)
+				return
+			}
+		}
+	}
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			c, r := receiver(t, dev, 2*n)
+			defer c.Close()
+			l, ok := r.(backend.Lender)
+			if !ok {
+				return
+			}
+			c.Lock()
+			rnd := rand.New(rand.NewPCG(uint64(i), 5))
+			b := c.Memory(0, n)
+			for range rounds {
+				first := rnd.IntN(blocks)
+				count := 1 + rnd.IntN(blocks-first)
+				off, part := base+int64(first*bs), b[:count*bs]
+				size := int64(len(part))
+				for b := range count {
+					copy(part[b*bs:][:bs], bytes.Repeat([]byte{byte(1 + rnd.IntN(255))}, bs))
+				}
+				switch rnd.IntN(6) {
+				case 0:
+					c.MustDo(c.Read(off, part))
+					look("read", part)
+				case 1:
+					if segs, ok := l.Lend(nil, off, size); ok {
+						runtime.Gosched()
+						look("lent", join(segs))
+						l.Return(segs, off, size)
+					}
+				case 2:
+					c.MustDo(c.Write(off, part, len(part)/2))
+				case 3:
+					c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Off: off, Len: size})
+				default:
+					segs, ok := r.Reserve(nil, off, size)
+					if !ok {
+						continue
+					}
+					if rnd.IntN(3) == 0 { // received in part
+						for i := range segs {
+							fill(segs[i].B, rnd.Uint64())
+						}
+						runtime.Gosched()
+						r.Cancel(segs)
+						continue
+					}
+					spread(segs, part)
+					c.MustDo(reservedWrite(segs, off))
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// reserveNoAlloc: reservations and their writes allocate nothing.
+func (s *suite) reserveNoAlloc(t *testing.T, dev backend.Device) {
+	c, r := receiver(t, dev, 4096)
+	defer c.Close()
+	if r == nil {
+		return
+	}
+	segs := make([]mem.Segment, 0, 8)
+	ios, done := make([]*backend.IO, 1), make([]*backend.IO, 1)
+	io := backend.IO{Op: backend.OpWrite}
+	ok := true
+	if n := testing.AllocsPerRun(100, func() {
+		for off := int64(0); off < 4<<20; off += 1 << 20 {
+			if segs, ok = r.Reserve(segs[:0], off, 1<<20); !ok {
+				return
+			}
+			io.Off, io.Len, io.Flags, io.Segs = off, 1<<20, backend.Reserved, segs
+			ios[0] = &io
+			if r.Submit(ios); r.Poll(done) != 1 || io.Err != nil {
+				t.Fatal("the write is not done", io.Err)
+			}
+		}
+		segs, ok = r.Reserve(segs[:0], 0, 1<<20)
+		r.Cancel(segs)
+	}); n != 0 || !ok {
+		t.Errorf("%v allocations, reserved: %v", n, ok)
+	}
+}

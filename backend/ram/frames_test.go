@@ -1,0 +1,250 @@
+package ram
+
+import (
+	"bytes"
+	"math/bits"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+)
+
+// audited is a device whose books are checked when it is closed.
+type audited struct {
+	*device
+	t *testing.T
+}
+
+func (a audited) Close() error {
+	if len(*a.channels.Load()) == 0 {
+		a.audit(a.t)
+	}
+	return a.device.Close()
+}
+
+// audit checks that each frame in use is in one slot, when no channel is open: nothing is lost, and nothing is there twice.
+func (d *device) audit(t *testing.T) {
+	t.Helper()
+	f := &d.frames
+	if got := f.spare.Load(); got != f.most {
+		t.Errorf("%d frames are spare, want %d", got, f.most)
+	}
+	if n := d.waiters.Load(); n != 0 {
+		t.Errorf("%d channels wait", n)
+	}
+	owned := map[int64]bool{}
+	for c := range d.mapped {
+		n := int32(0)
+		if int64(c)>>14 > 0 {
+			break // the rest of a very large device is not used by tests
+		}
+		for off := int64(c) << chunkShift; off < min(int64(c+1)<<chunkShift, d.info.Size); off += d.frame {
+			p := d.slotOf(off).load()
+			if p.loans() != 0 || p&held != 0 {
+				t.Errorf("the slot at %d is left as %#x", off, uint64(p))
+			}
+			if frame := p.frame(); frame >= 0 {
+				n++
+				if owned[frame] {
+					t.Errorf("frame %d is in two slots", frame)
+				}
+				owned[frame] = true
+			}
+		}
+		if got := d.mapped[c].Load(); got != n {
+			t.Errorf("chunk %d: %d slots are said to have frames, %d do", c, got, n)
+		}
+	}
+	inUse, dirty := 0, 0
+	for g := range f.used {
+		inUse += bits.OnesCount64(f.used[g].Load())
+		dirty += bits.OnesCount64(f.dirty[g].Load())
+	}
+	for frame := range owned {
+		if g, bit := f.mark(frame, 1); f.used[g].Load()&bit == 0 {
+			t.Errorf("frame %d is in a slot and free", frame)
+		}
+		if n := f.loans[frame].Load(); n != 0 {
+			t.Errorf("frame %d has %d loans beside those of its slot", frame, n)
+		}
+	}
+	if last := d.slotOf(d.info.Size - 1).load().frame(); last >= 0 && !owned[last] {
+		owned[last] = true // of a very large device
+	}
+	if inUse != len(owned) {
+		t.Errorf("%d frames are in use, %d are in slots", inUse, len(owned))
+	}
+	if got := used(); got != int64(dirty)*d.frame {
+		t.Errorf("%d bytes are charged, %d frames are populated", got, dirty)
+	}
+}
+
+// fill writes n bytes of v at off.
+func fill(c *backendtest.Client, off int64, n int, v byte) {
+	b := c.Memory(0, n)
+	copy(b, bytes.Repeat([]byte{v}, n))
+	c.MustDo(c.Write(off, b))
+}
+
+// expect checks that n bytes at off are all v.
+func expect(t *testing.T, c *backendtest.Client, off int64, n int, v byte) {
+	t.Helper()
+	b := c.Memory(0, n)
+	c.MustDo(c.Read(off, b))
+	if bytes.Count(b, []byte{v}) != n {
+		t.Errorf("%d bytes at %d are not all %d", n, off, v)
+	}
+}
+
+// uniform checks that a loan is all v.
+func uniform(t *testing.T, segs []mem.Segment, v byte) {
+	t.Helper()
+	for _, s := range segs {
+		if bytes.Count(s.B, []byte{v}) != len(s.B) {
+			t.Errorf("a loan of %d bytes is not all %d", len(s.B), v)
+		}
+	}
+}
+
+// TestReplaceWhileLent: writes of all sizes go on while their blocks are on loan, and the loans stay; what loans kept is free again
+// when they are back.
+func TestReplaceWhileLent(t *testing.T) {
+	dev := audited{mustOpen(t, 64<<20, 512).(*device), t}
+	c, other := backendtest.NewClient(t, dev, 1<<20), backendtest.NewClient(t, dev, 1<<20)
+	l, r := c.Channel.(backend.Lender), c.Channel.(backend.Receiver)
+	const n = 4 * minFrame
+	fill(c, 0, n, 1)
+	var loans [][]mem.Segment
+	for v := byte(1); v < 5; v++ {
+		segs, ok := l.Lend(nil, 0, n)
+		if !ok {
+			t.Fatal("nothing is lent")
+		}
+		loans = append(loans, segs)
+		switch v {
+		case 1: // frame by frame
+			fill(other, 0, n, v+1)
+		case 2: // in small pieces
+			for off := int64(0); off < n; off += 512 {
+				fill(c, off, 512, v+1)
+			}
+		case 3: // received, the ends within frames
+			fill(c, 0, 512, v+1)
+			fill(c, n-512, 512, v+1)
+			segs, ok := r.Reserve(nil, 512, n-1024)
+			if !ok {
+				t.Fatal("nothing is reserved")
+			}
+			for _, s := range segs {
+				copy(s.B, bytes.Repeat([]byte{v + 1}, len(s.B)))
+			}
+			c.MustDo(&backend.IO{Op: backend.OpWrite, Flags: backend.Reserved, Off: 512, Len: n - 1024, Segs: segs})
+		case 4:
+			other.MustDo(&backend.IO{Op: backend.OpDiscard, Len: n})
+		}
+		expect(t, other, 0, n, (v+1)%5)
+	}
+	for i, segs := range loans {
+		uniform(t, segs, byte(i+1))
+		l.Return(segs, 0, n)
+	}
+	c.Close()
+	other.Close()
+	if err := dev.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestExhausted: when loans and reservations have all spare frames, reservations are refused and writes wait for loans, but only for
+// those of their own blocks; what comes back lets them go on.
+func TestExhausted(t *testing.T) {
+	dev := audited{mustOpen(t, 64<<20, 4096).(*device), t}
+	c := backendtest.NewClient(t, dev, 1<<20)
+	l, r := c.Channel.(backend.Lender), c.Channel.(backend.Receiver)
+	var reserved [][]mem.Segment
+	for {
+		segs, ok := r.Reserve(nil, 0, 1<<20)
+		if !ok {
+			break
+		}
+		reserved = append(reserved, segs)
+	}
+	if got := int64(len(reserved)) << 20; got < leastSpare/4 || got > leastSpare/2 {
+		t.Errorf("%d bytes were reserved of %d", got, leastSpare)
+	}
+	var loans [][]mem.Segment
+	var stuck *backend.IO
+	for stuck == nil {
+		fill(c, 0, minFrame, byte(len(loans)))
+		segs, ok := l.Lend(nil, 0, minFrame)
+		if !ok || len(loans) > leastSpare/minFrame {
+			t.Fatalf("%d loans of one frame: %v", len(loans), ok)
+		}
+		loans = append(loans, segs)
+		b := c.Memory(0, minFrame)
+		copy(b, bytes.Repeat([]byte{byte(len(loans))}, minFrame))
+		io := c.Write(0, b)
+		if c.Submit(io); c.Channel.Arm() {
+			stuck = io
+		} else {
+			c.Wait(1)
+		}
+	}
+	fill2 := c.Write(1<<20, c.Memory(512<<10, minFrame)) // a place for it there is, and one that is not lent
+	c.Submit(fill2)
+	if got := c.Wait(1); got[0] != fill2 {
+		t.Error("a write that needs no spare frame did not overtake")
+	}
+	if _, ok := r.Reserve(nil, 4<<20, 1<<20); ok {
+		t.Error("frames were reserved while a write waits")
+	}
+	l.Return(loans[0], 0, minFrame)
+	if got := c.Wait(1); got[0] != stuck || stuck.Err != nil {
+		t.Errorf("%v: %v", got[0].Op, got[0].Err)
+	}
+	expect(t, c, 0, minFrame, byte(len(loans)))
+	for i, segs := range loans[1:] {
+		uniform(t, segs, byte(i+1))
+		l.Return(segs, 0, minFrame)
+	}
+	for _, segs := range reserved {
+		r.Cancel(segs)
+	}
+	c.Close()
+	if err := dev.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestReuse: overwriting all of a device again and again needs no more than the memory it had, and stays in one piece.
+func TestReuse(t *testing.T) {
+	const size = 16 << 20
+	dev := audited{mustOpen(t, size, 4096).(*device), t}
+	c := backendtest.NewClient(t, dev, 1<<20)
+	l, r := c.Channel.(backend.Lender), c.Channel.(backend.Receiver)
+	for round := range 4 {
+		for off := int64(0); off < size; off += 128 << 10 {
+			segs, ok := r.Reserve(nil, off, 128<<10)
+			if !ok || len(segs) != 1 {
+				t.Fatalf("round %d, %d: %v, %d segments", round, off, ok, len(segs))
+			}
+			c.MustDo(&backend.IO{Op: backend.OpWrite, Flags: backend.Reserved, Off: off, Len: 128 << 10, Segs: segs})
+			if segs, ok = l.Lend(nil, off, 128<<10); !ok || len(segs) != 1 {
+				t.Fatalf("round %d, %d: %v, lent in %d segments", round, off, ok, len(segs))
+			}
+			l.Return(segs, off, 128<<10)
+		}
+		if got := used(); got > size+2<<20 {
+			t.Errorf("round %d: %d bytes are populated", round, got)
+		}
+	}
+	c.MustDo(&backend.IO{Op: backend.OpDiscard, Len: size})
+	if got := used(); got > 2<<20 {
+		t.Errorf("%d bytes are left after a discard", got)
+	}
+	c.Close()
+	if err := dev.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
