@@ -109,6 +109,14 @@ type Changer interface {
 	Notify(fn func())
 }
 
+// Canceler is a Channel that can be asked to give an IO back that nobody wants any more.
+type Canceler interface {
+	Channel
+	// Cancel has the device not begin what it has not begun of an IO it has, and end what it can. The IO comes back through Poll as ever,
+	// with ErrAborted or another outcome, at once or whenever the storage lets go of it.
+	Cancel(io *IO)
+}
+
 // Reactor is what a device learns of the reactor that a channel is for.
 type Reactor struct {
 	// Wake makes the reactor poll; any goroutine may call it. Devices that always complete within Submit and Poll need not.

@@ -16,6 +16,7 @@ type Faulty struct {
 	fault func(*backend.IO) error
 	hold  func(*backend.IO) bool
 	full  bool
+	gives bool
 	wakes map[*faultyChannel]func()
 	held  int
 }
@@ -65,6 +66,13 @@ func (f *Faulty) Full(full bool) {
 	defer f.mu.Unlock()
 	f.full = full
 	f.wakeAll()
+}
+
+// GivesBack makes IOs that are kept come back with ErrAborted when they are canceled.
+func (f *Faulty) GivesBack() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.gives = true
 }
 
 func (f *Faulty) wakeAll() {
@@ -155,6 +163,24 @@ func (c *faultyChannel) Poll(done []*backend.IO) int {
 	}
 	n := c.done.Fill(done)
 	return n + c.inner.Poll(done[n:])
+}
+
+// Cancel implements backend.Canceler.
+func (c *faultyChannel) Cancel(io *backend.IO) {
+	c.f.mu.Lock()
+	gives := c.f.gives
+	c.f.mu.Unlock()
+	var rest backend.List
+	for o := c.kept.Pop(); o != nil; o = c.kept.Pop() {
+		if o != io || !gives {
+			rest.Push(o)
+			continue
+		}
+		o.Err = backend.ErrAborted
+		c.done.Push(o)
+		c.f.count(-1)
+	}
+	c.kept = rest
 }
 
 // Arm implements backend.Channel.

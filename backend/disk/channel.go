@@ -3,6 +3,7 @@ package disk
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -19,7 +20,8 @@ const maxOutstanding = 1024
 type channel struct {
 	d           *Disk
 	outstanding int
-	free        *op    // a stack of ops not in use
+	ops         []*op  // all
+	free        *op    // a stack of those not in use
 	ready       opList // ops whose step is to be started
 	done        backend.List
 	workers     int
@@ -98,10 +100,11 @@ func (c *channel) begin(io *backend.IO) {
 	o := c.free
 	if o == nil {
 		o = &op{c: c}
+		c.ops = append(c.ops, o)
 	} else {
 		c.free, o.next = o.next, nil
 	}
-	o.io, o.done, o.flags, o.write, o.dirty = io, 0, 0, io.Op != backend.OpRead, false
+	o.io, o.done, o.flags, o.write, o.dirty, o.unwanted = io, 0, 0, io.Op != backend.OpRead, false, false
 	if io.Op == backend.OpFlush {
 		c.flush(o)
 		return
@@ -221,6 +224,10 @@ func (c *channel) pump() {
 
 // start gives the step of o to the ring or to a worker. False: the ring is full.
 func (c *channel) start(o *op) bool {
+	if o.unwanted && o.step != stepSync { // a flush has its turn, which others wait for
+		c.end(o, c.d.failure(o.io.Op, o.io.Off+o.done, unix.ECANCELED))
+		return true
+	}
 	if o.step == stepSync && c.d.dirty.Load() { // what completes from here on is for the next flush
 		c.d.dirty.Store(false)
 		o.dirty = true
@@ -361,6 +368,19 @@ func (c *channel) another(o *op, e syscall.Errno) bool {
 		return false
 	}
 	return true
+}
+
+// Cancel implements backend.Canceler. A flush goes on, since others may share it.
+func (c *channel) Cancel(io *backend.IO) {
+	i := slices.IndexFunc(c.ops, func(o *op) bool { return o.io == io })
+	if i < 0 || c.ops[i].step == stepSync {
+		return
+	}
+	o := c.ops[i]
+	o.unwanted = true
+	for _, r := range c.rings {
+		r.Cancel(o)
+	}
 }
 
 func (c *channel) unfence(o *op) {

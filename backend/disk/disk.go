@@ -200,6 +200,8 @@ func (d *Disk) failure(op backend.Op, off int64, e syscall.Errno) error {
 		class = backend.ErrReadOnly
 	case unix.EOPNOTSUPP, unix.ENOSYS:
 		class = backend.ErrUnsupported
+	case unix.ECANCELED:
+		class = backend.ErrAborted
 	case unix.ENODEV, unix.ENXIO, unix.ESTALE:
 		class = backend.ErrGone
 	}

@@ -36,21 +36,22 @@ type op struct {
 	io   *backend.IO
 	next *op
 
-	step   step
-	news   news
-	fenced bool  // holds its blocks
-	write  bool  // holds them alone
-	polled bool  // was given to the ring that polls
-	res    int32 // of a worker's step, as io_uring has it
-	flags  int   // RWF_*
-	done   int64 // bytes transferred
-	dirty  bool  // Disk.dirty before this flush
-	err    error
-	span   span
-	shares opList // flushes that end with this one
-	iov    []sys.Iovec
-	cmd    Command // of a Driver
-	cause  error   // what a Driver said of a step that failed
+	step     step
+	news     news
+	fenced   bool  // holds its blocks
+	write    bool  // holds them alone
+	polled   bool  // was given to the ring that polls
+	res      int32 // of a worker's step, as io_uring has it
+	flags    int   // RWF_*
+	done     int64 // bytes transferred
+	unwanted bool  // no step is begun any more
+	dirty    bool  // Disk.dirty before this flush
+	err      error
+	span     span
+	shares   opList // flushes that end with this one
+	iov      []sys.Iovec
+	cmd      Command // of a Driver
+	cause    error   // what a Driver said of a step that failed
 }
 
 // opList is a first-in first-out list.

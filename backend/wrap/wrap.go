@@ -131,6 +131,13 @@ func (c *channel) Arm() bool {
 	return c.inner.Arm()
 }
 
+// Cancel implements backend.Canceler for storage that does. What is late stays late.
+func (c *channel) Cancel(io *backend.IO) {
+	if inner, ok := c.inner.(backend.Canceler); ok {
+		inner.Cancel(io)
+	}
+}
+
 // Close implements backend.Channel.
 func (c *channel) Close() error {
 	if len(c.late) > 0 || len(c.batch) > 0 || c.done.First() != nil {

@@ -115,6 +115,7 @@ const (
 	opFsync      = 3
 	opReadFixed  = 4
 	opWriteFixed = 5
+	opCancel     = 14
 	opFallocate  = 17
 	opRead       = 22
 	opWrite      = 23

@@ -18,7 +18,7 @@ func TestHeaders(t *testing.T) {
 		"offsetof(struct io_uring_sqe, user_data)": unsafe.Offsetof(e.userData), "offsetof(struct io_uring_sqe, buf_index)": unsafe.Offsetof(e.bufIndex),
 		"offsetof(struct io_uring_sqe, addr3)": unsafe.Offsetof(e.addr3), "offsetof(struct io_uring_sqe, cmd)": 128 - commandRoom,
 		"offsetof(struct io_uring_cqe, res)": unsafe.Offsetof(cqe{}.res), "sizeof(struct io_uring_params)": unsafe.Sizeof(params{}),
-		"IORING_OP_URING_CMD": opCommand, "IORING_OP_FALLOCATE": opFallocate, "IORING_OP_READ": opRead, "IORING_OP_WRITE": opWrite,
+		"IORING_OP_URING_CMD": opCommand, "IORING_OP_FALLOCATE": opFallocate, "IORING_OP_ASYNC_CANCEL": opCancel, "IORING_OP_READ": opRead, "IORING_OP_WRITE": opWrite,
 		"IORING_OP_READ_FIXED": opReadFixed, "IORING_OP_WRITE_FIXED": opWriteFixed, "IORING_URING_CMD_FIXED": commandFixed,
 		"IORING_SETUP_SQE128": setupSQE128, "IORING_SETUP_CQE32": setupCQE32, "IORING_SETUP_SINGLE_ISSUER": setupSingleIssuer,
 		"IORING_SETUP_DEFER_TASKRUN": setupDeferTaskrun, "IORING_SETUP_IOPOLL": setupIOPoll, "IORING_SETUP_CQSIZE": setupCQSize,

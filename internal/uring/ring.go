@@ -13,6 +13,7 @@ package uring
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
@@ -102,6 +103,18 @@ func (r *Ring) StartCommand(f File, number uint32, payload, data []byte, c Compl
 	r.publish(e, f, c)
 	return true
 }
+
+// Cancel asks the kernel to give up what c has started. That completes as ever, soon and with ECANCELED if the kernel could. It cannot
+// take a transfer back that a device has. False: c has nothing on this ring, or the ring is full.
+func (r *Ring) Cancel(c Completer) bool {
+	slot := slices.Index(r.slots, c)
+	return slot >= 0 && r.Start(File{}, &Op{sqe{opcode: opCancel, addr: uint64(slot)}}, deaf{})
+}
+
+// deaf does not care for the outcome.
+type deaf struct{}
+
+func (deaf) Complete(int32) {}
 
 // room says that there is a slot and an entry for one more operation.
 func (r *Ring) room() bool {

@@ -3,14 +3,53 @@ package uring
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"runtime"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
+
+// TestCancel: what waits in the kernel comes back canceled, its neighbour does not, and nothing else happens to the ring.
+func TestCancel(t *testing.T) {
+	each(t, func(t *testing.T, cfg Config) {
+		g := newRig(t, cfg)
+		var p [2]int
+		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+		var first, second, none result
+		for i, c := range []*result{&first, &second} {
+			if op := Read(g.b[i*4096:][:16], 0); !g.Start(File{fd: int32(p[0])}, &op, c) {
+				t.Fatal("the ring is full")
+			}
+		}
+		g.Poll()
+		if g.Cancel(&none) || !g.Cancel(&second) {
+			t.Error("what is not there was canceled, or what is was not")
+		}
+		for end := time.Now().Add(10 * time.Second); second.n == 0 && time.Now().Before(end); {
+			g.Poll()
+		}
+		if second.res != -int32(unix.ECANCELED) || first.n != 0 {
+			t.Errorf("canceled: %d after %d completions; the other one: %d completions", second.res, second.n, first.n)
+		}
+		if _, err := unix.Write(p[1], []byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		g.drain()
+		if first.n != 1 || first.res != 5 || second.n != 1 {
+			t.Errorf("%+v, %+v", first, second)
+		}
+		if err := errors.Join(unix.Close(p[0]), unix.Close(p[1])); err != nil {
+			t.Error(err)
+		}
+	})
+}
 
 func TestOperations(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {

@@ -118,6 +118,14 @@ func (h *Handler) giveUp(c *cmd) {
 	c.req, c.busy = nil, false
 	ch.ns.orphan(h.t.log)
 	h.finish(next, 0, notReady)
+	ch.cancel(&c.io)
+}
+
+// cancel spares the device what nobody waits for any more.
+func (ch *channel) cancel(io *backend.IO) {
+	if c, ok := ch.dev.(backend.Canceler); ok {
+		c.Cancel(io)
+	}
 }
 
 // returned takes back an IO whose command was given up.
@@ -136,12 +144,15 @@ func (m *multi) giveUp(h *Handler) {
 		switch {
 		case o.ns == nil:
 		case h.channel(o.ns).remove(&o.IO):
-			o.ns.timedOut()
+			if o.ns.timeout > 0 { // otherwise another namespace is to blame
+				o.ns.timedOut()
+			}
 			o.ns = nil
 			m.idle[m.nidle] = o
 			m.nidle++
 		default:
 			o.ns.orphan(h.t.log)
+			h.channel(o.ns).cancel(&o.IO)
 		}
 	}
 	c := m.c

@@ -155,6 +155,37 @@ func TestHangingDevice(t *testing.T) {
 	}
 }
 
+// TestCanceledCommands: a device that can gives back what is given up, and is ready again at once.
+func TestCanceledCommands(t *testing.T) {
+	sub, dev := hangingSubsystem(t)
+	dev.GivesBack()
+	r := newRig(t, 1, sub)
+	q := r.connectHost(1).io[0]
+	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	free := r.w.Reactors[0].Arena().Available()
+	dev.Hold(nil)
+	all := everyCommand()
+	for _, c := range all {
+		r.send(q, c)
+	}
+	r.w.Advance(2*time.Second*rangeFactor + time.Second)
+	for _, c := range all {
+		if st := c.CQE.Status() &^ statusMore; !c.Done || st != notReady {
+			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
+		}
+	}
+	if l := r.target.Namespaces(); !l[0].Ready || l[0].Orphans != 0 || l[0].Timeouts != 7 || dev.Held() != 0 {
+		t.Errorf("%+v, the device has %d", l[0], dev.Held())
+	}
+	if n := r.w.Reactors[0].Arena().Available(); n != free {
+		t.Errorf("%d bytes have not come back", free-n)
+	}
+	dev.Release()
+	for _, c := range everyCommand() {
+		r.ok(q, c)
+	}
+}
+
 // TestHangErrorLog: log 01h names the commands that were given up.
 func TestHangErrorLog(t *testing.T) {
 	sub, dev := hangingSubsystem(t)

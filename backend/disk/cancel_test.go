@@ -1,0 +1,53 @@
+package disk
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+)
+
+// TestCancel: a read of a disk that does not answer comes back, and a write that waits behind it is not even begun.
+func TestCancel(t *testing.T) {
+	each(t, func(t *testing.T, e Engine) {
+		if e.Name == Threads {
+			t.Skip("a system call in progress cannot be canceled")
+		}
+		var p [2]int
+		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+		d, err := New(Config{Path: "pipe", FD: p[0], Engine: e, Info: backend.Info{Size: 1 << 20, BlockSize: 4096, PhysicalBlockSize: 4096}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := backendtest.NewClient(t, d, 64<<10)
+		read, write := c.Read(0, c.Memory(0, 4096)), c.Write(0, c.Memory(4096, 4096))
+		flush := &backend.IO{Op: backend.OpFlush}
+		c.Submit(read, write)
+		if n := c.Channel.Poll(make([]*backend.IO, 2)); n != 0 {
+			t.Fatal("an empty pipe was read")
+		}
+		for _, io := range []*backend.IO{flush, write, read} { // the device does not have the first
+			c.Channel.(backend.Canceler).Cancel(io)
+		}
+		c.Wait(2)
+		for _, io := range []*backend.IO{read, write} {
+			if !errors.Is(io.Err, backend.ErrAborted) {
+				t.Errorf("%v: %v", io.Op, io.Err)
+			}
+		}
+		if _, err := unix.Write(p[1], make([]byte, 4096)); err != nil {
+			t.Fatal(err)
+		}
+		c.MustDo(c.Read(0, c.Memory(0, 4096))) // the op is as good as new
+		c.Close()
+		mustClose(t, d)
+		if err := unix.Close(p[1]); err != nil {
+			t.Error(err)
+		}
+	})
+}
