@@ -315,11 +315,7 @@ func TestH2CDataForOtherCommands(t *testing.T) {
 		} else {
 			c.send(c.capsule(&sqe, nil))
 		}
-		for tag := range uint16(4) {
-			if tag == 0 {
-				c.send(c.h2cData(pdu.LastPDU, 1, tag|1<<ttagBits, 0, random(0, 512)))
-			}
-		}
+		c.send(c.h2cData(pdu.LastPDU, 1, 1<<ttagBits, 0, random(0, 512)))
 		c.term(sequence)
 		tg.do(tg.d.release)
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestFairness: 31 queues with one 4 KiB read in flight each beside a queue with 128 reads of 128 KiB. What is wanted is that p99 of the 31 is
-// at most twice of their own alone, which tests/bench measures. Here, where initiators share the process and others the machine, the
-// best of several rounds must be below four times; a target that serves a queue for as long as it can comes to 20.
+// TestFairness: 31 queues with one 4 KiB read in flight each beside a queue with 128 reads of 128 KiB. p99 of the 31 is at most twice of
+// their own alone; a target that serves a queue for as long as it can comes to 20. Initiators share the process and others the machine,
+// so the best rounds of each kind are compared, of twenty at most; tests/bench measures it on a quiet machine.
 func TestFairness(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector makes copying large data slower than everything else")
@@ -29,10 +29,10 @@ func TestFairness(t *testing.T) {
 	for round := 1; ; round++ {
 		alone, beside = min(alone, p99(t, polite, polite)), min(beside, p99(t, everyone, polite))
 		t.Logf("p99 of the polite queues: %v alone, %v beside the greedy one", alone, beside)
-		if round >= 2 && beside <= 4*alone {
+		if round >= 2 && beside <= 2*alone {
 			return
 		}
-		if round == 10 {
+		if round == 20 {
 			t.Fatalf("a greedy queue makes others wait: p99 %v instead of %v", beside, alone)
 		}
 	}
