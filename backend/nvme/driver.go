@@ -37,17 +37,17 @@ type scratch struct {
 	ranges [wire.DSMRangeSize]byte
 }
 
-// newDriver makes the driver and completes the description of its disk.
-func newDriver(d passthru.Drive, id *identity, l limits, dc *disk.Config) (*driver, error) {
+// newDriver makes the driver of a disk and completes its description.
+func newDriver(d passthru.Drive, id *identity, l limits, dc *disk.Config) error {
 	if err := id.describe(dc); err != nil {
-		return nil, err
+		return err
 	}
 	block := int64(dc.Info.BlockSize)
 	if n := id.mdts(); n > 0 {
 		l.transfer = min(l.transfer, n)
 	}
 	if l.transfer < block {
-		return nil, fmt.Errorf("the kernel lets no block through at once, only %d bytes", l.transfer)
+		return fmt.Errorf("the kernel lets no block through at once, only %d bytes", l.transfer)
 	}
 	if id.ctrl.ONCS&wire.ONCSWriteZeroes == 0 {
 		l.zeroes = 0
@@ -59,7 +59,7 @@ func newDriver(d passthru.Drive, id *identity, l limits, dc *disk.Config) (*driv
 	drv := &driver{drive: d, nsid: id.nsid, shift: id.ns.Format().LBADS, deac: id.deallocates(), limits: l}
 	// Data may begin anywhere: what the drive cannot reach the kernel copies.
 	dc.Driver, dc.Block, dc.Offset, dc.Memory = drv, true, int(block), 0
-	return drv, nil
+	return nil
 }
 
 // Limit implements disk.Driver.

@@ -71,17 +71,16 @@ func TestDescribe(t *testing.T) {
 	} {
 		tc.change()
 		dc := disk.Config{Info: kernel}
-		drv, err := newDriver(d, id, tc.l, &dc)
-		if err != nil {
+		if err := newDriver(d, id, tc.l, &dc); err != nil {
 			t.Errorf("%s: %v", tc.what, err)
 			continue
 		}
-		if i := dc.Info; drv.limits != tc.want || i.PhysicalBlockSize != tc.physical || i.VolatileCache != tc.volatile || !i.Discard || i.DiscardZeroes {
-			t.Errorf("%s: %+v, %+v", tc.what, drv.limits, i)
+		if i := dc.Info; dc.Driver.(*driver).limits != tc.want || i.PhysicalBlockSize != tc.physical || i.VolatileCache != tc.volatile || !i.Discard || i.DiscardZeroes {
+			t.Errorf("%s: %+v, %+v", tc.what, dc.Driver, i)
 		}
 	}
 	kernel.Size /= 2
-	if _, err := newDriver(d, id, free, &disk.Config{Info: kernel}); err == nil || !strings.Contains(err.Error(), "rescan") {
+	if err := newDriver(d, id, free, &disk.Config{Info: kernel}); err == nil || !strings.Contains(err.Error(), "rescan") {
 		t.Errorf("another size: %v", err)
 	}
 }

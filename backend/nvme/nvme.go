@@ -56,9 +56,31 @@ func open(cfg Config) (_ *drive, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	n, err := Find(cfg.Path)
+	var d drive
+	claim := func(path string) (disk.Config, error) {
+		return block.Claim(block.Config{Path: path, ReadOnly: cfg.ReadOnly, Engine: cfg.Engine, Log: cfg.Log})
+	}
+	dc, held, err := attach(cfg, claim)
 	if err != nil {
 		return nil, err
+	}
+	d.claim = held.FD
+	dc.Look = func(int) (int64, error) { return held.Look(d.claim) }
+	dc.Reopen = func() (disk.Config, error) { return d.reopen(cfg, dc.Info, held.Reopen) }
+	if dc.Engine.Name, err = engine(&dc, cfg.Log); err == nil {
+		d.Disk, err = disk.New(dc)
+	}
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(dc.FD), unix.Close(held.FD))
+	}
+	return &d, nil
+}
+
+// attach opens the namespace and asks the drive what it is. claim opens its block device at a path; held is what it found.
+func attach(cfg Config, claim func(path string) (disk.Config, error)) (dc, held disk.Config, err error) {
+	n, err := Find(cfg.Path)
+	if err != nil {
+		return dc, held, err
 	}
 	mode := unix.O_RDWR
 	if cfg.ReadOnly {
@@ -66,7 +88,7 @@ func open(cfg Config) (_ *drive, err error) {
 	}
 	fd, err := unix.Open(n.Char, mode|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, explain(n.Char, err)
+		return dc, held, explain(n.Char, err)
 	}
 	defer func() {
 		if err != nil {
@@ -75,44 +97,52 @@ func open(cfg Config) (_ *drive, err error) {
 	}()
 	nsid, e := sys.NVMeNamespace(fd)
 	if e != 0 {
-		return nil, fmt.Errorf("%s is not an NVMe namespace: ioctl(NVME_IOCTL_ID): %w; use backend: block", n.Char, e)
+		return dc, held, fmt.Errorf("%s is not an NVMe namespace: ioctl(NVME_IOCTL_ID): %w; use backend: block", n.Char, e)
 	}
 	id, err := identify(passthru.FD(fd), nsid)
 	if err != nil {
-		return nil, refused(err)
+		return dc, held, refused(err)
 	}
-	dc, err := block.Claim(block.Config{Path: n.Block, ReadOnly: cfg.ReadOnly, Engine: cfg.Engine, Log: cfg.Log})
-	if err != nil {
-		return nil, err
+	if held, err = claim(n.Block); err != nil {
+		return dc, held, err
 	}
-	d := &drive{claim: dc.FD}
 	defer func() {
 		if err != nil {
-			_ = unix.Close(d.claim)
+			_ = unix.Close(held.FD)
 		}
 	}()
 	// What others wrote through the page cache must not follow later.
-	if err := unix.Fsync(d.claim); err != nil {
-		return nil, fmt.Errorf("write back the page cache: %w", err)
+	if err := unix.Fsync(held.FD); err != nil {
+		return dc, held, fmt.Errorf("write back the page cache: %w", err)
 	}
+	dc = held
 	dc.Path, dc.FD = cfg.Path, fd
-	drv, err := newDriver(passthru.FD(fd), id, n.limits(), &dc)
+	return dc, held, newDriver(passthru.FD(fd), id, n.limits(), &dc)
+}
+
+// reopen opens both devices of a namespace again that was gone, if it is the same. reclaim does that with the block device, at its old path.
+func (d *drive) reopen(cfg Config, was backend.Info, reclaim func() (disk.Config, error)) (disk.Config, error) {
+	dc, held, err := attach(cfg, func(string) (disk.Config, error) { return reclaim() })
 	if err != nil {
-		return nil, err
+		return dc, err
 	}
-	if dc.Engine.Name, err = engine(&dc, drv, cfg.Log); err != nil {
-		return nil, err
+	if dc.Info != was {
+		err = errors.New("the drive says other things of itself than before; restart the target to use it")
+	} else {
+		err = unix.Dup3(held.FD, d.claim, unix.O_CLOEXEC)
 	}
-	d.Disk, err = disk.New(dc)
-	return d, err
+	if err = errors.Join(err, unix.Close(held.FD)); err != nil {
+		_ = unix.Close(dc.FD)
+	}
+	return dc, err
 }
 
 // engine is the engine that works: commands by io_uring need Linux 5.19 and may be forbidden although io_uring is not.
-func engine(dc *disk.Config, drv *driver, log *slog.Logger) (string, error) {
+func engine(dc *disk.Config, log *slog.Logger) (string, error) {
 	if dc.Engine.Name == disk.Threads {
 		return disk.Threads, nil
 	}
-	err := drv.try(dc.FD)
+	err := dc.Driver.(*driver).try(dc.FD)
 	if err == nil {
 		return dc.Engine.Name, nil
 	}

@@ -43,10 +43,10 @@ func on(t *testing.T, fake *passthrutest.Drive, l limits, engine string) backend
 	dc := disk.Config{Path: "drive", FD: fd, Engine: disk.Engine{Name: engine}, Info: backend.Info{
 		Size: int64(fake.Namespace.NSZE) * int64(bs), BlockSize: bs, PhysicalBlockSize: 4096, Identity: "drive",
 	}}
-	drv, err := newDriver(fake, id, l, &dc)
-	if err != nil {
+	if err := newDriver(fake, id, l, &dc); err != nil {
 		t.Fatal(err)
 	}
+	drv := dc.Driver.(*driver)
 	fake.Limit = int(drv.limits.transfer)
 	if engine == disk.IOUring {
 		dc.Driver = ringed{drv}
