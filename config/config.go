@@ -54,6 +54,8 @@ type TCP struct {
 	QueueMemory Size `mapstructure:"queue_memory" default:"1GiB" validate:"sizemin=1MiB"`
 	// BusyPoll is how long the kernel may poll the network device when a receive finds nothing; 0 leaves it to interrupts.
 	BusyPoll time.Duration `mapstructure:"busy_poll" default:"0s" validate:"min=0s,max=10ms"`
+	// CongestionControl is the kernel's congestion control of the connections; "" is the system's.
+	CongestionControl string `mapstructure:"congestion_control"`
 	// MaxConnections and MaxConnectionsPerHost bound the connections of all hosts and of one address.
 	MaxConnections        int `mapstructure:"max_connections" default:"8192" validate:"min=1,max=65536"`
 	MaxConnectionsPerHost int `mapstructure:"max_connections_per_host" default:"4096" validate:"min=1,max=65536"`

@@ -59,6 +59,9 @@ type Config struct {
 	// queue of the network device that the connection's packets come by. A reactor never waits in a receive, so that this is one
 	// poll each time, however long it says. Some kernels want CAP_NET_ADMIN for it. Default 0, none.
 	BusyPoll time.Duration
+	// CongestionControl names the congestion control of the connections as seen from here (tcp(7), TCP_CONGESTION); one that the system
+	// restricts needs CAP_NET_ADMIN. Default "", the system's. It decides how fast reads leave; writes depend on the host's.
+	CongestionControl string
 	// MaxConnections and MaxConnectionsPerHost bound the connections of the transport and of one source address. Default 8192
 	// and 4096.
 	MaxConnections, MaxConnectionsPerHost int

@@ -41,7 +41,7 @@ const (
 // Listen opens a port. The address may be a wildcard; [::] takes IPv6 only, so that it can stand beside 0.0.0.0. A link-local
 // address needs its zone. accept must adopt or close each connection; Close waits for it to return.
 func (t *Transport) Listen(addr fabric.Addr, portID uint16, accept func(fabric.Conn)) (fabric.Listener, error) {
-	fd, bound, err := listen(addr.AddrPort, t.cfg.BusyPoll)
+	fd, bound, err := listen(addr.AddrPort, &t.cfg)
 	if err != nil {
 		return nil, fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, explain(err))
 	}
@@ -76,7 +76,7 @@ var inherited = []struct {
 }
 
 // listen makes a listening socket and returns the address it really has.
-func listen(addr netip.AddrPort, busyPoll time.Duration) (fd int, bound netip.AddrPort, err error) {
+func listen(addr netip.AddrPort, c *Config) (fd int, bound netip.AddrPort, err error) {
 	sa, family, err := sockaddr(addr)
 	if err != nil {
 		return -1, bound, err
@@ -102,10 +102,8 @@ func listen(addr netip.AddrPort, busyPoll time.Duration) (fd int, bound netip.Ad
 			return fail(o.what, err)
 		}
 	}
-	if busyPoll > 0 {
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BUSY_POLL, int(busyPoll.Microseconds())); err != nil {
-			return fail("SO_BUSY_POLL", explainBusyPoll(err))
-		}
+	if what, err := c.choose(fd); err != nil {
+		return fail(what, err)
 	}
 	if err := unix.Bind(fd, sa); err != nil {
 		return fail("bind", err)
@@ -131,17 +129,6 @@ func explain(err error) error {
 		return fmt.Errorf("%w: ports below 1024 need the capability CAP_NET_BIND_SERVICE", err)
 	case errors.Is(err, unix.EAFNOSUPPORT):
 		return fmt.Errorf("%w: this kernel has no support for that address family", err)
-	}
-	return err
-}
-
-// explainBusyPoll does that for SO_BUSY_POLL, where EPERM has another reason.
-func explainBusyPoll(err error) error {
-	switch {
-	case errors.Is(err, unix.EPERM):
-		return errors.New("needs the capability CAP_NET_ADMIN, or sysctl net.core.busy_read of at least as much")
-	case errors.Is(err, unix.ENOPROTOOPT):
-		return fmt.Errorf("%w: this kernel was built without NET_RX_BUSY_POLL", err)
 	}
 	return err
 }

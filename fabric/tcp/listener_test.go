@@ -344,3 +344,34 @@ func TestIncomingCPU(t *testing.T) {
 		c.info.Remote = netip.AddrPortFrom(c.info.Local.Addr(), 1)
 	})
 }
+
+// The congestion control of accepted sockets is the one asked for; what the kernel does not have is an error that says so.
+func TestCongestionControl(t *testing.T) {
+	tr := New(Config{Log: quiet, CongestionControl: "reno"}) // every kernel has it
+	got := make(chan string, 1)
+	l, err := tr.Listen(listenAddr("127.0.0.1:0"), 1, func(c fabric.Conn) {
+		name, err := unix.GetsockoptString(c.(*conn).fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- name
+		_ = c.Close()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("tcp", l.Addr().AddrPort.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if name := wait(t, "a connection", got); name != "reno" {
+		t.Errorf("the congestion control is %q", name)
+	}
+	if err := errors.Join(c.Close(), tr.Close()); err != nil {
+		t.Error(err)
+	}
+	_, err = New(Config{Log: quiet, CongestionControl: "none"}).Listen(listenAddr("127.0.0.1:0"), 1, refuse)
+	if err == nil || !strings.Contains(err.Error(), `"none"`) {
+		t.Errorf("an unknown congestion control: %v", err)
+	}
+}

@@ -141,7 +141,8 @@ func (s *Server) startWorkers() error {
 		list = append(list, tcp.New(tcp.Config{
 			Log: s.log, MaxDepth: c.TCP.QueueDepth, InCapsuleSize: int(c.TCP.InCapsuleSize),
 			NoHeaderDigest: !c.TCP.HeaderDigest, NoDataDigest: !c.TCP.DataDigest,
-			QueueMemory: int64(c.TCP.QueueMemory), BusyPoll: c.TCP.BusyPoll.Truncate(time.Microsecond), MaxConnections: c.TCP.MaxConnections, MaxConnectionsPerHost: c.TCP.MaxConnectionsPerHost,
+			QueueMemory: int64(c.TCP.QueueMemory), BusyPoll: c.TCP.BusyPoll.Truncate(time.Microsecond), CongestionControl: c.TCP.CongestionControl,
+			MaxConnections: c.TCP.MaxConnections, MaxConnectionsPerHost: c.TCP.MaxConnectionsPerHost,
 		}))
 	}
 	if uses(s.ports, nvme.TransportRDMA) {
