@@ -132,9 +132,9 @@ func (d *driver) Start(r *uring.Ring, f uring.File, c *disk.Command, then uring.
 // Do implements disk.Driver.
 func (d *driver) Do(c *disk.Command) int32 {
 	cmd := d.encode(c)
-	request := uintptr(sys.NVMeIO)
+	request := sys.NVMeIO
 	if len(c.Vectors) > 0 {
-		request = uintptr(sys.NVMeIOVec)
+		request = sys.NVMeIOVec
 	}
 	st, e := d.drive.Ioctl(request, cmd)
 	if e != 0 {

@@ -150,7 +150,8 @@ func TestCommands(t *testing.T) {
 		write := c.Write(40<<12, c.Memory(0, 20<<10))
 		write.Flags = backend.FUA
 		for _, io := range []*backend.IO{
-			c.Read(1<<12, c.Memory(0, 8<<10)), write, {Op: backend.OpFlush},
+			c.Read(1<<12, c.Memory(0, 8<<10)), write,
+			{Op: backend.OpFlush},
 			{Op: backend.OpWriteZeroes, Off: 7 << 12, Len: 4096},
 			{Op: backend.OpWriteZeroes, Off: 7 << 12, Len: 4096, Flags: backend.Unmap},
 			{Op: backend.OpDiscard, Off: 1 << 20, Len: 2 << 20},

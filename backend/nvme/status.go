@@ -38,5 +38,5 @@ func class(st wire.Status) error {
 
 const (
 	writeToReadOnlyRange wire.Status = 0x182 // NVM section 3.1.2
-	sctPath                          = 3     // Base section 4.2.3.4
+	sctPath              uint8       = 3     // Base section 4.2.3.4
 )

@@ -89,9 +89,14 @@ func TestDriveHealth(t *testing.T) {
 	want := full(2) // the worst, but for what is counted
 	want.CriticalWarning, want.EnduranceWarnings = nvme.SMARTSpareLow, 2|4
 	for _, sum := range []struct{ to, a *nvme.Uint128 }{
-		{&want.DataUnitsRead, &a.log.DataUnitsRead}, {&want.DataUnitsWritten, &a.log.DataUnitsWritten}, {&want.HostReads, &a.log.HostReads},
-		{&want.HostWrites, &a.log.HostWrites}, {&want.BusyTime, &a.log.BusyTime}, {&want.UnsafeShutdowns, &a.log.UnsafeShutdowns},
-		{&want.MediaErrors, &a.log.MediaErrors}, {&want.ErrorLogEntries, &a.log.ErrorLogEntries},
+		{&want.DataUnitsRead, &a.log.DataUnitsRead},
+		{&want.DataUnitsWritten, &a.log.DataUnitsWritten},
+		{&want.HostReads, &a.log.HostReads},
+		{&want.HostWrites, &a.log.HostWrites},
+		{&want.BusyTime, &a.log.BusyTime},
+		{&want.UnsafeShutdowns, &a.log.UnsafeShutdowns},
+		{&want.MediaErrors, &a.log.MediaErrors},
+		{&want.ErrorLogEntries, &a.log.ErrorLogEntries},
 	} {
 		*sum.to = sum.to.Add(*sum.a)
 	}
