@@ -233,6 +233,11 @@ func (q *queue) accept() error {
 		return err
 	}
 	q.accepted = true
+	if q.shared != nil {
+		if err := q.qp.RetrySoon(); err != nil { // then hosts wait longer, or the queue has failed already
+			q.g.t.cfg.Log.Debug("RDMA queue pair keeps its RNR timer", "remote", q.conn.info.Remote, "error", err)
+		}
+	}
 	return nil
 }
 

@@ -54,6 +54,10 @@ func (q *qp) ToError() error {
 	return fail("ibv_modify_qp", unix.Errno(C.vb_to_error(q.c)), "to the error state")
 }
 
+func (q *qp) RetrySoon() error {
+	return fail("ibv_modify_qp", unix.Errno(C.vb_retry_soon(q.c)), "for the RNR timer")
+}
+
 func (q *qp) Destroy() error {
 	q.id.cm.inEvent.Lock() // librdmacm uses the queue pair while it takes events
 	defer q.id.cm.inEvent.Unlock()

@@ -223,6 +223,7 @@ func lastWQE(t *testing.T, sp *side, srq verbs.SRQ, p, q *pair) {
 	if p.p.dev.Attr().IWARP {
 		return // neither required of iWARP devices (RFC 5040 knows no such event) nor raised by soft iWARP
 	}
+	p.p.must(p.p.qp.RetrySoon(), "RetrySoon")
 	num := p.p.qp.Num()
 	reached := make(chan struct{}, 8)
 	stop, err := p.p.dev.Watch(func(ev verbs.AsyncEvent) {
@@ -242,6 +243,9 @@ func lastWQE(t *testing.T, sp *side, srq verbs.SRQ, p, q *pair) {
 		t.Fatal("no QP_LAST_WQE_REACHED of a queue pair in the error state")
 	}
 	p.p.idle("a queue pair that took no receive")
+	if p.p.qp.RetrySoon() == nil {
+		t.Error("a queue pair in the error state is taken for a connected one")
+	}
 	q.a.postSend(verbs.SendWR{WRID: 9, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1}, q.a.sge(0, 64))
 	q.p.success(4, verbs.WCRecv)
 }

@@ -260,6 +260,18 @@ func (q *qp) ToError() error {
 	return nil
 }
 
+// RetrySoon changes nothing: the fake sends again when there is a receive.
+func (q *qp) RetrySoon() error {
+	f := q.dev.f
+	f.lock()
+	defer f.unlock()
+	q.alive("RetrySoon")
+	if q.state != stateRTS || q.dev.opt.Attr.IWARP {
+		return fmt.Errorf("ibv_modify_qp: the queue pair is not connected, or iWARP: %w", unix.EINVAL)
+	}
+	return nil
+}
+
 func (q *qp) Destroy() error {
 	d := q.dev
 	d.f.lock()
