@@ -9,7 +9,7 @@ import (
 )
 
 // TestCopiedBytes counts what the target copies of the data of commands on RAM namespaces: nothing of reads, what was never written
-// included, nothing of writes of whole frames whose data is asked for, and the ends of others (docs/adr/0012). Over iWARP data is received
+// included, nothing of writes of whole frames whose data is asked for, and the ends of others (docs/adr/0015). Over iWARP data is received
 // in a place of its own and copied once. So is data in capsules, and over TCP once more if it came with others.
 func TestCopiedBytes(t *testing.T) {
 	if _, counted := mem.Copied(); !counted {
