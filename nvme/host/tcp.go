@@ -26,6 +26,8 @@ type TCP struct {
 	HPDA uint8
 	// Source is the local address, if it is valid.
 	Source netip.Addr
+	// CongestionControl names that of the connection as seen from the host (tcp(7), TCP_CONGESTION); "" is the system's.
+	CongestionControl string
 }
 
 // Type is nvme.TransportTCP.
@@ -55,6 +57,9 @@ func dialTCP(ctx context.Context, t TCP) (int, error) {
 		return -1, fmt.Errorf("socket: %w", err)
 	}
 	err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	if err == nil && t.CongestionControl != "" {
+		err = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, t.CongestionControl)
+	}
 	if err == nil && t.Source.IsValid() {
 		err = unix.Bind(fd, sockaddr(netip.AddrPortFrom(t.Source, 0)))
 	}

@@ -267,9 +267,14 @@ func dial(port int) (int, error) {
 	}
 }
 
+// congestion is the congestion control of every connection of a native run, on both sides. Every kernel has it and lets everybody use
+// it. bbr, the system's on some machines, paces some connections and not others, by what it makes of their start.
+const congestion = "reno"
+
 func tune(fd int) error {
 	return errors.Join(unix.SetNonblock(fd, true),
 		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
+		unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, congestion),
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4<<20),
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<20))
 }

@@ -125,12 +125,12 @@ func startTarget(cpu int, dir, spin string, command ...string) (*server, error) 
 	config := filepath.Join(dir, fmt.Sprintf("bench-%d.yaml", port))
 	text := fmt.Sprintf(`listeners: [{transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}]
 reactors: {cpus: [%d]%s}
-tcp: {queue_depth: 1024}
+tcp: {queue_depth: 1024, congestion_control: %s}
 subsystems:
   - nqn: %s
     allow_any_host: true
     namespaces: [{nsid: 1, backend: ram, size: %d, block_size: %d}]
-`, port, cpu, spin, benchNQN, namespaceSize, blockSize)
+`, port, cpu, spin, congestion, benchNQN, namespaceSize, blockSize)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -148,7 +148,7 @@ subsystems:
 // reach is how an initiator gets to the server.
 func (s *server) reach(digests bool) host.Transport {
 	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(s.port))
-	return host.TCP{Addr: addr, HeaderDigest: digests, DataDigest: digests}
+	return host.TCP{Addr: addr, HeaderDigest: digests, DataDigest: digests, CongestionControl: congestion}
 }
 
 // stop ends the process: at once if it does not stop by itself.

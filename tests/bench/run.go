@@ -60,7 +60,7 @@ func run(o options) error {
 	p.Rounds, p.Seconds = o.rounds, o.duration.Seconds()
 	p.judge(nativeBounds(), b.records, o.filter == "")
 	p.Notes = []string{
-		"floor: bare sockets with the same messages, both sides polling.",
+		"floor: bare sockets with the same messages, both sides polling. All connections have the congestion control " + congestion + ".",
 		fmt.Sprintf("Latency at depth 1 depends on where the machine runs its CPUs. The target is measured between two floors that agree; taken again: %d.", b.moved),
 	}
 	if o.out != "" {
