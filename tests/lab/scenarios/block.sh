@@ -36,6 +36,7 @@ umount /tmp/mounted
 target_start; host_connect
 target_held() { losetup -l | grep -q "$loop" && ! mount $loop /tmp/mounted 2>/dev/null; }
 target_held || fail "the device can be mounted while the target has it"
+sectors_read() { awk '{print $3}' "/sys/block/$(dmsetup info -c --noheadings -o blkdevname xfs)/stat"; }
 used() { sync -f "$1"; du -B1 "$1" | cut -f1; }
 
 for nsid in 1 2 3 4; do
@@ -53,6 +54,11 @@ for nsid in 1 3 4; do
   after=$(used $file)
   say "namespace $nsid: a discard of 32 MiB made $((before >> 20)) MiB of $file $((after >> 20))"
   [ $((before - after)) -ge $((30 << 20)) ] || fail "the space did not come back"
+  if [ $nsid = 4 ]; then
+    before=$(sectors_read)
+    cmp -s <(head -c 32M /dev/zero) <(dd if="$DEV" bs=1M count=32 iflag=direct status=none) || fail "what was discarded does not read as zeroes"
+    [ $(($(sectors_read) - before)) -le 256 ] || fail "reading 32 MiB that were discarded, the disk was asked for $(($(sectors_read) - before)) sectors"
+  fi
   cmp -s <(tail -c 32M /tmp/random) <(dd if=$file bs=1M skip=32 count=32 iflag=direct status=none) || fail "what was not discarded is damaged"
   blkdiscard -z -o 32M -l 16M "$DEV" || fail "write zeroes on namespace $nsid"
   cmp -s <(head -c 16M /dev/zero) <(dd if=$file bs=1M skip=32 count=16 iflag=direct status=none) || fail "zeroes are not in $file"
