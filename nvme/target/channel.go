@@ -294,8 +294,6 @@ func (ch *channel) closeIfIdle() {
 	ch.h.channels[ch.ns.slot] = nil
 	done := ch.onClosed
 	ch.onClosed = nil
-	if len(ch.h.active) == 0 {
-		ch.h.unwatch()
-	}
+	ch.h.unwatch()
 	done()
 }

@@ -39,7 +39,13 @@ func (h *Handler) watch() {
 	})
 }
 
+// unwatch ends the timer if no channel has anything.
 func (h *Handler) unwatch() {
+	for _, ch := range h.channels {
+		if ch != nil && (ch.inflight > 0 || len(ch.pending) > 0) {
+			return
+		}
+	}
 	if h.watching != nil {
 		h.watching()
 		h.watching = nil

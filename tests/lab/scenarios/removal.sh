@@ -2,7 +2,7 @@
 # nothing, and the data verify although nobody restarted anything. A disk with a volatile cache has lost what was not flushed, and that is not
 # forgotten. Another disk in the same place is not touched. A file that is deleted is served on, with a warning.
 # variants: tcp rxe
-# limit: 150
+# limit: 240
 . "$LAB_DIR/lib.sh"
 [ -d /sys/kernel/config/nullb ] || fail "the kernel has no null_blk"
 disk_up

@@ -1,7 +1,7 @@
 # Files and devices grow and shrink under fio: the host learns of it by itself, uses what is new, and gets LBA out of range behind what is
 # left, never anything else. The data verify throughout.
 # variants: tcp rxe
-# limit: 120
+# limit: 240
 . "$LAB_DIR/lib.sh"
 need losetup dmsetup
 disk_up
@@ -25,7 +25,7 @@ read_at() { # NSID MIB: one block of 4 KiB there
 }
 for nsid in 1 2 3; do
   DEV=$(namespace_device $nsid)
-  fio_verify "ns$nsid" --iodepth=16 --bs=4k --size=8M --time_based --runtime=9 & load=$!
+  fio_verify "ns$nsid" --iodepth=16 --bs=4k --size=4M --time_based --runtime=9 & load=$!
   sleep 1
   for size in 128 32 96 64; do
     resize $nsid $size
@@ -35,7 +35,7 @@ for nsid in 1 2 3; do
   done
   wait $load || fail "fio on namespace $nsid: exit code $?"
   resize $nsid 128; wait_for 4 is $nsid 128
-  fio_verify "whole$nsid" --iodepth=32 --bs=1M --size=128M
+  fio_verify "end$nsid" --iodepth=8 --bs=256k --offset=112M --size=16M
   resize $nsid 32 # and nobody waits for it
   for at in 127 32; do
     s=$(read_at $nsid $at); grep -qiE 'LBA out of range|0x[46]?080' <<<"$s" || fail "namespace $nsid at once after it shrank: $s"
