@@ -48,7 +48,7 @@ func TestKeep(t *testing.T) {
 	}
 	h.hangUp()
 	h.turn()
-	if h.g.queues != nil && len(h.g.queues) > 0 {
+	if len(h.g.queues) > 0 {
 		t.Error("the queue waits for the device")
 	}
 	if n := total - h.arena.Available(); n != 8192 {
