@@ -228,6 +228,7 @@ func (c *channel) start(o *op) bool {
 		c.end(o, c.d.failure(o.io.Op, o.io.Off+o.done, unix.ECANCELED))
 		return true
 	}
+	o.opened = c.d.opened.Load()
 	if o.step == stepSync && c.d.dirty.Load() { // what completes from here on is for the next flush
 		c.d.dirty.Store(false)
 		o.dirty = true
@@ -245,8 +246,8 @@ func (c *channel) start(o *op) bool {
 }
 
 func (c *channel) startRing(o *op) bool {
-	if opened := c.d.opened.Load(); !c.added || c.opened != opened {
-		c.addFiles(opened)
+	if !c.added || c.opened != o.opened {
+		c.addFiles(o.opened)
 	}
 	if c.d.cfg.Driver != nil {
 		return c.startCommand(o)

@@ -38,14 +38,15 @@ type op struct {
 
 	step     step
 	news     news
-	fenced   bool  // holds its blocks
-	write    bool  // holds them alone
-	polled   bool  // was given to the ring that polls
-	res      int32 // of a worker's step, as io_uring has it
-	flags    int   // RWF_*
-	done     int64 // bytes transferred
-	unwanted bool  // no step is begun any more
-	dirty    bool  // Disk.dirty before this flush
+	fenced   bool   // holds its blocks
+	write    bool   // holds them alone
+	polled   bool   // was given to the ring that polls
+	res      int32  // of a worker's step, as io_uring has it
+	flags    int    // RWF_*
+	opened   uint32 // Disk.opened when the step was begun
+	done     int64  // bytes transferred
+	unwanted bool   // no step is begun any more
+	dirty    bool   // Disk.dirty before this flush
 	err      error
 	span     span
 	shares   opList // flushes that end with this one

@@ -156,7 +156,7 @@ func (c *channel) verdict(o *op, e syscall.Errno) error {
 	if d.cfg.Look != nil && (d.cfg.Block || e == 0) {
 		size := d.sizeNow()
 		switch {
-		case size == 0 || len(c.rings) > 0 && c.opened != d.opened.Load():
+		case size == 0 || o.opened != d.opened.Load():
 			d.lookSoon()
 			return fmt.Errorf("%s: %v at %d: %w", d.cfg.Path, io.Op, at, backend.ErrGone)
 		case io.Op != backend.OpFlush && io.Off+io.Len > size:

@@ -65,3 +65,14 @@ target_start
 grep -q 'io_uring cannot be used' /run/target.log || fail "io_uring is not forbidden"
 sysctl -qw kernel.io_uring_disabled=0 # fio's turn
 hangs 1; target_stop
+
+say "the target ends although the disk hangs"
+target_start; host_connect
+dd if="$(namespace_device 1)" of=/dev/null bs=64k iflag=direct status=none 2>/dev/null & reader=$!
+sleep 1; hang; sleep 1
+kill -TERM "$TPID"
+wait_for 20 ours_gone
+rc=0; wait "$TPID" || rc=$?
+[ $rc = 1 ] || fail "exit code $rc, want 1: not everything was closed"
+answer
+nvme disconnect -n $NQN >/dev/null; wait $reader || true
