@@ -51,14 +51,13 @@ func open(cfg Config) (*disk.Disk, error) {
 	return d, err
 }
 
-// Claim opens a device as Open does and tells what the kernel knows of it, for whoever works on it in another way. The caller
-// closes FD, and replaces it after Reopen by the new one.
+// Claim opens a device as Open does and tells what the kernel knows of it, for whoever works on it in another way. The caller closes FD.
 func Claim(cfg Config) (disk.Config, error) {
 	dc, err := claim(cfg)
 	if err != nil {
 		return dc, fmt.Errorf("block device %s: %w", cfg.Path, err)
 	}
-	dc.Look, dc.Reopen = look, reopener(cfg, dc)
+	dc.Look = look
 	return dc, nil
 }
 

@@ -66,7 +66,7 @@ func open(cfg Config) (_ *drive, err error) {
 	}
 	d.claim = held.FD
 	dc.Look = func(int) (int64, error) { return held.Look(d.claim) }
-	dc.Reopen = func() (disk.Config, error) { return d.reopen(cfg, dc.Info, held.Reopen) }
+	dc.Reopen = func() (disk.Config, error) { return d.reopen(cfg, dc.Info, claim) }
 	if dc.Engine.Name, err = engine(&dc, cfg.Log); err == nil {
 		d.Disk, err = disk.New(dc)
 	}
@@ -120,14 +120,14 @@ func attach(cfg Config, claim func(path string) (disk.Config, error)) (dc, held 
 	return dc, held, newDriver(passthru.FD(fd), id, n.limits(), &dc)
 }
 
-// reopen opens both devices of a namespace again that was gone, if it is the same. reclaim does that with the block device, at its old path.
-func (d *drive) reopen(cfg Config, was backend.Info, reclaim func() (disk.Config, error)) (disk.Config, error) {
-	dc, held, err := attach(cfg, func(string) (disk.Config, error) { return reclaim() })
+// reopen opens both devices of a namespace again that was gone, wherever the path leads to now, if it is the same.
+func (d *drive) reopen(cfg Config, was backend.Info, claim func(path string) (disk.Config, error)) (disk.Config, error) {
+	dc, held, err := attach(cfg, claim)
 	if err != nil {
 		return dc, err
 	}
 	if dc.Info != was {
-		err = errors.New("the drive says other things of itself than before; restart the target to use it")
+		err = fmt.Errorf("this is another drive, or it says other things of itself, and is not touched (%q, before %q); restart the target to use it", dc.Info.Identity, was.Identity)
 	} else {
 		err = unix.Dup3(held.FD, d.claim, unix.O_CLOEXEC)
 	}

@@ -1,6 +1,7 @@
 package disks
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +12,8 @@ import (
 
 // Drive is hardware that can be asked for its health. Any goroutine may use it.
 type Drive struct {
-	d *Disk
+	m Machine
+	d *Disk // as it was found
 }
 
 // DriveOf finds the drive on which the block device with this number ("8:1") lies, a whole disk or a partition; nil if that is none which
@@ -28,7 +30,7 @@ func (m Machine) DriveOf(number string) *Drive {
 	if !d.Drive() {
 		return nil
 	}
-	return &Drive{d}
+	return &Drive{m, d}
 }
 
 // ID is the same for all that lies on one drive: its model and serial number, if it has one.
@@ -44,9 +46,11 @@ func (d *Drive) Counts() bool { return d.d.Bus == "nvme" }
 
 // SMART reads the health, in the form that NVMe has for it. It may block for some seconds.
 func (d *Drive) SMART() (*nvme.SMARTLog, error) {
-	device := "/dev/" + d.d.Name
+	device, err := d.device()
+	if err != nil {
+		return nil, err
+	}
 	var h Health
-	var err error
 	switch d.d.Bus {
 	case "nvme":
 		return readNVMe(device)
@@ -59,6 +63,24 @@ func (d *Drive) SMART() (*nvme.SMARTLog, error) {
 		return nil, err
 	}
 	return h.smart(), nil
+}
+
+// device is the path under which the drive is found now: one that was gone may be back under another name.
+func (d *Drive) device() (string, error) {
+	names := []string{d.d.Name}
+	entries, err := os.ReadDir(filepath.Join(d.m.Sys, "block"))
+	if err != nil {
+		return "", err
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	for _, name := range names {
+		if now := (&Drive{d.m, d.m.disk(name)}); now.d.Bus == d.d.Bus && now.ID() == d.ID() {
+			return "/dev/" + name, nil
+		}
+	}
+	return "", fmt.Errorf("%s: %w", d.ID(), os.ErrNotExist)
 }
 
 func readNVMe(device string) (*nvme.SMARTLog, error) {

@@ -1,6 +1,8 @@
 package disks
 
 import (
+	"errors"
+	"os"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -23,8 +25,14 @@ func TestDriveOf(t *testing.T) {
 		if d.ID() != want.id || d.Counts() != want.counts {
 			t.Errorf("%s: %q, counts %t", number, d.ID(), d.Counts())
 		}
-		if _, err := (&Drive{&Disk{Name: "no-such-disk", Bus: d.d.Bus}}).SMART(); err == nil {
-			t.Errorf("%s: the health of a drive that is not there", number)
+		was := *d.d
+		was.Name = "another" // it was gone and is back
+		if path, err := (&Drive{m, &was}).device(); was.Serial != "" && (path != "/dev/"+d.d.Name || err != nil) {
+			t.Errorf("%s: is back at %q, %v", number, path, err)
+		}
+		was.Serial = "none"
+		if _, err := (&Drive{m, &was}).SMART(); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: the health of a drive that is not there: %v", number, err)
 		}
 	}
 	if d := m.DriveOf("7:0"); d != nil {
