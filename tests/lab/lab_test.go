@@ -140,6 +140,11 @@ func TestDisks(t *testing.T) {
 	runScript(t, "./qemu/run.sh", "disks", "tcp")
 }
 
+// TestVirtio has fio verify a virtio disk, which the user-mode kernel does not have.
+func TestVirtio(t *testing.T) {
+	runScript(t, "./qemu/run.sh", "virtio", "rxe")
+}
+
 // runScript runs a scenario and shows its log when it fails, or with -v.
 func runScript(t *testing.T, script string, args ...string) {
 	t.Helper()

@@ -26,6 +26,10 @@ if [ -n "$(head_value drives)" ]; then
   # shellcheck disable=SC2054
   devices+=(-device nvme,drive=nvme,serial=lab-nvme -device ahci,id=ahci -device ide-hd,drive=sata,bus=ahci.0,serial=lab-sata)
 fi
+if [ -n "$(head_value virtio)" ]; then # a virtio disk of this size that keeps what is written; space that is freed leaves its file
+  truncate -s "$(head_value virtio)" "$out/virtio.img"
+  devices+=(-drive "file=$out/virtio.img,if=virtio,format=raw,discard=unmap")
+fi
 settings=()
 for s; do
   case $s in TARGET_BIN=*) cp "${s#*=}" "$out/nvmf-target"; s=TARGET_BIN=/run/out/nvmf-target ;; esac
