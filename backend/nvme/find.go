@@ -20,8 +20,9 @@ type Namespace struct {
 	sysfs string
 }
 
-// names are those that the kernel gives to both devices of a namespace: ng0n1 and nvme0n1.
-var names = regexp.MustCompile(`^(?:ng|nvme)([0-9]+n[0-9]+)(p[0-9]+)?$`)
+// names are those that the kernel gives to the devices of a namespace: ng0n1 and nvme0n1. The first numbers may differ, as one may count
+// controllers and the other subsystems; the second ones are the same, and so is the directory in sysfs.
+var names = regexp.MustCompile(`^(ng|nvme)[0-9]+(n[0-9]+)(p[0-9]+)?$`)
 
 // Find finds the namespace that a character or block device belongs to. It opens nothing.
 func Find(path string) (Namespace, error) {
@@ -50,21 +51,43 @@ func Find(path string) (Namespace, error) {
 	if err != nil {
 		return Namespace{}, fmt.Errorf("the device behind this name is gone: %w", unix.ENXIO)
 	}
-	return named(filepath.Base(place), kind)
+	return named(place, kind)
 }
 
-// named is the namespace with the device that the kernel calls name.
-func named(name, kind string) (Namespace, error) {
+// named is the namespace with the device that is at this place in sysfs.
+func named(place, kind string) (Namespace, error) {
+	dir, name := filepath.Split(place)
 	m := names.FindStringSubmatch(name)
 	switch {
 	case m == nil && kind == "block":
 		return Namespace{}, fmt.Errorf("is %s, not a namespace of an NVMe drive; use backend: block", name)
 	case m == nil:
 		return Namespace{}, fmt.Errorf("is %s, not a namespace of an NVMe drive, which is called ng0n1 or the like", name)
-	case m[2] != "":
-		return Namespace{}, fmt.Errorf("is a partition: commands go to whole namespaces; name %s, or use backend: block", strings.TrimSuffix(name, m[2]))
+	case m[3] != "":
+		return Namespace{}, fmt.Errorf("is a partition: commands go to whole namespaces; name %s, or use backend: block", strings.TrimSuffix(name, m[3]))
 	}
-	return Namespace{Char: "/dev/ng" + m[1], Block: "/dev/nvme" + m[1], sysfs: "/sys/class/block/nvme" + m[1]}, nil
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return Namespace{}, err
+	}
+	var n Namespace
+	for _, e := range entries {
+		o := names.FindStringSubmatch(e.Name())
+		switch {
+		case o == nil || o[2] != m[2] || o[3] != "":
+		case o[1] == "ng":
+			n.Char = "/dev/" + e.Name()
+		default:
+			n.Block, n.sysfs = "/dev/"+e.Name(), filepath.Join(dir, e.Name())
+		}
+	}
+	switch {
+	case n.Char == "":
+		return n, errors.New("has no character device: the kernel has no commands for single namespaces (Linux 5.13 has); use backend: block")
+	case n.Block == "":
+		return n, errors.New("has no block device: its command set or its format is not one for blocks")
+	}
+	return n, nil
 }
 
 // limits are what the kernel lets through in one command, in bytes; 0 for commands that it does not send itself.

@@ -85,21 +85,36 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
+// TestNamed: the devices of a namespace are in one directory, with numbers of controllers or of subsystems.
 func TestNamed(t *testing.T) {
-	for _, tc := range []struct{ name, kind, want string }{
-		{"ng0n1", "char", "/dev/ng0n1 /dev/nvme0n1"},
-		{"nvme12n34", "block", "/dev/ng12n34 /dev/nvme12n34"},
-		{"nvme0n1p2", "block", "is a partition: commands go to whole namespaces; name nvme0n1, or use backend: block"},
+	dir := t.TempDir()
+	for _, name := range []string{
+		"nvme5/ng5n2", "nvme5/nvme0n2/nvme0n2p1", "nvme5/ng5n1", "nvme5/nvme0n1", "nvme5/nvme0c5n2", "nvme-subsys1/ng1n12", "nvme-subsys1/nvme1n12",
+		"nvme7/nvme7n1", "nvme8/ng8n1",
+	} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct{ place, kind, want string }{
+		{"nvme5/ng5n2", "char", "/dev/ng5n2 /dev/nvme0n2"},
+		{"nvme5/nvme0n1", "block", "/dev/ng5n1 /dev/nvme0n1"},
+		{"nvme-subsys1/nvme1n12", "block", "/dev/ng1n12 /dev/nvme1n12"},
+		{"nvme5/nvme0n2/nvme0n2p1", "block", "is a partition: commands go to whole namespaces; name nvme0n2, or use backend: block"},
+		{"nvme7/nvme7n1", "block", "has no character device: the kernel has no commands for single namespaces (Linux 5.13 has); use backend: block"},
+		{"nvme8/ng8n1", "char", "has no block device: its command set or its format is not one for blocks"},
 		{"sda", "block", "is sda, not a namespace of an NVMe drive; use backend: block"},
 		{"nvme0", "char", "is nvme0, not a namespace of an NVMe drive, which is called ng0n1 or the like"},
 	} {
-		n, err := named(tc.name, tc.kind)
+		n, err := named(filepath.Join(dir, tc.place), tc.kind)
 		got := n.Char + " " + n.Block
 		if err != nil {
 			got = err.Error()
+		} else if n.sysfs != filepath.Join(dir, filepath.Dir(tc.place), filepath.Base(n.Block)) {
+			t.Errorf("%s: its queue is in %s", tc.place, n.sysfs)
 		}
 		if got != tc.want {
-			t.Errorf("%s: %s", tc.name, got)
+			t.Errorf("%s: %s", tc.place, got)
 		}
 	}
 }

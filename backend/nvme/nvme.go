@@ -111,6 +111,9 @@ func attach(cfg Config, claim func(path string) (disk.Config, error)) (dc, held 
 			_ = unix.Close(held.FD)
 		}
 	}()
+	if other, e := sys.NVMeNamespace(held.FD); e != 0 || other != nsid {
+		return dc, held, fmt.Errorf("%s and %s are not the same namespace: %d and %d (%w)", n.Char, n.Block, nsid, other, e)
+	}
 	// What others wrote through the page cache must not follow later.
 	if err := unix.Fsync(held.FD); err != nil {
 		return dc, held, fmt.Errorf("write back the page cache: %w", err)
