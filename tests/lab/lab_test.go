@@ -145,6 +145,14 @@ func TestVirtio(t *testing.T) {
 	runScript(t, "./qemu/run.sh", "virtio", "rxe")
 }
 
+// TestMemory looks where memory lies on a machine with NUMA nodes and huge pages.
+func TestMemory(t *testing.T) {
+	if referenceTarget() {
+		t.Skip("the kernel's target has no memory of a process")
+	}
+	runScript(t, "./qemu/run.sh", "memory", "rxe")
+}
+
 // runScript runs a scenario and shows its log when it fails, or with -v.
 func runScript(t *testing.T, script string, args ...string) {
 	t.Helper()

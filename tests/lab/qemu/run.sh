@@ -30,6 +30,15 @@ if [ -n "$(head_value virtio)" ]; then # a virtio disk of this size that keeps w
   truncate -s "$(head_value virtio)" "$out/virtio.img"
   devices+=(-drive "file=$out/virtio.img,if=virtio,format=raw,discard=unmap")
 fi
+if [ -n "$(head_value numa)" ]; then # two nodes, a CPU and half of the memory each
+  for n in 0 1; do devices+=(-object "memory-backend-ram,size=1G,id=memory$n" -numa "node,nodeid=$n,cpus=$n,memdev=memory$n"); done
+fi
+package=$(head_value go-test)
+if [ -n "$package" ]; then
+  need go
+  (cd "$lab/../.." && CGO_ENABLED=0 go test -c -o "$out/go.test" "$package")
+  set -- "$@" TEST_BIN=/run/out/go.test
+fi
 settings=()
 for s; do
   case $s in TARGET_BIN=*) cp "${s#*=}" "$out/nvmf-target"; s=TARGET_BIN=/run/out/nvmf-target ;; esac
