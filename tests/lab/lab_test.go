@@ -140,6 +140,14 @@ func TestDisks(t *testing.T) {
 	runScript(t, "./qemu/run.sh", "disks", "tcp")
 }
 
+// TestNVMe serves the NVMe drives that QEMU emulates.
+func TestNVMe(t *testing.T) {
+	if referenceTarget() {
+		t.Skip("the kernel's target sends commands to drives in another way")
+	}
+	runScript(t, "./qemu/run.sh", "nvme", "rxe")
+}
+
 // TestVirtio has fio verify a virtio disk, which the user-mode kernel does not have.
 func TestVirtio(t *testing.T) {
 	runScript(t, "./qemu/run.sh", "virtio", "rxe")

@@ -16,7 +16,7 @@ image=$("$lab/qemu/build-image.sh")
 out=${NVMF_LAB_OUT:-}
 tmp=''
 if [ -z "$out" ]; then out=$(mktemp -d); tmp=$out; fi
-trap '[ -z "$tmp" ] || rm -rf "$tmp"' EXIT
+trap 'rm -f "$out"/*.img "$out/go.test"; [ -z "$tmp" ] || rm -rf "$tmp"' EXIT
 mkdir -p "$out"; out=$(readlink -f "$out"); rm -f "$out/rc"
 cp -r "$lab/../../packaging" "$out/"
 case $(head_value init) in systemd) init="/lib/systemd/systemd systemd.wants=lab.service systemd.mask=serial-getty@ttyS0.service" ;; *) init=/sbin/lab-init ;; esac
@@ -26,9 +26,17 @@ if [ -n "$(head_value drives)" ]; then
   # shellcheck disable=SC2054
   devices+=(-device nvme,drive=nvme,serial=lab-nvme -device ahci,id=ahci -device ide-hd,drive=sata,bus=ahci.0,serial=lab-sata)
 fi
-if [ -n "$(head_value virtio)" ]; then # a virtio disk of this size that keeps what is written; space that is freed leaves its file
-  truncate -s "$(head_value virtio)" "$out/virtio.img"
-  devices+=(-drive "file=$out/virtio.img,if=virtio,format=raw,discard=unmap")
+if [ -n "$(head_value nvme)" ]; then # NVMe drives that keep what is written; where they free space, their files do
+  # nvme_drive NAME SIZE CONTROLLER-OPTIONS NAMESPACE-OPTIONS
+  nvme_drive() {
+    truncate -s "$2" "$out/$1.img"
+    devices+=(-blockdev "driver=raw,node-name=$1,discard=unmap,detect-zeroes=off,file.driver=file,file.filename=$out/$1.img"
+      -device "nvme,id=$1,serial=lab-$1$3" -device "nvme-ns,bus=$1,drive=$1,nsid=1$4")
+  }
+  nvme_drive first 256M "" ""
+  nvme_drive second 64M ,mdts=3 ,logical_block_size=4096,physical_block_size=4096
+  nvme_drive suite 16M ,mdts=4 ""
+  nvme_drive meta 16M "" ,ms=8
 fi
 if [ -n "$(head_value numa)" ]; then # two nodes, a CPU and half of the memory each
   for n in 0 1; do devices+=(-object "memory-backend-ram,size=1G,id=memory$n" -numa "node,nodeid=$n,cpus=$n,memdev=memory$n"); done
@@ -39,6 +47,10 @@ if [ -n "$package" ]; then
   (cd "$lab/../.." && CGO_ENABLED=0 go test -c -o "$out/go.test" "$package")
   set -- "$@" TEST_BIN=/run/out/go.test
 fi
+if [ -n "$(head_value virtio)" ]; then # a virtio disk of this size that keeps what is written; space that is freed leaves its file
+  truncate -s "$(head_value virtio)" "$out/virtio.img"
+  devices+=(-drive "file=$out/virtio.img,if=virtio,format=raw,discard=unmap")
+fi
 settings=()
 for s; do
   case $s in TARGET_BIN=*) cp "${s#*=}" "$out/nvmf-target"; s=TARGET_BIN=/run/out/nvmf-target ;; esac
@@ -46,7 +58,7 @@ for s; do
 done
 timeout -k 5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "${cpus:-2}" -m 2G -nographic -no-reboot -nic none \
   -kernel "$image/vmlinuz" -initrd "$image/initrd" \
-  -append "root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off init=$init LAB_VM=qemu LAB_DIR=/lab LAB_SCRIPT=/lab/qemu/scenarios/$name.sh TRANSPORT=$variant LAB_LIMIT=$limit ${settings[*]}" \
+  -append "root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check mitigations=off init=$init LAB_VM=qemu LAB_DIR=/lab LAB_SCRIPT=/lab/qemu/scenarios/$name.sh TRANSPORT=$variant LAB_LIMIT=$limit ${settings[*]}" \
   -drive "file=$image/image,if=virtio,format=raw,snapshot=on" \
   "${devices[@]}" \
   -virtfs "local,path=$lab,mount_tag=lab,security_model=none,readonly=on" \
