@@ -133,7 +133,7 @@ func changedList(c *controller, _ uint32) []byte {
 func commandEffects(c *controller, _ uint32) []byte {
 	l := &nvme.EffectsLog{Admin: effects(&adminOps, scopeController)}
 	if !c.sub.discovery {
-		l.IO = effects(&ioOps, scopeNamespace)
+		l.IO = effects(&ioOps, scopeNone)
 	}
 	return l.Append(nil)
 }

@@ -29,9 +29,10 @@ const (
 	opAdminQueue
 )
 
-// The scope of a command in log 05h, bits 31:20 (Base section 5.1.12.1.6, CSP).
+// The scope of a command in log 05h, bits 31:20 (Base section 5.1.12.1.6, CSP). I/O commands report none: Linux warns of "unusual effects"
+// if theirs have a bit besides CSUPP and LBCC.
 const (
-	scopeNamespace  nvme.Effect = 1 << 20
+	scopeNone       nvme.Effect = 0
 	scopeController nvme.Effect = 1 << 21
 )
 
