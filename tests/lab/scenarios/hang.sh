@@ -18,35 +18,36 @@ fio_on() { DEV=$(namespace_device "$1"); shift; fio_verify "$@"; }
 completed() { awk '{print $1 + $5}' "/sys/block/$(basename "$1")/stat"; }
 read_status() { nvme read "$(namespace_device "$1")" --namespace-id="$1" --start-block=0 --block-count=7 --data-size=4096 --data=/dev/null 2>&1 || true; }
 logged() { [ "$(grep -c "$1" /run/target.log)" -ge "$2" ]; }
+moving() { [ $(($(completed "$(namespace_device 1)") - idle)) -ge 100 ]; } # fio is at work on namespace 1
 reconnects() { dmesg | grep -cE 'Reconnecting|timeout' || true; }
 
 hangs() {
   host_connect
-  other=$(namespace_device 2) before=$(reconnects)
+  other=$(namespace_device 2) idle=$(completed "$(namespace_device 1)") before=$(reconnects)
   fio_on 2 other --iodepth=8 --bs=4k --size=8M --time_based --runtime=12 & fio2=$!
   fio_on 1 hung --iodepth=32 --bs=16k --size=24M --rate_iops=300,300 & fio1=$!
-  sleep 2
+  wait_for 15 moving
   hang
-  wait_for 6 logged 'does not answer' "$1"
+  wait_for 20 logged 'does not answer' "$1"
   n=$(completed "$other"); sleep 2; n=$(($(completed "$other") - n))
   say "the disk hangs; within 2 s the other namespace completed $n commands"
   [ $n -ge 100 ] || fail "the other namespace hangs too"
   s=$(read_status 1); grep -qiE 'internal path error|0x2?300' <<<"$s" || fail "a read from a disk that hangs: $s"
   ctrl_live || fail "the controller is not live"
   answer
-  wait_for 5 logged 'answers again' "$1"
+  wait_for 15 logged 'answers again' "$1"
   wait $fio1 || fail "fio on the disk that hung: exit code $?"
   wait $fio2 || fail "the other namespace's fio: exit code $?"
   [ "$(reconnects)" = "$before" ] || fail "the host gave the connection up"
   fio_on 1 after --iodepth=16 --bs=16k --size=4M
 
   say "reset and disconnect while the disk hangs"
-  dd if="$(namespace_device 1)" of=/dev/null bs=64k iflag=direct status=none 2>/dev/null & reader=$!
   hang
+  dd if="$(namespace_device 1)" of=/dev/null bs=64k iflag=direct status=none 2>/dev/null & reader=$!
   sleep 1
   start=$(date +%s)
   nvme reset "/dev/$CTRL" || fail "nvme reset: exit code $?"
-  wait_for 5 ctrl_live
+  wait_for 15 ctrl_live
   fio_on 2 reset --iodepth=8 --bs=16k --size=2M
   host_disconnect
   say "they took $(($(date +%s) - start)) s"
@@ -68,8 +69,9 @@ hangs 1; target_stop
 
 say "the target ends although the disk hangs"
 target_start; host_connect
+hang
 dd if="$(namespace_device 1)" of=/dev/null bs=64k iflag=direct status=none 2>/dev/null & reader=$!
-sleep 1; hang; sleep 1
+sleep 1
 kill -TERM "$TPID"
 wait_for 20 ours_gone
 rc=0; wait "$TPID" || rc=$?

@@ -31,12 +31,12 @@ fio_on 3 other --iodepth=8 --bs=4k --size=8M --time_based --runtime=12 & other=$
 fio_on 1 pulled --iodepth=32 --bs=16k --size=24M --rate_iops=300,300 & pulled=$!
 sleep 3
 power safe 0
-wait_for 3 ready 1 0
+wait_for 15 ready 1 0
 s=$(status read 1); grep -qiE 'internal path error|0x2?300' <<<"$s" || fail "a read from a disk that is gone: $s"
 sleep 2
 ctrl_live || fail "the controller is not live"
 power safe 1
-wait_for 5 ready 1 1
+wait_for 15 ready 1 1
 wait $pulled || fail "fio on the disk that was away: exit code $?"
 wait $other || fail "the other namespace's fio: exit code $?"
 logged 'a disk is back' 1 || fail "the log does not say that it is back"
@@ -45,11 +45,11 @@ fio_on 1 after --iodepth=16 --bs=16k --size=4M
 say "pulled with everything flushed, and with writes in its cache"
 works write 2
 nvme flush "$(namespace_device 2)" --namespace-id=2 >/dev/null || fail "flush"
-power caching 0; wait_for 3 ready 2 0
-power caching 1; wait_for 5 ready 2 1
+power caching 0; wait_for 15 ready 2 0
+power caching 1; wait_for 15 ready 2 1
 works write 2
-power caching 0; wait_for 3 ready 2 0
-power caching 1; wait_for 5 ready 2 1
+power caching 0; wait_for 15 ready 2 0
+power caching 1; wait_for 15 ready 2 1
 s=$(nvme flush "$(namespace_device 2)" --namespace-id=2 2>&1 || true)
 [[ $s != *uccess* ]] || fail "a flush succeeded although the cache is lost"
 s=$(status write 2); grep -qi 'status' <<<"$s" || fail "a write is accepted although others are lost"
@@ -57,17 +57,17 @@ works read 2
 [ $(($(nvme smart-log "/dev/$CTRL" -n 2 -o json | jq .critical_warning) & 8)) = 8 ] || fail "no critical warning"
 
 say "another disk in its place"
-power safe 0; wait_for 3 ready 1 0
+power safe 0; wait_for 15 ready 1 0
 echo 32 >/sys/kernel/config/nullb/safe/size
 power safe 1
-wait_for 5 logged 'another disk is in its place' 1
+wait_for 15 logged 'another disk is in its place' 1
 ready 1 0 || fail "a smaller disk is taken for it"
 power safe 0; echo 64 >/sys/kernel/config/nullb/safe/size; power safe 1
-wait_for 5 ready 1 1
+wait_for 15 ready 1 1
 works read 1
 
 say "a deleted file"
 rm /run/disk/3.img
-wait_for 3 logged 'was deleted' 1
+wait_for 15 logged 'was deleted' 1
 fio_on 3 deleted --iodepth=8 --bs=16k --size=2M
 host_disconnect; target_stop

@@ -29,18 +29,18 @@ for nsid in 1 2 3; do
   sleep 1
   for size in 128 32 96 64; do
     resize $nsid $size
-    wait_for 4 is $nsid $size
+    wait_for 15 is $nsid $size
     s=$(read_at $nsid $((size - 1))); ! grep -qi 'status' <<<"$s" || fail "namespace $nsid of $size MiB: the last MiB: $s"
     s=$(read_at $nsid $size); grep -qiE 'LBA out of range|0x[46]?080' <<<"$s" || fail "namespace $nsid of $size MiB: behind the end: $s"
   done
   wait $load || fail "fio on namespace $nsid: exit code $?"
-  resize $nsid 128; wait_for 4 is $nsid 128
+  resize $nsid 128; wait_for 15 is $nsid 128
   fio_verify "end$nsid" --iodepth=8 --bs=256k --offset=112M --size=16M
   resize $nsid 32 # and nobody waits for it
   for at in 127 32; do
     s=$(read_at $nsid $at); grep -qiE 'LBA out of range|0x[46]?080' <<<"$s" || fail "namespace $nsid at once after it shrank: $s"
   done
-  wait_for 4 is $nsid 32
+  wait_for 15 is $nsid 32
 done
 ctrl_live || fail "the controller is not live"
 host_disconnect; target_stop
