@@ -8,13 +8,13 @@ import (
 
 // supply gives a prepared request memory to move data through: prepared -> needRead or executing, or needMemory.
 func (q *queue) supply(r *request) {
+	if r.Lent {
+		q.supplied(r)
+		return
+	}
 	p := q.g.pool
 	if q.p.staging != nil && r.Dir == fabric.HostToController {
 		p = q.p.staging
-	}
-	if r.Lent && q.reachable(r, p) {
-		q.supplied(r)
-		return
 	}
 	if int(r.Length) > p.total {
 		q.refuse(r, nvme.InternalError) // it would wait for ever
@@ -30,22 +30,9 @@ func (q *queue) supply(r *request) {
 	q.g.watch()
 }
 
-// reachable says that the device can move data through lent segments itself. p is where memory for the transfer would come from:
-// a staging pool is for transfers that must not touch anything else.
-func (q *queue) reachable(r *request, p *pool) bool {
-	if p != q.g.pool {
-		return false
-	}
-	return q.Reaches(r.Segs)
-}
-
-// allocate takes the request's memory from its pool: what the handler will use, or, if it lent its own, what stands in for that.
+// allocate takes the request's memory from its pool.
 func (r *request) allocate() (ok bool) {
-	if r.Lent {
-		r.bounce, ok = r.pool.arena.Alloc(r.bounce[:0], int(r.Length))
-	} else {
-		r.Segs, ok = r.pool.arena.Alloc(r.Segs[:0], int(r.Length))
-	}
+	r.Segs, ok = r.pool.arena.Alloc(r.Segs[:0], int(r.Length))
 	return ok
 }
 
@@ -81,7 +68,7 @@ func (p *pool) expire(before int64) {
 // cut appends work requests that move data of r on, at most most of them with at most perWR elements each, and returns how many.
 // Unless the device wants WRITEs signalled, all but the last one of the whole chain are not; the caller signals that one.
 func (q *queue) cut(r *request, op verbs.SendOpcode, perWR, most int) (n int) {
-	for ; n < most && r.at.segment < len(r.data()); n++ {
+	for ; n < most && r.at.segment < len(r.Segs); n++ {
 		wr := q.gather(r, op, perWR)
 		if op == verbs.WRRDMAWrite && q.p.signalWrites {
 			wr.WRID, wr.Flags = workID(workData, q.gen, q.number, r.Tag), verbs.SendSignaled
@@ -102,14 +89,11 @@ func (q *queue) readDone(r *request) {
 	if q.needRead.head != nil || q.out.head != nil {
 		q.touch()
 	}
-	if r.at.segment < len(r.data()) {
+	if r.at.segment < len(r.Segs) {
 		r.state = requestNeedRead
 		q.needRead.unpop(r)
 		q.touch()
 		return
-	}
-	if len(r.bounce) > 0 {
-		copySegments(r.Segs, r.bounce)
 	}
 	q.execute(r)
 }
@@ -153,16 +137,8 @@ func (q *queue) sent(r *request) {
 // drop makes a request idle that neither the handler nor the device has any more: its memory goes back to its owner.
 func (q *queue) drop(r *request) {
 	if r.pool != nil {
-		if r.Lent {
-			r.pool.arena.Free(r.bounce)
-		} else {
-			r.pool.arena.Free(r.Segs)
-		}
+		r.pool.arena.Free(r.Segs)
 		r.pool = nil
-	}
-	if len(r.bounce) > 0 {
-		clear(r.bounce)
-		r.bounce = r.bounce[:0]
 	}
 	if r.Lent {
 		q.g.cfg.Handler.Release(&r.Request)

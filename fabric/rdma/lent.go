@@ -173,7 +173,7 @@ func (t *lentTable) register(c lentChunk) {
 	err := fmt.Errorf("%d MiB are registered, the limit", t.count*mem.ChunkSize>>20)
 	var mr verbs.MR
 	if t.count < t.most {
-		// Nothing is received there. But a right to write has the kernel give the pages a place of their own for good.
+		// READs of ours write there. And it has the kernel give the pages a place of their own for good.
 		mr, err = t.d.pd.RegMR(b, verbs.AccessLocalWrite)
 	}
 	if err != nil {

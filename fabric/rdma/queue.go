@@ -212,9 +212,6 @@ func (q *queue) Complete(reqs []*fabric.Request) {
 			q.drop(r)
 			continue
 		}
-		if len(r.bounce) > 0 && r.sendsData() {
-			copySegments(r.bounce, r.Segs)
-		}
 		r.state, r.at = requestNeedSend, cursor{}
 		q.out.push(r)
 	}

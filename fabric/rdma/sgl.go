@@ -109,7 +109,7 @@ func (r *request) remote() (addr uint64, key, room uint32) {
 
 // gather makes a work request that moves data of r on: contiguous memory of the host, at most perWR elements of ours.
 func (q *queue) gather(r *request, op verbs.SendOpcode, perWR int) verbs.SendWR {
-	g, segs := q.g, r.data()
+	g, segs := q.g, r.Segs
 	addr, key, room := r.remote()
 	wr := verbs.SendWR{
 		WRID: workID(workQuiet, q.gen, q.number, r.Tag), Opcode: op, RemoteAddr: addr, RKey: key, FirstSGE: uint32(len(g.sges)),
@@ -133,10 +133,10 @@ func (q *queue) gather(r *request, op verbs.SendOpcode, perWR int) verbs.SendWR 
 // pieces is the number of work requests that the rest of the data takes.
 func (q *queue) pieces(r *request, perWR int) (n int) {
 	if r.blocks == nil {
-		return (len(r.data()) - r.at.segment + perWR - 1) / perWR
+		return (len(r.Segs) - r.at.segment + perWR - 1) / perWR
 	}
 	at, sges := r.at, len(q.g.sges)
-	for ; r.at.segment < len(r.data()); n++ {
+	for ; r.at.segment < len(r.Segs); n++ {
 		q.gather(r, verbs.WRRDMARead, perWR)
 	}
 	r.at, q.g.sges = at, q.g.sges[:sges]

@@ -1,9 +1,6 @@
 package rdma
 
-import (
-	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/mem"
-)
+import "github.com/nvmf-target/nvmf-target/fabric"
 
 // requestState is where a command is on its way. A transition is a function in capsule.go, data.go or flush.go:
 //
@@ -58,24 +55,14 @@ type request struct {
 	at     cursor
 	// slots is the number of send queue slots that what is in flight takes.
 	slots int
-	// pool is where own (or bounce) came from, nil if nowhere.
+	// pool is where Segs came from, nil if from the handler or the capsule.
 	pool *pool
-	// bounce is memory that stands in for lent segments which the device cannot reach.
-	bounce []mem.Segment
 	// since is when the request began to wait for memory.
 	since int64
 	next  *request
 	// slot is where a capsule from shared receives lies while holds is set.
 	slot  uint16
 	holds bool
-}
-
-// data is the memory that the device moves data through.
-func (r *request) data() []mem.Segment {
-	if len(r.bounce) > 0 {
-		return r.bounce
-	}
-	return r.Segs
 }
 
 // sendsData says that the data goes to the host before the response.

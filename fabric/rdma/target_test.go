@@ -117,12 +117,14 @@ func (h *testHandler) Prepare(reqs []*fabric.Request) {
 			r.Status = nvme.DataSGLLengthInvalid
 			continue
 		}
-		lend := func() {
+		lend := func(reaches func([]mem.Segment) bool) {
 			off := int(r.SQE.CDW(10))
 			b := h.store.Bytes()[off : off+int(n)]
 			half := len(b) / 2
-			r.Segs = append(r.Segs[:0], mem.Segment{B: b[:half], Region: h.store.ID()}, mem.Segment{B: b[half:], Region: h.store.ID()})
-			r.Lent = true
+			segs := append(r.Segs[:0], mem.Segment{B: b[:half], Region: h.store.ID()}, mem.Segment{B: b[half:], Region: h.store.ID()})
+			if reaches(segs) {
+				r.Segs, r.Lent = segs, true
+			}
 		}
 		switch r.SQE.Opcode() {
 		case opWrite, opHoldWrite:
@@ -131,10 +133,10 @@ func (h *testHandler) Prepare(reqs []*fabric.Request) {
 			r.Dir, r.Length = fabric.ControllerToHost, n
 		case opLentRead:
 			r.Dir, r.Length = fabric.ControllerToHost, n
-			lend()
+			lend(r.Queue.Reaches)
 		case opLentWrite:
 			r.Dir, r.Length = fabric.HostToController, n
-			lend()
+			lend(r.Queue.Receives)
 		case opRefused:
 			r.Status = nvme.LBAOutOfRange | nvme.DNR
 		}
@@ -147,8 +149,8 @@ func (h *testHandler) Execute(reqs []*fabric.Request) {
 		st := r.Status
 		off := int(r.SQE.CDW(10))
 		switch op := r.SQE.Opcode(); {
-		case !st.OK():
-		case op == opWrite:
+		case !st.OK(), r.Lent:
+		case op == opWrite, op == opLentWrite:
 			for _, s := range r.Segs {
 				if h.checks {
 					h.mu.Lock()
@@ -157,7 +159,7 @@ func (h *testHandler) Execute(reqs []*fabric.Request) {
 				}
 				off += copy(h.store.Bytes()[off:], s.B)
 			}
-		case op == opRead:
+		case op == opRead, op == opLentRead:
 			for _, s := range r.Segs {
 				off += copy(s.B, h.store.Bytes()[off:])
 			}
