@@ -3,6 +3,7 @@ package target
 import (
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -25,9 +26,15 @@ const healthAge = time.Second
 type hardware struct {
 	Drive
 	mu   sync.Mutex
-	at   time.Time      // under mu: when it was asked
-	last *nvme.SMARTLog // under mu: its last answer, nil before there is one
-	ok   bool           // under mu: it answered when it was asked
+	at   time.Time              // under mu: when it was asked
+	ok   bool                   // under mu: it answered when it was asked
+	last atomic.Pointer[answer] // stored under mu: its last answer, nil before there is one
+}
+
+// answer is what a drive said, and when. It is immutable.
+type answer struct {
+	log *nvme.SMARTLog
+	at  time.Time
 }
 
 func newHardware(d Drive) *hardware {
@@ -42,17 +49,25 @@ func (d *hardware) read(log *slog.Logger) *nvme.SMARTLog {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if time.Since(d.at) < healthAge {
-		return d.last
+		return d.latest()
 	}
 	l, err := d.SMART()
 	d.at = time.Now()
 	if err == nil {
-		d.last = l
+		d.last.Store(&answer{l, d.at})
 	} else if d.ok {
 		log.Warn("the health of a drive cannot be read: hosts see what is known without it", "drive", d.ID(), "err", err)
 	}
 	d.ok = err == nil
-	return d.last
+	return d.latest()
+}
+
+// latest is what the drive last told, nil if it never did.
+func (d *hardware) latest() *nvme.SMARTLog {
+	if a := d.last.Load(); a != nil {
+		return a.log
+	}
+	return nil
 }
 
 // merge adds the health of one more drive to l: what is counted is the sum, what is measured that of the worst.

@@ -137,9 +137,7 @@ func (c *controller) judged(nsid uint32) (list []*namespace, whole bool) {
 	return table.list, true
 }
 
-// smart makes log 02h of the subsystem or of one namespace (Base section 5.1.12.1.3): the health of the drives, as answers has it, together
-// with what is known of namespaces without. Controllers come and go with their hosts, so the totals of these are the subsystem's since the
-// target started, which is their power cycle. They have no thermometer: a temperature of zero.
+// smart makes log 02h of the subsystem or of one namespace.
 func (c *controller) smart(nsid uint32, answers map[*namespace]*nvme.SMARTLog) []byte {
 	var t ioTotals
 	list, whole := c.judged(nsid)
@@ -148,6 +146,14 @@ func (c *controller) smart(nsid uint32, answers map[*namespace]*nvme.SMARTLog) [
 		t = c.sub.retired
 		c.sub.mu.Unlock()
 	}
+	return smartLog(list, answers, t, c.errors.total(), c.t.started).Append(nil)
+}
+
+// smartLog makes log 02h of namespaces (Base section 5.1.12.1.3): the health of the drives, as answers has it, together with what is known of
+// namespaces without: t is what others did that are gone, failures the number of entries of log 01h. Controllers come and go with their
+// hosts, so the totals of these are the subsystem's since the target started, which is their power cycle. They have no thermometer: a
+// temperature of zero.
+func smartLog(list []*namespace, answers map[*namespace]*nvme.SMARTLog, t ioTotals, failures uint64, started time.Time) *nvme.SMARTLog {
 	l := &nvme.SMARTLog{CriticalWarning: criticalWarning(list)}
 	drives := map[string]bool{}
 	virtual, counted := len(list) == 0, len(list) == 0
@@ -167,7 +173,7 @@ func (c *controller) smart(nsid uint32, answers map[*namespace]*nvme.SMARTLog) [
 	}
 	if virtual {
 		merge(l, &nvme.SMARTLog{
-			AvailableSpare: 100, PowerCycles: nvme.MakeUint128(1), PowerOnHours: nvme.MakeUint128(uint64(time.Since(c.t.started) / time.Hour)),
+			AvailableSpare: 100, PowerCycles: nvme.MakeUint128(1), PowerOnHours: nvme.MakeUint128(uint64(time.Since(started) / time.Hour)),
 		}, len(drives) == 0)
 	}
 	units := func(sectors uint64) nvme.Uint128 { return nvme.MakeUint128((sectors + 999) / 1000) }
@@ -179,8 +185,8 @@ func (c *controller) smart(nsid uint32, answers map[*namespace]*nvme.SMARTLog) [
 		MediaErrors: nvme.MakeUint128(t.mediaErrors),
 	}
 	if counted {
-		own.ErrorLogEntries = nvme.MakeUint128(c.errors.total())
+		own.ErrorLogEntries = nvme.MakeUint128(failures)
 	}
 	merge(l, own, false)
-	return l.Append(nil)
+	return l
 }

@@ -1,0 +1,80 @@
+package target
+
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// TestStats: monitoring sees what hosts did, the state of the namespaces and what log 02h says.
+func TestStats(t *testing.T) {
+	nvmeDrive := &testDrive{id: "a", counts: true, log: full(1)}
+	sata := &testDrive{id: "sata", log: nvme.SMARTLog{Temperature: 310, AvailableSpare: 100}}
+	r := newRig(t, 1, onDrives(t, nvmeDrive, sata, nil))
+	h := r.connectHost(1)
+	for range 3 {
+		r.ok(h.io[0], rw(nvme.NVMRead, 2, 0, 2, make([]byte, 1024)))
+	}
+	r.ok(h.io[0], rw(nvme.NVMWrite, 2, 0, 4, make([]byte, 2048)))
+	for _, s := range r.target.Stats() {
+		if s.Drive != nil && !s.Drive.Answered.IsZero() {
+			t.Errorf("the drive of namespace %d was asked", s.NSID)
+		}
+	}
+
+	r.target.CheckHealth()
+	list := r.target.Stats()
+	if len(list) != 3 {
+		t.Fatalf("%+v", list)
+	}
+	a, b, c := list[0], list[1], list[2]
+	if a.NSID != 1 || !a.Drive.Counts || a.Drive.ID != "a" || a.Drive.Answered.IsZero() || *a.Health != full(1) {
+		t.Errorf("a drive: %+v, %+v, %+v", a, a.Drive, a.Health)
+	}
+	if b.Reads != 3 || b.ReadBytes != 3072 || b.Writes != 1 || b.WrittenBytes != 2048 || b.BlockSize != 512 || b.Size == 0 || !b.Ready {
+		t.Errorf("counters: %+v", b)
+	}
+	if want := u128(3); b.Health.HostReads != want || b.Health.Temperature != 310 {
+		t.Errorf("the drive does not count: %+v", b.Health)
+	}
+	if c.Drive != nil || c.Health.CriticalWarning != 0 || c.Degraded || c.WriteProtected {
+		t.Errorf("no drive: %+v, %+v", c, c.Health)
+	}
+
+	r.target.find(testSub).namespaces.Load().get(3).degrade(r.target.log, backend.ErrDegraded)
+	if c := r.target.Stats()[2]; !c.Degraded || !c.WriteProtected || c.Health.CriticalWarning != nvme.SMARTReliability|nvme.SMARTReadOnly {
+		t.Errorf("degraded: %+v, %+v", c, c.Health)
+	}
+}
+
+// hangingDrive answers nobody until it is released.
+type hangingDrive struct{ asked, release chan struct{} }
+
+func (d hangingDrive) ID() string   { return "hangs" }
+func (d hangingDrive) Counts() bool { return true }
+func (d hangingDrive) SMART() (*nvme.SMARTLog, error) {
+	close(d.asked)
+	<-d.release
+	return &nvme.SMARTLog{Temperature: 300}, nil
+}
+
+// TestStatsWaitForNoDrive: a drive that does not answer is shown as what is known without it.
+func TestStatsWaitForNoDrive(t *testing.T) {
+	d := hangingDrive{make(chan struct{}), make(chan struct{})}
+	r := newRig(t, 1, onDrives(t, d))
+	checked := make(chan struct{})
+	go func() {
+		r.target.CheckHealth()
+		close(checked)
+	}()
+	<-d.asked
+	if s := r.target.Stats()[0]; !s.Drive.Answered.IsZero() || s.Health.Temperature != 0 || s.Health.AvailableSpare != 100 {
+		t.Errorf("%+v, %+v", s.Drive, s.Health)
+	}
+	close(d.release)
+	<-checked
+	if s := r.target.Stats()[0]; s.Drive.Answered.IsZero() || s.Health.Temperature != 300 {
+		t.Errorf("%+v, %+v", s.Drive, s.Health)
+	}
+}
