@@ -169,7 +169,8 @@ func (s *Server) startWorkers() error {
 	}
 	for i, cpu := range cpus {
 		w, err := newWorker(workerConfig{
-			index: i, cpu: cpu, spin: spin, memory: int(c.Reactors.Memory), target: s.target, transports: list, log: s.log,
+			index: i, cpu: cpu, spin: spin, spinShare: c.Reactors.SpinShare, memory: int(c.Reactors.Memory),
+			target: s.target, transports: list, log: s.log,
 		})
 		if err != nil {
 			return err

@@ -31,6 +31,7 @@ type worker struct {
 type workerConfig struct {
 	index, cpu int
 	spin       time.Duration
+	spinShare  int
 	memory     int
 	target     *target.Target
 	transports []fabric.Transport
@@ -46,7 +47,7 @@ func newWorker(c workerConfig) (w *worker, err error) {
 			w = nil
 		}
 	}()
-	if w.loop, err = reactor.New(reactor.Config{Index: c.index, CPU: c.cpu, Spin: c.spin}); err != nil {
+	if w.loop, err = reactor.New(reactor.Config{Index: c.index, CPU: c.cpu, Spin: c.spin, SpinShare: c.spinShare}); err != nil {
 		return w, err
 	}
 	if w.arena, err = mem.NewArena("data", c.memory); err != nil {

@@ -42,6 +42,8 @@ type Config struct {
 	// Spin is the longest time without work before sleeping; the loop learns how much of it pays. 0: sleep at once.
 	// Negative: the default, 50 microseconds, or 100 on a machine with one CPU, where the loop yields after each poll.
 	Spin time.Duration
+	// SpinShare is how much of its time the loop may spend on polls without work, in percent of a CPU, 1 to 100; 0 is 100.
+	SpinShare int
 }
 
 const (
@@ -138,7 +140,10 @@ func New(cfg Config) (*Reactor, error) {
 		r.yield = yield
 	}
 	r.clock.init()
-	r.spin.init(cfg.Spin.Nanoseconds())
+	if cfg.SpinShare == 0 {
+		cfg.SpinShare = 100
+	}
+	r.spin.init(cfg.Spin.Nanoseconds(), int64(cfg.SpinShare))
 	return r, nil
 }
 
