@@ -15,6 +15,7 @@ type Config struct {
 	TCP        TCP         `mapstructure:"tcp"`
 	RDMA       RDMA        `mapstructure:"rdma"`
 	Disks      Disks       `mapstructure:"disks"`
+	Metrics    Metrics     `mapstructure:"metrics"`
 	Listeners  []Listener  `mapstructure:"listeners" validate:"required,max=256,dive"`
 	Subsystems []Subsystem `mapstructure:"subsystems" validate:"required,max=1024,dive"`
 	// ShutdownTimeout is how long a stop may take to drain before connections are cut.
@@ -88,6 +89,12 @@ type Disks struct {
 	IOPoll bool `mapstructure:"iopoll"`
 	// Workers is the most blocking system calls in progress for each reactor and namespace.
 	Workers int `mapstructure:"workers" default:"32" validate:"min=1,max=1024"`
+}
+
+// Metrics says where monitoring finds what there is to know.
+type Metrics struct {
+	// Listen is the IP address and TCP port at which /metrics is served by HTTP; "" is nowhere.
+	Listen string `mapstructure:"listen"`
 }
 
 // Listener is one NVMe port.

@@ -95,6 +95,10 @@ func TestProblems(t *testing.T) {
 		{"negative", minimal + "reactors: {count: -1}\n", nil, []string{"reactors.count: -1 is too small. At least 0."}},
 		{"no value", minimal + "log: {level: }\n", nil, []string{"log.level: has no value. Give it one, or delete the key."}},
 		{"too long a list of CPUs", minimal + "reactors: {cpus: [5000]}\n", nil, []string{"reactors.cpus[0]: 5000 is too large"}},
+		{"metrics on the port of a listener", minimal + "metrics: {listen: '127.0.0.1:4420'}\n", nil, []string{`metrics.listen: tcp 127.0.0.1:4420 is used already by listeners[0] (line 2). Choose another port`}},
+		{"metrics by name", minimal, []string{"NVMF_TARGET_METRICS_LISTEN=localhost:9500"}, []string{`environment variable NVMF_TARGET_METRICS_LISTEN: metrics.listen: "localhost:9500" is not an IP address and a port`}},
+		{"metrics to many", minimal + "metrics: {listen: '224.0.0.1:9500'}\n", nil, []string{"test.yaml:7:19: metrics.listen: a multicast address cannot be listened on"}},
+		{"metrics without an interface", minimal + "metrics: {listen: '[fe80::1]:9500'}\n", nil, []string{"metrics.listen: a link-local IPv6 address needs its interface"}},
 		{"huge size", strings.Replace(minimal, "1GiB", "9000PiB", 1), nil, []string{`"9000PiB" is more than 2^63-1 bytes`}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -112,6 +116,20 @@ func TestProblems(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestMetricsListen(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "metrics: {}\n": "", "metrics: {listen: ''}\n": "",
+		"metrics: {listen: 127.0.0.1:9500}\n": "127.0.0.1:9500", "metrics: {listen: '[::1]:0'}\n": "[::1]:0",
+	} {
+		c, err := parse(t, minimal+text)
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+		} else if c.Metrics.Listen != want {
+			t.Errorf("%q: %q, want %q", text, c.Metrics.Listen, want)
+		}
 	}
 }
 

@@ -29,6 +29,7 @@ func (c *Config) validate(rules Rules) {
 	for i := range c.Listeners {
 		c.listener(&c.Listeners[i], fmt.Sprintf("listeners[%d]", i), seen)
 	}
+	c.metrics(seen)
 	for i := range c.Subsystems {
 		c.subsystem(&c.Subsystems[i], fmt.Sprintf("subsystems[%d]", i), rules, seen)
 	}
@@ -62,18 +63,39 @@ func (c *Config) listener(l *Listener, path string, seen once) {
 		return
 	}
 	addr, err := netip.ParseAddr(l.Address)
-	at := path + ".address"
-	switch {
-	case err != nil:
-		c.src.add(at, fmt.Sprintf("%q is not an IP address", printable(l.Address)), "Write an IPv4 or IPv6 address, 0.0.0.0 or \"::\"; host names are not resolved.")
+	if err != nil {
+		c.src.add(path+".address", fmt.Sprintf("%q is not an IP address", printable(l.Address)), "Write an IPv4 or IPv6 address, 0.0.0.0 or \"::\"; host names are not resolved.")
 		return
-	case addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "":
-		c.src.add(at, "a link-local IPv6 address needs its interface", fmt.Sprintf("Write \"%s%%eth0\" with the interface's name.", addr))
-	case addr.IsMulticast():
-		c.src.add(at, "a multicast address cannot be listened on", "Write an address of this machine.")
 	}
+	c.local(addr, path+".address")
 	if l.Port != 0 {
 		seen.check("listener", fmt.Sprintf("%s %s", l.Transport, netip.AddrPortFrom(addr, l.Port)), path, "Delete one of the two listeners.")
+	}
+}
+
+// local checks that an address can be listened on at all.
+func (c *Config) local(addr netip.Addr, path string) {
+	switch {
+	case addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "":
+		c.src.add(path, "a link-local IPv6 address needs its interface", fmt.Sprintf("Write \"%s%%eth0\" with the interface's name.", addr))
+	case addr.IsMulticast():
+		c.src.add(path, "a multicast address cannot be listened on", "Write an address of this machine.")
+	}
+}
+
+func (c *Config) metrics(seen once) {
+	const path = "metrics.listen"
+	if c.Metrics.Listen == "" {
+		return
+	}
+	addr, err := netip.ParseAddrPort(c.Metrics.Listen)
+	if err != nil {
+		c.src.add(path, fmt.Sprintf("%q is not an IP address and a port", printable(c.Metrics.Listen)), "Write for instance 127.0.0.1:9500 or \"[::1]:9500\"; host names are not resolved.")
+		return
+	}
+	c.local(addr.Addr(), path)
+	if addr.Port() != 0 {
+		seen.check("listener", "tcp "+addr.String(), path, "Choose another port for one of the two.")
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
+	"github.com/nvmf-target/nvmf-target/internal/metrics"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -41,8 +42,8 @@ type Options struct {
 
 // Server is a target assembled from a configuration:
 //
-//	Start  devices -> target with its subsystems -> transports -> workers (reactor, arena, handler, groups) -> listeners
-//	Stop   listeners -> connections drained -> target -> workers -> transports -> devices
+//	Start  devices -> target with its subsystems -> transports -> workers (reactor, arena, handler, groups) -> metrics -> listeners
+//	Stop   listeners -> connections drained -> metrics -> target -> workers -> transports -> devices
 //
 // What Start opened, Stop closes, in the opposite order, also after a Start that failed half-way.
 type Server struct {
@@ -53,7 +54,8 @@ type Server struct {
 	target     *target.Target
 	transports map[nvme.TransportType]fabric.Transport
 	workers    []*worker
-	health     *watcher // nil without drives
+	health     *watcher        // nil without drives
+	metrics    *metrics.Server // nil: not wanted
 	listeners  listeners
 	next       atomic.Uint64
 
@@ -86,6 +88,9 @@ func (s *Server) Start() error {
 	}
 	if slices.ContainsFunc(c.Subsystems, onDrive) {
 		s.health = watch(healthEvery, s.target.CheckHealth)
+	}
+	if err := s.startMetrics(); err != nil {
+		return err
 	}
 	s.listeners = listeners{log: s.log, open: s.listen, up: s.opts.ListenerUp, retry: s.opts.Retry}
 	return s.listeners.start(s.ports)
@@ -291,6 +296,9 @@ func (s *Server) stop() error {
 	}
 	for _, g := range gone {
 		<-g
+	}
+	if s.metrics != nil {
+		errs = append(errs, s.metrics.Close())
 	}
 	if s.health != nil {
 		s.health.close()

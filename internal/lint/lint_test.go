@@ -30,7 +30,7 @@ var allowed = map[string][]string{
 		"internal/disks",
 		"config", "nvme", "nvme/target", "fabric", "fabric/tcp", "fabric/rdma", "fabric/rdma/verbs", "fabric/rdma/verbs/ibv",
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null", "backend/nvme", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
-		"internal/sys",
+		"internal/metrics", "internal/sys",
 	},
 
 	"nvme":        {},
@@ -66,6 +66,7 @@ var allowed = map[string][]string{
 	"internal/leak":                  {},
 	"internal/lint":                  {},
 	"internal/mem":                   {},
+	"internal/metrics":               {"nvme", "nvme/target"},
 	"internal/passthru":              {"nvme", "internal/sys"},
 	"internal/passthru/passthrutest": {"nvme", "internal/sys"},
 	"internal/ratelog":               {},

@@ -1,0 +1,205 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+const anyPort = "{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}"
+
+// scrape is what a scrape finds, values by name and labels.
+func scrape(t *testing.T, s *Server) map[string]float64 {
+	t.Helper()
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testTimeout}
+	r, err := c.Get(fmt.Sprintf("http://%v/metrics", s.metrics.Addr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err != nil || r.StatusCode != http.StatusOK {
+		t.Fatal(r.Status, err, string(b))
+	}
+	out := map[string]float64{}
+	for _, m := range regexp.MustCompile(`(?m)^(nvmf_target_\S+) (\S+)$`).FindAllStringSubmatch(string(b), -1) {
+		if out[m[1]], err = strconv.ParseFloat(m[2], 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+func expect(t *testing.T, got, want map[string]float64) {
+	t.Helper()
+	for name, v := range want {
+		if n, ok := got[name]; !ok || n != v {
+			t.Errorf("%s is %v (%v), want %v", name, n, ok, v)
+		}
+	}
+}
+
+// ofNS is the name of a namespace's metric.
+func ofNS(name, nsid string, more ...string) string {
+	labels := append([]string{`nsid="` + nsid + `"`, `subsystem="` + testNQN + `"`}, more...)
+	slices.Sort(labels)
+	return "nvmf_target_" + name + "{" + strings.Join(labels, ",") + "}"
+}
+
+// TestMetrics: a scrape shows what a host has just done, and a namespace that is degraded.
+func TestMetrics(t *testing.T) {
+	c, err := config.Parse("test.yaml", []byte(`
+listeners: [`+anyPort+`]
+subsystems:
+  - nqn: `+testNQN+`
+    allow_any_host: true
+    namespaces:
+      - {nsid: 1, backend: ram, size: 16MiB}
+      - {nsid: 2, backend: error, error: degraded, operations: [flush], of: {backend: ram, size: 16MiB, block_size: 4096}}
+      - {nsid: 3, backend: ram, size: 16MiB, read_only: true}
+reactors: {count: 2, memory: 16MiB}
+metrics: {listen: "127.0.0.1:0"}
+`), nil, rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, Options{Config: c})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	h, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0]}, hostOptions(testNQN))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	q, err := h.OpenQueue(ctx, 1, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	data, err := h.Map(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(3) {
+		if err := errors.Join(q.Write(ctx, 1, 8*i, 8, data, 0), q.Read(ctx, 1, 8*i, 8, data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got map[string]float64
+	reads := ofNS("namespace_commands_total", "1", `op="read"`)
+	for got = scrape(t, s); got[reads] < 3; got = scrape(t, s) { // a reactor publishes its counters after it has answered
+		if ctx.Err() != nil {
+			t.Fatal("the reads are not counted")
+		}
+	}
+	expect(t, got, map[string]float64{
+		ofNS("namespace_commands_total", "1", `op="write"`): 3,
+		ofNS("namespace_bytes_total", "1", `op="write"`):    12288,
+		reads: 3,
+		ofNS("namespace_bytes_total", "1", `op="read"`):                              12288,
+		ofNS("namespace_commands_total", "3", `op="read"`):                           0,
+		ofNS("namespace_size_bytes", "1"):                                            16 << 20,
+		ofNS("namespace_block_size_bytes", "2"):                                      4096,
+		ofNS("namespace_ready", "1"):                                                 1,
+		ofNS("namespace_degraded", "2"):                                              0,
+		ofNS("namespace_write_protected", "1"):                                       0,
+		ofNS("namespace_write_protected", "3"):                                       1,
+		ofNS("health_critical_warning", "2", `warning="reliability_degraded"`):       0,
+		`nvmf_target_connections{transport="tcp"}`:                                   2,
+		`nvmf_target_queue_memory_limit_bytes{transport="tcp"}`:                      1 << 30,
+		`nvmf_target_controllers{subsystem="` + testNQN + `",transport="tcp"}`:       1,
+		`nvmf_target_controller_queues{subsystem="` + testNQN + `",transport="tcp"}`: 2,
+		`nvmf_target_reactor_memory_bytes{reactor="1"}`:                              16 << 20,
+	})
+	if m := got[`nvmf_target_queue_memory_bytes{transport="tcp"}`]; m < 32<<10 || m > 1<<20 {
+		t.Errorf("two queues have %v bytes", m)
+	}
+	if err := q.Flush(ctx, 2); err == nil {
+		t.Fatal("a flush succeeded that was to fail")
+	}
+	expect(t, scrape(t, s), map[string]float64{
+		ofNS("namespace_degraded", "1"):                                        0,
+		ofNS("namespace_degraded", "2"):                                        1,
+		ofNS("namespace_write_protected", "2"):                                 1,
+		ofNS("health_critical_warning", "2", `warning="reliability_degraded"`): 1,
+		ofNS("health_critical_warning", "1", `warning="reliability_degraded"`): 0,
+	})
+}
+
+// TestNoMetricsByDefault: nobody asked for a listener.
+func TestNoMetricsByDefault(t *testing.T) {
+	s := newServer(t, Options{Config: parse(t, anyPort)})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if s.metrics != nil {
+		t.Errorf("metrics are served at %v", s.metrics.Addr())
+	}
+}
+
+// TestMetricsPortIsTaken: the message names the key, and hosts were not let in before.
+func TestMetricsPortIsTaken(t *testing.T) {
+	taken := listen(t, "127.0.0.1:0")
+	s := newServer(t, Options{Config: parse(t, anyPort, "metrics: {listen: '"+taken.Addr().String()+"'}")})
+	err := s.Start()
+	if err == nil || !strings.Contains(err.Error(), "test.yaml:8:19: metrics.listen: cannot listen") || !strings.Contains(err.Error(), "another process listens there") {
+		t.Errorf("got %v", err)
+	}
+	if a := s.Addrs(); len(a) != 0 {
+		t.Errorf("listens at %v", a)
+	}
+}
+
+// TestMetricsUntilHostsAreGone: while connections drain there is something to see, and then a scraper that reads nothing holds nobody.
+func TestMetricsUntilHostsAreGone(t *testing.T) {
+	s := newServer(t, Options{Config: parse(t, anyPort, "metrics: {listen: '127.0.0.1:0'}")})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	slow, err := net.Dial("tcp", s.metrics.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	if _, err := io.WriteString(slow, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	addr := s.Addrs()[0].String()
+	release := sync.OnceFunc(blockReactor(s))
+	defer release()
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.Stop(ctx) }()
+	for { // the listeners are closed first
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			break
+		}
+		c.Close()
+	}
+	expect(t, scrape(t, s), map[string]float64{ofNS("namespace_ready", "1"): 1})
+	release()
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	if _, err := net.Dial("tcp", s.metrics.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("metrics are still served: %v", err)
+	}
+}

@@ -1,0 +1,184 @@
+// Package metrics serves what there is to know of a running target to Prometheus: snapshots, taken when somebody asks. Nothing of it runs
+// on a reactor, and no scrape waits for a drive.
+package metrics
+
+import (
+	"fmt"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// Source is what is shown. Any goroutine calls it, several at once; it must not block.
+type Source struct {
+	Version     string
+	Namespaces  func() []target.NamespaceStats
+	Controllers func() []target.ControllerInfo
+	// Transports is what each transport has of connections and memory for their queues, by its name.
+	Transports map[string]func() (connections int, memory, limit int64)
+	// ReactorMemory is the data memory of each reactor in bytes.
+	ReactorMemory []int64
+}
+
+// prefix begins every name of ours. Names and labels do not change: alerts and dashboards depend on them.
+const prefix = "nvmf_target_"
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prefix+name, help, labels, nil)
+}
+
+// ofNamespace is a Desc with the labels that all of a namespace have.
+func ofNamespace(name, help string, more ...string) *prometheus.Desc {
+	return desc(name, help, append([]string{"subsystem", "nsid"}, more...)...)
+}
+
+var (
+	buildInfo = desc("build_info", "1, labelled with the version of the target and of Go.", "version", "goversion")
+
+	connections   = desc("connections", "Connections (queues) that are open, by transport.", "transport")
+	queueMemory   = desc("queue_memory_bytes", "Memory that is counted for queues, by transport.", "transport")
+	queueLimit    = desc("queue_memory_limit_bytes", "The configured limit of queue_memory_bytes.", "transport")
+	reactorMemory = desc("reactor_memory_bytes", "Data memory of a reactor.", "reactor")
+	controllers   = desc("controllers", "Controllers, which is hosts times paths, by subsystem and transport.", "subsystem", "transport")
+	queues        = desc("controller_queues", "Queues of these controllers, admin queues included.", "subsystem", "transport")
+
+	commands     = ofNamespace("namespace_commands_total", "Reads and writes of the storage that succeeded.", "op")
+	moved        = ofNamespace("namespace_bytes_total", "Bytes that these moved.", "op")
+	failed       = ofNamespace("namespace_errors_total", "Operations that the storage failed with an I/O error.")
+	busy         = ofNamespace("namespace_busy_seconds_total", "Time with I/O outstanding, summed over reactors.")
+	size         = ofNamespace("namespace_size_bytes", "Size.")
+	blockSize    = ofNamespace("namespace_block_size_bytes", "Size of a logical block.")
+	ready        = ofNamespace("namespace_ready", "0 while the storage is away or does not answer.")
+	degraded     = ofNamespace("namespace_degraded", "1 if writes that had been accepted may be lost; nothing more is written.")
+	protected    = ofNamespace("namespace_write_protected", "1 if writes are refused: by configuration, because of the device, or because it is degraded.")
+	cache        = ofNamespace("namespace_volatile_cache", "1 if completed writes may be lost with the power until a flush.")
+	givenUp      = ofNamespace("namespace_commands_given_up_total", "Commands that took longer than io_timeout.")
+	orphans      = ofNamespace("namespace_orphans", "Operations of such commands that the storage still has.")
+	returns      = ofNamespace("namespace_returns_total", "How often storage that was away or did not answer came back.")
+	drive        = ofNamespace("namespace_drive_info", "1, labelled with the drive that the namespace lies on.", "drive")
+	answered     = ofNamespace("namespace_drive_answered_timestamp_seconds", "When the drive last answered what its health is, in Unix time; it is asked every minute.")
+	warning      = ofNamespace("health_critical_warning", "The bits of the critical warning of log 02h.", "warning")
+	temperature  = ofNamespace("health_temperature_celsius", "Temperature of the drive.")
+	spare        = ofNamespace("health_available_spare_ratio", "Spare that is left.")
+	threshold    = ofNamespace("health_available_spare_threshold_ratio", "Spare below which the drive warns.")
+	used         = ofNamespace("health_used_ratio", "Endurance that is used up; it may pass 1.")
+	mediaErrors  = ofNamespace("health_media_errors_total", "Media and data integrity errors.")
+	errorEntries = ofNamespace("health_error_log_entries_total", "Entries of the drive's error log over its life.")
+	powerOn      = ofNamespace("health_power_on_seconds_total", "Time under power; drives count it in hours.")
+	unsafeOff    = ofNamespace("health_unsafe_shutdowns_total", "Losses of power without notice.")
+)
+
+// warnings names the bits of the critical warning (Base section 5.1.12.1.3); those of persistent memory regions and of later versions are other.
+var warnings = []struct {
+	bits uint8
+	name string
+}{
+	{nvme.SMARTSpareLow, "spare_low"},
+	{nvme.SMARTTemperature, "temperature"},
+	{nvme.SMARTReliability, "reliability_degraded"},
+	{nvme.SMARTReadOnly, "read_only"},
+	{nvme.SMARTVolatileMemory, "volatile_memory_backup_failed"},
+	{^uint8(nvme.SMARTSpareLow | nvme.SMARTTemperature | nvme.SMARTReliability | nvme.SMARTReadOnly | nvme.SMARTVolatileMemory), "other"},
+}
+
+// collector makes metrics of a Source at each scrape.
+type collector struct{ src Source }
+
+// Describe sends nothing: what there is depends on the configuration and the drives.
+func (c collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect runs on a goroutine of the registry, where a panic would end the process: it becomes an error of this scrape.
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	defer func() {
+		if p := recover(); p != nil {
+			out <- prometheus.NewInvalidMetric(buildInfo, fmt.Errorf("panic: %v", p))
+		}
+	}()
+	s := sink{out: out}
+	s.gauge(buildInfo, 1, text(c.src.Version), runtime.Version())
+	for name, usage := range c.src.Transports {
+		n, memory, limit := usage()
+		s.gauge(connections, float64(n), name)
+		s.gauge(queueMemory, float64(memory), name)
+		s.gauge(queueLimit, float64(limit), name)
+	}
+	for i, n := range c.src.ReactorMemory {
+		s.gauge(reactorMemory, float64(n), strconv.Itoa(i))
+	}
+	c.controllers(s)
+	for _, ns := range c.src.Namespaces() {
+		namespace(s.of(ns.SubNQN, strconv.FormatUint(uint64(ns.NSID), 10)), &ns)
+	}
+}
+
+// controllers counts; what hosts call themselves is no label, since they choose it.
+func (c collector) controllers(s sink) {
+	type key struct{ sub, transport string }
+	type sum struct{ controllers, queues int }
+	sums := map[key]sum{}
+	for _, i := range c.src.Controllers() {
+		k := key{i.SubNQN, i.Transport.String()}
+		n := sums[k]
+		sums[k] = sum{n.controllers + 1, n.queues + i.Queues}
+	}
+	for k, n := range sums {
+		s.gauge(controllers, float64(n.controllers), k.sub, k.transport)
+		s.gauge(queues, float64(n.queues), k.sub, k.transport)
+	}
+}
+
+func namespace(s sink, ns *target.NamespaceStats) {
+	s.counter(commands, float64(ns.Reads), "read")
+	s.counter(commands, float64(ns.Writes), "write")
+	s.counter(moved, float64(ns.ReadBytes), "read")
+	s.counter(moved, float64(ns.WrittenBytes), "write")
+	s.counter(failed, float64(ns.MediaErrors))
+	s.counter(busy, ns.Busy.Seconds())
+	s.gauge(size, float64(ns.Size))
+	s.gauge(blockSize, float64(ns.BlockSize))
+	s.gauge(ready, truth(ns.Ready))
+	s.gauge(degraded, truth(ns.Degraded))
+	s.gauge(protected, truth(ns.WriteProtected))
+	s.gauge(cache, truth(ns.VolatileCache))
+	s.counter(givenUp, float64(ns.Timeouts))
+	s.gauge(orphans, float64(ns.Orphans))
+	s.counter(returns, float64(ns.Returns))
+	health(s, ns.Health, ns.Drive)
+}
+
+// health shows of log 02h what somebody measured: without a drive, or before it has answered, that is little.
+func health(s sink, l *nvme.SMARTLog, d *target.DriveState) {
+	for _, w := range warnings {
+		s.gauge(warning, truth(l.CriticalWarning&w.bits != 0), w.name)
+	}
+	if d == nil {
+		s.counter(mediaErrors, number(l.MediaErrors))
+		return
+	}
+	s.gauge(drive, 1, text(d.ID))
+	if d.Answered.IsZero() {
+		return
+	}
+	s.gauge(answered, float64(d.Answered.UnixMilli())/1e3)
+	if l.Temperature != 0 {
+		s.gauge(temperature, float64(l.Temperature)-273)
+	}
+	if hours := number(l.PowerOnHours); d.Counts || hours != 0 {
+		s.counter(powerOn, hours*time.Hour.Seconds())
+	}
+	// Only now: what a drive counted in its life is no increase.
+	s.counter(mediaErrors, number(l.MediaErrors))
+	if !d.Counts { // nor does it tell the rest
+		return
+	}
+	s.gauge(spare, float64(l.AvailableSpare)/100)
+	s.gauge(threshold, float64(l.SpareThreshold)/100)
+	s.gauge(used, float64(l.PercentageUsed)/100)
+	s.counter(errorEntries, number(l.ErrorLogEntries))
+	s.counter(unsafeOff, number(l.UnsafeShutdowns))
+}

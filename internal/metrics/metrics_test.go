@@ -1,0 +1,109 @@
+package metrics
+
+import (
+	"flag"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+var update = flag.Bool("update", false, "write the golden file")
+
+const testNQN = "nqn.2026-11.io.nvmf-target:a \"quoted\" \\ name"
+
+// source has a namespace on an NVMe drive that is degraded, one on a SATA drive, one whose drive is silent, and one in memory.
+func source() Source {
+	u := nvme.MakeUint128
+	smart := &nvme.SMARTLog{
+		CriticalWarning: nvme.SMARTSpareLow | nvme.SMARTReliability | 1<<5, Temperature: 273 + 41, AvailableSpare: 8, SpareThreshold: 10, PercentageUsed: 103,
+		PowerOnHours: u(100), UnsafeShutdowns: u(7), MediaErrors: u(5), ErrorLogEntries: u(6),
+	}
+	at := time.Unix(1700000000, 0)
+	return Source{
+		Version: "v1\xff",
+		Namespaces: func() []target.NamespaceStats {
+			return []target.NamespaceStats{
+				{
+					NamespaceInfo: target.NamespaceInfo{SubNQN: testNQN, NSID: 1, Degraded: true, Timeouts: 11, Orphans: 3, Returns: 2},
+					Size:          1 << 30, BlockSize: 4096, WriteProtected: true, VolatileCache: true,
+					Reads: 10, Writes: 20, ReadBytes: 40960, WrittenBytes: 81920, MediaErrors: 4, Busy: 1500 * time.Millisecond,
+					Health: smart, Drive: &target.DriveState{ID: "nvme Model\xff S1", Counts: true, Answered: at},
+				},
+				{
+					NamespaceInfo: target.NamespaceInfo{SubNQN: testNQN, NSID: 2, Ready: true},
+					Health:        &nvme.SMARTLog{AvailableSpare: 100, PowerOnHours: u(2)}, Drive: &target.DriveState{ID: "sata Model S2", Answered: at},
+				},
+				{
+					NamespaceInfo: target.NamespaceInfo{SubNQN: testNQN, NSID: 3, Ready: true},
+					Health:        &nvme.SMARTLog{AvailableSpare: 100}, Drive: &target.DriveState{ID: "nvme Model S3", Counts: true},
+				},
+				{NamespaceInfo: target.NamespaceInfo{SubNQN: "b", NSID: 1, Ready: true}, Health: &nvme.SMARTLog{AvailableSpare: 100}},
+			}
+		},
+		Controllers: func() []target.ControllerInfo {
+			return []target.ControllerInfo{
+				{SubNQN: "b", Transport: nvme.TransportTCP, Queues: 3},
+				{SubNQN: "b", Transport: nvme.TransportTCP, Queues: 4},
+				{SubNQN: "b", Transport: nvme.TransportRDMA, Queues: 5},
+			}
+		},
+		Transports:    map[string]func() (int, int64, int64){"tcp": func() (int, int64, int64) { return 7, 1000, 2000 }},
+		ReactorMemory: []int64{64 << 20, 64 << 20},
+	}
+}
+
+// exposition is what a scrape of src gets, but for the metrics of the process.
+func exposition(t *testing.T, src Source) string {
+	t.Helper()
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(collector{src})
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if w.Code != http.StatusOK {
+		t.Fatal(w.Code, w.Body)
+	}
+	return regexp.MustCompile(`goversion="[^"]*"`).ReplaceAllString(w.Body.String(), `goversion="GO"`)
+}
+
+// TestExposition: names, labels and units are an interface. What nobody measured is not shown.
+func TestExposition(t *testing.T) {
+	got := exposition(t, source())
+	const file = "testdata/metrics.golden"
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("got:\n%s\nwant (%s, -update writes it):\n%s", got, file, want)
+	}
+	problems, err := promlint.New(strings.NewReader(got)).Lint()
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+func TestNumber(t *testing.T) {
+	large := nvme.MakeUint128(1)
+	for range 64 {
+		large = large.Add(large)
+	}
+	if n := number(large); n < 1e19 {
+		t.Errorf("2^64 is shown as %v", n)
+	}
+}

@@ -1,0 +1,112 @@
+package metrics
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// What a scraper may take, whoever it is: more is cut off or refused.
+const (
+	headerTimeout  = 5 * time.Second
+	writeTimeout   = 30 * time.Second // Prometheus gives up after 10 s by default
+	idleTimeout    = 2 * time.Minute  // Prometheus asks every 15 s to 60 s
+	headerBytes    = 8 << 10
+	maxConnections = 32
+	maxScrapes     = 4
+)
+
+// Server serves /metrics until Close.
+type Server struct {
+	addr netip.AddrPort
+	http http.Server
+	done chan struct{} // closed when the listener is
+
+	scrapes sync.RWMutex // held for reading by each scrape
+	closed  bool         // under scrapes
+}
+
+// Listen serves what src shows at addr; port 0 takes any free one. Problems of scrapes go to log.
+func Listen(addr netip.AddrPort, src Source, log *slog.Logger) (*Server, error) {
+	network := "tcp6"
+	if addr.Addr().Is4() { // "tcp" would take 0.0.0.0 for [::]
+		network = "tcp4"
+	}
+	l, err := net.Listen(network, addr.String())
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen: %w%s", err, mend(err))
+	}
+	s := &Server{addr: l.Addr().(*net.TCPAddr).AddrPort(), done: make(chan struct{})}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", s.guard(handler(src, log)))
+	s.http = http.Server{
+		Handler: mux, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: headerBytes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	go func() {
+		defer close(s.done)
+		if err := s.http.Serve(newLimited(l, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("metrics are not served any more", "error", err)
+		}
+	}()
+	return s, nil
+}
+
+// mend says what to do about an error of listen(2).
+func mend(err error) string {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return " (another process listens there: see ss -ltnp, or choose another port)"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return " (no interface has this address: see ip address)"
+	case errors.Is(err, syscall.EACCES):
+		return " (a port below 1024 needs CAP_NET_BIND_SERVICE; choose one above)"
+	}
+	return ""
+}
+
+// handler answers with the metrics of src and of the process, in the text format of Prometheus or OpenMetrics. A scrape that fails is answered
+// with status 500, so that up is 0 in Prometheus: parts might be taken for all.
+func handler(src Source, log *slog.Logger) http.Handler {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collector{src}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), ErrorHandling: promhttp.HTTPErrorOnError,
+		MaxRequestsInFlight: maxScrapes, EnableOpenMetrics: true,
+	})
+}
+
+// guard makes Close wait for scrapes. A panic ends in net/http, with the connection.
+func (s *Server) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.scrapes.RLock()
+		defer s.scrapes.RUnlock()
+		if s.closed {
+			panic(http.ErrAbortHandler)
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Addr is where it listens, with the real port.
+func (s *Server) Addr() netip.AddrPort { return s.addr }
+
+// Close cuts the connections, slow scrapers or not; nothing uses the Source when it returns.
+func (s *Server) Close() error {
+	err := s.http.Close()
+	<-s.done
+	s.scrapes.Lock() // scrapes in progress fail at their next write
+	defer s.scrapes.Unlock()
+	s.closed = true
+	return err
+}

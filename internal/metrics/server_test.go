@@ -1,0 +1,204 @@
+package metrics
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+var (
+	quiet    = slog.New(slog.DiscardHandler)
+	loopback = netip.MustParseAddrPort("127.0.0.1:0")
+)
+
+// serve serves src until the end of the test.
+func serve(t *testing.T, src Source, log *slog.Logger) *Server {
+	t.Helper()
+	s, err := Listen(loopback, src, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// get asks for a path with a header of Accept.
+func get(t *testing.T, s *Server, method, path, accept string) (status int, contentType, body string) {
+	t.Helper()
+	req, err := http.NewRequest(method, fmt.Sprintf("http://%v%s", s.Addr(), path), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", accept)
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
+	r, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, r.Header.Get("Content-Type"), string(b)
+}
+
+func TestServe(t *testing.T) {
+	s := serve(t, source(), quiet)
+	for _, accept := range []string{"", "application/openmetrics-text"} {
+		status, contentType, body := get(t, s, http.MethodGet, "/metrics", accept)
+		open := strings.HasPrefix(contentType, "application/openmetrics-text")
+		if status != http.StatusOK || open != (accept != "") || open != strings.HasSuffix(body, "# EOF\n") {
+			t.Errorf("%q: %d, %s", accept, status, contentType)
+		}
+		for _, want := range []string{`nvmf_target_namespace_ready{nsid="1",subsystem="b"} 1`, "\ngo_goroutines ", "\nprocess_open_fds "} {
+			if !strings.Contains(body, want) {
+				t.Errorf("%q: no %s in:\n%s", accept, want, body)
+			}
+		}
+	}
+	for _, test := range []struct {
+		method, path string
+		want         int
+	}{{http.MethodPost, "/metrics", http.StatusMethodNotAllowed}, {http.MethodGet, "/", http.StatusNotFound}, {http.MethodGet, "/debug/pprof/", http.StatusNotFound}} {
+		if status, _, _ := get(t, s, test.method, test.path, ""); status != test.want {
+			t.Errorf("%s %s: %d, want %d", test.method, test.path, status, test.want)
+		}
+	}
+}
+
+// TestPanic: it costs one scrape, which says so.
+func TestPanic(t *testing.T) {
+	var log bytes.Buffer
+	var broken atomic.Bool
+	broken.Store(true)
+	src := source()
+	namespaces := src.Namespaces
+	src.Namespaces = func() []target.NamespaceStats {
+		if broken.Load() {
+			panic("no such luck")
+		}
+		return namespaces()
+	}
+	s := serve(t, src, slog.New(slog.NewTextHandler(&log, nil)))
+	if status, _, body := get(t, s, http.MethodGet, "/metrics", ""); status != http.StatusInternalServerError {
+		t.Errorf("%d: %s", status, body)
+	}
+	broken.Store(false)
+	if status, _, _ := get(t, s, http.MethodGet, "/metrics", ""); status != http.StatusOK {
+		t.Error(status)
+	}
+	_ = s.Close()
+	if !strings.Contains(log.String(), "no such luck") {
+		t.Errorf("the log does not say why:\n%s", log.String())
+	}
+}
+
+// dial connects without asking for anything.
+func dial(t *testing.T, s *Server) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", s.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	return c
+}
+
+const request = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
+
+// TestCloseWaitsForNoSlowScraper: one that reads nothing of an answer that does not fit into the sockets is cut off, and so are those that
+// say nothing.
+func TestCloseWaitsForNoSlowScraper(t *testing.T) {
+	src := source()
+	asked := make(chan struct{})
+	src.Namespaces = func() []target.NamespaceStats {
+		list := make([]target.NamespaceStats, 10000)
+		for i := range list {
+			list[i] = target.NamespaceStats{NamespaceInfo: target.NamespaceInfo{SubNQN: "a", NSID: uint32(i)}, Health: &nvme.SMARTLog{}}
+		}
+		close(asked)
+		return list
+	}
+	s := serve(t, src, quiet)
+	slow, silent := dial(t, s), dial(t, s)
+	if _, err := io.WriteString(slow, request); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	if _, err := io.ReadFull(slow, make([]byte, 1)); err != nil { // the answer has begun
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if d := time.Since(begin); d > writeTimeout/3 {
+		t.Errorf("closing took %v", d)
+	}
+	if _, err := silent.Read(make([]byte, 1)); err == nil {
+		t.Error("a silent connection is still open")
+	}
+	if _, err := net.Dial("tcp", s.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("it listens still: %v", err)
+	}
+}
+
+// TestConnectionsAreBounded: one too many waits for another to go.
+func TestConnectionsAreBounded(t *testing.T) {
+	s := serve(t, source(), quiet)
+	answered := func(c net.Conn) {
+		t.Helper()
+		line, err := bufio.NewReader(c).ReadString('\n')
+		if err != nil || line != "HTTP/1.1 200 OK\r\n" {
+			t.Errorf("%q, %v", line, err)
+		}
+	}
+	var all []net.Conn
+	for range maxConnections {
+		c := dial(t, s)
+		if _, err := io.WriteString(c, request); err != nil {
+			t.Fatal(err)
+		}
+		answered(c)
+		all = append(all, c)
+	}
+	more := dial(t, s)
+	if _, err := io.WriteString(more, request); err != nil {
+		t.Fatal(err)
+	}
+	_ = more.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if n, err := more.Read(make([]byte, 1)); n > 0 || err == nil {
+		t.Error("there is no bound")
+	}
+	_ = more.SetReadDeadline(time.Now().Add(20 * time.Second))
+	all[0].Close()
+	answered(more)
+}
+
+func TestListenSaysWhatToMend(t *testing.T) {
+	taken := serve(t, source(), quiet)
+	for addr, want := range map[netip.AddrPort]string{
+		taken.Addr(): "another process listens there",
+		netip.MustParseAddrPort("192.0.2.1:9500"): "no interface has this address",
+	} {
+		if s, err := Listen(addr, source(), quiet); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, %v", addr, s, err)
+		}
+	}
+}

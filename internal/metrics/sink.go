@@ -1,0 +1,51 @@
+package metrics
+
+import (
+	"math"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// sink takes the metrics of one scrape, with the values of the labels that they have in common.
+type sink struct {
+	out    chan<- prometheus.Metric
+	labels []string
+}
+
+// of is a sink for metrics whose first labels have these values.
+func (s sink) of(labels ...string) sink { return sink{s.out, labels} }
+
+func (s sink) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	s.add(d, prometheus.GaugeValue, v, labels)
+}
+
+func (s sink) counter(d *prometheus.Desc, v float64, labels ...string) {
+	s.add(d, prometheus.CounterValue, v, labels)
+}
+
+// add panics if labels do not fit, which Collect makes an error of the scrape.
+func (s sink) add(d *prometheus.Desc, t prometheus.ValueType, v float64, labels []string) {
+	s.out <- prometheus.MustNewConstMetric(d, t, v, append(s.labels[:len(s.labels):len(s.labels)], labels...)...)
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// number is a counter of log 02h; none counts beyond 64 bits in the life of a drive.
+func number(u nvme.Uint128) float64 {
+	v, ok := u.Uint64()
+	if !ok {
+		return math.MaxUint64
+	}
+	return float64(v)
+}
+
+// text makes what a drive or a build says of itself fit for a label.
+func text(s string) string { return strings.ToValidUTF8(s, "?") }
