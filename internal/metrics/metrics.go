@@ -3,7 +3,6 @@
 package metrics
 
 import (
-	"fmt"
 	"runtime"
 	"strconv"
 	"time"
@@ -92,13 +91,8 @@ type collector struct{ src Source }
 // Describe sends nothing: what there is depends on the configuration and the drives.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect runs on a goroutine of the registry, where a panic would end the process: it becomes an error of this scrape.
+// Collect makes all metrics. The registry makes an error of the scrape of a panic.
 func (c collector) Collect(out chan<- prometheus.Metric) {
-	defer func() {
-		if p := recover(); p != nil {
-			out <- prometheus.NewInvalidMetric(buildInfo, fmt.Errorf("panic: %v", p))
-		}
-	}()
 	s := sink{out: out}
 	s.gauge(buildInfo, 1, text(c.src.Version), runtime.Version())
 	for name, usage := range c.src.Transports {

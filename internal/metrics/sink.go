@@ -26,7 +26,7 @@ func (s sink) counter(d *prometheus.Desc, v float64, labels ...string) {
 	s.add(d, prometheus.CounterValue, v, labels)
 }
 
-// add panics if labels do not fit, which Collect makes an error of the scrape.
+// add panics if labels do not fit, which is an error of the scrape.
 func (s sink) add(d *prometheus.Desc, t prometheus.ValueType, v float64, labels []string) {
 	s.out <- prometheus.MustNewConstMetric(d, t, v, append(s.labels[:len(s.labels):len(s.labels)], labels...)...)
 }
