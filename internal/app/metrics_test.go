@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -14,8 +15,10 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -202,4 +205,64 @@ func TestMetricsUntilHostsAreGone(t *testing.T) {
 	if _, err := net.Dial("tcp", s.metrics.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("metrics are still served: %v", err)
 	}
+}
+
+// TestMetricsOfRDMA: its connections are counted, and an operation above its io_timeout that comes back late.
+func TestMetricsOfRDMA(t *testing.T) {
+	network := verbstest.New(verbstest.Options{Async: true})
+	defer network.Close()
+	addr := netip.MustParseAddr("10.0.0.1")
+	network.AddHost("target", verbstest.RoCE("rxe0", addr))
+	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))
+	c := parse(t, "{transport: rdma, address: 10.0.0.1, on_unavailable: fail}", "metrics: {listen: '127.0.0.1:0'}")
+	c.Subsystems[0].Namespaces[0] = slowNamespace(t)
+	s := newServer(t, Options{Config: c, RDMA: network.Provider("target")})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	h, err := host.Connect(ctx, host.RDMA{Provider: network.Provider("host"), Addr: netip.AddrPortFrom(addr, 4420)}, hostOptions(testNQN))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	q, err := h.OpenQueue(ctx, 1, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	if err := q.Flush(ctx, 1); err == nil {
+		t.Fatal("a flush above io_timeout succeeded")
+	}
+	expect(t, scrape(t, s), map[string]float64{
+		`nvmf_target_connections{transport="rdma"}`:    2,
+		ofNS("namespace_commands_given_up_total", "1"): 1,
+		ofNS("namespace_orphans", "1"):                 1,
+		ofNS("namespace_ready", "1"):                   0,
+		ofNS("namespace_returns_total", "1"):           0,
+	})
+	for scrape(t, s)[ofNS("namespace_returns_total", "1")] == 0 {
+		if ctx.Err() != nil {
+			t.Fatal("the operation did not come back")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	expect(t, scrape(t, s), map[string]float64{ofNS("namespace_orphans", "1"): 0, ofNS("namespace_ready", "1"): 1})
+}
+
+// slowNamespace takes 2 s for a flush, and hosts are told to try again much earlier.
+func slowNamespace(t *testing.T) config.Namespace {
+	t.Helper()
+	c, err := config.Parse("test.yaml", []byte(`
+listeners: [`+anyPort+`]
+subsystems:
+  - nqn: `+testNQN+`
+    allow_any_host: true
+    namespaces: [{nsid: 1, backend: delay, operations: [flush], latency: 2s, io_timeout: 100ms, of: {backend: ram, size: 16MiB}}]
+`), nil, rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Subsystems[0].Namespaces[0]
 }
