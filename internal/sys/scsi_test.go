@@ -1,26 +1,19 @@
 package sys
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/headers"
 )
 
 // TestSCSIHeaders compares what this package says of scsi/sg.h with the header.
 func TestSCSIHeaders(t *testing.T) {
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		t.Skip("no C compiler")
-	}
 	var r scsiRequest
-	source := "#include <stddef.h>\n#include <scsi/sg.h>\n"
-	for expression, v := range map[string]int{
+	headers.Agree(t, []string{"scsi/sg.h"}, map[string]int{
 		"SG_IO": sgIO, "SG_DXFER_FROM_DEV": sgFromDevice, "sizeof(sg_io_hdr_t)": int(unsafe.Sizeof(r)),
 		"offsetof(sg_io_hdr_t, dxfer_direction)": int(unsafe.Offsetof(r.direction)), "offsetof(sg_io_hdr_t, mx_sb_len)": int(unsafe.Offsetof(r.senseMax)),
 		"offsetof(sg_io_hdr_t, dxfer_len)": int(unsafe.Offsetof(r.dataLen)), "offsetof(sg_io_hdr_t, dxferp)": int(unsafe.Offsetof(r.data)),
@@ -28,14 +21,7 @@ func TestSCSIHeaders(t *testing.T) {
 		"offsetof(sg_io_hdr_t, timeout)": int(unsafe.Offsetof(r.timeoutMillis)), "offsetof(sg_io_hdr_t, status)": int(unsafe.Offsetof(r.status)),
 		"offsetof(sg_io_hdr_t, sb_len_wr)": int(unsafe.Offsetof(r.senseLen)), "offsetof(sg_io_hdr_t, host_status)": int(unsafe.Offsetof(r.hostStatus)),
 		"offsetof(sg_io_hdr_t, driver_status)": int(unsafe.Offsetof(r.driverStats)), "offsetof(sg_io_hdr_t, resid)": int(unsafe.Offsetof(r.residue)),
-	} {
-		source += fmt.Sprintf("_Static_assert((int)(%s) == %d, \"%s\");\n", expression, v, expression)
-	}
-	cmd := exec.Command(cc, "-xc", "-c", "-o", filepath.Join(t.TempDir(), "o"), "-")
-	cmd.Stdin = strings.NewReader(source)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
+	})
 }
 
 func TestSCSIReadElsewhere(t *testing.T) {

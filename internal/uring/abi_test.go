@@ -1,12 +1,10 @@
 package uring
 
 import (
-	"fmt"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 	"unsafe"
+
+	"github.com/nvmf-target/nvmf-target/internal/headers"
 )
 
 // TestHeaders compares what this package says of linux/io_uring.h with the header.
@@ -25,22 +23,5 @@ func TestHeaders(t *testing.T) {
 		"IORING_SETUP_R_DISABLED": setupDisabled, "IORING_SETUP_SUBMIT_ALL": setupSubmitAll, "IORING_SETUP_TASKRUN_FLAG": setupTaskrunFlag,
 		"IORING_REGISTER_FILES2": registerFiles2, "IORING_REGISTER_ENABLE_RINGS": registerEnable, "IORING_SQ_TASKRUN": sqTaskrun,
 	}
-	source := "#include <stddef.h>\n#include <linux/io_uring.h>\n"
-	for c, v := range want {
-		source += fmt.Sprintf("_Static_assert((%s) == %d, \"%s\");\n", c, v, c)
-	}
-	compile(t, source)
-}
-
-func compile(t *testing.T, source string) {
-	t.Helper()
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		t.Skip("no C compiler")
-	}
-	cmd := exec.Command(cc, "-xc", "-c", "-o", filepath.Join(t.TempDir(), "o"), "-")
-	cmd.Stdin = strings.NewReader(source)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
+	headers.Agree(t, []string{"linux/io_uring.h"}, want)
 }
