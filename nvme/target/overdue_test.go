@@ -59,100 +59,132 @@ func (r *rig) nstat(h *host) nvme.NSTAT {
 	return nvme.NSTAT(r.ok(h.admin, identifyCommand(nvme.CNSIndependentNamespace, 1)).Data[14])
 }
 
+// hang is a device that does not answer, the host of its namespace, and what it was asked for.
+type hang struct {
+	*rig
+	dev  *backendtest.Faulty
+	h    *host
+	all  []*loop.Command
+	ios  int // that the device has of them
+	free int // bytes in the arena before
+}
+
 // TestHangingDevice: commands complete although their device does not, its memory is left to it, the namespace is refused on every
 // reactor until everything is back, and nothing else notices.
 func TestHangingDevice(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	r := newRig(t, 3, sub)
-	h := r.connectHost(3)
-	q := h.io[0]
+	x := &hang{rig: r, dev: dev, h: r.connectHost(3), all: everyCommand(), ios: 7} // one of them deallocates two ranges
+	q := x.h.io[0]
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
-	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
-
+	r.ok(x.h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
+	aer := r.send(x.h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	dev.Hold(nil)
-	free := r.w.Reactors[1].Arena().Available()
-	all := everyCommand()
-	for _, c := range all {
+	x.free = r.w.Reactors[1].Arena().Available()
+	for _, c := range x.all {
 		r.send(q, c)
 	}
-	const ios = 7 // one of them deallocates two ranges
-	r.until("the device has everything", func() bool { return dev.Held() == ios })
-	r.w.Advance(1900 * time.Millisecond)
-	for _, c := range all {
-		if c.Done {
-			t.Fatalf("opcode %#x was given up early", c.SQE.Opcode())
-		}
-	}
-	abort := command(nvme.AdminAbort, 0, nil)
-	abort.SQE.Abort().Set(1, all[0].SQE.CID())
-	if c := r.ok(h.admin, abort); c.CQE.DW0() != nvme.AbortNotDone {
-		t.Errorf("Abort of what a device has: %#x", c.CQE.DW0())
-	}
-	r.w.Advance(time.Second)
-	for _, c := range all {
-		ranges := c.SQE.Opcode() == nvme.NVMWriteZeroes || c.SQE.Opcode() == nvme.NVMDatasetManagement
-		if c.Done == ranges {
-			t.Errorf("after the timeout: opcode %#x: done %v", c.SQE.Opcode(), c.Done)
-		}
-	}
-	r.w.Advance(2 * time.Second * (rangeFactor - 1))
-	for _, c := range all {
-		if st := c.CQE.Status() &^ statusMore; !c.Done || st != notReady {
-			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
-		}
-	}
-	if kept := free - r.w.Reactors[1].Arena().Available(); kept != 4096+32768 {
-		t.Errorf("%d bytes are left to the device", kept)
-	}
+	r.until("the device has everything", func() bool { return dev.Held() == x.ios })
+	x.givenUp()
 	if !aer.Done || nvme.AsyncEvent(aer.CQE.DW0()) != nvme.AsyncNamespaceChanged {
 		t.Error("hosts were not told")
 	}
-	if r.nstat(h)&nvme.NSTATReady != 0 {
-		t.Error("the namespace is shown as ready")
-	}
-
-	for _, q := range h.io {
-		for _, c := range everyCommand() {
-			r.notReady(q, c)
-		}
-		r.ok(q, rw(nvme.NVMRead, 2, 0, 1, make([]byte, 512)))
-	}
-	if dev.Held() != ios {
-		t.Errorf("a device that hangs was given more: it has %d", dev.Held())
-	}
-
-	state := NamespaceInfo{SubNQN: testSub, NSID: 1, Timeouts: uint64(ios), Orphans: ios}
-	other := NamespaceInfo{SubNQN: testSub, NSID: 2, Ready: true}
-	if l := r.target.Namespaces(); !slices.Equal(l, []NamespaceInfo{state, other}) {
-		t.Errorf("%+v", l)
-	}
-	r.ok(h.admin, logCommand(nvme.LogChangedNamespaces, 4096, 0))
-	aer = r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
-	dev.Release()
-	r.until("hosts are told again", func() bool { return aer.Done })
-	if r.nstat(h)&nvme.NSTATReady == 0 {
-		t.Error("the namespace is not shown as ready")
-	}
-	if n := r.w.Reactors[1].Arena().Available(); n != free {
-		t.Errorf("%d bytes have not come back", free-n)
-	}
-	state.Ready, state.Orphans, state.Returns = true, 0, 1
-	if l := r.target.Namespaces(); l[0] != state {
-		t.Errorf("%+v, want %+v", l[0], state)
-	}
-	read := r.ok(h.io[1], rw(nvme.NVMRead, 1, 64, 64, make([]byte, 32768)))
-	if !bytes.Equal(read.Data, all[1].Data) {
-		t.Error("a write that was given up and came back is damaged")
-	}
-	for _, c := range everyCommand() {
-		r.ok(q, c)
-	}
+	x.refused()
+	x.comesBack()
 	for _, want := range []string{"does not answer", "answers again"} {
 		if strings.Count(r.log.String(), want) != 1 {
 			t.Errorf("the log does not say once %q:\n%s", want, r.log)
 		}
 	}
+}
+
+// givenUp lets the time pass that commands may take.
+func (x *hang) givenUp() {
+	x.t.Helper()
+	x.w.Advance(1900 * time.Millisecond)
+	for _, c := range x.all {
+		if c.Done {
+			x.t.Fatalf("opcode %#x was given up early", c.SQE.Opcode())
+		}
+	}
+	abort := command(nvme.AdminAbort, 0, nil)
+	abort.SQE.Abort().Set(1, x.all[0].SQE.CID())
+	if c := x.ok(x.h.admin, abort); c.CQE.DW0() != nvme.AbortNotDone {
+		x.t.Errorf("Abort of what a device has: %#x", c.CQE.DW0())
+	}
+	x.w.Advance(time.Second)
+	for _, c := range x.all {
+		ranges := c.SQE.Opcode() == nvme.NVMWriteZeroes || c.SQE.Opcode() == nvme.NVMDatasetManagement
+		if c.Done == ranges {
+			x.t.Errorf("after the timeout: opcode %#x: done %v", c.SQE.Opcode(), c.Done)
+		}
+	}
+	x.w.Advance(2 * time.Second * (rangeFactor - 1))
+	for _, c := range x.all {
+		if st := c.CQE.Status() &^ statusMore; !c.Done || st != notReady {
+			x.t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
+		}
+	}
+	if kept := x.free - x.w.Reactors[1].Arena().Available(); kept != 4096+32768 {
+		x.t.Errorf("%d bytes are left to the device", kept)
+	}
+}
+
+// refused: while the device has something, its namespace takes nothing, and others do.
+func (x *hang) refused() {
+	x.t.Helper()
+	if x.nstat(x.h)&nvme.NSTATReady != 0 {
+		x.t.Error("the namespace is shown as ready")
+	}
+	for _, q := range x.h.io {
+		for _, c := range everyCommand() {
+			x.notReady(q, c)
+		}
+		x.ok(q, rw(nvme.NVMRead, 2, 0, 1, make([]byte, 512)))
+	}
+	if x.dev.Held() != x.ios {
+		x.t.Errorf("a device that hangs was given more: it has %d", x.dev.Held())
+	}
+	want := []NamespaceInfo{
+		{SubNQN: testSub, NSID: 1, Timeouts: uint64(x.ios), Orphans: x.ios}, {SubNQN: testSub, NSID: 2, Ready: true},
+	}
+	if l := x.infos(); !slices.Equal(l, want) {
+		x.t.Errorf("%+v", l)
+	}
+}
+
+// comesBack lets the device answer.
+func (x *hang) comesBack() {
+	x.t.Helper()
+	x.ok(x.h.admin, logCommand(nvme.LogChangedNamespaces, 4096, 0))
+	aer := x.send(x.h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	x.dev.Release()
+	x.until("hosts are told again", func() bool { return aer.Done })
+	if x.nstat(x.h)&nvme.NSTATReady == 0 {
+		x.t.Error("the namespace is not shown as ready")
+	}
+	if n := x.w.Reactors[1].Arena().Available(); n != x.free {
+		x.t.Errorf("%d bytes have not come back", x.free-n)
+	}
+	want := NamespaceInfo{SubNQN: testSub, NSID: 1, Ready: true, Timeouts: uint64(x.ios), Returns: 1}
+	if l := x.infos(); l[0] != want {
+		x.t.Errorf("%+v, want %+v", l[0], want)
+	}
+	read := x.ok(x.h.io[1], rw(nvme.NVMRead, 1, 64, 64, make([]byte, 32768)))
+	if !bytes.Equal(read.Data, x.all[1].Data) {
+		x.t.Error("a write that was given up and came back is damaged")
+	}
+	for _, c := range everyCommand() {
+		x.ok(x.h.io[0], c)
+	}
+}
+
+// infos is the state of all namespaces.
+func (r *rig) infos() (list []NamespaceInfo) {
+	for _, s := range r.target.Stats() {
+		list = append(list, s.NamespaceInfo)
+	}
+	return list
 }
 
 // TestCanceledCommands: a device that can gives back what is given up, and is ready again at once.
@@ -174,7 +206,7 @@ func TestCanceledCommands(t *testing.T) {
 			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
 		}
 	}
-	if l := r.target.Namespaces(); !l[0].Ready || l[0].Orphans != 0 || l[0].Timeouts != 7 || dev.Held() != 0 {
+	if l := r.infos(); !l[0].Ready || l[0].Orphans != 0 || l[0].Timeouts != 7 || dev.Held() != 0 {
 		t.Errorf("%+v, the device has %d", l[0], dev.Held())
 	}
 	if n := r.w.Reactors[0].Arena().Available(); n != free {
@@ -359,62 +391,5 @@ func TestInCapsuleDataIsTaken(t *testing.T) {
 	c.MustDo(c.Read(0, got))
 	if !bytes.Equal(got, bytes.Repeat([]byte{1}, 4096)) {
 		t.Error("the device wrote what was in the slot later")
-	}
-}
-
-// changing is a device whose description tests change.
-type changing struct {
-	backend.Device
-	i      backend.Info
-	notify func()
-}
-
-func (d *changing) Info() backend.Info { return d.i }
-func (d *changing) Notify(fn func())   { d.notify = fn }
-func (d *changing) set(fn func(*backend.Info)) {
-	fn(&d.i)
-	d.notify()
-}
-
-// TestDeviceChanges: a device that grows, shrinks, goes and comes back; hosts are told, and commands judged by what there is.
-func TestDeviceChanges(t *testing.T) {
-	dev := &changing{Device: ramDevice(t, 1<<20, 512)}
-	dev.i = dev.Device.Info()
-	r := newRig(t, 2, SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}}})
-	h := r.connectHost(1)
-	q := h.io[0]
-	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
-	last := func() *loop.Command { return rw(nvme.NVMRead, 1, 2047, 1, make([]byte, 512)) }
-	for _, step := range []struct {
-		name   string
-		change func(*backend.Info)
-		blocks uint64
-		ready  bool
-		check  func()
-	}{
-		{"shrinks", func(i *backend.Info) { i.Size = 512 << 10 }, 1024, true, func() { r.status(q, last(), outOfRange) }},
-		{"grows", func(i *backend.Info) { i.Size = 1 << 20 }, 2048, true, func() { r.ok(q, last()) }},
-		{"goes", func(i *backend.Info) { i.Gone = true }, 2048, false, func() { r.notReady(q, last()) }},
-		{"comes back", func(i *backend.Info) { i.Gone = false }, 2048, true, func() { r.ok(q, last()) }},
-		{"is of no use", func(i *backend.Info) { i.BlockSize = 4096 }, 2048, false, func() { r.notReady(q, last()) }},
-		{"is as it was", func(i *backend.Info) { i.BlockSize = 512 }, 2048, true, func() { r.ok(q, last()) }},
-	} {
-		aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
-		dev.set(step.change)
-		r.until("hosts are told", func() bool { return aer.Done })
-		id, err := nvme.ParseIdentifyNamespace(r.ok(h.admin, identifyCommand(nvme.CNSNamespace, 1)).Data)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if id.NSZE != step.blocks || (r.nstat(h)&nvme.NSTATReady != 0) != step.ready {
-			t.Errorf("%s: %d blocks, NSTAT %#x", step.name, id.NSZE, r.nstat(h))
-		}
-		step.check()
-		dev.notify() // nothing new
-		r.ok(h.admin, logCommand(nvme.LogChangedNamespaces, 4096, 0))
-	}
-	r.during(r.target.Close)
-	if dev.notify != nil {
-		t.Error("the device tells a namespace that is gone")
 	}
 }

@@ -8,6 +8,19 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
+// NamespaceInfo describes a namespace at one moment.
+type NamespaceInfo struct {
+	SubNQN string
+	NSID   uint32
+	// Ready is false while the storage is away or does not answer; Degraded says that accepted writes may be lost.
+	Ready, Degraded bool
+	// Timeouts counts commands that were given up, Orphans is how many IOs of such commands the device still has, with their
+	// memory, and Returns counts how often storage that was not ready became so again.
+	Timeouts uint64
+	Orphans  int
+	Returns  uint64
+}
+
 // NamespaceStats is what monitoring sees of a namespace: its state, what it did since it was added, and its health.
 type NamespaceStats struct {
 	NamespaceInfo
@@ -68,4 +81,14 @@ func (ns *namespace) stats() NamespaceStats {
 	}
 	s.Health = smartLog([]*namespace{ns}, answers, ioTotals{}, 0, ns.sub.t.started)
 	return s
+}
+
+func (ns *namespace) describe() NamespaceInfo {
+	s := &ns.state
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return NamespaceInfo{
+		SubNQN: ns.sub.nqn, NSID: ns.nsid, Ready: !ns.geo.Load().unready, Degraded: s.degraded,
+		Timeouts: s.timeouts, Orphans: s.orphans, Returns: s.returns,
+	}
 }
