@@ -3,6 +3,7 @@ package backendtest
 import (
 	"bytes"
 	"math/rand/v2"
+	"reflect"
 	"runtime"
 	"slices"
 	"sync"
@@ -13,23 +14,23 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// lender makes a client and says what its channel lends with; nil if it does not lend, which fails the test.
-func lender(t *testing.T, dev backend.Device, size int) (*Client, backend.Lender) {
+// clientOf makes a client and gives its channel as a C; nil if it is none, which fails the test.
+func clientOf[C any](t *testing.T, dev backend.Device, size int) (*Client, C) {
 	t.Helper()
 	c := NewClient(t, dev, size)
-	l, ok := c.Channel.(backend.Lender)
+	channel, ok := c.Channel.(C)
 	if !ok {
-		t.Error("the device does not lend")
+		t.Errorf("the device's channel is no %v", reflect.TypeFor[C]())
 	}
-	return c, l
+	return c, channel
 }
 
-// doesNotLend: what Options.Lends leaves unsaid is not done either, or it would go untested.
-func (s *suite) doesNotLend(t *testing.T, dev backend.Device) {
+// isNo: what the Options leave unsaid is not done either, or it would go untested.
+func isNo[C any](t *testing.T, dev backend.Device) {
 	c := NewClient(t, dev, 4096)
 	defer c.Close()
-	if _, ok := c.Channel.(backend.Lender); ok {
-		t.Error("the device lends: set Options.Lends")
+	if _, ok := c.Channel.(C); ok {
+		t.Errorf("the device's channel is a %v: say so in the Options", reflect.TypeFor[C]())
 	}
 }
 
@@ -44,7 +45,7 @@ func join(segs []mem.Segment) []byte {
 
 // lend: loans show what was written, and zeroes where nothing was, in segments that keep to their chunks.
 func (s *suite) lend(t *testing.T, dev backend.Device) {
-	c, l := lender(t, dev, 3<<20)
+	c, l := clientOf[backend.Lender](t, dev, 3<<20)
 	defer c.Close()
 	if l == nil {
 		return
@@ -93,7 +94,7 @@ func (s *suite) lend(t *testing.T, dev backend.Device) {
 // loanFence: what is on loan does not change, whether writers wait or not; those who do keep nobody up, and all is written once the last
 // loan is back.
 func (s *suite) loanFence(t *testing.T, dev backend.Device) {
-	c, l := lender(t, dev, 4<<20)
+	c, l := clientOf[backend.Lender](t, dev, 4<<20)
 	defer c.Close()
 	if l == nil {
 		return
@@ -170,7 +171,7 @@ func (s *suite) loansTorn(t *testing.T, dev backend.Device) {
 	var lent, refused atomic.Int64
 	for i := range 4 {
 		wg.Go(func() {
-			c, l := lender(t, dev, 2*n)
+			c, l := clientOf[backend.Lender](t, dev, 2*n)
 			defer c.Close()
 			if l == nil {
 				return
@@ -228,7 +229,7 @@ func (s *suite) loansTorn(t *testing.T, dev backend.Device) {
 
 // loansStarve: readers that always have a loan of the block between them do not keep a writer out.
 func (s *suite) loansStarve(t *testing.T, dev backend.Device) {
-	c, l := lender(t, dev, 1<<20)
+	c, l := clientOf[backend.Lender](t, dev, 1<<20)
 	defer c.Close()
 	if l == nil {
 		return
@@ -238,7 +239,7 @@ func (s *suite) loansStarve(t *testing.T, dev backend.Device) {
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
-			r, l := lender(t, dev, 4096)
+			r, l := clientOf[backend.Lender](t, dev, 4096)
 			defer r.Close()
 			var have [][]mem.Segment
 			for ; !stop.Load() || len(have) > 0; runtime.Gosched() {
@@ -265,7 +266,7 @@ func (s *suite) loansStarve(t *testing.T, dev backend.Device) {
 
 // lendNoAlloc: loans allocate nothing.
 func (s *suite) lendNoAlloc(t *testing.T, dev backend.Device) {
-	c, l := lender(t, dev, 1<<20)
+	c, l := clientOf[backend.Lender](t, dev, 1<<20)
 	defer c.Close()
 	if l == nil {
 		return

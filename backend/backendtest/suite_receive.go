@@ -13,26 +13,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// receiver makes a client whose channel receives.
-func receiver(t *testing.T, dev backend.Device, size int) (*Client, backend.Receiver) {
-	t.Helper()
-	c := NewClient(t, dev, size)
-	r, ok := c.Channel.(backend.Receiver)
-	if !ok {
-		t.Error("the device does not receive")
-	}
-	return c, r
-}
-
-// doesNotReceive: what Options.Receives leaves unsaid is not done either, or it would go untested.
-func (s *suite) doesNotReceive(t *testing.T, dev backend.Device) {
-	c := NewClient(t, dev, 4096)
-	defer c.Close()
-	if _, ok := c.Channel.(backend.Receiver); ok {
-		t.Error("the device receives: set Options.Receives")
-	}
-}
-
 // spread copies b to segments.
 func spread(segs []mem.Segment, b []byte) {
 	for i := range segs {
@@ -47,7 +27,7 @@ func reservedWrite(segs []mem.Segment, off int64) *backend.IO {
 
 // reserve: what is received is not seen before it is written, neighbours stay, and what is canceled leaves no trace.
 func (s *suite) reserve(t *testing.T, dev backend.Device) {
-	c, r := receiver(t, dev, 6<<20)
+	c, r := clientOf[backend.Receiver](t, dev, 6<<20)
 	defer c.Close()
 	if r == nil {
 		return
@@ -133,7 +113,7 @@ func (s *suite) reserveModel(t *testing.T, dev backend.Device) {
 
 func (s *suite) reserveOwn(t *testing.T, dev backend.Device, i int, reserved *atomic.Int64) {
 	const window = MinSize / 4
-	c, r := receiver(t, dev, window+1<<20)
+	c, r := clientOf[backend.Receiver](t, dev, window+1<<20)
 	defer c.Close()
 	l, ok := r.(backend.Lender)
 	if !ok {
@@ -216,7 +196,7 @@ func (s *suite) reserveTorn(t *testing.T, dev backend.Device) {
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
-			c, r := receiver(t, dev, 2*n)
+			c, r := clientOf[backend.Receiver](t, dev, 2*n)
 			defer c.Close()
 			l, ok := r.(backend.Lender)
 			if !ok {
@@ -271,7 +251,7 @@ func (s *suite) reserveTorn(t *testing.T, dev backend.Device) {
 
 // reserveNoAlloc: reservations and their writes allocate nothing.
 func (s *suite) reserveNoAlloc(t *testing.T, dev backend.Device) {
-	c, r := receiver(t, dev, 4096)
+	c, r := clientOf[backend.Receiver](t, dev, 4096)
 	defer c.Close()
 	if r == nil {
 		return

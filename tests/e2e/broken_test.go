@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"sync"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -43,17 +42,7 @@ func TestBrokenWrites(t *testing.T) {
 			}
 			return true
 		}
-		stop := make(chan struct{})
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			for look() {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-			}
-		})
+		stop := over(look)
 		for round := range rounds {
 			c := r.connect(w)
 			q := r.open(c, 1, 16)
@@ -79,8 +68,7 @@ func TestBrokenWrites(t *testing.T) {
 			_ = q.Close()
 			c.Close()
 		}
-		close(stop)
-		wg.Wait()
+		stop()
 		look()
 	})
 }

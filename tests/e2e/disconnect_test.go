@@ -9,6 +9,22 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
+// over calls fn over and over until that returns false or stop is called, which waits for it.
+func over(fn func() bool) (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for fn() {
+			select {
+			case <-end:
+				return
+			default:
+			}
+		}
+	}()
+	return func() { close(end); <-ended }
+}
+
 // TestDisconnectDuringIO drops connections with everything outstanding, over and over: what the target holds for them must come back
 // (the rig checks arenas, sessions and RDMA objects), and another host must not notice.
 func TestDisconnectDuringIO(t *testing.T) {
@@ -17,20 +33,12 @@ func TestDisconnectDuringIO(t *testing.T) {
 		steady := r.connect(w, func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
 		q := r.open(steady, 1, 16)
 		buf := r.buffer(steady, q.Depth()*32768)
-		stop := make(chan struct{})
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			for {
-				if err := verify(q, 65536, buf, 2); err != nil {
-					t.Errorf("the steady host: %v", err)
-					return
-				}
-				select {
-				case <-stop:
-					return
-				default:
-				}
+		stop := over(func() bool {
+			err := verify(q, 65536, buf, 2)
+			if err != nil {
+				t.Errorf("the steady host: %v", err)
 			}
+			return err == nil
 		})
 		for round := range rounds {
 			c := r.connect(w)
@@ -65,8 +73,7 @@ func TestDisconnectDuringIO(t *testing.T) {
 			}
 			c.Close()
 		}
-		close(stop)
-		wg.Wait()
+		stop()
 		r.until("one controller is left", func() bool { return len(r.target.Controllers()) == 1 })
 	})
 }

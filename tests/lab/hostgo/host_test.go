@@ -40,7 +40,8 @@ func where(t *testing.T) (transport host.RDMA, o host.Options) {
 	return host.RDMA{Provider: ibv.New(), Addr: addr}, o
 }
 
-func connect(t *testing.T, tr host.RDMA, o host.Options) *host.Controller {
+// connect connects and asks for a number of I/O queues.
+func connect(t *testing.T, tr host.RDMA, o host.Options, queues int) *host.Controller {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), settle)
 	defer cancel()
@@ -49,7 +50,7 @@ func connect(t *testing.T, tr host.RDMA, o host.Options) *host.Controller {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	if n, err := c.SetQueueCount(ctx, 4); err != nil || n < 4 {
+	if n, err := c.SetQueueCount(ctx, queues); err != nil || n < queues {
 		t.Fatalf("%d queues: %v", n, err)
 	}
 	return c
@@ -71,7 +72,7 @@ func open(t *testing.T, c *host.Controller, qid uint16, size int) *host.Queue {
 
 func TestSizes(t *testing.T) {
 	tr, o := where(t)
-	c := connect(t, tr, o)
+	c := connect(t, tr, o, 4)
 	q := open(t, c, 1, 32)
 	largest := 1 << 20
 	if c.MaxTransfer() > 0 {
@@ -149,7 +150,7 @@ func TestDepth(t *testing.T) {
 	for name, size := range map[string]int{"128": 128, "1024": 1024} {
 		t.Run(name, func(t *testing.T) {
 			tr, o := where(t)
-			c := connect(t, tr, o)
+			c := connect(t, tr, o, 4)
 			if mqes := int(c.CAP().MQES()) + 1; mqes < size {
 				t.Fatalf("the target has queues of %d", mqes)
 			}
@@ -223,7 +224,7 @@ func churn(q *host.Queue, lanes []lane, d time.Duration) (n int, err error) {
 // Small commands fill the deepest queue to the brim: in-capsule writes, then reads.
 func TestBrim(t *testing.T) {
 	tr, o := where(t)
-	c := connect(t, tr, o)
+	c := connect(t, tr, o, 4)
 	const size = 1024
 	q := open(t, c, 1, size)
 	memory, err := c.Map(size * block)
@@ -286,7 +287,7 @@ func collect(t *testing.T, q *host.Queue, n int) {
 // Queues come and go, and a controller is reset under them.
 func TestReset(t *testing.T) {
 	tr, o := where(t)
-	c := connect(t, tr, o)
+	c := connect(t, tr, o, 4)
 	ctx, cancel := context.WithTimeout(context.Background(), settle)
 	defer cancel()
 	buf, err := c.Map(4096)

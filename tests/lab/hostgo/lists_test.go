@@ -13,7 +13,7 @@ import (
 // Data described by lists of several data blocks, both ways, of any number that the target takes, and by one more than that.
 func TestLists(t *testing.T) {
 	tr, o := where(t)
-	c := connect(t, tr, o)
+	c := connect(t, tr, o, 4)
 	most := int(c.Identity().MSDBD)
 	if most < 2 {
 		t.Fatalf("the target takes %d data blocks", most)

@@ -1,14 +1,11 @@
 package hostgo
 
 import (
-	"context"
 	"os"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
 // More I/O queues than a Linux host makes on so few processors, all of them busy at once, each with regions of its own: NVMF_TEST_QUEUES of
@@ -25,16 +22,7 @@ func TestManyQueues(t *testing.T) {
 	}
 	each := regions / queues
 	tr, o := where(t)
-	ctx, cancel := context.WithTimeout(context.Background(), settle)
-	defer cancel()
-	c, err := host.Connect(ctx, tr, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	if n, err := c.SetQueueCount(ctx, queues); err != nil || n < queues {
-		t.Fatalf("%d queues: %v", n, err)
-	}
+	c := connect(t, tr, o, queues)
 	memory, err := c.Map(regions * regionLen)
 	if err != nil {
 		t.Fatal(err)
