@@ -10,9 +10,12 @@ import (
 // env is a setting of the scenario that runs the test.
 func env(t *testing.T, name string) string {
 	t.Helper()
+	if os.Getenv("CRASH_JOURNAL") == "" {
+		t.Skip("needs a disk below dm-log-writes, which tests/lab/scenarios/powerloss.sh makes and names by CRASH_JOURNAL and others")
+	}
 	v := os.Getenv(name)
 	if v == "" {
-		t.Skip("needs a disk below dm-log-writes, which tests/lab/scenarios/powerloss.sh makes: " + name + " is not set")
+		t.Fatal(name + " is not set")
 	}
 	return v
 }
