@@ -121,7 +121,7 @@ func (q *queue) useInCapsule(r *request) {
 	}
 	b = b[:r.Length]
 	if r.Lent {
-		copySegments(r.Segs, []mem.Segment{{B: b}})
+		mem.CopySegments(r.Segs, []mem.Segment{{B: b}})
 		q.vacate(r)
 		return
 	}
@@ -138,7 +138,7 @@ func (q *queue) moveAway(r *request, b []byte) bool {
 		r.pool = nil
 		return false
 	}
-	copySegments(r.Segs, []mem.Segment{{B: b}})
+	mem.CopySegments(r.Segs, []mem.Segment{{B: b}})
 	q.vacate(r)
 	return true
 }
@@ -148,18 +148,4 @@ func (q *queue) execute(r *request) {
 	r.state = requestExecuting
 	q.executing++
 	q.g.exec = append(q.g.exec, &r.Request)
-}
-
-// copySegments copies what is in src to dst, which has at least as much room.
-func copySegments(dst, src []mem.Segment) {
-	var to []byte
-	for i := range src {
-		for from := src[i].B; len(from) > 0; {
-			if len(to) == 0 {
-				to, dst = dst[0].B, dst[1:]
-			}
-			n := mem.Copy(to, from)
-			to, from = to[n:], from[n:]
-		}
-	}
 }

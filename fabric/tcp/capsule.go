@@ -168,26 +168,12 @@ func (q *queue) prepared(r *request) {
 func (q *queue) placeInCapsule(r *request) {
 	if r.Status.OK() && r.Dir == fabric.HostToController && !r.damaged {
 		if r.Lent || len(r.Segs) > 0 {
-			copySegments(r.Segs, r.own)
+			mem.CopySegments(r.Segs, r.own)
 		} else {
 			r.Segs = mem.Slice(r.Segs, r.own, 0, int(r.Length))
 		}
 	}
 	q.dataInPlace(r)
-}
-
-// copySegments copies as much as dst takes.
-func copySegments(dst, src []mem.Segment) {
-	i, off := 0, 0
-	for _, d := range dst {
-		for b := d.B; len(b) > 0 && i < len(src); {
-			n := mem.Copy(b, src[i].B[off:])
-			b = b[n:]
-			if off += n; off == len(src[i].B) {
-				i, off = i+1, 0
-			}
-		}
-	}
 }
 
 // start goes on with a command that has memory for its data.

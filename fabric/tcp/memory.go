@@ -107,7 +107,7 @@ func (q *queue) standIn() {
 		case !r.old:
 			r.old = true
 		case g.cfg.Arena.Available()-int(r.Length) >= g.reserve && q.own(r, int(r.Length)):
-			copySegments(r.own, r.Segs)
+			mem.CopySegments(r.own, r.Segs)
 			g.cfg.Handler.Release(&r.Request)
 			clear(r.Segs)
 			r.Lent, r.Segs = false, append(r.Segs[:0], r.own...)

@@ -12,6 +12,23 @@ func Copy(dst, src []byte) int {
 	return n
 }
 
+// CopySegments copies what is in src to dst by Copy, as much as both have.
+func CopySegments(dst, src []Segment) {
+	var to []byte
+	for i := range src {
+		for from := src[i].B; len(from) > 0; {
+			if len(to) == 0 {
+				if len(dst) == 0 {
+					return
+				}
+				to, dst = dst[0].B, dst[1:]
+			}
+			n := Copy(to, from)
+			to, from = to[n:], from[n:]
+		}
+	}
+}
+
 var copied atomic.Int64
 
 // Copied is the number of bytes that Copy has copied so far. ok says that they are counted: with the build tag invariants.

@@ -179,17 +179,7 @@ func (c *cmd) takeCapsule(h *Handler) {
 		return
 	}
 	c.own, c.io.Segs = own, own
-	to := own
-	var b []byte
-	for i := range segs {
-		for from := segs[i].B; len(from) > 0; {
-			if len(b) == 0 {
-				b, to = to[0].B, to[1:]
-			}
-			n := mem.Copy(b, from)
-			b, from = b[n:], from[n:]
-		}
-	}
+	mem.CopySegments(own, segs)
 }
 
 func (c *cmd) freeOwn(h *Handler) {
