@@ -85,16 +85,7 @@ metrics: {listen: "127.0.0.1:0"}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	h, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0]}, hostOptions(testNQN))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer h.Close()
-	q, err := h.OpenQueue(ctx, 1, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer q.Close()
+	h, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0]})
 	data, err := h.Map(4096)
 	if err != nil {
 		t.Fatal(err)
@@ -222,16 +213,7 @@ func TestMetricsOfRDMA(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	h, err := host.Connect(ctx, host.RDMA{Provider: network.Provider("host"), Addr: netip.AddrPortFrom(addr, 4420)}, hostOptions(testNQN))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer h.Close()
-	q, err := h.OpenQueue(ctx, 1, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer q.Close()
+	_, q := oneQueue(ctx, t, host.RDMA{Provider: network.Provider("host"), Addr: netip.AddrPortFrom(addr, 4420)})
 	if err := q.Flush(ctx, 1); err == nil {
 		t.Fatal("a flush above io_timeout succeeded")
 	}
@@ -265,4 +247,20 @@ subsystems:
 		t.Fatal(err)
 	}
 	return c.Subsystems[0].Namespaces[0]
+}
+
+// oneQueue connects a host with one I/O queue; both are closed at the end of the test.
+func oneQueue(ctx context.Context, t *testing.T, transport host.Transport) (*host.Controller, *host.Queue) {
+	t.Helper()
+	h, err := host.Connect(ctx, transport, hostOptions(testNQN))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Close)
+	q, err := h.OpenQueue(ctx, 1, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = q.Close() })
+	return h, q
 }
