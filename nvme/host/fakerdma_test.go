@@ -120,6 +120,8 @@ func (f *fakeRDMA) events() {
 
 func (f *fakeRDMA) accept(ev verbs.Event) {
 	if f.reject != cmwire.Accepted {
+		f.wg.Add(1) // before the host may learn of it and end the test
+		defer f.wg.Done()
 		var rej cmwire.Rej
 		rej.Set(f.reject)
 		_ = ev.ID.Reject(rej[:])

@@ -299,16 +299,17 @@ func TestAdmin(t *testing.T) {
 	o := testOptions()
 	o.KATO = 10 * time.Millisecond
 	o.Events = nvme.EventNamespaceChanged
-	// The event is sent with the third keep alive.
+	// The event is sent with the third keep alive, or with the first one after the request that it answers.
 	var eventCID uint16
-	alive := 0
+	alive, armed, sent := 0, false, false
 	evil := func(c *fakeConn, sqe *nvme.SQE) bool {
 		switch {
 		case c.size != 33:
 		case sqe.Opcode() == nvme.AdminAsyncEventReq:
-			eventCID = sqe.CID()
+			eventCID, armed = sqe.CID(), true
 		case sqe.Opcode() == nvme.AdminKeepAlive:
-			if alive++; alive == 3 {
+			if alive++; alive >= 3 && armed && !sent {
+				sent = true
 				_ = c.respond(eventCID, uint64(nvme.AsyncNamespaceChanged), 0)
 			}
 		}
