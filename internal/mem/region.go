@@ -12,9 +12,9 @@ import (
 )
 
 // Region is anonymous memory outside the Go heap: page aligned, zeroed, populated by the kernel when first touched, and not
-// inherited by child processes, so that a fork can never move a page away from under a device.
+// inherited by child processes, so that a fork can never move a page away from under a device. Or it is a file (MapFile).
 //
-// Whoever mapped it owns it and unmaps it. Bytes may be read and written by any goroutine.
+// Whoever mapped it owns it and unmaps it. Bytes may be read and written by any goroutine, those of a file only as MapFile says.
 type Region struct {
 	id      RegionID
 	purpose *purpose
@@ -72,9 +72,14 @@ func reserve(purposeName string, size int, huge bool) (*Region, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes for %s: %w (see ulimit -v and the memory limit of the service)", size, purposeName, err)
 	}
+	return newRegion(purposeName, b)
+}
+
+// newRegion makes a region of what has been mapped.
+func newRegion(purposeName string, b []byte) (*Region, error) {
 	if err := unix.Madvise(b, unix.MADV_DONTFORK); err != nil {
 		_ = unix.Munmap(b)
-		return nil, fmt.Errorf("map %d bytes for %s: madvise(MADV_DONTFORK): %w", size, purposeName, err)
+		return nil, fmt.Errorf("map %d bytes for %s: madvise(MADV_DONTFORK): %w", len(b), purposeName, err)
 	}
 	p, ok := purposes.Load(purposeName)
 	if !ok {

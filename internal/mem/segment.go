@@ -14,6 +14,9 @@ type Segment struct {
 	B []byte
 	// Region tells in which registered Region B lies.
 	Region RegionID
+	// File says that B is memory of a file (MapFile), for reading. That raises SIGBUS where the file has been cut off or its medium
+	// is broken, so it is left to the kernel and to CopyFile.
+	File bool
 }
 
 // Length is the sum of the segments' bytes.
@@ -42,7 +45,7 @@ func Slice(dst, segs []Segment, off, n int) []Segment {
 		if len(b) > n {
 			b = b[:n]
 		}
-		dst = append(dst, Segment{B: b, Region: segs[i].Region})
+		dst = append(dst, Segment{B: b, Region: segs[i].Region, File: segs[i].File})
 		n -= len(b)
 	}
 	return dst

@@ -1,0 +1,80 @@
+package mem
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// fileRegion is a file of so many pages, each of which holds its number, and its mapping.
+func fileRegion(t *testing.T, pages int) (path string, r *Region) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "file")
+	var b []byte
+	for i := range pages {
+		b = append(b, bytes.Repeat([]byte{byte(1 + i)}, os.Getpagesize())...)
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err = MapFile("test file", int(f.Fd()), int64(len(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Unmap(); err != nil {
+			t.Error(err)
+		}
+	})
+	return path, r
+}
+
+// TestCopyFile: what a file has is copied, and where it has been cut off that is said; nobody dies of it, and the guard is gone with the
+// call.
+func TestCopyFile(t *testing.T) {
+	page := os.Getpagesize()
+	path, r := fileRegion(t, 3)
+	if u := usage("test file"); u != (PurposeUsage{Purpose: "test file", Regions: 1}) {
+		t.Errorf("usage is %+v", u)
+	}
+	segs := []Segment{{B: r.Bytes(), Region: r.ID(), File: true}}
+	got := make([]byte, 3*page)
+	dst := []Segment{{B: got}}
+	if !CopyFile(dst, segs) || !bytes.Equal(got, r.Bytes()) || got[2*page] != 3 {
+		t.Errorf("%v...", got[:1])
+	}
+	if n := testing.AllocsPerRun(100, func() { CopyFile(dst, segs) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	if err := os.Truncate(path, int64(page)); err != nil {
+		t.Fatal(err)
+	}
+	tail := Slice(nil, segs, page-1, page)
+	if len(tail) != 1 || !tail[0].File {
+		t.Errorf("a part of a file's memory is %+v", tail)
+	}
+	if CopyFile(dst, tail) {
+		t.Error("behind the end of the file something was copied")
+	}
+	if !CopyFile(dst, Slice(nil, segs, 0, page)) {
+		t.Error("what is left of the file cannot be copied")
+	}
+}
+
+// TestGuardPassesPanicsOn: only faults are what a guard is for.
+func TestGuardPassesPanicsOn(t *testing.T) {
+	defer func() {
+		if v := recover(); v != "other" {
+			t.Errorf("panic with %v", v)
+		}
+	}()
+	Guard(func() { panic("other") })
+}
