@@ -52,8 +52,9 @@ func TestFloorServesEveryShape(t *testing.T) {
 		{size: 4096, depth: 4, queues: 3},
 		{size: 128 << 10, depth: 4, queues: 1, reads: 100},
 		{size: 4096, depth: 5, queues: 2, reads: 70},
+		{size: 128 << 10, depth: 4, queues: 1, cold: true},
 	} {
-		traffic := floorTraffic{pattern: w.pattern(), depth: w.depth, conns: w.queues}
+		traffic := floorTraffic{pattern: w.pattern(), depth: w.depth, conns: w.queues, cold: w.cold}
 		port, err := freePort()
 		if err != nil {
 			t.Fatal(err)

@@ -40,6 +40,7 @@ type floorTraffic struct {
 	pattern []floorShape
 	depth   int // requests in flight on each connection
 	conns   int
+	cold    bool // the server receives into its memory, from one end to the other, instead of one buffer
 }
 
 // serveFloor answers the connections that arrive on port until the client closes them. It pins its thread to cpu.
@@ -73,7 +74,7 @@ func serveFloor(port, cpu int, t floorTraffic) error {
 		if err := tune(fd); err != nil {
 			return err
 		}
-		servers[i] = &floorServer{fd: fd, pattern: t.pattern, memory: area.Bytes(), rng: rand.New(rand.NewPCG(1, uint64(i))), in: in}
+		servers[i] = &floorServer{fd: fd, pattern: t.pattern, memory: area.Bytes(), rng: rand.New(rand.NewPCG(1, uint64(i))), in: in, cold: t.cold}
 	}
 	for {
 		for _, s := range servers {
@@ -100,6 +101,8 @@ type floorServer struct {
 	memory  []byte
 	rng     *rand.Rand
 	in      []byte
+	cold    bool
+	at      int // in memory, if cold: where the next bytes go
 	header  [floorHeader]byte
 	store   [2 * floorBatch]sys.Iovec
 	queued  []sys.Iovec // the unsent rest of the last batch
@@ -111,13 +114,21 @@ type floorServer struct {
 
 // poll receives once and sends what is owed. The error is what ends the connection; the client's end of it is ECONNRESET.
 func (f *floorServer) poll() syscall.Errno {
-	n, e := sys.Recv(f.fd, f.in, 0)
+	in := f.in
+	if f.cold {
+		if f.at+serverBuffer > len(f.memory) {
+			f.at = 0
+		}
+		in = f.memory[f.at : f.at+serverBuffer]
+	}
+	n, e := sys.Recv(f.fd, in, 0)
 	switch {
 	case n == 0 && e == 0:
 		return syscall.ECONNRESET
 	case e != 0 && e != syscall.EAGAIN:
 		return e
 	}
+	f.at += n
 	for f.have += n; f.have >= f.pattern[f.request].request; f.owe++ {
 		f.have -= f.pattern[f.request].request
 		f.request = (f.request + 1) % len(f.pattern)
@@ -192,7 +203,10 @@ func (c *floorClient) poll() error {
 		c.unsent -= n
 	}
 	n, e := sys.Recv(c.fd, c.in, 0)
-	if e != 0 && e != syscall.EAGAIN {
+	switch {
+	case n == 0 && e == 0:
+		return errors.New("floor client: the server closed the connection")
+	case e != 0 && e != syscall.EAGAIN:
 		return fmt.Errorf("floor client: receive: %w", e)
 	}
 	finished := 0
@@ -205,7 +219,7 @@ func (c *floorClient) poll() error {
 	return nil
 }
 
-// loadFloor keeps the traffic going for d and returns the requests answered per second.
+// loadFloor keeps the traffic going for d, or until something is answered, and returns the requests answered per second.
 func loadFloor(port, cpu int, t floorTraffic, d time.Duration) (float64, error) {
 	if err := pin(cpu); err != nil {
 		return 0, err
@@ -233,15 +247,17 @@ func loadFloor(port, cpu int, t floorTraffic, d time.Duration) (float64, error) 
 				return 0, err
 			}
 		}
-		if (i&1023 == 0 || t.conns > 1) && time.Now().After(deadline) {
-			break
+		if (i&1023 != 0 && t.conns == 1) || time.Now().Before(deadline) {
+			continue
+		}
+		done := uint64(0)
+		for _, c := range clients {
+			done += c.done
+		}
+		if done > 0 {
+			return float64(done) / time.Since(start).Seconds(), nil
 		}
 	}
-	done := uint64(0)
-	for _, c := range clients {
-		done += c.done
-	}
-	return float64(done) / time.Since(start).Seconds(), nil
 }
 
 func loopback(port int) unix.Sockaddr {

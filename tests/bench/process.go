@@ -74,7 +74,10 @@ func startFloor(cpu int, t floorTraffic) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	args := []int{port, cpu, t.conns}
+	args := []int{port, cpu, t.conns, 0}
+	if t.cold {
+		args[3] = 1
+	}
 	for _, s := range t.pattern {
 		args = append(args, s.request, s.response)
 	}
@@ -85,7 +88,8 @@ func startFloor(cpu int, t floorTraffic) (*server, error) {
 	return start(cpu, port, self, words...)
 }
 
-// floorServerMain is that process: port, CPU, connections, and bytes of request and response for each shape of the pattern.
+// floorServerMain is that process: port, CPU, connections, 1 if it is cold, and bytes of request and response for each shape of the
+// pattern.
 func floorServerMain(args []string) error {
 	var n []int
 	for _, a := range args {
@@ -95,11 +99,11 @@ func floorServerMain(args []string) error {
 		}
 		n = append(n, v)
 	}
-	if len(n) < 5 || len(n)%2 == 0 {
-		return errors.New("floor-server takes port, CPU, connections and pairs of bytes")
+	if len(n) < 6 || len(n)%2 != 0 {
+		return errors.New("floor-server takes port, CPU, connections, 0 or 1, and pairs of bytes")
 	}
-	t := floorTraffic{conns: n[2]}
-	for i := 3; i < len(n); i += 2 {
+	t := floorTraffic{conns: n[2], cold: n[3] == 1}
+	for i := 4; i < len(n); i += 2 {
 		t.pattern = append(t.pattern, floorShape{n[i], n[i+1]})
 	}
 	return serveFloor(n[0], n[1], t)

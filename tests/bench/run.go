@@ -186,7 +186,7 @@ func (b *bench) latencyRound(w workload) error {
 
 // measureFloor is how many requests of w's shape bare sockets answer in a second.
 func measureFloor(o options, w workload) (float64, error) {
-	t := floorTraffic{pattern: w.pattern(), depth: w.depth, conns: w.queues}
+	t := floorTraffic{pattern: w.pattern(), depth: w.depth, conns: w.queues, cold: w.cold}
 	s, err := startFloor(o.serverCPU, t)
 	if err != nil {
 		return 0, err

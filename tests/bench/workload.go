@@ -18,6 +18,7 @@ type workload struct {
 	sequential bool
 	burst      int // I/Os after which everything is awaited and flushed, 0 for never
 	digests    bool
+	cold       bool    // the floor receives into a large area, as the target does, instead of one buffer that stays in the cache
 	on         variant // of the target
 	extra      bool    // not without -all
 }
@@ -55,6 +56,8 @@ const (
 	pollingName = "4K random read QD 1 polling"
 	asleepName  = "4K random read QD 1 never polling"
 	digestsName = "4K random read QD 32 digests"
+	writeName   = "128K write QD 16"
+	coldName    = "128K write QD 16, floor receives into a large area"
 )
 
 // alone says that there is never more than one I/O: what is measured is latency.
@@ -98,6 +101,7 @@ func workloads(filter string, all bool) ([]workload, error) {
 	list = append(list,
 		workload{name: pollingName, size: 4 << 10, depth: 1, queues: 1, reads: 100, on: variant{spin: "100ms"}},
 		workload{name: asleepName, size: 4 << 10, depth: 1, queues: 1, reads: 100, on: variant{spin: "0s"}},
+		workload{name: coldName, size: 128 << 10, depth: 16, queues: 1, sequential: true, cold: true},
 		workload{name: digestsName, size: 4 << 10, depth: 32, queues: 1, reads: 100, digests: true},
 		workload{name: "dataset loading: 256K random read, 8 jobs QD 4", size: 256 << 10, depth: 4, queues: 8, reads: 100},
 		workload{name: "checkpoint: 1M write QD 16, flush each 64M", size: 1 << 20, depth: 16, queues: 1, sequential: true, burst: 64},
