@@ -24,6 +24,8 @@ type lentTable struct {
 	log interface{ Warn(msg string, args ...any) }
 	// most is how many chunks may be registered.
 	most int
+	// files says that it has been reported that those are copied.
+	files atomic.Bool
 
 	// regions is read by reactors. The map is never changed, only replaced, under mu.
 	regions atomic.Pointer[map[mem.RegionID]*lentRegion]
@@ -88,6 +90,15 @@ func mayLock() bool {
 
 // key is the local key of a segment. If there is none yet it is asked for. Reactor only.
 func (t *lentTable) key(s *mem.Segment) (uint32, bool) {
+	if s.File {
+		// The file system may give blocks to other files. So the kernel lets no device keep them (FOLL_LONGTERM, see fsdax in
+		// check_vma_flags of mm/gup.c).
+		if !t.files.Load() && t.files.CompareAndSwap(false, true) {
+			t.log.Warn("RDMA: what is read of mapped files is copied: devices cannot register the memory of a file system",
+				"device", t.d.attr.Name)
+		}
+		return 0, false
+	}
 	r := (*t.regions.Load())[s.Region]
 	if r == nil {
 		if r = t.add(s.Region); r == nil {

@@ -48,6 +48,26 @@ func (b *bench) lentRead(q *hostQueue, chunk int) {
 	}
 }
 
+// TestFilesAreNotRegistered: memory of files is not reached, which is said once; other memory is.
+func TestFilesAreNotRegistered(t *testing.T) {
+	b := newBench(t, benchOptions{})
+	b.host.connect(b.addr(), ioParam(32))
+	seg := mem.Segment{B: b.h.store.Bytes()[:4096], Region: b.h.store.ID(), File: true}
+	for range 3 {
+		b.on(func() {
+			if b.h.queue.Reaches([]mem.Segment{seg}) || b.h.queue.Receives([]mem.Segment{seg}) {
+				t.Error("the memory of a file is reached")
+			}
+		})
+	}
+	if n := strings.Count(b.log(), "what is read of mapped files is copied"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, b.log())
+	}
+	if !b.reachable(0) {
+		t.Error("other memory is not registered any more")
+	}
+}
+
 // TestLentByChunk: a chunk is registered when it is first asked for and stays so; its pages cannot be given back, others can. The
 // region takes the registration with it.
 func TestLentByChunk(t *testing.T) {

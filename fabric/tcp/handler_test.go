@@ -15,6 +15,7 @@ type disk struct {
 	data   *mem.Region
 	lend   bool // reads lend the namespace's memory, in pieces
 	piece  int  // bytes of these
+	file   bool // they are a file's
 	writes bool // lend for writes too
 	hold   bool // commands with NSID 7 wait for release
 	refuse error
@@ -160,7 +161,7 @@ func (d *disk) judge(s *session, r *fabric.Request) nvme.Status {
 		b := d.data.Bytes()[off : off+uint64(n)]
 		for len(b) > 0 {
 			m := min(len(b), d.piece)
-			r.Segs = append(r.Segs, mem.Segment{B: b[:m], Region: d.data.ID()})
+			r.Segs = append(r.Segs, mem.Segment{B: b[:m], Region: d.data.ID(), File: d.file})
 			b = b[m:]
 		}
 		r.Lent = true

@@ -80,9 +80,6 @@ func (g *Group) retryMemory() int {
 	return work
 }
 
-// Reaches implements fabric.Queue: the kernel takes data from wherever it lies.
-func (q *queue) Reaches([]mem.Segment) bool { return true }
-
 // Receives implements fabric.Queue: the kernel puts data wherever it belongs.
 func (q *queue) Receives([]mem.Segment) bool { return true }
 
@@ -95,22 +92,4 @@ func (q *queue) Keep(fr *fabric.Request) (free func()) {
 	arena, own := q.g.cfg.Arena, r.own
 	r.own, r.Segs = nil, nil
 	return func() { arena.Free(own) }
-}
-
-// standIn takes memory of ours in the place of what is lent, for responses that the socket has not taken since the last tick: somebody
-// may wait to write there, and this host may be one that reads no more. What finds no memory stays as it is.
-func (q *queue) standIn() {
-	g := q.g
-	for r := q.sendq.head; r != nil; r = r.next {
-		switch {
-		case !r.Lent || r.Dir == fabric.HostToController:
-		case !r.old:
-			r.old = true
-		case g.cfg.Arena.Available()-int(r.Length) >= g.reserve && q.own(r, int(r.Length)):
-			mem.CopySegments(r.own, r.Segs)
-			g.cfg.Handler.Release(&r.Request)
-			clear(r.Segs)
-			r.Lent, r.Segs = false, append(r.Segs[:0], r.own...)
-		}
-	}
 }

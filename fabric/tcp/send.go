@@ -50,7 +50,7 @@ func (q *queue) respond(r *request) {
 	data := p.PDO(pdu.DataSize, p.HPDA) + int(r.Length) + p.DataDigestSize()
 	// The success flag says: status 0, result 0, and no SQ head pointer, which must therefore be disabled (TCP section 3.6.2.9;
 	// the handler then reports FFFFh).
-	if r.CQE.SQHD() == noFlowControl && r.CQE.Status() == nvme.Success && r.CQE.Result() == 0 {
+	if !r.ofFile() && r.CQE.SQHD() == noFlowControl && r.CQE.Status() == nvme.Success && r.CQE.Result() == 0 {
 		q.enqueue(r, sendDataOnly, data)
 		return
 	}
@@ -70,9 +70,12 @@ func (q *queue) flush() int {
 			q.dirty = true // Poll goes on with it
 			break
 		}
-		want := q.gather(crowded)
-		n, e := sys.Sendmsg(q.fd, g.iov, 0)
+		want, ofFile := q.gather(crowded)
+		n, e := q.transmit(ofFile)
 		clear(g.iov)
+		if e == syscall.EFAULT && q.rescue() {
+			continue
+		}
 		if e != 0 && e != syscall.EAGAIN {
 			q.broken("send", e)
 			return done + 1
@@ -80,7 +83,8 @@ func (q *queue) flush() int {
 		sent += n
 		g.sockets.moved += n
 		done += q.depart(n)
-		if q.blocked = n < want; q.blocked {
+		// A file may also be why not all has left; then the next call says so.
+		if q.blocked = n < want && (n == 0 || !ofFile); q.blocked {
 			break
 		}
 	}
@@ -119,8 +123,8 @@ func (q *queue) hasLeft(r *request) {
 }
 
 // gather makes Group.iov out of the front of sendq, without the bytes that have left, and returns its length in bytes. Headers
-// that follow each other share a vector. It is less if the queue is one of a crowd.
-func (q *queue) gather(crowded bool) int {
+// that follow each other share a vector. It is less if the queue is one of a crowd. ofFile: memory of files is among it.
+func (q *queue) gather(crowded bool) (n int, ofFile bool) {
 	s := sender{iov: q.g.iov[:0], heads: q.g.heads[:0], skip: q.sent}
 	vectors, bytes := iovFull, sendMost
 	if crowded {
@@ -149,7 +153,7 @@ func (q *queue) gather(crowded bool) int {
 	}
 	s.close()
 	q.g.iov = s.iov
-	return s.total
+	return s.total, s.ofFile
 }
 
 // sender collects vectors. heads[run:] are headers that are not in a vector yet.
@@ -161,6 +165,8 @@ type sender struct {
 	total int
 	full  bool // no vector is left in the middle of a PDU
 	hd    bool // the last head has room for a digest
+	// ofFile says that memory of files is in a vector.
+	ofFile bool
 }
 
 // head makes room for a header of n bytes, and for its digest if one is wanted, and returns the header.
@@ -199,6 +205,7 @@ func (s *sender) read(q *queue, r *request, flags pdu.Flags) bool {
 		s.heads = s.heads[:at+pad]
 		clear(s.heads[at:])
 	}
+	s.ofFile = s.ofFile || r.ofFile()
 	for i := range r.Segs {
 		if s.data(r.Segs[i].B); s.full {
 			return false

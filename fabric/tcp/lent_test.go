@@ -1,0 +1,207 @@
+package tcp
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// newFileHand is a hand whose reads lend the memory of a file, with a connection without flow control of the submission queue, for which
+// responses to reads are left out.
+func newFileHand(t *testing.T, p pdu.Params) (h *hand, c *client, path string) {
+	t.Helper()
+	h = newHand(t, options{lend: true})
+	path = filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, h.d.data.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	region, err := mem.MapFile("test file", int(f.Fd()), diskSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := h.d.data.Unmap(); err != nil {
+		t.Error(err)
+	}
+	h.d.data, h.d.file = region, true
+	c = &client{tb: t, p: p}
+	h.open()
+	var r pdu.ICReq
+	r.Set(&p, 1)
+	h.send(r[:])
+	h.send(c.connectPDU(1, 8, nvme.CATTRNoFlowControl))
+	if got, want := len(h.recv()), pdu.ICRespSize+pdu.CapsuleRespSize+p.HeaderDigestSize(); got != want {
+		t.Fatalf("%d bytes of answers, want %d", got, want)
+	}
+	return h, c, path
+}
+
+// drain takes everything that the target sends, though the socket takes little at a time.
+func (h *hand) drain() (all []byte) {
+	for idle := 0; idle < 2; idle++ {
+		if b := h.recv(); len(b) > 0 {
+			all, idle = append(all, b...), 0
+		}
+		for _, q := range h.g.queues {
+			q.event(unix.EPOLLOUT)
+		}
+		h.turn()
+	}
+	return all
+}
+
+// wantRead takes the answer to a read of n bytes at off, of which the file has less, off the front of b.
+func wantRead(t *testing.T, c *client, b []byte, cid uint16, off, n, has int, want nvme.Status) []byte {
+	t.Helper()
+	d := (*pdu.Data)(b)
+	if d.Header().Type() != pdu.TypeC2HData || d.CCCID() != cid || int(d.DATAL()) != n || d.Header().Flags()&pdu.Success != 0 {
+		t.Fatalf("command %d: %x", cid, b[:pdu.DataSize])
+	}
+	size := pdu.DataSize + c.p.HeaderDigestSize() + n
+	data := b[size-n : size]
+	for i := range has {
+		if data[i] != pattern(off+i) {
+			t.Fatalf("command %d: byte %d is %#x", cid, i, data[i])
+		}
+	}
+	resp := (*pdu.CapsuleResp)(b[size:])
+	if resp.Header().Type() != pdu.TypeCapsuleResp || resp.CQE().CID() != cid || resp.CQE().Status() != want || resp.CQE().SQHD() != noFlowControl {
+		t.Errorf("command %d: %x, want %v", cid, *resp, want)
+	}
+	return b[size+pdu.CapsuleRespSize+c.p.HeaderDigestSize():]
+}
+
+// A file is sent from where it is mapped. Where it has been cut off the command fails, and no other; nothing but the file reaches the host.
+func TestFileCutOff(t *testing.T) {
+	for _, p := range []pdu.Params{{}, {HeaderDigest: true}} {
+		h, c, path := newFileHand(t, p)
+		const n = 64 << 10
+		h.d.piece = 4096
+		read := func(offs ...int) []byte {
+			var all []byte
+			for i, off := range offs {
+				sqe := rw(nvme.NVMRead, uint16(i), off, n, false)
+				all = append(all, c.capsule(&sqe, nil)...)
+			}
+			h.send(all)
+			return h.drain()
+		}
+		b := wantRead(t, c, read(1<<20), 0, 1<<20, n, n, nvme.Success)
+		if before, counted := mem.Copied(); counted {
+			b = wantRead(t, c, read(1<<20), 0, 1<<20, n, n, nvme.Success)
+			if after, _ := mem.Copied(); after != before {
+				t.Errorf("%d bytes were copied", after-before)
+			}
+		}
+		if len(b) != 0 {
+			t.Errorf("more came: %x", b)
+		}
+		const end = 2<<20 + 8192
+		if err := os.Truncate(path, end); err != nil {
+			t.Fatal(err)
+		}
+		b = read(0, end-n, end-8192, 1<<20, end, end+n)
+		b = wantRead(t, c, b, 0, 0, n, n, nvme.Success)
+		b = wantRead(t, c, b, 1, end-n, n, n, nvme.Success)
+		b = wantRead(t, c, b, 2, end-8192, n, 0, nvme.UnrecoveredReadError)
+		b = wantRead(t, c, b, 3, 1<<20, n, n, nvme.Success)
+		b = wantRead(t, c, b, 4, end, n, 0, nvme.UnrecoveredReadError)
+		if b = wantRead(t, c, b, 5, end+n, n, 0, nvme.UnrecoveredReadError); len(b) != 0 {
+			t.Errorf("more came: %x", b)
+		}
+		if b = wantRead(t, c, read(4096), 0, 4096, n, n, nvme.Success); len(b) != 0 {
+			t.Errorf("more came: %x", b)
+		}
+		h.exhaust()
+		if b = read(end); h.t.Connections() != 0 {
+			t.Errorf("without memory to put in the place of the file's the connection goes on: %d bytes", len(b))
+		}
+		h.close()
+	}
+}
+
+// A file that is cut off while its data is on the way to a slow host: the data that has left was right, and the command fails, whether the
+// rest is to be sent or is copied first.
+func TestFileCutOffUnderway(t *testing.T) {
+	for _, tick := range []bool{false, true} {
+		h, c, path := newFileHand(t, pdu.Params{})
+		h.narrow()
+		const n = 1 << 20
+		for i := range 3 {
+			sqe := rw(nvme.NVMRead, uint16(i), i*n, n, false)
+			h.send(c.capsule(&sqe, nil))
+		}
+		q := h.queue()
+		has := q.sent - pdu.DataSize
+		if !q.blocked || has <= 0 || has >= n {
+			t.Fatalf("%d bytes of data have left", has)
+		}
+		if err := os.Truncate(path, 0); err != nil {
+			t.Fatal(err)
+		}
+		if tick {
+			h.loop.advance(300 * time.Millisecond)
+			h.loop.advance(300 * time.Millisecond)
+			if h.d.released.Load() != 3 {
+				t.Errorf("%d loans came back", h.d.released.Load())
+			}
+		}
+		b := wantRead(t, c, h.drain(), 0, 0, n, has, nvme.UnrecoveredReadError)
+		b = wantRead(t, c, b, 1, n, n, 0, nvme.UnrecoveredReadError)
+		if b = wantRead(t, c, b, 2, 2*n, n, 0, nvme.UnrecoveredReadError); len(b) != 0 {
+			t.Errorf("more came: %d bytes", len(b))
+		}
+		h.close()
+	}
+}
+
+// A command whose data has left does not fail: a part of its response may have left, too.
+func TestFileCutOffAfterwards(t *testing.T) {
+	h, c, path := newFileHand(t, pdu.Params{})
+	h.narrow()
+	const n = 1 << 20
+	sqe := rw(nvme.NVMRead, 0, 0, n, false)
+	h.send(c.capsule(&sqe, nil))
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	q := h.queue()
+	for left, want := range map[int]nvme.Status{pdu.CapsuleRespSize + 1: nvme.UnrecoveredReadError, pdu.CapsuleRespSize: nvme.Success, 1: nvme.Success} {
+		r, sent := q.sendq.head, q.sent
+		cqe, segs := r.CQE, append([]mem.Segment(nil), r.Segs...)
+		q.sent = r.wire - left
+		if !q.replace(r) || r.CQE.Status() != want || r.Lent {
+			t.Errorf("%d bytes before the end: %v", left, r.CQE.Status())
+		}
+		q.freeOwn(r) // all as it was
+		r.CQE, r.Segs, r.Lent, q.sent = cqe, segs, true, sent
+		h.d.change(&r.Request, idle, lentOut)
+	}
+	h.close()
+}
+
+// Data digests are computed by the target, which leaves files to the kernel; everything else may be sent from where it is.
+func TestReachesFiles(t *testing.T) {
+	for _, digest := range []bool{false, true} {
+		h := newHand(t, options{})
+		h.connect(pdu.Params{DataDigest: digest}, 8)
+		b := h.d.data.Bytes()[:512]
+		if q := h.queue(); q.Reaches([]mem.Segment{{B: b, File: true}}) == digest || !q.Reaches([]mem.Segment{{B: b}}) || !q.Reaches(nil) {
+			t.Errorf("data digest %v: reaches something else", digest)
+		}
+		h.close()
+	}
+}
