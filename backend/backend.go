@@ -65,6 +65,17 @@ var (
 	ErrDegraded = fmt.Errorf("writes may be lost: %w", ErrIO)
 )
 
+// Fault is an error that tells where an IO failed: what it was to do before Off, in bytes of the device, is done.
+type Fault struct {
+	Off int64
+	Err error
+}
+
+func (f *Fault) Error() string { return f.Err.Error() }
+
+// Unwrap is the error without the place.
+func (f *Fault) Unwrap() error { return f.Err }
+
 // Info describes a device. It is a snapshot: Device.Info may return another one later.
 type Info struct {
 	// Size in bytes, a multiple of BlockSize.

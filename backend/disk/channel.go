@@ -322,6 +322,9 @@ func (c *channel) end(o *op, err error) {
 	if err == nil && o.write && o.io.Flags&backend.FUA == 0 && o.io.Op != backend.OpFlush && !c.d.dirty.Load() {
 		c.d.dirty.Store(true)
 	}
+	if err != nil && o.done > 0 {
+		err = &backend.Fault{Off: o.io.Off + o.done, Err: err}
+	}
 	clear(o.iov)
 	o.io.Err = err
 	c.done.Push(o.io)

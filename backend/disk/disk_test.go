@@ -342,3 +342,32 @@ func TestUnregistered(t *testing.T) {
 		t.Errorf("%d lines: %s", n, log.String())
 	}
 }
+
+// TestFaultPlace: an error after a part of the transfer tells where that ended.
+func TestFaultPlace(t *testing.T) {
+	each(t, func(t *testing.T, e Engine) {
+		d := newDisk(t, backendtest.MinSize, true, e)
+		steps := 0
+		d.tamper = func(_ step, res int32) int32 {
+			if steps++; steps == 1 {
+				return 8192
+			}
+			return -int32(unix.EIO)
+		}
+		c := backendtest.NewClient(t, d, 64<<10)
+		io := c.Read(16384, c.Memory(0, 16384))
+		expect(t, c, io, backend.ErrIO)
+		var at *backend.Fault
+		if !errors.As(io.Err, &at) || at.Off != 16384+8192 {
+			t.Errorf("%v, %+v", io.Err, at)
+		}
+		expect(t, c, io, backend.ErrIO)
+		if errors.As(io.Err, &at) {
+			t.Errorf("nothing was read, and yet: %+v", at)
+		}
+		c.Close()
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}

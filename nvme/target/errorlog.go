@@ -1,8 +1,10 @@
 package target
 
 import (
+	"errors"
 	"sync"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -16,17 +18,14 @@ type errorLog struct {
 	ring  [errorLogSize]nvme.ErrorLogEntry
 }
 
-// add notes a failed command. Any reactor.
-func (l *errorLog) add(s *session, sqe *nvme.SQE, st nvme.Status) {
+// add notes a failed command and the first block that it failed with. Any reactor.
+func (l *errorLog) add(s *session, sqe *nvme.SQE, st nvme.Status, lba uint64) {
 	e := nvme.ErrorLogEntry{
 		SQID: s.qid, CID: sqe.CID(), Status: uint16(st|statusMore) << 1, TRTYPE: s.info.Transport, Location: location(sqe, st),
-		Opcode: sqe.Opcode(), Version: 1,
+		Opcode: sqe.Opcode(), Version: 1, LBA: lba,
 	}
 	if sqe.Opcode() != nvme.FabricsOpcode {
 		e.NSID = sqe.NSID()
-		if hasLBA(s.qid, sqe.Opcode()) {
-			e.LBA = sqe.SLBA()
-		}
 	}
 	l.mu.Lock()
 	l.count++
@@ -38,6 +37,20 @@ func (l *errorLog) add(s *session, sqe *nvme.SQE, st nvme.Status) {
 // hasLBA says whether a command has an SLBA field.
 func hasLBA(qid uint16, o nvme.Opcode) bool {
 	return qid != 0 && (o == nvme.NVMRead || o == nvme.NVMWrite || o == nvme.NVMWriteZeroes)
+}
+
+// failedLBA is the first block that a command failed with, as far as is known: the one that err names, or its first; 0 if it has no blocks.
+func (c *cmd) failedLBA(err error) uint64 {
+	if !hasLBA(c.s.qid, c.req.SQE.Opcode()) {
+		return 0
+	}
+	if err != nil && c.ns != nil { // refused commands allocate nothing
+		var at *backend.Fault
+		if errors.As(err, &at) {
+			return uint64(at.Off) >> c.ns.geo.Load().shift
+		}
+	}
+	return c.req.SQE.SLBA()
 }
 
 // location is the byte of the command that the status is about, as far as the status alone tells.

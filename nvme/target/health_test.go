@@ -2,6 +2,7 @@ package target
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -113,6 +114,41 @@ func TestErrorLogContext(t *testing.T) {
 		e, err := nvme.ParseErrorLogEntry(r.ok(h.admin, logCommand(nvme.LogError, 64, 0)).Data)
 		if err != nil || e.Location != tc.location || e.LBA != tc.lba {
 			t.Errorf("%s: %v %+v, want location %#x, LBA %#x", tc.name, err, e, tc.location, tc.lba)
+		}
+	}
+}
+
+// TestErrorLogPlace: an entry tells the first block that failed, if the device knows it, and is not taken for that of the next command.
+func TestErrorLogPlace(t *testing.T) {
+	bad := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 4096))
+	closeLast(t, bad)
+	sub := ramSubsystem(t, 1)
+	sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: 2, Device: bad})
+	r := newRig(t, 2, sub)
+	h := r.connectHost(1)
+	lba := func() uint64 {
+		e, err := nvme.ParseErrorLogEntry(r.ok(h.admin, logCommand(nvme.LogError, 64, 0)).Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.LBA
+	}
+	for _, tc := range []struct {
+		err  error
+		want uint64
+	}{
+		{&backend.Fault{Off: 7*4096 + 512, Err: backend.ErrIO}, 7},
+		{fmt.Errorf("wrapped: %w", &backend.Fault{Off: 8 * 4096, Err: backend.ErrNoSpace}), 8},
+		{backend.ErrIO, 5},
+	} {
+		bad.Fail(func(*backend.IO) error { return tc.err })
+		r.do(h.io[0], rw(nvme.NVMRead, 2, 5, 4, make([]byte, 4*4096)))
+		if got := lba(); got != tc.want {
+			t.Errorf("%v: block %d, want %d", tc.err, got, tc.want)
+		}
+		r.do(h.io[0], rw(nvme.NVMRead, 2, 1<<40, 1, make([]byte, 4096)))
+		if got := lba(); got != 1<<40 {
+			t.Errorf("out of range after %v: block %d", tc.err, got)
 		}
 	}
 }

@@ -125,6 +125,8 @@ func (s *session) advance() uint16 {
 // failed notes an unsuccessful command in the error log. The status that is returned has the More bit set if it did (Base figure
 // 100).
 func (s *session) failed(c *cmd, st nvme.Status) nvme.Status {
+	err := c.io.Err
+	c.io.Err = nil // the next command with this tag may fail before it has an IO
 	switch st.Code() {
 	case nvme.AbortRequested, nvme.AbortedSQDeletion:
 		return st
@@ -133,7 +135,7 @@ func (s *session) failed(c *cmd, st nvme.Status) nvme.Status {
 		return st
 	}
 	s.h.debugFailure(c, st)
-	s.ctrl.errors.add(s, &c.req.SQE, st)
+	s.ctrl.errors.add(s, &c.req.SQE, st, c.failedLBA(err))
 	return st | statusMore
 }
 
