@@ -46,8 +46,8 @@ var (
 	controllers   = desc("controllers", "Controllers, which is hosts times paths, by subsystem and transport.", "subsystem", "transport")
 	queues        = desc("controller_queues", "Queues of these controllers, admin queues included.", "subsystem", "transport")
 
-	commands     = ofNamespace("namespace_commands_total", "Reads and writes of the storage that succeeded.", "op")
-	moved        = ofNamespace("namespace_bytes_total", "Bytes that these moved.", "op")
+	commands     = ofNamespace("namespace_commands_total", "Operations of the storage that succeeded, by kind; each range of a Dataset Management is a discard.", "op")
+	moved        = ofNamespace("namespace_bytes_total", "Bytes that reads and writes moved.", "op")
 	failed       = ofNamespace("namespace_errors_total", "Operations that the storage failed with an I/O error.")
 	busy         = ofNamespace("namespace_busy_seconds_total", "Time with I/O outstanding, summed over reactors.")
 	size         = ofNamespace("namespace_size_bytes", "Size.")
@@ -129,6 +129,9 @@ func (c collector) controllers(s sink) {
 func namespace(s sink, ns *target.NamespaceStats) {
 	s.counter(commands, float64(ns.Reads), "read")
 	s.counter(commands, float64(ns.Writes), "write")
+	s.counter(commands, float64(ns.Flushes), "flush")
+	s.counter(commands, float64(ns.WriteZeroes), "write_zeroes")
+	s.counter(commands, float64(ns.Discards), "discard")
 	s.counter(moved, float64(ns.ReadBytes), "read")
 	s.counter(moved, float64(ns.WrittenBytes), "write")
 	s.counter(failed, float64(ns.MediaErrors))

@@ -37,7 +37,7 @@ func source() Source {
 				{
 					NamespaceInfo: target.NamespaceInfo{SubNQN: testNQN, NSID: 1, Degraded: true, Timeouts: 11, Orphans: 3, Returns: 2},
 					Size:          1 << 30, BlockSize: 4096, WriteProtected: true, VolatileCache: true,
-					Reads: 10, Writes: 20, ReadBytes: 40960, WrittenBytes: 81920, MediaErrors: 4, Busy: 1500 * time.Millisecond,
+					Reads: 10, Writes: 20, Flushes: 3, WriteZeroes: 4, Discards: 5, ReadBytes: 40960, WrittenBytes: 81920, MediaErrors: 4, Busy: 1500 * time.Millisecond,
 					Health: smart, Drive: &target.DriveState{ID: "nvme Model\xff S1", Counts: true, Answered: at},
 				},
 				{

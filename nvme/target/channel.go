@@ -228,6 +228,8 @@ func (ch *channel) count(op backend.Op, n int64) {
 	case backend.OpWrite:
 		st.writes++
 		st.wrotSecs += uint64(n) >> 9
+	default:
+		st.others[op-backend.OpFlush]++
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -28,10 +29,12 @@ type NamespaceStats struct {
 	Size, BlockSize               int64
 	WriteProtected, VolatileCache bool
 
-	// Commands and bytes that succeeded, in whole sectors of 512 bytes; MediaErrors counts operations that the device failed.
-	Reads, Writes           uint64
-	ReadBytes, WrittenBytes uint64
-	MediaErrors             uint64
+	// Operations of the device that succeeded, one for each range of a Dataset Management, and bytes in whole sectors of 512; MediaErrors
+	// counts operations that the device failed.
+	Reads, Writes                  uint64
+	Flushes, WriteZeroes, Discards uint64
+	ReadBytes, WrittenBytes        uint64
+	MediaErrors                    uint64
 	// Busy is the time with I/O outstanding, summed over reactors.
 	Busy time.Duration
 
@@ -69,6 +72,7 @@ func (ns *namespace) stats() NamespaceStats {
 	s := NamespaceStats{
 		NamespaceInfo: ns.describe(),
 		Size:          int64(g.blocks << g.shift), BlockSize: 1 << g.shift, WriteProtected: g.readOnly, VolatileCache: g.volatile,
+		Flushes: t.others[0], WriteZeroes: t.others[backend.OpWriteZeroes-backend.OpFlush], Discards: t.others[backend.OpDiscard-backend.OpFlush],
 		Reads: t.reads, Writes: t.writes, ReadBytes: t.readSectors << 9, WrittenBytes: t.wrotSecs << 9, MediaErrors: t.mediaErrors,
 		Busy: time.Duration(t.busy),
 	}

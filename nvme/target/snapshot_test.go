@@ -17,6 +17,11 @@ func TestStats(t *testing.T) {
 		r.ok(h.io[0], rw(nvme.NVMRead, 2, 0, 2, make([]byte, 1024)))
 	}
 	r.ok(h.io[0], rw(nvme.NVMWrite, 2, 0, 4, make([]byte, 2048)))
+	r.ok(h.io[0], command(nvme.NVMFlush, 2, nil))
+	for range 2 {
+		r.ok(h.io[0], rw(nvme.NVMWriteZeroes, 2, 0, 4, nil))
+	}
+	r.ok(h.io[0], dsm(2, true, [2]uint64{0, 1}, [2]uint64{4, 1}, [2]uint64{8, 0}, [2]uint64{9, 2}))
 	for _, s := range r.target.Stats() {
 		if s.Drive != nil && !s.Drive.Answered.IsZero() {
 			t.Errorf("the drive of namespace %d was asked", s.NSID)
@@ -34,6 +39,9 @@ func TestStats(t *testing.T) {
 	}
 	if b.Reads != 3 || b.ReadBytes != 3072 || b.Writes != 1 || b.WrittenBytes != 2048 || b.BlockSize != 512 || b.Size == 0 || !b.Ready {
 		t.Errorf("counters: %+v", b)
+	}
+	if b.Flushes != 1 || b.WriteZeroes != 2 || b.Discards != 3 || c.Flushes != 0 {
+		t.Errorf("counters: %+v, another namespace: %+v", b, c)
 	}
 	if want := u128(3); b.Health.HostReads != want || b.Health.Temperature != 310 {
 		t.Errorf("the drive does not count: %+v", b.Health)

@@ -3,14 +3,20 @@ package target
 import (
 	"sync"
 	"sync/atomic"
+
+	"github.com/nvmf-target/nvmf-target/backend"
 )
+
+// otherOps are the operations that move no data, from OpFlush on.
+const otherOps = backend.OpDiscard - backend.OpFlush + 1
 
 // ioTotals counts what a namespace did. Sectors are 512 bytes whatever the block size (log 02h, Base section 5.1.12.1.3).
 type ioTotals struct {
 	reads, writes         uint64
 	readSectors, wrotSecs uint64
 	mediaErrors           uint64
-	busy                  int64 // nanoseconds with I/O outstanding
+	others                [otherOps]uint64 // by backend.Op less OpFlush
+	busy                  int64            // nanoseconds with I/O outstanding
 }
 
 func (t *ioTotals) add(o ioTotals) {
@@ -19,6 +25,9 @@ func (t *ioTotals) add(o ioTotals) {
 	t.readSectors += o.readSectors
 	t.wrotSecs += o.wrotSecs
 	t.mediaErrors += o.mediaErrors
+	for i, n := range o.others {
+		t.others[i] += n
+	}
 	t.busy += o.busy
 }
 
@@ -29,6 +38,7 @@ type ioStats struct {
 		reads, writes         atomic.Uint64
 		readSectors, wrotSecs atomic.Uint64
 		mediaErrors           atomic.Uint64
+		others                [otherOps]atomic.Uint64
 		busy                  atomic.Int64
 	}
 	published ioTotals
@@ -47,6 +57,11 @@ func (s *ioStats) publish() {
 	if s.own.mediaErrors != s.published.mediaErrors {
 		s.shared.mediaErrors.Store(s.own.mediaErrors)
 	}
+	if s.own.others != s.published.others {
+		for i, n := range s.own.others {
+			s.shared.others[i].Store(n)
+		}
+	}
 	if s.own.busy != s.published.busy {
 		s.shared.busy.Store(s.own.busy)
 	}
@@ -54,11 +69,15 @@ func (s *ioStats) publish() {
 }
 
 func (s *ioStats) load() ioTotals {
-	return ioTotals{
+	t := ioTotals{
 		reads: s.shared.reads.Load(), writes: s.shared.writes.Load(),
 		readSectors: s.shared.readSectors.Load(), wrotSecs: s.shared.wrotSecs.Load(),
 		mediaErrors: s.shared.mediaErrors.Load(), busy: s.shared.busy.Load(),
 	}
+	for i := range t.others {
+		t.others[i] = s.shared.others[i].Load()
+	}
+	return t
 }
 
 // users is the reactors that have a channel to a namespace, and the counters of these channels, so that totals survive queues and
