@@ -35,8 +35,11 @@ type Disk struct {
 	numbers []string // "8:0" of the disk and its partitions
 }
 
-// Drive says that the disk is hardware of its own, whose health can be asked for.
-func (d *Disk) Drive() bool { return d.Bus == "nvme" || d.Bus == "sata" || d.Bus == "sas" }
+// Drive says that the disk may be hardware of its own, whose health can be asked for. Drives behind some adapters are "scsi", as are
+// disks of virtual machines and arrays, which tell nothing.
+func (d *Disk) Drive() bool {
+	return d.Bus == "nvme" || d.Bus == "sata" || d.Bus == "sas" || d.Bus == "scsi"
+}
 
 // Exportable says why a disk cannot be exported as a whole; "" means that it can.
 func (d *Disk) Exportable() string {

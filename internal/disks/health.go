@@ -61,6 +61,8 @@ func ask(d *Disk) Health {
 	switch {
 	case errors.Is(err, os.ErrPermission):
 		return unknown("only root may ask")
+	case errors.Is(err, errNoHealth):
+		return unknown("not told")
 	case err != nil:
 		return unknown(err.Error())
 	}

@@ -21,12 +21,31 @@ const (
 	scsiHeader       = 4 // of a page and of a parameter
 	scsiLogSize      = 252
 	scsiPageCodeMask = 0x3F
+	senseIllegal     = 5 // ILLEGAL REQUEST, SPC-4 section 4.5.6: there is no such page, or no such command
+	senseAttention   = 6 // UNIT ATTENTION
 )
+
+// errNoHealth is that of disks which are no drives, such as a virtual machine's or those of an array.
+var errNoHealth = errors.New("it tells nothing of its health")
+
+// senseKey is the sense key of sense data (SPC-4 sections 4.5.2 and 4.5.3), 0 if there is none.
+func senseKey(sense []byte) uint8 {
+	if len(sense) < 3 {
+		return 0
+	}
+	switch sense[0] & 0x7F {
+	case 0x70, 0x71: // in fixed format
+		return sense[2] & 0xF
+	case 0x72, 0x73: // in descriptors
+		return sense[1] & 0xF
+	}
+	return 0
+}
 
 // scsiRead sends a SCSI command that reads; see sys.SCSIRead.
 type scsiRead func(cdb, data []byte) (sys.SCSIResult, error)
 
-// askSCSI asks a SAS drive.
+// askSCSI asks a SAS drive, or any other SCSI disk.
 func askSCSI(device string) (Health, error) {
 	f, err := os.Open(device)
 	if err != nil {
@@ -86,9 +105,14 @@ func logParameters(read scsiRead, page uint8, fn func(code uint16, value []byte)
 	b := make([]byte, scsiLogSize)
 	cdb := []byte{scsiLogSense, 0, scsiCumulative | page, 0, 0, 0, 0, 0, scsiLogSize, 0}
 	r, err := read(cdb, b)
+	for tries := 3; err == nil && r.Status != 0 && senseKey(r.Sense) == senseAttention && tries > 0; tries-- {
+		r, err = read(cdb, b) // that something changed, as by a reset, was told, and now comes the answer
+	}
 	switch {
 	case err != nil:
 		return fmt.Errorf("log page %02Xh: %w", page, err)
+	case r.Status != 0 && senseKey(r.Sense) == senseIllegal:
+		return fmt.Errorf("log page %02Xh: %w (sense % x)", page, errNoHealth, r.Sense)
 	case r.Status != 0 || r.Transport != 0:
 		return fmt.Errorf("log page %02Xh: the drive answers with status %02Xh, sense % x (transport %x)", page, r.Status, r.Sense, r.Transport)
 	case r.N < scsiHeader || b[0]&scsiPageCodeMask != page:

@@ -45,7 +45,7 @@ func TestSCSI(t *testing.T) {
 		"failing":            {answers{0x2F: "2f00 0008 0000 03 04 5d10 2600"}, Health{State: Failing, Notes: []string{"predicts its failure (5D/10h)"}, Celsius: 38, Hours: -1, Used: -1}, ""},
 		"warning":            {answers{0x2F: "2f00 0006 0000 03 02 0b01"}, Health{State: Warning, Notes: []string{"warns (0B/01h)"}, Hours: -1, Used: -1}, ""},
 		"vendor's parameter": {answers{0x2F: "2f00 000e 0000 03 04 0000 20ff 8000 03 02 5d00"}, Health{State: Good, Celsius: 32, Hours: -1, Used: -1}, ""},
-		"no page":            {answers{}, Health{}, "status 02h, sense 70 00 05"},
+		"no page":            {answers{}, Health{}, "it tells nothing of its health (sense 70 00 05"},
 		"gone":               {answers{0x2F: "gone"}, Health{}, "log page 2Fh: no such device"},
 		"another page":       {answers{0x2F: temperature}, Health{}, "another page"},
 		"cut off":            {answers{0x2F: "2f00 0008 0000 03 08 0000 1fff"}, Health{}, "cut off"},
@@ -60,6 +60,22 @@ func TestSCSI(t *testing.T) {
 		}
 		if err != nil || h.State != tc.want.State || !slices.Equal(h.Notes, tc.want.Notes) || h.Celsius != tc.want.Celsius || h.Hours != tc.want.Hours || h.Used != tc.want.Used {
 			t.Errorf("%s: %+v, %v, want %+v", name, h, err, tc.want)
+		}
+	}
+}
+
+// TestAttention: a drive that was reset, say, answers the next time; one that always has other news is not asked for ever.
+func TestAttention(t *testing.T) {
+	for news, ok := range map[int]bool{0: true, 1: true, 3: true, 1000: false} {
+		left := news
+		h, err := scsiHealth(func(cdb, data []byte) (sys.SCSIResult, error) {
+			if left--; left >= 0 {
+				return sys.SCSIResult{Status: 2, Sense: []byte{0x72, 6, 0x2A, 1}}, nil
+			}
+			return answers{0x2F: "2f00 0008 0000 03 04 0000 1fff"}.read(cdb, data)
+		})
+		if (err == nil) != ok || ok && h.State != Good || !ok && left < 900 {
+			t.Errorf("%d times news: %+v, %v, asked %d times", news, h, err, news-left)
 		}
 	}
 }
