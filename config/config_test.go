@@ -42,9 +42,9 @@ func TestMinimalFile(t *testing.T) {
 		Subsystems: []Subsystem{{
 			NQN: "nqn.2026-11.io.nvmf-target:disk0", AllowAnyHost: true, Model: "nvmf-target", CNTLIDMin: 1, CNTLIDMax: 65519, MaxIOQueues: 128, MaxTransfer: 1 << 20,
 			Namespaces: []Namespace{
-				{NSID: 1, Storage: Storage{Backend: "ram", Size: 1 << 30, BlockSize: 512, Preallocate: "sparse", Error: "io", OneIn: 1}},
-				{NSID: 2, Storage: Storage{Backend: "file", Path: "/var/lib/nvmf-target/disk0.img", Size: 10 << 30, BlockSize: 4096, Preallocate: "sparse", Error: "io", OneIn: 1}, IOTimeout: 20 * time.Second},
-				{NSID: 3, Storage: Storage{Backend: "null", Size: 1 << 40, BlockSize: 512, Preallocate: "sparse", Error: "io", OneIn: 1}},
+				{NSID: 1, Storage: Storage{Backend: "ram", Size: 1 << 30, BlockSize: 512, Preallocate: "sparse", DAX: "auto", Error: "io", OneIn: 1}},
+				{NSID: 2, Storage: Storage{Backend: "file", Path: "/var/lib/nvmf-target/disk0.img", Size: 10 << 30, BlockSize: 4096, Preallocate: "sparse", DAX: "auto", Error: "io", OneIn: 1}, IOTimeout: 20 * time.Second},
+				{NSID: 3, Storage: Storage{Backend: "null", Size: 1 << 40, BlockSize: 512, Preallocate: "sparse", DAX: "auto", Error: "io", OneIn: 1}},
 			},
 		}},
 	}

@@ -22,6 +22,9 @@ type Storage struct {
 	Buffered bool `mapstructure:"buffered"`
 	// Preallocate says whether a new file gets its space at once ("full") or as it is written ("sparse").
 	Preallocate string `mapstructure:"preallocate" default:"sparse" validate:"oneof=sparse full"`
+	// DAX says whether a file is mapped and its blocks are sent from there: "auto", where it is on persistent memory, "on", which
+	// fails elsewhere, or "off".
+	DAX string `mapstructure:"dax" default:"auto" validate:"oneof=auto on off"`
 
 	// Of is the storage behind this one; nil unless the backend is delay, error or limit.
 	Of *Storage `mapstructure:"of"`
@@ -46,7 +49,7 @@ type Storage struct {
 var backends = map[string][]string{
 	"ram":   {"size", "block_size"},
 	"null":  {"size", "block_size"},
-	"file":  {"path", "size", "block_size", "buffered", "preallocate"},
+	"file":  {"path", "size", "block_size", "buffered", "preallocate", "dax"},
 	"block": {"path"},
 	"nvme":  {"path"},
 	"delay": {"of", "latency", "jitter", "operations", "seed"},

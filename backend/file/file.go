@@ -31,6 +31,8 @@ type Config struct {
 	// that space: nothing can be discarded, and zeroes are written to the space that there is. Otherwise space is taken as it
 	// is written.
 	Preallocate bool
+	// DAX says whether blocks are lent from where they are: Auto, which "" means as well, On or Off.
+	DAX string
 	// Engine makes the system calls.
 	Engine disk.Engine
 	// Log is for warnings; nil: none.
@@ -46,7 +48,7 @@ func Open(cfg Config) (backend.Device, error) {
 	return d, nil
 }
 
-func open(cfg Config) (_ *disk.Disk, err error) {
+func open(cfg Config) (_ backend.Device, err error) {
 	if cfg.Path == "" {
 		return nil, errors.New("no path is given")
 	}
@@ -85,7 +87,20 @@ func open(cfg Config) (_ *disk.Disk, err error) {
 	if err := probe(cfg, &dc); err != nil {
 		return nil, err
 	}
-	return disk.New(dc)
+	region, err := mapped(cfg, &dc)
+	if err != nil {
+		return nil, err
+	}
+	d, err := disk.New(dc)
+	switch {
+	case err != nil && region != nil:
+		return nil, errors.Join(err, region.Unmap())
+	case err != nil:
+		return nil, err
+	case region == nil:
+		return d, nil
+	}
+	return newDAX(d, region), nil
 }
 
 // look is what tells the size of the file. It says once that the file was deleted.

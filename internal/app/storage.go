@@ -35,7 +35,7 @@ func (srv *Server) openDevice(s *config.Storage, readOnly bool) (backend.Device,
 	case "file":
 		return file.Open(file.Config{
 			Path: s.Path, Size: int64(s.Size), BlockSize: int(s.BlockSize), ReadOnly: readOnly, Buffered: s.Buffered,
-			Preallocate: s.Preallocate == "full", Engine: srv.engine(), Log: srv.log,
+			Preallocate: s.Preallocate == "full", DAX: s.DAX, Engine: srv.engine(), Log: srv.log,
 		})
 	}
 	return nil, fmt.Errorf("backend %q is not known", s.Backend)

@@ -53,7 +53,7 @@ var allowed = map[string][]string{
 	"backend/backendtest": {"backend", "internal/mem"},
 	"backend/block":       {"backend", "backend/disk"},
 	"backend/disk":        {"backend", "internal/mem", "internal/uring", "internal/sys"},
-	"backend/file":        {"backend", "backend/disk"},
+	"backend/file":        {"backend", "backend/disk", "internal/mem"},
 	"backend/null":        {"backend", "internal/mem"},
 	"backend/nvme": { // speaks NVMe, but to the drive
 		"backend", "backend/block", "backend/disk", "internal/mem", "internal/passthru", "internal/sys", "internal/uring", "nvme",
