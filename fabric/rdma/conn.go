@@ -32,6 +32,10 @@ type conn struct {
 func (t *Transport) request(ev *verbs.Event) {
 	t.mu.Lock()
 	l := t.byID[ev.Listener]
+	if l != nil {
+		l.wg.Add(1) // before Close may wait
+		defer l.wg.Done()
+	}
 	t.mu.Unlock()
 	c := &conn{t: t, id: ev.ID}
 	ev.ID.SetContext(c)
@@ -57,7 +61,7 @@ func (t *Transport) request(ev *verbs.Event) {
 		}
 		return
 	}
-	go l.accept(c)
+	l.wg.Go(func() { l.accept(c) })
 }
 
 func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }

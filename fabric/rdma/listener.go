@@ -28,7 +28,7 @@ type listener struct {
 	portID uint16
 	accept func(fabric.Conn)
 	stop   chan struct{}
-	wg     sync.WaitGroup
+	wg     sync.WaitGroup // goroutines that bring it back; connection requests that are neither adopted nor refused
 
 	// Under t.mu.
 	id     verbs.ID // nil while the device is away
@@ -37,7 +37,7 @@ type listener struct {
 }
 
 // Listen starts to accept connections at addr, which may be a wildcard; :: takes IPv4 as well. accept is called on a goroutine of
-// its own for each connection request that may be served.
+// its own for each connection request that may be served, and must adopt or close the connection; Close waits for it to return.
 func (t *Transport) Listen(addr fabric.Addr, portID uint16, accept func(fabric.Conn)) (fabric.Listener, error) {
 	if addr.Transport != nvme.TransportRDMA || !addr.Addr().IsValid() {
 		return nil, fmt.Errorf("rdma: listen at %v: not an RDMA address", addr)
@@ -92,7 +92,7 @@ func (l *listener) bind() error {
 // Addr is the address listened on.
 func (l *listener) Addr() fabric.Addr { return l.addr }
 
-// Close stops accepting; connections live on.
+// Close stops accepting and returns when accept is not called any more; connections live on.
 func (l *listener) Close() error {
 	t := l.t
 	t.mu.Lock()

@@ -324,6 +324,14 @@ func (b *bench) close() {
 		return
 	}
 	b.closed = true
+	check := func(what string, err error) {
+		if err != nil {
+			b.t.Errorf("close %s: %v", what, err)
+		}
+	}
+	if b.l != nil { // none if it could not listen
+		check("listener", b.l.Close())
+	}
 	done := make(chan struct{})
 	b.r.Post(func() { b.g.Shutdown(func() { close(done) }) })
 	select {
@@ -333,11 +341,6 @@ func (b *bench) close() {
 	}
 	b.cancel()
 	<-b.stopped
-	check := func(what string, err error) {
-		if err != nil {
-			b.t.Errorf("close %s: %v", what, err)
-		}
-	}
 	check("group", b.g.Close())
 	check("transport", b.tr.Close())
 	check("reactor", b.r.Close())
