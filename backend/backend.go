@@ -92,6 +92,8 @@ type Info struct {
 	ReadOnly bool
 	// Discard says that OpDiscard frees space; DiscardZeroes that the range reads as zeroes afterwards.
 	Discard, DiscardZeroes bool
+	// Thin says that the storage takes its space as it is written, and may run out of it; see Allocator.
+	Thin bool
 	// Rotational media seek.
 	Rotational bool
 	// Gone says that the storage is not there for the time being: IOs fail with ErrGone. The rest tells what it was.
@@ -118,6 +120,13 @@ type Changer interface {
 	// Notify has fn called, on a goroutine of the device, after Info has changed; nil ends that. After Notify has returned, no earlier fn
 	// is running nor called any more.
 	Notify(fn func())
+}
+
+// Allocator is a Device that knows how much space its content takes.
+type Allocator interface {
+	Device
+	// Allocated is that space in bytes. It may block.
+	Allocated() (int64, error)
 }
 
 // Canceler is a Channel that can be asked to give an IO back that nobody wants any more.

@@ -73,6 +73,8 @@ type Config struct {
 	// Look tells the present size of what FD refers to, in bytes; 0 or an error: it is gone. Any goroutine calls it, for block devices also
 	// reactors. nil: the size does not change.
 	Look func(fd int) (int64, error)
+	// Allocated tells how much space the content of FD takes, in bytes; nil: all of it. Any goroutine calls it.
+	Allocated func(fd int) (int64, error)
 	// Reopen opens and describes the disk again that is gone, if it is there and the same. The Disk takes the new FD over. nil: what is
 	// gone comes back by itself.
 	Reopen func() (Config, error)
@@ -104,7 +106,10 @@ type Disk struct {
 	tamper func(s step, res int32) int32
 }
 
-var _ backend.Changer = (*Disk)(nil)
+var (
+	_ backend.Changer   = (*Disk)(nil)
+	_ backend.Allocator = (*Disk)(nil)
+)
 
 // New makes a Disk of an open descriptor. An error leaves FD open.
 func New(cfg Config) (*Disk, error) {
@@ -176,6 +181,16 @@ func (d *Disk) unregistered(err error) {
 
 // Info implements backend.Device.
 func (d *Disk) Info() backend.Info { return *d.info.Load() }
+
+// Allocated implements backend.Allocator.
+func (d *Disk) Allocated() (int64, error) {
+	size := d.Info().Size
+	if d.cfg.Allocated == nil {
+		return size, nil
+	}
+	n, err := d.cfg.Allocated(d.cfg.FD)
+	return min(n, size), err
+}
 
 // Close implements backend.Device. It does not flush: what the hosts flushed is durable, what they did not is theirs to lose,
 // and the kernel writes it back all the same.

@@ -155,6 +155,9 @@ func TestPreallocate(t *testing.T) {
 		c := backendtest.NewClient(t, d, 1<<20)
 		c.MustDo(c.Write(0, c.Memory(0, 1<<20)))
 		before := allocated()
+		if n, err := d.(backend.Allocator).Allocated(); err != nil || n != min(before, size) || d.Info().Thin == full {
+			t.Errorf("full %v: %d bytes in use (%v), allocated are %d; thin %v", full, n, err, before, d.Info().Thin)
+		}
 		c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Flags: backend.Unmap, Len: 1 << 19})
 		if d.Info().Discard {
 			c.MustDo(&backend.IO{Op: backend.OpDiscard, Off: 1 << 19, Len: 1 << 19})

@@ -32,7 +32,17 @@ func probe(cfg Config, d *disk.Config) error {
 		d.Info.Discard = err == nil
 		d.Info.DiscardZeroes = err == nil
 	}
+	d.Info.Thin, d.Allocated = !cfg.Preallocate, allocated
 	return nil
+}
+
+// allocated is the space of a file, with what the file system keeps about it.
+func allocated(fd int) (int64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, fmt.Errorf("fstat: %w", err)
+	}
+	return st.Blocks << 9, nil
 }
 
 // goDirect turns O_DIRECT on if the file system has it and its units fit the block size.
