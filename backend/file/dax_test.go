@@ -18,16 +18,16 @@ import (
 )
 
 // pretendDAX has files be on DAX until the end of the test. On tmpfs mappings are the medium itself, too.
-func pretendDAX(t *testing.T) {
+func pretendDAX(tb testing.TB) {
 	real := isDAX
-	t.Cleanup(func() { isDAX = real })
+	tb.Cleanup(func() { isDAX = real })
 	isDAX = func(int) (bool, error) { return true, nil }
 }
 
-func onDAX(t *testing.T) Config {
-	t.Helper()
-	pretendDAX(t)
-	return Config{Path: filepath.Join(shm(t), "disk.img"), Size: backendtest.MinSize, BlockSize: 4096, DAX: On}
+func onDAX(tb testing.TB) Config {
+	tb.Helper()
+	pretendDAX(tb)
+	return Config{Path: filepath.Join(shm(tb), "disk.img"), Size: backendtest.MinSize, BlockSize: 4096, DAX: On}
 }
 
 func TestDAXConformance(t *testing.T) {
@@ -238,5 +238,28 @@ func TestFenceSpans(t *testing.T) {
 				t.Fatalf("%v: something is left", r)
 			}
 		}
+	}
+}
+
+// BenchmarkDAXLend lends and returns what a read takes.
+func BenchmarkDAXLend(b *testing.B) {
+	for _, size := range []int64{4 << 10, 128 << 10, 1 << 20} {
+		b.Run(fmt.Sprintf("%dK", size>>10), func(b *testing.B) {
+			d := mustOpen(b, onDAX(b))
+			c := backendtest.NewClient(b, d, 4096)
+			l := c.Channel.(backend.Lender)
+			segs := make([]mem.Segment, 0, 8)
+			b.ReportAllocs()
+			for n := int64(0); b.Loop(); n++ {
+				var ok bool
+				off := n * size & (backendtest.MinSize - 1)
+				if segs, ok = l.Lend(segs[:0], off, size); !ok {
+					b.Fatal("nothing is lent")
+				}
+				l.Return(segs, off, size)
+			}
+			c.Close()
+			mustClose(b, d)
+		})
 	}
 }

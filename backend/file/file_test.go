@@ -38,13 +38,13 @@ func mustClose(tb testing.TB, dev backend.Device) {
 }
 
 // shm is a directory on tmpfs, which knows neither ZERO_RANGE nor, before Linux 6.6, O_DIRECT.
-func shm(t *testing.T) string {
-	t.Helper()
+func shm(tb testing.TB) string {
+	tb.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "file-test-")
 	if err != nil {
-		t.Skipf("no directory on tmpfs: %v", err)
+		tb.Skipf("no directory on tmpfs: %v", err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
 
@@ -58,7 +58,7 @@ func TestConformance(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		cfg Config
-		dir func(t *testing.T) string
+		dir func(tb testing.TB) string
 	}{
 		"direct 4096":  {cfg: Config{BlockSize: 4096}},
 		"direct 512":   {cfg: Config{BlockSize: 512}},
