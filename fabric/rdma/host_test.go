@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // testHost is a machine that connects to the target with bare verbs, so that it can do everything wrong.
 type testHost struct {

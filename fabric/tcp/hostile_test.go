@@ -457,32 +457,41 @@ func TestTermReqFromHost(t *testing.T) {
 	eventually(t, "all connections gone", func() bool { return tg.t.Connections() == 0 })
 }
 
-// The deadlines before and after ICReq count for the whole, not per byte.
+// The deadlines before and after ICReq count for the whole, not per byte; a connected queue has none.
 func TestHandshakeDeadlines(t *testing.T) {
-	cfg := Config{ICReqTimeout: 150 * time.Millisecond, ConnectTimeout: 150 * time.Millisecond}
-	tg := serve(t, options{cfg: cfg})
-	silent, slow, late, connected := tg.dial(t), tg.dial(t), tg.dial(t), tg.connect(t, pdu.Params{}, 4, 0)
-	late.icReq(pdu.Params{})
-	go func() { // one byte at a time, longer than the limit
-		var r pdu.ICReq
-		r.Set(&pdu.Params{}, 1)
-		for i := range r {
-			if _, err := slow.Write(r[i : i+1]); err != nil {
-				return
-			}
-			time.Sleep(5 * time.Millisecond)
+	var req pdu.ICReq
+	req.Set(&pdu.Params{}, 1)
+	for name, second := range map[string]func(h *hand, n int){
+		"silent":             func(*hand, int) {},
+		"one byte at a time": func(h *hand, n int) { h.send(req[n : n+1]) },
+		"no Connect command": func(h *hand, n int) { h.send(req[:len(req)*max(1-n, 0)]) },
+	} {
+		h := newHand(t, options{cfg: Config{ICReqTimeout: time.Minute, ConnectTimeout: time.Minute, DataTimeout: time.Hour}})
+		h.open()
+		n := 0
+		for ; n < 100 && len(h.g.queues) > 0; n++ {
+			second(h, n)
+			h.loop.advance(time.Second)
+			h.turn()
 		}
-	}()
-	silent.end()
-	late.end()
-	slow.end()
-	eventually(t, "only one connection", func() bool { return tg.t.Connections() == 1 })
-	connected.readBlocks(1, 0, 512)
+		if n < 59 || n > 62 {
+			t.Errorf("%s: ended after %d seconds, the limit is 60", name, n)
+		}
+		h.close()
+	}
+	h := newHand(t, options{cfg: Config{ICReqTimeout: time.Minute, ConnectTimeout: time.Minute, DataTimeout: time.Hour}})
+	h.connect(pdu.Params{}, 8)
+	h.loop.advance(10 * time.Minute)
+	h.turn()
+	if len(h.g.queues) != 1 {
+		t.Error("a connected queue was ended")
+	}
+	h.close()
 }
 
 // A host that does not send the data it was asked for, or stops in the middle of a PDU, does not keep memory for ever.
 func TestDataDeadlines(t *testing.T) {
-	tg := serve(t, options{cfg: Config{DataTimeout: 150 * time.Millisecond}})
+	tg := serve(t, options{cfg: Config{DataTimeout: time.Minute}})
 	sqe := rw(nvme.NVMWrite, 1, 0, 4096, true)
 	header, data := tg.connect(t, pdu.Params{}, 4, 0), tg.connect(t, pdu.Params{}, 4, 0)
 	header.send(header.capsule(&sqe, random(0, 4096))[:30])
@@ -492,10 +501,13 @@ func TestDataDeadlines(t *testing.T) {
 	granted.send(granted.capsule(&sqe, nil))
 	ttag := granted.r2t(1, 8192)
 	granted.send(granted.h2cData(0, 1, ttag, 0, random(0, 4096)))
+	eventually(t, "all connections gone", func() bool {
+		tg.later(time.Minute)
+		return tg.t.Connections() == 0
+	})
 	header.end()
 	data.end()
 	granted.end()
-	eventually(t, "all connections gone", func() bool { return tg.t.Connections() == 0 })
 	if n := tg.free(); n != 16<<20 {
 		t.Errorf("%d bytes of the arena are free", n)
 	}

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-const deadline = 20 * time.Second
+const deadline = time.Minute
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 

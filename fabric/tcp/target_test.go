@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
@@ -22,8 +23,20 @@ type target struct {
 	d     *disk
 	arena *mem.Arena
 	l     fabric.Listener
+	clock *aheadLoop
 	stop  func()
 }
+
+// aheadLoop is a reactor whose clock may be ahead of the time.
+type aheadLoop struct {
+	*reactor.Reactor
+	ahead int64 // reactor only
+}
+
+func (l *aheadLoop) Now() int64 { return l.Reactor.Now() + l.ahead }
+
+// later moves the clock of the target on; what is overdue by then ends at the next tick.
+func (tg *target) later(d time.Duration) { tg.do(func() { tg.clock.ahead += d.Nanoseconds() }) }
 
 type options struct {
 	cfg   Config
@@ -64,12 +77,12 @@ func serve(tb testing.TB, o options) *target {
 	must(err)
 	d := newDisk(o.lend)
 	d.hold = o.hold
-	t := New(o.cfg)
-	fg, err := t.NewGroup(fabric.GroupConfig{Loop: r, Handler: d, Arena: arena})
+	t, clock := New(o.cfg), &aheadLoop{Reactor: r}
+	fg, err := t.NewGroup(fabric.GroupConfig{Loop: clock, Handler: d, Arena: arena})
 	must(err)
 	g := fg.(*Group)
 	r.Attach(g)
-	tg := &target{tb: tb, t: t, r: r, g: g, d: d, arena: arena}
+	tg := &target{tb: tb, t: t, r: r, g: g, d: d, arena: arena, clock: clock}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-const deadline = 20 * time.Second
+const deadline = time.Minute
 
 // start runs a reactor until the end of the test.
 func start(tb testing.TB, cfg Config, pollers ...Poller) *Reactor {

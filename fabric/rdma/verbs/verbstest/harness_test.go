@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	patience = 10 * time.Second
+	patience = time.Minute
 	signaled = verbs.SendSignaled
 	rights   = verbs.AccessLocalWrite | verbs.AccessRemoteRead | verbs.AccessRemoteWrite
 )
