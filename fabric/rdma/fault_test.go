@@ -16,13 +16,14 @@ import (
 
 // A host may send as soon as it is connected, before its last message of the connection has come, or if that is lost.
 func TestCapsuleBeforeEstablished(t *testing.T) {
-	b := newBench(t, benchOptions{cfg: Config{ConnectTimeout: 50 * time.Millisecond}})
+	timers := &earlyLoop{}
+	b := newBench(t, benchOptions{timers: timers})
 	b.f.DropMessages("host", verbstest.MessageRTU, -1)
 	q := b.host.connect(b.addr(), ioParam(8))
 	if st := q.do(command(opConnect, 1, 8, 0), nil); !st.OK() {
 		t.Fatal(st)
 	}
-	time.Sleep(150 * time.Millisecond) // past the deadline that a Connect command lifts
+	b.expire(timers) // but not the deadline, which a Connect command lifts
 	if st := q.do(command(opNothing, 2, 0, 0), nil); !st.OK() {
 		t.Error(st)
 	}
@@ -31,18 +32,23 @@ func TestCapsuleBeforeEstablished(t *testing.T) {
 func TestDeadlines(t *testing.T) {
 	for name, drop := range map[string]bool{"not established": true, "no Connect command": false} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, benchOptions{cfg: Config{ConnectTimeout: 40 * time.Millisecond}})
+			timers := &earlyLoop{}
+			b := newBench(t, benchOptions{timers: timers})
 			if drop {
 				b.f.DropMessages("target", verbstest.MessageREP, 1)
 			}
 			q := b.host.dial(b.addr(), adminParam())
 			q.request(adminParam())
-			b.eventually("open", func() bool { return b.h.count("opened") == 1 })
-			b.idle()
-			want := errNoConnect
+			state, want := queueLive, errNoConnect
 			if drop {
-				want = errNoEstab
+				state, want = queueOpening, errNoEstab
 			}
+			b.eventually("open", func() (ok bool) {
+				b.on(func() { ok = b.g.queues == 1 && b.g.slots[0].state == state })
+				return ok
+			})
+			b.expire(timers)
+			b.idle()
 			if !strings.Contains(b.log(), want.Error()) {
 				t.Errorf("log without %q:\n%s", want, b.log())
 			}
@@ -248,13 +254,14 @@ func TestHostWithoutReceives(t *testing.T) {
 
 // A host that vanishes without a word: the first response that is not acknowledged ends the queue.
 func TestHostVanishes(t *testing.T) {
-	b := newBench(t, benchOptions{fabric: verbstest.Options{CMTimeout: time.Second}})
+	b := newBench(t, benchOptions{fabric: verbstest.Options{CMTimeout: time.Hour}})
 	q := b.host.connect(b.addr(), ioParam(8))
 	s := command(opHold, 1, 0, 0)
 	q.send(&s, nil)
 	b.eventually("held", func() bool { return b.h.count("held") == 1 })
 	b.f.Cut("host", "target")
 	b.letGo()
+	b.eventually("gone", func() bool { b.f.ExpireCM(); return b.h.count("closed") == 1 })
 	b.idle()
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"sync"
@@ -259,6 +260,39 @@ type benchOptions struct {
 	arena  int
 	setup  func(*verbstest.Fabric)
 	wrap   func(verbs.Provider) verbs.Provider
+	timers *earlyLoop // takes the place of the loop
+}
+
+// earlyLoop is a reactor whose timers can be made to run at once.
+type earlyLoop struct {
+	*reactor.Reactor
+	pending map[*earlyTimer]struct{} // reactor only
+}
+
+type earlyTimer struct {
+	stop func()
+	fn   func()
+}
+
+func (l *earlyLoop) After(d int64, fn func()) (stop func()) {
+	t := &earlyTimer{fn: fn}
+	end := func() { t.stop(); delete(l.pending, t) }
+	t.stop = l.Reactor.After(d, func() { end(); fn() })
+	l.pending[t] = struct{}{}
+	return end
+}
+
+// expire runs every timer now.
+func (b *bench) expire(l *earlyLoop) {
+	b.on(func() {
+		for t := range maps.Clone(l.pending) {
+			if _, ok := l.pending[t]; ok { // no timer before stopped it
+				t.stop()
+				delete(l.pending, t)
+				t.fn()
+			}
+		}
+	})
 }
 
 func newBench(t *testing.T, o benchOptions) *bench {
@@ -291,7 +325,12 @@ func newBench(t *testing.T, o benchOptions) *bench {
 	must(err)
 	b.h = newHandler(t)
 	b.tr = New(o.cfg)
-	g, err := b.tr.NewGroup(fabric.GroupConfig{Loop: b.r, Handler: b.h, Arena: b.arena})
+	loop := fabric.Loop(b.r)
+	if o.timers != nil {
+		o.timers.Reactor, o.timers.pending = b.r, make(map[*earlyTimer]struct{})
+		loop = o.timers
+	}
+	g, err := b.tr.NewGroup(fabric.GroupConfig{Loop: loop, Handler: b.h, Arena: b.arena})
 	must(err)
 	b.g = g.(*group)
 	b.r.Attach(b.g)
