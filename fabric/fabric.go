@@ -61,6 +61,9 @@ type Request struct {
 	// transport may write there what it likes until Execute, and data in the capsule comes in by a copy.
 	// The backing array belongs to the request and is reused.
 	Segs []mem.Segment
+	// Brief says of a write that its device is expected to complete it during Execute. Then data in the capsule may as well stay where it
+	// was received, for as long as the handler has the request all the same. Set by Prepare.
+	Brief bool
 	// Lent says that Prepare attached Segs: the transport must not free them, and calls Handler.Release once when its
 	// device no longer touches them (response sent or association dead).
 	Lent bool
@@ -76,7 +79,7 @@ type Request struct {
 
 // Reset makes the request ready for the next capsule; Session, Queue, Tag and the backing array of Segs stay.
 func (r *Request) Reset() {
-	r.HostLength, r.Length, r.InCapsule, r.Dir, r.Lent = 0, 0, false, NoData, false
+	r.HostLength, r.Length, r.InCapsule, r.Dir, r.Brief, r.Lent = 0, 0, false, NoData, false, false
 	clear(r.Segs)
 	r.Segs = r.Segs[:0]
 	r.Status = nvme.Success

@@ -164,16 +164,34 @@ func (q *queue) prepared(r *request) {
 }
 
 // placeInCapsule executes a command that is prepared and whose in-capsule data has arrived, in memory of ours: unless Prepare
-// attached memory of its own that becomes the request's.
+// attached memory of its own that becomes the request's. Data that its device takes at once stays where it was received.
 func (q *queue) placeInCapsule(r *request) {
 	if r.Status.OK() && r.Dir == fabric.HostToController && !r.damaged {
-		if r.Lent || len(r.Segs) > 0 {
+		switch {
+		case r.Brief && r.passing != nil && !r.Lent:
+			r.Segs = append(r.Segs, mem.Segment{B: r.passing[:r.Length:r.Length]})
+			q.freeOwn(r)
+			q.dataInPlace(r)
+			return
+		case len(r.Segs) > 0 && r.passing != nil:
+			mem.CopySegments(r.Segs, []mem.Segment{{B: r.passing}})
+		case len(r.Segs) > 0:
 			mem.CopySegments(r.Segs, r.own)
-		} else {
+		default:
+			r.takeIn()
 			r.Segs = mem.Slice(r.Segs, r.own, 0, int(r.Length))
 		}
 	}
+	r.passing = nil
 	q.dataInPlace(r)
+}
+
+// takeIn copies data out of the group's buffer into the request's own memory.
+func (r *request) takeIn() {
+	if r.passing != nil {
+		mem.CopySegments(r.own, []mem.Segment{{B: r.passing}})
+		r.passing = nil
+	}
 }
 
 // start goes on with a command that has memory for its data.
@@ -206,7 +224,22 @@ func (g *Group) execute() int {
 	}
 	ready := g.ready
 	g.cfg.Handler.Execute(ready)
+	g.leavePassing(ready)
 	clear(ready)
 	g.ready = g.ready[:0]
 	return n
+}
+
+// leavePassing leaves the receive buffer to requests that are executing and have their data in it, and takes another one. Few are: of a
+// device that may be slow Prepare says so, as long as it has something to do.
+func (g *Group) leavePassing(reqs []*fabric.Request) {
+	left := false
+	for _, fr := range reqs {
+		r := fr.Queue.(*queue).reqs[fr.Tag]
+		left = left || r.passing != nil && r.state == requestExecuting
+		r.passing = nil
+	}
+	if left {
+		g.rx = make([]byte, rxSize)
+	}
 }

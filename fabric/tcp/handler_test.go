@@ -18,6 +18,7 @@ type disk struct {
 	file   bool // they are a file's
 	writes bool // lend for writes too
 	hold   bool // commands with NSID 7 wait for release
+	late   bool // Prepare does not expect them to
 	refuse error
 
 	held      []*fabric.Request
@@ -155,7 +156,7 @@ func (d *disk) judge(s *session, r *fabric.Request) nvme.Status {
 	r.Length = n
 	r.Dir = fabric.ControllerToHost
 	if op == nvme.NVMWrite {
-		r.Dir = fabric.HostToController
+		r.Dir, r.Brief = fabric.HostToController, !d.hold || d.late
 	}
 	if op == nvme.NVMWrite && d.writes || op == nvme.NVMRead && d.lend {
 		b := d.data.Bytes()[off : off+uint64(n)]

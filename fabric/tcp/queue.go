@@ -73,6 +73,7 @@ type request struct {
 	send     sendKind      // what to send, while it is on sendq
 	next     *request      // on sendq, grants, waiting or dropped
 	own      []mem.Segment // memory of the arena to give back
+	passing  []byte        // in-capsule data in the group's receive buffer, at most until that is used again
 	recvd    uint32        // data bytes received
 	wire     int           // bytes of what is to be sent
 	crc      uint32        // data digest of the response
@@ -192,6 +193,7 @@ func (q *queue) put(r *request) {
 	}
 	r.Request.Reset()
 	r.state, r.prepared, r.whole, r.damaged, r.crcDone, r.old = requestFree, false, false, false, false, false
+	r.passing = nil
 	q.free = append(q.free, r)
 }
 

@@ -202,7 +202,8 @@ func (q *queue) landed(n int) {
 	q.left -= n
 }
 
-// store copies the front of b into the current request's memory and returns the rest of b.
+// store takes the front of b for the current request and returns the rest of b. It is copied into the request's memory, but for in-capsule
+// data that lies in b as a whole: what becomes of that is decided after Prepare.
 func (q *queue) store(b []byte) []byte {
 	n := min(len(b), q.left)
 	data := b[:n]
@@ -210,6 +211,18 @@ func (q *queue) store(b []byte) []byte {
 		q.crc = pdu.CRC(q.crc, data)
 	}
 	r := q.cur
+	if r.InCapsule && n == q.left && r.recvd == 0 {
+		r.passing = data
+	} else {
+		copyIn(r, data)
+	}
+	r.recvd += uint32(n)
+	q.left -= n
+	return b[n:]
+}
+
+// copyIn puts data where r's data goes on.
+func copyIn(r *request, data []byte) {
 	dst := r.target()
 	off := int(r.recvd)
 	for i := range dst {
@@ -225,9 +238,6 @@ func (q *queue) store(b []byte) []byte {
 			break
 		}
 	}
-	r.recvd += uint32(n)
-	q.left -= n
-	return b[n:]
 }
 
 // process consumes b, which lies in the group's buffer; what is left over is carried.
@@ -260,6 +270,9 @@ func (q *queue) process(b []byte) int {
 		}
 	}
 	steps += q.g.runBatch()
+	if r := q.cur; r != nil && r.passing != nil { // its digest is still to come
+		r.takeIn()
+	}
 	q.keep(b)
 	return steps
 }

@@ -14,7 +14,8 @@ import (
 //	Release   a read has been sent, or never will be: the loan is returned; a write that was not executed: the reservation is
 //
 // Whatever is missing for that (the channel is being opened, there is no memory, the device of the transport does not know it yet), the
-// command takes the way of all others, through memory of the transport. So do writes whose data is in the capsule: it has been received.
+// command takes the way of all others, through memory of the transport. So do writes whose data is in the capsule: it has been
+// received. Memory takes it at once, unless something waits there, so that the transport need not put it anywhere before.
 
 // lend attaches the blocks of a prepared read to its request, if it can.
 func (c *cmd) lend() {
@@ -52,7 +53,11 @@ func executeRead(h *Handler, c *cmd) {
 // reserve attaches memory for the blocks of a prepared write to its request, if it can.
 func (c *cmd) reserve() {
 	ch := c.s.h.channel(c.ns)
-	if c.req.InCapsule || ch == nil || ch.receiver == nil {
+	if c.req.InCapsule {
+		c.req.Brief = ch != nil && ch.receiver != nil && ch.inflight+len(ch.pending) == 0
+		return
+	}
+	if ch == nil || ch.receiver == nil {
 		return
 	}
 	segs, ok := ch.receiver.Reserve(c.req.Segs, c.io.Off, c.io.Len)
