@@ -164,72 +164,84 @@ func TestTCPPipeline(t *testing.T) {
 	}
 }
 
+// evil is what a controller does with a command instead of what it should.
+type evil func(c *fakeConn, sqe *nvme.SQE)
+
+// answer is a completion that is changed.
+func answer(change func(c *fakeConn, sqe *nvme.SQE, cqe *nvme.CQE)) evil {
+	return func(c *fakeConn, sqe *nvme.SQE) {
+		var cqe nvme.CQE
+		cqe.Fill(0, c.sqhd, sqe.CID(), 0)
+		change(c, sqe, &cqe)
+		_ = c.write(c.respPDU(&cqe))
+	}
+}
+
+func sendData(flags pdu.Flags, off uint32, n int) evil {
+	return func(c *fakeConn, sqe *nvme.SQE) { _ = c.write(c.dataPDU(flags, sqe.CID(), off, make([]byte, n))) }
+}
+
+// alterData sends all of the data in a PDU that is changed.
+func alterData(change func(c *fakeConn, b []byte)) evil {
+	return func(c *fakeConn, sqe *nvme.SQE) {
+		b := c.dataPDU(pdu.LastPDU, sqe.CID(), 0, make([]byte, size))
+		change(c, b)
+		_ = c.write(b)
+	}
+}
+
+func ask(off, n uint32) evil {
+	return func(c *fakeConn, sqe *nvme.SQE) { _ = c.write(c.r2tPDU(sqe.CID(), 1, off, n)) }
+}
+
+// Bytes of data of a command; big is more than fits into a capsule.
+const size, big = 1024, 65536
+
+var violations = []struct {
+	name  string
+	op    nvme.Opcode
+	bytes int
+	evil  evil
+}{
+	{"unknown CID", nvme.NVMFlush, 0, answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[12] ^= 0x40 })},
+	{"stale CID", nvme.NVMFlush, 0, answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[13] ^= 0x10 })},
+	{"phase tag", nvme.NVMFlush, 0, answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[14] |= 1 })},
+	{"SQID", nvme.NVMFlush, 0, answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[10] = 1 })},
+	{"result of an I/O command", nvme.NVMFlush, 0, answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[0] = 1 })},
+	{"SQHD ahead", nvme.NVMFlush, 0, answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[8]++ })},
+	{"SQHD out of the queue", nvme.NVMFlush, 0, answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[8] = 16 })},
+	{"two completions", nvme.NVMFlush, 0, func(c *fakeConn, s *nvme.SQE) { _, _ = c.respond(s.CID(), 0, 0), c.respond(s.CID(), 0, 0) }},
+	{"success without data", nvme.NVMRead, size, answer(func(*fakeConn, *nvme.SQE, *nvme.CQE) {})},
+	{"short data", nvme.NVMRead, size, func(c *fakeConn, s *nvme.SQE) {
+		sendData(0, 0, 512)(c, s)
+		_ = c.respond(s.CID(), 0, 0)
+	}},
+	{"last too early", nvme.NVMRead, size, sendData(pdu.LastPDU, 0, 512)},
+	{"not last", nvme.NVMRead, size, sendData(0, 0, size)},
+	{"too much data", nvme.NVMRead, size, sendData(pdu.LastPDU, 0, size+4)},
+	{"gap", nvme.NVMRead, size, sendData(pdu.LastPDU, 512, 512)},
+	{"success flag with flow control", nvme.NVMRead, size, sendData(pdu.LastPDU|pdu.Success, 0, size)},
+	{"data for a write", nvme.NVMWrite, size, sendData(pdu.LastPDU, 0, size)},
+	{"TTAG in C2HData", nvme.NVMRead, size, alterData(func(_ *fakeConn, b []byte) { b[10] = 1; pdu.PutHeaderDigest(b, pdu.DataSize) })},
+	{"header digest", nvme.NVMRead, size, alterData(func(_ *fakeConn, b []byte) { b[24] ^= 1 })},
+	{"data digest", nvme.NVMRead, size, alterData(func(_ *fakeConn, b []byte) { b[len(b)-1] ^= 1 })},
+	{"PDU type of a host", nvme.NVMRead, size, alterData(func(_ *fakeConn, b []byte) { b[0] = byte(pdu.TypeH2CData) })},
+	{"second ICResp", nvme.NVMFlush, 0, func(c *fakeConn, _ *nvme.SQE) {
+		var r pdu.ICResp
+		r.Set(&c.p)
+		_ = c.write(append(r[:], 0, 0, 0, 0))
+	}},
+	{"R2T for a read", nvme.NVMRead, size, ask(0, size)},
+	{"R2T for in-capsule data", nvme.NVMWrite, 512, ask(0, 512)},
+	{"R2T of nothing", nvme.NVMWrite, big, ask(0, 0)},
+	{"R2T too long", nvme.NVMWrite, big, ask(0, big+4)},
+	{"R2T with a gap", nvme.NVMWrite, big, ask(512, 512)},
+	{"success of a write without R2T", nvme.NVMWrite, big, answer(func(*fakeConn, *nvme.SQE, *nvme.CQE) {})},
+}
+
 // TestViolations has the controller break each rule and checks that the host says so.
 func TestViolations(t *testing.T) {
-	const size = 1024
-	resp := func(change func(c *fakeConn, sqe *nvme.SQE, cqe *nvme.CQE)) func(*fakeConn, *nvme.SQE) {
-		return func(c *fakeConn, sqe *nvme.SQE) {
-			var cqe nvme.CQE
-			cqe.Fill(0, c.sqhd, sqe.CID(), 0)
-			change(c, sqe, &cqe)
-			_ = c.write(c.respPDU(&cqe))
-		}
-	}
-	data := func(flags pdu.Flags, off uint32, n int) func(*fakeConn, *nvme.SQE) {
-		return func(c *fakeConn, sqe *nvme.SQE) { _ = c.write(c.dataPDU(flags, sqe.CID(), off, make([]byte, n))) }
-	}
-	raw := func(change func(c *fakeConn, b []byte)) func(*fakeConn, *nvme.SQE) {
-		return func(c *fakeConn, sqe *nvme.SQE) {
-			b := c.dataPDU(pdu.LastPDU, sqe.CID(), 0, make([]byte, size))
-			change(c, b)
-			_ = c.write(b)
-		}
-	}
-	r2t := func(off, n uint32) func(*fakeConn, *nvme.SQE) {
-		return func(c *fakeConn, sqe *nvme.SQE) { _ = c.write(c.r2tPDU(sqe.CID(), 1, off, n)) }
-	}
-	const big = 65536
-	for _, tc := range []struct {
-		name  string
-		op    nvme.Opcode
-		bytes int
-		evil  func(*fakeConn, *nvme.SQE)
-	}{
-		{"unknown CID", nvme.NVMFlush, 0, resp(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[12] ^= 0x40 })},
-		{"stale CID", nvme.NVMFlush, 0, resp(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[13] ^= 0x10 })},
-		{"phase tag", nvme.NVMFlush, 0, resp(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[14] |= 1 })},
-		{"SQID", nvme.NVMFlush, 0, resp(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[10] = 1 })},
-		{"result of an I/O command", nvme.NVMFlush, 0, resp(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[0] = 1 })},
-		{"SQHD ahead", nvme.NVMFlush, 0, resp(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[8]++ })},
-		{"SQHD out of the queue", nvme.NVMFlush, 0, resp(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[8] = 16 })},
-		{"two completions", nvme.NVMFlush, 0, func(c *fakeConn, s *nvme.SQE) { _, _ = c.respond(s.CID(), 0, 0), c.respond(s.CID(), 0, 0) }},
-		{"success without data", nvme.NVMRead, size, resp(func(*fakeConn, *nvme.SQE, *nvme.CQE) {})},
-		{"short data", nvme.NVMRead, size, func(c *fakeConn, s *nvme.SQE) {
-			data(0, 0, 512)(c, s)
-			_ = c.respond(s.CID(), 0, 0)
-		}},
-		{"last too early", nvme.NVMRead, size, data(pdu.LastPDU, 0, 512)},
-		{"not last", nvme.NVMRead, size, data(0, 0, size)},
-		{"too much data", nvme.NVMRead, size, data(pdu.LastPDU, 0, size+4)},
-		{"gap", nvme.NVMRead, size, data(pdu.LastPDU, 512, 512)},
-		{"success flag with flow control", nvme.NVMRead, size, data(pdu.LastPDU|pdu.Success, 0, size)},
-		{"data for a write", nvme.NVMWrite, size, data(pdu.LastPDU, 0, size)},
-		{"TTAG in C2HData", nvme.NVMRead, size, raw(func(_ *fakeConn, b []byte) { b[10] = 1; pdu.PutHeaderDigest(b, pdu.DataSize) })},
-		{"header digest", nvme.NVMRead, size, raw(func(_ *fakeConn, b []byte) { b[24] ^= 1 })},
-		{"data digest", nvme.NVMRead, size, raw(func(_ *fakeConn, b []byte) { b[len(b)-1] ^= 1 })},
-		{"PDU type of a host", nvme.NVMRead, size, raw(func(_ *fakeConn, b []byte) { b[0] = byte(pdu.TypeH2CData) })},
-		{"second ICResp", nvme.NVMFlush, 0, func(c *fakeConn, _ *nvme.SQE) {
-			var r pdu.ICResp
-			r.Set(&c.p)
-			_ = c.write(append(r[:], 0, 0, 0, 0))
-		}},
-		{"R2T for a read", nvme.NVMRead, size, r2t(0, size)},
-		{"R2T for in-capsule data", nvme.NVMWrite, 512, r2t(0, 512)},
-		{"R2T of nothing", nvme.NVMWrite, big, r2t(0, 0)},
-		{"R2T too long", nvme.NVMWrite, big, r2t(0, big+4)},
-		{"R2T with a gap", nvme.NVMWrite, big, r2t(512, 512)},
-		{"success of a write without R2T", nvme.NVMWrite, big, resp(func(*fakeConn, *nvme.SQE, *nvme.CQE) {})},
-	} {
+	for _, tc := range violations {
 		t.Run(tc.name, func(t *testing.T) {
 			evil := func(c *fakeConn, sqe *nvme.SQE) bool {
 				if c.size != 16 || sqe.Opcode() != tc.op {
