@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/allocs"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
@@ -273,7 +274,7 @@ func (s *suite) lendNoAlloc(t *testing.T, dev backend.Device) {
 	}
 	c.MustDo(c.Write(0, c.Memory(0, 1<<20)))
 	segs := make([]mem.Segment, 0, 8)
-	if n := testing.AllocsPerRun(100, func() {
+	if n := allocs.PerRun(100, func() {
 		for off := int64(0); off < 4<<20; off += 1 << 20 {
 			var ok bool
 			if segs, ok = l.Lend(segs[:0], off, 1<<20); ok {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/allocs"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
@@ -260,7 +261,7 @@ func (s *suite) reserveNoAlloc(t *testing.T, dev backend.Device) {
 	ios, done := make([]*backend.IO, 1), make([]*backend.IO, 1)
 	io := backend.IO{Op: backend.OpWrite}
 	ok := true
-	if n := testing.AllocsPerRun(100, func() {
+	if n := allocs.PerRun(100, func() {
 		for off := int64(0); off < 4<<20; off += 1 << 20 {
 			if segs, ok = r.Reserve(segs[:0], off, 1<<20); !ok {
 				return

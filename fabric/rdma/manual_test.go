@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/allocs"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -371,7 +372,7 @@ func TestNothingIsAllocatedPerCommand(t *testing.T) {
 				sqes = append(sqes, s)
 			}
 			m.ioRound(sqes)
-			if n := testing.AllocsPerRun(50, func() { m.ioRound(sqes) }); n != 0 {
+			if n := allocs.PerRun(50, func() { m.ioRound(sqes) }); n != 0 {
 				t.Errorf("%v allocations in 32 commands", n)
 			}
 		})

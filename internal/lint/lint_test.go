@@ -46,11 +46,11 @@ var allowed = map[string][]string{
 	"fabric/rdma/cmwire":          {"nvme"},
 	"fabric/rdma/verbs":           {},
 	"fabric/rdma/verbs/ibv":       {"fabric/rdma/verbs", "internal/sys"},
-	"fabric/rdma/verbs/verbsconf": {"fabric/rdma/verbs", "internal/mem"},
+	"fabric/rdma/verbs/verbsconf": {"fabric/rdma/verbs", "internal/allocs", "internal/mem"},
 	"fabric/rdma/verbs/verbstest": {"fabric/rdma/verbs", "internal/mem"},
 
 	"backend":             {"internal/mem"},
-	"backend/backendtest": {"backend", "internal/mem"},
+	"backend/backendtest": {"backend", "internal/allocs", "internal/mem"},
 	"backend/block":       {"backend", "backend/disk"},
 	"backend/disk":        {"backend", "internal/mem", "internal/uring", "internal/sys"},
 	"backend/file":        {"backend", "backend/disk", "internal/mem"},
@@ -61,6 +61,7 @@ var allowed = map[string][]string{
 	"backend/ram":  {"backend", "internal/mem"},
 	"backend/wrap": {"backend"},
 
+	"internal/allocs":                {},
 	"internal/disks":                 {"nvme", "internal/passthru", "internal/sys"},
 	"internal/invariants":            {},
 	"internal/headers":               {},

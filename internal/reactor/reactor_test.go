@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/allocs"
 )
 
 // spins are the configurations that matter: sleep at once, and spin first.
@@ -326,7 +328,7 @@ func TestIterationDoesNotAllocate(t *testing.T) {
 		r.Attach(p)
 		r.After(int64(time.Hour), func() {})
 		for work = range 2 {
-			if n := testing.AllocsPerRun(1000, func() { r.iterate(); r.Wake(); r.Now() }); n != 0 {
+			if n := allocs.PerRun(1000, func() { r.iterate(); r.Wake(); r.Now() }); n != 0 {
 				t.Errorf("an iteration with %d steps of work allocates %v times", work, n)
 			}
 		}

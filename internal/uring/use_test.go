@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/allocs"
 )
 
 // TestArm: an armed ring rings the bell for what finishes later; one that polls does not.
@@ -181,7 +183,7 @@ func TestNoAlloc(t *testing.T) {
 	g := newRig(t, Config{})
 	var c result
 	read := Read(g.b[:4096], 0)
-	if n := testing.AllocsPerRun(100, func() {
+	if n := allocs.PerRun(100, func() {
 		for range 32 {
 			g.Start(g.f, &read, &c)
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/null"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/internal/allocs"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -155,7 +156,7 @@ func TestNoAllocations(t *testing.T) {
 		b := newBare(t, dev, 32)
 		for _, op := range []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite} {
 			for _, batch := range []int{1, 32} {
-				if n := testing.AllocsPerRun(200, func() { b.run(op, batch, data) }); n != 0 {
+				if n := allocs.PerRun(200, func() { b.run(op, batch, data) }); n != 0 {
 					t.Errorf("%s: opcode %#x in batches of %d: %v allocations", name, op, batch, n)
 				}
 			}
@@ -164,10 +165,10 @@ func TestNoAllocations(t *testing.T) {
 			t.Errorf("%s: %d commands failed", name, b.q.bad)
 		}
 		b.q.noLoans = true
-		if n := testing.AllocsPerRun(200, func() { b.run(nvme.NVMRead, 32, data) }); n != 0 {
+		if n := allocs.PerRun(200, func() { b.run(nvme.NVMRead, 32, data) }); n != 0 {
 			t.Errorf("%s: reads without loans: %v allocations", name, n)
 		}
-		if n := testing.AllocsPerRun(200, func() { b.run(0x77, 32, nil) }); n != 0 {
+		if n := allocs.PerRun(200, func() { b.run(0x77, 32, nil) }); n != 0 {
 			t.Errorf("%s: a refused command: %v allocations", name, n)
 		}
 	}

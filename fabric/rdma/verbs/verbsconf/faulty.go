@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/allocs"
 )
 
 func netip0(s *Setup) netip.AddrPort { return netip.AddrPortFrom(s.AddrA, 0) }
@@ -225,7 +226,7 @@ func testAllocations(t *testing.T, s *Setup) {
 			}
 		}
 	}
-	if n := testing.AllocsPerRun(100, func() {
+	if n := allocs.PerRun(100, func() {
 		if n, err := p.p.qp.PostRecv(recvs[:]); n != batch || err != nil {
 			t.Fatal(n, err)
 		}
