@@ -43,7 +43,7 @@ func outstanding(t *testing.T, r *rig, q *host.Queue, buf []byte, g *gate) {
 			t.Fatal(err)
 		}
 	}
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(patience)
 	for g.holds() < q.Depth() {
 		if n, err := q.Poll(nil); n != 0 || err != nil {
 			t.Fatalf("%d completions of a device that holds everything, %v", n, err)
@@ -105,7 +105,7 @@ func TestDeadQueueWithBusyDevice(t *testing.T) {
 func TestHungDevice(t *testing.T) {
 	gated(t, func(t *testing.T, r *rig, w way, g *gate) {
 		t.Parallel() // it mostly waits
-		c := r.connect(w, func(o *host.Options) { o.KATO = time.Second })
+		c := r.connect(w, func(o *host.Options) { o.KATO = 2 * time.Second })
 		q, q2 := r.open(c, 1, 17), r.open(c, 2, 17)
 		buf := r.buffer(c, q.Depth()*4096+4096)
 		g.set(true, nil)
@@ -116,7 +116,7 @@ func TestHungDevice(t *testing.T) {
 		}
 		last := buf[q.Depth()*4096:]
 		r.must(q2.Write(testContext(t), 2, 0, 8, last, 0))
-		for start := time.Now(); time.Since(start) < 2500*time.Millisecond; { // longer than KATO: the host is alive
+		for start := time.Now(); time.Since(start) < 4500*time.Millisecond; { // longer than KATO: the host is alive
 			r.must(q2.Read(testContext(t), 2, 0, 8, last))
 			r.must(q2.Wait(50 * time.Millisecond))
 		}

@@ -101,7 +101,7 @@ func expectEvent(t *testing.T, c *host.Controller, want nvme.AsyncEvent) {
 		if e != want {
 			t.Fatalf("event %#x, want %#x (controller: %v)", uint32(e), uint32(want), c.Err())
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("no event")
 	}
 }
@@ -199,7 +199,7 @@ func TestResetAndShutdown(t *testing.T) {
 // ended waits until a queue has nothing left but its error.
 func ended(q *host.Queue) error {
 	var done [32]host.Completion
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		if _, err := q.Poll(done[:]); err != nil {
 			return err
 		}
@@ -290,19 +290,19 @@ func TestAbort(t *testing.T) {
 func TestKeepAliveExpiry(t *testing.T) {
 	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
 		t.Parallel() // it mostly waits
-		c := r.connect(w, func(o *host.Options) { o.KATO, o.NoKeepAlive = time.Millisecond, true })
+		c := r.connect(w, func(o *host.Options) { o.KATO, o.NoKeepAlive = 2001*time.Millisecond, true })
 		q := r.open(c, 1, 32)
-		alive := r.connect(w, func(o *host.Options) { o.KATO = 500 * time.Millisecond })
+		alive := r.connect(w, func(o *host.Options) { o.KATO = 3 * time.Second })
 		start := time.Now()
 		if err := ended(q); !errors.Is(err, host.ErrClosed) {
 			t.Errorf("I/O queue: %v", err)
 		}
 		select {
 		case <-c.Done():
-		case <-time.After(20 * time.Second):
+		case <-time.After(patience):
 			t.Fatal("the admin queue lives")
 		}
-		if d := time.Since(start); d > 10*time.Second {
+		if d := time.Since(start); d > patience/2 {
 			t.Errorf("expired after %v", d)
 		}
 		r.until("one controller is left", func() bool { return len(r.target.Controllers()) == 1 })

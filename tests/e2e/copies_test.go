@@ -51,7 +51,7 @@ func TestCopiedBytes(t *testing.T) {
 			}
 			run(true, 0)
 			// RDMA devices learn the memory when it is first asked for.
-			for end := time.Now().Add(10 * time.Second); run(false, 0)+run(false, 32<<20) > 0 && time.Now().Before(end); {
+			for end := time.Now().Add(patience); run(false, 0)+run(false, 32<<20) > 0 && time.Now().Before(end); {
 				time.Sleep(time.Millisecond)
 			}
 			if n := run(false, 0); n != 0 {

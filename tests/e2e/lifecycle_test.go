@@ -101,7 +101,7 @@ func underLoad(t *testing.T, r *rig, w way, nsid uint32, fn func(c *host.Control
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the queue hangs")
 		return nil
 	}

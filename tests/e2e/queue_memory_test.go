@@ -28,7 +28,7 @@ func TestQueueMemory(t *testing.T) {
 			t.Fatalf("%d queues", len(open))
 		}
 		said := func() bool { return strings.Contains(r.log.String(), "KiB of memory and this one wants") }
-		for end := time.Now().Add(10 * time.Second); !said() && time.Now().Before(end); { // it is written beside the reactor
+		for end := time.Now().Add(patience); !said() && time.Now().Before(end); { // it is written beside the reactor
 			time.Sleep(time.Millisecond)
 		}
 		if !said() {
@@ -42,7 +42,7 @@ func TestQueueMemory(t *testing.T) {
 		r.must(open[last-1].Close())
 		open = open[:last-1]
 		again, err := c.OpenQueue(testContext(t), last, 128)
-		for end := time.Now().Add(10 * time.Second); err != nil && time.Now().Before(end); { // the target notices a moment later
+		for end := time.Now().Add(patience); err != nil && time.Now().Before(end); { // the target notices a moment later
 			time.Sleep(time.Millisecond)
 			again, err = c.OpenQueue(testContext(t), last, 128)
 		}

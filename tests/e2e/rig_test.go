@@ -57,6 +57,7 @@ type rig struct {
 	addrs      map[nvme.TransportType]netip.AddrPort
 	log        *logBuffer
 	next       atomic.Uint32
+	listeners  []fabric.Listener
 	stopOnce   sync.Once
 	devices    []backend.Device // to be closed last
 }
@@ -91,6 +92,9 @@ func (l *logBuffer) String() string {
 	b := l.b.Bytes()
 	return string(b[max(0, len(b)-most):])
 }
+
+// patience is how long a test waits for what should happen at once.
+const patience = time.Minute
 
 func newRig(t *testing.T, o options) *rig {
 	t.Helper()
@@ -188,6 +192,7 @@ func (r *rig) listen(tt nvme.TransportType, id uint16, at netip.AddrPort) {
 			_ = r.workers[int(n)%len(r.workers)].groups[tt].Adopt(c)
 		})
 		r.must(err)
+		r.listeners = append(r.listeners, l)
 		r.must(r.target.AddPort(target.Port{ID: id, Addr: l.Addr()}))
 		r.addrs[tt] = l.Addr().AddrPort
 	}
@@ -211,6 +216,10 @@ func (r *rig) close() {
 func (r *rig) stop() { r.stopOnce.Do(r.stopNow) }
 
 func (r *rig) stopNow() {
+	var errs []error
+	for _, l := range r.listeners {
+		errs = append(errs, l.Close())
+	}
 	var gone []chan struct{}
 	for _, w := range r.workers {
 		done := make(chan struct{})
@@ -229,11 +238,11 @@ func (r *rig) stopNow() {
 	for _, done := range gone {
 		select {
 		case <-done:
-		case <-time.After(20 * time.Second):
+		case <-time.After(patience):
 			r.t.Errorf("connections do not end\n%s", r.log)
 		}
 	}
-	errs := []error{r.target.Close()}
+	errs = append(errs, r.target.Close())
 	if n := r.target.Sessions(); n != 0 {
 		r.t.Errorf("%d sessions left", n)
 	}
@@ -264,10 +273,10 @@ func (r *rig) stopNow() {
 // until waits for cond, which others bring about.
 func (r *rig) until(what string, cond func() bool) {
 	r.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(patience)
 	for !cond() {
 		if time.Now().After(deadline) {
-			r.t.Fatalf("%s: not within 20 s\n%s", what, r.log)
+			r.t.Fatalf("%s: not within %v\n%s", what, patience, r.log)
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -321,7 +330,7 @@ func (w way) hostOptions() host.Options {
 
 func testContext(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }

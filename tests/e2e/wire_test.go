@@ -29,7 +29,7 @@ func (r *rig) wire() *wire {
 	r.t.Helper()
 	c, err := net.Dial("tcp", r.addrs[nvme.TransportTCP].String())
 	r.must(err)
-	r.must(c.SetDeadline(time.Now().Add(20 * time.Second)))
+	r.must(c.SetDeadline(time.Now().Add(patience)))
 	r.t.Cleanup(func() { _ = c.Close() })
 	return &wire{c.(*net.TCPConn), r.t, pdu.Params{}}
 }
@@ -127,7 +127,8 @@ func TestPortScanner(t *testing.T) {
 
 // TestConnectDataByR2T: the data of Connect may be outside of the capsule; the host that keeps it back is cut off (F20).
 func TestConnectDataByR2T(t *testing.T) {
-	r := newRig(t, options{tcp: tcp.Config{ConnectTimeout: 500 * time.Millisecond}})
+	t.Parallel() // it mostly waits
+	r := newRig(t, options{tcp: tcp.Config{ConnectTimeout: 3 * time.Second}})
 	capsule, data := connectCapsule(false)
 	ask := func() (*wire, uint16) {
 		w := r.wire()
