@@ -85,7 +85,7 @@ func (a *actor) admitted(t *testing.T) bool {
 	for a.c.inbox.take() == nil {
 		select {
 		case <-a.bell:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("not admitted")
 			return false
 		}

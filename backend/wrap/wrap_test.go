@@ -62,7 +62,7 @@ func use(t *testing.T, dev backend.Device) *backendtest.Client {
 }
 
 func TestDelay(t *testing.T) {
-	const latency = 3 * time.Millisecond
+	const latency = 100 * time.Millisecond
 	c := use(t, Delay(openRAM(t), DelayConfig{Latency: latency, Ops: 1 << backend.OpRead}))
 	began := time.Now()
 	c.Do(c.Write(0, c.Memory(0, 512)))

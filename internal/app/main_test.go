@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 
 const (
 	testNQN     = "nqn.2026-11.io.nvmf-target:test"
-	testTimeout = 20 * time.Second
+	testTimeout = time.Minute
 )
 
 // parse makes a configuration with one RAM namespace of these listeners and further keys.

@@ -233,7 +233,7 @@ func TestMetricsOfRDMA(t *testing.T) {
 	expect(t, scrape(t, s), map[string]float64{ofNS("namespace_orphans", "1"): 0, ofNS("namespace_ready", "1"): 1})
 }
 
-// slowNamespace takes 2 s for a flush, and hosts are told to try again much earlier.
+// slowNamespace takes 6 s for a flush, and hosts are told to try again much earlier.
 func slowNamespace(t *testing.T) config.Namespace {
 	t.Helper()
 	c, err := config.Parse("test.yaml", []byte(`
@@ -241,7 +241,7 @@ listeners: [`+anyPort+`]
 subsystems:
   - nqn: `+testNQN+`
     allow_any_host: true
-    namespaces: [{nsid: 1, backend: delay, operations: [flush], latency: 2s, io_timeout: 100ms, of: {backend: ram, size: 16MiB}}]
+    namespaces: [{nsid: 1, backend: delay, operations: [flush], latency: 6s, io_timeout: 100ms, of: {backend: ram, size: 16MiB}}]
 `), nil, rules)
 	if err != nil {
 		t.Fatal(err)

@@ -78,7 +78,7 @@ func newSmallRig(t testing.TB, cfg Config, entries, slots int) *rig {
 // drain polls until everything is back; it sleeps as a reactor does.
 func (g *rig) drain() {
 	g.t.Helper()
-	for end := time.Now().Add(10 * time.Second); g.Outstanding() > 0; {
+	for end := time.Now().Add(time.Minute); g.Outstanding() > 0; {
 		if g.Poll() > 0 || !g.Arm() {
 			continue
 		}

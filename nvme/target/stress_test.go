@@ -83,7 +83,7 @@ func (h *stressHost) do(sq *stressQueue, c *loop.Command) (nvme.Status, error) {
 		return c.CQE.Status(), nil
 	case <-sq.dead:
 		return 0, errDead
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		h.t.Errorf("opcode %#x is lost", c.SQE.Opcode())
 		return 0, errDead
 	}
@@ -184,7 +184,7 @@ func TestStress(t *testing.T) {
 	})
 	hosts.Wait()
 
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for target.Sessions() > 0 || len(target.Controllers()) > 0 {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d sessions, controllers %+v", target.Sessions(), target.Controllers())
