@@ -58,7 +58,7 @@ step "tests, costly checks on" go test -v -tags invariants -count=1 ./...
 step "fuzzing" fuzz_all
 if [ "$what" = all ]; then
   show='^(ok|=== RUN|\s*--- )' # one by one: they take minutes
-  step "lab" go test -v -tags lab -count=1 -timeout 60m ./tests/lab
+  step "lab" go test -v -tags lab -count=1 -timeout 80m ./tests/lab
 fi
 
 [ ${#steps_failed[@]} = 0 ] || printf 'failed: %s\n' "${steps_failed[@]}"

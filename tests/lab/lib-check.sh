@@ -21,7 +21,7 @@ held() {
 }
 leak_mark() { HELD=$(held) HELD_RSS=$(target_rss); say "the target holds: $(tr '\n' ' ' <<<"$HELD") RSS $HELD_RSS KiB"; }
 leak_check() {
-  local limit=$1 rss end=$((SECONDS + 15))
+  local limit=$1 rss end=$((SECONDS + 60))
   until [ "$(held)" = "$HELD" ] || [ $SECONDS -ge $end ]; do sleep 0.1; done
   rss=$(target_rss)
   say "the target holds: $(held | tr '\n' ' ') RSS $rss KiB"

@@ -31,12 +31,12 @@ fail() { printf '%s\n' "FAIL: $*" >&2; exit 1; }
 skip() { printf '%s\n' "SKIP: $*"; exit 77; }
 need() { local c; for c; do command -v "$c" >/dev/null || fail "missing: $c"; done; }
 
-# wait_for SECONDS COMMAND...: until COMMAND succeeds; fails after SECONDS.
+# wait_for SECONDS COMMAND...: until COMMAND succeeds, which takes at most SECONDS; a busy machine has four times as long.
 wait_for() {
   local limit=$1 end; shift
-  end=$(($(date +%s%N) + limit * 1000000000))
+  end=$(($(date +%s%N) + 4 * limit * 1000000000))
   until "$@"; do
-    [ "$(date +%s%N)" -lt $end ] || fail "not within $limit s: $*"
+    [ "$(date +%s%N)" -lt $end ] || fail "not within $((4 * limit)) s: $*"
     sleep 0.05
   done
 }

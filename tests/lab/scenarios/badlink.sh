@@ -2,7 +2,7 @@
 # verifies. No I/O error, no wrong data; digests are on, so that damage which the checksums of TCP let through would show too.
 # variants: tcp
 # cpus: 2
-# limit: 170
+# limit: 180
 . "$LAB_DIR/lib.sh"
 [ "$TOPOLOGY" != loop ] || skip "needs a network between host and target"
 NAMESPACES=(1:ram:256MiB)

@@ -2,7 +2,7 @@
 # discards or zeroes is seen by the backing store, and the space of a file comes back; a mounted device is refused by name.
 # variants: rxe tcp
 # go-test: ./backend/block
-# limit: 170
+# limit: 360
 . "$LAB_DIR/lib.sh"
 need losetup dmsetup blkdiscard
 disk_up

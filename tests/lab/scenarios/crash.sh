@@ -2,7 +2,7 @@
 # killed and the disk loses power, ten times: what was flushed and what was written with FUA is there, while other writes are lost, so
 # that the disk does forget. Then the disk is made to ignore flushes: the same check must fail.
 # variants: tcp rxe
-# limit: 170
+# limit: 330
 . "$LAB_DIR/lib.sh"
 disk=/sys/kernel/config/nullb/crash
 mkdir $disk

@@ -1,6 +1,6 @@
 # 64 times: connect, read, disconnect. The target holds afterwards what it held before.
 # variants: rxe siw tcp
-# limit: 120
+# limit: 130
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)
 lab_up; target_start

@@ -2,7 +2,7 @@
 # target lives, the other namespace's fio notices nothing, and afterwards the data verify. All of it once more with io_uring forbidden:
 # threads take over, with one warning.
 # variants: tcp rxe
-# limit: 120
+# limit: 230
 . "$LAB_DIR/lib.sh"
 need dmsetup
 disk_up

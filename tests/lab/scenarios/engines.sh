@@ -3,7 +3,7 @@
 # file that has none. Then a target without the right to lock memory says so once, and works.
 # variants: tcp rxe
 # go-test: ./backend/block
-# limit: 200
+# limit: 260
 . "$LAB_DIR/lib.sh"
 drive=/sys/kernel/config/nullb/poll
 mkdir $drive

@@ -1,7 +1,7 @@
 # fio writes with checksums and reads back, at depths 1, 32 and 128, from 512 bytes to 1 MiB, then from 4 jobs over 4 queues.
 # variants: rxe siw tcp
 # cpus: 4
-# limit: 180
+# limit: 400
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:512MiB)
 lab_up; target_start

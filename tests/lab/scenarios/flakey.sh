@@ -2,7 +2,7 @@
 # that fails once, commands that take long. The host sees the status of each, a failed flush stays failed after the disk is well, and
 # another namespace's fio notices nothing of it all.
 # variants: tcp rxe
-# limit: 150
+# limit: 160
 . "$LAB_DIR/lib.sh"
 need dmsetup losetup
 disk_up

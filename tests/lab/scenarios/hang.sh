@@ -2,7 +2,7 @@
 # namespace's fio notices nothing. Resets and disconnects do not wait for the disk. When it answers again all is as before, and the data
 # verify. All of it once more with io_uring forbidden, where threads hang in the kernel.
 # variants: tcp rxe
-# limit: 240
+# limit: 470
 . "$LAB_DIR/lib.sh"
 need dmsetup
 disk_up
@@ -24,7 +24,7 @@ reconnects() { dmesg | grep -cE 'Reconnecting|timeout' || true; }
 hangs() {
   host_connect
   other=$(namespace_device 2) idle=$(completed "$(namespace_device 1)") before=$(reconnects)
-  fio_on 2 other --iodepth=8 --bs=4k --size=8M --time_based --runtime=12 & fio2=$!
+  fio_on 2 other --iodepth=8 --bs=4k --size=8M --time_based --runtime=20 & fio2=$!
   fio_on 1 hung --iodepth=32 --bs=16k --size=24M --rate_iops=300,300 & fio1=$!
   wait_for 15 moving
   hang

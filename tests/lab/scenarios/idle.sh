@@ -3,7 +3,7 @@
 # variants: rxe siw tcp
 # cpus: 1
 # alone: it measures
-# limit: 120
+# limit: 250
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)
 lab_up; target_start

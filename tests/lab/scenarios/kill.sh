@@ -2,7 +2,7 @@
 # the data is intact.
 # variants: rxe siw tcp
 # cpus: 2
-# limit: 120
+# limit: 230
 . "$LAB_DIR/lib.sh"
 disk_up
 NAMESPACES=(1:file:256MiB:/run/disk/1.img:4096)

@@ -1,7 +1,7 @@
 # Files and devices grow and shrink under fio: the host learns of it by itself, uses what is new, and gets LBA out of range behind what is
 # left, never anything else. The data verify throughout.
 # variants: tcp rxe
-# limit: 240
+# limit: 310
 . "$LAB_DIR/lib.sh"
 need losetup dmsetup
 disk_up

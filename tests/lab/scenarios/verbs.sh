@@ -1,7 +1,7 @@
 # The binding to rdma-core passes the conformance suite of fabric/rdma/verbs, against itself on one device.
 # variants: rxe rxe6 siw siw6
 # go-test: ./fabric/rdma/verbs/ibv
-# limit: 100
+# limit: 110
 TOPOLOGY=loop
 . "$LAB_DIR/lib.sh"
 lab_up

@@ -3,7 +3,7 @@
 # variants: rxe
 # init: systemd
 # cpus: 2
-# limit: 600
+# limit: 710
 . "$LAB_DIR/lib.sh"
 P=/run/out/packaging
 property() { systemctl show --value -p "$1" nvmf-target; }
