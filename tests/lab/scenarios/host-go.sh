@@ -2,7 +2,7 @@
 # queues (siw: 8), resets; then the same with shared receives, of which there are fewer than the queues may send.
 # variants: rxe rxe6 siw siw6
 # go-test: ./tests/lab/hostgo
-# limit: 230
+# limit: 300
 TOPOLOGY=loop
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)

@@ -3,7 +3,7 @@
 # had in its cache: what was acknowledged as durable is there. Then the disks are made to ignore flushes and FUA: the same check must fail.
 # variants: tcp rxe
 # go-test: ./tests/lab/crash
-# limit: 200
+# limit: 400
 . "$LAB_DIR/lib.sh"
 need dmsetup
 mib=24
