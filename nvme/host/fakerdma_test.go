@@ -105,7 +105,8 @@ func (f *fakeRDMA) events() {
 		switch ev.Type {
 		case verbs.EventConnectRequest:
 			f.accept(ev)
-		case verbs.EventDisconnected:
+		case verbs.EventEstablished, verbs.EventTimewaitExit:
+		default: // the end, also of a connection that the host never made
 			if q, ok := ev.ID.Context().(*fakeRDMAQueue); ok {
 				q.mu.Lock()
 				if !q.dead {
@@ -119,8 +120,8 @@ func (f *fakeRDMA) events() {
 }
 
 func (f *fakeRDMA) accept(ev verbs.Event) {
+	f.wg.Add(1) // before the host may learn of it and end the test
 	if f.reject != cmwire.Accepted {
-		f.wg.Add(1) // before the host may learn of it and end the test
 		defer f.wg.Done()
 		var rej cmwire.Rej
 		rej.Set(f.reject)
@@ -131,6 +132,7 @@ func (f *fakeRDMA) accept(ev verbs.Event) {
 	req, ok := cmwire.ParseReq(ev.Param.PrivateData)
 	if !ok {
 		f.t.Error("no private data")
+		f.wg.Done()
 		return
 	}
 	q := &fakeRDMAQueue{f: f, id: ev.ID, depth: int(req.HSQSize()) + 1}
@@ -139,7 +141,6 @@ func (f *fakeRDMA) accept(ev verbs.Event) {
 	var rep cmwire.Rep
 	rep.Set(uint16(q.depth))
 	q.must(ev.ID.Accept(verbs.ConnParam{PrivateData: rep[:], InitiatorDepth: ev.Param.InitiatorDepth, RNRRetryCount: 7, RetryCount: 7}))
-	f.wg.Add(1)
 	go func() {
 		defer f.wg.Done()
 		q.serve()
