@@ -14,6 +14,8 @@ const (
 	scsiLogSense     = 0x4D
 	scsiCumulative   = 1 << 6 // PC: the values since the log was cleared
 	pageTemperature  = 0x0D   // SPC-4 section 7.3.21
+	pageSolidState   = 0x11   // SBC-4 section 6.4.9
+	pageScan         = 0x15   // background scan, SBC-4 section 6.4.2
 	pageExceptions   = 0x2F   // informational exceptions, SPC-4 section 7.3.8
 	ascWarning       = 0x0B   // SPC-4 annex F
 	ascPrediction    = 0x5D   // failure prediction threshold exceeded
@@ -61,7 +63,7 @@ func askSCSI(device string) (Health, error) {
 	})
 }
 
-// scsiHealth judges the informational exceptions and the temperature. A drive need not have the latter.
+// scsiHealth judges the informational exceptions, the temperature and the wear. A drive need not have more than the first.
 func scsiHealth(read scsiRead) (Health, error) {
 	h := Health{State: Good, Hours: -1, Used: -1}
 	err := logParameters(read, pageExceptions, func(code uint16, v []byte) {
@@ -96,6 +98,19 @@ func scsiHealth(read scsiRead) (Health, error) {
 	})
 	if err == nil && limit > 0 && h.Celsius > limit {
 		h.note(Warning, "hotter than its %d °C", limit)
+	}
+	_ = logParameters(read, pageScan, func(code uint16, v []byte) {
+		if code == 0 && len(v) >= 4 {
+			h.Hours = int64(binary.BigEndian.Uint32(v)) / 60
+		}
+	})
+	_ = logParameters(read, pageSolidState, func(code uint16, v []byte) {
+		if code == 1 && len(v) >= 4 {
+			h.Used = int(v[3])
+		}
+	})
+	if h.Used >= 100 {
+		h.note(Warning, "worn out")
 	}
 	return h, nil
 }
