@@ -7,32 +7,26 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"os"
 	"sync"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/leak"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 func TestMain(m *testing.M) {
-	code := m.Run()
-	for _, u := range mem.Usage() {
-		fmt.Fprintf(os.Stderr, "leaked memory: %+v\n", u)
-		code = 1
-	}
-	if err := goleak.Find(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	leak.Main(m, func() error {
+		if u := mem.Usage(); len(u) > 0 {
+			return fmt.Errorf("leaked memory: %+v", u)
+		}
+		return nil
+	})
 }
 
 // The commands of testHandler. Length is CDW12 bytes, the place CDW10 in bytes.

@@ -2,9 +2,11 @@
 package leak
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -19,15 +21,28 @@ func Main(m *testing.M, more ...func() error) {
 			code = 1
 		}
 	}
-	if err := goleak.Find(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	if after := openFiles(); after > before {
-		fmt.Fprintf(os.Stderr, "%d descriptors leaked\n", after-before)
-		code = 1
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		err := errors.Join(goleak.Find(), descriptors(before))
+		if err == nil {
+			break
+		}
+		if code != 0 || time.Now().After(end) { // after a failure nobody waits for what it left
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+			break
+		}
 	}
 	os.Exit(code)
+}
+
+// patience is how long what has been told to end may take; goleak's own is less than a second.
+const patience = 30 * time.Second
+
+func descriptors(before int) error {
+	if after := openFiles(); after > before {
+		return fmt.Errorf("%d descriptors leaked", after-before)
+	}
+	return nil
 }
 
 // openFiles is the number of open descriptors.

@@ -3,13 +3,12 @@ package verbstest_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbsconf"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 func TestConformance(t *testing.T) {
 	for _, c := range []struct {
