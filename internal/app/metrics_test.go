@@ -201,7 +201,7 @@ func TestMetricsUntilHostsAreGone(t *testing.T) {
 // TestMetricsOfRDMA: its connections are counted, and an operation above its io_timeout that comes back late.
 func TestMetricsOfRDMA(t *testing.T) {
 	network := verbstest.New(verbstest.Options{Async: true})
-	defer network.Close()
+	t.Cleanup(network.Close) // after the server has stopped, which needs it
 	addr := netip.MustParseAddr("10.0.0.1")
 	network.AddHost("target", verbstest.RoCE("rxe0", addr))
 	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))

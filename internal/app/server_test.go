@@ -183,7 +183,7 @@ func waitUp(t *testing.T, up <-chan fabric.Addr) {
 
 func TestRDMAWaitsForItsDevice(t *testing.T) {
 	network := verbstest.New(verbstest.Options{Async: true})
-	defer network.Close()
+	t.Cleanup(network.Close) // after the server has stopped, which needs it
 	addr := netip.MustParseAddr("10.0.0.1")
 	network.AddHost("target")
 	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))
