@@ -2,6 +2,9 @@ package reactor
 
 import (
 	"fmt"
+	"os"
+	"runtime"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,6 +20,18 @@ func pin(cpu int) (unpin func(), err error) {
 		return nil, fmt.Errorf("pin to CPU %d: %w (this process may use %s)", cpu, err, cpuList(&old))
 	}
 	return func() { _ = unix.SchedSetaffinity(0, &old) }, nil
+}
+
+// onlyCPU says that the machine has one CPU. How many this process may use says nothing: what the loop waits for happens on others.
+func onlyCPU() bool { return listsOne("/sys/devices/system/cpu/online") }
+
+// listsOne says that the list of CPUs in a file, such as "0-3,5", has one entry; if there is no such file, that the process has one.
+func listsOne(name string) bool {
+	online, err := os.ReadFile(name)
+	if err != nil {
+		return runtime.NumCPU() == 1
+	}
+	return !strings.ContainsAny(string(online), "-,")
 }
 
 // yield lets other threads of the machine run, if any waits for a CPU. The system call cannot block, so the scheduler of the

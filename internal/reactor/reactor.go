@@ -116,7 +116,7 @@ var running atomic.Int32
 func New(cfg Config) (*Reactor, error) {
 	if cfg.Spin < 0 {
 		cfg.Spin = defaultSpin
-		if runtime.NumCPU() == 1 {
+		if onlyCPU() {
 			cfg.Spin = aloneSpin
 		}
 	}
@@ -136,7 +136,7 @@ func New(cfg Config) (*Reactor, error) {
 		return nil, fmt.Errorf("reactor %d: epoll_ctl: %w", cfg.Index, err)
 	}
 	r := &Reactor{cfg: cfg, epfd: epfd, evfd: evfd}
-	if runtime.NumCPU() == 1 {
+	if onlyCPU() {
 		r.yield = yield
 	}
 	r.clock.init()
