@@ -34,13 +34,7 @@ func TestBrokenWrites(t *testing.T) {
 					return false
 				}
 			}
-			for b := buf; len(b) > 0; b = b[block:] {
-				if n := bytes.Count(b[:block], b[:1]); n != block {
-					t.Errorf("a torn block: %d of %d bytes are %#x", n, block, b[0])
-					return false
-				}
-			}
-			return true
+			return untorn(t, buf, block)
 		}
 		stop := over(look)
 		for round := range rounds {
@@ -71,4 +65,15 @@ func TestBrokenWrites(t *testing.T) {
 		stop()
 		look()
 	})
+}
+
+// untorn says that all bytes of each block are the same.
+func untorn(t *testing.T, b []byte, block int) bool {
+	for ; len(b) > 0; b = b[block:] {
+		if n := bytes.Count(b[:block], b[:1]); n != block {
+			t.Errorf("a torn block: %d of %d bytes are %#x", n, block, b[0])
+			return false
+		}
+	}
+	return true
 }

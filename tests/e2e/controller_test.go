@@ -12,22 +12,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// bothWays is one way per transport, for what does not depend on digests and keys.
-func bothWays(t *testing.T, change func(*options), fn func(t *testing.T, r *rig, w way)) {
-	for _, w := range ways {
-		if w.name != "tcp" && w.name != "rdma" {
-			continue
-		}
-		t.Run(w.name, func(t *testing.T) {
-			o := w.options
-			if change != nil {
-				change(&o)
-			}
-			fn(t, newRig(t, o), w)
-		})
-	}
-}
-
 func TestDiscovery(t *testing.T) {
 	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
 		r.must(r.target.AddSubsystem(target.SubsystemConfig{NQN: otherSub, Hosts: []string{hostNQN2}}))
