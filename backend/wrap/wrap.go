@@ -37,6 +37,14 @@ func (d *device) Notify(fn func()) {
 	}
 }
 
+// Allocated implements backend.Allocator for storage that does.
+func (d *device) Allocated() (int64, error) {
+	if a, ok := d.Device.(backend.Allocator); ok {
+		return a.Allocated()
+	}
+	return 0, errors.ErrUnsupported
+}
+
 // OpenChannel implements backend.Device.
 func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	inner, err := d.Device.OpenChannel(r)

@@ -197,6 +197,21 @@ func TestCloseWithLate(t *testing.T) {
 	c.Wait(1)
 }
 
+// thin tells how much space it takes.
+type thin struct{ backend.Device }
+
+func (thin) Allocated() (int64, error) { return 4096, nil }
+
+// TestAllocated: what the storage behind knows of its space is passed on.
+func TestAllocated(t *testing.T) {
+	if n, err := Delay(thin{}, DelayConfig{}).(backend.Allocator).Allocated(); n != 4096 || err != nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	if _, err := Delay(struct{ backend.Device }{}, DelayConfig{}).(backend.Allocator).Allocated(); err == nil {
+		t.Error("storage that does not know its space is said to")
+	}
+}
+
 func TestHeap(t *testing.T) {
 	var h heap
 	r := rand.New(rand.NewPCG(1, 2))
