@@ -153,6 +153,14 @@ func TestVirtio(t *testing.T) {
 	runScript(t, "./qemu/run.sh", "virtio", "rxe")
 }
 
+// TestDAX serves files on memory that the kernel takes for persistent.
+func TestDAX(t *testing.T) {
+	if referenceTarget() {
+		t.Skip("the kernel's target maps no files")
+	}
+	runScript(t, "./qemu/run.sh", "dax", "rxe")
+}
+
 // TestMemory looks where memory lies on a machine with NUMA nodes and huge pages.
 func TestMemory(t *testing.T) {
 	if referenceTarget() {

@@ -51,6 +51,7 @@ if [ -n "$(head_value virtio)" ]; then # a virtio disk of this size that keeps w
   truncate -s "$(head_value virtio)" "$out/virtio.img"
   devices+=(-drive "file=$out/virtio.img,if=virtio,format=raw,discard=unmap")
 fi
+memmap=$(head_value memmap) # memory that the kernel is to take for persistent: SIZE!ADDRESS,...
 settings=()
 for s; do
   case $s in TARGET_BIN=*) cp "${s#*=}" "$out/nvmf-target"; s=TARGET_BIN=/run/out/nvmf-target ;; esac
@@ -58,7 +59,7 @@ for s; do
 done
 timeout -k 5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "${cpus:-2}" -m 2G -nographic -no-reboot -nic none \
   -kernel "$image/vmlinuz" -initrd "$image/initrd" \
-  -append "root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check mitigations=off init=$init LAB_VM=qemu LAB_DIR=/lab LAB_SCRIPT=/lab/qemu/scenarios/$name.sh TRANSPORT=$variant LAB_LIMIT=$limit ${settings[*]}" \
+  -append "root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check mitigations=off init=$init ${memmap:+memmap=$memmap }LAB_VM=qemu LAB_DIR=/lab LAB_SCRIPT=/lab/qemu/scenarios/$name.sh TRANSPORT=$variant LAB_LIMIT=$limit ${settings[*]}" \
   -drive "file=$image/image,if=virtio,format=raw,snapshot=on" \
   "${devices[@]}" \
   -virtfs "local,path=$lab,mount_tag=lab,security_model=none,readonly=on" \
