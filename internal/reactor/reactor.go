@@ -330,7 +330,7 @@ func (r *Reactor) sleep() error {
 		before = r.clock.read()
 	}
 	r.stats.Sleeps++
-	n, err := unix.EpollWait(r.epfd, r.events[:], r.timers.timeout(before))
+	n, err := r.wait(r.timers.timeout(before))
 	// Awake before any callback: what they and others wake from now on costs no system call.
 	r.state.Store(awake)
 	r.spin.slept(r.clock.read() - before)

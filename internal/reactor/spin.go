@@ -13,6 +13,7 @@ type spin struct {
 	empty int
 	since int64
 	last  int64
+	brief bool // the last sleep was shorter than a nap
 }
 
 const (
@@ -22,7 +23,7 @@ const (
 )
 
 func (s *spin) init(maximum, share int64) {
-	s.max, s.cur, s.share, s.credit = maximum, maximum, share, 2*maximum
+	s.max, s.cur, s.share, s.credit, s.brief = maximum, maximum, share, 2*maximum, true
 }
 
 // busy notes that there was work.
@@ -54,6 +55,7 @@ func (s *spin) done(now int64) bool {
 // slept learns from a sleep of d nanoseconds.
 func (s *spin) slept(d int64) {
 	s.busy()
+	s.brief = d < int64(nap)
 	switch {
 	case s.max == 0:
 	case d >= s.max:

@@ -1,0 +1,29 @@
+package reactor
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+)
+
+// nap is how long a sleep keeps its processor of the Go runtime. The runtime's monitor takes the processor away from every sleep that it sees,
+// however short, of a goroutine that was last scheduled more than 10 ms ago, as a reactor's always was; to get one back wakes the monitor, and
+// that sees the next sleep: a wake-up of another thread for every second I/O at depth 1 (runtime/proc.go of Go 1.26: retake, exitsyscallTryGetP).
+const nap = time.Millisecond
+
+// wait is epoll_wait for at most ms milliseconds, -1 for ever.
+func (r *Reactor) wait(ms int) (int, error) {
+	const most = int(nap / time.Millisecond)
+	if r.spin.brief && !r.starved && (ms < 0 || ms > most) {
+		n, errno := sys.EpollWait(r.epfd, r.events[:], most)
+		switch { // what it fails with, the other wait finds as well, unless it was a signal
+		case n > 0:
+			return n, nil
+		case errno == 0:
+			ms = max(ms-most, -1)
+		}
+	}
+	return unix.EpollWait(r.epfd, r.events[:], ms)
+}

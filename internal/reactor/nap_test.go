@@ -1,0 +1,60 @@
+package reactor
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestWait: a wait that naps first ends when one that does not would.
+func TestWait(t *testing.T) {
+	for _, brief := range []bool{false, true} {
+		r, err := New(Config{CPU: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		r.spin.brief = brief
+		wait := func(ms int) int {
+			for {
+				n, err := r.wait(ms)
+				if err == nil {
+					return n
+				}
+				if err != unix.EINTR {
+					t.Fatal(err)
+				}
+			}
+		}
+		for _, ms := range []int{0, 1, 2, 5} {
+			from := time.Now()
+			if n := wait(ms); n != 0 || time.Since(from) < time.Duration(ms)*time.Millisecond {
+				t.Errorf("brief %v, %d ms: %d events after %v", brief, ms, n, time.Since(from))
+			}
+		}
+		for _, ms := range []int{-1, 0, 1, 1000} {
+			if _, err := unix.Write(r.evfd, eventOne); err != nil {
+				t.Fatal(err)
+			}
+			if n := wait(ms); n != 1 {
+				t.Errorf("brief %v, %d ms: %d events", brief, ms, n)
+			}
+		}
+	}
+}
+
+// TestNapsAreLearned: only sleeps that were short are expected to be so again.
+func TestNapsAreLearned(t *testing.T) {
+	var s spin
+	s.init(0, 100)
+	for _, d := range []time.Duration{0, nap - 1, nap, time.Hour, nap / 2} {
+		if s.slept(int64(d)); s.brief != (d < nap) {
+			t.Errorf("after %v: %v", d, s.brief)
+		}
+	}
+}
