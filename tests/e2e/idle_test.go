@@ -43,10 +43,11 @@ func TestIdleMany(t *testing.T) {
 	}
 }
 
-// wantIdle fails if this process uses more than a share of a CPU in each of three rounds. The first may see what connecting left behind,
-// for instance a garbage collection.
+// wantIdle fails if this process uses more than a share of a CPU in each of several rounds. The first may see what connecting left behind,
+// for instance a garbage collection; on a busy machine the same work takes twice or thrice the time now and then, with cold caches.
 func wantIdle(t *testing.T, window time.Duration, share float64) {
 	t.Helper()
+	const rounds = 8
 	for round := 1; ; round++ {
 		before := cpuTime(t)
 		time.Sleep(window)
@@ -55,8 +56,8 @@ func wantIdle(t *testing.T, window time.Duration, share float64) {
 		if used.Seconds() <= window.Seconds()*share {
 			return
 		}
-		if round == 3 {
-			t.Fatalf("an idle target used more than %v %% of a CPU in each of %d rounds", share*100, round)
+		if round == rounds {
+			t.Fatalf("an idle target used more than %v %% of a CPU in each of %d rounds", share*100, rounds)
 		}
 	}
 }
