@@ -4,7 +4,7 @@
 set -uo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
-what=${1:-all} fuzz_time=${FUZZ_TIME:-3s}
+what=${1:-all} fuzz_time=${FUZZ_TIME:-10000x}
 case $what in all) scripts/deps.sh test ;; unit) scripts/deps.sh unit ;; *) die "usage: test.sh [all|unit]" ;; esac || exit 1
 find_go || die "no Go found"
 logs=${NVMF_TEST_LOG:-$(mktemp -d)}
@@ -37,12 +37,13 @@ without_cgo() {
   CGO_ENABLED=0 go vet ./...
 }
 
+# A number of executions instead of a time: with a time, Go before 1.27 fails now and then when it is over (go.dev/issue/75804).
 fuzz_all() {
   local package target rc=0
   for package in $(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do
     for target in $(go test -list '^Fuzz' "$package" | grep '^Fuzz'); do
       echo "ok fuzzing $package $target"
-      go test -run '^$' -fuzz "^$target\$" -fuzztime "$fuzz_time" "$package" || rc=1
+      go test -run '^$' -fuzz "^$target\$" -fuzztime "$fuzz_time" -fuzzminimizetime 100x "$package" || rc=1
     done
   done
   return $rc
