@@ -52,11 +52,19 @@ func TestVectored(t *testing.T) {
 			if n, e := tc.recv(b, vectors(x, y)); n != 10 || e != 0 || string(x)+string(y[:6]) != "helloworld" {
 				t.Fatalf("receive: %d, %v, %q %q", n, e, x, y)
 			}
+			if n, e := tc.send(a, vectors([]byte("one"))); n != 3 || e != 0 {
+				t.Fatalf("send one vector: %d, %v", n, e)
+			}
+			if n, e := tc.recv(b, vectors(y)); n != 3 || e != 0 || string(y[:3]) != "one" {
+				t.Fatalf("receive into one vector: %d, %v, %q", n, e, y)
+			}
 			if err := unix.Shutdown(a, unix.SHUT_WR); err != nil {
 				t.Fatal(err)
 			}
-			if n, e := tc.recv(b, vectors(x)); n != 0 || e != 0 {
-				t.Fatalf("end of stream: %d, %v", n, e)
+			for _, iov := range [][]Iovec{vectors(x), vectors(x, y)} {
+				if n, e := tc.recv(b, iov); n != 0 || e != 0 {
+					t.Fatalf("end of stream, %d vectors: %d, %v", len(iov), n, e)
+				}
 			}
 		})
 	}
@@ -92,17 +100,21 @@ func TestBlockingSocket(t *testing.T) {
 	if _, e := Recv(a, make([]byte, 1), 0); e != syscall.EAGAIN {
 		t.Fatalf("recv: %v", e)
 	}
-	if _, e := Recvmsg(a, vectors(make([]byte, 1)), 0); e != syscall.EAGAIN {
-		t.Fatalf("recvmsg: %v", e)
+	for _, iov := range [][]Iovec{vectors(make([]byte, 1)), vectors(make([]byte, 1), make([]byte, 1))} {
+		if _, e := Recvmsg(a, iov, 0); e != syscall.EAGAIN {
+			t.Fatalf("recvmsg with %d vectors: %v", len(iov), e)
+		}
 	}
 	big := make([]byte, 1<<20)
 	for range 100 {
-		if _, e := Sendmsg(a, vectors(big), 0); e == syscall.EAGAIN {
+		if _, e := Sendmsg(a, vectors(big, big), 0); e == syscall.EAGAIN {
 			if err := unix.Shutdown(b, unix.SHUT_RDWR); err != nil {
 				t.Fatal(err)
 			}
-			if _, e := Sendmsg(a, vectors(big), 0); e != syscall.EPIPE {
-				t.Fatalf("sendmsg on a closed connection: %v", e)
+			for _, iov := range [][]Iovec{vectors(big), vectors(big, big)} {
+				if _, e := Sendmsg(a, iov, 0); e != syscall.EPIPE {
+					t.Fatalf("sendmsg with %d vectors on a closed connection: %v", len(iov), e)
+				}
 			}
 			if _, e := Send(a, big, 0); e != syscall.EPIPE {
 				t.Fatalf("send on a closed connection: %v", e)
