@@ -41,8 +41,9 @@ func (q *queue) termReq(r *pdu.TermReq) {
 	q.Disconnect(f)
 }
 
-// capsule takes a command into a request. It returns false, having changed nothing, if there is no memory for its data.
-func (q *queue) capsule(c *pdu.CapsuleCmd) bool {
+// capsule takes a command into a request; b is what has been received behind its header. It returns false, having changed nothing, if there
+// is no memory for its data.
+func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) bool {
 	n := q.params.DataLength(c.Header())
 	status, f := q.checkSGL(c, n)
 	if !f.OK() {
@@ -55,7 +56,7 @@ func (q *queue) capsule(c *pdu.CapsuleCmd) bool {
 		q.fault(pdu.Fault{FES: pdu.FESSequence}, c[:])
 		return true
 	}
-	if n > 0 && !q.own(r, int(n)) {
+	if n > 0 && !q.room(r, int(n), len(b) >= int(n)+q.params.DataDigestSize()) {
 		q.free = append(q.free, r)
 		q.stall(int(n))
 		return false
@@ -142,6 +143,7 @@ func (g *Group) runBatch() int {
 		}
 		clear(g.batch)
 		g.batch = g.batch[:0]
+		g.promised = 0
 	}
 	return n + g.execute()
 }
@@ -170,7 +172,6 @@ func (q *queue) placeInCapsule(r *request) {
 		switch {
 		case r.Brief && r.passing != nil && !r.Lent:
 			r.Segs = append(r.Segs, mem.Segment{B: r.passing[:r.Length:r.Length]})
-			q.freeOwn(r)
 			q.dataInPlace(r)
 			return
 		case len(r.Segs) > 0 && r.passing != nil:
@@ -178,20 +179,15 @@ func (q *queue) placeInCapsule(r *request) {
 		case len(r.Segs) > 0:
 			mem.CopySegments(r.Segs, r.own)
 		default:
-			r.takeIn()
+			if r.passing != nil {
+				q.own(r, len(r.passing)) // there is room
+				mem.CopySegments(r.own, []mem.Segment{{B: r.passing}})
+			}
 			r.Segs = mem.Slice(r.Segs, r.own, 0, int(r.Length))
 		}
 	}
 	r.passing = nil
 	q.dataInPlace(r)
-}
-
-// takeIn copies data out of the group's buffer into the request's own memory.
-func (r *request) takeIn() {
-	if r.passing != nil {
-		mem.CopySegments(r.own, []mem.Segment{{B: r.passing}})
-		r.passing = nil
-	}
 }
 
 // start goes on with a command that has memory for its data.

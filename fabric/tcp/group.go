@@ -32,7 +32,8 @@ type Group struct {
 	stalled []*queue
 	// reserve is the part of the arena that only in-capsule data may use: whoever waits for anything else must not keep capsules
 	// from being taken out of the stream, since the data it waits for may come behind them.
-	reserve int
+	reserve  int
+	promised int // of the arena to in-capsule data of the batch
 
 	// What one Poll uses for one queue at a time.
 	input int // bytes that it may still receive in its turn, about

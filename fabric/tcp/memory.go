@@ -31,13 +31,27 @@ func (g *Group) wantMemory(r *request) {
 
 // allocate attaches Length bytes to the request.
 func (g *Group) allocate(r *request) (ok bool) {
-	if g.cfg.Arena.Available()-int(r.Length) < g.reserve {
+	if g.cfg.Arena.Available()-g.promised-int(r.Length) < g.reserve {
 		return false
 	}
 	if r.own, ok = g.cfg.Arena.Alloc(r.own, int(r.Length)); ok {
 		r.Segs = append(r.Segs, r.own...)
 	}
 	return ok
+}
+
+// room sees to it that there is memory for n bytes of in-capsule data. If they are there as a whole, it is taken only when they turn out to
+// need it, which is known when the batch has been prepared.
+func (q *queue) room(r *request, n int, whole bool) bool {
+	need := (n + mem.BlockMin - 1) &^ (mem.BlockMin - 1)
+	switch {
+	case q.g.cfg.Arena.Available()-q.g.promised < need:
+		return false
+	case whole:
+		q.g.promised += need
+		return true
+	}
+	return q.own(r, n)
 }
 
 // own makes r own n bytes.

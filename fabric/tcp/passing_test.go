@@ -51,3 +51,39 @@ func TestDataInPassing(t *testing.T) {
 		h.close()
 	}
 }
+
+// More data in capsules than there is memory for, in one batch with reads that need some of it: everybody gets his turn, and nobody the
+// memory that was promised to another.
+func TestPromisedMemory(t *testing.T) {
+	const ios = 150 // more than a batch
+	for _, size := range []int{512, 4096, 16384} {
+		h := newHand(t, options{cfg: Config{MaxDepth: 2 * ios}, hold: true, arena: 128 << 10})
+		c := h.connect(pdu.Params{}, 2*ios)
+		var all []byte
+		for i := range ios {
+			w := rw(nvme.NVMWrite, uint16(2*i), i*16384, size, true)
+			r := rw(nvme.NVMRead, uint16(2*i+1), 3<<20, 4096, false)
+			all = append(all, c.capsule(&w, random(i, size))...)
+			all = append(all, c.capsule(&r, nil)...)
+		}
+		got := 0
+		for len(all) > 0 {
+			n := min(len(all), rxSize)
+			h.send(all[:n])
+			all = all[n:]
+			got += len(h.recv())
+		}
+		if want := ios * (2*pdu.CapsuleRespSize + pdu.DataSize + 4096); got != want {
+			t.Errorf("%d bytes of answers, want %d", got, want)
+		}
+		for i := range ios {
+			if !bytes.Equal(h.d.data.Bytes()[i*16384:][:size], random(i, size)) {
+				t.Errorf("write %d of %d bytes did not arrive", i, size)
+			}
+		}
+		if h.g.promised != 0 {
+			t.Errorf("%d bytes are still promised", h.g.promised)
+		}
+		h.close()
+	}
+}

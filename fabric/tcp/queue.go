@@ -73,7 +73,7 @@ type request struct {
 	send     sendKind      // what to send, while it is on sendq
 	next     *request      // on sendq, grants, waiting or dropped
 	own      []mem.Segment // memory of the arena to give back
-	passing  []byte        // in-capsule data in the group's receive buffer, at most until that is used again
+	passing  []byte        // in-capsule data in the group's receive buffer, from its arrival to Execute
 	recvd    uint32        // data bytes received
 	wire     int           // bytes of what is to be sent
 	crc      uint32        // data digest of the response

@@ -211,7 +211,7 @@ func (q *queue) store(b []byte) []byte {
 		q.crc = pdu.CRC(q.crc, data)
 	}
 	r := q.cur
-	if r.InCapsule && n == q.left && r.recvd == 0 {
+	if r.InCapsule && len(r.own) == 0 {
 		r.passing = data
 	} else {
 		copyIn(r, data)
@@ -270,9 +270,6 @@ func (q *queue) process(b []byte) int {
 		}
 	}
 	steps += q.g.runBatch()
-	if r := q.cur; r != nil && r.passing != nil { // its digest is still to come
-		r.takeIn()
-	}
 	q.keep(b)
 	return steps
 }
@@ -320,7 +317,7 @@ func (q *queue) header(b []byte) (rest []byte, more bool) {
 	q.pdus++
 	switch t {
 	case pdu.TypeCapsuleCmd:
-		if !q.capsule((*pdu.CapsuleCmd)(b[:pdu.CapsuleCmdSize])) {
+		if !q.capsule((*pdu.CapsuleCmd)(b[:pdu.CapsuleCmdSize]), b[need:]) {
 			return b, false
 		}
 	case pdu.TypeH2CData:
