@@ -71,7 +71,7 @@ func (q *Queue) ID() uint16 { return q.id }
 func (q *Queue) Depth() int { return len(q.slots) }
 
 // Free is the number of commands that can be submitted now.
-func (q *Queue) Free() int { return len(q.free) }
+func (q *Queue) Free() int { return len(q.slots) - q.Outstanding() }
 
 // Outstanding is the number of commands submitted and not yet returned by Poll.
 func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) + len(q.done) - q.doneHead }

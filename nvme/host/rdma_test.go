@@ -101,6 +101,36 @@ func TestRDMAPipeline(t *testing.T) {
 	}
 }
 
+// TestFree: what Wait has found and Poll has not returned yet still takes its place in the queue.
+func TestFree(t *testing.T) {
+	_, q := connectRDMA(t, newFakeRDMA(t), false, 4)
+	var op Op
+	for q.Free() > 0 {
+		op.Flush(1)
+		if _, err := q.Submit(&op); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for len(q.done) == q.doneHead {
+		if err := q.Wait(time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := q.Submit(&op); q.Free() != 0 || !errors.Is(err, ErrFull) {
+		t.Errorf("%d free, submitting one: %v", q.Free(), err)
+	}
+	var done [4]Completion
+	for q.Outstanding() > 0 {
+		n, err := q.Poll(done[:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q.Free() < n {
+			t.Errorf("%d free after %d completions", q.Free(), n)
+		}
+	}
+}
+
 func TestRDMAViolations(t *testing.T) {
 	answer := func(change func(q *fakeRDMAQueue, cqe *nvme.CQE, wr *verbs.SendWR)) func(*fakeRDMAQueue, *nvme.SQE) {
 		return func(q *fakeRDMAQueue, sqe *nvme.SQE) {
