@@ -87,49 +87,52 @@ func wantRead(t *testing.T, c *client, b []byte, cid uint16, off, n, has int, wa
 // A file is sent from where it is mapped. Where it has been cut off the command fails, and no other; nothing but the file reaches the host.
 func TestFileCutOff(t *testing.T) {
 	for _, p := range []pdu.Params{{}, {HeaderDigest: true}} {
-		h, c, path := newFileHand(t, p)
-		const n = 64 << 10
-		h.d.piece = 4096
-		read := func(offs ...int) []byte {
-			var all []byte
-			for i, off := range offs {
-				sqe := rw(nvme.NVMRead, uint16(i), off, n, false)
-				all = append(all, c.capsule(&sqe, nil)...)
-			}
-			h.send(all)
-			return h.drain()
+		for _, n := range []int{512, 4 << 10, 16 << 10, 64 << 10} {
+			fileCutOff(t, p, n)
 		}
-		b := wantRead(t, c, read(1<<20), 0, 1<<20, n, n, nvme.Success)
-		if before, counted := mem.Copied(); counted {
-			b = wantRead(t, c, read(1<<20), 0, 1<<20, n, n, nvme.Success)
-			if after, _ := mem.Copied(); after != before {
-				t.Errorf("%d bytes were copied", after-before)
-			}
+	}
+}
+
+func fileCutOff(t *testing.T, p pdu.Params, n int) {
+	h, c, path := newFileHand(t, p)
+	defer h.close()
+	h.d.piece = 4096
+	read := func(offs ...int) []byte {
+		var all []byte
+		for i, off := range offs {
+			sqe := rw(nvme.NVMRead, uint16(i), off, n, false)
+			all = append(all, c.capsule(&sqe, nil)...)
 		}
-		if len(b) != 0 {
-			t.Errorf("more came: %x", b)
-		}
-		const end = 2<<20 + 8192
-		if err := os.Truncate(path, end); err != nil {
-			t.Fatal(err)
-		}
-		b = read(0, end-n, end-8192, 1<<20, end, end+n)
-		b = wantRead(t, c, b, 0, 0, n, n, nvme.Success)
-		b = wantRead(t, c, b, 1, end-n, n, n, nvme.Success)
-		b = wantRead(t, c, b, 2, end-8192, n, 0, nvme.UnrecoveredReadError)
-		b = wantRead(t, c, b, 3, 1<<20, n, n, nvme.Success)
-		b = wantRead(t, c, b, 4, end, n, 0, nvme.UnrecoveredReadError)
-		if b = wantRead(t, c, b, 5, end+n, n, 0, nvme.UnrecoveredReadError); len(b) != 0 {
-			t.Errorf("more came: %x", b)
-		}
-		if b = wantRead(t, c, read(4096), 0, 4096, n, n, nvme.Success); len(b) != 0 {
-			t.Errorf("more came: %x", b)
-		}
-		h.exhaust()
-		if b = read(end); h.t.Connections() != 0 {
-			t.Errorf("without memory to put in the place of the file's the connection goes on: %d bytes", len(b))
-		}
-		h.close()
+		h.send(all)
+		return h.drain()
+	}
+	before, counted := mem.Copied()
+	if b := wantRead(t, c, read(1<<20), 0, 1<<20, n, n, nvme.Success); len(b) != 0 {
+		t.Errorf("more came: %x", b)
+	}
+	if after, _ := mem.Copied(); counted && after != before {
+		t.Errorf("%d bytes were copied", after-before)
+	}
+	const end = 2<<20 + 8192
+	if err := os.Truncate(path, end); err != nil {
+		t.Fatal(err)
+	}
+	half := end - n/1024*512
+	b := read(0, end-n, half, 1<<20, end, end+n)
+	b = wantRead(t, c, b, 0, 0, n, n, nvme.Success)
+	b = wantRead(t, c, b, 1, end-n, n, n, nvme.Success)
+	b = wantRead(t, c, b, 2, half, n, 0, nvme.UnrecoveredReadError)
+	b = wantRead(t, c, b, 3, 1<<20, n, n, nvme.Success)
+	b = wantRead(t, c, b, 4, end, n, 0, nvme.UnrecoveredReadError)
+	if b = wantRead(t, c, b, 5, end+n, n, 0, nvme.UnrecoveredReadError); len(b) != 0 {
+		t.Errorf("more came: %x", b)
+	}
+	if b = wantRead(t, c, read(4096), 0, 4096, n, n, nvme.Success); len(b) != 0 {
+		t.Errorf("more came: %x", b)
+	}
+	h.exhaust()
+	if b = read(end); h.t.Connections() != 0 {
+		t.Errorf("without memory to put in the place of the file's the connection goes on: %d bytes", len(b))
 	}
 }
 
