@@ -92,6 +92,27 @@ func TestDAXSetting(t *testing.T) {
 	}
 }
 
+// TestDAXReadOnly: a file that may only be read is lent, too.
+func TestDAXReadOnly(t *testing.T) {
+	cfg := onDAX(t)
+	want := bytes.Repeat([]byte("read-only"), 1<<20/9+1)[:1<<20]
+	if err := os.WriteFile(cfg.Path, want, 0o400); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Size, cfg.ReadOnly = 0, true
+	d := mustOpen(t, cfg)
+	c := backendtest.NewClient(t, d, 4096)
+	l := c.Channel.(backend.Lender)
+	segs, ok := l.Lend(nil, 4096, 8192)
+	if !ok || len(segs) != 1 || !segs[0].File || !bytes.Equal(segs[0].B, want[4096:][:8192]) {
+		t.Errorf("lent %v, %d segments", ok, len(segs))
+	}
+	l.Return(segs, 4096, 8192)
+	expect(t, c, c.Write(0, c.Memory(0, 4096)), backend.ErrReadOnly)
+	c.Close()
+	mustClose(t, d)
+}
+
 // TestDAXTruncated: what is on loan when the file is cut off can be told from data, and once that is known it is not lent; what comes
 // back, or is new, is.
 func TestDAXTruncated(t *testing.T) {
