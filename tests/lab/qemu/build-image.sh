@@ -4,7 +4,7 @@
 set -eu
 self=$(readlink -f "$0")
 . "$(dirname "$self")/../common.sh"
-packages=linux-image-6.12-amd64,kmod,iproute2,iputils-ping,procps,util-linux,nvme-cli,fio,rdma-core,ibverbs-utils,rdmacm-utils,ibverbs-providers,librdmacm1,perftest,socat,jq,e2fsprogs,xfsprogs,nftables,tcpdump,systemd,udev
+packages=linux-image-6.12-amd64,kmod,iproute2,iputils-ping,procps,util-linux,nvme-cli,fio,rdma-core,ibverbs-utils,rdmacm-utils,ibverbs-providers,librdmacm1,perftest,socat,jq,e2fsprogs,xfsprogs,nftables,tcpdump,systemd,udev,smartmontools,sg3-utils
 dir=$cache/debian-$(digest "$self" --)
 
 make_image() {

@@ -22,9 +22,10 @@ cp -r "$lab/../../packaging" "$out/"
 case $(head_value init) in systemd) init="/lib/systemd/systemd systemd.wants=lab.service systemd.mask=serial-getty@ttyS0.service" ;; *) init=/sbin/lab-init ;; esac
 devices=() # of scenarios that want drives: one of each kind, which read as zeroes
 if [ -n "$(head_value drives)" ]; then
-  for d in nvme sata; do devices+=(-blockdev "driver=null-co,node-name=$d,size=1073741824,read-zeroes=on"); done
+  for d in nvme sata scsi; do devices+=(-blockdev "driver=null-co,node-name=$d,size=1073741824,read-zeroes=on"); done
   # shellcheck disable=SC2054
-  devices+=(-device nvme,drive=nvme,serial=lab-nvme -device ahci,id=ahci -device ide-hd,drive=sata,bus=ahci.0,serial=lab-sata)
+  devices+=(-device nvme,drive=nvme,serial=lab-nvme -device ahci,id=ahci -device ide-hd,drive=sata,bus=ahci.0,serial=lab-sata
+    -device virtio-scsi-pci,id=scsi -device scsi-hd,drive=scsi,bus=scsi.0,serial=lab-scsi)
 fi
 if [ -n "$(head_value nvme)" ]; then # NVMe drives that keep what is written; where they free space, their files do
   # nvme_drive NAME SIZE CONTROLLER-OPTIONS NAMESPACE-OPTIONS
