@@ -34,6 +34,8 @@ type frames struct {
 	// spare is how many more frames channels and loans may have.
 	spare atomic.Int64
 	most  int64 // of spare
+	// filled is called when the last frames of a group are going to be written.
+	filled func()
 }
 
 // mark is the frames of [first, first+n), which lie within a group, in its word.
@@ -112,8 +114,22 @@ func (f *frames) soil(first, n int64) (clean bool) {
 	if was&mask != mask {
 		was = f.dirty[g].Or(mask)
 		f.region.Charge(int64(bits.OnesCount64(mask&^was)) << f.shift)
+		if was|mask == f.full() {
+			f.filled()
+		}
 	}
 	return was&mask == 0
+}
+
+// populated says that all of [from, to) of the region is.
+func (f *frames) populated(from, to int64) bool {
+	group := f.per << f.shift
+	for g := from / group; g*group < to; g++ {
+		if f.dirty[g].Load() != f.full() {
+			return false
+		}
+	}
+	return true
 }
 
 // wash gives the memory of frames that the caller has, within a group, back to the kernel, if no device has it registered.

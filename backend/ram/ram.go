@@ -57,6 +57,7 @@ type device struct {
 	// mapped counts the slots of a chunk that have frames: never too few.
 	mapped []atomic.Int32
 	tables *mem.Region
+	huge   huge
 
 	mu       sync.Mutex // held by those who change channels
 	channels atomic.Pointer[[]*channel]
@@ -116,6 +117,7 @@ func (d *device) reserve() (err error) {
 	f.loans = mem.View[atomic.Int64](cut(f.count))
 	f.used = mem.View[atomic.Uint64](cut(groups))
 	f.dirty = mem.View[atomic.Uint64](cut(groups))
+	d.initHuge()
 	return nil
 }
 
@@ -135,6 +137,7 @@ func (d *device) Close() error {
 	if n := len(*d.channels.Load()); n != 0 {
 		return fmt.Errorf("close ram device: %d channels are open", n)
 	}
+	d.huge.stop()
 	return errors.Join(d.frames.region.Unmap(), d.tables.Unmap())
 }
 

@@ -120,6 +120,11 @@ func (r *Region) Discard(off, n int) error {
 	return nil
 }
 
+// Collapse asks the kernel to move the pages of Bytes()[off:off+n], all of them populated, into huge ones (madvise(2), MADV_COLLAPSE,
+// since Linux 6.1). Others may use the memory meanwhile. EINVAL says that it cannot do so at all; after other errors, which are not worth
+// mentioning, there were no huge pages, or a device has the memory.
+func (r *Region) Collapse(off, n int) error { return unix.Madvise(r.b[off:off+n], unix.MADV_COLLAPSE) }
+
 // Unmap gives the memory back. Nothing may touch it afterwards: no goroutine, and no device it was registered with but those that
 // asked to be told with BeforeUnmap. After an error it may be called again; a second call after success does nothing.
 func (r *Region) Unmap() error {

@@ -1,0 +1,79 @@
+package ram
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// huge puts memory that has been written all over into huge pages, an area of 2 MiB at a time. Blocks read at random are then found
+// without a walk through page tables that no cache holds. Areas that are written in part stay as they are: whole ones would take memory
+// that nobody asked for. What is discarded of a huge page comes back to the kernel when it looks for memory. A pass runs on a goroutine of
+// its own, a while after frames have been populated.
+type huge struct {
+	timer   *time.Timer
+	pending atomic.Bool // a pass is going to begin, or none can do anything
+	closed  atomic.Bool
+	mu      sync.Mutex // held by a pass, and by Close to wait for it
+	first   int64      // offset of the first area in the region
+	tried   []bool     // by area: it is in huge pages, or the kernel had none
+}
+
+const (
+	hugeDelay = time.Second
+	// While the kernel moves an area, whoever touches the region for the first time waits: a millisecond at most, and so rarely.
+	hugePause = 10 * time.Millisecond
+)
+
+func (d *device) initHuge() {
+	h := &d.huge
+	h.first = int64(-d.base & (chunk - 1))
+	h.tried = make([]bool, max(d.frames.count<<d.frames.shift-h.first, 0)>>chunkShift)
+	h.timer = time.AfterFunc(hugeDelay, d.collapse)
+	h.timer.Stop()
+	d.frames.filled = h.soon
+}
+
+// soon has a pass begin. Any goroutine may call it.
+func (h *huge) soon() {
+	if h.pending.CompareAndSwap(false, true) {
+		h.timer.Reset(hugeDelay)
+	}
+}
+
+// stop ends a pass and waits for it. There is no other one.
+func (h *huge) stop() {
+	h.closed.Store(true)
+	h.timer.Stop()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+}
+
+// collapse is a pass.
+func (d *device) collapse() {
+	h := &d.huge
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.pending.Store(false) // what is populated from now on needs another pass
+	for i := range h.tried {
+		if h.closed.Load() {
+			return
+		}
+		off := h.first + int64(i)<<chunkShift
+		full := d.frames.populated(off, off+chunk)
+		if full == h.tried[i] {
+			continue
+		}
+		if h.tried[i] = full; !full {
+			continue // discarded since
+		}
+		if err := d.frames.region.Collapse(int(off), chunk); errors.Is(err, unix.EINVAL) {
+			h.pending.Store(true) // this kernel has no huge pages, or cannot be asked
+			return
+		}
+		time.Sleep(hugePause)
+	}
+}

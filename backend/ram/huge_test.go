@@ -1,0 +1,109 @@
+package ram
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+)
+
+// inHugePages is how much anonymous memory of this process is, in kB (proc(5), smaps_rollup).
+func inHugePages(t *testing.T) (kb int) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/smaps_rollup")
+	if err != nil {
+		t.Skip(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "AnonHugePages:")
+	if _, err := fmt.Sscan(rest, &kb); err != nil {
+		t.Skipf("no AnonHugePages in smaps_rollup: %v", err)
+	}
+	return kb
+}
+
+// count is how many areas a pass has dealt with.
+func (h *huge) count() (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, tried := range h.tried {
+		if tried {
+			n++
+		}
+	}
+	return n
+}
+
+// TestHugePages: what was written all over, and nothing else, comes in huge pages, with its data, and stops to if it is discarded.
+func TestHugePages(t *testing.T) {
+	const size = 16 << 20
+	d := mustOpen(t, size, 4096).(*device)
+	asked := 0
+	d.frames.filled = func() { asked++ } // passes begin here
+	c := backendtest.NewClient(t, d, 2<<20)
+	data, got := c.Memory(0, 1<<20), c.Memory(1<<20, 1<<20)
+	pattern := func(off int64) {
+		for i := range data {
+			data[i] = byte(off>>20) + byte(i*7)
+		}
+	}
+	before := inHugePages(t)
+	c.MustDo(c.Write(0, data[:8192]))
+	d.collapse()
+	if n := d.huge.count(); n != 0 {
+		t.Fatalf("%d areas with one frame each were moved", n)
+	}
+	for off := int64(0); off < size; off += 1 << 20 {
+		pattern(off)
+		c.MustDo(c.Write(off, data))
+	}
+	if asked == 0 {
+		t.Error("nobody asked for a pass")
+	}
+	d.collapse()
+	able := !d.huge.pending.Load() // otherwise the kernel has refused for good
+	if n := d.huge.count(); able && n < size>>chunkShift-2 {
+		t.Errorf("%d areas of %d were dealt with", n, size>>chunkShift)
+	}
+	after := inHugePages(t)
+	for off := int64(0); off < size; off += 1 << 20 {
+		pattern(off)
+		if c.MustDo(c.Read(off, got)); !bytes.Equal(got, data) {
+			t.Fatalf("other data at %d", off)
+		}
+	}
+	c.MustDo(&backend.IO{Op: backend.OpDiscard, Len: size})
+	d.collapse()
+	if n := d.huge.count(); able && n != 0 || used() != 0 {
+		t.Errorf("after a discard of everything %d areas count as moved, %d bytes are charged", n, used())
+	}
+	if c.MustDo(c.Read(0, got)); !bytes.Equal(got, make([]byte, len(got))) {
+		t.Error("what was discarded does not read as zeroes")
+	}
+	c.Close()
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !able || after <= before {
+		t.Skipf("this kernel has no huge pages for us: %d kB before, %d kB after", before, after)
+	}
+}
+
+// TestHugePagesEnd: Close ends a pass.
+func TestHugePagesEnd(t *testing.T) {
+	d := mustOpen(t, 64<<20, 4096).(*device)
+	c := backendtest.NewClient(t, d, 1<<20)
+	for off := int64(0); off < 64<<20; off += 1 << 20 {
+		c.MustDo(c.Write(off, c.Memory(0, 1<<20)))
+	}
+	c.Close()
+	ended := make(chan struct{})
+	go func() { d.collapse(); close(ended) }()
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	<-ended
+}
