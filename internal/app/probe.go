@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -99,6 +100,9 @@ func probeFile(n *config.Storage, readOnly bool) (info os.FileInfo, what, mend s
 	switch {
 	case info.IsDir():
 		return nil, fmt.Sprintf("%q is a directory", n.Path), "Name a file in it."
+	case info.Mode()&os.ModeCharDevice != 0 && strings.HasPrefix(filepath.Base(n.Path), "dax"):
+		return nil, fmt.Sprintf("%q is persistent memory without a file system", n.Path),
+			"Make it one of mode fsdax (ndctl), mount ext4 or xfs there with -o dax, and name a file in it."
 	case !info.Mode().IsRegular():
 		return nil, fmt.Sprintf("%q is not a regular file", n.Path), "Name a regular file."
 	case info.Size() == 0 && n.Size == 0:
@@ -108,6 +112,10 @@ func probeFile(n *config.Storage, readOnly bool) (info os.FileInfo, what, mend s
 	}
 	if err := mayOpen(n.Path, readOnly); err != nil {
 		return info, fmt.Sprintf("%q cannot be opened: %v", n.Path, err), "Give the user that runs the target the right to it, or set read_only: true."
+	}
+	var stx unix.Statx_t
+	if n.DAX == "on" && unix.Statx(unix.AT_FDCWD, n.Path, 0, 0, &stx) == nil && stx.Attributes&unix.STATX_ATTR_DAX == 0 {
+		return info, fmt.Sprintf("%q is not on persistent memory, or that is not mounted with -o dax", n.Path), "Put it there, or delete dax."
 	}
 	return info, "", ""
 }

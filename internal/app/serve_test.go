@@ -157,6 +157,8 @@ func TestCheckLooksAtFiles(t *testing.T) {
 		{"path: " + disk + ", size: 8KiB", ""},
 		{"path: " + disk + ", size: 16KiB", "has 8192 bytes, not 16384"},
 		{"path: " + fifo + ", size: 16KiB", "is not a regular file"},
+		{"path: " + disk + ", dax: off", ""},
+		{"path: " + disk + ", dax: on", "is not on persistent memory"},
 		{"path: " + dir + "/new", "does not exist and no size is given"},
 		{"path: " + dir + "/new, size: 1MiB", ""},
 		{"path: " + dir + "/new, size: 1MiB, read_only: true", "a read-only namespace is not created"},
@@ -167,6 +169,17 @@ func TestCheckLooksAtFiles(t *testing.T) {
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: got %v, want %q", test.namespace, err, test.want)
 		}
+	}
+}
+
+func TestCheckLooksAtDAXDevices(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "dax0.0")
+	if err := syscall.Mknod(path, syscall.S_IFCHR|0o600, 1<<8|3); err != nil {
+		t.Skipf("no device: mknod needs CAP_MKNOD: %v", err)
+	}
+	err := Check(writeConfig(t, strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: file, path: "+path, 1)), nil, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "Make it one of mode fsdax") {
+		t.Error(err)
 	}
 }
 
