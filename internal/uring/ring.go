@@ -1,6 +1,7 @@
 // Package uring is the binding to io_uring(7): one ring per reactor, shared by whatever works on files there.
 //
-//	Start   a submission entry is filled (registered file, registered memory) and waits in the queue
+//	Start   a submission entry is filled (registered file, registered memory) and waits in the queue; the first ones do not wait
+//	        while the devices may have nothing to do
 //	Poll    one io_uring_enter submits all that wait and fetches completions, each of which calls its Completer
 //	Arm     from now on a completion writes to the reactor's eventfd; until then nothing disturbs a reactor that polls
 //
@@ -13,6 +14,7 @@ package uring
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -23,6 +25,12 @@ import (
 
 // taskBatch is how much of what finishes operations the kernel runs in one call (IO_LOCAL_TW_DEFAULT_MAX of its io_uring.c).
 const taskBatch = 20
+
+const (
+	// earlyGrowth is how much more is prepared each time before the devices get it, while they may have nothing to do.
+	earlyGrowth = 4
+	never       = math.MaxUint32
+)
 
 // Completer is told the outcome of an Op: a number of bytes or whatever it returns, or a negative errno. It is called within Poll and
 // may call Start.
@@ -42,6 +50,7 @@ type Ring struct {
 	armed   bool
 	more    bool   // the kernel may have left finished operations for the next call
 	pending uint32 // entries that the kernel has not been told of
+	early   uint32 // the kernel is told of so many without waiting for a Poll
 
 	wide uint8 // 1 if entries take two places in sqes and cqes, otherwise 0
 
@@ -71,7 +80,7 @@ type File struct {
 	fixed bool
 }
 
-// Start queues op on f; the next Poll submits it. False: the ring is full, try again after a Poll.
+// Start queues op on f; the next Poll submits it at the latest. False: the ring is full, try again after a Poll.
 func (r *Ring) Start(f File, op *Op, c Completer) bool {
 	if !r.room() {
 		return false
@@ -139,7 +148,10 @@ func (r *Ring) publish(e *sqe, f File, c Completer) {
 	}
 	r.tail++
 	atomic.StoreUint32(r.sqTail, r.tail)
-	r.pending++
+	if r.pending++; r.pending >= r.early {
+		r.early *= earlyGrowth
+		r.enter(0)
+	}
 }
 
 // registered is the index of the registered piece of memory that holds n bytes at addr, if one does.
@@ -164,7 +176,18 @@ func (r *Ring) Poll() int {
 		r.more = k >= taskBatch
 		n += k
 	}
+	r.early = never
+	if r.dry() {
+		r.early = 1
+	}
 	return n
+}
+
+// dry says that the devices may have nothing to do: all is back, or the rest may be finished as well, which the kernel keeps for the next
+// call. Then they work on the first operations while further ones are prepared; while they are busy larger batches cost less.
+func (r *Ring) dry() bool {
+	left := r.Outstanding()
+	return r.flags&setupSQPoll == 0 && (left == 0 || r.more && left <= taskBatch)
 }
 
 // owed says that the kernel has to be entered: to submit, to run what finishes operations, or to fetch completions.

@@ -52,7 +52,7 @@ func create(cfg Config, entries, slots int) (*Ring, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Ring{cfg: cfg, fd: fd, flags: p.flags}
+	r := &Ring{cfg: cfg, fd: fd, flags: p.flags, early: never}
 	if err := r.initialise(&p, slots); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}

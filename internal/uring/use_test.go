@@ -197,6 +197,46 @@ func TestNoAlloc(t *testing.T) {
 	}
 }
 
+// TestEarly: while nothing is out, the first operations are submitted at once, further ones in growing batches; while something is, all
+// wait for the Poll.
+func TestEarly(t *testing.T) {
+	g := newRig(t, Config{})
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	var c result
+	start := func(f File, op Op, pending ...uint32) {
+		t.Helper()
+		for i, want := range pending {
+			if !g.Start(f, &op, &c) {
+				t.Fatal("the ring is full")
+			}
+			if g.pending != want {
+				t.Fatalf("%d wait after operation %d, want %d", g.pending, i, want)
+			}
+		}
+	}
+	g.Poll()
+	for range 2 {
+		start(g.f, Nop(), 0, 1, 2, 3, 0, 1, 2)
+		g.drain()
+	}
+	start(File{fd: int32(p[0])}, Read(g.b[:1], 0), 0)
+	g.Poll()
+	start(g.f, Nop(), 1, 2, 3, 4, 5)
+	if _, err := unix.Write(p[1], []byte{0}); err != nil {
+		t.Fatal(err)
+	}
+	g.drain()
+	if want := 2*7 + 1 + 5; c.n != want {
+		t.Errorf("%d completions, want %d", c.n, want)
+	}
+	if err := errors.Join(unix.Close(p[0]), unix.Close(p[1])); err != nil {
+		t.Error(err)
+	}
+}
+
 func BenchmarkNop32(b *testing.B) {
 	g := newRig(b, Config{})
 	var c result
