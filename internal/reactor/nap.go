@@ -1,6 +1,7 @@
 package reactor
 
 import (
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,6 +13,24 @@ import (
 // however short, of a goroutine that was last scheduled more than 10 ms ago, as a reactor's always was; to get one back wakes the monitor, and
 // that sees the next sleep: a wake-up of another thread for every second I/O at depth 1 (runtime/proc.go of Go 1.26: retake, exitsyscallTryGetP).
 const nap = time.Millisecond
+
+// turn is how long a reactor that hardly sleeps goes without giving way: after 10 ms the runtime's monitor makes it, by a signal and
+// at any moment.
+const turn = 8 * time.Millisecond
+
+// giveWay lets other goroutines run, before a sleep.
+func (r *Reactor) giveWay(now int64) {
+	switch {
+	case r.starved:
+		// A processor stays with a thread in a system call until the runtime's monitor takes it away, up to 10 ms
+		// later. Let those that wait have it first.
+	case r.spin.brief && now-r.gave > int64(turn):
+		r.gave = now
+	default:
+		return
+	}
+	runtime.Gosched()
+}
 
 // wait is epoll_wait for at most ms milliseconds, -1 for ever.
 func (r *Reactor) wait(ms int) (int, error) {

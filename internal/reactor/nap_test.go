@@ -58,3 +58,23 @@ func TestNapsAreLearned(t *testing.T) {
 		}
 	}
 }
+
+// TestGiveWay: only a reactor that hardly sleeps gives way of itself, and not each time.
+func TestGiveWay(t *testing.T) {
+	r := &Reactor{}
+	for _, tc := range []struct {
+		brief     bool
+		now, gave int64
+	}{
+		{false, int64(turn) + 1, 0},
+		{true, int64(turn), 0},
+		{true, int64(turn) + 1, int64(turn) + 1},
+		{true, 2*int64(turn) + 1, int64(turn) + 1},
+		{true, 2*int64(turn) + 2, 2*int64(turn) + 2},
+	} {
+		r.spin.brief = tc.brief
+		if r.giveWay(tc.now); r.gave != tc.gave {
+			t.Errorf("%+v: gave way at %d", tc, r.gave)
+		}
+	}
+}

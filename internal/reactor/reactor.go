@@ -1,6 +1,6 @@
 // Package reactor is the loop that owns a share of the target: its queues, its backend channels, its timers, its descriptors.
 //
-// One Reactor is one goroutine on one OS thread, pinned to a CPU if asked. It polls while there is work and for a short,
+// One Reactor is one goroutine, on one OS thread pinned to a CPU if asked. It polls while there is work and for a short,
 // adaptive time after, then arms its pollers and sleeps in epoll_wait: idle costs no CPU.
 //
 //	Run:  mailbox -> pollers -> (now and then: timers, descriptors) -> again
@@ -86,6 +86,7 @@ type Reactor struct {
 
 	clock clock
 	spin  spin
+	gave  int64 // when giveWay last did
 
 	timers  timerHeap
 	watches watches
@@ -211,12 +212,13 @@ func (r *Reactor) Wake() {
 // eventOne is the number 1 as eventfd(2) takes it. The counter is never read and has room for 2^64 of them.
 var eventOne = binary.NativeEndian.AppendUint64(nil, 1)
 
-// Run is the loop. It locks its goroutine to its OS thread, pins that to Config.CPU, and returns when ctx is done, or with an
-// error if the thread cannot be pinned or epoll fails. It may be called once.
+// Run is the loop. It pins its thread to Config.CPU and locks itself to it if that is given; otherwise what needs to stay on a thread
+// locks the goroutine when it is called on it. Run returns when ctx is done, or with an error if the thread cannot be pinned or epoll
+// fails. It may be called once.
 func (r *Reactor) Run(ctx context.Context) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	if r.cfg.CPU >= 0 {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
 		unpin, err := pin(r.cfg.CPU)
 		if err != nil {
 			return fmt.Errorf("reactor %d: %w", r.cfg.Index, err)
@@ -319,17 +321,13 @@ func (r *Reactor) rest() error {
 
 // sleep blocks until a descriptor is ready, somebody wakes the reactor, or a timer is due, and runs the callbacks.
 func (r *Reactor) sleep() error {
-	if r.starved {
-		// A processor stays with a thread in a system call until the runtime's monitor takes it away, up to 10 ms
-		// later. Let those that wait have it first.
-		runtime.Gosched()
-	}
 	// Without spinning nothing measures the sleep, and the reading after the last sleep is good enough for a timeout.
 	before := r.clock.now
 	if r.spin.max > 0 {
 		before = r.clock.read()
 	}
 	r.stats.Sleeps++
+	r.giveWay(before)
 	n, err := r.wait(r.timers.timeout(before))
 	// Awake before any callback: what they and others wake from now on costs no system call.
 	r.state.Store(awake)

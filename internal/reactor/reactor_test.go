@@ -233,7 +233,10 @@ func TestIdle(t *testing.T) {
 			r := start(t, Config{CPU: -1, Spin: spin}, &poller{})
 			var before, after int64
 			var sleeps uint64
-			do(t, r, func() { r.After(int64(time.Hour), func() {}) })
+			do(t, r, func() {
+				runtime.LockOSThread() // whose time is taken
+				r.After(int64(time.Hour), func() {})
+			})
 			done := make(chan struct{})
 			const idle = 400 * time.Millisecond
 			do(t, r, func() {

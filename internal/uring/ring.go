@@ -15,6 +15,7 @@ package uring
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -281,8 +282,9 @@ func (r *Ring) enter(flags uintptr) {
 	}
 }
 
-// enable makes the calling thread the only one that may use the ring.
+// enable makes the calling thread the only one that may use the ring, and the goroutine stay on it.
 func (r *Ring) enable() {
+	runtime.LockOSThread()
 	r.enabled = true
 	if r.flags&setupDisabled != 0 {
 		if err := r.register(registerEnable, nil, 0); err != nil {
