@@ -93,8 +93,12 @@ func BenchmarkWrite4K(b *testing.B)        { benchmark(b, Config{}, backend.OpWr
 func BenchmarkRead4KQD1(b *testing.B)      { benchmark(b, Config{}, backend.OpRead, 1) }
 func BenchmarkRead4KBuffered(b *testing.B) { benchmark(b, Config{Buffered: true}, backend.OpRead, 32) }
 
+// ofFio is the share of fio's IOPS that reads are to reach.
+const ofFio = 0.9
+
 // BenchmarkAgainstFio reads 4 KiB at random positions of one file with 32 in flight, by turns with fio's io_uring engine, and reports
-// the median of the rounds' ratios. $NVMF_BENCH_DIR is where the file is made.
+// the median of the rounds' ratios. It says whether that is enough and does not fail: machines have moods. $NVMF_BENCH_DIR is where the
+// file is made.
 func BenchmarkAgainstFio(b *testing.B) {
 	fio, err := exec.LookPath("fio")
 	if err != nil {
@@ -121,7 +125,13 @@ func BenchmarkAgainstFio(b *testing.B) {
 		}
 	}
 	slices.Sort(ratios)
-	b.ReportMetric(ratios[len(ratios)/2], "of-fio")
+	median := ratios[len(ratios)/2]
+	b.ReportMetric(median, "of-fio")
+	verdict := "at least"
+	if median < ofFio {
+		verdict = "BELOW"
+	}
+	b.Logf("median %.2f (%.2f to %.2f), %s %.2f", median, ratios[0], ratios[len(ratios)-1], verdict, ofFio)
 }
 
 func fioIOPS(b *testing.B, fio, path string, duration time.Duration) float64 {
