@@ -39,7 +39,7 @@ type Reactors struct {
 	// Memory is the data arena of each reactor in bytes; it bounds the transfers in flight.
 	Memory Size `mapstructure:"memory" default:"64MiB" validate:"sizemin=8MiB,sizemax=64GiB"`
 	// Spin is the longest time a reactor polls without finding work before it sleeps.
-	Spin time.Duration `mapstructure:"spin" default:"50us" validate:"min=0s,max=100ms"`
+	Spin time.Duration `mapstructure:"spin" default:"200us" validate:"min=0s,max=100ms"`
 	// SpinShare bounds what all those polls may take, in percent of a CPU for each reactor.
 	SpinShare int `mapstructure:"spin_share" default:"100" validate:"min=1,max=100"`
 }

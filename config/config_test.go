@@ -30,7 +30,7 @@ func TestMinimalFile(t *testing.T) {
 	c.src = nil
 	want := &Config{
 		Log:             Log{Level: "info", Format: "text"},
-		Reactors:        Reactors{Memory: 64 << 20, Spin: 50 * time.Microsecond, SpinShare: 100},
+		Reactors:        Reactors{Memory: 64 << 20, Spin: 200 * time.Microsecond, SpinShare: 100},
 		TCP:             TCP{QueueDepth: 128, InCapsuleSize: 16384, HeaderDigest: true, DataDigest: true, QueueMemory: 1 << 30, MaxConnections: 8192, MaxConnectionsPerHost: 4096},
 		RDMA:            RDMA{QueueDepth: 128, InCapsuleSize: 4096, QueueMemory: 1 << 30, MaxConnections: 4096, MaxConnectionsPerHost: 1024},
 		Disks:           Disks{Engine: "auto", Workers: 32},

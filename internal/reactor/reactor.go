@@ -40,14 +40,14 @@ type Config struct {
 	// CPU is the processor that Run pins its thread to, -1 for none.
 	CPU int
 	// Spin is the longest time without work before sleeping; the loop learns how much of it pays. 0: sleep at once.
-	// Negative: the default, 50 microseconds, or 100 on a machine with one CPU, where the loop yields after each poll.
+	// Negative: the default, 200 microseconds, or 100 on a machine with one CPU, where the loop yields after each poll.
 	Spin time.Duration
 	// SpinShare is how much of its time the loop may spend on polls without work, in percent of a CPU, 1 to 100; 0 is 100.
 	SpinShare int
 }
 
 const (
-	defaultSpin = 50 * time.Microsecond
+	defaultSpin = 200 * time.Microsecond
 	// aloneSpin is for a machine with one CPU: what the loop waits for happens between its polls, so it takes longer.
 	aloneSpin = 100 * time.Microsecond
 
