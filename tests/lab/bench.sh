@@ -9,7 +9,7 @@
 set -eu
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
-need go
+need go taskset
 bin=$(target_binary "${1:-}" "$work") out=${OUT:+$(readlink -m "$OUT")}
 (cd "$lab/../.." && go build -o "$work/bench" ./tests/bench)
 load() { cut -d' ' -f1 /proc/loadavg; }
@@ -18,8 +18,12 @@ links=${LINKS:-rxe siw tcp} run=${RUN:-} all=${ALL:-0} each=1 limit=7200
 if [ "$all" = 1 ]; then each=3 limit=36000; fi
 settings=(ROUNDS="${ROUNDS:-5}" SECONDS_EACH="${SECONDS_EACH:-$each}")
 # What is given to a kernel has no blanks; "." matches them.
+# One CPU inside is one CPU of this machine: the kernel and each process inside are processes here, and if they may spread, what a system call
+# costs depends on how far apart two CPUs are and on who else uses them.
 uml() {
-  "$lab/boot.sh" -c "${CPUS:-1}" -t "$limit" -o "$1" "$lab/bench-inside.sh" TARGET=ours TARGET_BIN="$bin" LINKS="${links// /,}" ALL="$all" \
+  local on=()
+  [ "${CPUS:-1}" != 1 ] || on=(taskset -c "$(taskset -cp $$ | sed 's/.*[^0-9]//')")
+  "${on[@]}" "$lab/boot.sh" -c "${CPUS:-1}" -t "$limit" -o "$1" "$lab/bench-inside.sh" TARGET=ours TARGET_BIN="$bin" LINKS="${links// /,}" ALL="$all" \
     RUN="${run// /.}" "${settings[@]}"
 }
 qemu() {
