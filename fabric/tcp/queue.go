@@ -85,15 +85,6 @@ type request struct {
 	ctl      bool   // not a command: carries an ICResp or a TermReq
 }
 
-// target is the memory that data from the host is received into: the request's segments, but for in-capsule data, which arrives
-// before Prepare could attach any, memory of our own.
-func (r *request) target() []mem.Segment {
-	if r.InCapsule {
-		return r.own
-	}
-	return r.Segs
-}
-
 func newQueue(g *Group, c *conn) *queue {
 	q := &queue{g: g, fd: c.fd, conn: c, carry: make([]byte, 0, carryMax)}
 	q.params.InCapsule = uint32(max(pdu.AdminInCapsule, c.info.InCapsuleSize))
