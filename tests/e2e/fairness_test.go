@@ -10,7 +10,8 @@ import (
 
 // TestFairness: 31 queues with one 4 KiB read in flight each beside a queue with 128 reads of 128 KiB. p99 of the 31 is at most twice of
 // their own alone; a target that serves a queue for as long as it can comes to 20. Initiators share the process and others the machine,
-// so the best rounds of each kind are compared, of twenty at most; tests/bench measures it on a quiet machine.
+// so one round of twenty has to show it, its halves one after the other; tests/bench measures it on a quiet machine, and package tcp
+// looks at single turns.
 func TestFairness(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector makes copying large data slower than everything else")
@@ -25,11 +26,10 @@ func TestFairness(t *testing.T) {
 	}
 	greedy := newPump(r.open(c, 32, depth), r.buffer(c, greedySize*(depth-1)), depth-1)
 	everyone := append(slices.Clone(polite), greedy)
-	alone, beside := time.Hour, time.Hour // the best so far
 	for round := 1; ; round++ {
-		alone, beside = min(alone, p99(t, polite, polite)), min(beside, p99(t, everyone, polite))
+		alone, beside := p99(t, polite, polite), p99(t, everyone, polite)
 		t.Logf("p99 of the polite queues: %v alone, %v beside the greedy one", alone, beside)
-		if round >= 2 && beside <= 2*alone {
+		if beside <= 2*alone {
 			return
 		}
 		if round == 20 {
