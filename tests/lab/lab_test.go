@@ -2,7 +2,7 @@
 
 // Package lab runs the scenarios of scenarios/ and qemu/, each in a kernel of its own, against the target of this tree.
 //
-//	go test -tags lab -timeout 60m ./tests/lab
+//	go test -tags lab -timeout 80m ./tests/lab
 //
 // NVMF_LAB_TARGET=nvmet runs the kernel's own target in its place, which tells whether a failure is the target's.
 package lab
