@@ -122,7 +122,7 @@ func TestEveryClaimIsMeasured(t *testing.T) {
 	}
 	var lab []record
 	for name := range strings.Lines(string(names)) {
-		for _, group := range []string{"rxe", "siw", "tcp", qemuGroup} {
+		for _, group := range []string{"rxe", "siw", "tcp", qemuGroup, spinGroup} {
 			lab = append(lab, everyFigure(group, strings.TrimSpace(name))...)
 		}
 	}

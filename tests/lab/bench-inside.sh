@@ -4,7 +4,7 @@
 TOPOLOGY=loop
 . "$LAB_DIR/lib.sh"
 LINKS=${LINKS//,/ } ROUNDS=${ROUNDS:-5} SECONDS_EACH=${SECONDS_EACH:-1} ALL=${ALL:-0} RUN=${RUN:-} GROUP_SUFFIX=''
-[ "$LAB_VM" != qemu ] || GROUP_SUFFIX=' under QEMU'
+[ "$LAB_VM" != qemu ] || GROUP_SUFFIX=" under QEMU${SPIN:+, spinning}"
 RECORDS=$OUT/records
 REFERENCE=$NQN-reference
 NAMESPACES=(1:null:1GiB 2:ram:64MiB)

@@ -1,11 +1,12 @@
 #!/bin/bash
 # bench.sh [TARGET_BIN]: the target and the kernel's nvmet by turns in one boot with the same initiator, over each link, beside what perftest
-# moves, and again at depth 1 over soft RoCE under QEMU, where host and target have a CPU each; prints a table and what was to be reached.
+# moves, and again at depth 1 over soft RoCE under QEMU, where host and target have a CPU each, with the target's defaults and with one that
+# spins for up to 1 ms; prints a table and what was to be reached.
 # Without TARGET_BIN the target is built from this tree. About half an hour; with ALL=1 three.
 #   ALL=1             every workload, several queues included
 #   RUN="QD 32"       only workloads whose name matches this regular expression, of all there are
 #   OUT=DIR           writes report (lab.json) and plot (lab.svg) there
-#   VMS="uml qemu"  LINKS="rxe siw tcp"  ROUNDS=5  SECONDS_EACH=1 (ALL: 3)  CPUS=1  RECORDS=FILE (keeps what was measured)
+#   VMS="uml qemu spinning"  LINKS="rxe siw tcp"  ROUNDS=5  SECONDS_EACH=1 (ALL: 3)  CPUS=1  RECORDS=FILE (keeps what was measured)
 set -eu
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
@@ -27,8 +28,10 @@ uml() {
     RUN="${run// /.}" "${settings[@]}"
 }
 qemu() {
-  NVMF_LAB_OUT=$1 "$lab/qemu/run.sh" bench rxe TARGET=ours TARGET_BIN="$bin" LINKS=rxe RUN="$(tr " " . <<<"${RUN:-random (read|write) QD 1$}")" "${settings[@]}"
+  NVMF_LAB_OUT=$1 "$lab/qemu/run.sh" bench rxe TARGET=ours TARGET_BIN="$bin" LINKS=rxe RUN="$(tr " " . <<<"${RUN:-random (read|write) QD 1$}")" \
+    "${settings[@]}" "${@:2}"
 }
+spinning() { qemu "$1" SPIN=1ms; }
 # loads FILE: the load of the machine before each round, which the kernel announces there.
 loads() {
   local round='' last=''
@@ -39,7 +42,7 @@ loads() {
 }
 # With a choice of workloads or links only user-mode Linux is booted, unless that was chosen as well.
 partial=${RUN:-}${LINKS:-}${VMS:-}
-vms=${VMS:-uml}; [ -n "$partial" ] || vms="uml qemu"
+vms=${VMS:-uml}; [ -n "$partial" ] || vms="uml qemu spinning"
 for vm in $vms; do
   mkdir "$work/$vm"
   loads "$work/$vm/round" >>"$work/records" & watcher=$!

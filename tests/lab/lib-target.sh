@@ -3,6 +3,7 @@ TPID=''
 NAMESPACES=()          # nsid:backend:size[:path[:block size]], e.g. 1:ram:1GiB 2:file:256MiB:/run/disk.img:4096 3:block::/dev/loop0
 ALLOWED=''             # host NQNs, blank separated; none: any host
 TARGET_LISTENERS=''    # more listeners, as in TRANSPORT/ADDRESS/PORT
+: "${SPIN:=}"          # reactors.spin of our target; none: its default
 
 # target_start: starts the target and returns when it says that it is ready.
 target_start() { "${TARGET}_start"; }
@@ -12,6 +13,7 @@ target_restart() { "${TARGET}_restart"; }
 
 target_config() {
   local l transport address port n nsid backend size path bs
+  [ -z "$SPIN" ] || echo "reactors: {spin: $SPIN}"
   echo "listeners:"
   for l in $TRTYPE/$ADDR/$PORT $TARGET_LISTENERS; do
     IFS=/ read -r transport address port <<<"$l"
