@@ -39,6 +39,7 @@ cd /tmp || exit
   if [ -e /run/target.pid ]; then kill -QUIT "$(cat /run/target.pid)"; sleep 0.5; tail -n 150 /run/target.log | grep -v '^r[0-9a-z]* '; fi
   dmesg | sed '1,/lab: mark/d' | tail -n 30
 ) & watchdog=$!
+: >/run/out/began
 bash "$LAB_SCRIPT"; rc=$?
 kill $watchdog
 case $rc in 0 | 77) ;; *) echo "lab: the kernel's log since the set-up, last lines:"; dmesg | sed '1,/lab: mark/d' | tail -n 40 ;; esac
