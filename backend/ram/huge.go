@@ -1,7 +1,9 @@
 package ram
 
 import (
+	"bytes"
 	"errors"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,7 +14,7 @@ import (
 // huge puts memory that has been written all over into huge pages, an area of 2 MiB at a time. Blocks read at random are then found
 // without a walk through page tables that no cache holds. Areas that are written in part stay as they are: whole ones would take memory
 // that nobody asked for. What is discarded of a huge page comes back to the kernel when it looks for memory. A pass runs on a goroutine of
-// its own, a while after frames have been populated.
+// its own, a while after frames have been populated; none does where the machine is set to have no huge pages.
 type huge struct {
 	timer   *time.Timer
 	pending atomic.Bool // a pass is going to begin, or none can do anything
@@ -35,6 +37,13 @@ func (d *device) initHuge() {
 	h.timer = time.AfterFunc(hugeDelay, d.collapse)
 	h.timer.Stop()
 	d.frames.filled = h.soon
+	h.pending.Store(unwanted("/sys/kernel/mm/transparent_hugepage/enabled"))
+}
+
+// unwanted says that a setting of Documentation/admin-guide/mm/transhuge.rst is "never", which MADV_COLLAPSE does not care about.
+func unwanted(name string) bool {
+	b, err := os.ReadFile(name)
+	return err == nil && bytes.Contains(b, []byte("[never]"))
 }
 
 // soon has a pass begin. Any goroutine may call it.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,7 +17,7 @@ func inHugePages(t *testing.T) (kb int) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/smaps_rollup")
 	if err != nil {
-		t.Skip(err)
+		t.Skipf("nothing tells about huge pages here: %v", err)
 	}
 	_, rest, _ := strings.Cut(string(text), "AnonHugePages:")
 	if _, err := fmt.Sscan(rest, &kb); err != nil {
@@ -89,6 +90,21 @@ func TestHugePages(t *testing.T) {
 	}
 	if !able || after <= before {
 		t.Skipf("this kernel has no huge pages for us: %d kB before, %d kB after", before, after)
+	}
+}
+
+func TestUnwanted(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "enabled")
+	if unwanted(name) {
+		t.Error("a kernel that has no such setting")
+	}
+	for text, want := range map[string]bool{"always madvise [never]\n": true, "always [madvise] never\n": false, "[always] madvise never\n": false} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if unwanted(name) != want {
+			t.Errorf("%q: %v", text, !want)
+		}
 	}
 }
 

@@ -173,6 +173,7 @@ func (q *queue) placeInCapsule(r *request) {
 		case r.Brief && r.passing != nil && !r.Lent:
 			r.Segs = append(r.Segs, mem.Segment{B: r.passing[:r.Length:r.Length]})
 			q.dataInPlace(r)
+			q.g.passing = true // after what was ready before has been executed, perhaps
 			return
 		case len(r.Segs) > 0 && r.passing != nil:
 			mem.CopySegments(r.Segs, []mem.Segment{{B: r.passing}})
@@ -220,7 +221,9 @@ func (g *Group) execute() int {
 	}
 	ready := g.ready
 	g.cfg.Handler.Execute(ready)
-	g.leavePassing(ready)
+	if g.passing {
+		g.leavePassing(ready)
+	}
 	clear(ready)
 	g.ready = g.ready[:0]
 	return n
@@ -229,6 +232,7 @@ func (g *Group) execute() int {
 // leavePassing leaves the receive buffer to requests that are executing and have their data in it, and takes another one. Few are: of a
 // device that may be slow Prepare says so, as long as it has something to do.
 func (g *Group) leavePassing(reqs []*fabric.Request) {
+	g.passing = false
 	left := false
 	for _, fr := range reqs {
 		r := fr.Queue.(*queue).reqs[fr.Tag]

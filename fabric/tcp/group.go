@@ -42,6 +42,8 @@ type Group struct {
 	heads []byte
 	batch []*fabric.Request // for Prepare
 	ready []*fabric.Request // for Execute
+	// passing says that some of ready have their data in rx.
+	passing bool
 
 	tick      int64 // nanoseconds between looks at the deadlines
 	ticking   bool
