@@ -14,8 +14,8 @@ import (
 // that sees the next sleep: a wake-up of another thread for every second I/O at depth 1 (runtime/proc.go of Go 1.26: retake, exitsyscallTryGetP).
 const nap = time.Millisecond
 
-// turn is how long a reactor that hardly sleeps goes without giving way: after 10 ms the runtime's monitor makes it, by a signal and
-// at any moment.
+// turn is how long a reactor that hardly sleeps goes without giving way. After 10 ms the runtime's monitor makes it, by a signal and at any
+// moment, and as long as it has not, takes the processor away from each call into C that it sees, as from sleeps.
 const turn = 8 * time.Millisecond
 
 // giveWay lets other goroutines run, before a sleep.
@@ -30,6 +30,14 @@ func (r *Reactor) giveWay(now int64) {
 		return
 	}
 	runtime.Gosched()
+}
+
+// endTurn lets other goroutines run in the midst of work. A pinned reactor's thread would be switched twice for that: it waits for the monitor.
+func (r *Reactor) endTurn() {
+	if r.cfg.CPU < 0 && r.clock.now-r.gave > int64(turn) {
+		r.gave = r.clock.now
+		runtime.Gosched()
+	}
 }
 
 // wait is epoll_wait for at most ms milliseconds, -1 for ever.

@@ -78,3 +78,24 @@ func TestGiveWay(t *testing.T) {
 		}
 	}
 }
+
+// TestEndTurn: a busy reactor that is not pinned gives way of itself, once in each turn.
+func TestEndTurn(t *testing.T) {
+	for _, cpu := range []int{-1, 0} {
+		r := &Reactor{cfg: Config{CPU: cpu}}
+		for _, tc := range []struct{ now, gave int64 }{
+			{int64(turn), 0},
+			{int64(turn) + 1, int64(turn) + 1},
+			{2*int64(turn) + 1, int64(turn) + 1},
+			{2*int64(turn) + 2, 2*int64(turn) + 2},
+		} {
+			if cpu >= 0 {
+				tc.gave = 0
+			}
+			r.clock.now = tc.now
+			if r.endTurn(); r.gave != tc.gave {
+				t.Errorf("CPU %d, at %d: gave way at %d, not %d", cpu, tc.now, r.gave, tc.gave)
+			}
+		}
+	}
+}

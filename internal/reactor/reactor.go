@@ -285,6 +285,7 @@ func (r *Reactor) iterate() bool {
 func (r *Reactor) housekeep() int {
 	r.clock.adapt()
 	n := r.runTimers()
+	r.endTurn()
 	if r.looks++; r.looks%looksLess == 0 && r.watches.n > 0 {
 		n += r.pollEvents()
 	}
