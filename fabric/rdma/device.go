@@ -40,11 +40,6 @@ func (q *queue) suspectInvalidate() {
 	}
 }
 
-// vendorSIW is soft iWARP, where SEND_WITH_INV is not usable from user space, and says so by getting stuck: libsiw passes the
-// wrong field as key (rdma-core, providers/siw/siw.c, push_send_wqe), the kernel does not take it inline (siw_qp.c,
-// siw_activate_tx_from_sq), and for short data that is not inline it may use the wrong address space (siw_qp_tx.c, siw_try_1seg).
-const vendorSIW = 0x626d74
-
 // device finds or makes the entry of a device; putDevice gives it back. Not on a reactor.
 func (t *Transport) device(dev verbs.Device) (*device, error) {
 	t.mu.Lock()
@@ -59,7 +54,10 @@ func (t *Transport) device(dev verbs.Device) (*device, error) {
 	}
 	d := &device{dev: dev, attr: dev.Attr(), pd: pd, refs: 1}
 	d.lent = newLentTable(d, t.log)
-	d.noInvalidate.Store(d.attr.VendorID == vendorSIW)
+	// On soft iWARP SEND_WITH_INV is not usable from user space, and says so by getting stuck: libsiw passes the wrong field as key
+	// (rdma-core, providers/siw/siw.c, push_send_wqe), the kernel does not take it inline (siw_qp.c, siw_activate_tx_from_sq), and for
+	// short data that is not inline it may use the wrong address space (siw_qp_tx.c, siw_try_1seg).
+	d.noInvalidate.Store(d.attr.VendorID == verbs.VendorSIW)
 	if d.stop, err = dev.Watch(func(ev verbs.AsyncEvent) { t.async(d, ev) }); err != nil {
 		return nil, errors.Join(err, pd.Dealloc())
 	}

@@ -26,6 +26,11 @@ type Provider interface {
 	NewCM() (CM, error)
 }
 
+// VendorSIW is the vendor ID of the kernel's software iWARP (SIW_VENDOR_ID in drivers/infiniband/sw/siw/siw.h), which differs from the
+// specifications in ways that nothing else tells. It lets a peer read a region without the right to, and goes on after a SEND that could not
+// invalidate its key.
+const VendorSIW = 0x626d74
+
 // DeviceAttr describes a device (ibv_query_device, ibv_query_port).
 type DeviceAttr struct {
 	Name string // rxe0, mlx5_0

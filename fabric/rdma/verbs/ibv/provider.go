@@ -94,6 +94,9 @@ func (p *provider) device(ctx *C.struct_ibv_context) (*device, error) {
 		return nil, fail("rdma_get_devices", unix.EIO, "")
 	}
 	d := &device{ctx: ctx, attr: attr}
+	if err := d.cork(); err != nil {
+		return nil, err
+	}
 	p.devices[ctx] = d
 	return d, nil
 }

@@ -274,3 +274,18 @@ func testMany(t *testing.T, s *Setup) {
 		}
 	}
 }
+
+// testManyCQs makes hundreds of completion queues. Soft iWARP's library fails at the 145th.
+func testManyCQs(t *testing.T, s *Setup) {
+	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
+	l := sp.listen(netip.AddrPortFrom(s.AddrA, 0))
+	id := sa.route(l.Local())
+	t.Cleanup(func() { sa.must(id.Destroy(), "destroy ID") })
+	for i := range 300 {
+		cq, err := id.Device().CreateCQ(1, nil, 0)
+		if err != nil {
+			t.Fatalf("CQ %d: %v", i, err)
+		}
+		t.Cleanup(func() { sa.must(cq.Destroy(), "destroy CQ") })
+	}
+}

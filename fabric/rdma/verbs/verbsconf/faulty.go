@@ -88,7 +88,7 @@ func testRemoteAccess(t *testing.T, s *Setup) {
 			wc := p.p.find(1)
 			switch attr := p.p.dev.Attr(); {
 			case !attr.IWARP && wc.Status != verbs.WCRemAccessErr,
-				c.op == verbs.WRRDMARead && wc.Status == verbs.WCSuccess && !(c.unchecked && attr.VendorID == vendorSIW):
+				c.op == verbs.WRRDMARead && wc.Status == verbs.WCSuccess && !(c.unchecked && attr.VendorID == verbs.VendorSIW):
 				t.Fatalf("completion %+v", wc)
 			case c.op == verbs.WRRDMARead && wc.Status == verbs.WCSuccess:
 				return
@@ -174,7 +174,7 @@ func testInvalidate(t *testing.T, s *Setup) {
 		p.p.postSend(verbs.SendWR{WRID: 3, Opcode: verbs.WRSendWithInv, Flags: signaled, NumSGE: 1, InvalidateRKey: key}, p.p.sge(0, 64))
 		wc := p.a.find(1)
 		switch {
-		case wc.Status != verbs.WCSuccess && p.a.dev.Attr().VendorID == vendorSIW:
+		case wc.Status != verbs.WCSuccess && p.a.dev.Attr().VendorID == verbs.VendorSIW:
 			continue // the receive fails, the connection lives on
 		case wc.Status != verbs.WCSuccess:
 		case wrong || wc.Flags&verbs.WCWithInv == 0 || wc.InvalidatedRKey != key || wc.ByteLen != 64:

@@ -19,10 +19,6 @@ type Setup struct {
 	Timeout time.Duration
 }
 
-// vendorSIW is the vendor ID of the kernel's software iWARP (SIW_VENDOR_ID in drivers/infiniband/sw/siw/siw.h). It lets a peer read
-// a region without the right to, and goes on after a SEND that could not invalidate its key.
-const vendorSIW = 0x626d74
-
 // Run runs the suite.
 func Run(t *testing.T, s Setup) {
 	if s.Timeout == 0 {
@@ -44,6 +40,7 @@ func Run(t *testing.T, s Setup) {
 		{"Disconnect", testDisconnect},
 		{"DestroyConnected", testDestroyConnected},
 		{"Many", testMany},
+		{"ManyCQs", testManyCQs},
 		{"Churn", testChurn},
 		{"SendRecv", testSendRecv},
 		{"Inline", testInline},
