@@ -9,12 +9,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
 // huge puts memory that has been written all over into huge pages, an area of 2 MiB at a time. Blocks read at random are then found
 // without a walk through page tables that no cache holds. Areas that are written in part stay as they are: whole ones would take memory
 // that nobody asked for. What is discarded of a huge page comes back to the kernel when it looks for memory. A pass runs on a goroutine of
-// its own, a while after frames have been populated; none does where the machine is set to have no huge pages.
+// its own, a while after frames have been populated; none does where the machine is set to have no huge pages, or where an RDMA device
+// has some of the memory registered.
 type huge struct {
 	timer   *time.Timer
 	pending atomic.Bool // a pass is going to begin, or none can do anything
@@ -79,8 +82,8 @@ func (d *device) collapse() {
 		if h.tried[i] = full; !full {
 			continue // discarded since
 		}
-		if err := d.frames.region.Collapse(int(off), chunk); errors.Is(err, unix.EINVAL) {
-			h.pending.Store(true) // this kernel has no huge pages, or cannot be asked
+		if err := d.frames.region.Collapse(int(off), chunk); errors.Is(err, unix.EINVAL) || errors.Is(err, mem.ErrPinned) {
+			h.pending.Store(true) // this kernel has no huge pages, or cannot be asked, or devices use the memory as it is
 			return
 		}
 		time.Sleep(hugePause)

@@ -93,6 +93,29 @@ func TestHugePages(t *testing.T) {
 	}
 }
 
+// TestHugePagesOfDevices: memory that a device has registered stays where it is.
+func TestHugePagesOfDevices(t *testing.T) {
+	const size = 8 << 20
+	d := mustOpen(t, size, 4096).(*device)
+	d.frames.filled = func() {} // no pass but ours
+	c := backendtest.NewClient(t, d, 1<<20)
+	for off := int64(0); off < size; off += 1 << 20 {
+		c.MustDo(c.Write(off, c.Memory(0, 1<<20)))
+	}
+	if !d.frames.region.Pin(0) {
+		t.Fatal("the region is being unmapped")
+	}
+	d.collapse()
+	if n := d.huge.count(); n > 1 || !d.huge.pending.Load() {
+		t.Errorf("%d areas were dealt with, no more passes: %v", n, d.huge.pending.Load())
+	}
+	d.frames.region.Unpin(0)
+	c.Close()
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestUnwanted(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "enabled")
 	if unwanted(name) {

@@ -43,6 +43,9 @@ func TestPinKeepsDiscardAway(t *testing.T) {
 			t.Errorf("Discard(%d, %d): %v, want %v", tc.off, tc.n, err, tc.want)
 		}
 	}
+	if err := r.Collapse(0, ChunkSize); !errors.Is(err, ErrPinned) {
+		t.Errorf("Collapse beside a pinned chunk: %v", err)
+	}
 	r.Unpin(1)
 	if err := r.Discard(ChunkSize, ChunkSize); !errors.Is(err, ErrPinned) {
 		t.Errorf("pinned once more: %v", err)

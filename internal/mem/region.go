@@ -121,9 +121,18 @@ func (r *Region) Discard(off, n int) error {
 }
 
 // Collapse asks the kernel to move the pages of Bytes()[off:off+n], all of them populated, into huge ones (madvise(2), MADV_COLLAPSE,
-// since Linux 6.1). Others may use the memory meanwhile. EINVAL says that it cannot do so at all; after other errors, which are not worth
-// mentioning, there were no huge pages, or a device has the memory.
-func (r *Region) Collapse(off, n int) error { return unix.Madvise(r.b[off:off+n], unix.MADV_COLLAPSE) }
+// since Linux 6.1). Others may use the memory meanwhile. If a device has any of the region registered (Pin), it does nothing and returns
+// ErrPinned: such pages cannot be moved, and all mappings of the process would wait for the attempt while a device takes more of them.
+// EINVAL says that the kernel cannot do so at all; after other errors, which are not worth mentioning, there were no huge pages.
+func (r *Region) Collapse(off, n int) error {
+	r.pins.mu.Lock()
+	pinned := len(r.pins.counts) > 0
+	r.pins.mu.Unlock()
+	if pinned {
+		return ErrPinned
+	}
+	return unix.Madvise(r.b[off:off+n], unix.MADV_COLLAPSE)
+}
 
 // Unmap gives the memory back. Nothing may touch it afterwards: no goroutine, and no device it was registered with but those that
 // asked to be told with BeforeUnmap. After an error it may be called again; a second call after success does nothing.
