@@ -18,7 +18,9 @@ case $LAB_VM in
   qemu)
     mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144 out /run/out
     modprobe -a configfs crc32_generic rdma_rxe ib_uverbs rdma_ucm nvme-rdma nvme-tcp nvmet nvmet-rdma nvmet-tcp nvme-loop veth
-    modprobe brd rd_nr=2 rd_size=4194304; modprobe null_blk nr_devices=0 ;;
+    modprobe brd rd_nr=2 rd_size=4194304; modprobe null_blk nr_devices=0
+    # Off the machine's file system: reading a page of the program from there when it is first needed can take a second.
+    [ -z "$TARGET_BIN" ] || { install -m 755 "$TARGET_BIN" /tmp/nvmf-target; TARGET_BIN=/tmp/nvmf-target; } ;;
 esac
 mount -t configfs cfg /sys/kernel/config 2>/dev/null
 export LAB_DIR TARGET_BIN

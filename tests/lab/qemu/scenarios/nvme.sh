@@ -8,7 +8,6 @@
 . "$LAB_DIR/lib.sh"
 need blkdiscard setpriv
 modprobe nvme
-install -m 755 "$TARGET_BIN" /tmp/nvmf-target; TARGET_BIN=/tmp/nvmf-target # where all may run it
 controller() { # NAME: the controller of a drive
   local c serial
   for c in /sys/class/nvme/nvme*; do read -r serial <"$c/serial"; [ "$serial" != "lab-$1" ] || echo "${c##*/}"; done
