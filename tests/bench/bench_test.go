@@ -48,13 +48,18 @@ func TestSpread(t *testing.T) {
 // The floor must answer exactly what it is asked for, whatever the shape.
 func TestFloorServesEveryShape(t *testing.T) {
 	for _, w := range []workload{
-		{size: 4096, depth: 4, queues: 1, reads: 100},
+		{size: 4096, depth: 4, queues: 1, reads: 100, timed: true},
 		{size: 4096, depth: 4, queues: 3},
 		{size: 128 << 10, depth: 4, queues: 1, reads: 100},
 		{size: 4096, depth: 5, queues: 2, reads: 70},
 		{size: 128 << 10, depth: 4, queues: 1, cold: true},
+		{size: 128 << 10, depth: 4, queues: 1, granted: true},
+		{size: 4099, depth: 3, queues: 2, granted: true},
 	} {
-		traffic := floorTraffic{pattern: w.pattern(), depth: w.depth, conns: w.queues, cold: w.cold}
+		traffic := floorTraffic{pattern: w.pattern(), depth: w.depth, conns: w.queues, cold: w.cold, granted: w.granted}
+		if w.timed {
+			traffic.latency = newFloorLatency(w.depth)
+		}
 		port, err := freePort()
 		if err != nil {
 			t.Fatal(err)
@@ -64,6 +69,9 @@ func TestFloorServesEveryShape(t *testing.T) {
 		iops, err := loadFloor(port, anyCPU, traffic, 300*time.Millisecond) // with one processor the sides take turns of 10 ms
 		if err != nil {
 			t.Fatal(err)
+		}
+		if l := traffic.latency; l != nil && l.quantile(0.5) <= 0 {
+			t.Errorf("%+v: no latency", w)
 		}
 		if err := <-served; err != nil || iops == 0 {
 			t.Errorf("%+v: %v answers a second, server: %v", traffic, iops, err)

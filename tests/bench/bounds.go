@@ -95,10 +95,11 @@ func nativeBounds() []bound {
 	write := share(nativeGroup, writeName, "the floor", 0.95, "")
 	write.detail = func(m measured) string {
 		cold := over(m.of(coldName, whoTarget, "iops"), m.of(coldName, whoReference, "iops"))
-		if len(cold) == 0 {
+		granted := over(m.of(grantedName, whoTarget, "iops"), m.of(grantedName, whoReference, "iops"))
+		if len(cold) == 0 || len(granted) == 0 {
 			return ""
 		}
-		return fmt.Sprintf("%.2f of a floor that receives into a large area", spreadOf(cold).Median)
+		return fmt.Sprintf("%.2f of a floor that receives into a large area, %.2f of one with R2Ts besides", spreadOf(cold).Median, spreadOf(granted).Median)
 	}
 	list := []bound{
 		share(nativeGroup, read32, "the floor", 0.85, "SPDK 0.65"),
@@ -127,7 +128,8 @@ func nativeBounds() []bound {
 				if len(without) == 0 {
 					return ""
 				}
-				return fmt.Sprintf("without any %.2f; p99.9 with over without %.2f", spreadOf(without).Median,
+				floor := over(m.of(gcName, whoReference, "p99.9_us"), m.of(gcName, whoReference, "p50_us"))
+				return fmt.Sprintf("the floor itself %s; without any %.2f; p99.9 with over without %.2f", rounds(floor), spreadOf(without).Median,
 					spreadOf(over(m.of(gcName, whoTarget, "p99.9_us"), m.of(read32, whoTarget, "p99.9_us"))).Median)
 			},
 		},

@@ -69,7 +69,10 @@ func compareFloors(o options) error {
 func measureBoth(o options, program string, w workload) (here, there []float64, err error) {
 	for round := range o.rounds {
 		for i := range 2 {
-			list, measure := &here, func() (float64, error) { return measureFloor(o, w) }
+			list, measure := &here, func() (float64, error) {
+				f, err := measureFloor(o, w)
+				return f["iops"], err
+			}
 			if (i+round)%2 == 1 {
 				list, measure = &there, func() (float64, error) { return measureDefinition(o, program, w) }
 			}

@@ -29,10 +29,15 @@ type outcome struct {
 
 func (o *outcome) figures() figures {
 	f := figures{"iops": float64(o.ops) / o.elapsed.Seconds()}
-	for name, q := range map[string]float64{"p50_us": 0.5, "p99_us": 0.99, "p99.9_us": 0.999, "max_us": 1} {
-		f[name] = o.latency.quantile(q) / 1e3
-	}
+	f.quantiles(&o.latency)
 	return f
+}
+
+// quantiles adds those of a latency.
+func (f figures) quantiles(h *histogram) {
+	for name, q := range map[string]float64{"p50_us": 0.5, "p99_us": 0.99, "p99.9_us": 0.999, "max_us": 1} {
+		f[name] = h.quantile(q) / 1e3
+	}
 }
 
 // add connects and adds the queues of w.

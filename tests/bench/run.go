@@ -130,8 +130,7 @@ func (b *bench) workloadRound(w workload, round int) error {
 	if w.alone() {
 		return b.latencyRound(w)
 	}
-	var floor float64
-	var target figures
+	var floor, target figures
 	sides := []func() error{
 		func() (err error) { floor, err = measureFloor(b.options, w); return err },
 		func() (err error) { target, err = b.measureTarget(w); return err },
@@ -144,7 +143,7 @@ func (b *bench) workloadRound(w workload, round int) error {
 			return err
 		}
 	}
-	b.record(w, whoReference, figures{"iops": floor})
+	b.record(w, whoReference, floor)
 	b.record(w, whoTarget, target)
 	return nil
 }
@@ -172,11 +171,11 @@ func (b *bench) latencyRound(w workload) error {
 		if err != nil {
 			return err
 		}
-		if max(before, after) > sameMode*min(before, after) && try < modeRetries {
+		if before, after := before["iops"], after["iops"]; max(before, after) > sameMode*min(before, after) && try < modeRetries {
 			b.moved++
 			continue
 		}
-		floor := (before + after) / 2
+		floor := (before["iops"] + after["iops"]) / 2
 		target["mean_us"] = 1e6 / target["iops"]
 		b.record(w, whoReference, figures{"iops": floor, "mean_us": 1e6 / floor})
 		b.record(w, whoTarget, target)
@@ -184,15 +183,22 @@ func (b *bench) latencyRound(w workload) error {
 	}
 }
 
-// measureFloor is how many requests of w's shape bare sockets answer in a second.
-func measureFloor(o options, w workload) (float64, error) {
-	t := floorTraffic{pattern: w.pattern(), depth: w.depth, conns: w.queues, cold: w.cold}
+// measureFloor is how many requests of w's shape bare sockets answer in a second, and how long those take where w asks for it.
+func measureFloor(o options, w workload) (figures, error) {
+	t := floorTraffic{pattern: w.pattern(), depth: w.depth, conns: w.queues, cold: w.cold, granted: w.granted}
 	s, err := startFloor(o.serverCPU, t)
 	if err != nil {
-		return 0, err
+		return nil, err
+	}
+	if w.timed {
+		t.latency = newFloorLatency(w.depth)
 	}
 	iops, err := loadFloor(s.port, anyCPU, t, o.duration)
-	return iops, errors.Join(err, s.stop())
+	f := figures{"iops": iops}
+	if w.timed {
+		f.quantiles(&t.latency.histogram)
+	}
+	return f, errors.Join(err, s.stop())
 }
 
 // server is the target of a variant, which is started if it does not run yet.
