@@ -49,7 +49,7 @@ type TCP struct {
 	// QueueDepth is the largest number of commands a queue takes.
 	QueueDepth int `mapstructure:"queue_depth" default:"128" validate:"min=32,max=1024"`
 	// InCapsuleSize is how many data bytes a command capsule of an I/O queue may carry.
-	InCapsuleSize Size `mapstructure:"in_capsule_size" default:"16KiB" validate:"sizemin=4KiB,sizemax=64KiB,multiple=16"`
+	InCapsuleSize Size `mapstructure:"in_capsule_size" default:"128KiB" validate:"sizemin=4KiB,sizemax=1MiB,multiple=16"`
 	// HeaderDigest and DataDigest allow hosts to turn the CRC32C of headers and of data on.
 	HeaderDigest bool `mapstructure:"header_digest" default:"true"`
 	DataDigest   bool `mapstructure:"data_digest" default:"true"`

@@ -31,7 +31,7 @@ func TestMinimalFile(t *testing.T) {
 	want := &Config{
 		Log:             Log{Level: "info", Format: "text"},
 		Reactors:        Reactors{Memory: 64 << 20, Spin: 200 * time.Microsecond, SpinShare: 100},
-		TCP:             TCP{QueueDepth: 128, InCapsuleSize: 16384, HeaderDigest: true, DataDigest: true, QueueMemory: 1 << 30, MaxConnections: 8192, MaxConnectionsPerHost: 4096},
+		TCP:             TCP{QueueDepth: 128, InCapsuleSize: 128 << 10, HeaderDigest: true, DataDigest: true, QueueMemory: 1 << 30, MaxConnections: 8192, MaxConnectionsPerHost: 4096},
 		RDMA:            RDMA{QueueDepth: 128, InCapsuleSize: 4096, QueueMemory: 1 << 30, MaxConnections: 4096, MaxConnectionsPerHost: 1024},
 		Disks:           Disks{Engine: "auto", Workers: 32},
 		ShutdownTimeout: 10 * time.Second,

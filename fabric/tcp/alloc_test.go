@@ -60,7 +60,7 @@ func (h *hand) roundTrips(c *client, op nvme.Opcode, n, depth int, inCapsule boo
 	}, answer * depth
 }
 
-// Nothing is allocated per command: reads lent and copied, writes in the capsule and by R2T, with and without digests.
+// Nothing is allocated per command: reads lent and copied, writes in the capsule, behind it and by R2T, with and without digests.
 func TestNoAllocations(t *testing.T) {
 	for _, lend := range []bool{false, true} {
 		for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
@@ -76,6 +76,7 @@ func TestNoAllocations(t *testing.T) {
 				{"128K read", nvme.NVMRead, 131072, false},
 				{"4K write", nvme.NVMWrite, 4096, true},
 				{"128K write", nvme.NVMWrite, 131072, false},
+				{"128K write in the capsule", nvme.NVMWrite, 131072, true},
 			} {
 				depth := 16
 				trip, answer := h.roundTrips(c, w.op, w.n, depth, w.ic)

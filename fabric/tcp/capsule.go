@@ -42,7 +42,7 @@ func (q *queue) termReq(r *pdu.TermReq) {
 }
 
 // capsule takes a command into a request; b is what has been received behind its header. It returns false, having changed nothing, if there
-// is no memory for its data.
+// is no memory for its data. One with much data that is still to come is prepared ahead of it (ahead.go).
 func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) bool {
 	n := q.params.DataLength(c.Header())
 	status, f := q.checkSGL(c, n)
@@ -56,9 +56,12 @@ func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) bool {
 		q.fault(pdu.Fault{FES: pdu.FESSequence}, c[:])
 		return true
 	}
-	if n > 0 && !q.room(r, int(n), len(b) >= int(n)+q.params.DataDigestSize()) {
+	whole := len(b) >= int(n)+q.params.DataDigestSize()
+	large := n >= aheadMin && status.OK()
+	ahead := large && !whole
+	if n > 0 && !q.room(r, int(n), whole, ahead) {
 		q.free = append(q.free, r)
-		q.stall(int(n))
+		q.stall(int(n), ahead)
 		return false
 	}
 	sqe := c.SQE()
@@ -69,7 +72,8 @@ func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) bool {
 	}
 	r.SQE = *sqe
 	r.Status = status
-	r.InCapsule = n > 0
+	r.InCapsule = n > 0 && !ahead
+	r.ahead, q.large = ahead, large
 	if status.OK() {
 		r.HostLength = sqe.SGL1().Length()
 	}
@@ -152,6 +156,8 @@ func (g *Group) runBatch() int {
 func (q *queue) prepared(r *request) {
 	r.prepared = true
 	switch {
+	case r.ahead:
+		q.placeAhead(r)
 	case r.InCapsule:
 		if r.whole {
 			q.placeInCapsule(r)

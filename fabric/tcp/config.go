@@ -29,7 +29,7 @@ type Config struct {
 	// MaxDepth is the largest number of commands on one queue, 2 to 1024. Default 128.
 	MaxDepth int
 	// InCapsuleSize is the number of data bytes that a command capsule of an I/O queue may carry, a multiple of 16, at most
-	// 65536. Fabrics and admin capsules may always carry 8192. Default 16384.
+	// 1 MiB. Fabrics and admin capsules may always carry 8192. Default 131072. Larger writes wait for an R2T.
 	InCapsuleSize int
 	// MaxH2CData is MAXH2CDATA: the largest number of data bytes in one H2CData PDU; a multiple of 4, at least 4096. Default
 	// 1 MiB.
@@ -106,7 +106,7 @@ func (c *Config) setDefaults() {
 		c.Log = slog.Default()
 	}
 	fill(&c.MaxDepth, 128)
-	fill(&c.InCapsuleSize, 16<<10)
+	fill(&c.InCapsuleSize, 128<<10)
 	fill(&c.MaxH2CData, 1<<20)
 	fill(&c.ICReqTimeout, defaultICReq)
 	fill(&c.ConnectTimeout, defaultTimeout)

@@ -34,6 +34,7 @@ type Group struct {
 	// from being taken out of the stream, since the data it waits for may come behind them.
 	reserve  int
 	promised int // of the arena to in-capsule data of the batch
+	ahead    int // requests that have some of it for data that they were prepared ahead of
 
 	// What one Poll uses for one queue at a time.
 	input int // bytes that it may still receive in its turn, about
@@ -72,8 +73,8 @@ const (
 	turnBytes   = 384 << 10
 	turnInput   = 2 * rxSize
 	aloneInput  = 1 << 30
-	// bulkReceives is how often a connection with R2Ts outstanding is received from before anything is sent on it: the responses of
-	// several writes leave together.
+	// bulkReceives is how often a connection whose data goes straight to its place is received from before anything is sent on it: the
+	// responses of several writes leave together.
 	bulkReceives = 4
 	emptyPolls   = 1 << 10 // polls without input until the only hot connection becomes cold
 )
@@ -160,7 +161,7 @@ func (g *Group) Poll(budget int) int {
 			g.input = turnInput
 		}
 		steps := q.receive()
-		for i := 1; i < bulkReceives && steps > 0 && g.input > 0 && !q.drained && q.grants.head != nil; i++ {
+		for i := 1; i < bulkReceives && steps > 0 && g.input > 0 && !q.drained && (q.grants.head != nil || q.large); i++ {
 			steps += q.receive()
 		}
 		if q.blocked && steps == 0 { // nothing better to do than to try again

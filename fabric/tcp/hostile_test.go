@@ -134,7 +134,7 @@ func TestHostilePDU(t *testing.T) {
 		{"capsule shorter than its SGL", change32(inline(512), 8+24+8, 1024), invalid(pdu.OffPLEN), invalid(pdu.OffPLEN)},
 		{"SGL says data, capsule has none", change(read, 8+24+15, 1), invalid(pdu.OffPLEN), invalid(pdu.OffPLEN)},
 		{"capsule has data, SGL says transport", change(inline(512), 8+24+15, 0x5A), invalid(pdu.OffPLEN), invalid(pdu.OffPLEN)},
-		{"too much data in an I/O capsule", inline(16384 + 512), limit, limit},
+		{"too much data in an I/O capsule", inline(128<<10 + 512), limit, limit},
 		{
 			"in-capsule offset", change32(inline(512), 8+24, 16),
 			pdu.Fault{FES: pdu.FESUnsupported, FEI: pdu.OffSGL1},

@@ -92,7 +92,7 @@ func TestWildcards(t *testing.T) {
 		if i.Local.Addr().String() != tt.ip || i.Local.Port() != port || i.PortID != tt.port || i.Remote.String() != c.LocalAddr().String() {
 			t.Errorf("%+v", *i)
 		}
-		if i.QID != -1 || i.CNTLID != 0xFFFF || i.MaxDepth != 128 || i.InCapsuleSize != 16384 || i.MSDBD != 1 {
+		if i.QID != -1 || i.CNTLID != 0xFFFF || i.MaxDepth != 128 || i.InCapsuleSize != 128<<10 || i.MSDBD != 1 {
 			t.Errorf("%+v", *i)
 		}
 		_ = c.Close()
@@ -250,7 +250,7 @@ func TestConfig(t *testing.T) {
 		{MaxDepth: 1},
 		{MaxDepth: 1025},
 		{InCapsuleSize: 100},
-		{InCapsuleSize: 1 << 20},
+		{InCapsuleSize: 1<<20 + 16},
 		{MaxH2CData: 4094},
 		{MaxH2CData: 100},
 		{LingerTimeout: time.Minute},

@@ -41,17 +41,24 @@ func (g *Group) allocate(r *request) (ok bool) {
 }
 
 // room sees to it that there is memory for n bytes of in-capsule data. If they are there as a whole, it is taken only when they turn out to
-// need it, which is known when the batch has been prepared.
-func (q *queue) room(r *request, n int, whole bool) bool {
+// need it, which is known when the batch has been prepared, or if the command is prepared ahead of its data.
+func (q *queue) room(r *request, n int, whole, ahead bool) bool {
 	need := (n + mem.BlockMin - 1) &^ (mem.BlockMin - 1)
 	switch {
-	case q.g.cfg.Arena.Available()-q.g.promised < need:
+	case !q.g.spare(need, ahead):
 		return false
-	case whole:
+	case whole, ahead:
 		q.g.promised += need
 		return true
 	}
 	return q.own(r, n)
+}
+
+// spare says whether there are need bytes for in-capsule data. What is asked for ahead is as large as what others wait for, and leaves
+// them their turn and the reserve to small data; but one such command may always have some, since what is waited for may come behind it.
+func (g *Group) spare(need int, ahead bool) bool {
+	left := g.cfg.Arena.Available() - g.promised - need
+	return left >= 0 && (!ahead || g.ahead == 0 || g.waiting.head == nil && left >= g.reserve)
 }
 
 // own makes r own n bytes.
@@ -61,8 +68,8 @@ func (q *queue) own(r *request, n int) (ok bool) {
 }
 
 // stall stops reading until there may be n bytes of memory.
-func (q *queue) stall(n int) {
-	q.stalled = true
+func (q *queue) stall(n int, ahead bool) {
+	q.stalled, q.stallAhead = true, ahead
 	q.stallNeed = (n + mem.BlockMin - 1) &^ (mem.BlockMin - 1)
 	q.stalledBy = q.now() + q.g.t.cfg.MemoryTimeout.Nanoseconds()
 	q.g.stalled = append(q.g.stalled, q)
@@ -78,7 +85,7 @@ func (g *Group) retryMemory() int {
 		work++
 	}
 	work += g.execute()
-	for n := len(g.stalled); n > 0 && g.cfg.Arena.Available() >= g.stalled[0].stallNeed; n-- {
+	for n := len(g.stalled); n > 0 && g.spare(g.stalled[0].stallNeed, g.stalled[0].stallAhead); n-- {
 		q := g.stalled[0]
 		g.stalled = append(g.stalled[:0], g.stalled[1:]...)
 		by := q.stalledBy
@@ -103,6 +110,7 @@ func (q *queue) Keep(fr *fabric.Request) (free func()) {
 	if r.Lent {
 		return nil
 	}
+	q.g.leaveAhead(r)
 	arena, own := q.g.cfg.Arena, r.own
 	r.own, r.Segs = nil, nil
 	return func() { arena.Free(own) }

@@ -41,14 +41,16 @@ type queue struct {
 	connected bool
 
 	// Receiving.
-	rx        receiveState
-	cur       *request    // whose data arrives
-	left      int         // data bytes of the current PDU still to come
-	crc       uint32      // digest of the data of the current PDU so far
-	carry     []byte      // what was received and not consumed: less than a unit, or more while stalled
-	stalled   bool        // the capsule at the start of carry waits for memory
-	stallNeed int         // how much, in bytes
-	grants    requestList // R2Ts whose data is outstanding, in their order
+	rx         receiveState
+	cur        *request    // whose data arrives
+	left       int         // data bytes of the current PDU still to come
+	crc        uint32      // digest of the data of the current PDU so far
+	carry      []byte      // what was received and not consumed: less than a unit, or more while stalled
+	stalled    bool        // the capsule at the start of carry waits for memory
+	stallNeed  int         // how much, in bytes
+	stallAhead bool        // it would be prepared ahead of its data
+	large      bool        // the last command had much data in its capsule, and so may the next one
+	grants     requestList // R2Ts whose data is outstanding, in their order
 
 	// Sending.
 	sendq   requestList
@@ -68,6 +70,7 @@ type request struct {
 	state    requestState
 	prepared bool          // Prepare has been called
 	whole    bool          // in-capsule data has arrived completely
+	ahead    bool          // Prepare comes before in-capsule data (ahead.go)
 	damaged  bool          // a data digest was wrong
 	old      bool          // on sendq since before the last tick
 	send     sendKind      // what to send, while it is on sendq
@@ -183,7 +186,7 @@ func (q *queue) put(r *request) {
 		q.g.cfg.Handler.Release(&r.Request)
 	}
 	r.Request.Reset()
-	r.state, r.prepared, r.whole, r.damaged, r.crcDone, r.old = requestFree, false, false, false, false, false
+	r.state, r.prepared, r.whole, r.ahead, r.damaged, r.crcDone, r.old = requestFree, false, false, false, false, false, false
 	r.passing = nil
 	q.free = append(q.free, r)
 }
@@ -191,6 +194,7 @@ func (q *queue) put(r *request) {
 // freeOwn gives arena memory back.
 func (q *queue) freeOwn(r *request) {
 	if len(r.own) > 0 {
+		q.g.leaveAhead(r)
 		q.g.cfg.Arena.Free(r.own)
 		clear(r.own)
 		r.own = r.own[:0]

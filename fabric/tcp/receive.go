@@ -34,6 +34,9 @@ func (q *queue) receive() int {
 	if r != nil {
 		return q.receiveData(r, have, head, size)
 	}
+	if q.large && have < q.untilData() {
+		buf = buf[:q.untilData()]
+	}
 	n, e := sys.Recv(q.fd, buf[have:], 0)
 	if q.received(n, len(buf)-have, e) {
 		return q.process(buf[:have+n])
@@ -52,14 +55,17 @@ func (q *queue) receiveData(r *request, have, head, size int) int {
 		iov = append(iov, sys.Iovec{})
 		sys.SetIovec(&iov[0], buf[have:head])
 	}
+	wanted := size
 	iov, size = appendTargets(iov, r, min(size, g.input))
 	window := buf
 	if head > 0 {
 		window = buf[head+size:] // room for the data before it, should the guess be wrong
 	}
 	switch {
-	case head > 0 && size < min(int(r.Length-r.recvd), int(q.params.MaxH2CData)):
+	case head > 0 && size < min(int(r.Length-r.recvd), int(q.params.MaxH2CData)), head == 0 && size < wanted:
 		window = window[:0] // more of the same follows
+	case q.large && head == 0:
+		window = window[:q.untilData()]
 	case q.grants.head != nil:
 		window = window[:bulkWindow]
 	case len(g.stalled) > 0:
@@ -209,7 +215,7 @@ func (q *queue) process(b []byte) int {
 		}
 		b = rest
 		// What follows a Connect may depend on it, however the stream is cut.
-		if len(q.g.batch) == cap(q.g.batch) || !q.connected {
+		if len(q.g.batch) == cap(q.g.batch) || !q.connected || q.cur != nil && q.cur.ahead && !q.cur.prepared {
 			steps += q.g.runBatch()
 		}
 		if !more {
@@ -342,8 +348,10 @@ func (q *queue) pduComplete() {
 		return
 	}
 	if r.recvd == r.Length {
-		q.grants.remove(r)
-		q.waitProgress()
+		if !r.ahead {
+			q.grants.remove(r)
+			q.waitProgress()
+		}
 		q.dataInPlace(r)
 	}
 }

@@ -35,6 +35,13 @@ func conversation(p pdu.Params) []byte {
 	return out
 }
 
+// largeCapsule is a write whose data comes behind its command in the same PDU, and goes straight to its place.
+func largeCapsule(p pdu.Params) []byte {
+	c := &client{p: p}
+	sqe := rw(nvme.NVMWrite, 3, 16384, aheadMin+512, true)
+	return c.capsule(&sqe, random(3, aheadMin+512))
+}
+
 func cut(tg *target, t *testing.T, b []byte, how string) {
 	c := tg.dial(t)
 	c.send(b)
@@ -118,11 +125,12 @@ func TestManyPDUs(t *testing.T) {
 }
 
 // FuzzStream feeds a stream to the target in one piece and in many, and compares what it says and what it has done. The first byte
-// chooses digests, the others damage a good conversation and follow it.
+// chooses digests and much data in a capsule, the others damage a good conversation and follow it.
 func FuzzStream(f *testing.F) {
 	f.Add([]byte{0}, uint64(1))
 	f.Add([]byte{3, 10, 0, 255}, uint64(2))
 	f.Add(append([]byte{4}, conversation(pdu.Params{})[1000:1400]...), uint64(3))
+	f.Add(append([]byte{15}, largeCapsule(pdu.Params{HeaderDigest: true, DataDigest: true})...), uint64(4))
 	h := newHand(f, options{})
 	defer h.close()
 	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
@@ -131,6 +139,9 @@ func FuzzStream(f *testing.F) {
 		}
 		p := pdu.Params{HeaderDigest: b[0]&1 != 0, DataDigest: b[0]&2 != 0}
 		stream := conversation(p)
+		if b[0]&8 != 0 {
+			stream = append(stream, largeCapsule(p)...)
+		}
 		if b[0]&4 != 0 {
 			stream = append(stream, b[1:]...)
 		}
@@ -218,6 +229,10 @@ func TestRandomStreams(t *testing.T) {
 	for i := range 500 {
 		p := pdu.Params{HeaderDigest: i&1 != 0, DataDigest: i&2 != 0}
 		stream := conversation(p)
+		if i&4 != 0 {
+			stream = append(stream, largeCapsule(p)...)
+			stream = append(stream, largeCapsule(p)...)
+		}
 		for range rnd.IntN(3) {
 			damage(stream, rnd.IntN(1<<16), byte(1<<rnd.IntN(8)))
 		}

@@ -10,7 +10,7 @@ import (
 
 // TestCopiedBytes counts what the target copies of the data of commands on RAM namespaces: nothing of reads, what was never written
 // included, nothing of writes of whole frames whose data is asked for, and the ends of others (docs/adr/0015). Over iWARP data is received
-// in a place of its own and copied once. So is data in capsules.
+// in a place of its own and copied once. So is data in capsules of RDMA, and small data in those of TCP.
 func TestCopiedBytes(t *testing.T) {
 	if _, counted := mem.Copied(); !counted {
 		t.Skip("a build with the tag invariants is missing: only that counts copies")
@@ -18,9 +18,9 @@ func TestCopiedBytes(t *testing.T) {
 	eachWay(t, nil, func(t *testing.T, r *rig, w way) {
 		c := r.connect(w)
 		q := r.open(c, 1, 33)
-		inCapsule := 16 << 10
+		small := 16 << 10 // data that comes with its command
 		if n := w.options.tcp.InCapsuleSize; n > 0 {
-			inCapsule = n
+			small = n
 		}
 		for _, size := range []int{512, 4096, 8192, 16 << 10, 128 << 10, 1 << 20} {
 			const ios, frame = 40, 16 << 10
@@ -62,7 +62,7 @@ func TestCopiedBytes(t *testing.T) {
 			}
 			bound := int64(ios * size)
 			switch {
-			case !w.isRDMA && size <= inCapsule:
+			case !w.isRDMA && size <= small:
 				n := run(true, 0)
 				for i := 0; n != bound && i < 100; n, i = run(true, 0), i+1 {
 					// a capsule that arrives in two parts is copied out of the receive buffer first
