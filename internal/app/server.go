@@ -19,6 +19,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
+	"github.com/nvmf-target/nvmf-target/internal/reactor"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -170,7 +171,7 @@ func (s *Server) startWorkers() error {
 	}
 	spin := c.Reactors.Spin
 	if !c.Given("reactors.spin") {
-		spin = -1 // the reactor's own default, which knows the machine
+		spin = reactor.DefaultSpin()
 	}
 	for i, cpu := range cpus {
 		w, err := newWorker(workerConfig{
@@ -187,7 +188,7 @@ func (s *Server) startWorkers() error {
 	if len(c.Reactors.CPUs) > 0 {
 		pinned = fmt.Sprint(c.Reactors.CPUs)
 	}
-	s.log.Info("reactors run", "count", len(cpus), "pinned to", pinned, "memory of each", c.Reactors.Memory)
+	s.log.Info("reactors run", "count", len(cpus), "pinned to", pinned, "memory of each", c.Reactors.Memory, "spin", spin.Round(time.Microsecond))
 	return nil
 }
 

@@ -40,17 +40,12 @@ type Config struct {
 	// CPU is the processor that Run pins its thread to, -1 for none.
 	CPU int
 	// Spin is the longest time without work before sleeping; the loop learns how much of it pays. 0: sleep at once.
-	// Negative: the default, 200 microseconds, or 100 on a machine with one CPU, where the loop yields after each poll.
 	Spin time.Duration
 	// SpinShare is how much of its time the loop may spend on polls without work, in percent of a CPU, 1 to 100; 0 is 100.
 	SpinShare int
 }
 
 const (
-	defaultSpin = 200 * time.Microsecond
-	// aloneSpin is for a machine with one CPU: what the loop waits for happens between its polls, so it takes longer.
-	aloneSpin = 100 * time.Microsecond
-
 	// budget is the most steps one poller makes before the next one's turn.
 	budget = 64
 	// idleTicks is what an iteration without work counts as, in steps of work; see clock.every.
@@ -115,12 +110,6 @@ var running atomic.Int32
 
 // New makes a reactor; Close frees it.
 func New(cfg Config) (*Reactor, error) {
-	if cfg.Spin < 0 {
-		cfg.Spin = defaultSpin
-		if onlyCPU() {
-			cfg.Spin = aloneSpin
-		}
-	}
 	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("reactor %d: epoll_create1: %w", cfg.Index, err)
