@@ -8,7 +8,7 @@
 // Base Specification 1.4, section 6.4: AWUN is at least one block), and lies in one frame. Small changes are made in place while the slot
 // is held; large ones come in frames of their own, received by the transport, which then take the place of the old ones (reserve.go). Reads
 // that copy nothing borrow frames, and keep what they borrowed when the slot gets another one (lend.go). Nothing is held across
-// anything that waits, and only one slot at a time; a change for which there is no frame is parked (wait.go).
+// anything that waits, another slot included (batch.go); a change for which there is no frame is parked (wait.go).
 package ram
 
 import (
@@ -153,6 +153,7 @@ type channel struct {
 	parked         backend.List
 	waiting, retry atomic.Bool
 
+	batch           batch
 	stash           stash
 	loans, reserved int // taken and not returned, submitted or canceled
 }
@@ -168,6 +169,10 @@ func (c *channel) Submit(ios []*backend.IO) int {
 			continue
 		}
 		io.Scratch = 0
+		if io.Op == backend.OpWrite && io.Flags&backend.Reserved == 0 && c.gather(io) {
+			continue
+		}
+		c.commit()
 		switch io.Op {
 		case backend.OpRead:
 			c.d.read(io)
@@ -193,6 +198,7 @@ func (c *channel) Submit(ios []*backend.IO) int {
 			c.done.Push(io)
 		}
 	}
+	c.commit()
 	c.tidy()
 	return len(ios)
 }

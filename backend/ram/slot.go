@@ -44,6 +44,12 @@ func (s *slot) hold() place {
 	}
 }
 
+// try takes the slot if nobody holds it.
+func (s *slot) try() (place, bool) {
+	w := s.word.Load()
+	return place(w), w&held == 0 && s.word.CompareAndSwap(w, w|held)
+}
+
 // release lets go of the slot: the top bit is cleared, and the carry goes nowhere.
 func (s *slot) release() { s.word.Add(held) }
 

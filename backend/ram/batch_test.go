@@ -1,0 +1,80 @@
+package ram
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+)
+
+// TestBatches: of what comes with one Submit a later write wins, and a read sees what was before it; whether writes can be made together with
+// others or not, because there is no frame yet, one on loan, or two of them, or because the slot is held already.
+func TestBatches(t *testing.T) {
+	const block, frame, n = 4096, minFrame, 64
+	d := mustOpen(t, 8<<20, block).(*device)
+	c := backendtest.NewClient(t, d, 2<<20)
+	c.MustDo(c.Write(0, c.Memory(0, 1<<20)))
+	ch := c.Channel.(*channel)
+	loan, ok := ch.Lend(nil, 4*frame, frame)
+	if !ok {
+		t.Fatal("nothing is lent")
+	}
+	lent := bytes.Clone(loan[0].B)
+	want := make([]byte, 2<<20)
+	var ios []*backend.IO
+	for i := range n {
+		// Frames 0 to 9, each several times; then two at once, and such as were never written.
+		off := int64(i) % 10 * frame
+		size := block * (1 + i%4)
+		switch {
+		case i%7 == 6:
+			off += frame - block
+			size = 2 * block
+		case i%11 == 10:
+			off += 1 << 20
+		}
+		b := c.Memory(i*frame, size)
+		for k := range b {
+			b[k] = byte(i + 1)
+		}
+		copy(want[off:], b)
+		ios = append(ios, c.Write(off, b))
+	}
+	seen := c.Memory(n*frame, block)
+	ios = append(ios, c.Read(0, seen), c.Write(0, c.Memory(n*frame+block, block)))
+	before := want[0]
+	clear(want[:block])
+	if k := c.Channel.Submit(ios); k != len(ios) {
+		t.Fatalf("%d of %d were taken", k, len(ios))
+	}
+	done := make([]*backend.IO, len(ios))
+	if k := c.Channel.Poll(done); k != len(ios) {
+		t.Fatalf("%d of %d are done", k, len(ios))
+	}
+	for _, io := range done {
+		if io.Err != nil {
+			t.Error(io.Err)
+		}
+	}
+	if seen[0] != before {
+		t.Errorf("a read sees %d, %d was written before it", seen[0], before)
+	}
+	if !bytes.Equal(loan[0].B, lent) {
+		t.Error("what is on loan was changed")
+	}
+	ch.Return(loan, 4*frame, frame)
+	for off := int64(0); off < int64(len(want)); off += frame {
+		got := c.Memory(0, frame)
+		c.MustDo(c.Read(off, got))
+		if off < 10*frame || off >= 1<<20 && off < 1<<20+11*frame {
+			if !bytes.Equal(got, want[off:off+frame]) {
+				t.Errorf("frame %d is not what was written last", off/frame)
+			}
+		}
+	}
+	c.Close()
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
