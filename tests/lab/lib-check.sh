@@ -21,12 +21,26 @@ held() {
   echo "fds $(target_fds)"; echo "controllers $(target_controllers)"
   for k in qp cm_id mr pd cq; do echo "$k $(rdma_count $k)"; done
 }
-leak_mark() { HELD=$(held) HELD_RSS=$(target_rss); say "the target holds: $(tr '\n' ' ' <<<"$HELD") RSS $HELD_RSS KiB"; }
+leak_mark() {
+  HELD=''
+  wait_for 15 held_same
+  HELD_RSS=$(target_rss)
+  say "the target holds: $(tr '\n' ' ' <<<"$HELD") RSS $HELD_RSS KiB"
+}
+# held_same: nothing has changed for half a second. A host that disconnects does not wait until the target has closed its end, too.
+held_same() {
+  local now
+  now=$(held)
+  [ "$now" != "$HELD" ] || return 0
+  HELD=$now
+  sleep 0.5
+  return 1
+}
 leak_check() {
-  local limit=$1 rss end=$((SECONDS + 60))
-  until [ "$(held)" = "$HELD" ] || [ $SECONDS -ge $end ]; do sleep 0.1; done
+  local limit=$1 rss now end=$((SECONDS + 60))
+  until now=$(held); [ "$now" = "$HELD" ] || [ $SECONDS -ge $end ]; do sleep 0.1; done
   rss=$(target_rss)
-  say "the target holds: $(held | tr '\n' ' ') RSS $rss KiB"
-  [ "$(held)" = "$HELD" ] || fail "the target holds more than before"
+  say "the target holds: $(tr '\n' ' ' <<<"$now") RSS $rss KiB"
+  [ "$now" = "$HELD" ] || fail "the target holds other than before"
   [ -z "$rss" ] || [ $((rss - HELD_RSS)) -le "$limit" ] || fail "the target's RSS grew from $HELD_RSS to $rss KiB"
 }
