@@ -35,6 +35,14 @@ func readFloor(size int) floorShape { return floorShape{floorRequest, floorHeade
 // writeFloor is the shape of in-capsule writes of size bytes: a capsule with data against a CapsuleResp.
 func writeFloor(size int) floorShape { return floorShape{floorRequest + size, floorHeader} }
 
+// after is the index of the shape behind i, without the division that a remainder is.
+func after(i int, pattern []floorShape) int {
+	if i++; i == len(pattern) {
+		return 0
+	}
+	return i
+}
+
 // floorTraffic is what goes over each connection of a floor: the shapes of the pattern over and over.
 type floorTraffic struct {
 	pattern []floorShape
@@ -150,7 +158,7 @@ func (f *floorServer) poll() syscall.Errno {
 	f.at += n
 	for f.have += n; f.have >= f.pattern[f.request].request; f.owe++ {
 		f.have -= f.pattern[f.request].request
-		f.request = (f.request + 1) % len(f.pattern)
+		f.request = after(f.request, f.pattern)
 	}
 	for f.owe > 0 || len(f.queued) > 0 {
 		if len(f.queued) == 0 {
@@ -184,7 +192,7 @@ func (f *floorServer) gather() {
 			sys.SetIovec(&v, f.memory[off:off+data])
 			f.queued = append(f.queued, v)
 		}
-		f.respond = (f.respond + 1) % len(f.pattern)
+		f.respond = after(f.respond, f.pattern)
 		f.owe--
 	}
 }
@@ -209,7 +217,7 @@ func (c *floorClient) answers() uint64 { return c.done }
 func (c *floorClient) next(n int) {
 	for range n {
 		c.unsent += c.pattern[c.request].request
-		c.request = (c.request + 1) % len(c.pattern)
+		c.request = after(c.request, c.pattern)
 	}
 }
 
@@ -234,7 +242,7 @@ func (c *floorClient) poll() error {
 	finished := 0
 	for c.part += n; c.part >= c.pattern[c.respond].response; finished++ {
 		c.part -= c.pattern[c.respond].response
-		c.respond = (c.respond + 1) % len(c.pattern)
+		c.respond = after(c.respond, c.pattern)
 	}
 	c.done += uint64(finished)
 	if c.latency != nil {
