@@ -54,11 +54,26 @@ fio_verify() {
   fio_run "$name" --rw=randwrite --verify=crc32c --verify_fatal=1 --do_verify=1 --norandommap=0 "$@"
 }
 ctrl_lost() { ! ctrl_live; }
-# io_moved N: succeeds once the namespace's block device has completed N more I/Os than at the previous success.
+ios() { awk '{print $1 + $5}' "/sys/block/$(basename "$DEV")/stat"; }
+# io_moved N: succeeds once the namespace's block device has completed N more I/Os than at the previous success, or at io_mark.
 IO_SEEN=0
+io_mark() { IO_SEEN=$(ios); }
 io_moved() {
   local now
-  now=$(awk '{print $1 + $5}' "/sys/block/$(basename "$DEV")/stat")
+  now=$(ios)
   [ $((now - IO_SEEN)) -ge "$1" ] || return 1
   IO_SEEN=$now
 }
+# load NAME FIO-OPTIONS...: fio_verify in the background. load_moved N is io_moved, and follows a load that is over by another: where the
+# machine is slow, what is done under load takes longer than that. load_ends: all is verified.
+load() {
+  LOAD=("$@")
+  io_mark
+  fio_verify "$@" & LOAD_PID=$!
+}
+load_moved() {
+  io_moved "$1" && return
+  if ! kill -0 "$LOAD_PID" 2>/dev/null; then load_ends; load "${LOAD[@]}"; fi
+  return 1
+}
+load_ends() { wait "$LOAD_PID" || fail "fio ended with exit code $?"; }

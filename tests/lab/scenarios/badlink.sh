@@ -14,11 +14,11 @@ for fault in "loss 1%" "duplicate 1%" "delay 2ms reorder 25% 50%" "delay 5ms 2ms
   fio_verify "${fault//[^a-z0-9]/-}" --iodepth=16 --bsrange=512-32k --blockalign=512 --size=8M --io_size=2M
   NETEM=(); both tc qdisc del
 done
-fio_verify down --iodepth=16 --bs=4k --size=16M --time_based --runtime=12 & fio=$!
-wait_for 10 io_moved 100
+load down --iodepth=16 --bs=4k --size=16M --time_based --runtime=12
+wait_for 10 load_moved 100
 say "the link goes down"
 ip link set veth1 down; sleep 6; ip link set veth1 up
-wait $fio || fail "fio ended with exit code $?"
+load_ends
 wait_for 30 ctrl_live
 host_disconnect
 klog_check 'error recovery|keepalive RTT|keep_alive_end_io|I\/O|no usable path|callbacks suppressed'

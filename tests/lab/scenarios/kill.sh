@@ -8,16 +8,16 @@ disk_up
 NAMESPACES=(1:file:256MiB:/run/disk/1.img:4096)
 lab_up; target_start; host_connect --reconnect-delay=1
 fio_verify before --iodepth=32 --bs=4k --size=32M --offset=128M
-fio_verify kill --iodepth=16 --bs=4k --size=64M --time_based --runtime=15 & fio=$!
+load kill --iodepth=16 --bs=4k --size=64M --time_based --runtime=15
 for i in 1 2 3; do
-  wait_for 20 io_moved 500
+  wait_for 20 load_moved 500
   target_kill
   wait_for 30 ctrl_lost
   target_restart
   wait_for 30 ctrl_live
   say "killed and back: $i"
 done
-wait $fio || fail "fio ended with exit code $?"
+load_ends
 fio_run after --rw=randread --verify=crc32c --verify_fatal=1 --verify_only --norandommap=0 --iodepth=32 --bs=4k --size=32M --offset=128M
 host_disconnect
 target_stop

@@ -5,12 +5,12 @@
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:256MiB)
 lab_up; target_start; host_connect
-fio_verify reset --iodepth=16 --bs=4k --size=64M --time_based --runtime=12 & fio=$!
+load reset --iodepth=16 --bs=4k --size=64M --time_based --runtime=12
 for i in $(seq 8); do
-  wait_for 10 io_moved 500
+  wait_for 10 load_moved 500
   nvme reset "/dev/$CTRL" || fail "reset $i: exit code $?"
   wait_for 10 ctrl_live
 done
-wait $fio || fail "fio ended with exit code $?"
+load_ends
 host_disconnect
 klog_check 'resetting controller|no usable path|callbacks suppressed'
