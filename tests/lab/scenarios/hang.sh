@@ -19,6 +19,8 @@ completed() { awk '{print $1 + $5}' "/sys/block/$(basename "$1")/stat"; }
 read_status() { nvme read "$(namespace_device "$1")" --namespace-id="$1" --start-block=0 --block-count=7 --data-size=4096 --data=/dev/null 2>&1 || true; }
 logged() { [ "$(grep -c "$1" /run/target.log)" -ge "$2" ]; }
 moving() { [ $(($(completed "$(namespace_device 1)") - idle)) -ge 100 ]; } # fio is at work on namespace 1
+# busy: a read of namespace 1 is under way. A second later it hangs in the disk, or in the thread that is to begin it.
+busy() { local r w; read -r r w <"/sys/block/$(basename "$(namespace_device 1)")/inflight"; [ $((r + w)) -gt 0 ]; }
 reconnects() { dmesg | grep -cE 'Reconnecting|timeout' || true; }
 
 hangs() {
@@ -44,7 +46,7 @@ hangs() {
   say "reset and disconnect while the disk hangs"
   hang
   dd if="$(namespace_device 1)" of=/dev/null bs=64k iflag=direct status=none 2>/dev/null & reader=$!
-  sleep 1
+  wait_for 10 busy; sleep 1
   start=$(date +%s)
   nvme reset "/dev/$CTRL" || fail "nvme reset: exit code $?"
   wait_for 15 ctrl_live
@@ -71,7 +73,7 @@ say "the target ends although the disk hangs"
 target_start; host_connect
 hang
 dd if="$(namespace_device 1)" of=/dev/null bs=64k iflag=direct status=none 2>/dev/null & reader=$!
-sleep 1
+wait_for 10 busy; sleep 1
 kill -TERM "$TPID"
 wait_for 20 ours_gone
 rc=0; wait "$TPID" || rc=$?
