@@ -79,9 +79,10 @@ DEV=$(namespace_device 1)
 connections=$(grep -c "connection ended" /run/target.log || true)
 cut_off() { # until a read comes between the cut and the moment when the target notices
   truncate -s 64M /run/pm0/disk.img; wait_for 10 size_is 64
+  io_mark
   fio --name=cut --filename="$DEV" --direct=1 --ioengine=io_uring --rw=randread --bs=4k --iodepth=16 --size=64M --time_based --runtime=3 \
     --continue_on_error=all --output=/tmp/cut & fio=$!
-  sleep 1; truncate -s 16M /run/pm0/disk.img
+  wait_for 10 io_moved 20; truncate -s 16M /run/pm0/disk.img
   wait $fio || true
   wait_for 10 size_is 16
   grep -q "cannot be read where it is mapped" /run/target.log
