@@ -231,30 +231,36 @@ func TestIdle(t *testing.T) {
 	for name, spin := range spins {
 		t.Run(name, func(t *testing.T) {
 			r := start(t, Config{CPU: -1, Spin: spin}, &poller{})
-			var before, after int64
-			var sleeps uint64
 			do(t, r, func() {
 				runtime.LockOSThread() // whose time is taken
 				r.After(int64(time.Hour), func() {})
 			})
-			done := make(chan struct{})
-			const idle = 400 * time.Millisecond
-			do(t, r, func() {
-				before, sleeps = threadTime(t), r.Stats().Sleeps
-				r.After(int64(idle), func() {
-					after, sleeps = threadTime(t), r.Stats().Sleeps-sleeps
-					close(done)
-				})
-			})
-			wait(t, "the timer", done)
-			if used := after - before; used > int64(idle)/200 {
-				t.Errorf("%v of CPU time in %v without work", time.Duration(used), idle)
-			}
-			if sleeps > 3 {
-				t.Errorf("%d sleeps, want one or two", sleeps)
+			const idle, rounds = 400 * time.Millisecond, 5
+			for round := 1; ; round++ {
+				used, sleeps := timeOf(t, r, idle)
+				if used <= idle/200 && sleeps <= 3 {
+					return
+				}
+				if round == rounds { // now and then a thread is charged for what others did
+					t.Fatalf("%v of CPU time in %v without work, %d sleeps, want one or two; %d times in a row", used, idle, sleeps, rounds)
+				}
 			}
 		})
 	}
+}
+
+// timeOf is the CPU time of the reactor's thread, and how often it went to sleep, while d passes.
+func timeOf(t *testing.T, r *Reactor, d time.Duration) (used time.Duration, sleeps uint64) {
+	done := make(chan struct{})
+	do(t, r, func() {
+		before, slept := threadTime(t), r.Stats().Sleeps
+		r.After(int64(d), func() {
+			used, sleeps = time.Duration(threadTime(t)-before), r.Stats().Sleeps-slept
+			close(done)
+		})
+	})
+	wait(t, "the timer", done)
+	return used, sleeps
 }
 
 func threadTime(t *testing.T) int64 {
