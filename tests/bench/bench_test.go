@@ -53,10 +53,8 @@ func TestFloorServesEveryShape(t *testing.T) {
 		{size: 128 << 10, depth: 4, queues: 1, reads: 100},
 		{size: 4096, depth: 5, queues: 2, reads: 70},
 		{size: 128 << 10, depth: 4, queues: 1, cold: true},
-		{size: 128 << 10, depth: 4, queues: 1, granted: true},
-		{size: 4099, depth: 3, queues: 2, granted: true},
 	} {
-		traffic := floorTraffic{pattern: w.pattern(), depth: w.depth, conns: w.queues, cold: w.cold, granted: w.granted}
+		traffic := floorTraffic{pattern: w.pattern(), depth: w.depth, conns: w.queues, cold: w.cold}
 		if w.timed {
 			traffic.latency = newFloorLatency(w.depth)
 		}

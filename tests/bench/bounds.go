@@ -95,11 +95,10 @@ func nativeBounds() []bound {
 	write := share(nativeGroup, writeName, "the floor", 0.95, "")
 	write.detail = func(m measured) string {
 		cold := over(m.of(coldName, whoTarget, "iops"), m.of(coldName, whoReference, "iops"))
-		granted := over(m.of(grantedName, whoTarget, "iops"), m.of(grantedName, whoReference, "iops"))
-		if len(cold) == 0 || len(granted) == 0 {
+		if len(cold) == 0 {
 			return ""
 		}
-		return fmt.Sprintf("%.2f of a floor that receives into a large area, %.2f of one with R2Ts besides", spreadOf(cold).Median, spreadOf(granted).Median)
+		return fmt.Sprintf("%.2f of a floor that receives into a large area", spreadOf(cold).Median)
 	}
 	list := []bound{
 		share(nativeGroup, read32, "the floor", 0.85, "SPDK 0.65"),

@@ -49,22 +49,9 @@ type floorTraffic struct {
 	depth   int // requests in flight on each connection
 	conns   int
 	cold    bool // the server receives into its memory, from one end to the other, instead of one buffer
-	granted bool // the data of writes is asked for, see floor_granted.go
-	// latency is that of the client's first connection, nil if it is not kept; not with granted.
+	// latency is that of the client's first connection, nil if it is not kept.
 	latency *floorLatency
 }
-
-// floorServing is a server's end of a connection. The error is what ends the connection; the client's end of it is ECONNRESET.
-type floorServing interface{ poll() syscall.Errno }
-
-// floorAsking is a client's end.
-type floorAsking interface {
-	poll() error
-	answers() uint64 // requests answered so far
-}
-
-// write is the size of the first shape's data, which is a write.
-func (t floorTraffic) write() int { return t.pattern[0].request - floorRequest }
 
 // serveFloor answers the connections that arrive on port until the client closes them. It pins its thread to cpu.
 func serveFloor(port, cpu int, t floorTraffic) error {
@@ -86,7 +73,7 @@ func serveFloor(port, cpu int, t floorTraffic) error {
 		unix.Bind(listener, loopback(port)), unix.Listen(listener, t.conns)); err != nil {
 		return err
 	}
-	servers := make([]floorServing, t.conns)
+	servers := make([]*floorServer, t.conns)
 	in := make([]byte, serverBuffer)
 	for i := range servers {
 		fd, _, err := unix.Accept(listener)
@@ -96,10 +83,6 @@ func serveFloor(port, cpu int, t floorTraffic) error {
 		defer func() { _ = unix.Close(fd) }()
 		if err := tune(fd); err != nil {
 			return err
-		}
-		if t.granted {
-			servers[i] = &grantServer{fd: fd, data: t.write(), memory: area.Bytes()}
-			continue
 		}
 		servers[i] = &floorServer{fd: fd, pattern: t.pattern, memory: area.Bytes(), rng: rand.New(rand.NewPCG(1, uint64(i))), in: in, cold: t.cold}
 	}
@@ -139,7 +122,7 @@ type floorServer struct {
 	owe     int         // responses not queued yet
 }
 
-// poll receives once and sends what is owed.
+// poll receives once and sends what is owed. The error is what ends the connection; the client's end of it is ECONNRESET.
 func (f *floorServer) poll() syscall.Errno {
 	in := f.in
 	if f.cold {
@@ -211,8 +194,6 @@ type floorClient struct {
 	latency *floorLatency // nil if it is not kept
 }
 
-func (c *floorClient) answers() uint64 { return c.done }
-
 // next adds n requests to what is to be sent.
 func (c *floorClient) next(n int) {
 	for range n {
@@ -262,17 +243,13 @@ func loadFloor(port, cpu int, t floorTraffic, d time.Duration) (float64, error) 
 		largest = max(largest, s.request)
 	}
 	out, in := make([]byte, largest*t.depth), make([]byte, clientBuffer)
-	clients := make([]floorAsking, t.conns)
+	clients := make([]*floorClient, t.conns)
 	for i := range clients {
 		fd, err := dial(port)
 		if err != nil {
 			return 0, err
 		}
 		defer func() { _ = unix.Close(fd) }()
-		if t.granted {
-			clients[i] = newGrantClient(fd, t.write(), t.depth, in)
-			continue
-		}
 		c := &floorClient{fd: fd, pattern: t.pattern, out: out, in: in}
 		if i == 0 && t.latency != nil {
 			c.latency = t.latency
@@ -294,7 +271,7 @@ func loadFloor(port, cpu int, t floorTraffic, d time.Duration) (float64, error) 
 		}
 		done := uint64(0)
 		for _, c := range clients {
-			done += c.answers()
+			done += c.done
 		}
 		if done > 0 {
 			return float64(done) / time.Since(start).Seconds(), nil

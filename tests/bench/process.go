@@ -75,10 +75,7 @@ func startFloor(cpu int, t floorTraffic) (*server, error) {
 		return nil, err
 	}
 	args := []int{port, cpu, t.conns, 0}
-	switch {
-	case t.granted:
-		args[3] = 2
-	case t.cold:
+	if t.cold {
 		args[3] = 1
 	}
 	for _, s := range t.pattern {
@@ -91,8 +88,8 @@ func startFloor(cpu int, t floorTraffic) (*server, error) {
 	return start(cpu, port, self, words...)
 }
 
-// floorServerMain is that process: port, CPU, connections, 1 if it is cold or 2 if it has R2Ts, and bytes of request and response for
-// each shape of the pattern.
+// floorServerMain is that process: port, CPU, connections, 1 if it is cold, and bytes of request and response for each shape of the
+// pattern.
 func floorServerMain(args []string) error {
 	var n []int
 	for _, a := range args {
@@ -103,9 +100,9 @@ func floorServerMain(args []string) error {
 		n = append(n, v)
 	}
 	if len(n) < 6 || len(n)%2 != 0 {
-		return errors.New("floor-server takes port, CPU, connections, 0 to 2, and pairs of bytes")
+		return errors.New("floor-server takes port, CPU, connections, 0 or 1, and pairs of bytes")
 	}
-	t := floorTraffic{conns: n[2], cold: n[3] == 1, granted: n[3] == 2}
+	t := floorTraffic{conns: n[2], cold: n[3] == 1}
 	for i := 4; i < len(n); i += 2 {
 		t.pattern = append(t.pattern, floorShape{n[i], n[i+1]})
 	}

@@ -185,7 +185,7 @@ func (b *bench) latencyRound(w workload) error {
 
 // measureFloor is how many requests of w's shape bare sockets answer in a second, and how long those take where w asks for it.
 func measureFloor(o options, w workload) (figures, error) {
-	t := floorTraffic{pattern: w.pattern(), depth: w.depth, conns: w.queues, cold: w.cold, granted: w.granted}
+	t := floorTraffic{pattern: w.pattern(), depth: w.depth, conns: w.queues, cold: w.cold}
 	s, err := startFloor(o.serverCPU, t)
 	if err != nil {
 		return nil, err

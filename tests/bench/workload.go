@@ -19,7 +19,6 @@ type workload struct {
 	burst      int // I/Os after which everything is awaited and flushed, 0 for never
 	digests    bool
 	cold       bool    // the floor receives into a large area, as the target does, instead of one buffer that stays in the cache
-	granted    bool    // the floor's writes wait for an R2T, as the target's do, and each sends out of memory of its own; cold as well
 	timed      bool    // the latency of the floor is kept, too
 	on         variant // of the target
 	extra      bool    // not without -all
@@ -60,7 +59,6 @@ const (
 	digestsName = "4K random read QD 32 digests"
 	writeName   = "128K write QD 16"
 	coldName    = "128K write QD 16, floor receives into a large area"
-	grantedName = "128K write QD 16, floor with R2Ts"
 )
 
 // alone says that there is never more than one I/O: what is measured is latency.
@@ -105,7 +103,6 @@ func workloads(filter string, all bool) ([]workload, error) {
 		workload{name: pollingName, size: 4 << 10, depth: 1, queues: 1, reads: 100, on: variant{spin: "100ms"}},
 		workload{name: asleepName, size: 4 << 10, depth: 1, queues: 1, reads: 100, on: variant{spin: "0s"}},
 		workload{name: coldName, size: 128 << 10, depth: 16, queues: 1, sequential: true, cold: true},
-		workload{name: grantedName, size: 128 << 10, depth: 16, queues: 1, sequential: true, granted: true},
 		workload{name: digestsName, size: 4 << 10, depth: 32, queues: 1, reads: 100, digests: true},
 		workload{name: "dataset loading: 256K random read, 8 jobs QD 4", size: 256 << 10, depth: 4, queues: 8, reads: 100},
 		workload{name: "checkpoint: 1M write QD 16, flush each 64M", size: 1 << 20, depth: 16, queues: 1, sequential: true, burst: 64},
