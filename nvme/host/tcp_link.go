@@ -128,7 +128,7 @@ func (l *tcpLink) flush(q *Queue) error {
 		if l.txHead == l.txEnd {
 			return nil
 		}
-		n, errno := sys.Sendmsg(l.fd, l.tx[l.txHead:min(l.txEnd, l.txHead+sys.MaxIovecs)], 0)
+		n, errno := sys.Sendmsg(l.fd, l.batch(tcpTurn-left), 0)
 		if errno == unix.EAGAIN {
 			return nil
 		}
@@ -139,6 +139,15 @@ func (l *tcpLink) flush(q *Queue) error {
 		left += n
 	}
 	return nil
+}
+
+// batch is the vectors of about the next n bytes to be sent.
+func (l *tcpLink) batch(n int) []sys.Iovec {
+	end := l.txHead
+	for most := min(l.txEnd, l.txHead+sys.MaxIovecs); end < most && n > 0; end++ {
+		n -= int(l.tx[end].Len)
+	}
+	return l.tx[l.txHead:end]
 }
 
 // sent takes n bytes off the vectors.

@@ -366,3 +366,27 @@ func TestAdmin(t *testing.T) {
 		t.Fatal("events of a dead controller")
 	}
 }
+
+// However much waits on one queue, a call hands about tcpTurn of it to the kernel: other queues of the same thread have their turn.
+func TestTCPTurn(t *testing.T) {
+	l := newTCPLink(-1, linkParams{qid: 1, size: 129})
+	data := make([]byte, 128<<10)
+	for range 64 {
+		l.push(data[:72])
+		l.push(data)
+	}
+	for sent := 0; l.txHead < l.txEnd; {
+		n := 0
+		for _, v := range l.batch(tcpTurn) {
+			n += int(v.Len)
+		}
+		if sent += n; n < tcpTurn && sent < 64*(len(data)+72) || n > tcpTurn+len(data) {
+			t.Fatalf("%d bytes at once, want about %d", n, tcpTurn)
+		}
+		l.sent(n)
+	}
+	l.push(data[:1])
+	if n := len(l.batch(1)); n != 1 {
+		t.Errorf("%d vectors of one byte", n)
+	}
+}
