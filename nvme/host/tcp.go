@@ -28,6 +28,8 @@ type TCP struct {
 	Source netip.Addr
 	// CongestionControl names that of the connection as seen from the host (tcp(7), TCP_CONGESTION); "" is the system's.
 	CongestionControl string
+	// Turn is how many bytes one poll of a queue sends at most, about: whoever polls several must get to the others. 0 is 256 KiB.
+	Turn int
 }
 
 // Type is nvme.TransportTCP.
@@ -39,6 +41,9 @@ func (t TCP) open(ctx context.Context, p linkParams) (link, error) {
 		return nil, err
 	}
 	l := newTCPLink(fd, p)
+	if t.Turn > 0 {
+		l.turn = t.Turn
+	}
 	if err := l.initialize(ctx, t); err != nil {
 		_ = l.close()
 		return nil, err

@@ -15,7 +15,7 @@ const (
 	tcpReceiveBuffer = 256 << 10
 	tcpDirectReceive = 16 << 10  // what is missing of a payload beyond this is received without the buffer
 	tcpDataHeaders   = 64        // H2CData PDUs built at once
-	tcpTurn          = 256 << 10 // what one poll sends and receives at most, about: whoever polls several queues must get to the others
+	tcpTurn          = 256 << 10 // what one poll receives at most, about, and sends if nothing else is said (TCP.Turn)
 	maxC2HData       = 1 << 30   // what a C2HData may carry before its command is known
 )
 
@@ -23,6 +23,7 @@ const (
 // one call; H2CData for R2Ts is built while headers are free. Receiving: tcp_receive.go.
 type tcpLink struct {
 	fd     int
+	turn   int // bytes
 	admin  bool
 	p      pdu.Params
 	closed bool
@@ -55,7 +56,7 @@ type tcpDataHeader struct {
 func newTCPLink(fd int, p linkParams) *tcpLink {
 	n := max(p.size-1, 1)
 	l := &tcpLink{
-		fd: fd, admin: p.qid == 0, capsules: make([]tcpCapsule, n), r2t: make([]uint16, n),
+		fd: fd, turn: tcpTurn, admin: p.qid == 0, capsules: make([]tcpCapsule, n), r2t: make([]uint16, n),
 		tx: make([]sys.Iovec, 3*n+3*tcpDataHeaders),
 	}
 	l.rx.buf = make([]byte, tcpReceiveBuffer)
@@ -121,14 +122,14 @@ func (l *tcpLink) pushData(b []byte, digest *[pdu.DigestSize]byte) {
 	}
 }
 
-// flush sends until everything is sent, the socket is full, or about tcpTurn has left.
+// flush sends until everything is sent, the socket is full, or about a turn's bytes have left.
 func (l *tcpLink) flush(q *Queue) error {
-	for left := 0; left < tcpTurn; {
+	for left := 0; left < l.turn; {
 		l.buildData(q)
 		if l.txHead == l.txEnd {
 			return nil
 		}
-		n, errno := sys.Sendmsg(l.fd, l.batch(tcpTurn-left), 0)
+		n, errno := sys.Sendmsg(l.fd, l.batch(l.turn-left), 0)
 		if errno == unix.EAGAIN {
 			return nil
 		}

@@ -105,9 +105,16 @@ func connect(ctx context.Context, t host.Transport, nqn string) (*host.Controlle
 	}
 }
 
+// aloneTurn is what a load with one queue, which keeps no other waiting, sends in a turn: as much as the socket takes, as the floor does.
+const aloneTurn = 16 << 20
+
 func newLoad(t host.Transport, nqn string, list ...workload) (*load, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
+	if tcp, ok := t.(host.TCP); ok && len(list) == 1 && list[0].queues == 1 {
+		tcp.Turn = aloneTurn
+		t = tcp
+	}
 	l := &load{}
 	for _, w := range list {
 		if err := l.add(ctx, t, nqn, w); err != nil {
