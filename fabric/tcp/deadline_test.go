@@ -1,0 +1,105 @@
+package tcp
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// The deadlines before and after ICReq count for the whole, not per byte; a connected queue has none.
+func TestHandshakeDeadlines(t *testing.T) {
+	var req pdu.ICReq
+	req.Set(&pdu.Params{}, 1)
+	for name, second := range map[string]func(h *hand, n int){
+		"silent":             func(*hand, int) {},
+		"one byte at a time": func(h *hand, n int) { h.send(req[n : n+1]) },
+		"no Connect command": func(h *hand, n int) { h.send(req[:len(req)*max(1-n, 0)]) },
+	} {
+		h := newHand(t, options{cfg: Config{ICReqTimeout: time.Minute, ConnectTimeout: time.Minute, DataTimeout: time.Hour}})
+		h.open()
+		n := 0
+		for ; n < 100 && len(h.g.queues) > 0; n++ {
+			second(h, n)
+			h.loop.advance(time.Second)
+			h.turn()
+		}
+		if n < 59 || n > 62 {
+			t.Errorf("%s: ended after %d seconds, the limit is 60", name, n)
+		}
+		h.close()
+	}
+	h := newHand(t, options{cfg: Config{ICReqTimeout: time.Minute, ConnectTimeout: time.Minute, DataTimeout: time.Hour}})
+	h.connect(pdu.Params{}, 8)
+	h.loop.advance(10 * time.Minute)
+	h.turn()
+	if len(h.g.queues) != 1 {
+		t.Error("a connected queue was ended")
+	}
+	h.close()
+}
+
+// A host that does not send the data it was asked for, or stops in the middle of a PDU, does not keep memory for ever.
+func TestDataDeadlines(t *testing.T) {
+	tg := serve(t, options{cfg: Config{DataTimeout: time.Minute}})
+	sqe := rw(nvme.NVMWrite, 1, 0, 4096, true)
+	header, data := tg.connect(t, pdu.Params{}, 4, 0), tg.connect(t, pdu.Params{}, 4, 0)
+	header.send(header.capsule(&sqe, random(0, 4096))[:30])
+	data.send(data.capsule(&sqe, random(0, 4096))[:3000])
+	granted := tg.connect(t, pdu.Params{}, 4, 0)
+	sqe = rw(nvme.NVMWrite, 1, 0, 8192, false)
+	granted.send(granted.capsule(&sqe, nil))
+	ttag := granted.r2t(1, 8192)
+	granted.send(granted.h2cData(0, 1, ttag, 0, random(0, 4096)))
+	eventually(t, "all connections gone", func() bool {
+		tg.later(time.Minute)
+		return tg.t.Connections() == 0
+	})
+	header.end()
+	data.end()
+	granted.end()
+	if n := tg.free(); n != 16<<20 {
+		t.Errorf("%d bytes of the arena are free", n)
+	}
+}
+
+// A host that does not read is cut off, and costs no more memory than its commands.
+func TestSendDeadline(t *testing.T) {
+	tg := serve(t, options{cfg: Config{SendTimeout: 200 * time.Millisecond}})
+	c := tg.connect(t, pdu.Params{}, 64, 0)
+	for i := range 64 {
+		sqe := rw(nvme.NVMRead, uint16(i), 0, 1<<20, false)
+		c.send(c.capsule(&sqe, nil))
+	}
+	eventually(t, "the connection is cut", func() bool { return tg.t.Connections() == 0 })
+	if n := tg.free(); n != 16<<20 {
+		t.Errorf("%d bytes of the arena are free", n)
+	}
+}
+
+// A host that reads slowly but steadily gets every byte, whatever the sizes of the pieces.
+func TestSlowReader(t *testing.T) {
+	tg := serve(t, options{lend: true})
+	variants(t, func(t *testing.T, p pdu.Params) {
+		c := tg.connect(t, p, 32, nvme.CATTRNoFlowControl)
+		const n = 1 << 20
+		for i := range 16 {
+			sqe := rw(nvme.NVMRead, uint16(i), i*4096, n, false)
+			c.send(c.capsule(&sqe, nil))
+		}
+		for i := range 16 {
+			m := c.recv()
+			d := (*pdu.Data)(m.raw)
+			if m.t != pdu.TypeC2HData || d.CCCID() != uint16(i) || len(m.data) != n || d.Header().Flags()&pdu.Success == 0 {
+				t.Fatalf("got %v %x", m.t, m.raw)
+			}
+			for j := 0; j < n; j += 509 {
+				if m.data[j] != pattern(i*4096+j) {
+					t.Fatalf("command %d, byte %d is wrong", i, j)
+				}
+			}
+		}
+		_ = c.Close()
+	})
+}

@@ -1,0 +1,129 @@
+package tcp
+
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Fabrics commands use SGLs whatever their PSDT says (Base section 4.1.2).
+func TestFabricsPSDT(t *testing.T) {
+	tg := serve(t, options{})
+	for psdt := range byte(3) {
+		c := tg.dial(t)
+		c.icReq(pdu.Params{})
+		connect := c.connectPDU(1, 4, 0)
+		connect[8+1] = psdt << 6
+		c.send(connect)
+		c.status(0, nvme.Success)
+	}
+}
+
+// Statuses that cost the command only.
+func TestRefusedSGL(t *testing.T) {
+	tg := serve(t, options{})
+	c := tg.connect(t, pdu.Params{}, 4, 0)
+	sgl := func(t nvme.SGLType, sub uint8, n uint32) nvme.SQE {
+		s := rw(nvme.NVMRead, 1, 0, 512, false)
+		s.SGL1().SetData(t, sub, 0, n)
+		return s
+	}
+	prp := rw(nvme.NVMRead, 1, 0, 512, false)
+	prp.SetFlags(0)
+	for _, tt := range []struct {
+		name string
+		sqe  nvme.SQE
+		want nvme.Status
+	}{
+		{"PRP", prp, nvme.InvalidField | nvme.DNR},
+		{"data block, address", sgl(nvme.SGLDataBlock, nvme.SGLSubtypeAddress, 512), nvme.SGLTypeInvalid | nvme.DNR},
+		{"keyed", sgl(nvme.SGLKeyedDataBlock, 0, 512), nvme.SGLTypeInvalid | nvme.DNR},
+		{"segment", sgl(nvme.SGLSegment, 0, 512), nvme.SGLTypeInvalid | nvme.DNR},
+		{"last segment", sgl(nvme.SGLLastSegment, nvme.SGLSubtypeOffset, 16), nvme.SGLTypeInvalid | nvme.DNR},
+		{"bit bucket", sgl(nvme.SGLBitBucket, 0, 512), nvme.SGLTypeInvalid | nvme.DNR},
+		{"transport block, wrong subtype", sgl(nvme.SGLTransportDataBlock, 0, 512), nvme.SGLTypeInvalid | nvme.DNR},
+		{"no length", sgl(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0), nvme.DataSGLLengthInvalid | nvme.DNR},
+		{"4 GiB", sgl(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0xFFFFFFFF), nvme.DataSGLLengthInvalid | nvme.DNR},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c.tb = t
+			c.send(c.capsule(&tt.sqe, nil))
+			c.status(1, tt.want)
+		})
+	}
+	c.tb = t
+	s := rw(nvme.NVMRead, 2, 0, 512, true) // a read with data in its capsule
+	c.send(c.capsule(&s, random(0, 512)))
+	c.status(2, nvme.InvalidField|nvme.DNR)
+	s = rw(nvme.NVMWrite, 3, 0, 512, true) // the data of a refused write is not taken for a PDU
+	s.SetCDW64(10, 1<<40)
+	c.send(c.capsule(&s, random(0, 512)))
+	c.status(3, nvme.LBAOutOfRange|nvme.DNR)
+	s = rw(nvme.NVMWrite, 4, 0, 512, true)
+	s.SetFlags(0)
+	c.send(c.capsule(&s, random(0, 512)))
+	c.status(4, nvme.InvalidField|nvme.DNR)
+	c.readBlocks(5, 0, 512)
+}
+
+// The admin queue takes 8192 bytes in the capsule, whatever I/O queues may; more is too much.
+func TestInCapsuleOfAdmin(t *testing.T) {
+	tg := serve(t, options{cfg: Config{InCapsuleSize: 4096}})
+	connect := func(qid uint16) *client {
+		c := tg.dial(t)
+		c.icReq(pdu.Params{})
+		c.send(c.connectPDU(qid, 4, 0))
+		c.status(0, nvme.Success)
+		return c
+	}
+	sqe := rw(nvme.NVMWrite, 1, 0, 8192, true)
+	c := connect(0)
+	c.send(c.capsule(&sqe, random(0, 8192)))
+	c.status(1, nvme.Success)
+	big := rw(nvme.NVMWrite, 1, 0, 8704, true)
+	c.p.InCapsule = 1 << 20
+	c.send(c.capsule(&big, random(0, 8704)))
+	c.term(limit)
+	c = connect(1)
+	c.send(c.capsule(&sqe, random(0, 8192)))
+	c.term(limit)
+}
+
+// More commands than the queue has entries.
+func TestQueueOverrun(t *testing.T) {
+	tg := serve(t, options{hold: true})
+	c := tg.connect(t, pdu.Params{}, 4, 0)
+	for i := range 5 {
+		sqe := rw(nvme.NVMRead, uint16(i), 0, 512, false)
+		sqe.SetNSID(holdNSID)
+		c.send(c.capsule(&sqe, nil))
+	}
+	c.term(sequence)
+	tg.do(tg.d.release)
+	eventually(t, "all connections gone", func() bool { return tg.t.Connections() == 0 })
+}
+
+// Two commands with the same identifier get one response each.
+func TestDuplicateCID(t *testing.T) {
+	tg := serve(t, options{})
+	c := tg.connect(t, pdu.Params{}, 8, 0)
+	a, b := rw(nvme.NVMRead, 1, 0, 512, false), rw(nvme.NVMWrite, 1, 0, 512, false)
+	c.send(c.capsule(&a, nil), c.capsule(&b, nil), c.capsule(&b, nil))
+	var tags []uint16
+	responses := 0
+	for len(tags) < 2 || responses < 1 {
+		switch m := c.recv(); m.t {
+		case pdu.TypeR2T:
+			tags = append(tags, (*pdu.R2T)(m.raw).TTAG())
+		case pdu.TypeCapsuleResp:
+			responses++
+		}
+	}
+	c.send(c.h2cData(pdu.LastPDU, 1, tags[1], 0, random(0, 512)), c.h2cData(pdu.LastPDU, 1, tags[0], 0, random(0, 512)))
+	c.status(1, nvme.Success)
+	c.status(1, nvme.Success)
+	if responses != 1 {
+		t.Errorf("%d responses to the read", responses)
+	}
+}

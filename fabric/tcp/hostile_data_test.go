@@ -1,0 +1,160 @@
+package tcp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+func TestHeaderDigestWrong(t *testing.T) {
+	tg := serve(t, options{})
+	c := tg.connect(t, pdu.Params{HeaderDigest: true}, 4, 0)
+	before := tg.d.executed.Load()
+	sqe := rw(nvme.NVMWrite, 1, 0, 512, true)
+	b := c.capsule(&sqe, random(0, 512))
+	binary.LittleEndian.PutUint32(b[72:], 0xDEADBEEF)
+	c.send(b)
+	c.term(pdu.Fault{FES: pdu.FESHeaderDigest, FEI: 0xDEADBEEF})
+	if tg.d.executed.Load() != before {
+		t.Error("the command was executed")
+	}
+}
+
+// A wrong data digest costs the command, with nothing written, and neither the connection nor the next command.
+func TestDataDigestWrong(t *testing.T) {
+	tg := serve(t, options{})
+	c := tg.connect(t, pdu.Params{HeaderDigest: true, DataDigest: true}, 4, 0)
+	old := c.readBlocks(1, 0, 8192)
+
+	sqe := rw(nvme.NVMWrite, 2, 0, 4096, true)
+	b := c.capsule(&sqe, random(5, 4096))
+	b[len(b)-1] ^= 0x80
+	c.send(b)
+	c.status(2, nvme.TransientTransportError)
+
+	sqe.SetOpcode(0x55) // and what is refused anyway
+	b = c.capsule(&sqe, random(5, 4096))
+	b[len(b)-1] ^= 0x80
+	c.send(b)
+	m := c.recv()
+	if cqe := (*pdu.CapsuleResp)(m.raw).CQE(); cqe.Status().OK() || cqe.CID() != 2 {
+		t.Errorf("invalid opcode: %v", cqe.Status())
+	}
+
+	sqe = rw(nvme.NVMWrite, 3, 0, 8192, false)
+	c.send(c.capsule(&sqe, nil))
+	ttag := c.r2t(3, 8192)
+	first := c.h2cData(0, 3, ttag, 0, random(6, 4096))
+	first[100] ^= 1
+	c.send(first, c.h2cData(pdu.LastPDU, 3, ttag, 4096, random(7, 4096)))
+	c.status(3, nvme.TransientTransportError)
+
+	if got := c.readBlocks(4, 0, 8192); !bytes.Equal(got, old) {
+		t.Error("data with a wrong digest was written")
+	}
+	if n := tg.d.written.Load(); n != 0 {
+		t.Errorf("%d writes executed", n)
+	}
+	sqe = rw(nvme.NVMWrite, 5, 0, 512, true)
+	c.send(c.capsule(&sqe, random(1, 512)))
+	c.status(5, nvme.Success)
+}
+
+// H2CData that does not fit the R2T it names.
+func TestHostileH2CData(t *testing.T) {
+	tg := serve(t, options{cfg: Config{MaxH2CData: 8192}})
+	const n = 16384
+	data := func(m int) []byte { return random(m, m) }
+	type args struct {
+		c    *client
+		ttag uint16
+	}
+	tests := []struct {
+		name  string
+		build func(a args) []byte
+		want  pdu.Fault
+	}{
+		{"other CCCID", func(a args) []byte { return a.c.h2cData(0, 2, a.ttag, 0, data(512)) }, sequence},
+		{"TTAG of another round", func(a args) []byte { return a.c.h2cData(0, 1, a.ttag+1<<ttagBits, 0, data(512)) }, sequence},
+		{"TTAG of a free request", func(a args) []byte { return a.c.h2cData(0, 1, a.ttag^1, 0, data(512)) }, sequence},
+		{"TTAG beyond the queue", func(a args) []byte { return a.c.h2cData(0, 1, a.ttag|1<<9, 0, data(512)) }, sequence},
+		{"gap", func(a args) []byte { return a.c.h2cData(0, 1, a.ttag, 4, data(512)) }, outOfRange},
+		{"beyond the end", func(a args) []byte { return a.c.h2cData(0, 1, a.ttag, n, data(512)) }, outOfRange},
+		{"overlap", func(a args) []byte {
+			return append(a.c.h2cData(0, 1, a.ttag, 0, data(512)), a.c.h2cData(0, 1, a.ttag, 256, data(512))...)
+		}, outOfRange},
+		{"too long in all", func(a args) []byte {
+			return append(append(a.c.h2cData(0, 1, a.ttag, 0, data(8192)), a.c.h2cData(0, 1, a.ttag, 8192, data(8188))...),
+				a.c.h2cData(0, 1, a.ttag, 8192+8188, data(8))...)
+		}, outOfRange},
+		{"offset and length wrap", func(a args) []byte {
+			return set32(append(a.c.h2cData(0, 1, a.ttag, 0, data(512)), a.c.h2cData(0, 1, a.ttag, 512, data(512))...),
+				24+512+16, 0xFFFFFFFF-512+1)
+		}, outOfRange},
+		{"over MAXH2CDATA", func(a args) []byte { return a.c.h2cData(0, 1, a.ttag, 0, data(8196)) }, limit},
+		{"DATAL 0", func(a args) []byte { return set32(a.c.h2cData(0, 1, a.ttag, 0, data(512)), 16, 0) }, invalid(pdu.OffDATAL)},
+		{"DATAL below PLEN", func(a args) []byte { return set32(a.c.h2cData(0, 1, a.ttag, 0, data(512)), 16, 508) }, invalid(pdu.OffDATAL)},
+		{"DATAL above PLEN", func(a args) []byte { return set32(a.c.h2cData(0, 1, a.ttag, 0, data(512)), 16, 516) }, invalid(pdu.OffDATAL)},
+		{"no data", func(a args) []byte { return set32(a.c.h2cData(0, 1, a.ttag, 0, data(512)), 4, 24) }, invalid(pdu.OffPLEN)},
+		{"LAST_PDU early", func(a args) []byte { return a.c.h2cData(pdu.LastPDU, 1, a.ttag, 0, data(512)) }, invalid(pdu.OffFlags)},
+		{"HLEN", func(a args) []byte { return set(a.c.h2cData(0, 1, a.ttag, 0, data(512)), 2, 28) }, invalid(pdu.OffHLEN)},
+		{"PDO", func(a args) []byte { return set(a.c.h2cData(0, 1, a.ttag, 0, data(512)), 3, 26) }, invalid(pdu.OffPDO)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := tg.connect(t, pdu.Params{}, 4, 0)
+			sqe := rw(nvme.NVMWrite, 1, 0, n, false)
+			c.send(c.capsule(&sqe, nil))
+			c.send(tt.build(args{c, c.r2t(1, n)}))
+			c.send(random(3, 2000)) // none of this is parsed
+			c.term(tt.want)
+		})
+	}
+	eventually(t, "all connections gone", func() bool { return tg.t.Connections() == 0 })
+	if w := tg.d.written.Load(); w != 0 {
+		t.Errorf("%d writes executed", w)
+	}
+	if free := tg.free(); free != 16<<20 {
+		t.Errorf("%d bytes of the arena are free", free)
+	}
+}
+
+func (tg *target) free() (n int) {
+	tg.do(func() { n = tg.arena.Available() })
+	return n
+}
+
+// After a write has completed its transfer tag is worth nothing; a missing LAST_PDU is forgiven.
+func TestTransferTagOfThePast(t *testing.T) {
+	tg := serve(t, options{})
+	c := tg.connect(t, pdu.Params{}, 4, 0)
+	sqe := rw(nvme.NVMWrite, 1, 0, 512, false)
+	c.send(c.capsule(&sqe, nil))
+	ttag := c.r2t(1, 512)
+	c.send(c.h2cData(0, 1, ttag, 0, random(0, 512)))
+	c.status(1, nvme.Success)
+	c.send(c.h2cData(pdu.LastPDU, 1, ttag, 0, random(0, 512)))
+	c.term(sequence)
+}
+
+// H2CData for a read, and for a command with in-capsule data, that is in the handler's hands.
+func TestH2CDataForOtherCommands(t *testing.T) {
+	tg := serve(t, options{hold: true})
+	for _, op := range []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite} {
+		c := tg.connect(t, pdu.Params{}, 4, 0)
+		sqe := rw(op, 1, 0, 512, op == nvme.NVMWrite)
+		sqe.SetNSID(holdNSID)
+		if op == nvme.NVMWrite {
+			c.send(c.capsule(&sqe, random(0, 512)))
+		} else {
+			c.send(c.capsule(&sqe, nil))
+		}
+		c.send(c.h2cData(pdu.LastPDU, 1, 1<<ttagBits, 0, random(0, 512)))
+		c.term(sequence)
+		tg.do(tg.d.release)
+	}
+	eventually(t, "all connections gone", func() bool { return tg.t.Connections() == 0 })
+}
