@@ -1,0 +1,155 @@
+package rdma
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// A host may send as soon as it is connected, before its last message of the connection has come, or if that is lost.
+func TestCapsuleBeforeEstablished(t *testing.T) {
+	timers := &earlyLoop{}
+	b := newBench(t, benchOptions{timers: timers})
+	b.f.DropMessages("host", verbstest.MessageRTU, -1)
+	q := b.host.connect(b.addr(), ioParam(8))
+	if st := q.do(command(opConnect, 1, 8, 0), nil); !st.OK() {
+		t.Fatal(st)
+	}
+	b.expire(timers) // but not the deadline, which a Connect command lifts
+	if st := q.do(command(opNothing, 2, 0, 0), nil); !st.OK() {
+		t.Error(st)
+	}
+}
+
+func TestDeadlines(t *testing.T) {
+	for name, drop := range map[string]bool{"not established": true, "no Connect command": false} {
+		t.Run(name, func(t *testing.T) {
+			timers := &earlyLoop{}
+			b := newBench(t, benchOptions{timers: timers})
+			if drop {
+				b.f.DropMessages("target", verbstest.MessageREP, 1)
+			}
+			q := b.host.dial(b.addr(), adminParam())
+			q.request(adminParam())
+			state, want := queueLive, errNoConnect
+			if drop {
+				state, want = queueOpening, errNoEstab
+			}
+			b.eventually("open", func() (ok bool) {
+				b.on(func() { ok = b.g.queues == 1 && b.g.slots[0].state == state })
+				return ok
+			})
+			b.expire(timers)
+			b.idle()
+			if !strings.Contains(b.log(), want.Error()) {
+				t.Errorf("log without %q:\n%s", want, b.log())
+			}
+		})
+	}
+}
+
+// Whatever state its commands are in, the end of a queue frees everything, once.
+func TestDisconnectInEveryState(t *testing.T) {
+	both(t, func(t *testing.T, o benchOptions) {
+		o.arena = 1 << 20
+		o.cfg = Config{StagingSize: 1 << 20, DrainTimeout: 5 * time.Second}
+		b := newBench(t, o)
+		reads := b.f.Inject(verbstest.Fault{Host: "target", Ops: verbstest.OpRead, Hold: true, Times: -1})
+		sends := b.f.Inject(verbstest.Fault{Host: "target", Ops: verbstest.OpSend, Skip: 1, Hold: true, Times: -1})
+		q := b.host.connect(b.addr(), ioParam(32))
+		if st := q.do(command(opNothing, 0, 0, 0), nil); !st.OK() {
+			t.Fatal(st)
+		}
+		for i, s := range []nvme.SQE{
+			command(opHold, 1, 0, 0),
+			q.keyed(command(opWrite, 2, 0, 512<<10), 0, 512<<10),
+			q.keyed(command(opWrite, 3, 0, 512<<10), 0, 512<<10),
+			q.keyed(command(opWrite, 4, 0, 512<<10), 0, 512<<10), // waits for memory
+			q.keyed(command(opLentWrite, 5, 0, 512<<10), 0, 512<<10),
+			command(opNothing, 6, 0, 0), // its response is held
+			command(opNothing, 7, 0, 0),
+		} {
+			q.send(&s, nil)
+			b.eventually("prepared", func() bool { return b.h.count("prepare") == i+2 })
+		}
+		b.eventually("held", func() bool { return b.h.count("held") == 1 })
+		q.disconnect()
+		b.eventually("closed", func() bool { return b.h.count("closed") == 1 })
+		reads.Release()
+		sends.Release()
+		b.eventually("the queue pair is gone", func() bool { return b.f.Live("target").QPs == 0 })
+		b.on(func() {
+			if b.g.queues != 1 || b.g.slots[0].state != queueGone {
+				t.Errorf("%d queues, the first in state %d: the handler still has a request", b.g.queues, b.g.slots[0].state)
+			}
+		})
+		b.letGo()
+		b.idle()
+		if n := b.h.count("abandon"); n != 4 {
+			t.Errorf("%d requests were abandoned, want 4", n)
+		}
+	})
+}
+
+func TestTargetDisconnects(t *testing.T) {
+	both(t, func(t *testing.T, o benchOptions) {
+		b := newBench(t, o)
+		q := b.host.connect(b.addr(), adminParam())
+		s := command(opHold, 1, 0, 0)
+		q.send(&s, nil)
+		if st := q.do(command(opLeave, 2, 0, 0), nil); !st.OK() { // its response still comes
+			t.Fatal(st)
+		}
+		b.host.event(verbs.EventDisconnected)
+		b.letGo()
+		b.idle()
+	})
+}
+
+// I/O that is under way when the target shuts down is answered.
+func TestShutdownAnswers(t *testing.T) {
+	b := newBench(t, benchOptions{cfg: Config{LingerTimeout: 5 * time.Second}})
+	q := b.host.connect(b.addr(), ioParam(8))
+	s := q.keyed(command(opHoldWrite, 1, 0, 512), 0, 512)
+	q.send(&s, nil)
+	b.eventually("held", func() bool { return b.h.count("held") == 1 })
+	done := make(chan struct{})
+	b.on(func() { b.g.Shutdown(func() { close(done) }) })
+	b.letGo()
+	if cqe, _, ok := q.response(); !ok || !cqe.Status().OK() {
+		t.Errorf("response %v %v", cqe.Status(), ok)
+	}
+	<-done
+	b.host.event(verbs.EventDisconnected)
+	if st := b.host.rejected(b.addr(), ioParam(8)); st != cmwire.NoResources {
+		t.Errorf("a connection during shutdown: %v", st)
+	}
+}
+
+func TestManyConnections(t *testing.T) {
+	both(t, func(t *testing.T, o benchOptions) {
+		b := newBench(t, o)
+		for i := range 50 {
+			q := b.host.connect(b.addr(), ioParam(16))
+			for j := range 8 {
+				s := q.keyed(command(nvme.Opcode(1+j%2), uint16(j), 0, 8192), 0, 8192)
+				q.send(&s, nil)
+			}
+			if i%2 == 0 {
+				q.disconnect()
+				b.host.event(verbs.EventDisconnected)
+			}
+			q.free()
+		}
+		b.idle()
+		live := b.f.Live("target")
+		if live.QPs != 0 || live.IDs != 1 || live.CQs != 1 {
+			t.Errorf("after 50 connections: %+v", live)
+		}
+	})
+}

@@ -1,0 +1,185 @@
+package rdma
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Whatever the device refuses, the connection is rejected with "no resources", nothing is left over, and the next one works.
+func TestNoResources(t *testing.T) {
+	both(t, func(t *testing.T, o benchOptions) {
+		o.cfg = Config{ConnectTimeout: 20 * time.Second}
+		for _, call := range []verbstest.Call{
+			verbstest.CallAllocPD, verbstest.CallCreateCompChannel, verbstest.CallRegMR, verbstest.CallCreateCQ,
+			verbstest.CallCreateQP, verbstest.CallAccept,
+		} {
+			for skip := 0; skip < 3; skip++ {
+				if skip > 0 && call != verbstest.CallRegMR {
+					continue
+				}
+				b := newBench(t, o)
+				b.f.FailCalls("target", call, skip, 1, nil)
+				if skip == 2 && !o.fabric.IWARP { // there are two registrations
+					b.f.FailCalls("target", call, 0, 0, nil)
+				} else if st := b.host.rejected(b.addr(), ioParam(8)); st != cmwire.NoResources {
+					t.Errorf("%s fails: %v", call, st)
+				}
+				b.idle()
+				q := b.host.connect(b.addr(), ioParam(8))
+				if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
+					t.Errorf("after %s failed: %v", call, st)
+				}
+				b.close()
+			}
+		}
+	})
+}
+
+func TestHandlerRefuses(t *testing.T) {
+	b := newBench(t, benchOptions{})
+	b.h.mu.Lock()
+	b.h.openErr = errors.New("no room for hosts")
+	b.h.mu.Unlock()
+	if st := b.host.rejected(b.addr(), ioParam(8)); st != cmwire.NoResources {
+		t.Error(st)
+	}
+	b.eventually("the reason is reported", func() bool { return strings.Contains(b.log(), "no room for hosts") })
+	b.idle()
+}
+
+func TestLimits(t *testing.T) {
+	for name, cfg := range map[string]Config{"queues": {MaxQueues: 2}, "queues per host": {MaxQueuesPerHost: 2}} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, benchOptions{cfg: cfg})
+			q := b.host.connect(b.addr(), ioParam(8))
+			b.host.connect(b.addr(), ioParam(8))
+			if st := b.host.rejected(b.addr(), ioParam(8)); st != cmwire.NoResources {
+				t.Error(st)
+			}
+			q.disconnect()
+			b.host.event(verbs.EventDisconnected)
+			b.eventually("one connection", func() bool { return b.tr.Connections() == 1 })
+			b.host.connect(b.addr(), ioParam(8))
+		})
+	}
+}
+
+// More queues than one completion queue has room for get another one; a device without room for more refuses.
+func TestCompletionQueuesFillUp(t *testing.T) {
+	o := benchOptions{setup: func(f *verbstest.Fabric) {
+		d := verbstest.RoCE("roce0", netip.MustParseAddr("192.0.2.1"))
+		d.Attr.MaxCQE, d.Attr.MaxCQ = 64, 2
+		f.AddHost("target", d)
+	}}
+	b := newBench(t, o)
+	p := ioParam(8) // 8 receives, 24 sends
+	var qs []*hostQueue
+	for range 4 {
+		qs = append(qs, b.host.connect(b.addr(), p))
+	}
+	if n := b.f.Live("target").CQs; n != 2 {
+		t.Errorf("%d completion queues for 4 queues", n)
+	}
+	if st := b.host.rejected(b.addr(), p); st != cmwire.NoResources {
+		t.Error(st)
+	}
+	qs[0].disconnect()
+	b.host.event(verbs.EventDisconnected)
+	b.eventually("room", func() bool { return b.tr.Connections() == 3 })
+	qs = append(qs[1:], b.host.connect(b.addr(), p))
+	for _, q := range qs {
+		if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
+			t.Error(st)
+		}
+	}
+	if st := b.host.rejected(b.addr(), ioParam(100)); st != cmwire.NoResources {
+		t.Errorf("a queue larger than any completion queue: %v", st)
+	}
+}
+
+// With less memory than commands ask for they take turns.
+func TestMemoryIsShort(t *testing.T) {
+	both(t, func(t *testing.T, o benchOptions) {
+		o.arena, o.cfg.StagingSize = 1<<20, 1<<20
+		b := newBench(t, o)
+		q := b.host.connect(b.addr(), ioParam(32))
+		want := pattern(600<<10, 9)
+		copy(q.buf, want)
+		const n = 600 << 10
+		for i := range 16 {
+			s := q.keyed(command(opWrite, uint16(i), 0, n), 0, n)
+			if i%2 == 1 {
+				s = q.keyed(command(opRead, uint16(i), 0, n), 1<<20, n)
+			}
+			q.send(&s, nil)
+		}
+		for range 16 {
+			if cqe, _, ok := q.response(); !ok || !cqe.Status().OK() {
+				t.Fatalf("%v %v", cqe.Status(), ok)
+			}
+		}
+		if st := q.do(q.keyed(command(opRead, 1, 0, n), 2<<20, n), nil); !st.OK() || !bytes.Equal(q.buf[2<<20:2<<20+n], want) {
+			t.Errorf("read back: %v", st)
+		}
+	})
+}
+
+func TestMemoryNeverComes(t *testing.T) {
+	b := newBench(t, benchOptions{arena: 1 << 20, cfg: Config{MemoryTimeout: 30 * time.Millisecond}})
+	q := b.host.connect(b.addr(), ioParam(32))
+	s := q.keyed(command(opHoldWrite, 1, 0, 1<<20), 0, 1<<20)
+	q.send(&s, nil)
+	b.eventually("held", func() bool { return b.h.count("held") == 1 })
+	if st := q.do(q.keyed(command(opRead, 2, 0, 4096), 0, 4096), nil); st != nvme.CommandInterrupted {
+		t.Error(st)
+	}
+	b.letGo()
+	if cqe, _, ok := q.response(); !ok || !cqe.Status().OK() {
+		t.Error(cqe.Status(), ok)
+	}
+}
+
+// The narrowest device: few work requests, one element each, one READ at once, and no inline data.
+func TestNarrowDevice(t *testing.T) {
+	o := benchOptions{setup: func(f *verbstest.Fabric) {
+		d := verbstest.RoCE("roce0", netip.MustParseAddr("192.0.2.1"))
+		d.Attr.MaxQPWR, d.Attr.MaxSGE, d.Attr.MaxSGERD, d.Attr.MaxQPInitRdAtom = 8, 2, 1, 1
+		d.MaxInline = -1
+		f.AddHost("target", d)
+	}}
+	b := newBench(t, o)
+	p := ioParam(8)
+	p.hrqsize = 2
+	q := b.host.connect(b.addr(), p)
+	// Single pages are lent out, so that a transfer of 2 MiB is in hundreds of pieces.
+	b.on(func() { b.fragment() })
+	want := pattern(1<<20, 5)
+	copy(q.buf, want)
+	for round := range 4 {
+		for i := range 8 {
+			s := q.keyed(command(opWrite, uint16(i), uint64(i)*128<<10, 128<<10), i*128<<10, 128<<10)
+			if round%2 == 1 {
+				s = q.keyed(command(opRead, uint16(i), uint64(i)*128<<10, 128<<10), 2<<20+i*128<<10, 128<<10)
+			}
+			q.send(&s, nil)
+		}
+		for range 8 {
+			if cqe, _, ok := q.response(); !ok || !cqe.Status().OK() {
+				t.Fatalf("%v %+v", cqe.Status(), q.bad)
+			}
+		}
+	}
+	if !bytes.Equal(q.buf[2<<20:3<<20], want) {
+		t.Error("other data came back")
+	}
+	b.on(b.defragment)
+}
