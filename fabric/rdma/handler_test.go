@@ -1,0 +1,196 @@
+package rdma
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// The commands of testHandler. Length is CDW12 bytes, the place CDW10 in bytes.
+const (
+	opNothing   nvme.Opcode = 0x00
+	opWrite     nvme.Opcode = 0x01
+	opRead      nvme.Opcode = 0x02
+	opReadFail  nvme.Opcode = 0x10 // a read whose medium fails
+	opRefused   nvme.Opcode = 0x11 // refused by Prepare
+	opHold      nvme.Opcode = 0x12 // does not complete until letGo
+	opLentRead  nvme.Opcode = 0x20
+	opLentWrite nvme.Opcode = 0x21
+	opLeave     nvme.Opcode = 0x30 // completes, then Disconnect
+	opConnect   nvme.Opcode = 0x31 // SetDepth
+	opHoldWrite nvme.Opcode = 0x32
+)
+
+// testHandler is a controller with a piece of memory; it checks that every request goes the way of the contract.
+type testHandler struct {
+	t       testing.TB
+	store   *mem.Region
+	mu      sync.Mutex // for tests that look from outside
+	openErr error
+	opened  int
+	closed  int
+	queue   fabric.Queue
+	held    []*fabric.Request
+	phase   map[*fabric.Request]string
+	counts  map[string]int
+	checks  bool
+	one     [1]*fabric.Request
+	regions map[mem.RegionID]bool // where the data of writes came
+}
+
+func newHandler(t testing.TB) *testHandler {
+	r, err := mem.Map("test store", 4<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &testHandler{
+		t: t, store: r, phase: map[*fabric.Request]string{}, counts: map[string]int{}, checks: true, regions: map[mem.RegionID]bool{},
+	}
+}
+
+type testSession struct{ closed bool }
+
+func (h *testHandler) Open(q fabric.Queue) (fabric.Session, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.openErr != nil {
+		return nil, h.openErr
+	}
+	h.opened++
+	h.queue = q
+	return &testSession{}, nil
+}
+
+func (h *testHandler) step(r *fabric.Request, to string, from ...string) {
+	if !h.checks {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.counts[to]++
+	was := h.phase[r]
+	for _, f := range from {
+		if was == f {
+			h.phase[r] = to
+			return
+		}
+	}
+	h.t.Errorf("request %d: %s after %q", r.Tag, to, was)
+}
+
+func (h *testHandler) Prepare(reqs []*fabric.Request) {
+	for _, r := range reqs {
+		h.step(r, "prepare", "", "complete", "release", "abandon")
+		if !r.Status.OK() {
+			continue
+		}
+		n := r.SQE.CDW(12)
+		if n > r.HostLength {
+			r.Status = nvme.DataSGLLengthInvalid
+			continue
+		}
+		lend := func(reaches func([]mem.Segment) bool) {
+			off := int(r.SQE.CDW(10))
+			b := h.store.Bytes()[off : off+int(n)]
+			half := len(b) / 2
+			segs := append(r.Segs[:0], mem.Segment{B: b[:half], Region: h.store.ID()}, mem.Segment{B: b[half:], Region: h.store.ID()})
+			if reaches(segs) {
+				r.Segs, r.Lent = segs, true
+			}
+		}
+		switch r.SQE.Opcode() {
+		case opWrite, opHoldWrite:
+			r.Dir, r.Length = fabric.HostToController, n
+		case opRead, opReadFail:
+			r.Dir, r.Length = fabric.ControllerToHost, n
+		case opLentRead:
+			r.Dir, r.Length = fabric.ControllerToHost, n
+			lend(r.Queue.Reaches)
+		case opLentWrite:
+			r.Dir, r.Length = fabric.HostToController, n
+			lend(r.Queue.Receives)
+		case opRefused:
+			r.Status = nvme.LBAOutOfRange | nvme.DNR
+		}
+	}
+}
+
+func (h *testHandler) Execute(reqs []*fabric.Request) {
+	for _, r := range reqs {
+		h.step(r, "execute", "prepare")
+		st := r.Status
+		off := int(r.SQE.CDW(10))
+		switch op := r.SQE.Opcode(); {
+		case !st.OK(), r.Lent:
+		case op == opWrite, op == opLentWrite:
+			for _, s := range r.Segs {
+				if h.checks {
+					h.mu.Lock()
+					h.regions[s.Region] = true
+					h.mu.Unlock()
+				}
+				off += copy(h.store.Bytes()[off:], s.B)
+			}
+		case op == opRead, op == opLentRead:
+			for _, s := range r.Segs {
+				off += copy(s.B, h.store.Bytes()[off:])
+			}
+		case op == opReadFail:
+			for _, s := range r.Segs {
+				copy(s.B, "secret of another host")
+			}
+			st = nvme.UnrecoveredReadError
+		case op == opHold, op == opHoldWrite:
+			h.mu.Lock()
+			h.held = append(h.held, r)
+			h.mu.Unlock()
+			continue
+		case op == opConnect:
+			if err := r.Queue.SetDepth(int(r.SQE.CDW(10))); err != nil {
+				st = nvme.ConnectInvalidParameters
+			}
+		}
+		h.complete(r, st)
+		if r.SQE.Opcode() == opLeave {
+			r.Queue.Disconnect(fmt.Errorf("asked to"))
+		}
+	}
+}
+
+func (h *testHandler) complete(r *fabric.Request, st nvme.Status) {
+	h.step(r, "complete", "execute")
+	r.CQE.Fill(uint64(r.SQE.CDW(13)), 0, r.SQE.CID(), st)
+	h.one[0] = r
+	r.Queue.Complete(h.one[:])
+}
+
+func (h *testHandler) Abandon(r *fabric.Request) { h.step(r, "abandon", "prepare") }
+func (h *testHandler) Release(r *fabric.Request) { h.step(r, "release", "complete", "abandon") }
+
+func (h *testHandler) Close(s fabric.Session) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s.(*testSession).closed {
+		h.t.Error("a session was closed twice")
+	}
+	s.(*testSession).closed = true
+	h.closed++
+}
+
+func (h *testHandler) count(what string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch what {
+	case "opened":
+		return h.opened
+	case "closed":
+		return h.closed
+	case "held":
+		return len(h.held)
+	}
+	return h.counts[what]
+}

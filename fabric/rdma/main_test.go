@@ -1,0 +1,18 @@
+package rdma
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/leak"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+)
+
+func TestMain(m *testing.M) {
+	leak.Main(m, func() error {
+		if u := mem.Usage(); len(u) > 0 {
+			return fmt.Errorf("leaked memory: %+v", u)
+		}
+		return nil
+	})
+}
