@@ -44,6 +44,38 @@ func join(segs []mem.Segment) []byte {
 	return b
 }
 
+// withinChunks: each segment is within one chunk of its region.
+func withinChunks(t *testing.T, segs []mem.Segment) {
+	t.Helper()
+	for _, seg := range segs {
+		region := mem.Find(seg.Region)
+		if region == nil {
+			t.Fatal("memory of no region")
+		}
+		off := mem.Addr(seg.B) - mem.Addr(region.Bytes())
+		if len(seg.B) == 0 || off/mem.ChunkSize != (off+uint64(len(seg.B))-1)/mem.ChunkSize {
+			t.Errorf("a segment of %d bytes at %#x of its region is not within one chunk", len(seg.B), off)
+		}
+	}
+}
+
+// uniform says whether each block of b has the same byte throughout.
+func uniform(b []byte, bs int) bool {
+	for ; len(b) > 0; b = b[bs:] {
+		if bytes.Count(b[:bs], b[:1]) != bs {
+			return false
+		}
+	}
+	return true
+}
+
+// fillBlocks gives each block of b a byte of its own.
+func fillBlocks(b []byte, bs int, rnd *rand.Rand) {
+	for ; len(b) > 0; b = b[bs:] {
+		copy(b[:bs], bytes.Repeat([]byte{byte(1 + rnd.IntN(255))}, bs))
+	}
+}
+
 // lend: loans show what was written, and zeroes where nothing was, in segments that keep to their chunks.
 func (s *suite) lend(t *testing.T, dev backend.Device) {
 	c, l := clientOf[backend.Lender](t, dev, 3<<20)
@@ -67,16 +99,7 @@ func (s *suite) lend(t *testing.T, dev backend.Device) {
 			t.Fatalf("%d bytes at %d: lent %v, %d segments", r[1], r[0], ok, len(segs))
 		}
 		s.check(t, "a loan", join(segs[1:]), want[r[0]:][:r[1]])
-		for _, seg := range segs[1:] {
-			region := mem.Find(seg.Region)
-			if region == nil {
-				t.Fatal("lent memory of no region")
-			}
-			off := mem.Addr(seg.B) - mem.Addr(region.Bytes())
-			if len(seg.B) == 0 || off/mem.ChunkSize != (off+uint64(len(seg.B))-1)/mem.ChunkSize {
-				t.Errorf("a segment of %d bytes at %#x of its region is not within one chunk", len(seg.B), off)
-			}
-		}
+		withinChunks(t, segs[1:])
 		l.Return(segs[1:], r[0], r[1])
 	}
 	for _, r := range [][2]int64{{info.Size, bs}, {info.Size - bs, 2 * bs}, {-bs, bs}, {0, 0}, {0, -bs}, {1 << 62, bs}} {
@@ -107,36 +130,7 @@ func (s *suite) loanFence(t *testing.T, dev backend.Device) {
 	fill(fresh, 2)
 	ready := make(chan int)
 	tell := make(chan int)
-	go func() { // a second reactor
-		w := NewClient(t, dev, 2<<20)
-		defer close(ready)
-		defer w.Close()
-		b := w.Memory(0, int(n))
-		fill(b, 2)
-		for _, ios := range [][]*backend.IO{
-			{w.Write(0, b)},
-			{w.Write(n-2*bs, b[n-2*bs:]), w.Write(0, b[:n-2*bs])},
-			{{Op: backend.OpWriteZeroes, Len: n}},
-			{{Op: backend.OpWriteZeroes, Off: n - 2*bs, Len: 2 * bs}, {Op: backend.OpWriteZeroes, Len: n - 2*bs}},
-			{{Op: backend.OpDiscard, Len: 2 << 20}},
-			{{Op: backend.OpDiscard, Len: 8 << 20}},
-		} {
-			<-tell
-			finished := w.Submit(ios...)
-			read := w.Read(0, w.Memory(1<<20, int(bs)))
-			for finished = append(finished, w.Submit(read)...); !slices.Contains(finished, read); {
-				finished = append(finished, w.Wait(1)...) // the read overtakes
-			}
-			ready <- 1
-			w.Wait(len(w.out))
-			for _, io := range ios {
-				if io.Err != nil {
-					t.Error(io.Err)
-				}
-			}
-			ready <- 2
-		}
-	}()
+	go fencedWriter(t, dev, n, tell, ready) // a second reactor
 	zero := make([]byte, n)
 	for round, after := range [][]byte{fresh, fresh, zero, zero, zero, zero} {
 		c.MustDo(c.Write(0, old), c.Write(4<<20, old))
@@ -160,72 +154,105 @@ func (s *suite) loanFence(t *testing.T, dev backend.Device) {
 	<-ready
 }
 
+// fencedWriter writes n bytes in every way, each when it is told; ready gets 1 when the writes are submitted and a read has overtaken them, 2
+// when they are done.
+func fencedWriter(t *testing.T, dev backend.Device, n int64, tell <-chan int, ready chan<- int) {
+	w := NewClient(t, dev, 2<<20)
+	defer close(ready)
+	defer w.Close()
+	bs := int64(dev.Info().BlockSize)
+	b := w.Memory(0, int(n))
+	fill(b, 2)
+	for _, ios := range [][]*backend.IO{
+		{w.Write(0, b)},
+		{w.Write(n-2*bs, b[n-2*bs:]), w.Write(0, b[:n-2*bs])},
+		{{Op: backend.OpWriteZeroes, Len: n}},
+		{{Op: backend.OpWriteZeroes, Off: n - 2*bs, Len: 2 * bs}, {Op: backend.OpWriteZeroes, Len: n - 2*bs}},
+		{{Op: backend.OpDiscard, Len: 2 << 20}},
+		{{Op: backend.OpDiscard, Len: 8 << 20}},
+	} {
+		<-tell
+		finished := w.Submit(ios...)
+		read := w.Read(0, w.Memory(1<<20, int(bs)))
+		for finished = append(finished, w.Submit(read)...); !slices.Contains(finished, read); {
+			finished = append(finished, w.Wait(1)...) // the read overtakes
+		}
+		ready <- 1
+		w.Wait(len(w.out))
+		for _, io := range ios {
+			if io.Err != nil {
+				t.Error(io.Err)
+			}
+		}
+		ready <- 2
+	}
+}
+
 // loansTorn lets channels write, zero and discard what others borrow: a block on loan is uniform and stays as it is.
 func (s *suite) loansTorn(t *testing.T, dev backend.Device) {
-	const rounds = 300
-	info := dev.Info()
-	bs := info.BlockSize
-	blocks := min(max(64<<10/bs, 4), 16)
-	n := blocks * bs
-	base := int64(2<<20 - n/2) // across a chunk
 	var wg sync.WaitGroup
 	var lent, refused atomic.Int64
 	for i := range 4 {
-		wg.Go(func() {
-			c, l := clientOf[backend.Lender](t, dev, 2*n)
-			defer c.Close()
-			if l == nil {
-				return
-			}
-			c.Lock()
-			rnd := rand.New(rand.NewPCG(uint64(i), 9))
-			segs := make([]mem.Segment, 0, 4)
-			for round := range rounds {
-				first := rnd.IntN(blocks)
-				count := 1 + rnd.IntN(blocks-first)
-				off, part := base+int64(first*bs), c.Memory(0, count*bs)
-				if round%3 > 0 {
-					var ok bool
-					if segs, ok = l.Lend(segs[:0], off, int64(len(part))); !ok {
-						refused.Add(1)
-						continue
-					}
-					lent.Add(1)
-					was := join(segs)
-					for b := range count {
-						if block := was[b*bs:][:bs]; bytes.Count(block, block[:1]) != bs {
-							t.Errorf("round %d: a block on loan is torn", round)
-						}
-					}
-					runtime.Gosched()
-					if !bytes.Equal(join(segs), was) {
-						t.Errorf("round %d: what is on loan has changed", round)
-					}
-					l.Return(segs, off, int64(len(part)))
-					continue
-				}
-				for b := range count {
-					copy(part[b*bs:][:bs], bytes.Repeat([]byte{byte(1 + rnd.IntN(255))}, bs))
-				}
-				io := c.Write(off, part, len(part)/2)
-				switch {
-				case info.DiscardZeroes && round%17 == 0:
-					io = &backend.IO{Op: backend.OpDiscard, Off: 0, Len: 4 << 20}
-				case round%5 == 0:
-					io = &backend.IO{Op: backend.OpWriteZeroes, Off: off, Len: int64(len(part))}
-				}
-				if err := c.Do(io); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
+		wg.Go(func() { borrowAndWrite(t, dev, i, &lent, &refused) })
 	}
 	wg.Wait()
 	if lent.Load() == 0 {
 		t.Errorf("nothing was lent, %d times refused", refused.Load())
 	}
 	t.Logf("%d loans, %d refused", lent.Load(), refused.Load())
+}
+
+// borrowAndWrite is one channel of loansTorn.
+func borrowAndWrite(t *testing.T, dev backend.Device, i int, lent, refused *atomic.Int64) {
+	const rounds = 300
+	info := dev.Info()
+	bs := info.BlockSize
+	blocks := min(max(64<<10/bs, 4), 16)
+	n := blocks * bs
+	base := int64(2<<20 - n/2) // across a chunk
+	c, l := clientOf[backend.Lender](t, dev, 2*n)
+	defer c.Close()
+	if l == nil {
+		return
+	}
+	c.Lock()
+	rnd := rand.New(rand.NewPCG(uint64(i), 9))
+	segs := make([]mem.Segment, 0, 4)
+	for round := range rounds {
+		first := rnd.IntN(blocks)
+		count := 1 + rnd.IntN(blocks-first)
+		off, part := base+int64(first*bs), c.Memory(0, count*bs)
+		if round%3 > 0 {
+			var ok bool
+			if segs, ok = l.Lend(segs[:0], off, int64(len(part))); !ok {
+				refused.Add(1)
+				continue
+			}
+			lent.Add(1)
+			was := join(segs)
+			if !uniform(was[:len(part)], bs) {
+				t.Errorf("round %d: a block on loan is torn", round)
+			}
+			runtime.Gosched()
+			if !bytes.Equal(join(segs), was) {
+				t.Errorf("round %d: what is on loan has changed", round)
+			}
+			l.Return(segs, off, int64(len(part)))
+			continue
+		}
+		fillBlocks(part, bs, rnd)
+		io := c.Write(off, part, len(part)/2)
+		switch {
+		case info.DiscardZeroes && round%17 == 0:
+			io = &backend.IO{Op: backend.OpDiscard, Off: 0, Len: 4 << 20}
+		case round%5 == 0:
+			io = &backend.IO{Op: backend.OpWriteZeroes, Off: off, Len: int64(len(part))}
+		}
+		if err := c.Do(io); err != nil {
+			t.Error(err)
+			return
+		}
+	}
 }
 
 // loansStarve: readers that always have a loan of the block between them do not keep a writer out.

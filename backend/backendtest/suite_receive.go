@@ -64,12 +64,7 @@ func (s *suite) reserve(t *testing.T, dev backend.Device) {
 				t.Fatalf("%d bytes at %d: %v, %d bytes in %d segments", n, off, ok, mem.Length(segs[1:]), len(segs)-1)
 			}
 			segs = segs[1:]
-			for _, seg := range segs {
-				at := mem.Addr(seg.B) - mem.Addr(mem.Find(seg.Region).Bytes())
-				if len(seg.B) == 0 || at/mem.ChunkSize != (at+uint64(len(seg.B))-1)/mem.ChunkSize {
-					t.Errorf("a segment of %d bytes at %#x of its region is not within one chunk", len(seg.B), at)
-				}
-			}
+			withinChunks(t, segs)
 			data := b[:n]
 			fill(data, uint64(off+n))
 			spread(segs, data)
@@ -91,7 +86,13 @@ func (s *suite) reserve(t *testing.T, dev backend.Device) {
 			show("written", off, n)
 		}
 	}
-	for _, rg := range [][2]int64{{info.Size, 1 << 20}, {info.Size - 512<<10, 1 << 20}, {-1 << 20, 1 << 20}, {0, 0}, {0, -bs}, {1 << 62, 1 << 20}} {
+	notReserved(t, r, info.Size, bs)
+}
+
+// notReserved: what is not within the device is not reserved.
+func notReserved(t *testing.T, r backend.Receiver, size, bs int64) {
+	t.Helper()
+	for _, rg := range [][2]int64{{size, 1 << 20}, {size - 512<<10, 1 << 20}, {-1 << 20, 1 << 20}, {0, 0}, {0, -bs}, {1 << 62, 1 << 20}} {
 		if segs, ok := r.Reserve(nil, rg[0], rg[1]); ok || len(segs) > 0 {
 			t.Errorf("%d bytes at %d were reserved", rg[1], rg[0])
 		}
@@ -112,6 +113,20 @@ func (s *suite) reserveModel(t *testing.T, dev backend.Device) {
 	}
 }
 
+// somewhere is a random range of whole blocks; every other is of whole 64 KiB if it is that long, every other begins at a multiple of 16 KiB.
+func somewhere(rnd *rand.Rand, window, bs int) (at, n int) {
+	n = (1 + rnd.IntN(max(512<<10/bs, 8))) * bs
+	if rnd.IntN(2) == 0 {
+		n = max(bs, n&^(64<<10-1))
+	}
+	at = rnd.IntN((window-n)/bs+1) * bs
+	if rnd.IntN(2) == 0 {
+		at &^= max(bs, 16<<10) - 1
+	}
+	return at, n
+}
+
+// reserveOwn is one channel of reserveModel.
 func (s *suite) reserveOwn(t *testing.T, dev backend.Device, i int, reserved *atomic.Int64) {
 	const window = MinSize / 4
 	c, r := clientOf[backend.Receiver](t, dev, window+1<<20)
@@ -138,14 +153,7 @@ func (s *suite) reserveOwn(t *testing.T, dev backend.Device, i int, reserved *at
 		loans = loans[:0]
 	}
 	for round := range 100 {
-		n := (1 + rnd.IntN(max(512<<10/bs, 8))) * bs
-		if rnd.IntN(2) == 0 {
-			n = max(bs, n&^(64<<10-1))
-		}
-		at := rnd.IntN((window-n)/bs+1) * bs
-		if rnd.IntN(2) == 0 {
-			at &^= max(bs, 16<<10) - 1
-		}
+		at, n := somewhere(rnd, window, bs)
 		off, data := base+int64(at), b[:n]
 		fill(data, rnd.Uint64())
 		segs, ok := r.Reserve(nil, off, int64(n))
@@ -181,73 +189,67 @@ func (s *suite) reserveOwn(t *testing.T, dev backend.Device, i int, reserved *at
 
 // reserveTorn lets channels write to the same blocks in every way, break off what they received, and look: every block is uniform.
 func (s *suite) reserveTorn(t *testing.T, dev backend.Device) {
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() { receiveAndLook(t, dev, i) })
+	}
+	wg.Wait()
+}
+
+// receiveAndLook is one channel of reserveTorn.
+func receiveAndLook(t *testing.T, dev backend.Device, i int) {
 	const rounds = 100
 	bs := dev.Info().BlockSize
 	blocks := max(256<<10/bs, 8)
 	n := blocks * bs
 	base := int64(2<<20 - n/2) // across a chunk
+	c, r := clientOf[backend.Receiver](t, dev, 2*n)
+	defer c.Close()
+	l, ok := r.(backend.Lender)
+	if !ok {
+		return
+	}
+	c.Lock()
+	rnd := rand.New(rand.NewPCG(uint64(i), 5))
+	b := c.Memory(0, n)
 	look := func(what string, b []byte) {
-		for ; len(b) > 0; b = b[bs:] {
-			if bytes.Count(b[:bs], b[:1]) != bs {
-				t.Errorf("%s: a block is torn", what)
-				return
+		if !uniform(b, bs) {
+			t.Errorf("%s: a block is torn", what)
+		}
+	}
+	for range rounds {
+		first := rnd.IntN(blocks)
+		count := 1 + rnd.IntN(blocks-first)
+		off, part := base+int64(first*bs), b[:count*bs]
+		size := int64(len(part))
+		fillBlocks(part, bs, rnd)
+		switch rnd.IntN(6) {
+		case 0:
+			c.MustDo(c.Read(off, part))
+			look("read", part)
+		case 1:
+			if segs, ok := l.Lend(nil, off, size); ok {
+				runtime.Gosched()
+				look("lent", join(segs))
+				l.Return(segs, off, size)
+			}
+		case 2:
+			c.MustDo(c.Write(off, part, len(part)/2))
+		case 3:
+			c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Off: off, Len: size})
+		default:
+			if segs, ok := r.Reserve(nil, off, size); ok && rnd.IntN(3) == 0 { // received in part
+				for i := range segs {
+					fill(segs[i].B, rnd.Uint64())
+				}
+				runtime.Gosched()
+				r.Cancel(segs)
+			} else if ok {
+				spread(segs, part)
+				c.MustDo(reservedWrite(segs, off))
 			}
 		}
 	}
-	var wg sync.WaitGroup
-	for i := range 4 {
-		wg.Go(func() {
-			c, r := clientOf[backend.Receiver](t, dev, 2*n)
-			defer c.Close()
-			l, ok := r.(backend.Lender)
-			if !ok {
-				return
-			}
-			c.Lock()
-			rnd := rand.New(rand.NewPCG(uint64(i), 5))
-			b := c.Memory(0, n)
-			for range rounds {
-				first := rnd.IntN(blocks)
-				count := 1 + rnd.IntN(blocks-first)
-				off, part := base+int64(first*bs), b[:count*bs]
-				size := int64(len(part))
-				for b := range count {
-					copy(part[b*bs:][:bs], bytes.Repeat([]byte{byte(1 + rnd.IntN(255))}, bs))
-				}
-				switch rnd.IntN(6) {
-				case 0:
-					c.MustDo(c.Read(off, part))
-					look("read", part)
-				case 1:
-					if segs, ok := l.Lend(nil, off, size); ok {
-						runtime.Gosched()
-						look("lent", join(segs))
-						l.Return(segs, off, size)
-					}
-				case 2:
-					c.MustDo(c.Write(off, part, len(part)/2))
-				case 3:
-					c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Off: off, Len: size})
-				default:
-					segs, ok := r.Reserve(nil, off, size)
-					if !ok {
-						continue
-					}
-					if rnd.IntN(3) == 0 { // received in part
-						for i := range segs {
-							fill(segs[i].B, rnd.Uint64())
-						}
-						runtime.Gosched()
-						r.Cancel(segs)
-						continue
-					}
-					spread(segs, part)
-					c.MustDo(reservedWrite(segs, off))
-				}
-			}
-		})
-	}
-	wg.Wait()
 }
 
 // reserveNoAlloc: reservations and their writes allocate nothing.
