@@ -51,7 +51,7 @@ func TestIORefusals(t *testing.T) {
 	}
 }
 
-// checkedRows has a row on either side of each check of a command.
+// checkedRows are the checks of a command one by one, and next to them what must pass.
 func checkedRows(bs int) []ioRow {
 	blocks := uint64(refusalSize / bs)
 	buf := func(n int) []byte { return make([]byte, n) }
