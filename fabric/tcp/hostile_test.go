@@ -90,31 +90,34 @@ func TestHostileTypes(t *testing.T) {
 	}
 }
 
-// PDUs that are wrong on a live connection; nothing of them may be executed.
-func TestHostilePDU(t *testing.T) {
-	tg := serve(t, options{})
-	type build func(c *client) []byte
+// hostilePDU is a PDU that is wrong on a live connection, and what the target finds wrong with it.
+type hostilePDU struct {
+	name        string
+	build       buildPDU
+	plain, both pdu.Fault // without and with digests
+}
+
+type buildPDU func(c *client) []byte
+
+// hostilePDUs are the rows of TestHostilePDU.
+func hostilePDUs() []hostilePDU {
 	read := func(c *client) []byte {
 		sqe := rw(nvme.NVMRead, 1, 0, 512, false)
 		return c.capsule(&sqe, nil)
 	}
-	inline := func(n int) build {
+	inline := func(n int) buildPDU {
 		return func(c *client) []byte {
 			sqe := rw(nvme.NVMWrite, 1, 0, n, true)
 			return c.capsule(&sqe, random(0, n))
 		}
 	}
-	change := func(fn build, at int, v byte) build {
+	change := func(fn buildPDU, at int, v byte) buildPDU {
 		return func(c *client) []byte { return c.fixHeaderDigest(set(fn(c), at, v), int(fn(c)[2])) }
 	}
-	change32 := func(fn build, at int, v uint32) build {
+	change32 := func(fn buildPDU, at int, v uint32) buildPDU {
 		return func(c *client) []byte { return c.fixHeaderDigest(set32(fn(c), at, v), int(fn(c)[2])) }
 	}
-	tests := []struct {
-		name        string
-		build       build
-		plain, both pdu.Fault // without and with digests
-	}{
+	return []hostilePDU{
 		{"CapsuleCmd HLEN", change(read, 2, 24), invalid(pdu.OffHLEN), invalid(pdu.OffHLEN)},
 		{"CapsuleCmd PLEN < HLEN", change32(read, 4, 71), invalid(pdu.OffPLEN), invalid(pdu.OffPLEN)},
 		{"CapsuleCmd PLEN 0", change32(read, 4, 0), invalid(pdu.OffPLEN), invalid(pdu.OffPLEN)},
@@ -150,8 +153,13 @@ func TestHostilePDU(t *testing.T) {
 		}, invalid(pdu.OffHLEN), invalid(pdu.OffHLEN)},
 		{"ICReq", func(c *client) []byte { var r pdu.ICReq; r.Set(&c.p, 1); return r[:] }, sequence, sequence},
 	}
+}
+
+// PDUs that are wrong on a live connection; nothing of them may be executed.
+func TestHostilePDU(t *testing.T) {
+	tg := serve(t, options{})
 	before := tg.d.executed.Load()
-	for _, tt := range tests {
+	for _, tt := range hostilePDUs() {
 		for _, digests := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s,digests=%v", tt.name, digests), func(t *testing.T) {
 				c := tg.connect(t, pdu.Params{HeaderDigest: digests, DataDigest: digests}, 4, 0)
