@@ -88,6 +88,8 @@ func prepareGetFeatures(cm *cmd) nvme.Status {
 	}
 	need, n := f.data, cm.req.HostLength
 	switch {
+	case f.namespaceScope && cm.unknownNamespace():
+		return invalidNamespace
 	case sqe.SEL() == nvme.FeatureCapabilities:
 		need = 0
 	case sqe.FID() == nvme.FeatureHostIdentifier && sqe.Value()&1 == 0:
@@ -99,6 +101,12 @@ func prepareGetFeatures(cm *cmd) nvme.Status {
 		return invalidLength
 	}
 	return cm.expect(n) // hosts may pass a buffer whatever the feature is; it is zeroed
+}
+
+// unknownNamespace says that the command names one namespace, and there is none of that identifier.
+func (c *cmd) unknownNamespace() bool {
+	nsid := c.req.SQE.NSID()
+	return nsid != 0 && nsid != nvme.NSIDAll && c.namespace() == nil
 }
 
 func getFeatures(h *Handler, cm *cmd) {
