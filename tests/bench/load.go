@@ -149,7 +149,7 @@ func (l *load) run(d time.Duration, count func(*stream) *outcome) error {
 	for busy := true; busy; {
 		busy = false
 		for i, s := range l.streams {
-			if len(l.streams) > 1 {
+			if len(l.streams) > 1 && len(s.idle) > 0 {
 				now = time.Now() // others took their time since
 			}
 			if now.Before(deadline) {
