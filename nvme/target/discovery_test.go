@@ -1,6 +1,7 @@
 package target
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 
@@ -135,4 +136,52 @@ func TestDiscoveryEvents(t *testing.T) {
 	// I/O logs and commands are not for discovery controllers.
 	r.status(h.admin, logCommand(nvme.LogSMART, 512, 0), nvme.InvalidLogPage|nvme.DNR)
 	r.status(h.admin, setFeature(nvme.FeatureNumberOfQueues, 0), invalidField)
+}
+
+// TestPortRemovedWhileConnecting: a listener that goes while a host connects takes nothing along: what came in through it is served,
+// the discovery log names it no more (Q11, C10).
+func TestPortRemovedWhileConnecting(t *testing.T) {
+	r := newRig(t, 2, ramSubsystem(t, 1))
+	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
+	early := r.connectHost(0)
+	admin, io := r.dial(0), r.dial(1) // accepted, and not connected yet
+	r.must(r.target.RemovePort(1))
+	if err := r.target.RemovePort(1); err == nil {
+		t.Error("the port was removed twice")
+	}
+	r.ok(io, early.ioArgs(1).command())
+	r.ok(io, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	r.ok(admin, adminArgs(testSub).command())
+	r.ok(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	if _, list := discoveryHost(r, "192.0.2.1:4420").discoveryLog(); len(list) != 0 {
+		t.Errorf("%d entries of a listener that is gone", len(list))
+	}
+}
+
+// TestDiscoveryLogChangesWhileRead: a host that reads the log in pieces sees by GENCTR that it has changed in between, and an offset
+// that was good is refused when the log has become shorter (Q09).
+func TestDiscoveryLogChangesWhileRead(t *testing.T) {
+	r := newRig(t, 1, ramSubsystem(t, 1))
+	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
+	h := discoveryHost(r, "192.0.2.1:4420")
+	const entry = nvme.DiscoveryEntrySize
+	changes := map[string]func(){
+		"a listener more":      func() { r.must(r.target.AddPort(port(2, nvme.TransportTCP, "192.0.2.1:4421"))) },
+		"a subsystem less":     func() { r.during(func() error { return r.target.RemoveSubsystem(testSub) }) },
+		"no listener any more": func() { r.must(errors.Join(r.target.RemovePort(1), r.target.RemovePort(2))) },
+	}
+	for i, name := range []string{"a listener more", "a subsystem less", "no listener any more"} {
+		before, list := h.discoveryLog()
+		changes[name]()
+		after, now := h.discoveryLog()
+		if before.GENCTR == after.GENCTR {
+			t.Errorf("%s: GENCTR stays %d", name, after.GENCTR)
+		}
+		if want := []int{4, 2, 0}[i]; len(now) != want || int(after.NUMREC) != want {
+			t.Errorf("%s: %d entries, NUMREC %d, want %d", name, len(now), after.NUMREC, want)
+		}
+		if last := uint64(len(list)) * entry; len(now) < len(list) { // where the last entry was
+			r.status(h.admin, logCommand(nvme.LogDiscovery, entry, last), invalidField)
+		}
+	}
 }

@@ -1,10 +1,13 @@
 package target
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -127,50 +130,125 @@ func TestEventRequestsAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestPortRemovedWhileConnecting: a listener that goes while a host connects takes nothing along: what came in through it is served,
-// the discovery log names it no more (Q11, C10).
-func TestPortRemovedWhileConnecting(t *testing.T) {
-	r := newRig(t, 2, ramSubsystem(t, 1))
-	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
-	early := r.connectHost(0)
-	admin, io := r.dial(0), r.dial(1) // accepted, and not connected yet
-	r.must(r.target.RemovePort(1))
-	if err := r.target.RemovePort(1); err == nil {
-		t.Error("the port was removed twice")
+// TestRemoveNamespaceUnderIO: what the device has finishes, what comes later is refused, then the device may be closed (Q05, F-33).
+func TestRemoveNamespaceUnderIO(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newRig(t, 2, sub)
+	h := r.connectHost(2)
+	dev.Hold(nil)
+	read := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	many := r.send(h.io[1], dsm(1, true, [2]uint64{0, 1}, [2]uint64{1, 1}, [2]uint64{2, 1}, [2]uint64{3, 1}, [2]uint64{4, 1},
+		[2]uint64{5, 1}, [2]uint64{6, 1}, [2]uint64{7, 1}, [2]uint64{8, 1}, [2]uint64{9, 1}))
+	r.until("the device has the IOs", func() bool { return dev.Held() == 1+multiWidth })
+	removed := make(chan error, 1)
+	go func() {
+		removed <- r.target.RemoveNamespace(testSub, 1)
+		r.w.Reactors[0].Wake()
+	}()
+	r.until("the namespace is gone", func() bool { return r.target.find(testSub).namespaces.Load().get(1) == nil })
+	r.status(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), invalidNamespace)
+	if len(removed) > 0 || read.Done {
+		t.Fatal("removed while the device works")
 	}
-	r.ok(io, early.ioArgs(1).command())
-	r.ok(io, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	r.ok(admin, adminArgs(testSub).command())
-	r.ok(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
-	if _, list := discoveryHost(r, "192.0.2.1:4420").discoveryLog(); len(list) != 0 {
-		t.Errorf("%d entries of a listener that is gone", len(list))
+	dev.Release()
+	r.until("the removal returns", func() bool { return len(removed) > 0 })
+	r.must(<-removed)
+	if !read.Done || !read.CQE.Status().OK() || !many.Done || !many.CQE.Status().OK() {
+		t.Errorf("read %v %v, deallocate %v %v", read.Done, read.CQE.Status(), many.Done, many.CQE.Status())
+	}
+	// The same device and NSID again.
+	r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: dev}))
+	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+}
+
+// TestNamespaceReplacedWhileDataMoves: a write that was validated for one namespace never reaches the next one, however slowly its
+// data came, although both have the same identifier and the same place in the reactor's tables.
+func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
+	next := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
+	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 1<<20, 512)}, 32)
+	slow, data := b.reqs[:1], make([]byte, 4096)
+	b.reqs = b.reqs[1:2]
+	slow[0].SQE, slow[0].HostLength = rw(nvme.NVMWrite, 1, 0, 8, nil).SQE, 4096
+	b.h.Prepare(slow)
+	if slow[0].Length != 4096 {
+		t.Fatalf("prepared %d bytes, %v", slow[0].Length, slow[0].Status)
+	}
+	done := make(chan error, 1)
+	go func() {
+		done <- b.h.t.RemoveNamespace(testSub, 1)
+		b.w.Reactors[0].Wake()
+	}()
+	if err := b.w.Until(func() bool { return len(done) > 0 }); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(<-done, b.h.t.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: next})); err != nil {
+		t.Fatal(err)
+	}
+	b.run(nvme.NVMRead, 1, data) // opens the channel of the new namespace
+	completed := b.q.done
+	if err := b.w.Until(func() bool { return b.q.done > completed }); err != nil {
+		t.Fatal(err)
+	}
+	slow[0].Segs = append(slow[0].Segs, mem.Segment{B: data})
+	b.h.Execute(slow)
+	if st := slow[0].CQE.Status() &^ statusMore; st != invalidNamespace || b.q.bad != 1 {
+		t.Errorf("%v, %d refused", st, b.q.bad)
+	}
+	for _, io := range next.take() {
+		if io.Op == backend.OpWrite {
+			t.Error("the new namespace was written")
+		}
 	}
 }
 
-// TestDiscoveryLogChangesWhileRead: a host that reads the log in pieces sees by GENCTR that it has changed in between, and an offset
-// that was good is refused when the log has become shorter (Q09).
-func TestDiscoveryLogChangesWhileRead(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
-	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
-	h := discoveryHost(r, "192.0.2.1:4420")
-	const entry = nvme.DiscoveryEntrySize
-	changes := map[string]func(){
-		"a listener more":      func() { r.must(r.target.AddPort(port(2, nvme.TransportTCP, "192.0.2.1:4421"))) },
-		"a subsystem less":     func() { r.during(func() error { return r.target.RemoveSubsystem(testSub) }) },
-		"no listener any more": func() { r.must(errors.Join(r.target.RemovePort(1), r.target.RemovePort(2))) },
+// TestQueueDiesUnderIO: commands come back to the dead queue when the backend lets go, exactly once, and the session ends then.
+func TestQueueDiesUnderIO(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newRig(t, 2, sub)
+	h := r.connectHost(1)
+	dev.Hold(nil)
+	for i := range 16 {
+		r.send(h.io[0], rw(nvme.NVMWrite, 1, uint64(i), 1, make([]byte, 512)))
 	}
-	for i, name := range []string{"a listener more", "a subsystem less", "no listener any more"} {
-		before, list := h.discoveryLog()
-		changes[name]()
-		after, now := h.discoveryLog()
-		if before.GENCTR == after.GENCTR {
-			t.Errorf("%s: GENCTR stays %d", name, after.GENCTR)
-		}
-		if want := []int{4, 2, 0}[i]; len(now) != want || int(after.NUMREC) != want {
-			t.Errorf("%s: %d entries, NUMREC %d, want %d", name, len(now), after.NUMREC, want)
-		}
-		if last := uint64(len(list)) * entry; len(now) < len(list) { // where the last entry was
-			r.status(h.admin, logCommand(nvme.LogDiscovery, entry, last), invalidField)
-		}
+	r.until("the device has the IOs", func() bool { return dev.Held() == 16 })
+	h.io[0].HangUp()
+	r.w.Settle()
+	if n := h.io[0].Outstanding(); n != 16 {
+		t.Errorf("%d outstanding, want 16: the backend still uses their memory", n)
+	}
+	if n := r.target.Sessions(); n != 2 {
+		t.Errorf("%d sessions, want 2", n)
+	}
+	dev.Release()
+	r.until("the session ends", func() bool { return r.target.Sessions() == 1 })
+	if n := h.io[0].Outstanding(); n != 0 {
+		t.Errorf("%d did not come back", n)
+	}
+}
+
+// TestQueueDiesBeforeSubmit: what the device has not seen when its queue dies is never done, and comes back at once; another queue's
+// commands stay in line.
+func TestQueueDiesBeforeSubmit(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newRig(t, 1, sub)
+	h := r.connectHost(2)
+	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	dev.Full(true)
+	ones := bytes.Repeat([]byte{1}, 512)
+	for range 3 {
+		r.send(h.io[0], rw(nvme.NVMWrite, 1, 0, 1, ones))
+	}
+	r.send(h.io[0], dsm(1, true, [2]uint64{1, 1}, [2]uint64{2, 1}))
+	stays := r.send(h.io[1], rw(nvme.NVMWrite, 1, 1, 1, ones))
+	h.io[0].HangUp()
+	r.w.Step()
+	if n := h.io[0].Outstanding(); n != 0 {
+		t.Errorf("%d commands did not come back", n)
+	}
+	dev.Full(false)
+	r.until("the other queue's write completes", func() bool { return stays.Done })
+	got := r.ok(h.io[1], rw(nvme.NVMRead, 1, 0, 2, make([]byte, 1024)))
+	if !bytes.Equal(got.Data, append(make([]byte, 512), ones...)) {
+		t.Error("a write of the dead queue was done, or the other one was not")
 	}
 }

@@ -1,7 +1,6 @@
 package target
 
 import (
-	"bytes"
 	"fmt"
 	"testing"
 
@@ -54,54 +53,4 @@ func TestCompletionsAreClean(t *testing.T) {
 	check(h.io[0], "Read", rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), 0)
 	check(h.io[0], "Flush", command(nvme.NVMFlush, 1, nil), 0)
 	check(h.io[0], "Dataset Management", dsm(1, true, [2]uint64{0, 1}), 0)
-}
-
-func getFeatureInto(fid nvme.FID, v uint32, data []byte) *loop.Command {
-	c := getFeature(fid, nvme.FeatureCurrent, v)
-	c.Data = data
-	return c
-}
-
-// TestLogsInDwords: every log page can be read in pieces, down to NUMD 0, one dword, and the pieces are those of the whole (M07).
-func TestLogsInDwords(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(0)
-	for lid, size := range map[nvme.LID]int{
-		nvme.LogSupportedPages: nvme.SupportedPagesSize, nvme.LogError: 64 * errorLogSize, nvme.LogFirmwareSlot: nvme.FirmwareLogSize,
-		nvme.LogChangedNamespaces: 4096, nvme.LogEffects: 4096, nvme.LogFeatureEffects: nvme.FeatureEffectsSize,
-	} {
-		t.Run(fmt.Sprintf("log %02Xh", uint8(lid)), func(t *testing.T) {
-			whole := r.ok(h.admin, logCommand(lid, size, 0)).Data
-			for _, n := range []int{4, 12, 1000} {
-				var got []byte
-				for off := 0; off < size; off += n {
-					got = append(got, r.ok(h.admin, logCommand(lid, min(n, size-off), uint64(off))).Data...)
-				}
-				if !bytes.Equal(got, whole) {
-					t.Errorf("in pieces of %d bytes it is another log", n)
-				}
-			}
-			r.status(h.admin, logCommand(lid, 4, uint64(size)), invalidField)
-		})
-	}
-}
-
-// TestFeatureOfNoNamespace: a feature of a namespace that does not exist has no value; those of the controller are for all.
-func TestFeatureOfNoNamespace(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(0)
-	get := func(fid nvme.FID, nsid uint32) *loop.Command {
-		c := getFeature(fid, nvme.FeatureCurrent, 0)
-		c.SQE.SetNSID(nsid)
-		return c
-	}
-	for nsid, want := range map[uint32]nvme.Status{
-		0: nvme.Success, 1: nvme.Success, nvme.NSIDAll: nvme.Success,
-		2: invalidNamespace, MaxNSID: invalidNamespace, MaxNSID + 1: invalidNamespace, nvme.NSIDAll - 1: invalidNamespace,
-	} {
-		t.Run(fmt.Sprintf("NSID %#x", nsid), func(t *testing.T) {
-			r.status(h.admin, get(nvme.FeatureErrorRecovery, nsid), want)
-			r.status(h.admin, get(nvme.FeatureNumberOfQueues, nsid), nvme.Success)
-		})
-	}
 }
