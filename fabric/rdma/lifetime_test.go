@@ -153,3 +153,35 @@ func TestManyConnections(t *testing.T) {
 		}
 	})
 }
+
+// TestHostGivesUpWhileConnecting: a host that is gone before its connection is established leaves nothing behind, and disturbs no other
+// (R10, R12).
+func TestHostGivesUpWhileConnecting(t *testing.T) {
+	both(t, func(t *testing.T, o benchOptions) {
+		b := newBench(t, o)
+		good := b.host.connect(b.addr(), ioParam(8))
+		if st := good.do(command(opConnect, 1, 8, 0), nil); !st.OK() {
+			t.Fatal(st)
+		}
+		one := b.f.Live("target")
+		for range 10 {
+			b.f.DropMessages("target", verbstest.MessageREP, 1)
+			q := b.host.dial(b.addr(), ioParam(8))
+			q.request(ioParam(8))
+			b.eventually("the target waits for the host", func() (ok bool) {
+				b.on(func() { ok = b.g.queues == 2 })
+				return ok
+			})
+			q.free()
+			b.f.ExpireCM()
+			b.eventually("the connection is gone", func() bool { return b.tr.Connections() == 1 })
+		}
+		b.eventually("everything of theirs is free", func() bool { return b.f.Live("target") == one })
+		if st := good.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
+			t.Errorf("another host: %v", st)
+		}
+		if n := b.h.count("execute"); n != 2 {
+			t.Errorf("%d commands were executed, want the two of the other host", n)
+		}
+	})
+}

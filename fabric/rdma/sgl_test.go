@@ -281,3 +281,36 @@ func FuzzDescribe(f *testing.F) {
 		}
 	})
 }
+
+// TestInCapsuleOffsets: data at offsets throughout the capsule is taken from there if it lies within, and refused if it does not
+// (CVE-2026-72129).
+func TestInCapsuleOffsets(t *testing.T) {
+	b := newBench(t, benchOptions{})
+	q := b.host.connect(b.addr(), ioParam(32))
+	if st := q.do(command(opConnect, 1, 32, 0), nil); !st.OK() {
+		t.Fatal(st)
+	}
+	const size, n = 4096, 512
+	full := pattern(size, 3)
+	offsets := []int{size - n - 1, size - n, size - n + 1, size - 1, size, size + 1}
+	for off := 0; off < size; off += 61 {
+		offsets = append(offsets, off)
+	}
+	for _, off := range offsets {
+		s := command(opWrite, uint16(off), 0, n)
+		s.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, uint64(off), n)
+		want := nvme.Success
+		switch {
+		case off > size:
+			want = nvme.SGLOffsetInvalid | nvme.DNR
+		case off+n > size:
+			want = nvme.DataSGLLengthInvalid | nvme.DNR
+		}
+		if st := q.do(s, full); st != want {
+			t.Fatalf("offset %d: %v, want %v", off, st, want)
+		}
+		if want.OK() && !bytes.Equal(b.h.store.Bytes()[:n], full[off:off+n]) {
+			t.Fatalf("offset %d: other data arrived", off)
+		}
+	}
+}

@@ -158,3 +158,66 @@ func TestH2CDataForOtherCommands(t *testing.T) {
 	}
 	eventually(t, "all connections gone", func() bool { return tg.t.Connections() == 0 })
 }
+
+// TestH2CDataBeforeConnect: data right after ICResp, when no command can have asked for any (CVE-2026-22998).
+func TestH2CDataBeforeConnect(t *testing.T) {
+	tg := serve(t, options{})
+	for _, ttag := range []uint16{0, 1, 1 << ttagBits, 0xFFFE, 0xFFFF} {
+		for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
+			c := tg.dial(t)
+			c.icReq(p)
+			c.send(c.h2cData(pdu.LastPDU, 0, ttag, 0, random(0, 512)))
+			c.term(sequence)
+		}
+	}
+	eventually(t, "all connections gone", func() bool { return tg.t.Connections() == 0 })
+	if n := tg.d.executed.Load(); n != 0 {
+		t.Errorf("%d commands executed", n)
+	}
+}
+
+// TestH2CDataBeforeR2T: data for a write that waits for memory, and for one whose R2T has not left yet, is not taken, even if the host
+// guesses the transfer tag (CVE-2026-89968).
+func TestH2CDataBeforeR2T(t *testing.T) {
+	for name, tt := range map[string]struct {
+		o     options
+		reach func(h *hand, c *client)
+		state requestState
+	}{
+		"waiting for memory": {options{}, func(h *hand, c *client) {
+			h.exhaust()
+			sqe := rw(nvme.NVMWrite, 3, 0, 65536, false)
+			h.send(c.capsule(&sqe, nil))
+		}, requestWaiting},
+		"R2T blocked": {options{lend: true}, moments["R2T blocked"], requestGranting},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHand(t, tt.o)
+			c := h.connect(pdu.Params{}, 8)
+			tt.reach(h, c)
+			var early *request
+			for _, r := range h.queue().reqs {
+				if r.state == tt.state {
+					early = r
+				}
+			}
+			if early == nil {
+				t.Fatal("no command is in the state that is to be tested")
+			}
+			ttag := early.ttag
+			if tt.state == requestWaiting { // the tag that it will have
+				ttag = early.Tag | (early.round%ttagRounds+1)<<ttagBits
+			}
+			h.send(c.h2cData(pdu.LastPDU, early.SQE.CID(), ttag, 0, random(0, 512)))
+			said := h.drain()
+			const term = pdu.TermReqSize + pdu.DataSize // it ends with the header of the H2CData
+			if len(said) < term || (*pdu.TermReq)(said[len(said)-term:]).Fault() != sequence {
+				t.Errorf("the target said %d bytes, which do not end with a C2HTermReq %v", len(said), sequence)
+			}
+			if n := h.d.written.Load(); n != 0 {
+				t.Errorf("%d writes executed", n)
+			}
+			h.close()
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"testing"
@@ -57,5 +58,73 @@ func TestTurnOfOutput(t *testing.T) {
 			}
 			h.close()
 		})
+	}
+}
+
+// TestEveryPartialSend: wherever the socket stops taking bytes, in a header, in data or in a digest, the next send goes on with the byte
+// that follows.
+func TestEveryPartialSend(t *testing.T) {
+	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true, HPDA: 5}} {
+		h := newHand(t, options{hold: true})
+		c := h.connect(p, 8)
+		for i, n := range []int{512, 1024} {
+			sqe := rw(nvme.NVMRead, uint16(i), i*4096, n, false)
+			sqe.SetNSID(holdNSID)
+			h.send(c.capsule(&sqe, nil))
+		}
+		h.d.release() // the responses wait for the next turn
+		q := h.queue()
+		whole := h.sendFrom(q, 0)
+		if want := 2*(p.PDO(pdu.DataSize, p.HPDA)+p.DataDigestSize()+pdu.CapsuleRespSize+p.HeaderDigestSize()) + 512 + 1024; len(whole) != want {
+			t.Fatalf("%d bytes, want %d", len(whole), want)
+		}
+		for left := range whole {
+			if got := h.sendFrom(q, left); !bytes.Equal(got, whole[left:]) {
+				t.Fatalf("digests %v: after %d bytes %d others follow, want the %d of the rest", p.DataDigest, left, len(got), len(whole)-left)
+			}
+		}
+		q.sent = 0
+		h.turn()
+		if got := h.recv(); !bytes.Equal(got, whole) {
+			t.Errorf("digests %v: another stream in the end", p.DataDigest)
+		}
+		h.close()
+	}
+}
+
+// sendFrom sends what is queued as if left bytes of it had left already, and returns what arrives. The queue still believes the old.
+func (h *hand) sendFrom(q *queue, left int) []byte {
+	h.tb.Helper()
+	q.sent = left
+	want, _ := q.gather(false)
+	n, e := q.transmit(false)
+	clear(h.g.iov)
+	if n != want || e != 0 {
+		h.tb.Fatalf("%d of %d bytes were sent, %v", n, want, e)
+	}
+	b := make([]byte, n)
+	if m, e := sys.Recv(h.peer, b, 0); m != n || e != 0 {
+		h.tb.Fatalf("%d of %d bytes arrived, %v", m, n, e)
+	}
+	return b
+}
+
+// TestEveryAlignment: every HPDA that a host may ask for works (P08); read checks where the data begins.
+func TestEveryAlignment(t *testing.T) {
+	tg := serve(t, options{})
+	for hpda := range uint8(32) {
+		for _, digests := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d,digests=%v", hpda, digests), func(t *testing.T) {
+				c := tg.connect(t, pdu.Params{HeaderDigest: digests, DataDigest: digests, HPDA: hpda}, 4, 0)
+				for i, n := range []int{512, 4096} {
+					got := c.readBlocks(uint16(i), 1024, n)
+					for j := range got {
+						if got[j] != pattern(1024+j) {
+							t.Fatalf("byte %d of %d is %#x, want %#x", j, n, got[j], pattern(1024+j))
+						}
+					}
+				}
+			})
+		}
 	}
 }
