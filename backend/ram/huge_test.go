@@ -158,4 +158,7 @@ func TestHugePagesEnd(t *testing.T) {
 		t.Error(err)
 	}
 	<-ended
+	if n := d.huge.count(); n > 1 {
+		t.Errorf("%d areas without a rest", n)
+	}
 }
