@@ -16,14 +16,10 @@ func TestIdentifyController(t *testing.T) {
 	sub.Serial, sub.Model = "SN-1", "model"
 	r := newRig(t, 1, sub)
 	for _, tr := range []nvme.TransportType{nvme.TransportTCP, nvme.TransportRDMA} {
-		for _, disc := range []bool{false, true} {
+		for nqn, checkKind := range map[string]func(check, *nvme.IdentifyController){testSub: checkIO, nvme.DiscoveryNQN: checkDiscovery} {
 			qi := info(tr)
 			qi.MSDBD, qi.InCapsuleSize = 16, 8192
-			h := r.connectHostInfo(0, qi, func(a *connectArgs) {
-				if disc {
-					a.sub = nvme.DiscoveryNQN
-				}
-			})
+			h := r.connectHostInfo(0, qi, func(a *connectArgs) { a.sub = nqn })
 			c := r.ok(h.admin, identifyCommand(nvme.CNSController, 0))
 			id, err := nvme.ParseIdentifyController(c.Data)
 			if err != nil {
@@ -32,48 +28,59 @@ func TestIdentifyController(t *testing.T) {
 			check := func(name string, got, want any) {
 				t.Helper()
 				if got != want {
-					t.Errorf("%v discovery %v: %s is %v, want %v", tr, disc, name, got, want)
+					t.Errorf("%v %s: %s is %v, want %v", tr, nqn, name, got, want)
 				}
 			}
 			check("CNTLID", id.CNTLID, h.cntlid)
-			check("KAS", id.KAS, uint16(keepAliveGranularity))
-			check("IOCCSZ", id.IOCCSZ, uint32((64+8192)/16))
-			check("IORCSZ", id.IORCSZ, uint32(1))
-			check("ICDOFF", id.ICDOFF, uint16(0))
-			check("MSDBD", id.MSDBD, uint8(16))
-			check("MDTS", 4096<<id.MDTS, maxTransfer)
-			check("MAXCMD", id.MAXCMD, uint16(128))
-			check("TBKAS", id.CTRATT&nvme.CTRATTTBKAS != 0, true)
 			check("VER", uint64(id.VER), h.property(nvme.PropertyVS))
-			check("SGL", id.SGLS&3, nvme.SGLSSupported)
 			check("keyed SGL", id.SGLS&nvme.SGLSKeyed != 0, tr == nvme.TransportRDMA)
-			check("SAOS", id.SGLS&nvme.SGLSOffset != 0, true)
-			check("OFCS", id.OFCS&1, uint16(1))
-			check("FR", nvme.Text(id.FR[:]), testFW)
-			check("AERL", id.AERL, uint8(3))
-			check("CMIC", id.CMIC&nvme.CMICMultiController != 0, true)
-			check("effects log", id.LPA&nvme.LPAEffects != 0, true)
 			subnqn, _ := nvme.ParseNQN(&id.SUBNQN)
-			if disc {
-				check("CNTRLTYPE", id.CNTRLTYPE, nvme.ControllerTypeDiscovery)
-				check("SUBNQN", subnqn, nvme.DiscoveryNQN)
-				check("OAES", id.OAES, nvme.EventDiscoveryChanged)
-				check("DCTYPE", id.DCTYPE, uint8(1))
-				continue
-			}
-			check("CNTRLTYPE", id.CNTRLTYPE, nvme.ControllerTypeIO)
-			check("SUBNQN", subnqn, testSub)
-			check("SN", nvme.Text(id.SN[:]), "SN-1")
-			check("MN", nvme.Text(id.MN[:]), "model")
-			check("OAES", id.OAES, nvme.EventNamespaceChanged)
-			check("NN", id.NN, uint32(MaxNSID))
-			check("MNAN", id.MNAN, uint32(MaxNSID))
-			check("SQES", id.SQES, uint8(0x66))
-			check("CQES", id.CQES, uint8(0x44))
-			check("ONCS", id.ONCS, nvme.ONCSDatasetManagement|nvme.ONCSWriteZeroes|nvme.ONCSSaveSelect)
-			check("VWC", id.VWC, nvme.VWCFlushAll) // RAM has no volatile cache
+			check("SUBNQN", subnqn, nqn)
+			checkAny(check, id)
+			checkKind(check, id)
 		}
 	}
+}
+
+// check compares a field that a controller identifies itself with.
+type check func(name string, got, want any)
+
+// checkAny is about what all controllers have in common.
+func checkAny(check check, id *nvme.IdentifyController) {
+	check("KAS", id.KAS, uint16(keepAliveGranularity))
+	check("IOCCSZ", id.IOCCSZ, uint32((64+8192)/16))
+	check("IORCSZ", id.IORCSZ, uint32(1))
+	check("ICDOFF", id.ICDOFF, uint16(0))
+	check("MSDBD", id.MSDBD, uint8(16))
+	check("MDTS", 4096<<id.MDTS, maxTransfer)
+	check("MAXCMD", id.MAXCMD, uint16(128))
+	check("TBKAS", id.CTRATT&nvme.CTRATTTBKAS != 0, true)
+	check("SGL", id.SGLS&3, nvme.SGLSSupported)
+	check("SAOS", id.SGLS&nvme.SGLSOffset != 0, true)
+	check("OFCS", id.OFCS&1, uint16(1))
+	check("FR", nvme.Text(id.FR[:]), testFW)
+	check("AERL", id.AERL, uint8(3))
+	check("CMIC", id.CMIC&nvme.CMICMultiController != 0, true)
+	check("effects log", id.LPA&nvme.LPAEffects != 0, true)
+}
+
+func checkDiscovery(check check, id *nvme.IdentifyController) {
+	check("CNTRLTYPE", id.CNTRLTYPE, nvme.ControllerTypeDiscovery)
+	check("OAES", id.OAES, nvme.EventDiscoveryChanged)
+	check("DCTYPE", id.DCTYPE, uint8(1))
+}
+
+func checkIO(check check, id *nvme.IdentifyController) {
+	check("CNTRLTYPE", id.CNTRLTYPE, nvme.ControllerTypeIO)
+	check("SN", nvme.Text(id.SN[:]), "SN-1")
+	check("MN", nvme.Text(id.MN[:]), "model")
+	check("OAES", id.OAES, nvme.EventNamespaceChanged)
+	check("NN", id.NN, uint32(MaxNSID))
+	check("MNAN", id.MNAN, uint32(MaxNSID))
+	check("SQES", id.SQES, uint8(0x66))
+	check("CQES", id.CQES, uint8(0x44))
+	check("ONCS", id.ONCS, nvme.ONCSDatasetManagement|nvme.ONCSWriteZeroes|nvme.ONCSSaveSelect)
+	check("VWC", id.VWC, nvme.VWCFlushAll) // RAM has no volatile cache
 }
 
 // TestIdentifyNamespaces has the rows M02 to M05 and the namespace structures.
@@ -125,7 +132,12 @@ func TestIdentifyNamespaces(t *testing.T) {
 			}
 		}
 	}
+}
 
+// TestIdentifyRefused: what there is nothing to say of, and requests that are wrong.
+func TestIdentifyRefused(t *testing.T) {
+	r := newRig(t, 1, ramSubsystem(t, 1))
+	h := r.connectHost(0)
 	csi := func(cns nvme.CNS) *loop.Command {
 		c := identifyCommand(cns, 1)
 		c.SQE.Identify().Set(cns, 0, 2)

@@ -86,20 +86,27 @@ func TestDiscoveryLog(t *testing.T) {
 	if _, l := mapped.discoveryLog(); len(l) != 9 || nvme.Text(l[0].TRADDR[:]) != "192.0.2.7" {
 		t.Errorf("%d entries, first at %q", len(l), nvme.Text(l[0].TRADDR[:]))
 	}
+}
 
-	// Any chunking gives the same bytes; offsets outside are refused (CVE-2026-64320).
-	size := 10 * 1024
-	whole := r.ok(h4.admin, logCommand(nvme.LogDiscovery, size, 0)).Data
+// TestDiscoveryLogChunks: any chunking gives the same bytes; offsets outside are refused (CVE-2026-64320).
+func TestDiscoveryLogChunks(t *testing.T) {
+	r := newRig(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true}, SubsystemConfig{NQN: testSub + ".other", AllowAnyHost: true})
+	for i, addr := range []string{"192.0.2.1:4420", "192.0.2.1:4421", "192.0.2.1:4422"} {
+		r.must(r.target.AddPort(port(uint16(i+1), nvme.TransportTCP, addr)))
+	}
+	h := discoveryHost(r, "192.0.2.1:4420")
+	size := 10 * 1024 // three ports of three subsystems, and the header
+	whole := r.ok(h.admin, logCommand(nvme.LogDiscovery, size, 0)).Data
 	for off := 0; off < size; off += 1000 {
 		n := min(1000, size-off)
-		if got := r.ok(h4.admin, logCommand(nvme.LogDiscovery, n, uint64(off))).Data; string(got) != string(whole[off:off+n]) {
+		if got := r.ok(h.admin, logCommand(nvme.LogDiscovery, n, uint64(off))).Data; string(got) != string(whole[off:off+n]) {
 			t.Errorf("chunk at %d differs", off)
 		}
 	}
 	for _, off := range []uint64{uint64(size), uint64(size) + 4, 1 << 32, 1 << 63, 1<<64 - 4, 2} {
-		r.status(h4.admin, logCommand(nvme.LogDiscovery, 4, off), invalidField)
+		r.status(h.admin, logCommand(nvme.LogDiscovery, 4, off), invalidField)
 	}
-	tail := r.ok(h4.admin, logCommand(nvme.LogDiscovery, 4096, uint64(size)-4)).Data
+	tail := r.ok(h.admin, logCommand(nvme.LogDiscovery, 4096, uint64(size)-4)).Data
 	for _, b := range tail[4:] {
 		if b != 0 {
 			t.Fatal("bytes behind the log")

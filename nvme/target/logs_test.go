@@ -64,7 +64,12 @@ func TestLogs(t *testing.T) {
 			t.Errorf("feature %02Xh: listed %v, known %v", fid, listed, known)
 		}
 	}
+}
 
+// TestLogOffsets: what is outside of a page, or meant for none, is refused; what is behind its end is zero.
+func TestLogOffsets(t *testing.T) {
+	r := newRig(t, 1, ramSubsystem(t, 2))
+	h := r.connectHost(1)
 	nsid := func(c *loop.Command, id uint32) *loop.Command {
 		c.SQE.SetNSID(id)
 		return c
