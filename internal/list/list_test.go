@@ -1,0 +1,149 @@
+package list
+
+import (
+	"slices"
+	"sync"
+	"testing"
+)
+
+type element struct {
+	node Node[element]
+	id   int
+}
+
+func ids(l *List[element]) (out []int) {
+	for e := range l.All() {
+		out = append(out, e.id)
+	}
+	return out
+}
+
+func elements(n int) []element {
+	e := make([]element, n)
+	for i := range e {
+		e[i].id = i
+	}
+	return e
+}
+
+func TestList(t *testing.T) {
+	var l List[element]
+	if !l.Empty() || l.First() != nil || l.Pop() != nil || ids(&l) != nil {
+		t.Fatal("an empty list has something")
+	}
+	e := elements(6)
+	for round := range 3 {
+		for i := range 5 {
+			l.Push(&e[i], &e[i].node)
+		}
+		l.PushFirst(&e[5], &e[5].node)
+		if got := ids(&l); !slices.Equal(got, []int{5, 0, 1, 2, 3, 4}) {
+			t.Fatalf("round %d: %v", round, got)
+		}
+		l.Remove(&e[2].node) // in the middle
+		l.Remove(&e[4].node) // the newest
+		l.Remove(&e[5].node) // the oldest
+		if e[2].node.Listed() || !e[3].node.Listed() || l.First() != &e[0] {
+			t.Fatalf("round %d: an element is wrong about being listed", round)
+		}
+		if l.Pop() != &e[0] || l.Pop() != &e[1] || l.Pop() != &e[3] || l.Pop() != nil || !l.Empty() {
+			t.Fatalf("round %d: the order is wrong", round)
+		}
+	}
+}
+
+// TestRemoveWhileRanging: the element that All is at may go, and may be pushed again.
+func TestRemoveWhileRanging(t *testing.T) {
+	var l, other List[element]
+	e := elements(5)
+	for i := range e {
+		l.Push(&e[i], &e[i].node)
+	}
+	for v := range l.All() {
+		if v.id%2 == 0 {
+			l.Remove(&v.node)
+			other.Push(v, &v.node)
+		}
+	}
+	if !slices.Equal(ids(&l), []int{1, 3}) || !slices.Equal(ids(&other), []int{0, 2, 4}) {
+		t.Fatalf("%v and %v", ids(&l), ids(&other))
+	}
+}
+
+// TestInbox: elements of one goroutine come in its order, and none is lost.
+func TestInbox(t *testing.T) {
+	const writers, each = 4, 2000
+	var b Inbox[element]
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			e := elements(each)
+			for i := range e {
+				e[i].id += w * each
+				b.Push(&e[i], &e[i].node)
+			}
+		})
+	}
+	var l List[element]
+	next, got := [writers]int{}, 0
+	take := func() {
+		b.Take(&l)
+		for e := l.Pop(); e != nil; e = l.Pop() {
+			w := e.id / each
+			if e.id%each != next[w] {
+				t.Fatalf("writer %d: %d came before %d", w, e.id%each, next[w])
+			}
+			next[w]++
+			got++
+		}
+	}
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		take()
+	}
+	take()
+	if got != writers*each || !b.Empty() {
+		t.Fatalf("%d of %d elements came", got, writers*each)
+	}
+}
+
+func TestNoAllocation(t *testing.T) {
+	var l List[element]
+	var b Inbox[element]
+	e := elements(8)
+	if n := testing.AllocsPerRun(100, func() {
+		for i := range e {
+			b.Push(&e[i], &e[i].node)
+		}
+		b.Take(&l)
+		for v := range l.All() {
+			v.id++
+		}
+		for l.Pop() != nil {
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkPushPop(b *testing.B) {
+	var l List[element]
+	e := elements(32)
+	for b.Loop() {
+		for i := range e {
+			l.Push(&e[i], &e[i].node)
+		}
+		for range e {
+			l.Pop()
+		}
+	}
+}
