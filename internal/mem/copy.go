@@ -14,17 +14,10 @@ func Copy(dst, src []byte) int {
 
 // CopySegments copies what is in src to dst by Copy, as much as both have.
 func CopySegments(dst, src []Segment) {
-	var to []byte
+	to := NewCursor(dst, 0)
 	for i := range src {
-		for from := src[i].B; len(from) > 0; {
-			if len(to) == 0 {
-				if len(dst) == 0 {
-					return
-				}
-				to, dst = dst[0].B, dst[1:]
-			}
-			n := Copy(to, from)
-			to, from = to[n:], from[n:]
+		if to.CopyFrom(src[i].B) < len(src[i].B) {
+			return
 		}
 	}
 }

@@ -85,7 +85,7 @@ func newRegion(purposeName string, b []byte) (*Region, error) {
 	if !ok {
 		p, _ = purposes.LoadOrStore(purposeName, &purpose{name: purposeName})
 	}
-	r := &Region{id: RegionID(nextID.Add(1) - 1), purpose: p.(*purpose), b: b}
+	r := &Region{id: RegionID(nextID.Add(1)), purpose: p.(*purpose), b: b}
 	r.purpose.regions.Add(1)
 	live.Store(r.id, r)
 	return r, nil

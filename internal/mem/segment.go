@@ -2,17 +2,20 @@
 // in page-aligned blocks from arenas. It is the only place besides the bindings where an address becomes a number.
 package mem
 
-// RegionID is the dense index of a Region within this process. Transports and engines index their tables of local keys and
-// fixed-buffer slots with it. An ID is never used twice.
+// RegionID is the number of a Region within this process, from 1 on. Transports find their local keys by it. A number is never used
+// twice.
 type RegionID int32
+
+// NoRegion is the RegionID of memory that lies in no Region, for instance on the Go heap: no device may be given it.
+const NoRegion RegionID = 0
 
 // Segment is one contiguous piece of a Region. A request's data is a list of segments in order.
 //
 // A Segment does not own memory: whoever allocated or lent it decides how long B stays valid.
 type Segment struct {
-	// B is the memory itself, outside the Go heap.
+	// B is the memory itself.
 	B []byte
-	// Region tells in which registered Region B lies.
+	// Region is the Region that B lies in, or NoRegion.
 	Region RegionID
 	// File says that B is memory of a file (MapFile), for reading. That raises SIGBUS where the file has been cut off or its medium
 	// is broken, so it is left to the kernel and to CopyFile.
@@ -31,22 +34,12 @@ func Length(segs []Segment) int {
 // Slice appends to dst the part of segs that starts at byte off and is n bytes long, and returns the extended slice.
 // The caller guarantees off+n <= Length(segs).
 func Slice(dst, segs []Segment, off, n int) []Segment {
-	for i := range segs {
-		if n == 0 {
-			break
-		}
-		b := segs[i].B
-		if off >= len(b) {
-			off -= len(b)
-			continue
-		}
-		b = b[off:]
-		off = 0
-		if len(b) > n {
-			b = b[:n]
-		}
-		dst = append(dst, Segment{B: b, Region: segs[i].Region, File: segs[i].File})
-		n -= len(b)
+	c := NewCursor(segs, off)
+	for n > 0 {
+		s := *c.Segment()
+		s.B = c.Next(n)
+		dst = append(dst, s)
+		n -= len(s.B)
 	}
 	return dst
 }

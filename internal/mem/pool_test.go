@@ -1,0 +1,120 @@
+package mem
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// user waits for memory and notes what came of it.
+type user struct {
+	w    Waiter
+	name string
+	log  *[]string
+}
+
+func newUser(name string, log *[]string) *user {
+	u := &user{name: name, log: log}
+	u.w.Owner = u
+	return u
+}
+
+func (u *user) Granted() { *u.log = append(*u.log, fmt.Sprintf("%s %d", u.name, Length(u.w.Segs))) }
+func (u *user) Expired() { *u.log = append(*u.log, u.name+" expired") }
+
+func newTestPool(t *testing.T, size, reserve int) *Pool {
+	t.Helper()
+	a, err := NewArena("test pool", size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := NewPool(a, reserve)
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func TestPool(t *testing.T) {
+	p := newTestPool(t, 64<<10, 16<<10)
+	if p.Max() != 48<<10 || p.Available() != 48<<10 || p.Crowded() {
+		t.Fatalf("most %d, available %d", p.Max(), p.Available())
+	}
+	all, ok := p.Alloc(nil, 48<<10)
+	if !ok {
+		t.Fatal("an empty pool has no memory")
+	}
+	if _, ok := p.Alloc(nil, 1); ok {
+		t.Fatal("Alloc hands out the reserve")
+	}
+	urgent, ok := p.AllocReserve(nil, 16<<10)
+	if !ok || p.Available() != -16<<10 {
+		t.Fatal("AllocReserve does not hand out the reserve")
+	}
+
+	var log []string
+	a, b, c := newUser("a", &log), newUser("b", &log), newUser("c", &log)
+	p.Wait(&a.w, 40<<10, 10)
+	p.Wait(&b.w, 4<<10, 20)
+	p.Wait(&c.w, 4<<10, 30)
+	if p.CanServe() || p.Serve() != 0 || !b.w.Waiting() {
+		t.Fatal("memory was granted that is not there")
+	}
+	p.Free(urgent)
+	if p.CanServe() {
+		t.Fatal("the reserve is granted")
+	}
+	p.Cancel(&b.w)
+	p.Cancel(&b.w)
+	p.Free(all)
+	if _, ok := p.Alloc(nil, 4096); ok {
+		t.Fatal("Alloc went ahead of those who wait")
+	}
+	if !p.CanServe() || p.Serve() != 2 || !slices.Equal(log, []string{"a 40960", "c 4096"}) || p.Crowded() {
+		t.Fatalf("served: %v", log)
+	}
+	p.Free(a.w.Segs)
+	p.Free(c.w.Segs)
+}
+
+func TestPoolExpire(t *testing.T) {
+	p := newTestPool(t, 16<<10, 0)
+	all, _ := p.Alloc(nil, 16<<10)
+	var log []string
+	a, b := newUser("a", &log), newUser("b", &log)
+	p.Wait(&a.w, 4096, 10)
+	p.Wait(&b.w, 4096, 20)
+	if p.Expire(10) != 0 || p.Expire(11) != 1 || a.w.Waiting() || !b.w.Waiting() {
+		t.Fatalf("expired: %v", log)
+	}
+	p.Wait(&a.w, 8192, 30)
+	p.Free(all)
+	if p.Serve() != 2 || !slices.Equal(log, []string{"a expired", "b 4096", "a 8192"}) {
+		t.Fatalf("%v", log)
+	}
+	p.Free(a.w.Segs)
+	p.Free(b.w.Segs)
+}
+
+func TestPoolNoAllocation(t *testing.T) {
+	p := newTestPool(t, 64<<10, 0)
+	var log []string
+	u := newUser("u", &log)
+	log = make([]string, 0, 1)
+	quiet := &quietOwner{}
+	u.w.Owner = quiet
+	if n := testing.AllocsPerRun(100, func() {
+		p.Wait(&u.w, 8192, 1)
+		p.Serve()
+		p.Free(u.w.Segs)
+	}); n != 0 || quiet.granted == 0 {
+		t.Errorf("%v allocations, %d grants", n, quiet.granted)
+	}
+}
+
+type quietOwner struct{ granted int }
+
+func (o *quietOwner) Granted() { o.granted++ }
+func (o *quietOwner) Expired() {}
