@@ -30,7 +30,7 @@ type Flags uint8
 const (
 	FUA      Flags = 1 << iota // OpWrite, OpWriteZeroes: durable when completed
 	Unmap                      // OpWriteZeroes: may deallocate
-	Reserved                   // OpWrite: Segs are memory of the Receiver; it clears the flag when it takes them back, before it is done
+	ZeroCopy                   // OpWrite: Segs are memory of the Receiver; it clears the flag when it takes them back, before it is done
 )
 
 // IO is one operation. The submitter owns it and its memory again once Poll has returned it; until then neither may be touched.
@@ -57,7 +57,7 @@ var (
 	ErrReadOnly    = errors.New("read-only")             // the device takes no writes
 	ErrOutOfRange  = errors.New("out of range")          // beyond the device's current size
 	ErrUnsupported = errors.New("operation unsupported") // the device cannot do it at all
-	ErrGone        = errors.New("device is gone")        // removed or not there yet; may come back
+	ErrOffline     = errors.New("device is gone")        // removed or not there yet; may come back
 	ErrAborted     = errors.New("aborted")               // given up on request or at a deadline
 
 	// ErrDegraded is an ErrIO that stays: completed writes may be lost, as by a flush that failed, and no flush or write
@@ -96,8 +96,8 @@ type Info struct {
 	Thin bool
 	// Rotational media seek.
 	Rotational bool
-	// Gone says that the storage is not there for the time being: IOs fail with ErrGone. The rest tells what it was.
-	Gone bool
+	// Offline says that the storage is not there for the time being: IOs fail with ErrGone. The rest tells what it was.
+	Offline bool
 	// Degraded says that completed writes may be lost; see ErrDegraded.
 	Degraded bool
 	// Identity is a stable text that names the storage (a path, a serial number), for logs and derived identifiers.

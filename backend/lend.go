@@ -2,30 +2,30 @@ package backend
 
 import "github.com/nvmf-target/nvmf-target/internal/mem"
 
-// Lender is a Channel whose storage is memory that can be read in place: it lends what a read would copy.
+// ZeroCopyReader is a Channel whose storage is memory that can be read in place: it lends what a read would copy.
 //
 // A loan is the content of a range at one moment, block by block: the memory does not change until it is returned, whatever is written
 // meanwhile. That costs the device memory, or makes writers wait, so a loan is returned as soon as the data has been sent, by the
 // reactor that took it, and nothing that a loan waits for may wait for a writer. Loans count: several may cover a block.
-type Lender interface {
+type ZeroCopyReader interface {
 	Channel
-	// Lend appends to dst the memory that holds [off, off+n), in order, each segment within one mem.ChunkSize of its region, and
+	// StartZeroCopyRead appends to dst the memory that holds [off, off+n), in order, each segment within one mem.ChunkSize of its region, and
 	// returns the extended slice. off and n are multiples of Info.BlockSize within Info.Size; n is positive. The memory may only
-	// be read, and until Return. Lend returns dst and false if nothing is lent now: the caller then submits an OpRead.
-	Lend(dst []mem.Segment, off, n int64) ([]mem.Segment, bool)
-	// Return ends one loan; segs are what Lend appended for off and n. Every loan must be returned before Close.
-	Return(segs []mem.Segment, off, n int64)
+	// be read, and until Return. StartZeroCopyRead returns dst and false if nothing is lent now: the caller then submits an OpRead.
+	StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segment, bool)
+	// EndZeroCopyRead ends one loan; segs are what Lend appended for off and n. Every loan must be returned before Close.
+	EndZeroCopyRead(segs []mem.Segment, off, n int64)
 }
 
-// Receiver is a Channel whose storage is memory that data can be received into: it reserves free memory for a write, which then changes
+// ZeroCopyWriter is a Channel whose storage is memory that data can be received into: it reserves free memory for a write, which then changes
 // the blocks without a copy, each as a whole.
-type Receiver interface {
+type ZeroCopyWriter interface {
 	Channel
-	// Reserve appends to dst memory for n bytes that are to be written at off, in order, each segment within one mem.ChunkSize of its
+	// StartZeroCopyWrite appends to dst memory for n bytes that are to be written at off, in order, each segment within one mem.ChunkSize of its
 	// region, and returns the extended slice. off and n are as for Lend. Nobody else reads or writes the memory until it is
-	// submitted, as the Segs of an OpWrite with the flag Reserved and this off and n, or given to Cancel. Reserve returns dst and
+	// submitted, as the Segs of an OpWrite with the flag Reserved and this off and n, or given to Cancel. StartZeroCopyWrite returns dst and
 	// false if there is none for now, or if a copy is better: the caller then submits memory of its own.
-	Reserve(dst []mem.Segment, off, n int64) ([]mem.Segment, bool)
-	// Cancel takes back what Reserve appended and no write has consumed. Every reservation ends before Close.
-	Cancel(segs []mem.Segment)
+	StartZeroCopyWrite(dst []mem.Segment, off, n int64) ([]mem.Segment, bool)
+	// AbortZeroCopyWrite takes back what Reserve appended and no write has consumed. Every reservation ends before Close.
+	AbortZeroCopyWrite(segs []mem.Segment)
 }

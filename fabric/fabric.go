@@ -1,15 +1,20 @@
-// Package fabric is the contract between transports (fabric/tcp, fabric/rdma, fabric/loop) and the controller (nvme/target).
+// Package fabric is the contract between the transports (fabric/tcp, fabric/rdma) and the controller (nvme/target).
 //
-// The way of a command, each step exactly once (NVM Express Base Specification 2.1, section 3.3.2, message-based queues):
+// The path of a command, each step exactly once (NVM Express Base Specification 2.1, section 3.3.2, message-based queues):
 //
 //	transport receives the capsule, fills SQE, HostLength and InCapsule    (owner: transport)
-//	Handler.Prepare   answers Dir, Length and maybe Segs, or a Status      (owner: transport again afterwards)
+//	Handler.Prepare   sets Dir, Length and maybe Segs, or a Status         (owner: transport again afterwards)
 //	transport moves host data into Segs when Dir is HostToController       (owner: transport)
 //	Handler.Execute   starts the command                                   (owner: handler)
 //	Queue.Complete    CQE is final; the transport moves data out of Segs,
 //	                  sends the response and reuses the request            (owner: transport)
 //
-// Everything here happens on the goroutine of the one reactor that owns the queue, except where a comment says otherwise.
+// Zero copy: if the storage of a namespace is memory, Prepare may attach that memory to the request
+// (Request.ZeroCopy). The transport then sends from there, or receives into it, and calls
+// Handler.EndZeroCopy when its device no longer touches it.
+//
+// Everything here happens on the goroutine of the one reactor that owns the queue, except where a
+// comment says otherwise.
 package fabric
 
 import (
@@ -24,62 +29,68 @@ type Direction uint8
 
 // The directions of data, seen from the controller.
 const (
-	NoData           Direction = iota // the command carries no data (or was refused)
+	NoData           Direction = iota // the command carries no data, or was refused
 	HostToController                  // write: the transport fills Segs before Execute
 	ControllerToHost                  // read: the transport sends Segs after Complete, if CQE is successful
 )
 
-// Request is one command from its capsule to its response. Transports allocate the requests of a queue once, with the queue,
-// and reuse them; no field is allocated per command.
+// Request is one command from its capsule to its response. Transports allocate the requests of a
+// queue once, with the queue, and reuse them; no field is allocated per command.
 type Request struct {
-	// SQE is the submission queue entry as received. Set by the transport before Prepare; read-only afterwards.
+	// SQE is the submission queue entry as received. Set by the transport before Prepare; read-only
+	// afterwards.
 	SQE nvme.SQE
-	// CQE is the completion queue entry. The handler fills all of it, DW0 to status, before Complete.
+	// CQE is the completion queue entry. The handler fills all of it before Complete.
 	CQE nvme.CQE
 
-	// Session is what Handler.Open returned for the queue. Set by the transport when it allocates the request.
+	// Session is what Handler.Open returned for the queue, Queue the transport's queue that owns this
+	// request. Both are set by the transport when it allocates the request.
 	Session Session
-	// Queue is the transport's queue that owns this request. Set by the transport when it allocates the request.
-	Queue Queue
-	// Tag is the index of this request within its queue, 0 to depth-1, fixed for the life of the queue. Handlers index
-	// their per-command state with it.
-	Tag uint16
+	Queue   Queue
+	// Owner is the transport's own request, of which this one is a part. Handlers do not look at it.
+	Owner any
+	// Command is the handler's state of the command. Transports do not look at it: it stays when the
+	// request is reused.
+	Command any
 
-	// HostLength is the number of bytes the command's SGL describes; 0 if it describes none. Set before Prepare.
+	// HostLength is the number of bytes that the command's SGL describes. Set before Prepare.
 	HostLength uint32
-	// InCapsule is set before Prepare if the data described lies in the capsule itself.
+	// InCapsule says that the data described lies in the capsule itself. Set before Prepare.
 	InCapsule bool
 
-	// Dir and Length are Prepare's answer: which way the data goes and how many bytes. Length is never larger than
-	// HostLength. If Status is an error then Dir is NoData.
+	// Dir and Length are set by Prepare: which way the data goes and how many bytes. Length is at
+	// most HostLength. Dir is NoData if Status is an error.
 	Dir    Direction
 	Length uint32
-	// Segs is the memory the data moves through, Length bytes in total. If Prepare leaves it empty and Length is not 0,
-	// the transport supplies it (its capsule slot, or blocks of the reactor's Arena) and takes it back after the
-	// response; if Prepare sets it (Lent), the memory is the handler's and valid until Release is called. Of a
-	// read Prepare attaches only memory of which Queue.Reaches says yes, of a write only what Queue.Receives says yes of; the
-	// transport may write there what it likes until Execute, and data in the capsule comes in by a copy.
-	// The backing array belongs to the request and is reused.
+	// Segs is the memory that the data moves through, Length bytes in total. If Prepare leaves it
+	// empty and Length is not 0, the transport supplies memory and takes it back after the response.
+	// Its array belongs to the request and is reused.
 	Segs []mem.Segment
-	// Brief says of a write that its device is expected to complete it during Execute. Then data in the capsule may as well stay where it
-	// was received, for as long as the handler has the request all the same. Set by Prepare.
-	Brief bool
-	// Lent says that Prepare attached Segs: the transport must not free them, and calls Handler.Release once when its
-	// device no longer touches them (response sent or association dead).
-	Lent bool
+	// ZeroCopy says that Prepare attached Segs, memory of the namespace itself: for a read memory
+	// that Queue.CanSendFrom accepts, for a write memory that Queue.CanReceiveInto accepts. It stays
+	// valid until the transport calls Handler.EndZeroCopy, once, when its device no longer touches
+	// it. Until Execute the transport may write there what it likes; data in the capsule is copied.
+	ZeroCopy bool
+	// CompletesInExecute says of a write that its device is expected to complete it before Execute
+	// returns. In-capsule data may then stay where it was received; should the device take longer
+	// after all, it must stay there for as long as the handler has the request. Set by Prepare.
+	CompletesInExecute bool
 
-	// Status is nvme.Success, or why the command must not be executed. The transport sets it before Prepare (malformed SGL)
-	// or between Prepare and Execute (the data could not be moved, for instance a data digest error); Prepare sets it for
-	// everything it refuses. A request whose Status is an error still goes through Execute, which then only completes it.
+	// Status is nvme.Success, or why the command must not be executed. The transport sets it before
+	// Prepare (malformed SGL) or between Prepare and Execute (the data could not be moved, for
+	// instance after a data digest error); Prepare sets it for everything it refuses. A request
+	// whose Status is an error still goes through Execute, which then only completes it.
 	Status nvme.Status
 
-	// Start is when the capsule arrived, in nanoseconds of the reactor's monotonic clock, or 0 if not measured.
+	// Start is when the capsule arrived, in nanoseconds of Loop.Now, or 0 if not measured.
 	Start int64
 }
 
-// Reset makes the request ready for the next capsule; Session, Queue, Tag and the backing array of Segs stay.
+// Reset makes the request ready for the next capsule. Session, Queue, Owner, Command and the array of
+// Segs stay.
 func (r *Request) Reset() {
-	r.HostLength, r.Length, r.InCapsule, r.Dir, r.Brief, r.Lent = 0, 0, false, NoData, false, false
+	r.HostLength, r.Length, r.InCapsule, r.Dir = 0, 0, false, NoData
+	r.ZeroCopy, r.CompletesInExecute = false, false
 	clear(r.Segs)
 	r.Segs = r.Segs[:0]
 	r.Status = nvme.Success
@@ -89,69 +100,80 @@ func (r *Request) Reset() {
 // Session is the handler's own state of one queue; transports only carry it.
 type Session any
 
-// Handler is the controller side; nvme/target makes one per reactor. All methods are called by that reactor only, with arrays
-// that the caller owns: a handler must not keep the slices, only the requests.
+// Handler is the controller side; nvme/target makes one per reactor. All methods are called by that
+// reactor only, with arrays that the caller owns: a handler must not keep the slices, only the
+// requests.
 type Handler interface {
-	// Open is called once per accepted queue before its first command. A non-nil error refuses the queue: the transport
-	// closes the connection (TCP) or rejects it with "no resources" (RDMA).
+	// Open is called once per accepted queue before its first command. An error refuses the queue:
+	// the transport closes the connection (TCP) or rejects it with "no resources" (RDMA).
 	Open(q Queue) (Session, error)
-	// Prepare validates commands and answers Dir, Length and Segs, or a Status. No data moves and nothing is changed.
+	// Prepare validates commands and sets Dir, Length and Segs, or a Status. No data moves and
+	// nothing is changed.
 	Prepare(reqs []*Request)
-	// Execute starts commands whose data is in place. Each is completed exactly once by Queue.Complete, during this call or
-	// from a later poll of the same reactor.
+	// Execute starts commands whose data is in place. Each is completed exactly once by
+	// Queue.Complete, during this call or from a later poll of the same reactor.
 	Execute(reqs []*Request)
-	// Abandon tells the handler that a prepared request will never be executed, because its queue died while data moved.
+	// Abandon tells the handler that a prepared request will never be executed, because its queue
+	// ended while data moved.
 	Abandon(req *Request)
-	// Release returns lent segments; see Request.Lent.
-	Release(req *Request)
-	// Close is called exactly once per session when its queue is dead. Requests the handler still has must come back
-	// through Queue.Complete as soon as the backend lets go of their memory; the transport drops them.
+	// EndZeroCopy gives the memory back that Prepare attached; see Request.ZeroCopy.
+	EndZeroCopy(req *Request)
+	// Close is called exactly once per session when its queue has ended. Requests that the handler
+	// still has must come back through Queue.Complete as soon as the backend no longer uses their
+	// memory; the transport drops them.
 	Close(s Session)
 }
 
-// Queue is one transport queue (a TCP connection, an RDMA queue pair) as the handler sees it. Its methods may be called only
-// by the reactor that owns it.
+// Queue is one transport queue (a TCP connection, an RDMA queue pair) as the handler sees it. Its
+// methods may be called only by the reactor that owns it.
 type Queue interface {
-	// Complete gives requests back to the transport, which sends responses (and data) or, if the queue is dead, drops
-	// them. The transport does not keep the slice.
+	// Complete gives requests back to the transport, which sends responses (and data) or, if the
+	// queue has ended, drops them. The transport does not keep the slice.
 	Complete(reqs []*Request)
-	// SetDepth is called once, before the successful response to Connect is completed: the queue will carry at most
-	// depth commands (SQSIZE+1). The transport allocates what it lacks. An error refuses the Connect with "no resources".
+	// SetDepth is called once, before the successful response to Connect is completed: the queue
+	// will carry at most depth commands (SQSIZE+1). The transport allocates what it lacks. An error
+	// refuses the Connect with "no resources".
 	SetDepth(depth int) error
-	// Reaches says whether the queue can send straight from segs, each of which lies within one mem.ChunkSize of its region.
-	// Registering memory takes time: a no may become a yes a moment later.
-	Reaches(segs []mem.Segment) bool
-	// Receives says whether the queue can receive data from the host straight into segs, otherwise as Reaches.
-	Receives(segs []mem.Segment) bool
-	// Keep takes from the transport the memory it supplied for an executing request, because a device may go on using it after the
-	// request is completed: Segs is nil afterwards. free gives the memory back, once, on the same reactor, when the device is done with
-	// it; the queue may be gone by then. A nil free says that the memory is not the transport's to give away (lent, or part of
-	// the queue itself): then the request cannot be completed before the device is done. Of in-capsule data that holds if Segs
-	// does not lie in the reactor's Arena.
-	Keep(r *Request) (free func())
-	// Disconnect starts the orderly end of the queue: no further capsule is taken, what is outstanding is drained or
-	// dropped, then Handler.Close is called. Calling it again is harmless. why goes to the log.
+	// CanSendFrom says whether the transport can send straight from segs, each of which lies within
+	// one mem.ChunkSize of its region. Registering memory takes time: no may become yes a moment
+	// later.
+	CanSendFrom(segs []mem.Segment) bool
+	// CanReceiveInto says the same of data from the host.
+	CanReceiveInto(segs []mem.Segment) bool
+	// HandOverBuffers takes from the transport the memory that it supplied for an executing request,
+	// because a device may go on using it after the request is completed. Segs is nil afterwards.
+	// free gives the memory back, once, on the same reactor, when the device no longer uses it; the
+	// queue may have ended by then. A nil free says that the memory is not the transport's to give
+	// away (zero copy, or part of the queue itself): then the request cannot be completed before the
+	// device is done.
+	HandOverBuffers(r *Request) (free func())
+	// Disconnect starts the orderly end of the queue: no further capsule is taken, what is
+	// outstanding is drained or dropped, then Handler.Close is called. Calling it again is harmless.
+	// why goes to the log.
 	Disconnect(why error)
 	// Info describes the connection; it never changes.
 	Info() *QueueInfo
 }
 
-// QueueInfo describes a connection. It is immutable once the queue exists and may be read by any goroutine.
+// QueueInfo describes a connection. It is immutable once the queue exists and may be read by any
+// goroutine.
 type QueueInfo struct {
 	// Transport is RDMA or TCP.
 	Transport nvme.TransportType
-	// Local and Remote are the addresses of this connection. Local is a real address even if the listener is on a wildcard.
+	// Local and Remote are the addresses of this connection. Local is a real address even if the
+	// listener is on a wildcard.
 	Local, Remote netip.AddrPort
 	// PortID identifies the listener (NVMe port) that accepted the connection; see Listener.
 	PortID uint16
-	// QID is the queue ID the host gave outside of the Connect command (RDMA CM private data), or -1 if none.
+	// QID is the queue ID that the host gave outside of the Connect command (RDMA CM private data),
+	// or -1 if none.
 	QID int
-	// CNTLID is the controller ID the host gave with QID, or 0xFFFF.
+	// CNTLID is the controller ID that the host gave with QID, or FFFFh.
 	CNTLID uint16
-	// MaxDepth is the largest number of commands the transport can take on this queue. That of an admin queue also bounds the
-	// I/O queues of its controller: it becomes CAP.MQES+1.
+	// MaxDepth is the largest number of commands the transport can take on this queue. That of an
+	// admin queue also bounds the I/O queues of its controller: it becomes CAP.MQES+1.
 	MaxDepth int
-	// InCapsuleSize is the number of data bytes a command capsule of an I/O queue may carry.
+	// InCapsuleSize is the number of data bytes that a command capsule of an I/O queue may carry.
 	InCapsuleSize int
 	// MSDBD is the largest number of SGL data block descriptors a command may carry.
 	MSDBD int
@@ -172,9 +194,9 @@ func (a Addr) String() string { return a.Transport.String() + " " + a.AddrPort.S
 type Transport interface {
 	// Type is RDMA or TCP.
 	Type() nvme.TransportType
-	// Listen starts to accept connections at addr. accept is called on an ordinary goroutine for each connection that may
-	// be served; it hands the connection to the group of its choice (Group.Adopt) or closes it. portID is copied into
-	// QueueInfo.PortID.
+	// Listen starts to accept connections at addr. accept is called on an ordinary goroutine for
+	// each connection that may be served; it hands the connection to the group of its choice
+	// (Group.Adopt) or closes it. portID is copied into QueueInfo.PortID.
 	Listen(addr Addr, portID uint16, accept func(Conn)) (Listener, error)
 	// NewGroup makes the group of one reactor. It is attached to the reactor by the caller.
 	NewGroup(cfg GroupConfig) (Group, error)
@@ -182,19 +204,35 @@ type Transport interface {
 	Close() error
 }
 
+// UsageReporter is a Transport that counts its connections and their memory.
+type UsageReporter interface {
+	// Usage is what is counted now. Any goroutine may call it.
+	Usage() Usage
+}
+
+// Usage is what the queues of a transport take.
+type Usage struct {
+	Connections int
+	// Memory is that of the queues, without data memory, and MemoryLimit its limit, both in bytes.
+	Memory, MemoryLimit int64
+}
+
 // Loop is what a group may ask of the reactor it belongs to; *reactor.Reactor implements it.
 type Loop interface {
 	// Post runs fn on the reactor soon. Any goroutine may call it.
 	Post(fn func())
-	// Wake makes a sleeping reactor poll again. Any goroutine may call it; it costs an atomic load while the reactor is awake.
+	// Wake makes a sleeping reactor poll again. Any goroutine may call it; it costs an atomic load
+	// while the reactor is awake.
 	Wake()
-	// Watch calls fn on the reactor whenever fd has one of the epoll events; Unwatch ends that. Reactor only.
+	// Watch calls fn on the reactor whenever fd has one of the epoll events; Unwatch ends that.
+	// Reactor only.
 	Watch(fd int, events uint32, fn func(events uint32)) error
-	Rewatch(fd int, events uint32) error
 	Unwatch(fd int) error
-	// After runs fn on the reactor once, d nanoseconds from now or slightly later. Reactor only. stop is idempotent.
+	// After runs fn on the reactor once, d nanoseconds from now or slightly later. Reactor only.
+	// stop is idempotent.
 	After(d int64, fn func()) (stop func())
-	// Now is the monotonic clock in nanoseconds, at most a millisecond old while the reactor is busy. Reactor only.
+	// Now is the monotonic clock in nanoseconds, at most a millisecond old while the reactor is
+	// busy. Reactor only.
 	Now() int64
 }
 
@@ -202,25 +240,37 @@ type Loop interface {
 type GroupConfig struct {
 	Loop    Loop
 	Handler Handler
-	// Arena is the reactor's data memory, shared by its groups; used by the reactor only.
-	Arena *mem.Arena
+	// Memory is the reactor's data memory, which all of its groups share.
+	Memory *mem.Pool
 	// Index of the reactor, for the choice of completion vectors and for logs.
 	Index int
 }
 
-// Group is the part of a transport that lives on one reactor and owns its queues there.
+// Group is the part of a transport that lives on one reactor and owns its queues there: a poll group.
 type Group interface {
-	// Poll moves at most about budget commands along and returns how many steps it made; 0 means nothing to do.
+	// Poll moves at most about budget commands along and returns how many steps it made; 0 means
+	// nothing to do.
 	Poll(budget int) int
-	// Arm prepares to sleep: it enables notifications that wake the reactor (file descriptors watched, completion events).
-	// It returns false if work has arrived meanwhile; the reactor then polls again.
+	// Arm prepares to sleep: it enables notifications that wake the reactor (file descriptors
+	// watched, completion events). It returns false if work has arrived meanwhile; the reactor then
+	// polls again.
 	Arm() bool
-	// Adopt takes over an accepted connection. Any goroutine may call it. On error the connection has been closed.
+	// Adopt takes over an accepted connection. Any goroutine may call it. On error the connection
+	// has been closed.
 	Adopt(c Conn) error
-	// Shutdown disconnects every queue and calls done on the reactor when the last one is gone. Reactor only.
+	// Shutdown disconnects every queue and calls done on the reactor when the last one has ended.
+	// Reactor only.
 	Shutdown(done func())
-	// Close frees what the group owns; every queue must be gone.
+	// Close frees what the group owns; every queue must have ended.
 	Close() error
+}
+
+// LoadReporter is a Group that knows how many of its queues carry I/O, by which the reactor of a new
+// connection is chosen.
+type LoadReporter interface {
+	// Load is the number of queues that are not known to be admin queues, those on their way in
+	// included. Any goroutine may call it.
+	Load() int
 }
 
 // Conn is an accepted connection that no group has adopted yet.
@@ -229,6 +279,20 @@ type Conn interface {
 	Info() *QueueInfo
 	// Close refuses it.
 	Close() error
+}
+
+// CPUConn is a Conn that knows a processor which is near to it.
+type CPUConn interface {
+	Conn
+	// CPU is the processor on which the last packet came in, or -1 if that says nothing.
+	CPU() int
+}
+
+// NodeConn is a Conn that knows a NUMA node which is near to it.
+type NodeConn interface {
+	Conn
+	// Node is the NUMA node of the device, negative if it has none.
+	Node() int
 }
 
 // Listener is an open NVMe port.

@@ -2,8 +2,6 @@ package nvme
 
 import (
 	"bytes"
-	"errors"
-	"reflect"
 	"testing"
 )
 
@@ -50,36 +48,6 @@ func TestUint128(t *testing.T) {
 			t.Error("overflow is not told")
 		}
 	}
-}
-
-func TestANALog(t *testing.T) {
-	l := &ANALog{ChangeCount: 5, Groups: []ANAGroup{
-		{ID: 1, ChangeCount: 4, State: ANAStateOptimized, NSIDs: []uint32{1, 9}}, {ID: 2, State: ANAStateChange},
-	}}
-	b := l.Append(nil)
-	want := hexBytes(t, 16+32+8+32, "0:05 8:02 16:01 20:02 24:04 32:01 48:01 52:09 56:02 72:0f")
-	if !bytes.Equal(b, want) {
-		t.Fatalf("got % x", b)
-	}
-	got, err := ParseANALog(b)
-	if err != nil || !reflect.DeepEqual(got, l) {
-		t.Fatalf("%+v, %v", got, err)
-	}
-	for n := range len(b) {
-		if _, err := ParseANALog(b[:n]); !errors.Is(err, ErrTruncated) {
-			t.Fatalf("%d bytes: %v", n, err)
-		}
-	}
-}
-
-func FuzzANALog(f *testing.F) {
-	f.Add((&ANALog{Groups: []ANAGroup{{ID: 1, NSIDs: []uint32{1}}}}).Append(nil))
-	f.Add(hexBytes(f, 48, "8:01 20:ffffffff"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if l, err := ParseANALog(b); err == nil && len(l.Append(nil)) > len(b) {
-			t.Fatal("grew")
-		}
-	})
 }
 
 func TestDiscovery(t *testing.T) {

@@ -57,7 +57,7 @@ func Run(t *testing.T, open func(t *testing.T) backend.Device, opts Options) {
 	}
 	switch {
 	case !opts.Lends:
-		tests = append(tests, check{"DoesNotLend", isNo[backend.Lender]})
+		tests = append(tests, check{"DoesNotLend", isNo[backend.ZeroCopyReader]})
 	case !opts.Forgets: // nothing on loan would change
 		tests = append(tests, check{"LoanStaysAsItIs", s.loanFence})
 		fallthrough
@@ -69,7 +69,7 @@ func Run(t *testing.T, open func(t *testing.T) backend.Device, opts Options) {
 		tests = append(tests, check{"Reserve", s.reserve}, check{"ReservedAgainstModel", s.reserveModel},
 			check{"NoTornBlockReserved", s.reserveTorn}, check{"ReserveNoAllocation", s.reserveNoAlloc})
 	} else {
-		tests = append(tests, check{"DoesNotReceive", isNo[backend.Receiver]})
+		tests = append(tests, check{"DoesNotReceive", isNo[backend.ZeroCopyWriter]})
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/internal/allocs"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
@@ -78,7 +78,7 @@ func fillBlocks(b []byte, bs int, rnd *rand.Rand) {
 
 // lend: loans show what was written, and zeroes where nothing was, in segments that keep to their chunks.
 func (s *suite) lend(t *testing.T, dev backend.Device) {
-	c, l := clientOf[backend.Lender](t, dev, 3<<20)
+	c, l := clientOf[backend.ZeroCopyReader](t, dev, 3<<20)
 	defer c.Close()
 	if l == nil {
 		return
@@ -94,31 +94,31 @@ func (s *suite) lend(t *testing.T, dev backend.Device) {
 		{0, bs}, {1 << 20, bs}, {1<<20 + bs, 3 * bs}, {0, 4 << 20}, {3 << 20, 3 << 20}, {2<<20 - bs, 2 * bs}, {4 << 20, 4 << 20}, {0, MinSize},
 	} {
 		keep := []mem.Segment{{B: b[:1]}}
-		segs, ok := l.Lend(keep, r[0], r[1])
+		segs, ok := l.StartZeroCopyRead(keep, r[0], r[1])
 		if !ok || len(segs) < 2 || &segs[0].B[0] != &b[0] {
 			t.Fatalf("%d bytes at %d: lent %v, %d segments", r[1], r[0], ok, len(segs))
 		}
 		s.check(t, "a loan", join(segs[1:]), want[r[0]:][:r[1]])
 		withinChunks(t, segs[1:])
-		l.Return(segs[1:], r[0], r[1])
+		l.EndZeroCopyRead(segs[1:], r[0], r[1])
 	}
 	for _, r := range [][2]int64{{info.Size, bs}, {info.Size - bs, 2 * bs}, {-bs, bs}, {0, 0}, {0, -bs}, {1 << 62, bs}} {
-		if segs, ok := l.Lend(nil, r[0], r[1]); ok || len(segs) > 0 {
+		if segs, ok := l.StartZeroCopyRead(nil, r[0], r[1]); ok || len(segs) > 0 {
 			t.Errorf("%d bytes at %d were lent", r[1], r[0])
 		}
 	}
-	if segs, ok := l.Lend(nil, 0, bs); ok {
+	if segs, ok := l.StartZeroCopyRead(nil, 0, bs); ok {
 		if l.Close() == nil {
 			t.Error("the channel closed with a loan out")
 		}
-		l.Return(segs, 0, bs)
+		l.EndZeroCopyRead(segs, 0, bs)
 	}
 }
 
 // loanFence: what is on loan does not change, whether writers wait or not; those who do keep nobody up, and all is written once the last
 // loan is back.
 func (s *suite) loanFence(t *testing.T, dev backend.Device) {
-	c, l := clientOf[backend.Lender](t, dev, 4<<20)
+	c, l := clientOf[backend.ZeroCopyReader](t, dev, 4<<20)
 	defer c.Close()
 	if l == nil {
 		return
@@ -134,18 +134,18 @@ func (s *suite) loanFence(t *testing.T, dev backend.Device) {
 	zero := make([]byte, n)
 	for round, after := range [][]byte{fresh, fresh, zero, zero, zero, zero} {
 		c.MustDo(c.Write(0, old), c.Write(4<<20, old))
-		first, ok1 := l.Lend(nil, n-2*bs, bs)
-		second, ok2 := l.Lend(nil, n-2*bs, 2*bs)
+		first, ok1 := l.StartZeroCopyRead(nil, n-2*bs, bs)
+		second, ok2 := l.StartZeroCopyRead(nil, n-2*bs, 2*bs)
 		if !ok1 || !ok2 {
 			t.Fatalf("round %d: nothing is lent: %v, %v", round, ok1, ok2)
 		}
 		tell <- 1
 		<-ready
 		s.check(t, "on loan", append(join(first), join(second)...), append(append([]byte(nil), old[n-2*bs:n-bs]...), old[n-2*bs:]...))
-		l.Return(first, n-2*bs, bs)
+		l.EndZeroCopyRead(first, n-2*bs, bs)
 		runtime.Gosched()
 		s.check(t, "still on loan", join(second), old[n-2*bs:])
-		l.Return(second, n-2*bs, 2*bs)
+		l.EndZeroCopyRead(second, n-2*bs, 2*bs)
 		<-ready
 		got := c.Memory(2<<20, int(n))
 		c.MustDo(c.Read(0, got))
@@ -210,7 +210,7 @@ func borrowAndWrite(t *testing.T, dev backend.Device, i int, lent, refused *atom
 	blocks := min(max(64<<10/bs, 4), 16)
 	n := blocks * bs
 	base := int64(2<<20 - n/2) // across a chunk
-	c, l := clientOf[backend.Lender](t, dev, 2*n)
+	c, l := clientOf[backend.ZeroCopyReader](t, dev, 2*n)
 	defer c.Close()
 	if l == nil {
 		return
@@ -224,7 +224,7 @@ func borrowAndWrite(t *testing.T, dev backend.Device, i int, lent, refused *atom
 		off, part := base+int64(first*bs), c.Memory(0, count*bs)
 		if round%3 > 0 {
 			var ok bool
-			if segs, ok = l.Lend(segs[:0], off, int64(len(part))); !ok {
+			if segs, ok = l.StartZeroCopyRead(segs[:0], off, int64(len(part))); !ok {
 				refused.Add(1)
 				continue
 			}
@@ -237,7 +237,7 @@ func borrowAndWrite(t *testing.T, dev backend.Device, i int, lent, refused *atom
 			if !bytes.Equal(join(segs), was) {
 				t.Errorf("round %d: what is on loan has changed", round)
 			}
-			l.Return(segs, off, int64(len(part)))
+			l.EndZeroCopyRead(segs, off, int64(len(part)))
 			continue
 		}
 		fillBlocks(part, bs, rnd)
@@ -257,7 +257,7 @@ func borrowAndWrite(t *testing.T, dev backend.Device, i int, lent, refused *atom
 
 // loansStarve: readers that always have a loan of the block between them do not keep a writer out.
 func (s *suite) loansStarve(t *testing.T, dev backend.Device) {
-	c, l := clientOf[backend.Lender](t, dev, 1<<20)
+	c, l := clientOf[backend.ZeroCopyReader](t, dev, 1<<20)
 	defer c.Close()
 	if l == nil {
 		return
@@ -267,19 +267,19 @@ func (s *suite) loansStarve(t *testing.T, dev backend.Device) {
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
-			r, l := clientOf[backend.Lender](t, dev, 4096)
+			r, l := clientOf[backend.ZeroCopyReader](t, dev, 4096)
 			defer r.Close()
 			var have [][]mem.Segment
 			for ; !stop.Load() || len(have) > 0; runtime.Gosched() {
 				got := false
 				if !stop.Load() {
 					var segs []mem.Segment
-					if segs, got = l.Lend(nil, 0, int64(bs)); got {
+					if segs, got = l.StartZeroCopyRead(nil, 0, int64(bs)); got {
 						have = append(have, segs)
 					}
 				}
 				if len(have) > 1 || len(have) == 1 && !got { // there is a newer one, or no more to be had
-					l.Return(have[0], 0, int64(bs))
+					l.EndZeroCopyRead(have[0], 0, int64(bs))
 					have = have[1:]
 				}
 			}
@@ -294,18 +294,18 @@ func (s *suite) loansStarve(t *testing.T, dev backend.Device) {
 
 // lendNoAlloc: loans allocate nothing.
 func (s *suite) lendNoAlloc(t *testing.T, dev backend.Device) {
-	c, l := clientOf[backend.Lender](t, dev, 1<<20)
+	c, l := clientOf[backend.ZeroCopyReader](t, dev, 1<<20)
 	defer c.Close()
 	if l == nil {
 		return
 	}
 	c.MustDo(c.Write(0, c.Memory(0, 1<<20)))
 	segs := make([]mem.Segment, 0, 8)
-	if n := allocs.PerRun(100, func() {
+	if n := testutil.AllocsPerRun(100, func() {
 		for off := int64(0); off < 4<<20; off += 1 << 20 {
 			var ok bool
-			if segs, ok = l.Lend(segs[:0], off, 1<<20); ok {
-				l.Return(segs, off, 1<<20)
+			if segs, ok = l.StartZeroCopyRead(segs[:0], off, 1<<20); ok {
+				l.EndZeroCopyRead(segs, off, 1<<20)
 			}
 		}
 	}); n != 0 {

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/internal/allocs"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // model runs random operations, many at a time on ranges that do not overlap, against an array.
@@ -254,7 +254,7 @@ func (s *suite) noAlloc(t *testing.T, dev backend.Device) {
 	for range 20 {
 		round() // workers start and find their buffers
 	}
-	if n := allocs.PerRun(50, round); n != 0 {
+	if n := testutil.AllocsPerRun(50, round); n != 0 {
 		t.Errorf("%v allocations for %d IOs", n, len(ios))
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/internal/allocs"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
@@ -23,12 +23,12 @@ func spread(segs []mem.Segment, b []byte) {
 
 // reservedWrite is the write of segs, which hold what is to be written.
 func reservedWrite(segs []mem.Segment, off int64) *backend.IO {
-	return &backend.IO{Op: backend.OpWrite, Flags: backend.Reserved, Off: off, Len: int64(mem.Length(segs)), Segs: segs}
+	return &backend.IO{Op: backend.OpWrite, Flags: backend.ZeroCopy, Off: off, Len: int64(mem.Length(segs)), Segs: segs}
 }
 
 // reserve: what is received is not seen before it is written, neighbours stay, and what is canceled leaves no trace.
 func (s *suite) reserve(t *testing.T, dev backend.Device) {
-	c, r := clientOf[backend.Receiver](t, dev, 6<<20)
+	c, r := clientOf[backend.ZeroCopyWriter](t, dev, 6<<20)
 	defer c.Close()
 	if r == nil {
 		return
@@ -59,7 +59,7 @@ func (s *suite) reserve(t *testing.T, dev backend.Device) {
 		off, n := rg[0], rg[1]
 		for _, cancel := range []bool{true, false} {
 			keep := []mem.Segment{{B: b[:1]}}
-			segs, ok := r.Reserve(keep, off, n)
+			segs, ok := r.StartZeroCopyWrite(keep, off, n)
 			if !ok || &segs[0].B[0] != &b[0] || mem.Length(segs[1:]) != int(n) {
 				t.Fatalf("%d bytes at %d: %v, %d bytes in %d segments", n, off, ok, mem.Length(segs[1:]), len(segs)-1)
 			}
@@ -73,13 +73,13 @@ func (s *suite) reserve(t *testing.T, dev backend.Device) {
 				if r.Close() == nil {
 					t.Error("the channel closed with a reservation")
 				}
-				r.Cancel(segs)
+				r.AbortZeroCopyWrite(segs)
 				show("canceled", off, n)
 				continue
 			}
 			io := reservedWrite(segs, off)
 			c.MustDo(io)
-			if io.Flags&backend.Reserved != 0 {
+			if io.Flags&backend.ZeroCopy != 0 {
 				t.Error("a write that is done has its reservation still")
 			}
 			copy(want[off:], data)
@@ -90,10 +90,10 @@ func (s *suite) reserve(t *testing.T, dev backend.Device) {
 }
 
 // notReserved: what is not within the device is not reserved.
-func notReserved(t *testing.T, r backend.Receiver, size, bs int64) {
+func notReserved(t *testing.T, r backend.ZeroCopyWriter, size, bs int64) {
 	t.Helper()
 	for _, rg := range [][2]int64{{size, 1 << 20}, {size - 512<<10, 1 << 20}, {-1 << 20, 1 << 20}, {0, 0}, {0, -bs}, {1 << 62, 1 << 20}} {
-		if segs, ok := r.Reserve(nil, rg[0], rg[1]); ok || len(segs) > 0 {
+		if segs, ok := r.StartZeroCopyWrite(nil, rg[0], rg[1]); ok || len(segs) > 0 {
 			t.Errorf("%d bytes at %d were reserved", rg[1], rg[0])
 		}
 	}
@@ -129,9 +129,9 @@ func somewhere(rnd *rand.Rand, window, bs int) (at, n int) {
 // reserveOwn is one channel of reserveModel.
 func (s *suite) reserveOwn(t *testing.T, dev backend.Device, i int, reserved *atomic.Int64) {
 	const window = MinSize / 4
-	c, r := clientOf[backend.Receiver](t, dev, window+1<<20)
+	c, r := clientOf[backend.ZeroCopyWriter](t, dev, window+1<<20)
 	defer c.Close()
-	l, ok := r.(backend.Lender)
+	l, ok := r.(backend.ZeroCopyReader)
 	if !ok {
 		return
 	}
@@ -148,7 +148,7 @@ func (s *suite) reserveOwn(t *testing.T, dev backend.Device, i int, reserved *at
 	back := func() {
 		for _, l1 := range loans {
 			s.check(t, "a loan", join(l1.segs), l1.want)
-			l.Return(l1.segs, l1.off, l1.n)
+			l.EndZeroCopyRead(l1.segs, l1.off, l1.n)
 		}
 		loans = loans[:0]
 	}
@@ -156,11 +156,11 @@ func (s *suite) reserveOwn(t *testing.T, dev backend.Device, i int, reserved *at
 		at, n := somewhere(rnd, window, bs)
 		off, data := base+int64(at), b[:n]
 		fill(data, rnd.Uint64())
-		segs, ok := r.Reserve(nil, off, int64(n))
+		segs, ok := r.StartZeroCopyWrite(nil, off, int64(n))
 		switch k := rnd.IntN(8); {
 		case ok && k == 0:
 			spread(segs, data)
-			r.Cancel(segs)
+			r.AbortZeroCopyWrite(segs)
 		case ok:
 			reserved.Add(1)
 			spread(segs, data)
@@ -173,7 +173,7 @@ func (s *suite) reserveOwn(t *testing.T, dev backend.Device, i int, reserved *at
 			c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Off: off, Len: int64(n)})
 			clear(model[at:][:n])
 		}
-		if segs, ok := l.Lend(nil, off, int64(n)); ok {
+		if segs, ok := l.StartZeroCopyRead(nil, off, int64(n)); ok {
 			loans = append(loans, loan{segs, off, int64(n), bytes.Clone(model[at:][:n])})
 		}
 		if round%8 == 7 {
@@ -203,9 +203,9 @@ func receiveAndLook(t *testing.T, dev backend.Device, i int) {
 	blocks := max(256<<10/bs, 8)
 	n := blocks * bs
 	base := int64(2<<20 - n/2) // across a chunk
-	c, r := clientOf[backend.Receiver](t, dev, 2*n)
+	c, r := clientOf[backend.ZeroCopyWriter](t, dev, 2*n)
 	defer c.Close()
-	l, ok := r.(backend.Lender)
+	l, ok := r.(backend.ZeroCopyReader)
 	if !ok {
 		return
 	}
@@ -228,22 +228,22 @@ func receiveAndLook(t *testing.T, dev backend.Device, i int) {
 			c.MustDo(c.Read(off, part))
 			look("read", part)
 		case 1:
-			if segs, ok := l.Lend(nil, off, size); ok {
+			if segs, ok := l.StartZeroCopyRead(nil, off, size); ok {
 				runtime.Gosched()
 				look("lent", join(segs))
-				l.Return(segs, off, size)
+				l.EndZeroCopyRead(segs, off, size)
 			}
 		case 2:
 			c.MustDo(c.Write(off, part, len(part)/2))
 		case 3:
 			c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Off: off, Len: size})
 		default:
-			if segs, ok := r.Reserve(nil, off, size); ok && rnd.IntN(3) == 0 { // received in part
+			if segs, ok := r.StartZeroCopyWrite(nil, off, size); ok && rnd.IntN(3) == 0 { // received in part
 				for i := range segs {
 					fill(segs[i].B, rnd.Uint64())
 				}
 				runtime.Gosched()
-				r.Cancel(segs)
+				r.AbortZeroCopyWrite(segs)
 			} else if ok {
 				spread(segs, part)
 				c.MustDo(reservedWrite(segs, off))
@@ -254,7 +254,7 @@ func receiveAndLook(t *testing.T, dev backend.Device, i int) {
 
 // reserveNoAlloc: reservations and their writes allocate nothing.
 func (s *suite) reserveNoAlloc(t *testing.T, dev backend.Device) {
-	c, r := clientOf[backend.Receiver](t, dev, 4096)
+	c, r := clientOf[backend.ZeroCopyWriter](t, dev, 4096)
 	defer c.Close()
 	if r == nil {
 		return
@@ -263,19 +263,19 @@ func (s *suite) reserveNoAlloc(t *testing.T, dev backend.Device) {
 	ios, done := make([]*backend.IO, 1), make([]*backend.IO, 1)
 	io := backend.IO{Op: backend.OpWrite}
 	ok := true
-	if n := allocs.PerRun(100, func() {
+	if n := testutil.AllocsPerRun(100, func() {
 		for off := int64(0); off < 4<<20; off += 1 << 20 {
-			if segs, ok = r.Reserve(segs[:0], off, 1<<20); !ok {
+			if segs, ok = r.StartZeroCopyWrite(segs[:0], off, 1<<20); !ok {
 				return
 			}
-			io.Off, io.Len, io.Flags, io.Segs = off, 1<<20, backend.Reserved, segs
+			io.Off, io.Len, io.Flags, io.Segs = off, 1<<20, backend.ZeroCopy, segs
 			ios[0] = &io
 			if r.Submit(ios); r.Poll(done) != 1 || io.Err != nil {
 				t.Fatal("the write is not done", io.Err)
 			}
 		}
-		segs, ok = r.Reserve(segs[:0], 0, 1<<20)
-		r.Cancel(segs)
+		segs, ok = r.StartZeroCopyWrite(segs[:0], 0, 1<<20)
+		r.AbortZeroCopyWrite(segs)
 	}); n != 0 || !ok {
 		t.Errorf("%v allocations, reserved: %v", n, ok)
 	}

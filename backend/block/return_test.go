@@ -68,7 +68,7 @@ func TestResize(t *testing.T) {
 		if err := c.Do(beyond); size < 1<<20 && !errors.Is(err, backend.ErrOutOfRange) || size > 1<<20 && err != nil {
 			t.Errorf("%d bytes: %v", size, err)
 		}
-		if i := <-told; i.Size != size || i.Gone {
+		if i := <-told; i.Size != size || i.Offline {
 			t.Errorf("told %+v, want %d bytes", i, size)
 		}
 		c.MustDo(c.Write(size-4096, c.Memory(0, 4096)))

@@ -120,8 +120,8 @@ func (c *channel) begin(io *backend.IO) {
 // refuse is the error of an IO that the disk does not even try.
 func (d *Disk) refuse(io *backend.IO) error {
 	info := d.info.Load()
-	if info.Gone {
-		return fmt.Errorf("%s: %v: %w", d.cfg.Path, io.Op, backend.ErrGone)
+	if info.Offline {
+		return fmt.Errorf("%s: %v: %w", d.cfg.Path, io.Op, backend.ErrOffline)
 	}
 	if err := io.Check(info.Size); err != nil {
 		return err

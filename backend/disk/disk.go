@@ -218,7 +218,7 @@ func (d *Disk) failure(op backend.Op, off int64, e syscall.Errno) error {
 	case unix.ECANCELED:
 		class = backend.ErrAborted
 	case unix.ENODEV, unix.ENXIO, unix.ESTALE:
-		class = backend.ErrGone
+		class = backend.ErrOffline
 	}
 	return fmt.Errorf("%s: %v at %d: %w: %w", d.cfg.Path, op, off, class, e)
 }
@@ -226,7 +226,7 @@ func (d *Disk) failure(op backend.Op, off int64, e syscall.Errno) error {
 // syncFailed makes the failure of a durable write stay, unless it says that the write was refused, as for lack of space: then
 // nothing was lost that had been accepted.
 func (d *Disk) syncFailed(err error) {
-	if !errors.Is(err, backend.ErrIO) && !errors.Is(err, backend.ErrGone) {
+	if !errors.Is(err, backend.ErrIO) && !errors.Is(err, backend.ErrOffline) {
 		return
 	}
 	err = fmt.Errorf("%w; nothing more is accepted until the namespace is opened again: %w", backend.ErrDegraded, err)

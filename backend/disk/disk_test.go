@@ -18,12 +18,12 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
-	"github.com/nvmf-target/nvmf-target/internal/leak"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { testutil.Main(m) }
 
 // newDisk makes a disk of a new file of size bytes, with O_DIRECT if direct.
 func newDisk(t testing.TB, size int64, direct bool, e Engine) *Disk {
@@ -262,7 +262,7 @@ func TestErrno(t *testing.T) {
 	d := &Disk{cfg: Config{Path: "/some/disk.img"}}
 	for errno, want := range map[syscall.Errno]error{
 		unix.ENOSPC: backend.ErrNoSpace, unix.EDQUOT: backend.ErrNoSpace, unix.EFBIG: backend.ErrNoSpace, unix.EIO: backend.ErrIO,
-		unix.EROFS: backend.ErrReadOnly, unix.ENODEV: backend.ErrGone, unix.EOPNOTSUPP: backend.ErrUnsupported, unix.EINVAL: backend.ErrIO,
+		unix.EROFS: backend.ErrReadOnly, unix.ENODEV: backend.ErrOffline, unix.EOPNOTSUPP: backend.ErrUnsupported, unix.EINVAL: backend.ErrIO,
 	} {
 		err := d.failure(backend.OpWrite, 8192, errno)
 		if !errors.Is(err, want) || !errors.Is(err, errno) || !strings.Contains(err.Error(), "/some/disk.img: write at 8192: ") {

@@ -23,8 +23,8 @@ func (c *channel) flush(o *op) {
 	case info.ReadOnly:
 		c.end(o, nil)
 		return
-	case info.Gone:
-		c.end(o, fmt.Errorf("%s: %v: %w", d.cfg.Path, o.io.Op, backend.ErrGone))
+	case info.Offline:
+		c.end(o, fmt.Errorf("%s: %v: %w", d.cfg.Path, o.io.Op, backend.ErrOffline))
 		return
 	}
 	if err := d.failed.Load(); err != nil {
@@ -50,7 +50,7 @@ func (c *channel) synced(o *op, res int32) {
 	var err error
 	if d.cfg.Reopen != nil && res < 0 && !o.dirty && d.sizeNow() == 0 { // there was nothing to lose
 		d.lookSoon()
-		err = fmt.Errorf("%s: %v: %w", d.cfg.Path, o.io.Op, backend.ErrGone)
+		err = fmt.Errorf("%s: %v: %w", d.cfg.Path, o.io.Op, backend.ErrOffline)
 	} else if res < 0 {
 		err := fmt.Errorf("%s: fdatasync: %w: %w", d.cfg.Path, backend.ErrIO, syscall.Errno(-res))
 		if o.cause != nil {

@@ -82,18 +82,18 @@ func (d *Disk) Notify(fn func()) {
 func (d *Disk) look() {
 	old := d.info.Load()
 	now := *old
-	if !old.Gone || d.cfg.Reopen == nil {
+	if !old.Offline || d.cfg.Reopen == nil {
 		size := d.sizeNow()
-		if now.Gone = size == 0; !now.Gone {
+		if now.Offline = size == 0; !now.Offline {
 			now.Size = size
 		}
 	}
 	switch {
-	case now.Gone && !old.Gone:
+	case now.Offline && !old.Offline:
 		d.lost()
-	case now.Gone && d.cfg.Reopen != nil && d.reopen(&now):
+	case now.Offline && d.cfg.Reopen != nil && d.reopen(&now):
 		d.cfg.Log.Warn("a disk is back", "path", d.cfg.Path, "bytes", now.Size)
-	case !now.Gone && old.Gone:
+	case !now.Offline && old.Offline:
 		d.cfg.Log.Warn("a disk has content again", "path", d.cfg.Path, "bytes", now.Size)
 	case now.Size != old.Size:
 		d.cfg.Log.Warn("the size of a disk changed", "path", d.cfg.Path, "bytes before", old.Size, "bytes", now.Size)
@@ -123,7 +123,7 @@ func (d *Disk) sizeNow() int64 {
 func (d *Disk) lost() {
 	d.cfg.Log.Error("a disk is gone", "path", d.cfg.Path)
 	if d.cfg.Block && d.cfg.Info.VolatileCache && d.dirty.Load() {
-		d.syncFailed(fmt.Errorf("%s: gone with writes in its cache: %w", d.cfg.Path, backend.ErrGone))
+		d.syncFailed(fmt.Errorf("%s: gone with writes in its cache: %w", d.cfg.Path, backend.ErrOffline))
 	}
 }
 
@@ -158,7 +158,7 @@ func (c *channel) verdict(o *op, e syscall.Errno) error {
 		switch {
 		case size == 0 || o.opened != d.opened.Load():
 			d.lookSoon()
-			return fmt.Errorf("%s: %v at %d: %w", d.cfg.Path, io.Op, at, backend.ErrGone)
+			return fmt.Errorf("%s: %v at %d: %w", d.cfg.Path, io.Op, at, backend.ErrOffline)
 		case io.Op != backend.OpFlush && io.Off+io.Len > size:
 			d.lookSoon()
 			return fmt.Errorf("%s: %v at %d, the disk now ends at %d: %w", d.cfg.Path, io.Op, at, size, backend.ErrOutOfRange)
@@ -171,4 +171,6 @@ func (c *channel) verdict(o *op, e syscall.Errno) error {
 }
 
 // returns says that an error is about a disk that may come back, whose cache is judged when its absence is noticed.
-func (d *Disk) returns(err error) bool { return d.cfg.Reopen != nil && errors.Is(err, backend.ErrGone) }
+func (d *Disk) returns(err error) bool {
+	return d.cfg.Reopen != nil && errors.Is(err, backend.ErrOffline)
+}

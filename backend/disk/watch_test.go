@@ -97,12 +97,12 @@ func TestGoneAndBack(t *testing.T) {
 		fua := c.Write(0, b)
 		fua.Flags = backend.FUA
 		for _, io := range []*backend.IO{c.Read(0, b), c.Write(0, b), fua, flush, {Op: backend.OpWriteZeroes, Len: 4096}} {
-			expect(t, c, io, backend.ErrGone)
+			expect(t, c, io, backend.ErrOffline)
 		}
-		if i := p.change(); !i.Gone || i.Degraded || i.Size != 1<<20 {
+		if i := p.change(); !i.Offline || i.Degraded || i.Size != 1<<20 {
 			t.Errorf("gone: %+v", i)
 		}
-		expect(t, c, c.Read(0, b), backend.ErrGone)
+		expect(t, c, c.Read(0, b), backend.ErrOffline)
 
 		<-p.refused
 		// What is put back is another file, so that it shows which one is used.
@@ -110,7 +110,7 @@ func TestGoneAndBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.refuse.Store(nil)
-		if i := p.change(); i.Gone || i.Degraded {
+		if i := p.change(); i.Offline || i.Degraded {
 			t.Errorf("back: %+v", i)
 		}
 		c.MustDo(c.Read(0, b))
@@ -150,11 +150,11 @@ func TestGoneWithItsCache(t *testing.T) {
 				w.Flags = tc.flags
 				c.MustDo(w)
 				p.pull()
-				if i := p.change(); !i.Gone || i.Degraded != tc.lost {
+				if i := p.change(); !i.Offline || i.Degraded != tc.lost {
 					t.Errorf("gone: %+v", i)
 				}
 				p.refuse.Store(nil)
-				if i := p.change(); i.Gone || i.Degraded != tc.lost {
+				if i := p.change(); i.Offline || i.Degraded != tc.lost {
 					t.Errorf("back: %+v", i)
 				}
 				var want error
@@ -182,9 +182,9 @@ func TestFlushWhileGoing(t *testing.T) {
 			away := errors.New("away")
 			p.refuse.Store(&away)
 			p.out.Store(true) // and nobody has looked yet
-			want := map[bool]error{false: backend.ErrGone, true: backend.ErrDegraded}[dirty]
+			want := map[bool]error{false: backend.ErrOffline, true: backend.ErrDegraded}[dirty]
 			expect(t, c, &backend.IO{Op: backend.OpFlush}, want)
-			if i := p.change(); !i.Gone || i.Degraded != dirty {
+			if i := p.change(); !i.Offline || i.Degraded != dirty {
 				t.Errorf("dirty %v: %+v", dirty, i)
 			}
 			p.close(c)
@@ -207,7 +207,7 @@ func TestSmallerThanItWas(t *testing.T) {
 		expect(t, c, c.Write(1<<20-4096, c.Memory(0, 4096)), backend.ErrNoSpace)
 		p.size.Store(512 << 10)
 		expect(t, c, c.Write(1<<20-4096, c.Memory(0, 4096)), backend.ErrOutOfRange)
-		if i := p.change(); i.Gone || i.Size != 512<<10 {
+		if i := p.change(); i.Offline || i.Size != 512<<10 {
 			t.Errorf("%+v", i)
 		}
 		expect(t, c, c.Write(0, c.Memory(0, 4096)), backend.ErrNoSpace)

@@ -25,14 +25,14 @@ type daxChannel struct {
 }
 
 var (
-	_ backend.Lender   = (*daxChannel)(nil)
-	_ backend.Canceler = (*daxChannel)(nil)
+	_ backend.ZeroCopyReader = (*daxChannel)(nil)
+	_ backend.Canceler       = (*daxChannel)(nil)
 )
 
-// Lend implements backend.Lender. What the file has grown by since it was opened is not mapped.
-func (c *daxChannel) Lend(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
+// StartZeroCopyRead implements backend.Lender. What the file has grown by since it was opened is not mapped.
+func (c *daxChannel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
 	info := c.d.Info()
-	if size := min(info.Size, int64(len(c.d.region.Bytes()))); info.Gone || n <= 0 || uint64(off) > uint64(size) || n > size-off {
+	if size := min(info.Size, int64(len(c.d.region.Bytes()))); info.Offline || n <= 0 || uint64(off) > uint64(size) || n > size-off {
 		return dst, false
 	}
 	if ok, ended := c.d.fence.lend(off, n); !ok {
@@ -51,8 +51,8 @@ func (c *daxChannel) Lend(dst []mem.Segment, off, n int64) ([]mem.Segment, bool)
 	return dst, true
 }
 
-// Return implements backend.Lender.
-func (c *daxChannel) Return(_ []mem.Segment, off, n int64) {
+// EndZeroCopyRead implements backend.Lender.
+func (c *daxChannel) EndZeroCopyRead(_ []mem.Segment, off, n int64) {
 	c.loans--
 	if c.d.fence.giveBack(off, n) {
 		c.d.progress()

@@ -76,7 +76,7 @@ func TestDAXSetting(t *testing.T) {
 		isDAX = real
 		if err == nil {
 			c := backendtest.NewClient(t, d, 4096)
-			if _, lends := c.Channel.(backend.Lender); lends != tc.lend {
+			if _, lends := c.Channel.(backend.ZeroCopyReader); lends != tc.lend {
 				t.Errorf("%+v: lends %v", tc, lends)
 			}
 			c.Close()
@@ -102,12 +102,12 @@ func TestDAXReadOnly(t *testing.T) {
 	cfg.Size, cfg.ReadOnly = 0, true
 	d := mustOpen(t, cfg)
 	c := backendtest.NewClient(t, d, 4096)
-	l := c.Channel.(backend.Lender)
-	segs, ok := l.Lend(nil, 4096, 8192)
+	l := c.Channel.(backend.ZeroCopyReader)
+	segs, ok := l.StartZeroCopyRead(nil, 4096, 8192)
 	if !ok || len(segs) != 1 || !segs[0].File || !bytes.Equal(segs[0].B, want[4096:][:8192]) {
 		t.Errorf("lent %v, %d segments", ok, len(segs))
 	}
-	l.Return(segs, 4096, 8192)
+	l.EndZeroCopyRead(segs, 4096, 8192)
 	expect(t, c, c.Write(0, c.Memory(0, 4096)), backend.ErrReadOnly)
 	c.Close()
 	mustClose(t, d)
@@ -119,11 +119,11 @@ func TestDAXTruncated(t *testing.T) {
 	cfg := onDAX(t)
 	d := mustOpen(t, cfg)
 	c := backendtest.NewClient(t, d, 1<<20)
-	l := c.Channel.(backend.Lender)
+	l := c.Channel.(backend.ZeroCopyReader)
 	told := make(chan backend.Info, 10)
 	d.(backend.Changer).Notify(func() { told <- d.Info() })
 	c.MustDo(c.Write(0, c.Memory(0, 1<<20)))
-	segs, ok := l.Lend(nil, 0, 1<<20)
+	segs, ok := l.StartZeroCopyRead(nil, 0, 1<<20)
 	if !ok {
 		t.Fatal("nothing is lent")
 	}
@@ -138,12 +138,12 @@ func TestDAXTruncated(t *testing.T) {
 		if info := <-told; info.Size != size {
 			t.Fatalf("told %+v", info)
 		}
-		if some, ok := l.Lend(nil, size-4096, 4096); ok != (size <= cfg.Size) {
+		if some, ok := l.StartZeroCopyRead(nil, size-4096, 4096); ok != (size <= cfg.Size) {
 			t.Errorf("with %d bytes the last ones are lent: %v", size, ok)
 		} else if ok {
-			l.Return(some, size-4096, 4096)
+			l.EndZeroCopyRead(some, size-4096, 4096)
 		}
-		if _, ok := l.Lend(nil, size-4096, 8192); ok {
+		if _, ok := l.StartZeroCopyRead(nil, size-4096, 8192); ok {
 			t.Errorf("with %d bytes more is lent", size)
 		}
 		if size > 1<<20 {
@@ -152,7 +152,7 @@ func TestDAXTruncated(t *testing.T) {
 		expect(t, c, c.Read(size-4096, c.Memory(0, 4096)), nil)
 		expect(t, c, c.Read(size-4096, c.Memory(0, 8192)), backend.ErrOutOfRange)
 	}
-	l.Return(segs, 0, 1<<20)
+	l.EndZeroCopyRead(segs, 0, 1<<20)
 	d.(backend.Changer).Notify(nil)
 	c.Close()
 	mustClose(t, d)
@@ -163,9 +163,9 @@ func TestDAXTruncated(t *testing.T) {
 func TestDAXWaits(t *testing.T) {
 	d := mustOpen(t, onDAX(t))
 	c := backendtest.NewClient(t, d, 8192)
-	l := c.Channel.(backend.Lender)
+	l := c.Channel.(backend.ZeroCopyReader)
 	c.MustDo(c.Write(0, c.Memory(0, 4096)))
-	segs, ok := l.Lend(nil, 0, 4096)
+	segs, ok := l.StartZeroCopyRead(nil, 0, 4096)
 	if !ok {
 		t.Fatal("nothing is lent")
 	}
@@ -194,19 +194,19 @@ func TestDAXWaits(t *testing.T) {
 	if done := c.Wait(1); done[0] != unwanted || !errors.Is(unwanted.Err, backend.ErrAborted) {
 		t.Errorf("canceled: %v", unwanted.Err)
 	}
-	if _, ok := l.Lend(nil, 0, 4096); ok {
+	if _, ok := l.StartZeroCopyRead(nil, 0, 4096); ok {
 		t.Error("a block is lent while a change waits")
 	}
-	l.Return(segs, 0, 4096)
+	l.EndZeroCopyRead(segs, 0, 4096)
 	c.Wait(2)
 	if held.Err != nil || ios[2500].Err != nil {
 		t.Error(held.Err, ios[2500].Err)
 	}
-	segs, ok = l.Lend(nil, 0, 4096)
+	segs, ok = l.StartZeroCopyRead(nil, 0, 4096)
 	if !ok {
 		t.Fatal("nothing is lent once all is over")
 	}
-	l.Return(segs, 0, 4096)
+	l.EndZeroCopyRead(segs, 0, 4096)
 	c.Close()
 	mustClose(t, d)
 }
@@ -268,16 +268,16 @@ func BenchmarkDAXLend(b *testing.B) {
 		b.Run(fmt.Sprintf("%dK", size>>10), func(b *testing.B) {
 			d := mustOpen(b, onDAX(b))
 			c := backendtest.NewClient(b, d, 4096)
-			l := c.Channel.(backend.Lender)
+			l := c.Channel.(backend.ZeroCopyReader)
 			segs := make([]mem.Segment, 0, 8)
 			b.ReportAllocs()
 			for n := int64(0); b.Loop(); n++ {
 				var ok bool
 				off := n * size & (backendtest.MinSize - 1)
-				if segs, ok = l.Lend(segs[:0], off, size); !ok {
+				if segs, ok = l.StartZeroCopyRead(segs[:0], off, size); !ok {
 					b.Fatal("nothing is lent")
 				}
-				l.Return(segs, off, size)
+				l.EndZeroCopyRead(segs, off, size)
 			}
 			c.Close()
 			mustClose(b, d)

@@ -70,16 +70,16 @@ func TestResize(t *testing.T) {
 				continue
 			}
 			want := before
-			if want.Gone = whole == 0; whole > 0 {
+			if want.Offline = whole == 0; whole > 0 {
 				want.Size = whole
 			}
 			if got := <-told; got != want {
 				t.Fatalf("with %d bytes: told %+v, want %+v", size, got, want)
 			}
 			switch {
-			case want.Gone:
-				expect(t, c, c.Read(0, b), backend.ErrGone)
-				expect(t, c, &backend.IO{Op: backend.OpFlush}, backend.ErrGone)
+			case want.Offline:
+				expect(t, c, c.Read(0, b), backend.ErrOffline)
+				expect(t, c, &backend.IO{Op: backend.OpFlush}, backend.ErrOffline)
 				continue
 			case whole >= 64<<10:
 				expect(t, c, c.Write(whole-64<<10, b), nil)

@@ -86,8 +86,8 @@ func (c *channel) Poll(done []*backend.IO) int { return c.done.Fill(done) }
 // Arm implements backend.Channel.
 func (c *channel) Arm() bool { return c.done.First() == nil }
 
-// Lend implements backend.Lender. Nothing ever changes, so nobody waits.
-func (c *channel) Lend(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
+// StartZeroCopyRead implements backend.Lender. Nothing ever changes, so nobody waits.
+func (c *channel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
 	if size := c.d.info.Size; n <= 0 || uint64(off) > uint64(size) || n > size-off {
 		return dst, false
 	}
@@ -99,8 +99,8 @@ func (c *channel) Lend(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
 	return dst, true
 }
 
-// Return implements backend.Lender.
-func (c *channel) Return([]mem.Segment, int64, int64) { c.loans-- }
+// EndZeroCopyRead implements backend.Lender.
+func (c *channel) EndZeroCopyRead([]mem.Segment, int64, int64) { c.loans-- }
 
 // Close implements backend.Channel.
 func (c *channel) Close() error {
@@ -114,4 +114,4 @@ func (c *channel) Close() error {
 	return nil
 }
 
-var _ backend.Lender = (*channel)(nil)
+var _ backend.ZeroCopyReader = (*channel)(nil)

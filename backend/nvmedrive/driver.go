@@ -1,4 +1,4 @@
-package nvme
+package nvmedrive
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/passthru"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/internal/uring"
-	wire "github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 const (
@@ -34,7 +34,7 @@ var _ disk.Driver = (*driver)(nil)
 // scratch is what a command needs besides its data, for as long as it takes.
 type scratch struct {
 	cmd    sys.NVMeCommand
-	ranges [wire.DSMRangeSize]byte
+	ranges [nvme.DSMRangeSize]byte
 }
 
 // newDriver makes the driver of a disk and completes its description.
@@ -49,7 +49,7 @@ func newDriver(d passthru.Drive, id *identity, l limits, dc *disk.Config) error 
 	if l.transfer < block {
 		return fmt.Errorf("the kernel lets no block through at once, only %d bytes", l.transfer)
 	}
-	if id.ctrl.ONCS&wire.ONCSWriteZeroes == 0 {
+	if id.ctrl.ONCS&nvme.ONCSWriteZeroes == 0 {
 		l.zeroes = 0
 	}
 	l.transfer = min(l.transfer, maxBlocks*block) &^ (block - 1)
@@ -80,34 +80,34 @@ func (d *driver) encode(c *disk.Command) *sys.NVMeCommand {
 		s = new(scratch)
 		c.Scratch = s
 	}
-	var sqe wire.SQE
+	var sqe nvme.SQE
 	sqe.SetNSID(d.nsid)
 	slba, blocks := uint64(c.Off)>>d.shift, uint32(c.Len>>d.shift)
-	var flags wire.RWFlags
+	var flags nvme.RWFlags
 	if c.FUA {
-		flags = wire.RWFUA
+		flags = nvme.RWFUA
 	}
 	data := c.Data
 	switch c.Op {
 	case backend.OpRead:
-		sqe.SetOpcode(wire.NVMRead)
+		sqe.SetOpcode(nvme.NVMRead)
 		sqe.RW().Set(slba, blocks, 0)
 	case backend.OpWrite:
-		sqe.SetOpcode(wire.NVMWrite)
+		sqe.SetOpcode(nvme.NVMWrite)
 		sqe.RW().Set(slba, blocks, flags)
 	case backend.OpWriteZeroes:
 		if c.Unmap && d.deac {
-			flags |= wire.RWDeallocate
+			flags |= nvme.RWDeallocate
 		}
-		sqe.SetOpcode(wire.NVMWriteZeroes)
+		sqe.SetOpcode(nvme.NVMWriteZeroes)
 		sqe.RW().Set(slba, blocks, flags)
 	case backend.OpDiscard:
-		sqe.SetOpcode(wire.NVMDatasetManagement)
+		sqe.SetOpcode(nvme.NVMDatasetManagement)
 		sqe.DSM().Set(1, true)
 		data = s.ranges[:]
-		(*wire.DSMRange)(data).Set(slba, blocks)
+		(*nvme.DSMRange)(data).Set(slba, blocks)
 	default:
-		sqe.SetOpcode(wire.NVMFlush)
+		sqe.SetOpcode(nvme.NVMFlush)
 	}
 	s.cmd = passthru.Encode(&sqe)
 	switch {

@@ -1,4 +1,4 @@
-package nvme
+package nvmedrive
 
 import (
 	"errors"

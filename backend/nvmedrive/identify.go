@@ -1,4 +1,4 @@
-package nvme
+package nvmedrive
 
 import (
 	"errors"
@@ -7,30 +7,30 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 	"github.com/nvmf-target/nvmf-target/internal/passthru"
-	wire "github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // identity is what a drive says of itself and of one namespace.
 type identity struct {
 	nsid uint32
-	ctrl *wire.IdentifyController
-	ns   *wire.IdentifyNamespace
+	ctrl *nvme.IdentifyController
+	ns   *nvme.IdentifyNamespace
 }
 
 // identify asks the drive.
 func identify(d passthru.Drive, nsid uint32) (*identity, error) {
 	id := &identity{nsid: nsid}
-	b, err := passthru.Identify(d, wire.CNSController, 0, 0)
+	b, err := passthru.Identify(d, nvme.CNSController, 0, 0)
 	if err != nil {
 		return nil, err
 	}
-	if id.ctrl, err = wire.ParseIdentifyController(b); err != nil && !errors.Is(err, wire.ErrReserved) {
+	if id.ctrl, err = nvme.ParseIdentifyController(b); err != nil && !errors.Is(err, nvme.ErrReserved) {
 		return nil, err
 	}
-	if b, err = passthru.Identify(d, wire.CNSNamespace, nsid, 0); err != nil {
+	if b, err = passthru.Identify(d, nvme.CNSNamespace, nsid, 0); err != nil {
 		return nil, err
 	}
-	if id.ns, err = wire.ParseIdentifyNamespace(b); err != nil && !errors.Is(err, wire.ErrReserved) {
+	if id.ns, err = nvme.ParseIdentifyNamespace(b); err != nil && !errors.Is(err, nvme.ErrReserved) {
 		return nil, err
 	}
 	return id, id.check(deallocatedFails(d, nsid))
@@ -73,8 +73,8 @@ func (id *identity) describe(dc *disk.Config) error {
 		return fmt.Errorf("the kernel sees %d bytes in blocks of %d, the drive has %d blocks of %d; rescan it (nvme ns-rescan)",
 			dc.Info.Size, dc.Info.BlockSize, id.ns.NSZE, block)
 	}
-	dc.Info.VolatileCache = id.ctrl.VWC&wire.VWCPresent != 0
-	dc.Info.Discard = id.ctrl.ONCS&wire.ONCSDatasetManagement != 0
+	dc.Info.VolatileCache = id.ctrl.VWC&nvme.VWCPresent != 0
+	dc.Info.Discard = id.ctrl.ONCS&nvme.ONCSDatasetManagement != 0
 	dc.Info.DiscardZeroes = false // deallocating is a hint, whatever deallocated blocks read as (NVM section 3.3.3.2)
 	dc.Info.PhysicalBlockSize = max(block, min(dc.Info.PhysicalBlockSize, id.atomic()*block))
 	return nil
@@ -84,7 +84,7 @@ func (id *identity) describe(dc *disk.Config) error {
 // this namespace NAWUPF within boundaries (NVM section 2.1.4). A power of two.
 func (id *identity) atomic() int {
 	n := int(id.ctrl.AWUPF) + 1
-	if id.ns.NSFEAT&wire.NSFEATAtomics != 0 {
+	if id.ns.NSFEAT&nvme.NSFEATAtomics != 0 {
 		if id.ns.NAWUPF != 0 {
 			n = int(id.ns.NAWUPF) + 1
 		}
@@ -100,7 +100,7 @@ func (id *identity) atomic() int {
 
 // deallocates says that Write Zeroes with DEAC leaves blocks that read as zeroes (NVM section 3.3.8, DLFEAT).
 func (id *identity) deallocates() bool {
-	return id.ns.DLFEAT&7 == wire.DLFEATReadsZeroes && id.ns.DLFEAT&wire.DLFEATWriteZeroes != 0
+	return id.ns.DLFEAT&7 == nvme.DLFEATReadsZeroes && id.ns.DLFEAT&nvme.DLFEATWriteZeroes != 0
 }
 
 // mdts is the most bytes of one transfer, 0 if there is no limit; in pages of 4 KiB, the smallest that a drive may mean.

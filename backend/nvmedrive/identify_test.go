@@ -1,4 +1,4 @@
-package nvme
+package nvmedrive
 
 import (
 	"os"
@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 	"github.com/nvmf-target/nvmf-target/internal/passthru/passthrutest"
-	wire "github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // TestRefusals: each says what is wrong and how to mend it.
@@ -22,16 +22,16 @@ func TestRefusals(t *testing.T) {
 		change func(d *passthrutest.Drive)
 	}{
 		{"8 bytes of metadata", func(d *passthrutest.Drive) {
-			d.Namespace.FLBAS, d.Namespace.LBAF[17] = 1<<5|1, wire.LBAFormat{MS: 8, LBADS: 12}
+			d.Namespace.FLBAS, d.Namespace.LBAF[17] = 1<<5|1, nvme.LBAFormat{MS: 8, LBADS: 12}
 		}},
 		{"protection information", func(d *passthrutest.Drive) { d.Namespace.DPS = 1 }},
-		{"not active", func(d *passthrutest.Drive) { d.Namespace = wire.IdentifyNamespace{} }},
+		{"not active", func(d *passthrutest.Drive) { d.Namespace = nvme.IdentifyNamespace{} }},
 		{"2^17", func(d *passthrutest.Drive) { d.Namespace.LBAF[0].LBADS = 17 }},
 		{"DULBE", func(d *passthrutest.Drive) { d.Features = map[uint8]uint32{5: 1<<16 | 100} }},
 		{"CAP_SYS_ADMIN", func(d *passthrutest.Drive) { d.Fault = errno(unix.EACCES) }},
 		{"use backend: block", func(d *passthrutest.Drive) { d.Fault = errno(unix.ENOTTY) }},
 		{"Invalid Namespace", func(d *passthrutest.Drive) {
-			d.Fault = func(uintptr, *wire.SQE) (wire.Status, syscall.Errno) { return wire.InvalidNamespaceOrFormat, 0 }
+			d.Fault = func(uintptr, *nvme.SQE) (nvme.Status, syscall.Errno) { return nvme.InvalidNamespaceOrFormat, 0 }
 		}},
 	} {
 		d := newDrive(9)
@@ -42,8 +42,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func errno(e syscall.Errno) func(uintptr, *wire.SQE) (wire.Status, syscall.Errno) {
-	return func(uintptr, *wire.SQE) (wire.Status, syscall.Errno) { return 0, e }
+func errno(e syscall.Errno) func(uintptr, *nvme.SQE) (nvme.Status, syscall.Errno) {
+	return func(uintptr, *nvme.SQE) (nvme.Status, syscall.Errno) { return 0, e }
 }
 
 func TestDescribe(t *testing.T) {
@@ -65,7 +65,7 @@ func TestDescribe(t *testing.T) {
 		{"not in blocks", func() {}, limits{5000, 513, 1025}, limits{4608, 512, 1024}, 512, false},
 		{"NLB", func() { id.ctrl.MDTS = 0 }, limits{1 << 40, 1 << 40, 1 << 40}, limits{32 << 20, 32 << 20, 1 << 30}, 512, false},
 		{"AWUPF", func() { id.ctrl.AWUPF = 3 }, free, free, 2048, false},
-		{"NAWUPF", func() { id.ns.NSFEAT, id.ns.NAWUPF = wire.NSFEATAtomics, 254 }, free, free, 4096, false},
+		{"NAWUPF", func() { id.ns.NSFEAT, id.ns.NAWUPF = nvme.NSFEATAtomics, 254 }, free, free, 4096, false},
 		{"NABSPF", func() { id.ns.NABSPF = 1 }, free, free, 1024, false},
 		{"NABO", func() { id.ns.NABO = 1 }, free, free, 512, false},
 	} {

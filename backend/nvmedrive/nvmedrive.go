@@ -1,6 +1,6 @@
-// Package nvme is storage on a namespace of an NVMe drive that is worked on by commands of the drive itself (passthrough), past the
+// Package nvmedrive is storage on a namespace of an NVMe drive that is worked on by commands of the drive itself (passthrough), past the
 // kernel's block layer. Package disk does what is common to all disks; here are the commands and what the drive says of itself.
-package nvme
+package nvmedrive
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package nvme
+package nvmedrive
 
 import (
 	"errors"
@@ -13,13 +13,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/backend/disk"
-	"github.com/nvmf-target/nvmf-target/internal/leak"
 	"github.com/nvmf-target/nvmf-target/internal/passthru/passthrutest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/uring"
-	wire "github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { testutil.Main(m) }
 
 // newDrive makes a drive in memory of the suite's size.
 func newDrive(lbads uint8) *passthrutest.Drive {
@@ -137,10 +137,10 @@ func TestCommands(t *testing.T) {
 	for _, deallocates := range []bool{true, false} {
 		fake := newDrive(12)
 		if !deallocates {
-			fake.Namespace.DLFEAT = wire.DLFEATWriteZeroes // what it deallocated reads as anything
+			fake.Namespace.DLFEAT = nvme.DLFEATWriteZeroes // what it deallocated reads as anything
 		}
 		var seen []string
-		fake.Fault = func(_ uintptr, sqe *wire.SQE) (wire.Status, syscall.Errno) {
+		fake.Fault = func(_ uintptr, sqe *nvme.SQE) (nvme.Status, syscall.Errno) {
 			seen = append(seen, fmt.Sprintf("%02X ns %d: %d+%d %08X", uint8(sqe.Opcode()), sqe.NSID(), sqe.SLBA(), sqe.NLB(), sqe.RW().Flags()))
 			return 0, 0
 		}
@@ -183,23 +183,23 @@ func TestCommands(t *testing.T) {
 
 // TestFailures: each status becomes an error of the right kind, which names it.
 func TestFailures(t *testing.T) {
-	for st, want := range map[wire.Status]error{
-		wire.UnrecoveredReadError: backend.ErrIO, wire.InternalError: backend.ErrIO, 0x287: backend.ErrIO, 0x7C0: backend.ErrIO,
-		wire.LBAOutOfRange: backend.ErrOutOfRange, wire.CapacityExceeded: backend.ErrNoSpace, wire.NamespaceNotReady: backend.ErrGone,
-		wire.NamespaceWriteProtected: backend.ErrReadOnly, wire.CommandInterrupted: backend.ErrAborted, wire.HostPathingError: backend.ErrGone,
-		wire.InvalidOpcode: backend.ErrUnsupported,
+	for st, want := range map[nvme.Status]error{
+		nvme.UnrecoveredReadError: backend.ErrIO, nvme.InternalError: backend.ErrIO, 0x287: backend.ErrIO, 0x7C0: backend.ErrIO,
+		nvme.LBAOutOfRange: backend.ErrOutOfRange, nvme.CapacityExceeded: backend.ErrNoSpace, nvme.NamespaceNotReady: backend.ErrOffline,
+		nvme.NamespaceWriteProtected: backend.ErrReadOnly, nvme.CommandInterrupted: backend.ErrAborted, nvme.HostPathingError: backend.ErrOffline,
+		nvme.InvalidOpcode: backend.ErrUnsupported,
 	} {
 		fake := newDrive(12)
-		fake.Fault = func(_ uintptr, sqe *wire.SQE) (wire.Status, syscall.Errno) {
-			if sqe.Opcode() == wire.NVMRead && sqe.SLBA() == 9 {
-				return st | wire.DNR, 0
+		fake.Fault = func(_ uintptr, sqe *nvme.SQE) (nvme.Status, syscall.Errno) {
+			if sqe.Opcode() == nvme.NVMRead && sqe.SLBA() == 9 {
+				return st | nvme.DNR, 0
 			}
 			return 0, 0
 		}
 		d := on(t, fake, free, disk.Threads)
 		c := backendtest.NewClient(t, d, 1<<20)
 		err := c.Do(c.Read(9<<12, c.Memory(0, 4096)))
-		if !errors.Is(err, want) || want != backend.ErrUnsupported && !errors.Is(err, st|wire.DNR) || !strings.Contains(err.Error(), "drive: read at 36864") {
+		if !errors.Is(err, want) || want != backend.ErrUnsupported && !errors.Is(err, st|nvme.DNR) || !strings.Contains(err.Error(), "drive: read at 36864") {
 			t.Errorf("%v: %v", st, err)
 		}
 		c.MustDo(c.Read(8<<12, c.Memory(0, 4096)))
@@ -213,12 +213,12 @@ func TestFailures(t *testing.T) {
 // TestFlushFails: a failed flush stays; who is told that the drive does not know Write Zeroes writes zeroes.
 func TestFlushFails(t *testing.T) {
 	fake := newDrive(9)
-	fake.Fault = func(_ uintptr, sqe *wire.SQE) (wire.Status, syscall.Errno) {
+	fake.Fault = func(_ uintptr, sqe *nvme.SQE) (nvme.Status, syscall.Errno) {
 		switch sqe.Opcode() {
-		case wire.NVMWriteZeroes:
-			return wire.InvalidOpcode | wire.DNR, 0
-		case wire.NVMFlush:
-			return wire.WriteFault, 0
+		case nvme.NVMWriteZeroes:
+			return nvme.InvalidOpcode | nvme.DNR, 0
+		case nvme.NVMFlush:
+			return nvme.WriteFault, 0
 		}
 		return 0, 0
 	}
@@ -229,11 +229,11 @@ func TestFlushFails(t *testing.T) {
 	c.MustDo(c.Write(512, b))
 	c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Off: 512, Len: 4096})
 	c.MustDo(c.Read(512, b))
-	if b[0] != 0 || fake.Count(wire.NVMWrite) < 2 {
-		t.Errorf("%q, %d writes", b[:3], fake.Count(wire.NVMWrite))
+	if b[0] != 0 || fake.Count(nvme.NVMWrite) < 2 {
+		t.Errorf("%q, %d writes", b[:3], fake.Count(nvme.NVMWrite))
 	}
 	for range 2 {
-		if err := c.Do(&backend.IO{Op: backend.OpFlush}); !errors.Is(err, backend.ErrDegraded) || !errors.Is(err, wire.WriteFault) {
+		if err := c.Do(&backend.IO{Op: backend.OpFlush}); !errors.Is(err, backend.ErrDegraded) || !errors.Is(err, nvme.WriteFault) {
 			t.Error(err)
 		}
 	}

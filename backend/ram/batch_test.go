@@ -16,7 +16,7 @@ func TestBatches(t *testing.T) {
 	c := backendtest.NewClient(t, d, 2<<20)
 	c.MustDo(c.Write(0, c.Memory(0, 1<<20)))
 	ch := c.Channel.(*channel)
-	loan, ok := ch.Lend(nil, 4*frame, frame)
+	loan, ok := ch.StartZeroCopyRead(nil, 4*frame, frame)
 	if !ok {
 		t.Fatal("nothing is lent")
 	}
@@ -63,7 +63,7 @@ func TestBatches(t *testing.T) {
 	if !bytes.Equal(loan[0].B, lent) {
 		t.Error("what is on loan was changed")
 	}
-	ch.Return(loan, 4*frame, frame)
+	ch.EndZeroCopyRead(loan, 4*frame, frame)
 	for off := int64(0); off < int64(len(want)); off += frame {
 		got := c.Memory(0, frame)
 		c.MustDo(c.Read(off, got))

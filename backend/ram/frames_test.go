@@ -112,12 +112,12 @@ func uniform(t *testing.T, segs []mem.Segment, v byte) {
 func TestReplaceWhileLent(t *testing.T) {
 	dev := audited{mustOpen(t, 64<<20, 512).(*device), t}
 	c, other := backendtest.NewClient(t, dev, 1<<20), backendtest.NewClient(t, dev, 1<<20)
-	l, r := c.Channel.(backend.Lender), c.Channel.(backend.Receiver)
+	l, r := c.Channel.(backend.ZeroCopyReader), c.Channel.(backend.ZeroCopyWriter)
 	const n = 4 * minFrame
 	fill(c, 0, n, 1)
 	var loans [][]mem.Segment
 	for v := byte(1); v < 5; v++ {
-		segs, ok := l.Lend(nil, 0, n)
+		segs, ok := l.StartZeroCopyRead(nil, 0, n)
 		if !ok {
 			t.Fatal("nothing is lent")
 		}
@@ -132,14 +132,14 @@ func TestReplaceWhileLent(t *testing.T) {
 		case 3: // received, the ends within frames
 			fill(c, 0, 512, v+1)
 			fill(c, n-512, 512, v+1)
-			segs, ok := r.Reserve(nil, 512, n-1024)
+			segs, ok := r.StartZeroCopyWrite(nil, 512, n-1024)
 			if !ok {
 				t.Fatal("nothing is reserved")
 			}
 			for _, s := range segs {
 				copy(s.B, bytes.Repeat([]byte{v + 1}, len(s.B)))
 			}
-			c.MustDo(&backend.IO{Op: backend.OpWrite, Flags: backend.Reserved, Off: 512, Len: n - 1024, Segs: segs})
+			c.MustDo(&backend.IO{Op: backend.OpWrite, Flags: backend.ZeroCopy, Off: 512, Len: n - 1024, Segs: segs})
 		case 4:
 			other.MustDo(&backend.IO{Op: backend.OpDiscard, Len: n})
 		}
@@ -147,7 +147,7 @@ func TestReplaceWhileLent(t *testing.T) {
 	}
 	for i, segs := range loans {
 		uniform(t, segs, byte(i+1))
-		l.Return(segs, 0, n)
+		l.EndZeroCopyRead(segs, 0, n)
 	}
 	c.Close()
 	other.Close()
@@ -161,10 +161,10 @@ func TestReplaceWhileLent(t *testing.T) {
 func TestExhausted(t *testing.T) {
 	dev := audited{mustOpen(t, 64<<20, 4096).(*device), t}
 	c := backendtest.NewClient(t, dev, 1<<20)
-	l, r := c.Channel.(backend.Lender), c.Channel.(backend.Receiver)
+	l, r := c.Channel.(backend.ZeroCopyReader), c.Channel.(backend.ZeroCopyWriter)
 	var reserved [][]mem.Segment
 	for {
-		segs, ok := r.Reserve(nil, 0, 1<<20)
+		segs, ok := r.StartZeroCopyWrite(nil, 0, 1<<20)
 		if !ok {
 			break
 		}
@@ -177,7 +177,7 @@ func TestExhausted(t *testing.T) {
 	var stuck *backend.IO
 	for stuck == nil {
 		fill(c, 0, minFrame, byte(len(loans)))
-		segs, ok := l.Lend(nil, 0, minFrame)
+		segs, ok := l.StartZeroCopyRead(nil, 0, minFrame)
 		if !ok || len(loans) > leastSpare/minFrame {
 			t.Fatalf("%d loans of one frame: %v", len(loans), ok)
 		}
@@ -196,20 +196,20 @@ func TestExhausted(t *testing.T) {
 	if got := c.Wait(1); got[0] != fill2 {
 		t.Error("a write that needs no spare frame did not overtake")
 	}
-	if _, ok := r.Reserve(nil, 4<<20, 1<<20); ok {
+	if _, ok := r.StartZeroCopyWrite(nil, 4<<20, 1<<20); ok {
 		t.Error("frames were reserved while a write waits")
 	}
-	l.Return(loans[0], 0, minFrame)
+	l.EndZeroCopyRead(loans[0], 0, minFrame)
 	if got := c.Wait(1); got[0] != stuck || stuck.Err != nil {
 		t.Errorf("%v: %v", got[0].Op, got[0].Err)
 	}
 	expect(t, c, 0, minFrame, byte(len(loans)))
 	for i, segs := range loans[1:] {
 		uniform(t, segs, byte(i+1))
-		l.Return(segs, 0, minFrame)
+		l.EndZeroCopyRead(segs, 0, minFrame)
 	}
 	for _, segs := range reserved {
-		r.Cancel(segs)
+		r.AbortZeroCopyWrite(segs)
 	}
 	c.Close()
 	if err := dev.Close(); err != nil {
@@ -222,18 +222,18 @@ func TestReuse(t *testing.T) {
 	const size = 16 << 20
 	dev := audited{mustOpen(t, size, 4096).(*device), t}
 	c := backendtest.NewClient(t, dev, 1<<20)
-	l, r := c.Channel.(backend.Lender), c.Channel.(backend.Receiver)
+	l, r := c.Channel.(backend.ZeroCopyReader), c.Channel.(backend.ZeroCopyWriter)
 	for round := range 4 {
 		for off := int64(0); off < size; off += 128 << 10 {
-			segs, ok := r.Reserve(nil, off, 128<<10)
+			segs, ok := r.StartZeroCopyWrite(nil, off, 128<<10)
 			if !ok || len(segs) != 1 {
 				t.Fatalf("round %d, %d: %v, %d segments", round, off, ok, len(segs))
 			}
-			c.MustDo(&backend.IO{Op: backend.OpWrite, Flags: backend.Reserved, Off: off, Len: 128 << 10, Segs: segs})
-			if segs, ok = l.Lend(nil, off, 128<<10); !ok || len(segs) != 1 {
+			c.MustDo(&backend.IO{Op: backend.OpWrite, Flags: backend.ZeroCopy, Off: off, Len: 128 << 10, Segs: segs})
+			if segs, ok = l.StartZeroCopyRead(nil, off, 128<<10); !ok || len(segs) != 1 {
 				t.Fatalf("round %d, %d: %v, lent in %d segments", round, off, ok, len(segs))
 			}
-			l.Return(segs, off, 128<<10)
+			l.EndZeroCopyRead(segs, off, 128<<10)
 		}
 		if got := used(); got > size+2<<20 {
 			t.Errorf("round %d: %d bytes are populated", round, got)

@@ -11,8 +11,8 @@ func (d *device) outside(off, n int64) bool {
 	return n <= 0 || uint64(off) > uint64(d.info.Size) || n > d.info.Size-off
 }
 
-// Lend implements backend.Lender.
-func (c *channel) Lend(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
+// StartZeroCopyRead implements backend.Lender.
+func (c *channel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
 	d, own := c.d, len(dst)
 	if d.outside(off, n) {
 		return dst, false
@@ -74,8 +74,8 @@ func (d *device) appendZeroes(dst []mem.Segment, own int, n int64) []mem.Segment
 // offset is where b lies in the region.
 func (d *device) offset(b []byte) int64 { return int64(mem.Addr(b) - d.base) }
 
-// Return implements backend.Lender.
-func (c *channel) Return(segs []mem.Segment, off, _ int64) {
+// EndZeroCopyRead implements backend.Lender.
+func (c *channel) EndZeroCopyRead(segs []mem.Segment, off, _ int64) {
 	c.loans--
 	c.d.giveBack(segs, off)
 	c.d.progress()

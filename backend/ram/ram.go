@@ -169,7 +169,7 @@ func (c *channel) Submit(ios []*backend.IO) int {
 			continue
 		}
 		io.Scratch = 0
-		if io.Op == backend.OpWrite && io.Flags&backend.Reserved == 0 && c.gather(io) {
+		if io.Op == backend.OpWrite && io.Flags&backend.ZeroCopy == 0 && c.gather(io) {
 			continue
 		}
 		c.commit()
@@ -178,7 +178,7 @@ func (c *channel) Submit(ios []*backend.IO) int {
 			c.d.read(io)
 			c.done.Push(io)
 		case backend.OpWrite:
-			if io.Flags&backend.Reserved != 0 {
+			if io.Flags&backend.ZeroCopy != 0 {
 				c.adopt(io)
 				c.done.Push(io)
 				continue
@@ -235,6 +235,6 @@ func (c *channel) Close() error {
 }
 
 var (
-	_ backend.Lender   = (*channel)(nil)
-	_ backend.Receiver = (*channel)(nil)
+	_ backend.ZeroCopyReader = (*channel)(nil)
+	_ backend.ZeroCopyWriter = (*channel)(nil)
 )

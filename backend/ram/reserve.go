@@ -14,8 +14,8 @@ import (
 //
 // Nothing of that waits: if no frames are to be had, or somebody waits for one, Reserve says so and the write is copied.
 
-// Reserve implements backend.Receiver. A range without a whole frame is rather copied.
-func (c *channel) Reserve(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
+// StartZeroCopyWrite implements backend.Receiver. A range without a whole frame is rather copied.
+func (c *channel) StartZeroCopyWrite(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
 	d, own := c.d, len(dst)
 	if d.outside(off, n) || (off+d.frame-1)&^(d.frame-1)+d.frame > off+n || d.waiters.Load() != 0 {
 		return dst, false
@@ -40,8 +40,8 @@ func (c *channel) Reserve(dst []mem.Segment, off, n int64) ([]mem.Segment, bool)
 	return dst, true
 }
 
-// Cancel implements backend.Receiver.
-func (c *channel) Cancel(segs []mem.Segment) {
+// AbortZeroCopyWrite implements backend.Receiver.
+func (c *channel) AbortZeroCopyWrite(segs []mem.Segment) {
 	c.reserved--
 	c.putBack(segs)
 	c.tidy()
@@ -61,7 +61,7 @@ func (c *channel) putBack(segs []mem.Segment) {
 
 // adopt writes what was received into reserved memory.
 func (c *channel) adopt(io *backend.IO) {
-	io.Flags &^= backend.Reserved
+	io.Flags &^= backend.ZeroCopy
 	c.reserved--
 	d, from, added := c.d, cursor{segs: io.Segs}, int64(0)
 	for off, end := io.Off, io.Off+io.Len; off < end; {

@@ -10,10 +10,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/backend/ram"
-	"github.com/nvmf-target/nvmf-target/internal/leak"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { testutil.Main(m) }
 
 func openRAM(t testing.TB) backend.Device {
 	t.Helper()

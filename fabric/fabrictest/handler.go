@@ -80,12 +80,12 @@ func (h *Handler) Prepare(reqs []*fabric.Request) {
 			continue
 		}
 		r.Dir, r.Length = a.Dir, a.Length
-		reaches := r.Session.(*scripted).q.Reaches
+		reaches := r.Session.(*scripted).q.CanSendFrom
 		if a.Dir == fabric.HostToController {
-			reaches = r.Session.(*scripted).q.Receives
+			reaches = r.Session.(*scripted).q.CanReceiveInto
 		}
 		if len(a.Lend) > 0 && reaches(a.Lend) {
-			r.Segs, r.Lent = append(r.Segs, a.Lend...), true
+			r.Segs, r.ZeroCopy = append(r.Segs, a.Lend...), true
 		}
 	}
 }
@@ -139,7 +139,7 @@ func (h *Handler) complete(s *scripted, r *fabric.Request) {
 	status := r.Status
 	if status.OK() {
 		status = a.Final
-		if r.Dir == fabric.ControllerToHost && !r.Lent {
+		if r.Dir == fabric.ControllerToHost && !r.ZeroCopy {
 			scatter(r.Segs, append(gather(a.Lend), a.Data...))
 		}
 		if a.Depth > 0 {
@@ -160,8 +160,8 @@ func (h *Handler) Abandon(r *fabric.Request) {
 	delete(r.Session.(*scripted).answers, r)
 }
 
-// Release implements fabric.Handler.
-func (h *Handler) Release(*fabric.Request) { h.Released++ }
+// EndZeroCopy implements fabric.Handler.
+func (h *Handler) EndZeroCopy(*fabric.Request) { h.Released++ }
 
 // Close implements fabric.Handler: held commands come back at once.
 func (h *Handler) Close(fs fabric.Session) {

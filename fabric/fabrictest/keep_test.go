@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-func (*sink) Keep(r *fabric.Request) (free func()) {
+func (*sink) HandOverBuffers(r *fabric.Request) (free func()) {
 	r.Segs = r.Segs[:len(r.Segs)/2]
 	return func() {}
 }
@@ -21,19 +21,19 @@ func TestWatchKeep(t *testing.T) {
 	}{
 		{"as it should be", "", func(q fabric.Queue, w fabric.Handler, r *fabric.Request) {
 			w.Execute([]*fabric.Request{r})
-			q.Keep(r)()
+			q.HandOverBuffers(r)()
 		}},
-		{"too early", "which is prepared", func(q fabric.Queue, _ fabric.Handler, r *fabric.Request) { q.Keep(r) }},
+		{"too early", "which is prepared", func(q fabric.Queue, _ fabric.Handler, r *fabric.Request) { q.HandOverBuffers(r) }},
 		{"freed twice", "freed twice", func(q fabric.Queue, w fabric.Handler, r *fabric.Request) {
 			w.Execute([]*fabric.Request{r})
-			free := q.Keep(r)
+			free := q.HandOverBuffers(r)
 			free()
 			free()
 		}},
 		{"some left", "has memory after Keep", func(q fabric.Queue, w fabric.Handler, r *fabric.Request) {
 			w.Execute([]*fabric.Request{r})
 			r.Segs = make([]mem.Segment, 2)
-			q.Keep(r)
+			q.HandOverBuffers(r)
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

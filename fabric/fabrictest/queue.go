@@ -1,4 +1,4 @@
-package loop
+package fabrictest
 
 import (
 	"errors"
@@ -34,18 +34,18 @@ func (c *Command) Reset() { c.CQE, c.Done, c.Returned = nvme.CQE{}, false, 0 }
 // Queue is one queue, both ends of it. Its methods belong to the reactor it was dialed on.
 type Queue struct {
 	loop    fabric.Loop
-	arena   *mem.Arena
+	memory  *mem.Pool
 	h       fabric.Handler
 	info    fabric.QueueInfo
 	session fabric.Session
 	slots   []slot
-	free    []uint16
+	free    []*slot
 	batch   []*fabric.Request
 
 	// RefuseDepth makes SetDepth fail.
 	RefuseDepth error
-	// NoLoans: the queue reaches nothing that is lent.
-	NoLoans bool
+	// NoZeroCopy: the queue can neither send from nor receive into memory of a namespace.
+	NoZeroCopy bool
 	// Depth is what SetDepth was told.
 	Depth int
 	// Reason is why the handler disconnected the queue.
@@ -62,12 +62,12 @@ type slot struct {
 
 // Dial opens a queue on a reactor of a World.
 func Dial(r *Reactor, h fabric.Handler, info fabric.QueueInfo) (*Queue, error) {
-	return DialOn(r, r.arena, h, info)
+	return DialOn(r, r.memory, h, info)
 }
 
-// DialOn opens a queue on any reactor, whose data memory is arena; it is called there. info.MaxDepth requests are made at once.
-func DialOn(l fabric.Loop, arena *mem.Arena, h fabric.Handler, info fabric.QueueInfo) (*Queue, error) {
-	q := &Queue{loop: l, arena: arena, h: h, info: info}
+// DialOn opens a queue on any reactor, whose data memory is memory; it is called there. info.MaxDepth requests are made at once.
+func DialOn(l fabric.Loop, memory *mem.Pool, h fabric.Handler, info fabric.QueueInfo) (*Queue, error) {
+	q := &Queue{loop: l, memory: memory, h: h, info: info}
 	s, err := h.Open(q)
 	if err != nil {
 		return nil, err
@@ -76,9 +76,9 @@ func DialOn(l fabric.Loop, arena *mem.Arena, h fabric.Handler, info fabric.Queue
 	q.slots = make([]slot, info.MaxDepth)
 	q.batch = make([]*fabric.Request, 0, info.MaxDepth)
 	for i := range q.slots {
-		req := &q.slots[i].req
-		req.Session, req.Queue, req.Tag = s, q, uint16(i)
-		q.free = append(q.free, uint16(len(q.slots)-1-i))
+		c := &q.slots[len(q.slots)-1-i]
+		c.req.Session, c.req.Queue, c.req.Owner = s, q, c
+		q.free = append(q.free, c)
 	}
 	return q, nil
 }
@@ -90,7 +90,7 @@ func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) }
 func (q *Queue) Closed() bool { return q.closed }
 
 // errFull says that more commands were sent than the queue has requests.
-var errFull = errors.New("loop: queue is full")
+var errFull = errors.New("fabrictest: queue is full")
 
 // Send gives a batch of commands to the handler. Sending on a closed queue loses the commands.
 func (q *Queue) Send(cmds ...*Command) error {
@@ -102,9 +102,8 @@ func (q *Queue) Send(cmds ...*Command) error {
 	}
 	q.batch = q.batch[:0]
 	for _, c := range cmds {
-		tag := q.free[len(q.free)-1]
+		s := q.free[len(q.free)-1]
 		q.free = q.free[:len(q.free)-1]
-		s := &q.slots[tag]
 		s.cmd = c
 		s.req.Reset()
 		s.req.SQE, s.req.HostLength, s.req.InCapsule, s.req.Status = c.SQE, uint32(len(c.Data)), c.InCapsule, c.Malformed
@@ -113,7 +112,7 @@ func (q *Queue) Send(cmds ...*Command) error {
 	q.h.Prepare(q.batch)
 	live := q.batch[:0]
 	for _, r := range q.batch {
-		c := q.slots[r.Tag].cmd
+		c := r.Owner.(*slot).cmd
 		if c.Lost {
 			q.h.Abandon(r)
 			q.release(r)
@@ -129,7 +128,7 @@ func (q *Queue) Send(cmds ...*Command) error {
 // moveIn gives the request its memory and moves the host's data into it.
 func (q *Queue) moveIn(r *fabric.Request, c *Command) {
 	if r.Length > 0 && len(r.Segs) == 0 {
-		segs, ok := q.arena.Alloc(r.Segs, int(r.Length))
+		segs, ok := q.memory.Alloc(r.Segs, int(r.Length))
 		if !ok {
 			r.Status = nvme.InternalError
 			return
@@ -150,7 +149,7 @@ func (q *Queue) moveIn(r *fabric.Request, c *Command) {
 // Complete implements fabric.Queue.
 func (q *Queue) Complete(reqs []*fabric.Request) {
 	for _, r := range reqs {
-		c := q.slots[r.Tag].cmd
+		c := r.Owner.(*slot).cmd
 		if !q.closed {
 			c.CQE, c.Done = r.CQE, true
 			if r.Dir == fabric.ControllerToHost && r.CQE.Status().OK() {
@@ -169,13 +168,14 @@ func (q *Queue) Complete(reqs []*fabric.Request) {
 // release takes the request and its memory back.
 func (q *Queue) release(r *fabric.Request) {
 	switch {
-	case r.Lent:
-		q.h.Release(r)
+	case r.ZeroCopy:
+		q.h.EndZeroCopy(r)
 	case mem.Length(r.Segs) > 0:
-		q.arena.Free(r.Segs)
+		q.memory.Free(r.Segs)
 	}
-	q.slots[r.Tag].cmd = nil
-	q.free = append(q.free, r.Tag)
+	s := r.Owner.(*slot)
+	s.cmd = nil
+	q.free = append(q.free, s)
 }
 
 // SetDepth implements fabric.Queue.
@@ -186,20 +186,20 @@ func (q *Queue) SetDepth(depth int) error {
 	return q.RefuseDepth
 }
 
-// Reaches implements fabric.Queue.
-func (q *Queue) Reaches([]mem.Segment) bool { return !q.NoLoans }
+// CanSendFrom implements fabric.Queue.
+func (q *Queue) CanSendFrom([]mem.Segment) bool { return !q.NoZeroCopy }
 
-// Receives implements fabric.Queue.
-func (q *Queue) Receives([]mem.Segment) bool { return !q.NoLoans }
+// CanReceiveInto implements fabric.Queue.
+func (q *Queue) CanReceiveInto([]mem.Segment) bool { return !q.NoZeroCopy }
 
-// Keep implements fabric.Queue.
-func (q *Queue) Keep(r *fabric.Request) (free func()) {
-	if r.Lent {
+// HandOverBuffers implements fabric.Queue.
+func (q *Queue) HandOverBuffers(r *fabric.Request) (free func()) {
+	if r.ZeroCopy {
 		return nil
 	}
 	segs := r.Segs
 	r.Segs = nil
-	return func() { q.arena.Free(segs) }
+	return func() { q.memory.Free(segs) }
 }
 
 // Disconnect implements fabric.Queue: the queue closes at the next step.

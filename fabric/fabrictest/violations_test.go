@@ -26,17 +26,17 @@ var violations = []struct {
 		e.w.Execute(one(e.r))
 		e.w.Close(e.s)
 	}},
-	{"Execute without Prepare", "Execute of request 0", func(e env) { e.w.Execute(one(e.r)) }},
-	{"Prepare twice", "Prepare of request 0", func(e env) {
+	{"Execute without Prepare", "Execute of command 7", func(e env) { e.w.Execute(one(e.r)) }},
+	{"Prepare twice", "Prepare of command 7", func(e env) {
 		e.w.Prepare(one(e.r))
 		e.w.Prepare(one(e.r))
 	}},
-	{"Execute twice", "Execute of request 0", func(e env) {
+	{"Execute twice", "Execute of command 7", func(e env) {
 		e.w.Prepare(one(e.r))
 		e.w.Execute(one(e.r))
 		e.w.Execute(one(e.r))
 	}},
-	{"Abandon of what executes", "Abandon of request 0", func(e env) {
+	{"Abandon of what executes", "Abandon of command 7", func(e env) {
 		e.f.execute = func(*fabric.Request) {}
 		e.w.Prepare(one(e.r))
 		e.w.Execute(one(e.r))
@@ -60,15 +60,15 @@ var violations = []struct {
 		e.r.HostLength = 8
 		e.f.lend(1)
 		e.w.Prepare(one(e.r))
-		e.w.Release(e.r)
+		e.w.EndZeroCopy(e.r)
 	}},
 	{"Release twice", "a second one", func(e env) {
 		e.r.HostLength = 8
 		e.f.lend(1)
 		e.w.Prepare(one(e.r))
 		e.w.Abandon(e.r)
-		e.w.Release(e.r)
-		e.w.Release(e.r)
+		e.w.EndZeroCopy(e.r)
+		e.w.EndZeroCopy(e.r)
 	}},
 	{"no Release", "not released", func(e env) {
 		e.r.HostLength = 8
@@ -79,7 +79,7 @@ var violations = []struct {
 		e.r.HostLength = 8
 		e.w.Prepare(one(e.r))
 	}},
-	{"Release of nothing", "lent nothing", func(e env) { e.w.Release(e.r) }},
+	{"Release of nothing", "lent nothing", func(e env) { e.w.EndZeroCopy(e.r) }},
 	{"not reset", "was not reset", func(e env) {
 		e.r.Length = 4
 		e.w.Prepare(one(e.r))
@@ -114,7 +114,7 @@ var violations = []struct {
 	{"lent too little", "4 bytes lent, 8 wanted", func(e env) {
 		e.r.HostLength = 8
 		e.f.prepare = func(r *fabric.Request) {
-			r.Dir, r.Length, r.Lent, r.Segs = fabric.ControllerToHost, 8, true, []mem.Segment{{B: make([]byte, 4)}}
+			r.Dir, r.Length, r.ZeroCopy, r.Segs = fabric.ControllerToHost, 8, true, []mem.Segment{{B: make([]byte, 4)}}
 		}
 		e.w.Prepare(one(e.r))
 	}},
@@ -125,7 +125,7 @@ var violations = []struct {
 		}
 		e.w.Prepare(one(e.r))
 	}},
-	{"completed twice", "Complete of request 0", func(e env) {
+	{"completed twice", "Complete of command 7", func(e env) {
 		e.f.execute = func(r *fabric.Request) {
 			e.f.complete(r)
 			e.f.complete(r)
@@ -134,7 +134,7 @@ var violations = []struct {
 		e.w.Execute(one(e.r))
 	}},
 	{"empty batch", "Complete of nothing", func(e env) { e.f.q.Complete(nil) }},
-	{"CQE of another command", "names command", func(e env) {
+	{"CQE of another command", "names CID 8", func(e env) {
 		e.f.execute = func(r *fabric.Request) {
 			r.CQE.Fill(0, 0, r.SQE.CID()+1, 0)
 			e.f.q.Complete(one(r))

@@ -56,7 +56,7 @@ func (w *watcher) find(r *fabric.Request) *watched {
 	defer w.mu.Unlock()
 	q := w.sessions[r.Session]
 	if q == nil {
-		w.failf("request %d carries a session that Open did not return", r.Tag)
+		w.failf("command %d carries a session that Open did not return", r.SQE.CID())
 	}
 	return q
 }
@@ -64,7 +64,7 @@ func (w *watcher) find(r *fabric.Request) *watched {
 // move takes a request from one stage to the next.
 func (q *watched) move(r *fabric.Request, step string, from, to stage) {
 	if is := q.requests[r]; is != from {
-		q.w.failf("%s of request %d (%v), which is %s", step, r.Tag, r.SQE.Opcode(), stageNames[is])
+		q.w.failf("%s of command %d (%v), which is %s", step, r.SQE.CID(), r.SQE.Opcode(), stageNames[is])
 	}
 	q.requests[r] = to
 }
@@ -88,16 +88,16 @@ func (w *watcher) Prepare(reqs []*fabric.Request) {
 		if q := w.find(r); q != nil {
 			q.move(r, "Prepare", idle, prepared)
 			if q.closed {
-				w.failf("Prepare of request %d after Close", r.Tag)
+				w.failf("Prepare of command %d after Close", r.SQE.CID())
 			}
 			if q.loans[r] {
-				w.failf("Prepare of request %d, whose loan was not released", r.Tag)
+				w.failf("Prepare of command %d, whose loan was not released", r.SQE.CID())
 			}
 			for _, m := range q.reached {
 				clear(m)
 			}
-			if len(r.Segs) > 0 || r.Lent || r.Dir != fabric.NoData || r.Length != 0 {
-				w.failf("request %d was not reset before Prepare", r.Tag)
+			if len(r.Segs) > 0 || r.ZeroCopy || r.Dir != fabric.NoData || r.Length != 0 {
+				w.failf("command %d was not reset before Prepare", r.SQE.CID())
 			}
 		}
 	}
@@ -109,18 +109,18 @@ func (w *watcher) Prepare(reqs []*fabric.Request) {
 	for i, r := range reqs {
 		switch {
 		case r.SQE != before[i]:
-			w.failf("Prepare changed the SQE of request %d", r.Tag)
+			w.failf("Prepare changed the SQE of command %d", r.SQE.CID())
 		case !r.Status.OK() && (r.Dir != fabric.NoData || r.Length != 0):
-			w.failf("request %d is refused with %v and yet has data", r.Tag, r.Status)
+			w.failf("command %d is refused with %v and yet has data", r.SQE.CID(), r.Status)
 		case r.Length > r.HostLength:
-			w.failf("request %d: %d bytes, the host gave %d", r.Tag, r.Length, r.HostLength)
+			w.failf("command %d: %d bytes, the host gave %d", r.SQE.CID(), r.Length, r.HostLength)
 		case (r.Length == 0) != (r.Dir == fabric.NoData):
-			w.failf("request %d: direction %d and %d bytes", r.Tag, r.Dir, r.Length)
-		case r.Lent && mem.Length(r.Segs) != int(r.Length):
-			w.failf("request %d: %d bytes lent, %d wanted", r.Tag, mem.Length(r.Segs), r.Length)
-		case !r.Lent && len(r.Segs) > 0:
-			w.failf("request %d: segments that are not lent", r.Tag)
-		case r.Lent:
+			w.failf("command %d: direction %d and %d bytes", r.SQE.CID(), r.Dir, r.Length)
+		case r.ZeroCopy && mem.Length(r.Segs) != int(r.Length):
+			w.failf("command %d: %d bytes lent, %d wanted", r.SQE.CID(), mem.Length(r.Segs), r.Length)
+		case !r.ZeroCopy && len(r.Segs) > 0:
+			w.failf("command %d: segments that are not lent", r.SQE.CID())
+		case r.ZeroCopy:
 			w.lent(r)
 		}
 	}
@@ -134,7 +134,7 @@ func (w *watcher) lent(r *fabric.Request) {
 	}
 	q.loans[r] = true
 	if !q.reached[r.Dir][mem.Addr(r.Segs[0].B)] {
-		w.failf("request %d: memory was lent that the queue has not said it reaches", r.Tag)
+		w.failf("command %d: memory was lent that the queue has not said it reaches", r.SQE.CID())
 	}
 }
 
@@ -143,10 +143,10 @@ func (w *watcher) Execute(reqs []*fabric.Request) {
 		if q := w.find(r); q != nil {
 			q.move(r, "Execute", prepared, executing)
 			if q.closed {
-				w.failf("Execute of request %d after Close", r.Tag)
+				w.failf("Execute of command %d after Close", r.SQE.CID())
 			}
 			if r.Status.OK() && mem.Length(r.Segs) != int(r.Length) {
-				w.failf("request %d: %d bytes of memory for %d", r.Tag, mem.Length(r.Segs), r.Length)
+				w.failf("command %d: %d bytes of memory for %d", r.SQE.CID(), mem.Length(r.Segs), r.Length)
 			}
 		}
 		r.CQE = nvme.CQE{10: 0xEE, 15: 0xEE} // shows if it is not written
@@ -162,11 +162,11 @@ func (q *watched) Complete(reqs []*fabric.Request) {
 		q.move(r, "Complete", executing, idle)
 		switch {
 		case r.CQE.CID() != r.SQE.CID():
-			q.w.failf("request %d: the CQE names command %d, not %d", r.Tag, r.CQE.CID(), r.SQE.CID())
+			q.w.failf("command %d: the CQE names CID %d, not %d", r.SQE.CID(), r.CQE.CID(), r.SQE.CID())
 		case r.CQE.ReservedSet():
-			q.w.failf("request %d: reserved bits of the CQE are set", r.Tag)
+			q.w.failf("command %d: reserved bits of the CQE are set", r.SQE.CID())
 		case !r.Status.OK() && r.CQE.Status().OK():
-			q.w.failf("request %d was refused with %v and completed successfully", r.Tag, r.Status)
+			q.w.failf("command %d was refused with %v and completed successfully", r.SQE.CID(), r.Status)
 		case r.SQE.Opcode() == nvme.FabricsOpcode && r.SQE.FabricsType() == nvme.FabricsConnect && r.CQE.Status().OK() && !q.depth:
 			q.w.failf("a successful Connect without SetDepth")
 		}
@@ -182,37 +182,37 @@ func (q *watched) SetDepth(depth int) error {
 	return q.Queue.SetDepth(depth)
 }
 
-func (q *watched) Reaches(segs []mem.Segment) bool {
-	ok := q.Queue.Reaches(segs)
+func (q *watched) CanSendFrom(segs []mem.Segment) bool {
+	ok := q.Queue.CanSendFrom(segs)
 	if ok && len(segs) > 0 {
 		q.reached[fabric.ControllerToHost][mem.Addr(segs[0].B)] = true
 	}
 	return ok
 }
 
-func (q *watched) Receives(segs []mem.Segment) bool {
-	ok := q.Queue.Receives(segs)
+func (q *watched) CanReceiveInto(segs []mem.Segment) bool {
+	ok := q.Queue.CanReceiveInto(segs)
 	if ok && len(segs) > 0 {
 		q.reached[fabric.HostToController][mem.Addr(segs[0].B)] = true
 	}
 	return ok
 }
 
-func (q *watched) Keep(r *fabric.Request) (free func()) {
+func (q *watched) HandOverBuffers(r *fabric.Request) (free func()) {
 	if is := q.requests[r]; is != executing {
-		q.w.failf("Keep of request %d, which is %s", r.Tag, stageNames[is])
+		q.w.failf("Keep of command %d, which is %s", r.SQE.CID(), stageNames[is])
 	}
-	inner := q.Queue.Keep(r)
+	inner := q.Queue.HandOverBuffers(r)
 	if inner == nil {
 		return nil
 	}
 	if len(r.Segs) > 0 {
-		q.w.failf("request %d has memory after Keep", r.Tag)
+		q.w.failf("command %d has memory after Keep", r.SQE.CID())
 	}
 	freed := false
 	return func() {
 		if freed {
-			q.w.failf("kept memory of request %d is freed twice", r.Tag)
+			q.w.failf("kept memory of command %d is freed twice", r.SQE.CID())
 		}
 		freed = true
 		inner()
@@ -226,20 +226,20 @@ func (w *watcher) Abandon(r *fabric.Request) {
 	w.h.Abandon(r)
 }
 
-func (w *watcher) Release(r *fabric.Request) {
+func (w *watcher) EndZeroCopy(r *fabric.Request) {
 	q := w.find(r)
 	switch {
 	case q == nil:
-	case !r.Lent:
-		w.failf("Release of request %d, which lent nothing", r.Tag)
+	case !r.ZeroCopy:
+		w.failf("Release of command %d, which lent nothing", r.SQE.CID())
 	case !q.loans[r]:
-		w.failf("Release of request %d, a second one", r.Tag)
+		w.failf("Release of command %d, a second one", r.SQE.CID())
 	case q.requests[r] != idle:
-		w.failf("Release of request %d, which is %s", r.Tag, stageNames[q.requests[r]])
+		w.failf("Release of command %d, which is %s", r.SQE.CID(), stageNames[q.requests[r]])
 	default:
 		delete(q.loans, r)
 	}
-	w.h.Release(r)
+	w.h.EndZeroCopy(r)
 }
 
 func (w *watcher) Close(s fabric.Session) {

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -42,9 +41,9 @@ func (f *faulty) complete(r *fabric.Request) {
 	f.q.Complete([]*fabric.Request{r})
 }
 
-func (f *faulty) Abandon(*fabric.Request) {}
-func (f *faulty) Release(*fabric.Request) {}
-func (f *faulty) Close(fabric.Session)    {}
+func (f *faulty) Abandon(*fabric.Request)     {}
+func (f *faulty) EndZeroCopy(*fabric.Request) {}
+func (f *faulty) Close(fabric.Session)        {}
 
 // sink is a queue of which a test plays the transport.
 type sink struct{ info fabric.QueueInfo }
@@ -53,19 +52,19 @@ func (*sink) Complete([]*fabric.Request) {}
 func (*sink) SetDepth(int) error         { return nil }
 func (*sink) Disconnect(error)           {}
 
-func (*sink) Receives(segs []mem.Segment) bool { return len(segs) == 1 }
+func (*sink) CanReceiveInto(segs []mem.Segment) bool { return len(segs) == 1 }
 
-func (*sink) Reaches(segs []mem.Segment) bool { return len(segs) == 1 }
+func (*sink) CanSendFrom(segs []mem.Segment) bool { return len(segs) == 1 }
 
 // lend attaches n segments of 8 bytes, of which the sink reaches one.
 func (f *faulty) lend(n int) {
 	f.prepare = func(r *fabric.Request) {
-		r.Dir, r.Lent = fabric.ControllerToHost, true
+		r.Dir, r.ZeroCopy = fabric.ControllerToHost, true
 		for range n {
 			r.Segs = append(r.Segs, mem.Segment{B: make([]byte, 8)})
 			r.Length += 8
 		}
-		f.q.Reaches(r.Segs)
+		f.q.CanSendFrom(r.Segs)
 	}
 }
 
@@ -96,7 +95,7 @@ func TestWatchReports(t *testing.T) {
 
 // TestHandlerOverLoop: the scripted handler and the in-process transport keep the contract with each other.
 func TestHandlerOverLoop(t *testing.T) {
-	w, err := loop.NewWorld(1)
+	w, err := NewWorld(1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,12 +118,12 @@ func TestHandlerOverLoop(t *testing.T) {
 		},
 		Written: func(_ *fabric.Request, b []byte) { written = b },
 	}
-	q, err := loop.Dial(w.Reactors[0], Watch(h, func(s string) { t.Error(s) }), fabric.QueueInfo{MaxDepth: 8})
+	q, err := Dial(w.Reactors[0], Watch(h, func(s string) { t.Error(s) }), fabric.QueueInfo{MaxDepth: 8})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := func(op nvme.Opcode, data []byte) *loop.Command {
-		c := &loop.Command{Data: data}
+	cmd := func(op nvme.Opcode, data []byte) *Command {
+		c := &Command{Data: data}
 		c.SQE.SetOpcode(op)
 		return c
 	}
@@ -155,7 +154,7 @@ func TestHandlerOverLoop(t *testing.T) {
 		t.Errorf("done %v, closed %v, %d outstanding", held.Done, q.Closed(), q.Outstanding())
 	}
 	h.RefuseOpen = true
-	if _, err := loop.Dial(w.Reactors[0], h, fabric.QueueInfo{MaxDepth: 8}); err == nil {
+	if _, err := Dial(w.Reactors[0], h, fabric.QueueInfo{MaxDepth: 8}); err == nil {
 		t.Error("Open was not refused")
 	}
 	if err := errors.Join(w.Close(), region.Unmap()); err != nil {

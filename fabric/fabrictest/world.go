@@ -1,9 +1,4 @@
-// Package loop is a transport without sockets: it hands commands to a fabric.Handler within the process and returns what comes back.
-// Tests and benchmarks of handlers use it.
-//
-// A World is a set of reactors on a virtual clock. Nothing runs by itself: the goroutine that owns the World steps the reactors, so
-// that a test decides when a posted function, a timer or a poll happens. Only Post and Wake may come from other goroutines.
-package loop
+package fabrictest
 
 import (
 	"errors"
@@ -25,7 +20,9 @@ type Poller interface {
 	Arm() bool
 }
 
-// World is a set of reactors that share a clock.
+// World is a set of reactors that share a virtual clock. Nothing runs by itself: the goroutine that owns the World steps the
+// reactors, so that a test decides when a posted function, a timer or a poll happens. Only Post and Wake may come from other
+// goroutines.
 type World struct {
 	Reactors []*Reactor
 	now      int64
@@ -36,11 +33,11 @@ type World struct {
 func NewWorld(n int) (*World, error) {
 	w := &World{now: int64(time.Second), wake: make(chan struct{}, 1)}
 	for range n {
-		arena, err := mem.NewArena("loop", 64<<20)
+		arena, err := mem.NewArena("fabrictest", 64<<20)
 		if err != nil {
 			return nil, errors.Join(err, w.Close())
 		}
-		w.Reactors = append(w.Reactors, &Reactor{w: w, arena: arena})
+		w.Reactors = append(w.Reactors, &Reactor{w: w, memory: mem.NewPool(arena, 0)})
 	}
 	return w, nil
 }
@@ -49,7 +46,7 @@ func NewWorld(n int) (*World, error) {
 func (w *World) Close() error {
 	var errs []error
 	for _, r := range w.Reactors {
-		errs = append(errs, r.arena.Close())
+		errs = append(errs, r.memory.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -113,7 +110,7 @@ func (w *World) Advance(d time.Duration) {
 // Reactor implements fabric.Loop.
 type Reactor struct {
 	w       *World
-	arena   *mem.Arena
+	memory  *mem.Pool
 	pollers []Poller
 	timers  []*timer
 
@@ -129,8 +126,8 @@ type timer struct {
 
 var _ fabric.Loop = (*Reactor)(nil)
 
-// Arena is the reactor's data memory.
-func (r *Reactor) Arena() *mem.Arena { return r.arena }
+// Memory is the reactor's data memory.
+func (r *Reactor) Memory() *mem.Pool { return r.memory }
 
 // Attach adds a poller.
 func (r *Reactor) Attach(p Poller) { r.pollers = append(r.pollers, p) }
@@ -190,13 +187,10 @@ func (r *Reactor) Timers() int { return len(r.timers) }
 // Now implements fabric.Loop.
 func (r *Reactor) Now() int64 { return r.w.now }
 
-var errNoDescriptors = errors.New("loop: this reactor has no file descriptors")
+var errNoDescriptors = errors.New("fabrictest: this reactor has no file descriptors")
 
-// Watch, Rewatch and Unwatch implement fabric.Loop by refusing: there is nothing to watch here.
+// Watch and Unwatch implement fabric.Loop by refusing: there is nothing to watch here.
 func (r *Reactor) Watch(int, uint32, func(uint32)) error { return errNoDescriptors }
-
-// Rewatch implements fabric.Loop.
-func (r *Reactor) Rewatch(int, uint32) error { return errNoDescriptors }
 
 // Unwatch implements fabric.Loop.
 func (r *Reactor) Unwatch(int) error { return errNoDescriptors }

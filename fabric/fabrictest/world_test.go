@@ -1,4 +1,4 @@
-package loop
+package fabrictest
 
 import (
 	"slices"

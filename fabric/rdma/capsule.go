@@ -120,7 +120,7 @@ func (q *queue) useInCapsule(r *request) {
 		mem.Copy(b, b[off:off+int(r.Length)])
 	}
 	b = b[:r.Length]
-	if r.Lent {
+	if r.ZeroCopy {
 		mem.CopySegments(r.Segs, []mem.Segment{{B: b}})
 		q.vacate(r)
 		return

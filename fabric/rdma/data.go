@@ -8,7 +8,7 @@ import (
 
 // supply gives a prepared request memory to move data through: prepared -> needRead or executing, or needMemory.
 func (q *queue) supply(r *request) {
-	if r.Lent {
+	if r.ZeroCopy {
 		q.supplied(r)
 		return
 	}
@@ -16,7 +16,7 @@ func (q *queue) supply(r *request) {
 	if q.p.staging != nil && r.Dir == fabric.HostToController {
 		p = q.p.staging
 	}
-	if int(r.Length) > p.total {
+	if int(r.Length) > p.memory.Max() {
 		q.refuse(r, nvme.InternalError) // it would wait for ever
 		return
 	}
@@ -32,7 +32,10 @@ func (q *queue) supply(r *request) {
 
 // allocate takes the request's memory from its pool.
 func (r *request) allocate() (ok bool) {
-	r.Segs, ok = r.pool.arena.Alloc(r.Segs[:0], int(r.Length))
+	if r.pool.memory.Available() < int(r.Length) {
+		return false
+	}
+	r.Segs, ok = r.pool.memory.AllocReserve(r.Segs[:0], int(r.Length))
 	return ok
 }
 
@@ -71,7 +74,7 @@ func (q *queue) cut(r *request, op verbs.SendOpcode, perWR, most int) (n int) {
 	for ; n < most && r.at.segment < len(r.Segs); n++ {
 		wr := q.gather(r, op, perWR)
 		if op == verbs.WRRDMAWrite && q.p.signalWrites {
-			wr.WRID, wr.Flags = workID(workData, q.gen, q.number, r.Tag), verbs.SendSignaled
+			wr.WRID, wr.Flags = workID(workData, q.gen, q.number, r.tag), verbs.SendSignaled
 		}
 		q.g.wrs = append(q.g.wrs, wr)
 	}
@@ -137,11 +140,11 @@ func (q *queue) sent(r *request) {
 // drop makes a request idle that neither the handler nor the device has any more: its memory goes back to its owner.
 func (q *queue) drop(r *request) {
 	if r.pool != nil {
-		r.pool.arena.Free(r.Segs)
+		r.pool.memory.Free(r.Segs)
 		r.pool = nil
 	}
-	if r.Lent {
-		q.g.cfg.Handler.Release(&r.Request)
+	if r.ZeroCopy {
+		q.g.cfg.Handler.EndZeroCopy(&r.Request)
 	}
 	q.vacate(r)
 	r.Reset()

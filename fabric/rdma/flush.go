@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
 // How much is gathered before it is posted. A part never takes more than maxPart work requests, so it fits.
@@ -62,7 +61,7 @@ func (q *queue) reply(r *request) bool {
 		q.vacate(r)
 		return true
 	}
-	q.g.recvs = append(q.g.recvs, q.recvWR(r.Tag))
+	q.g.recvs = append(q.g.recvs, q.recvWR(r.tag))
 	return true
 }
 
@@ -97,17 +96,17 @@ func (q *queue) read(r *request) bool {
 // signal makes the last work request complete as what is given.
 func (q *queue) signal(k workKind, r *request) {
 	wr := &q.g.wrs[len(q.g.wrs)-1]
-	wr.WRID = workID(k, q.gen, q.number, r.Tag)
+	wr.WRID = workID(k, q.gen, q.number, r.tag)
 	wr.Flags |= verbs.SendSignaled
 }
 
 // response appends the SEND of the response. It invalidates the host's key if the command asked for it.
 func (q *queue) response(r *request) {
 	g := q.g
-	off := q.responses + int(r.Tag)*responseSize
+	off := q.responses + int(r.tag)*responseSize
 	copy(q.region.Bytes()[off:off+responseSize], r.CQE[:])
 	wr := verbs.SendWR{
-		WRID: workID(workSend, q.gen, q.number, r.Tag), Opcode: verbs.WRSend, Flags: verbs.SendSignaled,
+		WRID: workID(workSend, q.gen, q.number, r.tag), Opcode: verbs.WRSend, Flags: verbs.SendSignaled,
 		FirstSGE: uint32(len(g.sges)), NumSGE: 1,
 	}
 	if r.invalidate && !q.p.dev.noInvalidate.Load() {
@@ -181,5 +180,5 @@ func (q *queue) postCounted(wrs []verbs.SendWR) (int, error) {
 // pendingMemory says whether somebody who waits for memory could have it now.
 func (p *pool) pendingMemory() bool {
 	r := p.waiting.head
-	return r != nil && p.arena.Available() >= roundUp(int(r.Length), mem.BlockMin)
+	return r != nil && p.memory.Available() >= int(r.Length)
 }

@@ -51,7 +51,7 @@ const pollBatch = 64
 
 func newGroup(t *Transport, cfg fabric.GroupConfig) *group {
 	return &group{
-		t: t, cfg: cfg, pool: newPool(cfg.Arena), byDevice: make(map[*device]*port),
+		t: t, cfg: cfg, pool: newPool(cfg.Memory), byDevice: make(map[*device]*port),
 		wcs: make([]verbs.WC, pollBatch), prep: make([]*fabric.Request, 0, 4*pollBatch), exec: make([]*fabric.Request, 0, 4*pollBatch),
 		ready: make([]*fabric.Request, 0, 4*pollBatch), wrs: make([]verbs.SendWR, 0, batchWRs),
 		sges: make([]verbs.SGE, 0, batchWRs*maxSendSGE), recvs: make([]verbs.RecvWR, 0, batchWRs),
@@ -70,7 +70,7 @@ func (g *group) count(c *conn, n int64) {
 
 // near has the pages of a new region come from where those of the reactor's arena do. If that cannot be they come from anywhere: whoever
 // made the arena has told.
-func (g *group) near(r *mem.Region) { _ = r.Follow(g.cfg.Arena.Region()) }
+func (g *group) near(r *mem.Region) { _ = r.Follow(g.cfg.Memory.Region()) }
 
 func (g *group) now() int64 { return g.cfg.Loop.Now() }
 
@@ -129,7 +129,7 @@ func (g *group) dispatch() {
 			g.cfg.Handler.Prepare(g.ready)
 			for _, r := range g.ready {
 				q := r.Queue.(*queue)
-				q.route(&q.reqs[r.Tag])
+				q.route(r.Owner.(*request))
 			}
 		}
 		if len(g.exec) > 0 {

@@ -79,7 +79,7 @@ func (h *testHandler) step(r *fabric.Request, to string, from ...string) {
 			return
 		}
 	}
-	h.t.Errorf("request %d: %s after %q", r.Tag, to, was)
+	h.t.Errorf("request of command %d: %s after %q", r.SQE.CID(), to, was)
 }
 
 func (h *testHandler) Prepare(reqs []*fabric.Request) {
@@ -99,7 +99,7 @@ func (h *testHandler) Prepare(reqs []*fabric.Request) {
 			half := len(b) / 2
 			segs := append(r.Segs[:0], mem.Segment{B: b[:half], Region: h.store.ID()}, mem.Segment{B: b[half:], Region: h.store.ID()})
 			if reaches(segs) {
-				r.Segs, r.Lent = segs, true
+				r.Segs, r.ZeroCopy = segs, true
 			}
 		}
 		switch r.SQE.Opcode() {
@@ -109,10 +109,10 @@ func (h *testHandler) Prepare(reqs []*fabric.Request) {
 			r.Dir, r.Length = fabric.ControllerToHost, n
 		case opLentRead:
 			r.Dir, r.Length = fabric.ControllerToHost, n
-			lend(r.Queue.Reaches)
+			lend(r.Queue.CanSendFrom)
 		case opLentWrite:
 			r.Dir, r.Length = fabric.HostToController, n
-			lend(r.Queue.Receives)
+			lend(r.Queue.CanReceiveInto)
 		case opRefused:
 			r.Status = nvme.LBAOutOfRange | nvme.DNR
 		}
@@ -125,7 +125,7 @@ func (h *testHandler) Execute(reqs []*fabric.Request) {
 		st := r.Status
 		off := int(r.SQE.CDW(10))
 		switch op := r.SQE.Opcode(); {
-		case !st.OK(), r.Lent:
+		case !st.OK(), r.ZeroCopy:
 		case op == opWrite, op == opLentWrite:
 			for _, s := range r.Segs {
 				if h.checks {
@@ -168,8 +168,8 @@ func (h *testHandler) complete(r *fabric.Request, st nvme.Status) {
 	r.Queue.Complete(h.one[:])
 }
 
-func (h *testHandler) Abandon(r *fabric.Request) { h.step(r, "abandon", "prepare") }
-func (h *testHandler) Release(r *fabric.Request) { h.step(r, "release", "complete", "abandon") }
+func (h *testHandler) Abandon(r *fabric.Request)     { h.step(r, "abandon", "prepare") }
+func (h *testHandler) EndZeroCopy(r *fabric.Request) { h.step(r, "release", "complete", "abandon") }
 
 func (h *testHandler) Close(s fabric.Session) {
 	h.mu.Lock()

@@ -24,7 +24,7 @@ func TestKeep(t *testing.T) {
 			for i := range kept {
 				kept[i] = 77
 			}
-			if free = r.Queue.Keep(r); free == nil || len(r.Segs) > 0 {
+			if free = r.Queue.HandOverBuffers(r); free == nil || len(r.Segs) > 0 {
 				t.Error("the memory is still the request's")
 			}
 			b.h.complete(r, nvme.InternalPathError)
@@ -42,7 +42,7 @@ func TestKeep(t *testing.T) {
 		q.send(&slot, make([]byte, 512))
 		b.eventually("held", func() bool { return b.h.count("held") == 1 })
 		b.on(func() {
-			if r := b.h.held[0]; r.Queue.Keep(r) != nil || len(r.Segs) != 1 {
+			if r := b.h.held[0]; r.Queue.HandOverBuffers(r) != nil || len(r.Segs) != 1 {
 				t.Error("a slot was given away")
 			}
 		})

@@ -243,11 +243,13 @@ func (t *lentTable) close() error {
 	return errors.Join(errs...)
 }
 
-// Receives implements fabric.Queue. On iWARP data from the host goes to a staging area: what receives it is open to remote writes.
-func (q *queue) Receives(segs []mem.Segment) bool { return q.p.staging == nil && q.Reaches(segs) }
+// CanReceiveInto implements fabric.Queue. On iWARP data from the host goes to a staging area: what receives it is open to remote writes.
+func (q *queue) CanReceiveInto(segs []mem.Segment) bool {
+	return q.p.staging == nil && q.CanSendFrom(segs)
+}
 
-// Reaches implements fabric.Queue: every segment lies in memory that the device knows.
-func (q *queue) Reaches(segs []mem.Segment) bool {
+// CanSendFrom implements fabric.Queue: every segment lies in memory that the device knows.
+func (q *queue) CanSendFrom(segs []mem.Segment) bool {
 	ok := true
 	for i := range segs {
 		if _, known := q.p.key(&segs[i]); !known {

@@ -25,12 +25,12 @@ func (b *bench) reachable(chunk int) (ok bool) {
 	b.t.Helper()
 	seg := []mem.Segment{{B: b.h.store.Bytes()[chunk*mem.ChunkSize:][:4096], Region: b.h.store.ID()}}
 	table := b.table()
-	b.on(func() { b.h.queue.Reaches(seg) }) // asks
+	b.on(func() { b.h.queue.CanSendFrom(seg) }) // asks
 	b.eventually("the memory is registered or is not", func() bool {
 		table.mu.Lock()
 		busy := table.working
 		table.mu.Unlock()
-		b.on(func() { ok = b.h.queue.Reaches(seg) })
+		b.on(func() { ok = b.h.queue.CanSendFrom(seg) })
 		return ok || !busy
 	})
 	return ok
@@ -55,7 +55,7 @@ func TestFilesAreNotRegistered(t *testing.T) {
 	seg := mem.Segment{B: b.h.store.Bytes()[:4096], Region: b.h.store.ID(), File: true}
 	for range 3 {
 		b.on(func() {
-			if b.h.queue.Reaches([]mem.Segment{seg}) || b.h.queue.Receives([]mem.Segment{seg}) {
+			if b.h.queue.CanSendFrom([]mem.Segment{seg}) || b.h.queue.CanReceiveInto([]mem.Segment{seg}) {
 				t.Error("the memory of a file is reached")
 			}
 		})
@@ -94,7 +94,7 @@ func TestLentByChunk(t *testing.T) {
 		b.on(func() {
 			across := mem.Segment{B: b.h.store.Bytes()[mem.ChunkSize-1 : mem.ChunkSize+1], Region: b.h.store.ID()}
 			stranger := mem.Segment{B: make([]byte, 1), Region: 1 << 30}
-			if q := b.h.queue; q.Reaches([]mem.Segment{across}) || q.Reaches([]mem.Segment{stranger}) || !q.Reaches(nil) {
+			if q := b.h.queue; q.CanSendFrom([]mem.Segment{across}) || q.CanSendFrom([]mem.Segment{stranger}) || !q.CanSendFrom(nil) {
 				t.Error("reaches what it cannot")
 			}
 		})
@@ -125,7 +125,7 @@ func TestLentLimit(t *testing.T) {
 				t.Error("the limit does not hold")
 			}
 			seg := []mem.Segment{{B: other.Bytes(), Region: other.ID()}}
-			b.on(func() { b.h.queue.Reaches(seg) })
+			b.on(func() { b.h.queue.CanSendFrom(seg) })
 			b.eventually("the other region is asked for", func() bool {
 				table := b.table()
 				table.mu.Lock()
@@ -198,8 +198,8 @@ func TestLentDisconnect(t *testing.T) {
 		b.h.mu.Lock()
 		defer b.h.mu.Unlock()
 		for r, phase := range b.h.phase {
-			if r.Lent || phase != "" && phase != "release" && phase != "complete" && phase != "abandon" {
-				t.Errorf("a request is left %q, lent %v", phase, r.Lent)
+			if r.ZeroCopy || phase != "" && phase != "release" && phase != "complete" && phase != "abandon" {
+				t.Errorf("a request is left %q, lent %v", phase, r.ZeroCopy)
 			}
 		}
 	})

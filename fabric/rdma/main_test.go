@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/leak"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
 func TestMain(m *testing.M) {
-	leak.Main(m, func() error {
+	testutil.Main(m, func() error {
 		if u := mem.Usage(); len(u) > 0 {
 			return fmt.Errorf("leaked memory: %+v", u)
 		}

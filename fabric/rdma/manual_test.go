@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
-	"github.com/nvmf-target/nvmf-target/internal/allocs"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -42,7 +42,6 @@ func (l *manualLoop) runPosts() {
 
 func (l *manualLoop) Wake()                                 {}
 func (l *manualLoop) Watch(int, uint32, func(uint32)) error { return nil }
-func (l *manualLoop) Rewatch(int, uint32) error             { return nil }
 func (l *manualLoop) Unwatch(int) error                     { return nil }
 func (l *manualLoop) Now() int64                            { return l.clock }
 func (l *manualLoop) After(_ int64, fn func()) (stop func()) {
@@ -75,7 +74,7 @@ func newManual(t testing.TB, o verbstest.Options, cfg Config, p hostParam) *manu
 	cfg.Provider = m.f.Provider("target")
 	fill(&cfg.SharedReceives, testShared)
 	tr := New(cfg)
-	g, err := tr.NewGroup(fabric.GroupConfig{Loop: m.loop, Handler: m.h, Arena: arena})
+	g, err := tr.NewGroup(fabric.GroupConfig{Loop: m.loop, Handler: m.h, Memory: mem.NewPool(arena, 0)})
 	must(err)
 	m.g = g.(*group)
 	l, err := tr.Listen(fabric.Addr{Transport: nvme.TransportRDMA, AddrPort: netip.AddrPortFrom(m.f.Addr("target"), 0)}, 1,
@@ -173,14 +172,14 @@ func TestTransitions(t *testing.T) {
 	step(requestIdle)
 
 	// A write whose memory, data and backend are late.
-	memory, _ := m.g.pool.arena.Alloc(nil, m.g.pool.arena.Available())
+	memory, _ := m.g.pool.memory.AllocReserve(nil, m.g.pool.memory.Available())
 	reads := m.f.Inject(verbstest.Fault{Host: "target", Ops: verbstest.OpRead, Hold: true, Times: -1})
 	one(q.keyed(command(opHoldWrite, 2, 0, 4096), 0, 4096))
 	step(requestNeedMemory)
 	if !m.g.Arm() {
 		t.Error("waiting for memory that is not there keeps the reactor awake")
 	}
-	m.g.pool.arena.Free(memory)
+	m.g.pool.memory.Free(memory)
 	if m.g.Arm() {
 		t.Error("the reactor may sleep although memory has come back")
 	}
@@ -319,11 +318,11 @@ func TestList(t *testing.T) {
 	rs := make([]request, 5)
 	for i := range rs {
 		rs[i].Queue = qs[i%2]
-		rs[i].Tag = uint16(i)
+		rs[i].tag = uint16(i)
 	}
 	tags := func() (out []uint16) {
 		for r := l.pop(); r != nil; r = l.pop() {
-			out = append(out, r.Tag)
+			out = append(out, r.tag)
 		}
 		return out
 	}
@@ -372,7 +371,7 @@ func TestNothingIsAllocatedPerCommand(t *testing.T) {
 				sqes = append(sqes, s)
 			}
 			m.ioRound(sqes)
-			if n := allocs.PerRun(50, func() { m.ioRound(sqes) }); n != 0 {
+			if n := testutil.AllocsPerRun(50, func() { m.ioRound(sqes) }); n != 0 {
 				t.Errorf("%v allocations in 32 commands", n)
 			}
 		})

@@ -64,7 +64,7 @@ type cq struct {
 
 // newPort makes everything a port has. g.making is held; not on a reactor.
 func (g *group) newPort(d *device) (p *port, err error) {
-	p = &port{g: g, dev: d, arenaID: g.cfg.Arena.Region().ID(), stagingID: -1}
+	p = &port{g: g, dev: d, arenaID: g.cfg.Memory.Region().ID(), stagingID: -1}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.free())
@@ -79,9 +79,9 @@ func (g *group) newPort(d *device) (p *port, err error) {
 	if p.channel, err = d.dev.CreateCompChannel(); err != nil {
 		return p, fmt.Errorf("completion channel: %w", err)
 	}
-	if p.arenaMR, err = d.pd.RegMR(g.cfg.Arena.Region().Bytes(), verbs.AccessLocalWrite); err != nil {
+	if p.arenaMR, err = d.pd.RegMR(g.cfg.Memory.Region().Bytes(), verbs.AccessLocalWrite); err != nil {
 		return p, fmt.Errorf("register %d bytes of data memory with %s: %w (see the memlock limit)",
-			len(g.cfg.Arena.Region().Bytes()), d.attr.Name, err)
+			len(g.cfg.Memory.Region().Bytes()), d.attr.Name, err)
 	}
 	p.arenaKey = p.arenaMR.LKey()
 	if !d.attr.IWARP {
@@ -93,7 +93,7 @@ func (g *group) newPort(d *device) (p *port, err error) {
 		return p, err
 	}
 	g.near(arena.Region())
-	p.staging, p.stagingID = newPool(arena), arena.Region().ID()
+	p.staging, p.stagingID = newPool(mem.NewPool(arena, 0)), arena.Region().ID()
 	p.stagingMR, err = d.pd.RegMR(arena.Region().Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
 		return p, fmt.Errorf("register %d bytes of staging memory with %s: %w (see the memlock limit)",
@@ -126,7 +126,7 @@ func (p *port) free() error {
 		note("staging memory", err)
 	}
 	if p.staging != nil && err == nil { // memory that a device may still know stays mapped
-		note("staging memory", p.staging.arena.Close())
+		note("staging memory", p.staging.memory.Close())
 	}
 	return errors.Join(append(errs, p.g.t.putDevice(p.dev))...)
 }
@@ -283,6 +283,8 @@ func (p *port) detach() {
 // key is the local key of the region a segment lies in, false if the device does not know it. Reactor only.
 func (p *port) key(s *mem.Segment) (uint32, bool) {
 	switch s.Region {
+	case mem.NoRegion:
+		return 0, false
 	case p.arenaID:
 		return p.arenaKey, true
 	case p.stagingID:
@@ -291,11 +293,10 @@ func (p *port) key(s *mem.Segment) (uint32, bool) {
 	return p.dev.lent.key(s)
 }
 
-// pool is an arena and the requests that wait for memory of it. Reactor only.
+// pool is memory and the requests that wait for memory of it. Reactor only.
 type pool struct {
-	arena   *mem.Arena
-	total   int
+	memory  *mem.Pool
 	waiting list
 }
 
-func newPool(a *mem.Arena) *pool { return &pool{arena: a, total: len(a.Region().Bytes())} }
+func newPool(m *mem.Pool) *pool { return &pool{memory: m} }

@@ -131,7 +131,7 @@ func (q *queue) layout() (err error) {
 	segs := make([]mem.Segment, depth*2) // most commands need one, some two
 	for i := range q.reqs {
 		r := &q.reqs[i]
-		r.Queue, r.Tag = q, uint16(i)
+		r.Queue, r.Owner, r.tag = q, r, uint16(i)
 		r.Segs = segs[2*i : 2*i : 2*i+2]
 		if q.shared != nil {
 			q.idle.push(r)
@@ -171,7 +171,7 @@ func (q *queue) capsule(r *request) []byte {
 	if q.shared != nil {
 		return q.shared.capsule(r.slot)
 	}
-	off := int(r.Tag) * capsuleSize
+	off := int(r.tag) * capsuleSize
 	return q.region.Bytes()[off : off+capsuleSize]
 }
 
@@ -180,7 +180,7 @@ func (q *queue) capsuleData(r *request) []byte {
 	if q.shared != nil {
 		return q.shared.capsuleData(r.slot)
 	}
-	off := q.inCapsule + int(r.Tag)*q.stride
+	off := q.inCapsule + int(r.tag)*q.stride
 	return q.region.Bytes()[off : off+q.icd : off+q.icd]
 }
 
@@ -206,7 +206,7 @@ func (q *queue) recvWR(i uint16) verbs.RecvWR {
 // Complete takes requests back from the handler. Their responses leave with the next poll of the group.
 func (q *queue) Complete(reqs []*fabric.Request) {
 	for _, fr := range reqs {
-		r := &q.reqs[fr.Tag]
+		r := fr.Owner.(*request)
 		q.executing--
 		if q.state >= queueDying {
 			q.drop(r)

@@ -112,7 +112,7 @@ func (q *queue) gather(r *request, op verbs.SendOpcode, perWR int) verbs.SendWR 
 	g, segs := q.g, r.Segs
 	addr, key, room := r.remote()
 	wr := verbs.SendWR{
-		WRID: workID(workQuiet, q.gen, q.number, r.Tag), Opcode: op, RemoteAddr: addr, RKey: key, FirstSGE: uint32(len(g.sges)),
+		WRID: workID(workQuiet, q.gen, q.number, r.tag), Opcode: op, RemoteAddr: addr, RKey: key, FirstSGE: uint32(len(g.sges)),
 	}
 	for ; wr.NumSGE < uint32(perWR) && r.at.segment < len(segs) && room > 0; wr.NumSGE++ {
 		s := &segs[r.at.segment]

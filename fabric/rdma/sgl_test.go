@@ -8,7 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
-	"github.com/nvmf-target/nvmf-target/internal/allocs"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -212,7 +212,7 @@ func TestListsAllocateNothing(t *testing.T) {
 		m.host.response()
 	}
 	round()
-	if n := allocs.PerRun(50, round); n != 0 {
+	if n := testutil.AllocsPerRun(50, round); n != 0 {
 		t.Errorf("%v allocations per command", n)
 	}
 }

@@ -149,11 +149,11 @@ func TestSharedShortage(t *testing.T) {
 		m.host.send(&s, data)
 		m.turn()
 	}
-	free := m.g.pool.arena.Available()
+	free := m.g.pool.memory.Available()
 	for cid := range uint16(100) {
 		write(cid, opHoldWrite, 0)
 	}
-	moved := (free - m.g.pool.arena.Available()) / 4096
+	moved := (free - m.g.pool.memory.Available()) / 4096
 	if s := m.q.shared; moved != 4 || s.posted != chunkSlots-96 { // the last quarter, 32, stays
 		t.Errorf("%d of 100 commands' data moved away, %d receives are posted", moved, s.posted)
 	}
@@ -161,17 +161,17 @@ func TestSharedShortage(t *testing.T) {
 	if !bytes.Equal(m.h.store.Bytes()[4096:4096+512], data) {
 		t.Error("data that moved away is wrong")
 	}
-	memory, _ := m.g.pool.arena.Alloc(nil, m.g.pool.arena.Available())
+	memory, _ := m.g.pool.memory.AllocReserve(nil, m.g.pool.memory.Available())
 	write(101, opWrite, 8192)
 	if !bytes.Equal(m.h.store.Bytes()[8192:8192+512], data) {
 		t.Error("data that stayed is wrong")
 	}
-	m.g.pool.arena.Free(memory)
+	m.g.pool.memory.Free(memory)
 	for _, r := range m.h.held {
 		m.h.complete(r, nvme.Success)
 	}
 	m.h.held = nil
-	m.until(t, func() bool { return m.q.shared.posted == chunkSlots && m.g.pool.arena.Available() == free })
+	m.until(t, func() bool { return m.q.shared.posted == chunkSlots && m.g.pool.memory.Available() == free })
 }
 
 // A host whose capsules find no receive waits and is served.

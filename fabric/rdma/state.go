@@ -41,6 +41,7 @@ func (s requestState) String() string { return requestStateNames[s] }
 // request is a command and the slot its capsule arrives in.
 type request struct {
 	fabric.Request
+	tag   uint16 // index in queue.reqs
 	state requestState
 	// waiting is the size of a capsule that arrived while the last response was in flight, 0 if none did.
 	waiting uint32

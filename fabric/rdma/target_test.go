@@ -96,7 +96,7 @@ func newBench(t *testing.T, o benchOptions) *bench {
 		o.timers.Reactor, o.timers.pending = b.r, make(map[*earlyTimer]struct{})
 		loop = o.timers
 	}
-	g, err := b.tr.NewGroup(fabric.GroupConfig{Loop: loop, Handler: b.h, Arena: b.arena})
+	g, err := b.tr.NewGroup(fabric.GroupConfig{Loop: loop, Handler: b.h, Memory: mem.NewPool(b.arena, 0)})
 	must(err)
 	b.g = g.(*group)
 	b.r.Attach(b.g)

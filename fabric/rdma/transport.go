@@ -57,8 +57,8 @@ func (t *Transport) Connections() int {
 
 // NewGroup makes the group of one reactor.
 func (t *Transport) NewGroup(cfg fabric.GroupConfig) (fabric.Group, error) {
-	if cfg.Loop == nil || cfg.Handler == nil || cfg.Arena == nil {
-		return nil, errors.New("rdma: a group needs a loop, a handler and an arena")
+	if cfg.Loop == nil || cfg.Handler == nil || cfg.Memory == nil {
+		return nil, errors.New("rdma: a group needs a loop, a handler and memory")
 	}
 	g := newGroup(t, cfg)
 	t.mu.Lock()
@@ -213,11 +213,11 @@ func (t *Transport) leave(c *conn) {
 	}
 }
 
-// Usage is the number of connections, the memory that is counted for their queues, and its limit, both in bytes. Any goroutine may call it.
-func (t *Transport) Usage() (connections int, memory, limit int64) {
+// Usage implements fabric.UsageReporter.
+func (t *Transport) Usage() fabric.Usage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.total, t.memory, t.cfg.QueueMemory
+	return fabric.Usage{Connections: t.total, Memory: t.memory, MemoryLimit: t.cfg.QueueMemory}
 }
 
 var _ fabric.Transport = (*Transport)(nil)

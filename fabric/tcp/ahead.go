@@ -23,7 +23,7 @@ func (q *queue) untilData() int {
 // a command that is refused comes all the same.
 func (q *queue) placeAhead(r *request) {
 	n := q.left
-	if r.Lent {
+	if r.ZeroCopy {
 		return
 	}
 	q.own(r, n)

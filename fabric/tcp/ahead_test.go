@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -161,7 +162,7 @@ func TestMemoryOfDataAhead(t *testing.T) {
 		sqe.SetNSID(uint32(nsid))
 		return c.capsule(&sqe, random(i, n))
 	}
-	fit := (h.arena.Available() - h.g.reserve) / n
+	fit := h.g.cfg.Memory.Available() / n
 	for i := range fit + 1 {
 		h.send(write(i, holdNSID, n))
 	}
@@ -201,7 +202,7 @@ func TestMemoryOfDataAhead(t *testing.T) {
 
 	// The first one may have even the last of the memory.
 	h = newHand(t, options{cfg: Config{InCapsuleSize: n}})
-	h.g.reserve = h.arena.Available()
+	h.g.cfg.Memory = mem.NewPool(h.arena, h.arena.Available())
 	c = h.connect(pdu.Params{}, 8)
 	h.send(write(0, 1, n))
 	h.send(write(1, 1, n))

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
-	"github.com/nvmf-target/nvmf-target/internal/allocs"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -87,7 +87,7 @@ func TestNoAllocations(t *testing.T) {
 					}
 				}
 				run() // the backing arrays of segments grow to their size
-				if a := allocs.PerRun(20, run); a != 0 {
+				if a := testutil.AllocsPerRun(20, run); a != 0 {
 					t.Errorf("%s, lend %v, digests %v: %v allocations per %d commands", w.name, lend, p.DataDigest, a, depth)
 				}
 			}

@@ -143,7 +143,7 @@ func (g *Group) runBatch() int {
 		g.cfg.Handler.Prepare(g.batch)
 		for _, fr := range g.batch {
 			q := fr.Queue.(*queue)
-			q.prepared(q.reqs[fr.Tag])
+			q.prepared(fr.Owner.(*request))
 		}
 		clear(g.batch)
 		g.batch = g.batch[:0]
@@ -164,7 +164,7 @@ func (q *queue) prepared(r *request) {
 		}
 	case !r.Status.OK() || r.Dir == fabric.NoData || r.Length == 0:
 		q.g.toReady(r)
-	case r.Lent || len(r.Segs) > 0:
+	case r.ZeroCopy || len(r.Segs) > 0:
 		q.start(r)
 	default:
 		q.g.wantMemory(r)
@@ -176,7 +176,7 @@ func (q *queue) prepared(r *request) {
 func (q *queue) placeInCapsule(r *request) {
 	if r.Status.OK() && r.Dir == fabric.HostToController && !r.damaged {
 		switch {
-		case r.Brief && r.passing != nil && !r.Lent:
+		case r.CompletesInExecute && r.passing != nil && !r.ZeroCopy:
 			r.Segs = append(r.Segs, mem.Segment{B: r.passing[:r.Length:r.Length]})
 			q.dataInPlace(r)
 			q.g.passing = true // after what was ready before has been executed, perhaps
@@ -221,9 +221,8 @@ func (g *Group) execute() int {
 		return 0
 	}
 	for _, fr := range g.ready {
-		q := fr.Queue.(*queue)
-		q.reqs[fr.Tag].state = requestExecuting
-		q.executing++
+		fr.Owner.(*request).state = requestExecuting
+		fr.Queue.(*queue).executing++
 	}
 	ready := g.ready
 	g.cfg.Handler.Execute(ready)
@@ -241,7 +240,7 @@ func (g *Group) leavePassing(reqs []*fabric.Request) {
 	g.passing = false
 	left := false
 	for _, fr := range reqs {
-		r := fr.Queue.(*queue).reqs[fr.Tag]
+		r := fr.Owner.(*request)
 		left = left || r.passing != nil && r.state == requestExecuting
 		r.passing = nil
 	}

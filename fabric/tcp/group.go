@@ -28,11 +28,8 @@ type Group struct {
 	onReady func(uint32) // look, as the reactor calls it
 
 	// Requests that wait for data memory, oldest first, and queues whose next capsule does.
-	waiting requestList
-	stalled []*queue
-	// reserve is the part of the arena that only in-capsule data may use: whoever waits for anything else must not keep capsules
-	// from being taken out of the stream, since the data it waits for may come behind them.
-	reserve  int
+	waiting  requestList
+	stalled  []*queue
 	promised int // of the arena to in-capsule data of the batch
 	ahead    int // requests that have some of it for data that they were prepared ahead of
 
@@ -81,15 +78,14 @@ const (
 
 // NewGroup makes the group of one reactor.
 func (t *Transport) NewGroup(cfg fabric.GroupConfig) (fabric.Group, error) {
-	if cfg.Loop == nil || cfg.Handler == nil || cfg.Arena == nil {
-		return nil, errors.New("tcp: a group needs a loop, a handler and an arena")
+	if cfg.Loop == nil || cfg.Handler == nil || cfg.Memory == nil {
+		return nil, errors.New("tcp: a group needs a loop, a handler and memory")
 	}
 	g := &Group{
 		t: t, cfg: cfg, loop: cfg.Loop,
 		rx: make([]byte, rxSize), iov: make([]sys.Iovec, 0, iovMax), heads: make([]byte, 0, headsSize),
 		batch: make([]*fabric.Request, 0, batchSize), ready: make([]*fabric.Request, 0, maxDepth),
 	}
-	g.reserve = min(cfg.Arena.Available()/8, 4<<20)
 	g.tick = t.cfg.tickPeriod()
 	g.onTick = g.checkDeadlines
 	g.onReady = func(uint32) { g.look() }

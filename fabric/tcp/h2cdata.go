@@ -15,7 +15,7 @@ const (
 // 3.6.2.2).
 func (q *queue) grant(r *request) {
 	r.round = r.round%ttagRounds + 1
-	r.ttag = r.Tag | r.round<<ttagBits
+	r.ttag = r.tag | r.round<<ttagBits
 	r.recvd = 0
 	r.state = requestGranting
 	q.enqueue(r, sendR2T, pdu.R2TSize+q.params.HeaderDigestSize())

@@ -13,6 +13,9 @@ import (
 )
 
 // handLoop is a fabric.Loop that a test turns by hand, with a clock that only the test moves.
+// testPool keeps the part of an arena for in-capsule data that the program does.
+func testPool(a *mem.Arena) *mem.Pool { return mem.NewPool(a, min(a.Available()/8, 4<<20)) }
+
 type handLoop struct {
 	now    int64
 	posts  []func()
@@ -31,9 +34,8 @@ func (l *handLoop) Watch(fd int, _ uint32, fn func(uint32)) error {
 	l.fns[fd] = fn
 	return nil
 }
-func (l *handLoop) Rewatch(int, uint32) error { return nil }
-func (l *handLoop) Unwatch(fd int) error      { delete(l.fns, fd); return nil }
-func (l *handLoop) Now() int64                { return l.now }
+func (l *handLoop) Unwatch(fd int) error { delete(l.fns, fd); return nil }
+func (l *handLoop) Now() int64           { return l.now }
 func (l *handLoop) After(d int64, fn func()) (stop func()) {
 	l.timers = append(l.timers, handTimer{l.now + d, fn})
 	return func() {}
@@ -81,7 +83,7 @@ func newHand(tb testing.TB, o options) *hand {
 		peer: -1, in: make([]byte, 4<<20),
 	}
 	h.d.hold = o.hold
-	fg, err := h.t.NewGroup(fabric.GroupConfig{Loop: h.loop, Handler: h.d, Arena: arena})
+	fg, err := h.t.NewGroup(fabric.GroupConfig{Loop: h.loop, Handler: h.d, Memory: testPool(arena)})
 	if err != nil {
 		tb.Fatal(err)
 	}

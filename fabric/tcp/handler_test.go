@@ -106,8 +106,8 @@ func (d *disk) Close(fs fabric.Session) {
 
 func (d *disk) change(r *fabric.Request, from, to cmdState) *session {
 	s := r.Session.(*session)
-	if st := &s.states[r.Tag]; *st != from {
-		panic(fmt.Sprintf("request %d is in state %d, not %d, on its way to %d", r.Tag, *st, from, to))
+	if st := &s.states[r.Owner.(*request).tag]; *st != from {
+		panic(fmt.Sprintf("request %d is in state %d, not %d, on its way to %d", r.SQE.CID(), *st, from, to))
 	} else {
 		*st = to
 	}
@@ -120,7 +120,7 @@ func (d *disk) Prepare(reqs []*fabric.Request) {
 		if s.closed {
 			panic("Prepare after Close")
 		}
-		if len(r.Segs) != 0 || r.Length != 0 || r.Lent || r.Dir != fabric.NoData {
+		if len(r.Segs) != 0 || r.Length != 0 || r.ZeroCopy || r.Dir != fabric.NoData {
 			panic("request is not clean")
 		}
 		if r.Status.OK() {
@@ -156,7 +156,7 @@ func (d *disk) judge(s *session, r *fabric.Request) nvme.Status {
 	r.Length = n
 	r.Dir = fabric.ControllerToHost
 	if op == nvme.NVMWrite {
-		r.Dir, r.Brief = fabric.HostToController, !d.hold || d.late
+		r.Dir, r.CompletesInExecute = fabric.HostToController, !d.hold || d.late
 	}
 	if op == nvme.NVMWrite && d.writes || op == nvme.NVMRead && d.lend {
 		b := d.data.Bytes()[off : off+uint64(n)]
@@ -165,7 +165,7 @@ func (d *disk) judge(s *session, r *fabric.Request) nvme.Status {
 			r.Segs = append(r.Segs, mem.Segment{B: b[:m], Region: d.data.ID(), File: d.file})
 			b = b[m:]
 		}
-		r.Lent = true
+		r.ZeroCopy = true
 	}
 	return nvme.Success
 }
@@ -213,12 +213,12 @@ func (d *disk) finish(r *fabric.Request) {
 		d.written.Add(1)
 		off := r.SQE.SLBA() * blockSize
 		for _, sg := range r.Segs {
-			if r.Lent {
+			if r.ZeroCopy {
 				break // it is there already
 			}
 			off += uint64(copy(d.data.Bytes()[off:], sg.B))
 		}
-	case op == nvme.NVMRead && !r.Lent:
+	case op == nvme.NVMRead && !r.ZeroCopy:
 		off := r.SQE.SLBA() * blockSize
 		for _, sg := range r.Segs {
 			off += uint64(copy(sg.B, d.data.Bytes()[off:]))
@@ -232,7 +232,7 @@ func (d *disk) finish(r *fabric.Request) {
 		sqhd = s.sqhd
 	}
 	next := idle
-	if r.Lent {
+	if r.ZeroCopy {
 		next = lentOut
 	}
 	d.change(r, executing, next)
@@ -243,14 +243,14 @@ func (d *disk) finish(r *fabric.Request) {
 
 func (d *disk) Abandon(r *fabric.Request) {
 	next := idle
-	if r.Lent {
+	if r.ZeroCopy {
 		next = lentOut
 	}
 	d.change(r, prepared, next)
 	d.abandoned.Add(1)
 }
 
-func (d *disk) Release(r *fabric.Request) {
+func (d *disk) EndZeroCopy(r *fabric.Request) {
 	d.change(r, lentOut, idle)
 	d.released.Add(1)
 }

@@ -206,7 +206,7 @@ func TestH2CDataBeforeR2T(t *testing.T) {
 			}
 			ttag := early.ttag
 			if tt.state == requestWaiting { // the tag that it will have
-				ttag = early.Tag | (early.round%ttagRounds+1)<<ttagBits
+				ttag = early.tag | (early.round%ttagRounds+1)<<ttagBits
 			}
 			h.send(c.h2cData(pdu.LastPDU, early.SQE.CID(), ttag, 0, random(0, 512)))
 			said := h.drain()

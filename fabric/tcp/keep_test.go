@@ -30,7 +30,7 @@ func TestKeep(t *testing.T) {
 			b[j] = byte(100 + i)
 		}
 		kept = append(kept, b)
-		frees = append(frees, h.queue().Keep(r))
+		frees = append(frees, h.queue().HandOverBuffers(r))
 		if len(r.Segs) != 0 || frees[i] == nil {
 			t.Fatal("the memory is still the request's")
 		}

@@ -14,13 +14,13 @@ import (
 // write there; and memory of a file may not be there, which the kernel says when it is to send it. Then memory of ours stands in. So that
 // a command can still fail at that time, data of files does not carry the success flag.
 
-// Reaches implements fabric.Queue: the kernel takes data from wherever it lies. Digests are made by us, who leave files to the kernel.
-func (q *queue) Reaches(segs []mem.Segment) bool {
+// CanSendFrom implements fabric.Queue: the kernel takes data from wherever it lies. Digests are made by us, who leave files to the kernel.
+func (q *queue) CanSendFrom(segs []mem.Segment) bool {
 	return !q.params.DataDigest || len(segs) == 0 || !segs[0].File
 }
 
 // ofFile says that what r sends is memory of a file.
-func (r *request) ofFile() bool { return r.Lent && len(r.Segs) > 0 && r.Segs[0].File }
+func (r *request) ofFile() bool { return r.ZeroCopy && len(r.Segs) > 0 && r.Segs[0].File }
 
 // transmit gives the kernel what is in Group.iov. Some of it may be of files: on a broken medium the kernel may not only fail but also send
 // us SIGBUS, and then how much has left is not known.
@@ -40,7 +40,7 @@ func (q *queue) transmit(ofFile bool) (n int, e syscall.Errno) {
 func (q *queue) standIn() {
 	for r := q.sendq.head; r != nil; r = r.next {
 		switch {
-		case !r.Lent || r.Dir == fabric.HostToController:
+		case !r.ZeroCopy || r.Dir == fabric.HostToController:
 		case !r.old:
 			r.old = true
 		default:
@@ -62,7 +62,7 @@ func (q *queue) rescue() (some bool) {
 // unless its data has left. False: there is no memory.
 func (q *queue) replace(r *request) bool {
 	g := q.g
-	if g.cfg.Arena.Available()-int(r.Length) < g.reserve || !q.own(r, int(r.Length)) {
+	if g.cfg.Memory.Available() < int(r.Length) || !q.own(r, int(r.Length)) {
 		return false
 	}
 	switch left := r == q.sendq.head && q.sent >= r.wire-pdu.CapsuleRespSize-q.params.HeaderDigestSize(); {
@@ -75,8 +75,8 @@ func (q *queue) replace(r *request) bool {
 		r.CQE.Fill(0, r.CQE.SQHD(), r.CQE.CID(), nvme.UnrecoveredReadError) // Base section 4.2.3.3, 81h
 		g.t.log.Warn("the file of a namespace cannot be read where it is mapped", "remote", q.conn.info.Remote, "command", r.SQE.CID())
 	}
-	g.cfg.Handler.Release(&r.Request)
+	g.cfg.Handler.EndZeroCopy(&r.Request)
 	clear(r.Segs)
-	r.Lent, r.Segs = false, append(r.Segs[:0], r.own...)
+	r.ZeroCopy, r.Segs = false, append(r.Segs[:0], r.own...)
 	return true
 }

@@ -186,11 +186,11 @@ func TestFileCutOffAfterwards(t *testing.T) {
 		r, sent := q.sendq.head, q.sent
 		cqe, segs := r.CQE, append([]mem.Segment(nil), r.Segs...)
 		q.sent = r.wire - left
-		if !q.replace(r) || r.CQE.Status() != want || r.Lent {
+		if !q.replace(r) || r.CQE.Status() != want || r.ZeroCopy {
 			t.Errorf("%d bytes before the end: %v", left, r.CQE.Status())
 		}
 		q.freeOwn(r) // all as it was
-		r.CQE, r.Segs, r.Lent, q.sent = cqe, segs, true, sent
+		r.CQE, r.Segs, r.ZeroCopy, q.sent = cqe, segs, true, sent
 		h.d.change(&r.Request, idle, lentOut)
 	}
 	h.close()
@@ -202,7 +202,7 @@ func TestReachesFiles(t *testing.T) {
 		h := newHand(t, options{})
 		h.connect(pdu.Params{DataDigest: digest}, 8)
 		b := h.d.data.Bytes()[:512]
-		if q := h.queue(); q.Reaches([]mem.Segment{{B: b, File: true}}) == digest || !q.Reaches([]mem.Segment{{B: b}}) || !q.Reaches(nil) {
+		if q := h.queue(); q.CanSendFrom([]mem.Segment{{B: b, File: true}}) == digest || !q.CanSendFrom([]mem.Segment{{B: b}}) || !q.CanSendFrom(nil) {
 			t.Errorf("data digest %v: reaches something else", digest)
 		}
 		h.close()

@@ -157,7 +157,7 @@ func transportServer(b *testing.B, l load) (string, func() (int64, int64), func(
 	d := newDisk(true)
 	d.piece = diskSize
 	t := New(Config{Log: quiet, MaxDepth: 256})
-	g, err := t.NewGroup(fabric.GroupConfig{Loop: r, Handler: d, Arena: arena})
+	g, err := t.NewGroup(fabric.GroupConfig{Loop: r, Handler: d, Memory: testPool(arena)})
 	if err != nil {
 		b.Fatal(err)
 	}

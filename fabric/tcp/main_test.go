@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/internal/leak"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { testutil.Main(m) }
 
 const deadline = time.Minute
 

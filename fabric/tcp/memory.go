@@ -14,7 +14,7 @@ import (
 // wantMemory gives a prepared command memory for its data, now or later.
 func (g *Group) wantMemory(r *request) {
 	q := r.Queue.(*queue)
-	if int64(r.Length) > int64(len(g.cfg.Arena.Region().Bytes())-g.reserve) {
+	if int64(r.Length) > int64(g.cfg.Memory.Max()) {
 		r.Status = nvme.DataSGLLengthInvalid | nvme.DNR
 		g.toReady(r)
 		return
@@ -31,10 +31,10 @@ func (g *Group) wantMemory(r *request) {
 
 // allocate attaches Length bytes to the request.
 func (g *Group) allocate(r *request) (ok bool) {
-	if g.cfg.Arena.Available()-g.promised-int(r.Length) < g.reserve {
+	if g.cfg.Memory.Available()-g.promised < int(r.Length) {
 		return false
 	}
-	if r.own, ok = g.cfg.Arena.Alloc(r.own, int(r.Length)); ok {
+	if r.own, ok = g.cfg.Memory.AllocReserve(r.own, int(r.Length)); ok {
 		r.Segs = append(r.Segs, r.own...)
 	}
 	return ok
@@ -57,13 +57,13 @@ func (q *queue) room(r *request, n int, whole, ahead bool) bool {
 // spare says whether there are need bytes for in-capsule data. What is asked for ahead is as large as what others wait for, and leaves
 // them their turn and the reserve to small data; but one such command may always have some, since what is waited for may come behind it.
 func (g *Group) spare(need int, ahead bool) bool {
-	left := g.cfg.Arena.Available() - g.promised - need
-	return left >= 0 && (!ahead || g.ahead == 0 || g.waiting.head == nil && left >= g.reserve)
+	left := g.cfg.Memory.Available() - g.promised - need // beyond the reserve
+	return left >= -g.cfg.Memory.Reserve() && (!ahead || g.ahead == 0 || g.waiting.head == nil && left >= 0)
 }
 
 // own makes r own n bytes.
 func (q *queue) own(r *request, n int) (ok bool) {
-	r.own, ok = q.g.cfg.Arena.Alloc(r.own, n)
+	r.own, ok = q.g.cfg.Memory.AllocReserve(r.own, n)
 	return ok
 }
 
@@ -101,17 +101,17 @@ func (g *Group) retryMemory() int {
 	return work
 }
 
-// Receives implements fabric.Queue: the kernel puts data wherever it belongs.
-func (q *queue) Receives([]mem.Segment) bool { return true }
+// CanReceiveInto implements fabric.Queue: the kernel puts data wherever it belongs.
+func (q *queue) CanReceiveInto([]mem.Segment) bool { return true }
 
-// Keep implements fabric.Queue.
-func (q *queue) Keep(fr *fabric.Request) (free func()) {
-	r := q.reqs[fr.Tag]
-	if r.Lent {
+// HandOverBuffers implements fabric.Queue.
+func (q *queue) HandOverBuffers(fr *fabric.Request) (free func()) {
+	r := fr.Owner.(*request)
+	if r.ZeroCopy {
 		return nil
 	}
 	q.g.leaveAhead(r)
-	arena, own := q.g.cfg.Arena, r.own
+	memory, own := q.g.cfg.Memory, r.own
 	r.own, r.Segs = nil, nil
-	return func() { arena.Free(own) }
+	return func() { memory.Free(own) }
 }

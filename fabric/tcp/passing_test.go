@@ -40,7 +40,7 @@ func testDataInPassing(t *testing.T, p pdu.Params, ready int) {
 		t.Errorf("%d writes are held, %d bytes taken of the arena for them", len(h.d.held), total-h.arena.Available())
 	}
 	kept := h.d.held[1].Segs[0].B
-	free := h.queue().Keep(h.d.held[1])
+	free := h.queue().HandOverBuffers(h.d.held[1])
 	if free == nil {
 		t.Fatal("a device may not keep the data")
 	}

@@ -67,6 +67,7 @@ type queue struct {
 // request is one command and what the transport keeps of it.
 type request struct {
 	fabric.Request
+	tag      uint16 // index in queue.reqs
 	state    requestState
 	prepared bool          // Prepare has been called
 	whole    bool          // in-capsule data has arrived completely
@@ -160,7 +161,7 @@ func (q *queue) allocate(n int) {
 	block := make([]request, n-len(q.reqs))
 	for i := range block {
 		r := &block[i]
-		r.Session, r.Queue, r.Tag = q.session, q, uint16(len(q.reqs))
+		r.Session, r.Queue, r.Owner, r.tag = q.session, q, r, uint16(len(q.reqs))
 		q.reqs = append(q.reqs, r)
 	}
 	for i := len(block) - 1; i >= 0; i-- { // low tags first
@@ -182,8 +183,8 @@ func (q *queue) get() *request {
 // put takes a request back after its response, or at the end of the queue: memory is returned.
 func (q *queue) put(r *request) {
 	q.freeOwn(r)
-	if r.Lent {
-		q.g.cfg.Handler.Release(&r.Request)
+	if r.ZeroCopy {
+		q.g.cfg.Handler.EndZeroCopy(&r.Request)
 	}
 	r.Request.Reset()
 	r.state, r.prepared, r.whole, r.ahead, r.damaged, r.crcDone, r.old = requestFree, false, false, false, false, false, false
@@ -195,7 +196,7 @@ func (q *queue) put(r *request) {
 func (q *queue) freeOwn(r *request) {
 	if len(r.own) > 0 {
 		q.g.leaveAhead(r)
-		q.g.cfg.Arena.Free(r.own)
+		q.g.cfg.Memory.Free(r.own)
 		clear(r.own)
 		r.own = r.own[:0]
 	}
@@ -204,9 +205,9 @@ func (q *queue) freeOwn(r *request) {
 // Complete takes requests back from the handler.
 func (q *queue) Complete(reqs []*fabric.Request) {
 	for _, fr := range reqs {
-		r := q.reqs[fr.Tag]
+		r := fr.Owner.(*request)
 		if r.state != requestExecuting {
-			panic(fmt.Sprintf("tcp: request %d was completed without having been executed, or twice", fr.Tag))
+			panic(fmt.Sprintf("tcp: request %d was completed without having been executed, or twice", r.tag))
 		}
 		q.executing--
 		r.state = requestSending

@@ -78,7 +78,7 @@ func serve(tb testing.TB, o options) *target {
 	d := newDisk(o.lend)
 	d.hold = o.hold
 	t, clock := New(o.cfg), &aheadLoop{Reactor: r}
-	fg, err := t.NewGroup(fabric.GroupConfig{Loop: clock, Handler: d, Arena: arena})
+	fg, err := t.NewGroup(fabric.GroupConfig{Loop: clock, Handler: d, Memory: testPool(arena)})
 	must(err)
 	g := fg.(*Group)
 	r.Attach(g)

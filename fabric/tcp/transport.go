@@ -119,11 +119,11 @@ func (t *Transport) leave(addr netip.Addr) {
 	}
 }
 
-// Usage is the number of connections, the memory that is counted for their queues, and its limit, both in bytes. Any goroutine may call it.
-func (t *Transport) Usage() (connections int, memory, limit int64) {
+// Usage implements fabric.UsageReporter.
+func (t *Transport) Usage() fabric.Usage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.total, t.memory, t.cfg.QueueMemory
+	return fabric.Usage{Connections: t.total, Memory: t.memory, MemoryLimit: t.cfg.QueueMemory}
 }
 
 var _ fabric.Transport = (*Transport)(nil)

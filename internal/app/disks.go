@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/backend/nvme"
+	"github.com/nvmf-target/nvmf-target/backend/nvmedrive"
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/internal/disks"
+	"github.com/nvmf-target/nvmf-target/internal/inventory"
 )
 
 // Disks lists the disks of this machine. The configuration, which tells which of them the target uses, may be missing unless it was
@@ -25,17 +25,17 @@ func Disks(file string, asked bool, environ []string, out io.Writer) error {
 	if c != nil {
 		users = diskUsers(c)
 	}
-	list, err := disks.Linux().List(users)
+	list, err := inventory.Linux().List(users)
 	if err != nil {
 		return err
 	}
-	return disks.Print(out, list)
+	return inventory.Print(out, list)
 }
 
 // blockPath is the path of a storage, of a namespace of an NVMe drive that of its block device.
 func blockPath(s *config.Storage) string {
 	if s.Backend == "nvme" {
-		if ns, err := nvme.Find(s.Path); err == nil {
+		if ns, err := nvmedrive.Find(s.Path); err == nil {
 			return ns.Block
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/internal/disks"
+	"github.com/nvmf-target/nvmf-target/internal/inventory"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -24,7 +24,7 @@ func driveOf(s *config.Storage) target.Drive {
 	if err != nil {
 		return nil
 	}
-	if d := disks.Linux().DriveOf(number); d != nil {
+	if d := inventory.Linux().DriveOf(number); d != nil {
 		return d
 	}
 	return nil

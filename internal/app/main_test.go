@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/internal/leak"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // serveFile makes the test binary a target: TestSignals starts itself with this variable.
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	leak.Main(m)
+	testutil.Main(m)
 }
 
 const (

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
 )
 
@@ -19,10 +20,10 @@ func (s *Server) startMetrics() error {
 	}
 	src := metrics.Source{
 		Version: s.opts.Version, Namespaces: s.target.Stats, Controllers: s.target.Controllers,
-		Transports: map[string]func() (int, int64, int64){},
+		Transports: map[string]func() fabric.Usage{},
 	}
 	for name, t := range s.transports {
-		if u, ok := t.(interface{ Usage() (int, int64, int64) }); ok {
+		if u, ok := t.(fabric.UsageReporter); ok {
 			src.Transports[name.String()] = u.Usage
 		}
 	}

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/backend/nvme"
+	"github.com/nvmf-target/nvmf-target/backend/nvmedrive"
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/internal/disks"
+	"github.com/nvmf-target/nvmf-target/internal/inventory"
 )
 
 // probeBlock says what is wrong with the block device of a namespace and how to mend it.
@@ -42,7 +42,7 @@ func probeBlock(n *config.Storage, readOnly bool) (info os.FileInfo, what, mend 
 // probeNVMe says what is wrong with the drive of a namespace and how to mend it. info is that of its block device, so that a namespace with
 // backend block on it is found.
 func probeNVMe(n *config.Storage, readOnly bool) (info os.FileInfo, what, mend string) {
-	ns, err := nvme.Find(n.Path)
+	ns, err := nvmedrive.Find(n.Path)
 	if err != nil {
 		return nil, fmt.Sprintf("%q: %v", n.Path, err), "\"nvmf-target disks\" lists the disks of this machine; NVMe drives have devices like /dev/ng0n1."
 	}
@@ -67,7 +67,7 @@ func blockUses(number uint64) (uses []string) {
 		return nil
 	}
 	name := filepath.Base(place)
-	list, err := disks.Machine{Sys: "/sys", Proc: "/proc"}.List(nil)
+	list, err := inventory.Machine{Sys: "/sys", Proc: "/proc"}.List(nil)
 	if err != nil {
 		return nil
 	}

@@ -294,8 +294,8 @@ func TestWrappedStorage(t *testing.T) {
 	flush := &backend.IO{Op: backend.OpFlush}
 	client.Submit(flush)
 	client.Wait(1)
-	if !errors.Is(flush.Err, backend.ErrGone) {
-		t.Errorf("flush: %v, want %v", flush.Err, backend.ErrGone)
+	if !errors.Is(flush.Err, backend.ErrOffline) {
+		t.Errorf("flush: %v, want %v", flush.Err, backend.ErrOffline)
 	}
 	if i := dev.Info(); i.Size != 16<<20 || i.BlockSize != 4096 {
 		t.Errorf("got %+v", i)

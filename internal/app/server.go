@@ -234,10 +234,10 @@ func (s *Server) place(conn fabric.Conn) {
 // nearness tells reactors that are near to a connection from others, as far as that is known.
 func nearness(conn fabric.Conn) func(w *worker) bool {
 	cpu, node := -1, sys.NoNode
-	if c, ok := conn.(interface{ CPU() int }); ok {
+	if c, ok := conn.(fabric.CPUConn); ok {
 		cpu = c.CPU()
 	}
-	if c, ok := conn.(interface{ Node() int }); ok {
+	if c, ok := conn.(fabric.NodeConn); ok {
 		node = c.Node()
 	}
 	return func(w *worker) bool { return cpu >= 0 && w.cpu == cpu || node != sys.NoNode && w.node == node }
@@ -245,7 +245,7 @@ func nearness(conn fabric.Conn) func(w *worker) bool {
 
 // load is how many I/O queues a group has, as far as it knows.
 func load(g fabric.Group) int {
-	if l, ok := g.(interface{ Load() int }); ok {
+	if l, ok := g.(fabric.LoadReporter); ok {
 		return l.Load()
 	}
 	return 0

@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 	"github.com/nvmf-target/nvmf-target/backend/file"
 	"github.com/nvmf-target/nvmf-target/backend/null"
-	"github.com/nvmf-target/nvmf-target/backend/nvme"
+	"github.com/nvmf-target/nvmf-target/backend/nvmedrive"
 	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/backend/wrap"
 	"github.com/nvmf-target/nvmf-target/config"
@@ -31,7 +31,7 @@ func (srv *Server) openDevice(s *config.Storage, readOnly bool) (backend.Device,
 	case "block":
 		return block.Open(block.Config{Path: s.Path, ReadOnly: readOnly, Engine: srv.engine(), Log: srv.log})
 	case "nvme":
-		return nvme.Open(nvme.Config{Path: s.Path, ReadOnly: readOnly, Engine: srv.engine(), Log: srv.log})
+		return nvmedrive.Open(nvmedrive.Config{Path: s.Path, ReadOnly: readOnly, Engine: srv.engine(), Log: srv.log})
 	case "file":
 		return file.Open(file.Config{
 			Path: s.Path, Size: int64(s.Size), BlockSize: int(s.BlockSize), ReadOnly: readOnly, Buffered: s.Buffered,
@@ -70,7 +70,7 @@ var operations = map[string]backend.Op{
 }
 
 var outcomes = map[string]error{
-	"io": backend.ErrIO, "no_space": backend.ErrNoSpace, "read_only": backend.ErrReadOnly, "gone": backend.ErrGone,
+	"io": backend.ErrIO, "no_space": backend.ErrNoSpace, "read_only": backend.ErrReadOnly, "gone": backend.ErrOffline,
 	"aborted": backend.ErrAborted, "degraded": backend.ErrDegraded,
 }
 

@@ -20,13 +20,17 @@ type worker struct {
 	cpu     int // the reactor is pinned to, or -1
 	node    int // of that CPU's memory, sys.NoNode if there is no choice
 	loop    *reactor.Reactor
-	arena   *mem.Arena
+	memory  *mem.Pool
 	handler *target.Handler
 	groups  map[nvme.TransportType]fabric.Group
 
 	cancel context.CancelFunc // nil until run
 	ended  chan error
 }
+
+// mostReserve is the most data memory of a reactor that is kept for data in capsules, in bytes; see mem.Pool. It is an eighth of small
+// ones.
+const mostReserve = 4 << 20
 
 type workerConfig struct {
 	index, cpu int
@@ -50,20 +54,22 @@ func newWorker(c workerConfig) (w *worker, err error) {
 	if w.loop, err = reactor.New(reactor.Config{Index: c.index, CPU: c.cpu, Spin: c.spin, SpinShare: c.spinShare}); err != nil {
 		return w, err
 	}
-	if w.arena, err = mem.NewArena("data", c.memory); err != nil {
+	arena, err := mem.NewArena("data", c.memory)
+	if err != nil {
 		return w, err
 	}
+	w.memory = mem.NewPool(arena, min(c.memory/8, mostReserve))
 	if w.node != sys.NoNode {
-		if err := w.arena.Region().Prefer(w.node); err != nil { // containers may forbid it
+		if err := w.memory.Region().Prefer(w.node); err != nil { // containers may forbid it
 			c.log.Warn("data memory is not bound to the reactor's NUMA node", "reactor", c.index, "error", err)
 		}
 	}
-	w.handler, err = c.target.NewHandler(target.HandlerConfig{Loop: w.loop, Index: c.index, Arena: w.arena, EventFD: w.loop.EventFD()})
+	w.handler, err = c.target.NewHandler(target.HandlerConfig{Loop: w.loop, Index: c.index, Memory: w.memory, EventFD: w.loop.EventFD()})
 	if err != nil {
 		return w, err
 	}
 	for _, t := range c.transports {
-		g, err := t.NewGroup(fabric.GroupConfig{Loop: w.loop, Handler: w.handler, Arena: w.arena, Index: c.index})
+		g, err := t.NewGroup(fabric.GroupConfig{Loop: w.loop, Handler: w.handler, Memory: w.memory, Index: c.index})
 		if err != nil {
 			return w, err
 		}
@@ -122,8 +128,8 @@ func (w *worker) close() error {
 	for _, g := range w.groups {
 		errs = append(errs, g.Close())
 	}
-	if w.arena != nil {
-		errs = append(errs, w.arena.Close())
+	if w.memory != nil {
+		errs = append(errs, w.memory.Close())
 	}
 	if w.loop != nil {
 		errs = append(errs, w.loop.Close())

@@ -1,6 +1,6 @@
-// Package disks lists the block devices of this machine with their health and their users, for the operator who chooses what to export.
+// Package inventory lists the block devices of this machine with their health and their users, for the operator who chooses what to export.
 // It reads sysfs and, where there is a drive, asks it.
-package disks
+package inventory
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package disks
+package inventory
 
 import (
 	"encoding/hex"

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -19,7 +20,7 @@ type Source struct {
 	Namespaces  func() []target.NamespaceStats
 	Controllers func() []target.ControllerInfo
 	// Transports is what each transport has of connections and memory for their queues, by its name.
-	Transports map[string]func() (connections int, memory, limit int64)
+	Transports map[string]func() fabric.Usage
 	// ReactorMemory is the data memory of each reactor in bytes.
 	ReactorMemory []int64
 }
@@ -96,10 +97,10 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	s := sink{out: out}
 	s.gauge(buildInfo, 1, text(c.src.Version), runtime.Version())
 	for name, usage := range c.src.Transports {
-		n, memory, limit := usage()
-		s.gauge(connections, float64(n), name)
-		s.gauge(queueMemory, float64(memory), name)
-		s.gauge(queueLimit, float64(limit), name)
+		u := usage()
+		s.gauge(connections, float64(u.Connections), name)
+		s.gauge(queueMemory, float64(u.Memory), name)
+		s.gauge(queueLimit, float64(u.MemoryLimit), name)
 	}
 	for i, n := range c.src.ReactorMemory {
 		s.gauge(reactorMemory, float64(n), strconv.Itoa(i))

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -58,7 +59,7 @@ func source() Source {
 				{SubNQN: "b", Transport: nvme.TransportRDMA, Queues: 5},
 			}
 		},
-		Transports:    map[string]func() (int, int64, int64){"tcp": func() (int, int64, int64) { return 7, 1000, 2000 }},
+		Transports:    map[string]func() fabric.Usage{"tcp": func() fabric.Usage { return fabric.Usage{Connections: 7, Memory: 1000, MemoryLimit: 2000} }},
 		ReactorMemory: []int64{64 << 20, 64 << 20},
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/internal/allocs"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // spins are the configurations that matter: sleep at once, and spin first.
@@ -337,7 +337,7 @@ func TestIterationDoesNotAllocate(t *testing.T) {
 		r.Attach(p)
 		r.After(int64(time.Hour), func() {})
 		for work = range 2 {
-			if n := allocs.PerRun(1000, func() { r.iterate(); r.Wake(); r.Now() }); n != 0 {
+			if n := testutil.AllocsPerRun(1000, func() { r.iterate(); r.Wake(); r.Now() }); n != 0 {
 				t.Errorf("an iteration with %d steps of work allocates %v times", work, n)
 			}
 		}

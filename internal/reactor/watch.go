@@ -40,14 +40,6 @@ func (r *Reactor) Watch(fd int, events uint32, fn func(events uint32)) error {
 	return nil
 }
 
-// Rewatch changes the events of a watched descriptor.
-func (r *Reactor) Rewatch(fd int, events uint32) error {
-	if !r.watches.has(fd) {
-		return fmt.Errorf("reactor %d: rewatch descriptor %d: %w", r.cfg.Index, fd, unix.ENOENT)
-	}
-	return r.control(unix.EPOLL_CTL_MOD, "rewatch", fd, events, r.watches.byFD[fd].gen)
-}
-
 // Unwatch ends a Watch; its function is not called any more, not even for events that are already known. An error says that
 // the descriptor was not watched or has been closed before; nothing is left of the watch in any case.
 func (r *Reactor) Unwatch(fd int) error {

@@ -46,20 +46,6 @@ func TestWatch(t *testing.T) {
 				}
 			}
 			do(t, r, func() {
-				if err := r.Rewatch(rd, 0); err != nil {
-					t.Error(err)
-				}
-			})
-			put(t, wr)
-			do(t, r, func() {}) // and nothing comes: got is unbuffered, the callback would hang the reactor
-			do(t, r, func() {})
-			do(t, r, func() {
-				if err := r.Rewatch(rd, unix.EPOLLIN); err != nil {
-					t.Error(err)
-				}
-			})
-			wait(t, "the event kept back", got)
-			do(t, r, func() {
 				if err := r.Unwatch(rd); err != nil {
 					t.Error(err)
 				}
@@ -131,7 +117,6 @@ func TestWatchErrors(t *testing.T) {
 			"watch closed":      {r.Watch(1<<19, unix.EPOLLIN, fn), unix.EBADF},
 			"watch":             {r.Watch(rd, unix.EPOLLIN, fn), nil},
 			"watch again":       {r.Watch(rd, unix.EPOLLIN, fn), unix.EEXIST},
-			"rewatch unwatched": {r.Rewatch(rd+1, unix.EPOLLIN), unix.ENOENT},
 			"unwatch unwatched": {r.Unwatch(rd + 1), unix.ENOENT},
 			"unwatch -1":        {r.Unwatch(-1), unix.ENOENT},
 		} {

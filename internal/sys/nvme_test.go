@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/internal/headers"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestNVMeHeaders compares what this package says of linux/nvme_ioctl.h with the header.
@@ -25,7 +25,7 @@ func TestNVMeHeaders(t *testing.T) {
 		want["offsetof(struct nvme_passthru_cmd64, "+name+")"] = v
 		want["offsetof(struct nvme_uring_cmd, "+name+")"] = v
 	}
-	headers.Agree(t, []string{"linux/types.h", "sys/ioctl.h", "linux/nvme_ioctl.h"}, want)
+	testutil.HeadersAgree(t, []string{"linux/types.h", "sys/ioctl.h", "linux/nvme_ioctl.h"}, want)
 }
 
 func TestNVMeIoctlElsewhere(t *testing.T) {

@@ -7,13 +7,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/internal/headers"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestSCSIHeaders compares what this package says of scsi/sg.h with the header.
 func TestSCSIHeaders(t *testing.T) {
 	var r scsiRequest
-	headers.Agree(t, []string{"scsi/sg.h"}, map[string]int{
+	testutil.HeadersAgree(t, []string{"scsi/sg.h"}, map[string]int{
 		"SG_IO": sgIO, "SG_DXFER_FROM_DEV": sgFromDevice, "sizeof(sg_io_hdr_t)": int(unsafe.Sizeof(r)),
 		"offsetof(sg_io_hdr_t, dxfer_direction)": int(unsafe.Offsetof(r.direction)), "offsetof(sg_io_hdr_t, mx_sb_len)": int(unsafe.Offsetof(r.senseMax)),
 		"offsetof(sg_io_hdr_t, dxfer_len)": int(unsafe.Offsetof(r.dataLen)), "offsetof(sg_io_hdr_t, dxferp)": int(unsafe.Offsetof(r.data)),

@@ -1,10 +1,10 @@
-package allocs
+package testutil
 
 import "testing"
 
 var sink *int
 
-func TestPerRun(t *testing.T) {
+func TestAllocsPerRun(t *testing.T) {
 	calls := 0
 	for name, tc := range map[string]struct {
 		fn   func()
@@ -18,7 +18,7 @@ func TestPerRun(t *testing.T) {
 		"every other one": {func() { calls++; sink, sink = after(calls%2, 1), after(calls%2, 1) }, 1},
 	} {
 		calls = 0
-		if got := PerRun(10, tc.fn); got != tc.want {
+		if got := AllocsPerRun(10, tc.fn); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
 	}

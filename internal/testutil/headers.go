@@ -1,5 +1,4 @@
-// Package headers lets tests compare constants and offsets with the C headers that define them.
-package headers
+package testutil
 
 import (
 	"fmt"
@@ -9,9 +8,9 @@ import (
 	"testing"
 )
 
-// Agree fails the test unless each C expression has its value. Headers are named as in #include, without the brackets. Without a C
+// HeadersAgree fails the test unless each C expression has its value. Headers are named as in #include, without the brackets. Without a C
 // compiler the test is skipped: nothing can be compared, and whoever builds with cgo has one.
-func Agree[V ~int | ~uint32 | ~uintptr](t *testing.T, names []string, want map[string]V) {
+func HeadersAgree[V ~int | ~uint32 | ~uintptr](t *testing.T, names []string, want map[string]V) {
 	t.Helper()
 	cc, err := exec.LookPath("cc")
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package leak ends the tests of a package with a look at what they left behind.
-package leak
+// Package testutil is what tests of several packages need: a check for leaked goroutines and descriptors, counts of allocations,
+// and a comparison of constants with C headers.
+package testutil
 
 import (
 	"errors"

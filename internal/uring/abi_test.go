@@ -4,7 +4,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/nvmf-target/nvmf-target/internal/headers"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestHeaders compares what this package says of linux/io_uring.h with the header.
@@ -23,5 +23,5 @@ func TestHeaders(t *testing.T) {
 		"IORING_SETUP_R_DISABLED": setupDisabled, "IORING_SETUP_SUBMIT_ALL": setupSubmitAll, "IORING_SETUP_TASKRUN_FLAG": setupTaskrunFlag,
 		"IORING_REGISTER_FILES2": registerFiles2, "IORING_REGISTER_ENABLE_RINGS": registerEnable, "IORING_SQ_TASKRUN": sqTaskrun,
 	}
-	headers.Agree(t, []string{"linux/io_uring.h"}, want)
+	testutil.HeadersAgree(t, []string{"linux/io_uring.h"}, want)
 }

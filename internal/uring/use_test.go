@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/internal/allocs"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestArm: an armed ring rings the bell for what finishes later; one that polls does not.
@@ -183,7 +183,7 @@ func TestNoAlloc(t *testing.T) {
 	g := newRig(t, Config{})
 	var c result
 	read := Read(g.b[:4096], 0)
-	if n := allocs.PerRun(100, func() {
+	if n := testutil.AllocsPerRun(100, func() {
 		for range 32 {
 			g.Start(g.f, &read, &c)
 		}

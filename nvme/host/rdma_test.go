@@ -9,8 +9,8 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/internal/allocs"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -242,7 +242,7 @@ func TestRDMAZeroAllocation(t *testing.T) {
 	var op Op
 	i := q.free[len(q.free)-1]
 	l := q.link.(*rdmaLink)
-	n := allocs.PerRun(200, func() {
+	n := testutil.AllocsPerRun(200, func() {
 		op.Write(1, 0, 8, buf, 0)
 		if _, err := q.Submit(&op); err != nil {
 			t.Fatal(err)

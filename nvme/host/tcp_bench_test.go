@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
-	"github.com/nvmf-target/nvmf-target/internal/allocs"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -104,7 +104,7 @@ func TestTCPZeroAllocation(t *testing.T) {
 		w := newWire(t, p, 33, 4096)
 		for _, write := range []bool{false, true} {
 			w.round(32, write)
-			if n := allocs.PerRun(50, func() { w.round(32, write) }); n != 0 {
+			if n := testutil.AllocsPerRun(50, func() { w.round(32, write) }); n != 0 {
 				t.Errorf("%+v, write %t: %v allocations in 32 commands", p, write, n)
 			}
 		}

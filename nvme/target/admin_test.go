@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -138,7 +138,7 @@ func TestIdentifyNamespaces(t *testing.T) {
 func TestIdentifyRefused(t *testing.T) {
 	r := newRig(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)
-	csi := func(cns nvme.CNS) *loop.Command {
+	csi := func(cns nvme.CNS) *fabrictest.Command {
 		c := identifyCommand(cns, 1)
 		c.SQE.Identify().Set(cns, 0, 2)
 		return c
@@ -149,7 +149,7 @@ func TestIdentifyRefused(t *testing.T) {
 	none.Data = nil
 	for _, tc := range []struct {
 		name string
-		c    *loop.Command
+		c    *fabrictest.Command
 		want nvme.Status
 	}{
 		{"unknown CNS", identifyCommand(0x77, 1), invalidField},
@@ -192,12 +192,12 @@ func TestAbort(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newRig(t, 2, sub)
 	h := r.connectHost(1)
-	abortCommand := func(sqid, cid uint16) *loop.Command {
+	abortCommand := func(sqid, cid uint16) *fabrictest.Command {
 		c := command(nvme.AdminAbort, 0, nil)
 		c.SQE.Abort().Set(sqid, cid)
 		return c
 	}
-	result := func(c *loop.Command, want uint32) {
+	result := func(c *fabrictest.Command, want uint32) {
 		t.Helper()
 		if r.ok(h.admin, c).CQE.DW0() != want {
 			t.Errorf("result %d, want %d", c.CQE.DW0(), want)
@@ -222,7 +222,7 @@ func TestAbort(t *testing.T) {
 	if !waiting.Done || waiting.CQE.Status() != nvme.AbortRequested {
 		t.Errorf("waiting command: %v %v", waiting.Done, waiting.CQE.Status())
 	}
-	var many []*loop.Command
+	var many []*fabrictest.Command
 	for range abortLimit + 1 {
 		many = append(many, r.send(h.admin, abortCommand(1, 1)))
 	}

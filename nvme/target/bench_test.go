@@ -6,9 +6,9 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend/null"
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
-	"github.com/nvmf-target/nvmf-target/internal/allocs"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -32,17 +32,17 @@ func (q *track) Complete(reqs []*fabric.Request) {
 func (q *track) SetDepth(int) error { return nil }
 func (q *track) Disconnect(error)   {}
 
-func (q *track) Keep(*fabric.Request) func() { return nil }
+func (q *track) HandOverBuffers(*fabric.Request) func() { return nil }
 
-func (q *track) Reaches([]mem.Segment) bool { return !q.noLoans }
+func (q *track) CanSendFrom([]mem.Segment) bool { return !q.noLoans }
 
-func (q *track) Receives([]mem.Segment) bool { return !q.noLoans }
+func (q *track) CanReceiveInto([]mem.Segment) bool { return !q.noLoans }
 
 func (q *track) Info() *fabric.QueueInfo { return &q.info }
 
 // bare is a host on bare requests: no transport, no watcher.
 type bare struct {
-	w    *loop.World
+	w    *fabrictest.World
 	h    *Handler
 	q    *track
 	reqs []*fabric.Request
@@ -51,7 +51,7 @@ type bare struct {
 
 func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
 	tb.Helper()
-	w, err := loop.NewWorld(1)
+	w, err := fabrictest.NewWorld(1)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -72,8 +72,8 @@ func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
 	a := adminArgs(testSub)
 	a.qid, a.cntlid, a.sqsize = 1, 1, uint16(depth-1)
 	b.control(b.io, a.command())
-	for i := range depth {
-		b.reqs = append(b.reqs, &fabric.Request{Session: b.io, Queue: b.q, Tag: uint16(i), Segs: make([]mem.Segment, 0, 1)})
+	for range depth {
+		b.reqs = append(b.reqs, &fabric.Request{Session: b.io, Queue: b.q, Segs: make([]mem.Segment, 0, 1)})
 	}
 	b.control(b.io, command(nvme.NVMFlush, 1, nil))
 	if err := w.Until(func() bool { return b.q.done == 4 }); err != nil {
@@ -100,7 +100,7 @@ func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
 	return b
 }
 
-func (b *bare) control(s fabric.Session, c *loop.Command) {
+func (b *bare) control(s fabric.Session, c *fabrictest.Command) {
 	r := &fabric.Request{SQE: c.SQE, Session: s, Queue: b.q, HostLength: uint32(len(c.Data))}
 	b.h.Prepare([]*fabric.Request{r})
 	if r.Length > 0 {
@@ -124,7 +124,7 @@ func (b *bare) run(op nvme.Opcode, batch int, data []byte) {
 		}
 		b.h.Prepare(part)
 		for _, r := range part {
-			if !r.Lent {
+			if !r.ZeroCopy {
 				r.Segs = append(r.Segs, mem.Segment{B: data})
 			}
 		}
@@ -132,8 +132,8 @@ func (b *bare) run(op nvme.Opcode, batch int, data []byte) {
 	}
 	b.h.Poll(64)
 	for _, r := range b.reqs {
-		if r.Lent {
-			b.h.Release(r)
+		if r.ZeroCopy {
+			b.h.EndZeroCopy(r)
 		}
 	}
 }
@@ -156,7 +156,7 @@ func TestNoAllocations(t *testing.T) {
 		b := newBare(t, dev, 32)
 		for _, op := range []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite} {
 			for _, batch := range []int{1, 32} {
-				if n := allocs.PerRun(200, func() { b.run(op, batch, data) }); n != 0 {
+				if n := testutil.AllocsPerRun(200, func() { b.run(op, batch, data) }); n != 0 {
 					t.Errorf("%s: opcode %#x in batches of %d: %v allocations", name, op, batch, n)
 				}
 			}
@@ -165,10 +165,10 @@ func TestNoAllocations(t *testing.T) {
 			t.Errorf("%s: %d commands failed", name, b.q.bad)
 		}
 		b.q.noLoans = true
-		if n := allocs.PerRun(200, func() { b.run(nvme.NVMRead, 32, data) }); n != 0 {
+		if n := testutil.AllocsPerRun(200, func() { b.run(nvme.NVMRead, 32, data) }); n != 0 {
 			t.Errorf("%s: reads without loans: %v allocations", name, n)
 		}
-		if n := allocs.PerRun(200, func() { b.run(0x77, 32, nil) }); n != 0 {
+		if n := testutil.AllocsPerRun(200, func() { b.run(0x77, 32, nil) }); n != 0 {
 			t.Errorf("%s: a refused command: %v allocations", name, n)
 		}
 	}

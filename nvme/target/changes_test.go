@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -30,7 +30,7 @@ func TestDeviceChanges(t *testing.T) {
 	h := r.connectHost(1)
 	q := h.io[0]
 	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
-	last := func() *loop.Command { return rw(nvme.NVMRead, 1, 2047, 1, make([]byte, 512)) }
+	last := func() *fabrictest.Command { return rw(nvme.NVMRead, 1, 2047, 1, make([]byte, 512)) }
 	for _, step := range []struct {
 		name   string
 		change func(*backend.Info)
@@ -40,8 +40,8 @@ func TestDeviceChanges(t *testing.T) {
 	}{
 		{"shrinks", func(i *backend.Info) { i.Size = 512 << 10 }, 1024, true, func() { r.status(q, last(), outOfRange) }},
 		{"grows", func(i *backend.Info) { i.Size = 1 << 20 }, 2048, true, func() { r.ok(q, last()) }},
-		{"goes", func(i *backend.Info) { i.Gone = true }, 2048, false, func() { r.notReady(q, last()) }},
-		{"comes back", func(i *backend.Info) { i.Gone = false }, 2048, true, func() { r.ok(q, last()) }},
+		{"goes", func(i *backend.Info) { i.Offline = true }, 2048, false, func() { r.notReady(q, last()) }},
+		{"comes back", func(i *backend.Info) { i.Offline = false }, 2048, true, func() { r.ok(q, last()) }},
 		{"is of no use", func(i *backend.Info) { i.BlockSize = 4096 }, 2048, false, func() { r.notReady(q, last()) }},
 		{"is as it was", func(i *backend.Info) { i.BlockSize = 512 }, 2048, true, func() { r.ok(q, last()) }},
 	} {

@@ -25,8 +25,8 @@ type channel struct {
 	ns  *namespace
 	dev backend.Channel
 	// lender is dev if that lends its blocks, receiver if data can be received into its memory.
-	lender   backend.Lender
-	receiver backend.Receiver
+	lender   backend.ZeroCopyReader
+	receiver backend.ZeroCopyWriter
 	state    channelState
 	// pending are IOs not yet taken by the device, in order.
 	pending  []*backend.IO
@@ -107,8 +107,8 @@ func (ch *channel) open() {
 
 func (ch *channel) opened(dev backend.Channel, err error) {
 	ch.dev, ch.state = dev, channelOpen
-	ch.lender, _ = dev.(backend.Lender)
-	ch.receiver, _ = dev.(backend.Receiver)
+	ch.lender, _ = dev.(backend.ZeroCopyReader)
+	ch.receiver, _ = dev.(backend.ZeroCopyWriter)
 	if err != nil {
 		ch.state, ch.err, ch.retryAt = channelFailed, err, ch.h.loop.Now()+reopenAfter
 		ch.h.warn("opening a backend channel failed", "subsystem", ch.ns.sub.nqn, "nsid", ch.ns.nsid, "err", err)
@@ -151,7 +151,7 @@ func (ch *channel) settle() {
 }
 
 func (ch *channel) failPending() int {
-	err := fmt.Errorf("%w: %w", backend.ErrGone, ch.err)
+	err := fmt.Errorf("%w: %w", backend.ErrOffline, ch.err)
 	n := 0
 	for len(ch.pending) > 0 { // finishing one may append others
 		io := ch.pending[0]

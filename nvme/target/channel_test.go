@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -16,7 +16,7 @@ func TestGone(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newRig(t, 1, sub)
 	q := r.connectHost(1).io[0]
-	dev.Fail(func(*backend.IO) error { return fmt.Errorf("here: %w", backend.ErrGone) })
+	dev.Fail(func(*backend.IO) error { return fmt.Errorf("here: %w", backend.ErrOffline) })
 	for _, c := range everyCommand() {
 		r.notReady(q, c)
 	}
@@ -33,7 +33,7 @@ func TestFullDevice(t *testing.T) {
 	q := r.connectHost(1).io[0]
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))) // the channel is open
 	dev.Full(true)
-	var all []*loop.Command
+	var all []*fabrictest.Command
 	for i := range 50 {
 		all = append(all, r.send(q, rw(nvme.NVMRead, 1, uint64(i), 1, make([]byte, 512))))
 	}
@@ -56,7 +56,7 @@ func TestChannelOpenFails(t *testing.T) {
 	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}}}
 	r := newRig(t, 1, sub)
 	q := r.connectHost(1).io[0]
-	read := func() *loop.Command { return rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)) }
+	read := func() *fabrictest.Command { return rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)) }
 	r.notReady(q, read())
 	r.notReady(q, dsm(1, true, [2]uint64{0, 1}, [2]uint64{2, 1}))
 	first := r.send(q, read())

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -107,7 +107,7 @@ func TestClosedTarget(t *testing.T) {
 	if !h.admin.Closed() || !h.io[0].Closed() || !idle.Closed() {
 		t.Error("queues live on")
 	}
-	if _, err := loop.Dial(r.w.Reactors[0], r.raw[0], info(nvme.TransportTCP)); err == nil {
+	if _, err := fabrictest.Dial(r.w.Reactors[0], r.raw[0], info(nvme.TransportTCP)); err == nil {
 		t.Error("a queue was opened")
 	}
 	if r.target.AddSubsystem(SubsystemConfig{NQN: testSub}) == nil {
@@ -123,7 +123,7 @@ func TestClosedTarget(t *testing.T) {
 
 // TestCloseWithoutReactors: a target whose reactors never ran closes at once.
 func TestCloseWithoutReactors(t *testing.T) {
-	w, err := loop.NewWorld(1)
+	w, err := fabrictest.NewWorld(1)
 	if err != nil {
 		t.Fatal(err)
 	}

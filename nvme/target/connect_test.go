@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -18,33 +18,33 @@ func TestConnectRefusals(t *testing.T) {
 	)
 	cases := []struct {
 		name   string
-		change func(a *connectArgs, c *loop.Command) *loop.Command
+		change func(a *connectArgs, c *fabrictest.Command) *fabrictest.Command
 		status nvme.Status
 		result uint32
 	}{
 		{"RECFMT", args(func(a *connectArgs) { a.recfmt = 1 }), nvme.ConnectIncompatibleFormat | nvme.DNR, 0},
-		{"data short", raw(func(c *loop.Command) { c.Data = c.Data[:1023] }), invalidLength, 0},
-		{"data long", raw(func(c *loop.Command) { c.Data = append(c.Data, 0) }), invalidLength, 0},
-		{"no data", raw(func(c *loop.Command) { c.Data = nil }), invalidLength, 0},
+		{"data short", raw(func(c *fabrictest.Command) { c.Data = c.Data[:1023] }), invalidLength, 0},
+		{"data long", raw(func(c *fabrictest.Command) { c.Data = append(c.Data, 0) }), invalidLength, 0},
+		{"no data", raw(func(c *fabrictest.Command) { c.Data = nil }), invalidLength, 0},
 		{"unknown subsystem", args(func(a *connectArgs) { a.sub += "x" }), nvme.ConnectInvalidParameters, data | 256},
 		{"subsystem in upper case", args(func(a *connectArgs) { a.sub = strings.ToUpper(a.sub) }), nvme.ConnectInvalidParameters, data | 256},
 		{"no subsystem", args(func(a *connectArgs) { a.sub = "" }), malformed, data | 256},
-		{"subsystem without NUL", raw(func(c *loop.Command) { copy(c.Data[256:], bytes.Repeat([]byte{'x'}, 256)) }), malformed, data | 256},
+		{"subsystem without NUL", raw(func(c *fabrictest.Command) { copy(c.Data[256:], bytes.Repeat([]byte{'x'}, 256)) }), malformed, data | 256},
 		{"subsystem of 224 bytes", args(func(a *connectArgs) { a.sub += strings.Repeat("x", 224-len(a.sub)) }), malformed, data | 256},
 		{"host not allowed", args(func(a *connectArgs) { a.host += "0" }), nvme.ConnectInvalidHost | nvme.DNR, data | 512},
 		{"host in another case", args(func(a *connectArgs) { a.host = "N" + a.host[1:] }), nvme.ConnectInvalidHost | nvme.DNR, data | 512},
 		{"no host", args(func(a *connectArgs) { a.host = "" }), malformed, data | 512},
-		{"host without NUL", raw(func(c *loop.Command) { copy(c.Data[512:], bytes.Repeat([]byte{0x1B}, 256)) }), malformed, data | 512},
-		{"host not UTF-8", raw(func(c *loop.Command) { c.Data[512] = 0xFF }), malformed, data | 512},
+		{"host without NUL", raw(func(c *fabrictest.Command) { copy(c.Data[512:], bytes.Repeat([]byte{0x1B}, 256)) }), malformed, data | 512},
+		{"host not UTF-8", raw(func(c *fabrictest.Command) { c.Data[512] = 0xFF }), malformed, data | 512},
 		{"CNTLID static", args(func(a *connectArgs) { a.cntlid = nvme.CNTLIDStatic }), malformed, data | 16},
 		{"CNTLID 1", args(func(a *connectArgs) { a.cntlid = 1 }), malformed, data | 16},
 		{"SQSIZE 0", args(func(a *connectArgs) { a.sqsize = 0 }), malformed, 44},
 		{"SQSIZE above MQES", args(func(a *connectArgs) { a.sqsize = 128 }), malformed, 44},
 		{"SQSIZE FFFFh", args(func(a *connectArgs) { a.sqsize = 0xFFFF }), malformed, 44},
 		{"HostID zero", args(func(a *connectArgs) { a.hostID = [16]byte{} }), malformed, data},
-		{"PSDT 11b", raw(func(c *loop.Command) { c.SQE.SetFlags(3 << 6) }), malformed, 1},
-		{"fused", raw(func(c *loop.Command) { c.SQE.SetFlags(1<<6 | 1) }), malformed, 1},
-		{"FUSE 11b", raw(func(c *loop.Command) { c.SQE.SetFlags(2<<6 | 3) }), malformed, 1},
+		{"PSDT 11b", raw(func(c *fabrictest.Command) { c.SQE.SetFlags(3 << 6) }), malformed, 1},
+		{"fused", raw(func(c *fabrictest.Command) { c.SQE.SetFlags(1<<6 | 1) }), malformed, 1},
+		{"FUSE 11b", raw(func(c *fabrictest.Command) { c.SQE.SetFlags(2<<6 | 3) }), malformed, 1},
 	}
 	sub := ramSubsystem(t, 1)
 	sub.AllowAnyHost, sub.Hosts = false, []string{testHost}
@@ -87,17 +87,17 @@ func TestConnectPSDT(t *testing.T) {
 }
 
 // args and raw change a Connect before and after it is made into bytes.
-func args(f func(*connectArgs)) func(*connectArgs, *loop.Command) *loop.Command {
-	return func(a *connectArgs, _ *loop.Command) *loop.Command {
+func args(f func(*connectArgs)) func(*connectArgs, *fabrictest.Command) *fabrictest.Command {
+	return func(a *connectArgs, _ *fabrictest.Command) *fabrictest.Command {
 		f(a)
 		return nil
 	}
 }
 
-func raw(f func(*loop.Command)) func(*connectArgs, *loop.Command) *loop.Command {
-	return func(_ *connectArgs, c *loop.Command) *loop.Command {
+func raw(f func(*fabrictest.Command)) func(*connectArgs, *fabrictest.Command) *fabrictest.Command {
+	return func(_ *connectArgs, c *fabrictest.Command) *fabrictest.Command {
 		if c == nil {
-			return &loop.Command{}
+			return &fabrictest.Command{}
 		}
 		f(c)
 		return c
@@ -116,32 +116,32 @@ func TestConnectIORefusals(t *testing.T) {
 	const data = 1 << 16
 	cases := []struct {
 		name   string
-		change func(*connectArgs, *loop.Queue)
+		change func(*connectArgs, *fabrictest.Queue)
 		status nvme.Status
 		result uint32
 	}{
-		{"unknown CNTLID", func(a *connectArgs, _ *loop.Queue) { a.cntlid += 7 }, nvme.ConnectInvalidParameters, data | 16},
-		{"CNTLID dynamic", func(a *connectArgs, _ *loop.Queue) { a.cntlid = 0xFFFF }, nvme.ConnectInvalidParameters, data | 16},
-		{"other host NQN", func(a *connectArgs, _ *loop.Queue) { a.host += "0" }, nvme.ConnectInvalidParameters, data | 512},
-		{"other host ID", func(a *connectArgs, _ *loop.Queue) { a.hostID[0]++ }, nvme.ConnectInvalidParameters, data},
-		{"other subsystem", func(a *connectArgs, _ *loop.Queue) { a.sub += "2" }, nvme.ConnectInvalidParameters, data | 16},
-		{"unknown subsystem", func(a *connectArgs, _ *loop.Queue) { a.sub += "3" }, nvme.ConnectInvalidParameters, data | 256},
-		{"other port", func(_ *connectArgs, q *loop.Queue) { q.Info().PortID++ }, nvme.ConnectInvalidParameters, data | 16},
-		{"other transport", func(_ *connectArgs, q *loop.Queue) { q.Info().Transport = nvme.TransportRDMA }, nvme.ConnectInvalidParameters, data | 16},
-		{"other QID than in private data", func(_ *connectArgs, q *loop.Queue) { q.Info().QID = 3 }, connectMalformed, 42},
+		{"unknown CNTLID", func(a *connectArgs, _ *fabrictest.Queue) { a.cntlid += 7 }, nvme.ConnectInvalidParameters, data | 16},
+		{"CNTLID dynamic", func(a *connectArgs, _ *fabrictest.Queue) { a.cntlid = 0xFFFF }, nvme.ConnectInvalidParameters, data | 16},
+		{"other host NQN", func(a *connectArgs, _ *fabrictest.Queue) { a.host += "0" }, nvme.ConnectInvalidParameters, data | 512},
+		{"other host ID", func(a *connectArgs, _ *fabrictest.Queue) { a.hostID[0]++ }, nvme.ConnectInvalidParameters, data},
+		{"other subsystem", func(a *connectArgs, _ *fabrictest.Queue) { a.sub += "2" }, nvme.ConnectInvalidParameters, data | 16},
+		{"unknown subsystem", func(a *connectArgs, _ *fabrictest.Queue) { a.sub += "3" }, nvme.ConnectInvalidParameters, data | 256},
+		{"other port", func(_ *connectArgs, q *fabrictest.Queue) { q.Info().PortID++ }, nvme.ConnectInvalidParameters, data | 16},
+		{"other transport", func(_ *connectArgs, q *fabrictest.Queue) { q.Info().Transport = nvme.TransportRDMA }, nvme.ConnectInvalidParameters, data | 16},
+		{"other QID than in private data", func(_ *connectArgs, q *fabrictest.Queue) { q.Info().QID = 3 }, connectMalformed, 42},
 		{
-			"other CNTLID than in private data", func(_ *connectArgs, q *loop.Queue) { q.Info().QID, q.Info().CNTLID = 2, 99 },
+			"other CNTLID than in private data", func(_ *connectArgs, q *fabrictest.Queue) { q.Info().QID, q.Info().CNTLID = 2, 99 },
 			nvme.ConnectInvalidParameters, data | 16,
 		},
-		{"QID in use", func(a *connectArgs, _ *loop.Queue) { a.qid = 1 }, nvme.CommandSequenceError, 0},
-		{"QID beyond the grant", func(a *connectArgs, _ *loop.Queue) { a.qid = 5 }, nvme.ConnectInvalidParameters, 42},
-		{"QID FFFFh", func(a *connectArgs, _ *loop.Queue) { a.qid = 0xFFFF }, nvme.ConnectInvalidParameters, 42},
-		{"SQSIZE above MQES", func(a *connectArgs, _ *loop.Queue) { a.sqsize = 128 }, connectMalformed, 44},
+		{"QID in use", func(a *connectArgs, _ *fabrictest.Queue) { a.qid = 1 }, nvme.CommandSequenceError, 0},
+		{"QID beyond the grant", func(a *connectArgs, _ *fabrictest.Queue) { a.qid = 5 }, nvme.ConnectInvalidParameters, 42},
+		{"QID FFFFh", func(a *connectArgs, _ *fabrictest.Queue) { a.qid = 0xFFFF }, nvme.ConnectInvalidParameters, 42},
+		{"SQSIZE above MQES", func(a *connectArgs, _ *fabrictest.Queue) { a.sqsize = 128 }, connectMalformed, 44},
 		{
-			"discovery controller", func(a *connectArgs, _ *loop.Queue) { a.sub, a.cntlid = nvme.DiscoveryNQN, d.cntlid },
+			"discovery controller", func(a *connectArgs, _ *fabrictest.Queue) { a.sub, a.cntlid = nvme.DiscoveryNQN, d.cntlid },
 			connectMalformed, 42,
 		},
-		{"no resources", func(_ *connectArgs, q *loop.Queue) { q.RefuseDepth = errors.New("test") }, nvme.ConnectControllerBusy, 0},
+		{"no resources", func(_ *connectArgs, q *fabrictest.Queue) { q.RefuseDepth = errors.New("test") }, nvme.ConnectControllerBusy, 0},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -163,24 +163,24 @@ func TestConnectIORefusals(t *testing.T) {
 func TestConnectSequence(t *testing.T) {
 	r := newRig(t, 2, ramSubsystem(t, 1))
 	q := r.dial(0)
-	for _, c := range []*loop.Command{
+	for _, c := range []*fabrictest.Command{
 		propertyGetCommand(nvme.PropertyCAP), command(nvme.AdminIdentify, 0, nil), rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)),
 	} {
 		r.status(q, c, sequenceError)
 	}
 	h := &host{r: r, args: adminArgs(testSub), info: *q.Info(), admin: q}
 	h.cntlid = uint16(r.ok(q, h.args.command()).CQE.DW0())
-	r.status(q, h.args.command(), sequenceError)                                                            // F16
-	r.status(q, command(nvme.AdminIdentify, 0, make([]byte, 4096)), sequenceError)                          // not enabled
-	r.status(r.dial(1), h.ioArgs(1).command(), nvme.ConnectInvalidParameters)                               // F14
-	r.status(q, &loop.Command{SQE: fabricsCommand(nvme.FabricsAuthSend)}, invalidOpcode)                    // no authentication here
-	r.status(q, &loop.Command{SQE: fabricsCommand(nvme.FabricsAuthReceive)}, invalidOpcode)                 //
-	r.status(q, &loop.Command{SQE: fabricsCommand(0x7E)}, invalidOpcode)                                    //
-	r.ok(q, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))                                      //
-	io := h.connectIO(1)                                                                                    //
-	r.status(io, propertyGetCommand(nvme.PropertyCAP), invalidOpcode)                                       // G05
-	r.status(io, h.ioArgs(1).command(), sequenceError)                                                      // F16
-	r.status(q, &loop.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}, nvme.InvalidQueueType|nvme.DNR) // G06
+	r.status(q, h.args.command(), sequenceError)                                                                  // F16
+	r.status(q, command(nvme.AdminIdentify, 0, make([]byte, 4096)), sequenceError)                                // not enabled
+	r.status(r.dial(1), h.ioArgs(1).command(), nvme.ConnectInvalidParameters)                                     // F14
+	r.status(q, &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsAuthSend)}, invalidOpcode)                    // no authentication here
+	r.status(q, &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsAuthReceive)}, invalidOpcode)                 //
+	r.status(q, &fabrictest.Command{SQE: fabricsCommand(0x7E)}, invalidOpcode)                                    //
+	r.ok(q, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))                                            //
+	io := h.connectIO(1)                                                                                          //
+	r.status(io, propertyGetCommand(nvme.PropertyCAP), invalidOpcode)                                             // G05
+	r.status(io, h.ioArgs(1).command(), sequenceError)                                                            // F16
+	r.status(q, &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}, nvme.InvalidQueueType|nvme.DNR) // G06
 }
 
 func fabricsCommand(t nvme.FabricsType) nvme.SQE {
@@ -202,7 +202,7 @@ func TestRacingConnects(t *testing.T) {
 	h := &host{r: r, args: adminArgs(testSub), info: *q.Info(), admin: q, cntlid: uint16(a.CQE.DW0())}
 	r.ok(q, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 	io := h.connectIO(0)
-	c, d := &loop.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}, &loop.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}
+	c, d := &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}, &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}
 	r.must(io.Send(c, d))
 	r.w.Settle()
 	if !c.CQE.Status().OK() || d.CQE.Status()&^statusMore != sequenceError || !io.Closed() {

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -29,11 +29,11 @@ func TestProperties(t *testing.T) {
 	if v := h.property(nvme.PropertyVS); v != uint64(nvme.Version20) {
 		t.Errorf("VS %#x", v)
 	}
-	size := func(c *loop.Command, attrib byte) *loop.Command {
+	size := func(c *fabrictest.Command, attrib byte) *fabrictest.Command {
 		c.SQE[40] = attrib
 		return c
 	}
-	for _, c := range []*loop.Command{
+	for _, c := range []*fabrictest.Command{
 		propertyGetCommand(0x4), propertyGetCommand(0x1000), propertyGetCommand(nvme.PropertyNSSR), propertyGetCommand(0xFFFFFFFF),
 		size(propertyGetCommand(nvme.PropertyCAP), 0), size(propertyGetCommand(nvme.PropertyCC), 1), size(propertyGetCommand(nvme.PropertyCC), 2),
 		propertySetCommand(nvme.PropertyCAP, 0), propertySetCommand(nvme.PropertyVS, 0), propertySetCommand(nvme.PropertyCSTS, 0),
@@ -220,12 +220,12 @@ func TestDisconnectCommand(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newRig(t, 2, sub)
 	h := r.connectHost(2)
-	bad := &loop.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}
+	bad := &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}
 	bad.SQE[40] = 1
 	r.status(h.io[0], bad, nvme.ConnectIncompatibleFormat|nvme.DNR)
 	dev.Hold(nil)
 	read := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	bye := r.send(h.io[0], &loop.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)})
+	bye := r.send(h.io[0], &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)})
 	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
 	r.status(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), sequenceError)
 	if bye.Done {

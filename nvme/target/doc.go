@@ -9,7 +9,7 @@
 //	kick      submits what the batch appended, reaps what is already done, hands whole batches to Queue.Complete
 //	Poll      reaps what the backend finished later
 //
-// The state of a command (cmd) is allocated with its session and indexed by Request.Tag; it belongs to the session's reactor. What
+// The state of a command (cmd) is allocated with its session and hangs on its request (Request.Command); it belongs to the session's reactor. What
 // several reactors read on the I/O path (namespace table, geometry, the controller's ready flag) is an immutable snapshot or an
 // atomic that rarely changes. A controller lives on the reactor of its admin queue: its registers, features, events and logs are
 // touched there only; the list of its queues has a mutex of its own, which only Connect and the end of a queue take. Everything else

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -80,7 +80,7 @@ func TestIOToDyingController(t *testing.T) {
 			dev.Hold(nil)
 			defer dev.Release()
 			end(r, h)
-			late := []*loop.Command{
+			late := []*fabrictest.Command{
 				rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)), rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), command(nvme.NVMFlush, 1, nil),
 			}
 			for _, c := range late {
@@ -108,7 +108,7 @@ func TestEventRequestsAtTheEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, 2, ramSubsystem(t, 1))
 			h := r.connectHost(1)
-			var requests []*loop.Command
+			var requests []*fabrictest.Command
 			for range asyncLimit {
 				requests = append(requests, r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil)))
 			}

@@ -3,7 +3,7 @@ package target
 import (
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -13,7 +13,7 @@ func TestNamespaceEvents(t *testing.T) {
 	extra := ramDevice(t, 1<<20, 512)
 	r := newRig(t, 2, sub)
 	h := r.connectHost(1)
-	aer := func() *loop.Command { return r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil)) }
+	aer := func() *fabrictest.Command { return r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil)) }
 	add := func(nsid uint32) {
 		r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: nsid, Device: extra}))
 		r.w.Settle()

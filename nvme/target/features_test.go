@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-func getFeatureInto(fid nvme.FID, v uint32, data []byte) *loop.Command {
+func getFeatureInto(fid nvme.FID, v uint32, data []byte) *fabrictest.Command {
 	c := getFeature(fid, nvme.FeatureCurrent, v)
 	c.Data = data
 	return c
@@ -19,7 +19,7 @@ func getFeatureInto(fid nvme.FID, v uint32, data []byte) *loop.Command {
 func TestFeatureOfNoNamespace(t *testing.T) {
 	r := newRig(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)
-	get := func(fid nvme.FID, nsid uint32) *loop.Command {
+	get := func(fid nvme.FID, nsid uint32) *fabrictest.Command {
 		c := getFeature(fid, nvme.FeatureCurrent, 0)
 		c.SQE.SetNSID(nsid)
 		return c
@@ -43,7 +43,7 @@ func TestFeatures(t *testing.T) {
 	h := r.connectHost(0)
 	for _, tc := range []struct {
 		name   string
-		c      *loop.Command
+		c      *fabrictest.Command
 		want   nvme.Status
 		result uint32
 	}{

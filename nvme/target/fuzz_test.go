@@ -4,14 +4,14 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // FuzzCommand sends arbitrary commands to a connected host's admin and I/O queue. Whatever they are, each gets one CQE, the contract
 // holds (the rig watches it) and the target lives.
 func FuzzCommand(f *testing.F) {
-	for _, c := range []*loop.Command{
+	for _, c := range []*fabrictest.Command{
 		rw(nvme.NVMRead, 1, 0, 8, nil), rw(nvme.NVMWrite, 1, 1<<55, 8, nil), rw(nvme.NVMWriteZeroes, 1, 0, 65536, nil),
 		dsm(1, true, [2]uint64{0, 1}), command(nvme.NVMFlush, nvme.NSIDAll, nil), identifyCommand(nvme.CNSController, 0),
 		logCommand(nvme.LogDiscovery, 4096, 0), logCommand(nvme.LogError, 64, 1<<63), getFeature(nvme.FeatureHostIdentifier, 0, 1),
@@ -26,8 +26,8 @@ func FuzzCommand(f *testing.F) {
 		h := r.connectHost(1)
 		d := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
 		fresh := r.dial(0)
-		for _, q := range []*loop.Queue{fresh, h.io[0], d.admin, h.admin} {
-			c := &loop.Command{Data: make([]byte, length%(maxTransfer+4096)), InCapsule: capsule}
+		for _, q := range []*fabrictest.Queue{fresh, h.io[0], d.admin, h.admin} {
+			c := &fabrictest.Command{Data: make([]byte, length%(maxTransfer+4096)), InCapsule: capsule}
 			copy(c.SQE[:], sqe)
 			copy(c.Data, data)
 			r.send(q, c)
@@ -58,7 +58,7 @@ func TestRandomCommands(t *testing.T) {
 		if i%2 == 0 {
 			q = h.admin
 		}
-		c := &loop.Command{Data: make([]byte, []int{0, 4, 512, 1024, 4096, 16384}[rnd.IntN(6)]), InCapsule: rnd.IntN(8) == 0}
+		c := &fabrictest.Command{Data: make([]byte, []int{0, 4, 512, 1024, 4096, 16384}[rnd.IntN(6)]), InCapsule: rnd.IntN(8) == 0}
 		for j := range c.SQE {
 			if rnd.IntN(4) == 0 {
 				c.SQE[j] = byte(rnd.Uint32())

@@ -18,9 +18,9 @@ type HandlerConfig struct {
 	Loop fabric.Loop
 	// Index of the reactor, for logs.
 	Index int
-	// Arena is the reactor's data memory. Transports supply the memory of commands; the handler takes some only for in-capsule data
+	// Memory is the reactor's data memory. Transports supply the memory of commands; the handler takes some only for in-capsule data
 	// that a device may have for longer than the queue can spare it.
-	Arena *mem.Arena
+	Memory *mem.Pool
 	// EventFD wakes the reactor when something is added to it, for backends; 0 if there is none.
 	EventFD int
 }
@@ -32,7 +32,7 @@ type Handler struct {
 	loop         fabric.Loop
 	index        int
 	reactor      backend.Reactor // as devices see it
-	arena        *mem.Arena      // nil in tests without one
+	memory       *mem.Pool       // nil in tests without one
 	sessions     map[*session]struct{}
 	sessionCount atomic.Int64
 
@@ -62,8 +62,8 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	}
 	h := &Handler{t: t, loop: cfg.Loop, index: cfg.Index, sessions: make(map[*session]struct{})}
 	h.reactor = backend.Reactor{Wake: cfg.Loop.Wake, EventFD: cfg.EventFD}
-	if cfg.Arena != nil {
-		h.arena, h.reactor.Memory = cfg.Arena, cfg.Arena.Region()
+	if cfg.Memory != nil {
+		h.memory, h.reactor.Memory = cfg.Memory, cfg.Memory.Region()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -108,7 +108,7 @@ func (h *Handler) Prepare(reqs []*fabric.Request) {
 			last = s
 		}
 		s.commands++
-		c := s.cmd(r.Tag)
+		c := s.cmd(r)
 		c.req, c.op = r, nil
 		if !r.Status.OK() {
 			continue
@@ -123,10 +123,9 @@ func (h *Handler) Prepare(reqs []*fabric.Request) {
 // Execute implements fabric.Handler.
 func (h *Handler) Execute(reqs []*fabric.Request) {
 	for _, r := range reqs {
-		s := r.Session.(*session)
-		c := s.cmds[r.Tag]
+		c := r.Command.(*cmd)
 		c.busy = true
-		s.outstanding++
+		c.s.outstanding++
 		switch {
 		case r.Status.OK():
 			c.op.execute(h, c)
@@ -142,7 +141,7 @@ func (h *Handler) Execute(reqs []*fabric.Request) {
 // Abandon implements fabric.Handler. Nothing is held between Prepare and Execute but what Release
 // returns.
 func (h *Handler) Abandon(req *fabric.Request) {
-	c := req.Session.(*session).cmds[req.Tag]
+	c := req.Command.(*cmd)
 	c.req, c.op, c.ns = nil, nil, nil
 }
 

@@ -28,9 +28,9 @@ func (ns *namespace) update(change func(*health)) {
 	if err != nil || g.shift != old.shift { // nothing that hosts could use
 		c := *old
 		g = &c
-		g.info.Gone = true
+		g.info.Offline = true
 	}
-	g.unready = g.info.Gone || ns.state.orphans > 0
+	g.unready = g.info.Offline || ns.state.orphans > 0
 	if old.unready && !g.unready {
 		ns.state.returns++
 	}

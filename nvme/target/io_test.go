@@ -12,12 +12,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/file"
 	"github.com/nvmf-target/nvmf-target/backend/null"
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // dsm makes a Dataset Management command with a buffer of 4096 bytes, as Linux does.
-func dsm(nsid uint32, deallocate bool, ranges ...[2]uint64) *loop.Command {
+func dsm(nsid uint32, deallocate bool, ranges ...[2]uint64) *fabrictest.Command {
 	c := command(nvme.NVMDatasetManagement, nsid, make([]byte, 4096))
 	c.SQE.DSM().Set(len(ranges), deallocate)
 	for i, x := range ranges {
@@ -197,14 +197,14 @@ func TestVolatileCache(t *testing.T) {
 	r := newRig(t, 1, sub, SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true})
 	h := r.connectHost(1)
 	q := h.io[0]
-	fua := func(c *loop.Command) bool {
+	fua := func(c *fabrictest.Command) bool {
 		t.Helper()
 		dev.take()
 		r.ok(q, c)
 		l := dev.take()
 		return len(l) == 1 && l[0].Flags&backend.FUA != 0
 	}
-	write := func() *loop.Command { return rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)) }
+	write := func() *fabrictest.Command { return rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)) }
 	forced := write()
 	forced.SQE.RW().Set(0, 1, nvme.RWFUA)
 	id, _ := nvme.ParseIdentifyController(r.ok(h.admin, identifyCommand(nvme.CNSController, 0)).Data)

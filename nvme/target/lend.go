@@ -23,16 +23,16 @@ func (c *cmd) lend() {
 	if ch == nil || ch.lender == nil {
 		return
 	}
-	segs, ok := ch.lender.Lend(c.req.Segs, c.io.Off, c.io.Len)
+	segs, ok := ch.lender.StartZeroCopyRead(c.req.Segs, c.io.Off, c.io.Len)
 	if !ok {
 		return
 	}
-	if !c.s.q.Reaches(segs) {
-		ch.lender.Return(segs, c.io.Off, c.io.Len)
+	if !c.s.q.CanSendFrom(segs) {
+		ch.lender.EndZeroCopyRead(segs, c.io.Off, c.io.Len)
 		clear(segs)
 		return
 	}
-	c.req.Segs, c.req.Lent = segs, true
+	c.req.Segs, c.req.ZeroCopy = segs, true
 	c.loan = ch
 	ch.loans++
 }
@@ -54,38 +54,38 @@ func executeRead(h *Handler, c *cmd) {
 func (c *cmd) reserve() {
 	ch := c.s.h.channel(c.ns)
 	if c.req.InCapsule {
-		c.req.Brief = ch != nil && ch.receiver != nil && ch.inflight+len(ch.pending) == 0
+		c.req.CompletesInExecute = ch != nil && ch.receiver != nil && ch.inflight+len(ch.pending) == 0
 		return
 	}
 	if ch == nil || ch.receiver == nil {
 		return
 	}
-	segs, ok := ch.receiver.Reserve(c.req.Segs, c.io.Off, c.io.Len)
+	segs, ok := ch.receiver.StartZeroCopyWrite(c.req.Segs, c.io.Off, c.io.Len)
 	if !ok {
 		return
 	}
-	if !c.s.q.Receives(segs) {
-		ch.receiver.Cancel(segs)
+	if !c.s.q.CanReceiveInto(segs) {
+		ch.receiver.AbortZeroCopyWrite(segs)
 		clear(segs)
 		return
 	}
-	c.req.Segs, c.req.Lent = segs, true
-	c.io.Flags |= backend.Reserved
+	c.req.Segs, c.req.ZeroCopy = segs, true
+	c.io.Flags |= backend.ZeroCopy
 	c.loan = ch
 	ch.loans++
 }
 
-// Release implements fabric.Handler: what was attached to a request goes back, unless the device has taken it.
-func (h *Handler) Release(req *fabric.Request) {
-	c := req.Session.(*session).cmds[req.Tag]
+// EndZeroCopy implements fabric.Handler: what was attached to a request goes back, unless the device has taken it.
+func (h *Handler) EndZeroCopy(req *fabric.Request) {
+	c := req.Command.(*cmd)
 	ch := c.loan
 	c.loan = nil
 	ch.loans--
 	switch {
 	case c.io.Op == backend.OpRead:
-		ch.lender.Return(req.Segs, c.io.Off, c.io.Len)
-	case c.io.Flags&backend.Reserved != 0:
-		ch.receiver.Cancel(req.Segs)
+		ch.lender.EndZeroCopyRead(req.Segs, c.io.Off, c.io.Len)
+	case c.io.Flags&backend.ZeroCopy != 0:
+		ch.receiver.AbortZeroCopyWrite(req.Segs)
 	}
 	ch.closeIfIdle()
 }

@@ -29,8 +29,8 @@ func TestLoansOutlive(t *testing.T) {
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
 	reqs := b.prepareReads(3)
 	for i, r := range reqs {
-		if !r.Lent || r.Dir != fabric.ControllerToHost || mem.Length(r.Segs) != 4096 {
-			t.Fatalf("request %d: lent %v, %d bytes", i, r.Lent, mem.Length(r.Segs))
+		if !r.ZeroCopy || r.Dir != fabric.ControllerToHost || mem.Length(r.Segs) != 4096 {
+			t.Fatalf("request %d: lent %v, %d bytes", i, r.ZeroCopy, mem.Length(r.Segs))
 		}
 	}
 	b.h.Execute(reqs[:2])
@@ -49,15 +49,15 @@ func TestLoansOutlive(t *testing.T) {
 	if err := b.w.Until(func() bool { return removed() && b.h.channels[0].onClosed != nil }); err != nil {
 		t.Fatal(err)
 	}
-	b.h.Release(reqs[0])
+	b.h.EndZeroCopy(reqs[0])
 	b.h.Close(b.io) // the queue dies with a loan of each kind
 	b.h.Abandon(reqs[2])
-	b.h.Release(reqs[1])
+	b.h.EndZeroCopy(reqs[1])
 	b.w.Settle()
 	if len(gone) > 0 {
 		t.Fatalf("the namespace is gone with a loan out: %v", <-gone)
 	}
-	b.h.Release(reqs[2])
+	b.h.EndZeroCopy(reqs[2])
 	if err := b.w.Until(func() bool { return len(gone) > 0 }); err != nil {
 		t.Fatal(err)
 	}
@@ -71,8 +71,8 @@ func TestNoLoan(t *testing.T) {
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
 	b.q.noLoans = true
 	for _, r := range b.prepareReads(2) {
-		if r.Lent || len(r.Segs) > 0 || r.Length != 4096 {
-			t.Errorf("lent %v, %d segments, %d bytes", r.Lent, len(r.Segs), r.Length)
+		if r.ZeroCopy || len(r.Segs) > 0 || r.Length != 4096 {
+			t.Errorf("lent %v, %d segments, %d bytes", r.ZeroCopy, len(r.Segs), r.Length)
 		}
 		b.h.Abandon(r)
 	}
@@ -101,13 +101,13 @@ func (b *bare) firstBytes(n int) []byte {
 	ch := b.h.channels[0]
 	var first []byte
 	for i := range n {
-		segs, ok := ch.lender.Lend(nil, int64(i)<<16, 64<<10)
+		segs, ok := ch.lender.StartZeroCopyRead(nil, int64(i)<<16, 64<<10)
 		if !ok {
 			b.q.bad++
 			break
 		}
 		first = append(first, segs[0].B[0])
-		ch.lender.Return(segs, int64(i)<<16, 64<<10)
+		ch.lender.EndZeroCopyRead(segs, int64(i)<<16, 64<<10)
 	}
 	return first
 }
@@ -118,8 +118,8 @@ func TestReservationsEnd(t *testing.T) {
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
 	reqs := b.prepareWrites(5, false)
 	for i, r := range reqs {
-		if !r.Lent || r.Dir != fabric.HostToController || mem.Length(r.Segs) != 64<<10 {
-			t.Fatalf("request %d: lent %v, %d bytes", i, r.Lent, mem.Length(r.Segs))
+		if !r.ZeroCopy || r.Dir != fabric.HostToController || mem.Length(r.Segs) != 64<<10 {
+			t.Fatalf("request %d: lent %v, %d bytes", i, r.ZeroCopy, mem.Length(r.Segs))
 		}
 		for _, s := range r.Segs {
 			for j := range s.B {
@@ -133,10 +133,10 @@ func TestReservationsEnd(t *testing.T) {
 	if b.q.done != done+2 || b.q.bad != 1 {
 		t.Fatalf("%d commands are done, %d bad", b.q.done-done, b.q.bad)
 	}
-	b.h.Release(reqs[0])
-	b.h.Release(reqs[1])
+	b.h.EndZeroCopy(reqs[0])
+	b.h.EndZeroCopy(reqs[1])
 	b.h.Abandon(reqs[2])
-	b.h.Release(reqs[2])
+	b.h.EndZeroCopy(reqs[2])
 	if got := b.firstBytes(5); !bytes.Equal(got, []byte{1, 0, 0, 0, 0}) {
 		t.Errorf("written: %d", got)
 	}
@@ -153,13 +153,13 @@ func TestReservationsEnd(t *testing.T) {
 	}
 	b.h.Execute(reqs[3:4]) // its data came in time
 	b.h.Close(b.io)
-	b.h.Release(reqs[3])
+	b.h.EndZeroCopy(reqs[3])
 	b.w.Settle()
 	if len(gone) > 0 {
 		t.Fatalf("the namespace is gone with memory of its device out: %v", <-gone)
 	}
 	b.h.Abandon(reqs[4])
-	b.h.Release(reqs[4])
+	b.h.EndZeroCopy(reqs[4])
 	if err := b.w.Until(func() bool { return len(gone) > 0 }); err != nil {
 		t.Fatal(err)
 	}
@@ -174,8 +174,8 @@ func TestNoReservation(t *testing.T) {
 	for _, inCapsule := range []bool{false, true} {
 		b.q.noLoans = !inCapsule
 		for _, r := range b.prepareWrites(2, inCapsule) {
-			if r.Lent || len(r.Segs) > 0 || r.Length != 64<<10 {
-				t.Errorf("in capsule %v: lent %v, %d segments, %d bytes", inCapsule, r.Lent, len(r.Segs), r.Length)
+			if r.ZeroCopy || len(r.Segs) > 0 || r.Length != 64<<10 {
+				t.Errorf("in capsule %v: lent %v, %d segments, %d bytes", inCapsule, r.ZeroCopy, len(r.Segs), r.Length)
 			}
 			b.h.Abandon(r)
 		}

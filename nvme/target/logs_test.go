@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -70,7 +70,7 @@ func TestLogs(t *testing.T) {
 func TestLogOffsets(t *testing.T) {
 	r := newRig(t, 1, ramSubsystem(t, 2))
 	h := r.connectHost(1)
-	nsid := func(c *loop.Command, id uint32) *loop.Command {
+	nsid := func(c *fabrictest.Command, id uint32) *fabrictest.Command {
 		c.SQE.SetNSID(id)
 		return c
 	}
@@ -82,7 +82,7 @@ func TestLogOffsets(t *testing.T) {
 	csi.SQE[59] = 2
 	for _, tc := range []struct {
 		name string
-		c    *loop.Command
+		c    *fabrictest.Command
 		want nvme.Status
 	}{
 		{"offset unaligned", logCommand(nvme.LogSMART, 4, 2), invalidField},

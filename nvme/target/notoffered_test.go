@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -43,7 +43,7 @@ func TestNotOffered(t *testing.T) {
 		r.status(h.admin, logCommand(lid, 512, 0), nvme.InvalidLogPage|nvme.DNR)
 	}
 	for _, fid := range []nvme.FID{nvme.FeatureReservationMask, nvme.FeatureReservationPersist, nvme.FeatureWriteProtect} {
-		for _, c := range []*loop.Command{getFeature(fid, nvme.FeatureCurrent, 0), setFeature(fid, 1)} {
+		for _, c := range []*fabrictest.Command{getFeature(fid, nvme.FeatureCurrent, 0), setFeature(fid, 1)} {
 			c.SQE.SetNSID(1)
 			r.status(h.admin, c, invalidField)
 		}
@@ -70,12 +70,12 @@ func TestNoFusedCommands(t *testing.T) {
 	r := newRig(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	const compare = nvme.Opcode(0x05)
-	half := func(op nvme.Opcode, slba uint64, fuse uint8) *loop.Command {
+	half := func(op nvme.Opcode, slba uint64, fuse uint8) *fabrictest.Command {
 		c := rw(op, 1, slba, 1, make([]byte, 512))
 		c.SQE.SetFlags(psdtSGL<<6 | fuse)
 		return c
 	}
-	for name, batch := range map[string][]*loop.Command{
+	for name, batch := range map[string][]*fabrictest.Command{
 		"a pair":                  {half(compare, 0, 1), half(nvme.NVMWrite, 0, 2)},
 		"the first alone":         {half(compare, 0, 1)},
 		"the second alone":        {half(nvme.NVMWrite, 0, 2)},
@@ -105,14 +105,14 @@ func TestNoFusedCommands(t *testing.T) {
 func TestNoAuthentication(t *testing.T) {
 	r := newRig(t, 1, ramSubsystem(t, 1))
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
-	auth := func(typ nvme.FabricsType, n int) *loop.Command {
+	auth := func(typ nvme.FabricsType, n int) *fabrictest.Command {
 		c := command(nvme.FabricsOpcode, 0, make([]byte, n))
 		c.SQE[4] = byte(typ)
 		c.SQE[41], c.SQE[42], c.SQE[43] = 1, 1, 0xE9 // SPSP0, SPSP1, SECP: NVMe (Base section 6.2)
 		c.SQE.SetCDW(11, uint32(n))                  // TL or AL
 		return c
 	}
-	refused := func(where string, send func(c *loop.Command), want nvme.Status) {
+	refused := func(where string, send func(c *fabrictest.Command), want nvme.Status) {
 		t.Helper()
 		for _, typ := range []nvme.FabricsType{nvme.FabricsAuthSend, nvme.FabricsAuthReceive} {
 			for _, n := range []int{0, 1, 512, 4096, maxTransfer + 512} {
@@ -123,7 +123,7 @@ func TestNoAuthentication(t *testing.T) {
 			}
 		}
 	}
-	on := func(q *loop.Queue) func(*loop.Command) { return func(c *loop.Command) { r.do(q, c) } }
+	on := func(q *fabrictest.Queue) func(*fabrictest.Command) { return func(c *fabrictest.Command) { r.do(q, c) } }
 
 	q := r.dial(0)
 	refused("before Connect", on(q), sequenceError)

@@ -113,14 +113,14 @@ func (h *Handler) giveUp(c *cmd) {
 	}
 	r := c.req
 	if len(c.own) == 0 {
-		if c.free = c.s.q.Keep(r); c.free == nil {
+		if c.free = c.s.q.HandOverBuffers(r); c.free == nil {
 			return // not before the device is done with it
 		}
 	}
-	// The device has c.io, and maybe the array of its segments: the tag gets another state.
-	next := &cmd{s: c.s, req: r, op: c.op, ns: c.ns, busy: true}
+	// The device has c.io, and maybe the array of its segments: the request gets another state.
+	next := &cmd{s: c.s, i: c.i, req: r, op: c.op, ns: c.ns, busy: true}
 	next.io.Owner = next
-	c.s.cmds[r.Tag] = next
+	c.s.cmds[c.i], r.Command = next, next
 	c.req, c.busy = nil, false
 	ch.ns.orphan(h.t.log)
 	h.finish(next, 0, notReady)
@@ -171,10 +171,10 @@ func (m *multi) giveUp(h *Handler) {
 // up must leave its data to the device. Without memory for that it will wait for the device.
 func (c *cmd) takeCapsule(h *Handler) {
 	segs := c.req.Segs
-	if h.arena == nil || len(segs) == 0 || segs[0].Region == h.arena.Region().ID() {
+	if h.memory == nil || len(segs) == 0 || segs[0].Region == h.memory.Region().ID() {
 		return
 	}
-	own, ok := h.arena.Alloc(c.own[:0], int(c.req.Length))
+	own, ok := h.memory.Alloc(c.own[:0], int(c.req.Length))
 	if !ok {
 		return
 	}
@@ -184,7 +184,7 @@ func (c *cmd) takeCapsule(h *Handler) {
 
 func (c *cmd) freeOwn(h *Handler) {
 	if len(c.own) > 0 {
-		h.arena.Free(c.own)
+		h.memory.Free(c.own)
 		clear(c.own)
 		c.own = c.own[:0]
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -25,7 +25,7 @@ func hangingSubsystem(t *testing.T) (SubsystemConfig, *backendtest.Faulty) {
 }
 
 // notReady sends a command and expects it to be refused, but not at once.
-func (r *rig) notReady(q *loop.Queue, c *loop.Command) {
+func (r *rig) notReady(q *fabrictest.Queue, c *fabrictest.Command) {
 	r.t.Helper()
 	r.send(q, c)
 	r.until("the refusal waits", func() bool {
@@ -46,8 +46,8 @@ func (r *rig) notReady(q *loop.Queue, c *loop.Command) {
 }
 
 // everyCommand is one of each that a device carries out.
-func everyCommand() []*loop.Command {
-	return []*loop.Command{
+func everyCommand() []*fabrictest.Command {
+	return []*fabrictest.Command{
 		rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)), rw(nvme.NVMWrite, 1, 64, 64, bytes.Repeat([]byte{7}, 32768)),
 		rw(nvme.NVMWriteZeroes, 1, 256, 8, nil), command(nvme.NVMFlush, 1, nil), command(nvme.NVMFlush, nvme.NSIDAll, nil),
 		dsm(1, true, [2]uint64{512, 8}, [2]uint64{600, 8}),
@@ -64,7 +64,7 @@ type hang struct {
 	*rig
 	dev  *backendtest.Faulty
 	h    *host
-	all  []*loop.Command
+	all  []*fabrictest.Command
 	ios  int // that the device has of them
 	free int // bytes in the arena before
 }
@@ -80,7 +80,7 @@ func TestHangingDevice(t *testing.T) {
 	r.ok(x.h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
 	aer := r.send(x.h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	dev.Hold(nil)
-	x.free = r.w.Reactors[1].Arena().Available()
+	x.free = r.w.Reactors[1].Memory().Available()
 	for _, c := range x.all {
 		r.send(q, c)
 	}
@@ -125,7 +125,7 @@ func (x *hang) givenUp() {
 			x.t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
 		}
 	}
-	if kept := x.free - x.w.Reactors[1].Arena().Available(); kept != 4096+32768 {
+	if kept := x.free - x.w.Reactors[1].Memory().Available(); kept != 4096+32768 {
 		x.t.Errorf("%d bytes are left to the device", kept)
 	}
 }
@@ -163,7 +163,7 @@ func (x *hang) comesBack() {
 	if x.nstat(x.h)&nvme.NSTATReady == 0 {
 		x.t.Error("the namespace is not shown as ready")
 	}
-	if n := x.w.Reactors[1].Arena().Available(); n != x.free {
+	if n := x.w.Reactors[1].Memory().Available(); n != x.free {
 		x.t.Errorf("%d bytes have not come back", x.free-n)
 	}
 	want := NamespaceInfo{SubNQN: testSub, NSID: 1, Ready: true, Timeouts: uint64(x.ios), Returns: 1}
@@ -194,7 +194,7 @@ func TestCanceledCommands(t *testing.T) {
 	r := newRig(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	free := r.w.Reactors[0].Arena().Available()
+	free := r.w.Reactors[0].Memory().Available()
 	dev.Hold(nil)
 	all := everyCommand()
 	for _, c := range all {
@@ -209,7 +209,7 @@ func TestCanceledCommands(t *testing.T) {
 	if l := r.infos(); !l[0].Ready || l[0].Orphans != 0 || l[0].Timeouts != 7 || dev.Held() != 0 {
 		t.Errorf("%+v, the device has %d", l[0], dev.Held())
 	}
-	if n := r.w.Reactors[0].Arena().Available(); n != free {
+	if n := r.w.Reactors[0].Memory().Available(); n != free {
 		t.Errorf("%d bytes have not come back", free-n)
 	}
 	dev.Release()
@@ -324,8 +324,8 @@ func TestCloseEndsDelays(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	r := newRig(t, 2, sub)
 	h := r.connectHost(1)
-	dev.Fail(func(*backend.IO) error { return backend.ErrGone })
-	read := func() *loop.Command { return rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)) }
+	dev.Fail(func(*backend.IO) error { return backend.ErrOffline })
+	read := func() *fabrictest.Command { return rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)) }
 	waiting := func() bool { return len(r.raw[1].later) == 1 }
 	c := r.send(h.io[0], read())
 	r.until("it waits", waiting)
@@ -352,8 +352,8 @@ func TestInCapsuleDataIsTaken(t *testing.T) {
 	dev := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
 	closeLast(t, dev)
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: dev, Timeout: time.Second}, 32)
-	arena := b.w.Reactors[0].Arena()
-	b.h.arena = arena
+	arena := b.w.Reactors[0].Memory()
+	b.h.memory = arena
 	slot := bytes.Repeat([]byte{1}, 4096)
 	send := func() {
 		r := b.reqs[0]

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -96,7 +96,7 @@ func TestParallelQueues(t *testing.T) {
 	h := &stressHost{t: t, cores: cores}
 	admin := h.dial(cores[0])
 	connect := adminArgs(testSub).command()
-	for _, c := range []*loop.Command{connect, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux))} {
+	for _, c := range []*fabrictest.Command{connect, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux))} {
 		if st, err := h.do(admin, c); err != nil || !st.OK() {
 			t.Fatal(err, st)
 		}

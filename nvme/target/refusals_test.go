@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -17,7 +17,7 @@ const refusalSize = 4 << 20
 // ioRow is a command and the status it must get.
 type ioRow struct {
 	name string
-	c    *loop.Command
+	c    *fabrictest.Command
 	want nvme.Status
 }
 
@@ -55,7 +55,7 @@ func TestIORefusals(t *testing.T) {
 func checkedRows(bs int) []ioRow {
 	blocks := uint64(refusalSize / bs)
 	buf := func(n int) []byte { return make([]byte, n) }
-	flags := func(c *loop.Command, f nvme.RWFlags) *loop.Command {
+	flags := func(c *fabrictest.Command, f nvme.RWFlags) *fabrictest.Command {
 		c.SQE.RW().Set(c.SQE.SLBA(), c.SQE.NLB(), f)
 		return c
 	}

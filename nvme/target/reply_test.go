@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -13,12 +13,12 @@ import (
 func TestCompletionsAreClean(t *testing.T) {
 	r := newRig(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(1)
-	fabrics := func(typ int) *loop.Command {
+	fabrics := func(typ int) *fabrictest.Command {
 		c := command(nvme.FabricsOpcode, 0, nil)
 		c.SQE[4] = byte(typ)
 		return c
 	}
-	check := func(q *loop.Queue, what string, c *loop.Command, result uint64) {
+	check := func(q *fabrictest.Queue, what string, c *fabrictest.Command, result uint64) {
 		t.Helper()
 		if q == h.admin {
 			r.ok(q, propertyGetCommand(nvme.PropertyCAP)) // eight bytes in the same place

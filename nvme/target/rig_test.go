@@ -12,12 +12,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
-	"github.com/nvmf-target/nvmf-target/internal/leak"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { testutil.Main(m) }
 
 const (
 	testSub  = "nqn.2026-11.io.nvmf-target:test"
@@ -34,12 +33,12 @@ var (
 // rig is a target on virtual reactors.
 type rig struct {
 	t        *testing.T
-	w        *loop.World
+	w        *fabrictest.World
 	target   *Target
 	raw      []*Handler
 	handlers []fabric.Handler
 	log      *logBuffer
-	queues   []*loop.Queue
+	queues   []*fabrictest.Queue
 }
 
 // logBuffer is a log that tests read.
@@ -63,14 +62,14 @@ func (l *logBuffer) String() string {
 // newRig makes a target with n reactors; everything is checked for leaks when the test ends.
 func newRig(t *testing.T, n int, subs ...SubsystemConfig) *rig {
 	t.Helper()
-	w, err := loop.NewWorld(n)
+	w, err := fabrictest.NewWorld(n)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := &rig{t: t, w: w, log: new(logBuffer)}
 	r.target = New(Options{Log: slog.New(slog.NewTextHandler(r.log, nil)), Firmware: testFW})
 	for i, re := range w.Reactors {
-		h, err := r.target.NewHandler(HandlerConfig{Loop: re, Index: i, Arena: re.Arena()})
+		h, err := r.target.NewHandler(HandlerConfig{Loop: re, Index: i, Memory: re.Memory()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,25 +174,27 @@ func info(tr nvme.TransportType) fabric.QueueInfo {
 	}
 }
 
-func (r *rig) dialInfo(reactor int, i fabric.QueueInfo) *loop.Queue {
+func (r *rig) dialInfo(reactor int, i fabric.QueueInfo) *fabrictest.Queue {
 	r.t.Helper()
-	q, err := loop.Dial(r.w.Reactors[reactor], r.handlers[reactor], i)
+	q, err := fabrictest.Dial(r.w.Reactors[reactor], r.handlers[reactor], i)
 	r.must(err)
 	r.queues = append(r.queues, q)
 	return q
 }
 
-func (r *rig) dial(reactor int) *loop.Queue { return r.dialInfo(reactor, info(nvme.TransportTCP)) }
+func (r *rig) dial(reactor int) *fabrictest.Queue {
+	return r.dialInfo(reactor, info(nvme.TransportTCP))
+}
 
 // send sends a command without waiting.
-func (r *rig) send(q *loop.Queue, c *loop.Command) *loop.Command {
+func (r *rig) send(q *fabrictest.Queue, c *fabrictest.Command) *fabrictest.Command {
 	r.t.Helper()
 	r.must(q.Send(c))
 	return c
 }
 
 // do sends a command and waits for it.
-func (r *rig) do(q *loop.Queue, c *loop.Command) *loop.Command {
+func (r *rig) do(q *fabrictest.Queue, c *fabrictest.Command) *fabrictest.Command {
 	r.t.Helper()
 	r.send(q, c)
 	r.until("a command completes", func() bool { return c.Done })
@@ -201,7 +202,7 @@ func (r *rig) do(q *loop.Queue, c *loop.Command) *loop.Command {
 }
 
 // ok expects success.
-func (r *rig) ok(q *loop.Queue, c *loop.Command) *loop.Command {
+func (r *rig) ok(q *fabrictest.Queue, c *fabrictest.Command) *fabrictest.Command {
 	r.t.Helper()
 	r.do(q, c)
 	if st := c.CQE.Status(); !st.OK() {
@@ -211,7 +212,7 @@ func (r *rig) ok(q *loop.Queue, c *loop.Command) *loop.Command {
 }
 
 // status expects a status, exactly but for the More bit.
-func (r *rig) status(q *loop.Queue, c *loop.Command, want nvme.Status) *loop.Command {
+func (r *rig) status(q *fabrictest.Queue, c *fabrictest.Command, want nvme.Status) *fabrictest.Command {
 	r.t.Helper()
 	r.do(q, c)
 	if st := c.CQE.Status() &^ statusMore; st != want {
@@ -223,8 +224,8 @@ func (r *rig) status(q *loop.Queue, c *loop.Command, want nvme.Status) *loop.Com
 var nextCID atomic.Uint32
 
 // command makes a command with the flags every host sets.
-func command(op nvme.Opcode, nsid uint32, data []byte) *loop.Command {
-	c := &loop.Command{Data: data}
+func command(op nvme.Opcode, nsid uint32, data []byte) *fabrictest.Command {
+	c := &fabrictest.Command{Data: data}
 	c.SQE.SetOpcode(op)
 	c.SQE.SetFlags(psdtSGL << 6)
 	c.SQE.SetCID(uint16(nextCID.Add(1)))
@@ -246,7 +247,7 @@ func adminArgs(sub string) connectArgs {
 	return connectArgs{sqsize: 31, hostID: testHostID, cntlid: nvme.CNTLIDDynamic, sub: sub, host: testHost}
 }
 
-func (a connectArgs) command() *loop.Command {
+func (a connectArgs) command() *fabrictest.Command {
 	d := nvme.ConnectData{HostID: a.hostID, CNTLID: a.cntlid}
 	nvme.PutNQN(&d.SUBNQN, a.sub)
 	nvme.PutNQN(&d.HOSTNQN, a.host)
@@ -257,44 +258,44 @@ func (a connectArgs) command() *loop.Command {
 	return c
 }
 
-func propertyGetCommand(off nvme.PropertyOffset) *loop.Command {
+func propertyGetCommand(off nvme.PropertyOffset) *fabrictest.Command {
 	c := command(nvme.FabricsOpcode, 0, nil)
 	c.SQE.Property().Set(nvme.FabricsPropertyGet, off, 0)
 	return c
 }
 
-func propertySetCommand(off nvme.PropertyOffset, v uint64) *loop.Command {
+func propertySetCommand(off nvme.PropertyOffset, v uint64) *fabrictest.Command {
 	c := command(nvme.FabricsOpcode, 0, nil)
 	c.SQE.Property().Set(nvme.FabricsPropertySet, off, v)
 	return c
 }
 
-func identifyCommand(cns nvme.CNS, nsid uint32) *loop.Command {
+func identifyCommand(cns nvme.CNS, nsid uint32) *fabrictest.Command {
 	c := command(nvme.AdminIdentify, nsid, make([]byte, nvme.IdentifyDataSize))
 	c.SQE.Identify().Set(cns, 0, 0)
 	return c
 }
 
-func logCommand(lid nvme.LID, n int, off uint64) *loop.Command {
+func logCommand(lid nvme.LID, n int, off uint64) *fabrictest.Command {
 	c := command(nvme.AdminGetLogPage, nvme.NSIDAll, make([]byte, n))
 	c.SQE.GetLog().Set(lid, uint64(n), off, 0, false)
 	return c
 }
 
-func setFeature(fid nvme.FID, v uint32) *loop.Command {
+func setFeature(fid nvme.FID, v uint32) *fabrictest.Command {
 	c := command(nvme.AdminSetFeatures, 0, nil)
 	c.SQE.Features().Set(fid, v)
 	return c
 }
 
-func getFeature(fid nvme.FID, sel nvme.FeatureSelect, v uint32) *loop.Command {
+func getFeature(fid nvme.FID, sel nvme.FeatureSelect, v uint32) *fabrictest.Command {
 	c := command(nvme.AdminGetFeatures, 0, nil)
 	c.SQE.Features().Set(fid, v)
 	c.SQE[41] |= byte(sel)
 	return c
 }
 
-func rw(op nvme.Opcode, nsid uint32, slba uint64, blocks uint32, data []byte) *loop.Command {
+func rw(op nvme.Opcode, nsid uint32, slba uint64, blocks uint32, data []byte) *fabrictest.Command {
 	c := command(op, nsid, data)
 	c.SQE.RW().Set(slba, blocks, 0)
 	return c
@@ -306,8 +307,8 @@ type host struct {
 	args   connectArgs
 	info   fabric.QueueInfo
 	cntlid uint16
-	admin  *loop.Queue
-	io     []*loop.Queue
+	admin  *fabrictest.Queue
+	io     []*fabrictest.Queue
 }
 
 // connectHost connects, enables the controller and connects nio I/O queues, spread over the reactors.
@@ -332,7 +333,7 @@ func (r *rig) connectHostInfo(nio int, qi fabric.QueueInfo, change ...func(*conn
 	return h
 }
 
-func (h *host) connectIO(reactor int) *loop.Queue {
+func (h *host) connectIO(reactor int) *fabrictest.Queue {
 	h.r.t.Helper()
 	q := h.r.dialInfo(reactor, h.info)
 	h.r.ok(q, h.ioArgs(uint16(len(h.io)+1)).command())

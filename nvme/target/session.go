@@ -28,7 +28,8 @@ type session struct {
 	// noFlow: SQ flow control is disabled, SQHD is FFFFh (Base section 6.3, CATTR).
 	noFlow bool
 
-	cmds        []*cmd // by Request.Tag
+	cmds        []*cmd // the first used of them are states of requests
+	used        int
 	done, spare []*fabric.Request
 	listed      bool
 	outstanding int // executing commands
@@ -47,6 +48,7 @@ type session struct {
 type cmd struct {
 	io   backend.IO // Owner is the cmd itself
 	s    *session
+	i    int // in session.cmds
 	req  *fabric.Request
 	op   *op
 	ns   *namespace
@@ -74,19 +76,26 @@ func newSession(h *Handler, q fabric.Queue) *session {
 	return s
 }
 
-// cmd returns the state of a tag. Tags of a queue are dense, so states are made in advance by Connect; before that they are few.
-func (s *session) cmd(tag uint16) *cmd {
-	if int(tag) >= len(s.cmds) {
-		s.grow(int(tag) + 1)
+// cmd returns the state of a request, which it gets with its first command. States are made in advance by Connect; before that
+// they are few.
+func (s *session) cmd(r *fabric.Request) *cmd {
+	if c, ok := r.Command.(*cmd); ok {
+		return c
 	}
-	return s.cmds[tag]
+	if s.used == len(s.cmds) {
+		s.grow(s.used + 1)
+	}
+	c := s.cmds[s.used]
+	s.used++
+	r.Command = c
+	return c
 }
 
 func (s *session) grow(n int) {
 	block := make([]cmd, n-len(s.cmds))
 	for i := range block {
 		c := &block[i]
-		c.s = s
+		c.s, c.i = s, len(s.cmds)
 		c.io.Owner = c
 		s.cmds = append(s.cmds, c)
 	}

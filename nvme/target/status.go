@@ -29,7 +29,7 @@ func ioStatus(io *backend.IO) nvme.Status {
 	switch {
 	case err == nil:
 		return nvme.Success
-	case errors.Is(err, backend.ErrGone):
+	case errors.Is(err, backend.ErrOffline):
 		return notReady
 	case errors.Is(err, backend.ErrAborted):
 		return nvme.AbortRequested

@@ -11,7 +11,6 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
-	"github.com/nvmf-target/nvmf-target/fabric/loop"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -19,9 +18,9 @@ import (
 
 // core is a real reactor with its handler.
 type core struct {
-	r     *reactor.Reactor
-	arena *mem.Arena
-	h     fabric.Handler
+	r      *reactor.Reactor
+	memory *mem.Pool
+	h      fabric.Handler
 }
 
 // stressHost is one host goroutine; its queues live on reactors.
@@ -34,7 +33,7 @@ type stressHost struct {
 
 type stressQueue struct {
 	c    *core
-	q    *loop.Queue
+	q    *fabrictest.Queue
 	dead chan struct{}
 }
 
@@ -45,7 +44,7 @@ func (h *stressHost) dial(c *core) *stressQueue {
 	sq := &stressQueue{c: c, dead: make(chan struct{})}
 	ready := make(chan error)
 	c.r.Post(func() {
-		q, err := loop.DialOn(c.r, c.arena, c.h, info(nvme.TransportTCP))
+		q, err := fabrictest.DialOn(c.r, c.memory, c.h, info(nvme.TransportTCP))
 		if err == nil {
 			q.OnClose = func() { close(sq.dead) }
 		}
@@ -61,7 +60,7 @@ func (h *stressHost) dial(c *core) *stressQueue {
 }
 
 // send sends commands and returns a channel that is closed when all are done.
-func (sq *stressQueue) send(cmds ...*loop.Command) <-chan struct{} {
+func (sq *stressQueue) send(cmds ...*fabrictest.Command) <-chan struct{} {
 	done := make(chan struct{})
 	sq.c.r.Post(func() {
 		left := len(cmds)
@@ -77,7 +76,7 @@ func (sq *stressQueue) send(cmds ...*loop.Command) <-chan struct{} {
 	return done
 }
 
-func (h *stressHost) do(sq *stressQueue, c *loop.Command) (nvme.Status, error) {
+func (h *stressHost) do(sq *stressQueue, c *fabrictest.Command) (nvme.Status, error) {
 	select {
 	case <-sq.send(c):
 		return c.CQE.Status(), nil
@@ -101,7 +100,7 @@ func (h *stressHost) life(args connectArgs) error {
 	if _, err := h.do(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux))); err != nil {
 		return err
 	}
-	admin.send(&loop.Command{SQE: command(nvme.AdminAsyncEventReq, 0, nil).SQE})
+	admin.send(&fabrictest.Command{SQE: command(nvme.AdminAsyncEventReq, 0, nil).SQE})
 	var io []*stressQueue
 	for i := range 1 + h.rnd.IntN(4) {
 		q := h.dial(pick())
@@ -115,7 +114,7 @@ func (h *stressHost) life(args connectArgs) error {
 	var last []<-chan struct{}
 	for range 20 {
 		q := io[h.rnd.IntN(len(io))]
-		var batch []*loop.Command
+		var batch []*fabrictest.Command
 		for range 1 + h.rnd.IntN(16) {
 			op := []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite}[h.rnd.IntN(2)]
 			batch = append(batch, rw(op, uint32(1+h.rnd.IntN(3)), uint64(h.rnd.IntN(128)), 8, make([]byte, 4096)))
@@ -212,12 +211,13 @@ func startCores(t *testing.T, target *Target, n int) (cores []*core, stop func()
 		if err != nil {
 			t.Fatal(err)
 		}
-		h, err := target.NewHandler(HandlerConfig{Loop: re, Index: i, Arena: arena})
+		memory := mem.NewPool(arena, 0)
+		h, err := target.NewHandler(HandlerConfig{Loop: re, Index: i, Memory: memory})
 		if err != nil {
 			t.Fatal(err)
 		}
 		re.Attach(h)
-		cores = append(cores, &core{r: re, arena: arena, h: fabrictest.Watch(h, func(s string) { t.Error("contract: " + s) })})
+		cores = append(cores, &core{r: re, memory: memory, h: fabrictest.Watch(h, func(s string) { t.Error("contract: " + s) })})
 		running.Go(func() {
 			if err := re.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
 				t.Error(err)
@@ -228,7 +228,7 @@ func startCores(t *testing.T, target *Target, n int) (cores []*core, stop func()
 		cancel()
 		running.Wait()
 		for _, c := range cores {
-			if err := errors.Join(c.r.Close(), c.arena.Close()); err != nil {
+			if err := errors.Join(c.r.Close(), c.memory.Close()); err != nil {
 				t.Error(err)
 			}
 		}

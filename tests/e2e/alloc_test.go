@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/internal/allocs"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -54,7 +54,7 @@ func TestZeroAllocation(t *testing.T) {
 				run() // buffers, free lists and tables grow to their size
 				run()
 				// One run is a sample: timers tick now and then.
-				if n := allocs.PerRun(1, run); n != 0 {
+				if n := testutil.AllocsPerRun(1, run); n != 0 {
 					t.Errorf("%d bytes, write %t: %v allocations in %d commands", size, write, n, ios)
 				}
 			}

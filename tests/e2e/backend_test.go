@@ -204,7 +204,7 @@ func TestDeviceErrors(t *testing.T) {
 			{backend.ErrReadOnly, nvme.NamespaceWriteProtected | nvme.DNR, nvme.NamespaceWriteProtected | nvme.DNR},
 			{backend.ErrOutOfRange, nvme.LBAOutOfRange | nvme.DNR, nvme.LBAOutOfRange | nvme.DNR},
 			{backend.ErrUnsupported, nvme.InvalidOpcode | nvme.DNR, nvme.InvalidOpcode | nvme.DNR},
-			{backend.ErrGone, nvme.InternalPathError, nvme.InternalPathError},
+			{backend.ErrOffline, nvme.InternalPathError, nvme.InternalPathError},
 			{errors.New("something else"), nvme.InternalError, nvme.InternalError},
 		} {
 			g.set(false, fmt.Errorf("injected: %w", tc.err))

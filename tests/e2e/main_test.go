@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/leak"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
@@ -16,7 +16,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 4))
 	}
-	leak.Main(m, func() error {
+	testutil.Main(m, func() error {
 		if u := mem.Usage(); len(u) > 0 {
 			return fmt.Errorf("off-heap memory is left: %+v", u)
 		}

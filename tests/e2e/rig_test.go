@@ -66,6 +66,7 @@ type rig struct {
 type worker struct {
 	loop    *reactor.Reactor
 	arena   *mem.Arena
+	memory  *mem.Pool
 	handler *target.Handler
 	groups  map[nvme.TransportType]fabric.Group
 	cancel  context.CancelFunc
@@ -166,10 +167,11 @@ func (r *rig) startWorker(i int, o options) {
 	r.must(err)
 	w.arena, err = mem.NewArena("e2e data", o.arena)
 	r.must(err)
-	w.handler, err = r.target.NewHandler(target.HandlerConfig{Loop: w.loop, Index: i, Arena: w.arena, EventFD: w.loop.EventFD()})
+	w.memory = mem.NewPool(w.arena, min(o.arena/8, 4<<20))
+	w.handler, err = r.target.NewHandler(target.HandlerConfig{Loop: w.loop, Index: i, Memory: w.memory, EventFD: w.loop.EventFD()})
 	r.must(err)
 	for _, t := range r.transports {
-		g, err := t.NewGroup(fabric.GroupConfig{Loop: w.loop, Handler: w.handler, Arena: w.arena, Index: i})
+		g, err := t.NewGroup(fabric.GroupConfig{Loop: w.loop, Handler: w.handler, Memory: w.memory, Index: i})
 		r.must(err)
 		w.groups[t.Type()] = g
 		w.loop.Attach(g)

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/internal/allocs"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func netip0(s *Setup) netip.AddrPort { return netip.AddrPortFrom(s.AddrA, 0) }
@@ -226,7 +226,7 @@ func testAllocations(t *testing.T, s *Setup) {
 			}
 		}
 	}
-	if n := allocs.PerRun(100, func() {
+	if n := testutil.AllocsPerRun(100, func() {
 		if n, err := p.p.qp.PostRecv(recvs[:]); n != batch || err != nil {
 			t.Fatal(n, err)
 		}

@@ -5,10 +5,10 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbsconf"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
-	"github.com/nvmf-target/nvmf-target/internal/leak"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { testutil.Main(m) }
 
 func TestConformance(t *testing.T) {
 	for _, c := range []struct {

@@ -2,7 +2,7 @@
 # TCP, what is discarded and zeroed is seen behind the drive; what cannot be exported is refused; hosts read the drives' own health.
 # variants: rxe
 # nvme: yes
-# go-test: ./backend/nvme
+# go-test: ./backend/nvmedrive
 # cpus: 2
 # limit: 900
 . "$LAB_DIR/lib.sh"
