@@ -1,7 +1,8 @@
-// Package backend is the contract between the controller and storage: bytes, blocks and nothing of NVMe.
+// Package backend is the contract between the controller and storage: bytes, blocks and nothing of
+// NVMe.
 //
-// A Device is opened once; each reactor opens its own Channel on it and is the only user of that channel, so channels need no
-// locks. Submit and Poll take batches in arrays that the caller owns.
+// A Device is opened once; each reactor opens its own Channel on it and is the only user of that
+// channel, so channels need no locks. Submit and Poll take batches in arrays that the caller owns.
 package backend
 
 import (
@@ -16,11 +17,13 @@ type Op uint8
 
 // The operations.
 const (
-	OpRead        Op = iota // fill Segs from [Off, Off+Len)
-	OpWrite                 // store Segs to [Off, Off+Len)
-	OpFlush                 // make every write completed before this IO was submitted durable; Off and Len are ignored
-	OpWriteZeroes           // make [Off, Off+Len) read as zeroes
-	OpDiscard               // deallocate [Off, Off+Len); it reads as zeroes afterwards if Info.DiscardZeroes
+	OpRead  Op = iota // fill Segs from [Off, Off+Len)
+	OpWrite           // store Segs to [Off, Off+Len)
+	// make every write completed before this IO was submitted durable; Off and Len are ignored
+	OpFlush
+	OpWriteZeroes // make [Off, Off+Len) read as zeroes
+	// deallocate [Off, Off+Len); it reads as zeroes afterwards if Info.DiscardZeroes
+	OpDiscard
 )
 
 // Flags modify an operation.
@@ -28,16 +31,20 @@ type Flags uint8
 
 // The flags.
 const (
-	FUA      Flags = 1 << iota // OpWrite, OpWriteZeroes: durable when completed
-	Unmap                      // OpWriteZeroes: may deallocate
-	ZeroCopy                   // OpWrite: Segs are memory of the Receiver; it clears the flag when it takes them back, before it is done
+	FUA   Flags = 1 << iota // OpWrite, OpWriteZeroes: durable when completed
+	Unmap                   // OpWriteZeroes: may deallocate
+	// OpWrite: Segs are memory of the Receiver; it clears the flag when it takes them back, before
+	// it is done
+	ZeroCopy
 )
 
-// IO is one operation. The submitter owns it and its memory again once Poll has returned it; until then neither may be touched.
+// IO is one operation. The submitter owns it and its memory again once Poll has returned it; until
+// then neither may be touched.
 type IO struct {
 	Op    Op
 	Flags Flags
-	// Off and Len are in bytes, multiples of Info.BlockSize, within Info.Size: the submitter has checked.
+	// Off and Len are in bytes, multiples of Info.BlockSize, within Info.Size: the submitter has
+	// checked.
 	Off, Len int64
 	// Segs is the data of reads and writes, Len bytes in total.
 	Segs []mem.Segment
@@ -50,7 +57,8 @@ type IO struct {
 	Scratch uint64
 }
 
-// The outcomes that the controller tells apart. Devices wrap them with %w and say what happened where.
+// The outcomes that the controller tells apart. Devices wrap them with %w and say what happened
+// where.
 var (
 	ErrIO          = errors.New("I/O error")             // the medium or its driver failed
 	ErrNoSpace     = errors.New("no space left")         // the backing store is full
@@ -60,12 +68,13 @@ var (
 	ErrOffline     = errors.New("device is gone")        // removed or not there yet; may come back
 	ErrAborted     = errors.New("aborted")               // given up on request or at a deadline
 
-	// ErrDegraded is an ErrIO that stays: completed writes may be lost, as by a flush that failed, and no flush or write
-	// succeeds until the device is opened again.
+	// ErrDegraded is an ErrIO that stays: completed writes may be lost, as by a flush that failed,
+	// and no flush or write succeeds until the device is opened again.
 	ErrDegraded = fmt.Errorf("writes may be lost: %w", ErrIO)
 )
 
-// Fault is an error that tells where an IO failed: what it was to do before Off, in bytes of the device, is done.
+// Fault is an error that tells where an IO failed: what it was to do before Off, in bytes of the
+// device, is done.
 type Fault struct {
 	Off int64
 	Err error
@@ -82,7 +91,8 @@ type Info struct {
 	Size int64
 	// BlockSize is the logical block size in bytes, a power of two, at least 512.
 	BlockSize int
-	// PhysicalBlockSize is the unit the medium writes without tearing at a power failure, a multiple of BlockSize.
+	// PhysicalBlockSize is the unit the medium writes without tearing at a power failure, a
+	// multiple of BlockSize.
 	PhysicalBlockSize int
 	// OptimalIO is the preferred I/O size in bytes, 0 if none.
 	OptimalIO int
@@ -90,17 +100,21 @@ type Info struct {
 	VolatileCache bool
 	// ReadOnly devices refuse writes.
 	ReadOnly bool
-	// Discard says that OpDiscard frees space; DiscardZeroes that the range reads as zeroes afterwards.
+	// Discard says that OpDiscard frees space; DiscardZeroes that the range reads as zeroes
+	// afterwards.
 	Discard, DiscardZeroes bool
-	// Thin says that the storage takes its space as it is written, and may run out of it; see Allocator.
+	// Thin says that the storage takes its space as it is written, and may run out of it; see
+	// Allocator.
 	Thin bool
 	// Rotational media seek.
 	Rotational bool
-	// Offline says that the storage is not there for the time being: IOs fail with ErrGone. The rest tells what it was.
+	// Offline says that the storage is not there for the time being: IOs fail with ErrGone. The
+	// rest tells what it was.
 	Offline bool
 	// Degraded says that completed writes may be lost; see ErrDegraded.
 	Degraded bool
-	// Identity is a stable text that names the storage (a path, a serial number), for logs and derived identifiers.
+	// Identity is a stable text that names the storage (a path, a serial number), for logs and
+	// derived identifiers.
 	Identity string
 }
 
@@ -117,8 +131,8 @@ type Device interface {
 // Changer is a Device that notices when its storage changes, disappears or comes back.
 type Changer interface {
 	Device
-	// Notify has fn called, on a goroutine of the device, after Info has changed; nil ends that. After Notify has returned, no earlier fn
-	// is running nor called any more.
+	// Notify has fn called, on a goroutine of the device, after Info has changed; nil ends that.
+	// After Notify has returned, no earlier fn is running nor called any more.
 	Notify(fn func())
 }
 
@@ -132,31 +146,36 @@ type Allocator interface {
 // Canceler is a Channel that can be asked to give an IO back that nobody wants any more.
 type Canceler interface {
 	Channel
-	// Cancel has the device not begin what it has not begun of an IO it has, and end what it can. The IO comes back through Poll as ever,
-	// with ErrAborted or another outcome, at once or whenever the storage lets go of it.
+	// Cancel has the device not begin what it has not begun of an IO it has, and end what it can.
+	// The IO comes back through Poll as ever, with ErrAborted or another outcome, at once or
+	// whenever the storage lets go of it.
 	Cancel(io *IO)
 }
 
 // Reactor is what a device learns of the reactor that a channel is for.
 type Reactor struct {
-	// Wake makes the reactor poll; any goroutine may call it. Devices that always complete within Submit and Poll need not.
+	// Wake makes the reactor poll; any goroutine may call it. Devices that always complete within
+	// Submit and Poll need not.
 	Wake func()
-	// EventFD is an eventfd that wakes the reactor from its sleep as Wake does, for the kernel to add to; 0 if there is none.
-	// Each reactor has its own, so that channels find by it what they share on one reactor.
+	// EventFD is an eventfd that wakes the reactor from its sleep as Wake does, for the kernel to
+	// add to; 0 if there is none. Each reactor has its own, so that channels find by it what they
+	// share on one reactor.
 	EventFD int
-	// Memory is where the data of most IOs lies, for registration; nil if unknown. It is there until the channel is closed.
+	// Memory is where the data of most IOs lies, for registration; nil if unknown. It is there
+	// until the channel is closed.
 	Memory *mem.Region
 }
 
 // Channel is one reactor's way to a device. Only that reactor calls it, always on the same thread.
 type Channel interface {
-	// Submit starts ios in any order and returns how many it took; if n < len(ios) the device is full and the caller
-	// offers the rest again after a Poll.
+	// Submit starts ios in any order and returns how many it took; if n < len(ios) the device is
+	// full and the caller offers the rest again after a Poll.
 	Submit(ios []*IO) (n int)
 	// Poll fills done with finished IOs and returns how many. It never blocks.
 	Poll(done []*IO) (n int)
-	// Arm prepares for the reactor's sleep: from now on it is woken when Poll would return something. False: Poll at once.
-	// It may be called again and again, and Poll and Submit end what it began.
+	// Arm prepares for the reactor's sleep: from now on it is woken when Poll would return
+	// something. False: Poll at once. It may be called again and again, and Poll and Submit end
+	// what it began.
 	Arm() bool
 	// Close frees the channel. Everything submitted must have been returned by Poll.
 	Close() error

@@ -12,31 +12,38 @@ const (
 	MaxBlockSize = 64 << 10
 )
 
-// CheckGeometry says whether a device may have this size and logical block size, and if not how to mend it.
+// CheckGeometry says whether a device may have this size and logical block size, and if not how to
+// mend it.
 func CheckGeometry(size int64, blockSize int) error {
 	switch {
 	case blockSize < MinBlockSize || blockSize > MaxBlockSize || blockSize&(blockSize-1) != 0:
-		return fmt.Errorf("block size %d: must be a power of two from %d to %d", blockSize, MinBlockSize, MaxBlockSize)
+		return fmt.Errorf("block size %d: must be a power of two from %d to %d", blockSize,
+			MinBlockSize, MaxBlockSize)
 	case size <= 0:
 		return fmt.Errorf("size %d: must be positive", size)
 	case size%int64(blockSize) != 0:
-		return fmt.Errorf("size %d: must be a multiple of the block size %d; %d is the next smaller one", size, blockSize,
+		return fmt.Errorf(
+			"size %d: must be a multiple of the block size %d; %d is the next smaller one", size,
+			blockSize,
 			size-size%int64(blockSize))
 	}
 	return nil
 }
 
-// Check returns an error if the IO is not within a device of this size, or its segments are not Len bytes. Submitters have checked;
-// devices check again, because memory behind an end is somebody else's.
+// Check returns an error if the IO is not within a device of this size, or its segments are not Len
+// bytes. Submitters have checked; devices check again, because memory behind an end is somebody
+// else's.
 func (io *IO) Check(size int64) error {
 	if io.Op == OpFlush {
 		return nil
 	}
 	if uint64(io.Off) > uint64(size) || uint64(io.Len) > uint64(size-io.Off) {
-		return fmt.Errorf("%v of %d bytes at %d of %d: %w", io.Op, io.Len, io.Off, size, ErrOutOfRange)
+		return fmt.Errorf("%v of %d bytes at %d of %d: %w", io.Op, io.Len, io.Off, size,
+			ErrOutOfRange)
 	}
 	if io.Op <= OpWrite && int64(mem.Length(io.Segs)) != io.Len {
-		return fmt.Errorf("%v of %d bytes with %d bytes of memory: %w", io.Op, io.Len, mem.Length(io.Segs), ErrIO)
+		return fmt.Errorf("%v of %d bytes with %d bytes of memory: %w", io.Op, io.Len,
+			mem.Length(io.Segs), ErrIO)
 	}
 	return nil
 }

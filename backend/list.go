@@ -1,7 +1,7 @@
 package backend
 
-// List is a first-in first-out list of IOs, linked through their Next. Devices keep what they have in it; the zero List is empty.
-// An IO is on one list at a time.
+// List is a first-in first-out list of IOs, linked through their Next. Devices keep what they have
+// in it; the zero List is empty. An IO is on one list at a time.
 type List struct {
 	head, tail *IO
 }

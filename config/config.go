@@ -1,14 +1,16 @@
-// Package config is the configuration file: its types, a strict parser that reports every error with its place and its mend,
-// defaults and validation. It imports nothing else of this module.
+// Package config is the configuration file: its types, a strict parser that reports every error
+// with its place and its mend, defaults and validation. It imports nothing else of this module.
 //
-// Values come from three places, the later winning: the defaults (the "default" tags below), the file, and environment
-// variables named NVMF_TARGET_ and the key's path in capitals (NVMF_TARGET_LOG_LEVEL=debug). The value of a variable is YAML,
-// so lists work as well: NVMF_TARGET_REACTORS_CPUS='[2, 3]'. Only keys outside of lists have a variable.
+// Values come from three places, the later winning: the defaults (the "default" tags below), the
+// file, and environment variables named NVMF_TARGET_ and the key's path in capitals
+// (NVMF_TARGET_LOG_LEVEL=debug). The value of a variable is YAML, so lists work as well:
+// NVMF_TARGET_REACTORS_CPUS='[2, 3]'. Only keys outside of lists have a variable.
 package config
 
 import "time"
 
-// Config is a whole configuration. The zero value is not usable: Load or Parse makes one, defaults included.
+// Config is a whole configuration. The zero value is not usable: Load or Parse makes one, defaults
+// included.
 type Config struct {
 	Log        Log         `mapstructure:"log"`
 	Reactors   Reactors    `mapstructure:"reactors"`
@@ -32,7 +34,8 @@ type Log struct {
 
 // Reactors sizes the polling loops that serve all I/O.
 type Reactors struct {
-	// Count is the number of reactors; 0 means one for each CPU in CPUs or, without that list, half of the machine's CPUs.
+	// Count is the number of reactors; 0 means one for each CPU in CPUs or, without that list, half
+	// of the machine's CPUs.
 	Count int `mapstructure:"count" default:"0" validate:"min=0,max=256"`
 	// CPUs pins reactor i to CPUs[i]. Empty: the scheduler places them.
 	CPUs []int `mapstructure:"cpus" validate:"max=256,dive,min=0,max=4095"`
@@ -53,13 +56,16 @@ type TCP struct {
 	// HeaderDigest and DataDigest allow hosts to turn the CRC32C of headers and of data on.
 	HeaderDigest bool `mapstructure:"header_digest" default:"true"`
 	DataDigest   bool `mapstructure:"data_digest" default:"true"`
-	// QueueMemory bounds the memory of all queues: 16 KiB for each, and 768 bytes for each command of its depth.
+	// QueueMemory bounds the memory of all queues: 16 KiB for each, and 768 bytes for each command
+	// of its depth.
 	QueueMemory Size `mapstructure:"queue_memory" default:"1GiB" validate:"sizemin=1MiB"`
-	// BusyPoll is how long the kernel may poll the network device when a receive finds nothing; 0 leaves it to interrupts.
+	// BusyPoll is how long the kernel may poll the network device when a receive finds nothing; 0
+	// leaves it to interrupts.
 	BusyPoll time.Duration `mapstructure:"busy_poll" default:"0s" validate:"min=0s,max=10ms"`
 	// CongestionControl is the kernel's congestion control of the connections; "" is the system's.
 	CongestionControl string `mapstructure:"congestion_control"`
-	// MaxConnections and MaxConnectionsPerHost bound the connections of all hosts and of one address.
+	// MaxConnections and MaxConnectionsPerHost bound the connections of all hosts and of one
+	// address.
 	MaxConnections        int `mapstructure:"max_connections" default:"8192" validate:"min=1,max=65536"`
 	MaxConnectionsPerHost int `mapstructure:"max_connections_per_host" default:"4096" validate:"min=1,max=65536"`
 }
@@ -70,20 +76,25 @@ type RDMA struct {
 	QueueDepth int `mapstructure:"queue_depth" default:"128" validate:"min=32,max=1024"`
 	// InCapsuleSize is how many data bytes a command capsule of an I/O queue may carry.
 	InCapsuleSize Size `mapstructure:"in_capsule_size" default:"4KiB" validate:"sizemax=64KiB,multiple=16"`
-	// QueueMemory bounds the registered memory of all queues: queue depth times in-capsule size for each, and a little more.
+	// QueueMemory bounds the registered memory of all queues: queue depth times in-capsule size for
+	// each, and a little more.
 	QueueMemory Size `mapstructure:"queue_memory" default:"1GiB" validate:"sizemin=1MiB"`
-	// SharedReceives is how many commands the queues of a reactor and device may send at once to one shared receive queue; 0: each has its own.
+	// SharedReceives is how many commands the queues of a reactor and device may send at once to
+	// one shared receive queue; 0: each has its own.
 	SharedReceives int `mapstructure:"shared_receives" validate:"min=0,max=32768"`
-	// MaxConnections and MaxConnectionsPerHost bound the connections (queues) of all hosts and of one address.
+	// MaxConnections and MaxConnectionsPerHost bound the connections (queues) of all hosts and of
+	// one address.
 	MaxConnections        int `mapstructure:"max_connections" default:"4096" validate:"min=1,max=65535"`
 	MaxConnectionsPerHost int `mapstructure:"max_connections_per_host" default:"1024" validate:"min=1,max=65535"`
 }
 
 // Disks says how files and block devices are worked on.
 type Disks struct {
-	// Engine makes the system calls: "io_uring", "threads", or "auto", which is io_uring where that is allowed.
+	// Engine makes the system calls: "io_uring", "threads", or "auto", which is io_uring where that
+	// is allowed.
 	Engine string `mapstructure:"engine" default:"auto" validate:"oneof=auto io_uring threads"`
-	// SQPoll has a thread of the kernel fetch submissions; it takes a CPU for each reactor while there is work.
+	// SQPoll has a thread of the kernel fetch submissions; it takes a CPU for each reactor while
+	// there is work.
 	SQPoll bool `mapstructure:"sqpoll"`
 	// IOPoll polls devices for completions instead of waiting for interrupts.
 	IOPoll bool `mapstructure:"iopoll"`
@@ -105,9 +116,11 @@ type Listener struct {
 	Address string `mapstructure:"address" validate:"required"`
 	// Port is the transport service ID; 0 lets the system choose a free one.
 	Port uint16 `mapstructure:"port" default:"4420"`
-	// TOS is the type of service of RDMA connections (DSCP times 4) as far as the target decides it; 0 leaves the system's.
+	// TOS is the type of service of RDMA connections (DSCP times 4) as far as the target decides
+	// it; 0 leaves the system's.
 	TOS uint8 `mapstructure:"tos" default:"0"`
-	// OnUnavailable says what to do if the listener cannot start: "wait" serves the rest and keeps trying, "fail" exits.
+	// OnUnavailable says what to do if the listener cannot start: "wait" serves the rest and keeps
+	// trying, "fail" exits.
 	OnUnavailable string `mapstructure:"on_unavailable" default:"wait" validate:"oneof=fail wait"`
 }
 
@@ -117,10 +130,12 @@ type Subsystem struct {
 	// AllowAnyHost lets every host connect; otherwise only the host NQNs in Hosts may.
 	AllowAnyHost bool     `mapstructure:"allow_any_host"`
 	Hosts        []string `mapstructure:"hosts" validate:"max=4096"`
-	// Serial and Model are the controller's serial and model number. Serial "" is derived from the NQN.
+	// Serial and Model are the controller's serial and model number. Serial "" is derived from the
+	// NQN.
 	Serial string `mapstructure:"serial"`
 	Model  string `mapstructure:"model" default:"nvmf-target"`
-	// CNTLIDMin and CNTLIDMax bound the controller IDs; targets that share a subsystem need disjoint ranges.
+	// CNTLIDMin and CNTLIDMax bound the controller IDs; targets that share a subsystem need
+	// disjoint ranges.
 	CNTLIDMin uint16 `mapstructure:"cntlid_min" default:"1" validate:"min=1,max=65519"`
 	CNTLIDMax uint16 `mapstructure:"cntlid_max" default:"65519" validate:"min=1,max=65519"`
 	// MaxIOQueues is how many I/O queues a host may have.
@@ -134,13 +149,14 @@ type Subsystem struct {
 type Namespace struct {
 	NSID    uint32 `mapstructure:"nsid" validate:"required,max=8192"`
 	Storage `mapstructure:",squash"`
-	// UUID, NGUID and EUI64 identify the namespace; those not given are derived from the subsystem's NQN and the NSID.
+	// UUID, NGUID and EUI64 identify the namespace; those not given are derived from the
+	// subsystem's NQN and the NSID.
 	UUID  string `mapstructure:"uuid"`
 	NGUID string `mapstructure:"nguid"`
 	EUI64 string `mapstructure:"eui64"`
 	// ReadOnly refuses writes.
 	ReadOnly bool `mapstructure:"read_only"`
-	// IOTimeout is how long the storage may take for a command before hosts are told to try again; 0 is for ever. Backends ram and
-	// null always answer.
+	// IOTimeout is how long the storage may take for a command before hosts are told to try again;
+	// 0 is for ever. Backends ram and null always answer.
 	IOTimeout time.Duration `mapstructure:"io_timeout" default:"20s" validate:"min=0s,max=1h"`
 }

@@ -29,10 +29,17 @@ func TestMinimalFile(t *testing.T) {
 	}
 	c.src = nil
 	want := &Config{
-		Log:             Log{Level: "info", Format: "text"},
-		Reactors:        Reactors{Memory: 64 << 20, Spin: 200 * time.Microsecond, SpinShare: 100},
-		TCP:             TCP{QueueDepth: 128, InCapsuleSize: 128 << 10, HeaderDigest: true, DataDigest: true, QueueMemory: 1 << 30, MaxConnections: 8192, MaxConnectionsPerHost: 4096},
-		RDMA:            RDMA{QueueDepth: 128, InCapsuleSize: 4096, QueueMemory: 1 << 30, MaxConnections: 4096, MaxConnectionsPerHost: 1024},
+		Log:      Log{Level: "info", Format: "text"},
+		Reactors: Reactors{Memory: 64 << 20, Spin: 200 * time.Microsecond, SpinShare: 100},
+		TCP: TCP{
+			QueueDepth: 128, InCapsuleSize: 128 << 10, HeaderDigest: true,
+			DataDigest: true, QueueMemory: 1 << 30, MaxConnections: 8192,
+			MaxConnectionsPerHost: 4096,
+		},
+		RDMA: RDMA{
+			QueueDepth: 128, InCapsuleSize: 4096, QueueMemory: 1 << 30,
+			MaxConnections: 4096, MaxConnectionsPerHost: 1024,
+		},
 		Disks:           Disks{Engine: "auto", Workers: 32},
 		ShutdownTimeout: 10 * time.Second,
 		Listeners: []Listener{
@@ -40,11 +47,22 @@ func TestMinimalFile(t *testing.T) {
 			{Transport: "tcp", Address: "0.0.0.0", Port: 4420, OnUnavailable: "wait"},
 		},
 		Subsystems: []Subsystem{{
-			NQN: "nqn.2026-11.io.nvmf-target:disk0", AllowAnyHost: true, Model: "nvmf-target", CNTLIDMin: 1, CNTLIDMax: 65519, MaxIOQueues: 128, MaxTransfer: 1 << 20,
+			NQN: "nqn.2026-11.io.nvmf-target:disk0", AllowAnyHost: true, Model: "nvmf-target",
+			CNTLIDMin: 1, CNTLIDMax: 65519, MaxIOQueues: 128, MaxTransfer: 1 << 20,
 			Namespaces: []Namespace{
-				{NSID: 1, Storage: Storage{Backend: "ram", Size: 1 << 30, BlockSize: 512, Preallocate: "sparse", DAX: "auto", Error: "io", OneIn: 1}},
-				{NSID: 2, Storage: Storage{Backend: "file", Path: "/var/lib/nvmf-target/disk0.img", Size: 10 << 30, BlockSize: 4096, Preallocate: "sparse", DAX: "auto", Error: "io", OneIn: 1}, IOTimeout: 20 * time.Second},
-				{NSID: 3, Storage: Storage{Backend: "null", Size: 1 << 40, BlockSize: 512, Preallocate: "sparse", DAX: "auto", Error: "io", OneIn: 1}},
+				{NSID: 1, Storage: Storage{
+					Backend: "ram", Size: 1 << 30, BlockSize: 512,
+					Preallocate: "sparse", DAX: "auto", Error: "io", OneIn: 1,
+				}},
+				{NSID: 2, Storage: Storage{
+					Backend: "file", Path: "/var/lib/nvmf-target/disk0.img",
+					Size: 10 << 30, BlockSize: 4096, Preallocate: "sparse", DAX: "auto",
+					Error: "io", OneIn: 1,
+				}, IOTimeout: 20 * time.Second},
+				{NSID: 3, Storage: Storage{
+					Backend: "null", Size: 1 << 40, BlockSize: 512,
+					Preallocate: "sparse", DAX: "auto", Error: "io", OneIn: 1,
+				}},
 			},
 		}},
 	}
@@ -54,12 +72,14 @@ func TestMinimalFile(t *testing.T) {
 }
 
 func TestEnvironmentOverridesTheFile(t *testing.T) {
-	c, err := parse(t, minimal+"log: {level: warn, format: json}\n", "NVMF_TARGET_LOG_LEVEL=debug", "NVMF_TARGET_REACTORS_CPUS=[2, 3]",
+	c, err := parse(t, minimal+"log: {level: warn, format: json}\n", "NVMF_TARGET_LOG_LEVEL=debug",
+		"NVMF_TARGET_REACTORS_CPUS=[2, 3]",
 		"NVMF_TARGET_REACTORS_MEMORY=1GiB", "NVMF_TARGET_SHUTDOWN_TIMEOUT=3s", "HOME=/root")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Log.Level != "debug" || c.Log.Format != "json" || !reflect.DeepEqual(c.Reactors.CPUs, []int{2, 3}) ||
+	if c.Log.Level != "debug" || c.Log.Format != "json" ||
+		!reflect.DeepEqual(c.Reactors.CPUs, []int{2, 3}) ||
 		c.Reactors.Memory != 1<<30 || c.ShutdownTimeout != 3*time.Second {
 		t.Errorf("got %+v", c)
 	}
@@ -84,21 +104,54 @@ func TestProblems(t *testing.T) {
 	}{
 		{"empty", "", nil, []string{"test.yaml: the file is empty"}},
 		{"only a comment", "# nothing\n", nil, []string{"the file is empty"}},
-		{"a list", "- a\n", nil, []string{"test.yaml:1:1: must be a mapping of keys to values, not a list"}},
+		{
+			"a list", "- a\n", nil,
+			[]string{"test.yaml:1:1: must be a mapping of keys to values, not a list"},
+		},
 		{"capitals", strings.Replace(minimal, "listeners", "Listeners", 1), nil, []string{`test.yaml:2:1: Listeners: unknown key. Did you mean "listeners"?`}},
-		{"merge key", minimal + "log: {<<: {level: info}}\n", nil, []string{"log: merge keys and composite keys are not supported"}},
-		{"bad variable name", minimal, []string{"NVMF_TARGET_LOG_LEVL=info"}, []string{"environment variable NVMF_TARGET_LOG_LEVL: no such key. Did you mean NVMF_TARGET_LOG_LEVEL?"}},
-		{"bad variable value", minimal, []string{"NVMF_TARGET_REACTORS_COUNT=many"}, []string{"environment variable NVMF_TARGET_REACTORS_COUNT: reactors.count: must be a whole number"}},
-		{"variable out of range", minimal, []string{"NVMF_TARGET_REACTORS_COUNT=1000"}, []string{"environment variable NVMF_TARGET_REACTORS_COUNT: reactors.count: 1000 is too large. At most 256."}},
+		{
+			"merge key", minimal + "log: {<<: {level: info}}\n", nil,
+			[]string{"log: merge keys and composite keys are not supported"},
+		},
+		{
+			"bad variable name", minimal,
+			[]string{"NVMF_TARGET_LOG_LEVL=info"},
+			[]string{"environment variable NVMF_TARGET_LOG_LEVL: no such key. Did you mean NVMF_TARGET_LOG_LEVEL?"},
+		},
+		{
+			"bad variable value", minimal,
+			[]string{"NVMF_TARGET_REACTORS_COUNT=many"},
+			[]string{"environment variable NVMF_TARGET_REACTORS_COUNT: reactors.count: must be a whole number"},
+		},
+		{
+			"variable out of range", minimal,
+			[]string{"NVMF_TARGET_REACTORS_COUNT=1000"},
+			[]string{"environment variable NVMF_TARGET_REACTORS_COUNT: reactors.count: 1000 is too large. At most 256."},
+		},
 		{"unknown key in a variable", minimal, []string{"NVMF_TARGET_LISTENERS=[{transport: tcp, address: '::', prt: 1}]"}, []string{`NVMF_TARGET_LISTENERS: listeners[0].prt: unknown key. Did you mean "port"?`}},
 		{"control characters are not repeated", minimal + "\"\\e[31mred\\n\": 1\n", nil, []string{`\x1b[31mred\n: unknown key`}},
-		{"negative", minimal + "reactors: {count: -1}\n", nil, []string{"reactors.count: -1 is too small. At least 0."}},
-		{"no value", minimal + "log: {level: }\n", nil, []string{"log.level: has no value. Give it one, or delete the key."}},
-		{"too long a list of CPUs", minimal + "reactors: {cpus: [5000]}\n", nil, []string{"reactors.cpus[0]: 5000 is too large"}},
+		{
+			"negative", minimal + "reactors: {count: -1}\n", nil,
+			[]string{"reactors.count: -1 is too small. At least 0."},
+		},
+		{
+			"no value", minimal + "log: {level: }\n", nil,
+			[]string{"log.level: has no value. Give it one, or delete the key."},
+		},
+		{
+			"too long a list of CPUs", minimal + "reactors: {cpus: [5000]}\n", nil,
+			[]string{"reactors.cpus[0]: 5000 is too large"},
+		},
 		{"metrics on the port of a listener", minimal + "metrics: {listen: '127.0.0.1:4420'}\n", nil, []string{`metrics.listen: tcp 127.0.0.1:4420 is used already by listeners[0] (line 2). Choose another port`}},
 		{"metrics by name", minimal, []string{"NVMF_TARGET_METRICS_LISTEN=localhost:9500"}, []string{`environment variable NVMF_TARGET_METRICS_LISTEN: metrics.listen: "localhost:9500" is not an IP address and a port`}},
-		{"metrics to many", minimal + "metrics: {listen: '224.0.0.1:9500'}\n", nil, []string{"test.yaml:7:19: metrics.listen: a multicast address cannot be listened on"}},
-		{"metrics without an interface", minimal + "metrics: {listen: '[fe80::1]:9500'}\n", nil, []string{"metrics.listen: a link-local IPv6 address needs its interface"}},
+		{
+			"metrics to many", minimal + "metrics: {listen: '224.0.0.1:9500'}\n", nil,
+			[]string{"test.yaml:7:19: metrics.listen: a multicast address cannot be listened on"},
+		},
+		{
+			"metrics without an interface", minimal + "metrics: {listen: '[fe80::1]:9500'}\n", nil,
+			[]string{"metrics.listen: a link-local IPv6 address needs its interface"},
+		},
 		{"huge size", strings.Replace(minimal, "1GiB", "9000PiB", 1), nil, []string{`"9000PiB" is more than 2^63-1 bytes`}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -122,7 +175,8 @@ func TestProblems(t *testing.T) {
 func TestMetricsListen(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "", "metrics: {}\n": "", "metrics: {listen: ''}\n": "",
-		"metrics: {listen: 127.0.0.1:9500}\n": "127.0.0.1:9500", "metrics: {listen: '[::1]:0'}\n": "[::1]:0",
+		"metrics: {listen: 127.0.0.1:9500}\n": "127.0.0.1:9500",
+		"metrics: {listen: '[::1]:0'}\n":      "[::1]:0",
 	} {
 		c, err := parse(t, minimal+text)
 		if err != nil {
@@ -137,7 +191,8 @@ func TestRulesOfOtherPackages(t *testing.T) {
 	rule := func(string) error { return errors.New("bad NQN") }
 	text := strings.Replace(minimal, "allow_any_host: true", "hosts: [x]", 1)
 	_, err := Parse("test.yaml", []byte(text), nil, Rules{SubsystemNQN: rule, HostNQN: rule})
-	if err == nil || !strings.Contains(err.Error(), "subsystems[0].nqn: bad NQN") || !strings.Contains(err.Error(), "subsystems[0].hosts[0]: bad NQN") {
+	if err == nil || !strings.Contains(err.Error(), "subsystems[0].nqn: bad NQN") ||
+		!strings.Contains(err.Error(), "subsystems[0].hosts[0]: bad NQN") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -160,26 +215,35 @@ func TestMissingFile(t *testing.T) {
 }
 
 func TestFileTooLarge(t *testing.T) {
-	if _, err := Parse("x", make([]byte, maxFile+1), nil, Rules{}); err == nil || !strings.Contains(err.Error(), "larger than 4MiB") {
+	if _, err := Parse("x", make([]byte, maxFile+1), nil, Rules{}); err == nil ||
+		!strings.Contains(err.Error(), "larger than 4MiB") {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestSizes(t *testing.T) {
 	for text, want := range map[string]Size{
-		"0": 0, "4096": 4096, "1B": 1, "1KiB": 1024, "1 KiB": 1024, "3MiB": 3 << 20, "1GiB": 1 << 30, "2TiB": 2 << 40, "1PiB": 1 << 50,
-		"1KB": 1000, "1kB": 1000, "2MB": 2e6, "500GB": 500e9, "1TB": 1e12, "1PB": 1e15, "9223372036854775807": 1<<63 - 1,
+		"0": 0, "4096": 4096, "1B": 1, "1KiB": 1024, "1 KiB": 1024, "3MiB": 3 << 20,
+		"1GiB": 1 << 30, "2TiB": 2 << 40, "1PiB": 1 << 50,
+		"1KB": 1000, "1kB": 1000, "2MB": 2e6, "500GB": 500e9, "1TB": 1e12, "1PB": 1e15,
+		"9223372036854775807": 1<<63 - 1,
 	} {
 		if got, err := ParseSize(text); err != nil || got != want {
 			t.Errorf("%q: got %d, %v, want %d", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "GiB", "1G", "-1", "1.5GiB", "0x10", "1e3", "8192PiB", "18446744073709551616", "１KiB"} {
+	for _, text := range []string{
+		"", "GiB", "1G", "-1", "1.5GiB", "0x10", "1e3", "8192PiB",
+		"18446744073709551616", "１KiB",
+	} {
 		if got, err := ParseSize(text); err == nil {
 			t.Errorf("%q: got %d, want an error", text, got)
 		}
 	}
-	for size, want := range map[Size]string{0: "0B", 513: "513B", 65536: "64KiB", 1 << 40: "1TiB", 500e9: "500GB", 1536: "1536B"} {
+	for size, want := range map[Size]string{
+		0: "0B", 513: "513B", 65536: "64KiB", 1 << 40: "1TiB",
+		500e9: "500GB", 1536: "1536B",
+	} {
 		if got := size.String(); got != want {
 			t.Errorf("%d: got %q, want %q", int64(size), got, want)
 		}
@@ -188,7 +252,10 @@ func TestSizes(t *testing.T) {
 
 func TestNearest(t *testing.T) {
 	keys := keysOf(reflect.TypeFor[Namespace]())
-	for word, want := range map[string]string{"sise": "size", "siez": "size", "block-size": "block_size", "Path": "path", "readonly": "read_only", "zzz": "", "": ""} {
+	for word, want := range map[string]string{
+		"sise": "size", "siez": "size",
+		"block-size": "block_size", "Path": "path", "readonly": "read_only", "zzz": "", "": "",
+	} {
 		if got := nearest(word, keys); got != want {
 			t.Errorf("%q: got %q, want %q", word, got, want)
 		}
@@ -204,7 +271,10 @@ func TestSchema(t *testing.T) {
 		}
 		seen[l.variable()] = l.path()
 	}
-	for _, typ := range []reflect.Type{reflect.TypeFor[Config](), reflect.TypeFor[Listener](), reflect.TypeFor[Subsystem](), reflect.TypeFor[Namespace]()} {
+	for _, typ := range []reflect.Type{
+		reflect.TypeFor[Config](), reflect.TypeFor[Listener](),
+		reflect.TypeFor[Subsystem](), reflect.TypeFor[Namespace](),
+	} {
 		for _, f := range fieldsOf(typ) {
 			defaultOf(f) // panics if it does not fit
 		}
@@ -243,7 +313,8 @@ func TestREADME(t *testing.T) {
 		for _, row := range rows {
 			cells := strings.Split(row, "|")
 			for _, name := range strings.Split(cells[1], ",") {
-				if strings.Trim(name, " `") == key && strings.Contains(cells[2], f.Tag.Get("default")) {
+				if strings.Trim(name, " `") == key &&
+					strings.Contains(cells[2], f.Tag.Get("default")) {
 					return
 				}
 			}
@@ -257,7 +328,10 @@ func TestREADME(t *testing.T) {
 			}
 		}
 	}
-	for prefix, typ := range map[string]reflect.Type{".": reflect.TypeFor[Listener](), "..": reflect.TypeFor[Namespace]()} {
+	for prefix, typ := range map[string]reflect.Type{
+		".":  reflect.TypeFor[Listener](),
+		"..": reflect.TypeFor[Namespace](),
+	} {
 		for _, f := range fieldsOf(typ) {
 			check(prefix+keyOf(f), f)
 		}

@@ -25,14 +25,15 @@ const maxFile = 4 << 20
 // keyDelimiter is viper's separator of nested keys; the usual dot would cut an NQN.
 const keyDelimiter = "::"
 
-// Rules are checks that belong to other packages and are applied while the places of values are known.
+// Rules are checks that belong to other packages and are applied while the places of values are
+// known.
 type Rules struct {
 	// SubsystemNQN and HostNQN say what is wrong with an NQN; nil accepts any.
 	SubsystemNQN, HostNQN func(string) error
 }
 
-// Load reads and checks a configuration file. environ is os.Environ(). The error is a Problems with everything found, or says
-// why the file cannot be read.
+// Load reads and checks a configuration file. environ is os.Environ(). The error is a Problems with
+// everything found, or says why the file cannot be read.
 func Load(file string, environ []string, rules Rules) (*Config, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -50,7 +51,8 @@ func Load(file string, environ []string, rules Rules) (*Config, error) {
 func Parse(file string, data []byte, environ []string, rules Rules) (*Config, error) {
 	src := newSource(file)
 	if len(data) > maxFile {
-		src.add("", fmt.Sprintf("the file is larger than %v", Size(maxFile)), "Is it a configuration file?")
+		src.add("", fmt.Sprintf("the file is larger than %v", Size(maxFile)),
+			"Is it a configuration file?")
 		return nil, src.err()
 	}
 	v := viper.NewWithOptions(viper.KeyDelimiter(keyDelimiter))
@@ -97,14 +99,16 @@ func (s *source) document(data []byte) (values map[string]any, ok bool) {
 		if err != nil {
 			s.syntaxError(err)
 		} else {
-			s.addAt(place{line: more.Line, column: more.Column}, "", "a second YAML document begins here", "Delete the line \"---\" and merge the two.")
+			s.addAt(place{line: more.Line, column: more.Column}, "",
+				"a second YAML document begins here", "Delete the line \"---\" and merge the two.")
 		}
 		return nil, false
 	}
 	t := tree{source: s}
 	v, _ := t.value(doc.Content[0], reflect.TypeFor[Config](), "")
 	if t.values > maxValues {
-		s.add("", fmt.Sprintf("more than %d values, aliases expanded", maxValues), "Make the configuration smaller.")
+		s.add("", fmt.Sprintf("more than %d values, aliases expanded", maxValues),
+			"Make the configuration smaller.")
 		return nil, false
 	}
 	values, ok = v.(map[string]any)
@@ -119,7 +123,8 @@ func (s *source) syntaxError(err error) {
 		text = text[len(m[0]):]
 		at.line, _ = strconv.Atoi(m[1])
 	}
-	s.addAt(at, "", "not valid YAML: "+text, "Look at this line and its neighbours: indentation (blanks, no tabs), a missing \": \", or text with ':' or '#' that needs quotes.")
+	s.addAt(at, "", "not valid YAML: "+text,
+		"Look at this line and its neighbours: indentation (blanks, no tabs), a missing \": \", or text with ':' or '#' that needs quotes.")
 }
 
 // environment applies the variables that begin with EnvPrefix to v.
@@ -146,7 +151,8 @@ func (s *source) environment(v *viper.Viper, environ []string) {
 		}
 		var n yaml.Node
 		if err := yaml.Unmarshal([]byte(value), &n); err != nil || len(n.Content) == 0 {
-			s.addAt(place{variable: name}, l.path(), "the value is not valid YAML", "Write what would stand behind the key in the file.")
+			s.addAt(place{variable: name}, l.path(), "the value is not valid YAML",
+				"Write what would stand behind the key in the file.")
 			continue
 		}
 		t := tree{source: s, variable: name}

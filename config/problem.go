@@ -19,7 +19,8 @@ type Problem struct {
 	line, column int
 }
 
-// Error is one line: "nvmf.yaml:12:9: subsystems[0].namespaces[1].sise: unknown key. Did you mean "size"?".
+// Error is one line: "nvmf.yaml:12:9: subsystems[0].namespaces[1].sise: unknown key. Did you mean
+// "size"?".
 func (p Problem) Error() string {
 	b := p.Place + ": "
 	if p.Path != "" {
@@ -55,7 +56,8 @@ func (ps Problems) sorted() Problems {
 type source struct {
 	file   string
 	places map[string]place
-	// bad holds the paths that have been reported already: later checks say nothing more about them.
+	// bad holds the paths that have been reported already: later checks say nothing more about
+	// them.
 	bad      map[string]bool
 	problems Problems
 }
@@ -70,7 +72,8 @@ func newSource(file string) *source {
 	return &source{file: file, places: map[string]place{}, bad: map[string]bool{}}
 }
 
-// add records a problem at path, or at the nearest enclosing value that has a place. A path is reported once.
+// add records a problem at path, or at the nearest enclosing value that has a place. A path is
+// reported once.
 func (s *source) add(path, what, mend string) {
 	if s.bad[path] {
 		return
@@ -80,7 +83,10 @@ func (s *source) add(path, what, mend string) {
 }
 
 func (s *source) addAt(at place, path, what, mend string) {
-	p := Problem{Place: s.file, Path: path, What: what, Mend: mend, line: at.line, column: at.column}
+	p := Problem{
+		Place: s.file, Path: path, What: what, Mend: mend, line: at.line,
+		column: at.column,
+	}
 	switch {
 	case at.variable != "":
 		p.Place = "environment variable " + at.variable
@@ -109,8 +115,8 @@ func (s *source) err() error {
 	return s.problems.sorted()
 }
 
-// Problem makes an error about the value at path ("subsystems[0].namespaces[1].path") that was found outside of this package,
-// with the value's place in the file.
+// Problem makes an error about the value at path ("subsystems[0].namespaces[1].path") that was
+// found outside of this package, with the value's place in the file.
 func (c *Config) Problem(path, what, mend string) Problem {
 	s := newSource("configuration")
 	if c.src != nil {

@@ -7,7 +7,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The struct tags of Config are the schema: mapstructure names a key, default is its default in YAML, validate its rules.
+// The struct tags of Config are the schema: mapstructure names a key, default is its default in
+// YAML, validate its rules.
 
 func keyOf(f reflect.StructField) string {
 	key, _, _ := strings.Cut(f.Tag.Get("mapstructure"), ",")
@@ -62,7 +63,8 @@ func defaultOf(f reflect.StructField) (any, bool) {
 	return v, true
 }
 
-// isSection says that t is a struct directly below Config (log, tcp, ...) and not the element of a list.
+// isSection says that t is a struct directly below Config (log, tcp, ...) and not the element of a
+// list.
 func isSection(t reflect.Type) bool {
 	top := reflect.TypeFor[Config]()
 	for i := range top.NumField() {
@@ -103,7 +105,8 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// nearest is the candidate closest to word if a slip of the pen could explain the difference, else "".
+// nearest is the candidate closest to word if a slip of the pen could explain the difference, else
+// "".
 func nearest(word string, candidates []string) string {
 	best, limit := "", max(1, len(word)/3)
 	for _, c := range candidates {
@@ -114,7 +117,8 @@ func nearest(word string, candidates []string) string {
 	return best
 }
 
-// distance is the number of letters to insert, delete, replace or swap with a neighbour to make a into b.
+// distance is the number of letters to insert, delete, replace or swap with a neighbour to make a
+// into b.
 func distance(a, b string) int {
 	if len(a) > 64 {
 		return len(a)

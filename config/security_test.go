@@ -7,17 +7,25 @@ import (
 	"testing"
 )
 
-// TestSecurityIsNotIgnored: there is neither TLS nor authentication, so a configuration that asks for them is refused instead of being
-// served without (C08, A09). The errors name the keys, never what would be a secret.
+// TestSecurityIsNotIgnored: there is neither TLS nor authentication, so a configuration that asks
+// for them is refused instead of being served without (C08, A09). The errors name the keys, never
+// what would be a secret.
 func TestSecurityIsNotIgnored(t *testing.T) {
 	const secret = "DHHC-1:00:bm90IGEgc2VjcmV0LCBidXQgaXQgY291bGQgYmUgb25l:"
 	listener := strings.Replace(minimal, "address: 127.0.0.1", `address: 127.0.0.1, %s: "%s"`, 1)
-	subsystem := strings.Replace(minimal, "allow_any_host: true", "allow_any_host: true\n    %s: \"%s\"", 1)
+	subsystem := strings.Replace(minimal, "allow_any_host: true",
+		"allow_any_host: true\n    %s: \"%s\"", 1)
 	namespace := strings.Replace(minimal, "nsid: 1", `nsid: 1, %s: "%s"`, 1)
 	top := minimal + "%s: \"%s\"\n"
 	hosts := strings.Replace(minimal, "allow_any_host: true", `hosts: [{nqn: "nqn.2026-11.io.nvmf-target:host", %s: "%s"}]`, 1)
-	for _, key := range []string{"tls", "psk", "secure_channel", "dhchap_key", "dhchap_ctrl_key", "auth"} {
-		for place, text := range map[string]string{"listener": listener, "subsystem": subsystem, "namespace": namespace, "top": top, "hosts": hosts} {
+	for _, key := range []string{
+		"tls", "psk", "secure_channel", "dhchap_key", "dhchap_ctrl_key",
+		"auth",
+	} {
+		for place, text := range map[string]string{
+			"listener": listener, "subsystem": subsystem,
+			"namespace": namespace, "top": top, "hosts": hosts,
+		} {
 			c, err := parse(t, fmt.Sprintf(text, key, secret))
 			var ps Problems
 			if !errors.As(err, &ps) || c != nil {
@@ -32,7 +40,8 @@ func TestSecurityIsNotIgnored(t *testing.T) {
 			}
 		}
 		name := "NVMF_TARGET_" + strings.ToUpper(key)
-		if _, err := parse(t, minimal, name+"="+secret); err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), secret[:20]) {
+		if _, err := parse(t, minimal, name+"="+secret); err == nil ||
+			!strings.Contains(err.Error(), name) || strings.Contains(err.Error(), secret[:20]) {
 			t.Errorf("%s: %v, want an error that names it and not its value", name, err)
 		}
 	}
@@ -42,12 +51,13 @@ func TestSecurityIsNotIgnored(t *testing.T) {
 func TestDeepNesting(t *testing.T) {
 	const n = 10_500 // the parser stops at 10,000
 	for name, text := range map[string]string{
-		"lists":                   strings.Repeat("[", n),
-		"closed lists":            strings.Repeat("[", n) + strings.Repeat("]", n),
-		"mappings":                strings.Repeat("{a: ", n),
-		"list entries":            strings.Repeat("- ", n) + "a",
-		"JSON":                    strings.Repeat(`{"listeners":[`, n) + strings.Repeat("]}", n),
-		"of a value that is text": minimal + "log: {level: " + strings.Repeat("[", n) + strings.Repeat("]", n) + "}\n",
+		"lists":        strings.Repeat("[", n),
+		"closed lists": strings.Repeat("[", n) + strings.Repeat("]", n),
+		"mappings":     strings.Repeat("{a: ", n),
+		"list entries": strings.Repeat("- ", n) + "a",
+		"JSON":         strings.Repeat(`{"listeners":[`, n) + strings.Repeat("]}", n),
+		"of a value that is text": minimal + "log: {level: " + strings.Repeat("[", n) +
+			strings.Repeat("]", n) + "}\n",
 	} {
 		c, err := parse(t, text)
 		var ps Problems

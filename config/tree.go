@@ -11,7 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxValues bounds the values of a configuration after aliases are expanded, so that a small file cannot become a huge one.
+// maxValues bounds the values of a configuration after aliases are expanded, so that a small file
+// cannot become a huge one.
 const maxValues = 100_000
 
 var (
@@ -20,15 +21,17 @@ var (
 	storageType  = reflect.TypeFor[Storage]()
 )
 
-// tree checks YAML nodes against Go types and turns them into plain values (map[string]any, []any, string, int64, bool). It
-// remembers the place of each value and reports what does not fit, all of it.
+// tree checks YAML nodes against Go types and turns them into plain values (map[string]any, []any,
+// string, int64, bool). It remembers the place of each value and reports what does not fit, all of
+// it.
 type tree struct {
 	*source
 	variable string // the environment variable being read, "" for the file
 	values   int
 }
 
-// value checks n against typ. ok is false if a problem was reported; v is then what is good of a list or mapping, or nil.
+// value checks n against typ. ok is false if a problem was reported; v is then what is good of a
+// list or mapping, or nil.
 func (t *tree) value(n *yaml.Node, typ reflect.Type, path string) (v any, ok bool) {
 	at := place{line: n.Line, column: n.Column, variable: t.variable}
 	for n.Kind == yaml.AliasNode {
@@ -56,7 +59,8 @@ func (t *tree) value(n *yaml.Node, typ reflect.Type, path string) (v any, ok boo
 
 func (t *tree) mapping(n *yaml.Node, typ reflect.Type, path string) (any, bool) {
 	if n.Kind != yaml.MappingNode {
-		t.add(path, "must be a mapping of keys to values, not "+kindName(n), "Its keys are: "+strings.Join(keysOf(typ), ", ")+".")
+		t.add(path, "must be a mapping of keys to values, not "+kindName(n), "Its keys are: "+
+			strings.Join(keysOf(typ), ", ")+".")
 		return nil, false
 	}
 	out, ok, seen := map[string]any{}, true, map[string]int{}
@@ -71,7 +75,8 @@ func (t *tree) mapping(n *yaml.Node, typ reflect.Type, path string) (any, bool) 
 			continue
 		}
 		if first, dup := seen[key.Value]; dup {
-			t.addAt(at, sub, fmt.Sprintf("given twice, first in line %d", first), "Delete one of the two.")
+			t.addAt(at, sub, fmt.Sprintf("given twice, first in line %d", first),
+				"Delete one of the two.")
 			ok = false
 			continue
 		}
@@ -95,11 +100,13 @@ func (t *tree) unknownKey(at place, typ reflect.Type, path, sub string, key *yam
 		t.addAt(at, sub, "unknown key", fmt.Sprintf("Did you mean %q?", like))
 		t.bad[join(path, like)] = true // that one is not missing, it is misspelt
 	default:
-		t.addAt(at, sub, "unknown key", "Delete it; known here: "+strings.Join(keysOf(typ), ", ")+".")
+		t.addAt(at, sub, "unknown key", "Delete it; known here: "+strings.Join(keysOf(typ), ", ")+
+			".")
 	}
 }
 
-// defaults fills in the keys of list elements that were not given. The top level's defaults are viper's, below file and environment.
+// defaults fills in the keys of list elements that were not given. The top level's defaults are
+// viper's, below file and environment.
 func (t *tree) defaults(out map[string]any, given map[string]int, typ reflect.Type) {
 	if typ == reflect.TypeFor[Config]() || isSection(typ) {
 		return
@@ -115,7 +122,8 @@ func (t *tree) defaults(out map[string]any, given map[string]int, typ reflect.Ty
 
 func (t *tree) sequence(n *yaml.Node, elem reflect.Type, path string) (any, bool) {
 	if n.Kind != yaml.SequenceNode {
-		t.add(path, "must be a list, not "+kindName(n), "Begin each entry with \"- \", or write [a, b].")
+		t.add(path, "must be a list, not "+kindName(n),
+			"Begin each entry with \"- \", or write [a, b].")
 		return nil, false
 	}
 	out, ok := make([]any, 0, len(n.Content)), true
@@ -152,7 +160,8 @@ func scalar(n *yaml.Node, typ reflect.Type) (v any, what, mend string) {
 			}
 			given = err.Error()
 		}
-		return nil, given, "Write a whole number with a unit, such as 10GiB; units: " + sizeUnits + "."
+		return nil, given, "Write a whole number with a unit, such as 10GiB; units: " + sizeUnits +
+			"."
 	case typ == durationType:
 		if n.Tag == "!!str" {
 			d, err := time.ParseDuration(n.Value)
@@ -194,7 +203,8 @@ func integer(n *yaml.Node, typ reflect.Type, given string) (v any, what, mend st
 	}
 	i, err := strconv.ParseInt(n.Value, 0, 64)
 	if err != nil || i < lo || i > hi {
-		return nil, printable(n.Value) + " is out of range", fmt.Sprintf("Write a number from %d to %d.", lo, hi)
+		return nil, printable(n.Value) + " is out of range",
+			fmt.Sprintf("Write a number from %d to %d.", lo, hi)
 	}
 	return i, "", ""
 }

@@ -1,6 +1,8 @@
-// Package fabric is the contract between the transports (fabric/tcp, fabric/rdma) and the controller (nvme/target).
+// Package fabric is the contract between the transports (fabric/tcp, fabric/rdma) and the
+// controller (nvme/target).
 //
-// The path of a command, each step exactly once (NVM Express Base Specification 2.1, section 3.3.2, message-based queues):
+// The path of a command, each step exactly once (NVM Express Base Specification 2.1, section 3.3.2,
+// message-based queues):
 //
 //	transport receives the capsule, fills SQE, HostLength and InCapsule    (owner: transport)
 //	Handler.Prepare   sets Dir, Length and maybe Segs, or a Status         (owner: transport again afterwards)
@@ -31,7 +33,8 @@ type Direction uint8
 const (
 	NoData           Direction = iota // the command carries no data, or was refused
 	HostToController                  // write: the transport fills Segs before Execute
-	ControllerToHost                  // read: the transport sends Segs after Complete, if CQE is successful
+	// read: the transport sends Segs after Complete, if CQE is successful
+	ControllerToHost
 )
 
 // Request is one command from its capsule to its response. Transports allocate the requests of a
@@ -43,14 +46,15 @@ type Request struct {
 	// CQE is the completion queue entry. The handler fills all of it before Complete.
 	CQE nvme.CQE
 
-	// Session is what Handler.Open returned for the queue, Queue the transport's queue that owns this
-	// request. Both are set by the transport when it allocates the request.
+	// Session is what Handler.Open returned for the queue, Queue the transport's queue that owns
+	// this request. Both are set by the transport when it allocates the request.
 	Session Session
 	Queue   Queue
-	// Owner is the transport's own request, of which this one is a part. Handlers do not look at it.
+	// Owner is the transport's own request, of which this one is a part. Handlers do not look at
+	// it.
 	Owner any
-	// Command is the handler's state of the command. Transports do not look at it: it stays when the
-	// request is reused.
+	// Command is the handler's state of the command. Transports do not look at it: it stays when
+	// the request is reused.
 	Command any
 
 	// HostLength is the number of bytes that the command's SGL describes. Set before Prepare.
@@ -63,13 +67,14 @@ type Request struct {
 	Dir    Direction
 	Length uint32
 	// Segs is the memory that the data moves through, Length bytes in total. If Prepare leaves it
-	// empty and Length is not 0, the transport supplies memory and takes it back after the response.
-	// Its array belongs to the request and is reused.
+	// empty and Length is not 0, the transport supplies memory and takes it back after the
+	// response. Its array belongs to the request and is reused.
 	Segs []mem.Segment
 	// ZeroCopy says that Prepare attached Segs, memory of the namespace itself: for a read memory
-	// that Queue.CanSendFrom accepts, for a write memory that Queue.CanReceiveInto accepts. It stays
-	// valid until the transport calls Handler.EndZeroCopy, once, when its device no longer touches
-	// it. Until Execute the transport may write there what it likes; data in the capsule is copied.
+	// that Queue.CanSendFrom accepts, for a write memory that Queue.CanReceiveInto accepts. It
+	// stays valid until the transport calls Handler.EndZeroCopy, once, when its device no longer
+	// touches it. Until Execute the transport may write there what it likes; data in the capsule is
+	// copied.
 	ZeroCopy bool
 	// CompletesInExecute says of a write that its device is expected to complete it before Execute
 	// returns. In-capsule data may then stay where it was received; should the device take longer
@@ -86,8 +91,8 @@ type Request struct {
 	Start int64
 }
 
-// Reset makes the request ready for the next capsule. Session, Queue, Owner, Command and the array of
-// Segs stay.
+// Reset makes the request ready for the next capsule. Session, Queue, Owner, Command and the array
+// of Segs stay.
 func (r *Request) Reset() {
 	r.HostLength, r.Length, r.InCapsule, r.Dir = 0, 0, false, NoData
 	r.ZeroCopy, r.CompletesInExecute = false, false
@@ -140,16 +145,16 @@ type Queue interface {
 	CanSendFrom(segs []mem.Segment) bool
 	// CanReceiveInto says the same of data from the host.
 	CanReceiveInto(segs []mem.Segment) bool
-	// HandOverBuffers takes from the transport the memory that it supplied for an executing request,
-	// because a device may go on using it after the request is completed. Segs is nil afterwards.
-	// free gives the memory back, once, on the same reactor, when the device no longer uses it; the
-	// queue may have ended by then. A nil free says that the memory is not the transport's to give
-	// away (zero copy, or part of the queue itself): then the request cannot be completed before the
-	// device is done.
+	// HandOverBuffers takes from the transport the memory that it supplied for an executing
+	// request, because a device may go on using it after the request is completed. Segs is nil
+	// afterwards. free gives the memory back, once, on the same reactor, when the device no longer
+	// uses it; the queue may have ended by then. A nil free says that the memory is not the
+	// transport's to give away (zero copy, or part of the queue itself): then the request cannot be
+	// completed before the device is done.
 	HandOverBuffers(r *Request) (free func())
 	// Disconnect starts the orderly end of the queue: no further capsule is taken, what is
-	// outstanding is drained or dropped, then Handler.Close is called. Calling it again is harmless.
-	// why goes to the log.
+	// outstanding is drained or dropped, then Handler.Close is called. Calling it again is
+	// harmless. why goes to the log.
 	Disconnect(why error)
 	// Info describes the connection; it never changes.
 	Info() *QueueInfo
@@ -183,7 +188,8 @@ type QueueInfo struct {
 type Addr struct {
 	// Transport is RDMA or TCP.
 	Transport nvme.TransportType
-	// AddrPort is the address (maybe the wildcard 0.0.0.0 or ::) and the transport service ID (port).
+	// AddrPort is the address (maybe the wildcard 0.0.0.0 or ::) and the transport service ID
+	// (port).
 	netip.AddrPort
 }
 
@@ -246,7 +252,8 @@ type GroupConfig struct {
 	Index int
 }
 
-// Group is the part of a transport that lives on one reactor and owns its queues there: a poll group.
+// Group is the part of a transport that lives on one reactor and owns its queues there: a poll
+// group.
 type Group interface {
 	// Poll moves at most about budget commands along and returns how many steps it made; 0 means
 	// nothing to do.
@@ -265,8 +272,8 @@ type Group interface {
 	Close() error
 }
 
-// LoadReporter is a Group that knows how many of its queues carry I/O, by which the reactor of a new
-// connection is chosen.
+// LoadReporter is a Group that knows how many of its queues carry I/O, by which the reactor of a
+// new connection is chosen.
 type LoadReporter interface {
 	// Load is the number of queues that are not known to be admin queues, those on their way in
 	// included. Any goroutine may call it.

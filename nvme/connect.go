@@ -5,8 +5,8 @@ import "encoding/binary"
 // ConnectDataSize is the size of the data of a Connect command (Base section 6.3).
 const ConnectDataSize = 1024
 
-// CNTLIDDynamic asks for a controller of the dynamic model; CNTLIDStatic for any static one. CNTLIDMax is the largest identifier a
-// controller may have (Base sections 3.1.2 and 6.3).
+// CNTLIDDynamic asks for a controller of the dynamic model; CNTLIDStatic for any static one.
+// CNTLIDMax is the largest identifier a controller may have (Base sections 3.1.2 and 6.3).
 const (
 	CNTLIDDynamic uint16 = 0xFFFF
 	CNTLIDStatic  uint16 = 0xFFFE
@@ -25,7 +25,8 @@ func (s *SQE) Connect() *ConnectSQE { return (*ConnectSQE)(s) }
 // CATTR is the Connect attributes, byte 46.
 type CATTR uint8
 
-// CATTR bits: bits 1:0 are the priority class, bit 2 turns SQ flow control off, bit 3 allows individual I/O queue deletion.
+// CATTR bits: bits 1:0 are the priority class, bit 2 turns SQ flow control off, bit 3 allows
+// individual I/O queue deletion.
 const (
 	CATTRPriority      CATTR = 3 << 0
 	CATTRNoFlowControl CATTR = 1 << 2
@@ -57,7 +58,8 @@ func (s *ConnectSQE) Set(qid, sqsize uint16, cattr CATTR, kato uint32) {
 	binary.LittleEndian.PutUint32(s[48:], kato)
 }
 
-// ConnectData is the data of a Connect command (Base section 6.3). SUBNQN and HOSTNQN are raw: read them with ParseNQN.
+// ConnectData is the data of a Connect command (Base section 6.3). SUBNQN and HOSTNQN are raw: read
+// them with ParseNQN.
 type ConnectData struct {
 	HostID  [16]byte
 	CNTLID  uint16
@@ -70,14 +72,15 @@ type ConnectData struct {
 // Append appends the 1024 bytes of the data.
 func (d *ConnectData) Append(b []byte) []byte { return appendRecord(b, d) }
 
-// ParseConnectData reads the data from the start of b. With ErrReserved the value is complete: reserved fields of a host are ignored
-// by controllers (Base section 1.4.1).
+// ParseConnectData reads the data from the start of b. With ErrReserved the value is complete:
+// reserved fields of a host are ignored by controllers (Base section 1.4.1).
 func ParseConnectData(b []byte) (*ConnectData, error) {
 	d := new(ConnectData)
 	return d, parseRecord(b, d)
 }
 
-// Offsets that an Invalid Parameter response names: of fields in the command (IATTR 0) and in the data (IATTR 1).
+// Offsets that an Invalid Parameter response names: of fields in the command (IATTR 0) and in the
+// data (IATTR 1).
 const (
 	ConnectOffsetFlags  = 1 // FUSE and PSDT
 	ConnectOffsetSGL1   = 24
@@ -93,13 +96,15 @@ const (
 	ConnectDataOffsetHOSTNQN = 512
 )
 
-// ConnectResult is DW0 of a successful Connect: CNTLID in bits 15:0 and AUTHREQ in bits 31:16 (ATR bit 17, ASCR bit 18).
+// ConnectResult is DW0 of a successful Connect: CNTLID in bits 15:0 and AUTHREQ in bits 31:16 (ATR
+// bit 17, ASCR bit 18).
 type ConnectResult uint32
 
 // The authentication requirements.
 const (
-	ConnectAuthRequired          ConnectResult = 1 << 17 // ATR: authentication transaction required
-	ConnectSecureChannelRequired ConnectResult = 1 << 18 // ASCR: authentication and secure channel required
+	ConnectAuthRequired ConnectResult = 1 << 17 // ATR: authentication transaction required
+	// ASCR: authentication and secure channel required
+	ConnectSecureChannelRequired ConnectResult = 1 << 18
 )
 
 // MakeConnectResult makes the result of a Connect that needs no authentication.
@@ -108,8 +113,9 @@ func MakeConnectResult(cntlid uint16) ConnectResult { return ConnectResult(cntli
 // CNTLID is the controller the host is connected to.
 func (r ConnectResult) CNTLID() uint16 { return uint16(r) }
 
-// InvalidParameter is DW0 of a Connect refused with ConnectInvalidParameters or ConnectInvalidHost: IPO, the offset of the field, in
-// bits 15:0; IATTR bit 0, set if the field is in the data, in bit 16.
+// InvalidParameter is DW0 of a Connect refused with ConnectInvalidParameters or ConnectInvalidHost:
+// IPO, the offset of the field, in bits 15:0; IATTR bit 0, set if the field is in the data, in bit
+// 16.
 type InvalidParameter uint32
 
 // InvalidInCommand names a field of the command by its offset.

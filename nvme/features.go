@@ -69,8 +69,9 @@ const (
 	FeatureCapChangeable        uint32 = 1 << 2
 )
 
-// NumberOfQueues is CDW11 and the result of the Number of Queues feature (FID 07h): submission queues in bits 15:0, completion queues
-// in bits 31:16, both 0-based; FFFFh is not allowed in a request.
+// NumberOfQueues is CDW11 and the result of the Number of Queues feature (FID 07h): submission
+// queues in bits 15:0, completion queues in bits 31:16, both 0-based; FFFFh is not allowed in a
+// request.
 type NumberOfQueues uint32
 
 // MakeNumberOfQueues makes the value for n submission and n completion queues, 1 to 65535.
@@ -85,8 +86,8 @@ func (n NumberOfQueues) Submission() int { return int(uint16(n)) + 1 }
 // Completion is the number of completion queues, counted from 1.
 func (n NumberOfQueues) Completion() int { return int(n>>16) + 1 }
 
-// EventMask is Asynchronous Event Configuration (FID 0Bh, CDW11) and OAES of Identify Controller: bits 7:0 are the SMART warnings,
-// the others notices.
+// EventMask is Asynchronous Event Configuration (FID 0Bh, CDW11) and OAES of Identify Controller:
+// bits 7:0 are the SMART warnings, the others notices.
 type EventMask uint32
 
 // The events.

@@ -55,8 +55,8 @@ const NSIDAll uint32 = 0xFFFFFFFF
 // NamespacesPerList is the capacity of a namespace list (CNS 02h, CNS 07h, log 04h).
 const NamespacesPerList = 1024
 
-// AppendNamespaceList appends a namespace list of 4096 bytes: ascending identifiers, unused entries zero (Base sections 4.6.2 and
-// 5.1.13.2.2). No more than NamespacesPerList identifiers are taken.
+// AppendNamespaceList appends a namespace list of 4096 bytes: ascending identifiers, unused entries
+// zero (Base sections 4.6.2 and 5.1.13.2.2). No more than NamespacesPerList identifiers are taken.
 func AppendNamespaceList(b []byte, nsids []uint32) []byte {
 	n := len(b)
 	for _, id := range nsids[:min(len(nsids), NamespacesPerList)] {

@@ -3,9 +3,9 @@ package nvme
 // IdentifyDataSize is the size of every Identify data structure (Base section 5.1.13.1).
 const IdentifyDataSize = 4096
 
-// IdentifyController is the Identify Controller data structure, CNS 01h (Base section 5.1.13.2.1). The field names are those of the
-// specification; the struct has the order and the widths of the wire. Fields that only PCIe controllers have are here so that a
-// parser keeps them.
+// IdentifyController is the Identify Controller data structure, CNS 01h (Base section 5.1.13.2.1).
+// The field names are those of the specification; the struct has the order and the widths of the
+// wire. Fields that only PCIe controllers have are here so that a parser keeps them.
 type IdentifyController struct {
 	VID, SSVID   uint16
 	SN           [20]byte // serial number, ASCII
@@ -122,8 +122,8 @@ type PowerState struct {
 // Append appends the 4096 bytes of the structure.
 func (c *IdentifyController) Append(b []byte) []byte { return appendRecord(b, c) }
 
-// ParseIdentifyController reads the structure from the start of b. ErrTruncated and ErrReserved tell what is wrong; the value is
-// complete with ErrReserved too.
+// ParseIdentifyController reads the structure from the start of b. ErrTruncated and ErrReserved
+// tell what is wrong; the value is complete with ErrReserved too.
 func ParseIdentifyController(b []byte) (*IdentifyController, error) {
 	c := new(IdentifyController)
 	return c, parseRecord(b, c)
@@ -194,8 +194,9 @@ type VWC uint8
 
 // VWC bits: whether a cache is present, and in bits 2:1 how Flush treats NSID FFFFFFFFh.
 const (
-	VWCPresent           VWC = 1 << 0
-	VWCFlushAllForbidden VWC = 2 << 1 // Flush with FFFFFFFFh is refused with Invalid Namespace or Format
+	VWCPresent VWC = 1 << 0
+	// Flush with FFFFFFFFh is refused with Invalid Namespace or Format
+	VWCFlushAllForbidden VWC = 2 << 1
 	VWCFlushAll          VWC = 3 << 1 // Flush with FFFFFFFFh flushes every namespace
 )
 
@@ -204,13 +205,14 @@ type SGLS uint32
 
 // The bits of SGLS.
 const (
-	SGLSSupported          SGLS = 1 << 0  // bits 1:0 = 01b: no alignment or granularity required
-	SGLSDwordAligned       SGLS = 2 << 0  // bits 1:0 = 10b: dword alignment and granularity
-	SGLSKeyed              SGLS = 1 << 2  // keyed SGL data block descriptors
-	SGLSBitBucket          SGLS = 1 << 16 // bit bucket descriptors
-	SGLSMetadataAligned    SGLS = 1 << 17
-	SGLSLonger             SGLS = 1 << 18 // an SGL longer than the data is accepted
-	SGLSMetadataSGL        SGLS = 1 << 19
-	SGLSOffset             SGLS = 1 << 20 // SAOS: the address of a data block may be an offset into the capsule
+	SGLSSupported       SGLS = 1 << 0  // bits 1:0 = 01b: no alignment or granularity required
+	SGLSDwordAligned    SGLS = 2 << 0  // bits 1:0 = 10b: dword alignment and granularity
+	SGLSKeyed           SGLS = 1 << 2  // keyed SGL data block descriptors
+	SGLSBitBucket       SGLS = 1 << 16 // bit bucket descriptors
+	SGLSMetadataAligned SGLS = 1 << 17
+	SGLSLonger          SGLS = 1 << 18 // an SGL longer than the data is accepted
+	SGLSMetadataSGL     SGLS = 1 << 19
+	// SAOS: the address of a data block may be an offset into the capsule
+	SGLSOffset             SGLS = 1 << 20
 	SGLSTransportDataBlock SGLS = 1 << 21
 )

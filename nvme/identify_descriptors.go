@@ -32,8 +32,8 @@ type NamespaceID struct {
 	ID   []byte
 }
 
-// AppendNamespaceIDs appends a Namespace Identification Descriptor list of 4096 bytes; the rest of it is zero. The identifiers must
-// have the length of their type.
+// AppendNamespaceIDs appends a Namespace Identification Descriptor list of 4096 bytes; the rest of
+// it is zero. The identifiers must have the length of their type.
 func AppendNamespaceIDs(b []byte, ids ...NamespaceID) []byte {
 	n := len(b)
 	for _, id := range ids {
@@ -43,13 +43,15 @@ func AppendNamespaceIDs(b []byte, ids ...NamespaceID) []byte {
 	return append(b, make([]byte, IdentifyDataSize-(len(b)-n))...)
 }
 
-// ParseNamespaceIDs returns the descriptors of a list up to the first of length 0. The identifiers point into b.
+// ParseNamespaceIDs returns the descriptors of a list up to the first of length 0. The identifiers
+// point into b.
 func ParseNamespaceIDs(b []byte) ([]NamespaceID, error) {
 	var ids []NamespaceID
 	for len(b) >= 4 && b[1] != 0 {
 		t, n := IDType(b[0]), int(b[1])
 		if want := t.Size(); want != 0 && n != want {
-			return ids, fmt.Errorf("namespace identifier type %d: length %d, must be %d", t, n, want)
+			return ids, fmt.Errorf("namespace identifier type %d: length %d, must be %d", t, n,
+				want)
 		}
 		if b[2]|b[3] != 0 {
 			return ids, ErrReserved

@@ -1,7 +1,7 @@
 package nvme
 
-// IdentifyNamespace is the Identify Namespace data structure of the NVM command set, CNS 00h (NVM section 4.1.5.1). A namespace that
-// is not active is all zeroes.
+// IdentifyNamespace is the Identify Namespace data structure of the NVM command set, CNS 00h (NVM
+// section 4.1.5.1). A namespace that is not active is all zeroes.
 type IdentifyNamespace struct {
 	NSZE   uint64 // size in logical blocks
 	NCAP   uint64 // capacity in logical blocks
@@ -83,7 +83,8 @@ type NMIC uint8
 // NMICShared says that several controllers may have the namespace attached.
 const NMICShared NMIC = 1 << 0
 
-// DLFEAT is Deallocate Logical Block Features (byte 33). Bits 2:0 tell what a deallocated block reads as.
+// DLFEAT is Deallocate Logical Block Features (byte 33). Bits 2:0 tell what a deallocated block
+// reads as.
 type DLFEAT uint8
 
 // The values and bits of DLFEAT.
@@ -99,8 +100,8 @@ type NSATTR uint8
 // NSATTRWriteProtected says that the namespace cannot be written.
 const NSATTRWriteProtected NSATTR = 1 << 0
 
-// IdentifyNamespaceIndependent is the I/O Command Set Independent Identify Namespace data structure, CNS 08h (Base section
-// 5.1.13.2.8).
+// IdentifyNamespaceIndependent is the I/O Command Set Independent Identify Namespace data
+// structure, CNS 08h (Base section 5.1.13.2.8).
 type IdentifyNamespaceIndependent struct {
 	NSFEAT   uint8 // other bits than those of CNS 00h; see the NSFEATIndep constants
 	NMIC     NMIC
@@ -118,7 +119,8 @@ type IdentifyNamespaceIndependent struct {
 // Append appends the 4096 bytes of the structure.
 func (n *IdentifyNamespaceIndependent) Append(b []byte) []byte { return appendRecord(b, n) }
 
-// ParseIdentifyNamespaceIndependent reads the structure from the start of b, as ParseIdentifyController does.
+// ParseIdentifyNamespaceIndependent reads the structure from the start of b, as
+// ParseIdentifyController does.
 func ParseIdentifyNamespaceIndependent(b []byte) (*IdentifyNamespaceIndependent, error) {
 	n := new(IdentifyNamespaceIndependent)
 	return n, parseRecord(b, n)
@@ -130,7 +132,8 @@ type NSTAT uint8
 // NSTATReady (NRDY) says that the namespace is ready. Linux hides a namespace without it.
 const NSTATReady NSTAT = 1 << 0
 
-// IdentifyNamespaceNVM is the NVM command set specific Identify Namespace data structure, CNS 05h with CSI 00h (NVM section 4.1.5).
+// IdentifyNamespaceNVM is the NVM command set specific Identify Namespace data structure, CNS 05h
+// with CSI 00h (NVM section 4.1.5).
 type IdentifyNamespaceNVM struct {
 	LBSTM uint64
 	PIC   uint8
@@ -142,14 +145,15 @@ type IdentifyNamespaceNVM struct {
 // Append appends the 4096 bytes of the structure.
 func (n *IdentifyNamespaceNVM) Append(b []byte) []byte { return appendRecord(b, n) }
 
-// ParseIdentifyNamespaceNVM reads the structure from the start of b, as ParseIdentifyController does.
+// ParseIdentifyNamespaceNVM reads the structure from the start of b, as ParseIdentifyController
+// does.
 func ParseIdentifyNamespaceNVM(b []byte) (*IdentifyNamespaceNVM, error) {
 	n := new(IdentifyNamespaceNVM)
 	return n, parseRecord(b, n)
 }
 
-// IdentifyControllerNVM is the NVM command set specific Identify Controller data structure, CNS 06h with CSI 00h (NVM section
-// 4.1.5). Sizes are powers of two in units of CAP.MPSMIN; 0 is no limit.
+// IdentifyControllerNVM is the NVM command set specific Identify Controller data structure, CNS 06h
+// with CSI 00h (NVM section 4.1.5). Sizes are powers of two in units of CAP.MPSMIN; 0 is no limit.
 type IdentifyControllerNVM struct {
 	VSL   uint8  // Verify
 	WZSL  uint8  // Write Zeroes
@@ -163,7 +167,8 @@ type IdentifyControllerNVM struct {
 // Append appends the 4096 bytes of the structure.
 func (c *IdentifyControllerNVM) Append(b []byte) []byte { return appendRecord(b, c) }
 
-// ParseIdentifyControllerNVM reads the structure from the start of b, as ParseIdentifyController does.
+// ParseIdentifyControllerNVM reads the structure from the start of b, as ParseIdentifyController
+// does.
 func ParseIdentifyControllerNVM(b []byte) (*IdentifyControllerNVM, error) {
 	c := new(IdentifyControllerNVM)
 	return c, parseRecord(b, c)

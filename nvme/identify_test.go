@@ -12,7 +12,11 @@ func TestNamespaceList(t *testing.T) {
 	for i := range many {
 		many[i] = uint32(i + 1)
 	}
-	for _, tc := range []struct{ in, want []uint32 }{{nil, nil}, {[]uint32{1, 7, 0xFFFFFFFD}, []uint32{1, 7, 0xFFFFFFFD}}, {many, many[:1024]}} {
+	for _, tc := range []struct{ in, want []uint32 }{
+		{nil, nil},
+		{[]uint32{1, 7, 0xFFFFFFFD}, []uint32{1, 7, 0xFFFFFFFD}},
+		{many, many[:1024]},
+	} {
 		b := AppendNamespaceList([]byte{9}, tc.in)
 		if len(b) != 4097 {
 			t.Fatalf("%d bytes", len(b))
@@ -28,17 +32,21 @@ func TestNamespaceList(t *testing.T) {
 
 func TestNamespaceIDs(t *testing.T) {
 	uuid := bytes.Repeat([]byte{0xAB}, 16)
-	b := AppendNamespaceIDs(nil, NamespaceID{IDTypeUUID, uuid}, NamespaceID{IDTypeEUI64, []byte("12345678")}, NamespaceID{IDTypeCSI, []byte{0}})
-	want := hexBytes(t, IdentifyDataSize, "0:03100000abababababababababababababababab 20:01080000 24:3132333435363738 32:04010000")
+	b := AppendNamespaceIDs(nil, NamespaceID{IDTypeUUID, uuid},
+		NamespaceID{IDTypeEUI64, []byte("12345678")}, NamespaceID{IDTypeCSI, []byte{0}})
+	want := hexBytes(t, IdentifyDataSize,
+		"0:03100000abababababababababababababababab 20:01080000 24:3132333435363738 32:04010000")
 	if !bytes.Equal(b, want) {
 		t.Fatalf("% x", b[:48])
 	}
 	ids, err := ParseNamespaceIDs(b)
-	if err != nil || len(ids) != 3 || ids[0].Type != IDTypeUUID || !bytes.Equal(ids[0].ID, uuid) || ids[2].Type != IDTypeCSI {
+	if err != nil || len(ids) != 3 || ids[0].Type != IDTypeUUID || !bytes.Equal(ids[0].ID, uuid) ||
+		ids[2].Type != IDTypeCSI {
 		t.Fatalf("%v, %v", ids, err)
 	}
 	for name, bad := range map[string][]byte{
-		"length of a UUID": {3, 15, 0, 0, 1}, "reserved": {4, 1, 1, 0, 0}, "cut": {2, 16, 0, 0, 1, 2},
+		"length of a UUID": {3, 15, 0, 0, 1}, "reserved": {4, 1, 1, 0, 0},
+		"cut": {2, 16, 0, 0, 1, 2},
 	} {
 		if _, err := ParseNamespaceIDs(bad); err == nil {
 			t.Errorf("%s: accepted", name)

@@ -17,10 +17,11 @@ func (s *GetLogSQE) LSP() uint8 { return s[41] & 0x7F }
 // RAE asks to retain the asynchronous event (CDW10 bit 15).
 func (s *GetLogSQE) RAE() bool { return s[41]&0x80 != 0 }
 
-// Bytes is the number of bytes asked for: NUMD counts dwords, 0-based, in CDW10 bits 31:16 (lower) and CDW11 bits 15:0 (upper).
-// It is a multiple of 4 and at most 16 GiB.
+// Bytes is the number of bytes asked for: NUMD counts dwords, 0-based, in CDW10 bits 31:16 (lower)
+// and CDW11 bits 15:0 (upper). It is a multiple of 4 and at most 16 GiB.
 func (s *GetLogSQE) Bytes() uint64 {
-	numd := uint64(binary.LittleEndian.Uint16(s[42:])) | uint64(binary.LittleEndian.Uint16(s[44:]))<<16
+	numd := uint64(binary.LittleEndian.Uint16(s[42:])) | uint64(
+		binary.LittleEndian.Uint16(s[44:]))<<16
 	return (numd + 1) * 4
 }
 
@@ -33,7 +34,8 @@ func (s *GetLogSQE) OT() bool { return s[58]&0x80 != 0 }
 // CSI is the command set (CDW14 bits 31:24).
 func (s *GetLogSQE) CSI() CSI { return CSI(s[59]) }
 
-// Set writes the log page, the number of bytes (a multiple of 4, at least 4), the offset, LSP and RAE.
+// Set writes the log page, the number of bytes (a multiple of 4, at least 4), the offset, LSP and
+// RAE.
 func (s *GetLogSQE) Set(lid LID, bytes uint64, offset uint64, lsp uint8, rae bool) {
 	s[40], s[41] = byte(lid), lsp&0x7F
 	if rae {
@@ -63,8 +65,8 @@ const (
 	LogReservation       LID = 0x80
 )
 
-// SupportedPages is the Supported Log Pages log, LID 00h (Base section 5.1.12.1.1): a descriptor per log page, bit 0 set if it is
-// supported. Bits 31:16 of each are specific to the page.
+// SupportedPages is the Supported Log Pages log, LID 00h (Base section 5.1.12.1.1): a descriptor
+// per log page, bit 0 set if it is supported. Bits 31:16 of each are specific to the page.
 type SupportedPages [256]uint32
 
 // SupportedPagesSize is the size of the log.
@@ -89,6 +91,6 @@ func ParseSupportedPages(b []byte) (*SupportedPages, error) {
 	return p, parseRecord(b, p)
 }
 
-// ChangedNamespacesOverflow is the only entry of log 04h if more than NamespacesPerList namespaces changed (Base section 5.1.12.1.5).
-// The log is a namespace list: AppendNamespaceList.
+// ChangedNamespacesOverflow is the only entry of log 04h if more than NamespacesPerList namespaces
+// changed (Base section 5.1.12.1.5). The log is a namespace list: AppendNamespaceList.
 const ChangedNamespacesOverflow uint32 = 0xFFFFFFFF

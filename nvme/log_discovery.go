@@ -2,7 +2,8 @@ package nvme
 
 import "encoding/binary"
 
-// The Discovery log, LID 70h (Base section 5.1.12.3.1), is a header of 1024 bytes and entries of 1024 bytes.
+// The Discovery log, LID 70h (Base section 5.1.12.3.1), is a header of 1024 bytes and entries of
+// 1024 bytes.
 const (
 	DiscoveryHeaderSize = 1024
 	DiscoveryEntrySize  = 1024
@@ -19,7 +20,8 @@ type DiscoveryHeader struct {
 // Append appends the 1024 bytes of the header.
 func (h *DiscoveryHeader) Append(b []byte) []byte { return appendRecord(b, h) }
 
-// ParseDiscoveryHeader reads the header from the start of b, of which a host may have asked only the first 20 bytes or so.
+// ParseDiscoveryHeader reads the header from the start of b, of which a host may have asked only
+// the first 20 bytes or so.
 func ParseDiscoveryHeader(b []byte) (*DiscoveryHeader, error) {
 	if len(b) < 18 {
 		return nil, ErrTruncated
@@ -85,7 +87,8 @@ const (
 	SubsystemDiscovery SubsystemType = 3 // this discovery service
 )
 
-// TREQ is the transport requirements: bits 1:0 tell of the secure channel, bit 2 whether SQ flow control may be turned off.
+// TREQ is the transport requirements: bits 1:0 tell of the secure channel, bit 2 whether SQ flow
+// control may be turned off.
 type TREQ uint8
 
 // The values of TREQ.
@@ -101,7 +104,8 @@ type EFLAGS uint16
 
 // The bits of EFLAGS.
 const (
-	EFLAGSDuplicate  EFLAGS = 1 << 0 // DUPRETINFO: this entry leads to the same subsystem as the one in use
+	// DUPRETINFO: this entry leads to the same subsystem as the one in use
+	EFLAGSDuplicate  EFLAGS = 1 << 0
 	EFLAGSPersistent EFLAGS = 1 << 1 // EPCSD: explicit persistent connection support
 	EFLAGSNoCDC      EFLAGS = 1 << 2 // NCC: not registered with a central discovery controller
 )
@@ -118,7 +122,8 @@ const (
 	RDMAProviderIWARP  RDMAProvider = 5
 )
 
-// SetRDMA writes the RDMA transport specific address subtype: reliable connected service by RDMA CM (RDMA section 3.1, figure 3).
+// SetRDMA writes the RDMA transport specific address subtype: reliable connected service by RDMA CM
+// (RDMA section 3.1, figure 3).
 func (e *DiscoveryEntry) SetRDMA(p RDMAProvider, pkey uint16) {
 	e.TSAS = [256]byte{0: 1, 1: byte(p), 2: 1}
 	binary.LittleEndian.PutUint16(e.TSAS[8:], pkey)

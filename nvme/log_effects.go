@@ -15,7 +15,8 @@ const (
 	EffectControllerChange    Effect = 1 << 4 // CCC
 )
 
-// EffectsLog is the Commands Supported and Effects log, LID 05h. A Fabrics command is not part of it.
+// EffectsLog is the Commands Supported and Effects log, LID 05h. A Fabrics command is not part of
+// it.
 type EffectsLog struct {
 	Admin [256]Effect
 	IO    [256]Effect

@@ -13,7 +13,8 @@ const (
 	FeatureScopeController FeatureEffect = 1 << 21
 )
 
-// FeatureEffectsLog is the Feature Identifiers Supported and Effects log, LID 12h: an entry per feature.
+// FeatureEffectsLog is the Feature Identifiers Supported and Effects log, LID 12h: an entry per
+// feature.
 type FeatureEffectsLog [256]FeatureEffect
 
 // Append appends the 1024 bytes of the log.

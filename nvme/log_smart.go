@@ -65,7 +65,8 @@ func MakeUint128(v uint64) (u Uint128) {
 // Add is the sum, modulo 2^128.
 func (u Uint128) Add(v Uint128) (sum Uint128) {
 	low, carry := bits.Add64(binary.LittleEndian.Uint64(u[:]), binary.LittleEndian.Uint64(v[:]), 0)
-	high, _ := bits.Add64(binary.LittleEndian.Uint64(u[8:]), binary.LittleEndian.Uint64(v[8:]), carry)
+	high, _ := bits.Add64(binary.LittleEndian.Uint64(u[8:]), binary.LittleEndian.Uint64(v[8:]),
+		carry)
 	binary.LittleEndian.PutUint64(sum[:], low)
 	binary.LittleEndian.PutUint64(sum[8:], high)
 	return sum

@@ -9,7 +9,8 @@ func TestSupportedPages(t *testing.T) {
 	var p SupportedPages
 	p.Add(LogSMART, LogDiscovery)
 	b := p.Append(nil)
-	if !bytes.Equal(b, hexBytes(t, SupportedPagesSize, "8:01 448:01")) || !p.Has(LogSMART) || p.Has(LogANA) {
+	if !bytes.Equal(b, hexBytes(t, SupportedPagesSize, "8:01 448:01")) || !p.Has(LogSMART) ||
+		p.Has(LogANA) {
 		t.Error("bits")
 	}
 }
@@ -18,20 +19,27 @@ func TestFeatureEffects(t *testing.T) {
 	var l FeatureEffectsLog
 	l[FeatureNumberOfQueues] = FeatureSupported | FeatureScopeController
 	l[FeatureWriteProtect] = FeatureSupported | FeatureScopeNamespace
-	if b := l.Append(nil); !bytes.Equal(b, hexBytes(t, FeatureEffectsSize, "28:01002000 528:01001000")) {
+	if b := l.Append(nil); !bytes.Equal(b,
+		hexBytes(t, FeatureEffectsSize, "28:01002000 528:01001000")) {
 		t.Error("bits")
 	}
 }
 
 func TestUint128Sum(t *testing.T) {
-	low, high := Uint128{0: 0xFF, 1: 0xFF, 2: 0xFF, 3: 0xFF, 4: 0xFF, 5: 0xFF, 6: 0xFF, 7: 0xFF}, Uint128{8: 1}
+	low, high := Uint128{0: 0xFF, 1: 0xFF, 2: 0xFF, 3: 0xFF, 4: 0xFF, 5: 0xFF, 6: 0xFF, 7: 0xFF},
+		Uint128{8: 1}
 	if got := low.Add(MakeUint128(1)); got != high {
 		t.Errorf("carry: %x", got)
 	}
 	if got := low.Add(MakeUint128(2)).Add(high); got != (Uint128{0: 1, 8: 2}) {
 		t.Errorf("%x", got)
 	}
-	for _, pair := range [][2]Uint128{{low, high}, {MakeUint128(5), MakeUint128(256)}, {high, high.Add(MakeUint128(1))}, {low, low}} {
+	for _, pair := range [][2]Uint128{
+		{low, high},
+		{MakeUint128(5), MakeUint128(256)},
+		{high, high.Add(MakeUint128(1))},
+		{low, low},
+	} {
 		if a, b := pair[0].Max(pair[1]), pair[1].Max(pair[0]); a != pair[1] || b != pair[1] {
 			t.Errorf("the larger of %x: %x, %x", pair, a, b)
 		}
@@ -52,14 +60,16 @@ func TestUint128(t *testing.T) {
 
 func TestDiscovery(t *testing.T) {
 	e := DiscoveryEntry{
-		TRTYPE: TransportRDMA, ADRFAM: AddressIPv4, SUBTYPE: SubsystemNVM, TREQ: TREQNotRequired | TREQNoFlowControl, PORTID: 1,
+		TRTYPE: TransportRDMA, ADRFAM: AddressIPv4, SUBTYPE: SubsystemNVM,
+		TREQ: TREQNotRequired | TREQNoFlowControl, PORTID: 1,
 		CNTLID: CNTLIDDynamic, ASQSZ: 32, EFLAGS: EFLAGSPersistent,
 	}
 	e.SetAddress("10.0.0.1", "4420")
 	e.SetRDMA(RDMAProviderRoCEv2, 0xFFFF)
 	PutNQN(&e.SUBNQN, "nqn.x")
 	b := e.Append(nil)
-	want := hexBytes(t, DiscoveryEntrySize, "0:01010206 4:0100ffff 8:2000 10:0200 256:6e716e2e78 768:010401 776:ffff")
+	want := hexBytes(t, DiscoveryEntrySize,
+		"0:01010206 4:0100ffff 8:2000 10:0200 256:6e716e2e78 768:010401 776:ffff")
 	PutText(want[32:64], "4420")
 	PutText(want[512:768], "10.0.0.1")
 	if !bytes.Equal(b, want) {

@@ -10,7 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// NQN rules are Base section 4.7. A name is UTF-8, at most NQNMaxLength bytes; fields hold it with a terminating NUL.
+// NQN rules are Base section 4.7. A name is UTF-8, at most NQNMaxLength bytes; fields hold it with
+// a terminating NUL.
 const (
 	NQNFieldSize = 256
 	NQNMaxLength = 223
@@ -30,8 +31,9 @@ var (
 	nqnDomain = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
 )
 
-// ValidateNQN checks the form of a name: "nqn.yyyy-mm.reverse.domain:text", "nqn.2014-08.org.nvmexpress:uuid:UUID" or the discovery
-// name. Use it for names of our own; of a peer's name only ParseNQN's rules are certain to be followed.
+// ValidateNQN checks the form of a name: "nqn.yyyy-mm.reverse.domain:text",
+// "nqn.2014-08.org.nvmexpress:uuid:UUID" or the discovery name. Use it for names of our own; of a
+// peer's name only ParseNQN's rules are certain to be followed.
 func ValidateNQN(nqn string) error {
 	switch {
 	case len(nqn) > NQNMaxLength:
@@ -68,8 +70,9 @@ func ValidateNQN(nqn string) error {
 	return nil
 }
 
-// ParseNQN reads a name from a field of NQNFieldSize bytes as a peer sent it: it must be UTF-8, not empty, at most NQNMaxLength bytes
-// long, and a NUL must follow. What follows the NUL is ignored. The form of the name is not checked.
+// ParseNQN reads a name from a field of NQNFieldSize bytes as a peer sent it: it must be UTF-8, not
+// empty, at most NQNMaxLength bytes long, and a NUL must follow. What follows the NUL is ignored.
+// The form of the name is not checked.
 func ParseNQN(field *[NQNFieldSize]byte) (string, error) {
 	n := bytes.IndexByte(field[:], 0)
 	switch {
@@ -85,5 +88,6 @@ func ParseNQN(field *[NQNFieldSize]byte) (string, error) {
 	return string(field[:n]), nil
 }
 
-// PutNQN fills a field with a name and NULs. Names longer than the field allows are cut: validate first.
+// PutNQN fills a field with a name and NULs. Names longer than the field allows are cut: validate
+// first.
 func PutNQN(field *[NQNFieldSize]byte, nqn string) { putString(field[:], nqn) }

@@ -59,7 +59,10 @@ func TestParseNQN(t *testing.T) {
 			t.Errorf("put %q", good)
 		}
 	}
-	for _, bad := range []string{"", strings.Repeat("a", 224), strings.Repeat("a", 256), "\xff\xfe"} {
+	for _, bad := range []string{
+		"", strings.Repeat("a", 224), strings.Repeat("a", 256),
+		"\xff\xfe",
+	} {
 		if got, err := ParseNQN(field(bad)); !errors.Is(err, ErrNQN) {
 			t.Errorf("%q: %q, %v", bad, got, err)
 		}
@@ -77,7 +80,9 @@ func FuzzNQN(f *testing.F) {
 		var field [NQNFieldSize]byte
 		copy(field[:], b)
 		s, err := ParseNQN(&field)
-		if err == nil && (s == "" || len(s) > NQNMaxLength || !utf8.ValidString(s) || strings.ContainsRune(s, 0)) {
+		if err == nil &&
+			(s == "" || len(s) > NQNMaxLength || !utf8.ValidString(s) ||
+				strings.ContainsRune(s, 0)) {
 			t.Fatalf("accepted %q", s)
 		}
 		if ValidateNQN(string(b)) == nil && len(b) > NQNMaxLength {

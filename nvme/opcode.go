@@ -1,6 +1,7 @@
 package nvme
 
-// Opcode is byte 0 of a submission queue entry. Bits 1:0 tell the direction of data (Base figure 141).
+// Opcode is byte 0 of a submission queue entry. Bits 1:0 tell the direction of data (Base figure
+// 141).
 type Opcode uint8
 
 // Admin opcodes (Base figure 141).

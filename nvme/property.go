@@ -11,7 +11,8 @@ type PropertySQE SQE
 // Property views s as a Property command.
 func (s *SQE) Property() *PropertySQE { return (*PropertySQE)(s) }
 
-// Size is the size of the property in bytes, 4 or 8 (ATTRIB bits 2:0: 000b and 001b), or 0 for a reserved value.
+// Size is the size of the property in bytes, 4 or 8 (ATTRIB bits 2:0: 000b and 001b), or 0 for a
+// reserved value.
 func (s *PropertySQE) Size() int {
 	switch s[40] & 7 {
 	case 0:
@@ -27,10 +28,12 @@ func (s *PropertySQE) Offset() PropertyOffset {
 	return PropertyOffset(binary.LittleEndian.Uint32(s[44:]))
 }
 
-// Value is the value of a Property Set: all 8 bytes; the upper 4 are reserved for a property of 4 bytes.
+// Value is the value of a Property Set: all 8 bytes; the upper 4 are reserved for a property of 4
+// bytes.
 func (s *PropertySQE) Value() uint64 { return binary.LittleEndian.Uint64(s[48:]) }
 
-// Set makes a Fabrics command: Property Get of the given offset, or with typ FabricsPropertySet a Property Set.
+// Set makes a Fabrics command: Property Get of the given offset, or with typ FabricsPropertySet a
+// Property Set.
 func (s *PropertySQE) Set(typ FabricsType, off PropertyOffset, value uint64) {
 	s[0], s[4] = byte(FabricsOpcode), byte(typ)
 	s[40] = 0
@@ -67,16 +70,17 @@ type CAP uint64
 
 // CAP bits. CRMS (bits 60:59) needs the CRTO property.
 const (
-	CAPCQR        CAP = 1 << 16 // contiguous queues required: always 1 over fabrics
-	CAPCSSNVM     CAP = 1 << 37 // CSS: the NVM command set
-	CAPCSSIOSets  CAP = 1 << 43 // CSS: I/O command sets by CC.CSS 110b
-	CAPCSSNoIO    CAP = 1 << 44 // CSS: no I/O command set (discovery and administrative controllers)
+	CAPCQR       CAP = 1 << 16 // contiguous queues required: always 1 over fabrics
+	CAPCSSNVM    CAP = 1 << 37 // CSS: the NVM command set
+	CAPCSSIOSets CAP = 1 << 43 // CSS: I/O command sets by CC.CSS 110b
+	// CSS: no I/O command set (discovery and administrative controllers)
+	CAPCSSNoIO    CAP = 1 << 44
 	CAPCRMSMedia  CAP = 1 << 59 // CRWMS: controller ready with media
 	CAPCRMSNoWait CAP = 1 << 60 // CRIMS: controller ready independent of media
 )
 
-// MakeCAP makes a CAP for queues of at most entries (at least 2) and a worst-case ready time in units of 500 ms, with CQR set and
-// 4 KiB memory pages.
+// MakeCAP makes a CAP for queues of at most entries (at least 2) and a worst-case ready time in
+// units of 500 ms, with CQR set and 4 KiB memory pages.
 func MakeCAP(entries int, to uint8, flags CAP) CAP {
 	return CAP(uint16(entries-1)) | CAPCQR | CAP(to)<<24 | flags
 }
@@ -133,7 +137,8 @@ const (
 	CSSAdmin = 7
 )
 
-// CCLinux is what a Linux host writes to enable a controller: 4 KiB pages, round robin, entries of 64 and 16 bytes, NVM.
+// CCLinux is what a Linux host writes to enable a controller: 4 KiB pages, round robin, entries of
+// 64 and 16 bytes, NVM.
 const CCLinux = CCEnable | 6<<16 | 4<<20
 
 // EN is the enable bit.

@@ -7,7 +7,8 @@ func TestProperties(t *testing.T) {
 	if uint64(c) != 0x0800_0820_1E01_007F { // MQES 127, CQR, TO 30, CSS bits 37 and 43, CRMS bit 59
 		t.Errorf("CAP %#x", uint64(c))
 	}
-	if c.MQES() != 127 || c.TO() != 30 || c.CSS() != 0x41 || c.MPSMin() != 4096 || c.MPSMax() != 4096 {
+	if c.MQES() != 127 || c.TO() != 30 || c.CSS() != 0x41 || c.MPSMin() != 4096 ||
+		c.MPSMax() != 4096 {
 		t.Errorf("CAP fields: %d %d %#x %d %d", c.MQES(), c.TO(), c.CSS(), c.MPSMin(), c.MPSMax())
 	}
 	if c = 1 << 52; c.MPSMin() != 4096 || c.MPSMax() != 8192 {
@@ -19,10 +20,12 @@ func TestProperties(t *testing.T) {
 	if v := MakeVersion(2, 1, 0); v != Version21 || v.String() != "2.1.0" {
 		t.Errorf("version %s", v)
 	}
-	if CCLinux != 0x460001 || !CCLinux.EN() || CCLinux.IOSQES() != 6 || CCLinux.IOCQES() != 4 || CCLinux.Reserved() != 0 {
+	if CCLinux != 0x460001 || !CCLinux.EN() || CCLinux.IOSQES() != 6 || CCLinux.IOCQES() != 4 ||
+		CCLinux.Reserved() != 0 {
 		t.Errorf("CC %#x", uint32(CCLinux))
 	}
-	if cc := CC(0xFF<<24 | 3<<14 | 5<<11 | 9<<7 | 6<<4 | 0xE); cc.EN() || cc.SHN() != 3 || cc.AMS() != 5 || cc.MPS() != 9 ||
+	if cc := CC(0xFF<<24 | 3<<14 | 5<<11 | 9<<7 | 6<<4 | 0xE); cc.EN() || cc.SHN() != 3 ||
+		cc.AMS() != 5 || cc.MPS() != 9 ||
 		cc.CSS() != CSSAllIO || !cc.CRIME() || cc.Reserved() != 0xFE00000E {
 		t.Errorf("CC fields of %#x", uint32(cc))
 	}
@@ -38,7 +41,8 @@ func TestProperties(t *testing.T) {
 }
 
 func TestConnectResult(t *testing.T) {
-	if r := MakeConnectResult(7) | ConnectAuthRequired | ConnectSecureChannelRequired; r != 0x60007 || r.CNTLID() != 7 {
+	if r := MakeConnectResult(
+		7) | ConnectAuthRequired | ConnectSecureChannelRequired; r != 0x60007 || r.CNTLID() != 7 {
 		t.Errorf("%#x", uint32(r))
 	}
 	if p := InvalidInData(ConnectDataOffsetSUBNQN); p != 0x10100 || p.IPO() != 256 || !p.InData() {
@@ -48,13 +52,15 @@ func TestConnectResult(t *testing.T) {
 		t.Errorf("%#x", uint32(p))
 	}
 	// The offsets are those of struct nvmf_connect_command.
-	if ConnectOffsetRECFMT != 40 || ConnectOffsetQID != 42 || ConnectOffsetSQSIZE != 44 || ConnectOffsetCATTR != 46 || ConnectOffsetKATO != 48 {
+	if ConnectOffsetRECFMT != 40 || ConnectOffsetQID != 42 || ConnectOffsetSQSIZE != 44 ||
+		ConnectOffsetCATTR != 46 || ConnectOffsetKATO != 48 {
 		t.Error("offsets")
 	}
 }
 
 func TestFeatureValues(t *testing.T) {
-	if n := MakeNumberOfQueues(65535); n != 0xFFFEFFFE || n.Submission() != 65535 || n.Completion() != 65535 {
+	if n := MakeNumberOfQueues(65535); n != 0xFFFEFFFE || n.Submission() != 65535 ||
+		n.Completion() != 65535 {
 		t.Errorf("%#x", uint32(n))
 	}
 	if n := MakeNumberOfQueues(1); n != 0 || n.Submission() != 1 {
@@ -62,7 +68,8 @@ func TestFeatureValues(t *testing.T) {
 	}
 }
 
-// TestAsyncEvents compares events with the values Linux hosts act on (udev sees the last one as 0x70f002).
+// TestAsyncEvents compares events with the values Linux hosts act on (udev sees the last one as
+// 0x70f002).
 func TestAsyncEvents(t *testing.T) {
 	for _, tc := range []struct {
 		e    AsyncEvent

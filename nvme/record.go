@@ -13,8 +13,9 @@ var ErrTruncated = errors.New("record is truncated")
 // ErrReserved says that a field that must be zero is not.
 var ErrReserved = errors.New("reserved field is not zero")
 
-// Large control-path records are Go structs in the order and with the widths of the wire; reserved fields are blank. They are encoded
-// by reflection, which is slow and allocates: the I/O path uses named arrays instead.
+// Large control-path records are Go structs in the order and with the widths of the wire; reserved
+// fields are blank. They are encoded by reflection, which is slow and allocates: the I/O path uses
+// named arrays instead.
 
 // appendRecord appends the wire form of the struct that v points to.
 func appendRecord(b []byte, v any) []byte {
@@ -35,7 +36,8 @@ func parseRecord(b []byte, v any) error {
 	return nil
 }
 
-// PutText fills dst with the ASCII text s, cut or padded with spaces (as ASCII strings are on the wire).
+// PutText fills dst with the ASCII text s, cut or padded with spaces (as ASCII strings are on the
+// wire).
 func PutText(dst []byte, s string) {
 	for i := copy(dst, s); i < len(dst); i++ {
 		dst[i] = ' '

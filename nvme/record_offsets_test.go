@@ -21,64 +21,91 @@ func offsetsOf(v any) map[string]int {
 	return m
 }
 
-// TestOffsets compares the records with the byte offsets of the specification's figures; they agree with struct nvme_id_ctrl and
-// its siblings of the Linux header include/linux/nvme.h and of libnvme's types.h.
+// TestOffsets compares the records with the byte offsets of the specification's figures; they agree
+// with struct nvme_id_ctrl and its siblings of the Linux header include/linux/nvme.h and of
+// libnvme's types.h.
 func TestOffsets(t *testing.T) {
 	for _, tc := range []struct {
 		v    any
 		want map[string]int
 	}{
 		{IdentifyController{}, map[string]int{
-			"VID": 0, "SSVID": 2, "SN": 4, "MN": 24, "FR": 64, "RAB": 72, "IEEE": 73, "CMIC": 76, "MDTS": 77, "CNTLID": 78,
-			"VER": 80, "RTD3R": 84, "RTD3E": 88, "OAES": 92, "CTRATT": 96, "RRLS": 100, "CNTRLTYPE": 111, "FGUID": 112,
-			"CRDT": 128, "NVMSR": 253, "VWCI": 254, "MEC": 255, "OACS": 256, "ACL": 258, "AERL": 259, "FRMW": 260, "LPA": 261,
-			"ELPE": 262, "NPSS": 263, "AVSCC": 264, "APSTA": 265, "WCTEMP": 266, "CCTEMP": 268, "MTFA": 270, "HMPRE": 272,
-			"HMMIN": 276, "TNVMCAP": 280, "UNVMCAP": 296, "RPMBS": 312, "EDSTT": 316, "DSTO": 318, "FWUG": 319, "KAS": 320,
-			"HCTMA": 322, "MNTMT": 324, "MXTMT": 326, "SANICAP": 328, "HMMINDS": 332, "HMMAXD": 336, "NSETIDMAX": 338,
-			"ENDGIDMAX": 340, "ANATT": 342, "ANACAP": 343, "ANAGRPMAX": 344, "NANAGRPID": 348, "PELS": 352, "DomainID": 356,
-			"MEGCAP": 368, "SQES": 512, "CQES": 513, "MAXCMD": 514, "NN": 516, "ONCS": 520, "FUSES": 522, "FNA": 524,
-			"VWC": 525, "AWUN": 526, "AWUPF": 528, "ICSVSCC": 530, "NWPC": 531, "ACWU": 532, "CDFS": 534, "SGLS": 536,
-			"MNAN": 540, "MAXDNA": 544, "MAXCNA": 560, "SUBNQN": 768, "IOCCSZ": 1792, "IORCSZ": 1796, "ICDOFF": 1800,
+			"VID": 0, "SSVID": 2, "SN": 4, "MN": 24, "FR": 64, "RAB": 72, "IEEE": 73, "CMIC": 76,
+			"MDTS": 77, "CNTLID": 78,
+			"VER": 80, "RTD3R": 84, "RTD3E": 88, "OAES": 92, "CTRATT": 96, "RRLS": 100,
+			"CNTRLTYPE": 111, "FGUID": 112,
+			"CRDT": 128, "NVMSR": 253, "VWCI": 254, "MEC": 255, "OACS": 256, "ACL": 258,
+			"AERL": 259, "FRMW": 260, "LPA": 261,
+			"ELPE": 262, "NPSS": 263, "AVSCC": 264, "APSTA": 265, "WCTEMP": 266, "CCTEMP": 268,
+			"MTFA": 270, "HMPRE": 272,
+			"HMMIN": 276, "TNVMCAP": 280, "UNVMCAP": 296, "RPMBS": 312, "EDSTT": 316, "DSTO": 318,
+			"FWUG": 319, "KAS": 320,
+			"HCTMA": 322, "MNTMT": 324, "MXTMT": 326, "SANICAP": 328, "HMMINDS": 332, "HMMAXD": 336,
+			"NSETIDMAX": 338,
+			"ENDGIDMAX": 340, "ANATT": 342, "ANACAP": 343, "ANAGRPMAX": 344, "NANAGRPID": 348,
+			"PELS": 352, "DomainID": 356,
+			"MEGCAP": 368, "SQES": 512, "CQES": 513, "MAXCMD": 514, "NN": 516, "ONCS": 520,
+			"FUSES": 522, "FNA": 524,
+			"VWC": 525, "AWUN": 526, "AWUPF": 528, "ICSVSCC": 530, "NWPC": 531, "ACWU": 532,
+			"CDFS": 534, "SGLS": 536,
+			"MNAN": 540, "MAXDNA": 544, "MAXCNA": 560, "SUBNQN": 768, "IOCCSZ": 1792,
+			"IORCSZ": 1796, "ICDOFF": 1800,
 			"FCATT": 1802, "MSDBD": 1803, "OFCS": 1804, "DCTYPE": 1806, "PSD": 2048, "VS": 3072,
 		}},
 		{PowerState{}, map[string]int{
-			"MP": 0, "Flags": 3, "ENLAT": 4, "EXLAT": 8, "RRT": 12, "RRL": 13, "RWT": 14, "RWL": 15, "IDLP": 16, "IPS": 18,
+			"MP": 0, "Flags": 3, "ENLAT": 4, "EXLAT": 8, "RRT": 12, "RRL": 13, "RWT": 14, "RWL": 15,
+			"IDLP": 16, "IPS": 18,
 			"ACTP": 20, "APWS": 22,
 		}},
 		{IdentifyNamespace{}, map[string]int{
-			"NSZE": 0, "NCAP": 8, "NUSE": 16, "NSFEAT": 24, "NLBAF": 25, "FLBAS": 26, "MC": 27, "DPC": 28, "DPS": 29, "NMIC": 30,
-			"RESCAP": 31, "FPI": 32, "DLFEAT": 33, "NAWUN": 34, "NAWUPF": 36, "NACWU": 38, "NABSN": 40, "NABO": 42, "NABSPF": 44,
-			"NOIOB": 46, "NVMCAP": 48, "NPWG": 64, "NPWA": 66, "NPDG": 68, "NPDA": 70, "NOWS": 72, "MSSRL": 74, "MCL": 76,
-			"MSRC": 80, "KPIOS": 81, "NULBAF": 82, "ANAGRPID": 92, "NSATTR": 99, "NVMSETID": 100, "ENDGID": 102, "NGUID": 104,
+			"NSZE": 0, "NCAP": 8, "NUSE": 16, "NSFEAT": 24, "NLBAF": 25, "FLBAS": 26, "MC": 27,
+			"DPC": 28, "DPS": 29, "NMIC": 30,
+			"RESCAP": 31, "FPI": 32, "DLFEAT": 33, "NAWUN": 34, "NAWUPF": 36, "NACWU": 38,
+			"NABSN": 40, "NABO": 42, "NABSPF": 44,
+			"NOIOB": 46, "NVMCAP": 48, "NPWG": 64, "NPWA": 66, "NPDG": 68, "NPDA": 70, "NOWS": 72,
+			"MSSRL": 74, "MCL": 76,
+			"MSRC": 80, "KPIOS": 81, "NULBAF": 82, "ANAGRPID": 92, "NSATTR": 99, "NVMSETID": 100,
+			"ENDGID": 102, "NGUID": 104,
 			"EUI64": 120, "LBAF": 128, "VS": 384,
 		}},
 		{LBAFormat{}, map[string]int{"MS": 0, "LBADS": 2, "RP": 3}},
 		{IdentifyNamespaceIndependent{}, map[string]int{
-			"NSFEAT": 0, "NMIC": 1, "RESCAP": 2, "FPI": 3, "ANAGRPID": 4, "NSATTR": 8, "NVMSETID": 10, "ENDGID": 12, "NSTAT": 14,
+			"NSFEAT": 0, "NMIC": 1, "RESCAP": 2, "FPI": 3, "ANAGRPID": 4, "NSATTR": 8,
+			"NVMSETID": 10, "ENDGID": 12, "NSTAT": 14,
 		}},
 		{IdentifyNamespaceNVM{}, map[string]int{"LBSTM": 0, "PIC": 8, "ELBAF": 12}},
-		{IdentifyControllerNVM{}, map[string]int{"VSL": 0, "WZSL": 1, "WUSL": 2, "DMRL": 3, "DMRSL": 4, "DMSL": 8}},
+		{
+			IdentifyControllerNVM{},
+			map[string]int{"VSL": 0, "WZSL": 1, "WUSL": 2, "DMRL": 3, "DMRSL": 4, "DMSL": 8},
+		},
 		{ConnectData{}, map[string]int{
-			"HostID": ConnectDataOffsetHostID, "CNTLID": ConnectDataOffsetCNTLID, "SUBNQN": ConnectDataOffsetSUBNQN,
+			"HostID": ConnectDataOffsetHostID, "CNTLID": ConnectDataOffsetCNTLID,
+			"SUBNQN":  ConnectDataOffsetSUBNQN,
 			"HOSTNQN": ConnectDataOffsetHOSTNQN,
 		}},
 		{ConnectData{}, map[string]int{"HostID": 0, "CNTLID": 16, "SUBNQN": 256, "HOSTNQN": 512}},
 		{ErrorLogEntry{}, map[string]int{
-			"Count": 0, "SQID": 8, "CID": 10, "Status": 12, "Location": 14, "LBA": 16, "NSID": 24, "Vendor": 28, "TRTYPE": 29,
+			"Count": 0, "SQID": 8, "CID": 10, "Status": 12, "Location": 14, "LBA": 16, "NSID": 24,
+			"Vendor": 28, "TRTYPE": 29,
 			"CSI": 30, "Opcode": 31, "Specific": 32, "Trtype": 40, "Version": 63,
 		}},
 		{SMARTLog{}, map[string]int{
-			"CriticalWarning": 0, "Temperature": 1, "AvailableSpare": 3, "SpareThreshold": 4, "PercentageUsed": 5,
-			"EnduranceWarnings": 6, "DataUnitsRead": 32, "DataUnitsWritten": 48, "HostReads": 64, "HostWrites": 80,
-			"BusyTime": 96, "PowerCycles": 112, "PowerOnHours": 128, "UnsafeShutdowns": 144, "MediaErrors": 160,
-			"ErrorLogEntries": 176, "WarningTempTime": 192, "CriticalTempTime": 196, "TemperatureSensor": 200,
+			"CriticalWarning": 0, "Temperature": 1, "AvailableSpare": 3, "SpareThreshold": 4,
+			"PercentageUsed":    5,
+			"EnduranceWarnings": 6, "DataUnitsRead": 32, "DataUnitsWritten": 48, "HostReads": 64,
+			"HostWrites": 80,
+			"BusyTime":   96, "PowerCycles": 112, "PowerOnHours": 128, "UnsafeShutdowns": 144,
+			"MediaErrors":     160,
+			"ErrorLogEntries": 176, "WarningTempTime": 192, "CriticalTempTime": 196,
+			"TemperatureSensor":  200,
 			"ThermalTransitions": 216, "ThermalTime": 224,
 		}},
 		{FirmwareLog{}, map[string]int{"AFI": 0, "FRS": 8}},
 		{EffectsLog{}, map[string]int{"Admin": 0, "IO": 1024}},
 		{DiscoveryHeader{}, map[string]int{"GENCTR": 0, "NUMREC": 8, "RECFMT": 16}},
 		{DiscoveryEntry{}, map[string]int{
-			"TRTYPE": 0, "ADRFAM": 1, "SUBTYPE": 2, "TREQ": 3, "PORTID": 4, "CNTLID": 6, "ASQSZ": 8, "EFLAGS": 10, "TRSVCID": 32,
+			"TRTYPE": 0, "ADRFAM": 1, "SUBTYPE": 2, "TREQ": 3, "PORTID": 4, "CNTLID": 6, "ASQSZ": 8,
+			"EFLAGS": 10, "TRSVCID": 32,
 			"SUBNQN": 256, "TRADDR": 512, "TSAS": 768,
 		}},
 	} {

@@ -18,7 +18,10 @@ var records = []struct {
 }{
 	{"IdentifyController", 4096, new(IdentifyController), parser(ParseIdentifyController)},
 	{"IdentifyNamespace", 4096, new(IdentifyNamespace), parser(ParseIdentifyNamespace)},
-	{"IdentifyNamespaceIndependent", 4096, new(IdentifyNamespaceIndependent), parser(ParseIdentifyNamespaceIndependent)},
+	{
+		"IdentifyNamespaceIndependent", 4096, new(IdentifyNamespaceIndependent),
+		parser(ParseIdentifyNamespaceIndependent),
+	},
 	{"IdentifyNamespaceNVM", 4096, new(IdentifyNamespaceNVM), parser(ParseIdentifyNamespaceNVM)},
 	{"IdentifyControllerNVM", 4096, new(IdentifyControllerNVM), parser(ParseIdentifyControllerNVM)},
 	{"ConnectData", ConnectDataSize, new(ConnectData), parser(ParseConnectData)},
@@ -27,7 +30,10 @@ var records = []struct {
 	{"SMARTLog", SMARTLogSize, new(SMARTLog), parser(ParseSMARTLog)},
 	{"FirmwareLog", FirmwareLogSize, new(FirmwareLog), parser(ParseFirmwareLog)},
 	{"EffectsLog", EffectsLogSize, new(EffectsLog), parser(ParseEffectsLog)},
-	{"FeatureEffectsLog", FeatureEffectsSize, new(FeatureEffectsLog), parser(ParseFeatureEffectsLog)},
+	{
+		"FeatureEffectsLog", FeatureEffectsSize, new(FeatureEffectsLog),
+		parser(ParseFeatureEffectsLog),
+	},
 	{"DiscoveryHeader", DiscoveryHeaderSize, new(DiscoveryHeader), parser(ParseDiscoveryHeader)},
 	{"DiscoveryEntry", DiscoveryEntrySize, new(DiscoveryEntry), parser(ParseDiscoveryEntry)},
 }
@@ -53,7 +59,8 @@ func TestRecordSizes(t *testing.T) {
 	}
 }
 
-// FuzzRecords checks that each parser takes any bytes, and that what it accepts without complaint is written back unchanged.
+// FuzzRecords checks that each parser takes any bytes, and that what it accepts without complaint
+// is written back unchanged.
 func FuzzRecords(f *testing.F) {
 	for i := range records {
 		f.Add(i, []byte{0xFF, 1, 2})

@@ -6,7 +6,8 @@ import "encoding/binary"
 const SQESize = 64
 
 // SQE is a submission queue entry in the common format (Base figure 92). The methods Identify,
-// GetLog, Features, Abort, Connect, Property, RW and DSM view the same bytes as one command with its own fields.
+// GetLog, Features, Abort, Connect, Property, RW and DSM view the same bytes as one command with
+// its own fields.
 type SQE [SQESize]byte
 
 // Opcode is byte 0.
@@ -47,5 +48,6 @@ func (s *SQE) SetCDW64(n int, v uint64) { binary.LittleEndian.PutUint64(s[4*n:],
 // SLBA is the starting LBA of the NVM commands that have one (NVM section 3.3, CDW10 and CDW11).
 func (s *SQE) SLBA() uint64 { return binary.LittleEndian.Uint64(s[40:]) }
 
-// NLB is the number of logical blocks, counted from 1 (the field is 0-based; NVM section 3.3, CDW12 bits 15:0).
+// NLB is the number of logical blocks, counted from 1 (the field is 0-based; NVM section 3.3, CDW12
+// bits 15:0).
 func (s *SQE) NLB() uint32 { return uint32(binary.LittleEndian.Uint16(s[48:])) + 1 }

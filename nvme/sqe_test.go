@@ -25,7 +25,8 @@ func hexBytes(t testing.TB, n int, pieces string) []byte {
 	return b
 }
 
-// TestCommands compares commands with the bytes that the Linux host puts on the wire for them (struct nvme_command).
+// TestCommands compares commands with the bytes that the Linux host puts on the wire for them
+// (struct nvme_command).
 func TestCommands(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -51,9 +52,23 @@ func TestCommands(t *testing.T) {
 			s.RW().Set(1, 65536, 0)
 			s.SGL1().SetData(SGLDataBlock, SGLSubtypeOffset, 0, 4096)
 		}, "0:01 32:00100000 39:01 40:01 48:ffff"},
-		{"TCP data", func(s *SQE) { s.SGL1().SetData(SGLTransportDataBlock, SGLSubtypeTransport, 0, 0x100000) }, "32:00001000 39:5a"},
-		{"write zeroes", func(s *SQE) { s.SetOpcode(NVMWriteZeroes); s.RW().Set(0, 1, RWDeallocate) }, "0:08 48:00000002"},
-		{"dataset management", func(s *SQE) { s.SetOpcode(NVMDatasetManagement); s.DSM().Set(256, true) }, "0:09 40:ff 44:04"},
+		{
+			"TCP data",
+			func(s *SQE) {
+				s.SGL1().SetData(SGLTransportDataBlock, SGLSubtypeTransport, 0,
+					0x100000)
+			}, "32:00001000 39:5a",
+		},
+		{
+			"write zeroes",
+			func(s *SQE) { s.SetOpcode(NVMWriteZeroes); s.RW().Set(0, 1, RWDeallocate) },
+			"0:08 48:00000002",
+		},
+		{
+			"dataset management",
+			func(s *SQE) { s.SetOpcode(NVMDatasetManagement); s.DSM().Set(256, true) },
+			"0:09 40:ff 44:04",
+		},
 		{"identify", func(s *SQE) {
 			s.SetOpcode(AdminIdentify)
 			s.Identify().Set(CNSCommandSetController, 0x0102, 3)
@@ -66,10 +81,24 @@ func TestCommands(t *testing.T) {
 			s.SetOpcode(AdminSetFeatures)
 			s.Features().Set(FeatureNumberOfQueues, uint32(MakeNumberOfQueues(16)))
 		}, "0:09 40:07 44:0f000f00"},
-		{"abort", func(s *SQE) { s.SetOpcode(AdminAbort); s.Abort().Set(3, 0x4567) }, "0:08 40:03006745"},
-		{"connect", func(s *SQE) { s.Connect().Set(2, 127, CATTRNoFlowControl, 5000) }, "0:7f 4:01 42:0200 44:7f00 46:04 48:88130000"},
-		{"property get CAP", func(s *SQE) { s.Property().Set(FabricsPropertyGet, PropertyCAP, 0) }, "0:7f 4:04 40:01"},
-		{"property set CC", func(s *SQE) { s.Property().Set(FabricsPropertySet, PropertyCC, uint64(CCLinux)) }, "0:7f 44:14 48:01004600"},
+		{
+			"abort", func(s *SQE) { s.SetOpcode(AdminAbort); s.Abort().Set(3, 0x4567) },
+			"0:08 40:03006745",
+		},
+		{
+			"connect", func(s *SQE) { s.Connect().Set(2, 127, CATTRNoFlowControl, 5000) },
+			"0:7f 4:01 42:0200 44:7f00 46:04 48:88130000",
+		},
+		{
+			"property get CAP",
+			func(s *SQE) { s.Property().Set(FabricsPropertyGet, PropertyCAP, 0) },
+			"0:7f 4:04 40:01",
+		},
+		{
+			"property set CC",
+			func(s *SQE) { s.Property().Set(FabricsPropertySet, PropertyCC, uint64(CCLinux)) },
+			"0:7f 44:14 48:01004600",
+		},
 	} {
 		var s SQE
 		tc.build(&s)
@@ -82,7 +111,8 @@ func TestCommands(t *testing.T) {
 // TestCommandFields reads what TestCommands has shown to be where it belongs.
 func TestCommandFields(t *testing.T) {
 	s := SQE(hexBytes(t, SQESize, "0:02 1:c2 2:3412 4:d4c3b2a1 16:0807060504030201"))
-	if s.Opcode() != NVMRead || s.Flags() != 0xC2 || s.FUSE() != 2 || s.PSDT() != 3 || s.CID() != 0x1234 || s.NSID() != 0xA1B2C3D4 ||
+	if s.Opcode() != NVMRead || s.Flags() != 0xC2 || s.FUSE() != 2 || s.PSDT() != 3 ||
+		s.CID() != 0x1234 || s.NSID() != 0xA1B2C3D4 ||
 		s.MPTR() != 0x0102030405060708 || s.CDW(1) != 0xA1B2C3D4 {
 		t.Errorf("common: % x", s)
 	}
@@ -98,12 +128,14 @@ func TestCommandFields(t *testing.T) {
 	s = SQE{}
 	s.SetCDW(11, 4)
 	s.Identify().Set(CNSController, 0xABCD, 2)
-	if i := s.Identify(); i.CNS() != CNSController || i.CNTID() != 0xABCD || i.CSI() != 2 || i.CNSSpecific() != 4 {
+	if i := s.Identify(); i.CNS() != CNSController || i.CNTID() != 0xABCD || i.CSI() != 2 ||
+		i.CNSSpecific() != 4 {
 		t.Error("identify")
 	}
 	s = SQE{}
 	s.GetLog().Set(LogDiscovery, 16<<30, 1<<40, 0x7F, true)
-	if g := s.GetLog(); g.LID() != LogDiscovery || g.Bytes() != 16<<30 || g.LPO() != 1<<40 || g.LSP() != 0x7F || !g.RAE() || g.OT() || g.CSI() != 0 {
+	if g := s.GetLog(); g.LID() != LogDiscovery || g.Bytes() != 16<<30 || g.LPO() != 1<<40 ||
+		g.LSP() != 0x7F || !g.RAE() || g.OT() || g.CSI() != 0 {
 		t.Errorf("get log: %+v", g)
 	}
 	s.SetCDW(14, 0x01800000)
@@ -112,7 +144,8 @@ func TestCommandFields(t *testing.T) {
 	}
 	s.SetCDW(10, 0x8000030B)
 	s.SetCDW(11, 0x900)
-	if f := s.Features(); f.FID() != FeatureAsyncEventConfig || f.SEL() != FeatureCapabilities || !f.SV() || f.Value() != 0x900 {
+	if f := s.Features(); f.FID() != FeatureAsyncEventConfig || f.SEL() != FeatureCapabilities ||
+		!f.SV() || f.Value() != 0x900 {
 		t.Error("features")
 	}
 	s.Abort().Set(7, 9)
@@ -120,7 +153,8 @@ func TestCommandFields(t *testing.T) {
 		t.Error("abort")
 	}
 	s.Connect().Set(1, 2, 3, 4)
-	if c := s.Connect(); s.FabricsType() != FabricsConnect || c.QID() != 1 || c.SQSIZE() != 2 || c.CATTR() != 3 || c.KATO() != 4 || c.RECFMT() != 0 {
+	if c := s.Connect(); s.FabricsType() != FabricsConnect || c.QID() != 1 || c.SQSIZE() != 2 ||
+		c.CATTR() != 3 || c.KATO() != 4 || c.RECFMT() != 0 {
 		t.Error("connect")
 	}
 	s.Property().Set(FabricsPropertySet, PropertyCSTS, 1<<40)
@@ -156,11 +190,13 @@ func FuzzCommand(f *testing.F) {
 func TestSGLFields(t *testing.T) {
 	var d SGLDescriptor
 	d.SetKeyed(SGLSubtypeInvalidate, 5, 0xFFFFFF, 0x89ABCDEF)
-	if d.Type() != SGLKeyedDataBlock || d.Subtype() != SGLSubtypeInvalidate || d.Address() != 5 || d.KeyedLength() != 0xFFFFFF || d.Key() != 0x89ABCDEF {
+	if d.Type() != SGLKeyedDataBlock || d.Subtype() != SGLSubtypeInvalidate || d.Address() != 5 ||
+		d.KeyedLength() != 0xFFFFFF || d.Key() != 0x89ABCDEF {
 		t.Errorf("keyed: % x", d)
 	}
 	d.SetData(SGLLastSegment, SGLSubtypeOffset, 64, 0xFFFFFFFF)
-	if d.Type() != SGLLastSegment || d.Subtype() != SGLSubtypeOffset || d.Address() != 64 || d.Length() != 0xFFFFFFFF {
+	if d.Type() != SGLLastSegment || d.Subtype() != SGLSubtypeOffset || d.Address() != 64 ||
+		d.Length() != 0xFFFFFFFF {
 		t.Errorf("plain: % x", d)
 	}
 }
@@ -168,13 +204,15 @@ func TestSGLFields(t *testing.T) {
 func TestCQE(t *testing.T) {
 	var c CQE
 	c.Fill(0x1122334455667788, 0x0102, 0x0304, ConnectInvalidParameters|DNR)
-	if c.ReservedSet() || !(&CQE{10: 1}).ReservedSet() || !(&CQE{11: 1}).ReservedSet() || !(&CQE{14: 1}).ReservedSet() {
+	if c.ReservedSet() || !(&CQE{10: 1}).ReservedSet() || !(&CQE{11: 1}).ReservedSet() ||
+		!(&CQE{14: 1}).ReservedSet() {
 		t.Error("reserved bits")
 	}
 	if want := CQE(hexBytes(t, CQESize, "0:8877665544332211 8:0201 12:0403 14:0483")); c != want {
 		t.Errorf("got % x, want % x", c, want)
 	}
-	if c.Result() != 0x1122334455667788 || c.DW0() != 0x55667788 || c.SQHD() != 0x102 || c.CID() != 0x304 || c.Status() != ConnectInvalidParameters|DNR {
+	if c.Result() != 0x1122334455667788 || c.DW0() != 0x55667788 || c.SQHD() != 0x102 ||
+		c.CID() != 0x304 || c.Status() != ConnectInvalidParameters|DNR {
 		t.Error("fields")
 	}
 }

@@ -2,8 +2,8 @@ package nvme
 
 import "fmt"
 
-// Status is the status field of a completion queue entry without the phase tag (Base figure 100): SC in bits 7:0, SCT in bits
-// 10:8, CRD in bits 12:11, More in bit 13, DNR in bit 14.
+// Status is the status field of a completion queue entry without the phase tag (Base figure 100):
+// SC in bits 7:0, SCT in bits 10:8, CRD in bits 12:11, More in bit 13, DNR in bit 14.
 type Status uint16
 
 // DNR is the Do Not Retry bit: the same command, resubmitted, is expected to fail again.

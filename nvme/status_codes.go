@@ -50,7 +50,8 @@ const (
 	AuthenticationRequired    Status = 0x191
 )
 
-// Media and data integrity errors (SCT 2; Base section 4.2.3.3, NVM section 3.1) and path related status (SCT 3; Base section 4.2.3.4).
+// Media and data integrity errors (SCT 2; Base section 4.2.3.3, NVM section 3.1) and path related
+// status (SCT 3; Base section 4.2.3.4).
 const (
 	WriteFault             Status = 0x280
 	UnrecoveredReadError   Status = 0x281
@@ -65,29 +66,45 @@ const (
 )
 
 var statusNames = map[Status]string{
-	Success: "Success", InvalidOpcode: "Invalid Command Opcode", InvalidField: "Invalid Field in Command",
+	Success: "Success", InvalidOpcode: "Invalid Command Opcode",
+	InvalidField:      "Invalid Field in Command",
 	CommandIDConflict: "Command ID Conflict", DataTransferError: "Data Transfer Error",
-	AbortedPowerLoss: "Commands Aborted due to Power Loss Notification", AbortedFailedFused: "Command Aborted due to Failed Fused Command",
-	AbortedMissingFused: "Command Aborted due to Missing Fused Command", CommandInterrupted: "Command Interrupted",
-	InternalError: "Internal Error", AbortRequested: "Command Abort Requested",
-	AbortedSQDeletion: "Command Aborted due to SQ Deletion", InvalidNamespaceOrFormat: "Invalid Namespace or Format",
-	CommandSequenceError: "Command Sequence Error", InvalidSGLSegment: "Invalid SGL Segment Descriptor",
-	InvalidSGLCount: "Invalid Number of SGL Descriptors", DataSGLLengthInvalid: "Data SGL Length Invalid",
-	SGLTypeInvalid: "SGL Descriptor Type Invalid", SGLOffsetInvalid: "SGL Offset Invalid",
-	HostIDInconsistent: "Host Identifier Inconsistent Format", KATOExpired: "Keep Alive Timer Expired",
-	KATOInvalid: "Keep Alive Timeout Invalid", TransientTransportError: "Transient Transport Error",
+	AbortedPowerLoss:    "Commands Aborted due to Power Loss Notification",
+	AbortedFailedFused:  "Command Aborted due to Failed Fused Command",
+	AbortedMissingFused: "Command Aborted due to Missing Fused Command",
+	CommandInterrupted:  "Command Interrupted",
+	InternalError:       "Internal Error", AbortRequested: "Command Abort Requested",
+	AbortedSQDeletion:        "Command Aborted due to SQ Deletion",
+	InvalidNamespaceOrFormat: "Invalid Namespace or Format",
+	CommandSequenceError:     "Command Sequence Error",
+	InvalidSGLSegment:        "Invalid SGL Segment Descriptor",
+	InvalidSGLCount:          "Invalid Number of SGL Descriptors",
+	DataSGLLengthInvalid:     "Data SGL Length Invalid",
+	SGLTypeInvalid:           "SGL Descriptor Type Invalid", SGLOffsetInvalid: "SGL Offset Invalid",
+	HostIDInconsistent:      "Host Identifier Inconsistent Format",
+	KATOExpired:             "Keep Alive Timer Expired",
+	KATOInvalid:             "Keep Alive Timeout Invalid",
+	TransientTransportError: "Transient Transport Error",
 	NamespaceWriteProtected: "Namespace is Write Protected", LBAOutOfRange: "LBA Out of Range",
 	CapacityExceeded: "Capacity Exceeded", NamespaceNotReady: "Namespace Not Ready",
 	ReservationConflict: "Reservation Conflict", InvalidQueueIdentifier: "Invalid Queue Identifier",
-	AbortLimitExceeded: "Abort Command Limit Exceeded", AERLimitExceeded: "Asynchronous Event Request Limit Exceeded",
-	InvalidLogPage: "Invalid Log Page", FeatureNotSaveable: "Feature Identifier Not Saveable",
-	FeatureNotChangeable: "Feature Not Changeable", ConnectIncompatibleFormat: "Connect Incompatible Format",
-	ConnectControllerBusy: "Connect Controller Busy", ConnectInvalidParameters: "Connect Invalid Parameters",
-	ConnectRestartDiscovery: "Connect Restart Discovery", ConnectInvalidHost: "Connect Invalid Host",
-	InvalidQueueType: "Invalid Queue Type", DiscoveryRestart: "Discovery Restart", AuthenticationRequired: "Authentication Required",
-	WriteFault: "Write Fault", UnrecoveredReadError: "Unrecovered Read Error", CompareFailure: "Compare Failure",
-	InternalPathError: "Internal Path Error", ANAPersistentLoss: "Asymmetric Access Persistent Loss",
-	ANAInaccessible: "Asymmetric Access Inaccessible", ANATransition: "Asymmetric Access Transition",
+	AbortLimitExceeded: "Abort Command Limit Exceeded",
+	AERLimitExceeded:   "Asynchronous Event Request Limit Exceeded",
+	InvalidLogPage:     "Invalid Log Page", FeatureNotSaveable: "Feature Identifier Not Saveable",
+	FeatureNotChangeable:      "Feature Not Changeable",
+	ConnectIncompatibleFormat: "Connect Incompatible Format",
+	ConnectControllerBusy:     "Connect Controller Busy",
+	ConnectInvalidParameters:  "Connect Invalid Parameters",
+	ConnectRestartDiscovery:   "Connect Restart Discovery",
+	ConnectInvalidHost:        "Connect Invalid Host",
+	InvalidQueueType:          "Invalid Queue Type", DiscoveryRestart: "Discovery Restart",
+	AuthenticationRequired: "Authentication Required",
+	WriteFault:             "Write Fault", UnrecoveredReadError: "Unrecovered Read Error",
+	CompareFailure:         "Compare Failure",
+	InternalPathError:      "Internal Path Error",
+	ANAPersistentLoss:      "Asymmetric Access Persistent Loss",
+	ANAInaccessible:        "Asymmetric Access Inaccessible",
+	ANATransition:          "Asymmetric Access Transition",
 	ControllerPathingError: "Controller Pathing Error", HostPathingError: "Host Pathing Error",
 	CommandAbortedByHost: "Command Aborted By Host",
 }

@@ -16,7 +16,8 @@ func TestStatus(t *testing.T) {
 		{ANATransition, "Asymmetric Access Transition (3/03h)", 3, 3, false},
 		{0x7FF, "status (7/FFh)", 7, 0xFF, false},
 	} {
-		if tc.s.String() != tc.text || tc.s.SCT() != tc.sct || tc.s.SC() != tc.sc || tc.s.OK() != tc.ok || tc.s.Error() != tc.text {
+		if tc.s.String() != tc.text || tc.s.SCT() != tc.sct || tc.s.SC() != tc.sc ||
+			tc.s.OK() != tc.ok || tc.s.Error() != tc.text {
 			t.Errorf("%#x: %q %d %#x %t", uint16(tc.s), tc.s, tc.s.SCT(), tc.s.SC(), tc.s.OK())
 		}
 	}
@@ -28,14 +29,22 @@ func TestStatus(t *testing.T) {
 // TestEveryStatusHasAName keeps logs readable.
 func TestEveryStatusHasAName(t *testing.T) {
 	for _, s := range []Status{
-		Success, InvalidOpcode, InvalidField, CommandIDConflict, DataTransferError, AbortedPowerLoss, InternalError, AbortRequested,
-		AbortedSQDeletion, AbortedFailedFused, AbortedMissingFused, InvalidNamespaceOrFormat, CommandSequenceError,
-		InvalidSGLSegment, InvalidSGLCount, DataSGLLengthInvalid, SGLTypeInvalid, SGLOffsetInvalid, HostIDInconsistent, KATOExpired,
-		KATOInvalid, TransientTransportError, NamespaceWriteProtected, CommandInterrupted, LBAOutOfRange, CapacityExceeded,
-		NamespaceNotReady, ReservationConflict, InvalidQueueIdentifier, AbortLimitExceeded, AERLimitExceeded, InvalidLogPage,
-		FeatureNotSaveable, FeatureNotChangeable, ConnectIncompatibleFormat, ConnectControllerBusy, ConnectInvalidParameters,
-		ConnectRestartDiscovery, ConnectInvalidHost, InvalidQueueType, DiscoveryRestart, AuthenticationRequired, WriteFault, UnrecoveredReadError,
-		CompareFailure, InternalPathError, ANAPersistentLoss, ANAInaccessible, ANATransition, ControllerPathingError,
+		Success, InvalidOpcode, InvalidField, CommandIDConflict, DataTransferError,
+		AbortedPowerLoss, InternalError, AbortRequested,
+		AbortedSQDeletion, AbortedFailedFused, AbortedMissingFused, InvalidNamespaceOrFormat,
+		CommandSequenceError,
+		InvalidSGLSegment, InvalidSGLCount, DataSGLLengthInvalid, SGLTypeInvalid, SGLOffsetInvalid,
+		HostIDInconsistent, KATOExpired,
+		KATOInvalid, TransientTransportError, NamespaceWriteProtected, CommandInterrupted,
+		LBAOutOfRange, CapacityExceeded,
+		NamespaceNotReady, ReservationConflict, InvalidQueueIdentifier, AbortLimitExceeded,
+		AERLimitExceeded, InvalidLogPage,
+		FeatureNotSaveable, FeatureNotChangeable, ConnectIncompatibleFormat, ConnectControllerBusy,
+		ConnectInvalidParameters,
+		ConnectRestartDiscovery, ConnectInvalidHost, InvalidQueueType, DiscoveryRestart,
+		AuthenticationRequired, WriteFault, UnrecoveredReadError,
+		CompareFailure, InternalPathError, ANAPersistentLoss, ANAInaccessible, ANATransition,
+		ControllerPathingError,
 		HostPathingError, CommandAbortedByHost,
 	} {
 		if statusNames[s] == "" {
@@ -45,7 +54,10 @@ func TestEveryStatusHasAName(t *testing.T) {
 }
 
 func TestTransportType(t *testing.T) {
-	for want, tt := range map[string]TransportType{"rdma": TransportRDMA, "fc": TransportFC, "tcp": TransportTCP, "loop": TransportLoop, "unknown": 9} {
+	for want, tt := range map[string]TransportType{
+		"rdma": TransportRDMA, "fc": TransportFC,
+		"tcp": TransportTCP, "loop": TransportLoop, "unknown": 9,
+	} {
 		if tt.String() != want {
 			t.Errorf("%d: %s, want %s", tt, tt, want)
 		}

@@ -1,5 +1,6 @@
-// Package backendtest checks that storage keeps the contract of package backend: Run is the conformance suite that every device
-// passes, Client a user of one channel, Faulty a device that fails on request.
+// Package backendtest checks that storage keeps the contract of package backend: Run is the
+// conformance suite that every device passes, Client a user of one channel, Faulty a device that
+// fails on request.
 package backendtest
 
 import (
@@ -19,8 +20,8 @@ import (
 // Deadline is how long a Client waits for a device.
 const Deadline = 30 * time.Second
 
-// Client uses one channel of a device as a reactor does: it sleeps until it is woken when Poll has nothing. One goroutine uses it,
-// which is locked to its thread from the first use to Close.
+// Client uses one channel of a device as a reactor does: it sleeps until it is woken when Poll has
+// nothing. One goroutine uses it, which is locked to its thread from the first use to Close.
 type Client struct {
 	tb      testing.TB
 	Channel backend.Channel
@@ -52,7 +53,8 @@ func NewClient(tb testing.TB, dev backend.Device, size int) *Client {
 	return c
 }
 
-// BenchmarkReads reads 32 blocks of size bytes per call of Submit and Poll, from a device that completes them at once.
+// BenchmarkReads reads 32 blocks of size bytes per call of Submit and Poll, from a device that
+// completes them at once.
 func BenchmarkReads(b *testing.B, dev backend.Device, size int) {
 	c := NewClient(b, dev, 1<<20)
 	defer c.Close()
@@ -81,7 +83,8 @@ func (c *Client) Sleep() {
 			continue
 		}
 		if err != nil || n == 0 {
-			c.tb.Fatalf("no wake-up within %v, %d IOs are outstanding (%v)", Deadline, len(c.out), err)
+			c.tb.Fatalf("no wake-up within %v, %d IOs are outstanding (%v)", Deadline, len(c.out),
+				err)
 		}
 		var count [8]byte
 		_, _ = unix.Read(c.bell, count[:])
@@ -114,7 +117,8 @@ func (c *Client) Segs(b []byte, cuts ...int) []mem.Segment {
 	return segs
 }
 
-// Lock locks the calling goroutine to its thread until Close, as a reactor's is. Users of Channel itself call it before.
+// Lock locks the calling goroutine to its thread until Close, as a reactor's is. Users of Channel
+// itself call it before.
 func (c *Client) Lock() {
 	if !c.locked {
 		c.locked = true
@@ -122,7 +126,8 @@ func (c *Client) Lock() {
 	}
 }
 
-// Submit starts all ios. It polls when the device is full; finished are those it got back meanwhile.
+// Submit starts all ios. It polls when the device is full; finished are those it got back
+// meanwhile.
 func (c *Client) Submit(ios ...*backend.IO) (finished []*backend.IO) {
 	c.tb.Helper()
 	c.Lock()
@@ -198,6 +203,9 @@ func (c *Client) Write(off int64, b []byte, cuts ...int) *backend.IO {
 
 // fill makes b differ everywhere from what other seeds give.
 func fill(b []byte, seed uint64) {
-	rnd := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), byte(seed >> 16), byte(seed >> 24)})
+	rnd := rand.NewChaCha8([32]byte{
+		byte(seed), byte(seed >> 8), byte(seed >> 16),
+		byte(seed >> 24),
+	})
 	_, _ = rnd.Read(b)
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 )
 
-// Faulty is a device that passes everything on to another one, except what it is told to fail or to hold. Its own methods may be
-// called by any goroutine at any time.
+// Faulty is a device that passes everything on to another one, except what it is told to fail or to
+// hold. Its own methods may be called by any goroutine at any time.
 type Faulty struct {
 	backend.Device
 
@@ -26,16 +26,16 @@ func NewFaulty(dev backend.Device) *Faulty {
 	return &Faulty{Device: dev, wakes: map[*faultyChannel]func(){}}
 }
 
-// Fail makes every IO that is submitted from now on fail with the error that fault returns for it, unless that is nil; the device
-// never sees it. Fail(nil) ends that.
+// Fail makes every IO that is submitted from now on fail with the error that fault returns for it,
+// unless that is nil; the device never sees it. Fail(nil) ends that.
 func (f *Faulty) Fail(fault func(*backend.IO) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fault = fault
 }
 
-// Hold keeps the IOs that are submitted from now on and for which hold is true (all of them if hold is nil) away from the device,
-// until Release: they are outstanding, and their memory is in use.
+// Hold keeps the IOs that are submitted from now on and for which hold is true (all of them if hold
+// is nil) away from the device, until Release: they are outstanding, and their memory is in use.
 func (f *Faulty) Hold(hold func(*backend.IO) bool) {
 	if hold == nil {
 		hold = func(*backend.IO) bool { return true }

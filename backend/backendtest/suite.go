@@ -35,7 +35,8 @@ type check struct {
 	fn   func(t *testing.T, dev backend.Device)
 }
 
-// Run checks a device against the contract. open opens a new one of at least MinSize bytes that reads as zeroes; Run closes it.
+// Run checks a device against the contract. open opens a new one of at least MinSize bytes that
+// reads as zeroes; Run closes it.
 func Run(t *testing.T, open func(t *testing.T) backend.Device, opts Options) {
 	s := &suite{open: open, Options: opts}
 	tests := []check{
@@ -66,8 +67,10 @@ func Run(t *testing.T, open func(t *testing.T) backend.Device, opts Options) {
 			check{"LoansStarveNoWriter", s.loansStarve}, check{"LendNoAllocation", s.lendNoAlloc})
 	}
 	if opts.Receives {
-		tests = append(tests, check{"Reserve", s.reserve}, check{"ReservedAgainstModel", s.reserveModel},
-			check{"NoTornBlockReserved", s.reserveTorn}, check{"ReserveNoAllocation", s.reserveNoAlloc})
+		tests = append(tests, check{"Reserve", s.reserve},
+			check{"ReservedAgainstModel", s.reserveModel},
+			check{"NoTornBlockReserved", s.reserveTorn},
+			check{"ReserveNoAllocation", s.reserveNoAlloc})
 	} else {
 		tests = append(tests, check{"DoesNotReceive", isNo[backend.ZeroCopyWriter]})
 	}
@@ -116,7 +119,8 @@ func (s *suite) info(t *testing.T, dev backend.Device) {
 		t.Errorf("size %d: the suite needs %d", i.Size, MinSize)
 	}
 	if i.PhysicalBlockSize < i.BlockSize || i.PhysicalBlockSize%i.BlockSize != 0 {
-		t.Errorf("physical block size %d does not fit block size %d", i.PhysicalBlockSize, i.BlockSize)
+		t.Errorf("physical block size %d does not fit block size %d", i.PhysicalBlockSize,
+			i.BlockSize)
 	}
 	if i.OptimalIO%i.BlockSize != 0 {
 		t.Errorf("optimal I/O size %d does not fit block size %d", i.OptimalIO, i.BlockSize)
@@ -166,10 +170,12 @@ func (s *suite) sizes(t *testing.T, dev backend.Device) {
 			c.MustDo(c.Write(off, w, cuts...))
 			fill(r, 99)
 			c.MustDo(c.Read(off, r))
-			s.check(t, fmt.Sprintf("written in %d segments, %d blocks at %d", len(cuts)+1, blocks, off), r, w)
+			s.check(t, fmt.Sprintf("written in %d segments, %d blocks at %d", len(cuts)+1, blocks,
+				off), r, w)
 			fill(r, 99)
 			c.MustDo(c.Read(off, r, cuts...))
-			s.check(t, fmt.Sprintf("read in %d segments, %d blocks at %d", len(cuts)+1, blocks, off), r, w)
+			s.check(t, fmt.Sprintf("read in %d segments, %d blocks at %d", len(cuts)+1, blocks,
+				off), r, w)
 		}
 		off += int64(n)
 	}
@@ -200,7 +206,8 @@ func (s *suite) misaligned(t *testing.T, dev backend.Device) {
 	}
 }
 
-// boundaries writes the first and the last block and around megabytes, and sees that neighbours stay.
+// boundaries writes the first and the last block and around megabytes, and sees that neighbours
+// stay.
 func (s *suite) boundaries(t *testing.T, dev backend.Device) {
 	info := dev.Info()
 	bs := int64(info.BlockSize)
@@ -222,7 +229,8 @@ func (s *suite) boundaries(t *testing.T, dev backend.Device) {
 			s.check(t, fmt.Sprintf("block %d", b/bs), r, w)
 		}
 	}
-	c.MustDo(&backend.IO{Op: backend.OpRead}, &backend.IO{Op: backend.OpWrite, Off: info.Size}) // nothing is fine
+	// nothing is fine
+	c.MustDo(&backend.IO{Op: backend.OpRead}, &backend.IO{Op: backend.OpWrite, Off: info.Size})
 }
 
 // refused: what is behind the end and other mistakes of the submitter are errors and touch nothing.
@@ -231,7 +239,10 @@ func (s *suite) refused(t *testing.T, dev backend.Device) {
 	c := NewClient(t, dev, 1<<20)
 	defer c.Close()
 	b := c.Memory(0, int(2*bs))
-	for _, op := range []backend.Op{backend.OpRead, backend.OpWrite, backend.OpWriteZeroes, backend.OpDiscard} {
+	for _, op := range []backend.Op{
+		backend.OpRead, backend.OpWrite, backend.OpWriteZeroes,
+		backend.OpDiscard,
+	} {
 		for _, off := range []int64{size, size - bs, -bs, math.MaxInt64 - bs + 1} {
 			fill(b, 5)
 			io := &backend.IO{Op: op, Off: off, Len: 2 * bs, Segs: c.Segs(b)}
@@ -264,7 +275,11 @@ func (s *suite) zeroing(t *testing.T, dev backend.Device) {
 		op    backend.Op
 		flags backend.Flags
 	}
-	ops := []op{{backend.OpWriteZeroes, 0}, {backend.OpWriteZeroes, backend.FUA}, {backend.OpWriteZeroes, backend.Unmap}}
+	ops := []op{
+		{backend.OpWriteZeroes, 0},
+		{backend.OpWriteZeroes, backend.FUA},
+		{backend.OpWriteZeroes, backend.Unmap},
+	}
 	if info.DiscardZeroes {
 		ops = append(ops, op{backend.OpDiscard, 0})
 	}
@@ -272,7 +287,12 @@ func (s *suite) zeroing(t *testing.T, dev backend.Device) {
 	w, r := c.Memory(0, window), c.Memory(window, window)
 	for _, o := range ops {
 		for _, rg := range [][2]int64{
-			{0, bs}, {bs, 2 * bs}, {3 * bs, 3 * bs}, {max(bs, 4096), 2 * max(bs, 4096)}, {5 * bs, window - 7*bs}, {0, window},
+			{0, bs},
+			{bs, 2 * bs},
+			{3 * bs, 3 * bs},
+			{max(bs, 4096), 2 * max(bs, 4096)},
+			{5 * bs, window - 7*bs},
+			{0, window},
 		} {
 			at := int64(2<<20 - window/2) // across two megabytes
 			fill(w, uint64(rg[1]))
@@ -293,7 +313,8 @@ func (s *suite) zeroing(t *testing.T, dev backend.Device) {
 		}
 	}
 	if !info.Discard {
-		if err := c.Do(&backend.IO{Op: backend.OpDiscard, Len: bs}); !errors.Is(err, backend.ErrUnsupported) {
+		if err := c.Do(&backend.IO{Op: backend.OpDiscard, Len: bs}); !errors.Is(err,
+			backend.ErrUnsupported) {
 			t.Errorf("discard is not supported but gives %v", err)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // clientOf makes a client and gives its channel as a C; nil if it is none, which fails the test.
@@ -54,7 +54,8 @@ func withinChunks(t *testing.T, segs []mem.Segment) {
 		}
 		off := mem.Addr(seg.B) - mem.Addr(region.Bytes())
 		if len(seg.B) == 0 || off/mem.ChunkSize != (off+uint64(len(seg.B))-1)/mem.ChunkSize {
-			t.Errorf("a segment of %d bytes at %#x of its region is not within one chunk", len(seg.B), off)
+			t.Errorf("a segment of %d bytes at %#x of its region is not within one chunk",
+				len(seg.B), off)
 		}
 	}
 }
@@ -76,7 +77,8 @@ func fillBlocks(b []byte, bs int, rnd *rand.Rand) {
 	}
 }
 
-// lend: loans show what was written, and zeroes where nothing was, in segments that keep to their chunks.
+// lend: loans show what was written, and zeroes where nothing was, in segments that keep to their
+// chunks.
 func (s *suite) lend(t *testing.T, dev backend.Device) {
 	c, l := clientOf[backend.ZeroCopyReader](t, dev, 3<<20)
 	defer c.Close()
@@ -91,7 +93,14 @@ func (s *suite) lend(t *testing.T, dev backend.Device) {
 	want := make([]byte, MinSize)
 	copy(want[1<<20:], b)
 	for _, r := range [][2]int64{
-		{0, bs}, {1 << 20, bs}, {1<<20 + bs, 3 * bs}, {0, 4 << 20}, {3 << 20, 3 << 20}, {2<<20 - bs, 2 * bs}, {4 << 20, 4 << 20}, {0, MinSize},
+		{0, bs},
+		{1 << 20, bs},
+		{1<<20 + bs, 3 * bs},
+		{0, 4 << 20},
+		{3 << 20, 3 << 20},
+		{2<<20 - bs, 2 * bs},
+		{4 << 20, 4 << 20},
+		{0, MinSize},
 	} {
 		keep := []mem.Segment{{B: b[:1]}}
 		segs, ok := l.StartZeroCopyRead(keep, r[0], r[1])
@@ -102,7 +111,14 @@ func (s *suite) lend(t *testing.T, dev backend.Device) {
 		withinChunks(t, segs[1:])
 		l.EndZeroCopyRead(segs[1:], r[0], r[1])
 	}
-	for _, r := range [][2]int64{{info.Size, bs}, {info.Size - bs, 2 * bs}, {-bs, bs}, {0, 0}, {0, -bs}, {1 << 62, bs}} {
+	for _, r := range [][2]int64{
+		{info.Size, bs},
+		{info.Size - bs, 2 * bs},
+		{-bs, bs},
+		{0, 0},
+		{0, -bs},
+		{1 << 62, bs},
+	} {
 		if segs, ok := l.StartZeroCopyRead(nil, r[0], r[1]); ok || len(segs) > 0 {
 			t.Errorf("%d bytes at %d were lent", r[1], r[0])
 		}
@@ -115,8 +131,8 @@ func (s *suite) lend(t *testing.T, dev backend.Device) {
 	}
 }
 
-// loanFence: what is on loan does not change, whether writers wait or not; those who do keep nobody up, and all is written once the last
-// loan is back.
+// loanFence: what is on loan does not change, whether writers wait or not; those who do keep nobody
+// up, and all is written once the last loan is back.
 func (s *suite) loanFence(t *testing.T, dev backend.Device) {
 	c, l := clientOf[backend.ZeroCopyReader](t, dev, 4<<20)
 	defer c.Close()
@@ -141,7 +157,8 @@ func (s *suite) loanFence(t *testing.T, dev backend.Device) {
 		}
 		tell <- 1
 		<-ready
-		s.check(t, "on loan", append(join(first), join(second)...), append(append([]byte(nil), old[n-2*bs:n-bs]...), old[n-2*bs:]...))
+		s.check(t, "on loan", append(join(first), join(second)...),
+			append(append([]byte(nil), old[n-2*bs:n-bs]...), old[n-2*bs:]...))
 		l.EndZeroCopyRead(first, n-2*bs, bs)
 		runtime.Gosched()
 		s.check(t, "still on loan", join(second), old[n-2*bs:])
@@ -154,8 +171,8 @@ func (s *suite) loanFence(t *testing.T, dev backend.Device) {
 	<-ready
 }
 
-// fencedWriter writes n bytes in every way, each when it is told; ready gets 1 when the writes are submitted and a read has overtaken them, 2
-// when they are done.
+// fencedWriter writes n bytes in every way, each when it is told; ready gets 1 when the writes are
+// submitted and a read has overtaken them, 2 when they are done.
 func fencedWriter(t *testing.T, dev backend.Device, n int64, tell <-chan int, ready chan<- int) {
 	w := NewClient(t, dev, 2<<20)
 	defer close(ready)
@@ -167,7 +184,10 @@ func fencedWriter(t *testing.T, dev backend.Device, n int64, tell <-chan int, re
 		{w.Write(0, b)},
 		{w.Write(n-2*bs, b[n-2*bs:]), w.Write(0, b[:n-2*bs])},
 		{{Op: backend.OpWriteZeroes, Len: n}},
-		{{Op: backend.OpWriteZeroes, Off: n - 2*bs, Len: 2 * bs}, {Op: backend.OpWriteZeroes, Len: n - 2*bs}},
+		{
+			{Op: backend.OpWriteZeroes, Off: n - 2*bs, Len: 2 * bs},
+			{Op: backend.OpWriteZeroes, Len: n - 2*bs},
+		},
 		{{Op: backend.OpDiscard, Len: 2 << 20}},
 		{{Op: backend.OpDiscard, Len: 8 << 20}},
 	} {
@@ -188,7 +208,8 @@ func fencedWriter(t *testing.T, dev backend.Device, n int64, tell <-chan int, re
 	}
 }
 
-// loansTorn lets channels write, zero and discard what others borrow: a block on loan is uniform and stays as it is.
+// loansTorn lets channels write, zero and discard what others borrow: a block on loan is uniform
+// and stays as it is.
 func (s *suite) loansTorn(t *testing.T, dev backend.Device) {
 	var wg sync.WaitGroup
 	var lent, refused atomic.Int64
@@ -278,7 +299,8 @@ func (s *suite) loansStarve(t *testing.T, dev backend.Device) {
 						have = append(have, segs)
 					}
 				}
-				if len(have) > 1 || len(have) == 1 && !got { // there is a newer one, or no more to be had
+				// there is a newer one, or no more to be had
+				if len(have) > 1 || len(have) == 1 && !got {
 					l.EndZeroCopyRead(have[0], 0, int64(bs))
 					have = have[1:]
 				}

@@ -26,14 +26,18 @@ func (s *suite) concurrent(t *testing.T, dev backend.Device) {
 		c := NewClient(t, dev, 4<<20)
 		wg.Go(func() {
 			defer c.Close()
-			s.random(t, c, dev.Info(), int64(i)*MinSize/4, min(512*dev.Info().BlockSize, 1<<20), 8, uint64(i))
+			s.random(t, c, dev.Info(), int64(i)*MinSize/4, min(512*dev.Info().BlockSize, 1<<20), 8,
+				uint64(i))
 		})
 	}
 	wg.Wait()
 }
 
-// random runs rounds of random operations on [base, base+window). The client has twice the window of memory.
-func (s *suite) random(t *testing.T, c *Client, info backend.Info, base int64, window, rounds int, seed uint64) {
+// random runs rounds of random operations on [base, base+window). The client has twice the window
+// of memory.
+func (s *suite) random(t *testing.T, c *Client, info backend.Info, base int64, window, rounds int,
+	seed uint64,
+) {
 	bs := info.BlockSize
 	rnd := rand.New(rand.NewPCG(seed, 7))
 	model := make([]byte, window)
@@ -61,9 +65,14 @@ func (s *suite) random(t *testing.T, c *Client, info backend.Info, base int64, w
 				r := c.Memory(window+at, n)
 				want := append([]byte(nil), m...)
 				ios = append(ios, c.Read(off, r, n/4&^3))
-				checks = append(checks, func() { s.check(t, fmt.Sprintf("%d bytes at %d", n, off), r, want) })
+				checks = append(checks,
+					func() { s.check(t, fmt.Sprintf("%d bytes at %d", n, off), r, want) })
 			case k == 8:
-				ios = append(ios, &backend.IO{Op: backend.OpWriteZeroes, Flags: backend.Unmap * backend.Flags(rnd.IntN(2)), Off: off, Len: int64(n)})
+				ios = append(ios,
+					&backend.IO{
+						Op:    backend.OpWriteZeroes,
+						Flags: backend.Unmap * backend.Flags(rnd.IntN(2)), Off: off, Len: int64(n),
+					})
 				clear(m)
 			case info.DiscardZeroes:
 				ios = append(ios, &backend.IO{Op: backend.OpDiscard, Off: off, Len: int64(n)})
@@ -82,7 +91,8 @@ func (s *suite) random(t *testing.T, c *Client, info backend.Info, base int64, w
 	}
 }
 
-// torn lets several channels write, zero, discard and read the same blocks: a block is always uniform.
+// torn lets several channels write, zero, discard and read the same blocks: a block is always
+// uniform.
 func (s *suite) torn(t *testing.T, dev backend.Device) {
 	const rounds = 100
 	info := dev.Info()
@@ -110,7 +120,8 @@ func (s *suite) torn(t *testing.T, dev backend.Device) {
 				case info.DiscardZeroes && round%17 == 0:
 					ios = append(ios, &backend.IO{Op: backend.OpDiscard, Off: 0, Len: 4 << 20})
 				case round%5 == 0:
-					ios = append(ios, &backend.IO{Op: backend.OpWriteZeroes, Off: off, Len: int64(len(part))})
+					ios = append(ios,
+						&backend.IO{Op: backend.OpWriteZeroes, Off: off, Len: int64(len(part))})
 				default:
 					ios = append(ios, c.Write(off, part, len(part)/2+bs/4))
 				}
@@ -121,7 +132,8 @@ func (s *suite) torn(t *testing.T, dev backend.Device) {
 				for b := range blocks {
 					block := r[b*bs:][:bs]
 					if same := bytes.Count(block, block[:1]); same != bs {
-						t.Errorf("round %d: block %d is torn: %d of %d bytes are %#x", round, b, same, bs, block[0])
+						t.Errorf("round %d: block %d is torn: %d of %d bytes are %#x", round, b,
+							same, bs, block[0])
 						return
 					}
 				}
@@ -149,7 +161,8 @@ func (s *suite) flush(t *testing.T, dev backend.Device) {
 			}
 			ios = append(ios, io)
 			if i%4 == 0 {
-				ios = append(ios, &backend.IO{Op: backend.OpFlush, Off: -1, Len: -1}) // both are ignored
+				// both are ignored
+				ios = append(ios, &backend.IO{Op: backend.OpFlush, Off: -1, Len: -1})
 			}
 		}
 		c.MustDo(ios...)
@@ -200,7 +213,8 @@ func (s *suite) smallPolls(t *testing.T, dev backend.Device) {
 	}
 }
 
-// closeBusy: neither a channel with outstanding IOs nor a device with an open channel closes, and both still work afterwards.
+// closeBusy: neither a channel with outstanding IOs nor a device with an open channel closes, and
+// both still work afterwards.
 func (s *suite) closeBusy(t *testing.T, dev backend.Device) {
 	bs := dev.Info().BlockSize
 	c := NewClient(t, dev, 8*bs)

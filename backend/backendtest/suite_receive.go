@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // spread copies b to segments.
@@ -23,10 +23,14 @@ func spread(segs []mem.Segment, b []byte) {
 
 // reservedWrite is the write of segs, which hold what is to be written.
 func reservedWrite(segs []mem.Segment, off int64) *backend.IO {
-	return &backend.IO{Op: backend.OpWrite, Flags: backend.ZeroCopy, Off: off, Len: int64(mem.Length(segs)), Segs: segs}
+	return &backend.IO{
+		Op: backend.OpWrite, Flags: backend.ZeroCopy, Off: off,
+		Len: int64(mem.Length(segs)), Segs: segs,
+	}
 }
 
-// reserve: what is received is not seen before it is written, neighbours stay, and what is canceled leaves no trace.
+// reserve: what is received is not seen before it is written, neighbours stay, and what is canceled
+// leaves no trace.
 func (s *suite) reserve(t *testing.T, dev backend.Device) {
 	c, r := clientOf[backend.ZeroCopyWriter](t, dev, 6<<20)
 	defer c.Close()
@@ -61,7 +65,8 @@ func (s *suite) reserve(t *testing.T, dev backend.Device) {
 			keep := []mem.Segment{{B: b[:1]}}
 			segs, ok := r.StartZeroCopyWrite(keep, off, n)
 			if !ok || &segs[0].B[0] != &b[0] || mem.Length(segs[1:]) != int(n) {
-				t.Fatalf("%d bytes at %d: %v, %d bytes in %d segments", n, off, ok, mem.Length(segs[1:]), len(segs)-1)
+				t.Fatalf("%d bytes at %d: %v, %d bytes in %d segments", n, off, ok,
+					mem.Length(segs[1:]), len(segs)-1)
 			}
 			segs = segs[1:]
 			withinChunks(t, segs)
@@ -92,15 +97,22 @@ func (s *suite) reserve(t *testing.T, dev backend.Device) {
 // notReserved: what is not within the device is not reserved.
 func notReserved(t *testing.T, r backend.ZeroCopyWriter, size, bs int64) {
 	t.Helper()
-	for _, rg := range [][2]int64{{size, 1 << 20}, {size - 512<<10, 1 << 20}, {-1 << 20, 1 << 20}, {0, 0}, {0, -bs}, {1 << 62, 1 << 20}} {
+	for _, rg := range [][2]int64{
+		{size, 1 << 20},
+		{size - 512<<10, 1 << 20},
+		{-1 << 20, 1 << 20},
+		{0, 0},
+		{0, -bs},
+		{1 << 62, 1 << 20},
+	} {
 		if segs, ok := r.StartZeroCopyWrite(nil, rg[0], rg[1]); ok || len(segs) > 0 {
 			t.Errorf("%d bytes at %d were reserved", rg[1], rg[0])
 		}
 	}
 }
 
-// reserveModel compares what several channels write on parts of their own, reserved or not, with a model, and loans with what was there
-// when they were taken.
+// reserveModel compares what several channels write on parts of their own, reserved or not, with a
+// model, and loans with what was there when they were taken.
 func (s *suite) reserveModel(t *testing.T, dev backend.Device) {
 	var wg sync.WaitGroup
 	var reserved atomic.Int64
@@ -113,7 +125,8 @@ func (s *suite) reserveModel(t *testing.T, dev backend.Device) {
 	}
 }
 
-// somewhere is a random range of whole blocks; every other is of whole 64 KiB if it is that long, every other begins at a multiple of 16 KiB.
+// somewhere is a random range of whole blocks; every other is of whole 64 KiB if it is that long,
+// every other begins at a multiple of 16 KiB.
 func somewhere(rnd *rand.Rand, window, bs int) (at, n int) {
 	n = (1 + rnd.IntN(max(512<<10/bs, 8))) * bs
 	if rnd.IntN(2) == 0 {
@@ -187,7 +200,8 @@ func (s *suite) reserveOwn(t *testing.T, dev backend.Device, i int, reserved *at
 	back()
 }
 
-// reserveTorn lets channels write to the same blocks in every way, break off what they received, and look: every block is uniform.
+// reserveTorn lets channels write to the same blocks in every way, break off what they received,
+// and look: every block is uniform.
 func (s *suite) reserveTorn(t *testing.T, dev backend.Device) {
 	var wg sync.WaitGroup
 	for i := range 4 {
@@ -238,7 +252,8 @@ func receiveAndLook(t *testing.T, dev backend.Device, i int) {
 		case 3:
 			c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Off: off, Len: size})
 		default:
-			if segs, ok := r.StartZeroCopyWrite(nil, off, size); ok && rnd.IntN(3) == 0 { // received in part
+			// received in part
+			if segs, ok := r.StartZeroCopyWrite(nil, off, size); ok && rnd.IntN(3) == 0 {
 				for i := range segs {
 					fill(segs[i].B, rnd.Uint64())
 				}

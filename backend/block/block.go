@@ -1,5 +1,5 @@
-// Package block is storage on a whole disk or a partition. It opens the device for itself alone and learns from the kernel what it can
-// do; package disk does the rest.
+// Package block is storage on a whole disk or a partition. It opens the device for itself alone and
+// learns from the kernel what it can do; package disk does the rest.
 package block
 
 import (
@@ -21,7 +21,8 @@ import (
 type Config struct {
 	// Path of a block device, best one below /dev/disk/by-id, which stays the same.
 	Path string
-	// ReadOnly opens it for reading, still for this process alone: what somebody else writes would change under the hosts.
+	// ReadOnly opens it for reading, still for this process alone: what somebody else writes would
+	// change under the hosts.
 	ReadOnly bool
 	// Engine makes the system calls.
 	Engine disk.Engine
@@ -29,7 +30,8 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Open opens the device exclusively: it must not be mounted, swap, or part of anything else, nor may a partition of it.
+// Open opens the device exclusively: it must not be mounted, swap, or part of anything else, nor
+// may a partition of it.
 func Open(cfg Config) (backend.Device, error) {
 	d, err := open(cfg)
 	if err != nil {
@@ -51,7 +53,8 @@ func open(cfg Config) (*disk.Disk, error) {
 	return d, err
 }
 
-// Claim opens a device as Open does and tells what the kernel knows of it, for whoever works on it in another way. The caller closes FD.
+// Claim opens a device as Open does and tells what the kernel knows of it, for whoever works on it
+// in another way. The caller closes FD.
 func Claim(cfg Config) (disk.Config, error) {
 	dc, err := claim(cfg)
 	if err != nil {
@@ -90,7 +93,8 @@ func claim(cfg Config) (dc disk.Config, err error) {
 	if cfg.ReadOnly {
 		dc.Info.ReadOnly = true
 	} else if dc.Info.ReadOnly {
-		return dc, errors.New("is read-only (make the namespace read_only, or the device writable: blockdev --setrw)")
+		return dc, errors.New(
+			"is read-only (make the namespace read_only, or the device writable: blockdev --setrw)")
 	}
 	return dc, nil
 }
@@ -116,12 +120,15 @@ func stat(path string) (st unix.Stat_t, err error) {
 func explain(err error, readOnly bool) error {
 	switch err {
 	case unix.EBUSY:
-		return fmt.Errorf("is in use: %w (\"nvmf-target disks\" shows by whom; unmount it, or end what is made of it)", err)
+		return fmt.Errorf(
+			"is in use: %w (\"nvmf-target disks\" shows by whom; unmount it, or end what is made of it)", err)
 	case unix.EACCES, unix.EPERM:
 		if readOnly {
-			return fmt.Errorf("open: %w (give the user that runs the target the right to it, for instance by the group disk)", err)
+			return fmt.Errorf(
+				"open: %w (give the user that runs the target the right to it, for instance by the group disk)", err)
 		}
-		return fmt.Errorf("open for writing: %w (give the user that runs the target the right to it, for instance by the group disk, or make the namespace read_only)", err)
+		return fmt.Errorf(
+			"open for writing: %w (give the user that runs the target the right to it, for instance by the group disk, or make the namespace read_only)", err)
 	case unix.EROFS:
 		return fmt.Errorf("is read-only: %w (make the namespace read_only)", err)
 	case unix.ENOMEDIUM:
@@ -135,7 +142,8 @@ func explain(err error, readOnly bool) error {
 // describe asks the kernel for the properties of the device.
 func describe(d *disk.Config, sys sysfs) error {
 	if z := sys.text("queue/zoned"); z == "host-managed" {
-		return errors.New("has host-managed zones, which take no random writes; it cannot be exported")
+		return errors.New(
+			"has host-managed zones, which take no random writes; it cannot be exported")
 	}
 	size, err := unix.Seek(d.FD, 0, unix.SEEK_END)
 	if err != nil {
@@ -166,8 +174,9 @@ func describe(d *disk.Config, sys sysfs) error {
 	d.Info = backend.Info{
 		Size: size, BlockSize: block, PhysicalBlockSize: max(int(physical), block),
 		VolatileCache: sys.text("queue/write_cache") == "write back", ReadOnly: readOnly != 0,
-		Discard: sys.number("queue/discard_max_bytes") > 0, Rotational: sys.number("queue/rotational") == 1,
-		Identity: identity(d.Path, sys),
+		Discard:    sys.number("queue/discard_max_bytes") > 0,
+		Rotational: sys.number("queue/rotational") == 1,
+		Identity:   identity(d.Path, sys),
 	}
 	if n := sys.number("queue/optimal_io_size"); n > 0 && n%int64(block) == 0 && n < 1<<30 {
 		d.Info.OptimalIO = int(n)
@@ -175,7 +184,8 @@ func describe(d *disk.Config, sys sysfs) error {
 	return nil
 }
 
-// memoryAlignment is the unit of addresses that the device takes, as far as the kernel tells (Linux 6.0).
+// memoryAlignment is the unit of addresses that the device takes, as far as the kernel tells (Linux
+// 6.0).
 func memoryAlignment(sys sysfs, logical int) int {
 	if sys.text("queue/dma_alignment") == "" {
 		return logical
@@ -188,7 +198,10 @@ func memoryAlignment(sys sysfs, logical int) int {
 
 // identity names the storage wherever it is plugged in, if it has a name of its own.
 func identity(path string, sys sysfs) string {
-	for _, name := range []string{"wwid", "device/wwid", "serial", "device/serial", "../wwid", "../device/wwid", "../serial"} {
+	for _, name := range []string{
+		"wwid", "device/wwid", "serial", "device/serial", "../wwid",
+		"../device/wwid", "../serial",
+	} {
 		if id := sys.text(name); id != "" {
 			return strings.TrimSpace(id + " " + sys.text("partition"))
 		}
@@ -203,7 +216,8 @@ func identity(path string, sys sysfs) string {
 type sysfs string
 
 func (s sysfs) text(name string) string {
-	b, err := os.ReadFile(string(s) + "/" + name) // not Join: ".." is the parent of what a link leads to
+	// not Join: ".." is the parent of what a link leads to
+	b, err := os.ReadFile(string(s) + "/" + name)
 	if err != nil && strings.HasPrefix(name, "queue/") {
 		b, err = os.ReadFile(string(s) + "/../" + name)
 	}

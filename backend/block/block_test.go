@@ -106,13 +106,15 @@ func TestDescribed(t *testing.T) {
 	device, _ := loop(t, 64<<20+1536, "--sector-size", "4096")
 	d := mustOpen(t, Config{Path: device})
 	i := d.Info()
-	if i.Size != 64<<20 || i.BlockSize != 4096 || i.PhysicalBlockSize < 4096 || i.ReadOnly || !i.VolatileCache || i.Identity == "" {
+	if i.Size != 64<<20 || i.BlockSize != 4096 || i.PhysicalBlockSize < 4096 || i.ReadOnly ||
+		!i.VolatileCache || i.Identity == "" {
 		t.Errorf("%+v", i)
 	}
 	mustClose(t, d)
 	d = mustOpen(t, Config{Path: device, ReadOnly: true})
 	c := backendtest.NewClient(t, d, 4096)
-	if err := c.Do(c.Write(0, c.Memory(0, 4096))); !errors.Is(err, backend.ErrReadOnly) || !d.Info().ReadOnly {
+	if err := c.Do(c.Write(0, c.Memory(0, 4096))); !errors.Is(err, backend.ErrReadOnly) ||
+		!d.Info().ReadOnly {
 		t.Errorf("a write to a read-only device: %v", err)
 	}
 	c.MustDo(c.Read(0, c.Memory(0, 4096)), &backend.IO{Op: backend.OpFlush})
@@ -181,17 +183,21 @@ func TestOpenRefuses(t *testing.T) {
 		if err == nil {
 			mustClose(t, d)
 		}
-		if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "block device "+tc.cfg.Path) {
+		if err == nil || !strings.Contains(err.Error(), tc.want) ||
+			!strings.Contains(err.Error(), "block device "+tc.cfg.Path) {
 			t.Errorf("%+v: %v, want %q", tc.cfg, err, tc.want)
 		}
 	}
 }
 
-// TestSysfs: a partition has the queue of its disk; zones are refused; a device's own name is its identity.
+// TestSysfs: a partition has the queue of its disk; zones are refused; a device's own name is its
+// identity.
 func TestSysfs(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{
-		"sda/queue/zoned": "host-managed\n", "sda/queue/rotational": "1\n", "sda/sda1/partition": "1\n", "sda/device/wwid": "naa.5000\n", "sda/queue/dma_alignment": "3\n",
+		"sda/queue/zoned": "host-managed\n", "sda/queue/rotational": "1\n",
+		"sda/sda1/partition": "1\n", "sda/device/wwid": "naa.5000\n",
+		"sda/queue/dma_alignment": "3\n",
 	} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -205,7 +211,8 @@ func TestSysfs(t *testing.T) {
 		if s.number("queue/rotational") != 1 || s.text("queue/nothing") != "" {
 			t.Errorf("%s: rotational %d", s, s.number("queue/rotational"))
 		}
-		if err := describe(&disk.Config{FD: -1}, s); err == nil || !strings.Contains(err.Error(), "zones") {
+		if err := describe(&disk.Config{FD: -1}, s); err == nil ||
+			!strings.Contains(err.Error(), "zones") {
 			t.Errorf("zones: %v", err)
 		}
 		if n := memoryAlignment(s, 512); n != 4 {

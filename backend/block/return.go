@@ -18,7 +18,8 @@ func look(fd int) (int64, error) {
 }
 
 // errOther says that a path leads to something else than before.
-var errOther = errors.New("another disk is in its place, which is not touched; restart the target to use that one")
+var errOther = errors.New(
+	"another disk is in its place, which is not touched; restart the target to use that one")
 
 // reopener opens the device of cfg again after it was gone, if it is the one that old describes.
 func reopener(cfg Config, old disk.Config) func() (disk.Config, error) {
@@ -36,17 +37,20 @@ func reopener(cfg Config, old disk.Config) func() (disk.Config, error) {
 	}
 }
 
-// same compares what is known of two disks. One without a name of its own (serial number, WWID) must be where it was.
+// same compares what is known of two disks. One without a name of its own (serial number, WWID)
+// must be where it was.
 func same(old, now *disk.Config, was, is string) error {
 	a, b := &old.Info, &now.Info
 	switch {
 	case a.Identity != b.Identity:
 		return fmt.Errorf("%w: it is %q, not %q", errOther, b.Identity, a.Identity)
 	case strings.HasPrefix(a.Identity, "/") && was != is: // only a path
-		return fmt.Errorf("%w: neither has a serial number, and it is at %s, not %s", errOther, is, was)
+		return fmt.Errorf("%w: neither has a serial number, and it is at %s, not %s", errOther, is,
+			was)
 	case a.Size != b.Size:
 		return fmt.Errorf("%w: it has %d bytes, not %d", errOther, b.Size, a.Size)
-	case a.BlockSize != b.BlockSize || b.PhysicalBlockSize > a.PhysicalBlockSize || now.Offset > old.Offset || now.Memory > old.Memory:
+	case a.BlockSize != b.BlockSize || b.PhysicalBlockSize > a.PhysicalBlockSize ||
+		now.Offset > old.Offset || now.Memory > old.Memory:
 		return fmt.Errorf("%w: its blocks are of another size", errOther)
 	case a.ReadOnly != b.ReadOnly:
 		return fmt.Errorf("%w: one of the two is read-only", errOther)
@@ -60,6 +64,7 @@ func place(fd int) string {
 	if unix.Fstat(fd, &st) != nil {
 		return ""
 	}
-	path, _ := filepath.EvalSymlinks(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)))
+	path, _ := filepath.EvalSymlinks(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Rdev),
+		unix.Minor(st.Rdev)))
 	return path
 }

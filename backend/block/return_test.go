@@ -13,7 +13,13 @@ import (
 
 // TestSame: which disk is taken for the one that is gone.
 func TestSame(t *testing.T) {
-	named := disk.Config{Offset: 512, Memory: 4, Info: backend.Info{Size: 1 << 20, BlockSize: 512, PhysicalBlockSize: 4096, Identity: "naa.5000"}}
+	named := disk.Config{
+		Offset: 512, Memory: 4,
+		Info: backend.Info{
+			Size: 1 << 20, BlockSize: 512, PhysicalBlockSize: 4096,
+			Identity: "naa.5000",
+		},
+	}
 	unnamed := named
 	unnamed.Info.Identity = "/dev/vda"
 	for _, tc := range []struct {
@@ -25,26 +31,38 @@ func TestSame(t *testing.T) {
 	}{
 		{"itself", named, func(*disk.Config) {}, "here", true},
 		{"elsewhere", named, func(*disk.Config) {}, "there", true},
-		{"of another name", named, func(c *disk.Config) { c.Info.Identity = "naa.5001" }, "here", false},
+		{
+			"of another name", named, func(c *disk.Config) { c.Info.Identity = "naa.5001" }, "here",
+			false,
+		},
 		{"of another size", named, func(c *disk.Config) { c.Info.Size *= 2 }, "here", false},
 		{"of other blocks", named, func(c *disk.Config) { c.Info.BlockSize = 4096 }, "here", false},
-		{"of larger atoms", named, func(c *disk.Config) { c.Info.PhysicalBlockSize *= 2 }, "here", false},
+		{
+			"of larger atoms", named, func(c *disk.Config) { c.Info.PhysicalBlockSize *= 2 },
+			"here",
+			false,
+		},
 		{"more particular", named, func(c *disk.Config) { c.Memory = 512 }, "here", false},
 		{"less particular", named, func(c *disk.Config) { c.Memory = 1 }, "here", true},
 		{"read-only", named, func(c *disk.Config) { c.Info.ReadOnly = true }, "here", false},
 		{"without a name, in its place", unnamed, func(*disk.Config) {}, "here", true},
 		{"without a name, elsewhere", unnamed, func(*disk.Config) {}, "there", false},
-		{"that has a name now", unnamed, func(c *disk.Config) { c.Info.Identity = "naa.5000" }, "here", false},
+		{
+			"that has a name now", unnamed, func(c *disk.Config) { c.Info.Identity = "naa.5000" },
+			"here", false,
+		},
 	} {
 		now := tc.old
 		tc.change(&now)
-		if err := same(&tc.old, &now, "here", tc.is); (err == nil) != tc.ok || err != nil && !errors.Is(err, errOther) {
+		if err := same(&tc.old, &now, "here", tc.is); (err == nil) != tc.ok || err != nil &&
+			!errors.Is(err, errOther) {
 			t.Errorf("a disk %s: %v", tc.name, err)
 		}
 	}
 }
 
-// TestResize: a device that grows is noticed, and what is behind the end of one that shrinks is out of range.
+// TestResize: a device that grows is noticed, and what is behind the end of one that shrinks is out
+// of range.
 func TestResize(t *testing.T) {
 	path, file := loop(t, 1<<20)
 	d := mustOpen(t, Config{Path: path})
@@ -61,11 +79,13 @@ func TestResize(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0), unix.Close(fd)); err != nil {
+		if err := errors.Join(unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0),
+			unix.Close(fd)); err != nil {
 			t.Fatal(err)
 		}
 		beyond := c.Write(1<<20-4096, c.Memory(0, 4096))
-		if err := c.Do(beyond); size < 1<<20 && !errors.Is(err, backend.ErrOutOfRange) || size > 1<<20 && err != nil {
+		if err := c.Do(beyond); size < 1<<20 && !errors.Is(err, backend.ErrOutOfRange) ||
+			size > 1<<20 && err != nil {
 			t.Errorf("%d bytes: %v", size, err)
 		}
 		if i := <-told; i.Size != size || i.Offline {

@@ -10,7 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 )
 
-// TestCancel: a read of a disk that does not answer comes back, and a write that waits behind it is not even begun.
+// TestCancel: a read of a disk that does not answer comes back, and a write that waits behind it is
+// not even begun.
 func TestCancel(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		if e.Name == Threads {
@@ -20,7 +21,10 @@ func TestCancel(t *testing.T) {
 		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 			t.Fatal(err)
 		}
-		d, err := New(Config{Path: "pipe", FD: p[0], Engine: e, Info: backend.Info{Size: 1 << 20, BlockSize: 4096, PhysicalBlockSize: 4096}})
+		d, err := New(Config{
+			Path: "pipe", FD: p[0], Engine: e,
+			Info: backend.Info{Size: 1 << 20, BlockSize: 4096, PhysicalBlockSize: 4096},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,8 +27,8 @@ type channel struct {
 	workers     int
 	working     int // ops with workers
 
-	// rings are none with threads, one, or two: the second one polls devices. added says that files are known to them, those that were
-	// open as Disk.opened says.
+	// rings are none with threads, one, or two: the second one polls devices. added says that files
+	// are known to them, those that were open as Disk.opened says.
 	rings  []*uring.Ring
 	files  [2]uring.File
 	added  bool
@@ -79,7 +79,8 @@ func (c *channel) begin(io *backend.IO) {
 	} else {
 		c.free, o.next = o.next, nil
 	}
-	o.io, o.done, o.flags, o.write, o.dirty, o.unwanted = io, 0, 0, io.Op != backend.OpRead, false, false
+	o.io, o.done, o.flags, o.write, o.dirty, o.unwanted = io, 0, 0, io.Op != backend.OpRead, false,
+		false
 	if io.Op == backend.OpFlush {
 		c.flush(o)
 		return
@@ -91,7 +92,8 @@ func (c *channel) begin(io *backend.IO) {
 	switch io.Op {
 	case backend.OpWriteZeroes:
 		switch {
-		case io.Flags&backend.Unmap != 0 && (d.cfg.Info.DiscardZeroes || d.cfg.Block && !d.noZeroRange.Load()):
+		case io.Flags&backend.Unmap != 0 &&
+			(d.cfg.Info.DiscardZeroes || d.cfg.Block && !d.noZeroRange.Load()):
 			o.step = stepPunch
 		case d.noZeroRange.Load():
 			o.step = stepZeroes
@@ -106,8 +108,9 @@ func (c *channel) begin(io *backend.IO) {
 		if o.step = stepTransfer; !d.aligned(io.Segs) {
 			o.step = stepBounced
 		}
-		// With O_DIRECT the write itself reports every error. Through the page cache RWF_DSYNC could take away the report of a
-		// failed write-back that a flush should get, so there FUA is a flush.
+		// With O_DIRECT the write itself reports every error. Through the page cache RWF_DSYNC
+		// could take away the report of a failed write-back that a flush should get, so there FUA
+		// is a flush.
 		if io.Op == backend.OpWrite && io.Flags&backend.FUA != 0 && d.cfg.Offset != 0 {
 			o.flags = unix.RWF_DSYNC
 		}
@@ -131,7 +134,8 @@ func (d *Disk) refuse(io *backend.IO) error {
 		return nil
 	case backend.OpDiscard:
 		if !info.Discard && !info.ReadOnly {
-			return fmt.Errorf("%s: %v: space cannot be given back here: %w", d.cfg.Path, io.Op, backend.ErrUnsupported)
+			return fmt.Errorf("%s: %v: space cannot be given back here: %w", d.cfg.Path, io.Op,
+				backend.ErrUnsupported)
 		}
 	case backend.OpWrite, backend.OpWriteZeroes:
 	default:
@@ -208,7 +212,8 @@ func (c *channel) start(o *op) bool {
 		c.d.dirty.Store(false)
 		o.dirty = true
 	}
-	if len(c.rings) > 0 && o.step != stepBounced && o.step != stepZeroes && (o.step != stepDiscard || !c.d.noCommand.Load()) {
+	if len(c.rings) > 0 && o.step != stepBounced && o.step != stepZeroes &&
+		(o.step != stepDiscard || !c.d.noCommand.Load()) {
 		return c.startRing(o)
 	}
 	c.working++
@@ -256,7 +261,8 @@ func (c *channel) stepped(o *op, res int32) {
 			return
 		}
 		if o.done += int64(res); o.done < o.io.Len {
-			if o.step = stepTransfer; d.cfg.Offset != 0 && (o.done&int64(d.cfg.Offset-1) != 0 || !d.aligned(o.io.Segs)) {
+			if o.step = stepTransfer; d.cfg.Offset != 0 &&
+				(o.done&int64(d.cfg.Offset-1) != 0 || !d.aligned(o.io.Segs)) {
 				o.step = stepBounced
 			}
 			c.ready.push(o)
@@ -286,7 +292,8 @@ func (c *channel) another(o *op, e syscall.Errno) bool {
 		o.step = stepZeroes
 	case o.step == stepPunch && o.io.Op == backend.OpWriteZeroes && e == unix.EOPNOTSUPP:
 		o.step = stepZeroRange // it may be unmapped, it need not
-	case o.step == stepDiscard && unknown && len(c.rings) > 0 && c.d.cfg.Driver == nil && !c.d.noCommand.Load():
+	case o.step == stepDiscard && unknown && len(c.rings) > 0 && c.d.cfg.Driver == nil &&
+		!c.d.noCommand.Load():
 		c.d.noCommand.Store(true)
 	case o.step == stepTransfer && o.polled && e == unix.EOPNOTSUPP:
 		c.d.noIOPoll.Store(true)
@@ -319,7 +326,8 @@ func (c *channel) unfence(o *op) {
 // end gives io back, through Poll.
 func (c *channel) end(o *op, err error) {
 	c.unfence(o)
-	if err == nil && o.write && o.io.Flags&backend.FUA == 0 && o.io.Op != backend.OpFlush && !c.d.dirty.Load() {
+	if err == nil && o.write && o.io.Flags&backend.FUA == 0 && o.io.Op != backend.OpFlush &&
+		!c.d.dirty.Load() {
 		c.d.dirty.Store(true)
 	}
 	if err != nil && o.done > 0 {
@@ -348,7 +356,8 @@ func (c *channel) Arm() bool {
 // Close implements backend.Channel. It ends the workers.
 func (c *channel) Close() error {
 	if c.outstanding != 0 {
-		return fmt.Errorf("close channel of %s: %d operations are outstanding", c.d.cfg.Path, c.outstanding)
+		return fmt.Errorf("close channel of %s: %d operations are outstanding", c.d.cfg.Path,
+			c.outstanding)
 	}
 	close(c.jobs)
 	c.wg.Wait() // they are idle, or just returned from wake

@@ -12,17 +12,19 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
-// Driver works on a disk by commands of its own instead of by the system calls for files. The methods with a Command are called by any
-// goroutine, with a Command that nobody else uses.
+// Driver works on a disk by commands of its own instead of by the system calls for files. The
+// methods with a Command are called by any goroutine, with a Command that nobody else uses.
 type Driver interface {
-	// Limit is the most bytes of one command, a multiple of the block size; not positive: there is no such command.
+	// Limit is the most bytes of one command, a multiple of the block size; not positive: there is
+	// no such command.
 	Limit(op backend.Op) int64
-	// Start queues a command, whose result is its status: 0 for success, a positive number that Failure explains, or a negative errno.
-	// False: the ring is full.
+	// Start queues a command, whose result is its status: 0 for success, a positive number that
+	// Failure explains, or a negative errno. False: the ring is full.
 	Start(r *uring.Ring, f uring.File, cmd *Command, c uring.Completer) bool
 	// Do carries a command out and returns its result. It may block.
 	Do(cmd *Command) int32
-	// Failure is what a positive result means, as an error that wraps a sentinel of package backend.
+	// Failure is what a positive result means, as an error that wraps a sentinel of package
+	// backend.
 	Failure(status int32) error
 }
 
@@ -64,7 +66,8 @@ func (o *op) command() bool {
 	return c.Len > 0
 }
 
-// startCommand gives the step of o to the ring, or to a worker if its data is cut up too much. False: the ring is full.
+// startCommand gives the step of o to the ring, or to a worker if its data is cut up too much.
+// False: the ring is full.
 func (c *channel) startCommand(o *op) bool {
 	if !o.command() {
 		o.step = stepBounced
@@ -103,7 +106,8 @@ func clip(iov []sys.Iovec, n, block int64) ([]sys.Iovec, int64) {
 	return nil, 0
 }
 
-// outcome makes of a driver's result what io_uring returns for files: the number of bytes, or a negative errno.
+// outcome makes of a driver's result what io_uring returns for files: the number of bytes, or a
+// negative errno.
 func (o *op) outcome(status int32) int32 {
 	switch {
 	case status < 0:

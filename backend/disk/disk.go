@@ -1,5 +1,6 @@
-// Package disk carries out IOs on a descriptor: it is what the devices of packages file and block have in common. One of two engines
-// does the work, io_uring where it is allowed, otherwise a pool of goroutines that make blocking system calls.
+// Package disk carries out IOs on a descriptor: it is what the devices of packages file and block
+// have in common. One of two engines does the work, io_uring where it is allowed, otherwise a pool
+// of goroutines that make blocking system calls.
 //
 // The way of an IO; everything but the workers runs on its channel's reactor:
 //
@@ -7,12 +8,14 @@
 //	pump    ready -> ring or worker: one step (a transfer, a flush, fallocate, ...)
 //	Poll    step done -> again, if something is left to do (short transfer, FUA without O_DIRECT) -> done
 //
-// An op waits without occupying anybody. What one reactor has for another's op (its blocks are free, the flush that it shares is over)
-// comes through an inbox without locks, as does what workers finish.
+// An op waits without occupying anybody. What one reactor has for another's op (its blocks are
+// free, the flush that it shares is over) comes through an inbox without locks, as does what
+// workers finish.
 //
-// Durability: a write is in the volatile cache of the device until a flush, except with FUA. When a flush fails the kernel drops
-// what it could not write and forgets about it: a second flush would succeed although data is lost. So a failure stays: from
-// then on every flush and every write fails until the device is opened again.
+// Durability: a write is in the volatile cache of the device until a flush, except with FUA. When a
+// flush fails the kernel drops what it could not write and forgets about it: a second flush would
+// succeed although data is lost. So a failure stays: from then on every flush and every write fails
+// until the device is opened again.
 package disk
 
 import (
@@ -46,8 +49,9 @@ type Engine struct {
 	SQIdle time.Duration
 	// IOPoll polls the device instead of waiting for its interrupts, for transfers with O_DIRECT.
 	IOPoll bool
-	// Workers is the largest number of blocking system calls in progress per channel, 0 for the default of 32. They are started as
-	// needed; with io_uring for little but data at odd addresses.
+	// Workers is the largest number of blocking system calls in progress per channel, 0 for the
+	// default of 32. They are started as needed; with io_uring for little but data at odd
+	// addresses.
 	Workers int
 }
 
@@ -60,23 +64,25 @@ type Config struct {
 	// FD is the open file or block device. The Disk owns and closes it, once New has succeeded.
 	FD   int
 	Info backend.Info
-	// Offset is the unit of positions and lengths that O_DIRECT asks for, Memory that of addresses, both in bytes and powers of two; 0
-	// if the page cache is used.
+	// Offset is the unit of positions and lengths that O_DIRECT asks for, Memory that of addresses,
+	// both in bytes and powers of two; 0 if the page cache is used.
 	Offset, Memory int
-	// Block: FD is a block device, whose space is given back by BLKDISCARD instead of by punching holes.
+	// Block: FD is a block device, whose space is given back by BLKDISCARD instead of by punching
+	// holes.
 	Block bool
 	// Driver takes the place of the system calls for files; nil: none.
 	Driver Driver
 	Engine Engine
 	Log    *slog.Logger
 
-	// Look tells the present size of what FD refers to, in bytes; 0 or an error: it is gone. Any goroutine calls it, for block devices also
-	// reactors. nil: the size does not change.
+	// Look tells the present size of what FD refers to, in bytes; 0 or an error: it is gone. Any
+	// goroutine calls it, for block devices also reactors. nil: the size does not change.
 	Look func(fd int) (int64, error)
-	// Allocated tells how much space the content of FD takes, in bytes; nil: all of it. Any goroutine calls it.
+	// Allocated tells how much space the content of FD takes, in bytes; nil: all of it. Any
+	// goroutine calls it.
 	Allocated func(fd int) (int64, error)
-	// Reopen opens and describes the disk again that is gone, if it is there and the same. The Disk takes the new FD over. nil: what is
-	// gone comes back by itself.
+	// Reopen opens and describes the disk again that is gone, if it is there and the same. The Disk
+	// takes the new FD over. nil: what is gone comes back by itself.
 	Reopen func() (Config, error)
 }
 
@@ -92,8 +98,8 @@ type Disk struct {
 	opened atomic.Uint32
 	watch  watcher
 
-	// noZeroRange, noCommand and noIOPoll are set when the kernel turns out not to know FALLOC_FL_ZERO_RANGE, discards by io_uring, or
-	// polled transfers for this file.
+	// noZeroRange, noCommand and noIOPoll are set when the kernel turns out not to know
+	// FALLOC_FL_ZERO_RANGE, discards by io_uring, or polled transfers for this file.
 	noZeroRange, noCommand, noIOPoll atomic.Bool
 
 	// failed is why flushes and writes are refused, nil while all is well.
@@ -140,7 +146,8 @@ func New(cfg Config) (*Disk, error) {
 		}
 		d.uring = true
 	default:
-		return nil, fmt.Errorf("engine %q is not known; use %s, %s or %s", e.Name, Auto, IOUring, Threads)
+		return nil, fmt.Errorf("engine %q is not known; use %s, %s or %s", e.Name, Auto, IOUring,
+			Threads)
 	}
 	if cfg.Look != nil {
 		d.startWatch()
@@ -157,7 +164,8 @@ var warnOnce sync.Once
 func (d *Disk) fallBack(err error) error {
 	if err != nil {
 		warnOnce.Do(func() {
-			d.cfg.Log.Warn("io_uring cannot be used: disks are served by threads, which costs more CPU for each command", "error", err)
+			d.cfg.Log.Warn(
+				"io_uring cannot be used: disks are served by threads, which costs more CPU for each command", "error", err)
 		})
 	}
 	return err
@@ -165,7 +173,8 @@ func (d *Disk) fallBack(err error) error {
 
 var unregisteredOnce sync.Once
 
-// unregistered warns, once in the process, that io_uring works without knowing the reactors' memory, if err says why.
+// unregistered warns, once in the process, that io_uring works without knowing the reactors'
+// memory, if err says why.
 func (d *Disk) unregistered(err error) {
 	if err == nil {
 		return
@@ -175,7 +184,8 @@ func (d *Disk) unregistered(err error) {
 		mend = " (raise the limit of locked memory: ulimit -l, LimitMEMLOCK=)"
 	}
 	unregisteredOnce.Do(func() {
-		d.cfg.Log.Warn("memory cannot be registered with io_uring: each transfer costs more CPU", "error", fmt.Errorf("%w%s", err, mend))
+		d.cfg.Log.Warn("memory cannot be registered with io_uring: each transfer costs more CPU",
+			"error", fmt.Errorf("%w%s", err, mend))
 	})
 }
 
@@ -192,8 +202,8 @@ func (d *Disk) Allocated() (int64, error) {
 	return min(n, size), err
 }
 
-// Close implements backend.Device. It does not flush: what the hosts flushed is durable, what they did not is theirs to lose,
-// and the kernel writes it back all the same.
+// Close implements backend.Device. It does not flush: what the hosts flushed is durable, what they
+// did not is theirs to lose, and the kernel writes it back all the same.
 func (d *Disk) Close() error {
 	if n := d.channels.Load(); n != 0 {
 		return fmt.Errorf("close %s: %d channels are open", d.cfg.Path, n)
@@ -223,13 +233,14 @@ func (d *Disk) failure(op backend.Op, off int64, e syscall.Errno) error {
 	return fmt.Errorf("%s: %v at %d: %w: %w", d.cfg.Path, op, off, class, e)
 }
 
-// syncFailed makes the failure of a durable write stay, unless it says that the write was refused, as for lack of space: then
-// nothing was lost that had been accepted.
+// syncFailed makes the failure of a durable write stay, unless it says that the write was refused,
+// as for lack of space: then nothing was lost that had been accepted.
 func (d *Disk) syncFailed(err error) {
 	if !errors.Is(err, backend.ErrIO) && !errors.Is(err, backend.ErrOffline) {
 		return
 	}
-	err = fmt.Errorf("%w; nothing more is accepted until the namespace is opened again: %w", backend.ErrDegraded, err)
+	err = fmt.Errorf("%w; nothing more is accepted until the namespace is opened again: %w",
+		backend.ErrDegraded, err)
 	if d.failed.CompareAndSwap(nil, &err) {
 		d.lookSoon() // which makes it known
 		d.cfg.Log.Error("a flush failed: the disk takes no more writes", "error", err)

@@ -18,8 +18,8 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
@@ -29,7 +29,8 @@ func TestMain(m *testing.M) { testutil.Main(m) }
 func newDisk(t testing.TB, size int64, direct bool, e Engine) *Disk {
 	t.Helper()
 	cfg := Config{Path: filepath.Join(t.TempDir(), "disk.img"), Engine: e, Info: backend.Info{
-		Size: size, BlockSize: 4096, PhysicalBlockSize: 4096, VolatileCache: true, Discard: true, DiscardZeroes: true, Identity: "test",
+		Size: size, BlockSize: 4096, PhysicalBlockSize: 4096, VolatileCache: true, Discard: true,
+		DiscardZeroes: true, Identity: "test",
 	}}
 	flags := unix.O_RDWR | unix.O_CREAT | unix.O_CLOEXEC
 	if direct {
@@ -77,7 +78,8 @@ func expect(t *testing.T, c *backendtest.Client, io *backend.IO, want error) {
 	}
 }
 
-// TestNothingSupported: without discards, ZERO_RANGE and commands for block devices all the rest works.
+// TestNothingSupported: without discards, ZERO_RANGE and commands for block devices all the rest
+// works.
 func TestNothingSupported(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		backendtest.Run(t, func(t *testing.T) backend.Device {
@@ -94,7 +96,8 @@ func TestNothingSupported(t *testing.T) {
 	})
 }
 
-// TestShortTransfers: what the kernel does by halves, not at all or not now is finished, from where it ended.
+// TestShortTransfers: what the kernel does by halves, not at all or not now is finished, from where
+// it ended.
 func TestShortTransfers(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		backendtest.Run(t, func(t *testing.T) backend.Device {
@@ -133,7 +136,8 @@ func (f *failing) tamper(s step, res int32) int32 {
 	return res
 }
 
-// TestFailedFlushStays: after a flush failed no flush and no write succeeds until the device is opened again.
+// TestFailedFlushStays: after a flush failed no flush and no write succeeds until the device is
+// opened again.
 func TestFailedFlushStays(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		var f failing
@@ -153,7 +157,8 @@ func TestFailedFlushStays(t *testing.T) {
 		expect(t, c, c.Write(0, b), backend.ErrIO)
 		expect(t, c, &backend.IO{Op: backend.OpWriteZeroes, Len: 4096}, backend.ErrIO)
 		expect(t, c, &backend.IO{Op: backend.OpDiscard, Len: 4096}, backend.ErrIO)
-		if err := c.Do(flush); err == nil || !strings.Contains(err.Error(), "until the namespace is opened again") {
+		if err := c.Do(flush); err == nil ||
+			!strings.Contains(err.Error(), "until the namespace is opened again") {
 			t.Errorf("unclear: %v", err)
 		}
 		expect(t, c, c.Read(0, b), nil)
@@ -165,7 +170,8 @@ func TestFailedFlushStays(t *testing.T) {
 	})
 }
 
-// TestFailedFUAStays: the same for a write through O_DIRECT that had to be durable, unless there was no room for it.
+// TestFailedFUAStays: the same for a write through O_DIRECT that had to be durable, unless there
+// was no room for it.
 func TestFailedFUAStays(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		d := newDisk(t, 1<<20, true, e)
@@ -202,7 +208,10 @@ func TestFUAIsDurable(t *testing.T) {
 		d.tamper = f.tamper
 		c := backendtest.NewClient(t, d, 8192)
 		fua := func(op backend.Op) *backend.IO {
-			return &backend.IO{Op: op, Flags: backend.FUA, Len: 4096, Segs: c.Segs(c.Memory(0, 4096))}
+			return &backend.IO{
+				Op: op, Flags: backend.FUA, Len: 4096,
+				Segs: c.Segs(c.Memory(0, 4096)),
+			}
 		}
 		c.MustDo(fua(backend.OpWrite))
 		c.MustDo(fua(backend.OpWriteZeroes))
@@ -218,8 +227,9 @@ func TestFUAIsDurable(t *testing.T) {
 	})
 }
 
-// TestFlushesShare: flushes that come while one is in progress, which may have begun before the writes they cover, are served by one
-// more, whichever channel they come from; and its failure is everybody's.
+// TestFlushesShare: flushes that come while one is in progress, which may have begun before the
+// writes they cover, are served by one more, whichever channel they come from; and its failure is
+// everybody's.
 func TestFlushesShare(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		var f failing
@@ -261,17 +271,21 @@ func TestFlushesShare(t *testing.T) {
 func TestErrno(t *testing.T) {
 	d := &Disk{cfg: Config{Path: "/some/disk.img"}}
 	for errno, want := range map[syscall.Errno]error{
-		unix.ENOSPC: backend.ErrNoSpace, unix.EDQUOT: backend.ErrNoSpace, unix.EFBIG: backend.ErrNoSpace, unix.EIO: backend.ErrIO,
-		unix.EROFS: backend.ErrReadOnly, unix.ENODEV: backend.ErrOffline, unix.EOPNOTSUPP: backend.ErrUnsupported, unix.EINVAL: backend.ErrIO,
+		unix.ENOSPC: backend.ErrNoSpace, unix.EDQUOT: backend.ErrNoSpace,
+		unix.EFBIG: backend.ErrNoSpace, unix.EIO: backend.ErrIO,
+		unix.EROFS: backend.ErrReadOnly, unix.ENODEV: backend.ErrOffline,
+		unix.EOPNOTSUPP: backend.ErrUnsupported, unix.EINVAL: backend.ErrIO,
 	} {
 		err := d.failure(backend.OpWrite, 8192, errno)
-		if !errors.Is(err, want) || !errors.Is(err, errno) || !strings.Contains(err.Error(), "/some/disk.img: write at 8192: ") {
+		if !errors.Is(err, want) || !errors.Is(err, errno) ||
+			!strings.Contains(err.Error(), "/some/disk.img: write at 8192: ") {
 			t.Errorf("%v: %v", errno, err)
 		}
 	}
 }
 
-// TestFallsBack: where io_uring is forbidden threads take over, with one warning for all disks, unless io_uring is asked for.
+// TestFallsBack: where io_uring is forbidden threads take over, with one warning for all disks,
+// unless io_uring is asked for.
 func TestFallsBack(t *testing.T) {
 	old := available
 	defer func() { available, warnOnce = old, sync.Once{} }()
@@ -284,20 +298,28 @@ func TestFallsBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = f.Close() }()
-		d, err := New(Config{FD: int(f.Fd()), Info: backend.Info{BlockSize: 512}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		d, err := New(Config{
+			FD: int(f.Fd()), Info: backend.Info{BlockSize: 512},
+			Log: slog.New(slog.NewTextHandler(&log, nil)),
+		})
 		if err != nil || d.uring {
 			t.Errorf("%v, io_uring %v", err, d.uring)
 		}
-		if _, err := New(Config{Info: backend.Info{BlockSize: 512}, Engine: Engine{Name: IOUring}}); !errors.Is(err, unix.EPERM) {
+		if _, err := New(Config{
+			Info:   backend.Info{BlockSize: 512},
+			Engine: Engine{Name: IOUring},
+		}); !errors.Is(err, unix.EPERM) {
 			t.Errorf("engine io_uring where that is forbidden: %v", err)
 		}
 	}
-	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "level=WARN") {
+	if n := strings.Count(log.String(), "\n"); n != 1 ||
+		!strings.Contains(log.String(), "level=WARN") {
 		t.Errorf("%d lines: %s", n, log.String())
 	}
 }
 
-// TestUnregistered: memory that the kernel refuses to register is used all the same, with one warning for all disks.
+// TestUnregistered: memory that the kernel refuses to register is used all the same, with one
+// warning for all disks.
 func TestUnregistered(t *testing.T) {
 	if err := uring.Available(); err != nil {
 		t.Skip(err)
@@ -318,7 +340,8 @@ func TestUnregistered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := unix.Mprotect(region.Bytes(), unix.PROT_READ); err != nil { // which the kernel would have to write to
+		// which the kernel would have to write to
+		if err := unix.Mprotect(region.Bytes(), unix.PROT_READ); err != nil {
 			t.Fatal(err)
 		}
 		c, err := d.OpenChannel(backend.Reactor{Wake: func() {}, EventFD: bell, Memory: region})
@@ -338,7 +361,8 @@ func TestUnregistered(t *testing.T) {
 		}
 		mustClose(t, d)
 	}
-	if n := strings.Count(log.String(), "cannot be registered"); n != 1 || !strings.Contains(log.String(), "level=WARN") {
+	if n := strings.Count(log.String(), "cannot be registered"); n != 1 ||
+		!strings.Contains(log.String(), "level=WARN") {
 		t.Errorf("%d lines: %s", n, log.String())
 	}
 }

@@ -11,13 +11,15 @@ const (
 	minGranule = 4 << 10
 )
 
-// fence keeps commands apart that touch the same blocks, so that none sees a block torn (NVM Express Base Specification 1.4, section
-// 6.4: AWUN is at least one block): a buffered read may see half of a racing write, and a direct one what the disk makes of it. Readers
-// share. The unit is a page or a block, whatever is larger, so that the page cache, where it helps to zero parts of pages, never works
-// on a page that another command writes directly.
+// fence keeps commands apart that touch the same blocks, so that none sees a block torn (NVM
+// Express Base Specification 1.4, section 6.4: AWUN is at least one block): a buffered read may see
+// half of a racing write, and a direct one what the disk makes of it. Readers share. The unit is a
+// page or a block, whatever is larger, so that the page cache, where it helps to zero parts of
+// pages, never works on a page that another command writes directly.
 //
-// Taking free blocks is one atomic operation for each. An op that meets a busy one gives back what it has and queues; whoever releases
-// blocks while somebody queues looks through the queue in order, so that no op is overtaken for ever by those it conflicts with.
+// Taking free blocks is one atomic operation for each. An op that meets a busy one gives back what
+// it has and queues; whoever releases blocks while somebody queues looks through the queue in
+// order, so that no op is overtaken for ever by those it conflicts with.
 type fence struct {
 	shift uint
 	table [nRanges]atomic.Int32 // the number of readers, -1 for a writer
@@ -49,15 +51,16 @@ func (f *fence) span(off, n int64) span {
 	return span{a: 0, b: j, c: i, d: nRanges}
 }
 
-// acquire takes the blocks of o, alone if o.write. False: o waits and comes with admitted in the inbox of its channel; so may others
-// now.
+// acquire takes the blocks of o, alone if o.write. False: o waits and comes with admitted in the
+// inbox of its channel; so may others now.
 func (f *fence) acquire(o *op) bool {
 	o.span = f.span(o.io.Off, o.io.Len)
 	if f.waiting.Load() == 0 && f.try(o) {
 		return true
 	}
-	// Whoever releases a block from here on sees that somebody waits; who did before is seen by the scan. The scan is due as well
-	// because others may have queued when they met what try took for a moment.
+	// Whoever releases a block from here on sees that somebody waits; who did before is seen by the
+	// scan. The scan is due as well because others may have queued when they met what try took for
+	// a moment.
 	f.waiting.Add(1)
 	f.mu.Lock()
 	f.queue.push(o)
@@ -125,7 +128,8 @@ func (f *fence) take(o *op, from, to int) int {
 	return to
 }
 
-// scan admits those in the queue that meet neither a busy block nor one that an earlier one waits for. f.mu is held.
+// scan admits those in the queue that meet neither a busy block nor one that an earlier one waits
+// for. f.mu is held.
 func (f *fence) scan() {
 	var kept opList
 	var claims claims

@@ -97,7 +97,8 @@ func (a *actor) op(kind backend.Op, off, n int64) *op {
 	return &op{c: &a.c, io: &backend.IO{Op: kind, Off: off, Len: n}, write: kind != backend.OpRead}
 }
 
-// TestFenceExcludes: writers exclude everyone from what they overlap, readers share, and nobody waits for ever.
+// TestFenceExcludes: writers exclude everyone from what they overlap, readers share, and nobody
+// waits for ever.
 func TestFenceExcludes(t *testing.T) {
 	var f fence
 	f.init(4096)
@@ -146,13 +147,14 @@ func TestFenceExcludes(t *testing.T) {
 	}
 }
 
-// TestFenceIsFair: a writer that waits for readers is not overtaken by readers that come later, but by those who have nothing to do
-// with it.
+// TestFenceIsFair: a writer that waits for readers is not overtaken by readers that come later, but
+// by those who have nothing to do with it.
 func TestFenceIsFair(t *testing.T) {
 	var f fence
 	f.init(4096)
 	a := newActor()
-	r1, w, r2, elsewhere := a.op(backend.OpRead, 0, 8192), a.op(backend.OpWrite, 4096, 4096), a.op(backend.OpRead, 4096, 8192), a.op(backend.OpRead, 0, 4096)
+	r1, w, r2, elsewhere := a.op(backend.OpRead, 0, 8192), a.op(backend.OpWrite, 4096, 4096),
+		a.op(backend.OpRead, 4096, 8192), a.op(backend.OpRead, 0, 4096)
 	if !f.acquire(r1) || f.acquire(w) || f.acquire(r2) {
 		t.Fatal("a reader passes a writer that waits, or a writer a reader")
 	}

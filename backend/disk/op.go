@@ -30,7 +30,8 @@ const (
 	shared               // the flush it waited for is over; err is the outcome
 )
 
-// op is an IO on its way. It belongs to its channel's reactor, except while it is with a worker or waits in the fence or for a flush.
+// op is an IO on its way. It belongs to its channel's reactor, except while it is with a worker or
+// waits in the fence or for a flush.
 type op struct {
 	c    *channel
 	io   *backend.IO
@@ -111,7 +112,8 @@ func (b *inbox) take() (first *op) {
 	return first
 }
 
-// vectors makes o.iov of what is left to transfer, at most as many as one call takes, and returns it. The memory of the array stays.
+// vectors makes o.iov of what is left to transfer, at most as many as one call takes, and returns
+// it. The memory of the array stays.
 func (o *op) vectors() []sys.Iovec {
 	o.iov = o.iov[:0]
 	skip := o.done

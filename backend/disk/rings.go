@@ -7,10 +7,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
-// openRings gives the channel the rings of its reactor: one, and a second one for transfers that are polled for.
+// openRings gives the channel the rings of its reactor: one, and a second one for transfers that
+// are polled for.
 func (c *channel) openRings(r backend.Reactor) error {
 	e := c.d.cfg.Engine
-	cfg := uring.Config{EventFD: r.EventFD, SQPoll: e.SQPoll, SQIdle: e.SQIdle, Commands: c.d.cfg.Driver != nil}
+	cfg := uring.Config{
+		EventFD: r.EventFD, SQPoll: e.SQPoll, SQIdle: e.SQIdle,
+		Commands: c.d.cfg.Driver != nil,
+	}
 	if r.Memory != nil {
 		cfg.Memory = r.Memory.Bytes()
 	}

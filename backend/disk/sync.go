@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 )
 
-// syncer serialises flushes: the kernel reports a failure to one of two callers only. Those that come while one is in progress, which
-// may have begun before the writes they cover, share the next.
+// syncer serialises flushes: the kernel reports a failure to one of two callers only. Those that
+// come while one is in progress, which may have begun before the writes they cover, share the next.
 type syncer struct {
 	mu    sync.Mutex
 	busy  bool   // under mu

@@ -15,11 +15,13 @@ import (
 // lookEvery is how often a disk is asked how large it is.
 const lookEvery = time.Second
 
-// watcher notices on a goroutine of its own that a disk grows, shrinks, goes and comes back. It alone changes Disk.info.
+// watcher notices on a goroutine of its own that a disk grows, shrinks, goes and comes back. It
+// alone changes Disk.info.
 //
-// A disk that is gone (its size is zero) may come back. Then Reopen opens it again, and the new file takes the number of the old descriptor,
-// so that whoever uses that number goes on; rings learn from Disk.opened that they have to look the file up again. What was in
-// the cache of the disk is lost, so if it had writes that no flush has covered, none is accepted any more.
+// A disk that is gone (its size is zero) may come back. Then Reopen opens it again, and the new
+// file takes the number of the old descriptor, so that whoever uses that number goes on; rings
+// learn from Disk.opened that they have to look the file up again. What was in the cache of the
+// disk is lost, so if it had writes that no flush has covered, none is accepted any more.
 type watcher struct {
 	kick  chan struct{} // look now
 	stop  chan struct{}
@@ -96,7 +98,8 @@ func (d *Disk) look() {
 	case !now.Offline && old.Offline:
 		d.cfg.Log.Warn("a disk has content again", "path", d.cfg.Path, "bytes", now.Size)
 	case now.Size != old.Size:
-		d.cfg.Log.Warn("the size of a disk changed", "path", d.cfg.Path, "bytes before", old.Size, "bytes", now.Size)
+		d.cfg.Log.Warn("the size of a disk changed", "path", d.cfg.Path, "bytes before", old.Size,
+			"bytes", now.Size)
 	}
 	now.Degraded = d.failed.Load() != nil
 	if now == *old {
@@ -123,7 +126,8 @@ func (d *Disk) sizeNow() int64 {
 func (d *Disk) lost() {
 	d.cfg.Log.Error("a disk is gone", "path", d.cfg.Path)
 	if d.cfg.Block && d.cfg.Info.VolatileCache && d.dirty.Load() {
-		d.syncFailed(fmt.Errorf("%s: gone with writes in its cache: %w", d.cfg.Path, backend.ErrOffline))
+		d.syncFailed(fmt.Errorf("%s: gone with writes in its cache: %w", d.cfg.Path,
+			backend.ErrOffline))
 	}
 }
 
@@ -148,8 +152,8 @@ func (d *Disk) reopen(info *backend.Info) bool {
 	return true
 }
 
-// verdict is the error of a step of o that failed with e, or that came to the end of the disk, 0. The medium is not to blame if the
-// disk is gone, or smaller than it was.
+// verdict is the error of a step of o that failed with e, or that came to the end of the disk, 0.
+// The medium is not to blame if the disk is gone, or smaller than it was.
 func (c *channel) verdict(o *op, e syscall.Errno) error {
 	d, io := c.d, o.io
 	at := io.Off + o.done
@@ -161,16 +165,19 @@ func (c *channel) verdict(o *op, e syscall.Errno) error {
 			return fmt.Errorf("%s: %v at %d: %w", d.cfg.Path, io.Op, at, backend.ErrOffline)
 		case io.Op != backend.OpFlush && io.Off+io.Len > size:
 			d.lookSoon()
-			return fmt.Errorf("%s: %v at %d, the disk now ends at %d: %w", d.cfg.Path, io.Op, at, size, backend.ErrOutOfRange)
+			return fmt.Errorf("%s: %v at %d, the disk now ends at %d: %w", d.cfg.Path, io.Op, at,
+				size, backend.ErrOutOfRange)
 		}
 	}
 	if e == 0 {
-		return fmt.Errorf("%s: %v at %d: nothing was transferred: %w", d.cfg.Path, io.Op, at, backend.ErrIO)
+		return fmt.Errorf("%s: %v at %d: nothing was transferred: %w", d.cfg.Path, io.Op, at,
+			backend.ErrIO)
 	}
 	return o.failure(e)
 }
 
-// returns says that an error is about a disk that may come back, whose cache is judged when its absence is noticed.
+// returns says that an error is about a disk that may come back, whose cache is judged when its
+// absence is noticed.
 func (d *Disk) returns(err error) bool {
 	return d.cfg.Reopen != nil && errors.Is(err, backend.ErrOffline)
 }

@@ -83,7 +83,8 @@ func (p *plug) close(c *backendtest.Client) {
 	mustClose(p.t, p.Disk)
 }
 
-// TestGoneAndBack: a disk goes, nothing that happens meanwhile is its fault, and when it is back the channels use the new one.
+// TestGoneAndBack: a disk goes, nothing that happens meanwhile is its fault, and when it is back
+// the channels use the new one.
 func TestGoneAndBack(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		p := newPlug(t, e, true)
@@ -96,7 +97,10 @@ func TestGoneAndBack(t *testing.T) {
 		flush := &backend.IO{Op: backend.OpFlush}
 		fua := c.Write(0, b)
 		fua.Flags = backend.FUA
-		for _, io := range []*backend.IO{c.Read(0, b), c.Write(0, b), fua, flush, {Op: backend.OpWriteZeroes, Len: 4096}} {
+		for _, io := range []*backend.IO{
+			c.Read(0, b), c.Write(0, b), fua, flush,
+			{Op: backend.OpWriteZeroes, Len: 4096},
+		} {
 			expect(t, c, io, backend.ErrOffline)
 		}
 		if i := p.change(); !i.Offline || i.Degraded || i.Size != 1<<20 {
@@ -106,7 +110,9 @@ func TestGoneAndBack(t *testing.T) {
 
 		<-p.refused
 		// What is put back is another file, so that it shows which one is used.
-		if err := errors.Join(os.Rename(p.cfg.Path, p.cfg.Path+".old"), os.WriteFile(p.cfg.Path, append([]byte("after"), make([]byte, 1<<20-5)...), 0o600)); err != nil {
+		if err := errors.Join(os.Rename(p.cfg.Path, p.cfg.Path+".old"),
+			os.WriteFile(p.cfg.Path, append([]byte("after"), make([]byte, 1<<20-5)...),
+				0o600)); err != nil {
 			t.Fatal(err)
 		}
 		p.refuse.Store(nil)
@@ -125,7 +131,10 @@ func TestGoneAndBack(t *testing.T) {
 			t.Errorf("written %q, %v", data[4096:4104], err)
 		}
 		p.close(c)
-		for _, want := range []string{"a disk is gone", "a disk that is gone is not back", "a disk is back"} {
+		for _, want := range []string{
+			"a disk is gone", "a disk that is gone is not back",
+			"a disk is back",
+		} {
 			if n := strings.Count(p.log.String(), "msg=\""+want+"\""); n != 1 {
 				t.Errorf("%q is logged %d times:\n%s", want, n, &p.log)
 			}
@@ -133,8 +142,9 @@ func TestGoneAndBack(t *testing.T) {
 	})
 }
 
-// TestGoneWithItsCache: writes that no flush has covered are gone with a volatile cache, and that is not forgotten; a flush under way is no
-// other flush. Without such a cache, or with FUA, nothing is lost.
+// TestGoneWithItsCache: writes that no flush has covered are gone with a volatile cache, and that
+// is not forgotten; a flush under way is no other flush. Without such a cache, or with FUA, nothing
+// is lost.
 func TestGoneWithItsCache(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		for _, tc := range []struct {
@@ -142,7 +152,11 @@ func TestGoneWithItsCache(t *testing.T) {
 			volatile bool
 			flags    backend.Flags
 			lost     bool
-		}{{"volatile", true, 0, true}, {"write through", false, 0, false}, {"FUA", true, backend.FUA, false}} {
+		}{
+			{"volatile", true, 0, true},
+			{"write through", false, 0, false},
+			{"FUA", true, backend.FUA, false},
+		} {
 			t.Run(tc.name, func(t *testing.T) {
 				p := newPlug(t, e, tc.volatile)
 				c := backendtest.NewClient(t, p.Disk, 64<<10)
@@ -170,7 +184,8 @@ func TestGoneWithItsCache(t *testing.T) {
 	})
 }
 
-// TestFlushWhileGoing: a flush that meets the end of the disk fails for good if it was to cover something.
+// TestFlushWhileGoing: a flush that meets the end of the disk fails for good if it was to cover
+// something.
 func TestFlushWhileGoing(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		for _, dirty := range []bool{false, true} {
@@ -192,7 +207,8 @@ func TestFlushWhileGoing(t *testing.T) {
 	})
 }
 
-// TestSmallerThanItWas: errors behind the end of a disk that shrank are out of range, others stay what they are.
+// TestSmallerThanItWas: errors behind the end of a disk that shrank are out of range, others stay
+// what they are.
 func TestSmallerThanItWas(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		p := newPlug(t, e, true)

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// bounceSize is the memory through which a worker moves data whose address is not aligned for O_DIRECT.
+	// bounceSize is the memory through which a worker moves data whose address is not aligned for
+	// O_DIRECT.
 	bounceSize = 256 << 10
 	purpose    = "disk bounce buffers"
 
@@ -90,7 +91,8 @@ func (w *worker) vectors(o *op, iov []sys.Iovec, off int64, flags int) int32 {
 	return int32(n)
 }
 
-// bounced moves a piece of what is left through aligned memory. It begins and ends at units of O_DIRECT.
+// bounced moves a piece of what is left through aligned memory. It begins and ends at units of
+// O_DIRECT.
 func (w *worker) bounced(o *op) int32 {
 	buf, e := w.buffer()
 	if e != 0 {

@@ -22,8 +22,11 @@ const benchSize = 256 << 20
 // spin is how long a reactor without work polls before it sleeps.
 const spin = 50 * time.Microsecond
 
-// load keeps depth IOs of 4 KiB at random positions in flight, until more says no. It polls and sleeps as a reactor does.
-func load(tb testing.TB, d backend.Device, op backend.Op, depth int, more func(done int) bool) (done int) {
+// load keeps depth IOs of 4 KiB at random positions in flight, until more says no. It polls and
+// sleeps as a reactor does.
+func load(tb testing.TB, d backend.Device, op backend.Op, depth int,
+	more func(done int) bool,
+) (done int) {
 	c := backendtest.NewClient(tb, d, 1<<20)
 	defer c.Close()
 	c.Lock()
@@ -88,17 +91,20 @@ func benchmark(b *testing.B, cfg Config, op backend.Op, depth int) {
 	}
 }
 
-func BenchmarkRead4K(b *testing.B)         { benchmark(b, Config{}, backend.OpRead, 32) }
-func BenchmarkWrite4K(b *testing.B)        { benchmark(b, Config{}, backend.OpWrite, 32) }
-func BenchmarkRead4KQD1(b *testing.B)      { benchmark(b, Config{}, backend.OpRead, 1) }
-func BenchmarkRead4KBuffered(b *testing.B) { benchmark(b, Config{Buffered: true}, backend.OpRead, 32) }
+func BenchmarkRead4K(b *testing.B)    { benchmark(b, Config{}, backend.OpRead, 32) }
+func BenchmarkWrite4K(b *testing.B)   { benchmark(b, Config{}, backend.OpWrite, 32) }
+func BenchmarkRead4KQD1(b *testing.B) { benchmark(b, Config{}, backend.OpRead, 1) }
+func BenchmarkRead4KBuffered(b *testing.B) {
+	benchmark(b, Config{Buffered: true}, backend.OpRead,
+		32)
+}
 
 // ofFio is the share of fio's IOPS that reads are to reach.
 const ofFio = 0.9
 
-// BenchmarkAgainstFio reads 4 KiB at random positions of one file with 32 in flight, by turns with fio's io_uring engine, and reports
-// the median of the rounds' ratios. It says whether that is enough and does not fail: machines have moods. $NVMF_BENCH_DIR is where the
-// file is made.
+// BenchmarkAgainstFio reads 4 KiB at random positions of one file with 32 in flight, by turns with
+// fio's io_uring engine, and reports the median of the rounds' ratios. It says whether that is
+// enough and does not fail: machines have moods. $NVMF_BENCH_DIR is where the file is made.
 func BenchmarkAgainstFio(b *testing.B) {
 	fio, err := exec.LookPath("fio")
 	if err != nil {
@@ -117,7 +123,8 @@ func BenchmarkAgainstFio(b *testing.B) {
 	for b.Loop() {
 		for range rounds {
 			start := time.Now()
-			done := load(b, d, backend.OpRead, 32, func(int) bool { return time.Since(start) < duration })
+			done := load(b, d, backend.OpRead, 32,
+				func(int) bool { return time.Since(start) < duration })
 			ours := float64(done) / time.Since(start).Seconds()
 			theirs := fioIOPS(b, fio, path, duration)
 			ratios = append(ratios, ours/theirs)
@@ -131,12 +138,15 @@ func BenchmarkAgainstFio(b *testing.B) {
 	if median < ofFio {
 		verdict = "BELOW"
 	}
-	b.Logf("median %.2f (%.2f to %.2f), %s %.2f", median, ratios[0], ratios[len(ratios)-1], verdict, ofFio)
+	b.Logf("median %.2f (%.2f to %.2f), %s %.2f", median, ratios[0], ratios[len(ratios)-1], verdict,
+		ofFio)
 }
 
 func fioIOPS(b *testing.B, fio, path string, duration time.Duration) float64 {
-	out, err := exec.Command(fio, "--name=x", "--filename="+path, "--rw=randread", "--bs=4k", "--iodepth=32", "--ioengine=io_uring",
-		"--direct=1", "--fixedbufs=1", "--registerfiles=1", "--time_based", fmt.Sprintf("--runtime=%d", int(duration.Seconds())),
+	out, err := exec.Command(fio, "--name=x", "--filename="+path, "--rw=randread", "--bs=4k",
+		"--iodepth=32", "--ioengine=io_uring",
+		"--direct=1", "--fixedbufs=1", "--registerfiles=1", "--time_based",
+		fmt.Sprintf("--runtime=%d", int(duration.Seconds())),
 		"--output-format=json").Output()
 	if err != nil {
 		b.Fatal(err)

@@ -14,9 +14,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// A file on persistent memory, of a file system that is mounted with -o dax, is memory: nothing of it is in the page cache, and what maps
-// it sees what is written at once. So the file is mapped, for reading, and its blocks are lent from there; package disk does all else, by
-// system calls, which on such a file copy past the caches of the CPU and report broken memory as an error.
+// A file on persistent memory, of a file system that is mounted with -o dax, is memory: nothing of
+// it is in the page cache, and what maps it sees what is written at once. So the file is mapped,
+// for reading, and its blocks are lent from there; package disk does all else, by system calls,
+// which on such a file copy past the caches of the CPU and report broken memory as an error.
 //
 //	Lend, Return  the fence counts the loan; refused while the blocks change or are about to, and then read by the disk
 //	Submit        a change announces itself to the fence and goes to the disk, or is parked while loans of its blocks are out
@@ -33,7 +34,8 @@ const (
 
 const purpose = "file namespace mapping"
 
-// isDAX says whether mappings of fd are the medium itself (statx(2), STATX_ATTR_DAX, of Linux 5.8). Tests replace it.
+// isDAX says whether mappings of fd are the medium itself (statx(2), STATX_ATTR_DAX, of Linux 5.8).
+// Tests replace it.
 var isDAX = func(fd int) (bool, error) {
 	var stx unix.Statx_t
 	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, 0, &stx); err != nil {
@@ -60,12 +62,15 @@ func mapped(cfg Config, d *disk.Config) (*mem.Region, error) {
 	case err != nil && cfg.DAX == On:
 		return nil, err
 	case err != nil:
-		cfg.Log.Warn("a file is not mapped: what is read of it is copied", "path", cfg.Path, "error", err)
+		cfg.Log.Warn("a file is not mapped: what is read of it is copied", "path", cfg.Path,
+			"error", err)
 	case !yes && cfg.DAX == On:
-		return nil, errors.New("dax is on, but the file is not on DAX: put it on ext4 or xfs on persistent memory, mounted with -o dax, or let " +
-			"dax be auto")
+		return nil, errors.New(
+			"dax is on, but the file is not on DAX: put it on ext4 or xfs on persistent memory, mounted with -o dax, or let " +
+				"dax be auto")
 	case yes:
-		cfg.Log.Info("a file on DAX is mapped: its blocks are sent from where they are", "path", cfg.Path)
+		cfg.Log.Info("a file on DAX is mapped: its blocks are sent from where they are", "path",
+			cfg.Path)
 	}
 	return region, nil
 }

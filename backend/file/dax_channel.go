@@ -16,8 +16,8 @@ type daxChannel struct {
 	wake  func()
 	loans int // taken and not returned
 
-	// parked has the changes that wait for loans, in order. waiting says that there are some: whoever returns a loan then sets retry and
-	// wakes us.
+	// parked has the changes that wait for loans, in order. waiting says that there are some:
+	// whoever returns a loan then sets retry and wakes us.
 	parked         backend.List
 	waiting, retry atomic.Bool
 	one            [1]*backend.IO
@@ -29,10 +29,12 @@ var (
 	_ backend.Canceler       = (*daxChannel)(nil)
 )
 
-// StartZeroCopyRead implements backend.Lender. What the file has grown by since it was opened is not mapped.
+// StartZeroCopyRead implements backend.Lender. What the file has grown by since it was opened is
+// not mapped.
 func (c *daxChannel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
 	info := c.d.Info()
-	if size := min(info.Size, int64(len(c.d.region.Bytes()))); info.Offline || n <= 0 || uint64(off) > uint64(size) || n > size-off {
+	if size := min(info.Size, int64(len(c.d.region.Bytes()))); info.Offline || n <= 0 ||
+		uint64(off) > uint64(size) || n > size-off {
 		return dst, false
 	}
 	if ok, ended := c.d.fence.lend(off, n); !ok {
@@ -79,7 +81,8 @@ func (c *daxChannel) Submit(ios []*backend.IO) int {
 	return from + c.pass(ios[from:])
 }
 
-// pass gives the disk IOs, of which the changes have been announced. Those that it does not take are announced no longer.
+// pass gives the disk IOs, of which the changes have been announced. Those that it does not take
+// are announced no longer.
 func (c *daxChannel) pass(ios []*backend.IO) int {
 	if len(ios) == 0 {
 		return 0
@@ -154,7 +157,8 @@ func (c *daxChannel) Cancel(io *backend.IO) {
 			continue
 		}
 		found = true
-		io.Err = fmt.Errorf("%s: %v at %d, waiting for readers: %w", c.d.Info().Identity, io.Op, io.Off, backend.ErrAborted)
+		io.Err = fmt.Errorf("%s: %v at %d, waiting for readers: %w", c.d.Info().Identity, io.Op,
+			io.Off, backend.ErrAborted)
 		c.aborted.Push(io)
 	}
 	if !found {
@@ -165,7 +169,9 @@ func (c *daxChannel) Cancel(io *backend.IO) {
 // Close implements backend.Channel.
 func (c *daxChannel) Close() error {
 	if c.loans != 0 || c.parked.First() != nil || c.aborted.First() != nil {
-		return fmt.Errorf("close channel of %s: %d loans, or operations that wait for some, are out", c.d.Info().Identity, c.loans)
+		return fmt.Errorf(
+			"close channel of %s: %d loans, or operations that wait for some, are out",
+			c.d.Info().Identity, c.loans)
 	}
 	if err := c.inner.Close(); err != nil {
 		return err

@@ -17,7 +17,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
-// pretendDAX has files be on DAX until the end of the test. On tmpfs mappings are the medium itself, too.
+// pretendDAX has files be on DAX until the end of the test. On tmpfs mappings are the medium
+// itself, too.
 func pretendDAX(tb testing.TB) {
 	real := isDAX
 	tb.Cleanup(func() { isDAX = real })
@@ -27,7 +28,10 @@ func pretendDAX(tb testing.TB) {
 func onDAX(tb testing.TB) Config {
 	tb.Helper()
 	pretendDAX(tb)
-	return Config{Path: filepath.Join(shm(tb), "disk.img"), Size: backendtest.MinSize, BlockSize: 4096, DAX: On}
+	return Config{
+		Path: filepath.Join(shm(tb), "disk.img"), Size: backendtest.MinSize,
+		BlockSize: 4096, DAX: On,
+	}
 }
 
 func TestDAXConformance(t *testing.T) {
@@ -48,7 +52,8 @@ func TestDAXConformance(t *testing.T) {
 	}
 }
 
-// TestDAXSetting: what is configured decides, and with auto the file system; who asks for DAX and does not get it learns how.
+// TestDAXSetting: what is configured decides, and with auto the file system; who asks for DAX and
+// does not get it learns how.
 func TestDAXSetting(t *testing.T) {
 	dir := shm(t)
 	for _, tc := range []struct {
@@ -72,7 +77,10 @@ func TestDAXSetting(t *testing.T) {
 		isDAX = func(int) (bool, error) { return tc.yes, tc.err }
 		var log bytes.Buffer
 		path := filepath.Join(dir, "disk.img")
-		d, err := Open(Config{Path: path, Size: 1 << 20, BlockSize: 4096, DAX: tc.dax, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		d, err := Open(Config{
+			Path: path, Size: 1 << 20, BlockSize: 4096, DAX: tc.dax,
+			Log: slog.New(slog.NewTextHandler(&log, nil)),
+		})
 		isDAX = real
 		if err == nil {
 			c := backendtest.NewClient(t, d, 4096)
@@ -85,7 +93,8 @@ func TestDAXSetting(t *testing.T) {
 		if fails := tc.dax == On && !tc.lend || tc.dax == "maybe"; fails != (err != nil) {
 			t.Errorf("%+v: %v", tc, err)
 		}
-		if said := fmt.Sprint(err) + log.String(); !strings.Contains(said, tc.want) || tc.want == "" && strings.Contains(said, "mapped") {
+		if said := fmt.Sprint(err) + log.String(); !strings.Contains(said, tc.want) ||
+			tc.want == "" && strings.Contains(said, "mapped") {
 			t.Errorf("%+v: %s", tc, said)
 		}
 		_ = os.Remove(path)
@@ -113,8 +122,8 @@ func TestDAXReadOnly(t *testing.T) {
 	mustClose(t, d)
 }
 
-// TestDAXTruncated: what is on loan when the file is cut off can be told from data, and once that is known it is not lent; what comes
-// back, or is new, is.
+// TestDAXTruncated: what is on loan when the file is cut off can be told from data, and once that
+// is known it is not lent; what comes back, or is new, is.
 func TestDAXTruncated(t *testing.T) {
 	cfg := onDAX(t)
 	d := mustOpen(t, cfg)
@@ -158,8 +167,8 @@ func TestDAXTruncated(t *testing.T) {
 	mustClose(t, d)
 }
 
-// TestDAXWaits: of more changes than the disk takes, with some among them whose blocks are on loan, those wait alone; they end when the
-// loan is back, or when nobody wants them any more.
+// TestDAXWaits: of more changes than the disk takes, with some among them whose blocks are on loan,
+// those wait alone; they end when the loan is back, or when nobody wants them any more.
 func TestDAXWaits(t *testing.T) {
 	d := mustOpen(t, onDAX(t))
 	c := backendtest.NewClient(t, d, 8192)
@@ -211,7 +220,8 @@ func TestDAXWaits(t *testing.T) {
 	mustClose(t, d)
 }
 
-// TestFenceSpans: wherever a range lies and however long it is, each of its stripes is taken once and given back.
+// TestFenceSpans: wherever a range lies and however long it is, each of its stripes is taken once
+// and given back.
 func TestFenceSpans(t *testing.T) {
 	var f fence
 	f.init(512)

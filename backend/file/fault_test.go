@@ -25,16 +25,20 @@ func expect(t *testing.T, c *backendtest.Client, io *backend.IO, want error) {
 // variants are both ways of opening with both engines.
 func variants(t *testing.T, fn func(t *testing.T, cfg Config)) {
 	for i := range 4 {
-		cfg := Config{Path: filepath.Join(t.TempDir(), "disk.img"), Size: 1 << 20, BlockSize: 4096, Buffered: i%2 == 0}
+		cfg := Config{
+			Path: filepath.Join(t.TempDir(), "disk.img"), Size: 1 << 20, BlockSize: 4096,
+			Buffered: i%2 == 0,
+		}
 		if i < 2 {
 			cfg.Engine.Name = disk.Threads
 		}
-		t.Run(fmt.Sprintf("buffered=%v,engine=%s", cfg.Buffered, cfg.Engine.Name), func(t *testing.T) { fn(t, cfg) })
+		t.Run(fmt.Sprintf("buffered=%v,engine=%s", cfg.Buffered, cfg.Engine.Name),
+			func(t *testing.T) { fn(t, cfg) })
 	}
 }
 
-// TestTruncatedFile: what is behind the end of a file that somebody truncated is out of range and never a short success, also before
-// anybody has noticed.
+// TestTruncatedFile: what is behind the end of a file that somebody truncated is out of range and
+// never a short success, also before anybody has noticed.
 func TestTruncatedFile(t *testing.T) {
 	variants(t, func(t *testing.T, cfg Config) {
 		d := mustOpen(t, cfg)
@@ -99,8 +103,9 @@ func TestResize(t *testing.T) {
 	})
 }
 
-// TestFullFileSystem: a write that there is no room for says so, and is not the end: what was there is there, and once there is
-// room again writes succeed. A file on a read-only file system is not opened for writing.
+// TestFullFileSystem: a write that there is no room for says so, and is not the end: what was there
+// is there, and once there is room again writes succeed. A file on a read-only file system is not
+// opened for writing.
 func TestFullFileSystem(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
@@ -130,7 +135,8 @@ func TestFullFileSystem(t *testing.T) {
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(cfg); !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), "make the namespace read-only") {
+	if _, err := Open(cfg); !errors.Is(err, unix.EROFS) ||
+		!strings.Contains(err.Error(), "make the namespace read-only") {
 		t.Errorf("opened for writing on a read-only file system: %v", err)
 	}
 	cfg.ReadOnly = true

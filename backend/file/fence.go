@@ -10,9 +10,10 @@ const (
 	leastStripe = 16 << 10
 )
 
-// fence keeps loans and changes apart. A stripe is a word: how many loans of its blocks are out, and how many changes of them wait or are
-// under way, which is one atomic operation for each of either. A change that has announced itself waits for the loans there are; no more
-// are given until it is done. Changes and copies are kept apart by the disk.
+// fence keeps loans and changes apart. A stripe is a word: how many loans of its blocks are out,
+// and how many changes of them wait or are under way, which is one atomic operation for each of
+// either. A change that has announced itself waits for the loans there are; no more are given until
+// it is done. Changes and copies are kept apart by the disk.
 type fence struct {
 	shift uint
 	table [stripes]atomic.Uint64
@@ -38,7 +39,8 @@ func (f *fence) span(off, n int64) (first, count int64) {
 
 func (f *fence) at(i int64) *atomic.Uint64 { return &f.table[i&(stripes-1)] }
 
-// lend takes a loan of a range. False: something changes there, or is about to; ended says as for giveBack.
+// lend takes a loan of a range. False: something changes there, or is about to; ended says as for
+// giveBack.
 func (f *fence) lend(off, n int64) (ok, ended bool) {
 	first, count := f.span(off, n)
 	for i := range count {

@@ -1,4 +1,5 @@
-// Package file is storage in a file. It opens, sizes and probes the file; package disk does the rest.
+// Package file is storage in a file. It opens, sizes and probes the file; package disk does the
+// rest.
 package file
 
 import (
@@ -17,21 +18,25 @@ import (
 
 // Config describes a file device.
 type Config struct {
-	// Path of a regular file. If there is none it is created with Size bytes, all zeroes and not yet allocated.
+	// Path of a regular file. If there is none it is created with Size bytes, all zeroes and not
+	// yet allocated.
 	Path string
-	// Size in bytes, a multiple of BlockSize. It must be the size of an existing file that is not empty; 0 takes that over.
+	// Size in bytes, a multiple of BlockSize. It must be the size of an existing file that is not
+	// empty; 0 takes that over.
 	Size int64
 	// BlockSize is the logical block size in bytes.
 	BlockSize int
 	// ReadOnly opens the file for reading; several devices and processes may then share it.
 	ReadOnly bool
-	// Buffered keeps data in the kernel's page cache. Otherwise O_DIRECT is used where the file system allows it for BlockSize.
+	// Buffered keeps data in the kernel's page cache. Otherwise O_DIRECT is used where the file
+	// system allows it for BlockSize.
 	Buffered bool
-	// Preallocate gives the file all of its space at once, so that no write fails later for lack of space. For the same reason it keeps
-	// that space: nothing can be discarded, and zeroes are written to the space that there is. Otherwise space is taken as it
-	// is written.
+	// Preallocate gives the file all of its space at once, so that no write fails later for lack of
+	// space. For the same reason it keeps that space: nothing can be discarded, and zeroes are
+	// written to the space that there is. Otherwise space is taken as it is written.
 	Preallocate bool
-	// DAX says whether blocks are lent from where they are: Auto, which "" means as well, On or Off.
+	// DAX says whether blocks are lent from where they are: Auto, which "" means as well, On or
+	// Off.
 	DAX string
 	// Engine makes the system calls.
 	Engine disk.Engine
@@ -80,10 +85,13 @@ func open(cfg Config) (_ backend.Device, err error) {
 	if err != nil {
 		return nil, err
 	}
-	dc := disk.Config{Path: cfg.Path, FD: fd, Engine: cfg.Engine, Log: cfg.Log, Look: look(cfg), Info: backend.Info{
-		Size: size, BlockSize: cfg.BlockSize, PhysicalBlockSize: cfg.BlockSize,
-		VolatileCache: !cfg.ReadOnly, ReadOnly: cfg.ReadOnly, Identity: path,
-	}}
+	dc := disk.Config{
+		Path: cfg.Path, FD: fd, Engine: cfg.Engine, Log: cfg.Log, Look: look(cfg),
+		Info: backend.Info{
+			Size: size, BlockSize: cfg.BlockSize, PhysicalBlockSize: cfg.BlockSize,
+			VolatileCache: !cfg.ReadOnly, ReadOnly: cfg.ReadOnly, Identity: path,
+		},
+	}
 	if err := probe(cfg, &dc); err != nil {
 		return nil, err
 	}
@@ -113,7 +121,8 @@ func look(cfg Config) func(fd int) (int64, error) {
 		}
 		if st.Nlink == 0 {
 			once.Do(func() {
-				cfg.Log.Error("the file of a namespace was deleted: what is in it is lost when the target ends", "path", cfg.Path)
+				cfg.Log.Error(
+					"the file of a namespace was deleted: what is in it is lost when the target ends", "path", cfg.Path)
 			})
 		}
 		return st.Size, nil
@@ -155,7 +164,8 @@ func openFile(cfg Config) (fd int, created bool, err error) {
 		return fd, false, nil
 	case unix.EROFS, unix.EACCES, unix.EPERM:
 		if !cfg.ReadOnly {
-			err = fmt.Errorf("open for writing: %w (mend the permissions, or make the namespace read-only)", err)
+			err = fmt.Errorf(
+				"open for writing: %w (mend the permissions, or make the namespace read-only)", err)
 		}
 	}
 	return -1, false, err
@@ -215,7 +225,9 @@ func settleSize(fd int, cfg Config, created bool) (int64, error) {
 	case size == 0:
 		return 0, errors.New("is empty; give a size, or a file with content")
 	case cfg.Size != 0 && cfg.Size != size:
-		return 0, fmt.Errorf("has %d bytes but %d are configured; correct or omit the size, or resize the file", size, cfg.Size)
+		return 0, fmt.Errorf(
+			"has %d bytes but %d are configured; correct or omit the size, or resize the file",
+			size, cfg.Size)
 	default:
 		if err := preallocate(fd, size, cfg); err != nil {
 			return 0, err

@@ -54,7 +54,8 @@ func TestConformance(t *testing.T) {
 		t.Logf("threads only: %v", err)
 		engines = engines[:1]
 	} else {
-		engines = append(engines, disk.Engine{SQPoll: true}, disk.Engine{IOPoll: true}, disk.Engine{Name: disk.Threads, Workers: 1})
+		engines = append(engines, disk.Engine{SQPoll: true}, disk.Engine{IOPoll: true},
+			disk.Engine{Name: disk.Threads, Workers: 1})
 	}
 	for name, tc := range map[string]struct {
 		cfg Config
@@ -78,7 +79,8 @@ func TestConformance(t *testing.T) {
 						dir = tc.dir(t)
 					}
 					cfg := tc.cfg
-					cfg.Path, cfg.Size, cfg.Engine = filepath.Join(dir, "disk.img"), backendtest.MinSize, engine
+					cfg.Path, cfg.Size, cfg.Engine = filepath.Join(dir, "disk.img"),
+						backendtest.MinSize, engine
 					return mustOpen(t, cfg)
 				}, backendtest.Options{})
 			})
@@ -86,8 +88,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestDirect: where the kernel says that O_DIRECT works it is used, and never when the block size does not fit or the page cache is
-// asked for; that it could not be used is said.
+// TestDirect: where the kernel says that O_DIRECT works it is used, and never when the block size
+// does not fit or the page cache is asked for; that it could not be used is said.
 func TestDirect(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "disk.img"))
 	if err != nil {
@@ -95,7 +97,8 @@ func TestDirect(t *testing.T) {
 	}
 	defer func() { _ = f.Close() }()
 	var stx unix.Statx_t
-	if err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &stx); err != nil {
+	if err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN,
+		&stx); err != nil {
 		t.Fatal(err)
 	}
 	unit := int(stx.Dio_offset_align)
@@ -126,17 +129,20 @@ func TestDirect(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if direct := flags&unix.O_DIRECT != 0; direct != tc.want || direct != (d.Offset != 0) || direct != (d.Memory != 0) {
+		if direct := flags&unix.O_DIRECT != 0; direct != tc.want || direct != (d.Offset != 0) ||
+			direct != (d.Memory != 0) {
 			t.Errorf("%+v: O_DIRECT is %v, want %v", tc.cfg, direct, tc.want)
 		}
-		if said := strings.Contains(log.String(), "page cache"); said != (!tc.want && !tc.cfg.Buffered) {
+		if said := strings.Contains(log.String(), "page cache"); said != (!tc.want &&
+			!tc.cfg.Buffered) {
 			t.Errorf("%+v: log %q", tc.cfg, log.String())
 		}
 	}
 }
 
-// TestPreallocate: the space of a file is there from the start and stays, or is taken where something is written and comes back with a
-// discard; a sparse file that is opened for all of its space gets the rest.
+// TestPreallocate: the space of a file is there from the start and stays, or is taken where
+// something is written and comes back with a discard; a sparse file that is opened for all of its
+// space gets the rest.
 func TestPreallocate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	allocated := func() int64 {
@@ -155,8 +161,10 @@ func TestPreallocate(t *testing.T) {
 		c := backendtest.NewClient(t, d, 1<<20)
 		c.MustDo(c.Write(0, c.Memory(0, 1<<20)))
 		before := allocated()
-		if n, err := d.(backend.Allocator).Allocated(); err != nil || n != min(before, size) || d.Info().Thin == full {
-			t.Errorf("full %v: %d bytes in use (%v), allocated are %d; thin %v", full, n, err, before, d.Info().Thin)
+		if n, err := d.(backend.Allocator).Allocated(); err != nil || n != min(before, size) ||
+			d.Info().Thin == full {
+			t.Errorf("full %v: %d bytes in use (%v), allocated are %d; thin %v", full, n, err,
+				before, d.Info().Thin)
 		}
 		c.MustDo(&backend.IO{Op: backend.OpWriteZeroes, Flags: backend.Unmap, Len: 1 << 19})
 		if d.Info().Discard {
@@ -164,12 +172,16 @@ func TestPreallocate(t *testing.T) {
 		}
 		freed := before - allocated()
 		if full && (freed != 0 || d.Info().Discard) || !full && d.Info().Discard && freed != 1<<20 {
-			t.Errorf("full %v: %d bytes of %d came back; discard %v", full, freed, before, d.Info().Discard)
+			t.Errorf("full %v: %d bytes of %d came back; discard %v", full, freed, before,
+				d.Info().Discard)
 		}
 		c.Close()
 		mustClose(t, d)
 	}
-	cfg := Config{Path: filepath.Join(t.TempDir(), "disk.img"), Size: 1 << 50, BlockSize: 4096, Preallocate: true}
+	cfg := Config{
+		Path: filepath.Join(t.TempDir(), "disk.img"), Size: 1 << 50, BlockSize: 4096,
+		Preallocate: true,
+	}
 	if d, err := Open(cfg); err == nil {
 		mustClose(t, d)
 		t.Error("a petabyte was allocated")
@@ -190,14 +202,16 @@ func TestReopenKeepsData(t *testing.T) {
 	c.MustDo(w)
 	c.Close()
 	mustClose(t, d)
-	if st, err := os.Stat(cfg.Path); err != nil || st.Size() != cfg.Size || st.Mode().Perm() != 0o600 {
+	if st, err := os.Stat(cfg.Path); err != nil || st.Size() != cfg.Size ||
+		st.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", st, err)
 	}
 
 	cfg.Size = 0 // the file's
 	cfg.ReadOnly = true
 	d, other := mustOpen(t, cfg), mustOpen(t, cfg) // readers share
-	if info := d.Info(); info.Size != 1<<20 || !info.ReadOnly || info.VolatileCache || info.Discard || !filepath.IsAbs(info.Identity) {
+	if info := d.Info(); info.Size != 1<<20 || !info.ReadOnly || info.VolatileCache ||
+		info.Discard || !filepath.IsAbs(info.Identity) {
 		t.Errorf("%+v", info)
 	}
 	c = backendtest.NewClient(t, d, 8192)
@@ -207,7 +221,8 @@ func TestReopenKeepsData(t *testing.T) {
 		t.Errorf("read %q", r[:16])
 	}
 	for _, op := range []backend.Op{backend.OpWrite, backend.OpWriteZeroes, backend.OpDiscard} {
-		if err := c.Do(&backend.IO{Op: op, Len: 4096, Segs: c.Segs(r)}); !errors.Is(err, backend.ErrReadOnly) {
+		if err := c.Do(&backend.IO{Op: op, Len: 4096, Segs: c.Segs(r)}); !errors.Is(err,
+			backend.ErrReadOnly) {
 			t.Errorf("%v: %v", op, err)
 		}
 	}
@@ -245,19 +260,34 @@ func TestOpenRefuses(t *testing.T) {
 		{Config{Path: fifo}, "not a regular file"},
 		{Config{Path: "/dev/null"}, "not a regular file"},
 		{Config{Path: filepath.Join(dir, "new")}, "cannot create it: size 0"},
-		{Config{Path: filepath.Join(dir, "new"), Size: 1000}, "cannot create it: size 1000: must be a multiple of the block size 512"},
+		{
+			Config{Path: filepath.Join(dir, "new"), Size: 1000},
+			"cannot create it: size 1000: must be a multiple of the block size 512",
+		},
 		{Config{Path: filepath.Join(dir, "new"), Size: 1 << 20, ReadOnly: true}, "no such file"},
-		{Config{Path: filepath.Join(dir, "new"), Size: 1 << 62}, "set the size to 4611686018427387904 bytes: file too large"},
-		{Config{Path: filepath.Join(dir, "no", "such", "dir"), Size: 512}, "create it: no such file or directory"},
+		{
+			Config{Path: filepath.Join(dir, "new"), Size: 1 << 62},
+			"set the size to 4611686018427387904 bytes: file too large",
+		},
+		{
+			Config{Path: filepath.Join(dir, "no", "such", "dir"), Size: 512},
+			"create it: no such file or directory",
+		},
 		{Config{Path: filepath.Join(file("f", 512), "x"), Size: 512}, "not a directory"},
-		{Config{Path: file("larger", 2<<20), Size: 1 << 20}, "has 2097152 bytes but 1048576 are configured"},
+		{
+			Config{Path: file("larger", 2<<20), Size: 1 << 20},
+			"has 2097152 bytes but 1048576 are configured",
+		},
 		{Config{Path: file("odd", 1000)}, "size 1000: must be a multiple of the block size 512"},
 		{Config{Path: file("empty", 0)}, "is empty"},
 		{Config{Path: file("empty", 0), Size: 512, ReadOnly: true}, "is empty"},
 		{Config{Path: busyPath}, "is in use by another namespace or process"},
 		{Config{Path: busyPath, ReadOnly: true}, "is in use by another namespace or process"},
 		{Config{Path: file("w", 512), Engine: disk.Engine{Workers: -1}}, "-1 workers"},
-		{Config{Path: file("w", 512), Engine: disk.Engine{Name: "aio"}}, "engine \"aio\" is not known"},
+		{
+			Config{Path: file("w", 512), Engine: disk.Engine{Name: "aio"}},
+			"engine \"aio\" is not known",
+		},
 	} {
 		if takesAll && tc.cfg.Size == 1<<62 {
 			continue
@@ -267,7 +297,8 @@ func TestOpenRefuses(t *testing.T) {
 		if err == nil {
 			mustClose(t, dev)
 		}
-		if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "file device "+tc.cfg.Path) {
+		if err == nil || !strings.Contains(err.Error(), tc.want) ||
+			!strings.Contains(err.Error(), "file device "+tc.cfg.Path) {
 			t.Errorf("%+v: %v, want %q", tc.cfg, err, tc.want)
 		}
 	}
@@ -276,7 +307,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestEmptyFileIsSized: an empty file, which a crash while creating it leaves behind, is as good as none.
+// TestEmptyFileIsSized: an empty file, which a crash while creating it leaves behind, is as good as
+// none.
 func TestEmptyFileIsSized(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {

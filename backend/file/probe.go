@@ -15,7 +15,8 @@ func probe(cfg Config, d *disk.Config) error {
 			return err
 		}
 		if d.Offset == 0 {
-			cfg.Log.Warn("O_DIRECT is not possible here, the page cache is used", "path", cfg.Path, "block size", cfg.BlockSize)
+			cfg.Log.Warn("O_DIRECT is not possible here, the page cache is used", "path", cfg.Path,
+				"block size", cfg.BlockSize)
 		}
 	}
 	d.Info.PhysicalBlockSize = max(d.Info.BlockSize, d.Offset)
@@ -28,7 +29,8 @@ func probe(cfg Config, d *disk.Config) error {
 	}
 	if !cfg.ReadOnly && !cfg.Preallocate {
 		// Behind the end there is nothing to discard.
-		err := unix.Fallocate(d.FD, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, d.Info.Size, 1<<20)
+		err := unix.Fallocate(d.FD, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, d.Info.Size,
+			1<<20)
 		d.Info.Discard = err == nil
 		d.Info.DiscardZeroes = err == nil
 	}
@@ -48,12 +50,14 @@ func allocated(fd int) (int64, error) {
 // goDirect turns O_DIRECT on if the file system has it and its units fit the block size.
 func goDirect(d *disk.Config) error {
 	var stx unix.Statx_t
-	if err := unix.Statx(d.FD, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &stx); err != nil && err != unix.ENOSYS {
+	if err := unix.Statx(d.FD, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &stx); err != nil &&
+		err != unix.ENOSYS {
 		return fmt.Errorf("statx: %w", err)
 	}
 	offset, memory := int(stx.Dio_offset_align), int(stx.Dio_mem_align)
 	if stx.Mask&unix.STATX_DIOALIGN == 0 {
-		// Linux before 6.1, or a file system that does not say. Pages and blocks of 4 KiB satisfy all of them.
+		// Linux before 6.1, or a file system that does not say. Pages and blocks of 4 KiB satisfy
+		// all of them.
 		offset, memory = 4096, 4096
 	}
 	if offset == 0 || memory == 0 || d.Info.BlockSize%offset != 0 {

@@ -1,4 +1,5 @@
-// Package null is storage that keeps nothing: reads give zeroes, writes vanish. It shows what the rest of the target can do.
+// Package null is storage that keeps nothing: reads give zeroes, writes vanish. It shows what the
+// rest of the target can do.
 package null
 
 import (
@@ -18,7 +19,8 @@ type Config struct {
 	BlockSize int
 }
 
-// zeroes is the size of the memory that is lent, in bytes. Nobody writes to it, so all of it is the kernel's one page of zeroes.
+// zeroes is the size of the memory that is lent, in bytes. Nobody writes to it, so all of it is the
+// kernel's one page of zeroes.
 const zeroes = 1 << 20
 
 type device struct {

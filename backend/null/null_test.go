@@ -23,7 +23,12 @@ func TestConformance(t *testing.T) {
 }
 
 func TestBadConfig(t *testing.T) {
-	for _, cfg := range []Config{{}, {Size: 4096}, {Size: 4097, BlockSize: 512}, {Size: -4096, BlockSize: 4096}} {
+	for _, cfg := range []Config{
+		{},
+		{Size: 4096},
+		{Size: 4097, BlockSize: 512},
+		{Size: -4096, BlockSize: 4096},
+	} {
 		if _, err := Open(cfg); err == nil {
 			t.Errorf("%+v: no error", cfg)
 		}

@@ -56,7 +56,10 @@ func newDriver(d passthru.Drive, id *identity, l limits, dc *disk.Config) error 
 	l.zeroes = min(l.zeroes, maxBlocks*block, maxDiscard) &^ (block - 1)
 	l.discard = min(l.discard, maxDiscard) &^ (block - 1)
 	dc.Info.Discard = dc.Info.Discard && l.discard > 0
-	drv := &driver{drive: d, nsid: id.nsid, shift: id.ns.Format().LBADS, deac: id.deallocates(), limits: l}
+	drv := &driver{
+		drive: d, nsid: id.nsid, shift: id.ns.Format().LBADS, deac: id.deallocates(),
+		limits: l,
+	}
 	// Data may begin anywhere: what the drive cannot reach the kernel copies.
 	dc.Driver, dc.Block, dc.Offset, dc.Memory = drv, true, int(block), 0
 	return nil
@@ -143,7 +146,8 @@ func (d *driver) Do(c *disk.Command) int32 {
 	return int32(st)
 }
 
-// try reads the first block by io_uring, to see whether commands come through. What the drive says of the block does not matter.
+// try reads the first block by io_uring, to see whether commands come through. What the drive says
+// of the block does not matter.
 func (d *driver) try(fd int) (err error) {
 	m, err := mem.Map("NVMe trial", 1<<d.shift)
 	if err != nil {
@@ -155,7 +159,12 @@ func (d *driver) try(fd int) (err error) {
 		}
 	}()
 	c := &disk.Command{Op: backend.OpRead, Len: 1 << d.shift, Data: m.Bytes()[:1<<d.shift]}
-	res, err := uring.Once(fd, func(r *uring.Ring, f uring.File, then uring.Completer) bool { return d.Start(r, f, c, then) })
+	res, err := uring.Once(fd,
+		func(r *uring.Ring, f uring.File,
+			then uring.Completer,
+		) bool {
+			return d.Start(r, f, c, then)
+		})
 	if err == nil && res < 0 {
 		err = refused(syscall.Errno(-res))
 	}

@@ -20,8 +20,9 @@ type Namespace struct {
 	sysfs string
 }
 
-// names are those that the kernel gives to the devices of a namespace: ng0n1 and nvme0n1. The first numbers may differ, as one may count
-// controllers and the other subsystems; the second ones are the same, and so is the directory in sysfs.
+// names are those that the kernel gives to the devices of a namespace: ng0n1 and nvme0n1. The first
+// numbers may differ, as one may count controllers and the other subsystems; the second ones are
+// the same, and so is the directory in sysfs.
 var names = regexp.MustCompile(`^(ng|nvme)[0-9]+(n[0-9]+)(p[0-9]+)?$`)
 
 // Find finds the namespace that a character or block device belongs to. It opens nothing.
@@ -60,11 +61,15 @@ func named(place, kind string) (Namespace, error) {
 	m := names.FindStringSubmatch(name)
 	switch {
 	case m == nil && kind == "block":
-		return Namespace{}, fmt.Errorf("is %s, not a namespace of an NVMe drive; use backend: block", name)
+		return Namespace{},
+			fmt.Errorf("is %s, not a namespace of an NVMe drive; use backend: block", name)
 	case m == nil:
-		return Namespace{}, fmt.Errorf("is %s, not a namespace of an NVMe drive, which is called ng0n1 or the like", name)
+		return Namespace{},
+			fmt.Errorf("is %s, not a namespace of an NVMe drive, which is called ng0n1 or the like",
+				name)
 	case m[3] != "":
-		return Namespace{}, fmt.Errorf("is a partition: commands go to whole namespaces; name %s, or use backend: block", strings.TrimSuffix(name, m[3]))
+		return Namespace{},
+			fmt.Errorf("is a partition: commands go to whole namespaces; name %s, or use backend: block", strings.TrimSuffix(name, m[3]))
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -83,14 +88,17 @@ func named(place, kind string) (Namespace, error) {
 	}
 	switch {
 	case n.Char == "":
-		return n, errors.New("has no character device: the kernel has no commands for single namespaces (Linux 5.13 has); use backend: block")
+		return n, errors.New(
+			"has no character device: the kernel has no commands for single namespaces (Linux 5.13 has); use backend: block")
 	case n.Block == "":
-		return n, errors.New("has no block device: its command set or its format is not one for blocks")
+		return n, errors.New(
+			"has no block device: its command set or its format is not one for blocks")
 	}
 	return n, nil
 }
 
-// limits are what the kernel lets through in one command, in bytes; 0 for commands that it does not send itself.
+// limits are what the kernel lets through in one command, in bytes; 0 for commands that it does not
+// send itself.
 type limits struct{ transfer, zeroes, discard int64 }
 
 func (n *Namespace) limits() limits {
@@ -101,5 +109,8 @@ func (n *Namespace) limits() limits {
 	}
 	// A transfer may begin anywhere in a page, and each page may be a segment.
 	pages := max(queue("max_segments")-1, 1) * int64(os.Getpagesize())
-	return limits{min(queue("max_hw_sectors_kb")<<10, pages), queue("write_zeroes_max_bytes"), queue("discard_max_bytes")}
+	return limits{
+		min(queue("max_hw_sectors_kb")<<10, pages), queue("write_zeroes_max_bytes"),
+		queue("discard_max_bytes"),
+	}
 }

@@ -24,20 +24,22 @@ func identify(d passthru.Drive, nsid uint32) (*identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	if id.ctrl, err = nvme.ParseIdentifyController(b); err != nil && !errors.Is(err, nvme.ErrReserved) {
+	if id.ctrl, err = nvme.ParseIdentifyController(b); err != nil &&
+		!errors.Is(err, nvme.ErrReserved) {
 		return nil, err
 	}
 	if b, err = passthru.Identify(d, nvme.CNSNamespace, nsid, 0); err != nil {
 		return nil, err
 	}
-	if id.ns, err = nvme.ParseIdentifyNamespace(b); err != nil && !errors.Is(err, nvme.ErrReserved) {
+	if id.ns, err = nvme.ParseIdentifyNamespace(b); err != nil &&
+		!errors.Is(err, nvme.ErrReserved) {
 		return nil, err
 	}
 	return id, id.check(deallocatedFails(d, nsid))
 }
 
-// deallocatedFails asks whether reads of deallocated blocks fail: feature Error Recovery, DULBE (NVM section 4.1.3.2). Whoever may not ask
-// does not know: then it is not so, as after each reset.
+// deallocatedFails asks whether reads of deallocated blocks fail: feature Error Recovery, DULBE
+// (NVM section 4.1.3.2). Whoever may not ask does not know: then it is not so, as after each reset.
 func deallocatedFails(d passthru.Drive, nsid uint32) bool {
 	v, err := passthru.Feature(d, nsid, errorRecovery)
 	return err == nil && v&dulbe != 0
@@ -55,13 +57,16 @@ func (id *identity) check(deallocatedFails bool) error {
 	case id.ns.NSZE == 0:
 		return errors.New("is not active (nvme attach-ns)")
 	case f.MS != 0:
-		return fmt.Errorf("is formatted with %d bytes of metadata per block, which would be lost (nvme format with an LBA format without metadata; \"nvme id-ns -H\" lists them)", f.MS)
+		return fmt.Errorf(
+			"is formatted with %d bytes of metadata per block, which would be lost (nvme format with an LBA format without metadata; \"nvme id-ns -H\" lists them)", f.MS)
 	case id.ns.DPS&7 != 0:
-		return errors.New("is formatted with protection information, which would be lost (nvme format --pi=0)")
+		return errors.New(
+			"is formatted with protection information, which would be lost (nvme format --pi=0)")
 	case f.LBADS < 9 || f.LBADS > 16:
 		return fmt.Errorf("has blocks of 2^%d bytes, which are not supported", f.LBADS)
 	case deallocatedFails:
-		return errors.New("fails reads of deallocated blocks (DULBE), which hosts do not expect (nvme set-feature -f 5 -v 0)")
+		return errors.New(
+			"fails reads of deallocated blocks (DULBE), which hosts do not expect (nvme set-feature -f 5 -v 0)")
 	}
 	return nil
 }
@@ -70,18 +75,21 @@ func (id *identity) check(deallocatedFails bool) error {
 func (id *identity) describe(dc *disk.Config) error {
 	block := 1 << id.ns.Format().LBADS
 	if dc.Info.BlockSize != block || dc.Info.Size != int64(id.ns.NSZE)<<id.ns.Format().LBADS {
-		return fmt.Errorf("the kernel sees %d bytes in blocks of %d, the drive has %d blocks of %d; rescan it (nvme ns-rescan)",
+		return fmt.Errorf(
+			"the kernel sees %d bytes in blocks of %d, the drive has %d blocks of %d; rescan it (nvme ns-rescan)",
 			dc.Info.Size, dc.Info.BlockSize, id.ns.NSZE, block)
 	}
 	dc.Info.VolatileCache = id.ctrl.VWC&nvme.VWCPresent != 0
 	dc.Info.Discard = id.ctrl.ONCS&nvme.ONCSDatasetManagement != 0
-	dc.Info.DiscardZeroes = false // deallocating is a hint, whatever deallocated blocks read as (NVM section 3.3.3.2)
+	// deallocating is a hint, whatever deallocated blocks read as (NVM section 3.3.3.2)
+	dc.Info.DiscardZeroes = false
 	dc.Info.PhysicalBlockSize = max(block, min(dc.Info.PhysicalBlockSize, id.atomic()*block))
 	return nil
 }
 
-// atomic is how many blocks, wherever they begin at a multiple of it, are written whole or not at all when power fails: AWUPF, or for
-// this namespace NAWUPF within boundaries (NVM section 2.1.4). A power of two.
+// atomic is how many blocks, wherever they begin at a multiple of it, are written whole or not at
+// all when power fails: AWUPF, or for this namespace NAWUPF within boundaries (NVM section 2.1.4).
+// A power of two.
 func (id *identity) atomic() int {
 	n := int(id.ctrl.AWUPF) + 1
 	if id.ns.NSFEAT&nvme.NSFEATAtomics != 0 {
@@ -98,12 +106,14 @@ func (id *identity) atomic() int {
 	return 1 << (bits.Len(uint(n)) - 1)
 }
 
-// deallocates says that Write Zeroes with DEAC leaves blocks that read as zeroes (NVM section 3.3.8, DLFEAT).
+// deallocates says that Write Zeroes with DEAC leaves blocks that read as zeroes (NVM section
+// 3.3.8, DLFEAT).
 func (id *identity) deallocates() bool {
 	return id.ns.DLFEAT&7 == nvme.DLFEATReadsZeroes && id.ns.DLFEAT&nvme.DLFEATWriteZeroes != 0
 }
 
-// mdts is the most bytes of one transfer, 0 if there is no limit; in pages of 4 KiB, the smallest that a drive may mean.
+// mdts is the most bytes of one transfer, 0 if there is no limit; in pages of 4 KiB, the smallest
+// that a drive may mean.
 func (id *identity) mdts() int64 {
 	if id.ctrl.MDTS == 0 || id.ctrl.MDTS > 18 {
 		return 0

@@ -31,12 +31,17 @@ func TestRefusals(t *testing.T) {
 		{"CAP_SYS_ADMIN", func(d *passthrutest.Drive) { d.Fault = errno(unix.EACCES) }},
 		{"use backend: block", func(d *passthrutest.Drive) { d.Fault = errno(unix.ENOTTY) }},
 		{"Invalid Namespace", func(d *passthrutest.Drive) {
-			d.Fault = func(uintptr, *nvme.SQE) (nvme.Status, syscall.Errno) { return nvme.InvalidNamespaceOrFormat, 0 }
+			d.Fault = func(uintptr, *nvme.SQE) (nvme.Status,
+				syscall.Errno,
+			) {
+				return nvme.InvalidNamespaceOrFormat, 0
+			}
 		}},
 	} {
 		d := newDrive(9)
 		tc.change(d)
-		if _, err := identify(d, passthrutest.NSID); err == nil || !strings.Contains(refused(err).Error(), tc.want) {
+		if _, err := identify(d, passthrutest.NSID); err == nil ||
+			!strings.Contains(refused(err).Error(), tc.want) {
 			t.Errorf("%q: %v", tc.want, err)
 		}
 	}
@@ -52,7 +57,10 @@ func TestDescribe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kernel := backend.Info{Size: int64(id.ns.NSZE) << 9, BlockSize: 512, PhysicalBlockSize: 4096, DiscardZeroes: true}
+	kernel := backend.Info{
+		Size: int64(id.ns.NSZE) << 9, BlockSize: 512, PhysicalBlockSize: 4096,
+		DiscardZeroes: true,
+	}
 	for _, tc := range []struct {
 		what     string
 		change   func()
@@ -61,11 +69,23 @@ func TestDescribe(t *testing.T) {
 		volatile bool
 	}{
 		{"as it is", func() {}, free, free, 512, true},
-		{"MDTS", func() { id.ctrl.MDTS, id.ctrl.VWC = 3, 0 }, free, limits{32 << 10, free.zeroes, free.discard}, 512, false},
+		{
+			"MDTS", func() { id.ctrl.MDTS, id.ctrl.VWC = 3, 0 }, free,
+			limits{32 << 10, free.zeroes, free.discard},
+			512, false,
+		},
 		{"not in blocks", func() {}, limits{5000, 513, 1025}, limits{4608, 512, 1024}, 512, false},
-		{"NLB", func() { id.ctrl.MDTS = 0 }, limits{1 << 40, 1 << 40, 1 << 40}, limits{32 << 20, 32 << 20, 1 << 30}, 512, false},
+		{
+			"NLB", func() { id.ctrl.MDTS = 0 },
+			limits{1 << 40, 1 << 40, 1 << 40},
+			limits{32 << 20, 32 << 20, 1 << 30},
+			512, false,
+		},
 		{"AWUPF", func() { id.ctrl.AWUPF = 3 }, free, free, 2048, false},
-		{"NAWUPF", func() { id.ns.NSFEAT, id.ns.NAWUPF = nvme.NSFEATAtomics, 254 }, free, free, 4096, false},
+		{
+			"NAWUPF", func() { id.ns.NSFEAT, id.ns.NAWUPF = nvme.NSFEATAtomics, 254 }, free, free,
+			4096, false,
+		},
 		{"NABSPF", func() { id.ns.NABSPF = 1 }, free, free, 1024, false},
 		{"NABO", func() { id.ns.NABO = 1 }, free, free, 512, false},
 	} {
@@ -75,21 +95,26 @@ func TestDescribe(t *testing.T) {
 			t.Errorf("%s: %v", tc.what, err)
 			continue
 		}
-		if i := dc.Info; dc.Driver.(*driver).limits != tc.want || i.PhysicalBlockSize != tc.physical || i.VolatileCache != tc.volatile || !i.Discard || i.DiscardZeroes {
+		if i := dc.Info; dc.Driver.(*driver).limits != tc.want ||
+			i.PhysicalBlockSize != tc.physical || i.VolatileCache != tc.volatile || !i.Discard ||
+			i.DiscardZeroes {
 			t.Errorf("%s: %+v, %+v", tc.what, dc.Driver, i)
 		}
 	}
 	kernel.Size /= 2
-	if err := newDriver(d, id, free, &disk.Config{Info: kernel}); err == nil || !strings.Contains(err.Error(), "rescan") {
+	if err := newDriver(d, id, free, &disk.Config{Info: kernel}); err == nil ||
+		!strings.Contains(err.Error(), "rescan") {
 		t.Errorf("another size: %v", err)
 	}
 }
 
-// TestNamed: the devices of a namespace are in one directory, with numbers of controllers or of subsystems.
+// TestNamed: the devices of a namespace are in one directory, with numbers of controllers or of
+// subsystems.
 func TestNamed(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{
-		"nvme5/ng5n2", "nvme5/nvme0n2/nvme0n2p1", "nvme5/ng5n1", "nvme5/nvme0n1", "nvme5/nvme0c5n2", "nvme-subsys1/ng1n12", "nvme-subsys1/nvme1n12",
+		"nvme5/ng5n2", "nvme5/nvme0n2/nvme0n2p1", "nvme5/ng5n1", "nvme5/nvme0n1", "nvme5/nvme0c5n2",
+		"nvme-subsys1/ng1n12", "nvme-subsys1/nvme1n12",
 		"nvme7/nvme7n1", "nvme8/ng8n1",
 	} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
@@ -100,11 +125,23 @@ func TestNamed(t *testing.T) {
 		{"nvme5/ng5n2", "char", "/dev/ng5n2 /dev/nvme0n2"},
 		{"nvme5/nvme0n1", "block", "/dev/ng5n1 /dev/nvme0n1"},
 		{"nvme-subsys1/nvme1n12", "block", "/dev/ng1n12 /dev/nvme1n12"},
-		{"nvme5/nvme0n2/nvme0n2p1", "block", "is a partition: commands go to whole namespaces; name nvme0n2, or use backend: block"},
-		{"nvme7/nvme7n1", "block", "has no character device: the kernel has no commands for single namespaces (Linux 5.13 has); use backend: block"},
-		{"nvme8/ng8n1", "char", "has no block device: its command set or its format is not one for blocks"},
+		{
+			"nvme5/nvme0n2/nvme0n2p1", "block",
+			"is a partition: commands go to whole namespaces; name nvme0n2, or use backend: block",
+		},
+		{
+			"nvme7/nvme7n1", "block",
+			"has no character device: the kernel has no commands for single namespaces (Linux 5.13 has); use backend: block",
+		},
+		{
+			"nvme8/ng8n1", "char",
+			"has no block device: its command set or its format is not one for blocks",
+		},
 		{"sda", "block", "is sda, not a namespace of an NVMe drive; use backend: block"},
-		{"nvme0", "char", "is nvme0, not a namespace of an NVMe drive, which is called ng0n1 or the like"},
+		{
+			"nvme0", "char",
+			"is nvme0, not a namespace of an NVMe drive, which is called ng0n1 or the like",
+		},
 	} {
 		n, err := named(filepath.Join(dir, tc.place), tc.kind)
 		got := n.Char + " " + n.Block
@@ -126,9 +163,11 @@ func TestOpenRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{
-		"": "no path", "/dev/ng999n9": "no such device", file: "use backend: file", t.TempDir(): "is not a device", os.DevNull: "not a namespace of an NVMe drive",
+		"": "no path", "/dev/ng999n9": "no such device", file: "use backend: file",
+		t.TempDir(): "is not a device", os.DevNull: "not a namespace of an NVMe drive",
 	} {
-		if _, err := Open(Config{Path: path}); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "NVMe namespace "+path) {
+		if _, err := Open(Config{Path: path}); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.HasPrefix(err.Error(), "NVMe namespace "+path) {
 			t.Errorf("%q: %v", path, err)
 		}
 	}

@@ -1,5 +1,6 @@
-// Package nvmedrive is storage on a namespace of an NVMe drive that is worked on by commands of the drive itself (passthrough), past the
-// kernel's block layer. Package disk does what is common to all disks; here are the commands and what the drive says of itself.
+// Package nvmedrive is storage on a namespace of an NVMe drive that is worked on by commands of the
+// drive itself (passthrough), past the kernel's block layer. Package disk does what is common to
+// all disks; here are the commands and what the drive says of itself.
 package nvmedrive
 
 import (
@@ -19,11 +20,13 @@ import (
 
 // Config describes a namespace of a drive.
 type Config struct {
-	// Path of the character device of a namespace (/dev/ng0n1), or of its block device, best one below /dev/disk/by-id.
+	// Path of the character device of a namespace (/dev/ng0n1), or of its block device, best one
+	// below /dev/disk/by-id.
 	Path string
 	// ReadOnly opens it for reading, still for this process alone.
 	ReadOnly bool
-	// Engine sends the commands: io_uring, or threads by blocking ioctls. Nothing is polled (IOPoll).
+	// Engine sends the commands: io_uring, or threads by blocking ioctls. Nothing is polled
+	// (IOPoll).
 	Engine disk.Engine
 	// Log is for warnings; nil: none.
 	Log *slog.Logger
@@ -43,7 +46,8 @@ func (d *drive) Close() error {
 	return unix.Close(d.claim)
 }
 
-// Open opens a namespace exclusively: its block device must not be mounted, swap, or part of anything else, nor may a partition of it.
+// Open opens a namespace exclusively: its block device must not be mounted, swap, or part of
+// anything else, nor may a partition of it.
 func Open(cfg Config) (backend.Device, error) {
 	d, err := open(cfg)
 	if err != nil {
@@ -58,7 +62,10 @@ func open(cfg Config) (_ *drive, err error) {
 	}
 	var d drive
 	claim := func(path string) (disk.Config, error) {
-		return block.Claim(block.Config{Path: path, ReadOnly: cfg.ReadOnly, Engine: cfg.Engine, Log: cfg.Log})
+		return block.Claim(block.Config{
+			Path: path, ReadOnly: cfg.ReadOnly, Engine: cfg.Engine,
+			Log: cfg.Log,
+		})
 	}
 	dc, held, err := attach(cfg, claim)
 	if err != nil {
@@ -76,8 +83,11 @@ func open(cfg Config) (_ *drive, err error) {
 	return &d, nil
 }
 
-// attach opens the namespace and asks the drive what it is. claim opens its block device at a path; held is what it found.
-func attach(cfg Config, claim func(path string) (disk.Config, error)) (dc, held disk.Config, err error) {
+// attach opens the namespace and asks the drive what it is. claim opens its block device at a path;
+// held is what it found.
+func attach(cfg Config, claim func(path string) (disk.Config, error)) (dc, held disk.Config,
+	err error,
+) {
 	n, err := Find(cfg.Path)
 	if err != nil {
 		return dc, held, err
@@ -97,7 +107,9 @@ func attach(cfg Config, claim func(path string) (disk.Config, error)) (dc, held 
 	}()
 	nsid, e := sys.NVMeNamespace(fd)
 	if e != 0 {
-		return dc, held, fmt.Errorf("%s is not an NVMe namespace: ioctl(NVME_IOCTL_ID): %w; use backend: block", n.Char, e)
+		return dc, held,
+			fmt.Errorf("%s is not an NVMe namespace: ioctl(NVME_IOCTL_ID): %w; use backend: block",
+				n.Char, e)
 	}
 	id, err := identify(passthru.FD(fd), nsid)
 	if err != nil {
@@ -112,7 +124,9 @@ func attach(cfg Config, claim func(path string) (disk.Config, error)) (dc, held 
 		}
 	}()
 	if other, e := sys.NVMeNamespace(held.FD); e != 0 || other != nsid {
-		return dc, held, fmt.Errorf("%s and %s are not the same namespace: %d and %d (%w)", n.Char, n.Block, nsid, other, e)
+		return dc, held,
+			fmt.Errorf("%s and %s are not the same namespace: %d and %d (%w)", n.Char, n.Block,
+				nsid, other, e)
 	}
 	// What others wrote through the page cache must not follow later.
 	if err := unix.Fsync(held.FD); err != nil {
@@ -123,14 +137,18 @@ func attach(cfg Config, claim func(path string) (disk.Config, error)) (dc, held 
 	return dc, held, newDriver(passthru.FD(fd), id, n.limits(), &dc)
 }
 
-// reopen opens both devices of a namespace again that was gone, wherever the path leads to now, if it is the same.
-func (d *drive) reopen(cfg Config, was backend.Info, claim func(path string) (disk.Config, error)) (disk.Config, error) {
+// reopen opens both devices of a namespace again that was gone, wherever the path leads to now, if
+// it is the same.
+func (d *drive) reopen(cfg Config, was backend.Info,
+	claim func(path string) (disk.Config, error),
+) (disk.Config, error) {
 	dc, held, err := attach(cfg, claim)
 	if err != nil {
 		return dc, err
 	}
 	if dc.Info != was {
-		err = fmt.Errorf("this is another drive, or it says other things of itself, and is not touched (%q, before %q); restart the target to use it", dc.Info.Identity, was.Identity)
+		err = fmt.Errorf(
+			"this is another drive, or it says other things of itself, and is not touched (%q, before %q); restart the target to use it", dc.Info.Identity, was.Identity)
 	} else {
 		err = unix.Dup3(held.FD, d.claim, unix.O_CLOEXEC)
 	}
@@ -140,7 +158,8 @@ func (d *drive) reopen(cfg Config, was backend.Info, claim func(path string) (di
 	return dc, err
 }
 
-// engine is the engine that works: commands by io_uring need Linux 5.19 and may be forbidden although io_uring is not.
+// engine is the engine that works: commands by io_uring need Linux 5.19 and may be forbidden
+// although io_uring is not.
 func engine(dc *disk.Config, log *slog.Logger) (string, error) {
 	if dc.Engine.Name == disk.Threads {
 		return disk.Threads, nil
@@ -150,7 +169,8 @@ func engine(dc *disk.Config, log *slog.Logger) (string, error) {
 		return dc.Engine.Name, nil
 	}
 	if dc.Engine.Name == disk.IOUring {
-		return "", fmt.Errorf("commands by io_uring: %w; with disks.engine: threads they go by ioctl, with backend: block through the block layer", err)
+		return "", fmt.Errorf(
+			"commands by io_uring: %w; with disks.engine: threads they go by ioctl, with backend: block through the block layer", err)
 	}
 	log.Warn("commands for an NVMe drive go by blocking ioctls, which costs more CPU for each: io_uring does not take them; backend: block may be faster",
 		"path", dc.Path, "error", err)
@@ -161,9 +181,11 @@ func engine(dc *disk.Config, log *slog.Logger) (string, error) {
 func explain(path string, err error) error {
 	switch err {
 	case unix.ENOENT:
-		return fmt.Errorf("%s is missing: the kernel has no commands for single namespaces (Linux 5.13 has) or they are hidden here; use backend: block", path)
+		return fmt.Errorf(
+			"%s is missing: the kernel has no commands for single namespaces (Linux 5.13 has) or they are hidden here; use backend: block", path)
 	case unix.EACCES, unix.EPERM:
-		return fmt.Errorf("open %s: %w (give the user that runs the target the right to it, for instance by a udev rule for the subsystem nvme-generic; or use backend: block)", path, err)
+		return fmt.Errorf(
+			"open %s: %w (give the user that runs the target the right to it, for instance by a udev rule for the subsystem nvme-generic; or use backend: block)", path, err)
 	case unix.ENXIO, unix.ENODEV:
 		return fmt.Errorf("the drive behind %s is gone: %w", path, err)
 	}
@@ -178,9 +200,11 @@ func refused(err error) error {
 	}
 	switch e {
 	case unix.EACCES, unix.EPERM:
-		return fmt.Errorf("%w (the kernel lets only root send commands, from Linux 6.2 on whoever may open the device: give the target CAP_SYS_ADMIN, or use backend: block)", err)
+		return fmt.Errorf(
+			"%w (the kernel lets only root send commands, from Linux 6.2 on whoever may open the device: give the target CAP_SYS_ADMIN, or use backend: block)", err)
 	case unix.ENOTTY, unix.EOPNOTSUPP, unix.ENOSYS:
-		return fmt.Errorf("%w (the kernel passes no commands on to this device; use backend: block)", err)
+		return fmt.Errorf(
+			"%w (the kernel passes no commands on to this device; use backend: block)", err)
 	}
 	return err
 }

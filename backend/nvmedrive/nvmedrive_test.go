@@ -41,7 +41,8 @@ func on(t *testing.T, fake *passthrutest.Drive, l limits, engine string) backend
 		t.Fatal(err)
 	}
 	dc := disk.Config{Path: "drive", FD: fd, Engine: disk.Engine{Name: engine}, Info: backend.Info{
-		Size: int64(fake.Namespace.NSZE) * int64(bs), BlockSize: bs, PhysicalBlockSize: 4096, Identity: "drive",
+		Size: int64(fake.Namespace.NSZE) * int64(bs), BlockSize: bs, PhysicalBlockSize: 4096,
+		Identity: "drive",
 	}}
 	if err := newDriver(fake, id, l, &dc); err != nil {
 		t.Fatal(err)
@@ -58,7 +59,8 @@ func on(t *testing.T, fake *passthrutest.Drive, l limits, engine string) backend
 	return d
 }
 
-// ringed takes commands through a ring, to /dev/null, which accepts any from Linux 6.4 on; the drive has them before.
+// ringed takes commands through a ring, to /dev/null, which accepts any from Linux 6.4 on; the
+// drive has them before.
 type ringed struct{ *driver }
 
 func (r ringed) Start(ring *uring.Ring, f uring.File, c *disk.Command, then uring.Completer) bool {
@@ -79,7 +81,12 @@ func engines() []string {
 		return list
 	}
 	defer func() { _ = unix.Close(fd) }()
-	res, err := uring.Once(fd, func(r *uring.Ring, f uring.File, c uring.Completer) bool { return r.StartCommand(f, 0, nil, nil, c) })
+	res, err := uring.Once(fd,
+		func(r *uring.Ring, f uring.File,
+			c uring.Completer,
+		) bool {
+			return r.StartCommand(f, 0, nil, nil, c)
+		})
 	if err == nil && res == 0 {
 		list = append(list, disk.IOUring)
 	}
@@ -96,7 +103,10 @@ func TestConformance(t *testing.T) {
 		{"512", 9, free, func(*passthrutest.Drive) {}},
 		{"4096", 12, free, func(*passthrutest.Drive) {}},
 		{"small pieces", 9, limits{1536, 8192, 1024}, func(*passthrutest.Drive) {}},
-		{"nothing but reads and writes", 9, free, func(d *passthrutest.Drive) { d.Controller.ONCS, d.Controller.MDTS = 0, 1 }},
+		{
+			"nothing but reads and writes", 9, free,
+			func(d *passthrutest.Drive) { d.Controller.ONCS, d.Controller.MDTS = 0, 1 },
+		},
 	} {
 		for _, engine := range engines() {
 			t.Run(tc.name+" "+engine, func(t *testing.T) {
@@ -141,7 +151,9 @@ func TestCommands(t *testing.T) {
 		}
 		var seen []string
 		fake.Fault = func(_ uintptr, sqe *nvme.SQE) (nvme.Status, syscall.Errno) {
-			seen = append(seen, fmt.Sprintf("%02X ns %d: %d+%d %08X", uint8(sqe.Opcode()), sqe.NSID(), sqe.SLBA(), sqe.NLB(), sqe.RW().Flags()))
+			seen = append(seen,
+				fmt.Sprintf("%02X ns %d: %d+%d %08X", uint8(sqe.Opcode()), sqe.NSID(), sqe.SLBA(),
+					sqe.NLB(), sqe.RW().Flags()))
 			return 0, 0
 		}
 		d := on(t, fake, limits{16 << 10, 1 << 20, 1 << 20}, disk.Threads)
@@ -159,7 +171,8 @@ func TestCommands(t *testing.T) {
 			c.MustDo(io)
 		}
 		want := []string{
-			"02 ns 3: 1+2 00000000", "01 ns 3: 40+4 40000000", "01 ns 3: 44+1 40000000", "00 ns 3: 0+1 00000000",
+			"02 ns 3: 1+2 00000000", "01 ns 3: 40+4 40000000", "01 ns 3: 44+1 40000000",
+			"00 ns 3: 0+1 00000000",
 			"08 ns 3: 7+1 00000000", "08 ns 3: 7+1 02000000",
 		}
 		if !deallocates {
@@ -171,7 +184,8 @@ func TestCommands(t *testing.T) {
 				dsm++
 			}
 		}
-		if got := seen[:len(want)]; strings.Join(got, "\n") != strings.Join(want, "\n") || dsm != 2 {
+		if got := seen[:len(want)]; strings.Join(got, "\n") != strings.Join(want, "\n") ||
+			dsm != 2 {
 			t.Errorf("deallocates %v: the drive saw\n%s", deallocates, strings.Join(seen, "\n"))
 		}
 		c.Close()
@@ -184,9 +198,12 @@ func TestCommands(t *testing.T) {
 // TestFailures: each status becomes an error of the right kind, which names it.
 func TestFailures(t *testing.T) {
 	for st, want := range map[nvme.Status]error{
-		nvme.UnrecoveredReadError: backend.ErrIO, nvme.InternalError: backend.ErrIO, 0x287: backend.ErrIO, 0x7C0: backend.ErrIO,
-		nvme.LBAOutOfRange: backend.ErrOutOfRange, nvme.CapacityExceeded: backend.ErrNoSpace, nvme.NamespaceNotReady: backend.ErrOffline,
-		nvme.NamespaceWriteProtected: backend.ErrReadOnly, nvme.CommandInterrupted: backend.ErrAborted, nvme.HostPathingError: backend.ErrOffline,
+		nvme.UnrecoveredReadError: backend.ErrIO, nvme.InternalError: backend.ErrIO,
+		0x287: backend.ErrIO, 0x7C0: backend.ErrIO,
+		nvme.LBAOutOfRange: backend.ErrOutOfRange, nvme.CapacityExceeded: backend.ErrNoSpace,
+		nvme.NamespaceNotReady:       backend.ErrOffline,
+		nvme.NamespaceWriteProtected: backend.ErrReadOnly,
+		nvme.CommandInterrupted:      backend.ErrAborted, nvme.HostPathingError: backend.ErrOffline,
 		nvme.InvalidOpcode: backend.ErrUnsupported,
 	} {
 		fake := newDrive(12)
@@ -199,7 +216,8 @@ func TestFailures(t *testing.T) {
 		d := on(t, fake, free, disk.Threads)
 		c := backendtest.NewClient(t, d, 1<<20)
 		err := c.Do(c.Read(9<<12, c.Memory(0, 4096)))
-		if !errors.Is(err, want) || want != backend.ErrUnsupported && !errors.Is(err, st|nvme.DNR) || !strings.Contains(err.Error(), "drive: read at 36864") {
+		if !errors.Is(err, want) || want != backend.ErrUnsupported &&
+			!errors.Is(err, st|nvme.DNR) || !strings.Contains(err.Error(), "drive: read at 36864") {
 			t.Errorf("%v: %v", st, err)
 		}
 		c.MustDo(c.Read(8<<12, c.Memory(0, 4096)))
@@ -210,7 +228,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestFlushFails: a failed flush stays; who is told that the drive does not know Write Zeroes writes zeroes.
+// TestFlushFails: a failed flush stays; who is told that the drive does not know Write Zeroes
+// writes zeroes.
 func TestFlushFails(t *testing.T) {
 	fake := newDrive(9)
 	fake.Fault = func(_ uintptr, sqe *nvme.SQE) (nvme.Status, syscall.Errno) {
@@ -233,7 +252,8 @@ func TestFlushFails(t *testing.T) {
 		t.Errorf("%q, %d writes", b[:3], fake.Count(nvme.NVMWrite))
 	}
 	for range 2 {
-		if err := c.Do(&backend.IO{Op: backend.OpFlush}); !errors.Is(err, backend.ErrDegraded) || !errors.Is(err, nvme.WriteFault) {
+		if err := c.Do(&backend.IO{Op: backend.OpFlush}); !errors.Is(err, backend.ErrDegraded) ||
+			!errors.Is(err, nvme.WriteFault) {
 			t.Error(err)
 		}
 	}

@@ -13,8 +13,8 @@ func (d *driver) Failure(status int32) error {
 	return fmt.Errorf("%w: %w", class(st.Code()), st)
 }
 
-// class is the kind of error that a status is (Base section 4.2.3, NVM section 3.1). What no case names is the medium's or the drive's
-// failure: nobody is told that data is there when it is not.
+// class is the kind of error that a status is (Base section 4.2.3, NVM section 3.1). What no case
+// names is the medium's or the drive's failure: nobody is told that data is there when it is not.
 func class(st nvme.Status) error {
 	switch st {
 	case nvme.InvalidOpcode, nvme.InvalidField:
@@ -25,7 +25,8 @@ func class(st nvme.Status) error {
 		return backend.ErrNoSpace
 	case nvme.NamespaceWriteProtected, writeToReadOnlyRange:
 		return backend.ErrReadOnly
-	case nvme.AbortedPowerLoss, nvme.AbortRequested, nvme.AbortedSQDeletion, nvme.CommandInterrupted, nvme.TransientTransportError:
+	case nvme.AbortedPowerLoss, nvme.AbortRequested, nvme.AbortedSQDeletion,
+		nvme.CommandInterrupted, nvme.TransientTransportError:
 		return backend.ErrAborted
 	case nvme.InvalidNamespaceOrFormat, nvme.NamespaceNotReady:
 		return backend.ErrOffline

@@ -5,10 +5,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// Small writes of one Submit are made several at a time: their slots are held, then all is copied, then the slots are let go. Letting go waits
-// until what was written before has left the processor for memory that mostly is in no cache; so that is waited for once, and not at each write.
+// Small writes of one Submit are made several at a time: their slots are held, then all is copied,
+// then the slots are let go. Letting go waits until what was written before has left the processor
+// for memory that mostly is in no cache; so that is waited for once, and not at each write.
 
-// batchMost is how many slots a channel holds at most, for the time of as many copies of up to minFrame.
+// batchMost is how many slots a channel holds at most, for the time of as many copies of up to
+// minFrame.
 const batchMost = 8
 
 // batch is writes whose slots are held.
@@ -19,8 +21,8 @@ type batch struct {
 	n   int
 }
 
-// gather takes a write into the batch, if it can be made in place within a frame and its slot is free. Whoever holds one slot must not wait for
-// another.
+// gather takes a write into the batch, if it can be made in place within a frame and its slot is
+// free. Whoever holds one slot must not wait for another.
 func (c *channel) gather(io *backend.IO) bool {
 	d, w := c.d, &c.batch
 	end := io.Off + io.Len

@@ -8,8 +8,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 )
 
-// TestBatches: of what comes with one Submit a later write wins, and a read sees what was before it; whether writes can be made together with
-// others or not, because there is no frame yet, one on loan, or two of them, or because the slot is held already.
+// TestBatches: of what comes with one Submit a later write wins, and a read sees what was before
+// it; whether writes can be made together with others or not, because there is no frame yet, one on
+// loan, or two of them, or because the slot is held already.
 func TestBatches(t *testing.T) {
 	const block, frame, n = 4096, minFrame, 64
 	d := mustOpen(t, 8<<20, block).(*device)

@@ -31,7 +31,8 @@ func (d *device) whole(off, end int64) bool {
 	return end-off == d.frame || off&(d.frame-1) == 0 && end == d.info.Size
 }
 
-// read fills the segments of io. A frame is held while it is copied from, however many segments it goes to.
+// read fills the segments of io. A frame is held while it is copied from, however many segments it
+// goes to.
 func (d *device) read(io *backend.IO) {
 	c := cursor{segs: io.Segs}
 	for off, end := io.Off, io.Off+io.Len; off < end; {
@@ -82,8 +83,9 @@ type edit struct {
 	off   int64
 }
 
-// edit begins to change [off, end), within a frame: in place, if nobody has it on loan, otherwise in another frame. It returns false if
-// there is none. The content of the part is undefined until the caller has written it; finish ends the change.
+// edit begins to change [off, end), within a frame: in place, if nobody has it on loan, otherwise
+// in another frame. It returns false if there is none. The content of the part is undefined until
+// the caller has written it; finish ends the change.
 func (c *channel) edit(off, end int64) (e edit, ok bool) {
 	d, in := c.d, off&(c.d.frame-1)
 	e = edit{s: d.slotOf(off), frame: -1, off: off}
@@ -104,7 +106,8 @@ func (c *channel) edit(off, end int64) (e edit, ok bool) {
 	return e, true
 }
 
-// complete fills a frame but for [from, to) with what another one has there, or zeroes if that is -1.
+// complete fills a frame but for [from, to) with what another one has there, or zeroes if that is
+// -1.
 func (d *device) complete(frame, old, from, to int64) {
 	b := d.frames.memory(frame, 1)
 	if old < 0 {
@@ -126,7 +129,8 @@ func (c *channel) finish(e *edit) {
 	c.install(e.s, e.was, e.off, e.frame)
 }
 
-// install puts a frame of the channel into the slot of off, which is held and was as given, and lets go of it.
+// install puts a frame of the channel into the slot of off, which is held and was as given, and
+// lets go of it.
 func (c *channel) install(s *slot, was place, off, frame int64) {
 	if was.frame() < 0 {
 		c.d.mapped[off>>chunkShift].Add(1) // before there is something to be found
@@ -144,8 +148,9 @@ func (c *channel) retire(p place) {
 	}
 }
 
-// fresh takes a frame for the slot with this number; has says that the slot has one, which loans are going to keep. clean says that it
-// reads as zeroes. Preferred is the frame of the same number, so that neighbours lie side by side.
+// fresh takes a frame for the slot with this number; has says that the slot has one, which loans
+// are going to keep. clean says that it reads as zeroes. Preferred is the frame of the same number,
+// so that neighbours lie side by side.
 func (c *channel) fresh(number int64, has bool) (frame int64, clean, ok bool) {
 	f := &c.d.frames
 	if has || !f.claim(number) {
@@ -167,7 +172,8 @@ type cursor struct {
 	b    []byte
 }
 
-// next is the next piece of memory, at most n bytes and at least one. The caller knows that there is more.
+// next is the next piece of memory, at most n bytes and at least one. The caller knows that there
+// is more.
 func (c *cursor) next(n int64) []byte {
 	for len(c.b) == 0 {
 		c.b, c.segs = c.segs[0].B, c.segs[1:]

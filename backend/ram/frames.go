@@ -10,16 +10,17 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// frames is the memory of a device. It is cut into frames, of which a group has at most 64 within one chunk, so that a word says all of
-// a group: neighbours that become free are together again by that alone. A frame belongs to
+// frames is the memory of a device. It is cut into frames, of which a group has at most 64 within
+// one chunk, so that a word says all of a group: neighbours that become free are together again by
+// that alone. A frame belongs to
 //
 //	nobody     its bit of used is clear
 //	a slot     at most one
 //	a channel  on its stash, or reserved for a write
 //	loans      it was replaced, or discarded, while on loan; the last one returned frees it
 //
-// There are spare frames beyond those that slots can have. What channels and loans have comes out of them, so that a slot without
-// a frame finds one, unless loans of discarded frames are out.
+// There are spare frames beyond those that slots can have. What channels and loans have comes out
+// of them, so that a slot without a frame finds one, unless loans of discarded frames are out.
 type frames struct {
 	region *mem.Region
 	shift  uint  // of a frame
@@ -28,8 +29,8 @@ type frames struct {
 	used   []atomic.Uint64
 	// dirty frames are populated; others read as zeroes.
 	dirty []atomic.Uint64
-	// loans of frames that are in no slot any more. They may be returned before they are counted: the count that is 0 after a change
-	// is the last one.
+	// loans of frames that are in no slot any more. They may be returned before they are counted:
+	// the count that is 0 after a change is the last one.
 	loans []atomic.Int64
 	// spare is how many more frames channels and loans may have.
 	spare atomic.Int64
@@ -75,7 +76,8 @@ func (f *frames) free(first, n int64) {
 // scanMost is how many groups are looked at before a search is given up.
 const scanMost = 4096
 
-// grab takes all free frames of a group that has some, the first one from group at on, and says which.
+// grab takes all free frames of a group that has some, the first one from group at on, and says
+// which.
 func (f *frames) grab(at, most int64) (group int64, taken uint64, ok bool) {
 	full, groups := f.full(), f.count/f.per
 	for range min(most, groups) {
@@ -90,7 +92,8 @@ func (f *frames) grab(at, most int64) (group int64, taken uint64, ok bool) {
 	return at, 0, false
 }
 
-// last takes a frame from wherever there is one, for a slot that has one or has none: only then it is a spare one.
+// last takes a frame from wherever there is one, for a slot that has one or has none: only then it
+// is a spare one.
 func (f *frames) last(has bool) (frame int64, ok bool) {
 	if has && f.spare.Add(-1) < 0 {
 		f.spare.Add(1)
@@ -107,7 +110,8 @@ func (f *frames) last(has bool) (frame int64, ok bool) {
 	return g*f.per + int64(bits.TrailingZeros64(taken)), true
 }
 
-// soil notes that frames within a group are going to be written. It says whether all of them read as zeroes so far.
+// soil notes that frames within a group are going to be written. It says whether all of them read
+// as zeroes so far.
 func (f *frames) soil(first, n int64) (clean bool) {
 	g, mask := f.mark(first, n)
 	was := f.dirty[g].Load()
@@ -132,7 +136,8 @@ func (f *frames) populated(from, to int64) bool {
 	return true
 }
 
-// wash gives the memory of frames that the caller has, within a group, back to the kernel, if no device has it registered.
+// wash gives the memory of frames that the caller has, within a group, back to the kernel, if no
+// device has it registered.
 func (f *frames) wash(first, n int64) error {
 	g, mask := f.mark(first, n)
 	if f.dirty[g].Load()&mask == 0 {
@@ -150,8 +155,8 @@ func (f *frames) wash(first, n int64) error {
 	return nil
 }
 
-// orphan notes the loans of a frame that is in no slot any more. It returns true if all of them have been returned meanwhile: the
-// frame is the caller's.
+// orphan notes the loans of a frame that is in no slot any more. It returns true if all of them
+// have been returned meanwhile: the frame is the caller's.
 func (f *frames) orphan(frame, loans int64) bool { return f.loans[frame].Add(loans) == 0 }
 
 // giveBack returns a loan of such a frame. The last one frees it.

@@ -23,7 +23,8 @@ func (a audited) Close() error {
 	return a.device.Close()
 }
 
-// audit checks that each frame in use is in one slot, when no channel is open: nothing is lost, and nothing is there twice.
+// audit checks that each frame in use is in one slot, when no channel is open: nothing is lost, and
+// nothing is there twice.
 func (d *device) audit(t *testing.T) {
 	t.Helper()
 	f := &d.frames
@@ -39,7 +40,8 @@ func (d *device) audit(t *testing.T) {
 		if int64(c)>>14 > 0 {
 			break // the rest of a very large device is not used by tests
 		}
-		for off := int64(c) << chunkShift; off < min(int64(c+1)<<chunkShift, d.info.Size); off += d.frame {
+		for off := int64(c) << chunkShift; off < min(int64(c+1)<<chunkShift,
+			d.info.Size); off += d.frame {
 			p := d.slotOf(off).load()
 			if p.loans() != 0 || p&held != 0 {
 				t.Errorf("the slot at %d is left as %#x", off, uint64(p))
@@ -107,8 +109,8 @@ func uniform(t *testing.T, segs []mem.Segment, v byte) {
 	}
 }
 
-// TestReplaceWhileLent: writes of all sizes go on while their blocks are on loan, and the loans stay; what loans kept is free again
-// when they are back.
+// TestReplaceWhileLent: writes of all sizes go on while their blocks are on loan, and the loans
+// stay; what loans kept is free again when they are back.
 func TestReplaceWhileLent(t *testing.T) {
 	dev := audited{mustOpen(t, 64<<20, 512).(*device), t}
 	c, other := backendtest.NewClient(t, dev, 1<<20), backendtest.NewClient(t, dev, 1<<20)
@@ -139,7 +141,10 @@ func TestReplaceWhileLent(t *testing.T) {
 			for _, s := range segs {
 				copy(s.B, bytes.Repeat([]byte{v + 1}, len(s.B)))
 			}
-			c.MustDo(&backend.IO{Op: backend.OpWrite, Flags: backend.ZeroCopy, Off: 512, Len: n - 1024, Segs: segs})
+			c.MustDo(&backend.IO{
+				Op: backend.OpWrite, Flags: backend.ZeroCopy, Off: 512,
+				Len: n - 1024, Segs: segs,
+			})
 		case 4:
 			other.MustDo(&backend.IO{Op: backend.OpDiscard, Len: n})
 		}
@@ -156,8 +161,8 @@ func TestReplaceWhileLent(t *testing.T) {
 	}
 }
 
-// TestExhausted: when loans and reservations have all spare frames, reservations are refused and writes wait for loans, but only for
-// those of their own blocks; what comes back lets them go on.
+// TestExhausted: when loans and reservations have all spare frames, reservations are refused and
+// writes wait for loans, but only for those of their own blocks; what comes back lets them go on.
 func TestExhausted(t *testing.T) {
 	dev := audited{mustOpen(t, 64<<20, 4096).(*device), t}
 	c := backendtest.NewClient(t, dev, 1<<20)
@@ -191,7 +196,8 @@ func TestExhausted(t *testing.T) {
 			c.Wait(1)
 		}
 	}
-	fill2 := c.Write(1<<20, c.Memory(512<<10, minFrame)) // a place for it there is, and one that is not lent
+	// a place for it there is, and one that is not lent
+	fill2 := c.Write(1<<20, c.Memory(512<<10, minFrame))
 	c.Submit(fill2)
 	if got := c.Wait(1); got[0] != fill2 {
 		t.Error("a write that needs no spare frame did not overtake")
@@ -217,7 +223,8 @@ func TestExhausted(t *testing.T) {
 	}
 }
 
-// TestReuse: overwriting all of a device again and again needs no more than the memory it had, and stays in one piece.
+// TestReuse: overwriting all of a device again and again needs no more than the memory it had, and
+// stays in one piece.
 func TestReuse(t *testing.T) {
 	const size = 16 << 20
 	dev := audited{mustOpen(t, size, 4096).(*device), t}
@@ -229,7 +236,10 @@ func TestReuse(t *testing.T) {
 			if !ok || len(segs) != 1 {
 				t.Fatalf("round %d, %d: %v, %d segments", round, off, ok, len(segs))
 			}
-			c.MustDo(&backend.IO{Op: backend.OpWrite, Flags: backend.ZeroCopy, Off: off, Len: 128 << 10, Segs: segs})
+			c.MustDo(&backend.IO{
+				Op: backend.OpWrite, Flags: backend.ZeroCopy, Off: off,
+				Len: 128 << 10, Segs: segs,
+			})
 			if segs, ok = l.StartZeroCopyRead(nil, off, 128<<10); !ok || len(segs) != 1 {
 				t.Fatalf("round %d, %d: %v, lent in %d segments", round, off, ok, len(segs))
 			}

@@ -14,11 +14,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// huge puts memory that has been written all over into huge pages, an area of 2 MiB at a time. Blocks read at random are then found
-// without a walk through page tables that no cache holds. Areas that are written in part stay as they are: whole ones would take memory
-// that nobody asked for. What is discarded of a huge page comes back to the kernel when it looks for memory. A pass runs on a goroutine of
-// its own, a while after frames have been populated; none does where the machine is set to have no huge pages, or where an RDMA device
-// has some of the memory registered.
+// huge puts memory that has been written all over into huge pages, an area of 2 MiB at a time.
+// Blocks read at random are then found without a walk through page tables that no cache holds.
+// Areas that are written in part stay as they are: whole ones would take memory that nobody asked
+// for. What is discarded of a huge page comes back to the kernel when it looks for memory. A pass
+// runs on a goroutine of its own, a while after frames have been populated; none does where the
+// machine is set to have no huge pages, or where an RDMA device has some of the memory registered.
 type huge struct {
 	timer   *time.Timer
 	pending atomic.Bool // a pass is going to begin, or none can do anything
@@ -32,9 +33,10 @@ type huge struct {
 
 const (
 	hugeDelay = time.Second
-	// The kernel takes 1 to 4 ms to move an area and does not give its CPU away meanwhile. If no other is free that is a reactor's, and its
-	// commands wait. Of all commands that meets the share that their latency is of the time between two areas: with a latency below
-	// 250 µs less than one in a thousand, as p99.9 wants.
+	// The kernel takes 1 to 4 ms to move an area and does not give its CPU away meanwhile. If no
+	// other is free that is a reactor's, and its commands wait. Of all commands that meets the
+	// share that their latency is of the time between two areas: with a latency below 250 µs less
+	// than one in a thousand, as p99.9 wants.
 	hugeRest = 249
 )
 
@@ -50,7 +52,8 @@ func (d *device) initHuge() {
 	h.pending.Store(unwanted("/sys/kernel/mm/transparent_hugepage/enabled"))
 }
 
-// unwanted says that a setting of Documentation/admin-guide/mm/transhuge.rst is "never", which MADV_COLLAPSE does not care about.
+// unwanted says that a setting of Documentation/admin-guide/mm/transhuge.rst is "never", which
+// MADV_COLLAPSE does not care about.
 func unwanted(name string) bool {
 	b, err := os.ReadFile(name)
 	return err == nil && bytes.Contains(b, []byte("[never]"))
@@ -90,8 +93,10 @@ func (d *device) collapse() {
 			continue // discarded since
 		}
 		start := time.Now()
-		if err := d.frames.region.Collapse(int(off), chunk); errors.Is(err, unix.EINVAL) || errors.Is(err, mem.ErrPinned) {
-			h.pending.Store(true) // this kernel has no huge pages, or cannot be asked, or devices use the memory as it is
+		if err := d.frames.region.Collapse(int(off), chunk); errors.Is(err, unix.EINVAL) ||
+			errors.Is(err, mem.ErrPinned) {
+			// this kernel has no huge pages, or cannot be asked, or devices use the memory as it is
+			h.pending.Store(true)
 			return
 		}
 		select {

@@ -39,7 +39,8 @@ func (h *huge) count() (n int) {
 	return n
 }
 
-// TestHugePages: what was written all over, and nothing else, comes in huge pages, with its data, and stops to if it is discarded.
+// TestHugePages: what was written all over, and nothing else, comes in huge pages, with its data,
+// and stops to if it is discarded.
 func TestHugePages(t *testing.T) {
 	const size = 16 << 20
 	d := mustOpen(t, size, 4096).(*device)
@@ -81,7 +82,8 @@ func TestHugePages(t *testing.T) {
 	c.MustDo(&backend.IO{Op: backend.OpDiscard, Len: size})
 	d.collapse()
 	if n := d.huge.count(); able && n != 0 || used() != 0 {
-		t.Errorf("after a discard of everything %d areas count as moved, %d bytes are charged", n, used())
+		t.Errorf("after a discard of everything %d areas count as moved, %d bytes are charged", n,
+			used())
 	}
 	if c.MustDo(c.Read(0, got)); !bytes.Equal(got, make([]byte, len(got))) {
 		t.Error("what was discarded does not read as zeroes")
@@ -123,7 +125,10 @@ func TestUnwanted(t *testing.T) {
 	if unwanted(name) {
 		t.Error("a kernel that has no such setting")
 	}
-	for text, want := range map[string]bool{"always madvise [never]\n": true, "always [madvise] never\n": false, "[always] madvise never\n": false} {
+	for text, want := range map[string]bool{
+		"always madvise [never]\n": true,
+		"always [madvise] never\n": false, "[always] madvise never\n": false,
+	} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

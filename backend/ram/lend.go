@@ -2,8 +2,8 @@ package ram
 
 import "github.com/nvmf-target/nvmf-target/internal/mem"
 
-// zeroes is the size of the memory that is lent for what was never written, at the end of the region. Nobody writes to it, so all of
-// it is the kernel's one page of zeroes.
+// zeroes is the size of the memory that is lent for what was never written, at the end of the
+// region. Nobody writes to it, so all of it is the kernel's one page of zeroes.
 const zeroes = 1 << 20
 
 // outside says that there is no such range.
@@ -42,7 +42,8 @@ func (c *channel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segm
 	return dst, true
 }
 
-// appendPart appends n bytes at off of the region, or adds them to the last segment, not one of the first own, if that ends there.
+// appendPart appends n bytes at off of the region, or adds them to the last segment, not one of the
+// first own, if that ends there.
 func (d *device) appendPart(dst []mem.Segment, own int, off, n int64) []mem.Segment {
 	b := d.frames.region.Bytes()
 	if k := len(dst); k > own && off&(chunk-1) != 0 {

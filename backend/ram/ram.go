@@ -1,14 +1,17 @@
 // Package ram is storage in memory: as large as it likes, sparse until written, gone when closed.
 //
-// A device is a table of slots, one for each piece of the size of a frame, and frames, the memory, which lie in one reserved mapping; the
-// kernel supplies a page when it is first written. A slot without a frame reads as zeroes, and discarding takes the frames out of slots
-// and gives their pages back.
+// A device is a table of slots, one for each piece of the size of a frame, and frames, the memory,
+// which lie in one reserved mapping; the kernel supplies a page when it is first written. A slot
+// without a frame reads as zeroes, and discarding takes the frames out of slots and gives their
+// pages back.
 //
-// Several reactors use a device at the same time. A logical block must never be seen torn by two racing commands (NVM Express
-// Base Specification 1.4, section 6.4: AWUN is at least one block), and lies in one frame. Small changes are made in place while the slot
-// is held; large ones come in frames of their own, received by the transport, which then take the place of the old ones (reserve.go). Reads
-// that copy nothing borrow frames, and keep what they borrowed when the slot gets another one (lend.go). Nothing is held across
-// anything that waits, another slot included (batch.go); a change for which there is no frame is parked (wait.go).
+// Several reactors use a device at the same time. A logical block must never be seen torn by two
+// racing commands (NVM Express Base Specification 1.4, section 6.4: AWUN is at least one block),
+// and lies in one frame. Small changes are made in place while the slot is held; large ones come in
+// frames of their own, received by the transport, which then take the place of the old ones
+// (reserve.go). Reads that copy nothing borrow frames, and keep what they borrowed when the slot
+// gets another one (lend.go). Nothing is held across anything that waits, another slot included
+// (batch.go); a change for which there is no frame is parked (wait.go).
 package ram
 
 import (
@@ -35,8 +38,8 @@ const (
 	chunk      = mem.ChunkSize
 	chunkShift = 21
 	maxSize    = 1 << 53
-	// minFrame is the size of a frame, unless blocks are larger: less makes more segments of what is lent, more lets larger
-	// writes be copied.
+	// minFrame is the size of a frame, unless blocks are larger: less makes more segments of what
+	// is lent, more lets larger writes be copied.
 	minFrame = 16 << 10
 	// optimal is the transfer size, or alignment, below which nothing is gained.
 	optimal = 4 << 10
@@ -74,8 +77,9 @@ func Open(cfg Config) (backend.Device, error) {
 	}
 	d := &device{
 		info: backend.Info{
-			Size: cfg.Size, BlockSize: cfg.BlockSize, PhysicalBlockSize: cfg.BlockSize, OptimalIO: max(cfg.BlockSize, optimal),
-			Discard: true, DiscardZeroes: true, Identity: "ram",
+			Size: cfg.Size, BlockSize: cfg.BlockSize, PhysicalBlockSize: cfg.BlockSize,
+			OptimalIO: max(cfg.BlockSize, optimal),
+			Discard:   true, DiscardZeroes: true, Identity: "ram",
 		},
 		frame:  int64(max(cfg.BlockSize, minFrame)),
 		mapped: make([]atomic.Int32, (cfg.Size+chunk-1)>>chunkShift),
@@ -124,8 +128,8 @@ func (d *device) reserve() (err error) {
 // Info implements backend.Device.
 func (d *device) Info() backend.Info { return d.info }
 
-// OpenChannel implements backend.Device. Reads and writes complete within Submit, but for writes that wait for a frame; long discards
-// take several polls.
+// OpenChannel implements backend.Device. Reads and writes complete within Submit, but for writes
+// that wait for a frame; long discards take several polls.
 func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	c := &channel{d: d, wake: r.Wake, stash: newStash(&d.frames)}
 	d.join(c)
@@ -145,11 +149,12 @@ type channel struct {
 	d    *device
 	wake func()
 	done backend.List
-	// long has discards that are larger than a chunk: a step is made with each Poll, so that nothing else waits for
-	// gigabytes.
+	// long has discards that are larger than a chunk: a step is made with each Poll, so that
+	// nothing else waits for gigabytes.
 	long backend.List
 
-	// parked has what waits for a frame, in order. Any reactor that may have freed one sees waiting, sets retry and wakes us.
+	// parked has what waits for a frame, in order. Any reactor that may have freed one sees
+	// waiting, sets retry and wakes us.
 	parked         backend.List
 	waiting, retry atomic.Bool
 
@@ -158,7 +163,8 @@ type channel struct {
 	loans, reserved int // taken and not returned, submitted or canceled
 }
 
-// longStep is the most a Poll passes over of a long discard, in bytes: chunks that were never written cost next to nothing.
+// longStep is the most a Poll passes over of a long discard, in bytes: chunks that were never
+// written cost next to nothing.
 const longStep = 1024 * chunk
 
 // Submit implements backend.Channel.
@@ -226,7 +232,8 @@ func (c *channel) Close() error {
 		return errors.New("close channel of ram device: operations are outstanding")
 	}
 	if c.loans+c.reserved != 0 {
-		return fmt.Errorf("close channel of ram device: %d loans and %d reservations are out", c.loans, c.reserved)
+		return fmt.Errorf("close channel of ram device: %d loans and %d reservations are out",
+			c.loans, c.reserved)
 	}
 	c.stash.shed(len(c.stash.runs))
 	c.d.leave(c)

@@ -7,8 +7,8 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }
@@ -29,12 +29,21 @@ func TestConformance(t *testing.T) {
 		{Size: backendtest.MinSize + 512, BlockSize: 512}, // ends within a page
 		{Size: 1 << 40, BlockSize: 4096},
 	} {
-		backendtest.Run(t, func(t *testing.T) backend.Device { return audited{mustOpen(t, cfg.Size, cfg.BlockSize).(*device), t} }, backendtest.Options{Lends: true, Receives: true})
+		backendtest.Run(t,
+			func(t *testing.T) backend.Device {
+				return audited{mustOpen(t, cfg.Size,
+					cfg.BlockSize).(*device), t}
+			}, backendtest.Options{Lends: true, Receives: true})
 	}
 }
 
 func TestBadConfig(t *testing.T) {
-	for _, cfg := range []Config{{}, {Size: 4096}, {Size: 4097, BlockSize: 512}, {Size: 1 << 62, BlockSize: 4096}} {
+	for _, cfg := range []Config{
+		{},
+		{Size: 4096},
+		{Size: 4097, BlockSize: 512},
+		{Size: 1 << 62, BlockSize: 4096},
+	} {
 		if _, err := Open(cfg); err == nil {
 			t.Errorf("%+v: no error", cfg)
 		}
@@ -50,7 +59,8 @@ func used() int64 {
 	return 0
 }
 
-// TestSparse: memory is charged by frame when it is written, and comes back when it is discarded; reading charges nothing.
+// TestSparse: memory is charged by frame when it is written, and comes back when it is discarded;
+// reading charges nothing.
 func TestSparse(t *testing.T) {
 	dev := mustOpen(t, 1<<30+4096, 4096)
 	c := backendtest.NewClient(t, dev, 1<<20)

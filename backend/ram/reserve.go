@@ -12,7 +12,8 @@ import (
 //	           loan, to the last loan. Ends of the range that are less than a frame are copied
 //	Cancel     or they go back to the stash: whatever was received, nobody has seen it
 //
-// Nothing of that waits: if no frames are to be had, or somebody waits for one, Reserve says so and the write is copied.
+// Nothing of that waits: if no frames are to be had, or somebody waits for one, Reserve says so and
+// the write is copied.
 
 // StartZeroCopyWrite implements backend.Receiver. A range without a whole frame is rather copied.
 func (c *channel) StartZeroCopyWrite(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {

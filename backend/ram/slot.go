@@ -11,8 +11,8 @@ import (
 //	bits 62:40  loans of the frame: somebody outside reads it in place
 //	bits 39:0   number of the frame and one, 0 if there is none: it reads as zeroes
 //
-// Whoever holds the slot may change the frame in place if there are no loans, and put another one into it in any case. A holder may be
-// preempted, so those who spin soon let others run.
+// Whoever holds the slot may change the frame in place if there are no loans, and put another one
+// into it in any case. A holder may be preempted, so those who spin soon let others run.
 type slot struct{ word atomic.Uint64 }
 
 const (
@@ -53,10 +53,12 @@ func (s *slot) try() (place, bool) {
 // release lets go of the slot: the top bit is cleared, and the carry goes nowhere.
 func (s *slot) release() { s.word.Add(held) }
 
-// replace puts a frame into a slot that the caller holds, lets go of it, and returns what was there.
+// replace puts a frame into a slot that the caller holds, lets go of it, and returns what was
+// there.
 func (s *slot) replace(frame int64) place { return place(s.word.Swap(uint64(frame + 1))) }
 
-// lend takes a loan of the frame and returns it, -1 if there is none. It returns false if too many are out.
+// lend takes a loan of the frame and returns it, -1 if there is none. It returns false if too many
+// are out.
 func (s *slot) lend() (frame int64, ok bool) {
 	for i := 1; ; i++ {
 		w := s.word.Load()

@@ -2,8 +2,8 @@ package ram
 
 import "math/bits"
 
-// stash is the frames that a channel has for the next writes, in runs of neighbours, the latest last: what writes replace is what the
-// next ones get, mostly in one piece.
+// stash is the frames that a channel has for the next writes, in runs of neighbours, the latest
+// last: what writes replace is what the next ones get, mostly in one piece.
 type stash struct {
 	f     *frames
 	runs  []run
@@ -23,7 +23,8 @@ const (
 
 func newStash(f *frames) stash {
 	return stash{
-		f: f, runs: make([]run, 0, stashRuns), most: max(f.most/16, 2*f.per), at: f.count/f.per - f.most/f.per,
+		f: f, runs: make([]run, 0, stashRuns), most: max(f.most/16, 2*f.per),
+		at: f.count/f.per - f.most/f.per,
 	}
 }
 
@@ -70,7 +71,8 @@ func (s *stash) shed(n int) {
 	s.runs = s.runs[:copy(s.runs, s.runs[n:])]
 }
 
-// take takes up to n frames in a row, as many as there are; a longer run is rather split than shorter ones used up.
+// take takes up to n frames in a row, as many as there are; a longer run is rather split than
+// shorter ones used up.
 func (s *stash) take(n int64) (first, got int64) {
 	want := min(n, s.f.per)
 	if !s.find(want) && s.refill() {
@@ -102,7 +104,8 @@ func (s *stash) find(n int64) bool {
 	return false
 }
 
-// refill takes the free frames of a group, if that leaves half of the spare ones to those who need one.
+// refill takes the free frames of a group, if that leaves half of the spare ones to those who need
+// one.
 func (s *stash) refill() bool {
 	f := s.f
 	if f.spare.Add(-f.per) < f.most/2 || s.total > s.most {

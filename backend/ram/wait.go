@@ -6,14 +6,16 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 )
 
-// The way of a change that needs a frame when there is none, because the one to be changed is on loan or because loans have the others:
+// The way of a change that needs a frame when there is none, because the one to be changed is on
+// loan or because loans have the others:
 //
 //	Submit      the channel says that it waits, tries once more, and parks the change
 //	Reserve     refuses, on every reactor, and the stashes of channels that do something are freed
 //	Return etc. whoever returns a loan or frees frames has every channel that waits try again, and wakes its reactor
 //	Poll        the channel tries again, in the order in which the changes came
 //
-// A change goes frame by frame and keeps what it has done while it waits for the next: only blocks are atomic.
+// A change goes frame by frame and keeps what it has done while it waits for the next: only blocks
+// are atomic.
 
 // progress wakes those who wait.
 func (d *device) progress() {
@@ -50,7 +52,8 @@ func (d *device) join(c *channel) {
 func (d *device) leave(c *channel) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	list := slices.DeleteFunc(slices.Clone(*d.channels.Load()), func(o *channel) bool { return o == c })
+	list := slices.DeleteFunc(slices.Clone(*d.channels.Load()),
+		func(o *channel) bool { return o == c })
 	d.channels.Store(&list)
 }
 

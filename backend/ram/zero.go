@@ -6,8 +6,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 )
 
-// zero makes what is left of the range of io read as zeroes: whole frames are taken out of their slots and given back. A step of it
-// passes over chunks that have none, at most longStep, and ends with the first one that costs time.
+// zero makes what is left of the range of io read as zeroes: whole frames are taken out of their
+// slots and given back. A step of it passes over chunks that have none, at most longStep, and ends
+// with the first one that costs time.
 func (c *channel) zero(io *backend.IO) (outcome, error) {
 	d := c.d
 	off, end := position(io), io.Off+io.Len
@@ -30,7 +31,8 @@ func (c *channel) zero(io *backend.IO) (outcome, error) {
 	return finished, nil
 }
 
-// zeroPart goes on up to end, which is in the chunk of the next byte. It returns false if it has to wait.
+// zeroPart goes on up to end, which is in the chunk of the next byte. It returns false if it has to
+// wait.
 func (c *channel) zeroPart(io *backend.IO, end int64) (ok bool, err error) {
 	d := c.d
 	var freed run

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// alarm wakes a reactor at a time. It is a timer of the kernel because those of Go are late by up to a millisecond.
+// alarm wakes a reactor at a time. It is a timer of the kernel because those of Go are late by up
+// to a millisecond.
 type alarm struct {
 	fd    int
 	file  *os.File // owns fd

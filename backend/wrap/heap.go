@@ -2,7 +2,8 @@ package wrap
 
 import "github.com/nvmf-target/nvmf-target/backend"
 
-// heap is operations by the time at which they are due, the earliest first. It grows to what was held at most.
+// heap is operations by the time at which they are due, the earliest first. It grows to what was
+// held at most.
 type heap []held
 
 type held struct {

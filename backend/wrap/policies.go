@@ -18,7 +18,8 @@ type DelayConfig struct {
 	Seed            uint64
 }
 
-// Delay returns dev with its operations delayed before the device sees them. Any number of them waits at the same time.
+// Delay returns dev with its operations delayed before the device sees them. Any number of them
+// waits at the same time.
 func Delay(dev backend.Device, cfg DelayConfig) backend.Device {
 	return &device{Device: dev, policy: func(n uint64) policy {
 		return &delay{DelayConfig: cfg, random: dice(cfg.Seed, n)}
@@ -50,7 +51,8 @@ type ErrorConfig struct {
 	Err error
 	// OneIn: one in so many fails, at random; 1 or less is all.
 	OneIn int
-	// Offset and Length are the bytes that an operation must touch to fail; Length 0 is to the end. A flush touches all.
+	// Offset and Length are the bytes that an operation must touch to fail; Length 0 is to the end.
+	// A flush touches all.
 	Offset, Length int64
 	Ops            Ops
 	Seed           uint64
@@ -82,11 +84,13 @@ func (f *failure) judge(io *backend.IO, now int64) (int64, error) {
 
 // LimitConfig describes a device with limited throughput.
 type LimitConfig struct {
-	// IOPS is the most operations per second, Bandwidth the most bytes of reads and writes per second; 0 is no limit.
+	// IOPS is the most operations per second, Bandwidth the most bytes of reads and writes per
+	// second; 0 is no limit.
 	IOPS, Bandwidth int64
 }
 
-// Limit returns dev with its throughput limited, over all reactors. After a pause the first burst (10 ms) goes unhindered.
+// Limit returns dev with its throughput limited, over all reactors. After a pause the first burst
+// (10 ms) goes unhindered.
 func Limit(dev backend.Device, cfg LimitConfig) backend.Device {
 	l := &limit{}
 	if cfg.IOPS > 0 {

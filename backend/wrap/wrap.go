@@ -1,5 +1,6 @@
-// Package wrap is storage that passes everything on to other storage, late or not at all, so that slow and failing disks can be
-// rehearsed: Delay, Limit and Error. What it does at random depends on a seed and on the order of operations only.
+// Package wrap is storage that passes everything on to other storage, late or not at all, so that
+// slow and failing disks can be rehearsed: Delay, Limit and Error. What it does at random depends
+// on a seed and on the order of operations only.
 package wrap
 
 import (
@@ -17,15 +18,17 @@ func (o Ops) has(op backend.Op) bool { return o == 0 || o>>op&1 != 0 }
 
 // policy decides about the operations of one channel. Only the channel's reactor calls it.
 type policy interface {
-	// judge answers when an operation may go to the device, in nanoseconds of the channel's clock; now and before mean at once. An
-	// error is its outcome, and the device never sees it.
+	// judge answers when an operation may go to the device, in nanoseconds of the channel's clock;
+	// now and before mean at once. An error is its outcome, and the device never sees it.
 	judge(io *backend.IO, now int64) (due int64, err error)
 }
 
-// device is the storage behind, and what makes the policy of each channel. It closes the storage when it is closed.
+// device is the storage behind, and what makes the policy of each channel. It closes the storage
+// when it is closed.
 type device struct {
 	backend.Device
-	// policy is called once for each channel, numbered from 0; it may be called by several goroutines.
+	// policy is called once for each channel, numbered from 0; it may be called by several
+	// goroutines.
 	policy   func(channel uint64) policy
 	channels atomic.Uint64
 }
@@ -58,7 +61,8 @@ func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	return &channel{inner: inner, policy: d.policy(d.channels.Add(1) - 1), alarm: alarm}, nil
 }
 
-// channel takes every operation at once. It is late, ready for the device, in the device, or done; then Poll returns it.
+// channel takes every operation at once. It is late, ready for the device, in the device, or done;
+// then Poll returns it.
 type channel struct {
 	inner    backend.Channel
 	policy   policy

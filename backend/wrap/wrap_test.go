@@ -28,10 +28,15 @@ func TestConformance(t *testing.T) {
 	for name, wrap := range map[string]func(backend.Device) backend.Device{
 		"nothing": func(d backend.Device) backend.Device { return Delay(d, DelayConfig{}) },
 		"delay": func(d backend.Device) backend.Device {
-			return Delay(d, DelayConfig{Latency: 20 * time.Microsecond, Jitter: 100 * time.Microsecond})
+			return Delay(d,
+				DelayConfig{Latency: 20 * time.Microsecond, Jitter: 100 * time.Microsecond})
 		},
 		"error elsewhere": func(d backend.Device) backend.Device {
-			return Error(d, ErrorConfig{Err: backend.ErrIO, Offset: 1 << 62, Ops: 1<<backend.OpRead | 1<<backend.OpWrite})
+			return Error(d,
+				ErrorConfig{
+					Err: backend.ErrIO, Offset: 1 << 62,
+					Ops: 1<<backend.OpRead | 1<<backend.OpWrite,
+				})
 		},
 		"limit": func(d backend.Device) backend.Device {
 			return Limit(d, LimitConfig{IOPS: 200_000, Bandwidth: 8 << 30})
@@ -39,11 +44,13 @@ func TestConformance(t *testing.T) {
 		"all": func(d backend.Device) backend.Device {
 			d = Delay(d, DelayConfig{Latency: time.Microsecond})
 			d = Limit(d, LimitConfig{IOPS: 1_000_000})
-			return Error(d, ErrorConfig{Err: backend.ErrIO, Offset: 1 << 62, Ops: 1 << backend.OpRead})
+			return Error(d,
+				ErrorConfig{Err: backend.ErrIO, Offset: 1 << 62, Ops: 1 << backend.OpRead})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			backendtest.Run(t, func(t *testing.T) backend.Device { return wrap(openRAM(t)) }, backendtest.Options{})
+			backendtest.Run(t, func(t *testing.T) backend.Device { return wrap(openRAM(t)) },
+				backendtest.Options{})
 		})
 	}
 }
@@ -105,7 +112,11 @@ func TestJitter(t *testing.T) {
 }
 
 func TestError(t *testing.T) {
-	c := use(t, Error(openRAM(t), ErrorConfig{Err: backend.ErrNoSpace, Offset: 4096, Length: 1024, Ops: 1<<backend.OpWrite | 1<<backend.OpFlush}))
+	c := use(t, Error(openRAM(t),
+		ErrorConfig{
+			Err: backend.ErrNoSpace, Offset: 4096, Length: 1024,
+			Ops: 1<<backend.OpWrite | 1<<backend.OpFlush,
+		}))
 	try := func(io *backend.IO) error {
 		c.Submit(io)
 		c.Wait(1)
@@ -114,7 +125,13 @@ func TestError(t *testing.T) {
 	for _, tc := range []struct {
 		off, n int
 		want   error
-	}{{0, 4096, nil}, {0, 4608, backend.ErrNoSpace}, {4096, 512, backend.ErrNoSpace}, {4608, 512, backend.ErrNoSpace}, {5120, 512, nil}} {
+	}{
+		{0, 4096, nil},
+		{0, 4608, backend.ErrNoSpace},
+		{4096, 512, backend.ErrNoSpace},
+		{4608, 512, backend.ErrNoSpace},
+		{5120, 512, nil},
+	} {
 		if err := try(c.Write(int64(tc.off), c.Memory(0, tc.n))); !errors.Is(err, tc.want) {
 			t.Errorf("write of %d bytes at %d: %v, want %v", tc.n, tc.off, err, tc.want)
 		}
@@ -204,10 +221,12 @@ func (thin) Allocated() (int64, error) { return 4096, nil }
 
 // TestAllocated: what the storage behind knows of its space is passed on.
 func TestAllocated(t *testing.T) {
-	if n, err := Delay(thin{}, DelayConfig{}).(backend.Allocator).Allocated(); n != 4096 || err != nil {
+	if n, err := Delay(thin{}, DelayConfig{}).(backend.Allocator).Allocated(); n != 4096 ||
+		err != nil {
 		t.Errorf("%d bytes, %v", n, err)
 	}
-	if _, err := Delay(struct{ backend.Device }{}, DelayConfig{}).(backend.Allocator).Allocated(); err == nil {
+	if _, err := Delay(struct{ backend.Device }{},
+		DelayConfig{}).(backend.Allocator).Allocated(); err == nil {
 		t.Error("storage that does not know its space is said to")
 	}
 }
@@ -229,5 +248,6 @@ func TestHeap(t *testing.T) {
 }
 
 func BenchmarkPassThrough(b *testing.B) {
-	backendtest.BenchmarkReads(b, Error(openRAM(b), ErrorConfig{Err: backend.ErrIO, OneIn: 1 << 30}), 512)
+	backendtest.BenchmarkReads(b,
+		Error(openRAM(b), ErrorConfig{Err: backend.ErrIO, OneIn: 1 << 30}), 512)
 }

@@ -29,7 +29,8 @@ func command() *cobra.Command {
 	}
 	var file string
 	configFlag := func(c *cobra.Command) *cobra.Command {
-		c.Flags().StringVarP(&file, "config", "c", "/etc/nvmf-target/nvmf-target.yaml", "configuration file")
+		c.Flags().StringVarP(&file, "config", "c", "/etc/nvmf-target/nvmf-target.yaml",
+			"configuration file")
 		return c
 	}
 	root.AddCommand(

@@ -1,5 +1,5 @@
-// Package admission counts the connections of a transport, in all and by host address, and the memory that their queues need, and
-// refuses what exceeds the limits.
+// Package admission counts the connections of a transport, in all and by host address, and the
+// memory that their queues need, and refuses what exceeds the limits.
 package admission
 
 import (
@@ -36,8 +36,8 @@ var ErrClosed = errors.New("the transport is closing")
 // New makes a Counter with nothing in it.
 func New(l Limits) *Counter { return &Counter{limits: l, perHost: make(map[netip.Addr]int)} }
 
-// Admit counts a connection from host whose queue needs memory bytes, or says which limit it exceeds. Leave and Uncharge undo the two
-// parts of it.
+// Admit counts a connection from host whose queue needs memory bytes, or says which limit it
+// exceeds. Leave and Uncharge undo the two parts of it.
 func (c *Counter) Admit(host netip.Addr, memory int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,7 +77,8 @@ func (c *Counter) Charge(n int64) error {
 // charge is Charge with mu held.
 func (c *Counter) charge(n int64) error {
 	if c.memory+n > c.limits.Memory {
-		return fmt.Errorf("%d queues have %d KiB of memory and this one wants %d, the limit is %d", c.total, c.memory>>10, n>>10,
+		return fmt.Errorf("%d queues have %d KiB of memory and this one wants %d, the limit is %d",
+			c.total, c.memory>>10, n>>10,
 			c.limits.Memory>>10)
 	}
 	c.memory += n

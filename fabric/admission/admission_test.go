@@ -23,10 +23,14 @@ func TestCounter(t *testing.T) {
 	refused(t, c.Admit(one, 10<<10), "")
 	refused(t, c.Admit(one, 10<<10), "")
 	refused(t, c.Admit(one, 10<<10), "2 connections from this address")
-	refused(t, c.Admit(two, 81<<10), "2 queues have 20 KiB of memory and this one wants 81, the limit is 100")
+	refused(t, c.Admit(two, 81<<10),
+		"2 queues have 20 KiB of memory and this one wants 81, the limit is 100")
 	refused(t, c.Admit(two, 0), "")
 	refused(t, c.Admit(netip.MustParseAddr("192.0.2.3"), 0), "3 connections are open")
-	if u := c.Usage(); u != (fabric.Usage{Connections: 3, Memory: 20 << 10, MemoryLimit: 100 << 10}) {
+	if u := c.Usage(); u != (fabric.Usage{
+		Connections: 3, Memory: 20 << 10,
+		MemoryLimit: 100 << 10,
+	}) {
 		t.Errorf("%+v", u) // what is refused leaves nothing
 	}
 	refused(t, c.Charge(80<<10), "")

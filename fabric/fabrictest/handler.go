@@ -14,7 +14,8 @@ type Answer struct {
 	Dir    fabric.Direction
 	Length uint32
 	Status nvme.Status
-	// Lend attaches this memory in Prepare, if the queue reaches it; otherwise a read returns a copy of it.
+	// Lend attaches this memory in Prepare, if the queue reaches it; otherwise a read returns a
+	// copy of it.
 	Lend []mem.Segment
 	// Data is what a read returns, cut or zero-padded to Length.
 	Data []byte
@@ -27,7 +28,8 @@ type Answer struct {
 	Depth int
 }
 
-// Handler is a scripted controller: a fake for the tests of transports. Its methods belong to the reactor, as those of every handler.
+// Handler is a scripted controller: a fake for the tests of transports. Its methods belong to the
+// reactor, as those of every handler.
 type Handler struct {
 	// Script answers each command; nil accepts everything without data.
 	Script func(r *fabric.Request) Answer

@@ -23,18 +23,24 @@ func TestWatchKeep(t *testing.T) {
 			w.Execute([]*fabric.Request{r})
 			q.HandOverBuffers(r)()
 		}},
-		{"too early", "which is prepared", func(q fabric.Queue, _ fabric.Handler, r *fabric.Request) { q.HandOverBuffers(r) }},
+		{
+			"too early", "which is prepared",
+			func(q fabric.Queue, _ fabric.Handler, r *fabric.Request) { q.HandOverBuffers(r) },
+		},
 		{"freed twice", "freed twice", func(q fabric.Queue, w fabric.Handler, r *fabric.Request) {
 			w.Execute([]*fabric.Request{r})
 			free := q.HandOverBuffers(r)
 			free()
 			free()
 		}},
-		{"some left", "has memory after Keep", func(q fabric.Queue, w fabric.Handler, r *fabric.Request) {
-			w.Execute([]*fabric.Request{r})
-			r.Segs = make([]mem.Segment, 2)
-			q.HandOverBuffers(r)
-		}},
+		{
+			"some left", "has memory after Keep",
+			func(q fabric.Queue, w fabric.Handler, r *fabric.Request) {
+				w.Execute([]*fabric.Request{r})
+				r.Segs = make([]mem.Segment, 2)
+				q.HandOverBuffers(r)
+			},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []string
@@ -47,7 +53,8 @@ func TestWatchKeep(t *testing.T) {
 			r := &fabric.Request{Session: s}
 			w.Prepare([]*fabric.Request{r})
 			tc.run(f.q, w, r)
-			if all := strings.Join(got, "; "); (tc.want == "") != (all == "") || !strings.Contains(all, tc.want) {
+			if all := strings.Join(got, "; "); (tc.want == "") != (all == "") ||
+				!strings.Contains(all, tc.want) {
 				t.Errorf("reported %q, want %q", all, tc.want)
 			}
 		})

@@ -8,14 +8,16 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Command is one command of the host, and what came of it. The host owns it again when Done is true.
+// Command is one command of the host, and what came of it. The host owns it again when Done is
+// true.
 type Command struct {
 	SQE nvme.SQE
 	// Data is the host's buffer: sent, or filled. Its length is what the SGL describes.
 	Data []byte
 	// InCapsule says that the data lies in the capsule.
 	InCapsule bool
-	// Malformed is a status found by the transport before Prepare, Broken one found while data moved.
+	// Malformed is a status found by the transport before Prepare, Broken one found while data
+	// moved.
 	Malformed, Broken nvme.Status
 	// Lost abandons the command after Prepare.
 	Lost bool
@@ -65,8 +67,11 @@ func Dial(r *Reactor, h fabric.Handler, info fabric.QueueInfo) (*Queue, error) {
 	return DialOn(r, r.memory, h, info)
 }
 
-// DialOn opens a queue on any reactor, whose data memory is memory; it is called there. info.MaxDepth requests are made at once.
-func DialOn(l fabric.Loop, memory *mem.Pool, h fabric.Handler, info fabric.QueueInfo) (*Queue, error) {
+// DialOn opens a queue on any reactor, whose data memory is memory; it is called there.
+// info.MaxDepth requests are made at once.
+func DialOn(l fabric.Loop, memory *mem.Pool, h fabric.Handler, info fabric.QueueInfo) (*Queue,
+	error,
+) {
 	q := &Queue{loop: l, memory: memory, h: h, info: info}
 	s, err := h.Open(q)
 	if err != nil {
@@ -106,7 +111,8 @@ func (q *Queue) Send(cmds ...*Command) error {
 		q.free = q.free[:len(q.free)-1]
 		s.cmd = c
 		s.req.Reset()
-		s.req.SQE, s.req.HostLength, s.req.InCapsule, s.req.Status = c.SQE, uint32(len(c.Data)), c.InCapsule, c.Malformed
+		s.req.SQE, s.req.HostLength, s.req.InCapsule, s.req.Status = c.SQE, uint32(len(c.Data)),
+			c.InCapsule, c.Malformed
 		q.batch = append(q.batch, &s.req)
 	}
 	q.h.Prepare(q.batch)

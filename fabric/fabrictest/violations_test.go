@@ -6,7 +6,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// env is what a violation is committed with: a handler f, watched by w, a session of it, and a request of that.
+// env is what a violation is committed with: a handler f, watched by w, a session of it, and a
+// request of that.
 type env struct {
 	f *faulty
 	w fabric.Handler
@@ -114,14 +115,16 @@ var violations = []struct {
 	{"lent too little", "4 bytes lent, 8 wanted", func(e env) {
 		e.r.HostLength = 8
 		e.f.prepare = func(r *fabric.Request) {
-			r.Dir, r.Length, r.ZeroCopy, r.Segs = fabric.ControllerToHost, 8, true, []mem.Segment{{B: make([]byte, 4)}}
+			r.Dir, r.Length, r.ZeroCopy, r.Segs = fabric.ControllerToHost, 8, true,
+				[]mem.Segment{{B: make([]byte, 4)}}
 		}
 		e.w.Prepare(one(e.r))
 	}},
 	{"segments not lent", "not lent", func(e env) {
 		e.r.HostLength = 8
 		e.f.prepare = func(r *fabric.Request) {
-			r.Dir, r.Length, r.Segs = fabric.ControllerToHost, 8, []mem.Segment{{B: make([]byte, 8)}}
+			r.Dir, r.Length, r.Segs = fabric.ControllerToHost, 8,
+				[]mem.Segment{{B: make([]byte, 8)}}
 		}
 		e.w.Prepare(one(e.r))
 	}},

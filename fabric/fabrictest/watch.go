@@ -1,7 +1,7 @@
 // Package fabrictest checks that transports and handlers keep the contract of package fabric.
 //
-// Watch goes between a transport and a handler and reports every violation, whoever commits it. Handler is a scripted controller for
-// the tests of transports.
+// Watch goes between a transport and a handler and reports every violation, whoever commits it.
+// Handler is a scripted controller for the tests of transports.
 package fabrictest
 
 import (
@@ -24,9 +24,10 @@ const (
 
 var stageNames = [...]string{"idle", "prepared", "executing"}
 
-// Watch returns a handler that passes everything to h and tells report of each violation of the contract: a step that is missing or
-// comes twice, answers that do not fit together, loans that are not released once, a CQE that is not complete, use after Close. The handler under test must complete
-// requests through the queue it was given by Open.
+// Watch returns a handler that passes everything to h and tells report of each violation of the
+// contract: a step that is missing or comes twice, answers that do not fit together, loans that are
+// not released once, a CQE that is not complete, use after Close. The handler under test must
+// complete requests through the queue it was given by Open.
 func Watch(h fabric.Handler, report func(violation string)) fabric.Handler {
 	return &watcher{h: h, report: report, sessions: make(map[fabric.Session]*watched)}
 }
@@ -44,9 +45,10 @@ type watched struct {
 	w        *watcher
 	requests map[*fabric.Request]stage
 	loans    map[*fabric.Request]bool // not released
-	reached  [3]map[uint64]bool       // by direction: addresses of which Reaches or Receives said yes
-	depth    bool
-	closed   bool
+	// by direction: addresses of which Reaches or Receives said yes
+	reached [3]map[uint64]bool
+	depth   bool
+	closed  bool
 }
 
 func (w *watcher) failf(format string, args ...any) { w.report(fmt.Sprintf(format, args...)) }
@@ -64,14 +66,16 @@ func (w *watcher) find(r *fabric.Request) *watched {
 // move takes a request from one stage to the next.
 func (q *watched) move(r *fabric.Request, step string, from, to stage) {
 	if is := q.requests[r]; is != from {
-		q.w.failf("%s of command %d (%v), which is %s", step, r.SQE.CID(), r.SQE.Opcode(), stageNames[is])
+		q.w.failf("%s of command %d (%v), which is %s", step, r.SQE.CID(), r.SQE.Opcode(),
+			stageNames[is])
 	}
 	q.requests[r] = to
 }
 
 func (w *watcher) Open(queue fabric.Queue) (fabric.Session, error) {
 	q := &watched{
-		Queue: queue, w: w, requests: make(map[*fabric.Request]stage), loans: make(map[*fabric.Request]bool),
+		Queue: queue, w: w, requests: make(map[*fabric.Request]stage),
+		loans:   make(map[*fabric.Request]bool),
 		reached: [3]map[uint64]bool{fabric.ControllerToHost: {}, fabric.HostToController: {}},
 	}
 	s, err := w.h.Open(q)
@@ -117,7 +121,8 @@ func (w *watcher) Prepare(reqs []*fabric.Request) {
 		case (r.Length == 0) != (r.Dir == fabric.NoData):
 			w.failf("command %d: direction %d and %d bytes", r.SQE.CID(), r.Dir, r.Length)
 		case r.ZeroCopy && mem.Length(r.Segs) != int(r.Length):
-			w.failf("command %d: %d bytes lent, %d wanted", r.SQE.CID(), mem.Length(r.Segs), r.Length)
+			w.failf("command %d: %d bytes lent, %d wanted", r.SQE.CID(), mem.Length(r.Segs),
+				r.Length)
 		case !r.ZeroCopy && len(r.Segs) > 0:
 			w.failf("command %d: segments that are not lent", r.SQE.CID())
 		case r.ZeroCopy:
@@ -146,7 +151,8 @@ func (w *watcher) Execute(reqs []*fabric.Request) {
 				w.failf("Execute of command %d after Close", r.SQE.CID())
 			}
 			if r.Status.OK() && mem.Length(r.Segs) != int(r.Length) {
-				w.failf("command %d: %d bytes of memory for %d", r.SQE.CID(), mem.Length(r.Segs), r.Length)
+				w.failf("command %d: %d bytes of memory for %d", r.SQE.CID(), mem.Length(r.Segs),
+					r.Length)
 			}
 		}
 		r.CQE = nvme.CQE{10: 0xEE, 15: 0xEE} // shows if it is not written
@@ -162,12 +168,15 @@ func (q *watched) Complete(reqs []*fabric.Request) {
 		q.move(r, "Complete", executing, idle)
 		switch {
 		case r.CQE.CID() != r.SQE.CID():
-			q.w.failf("command %d: the CQE names CID %d, not %d", r.SQE.CID(), r.CQE.CID(), r.SQE.CID())
+			q.w.failf("command %d: the CQE names CID %d, not %d", r.SQE.CID(), r.CQE.CID(),
+				r.SQE.CID())
 		case r.CQE.ReservedSet():
 			q.w.failf("command %d: reserved bits of the CQE are set", r.SQE.CID())
 		case !r.Status.OK() && r.CQE.Status().OK():
-			q.w.failf("command %d was refused with %v and completed successfully", r.SQE.CID(), r.Status)
-		case r.SQE.Opcode() == nvme.FabricsOpcode && r.SQE.FabricsType() == nvme.FabricsConnect && r.CQE.Status().OK() && !q.depth:
+			q.w.failf("command %d was refused with %v and completed successfully", r.SQE.CID(),
+				r.Status)
+		case r.SQE.Opcode() == nvme.FabricsOpcode && r.SQE.FabricsType() == nvme.FabricsConnect &&
+			r.CQE.Status().OK() && !q.depth:
 			q.w.failf("a successful Connect without SetDepth")
 		}
 	}

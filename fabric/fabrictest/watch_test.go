@@ -93,7 +93,8 @@ func TestWatchReports(t *testing.T) {
 	}
 }
 
-// TestHandlerOverLoop: the scripted handler and the in-process transport keep the contract with each other.
+// TestHandlerOverLoop: the scripted handler and the in-process transport keep the contract with
+// each other.
 func TestHandlerOverLoop(t *testing.T) {
 	w, err := NewWorld(1)
 	if err != nil {
@@ -108,17 +109,24 @@ func TestHandlerOverLoop(t *testing.T) {
 		Script: func(r *fabric.Request) Answer {
 			switch r.SQE.Opcode() {
 			case nvme.NVMRead:
-				return Answer{Dir: fabric.ControllerToHost, Length: r.HostLength, Data: []byte("hello"), Result: 9}
+				return Answer{
+					Dir: fabric.ControllerToHost, Length: r.HostLength,
+					Data: []byte("hello"), Result: 9,
+				}
 			case nvme.NVMWrite:
 				return Answer{Dir: fabric.HostToController, Length: r.HostLength, Hold: true}
 			case nvme.NVMFlush:
-				return Answer{Dir: fabric.ControllerToHost, Length: 4096, Lend: []mem.Segment{{B: region.Bytes(), Region: region.ID()}}}
+				return Answer{
+					Dir: fabric.ControllerToHost, Length: 4096,
+					Lend: []mem.Segment{{B: region.Bytes(), Region: region.ID()}},
+				}
 			}
 			return Answer{Status: nvme.InvalidOpcode}
 		},
 		Written: func(_ *fabric.Request, b []byte) { written = b },
 	}
-	q, err := Dial(w.Reactors[0], Watch(h, func(s string) { t.Error(s) }), fabric.QueueInfo{MaxDepth: 8})
+	q, err := Dial(w.Reactors[0], Watch(h, func(s string) { t.Error(s) }),
+		fabric.QueueInfo{MaxDepth: 8})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,16 +136,19 @@ func TestHandlerOverLoop(t *testing.T) {
 		return c
 	}
 	read, write := cmd(nvme.NVMRead, make([]byte, 8)), cmd(nvme.NVMWrite, []byte("data"))
-	lent, refused, lost := cmd(nvme.NVMFlush, make([]byte, 4096)), cmd(0x55, nil), cmd(nvme.NVMRead, make([]byte, 8))
+	lent, refused, lost := cmd(nvme.NVMFlush, make([]byte, 4096)), cmd(0x55, nil),
+		cmd(nvme.NVMRead, make([]byte, 8))
 	lost.Lost = true
 	copy(region.Bytes(), "lent")
 	if err := q.Send(read, write, lent, refused, lost); err != nil {
 		t.Fatal(err)
 	}
-	if string(read.Data) != "hello\x00\x00\x00" || read.CQE.Result() != 9 || string(lent.Data[:4]) != "lent" || string(written) != "data" {
+	if string(read.Data) != "hello\x00\x00\x00" || read.CQE.Result() != 9 ||
+		string(lent.Data[:4]) != "lent" || string(written) != "data" {
 		t.Errorf("read %q, lent %q, written %q", read.Data, lent.Data[:4], written)
 	}
-	if refused.CQE.Status() != nvme.InvalidOpcode || write.Done || h.Held() != 1 || h.Abandoned != 1 || h.Released != 1 {
+	if refused.CQE.Status() != nvme.InvalidOpcode || write.Done || h.Held() != 1 ||
+		h.Abandoned != 1 || h.Released != 1 {
 		t.Errorf("refused %v, write done %v, %+v", refused.CQE.Status(), write.Done, h)
 	}
 	h.Finish()

@@ -20,9 +20,9 @@ type Poller interface {
 	Arm() bool
 }
 
-// World is a set of reactors that share a virtual clock. Nothing runs by itself: the goroutine that owns the World steps the
-// reactors, so that a test decides when a posted function, a timer or a poll happens. Only Post and Wake may come from other
-// goroutines.
+// World is a set of reactors that share a virtual clock. Nothing runs by itself: the goroutine that
+// owns the World steps the reactors, so that a test decides when a posted function, a timer or a
+// poll happens. Only Post and Wake may come from other goroutines.
 type World struct {
 	Reactors []*Reactor
 	now      int64
@@ -51,7 +51,8 @@ func (w *World) Close() error {
 	return errors.Join(errs...)
 }
 
-// Step lets every reactor run what was posted and poll once. It returns false if there was nothing to do.
+// Step lets every reactor run what was posted and poll once. It returns false if there was nothing
+// to do.
 func (w *World) Step() bool {
 	worked := false
 	for _, r := range w.Reactors {
@@ -66,7 +67,8 @@ func (w *World) Settle() {
 	}
 }
 
-// Until steps until cond holds, sleeping while there is nothing to do. It gives up after ten seconds.
+// Until steps until cond holds, sleeping while there is nothing to do. It gives up after ten
+// seconds.
 func (w *World) Until(cond func() bool) error {
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()

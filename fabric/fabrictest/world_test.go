@@ -19,7 +19,8 @@ func newWorld(t *testing.T, n int) *World {
 	return w
 }
 
-// TestTimers: timers run in the order of their time on the virtual clock, on all reactors, and may be stopped.
+// TestTimers: timers run in the order of their time on the virtual clock, on all reactors, and may
+// be stopped.
 func TestTimers(t *testing.T) {
 	w := newWorld(t, 2)
 	a, b := w.Reactors[0], w.Reactors[1]
@@ -36,7 +37,8 @@ func TestTimers(t *testing.T) {
 	stop()
 	start := a.Now()
 	w.Advance(3 * time.Second)
-	if !slices.Equal(got, []int{1, 2, 3}) || b.Now()-start != int64(3*time.Second) || a.Timers() != 1 {
+	if !slices.Equal(got, []int{1, 2, 3}) || b.Now()-start != int64(3*time.Second) ||
+		a.Timers() != 1 {
 		t.Errorf("ran %v, clock %v, %d timers", got, time.Duration(b.Now()-start), a.Timers())
 	}
 }

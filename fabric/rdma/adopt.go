@@ -18,15 +18,16 @@ import (
 //	accept (Adopt's goroutine)  the connection is accepted; capsules may come at once
 //	event (reactor)             established
 //
-// Up to open the connection is refused with "no resources" and everything freed here; afterwards the queue ends as all do, in
-// teardown.go.
+// Up to open the connection is refused with "no resources" and everything freed here; afterwards
+// the queue ends as all do, in teardown.go.
 
-// Adopt takes over an accepted connection. It blocks while the device makes the queue pair; not on a reactor. On error the
-// connection has been closed.
+// Adopt takes over an accepted connection. It blocks while the device makes the queue pair; not on
+// a reactor. On error the connection has been closed.
 func (g *group) Adopt(fc fabric.Conn) error {
 	c, ok := fc.(*conn)
 	if !ok {
-		return errors.Join(fmt.Errorf("rdma: a connection of another transport: %T", fc), fc.Close())
+		return errors.Join(fmt.Errorf("rdma: a connection of another transport: %T", fc),
+			fc.Close())
 	}
 	if err := c.take(); err != nil {
 		return err
@@ -84,7 +85,8 @@ func (g *group) setup(c *conn) (*queue, error) {
 	attr := &p.dev.attr
 	sq := sendQueueSize(c, attr)
 	if attr.MaxQPWR > 0 && c.depth > attr.MaxQPWR {
-		return nil, fmt.Errorf("receive queue of %d: %s has at most %d", c.depth, attr.Name, attr.MaxQPWR)
+		return nil, fmt.Errorf("receive queue of %d: %s has at most %d", c.depth, attr.Name,
+			attr.MaxQPWR)
 	}
 	q := &queue{g: g, p: p, conn: c, sqSize: sq, slots: sq}
 	if c.shared {
@@ -119,7 +121,8 @@ func (q *queue) entries() int {
 	return q.sqSize + q.conn.depth
 }
 
-// sendQueueSize has room for every response with one RDMA WRITE, and for as many RDMA READs as may be in flight.
+// sendQueueSize has room for every response with one RDMA WRITE, and for as many RDMA READs as may
+// be in flight.
 func sendQueueSize(c *conn, attr *verbs.DeviceAttr) int {
 	n := 2*c.credits + min(c.reads, c.depth)
 	if attr.MaxQPWR > 0 {
@@ -185,7 +188,8 @@ func (g *group) open(q *queue) error {
 	for i := range q.reqs {
 		q.reqs[i].Session = session
 	}
-	// The queue has a handler and an entry from here on: whatever goes wrong ends it like any other.
+	// The queue has a handler and an entry from here on: whatever goes wrong ends it like any
+	// other.
 	g.slots[q.number] = q
 	g.queues++
 	if q.shared != nil {
@@ -234,8 +238,10 @@ func (q *queue) accept() error {
 	}
 	q.accepted = true
 	if q.shared != nil {
-		if err := q.qp.RetrySoon(); err != nil { // then hosts wait longer, or the queue has failed already
-			q.g.t.cfg.Log.Debug("RDMA queue pair keeps its RNR timer", "remote", q.conn.info.Remote, "error", err)
+		// then hosts wait longer, or the queue has failed already
+		if err := q.qp.RetrySoon(); err != nil {
+			q.g.t.cfg.Log.Debug("RDMA queue pair keeps its RNR timer", "remote", q.conn.info.Remote,
+				"error", err)
 		}
 	}
 	return nil
@@ -245,9 +251,11 @@ func (t *Transport) acceptID(q *queue) error {
 	c := q.conn
 	var rep cmwire.Rep
 	rep.Set(uint16(c.depth))
-	// RDMA section 3.1.4: no READ of the host is served, and it retries for ever when no receive is posted, as we do.
+	// RDMA section 3.1.4: no READ of the host is served, and it retries for ever when no receive is
+	// posted, as we do.
 	return c.id.Accept(verbs.ConnParam{
-		PrivateData: rep[:], InitiatorDepth: uint8(q.maxReads), RNRRetryCount: 7, RetryCount: 7, FlowControl: true,
+		PrivateData: rep[:], InitiatorDepth: uint8(q.maxReads), RNRRetryCount: 7, RetryCount: 7,
+		FlowControl: true,
 	})
 }
 

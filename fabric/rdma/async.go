@@ -12,10 +12,12 @@ var (
 	errCQ          = errors.New("the device reports CQ_ERR")
 )
 
-// async takes an event of a device to whom it concerns. Goroutine of the binding; it does not block.
+// async takes an event of a device to whom it concerns. Goroutine of the binding; it does not
+// block.
 func (t *Transport) async(d *device, ev verbs.AsyncEvent) {
 	switch ev.Type {
-	case verbs.AsyncCQErr, verbs.AsyncSRQErr, verbs.AsyncQPFatal, verbs.AsyncQPReqErr, verbs.AsyncQPAccessErr, verbs.AsyncQPLastWQEReached:
+	case verbs.AsyncCQErr, verbs.AsyncSRQErr, verbs.AsyncQPFatal, verbs.AsyncQPReqErr,
+		verbs.AsyncQPAccessErr, verbs.AsyncQPLastWQEReached:
 	case verbs.AsyncDeviceFatal:
 		t.cfg.Log.Error("RDMA device failed, its queues end", "device", d.attr.Name)
 		defer t.lost(d.dev) // what comes later makes a new entry, or fails
@@ -25,7 +27,8 @@ func (t *Transport) async(d *device, ev verbs.AsyncEvent) {
 	case verbs.AsyncPortActive:
 		t.cfg.Log.Info("RDMA port is active", "device", d.attr.Name)
 		return
-	default: // addresses and subnet management, or what a receive or the end of a queue pair tells as well
+	// addresses and subnet management, or what a receive or the end of a queue pair tells as well
+	default:
 		t.cfg.Log.Debug("RDMA device event", "device", d.attr.Name, "event", ev.Type)
 		return
 	}

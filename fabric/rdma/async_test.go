@@ -23,7 +23,10 @@ func (b *bench) qpNum() (n uint32) {
 }
 
 func TestAsyncEventsOfQueuePairs(t *testing.T) {
-	for _, ev := range []verbs.AsyncType{verbs.AsyncQPFatal, verbs.AsyncQPReqErr, verbs.AsyncQPAccessErr} {
+	for _, ev := range []verbs.AsyncType{
+		verbs.AsyncQPFatal, verbs.AsyncQPReqErr,
+		verbs.AsyncQPAccessErr,
+	} {
 		b := newBench(t, benchOptions{})
 		q := b.host.connect(b.addr(), ioParam(8))
 		num := b.qpNum()
@@ -74,14 +77,18 @@ func TestAsyncDeviceFatal(t *testing.T) {
 func TestAsyncEventsOfPorts(t *testing.T) {
 	b := newBench(t, benchOptions{})
 	q := b.host.connect(b.addr(), ioParam(8))
-	for _, ev := range []verbs.AsyncType{verbs.AsyncPortErr, verbs.AsyncPortActive, verbs.AsyncGIDChange, verbs.AsyncType(77)} {
+	for _, ev := range []verbs.AsyncType{
+		verbs.AsyncPortErr, verbs.AsyncPortActive,
+		verbs.AsyncGIDChange, verbs.AsyncType(77),
+	} {
 		b.f.Raise("target", ev)
 	}
 	if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
 		t.Error(st)
 	}
 	b.eventually("log", func() bool {
-		return strings.Count(b.log(), "PORT_ERR") == 1 && strings.Contains(b.log(), "RDMA port is active")
+		return strings.Count(b.log(), "PORT_ERR") == 1 &&
+			strings.Contains(b.log(), "RDMA port is active")
 	})
 }
 

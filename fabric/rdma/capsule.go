@@ -32,7 +32,8 @@ func (g *group) completed(wc *verbs.WC) {
 		q.progress++
 	}
 	if wc.Status != verbs.WCSuccess {
-		// What is flushed was not the cause: that may be the peer, or a completion further on in this batch.
+		// What is flushed was not the cause: that may be the peer, or a completion further on in
+		// this batch.
 		if wc.Status != verbs.WCWRFlushErr {
 			if wc.Status == verbs.WCLocQPOpErr {
 				q.suspectInvalidate()
@@ -96,7 +97,8 @@ func (q *queue) route(r *request) {
 		q.execute(r)
 	case r.Length > r.HostLength:
 		q.refuse(r, nvme.InternalError)
-	case r.InCapsule && r.Dir == fabric.ControllerToHost: // there is no place in the host's memory to write to
+	// there is no place in the host's memory to write to
+	case r.InCapsule && r.Dir == fabric.ControllerToHost:
 		q.refuse(r, nvme.InvalidField|nvme.DNR)
 	case r.InCapsule:
 		q.useInCapsule(r)
@@ -112,8 +114,8 @@ func (q *queue) refuse(r *request, st nvme.Status) {
 	q.execute(r)
 }
 
-// useInCapsule makes the in-capsule data the data of the command. Its start is page aligned, which backends may count on; a host
-// that uses an offset pays for that.
+// useInCapsule makes the in-capsule data the data of the command. Its start is page aligned, which
+// backends may count on; a host that uses an offset pays for that.
 func (q *queue) useInCapsule(r *request) {
 	b := q.capsuleData(r)
 	if off := int(r.addr); off != 0 {
@@ -131,7 +133,8 @@ func (q *queue) useInCapsule(r *request) {
 	r.Segs = append(r.Segs[:0], mem.Segment{B: b, Region: q.capsuleRegion(r)})
 }
 
-// moveAway copies in-capsule data to memory of its own, if there is some, so that the slot is free for the next capsule.
+// moveAway copies in-capsule data to memory of its own, if there is some, so that the slot is free
+// for the next capsule.
 func (q *queue) moveAway(r *request, b []byte) bool {
 	r.pool = q.g.pool
 	if r.pool.waiting.head != nil || !r.allocate() {

@@ -1,4 +1,5 @@
-// Package rdma is the NVMe/RDMA transport: queue pairs over fabric/rdma/verbs, owned by the reactor their group belongs to.
+// Package rdma is the NVMe/RDMA transport: queue pairs over fabric/rdma/verbs, owned by the reactor
+// their group belongs to.
 //
 // The way of a batch, in one Poll of a group (no locks, nothing allocated):
 //
@@ -11,12 +12,14 @@
 //	flush    what was completed leaves with one post per queue: receives first, then RDMA WRITEs (unsignalled), each followed by
 //	         its response (signalled, inline if the device can), then new RDMA READs
 //
-// A slot's receive is posted again just before its response, so that a host which answers at once finds it. The request of the
-// slot stays in use until the response's completion; a capsule that lands in the slot before that waits for it.
+// A slot's receive is posted again just before its response, so that a host which answers at once
+// finds it. The request of the slot stays in use until the response's completion; a capsule that
+// lands in the slot before that waits for it.
 //
-// What may block (creating, registering, accepting, destroying) runs on ordinary goroutines, in adopt.go and teardown.go; the
-// queue itself, from its first receive to its last completion, belongs to the reactor. "RDMA" in comments is the NVM Express RDMA
-// Transport Specification 1.0, "Base" the Base Specification 2.1.
+// What may block (creating, registering, accepting, destroying) runs on ordinary goroutines, in
+// adopt.go and teardown.go; the queue itself, from its first receive to its last completion,
+// belongs to the reactor. "RDMA" in comments is the NVM Express RDMA Transport Specification 1.0,
+// "Base" the Base Specification 2.1.
 package rdma
 
 import (
@@ -37,41 +40,48 @@ type Config struct {
 	Log *slog.Logger
 	// MaxDepth is the largest number of commands on one I/O queue, 2 to 1024. Default 128.
 	MaxDepth int
-	// InCapsuleSize is the number of data bytes that a command capsule of an I/O queue may carry, a multiple of 16, at most
-	// 65536; negative for none. Default 4096: more has corrupted writes of Linux 5.4 to 5.12 hosts.
+	// InCapsuleSize is the number of data bytes that a command capsule of an I/O queue may carry, a
+	// multiple of 16, at most 65536; negative for none. Default 4096: more has corrupted writes of
+	// Linux 5.4 to 5.12 hosts.
 	InCapsuleSize int
-	// StagingSize is the memory per reactor and iWARP device that hosts' data is read into, in bytes. iWARP requires that memory
-	// to be writable by peers who guess its key, so it is kept apart from everything else. Default 16 MiB.
+	// StagingSize is the memory per reactor and iWARP device that hosts' data is read into, in
+	// bytes. iWARP requires that memory to be writable by peers who guess its key, so it is kept
+	// apart from everything else. Default 16 MiB.
 	StagingSize int
-	// MaxReads is the largest number of RDMA READs in flight per queue, 1 to 255. Device and host may allow less. Default 128.
+	// MaxReads is the largest number of RDMA READs in flight per queue, 1 to 255. Device and host
+	// may allow less. Default 128.
 	MaxReads int
 	// MaxQID is the largest queue ID. Default 1024.
 	MaxQID int
-	// MaxQueues and MaxQueuesPerHost bound the queues of the transport and of one source address, those being connected
-	// included. Default 4096 and 1024.
+	// MaxQueues and MaxQueuesPerHost bound the queues of the transport and of one source address,
+	// those being connected included. Default 4096 and 1024.
 	MaxQueues, MaxQueuesPerHost int
-	// QueueMemory bounds the registered memory of all queues in bytes: capsules and in-capsule data, about 4.2 KiB for each
-	// command of a queue's depth by default. A queue that does not fit is refused. Default 1 GiB.
+	// QueueMemory bounds the registered memory of all queues in bytes: capsules and in-capsule
+	// data, about 4.2 KiB for each command of a queue's depth by default. A queue that does not fit
+	// is refused. Default 1 GiB.
 	QueueMemory int64
-	// SharedReceives is how many commands the queues of a reactor and device take together from one shared receive queue, at most;
-	// 0: each queue has receives for its own depth. At most 32768; it is rounded up to a multiple of 128. See shared.go.
+	// SharedReceives is how many commands the queues of a reactor and device take together from one
+	// shared receive queue, at most; 0: each queue has receives for its own depth. At most 32768;
+	// it is rounded up to a multiple of 128. See shared.go.
 	SharedReceives int
-	// TOS is the type of service of connections by port ID of their listener; 0 leaves the system's. On RoCE the host's counts.
+	// TOS is the type of service of connections by port ID of their listener; 0 leaves the
+	// system's. On RoCE the host's counts.
 	TOS map[uint16]uint8
 
-	// ConnectTimeout is the longest time from accepting a connection to its establishment, and from there to a successful
-	// Connect command. Default 15 s.
+	// ConnectTimeout is the longest time from accepting a connection to its establishment, and from
+	// there to a successful Connect command. Default 15 s.
 	ConnectTimeout time.Duration
-	// SendTimeout is the longest time that work handed to the device makes no progress. Default 30 s.
+	// SendTimeout is the longest time that work handed to the device makes no progress. Default 30
+	// s.
 	SendTimeout time.Duration
-	// MemoryTimeout is the longest time that a command waits for data memory; then it fails with Command Interrupted, which
-	// hosts retry. Default 20 s.
+	// MemoryTimeout is the longest time that a command waits for data memory; then it fails with
+	// Command Interrupted, which hosts retry. Default 20 s.
 	MemoryTimeout time.Duration
-	// LingerTimeout is the longest time that a queue which is being disconnected waits for its last responses to leave. Default
-	// 1 s.
+	// LingerTimeout is the longest time that a queue which is being disconnected waits for its last
+	// responses to leave. Default 1 s.
 	LingerTimeout time.Duration
-	// DrainTimeout is the longest time that a dead queue waits for the completions of its work before its queue pair is
-	// destroyed all the same. Default 1 s.
+	// DrainTimeout is the longest time that a dead queue waits for the completions of its work
+	// before its queue pair is destroyed all the same. Default 1 s.
 	DrainTimeout time.Duration
 }
 
@@ -97,9 +107,11 @@ func (c *Config) Validate() error {
 	case c.MaxDepth != 0 && (c.MaxDepth < 2 || c.MaxDepth > maxDepth):
 		return fmt.Errorf("rdma: queue depth %d: must be 2 to %d", c.MaxDepth, maxDepth)
 	case c.InCapsuleSize > maxInCapsule || c.InCapsuleSize > 0 && c.InCapsuleSize%16 != 0:
-		return fmt.Errorf("rdma: in-capsule data size %d: must be a multiple of 16 up to %d", c.InCapsuleSize, maxInCapsule)
+		return fmt.Errorf("rdma: in-capsule data size %d: must be a multiple of 16 up to %d",
+			c.InCapsuleSize, maxInCapsule)
 	case c.StagingSize != 0 && c.StagingSize < 1<<20:
-		return fmt.Errorf("rdma: staging memory of %d bytes: must be at least %d", c.StagingSize, 1<<20)
+		return fmt.Errorf("rdma: staging memory of %d bytes: must be at least %d", c.StagingSize,
+			1<<20)
 	case c.MaxReads < 0 || c.MaxReads > 255:
 		return fmt.Errorf("rdma: %d RDMA READs in flight: must be 1 to 255", c.MaxReads)
 	case c.MaxQID < 0 || c.MaxQID > 0xFFFE:
@@ -110,7 +122,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("rdma: memory of queues: must not be negative")
 	case c.SharedReceives < 0 || c.SharedReceives > maxShared:
 		return fmt.Errorf("rdma: %d shared receives: must be 0 to %d", c.SharedReceives, maxShared)
-	case c.ConnectTimeout < 0, c.SendTimeout < 0, c.MemoryTimeout < 0, c.LingerTimeout < 0, c.DrainTimeout < 0:
+	case c.ConnectTimeout < 0, c.SendTimeout < 0, c.MemoryTimeout < 0, c.LingerTimeout < 0,
+		c.DrainTimeout < 0:
 		return fmt.Errorf("rdma: time limits must not be negative")
 	}
 	return nil
@@ -147,7 +160,8 @@ func fill[T comparable](v *T, def T) {
 // limits is what connect requests are judged by.
 func (c *Config) limits() cmwire.Limits {
 	return cmwire.Limits{
-		MaxQID: uint16(c.MaxQID), MaxAdminDepth: maxAdminDepth, MaxDepth: c.MaxDepth, MaxCNTLID: nvme.CNTLIDMax,
+		MaxQID: uint16(c.MaxQID), MaxAdminDepth: maxAdminDepth, MaxDepth: c.MaxDepth,
+		MaxCNTLID: nvme.CNTLIDMax,
 	}
 }
 

@@ -17,10 +17,11 @@ type conn struct {
 	t    *Transport
 	id   verbs.ID
 	info fabric.QueueInfo
-	// depth is the number of commands the host sends, credits the number of responses it receives, reads the number of RDMA
-	// READs it serves at once.
+	// depth is the number of commands the host sends, credits the number of responses it receives,
+	// reads the number of RDMA READs it serves at once.
 	depth, credits, reads int
-	shared                bool // receives are shared with other queues; from Adopt on queue.shared says so
+	// receives are shared with other queues; from Adopt on queue.shared says so
+	shared bool
 
 	mu    sync.Mutex
 	q     *queue // once adopted
@@ -40,7 +41,8 @@ func (t *Transport) request(ev *verbs.Event) {
 	c := &conn{t: t, id: ev.ID}
 	ev.ID.SetContext(c)
 	c.info = fabric.QueueInfo{
-		Transport: nvme.TransportRDMA, Local: unmap(ev.ID.Local()), Remote: unmap(ev.ID.Remote()), CNTLID: nvme.CNTLIDDynamic,
+		Transport: nvme.TransportRDMA, Local: unmap(ev.ID.Local()), Remote: unmap(ev.ID.Remote()),
+		CNTLID:        nvme.CNTLIDDynamic,
 		InCapsuleSize: t.cfg.InCapsuleSize, MSDBD: msdbd(t.cfg.InCapsuleSize),
 	}
 	st, why := cmwire.NoResources, "the listener is closed"
@@ -55,7 +57,8 @@ func (t *Transport) request(ev *verbs.Event) {
 		}
 	}
 	if st != cmwire.Accepted {
-		t.log.Warn("RDMA connection rejected", "remote", c.info.Remote, "local", c.info.Local, "status", st, "reason", why)
+		t.log.Warn("RDMA connection rejected", "remote", c.info.Remote, "local", c.info.Local,
+			"status", st, "reason", why)
 		if err := c.refuse(st); err != nil {
 			t.log.Warn("RDMA connection cannot be rejected", "remote", c.info.Remote, "error", err)
 		}
@@ -64,22 +67,27 @@ func (t *Transport) request(ev *verbs.Event) {
 	l.wg.Go(func() { l.accept(c) })
 }
 
-func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
+func unmap(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap(),
+		a.Port())
+}
 
 // judge validates what the host sent (RDMA section 3.1.4) and takes it over.
 func (c *conn) judge(p *verbs.ConnParam) (cmwire.Status, string) {
 	cfg := &c.t.cfg
 	req, ok := cmwire.ParseReq(p.PrivateData)
 	if !ok {
-		return cmwire.InvalidLength, fmt.Sprintf("private data of %d bytes, a request has %d (padding does not count)",
-			len(p.PrivateData), cmwire.ReqSize)
+		return cmwire.InvalidLength,
+			fmt.Sprintf("private data of %d bytes, a request has %d (padding does not count)",
+				len(p.PrivateData), cmwire.ReqSize)
 	}
 	limits := cfg.limits()
 	if st, why := req.Check(&limits); st != cmwire.Accepted {
 		return st, why
 	}
-	// The depths are seen from here: InitiatorDepth is how many READs the host serves at once. Writes cannot work without
-	// any. How many it wants to issue does not matter, it gets none: RDMA section 3.1.4.
+	// The depths are seen from here: InitiatorDepth is how many READs the host serves at once.
+	// Writes cannot work without any. How many it wants to issue does not matter, it gets none:
+	// RDMA section 3.1.4.
 	if p.InitiatorDepth == 0 {
 		return cmwire.InvalidIRD, "the host serves no RDMA READ (inbound READ depth 0)"
 	}
@@ -198,7 +206,8 @@ func (c *conn) event(ev *verbs.Event) {
 // endOf says that an event ends a connection.
 func endOf(t verbs.EventType) bool {
 	switch t {
-	case verbs.EventDisconnected, verbs.EventDeviceRemoval, verbs.EventConnectError, verbs.EventUnreachable, verbs.EventRejected,
+	case verbs.EventDisconnected, verbs.EventDeviceRemoval, verbs.EventConnectError,
+		verbs.EventUnreachable, verbs.EventRejected,
 		verbs.EventAddrChange, verbs.EventTimewaitExit:
 		return true
 	}

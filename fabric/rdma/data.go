@@ -6,7 +6,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// supply gives a prepared request memory to move data through: prepared -> needRead or executing, or needMemory.
+// supply gives a prepared request memory to move data through: prepared -> needRead or executing,
+// or needMemory.
 func (q *queue) supply(r *request) {
 	if r.ZeroCopy {
 		q.supplied(r)
@@ -50,7 +51,8 @@ func (q *queue) supplied(r *request) {
 	q.touch()
 }
 
-// serve gives memory to those who wait for it, first come first served. It returns how many got some.
+// serve gives memory to those who wait for it, first come first served. It returns how many got
+// some.
 func (p *pool) serve() (n int) {
 	for r := p.waiting.head; r != nil && r.allocate(); r = p.waiting.head {
 		p.waiting.pop()
@@ -60,7 +62,8 @@ func (p *pool) serve() (n int) {
 	return n
 }
 
-// expire fails those who have waited since before a moment: hosts retry a command that was interrupted (Base figure 102).
+// expire fails those who have waited since before a moment: hosts retry a command that was
+// interrupted (Base figure 102).
 func (p *pool) expire(before int64) {
 	for r := p.waiting.head; r != nil && r.since < before; r = p.waiting.head {
 		p.waiting.pop()
@@ -68,8 +71,9 @@ func (p *pool) expire(before int64) {
 	}
 }
 
-// cut appends work requests that move data of r on, at most most of them with at most perWR elements each, and returns how many.
-// Unless the device wants WRITEs signalled, all but the last one of the whole chain are not; the caller signals that one.
+// cut appends work requests that move data of r on, at most most of them with at most perWR
+// elements each, and returns how many. Unless the device wants WRITEs signalled, all but the last
+// one of the whole chain are not; the caller signals that one.
 func (q *queue) cut(r *request, op verbs.SendOpcode, perWR, most int) (n int) {
 	for ; n < most && r.at.segment < len(r.Segs); n++ {
 		wr := q.gather(r, op, perWR)
@@ -81,7 +85,8 @@ func (q *queue) cut(r *request, op verbs.SendOpcode, perWR, most int) (n int) {
 	return n
 }
 
-// readDone takes the completion of a part's last RDMA READ: reading -> executing, or needRead for the next part.
+// readDone takes the completion of a part's last RDMA READ: reading -> executing, or needRead for
+// the next part.
 func (q *queue) readDone(r *request) {
 	if r.state != requestReading {
 		return
@@ -113,7 +118,8 @@ func (q *queue) writeDone(r *request) {
 	q.touch()
 }
 
-// sent takes the completion of a response: sending -> idle, and at once prepared if the next capsule is there.
+// sent takes the completion of a response: sending -> idle, and at once prepared if the next
+// capsule is there.
 func (q *queue) sent(r *request) {
 	if r.state != requestSending {
 		return
@@ -137,7 +143,8 @@ func (q *queue) sent(r *request) {
 	}
 }
 
-// drop makes a request idle that neither the handler nor the device has any more: its memory goes back to its owner.
+// drop makes a request idle that neither the handler nor the device has any more: its memory goes
+// back to its owner.
 func (q *queue) drop(r *request) {
 	if r.pool != nil {
 		r.pool.memory.Free(r.Segs)

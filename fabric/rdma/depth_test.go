@@ -7,14 +7,18 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 )
 
-// Writes beyond the READ depth of the host wait, in order, however many work requests each takes; none fails.
+// Writes beyond the READ depth of the host wait, in order, however many work requests each takes;
+// none fails.
 func TestReadDepth(t *testing.T) {
 	for name, iwarp := range map[string]bool{"roce": false, "iwarp": true} {
 		t.Run(name, func(t *testing.T) {
 			p := ioParam(32)
 			p.reads = 3
 			m := newManual(t, verbstest.Options{IWARP: iwarp}, Config{}, p)
-			reads := m.f.Inject(verbstest.Fault{Host: "target", Ops: verbstest.OpRead, Hold: true, Times: -1})
+			reads := m.f.Inject(verbstest.Fault{
+				Host: "target", Ops: verbstest.OpRead, Hold: true,
+				Times: -1,
+			})
 			const n = 8
 			for i := range n {
 				s := m.host.keyed(command(opWrite, uint16(i), 0, 64<<10), i*64<<10, 64<<10)

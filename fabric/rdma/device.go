@@ -8,7 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// device is what all groups share of an RDMA device: its protection domain. It lives as long as a port needs it.
+// device is what all groups share of an RDMA device: its protection domain. It lives as long as a
+// port needs it.
 type device struct {
 	dev  verbs.Device
 	attr verbs.DeviceAttr
@@ -19,13 +20,15 @@ type device struct {
 
 	// removed says that the device went away; when it returns it is another one.
 	removed atomic.Bool
-	// noInvalidate says that the device does not take SEND_WITH_INV, which hosts must be prepared for: RDMA section 3.6.1. It is
-	// found out by a post that fails (postSend) or by a first one that ends its queue (suspectInvalidate).
+	// noInvalidate says that the device does not take SEND_WITH_INV, which hosts must be prepared
+	// for: RDMA section 3.6.1. It is found out by a post that fails (postSend) or by a first one
+	// that ends its queue (suspectInvalidate).
 	noInvalidate atomic.Bool
 }
 
-// suspectInvalidate gives SEND_WITH_INV up if one is in flight on a queue that fails for no fault of the host's, and none has ever
-// completed. The host connects again and is served without. Reactor only.
+// suspectInvalidate gives SEND_WITH_INV up if one is in flight on a queue that fails for no fault
+// of the host's, and none has ever completed. The host connects again and is served without.
+// Reactor only.
 func (q *queue) suspectInvalidate() {
 	d := q.p.dev
 	if q.p.invalidates || d.noInvalidate.Load() {
@@ -34,7 +37,8 @@ func (q *queue) suspectInvalidate() {
 	for i := range q.reqs {
 		if r := &q.reqs[i]; r.state == requestSending && r.invalidate {
 			d.noInvalidate.Store(true)
-			q.g.t.log.Warn("RDMA device does not invalidate keys, going on without", "device", d.attr.Name)
+			q.g.t.log.Warn("RDMA device does not invalidate keys, going on without", "device",
+				d.attr.Name)
 			return
 		}
 	}
@@ -54,9 +58,10 @@ func (t *Transport) device(dev verbs.Device) (*device, error) {
 	}
 	d := &device{dev: dev, attr: dev.Attr(), pd: pd, refs: 1}
 	d.lent = newLentTable(d, t.log)
-	// On soft iWARP SEND_WITH_INV is not usable from user space, and says so by getting stuck: libsiw passes the wrong field as key
-	// (rdma-core, providers/siw/siw.c, push_send_wqe), the kernel does not take it inline (siw_qp.c, siw_activate_tx_from_sq), and for
-	// short data that is not inline it may use the wrong address space (siw_qp_tx.c, siw_try_1seg).
+	// On soft iWARP SEND_WITH_INV is not usable from user space, and says so by getting stuck:
+	// libsiw passes the wrong field as key (rdma-core, providers/siw/siw.c, push_send_wqe), the
+	// kernel does not take it inline (siw_qp.c, siw_activate_tx_from_sq), and for short data that
+	// is not inline it may use the wrong address space (siw_qp_tx.c, siw_try_1seg).
 	d.noInvalidate.Store(d.attr.VendorID == verbs.VendorSIW)
 	if d.stop, err = dev.Watch(func(ev verbs.AsyncEvent) { t.async(d, ev) }); err != nil {
 		return nil, errors.Join(err, pd.Dealloc())
@@ -84,8 +89,8 @@ func (t *Transport) putDevice(d *device) error {
 	return err
 }
 
-// lost takes note that a device went away: the next connection on it starts afresh, and what nobody uses is freed. Any goroutine
-// may call it.
+// lost takes note that a device went away: the next connection on it starts afresh, and what nobody
+// uses is freed. Any goroutine may call it.
 func (t *Transport) lost(dev verbs.Device) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -18,7 +18,10 @@ func TestOffenders(t *testing.T) {
 		tests := map[string]func(q *hostQueue){
 			"short capsule": func(q *hostQueue) { q.sendBytes(make([]byte, 63), nil) },
 			"empty capsule": func(q *hostQueue) { q.sendBytes(nil, nil) },
-			"long capsule":  func(q *hostQueue) { q.sendBytes(make([]byte, 64), make([]byte, 4097)) },
+			"long capsule": func(q *hostQueue) {
+				q.sendBytes(make([]byte, 64),
+					make([]byte, 4097))
+			},
 			"foreign key of a write": func(q *hostQueue) {
 				s := command(opWrite, 1, 0, 512)
 				s.SGL1().SetKeyed(0, 0x1000, 512, 0xDEAD)
@@ -161,7 +164,8 @@ func TestDeviceRemoval(t *testing.T) {
 		return live == verbstest.Counts{}
 	})
 	b.f.AddHost("target", verbstest.RoCE("roce0", addrs...))
-	b.eventually("the listener is back", func() bool { return strings.Contains(b.log(), "RDMA listener is back") })
+	b.eventually("the listener is back",
+		func() bool { return strings.Contains(b.log(), "RDMA listener is back") })
 	q.free()
 	b.host.event(verbs.EventDisconnected)
 	q = b.host.connect(b.addr(), ioParam(8))

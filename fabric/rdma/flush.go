@@ -6,14 +6,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// How much is gathered before it is posted. A part never takes more than maxPart work requests, so it fits.
+// How much is gathered before it is posted. A part never takes more than maxPart work requests, so
+// it fits.
 const (
 	batchWRs = 256
 	maxPart  = 64
 )
 
-// flush posts what the queue's credits allow: responses with their data first, because they free what others wait for, then RDMA
-// READs. It returns the number of work requests.
+// flush posts what the queue's credits allow: responses with their data first, because they free
+// what others wait for, then RDMA READs. It returns the number of work requests.
 func (q *queue) flush() (n int) {
 	g := q.g
 	for r := q.out.head; r != nil && q.reply(r); r = q.out.head {
@@ -32,11 +33,12 @@ func (q *queue) flush() (n int) {
 	return n
 }
 
-// part is how many of n work requests go into the send queue together: all, if they leave half of it to others.
+// part is how many of n work requests go into the send queue together: all, if they leave half of
+// it to others.
 func (q *queue) part(n int) int { return min(n, max(q.sqSize/2, 1), maxPart) }
 
-// reply takes the first request of q.out to the send queue: needSend -> sending, or writing if its data does not fit at once.
-// False: the credits are used up.
+// reply takes the first request of q.out to the send queue: needSend -> sending, or writing if its
+// data does not fit at once. False: the credits are used up.
 func (q *queue) reply(r *request) bool {
 	data := 0
 	if r.sendsData() {
@@ -100,13 +102,15 @@ func (q *queue) signal(k workKind, r *request) {
 	wr.Flags |= verbs.SendSignaled
 }
 
-// response appends the SEND of the response. It invalidates the host's key if the command asked for it.
+// response appends the SEND of the response. It invalidates the host's key if the command asked for
+// it.
 func (q *queue) response(r *request) {
 	g := q.g
 	off := q.responses + int(r.tag)*responseSize
 	copy(q.region.Bytes()[off:off+responseSize], r.CQE[:])
 	wr := verbs.SendWR{
-		WRID: workID(workSend, q.gen, q.number, r.tag), Opcode: verbs.WRSend, Flags: verbs.SendSignaled,
+		WRID: workID(workSend, q.gen, q.number, r.tag), Opcode: verbs.WRSend,
+		Flags:    verbs.SendSignaled,
 		FirstSGE: uint32(len(g.sges)), NumSGE: 1,
 	}
 	if r.invalidate && !q.p.dev.noInvalidate.Load() {
@@ -115,11 +119,13 @@ func (q *queue) response(r *request) {
 	if q.inline {
 		wr.Flags |= verbs.SendInline
 	}
-	g.sges = append(g.sges, verbs.SGE{Addr: q.base + uint64(off), Length: responseSize, LKey: q.key})
+	g.sges = append(g.sges,
+		verbs.SGE{Addr: q.base + uint64(off), Length: responseSize, LKey: q.key})
 	g.wrs = append(g.wrs, wr)
 }
 
-// post hands the gathered work requests to the device: receives first, because a response invites the host's next capsule.
+// post hands the gathered work requests to the device: receives first, because a response invites
+// the host's next capsule.
 func (q *queue) post() int {
 	g := q.g
 	n := len(g.wrs)
@@ -147,8 +153,9 @@ func (q *queue) postRecv(wrs []verbs.RecvWR) error {
 	return err
 }
 
-// postSend posts and counts what was posted. A device that does not take SEND_WITH_INV says so at the first one; from then on
-// hosts invalidate their keys themselves, as they must be prepared to (RDMA section 3.6.1).
+// postSend posts and counts what was posted. A device that does not take SEND_WITH_INV says so at
+// the first one; from then on hosts invalidate their keys themselves, as they must be prepared to
+// (RDMA section 3.6.1).
 func (q *queue) postSend(wrs []verbs.SendWR) error {
 	n, err := q.postCounted(wrs)
 	if err == nil || n >= len(wrs) || wrs[n].Opcode != verbs.WRSendWithInv {

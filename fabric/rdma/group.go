@@ -52,7 +52,8 @@ const pollBatch = 64
 func newGroup(t *Transport, cfg fabric.GroupConfig) *group {
 	return &group{
 		t: t, cfg: cfg, pool: newPool(cfg.Memory), byDevice: make(map[*device]*port),
-		wcs: make([]verbs.WC, pollBatch), prep: make([]*fabric.Request, 0, 4*pollBatch), exec: make([]*fabric.Request, 0, 4*pollBatch),
+		wcs: make([]verbs.WC, pollBatch), prep: make([]*fabric.Request, 0, 4*pollBatch),
+		exec:  make([]*fabric.Request, 0, 4*pollBatch),
 		ready: make([]*fabric.Request, 0, 4*pollBatch), wrs: make([]verbs.SendWR, 0, batchWRs),
 		sges: make([]verbs.SGE, 0, batchWRs*maxSendSGE), recvs: make([]verbs.RecvWR, 0, batchWRs),
 	}
@@ -68,8 +69,8 @@ func (g *group) count(c *conn, n int64) {
 	}
 }
 
-// near has the pages of a new region come from where those of the reactor's arena do. If that cannot be they come from anywhere: whoever
-// made the arena has told.
+// near has the pages of a new region come from where those of the reactor's arena do. If that
+// cannot be they come from anywhere: whoever made the arena has told.
 func (g *group) near(r *mem.Region) { _ = r.Follow(g.cfg.Memory.Region()) }
 
 func (g *group) now() int64 { return g.cfg.Loop.Now() }
@@ -139,7 +140,8 @@ func (g *group) dispatch() {
 	}
 }
 
-// clean looks at every queue that was touched: it ends or posts. What is touched meanwhile has its turn in the next poll.
+// clean looks at every queue that was touched: it ends or posts. What is touched meanwhile has its
+// turn in the next poll.
 func (g *group) clean() (work int) {
 	n := len(g.dirty)
 	for i := 0; i < n; i++ {
@@ -153,7 +155,8 @@ func (g *group) clean() (work int) {
 	return work
 }
 
-// Arm prepares to sleep: the next completion makes the reactor poll. False: there is something to do already.
+// Arm prepares to sleep: the next completion makes the reactor poll. False: there is something to
+// do already.
 func (g *group) Arm() bool {
 	if g.busy() {
 		return false
@@ -219,7 +222,8 @@ func (g *group) tick() {
 	}
 }
 
-// Shutdown disconnects every queue and calls done when the last one is gone. Connections on their way in are refused.
+// Shutdown disconnects every queue and calls done when the last one is gone. Connections on their
+// way in are refused.
 func (g *group) Shutdown(done func()) {
 	g.mu.Lock()
 	g.closing, g.done = true, done

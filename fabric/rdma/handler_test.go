@@ -25,7 +25,8 @@ const (
 	opHoldWrite nvme.Opcode = 0x32
 )
 
-// testHandler is a controller with a piece of memory; it checks that every request goes the way of the contract.
+// testHandler is a controller with a piece of memory; it checks that every request goes the way of
+// the contract.
 type testHandler struct {
 	t       testing.TB
 	store   *mem.Region
@@ -48,7 +49,8 @@ func newHandler(t testing.TB) *testHandler {
 		t.Fatal(err)
 	}
 	return &testHandler{
-		t: t, store: r, phase: map[*fabric.Request]string{}, counts: map[string]int{}, checks: true, regions: map[mem.RegionID]bool{},
+		t: t, store: r, phase: map[*fabric.Request]string{}, counts: map[string]int{}, checks: true,
+		regions: map[mem.RegionID]bool{},
 	}
 }
 
@@ -97,7 +99,8 @@ func (h *testHandler) Prepare(reqs []*fabric.Request) {
 			off := int(r.SQE.CDW(10))
 			b := h.store.Bytes()[off : off+int(n)]
 			half := len(b) / 2
-			segs := append(r.Segs[:0], mem.Segment{B: b[:half], Region: h.store.ID()}, mem.Segment{B: b[half:], Region: h.store.ID()})
+			segs := append(r.Segs[:0], mem.Segment{B: b[:half], Region: h.store.ID()},
+				mem.Segment{B: b[half:], Region: h.store.ID()})
 			if reaches(segs) {
 				r.Segs, r.ZeroCopy = segs, true
 			}

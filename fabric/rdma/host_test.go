@@ -14,7 +14,8 @@ import (
 
 const patience = time.Minute
 
-// testHost is a machine that connects to the target with bare verbs, so that it can do everything wrong.
+// testHost is a machine that connects to the target with bare verbs, so that it can do everything
+// wrong.
 type testHost struct {
 	t      testing.TB
 	cm     verbs.CM
@@ -29,7 +30,10 @@ func newHost(t testing.TB, p verbs.Provider) *testHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &testHost{t: t, cm: cm, events: make(chan verbs.Event, 256), freed: make(map[verbs.ID]bool), end: make(chan struct{})}
+	h := &testHost{
+		t: t, cm: cm, events: make(chan verbs.Event, 256),
+		freed: make(map[verbs.ID]bool), end: make(chan struct{}),
+	}
 	go func() {
 		defer close(h.end)
 		for {
@@ -56,7 +60,8 @@ func (h *testHost) event(want verbs.EventType) verbs.Event {
 	for {
 		select {
 		case ev := <-h.events:
-			if ev.Type != want && (ev.Type == verbs.EventTimewaitExit || h.freed[ev.ID]) { // it was read before the ID was freed
+			// it was read before the ID was freed
+			if ev.Type != want && (ev.Type == verbs.EventTimewaitExit || h.freed[ev.ID]) {
 				continue
 			}
 			if ev.Type != want {
@@ -137,9 +142,14 @@ func (h *testHost) dial(dst netip.AddrPort, p hostParam) *hostQueue {
 	q.mem, err = mem.Map("test host", hostMemory)
 	must(err)
 	q.buf = q.mem.Bytes()[hostData:]
-	q.mr, err = q.pd.RegMR(q.mem.Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
+	q.mr, err = q.pd.RegMR(q.mem.Bytes(),
+		verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
 	must(err)
-	q.qp, err = id.CreateQP(q.pd, verbs.QPInit{SendCQ: q.cq, RecvCQ: q.cq, MaxSendWR: 512, MaxRecvWR: 512, MaxSendSGE: 2, MaxRecvSGE: 1})
+	q.qp, err = id.CreateQP(q.pd,
+		verbs.QPInit{
+			SendCQ: q.cq, RecvCQ: q.cq, MaxSendWR: 512, MaxRecvWR: 512, MaxSendSGE: 2,
+			MaxRecvSGE: 1,
+		})
 	must(err)
 	t.Cleanup(q.free)
 	n := p.recvs
@@ -154,7 +164,10 @@ func (h *testHost) dial(dst netip.AddrPort, p hostParam) *hostQueue {
 
 func (q *hostQueue) postRecv(i int) {
 	q.rwrs[0] = verbs.RecvWR{WRID: uint64(i), NumSGE: 1}
-	q.rwrs[0].SGE[0] = verbs.SGE{Addr: mem.Addr(q.mem.Bytes()[hostResponses+64*i:]), Length: 64, LKey: q.mr.LKey()}
+	q.rwrs[0].SGE[0] = verbs.SGE{
+		Addr: mem.Addr(q.mem.Bytes()[hostResponses+64*i:]), Length: 64,
+		LKey: q.mr.LKey(),
+	}
 	if _, err := q.qp.PostRecv(q.rwrs[:]); err != nil {
 		q.t.Fatal(err)
 	}
@@ -169,7 +182,10 @@ func (q *hostQueue) request(p hostParam) {
 		r.Set(p.qid, p.hrqsize, p.hsqsize, p.cntlid)
 		private = r[:]
 	}
-	err := q.id.Connect(verbs.ConnParam{PrivateData: private, ResponderResources: p.reads, RetryCount: 7, RNRRetryCount: p.rnrRetry, FlowControl: true})
+	err := q.id.Connect(verbs.ConnParam{
+		PrivateData: private, ResponderResources: p.reads,
+		RetryCount: 7, RNRRetryCount: p.rnrRetry, FlowControl: true,
+	})
 	if err != nil {
 		q.t.Fatal(err)
 	}
@@ -210,7 +226,10 @@ func (q *hostQueue) free() {
 		return
 	}
 	q.freed, q.h.freed[q.id] = true, true
-	for _, err := range []error{q.qp.Destroy(), q.id.Destroy(), q.cq.Destroy(), q.mr.Dereg(), q.pd.Dealloc(), q.mem.Unmap()} {
+	for _, err := range []error{
+		q.qp.Destroy(), q.id.Destroy(), q.cq.Destroy(), q.mr.Dereg(),
+		q.pd.Dealloc(), q.mem.Unmap(),
+	} {
 		if err != nil {
 			q.t.Errorf("free host queue: %v", err)
 		}
@@ -253,14 +272,21 @@ func (q *hostQueue) sendBytes(sqe, data []byte) {
 	q.next = (q.next + 1) % 256
 	copy(slot, sqe)
 	copy(slot[len(sqe):], data)
-	q.sges[0] = verbs.SGE{Addr: mem.Addr(slot), Length: uint32(len(sqe) + len(data)), LKey: q.mr.LKey()}
-	q.swrs[0] = verbs.SendWR{WRID: 1 << 32, Opcode: verbs.WRSend, Flags: verbs.SendSignaled, NumSGE: 1}
+	q.sges[0] = verbs.SGE{
+		Addr: mem.Addr(slot), Length: uint32(len(sqe) + len(data)),
+		LKey: q.mr.LKey(),
+	}
+	q.swrs[0] = verbs.SendWR{
+		WRID: 1 << 32, Opcode: verbs.WRSend, Flags: verbs.SendSignaled,
+		NumSGE: 1,
+	}
 	if _, err := q.qp.PostSend(q.swrs[:], q.sges[:1]); err != nil {
 		q.t.Fatal(err)
 	}
 }
 
-// response waits for the next response and posts its receive again. ok is false if the queue failed.
+// response waits for the next response and posts its receive again. ok is false if the queue
+// failed.
 func (q *hostQueue) response() (cqe nvme.CQE, wc verbs.WC, ok bool) {
 	for deadline := time.Now().Add(patience); ; {
 		n, err := q.cq.Poll(q.wcs[:1])

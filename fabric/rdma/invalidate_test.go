@@ -12,7 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// invalidated sends a read whose key may be invalidated, and says whether it was. ok is false if the queue failed.
+// invalidated sends a read whose key may be invalidated, and says whether it was. ok is false if
+// the queue failed.
 func (q *hostQueue) invalidated() (did, ok bool) {
 	t := q.t
 	t.Helper()
@@ -20,7 +21,8 @@ func (q *hostQueue) invalidated() (did, ok bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mr, err := q.pd.RegMR(r.Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
+	mr, err := q.pd.RegMR(r.Bytes(),
+		verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +36,8 @@ func (q *hostQueue) invalidated() (did, ok bool) {
 	return wc.Flags&verbs.WCWithInv != 0, ok
 }
 
-// A device that takes SEND_WITH_INV and gets stuck on it, as soft iWARP does, or fails it: one queue ends, the next ones work.
+// A device that takes SEND_WITH_INV and gets stuck on it, as soft iWARP does, or fails it: one
+// queue ends, the next ones work.
 func TestInvalidateFoundOut(t *testing.T) {
 	for name, fault := range map[string]verbstest.Fault{
 		"stuck":  {Host: "target", Ops: verbstest.OpSend, Hold: true},
@@ -60,7 +63,8 @@ func TestInvalidateFoundOut(t *testing.T) {
 	}
 }
 
-// A device on which it has worked is not suspected, whatever becomes of a queue; nor is it for responses without.
+// A device on which it has worked is not suspected, whatever becomes of a queue; nor is it for
+// responses without.
 func TestInvalidateNotSuspected(t *testing.T) {
 	for name, proven := range map[string]bool{"proven": true, "not used": false} {
 		t.Run(name, func(t *testing.T) {

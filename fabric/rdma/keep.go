@@ -2,7 +2,8 @@ package rdma
 
 import "github.com/nvmf-target/nvmf-target/fabric"
 
-// HandOverBuffers implements fabric.Queue. Slots of in-capsule data receive the next capsule as soon as the response is out.
+// HandOverBuffers implements fabric.Queue. Slots of in-capsule data receive the next capsule as
+// soon as the response is out.
 func (q *queue) HandOverBuffers(fr *fabric.Request) (free func()) {
 	r := fr.Owner.(*request)
 	switch {

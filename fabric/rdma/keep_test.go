@@ -6,8 +6,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Memory that a device keeps is not the queue's any more: the command is answered, its slot serves others, the queue ends, and all of
-// that leaves the memory alone until the device lets go. On iWARP it is of another arena; a slot cannot be kept.
+// Memory that a device keeps is not the queue's any more: the command is answered, its slot serves
+// others, the queue ends, and all of that leaves the memory alone until the device lets go. On
+// iWARP it is of another arena; a slot cannot be kept.
 func TestKeep(t *testing.T) {
 	both(t, func(t *testing.T, o benchOptions) {
 		b := newBench(t, o)

@@ -13,10 +13,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// Memory that the handler lends is registered by chunk, when it is first asked for: registering all of a sparse namespace would
-// populate it. The first requests of a chunk go through the arena, while an ordinary goroutine registers it; later ones find its
-// key. All groups on a device share the table. A chunk stays registered until its region is unmapped or the device goes; both happen
-// when no work request can use it any more, because every loan has been returned or every queue pair destroyed.
+// Memory that the handler lends is registered by chunk, when it is first asked for: registering all
+// of a sparse namespace would populate it. The first requests of a chunk go through the arena,
+// while an ordinary goroutine registers it; later ones find its key. All groups on a device share
+// the table. A chunk stays registered until its region is unmapped or the device goes; both happen
+// when no work request can use it any more, because every loan has been returned or every queue
+// pair destroyed.
 
 // lentTable is the registrations of lent memory with one device.
 type lentTable struct {
@@ -35,7 +37,8 @@ type lentTable struct {
 	working bool // a goroutine takes care of wanted
 	closed  bool
 
-	// making is held while something is registered or given back; never by a reactor. It guards what follows.
+	// making is held while something is registered or given back; never by a reactor. It guards
+	// what follows.
 	making sync.Mutex
 	count  int  // chunks
 	full   bool // the limit has been reported
@@ -67,15 +70,16 @@ func newLentTable(d *device, log interface{ Warn(msg string, args ...any) }) *le
 	return t
 }
 
-// lentLimit leaves half of the device's regions, and of the memory that may be locked, to queues and arenas: without them there is
-// no connection, without loans there is only a copy.
+// lentLimit leaves half of the device's regions, and of the memory that may be locked, to queues
+// and arenas: without them there is no connection, without loans there is only a copy.
 func lentLimit(attr *verbs.DeviceAttr) int {
 	most := 1 << 30
 	if attr.MaxMR > 0 {
 		most = attr.MaxMR / 2
 	}
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err == nil && limit.Cur != unix.RLIM_INFINITY && !mayLock() {
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err == nil &&
+		limit.Cur != unix.RLIM_INFINITY && !mayLock() {
 		most = min(most, int(limit.Cur/2/mem.ChunkSize))
 	}
 	return most
@@ -91,8 +95,8 @@ func mayLock() bool {
 // key is the local key of a segment. If there is none yet it is asked for. Reactor only.
 func (t *lentTable) key(s *mem.Segment) (uint32, bool) {
 	if s.File {
-		// The file system may give blocks to other files. So the kernel lets no device keep them (FOLL_LONGTERM, see fsdax in
-		// check_vma_flags of mm/gup.c).
+		// The file system may give blocks to other files. So the kernel lets no device keep them
+		// (FOLL_LONGTERM, see fsdax in check_vma_flags of mm/gup.c).
 		if !t.files.Load() && t.files.CompareAndSwap(false, true) {
 			t.log.Warn("RDMA: what is read of mapped files is copied: devices cannot register the memory of a file system",
 				"device", t.d.attr.Name)
@@ -172,7 +176,8 @@ func (t *lentTable) work() {
 	}
 }
 
-// register registers a chunk and makes its key known. After a failure the chunk is not asked for again.
+// register registers a chunk and makes its key known. After a failure the chunk is not asked for
+// again.
 func (t *lentTable) register(c lentChunk) {
 	t.making.Lock()
 	defer t.making.Unlock()
@@ -184,7 +189,8 @@ func (t *lentTable) register(c lentChunk) {
 	err := fmt.Errorf("%d MiB are registered, the limit", t.count*mem.ChunkSize>>20)
 	var mr verbs.MR
 	if t.count < t.most {
-		// READs of ours write there. And it has the kernel give the pages a place of their own for good.
+		// READs of ours write there. And it has the kernel give the pages a place of their own for
+		// good.
 		mr, err = t.d.pd.RegMR(b, verbs.AccessLocalWrite)
 	}
 	if err != nil {
@@ -215,7 +221,8 @@ func (t *lentTable) forget(r *lentRegion) error {
 func (t *lentTable) release(r *lentRegion) error {
 	var errs []error
 	for n, mr := range r.mrs {
-		if err := mr.Dereg(); err != nil && !t.d.removed.Load() { // a device that is gone has nothing
+		// a device that is gone has nothing
+		if err := mr.Dereg(); err != nil && !t.d.removed.Load() {
 			errs = append(errs, fmt.Errorf("free lent memory of %s: %w", t.d.attr.Name, err))
 			continue
 		}
@@ -243,7 +250,8 @@ func (t *lentTable) close() error {
 	return errors.Join(errs...)
 }
 
-// CanReceiveInto implements fabric.Queue. On iWARP data from the host goes to a staging area: what receives it is open to remote writes.
+// CanReceiveInto implements fabric.Queue. On iWARP data from the host goes to a staging area: what
+// receives it is open to remote writes.
 func (q *queue) CanReceiveInto(segs []mem.Segment) bool {
 	return q.p.staging == nil && q.CanSendFrom(segs)
 }

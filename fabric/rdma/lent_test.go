@@ -20,10 +20,14 @@ func (b *bench) table() *lentTable {
 	return t
 }
 
-// reachable asks for a chunk of the store until it is registered, or nothing is being registered any more.
+// reachable asks for a chunk of the store until it is registered, or nothing is being registered
+// any more.
 func (b *bench) reachable(chunk int) (ok bool) {
 	b.t.Helper()
-	seg := []mem.Segment{{B: b.h.store.Bytes()[chunk*mem.ChunkSize:][:4096], Region: b.h.store.ID()}}
+	seg := []mem.Segment{{
+		B:      b.h.store.Bytes()[chunk*mem.ChunkSize:][:4096],
+		Region: b.h.store.ID(),
+	}}
 	table := b.table()
 	b.on(func() { b.h.queue.CanSendFrom(seg) }) // asks
 	b.eventually("the memory is registered or is not", func() bool {
@@ -40,7 +44,8 @@ func (b *bench) lentRead(q *hostQueue, chunk int) {
 	b.t.Helper()
 	const n = 64 << 10
 	copy(b.h.store.Bytes()[chunk*mem.ChunkSize:], pattern(n, chunk))
-	if st := q.do(q.keyed(command(opLentRead, 1, uint64(chunk*mem.ChunkSize), n), 0, n), nil); !st.OK() {
+	if st := q.do(q.keyed(command(opLentRead, 1, uint64(chunk*mem.ChunkSize), n), 0, n),
+		nil); !st.OK() {
 		b.t.Fatal(st)
 	}
 	if !bytes.Equal(q.buf[:n], pattern(n, chunk)) {
@@ -55,7 +60,8 @@ func TestFilesAreNotRegistered(t *testing.T) {
 	seg := mem.Segment{B: b.h.store.Bytes()[:4096], Region: b.h.store.ID(), File: true}
 	for range 3 {
 		b.on(func() {
-			if b.h.queue.CanSendFrom([]mem.Segment{seg}) || b.h.queue.CanReceiveInto([]mem.Segment{seg}) {
+			if b.h.queue.CanSendFrom([]mem.Segment{seg}) ||
+				b.h.queue.CanReceiveInto([]mem.Segment{seg}) {
 				t.Error("the memory of a file is reached")
 			}
 		})
@@ -68,8 +74,8 @@ func TestFilesAreNotRegistered(t *testing.T) {
 	}
 }
 
-// TestLentByChunk: a chunk is registered when it is first asked for and stays so; its pages cannot be given back, others can. The
-// region takes the registration with it.
+// TestLentByChunk: a chunk is registered when it is first asked for and stays so; its pages cannot
+// be given back, others can. The region takes the registration with it.
 func TestLentByChunk(t *testing.T) {
 	both(t, func(t *testing.T, o benchOptions) {
 		b := newBench(t, o)
@@ -92,9 +98,13 @@ func TestLentByChunk(t *testing.T) {
 			t.Error(err)
 		}
 		b.on(func() {
-			across := mem.Segment{B: b.h.store.Bytes()[mem.ChunkSize-1 : mem.ChunkSize+1], Region: b.h.store.ID()}
+			across := mem.Segment{
+				B:      b.h.store.Bytes()[mem.ChunkSize-1 : mem.ChunkSize+1],
+				Region: b.h.store.ID(),
+			}
 			stranger := mem.Segment{B: make([]byte, 1), Region: 1 << 30}
-			if q := b.h.queue; q.CanSendFrom([]mem.Segment{across}) || q.CanSendFrom([]mem.Segment{stranger}) || !q.CanSendFrom(nil) {
+			if q := b.h.queue; q.CanSendFrom([]mem.Segment{across}) ||
+				q.CanSendFrom([]mem.Segment{stranger}) || !q.CanSendFrom(nil) {
 				t.Error("reaches what it cannot")
 			}
 		})
@@ -110,8 +120,11 @@ func TestLentByChunk(t *testing.T) {
 // TestLentLimit: what cannot be registered is copied, as long as that lasts, and said once.
 func TestLentLimit(t *testing.T) {
 	for name, limit := range map[string]func(b *bench){
-		"limit":   func(b *bench) { b.table().most = 1 },
-		"memlock": func(b *bench) { b.f.FailCalls("target", verbstest.CallRegMR, 1, -1, unix.ENOMEM) },
+		"limit": func(b *bench) { b.table().most = 1 },
+		"memlock": func(b *bench) {
+			b.f.FailCalls("target", verbstest.CallRegMR, 1, -1,
+				unix.ENOMEM)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, benchOptions{})
@@ -170,7 +183,8 @@ func TestLentAfterRemoval(t *testing.T) {
 		t.Fatal("no such device")
 	}
 	b.idle()
-	b.eventually("the memory is free", func() bool { return b.h.store.Discard(0, mem.ChunkSize) == nil })
+	b.eventually("the memory is free",
+		func() bool { return b.h.store.Discard(0, mem.ChunkSize) == nil })
 }
 
 // TestLentDisconnect: whatever a host leaves behind, every loan comes back once.
@@ -198,7 +212,8 @@ func TestLentDisconnect(t *testing.T) {
 		b.h.mu.Lock()
 		defer b.h.mu.Unlock()
 		for r, phase := range b.h.phase {
-			if r.ZeroCopy || phase != "" && phase != "release" && phase != "complete" && phase != "abandon" {
+			if r.ZeroCopy || phase != "" && phase != "release" && phase != "complete" &&
+				phase != "abandon" {
 				t.Errorf("a request is left %q, lent %v", phase, r.ZeroCopy)
 			}
 		}

@@ -11,7 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// A host may send as soon as it is connected, before its last message of the connection has come, or if that is lost.
+// A host may send as soon as it is connected, before its last message of the connection has come,
+// or if that is lost.
 func TestCapsuleBeforeEstablished(t *testing.T) {
 	timers := &earlyLoop{}
 	b := newBench(t, benchOptions{timers: timers})
@@ -59,8 +60,14 @@ func TestDisconnectInEveryState(t *testing.T) {
 		o.arena = 1 << 20
 		o.cfg = Config{StagingSize: 1 << 20, DrainTimeout: 5 * time.Second}
 		b := newBench(t, o)
-		reads := b.f.Inject(verbstest.Fault{Host: "target", Ops: verbstest.OpRead, Hold: true, Times: -1})
-		sends := b.f.Inject(verbstest.Fault{Host: "target", Ops: verbstest.OpSend, Skip: 1, Hold: true, Times: -1})
+		reads := b.f.Inject(verbstest.Fault{
+			Host: "target", Ops: verbstest.OpRead, Hold: true,
+			Times: -1,
+		})
+		sends := b.f.Inject(verbstest.Fault{
+			Host: "target", Ops: verbstest.OpSend, Skip: 1,
+			Hold: true, Times: -1,
+		})
 		q := b.host.connect(b.addr(), ioParam(32))
 		if st := q.do(command(opNothing, 0, 0, 0), nil); !st.OK() {
 			t.Fatal(st)
@@ -85,7 +92,8 @@ func TestDisconnectInEveryState(t *testing.T) {
 		b.eventually("the queue pair is gone", func() bool { return b.f.Live("target").QPs == 0 })
 		b.on(func() {
 			if b.g.queues != 1 || b.g.slots[0].state != queueGone {
-				t.Errorf("%d queues, the first in state %d: the handler still has a request", b.g.queues, b.g.slots[0].state)
+				t.Errorf("%d queues, the first in state %d: the handler still has a request",
+					b.g.queues, b.g.slots[0].state)
 			}
 		})
 		b.letGo()
@@ -154,8 +162,8 @@ func TestManyConnections(t *testing.T) {
 	})
 }
 
-// TestHostGivesUpWhileConnecting: a host that is gone before its connection is established leaves nothing behind, and disturbs no other
-// (R10, R12).
+// TestHostGivesUpWhileConnecting: a host that is gone before its connection is established leaves
+// nothing behind, and disturbs no other (R10, R12).
 func TestHostGivesUpWhileConnecting(t *testing.T) {
 	both(t, func(t *testing.T, o benchOptions) {
 		b := newBench(t, o)
@@ -176,7 +184,8 @@ func TestHostGivesUpWhileConnecting(t *testing.T) {
 			b.f.ExpireCM()
 			b.eventually("the connection is gone", func() bool { return b.tr.Connections() == 1 })
 		}
-		b.eventually("everything of theirs is free", func() bool { return b.f.Live("target") == one })
+		b.eventually("everything of theirs is free",
+			func() bool { return b.f.Live("target") == one })
 		if st := good.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
 			t.Errorf("another host: %v", st)
 		}

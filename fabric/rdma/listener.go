@@ -14,7 +14,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// How often a listener that lost its device tries to come back: after rearmFirst, then twice as long each time up to rearmMax.
+// How often a listener that lost its device tries to come back: after rearmFirst, then twice as
+// long each time up to rearmMax.
 const (
 	rearmFirst = 500 * time.Millisecond
 	rearmMax   = 15 * time.Second
@@ -28,7 +29,8 @@ type listener struct {
 	portID uint16
 	accept func(fabric.Conn)
 	stop   chan struct{}
-	wg     sync.WaitGroup // goroutines that bring it back; connection requests that are neither adopted nor refused
+	// goroutines that bring it back; connection requests that are neither adopted nor refused
+	wg sync.WaitGroup
 
 	// Under t.mu.
 	id     verbs.ID // nil while the device is away
@@ -36,9 +38,12 @@ type listener struct {
 	arming bool // a goroutine brings the listener back
 }
 
-// Listen starts to accept connections at addr, which may be a wildcard; :: takes IPv4 as well. accept is called on a goroutine of
-// its own for each connection request that may be served, and must adopt or close the connection; Close waits for it to return.
-func (t *Transport) Listen(addr fabric.Addr, portID uint16, accept func(fabric.Conn)) (fabric.Listener, error) {
+// Listen starts to accept connections at addr, which may be a wildcard; :: takes IPv4 as well.
+// accept is called on a goroutine of its own for each connection request that may be served, and
+// must adopt or close the connection; Close waits for it to return.
+func (t *Transport) Listen(addr fabric.Addr, portID uint16,
+	accept func(fabric.Conn),
+) (fabric.Listener, error) {
 	if addr.Transport != nvme.TransportRDMA || !addr.Addr().IsValid() {
 		return nil, fmt.Errorf("rdma: listen at %v: not an RDMA address", addr)
 	}
@@ -75,7 +80,8 @@ func mend(err error) string {
 	return ""
 }
 
-// bind makes the identifier and listens. t.mu is held, so that no request is looked at before the listener is known.
+// bind makes the identifier and listens. t.mu is held, so that no request is looked at before the
+// listener is known.
 func (l *listener) bind() error {
 	id, err := l.t.cm.Listen(l.addr.AddrPort, backlog, l.t.cfg.TOS[l.portID])
 	if err != nil {
@@ -117,7 +123,8 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// event brings the listener back when its device goes away or the address moves to another one. CM goroutine.
+// event brings the listener back when its device goes away or the address moves to another one. CM
+// goroutine.
 func (l *listener) event(ev *verbs.Event) {
 	if ev.Type != verbs.EventDeviceRemoval && ev.Type != verbs.EventAddrChange {
 		return
@@ -131,7 +138,8 @@ func (l *listener) event(ev *verbs.Event) {
 	id := l.id
 	l.id, l.arming = nil, true
 	delete(t.byID, id)
-	t.cfg.Log.Warn("RDMA listener lost its device, waiting for it to return", "addr", l.addr, "event", ev.Type)
+	t.cfg.Log.Warn("RDMA listener lost its device, waiting for it to return", "addr", l.addr,
+		"event", ev.Type)
 	l.wg.Go(func() {
 		if err := id.Destroy(); err != nil {
 			t.cfg.Log.Warn("RDMA listener cannot be freed", "addr", l.addr, "error", err)

@@ -11,8 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -74,10 +74,16 @@ func newManual(t testing.TB, o verbstest.Options, cfg Config, p hostParam) *manu
 	cfg.Provider = m.f.Provider("target")
 	fill(&cfg.SharedReceives, testShared)
 	tr := New(cfg)
-	g, err := tr.NewGroup(fabric.GroupConfig{Loop: m.loop, Handler: m.h, Memory: mem.NewPool(arena, 0)})
+	g, err := tr.NewGroup(fabric.GroupConfig{
+		Loop: m.loop, Handler: m.h,
+		Memory: mem.NewPool(arena, 0),
+	})
 	must(err)
 	m.g = g.(*group)
-	l, err := tr.Listen(fabric.Addr{Transport: nvme.TransportRDMA, AddrPort: netip.AddrPortFrom(m.f.Addr("target"), 0)}, 1,
+	l, err := tr.Listen(fabric.Addr{
+		Transport: nvme.TransportRDMA,
+		AddrPort:  netip.AddrPortFrom(m.f.Addr("target"), 0),
+	}, 1,
 		func(c fabric.Conn) {
 			if err := m.g.Adopt(c); err != nil {
 				t.Error(err)
@@ -161,11 +167,15 @@ func TestTransitions(t *testing.T) {
 	one := func(s nvme.SQE) { t.Helper(); q.send(&s, nil); m.turn() }
 
 	// A read.
-	sends := m.f.Inject(verbstest.Fault{Host: "target", Ops: verbstest.OpSend, Hold: true, Times: -1})
+	sends := m.f.Inject(verbstest.Fault{
+		Host: "target", Ops: verbstest.OpSend, Hold: true,
+		Times: -1,
+	})
 	one(q.keyed(command(opRead, 1, 0, 4096), 0, 4096))
 	step(requestSending)
 	if m.q.slots != m.q.sqSize-2 || m.q.sends != 7 || m.q.signalled != 1 || m.q.posted != 8 {
-		t.Errorf("%d of %d slots, %d sends, %d signalled, %d receives", m.q.slots, m.q.sqSize, m.q.sends, m.q.signalled, m.q.posted)
+		t.Errorf("%d of %d slots, %d sends, %d signalled, %d receives", m.q.slots, m.q.sqSize,
+			m.q.sends, m.q.signalled, m.q.posted)
 	}
 	sends.Release()
 	m.turn()
@@ -173,7 +183,10 @@ func TestTransitions(t *testing.T) {
 
 	// A write whose memory, data and backend are late.
 	memory, _ := m.g.pool.memory.AllocReserve(nil, m.g.pool.memory.Available())
-	reads := m.f.Inject(verbstest.Fault{Host: "target", Ops: verbstest.OpRead, Hold: true, Times: -1})
+	reads := m.f.Inject(verbstest.Fault{
+		Host: "target", Ops: verbstest.OpRead, Hold: true,
+		Times: -1,
+	})
 	one(q.keyed(command(opHoldWrite, 2, 0, 4096), 0, 4096))
 	step(requestNeedMemory)
 	if !m.g.Arm() {
@@ -208,7 +221,8 @@ func TestTransitions(t *testing.T) {
 	m.turn()
 	m.turn()
 	step(requestIdle)
-	if m.q.slots != m.q.sqSize || m.q.reads != taken || m.q.sends != 8 || m.q.signalled != 0 || m.q.posted != 8 {
+	if m.q.slots != m.q.sqSize || m.q.reads != taken || m.q.sends != 8 || m.q.signalled != 0 ||
+		m.q.posted != 8 {
 		t.Errorf("at rest: %d of %d slots, %d reads, %d sends, %d signalled, %d receives",
 			m.q.slots, m.q.sqSize, m.q.reads, m.q.sends, m.q.signalled, m.q.posted)
 	}
@@ -223,7 +237,8 @@ func TestSignalledWrites(t *testing.T) {
 		m.host.send(&s, nil)
 		m.turn()
 		if m.q.signalled != want {
-			t.Errorf("iWARP %v: %d of a WRITE and a SEND are signalled, want %d", iwarp, m.q.signalled, want)
+			t.Errorf("iWARP %v: %d of a WRITE and a SEND are signalled, want %d", iwarp,
+				m.q.signalled, want)
 		}
 		writes.Release()
 		m.turn()
@@ -236,14 +251,19 @@ func TestSignalledWrites(t *testing.T) {
 // A capsule that lands in a slot whose last response is still in flight is served after that.
 func TestCapsuleWaitsForResponse(t *testing.T) {
 	m := newManual(t, verbstest.Options{}, Config{}, ioParam(2))
-	sends := m.f.Inject(verbstest.Fault{Host: "target", Ops: verbstest.OpSend, Hold: true, Times: -1})
+	sends := m.f.Inject(verbstest.Fault{
+		Host: "target", Ops: verbstest.OpSend, Hold: true,
+		Times: -1,
+	})
 	for cid := range uint16(4) {
 		s := command(opNothing, cid, 0, 0)
 		m.host.send(&s, nil)
 		m.turn()
 	}
-	if m.q.reqs[0].waiting != capsuleSize || m.q.reqs[1].waiting != capsuleSize || m.h.counts["prepare"] != 2 {
-		t.Fatalf("%d and %d bytes wait, %d were prepared", m.q.reqs[0].waiting, m.q.reqs[1].waiting, m.h.counts["prepare"])
+	if m.q.reqs[0].waiting != capsuleSize || m.q.reqs[1].waiting != capsuleSize ||
+		m.h.counts["prepare"] != 2 {
+		t.Fatalf("%d and %d bytes wait, %d were prepared", m.q.reqs[0].waiting, m.q.reqs[1].waiting,
+			m.h.counts["prepare"])
 	}
 	sends.Release()
 	m.until(t, func() bool { return m.h.counts["complete"] == 4 })
@@ -295,7 +315,8 @@ func TestDeviceWithoutInvalidate(t *testing.T) {
 		t.Errorf("posted %v, %d signalled", fake.posted, q.signalled)
 	}
 	broken := &queue{qp: &refusingQP{all: true}, g: &group{}, p: &port{dev: &device{}}}
-	if err := broken.postSend(slices.Clone(wrs[1:])); err == nil || broken.p.dev.noInvalidate.Load() {
+	if err := broken.postSend(slices.Clone(wrs[1:])); err == nil ||
+		broken.p.dev.noInvalidate.Load() {
 		t.Errorf("a queue pair that takes nothing: %v", err)
 	}
 }
@@ -303,7 +324,8 @@ func TestDeviceWithoutInvalidate(t *testing.T) {
 func TestStaleCompletions(t *testing.T) {
 	m := newManual(t, verbstest.Options{}, Config{}, ioParam(8))
 	for _, id := range []uint64{
-		workID(workRecv, m.q.gen+1, 0, 0), workID(workSend, m.q.gen, 1, 0), workID(workRead, m.q.gen-1, 0, 3), 0, 1<<64 - 1,
+		workID(workRecv, m.q.gen+1, 0, 0), workID(workSend, m.q.gen, 1, 0),
+		workID(workRead, m.q.gen-1, 0, 3), 0, 1<<64 - 1,
 	} {
 		m.g.completed(&verbs.WC{WRID: id, Status: verbs.WCGeneralErr})
 	}

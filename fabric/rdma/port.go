@@ -11,15 +11,17 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// port is one group on one device: completion queues with their channel, and the registered memory that data moves through.
-// It is made with the first queue of the group on the device and lives until the group is closed or the device removed.
+// port is one group on one device: completion queues with their channel, and the registered memory
+// that data moves through. It is made with the first queue of the group on the device and lives
+// until the group is closed or the device removed.
 type port struct {
 	g       *group
 	dev     *device
 	channel verbs.CompChannel
 
-	// arena is registered for LOCAL_WRITE only, so no key of it is worth anything to a peer. staging exists on iWARP, where the
-	// sink of an RDMA READ must allow remote writes (RFC 5040, section 5.2): nothing but hosts' data on its way in lies there.
+	// arena is registered for LOCAL_WRITE only, so no key of it is worth anything to a peer.
+	// staging exists on iWARP, where the sink of an RDMA READ must allow remote writes (RFC 5040,
+	// section 5.2): nothing but hosts' data on its way in lies there.
 	arenaMR, stagingMR verbs.MR
 	staging            *pool
 	arenaID, stagingID mem.RegionID
@@ -28,9 +30,10 @@ type port struct {
 
 	// How work requests are cut: elements of an RDMA READ, and of anything else.
 	readSGE, sendSGE int
-	// signalWrites: every RDMA WRITE is signalled. On iWARP a completion says only that TCP has the data, and soft iWARP gives
-	// TCP the memory itself unless the work request is signalled (Linux, siw_qp_tx.c, siw_qp_prepare_tx): what is sent again
-	// later would be whatever the memory holds by then.
+	// signalWrites: every RDMA WRITE is signalled. On iWARP a completion says only that TCP has the
+	// data, and soft iWARP gives TCP the memory itself unless the work request is signalled (Linux,
+	// siw_qp_tx.c, siw_qp_prepare_tx): what is sent again later would be whatever the memory holds
+	// by then.
 	signalWrites bool
 
 	// Under g.making.
@@ -52,8 +55,9 @@ type cq struct {
 	size int
 
 	// Under g.making.
-	used    int
-	sharers map[*shared]int // queues of it here; together they take as many entries as there are slots
+	used int
+	// queues of it here; together they take as many entries as there are slots
+	sharers map[*shared]int
 	// dead: it failed; no queue is added.
 	dead atomic.Bool
 
@@ -79,7 +83,8 @@ func (g *group) newPort(d *device) (p *port, err error) {
 	if p.channel, err = d.dev.CreateCompChannel(); err != nil {
 		return p, fmt.Errorf("completion channel: %w", err)
 	}
-	if p.arenaMR, err = d.pd.RegMR(g.cfg.Memory.Region().Bytes(), verbs.AccessLocalWrite); err != nil {
+	if p.arenaMR,
+		err = d.pd.RegMR(g.cfg.Memory.Region().Bytes(), verbs.AccessLocalWrite); err != nil {
 		return p, fmt.Errorf("register %d bytes of data memory with %s: %w (see the memlock limit)",
 			len(g.cfg.Memory.Region().Bytes()), d.attr.Name, err)
 	}
@@ -94,16 +99,19 @@ func (g *group) newPort(d *device) (p *port, err error) {
 	}
 	g.near(arena.Region())
 	p.staging, p.stagingID = newPool(mem.NewPool(arena, 0)), arena.Region().ID()
-	p.stagingMR, err = d.pd.RegMR(arena.Region().Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	p.stagingMR,
+		err = d.pd.RegMR(arena.Region().Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
-		return p, fmt.Errorf("register %d bytes of staging memory with %s: %w (see the memlock limit)",
+		return p, fmt.Errorf(
+			"register %d bytes of staging memory with %s: %w (see the memlock limit)",
 			g.t.cfg.StagingSize, d.attr.Name, err)
 	}
 	p.stagingKey = p.stagingMR.LKey()
 	return p, nil
 }
 
-// free gives everything back, as far as it was made. No queue uses the port; not on a reactor, or after it stopped.
+// free gives everything back, as far as it was made. No queue uses the port; not on a reactor, or
+// after it stopped.
 func (p *port) free() error {
 	var errs []error
 	note := func(what string, err error) {
@@ -131,8 +139,8 @@ func (p *port) free() error {
 	return errors.Join(append(errs, p.g.t.putDevice(p.dev))...)
 }
 
-// reserve finds or makes a completion queue with room for n completions and, if s is not nil, for those of shared receives; vacate
-// undoes that. g.making is held; not on a reactor.
+// reserve finds or makes a completion queue with room for n completions and, if s is not nil, for
+// those of shared receives; vacate undoes that. g.making is held; not on a reactor.
 func (p *port) reserve(n int, s *shared) (*cq, error) {
 	for _, c := range p.all {
 		if !c.dead.Load() && c.size-c.used >= n+c.share(s) {
@@ -177,13 +185,15 @@ func (p *port) newCQ(n int, s *shared) (*cq, error) {
 	if s != nil {
 		n += s.capacity
 	}
-	// Each is twice as large as the one before: a thousand queues need few, and every poll goes through all of them.
+	// Each is twice as large as the one before: a thousand queues need few, and every poll goes
+	// through all of them.
 	size := max(cqEntries<<min(len(p.all), cqDoublings), n)
 	if most := p.dev.attr.MaxCQE; most > 0 {
 		size = min(size, most)
 	}
 	if n > size {
-		return nil, fmt.Errorf("completion queue: %d entries are needed, %s has at most %d", n, p.dev.attr.Name, size)
+		return nil, fmt.Errorf("completion queue: %d entries are needed, %s has at most %d", n,
+			p.dev.attr.Name, size)
 	}
 	dcq, err := p.dev.dev.CreateCQ(size, p.channel, p.g.cfg.Index)
 	if err != nil {
@@ -198,7 +208,8 @@ func (p *port) newCQ(n int, s *shared) (*cq, error) {
 func (p *port) attach(c *cq) error {
 	if !p.watched {
 		// Edge-triggered: every event makes a new edge, so events need not be read each time.
-		if err := p.g.cfg.Loop.Watch(p.channel.FD(), unix.EPOLLIN|unix.EPOLLET, p.notified); err != nil {
+		if err := p.g.cfg.Loop.Watch(p.channel.FD(), unix.EPOLLIN|unix.EPOLLET,
+			p.notified); err != nil {
 			return fmt.Errorf("watch the completion channel: %w", err)
 		}
 		p.watched = true
@@ -214,8 +225,8 @@ func (p *port) attach(c *cq) error {
 // maxEvents is how many events may lie in the channel before they are taken out together.
 const maxEvents = 64
 
-// notified is called when the channel has a new event: some completion queue is not armed any more. The next poll finds what
-// completed.
+// notified is called when the channel has a new event: some completion queue is not armed any more.
+// The next poll finds what completed.
 func (p *port) notified(uint32) {
 	for _, c := range p.cqs {
 		c.armed = false
@@ -280,7 +291,8 @@ func (p *port) detach() {
 	}
 }
 
-// key is the local key of the region a segment lies in, false if the device does not know it. Reactor only.
+// key is the local key of the region a segment lies in, false if the device does not know it.
+// Reactor only.
 func (p *port) key(s *mem.Segment) (uint32, bool) {
 	switch s.Region {
 	case mem.NoRegion:

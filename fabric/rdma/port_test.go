@@ -11,7 +11,8 @@ type cqDevice struct{ verbs.Device }
 
 func (cqDevice) CreateCQ(int, verbs.CompChannel, int) (verbs.CQ, error) { return nil, nil }
 
-// A thousand queues of the usual depth share few completion queues; on a device that has only small ones there are more.
+// A thousand queues of the usual depth share few completion queues; on a device that has only small
+// ones there are more.
 func TestCompletionQueuesAreShared(t *testing.T) {
 	const queues, need = 1024, 3*128 + 16
 	for most, want := range map[int]int{1 << 20: 6, 32767: 14} { // 32767: soft RoCE

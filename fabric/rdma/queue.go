@@ -10,7 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// queue is one queue pair. It belongs to the reactor of its group, except where a comment says otherwise.
+// queue is one queue pair. It belongs to the reactor of its group, except where a comment says
+// otherwise.
 type queue struct {
 	g    *group
 	p    *port
@@ -25,7 +26,8 @@ type queue struct {
 	opened  bool // Handler.Open succeeded
 	joined  bool // Connect succeeded
 
-	// The registered memory: depth capsules, depth responses, and on I/O queues depth pages-aligned areas of in-capsule data.
+	// The registered memory: depth capsules, depth responses, and on I/O queues depth pages-aligned
+	// areas of in-capsule data.
 	region    *mem.Region
 	mr        verbs.MR
 	key       uint32
@@ -38,20 +40,22 @@ type queue struct {
 
 	reqs []request
 
-	// shared is where capsules come from if the queue has no receives of its own. Then reqs that no capsule has are on idle, capsules have no
-	// request yet, taken is the number of commands without a response, and last says that the queue pair takes no more receives.
+	// shared is where capsules come from if the queue has no receives of its own. Then reqs that no
+	// capsule has are on idle, capsules have no request yet, taken is the number of commands
+	// without a response, and last says that the queue pair takes no more receives.
 	shared   *shared
 	idle     list
 	capsules []arrival
 	taken    int
 	last     bool
 
-	// Credits. sqSize is the size of the send queue, slots what is free of it; reads and sends are RDMA READs and responses
-	// that may be put in flight now.
+	// Credits. sqSize is the size of the send queue, slots what is free of it; reads and sends are
+	// RDMA READs and responses that may be put in flight now.
 	sqSize, slots int
 	reads, sends  int
 	maxReads      int
-	// posted and signalled are receives and signalled sends that have not completed; the queue pair is drained when both are 0.
+	// posted and signalled are receives and signalled sends that have not completed; the queue pair
+	// is drained when both are 0.
 	posted, signalled int
 	executing         int // requests the handler has
 
@@ -73,8 +77,8 @@ type queue struct {
 	ended    bool
 }
 
-// build makes the memory and the queue pair of a connection; free undoes it. Not on a reactor. The completion queue and shared receives
-// are there.
+// build makes the memory and the queue pair of a connection; free undoes it. Not on a reactor. The
+// completion queue and shared receives are there.
 func (q *queue) build() (err error) {
 	c, attr := q.conn, &q.p.dev.attr
 	q.reads, q.sends = min(c.reads, max(attr.MaxQPInitRdAtom, 1)), c.credits
@@ -89,7 +93,8 @@ func (q *queue) build() (err error) {
 		return err
 	}
 	init := verbs.QPInit{
-		SendCQ: q.cq.CQ, RecvCQ: q.cq.CQ, MaxSendWR: q.sqSize, MaxSendSGE: q.p.sendSGE, MaxRecvSGE: 1, MaxInline: responseSize,
+		SendCQ: q.cq.CQ, RecvCQ: q.cq.CQ, MaxSendWR: q.sqSize, MaxSendSGE: q.p.sendSGE,
+		MaxRecvSGE: 1, MaxInline: responseSize,
 	}
 	if q.icd > 0 {
 		init.MaxRecvSGE = 2
@@ -100,14 +105,15 @@ func (q *queue) build() (err error) {
 		init.MaxRecvWR = c.depth
 	}
 	if q.qp, err = c.id.CreateQP(q.p.dev.pd, init); err != nil {
-		return fmt.Errorf("queue pair of %d sends and %d receives: %w", q.sqSize, init.MaxRecvWR, err)
+		return fmt.Errorf("queue pair of %d sends and %d receives: %w", q.sqSize, init.MaxRecvWR,
+			err)
 	}
 	q.inline = q.qp.MaxInline() >= responseSize
 	return nil
 }
 
-// layout maps and registers the memory of capsules and responses and makes the requests. The device writes capsules there and
-// nobody else can: LOCAL_WRITE only.
+// layout maps and registers the memory of capsules and responses and makes the requests. The device
+// writes capsules there and nobody else can: LOCAL_WRITE only.
 func (q *queue) layout() (err error) {
 	depth := q.conn.depth
 	q.responses = depth * capsuleSize
@@ -124,7 +130,8 @@ func (q *queue) layout() (err error) {
 	}
 	q.g.near(q.region)
 	if q.mr, err = q.p.dev.pd.RegMR(q.region.Bytes(), verbs.AccessLocalWrite); err != nil {
-		return fmt.Errorf("register %d bytes for capsules with %s: %w (see the memlock limit)", size, q.p.dev.attr.Name, err)
+		return fmt.Errorf("register %d bytes for capsules with %s: %w (see the memlock limit)",
+			size, q.p.dev.attr.Name, err)
 	}
 	q.key, q.base = q.mr.LKey(), mem.Addr(q.region.Bytes())
 	q.reqs = make([]request, depth)
@@ -140,7 +147,8 @@ func (q *queue) layout() (err error) {
 	return nil
 }
 
-// capsuleMemory is the registered memory of a queue: capsules, responses, and in-capsule data page by page.
+// capsuleMemory is the registered memory of a queue: capsules, responses, and in-capsule data page
+// by page.
 func capsuleMemory(depth, icd int) int {
 	size := depth * (capsuleSize + responseSize)
 	if icd > 0 {
@@ -151,8 +159,8 @@ func capsuleMemory(depth, icd int) int {
 
 func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }
 
-// free gives back the memory of a queue whose queue pair does not exist. Not on a reactor. Memory that cannot be deregistered
-// stays mapped: the device might still use it.
+// free gives back the memory of a queue whose queue pair does not exist. Not on a reactor. Memory
+// that cannot be deregistered stays mapped: the device might still use it.
 func (q *queue) free() error {
 	if q.mr != nil {
 		if err := q.mr.Dereg(); err != nil {
@@ -198,12 +206,16 @@ func (q *queue) recvWR(i uint16) verbs.RecvWR {
 	wr.SGE[0] = verbs.SGE{Addr: q.base + uint64(i)*capsuleSize, Length: capsuleSize, LKey: q.key}
 	if q.icd > 0 {
 		wr.NumSGE = 2
-		wr.SGE[1] = verbs.SGE{Addr: q.base + uint64(q.inCapsule) + uint64(i)*uint64(q.stride), Length: uint32(q.icd), LKey: q.key}
+		wr.SGE[1] = verbs.SGE{
+			Addr:   q.base + uint64(q.inCapsule) + uint64(i)*uint64(q.stride),
+			Length: uint32(q.icd), LKey: q.key,
+		}
 	}
 	return wr
 }
 
-// Complete takes requests back from the handler. Their responses leave with the next poll of the group.
+// Complete takes requests back from the handler. Their responses leave with the next poll of the
+// group.
 func (q *queue) Complete(reqs []*fabric.Request) {
 	for _, fr := range reqs {
 		r := fr.Owner.(*request)
@@ -222,10 +234,13 @@ func (q *queue) Complete(reqs []*fabric.Request) {
 	q.finish()
 }
 
-// SetDepth is the success of Connect. The queue was made as deep as the host announced to the connection manager.
+// SetDepth is the success of Connect. The queue was made as deep as the host announced to the
+// connection manager.
 func (q *queue) SetDepth(depth int) error {
 	if depth < 1 || depth > q.conn.depth {
-		return fmt.Errorf("rdma: queue of %d commands: the connection was made for at most %d (HSQSIZE+1)", depth, q.conn.depth)
+		return fmt.Errorf(
+			"rdma: queue of %d commands: the connection was made for at most %d (HSQSIZE+1)", depth,
+			q.conn.depth)
 	}
 	q.joined = true
 	if q.state < queueClosing {
@@ -234,8 +249,8 @@ func (q *queue) SetDepth(depth int) error {
 	return nil
 }
 
-// Disconnect starts the orderly end of the queue. The next poll goes on with it, so that the handler, which may have called this,
-// is not called from here.
+// Disconnect starts the orderly end of the queue. The next poll goes on with it, so that the
+// handler, which may have called this, is not called from here.
 func (q *queue) Disconnect(why error) {
 	if q.state >= queueClosing {
 		return

@@ -26,7 +26,10 @@ func pattern(n, seed int) []byte {
 // both runs a test on RoCE and on iWARP.
 func both(t *testing.T, fn func(t *testing.T, o benchOptions)) {
 	for name, iwarp := range map[string]bool{"roce": false, "iwarp": true} {
-		t.Run(name, func(t *testing.T) { fn(t, benchOptions{fabric: verbstest.Options{IWARP: iwarp}}) })
+		t.Run(name, func(t *testing.T) {
+			fn(t,
+				benchOptions{fabric: verbstest.Options{IWARP: iwarp}})
+		})
 	}
 }
 
@@ -41,7 +44,8 @@ func TestReadsAndWrites(t *testing.T) {
 				t.Fatalf("write of %d bytes: %v", n, st)
 			}
 			clear(q.buf[:n])
-			if st := q.do(q.keyed(command(opRead, 2, 0, uint32(n)), 4096, uint32(n)), nil); !st.OK() {
+			if st := q.do(q.keyed(command(opRead, 2, 0, uint32(n)), 4096, uint32(n)),
+				nil); !st.OK() {
 				t.Fatalf("read of %d bytes: %v", n, st)
 			}
 			if !bytes.Equal(q.buf[4096:4096+n], want) {
@@ -54,7 +58,8 @@ func TestReadsAndWrites(t *testing.T) {
 	})
 }
 
-// What peers can reach: on iWARP alone, and there only memory that is nothing but a sink of RDMA READs.
+// What peers can reach: on iWARP alone, and there only memory that is nothing but a sink of RDMA
+// READs.
 func TestWritesGoThroughStaging(t *testing.T) {
 	both(t, func(t *testing.T, o benchOptions) {
 		b := newBench(t, o)
@@ -64,7 +69,8 @@ func TestWritesGoThroughStaging(t *testing.T) {
 		}
 		ordinary := b.h.regions[b.arena.Region().ID()]
 		if ordinary == o.fabric.IWARP || len(b.h.regions) != 1 {
-			t.Errorf("data of a write came to regions %v, the arena is %d", b.h.regions, b.arena.Region().ID())
+			t.Errorf("data of a write came to regions %v, the arena is %d", b.h.regions,
+				b.arena.Region().ID())
 		}
 	})
 }
@@ -88,15 +94,34 @@ func TestInCapsuleData(t *testing.T) {
 		}{
 			{"full", inCapsule(opWrite, 0, 4096), full, nvme.Success, full},
 			{"one byte", inCapsule(opWrite, 0, 1), full[:1], nvme.Success, full[:1]},
-			{"with an offset", inCapsule(opWrite, 512, 512), full[:1024], nvme.Success, full[512:1024]},
+			{
+				"with an offset", inCapsule(opWrite, 512, 512), full[:1024], nvme.Success,
+				full[512:1024],
+			},
 			{"nothing", inCapsule(opNothing, 0, 0), nil, nvme.Success, nil},
 			{"offset at the end", inCapsule(opNothing, 4096, 0), full, nvme.Success, nil},
 			{"trailing bytes", inCapsule(opWrite, 0, 512), full, nvme.Success, full[:512]},
-			{"offset beyond", inCapsule(opWrite, 4097, 1), full, nvme.SGLOffsetInvalid | nvme.DNR, nil},
-			{"offset huge", inCapsule(opWrite, 1<<64-1, 4096), full, nvme.SGLOffsetInvalid | nvme.DNR, nil},
-			{"length beyond", inCapsule(opWrite, 1, 4096), full, nvme.DataSGLLengthInvalid | nvme.DNR, nil},
-			{"length huge", inCapsule(opWrite, 0, 1<<32-1), full, nvme.DataSGLLengthInvalid | nvme.DNR, nil},
-			{"more than was sent", inCapsule(opWrite, 0, 512), full[:511], nvme.DataSGLLengthInvalid | nvme.DNR, nil},
+			{
+				"offset beyond", inCapsule(opWrite, 4097, 1), full,
+				nvme.SGLOffsetInvalid | nvme.DNR,
+				nil,
+			},
+			{
+				"offset huge", inCapsule(opWrite, 1<<64-1, 4096), full,
+				nvme.SGLOffsetInvalid | nvme.DNR, nil,
+			},
+			{
+				"length beyond", inCapsule(opWrite, 1, 4096), full,
+				nvme.DataSGLLengthInvalid | nvme.DNR, nil,
+			},
+			{
+				"length huge", inCapsule(opWrite, 0, 1<<32-1), full,
+				nvme.DataSGLLengthInvalid | nvme.DNR, nil,
+			},
+			{
+				"more than was sent", inCapsule(opWrite, 0, 512), full[:511],
+				nvme.DataSGLLengthInvalid | nvme.DNR, nil,
+			},
 			{"a read", inCapsule(opRead, 0, 512), full, nvme.InvalidField | nvme.DNR, nil},
 		}
 		for _, tt := range tests {
@@ -128,7 +153,8 @@ func TestDescriptors(t *testing.T) {
 	}
 	for typ := uint8(0); typ < 16; typ++ {
 		for sub := uint8(0); sub < 16; sub++ {
-			if typ == 4 && (sub == 0 || sub == 0xF) || typ == 0 && sub == 1 || typ == 3 && sub == 1 {
+			if typ == 4 && (sub == 0 || sub == 0xF) || typ == 0 && sub == 1 || typ == 3 &&
+				sub == 1 {
 				continue
 			}
 			if st := q.do(with(typ, sub, 512), nil); st != nvme.SGLTypeInvalid|nvme.DNR {
@@ -147,7 +173,10 @@ func TestFailedReadSendsNoData(t *testing.T) {
 	b := newBench(t, benchOptions{})
 	q := b.host.connect(b.addr(), ioParam(32))
 	copy(q.buf, "untouched")
-	for op, want := range map[nvme.Opcode]nvme.Status{opReadFail: nvme.UnrecoveredReadError, opRefused: nvme.LBAOutOfRange | nvme.DNR} {
+	for op, want := range map[nvme.Opcode]nvme.Status{
+		opReadFail: nvme.UnrecoveredReadError,
+		opRefused:  nvme.LBAOutOfRange | nvme.DNR,
+	} {
 		if st := q.do(q.keyed(command(op, 1, 0, 512), 0, 512), nil); st != want {
 			t.Errorf("status %v, want %v", st, want)
 		}
@@ -166,7 +195,8 @@ func TestRemoteInvalidate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			mr, err := q.pd.RegMR(r.Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
+			mr, err := q.pd.RegMR(r.Bytes(),
+				verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -180,7 +210,8 @@ func TestRemoteInvalidate(t *testing.T) {
 				}
 				asked, did := sub == nvme.SGLSubtypeInvalidate, wc.Flags&verbs.WCWithInv != 0
 				if asked != did || did && wc.InvalidatedRKey != mr.RKey() {
-					t.Errorf("opcode %#x: asked %v, flags %#x, key %#x of %#x", op, asked, wc.Flags, wc.InvalidatedRKey, mr.RKey())
+					t.Errorf("opcode %#x: asked %v, flags %#x, key %#x of %#x", op, asked, wc.Flags,
+						wc.InvalidatedRKey, mr.RKey())
 				}
 			}
 			if err := errors.Join(mr.Dereg(), r.Unmap()); err != nil {
@@ -190,8 +221,8 @@ func TestRemoteInvalidate(t *testing.T) {
 	})
 }
 
-// TestLentMemory: data moves between the host and memory of the handler, before the device knows that and afterwards. On iWARP nothing is
-// received there.
+// TestLentMemory: data moves between the host and memory of the handler, before the device knows
+// that and afterwards. On iWARP nothing is received there.
 func TestLentMemory(t *testing.T) {
 	both(t, func(t *testing.T, o benchOptions) {
 		b := newBench(t, o)
@@ -204,7 +235,8 @@ func TestLentMemory(t *testing.T) {
 			if st := q.do(q.keyed(command(opLentWrite, 1, 512, 12345), 0, 12345), nil); !st.OK() {
 				t.Fatal(st)
 			}
-			if st := q.do(q.keyed(command(opLentRead, 1, 512, 12345), 1<<20, 12345), nil); !st.OK() {
+			if st := q.do(q.keyed(command(opLentRead, 1, 512, 12345), 1<<20, 12345),
+				nil); !st.OK() {
 				t.Fatal(st)
 			}
 			if !bytes.Equal(q.buf[1<<20:1<<20+12345], want) {
@@ -212,7 +244,8 @@ func TestLentMemory(t *testing.T) {
 			}
 			s := command(opLentWrite, 1, 0, 100)
 			s.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 100)
-			if st := q.do(s, want[:100]); !st.OK() || !bytes.Equal(b.h.store.Bytes()[:100], want[:100]) {
+			if st := q.do(s, want[:100]); !st.OK() ||
+				!bytes.Equal(b.h.store.Bytes()[:100], want[:100]) {
 				t.Errorf("in-capsule data to lent memory: %v", st)
 			}
 		}
@@ -239,10 +272,17 @@ func TestRejects(t *testing.T) {
 		p    hostParam
 		want cmwire.Status
 	}{
-		{"no private data", with(func(p *hostParam) { p.private = []byte{} }), cmwire.InvalidLength},
+		{
+			"no private data", with(func(p *hostParam) { p.private = []byte{} }),
+			cmwire.InvalidLength,
+		},
 		{"record format", with(func(p *hostParam) { p.private = fmt1 }), cmwire.InvalidRecFmt},
 		{"queue ID", with(func(p *hostParam) { p.qid = 0xFFFF }), cmwire.InvalidQID},
-		{"admin queue too deep", with(func(p *hostParam) { p.qid, p.cntlid, p.hsqsize = 0, 0, 128 }), cmwire.InvalidHSQSize},
+		{
+			"admin queue too deep",
+			with(func(p *hostParam) { p.qid, p.cntlid, p.hsqsize = 0, 0, 128 }),
+			cmwire.InvalidHSQSize,
+		},
 		{"queue too deep", with(func(p *hostParam) { p.hsqsize = 128 }), cmwire.InvalidHSQSize},
 		{"deepest", with(func(p *hostParam) { p.hsqsize = 0xFFFF }), cmwire.InvalidHSQSize},
 		{"no depth", with(func(p *hostParam) { p.hsqsize = 0 }), cmwire.InvalidHSQSize},
@@ -263,7 +303,8 @@ func TestRejects(t *testing.T) {
 				t.Errorf("10 bytes: %v", got)
 			}
 		}
-		if n := strings.Count(b.log(), "RDMA connection rejected"); n != min(len(tests), 10) && !o.fabric.IWARP {
+		if n := strings.Count(b.log(), "RDMA connection rejected"); n != min(len(tests), 10) &&
+			!o.fabric.IWARP {
 			t.Errorf("%d rejections were logged:\n%s", n, b.log())
 		}
 		b.idle()
@@ -288,7 +329,8 @@ func TestQueueInfo(t *testing.T) {
 	}
 	i.Remote = netip.AddrPort{}
 	want := fabric.QueueInfo{
-		Transport: nvme.TransportRDMA, Local: b.addr(), PortID: 7, QID: 5, CNTLID: 77, MaxDepth: 16, InCapsuleSize: 4096, MSDBD: 16,
+		Transport: nvme.TransportRDMA, Local: b.addr(), PortID: 7, QID: 5, CNTLID: 77, MaxDepth: 16,
+		InCapsuleSize: 4096, MSDBD: 16,
 	}
 	if i != want {
 		t.Errorf("%+v, want %+v", i, want)
@@ -311,14 +353,18 @@ func TestListenErrors(t *testing.T) {
 	rdma := func(s string) fabric.Addr {
 		return fabric.Addr{Transport: nvme.TransportRDMA, AddrPort: netip.MustParseAddrPort(s)}
 	}
-	if _, err := b.tr.Listen(rdma("203.0.113.9:4420"), 1, b.adopt); !errors.Is(err, verbs.ErrNoDevice) ||
-		!strings.Contains(err.Error(), "203.0.113.9:4420") || !strings.Contains(err.Error(), "rdma link") {
+	if _, err := b.tr.Listen(rdma("203.0.113.9:4420"), 1, b.adopt); !errors.Is(err,
+		verbs.ErrNoDevice) ||
+		!strings.Contains(err.Error(), "203.0.113.9:4420") ||
+		!strings.Contains(err.Error(), "rdma link") {
 		t.Errorf("no device: %v", err)
 	}
-	if _, err := b.tr.Listen(b.l.Addr(), 1, b.adopt); err == nil || !strings.Contains(err.Error(), "another program") {
+	if _, err := b.tr.Listen(b.l.Addr(), 1, b.adopt); err == nil ||
+		!strings.Contains(err.Error(), "another program") {
 		t.Errorf("port in use: %v", err)
 	}
-	if _, err := b.tr.Listen(fabric.Addr{Transport: nvme.TransportTCP, AddrPort: b.addr()}, 1, b.adopt); err == nil {
+	if _, err := b.tr.Listen(fabric.Addr{Transport: nvme.TransportTCP, AddrPort: b.addr()}, 1,
+		b.adopt); err == nil {
 		t.Error("listened for TCP")
 	}
 	b.f.FailCalls("other", verbstest.CallCreateCM, 0, 1, nil)
@@ -339,7 +385,8 @@ func TestWildcards(t *testing.T) {
 		t.Run(listen, func(t *testing.T) {
 			b := newBench(t, benchOptions{})
 			addr := netip.AddrPortFrom(netip.MustParseAddr(listen), 0)
-			l, err := b.tr.Listen(fabric.Addr{Transport: nvme.TransportRDMA, AddrPort: addr}, 2, b.adopt)
+			l, err := b.tr.Listen(fabric.Addr{Transport: nvme.TransportRDMA, AddrPort: addr}, 2,
+				b.adopt)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// TestNothingIsRemote: a host that knows the keys and addresses of the target's memory can neither read, write nor invalidate it; it loses
-// its queue, and the others go on (R14).
+// TestNothingIsRemote: a host that knows the keys and addresses of the target's memory can neither
+// read, write nor invalidate it; it loses its queue, and the others go on (R14).
 func TestNothingIsRemote(t *testing.T) {
 	both(t, func(t *testing.T, o benchOptions) {
 		b := newBench(t, o)

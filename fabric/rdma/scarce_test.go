@@ -14,12 +14,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Whatever the device refuses, the connection is rejected with "no resources", nothing is left over, and the next one works.
+// Whatever the device refuses, the connection is rejected with "no resources", nothing is left
+// over, and the next one works.
 func TestNoResources(t *testing.T) {
 	both(t, func(t *testing.T, o benchOptions) {
 		o.cfg = Config{ConnectTimeout: 20 * time.Second}
 		for _, call := range []verbstest.Call{
-			verbstest.CallAllocPD, verbstest.CallCreateCompChannel, verbstest.CallRegMR, verbstest.CallCreateCQ,
+			verbstest.CallAllocPD, verbstest.CallCreateCompChannel, verbstest.CallRegMR,
+			verbstest.CallCreateCQ,
 			verbstest.CallCreateQP, verbstest.CallAccept,
 		} {
 			for skip := 0; skip < 3; skip++ {
@@ -52,12 +54,16 @@ func TestHandlerRefuses(t *testing.T) {
 	if st := b.host.rejected(b.addr(), ioParam(8)); st != cmwire.NoResources {
 		t.Error(st)
 	}
-	b.eventually("the reason is reported", func() bool { return strings.Contains(b.log(), "no room for hosts") })
+	b.eventually("the reason is reported",
+		func() bool { return strings.Contains(b.log(), "no room for hosts") })
 	b.idle()
 }
 
 func TestLimits(t *testing.T) {
-	for name, cfg := range map[string]Config{"queues": {MaxQueues: 2}, "queues per host": {MaxQueuesPerHost: 2}} {
+	for name, cfg := range map[string]Config{
+		"queues":          {MaxQueues: 2},
+		"queues per host": {MaxQueuesPerHost: 2},
+	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, benchOptions{cfg: cfg})
 			q := b.host.connect(b.addr(), ioParam(8))
@@ -73,7 +79,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// More queues than one completion queue has room for get another one; a device without room for more refuses.
+// More queues than one completion queue has room for get another one; a device without room for
+// more refuses.
 func TestCompletionQueuesFillUp(t *testing.T) {
 	o := benchOptions{setup: func(f *verbstest.Fabric) {
 		d := verbstest.RoCE("roce0", netip.MustParseAddr("192.0.2.1"))
@@ -127,19 +134,22 @@ func TestMemoryIsShort(t *testing.T) {
 				t.Fatalf("%v %v", cqe.Status(), ok)
 			}
 		}
-		if st := q.do(q.keyed(command(opRead, 1, 0, n), 2<<20, n), nil); !st.OK() || !bytes.Equal(q.buf[2<<20:2<<20+n], want) {
+		if st := q.do(q.keyed(command(opRead, 1, 0, n), 2<<20, n), nil); !st.OK() ||
+			!bytes.Equal(q.buf[2<<20:2<<20+n], want) {
 			t.Errorf("read back: %v", st)
 		}
 	})
 }
 
 func TestMemoryNeverComes(t *testing.T) {
-	b := newBench(t, benchOptions{arena: 1 << 20, cfg: Config{MemoryTimeout: 30 * time.Millisecond}})
+	b := newBench(t,
+		benchOptions{arena: 1 << 20, cfg: Config{MemoryTimeout: 30 * time.Millisecond}})
 	q := b.host.connect(b.addr(), ioParam(32))
 	s := q.keyed(command(opHoldWrite, 1, 0, 1<<20), 0, 1<<20)
 	q.send(&s, nil)
 	b.eventually("held", func() bool { return b.h.count("held") == 1 })
-	if st := q.do(q.keyed(command(opRead, 2, 0, 4096), 0, 4096), nil); st != nvme.CommandInterrupted {
+	if st := q.do(q.keyed(command(opRead, 2, 0, 4096), 0, 4096),
+		nil); st != nvme.CommandInterrupted {
 		t.Error(st)
 	}
 	b.letGo()
@@ -166,9 +176,11 @@ func TestNarrowDevice(t *testing.T) {
 	copy(q.buf, want)
 	for round := range 4 {
 		for i := range 8 {
-			s := q.keyed(command(opWrite, uint16(i), uint64(i)*128<<10, 128<<10), i*128<<10, 128<<10)
+			s := q.keyed(command(opWrite, uint16(i), uint64(i)*128<<10, 128<<10), i*128<<10,
+				128<<10)
 			if round%2 == 1 {
-				s = q.keyed(command(opRead, uint16(i), uint64(i)*128<<10, 128<<10), 2<<20+i*128<<10, 128<<10)
+				s = q.keyed(command(opRead, uint16(i), uint64(i)*128<<10, 128<<10), 2<<20+i*128<<10,
+					128<<10)
 			}
 			q.send(&s, nil)
 		}

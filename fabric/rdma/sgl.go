@@ -14,14 +14,16 @@ func msdbd(inCapsule int) int {
 	return max(min(maxBlocks, inCapsule/nvme.SGLDescriptorSize), 1)
 }
 
-// describe reads the SGL descriptor of the command (RDMA section 3.3.1: a data block with an offset into the capsule, a keyed data
-// block, or a last segment with the offset of a list of keyed data blocks in the capsule; everything else is refused). inCapsule
-// is the number of bytes that came behind the SQE.
+// describe reads the SGL descriptor of the command (RDMA section 3.3.1: a data block with an offset
+// into the capsule, a keyed data block, or a last segment with the offset of a list of keyed data
+// blocks in the capsule; everything else is refused). inCapsule is the number of bytes that came
+// behind the SQE.
 func (q *queue) describe(r *request, inCapsule uint32) {
 	d := r.SQE.SGL1()
 	r.invalidate, r.blocks = false, nil
 	switch typ, sub := d.Type(), d.Subtype(); {
-	case typ == nvme.SGLKeyedDataBlock && (sub == nvme.SGLSubtypeAddress || sub == nvme.SGLSubtypeInvalidate):
+	case typ == nvme.SGLKeyedDataBlock &&
+		(sub == nvme.SGLSubtypeAddress || sub == nvme.SGLSubtypeInvalidate):
 		r.HostLength, r.addr, r.rkey = d.KeyedLength(), d.Address(), d.Key()
 		// RDMA section 3.6.1: the host asks to have exactly this key invalidated.
 		r.invalidate, r.stale = sub == nvme.SGLSubtypeInvalidate && r.HostLength > 0, r.rkey
@@ -36,11 +38,13 @@ func (q *queue) describe(r *request, inCapsule uint32) {
 	}
 }
 
-// describeInCapsule checks an offset data block. ICDOFF is 0: offsets count from the end of the SQE.
+// describeInCapsule checks an offset data block. ICDOFF is 0: offsets count from the end of the
+// SQE.
 func (q *queue) describeInCapsule(r *request, d *nvme.SGLDescriptor, inCapsule uint32) nvme.Status {
 	off, n := d.Address(), d.Length()
 	switch {
-	case off > uint64(q.icd): // Base section 4.3.2, SGL Offset Invalid: beyond the end of the capsule
+	// Base section 4.3.2, SGL Offset Invalid: beyond the end of the capsule
+	case off > uint64(q.icd):
 		return nvme.SGLOffsetInvalid | nvme.DNR
 	case uint64(n) > uint64(q.icd)-off, off+uint64(n) > uint64(inCapsule):
 		return nvme.DataSGLLengthInvalid | nvme.DNR
@@ -50,8 +54,9 @@ func (q *queue) describeInCapsule(r *request, d *nvme.SGLDescriptor, inCapsule u
 	return nvme.Success
 }
 
-// describeList checks a last segment and the descriptors it leads to. They stay in the slot, which the device fills again only
-// when the response has been posted. The statuses are those of Base figure 102.
+// describeList checks a last segment and the descriptors it leads to. They stay in the slot, which
+// the device fills again only when the response has been posted. The statuses are those of Base
+// figure 102.
 func (q *queue) describeList(r *request, d *nvme.SGLDescriptor, inCapsule uint32) nvme.Status {
 	off, n := d.Address(), d.Length()
 	switch {
@@ -94,7 +99,8 @@ type cursor struct {
 	used            uint32 // bytes of its data block
 }
 
-// remote is the host's memory at the cursor: bytes, at least one if data is left, that one work request may move.
+// remote is the host's memory at the cursor: bytes, at least one if data is left, that one work
+// request may move.
 func (r *request) remote() (addr uint64, key, room uint32) {
 	if r.blocks == nil {
 		return r.addr + uint64(r.at.moved), r.rkey, r.HostLength - r.at.moved
@@ -107,12 +113,14 @@ func (r *request) remote() (addr uint64, key, room uint32) {
 	return d.Address() + uint64(r.at.used), d.Key(), d.KeyedLength() - r.at.used
 }
 
-// gather makes a work request that moves data of r on: contiguous memory of the host, at most perWR elements of ours.
+// gather makes a work request that moves data of r on: contiguous memory of the host, at most perWR
+// elements of ours.
 func (q *queue) gather(r *request, op verbs.SendOpcode, perWR int) verbs.SendWR {
 	g, segs := q.g, r.Segs
 	addr, key, room := r.remote()
 	wr := verbs.SendWR{
-		WRID: workID(workQuiet, q.gen, q.number, r.tag), Opcode: op, RemoteAddr: addr, RKey: key, FirstSGE: uint32(len(g.sges)),
+		WRID: workID(workQuiet, q.gen, q.number, r.tag), Opcode: op, RemoteAddr: addr, RKey: key,
+		FirstSGE: uint32(len(g.sges)),
 	}
 	for ; wr.NumSGE < uint32(perWR) && r.at.segment < len(segs) && room > 0; wr.NumSGE++ {
 		s := &segs[r.at.segment]

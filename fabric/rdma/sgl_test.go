@@ -8,8 +8,8 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -41,8 +41,10 @@ func scatter(sizes ...int) (p []piece, total int) {
 
 func TestLists(t *testing.T) {
 	cases := map[string][]int{
-		"one block": {4096}, "pages": {4096, 4096}, "odd": {1, 4095, 8192, 3}, "empty blocks": {0, 512, 0, 0, 513, 0},
-		"16": {512, 1, 512, 2, 512, 3, 512, 4, 512, 5, 512, 6, 512, 7, 512, 8}, "large": {300 << 10, 1, 700 << 10, 100},
+		"one block": {4096}, "pages": {4096, 4096}, "odd": {1, 4095, 8192, 3},
+		"empty blocks": {0, 512, 0, 0, 513, 0},
+		"16":           {512, 1, 512, 2, 512, 3, 512, 4, 512, 5, 512, 6, 512, 7, 512, 8},
+		"large":        {300 << 10, 1, 700 << 10, 100},
 	}
 	both(t, func(t *testing.T, o benchOptions) {
 		b := newBench(t, o)
@@ -192,7 +194,8 @@ func TestListInvalidate(t *testing.T) {
 	s.SGL1().SetData(nvme.SGLLastSegment, nvme.SGLSubtypeOffset, 0, 32)
 	q.send(&s, slices.Concat(own[:], other[:]))
 	cqe, wc, ok := q.response()
-	if !ok || !cqe.Status().OK() || wc.Flags&verbs.WCWithInv == 0 || wc.InvalidatedRKey != mr.RKey() {
+	if !ok || !cqe.Status().OK() || wc.Flags&verbs.WCWithInv == 0 ||
+		wc.InvalidatedRKey != mr.RKey() {
 		t.Errorf("%v, %+v", cqe.Status(), wc)
 	}
 	if err := errors.Join(mr.Dereg(), r.Unmap()); err != nil {
@@ -225,8 +228,8 @@ func TestMSDBD(t *testing.T) {
 	}
 }
 
-// FuzzDescribe: whatever a capsule has, in-capsule data lies within what came, and nothing but keyed data blocks leads to the
-// host's memory.
+// FuzzDescribe: whatever a capsule has, in-capsule data lies within what came, and nothing but
+// keyed data blocks leads to the host's memory.
 func FuzzDescribe(f *testing.F) {
 	var d nvme.SGLDescriptor
 	f.Add(d[:], []byte{})
@@ -255,18 +258,24 @@ func FuzzDescribe(f *testing.F) {
 		q.describe(&r, inCapsule)
 		keyed := r.SQE.SGL1().Type() == nvme.SGLKeyedDataBlock
 		switch {
-		case !r.Status.OK() && (r.HostLength != 0 || r.InCapsule || r.invalidate || r.blocks != nil):
+		case !r.Status.OK() &&
+			(r.HostLength != 0 || r.InCapsule || r.invalidate || r.blocks != nil):
 			t.Fatalf("%v describes %d bytes", r.Status, r.HostLength)
-		case r.InCapsule && (keyed || r.HostLength == 0 || r.addr+uint64(r.HostLength) > uint64(inCapsule)):
+		case r.InCapsule &&
+			(keyed || r.HostLength == 0 || r.addr+uint64(r.HostLength) > uint64(inCapsule)):
 			t.Fatalf("%d bytes from %d of %d that came", r.HostLength, r.addr, inCapsule)
-		case r.HostLength > 0 && !r.InCapsule && !keyed && r.blocks == nil, r.invalidate && !keyed && r.blocks == nil:
+		case r.HostLength > 0 && !r.InCapsule && !keyed && r.blocks == nil, r.invalidate &&
+			!keyed && r.blocks == nil:
 			t.Fatalf("descriptor %x leads to the host's memory", r.SQE.SGL1()[:])
 		}
 		if r.blocks == nil || r.HostLength > 1<<20 {
 			return
 		}
 		// The work requests cover the list exactly.
-		r.Segs = []mem.Segment{{B: make([]byte, r.HostLength/2)}, {B: make([]byte, r.HostLength-r.HostLength/2)}}
+		r.Segs = []mem.Segment{
+			{B: make([]byte, r.HostLength/2)},
+			{B: make([]byte, r.HostLength-r.HostLength/2)},
+		}
 		r.Segs = slices.DeleteFunc(r.Segs, func(s mem.Segment) bool { return len(s.B) == 0 })
 		n, left := q.pieces(&r, 2), r.HostLength
 		for range n {
@@ -282,8 +291,8 @@ func FuzzDescribe(f *testing.F) {
 	})
 }
 
-// TestInCapsuleOffsets: data at offsets throughout the capsule is taken from there if it lies within, and refused if it does not
-// (CVE-2026-72129).
+// TestInCapsuleOffsets: data at offsets throughout the capsule is taken from there if it lies
+// within, and refused if it does not (CVE-2026-72129).
 func TestInCapsuleOffsets(t *testing.T) {
 	b := newBench(t, benchOptions{})
 	q := b.host.connect(b.addr(), ioParam(32))

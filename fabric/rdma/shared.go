@@ -9,15 +9,18 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// shared is receives that the queues of a port take together: a shared receive queue and the slots behind its work requests.
+// shared is receives that the queues of a port take together: a shared receive queue and the slots
+// behind its work requests.
 //
 //	refill   slots that are free are posted
 //	arrived  a capsule took one; the queue is found by the number of its queue pair
 //	vacate   the slot is free again: at once if nothing but the SQE was in it, otherwise before the response is posted
 //
-// There is a slot for each command of every queue, so that a host which keeps to its depth never finds no receive, until the
-// capacity is reached. Beyond that hosts that all send at once wait for slots (RNR NAK), and in-capsule data is copied away when few are left.
-// iWARP ends the connection of a capsule that finds no receive (RFC 5041 section 7), so queues there have receives of their own.
+// There is a slot for each command of every queue, so that a host which keeps to its depth never
+// finds no receive, until the capacity is reached. Beyond that hosts that all send at once wait for
+// slots (RNR NAK), and in-capsule data is copied away when few are left. iWARP ends the connection
+// of a capsule that finds no receive (RFC 5041 section 7), so queues there have receives of their
+// own.
 type shared struct {
 	p        *port
 	srq      verbs.SRQ
@@ -30,8 +33,8 @@ type shared struct {
 	mu   sync.Mutex // for moments
 	made []*chunk   // that the reactor has not taken yet
 
-	// dead: it failed; ended is how many queues have left it, each of which may have taken a slot along. No queue is added to a dead
-	// or worn one.
+	// dead: it failed; ended is how many queues have left it, each of which may have taken a slot
+	// along. No queue is added to a dead or worn one.
 	dead  atomic.Bool
 	ended atomic.Int64
 
@@ -117,7 +120,10 @@ func (s *shared) recvWR(slot uint16) verbs.RecvWR {
 	wr.SGE[0] = verbs.SGE{Addr: c.base + i*capsuleSize, Length: capsuleSize, LKey: c.key}
 	if s.icd > 0 {
 		wr.NumSGE = 2
-		wr.SGE[1] = verbs.SGE{Addr: c.base + chunkSlots*capsuleSize + i*uint64(s.stride()), Length: uint32(s.icd), LKey: c.key}
+		wr.SGE[1] = verbs.SGE{
+			Addr:   c.base + chunkSlots*capsuleSize + i*uint64(s.stride()),
+			Length: uint32(s.icd), LKey: c.key,
+		}
 	}
 	return wr
 }
@@ -150,7 +156,8 @@ func (s *shared) fail(why error) {
 	}
 }
 
-// short says that slots are worth copying for: hosts may send more than there are, and few are left.
+// short says that slots are worth copying for: hosts may send more than there are, and few are
+// left.
 func (s *shared) short() bool {
 	slots := len(s.chunks) * chunkSlots
 	return s.commands > slots && s.posted+len(s.free) < slots/4
@@ -175,7 +182,8 @@ func (g *group) arrived(wc *verbs.WC) {
 	case wc.Status != verbs.WCSuccess:
 		q.fail(fmt.Errorf("%v failed: %v (vendor error %#x)", workRecv, wc.Status, wc.VendorErr))
 	case int(wc.ByteLen) < capsuleSize || int(wc.ByteLen) > capsuleSize+q.icd:
-		q.fail(fmt.Errorf("capsule of %d bytes, a command has %d and at most %d of data", wc.ByteLen, capsuleSize, q.icd))
+		q.fail(fmt.Errorf("capsule of %d bytes, a command has %d and at most %d of data",
+			wc.ByteLen, capsuleSize, q.icd))
 	case q.taken == q.conn.depth:
 		q.fail(fmt.Errorf("more commands than the queue's depth, %d", q.conn.depth))
 	default:
@@ -225,7 +233,8 @@ func (q *queue) forsake() {
 	q.capsules = q.capsules[:0]
 }
 
-// lastReceived takes note that the queue pair takes no more shared receives. What it took is in the completion queue.
+// lastReceived takes note that the queue pair takes no more shared receives. What it took is in the
+// completion queue.
 func (q *queue) lastReceived() {
 	if q.shared == nil {
 		return

@@ -23,19 +23,33 @@ func TestSharedReceives(t *testing.T) {
 	testShared = 4 * chunkSlots
 	defer func() { testShared = 0 }()
 	for name, fn := range map[string]func(*testing.T){
-		"AsyncEventsOfQueuePairs": TestAsyncEventsOfQueuePairs, "AsyncEventOfCompletionQueue": TestAsyncEventOfCompletionQueue,
-		"AsyncDeviceFatal": TestAsyncDeviceFatal, "ReadDepth": TestReadDepth, "CapsuleBeforeEstablished": TestCapsuleBeforeEstablished,
-		"Deadlines": TestDeadlines, "DisconnectInEveryState": TestDisconnectInEveryState, "TargetDisconnects": TestTargetDisconnects,
-		"ShutdownAnswers": TestShutdownAnswers, "Offenders": TestOffenders, "QueuePairFails": TestQueuePairFails, "FailedWork": TestFailedWork,
-		"CompletionQueueFails": TestCompletionQueueFails, "HostWithoutReceives": TestHostWithoutReceives, "HostVanishes": TestHostVanishes,
-		"HandlerRefuses": TestHandlerRefuses, "Limits": TestLimits, "DeviceRemoval": TestDeviceRemoval, "MemoryIsShort": TestMemoryIsShort,
-		"MemoryNeverComes": TestMemoryNeverComes, "ManyConnections": TestManyConnections, "InvalidateFoundOut": TestInvalidateFoundOut,
-		"LentByChunk": TestLentByChunk, "LentDisconnect": TestLentDisconnect, "SignalledWrites": TestSignalledWrites,
-		"NothingIsAllocatedPerCommand": TestNothingIsAllocatedPerCommand, "ReadsAndWrites": TestReadsAndWrites,
-		"InCapsuleData": TestInCapsuleData, "Descriptors": TestDescriptors, "FailedReadSendsNoData": TestFailedReadSendsNoData,
-		"RemoteInvalidate": TestRemoteInvalidate, "LentMemory": TestLentMemory, "Rejects": TestRejects, "QueueInfo": TestQueueInfo,
-		"SetDepth": TestSetDepth, "Lists": TestLists, "ListsInParts": TestListsInParts, "ListsRefused": TestListsRefused,
-		"ListsOnTheAdminQueue": TestListsOnTheAdminQueue, "ListInvalidate": TestListInvalidate, "ListsAllocateNothing": TestListsAllocateNothing,
+		"AsyncEventsOfQueuePairs":     TestAsyncEventsOfQueuePairs,
+		"AsyncEventOfCompletionQueue": TestAsyncEventOfCompletionQueue,
+		"AsyncDeviceFatal":            TestAsyncDeviceFatal, "ReadDepth": TestReadDepth,
+		"CapsuleBeforeEstablished": TestCapsuleBeforeEstablished,
+		"Deadlines":                TestDeadlines,
+		"DisconnectInEveryState":   TestDisconnectInEveryState,
+		"TargetDisconnects":        TestTargetDisconnects,
+		"ShutdownAnswers":          TestShutdownAnswers, "Offenders": TestOffenders,
+		"QueuePairFails": TestQueuePairFails, "FailedWork": TestFailedWork,
+		"CompletionQueueFails": TestCompletionQueueFails,
+		"HostWithoutReceives":  TestHostWithoutReceives, "HostVanishes": TestHostVanishes,
+		"HandlerRefuses": TestHandlerRefuses, "Limits": TestLimits,
+		"DeviceRemoval": TestDeviceRemoval, "MemoryIsShort": TestMemoryIsShort,
+		"MemoryNeverComes": TestMemoryNeverComes, "ManyConnections": TestManyConnections,
+		"InvalidateFoundOut": TestInvalidateFoundOut,
+		"LentByChunk":        TestLentByChunk, "LentDisconnect": TestLentDisconnect,
+		"SignalledWrites":              TestSignalledWrites,
+		"NothingIsAllocatedPerCommand": TestNothingIsAllocatedPerCommand,
+		"ReadsAndWrites":               TestReadsAndWrites,
+		"InCapsuleData":                TestInCapsuleData, "Descriptors": TestDescriptors,
+		"FailedReadSendsNoData": TestFailedReadSendsNoData,
+		"RemoteInvalidate":      TestRemoteInvalidate, "LentMemory": TestLentMemory,
+		"Rejects": TestRejects, "QueueInfo": TestQueueInfo,
+		"SetDepth": TestSetDepth, "Lists": TestLists, "ListsInParts": TestListsInParts,
+		"ListsRefused":         TestListsRefused,
+		"ListsOnTheAdminQueue": TestListsOnTheAdminQueue, "ListInvalidate": TestListInvalidate,
+		"ListsAllocateNothing": TestListsAllocateNothing,
 	} {
 		t.Run(name, fn)
 	}
@@ -53,7 +67,8 @@ func (g *group) one(t *testing.T) *shared {
 	return nil
 }
 
-// Slots are made as queues come, up to the capacity, and all of them are posted when nothing is going on.
+// Slots are made as queues come, up to the capacity, and all of them are posted when nothing is
+// going on.
 func TestSharedSlots(t *testing.T) {
 	b := newBench(t, benchOptions{cfg: Config{SharedReceives: 2 * chunkSlots}})
 	look := func(slots, commands int) {
@@ -61,7 +76,8 @@ func TestSharedSlots(t *testing.T) {
 		b.on(func() {
 			s := b.g.one(t)
 			if len(s.chunks)*chunkSlots != slots || s.posted != slots || s.commands != commands {
-				t.Errorf("%d slots, %d posted for %d commands; want %d for %d", len(s.chunks)*chunkSlots, s.posted, s.commands, slots, commands)
+				t.Errorf("%d slots, %d posted for %d commands; want %d for %d",
+					len(s.chunks)*chunkSlots, s.posted, s.commands, slots, commands)
 			}
 		})
 		if n := b.f.Live("target").SRQs; n != 1 {
@@ -100,7 +116,8 @@ func TestSharedDepthIsEnforced(t *testing.T) {
 		greedy.send(&s, nil)
 	}
 	b.host.event(verbs.EventDisconnected)
-	b.eventually("its queue ends", func() bool { return strings.Contains(b.log(), "more commands than the queue's depth, 4") })
+	b.eventually("its queue ends",
+		func() bool { return strings.Contains(b.log(), "more commands than the queue's depth, 4") })
 	b.eventually("the handler has its requests", func() bool { return b.h.count("held") == 4 })
 	if st := good.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
 		t.Error(st)
@@ -114,17 +131,22 @@ func TestSharedDepthIsEnforced(t *testing.T) {
 	})
 }
 
-// Capsules that come while the responses of all requests are in flight wait for a request, in order.
+// Capsules that come while the responses of all requests are in flight wait for a request, in
+// order.
 func TestSharedCapsuleWaits(t *testing.T) {
 	m := newManual(t, verbstest.Options{}, Config{SharedReceives: chunkSlots}, ioParam(2))
-	sends := m.f.Inject(verbstest.Fault{Host: "target", Ops: verbstest.OpSend, Hold: true, Times: -1})
+	sends := m.f.Inject(verbstest.Fault{
+		Host: "target", Ops: verbstest.OpSend, Hold: true,
+		Times: -1,
+	})
 	for cid := range uint16(4) {
 		s := command(opNothing, cid, 0, 0)
 		m.host.send(&s, nil)
 		m.turn()
 	}
 	if len(m.q.capsules) != 2 || m.h.counts["prepare"] != 2 || m.q.taken != 2 {
-		t.Fatalf("%d capsules wait, %d were prepared, %d are without a response", len(m.q.capsules), m.h.counts["prepare"], m.q.taken)
+		t.Fatalf("%d capsules wait, %d were prepared, %d are without a response", len(m.q.capsules),
+			m.h.counts["prepare"], m.q.taken)
 	}
 	sends.Release()
 	m.until(t, func() bool { return m.h.counts["complete"] == 4 })
@@ -139,9 +161,11 @@ func TestSharedCapsuleWaits(t *testing.T) {
 	}
 }
 
-// When hosts may send more than there are slots and few are left, in-capsule data moves to memory of its own; without such memory it stays.
+// When hosts may send more than there are slots and few are left, in-capsule data moves to memory
+// of its own; without such memory it stays.
 func TestSharedShortage(t *testing.T) {
-	m := newManual(t, verbstest.Options{}, Config{SharedReceives: chunkSlots, MaxDepth: 200}, ioParam(200))
+	m := newManual(t, verbstest.Options{}, Config{SharedReceives: chunkSlots, MaxDepth: 200},
+		ioParam(200))
 	data := pattern(512, 3)
 	write := func(cid uint16, op nvme.Opcode, off uint64) {
 		s := command(op, cid, off, 512)
@@ -171,7 +195,10 @@ func TestSharedShortage(t *testing.T) {
 		m.h.complete(r, nvme.Success)
 	}
 	m.h.held = nil
-	m.until(t, func() bool { return m.q.shared.posted == chunkSlots && m.g.pool.memory.Available() == free })
+	m.until(t, func() bool {
+		return m.q.shared.posted == chunkSlots &&
+			m.g.pool.memory.Available() == free
+	})
 }
 
 // A host whose capsules find no receive waits and is served.
@@ -232,7 +259,11 @@ func TestSharedFallsBack(t *testing.T) {
 
 // The memory of slots counts, and is given back.
 func TestSharedMemoryIsBounded(t *testing.T) {
-	b := newBench(t, benchOptions{cfg: Config{SharedReceives: 4 * chunkSlots, QueueMemory: int64(chunkMemory(4096)) + 64<<10}})
+	b := newBench(t,
+		benchOptions{cfg: Config{
+			SharedReceives: 4 * chunkSlots,
+			QueueMemory:    int64(chunkMemory(4096)) + 64<<10,
+		}})
 	q := b.host.connect(b.addr(), ioParam(100))
 	if st := b.host.rejected(b.addr(), ioParam(100)); st != cmwire.NoResources {
 		t.Error(st)
@@ -244,7 +275,8 @@ func TestSharedMemoryIsBounded(t *testing.T) {
 	b.host.connect(b.addr(), ioParam(100))
 }
 
-// An error of the shared receive queue ends its queues; the next ones have another. So have those after many ends of queues.
+// An error of the shared receive queue ends its queues; the next ones have another. So have those
+// after many ends of queues.
 func TestSharedReceivesAreReplaced(t *testing.T) {
 	b := newBench(t, benchOptions{cfg: Config{SharedReceives: chunkSlots}})
 	q := b.host.connect(b.addr(), ioParam(8))
@@ -279,10 +311,12 @@ func TestSharedReceivesAreReplaced(t *testing.T) {
 	b.eventually("what no queue uses is freed", func() bool { return b.f.Live("target").SRQs == 1 })
 }
 
-// A device that does not tell of the last receive holds a queue up for no longer than the time limit.
+// A device that does not tell of the last receive holds a queue up for no longer than the time
+// limit.
 func TestSharedWithoutLastEvent(t *testing.T) {
 	m := newManual(t, verbstest.Options{}, Config{SharedReceives: chunkSlots}, ioParam(8))
-	m.g.async(m.q.p.dev, verbs.AsyncEvent{Type: verbs.AsyncQPLastWQEReached, QPNum: m.q.qp.Num() + 1})
+	m.g.async(m.q.p.dev,
+		verbs.AsyncEvent{Type: verbs.AsyncQPLastWQEReached, QPNum: m.q.qp.Num() + 1})
 	if m.q.last || m.q.failed {
 		t.Error("an event of another queue pair was taken")
 	}
@@ -300,7 +334,10 @@ func TestSharedWithoutLastEvent(t *testing.T) {
 func TestSharedStaleCompletions(t *testing.T) {
 	m := newManual(t, verbstest.Options{}, Config{SharedReceives: chunkSlots}, ioParam(8))
 	s := m.q.shared
-	for _, id := range []uint64{workID(workShared, s.gen+1, s.number, 0), workID(workShared, s.gen, s.number+1, 0)} {
+	for _, id := range []uint64{
+		workID(workShared, s.gen+1, s.number, 0),
+		workID(workShared, s.gen, s.number+1, 0),
+	} {
 		m.g.completed(&verbs.WC{WRID: id, QPNum: m.q.qp.Num(), Status: verbs.WCGeneralErr})
 	}
 	if m.q.failed || s.posted != chunkSlots {

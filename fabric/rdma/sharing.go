@@ -24,7 +24,8 @@ const (
 	maxShared  = 1 << 15
 )
 
-// sharing says whether queues on a device share receives, and why not if that was asked for. Any goroutine may call it.
+// sharing says whether queues on a device share receives, and why not if that was asked for. Any
+// goroutine may call it.
 func (t *Transport) sharing(dev verbs.Device) bool {
 	if t.cfg.SharedReceives == 0 || dev == nil {
 		return false
@@ -34,7 +35,9 @@ func (t *Transport) sharing(dev verbs.Device) bool {
 	case attr.IWARP:
 		t.shareNot(dev, errors.New("a capsule that finds no receive ends its connection on iWARP"))
 	case attr.MaxSRQ < 1 || attr.MaxSRQWR < chunkSlots || attr.MaxSRQSGE > 0 && attr.MaxSRQSGE < 2:
-		t.shareNot(dev, fmt.Errorf("it has %d shared receive queues of %d receives with %d elements", attr.MaxSRQ, attr.MaxSRQWR, attr.MaxSRQSGE))
+		t.shareNot(dev,
+			fmt.Errorf("it has %d shared receive queues of %d receives with %d elements",
+				attr.MaxSRQ, attr.MaxSRQWR, attr.MaxSRQSGE))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -49,12 +52,13 @@ func (t *Transport) shareNot(dev verbs.Device, why error) {
 	t.unshared[dev] = struct{}{}
 	t.mu.Unlock()
 	if !known {
-		t.cfg.Log.Warn("RDMA: queues on this device do not share receives, each has its own", "device", dev.Attr().Name, "reason", why)
+		t.cfg.Log.Warn("RDMA: queues on this device do not share receives, each has its own",
+			"device", dev.Attr().Name, "reason", why)
 	}
 }
 
-// share finds or makes the shared receives for one more queue, with enough slots for it; unshare undoes that. g.making is held; not
-// on a reactor.
+// share finds or makes the shared receives for one more queue, with enough slots for it; unshare
+// undoes that. g.making is held; not on a reactor.
 func (p *port) share(depth int) (*shared, error) {
 	s := p.shared
 	if s == nil || s.worn() {
@@ -86,7 +90,8 @@ func (p *port) unshare(s *shared, depth int) error {
 	return p.unshared(s)
 }
 
-// unshared frees what no queue uses: the next one starts with all slots, whatever happened to these.
+// unshared frees what no queue uses: the next one starts with all slots, whatever happened to
+// these.
 func (p *port) unshared(s *shared) error {
 	if s.refs > 0 {
 		return nil
@@ -117,8 +122,9 @@ func (p *port) newShared() (*shared, error) {
 	return s, nil
 }
 
-// worn says that no queue should be added. A queue that ends while a capsule arrives takes a slot along where the device forgets it (rxe), so
-// after an eighth as many ends as there are slots a new one is made.
+// worn says that no queue should be added. A queue that ends while a capsule arrives takes a slot
+// along where the device forgets it (rxe), so after an eighth as many ends as there are slots a new
+// one is made.
 func (s *shared) worn() bool { return s.dead.Load() || s.ended.Load() >= int64(s.capacity/8) }
 
 func (s *shared) newChunk() (_ *chunk, err error) {
@@ -138,7 +144,9 @@ func (s *shared) newChunk() (_ *chunk, err error) {
 	}
 	s.p.g.near(c.region)
 	if c.mr, err = s.p.dev.pd.RegMR(c.region.Bytes(), verbs.AccessLocalWrite); err != nil {
-		return nil, fmt.Errorf("register %d bytes for shared capsules with %s: %w (see the memlock limit)", size, s.p.dev.attr.Name, err)
+		return nil, fmt.Errorf(
+			"register %d bytes for shared capsules with %s: %w (see the memlock limit)", size,
+			s.p.dev.attr.Name, err)
 	}
 	c.key, c.base = c.mr.LKey(), mem.Addr(c.region.Bytes())
 	return c, nil

@@ -21,13 +21,18 @@ func TestValidate(t *testing.T) {
 		t.Error(err)
 	}
 	for name, change := range map[string]func(*Config){
-		"no provider": func(c *Config) { c.Provider = nil },
-		"depth 1":     func(c *Config) { c.MaxDepth = 1 }, "depth 1025": func(c *Config) { c.MaxDepth = 1025 },
-		"in-capsule 100": func(c *Config) { c.InCapsuleSize = 100 }, "in-capsule 128 KiB": func(c *Config) { c.InCapsuleSize = 128 << 10 },
-		"staging": func(c *Config) { c.StagingSize = 4096 }, "reads": func(c *Config) { c.MaxReads = 256 },
-		"queue ID": func(c *Config) { c.MaxQID = 0xFFFF }, "queues": func(c *Config) { c.MaxQueues = -1 },
-		"queue memory": func(c *Config) { c.QueueMemory = -1 }, "shared": func(c *Config) { c.SharedReceives = 1<<15 + 1 },
-		"time": func(c *Config) { c.DrainTimeout = -1 },
+		"no provider":        func(c *Config) { c.Provider = nil },
+		"depth 1":            func(c *Config) { c.MaxDepth = 1 },
+		"depth 1025":         func(c *Config) { c.MaxDepth = 1025 },
+		"in-capsule 100":     func(c *Config) { c.InCapsuleSize = 100 },
+		"in-capsule 128 KiB": func(c *Config) { c.InCapsuleSize = 128 << 10 },
+		"staging":            func(c *Config) { c.StagingSize = 4096 },
+		"reads":              func(c *Config) { c.MaxReads = 256 },
+		"queue ID":           func(c *Config) { c.MaxQID = 0xFFFF },
+		"queues":             func(c *Config) { c.MaxQueues = -1 },
+		"queue memory":       func(c *Config) { c.QueueMemory = -1 },
+		"shared":             func(c *Config) { c.SharedReceives = 1<<15 + 1 },
+		"time":               func(c *Config) { c.DrainTimeout = -1 },
 	} {
 		c := ok
 		if change(&c); c.Validate() == nil {
@@ -40,7 +45,10 @@ func TestValidate(t *testing.T) {
 func TestConnClosed(t *testing.T) {
 	b := newBench(t, benchOptions{})
 	result := make(chan error, 2)
-	l, err := b.tr.Listen(fabric.Addr{Transport: nvme.TransportRDMA, AddrPort: netipWithPort(b.addr(), 0)}, 3, func(c fabric.Conn) {
+	l, err := b.tr.Listen(fabric.Addr{
+		Transport: nvme.TransportRDMA,
+		AddrPort:  netipWithPort(b.addr(), 0),
+	}, 3, func(c fabric.Conn) {
 		if c.Info().PortID != 3 {
 			t.Errorf("port %d", c.Info().PortID)
 		}
@@ -62,11 +70,13 @@ func TestConnClosed(t *testing.T) {
 	b.idle()
 }
 
-// BenchmarkPoll: 32 reads of 4 KiB from capsule to response on the fake fabric, whose share of the time is the larger one.
+// BenchmarkPoll: 32 reads of 4 KiB from capsule to response on the fake fabric, whose share of the
+// time is the larger one.
 func BenchmarkPoll(b *testing.B) {
 	for name, shared := range map[string]int{"own receives": 0, "shared receives": chunkSlots} {
 		b.Run(name, func(b *testing.B) {
-			m := newManual(b, verbstest.Options{}, Config{Log: slog.New(slog.DiscardHandler), SharedReceives: shared}, ioParam(32))
+			m := newManual(b, verbstest.Options{},
+				Config{Log: slog.New(slog.DiscardHandler), SharedReceives: shared}, ioParam(32))
 			m.h.checks = false
 			sqes := make([]nvme.SQE, 32)
 			for i := range sqes {
@@ -77,7 +87,8 @@ func BenchmarkPoll(b *testing.B) {
 			for b.Loop() {
 				m.ioRound(sqes)
 			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(sqes)), "ns/command")
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(sqes)),
+				"ns/command")
 		})
 	}
 }
@@ -86,7 +97,10 @@ func BenchmarkPoll(b *testing.B) {
 func TestListenerTOS(t *testing.T) {
 	b := newBench(t, benchOptions{cfg: Config{TOS: map[uint16]uint8{3: 104}}})
 	for port, want := range map[uint16]uint8{3: 104, 4: 0} {
-		l, err := b.tr.Listen(fabric.Addr{Transport: nvme.TransportRDMA, AddrPort: netipWithPort(b.addr(), 0)}, port, b.adopt)
+		l, err := b.tr.Listen(fabric.Addr{
+			Transport: nvme.TransportRDMA,
+			AddrPort:  netipWithPort(b.addr(), 0),
+		}, port, b.adopt)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +122,8 @@ func TestQueueMemory(t *testing.T) {
 	if st := b.host.rejected(b.addr(), two); st != cmwire.NoResources {
 		t.Error(st)
 	}
-	if !strings.Contains(b.log(), "2 queues have 816 KiB of memory and this one wants 408, the limit is 1024") {
+	if !strings.Contains(b.log(),
+		"2 queues have 816 KiB of memory and this one wants 408, the limit is 1024") {
 		t.Errorf("log:\n%s", b.log())
 	}
 	b.host.connect(b.addr(), adminParam()) // 2.5 KiB

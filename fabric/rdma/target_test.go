@@ -63,7 +63,10 @@ type benchOptions struct {
 
 func newBench(t *testing.T, o benchOptions) *bench {
 	t.Helper()
-	b := &bench{t: t, f: verbstest.New(o.fabric), logs: &bytes.Buffer{}, stopped: make(chan struct{})}
+	b := &bench{
+		t: t, f: verbstest.New(o.fabric), logs: &bytes.Buffer{},
+		stopped: make(chan struct{}),
+	}
 	if o.setup != nil {
 		o.setup(b.f)
 	}
@@ -72,7 +75,8 @@ func newBench(t *testing.T, o benchOptions) *bench {
 		o.cfg.Provider = o.wrap(o.cfg.Provider)
 	}
 	if o.cfg.Log == nil {
-		o.cfg.Log = slog.New(slog.NewTextHandler(lockedWriter{b}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		o.cfg.Log = slog.New(slog.NewTextHandler(lockedWriter{b},
+			&slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	if o.arena == 0 {
 		o.arena = 4 << 20
@@ -96,7 +100,10 @@ func newBench(t *testing.T, o benchOptions) *bench {
 		o.timers.Reactor, o.timers.pending = b.r, make(map[*earlyTimer]struct{})
 		loop = o.timers
 	}
-	g, err := b.tr.NewGroup(fabric.GroupConfig{Loop: loop, Handler: b.h, Memory: mem.NewPool(b.arena, 0)})
+	g, err := b.tr.NewGroup(fabric.GroupConfig{
+		Loop: loop, Handler: b.h,
+		Memory: mem.NewPool(b.arena, 0),
+	})
 	must(err)
 	b.g = g.(*group)
 	b.r.Attach(b.g)
@@ -109,7 +116,10 @@ func newBench(t *testing.T, o benchOptions) *bench {
 		}
 	}()
 	t.Cleanup(b.close)
-	b.l, err = b.tr.Listen(fabric.Addr{Transport: nvme.TransportRDMA, AddrPort: netip.AddrPortFrom(b.f.Addr("target"), 0)}, 7, b.adopt)
+	b.l, err = b.tr.Listen(fabric.Addr{
+		Transport: nvme.TransportRDMA,
+		AddrPort:  netip.AddrPortFrom(b.f.Addr("target"), 0),
+	}, 7, b.adopt)
 	must(err)
 	b.host = newHost(t, b.f.Provider("host"))
 	return b

@@ -49,7 +49,8 @@ func (q *queue) event(t verbs.EventType, status int) {
 	}
 }
 
-// step does what there is to do for a queue that was touched; it returns the number of work requests posted.
+// step does what there is to do for a queue that was touched; it returns the number of work
+// requests posted.
 func (q *queue) step() (n int) {
 	switch {
 	case q.state >= queueDying:
@@ -65,10 +66,11 @@ func (q *queue) step() (n int) {
 	return n
 }
 
-// quiet says that a queue that is being disconnected has nothing left to say. Commands on an admin queue may take for ever
-// (Asynchronous Event Requests), so nobody waits for them.
+// quiet says that a queue that is being disconnected has nothing left to say. Commands on an admin
+// queue may take for ever (Asynchronous Event Requests), so nobody waits for them.
 func (q *queue) quiet() bool {
-	return q.out.head == nil && q.needRead.head == nil && q.signalled == 0 && (q.executing == 0 || q.conn.info.QID == 0)
+	return q.out.head == nil && q.needRead.head == nil && q.signalled == 0 &&
+		(q.executing == 0 || q.conn.info.QID == 0)
 }
 
 // within sets the time limit of the present state, instead of the one before.
@@ -101,8 +103,8 @@ func (q *queue) late() {
 	}
 }
 
-// look ends a queue whose sends do not complete, for instance because the host posts no receives. It says whether some are in
-// flight.
+// look ends a queue whose sends do not complete, for instance because the host posts no receives.
+// It says whether some are in flight.
 func (q *queue) look(now int64) bool {
 	if q.state >= queueDying {
 		return false
@@ -156,11 +158,13 @@ func (q *queue) die() {
 	go q.shut()
 }
 
-// log says why the queue ends. What hosts do by themselves is no warning; on iWARP the queue pair may tell of it first.
+// log says why the queue ends. What hosts do by themselves is no warning; on iWARP the queue pair
+// may tell of it first.
 func (q *queue) log() {
 	i := &q.conn.info
 	args := []any{"remote", i.Remote, "local", i.Local, "qid", i.QID, "reason", q.why}
-	if errors.Is(q.why, errDeparted) || errors.Is(q.why, errShutdown) || errors.Is(q.why, errFlushed) && q.p.dev.attr.IWARP {
+	if errors.Is(q.why, errDeparted) || errors.Is(q.why, errShutdown) ||
+		errors.Is(q.why, errFlushed) && q.p.dev.attr.IWARP {
 		q.g.t.cfg.Log.Debug("RDMA queue ends", args...)
 		return
 	}
@@ -182,7 +186,8 @@ func (q *queue) shut() {
 	err = errors.Join(err, q.qp.ToError())
 	q.cm.Unlock()
 	if err != nil && !q.p.dev.removed.Load() {
-		q.g.t.cfg.Log.Debug("RDMA queue does not end in order", "remote", q.conn.info.Remote, "error", err)
+		q.g.t.cfg.Log.Debug("RDMA queue does not end in order", "remote", q.conn.info.Remote,
+			"error", err)
 	}
 	q.g.cfg.Loop.Post(func() {
 		q.flushed = true
@@ -209,7 +214,8 @@ func (q *queue) destroy() {
 	err := errors.Join(q.qp.Destroy(), q.conn.id.Destroy())
 	q.cm.Unlock()
 	if err != nil {
-		q.g.t.cfg.Log.Error("RDMA queue pair cannot be destroyed, its memory stays", "remote", q.conn.info.Remote, "error", err)
+		q.g.t.cfg.Log.Error("RDMA queue pair cannot be destroyed, its memory stays", "remote",
+			q.conn.info.Remote, "error", err)
 	}
 	q.g.cfg.Loop.Post(q.destroyed)
 }
@@ -236,17 +242,20 @@ func (q *queue) finish() {
 	q.state = queueFreed
 	go func() {
 		if err := q.free(); err != nil {
-			q.g.t.cfg.Log.Error("RDMA queue cannot be freed", "remote", q.conn.info.Remote, "error", err)
+			q.g.t.cfg.Log.Error("RDMA queue cannot be freed", "remote", q.conn.info.Remote, "error",
+				err)
 		}
 		if err := q.g.release(q); err != nil && !q.p.dev.removed.Load() {
-			q.g.t.cfg.Log.Error("RDMA receives cannot be freed", "remote", q.conn.info.Remote, "error", err)
+			q.g.t.cfg.Log.Error("RDMA receives cannot be freed", "remote", q.conn.info.Remote,
+				"error", err)
 		}
 		q.conn.t.leave(q.conn)
 		q.g.cfg.Loop.Post(q.removed)
 	}()
 }
 
-// removed takes the queue out of the group, and with the last one the port of a device that is gone.
+// removed takes the queue out of the group, and with the last one the port of a device that is
+// gone.
 func (q *queue) removed() {
 	g := q.g
 	g.slots[q.number] = nil
@@ -257,7 +266,8 @@ func (q *queue) removed() {
 	g.maybeDone()
 }
 
-// retire frees the port of a device that was removed, once no queue uses it. Any goroutine may call it.
+// retire frees the port of a device that was removed, once no queue uses it. Any goroutine may call
+// it.
 func (g *group) retire(d *device) {
 	g.mu.Lock()
 	closing := g.closing

@@ -30,7 +30,8 @@ type Transport struct {
 	perHost map[netip.Addr]int
 	devices map[verbs.Device]*device
 	groups  map[*group]struct{}
-	// unshared are the devices whose queues have receives of their own although SharedReceives is set.
+	// unshared are the devices whose queues have receives of their own although SharedReceives is
+	// set.
 	unshared map[verbs.Device]struct{}
 }
 
@@ -39,7 +40,8 @@ func New(cfg Config) *Transport {
 	cfg.setDefaults()
 	return &Transport{
 		cfg: cfg, log: ratelog.New(cfg.Log),
-		byID: make(map[verbs.ID]*listener), open: make(map[*listener]struct{}), waiting: make(map[*conn]struct{}),
+		byID: make(map[verbs.ID]*listener), open: make(map[*listener]struct{}),
+		waiting: make(map[*conn]struct{}),
 		perHost: make(map[netip.Addr]int), devices: make(map[verbs.Device]*device),
 		groups: make(map[*group]struct{}), unshared: make(map[verbs.Device]struct{}),
 	}
@@ -48,7 +50,8 @@ func New(cfg Config) *Transport {
 // Type is nvme.TransportRDMA.
 func (t *Transport) Type() nvme.TransportType { return nvme.TransportRDMA }
 
-// Connections is the number of connections, those being made or ended included. Any goroutine may call it.
+// Connections is the number of connections, those being made or ended included. Any goroutine may
+// call it.
 func (t *Transport) Connections() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -67,7 +70,8 @@ func (t *Transport) NewGroup(cfg fabric.GroupConfig) (fabric.Group, error) {
 	return g, nil
 }
 
-// Close closes the listeners, refuses connections that no group has adopted, and ends the communication manager.
+// Close closes the listeners, refuses connections that no group has adopted, and ends the
+// communication manager.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	t.closed = true
@@ -91,7 +95,8 @@ func (t *Transport) Close() error {
 	}
 	if cm != nil {
 		if err := cm.Close(); err != nil {
-			return errors.Join(append(errs, fmt.Errorf("rdma: close the communication manager: %w", err))...)
+			return errors.Join(append(errs,
+				fmt.Errorf("rdma: close the communication manager: %w", err))...)
 		}
 		<-t.cmDone
 	}
@@ -174,7 +179,8 @@ func (t *Transport) admit(c *conn) error {
 		return fmt.Errorf("%d queues from this address are connected, the limit", t.perHost[addr])
 	}
 	if t.memory+c.memory() > t.cfg.QueueMemory {
-		return fmt.Errorf("%d queues have %d KiB of memory and this one wants %d, the limit is %d", t.total, t.memory>>10, c.memory()>>10, t.cfg.QueueMemory>>10)
+		return fmt.Errorf("%d queues have %d KiB of memory and this one wants %d, the limit is %d",
+			t.total, t.memory>>10, c.memory()>>10, t.cfg.QueueMemory>>10)
 	}
 	t.total++
 	t.memory += c.memory()
@@ -188,7 +194,8 @@ func (t *Transport) charge(n int) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.memory+int64(n) > t.cfg.QueueMemory {
-		return fmt.Errorf("%d queues have %d KiB of memory and %d more are wanted, the limit is %d", t.total, t.memory>>10, n>>10, t.cfg.QueueMemory>>10)
+		return fmt.Errorf("%d queues have %d KiB of memory and %d more are wanted, the limit is %d",
+			t.total, t.memory>>10, n>>10, t.cfg.QueueMemory>>10)
 	}
 	t.memory += int64(n)
 	return nil

@@ -10,8 +10,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Commands with much data in their capsules among others with little, refused ones, flushes and the data of R2Ts, the stream cut anywhere:
-// data gets where it belongs, whether the device has memory of its own for it or not.
+// Commands with much data in their capsules among others with little, refused ones, flushes and the
+// data of R2Ts, the stream cut anywhere: data gets where it belongs, whether the device has memory
+// of its own for it or not.
 func TestDataAhead(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 8))
@@ -46,7 +47,8 @@ func TestDataAhead(t *testing.T) {
 			}
 		}
 		if h.g.ahead != 0 || h.g.promised != 0 {
-			t.Fatalf("seed %d: %d commands are ahead, %d bytes promised", seed, h.g.ahead, h.g.promised)
+			t.Fatalf("seed %d: %d commands are ahead, %d bytes promised", seed, h.g.ahead,
+				h.g.promised)
 		}
 		h.close()
 	}
@@ -66,7 +68,8 @@ func merged(streams [][]byte, rng *rand.Rand) (all []byte) {
 	return all
 }
 
-// While one large write follows another nothing of their data is received into the group's buffer but what comes before the first.
+// While one large write follows another nothing of their data is received into the group's buffer
+// but what comes before the first.
 func TestDataAheadComesStraight(t *testing.T) {
 	const n, writes = 128 << 10, 8
 	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
@@ -85,7 +88,8 @@ func TestDataAheadComesStraight(t *testing.T) {
 		mark := bytes.Repeat([]byte{0xA5}, rxSize)
 		copy(h.g.rx, mark)
 		h.send(all)
-		if used := len(bytes.TrimRight(h.g.rx, "\xA5")); used > h.queue().untilData()+2*pdu.DigestSize {
+		if used := len(bytes.TrimRight(h.g.rx, "\xA5")); used > h.queue().untilData()+
+			2*pdu.DigestSize {
 			t.Errorf("%v: %d bytes of the buffer were used", p, used)
 		}
 		if n := h.d.written.Load(); n != writes {
@@ -119,7 +123,8 @@ func TestDamagedDataAhead(t *testing.T) {
 			if i == 1 {
 				want = nvme.TransientTransportError
 			}
-			if cqe := (*pdu.CapsuleResp)(h.recv()).CQE(); cqe.CID() != uint16(i) || cqe.Status() != want {
+			if cqe := (*pdu.CapsuleResp)(h.recv()).CQE(); cqe.CID() != uint16(i) ||
+				cqe.Status() != want {
 				t.Errorf("command %d: %v, want %v", cqe.CID(), cqe.Status(), want)
 			}
 		}
@@ -143,15 +148,17 @@ func TestDataAheadEnds(t *testing.T) {
 			t.Errorf("%d bytes of the arena are taken", taken)
 		}
 		h.hangUp()
-		if h.arena.Available() != len(h.arena.Region().Bytes()) || h.g.ahead != 0 || h.d.abandoned.Load() != 1 || h.d.written.Load() != 0 {
-			t.Errorf("%d bytes are free, %d ahead, %d abandoned, %d written", h.arena.Available(), h.g.ahead, h.d.abandoned.Load(), h.d.written.Load())
+		if h.arena.Available() != len(h.arena.Region().Bytes()) || h.g.ahead != 0 ||
+			h.d.abandoned.Load() != 1 || h.d.written.Load() != 0 {
+			t.Errorf("%d bytes are free, %d ahead, %d abandoned, %d written", h.arena.Available(),
+				h.g.ahead, h.d.abandoned.Load(), h.d.written.Load())
 		}
 		h.close()
 	}
 }
 
-// Commands with much data leave memory to those with little and to those that wait for theirs in turn, and go on when there is some: at
-// least one at a time.
+// Commands with much data leave memory to those with little and to those that wait for theirs in
+// turn, and go on when there is some: at least one at a time.
 func TestMemoryOfDataAhead(t *testing.T) {
 	const n = 256 << 10
 	h := newHand(t, options{cfg: Config{InCapsuleSize: n}, hold: true})
@@ -168,7 +175,8 @@ func TestMemoryOfDataAhead(t *testing.T) {
 	}
 	q := h.g.queues[0]
 	if len(h.d.held) != fit || h.g.ahead != fit || !q.stalled {
-		t.Fatalf("%d commands are executing, %d are ahead, want %d; stalled: %v", len(h.d.held), h.g.ahead, fit, q.stalled)
+		t.Fatalf("%d commands are executing, %d are ahead, want %d; stalled: %v", len(h.d.held),
+			h.g.ahead, fit, q.stalled)
 	}
 	h.connect(pdu.Params{}, 8)
 	h.send(write(0, 1, 4096))

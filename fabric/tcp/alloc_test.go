@@ -24,7 +24,8 @@ func (h *hand) connect(p pdu.Params, depth int) *client {
 	return c
 }
 
-// roundTrips returns a function that makes the target serve depth commands in one batch, and what it should answer in bytes.
+// roundTrips returns a function that makes the target serve depth commands in one batch, and what
+// it should answer in bytes.
 func (h *hand) roundTrips(c *client, op nvme.Opcode, n, depth int, inCapsule bool) (func(), int) {
 	var batch []byte
 	answer := pdu.CapsuleRespSize + c.p.HeaderDigestSize()
@@ -60,7 +61,8 @@ func (h *hand) roundTrips(c *client, op nvme.Opcode, n, depth int, inCapsule boo
 	}, answer * depth
 }
 
-// Nothing is allocated per command: reads lent and copied, writes in the capsule, behind it and by R2T, with and without digests.
+// Nothing is allocated per command: reads lent and copied, writes in the capsule, behind it and by
+// R2T, with and without digests.
 func TestNoAllocations(t *testing.T) {
 	for _, lend := range []bool{false, true} {
 		for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
@@ -88,7 +90,8 @@ func TestNoAllocations(t *testing.T) {
 				}
 				run() // the backing arrays of segments grow to their size
 				if a := testutil.AllocsPerRun(20, run); a != 0 {
-					t.Errorf("%s, lend %v, digests %v: %v allocations per %d commands", w.name, lend, p.DataDigest, a, depth)
+					t.Errorf("%s, lend %v, digests %v: %v allocations per %d commands", w.name,
+						lend, p.DataDigest, a, depth)
 				}
 			}
 			h.close()

@@ -30,11 +30,12 @@ func (l *logText) has(s string) bool {
 	return strings.Contains(l.b.String(), s)
 }
 
-// What the memory does not suffice for is refused, a queue at its Connect and a connection at once; those that exist go on, and those
-// that leave make room.
+// What the memory does not suffice for is refused, a queue at its Connect and a connection at once;
+// those that exist go on, and those that leave make room.
 func TestQueueMemory(t *testing.T) {
 	var log logText
-	tg := serve(t, options{cfg: Config{QueueMemory: 200 << 10, Log: slog.New(slog.NewTextHandler(&log, nil))}})
+	tg := serve(t,
+		options{cfg: Config{QueueMemory: 200 << 10, Log: slog.New(slog.NewTextHandler(&log, nil))}})
 	a := tg.connect(t, pdu.Params{}, 100, 0) // 91 KiB
 	b := tg.connect(t, pdu.Params{}, 100, 0)
 	deep := tg.dial(t)
@@ -58,18 +59,20 @@ func TestQueueMemory(t *testing.T) {
 	tg.connect(t, pdu.Params{}, 100, 0).readBlocks(1, 0, 512)
 }
 
-// The memory that is counted for a command is more than what is made for it: beside the request there are two pointers, the handler's
-// state, and the lists of segments.
+// The memory that is counted for a command is more than what is made for it: beside the request
+// there are two pointers, the handler's state, and the lists of segments.
 func TestCommandBytes(t *testing.T) {
 	if n := reflect.TypeFor[request]().Size() + 400; n > commandBytes {
 		t.Errorf("%d bytes for each command, %d are counted", n, commandBytes)
 	}
-	if n := reflect.TypeFor[queue]().Size() + reflect.TypeFor[conn]().Size() + tightSize + 2048; n > queueBytes {
+	if n := reflect.TypeFor[queue]().Size() + reflect.TypeFor[conn]().Size() + tightSize +
+		2048; n > queueBytes {
 		t.Errorf("%d bytes for each queue, %d are counted", n, queueBytes)
 	}
 }
 
-// Of the queues that wait for memory only the first keeps all that it had received, and only as long as it waits.
+// Of the queues that wait for memory only the first keeps all that it had received, and only as
+// long as it waits.
 func TestStallsKeepLittle(t *testing.T) {
 	h := newHand(t, options{})
 	const writes = 7

@@ -41,8 +41,9 @@ func (q *queue) termReq(r *pdu.TermReq) {
 	q.Disconnect(f)
 }
 
-// capsule takes a command into a request; b is what has been received behind its header. It returns false, having changed nothing, if there
-// is no memory for its data. One with much data that is still to come is prepared ahead of it (ahead.go).
+// capsule takes a command into a request; b is what has been received behind its header. It returns
+// false, having changed nothing, if there is no memory for its data. One with much data that is
+// still to come is prepared ahead of it (ahead.go).
 func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) bool {
 	n := q.params.DataLength(c.Header())
 	status, f := q.checkSGL(c, n)
@@ -52,7 +53,8 @@ func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) bool {
 	}
 	r := q.get()
 	if r == nil {
-		// More commands than the submission queue has entries (Base section 3.3.2.6): flow control is lost.
+		// More commands than the submission queue has entries (Base section 3.3.2.6): flow control
+		// is lost.
 		q.fault(pdu.Fault{FES: pdu.FESSequence}, c[:])
 		return true
 	}
@@ -65,7 +67,8 @@ func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) bool {
 		return false
 	}
 	sqe := c.SQE()
-	if !q.connected && sqe.Opcode() == nvme.FabricsOpcode && sqe.FabricsType() == nvme.FabricsConnect {
+	if !q.connected && sqe.Opcode() == nvme.FabricsOpcode &&
+		sqe.FabricsType() == nvme.FabricsConnect {
 		if q.admin = sqe.Connect().QID() == 0; q.admin {
 			q.lighten()
 		}
@@ -88,11 +91,12 @@ func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) bool {
 	return true
 }
 
-// checkSGL validates the descriptor of a command that carries n bytes of data. A Fault says that the stream cannot be trusted any
-// more, a status that the command is refused.
+// checkSGL validates the descriptor of a command that carries n bytes of data. A Fault says that
+// the stream cannot be trusted any more, a status that the command is refused.
 func (q *queue) checkSGL(c *pdu.CapsuleCmd, n uint32) (nvme.Status, pdu.Fault) {
 	sqe, sgl := c.SQE(), c.SQE().SGL1()
-	// Only SGLs: PSDT is 01b (Base section 4.1.1), and Fabrics commands use SGLs whatever it says (Base section 4.1.2).
+	// Only SGLs: PSDT is 01b (Base section 4.1.1), and Fabrics commands use SGLs whatever it says
+	// (Base section 4.1.2).
 	psdt := sqe.PSDT() == 1 || sqe.Opcode() == nvme.FabricsOpcode
 	kind := uint8(sgl.Type())<<4 | sgl.Subtype()
 	inCapsule := psdt && kind == uint8(nvme.SGLDataBlock)<<4|nvme.SGLSubtypeOffset
@@ -103,7 +107,8 @@ func (q *queue) checkSGL(c *pdu.CapsuleCmd, n uint32) (nvme.Status, pdu.Fault) {
 		// The length of the PDU and the SGL disagree about in-capsule data (TCP section 3.3.2).
 		return 0, pdu.Fault{FES: pdu.FESInvalidHeader, FEI: pdu.OffPLEN}
 	case inCapsule && n > 0 && sgl.Address() != 0:
-		return 0, pdu.Fault{FES: pdu.FESUnsupported, FEI: pdu.OffSGL1} // ICDOFF is 0 (Base section 5.1.13.2.1)
+		// ICDOFF is 0 (Base section 5.1.13.2.1)
+		return 0, pdu.Fault{FES: pdu.FESUnsupported, FEI: pdu.OffSGL1}
 	case !psdt:
 		return nvme.InvalidField | nvme.DNR, pdu.Fault{}
 	case inCapsule:
@@ -118,8 +123,8 @@ func (q *queue) checkSGL(c *pdu.CapsuleCmd, n uint32) (nvme.Status, pdu.Fault) {
 	return nvme.Success, pdu.Fault{}
 }
 
-// inCapsuleMax is the largest in-capsule data of a command: 8192 bytes on the admin queue and for Fabrics commands, IOCCSZ for
-// others (TCP section 3.3.1, Base section 5.1.13.2.1).
+// inCapsuleMax is the largest in-capsule data of a command: 8192 bytes on the admin queue and for
+// Fabrics commands, IOCCSZ for others (TCP section 3.3.1, Base section 5.1.13.2.1).
 func (q *queue) inCapsuleMax(sqe *nvme.SQE) uint32 {
 	if q.admin || !q.connected || sqe.Opcode() == nvme.FabricsOpcode {
 		return pdu.AdminInCapsule
@@ -127,8 +132,8 @@ func (q *queue) inCapsuleMax(sqe *nvme.SQE) uint32 {
 	return uint32(q.conn.info.InCapsuleSize)
 }
 
-// toHost tells from the opcode that data goes from the controller to the host only (Base section 4.1.1; for Fabrics commands
-// from FCTYPE, Base section 6).
+// toHost tells from the opcode that data goes from the controller to the host only (Base section
+// 4.1.1; for Fabrics commands from FCTYPE, Base section 6).
 func toHost(sqe *nvme.SQE) bool {
 	if sqe.Opcode() == nvme.FabricsOpcode {
 		return sqe.FabricsType()&3 == 2
@@ -136,7 +141,8 @@ func toHost(sqe *nvme.SQE) bool {
 	return sqe.Opcode()&3 == 2
 }
 
-// runBatch lets the handler judge the commands of the batch, starts their data, and executes what is ready.
+// runBatch lets the handler judge the commands of the batch, starts their data, and executes what
+// is ready.
 func (g *Group) runBatch() int {
 	n := len(g.batch)
 	if n > 0 {
@@ -171,8 +177,9 @@ func (q *queue) prepared(r *request) {
 	}
 }
 
-// placeInCapsule executes a command that is prepared and whose in-capsule data has arrived, in memory of ours: unless Prepare
-// attached memory of its own that becomes the request's. Data that its device takes at once stays where it was received.
+// placeInCapsule executes a command that is prepared and whose in-capsule data has arrived, in
+// memory of ours: unless Prepare attached memory of its own that becomes the request's. Data that
+// its device takes at once stays where it was received.
 func (q *queue) placeInCapsule(r *request) {
 	if r.Status.OK() && r.Dir == fabric.HostToController && !r.damaged {
 		switch {
@@ -234,8 +241,9 @@ func (g *Group) execute() int {
 	return n
 }
 
-// leavePassing leaves the receive buffer to requests that are executing and have their data in it, and takes another one. Few are: of a
-// device that may be slow Prepare says so, as long as it has something to do.
+// leavePassing leaves the receive buffer to requests that are executing and have their data in it,
+// and takes another one. Few are: of a device that may be slow Prepare says so, as long as it has
+// something to do.
 func (g *Group) leavePassing(reqs []*fabric.Request) {
 	g.passing = false
 	left := false

@@ -44,7 +44,8 @@ func (c *client) icReq(p pdu.Params) {
 	}
 	resp := (*pdu.ICResp)(m.raw)
 	// Linux refuses an alignment of the controller, and digests other than those it asked for.
-	if f := resp.Check(); !f.OK() || resp.HeaderDigest() != p.HeaderDigest || resp.DataDigest() != p.DataDigest || resp.CPDA() != 0 {
+	if f := resp.Check(); !f.OK() || resp.HeaderDigest() != p.HeaderDigest ||
+		resp.DataDigest() != p.DataDigest || resp.CPDA() != 0 {
 		c.tb.Fatalf("ICResp %x", m.raw)
 	}
 	c.p = p

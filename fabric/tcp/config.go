@@ -1,4 +1,5 @@
-// Package tcp is the NVMe/TCP transport: connections on non-blocking sockets, owned by the reactor their group belongs to.
+// Package tcp is the NVMe/TCP transport: connections on non-blocking sockets, owned by the reactor
+// their group belongs to.
 //
 // The way of a batch, in one Poll of a group (no locks, nothing allocated):
 //
@@ -10,8 +11,9 @@
 //	flush   everything queued for a connection leaves in one sendmsg: headers of many PDUs are written side by side into a
 //	        buffer of the group, data is referred to where it lies
 //
-// What a peer does wrong ends its own connection only, with a C2HTermReq that names the error ("TCP" in comments is the NVM
-// Express TCP Transport Specification 1.1, "Base" the Base Specification 2.1).
+// What a peer does wrong ends its own connection only, with a C2HTermReq that names the error
+// ("TCP" in comments is the NVM Express TCP Transport Specification 1.1, "Base" the Base
+// Specification 2.1).
 package tcp
 
 import (
@@ -28,42 +30,49 @@ type Config struct {
 	Log *slog.Logger
 	// MaxDepth is the largest number of commands on one queue, 2 to 1024. Default 128.
 	MaxDepth int
-	// InCapsuleSize is the number of data bytes that a command capsule of an I/O queue may carry, a multiple of 16, at most
-	// 1 MiB. Fabrics and admin capsules may always carry 8192. Default 131072. Larger writes wait for an R2T.
+	// InCapsuleSize is the number of data bytes that a command capsule of an I/O queue may carry, a
+	// multiple of 16, at most 1 MiB. Fabrics and admin capsules may always carry 8192. Default
+	// 131072. Larger writes wait for an R2T.
 	InCapsuleSize int
-	// MaxH2CData is MAXH2CDATA: the largest number of data bytes in one H2CData PDU; a multiple of 4, at least 4096. Default
-	// 1 MiB.
+	// MaxH2CData is MAXH2CDATA: the largest number of data bytes in one H2CData PDU; a multiple of
+	// 4, at least 4096. Default 1 MiB.
 	MaxH2CData int
-	// NoHeaderDigest and NoDataDigest refuse digests that a host asks for; it is told so in the ICResp, and usually gives up.
+	// NoHeaderDigest and NoDataDigest refuse digests that a host asks for; it is told so in the
+	// ICResp, and usually gives up.
 	NoHeaderDigest, NoDataDigest bool
 	// ICReqTimeout is the longest time from accept to a complete ICReq. Default 10 s.
 	ICReqTimeout time.Duration
 	// ConnectTimeout is the longest time from ICReq to a successful Connect command. Default 30 s.
 	ConnectTimeout time.Duration
-	// DataTimeout is the longest time in which the host must send the data of an R2T, or the rest of a PDU it began. Default
-	// 30 s.
+	// DataTimeout is the longest time in which the host must send the data of an R2T, or the rest
+	// of a PDU it began. Default 30 s.
 	DataTimeout time.Duration
-	// SendTimeout is the longest time that something ready to be sent waits for the host to read. Default 30 s.
+	// SendTimeout is the longest time that something ready to be sent waits for the host to read.
+	// Default 30 s.
 	SendTimeout time.Duration
-	// MemoryTimeout is the longest time that a command waits for data memory; then it fails with Command Interrupted, which
-	// hosts retry. Default 20 s.
+	// MemoryTimeout is the longest time that a command waits for data memory; then it fails with
+	// Command Interrupted, which hosts retry. Default 20 s.
 	MemoryTimeout time.Duration
-	// LingerTimeout is the longest time that a connection stays open after a C2HTermReq, at most 30 s (TCP section 3.5).
-	// Default 10 s. After an orderly end without fault it is at most one second.
+	// LingerTimeout is the longest time that a connection stays open after a C2HTermReq, at most 30
+	// s (TCP section 3.5). Default 10 s. After an orderly end without fault it is at most one
+	// second.
 	LingerTimeout time.Duration
-	// QueueMemory bounds the memory of all queues in bytes: 16 KiB for each and 768 bytes for each command of its depth. A
-	// connection that does not fit is closed, a Connect command refused. Data memory (the reactors' arenas) and what the kernel keeps
-	// for sockets come besides. Default 1 GiB.
+	// QueueMemory bounds the memory of all queues in bytes: 16 KiB for each and 768 bytes for each
+	// command of its depth. A connection that does not fit is closed, a Connect command refused.
+	// Data memory (the reactors' arenas) and what the kernel keeps for sockets come besides.
+	// Default 1 GiB.
 	QueueMemory int64
-	// BusyPoll is SO_BUSY_POLL of the connections, in whole microseconds, at most 10 ms: a receive that finds nothing polls the
-	// queue of the network device that the connection's packets come by. A reactor never waits in a receive, so that this is one
-	// poll each time, however long it says. Some kernels want CAP_NET_ADMIN for it. Default 0, none.
+	// BusyPoll is SO_BUSY_POLL of the connections, in whole microseconds, at most 10 ms: a receive
+	// that finds nothing polls the queue of the network device that the connection's packets come
+	// by. A reactor never waits in a receive, so that this is one poll each time, however long it
+	// says. Some kernels want CAP_NET_ADMIN for it. Default 0, none.
 	BusyPoll time.Duration
-	// CongestionControl names the congestion control of the connections as seen from here (tcp(7), TCP_CONGESTION); one that the system
-	// restricts needs CAP_NET_ADMIN. Default "", the system's. It decides how fast reads leave; writes depend on the host's.
+	// CongestionControl names the congestion control of the connections as seen from here (tcp(7),
+	// TCP_CONGESTION); one that the system restricts needs CAP_NET_ADMIN. Default "", the system's.
+	// It decides how fast reads leave; writes depend on the host's.
 	CongestionControl string
-	// MaxConnections and MaxConnectionsPerHost bound the connections of the transport and of one source address. Default 8192
-	// and 4096.
+	// MaxConnections and MaxConnectionsPerHost bound the connections of the transport and of one
+	// source address. Default 8192 and 4096.
 	MaxConnections, MaxConnectionsPerHost int
 }
 
@@ -82,17 +91,23 @@ const (
 func (c *Config) Validate() error {
 	switch {
 	case c.MaxDepth != 0 && (c.MaxDepth < initialDepth || c.MaxDepth > maxDepth):
-		return fmt.Errorf("tcp: queue depth %d: must be %d to %d", c.MaxDepth, initialDepth, maxDepth)
+		return fmt.Errorf("tcp: queue depth %d: must be %d to %d", c.MaxDepth, initialDepth,
+			maxDepth)
 	case c.InCapsuleSize < 0 || c.InCapsuleSize > maxInCapsule || c.InCapsuleSize%16 != 0:
-		return fmt.Errorf("tcp: in-capsule data size %d: must be a multiple of 16 up to %d", c.InCapsuleSize, maxInCapsule)
-	case c.MaxH2CData != 0 && (c.MaxH2CData < pdu.MinMaxH2CData || c.MaxH2CData > 1<<30 || c.MaxH2CData%4 != 0):
-		return fmt.Errorf("tcp: MAXH2CDATA %d: must be a multiple of 4 from %d to %d", c.MaxH2CData, pdu.MinMaxH2CData, 1<<30)
+		return fmt.Errorf("tcp: in-capsule data size %d: must be a multiple of 16 up to %d",
+			c.InCapsuleSize, maxInCapsule)
+	case c.MaxH2CData != 0 &&
+		(c.MaxH2CData < pdu.MinMaxH2CData || c.MaxH2CData > 1<<30 || c.MaxH2CData%4 != 0):
+		return fmt.Errorf("tcp: MAXH2CDATA %d: must be a multiple of 4 from %d to %d", c.MaxH2CData,
+			pdu.MinMaxH2CData, 1<<30)
 	case c.LingerTimeout > maxTermLinger:
 		return fmt.Errorf("tcp: linger time %v: must be at most %v", c.LingerTimeout, maxTermLinger)
-	case c.ICReqTimeout < 0, c.ConnectTimeout < 0, c.DataTimeout < 0, c.SendTimeout < 0, c.MemoryTimeout < 0, c.LingerTimeout < 0:
+	case c.ICReqTimeout < 0, c.ConnectTimeout < 0, c.DataTimeout < 0, c.SendTimeout < 0,
+		c.MemoryTimeout < 0, c.LingerTimeout < 0:
 		return fmt.Errorf("tcp: time limits must not be negative")
 	case c.BusyPoll < 0 || c.BusyPoll > maxBusyPoll || c.BusyPoll%time.Microsecond != 0:
-		return fmt.Errorf("tcp: busy polling for %v: must be whole microseconds up to %v", c.BusyPoll, maxBusyPoll)
+		return fmt.Errorf("tcp: busy polling for %v: must be whole microseconds up to %v",
+			c.BusyPoll, maxBusyPoll)
 	case c.QueueMemory < 0:
 		return fmt.Errorf("tcp: queue memory must not be negative")
 	case c.MaxConnections < 0 || c.MaxConnectionsPerHost < 0:

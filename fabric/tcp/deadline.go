@@ -7,8 +7,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// deadlines of one queue, in nanoseconds of the reactor's clock, 0 for none. A tick of the group compares them; it only runs
-// while there is one. Nothing is timed per command.
+// deadlines of one queue, in nanoseconds of the reactor's clock, 0 for none. A tick of the group
+// compares them; it only runs while there is one. Nothing is timed per command.
 type deadlines struct {
 	handshakeBy int64 // ICReq complete, then Connect successful
 	closeBy     int64 // the end of closing and lingering
@@ -25,7 +25,8 @@ type deadlines struct {
 
 // tickPeriod is a fraction of the shortest time limit.
 func (c *Config) tickPeriod() int64 {
-	least := min(c.ICReqTimeout, c.ConnectTimeout, c.DataTimeout, c.SendTimeout, c.MemoryTimeout, c.LingerTimeout, orderlyLinger)
+	least := min(c.ICReqTimeout, c.ConnectTimeout, c.DataTimeout, c.SendTimeout, c.MemoryTimeout,
+		c.LingerTimeout, orderlyLinger)
 	return min(max(least/8, 5*time.Millisecond), 250*time.Millisecond).Nanoseconds()
 }
 
@@ -63,7 +64,8 @@ func (q *queue) checkDeadlines(now int64) bool {
 			return false
 		}
 		err := fmt.Errorf(format, args...)
-		q.g.t.log.Warn("connection ended", "remote", q.conn.info.Remote, "local", q.conn.info.Local, "error", err)
+		q.g.t.log.Warn("connection ended", "remote", q.conn.info.Remote, "local", q.conn.info.Local,
+			"error", err)
 		q.kill(err)
 		return true
 	}
@@ -71,7 +73,8 @@ func (q *queue) checkDeadlines(now int64) bool {
 	case q.closeBy != 0 && now >= q.closeBy:
 		q.kill(q.why)
 		return false
-	case q.state == queueConnecting && overdue(q.handshakeBy, "no complete ICReq within %v", c.ICReqTimeout),
+	case q.state == queueConnecting &&
+		overdue(q.handshakeBy, "no complete ICReq within %v", c.ICReqTimeout),
 		overdue(q.handshakeBy, "no successful Connect within %v", c.ConnectTimeout),
 		overdue(q.partialBy, "the rest of a PDU did not arrive within %v", c.DataTimeout),
 		overdue(q.grantBy, "the data of an R2T did not arrive within %v", c.DataTimeout),

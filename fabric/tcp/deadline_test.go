@@ -8,7 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// The deadlines before and after ICReq count for the whole, not per byte; a connected queue has none.
+// The deadlines before and after ICReq count for the whole, not per byte; a connected queue has
+// none.
 func TestHandshakeDeadlines(t *testing.T) {
 	var req pdu.ICReq
 	req.Set(&pdu.Params{}, 1)
@@ -17,7 +18,11 @@ func TestHandshakeDeadlines(t *testing.T) {
 		"one byte at a time": func(h *hand, n int) { h.send(req[n : n+1]) },
 		"no Connect command": func(h *hand, n int) { h.send(req[:len(req)*max(1-n, 0)]) },
 	} {
-		h := newHand(t, options{cfg: Config{ICReqTimeout: time.Minute, ConnectTimeout: time.Minute, DataTimeout: time.Hour}})
+		h := newHand(t,
+			options{cfg: Config{
+				ICReqTimeout: time.Minute, ConnectTimeout: time.Minute,
+				DataTimeout: time.Hour,
+			}})
 		h.open()
 		n := 0
 		for ; n < 100 && len(h.g.queues) > 0; n++ {
@@ -30,7 +35,11 @@ func TestHandshakeDeadlines(t *testing.T) {
 		}
 		h.close()
 	}
-	h := newHand(t, options{cfg: Config{ICReqTimeout: time.Minute, ConnectTimeout: time.Minute, DataTimeout: time.Hour}})
+	h := newHand(t,
+		options{cfg: Config{
+			ICReqTimeout: time.Minute, ConnectTimeout: time.Minute,
+			DataTimeout: time.Hour,
+		}})
 	h.connect(pdu.Params{}, 8)
 	h.loop.advance(10 * time.Minute)
 	h.turn()
@@ -40,7 +49,8 @@ func TestHandshakeDeadlines(t *testing.T) {
 	h.close()
 }
 
-// A host that does not send the data it was asked for, or stops in the middle of a PDU, does not keep memory for ever.
+// A host that does not send the data it was asked for, or stops in the middle of a PDU, does not
+// keep memory for ever.
 func TestDataDeadlines(t *testing.T) {
 	tg := serve(t, options{cfg: Config{DataTimeout: time.Minute}})
 	sqe := rw(nvme.NVMWrite, 1, 0, 4096, true)
@@ -91,7 +101,8 @@ func TestSlowReader(t *testing.T) {
 		for i := range 16 {
 			m := c.recv()
 			d := (*pdu.Data)(m.raw)
-			if m.t != pdu.TypeC2HData || d.CCCID() != uint16(i) || len(m.data) != n || d.Header().Flags()&pdu.Success == 0 {
+			if m.t != pdu.TypeC2HData || d.CCCID() != uint16(i) || len(m.data) != n ||
+				d.Header().Flags()&pdu.Success == 0 {
 				t.Fatalf("got %v %x", m.t, m.raw)
 			}
 			for j := 0; j < n; j += 509 {

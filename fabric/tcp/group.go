@@ -11,9 +11,10 @@ import (
 
 // Group is the part of the transport on one reactor: its connections and what they share.
 //
-// A connection is hot from an event of its socket until the reactor is about to sleep or polls found nothing on it for long, which is
-// the shorter the more of them are hot; hot ones are polled directly, cold ones wait for their next event (ready.go). An edge cannot be
-// lost, because a connection only becomes cold after its socket was read empty.
+// A connection is hot from an event of its socket until the reactor is about to sleep or polls
+// found nothing on it for long, which is the shorter the more of them are hot; hot ones are polled
+// directly, cold ones wait for their next event (ready.go). An edge cannot be lost, because a
+// connection only becomes cold after its socket was read empty.
 type Group struct {
 	t    *Transport
 	cfg  fabric.GroupConfig
@@ -54,24 +55,27 @@ type Group struct {
 }
 
 const (
-	rxSize    = 130 << 10 // shared receive buffer: 128 KiB of data, a header before it, bulkWindow behind it
-	carryMax  = 256       // most bytes of an incomplete unit (header with padding: PDO is a byte)
-	tightSize = 8 << 10   // of the receive buffer while some queue is stalled, so that no other comes to carry much
-	batchSize = 64        // commands per Prepare
-	iovMax    = 256       // vectors per sendmsg
-	iovFull   = 128       // no further PDU is started beyond
-	headsSize = 32 << 10  // headers per sendmsg
+	// shared receive buffer: 128 KiB of data, a header before it, bulkWindow behind it
+	rxSize   = 130 << 10
+	carryMax = 256 // most bytes of an incomplete unit (header with padding: PDO is a byte)
+	// of the receive buffer while some queue is stalled, so that no other comes to carry much
+	tightSize = 8 << 10
+	batchSize = 64       // commands per Prepare
+	iovMax    = 256      // vectors per sendmsg
+	iovFull   = 128      // no further PDU is started beyond
+	headsSize = 32 << 10 // headers per sendmsg
 	headsFull = headsSize - headMax
-	headMax   = 256     // most header bytes of one response: aligned C2HData header, digests, response capsule
-	sendMost  = 1 << 20 // bytes per sendmsg, and per turn
-	// A hot queue that is not the only one sends about this much in its turn: 32 small reads, or three of 128 KiB; and it receives no
-	// more than turnInput, the data of two such writes.
+	// most header bytes of one response: aligned C2HData header, digests, response capsule
+	headMax  = 256
+	sendMost = 1 << 20 // bytes per sendmsg, and per turn
+	// A hot queue that is not the only one sends about this much in its turn: 32 small reads, or
+	// three of 128 KiB; and it receives no more than turnInput, the data of two such writes.
 	turnVectors = 64
 	turnBytes   = 384 << 10
 	turnInput   = 2 * rxSize
 	aloneInput  = 1 << 30
-	// bulkReceives is how often a connection whose data goes straight to its place is received from before anything is sent on it: the
-	// responses of several writes leave together.
+	// bulkReceives is how often a connection whose data goes straight to its place is received from
+	// before anything is sent on it: the responses of several writes leave together.
 	bulkReceives = 4
 	emptyPolls   = 1 << 10 // polls without input until the only hot connection becomes cold
 )
@@ -83,7 +87,8 @@ func (t *Transport) NewGroup(cfg fabric.GroupConfig) (fabric.Group, error) {
 	}
 	g := &Group{
 		t: t, cfg: cfg, loop: cfg.Loop,
-		rx: make([]byte, rxSize), iov: make([]sys.Iovec, 0, iovMax), heads: make([]byte, 0, headsSize),
+		rx: make([]byte, rxSize), iov: make([]sys.Iovec, 0, iovMax),
+		heads: make([]byte, 0, headsSize),
 		batch: make([]*fabric.Request, 0, batchSize), ready: make([]*fabric.Request, 0, maxDepth),
 	}
 	g.tick = t.cfg.tickPeriod()
@@ -95,7 +100,8 @@ func (t *Transport) NewGroup(cfg fabric.GroupConfig) (fabric.Group, error) {
 	return g, nil
 }
 
-// Adopt takes over a connection; any goroutine may call it. On error the connection has been closed.
+// Adopt takes over a connection; any goroutine may call it. On error the connection has been
+// closed.
 func (g *Group) Adopt(c fabric.Conn) error {
 	tc, ok := c.(*conn)
 	switch {
@@ -109,8 +115,8 @@ func (g *Group) Adopt(c fabric.Conn) error {
 	return nil
 }
 
-// Load is how many connections the group has that are not known to be admin queues: until a host sends its Connect command, each may be
-// an I/O queue. Any goroutine may call it.
+// Load is how many connections the group has that are not known to be admin queues: until a host
+// sends its Connect command, each may be an I/O queue. Any goroutine may call it.
 func (g *Group) Load() int { return int(g.load.Load()) }
 
 func (g *Group) adopt(c *conn) {
@@ -157,7 +163,8 @@ func (g *Group) Poll(budget int) int {
 			g.input = turnInput
 		}
 		steps := q.receive()
-		for i := 1; i < bulkReceives && steps > 0 && g.input > 0 && !q.drained && (q.grants.head != nil || q.large); i++ {
+		for i := 1; i < bulkReceives && steps > 0 && g.input > 0 && !q.drained &&
+			(q.grants.head != nil || q.large); i++ {
 			steps += q.receive()
 		}
 		if q.blocked && steps == 0 { // nothing better to do than to try again
@@ -191,7 +198,8 @@ func (g *Group) clean() int {
 	return work
 }
 
-// Arm prepares to sleep. All that arrives from now on is an event, since every socket has been read empty.
+// Arm prepares to sleep. All that arrives from now on is an event, since every socket has been read
+// empty.
 func (g *Group) Arm() bool {
 	for _, q := range g.dirty {
 		if q.dirty {
@@ -239,7 +247,8 @@ func (g *Group) gone(q *queue) {
 	g.checkEmpty()
 }
 
-// Shutdown disconnects every queue and calls done on the reactor when the last one is gone. Reactor only, once.
+// Shutdown disconnects every queue and calls done on the reactor when the last one is gone. Reactor
+// only, once.
 func (g *Group) Shutdown(done func()) {
 	g.refuse.Store(true)
 	g.stopping = true
@@ -260,7 +269,8 @@ func (g *Group) checkEmpty() {
 	}
 }
 
-// Close frees what the group owns. Every queue must be gone; see Shutdown. Reactor only, or after it has stopped.
+// Close frees what the group owns. Every queue must be gone; see Shutdown. Reactor only, or after
+// it has stopped.
 func (g *Group) Close() error {
 	g.refuse.Store(true)
 	if n := len(g.queues); n > 0 {

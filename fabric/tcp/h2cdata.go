@@ -4,15 +4,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 )
 
-// Transfer tags: the request's tag in the low bits and a count of its uses above, never 0 or FFFFh, so that a tag of the past is
-// recognised.
+// Transfer tags: the request's tag in the low bits and a count of its uses above, never 0 or FFFFh,
+// so that a tag of the past is recognised.
 const (
 	ttagBits   = 10 // maxDepth = 1<<ttagBits
 	ttagRounds = 1<<(16-ttagBits) - 2
 )
 
-// grant asks for all the data of a command with one R2T. One is always within the host's MAXR2T, which counts from 1 (TCP section
-// 3.6.2.2).
+// grant asks for all the data of a command with one R2T. One is always within the host's MAXR2T,
+// which counts from 1 (TCP section 3.6.2.2).
 func (q *queue) grant(r *request) {
 	r.round = r.round%ttagRounds + 1
 	r.ttag = r.tag | r.round<<ttagBits
@@ -22,8 +22,8 @@ func (q *queue) grant(r *request) {
 	q.touch()
 }
 
-// h2cData validates the header of a H2CData and makes its data go to the right place. Data comes in order, in PDUs of any size up to
-// MAXH2CDATA (TCP section 3.3.2.2).
+// h2cData validates the header of a H2CData and makes its data go to the right place. Data comes in
+// order, in PDUs of any size up to MAXH2CDATA (TCP section 3.3.2.2).
 func (q *queue) h2cData(d *pdu.Data) {
 	r, f := q.findGrant(d)
 	if !f.OK() {

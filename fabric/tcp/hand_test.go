@@ -55,7 +55,8 @@ func (l *handLoop) advance(d time.Duration) {
 	}
 }
 
-// hand is a group turned by hand, with one connection over a socket pair: everything happens on the goroutine of the test.
+// hand is a group turned by hand, with one connection over a socket pair: everything happens on the
+// goroutine of the test.
 type hand struct {
 	tb    testing.TB
 	loop  *handLoop
@@ -79,7 +80,8 @@ func newHand(tb testing.TB, o options) *hand {
 		tb.Fatal(err)
 	}
 	h := &hand{
-		tb: tb, loop: &handLoop{now: 1, fns: make(map[int]func(uint32))}, t: New(o.cfg), d: newDisk(o.lend), arena: arena,
+		tb: tb, loop: &handLoop{now: 1, fns: make(map[int]func(uint32))}, t: New(o.cfg),
+		d: newDisk(o.lend), arena: arena,
 		peer: -1, in: make([]byte, 4<<20),
 	}
 	h.d.hold = o.hold
@@ -93,7 +95,8 @@ func newHand(tb testing.TB, o options) *hand {
 
 // open makes a connection; the previous one must be gone.
 func (h *hand) open() {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
+		0)
 	if err != nil {
 		h.tb.Fatal(err)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// disk is a fabric.Handler with one memory-backed namespace. It checks that the transport keeps the contract, and panics if not.
-// Everything but the atomics belongs to the reactor.
+// disk is a fabric.Handler with one memory-backed namespace. It checks that the transport keeps the
+// contract, and panics if not. Everything but the atomics belongs to the reactor.
 type disk struct {
 	data   *mem.Region
 	lend   bool // reads lend the namespace's memory, in pieces
@@ -107,7 +107,8 @@ func (d *disk) Close(fs fabric.Session) {
 func (d *disk) change(r *fabric.Request, from, to cmdState) *session {
 	s := r.Session.(*session)
 	if st := &s.states[r.Owner.(*request).tag]; *st != from {
-		panic(fmt.Sprintf("request %d is in state %d, not %d, on its way to %d", r.SQE.CID(), *st, from, to))
+		panic(fmt.Sprintf("request %d is in state %d, not %d, on its way to %d", r.SQE.CID(), *st,
+			from, to))
 	} else {
 		*st = to
 	}
@@ -175,7 +176,8 @@ func (d *disk) Execute(reqs []*fabric.Request) {
 		d.executed.Add(1)
 		d.change(r, prepared, executing)
 		if r.Dir != fabric.NoData && r.Status.OK() && mem.Length(r.Segs) != int(r.Length) {
-			panic(fmt.Sprintf("%d bytes of memory for %d bytes of data", mem.Length(r.Segs), r.Length))
+			panic(fmt.Sprintf("%d bytes of memory for %d bytes of data", mem.Length(r.Segs),
+				r.Length))
 		}
 		if d.hold && r.SQE.NSID() == holdNSID {
 			d.held = append(d.held, r)

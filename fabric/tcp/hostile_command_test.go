@@ -37,14 +37,29 @@ func TestRefusedSGL(t *testing.T) {
 		want nvme.Status
 	}{
 		{"PRP", prp, nvme.InvalidField | nvme.DNR},
-		{"data block, address", sgl(nvme.SGLDataBlock, nvme.SGLSubtypeAddress, 512), nvme.SGLTypeInvalid | nvme.DNR},
+		{
+			"data block, address", sgl(nvme.SGLDataBlock, nvme.SGLSubtypeAddress, 512),
+			nvme.SGLTypeInvalid | nvme.DNR,
+		},
 		{"keyed", sgl(nvme.SGLKeyedDataBlock, 0, 512), nvme.SGLTypeInvalid | nvme.DNR},
 		{"segment", sgl(nvme.SGLSegment, 0, 512), nvme.SGLTypeInvalid | nvme.DNR},
-		{"last segment", sgl(nvme.SGLLastSegment, nvme.SGLSubtypeOffset, 16), nvme.SGLTypeInvalid | nvme.DNR},
+		{
+			"last segment", sgl(nvme.SGLLastSegment, nvme.SGLSubtypeOffset, 16),
+			nvme.SGLTypeInvalid | nvme.DNR,
+		},
 		{"bit bucket", sgl(nvme.SGLBitBucket, 0, 512), nvme.SGLTypeInvalid | nvme.DNR},
-		{"transport block, wrong subtype", sgl(nvme.SGLTransportDataBlock, 0, 512), nvme.SGLTypeInvalid | nvme.DNR},
-		{"no length", sgl(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0), nvme.DataSGLLengthInvalid | nvme.DNR},
-		{"4 GiB", sgl(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0xFFFFFFFF), nvme.DataSGLLengthInvalid | nvme.DNR},
+		{
+			"transport block, wrong subtype", sgl(nvme.SGLTransportDataBlock, 0, 512),
+			nvme.SGLTypeInvalid | nvme.DNR,
+		},
+		{
+			"no length", sgl(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0),
+			nvme.DataSGLLengthInvalid | nvme.DNR,
+		},
+		{
+			"4 GiB", sgl(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0xFFFFFFFF),
+			nvme.DataSGLLengthInvalid | nvme.DNR,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c.tb = t
@@ -120,7 +135,8 @@ func TestDuplicateCID(t *testing.T) {
 			responses++
 		}
 	}
-	c.send(c.h2cData(pdu.LastPDU, 1, tags[1], 0, random(0, 512)), c.h2cData(pdu.LastPDU, 1, tags[0], 0, random(0, 512)))
+	c.send(c.h2cData(pdu.LastPDU, 1, tags[1], 0, random(0, 512)),
+		c.h2cData(pdu.LastPDU, 1, tags[0], 0, random(0, 512)))
 	c.status(1, nvme.Success)
 	c.status(1, nvme.Success)
 	if responses != 1 {

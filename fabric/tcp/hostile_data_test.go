@@ -23,7 +23,8 @@ func TestHeaderDigestWrong(t *testing.T) {
 	}
 }
 
-// A wrong data digest costs the command, with nothing written, and neither the connection nor the next command.
+// A wrong data digest costs the command, with nothing written, and neither the connection nor the
+// next command.
 func TestDataDigestWrong(t *testing.T) {
 	tg := serve(t, options{})
 	c := tg.connect(t, pdu.Params{HeaderDigest: true, DataDigest: true}, 4, 0)
@@ -77,31 +78,85 @@ func TestHostileH2CData(t *testing.T) {
 		build func(a args) []byte
 		want  pdu.Fault
 	}{
-		{"other CCCID", func(a args) []byte { return a.c.h2cData(0, 2, a.ttag, 0, data(512)) }, sequence},
-		{"TTAG of another round", func(a args) []byte { return a.c.h2cData(0, 1, a.ttag+1<<ttagBits, 0, data(512)) }, sequence},
-		{"TTAG of a free request", func(a args) []byte { return a.c.h2cData(0, 1, a.ttag^1, 0, data(512)) }, sequence},
-		{"TTAG beyond the queue", func(a args) []byte { return a.c.h2cData(0, 1, a.ttag|1<<9, 0, data(512)) }, sequence},
+		{
+			"other CCCID", func(a args) []byte { return a.c.h2cData(0, 2, a.ttag, 0, data(512)) },
+			sequence,
+		},
+		{
+			"TTAG of another round",
+			func(a args) []byte { return a.c.h2cData(0, 1, a.ttag+1<<ttagBits, 0, data(512)) },
+			sequence,
+		},
+		{
+			"TTAG of a free request",
+			func(a args) []byte { return a.c.h2cData(0, 1, a.ttag^1, 0, data(512)) }, sequence,
+		},
+		{
+			"TTAG beyond the queue",
+			func(a args) []byte { return a.c.h2cData(0, 1, a.ttag|1<<9, 0, data(512)) }, sequence,
+		},
 		{"gap", func(a args) []byte { return a.c.h2cData(0, 1, a.ttag, 4, data(512)) }, outOfRange},
-		{"beyond the end", func(a args) []byte { return a.c.h2cData(0, 1, a.ttag, n, data(512)) }, outOfRange},
+		{
+			"beyond the end",
+			func(a args) []byte { return a.c.h2cData(0, 1, a.ttag, n, data(512)) },
+			outOfRange,
+		},
 		{"overlap", func(a args) []byte {
-			return append(a.c.h2cData(0, 1, a.ttag, 0, data(512)), a.c.h2cData(0, 1, a.ttag, 256, data(512))...)
+			return append(a.c.h2cData(0, 1, a.ttag, 0, data(512)),
+				a.c.h2cData(0, 1, a.ttag, 256, data(512))...)
 		}, outOfRange},
 		{"too long in all", func(a args) []byte {
-			return append(append(a.c.h2cData(0, 1, a.ttag, 0, data(8192)), a.c.h2cData(0, 1, a.ttag, 8192, data(8188))...),
+			return append(append(a.c.h2cData(0, 1, a.ttag, 0, data(8192)),
+				a.c.h2cData(0, 1, a.ttag, 8192, data(8188))...),
 				a.c.h2cData(0, 1, a.ttag, 8192+8188, data(8))...)
 		}, outOfRange},
 		{"offset and length wrap", func(a args) []byte {
-			return set32(append(a.c.h2cData(0, 1, a.ttag, 0, data(512)), a.c.h2cData(0, 1, a.ttag, 512, data(512))...),
+			return set32(append(a.c.h2cData(0, 1, a.ttag, 0, data(512)),
+				a.c.h2cData(0, 1, a.ttag, 512, data(512))...),
 				24+512+16, 0xFFFFFFFF-512+1)
 		}, outOfRange},
-		{"over MAXH2CDATA", func(a args) []byte { return a.c.h2cData(0, 1, a.ttag, 0, data(8196)) }, limit},
-		{"DATAL 0", func(a args) []byte { return set32(a.c.h2cData(0, 1, a.ttag, 0, data(512)), 16, 0) }, invalid(pdu.OffDATAL)},
-		{"DATAL below PLEN", func(a args) []byte { return set32(a.c.h2cData(0, 1, a.ttag, 0, data(512)), 16, 508) }, invalid(pdu.OffDATAL)},
-		{"DATAL above PLEN", func(a args) []byte { return set32(a.c.h2cData(0, 1, a.ttag, 0, data(512)), 16, 516) }, invalid(pdu.OffDATAL)},
-		{"no data", func(a args) []byte { return set32(a.c.h2cData(0, 1, a.ttag, 0, data(512)), 4, 24) }, invalid(pdu.OffPLEN)},
-		{"LAST_PDU early", func(a args) []byte { return a.c.h2cData(pdu.LastPDU, 1, a.ttag, 0, data(512)) }, invalid(pdu.OffFlags)},
-		{"HLEN", func(a args) []byte { return set(a.c.h2cData(0, 1, a.ttag, 0, data(512)), 2, 28) }, invalid(pdu.OffHLEN)},
-		{"PDO", func(a args) []byte { return set(a.c.h2cData(0, 1, a.ttag, 0, data(512)), 3, 26) }, invalid(pdu.OffPDO)},
+		{
+			"over MAXH2CDATA",
+			func(a args) []byte { return a.c.h2cData(0, 1, a.ttag, 0, data(8196)) },
+			limit,
+		},
+		{"DATAL 0", func(a args) []byte {
+			return set32(a.c.h2cData(0, 1, a.ttag, 0, data(512)), 16,
+				0)
+		}, invalid(pdu.OffDATAL)},
+		{
+			"DATAL below PLEN",
+			func(a args) []byte { return set32(a.c.h2cData(0, 1, a.ttag, 0, data(512)), 16, 508) },
+			invalid(pdu.OffDATAL),
+		},
+		{
+			"DATAL above PLEN",
+			func(a args) []byte { return set32(a.c.h2cData(0, 1, a.ttag, 0, data(512)), 16, 516) },
+			invalid(pdu.OffDATAL),
+		},
+		{"no data", func(a args) []byte {
+			return set32(a.c.h2cData(0, 1, a.ttag, 0, data(512)), 4,
+				24)
+		}, invalid(pdu.OffPLEN)},
+		{
+			"LAST_PDU early",
+			func(a args) []byte { return a.c.h2cData(pdu.LastPDU, 1, a.ttag, 0, data(512)) },
+			invalid(pdu.OffFlags),
+		},
+		{
+			"HLEN", func(a args) []byte {
+				return set(a.c.h2cData(0, 1, a.ttag, 0, data(512)), 2,
+					28)
+			},
+			invalid(pdu.OffHLEN),
+		},
+		{
+			"PDO", func(a args) []byte {
+				return set(a.c.h2cData(0, 1, a.ttag, 0, data(512)), 3,
+					26)
+			},
+			invalid(pdu.OffPDO),
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -159,7 +214,8 @@ func TestH2CDataForOtherCommands(t *testing.T) {
 	eventually(t, "all connections gone", func() bool { return tg.t.Connections() == 0 })
 }
 
-// TestH2CDataBeforeConnect: data right after ICResp, when no command can have asked for any (CVE-2026-22998).
+// TestH2CDataBeforeConnect: data right after ICResp, when no command can have asked for any
+// (CVE-2026-22998).
 func TestH2CDataBeforeConnect(t *testing.T) {
 	tg := serve(t, options{})
 	for _, ttag := range []uint16{0, 1, 1 << ttagBits, 0xFFFE, 0xFFFF} {
@@ -176,8 +232,8 @@ func TestH2CDataBeforeConnect(t *testing.T) {
 	}
 }
 
-// TestH2CDataBeforeR2T: data for a write that waits for memory, and for one whose R2T has not left yet, is not taken, even if the host
-// guesses the transfer tag (CVE-2026-89968).
+// TestH2CDataBeforeR2T: data for a write that waits for memory, and for one whose R2T has not left
+// yet, is not taken, even if the host guesses the transfer tag (CVE-2026-89968).
 func TestH2CDataBeforeR2T(t *testing.T) {
 	for name, tt := range map[string]struct {
 		o     options
@@ -212,7 +268,8 @@ func TestH2CDataBeforeR2T(t *testing.T) {
 			said := h.drain()
 			const term = pdu.TermReqSize + pdu.DataSize // it ends with the header of the H2CData
 			if len(said) < term || (*pdu.TermReq)(said[len(said)-term:]).Fault() != sequence {
-				t.Errorf("the target said %d bytes, which do not end with a C2HTermReq %v", len(said), sequence)
+				t.Errorf("the target said %d bytes, which do not end with a C2HTermReq %v",
+					len(said), sequence)
 			}
 			if n := h.d.written.Load(); n != 0 {
 				t.Errorf("%d writes executed", n)

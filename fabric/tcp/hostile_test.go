@@ -46,11 +46,18 @@ func TestHostileICReq(t *testing.T) {
 	}{
 		{"random bytes", random(77, 128), invalid(pdu.OffType)},
 		{"HTTP", []byte("GET / HTTP/1.1\r\nHost: target\r\n\r\n"), invalid(pdu.OffType)},
-		{"TLS ClientHello", append([]byte{0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3}, random(1, 500)...), invalid(pdu.OffType)},
+		{
+			"TLS ClientHello",
+			append([]byte{0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3}, random(1, 500)...),
+			invalid(pdu.OffType),
+		},
 		{"CapsuleCmd first", c.capsule(&sqe, nil), sequence},
 		{"H2CData first", c.h2cData(0, 0, 0, 0, random(0, 512)), sequence},
 		{"TermReq first", pdu.AppendTermReq(nil, pdu.TypeH2CTermReq, sequence, nil), sequence},
-		{"C2HData first", set(c.h2cData(0, 0, 0, 0, random(0, 512)), 0, byte(pdu.TypeC2HData)), invalid(pdu.OffType)},
+		{
+			"C2HData first", set(c.h2cData(0, 0, 0, 0, random(0, 512)), 0, byte(pdu.TypeC2HData)),
+			invalid(pdu.OffType),
+		},
 		{"PLEN 127", set32(good[:], 4, 127), invalid(pdu.OffPLEN)},
 		{"PLEN 129", set32(good[:], 4, 129), invalid(pdu.OffPLEN)},
 		{"PLEN FFFFFFFFh", set32(good[:], 4, 0xFFFFFFFF), invalid(pdu.OffPLEN)},
@@ -60,7 +67,10 @@ func TestHostileICReq(t *testing.T) {
 		{"PFV 100h", set(good[:], 9, 1), invalid(pdu.OffPFV)},
 		{"HPDA 32", set(good[:], 10, 32), invalid(pdu.OffHPDA)},
 		{"HPDA 255", set(good[:], 10, 255), invalid(pdu.OffHPDA)},
-		{"a second ICReq, with digests", append(bytes.Clone(good[:]), append(bytes.Clone(good[:]), 1, 2, 3, 4)...), sequence},
+		{
+			"a second ICReq, with digests",
+			append(bytes.Clone(good[:]), append(bytes.Clone(good[:]), 1, 2, 3, 4)...), sequence,
+		},
 		{"a second ICReq", append(set(good[:], 11, 0), good[:]...), sequence},
 	}
 	for _, tt := range tests {
@@ -115,43 +125,102 @@ func hostilePDUs() []hostilePDU {
 		return func(c *client) []byte { return c.fixHeaderDigest(set(fn(c), at, v), int(fn(c)[2])) }
 	}
 	change32 := func(fn buildPDU, at int, v uint32) buildPDU {
-		return func(c *client) []byte { return c.fixHeaderDigest(set32(fn(c), at, v), int(fn(c)[2])) }
+		return func(c *client) []byte {
+			return c.fixHeaderDigest(set32(fn(c), at, v),
+				int(fn(c)[2]))
+		}
 	}
 	return []hostilePDU{
 		{"CapsuleCmd HLEN", change(read, 2, 24), invalid(pdu.OffHLEN), invalid(pdu.OffHLEN)},
-		{"CapsuleCmd PLEN < HLEN", change32(read, 4, 71), invalid(pdu.OffPLEN), invalid(pdu.OffPLEN)},
+		{
+			"CapsuleCmd PLEN < HLEN", change32(read, 4, 71), invalid(pdu.OffPLEN),
+			invalid(pdu.OffPLEN),
+		},
 		{"CapsuleCmd PLEN 0", change32(read, 4, 0), invalid(pdu.OffPLEN), invalid(pdu.OffPLEN)},
-		{"CapsuleCmd PLEN HLEN+3", change32(read, 4, 75), invalid(pdu.OffPDO), invalid(pdu.OffPLEN)},
+		{
+			"CapsuleCmd PLEN HLEN+3", change32(read, 4, 75), invalid(pdu.OffPDO),
+			invalid(pdu.OffPLEN),
+		},
 		{"CapsuleCmd PLEN FFFFFFFFh", change32(inline(512), 4, 0xFFFFFFFF), limit, limit},
-		{"CapsuleCmd PDO 0 with data", change(inline(512), 3, 0), invalid(pdu.OffPDO), invalid(pdu.OffPDO)},
-		{"CapsuleCmd PDO < HLEN", change(inline(512), 3, 68), invalid(pdu.OffPDO), invalid(pdu.OffPDO)},
-		{"CapsuleCmd PDO odd", change(inline(512), 3, 78), invalid(pdu.OffPDO), invalid(pdu.OffPDO)},
-		{"CapsuleCmd PDO without data", change(read, 3, 76), invalid(pdu.OffPDO), invalid(pdu.OffPDO)},
+		{
+			"CapsuleCmd PDO 0 with data", change(inline(512), 3, 0), invalid(pdu.OffPDO),
+			invalid(pdu.OffPDO),
+		},
+		{
+			"CapsuleCmd PDO < HLEN", change(inline(512), 3, 68), invalid(pdu.OffPDO),
+			invalid(pdu.OffPDO),
+		},
+		{
+			"CapsuleCmd PDO odd", change(inline(512), 3, 78), invalid(pdu.OffPDO),
+			invalid(pdu.OffPDO),
+		},
+		{
+			"CapsuleCmd PDO without data", change(read, 3, 76), invalid(pdu.OffPDO),
+			invalid(pdu.OffPDO),
+		},
 		{"CapsuleCmd PDO beyond", func(c *client) []byte {
 			return c.fixHeaderDigest(set(set32(inline(512)(c), 4, 100), 3, 128), 72)
 		}, invalid(pdu.OffPDO), invalid(pdu.OffPDO)},
-		{"CapsuleCmd HDGSTF wrong", func(c *client) []byte { b := read(c); b[1] ^= 1; return b }, invalid(pdu.OffFlags), invalid(pdu.OffFlags)},
-		{"CapsuleCmd DDGSTF wrong", func(c *client) []byte { b := inline(512)(c); b[1] ^= 2; return b }, invalid(pdu.OffFlags), invalid(pdu.OffFlags)},
-		{"capsule longer than its SGL", change32(inline(1024), 8+24+8, 512), invalid(pdu.OffPLEN), invalid(pdu.OffPLEN)},
-		{"capsule shorter than its SGL", change32(inline(512), 8+24+8, 1024), invalid(pdu.OffPLEN), invalid(pdu.OffPLEN)},
-		{"SGL says data, capsule has none", change(read, 8+24+15, 1), invalid(pdu.OffPLEN), invalid(pdu.OffPLEN)},
-		{"capsule has data, SGL says transport", change(inline(512), 8+24+15, 0x5A), invalid(pdu.OffPLEN), invalid(pdu.OffPLEN)},
+		{
+			"CapsuleCmd HDGSTF wrong", func(c *client) []byte { b := read(c); b[1] ^= 1; return b },
+			invalid(pdu.OffFlags), invalid(pdu.OffFlags),
+		},
+		{
+			"CapsuleCmd DDGSTF wrong",
+			func(c *client) []byte { b := inline(512)(c); b[1] ^= 2; return b },
+			invalid(pdu.OffFlags), invalid(pdu.OffFlags),
+		},
+		{
+			"capsule longer than its SGL", change32(inline(1024), 8+24+8, 512),
+			invalid(pdu.OffPLEN),
+			invalid(pdu.OffPLEN),
+		},
+		{
+			"capsule shorter than its SGL", change32(inline(512), 8+24+8, 1024),
+			invalid(pdu.OffPLEN),
+			invalid(pdu.OffPLEN),
+		},
+		{
+			"SGL says data, capsule has none", change(read, 8+24+15, 1), invalid(pdu.OffPLEN),
+			invalid(pdu.OffPLEN),
+		},
+		{
+			"capsule has data, SGL says transport", change(inline(512), 8+24+15, 0x5A),
+			invalid(pdu.OffPLEN), invalid(pdu.OffPLEN),
+		},
 		{"too much data in an I/O capsule", inline(128<<10 + 512), limit, limit},
 		{
 			"in-capsule offset", change32(inline(512), 8+24, 16),
 			pdu.Fault{FES: pdu.FESUnsupported, FEI: pdu.OffSGL1},
 			pdu.Fault{FES: pdu.FESUnsupported, FEI: pdu.OffSGL1},
 		},
-		{"H2CData without R2T", func(c *client) []byte { return c.h2cData(pdu.LastPDU, 1, 1, 0, random(0, 512)) }, sequence, sequence},
-		{"H2CData TTAG 0", func(c *client) []byte { return c.h2cData(pdu.LastPDU, 0, 0, 0, random(0, 512)) }, sequence, sequence},
-		{"H2CData TTAG FFFFh", func(c *client) []byte { return c.h2cData(pdu.LastPDU, 0, 0xFFFF, 0, random(0, 512)) }, sequence, sequence},
+		{
+			"H2CData without R2T",
+			func(c *client) []byte { return c.h2cData(pdu.LastPDU, 1, 1, 0, random(0, 512)) },
+			sequence, sequence,
+		},
+		{
+			"H2CData TTAG 0",
+			func(c *client) []byte { return c.h2cData(pdu.LastPDU, 0, 0, 0, random(0, 512)) },
+			sequence, sequence,
+		},
+		{
+			"H2CData TTAG FFFFh",
+			func(c *client) []byte { return c.h2cData(pdu.LastPDU, 0, 0xFFFF, 0, random(0, 512)) },
+			sequence, sequence,
+		},
 		{"TermReq PLEN 153", func(c *client) []byte {
-			return set32(pdu.AppendTermReq(nil, pdu.TypeH2CTermReq, sequence, random(0, 128)), 4, 153)
+			return set32(pdu.AppendTermReq(nil, pdu.TypeH2CTermReq, sequence, random(0, 128)), 4,
+				153)
 		}, invalid(pdu.OffPLEN), invalid(pdu.OffPLEN)},
 		{"TermReq HLEN", func(c *client) []byte {
 			return set(pdu.AppendTermReq(nil, pdu.TypeH2CTermReq, sequence, nil), 2, 128)
 		}, invalid(pdu.OffHLEN), invalid(pdu.OffHLEN)},
-		{"ICReq", func(c *client) []byte { var r pdu.ICReq; r.Set(&c.p, 1); return r[:] }, sequence, sequence},
+		{
+			"ICReq", func(c *client) []byte { var r pdu.ICReq; r.Set(&c.p, 1); return r[:] },
+			sequence,
+			sequence,
+		},
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// newFileHand is a hand whose reads lend the memory of a file, with a connection without flow control of the submission queue, for which
-// responses to reads are left out.
+// newFileHand is a hand whose reads lend the memory of a file, with a connection without flow
+// control of the submission queue, for which responses to reads are left out.
 func newFileHand(t *testing.T, p pdu.Params) (h *hand, c *client, path string) {
 	t.Helper()
 	h = newHand(t, options{lend: true})
@@ -43,7 +43,8 @@ func newFileHand(t *testing.T, p pdu.Params) (h *hand, c *client, path string) {
 	r.Set(&p, 1)
 	h.send(r[:])
 	h.send(c.connectPDU(1, 8, nvme.CATTRNoFlowControl))
-	if got, want := len(h.recv()), pdu.ICRespSize+pdu.CapsuleRespSize+p.HeaderDigestSize(); got != want {
+	if got, want := len(h.recv()), pdu.ICRespSize+pdu.CapsuleRespSize+
+		p.HeaderDigestSize(); got != want {
 		t.Fatalf("%d bytes of answers, want %d", got, want)
 	}
 	return h, c, path
@@ -63,11 +64,15 @@ func (h *hand) drain() (all []byte) {
 	return all
 }
 
-// wantRead takes the answer to a read of n bytes at off, of which the file has less, off the front of b.
-func wantRead(t *testing.T, c *client, b []byte, cid uint16, off, n, has int, want nvme.Status) []byte {
+// wantRead takes the answer to a read of n bytes at off, of which the file has less, off the front
+// of b.
+func wantRead(t *testing.T, c *client, b []byte, cid uint16, off, n, has int,
+	want nvme.Status,
+) []byte {
 	t.Helper()
 	d := (*pdu.Data)(b)
-	if d.Header().Type() != pdu.TypeC2HData || d.CCCID() != cid || int(d.DATAL()) != n || d.Header().Flags()&pdu.Success != 0 {
+	if d.Header().Type() != pdu.TypeC2HData || d.CCCID() != cid || int(d.DATAL()) != n ||
+		d.Header().Flags()&pdu.Success != 0 {
 		t.Fatalf("command %d: %x", cid, b[:pdu.DataSize])
 	}
 	size := pdu.DataSize + c.p.HeaderDigestSize() + n
@@ -78,13 +83,15 @@ func wantRead(t *testing.T, c *client, b []byte, cid uint16, off, n, has int, wa
 		}
 	}
 	resp := (*pdu.CapsuleResp)(b[size:])
-	if resp.Header().Type() != pdu.TypeCapsuleResp || resp.CQE().CID() != cid || resp.CQE().Status() != want || resp.CQE().SQHD() != noFlowControl {
+	if resp.Header().Type() != pdu.TypeCapsuleResp || resp.CQE().CID() != cid ||
+		resp.CQE().Status() != want || resp.CQE().SQHD() != noFlowControl {
 		t.Errorf("command %d: %x, want %v", cid, *resp, want)
 	}
 	return b[size+pdu.CapsuleRespSize+c.p.HeaderDigestSize():]
 }
 
-// A file is sent from where it is mapped. Where it has been cut off the command fails, and no other; nothing but the file reaches the host.
+// A file is sent from where it is mapped. Where it has been cut off the command fails, and no
+// other; nothing but the file reaches the host.
 func TestFileCutOff(t *testing.T) {
 	for _, p := range []pdu.Params{{}, {HeaderDigest: true}} {
 		for _, n := range []int{512, 4 << 10, 16 << 10, 64 << 10} {
@@ -136,8 +143,8 @@ func fileCutOff(t *testing.T, p pdu.Params, n int) {
 	}
 }
 
-// A file that is cut off while its data is on the way to a slow host: the data that has left was right, and the command fails, whether the
-// rest is to be sent or is copied first.
+// A file that is cut off while its data is on the way to a slow host: the data that has left was
+// right, and the command fails, whether the rest is to be sent or is copied first.
 func TestFileCutOffUnderway(t *testing.T) {
 	for _, tick := range []bool{false, true} {
 		h, c, path := newFileHand(t, pdu.Params{})
@@ -182,7 +189,10 @@ func TestFileCutOffAfterwards(t *testing.T) {
 		t.Fatal(err)
 	}
 	q := h.queue()
-	for left, want := range map[int]nvme.Status{pdu.CapsuleRespSize + 1: nvme.UnrecoveredReadError, pdu.CapsuleRespSize: nvme.Success, 1: nvme.Success} {
+	for left, want := range map[int]nvme.Status{
+		pdu.CapsuleRespSize + 1: nvme.UnrecoveredReadError,
+		pdu.CapsuleRespSize:     nvme.Success, 1: nvme.Success,
+	} {
 		r, sent := q.sendq.head, q.sent
 		cqe, segs := r.CQE, append([]mem.Segment(nil), r.Segs...)
 		q.sent = r.wire - left
@@ -196,13 +206,15 @@ func TestFileCutOffAfterwards(t *testing.T) {
 	h.close()
 }
 
-// Data digests are computed by the target, which leaves files to the kernel; everything else may be sent from where it is.
+// Data digests are computed by the target, which leaves files to the kernel; everything else may be
+// sent from where it is.
 func TestReachesFiles(t *testing.T) {
 	for _, digest := range []bool{false, true} {
 		h := newHand(t, options{})
 		h.connect(pdu.Params{DataDigest: digest}, 8)
 		b := h.d.data.Bytes()[:512]
-		if q := h.queue(); q.CanSendFrom([]mem.Segment{{B: b, File: true}}) == digest || !q.CanSendFrom([]mem.Segment{{B: b}}) || !q.CanSendFrom(nil) {
+		if q := h.queue(); q.CanSendFrom([]mem.Segment{{B: b, File: true}}) == digest ||
+			!q.CanSendFrom([]mem.Segment{{B: b}}) || !q.CanSendFrom(nil) {
 			t.Errorf("data digest %v: reaches something else", digest)
 		}
 		h.close()

@@ -17,7 +17,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// listener accepts on its own goroutine. The socket is non-blocking and waits in the runtime's poller.
+// listener accepts on its own goroutine. The socket is non-blocking and waits in the runtime's
+// poller.
 type listener struct {
 	t      *Transport
 	addr   fabric.Addr
@@ -38,32 +39,40 @@ const (
 	pauseMax = time.Second
 )
 
-// Listen opens a port. The address may be a wildcard; [::] takes IPv6 only, so that it can stand beside 0.0.0.0. A link-local
-// address needs its zone. accept must adopt or close each connection; Close waits for it to return.
-func (t *Transport) Listen(addr fabric.Addr, portID uint16, accept func(fabric.Conn)) (fabric.Listener, error) {
+// Listen opens a port. The address may be a wildcard; [::] takes IPv6 only, so that it can stand
+// beside 0.0.0.0. A link-local address needs its zone. accept must adopt or close each connection;
+// Close waits for it to return.
+func (t *Transport) Listen(addr fabric.Addr, portID uint16,
+	accept func(fabric.Conn),
+) (fabric.Listener, error) {
 	fd, bound, err := listen(addr.AddrPort, &t.cfg)
 	if err != nil {
 		return nil, fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, explain(err))
 	}
 	l := &listener{
-		t: t, addr: fabric.Addr{Transport: nvme.TransportTCP, AddrPort: bound}, portID: portID, accept: accept,
-		file: os.NewFile(uintptr(fd), "tcp "+bound.String()), closed: make(chan struct{}), done: make(chan struct{}),
+		t: t, addr: fabric.Addr{Transport: nvme.TransportTCP, AddrPort: bound}, portID: portID,
+		accept: accept,
+		file:   os.NewFile(uintptr(fd), "tcp "+bound.String()), closed: make(chan struct{}),
+		done: make(chan struct{}),
 	}
 	if l.raw, err = l.file.SyscallConn(); err != nil {
-		return nil, errors.Join(fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, err), l.file.Close())
+		return nil, errors.Join(fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, err),
+			l.file.Close())
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		return nil, errors.Join(fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, net.ErrClosed), l.file.Close())
+		return nil, errors.Join(fmt.Errorf("listen on tcp %v: %w", addr.AddrPort, net.ErrClosed),
+			l.file.Close())
 	}
 	t.listeners[l] = struct{}{}
 	go l.run()
 	return l, nil
 }
 
-// inherited are the options that accepted sockets get from the listener. Keep-alive finds hosts that vanished without a word and
-// whose controller has no keep-alive timer of its own. Buffers are left to the kernel, which tunes them.
+// inherited are the options that accepted sockets get from the listener. Keep-alive finds hosts
+// that vanished without a word and whose controller has no keep-alive timer of its own. Buffers are
+// left to the kernel, which tunes them.
 var inherited = []struct {
 	level, name, value int
 	what               string
@@ -81,7 +90,8 @@ func listen(addr netip.AddrPort, c *Config) (fd int, bound netip.AddrPort, err e
 	if err != nil {
 		return -1, bound, err
 	}
-	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
+		unix.IPPROTO_TCP)
 	if err != nil {
 		return -1, bound, fmt.Errorf("socket: %w", err)
 	}
@@ -124,7 +134,8 @@ func explain(err error) error {
 	case errors.Is(err, unix.EADDRINUSE):
 		return fmt.Errorf("%w: another process listens there (see ss -ltnp)", err)
 	case errors.Is(err, unix.EADDRNOTAVAIL):
-		return fmt.Errorf("%w: no interface of this machine has that address now (see ip address)", err)
+		return fmt.Errorf("%w: no interface of this machine has that address now (see ip address)",
+			err)
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return fmt.Errorf("%w: ports below 1024 need the capability CAP_NET_BIND_SERVICE", err)
 	case errors.Is(err, unix.EAFNOSUPPORT):
@@ -140,7 +151,8 @@ func sockaddr(a netip.AddrPort) (sa unix.Sockaddr, family int, err error) {
 	case addr.Is4():
 		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: addr.As4()}, unix.AF_INET, nil
 	case !addr.Is6():
-		return nil, 0, errors.New("no address: give an IPv4 or IPv6 address, or a wildcard (0.0.0.0 or [::])")
+		return nil, 0,
+			errors.New("no address: give an IPv4 or IPv6 address, or a wildcard (0.0.0.0 or [::])")
 	}
 	s := &unix.SockaddrInet6{Port: int(a.Port()), Addr: addr.As16()}
 	switch zone := addr.Zone(); {
@@ -150,12 +162,14 @@ func sockaddr(a netip.AddrPort) (sa unix.Sockaddr, family int, err error) {
 		} else {
 			i, err := net.InterfaceByName(zone)
 			if err != nil {
-				return nil, 0, fmt.Errorf("zone %q: no such network interface: %w", zone, unix.EADDRNOTAVAIL)
+				return nil, 0,
+					fmt.Errorf("zone %q: no such network interface: %w", zone, unix.EADDRNOTAVAIL)
 			}
 			s.ZoneId = uint32(i.Index)
 		}
 	case addr.IsLinkLocalUnicast():
-		return nil, 0, errors.New("a link-local address needs its interface: write it as address%interface")
+		return nil, 0,
+			errors.New("a link-local address needs its interface: write it as address%interface")
 	}
 	return s, unix.AF_INET6, nil
 }
@@ -208,7 +222,8 @@ func (l *listener) run() {
 			continue
 		case l.isClosed():
 			return
-		case errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.EINTR), errors.Is(err, unix.EPROTO):
+		case errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.EINTR),
+			errors.Is(err, unix.EPROTO):
 			continue // the peer gave up meanwhile
 		}
 		l.t.log.Warn("accept failed, trying again", "listener", l.addr, "in", pause, "error", err)
@@ -245,7 +260,8 @@ func (l *listener) next() (fd int, sa unix.Sockaddr, err error) {
 // serve hands an accepted socket on.
 func (l *listener) serve(fd int, peer unix.Sockaddr) {
 	c := &conn{t: l.t, fd: fd, accepted: time.Now(), info: fabric.QueueInfo{
-		Transport: nvme.TransportTCP, Remote: addrPort(peer), PortID: l.portID, QID: -1, CNTLID: nvme.CNTLIDDynamic,
+		Transport: nvme.TransportTCP, Remote: addrPort(peer), PortID: l.portID, QID: -1,
+		CNTLID:   nvme.CNTLIDDynamic,
 		MaxDepth: l.t.cfg.MaxDepth, InCapsuleSize: l.t.cfg.InCapsuleSize, MSDBD: 1,
 	}}
 	if err := l.t.admit(c); err != nil {
@@ -276,8 +292,8 @@ type conn struct {
 // Info describes the connection.
 func (c *conn) Info() *fabric.QueueInfo { return &c.info }
 
-// CPU is the processor on which the last packet of the connection came in, or -1 if that says nothing: a host on this machine sends
-// from wherever it runs.
+// CPU is the processor on which the last packet of the connection came in, or -1 if that says
+// nothing: a host on this machine sends from wherever it runs.
 func (c *conn) CPU() int {
 	if c.info.Local.Addr() == c.info.Remote.Addr() {
 		return -1

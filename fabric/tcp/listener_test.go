@@ -35,13 +35,17 @@ func TestListenErrors(t *testing.T) {
 		text string
 	}{
 		{l.Addr(), unix.EADDRINUSE, "another process listens there"},
-		{listenAddr("192.0.2.7:4420"), unix.EADDRNOTAVAIL, "no interface of this machine has that address now"},
+		{
+			listenAddr("192.0.2.7:4420"), unix.EADDRNOTAVAIL,
+			"no interface of this machine has that address now",
+		},
 		{listenAddr("[fe80::1]:4420"), nil, "needs its interface"},
 		{listenAddr("[fe80::1%no-such-if]:4420"), unix.EADDRNOTAVAIL, `zone "no-such-if"`},
 		{fabric.Addr{}, nil, "no address"},
 	} {
 		_, err := tr.Listen(tt.addr, 1, refuse)
-		if err == nil || tt.is != nil && !errors.Is(err, tt.is) || !strings.Contains(err.Error(), tt.text) {
+		if err == nil || tt.is != nil && !errors.Is(err, tt.is) ||
+			!strings.Contains(err.Error(), tt.text) {
 			t.Errorf("%v: %v", tt.addr, err)
 		}
 	}
@@ -62,7 +66,8 @@ func TestWildcards(t *testing.T) {
 	infos := make(chan *fabric.QueueInfo, 2)
 	accept := func(c fabric.Conn) {
 		for _, o := range inherited {
-			if v, err := unix.GetsockoptInt(c.(*conn).fd, o.level, o.name); v != o.value || err != nil {
+			if v, err := unix.GetsockoptInt(c.(*conn).fd, o.level, o.name); v != o.value ||
+				err != nil {
 				t.Errorf("%s is %d, %v", o.what, v, err)
 			}
 		}
@@ -74,7 +79,10 @@ func TestWildcards(t *testing.T) {
 		t.Fatal(err)
 	}
 	port := l4.Addr().Port()
-	l6, err := tr.Listen(fabric.Addr{Transport: nvme.TransportTCP, AddrPort: netip.AddrPortFrom(netip.IPv6Unspecified(), port)}, 8, accept)
+	l6, err := tr.Listen(fabric.Addr{
+		Transport: nvme.TransportTCP,
+		AddrPort:  netip.AddrPortFrom(netip.IPv6Unspecified(), port),
+	}, 8, accept)
 	if errors.Is(err, unix.EAFNOSUPPORT) {
 		t.Skip("this kernel has no IPv6")
 	} else if err != nil {
@@ -89,10 +97,12 @@ func TestWildcards(t *testing.T) {
 			t.Fatal(err)
 		}
 		i := wait(t, "a connection", infos)
-		if i.Local.Addr().String() != tt.ip || i.Local.Port() != port || i.PortID != tt.port || i.Remote.String() != c.LocalAddr().String() {
+		if i.Local.Addr().String() != tt.ip || i.Local.Port() != port || i.PortID != tt.port ||
+			i.Remote.String() != c.LocalAddr().String() {
 			t.Errorf("%+v", *i)
 		}
-		if i.QID != -1 || i.CNTLID != 0xFFFF || i.MaxDepth != 128 || i.InCapsuleSize != 128<<10 || i.MSDBD != 1 {
+		if i.QID != -1 || i.CNTLID != 0xFFFF || i.MaxDepth != 128 || i.InCapsuleSize != 128<<10 ||
+			i.MSDBD != 1 {
 			t.Errorf("%+v", *i)
 		}
 		_ = c.Close()
@@ -128,7 +138,8 @@ func TestNoDescriptors(t *testing.T) {
 	before := tg.connect(t, pdu.Params{}, 4, 0)
 	waiting := tg.dial(t) // has its descriptor already
 	eventually(t, "both are accepted", func() bool { return tg.t.Connections() == 2 })
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0) // the host's end of the connection to come
+	// the host's end of the connection to come
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +147,8 @@ func TestNoDescriptors(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(fd) + 8, Max: old.Max}); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE,
+		&unix.Rlimit{Cur: uint64(fd) + 8, Max: old.Max}); err != nil {
 		t.Fatal(err)
 	}
 	var filler []int
@@ -155,7 +167,8 @@ func TestNoDescriptors(t *testing.T) {
 		filler = append(filler, n)
 	}
 	to := tg.l.Addr().AddrPort
-	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}); err != nil {
+	if err := unix.Connect(fd,
+		&unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}); err != nil {
 		t.Fatal(err)
 	}
 	before.readBlocks(1, 0, 512)
@@ -170,7 +183,8 @@ func TestNoDescriptors(t *testing.T) {
 	eventually(t, "the connection is gone", func() bool { return tg.t.Connections() == 2 })
 }
 
-// Hosts that come and go at once, with a reset or in the middle of ICReq, leave nothing behind, and others are served meanwhile.
+// Hosts that come and go at once, with a reset or in the middle of ICReq, leave nothing behind, and
+// others are served meanwhile.
 func TestFloods(t *testing.T) {
 	tg := serve(t, options{})
 	good := tg.connect(t, pdu.Params{DataDigest: true}, 4, 0)
@@ -216,7 +230,8 @@ func TestFloods(t *testing.T) {
 	good.readBlocks(1, 0, 512)
 }
 
-// A sleeping reactor wakes for input, also for the second piece, and for room to send. Idle connections cost nothing.
+// A sleeping reactor wakes for input, also for the second piece, and for room to send. Idle
+// connections cost nothing.
 func TestIdle(t *testing.T) {
 	tg := serve(t, options{})
 	var all []*client
@@ -314,7 +329,8 @@ func TestBusyPoll(t *testing.T) {
 		_ = c.Close()
 	})
 	if err != nil {
-		if strings.Contains(err.Error(), "CAP_NET_ADMIN") || strings.Contains(err.Error(), "NET_RX_BUSY_POLL") {
+		if strings.Contains(err.Error(), "CAP_NET_ADMIN") ||
+			strings.Contains(err.Error(), "NET_RX_BUSY_POLL") {
 			t.Skip(err)
 		}
 		t.Fatal(err)
@@ -345,7 +361,8 @@ func TestIncomingCPU(t *testing.T) {
 	})
 }
 
-// The congestion control of accepted sockets is the one asked for; what the kernel does not have is an error that says so.
+// The congestion control of accepted sockets is the one asked for; what the kernel does not have is
+// an error that says so.
 func TestCongestionControl(t *testing.T) {
 	tr := New(Config{Log: quiet, CongestionControl: "reno"}) // every kernel has it
 	got := make(chan string, 1)
@@ -370,7 +387,8 @@ func TestCongestionControl(t *testing.T) {
 	if err := errors.Join(c.Close(), tr.Close()); err != nil {
 		t.Error(err)
 	}
-	_, err = New(Config{Log: quiet, CongestionControl: "none"}).Listen(listenAddr("127.0.0.1:0"), 1, refuse)
+	_, err = New(Config{Log: quiet, CongestionControl: "none"}).Listen(listenAddr("127.0.0.1:0"), 1,
+		refuse)
 	if err == nil || !strings.Contains(err.Error(), `"none"`) {
 		t.Errorf("an unknown congestion control: %v", err)
 	}

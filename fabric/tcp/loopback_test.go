@@ -19,7 +19,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// load is what a benchmark over loopback does: requests of req bytes answered by rsp bytes, depth of them in flight.
+// load is what a benchmark over loopback does: requests of req bytes answered by rsp bytes, depth
+// of them in flight.
 type load struct {
 	name     string
 	op       nvme.Opcode
@@ -36,8 +37,9 @@ var loads = []load{
 	{"read128K/qd16", nvme.NVMRead, 131072, 16, false},
 }
 
-// BenchmarkLoopback measures the transport beside its floor: bare sockets that exchange the same bytes. One thread each, on CPU 0
-// (target) and 1 (load). It reports commands per second and the target's CPU time per command.
+// BenchmarkLoopback measures the transport beside its floor: bare sockets that exchange the same
+// bytes. One thread each, on CPU 0 (target) and 1 (load). It reports commands per second and the
+// target's CPU time per command.
 func BenchmarkLoopback(b *testing.B) {
 	for _, l := range loads {
 		b.Run(l.name+"/floor", func(b *testing.B) { loopback(b, l, bareServer) })
@@ -45,7 +47,8 @@ func BenchmarkLoopback(b *testing.B) {
 	}
 }
 
-// server starts a server and returns its address, a function that reads its CPU time, and one that ends it.
+// server starts a server and returns its address, a function that reads its CPU time, and one that
+// ends it.
 type server func(b *testing.B, l load) (addr string, cpu func() (user, system int64), stop func())
 
 func threadTimes() (user, system int64) {
@@ -62,7 +65,12 @@ func pinThread(cpu int) {
 	_ = unix.SchedSetaffinity(0, &set)
 }
 
-func (l load) params() pdu.Params { return pdu.Params{HeaderDigest: l.digests, DataDigest: l.digests} }
+func (l load) params() pdu.Params {
+	return pdu.Params{
+		HeaderDigest: l.digests,
+		DataDigest:   l.digests,
+	}
+}
 
 // sizes are the bytes of a request and of its response.
 func (l load) sizes() (req, rsp int) {
@@ -111,7 +119,8 @@ func loopback(b *testing.B, l load, srv server) {
 	const ring = 1024
 	var requests []byte
 	for i := range ring + l.depth {
-		sqe := rw(l.op, uint16(i), int(uint32(i)*2654435761%((diskSize-uint32(l.n))/4096))*4096, l.n, l.op == nvme.NVMWrite)
+		sqe := rw(l.op, uint16(i), int(uint32(i)*2654435761%((diskSize-uint32(l.n))/4096))*4096,
+			l.n, l.op == nvme.NVMWrite)
 		var data []byte
 		if l.op == nvme.NVMWrite {
 			data = buf[:l.n]
@@ -165,7 +174,10 @@ func transportServer(b *testing.B, l load) (string, func() (int64, int64), func(
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	ln, err := t.Listen(fabric.Addr{Transport: nvme.TransportTCP, AddrPort: netip.MustParseAddrPort("127.0.0.1:0")}, 1,
+	ln, err := t.Listen(fabric.Addr{
+		Transport: nvme.TransportTCP,
+		AddrPort:  netip.MustParseAddrPort("127.0.0.1:0"),
+	}, 1,
 		func(c fabric.Conn) { _ = g.Adopt(c) })
 	if err != nil {
 		b.Fatal(err)

@@ -40,7 +40,12 @@ func eventually(tb testing.TB, what string, cond func() bool) {
 
 // countingLog counts lines.
 func countingLog(n *atomic.Int64) *slog.Logger {
-	return slog.New(slog.NewTextHandler(writerFunc(func(b []byte) (int, error) { n.Add(1); return len(b), nil }), nil))
+	return slog.New(slog.NewTextHandler(writerFunc(func(b []byte) (int,
+		error,
+	) {
+		n.Add(1)
+		return len(b), nil
+	}), nil))
 }
 
 type writerFunc func([]byte) (int, error)

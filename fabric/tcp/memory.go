@@ -6,10 +6,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Data memory comes from the reactor's arena. When that is empty, commands wait in the order of their arrival, while capsules
-// go on being taken out of the streams: data that has been asked for, and whose arrival frees memory again, may come behind them.
-// Therefore the last part of the arena is kept for in-capsule data; if even that is used up, the connection is not read until
-// something has been freed.
+// Data memory comes from the reactor's arena. When that is empty, commands wait in the order of
+// their arrival, while capsules go on being taken out of the streams: data that has been asked for,
+// and whose arrival frees memory again, may come behind them. Therefore the last part of the arena
+// is kept for in-capsule data; if even that is used up, the connection is not read until something
+// has been freed.
 
 // wantMemory gives a prepared command memory for its data, now or later.
 func (g *Group) wantMemory(r *request) {
@@ -40,8 +41,9 @@ func (g *Group) allocate(r *request) (ok bool) {
 	return ok
 }
 
-// room sees to it that there is memory for n bytes of in-capsule data. If they are there as a whole, it is taken only when they turn out to
-// need it, which is known when the batch has been prepared, or if the command is prepared ahead of its data.
+// room sees to it that there is memory for n bytes of in-capsule data. If they are there as a
+// whole, it is taken only when they turn out to need it, which is known when the batch has been
+// prepared, or if the command is prepared ahead of its data.
 func (q *queue) room(r *request, n int, whole, ahead bool) bool {
 	need := (n + mem.BlockMin - 1) &^ (mem.BlockMin - 1)
 	switch {
@@ -54,11 +56,13 @@ func (q *queue) room(r *request, n int, whole, ahead bool) bool {
 	return q.own(r, n)
 }
 
-// spare says whether there are need bytes for in-capsule data. What is asked for ahead is as large as what others wait for, and leaves
-// them their turn and the reserve to small data; but one such command may always have some, since what is waited for may come behind it.
+// spare says whether there are need bytes for in-capsule data. What is asked for ahead is as large
+// as what others wait for, and leaves them their turn and the reserve to small data; but one such
+// command may always have some, since what is waited for may come behind it.
 func (g *Group) spare(need int, ahead bool) bool {
 	left := g.cfg.Memory.Available() - g.promised - need // beyond the reserve
-	return left >= -g.cfg.Memory.Reserve() && (!ahead || g.ahead == 0 || g.waiting.head == nil && left >= 0)
+	return left >= -g.cfg.Memory.Reserve() &&
+		(!ahead || g.ahead == 0 || g.waiting.head == nil && left >= 0)
 }
 
 // own makes r own n bytes.
@@ -85,7 +89,8 @@ func (g *Group) retryMemory() int {
 		work++
 	}
 	work += g.execute()
-	for n := len(g.stalled); n > 0 && g.spare(g.stalled[0].stallNeed, g.stalled[0].stallAhead); n-- {
+	for n := len(g.stalled); n > 0 &&
+		g.spare(g.stalled[0].stallNeed, g.stalled[0].stallAhead); n-- {
 		q := g.stalled[0]
 		g.stalled = append(g.stalled[:0], g.stalled[1:]...)
 		by := q.stalledBy

@@ -10,12 +10,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// In-capsule data that its device takes at once stays where it was received. A device that does not, after all, has it for as long as it
-// likes, whatever is received meanwhile, and whoever else keeps it; also if the list of those that are ready fills up in their midst.
+// In-capsule data that its device takes at once stays where it was received. A device that does
+// not, after all, has it for as long as it likes, whatever is received meanwhile, and whoever else
+// keeps it; also if the list of those that are ready fills up in their midst.
 func TestDataInPassing(t *testing.T) {
 	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
 		for _, ready := range []int{1, 2, maxDepth} {
-			t.Run(fmt.Sprintf("digests %v, %d ready", p.HeaderDigest, ready), func(t *testing.T) { testDataInPassing(t, p, ready) })
+			t.Run(fmt.Sprintf("digests %v, %d ready", p.HeaderDigest, ready),
+				func(t *testing.T) { testDataInPassing(t, p, ready) })
 		}
 	}
 }
@@ -37,7 +39,8 @@ func testDataInPassing(t *testing.T, p pdu.Params, ready int) {
 		h.send(append(write(3+2*i, 1), write(4+2*i, 1)...))
 	}
 	if len(h.d.held) != 2 || h.arena.Available() != total {
-		t.Errorf("%d writes are held, %d bytes taken of the arena for them", len(h.d.held), total-h.arena.Available())
+		t.Errorf("%d writes are held, %d bytes taken of the arena for them", len(h.d.held),
+			total-h.arena.Available())
 	}
 	kept := h.d.held[1].Segs[0].B
 	free := h.queue().HandOverBuffers(h.d.held[1])
@@ -62,8 +65,8 @@ func testDataInPassing(t *testing.T, p pdu.Params, ready int) {
 	h.close()
 }
 
-// More data in capsules than there is memory for, in one batch with reads that need some of it: everybody gets his turn, and nobody the
-// memory that was promised to another.
+// More data in capsules than there is memory for, in one batch with reads that need some of it:
+// everybody gets his turn, and nobody the memory that was promised to another.
 func TestPromisedMemory(t *testing.T) {
 	const ios = 150 // more than a batch
 	for _, size := range []int{512, 4096, 16384} {

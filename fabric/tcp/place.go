@@ -5,8 +5,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// target is the memory that data from the host is received into: the request's segments, but for in-capsule data, which arrives
-// before Prepare could attach any, memory of our own.
+// target is the memory that data from the host is received into: the request's segments, but for
+// in-capsule data, which arrives before Prepare could attach any, memory of our own.
 func (r *request) target() []mem.Segment {
 	if r.InCapsule {
 		return r.own
@@ -14,7 +14,8 @@ func (r *request) target() []mem.Segment {
 	return r.Segs
 }
 
-// appendTargets appends the memory of the next n bytes of r's data, as far as vectors suffice, and returns its length.
+// appendTargets appends the memory of the next n bytes of r's data, as far as vectors suffice, and
+// returns its length.
 func appendTargets(iov []sys.Iovec, r *request, n int) ([]sys.Iovec, int) {
 	off, left := int(r.recvd), n
 	for _, s := range r.target() {

@@ -41,11 +41,12 @@ type queue struct {
 	connected bool
 
 	// Receiving.
-	rx         receiveState
-	cur        *request    // whose data arrives
-	left       int         // data bytes of the current PDU still to come
-	crc        uint32      // digest of the data of the current PDU so far
-	carry      []byte      // what was received and not consumed: less than a unit, or more while stalled
+	rx   receiveState
+	cur  *request // whose data arrives
+	left int      // data bytes of the current PDU still to come
+	crc  uint32   // digest of the data of the current PDU so far
+	// what was received and not consumed: less than a unit, or more while stalled
+	carry      []byte
 	stalled    bool        // the capsule at the start of carry waits for memory
 	stallNeed  int         // how much, in bytes
 	stallAhead bool        // it would be prepared ahead of its data
@@ -77,16 +78,17 @@ type request struct {
 	send     sendKind      // what to send, while it is on sendq
 	next     *request      // on sendq, grants, waiting or dropped
 	own      []mem.Segment // memory of the arena to give back
-	passing  []byte        // in-capsule data in the group's receive buffer, from its arrival to Execute
-	recvd    uint32        // data bytes received
-	wire     int           // bytes of what is to be sent
-	crc      uint32        // data digest of the response
-	crcDone  bool
-	ttag     uint16
-	round    uint16 // counts uses, makes stale transfer tags recognisable
-	since    int64  // when it began to wait for memory
-	raw      []byte // sendRaw: the bytes
-	ctl      bool   // not a command: carries an ICResp or a TermReq
+	// in-capsule data in the group's receive buffer, from its arrival to Execute
+	passing []byte
+	recvd   uint32 // data bytes received
+	wire    int    // bytes of what is to be sent
+	crc     uint32 // data digest of the response
+	crcDone bool
+	ttag    uint16
+	round   uint16 // counts uses, makes stale transfer tags recognisable
+	since   int64  // when it began to wait for memory
+	raw     []byte // sendRaw: the bytes
+	ctl     bool   // not a command: carries an ICResp or a TermReq
 }
 
 func newQueue(g *Group, c *conn) *queue {
@@ -187,7 +189,8 @@ func (q *queue) put(r *request) {
 		q.g.cfg.Handler.EndZeroCopy(&r.Request)
 	}
 	r.Request.Reset()
-	r.state, r.prepared, r.whole, r.ahead, r.damaged, r.crcDone, r.old = requestFree, false, false, false, false, false, false
+	r.state, r.prepared, r.whole, r.ahead, r.damaged, r.crcDone, r.old = requestFree, false, false,
+		false, false, false, false
 	r.passing = nil
 	q.free = append(q.free, r)
 }
@@ -207,7 +210,8 @@ func (q *queue) Complete(reqs []*fabric.Request) {
 	for _, fr := range reqs {
 		r := fr.Owner.(*request)
 		if r.state != requestExecuting {
-			panic(fmt.Sprintf("tcp: request %d was completed without having been executed, or twice", r.tag))
+			panic(fmt.Sprintf(
+				"tcp: request %d was completed without having been executed, or twice", r.tag))
 		}
 		q.executing--
 		r.state = requestSending
@@ -220,20 +224,21 @@ func (q *queue) Complete(reqs []*fabric.Request) {
 	q.touch()
 }
 
-// Disconnect starts the orderly end of the queue. The next poll goes on with it, so that the handler, which may have called
-// this, is not called from here.
+// Disconnect starts the orderly end of the queue. The next poll goes on with it, so that the
+// handler, which may have called this, is not called from here.
 func (q *queue) Disconnect(why error) {
 	if q.state < queueClosing && !q.ending {
 		q.ending, q.why = true, why
 		if why != errShutdown {
-			q.g.t.log.Info("disconnecting", "remote", q.conn.info.Remote, "local", q.conn.info.Local, "reason", why)
+			q.g.t.log.Info("disconnecting", "remote", q.conn.info.Remote, "local",
+				q.conn.info.Local, "reason", why)
 		}
 		q.touch()
 	}
 }
 
-// fault ends the connection because of what the peer sent: a C2HTermReq with the offending header is the last thing it gets
-// (TCP section 3.5).
+// fault ends the connection because of what the peer sent: a C2HTermReq with the offending header
+// is the last thing it gets (TCP section 3.5).
 func (q *queue) fault(f pdu.Fault, offending []byte) {
 	q.g.runBatch() // what came before it is good
 	if q.state >= queueClosing {
@@ -241,11 +246,13 @@ func (q *queue) fault(f pdu.Fault, offending []byte) {
 	}
 	q.sendRaw(pdu.AppendTermReq(nil, pdu.TypeC2HTermReq, f, offending))
 	q.faulted = true
-	q.g.t.log.Warn("connection ended for a protocol error", "remote", q.conn.info.Remote, "local", q.conn.info.Local, "error", f)
+	q.g.t.log.Warn("connection ended for a protocol error", "remote", q.conn.info.Remote, "local",
+		q.conn.info.Local, "error", f)
 	q.close(f, q.g.t.cfg.LingerTimeout.Nanoseconds())
 }
 
-// close stops taking input, gives up what has not been executed, and lets what is queued be sent for a while.
+// close stops taking input, gives up what has not been executed, and lets what is queued be sent
+// for a while.
 func (q *queue) close(why error, linger int64) {
 	q.state, q.why = queueClosing, why
 	q.closeBy = q.now() + linger
@@ -273,7 +280,8 @@ func (q *queue) abandon(r *request) {
 	q.put(r)
 }
 
-// unwait takes the queue's requests off the list of those that wait for memory, and the queue itself.
+// unwait takes the queue's requests off the list of those that wait for memory, and the queue
+// itself.
 func (q *queue) unwait() {
 	g := q.g
 	for r := g.waiting.take(); r != nil; {
@@ -291,7 +299,8 @@ func (q *queue) unwait() {
 	}
 }
 
-// clean is the part of a poll that every queue with something to do gets: it sends, and goes on with the end of the queue.
+// clean is the part of a poll that every queue with something to do gets: it sends, and goes on
+// with the end of the queue.
 func (q *queue) clean() int {
 	q.dirty = false
 	work := 0
@@ -334,8 +343,8 @@ func (q *queue) farewell() {
 	}
 }
 
-// kill closes the socket at once and releases everything but what the handler still executes. It must not be called from
-// within a call of the handler.
+// kill closes the socket at once and releases everything but what the handler still executes. It
+// must not be called from within a call of the handler.
 func (q *queue) kill(why error) {
 	if q.state == queueDead {
 		return
@@ -344,7 +353,8 @@ func (q *queue) kill(why error) {
 		q.close(why, 0)
 	}
 	q.state = queueDead
-	q.g.t.cfg.Log.Debug("connection closed", "remote", q.conn.info.Remote, "local", q.conn.info.Local, "reason", why)
+	q.g.t.cfg.Log.Debug("connection closed", "remote", q.conn.info.Remote, "local",
+		q.conn.info.Local, "reason", why)
 	q.g.part(q)
 	q.lighten()
 	_ = q.conn.Close()

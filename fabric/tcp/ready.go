@@ -7,15 +7,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readiness tells a group which of its connections that it does not poll directly have something to do. It is an epoll set of the group's
-// own, so that a group with a thousand connections asks for all of them in one call, as often as that pays; the reactor watches the
-// set as one descriptor and so is woken by all of them.
+// readiness tells a group which of its connections that it does not poll directly have something to
+// do. It is an epoll set of the group's own, so that a group with a thousand connections asks for
+// all of them in one call, as often as that pays; the reactor watches the set as one descriptor and
+// so is woken by all of them.
 type readiness struct {
 	epfd   int
 	byFD   []*queue
 	events [maxReady]unix.EpollEvent
-	// pause is how many polls to let pass between two looks, and left how many of them are still to come. A look that found a
-	// connection makes the next one come at once, one in vain doubles the pause.
+	// pause is how many polls to let pass between two looks, and left how many of them are still to
+	// come. A look that found a connection makes the next one come at once, one in vain doubles the
+	// pause.
 	pause, left int
 	moved       int   // bytes sent and received since the last look
 	found       int64 // when a look last found one
@@ -25,9 +27,11 @@ type readiness struct {
 const (
 	maxReady = 128 // events taken at once
 	maxPause = 64
-	// lookBytes is how much may be moved between two looks, however few polls that takes: others wait meanwhile.
+	// lookBytes is how much may be moved between two looks, however few polls that takes: others
+	// wait meanwhile.
 	lookBytes = 64 << 10
-	// crowdTime is how long a connection that was found counts among those that are served in turn: the reactor's clock is as coarse.
+	// crowdTime is how long a connection that was found counts among those that are served in turn:
+	// the reactor's clock is as coarse.
 	crowdTime = int64(2 * time.Millisecond)
 	// socketEvents are watched edge-triggered, once for the life of a connection.
 	socketEvents = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
@@ -86,7 +90,8 @@ func (g *Group) mayLook() {
 	s.left = s.pause
 }
 
-// look hands out the events there are, at most maxReady of them: the rest is found by the next look, and keeps the reactor awake.
+// look hands out the events there are, at most maxReady of them: the rest is found by the next
+// look, and keeps the reactor awake.
 func (g *Group) look() {
 	s := &g.sockets
 	n, _ := unix.EpollWait(s.epfd, s.events[:], 0)

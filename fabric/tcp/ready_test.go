@@ -9,8 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// Of many connections only those with something to do are touched, and one that has is found: within a few polls, or when the reactor
-// says that the set is ready.
+// Of many connections only those with something to do are touched, and one that has is found:
+// within a few polls, or when the reactor says that the set is ready.
 func TestManyConnections(t *testing.T) {
 	h := newHand(t, options{})
 	defer h.close()

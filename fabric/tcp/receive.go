@@ -8,11 +8,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// bulkWindow is how much is received beyond the data that goes straight to its place while large data is expected: the next headers. A
-// larger window would catch data in the shared buffer, from where it has to be copied.
+// bulkWindow is how much is received beyond the data that goes straight to its place while large
+// data is expected: the next headers. A larger window would catch data in the shared buffer, from
+// where it has to be copied.
 const bulkWindow = 1 << 10
 
-// receive takes input once and handles it. It returns the number of steps made, 0 if there was nothing.
+// receive takes input once and handles it. It returns the number of steps made, 0 if there was
+// nothing.
 func (q *queue) receive() int {
 	switch {
 	case q.state >= queueClosing:
@@ -44,9 +46,10 @@ func (q *queue) receive() int {
 	return q.nothing(e)
 }
 
-// receiveData receives with up to three parts: a header into the group's buffer, which has the first have bytes of it, up to size bytes
-// of data straight to their place with r, and what follows into the buffer again. head is 0 if the header has been there before;
-// otherwise the next PDU is taken for the H2CData that continues r, and what comes in its place is copied out again.
+// receiveData receives with up to three parts: a header into the group's buffer, which has the
+// first have bytes of it, up to size bytes of data straight to their place with r, and what follows
+// into the buffer again. head is 0 if the header has been there before; otherwise the next PDU is
+// taken for the H2CData that continues r, and what comes in its place is copied out again.
 func (q *queue) receiveData(r *request, have, head, size int) int {
 	g := q.g
 	buf := g.rx
@@ -62,7 +65,8 @@ func (q *queue) receiveData(r *request, have, head, size int) int {
 		window = buf[head+size:] // room for the data before it, should the guess be wrong
 	}
 	switch {
-	case head > 0 && size < min(int(r.Length-r.recvd), int(q.params.MaxH2CData)), head == 0 && size < wanted:
+	case head > 0 && size < min(int(r.Length-r.recvd), int(q.params.MaxH2CData)), head == 0 &&
+		size < wanted:
 		window = window[:0] // more of the same follows
 	case q.large && head == 0:
 		window = window[:q.untilData()]
@@ -91,8 +95,8 @@ func (q *queue) receiveData(r *request, have, head, size int) int {
 	return q.judge(r, buf[:head+n], head, placed)
 }
 
-// judge goes on with b, of which the first placed bytes behind a header of head bytes lie with r, if they are its data; b has room
-// for them.
+// judge goes on with b, of which the first placed bytes behind a header of head bytes lie with r,
+// if they are its data; b has room for them.
 func (q *queue) judge(r *request, b []byte, head, placed int) int {
 	ours := min(q.asForetold(r, b[:head]), placed)
 	copyOut(b[head+ours:head+placed], r, int(r.recvd)+ours)
@@ -106,7 +110,8 @@ func (q *queue) judge(r *request, b []byte, head, placed int) int {
 	return q.process(b[head+ours:])
 }
 
-// received notes the outcome of a receive that asked for want bytes and reports whether there is something to process.
+// received notes the outcome of a receive that asked for want bytes and reports whether there is
+// something to process.
 func (q *queue) received(n, want int, e syscall.Errno) bool {
 	q.drained = n < want
 	q.g.sockets.moved += n
@@ -127,24 +132,28 @@ func (q *queue) nothing(e syscall.Errno) int {
 	return 1
 }
 
-// foretell guesses whose data comes next, and how much of it in one PDU, if R2Ts are outstanding and of a header no more than a part,
-// the have bytes at the start of the group's buffer, has been received. head is what such a header measures, with digest and padding.
+// foretell guesses whose data comes next, and how much of it in one PDU, if R2Ts are outstanding
+// and of a header no more than a part, the have bytes at the start of the group's buffer, has been
+// received. head is what such a header measures, with digest and padding.
 func (q *queue) foretell(have int) (head int, r *request, size int) {
 	head = q.params.PDO(pdu.DataSize, q.params.CPDA)
 	r = q.grants.head
-	if r == nil || q.rx != receiveHeader || have >= head || have > 0 && pdu.Type(q.g.rx[0]) != pdu.TypeH2CData {
+	if r == nil || q.rx != receiveHeader || have >= head || have > 0 &&
+		pdu.Type(q.g.rx[0]) != pdu.TypeH2CData {
 		return 0, nil, 0
 	}
 	most := min(len(q.g.rx)-head-bulkWindow, int(q.params.MaxH2CData))
 	return head, r, min(int(r.Length-r.recvd), most)
 }
 
-// asForetold returns how much data a header announces that continues what r has got so far, and 0 if it is of anything else. It only
-// compares; what is wrong with such a header is found by those who handle it.
+// asForetold returns how much data a header announces that continues what r has got so far, and 0
+// if it is of anything else. It only compares; what is wrong with such a header is found by those
+// who handle it.
 func (q *queue) asForetold(r *request, head []byte) int {
 	d := (*pdu.Data)(head)
 	h := d.Header()
-	if h.Type() != pdu.TypeH2CData || h.PDO() != len(head) || d.TTAG() != r.ttag || d.DATAO() != r.recvd {
+	if h.Type() != pdu.TypeH2CData || h.PDO() != len(head) || d.TTAG() != r.ttag ||
+		d.DATAO() != r.recvd {
 		return 0
 	}
 	return int(d.DATAL())
@@ -174,8 +183,9 @@ func (q *queue) landed(n int) {
 	q.left -= n
 }
 
-// store takes the front of b for the current request and returns the rest of b. It is copied into the request's memory, but for in-capsule
-// data that lies in b as a whole: what becomes of that is decided after Prepare.
+// store takes the front of b for the current request and returns the rest of b. It is copied into
+// the request's memory, but for in-capsule data that lies in b as a whole: what becomes of that is
+// decided after Prepare.
 func (q *queue) store(b []byte) []byte {
 	n := min(len(b), q.left)
 	data := b[:n]
@@ -215,7 +225,8 @@ func (q *queue) process(b []byte) int {
 		}
 		b = rest
 		// What follows a Connect may depend on it, however the stream is cut.
-		if len(q.g.batch) == cap(q.g.batch) || !q.connected || q.cur != nil && q.cur.ahead && !q.cur.prepared {
+		if len(q.g.batch) == cap(q.g.batch) || !q.connected || q.cur != nil && q.cur.ahead &&
+			!q.cur.prepared {
 			steps += q.g.runBatch()
 		}
 		if !more {
@@ -247,7 +258,8 @@ func (q *queue) header(b []byte) (rest []byte, more bool) {
 	h := (*pdu.Header)(b[:pdu.HeaderSize])
 	t := h.Type()
 	f := q.params.CheckFromHost(h)
-	if known := t <= pdu.TypeH2CData && t%2 == 0; known && (t == pdu.TypeICReq) != (q.state == queueConnecting) {
+	if known := t <= pdu.TypeH2CData && t%2 == 0; known &&
+		(t == pdu.TypeICReq) != (q.state == queueConnecting) {
 		f = pdu.Fault{FES: pdu.FESSequence} // ICReq first, and only then (TCP section 3.1)
 	}
 	if !f.OK() {
@@ -298,8 +310,8 @@ func (q *queue) dataComplete() {
 	q.pduComplete()
 }
 
-// digestComplete compares the data digest of a PDU. A mismatch costs the command, not the connection (TCP section 3.5,
-// Base section 4.2.3.1).
+// digestComplete compares the data digest of a PDU. A mismatch costs the command, not the
+// connection (TCP section 3.5, Base section 4.2.3.1).
 func (q *queue) digestComplete(got uint32) {
 	if got != q.crc {
 		q.cur.damaged = true
@@ -330,7 +342,8 @@ func (q *queue) discard() int {
 	return 0
 }
 
-// endOfStream ends the queue after the peer has closed. Half-open use is not allowed: a host that closes is gone.
+// endOfStream ends the queue after the peer has closed. Half-open use is not allowed: a host that
+// closes is gone.
 func (q *queue) endOfStream() {
 	q.eof, q.drained = true, true
 	q.kill(errPeerClosed)

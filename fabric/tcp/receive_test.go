@@ -11,8 +11,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// The receive path guesses whose data comes next. However a host answers its R2Ts, in any order, in pieces of any size, with capsules
-// in between, the stream cut anywhere: the data gets where it belongs.
+// The receive path guesses whose data comes next. However a host answers its R2Ts, in any order, in
+// pieces of any size, with capsules in between, the stream cut anywhere: the data gets where it
+// belongs.
 func TestGuessesOfTheNextData(t *testing.T) {
 	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 7))
@@ -35,8 +36,8 @@ func TestGuessesOfTheNextData(t *testing.T) {
 	}
 }
 
-// askForWrites sends commands, one for each of writes, which it fills in, and returns how many bytes of responses will follow,
-// including those to the flushes in answers.
+// askForWrites sends commands, one for each of writes, which it fills in, and returns how many
+// bytes of responses will follow, including those to the flushes in answers.
 func (h *hand) askForWrites(c *client, writes [][]byte, rng *rand.Rand) int {
 	var all []byte
 	for i := range writes {
@@ -68,7 +69,8 @@ func (h *hand) answers(c *client, writes [][]byte, rng *rand.Rand) (stream []byt
 			sqe := rw(nvme.NVMFlush, uint16(100+i), 0, 0, false)
 			stream = append(stream, c.capsule(&sqe, nil)...)
 		}
-		stream = append(stream, c.h2cData(flags, r.CCCID(), r.TTAG(), sent[i], writes[i][sent[i]:sent[i]+n])...)
+		stream = append(stream,
+			c.h2cData(flags, r.CCCID(), r.TTAG(), sent[i], writes[i][sent[i]:sent[i]+n])...)
 		sent[i] += n
 	}
 	return stream
@@ -83,7 +85,8 @@ func (h *hand) cutUp(b []byte, rng *rand.Rand) {
 	}
 }
 
-// A queue that is not the only one takes no more than its share of a large transfer in one turn, and all there is when it is alone.
+// A queue that is not the only one takes no more than its share of a large transfer in one turn,
+// and all there is when it is alone.
 func TestTurnOfInput(t *testing.T) {
 	const n = 1 << 20
 	h := newHand(t, options{})
@@ -116,7 +119,8 @@ func TestTurnOfInput(t *testing.T) {
 	h.g.cool(slices.Index(h.g.hot, h.g.queues[1]))
 	h.loop.now += 2 * crowdTime
 	h.g.Poll(64)
-	if alone, there := int(r.recvd)-crowded, sent+more-pdu.DataSize-crowded; alone != max(there, 0) {
+	if alone, there := int(r.recvd)-crowded, sent+
+		more-pdu.DataSize-crowded; alone != max(there, 0) {
 		t.Errorf("%d bytes in a turn alone, %d were there", alone, there)
 	}
 	h.hangUp()

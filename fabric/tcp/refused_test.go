@@ -7,8 +7,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestDamagedAndRefused: commands that are refused and whose data is damaged too are answered once each, and nothing of them stays
-// (CVE-2026-64534, CVE-2026-64535).
+// TestDamagedAndRefused: commands that are refused and whose data is damaged too are answered once
+// each, and nothing of them stays (CVE-2026-64534, CVE-2026-64535).
 func TestDamagedAndRefused(t *testing.T) {
 	tg := serve(t, options{})
 	c := tg.connect(t, pdu.Params{HeaderDigest: true, DataDigest: true}, 4, 0)
@@ -18,7 +18,8 @@ func TestDamagedAndRefused(t *testing.T) {
 		b := c.capsule(&sqe, random(i, 4096))
 		b[len(b)-1-i%4096] ^= 1
 		c.send(b)
-		if cqe := (*pdu.CapsuleResp)(c.recv().raw).CQE(); cqe.CID() != uint16(i) || cqe.Status().OK() {
+		if cqe := (*pdu.CapsuleResp)(c.recv().raw).CQE(); cqe.CID() != uint16(i) ||
+			cqe.Status().OK() {
 			t.Fatalf("command %d: CID %d, %v", i, cqe.CID(), cqe.Status())
 		}
 	}

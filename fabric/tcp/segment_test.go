@@ -15,8 +15,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// conversation is a whole session of a host as one byte stream. It needs no answer of the target: transfer tags are foreseeable
-// as long as one command is outstanding at a time.
+// conversation is a whole session of a host as one byte stream. It needs no answer of the target:
+// transfer tags are foreseeable as long as one command is outstanding at a time.
 func conversation(p pdu.Params) []byte {
 	c := &client{}
 	var r pdu.ICReq
@@ -35,7 +35,8 @@ func conversation(p pdu.Params) []byte {
 	return out
 }
 
-// largeCapsule is a write whose data comes behind its command in the same PDU, and goes straight to its place.
+// largeCapsule is a write whose data comes behind its command in the same PDU, and goes straight to
+// its place.
 func largeCapsule(p pdu.Params) []byte {
 	c := &client{p: p}
 	sqe := rw(nvme.NVMWrite, 3, 16384, aheadMin+512, true)
@@ -124,13 +125,15 @@ func TestManyPDUs(t *testing.T) {
 	}
 }
 
-// FuzzStream feeds a stream to the target in one piece and in many, and compares what it says and what it has done. The first byte
-// chooses digests and much data in a capsule, the others damage a good conversation and follow it.
+// FuzzStream feeds a stream to the target in one piece and in many, and compares what it says and
+// what it has done. The first byte chooses digests and much data in a capsule, the others damage a
+// good conversation and follow it.
 func FuzzStream(f *testing.F) {
 	f.Add([]byte{0}, uint64(1))
 	f.Add([]byte{3, 10, 0, 255}, uint64(2))
 	f.Add(append([]byte{4}, conversation(pdu.Params{})[1000:1400]...), uint64(3))
-	f.Add(append([]byte{15}, largeCapsule(pdu.Params{HeaderDigest: true, DataDigest: true})...), uint64(4))
+	f.Add(append([]byte{15}, largeCapsule(pdu.Params{HeaderDigest: true, DataDigest: true})...),
+		uint64(4))
 	h := newHand(f, options{})
 	defer h.close()
 	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
@@ -152,17 +155,19 @@ func FuzzStream(f *testing.F) {
 	})
 }
 
-// damage changes a byte of a conversation, but not of the Connect: if that fails, what follows exceeds the depth of the queue or not
-// depending on when responses have left.
+// damage changes a byte of a conversation, but not of the Connect: if that fails, what follows
+// exceeds the depth of the queue or not depending on when responses have left.
 func damage(stream []byte, at int, by byte) {
-	const from, to = pdu.ICReqSize, pdu.ICReqSize + pdu.CapsuleCmdSize + nvme.ConnectDataSize + 2*pdu.DigestSize
+	const from, to = pdu.ICReqSize, pdu.ICReqSize + pdu.CapsuleCmdSize + nvme.ConnectDataSize +
+		2*pdu.DigestSize
 	if at %= len(stream) - (to - from); at >= from {
 		at += to - from
 	}
 	stream[at] ^= by
 }
 
-// compare runs a stream against the target twice, cut differently, after begin has opened a connection.
+// compare runs a stream against the target twice, cut differently, after begin has opened a
+// connection.
 func compare(t *testing.T, h *hand, begin func(), stream []byte, seed uint64) {
 	const disk = 64 << 10 // what conversations write to
 	run := func(piece func() int) string {
@@ -183,8 +188,10 @@ func compare(t *testing.T, h *hand, begin func(), stream []byte, seed uint64) {
 		if free := h.arena.Available(); free != len(h.arena.Region().Bytes()) {
 			t.Errorf("%d bytes of the arena are free", free)
 		}
-		return fmt.Sprintf("%d executed, %d written, disk %x, said %d bytes %x", h.d.executed.Load()-executed,
-			h.d.written.Load()-written, sha256.Sum256(h.d.data.Bytes()[:disk]), len(said), sha256.Sum256(sorted(t, said)))
+		return fmt.Sprintf("%d executed, %d written, disk %x, said %d bytes %x",
+			h.d.executed.Load()-executed,
+			h.d.written.Load()-written, sha256.Sum256(h.d.data.Bytes()[:disk]), len(said),
+			sha256.Sum256(sorted(t, said)))
 	}
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	whole := run(func() int { return len(stream) })
@@ -194,8 +201,8 @@ func compare(t *testing.T, h *hand, begin func(), stream []byte, seed uint64) {
 	}
 }
 
-// sorted lists the PDUs that the target said, in an order of its own and without what may depend on the order of execution: commands
-// of one batch may be executed in any.
+// sorted lists the PDUs that the target said, in an order of its own and without what may depend on
+// the order of execution: commands of one batch may be executed in any.
 func sorted(t *testing.T, b []byte) []byte {
 	var list []string
 	for len(b) > 0 {
@@ -251,7 +258,8 @@ func (h *hand) grants(p pdu.Params) (c *client, tags [3]uint16) {
 	return c, tags
 }
 
-// answersTo builds the H2CData for grants: the writes are served in turns, in pieces of the given sizes.
+// answersTo builds the H2CData for grants: the writes are served in turns, in pieces of the given
+// sizes.
 func answersTo(c *client, tags [3]uint16, sizes []byte) (stream []byte) {
 	var at [3]int
 	for i := 0; at != [3]int{16384, 16384, 16384}; i++ {
@@ -267,7 +275,8 @@ func answersTo(c *client, tags [3]uint16, sizes []byte) (stream []byte) {
 		if at[w]+n == 16384 {
 			flags = pdu.LastPDU
 		}
-		stream = append(stream, c.h2cData(flags, uint16(w), tags[w], at[w], random(w, 16384)[at[w]:at[w]+n])...)
+		stream = append(stream,
+			c.h2cData(flags, uint16(w), tags[w], at[w], random(w, 16384)[at[w]:at[w]+n])...)
 		at[w] += n
 	}
 	return stream

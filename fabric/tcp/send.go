@@ -9,9 +9,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// What waits to be sent is a list of requests, not of bytes: headers are made when they are sent, into a buffer of the group.
-// After a partial send they are made again (they are a function of the request) and the bytes that have left are skipped. So a slow
-// host costs no memory beyond its requests and their data.
+// What waits to be sent is a list of requests, not of bytes: headers are made when they are sent,
+// into a buffer of the group. After a partial send they are made again (they are a function of the
+// request) and the bytes that have left are skipped. So a slow host costs no memory beyond its
+// requests and their data.
 
 // sendKind is what a request on sendq stands for.
 type sendKind uint8
@@ -48,9 +49,10 @@ func (q *queue) respond(r *request) {
 		return
 	}
 	data := p.PDO(pdu.DataSize, p.HPDA) + int(r.Length) + p.DataDigestSize()
-	// The success flag says: status 0, result 0, and no SQ head pointer, which must therefore be disabled (TCP section 3.6.2.9;
-	// the handler then reports FFFFh).
-	if !r.ofFile() && r.CQE.SQHD() == noFlowControl && r.CQE.Status() == nvme.Success && r.CQE.Result() == 0 {
+	// The success flag says: status 0, result 0, and no SQ head pointer, which must therefore be
+	// disabled (TCP section 3.6.2.9; the handler then reports FFFFh).
+	if !r.ofFile() && r.CQE.SQHD() == noFlowControl && r.CQE.Status() == nvme.Success &&
+		r.CQE.Result() == 0 {
 		q.enqueue(r, sendDataOnly, data)
 		return
 	}
@@ -60,7 +62,8 @@ func (q *queue) respond(r *request) {
 // noFlowControl is SQHD when submission queue flow control is disabled (Base section 3.3.2.6).
 const noFlowControl = 0xFFFF
 
-// flush sends as much as the socket takes, or what a turn allows, and returns the number of requests whose bytes have all left.
+// flush sends as much as the socket takes, or what a turn allows, and returns the number of
+// requests whose bytes have all left.
 func (q *queue) flush() int {
 	g, done := q.g, 0
 	crowded := g.crowded()
@@ -106,7 +109,8 @@ func (q *queue) depart(n int) int {
 	return done
 }
 
-// hasLeft goes on with a request whose bytes have all been taken by the kernel, which has copied them.
+// hasLeft goes on with a request whose bytes have all been taken by the kernel, which has copied
+// them.
 func (q *queue) hasLeft(r *request) {
 	switch {
 	case r.ctl:
@@ -122,15 +126,17 @@ func (q *queue) hasLeft(r *request) {
 	}
 }
 
-// gather makes Group.iov out of the front of sendq, without the bytes that have left, and returns its length in bytes. Headers
-// that follow each other share a vector. It is less if the queue is one of a crowd. ofFile: memory of files is among it.
+// gather makes Group.iov out of the front of sendq, without the bytes that have left, and returns
+// its length in bytes. Headers that follow each other share a vector. It is less if the queue is
+// one of a crowd. ofFile: memory of files is among it.
 func (q *queue) gather(crowded bool) (n int, ofFile bool) {
 	s := sender{iov: q.g.iov[:0], heads: q.g.heads[:0], skip: q.sent}
 	vectors, bytes := iovFull, sendMost
 	if crowded {
 		vectors, bytes = turnVectors, turnBytes
 	}
-	for r := q.sendq.head; r != nil && len(s.iov) < vectors && len(s.heads) < headsFull && s.total < bytes; r = r.next {
+	for r := q.sendq.head; r != nil && len(s.iov) < vectors && len(s.heads) < headsFull &&
+		s.total < bytes; r = r.next {
 		switch r.send {
 		case sendRaw:
 			s.data(r.raw)
@@ -169,7 +175,8 @@ type sender struct {
 	ofFile bool
 }
 
-// head makes room for a header of n bytes, and for its digest if one is wanted, and returns the header.
+// head makes room for a header of n bytes, and for its digest if one is wanted, and returns the
+// header.
 func (s *sender) head(n int, digest bool) []byte {
 	at := len(s.heads)
 	s.hd = digest
@@ -195,7 +202,8 @@ func (s *sender) response(q *queue, r *request) {
 	s.digest(b)
 }
 
-// read adds a C2HData with all the data of a command. It returns false if the vectors did not suffice.
+// read adds a C2HData with all the data of a command. It returns false if the vectors did not
+// suffice.
 func (s *sender) read(q *queue, r *request, flags pdu.Flags) bool {
 	b := s.head(pdu.DataSize, q.params.HeaderDigest)
 	pdo := (*pdu.Data)(b).SetC2H(&q.params, flags, r.SQE.CID(), 0, r.Length)
@@ -240,7 +248,8 @@ func (s *sender) close() {
 	}
 }
 
-// vector adds b but for what is to be skipped. After the last vector nothing more may be added: the rest goes next time.
+// vector adds b but for what is to be skipped. After the last vector nothing more may be added: the
+// rest goes next time.
 func (s *sender) vector(b []byte) {
 	if s.skip >= len(b) {
 		s.skip -= len(b)

@@ -13,7 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// A queue that is not the only one sends no more than its share in one turn, and goes on in the next.
+// A queue that is not the only one sends no more than its share in one turn, and goes on in the
+// next.
 func TestTurnOfOutput(t *testing.T) {
 	for _, reads := range []struct{ size, count, most int }{
 		{4 << 10, 127, turnVectors / 2},
@@ -45,7 +46,8 @@ func TestTurnOfOutput(t *testing.T) {
 			}
 			each := pdu.DataSize + reads.size + pdu.CapsuleRespSize
 			if sent == 0 || sent > reads.most*each {
-				t.Errorf("%d bytes in a turn beside another queue, want at most %d reads of %d", sent, reads.most, each)
+				t.Errorf("%d bytes in a turn beside another queue, want at most %d reads of %d",
+					sent, reads.most, each)
 			}
 			h.g.cool(slices.Index(h.g.hot, h.g.queues[1]))
 			h.hangUp()
@@ -61,8 +63,8 @@ func TestTurnOfOutput(t *testing.T) {
 	}
 }
 
-// TestEveryPartialSend: wherever the socket stops taking bytes, in a header, in data or in a digest, the next send goes on with the byte
-// that follows.
+// TestEveryPartialSend: wherever the socket stops taking bytes, in a header, in data or in a
+// digest, the next send goes on with the byte that follows.
 func TestEveryPartialSend(t *testing.T) {
 	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true, HPDA: 5}} {
 		h := newHand(t, options{hold: true})
@@ -75,12 +77,14 @@ func TestEveryPartialSend(t *testing.T) {
 		h.d.release() // the responses wait for the next turn
 		q := h.queue()
 		whole := h.sendFrom(q, 0)
-		if want := 2*(p.PDO(pdu.DataSize, p.HPDA)+p.DataDigestSize()+pdu.CapsuleRespSize+p.HeaderDigestSize()) + 512 + 1024; len(whole) != want {
+		if want := 2*(p.PDO(pdu.DataSize, p.HPDA)+p.DataDigestSize()+pdu.CapsuleRespSize+
+			p.HeaderDigestSize()) + 512 + 1024; len(whole) != want {
 			t.Fatalf("%d bytes, want %d", len(whole), want)
 		}
 		for left := range whole {
 			if got := h.sendFrom(q, left); !bytes.Equal(got, whole[left:]) {
-				t.Fatalf("digests %v: after %d bytes %d others follow, want the %d of the rest", p.DataDigest, left, len(got), len(whole)-left)
+				t.Fatalf("digests %v: after %d bytes %d others follow, want the %d of the rest",
+					p.DataDigest, left, len(got), len(whole)-left)
 			}
 		}
 		q.sent = 0
@@ -92,7 +96,8 @@ func TestEveryPartialSend(t *testing.T) {
 	}
 }
 
-// sendFrom sends what is queued as if left bytes of it had left already, and returns what arrives. The queue still believes the old.
+// sendFrom sends what is queued as if left bytes of it had left already, and returns what arrives.
+// The queue still believes the old.
 func (h *hand) sendFrom(q *queue, left int) []byte {
 	h.tb.Helper()
 	q.sent = left
@@ -109,18 +114,21 @@ func (h *hand) sendFrom(q *queue, left int) []byte {
 	return b
 }
 
-// TestEveryAlignment: every HPDA that a host may ask for works (P08); read checks where the data begins.
+// TestEveryAlignment: every HPDA that a host may ask for works (P08); read checks where the data
+// begins.
 func TestEveryAlignment(t *testing.T) {
 	tg := serve(t, options{})
 	for hpda := range uint8(32) {
 		for _, digests := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%d,digests=%v", hpda, digests), func(t *testing.T) {
-				c := tg.connect(t, pdu.Params{HeaderDigest: digests, DataDigest: digests, HPDA: hpda}, 4, 0)
+				c := tg.connect(t,
+					pdu.Params{HeaderDigest: digests, DataDigest: digests, HPDA: hpda}, 4, 0)
 				for i, n := range []int{512, 4096} {
 					got := c.readBlocks(uint16(i), 1024, n)
 					for j := range got {
 						if got[j] != pattern(1024+j) {
-							t.Fatalf("byte %d of %d is %#x, want %#x", j, n, got[j], pattern(1024+j))
+							t.Fatalf("byte %d of %d is %#x, want %#x", j, n, got[j],
+								pattern(1024+j))
 						}
 					}
 				}

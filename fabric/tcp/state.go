@@ -12,14 +12,15 @@ const (
 	queueConnecting queueState = iota
 	// queueLive takes capsules.
 	queueLive
-	// queueClosing takes nothing more and sends what is queued (responses, then a C2HTermReq if there was a fault). Input is
-	// thrown away.
+	// queueClosing takes nothing more and sends what is queued (responses, then a C2HTermReq if
+	// there was a fault). Input is thrown away.
 	queueClosing
-	// queueLingering has sent everything, has told the peer so (shutdown), and throws input away until the peer closes or a
-	// deadline: closing with unread input would send a reset and could destroy what the peer has not read yet. The handler has
-	// been told that the queue is dead.
+	// queueLingering has sent everything, has told the peer so (shutdown), and throws input away
+	// until the peer closes or a deadline: closing with unread input would send a reset and could
+	// destroy what the peer has not read yet. The handler has been told that the queue is dead.
 	queueLingering
-	// queueDead has no socket. The queue stays in its group until the handler has given back every request.
+	// queueDead has no socket. The queue stays in its group until the handler has given back every
+	// request.
 	queueDead
 )
 
@@ -33,8 +34,8 @@ type requestState uint8
 const (
 	// requestFree is on the queue's free list.
 	requestFree requestState = iota
-	// requestParsed has its SQE and perhaps in-capsule data still arriving. It is on the group's batch for Prepare, or prepared
-	// and waiting for the rest of its data.
+	// requestParsed has its SQE and perhaps in-capsule data still arriving. It is on the group's
+	// batch for Prepare, or prepared and waiting for the rest of its data.
 	requestParsed
 	// requestWaiting is prepared and on the group's list of those that wait for data memory.
 	requestWaiting

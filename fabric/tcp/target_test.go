@@ -86,7 +86,10 @@ func serve(tb testing.TB, o options) *target {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	tg.l, err = t.Listen(fabric.Addr{Transport: nvme.TransportTCP, AddrPort: netip.MustParseAddrPort(o.addr)}, 1,
+	tg.l, err = t.Listen(fabric.Addr{
+		Transport: nvme.TransportTCP,
+		AddrPort:  netip.MustParseAddrPort(o.addr),
+	}, 1,
 		func(c fabric.Conn) { _ = g.Adopt(c) })
 	must(err)
 	tg.stop = sync.OnceFunc(func() {

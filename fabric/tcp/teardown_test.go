@@ -14,7 +14,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// moments are states that a queue can be in when it ends. Each leaves the commands it needs outstanding.
+// moments are states that a queue can be in when it ends. Each leaves the commands it needs
+// outstanding.
 var moments = map[string]func(h *hand, c *client){
 	"idle":   func(*hand, *client) {},
 	"header": func(h *hand, c *client) { h.send(c.connectPDU(1, 4, 0)[:50]) },
@@ -84,7 +85,8 @@ var ends = map[string]func(h *hand, c *client){
 
 // narrow makes the socket take less than a response of a megabyte.
 func (h *hand) narrow() {
-	if err := unix.SetsockoptInt(h.queue().fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 64<<10); err != nil {
+	if err := unix.SetsockoptInt(h.queue().fd, unix.SOL_SOCKET, unix.SO_SNDBUF,
+		64<<10); err != nil {
 		h.tb.Fatal(err)
 	}
 }
@@ -100,7 +102,8 @@ func (h *hand) exhaust() {
 	h.taken = segs
 }
 
-// Whatever state a queue is in and however it ends: everything comes back once, also what the handler still has, early or late.
+// Whatever state a queue is in and however it ends: everything comes back once, also what the
+// handler still has, early or late.
 func TestTeardown(t *testing.T) {
 	for moment, reach := range moments {
 		for how, end := range ends {
@@ -121,7 +124,8 @@ func TestTeardown(t *testing.T) {
 	}
 }
 
-// A response that the handler gave before Disconnect still leaves; then the stream ends, and the handler hears of it at once.
+// A response that the handler gave before Disconnect still leaves; then the stream ends, and the
+// handler hears of it at once.
 func TestDisconnectSendsWhatIsQueued(t *testing.T) {
 	h := newHand(t, options{hold: true})
 	c := h.connect(pdu.Params{}, 8)
@@ -174,8 +178,9 @@ func TestDisconnectBeforeR2T(t *testing.T) {
 	h.close()
 }
 
-// A host that reads no more gives back what it has on loan within two ticks, whoever waits to write there, and still gets what it asked
-// for. Without memory to put in the place of a loan that stays out.
+// A host that reads no more gives back what it has on loan within two ticks, whoever waits to write
+// there, and still gets what it asked for. Without memory to put in the place of a loan that stays
+// out.
 func TestStandIn(t *testing.T) {
 	for _, exhausted := range []bool{false, true} {
 		h := newHand(t, options{lend: true, arena: 8 << 20})
@@ -190,7 +195,8 @@ func TestStandIn(t *testing.T) {
 		}
 		h.loop.advance(300 * time.Millisecond)
 		if want := map[bool]int64{false: 3, true: 0}[exhausted]; h.d.released.Load() != want {
-			t.Errorf("memory exhausted %v: %d loans came back, want %d", exhausted, h.d.released.Load(), want)
+			t.Errorf("memory exhausted %v: %d loans came back, want %d", exhausted,
+				h.d.released.Load(), want)
 		}
 		if !exhausted {
 			clear(h.d.data.Bytes()) // somebody writes
@@ -229,7 +235,8 @@ func TestNothingAfterTermReq(t *testing.T) {
 	h.d.release()
 	h.turn()
 	got := h.recv()
-	if len(got) != pdu.TermReqSize+pdu.HeaderSize || (*pdu.Header)(got).Type() != pdu.TypeC2HTermReq {
+	if len(got) != pdu.TermReqSize+pdu.HeaderSize ||
+		(*pdu.Header)(got).Type() != pdu.TypeC2HTermReq {
 		t.Errorf("got %x", got)
 	}
 	if h.d.executed.Load() != executed {
@@ -238,7 +245,8 @@ func TestNothingAfterTermReq(t *testing.T) {
 	h.close()
 }
 
-// Commands wait for memory in order and go on when there is some; in-capsule data does not have to wait for them.
+// Commands wait for memory in order and go on when there is some; in-capsule data does not have to
+// wait for them.
 func TestMemoryPressure(t *testing.T) {
 	h := newHand(t, options{arena: 4 << 20})
 	c := h.connect(pdu.Params{}, 16)
@@ -318,7 +326,8 @@ func TestMemoryDeadline(t *testing.T) {
 	h.loop.advance(2 * time.Second)
 	h.turn()
 	b := h.recv()
-	if len(b) != pdu.CapsuleRespSize || (*pdu.CapsuleResp)(b).CQE().Status() != nvme.CommandInterrupted {
+	if len(b) != pdu.CapsuleRespSize ||
+		(*pdu.CapsuleResp)(b).CQE().Status() != nvme.CommandInterrupted {
 		t.Errorf("got %x", b)
 	}
 	sqe = rw(nvme.NVMWrite, 1, 0, 4096, true)

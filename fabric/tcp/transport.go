@@ -78,7 +78,8 @@ func (t *Transport) admit(c *conn) error {
 	return nil
 }
 
-// What a queue is taken to need in bytes, when it is accepted and for each command that it may have outstanding: rather too much.
+// What a queue is taken to need in bytes, when it is accepted and for each command that it may have
+// outstanding: rather too much.
 const (
 	queueBytes   = 16 << 10 // mostly tightSize
 	commandBytes = 768      // a request, the handler's state of it, and their lists of segments
@@ -87,7 +88,8 @@ const (
 // take counts n bytes for the queue of c if they are there, with mu held.
 func (t *Transport) take(c *conn, n int64) error {
 	if t.memory+n > t.cfg.QueueMemory {
-		return fmt.Errorf("%d queues have %d KiB of memory and this one wants %d, the limit is %d", t.total, t.memory>>10, n>>10, t.cfg.QueueMemory>>10)
+		return fmt.Errorf("%d queues have %d KiB of memory and this one wants %d, the limit is %d",
+			t.total, t.memory>>10, n>>10, t.cfg.QueueMemory>>10)
 	}
 	t.memory += n
 	c.memory += n

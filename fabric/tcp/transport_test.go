@@ -19,11 +19,13 @@ func variants(t *testing.T, fn func(t *testing.T, p pdu.Params)) {
 		{HPDA: 31, HeaderDigest: true},
 		{HPDA: 7, DataDigest: true},
 	} {
-		t.Run(fmt.Sprintf("hdgst=%v,ddgst=%v,hpda=%d", p.HeaderDigest, p.DataDigest, p.HPDA), func(t *testing.T) { fn(t, p) })
+		t.Run(fmt.Sprintf("hdgst=%v,ddgst=%v,hpda=%d", p.HeaderDigest, p.DataDigest, p.HPDA),
+			func(t *testing.T) { fn(t, p) })
 	}
 }
 
-// Memory of the transport, and memory lent by the handler, also in more pieces than one system call takes.
+// Memory of the transport, and memory lent by the handler, also in more pieces than one system call
+// takes.
 func TestReadWrite(t *testing.T) {
 	for _, piece := range []int{0, diskSize, 1536, 512} {
 		t.Run(fmt.Sprint("lent pieces of ", piece), func(t *testing.T) {

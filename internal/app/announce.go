@@ -16,7 +16,8 @@ import (
 // maxReachable bounds the addresses that a wildcard listener is announced with.
 const maxReachable = 8
 
-// announcement is what is printed first: what is served where, what is waited for, and how to connect.
+// announcement is what is printed first: what is served where, what is waited for, and how to
+// connect.
 type announcement struct {
 	version    string
 	subsystems []string // NQNs
@@ -27,7 +28,8 @@ type announcement struct {
 
 // summary is one line.
 func (a announcement) summary() string {
-	line := fmt.Sprintf("nvmf-target %s serves %s with %s on %s", a.version, count(len(a.subsystems), "subsystem"),
+	line := fmt.Sprintf("nvmf-target %s serves %s with %s on %s", a.version,
+		count(len(a.subsystems), "subsystem"),
 		count(a.namespaces, "namespace"), addrs(a.up))
 	if len(a.waiting) > 0 {
 		line += " and waits for " + addrs(a.waiting)
@@ -35,7 +37,8 @@ func (a announcement) summary() string {
 	return line
 }
 
-// text is the summary and then one command per address and subsystem. reachable gives the real addresses of a wildcard.
+// text is the summary and then one command per address and subsystem. reachable gives the real
+// addresses of a wildcard.
 func (a announcement) text(reachable func(fabric.Addr) []netip.Addr) string {
 	text := a.summary() + "\n"
 	for _, addr := range a.up {
@@ -56,7 +59,9 @@ func addrs(list []fabric.Addr) string {
 }
 
 // connectCommands are the nvme-cli commands that connect to every subsystem through addr.
-func connectCommands(addr fabric.Addr, subsystems []string, reachable func(fabric.Addr) []netip.Addr) string {
+func connectCommands(addr fabric.Addr, subsystems []string,
+	reachable func(fabric.Addr) []netip.Addr,
+) string {
 	var b strings.Builder
 	ips := []netip.Addr{addr.Addr()}
 	if addr.Addr().IsUnspecified() {
@@ -64,7 +69,8 @@ func connectCommands(addr fabric.Addr, subsystems []string, reachable func(fabri
 	}
 	for _, ip := range ips {
 		for _, nqn := range subsystems {
-			fmt.Fprintf(&b, "  nvme connect -t %s -a %s -s %d -n %s\n", addr.Transport, ip, addr.Port(), shellQuote(nqn))
+			fmt.Fprintf(&b, "  nvme connect -t %s -a %s -s %d -n %s\n", addr.Transport, ip,
+				addr.Port(), shellQuote(nqn))
 		}
 	}
 	return b.String()
@@ -73,7 +79,8 @@ func connectCommands(addr fabric.Addr, subsystems []string, reachable func(fabri
 // shellQuote quotes what a shell would not take as one plain word.
 func shellQuote(s string) string {
 	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._:-+=@/", r)
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+			strings.ContainsRune("._:-+=@/", r)
 	}
 	if strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
 		return s
@@ -81,8 +88,8 @@ func shellQuote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// reachable is the addresses of this machine that a wildcard listener answers on: of the RDMA devices' interfaces for RDMA. Loopback
-// addresses are named only if there is nothing else.
+// reachable is the addresses of this machine that a wildcard listener answers on: of the RDMA
+// devices' interfaces for RDMA. Loopback addresses are named only if there is nothing else.
 func reachable(addr fabric.Addr) []netip.Addr {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -128,7 +135,8 @@ func rdmaInterfaces(class string) []string {
 	var out []string
 	for _, f := range files {
 		b, err := os.ReadFile(f)
-		if name := strings.TrimSpace(string(b)); err == nil && name != "" && !slices.Contains(out, name) {
+		if name := strings.TrimSpace(string(b)); err == nil && name != "" &&
+			!slices.Contains(out, name) {
 			out = append(out, name)
 		}
 	}

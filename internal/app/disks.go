@@ -14,8 +14,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/inventory"
 )
 
-// Disks lists the disks of this machine. The configuration, which tells which of them the target uses, may be missing unless it was
-// asked for.
+// Disks lists the disks of this machine. The configuration, which tells which of them the target
+// uses, may be missing unless it was asked for.
 func Disks(file string, asked bool, environ []string, out io.Writer) error {
 	c, err := config.Load(file, environ, rules)
 	if err != nil && (asked || !errors.Is(err, os.ErrNotExist)) {
@@ -42,7 +42,8 @@ func blockPath(s *config.Storage) string {
 	return s.Path
 }
 
-// diskUsers says which namespaces lie on which device, by its number ("8:1"). Files that do not exist yet lie nowhere.
+// diskUsers says which namespaces lie on which device, by its number ("8:1"). Files that do not
+// exist yet lie nowhere.
 func diskUsers(c *config.Config) map[string][]string {
 	users := map[string][]string{}
 	for _, s := range c.Subsystems {

@@ -11,8 +11,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestHangupKeepsTheConfiguration: SIGHUP does not reload, so whatever stands in the file by then, one that is broken too, what runs goes
-// on as it was, for the hosts that are connected and for those that come (C11).
+// TestHangupKeepsTheConfiguration: SIGHUP does not reload, so whatever stands in the file by then,
+// one that is broken too, what runs goes on as it was, for the hosts that are connected and for
+// those that come (C11).
 func TestHangupKeepsTheConfiguration(t *testing.T) {
 	file := writeConfig(t, validFile)
 	c, err := config.Load(file, nil, rules)
@@ -33,9 +34,13 @@ func TestHangupKeepsTheConfiguration(t *testing.T) {
 	if err := os.WriteFile(file, []byte("subsystems: [\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	signals := make(chan os.Signal) // unbuffered: the second is taken when the first has been dealt with
+	// unbuffered: the second is taken when the first has been dealt with
+	signals := make(chan os.Signal)
 	ended := make(chan error, 1)
-	go func() { ended <- (&program{server: s, log: quiet(), out: io.Discard}).run(signals, nil, nil) }()
+	go func() {
+		ended <- (&program{server: s, log: quiet(), out: io.Discard}).run(signals, nil,
+			nil)
+	}()
 	for range 2 {
 		select {
 		case signals <- syscall.SIGHUP:

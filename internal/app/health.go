@@ -17,7 +17,8 @@ import (
 // healthEvery is how often drives are asked whether they warn of something.
 const healthEvery = time.Minute
 
-// driveOf is the drive that a storage is, or is a partition of; nil for storage that is none or lies on one among other things.
+// driveOf is the drive that a storage is, or is a partition of; nil for storage that is none or
+// lies on one among other things.
 func driveOf(s *config.Storage) target.Drive {
 	_, layers := s.Layers("")
 	number, err := blockNumber(layers[len(layers)-1])
@@ -32,7 +33,8 @@ func driveOf(s *config.Storage) target.Drive {
 
 // onDrive says that a namespace of the subsystem lies on a drive.
 func onDrive(s config.Subsystem) bool {
-	return slices.ContainsFunc(s.Namespaces, func(n config.Namespace) bool { return driveOf(&n.Storage) != nil })
+	return slices.ContainsFunc(s.Namespaces,
+		func(n config.Namespace) bool { return driveOf(&n.Storage) != nil })
 }
 
 // blockNumber is the number of a storage's block device.

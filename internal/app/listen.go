@@ -16,13 +16,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// Waiting for an unavailable listener: the first retry after retryFirst, then twice as long each time up to retryMax.
+// Waiting for an unavailable listener: the first retry after retryFirst, then twice as long each
+// time up to retryMax.
 const (
 	retryFirst = time.Second
 	retryMax   = 30 * time.Second
 )
 
-// listeners opens the configured ports, keeps trying those that are not available yet, and closes all of them.
+// listeners opens the configured ports, keeps trying those that are not available yet, and closes
+// all of them.
 type listeners struct {
 	log *slog.Logger
 	// open starts one port; up is called after a port that was waited for has come up.
@@ -133,12 +135,15 @@ func (l *listeners) close() error {
 // checkMemlock fails if RDMA could not register the arenas of the reactors.
 func checkMemlock(reactors int, arena config.Size) error {
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY || mayLockMemory() {
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil ||
+		limit.Cur == unix.RLIM_INFINITY || mayLockMemory() {
 		return nil
 	}
 	if need := uint64(reactors) * uint64(arena); limit.Cur < need {
-		return fmt.Errorf("the limit of locked memory is too low: %v, for %s of %v (set LimitMEMLOCK=infinity in the systemd unit, or "+
-			"\"ulimit -l unlimited\" as root before the start)", config.Size(limit.Cur), count(reactors, "arena"), arena)
+		return fmt.Errorf(
+			"the limit of locked memory is too low: %v, for %s of %v (set LimitMEMLOCK=infinity in the systemd unit, or "+
+				"\"ulimit -l unlimited\" as root before the start)", config.Size(limit.Cur),
+			count(reactors, "arena"), arena)
 	}
 	return nil
 }

@@ -91,13 +91,15 @@ metrics: {listen: "127.0.0.1:0"}
 		t.Fatal(err)
 	}
 	for i := range uint64(3) {
-		if err := errors.Join(q.Write(ctx, 1, 8*i, 8, data, 0), q.Read(ctx, 1, 8*i, 8, data)); err != nil {
+		if err := errors.Join(q.Write(ctx, 1, 8*i, 8, data, 0),
+			q.Read(ctx, 1, 8*i, 8, data)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var got map[string]float64
 	reads := ofNS("namespace_commands_total", "1", `op="read"`)
-	for got = scrape(t, s); got[reads] < 3; got = scrape(t, s) { // a reactor publishes its counters after it has answered
+	// a reactor publishes its counters after it has answered
+	for got = scrape(t, s); got[reads] < 3; got = scrape(t, s) {
 		if ctx.Err() != nil {
 			t.Fatal("the reads are not counted")
 		}
@@ -150,9 +152,12 @@ func TestNoMetricsByDefault(t *testing.T) {
 // TestMetricsPortIsTaken: the message names the key, and hosts were not let in before.
 func TestMetricsPortIsTaken(t *testing.T) {
 	taken := listen(t, "127.0.0.1:0")
-	s := newServer(t, Options{Config: parse(t, anyPort, "metrics: {listen: '"+taken.Addr().String()+"'}")})
+	s := newServer(t,
+		Options{Config: parse(t, anyPort, "metrics: {listen: '"+taken.Addr().String()+"'}")})
 	err := s.Start()
-	if err == nil || !strings.Contains(err.Error(), "test.yaml:8:19: metrics.listen: cannot listen") || !strings.Contains(err.Error(), "another process listens there") {
+	if err == nil ||
+		!strings.Contains(err.Error(), "test.yaml:8:19: metrics.listen: cannot listen") ||
+		!strings.Contains(err.Error(), "another process listens there") {
 		t.Errorf("got %v", err)
 	}
 	if a := s.Addrs(); len(a) != 0 {
@@ -160,7 +165,8 @@ func TestMetricsPortIsTaken(t *testing.T) {
 	}
 }
 
-// TestMetricsUntilHostsAreGone: while connections drain there is something to see, and then a scraper that reads nothing holds nobody.
+// TestMetricsUntilHostsAreGone: while connections drain there is something to see, and then a
+// scraper that reads nothing holds nobody.
 func TestMetricsUntilHostsAreGone(t *testing.T) {
 	s := newServer(t, Options{Config: parse(t, anyPort, "metrics: {listen: '127.0.0.1:0'}")})
 	if err := s.Start(); err != nil {
@@ -198,14 +204,16 @@ func TestMetricsUntilHostsAreGone(t *testing.T) {
 	}
 }
 
-// TestMetricsOfRDMA: its connections are counted, and an operation above its io_timeout that comes back late.
+// TestMetricsOfRDMA: its connections are counted, and an operation above its io_timeout that comes
+// back late.
 func TestMetricsOfRDMA(t *testing.T) {
 	network := verbstest.New(verbstest.Options{Async: true})
 	t.Cleanup(network.Close) // after the server has stopped, which needs it
 	addr := netip.MustParseAddr("10.0.0.1")
 	network.AddHost("target", verbstest.RoCE("rxe0", addr))
 	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))
-	c := parse(t, "{transport: rdma, address: 10.0.0.1, on_unavailable: fail}", "metrics: {listen: '127.0.0.1:0'}")
+	c := parse(t, "{transport: rdma, address: 10.0.0.1, on_unavailable: fail}",
+		"metrics: {listen: '127.0.0.1:0'}")
 	c.Subsystems[0].Namespaces[0] = slowNamespace(t)
 	s := newServer(t, Options{Config: c, RDMA: network.Provider("target")})
 	if err := s.Start(); err != nil {
@@ -213,7 +221,8 @@ func TestMetricsOfRDMA(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	_, q := oneQueue(ctx, t, host.RDMA{Provider: network.Provider("host"), Addr: netip.AddrPortFrom(addr, 4420)})
+	_, q := oneQueue(ctx, t,
+		host.RDMA{Provider: network.Provider("host"), Addr: netip.AddrPortFrom(addr, 4420)})
 	if err := q.Flush(ctx, 1); err == nil {
 		t.Fatal("a flush above io_timeout succeeded")
 	}
@@ -230,7 +239,8 @@ func TestMetricsOfRDMA(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	expect(t, scrape(t, s), map[string]float64{ofNS("namespace_orphans", "1"): 0, ofNS("namespace_ready", "1"): 1})
+	expect(t, scrape(t, s),
+		map[string]float64{ofNS("namespace_orphans", "1"): 0, ofNS("namespace_ready", "1"): 1})
 }
 
 // slowNamespace takes 6 s for a flush, and hosts are told to try again much earlier.
@@ -250,7 +260,9 @@ subsystems:
 }
 
 // oneQueue connects a host with one I/O queue; both are closed at the end of the test.
-func oneQueue(ctx context.Context, t *testing.T, transport host.Transport) (*host.Controller, *host.Queue) {
+func oneQueue(ctx context.Context, t *testing.T, transport host.Transport) (*host.Controller,
+	*host.Queue,
+) {
 	t.Helper()
 	h, err := host.Connect(ctx, transport, hostOptions(testNQN))
 	if err != nil {

@@ -37,14 +37,16 @@ func (c placedConn) Info() *fabric.QueueInfo {
 	return &fabric.QueueInfo{Transport: nvme.TransportTCP, QID: c.qid}
 }
 
-// Hosts with one I/O queue each spread over the reactors, although every second connection is an admin queue.
+// Hosts with one I/O queue each spread over the reactors, although every second connection is an
+// admin queue.
 func TestPlace(t *testing.T) {
 	s := &Server{}
 	var groups []*placedGroup
 	for range 2 {
 		g := &placedGroup{}
 		groups = append(groups, g)
-		s.workers = append(s.workers, &worker{groups: map[nvme.TransportType]fabric.Group{nvme.TransportTCP: g}})
+		s.workers = append(s.workers,
+			&worker{groups: map[nvme.TransportType]fabric.Group{nvme.TransportTCP: g}})
 	}
 	for range 8 {
 		before := []int{groups[0].load, groups[1].load}
@@ -64,14 +66,16 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// Of reactors with the same load a connection gets the one where its packets come in; the load counts more.
+// Of reactors with the same load a connection gets the one where its packets come in; the load
+// counts more.
 func TestPlaceNear(t *testing.T) {
 	s := &Server{}
 	var groups []*placedGroup
 	for i := range 4 {
 		g := &placedGroup{}
 		groups = append(groups, g)
-		s.workers = append(s.workers, &worker{cpu: 2 * i, groups: map[nvme.TransportType]fabric.Group{nvme.TransportTCP: g}})
+		s.workers = append(s.workers,
+			&worker{cpu: 2 * i, groups: map[nvme.TransportType]fabric.Group{nvme.TransportTCP: g}})
 	}
 	put := func(cpu int, want ...int) {
 		t.Helper()
@@ -100,16 +104,22 @@ type nodeConn struct {
 
 func (c nodeConn) Node() int { return c.node }
 
-// Of reactors with the same load a connection gets one on the NUMA node of its device; the load counts more.
+// Of reactors with the same load a connection gets one on the NUMA node of its device; the load
+// counts more.
 func TestPlaceOnNode(t *testing.T) {
 	s := &Server{}
 	var groups []*placedGroup
 	for i := range 4 {
 		g := &placedGroup{}
 		groups = append(groups, g)
-		s.workers = append(s.workers, &worker{cpu: i, node: i / 2, groups: map[nvme.TransportType]fabric.Group{nvme.TransportTCP: g}})
+		s.workers = append(s.workers,
+			&worker{
+				cpu: i, node: i / 2,
+				groups: map[nvme.TransportType]fabric.Group{nvme.TransportTCP: g},
+			})
 	}
-	for i, want := range []int{1, 2, 3, 4} { // of which this many are on node 1, until its reactors have more load than the others
+	// of which this many are on node 1, until its reactors have more load than the others
+	for i, want := range []int{1, 2, 3, 4} {
 		s.place(nodeConn{placedConn{qid: 1}, 1})
 		near := groups[2].got + groups[3].got
 		if want = min(want, 2); near != want {

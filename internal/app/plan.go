@@ -61,8 +61,11 @@ func ports(listeners []config.Listener) ([]port, error) {
 			return nil, fmt.Errorf("listeners[%d]: %w", i, err)
 		}
 		out = append(out, port{
-			id:   uint16(i + 1),
-			addr: fabric.Addr{Transport: transportType(l.Transport), AddrPort: netip.AddrPortFrom(ip, l.Port)},
+			id: uint16(i + 1),
+			addr: fabric.Addr{
+				Transport: transportType(l.Transport),
+				AddrPort:  netip.AddrPortFrom(ip, l.Port),
+			},
 			tos:  l.TOS,
 			fail: l.OnUnavailable == "fail",
 		})
@@ -87,7 +90,8 @@ func uses(ps []port, t nvme.TransportType) bool {
 	return false
 }
 
-// namespaceIDs fills in the identifiers that the configuration gives; the target derives the others.
+// namespaceIDs fills in the identifiers that the configuration gives; the target derives the
+// others.
 func namespaceIDs(n config.Namespace, out *target.NamespaceConfig) error {
 	if n.UUID != "" {
 		id, err := uuid.Parse(n.UUID)

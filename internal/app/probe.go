@@ -14,8 +14,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 )
 
-// Check reads a configuration file and reports everything that is wrong with it, on this machine too: files, directories and
-// CPUs that are not there. It changes nothing. A nil error means that "serve" can use the file.
+// Check reads a configuration file and reports everything that is wrong with it, on this machine
+// too: files, directories and CPUs that are not there. It changes nothing. A nil error means that
+// "serve" can use the file.
 func Check(file string, environ []string, out io.Writer) error {
 	c, err := config.Load(file, environ, rules)
 	if err != nil {
@@ -47,8 +48,10 @@ func probe(c *config.Config) config.Problems {
 	if err := unix.SchedGetaffinity(0, &set); err == nil {
 		for i, cpu := range c.Reactors.CPUs {
 			if !set.IsSet(cpu) {
-				ps = append(ps, c.Problem(fmt.Sprintf("reactors.cpus[%d]", i), fmt.Sprintf("CPU %d does not exist or this process may not use it", cpu),
-					"Choose among those that \"taskset -cp $$\" prints."))
+				ps = append(ps,
+					c.Problem(fmt.Sprintf("reactors.cpus[%d]", i),
+						fmt.Sprintf("CPU %d does not exist or this process may not use it", cpu),
+						"Choose among those that \"taskset -cp $$\" prints."))
 			}
 		}
 	}
@@ -76,7 +79,9 @@ func probe(c *config.Config) config.Problems {
 			}
 			for _, f := range files {
 				if info != nil && os.SameFile(info, f.info) {
-					ps = append(ps, c.Problem(path+".path", "is the same file as that of "+f.path, "Give each namespace its own."))
+					ps = append(ps,
+						c.Problem(path+".path", "is the same file as that of "+f.path,
+							"Give each namespace its own."))
 				}
 			}
 			if info != nil {
@@ -87,7 +92,8 @@ func probe(c *config.Config) config.Problems {
 	return ps
 }
 
-// probeFile says what is wrong with the file of a namespace and how to mend it. info is nil if there is no file yet.
+// probeFile says what is wrong with the file of a namespace and how to mend it. info is nil if
+// there is no file yet.
 func probeFile(n *config.Storage, readOnly bool) (info os.FileInfo, what, mend string) {
 	info, err := os.Stat(n.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -106,16 +112,22 @@ func probeFile(n *config.Storage, readOnly bool) (info os.FileInfo, what, mend s
 	case !info.Mode().IsRegular():
 		return nil, fmt.Sprintf("%q is not a regular file", n.Path), "Name a regular file."
 	case info.Size() == 0 && n.Size == 0:
-		return info, fmt.Sprintf("%q is empty and no size is given", n.Path), "Add size, for instance size: 10GiB."
+		return info, fmt.Sprintf("%q is empty and no size is given", n.Path),
+			"Add size, for instance size: 10GiB."
 	case info.Size() != 0 && n.Size != 0 && info.Size() != int64(n.Size):
-		return info, fmt.Sprintf("%q has %d bytes, not %d", n.Path, info.Size(), n.Size), "Delete size to take over that of the file."
+		return info, fmt.Sprintf("%q has %d bytes, not %d", n.Path, info.Size(), n.Size),
+			"Delete size to take over that of the file."
 	}
 	if err := mayOpen(n.Path, readOnly); err != nil {
-		return info, fmt.Sprintf("%q cannot be opened: %v", n.Path, err), "Give the user that runs the target the right to it, or set read_only: true."
+		return info, fmt.Sprintf("%q cannot be opened: %v", n.Path, err),
+			"Give the user that runs the target the right to it, or set read_only: true."
 	}
 	var stx unix.Statx_t
-	if n.DAX == "on" && unix.Statx(unix.AT_FDCWD, n.Path, 0, 0, &stx) == nil && stx.Attributes&unix.STATX_ATTR_DAX == 0 {
-		return info, fmt.Sprintf("%q is not on persistent memory, or that is not mounted with -o dax", n.Path), "Put it there, or delete dax."
+	if n.DAX == "on" && unix.Statx(unix.AT_FDCWD, n.Path, 0, 0, &stx) == nil &&
+		stx.Attributes&unix.STATX_ATTR_DAX == 0 {
+		return info,
+			fmt.Sprintf("%q is not on persistent memory, or that is not mounted with -o dax",
+				n.Path), "Put it there, or delete dax."
 	}
 	return info, "", ""
 }
@@ -136,12 +148,15 @@ func probeNewFile(n *config.Storage, readOnly bool) (what, mend string) {
 	case err != nil || !info.IsDir():
 		return fmt.Sprintf("directory %q does not exist", dir), "Create it: mkdir -p " + dir + "."
 	case readOnly:
-		return fmt.Sprintf("%q does not exist, and a read-only namespace is not created", n.Path), "Create the file, or delete read_only."
+		return fmt.Sprintf("%q does not exist, and a read-only namespace is not created", n.Path),
+			"Create the file, or delete read_only."
 	case n.Size == 0:
-		return fmt.Sprintf("%q does not exist and no size is given", n.Path), "Add size to create it, for instance size: 10GiB."
+		return fmt.Sprintf("%q does not exist and no size is given", n.Path),
+			"Add size to create it, for instance size: 10GiB."
 	}
 	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
-		return fmt.Sprintf("%q cannot be created: %v", n.Path, err), "Give the user that runs the target the right to write in " + dir + "."
+		return fmt.Sprintf("%q cannot be created: %v", n.Path, err),
+			"Give the user that runs the target the right to write in " + dir + "."
 	}
 	return "", ""
 }

@@ -22,29 +22,34 @@ func probeBlock(n *config.Storage, readOnly bool) (info os.FileInfo, what, mend 
 	info, err := os.Stat(n.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Sprintf("%q does not exist", n.Path), "\"nvmf-target disks\" lists the disks of this machine."
+		return nil, fmt.Sprintf("%q does not exist", n.Path),
+			"\"nvmf-target disks\" lists the disks of this machine."
 	case err != nil:
 		return nil, err.Error(), "Let the user that runs the target reach it."
 	case info.Mode().IsRegular():
 		return info, fmt.Sprintf("%q is a regular file", n.Path), "Use backend: file."
 	case info.Mode()&(fs.ModeDevice|fs.ModeCharDevice) != fs.ModeDevice:
-		return info, fmt.Sprintf("%q is not a block device", n.Path), "\"nvmf-target disks\" lists the disks of this machine."
+		return info, fmt.Sprintf("%q is not a block device", n.Path),
+			"\"nvmf-target disks\" lists the disks of this machine."
 	}
 	if uses := blockUses(info.Sys().(*syscall.Stat_t).Rdev); len(uses) > 0 {
-		return info, fmt.Sprintf("%q is in use: %s", n.Path, strings.Join(uses, ", ")), "Unmount it, or end what is made of it; or name another disk (\"nvmf-target disks\")."
+		return info, fmt.Sprintf("%q is in use: %s", n.Path, strings.Join(uses, ", ")),
+			"Unmount it, or end what is made of it; or name another disk (\"nvmf-target disks\")."
 	}
 	if err := mayOpen(n.Path, readOnly); err != nil {
-		return info, fmt.Sprintf("%q cannot be opened: %v", n.Path, err), "Give the user that runs the target the right to it, for instance by the group disk, or set read_only: true."
+		return info, fmt.Sprintf("%q cannot be opened: %v", n.Path, err),
+			"Give the user that runs the target the right to it, for instance by the group disk, or set read_only: true."
 	}
 	return info, "", ""
 }
 
-// probeNVMe says what is wrong with the drive of a namespace and how to mend it. info is that of its block device, so that a namespace with
-// backend block on it is found.
+// probeNVMe says what is wrong with the drive of a namespace and how to mend it. info is that of
+// its block device, so that a namespace with backend block on it is found.
 func probeNVMe(n *config.Storage, readOnly bool) (info os.FileInfo, what, mend string) {
 	ns, err := nvmedrive.Find(n.Path)
 	if err != nil {
-		return nil, fmt.Sprintf("%q: %v", n.Path, err), "\"nvmf-target disks\" lists the disks of this machine; NVMe drives have devices like /dev/ng0n1."
+		return nil, fmt.Sprintf("%q: %v", n.Path, err),
+			"\"nvmf-target disks\" lists the disks of this machine; NVMe drives have devices like /dev/ng0n1."
 	}
 	if info, what, mend = probeBlock(&config.Storage{Path: ns.Block}, readOnly); what != "" {
 		return info, what, mend
@@ -54,15 +59,17 @@ func probeNVMe(n *config.Storage, readOnly bool) (info os.FileInfo, what, mend s
 		access |= unix.W_OK
 	}
 	if err := unix.Access(ns.Char, access); err != nil {
-		return info, fmt.Sprintf("%q cannot be opened: %v", ns.Char, err), "Give the user that runs the target the right to it, or use backend: block."
+		return info, fmt.Sprintf("%q cannot be opened: %v", ns.Char, err),
+			"Give the user that runs the target the right to it, or use backend: block."
 	}
 	return info, "", ""
 }
 
-// blockUses says who uses a device: a whole disk by itself and all of its partitions, a partition by itself and by what is made of the
-// whole disk.
+// blockUses says who uses a device: a whole disk by itself and all of its partitions, a partition
+// by itself and by what is made of the whole disk.
 func blockUses(number uint64) (uses []string) {
-	place, err := filepath.EvalSymlinks(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(number), unix.Minor(number)))
+	place, err := filepath.EvalSymlinks(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(number),
+		unix.Minor(number)))
 	if err != nil {
 		return nil
 	}

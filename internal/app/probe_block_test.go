@@ -18,13 +18,22 @@ func TestProbeBlock(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{"/dev/no-such-disk": "does not exist", "/dev/null": "not a block device", file: "is a regular file", "/": "not a block device"} {
-		if _, what, mend := probeBlock(&config.Storage{Path: path}, false); !strings.Contains(what, want) || mend == "" {
+	for path, want := range map[string]string{
+		"/dev/no-such-disk": "does not exist",
+		"/dev/null":         "not a block device", file: "is a regular file",
+		"/": "not a block device",
+	} {
+		if _, what, mend := probeBlock(&config.Storage{Path: path}, false); !strings.Contains(what,
+			want) || mend == "" {
 			t.Errorf("%s: %q, mend %q", path, what, mend)
 		}
 	}
-	for path, want := range map[string]string{"/dev/ng99n9": "no such device", "/dev/null": "not a namespace of an NVMe drive", file: "is a regular file"} {
-		if _, what, mend := probeNVMe(&config.Storage{Path: path}, false); !strings.Contains(what, want) || mend == "" {
+	for path, want := range map[string]string{
+		"/dev/ng99n9": "no such device",
+		"/dev/null":   "not a namespace of an NVMe drive", file: "is a regular file",
+	} {
+		if _, what, mend := probeNVMe(&config.Storage{Path: path}, false); !strings.Contains(what,
+			want) || mend == "" {
 			t.Errorf("%s: %q, mend %q", path, what, mend)
 		}
 	}
@@ -35,7 +44,9 @@ func TestProbeBlock(t *testing.T) {
 	if unix.Major(st.Dev) == 0 {
 		t.Skip("the root file system is on no device")
 	}
-	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || !strings.Contains(string(mounts), fmt.Sprintf(" %d:%d / / ", unix.Major(st.Dev), unix.Minor(st.Dev))) {
+	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil ||
+		!strings.Contains(string(mounts),
+			fmt.Sprintf(" %d:%d / / ", unix.Major(st.Dev), unix.Minor(st.Dev))) {
 		t.Skip("the mount of the root file system is out of sight, as in a chroot")
 	}
 	if uses := blockUses(st.Dev); len(uses) == 0 || !strings.HasPrefix(uses[0], "/") {

@@ -1,5 +1,5 @@
-// Package app assembles a configuration into reactors, backends, a target, transports and listeners, and runs the result as a
-// program: start, readiness, signals, orderly stop.
+// Package app assembles a configuration into reactors, backends, a target, transports and
+// listeners, and runs the result as a program: start, readiness, signals, orderly stop.
 package app
 
 import (
@@ -18,7 +18,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 )
 
-// Serve runs the target until SIGTERM or SIGINT. stdout gets what is served and how to connect, stderr the log.
+// Serve runs the target until SIGTERM or SIGINT. stdout gets what is served and how to connect,
+// stderr the log.
 func Serve(file, version string, stdout, stderr io.Writer) error {
 	c, err := config.Load(file, os.Environ(), rules)
 	if err != nil {
@@ -72,14 +73,17 @@ func (d *program) run(signals <-chan os.Signal, up <-chan fabric.Addr, failed <-
 		select {
 		case sig := <-signals:
 			if sig == syscall.SIGHUP {
-				d.log.Warn("reload is not supported yet: restart to use a changed configuration", "signal", sig)
+				d.log.Warn("reload is not supported yet: restart to use a changed configuration",
+					"signal", sig)
 				continue
 			}
 			d.log.Info("stopping", "signal", sig)
 			return nil
 		case addr := <-up:
 			a := d.server.announcement()
-			_, _ = io.WriteString(d.out, fmt.Sprintf("now on %s as well:\n%s", addr, connectCommands(addr, a.subsystems, reachable)))
+			_, _ = io.WriteString(d.out,
+				fmt.Sprintf("now on %s as well:\n%s", addr,
+					connectCommands(addr, a.subsystems, reachable)))
 			notify(d.log, "STATUS="+a.summary())
 		case err := <-failed:
 			return err
@@ -96,7 +100,8 @@ func stop(s *Server, limit time.Duration, signals <-chan os.Signal, log *slog.Lo
 	notify(log, "STOPPING=1\nSTATUS=draining")
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	deadline := time.AfterFunc(limit, func() { cancel(fmt.Errorf("not drained within shutdown_timeout, %v", limit)) })
+	deadline := time.AfterFunc(limit,
+		func() { cancel(fmt.Errorf("not drained within shutdown_timeout, %v", limit)) })
 	defer deadline.Stop()
 	finished := make(chan error, 1)
 	go func() { finished <- s.Stop(ctx) }()

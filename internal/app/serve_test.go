@@ -47,11 +47,17 @@ func TestAnnouncement(t *testing.T) {
 		return fabric.Addr{Transport: tr, AddrPort: netip.MustParseAddrPort(s)}
 	}
 	a := announcement{
-		version:    "v1.2.3",
-		subsystems: []string{"nqn.2026-11.io.nvmf-target:disk0", "nqn.2026-11.io.nvmf-target:it's $HOME"},
+		version: "v1.2.3",
+		subsystems: []string{
+			"nqn.2026-11.io.nvmf-target:disk0",
+			"nqn.2026-11.io.nvmf-target:it's $HOME",
+		},
 		namespaces: 4,
-		up:         []fabric.Addr{addr(nvme.TransportTCP, "0.0.0.0:4420"), addr(nvme.TransportRDMA, "[2001:db8::1]:4421")},
-		waiting:    []fabric.Addr{addr(nvme.TransportRDMA, "10.0.0.1:4420")},
+		up: []fabric.Addr{
+			addr(nvme.TransportTCP, "0.0.0.0:4420"),
+			addr(nvme.TransportRDMA, "[2001:db8::1]:4421"),
+		},
+		waiting: []fabric.Addr{addr(nvme.TransportRDMA, "10.0.0.1:4420")},
 	}
 	got := a.text(func(fabric.Addr) []netip.Addr {
 		return []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.7")}
@@ -61,7 +67,10 @@ func TestAnnouncement(t *testing.T) {
 
 // What a wildcard is announced with are addresses of this machine.
 func TestReachable(t *testing.T) {
-	list := reachable(fabric.Addr{Transport: nvme.TransportTCP, AddrPort: netip.MustParseAddrPort("0.0.0.0:1")})
+	list := reachable(fabric.Addr{
+		Transport: nvme.TransportTCP,
+		AddrPort:  netip.MustParseAddrPort("0.0.0.0:1"),
+	})
 	if len(list) == 0 {
 		t.Fatal("no address")
 	}
@@ -77,7 +86,10 @@ func TestReachable(t *testing.T) {
 
 func TestRDMAInterfaces(t *testing.T) {
 	dir := t.TempDir()
-	for file, text := range map[string]string{"rxe0/ports/1/gid_attrs/ndevs/0": "eth0\n", "rxe0/ports/1/gid_attrs/ndevs/1": "eth0\n", "siw0/ports/1/gid_attrs/ndevs/0": "eth1\n"} {
+	for file, text := range map[string]string{
+		"rxe0/ports/1/gid_attrs/ndevs/0": "eth0\n",
+		"rxe0/ports/1/gid_attrs/ndevs/1": "eth0\n", "siw0/ports/1/gid_attrs/ndevs/0": "eth1\n",
+	} {
 		file = filepath.Join(dir, file)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)
@@ -161,12 +173,21 @@ func TestCheckLooksAtFiles(t *testing.T) {
 		{"path: " + disk + ", dax: on", "is not on persistent memory"},
 		{"path: " + dir + "/new", "does not exist and no size is given"},
 		{"path: " + dir + "/new, size: 1MiB", ""},
-		{"path: " + dir + "/new, size: 1MiB, read_only: true", "a read-only namespace is not created"},
-		{"path: " + link + "}, {nsid: 2, backend: file, path: " + disk, "is the same file as that of subsystems[0].namespaces[0]"},
+		{
+			"path: " + dir + "/new, size: 1MiB, read_only: true",
+			"a read-only namespace is not created",
+		},
+		{
+			"path: " + link + "}, {nsid: 2, backend: file, path: " + disk,
+			"is the same file as that of subsystems[0].namespaces[0]",
+		},
 	} {
-		file := writeConfig(t, strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: file, "+test.namespace, 1))
+		file := writeConfig(t,
+			strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: file, "+
+				test.namespace, 1))
 		err := Check(file, nil, io.Discard)
-		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+		if (err == nil) != (test.want == "") || err != nil &&
+			!strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: got %v, want %q", test.namespace, err, test.want)
 		}
 	}
@@ -177,26 +198,33 @@ func TestCheckLooksAtDAXDevices(t *testing.T) {
 	if err := syscall.Mknod(path, syscall.S_IFCHR|0o600, 1<<8|3); err != nil {
 		t.Skipf("no device: mknod needs CAP_MKNOD: %v", err)
 	}
-	err := Check(writeConfig(t, strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: file, path: "+path, 1)), nil, io.Discard)
+	err := Check(writeConfig(t,
+		strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: file, path: "+path, 1)),
+		nil, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "Make it one of mode fsdax") {
 		t.Error(err)
 	}
 }
 
 func TestCheckLooksAtCPUs(t *testing.T) {
-	err := Check(writeConfig(t, validFile), []string{"NVMF_TARGET_REACTORS_CPUS=[4000]", "NVMF_TARGET_REACTORS_COUNT=1"}, io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "environment variable NVMF_TARGET_REACTORS_CPUS: reactors.cpus[0]: CPU 4000 does not exist") {
+	err := Check(writeConfig(t, validFile),
+		[]string{"NVMF_TARGET_REACTORS_CPUS=[4000]", "NVMF_TARGET_REACTORS_COUNT=1"}, io.Discard)
+	if err == nil ||
+		!strings.Contains(err.Error(),
+			"environment variable NVMF_TARGET_REACTORS_CPUS: reactors.cpus[0]: CPU 4000 does not exist") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// A real process: it says when it is ready, survives SIGHUP, and exits with code 0 after SIGTERM or SIGINT.
+// A real process: it says when it is ready, survives SIGHUP, and exits with code 0 after SIGTERM or
+// SIGINT.
 func TestSignals(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(sig.String(), func(t *testing.T) {
 			notified, socket := notifySocket(t)
 			child := exec.Command(os.Args[0])
-			child.Env = append(os.Environ(), serveFile+"="+writeConfig(t, validFile), "NOTIFY_SOCKET="+socket, "WATCHDOG_USEC=20000")
+			child.Env = append(os.Environ(), serveFile+"="+writeConfig(t, validFile),
+				"NOTIFY_SOCKET="+socket, "WATCHDOG_USEC=20000")
 			stdout, err := child.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)
@@ -215,7 +243,9 @@ func TestSignals(t *testing.T) {
 			for len(said) < 2 && lines.Scan() {
 				said = append(said, lines.Text())
 			}
-			if len(said) != 2 || !strings.HasPrefix(said[0], "nvmf-target test serves 1 subsystem with 1 namespace on tcp 127.0.0.1:") ||
+			if len(said) != 2 ||
+				!strings.HasPrefix(said[0],
+					"nvmf-target test serves 1 subsystem with 1 namespace on tcp 127.0.0.1:") ||
 				!strings.HasPrefix(said[1], "  nvme connect -t tcp -a 127.0.0.1 -s ") {
 				t.Errorf("printed %q", said)
 			}
@@ -270,8 +300,11 @@ func TestServeReportsProblems(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	taken := listen(t, "127.0.0.1:0")
-	file := writeConfig(t, strings.Replace(validFile, "port: 0", fmt.Sprintf("port: %d, on_unavailable: fail", taken.AddrPort().Port()), 1))
-	if err := Serve(file, "test", io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "(on_unavailable: fail)") {
+	file := writeConfig(t,
+		strings.Replace(validFile, "port: 0",
+			fmt.Sprintf("port: %d, on_unavailable: fail", taken.AddrPort().Port()), 1))
+	if err := Serve(file, "test", io.Discard, io.Discard); err == nil ||
+		!strings.Contains(err.Error(), "(on_unavailable: fail)") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -285,7 +318,8 @@ func TestWrappedStorage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev, err := (&Server{opts: Options{Config: c}}).openDevice(&c.Subsystems[0].Namespaces[0].Storage, false)
+	dev, err := (&Server{opts: Options{Config: c}}).openDevice(
+		&c.Subsystems[0].Namespaces[0].Storage, false)
 	if err != nil {
 		t.Fatal(err)
 	}

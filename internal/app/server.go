@@ -71,7 +71,10 @@ func NewServer(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{opts: opts, log: opts.Log, ports: ps, transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{})}, nil
+	return &Server{
+		opts: opts, log: opts.Log, ports: ps,
+		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
+	}, nil
 }
 
 // Start opens everything and begins to serve. After an error the caller still has to call Stop.
@@ -103,7 +106,8 @@ func (s *Server) addSubsystems() error {
 	var problems config.Problems
 	for i, sub := range c.Subsystems {
 		tc := target.SubsystemConfig{
-			NQN: sub.NQN, Serial: sub.Serial, Model: sub.Model, AllowAnyHost: sub.AllowAnyHost, Hosts: sub.Hosts,
+			NQN: sub.NQN, Serial: sub.Serial, Model: sub.Model, AllowAnyHost: sub.AllowAnyHost,
+			Hosts:     sub.Hosts,
 			CNTLIDMin: sub.CNTLIDMin, CNTLIDMax: sub.CNTLIDMax, MaxIOQueues: sub.MaxIOQueues,
 			MaxTransfer:  int(sub.MaxTransfer),
 			MaxQueueSize: max(c.TCP.QueueDepth, c.RDMA.QueueDepth),
@@ -111,11 +115,16 @@ func (s *Server) addSubsystems() error {
 		for j, n := range sub.Namespaces {
 			dev, err := s.openDevice(&n.Storage, n.ReadOnly)
 			if err != nil {
-				problems = append(problems, c.Problem(fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j), err.Error(), deviceMend(&n.Storage)))
+				problems = append(problems,
+					c.Problem(fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j), err.Error(),
+						deviceMend(&n.Storage)))
 				continue
 			}
 			s.devices = append(s.devices, dev)
-			nc := target.NamespaceConfig{NSID: n.NSID, Device: dev, ReadOnly: n.ReadOnly, Timeout: n.IOTimeout, Drive: driveOf(&n.Storage)}
+			nc := target.NamespaceConfig{
+				NSID: n.NSID, Device: dev, ReadOnly: n.ReadOnly,
+				Timeout: n.IOTimeout, Drive: driveOf(&n.Storage),
+			}
 			if err := namespaceIDs(n, &nc); err != nil {
 				return fmt.Errorf("subsystems[%d].namespaces[%d]: %w", i, j, err)
 			}
@@ -125,7 +134,8 @@ func (s *Server) addSubsystems() error {
 			continue
 		}
 		if err := s.target.AddSubsystem(tc); err != nil {
-			problems = append(problems, c.Problem(fmt.Sprintf("subsystems[%d]", i), err.Error(), ""))
+			problems = append(problems,
+				c.Problem(fmt.Sprintf("subsystems[%d]", i), err.Error(), ""))
 		}
 	}
 	if len(problems) > 0 {
@@ -147,8 +157,11 @@ func (s *Server) startWorkers() error {
 		list = append(list, tcp.New(tcp.Config{
 			Log: s.log, MaxDepth: c.TCP.QueueDepth, InCapsuleSize: int(c.TCP.InCapsuleSize),
 			NoHeaderDigest: !c.TCP.HeaderDigest, NoDataDigest: !c.TCP.DataDigest,
-			QueueMemory: int64(c.TCP.QueueMemory), BusyPoll: c.TCP.BusyPoll.Truncate(time.Microsecond), CongestionControl: c.TCP.CongestionControl,
-			MaxConnections: c.TCP.MaxConnections, MaxConnectionsPerHost: c.TCP.MaxConnectionsPerHost,
+			QueueMemory:           int64(c.TCP.QueueMemory),
+			BusyPoll:              c.TCP.BusyPoll.Truncate(time.Microsecond),
+			CongestionControl:     c.TCP.CongestionControl,
+			MaxConnections:        c.TCP.MaxConnections,
+			MaxConnectionsPerHost: c.TCP.MaxConnectionsPerHost,
 		}))
 	}
 	if uses(s.ports, nvme.TransportRDMA) {
@@ -161,8 +174,10 @@ func (s *Server) startWorkers() error {
 			tos[p.id] = p.tos
 		}
 		list = append(list, rdma.New(rdma.Config{
-			Provider: s.opts.RDMA, Log: s.log, MaxDepth: c.RDMA.QueueDepth, InCapsuleSize: inCapsule,
-			MaxQueues: c.RDMA.MaxConnections, MaxQueuesPerHost: c.RDMA.MaxConnectionsPerHost, TOS: tos, QueueMemory: int64(c.RDMA.QueueMemory),
+			Provider: s.opts.RDMA, Log: s.log, MaxDepth: c.RDMA.QueueDepth,
+			InCapsuleSize: inCapsule,
+			MaxQueues:     c.RDMA.MaxConnections, MaxQueuesPerHost: c.RDMA.MaxConnectionsPerHost,
+			TOS: tos, QueueMemory: int64(c.RDMA.QueueMemory),
 			SharedReceives: c.RDMA.SharedReceives,
 		}))
 	}
@@ -175,7 +190,8 @@ func (s *Server) startWorkers() error {
 	}
 	for i, cpu := range cpus {
 		w, err := newWorker(workerConfig{
-			index: i, cpu: cpu, spin: spin, spinShare: c.Reactors.SpinShare, memory: int(c.Reactors.Memory),
+			index: i, cpu: cpu, spin: spin, spinShare: c.Reactors.SpinShare,
+			memory: int(c.Reactors.Memory),
 			target: s.target, transports: list, log: s.log,
 		})
 		if err != nil {
@@ -188,7 +204,8 @@ func (s *Server) startWorkers() error {
 	if len(c.Reactors.CPUs) > 0 {
 		pinned = fmt.Sprint(c.Reactors.CPUs)
 	}
-	s.log.Info("reactors run", "count", len(cpus), "pinned to", pinned, "memory of each", c.Reactors.Memory, "spin", spin.Round(time.Microsecond))
+	s.log.Info("reactors run", "count", len(cpus), "pinned to", pinned, "memory of each",
+		c.Reactors.Memory, "spin", spin.Round(time.Microsecond))
 	return nil
 }
 
@@ -210,16 +227,18 @@ func (s *Server) listen(p port) (fabric.Listener, error) {
 	return l, nil
 }
 
-// place gives a new connection to the reactor with the least load, and among those with the same to one that is near: on the processor
-// where its packets come in, or on the NUMA node of its device; or to the next in turn. Queue 0 has no load worth spreading; RDMA tells it apart now, TCP only later, and does not
-// count it from then on.
+// place gives a new connection to the reactor with the least load, and among those with the same to
+// one that is near: on the processor where its packets come in, or on the NUMA node of its device;
+// or to the next in turn. Queue 0 has no load worth spreading; RDMA tells it apart now, TCP only
+// later, and does not count it from then on.
 func (s *Server) place(conn fabric.Conn) {
 	info := conn.Info()
 	w := s.workers[0]
 	if info.QID != 0 {
 		n, near := int(s.next.Add(1)%uint64(len(s.workers))), nearness(conn)
 		w = s.workers[n]
-		for _, other := range append(s.workers[n+1:len(s.workers):len(s.workers)], s.workers[:n]...) {
+		for _, other := range append(s.workers[n+1:len(s.workers):len(s.workers)],
+			s.workers[:n]...) {
 			more := load(other.groups[info.Transport]) - load(w.groups[info.Transport])
 			if more < 0 || more == 0 && near(other) && !near(w) {
 				w = other
@@ -240,7 +259,10 @@ func nearness(conn fabric.Conn) func(w *worker) bool {
 	if c, ok := conn.(fabric.NodeConn); ok {
 		node = c.Node()
 	}
-	return func(w *worker) bool { return cpu >= 0 && w.cpu == cpu || node != sys.NoNode && w.node == node }
+	return func(w *worker) bool {
+		return cpu >= 0 && w.cpu == cpu || node != sys.NoNode &&
+			w.node == node
+	}
 }
 
 // load is how many I/O queues a group has, as far as it knows.
@@ -272,8 +294,9 @@ func (s *Server) Addrs() []netip.AddrPort {
 	return out
 }
 
-// Stop ends everything: no new connection is taken, what is connected is drained, then all is closed. If ctx ends first, Stop
-// returns at once while the rest goes on; another call waits for it again.
+// Stop ends everything: no new connection is taken, what is connected is drained, then all is
+// closed. If ctx ends first, Stop returns at once while the rest goes on; another call waits for it
+// again.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopOnce.Do(func() {
 		go func() {

@@ -23,7 +23,10 @@ import (
 )
 
 func hostOptions(nqn string) host.Options {
-	return host.Options{HostNQN: "nqn.2026-11.io.nvmf-target:host", HostID: [16]byte{1}, SubNQN: nqn}
+	return host.Options{
+		HostNQN: "nqn.2026-11.io.nvmf-target:host", HostID: [16]byte{1},
+		SubNQN: nqn,
+	}
 }
 
 // writeAndRead does some I/O on four queues through the transport.
@@ -70,7 +73,9 @@ func writeAndRead(t *testing.T, tr host.Transport) {
 }
 
 func TestServeTCP(t *testing.T) {
-	s := newServer(t, Options{Config: parse(t, "{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
+	s := newServer(t,
+		Options{Config: parse(t,
+			"{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +83,9 @@ func TestServeTCP(t *testing.T) {
 }
 
 func TestDiscoveryNamesTheSubsystem(t *testing.T) {
-	s := newServer(t, Options{Config: parse(t, "{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
+	s := newServer(t,
+		Options{Config: parse(t,
+			"{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +110,9 @@ func TestDiscoveryNamesTheSubsystem(t *testing.T) {
 
 // A host that stays connected does not keep the target from stopping.
 func TestStopDisconnectsHosts(t *testing.T) {
-	s := newServer(t, Options{Config: parse(t, "{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
+	s := newServer(t,
+		Options{Config: parse(t,
+			"{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")})
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +138,8 @@ func TestUnavailableFail(t *testing.T) {
 	c := parse(t, "{transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}")
 	c.Listeners[0].Port = taken.AddrPort().Port()
 	err := newServer(t, Options{Config: c}).Start()
-	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "another process listens there") {
+	if !errors.Is(err, syscall.EADDRINUSE) ||
+		!strings.Contains(err.Error(), "another process listens there") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -151,10 +161,12 @@ func listen(t *testing.T, addr string) takenPort {
 
 func TestUnavailableWaitServesTheRestAndComesUp(t *testing.T) {
 	taken := listen(t, "127.0.0.1:0")
-	c := parse(t, "{transport: tcp, address: 127.0.0.1, port: 0}, {transport: tcp, address: 127.0.0.1, port: 0}")
+	c := parse(t,
+		"{transport: tcp, address: 127.0.0.1, port: 0}, {transport: tcp, address: 127.0.0.1, port: 0}")
 	c.Listeners[1].Port = taken.AddrPort().Port()
 	up := make(chan fabric.Addr, 1)
-	s := newServer(t, Options{Config: c, Retry: time.Millisecond, ListenerUp: func(a fabric.Addr) { up <- a }})
+	s := newServer(t,
+		Options{Config: c, Retry: time.Millisecond, ListenerUp: func(a fabric.Addr) { up <- a }})
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +212,8 @@ func TestRDMAWaitsForItsDevice(t *testing.T) {
 	}
 	network.AddHost("target", verbstest.RoCE("rxe0", addr))
 	waitUp(t, up)
-	writeAndRead(t, host.RDMA{Provider: network.Provider("host"), Addr: netip.AddrPortFrom(addr, 4420)})
+	writeAndRead(t,
+		host.RDMA{Provider: network.Provider("host"), Addr: netip.AddrPortFrom(addr, 4420)})
 }
 
 // noRDMA is the stack of a program built without cgo.
@@ -211,7 +224,8 @@ func (noRDMA) NewCM() (verbs.CM, error)             { return nil, verbs.ErrNotBu
 
 func TestRDMANotBuilt(t *testing.T) {
 	var log bytes.Buffer
-	c := parse(t, "{transport: tcp, address: 127.0.0.1, port: 0}, {transport: rdma, address: 127.0.0.1}")
+	c := parse(t,
+		"{transport: tcp, address: 127.0.0.1, port: 0}, {transport: rdma, address: 127.0.0.1}")
 	s := newServer(t, Options{Config: c, Log: newLogger(c.Log, &log), RDMA: noRDMA{}})
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
@@ -252,7 +266,9 @@ subsystems:
 	}
 	// The file is locked now: a second target must not have it.
 	err := start()
-	if err == nil || !strings.Contains(err.Error(), "test.yaml:7:9: subsystems[0].namespaces[0]: file device "+path) {
+	if err == nil ||
+		!strings.Contains(err.Error(), "test.yaml:7:9: subsystems[0].namespaces[0]: file device "+
+			path) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -29,12 +29,19 @@ func (srv *Server) openDevice(s *config.Storage, readOnly bool) (backend.Device,
 	case "null":
 		return null.Open(null.Config{Size: int64(s.Size), BlockSize: int(s.BlockSize)})
 	case "block":
-		return block.Open(block.Config{Path: s.Path, ReadOnly: readOnly, Engine: srv.engine(), Log: srv.log})
+		return block.Open(block.Config{
+			Path: s.Path, ReadOnly: readOnly, Engine: srv.engine(),
+			Log: srv.log,
+		})
 	case "nvme":
-		return nvmedrive.Open(nvmedrive.Config{Path: s.Path, ReadOnly: readOnly, Engine: srv.engine(), Log: srv.log})
+		return nvmedrive.Open(nvmedrive.Config{
+			Path: s.Path, ReadOnly: readOnly,
+			Engine: srv.engine(), Log: srv.log,
+		})
 	case "file":
 		return file.Open(file.Config{
-			Path: s.Path, Size: int64(s.Size), BlockSize: int(s.BlockSize), ReadOnly: readOnly, Buffered: s.Buffered,
+			Path: s.Path, Size: int64(s.Size), BlockSize: int(s.BlockSize), ReadOnly: readOnly,
+			Buffered:    s.Buffered,
 			Preallocate: s.Preallocate == "full", DAX: s.DAX, Engine: srv.engine(), Log: srv.log,
 		})
 	}
@@ -55,22 +62,26 @@ func wrapDevice(s *config.Storage, inner backend.Device) backend.Device {
 	}
 	switch s.Backend {
 	case "delay":
-		return wrap.Delay(inner, wrap.DelayConfig{Latency: s.Latency, Jitter: s.Jitter, Ops: ops, Seed: uint64(s.Seed)})
+		return wrap.Delay(inner,
+			wrap.DelayConfig{Latency: s.Latency, Jitter: s.Jitter, Ops: ops, Seed: uint64(s.Seed)})
 	case "error":
 		return wrap.Error(inner, wrap.ErrorConfig{
-			Err: outcomes[s.Error], OneIn: s.OneIn, Offset: int64(s.Offset), Length: int64(s.Length), Ops: ops, Seed: uint64(s.Seed),
+			Err: outcomes[s.Error], OneIn: s.OneIn, Offset: int64(s.Offset),
+			Length: int64(s.Length), Ops: ops, Seed: uint64(s.Seed),
 		})
 	}
 	return wrap.Limit(inner, wrap.LimitConfig{IOPS: int64(s.IOPS), Bandwidth: int64(s.Bandwidth)})
 }
 
 var operations = map[string]backend.Op{
-	"read": backend.OpRead, "write": backend.OpWrite, "flush": backend.OpFlush, "write_zeroes": backend.OpWriteZeroes,
-	"discard": backend.OpDiscard,
+	"read": backend.OpRead, "write": backend.OpWrite, "flush": backend.OpFlush,
+	"write_zeroes": backend.OpWriteZeroes,
+	"discard":      backend.OpDiscard,
 }
 
 var outcomes = map[string]error{
-	"io": backend.ErrIO, "no_space": backend.ErrNoSpace, "read_only": backend.ErrReadOnly, "gone": backend.ErrOffline,
+	"io": backend.ErrIO, "no_space": backend.ErrNoSpace, "read_only": backend.ErrReadOnly,
+	"gone":    backend.ErrOffline,
 	"aborted": backend.ErrAborted, "degraded": backend.ErrDegraded,
 }
 

@@ -14,7 +14,8 @@ func notify(log *slog.Logger, state string) {
 	}
 }
 
-// watchdog ticks twice in each interval in which the service manager wants a sign of life; never if it wants none.
+// watchdog ticks twice in each interval in which the service manager wants a sign of life; never if
+// it wants none.
 func watchdog(log *slog.Logger) (tick <-chan time.Time, end func()) {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {

@@ -30,9 +30,11 @@ func Version(linked string) string {
 	return "devel"
 }
 
-// Describe is the version, the toolchain, and whether RDMA is built in and how many devices there are.
+// Describe is the version, the toolchain, and whether RDMA is built in and how many devices there
+// are.
 func Describe(version string) string {
-	return fmt.Sprintf("nvmf-target %s (%s, %s/%s)\ntransports: tcp, %s", version, runtime.Version(), runtime.GOOS, runtime.GOARCH,
+	return fmt.Sprintf("nvmf-target %s (%s, %s/%s)\ntransports: tcp, %s", version,
+		runtime.Version(), runtime.GOOS, runtime.GOARCH,
 		describeRDMA(ibv.New()))
 }
 

@@ -15,7 +15,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// worker is one reactor with what lives on it: data memory, a handler, and a group of each transport.
+// worker is one reactor with what lives on it: data memory, a handler, and a group of each
+// transport.
 type worker struct {
 	cpu     int // the reactor is pinned to, or -1
 	node    int // of that CPU's memory, sys.NoNode if there is no choice
@@ -28,8 +29,8 @@ type worker struct {
 	ended  chan error
 }
 
-// mostReserve is the most data memory of a reactor that is kept for data in capsules, in bytes; see mem.Pool. It is an eighth of small
-// ones.
+// mostReserve is the most data memory of a reactor that is kept for data in capsules, in bytes; see
+// mem.Pool. It is an eighth of small ones.
 const mostReserve = 4 << 20
 
 type workerConfig struct {
@@ -44,14 +45,20 @@ type workerConfig struct {
 
 // newWorker makes a worker that does not run yet. On error nothing is left of it.
 func newWorker(c workerConfig) (w *worker, err error) {
-	w = &worker{cpu: c.cpu, node: sys.NodeOfCPU(c.cpu), groups: map[nvme.TransportType]fabric.Group{}, ended: make(chan error, 1)}
+	w = &worker{
+		cpu: c.cpu, node: sys.NodeOfCPU(c.cpu),
+		groups: map[nvme.TransportType]fabric.Group{}, ended: make(chan error, 1),
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("reactor %d: %w", c.index, err), w.close())
 			w = nil
 		}
 	}()
-	if w.loop, err = reactor.New(reactor.Config{Index: c.index, CPU: c.cpu, Spin: c.spin, SpinShare: c.spinShare}); err != nil {
+	if w.loop, err = reactor.New(reactor.Config{
+		Index: c.index, CPU: c.cpu, Spin: c.spin,
+		SpinShare: c.spinShare,
+	}); err != nil {
 		return w, err
 	}
 	arena, err := mem.NewArena("data", c.memory)
@@ -61,15 +68,22 @@ func newWorker(c workerConfig) (w *worker, err error) {
 	w.memory = mem.NewPool(arena, min(c.memory/8, mostReserve))
 	if w.node != sys.NoNode {
 		if err := w.memory.Region().Prefer(w.node); err != nil { // containers may forbid it
-			c.log.Warn("data memory is not bound to the reactor's NUMA node", "reactor", c.index, "error", err)
+			c.log.Warn("data memory is not bound to the reactor's NUMA node", "reactor", c.index,
+				"error", err)
 		}
 	}
-	w.handler, err = c.target.NewHandler(target.HandlerConfig{Loop: w.loop, Index: c.index, Memory: w.memory, EventFD: w.loop.EventFD()})
+	w.handler, err = c.target.NewHandler(target.HandlerConfig{
+		Loop: w.loop, Index: c.index,
+		Memory: w.memory, EventFD: w.loop.EventFD(),
+	})
 	if err != nil {
 		return w, err
 	}
 	for _, t := range c.transports {
-		g, err := t.NewGroup(fabric.GroupConfig{Loop: w.loop, Handler: w.handler, Memory: w.memory, Index: c.index})
+		g, err := t.NewGroup(fabric.GroupConfig{
+			Loop: w.loop, Handler: w.handler, Memory: w.memory,
+			Index: c.index,
+		})
 		if err != nil {
 			return w, err
 		}

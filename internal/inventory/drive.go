@@ -16,8 +16,8 @@ type Drive struct {
 	d *Disk // as it was found
 }
 
-// DriveOf finds the drive on which the block device with this number ("8:1") lies, a whole disk or a partition; nil if that is none which
-// can be asked.
+// DriveOf finds the drive on which the block device with this number ("8:1") lies, a whole disk or
+// a partition; nil if that is none which can be asked.
 func (m Machine) DriveOf(number string) *Drive {
 	place, err := filepath.EvalSymlinks(filepath.Join(m.Sys, "dev/block", number))
 	if err != nil {
@@ -65,7 +65,8 @@ func (d *Drive) SMART() (*nvme.SMARTLog, error) {
 	return h.smart(), nil
 }
 
-// device is the path under which the drive is found now: one that was gone may be back under another name.
+// device is the path under which the drive is found now: one that was gone may be back under
+// another name.
 func (d *Drive) device() (string, error) {
 	names := []string{d.d.Name}
 	entries, err := os.ReadDir(filepath.Join(d.m.Sys, "block"))
@@ -92,8 +93,8 @@ func readNVMe(device string) (*nvme.SMARTLog, error) {
 	return passthru.SMART(passthru.FD(f.Fd()))
 }
 
-// smart is the health as log 02h has it (Base section 5.1.12.1.3). What is worn out or fails is no longer reliable; a spare that is not
-// known is full.
+// smart is the health as log 02h has it (Base section 5.1.12.1.3). What is worn out or fails is no
+// longer reliable; a spare that is not known is full.
 func (h Health) smart() *nvme.SMARTLog {
 	l := &nvme.SMARTLog{AvailableSpare: 100}
 	if h.Celsius != 0 {

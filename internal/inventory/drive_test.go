@@ -15,7 +15,8 @@ func TestDriveOf(t *testing.T) {
 		counts bool
 	}{
 		"8:1": {"sda", false}, "8:16": {"sdb", false}, // without a serial number
-		"65:160": {"sas ST1200MM0129 WFK0ABCD", false}, "259:0": {"nvme INTEL SSDPE2KX040T8 BTLJ0000000000000A", true},
+		"65:160": {"sas ST1200MM0129 WFK0ABCD", false},
+		"259:0":  {"nvme INTEL SSDPE2KX040T8 BTLJ0000000000000A", true},
 	} {
 		d := m.DriveOf(number)
 		if d == nil {
@@ -27,7 +28,8 @@ func TestDriveOf(t *testing.T) {
 		}
 		was := *d.d
 		was.Name = "another" // it was gone and is back
-		if path, err := (&Drive{m, &was}).device(); was.Serial != "" && (path != "/dev/"+d.d.Name || err != nil) {
+		if path, err := (&Drive{m, &was}).device(); was.Serial != "" &&
+			(path != "/dev/"+d.d.Name || err != nil) {
 			t.Errorf("%s: is back at %q, %v", number, path, err)
 		}
 		was.Serial = "none"
@@ -45,9 +47,21 @@ func TestSMARTOfHealth(t *testing.T) {
 		h    Health
 		want nvme.SMARTLog
 	}{
-		{Health{State: Good, Celsius: 30, Hours: 70000, Used: 3}, nvme.SMARTLog{AvailableSpare: 100, Temperature: 303, PowerOnHours: nvme.MakeUint128(70000), PercentageUsed: 3}},
+		{
+			Health{State: Good, Celsius: 30, Hours: 70000, Used: 3},
+			nvme.SMARTLog{
+				AvailableSpare: 100, Temperature: 303,
+				PowerOnHours: nvme.MakeUint128(70000), PercentageUsed: 3,
+			},
+		},
 		{Health{State: Warning, Hours: -1, Used: -1}, nvme.SMARTLog{AvailableSpare: 100}},
-		{Health{State: Failing, Celsius: -5, Hours: -1, Used: 300}, nvme.SMARTLog{AvailableSpare: 100, Temperature: 268, PercentageUsed: 255, CriticalWarning: nvme.SMARTReliability}},
+		{
+			Health{State: Failing, Celsius: -5, Hours: -1, Used: 300},
+			nvme.SMARTLog{
+				AvailableSpare: 100, Temperature: 268, PercentageUsed: 255,
+				CriticalWarning: nvme.SMARTReliability,
+			},
+		},
 	} {
 		if got := tc.h.smart(); *got != tc.want {
 			t.Errorf("%+v: %+v", tc.h, got)

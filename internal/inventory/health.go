@@ -31,8 +31,8 @@ type Health struct {
 	State State
 	// Notes say what is wrong, or why nothing is known.
 	Notes []string
-	// Celsius is the temperature, 0 if unknown. Hours is the time under power, -1 if unknown. Used is the endurance that is used
-	// up in percent, -1 if unknown.
+	// Celsius is the temperature, 0 if unknown. Hours is the time under power, -1 if unknown. Used
+	// is the endurance that is used up in percent, -1 if unknown.
 	Celsius int
 	Hours   int64
 	Used    int
@@ -69,7 +69,8 @@ func ask(d *Disk) Health {
 	return h
 }
 
-// askNVMe reads log 02h by an ioctl of our own: the library prints it, and does not look at the status of the command.
+// askNVMe reads log 02h by an ioctl of our own: the library prints it, and does not look at the
+// status of the command.
 func askNVMe(device string) (Health, error) {
 	l, err := readNVMe(device)
 	if err != nil {
@@ -116,7 +117,8 @@ func askATA(device string) (h Health, err error) {
 			h, err = Health{}, fmt.Errorf("SMART data makes no sense: %v", p)
 		}
 	}()
-	// Not OpenSCSIAutodetect, which leaves the device open if it fails; sysfs has told that it is an ATA drive.
+	// Not OpenSCSIAutodetect, which leaves the device open if it fails; sysfs has told that it is
+	// an ATA drive.
 	dev := scsi.SATDevice{SCSIDevice: scsi.SCSIDevice{Name: device}}
 	if err := dev.Open(); err != nil {
 		return Health{}, err
@@ -131,7 +133,8 @@ func askATA(device string) (h Health, err error) {
 	return Health{}, errors.Join(errors.New("no SMART attributes"), err)
 }
 
-// attributes is what the library must know to print raw values as plain numbers, of the attributes that ataHealth looks at.
+// attributes is what the library must know to print raw values as plain numbers, of the attributes
+// that ataHealth looks at.
 var attributes = func() drivedb.DriveModel {
 	m := drivedb.DriveModel{Family: "DEFAULT", Presets: map[string]drivedb.AttrConv{}}
 	for _, id := range []string{"5", "9", "187", "190", "194", "197", "198"} {
@@ -140,8 +143,9 @@ var attributes = func() drivedb.DriveModel {
 	return m
 }()
 
-// ataHealth reads the table of attributes as the library prints it: ID NAME FLAG VALUE WORST RESERVED TYPE UPDATED RAW. found says
-// that there was one. The thresholds of the maker are not read, so it judges by the counters of bad sectors that all makers share.
+// ataHealth reads the table of attributes as the library prints it: ID NAME FLAG VALUE WORST
+// RESERVED TYPE UPDATED RAW. found says that there was one. The thresholds of the maker are not
+// read, so it judges by the counters of bad sectors that all makers share.
 func ataHealth(r io.Reader) (h Health, found bool) {
 	h = Health{State: Good, Hours: -1, Used: -1}
 	text, err := io.ReadAll(r)
@@ -170,7 +174,9 @@ func ataHealth(r io.Reader) (h Health, found bool) {
 			if raw > 0 {
 				h.note(Warning, "%d uncorrectable errors", raw)
 			}
-		case 190, 194: // of the air, which not all have, and of the drive; lowest and highest are in the upper bytes
+		// of the air, which not all have, and of the drive; lowest and highest are in the upper
+		// bytes
+		case 190, 194:
 			if t := int(int8(raw)); id == 194 || h.Celsius == 0 {
 				h.Celsius = t
 			}

@@ -32,30 +32,41 @@ func unhex(t *testing.T, file string) []byte {
 	return b
 }
 
-// TestATA goes the way of a SATA drive's answer: the library's parser and printer, and then what reads it.
+// TestATA goes the way of a SATA drive's answer: the library's parser and printer, and then what
+// reads it.
 func TestATA(t *testing.T) {
 	for file, want := range map[string]Health{
-		"testdata/smart-good.hex":    {State: Good, Celsius: 30, Hours: 21389, Used: -1},
-		"testdata/smart-failing.hex": {State: Failing, Notes: []string{"8 reallocated sectors", "16 sectors cannot be read"}, Celsius: 38, Hours: 50123, Used: -1},
+		"testdata/smart-good.hex": {State: Good, Celsius: 30, Hours: 21389, Used: -1},
+		"testdata/smart-failing.hex": {
+			State: Failing,
+			Notes: []string{"8 reallocated sectors", "16 sectors cannot be read"}, Celsius: 38,
+			Hours: 50123, Used: -1,
+		},
 	} {
 		var page ata.SmartPage
-		if err := binary.Read(bytes.NewReader(unhex(t, file)), binary.LittleEndian, &page); err != nil {
+		if err := binary.Read(bytes.NewReader(unhex(t, file)), binary.LittleEndian,
+			&page); err != nil {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
 		ata.PrintSMARTPage(page, attributes, &out)
 		got, found := ataHealth(&out)
-		if !found || got.State != want.State || !slices.Equal(got.Notes, want.Notes) || got.Celsius != want.Celsius || got.Hours != want.Hours || got.Used != want.Used {
+		if !found || got.State != want.State || !slices.Equal(got.Notes, want.Notes) ||
+			got.Celsius != want.Celsius || got.Hours != want.Hours || got.Used != want.Used {
 			t.Errorf("%s: %t %+v, want %+v", file, found, got, want)
 		}
 	}
-	if _, found := ataHealth(strings.NewReader("SCSI INQUIRY: ATA\n\nATA IDENTIFY data follows:\n")); found {
+	if _, found := ataHealth(
+		strings.NewReader("SCSI INQUIRY: ATA\n\nATA IDENTIFY data follows:\n")); found {
 		t.Error("attributes where there are none")
 	}
 }
 
 func TestNVMe(t *testing.T) {
-	base := nvme.SMARTLog{Temperature: 273 + 41, AvailableSpare: 100, PercentageUsed: 3, PowerOnHours: nvme.MakeUint128(1234)}
+	base := nvme.SMARTLog{
+		Temperature: 273 + 41, AvailableSpare: 100, PercentageUsed: 3,
+		PowerOnHours: nvme.MakeUint128(1234),
+	}
 	for name, tc := range map[string]struct {
 		change func(*nvme.SMARTLog)
 		want   string
@@ -68,8 +79,14 @@ func TestNVMe(t *testing.T) {
 				l.AvailableSpare = 2
 			}, "failing: reliability degraded, read-only, 2% spare left, 41 °C, 1234 h, 3% worn",
 		},
-		"errors": {func(l *nvme.SMARTLog) { l.MediaErrors = nvme.MakeUint128(7) }, "warning: 7 media errors, 41 °C, 1234 h, 3% worn"},
-		"old":    {func(l *nvme.SMARTLog) { l.PercentageUsed = 120 }, "warning: worn out, 41 °C, 1234 h, 120% worn"},
+		"errors": {
+			func(l *nvme.SMARTLog) { l.MediaErrors = nvme.MakeUint128(7) },
+			"warning: 7 media errors, 41 °C, 1234 h, 3% worn",
+		},
+		"old": {
+			func(l *nvme.SMARTLog) { l.PercentageUsed = 120 },
+			"warning: worn out, 41 °C, 1234 h, 120% worn",
+		},
 	} {
 		l := base
 		tc.change(&l)
@@ -84,7 +101,13 @@ func TestNVMe(t *testing.T) {
 
 // TestAsk: what is not there is an error, and nothing panics.
 func TestAsk(t *testing.T) {
-	for _, d := range []Disk{{Name: "none", Bus: "nvme"}, {Name: "none", Bus: "sata"}, {Name: "none", Bus: "sas"}, {Name: "null", Bus: "nvme"}, {Name: "null", Bus: "sata"}} {
+	for _, d := range []Disk{
+		{Name: "none", Bus: "nvme"},
+		{Name: "none", Bus: "sata"},
+		{Name: "none", Bus: "sas"},
+		{Name: "null", Bus: "nvme"},
+		{Name: "null", Bus: "sata"},
+	} {
 		if h := ask(&d); h.State != Unknown || len(h.Notes) != 1 {
 			t.Errorf("%+v: %+v", d, h)
 		}

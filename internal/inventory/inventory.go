@@ -1,5 +1,5 @@
-// Package inventory lists the block devices of this machine with their health and their users, for the operator who chooses what to export.
-// It reads sysfs and, where there is a drive, asks it.
+// Package inventory lists the block devices of this machine with their health and their users, for
+// the operator who chooses what to export. It reads sysfs and, where there is a drive, asks it.
 package inventory
 
 import (
@@ -28,15 +28,16 @@ type Disk struct {
 	// Zoned is the model of a zoned device, "" for others.
 	Zoned      string
 	Partitions []string
-	// Uses says who uses the disk or a partition of it: "/ (vda1)", "swap", "dm-0", "namespace 2 of nqn...".
+	// Uses says who uses the disk or a partition of it: "/ (vda1)", "swap", "dm-0", "namespace 2 of
+	// nqn...".
 	Uses   []string
 	Health Health
 
 	numbers []string // "8:0" of the disk and its partitions
 }
 
-// Drive says that the disk may be hardware of its own, whose health can be asked for. Drives behind some adapters are "scsi", as are
-// disks of virtual machines and arrays, which tell nothing.
+// Drive says that the disk may be hardware of its own, whose health can be asked for. Drives behind
+// some adapters are "scsi", as are disks of virtual machines and arrays, which tell nothing.
 func (d *Disk) Drive() bool {
 	return d.Bus == "nvme" || d.Bus == "sata" || d.Bus == "sas" || d.Bus == "scsi"
 }
@@ -65,7 +66,8 @@ type Machine struct {
 // Linux is this machine.
 func Linux() Machine { return Machine{Sys: "/sys", Proc: "/proc", Ask: ask} }
 
-// List returns the disks in the order of their names. users are what this target uses: by device number ("8:1"), who.
+// List returns the disks in the order of their names. users are what this target uses: by device
+// number ("8:1"), who.
 func (m Machine) List(users map[string][]string) ([]*Disk, error) {
 	entries, err := os.ReadDir(filepath.Join(m.Sys, "block"))
 	if err != nil {
@@ -111,12 +113,14 @@ func (d *Disk) use(who string, part int) {
 func (m Machine) disk(name string) *Disk {
 	dir := os.DirFS(filepath.Join(m.Sys, "block", name))
 	d := &Disk{
-		Name: name, Size: number(dir, "size") << 9, BlockSize: int(number(dir, "queue/logical_block_size")),
+		Name: name, Size: number(dir, "size") << 9,
+		BlockSize:  int(number(dir, "queue/logical_block_size")),
 		Rotational: number(dir, "queue/rotational") == 1, ReadOnly: number(dir, "ro") == 1,
 		Model: text(dir, "device/model"), Serial: text(dir, "device/serial"),
 		numbers: []string{text(dir, "dev")},
 	}
-	if vpd, err := fs.ReadFile(dir, "device/vpd_pg80"); err == nil && len(vpd) > 4 { // SCSI: behind a header of four bytes
+	// SCSI: behind a header of four bytes
+	if vpd, err := fs.ReadFile(dir, "device/vpd_pg80"); err == nil && len(vpd) > 4 {
 		d.Serial = strings.TrimSpace(string(vpd[4:]))
 	}
 	if z := text(dir, "queue/zoned"); z != "none" {
@@ -124,7 +128,8 @@ func (m Machine) disk(name string) *Disk {
 	}
 	real, _ := filepath.EvalSymlinks(filepath.Join(m.Sys, "block", name))
 	transport := text(dir, "device/transport")
-	if paths, _ := fs.Glob(dir, "device/nvme[0-9]*/transport"); transport == "" && len(paths) > 0 { // behind native multipath
+	// behind native multipath
+	if paths, _ := fs.Glob(dir, "device/nvme[0-9]*/transport"); transport == "" && len(paths) > 0 {
 		transport = text(dir, paths[0])
 	}
 	d.Bus = bus(name, real, text(dir, "device/vendor"), transport)
@@ -184,10 +189,15 @@ func number(dir fs.FS, name string) int64 {
 	return n
 }
 
-// compareNames puts sda before sdaa and nvme2n1 before nvme10n1: shorter first if what comes before the numbers is the same.
+// compareNames puts sda before sdaa and nvme2n1 before nvme10n1: shorter first if what comes before
+// the numbers is the same.
 func compareNames(a, b string) int {
-	letters := func(s string) string { return s[:len(s)-len(strings.TrimLeft(s, "abcdefghijklmnopqrstuvwxyz"))] }
-	if letters(a) == letters(b) && len(a) != len(b) || strings.HasPrefix(a, "sd") && strings.HasPrefix(b, "sd") && len(a) != len(b) {
+	letters := func(s string) string {
+		return s[:len(s)-len(strings.TrimLeft(s,
+			"abcdefghijklmnopqrstuvwxyz"))]
+	}
+	if letters(a) == letters(b) && len(a) != len(b) || strings.HasPrefix(a, "sd") &&
+		strings.HasPrefix(b, "sd") && len(a) != len(b) {
 		return len(a) - len(b)
 	}
 	return strings.Compare(a, b)

@@ -61,17 +61,27 @@ func TestList(t *testing.T) {
 		asked[d.Name] = true
 		switch d.Name {
 		case "sda":
-			return Health{State: Warning, Notes: []string{"3 reallocated sectors"}, Celsius: 34, Hours: 20000, Used: -1}
+			return Health{
+				State: Warning, Notes: []string{"3 reallocated sectors"}, Celsius: 34,
+				Hours: 20000, Used: -1,
+			}
 		case "nvme0n1":
 			return Health{State: Good, Celsius: 41, Hours: 12, Used: 3}
 		}
 		return unknown("only root may ask")
 	}
-	list, err := m.List(map[string][]string{"8:1": {"namespace 2 of nqn.2026-11.io.nvmf-target:disk0"}, "259:1": {"namespace 3 of x"}})
+	list, err := m.List(
+		map[string][]string{
+			"8:1":   {"namespace 2 of nqn.2026-11.io.nvmf-target:disk0"},
+			"259:1": {"namespace 3 of x"},
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]bool{"sda": true, "sdb": true, "sdaa": true, "nvme0n1": true, "nvme1n1": true, "nvme2n1": false, "loop0": false, "sdc": false} {
+	for name, want := range map[string]bool{
+		"sda": true, "sdb": true, "sdaa": true, "nvme0n1": true,
+		"nvme1n1": true, "nvme2n1": false, "loop0": false, "sdc": false,
+	} {
 		if asked[name] != want {
 			t.Errorf("%s: asked for its health: %t, want %t", name, asked[name], want)
 		}
@@ -112,12 +122,15 @@ func TestThisMachine(t *testing.T) {
 
 func TestNothing(t *testing.T) {
 	var out bytes.Buffer
-	if err := Print(&out, nil); err != nil || !strings.Contains(out.String(), "no other block device") {
+	if err := Print(&out, nil); err != nil ||
+		!strings.Contains(out.String(), "no other block device") {
 		t.Errorf("%v %q", err, out.String())
 	}
 	out.Reset()
-	if err := Print(&out, []*Disk{{Name: "vda", Bus: "virtio", Size: 1 << 30, BlockSize: 512}}); err != nil ||
-		!strings.HasPrefix(out.String(), "This machine has no NVMe, SATA or SAS drive") || !strings.Contains(out.String(), "vda") {
+	if err := Print(&out,
+		[]*Disk{{Name: "vda", Bus: "virtio", Size: 1 << 30, BlockSize: 512}}); err != nil ||
+		!strings.HasPrefix(out.String(), "This machine has no NVMe, SATA or SAS drive") ||
+		!strings.Contains(out.String(), "vda") {
 		t.Errorf("%v %q", err, out.String())
 	}
 	if _, err := (Machine{Sys: "/does/not/exist", Proc: "/proc"}).List(nil); err == nil {
@@ -131,7 +144,10 @@ func TestPlain(t *testing.T) {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}
-	for n, want := range map[int64]string{0: "0 B", 512: "512 B", 1 << 30: "1.1 GB", 750156374016: "750 GB", 4000787030016: "4.0 TB"} {
+	for n, want := range map[int64]string{
+		0: "0 B", 512: "512 B", 1 << 30: "1.1 GB",
+		750156374016: "750 GB", 4000787030016: "4.0 TB",
+	} {
 		if got := size(n); got != want {
 			t.Errorf("%d: %q, want %q", n, got, want)
 		}

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// mounts says for each device number what is mounted from it, and what swaps. File systems on several devices have a number of
-// their own in the table of mounts; there the name of the device counts.
+// mounts says for each device number what is mounted from it, and what swaps. File systems on
+// several devices have a number of their own in the table of mounts; there the name of the device
+// counts.
 func (m Machine) mounts() (map[string][]string, error) {
 	info, err := os.ReadFile(filepath.Join(m.Proc, "self/mountinfo"))
 	if err != nil {

@@ -28,7 +28,8 @@ func Print(w io.Writer, list []*Disk) error {
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(t, "DISK\tBUS\tMODEL\tSERIAL\tSIZE\tBLOCK\tHEALTH\tUSED BY\tEXPORT")
 	for _, d := range list {
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", d.Name, busText(d), plain(d.Model), plain(d.Serial), size(d.Size), d.BlockSize,
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", d.Name, busText(d),
+			plain(d.Model), plain(d.Serial), size(d.Size), d.BlockSize,
 			d.Health, orDash(strings.Join(d.Uses, ", ")), exportText(d))
 	}
 	if err := t.Flush(); err != nil {
@@ -59,7 +60,8 @@ func exportText(d *Disk) string {
 	return s
 }
 
-// String is the health in a few words: "good, 34 °C, 1200 h, 3% worn", "failing: 8 sectors cannot be read; ...".
+// String is the health in a few words: "good, 34 °C, 1200 h, 3% worn", "failing: 8 sectors cannot
+// be read; ...".
 func (h Health) String() string {
 	notes := strings.Join(h.Notes, ", ")
 	if h.State == Unknown {

@@ -9,7 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// dswarbrick/smart knows nothing of the health of SCSI drives, so their log pages are read here (SPC-4 sections 6.6 and 7.3).
+// dswarbrick/smart knows nothing of the health of SCSI drives, so their log pages are read here
+// (SPC-4 sections 6.6 and 7.3).
 const (
 	scsiLogSense     = 0x4D
 	scsiCumulative   = 1 << 6 // PC: the values since the log was cleared
@@ -23,11 +24,13 @@ const (
 	scsiHeader       = 4 // of a page and of a parameter
 	scsiLogSize      = 252
 	scsiPageCodeMask = 0x3F
-	senseIllegal     = 5 // ILLEGAL REQUEST, SPC-4 section 4.5.6: there is no such page, or no such command
-	senseAttention   = 6 // UNIT ATTENTION
+	// ILLEGAL REQUEST, SPC-4 section 4.5.6: there is no such page, or no such command
+	senseIllegal   = 5
+	senseAttention = 6 // UNIT ATTENTION
 )
 
-// errNoHealth is that of disks which are no drives, such as a virtual machine's or those of an array.
+// errNoHealth is that of disks which are no drives, such as a virtual machine's or those of an
+// array.
 var errNoHealth = errors.New("it tells nothing of its health")
 
 // senseKey is the sense key of sense data (SPC-4 sections 4.5.2 and 4.5.3), 0 if there is none.
@@ -63,7 +66,8 @@ func askSCSI(device string) (Health, error) {
 	})
 }
 
-// scsiHealth judges the informational exceptions, the temperature and the wear. A drive need not have more than the first.
+// scsiHealth judges the informational exceptions, the temperature and the wear. A drive need not
+// have more than the first.
 func scsiHealth(read scsiRead) (Health, error) {
 	h := Health{State: Good, Hours: -1, Used: -1}
 	err := logParameters(read, pageExceptions, func(code uint16, v []byte) {
@@ -120,8 +124,10 @@ func logParameters(read scsiRead, page uint8, fn func(code uint16, value []byte)
 	b := make([]byte, scsiLogSize)
 	cdb := []byte{scsiLogSense, 0, scsiCumulative | page, 0, 0, 0, 0, 0, scsiLogSize, 0}
 	r, err := read(cdb, b)
-	for tries := 3; err == nil && r.Status != 0 && senseKey(r.Sense) == senseAttention && tries > 0; tries-- {
-		r, err = read(cdb, b) // that something changed, as by a reset, was told, and now comes the answer
+	for tries := 3; err == nil && r.Status != 0 && senseKey(r.Sense) == senseAttention &&
+		tries > 0; tries-- {
+		// that something changed, as by a reset, was told, and now comes the answer
+		r, err = read(cdb, b)
 	}
 	switch {
 	case err != nil:
@@ -129,7 +135,9 @@ func logParameters(read scsiRead, page uint8, fn func(code uint16, value []byte)
 	case r.Status != 0 && senseKey(r.Sense) == senseIllegal:
 		return fmt.Errorf("log page %02Xh: %w (sense % x)", page, errNoHealth, r.Sense)
 	case r.Status != 0 || r.Transport != 0:
-		return fmt.Errorf("log page %02Xh: the drive answers with status %02Xh, sense % x (transport %x)", page, r.Status, r.Sense, r.Transport)
+		return fmt.Errorf(
+			"log page %02Xh: the drive answers with status %02Xh, sense % x (transport %x)", page,
+			r.Status, r.Sense, r.Transport)
 	case r.N < scsiHeader || b[0]&scsiPageCodeMask != page:
 		return fmt.Errorf("log page %02Xh: %w", page, errors.New("the answer is another page"))
 	}

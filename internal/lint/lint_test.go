@@ -21,28 +21,40 @@ const (
 	maxLines = 1000
 )
 
-// allowed says which packages of this module each package may import outside of its tests. A package that is not here may not exist.
-// Packages below "tests" may import anything and are imported by nobody.
+// allowed says which packages of this module each package may import outside of its tests. A
+// package that is not here may not exist. Packages below "tests" may import anything and are
+// imported by nobody.
 var allowed = map[string][]string{
 	"cmd/nvmf-target": {"internal/app"},
 	"config":          {},
 	"internal/app": {
 		"internal/inventory",
-		"config", "nvme", "nvme/target", "fabric", "fabric/tcp", "fabric/rdma", "fabric/rdma/verbs", "fabric/rdma/verbs/ibv",
-		"backend", "backend/block", "backend/disk", "backend/file", "backend/null", "backend/nvmedrive", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
+		"config", "nvme", "nvme/target", "fabric", "fabric/tcp", "fabric/rdma", "fabric/rdma/verbs",
+		"fabric/rdma/verbs/ibv",
+		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
+		"backend/nvmedrive", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
 		"internal/metrics", "internal/sys",
 	},
 
 	"nvme":        {},
 	"nvme/target": {"nvme", "fabric", "backend", "internal/mem"},
-	"nvme/host":   {"nvme", "fabric/tcp/pdu", "fabric/rdma/cmwire", "fabric/rdma/verbs", "internal/mem", "internal/sys"},
+	"nvme/host": {
+		"nvme", "fabric/tcp/pdu", "fabric/rdma/cmwire", "fabric/rdma/verbs",
+		"internal/mem", "internal/sys",
+	},
 
-	"fabric":                      {"nvme", "internal/mem"},
-	"fabric/admission":            {"fabric"},
-	"fabric/fabrictest":           {"fabric", "nvme", "internal/mem"},
-	"fabric/tcp":                  {"fabric", "fabric/admission", "fabric/tcp/pdu", "internal/list", "nvme", "internal/mem", "internal/ratelog", "internal/sys"},
-	"fabric/tcp/pdu":              {"nvme"},
-	"fabric/rdma":                 {"fabric", "fabric/admission", "internal/list", "fabric/rdma/cmwire", "fabric/rdma/verbs", "nvme", "internal/mem", "internal/ratelog"},
+	"fabric":            {"nvme", "internal/mem"},
+	"fabric/admission":  {"fabric"},
+	"fabric/fabrictest": {"fabric", "nvme", "internal/mem"},
+	"fabric/tcp": {
+		"fabric", "fabric/admission", "fabric/tcp/pdu", "internal/list",
+		"nvme", "internal/mem", "internal/ratelog", "internal/sys",
+	},
+	"fabric/tcp/pdu": {"nvme"},
+	"fabric/rdma": {
+		"fabric", "fabric/admission", "internal/list",
+		"fabric/rdma/cmwire", "fabric/rdma/verbs", "nvme", "internal/mem", "internal/ratelog",
+	},
 	"fabric/rdma/cmwire":          {"nvme"},
 	"fabric/rdma/verbs":           {},
 	"fabric/rdma/verbs/ibv":       {"fabric/rdma/verbs", "internal/sys"},
@@ -52,11 +64,15 @@ var allowed = map[string][]string{
 	"backend":             {"internal/list", "internal/mem"},
 	"backend/backendtest": {"backend", "internal/mem", "internal/testutil"},
 	"backend/block":       {"backend", "backend/disk"},
-	"backend/disk":        {"backend", "internal/list", "internal/mem", "internal/uring", "internal/sys"},
-	"backend/file":        {"backend", "backend/disk", "internal/list", "internal/mem"},
-	"backend/null":        {"backend", "internal/mem"},
+	"backend/disk": {
+		"backend", "internal/list", "internal/mem", "internal/uring",
+		"internal/sys",
+	},
+	"backend/file": {"backend", "backend/disk", "internal/list", "internal/mem"},
+	"backend/null": {"backend", "internal/mem"},
 	"backend/nvmedrive": { // speaks NVMe, but to the drive
-		"backend", "backend/block", "backend/disk", "internal/mem", "internal/passthru", "internal/sys", "internal/uring", "nvme",
+		"backend", "backend/block", "backend/disk", "internal/mem", "internal/passthru",
+		"internal/sys", "internal/uring", "nvme",
 	},
 	"backend/ram":  {"backend", "internal/list", "internal/mem"},
 	"backend/wrap": {"backend", "internal/list"},
@@ -109,7 +125,8 @@ func sourceFiles(t *testing.T, fn func(name string)) {
 // imports are the packages that a file imports, whatever build tags it has.
 func imports(t *testing.T, name string) []string {
 	t.Helper()
-	f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil, parser.ImportsOnly)
+	f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil,
+		parser.ImportsOnly)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +195,8 @@ func TestViolationsAreFound(t *testing.T) {
 		{"tests/e2e/x.go", module + "/fabric/rdma/verbs/ibv", 0},
 	} {
 		if got := violations(test.file, []string{test.imports}); len(got) != test.want {
-			t.Errorf("%s importing %s: got %q, want %d violations", test.file, test.imports, got, test.want)
+			t.Errorf("%s importing %s: got %q, want %d violations", test.file, test.imports, got,
+				test.want)
 		}
 	}
 }
@@ -204,7 +222,8 @@ func TestFileLength(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := bytes.Count(b, []byte("\n")); n > maxLines {
-			t.Errorf("%s has %d lines, at most %d are allowed: split it by responsibility", name, n, maxLines)
+			t.Errorf("%s has %d lines, at most %d are allowed: split it by responsibility", name, n,
+				maxLines)
 		}
 	})
 }

@@ -2,8 +2,9 @@ package list
 
 import "sync/atomic"
 
-// Inbox is what other threads have for the owner of a reactor: any goroutine pushes, the owner takes all of it. The zero Inbox is
-// empty. Whoever pushes wakes the owner afterwards; the Inbox does not.
+// Inbox is what other threads have for the owner of a reactor: any goroutine pushes, the owner
+// takes all of it. The zero Inbox is empty. Whoever pushes wakes the owner afterwards; the Inbox
+// does not.
 type Inbox[T any] struct{ top atomic.Pointer[Node[T]] }
 
 // Push adds v; n is its node, which is on no list. Any goroutine.

@@ -1,5 +1,6 @@
-// Package list has the two queues that the I/O path is made of: a first-in first-out list of elements that carry their own
-// links, so that adding one allocates nothing, and an inbox for what other threads have finished.
+// Package list has the two queues that the I/O path is made of: a first-in first-out list of
+// elements that carry their own links, so that adding one allocates nothing, and an inbox for what
+// other threads have finished.
 package list
 
 import "iter"
@@ -14,7 +15,8 @@ type Node[T any] struct {
 // Listed says whether the element is on a list.
 func (n *Node[T]) Listed() bool { return n.listed }
 
-// List is a first-in first-out list. The zero List is empty. It takes no locks: one goroutine owns it.
+// List is a first-in first-out list. The zero List is empty. It takes no locks: one goroutine owns
+// it.
 type List[T any] struct{ head, tail *Node[T] }
 
 // Empty says whether the list has no element.

@@ -46,7 +46,8 @@ func TestList(t *testing.T) {
 		if e[2].node.Listed() || !e[3].node.Listed() || l.First() != &e[0] {
 			t.Fatalf("round %d: an element is wrong about being listed", round)
 		}
-		if l.Pop() != &e[0] || l.Pop() != &e[1] || l.Pop() != &e[3] || l.Pop() != nil || !l.Empty() {
+		if l.Pop() != &e[0] || l.Pop() != &e[1] || l.Pop() != &e[3] || l.Pop() != nil ||
+			!l.Empty() {
 			t.Fatalf("round %d: the order is wrong", round)
 		}
 	}

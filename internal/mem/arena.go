@@ -5,9 +5,10 @@ package mem
 //	Alloc   class cache -> buddy lists (split, low half first) -> after merging the caches -> several smaller blocks
 //	Free    class cache -> buddy lists (merge with the free buddy, and again)
 //
-// An allocation is a run of pages. A run that is not a power of two is the front of a larger block whose tail went back to the
-// lists at once; so an allocation that fits a block is always one segment and wastes less than a page. All bookkeeping lies on
-// the Go heap in arrays indexed by page number: blocks themselves are never touched, so free memory stays unpopulated.
+// An allocation is a run of pages. A run that is not a power of two is the front of a larger block
+// whose tail went back to the lists at once; so an allocation that fits a block is always one
+// segment and wastes less than a page. All bookkeeping lies on the Go heap in arrays indexed by
+// page number: blocks themselves are never touched, so free memory stays unpopulated.
 
 import (
 	"fmt"
@@ -15,7 +16,8 @@ import (
 )
 
 const (
-	// BlockMin is the unit of an Arena in bytes: every segment starts at a multiple of it within the region.
+	// BlockMin is the unit of an Arena in bytes: every segment starts at a multiple of it within
+	// the region.
 	BlockMin = 4 << 10
 	// BlockMax is the largest segment an Arena hands out, in bytes.
 	BlockMax = 1 << 20
@@ -24,13 +26,15 @@ const (
 	maxOrder  = 8 // BlockMax = BlockMin << maxOrder
 	orders    = maxOrder + 1
 
-	cacheDepth = 64 // blocks of BlockMin kept unmerged; half as many of each next class, at least cacheLeast
+	// blocks of BlockMin kept unmerged; half as many of each next class, at least cacheLeast
+	cacheDepth = 64
 	cacheLeast = 4
 
 	none = -1
 )
 
-// Arena hands out page-aligned blocks of one Region. It belongs to one reactor: its methods take no locks.
+// Arena hands out page-aligned blocks of one Region. It belongs to one reactor: its methods take no
+// locks.
 type Arena struct {
 	region *Region
 	base   []byte
@@ -48,11 +52,12 @@ type Arena struct {
 	avail uint32
 }
 
-// NewArena maps size bytes (rounded up to BlockMin) for purpose and makes an arena of them. It lies in huge pages if enough are free
-// and size is a multiple of 2 MiB.
+// NewArena maps size bytes (rounded up to BlockMin) for purpose and makes an arena of them. It lies
+// in huge pages if enough are free and size is a multiple of 2 MiB.
 func NewArena(purpose string, size int) (*Arena, error) {
 	if size <= 0 || size > BlockMin<<30 {
-		return nil, fmt.Errorf("arena for %s: size %d bytes: must be from %d bytes to %d", purpose, size, BlockMin, int64(BlockMin)<<30)
+		return nil, fmt.Errorf("arena for %s: size %d bytes: must be from %d bytes to %d", purpose,
+			size, BlockMin, int64(BlockMin)<<30)
 	}
 	size = (size + BlockMin - 1) &^ (BlockMin - 1)
 	r, err := mapRegion(purpose, size, true)
@@ -84,20 +89,22 @@ func (a *Arena) Region() *Region { return a.region }
 // Available is the number of bytes that are free.
 func (a *Arena) Available() int { return a.free << pageShift }
 
-// Close unmaps the memory. Every block must have been freed, otherwise nothing is unmapped and the error says how much is
-// still out.
+// Close unmaps the memory. Every block must have been freed, otherwise nothing is unmapped and the
+// error says how much is still out.
 func (a *Arena) Close() error {
 	if a.free != len(a.run) {
-		return fmt.Errorf("close arena for %s: %d of %d bytes are still allocated", a.region.purpose.name,
+		return fmt.Errorf("close arena for %s: %d of %d bytes are still allocated",
+			a.region.purpose.name,
 			(len(a.run)-a.free)<<pageShift, len(a.base))
 	}
 	a.base = nil
 	return a.region.Unmap()
 }
 
-// Alloc appends to dst segments of n bytes in total and returns the extended slice: one for each whole BlockMax and one for
-// the rest, more if memory is fragmented. Their content is whatever was there before. It returns dst and false, and takes
-// nothing, if less than n bytes (in whole BlockMin) are free. n is positive.
+// Alloc appends to dst segments of n bytes in total and returns the extended slice: one for each
+// whole BlockMax and one for the rest, more if memory is fragmented. Their content is whatever was
+// there before. It returns dst and false, and takes nothing, if less than n bytes (in whole
+// BlockMin) are free. n is positive.
 func (a *Arena) Alloc(dst []Segment, n int) ([]Segment, bool) {
 	if n <= BlockMin && n > 0 {
 		if c := a.cache[0]; len(c) > 0 {
@@ -148,14 +155,17 @@ func (a *Arena) take(dst []Segment, p int32, pages, n int) []Segment {
 	return append(dst, Segment{B: a.base[off : off+n : off+pages<<pageShift], Region: a.region.id})
 }
 
-// Free gives back segments that Alloc returned, of one or several calls, in any order. A segment's B may have been shortened
-// at its end, but must start where it did. Freeing what is not allocated panics.
+// Free gives back segments that Alloc returned, of one or several calls, in any order. A segment's
+// B may have been shortened at its end, but must start where it did. Freeing what is not allocated
+// panics.
 func (a *Arena) Free(segs []Segment) {
 	base := Addr(a.base)
 	for i := range segs {
 		off := Addr(segs[i].B) - base
 		if off >= uint64(len(a.base)) || off&(BlockMin-1) != 0 || a.run[off>>pageShift] == 0 {
-			panic(fmt.Sprintf("mem: free of a segment that is not allocated: offset %#x of arena for %s", off, a.region.purpose.name))
+			panic(fmt.Sprintf(
+				"mem: free of a segment that is not allocated: offset %#x of arena for %s", off,
+				a.region.purpose.name))
 		}
 		p := int32(off >> pageShift)
 		pages := a.run[p]
@@ -212,7 +222,8 @@ func (a *Arena) put(p int32, o int) {
 	a.push(p, o)
 }
 
-// freeRange returns the pages [from, to), which lie within one BlockMax, to the lists as the largest aligned blocks.
+// freeRange returns the pages [from, to), which lie within one BlockMax, to the lists as the
+// largest aligned blocks.
 func (a *Arena) freeRange(from, to int32) {
 	for from < to {
 		o := min(bits.Len32(uint32(to-from))-1, maxOrder)

@@ -21,7 +21,8 @@ func newArena(tb testing.TB, size int) *Arena {
 	return a
 }
 
-// check walks everything: each page is in exactly one run, cached block or listed block, and free buddies are merged.
+// check walks everything: each page is in exactly one run, cached block or listed block, and free
+// buddies are merged.
 func (a *Arena) check(tb testing.TB) {
 	tb.Helper()
 	owner := make([]string, len(a.run))
@@ -69,7 +70,8 @@ func (a *Arena) check(tb testing.TB) {
 	}
 }
 
-// fill marks every page, first and last byte, so that an overlap destroys another allocation's marks.
+// fill marks every page, first and last byte, so that an overlap destroys another allocation's
+// marks.
 func fill(segs []Segment, mark byte) {
 	for _, s := range segs {
 		for i := 0; i < len(s.B); i += BlockMin {
@@ -127,7 +129,8 @@ func run(tb testing.TB, a *Arena, ops []uint16) {
 				continue
 			}
 			if Length(segs) != n || a.Available() != before-need {
-				tb.Fatalf("step %d: Alloc(%d) gave %d bytes and took %d", i, n, Length(segs), before-a.Available())
+				tb.Fatalf("step %d: Alloc(%d) gave %d bytes and took %d", i, n, Length(segs),
+					before-a.Available())
 			}
 			for _, s := range segs {
 				if Addr(s.B)%BlockMin != 0 || len(s.B) > BlockMax || s.Region != a.region.id {
@@ -153,7 +156,8 @@ func run(tb testing.TB, a *Arena, ops []uint16) {
 }
 
 func TestArenaRandom(t *testing.T) {
-	for _, size := range []int{BlockMin, 7 * BlockMin, BlockMax - BlockMin, BlockMax, 5*BlockMax + 3*BlockMin} {
+	for _, size := range []int{BlockMin, 7 * BlockMin, BlockMax - BlockMin, BlockMax, 5*BlockMax +
+		3*BlockMin} {
 		rnd := rand.New(rand.NewPCG(1, uint64(size)))
 		ops := make([]uint16, 400)
 		for i := range ops {
@@ -210,7 +214,8 @@ func TestArenaLowAddressesFirst(t *testing.T) {
 	}
 }
 
-// TestArenaStaysUnpopulated: bookkeeping does not touch blocks, so that the kernel supplies only pages that somebody wrote.
+// TestArenaStaysUnpopulated: bookkeeping does not touch blocks, so that the kernel supplies only
+// pages that somebody wrote.
 func TestArenaStaysUnpopulated(t *testing.T) {
 	if invariants {
 		t.Skip("the build tag invariants overwrites freed memory")
@@ -228,7 +233,8 @@ func TestArenaStaysUnpopulated(t *testing.T) {
 			t.Fatal(err)
 		}
 		for ; len(entries) > 0; entries = entries[8:] {
-			n += int(binary.NativeEndian.Uint64(entries) >> 63) // bit 63: page present, see pagemap(5)
+			// bit 63: page present, see pagemap(5)
+			n += int(binary.NativeEndian.Uint64(entries) >> 63)
 		}
 		return n
 	}

@@ -1,7 +1,7 @@
 package mem
 
-// Cursor walks through the bytes of segments in order. It refers to the segments and does not change them; the zero Cursor is at the
-// end. It is a value: a copy goes on from the same place.
+// Cursor walks through the bytes of segments in order. It refers to the segments and does not
+// change them; the zero Cursor is at the end. It is a value: a copy goes on from the same place.
 type Cursor struct {
 	segs []Segment // those not passed, the current one first; none of them is empty
 	off  int       // bytes of the current one that are passed

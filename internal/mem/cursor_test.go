@@ -23,7 +23,13 @@ func count(n int) []byte {
 }
 
 func TestCursor(t *testing.T) {
-	for _, lengths := range [][]int{{10}, {3, 7}, {0, 1, 0, 0, 8, 1, 0}, {5, 5}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}} {
+	for _, lengths := range [][]int{
+		{10},
+		{3, 7},
+		{0, 1, 0, 0, 8, 1, 0},
+		{5, 5},
+		{1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+	} {
 		for off := range 12 {
 			for step := 1; step < 12; step++ {
 				b := count(10)
@@ -35,7 +41,8 @@ func TestCursor(t *testing.T) {
 				for s := c.Segment(); s != nil; s = c.Segment() {
 					n := c.Next(step)
 					if len(n) == 0 || len(n) > step || &n[0] != &b[off+len(got)] {
-						t.Fatalf("%v at %d by %d: %d bytes after %d", lengths, off, step, len(n), len(got))
+						t.Fatalf("%v at %d by %d: %d bytes after %d", lengths, off, step, len(n),
+							len(got))
 					}
 					got = append(got, n...)
 				}

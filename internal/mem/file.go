@@ -7,17 +7,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MapFile maps the first size bytes of the file fd, rounded up to whole pages, for reading. The memory is the file's, changes with it
-// and is charged to nobody; whoever makes segments of it says so in them (Segment.File). fd may be closed afterwards.
+// MapFile maps the first size bytes of the file fd, rounded up to whole pages, for reading. The
+// memory is the file's, changes with it and is charged to nobody; whoever makes segments of it says
+// so in them (Segment.File). fd may be closed afterwards.
 func MapFile(purposeName string, fd int, size int64) (*Region, error) {
 	page := int64(unix.Getpagesize())
 	if size <= 0 || size > 1<<62 {
-		return nil, fmt.Errorf("map a file for %s: size %d bytes: must be positive", purposeName, size)
+		return nil, fmt.Errorf("map a file for %s: size %d bytes: must be positive", purposeName,
+			size)
 	}
 	size = (size + page - 1) &^ (page - 1)
 	b, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
-		return nil, fmt.Errorf("map %d bytes of a file for %s: mmap: %w (see ulimit -v)", size, purposeName, err)
+		return nil, fmt.Errorf("map %d bytes of a file for %s: mmap: %w (see ulimit -v)", size,
+			purposeName, err)
 	}
 	return newRegion(purposeName, b)
 }
@@ -27,8 +30,9 @@ func CopyFile(dst, src []Segment) bool {
 	return Guard(func() { CopySegments(dst, src) })
 }
 
-// Guard calls fn, which touches memory of files, or has the kernel touch it, and nothing else that may fault. It returns false if that
-// raised SIGBUS, as where the file has been cut off or its medium is broken: then fn was left in the middle.
+// Guard calls fn, which touches memory of files, or has the kernel touch it, and nothing else that
+// may fault. It returns false if that raised SIGBUS, as where the file has been cut off or its
+// medium is broken: then fn was left in the middle.
 func Guard(fn func()) (ok bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

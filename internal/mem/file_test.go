@@ -37,8 +37,8 @@ func fileRegion(t *testing.T, pages int) (path string, r *Region) {
 	return path, r
 }
 
-// TestCopyFile: what a file has is copied, and where it has been cut off that is said; nobody dies of it, and the guard is gone with the
-// call.
+// TestCopyFile: what a file has is copied, and where it has been cut off that is said; nobody dies
+// of it, and the guard is gone with the call.
 func TestCopyFile(t *testing.T) {
 	page := os.Getpagesize()
 	path, r := fileRegion(t, 3)

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// ChunkSize is the unit in which memory that is lent gets registered with devices, in bytes: a lent segment lies within one chunk,
-// counted from the start of its region.
+// ChunkSize is the unit in which memory that is lent gets registered with devices, in bytes: a lent
+// segment lies within one chunk, counted from the start of its region.
 const ChunkSize = 2 << 20
 
 // ErrPinned says that pages cannot be given back, because a device has them registered.
@@ -17,7 +17,8 @@ var ErrPinned = errors.New("a device has the memory registered")
 // live maps the RegionID of each mapped region to it.
 var live sync.Map
 
-// Find returns the region with this ID, nil if it is not mapped any more. Any goroutine may call it.
+// Find returns the region with this ID, nil if it is not mapped any more. Any goroutine may call
+// it.
 func Find(id RegionID) *Region {
 	if r, ok := live.Load(id); ok {
 		return r.(*Region)
@@ -33,8 +34,8 @@ type pins struct {
 	leave  []*func() error
 }
 
-// Pin keeps Discard away from the chunk with this number, so that a device can have it registered; Unpin ends that. It returns
-// false if the region is being unmapped. Any goroutine may call it.
+// Pin keeps Discard away from the chunk with this number, so that a device can have it registered;
+// Unpin ends that. It returns false if the region is being unmapped. Any goroutine may call it.
 func (r *Region) Pin(chunk int) bool {
 	r.pins.mu.Lock()
 	defer r.pins.mu.Unlock()
@@ -57,8 +58,9 @@ func (r *Region) Unpin(chunk int) {
 	}
 }
 
-// BeforeUnmap has Unmap call fn first, on its goroutine, so that devices let go of the memory; an error keeps it mapped. It returns
-// false if the region is being unmapped. cancel undoes it; a call that has begun goes on. Any goroutine may call both.
+// BeforeUnmap has Unmap call fn first, on its goroutine, so that devices let go of the memory; an
+// error keeps it mapped. It returns false if the region is being unmapped. cancel undoes it; a call
+// that has begun goes on. Any goroutine may call both.
 func (r *Region) BeforeUnmap(fn func() error) (cancel func(), ok bool) {
 	r.pins.mu.Lock()
 	defer r.pins.mu.Unlock()

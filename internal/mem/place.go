@@ -16,16 +16,19 @@ const (
 	hugeSize      = 2 << 20
 )
 
-// Prefer has the kernel take pages of the region from a NUMA node when they are first touched, or from others if it has none
-// (mbind(2), MPOL_PREFERRED). Pages that were touched before stay. It is called by the owner, before others use the region.
+// Prefer has the kernel take pages of the region from a NUMA node when they are first touched, or
+// from others if it has none (mbind(2), MPOL_PREFERRED). Pages that were touched before stay. It is
+// called by the owner, before others use the region.
 func (r *Region) Prefer(node int) error {
 	if node < 0 || node >= maxNodes {
-		return fmt.Errorf("memory of %s: NUMA node %d: must be 0 to %d", r.purpose.name, node, maxNodes-1)
+		return fmt.Errorf("memory of %s: NUMA node %d: must be 0 to %d", r.purpose.name, node,
+			maxNodes-1)
 	}
 	var mask [maxNodes / 64]uint64
 	mask[node/64] = 1 << (node % 64)
 	// The kernel takes one bit less than it is told.
-	_, _, e := syscall.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(unsafe.SliceData(r.b))), uintptr(len(r.b)), mpolPreferred,
+	_, _, e := syscall.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(unsafe.SliceData(r.b))),
+		uintptr(len(r.b)), mpolPreferred,
 		uintptr(unsafe.Pointer(&mask)), maxNodes+1, 0)
 	if e != 0 {
 		return fmt.Errorf("memory of %s: prefer NUMA node %d: mbind: %w", r.purpose.name, node, e)
@@ -42,8 +45,9 @@ func (r *Region) Follow(other *Region) error {
 	return r.Prefer(int(other.node) - 1)
 }
 
-// mapPages maps size bytes: in huge pages if that many are free, which the kernel then sets aside for good, otherwise in ordinary ones.
-// Huge pages are asked for only if size is a multiple of theirs.
+// mapPages maps size bytes: in huge pages if that many are free, which the kernel then sets aside
+// for good, otherwise in ordinary ones. Huge pages are asked for only if size is a multiple of
+// theirs.
 func mapPages(size int, huge bool) ([]byte, error) {
 	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_ANONYMOUS | unix.MAP_PRIVATE
 	if huge && size%hugeSize == 0 {

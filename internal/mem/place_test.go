@@ -17,7 +17,8 @@ import (
 func policy(t *testing.T, addr uint64) (mode int32, mask [maxNodes / 64]uint64) {
 	t.Helper()
 	const byAddress = 1 << 1
-	_, _, e := syscall.Syscall6(unix.SYS_GET_MEMPOLICY, uintptr(unsafe.Pointer(&mode)), uintptr(unsafe.Pointer(&mask)), maxNodes,
+	_, _, e := syscall.Syscall6(unix.SYS_GET_MEMPOLICY, uintptr(unsafe.Pointer(&mode)),
+		uintptr(unsafe.Pointer(&mask)), maxNodes,
 		uintptr(addr), byAddress, 0)
 	if e != 0 {
 		t.Fatalf("get_mempolicy: %v", e)
@@ -53,7 +54,8 @@ func TestPrefer(t *testing.T) {
 		for _, at := range []int{0, len(b) - 1} {
 			mode, mask := policy(t, Addr(b[at:]))
 			if mode != want || want != 0 && mask != [maxNodes / 64]uint64{1} {
-				t.Errorf("region %d, byte %d: mode %d, nodes %x; want mode %d", i, at, mode, mask[0], want)
+				t.Errorf("region %d, byte %d: mode %d, nodes %x; want mode %d", i, at, mode,
+					mask[0], want)
 			}
 		}
 		b[0] = 1

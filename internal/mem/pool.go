@@ -2,11 +2,13 @@ package mem
 
 import "github.com/nvmf-target/nvmf-target/internal/list"
 
-// Pool is an arena and the queue of those who wait for its memory, first come first served. The data memory of a reactor is one
-// Pool, shared by all that lives there: whoever waits is served, whoever frees. It takes no locks: reactor only.
+// Pool is an arena and the queue of those who wait for its memory, first come first served. The
+// data memory of a reactor is one Pool, shared by all that lives there: whoever waits is served,
+// whoever frees. It takes no locks: reactor only.
 //
-// The last part of the arena is a reserve for data that must be taken in before anything else can go on, such as data in a capsule
-// that blocks the byte stream behind it, where what others wait for may come.
+// The last part of the arena is a reserve for data that must be taken in before anything else can
+// go on, such as data in a capsule that blocks the byte stream behind it, where what others wait
+// for may come.
 type Pool struct {
 	arena   *Arena
 	most    int // bytes that Alloc and Wait may be asked for
@@ -14,7 +16,8 @@ type Pool struct {
 	waiting list.List[Waiter]
 }
 
-// Waiter is a place in the queue of a Pool. Whoever waits owns it and makes it once, with Owner set.
+// Waiter is a place in the queue of a Pool. Whoever waits owns it and makes it once, with Owner
+// set.
 type Waiter struct {
 	// Owner is told what came of the wait.
 	Owner WaitOwner
@@ -34,7 +37,8 @@ type WaitOwner interface {
 	Expired()
 }
 
-// NewPool makes a pool of an arena, which nobody else allocates from any more. reserve is in bytes, rounded up to BlockMin.
+// NewPool makes a pool of an arena, which nobody else allocates from any more. reserve is in bytes,
+// rounded up to BlockMin.
 func NewPool(a *Arena, reserve int) *Pool {
 	reserve = (reserve + BlockMin - 1) &^ (BlockMin - 1)
 	return &Pool{arena: a, most: len(a.base) - reserve, reserve: reserve}
@@ -55,8 +59,9 @@ func (p *Pool) Reserve() int { return p.reserve }
 // Crowded says whether somebody waits.
 func (p *Pool) Crowded() bool { return !p.waiting.Empty() }
 
-// Alloc appends n bytes to dst, in as few segments as there are, and returns the extended slice. It returns dst and false if so much
-// is not free or if others wait: the caller then waits, too, or does without.
+// Alloc appends n bytes to dst, in as few segments as there are, and returns the extended slice. It
+// returns dst and false if so much is not free or if others wait: the caller then waits, too, or
+// does without.
 func (p *Pool) Alloc(dst []Segment, n int) ([]Segment, bool) {
 	if p.Crowded() || p.Available() < n {
 		return dst, false
@@ -70,7 +75,8 @@ func (p *Pool) AllocReserve(dst []Segment, n int) ([]Segment, bool) { return p.a
 // Free takes memory back. Those who wait get it at the next Serve.
 func (p *Pool) Free(segs []Segment) { p.arena.Free(segs) }
 
-// Wait puts w, which is not waiting, at the end of the queue for n bytes. now is the time that Expire compares with.
+// Wait puts w, which is not waiting, at the end of the queue for n bytes. now is the time that
+// Expire compares with.
 func (p *Pool) Wait(w *Waiter, n int, now int64) {
 	w.size, w.since = n, now
 	p.waiting.Push(w, &w.node)

@@ -72,7 +72,8 @@ func TestPool(t *testing.T) {
 	if _, ok := p.Alloc(nil, 4096); ok {
 		t.Fatal("Alloc went ahead of those who wait")
 	}
-	if !p.CanServe() || p.Serve() != 2 || !slices.Equal(log, []string{"a 40960", "c 4096"}) || p.Crowded() {
+	if !p.CanServe() || p.Serve() != 2 || !slices.Equal(log, []string{"a 40960", "c 4096"}) ||
+		p.Crowded() {
 		t.Fatalf("served: %v", log)
 	}
 	p.Free(a.w.Segs)

@@ -11,10 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Region is anonymous memory outside the Go heap: page aligned, zeroed, populated by the kernel when first touched, and not
-// inherited by child processes, so that a fork can never move a page away from under a device. Or it is a file (MapFile).
+// Region is anonymous memory outside the Go heap: page aligned, zeroed, populated by the kernel
+// when first touched, and not inherited by child processes, so that a fork can never move a page
+// away from under a device. Or it is a file (MapFile).
 //
-// Whoever mapped it owns it and unmaps it. Bytes may be read and written by any goroutine, those of a file only as MapFile says.
+// Whoever mapped it owns it and unmaps it. Bytes may be read and written by any goroutine, those of
+// a file only as MapFile says.
 type Region struct {
 	id      RegionID
 	purpose *purpose
@@ -30,7 +32,8 @@ type PurposeUsage struct {
 	Purpose string
 	// Regions is the number of mappings.
 	Regions int64
-	// Bytes is the memory charged: all of a mapped region, and what Charge added for a reserved one.
+	// Bytes is the memory charged: all of a mapped region, and what Charge added for a reserved
+	// one.
 	Bytes int64
 }
 
@@ -58,19 +61,26 @@ func mapRegion(purpose string, size int, huge bool) (*Region, error) {
 	return r, nil
 }
 
-// Reserve maps size bytes, rounded up to whole pages, without charging anything. It is for large sparse memory whose owner
-// charges what it populates.
-func Reserve(purposeName string, size int) (*Region, error) { return reserve(purposeName, size, false) }
+// Reserve maps size bytes, rounded up to whole pages, without charging anything. It is for large
+// sparse memory whose owner charges what it populates.
+func Reserve(purposeName string, size int) (*Region,
+	error,
+) {
+	return reserve(purposeName, size, false)
+}
 
 func reserve(purposeName string, size int, huge bool) (*Region, error) {
 	page := unix.Getpagesize()
 	if size <= 0 || size > (1<<62) {
-		return nil, fmt.Errorf("map memory for %s: size %d bytes: must be positive", purposeName, size)
+		return nil, fmt.Errorf("map memory for %s: size %d bytes: must be positive", purposeName,
+			size)
 	}
 	size = (size + page - 1) &^ (page - 1)
 	b, err := mapPages(size, huge)
 	if err != nil {
-		return nil, fmt.Errorf("map %d bytes for %s: %w (see ulimit -v and the memory limit of the service)", size, purposeName, err)
+		return nil, fmt.Errorf(
+			"map %d bytes for %s: %w (see ulimit -v and the memory limit of the service)", size,
+			purposeName, err)
 	}
 	return newRegion(purposeName, b)
 }
@@ -79,7 +89,8 @@ func reserve(purposeName string, size int, huge bool) (*Region, error) {
 func newRegion(purposeName string, b []byte) (*Region, error) {
 	if err := unix.Madvise(b, unix.MADV_DONTFORK); err != nil {
 		_ = unix.Munmap(b)
-		return nil, fmt.Errorf("map %d bytes for %s: madvise(MADV_DONTFORK): %w", len(b), purposeName, err)
+		return nil, fmt.Errorf("map %d bytes for %s: madvise(MADV_DONTFORK): %w", len(b),
+			purposeName, err)
 	}
 	p, ok := purposes.Load(purposeName)
 	if !ok {
@@ -97,15 +108,17 @@ func (r *Region) ID() RegionID { return r.id }
 // Bytes is all of the memory, nil after Unmap.
 func (r *Region) Bytes() []byte { return r.b }
 
-// Charge adds n bytes (maybe negative) to the usage of the region's purpose. Any goroutine may call it.
+// Charge adds n bytes (maybe negative) to the usage of the region's purpose. Any goroutine may call
+// it.
 func (r *Region) Charge(n int64) {
 	r.charged.Add(n)
 	r.purpose.bytes.Add(n)
 }
 
-// Discard gives the pages of Bytes()[off:off+n] back to the kernel; they read as zeroes afterwards. Both are multiples of the
-// page size. The caller sees to it that nobody writes there meanwhile. It does not change what is charged. If a device has any of it
-// registered (Pin), it does nothing and returns ErrPinned: the device would keep the old pages.
+// Discard gives the pages of Bytes()[off:off+n] back to the kernel; they read as zeroes afterwards.
+// Both are multiples of the page size. The caller sees to it that nobody writes there meanwhile. It
+// does not change what is charged. If a device has any of it registered (Pin), it does nothing and
+// returns ErrPinned: the device would keep the old pages.
 func (r *Region) Discard(off, n int) error {
 	r.pins.mu.Lock()
 	defer r.pins.mu.Unlock()
@@ -120,10 +133,12 @@ func (r *Region) Discard(off, n int) error {
 	return nil
 }
 
-// Collapse asks the kernel to move the pages of Bytes()[off:off+n], all of them populated, into huge ones (madvise(2), MADV_COLLAPSE,
-// since Linux 6.1). Others may use the memory meanwhile. If a device has any of the region registered (Pin), it does nothing and returns
-// ErrPinned: such pages cannot be moved, and all mappings of the process would wait for the attempt while a device takes more of them.
-// EINVAL says that the kernel cannot do so at all; after other errors, which are not worth mentioning, there were no huge pages.
+// Collapse asks the kernel to move the pages of Bytes()[off:off+n], all of them populated, into
+// huge ones (madvise(2), MADV_COLLAPSE, since Linux 6.1). Others may use the memory meanwhile. If a
+// device has any of the region registered (Pin), it does nothing and returns ErrPinned: such pages
+// cannot be moved, and all mappings of the process would wait for the attempt while a device takes
+// more of them. EINVAL says that the kernel cannot do so at all; after other errors, which are not
+// worth mentioning, there were no huge pages.
 func (r *Region) Collapse(off, n int) error {
 	r.pins.mu.Lock()
 	pinned := len(r.pins.counts) > 0
@@ -134,8 +149,9 @@ func (r *Region) Collapse(off, n int) error {
 	return unix.Madvise(r.b[off:off+n], unix.MADV_COLLAPSE)
 }
 
-// Unmap gives the memory back. Nothing may touch it afterwards: no goroutine, and no device it was registered with but those that
-// asked to be told with BeforeUnmap. After an error it may be called again; a second call after success does nothing.
+// Unmap gives the memory back. Nothing may touch it afterwards: no goroutine, and no device it was
+// registered with but those that asked to be told with BeforeUnmap. After an error it may be called
+// again; a second call after success does nothing.
 func (r *Region) Unmap() error {
 	if r.b == nil {
 		return nil
@@ -153,8 +169,8 @@ func (r *Region) Unmap() error {
 	return nil
 }
 
-// Addr is the address of b[0], 0 if b has no memory. It is stable for memory of regions only: the Go heap may not be handed to
-// devices.
+// Addr is the address of b[0], 0 if b has no memory. It is stable for memory of regions only: the
+// Go heap may not be handed to devices.
 func Addr(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
 
 // Usage lists the memory of each purpose that has any, by name. Any goroutine may call it.

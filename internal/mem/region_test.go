@@ -85,7 +85,8 @@ func TestRegionIsNotInherited(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// VmFlags of the mapping must have "dc" (do not copy on fork) and "nr" (no swap space reserved); see proc(5).
+	// VmFlags of the mapping must have "dc" (do not copy on fork) and "nr" (no swap space
+	// reserved); see proc(5).
 	found := false
 	lo, hi, addr := uint64(0), uint64(0), Addr(r.Bytes())
 	for line := range strings.Lines(string(maps)) {
@@ -102,14 +103,19 @@ func TestRegionIsNotInherited(t *testing.T) {
 
 func TestMapRefuses(t *testing.T) {
 	for _, size := range []int{0, -1, 1 << 62} {
-		if _, err := Map("test refuses", size); err == nil || !strings.Contains(err.Error(), "test refuses") {
+		if _, err := Map("test refuses", size); err == nil ||
+			!strings.Contains(err.Error(), "test refuses") {
 			t.Errorf("Map(%d): %v", size, err)
 		}
 	}
 }
 
 func TestSlice(t *testing.T) {
-	segs := []Segment{{B: []byte("abc"), Region: 1}, {B: []byte("defgh"), Region: 2}, {B: []byte("i"), Region: 3}}
+	segs := []Segment{
+		{B: []byte("abc"), Region: 1},
+		{B: []byte("defgh"), Region: 2},
+		{B: []byte("i"), Region: 3},
+	}
 	for off := range 10 {
 		for n := range 10 - off {
 			got := ""

@@ -1,12 +1,14 @@
-// Package mem holds memory that devices may touch: mapped outside the Go heap, tagged by purpose, counted, and handed out
-// in page-aligned blocks from arenas. It is the only place besides the bindings where an address becomes a number.
+// Package mem holds memory that devices may touch: mapped outside the Go heap, tagged by purpose,
+// counted, and handed out in page-aligned blocks from arenas. It is the only place besides the
+// bindings where an address becomes a number.
 package mem
 
-// RegionID is the number of a Region within this process, from 1 on. Transports find their local keys by it. A number is never used
-// twice.
+// RegionID is the number of a Region within this process, from 1 on. Transports find their local
+// keys by it. A number is never used twice.
 type RegionID int32
 
-// NoRegion is the RegionID of memory that lies in no Region, for instance on the Go heap: no device may be given it.
+// NoRegion is the RegionID of memory that lies in no Region, for instance on the Go heap: no device
+// may be given it.
 const NoRegion RegionID = 0
 
 // Segment is one contiguous piece of a Region. A request's data is a list of segments in order.
@@ -17,8 +19,8 @@ type Segment struct {
 	B []byte
 	// Region is the Region that B lies in, or NoRegion.
 	Region RegionID
-	// File says that B is memory of a file (MapFile), for reading. That raises SIGBUS where the file has been cut off or its medium
-	// is broken, so it is left to the kernel and to CopyFile.
+	// File says that B is memory of a file (MapFile), for reading. That raises SIGBUS where the
+	// file has been cut off or its medium is broken, so it is left to the kernel and to CopyFile.
 	File bool
 }
 
@@ -31,8 +33,8 @@ func Length(segs []Segment) int {
 	return n
 }
 
-// Slice appends to dst the part of segs that starts at byte off and is n bytes long, and returns the extended slice.
-// The caller guarantees off+n <= Length(segs).
+// Slice appends to dst the part of segs that starts at byte off and is n bytes long, and returns
+// the extended slice. The caller guarantees off+n <= Length(segs).
 func Slice(dst, segs []Segment, off, n int) []Segment {
 	c := NewCursor(segs, off)
 	for n > 0 {

@@ -1,5 +1,5 @@
-// Package metrics serves what there is to know of a running target to Prometheus: snapshots, taken when somebody asks. Nothing of it runs
-// on a reactor, and no scrape waits for a drive.
+// Package metrics serves what there is to know of a running target to Prometheus: snapshots, taken
+// when somebody asks. Nothing of it runs on a reactor, and no scrape waits for a drive.
 package metrics
 
 import (
@@ -19,13 +19,15 @@ type Source struct {
 	Version     string
 	Namespaces  func() []target.NamespaceStats
 	Controllers func() []target.ControllerInfo
-	// Transports is what each transport has of connections and memory for their queues, by its name.
+	// Transports is what each transport has of connections and memory for their queues, by its
+	// name.
 	Transports map[string]func() fabric.Usage
 	// ReactorMemory is the data memory of each reactor in bytes.
 	ReactorMemory []int64
 }
 
-// prefix begins every name of ours. Names and labels do not change: alerts and dashboards depend on them.
+// prefix begins every name of ours. Names and labels do not change: alerts and dashboards depend on
+// them.
 const prefix = "nvmf_target_"
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -38,42 +40,65 @@ func ofNamespace(name, help string, more ...string) *prometheus.Desc {
 }
 
 var (
-	buildInfo = desc("build_info", "1, labelled with the version of the target and of Go.", "version", "goversion")
+	buildInfo = desc("build_info", "1, labelled with the version of the target and of Go.",
+		"version", "goversion")
 
-	connections   = desc("connections", "Connections (queues) that are open, by transport.", "transport")
-	queueMemory   = desc("queue_memory_bytes", "Memory that is counted for queues, by transport.", "transport")
-	queueLimit    = desc("queue_memory_limit_bytes", "The configured limit of queue_memory_bytes.", "transport")
+	connections = desc("connections", "Connections (queues) that are open, by transport.",
+		"transport")
+	queueMemory = desc("queue_memory_bytes", "Memory that is counted for queues, by transport.",
+		"transport")
+	queueLimit = desc("queue_memory_limit_bytes", "The configured limit of queue_memory_bytes.",
+		"transport")
 	reactorMemory = desc("reactor_memory_bytes", "Data memory of a reactor.", "reactor")
-	controllers   = desc("controllers", "Controllers, which is hosts times paths, by subsystem and transport.", "subsystem", "transport")
-	queues        = desc("controller_queues", "Queues of these controllers, admin queues included.", "subsystem", "transport")
+	controllers   = desc("controllers",
+		"Controllers, which is hosts times paths, by subsystem and transport.", "subsystem",
+		"transport")
+	queues = desc("controller_queues", "Queues of these controllers, admin queues included.",
+		"subsystem", "transport")
 
-	commands     = ofNamespace("namespace_commands_total", "Operations of the storage that succeeded, by kind; each range of a Dataset Management is a discard.", "op")
-	moved        = ofNamespace("namespace_bytes_total", "Bytes that reads and writes moved.", "op")
-	failed       = ofNamespace("namespace_errors_total", "Operations that the storage failed with an I/O error.")
-	busy         = ofNamespace("namespace_busy_seconds_total", "Time with I/O outstanding, summed over reactors.")
-	size         = ofNamespace("namespace_size_bytes", "Size.")
-	blockSize    = ofNamespace("namespace_block_size_bytes", "Size of a logical block.")
-	ready        = ofNamespace("namespace_ready", "0 while the storage is away or does not answer.")
-	degraded     = ofNamespace("namespace_degraded", "1 if writes that had been accepted may be lost; nothing more is written.")
-	protected    = ofNamespace("namespace_write_protected", "1 if writes are refused: by configuration, because of the device, or because it is degraded.")
-	cache        = ofNamespace("namespace_volatile_cache", "1 if completed writes may be lost with the power until a flush.")
-	givenUp      = ofNamespace("namespace_commands_given_up_total", "Commands that took longer than io_timeout.")
-	orphans      = ofNamespace("namespace_orphans", "Operations of such commands that the storage still has.")
-	returns      = ofNamespace("namespace_returns_total", "How often storage that was away or did not answer came back.")
-	drive        = ofNamespace("namespace_drive_info", "1, labelled with the drive that the namespace lies on.", "drive")
-	answered     = ofNamespace("namespace_drive_answered_timestamp_seconds", "When the drive last answered what its health is, in Unix time; it is asked every minute.")
-	warning      = ofNamespace("health_critical_warning", "The bits of the critical warning of log 02h.", "warning")
-	temperature  = ofNamespace("health_temperature_celsius", "Temperature of the drive.")
-	spare        = ofNamespace("health_available_spare_ratio", "Spare that is left.")
-	threshold    = ofNamespace("health_available_spare_threshold_ratio", "Spare below which the drive warns.")
+	commands = ofNamespace("namespace_commands_total",
+		"Operations of the storage that succeeded, by kind; each range of a Dataset Management is a discard.", "op")
+	moved  = ofNamespace("namespace_bytes_total", "Bytes that reads and writes moved.", "op")
+	failed = ofNamespace("namespace_errors_total",
+		"Operations that the storage failed with an I/O error.")
+	busy = ofNamespace("namespace_busy_seconds_total",
+		"Time with I/O outstanding, summed over reactors.")
+	size      = ofNamespace("namespace_size_bytes", "Size.")
+	blockSize = ofNamespace("namespace_block_size_bytes", "Size of a logical block.")
+	ready     = ofNamespace("namespace_ready", "0 while the storage is away or does not answer.")
+	degraded  = ofNamespace("namespace_degraded",
+		"1 if writes that had been accepted may be lost; nothing more is written.")
+	protected = ofNamespace("namespace_write_protected",
+		"1 if writes are refused: by configuration, because of the device, or because it is degraded.")
+	cache = ofNamespace("namespace_volatile_cache",
+		"1 if completed writes may be lost with the power until a flush.")
+	givenUp = ofNamespace("namespace_commands_given_up_total",
+		"Commands that took longer than io_timeout.")
+	orphans = ofNamespace("namespace_orphans",
+		"Operations of such commands that the storage still has.")
+	returns = ofNamespace("namespace_returns_total",
+		"How often storage that was away or did not answer came back.")
+	drive = ofNamespace("namespace_drive_info",
+		"1, labelled with the drive that the namespace lies on.", "drive")
+	answered = ofNamespace("namespace_drive_answered_timestamp_seconds",
+		"When the drive last answered what its health is, in Unix time; it is asked every minute.")
+	warning = ofNamespace("health_critical_warning",
+		"The bits of the critical warning of log 02h.", "warning")
+	temperature = ofNamespace("health_temperature_celsius", "Temperature of the drive.")
+	spare       = ofNamespace("health_available_spare_ratio", "Spare that is left.")
+	threshold   = ofNamespace("health_available_spare_threshold_ratio",
+		"Spare below which the drive warns.")
 	used         = ofNamespace("health_used_ratio", "Endurance that is used up; it may pass 1.")
 	mediaErrors  = ofNamespace("health_media_errors_total", "Media and data integrity errors.")
-	errorEntries = ofNamespace("health_error_log_entries_total", "Entries of the drive's error log over its life.")
-	powerOn      = ofNamespace("health_power_on_seconds_total", "Time under power; drives count it in hours.")
-	unsafeOff    = ofNamespace("health_unsafe_shutdowns_total", "Losses of power without notice.")
+	errorEntries = ofNamespace("health_error_log_entries_total",
+		"Entries of the drive's error log over its life.")
+	powerOn = ofNamespace("health_power_on_seconds_total",
+		"Time under power; drives count it in hours.")
+	unsafeOff = ofNamespace("health_unsafe_shutdowns_total", "Losses of power without notice.")
 )
 
-// warnings names the bits of the critical warning (Base section 5.1.12.1.3); those of persistent memory regions and of later versions are other.
+// warnings names the bits of the critical warning (Base section 5.1.12.1.3); those of persistent
+// memory regions and of later versions are other.
 var warnings = []struct {
 	bits uint8
 	name string
@@ -149,7 +174,8 @@ func namespace(s sink, ns *target.NamespaceStats) {
 	health(s, ns.Health, ns.Drive)
 }
 
-// health shows of log 02h what somebody measured: without a drive, or before it has answered, that is little.
+// health shows of log 02h what somebody measured: without a drive, or before it has answered, that
+// is little.
 func health(s sink, l *nvme.SMARTLog, d *target.DriveState) {
 	for _, w := range warnings {
 		s.gauge(warning, truth(l.CriticalWarning&w.bits != 0), w.name)

@@ -23,11 +23,13 @@ var update = flag.Bool("update", false, "write the golden file")
 
 const testNQN = "nqn.2026-11.io.nvmf-target:a \"quoted\" \\ name"
 
-// source has a namespace on an NVMe drive that is degraded, one on a SATA drive, one whose drive is silent, and one in memory.
+// source has a namespace on an NVMe drive that is degraded, one on a SATA drive, one whose drive is
+// silent, and one in memory.
 func source() Source {
 	u := nvme.MakeUint128
 	smart := &nvme.SMARTLog{
-		CriticalWarning: nvme.SMARTSpareLow | nvme.SMARTReliability | 1<<5, Temperature: 273 + 41, AvailableSpare: 8, SpareThreshold: 10, PercentageUsed: 103,
+		CriticalWarning: nvme.SMARTSpareLow | nvme.SMARTReliability | 1<<5, Temperature: 273 + 41,
+		AvailableSpare: 8, SpareThreshold: 10, PercentageUsed: 103,
 		PowerOnHours: u(100), UnsafeShutdowns: u(7), MediaErrors: u(5), ErrorLogEntries: u(6),
 	}
 	at := time.Unix(1700000000, 0)
@@ -36,20 +38,35 @@ func source() Source {
 		Namespaces: func() []target.NamespaceStats {
 			return []target.NamespaceStats{
 				{
-					NamespaceInfo: target.NamespaceInfo{SubNQN: testNQN, NSID: 1, Degraded: true, Timeouts: 11, Orphans: 3, Returns: 2},
-					Size:          1 << 30, BlockSize: 4096, WriteProtected: true, VolatileCache: true,
-					Reads: 10, Writes: 20, Flushes: 3, WriteZeroes: 4, Discards: 5, ReadBytes: 40960, WrittenBytes: 81920, MediaErrors: 4, Busy: 1500 * time.Millisecond,
-					Health: smart, Drive: &target.DriveState{ID: "nvme Model\xff S1", Counts: true, Answered: at},
+					NamespaceInfo: target.NamespaceInfo{
+						SubNQN: testNQN, NSID: 1, Degraded: true,
+						Timeouts: 11, Orphans: 3, Returns: 2,
+					},
+					Size: 1 << 30, BlockSize: 4096, WriteProtected: true,
+					VolatileCache: true,
+					Reads:         10, Writes: 20, Flushes: 3, WriteZeroes: 4, Discards: 5,
+					ReadBytes: 40960, WrittenBytes: 81920, MediaErrors: 4,
+					Busy:   1500 * time.Millisecond,
+					Health: smart,
+					Drive: &target.DriveState{
+						ID: "nvme Model\xff S1", Counts: true,
+						Answered: at,
+					},
 				},
 				{
 					NamespaceInfo: target.NamespaceInfo{SubNQN: testNQN, NSID: 2, Ready: true},
-					Health:        &nvme.SMARTLog{AvailableSpare: 100, PowerOnHours: u(2)}, Drive: &target.DriveState{ID: "sata Model S2", Answered: at},
+					Health:        &nvme.SMARTLog{AvailableSpare: 100, PowerOnHours: u(2)},
+					Drive:         &target.DriveState{ID: "sata Model S2", Answered: at},
 				},
 				{
 					NamespaceInfo: target.NamespaceInfo{SubNQN: testNQN, NSID: 3, Ready: true},
-					Health:        &nvme.SMARTLog{AvailableSpare: 100}, Drive: &target.DriveState{ID: "nvme Model S3", Counts: true},
+					Health:        &nvme.SMARTLog{AvailableSpare: 100},
+					Drive:         &target.DriveState{ID: "nvme Model S3", Counts: true},
 				},
-				{NamespaceInfo: target.NamespaceInfo{SubNQN: "b", NSID: 1, Ready: true}, Health: &nvme.SMARTLog{AvailableSpare: 100}},
+				{
+					NamespaceInfo: target.NamespaceInfo{SubNQN: "b", NSID: 1, Ready: true},
+					Health:        &nvme.SMARTLog{AvailableSpare: 100},
+				},
 			}
 		},
 		Controllers: func() []target.ControllerInfo {
@@ -70,7 +87,8 @@ func exposition(t *testing.T, src Source) string {
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(collector{src})
 	w := httptest.NewRecorder()
-	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(w,
+		httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if w.Code != http.StatusOK {
 		t.Fatal(w.Code, w.Body)
 	}

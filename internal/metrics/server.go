@@ -50,12 +50,14 @@ func Listen(addr netip.AddrPort, src Source, log *slog.Logger) (*Server, error) 
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.guard(handler(src, log)))
 	s.http = http.Server{
-		Handler: mux, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		Handler: mux, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout,
+		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: headerBytes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 	go func() {
 		defer close(s.done)
-		if err := s.http.Serve(newLimited(l, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
+		if err := s.http.Serve(newLimited(l, maxConnections)); !errors.Is(err,
+			http.ErrServerClosed) {
 			log.Error("metrics are not served any more", "error", err)
 		}
 	}()
@@ -75,13 +77,16 @@ func mend(err error) string {
 	return ""
 }
 
-// handler answers with the metrics of src and of the process, in the text format of Prometheus or OpenMetrics. A scrape that fails is answered
-// with status 500, so that up is 0 in Prometheus: parts might be taken for all.
+// handler answers with the metrics of src and of the process, in the text format of Prometheus or
+// OpenMetrics. A scrape that fails is answered with status 500, so that up is 0 in Prometheus:
+// parts might be taken for all.
 func handler(src Source, log *slog.Logger) http.Handler {
 	r := prometheus.NewRegistry()
-	r.MustRegister(collector{src}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(collector{src}, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), ErrorHandling: promhttp.HTTPErrorOnError,
+		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorHandling:       promhttp.HTTPErrorOnError,
 		MaxRequestsInFlight: maxScrapes, EnableOpenMetrics: true,
 	})
 }

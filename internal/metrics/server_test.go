@@ -37,7 +37,9 @@ func serve(t *testing.T, src Source, log *slog.Logger) *Server {
 }
 
 // get asks for a path with a header of Accept.
-func get(t *testing.T, s *Server, method, path, accept string) (status int, contentType, body string) {
+func get(t *testing.T, s *Server, method, path, accept string) (status int, contentType,
+	body string,
+) {
 	t.Helper()
 	req, err := http.NewRequest(method, fmt.Sprintf("http://%v%s", s.Addr(), path), nil)
 	if err != nil {
@@ -62,7 +64,8 @@ func TestServe(t *testing.T) {
 	for _, accept := range []string{"", "application/openmetrics-text"} {
 		status, contentType, body := get(t, s, http.MethodGet, "/metrics", accept)
 		open := strings.HasPrefix(contentType, "application/openmetrics-text")
-		if status != http.StatusOK || open != (accept != "") || open != strings.HasSuffix(body, "# EOF\n") {
+		if status != http.StatusOK || open != (accept != "") ||
+			open != strings.HasSuffix(body, "# EOF\n") {
 			t.Errorf("%q: %d, %s", accept, status, contentType)
 		}
 		for _, want := range []string{`nvmf_target_namespace_ready{nsid="1",subsystem="b"} 1`, "\ngo_goroutines ", "\nprocess_open_fds "} {
@@ -74,7 +77,11 @@ func TestServe(t *testing.T) {
 	for _, test := range []struct {
 		method, path string
 		want         int
-	}{{http.MethodPost, "/metrics", http.StatusMethodNotAllowed}, {http.MethodGet, "/", http.StatusNotFound}, {http.MethodGet, "/debug/pprof/", http.StatusNotFound}} {
+	}{
+		{http.MethodPost, "/metrics", http.StatusMethodNotAllowed},
+		{http.MethodGet, "/", http.StatusNotFound},
+		{http.MethodGet, "/debug/pprof/", http.StatusNotFound},
+	} {
 		if status, _, _ := get(t, s, test.method, test.path, ""); status != test.want {
 			t.Errorf("%s %s: %d, want %d", test.method, test.path, status, test.want)
 		}
@@ -95,7 +102,9 @@ func TestPanic(t *testing.T) {
 		return namespaces()
 	}
 	s := serve(t, src, slog.New(slog.NewTextHandler(&log, nil)))
-	if status, _, body := get(t, s, http.MethodGet, "/metrics", ""); status != http.StatusInternalServerError {
+	if status, _,
+		body := get(t, s, http.MethodGet, "/metrics",
+		""); status != http.StatusInternalServerError {
 		t.Errorf("%d: %s", status, body)
 	}
 	broken.Store(false)
@@ -122,15 +131,18 @@ func dial(t *testing.T, s *Server) net.Conn {
 
 const request = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
 
-// TestCloseWaitsForNoSlowScraper: one that reads nothing of an answer that does not fit into the sockets is cut off, and so are those that
-// say nothing.
+// TestCloseWaitsForNoSlowScraper: one that reads nothing of an answer that does not fit into the
+// sockets is cut off, and so are those that say nothing.
 func TestCloseWaitsForNoSlowScraper(t *testing.T) {
 	src := source()
 	asked := make(chan struct{})
 	src.Namespaces = func() []target.NamespaceStats {
 		list := make([]target.NamespaceStats, 10000)
 		for i := range list {
-			list[i] = target.NamespaceStats{NamespaceInfo: target.NamespaceInfo{SubNQN: "a", NSID: uint32(i)}, Health: &nvme.SMARTLog{}}
+			list[i] = target.NamespaceStats{NamespaceInfo: target.NamespaceInfo{
+				SubNQN: "a",
+				NSID:   uint32(i),
+			}, Health: &nvme.SMARTLog{}}
 		}
 		close(asked)
 		return list
@@ -197,7 +209,8 @@ func TestListenSaysWhatToMend(t *testing.T) {
 		taken.Addr(): "another process listens there",
 		netip.MustParseAddrPort("192.0.2.1:9500"): "no interface has this address",
 	} {
-		if s, err := Listen(addr, source(), quiet); err == nil || !strings.Contains(err.Error(), want) {
+		if s, err := Listen(addr, source(), quiet); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, %v", addr, s, err)
 		}
 	}

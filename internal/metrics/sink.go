@@ -28,7 +28,8 @@ func (s sink) counter(d *prometheus.Desc, v float64, labels ...string) {
 
 // add panics if labels do not fit, which is an error of the scrape.
 func (s sink) add(d *prometheus.Desc, t prometheus.ValueType, v float64, labels []string) {
-	s.out <- prometheus.MustNewConstMetric(d, t, v, append(s.labels[:len(s.labels):len(s.labels)], labels...)...)
+	s.out <- prometheus.MustNewConstMetric(d, t, v,
+		append(s.labels[:len(s.labels):len(s.labels)], labels...)...)
 }
 
 func truth(b bool) float64 {

@@ -23,7 +23,8 @@ func Encode(sqe *nvme.SQE) (c sys.NVMeCommand) {
 	return c
 }
 
-// Drive is what commands go through: the character or block device of a drive or of a namespace of it. Tests replace it.
+// Drive is what commands go through: the character or block device of a drive or of a namespace of
+// it. Tests replace it.
 type Drive interface {
 	// Ioctl sends c; see sys.NVMeIoctl.
 	Ioctl(request uintptr, c *sys.NVMeCommand) (status uint16, e syscall.Errno)
@@ -37,8 +38,8 @@ func (fd FD) Ioctl(request uintptr, c *sys.NVMeCommand) (uint16, syscall.Errno) 
 	return sys.NVMeIoctl(int(fd), request, c)
 }
 
-// Admin sends an admin command that reads len(data) bytes. An error is a syscall.Errno of the kernel or an nvme.Status of the drive. It
-// may block, ten seconds at most.
+// Admin sends an admin command that reads len(data) bytes. An error is a syscall.Errno of the
+// kernel or an nvme.Status of the drive. It may block, ten seconds at most.
 func Admin(d Drive, sqe *nvme.SQE, data []byte) error {
 	c := Encode(sqe)
 	return admin(d, &c, data)
@@ -61,7 +62,8 @@ func admin(d Drive, c *sys.NVMeCommand, data []byte) error {
 	return nil
 }
 
-// Feature is the current value of the feature fid of a namespace; 0 for drives. Errors are those of Admin.
+// Feature is the current value of the feature fid of a namespace; 0 for drives. Errors are those of
+// Admin.
 func Feature(d Drive, nsid uint32, fid uint8) (uint32, error) {
 	var sqe nvme.SQE
 	sqe.SetOpcode(nvme.AdminGetFeatures)

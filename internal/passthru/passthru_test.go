@@ -42,10 +42,12 @@ func TestIdentify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := nvme.ParseIdentifyNamespace(b); err != nil || n.NSZE != 8 || n.Format().LBADS != 12 {
+	if n, err := nvme.ParseIdentifyNamespace(b); err != nil || n.NSZE != 8 ||
+		n.Format().LBADS != 12 {
 		t.Errorf("%+v, %v", n, err)
 	}
-	if _, err := passthru.Identify(d, nvme.CNSCommandSetNamespace, passthrutest.NSID, nvme.CSINVM); !errors.Is(err, nvme.InvalidField) {
+	if _, err := passthru.Identify(d, nvme.CNSCommandSetNamespace, passthrutest.NSID,
+		nvme.CSINVM); !errors.Is(err, nvme.InvalidField) {
 		t.Errorf("a structure that the drive does not have: %v", err)
 	}
 }

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Logger passes lines on to another logger as long as there are few. Any goroutine may use it; never per I/O.
+// Logger passes lines on to another logger as long as there are few. Any goroutine may use it;
+// never per I/O.
 type Logger struct {
 	log *slog.Logger
 
@@ -29,7 +30,8 @@ func (l *Logger) Warn(msg string, args ...any) { l.print(slog.LevelWarn, msg, ar
 // Info logs at the level of information.
 func (l *Logger) Info(msg string, args ...any) { l.print(slog.LevelInfo, msg, args) }
 
-// print logs unless too much was logged in this second; the first line of a later second tells how many were dropped.
+// print logs unless too much was logged in this second; the first line of a later second tells how
+// many were dropped.
 func (l *Logger) print(level slog.Level, msg string, args []any) {
 	now := time.Now().Unix()
 	l.mu.Lock()

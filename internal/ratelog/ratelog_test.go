@@ -16,13 +16,15 @@ func TestFewLines(t *testing.T) {
 	for i := 0; i < 1000 || l.dropped == 0; i++ { // none are just after a second has begun
 		l.Warn("x")
 	}
-	if n, seconds := strings.Count(b.String(), "\n"), int(time.Now().Unix()-began)+1; n > seconds*linesPerSecond {
+	if n, seconds := strings.Count(b.String(), "\n"), int(time.Now().Unix()-began)+
+		1; n > seconds*linesPerSecond {
 		t.Errorf("%d lines in %d seconds", n, seconds)
 	}
 	b.Reset()
 	l.second-- // another second
 	l.Info("y", "key", "value")
-	if got := b.String(); !strings.Contains(got, "level=INFO msg=y key=value") || !strings.Contains(got, "lines dropped before") {
+	if got := b.String(); !strings.Contains(got, "level=INFO msg=y key=value") ||
+		!strings.Contains(got, "lines dropped before") {
 		t.Errorf("the next second began with %q", got)
 	}
 }

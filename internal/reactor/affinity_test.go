@@ -12,7 +12,10 @@ func TestListsOne(t *testing.T) {
 	if got, want := listsOne(name), runtime.NumCPU() == 1; got != want {
 		t.Errorf("without the list: %t, want %t", got, want)
 	}
-	for list, want := range map[string]bool{"0\n": true, "17\n": true, "0-1\n": false, "0,2\n": false, "0-3,5\n": false} {
+	for list, want := range map[string]bool{
+		"0\n": true, "17\n": true, "0-1\n": false,
+		"0,2\n": false, "0-3,5\n": false,
+	} {
 		if err := os.WriteFile(name, []byte(list), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -2,8 +2,9 @@ package reactor
 
 import "time"
 
-// clock is the monotonic clock, read once per some hundred steps of work, because under user-mode Linux a reading is a system
-// call. It also paces everything else that a busy loop does only now and then.
+// clock is the monotonic clock, read once per some hundred steps of work, because under user-mode
+// Linux a reading is a system call. It also paces everything else that a busy loop does only now
+// and then.
 type clock struct {
 	now   int64 // the last reading
 	ticks int   // steps of work since then
@@ -54,5 +55,6 @@ func pace(every int, d int64) int {
 	return every
 }
 
-// Now is the monotonic clock in nanoseconds since some moment of the process, at most about a millisecond old.
+// Now is the monotonic clock in nanoseconds since some moment of the process, at most about a
+// millisecond old.
 func (r *Reactor) Now() int64 { return r.clock.now }

@@ -11,7 +11,8 @@ import (
 const (
 	leastSpin = 200 * time.Microsecond
 	mostSpin  = time.Millisecond
-	// aloneSpin is for a machine with one CPU: what the loop waits for happens between its polls, so it takes longer.
+	// aloneSpin is for a machine with one CPU: what the loop waits for happens between its polls,
+	// so it takes longer.
 	aloneSpin = 100 * time.Microsecond
 	// spinWakes is how many wake-ups a spin may cost. What comes later than that is worth a sleep.
 	spinWakes = 8
@@ -20,8 +21,9 @@ const (
 	wakePause   = 300 * time.Microsecond // until a thread is asleep
 )
 
-// DefaultSpin is the longest spin (Config.Spin) that suits this machine: as long as some wake-ups of a thread take, within 200 µs and 1 ms;
-// 100 µs if there is one CPU. The first call measures for some 10 ms. Any goroutine may call it.
+// DefaultSpin is the longest spin (Config.Spin) that suits this machine: as long as some wake-ups
+// of a thread take, within 200 µs and 1 ms; 100 µs if there is one CPU. The first call measures for
+// some 10 ms. Any goroutine may call it.
 func DefaultSpin() time.Duration {
 	if onlyCPU() {
 		return aloneSpin
@@ -32,8 +34,9 @@ func DefaultSpin() time.Duration {
 // spinFor is the longest spin on a machine where it takes w to wake a thread.
 func spinFor(w time.Duration) time.Duration { return min(max(leastSpin, spinWakes*w), mostSpin) }
 
-// wakeTime is how long it takes on this machine until a thread that sleeps in epoll_wait goes on, after another one has woken it: 10 to 30 µs
-// mostly, but more than 100 where processors are emulated. It is measured once, within some 10 ms. 0 if that fails.
+// wakeTime is how long it takes on this machine until a thread that sleeps in epoll_wait goes on,
+// after another one has woken it: 10 to 30 µs mostly, but more than 100 where processors are
+// emulated. It is measured once, within some 10 ms. 0 if that fails.
 var wakeTime = sync.OnceValue(func() time.Duration {
 	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 // The default follows what it takes to wake a thread, within bounds.
 func TestDefaultSpin(t *testing.T) {
 	for w, want := range map[time.Duration]time.Duration{
-		0: leastSpin, 10 * time.Microsecond: leastSpin, 50 * time.Microsecond: 400 * time.Microsecond, 150 * time.Microsecond: mostSpin,
+		0: leastSpin, 10 * time.Microsecond: leastSpin,
+		50 * time.Microsecond: 400 * time.Microsecond, 150 * time.Microsecond: mostSpin,
 	} {
 		if got := spinFor(w); got != want {
 			t.Errorf("%v: spins for %v, want %v", w, got, want)

@@ -9,21 +9,24 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// nap is how long a sleep keeps its processor of the Go runtime. The runtime's monitor takes the processor away from every sleep that it sees,
-// however short, of a goroutine that was last scheduled more than 10 ms ago, as a reactor's always was; to get one back wakes the monitor, and
-// that sees the next sleep: a wake-up of another thread for every second I/O at depth 1 (runtime/proc.go of Go 1.26: retake, exitsyscallTryGetP).
+// nap is how long a sleep keeps its processor of the Go runtime. The runtime's monitor takes the
+// processor away from every sleep that it sees, however short, of a goroutine that was last
+// scheduled more than 10 ms ago, as a reactor's always was; to get one back wakes the monitor, and
+// that sees the next sleep: a wake-up of another thread for every second I/O at depth 1
+// (runtime/proc.go of Go 1.26: retake, exitsyscallTryGetP).
 const nap = time.Millisecond
 
-// turn is how long a reactor that hardly sleeps goes without giving way. After 10 ms the runtime's monitor makes it, by a signal and at any
-// moment, and as long as it has not, takes the processor away from each call into C that it sees, as from sleeps.
+// turn is how long a reactor that hardly sleeps goes without giving way. After 10 ms the runtime's
+// monitor makes it, by a signal and at any moment, and as long as it has not, takes the processor
+// away from each call into C that it sees, as from sleeps.
 const turn = 8 * time.Millisecond
 
 // giveWay lets other goroutines run, before a sleep.
 func (r *Reactor) giveWay(now int64) {
 	switch {
 	case r.starved:
-		// A processor stays with a thread in a system call until the runtime's monitor takes it away, up to 10 ms
-		// later. Let those that wait have it first.
+		// A processor stays with a thread in a system call until the runtime's monitor takes it
+		// away, up to 10 ms later. Let those that wait have it first.
 	case r.spin.brief && now-r.gave > int64(turn):
 		r.gave = now
 	default:
@@ -32,7 +35,8 @@ func (r *Reactor) giveWay(now int64) {
 	runtime.Gosched()
 }
 
-// endTurn lets other goroutines run in the midst of work. A pinned reactor's thread would be switched twice for that: it waits for the monitor.
+// endTurn lets other goroutines run in the midst of work. A pinned reactor's thread would be
+// switched twice for that: it waits for the monitor.
 func (r *Reactor) endTurn() {
 	if r.cfg.CPU < 0 && r.clock.now-r.gave > int64(turn) {
 		r.gave = r.clock.now

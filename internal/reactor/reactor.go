@@ -1,14 +1,17 @@
-// Package reactor is the loop that owns a share of the target: its queues, its backend channels, its timers, its descriptors.
+// Package reactor is the loop that owns a share of the target: its queues, its backend channels,
+// its timers, its descriptors.
 //
-// One Reactor is one goroutine, on one OS thread pinned to a CPU if asked. It polls while there is work and for a short,
-// adaptive time after, then arms its pollers and sleeps in epoll_wait: idle costs no CPU.
+// One Reactor is one goroutine, on one OS thread pinned to a CPU if asked. It polls while there is
+// work and for a short, adaptive time after, then arms its pollers and sleeps in epoll_wait: idle
+// costs no CPU.
 //
 //	Run:  mailbox -> pollers -> (now and then: timers, descriptors) -> again
 //	      nothing to do for the spin time -> Arm all -> sleep until a wake-up, a descriptor or a timer -> again
 //
-// Everything a Reactor calls runs on its goroutine and must not block. GOMAXPROCS must exceed the number of running reactors,
-// so that other goroutines always have a processor to run on; the application sets it. With fewer the loop still works, but
-// yields before each sleep, which costs two thread switches.
+// Everything a Reactor calls runs on its goroutine and must not block. GOMAXPROCS must exceed the
+// number of running reactors, so that other goroutines always have a processor to run on; the
+// application sets it. With fewer the loop still works, but yields before each sleep, which costs
+// two thread switches.
 package reactor
 
 import (
@@ -23,13 +26,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Poller is a source of work that the loop polls: a transport's group or the controller's handler of this reactor. Pollers are
-// compared with ==, so they are pointers.
+// Poller is a source of work that the loop polls: a transport's group or the controller's handler
+// of this reactor. Pollers are compared with ==, so they are pointers.
 type Poller interface {
-	// Poll moves at most about budget commands along and returns how many steps it made; 0 means nothing to do.
+	// Poll moves at most about budget commands along and returns how many steps it made; 0 means
+	// nothing to do.
 	Poll(budget int) int
-	// Arm prepares to sleep: from now on whatever needs a Poll wakes the reactor. False: there is work already. It may be
-	// called again, with or without a Poll in between, when another poller refused or the reactor did sleep.
+	// Arm prepares to sleep: from now on whatever needs a Poll wakes the reactor. False: there is
+	// work already. It may be called again, with or without a Poll in between, when another poller
+	// refused or the reactor did sleep.
 	Arm() bool
 }
 
@@ -39,9 +44,11 @@ type Config struct {
 	Index int
 	// CPU is the processor that Run pins its thread to, -1 for none.
 	CPU int
-	// Spin is the longest time without work before sleeping; the loop learns how much of it pays. 0: sleep at once.
+	// Spin is the longest time without work before sleeping; the loop learns how much of it pays.
+	// 0: sleep at once.
 	Spin time.Duration
-	// SpinShare is how much of its time the loop may spend on polls without work, in percent of a CPU, 1 to 100; 0 is 100.
+	// SpinShare is how much of its time the loop may spend on polls without work, in percent of a
+	// CPU, 1 to 100; 0 is 100.
 	SpinShare int
 }
 
@@ -62,7 +69,8 @@ const (
 	asleep          // in epoll_wait or about to: Wake must write to the eventfd
 )
 
-// Reactor is one loop. Except where said otherwise its methods may be called only on its own goroutine, or by anyone before Run.
+// Reactor is one loop. Except where said otherwise its methods may be called only on its own
+// goroutine, or by anyone before Run.
 type Reactor struct {
 	cfg  Config
 	epfd int
@@ -76,8 +84,9 @@ type Reactor struct {
 	pollers  []Poller // nil: detached, removed after the iteration
 	detached bool
 	stopped  bool
-	starved  bool   // there are not more processors than reactors
-	yield    func() // gives other threads the CPU between polls without work, nil if they have others
+	starved  bool // there are not more processors than reactors
+	// gives other threads the CPU between polls without work, nil if they have others
+	yield func()
 
 	clock clock
 	spin  spin
@@ -137,7 +146,8 @@ func New(cfg Config) (*Reactor, error) {
 	return r, nil
 }
 
-// Close frees the descriptors. Run must have returned or never been called; nobody may call Post or Wake any more.
+// Close frees the descriptors. Run must have returned or never been called; nobody may call Post or
+// Wake any more.
 func (r *Reactor) Close() error {
 	return errors.Join(unix.Close(r.evfd), unix.Close(r.epfd))
 }
@@ -145,7 +155,8 @@ func (r *Reactor) Close() error {
 // Index is the reactor's number. Any goroutine may call it.
 func (r *Reactor) Index() int { return r.cfg.Index }
 
-// EventFD is the eventfd that ends the reactor's sleep when something is added to it. Any goroutine may call it, until Close.
+// EventFD is the eventfd that ends the reactor's sleep when something is added to it. Any goroutine
+// may call it, until Close.
 func (r *Reactor) EventFD() int { return r.evfd }
 
 // Stats returns the counters.
@@ -154,8 +165,8 @@ func (r *Reactor) Stats() Stats { return r.stats }
 // Attach adds p to the pollers; the loop polls it from the next iteration on at the latest.
 func (r *Reactor) Attach(p Poller) { r.pollers = append(r.pollers, p) }
 
-// Detach removes p; it is not polled or armed any more, not even in the current iteration. A poller may detach itself or others
-// while it is polled.
+// Detach removes p; it is not polled or armed any more, not even in the current iteration. A poller
+// may detach itself or others while it is polled.
 func (r *Reactor) Detach(p Poller) {
 	for i, q := range r.pollers {
 		if q == p {
@@ -165,8 +176,8 @@ func (r *Reactor) Detach(p Poller) {
 	}
 }
 
-// Post runs fn on the reactor soon, after what was posted before by the same goroutine. Any goroutine may call it, before Run
-// too. What is posted after Run has returned never runs.
+// Post runs fn on the reactor soon, after what was posted before by the same goroutine. Any
+// goroutine may call it, before Run too. What is posted after Run has returned never runs.
 func (r *Reactor) Post(fn func()) {
 	p := &post{fn: fn}
 	for {
@@ -178,8 +189,9 @@ func (r *Reactor) Post(fn func()) {
 	r.Wake()
 }
 
-// Wake makes the reactor poll everything at least once more before it sleeps, and ends its sleep. Any goroutine may call it,
-// the reactor too. It is one atomic load while the reactor is awake and has been woken already.
+// Wake makes the reactor poll everything at least once more before it sleeps, and ends its sleep.
+// Any goroutine may call it, the reactor too. It is one atomic load while the reactor is awake and
+// has been woken already.
 func (r *Reactor) Wake() {
 	for {
 		switch r.state.Load() {
@@ -190,20 +202,22 @@ func (r *Reactor) Wake() {
 				return
 			}
 		default:
-			// The state stays: a wake-up is never owed to a waker that has been preempted right here. Surplus writes
-			// are absorbed by the counter.
+			// The state stays: a wake-up is never owed to a waker that has been preempted right
+			// here. Surplus writes are absorbed by the counter.
 			_, _ = unix.Write(r.evfd, eventOne)
 			return
 		}
 	}
 }
 
-// eventOne is the number 1 as eventfd(2) takes it. The counter is never read and has room for 2^64 of them.
+// eventOne is the number 1 as eventfd(2) takes it. The counter is never read and has room for 2^64
+// of them.
 var eventOne = binary.NativeEndian.AppendUint64(nil, 1)
 
-// Run is the loop. It pins its thread to Config.CPU and locks itself to it if that is given; otherwise what needs to stay on a thread
-// locks the goroutine when it is called on it. Run returns when ctx is done, or with an error if the thread cannot be pinned or epoll
-// fails. It may be called once.
+// Run is the loop. It pins its thread to Config.CPU and locks itself to it if that is given;
+// otherwise what needs to stay on a thread locks the goroutine when it is called on it. Run returns
+// when ctx is done, or with an error if the thread cannot be pinned or epoll fails. It may be
+// called once.
 func (r *Reactor) Run(ctx context.Context) error {
 	if r.cfg.CPU >= 0 {
 		runtime.LockOSThread()
@@ -269,8 +283,8 @@ func (r *Reactor) iterate() bool {
 	return true
 }
 
-// housekeep reads the clock, runs due timers and now and then looks at descriptors without waiting; it returns how many callbacks it
-// made.
+// housekeep reads the clock, runs due timers and now and then looks at descriptors without waiting;
+// it returns how many callbacks it made.
 func (r *Reactor) housekeep() int {
 	r.clock.adapt()
 	n := r.runTimers()
@@ -281,7 +295,8 @@ func (r *Reactor) housekeep() int {
 	return n
 }
 
-// rest is called after an iteration without work: it returns at once while spinning pays, otherwise it sleeps.
+// rest is called after an iteration without work: it returns at once while spinning pays, otherwise
+// it sleeps.
 func (r *Reactor) rest() error {
 	if !r.spin.done(r.clock.now) {
 		if r.yield != nil {
@@ -292,7 +307,8 @@ func (r *Reactor) rest() error {
 		}
 		return nil
 	}
-	// Clear the note before a last round of polls: what was noted before is found by them, what comes later is noted again.
+	// Clear the note before a last round of polls: what was noted before is found by them, what
+	// comes later is noted again.
 	if r.state.CompareAndSwap(notified, awake) {
 		return nil
 	}
@@ -301,17 +317,19 @@ func (r *Reactor) rest() error {
 			return nil
 		}
 	}
-	// Whoever publishes something calls Wake afterwards. Before this swap that makes it fail; after it, Wake writes to the
-	// eventfd.
+	// Whoever publishes something calls Wake afterwards. Before this swap that makes it fail; after
+	// it, Wake writes to the eventfd.
 	if !r.state.CompareAndSwap(awake, asleep) {
 		return nil
 	}
 	return r.sleep()
 }
 
-// sleep blocks until a descriptor is ready, somebody wakes the reactor, or a timer is due, and runs the callbacks.
+// sleep blocks until a descriptor is ready, somebody wakes the reactor, or a timer is due, and runs
+// the callbacks.
 func (r *Reactor) sleep() error {
-	// Without spinning nothing measures the sleep, and the reading after the last sleep is good enough for a timeout.
+	// Without spinning nothing measures the sleep, and the reading after the last sleep is good
+	// enough for a timeout.
 	before := r.clock.now
 	if r.spin.max > 0 {
 		before = r.clock.read()

@@ -52,7 +52,8 @@ func TestPostBeforeRun(t *testing.T) {
 	}
 }
 
-// TestNoLostPost posts from many goroutines, each waiting for its own function: a lost wake-up hangs it.
+// TestNoLostPost posts from many goroutines, each waiting for its own function: a lost wake-up
+// hangs it.
 func TestNoLostPost(t *testing.T) {
 	for name, spin := range spins {
 		t.Run(name, func(t *testing.T) {
@@ -117,7 +118,8 @@ func TestNoLostWake(t *testing.T) {
 	}
 }
 
-// TestWakeBeforeSleep: what is published in the last moment, after the poll that would have found it, is not slept over.
+// TestWakeBeforeSleep: what is published in the last moment, after the poll that would have found
+// it, is not slept over.
 func TestWakeBeforeSleep(t *testing.T) {
 	for name, spin := range spins {
 		for _, when := range []string{"poll", "arm"} {
@@ -187,7 +189,8 @@ func TestArmRefuses(t *testing.T) {
 	})
 }
 
-// TestDetachDuringPoll: a poller that is detached is not polled any more, whoever detaches it, and the others are.
+// TestDetachDuringPoll: a poller that is detached is not polled any more, whoever detaches it, and
+// the others are.
 func TestDetachDuringPoll(t *testing.T) {
 	r := start(t, Config{CPU: -1})
 	var first, second, third poller
@@ -226,7 +229,8 @@ func TestDetachDuringPoll(t *testing.T) {
 	})
 }
 
-// TestIdle: without work the thread sleeps and takes no CPU time, although a timer far away is pending.
+// TestIdle: without work the thread sleeps and takes no CPU time, although a timer far away is
+// pending.
 func TestIdle(t *testing.T) {
 	for name, spin := range spins {
 		t.Run(name, func(t *testing.T) {
@@ -293,7 +297,8 @@ func TestPin(t *testing.T) {
 	r := start(t, Config{CPU: cpu})
 	do(t, r, func() {
 		var now unix.CPUSet
-		if err := unix.SchedGetaffinity(0, &now); err != nil || now.Count() != 1 || !now.IsSet(cpu) {
+		if err := unix.SchedGetaffinity(0, &now); err != nil || now.Count() != 1 ||
+			!now.IsSet(cpu) {
 			t.Errorf("on %s, %v, want CPU %d", cpuList(&now), err, cpu)
 		}
 	})
@@ -303,7 +308,8 @@ func TestPin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := bad.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "reactor 7: pin to CPU 1") {
+		if err := bad.Run(t.Context()); err == nil ||
+			!strings.Contains(err.Error(), "reactor 7: pin to CPU 1") {
 			t.Errorf("pinned to CPU %d: %v", cpu, err)
 		}
 		if err := bad.Close(); err != nil {
@@ -345,7 +351,8 @@ func TestIterationDoesNotAllocate(t *testing.T) {
 	})
 }
 
-// TestYield: on a machine with one CPU the loop gives way after every poll without work, and never while there is work.
+// TestYield: on a machine with one CPU the loop gives way after every poll without work, and never
+// while there is work.
 func TestYield(t *testing.T) {
 	r, err := New(Config{CPU: -1, Spin: time.Millisecond})
 	if err != nil {

@@ -1,15 +1,19 @@
 package reactor
 
-// spin decides how long a loop without work goes on polling. It follows what a virtual machine monitor does before it lets a
-// processor halt: a sleep that turned out shorter than the longest spin says that spinning would have paid, so spin longer; a
-// long sleep says that it was wasted, so spin less. At low rates the loop soon does not spin at all. Beyond that, spinning has a budget: a
-// share of the time, saved up for at most two of the longest spins. One begins only if all of it is covered.
+// spin decides how long a loop without work goes on polling. It follows what a virtual machine
+// monitor does before it lets a processor halt: a sleep that turned out shorter than the longest
+// spin says that spinning would have paid, so spin longer; a long sleep says that it was wasted, so
+// spin less. At low rates the loop soon does not spin at all. Beyond that, spinning has a budget: a
+// share of the time, saved up for at most two of the longest spins. One begins only if all of it is
+// covered.
 type spin struct {
 	max, cur int64 // nanoseconds
 	share    int64 // percent
-	// credit is what may be spent now, in nanoseconds. earned and spent are the times up to which both are in it.
+	// credit is what may be spent now, in nanoseconds. earned and spent are the times up to which
+	// both are in it.
 	credit, earned, spent int64
-	// empty counts iterations since the last work; since is the first reading of the clock among them.
+	// empty counts iterations since the last work; since is the first reading of the clock among
+	// them.
 	empty int
 	since int64
 	last  int64
@@ -29,8 +33,8 @@ func (s *spin) init(maximum, share int64) {
 // busy notes that there was work.
 func (s *spin) busy() { s.empty = 0 }
 
-// done reports, after an iteration without work, that it is time to sleep. now is the last reading of the clock, which the
-// loop renews every few empty iterations.
+// done reports, after an iteration without work, that it is time to sleep. now is the last reading
+// of the clock, which the loop renews every few empty iterations.
 func (s *spin) done(now int64) bool {
 	s.credit = min(s.credit+(now-s.earned)*s.share/100, 2*s.max)
 	s.earned = now
@@ -43,7 +47,8 @@ func (s *spin) done(now int64) bool {
 	}
 	if s.since == 0 {
 		if now != s.last {
-			s.since, s.spent = now, now // the first reading since the last work: older ones say nothing
+			// the first reading since the last work: older ones say nothing
+			s.since, s.spent = now, now
 		}
 		return false
 	}

@@ -12,8 +12,9 @@ type timer struct {
 	index int // in the heap, -1 when out of it
 }
 
-// After runs fn on the reactor once, d nanoseconds from now or slightly later: a millisecond while the reactor sleeps or is
-// busy. stop drops it; it is idempotent, and harmless after fn ran. Both are for the reactor only.
+// After runs fn on the reactor once, d nanoseconds from now or slightly later: a millisecond while
+// the reactor sleeps or is busy. stop drops it; it is idempotent, and harmless after fn ran. Both
+// are for the reactor only.
 func (r *Reactor) After(d int64, fn func()) (stop func()) {
 	t := &timer{at: math.MaxInt64, fn: fn}
 	if now := r.clock.read(); d < math.MaxInt64-now {
@@ -28,7 +29,8 @@ func (r *Reactor) After(d int64, fn func()) (stop func()) {
 	}
 }
 
-// runTimers runs the timers that are due by the last reading of the clock and returns how many. Timers that those start wait for the next time.
+// runTimers runs the timers that are due by the last reading of the clock and returns how many.
+// Timers that those start wait for the next time.
 func (r *Reactor) runTimers() int {
 	if len(r.timers) == 0 {
 		return 0
@@ -48,7 +50,8 @@ func (r *Reactor) runTimers() int {
 // timerHeap is a heap by deadline.
 type timerHeap []*timer
 
-// timeout is how long epoll_wait may sleep, in milliseconds rounded up; -1 without timers, 0 if one is due.
+// timeout is how long epoll_wait may sleep, in milliseconds rounded up; -1 without timers, 0 if one
+// is due.
 func (h timerHeap) timeout(now int64) int {
 	if len(h) == 0 {
 		return -1

@@ -69,7 +69,8 @@ func TestTimerStop(t *testing.T) {
 	})
 }
 
-// TestTimerWhileBusy: timers fire although there is always work, and one that starts another at once does not block the loop.
+// TestTimerWhileBusy: timers fire although there is always work, and one that starts another at
+// once does not block the loop.
 func TestTimerWhileBusy(t *testing.T) {
 	r := start(t, Config{CPU: -1}, &poller{poll: func(int) int { return 1 }})
 	done := make(chan struct{})
@@ -86,7 +87,8 @@ func TestTimerWhileBusy(t *testing.T) {
 	wait(t, "the hundredth timer", done)
 }
 
-// TestPace: the clock is read about every half millisecond whatever a step of work takes, and not more often than needed.
+// TestPace: the clock is read about every half millisecond whatever a step of work takes, and not
+// more often than needed.
 func TestPace(t *testing.T) {
 	for _, tc := range []struct {
 		step         time.Duration

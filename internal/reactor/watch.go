@@ -6,8 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watch is a watched descriptor. An event carries the generation of the watch it is for: an event of a descriptor that was
-// unwatched, closed and its number used again within the same batch is recognised and dropped.
+// watch is a watched descriptor. An event carries the generation of the watch it is for: an event
+// of a descriptor that was unwatched, closed and its number used again within the same batch is
+// recognised and dropped.
 type watch struct {
 	fn  func(events uint32)
 	gen int32
@@ -19,9 +20,10 @@ type watches struct {
 	gen  int32
 }
 
-// Watch calls fn on the reactor whenever fd has one of the epoll events (EPOLLIN, ...; EPOLLERR and EPOLLHUP always), which it
-// is given. Level-triggered unless events has EPOLLET. The caller unwatches fd before closing it. While the reactor is busy it
-// looks at descriptors only now and then, every few milliseconds at most.
+// Watch calls fn on the reactor whenever fd has one of the epoll events (EPOLLIN, ...; EPOLLERR and
+// EPOLLHUP always), which it is given. Level-triggered unless events has EPOLLET. The caller
+// unwatches fd before closing it. While the reactor is busy it looks at descriptors only now and
+// then, every few milliseconds at most.
 func (r *Reactor) Watch(fd int, events uint32, fn func(events uint32)) error {
 	w := &r.watches
 	if fd < 0 {
@@ -40,8 +42,9 @@ func (r *Reactor) Watch(fd int, events uint32, fn func(events uint32)) error {
 	return nil
 }
 
-// Unwatch ends a Watch; its function is not called any more, not even for events that are already known. An error says that
-// the descriptor was not watched or has been closed before; nothing is left of the watch in any case.
+// Unwatch ends a Watch; its function is not called any more, not even for events that are already
+// known. An error says that the descriptor was not watched or has been closed before; nothing is
+// left of the watch in any case.
 func (r *Reactor) Unwatch(fd int) error {
 	if !r.watches.has(fd) {
 		return fmt.Errorf("reactor %d: unwatch descriptor %d: %w", r.cfg.Index, fd, unix.ENOENT)

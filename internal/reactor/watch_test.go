@@ -61,8 +61,9 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestUnwatchWithinBatch: two descriptors are ready, whichever comes first unwatches the other, closes it and watches a new one
-// that gets the same number; neither the old nor the new function may be called for the old event.
+// TestUnwatchWithinBatch: two descriptors are ready, whichever comes first unwatches the other,
+// closes it and watches a new one that gets the same number; neither the old nor the new function
+// may be called for the old event.
 func TestUnwatchWithinBatch(t *testing.T) {
 	r := start(t, Config{CPU: -1})
 	var rd, wr [2]int
@@ -79,10 +80,15 @@ func TestUnwatchWithinBatch(t *testing.T) {
 				if err := errors.Join(r.Unwatch(other), r.Unwatch(rd[i])); err != nil {
 					t.Error(err)
 				}
-				if err := unix.Dup2(mustEventfd(t), other); err != nil { // same number, another file, not readable
+				// same number, another file, not readable
+				if err := unix.Dup2(mustEventfd(t), other); err != nil {
 					t.Error(err)
 				}
-				if err := r.Watch(other, unix.EPOLLIN, func(uint32) { t.Error("called for an event of its predecessor") }); err != nil {
+				if err := r.Watch(other, unix.EPOLLIN,
+					func(uint32) {
+						t.Error(
+							"called for an event of its predecessor")
+					}); err != nil {
 					t.Error(err)
 				}
 			}); err != nil {

@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Preadv2 reads from fd at off, which is not negative, into iov (preadv2(2)). Unlike the calls on sockets it may block and tells
-// the scheduler.
+// Preadv2 reads from fd at off, which is not negative, into iov (preadv2(2)). Unlike the calls on
+// sockets it may block and tells the scheduler.
 func Preadv2(fd int, iov []Iovec, off int64, flags int) (int, syscall.Errno) {
 	return positioned(unix.SYS_PREADV2, fd, iov, off, flags)
 }
 
-// Pwritev2 writes iov to fd at off, which is not negative (pwritev2(2)). Unlike the calls on sockets it may block and tells the
-// scheduler.
+// Pwritev2 writes iov to fd at off, which is not negative (pwritev2(2)). Unlike the calls on
+// sockets it may block and tells the scheduler.
 func Pwritev2(fd int, iov []Iovec, off int64, flags int) (int, syscall.Errno) {
 	return positioned(unix.SYS_PWRITEV2, fd, iov, off, flags)
 }
@@ -23,7 +23,8 @@ func positioned(trap uintptr, fd int, iov []Iovec, off int64, flags int) (int, s
 	// The offset travels in two words, of which only the lower counts where a word holds all of it.
 	high := uintptr(uint64(off) >> (unix.SizeofLong*8 - 1) >> 1)
 	for {
-		n, _, e := syscall.Syscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)),
+		n, _, e := syscall.Syscall6(trap, uintptr(fd),
+			uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)),
 			uintptr(off), high, uintptr(flags))
 		if e != syscall.EINTR {
 			return result(n, e)
@@ -31,9 +32,11 @@ func positioned(trap uintptr, fd int, iov []Iovec, off int64, flags int) (int, s
 	}
 }
 
-// BlockDiscard is the ioctl BLKDISCARD (linux/fs.h) on a block device. It may block and tells the scheduler.
+// BlockDiscard is the ioctl BLKDISCARD (linux/fs.h) on a block device. It may block and tells the
+// scheduler.
 func BlockDiscard(fd int, off, n int64) syscall.Errno {
 	r := [2]uint64{uint64(off), uint64(n)}
-	_, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.BLKDISCARD, uintptr(unsafe.Pointer(&r)))
+	_, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.BLKDISCARD,
+		uintptr(unsafe.Pointer(&r)))
 	return e
 }

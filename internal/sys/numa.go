@@ -11,7 +11,8 @@ import (
 // NoNode stands for memory and devices that are near to no processor in particular.
 const NoNode = -1
 
-// NodeOfCPU is the NUMA node of a processor; NoNode on machines with one node, where nothing can be chosen, and if it is not known.
+// NodeOfCPU is the NUMA node of a processor; NoNode on machines with one node, where nothing can be
+// chosen, and if it is not known.
 func NodeOfCPU(cpu int) int { return nodeOfCPU("/sys/devices/system", cpu) }
 
 func nodeOfCPU(root string, cpu int) int {
@@ -26,7 +27,8 @@ func nodeOfCPU(root string, cpu int) int {
 	return parseNode(strings.TrimPrefix(filepath.Base(links[0]), "node"))
 }
 
-// NodeOfDevice is the NUMA node of a device of a class in /sys/class, NoNode if the kernel knows none.
+// NodeOfDevice is the NUMA node of a device of a class in /sys/class, NoNode if the kernel knows
+// none.
 func NodeOfDevice(class, name string) int { return nodeOfDevice("/sys/class", class, name) }
 
 func nodeOfDevice(root, class, name string) int {

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NVMeCommand is struct nvme_passthru_cmd64 of linux/nvme_ioctl.h: a command for an NVMe drive. The names are those of the submission
-// queue entry (NVM Express Base Specification 2.0, section 3.3.3.1). What SetData and SetVectors refer to is kept alive by the caller.
+// NVMeCommand is struct nvme_passthru_cmd64 of linux/nvme_ioctl.h: a command for an NVMe drive. The
+// names are those of the submission queue entry (NVM Express Base Specification 2.0, section
+// 3.3.3.1). What SetData and SetVectors refer to is kept alive by the caller.
 type NVMeCommand struct {
 	Opcode, flags        uint8
 	_                    uint16
@@ -32,12 +33,16 @@ var (
 
 // The ioctls of linux/nvme_ioctl.h for NVMeIoctl, and the numbers of commands for io_uring.
 const (
-	NVMeID       = 'N'<<8 | 0x40
-	NVMeAdmin    = readWrite | unsafe.Sizeof(NVMeCommand{})<<16 | 'N'<<8 | 0x47 // NVME_IOCTL_ADMIN64_CMD
-	NVMeIO       = readWrite | unsafe.Sizeof(NVMeCommand{})<<16 | 'N'<<8 | 0x48 // NVME_IOCTL_IO64_CMD
-	NVMeIOVec    = readWrite | unsafe.Sizeof(NVMeCommand{})<<16 | 'N'<<8 | 0x49 // NVME_IOCTL_IO64_CMD_VEC
-	NVMeUring    = readWrite | nvmeUringSize<<16 | 'N'<<8 | 0x80                // NVME_URING_CMD_IO
-	NVMeUringVec = readWrite | nvmeUringSize<<16 | 'N'<<8 | 0x81                // NVME_URING_CMD_IO_VEC
+	NVMeID = 'N'<<8 | 0x40
+	// NVME_IOCTL_ADMIN64_CMD
+	NVMeAdmin = readWrite | unsafe.Sizeof(NVMeCommand{})<<16 | 'N'<<8 | 0x47
+	// NVME_IOCTL_IO64_CMD
+	NVMeIO = readWrite | unsafe.Sizeof(NVMeCommand{})<<16 | 'N'<<8 | 0x48
+	// NVME_IOCTL_IO64_CMD_VEC
+	NVMeIOVec = readWrite | unsafe.Sizeof(NVMeCommand{})<<16 | 'N'<<8 | 0x49
+	NVMeUring = readWrite | nvmeUringSize<<16 | 'N'<<8 | 0x80 // NVME_URING_CMD_IO
+	// NVME_URING_CMD_IO_VEC
+	NVMeUringVec = readWrite | nvmeUringSize<<16 | 'N'<<8 | 0x81
 
 	readWrite = 3 << 30 // _IOWR of asm-generic/ioctl.h
 )
@@ -53,10 +58,14 @@ func (c *NVMeCommand) SetVectors(iov []Iovec) {
 }
 
 // Uring is the command as io_uring takes it, in place.
-func (c *NVMeCommand) Uring() []byte { return unsafe.Slice((*byte)(unsafe.Pointer(c)), nvmeUringSize) }
+func (c *NVMeCommand) Uring() []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(c)),
+		nvmeUringSize)
+}
 
-// NVMeIoctl sends c to the drive that the character or block device fd belongs to. status is that of the command, without phase tag; 0
-// is success. It may block, as long as the time-out of the command, and tells the scheduler.
+// NVMeIoctl sends c to the drive that the character or block device fd belongs to. status is that
+// of the command, without phase tag; 0 is success. It may block, as long as the time-out of the
+// command, and tells the scheduler.
 func NVMeIoctl(fd int, request uintptr, c *NVMeCommand) (status uint16, e syscall.Errno) {
 	r, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(c)))
 	if e != 0 {
@@ -65,7 +74,8 @@ func NVMeIoctl(fd int, request uintptr, c *NVMeCommand) (status uint16, e syscal
 	return uint16(r), 0
 }
 
-// NVMeNamespace is the identifier of the namespace that the character or block device fd is (NVME_IOCTL_ID).
+// NVMeNamespace is the identifier of the namespace that the character or block device fd is
+// (NVME_IOCTL_ID).
 func NVMeNamespace(fd int) (uint32, syscall.Errno) {
 	r, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), NVMeID, 0)
 	return uint32(r), e

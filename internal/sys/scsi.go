@@ -34,7 +34,8 @@ const (
 
 // SCSIResult is the outcome of a SCSI command.
 type SCSIResult struct {
-	// Status is that of the drive, 0 for success; Transport what adapter and driver say of the way there, 0 if they have nothing to say.
+	// Status is that of the drive, 0 for success; Transport what adapter and driver say of the way
+	// there, 0 if they have nothing to say.
 	Status    uint8
 	Transport uint32
 	// N is how many bytes came.
@@ -43,8 +44,8 @@ type SCSIResult struct {
 	Sense []byte
 }
 
-// SCSIRead sends a command that reads to the SCSI or ATA drive whose block device fd is, and fills data with the answer. It may block, ten
-// seconds at most, and tells the scheduler.
+// SCSIRead sends a command that reads to the SCSI or ATA drive whose block device fd is, and fills
+// data with the answer. It may block, ten seconds at most, and tells the scheduler.
 func SCSIRead(fd int, cdb, data []byte) (SCSIResult, syscall.Errno) {
 	sense := make([]byte, scsiSenseBytes)
 	var pin runtime.Pinner
@@ -54,14 +55,17 @@ func SCSIRead(fd int, cdb, data []byte) (SCSIResult, syscall.Errno) {
 		return uintptr(unsafe.Pointer(unsafe.SliceData(b)))
 	}
 	r := scsiRequest{
-		interfaceID: 'S', direction: sgFromDevice, cdbLen: uint8(len(cdb)), senseMax: uint8(len(sense)), dataLen: uint32(len(data)),
+		interfaceID: 'S', direction: sgFromDevice, cdbLen: uint8(len(cdb)),
+		senseMax: uint8(len(sense)), dataLen: uint32(len(data)),
 		data: at(data), cdb: at(cdb), sense: at(sense), timeoutMillis: scsiTimeout,
 	}
-	if _, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), sgIO, uintptr(unsafe.Pointer(&r))); e != 0 {
+	if _, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), sgIO,
+		uintptr(unsafe.Pointer(&r))); e != 0 {
 		return SCSIResult{}, e
 	}
 	n := max(0, len(data)-int(r.residue))
 	return SCSIResult{
-		Status: r.status, Transport: uint32(r.hostStatus)<<16 | uint32(r.driverStats&^driverSense), N: min(n, len(data)), Sense: sense[:min(int(r.senseLen), len(sense))],
+		Status: r.status, Transport: uint32(r.hostStatus)<<16 | uint32(r.driverStats&^driverSense),
+		N: min(n, len(data)), Sense: sense[:min(int(r.senseLen), len(sense))],
 	}, 0
 }

@@ -14,13 +14,20 @@ import (
 func TestSCSIHeaders(t *testing.T) {
 	var r scsiRequest
 	testutil.HeadersAgree(t, []string{"scsi/sg.h"}, map[string]int{
-		"SG_IO": sgIO, "SG_DXFER_FROM_DEV": sgFromDevice, "sizeof(sg_io_hdr_t)": int(unsafe.Sizeof(r)),
-		"offsetof(sg_io_hdr_t, dxfer_direction)": int(unsafe.Offsetof(r.direction)), "offsetof(sg_io_hdr_t, mx_sb_len)": int(unsafe.Offsetof(r.senseMax)),
-		"offsetof(sg_io_hdr_t, dxfer_len)": int(unsafe.Offsetof(r.dataLen)), "offsetof(sg_io_hdr_t, dxferp)": int(unsafe.Offsetof(r.data)),
-		"offsetof(sg_io_hdr_t, cmdp)": int(unsafe.Offsetof(r.cdb)), "offsetof(sg_io_hdr_t, sbp)": int(unsafe.Offsetof(r.sense)),
-		"offsetof(sg_io_hdr_t, timeout)": int(unsafe.Offsetof(r.timeoutMillis)), "offsetof(sg_io_hdr_t, status)": int(unsafe.Offsetof(r.status)),
-		"offsetof(sg_io_hdr_t, sb_len_wr)": int(unsafe.Offsetof(r.senseLen)), "offsetof(sg_io_hdr_t, host_status)": int(unsafe.Offsetof(r.hostStatus)),
-		"offsetof(sg_io_hdr_t, driver_status)": int(unsafe.Offsetof(r.driverStats)), "offsetof(sg_io_hdr_t, resid)": int(unsafe.Offsetof(r.residue)),
+		"SG_IO": sgIO, "SG_DXFER_FROM_DEV": sgFromDevice,
+		"sizeof(sg_io_hdr_t)":                    int(unsafe.Sizeof(r)),
+		"offsetof(sg_io_hdr_t, dxfer_direction)": int(unsafe.Offsetof(r.direction)),
+		"offsetof(sg_io_hdr_t, mx_sb_len)":       int(unsafe.Offsetof(r.senseMax)),
+		"offsetof(sg_io_hdr_t, dxfer_len)":       int(unsafe.Offsetof(r.dataLen)),
+		"offsetof(sg_io_hdr_t, dxferp)":          int(unsafe.Offsetof(r.data)),
+		"offsetof(sg_io_hdr_t, cmdp)":            int(unsafe.Offsetof(r.cdb)),
+		"offsetof(sg_io_hdr_t, sbp)":             int(unsafe.Offsetof(r.sense)),
+		"offsetof(sg_io_hdr_t, timeout)":         int(unsafe.Offsetof(r.timeoutMillis)),
+		"offsetof(sg_io_hdr_t, status)":          int(unsafe.Offsetof(r.status)),
+		"offsetof(sg_io_hdr_t, sb_len_wr)":       int(unsafe.Offsetof(r.senseLen)),
+		"offsetof(sg_io_hdr_t, host_status)":     int(unsafe.Offsetof(r.hostStatus)),
+		"offsetof(sg_io_hdr_t, driver_status)":   int(unsafe.Offsetof(r.driverStats)),
+		"offsetof(sg_io_hdr_t, resid)":           int(unsafe.Offsetof(r.residue)),
 	})
 }
 

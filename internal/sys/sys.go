@@ -1,8 +1,10 @@
-// Package sys makes the vectored system calls of the I/O path without allocation. The calls on sockets do not pass through the Go
-// scheduler either: they are on descriptors in non-blocking mode and return at once. A raw call that blocks stops the garbage
-// collector; see docs/adr/0002-raw-nonblocking-syscalls.md. The calls on files may block and tell the scheduler.
+// Package sys makes the vectored system calls of the I/O path without allocation. The calls on
+// sockets do not pass through the Go scheduler either: they are on descriptors in non-blocking mode
+// and return at once. A raw call that blocks stops the garbage collector; see
+// docs/adr/0002-raw-nonblocking-syscalls.md. The calls on files may block and tell the scheduler.
 //
-// Errors are syscall.Errno values, 0 for success; EAGAIN means that the call would have blocked. EINTR is retried.
+// Errors are syscall.Errno values, 0 for success; EAGAIN means that the call would have blocked.
+// EINTR is retried.
 package sys
 
 import (
@@ -14,8 +16,8 @@ import (
 
 // Iovec is one piece of a vectored transfer, as the kernel reads it (readv(2)).
 //
-// Arrays of Iovec belong to the caller and are reused. They hold pointers that the garbage collector sees, so what they refer
-// to stays alive until it is overwritten or cleared.
+// Arrays of Iovec belong to the caller and are reused. They hold pointers that the garbage
+// collector sees, so what they refer to stays alive until it is overwritten or cleared.
 type Iovec = unix.Iovec
 
 // MaxIovecs is the most vectors one call may carry (UIO_MAXIOV of linux/uio.h).
@@ -27,8 +29,9 @@ func SetIovec(v *Iovec, b []byte) {
 	v.SetLen(len(b))
 }
 
-// Advance takes n transferred bytes off the front of iov, in place, and returns what is left: vectors that are done are
-// dropped, the first of the rest is shortened. n is at most the sum of the lengths.
+// Advance takes n transferred bytes off the front of iov, in place, and returns what is left:
+// vectors that are done are dropped, the first of the rest is shortened. n is at most the sum of
+// the lengths.
 func Advance(iov []Iovec, n int) []Iovec {
 	for len(iov) > 0 {
 		l := int(iov[0].Len)
@@ -46,24 +49,27 @@ func Advance(iov []Iovec, n int) []Iovec {
 	return iov
 }
 
-// Readv reads into iov (readv(2)) and returns the number of bytes; 0 with no error is the end of the stream.
+// Readv reads into iov (readv(2)) and returns the number of bytes; 0 with no error is the end of
+// the stream.
 func Readv(fd int, iov []Iovec) (int, syscall.Errno) { return vectored(unix.SYS_READV, fd, iov) }
 
-// Writev writes iov (writev(2)) and returns the number of bytes. A broken connection raises SIGPIPE, which Go programs
-// ignore on descriptors above 2; on sockets prefer Sendmsg with MSG_NOSIGNAL.
+// Writev writes iov (writev(2)) and returns the number of bytes. A broken connection raises
+// SIGPIPE, which Go programs ignore on descriptors above 2; on sockets prefer Sendmsg with
+// MSG_NOSIGNAL.
 func Writev(fd int, iov []Iovec) (int, syscall.Errno) { return vectored(unix.SYS_WRITEV, fd, iov) }
 
 func vectored(trap uintptr, fd int, iov []Iovec) (int, syscall.Errno) {
 	for {
-		n, _, e := syscall.RawSyscall(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
+		n, _, e := syscall.RawSyscall(trap, uintptr(fd),
+			uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
 		if e != syscall.EINTR {
 			return result(n, e)
 		}
 	}
 }
 
-// Recv reads from a socket into b (recv(2)). MSG_DONTWAIT is added to flags. 0 with no error is the end of the stream, or b
-// was empty.
+// Recv reads from a socket into b (recv(2)). MSG_DONTWAIT is added to flags. 0 with no error is the
+// end of the stream, or b was empty.
 func Recv(fd int, b []byte, flags int) (int, syscall.Errno) {
 	return transfer(unix.SYS_RECVFROM, fd, b, flags)
 }
@@ -75,7 +81,8 @@ func Send(fd int, b []byte, flags int) (int, syscall.Errno) {
 
 func transfer(trap uintptr, fd int, b []byte, flags int) (int, syscall.Errno) {
 	for {
-		n, _, e := syscall.RawSyscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
+		n, _, e := syscall.RawSyscall6(trap, uintptr(fd),
+			uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
 			uintptr(flags|unix.MSG_DONTWAIT), 0, 0)
 		if e != syscall.EINTR {
 			return result(n, e)
@@ -91,7 +98,8 @@ func Sendmsg(fd int, iov []Iovec, flags int) (int, syscall.Errno) {
 	return message(unix.SYS_SENDMSG, fd, iov, flags|unix.MSG_NOSIGNAL)
 }
 
-// Recvmsg reads from a socket into iov (recvmsg(2)). MSG_DONTWAIT is added to flags. 0 with no error is the end of the stream.
+// Recvmsg reads from a socket into iov (recvmsg(2)). MSG_DONTWAIT is added to flags. 0 with no
+// error is the end of the stream.
 func Recvmsg(fd int, iov []Iovec, flags int) (int, syscall.Errno) {
 	if len(iov) == 1 {
 		return Recv(fd, bytesOf(iov[0]), flags)
@@ -99,14 +107,16 @@ func Recvmsg(fd int, iov []Iovec, flags int) (int, syscall.Errno) {
 	return message(unix.SYS_RECVMSG, fd, iov, flags)
 }
 
-// bytesOf is what v refers to. A single vector goes without a message: fetching that is half of what a call in vain costs.
+// bytesOf is what v refers to. A single vector goes without a message: fetching that is half of
+// what a call in vain costs.
 func bytesOf(v Iovec) []byte { return unsafe.Slice(v.Base, v.Len) }
 
 func message(trap uintptr, fd int, iov []Iovec, flags int) (int, syscall.Errno) {
 	m := unix.Msghdr{Iov: unsafe.SliceData(iov)}
 	m.SetIovlen(len(iov))
 	for {
-		n, _, e := syscall.RawSyscall(trap, uintptr(fd), uintptr(unsafe.Pointer(&m)), uintptr(flags|unix.MSG_DONTWAIT))
+		n, _, e := syscall.RawSyscall(trap, uintptr(fd), uintptr(unsafe.Pointer(&m)),
+			uintptr(flags|unix.MSG_DONTWAIT))
 		if e != syscall.EINTR {
 			return result(n, e)
 		}

@@ -11,7 +11,8 @@ import (
 
 func socketPair(tb testing.TB) (a, b int) {
 	tb.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
+		0)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -46,10 +47,12 @@ func TestVectored(t *testing.T) {
 			if n, e := tc.recv(b, vectors(x, y)); n != 0 || e != syscall.EAGAIN {
 				t.Fatalf("empty socket: %d, %v", n, e)
 			}
-			if n, e := tc.send(a, vectors([]byte("hello"), nil, []byte("world"))); n != 10 || e != 0 {
+			if n, e := tc.send(a, vectors([]byte("hello"), nil, []byte("world"))); n != 10 ||
+				e != 0 {
 				t.Fatalf("send: %d, %v", n, e)
 			}
-			if n, e := tc.recv(b, vectors(x, y)); n != 10 || e != 0 || string(x)+string(y[:6]) != "helloworld" {
+			if n, e := tc.recv(b, vectors(x, y)); n != 10 || e != 0 || string(x)+
+				string(y[:6]) != "helloworld" {
 				t.Fatalf("receive: %d, %v, %q %q", n, e, x, y)
 			}
 			if n, e := tc.send(a, vectors([]byte("one"))); n != 3 || e != 0 {
@@ -90,8 +93,8 @@ func TestSendRecv(t *testing.T) {
 	}
 }
 
-// TestBlockingSocket shows that the socket calls return at once even if somebody forgot O_NONBLOCK, and that a broken
-// connection is an error and not a signal.
+// TestBlockingSocket shows that the socket calls return at once even if somebody forgot O_NONBLOCK,
+// and that a broken connection is an error and not a signal.
 func TestBlockingSocket(t *testing.T) {
 	a, b := socketPair(t)
 	if err := unix.SetNonblock(a, false); err != nil {
@@ -100,7 +103,10 @@ func TestBlockingSocket(t *testing.T) {
 	if _, e := Recv(a, make([]byte, 1), 0); e != syscall.EAGAIN {
 		t.Fatalf("recv: %v", e)
 	}
-	for _, iov := range [][]Iovec{vectors(make([]byte, 1)), vectors(make([]byte, 1), make([]byte, 1))} {
+	for _, iov := range [][]Iovec{
+		vectors(make([]byte, 1)),
+		vectors(make([]byte, 1), make([]byte, 1)),
+	} {
 		if _, e := Recvmsg(a, iov, 0); e != syscall.EAGAIN {
 			t.Fatalf("recvmsg with %d vectors: %v", len(iov), e)
 		}
@@ -151,11 +157,13 @@ func TestPositioned(t *testing.T) {
 	defer func() { _ = f.Close() }()
 	fd := int(f.Fd())
 	const off = 5<<32 + 7 // both halves of the offset count
-	if n, e := Pwritev2(fd, vectors([]byte("hello"), []byte("world")), off, unix.RWF_DSYNC); n != 10 || e != 0 {
+	if n, e := Pwritev2(fd, vectors([]byte("hello"), []byte("world")), off,
+		unix.RWF_DSYNC); n != 10 || e != 0 {
 		t.Fatalf("write: %d, %v", n, e)
 	}
 	x, y := make([]byte, 4), make([]byte, 8)
-	if n, e := Preadv2(fd, vectors(x, y), off+1, 0); n != 9 || e != 0 || string(x)+string(y[:5]) != "elloworld" {
+	if n, e := Preadv2(fd, vectors(x, y), off+1, 0); n != 9 || e != 0 || string(x)+
+		string(y[:5]) != "elloworld" {
 		t.Fatalf("read: %d, %v, %q %q", n, e, x, y)
 	}
 	if n, e := Preadv2(fd, vectors(x), -2, 0); n != 0 || e != syscall.EINVAL {
@@ -165,7 +173,8 @@ func TestPositioned(t *testing.T) {
 
 func TestNoAlloc(t *testing.T) {
 	a, b := socketPair(t)
-	out, in := vectors(make([]byte, 100), make([]byte, 200)), vectors(make([]byte, 150), make([]byte, 150))
+	out, in := vectors(make([]byte, 100), make([]byte, 200)),
+		vectors(make([]byte, 150), make([]byte, 150))
 	buf := make([]byte, 300)
 	if n := testing.AllocsPerRun(100, func() {
 		if n, e := Sendmsg(a, out, 0); n != 300 || e != 0 {

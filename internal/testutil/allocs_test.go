@@ -10,12 +10,15 @@ func TestAllocsPerRun(t *testing.T) {
 		fn   func()
 		want float64
 	}{
-		"nothing":         {func() {}, 0},
-		"always":          {func() { sink = new(int) }, 1},
-		"at first":        {func() { calls++; sink = after(calls, 50) }, 0},
-		"more at first":   {func() { calls++; sink = new(int); sink = after(calls, 50) }, 1},
-		"seldom enough":   {func() { calls++; sink = after(calls%50, 2) }, 0},
-		"every other one": {func() { calls++; sink, sink = after(calls%2, 1), after(calls%2, 1) }, 1},
+		"nothing":       {func() {}, 0},
+		"always":        {func() { sink = new(int) }, 1},
+		"at first":      {func() { calls++; sink = after(calls, 50) }, 0},
+		"more at first": {func() { calls++; sink = new(int); sink = after(calls, 50) }, 1},
+		"seldom enough": {func() { calls++; sink = after(calls%50, 2) }, 0},
+		"every other one": {
+			func() { calls++; sink, sink = after(calls%2, 1), after(calls%2, 1) },
+			1,
+		},
 	} {
 		calls = 0
 		if got := AllocsPerRun(10, tc.fn); got != tc.want {

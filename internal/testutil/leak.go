@@ -1,5 +1,5 @@
-// Package testutil is what tests of several packages need: a check for leaked goroutines and descriptors, counts of allocations,
-// and a comparison of constants with C headers.
+// Package testutil is what tests of several packages need: a check for leaked goroutines and
+// descriptors, counts of allocations, and a comparison of constants with C headers.
 package testutil
 
 import (
@@ -12,7 +12,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main runs the tests of m, fails if goroutines or descriptors are left or one of more finds something, and exits. For TestMain.
+// Main runs the tests of m, fails if goroutines or descriptors are left or one of more finds
+// something, and exits. For TestMain.
 func Main(m *testing.M, more ...func() error) {
 	before := openFiles()
 	code := m.Run()

@@ -72,7 +72,8 @@ var (
 )
 
 const (
-	offRing = 0          // IORING_OFF_SQ_RING; with IORING_FEAT_SINGLE_MMAP that of completions as well
+	// IORING_OFF_SQ_RING; with IORING_FEAT_SINGLE_MMAP that of completions as well
+	offRing = 0
 	offSQEs = 0x10000000 // IORING_OFF_SQES
 
 	setupIOPoll       = 1 << 0

@@ -13,8 +13,9 @@ import (
 // onceLimit is how long Once waits.
 const onceLimit = 30 * time.Second
 
-// Once makes a ring for commands, has start queue one on fd, and returns its result: what a Completer is told. It blocks. After
-// os.ErrDeadlineExceeded the memory that the command refers to is still the kernel's.
+// Once makes a ring for commands, has start queue one on fd, and returns its result: what a
+// Completer is told. It blocks. After os.ErrDeadlineExceeded the memory that the command refers to
+// is still the kernel's.
 func Once(fd int, start func(r *Ring, f File, c Completer) bool) (res int32, err error) {
 	runtime.LockOSThread() // which the ring belongs to
 	defer runtime.UnlockOSThread()
@@ -37,9 +38,11 @@ func Once(fd int, start func(r *Ring, f File, c Completer) bool) (res int32, err
 		}
 		left := time.Until(end)
 		if left <= 0 {
-			return 0, fmt.Errorf("a command by io_uring does not end: %w", os.ErrDeadlineExceeded) // nor may the ring
+			// nor may the ring
+			return 0, fmt.Errorf("a command by io_uring does not end: %w", os.ErrDeadlineExceeded)
 		}
-		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(bell), Events: unix.POLLIN}}, int(left.Milliseconds())+1); err != nil && err != unix.EINTR {
+		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(bell), Events: unix.POLLIN}},
+			int(left.Milliseconds())+1); err != nil && err != unix.EINTR {
 			return 0, fmt.Errorf("poll: %w", err)
 		}
 	}

@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Op is one operation on a file. What it refers to belongs to the kernel from Start until its completion.
+// Op is one operation on a file. What it refers to belongs to the kernel from Start until its
+// completion.
 type Op struct{ e sqe }
 
 // Nop does nothing.
@@ -19,18 +20,29 @@ func Read(b []byte, off int64) Op { return transfer(opRead, b, off, 0) }
 func Write(b []byte, off int64, flags uint32) Op { return transfer(opWrite, b, off, flags) }
 
 func transfer(opcode uint8, b []byte, off int64, flags uint32) Op {
-	return Op{sqe{opcode: opcode, off: uint64(off), addr: address(unsafe.Pointer(unsafe.SliceData(b))), len: uint32(len(b)), opFlags: flags}}
+	return Op{sqe{
+		opcode: opcode, off: uint64(off),
+		addr: address(unsafe.Pointer(unsafe.SliceData(b))), len: uint32(len(b)), opFlags: flags,
+	}}
 }
 
-// Readv reads at off into what iov refers to, outside of the Go heap. iov itself is part of a heap object that the caller keeps
-// alive: it must not be on a stack.
+// Readv reads at off into what iov refers to, outside of the Go heap. iov itself is part of a heap
+// object that the caller keeps alive: it must not be on a stack.
 func Readv(iov []unix.Iovec, off int64) Op { return vectored(opReadv, iov, off, 0) }
 
 // Writev writes what iov refers to; see Readv and Write.
-func Writev(iov []unix.Iovec, off int64, flags uint32) Op { return vectored(opWritev, iov, off, flags) }
+func Writev(iov []unix.Iovec, off int64,
+	flags uint32,
+) Op {
+	return vectored(opWritev, iov, off, flags)
+}
 
 func vectored(opcode uint8, iov []unix.Iovec, off int64, flags uint32) Op {
-	return Op{sqe{opcode: opcode, off: uint64(off), addr: address(unsafe.Pointer(unsafe.SliceData(iov))), len: uint32(len(iov)), opFlags: flags}}
+	return Op{sqe{
+		opcode: opcode, off: uint64(off),
+		addr: address(unsafe.Pointer(unsafe.SliceData(iov))), len: uint32(len(iov)),
+		opFlags: flags,
+	}}
 }
 
 // Datasync is fdatasync(2).
@@ -41,7 +53,8 @@ func Fallocate(mode uint32, off, n int64) Op {
 	return Op{sqe{opcode: opFallocate, off: uint64(off), addr: uint64(n), len: mode}}
 }
 
-// Discard is the ioctl BLKDISCARD on a block device, without blocking; Linux 6.12. The command lies in the lower half of off.
+// Discard is the ioctl BLKDISCARD on a block device, without blocking; Linux 6.12. The command lies
+// in the lower half of off.
 func Discard(off, n int64) Op {
 	e := sqe{opcode: opCommand, addr: uint64(off), addr3: uint64(n)}
 	*(*uint32)(unsafe.Pointer(&e.off)) = blockDiscard

@@ -52,14 +52,16 @@ func newSmallRig(t testing.TB, cfg Config, entries, slots int) *rig {
 	if g.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		t.Fatal(err)
 	}
-	if g.b, err = unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANONYMOUS|unix.MAP_PRIVATE); err != nil {
+	if g.b, err = unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_ANONYMOUS|unix.MAP_PRIVATE); err != nil {
 		t.Fatal(err)
 	}
 	cfg.EventFD, cfg.Memory = g.bell, g.b[:512<<10]
 	if g.Ring, err = create(cfg, entries, slots); err != nil {
 		t.Fatal(err)
 	}
-	if g.file, err = os.OpenFile(filepath.Join(t.TempDir(), "file"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+	if g.file, err = os.OpenFile(filepath.Join(t.TempDir(), "file"), os.O_CREATE|os.O_RDWR,
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := g.file.Truncate(1 << 20); err != nil {
@@ -67,7 +69,8 @@ func newSmallRig(t testing.TB, cfg Config, entries, slots int) *rig {
 	}
 	g.f = g.AddFile(int(g.file.Fd()))
 	t.Cleanup(func() {
-		if err := errors.Join(g.RemoveFile(g.f), g.Close(), g.file.Close(), unix.Close(g.bell), unix.Munmap(g.b)); err != nil {
+		if err := errors.Join(g.RemoveFile(g.f), g.Close(), g.file.Close(), unix.Close(g.bell),
+			unix.Munmap(g.b)); err != nil {
 			t.Error(err)
 		}
 		runtime.UnlockOSThread()
@@ -83,7 +86,8 @@ func (g *rig) drain() {
 			continue
 		}
 		fds := []unix.PollFd{{Fd: int32(g.bell), Events: unix.POLLIN}}
-		if n, err := unix.Poll(fds, int(time.Until(end).Milliseconds())); err != nil && err != unix.EINTR || n == 0 && err == nil {
+		if n, err := unix.Poll(fds, int(time.Until(end).Milliseconds())); err != nil &&
+			err != unix.EINTR || n == 0 && err == nil {
 			g.t.Fatalf("no wake-up: %v; %d outstanding", err, g.Outstanding())
 		}
 		var count [8]byte
@@ -104,7 +108,8 @@ func (g *rig) do(op Op) int32 {
 	return c.res
 }
 
-// each runs fn with every mode that the kernel has, from the best to the plainest, and with the kernel's thread.
+// each runs fn with every mode that the kernel has, from the best to the plainest, and with the
+// kernel's thread.
 func each(t *testing.T, fn func(t *testing.T, cfg Config)) {
 	all := modes
 	defer func() { modes = all }()

@@ -1,15 +1,17 @@
-// Package uring is the binding to io_uring(7): one ring per reactor, shared by whatever works on files there.
+// Package uring is the binding to io_uring(7): one ring per reactor, shared by whatever works on
+// files there.
 //
 //	Start   a submission entry is filled (registered file, registered memory) and waits in the queue; the first ones do not wait
 //	        while the devices may have nothing to do
 //	Poll    one io_uring_enter submits all that wait and fetches completions, each of which calls its Completer
 //	Arm     from now on a completion writes to the reactor's eventfd; until then nothing disturbs a reactor that polls
 //
-// Shared memory: the kernel and we are the only two parties; each index has one writer. What it publishes is stored with release and
-// loaded with acquire semantics, which sync/atomic gives. Everything else is the reactor's alone.
+// Shared memory: the kernel and we are the only two parties; each index has one writer. What it
+// publishes is stored with release and loaded with acquire semantics, which sync/atomic gives.
+// Everything else is the reactor's alone.
 //
-// A Ring has as many slots as completions it surely has room for, so its completion queue does not overflow; should it still, the
-// kernel keeps the rest (IORING_FEAT_NODROP) until the next Poll.
+// A Ring has as many slots as completions it surely has room for, so its completion queue does not
+// overflow; should it still, the kernel keeps the rest (IORING_FEAT_NODROP) until the next Poll.
 package uring
 
 import (
@@ -24,17 +26,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// taskBatch is how much of what finishes operations the kernel runs in one call (IO_LOCAL_TW_DEFAULT_MAX of its io_uring.c).
+// taskBatch is how much of what finishes operations the kernel runs in one call
+// (IO_LOCAL_TW_DEFAULT_MAX of its io_uring.c).
 const taskBatch = 20
 
 const (
-	// earlyGrowth is how much more is prepared each time before the devices get it, while they may have nothing to do.
+	// earlyGrowth is how much more is prepared each time before the devices get it, while they may
+	// have nothing to do.
 	earlyGrowth = 4
 	never       = math.MaxUint32
 )
 
-// Completer is told the outcome of an Op: a number of bytes or whatever it returns, or a negative errno. It is called within Poll and
-// may call Start.
+// Completer is told the outcome of an Op: a number of bytes or whatever it returns, or a negative
+// errno. It is called within Poll and may call Start.
 type Completer interface {
 	Complete(res int32)
 }
@@ -68,7 +72,8 @@ type Ring struct {
 	slots []Completer
 	free  []int32
 
-	// base and size are the registered memory, in pieces of bufferMax; refused is why there is none.
+	// base and size are the registered memory, in pieces of bufferMax; refused is why there is
+	// none.
 	base, size uint64
 	refused    error
 	files      []int32 // descriptors by slot of registered files, -1 for free ones
@@ -81,7 +86,8 @@ type File struct {
 	fixed bool
 }
 
-// Start queues op on f; the next Poll submits it at the latest. False: the ring is full, try again after a Poll.
+// Start queues op on f; the next Poll submits it at the latest. False: the ring is full, try again
+// after a Poll.
 func (r *Ring) Start(f File, op *Op, c Completer) bool {
 	if !r.room() {
 		return false
@@ -97,8 +103,9 @@ func (r *Ring) Start(f File, op *Op, c Completer) bool {
 	return true
 }
 
-// StartCommand queues a command that the driver of f defines (IORING_OP_URING_CMD): number tells which, and payload, at most 80 bytes, is
-// copied. data is what payload refers to if that is one piece of memory outside of the Go heap, otherwise nil. Config.Commands is set.
+// StartCommand queues a command that the driver of f defines (IORING_OP_URING_CMD): number tells
+// which, and payload, at most 80 bytes, is copied. data is what payload refers to if that is one
+// piece of memory outside of the Go heap, otherwise nil. Config.Commands is set.
 func (r *Ring) StartCommand(f File, number uint32, payload, data []byte, c Completer) bool {
 	if !r.room() {
 		return false
@@ -107,15 +114,17 @@ func (r *Ring) StartCommand(f File, number uint32, payload, data []byte, c Compl
 	e := &r.sqes[at]
 	*e, r.sqes[at+1] = sqe{opcode: opCommand, off: uint64(number)}, sqe{}
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&e.addr3)), commandRoom), payload)
-	if i, ok := r.registered(address(unsafe.Pointer(unsafe.SliceData(data))), uint32(len(data))); ok {
+	if i, ok := r.registered(address(unsafe.Pointer(unsafe.SliceData(data))),
+		uint32(len(data))); ok {
 		e.opFlags, e.bufIndex = commandFixed, i
 	}
 	r.publish(e, f, c)
 	return true
 }
 
-// Cancel asks the kernel to give up what c has started. That completes as ever, soon and with ECANCELED if the kernel could. It cannot
-// take a transfer back that a device has. False: c has nothing on this ring, or the ring is full.
+// Cancel asks the kernel to give up what c has started. That completes as ever, soon and with
+// ECANCELED if the kernel could. It cannot take a transfer back that a device has. False: c has
+// nothing on this ring, or the ring is full.
 func (r *Ring) Cancel(c Completer) bool {
 	slot := slices.Index(r.slots, c)
 	return slot >= 0 && r.Start(File{}, &Op{sqe{opcode: opCancel, addr: uint64(slot)}}, deaf{})
@@ -155,10 +164,12 @@ func (r *Ring) publish(e *sqe, f File, c Completer) {
 	}
 }
 
-// registered is the index of the registered piece of memory that holds n bytes at addr, if one does.
+// registered is the index of the registered piece of memory that holds n bytes at addr, if one
+// does.
 func (r *Ring) registered(addr uint64, n uint32) (uint16, bool) {
 	at := addr - r.base
-	if at >= r.size || uint64(n) > r.size-at || at/bufferMax != (at+uint64(n)-1)/bufferMax || n == 0 {
+	if at >= r.size || uint64(n) > r.size-at || at/bufferMax != (at+uint64(n)-1)/bufferMax ||
+		n == 0 {
 		return 0, false
 	}
 	return uint16(at / bufferMax), true
@@ -184,14 +195,16 @@ func (r *Ring) Poll() int {
 	return n
 }
 
-// dry says that the devices may have nothing to do: all is back, or the rest may be finished as well, which the kernel keeps for the next
-// call. Then they work on the first operations while further ones are prepared; while they are busy larger batches cost less.
+// dry says that the devices may have nothing to do: all is back, or the rest may be finished as
+// well, which the kernel keeps for the next call. Then they work on the first operations while
+// further ones are prepared; while they are busy larger batches cost less.
 func (r *Ring) dry() bool {
 	left := r.Outstanding()
 	return r.flags&setupSQPoll == 0 && (left == 0 || r.more && left <= taskBatch)
 }
 
-// owed says that the kernel has to be entered: to submit, to run what finishes operations, or to fetch completions.
+// owed says that the kernel has to be entered: to submit, to run what finishes operations, or to
+// fetch completions.
 func (r *Ring) owed() bool {
 	switch flags := atomic.LoadUint32(r.sqFlags); {
 	case r.more || flags&(sqTaskrun|sqOverflow) != 0:
@@ -227,7 +240,8 @@ func (r *Ring) reap() int {
 	return n
 }
 
-// Arm prepares for the reactor's sleep: from now on a completion adds to the eventfd. False: there is something to Poll for.
+// Arm prepares for the reactor's sleep: from now on a completion adds to the eventfd. False: there
+// is something to Poll for.
 func (r *Ring) Arm() bool {
 	if r.flags&setupIOPoll != 0 {
 		return r.Outstanding() == 0 // nothing tells of these completions
@@ -240,9 +254,10 @@ func (r *Ring) Arm() bool {
 	}
 	r.armed = true
 	atomic.StoreUint32(r.cqFlags, 0)
-	// What finished before the store told nobody. Entering makes the kernel look itself, in the order of its own barriers: on a
-	// weakly ordered machine the flags in shared memory could still be those of before. Once is not enough if so much waits that the
-	// kernel leaves some of it, for which it does not raise the flag again.
+	// What finished before the store told nobody. Entering makes the kernel look itself, in the
+	// order of its own barriers: on a weakly ordered machine the flags in shared memory could still
+	// be those of before. Once is not enough if so much waits that the kernel leaves some of it,
+	// for which it does not raise the flag again.
 	for left := r.Outstanding(); left > 0 && r.quiet(); left -= taskBatch {
 		r.enter(enterGetEvents)
 	}
@@ -251,14 +266,16 @@ func (r *Ring) Arm() bool {
 
 // quiet says that there is nothing to Poll for, as far as can be seen in shared memory.
 func (r *Ring) quiet() bool {
-	return *r.cqHead == atomic.LoadUint32(r.cqTail) && atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) == 0
+	return *r.cqHead == atomic.LoadUint32(r.cqTail) &&
+		atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) == 0
 }
 
 // Outstanding is the number of operations that have been started and not completed.
 func (r *Ring) Outstanding() int { return len(r.slots) - len(r.free) }
 
-// enter is io_uring_enter(2), without waiting. It is a raw call although it takes as long as the submissions in it do (about a
-// microsecond each): it never sleeps for them, because the kernel hands what would block to workers of its own.
+// enter is io_uring_enter(2), without waiting. It is a raw call although it takes as long as the
+// submissions in it do (about a microsecond each): it never sleeps for them, because the kernel
+// hands what would block to workers of its own.
 func (r *Ring) enter(flags uintptr) {
 	if !r.enabled {
 		r.enable()
@@ -270,14 +287,16 @@ func (r *Ring) enter(flags uintptr) {
 			submit, flags = r.tail-atomic.LoadUint32(r.sqHead), flags|enterSQWakeup
 		}
 	}
-	n, _, e := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(submit), 0, flags, 0, 0)
+	n, _, e := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(submit), 0,
+		flags, 0, 0)
 	switch e {
 	case 0:
 		r.pending -= min(uint32(n), r.pending)
 	case unix.EAGAIN, unix.EBUSY, unix.EINTR:
 		// No memory, completions first, a signal: the next Poll tries again.
 	default:
-		// EEXIST is another thread than before. Nothing of it can be mended, and operations would be lost.
+		// EEXIST is another thread than before. Nothing of it can be mended, and operations would
+		// be lost.
 		panic(fmt.Sprintf("uring: io_uring_enter: %v", e))
 	}
 }
@@ -293,8 +312,8 @@ func (r *Ring) enable() {
 	}
 }
 
-// AddFile makes fd known to the ring: registered if there is a place, which saves the kernel looking it up each time. The caller
-// removes it before it closes fd.
+// AddFile makes fd known to the ring: registered if there is a place, which saves the kernel
+// looking it up each time. The caller removes it before it closes fd.
 func (r *Ring) AddFile(fd int) File {
 	if !r.enabled {
 		r.enable()

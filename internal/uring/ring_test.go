@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestCancel: what waits in the kernel comes back canceled, its neighbour does not, and nothing else happens to the ring.
+// TestCancel: what waits in the kernel comes back canceled, its neighbour does not, and nothing
+// else happens to the ring.
 func TestCancel(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
 		g := newRig(t, cfg)
@@ -36,7 +37,8 @@ func TestCancel(t *testing.T) {
 			g.Poll()
 		}
 		if second.res != -int32(unix.ECANCELED) || first.n != 0 {
-			t.Errorf("canceled: %d after %d completions; the other one: %d completions", second.res, second.n, first.n)
+			t.Errorf("canceled: %d after %d completions; the other one: %d completions", second.res,
+				second.n, first.n)
 		}
 		if _, err := unix.Write(p[1], []byte("hello")); err != nil {
 			t.Fatal(err)
@@ -57,7 +59,8 @@ func TestOperations(t *testing.T) {
 		if g.Memory() != 512<<10 || !g.f.fixed {
 			t.Logf("memory registered: %d bytes; file registered: %v", g.Memory(), g.f.fixed)
 		}
-		for _, at := range []int{0, 256 << 10, 512<<10 - 2048, 768 << 10} { // registered, across the end of it, not registered
+		// registered, across the end of it, not registered
+		for _, at := range []int{0, 256 << 10, 512<<10 - 2048, 768 << 10} {
 			w, r := g.b[at:at+4096], g.b[at+8192:at+8192+4096]
 			rnd := rand.NewChaCha8([32]byte{byte(at >> 16)})
 			_, _ = rnd.Read(w)
@@ -74,14 +77,16 @@ func TestOperations(t *testing.T) {
 			}
 			clear(w)
 			iov = []unix.Iovec{{Base: &w[0], Len: 100}, {Base: &w[200], Len: 3896}}
-			if res := g.do(Readv(iov, 4096)); res != 3996 || !bytes.Equal(w[:100], r[:100]) || !bytes.Equal(w[200:4096], r[200:4096]) {
+			if res := g.do(Readv(iov, 4096)); res != 3996 || !bytes.Equal(w[:100], r[:100]) ||
+				!bytes.Equal(w[200:4096], r[200:4096]) {
 				t.Fatalf("readv: %d", res)
 			}
 		}
 		if res := g.do(Datasync()); res != 0 {
 			t.Errorf("fdatasync: %d", res)
 		}
-		if res := g.do(Fallocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 1<<20)); res != 0 {
+		if res := g.do(Fallocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0,
+			1<<20)); res != 0 {
 			t.Errorf("fallocate: %d", res)
 		}
 		b := g.b[:4096]
@@ -100,9 +105,9 @@ func TestOperations(t *testing.T) {
 	})
 }
 
-// TestFull: more than the submission queue holds is submitted on the way, more than there are slots is refused, and Completers start
-// the rest.
-// TestCommands mixes commands, which /dev/null takes from Linux 6.4 on and regular files refuse, with transfers.
+// TestFull: more than the submission queue holds is submitted on the way, more than there are slots
+// is refused, and Completers start the rest. TestCommands mixes commands, which /dev/null takes
+// from Linux 6.4 on and regular files refuse, with transfers.
 func TestCommands(t *testing.T) {
 	g := newSmallRig(t, Config{Commands: true}, 4, 16)
 	null, err := os.Open(os.DevNull)
@@ -127,7 +132,8 @@ func TestCommands(t *testing.T) {
 			}
 		}
 		g.drain()
-		if refused.res != -int32(unix.EOPNOTSUPP) || taken.res != 0 && taken.res != -int32(unix.EOPNOTSUPP) || other.res != 512 {
+		if refused.res != -int32(unix.EOPNOTSUPP) || taken.res != 0 &&
+			taken.res != -int32(unix.EOPNOTSUPP) || other.res != 512 {
 			t.Fatalf("a file: %d, /dev/null: %d, a write: %d", refused.res, taken.res, other.res)
 		}
 		if !g.Start(g.f, &read, &other) {
@@ -149,7 +155,8 @@ func TestCommandEntry(t *testing.T) {
 	for i := range payload {
 		payload[i] = byte(i + 1)
 	}
-	for _, data := range [][]byte{nil, g.b[8192:12288], g.b[600<<10:][:4096]} { // none, registered, not registered
+	// none, registered, not registered
+	for _, data := range [][]byte{nil, g.b[8192:12288], g.b[600<<10:][:4096]} {
 		var c result
 		g.sqes[2*g.tail+1] = sqe{opcode: 0xFF}
 		if !g.StartCommand(g.f, 0xC0484E80, payload, data, &c) {
@@ -157,7 +164,8 @@ func TestCommandEntry(t *testing.T) {
 		}
 		e := unsafe.Slice((*byte)(unsafe.Pointer(&g.sqes[2*(g.tail-1)])), 128)
 		fixed := len(data) > 0 && &data[0] == &g.b[8192]
-		if e[0] != opCommand || binary.LittleEndian.Uint32(e[8:]) != 0xC0484E80 || !bytes.Equal(e[48:], payload) || (e[28] == commandFixed) != fixed {
+		if e[0] != opCommand || binary.LittleEndian.Uint32(e[8:]) != 0xC0484E80 ||
+			!bytes.Equal(e[48:], payload) || (e[28] == commandFixed) != fixed {
 			t.Errorf("registered %v: % x", fixed, e)
 		}
 		g.drain()
@@ -194,7 +202,8 @@ func TestFull(t *testing.T) {
 	})
 }
 
-// TestOverflow: completions for which there is no room are kept by the kernel and come with the next polls.
+// TestOverflow: completions for which there is no room are kept by the kernel and come with the
+// next polls.
 func TestOverflow(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
 		g := newSmallRig(t, cfg, 8, 8) // 16 completions

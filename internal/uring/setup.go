@@ -16,13 +16,16 @@ import (
 type Config struct {
 	// EventFD is written to by the kernel when an armed ring has something to Poll for.
 	EventFD int
-	// Memory is registered once, so that the kernel need not look up and hold the pages of each transfer in it; may be nil. It stays
-	// mapped until Close. Without the right to lock that much (RLIMIT_MEMLOCK) it is used unregistered.
+	// Memory is registered once, so that the kernel need not look up and hold the pages of each
+	// transfer in it; may be nil. It stays mapped until Close. Without the right to lock that much
+	// (RLIMIT_MEMLOCK) it is used unregistered.
 	Memory []byte
-	// SQPoll lets a thread of the kernel fetch submissions, which burns a CPU; it sleeps after SQIdle without any.
+	// SQPoll lets a thread of the kernel fetch submissions, which burns a CPU; it sleeps after
+	// SQIdle without any.
 	SQPoll bool
 	SQIdle time.Duration
-	// IOPoll polls devices for completions instead of waiting for interrupts; only for transfers with O_DIRECT.
+	// IOPoll polls devices for completions instead of waiting for interrupts; only for transfers
+	// with O_DIRECT.
 	IOPoll bool
 	// Commands allows StartCommand; Linux 5.19.
 	Commands bool
@@ -35,8 +38,9 @@ const (
 	bufferMax = 1 << 30 // the most that one registered buffer may have
 )
 
-// modes are the ways to run what finishes operations, the best one first, for kernels from 6.1, 5.19 and 5.10 on. With the first it
-// runs when we enter the kernel and never interrupts. All start disabled, since the thread that makes a ring is not the one that uses it.
+// modes are the ways to run what finishes operations, the best one first, for kernels from 6.1,
+// 5.19 and 5.10 on. With the first it runs when we enter the kernel and never interrupts. All start
+// disabled, since the thread that makes a ring is not the one that uses it.
 var modes = []uint32{
 	setupDisabled | setupSubmitAll | setupSingleIssuer | setupDeferTaskrun | setupTaskrunFlag,
 	setupDisabled | setupSubmitAll | setupCoopTaskrun | setupTaskrunFlag,
@@ -71,8 +75,12 @@ func setup(cfg Config, entries, completions int, p *params) (int, error) {
 		if cfg.Commands {
 			mode |= setupSQE128 | setupCQE32
 		}
-		*p = params{flags: mode | setupCQSize, cqEntries: uint32(completions), sqThreadIdle: uint32(cfg.SQIdle.Milliseconds())}
-		fd, _, e := syscall.Syscall(unix.SYS_IO_URING_SETUP, uintptr(entries), uintptr(unsafe.Pointer(p)), 0)
+		*p = params{
+			flags: mode | setupCQSize, cqEntries: uint32(completions),
+			sqThreadIdle: uint32(cfg.SQIdle.Milliseconds()),
+		}
+		fd, _, e := syscall.Syscall(unix.SYS_IO_URING_SETUP, uintptr(entries),
+			uintptr(unsafe.Pointer(p)), 0)
 		switch e {
 		case 0:
 			return int(fd), nil
@@ -92,7 +100,8 @@ func refusal(e syscall.Errno) error {
 		mend = " (the kernel, or a filter of system calls around this process, does not have it; Linux 5.10 or later is needed)"
 	case unix.EPERM:
 		mend = " (a filter of system calls forbids it: allow io_uring_setup, io_uring_enter and io_uring_register, with Docker by --security-opt seccomp=PROFILE)"
-		if b, err := os.ReadFile("/proc/sys/kernel/io_uring_disabled"); err == nil && strings.TrimSpace(string(b)) != "0" {
+		if b, err := os.ReadFile("/proc/sys/kernel/io_uring_disabled"); err == nil &&
+			strings.TrimSpace(string(b)) != "0" {
 			mend = " (the administrator forbids it: sysctl kernel.io_uring_disabled=0 allows it)"
 		}
 	case unix.ENOMEM:
@@ -104,7 +113,8 @@ func refusal(e syscall.Errno) error {
 // initialise maps the queues and registers what is to be registered.
 func (r *Ring) initialise(p *params, nslots int) (err error) {
 	if p.features&featSingleMmap == 0 || p.features&featNoDrop == 0 {
-		return fmt.Errorf("io_uring lacks features: %w (Linux 5.10 or later is needed)", unix.ENOSYS)
+		return fmt.Errorf("io_uring lacks features: %w (Linux 5.10 or later is needed)",
+			unix.ENOSYS)
 	}
 	if p.flags&setupSQE128 != 0 {
 		r.wide = 1
@@ -115,12 +125,15 @@ func (r *Ring) initialise(p *params, nslots int) (err error) {
 	if r.ring, err = unix.Mmap(r.fd, offRing, int(size), prot, how); err != nil {
 		return fmt.Errorf("map the queues of io_uring: %w", err)
 	}
-	if r.table, err = unix.Mmap(r.fd, offSQEs, int(nsqes)*int(unsafe.Sizeof(sqe{})), prot, how); err != nil {
+	if r.table, err = unix.Mmap(r.fd, offSQEs, int(nsqes)*int(unsafe.Sizeof(sqe{})), prot,
+		how); err != nil {
 		return fmt.Errorf("map the entries of io_uring: %w", err)
 	}
 	word := func(off uint32) *uint32 { return (*uint32)(unsafe.Pointer(&r.ring[off])) }
-	r.sqHead, r.sqTail, r.sqFlags, r.sqMask = word(p.sq.head), word(p.sq.tail), word(p.sq.flags), *word(p.sq.mask)
-	r.cqHead, r.cqTail, r.cqFlags, r.cqMask = word(p.cq.head), word(p.cq.tail), word(p.cq.flags), *word(p.cq.mask)
+	r.sqHead, r.sqTail, r.sqFlags, r.sqMask = word(p.sq.head), word(p.sq.tail), word(p.sq.flags),
+		*word(p.sq.mask)
+	r.cqHead, r.cqTail, r.cqFlags, r.cqMask = word(p.cq.head), word(p.cq.tail), word(p.cq.flags),
+		*word(p.cq.mask)
 	r.sqes = unsafe.Slice((*sqe)(unsafe.Pointer(&r.table[0])), nsqes)
 	r.cqes = unsafe.Slice((*cqe)(unsafe.Pointer(&r.ring[p.cq.cqes])), ncqes)
 	for i := range p.sqEntries {
@@ -139,7 +152,8 @@ func (r *Ring) initialise(p *params, nslots int) (err error) {
 	}
 	r.registerMemory()
 	sparse := filesRegister{nr: files, flags: filesSparse}
-	if r.register(registerFiles2, unsafe.Pointer(&sparse), unsafe.Sizeof(sparse)) == nil { // Linux 5.19
+	// Linux 5.19
+	if r.register(registerFiles2, unsafe.Pointer(&sparse), unsafe.Sizeof(sparse)) == nil {
 		r.files = make([]int32, files)
 		for i := range r.files {
 			r.files[i] = -1
@@ -159,8 +173,10 @@ func (r *Ring) registerMemory() {
 	if len(iov) == 0 {
 		return
 	}
-	if r.refused = r.register(registerBuffers, unsafe.Pointer(&iov[0]), uintptr(len(iov))); r.refused == nil {
-		r.base, r.size = address(unsafe.Pointer(unsafe.SliceData(r.cfg.Memory))), uint64(len(r.cfg.Memory))
+	if r.refused = r.register(registerBuffers, unsafe.Pointer(&iov[0]),
+		uintptr(len(iov))); r.refused == nil {
+		r.base, r.size = address(unsafe.Pointer(unsafe.SliceData(r.cfg.Memory))),
+			uint64(len(r.cfg.Memory))
 	}
 }
 
@@ -172,14 +188,16 @@ func (r *Ring) Refused() error { return r.refused }
 
 // register is io_uring_register(2).
 func (r *Ring) register(what uintptr, arg unsafe.Pointer, n uintptr) error {
-	_, _, e := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.fd), what, uintptr(arg), n, 0, 0)
+	_, _, e := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.fd), what, uintptr(arg), n, 0,
+		0)
 	if e != 0 {
 		return e
 	}
 	return nil
 }
 
-// Close ends the ring; nothing may be outstanding. The kernel lets go of memory and files a little later.
+// Close ends the ring; nothing may be outstanding. The kernel lets go of memory and files a little
+// later.
 func (r *Ring) Close() error {
 	if n := r.Outstanding(); n > 0 {
 		return fmt.Errorf("close io_uring: %d operations are outstanding", n)

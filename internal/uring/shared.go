@@ -20,8 +20,8 @@ type entry struct {
 	err   error
 }
 
-// Acquire returns the ring of the reactor that cfg.EventFD belongs to; the first caller makes it. Any goroutine may call it. Each
-// success is followed by one Release.
+// Acquire returns the ring of the reactor that cfg.EventFD belongs to; the first caller makes it.
+// Any goroutine may call it. Each success is followed by one Release.
 func Acquire(cfg Config) (*Ring, error) {
 	k := cfg.key()
 	shared.Lock()
@@ -40,7 +40,8 @@ func Acquire(cfg Config) (*Ring, error) {
 	return e.ring, nil
 }
 
-// Release ends one use of a ring of Acquire; the last one closes it. The thread that used the ring calls it.
+// Release ends one use of a ring of Acquire; the last one closes it. The thread that used the ring
+// calls it.
 func (r *Ring) Release() error {
 	k := r.cfg.key()
 	shared.Lock()

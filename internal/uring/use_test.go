@@ -74,7 +74,8 @@ func TestArm(t *testing.T) {
 	})
 }
 
-// TestRandom keeps the ring full of writes and reads of random pieces and compares all with a model.
+// TestRandom keeps the ring full of writes and reads of random pieces and compares all with a
+// model.
 func TestRandom(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
 		g := newSmallRig(t, cfg, 16, 32)
@@ -112,13 +113,15 @@ func TestCloseRefusesOutstanding(t *testing.T) {
 	nop := Nop()
 	var c result
 	g.Start(g.f, &nop, &c)
-	if err := g.Close(); err == nil || !strings.Contains(err.Error(), "1 operations are outstanding") {
+	if err := g.Close(); err == nil ||
+		!strings.Contains(err.Error(), "1 operations are outstanding") {
 		t.Errorf("%v", err)
 	}
 	g.drain()
 }
 
-// TestAnotherThread: a ring that is used by a second thread says so instead of losing what was started.
+// TestAnotherThread: a ring that is used by a second thread says so instead of losing what was
+// started.
 func TestAnotherThread(t *testing.T) {
 	g := newRig(t, Config{})
 	if g.flags&setupSingleIssuer == 0 {
@@ -145,7 +148,12 @@ func TestShared(t *testing.T) {
 	}
 	defer func() { _ = unix.Close(other) }()
 	var rings []*Ring
-	for _, cfg := range []Config{{EventFD: g.bell}, {EventFD: g.bell}, {EventFD: other}, {EventFD: g.bell, IOPoll: true}} {
+	for _, cfg := range []Config{
+		{EventFD: g.bell},
+		{EventFD: g.bell},
+		{EventFD: other},
+		{EventFD: g.bell, IOPoll: true},
+	} {
 		r, err := Acquire(cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -172,7 +180,10 @@ func TestShared(t *testing.T) {
 }
 
 func TestRefusal(t *testing.T) {
-	for e, want := range map[syscall.Errno]string{unix.ENOSYS: "Linux 5.10", unix.EPERM: "io_uring_setup", unix.ENOMEM: "ulimit -l"} {
+	for e, want := range map[syscall.Errno]string{
+		unix.ENOSYS: "Linux 5.10",
+		unix.EPERM:  "io_uring_setup", unix.ENOMEM: "ulimit -l",
+	} {
 		if err := refusal(e); !errors.Is(err, e) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v", err)
 		}
@@ -197,8 +208,8 @@ func TestNoAlloc(t *testing.T) {
 	}
 }
 
-// TestEarly: while nothing is out, the first operations are submitted at once, further ones in growing batches; while something is, all
-// wait for the Poll.
+// TestEarly: while nothing is out, the first operations are submitted at once, further ones in
+// growing batches; while something is, all wait for the Poll.
 func TestEarly(t *testing.T) {
 	g := newRig(t, Config{})
 	var p [2]int

@@ -12,7 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// admin owns an admin queue: one goroutine submits what others ask for, sends keep alives and collects asynchronous events.
+// admin owns an admin queue: one goroutine submits what others ask for, sends keep alives and
+// collects asynchronous events.
 type admin struct {
 	q      *Queue
 	wakeFD int
@@ -209,8 +210,8 @@ func (a *admin) finish(done *Completion) {
 	}
 }
 
-// Admin sends an admin or Fabrics command and waits for its completion, whatever its status. op.Data is filled or sent by way of a copy,
-// so it is the caller's again when Admin returns.
+// Admin sends an admin or Fabrics command and waits for its completion, whatever its status.
+// op.Data is filled or sent by way of a copy, so it is the caller's again when Admin returns.
 func (c *Controller) Admin(ctx context.Context, op *Op) (nvme.CQE, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
@@ -233,7 +234,8 @@ func (c *Controller) Admin(ctx context.Context, op *Op) (nvme.CQE, error) {
 	}
 }
 
-// AdminAsync is Admin for commands that may take long: the result comes from the function returned, which waits.
+// AdminAsync is Admin for commands that may take long: the result comes from the function returned,
+// which waits.
 func (c *Controller) AdminAsync(ctx context.Context, op *Op) func() (nvme.CQE, error) {
 	call := &adminCall{op: *op, done: make(chan struct{})}
 	call.op.Data = append([]byte(nil), op.Data...)
@@ -251,11 +253,12 @@ func (c *Controller) AdminAsync(ctx context.Context, op *Op) func() (nvme.CQE, e
 	}
 }
 
-// Events delivers asynchronous events if Options.Events asked for some. The channel is closed when the admin queue is dead. Events
-// that nobody takes are lost beyond the first 64.
+// Events delivers asynchronous events if Options.Events asked for some. The channel is closed when
+// the admin queue is dead. Events that nobody takes are lost beyond the first 64.
 func (c *Controller) Events() <-chan nvme.AsyncEvent { return c.admin.events }
 
-// enableEvents configures events and keeps one Asynchronous Event Request outstanding, as Linux does.
+// enableEvents configures events and keeps one Asynchronous Event Request outstanding, as Linux
+// does.
 func (c *Controller) enableEvents(ctx context.Context) error {
 	if c.o.Events == 0 {
 		return nil
@@ -266,7 +269,8 @@ func (c *Controller) enableEvents(ctx context.Context) error {
 	return c.admin.requestEvent()
 }
 
-// requestEvent submits an Asynchronous Event Request that renews itself. It may be called from the goroutine too.
+// requestEvent submits an Asynchronous Event Request that renews itself. It may be called from the
+// goroutine too.
 func (a *admin) requestEvent() error {
 	call := new(adminCall)
 	call.op.SQE.SetOpcode(nvme.AdminAsyncEventReq)

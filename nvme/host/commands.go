@@ -26,7 +26,8 @@ func (c *Controller) PropertyGet(ctx context.Context, off nvme.PropertyOffset) (
 	op.SQE.Property().Set(nvme.FabricsPropertyGet, off, 0)
 	cqe, err := c.command(ctx, fmt.Sprintf("property get %#x", off), &op)
 	if err == nil && off.Size() == 4 && cqe.Result()>>32 != 0 {
-		err = fmt.Errorf("property get %#x: upper half of a 4-byte property is %#x", off, cqe.Result()>>32)
+		err = fmt.Errorf("property get %#x: upper half of a 4-byte property is %#x", off,
+			cqe.Result()>>32)
 	}
 	return cqe.Result(), err
 }
@@ -40,7 +41,9 @@ func (c *Controller) PropertySet(ctx context.Context, off nvme.PropertyOffset, v
 }
 
 // Identify reads an Identify data structure of 4096 bytes.
-func (c *Controller) Identify(ctx context.Context, cns nvme.CNS, nsid uint32, csi nvme.CSI) ([]byte, error) {
+func (c *Controller) Identify(ctx context.Context, cns nvme.CNS, nsid uint32, csi nvme.CSI) ([]byte,
+	error,
+) {
 	op := Op{Data: make([]byte, nvme.IdentifyDataSize)}
 	op.SQE.SetOpcode(nvme.AdminIdentify)
 	op.SQE.SetNSID(nsid)
@@ -59,7 +62,9 @@ func (c *Controller) IdentifyController(ctx context.Context) (*nvme.IdentifyCont
 }
 
 // IdentifyNamespace reads CNS 00h.
-func (c *Controller) IdentifyNamespace(ctx context.Context, nsid uint32) (*nvme.IdentifyNamespace, error) {
+func (c *Controller) IdentifyNamespace(ctx context.Context, nsid uint32) (*nvme.IdentifyNamespace,
+	error,
+) {
 	b, err := c.Identify(ctx, nvme.CNSNamespace, nsid, 0)
 	if err != nil {
 		return nil, err
@@ -103,7 +108,9 @@ func (c *Controller) ActiveNamespaces(ctx context.Context) ([]uint32, error) {
 }
 
 // GetLog reads n bytes (a multiple of 4) of a log page from offset.
-func (c *Controller) GetLog(ctx context.Context, lid nvme.LID, nsid uint32, offset uint64, n int, lsp uint8, rae bool) ([]byte, error) {
+func (c *Controller) GetLog(ctx context.Context, lid nvme.LID, nsid uint32, offset uint64, n int,
+	lsp uint8, rae bool,
+) ([]byte, error) {
 	op := Op{Data: make([]byte, n)}
 	op.SQE.SetOpcode(nvme.AdminGetLogPage)
 	op.SQE.SetNSID(nsid)
@@ -154,8 +161,11 @@ func (c *Controller) Abort(ctx context.Context, sqid, cid uint16) (aborted bool,
 	return cqe.DW0()&nvme.AbortNotDone == 0, err
 }
 
-// Discover reads the Discovery log as libnvme does: the header, the entries, the header again, until GENCTR has not moved.
-func (c *Controller) Discover(ctx context.Context) (*nvme.DiscoveryHeader, []*nvme.DiscoveryEntry, error) {
+// Discover reads the Discovery log as libnvme does: the header, the entries, the header again,
+// until GENCTR has not moved.
+func (c *Controller) Discover(ctx context.Context) (*nvme.DiscoveryHeader, []*nvme.DiscoveryEntry,
+	error,
+) {
 	for range 10 {
 		b, err := c.GetLog(ctx, nvme.LogDiscovery, 0, 0, 20, 0, true)
 		if err != nil {
@@ -179,12 +189,15 @@ func (c *Controller) Discover(ctx context.Context) (*nvme.DiscoveryHeader, []*nv
 	return nil, nil, errors.New("discovery log: GENCTR moved during each of 10 tries")
 }
 
-func (c *Controller) discoveryEntries(ctx context.Context, n uint64) ([]*nvme.DiscoveryEntry, error) {
+func (c *Controller) discoveryEntries(ctx context.Context, n uint64) ([]*nvme.DiscoveryEntry,
+	error,
+) {
 	const chunk = 4096
 	var entries []*nvme.DiscoveryEntry
 	for off := uint64(0); off < n*nvme.DiscoveryEntrySize; off += chunk {
 		size := min(n*nvme.DiscoveryEntrySize-off, chunk)
-		b, err := c.GetLog(ctx, nvme.LogDiscovery, 0, nvme.DiscoveryHeaderSize+off, int(size), 0, true)
+		b, err := c.GetLog(ctx, nvme.LogDiscovery, 0, nvme.DiscoveryHeaderSize+off, int(size), 0,
+			true)
 		if err != nil {
 			return nil, err
 		}
@@ -199,7 +212,8 @@ func (c *Controller) discoveryEntries(ctx context.Context, n uint64) ([]*nvme.Di
 	return entries, nil
 }
 
-// checkIdentity refuses what the Linux host refuses (drivers/nvme/host: core.c, fabrics.c, rdma.c and tcp.c).
+// checkIdentity refuses what the Linux host refuses (drivers/nvme/host: core.c, fabrics.c, rdma.c
+// and tcp.c).
 func (c *Controller) checkIdentity() error {
 	id := c.id
 	discovery := c.o.SubNQN == nvme.DiscoveryNQN
@@ -209,9 +223,11 @@ func (c *Controller) checkIdentity() error {
 	case !discovery && id.KAS == 0:
 		return errors.New("identify: keep alive is mandatory, KAS is 0")
 	case !discovery && id.IOCCSZ < 4:
-		return fmt.Errorf("identify: I/O capsules of %d bytes, at least 64 are needed", id.IOCCSZ*16)
+		return fmt.Errorf("identify: I/O capsules of %d bytes, at least 64 are needed",
+			id.IOCCSZ*16)
 	case !discovery && id.IORCSZ < 1:
-		return fmt.Errorf("identify: I/O responses of %d bytes, at least 16 are needed", id.IORCSZ*16)
+		return fmt.Errorf("identify: I/O responses of %d bytes, at least 16 are needed",
+			id.IORCSZ*16)
 	case id.ICDOFF != 0:
 		return fmt.Errorf("identify: ICDOFF %d, must be 0", id.ICDOFF)
 	case c.t.Type() == nvme.TransportRDMA && id.SGLS&nvme.SGLSKeyed == 0:

@@ -16,7 +16,8 @@ type Options struct {
 	HostID  [16]byte
 	// SubNQN is the subsystem; nvme.DiscoveryNQN for a discovery controller.
 	SubNQN string
-	// KATO is the keep alive timeout, in whole milliseconds; 0 turns keep alive off. A Keep Alive is sent at half of it.
+	// KATO is the keep alive timeout, in whole milliseconds; 0 turns keep alive off. A Keep Alive
+	// is sent at half of it.
 	KATO time.Duration
 	// NoKeepAlive never sends a Keep Alive: for tests of expiry.
 	NoKeepAlive bool
@@ -30,8 +31,8 @@ type Options struct {
 	Timeout time.Duration
 }
 
-// Controller is an association with one controller: its admin queue and what is known of it. Its methods may be called by any
-// goroutine.
+// Controller is an association with one controller: its admin queue and what is known of it. Its
+// methods may be called by any goroutine.
 type Controller struct {
 	t      Transport
 	o      Options
@@ -55,7 +56,8 @@ func Dial(ctx context.Context, t Transport, o Options) (*Controller, error) {
 	c := &Controller{t: t, o: o, mem: new(memory)}
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
-	l, err := t.open(ctx, linkParams{qid: 0, size: o.AdminSize, cntlid: nvme.CNTLIDDynamic, mem: c.mem})
+	l, err := t.open(ctx,
+		linkParams{qid: 0, size: o.AdminSize, cntlid: nvme.CNTLIDDynamic, mem: c.mem})
 	if err != nil {
 		return nil, fmt.Errorf("admin queue: %w", err)
 	}
@@ -90,7 +92,8 @@ type ConnectError struct {
 // Error names the status and the field.
 func (e *ConnectError) Error() string {
 	if c := e.Status.Code(); c == nvme.ConnectInvalidParameters || c == nvme.ConnectInvalidHost {
-		return fmt.Sprintf("%s (offset %d, in data %t)", e.Status, e.Invalid.IPO(), e.Invalid.InData())
+		return fmt.Sprintf("%s (offset %d, in data %t)", e.Status, e.Invalid.IPO(),
+			e.Invalid.InData())
 	}
 	return e.Status.String()
 }
@@ -172,7 +175,8 @@ func (c *Controller) waitStatus(ctx context.Context, what string, ok func(nvme.C
 	}
 }
 
-// Reset clears CC.EN and waits until the controller is not ready. Enable starts it again; I/O queues are gone.
+// Reset clears CC.EN and waits until the controller is not ready. Enable starts it again; I/O
+// queues are gone.
 func (c *Controller) Reset(ctx context.Context) error {
 	if err := c.PropertySet(ctx, nvme.PropertyCC, uint64(nvme.CCLinux&^nvme.CCEnable)); err != nil {
 		return err
@@ -182,14 +186,16 @@ func (c *Controller) Reset(ctx context.Context) error {
 
 // Shutdown asks for a normal shutdown by CC.SHN and waits until it is complete.
 func (c *Controller) Shutdown(ctx context.Context) error {
-	if err := c.PropertySet(ctx, nvme.PropertyCC, uint64(nvme.CCLinux|nvme.CCShutdownNormal)); err != nil {
+	if err := c.PropertySet(ctx, nvme.PropertyCC,
+		uint64(nvme.CCLinux|nvme.CCShutdownNormal)); err != nil {
 		return err
 	}
-	return c.waitStatus(ctx, "shutdown", func(s nvme.CSTS) bool { return s&nvme.CSTSShutdownComplete != 0 })
+	return c.waitStatus(ctx, "shutdown",
+		func(s nvme.CSTS) bool { return s&nvme.CSTSShutdownComplete != 0 })
 }
 
-// Close ends the admin connection without a word to the controller and frees what Map gave. I/O queues are closed by their owners,
-// before.
+// Close ends the admin connection without a word to the controller and frees what Map gave. I/O
+// queues are closed by their owners, before.
 func (c *Controller) Close() {
 	c.close.Do(func() {
 		if c.admin != nil {

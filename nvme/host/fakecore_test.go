@@ -6,7 +6,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// fakeCore is what a fake controller does, whatever the transport: one namespace of 512-byte blocks in memory.
+// fakeCore is what a fake controller does, whatever the transport: one namespace of 512-byte blocks
+// in memory.
 type fakeCore struct {
 	mu   sync.Mutex
 	disk [4 << 20]byte
@@ -73,7 +74,8 @@ func (f *fakeCore) fabrics(io fakeIO, q *fakeQueue, sqe *nvme.SQE, data []byte) 
 		q.size = uint32(sqe.Connect().SQSIZE()) + 1
 		q.noFlow = sqe.Connect().CATTR()&nvme.CATTRNoFlowControl != 0
 		if d, _ := nvme.ParseConnectData(data); string(d.SUBNQN[:7]) == "nqn.bad" {
-			return io.respond(sqe.CID(), uint64(nvme.InvalidInData(256)), nvme.ConnectInvalidParameters|nvme.DNR)
+			return io.respond(sqe.CID(), uint64(nvme.InvalidInData(256)),
+				nvme.ConnectInvalidParameters|nvme.DNR)
 		}
 		return io.respond(sqe.CID(), 7, 0)
 	case nvme.FabricsPropertySet:
@@ -111,7 +113,10 @@ func (f *fakeCore) admin(io fakeIO, sqe *nvme.SQE) error {
 	case nvme.AdminAsyncEventReq:
 		return nil
 	case nvme.AdminIdentify:
-		id := nvme.IdentifyController{CNTLID: 7, KAS: 10, IOCCSZ: 68, IORCSZ: 1, SGLS: nvme.SGLSSupported | nvme.SGLSKeyed | nvme.SGLSOffset, MDTS: 8, NN: 1}
+		id := nvme.IdentifyController{
+			CNTLID: 7, KAS: 10, IOCCSZ: 68, IORCSZ: 1,
+			SGLS: nvme.SGLSSupported | nvme.SGLSKeyed | nvme.SGLSOffset, MDTS: 8, NN: 1,
+		}
 		switch sqe.Identify().CNS() {
 		case nvme.CNSController:
 			return io.sendData(cid, id.Append(nil))

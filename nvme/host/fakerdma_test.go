@@ -19,7 +19,8 @@ const (
 	fakeData    = 1 << 20
 )
 
-// fakeRDMA is a small NVMe/RDMA controller on a fake fabric: one goroutine for connection events, one per queue, one command at a time.
+// fakeRDMA is a small NVMe/RDMA controller on a fake fabric: one goroutine for connection events,
+// one per queue, one command at a time.
 type fakeRDMA struct {
 	t    *testing.T
 	fab  *verbstest.Fabric
@@ -140,7 +141,10 @@ func (f *fakeRDMA) accept(ev verbs.Event) {
 	q.must(q.create())
 	var rep cmwire.Rep
 	rep.Set(uint16(q.depth))
-	q.must(ev.ID.Accept(verbs.ConnParam{PrivateData: rep[:], InitiatorDepth: ev.Param.InitiatorDepth, RNRRetryCount: 7, RetryCount: 7}))
+	q.must(ev.ID.Accept(verbs.ConnParam{
+		PrivateData:    rep[:],
+		InitiatorDepth: ev.Param.InitiatorDepth, RNRRetryCount: 7, RetryCount: 7,
+	}))
 	go func() {
 		defer f.wg.Done()
 		q.serve()
@@ -165,7 +169,8 @@ func (q *fakeRDMAQueue) create() (err error) {
 	if q.cq, err = dev.CreateCQ(4*q.depth+4, q.ch, 0); err != nil {
 		return err
 	}
-	if q.region, err = mem.Map("fake controller", q.depth*fakeCapsule+nvme.CQESize+fakeData); err != nil {
+	if q.region,
+		err = mem.Map("fake controller", q.depth*fakeCapsule+nvme.CQESize+fakeData); err != nil {
 		return err
 	}
 	if q.mr, err = q.pd.RegMR(q.region.Bytes(), verbs.AccessLocalWrite); err != nil {
@@ -181,11 +186,17 @@ func (q *fakeRDMAQueue) create() (err error) {
 }
 
 func (q *fakeRDMAQueue) sge(off, n int) verbs.SGE {
-	return verbs.SGE{Addr: mem.Addr(q.region.Bytes()) + uint64(off), Length: uint32(n), LKey: q.mr.LKey()}
+	return verbs.SGE{
+		Addr: mem.Addr(q.region.Bytes()) + uint64(off), Length: uint32(n),
+		LKey: q.mr.LKey(),
+	}
 }
 
 func (q *fakeRDMAQueue) post(i int) {
-	_, err := q.qp.PostRecv([]verbs.RecvWR{{WRID: uint64(i), NumSGE: 1, SGE: [2]verbs.SGE{q.sge(i*fakeCapsule, fakeCapsule)}}})
+	_, err := q.qp.PostRecv([]verbs.RecvWR{{
+		WRID: uint64(i), NumSGE: 1,
+		SGE: [2]verbs.SGE{q.sge(i*fakeCapsule, fakeCapsule)},
+	}})
 	if err != nil {
 		q.f.t.Log(err) // the connection ends
 	}
@@ -226,13 +237,18 @@ func (q *fakeRDMAQueue) serve() {
 		q.post(int(wc.WRID))
 		q.fetched()
 		d := q.sqe.SGL1()
-		q.key, q.invalidate = d.Key(), d.Type() == nvme.SGLKeyedDataBlock && d.Subtype() == nvme.SGLSubtypeInvalidate
+		q.key, q.invalidate = d.Key(), d.Type() == nvme.SGLKeyedDataBlock &&
+			d.Subtype() == nvme.SGLSubtypeInvalidate
 		if q.f.evil != nil && q.f.evil(q, &q.sqe) {
 			continue
 		}
-		if dir := directionOf(&q.sqe); dir == toCtrl && d.Type() == nvme.SGLKeyedDataBlock && d.KeyedLength() > 0 {
+		if dir := directionOf(&q.sqe); dir == toCtrl && d.Type() == nvme.SGLKeyedDataBlock &&
+			d.KeyedLength() > 0 {
 			data = q.dataArea()[:d.KeyedLength()]
-			if !q.send(verbs.SendWR{Opcode: verbs.WRRDMARead, RemoteAddr: d.Address(), RKey: d.Key()}, q.dataOff(), len(data)) {
+			if !q.send(verbs.SendWR{
+				Opcode: verbs.WRRDMARead, RemoteAddr: d.Address(),
+				RKey: d.Key(),
+			}, q.dataOff(), len(data)) {
 				return
 			}
 		}
@@ -264,7 +280,8 @@ func (q *fakeRDMAQueue) send(wr verbs.SendWR, off, n int) bool {
 func (q *fakeRDMAQueue) sendData(cid uint16, data []byte) error {
 	copy(q.dataArea(), data)
 	d := q.sqe.SGL1()
-	if !q.send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, RemoteAddr: d.Address(), RKey: d.Key()}, q.dataOff(), len(data)) {
+	if !q.send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, RemoteAddr: d.Address(), RKey: d.Key()},
+		q.dataOff(), len(data)) {
 		return ErrClosed
 	}
 	return q.respond(cid, 0, 0)

@@ -12,8 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// fakeTCP is a small NVMe/TCP controller, one goroutine per connection, with one namespace of 512-byte blocks in memory. It does
-// what it is told to do wrong.
+// fakeTCP is a small NVMe/TCP controller, one goroutine per connection, with one namespace of
+// 512-byte blocks in memory. It does what it is told to do wrong.
 type fakeTCP struct {
 	addr netip.AddrPort
 	ln   net.Listener
@@ -52,7 +52,10 @@ func newFakeTCP(t *testing.T, configure ...func(*fakeTCP)) *fakeTCP {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fakeTCP{ln: ln, addr: netip.MustParseAddrPort(ln.Addr().String()), maxH2C: 8192, r2t: 16384, c2h: 12288, core: new(fakeCore)}
+	f := &fakeTCP{
+		ln: ln, addr: netip.MustParseAddrPort(ln.Addr().String()), maxH2C: 8192,
+		r2t: 16384, c2h: 12288, core: new(fakeCore),
+	}
 	for _, fn := range configure {
 		fn(f)
 	}
@@ -207,7 +210,8 @@ func (c *fakeConn) askData(w *fakeWrite) error {
 func (c *fakeConn) takeData(d *pdu.Data, data []byte) error {
 	w := c.writes[d.CCCID()]
 	last := d.Header().Flags()&pdu.LastPDU != 0
-	if w == nil || d.TTAG() != d.CCCID()^0x5555 || d.DATAO() != w.got || last != (w.got+d.DATAL() == w.end) ||
+	if w == nil || d.TTAG() != d.CCCID()^0x5555 || d.DATAO() != w.got ||
+		last != (w.got+d.DATAL() == w.end) ||
 		d.DATAL() > c.f.maxH2C {
 		return pdu.Fault{FES: pdu.FESSequence}
 	}

@@ -7,7 +7,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Transport is a way to controllers: a TCP or an RDMA value. The same value serves many controllers, one after another or at once.
+// Transport is a way to controllers: a TCP or an RDMA value. The same value serves many
+// controllers, one after another or at once.
 type Transport interface {
 	// open makes the connection of one queue. p.CNTLID is what the RDMA CM private data carries.
 	open(ctx context.Context, p linkParams) (link, error)
@@ -26,14 +27,15 @@ type linkParams struct {
 type link interface {
 	// sqe is where the command of slot i is built.
 	sqe(i int) *nvme.SQE
-	// describe writes the SGL descriptor of the command in slot i for its data. capsule is the number of data bytes
-	// that fit into a command capsule.
+	// describe writes the SGL descriptor of the command in slot i for its data. capsule is the
+	// number of data bytes that fit into a command capsule.
 	describe(s *slot, i, capsule int) error
 	// submit takes over the command in slot i: it is sent by the next poll at the latest.
 	submit(q *Queue, i int) error
 	// poll sends what waits and gives what arrived to q.
 	poll(q *Queue) error
-	// wait blocks until poll may have something to do, wakeFD (if not negative) is readable, or d has passed.
+	// wait blocks until poll may have something to do, wakeFD (if not negative) is readable, or d
+	// has passed.
 	wait(q *Queue, wakeFD int, d time.Duration) error
 	// countsData says that the queue sees the data of commands move (slot.moved).
 	countsData() bool

@@ -15,8 +15,8 @@ import (
 // remoteAccess are the rights of a host's data: the controller reads and writes it.
 const remoteAccess = verbs.AccessLocalWrite | verbs.AccessRemoteRead | verbs.AccessRemoteWrite
 
-// memory is the data memory of one controller: regions outside the Go heap and, over RDMA, the protection domain of each device in use
-// with the regions registered in it.
+// memory is the data memory of one controller: regions outside the Go heap and, over RDMA, the
+// protection domain of each device in use with the regions registered in it.
 type memory struct {
 	mu      sync.Mutex
 	regions []*mem.Region
@@ -39,8 +39,8 @@ type regionKey struct {
 	lkey, rkey uint32
 }
 
-// Map maps n bytes for data. They live until Close. Over RDMA the data of I/O commands must come from here; over TCP any memory will
-// do.
+// Map maps n bytes for data. They live until Close. Over RDMA the data of I/O commands must come
+// from here; over TCP any memory will do.
 func (c *Controller) Map(n int) ([]byte, error) {
 	m := c.mem
 	m.mu.Lock()
@@ -94,7 +94,8 @@ func (d *domain) register(r *mem.Region) error {
 	d.mrs = append(d.mrs, mr)
 	addr := mem.Addr(b)
 	keys := append([]regionKey(nil), *d.keys.Load()...)
-	keys = append(keys, regionKey{addr: addr, end: addr + uint64(len(b)), lkey: mr.LKey(), rkey: mr.RKey()})
+	keys = append(keys,
+		regionKey{addr: addr, end: addr + uint64(len(b)), lkey: mr.LKey(), rkey: mr.RKey()})
 	d.keys.Store(&keys)
 	return nil
 }

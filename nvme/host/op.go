@@ -2,7 +2,8 @@ package host
 
 import "github.com/nvmf-target/nvmf-target/nvme"
 
-// Op is a command to submit. It may be reused as soon as Submit has returned; Data may not be touched until the completion.
+// Op is a command to submit. It may be reused as soon as Submit has returned; Data may not be
+// touched until the completion.
 type Op struct {
 	// SQE is the command. Submit fills CID, flags and the SGL.
 	SQE nvme.SQE
@@ -10,8 +11,9 @@ type Op struct {
 	Data []byte
 	// Token comes back with the completion.
 	Token uint64
-	// Blocks is the number of keyed data blocks, in a list in the capsule, that describe Data over RDMA; at most the controller's MSDBD and
-	// the bytes of Data. 0 and 1: one in the command, or Data in the capsule. Data is memory of Controller.Map.
+	// Blocks is the number of keyed data blocks, in a list in the capsule, that describe Data over
+	// RDMA; at most the controller's MSDBD and the bytes of Data. 0 and 1: one in the command, or
+	// Data in the capsule. Data is memory of Controller.Map.
 	Blocks int
 	// Raw leaves flags and SGL of SQE alone: for tests of controllers that must refuse them.
 	Raw bool
@@ -40,7 +42,8 @@ func (o *Op) Flush(nsid uint32) {
 	o.Data, o.Blocks, o.Raw = nil, 0, false
 }
 
-// Discard makes a Dataset Management that deallocates the ranges in data, nvme.DSMRangeSize bytes each.
+// Discard makes a Dataset Management that deallocates the ranges in data, nvme.DSMRangeSize bytes
+// each.
 func (o *Op) Discard(nsid uint32, data []byte) {
 	o.SQE = nvme.SQE{}
 	o.SQE.SetOpcode(nvme.NVMDatasetManagement)
@@ -49,7 +52,9 @@ func (o *Op) Discard(nsid uint32, data []byte) {
 	o.Data, o.Blocks, o.Raw = data, 0, false
 }
 
-func (o *Op) rw(code nvme.Opcode, nsid uint32, slba uint64, blocks uint32, flags nvme.RWFlags, data []byte) {
+func (o *Op) rw(code nvme.Opcode, nsid uint32, slba uint64, blocks uint32, flags nvme.RWFlags,
+	data []byte,
+) {
 	o.SQE = nvme.SQE{}
 	o.SQE.SetOpcode(code)
 	o.SQE.SetNSID(nsid)
@@ -66,8 +71,8 @@ type Completion struct {
 // Status is the status of the command.
 func (c *Completion) Status() nvme.Status { return c.CQE.Status() }
 
-// direction is which way the data of a command goes: bits 1:0 of the opcode, or of the Fabrics command type (Base sections 4.1.1
-// and 6).
+// direction is which way the data of a command goes: bits 1:0 of the opcode, or of the Fabrics
+// command type (Base sections 4.1.1 and 6).
 type direction uint8
 
 const (

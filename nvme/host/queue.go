@@ -7,8 +7,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// MaxQueueSize is the largest queue: the command identifier holds the slot in its lower 12 bits and a generation above, so that a
-// response for an earlier use of the slot is recognised.
+// MaxQueueSize is the largest queue: the command identifier holds the slot in its lower 12 bits and
+// a generation above, so that a response for an earlier use of the slot is recognised.
 const MaxQueueSize = 4096
 
 const slotBits = 12
@@ -32,7 +32,8 @@ type slot struct {
 	r2tTag          uint16
 }
 
-// Queue is one submission and completion queue pair over its own connection. One goroutine at a time uses it, apart from Close.
+// Queue is one submission and completion queue pair over its own connection. One goroutine at a
+// time uses it, apart from Close.
 type Queue struct {
 	link  link
 	id    uint16
@@ -54,7 +55,10 @@ type Queue struct {
 
 func newQueue(l link, id uint16, size, capsule int) *Queue {
 	n := max(size-1, 1) // one entry stays free, as in a ring that tells full from empty
-	q := &Queue{link: l, id: id, size: size, flow: true, slots: make([]slot, n), free: make([]uint16, n), capsule: capsule}
+	q := &Queue{
+		link: l, id: id, size: size, flow: true, slots: make([]slot, n),
+		free: make([]uint16, n), capsule: capsule,
+	}
 	q.done = make([]Completion, 0, n)
 	for i := range q.slots {
 		q.slots[i].sqe = l.sqe(i)
@@ -79,8 +83,8 @@ func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) + len(q.do
 // Err is why the queue is dead, nil while it lives.
 func (q *Queue) Err() error { return q.err }
 
-// Submit builds a command and returns its CID. It is sent by the next Poll at the latest. ErrFull asks for a Poll first. It does not
-// allocate.
+// Submit builds a command and returns its CID. It is sent by the next Poll at the latest. ErrFull
+// asks for a Poll first. It does not allocate.
 func (q *Queue) Submit(op *Op) (uint16, error) {
 	if q.err != nil {
 		return 0, q.err
@@ -114,8 +118,9 @@ func (q *Queue) Submit(op *Op) (uint16, error) {
 	return s.cid, nil
 }
 
-// Poll sends what Submit built, takes what has arrived and fills done with finished commands. It returns how many, and an error once
-// the queue is dead and every completion that came before has been returned. It does not block or allocate.
+// Poll sends what Submit built, takes what has arrived and fills done with finished commands. It
+// returns how many, and an error once the queue is dead and every completion that came before has
+// been returned. It does not block or allocate.
 func (q *Queue) Poll(done []Completion) (int, error) {
 	q.done, q.doneHead = q.done[:copy(q.done, q.done[q.doneHead:])], 0
 	if q.err == nil {
@@ -139,7 +144,8 @@ func (q *Queue) Wait(d time.Duration) error {
 	return q.link.wait(q, -1, d)
 }
 
-// Close ends the connection. Outstanding commands are lost; their data may be reused. Harmless when repeated.
+// Close ends the connection. Outstanding commands are lost; their data may be reused. Harmless when
+// repeated.
 func (q *Queue) Close() error {
 	_ = q.fail(ErrClosed)
 	return q.link.close()
@@ -170,7 +176,8 @@ func (q *Queue) find(cid uint16) (*slot, int) {
 func (q *Queue) complete(cqe *nvme.CQE, sqhd bool) error {
 	s, i := q.find(cqe.CID())
 	if s == nil {
-		return q.violation("completion of CID %#x, which is not outstanding: % x", cqe.CID(), cqe[:])
+		return q.violation("completion of CID %#x, which is not outstanding: % x", cqe.CID(),
+			cqe[:])
 	}
 	if err := q.check(s, cqe); err != nil {
 		return err
@@ -196,9 +203,12 @@ func (q *Queue) check(s *slot, cqe *nvme.CQE) error {
 	case cqe[10]|cqe[11] != 0:
 		return q.violation("CID %#x: the SQ identifier is reserved over fabrics", s.cid)
 	case cqe.Result()&^resultMask(q.id, s.sqe, st) != 0:
-		return q.violation("CID %#x, opcode %#x, %v: result %#x where there is none", s.cid, s.sqe.Opcode(), st, cqe.Result())
-	case !st.OK() && isConnect(s.sqe) && !s.raw && (st.Code() == nvme.InvalidField || st&nvme.More != 0):
-		// Base section 6.3: a refused Connect never says so, and never makes an entry of the error log.
+		return q.violation("CID %#x, opcode %#x, %v: result %#x where there is none", s.cid,
+			s.sqe.Opcode(), st, cqe.Result())
+	case !st.OK() && isConnect(s.sqe) && !s.raw &&
+		(st.Code() == nvme.InvalidField || st&nvme.More != 0):
+		// Base section 6.3: a refused Connect never says so, and never makes an entry of the error
+		// log.
 		return q.violation("CID %#x: Connect refused with %#x", s.cid, uint16(st))
 	case s.raw || !st.OK():
 		return nil
@@ -207,7 +217,8 @@ func (q *Queue) check(s *slot, cqe *nvme.CQE) error {
 	case s.dir == toCtrl && s.moved != n && !s.capsuled && q.link.countsData():
 		return q.violation("CID %#x: success with %d of %d bytes asked for", s.cid, s.moved, n)
 	case s.r2tLeft != 0:
-		return q.violation("CID %#x: success while %d bytes of an R2T are outstanding", s.cid, s.r2tLeft)
+		return q.violation("CID %#x: success while %d bytes of an R2T are outstanding", s.cid,
+			s.r2tLeft)
 	}
 	return nil
 }
@@ -216,8 +227,8 @@ func isConnect(s *nvme.SQE) bool {
 	return s.Opcode() == nvme.FabricsOpcode && s.FabricsType() == nvme.FabricsConnect
 }
 
-// resultMask is the part of DW0 and DW1 that a completion may use: what a command does not define is reserved and must not carry
-// what the controller's memory held before (Base section 4.2.1).
+// resultMask is the part of DW0 and DW1 that a completion may use: what a command does not define
+// is reserved and must not carry what the controller's memory held before (Base section 4.2.1).
 func resultMask(qid uint16, s *nvme.SQE, st nvme.Status) uint64 {
 	const dw0, all = 1<<32 - 1, 1<<64 - 1
 	code, typ := s.Opcode(), s.FabricsType()
@@ -230,7 +241,8 @@ func resultMask(qid uint16, s *nvme.SQE, st nvme.Status) uint64 {
 		return all
 	case code == nvme.FabricsOpcode || qid != 0:
 		return 0
-	case code == nvme.AdminSetFeatures, code == nvme.AdminGetFeatures, code == nvme.AdminAbort, code == nvme.AdminAsyncEventReq:
+	case code == nvme.AdminSetFeatures, code == nvme.AdminGetFeatures, code == nvme.AdminAbort,
+		code == nvme.AdminAsyncEventReq:
 		return dw0
 	}
 	return 0
@@ -244,7 +256,8 @@ func (q *Queue) judgeHead(s *slot, cqe *nvme.CQE) error {
 	return q.checkHead(cqe.SQHD())
 }
 
-// checkHead judges SQHD (Base section 3.3.2.6): it moves forward only, never past what was submitted, within the queue.
+// checkHead judges SQHD (Base section 3.3.2.6): it moves forward only, never past what was
+// submitted, within the queue.
 func (q *Queue) checkHead(sqhd uint16) error {
 	if !q.flow {
 		if sqhd != 0xFFFF {
@@ -258,7 +271,8 @@ func (q *Queue) checkHead(sqhd uint16) error {
 	last := int(q.consumed % uint64(q.size))
 	step := (int(sqhd) - last + q.size) % q.size
 	if q.consumed+uint64(step) > q.submitted {
-		return q.violation("SQHD %d: %d commands taken, %d were submitted", sqhd, q.consumed+uint64(step), q.submitted)
+		return q.violation("SQHD %d: %d commands taken, %d were submitted", sqhd, q.consumed+
+			uint64(step), q.submitted)
 	}
 	q.consumed += uint64(step)
 	return nil

@@ -19,11 +19,13 @@ type RDMA struct {
 	Addr netip.AddrPort
 	// Source is the local address, if it is valid.
 	Source netip.Addr
-	// Invalidate registers the data of each command on its own and asks the controller to invalidate the key with the response,
-	// as Linux does; the response is judged by it. It needs devices that invalidate such keys: verbs/verbstest does, hardware
-	// in general does not for memory registered from user space. Without it one registration serves all commands.
+	// Invalidate registers the data of each command on its own and asks the controller to
+	// invalidate the key with the response, as Linux does; the response is judged by it. It needs
+	// devices that invalidate such keys: verbs/verbstest does, hardware in general does not for
+	// memory registered from user space. Without it one registration serves all commands.
 	Invalidate bool
-	// AlterRequest, if set, changes the private data of the connect request before it is sent: for tests of controllers.
+	// AlterRequest, if set, changes the private data of the connect request before it is sent: for
+	// tests of controllers.
 	AlterRequest func(private []byte) []byte
 }
 
@@ -40,7 +42,10 @@ func (e *RejectError) Error() string { return "rejected: " + e.Status.String() }
 func (e *RejectError) Unwrap() error { return ErrRefused }
 
 func (r RDMA) open(ctx context.Context, p linkParams) (_ link, err error) {
-	l := &rdmaLink{invalidate: r.Invalidate, qid: p.qid, events: make(chan verbs.Event, 16), done: make(chan struct{})}
+	l := &rdmaLink{
+		invalidate: r.Invalidate, qid: p.qid, events: make(chan verbs.Event, 16),
+		done: make(chan struct{}),
+	}
 	if err := l.openCM(r.Provider); err != nil {
 		return nil, err
 	}
@@ -71,7 +76,8 @@ func (r RDMA) open(ctx context.Context, p linkParams) (_ link, err error) {
 	return l, l.connect(ctx, p, r)
 }
 
-// connect sends the connect request with the private data and values of the Linux host and waits for the answer.
+// connect sends the connect request with the private data and values of the Linux host and waits
+// for the answer.
 func (l *rdmaLink) connect(ctx context.Context, p linkParams, r RDMA) error {
 	var req cmwire.Req
 	cntlid := p.cntlid
@@ -128,7 +134,8 @@ func (l *rdmaLink) openCM(p verbs.Provider) error {
 	return nil
 }
 
-// watch reads events until the channel is closed. Those of connecting go to expect; the end of the connection is noted for poll.
+// watch reads events until the channel is closed. Those of connecting go to expect; the end of the
+// connection is noted for poll.
 func (l *rdmaLink) watch() {
 	defer close(l.done)
 	for {
@@ -160,6 +167,7 @@ func (l *rdmaLink) expect(ctx context.Context, want verbs.EventType) (verbs.Even
 		if rej, ok := cmwire.ParseRej(ev.Param.PrivateData); ev.Type == verbs.EventRejected && ok {
 			return ev, &RejectError{Status: rej.Status()}
 		}
-		return ev, fmt.Errorf("%w: %s (status %d) instead of %s", ErrRefused, ev.Type, ev.Status, want)
+		return ev, fmt.Errorf("%w: %s (status %d) instead of %s", ErrRefused, ev.Type, ev.Status,
+			want)
 	}
 }

@@ -19,8 +19,9 @@ const (
 	rdmaRecvID      = 1 << 63 // WRIDs of receives; the rest is an index
 )
 
-// rdmaLink is a queue's queue pair. Submit collects SENDs, poll posts them in one call, takes completions and posts the receives
-// again. A command is finished when its response is here and its SEND has completed: until then the device may read its capsule.
+// rdmaLink is a queue's queue pair. Submit collects SENDs, poll posts them in one call, takes
+// completions and posts the receives again. A command is finished when its response is here and its
+// SEND has completed: until then the device may read its capsule.
 //
 // One region holds the commands, the responses and bounce buffers for data from elsewhere.
 type rdmaLink struct {
@@ -66,7 +67,8 @@ type rdmaSlot struct {
 	invalidated    uint32
 }
 
-// create makes the queue pair and posts a receive for every response the queue may get, as Linux does.
+// create makes the queue pair and posts a receive for every response the queue may get, as Linux
+// does.
 func (l *rdmaLink) create(p linkParams) error {
 	dev := l.id.Device()
 	var err error
@@ -78,7 +80,8 @@ func (l *rdmaLink) create(p linkParams) error {
 	if p.qid == 0 {
 		l.step = rdmaAdminBounce
 	}
-	if l.region, err = mem.Map("host queue", n*nvme.SQESize+p.size*nvme.CQESize+n*l.step); err != nil {
+	if l.region,
+		err = mem.Map("host queue", n*nvme.SQESize+p.size*nvme.CQESize+n*l.step); err != nil {
 		return err
 	}
 	b := l.region.Bytes()
@@ -95,7 +98,8 @@ func (l *rdmaLink) create(p linkParams) error {
 		return err
 	}
 	l.qp, err = l.id.CreateQP(l.dom.pd, verbs.QPInit{
-		SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: n + 1, MaxRecvWR: p.size + 1, MaxSendSGE: 2, MaxRecvSGE: 1,
+		SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: n + 1, MaxRecvWR: p.size + 1, MaxSendSGE: 2,
+		MaxRecvSGE: 1,
 	})
 	if err != nil {
 		return err
@@ -114,7 +118,8 @@ func (l *rdmaLink) sqe(i int) *nvme.SQE { return (*nvme.SQE)(l.sqes[i*nvme.SQESi
 
 func (l *rdmaLink) countsData() bool { return false }
 
-// describe follows Linux: data in the capsule on I/O queues if it fits, else one keyed data block, which is also the null descriptor.
+// describe follows Linux: data in the capsule on I/O queues if it fits, else one keyed data block,
+// which is also the null descriptor.
 func (l *rdmaLink) describe(s *slot, i, capsule int) error {
 	st := &l.state[i]
 	*st = rdmaSlot{}
@@ -152,17 +157,20 @@ func (l *rdmaLink) describe(s *slot, i, capsule int) error {
 	return nil
 }
 
-// list describes data with a last segment in the command and s.blocks keyed data blocks in the capsule (RDMA section 3.3.1).
+// list describes data with a last segment in the command and s.blocks keyed data blocks in the
+// capsule (RDMA section 3.3.1).
 func (l *rdmaLink) list(s *slot, i, capsule int, key uint32) error {
 	n := uint32(s.blocks * nvme.SGLDescriptorSize)
 	if l.state[i].bounced || s.blocks > len(s.data) || int(n) > min(capsule, l.step) {
-		return fmt.Errorf("a list of %d data blocks for %d bytes: the data must be from Controller.Map, the list fit into a capsule, of %d bytes",
+		return fmt.Errorf(
+			"a list of %d data blocks for %d bytes: the data must be from Controller.Map, the list fit into a capsule, of %d bytes",
 			s.blocks, len(s.data), capsule)
 	}
 	b := l.bounce[i*l.step:][:n]
 	for k, rest := 0, s.data; k < s.blocks; k++ {
 		size := len(rest) / (s.blocks - k)
-		(*nvme.SGLDescriptor)(b[k*nvme.SGLDescriptorSize:]).SetKeyed(nvme.SGLSubtypeAddress, mem.Addr(rest), uint32(size), key)
+		(*nvme.SGLDescriptor)(b[k*nvme.SGLDescriptorSize:]).SetKeyed(nvme.SGLSubtypeAddress,
+			mem.Addr(rest), uint32(size), key)
 		rest = rest[size:]
 	}
 	l.state[i].data = verbs.SGE{Addr: mem.Addr(b), Length: n, LKey: l.mr.LKey()}
@@ -170,14 +178,17 @@ func (l *rdmaLink) list(s *slot, i, capsule int, key uint32) error {
 	return nil
 }
 
-// locate finds the keys of a command's data, by way of a bounce buffer if it is not in memory of Controller.Map.
+// locate finds the keys of a command's data, by way of a bounce buffer if it is not in memory of
+// Controller.Map.
 func (l *rdmaLink) locate(s *slot, i int) (addr uint64, lkey, rkey uint32, err error) {
 	addr = mem.Addr(s.data)
 	if k := l.dom.find(addr, uint64(len(s.data))); k != nil {
 		return addr, k.lkey, k.rkey, nil
 	}
 	if len(s.data) > l.step {
-		return 0, 0, 0, fmt.Errorf("%d bytes of data that are not from Controller.Map, at most %d", len(s.data), l.step)
+		return 0, 0, 0,
+			fmt.Errorf("%d bytes of data that are not from Controller.Map, at most %d", len(s.data),
+				l.step)
 	}
 	l.state[i].bounced = true
 	b := l.memoryOf(s, i)
@@ -195,8 +206,12 @@ func (l *rdmaLink) memoryOf(s *slot, i int) []byte {
 
 func (l *rdmaLink) submit(_ *Queue, i int) error {
 	st := &l.state[i]
-	wr := verbs.SendWR{WRID: uint64(i), Opcode: verbs.WRSend, Flags: verbs.SendSignaled, FirstSGE: uint32(len(l.sges)), NumSGE: 1}
-	l.sges = append(l.sges, verbs.SGE{Addr: l.base + uint64(i*nvme.SQESize), Length: nvme.SQESize, LKey: l.mr.LKey()})
+	wr := verbs.SendWR{
+		WRID: uint64(i), Opcode: verbs.WRSend, Flags: verbs.SendSignaled,
+		FirstSGE: uint32(len(l.sges)), NumSGE: 1,
+	}
+	l.sges = append(l.sges,
+		verbs.SGE{Addr: l.base + uint64(i*nvme.SQESize), Length: nvme.SQESize, LKey: l.mr.LKey()})
 	if st.data.Length > 0 {
 		l.sges = append(l.sges, st.data)
 		wr.NumSGE = 2
@@ -221,7 +236,10 @@ func (l *rdmaLink) flush() error {
 // receive collects the receive of response slot i for postRecvs.
 func (l *rdmaLink) receive(i int) {
 	r := verbs.RecvWR{WRID: rdmaRecvID | uint64(i), NumSGE: 1}
-	r.SGE[0] = verbs.SGE{Addr: l.base + uint64(len(l.sqes)+i*nvme.CQESize), Length: nvme.CQESize, LKey: l.mr.LKey()}
+	r.SGE[0] = verbs.SGE{
+		Addr: l.base + uint64(len(l.sqes)+i*nvme.CQESize), Length: nvme.CQESize,
+		LKey: l.mr.LKey(),
+	}
 	l.recvs = append(l.recvs, r)
 }
 
@@ -270,7 +288,8 @@ func (l *rdmaLink) take(q *Queue, wc *verbs.WC) error {
 		if wc.WRID&rdmaRecvID != 0 {
 			what = "receive"
 		}
-		return fmt.Errorf("%w: %s failed with work completion status %d, vendor error %#x", ErrClosed, what, wc.Status, wc.VendorErr)
+		return fmt.Errorf("%w: %s failed with work completion status %d, vendor error %#x",
+			ErrClosed, what, wc.Status, wc.VendorErr)
 	}
 	if wc.WRID&rdmaRecvID == 0 {
 		l.state[wc.WRID].sent = true
@@ -283,16 +302,20 @@ func (l *rdmaLink) take(q *Queue, wc *verbs.WC) error {
 	cqe := (*nvme.CQE)(l.cqes[at*nvme.CQESize:])
 	s, i := q.find(cqe.CID())
 	if s == nil || l.state[i].answered {
-		return q.violation("completion of CID %#x, which is not outstanding: % x", cqe.CID(), cqe[:])
+		return q.violation("completion of CID %#x, which is not outstanding: % x", cqe.CID(),
+			cqe[:])
 	}
 	st := &l.state[i]
 	if wc.Flags&verbs.WCWithInv != 0 {
 		if wc.InvalidatedRKey != s.key || s.key == 0 {
-			return q.violation("CID %#x: key %#x invalidated, the command's is %#x (0: none asked for)", s.cid, wc.InvalidatedRKey, s.key)
+			return q.violation(
+				"CID %#x: key %#x invalidated, the command's is %#x (0: none asked for)", s.cid,
+				wc.InvalidatedRKey, s.key)
 		}
 		st.invalidated = wc.InvalidatedRKey
 	}
-	// Judged as it arrives: the command may end later than those of later responses, when its SEND completes.
+	// Judged as it arrives: the command may end later than those of later responses, when its SEND
+	// completes.
 	if err := q.judgeHead(s, cqe); err != nil {
 		return err
 	}
@@ -332,7 +355,9 @@ func (l *rdmaLink) wait(q *Queue, wakeFD int, d time.Duration) error {
 		return err
 	}
 	l.fds = [3]unix.PollFd{
-		{Fd: int32(l.ch.FD()), Events: unix.POLLIN}, {Fd: int32(l.wakeFD), Events: unix.POLLIN}, {Fd: int32(wakeFD), Events: unix.POLLIN},
+		{Fd: int32(l.ch.FD()), Events: unix.POLLIN},
+		{Fd: int32(l.wakeFD), Events: unix.POLLIN},
+		{Fd: int32(wakeFD), Events: unix.POLLIN},
 	}
 	err := pollFor(l.fds[:], d)
 	if _, derr := l.ch.Drain(); derr != nil {

@@ -16,7 +16,9 @@ import (
 
 func connectRDMA(t *testing.T, f *fakeRDMA, invalidate bool, size int) (*Controller, *Queue) {
 	t.Helper()
-	c, q := connectQueue(t, RDMA{Provider: f.fab.Provider("host"), Addr: f.addr, Invalidate: invalidate}, testOptions(), size)
+	c, q := connectQueue(t,
+		RDMA{Provider: f.fab.Provider("host"), Addr: f.addr, Invalidate: invalidate}, testOptions(),
+		size)
 	t.Cleanup(func() {
 		if err := q.Close(); err != nil {
 			t.Error(err)
@@ -132,7 +134,9 @@ func TestFree(t *testing.T) {
 }
 
 func TestRDMAViolations(t *testing.T) {
-	answer := func(change func(q *fakeRDMAQueue, cqe *nvme.CQE, wr *verbs.SendWR)) func(*fakeRDMAQueue, *nvme.SQE) {
+	answer := func(change func(q *fakeRDMAQueue, cqe *nvme.CQE,
+		wr *verbs.SendWR),
+	) func(*fakeRDMAQueue, *nvme.SQE) {
 		return func(q *fakeRDMAQueue, sqe *nvme.SQE) {
 			cqe := q.cqe(sqe.CID(), 0, 0)
 			wr := verbs.SendWR{Opcode: verbs.WRSend}
@@ -146,13 +150,22 @@ func TestRDMAViolations(t *testing.T) {
 		invalidate bool
 		evil       func(*fakeRDMAQueue, *nvme.SQE)
 	}{
-		{"unknown CID", nvme.NVMFlush, false, answer(func(_ *fakeRDMAQueue, c *nvme.CQE, _ *verbs.SendWR) { c[12] ^= 1 })},
-		{"invalidation not asked for", nvme.NVMRead, false, answer(func(q *fakeRDMAQueue, _ *nvme.CQE, wr *verbs.SendWR) {
-			wr.Opcode, wr.InvalidateRKey = verbs.WRSendWithInv, q.key
-		})},
-		{"another command's key", nvme.NVMFlush, true, answer(func(q *fakeRDMAQueue, _ *nvme.CQE, wr *verbs.SendWR) {
-			wr.Opcode, wr.InvalidateRKey = verbs.WRSendWithInv, lastKey
-		})},
+		{
+			"unknown CID", nvme.NVMFlush, false,
+			answer(func(_ *fakeRDMAQueue, c *nvme.CQE, _ *verbs.SendWR) { c[12] ^= 1 }),
+		},
+		{
+			"invalidation not asked for", nvme.NVMRead, false,
+			answer(func(q *fakeRDMAQueue, _ *nvme.CQE, wr *verbs.SendWR) {
+				wr.Opcode, wr.InvalidateRKey = verbs.WRSendWithInv, q.key
+			}),
+		},
+		{
+			"another command's key", nvme.NVMFlush, true,
+			answer(func(q *fakeRDMAQueue, _ *nvme.CQE, wr *verbs.SendWR) {
+				wr.Opcode, wr.InvalidateRKey = verbs.WRSendWithInv, lastKey
+			}),
+		},
 		{"short response", nvme.NVMFlush, false, func(q *fakeRDMAQueue, sqe *nvme.SQE) {
 			cqe := q.cqe(sqe.CID(), 0, 0)
 			_ = q.sendResponse(cqe[:12], verbs.SendWR{Opcode: verbs.WRSend})
@@ -202,7 +215,8 @@ func TestRDMAViolations(t *testing.T) {
 	}
 }
 
-// lastKey is the key of the last read that was not answered; only the fake's one goroutine per test touches it.
+// lastKey is the key of the last read that was not answered; only the fake's one goroutine per test
+// touches it.
 var lastKey uint32
 
 func TestRDMARefused(t *testing.T) {
@@ -238,7 +252,8 @@ func TestRDMAZeroAllocation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The link alone: a SEND to oneself is not possible, so build and describe are counted, and posting is the fabric's.
+	// The link alone: a SEND to oneself is not possible, so build and describe are counted, and
+	// posting is the fabric's.
 	var op Op
 	i := q.free[len(q.free)-1]
 	l := q.link.(*rdmaLink)
@@ -261,7 +276,8 @@ func TestRDMAZeroAllocation(t *testing.T) {
 	}
 }
 
-// The completion of a SEND may be seen after later responses; SQHD is in the order of the responses.
+// The completion of a SEND may be seen after later responses; SQHD is in the order of the
+// responses.
 func TestRDMALateSendCompletion(t *testing.T) {
 	f := newFakeRDMA(t)
 	_, q := connectRDMA(t, f, false, 16)
@@ -294,7 +310,8 @@ func TestRDMALateSendCompletion(t *testing.T) {
 	}
 }
 
-// A list describes all of the data, in order, in blocks of the same size and a rest; what cannot be described is not submitted.
+// A list describes all of the data, in order, in blocks of the same size and a rest; what cannot be
+// described is not submitted.
 func TestRDMAList(t *testing.T) {
 	f := newFakeRDMA(t)
 	c, q := connectRDMA(t, f, false, 16)
@@ -311,13 +328,15 @@ func TestRDMAList(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := s.sqe.SGL1()
-		if d.Type() != nvme.SGLLastSegment || d.Subtype() != nvme.SGLSubtypeOffset || d.Length() != uint32(16*n) || d.Address() != 0 {
+		if d.Type() != nvme.SGLLastSegment || d.Subtype() != nvme.SGLSubtypeOffset ||
+			d.Length() != uint32(16*n) || d.Address() != 0 {
 			t.Errorf("descriptor %x", d[:])
 		}
 		at := mem.Addr(buf)
 		for k := range n {
 			b := (*nvme.SGLDescriptor)(l.bounce[i*l.step+16*k:])
-			if b.Type() != nvme.SGLKeyedDataBlock || b.Address() != at || b.KeyedLength() < uint32(100<<10/n) {
+			if b.Type() != nvme.SGLKeyedDataBlock || b.Address() != at ||
+				b.KeyedLength() < uint32(100<<10/n) {
 				t.Errorf("block %d of %d: %x", k, n, b[:])
 			}
 			at += uint64(b.KeyedLength())
@@ -327,8 +346,9 @@ func TestRDMAList(t *testing.T) {
 		}
 	}
 	for name, op := range map[string]Op{
-		"bounced data": {Data: make([]byte, 512), Blocks: 2}, "more blocks than bytes": {Data: buf[:3], Blocks: 4},
-		"more than fits": {Data: buf[:1<<20], Blocks: 4096},
+		"bounced data":           {Data: make([]byte, 512), Blocks: 2},
+		"more blocks than bytes": {Data: buf[:3], Blocks: 4},
+		"more than fits":         {Data: buf[:1<<20], Blocks: 4096},
 	} {
 		op.SQE.SetOpcode(nvme.NVMRead)
 		if _, err := q.Submit(&op); err == nil {

@@ -9,9 +9,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// DialQueue opens the connection of a queue and nothing more: no Connect command is sent. It is for tests of controllers. The size is
-// that of the submission queue in entries; cntlid goes into the RDMA connect request of an I/O queue.
-func DialQueue(ctx context.Context, t Transport, qid uint16, size int, cntlid uint16) (*Queue, error) {
+// DialQueue opens the connection of a queue and nothing more: no Connect command is sent. It is for
+// tests of controllers. The size is that of the submission queue in entries; cntlid goes into the
+// RDMA connect request of an I/O queue.
+func DialQueue(ctx context.Context, t Transport, qid uint16, size int, cntlid uint16) (*Queue,
+	error,
+) {
 	p := linkParams{qid: qid, size: size, cntlid: cntlid, mem: new(memory)}
 	l, err := t.open(ctx, p)
 	if err != nil {
@@ -20,7 +23,8 @@ func DialQueue(ctx context.Context, t Transport, qid uint16, size int, cntlid ui
 	return newQueue(l, qid, size, 0), nil
 }
 
-// ConnectCommand makes a Connect command for q; data may be altered before it is appended to op.Data by the caller.
+// ConnectCommand makes a Connect command for q; data may be altered before it is appended to
+// op.Data by the caller.
 func ConnectCommand(qid uint16, size int, o *Options, cntlid uint16) *Op {
 	op := new(Op)
 	var cattr nvme.CATTR
@@ -39,8 +43,8 @@ func ConnectCommand(qid uint16, size int, o *Options, cntlid uint16) *Op {
 	return op
 }
 
-// Do submits a command and waits for its completion. Nothing else may be outstanding. If ctx ends first the queue is dead, since its
-// data may not be touched before the controller is done with it.
+// Do submits a command and waits for its completion. Nothing else may be outstanding. If ctx ends
+// first the queue is dead, since its data may not be touched before the controller is done with it.
 func (q *Queue) Do(ctx context.Context, op *Op) (nvme.CQE, error) {
 	if n := q.Outstanding(); n > 0 {
 		return nvme.CQE{}, fmt.Errorf("queue %d: %d commands are outstanding", q.id, n)
@@ -79,21 +83,27 @@ func waitSlice(ctx context.Context) time.Duration {
 }
 
 // Read reads blocks logical blocks into data.
-func (q *Queue) Read(ctx context.Context, nsid uint32, slba uint64, blocks uint32, data []byte) error {
+func (q *Queue) Read(ctx context.Context, nsid uint32, slba uint64, blocks uint32,
+	data []byte,
+) error {
 	var op Op
 	op.Read(nsid, slba, blocks, data)
 	return q.run(ctx, &op)
 }
 
 // Write writes blocks logical blocks from data.
-func (q *Queue) Write(ctx context.Context, nsid uint32, slba uint64, blocks uint32, data []byte, flags nvme.RWFlags) error {
+func (q *Queue) Write(ctx context.Context, nsid uint32, slba uint64, blocks uint32, data []byte,
+	flags nvme.RWFlags,
+) error {
 	var op Op
 	op.Write(nsid, slba, blocks, data, flags)
 	return q.run(ctx, &op)
 }
 
 // WriteZeroes makes blocks logical blocks read as zeroes.
-func (q *Queue) WriteZeroes(ctx context.Context, nsid uint32, slba uint64, blocks uint32, flags nvme.RWFlags) error {
+func (q *Queue) WriteZeroes(ctx context.Context, nsid uint32, slba uint64, blocks uint32,
+	flags nvme.RWFlags,
+) error {
 	var op Op
 	op.WriteZeroes(nsid, slba, blocks, flags)
 	return q.run(ctx, &op)

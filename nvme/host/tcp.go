@@ -20,15 +20,18 @@ import (
 type TCP struct {
 	// Addr is the controller's address and port.
 	Addr netip.AddrPort
-	// HeaderDigest and DataDigest ask for digests; the controller must grant them, as Linux insists.
+	// HeaderDigest and DataDigest ask for digests; the controller must grant them, as Linux
+	// insists.
 	HeaderDigest, DataDigest bool
 	// HPDA is the alignment of C2HData asked for: (HPDA+1)*4 bytes; 0 to 31.
 	HPDA uint8
 	// Source is the local address, if it is valid.
 	Source netip.Addr
-	// CongestionControl names that of the connection as seen from the host (tcp(7), TCP_CONGESTION); "" is the system's.
+	// CongestionControl names that of the connection as seen from the host (tcp(7),
+	// TCP_CONGESTION); "" is the system's.
 	CongestionControl string
-	// Turn is how many bytes one poll of a queue sends at most, about: whoever polls several must get to the others. 0 is 256 KiB.
+	// Turn is how many bytes one poll of a queue sends at most, about: whoever polls several must
+	// get to the others. 0 is 256 KiB.
 	Turn int
 }
 
@@ -74,7 +77,8 @@ func dialTCP(ctx context.Context, t TCP) (int, error) {
 	if errors.Is(err, unix.EINPROGRESS) {
 		if err = pollFD(ctx, fd, unix.POLLOUT); err == nil {
 			var v int
-			if v, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && v != 0 {
+			if v, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil &&
+				v != 0 {
 				err = syscall.Errno(v)
 			}
 		}
@@ -113,7 +117,8 @@ func pollFD(ctx context.Context, fd int, events int16) error {
 	}
 }
 
-// initialize exchanges ICReq and ICResp and judges the answer as Linux does (TCP sections 3.6.2.2 and 3.6.2.3).
+// initialize exchanges ICReq and ICResp and judges the answer as Linux does (TCP sections 3.6.2.2
+// and 3.6.2.3).
 func (l *tcpLink) initialize(ctx context.Context, t TCP) error {
 	want := pdu.Params{HeaderDigest: t.HeaderDigest, DataDigest: t.DataDigest, HPDA: t.HPDA}
 	var req pdu.ICReq
@@ -141,10 +146,12 @@ func (l *tcpLink) initialize(ctx context.Context, t TCP) error {
 		case errno != 0:
 			return fmt.Errorf("%w: waiting for ICResp: %w", ErrRefused, errno)
 		case n == 0:
-			return fmt.Errorf("%w: the controller closed the connection instead of sending ICResp", ErrRefused)
+			return fmt.Errorf("%w: the controller closed the connection instead of sending ICResp",
+				ErrRefused)
 		}
 		b = b[n:]
-		if done := len(resp) - len(b); done >= pdu.TermReqSize && pdu.Type(resp[0]) == pdu.TypeC2HTermReq {
+		if done := len(resp) - len(b); done >= pdu.TermReqSize &&
+			pdu.Type(resp[0]) == pdu.TypeC2HTermReq {
 			return fmt.Errorf("%w: %w", ErrRefused, (*pdu.TermReq)(resp[:pdu.TermReqSize]).Fault())
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// wire is a TCP queue whose controller is the test itself, at the other end of a socket pair: no goroutine takes part, and nothing is
-// allocated but by the host.
+// wire is a TCP queue whose controller is the test itself, at the other end of a socket pair: no
+// goroutine takes part, and nothing is allocated but by the host.
 type wire struct {
 	tb     testing.TB
 	q      *Queue
@@ -29,7 +29,8 @@ func newWire(tb testing.TB, p pdu.Params, size, bytes int) *wire {
 	l := newTCPLink(a, linkParams{qid: 1, size: size})
 	l.p = p
 	return &wire{
-		tb: tb, q: newQueue(l, 1, size, 8192), p: p, fd: b, drain: make([]byte, 1<<20), data: make([]byte, bytes),
+		tb: tb, q: newQueue(l, 1, size, 8192), p: p, fd: b, drain: make([]byte, 1<<20),
+		data:   make([]byte, bytes),
 		answer: make([]byte, 0, size*(bytes+256)), done: make([]Completion, size),
 	}
 }
@@ -111,7 +112,8 @@ func TestTCPZeroAllocation(t *testing.T) {
 	}
 }
 
-// BenchmarkTCP is what a command costs the host at queue depth 32, its share of the system calls and the answering included.
+// BenchmarkTCP is what a command costs the host at queue depth 32, its share of the system calls
+// and the answering included.
 func BenchmarkTCP(b *testing.B) {
 	for name, write := range map[string]bool{"read4K": false, "write4K": true} {
 		b.Run(name, func(b *testing.B) {

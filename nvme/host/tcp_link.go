@@ -13,14 +13,17 @@ import (
 
 const (
 	tcpReceiveBuffer = 256 << 10
-	tcpDirectReceive = 16 << 10  // what is missing of a payload beyond this is received without the buffer
-	tcpDataHeaders   = 64        // H2CData PDUs built at once
-	tcpTurn          = 256 << 10 // what one poll receives at most, about, and sends if nothing else is said (TCP.Turn)
-	maxC2HData       = 1 << 30   // what a C2HData may carry before its command is known
+	// what is missing of a payload beyond this is received without the buffer
+	tcpDirectReceive = 16 << 10
+	tcpDataHeaders   = 64 // H2CData PDUs built at once
+	// what one poll receives at most, about, and sends if nothing else is said (TCP.Turn)
+	tcpTurn    = 256 << 10
+	maxC2HData = 1 << 30 // what a C2HData may carry before its command is known
 )
 
-// tcpLink is a queue's TCP connection. Sending: submit appends vectors (header, data, digest) to tx, flush hands them to the kernel in
-// one call; H2CData for R2Ts is built while headers are free. Receiving: tcp_receive.go.
+// tcpLink is a queue's TCP connection. Sending: submit appends vectors (header, data, digest) to
+// tx, flush hands them to the kernel in one call; H2CData for R2Ts is built while headers are free.
+// Receiving: tcp_receive.go.
 type tcpLink struct {
 	fd     int
 	turn   int // bytes
@@ -56,8 +59,9 @@ type tcpDataHeader struct {
 func newTCPLink(fd int, p linkParams) *tcpLink {
 	n := max(p.size-1, 1)
 	l := &tcpLink{
-		fd: fd, turn: tcpTurn, admin: p.qid == 0, capsules: make([]tcpCapsule, n), r2t: make([]uint16, n),
-		tx: make([]sys.Iovec, 3*n+3*tcpDataHeaders),
+		fd: fd, turn: tcpTurn, admin: p.qid == 0, capsules: make([]tcpCapsule, n),
+		r2t: make([]uint16, n),
+		tx:  make([]sys.Iovec, 3*n+3*tcpDataHeaders),
 	}
 	l.rx.buf = make([]byte, tcpReceiveBuffer)
 	return l
@@ -67,8 +71,8 @@ func (l *tcpLink) sqe(i int) *nvme.SQE { return (*pdu.CapsuleCmd)(l.capsules[i].
 
 func (l *tcpLink) countsData() bool { return true }
 
-// describe follows Linux: data to the controller travels in the capsule if it fits, everything else by a transport data block,
-// which also is the null descriptor (TCP section 3.3.2).
+// describe follows Linux: data to the controller travels in the capsule if it fits, everything else
+// by a transport data block, which also is the null descriptor (TCP section 3.3.2).
 func (l *tcpLink) describe(s *slot, _, capsule int) error {
 	if l.admin || s.sqe.Opcode() == nvme.FabricsOpcode {
 		capsule = pdu.AdminInCapsule
@@ -80,7 +84,8 @@ func (l *tcpLink) describe(s *slot, _, capsule int) error {
 	if s.capsuled {
 		s.sqe.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, uint32(len(s.data)))
 	} else {
-		s.sqe.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, uint32(len(s.data)))
+		s.sqe.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0,
+			uint32(len(s.data)))
 	}
 	return nil
 }
@@ -161,8 +166,8 @@ func (l *tcpLink) sent(n int) {
 	}
 }
 
-// buildData turns R2Ts, up to about tcpTurn bytes, into H2CData PDUs of at most MAXH2CDATA bytes, in the order the R2Ts came (TCP
-// section 3.3.2.2).
+// buildData turns R2Ts, up to about tcpTurn bytes, into H2CData PDUs of at most MAXH2CDATA bytes,
+// in the order the R2Ts came (TCP section 3.3.2.2).
 func (l *tcpLink) buildData(q *Queue) {
 	for built := 0; l.r2tN > 0 && l.dataUsed < tcpDataHeaders && built < tcpTurn; {
 		s := &q.slots[l.r2t[l.r2tHead]]
@@ -206,7 +211,10 @@ func (l *tcpLink) wait(q *Queue, wakeFD int, d time.Duration) error {
 	if err := l.flush(q); err != nil {
 		return q.fail(err)
 	}
-	l.fds = [2]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}, {Fd: int32(wakeFD), Events: unix.POLLIN}}
+	l.fds = [2]unix.PollFd{
+		{Fd: int32(l.fd), Events: unix.POLLIN},
+		{Fd: int32(wakeFD), Events: unix.POLLIN},
+	}
 	if l.txHead != l.txEnd || l.r2tN > 0 { // flush ends before everything is sent
 		l.fds[0].Events |= unix.POLLOUT
 	}

@@ -10,8 +10,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// tcpReceiver holds what has arrived and is not understood yet. Small payloads are copied out of buf; the missing part of a large one
-// is received where it belongs, with buf behind it for what follows.
+// tcpReceiver holds what has arrived and is not understood yet. Small payloads are copied out of
+// buf; the missing part of a large one is received where it belongs, with buf behind it for what
+// follows.
 type tcpReceiver struct {
 	buf  []byte
 	r, w int // buf[r:w] is to be looked at
@@ -136,13 +137,14 @@ func (l *tcpLink) dispatch(q *Queue, t pdu.Type, b []byte) error {
 	case pdu.TypeR2T:
 		return l.takeR2T(q, (*pdu.R2T)(b[:pdu.R2TSize]))
 	case pdu.TypeC2HTermReq:
-		return fmt.Errorf("%w by C2HTermReq: %w", ErrClosed, (*pdu.TermReq)(b[:pdu.TermReqSize]).Fault())
+		return fmt.Errorf("%w by C2HTermReq: %w", ErrClosed,
+			(*pdu.TermReq)(b[:pdu.TermReqSize]).Fault())
 	}
 	return q.violation("unexpected %s", t)
 }
 
-// startData judges the header of a C2HData (TCP section 3.6.2.9). Linux puts data where the last PDU ended, so the offsets must follow
-// each other.
+// startData judges the header of a C2HData (TCP section 3.6.2.9). Linux puts data where the last
+// PDU ended, so the offsets must follow each other.
 func (l *tcpLink) startData(q *Queue, d *pdu.Data, whole []byte) error {
 	s, i := q.find(d.CCCID())
 	if s == nil {
@@ -155,17 +157,21 @@ func (l *tcpLink) startData(q *Queue, d *pdu.Data, whole []byte) error {
 	flags := d.Header().Flags()
 	switch {
 	case s.dir != toHost:
-		return q.violation("C2HData for CID %#x, opcode %#x, which reads nothing", s.cid, s.sqe.Opcode())
+		return q.violation("C2HData for CID %#x, opcode %#x, which reads nothing", s.cid,
+			s.sqe.Opcode())
 	case d.DATAO() != s.moved:
-		return q.violation("C2HData for CID %#x at offset %d, expected %d", s.cid, d.DATAO(), s.moved)
+		return q.violation("C2HData for CID %#x at offset %d, expected %d", s.cid, d.DATAO(),
+			s.moved)
 	case d.DATAL() > left:
 		return q.violation("C2HData for CID %#x: %d bytes, %d are missing", s.cid, d.DATAL(), left)
 	case d.TTAG() != 0 || [4]byte(d[20:]) != [4]byte{}:
 		return q.violation("C2HData: reserved bytes are not zero: % x", d[:])
 	case (flags&pdu.LastPDU != 0) != (d.DATAL() == left) && !s.raw:
-		return q.violation("C2HData for CID %#x: last %t with %d of %d bytes", s.cid, flags&pdu.LastPDU != 0, d.DATAL(), left)
+		return q.violation("C2HData for CID %#x: last %t with %d of %d bytes", s.cid,
+			flags&pdu.LastPDU != 0, d.DATAL(), left)
 	case flags&pdu.Success != 0 && (flags&pdu.LastPDU == 0 || q.flow):
-		return q.violation("C2HData for CID %#x: success flag with flags %#x, flow control %t", s.cid, flags, q.flow)
+		return q.violation("C2HData for CID %#x: success flag with flags %#x, flow control %t",
+			s.cid, flags, q.flow)
 	}
 	for _, pad := range whole[pdu.DataSize+l.p.HeaderDigestSize():] {
 		if pad != 0 {
@@ -179,7 +185,8 @@ func (l *tcpLink) startData(q *Queue, d *pdu.Data, whole []byte) error {
 	return nil
 }
 
-// parsePayload copies payload out of the buffer and ends the PDU. more is false if bytes are missing.
+// parsePayload copies payload out of the buffer and ends the PDU. more is false if bytes are
+// missing.
 func (l *tcpLink) parsePayload(q *Queue) (more bool, err error) {
 	rx := &l.rx
 	if len(rx.dest) > 0 {
@@ -197,7 +204,9 @@ func (l *tcpLink) parsePayload(q *Queue) (more bool, err error) {
 			return false, nil
 		}
 		if got := pdu.GetCRC(rx.buf[rx.r:]); got != rx.crc {
-			return false, q.violation("C2HData for CID %#x: data digest %#x, should be %#x", q.slots[rx.slot].cid, got, rx.crc)
+			return false,
+				q.violation("C2HData for CID %#x: data digest %#x, should be %#x",
+					q.slots[rx.slot].cid, got, rx.crc)
 		}
 		rx.r += pdu.DigestSize
 	}
@@ -218,11 +227,13 @@ func (l *tcpLink) takeR2T(q *Queue, r *pdu.R2T) error {
 	n := uint32(len(s.data))
 	switch {
 	case s.dir != toCtrl || s.capsuled:
-		return q.violation("R2T for CID %#x, opcode %#x, which has no data left to send", s.cid, s.sqe.Opcode())
+		return q.violation("R2T for CID %#x, opcode %#x, which has no data left to send", s.cid,
+			s.sqe.Opcode())
 	case s.r2tLeft != 0:
 		return q.violation("R2T for CID %#x while another is outstanding", s.cid)
 	case r.R2TL() == 0 || r.R2TO() != s.moved || r.R2TL() > n-s.moved:
-		return q.violation("R2T for CID %#x: offset %d length %d, %d of %d bytes were asked for", s.cid, r.R2TO(), r.R2TL(), s.moved, n)
+		return q.violation("R2T for CID %#x: offset %d length %d, %d of %d bytes were asked for",
+			s.cid, r.R2TO(), r.R2TL(), s.moved, n)
 	case [4]byte(r[20:]) != [4]byte{}:
 		return q.violation("R2T: reserved bytes are not zero")
 	}

@@ -14,7 +14,10 @@ import (
 )
 
 func testOptions() Options {
-	return Options{HostNQN: "nqn.2026-11.io.nvmf-target:host", SubNQN: "nqn.2026-11.io.nvmf-target:sub", AdminSize: 33}
+	return Options{
+		HostNQN: "nqn.2026-11.io.nvmf-target:host",
+		SubNQN:  "nqn.2026-11.io.nvmf-target:sub", AdminSize: 33,
+	}
 }
 
 func testContext(t *testing.T) context.Context {
@@ -60,7 +63,10 @@ func TestTCPReadWrite(t *testing.T) {
 		{name: "digests", tr: TCP{HeaderDigest: true, DataDigest: true}},
 		{name: "header digest, aligned", tr: TCP{HeaderDigest: true, HPDA: 31}},
 		{name: "data digest", tr: TCP{DataDigest: true, HPDA: 3}},
-		{name: "success flag", o: func(o *Options) { o.NoFlowControl = true }, f: func(f *fakeTCP) { f.success = true }},
+		{
+			name: "success flag", o: func(o *Options) { o.NoFlowControl = true },
+			f: func(f *fakeTCP) { f.success = true },
+		},
 		{name: "small PDUs", f: func(f *fakeTCP) { f.maxH2C, f.r2t, f.c2h = 4096, 4096, 512 }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -178,7 +184,11 @@ func answer(change func(c *fakeConn, sqe *nvme.SQE, cqe *nvme.CQE)) evil {
 }
 
 func sendData(flags pdu.Flags, off uint32, n int) evil {
-	return func(c *fakeConn, sqe *nvme.SQE) { _ = c.write(c.dataPDU(flags, sqe.CID(), off, make([]byte, n))) }
+	return func(c *fakeConn,
+		sqe *nvme.SQE,
+	) {
+		_ = c.write(c.dataPDU(flags, sqe.CID(), off, make([]byte, n)))
+	}
 }
 
 // alterData sends all of the data in a PDU that is changed.
@@ -203,14 +213,38 @@ var violations = []struct {
 	bytes int
 	evil  evil
 }{
-	{"unknown CID", nvme.NVMFlush, 0, answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[12] ^= 0x40 })},
-	{"stale CID", nvme.NVMFlush, 0, answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[13] ^= 0x10 })},
-	{"phase tag", nvme.NVMFlush, 0, answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[14] |= 1 })},
+	{
+		"unknown CID", nvme.NVMFlush, 0,
+		answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[12] ^= 0x40 }),
+	},
+	{
+		"stale CID", nvme.NVMFlush, 0,
+		answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[13] ^= 0x10 }),
+	},
+	{
+		"phase tag", nvme.NVMFlush, 0,
+		answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[14] |= 1 }),
+	},
 	{"SQID", nvme.NVMFlush, 0, answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[10] = 1 })},
-	{"result of an I/O command", nvme.NVMFlush, 0, answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[0] = 1 })},
-	{"SQHD ahead", nvme.NVMFlush, 0, answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[8]++ })},
-	{"SQHD out of the queue", nvme.NVMFlush, 0, answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[8] = 16 })},
-	{"two completions", nvme.NVMFlush, 0, func(c *fakeConn, s *nvme.SQE) { _, _ = c.respond(s.CID(), 0, 0), c.respond(s.CID(), 0, 0) }},
+	{
+		"result of an I/O command", nvme.NVMFlush, 0,
+		answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[0] = 1 }),
+	},
+	{
+		"SQHD ahead", nvme.NVMFlush, 0,
+		answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[8]++ }),
+	},
+	{
+		"SQHD out of the queue", nvme.NVMFlush, 0,
+		answer(func(_ *fakeConn, _ *nvme.SQE, c *nvme.CQE) { c[8] = 16 }),
+	},
+	{
+		"two completions", nvme.NVMFlush, 0,
+		func(c *fakeConn, s *nvme.SQE) {
+			_, _ = c.respond(s.CID(), 0, 0),
+				c.respond(s.CID(), 0, 0)
+		},
+	},
 	{"success without data", nvme.NVMRead, size, answer(func(*fakeConn, *nvme.SQE, *nvme.CQE) {})},
 	{"short data", nvme.NVMRead, size, func(c *fakeConn, s *nvme.SQE) {
 		sendData(0, 0, 512)(c, s)
@@ -220,12 +254,24 @@ var violations = []struct {
 	{"not last", nvme.NVMRead, size, sendData(0, 0, size)},
 	{"too much data", nvme.NVMRead, size, sendData(pdu.LastPDU, 0, size+4)},
 	{"gap", nvme.NVMRead, size, sendData(pdu.LastPDU, 512, 512)},
-	{"success flag with flow control", nvme.NVMRead, size, sendData(pdu.LastPDU|pdu.Success, 0, size)},
+	{
+		"success flag with flow control", nvme.NVMRead, size,
+		sendData(pdu.LastPDU|pdu.Success, 0, size),
+	},
 	{"data for a write", nvme.NVMWrite, size, sendData(pdu.LastPDU, 0, size)},
-	{"TTAG in C2HData", nvme.NVMRead, size, alterData(func(_ *fakeConn, b []byte) { b[10] = 1; pdu.PutHeaderDigest(b, pdu.DataSize) })},
+	{
+		"TTAG in C2HData", nvme.NVMRead, size,
+		alterData(func(_ *fakeConn, b []byte) { b[10] = 1; pdu.PutHeaderDigest(b, pdu.DataSize) }),
+	},
 	{"header digest", nvme.NVMRead, size, alterData(func(_ *fakeConn, b []byte) { b[24] ^= 1 })},
-	{"data digest", nvme.NVMRead, size, alterData(func(_ *fakeConn, b []byte) { b[len(b)-1] ^= 1 })},
-	{"PDU type of a host", nvme.NVMRead, size, alterData(func(_ *fakeConn, b []byte) { b[0] = byte(pdu.TypeH2CData) })},
+	{
+		"data digest", nvme.NVMRead, size,
+		alterData(func(_ *fakeConn, b []byte) { b[len(b)-1] ^= 1 }),
+	},
+	{
+		"PDU type of a host", nvme.NVMRead, size,
+		alterData(func(_ *fakeConn, b []byte) { b[0] = byte(pdu.TypeH2CData) }),
+	},
 	{"second ICResp", nvme.NVMFlush, 0, func(c *fakeConn, _ *nvme.SQE) {
 		var r pdu.ICResp
 		r.Set(&c.p)
@@ -236,7 +282,10 @@ var violations = []struct {
 	{"R2T of nothing", nvme.NVMWrite, big, ask(0, 0)},
 	{"R2T too long", nvme.NVMWrite, big, ask(0, big+4)},
 	{"R2T with a gap", nvme.NVMWrite, big, ask(512, 512)},
-	{"success of a write without R2T", nvme.NVMWrite, big, answer(func(*fakeConn, *nvme.SQE, *nvme.CQE) {})},
+	{
+		"success of a write without R2T", nvme.NVMWrite, big,
+		answer(func(*fakeConn, *nvme.SQE, *nvme.CQE) {}),
+	},
 }
 
 // TestViolations has the controller break each rule and checks that the host says so.
@@ -276,14 +325,16 @@ func TestTermReq(t *testing.T) {
 		if c.size != 16 || sqe.Opcode() != nvme.NVMFlush {
 			return false
 		}
-		_ = c.write(pdu.AppendTermReq(nil, pdu.TypeC2HTermReq, pdu.Fault{FES: pdu.FESLimit, FEI: 3}, sqe[:]))
+		_ = c.write(pdu.AppendTermReq(nil, pdu.TypeC2HTermReq, pdu.Fault{FES: pdu.FESLimit, FEI: 3},
+			sqe[:]))
 		return true
 	}
 	f := newFakeTCP(t, func(f *fakeTCP) { f.evil = evil })
 	_, q := connectTCP(t, f, TCP{HeaderDigest: true}, testOptions(), 16)
 	err := q.Flush(testContext(t), 1)
 	var fault pdu.Fault
-	if !errors.Is(err, ErrClosed) || !errors.As(err, &fault) || fault.FES != pdu.FESLimit || fault.FEI != 3 {
+	if !errors.Is(err, ErrClosed) || !errors.As(err, &fault) || fault.FES != pdu.FESLimit ||
+		fault.FEI != 3 {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -294,11 +345,13 @@ func TestConnectRefused(t *testing.T) {
 	o.SubNQN = "nqn.bad"
 	_, err := Connect(testContext(t), TCP{Addr: f.addr}, o)
 	var ce *ConnectError
-	if !errors.As(err, &ce) || ce.Status != nvme.ConnectInvalidParameters|nvme.DNR || ce.Invalid.IPO() != 256 || !ce.Invalid.InData() {
+	if !errors.As(err, &ce) || ce.Status != nvme.ConnectInvalidParameters|nvme.DNR ||
+		ce.Invalid.IPO() != 256 || !ce.Invalid.InData() {
 		t.Fatalf("got %v", err)
 	}
 	f = newFakeTCP(t, func(f *fakeTCP) { f.cpda = 1 })
-	if _, err := Connect(testContext(t), TCP{Addr: f.addr}, testOptions()); !errors.Is(err, ErrRefused) {
+	if _, err := Connect(testContext(t), TCP{Addr: f.addr}, testOptions()); !errors.Is(err,
+		ErrRefused) {
 		t.Fatalf("CPDA: got %v", err)
 	}
 	f.ln.Close()
@@ -311,7 +364,8 @@ func TestAdmin(t *testing.T) {
 	o := testOptions()
 	o.KATO = 10 * time.Millisecond
 	o.Events = nvme.EventNamespaceChanged
-	// The event is sent with the third keep alive, or with the first one after the request that it answers.
+	// The event is sent with the third keep alive, or with the first one after the request that it
+	// answers.
 	var eventCID uint16
 	alive, armed, sent := 0, false, false
 	evil := func(c *fakeConn, sqe *nvme.SQE) bool {
@@ -342,7 +396,8 @@ func TestAdmin(t *testing.T) {
 	if _, err := c.IdentifyNamespace(ctx, 9); !errors.Is(err, nvme.InvalidField|nvme.DNR) {
 		t.Fatalf("identify: %v", err)
 	}
-	if ev := <-c.Events(); ev != nvme.AsyncNamespaceChanged || ev.LID() != nvme.LogChangedNamespaces {
+	if ev := <-c.Events(); ev != nvme.AsyncNamespaceChanged ||
+		ev.LID() != nvme.LogChangedNamespaces {
 		t.Fatalf("event %#x", uint32(ev))
 	}
 	if err := c.Reset(ctx); err != nil {
@@ -367,7 +422,8 @@ func TestAdmin(t *testing.T) {
 	}
 }
 
-// However much waits on one queue, a call hands about tcpTurn of it to the kernel: other queues of the same thread have their turn.
+// However much waits on one queue, a call hands about tcpTurn of it to the kernel: other queues of
+// the same thread have their turn.
 func TestTCPTurn(t *testing.T) {
 	l := newTCPLink(-1, linkParams{qid: 1, size: 129})
 	data := make([]byte, 128<<10)

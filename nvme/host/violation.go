@@ -18,10 +18,12 @@ func (v *Violation) Error() string {
 
 // Errors of queues. They are wrapped with what happened.
 var (
-	// ErrClosed says that the connection is gone: closed by the controller, by Close, or by an error of the network.
+	// ErrClosed says that the connection is gone: closed by the controller, by Close, or by an
+	// error of the network.
 	ErrClosed = errors.New("connection closed")
 	// ErrFull says that every command of the queue is outstanding: Poll first.
 	ErrFull = errors.New("queue is full")
-	// ErrRefused says that the controller refused the connection below the Connect command (RDMA reject, ICResp missing).
+	// ErrRefused says that the controller refused the connection below the Connect command (RDMA
+	// reject, ICResp missing).
 	ErrRefused = errors.New("connection refused")
 )

@@ -9,8 +9,8 @@ import (
 // abortLimit is ACL+1: how many Abort commands may be under way.
 const abortLimit = 4
 
-// abort carries out Abort (Base section 5.1.1). What a backend has begun is not aborted: DW0 bit 0 says so, and the command completes by
-// itself.
+// abort carries out Abort (Base section 5.1.1). What a backend has begun is not aborted: DW0 bit 0
+// says so, and the command completes by itself.
 func abort(h *Handler, cm *cmd) {
 	c := cm.s.ctrl
 	a := cm.req.SQE.Abort()

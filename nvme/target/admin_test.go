@@ -16,7 +16,8 @@ func TestIdentifyController(t *testing.T) {
 	sub.Serial, sub.Model = "SN-1", "model"
 	r := newRig(t, 1, sub)
 	for _, tr := range []nvme.TransportType{nvme.TransportTCP, nvme.TransportRDMA} {
-		for nqn, checkKind := range map[string]func(check, *nvme.IdentifyController){testSub: checkIO, nvme.DiscoveryNQN: checkDiscovery} {
+		for nqn, checkKind := range map[string]func(check,
+			*nvme.IdentifyController){testSub: checkIO, nvme.DiscoveryNQN: checkDiscovery} {
 			qi := info(tr)
 			qi.MSDBD, qi.InCapsuleSize = 16, 8192
 			h := r.connectHostInfo(0, qi, func(a *connectArgs) { a.sub = nqn })
@@ -87,39 +88,57 @@ func checkIO(check check, id *nvme.IdentifyController) {
 func TestIdentifyNamespaces(t *testing.T) {
 	sub := ramSubsystem(t, 3)
 	sub.Namespaces[1] = NamespaceConfig{
-		NSID: 5, Device: ramDevice(t, 8<<20, 4096), UUID: uuid.UUID{1}, NGUID: [16]byte{2}, EUI64: [8]byte{3}, ReadOnly: true,
+		NSID: 5, Device: ramDevice(t, 8<<20, 4096), UUID: uuid.UUID{1}, NGUID: [16]byte{2},
+		EUI64: [8]byte{3}, ReadOnly: true,
 	}
-	r := newRig(t, 1, sub, SubsystemConfig{NQN: testSub + "2", Namespaces: []NamespaceConfig{{NSID: 1, Device: ramDevice(t, 1<<20, 512)}}})
+	r := newRig(t, 1, sub,
+		SubsystemConfig{
+			NQN:        testSub + "2",
+			Namespaces: []NamespaceConfig{{NSID: 1, Device: ramDevice(t, 1<<20, 512)}},
+		})
 	h := r.connectHost(0)
-	get := func(cns nvme.CNS, nsid uint32) []byte { return r.ok(h.admin, identifyCommand(cns, nsid)).Data }
+	get := func(cns nvme.CNS,
+		nsid uint32,
+	) []byte {
+		return r.ok(h.admin, identifyCommand(cns, nsid)).Data
+	}
 
 	id, err := nvme.ParseIdentifyNamespace(get(nvme.CNSNamespace, 5))
-	if err != nil || id.NSZE != 2048 || id.NCAP != 2048 || id.NUSE != 2048 || id.Format().LBADS != 12 || id.NMIC != nvme.NMICShared ||
-		id.NSATTR != nvme.NSATTRWriteProtected || id.NGUID != [16]byte{2} || id.EUI64 != [8]byte{3} ||
+	if err != nil || id.NSZE != 2048 || id.NCAP != 2048 || id.NUSE != 2048 ||
+		id.Format().LBADS != 12 || id.NMIC != nvme.NMICShared ||
+		id.NSATTR != nvme.NSATTRWriteProtected || id.NGUID != [16]byte{2} ||
+		id.EUI64 != [8]byte{3} ||
 		id.DLFEAT != nvme.DLFEATReadsZeroes|nvme.DLFEATWriteZeroes {
 		t.Errorf("namespace 5: %v %+v", err, id)
 	}
 	ids, err := nvme.ParseNamespaceIDs(get(nvme.CNSDescriptors, 5))
-	if err != nil || len(ids) != 4 || ids[0].ID[0] != 3 || ids[1].ID[0] != 2 || ids[2].ID[0] != 1 || ids[3].Type != nvme.IDTypeCSI {
+	if err != nil || len(ids) != 4 || ids[0].ID[0] != 3 || ids[1].ID[0] != 2 || ids[2].ID[0] != 1 ||
+		ids[3].Type != nvme.IDTypeCSI {
 		t.Errorf("descriptors of namespace 5: %v %v", err, ids)
 	}
 	derived, _ := nvme.ParseNamespaceIDs(get(nvme.CNSDescriptors, 1))
 	other, _ := nvme.ParseNamespaceIDs(get(nvme.CNSDescriptors, 3))
 	plain, _ := nvme.ParseIdentifyNamespace(get(nvme.CNSNamespace, 1))
-	if len(derived) != 3 || !bytes.Equal(derived[0].ID, plain.NGUID[:]) || bytes.Equal(derived[0].ID, other[0].ID) {
+	if len(derived) != 3 || !bytes.Equal(derived[0].ID, plain.NGUID[:]) ||
+		bytes.Equal(derived[0].ID, other[0].ID) {
 		t.Errorf("derived identifiers: %v and %v", derived, other)
 	}
-	if want := uuid.MustParse("c58823d8-e044-556b-a61f-d654d52d27b6"); !bytes.Equal(derived[1].ID, want[:]) {
-		t.Errorf("the derived UUID has changed to %v: hosts would see another disk", uuid.UUID(derived[1].ID))
+	if want := uuid.MustParse("c58823d8-e044-556b-a61f-d654d52d27b6"); !bytes.Equal(derived[1].ID,
+		want[:]) {
+		t.Errorf("the derived UUID has changed to %v: hosts would see another disk",
+			uuid.UUID(derived[1].ID))
 	}
 	indep, err := nvme.ParseIdentifyNamespaceIndependent(get(nvme.CNSIndependentNamespace, 5))
-	if err != nil || indep.NSTAT != nvme.NSTATReady || indep.NMIC != nvme.NMICShared || indep.NSATTR != nvme.NSATTRWriteProtected {
+	if err != nil || indep.NSTAT != nvme.NSTATReady || indep.NMIC != nvme.NMICShared ||
+		indep.NSATTR != nvme.NSATTRWriteProtected {
 		t.Errorf("CNS 08h: %v %+v", err, indep)
 	}
 	zero := make([]byte, 4096)
 	for name, b := range map[string][]byte{
-		"inactive 00h": get(nvme.CNSNamespace, 4), "inactive 08h": get(nvme.CNSIndependentNamespace, MaxNSID),
-		"05h": get(nvme.CNSCommandSetNamespace, 1), "06h": get(nvme.CNSCommandSetController, 0),
+		"inactive 00h": get(nvme.CNSNamespace, 4),
+		"inactive 08h": get(nvme.CNSIndependentNamespace, MaxNSID),
+		"05h":          get(nvme.CNSCommandSetNamespace, 1),
+		"06h":          get(nvme.CNSCommandSetController, 0),
 	} {
 		if !bytes.Equal(b, zero) {
 			t.Errorf("%s is not zero", name)
@@ -143,7 +162,8 @@ func TestIdentifyRefused(t *testing.T) {
 		c.SQE.Identify().Set(cns, 0, 2)
 		return c
 	}
-	short, capsule, none := identifyCommand(nvme.CNSController, 0), identifyCommand(nvme.CNSController, 0), identifyCommand(nvme.CNSController, 0)
+	short, capsule, none := identifyCommand(nvme.CNSController, 0),
+		identifyCommand(nvme.CNSController, 0), identifyCommand(nvme.CNSController, 0)
 	short.Data = short.Data[:4092]
 	capsule.InCapsule = true
 	none.Data = nil
@@ -158,9 +178,18 @@ func TestIdentifyRefused(t *testing.T) {
 		{"NSID 0", identifyCommand(nvme.CNSNamespace, 0), invalidNamespace},
 		{"NSID all", identifyCommand(nvme.CNSNamespace, nvme.NSIDAll), invalidNamespace},
 		{"NSID beyond NN", identifyCommand(nvme.CNSNamespace, MaxNSID+1), invalidNamespace},
-		{"descriptors of an inactive namespace", identifyCommand(nvme.CNSDescriptors, 2), invalidNamespace},
-		{"list from FFFFFFFEh", identifyCommand(nvme.CNSActiveNamespaces, 0xFFFFFFFE), invalidNamespace},
-		{"list from FFFFFFFFh", identifyCommand(nvme.CNSActiveNamespaces, 0xFFFFFFFF), invalidNamespace},
+		{
+			"descriptors of an inactive namespace", identifyCommand(nvme.CNSDescriptors, 2),
+			invalidNamespace,
+		},
+		{
+			"list from FFFFFFFEh", identifyCommand(nvme.CNSActiveNamespaces, 0xFFFFFFFE),
+			invalidNamespace,
+		},
+		{
+			"list from FFFFFFFFh", identifyCommand(nvme.CNSActiveNamespaces, 0xFFFFFFFF),
+			invalidNamespace,
+		},
 		{"short buffer", short, invalidLength},
 		{"no buffer", none, invalidLength},
 		{"in-capsule", capsule, invalidField},

@@ -56,7 +56,10 @@ func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
 		tb.Fatal(err)
 	}
 	t := New(Options{})
-	if err := t.AddSubsystem(SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{dev}}); err != nil {
+	if err := t.AddSubsystem(SubsystemConfig{
+		NQN: testSub, AllowAnyHost: true,
+		Namespaces: []NamespaceConfig{dev},
+	}); err != nil {
 		tb.Fatal(err)
 	}
 	h, err := t.NewHandler(HandlerConfig{Loop: w.Reactors[0]})
@@ -73,7 +76,8 @@ func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
 	a.qid, a.cntlid, a.sqsize = 1, 1, uint16(depth-1)
 	b.control(b.io, a.command())
 	for range depth {
-		b.reqs = append(b.reqs, &fabric.Request{Session: b.io, Queue: b.q, Segs: make([]mem.Segment, 0, 1)})
+		b.reqs = append(b.reqs,
+			&fabric.Request{Session: b.io, Queue: b.q, Segs: make([]mem.Segment, 0, 1)})
 	}
 	b.control(b.io, command(nvme.NVMFlush, 1, nil))
 	if err := w.Until(func() bool { return b.q.done == 4 }); err != nil {

@@ -22,11 +22,16 @@ func (d *changing) set(fn func(*backend.Info)) {
 	d.notify()
 }
 
-// TestDeviceChanges: a device that grows, shrinks, goes and comes back; hosts are told, and commands judged by what there is.
+// TestDeviceChanges: a device that grows, shrinks, goes and comes back; hosts are told, and
+// commands judged by what there is.
 func TestDeviceChanges(t *testing.T) {
 	dev := &changing{Device: ramDevice(t, 1<<20, 512)}
 	dev.i = dev.Device.Info()
-	r := newRig(t, 2, SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}}})
+	r := newRig(t, 2,
+		SubsystemConfig{
+			NQN: testSub, AllowAnyHost: true,
+			Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
+		})
 	h := r.connectHost(1)
 	q := h.io[0]
 	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
@@ -38,17 +43,36 @@ func TestDeviceChanges(t *testing.T) {
 		ready  bool
 		check  func()
 	}{
-		{"shrinks", func(i *backend.Info) { i.Size = 512 << 10 }, 1024, true, func() { r.status(q, last(), outOfRange) }},
-		{"grows", func(i *backend.Info) { i.Size = 1 << 20 }, 2048, true, func() { r.ok(q, last()) }},
-		{"goes", func(i *backend.Info) { i.Offline = true }, 2048, false, func() { r.notReady(q, last()) }},
-		{"comes back", func(i *backend.Info) { i.Offline = false }, 2048, true, func() { r.ok(q, last()) }},
-		{"is of no use", func(i *backend.Info) { i.BlockSize = 4096 }, 2048, false, func() { r.notReady(q, last()) }},
-		{"is as it was", func(i *backend.Info) { i.BlockSize = 512 }, 2048, true, func() { r.ok(q, last()) }},
+		{
+			"shrinks", func(i *backend.Info) { i.Size = 512 << 10 }, 1024, true,
+			func() { r.status(q, last(), outOfRange) },
+		},
+		{
+			"grows", func(i *backend.Info) { i.Size = 1 << 20 }, 2048, true,
+			func() { r.ok(q, last()) },
+		},
+		{
+			"goes", func(i *backend.Info) { i.Offline = true }, 2048, false,
+			func() { r.notReady(q, last()) },
+		},
+		{
+			"comes back", func(i *backend.Info) { i.Offline = false }, 2048, true,
+			func() { r.ok(q, last()) },
+		},
+		{
+			"is of no use", func(i *backend.Info) { i.BlockSize = 4096 }, 2048, false,
+			func() { r.notReady(q, last()) },
+		},
+		{
+			"is as it was", func(i *backend.Info) { i.BlockSize = 512 }, 2048, true,
+			func() { r.ok(q, last()) },
+		},
 	} {
 		aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 		dev.set(step.change)
 		r.until("hosts are told", func() bool { return aer.Done })
-		id, err := nvme.ParseIdentifyNamespace(r.ok(h.admin, identifyCommand(nvme.CNSNamespace, 1)).Data)
+		id, err := nvme.ParseIdentifyNamespace(r.ok(h.admin,
+			identifyCommand(nvme.CNSNamespace, 1)).Data)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,15 +11,17 @@ import (
 type channelState uint8
 
 const (
-	channelOpening channelState = iota // Device.OpenChannel runs on an ordinary goroutine; IOs wait in pending
-	channelOpen                        // IOs are submitted and reaped
-	channelFailed                      // OpenChannel failed; IOs fail too until retryAt
+	// Device.OpenChannel runs on an ordinary goroutine; IOs wait in pending
+	channelOpening channelState = iota
+	channelOpen                 // IOs are submitted and reaped
+	channelFailed               // OpenChannel failed; IOs fail too until retryAt
 )
 
 // reopenAfter is how long a failed channel is left alone, in nanoseconds.
 const reopenAfter = int64(1e9)
 
-// channel is one reactor's way to the device of one namespace. It is opened by the first IO and closed when the namespace is retired.
+// channel is one reactor's way to the device of one namespace. It is opened by the first IO and
+// closed when the namespace is retired.
 type channel struct {
 	h   *Handler
 	ns  *namespace
@@ -42,7 +44,8 @@ type channel struct {
 	onClosed        func() // set when the namespace is retired
 }
 
-// submit queues an IO for the device of ns; the caller kicks afterwards. It returns false if the namespace is gone.
+// submit queues an IO for the device of ns; the caller kicks afterwards. It returns false if the
+// namespace is gone.
 func (h *Handler) submit(ns *namespace, io *backend.IO) bool {
 	ch := h.channel(ns)
 	if ch == nil {
@@ -82,7 +85,8 @@ func (ch *channel) touch() {
 	}
 }
 
-// openChannel makes the channel of ns on this reactor and starts to open it. It returns nil if the namespace is retired.
+// openChannel makes the channel of ns on this reactor and starts to open it. It returns nil if the
+// namespace is retired.
 func (h *Handler) openChannel(ns *namespace) *channel {
 	stats := ns.users.join(h)
 	if stats == nil {
@@ -111,7 +115,8 @@ func (ch *channel) opened(dev backend.Channel, err error) {
 	ch.receiver, _ = dev.(backend.ZeroCopyWriter)
 	if err != nil {
 		ch.state, ch.err, ch.retryAt = channelFailed, err, ch.h.loop.Now()+reopenAfter
-		ch.h.warn("opening a backend channel failed", "subsystem", ch.ns.sub.nqn, "nsid", ch.ns.nsid, "err", err)
+		ch.h.warn("opening a backend channel failed", "subsystem", ch.ns.sub.nqn, "nsid",
+			ch.ns.nsid, "err", err)
 	}
 	ch.touch()
 	ch.h.kick()
@@ -138,7 +143,8 @@ func (ch *channel) push() int {
 	return n
 }
 
-// settle puts a busy channel on the list of those to poll, and closes one that is idle and to be closed.
+// settle puts a busy channel on the list of those to poll, and closes one that is idle and to be
+// closed.
 func (ch *channel) settle() {
 	switch {
 	case ch.state == channelOpening || ch.active:
@@ -233,8 +239,8 @@ func (ch *channel) count(op backend.Op, n int64) {
 	}
 }
 
-// purge takes the IOs of a dead queue that the device has not seen out of the line: the host may already retry them elsewhere, and a
-// late write must not follow.
+// purge takes the IOs of a dead queue that the device has not seen out of the line: the host may
+// already retry them elsewhere, and a late write must not follow.
 func (ch *channel) purge(s *session) {
 	var dropped []*backend.IO
 	kept := ch.pending[:0]
@@ -285,12 +291,14 @@ func (h *Handler) dropChannel(ns *namespace, done func()) {
 }
 
 func (ch *channel) closeIfIdle() {
-	if ch.onClosed == nil || ch.state == channelOpening || ch.inflight > 0 || len(ch.pending) > 0 || ch.loans > 0 {
+	if ch.onClosed == nil || ch.state == channelOpening || ch.inflight > 0 || len(ch.pending) > 0 ||
+		ch.loans > 0 {
 		return
 	}
 	if ch.dev != nil {
 		if err := ch.dev.Close(); err != nil {
-			ch.h.warn("closing a backend channel failed", "subsystem", ch.ns.sub.nqn, "nsid", ch.ns.nsid, "err", err)
+			ch.h.warn("closing a backend channel failed", "subsystem", ch.ns.sub.nqn, "nsid",
+				ch.ns.nsid, "err", err)
 		}
 	}
 	ch.h.channels[ch.ns.slot] = nil

@@ -26,7 +26,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestFullDevice: IOs that a device refuses are offered again, and the reactor sleeps meanwhile only if the device will wake it.
+// TestFullDevice: IOs that a device refuses are offered again, and the reactor sleeps meanwhile
+// only if the device will wake it.
 func TestFullDevice(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newRig(t, 1, sub)
@@ -53,7 +54,10 @@ func TestFullDevice(t *testing.T) {
 // TestChannelOpenFails: commands fail without DNR, and a later one opens the channel.
 func TestChannelOpenFails(t *testing.T) {
 	dev := &unopenable{Device: ramDevice(t, 1<<20, 512), err: errors.New("no such disk today")}
-	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}}}
+	sub := SubsystemConfig{
+		NQN: testSub, AllowAnyHost: true,
+		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
+	}
 	r := newRig(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	read := func() *fabrictest.Command { return rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)) }

@@ -36,17 +36,39 @@ func TestSubsystemConfig(t *testing.T) {
 		"largest transfer 838860": func(c *SubsystemConfig) { c.MaxTransfer = 8 << 20 },
 		"largest transfer 32768":  func(c *SubsystemConfig) { c.MaxTransfer = 32 << 10 },
 		"host: invalid NQN":       func(c *SubsystemConfig) { c.Hosts = []string{"me"} },
-		"nsid must be 1 to":       func(c *SubsystemConfig) { c.Namespaces = ns(NamespaceConfig{NSID: MaxNSID + 1, Device: dev}) },
-		"namespace 0: nsid":       func(c *SubsystemConfig) { c.Namespaces = ns(NamespaceConfig{Device: dev}) },
-		"no device":               func(c *SubsystemConfig) { c.Namespaces = ns(NamespaceConfig{NSID: 1}) },
+		"nsid must be 1 to": func(
+			c *SubsystemConfig,
+		) {
+			c.Namespaces = ns(NamespaceConfig{
+				NSID:   MaxNSID + 1,
+				Device: dev,
+			})
+		},
+		"namespace 0: nsid": func(
+			c *SubsystemConfig,
+		) {
+			c.Namespaces = ns(NamespaceConfig{Device: dev})
+		},
+		"no device": func(
+			c *SubsystemConfig,
+		) {
+			c.Namespaces = ns(NamespaceConfig{NSID: 1})
+		},
 		"namespace 2 is given twice": func(c *SubsystemConfig) {
-			c.Namespaces = ns(NamespaceConfig{NSID: 2, Device: dev}, NamespaceConfig{NSID: 2, Device: dev})
+			c.Namespaces = ns(NamespaceConfig{NSID: 2, Device: dev},
+				NamespaceConfig{NSID: 2, Device: dev})
 		},
 		"block size 520: must be": func(c *SubsystemConfig) {
-			c.Namespaces = ns(NamespaceConfig{NSID: 1, Device: odd{dev, backend.Info{Size: 1 << 20, BlockSize: 520}}})
+			c.Namespaces = ns(NamespaceConfig{
+				NSID:   1,
+				Device: odd{dev, backend.Info{Size: 1 << 20, BlockSize: 520}},
+			})
 		},
 		"size 511 is below one block of": func(c *SubsystemConfig) {
-			c.Namespaces = ns(NamespaceConfig{NSID: 1, Device: odd{dev, backend.Info{Size: 511, BlockSize: 512}}})
+			c.Namespaces = ns(NamespaceConfig{
+				NSID:   1,
+				Device: odd{dev, backend.Info{Size: 511, BlockSize: 512}},
+			})
 		},
 	} {
 		t.Run(want, func(t *testing.T) {
@@ -77,11 +99,13 @@ func TestNamespaceCalls(t *testing.T) {
 	dev := ramDevice(t, 1<<20, 512)
 	r := newRig(t, 1, ramSubsystem(t, 1))
 	for want, err := range map[string]error{
-		"does not exist":   r.target.AddNamespace(testSub+"2", NamespaceConfig{NSID: 2, Device: dev}),
+		"does not exist": r.target.AddNamespace(testSub+"2",
+			NamespaceConfig{NSID: 2, Device: dev}),
 		"exists already":   r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: dev}),
 		"no device":        r.target.AddNamespace(testSub, NamespaceConfig{NSID: 2}),
 		"has no namespace": r.target.RemoveNamespace(testSub, 2),
-		"port 1 exists":    firstError(r.target.AddPort(Port{ID: 1}), r.target.AddPort(Port{ID: 1})),
+		"port 1 exists": firstError(r.target.AddPort(Port{ID: 1}),
+			r.target.AddPort(Port{ID: 1})),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
@@ -142,7 +166,8 @@ func TestCloseWithoutReactors(t *testing.T) {
 	}
 }
 
-// TestLogLimit: what peers cause is escaped and limited, and the log says how much is missing (X08).
+// TestLogLimit: what peers cause is escaped and limited, and the log says how much is missing
+// (X08).
 func TestLogLimit(t *testing.T) {
 	r := newRig(t, 1, ramSubsystem(t, 1))
 	a := adminArgs(testSub)

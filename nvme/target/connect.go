@@ -4,8 +4,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Statuses of Connect. DNR makes a Linux host give up reconnecting, so only what no later attempt can cure carries it: a malformed
-// command and a host that is not allowed. An unknown subsystem may be configured again, a controller may have expired.
+// Statuses of Connect. DNR makes a Linux host give up reconnecting, so only what no later attempt
+// can cure carries it: a malformed command and a host that is not allowed. An unknown subsystem may
+// be configured again, a controller may have expired.
 const (
 	connectMalformed = nvme.ConnectInvalidParameters | nvme.DNR
 	connectRefused   = nvme.ConnectInvalidParameters
@@ -22,7 +23,8 @@ func prepareConnect(c *cmd) nvme.Status {
 // refuse completes a command that the transport or Prepare refused.
 func (h *Handler) refuse(c *cmd, st nvme.Status) {
 	var at nvme.InvalidParameter
-	if c.isConnect() && st.Code() == nvme.InvalidField { // which a Connect must not fail with (Base section 6.3)
+	// which a Connect must not fail with (Base section 6.3)
+	if c.isConnect() && st.Code() == nvme.InvalidField {
 		st, at = connectMalformed, nvme.InvalidInCommand(nvme.ConnectOffsetSGL1)
 		if badFabricsFlags(&c.req.SQE) {
 			at = nvme.InvalidInCommand(nvme.ConnectOffsetFlags)
@@ -54,7 +56,8 @@ func connect(h *Handler, c *cmd) {
 		}
 	}
 	if !st.OK() {
-		h.warn("connect refused", "remote", s.info.Remote, "qid", sqe.QID(), "subsystem", shown(&data.SUBNQN), "host", shown(&data.HOSTNQN),
+		h.warn("connect refused", "remote", s.info.Remote, "qid", sqe.QID(), "subsystem",
+			shown(&data.SUBNQN), "host", shown(&data.HOSTNQN),
 			"status", st.String(), "offset", at.IPO(), "in_data", at.InData())
 		h.finish(c, uint64(at), st)
 		return
@@ -73,20 +76,26 @@ func shown(field *[nvme.NQNFieldSize]byte) string {
 }
 
 // checkConnect validates what admin and I/O queues have in common.
-func (s *session) checkConnect(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.InvalidParameter, nvme.Status) {
+func (s *session) checkConnect(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.InvalidParameter,
+	nvme.Status,
+) {
 	switch {
 	case sqe.SQSIZE() == 0:
 		return nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE), connectMalformed
 	case s.info.QID >= 0 && int(sqe.QID()) != s.info.QID:
-		return nvme.InvalidInCommand(nvme.ConnectOffsetQID), connectMalformed // RDMA section 3.1.4: QID of the CM private data
+		// RDMA section 3.1.4: QID of the CM private data
+		return nvme.InvalidInCommand(nvme.ConnectOffsetQID), connectMalformed
 	case sqe.QID() == 0 && data.HostID == [16]byte{}:
-		return nvme.InvalidInData(nvme.ConnectDataOffsetHostID), connectMalformed // Base section 5.1.25.1.28: not zero over fabrics
+		// Base section 5.1.25.1.28: not zero over fabrics
+		return nvme.InvalidInData(nvme.ConnectDataOffsetHostID), connectMalformed
 	}
 	return 0, nvme.Success
 }
 
 // names reads the NQNs and finds the subsystem.
-func (s *session) names(data *nvme.ConnectData) (sub *subsystem, hostNQN string, at nvme.InvalidParameter, st nvme.Status) {
+func (s *session) names(data *nvme.ConnectData) (sub *subsystem, hostNQN string,
+	at nvme.InvalidParameter, st nvme.Status,
+) {
 	subNQN, err := nvme.ParseNQN(&data.SUBNQN)
 	if err != nil {
 		return nil, "", nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), connectMalformed
@@ -101,7 +110,9 @@ func (s *session) names(data *nvme.ConnectData) (sub *subsystem, hostNQN string,
 }
 
 // connectAdmin makes a controller.
-func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.InvalidParameter, nvme.Status) {
+func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.InvalidParameter,
+	nvme.Status,
+) {
 	if s.h.t.closed.Load() {
 		return 0, nvme.ConnectControllerBusy
 	}
@@ -112,7 +123,8 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 	case !sub.allows(hostNQN):
 		return nvme.InvalidInData(nvme.ConnectDataOffsetHOSTNQN), nvme.ConnectInvalidHost | nvme.DNR
 	case data.CNTLID != nvme.CNTLIDDynamic:
-		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectMalformed // dynamic controllers only
+		// dynamic controllers only
+		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectMalformed
 	}
 	c := newController(s, sub, hostNQN, data.HostID)
 	if int(sqe.SQSIZE()) >= c.entries() {
@@ -134,7 +146,9 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 }
 
 // connectIO binds an I/O queue to a controller of the same host on the same port.
-func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.InvalidParameter, nvme.Status) {
+func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.InvalidParameter,
+	nvme.Status,
+) {
 	sub, hostNQN, at, st := s.names(data)
 	if !st.OK() {
 		return at, st
@@ -142,16 +156,19 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.
 	c := sub.lookup(data.CNTLID)
 	announced := s.info.CNTLID // by RDMA hosts; old ones leave it 0
 	switch {
-	case c == nil || s.info.QID > 0 && announced != 0 && announced != nvme.CNTLIDDynamic && announced != data.CNTLID:
+	case c == nil || s.info.QID > 0 && announced != 0 && announced != nvme.CNTLIDDynamic &&
+		announced != data.CNTLID:
 		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectRefused
 	case c.hostNQN != hostNQN:
 		return nvme.InvalidInData(nvme.ConnectDataOffsetHOSTNQN), connectRefused
-	case data.HostID != [16]byte{} && c.hostID != data.HostID: // zero is to be ignored here (Base figure 546)
+	// zero is to be ignored here (Base figure 546)
+	case data.HostID != [16]byte{} && c.hostID != data.HostID:
 		return nvme.InvalidInData(nvme.ConnectDataOffsetHostID), connectRefused
 	case c.info.PortID != s.info.PortID || c.info.Transport != s.info.Transport:
 		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectRefused
 	case sub.discovery:
-		return nvme.InvalidInCommand(nvme.ConnectOffsetQID), connectMalformed // no I/O queues (Base section 3.1.3.3)
+		// no I/O queues (Base section 3.1.3.3)
+		return nvme.InvalidInCommand(nvme.ConnectOffsetQID), connectMalformed
 	case int(sqe.SQSIZE()) >= min(c.entries(), s.info.MaxDepth):
 		return nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE), connectMalformed
 	}

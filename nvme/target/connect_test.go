@@ -22,21 +22,64 @@ func TestConnectRefusals(t *testing.T) {
 		status nvme.Status
 		result uint32
 	}{
-		{"RECFMT", args(func(a *connectArgs) { a.recfmt = 1 }), nvme.ConnectIncompatibleFormat | nvme.DNR, 0},
-		{"data short", raw(func(c *fabrictest.Command) { c.Data = c.Data[:1023] }), invalidLength, 0},
-		{"data long", raw(func(c *fabrictest.Command) { c.Data = append(c.Data, 0) }), invalidLength, 0},
+		{
+			"RECFMT", args(func(a *connectArgs) { a.recfmt = 1 }),
+			nvme.ConnectIncompatibleFormat | nvme.DNR, 0,
+		},
+		{
+			"data short", raw(func(c *fabrictest.Command) { c.Data = c.Data[:1023] }),
+			invalidLength,
+			0,
+		},
+		{
+			"data long", raw(func(c *fabrictest.Command) { c.Data = append(c.Data, 0) }),
+			invalidLength, 0,
+		},
 		{"no data", raw(func(c *fabrictest.Command) { c.Data = nil }), invalidLength, 0},
-		{"unknown subsystem", args(func(a *connectArgs) { a.sub += "x" }), nvme.ConnectInvalidParameters, data | 256},
-		{"subsystem in upper case", args(func(a *connectArgs) { a.sub = strings.ToUpper(a.sub) }), nvme.ConnectInvalidParameters, data | 256},
+		{
+			"unknown subsystem", args(func(a *connectArgs) { a.sub += "x" }),
+			nvme.ConnectInvalidParameters, data | 256,
+		},
+		{
+			"subsystem in upper case",
+			args(func(a *connectArgs) { a.sub = strings.ToUpper(a.sub) }),
+			nvme.ConnectInvalidParameters, data | 256,
+		},
 		{"no subsystem", args(func(a *connectArgs) { a.sub = "" }), malformed, data | 256},
-		{"subsystem without NUL", raw(func(c *fabrictest.Command) { copy(c.Data[256:], bytes.Repeat([]byte{'x'}, 256)) }), malformed, data | 256},
-		{"subsystem of 224 bytes", args(func(a *connectArgs) { a.sub += strings.Repeat("x", 224-len(a.sub)) }), malformed, data | 256},
-		{"host not allowed", args(func(a *connectArgs) { a.host += "0" }), nvme.ConnectInvalidHost | nvme.DNR, data | 512},
-		{"host in another case", args(func(a *connectArgs) { a.host = "N" + a.host[1:] }), nvme.ConnectInvalidHost | nvme.DNR, data | 512},
+		{
+			"subsystem without NUL",
+			raw(func(c *fabrictest.Command) { copy(c.Data[256:], bytes.Repeat([]byte{'x'}, 256)) }),
+			malformed, data | 256,
+		},
+		{
+			"subsystem of 224 bytes",
+			args(func(a *connectArgs) { a.sub += strings.Repeat("x", 224-len(a.sub)) }), malformed,
+			data | 256,
+		},
+		{
+			"host not allowed", args(func(a *connectArgs) { a.host += "0" }),
+			nvme.ConnectInvalidHost | nvme.DNR, data | 512,
+		},
+		{
+			"host in another case", args(func(a *connectArgs) { a.host = "N" + a.host[1:] }),
+			nvme.ConnectInvalidHost | nvme.DNR, data | 512,
+		},
 		{"no host", args(func(a *connectArgs) { a.host = "" }), malformed, data | 512},
-		{"host without NUL", raw(func(c *fabrictest.Command) { copy(c.Data[512:], bytes.Repeat([]byte{0x1B}, 256)) }), malformed, data | 512},
-		{"host not UTF-8", raw(func(c *fabrictest.Command) { c.Data[512] = 0xFF }), malformed, data | 512},
-		{"CNTLID static", args(func(a *connectArgs) { a.cntlid = nvme.CNTLIDStatic }), malformed, data | 16},
+		{
+			"host without NUL",
+			raw(func(c *fabrictest.Command) {
+				copy(c.Data[512:],
+					bytes.Repeat([]byte{0x1B}, 256))
+			}), malformed, data | 512,
+		},
+		{
+			"host not UTF-8", raw(func(c *fabrictest.Command) { c.Data[512] = 0xFF }), malformed,
+			data | 512,
+		},
+		{
+			"CNTLID static", args(func(a *connectArgs) { a.cntlid = nvme.CNTLIDStatic }), malformed,
+			data | 16,
+		},
 		{"CNTLID 1", args(func(a *connectArgs) { a.cntlid = 1 }), malformed, data | 16},
 		{"SQSIZE 0", args(func(a *connectArgs) { a.sqsize = 0 }), malformed, 44},
 		{"SQSIZE above MQES", args(func(a *connectArgs) { a.sqsize = 128 }), malformed, 44},
@@ -120,28 +163,77 @@ func TestConnectIORefusals(t *testing.T) {
 		status nvme.Status
 		result uint32
 	}{
-		{"unknown CNTLID", func(a *connectArgs, _ *fabrictest.Queue) { a.cntlid += 7 }, nvme.ConnectInvalidParameters, data | 16},
-		{"CNTLID dynamic", func(a *connectArgs, _ *fabrictest.Queue) { a.cntlid = 0xFFFF }, nvme.ConnectInvalidParameters, data | 16},
-		{"other host NQN", func(a *connectArgs, _ *fabrictest.Queue) { a.host += "0" }, nvme.ConnectInvalidParameters, data | 512},
-		{"other host ID", func(a *connectArgs, _ *fabrictest.Queue) { a.hostID[0]++ }, nvme.ConnectInvalidParameters, data},
-		{"other subsystem", func(a *connectArgs, _ *fabrictest.Queue) { a.sub += "2" }, nvme.ConnectInvalidParameters, data | 16},
-		{"unknown subsystem", func(a *connectArgs, _ *fabrictest.Queue) { a.sub += "3" }, nvme.ConnectInvalidParameters, data | 256},
-		{"other port", func(_ *connectArgs, q *fabrictest.Queue) { q.Info().PortID++ }, nvme.ConnectInvalidParameters, data | 16},
-		{"other transport", func(_ *connectArgs, q *fabrictest.Queue) { q.Info().Transport = nvme.TransportRDMA }, nvme.ConnectInvalidParameters, data | 16},
-		{"other QID than in private data", func(_ *connectArgs, q *fabrictest.Queue) { q.Info().QID = 3 }, connectMalformed, 42},
 		{
-			"other CNTLID than in private data", func(_ *connectArgs, q *fabrictest.Queue) { q.Info().QID, q.Info().CNTLID = 2, 99 },
+			"unknown CNTLID", func(a *connectArgs, _ *fabrictest.Queue) { a.cntlid += 7 },
 			nvme.ConnectInvalidParameters, data | 16,
 		},
-		{"QID in use", func(a *connectArgs, _ *fabrictest.Queue) { a.qid = 1 }, nvme.CommandSequenceError, 0},
-		{"QID beyond the grant", func(a *connectArgs, _ *fabrictest.Queue) { a.qid = 5 }, nvme.ConnectInvalidParameters, 42},
-		{"QID FFFFh", func(a *connectArgs, _ *fabrictest.Queue) { a.qid = 0xFFFF }, nvme.ConnectInvalidParameters, 42},
-		{"SQSIZE above MQES", func(a *connectArgs, _ *fabrictest.Queue) { a.sqsize = 128 }, connectMalformed, 44},
 		{
-			"discovery controller", func(a *connectArgs, _ *fabrictest.Queue) { a.sub, a.cntlid = nvme.DiscoveryNQN, d.cntlid },
+			"CNTLID dynamic", func(a *connectArgs, _ *fabrictest.Queue) { a.cntlid = 0xFFFF },
+			nvme.ConnectInvalidParameters, data | 16,
+		},
+		{
+			"other host NQN", func(a *connectArgs, _ *fabrictest.Queue) { a.host += "0" },
+			nvme.ConnectInvalidParameters, data | 512,
+		},
+		{
+			"other host ID", func(a *connectArgs, _ *fabrictest.Queue) { a.hostID[0]++ },
+			nvme.ConnectInvalidParameters, data,
+		},
+		{
+			"other subsystem", func(a *connectArgs, _ *fabrictest.Queue) { a.sub += "2" },
+			nvme.ConnectInvalidParameters, data | 16,
+		},
+		{
+			"unknown subsystem", func(a *connectArgs, _ *fabrictest.Queue) { a.sub += "3" },
+			nvme.ConnectInvalidParameters, data | 256,
+		},
+		{
+			"other port", func(_ *connectArgs, q *fabrictest.Queue) { q.Info().PortID++ },
+			nvme.ConnectInvalidParameters, data | 16,
+		},
+		{
+			"other transport",
+			func(_ *connectArgs, q *fabrictest.Queue) { q.Info().Transport = nvme.TransportRDMA },
+			nvme.ConnectInvalidParameters, data | 16,
+		},
+		{
+			"other QID than in private data",
+			func(_ *connectArgs, q *fabrictest.Queue) { q.Info().QID = 3 }, connectMalformed, 42,
+		},
+		{
+			"other CNTLID than in private data",
+			func(_ *connectArgs, q *fabrictest.Queue) { q.Info().QID, q.Info().CNTLID = 2, 99 },
+			nvme.ConnectInvalidParameters, data | 16,
+		},
+		{
+			"QID in use", func(a *connectArgs, _ *fabrictest.Queue) { a.qid = 1 },
+			nvme.CommandSequenceError, 0,
+		},
+		{
+			"QID beyond the grant", func(a *connectArgs, _ *fabrictest.Queue) { a.qid = 5 },
+			nvme.ConnectInvalidParameters, 42,
+		},
+		{
+			"QID FFFFh", func(a *connectArgs, _ *fabrictest.Queue) { a.qid = 0xFFFF },
+			nvme.ConnectInvalidParameters, 42,
+		},
+		{
+			"SQSIZE above MQES", func(a *connectArgs, _ *fabrictest.Queue) { a.sqsize = 128 },
+			connectMalformed, 44,
+		},
+		{
+			"discovery controller",
+			func(a *connectArgs, _ *fabrictest.Queue) {
+				a.sub, a.cntlid = nvme.DiscoveryNQN,
+					d.cntlid
+			},
 			connectMalformed, 42,
 		},
-		{"no resources", func(_ *connectArgs, q *fabrictest.Queue) { q.RefuseDepth = errors.New("test") }, nvme.ConnectControllerBusy, 0},
+		{
+			"no resources",
+			func(_ *connectArgs, q *fabrictest.Queue) { q.RefuseDepth = errors.New("test") },
+			nvme.ConnectControllerBusy, 0,
+		},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -164,23 +256,36 @@ func TestConnectSequence(t *testing.T) {
 	r := newRig(t, 2, ramSubsystem(t, 1))
 	q := r.dial(0)
 	for _, c := range []*fabrictest.Command{
-		propertyGetCommand(nvme.PropertyCAP), command(nvme.AdminIdentify, 0, nil), rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)),
+		propertyGetCommand(nvme.PropertyCAP), command(nvme.AdminIdentify, 0, nil),
+		rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)),
 	} {
 		r.status(q, c, sequenceError)
 	}
 	h := &host{r: r, args: adminArgs(testSub), info: *q.Info(), admin: q}
 	h.cntlid = uint16(r.ok(q, h.args.command()).CQE.DW0())
-	r.status(q, h.args.command(), sequenceError)                                                                  // F16
-	r.status(q, command(nvme.AdminIdentify, 0, make([]byte, 4096)), sequenceError)                                // not enabled
-	r.status(r.dial(1), h.ioArgs(1).command(), nvme.ConnectInvalidParameters)                                     // F14
-	r.status(q, &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsAuthSend)}, invalidOpcode)                    // no authentication here
-	r.status(q, &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsAuthReceive)}, invalidOpcode)                 //
-	r.status(q, &fabrictest.Command{SQE: fabricsCommand(0x7E)}, invalidOpcode)                                    //
-	r.ok(q, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))                                            //
-	io := h.connectIO(1)                                                                                          //
-	r.status(io, propertyGetCommand(nvme.PropertyCAP), invalidOpcode)                                             // G05
-	r.status(io, h.ioArgs(1).command(), sequenceError)                                                            // F16
-	r.status(q, &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}, nvme.InvalidQueueType|nvme.DNR) // G06
+	// F16
+	r.status(q, h.args.command(), sequenceError)
+	// not enabled
+	r.status(q, command(nvme.AdminIdentify, 0, make([]byte, 4096)), sequenceError)
+	// F14
+	r.status(r.dial(1), h.ioArgs(1).command(), nvme.ConnectInvalidParameters)
+	// no authentication here
+	r.status(q, &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsAuthSend)}, invalidOpcode)
+	//
+	r.status(q, &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsAuthReceive)}, invalidOpcode)
+	//
+	r.status(q, &fabrictest.Command{SQE: fabricsCommand(0x7E)}, invalidOpcode)
+	//
+	r.ok(q, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	//
+	io := h.connectIO(1)
+	// G05
+	r.status(io, propertyGetCommand(nvme.PropertyCAP), invalidOpcode)
+	// F16
+	r.status(io, h.ioArgs(1).command(), sequenceError)
+	// G06
+	r.status(q, &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)},
+		nvme.InvalidQueueType|nvme.DNR)
 }
 
 func fabricsCommand(t nvme.FabricsType) nvme.SQE {
@@ -196,13 +301,19 @@ func TestRacingConnects(t *testing.T) {
 	a, b := adminArgs(testSub).command(), adminArgs(testSub).command()
 	r.must(q.Send(a, b))
 	r.w.Settle()
-	if !a.CQE.Status().OK() || b.CQE.Status()&^statusMore != sequenceError || len(r.target.Controllers()) != 1 {
-		t.Errorf("%v, %v, %d controllers", a.CQE.Status(), b.CQE.Status(), len(r.target.Controllers()))
+	if !a.CQE.Status().OK() || b.CQE.Status()&^statusMore != sequenceError ||
+		len(r.target.Controllers()) != 1 {
+		t.Errorf("%v, %v, %d controllers", a.CQE.Status(), b.CQE.Status(),
+			len(r.target.Controllers()))
 	}
-	h := &host{r: r, args: adminArgs(testSub), info: *q.Info(), admin: q, cntlid: uint16(a.CQE.DW0())}
+	h := &host{
+		r: r, args: adminArgs(testSub), info: *q.Info(), admin: q,
+		cntlid: uint16(a.CQE.DW0()),
+	}
 	r.ok(q, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 	io := h.connectIO(0)
-	c, d := &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}, &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}
+	c, d := &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)},
+		&fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}
 	r.must(io.Send(c, d))
 	r.w.Settle()
 	if !c.CQE.Status().OK() || d.CQE.Status()&^statusMore != sequenceError || !io.Closed() {
@@ -227,11 +338,13 @@ func TestConnectDeadline(t *testing.T) {
 	h := r.connectHost(0)
 	r.w.Advance(11e9)
 	if !idle.Closed() || !failed.Closed() || h.admin.Closed() {
-		t.Errorf("closed: idle %v, failed %v, connected %v", idle.Closed(), failed.Closed(), h.admin.Closed())
+		t.Errorf("closed: idle %v, failed %v, connected %v", idle.Closed(), failed.Closed(),
+			h.admin.Closed())
 	}
 }
 
-// TestCNTLIDs: the range is used in turn, an identifier in use is not given twice, and F22 when none is left.
+// TestCNTLIDs: the range is used in turn, an identifier in use is not given twice, and F22 when
+// none is left.
 func TestCNTLIDs(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.CNTLIDMin, sub.CNTLIDMax = 10, 12
@@ -254,7 +367,8 @@ func TestCNTLIDs(t *testing.T) {
 	r.status(r.dial(0), x.command(), nvme.ConnectInvalidParameters)
 }
 
-// TestReconnectWhileOldLingers: a host gets a new controller while the backend still holds I/O of the old one (Q03).
+// TestReconnectWhileOldLingers: a host gets a new controller while the backend still holds I/O of
+// the old one (Q03).
 func TestReconnectWhileOldLingers(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newRig(t, 2, sub)
@@ -301,7 +415,8 @@ func TestSQHD(t *testing.T) {
 	if c := r.ok(q, free.command()); c.CQE.SQHD() != 0xFFFF {
 		t.Errorf("SQHD %#x, want FFFFh", c.CQE.SQHD())
 	}
-	if c := r.status(q, rw(nvme.NVMRead, 9, 0, 1, make([]byte, 512)), invalidNamespace); c.CQE.SQHD() != 0xFFFF {
+	if c := r.status(q, rw(nvme.NVMRead, 9, 0, 1, make([]byte, 512)),
+		invalidNamespace); c.CQE.SQHD() != 0xFFFF {
 		t.Errorf("SQHD %#x, want FFFFh", c.CQE.SQHD())
 	}
 }

@@ -10,10 +10,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// lingerAfterShutdown is how long an association outlives a finished shutdown (Base section 3.6.2: at least two minutes).
+// lingerAfterShutdown is how long an association outlives a finished shutdown (Base section 3.6.2:
+// at least two minutes).
 const lingerAfterShutdown = int64(120e9)
 
-// controller is one association of a host with a subsystem. It lives on the reactor of its admin queue.
+// controller is one association of a host with a subsystem. It lives on the reactor of its admin
+// queue.
 type controller struct {
 	t       *Target
 	sub     *subsystem
@@ -25,8 +27,9 @@ type controller struct {
 	hostID  [16]byte
 
 	// Read by the I/O queues.
-	ready        atomic.Bool // enabled, not resetting, not shutting down, not failed
-	writeThrough atomic.Bool // completed writes must be durable: WCE is 0, or the host was told that there is no cache
+	ready atomic.Bool // enabled, not resetting, not shutting down, not failed
+	// completed writes must be durable: WCE is 0, or the host was told that there is no cache
+	writeThrough atomic.Bool
 
 	errors errorLog
 
@@ -81,8 +84,10 @@ func (c *controller) describe() ControllerInfo {
 		n++
 	}
 	return ControllerInfo{
-		CNTLID: c.cntlid, SubNQN: c.sub.nqn, HostNQN: c.hostNQN, HostID: c.hostID, Transport: c.info.Transport,
-		Remote: c.info.Remote.String(), Discovery: c.sub.discovery, Queues: n, Ready: c.ready.Load(),
+		CNTLID: c.cntlid, SubNQN: c.sub.nqn, HostNQN: c.hostNQN, HostID: c.hostID,
+		Transport: c.info.Transport,
+		Remote:    c.info.Remote.String(), Discovery: c.sub.discovery, Queues: n,
+		Ready: c.ready.Load(),
 	}
 }
 
@@ -102,7 +107,8 @@ func (c *controller) attach(s *session, qid uint16) nvme.Status {
 	return nvme.Success
 }
 
-// fail ends the association: every queue is disconnected. Any goroutine may call it, any number of times.
+// fail ends the association: every queue is disconnected. Any goroutine may call it, any number of
+// times.
 func (c *controller) fail(why error) {
 	c.mu.Lock()
 	if c.dead {
@@ -184,7 +190,8 @@ func (c *controller) dropQueues(then pending, why string) {
 	}
 }
 
-// queuesGone carries on a reset or shutdown when no I/O queue is left: the message may be about queues of earlier.
+// queuesGone carries on a reset or shutdown when no I/O queue is left: the message may be about
+// queues of earlier.
 func (c *controller) queuesGone() {
 	c.mu.Lock()
 	left := len(c.queues)
@@ -210,7 +217,8 @@ func (c *controller) queuesGone() {
 func (c *controller) configure(v nvme.CC) nvme.Status {
 	old := c.cc
 	switch {
-	case v.Reserved() != 0 || v.CSS() != nvme.CSSNVM || v.MPS() != 0 || v.AMS() != 0 || v.SHN() == 3 || v.CRIME():
+	case v.Reserved() != 0 || v.CSS() != nvme.CSSNVM || v.MPS() != 0 || v.AMS() != 0 ||
+		v.SHN() == 3 || v.CRIME():
 		return invalidField
 	case v.EN() && !c.sub.discovery && (v.IOSQES() != 6 || v.IOCQES() != 4):
 		return invalidField // entries of 64 and 16 bytes; discovery controllers have no I/O queues
@@ -242,7 +250,8 @@ func (c *controller) enable() {
 	c.mu.Unlock()
 }
 
-// reset is a Controller Reset: CC.EN from 1 to 0 (Base section 3.7.2). The admin queue and the keep alive timer survive it.
+// reset is a Controller Reset: CC.EN from 1 to 0 (Base section 3.7.2). The admin queue and the keep
+// alive timer survive it.
 func (c *controller) reset() {
 	c.stopLinger()
 	c.csts &^= nvme.CSTSShutdownOccurring | nvme.CSTSShutdownComplete
@@ -264,7 +273,8 @@ func (c *controller) shutdown() {
 
 // started logs a new association.
 func (c *controller) started() {
-	c.h.note("controller created", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN, "transport", c.info.Transport,
+	c.h.note("controller created", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN,
+		"transport", c.info.Transport,
 		"remote", c.info.Remote, "keepalive", time.Duration(c.alive.period))
 }
 

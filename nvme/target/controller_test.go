@@ -12,7 +12,10 @@ import (
 func faultySubsystem(t *testing.T) (SubsystemConfig, *backendtest.Faulty) {
 	dev := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
 	closeLast(t, dev)
-	return SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}}}, dev
+	return SubsystemConfig{
+		NQN: testSub, AllowAnyHost: true,
+		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
+	}, dev
 }
 
 // TestProperties has the rows G01 to G03.
@@ -23,7 +26,8 @@ func TestProperties(t *testing.T) {
 	if c.MQES() != 127 || c.TO() == 0 || c&nvme.CAPCSSNVM == 0 || c.MPSMin() != 4096 {
 		t.Errorf("CAP %#x", c)
 	}
-	if crto := nvme.CRTO(h.property(nvme.PropertyCRTO)); c&nvme.CAPCRMSMedia != 0 && crto.CRWMT() < uint16(c.TO()) {
+	if crto := nvme.CRTO(h.property(nvme.PropertyCRTO)); c&nvme.CAPCRMSMedia != 0 &&
+		crto.CRWMT() < uint16(c.TO()) {
 		t.Errorf("CRWMT %d is below CAP.TO %d", crto.CRWMT(), c.TO())
 	}
 	if v := h.property(nvme.PropertyVS); v != uint64(nvme.Version20) {
@@ -34,9 +38,12 @@ func TestProperties(t *testing.T) {
 		return c
 	}
 	for _, c := range []*fabrictest.Command{
-		propertyGetCommand(0x4), propertyGetCommand(0x1000), propertyGetCommand(nvme.PropertyNSSR), propertyGetCommand(0xFFFFFFFF),
-		size(propertyGetCommand(nvme.PropertyCAP), 0), size(propertyGetCommand(nvme.PropertyCC), 1), size(propertyGetCommand(nvme.PropertyCC), 2),
-		propertySetCommand(nvme.PropertyCAP, 0), propertySetCommand(nvme.PropertyVS, 0), propertySetCommand(nvme.PropertyCSTS, 0),
+		propertyGetCommand(0x4), propertyGetCommand(0x1000), propertyGetCommand(nvme.PropertyNSSR),
+		propertyGetCommand(0xFFFFFFFF),
+		size(propertyGetCommand(nvme.PropertyCAP), 0), size(propertyGetCommand(nvme.PropertyCC), 1),
+		size(propertyGetCommand(nvme.PropertyCC), 2),
+		propertySetCommand(nvme.PropertyCAP, 0), propertySetCommand(nvme.PropertyVS, 0),
+		propertySetCommand(nvme.PropertyCSTS, 0),
 		propertySetCommand(nvme.PropertyCRTO, 0), propertySetCommand(nvme.PropertyNSSR, 0x4E564D65),
 		size(propertySetCommand(nvme.PropertyCC, 0), 1),
 	} {
@@ -44,8 +51,10 @@ func TestProperties(t *testing.T) {
 	}
 	before := h.property(nvme.PropertyCC)
 	for name, cc := range map[string]nvme.CC{
-		"MPS": nvme.CCLinux | 1<<7, "AMS": nvme.CCLinux | 1<<11, "CSS": nvme.CCLinux | 6<<4, "SHN": nvme.CCLinux | 3<<14,
-		"IOSQES": nvme.CCLinux ^ 1<<16, "IOCQES": nvme.CCLinux ^ 1<<20, "CRIME": nvme.CCLinux | 1<<24, "reserved": nvme.CCLinux | 1<<31,
+		"MPS": nvme.CCLinux | 1<<7, "AMS": nvme.CCLinux | 1<<11, "CSS": nvme.CCLinux | 6<<4,
+		"SHN":    nvme.CCLinux | 3<<14,
+		"IOSQES": nvme.CCLinux ^ 1<<16, "IOCQES": nvme.CCLinux ^ 1<<20,
+		"CRIME": nvme.CCLinux | 1<<24, "reserved": nvme.CCLinux | 1<<31,
 	} {
 		r.status(h.admin, propertySetCommand(nvme.PropertyCC, uint64(cc)), invalidField)
 		if h.property(nvme.PropertyCC) != before || !h.csts().RDY() {
@@ -57,7 +66,8 @@ func TestProperties(t *testing.T) {
 	r.status(h.admin, withData, invalidLength)
 }
 
-// TestReset is G04: a reset drops the I/O queues, waits for their I/O, and the controller can be enabled again.
+// TestReset is G04: a reset drops the I/O queues, waits for their I/O, and the controller can be
+// enabled again.
 func TestReset(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newRig(t, 3, sub)
@@ -130,7 +140,8 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// TestResetAfterQueuesCameAndWent: that the last queue of earlier is gone says nothing about those of now.
+// TestResetAfterQueuesCameAndWent: that the last queue of earlier is gone says nothing about those
+// of now.
 func TestResetAfterQueuesCameAndWent(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newRig(t, 2, sub)
@@ -150,18 +161,31 @@ func TestResetAfterQueuesCameAndWent(t *testing.T) {
 	r.until("RDY is 0", func() bool { return !h.csts().RDY() })
 }
 
-// TestResetAndShutdownTogether: one write of CC, or two while the first is under way, end in the state that both ask for.
+// TestResetAndShutdownTogether: one write of CC, or two while the first is under way, end in the
+// state that both ask for.
 func TestResetAndShutdownTogether(t *testing.T) {
 	const shn = nvme.CCShutdownNormal
 	for name, tc := range map[string]struct {
 		writes []nvme.CC
 		want   nvme.CSTS
 	}{
-		"shutdown":               {[]nvme.CC{nvme.CCLinux | shn}, nvme.CSTSReady | nvme.CSTSShutdownComplete},
-		"reset with shutdown":    {[]nvme.CC{nvme.CCLinux&^nvme.CCEnable | shn}, nvme.CSTSShutdownComplete},
-		"shutdown, then reset":   {[]nvme.CC{nvme.CCLinux | shn, nvme.CCLinux &^ nvme.CCEnable}, 0},
-		"reset, then shutdown":   {[]nvme.CC{nvme.CCLinux &^ nvme.CCEnable, shn}, nvme.CSTSShutdownComplete},
-		"shutdown twice":         {[]nvme.CC{nvme.CCLinux | shn, nvme.CCLinux | nvme.CCShutdownAbrupt}, nvme.CSTSReady | nvme.CSTSShutdownComplete},
+		"shutdown": {
+			[]nvme.CC{nvme.CCLinux | shn},
+			nvme.CSTSReady | nvme.CSTSShutdownComplete,
+		},
+		"reset with shutdown": {
+			[]nvme.CC{nvme.CCLinux&^nvme.CCEnable | shn},
+			nvme.CSTSShutdownComplete,
+		},
+		"shutdown, then reset": {[]nvme.CC{nvme.CCLinux | shn, nvme.CCLinux &^ nvme.CCEnable}, 0},
+		"reset, then shutdown": {
+			[]nvme.CC{nvme.CCLinux &^ nvme.CCEnable, shn},
+			nvme.CSTSShutdownComplete,
+		},
+		"shutdown twice": {[]nvme.CC{
+			nvme.CCLinux | shn,
+			nvme.CCLinux | nvme.CCShutdownAbrupt,
+		}, nvme.CSTSReady | nvme.CSTSShutdownComplete},
 		"shutdown, reset, start": {[]nvme.CC{nvme.CCLinux | shn, 0}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -234,13 +258,16 @@ func TestDisconnectCommand(t *testing.T) {
 	dev.Release()
 	r.until("Disconnect completes", func() bool { return bye.Done })
 	r.w.Settle()
-	if !read.Done || !bye.CQE.Status().OK() || !h.io[0].Closed() || h.io[1].Closed() || h.admin.Closed() {
-		t.Errorf("read done %v, Disconnect %v, closed %v %v %v", read.Done, bye.CQE.Status(), h.io[0].Closed(), h.io[1].Closed(), h.admin.Closed())
+	if !read.Done || !bye.CQE.Status().OK() || !h.io[0].Closed() || h.io[1].Closed() ||
+		h.admin.Closed() {
+		t.Errorf("read done %v, Disconnect %v, closed %v %v %v", read.Done, bye.CQE.Status(),
+			h.io[0].Closed(), h.io[1].Closed(), h.admin.Closed())
 	}
 	r.ok(r.dialInfo(1, h.info), h.ioArgs(1).command()) // the identifier is free again
 }
 
-// TestKeepAlive: the timer expires between KATO and 1.5 KATO; any traffic on any queue counts; 0 is off; stalls of our own forgive.
+// TestKeepAlive: the timer expires between KATO and 1.5 KATO; any traffic on any queue counts; 0 is
+// off; stalls of our own forgive.
 func TestKeepAlive(t *testing.T) {
 	const kato = 5000
 	r := newRig(t, 2, ramSubsystem(t, 1))
@@ -269,12 +296,14 @@ func TestKeepAlive(t *testing.T) {
 	}
 }
 
-// TestKeepAliveAfterStall: commands may wait unread when this process itself stood still, so a late look forgives once.
+// TestKeepAliveAfterStall: commands may wait unread when this process itself stood still, so a late
+// look forgives once.
 func TestKeepAliveAfterStall(t *testing.T) {
 	r := newRig(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0, func(a *connectArgs) { a.kato = 5000 })
 	k := &r.target.find(testSub).lookup(h.cntlid).alive
-	k.lastLook, k.lastSeen = k.lastLook-30e9, k.lastSeen-30e9 // thirty seconds went by without a look
+	// thirty seconds went by without a look
+	k.lastLook, k.lastSeen = k.lastLook-30e9, k.lastSeen-30e9
 	r.w.Advance(1.3e9)
 	if h.admin.Closed() {
 		t.Fatal("expired because this process stood still")
@@ -288,9 +317,13 @@ func TestKeepAliveAfterStall(t *testing.T) {
 // TestKeepAliveValues is F19 and the feature.
 func TestKeepAliveValues(t *testing.T) {
 	r := newRig(t, 1, ramSubsystem(t, 1))
-	for ms, want := range map[uint32]uint32{0: 0, 1: 1000, 1000: 1000, 1001: 2000, 5000: 5000, 0xFFFFFFFF: maxKeepAlive} {
+	for ms, want := range map[uint32]uint32{
+		0: 0, 1: 1000, 1000: 1000, 1001: 2000, 5000: 5000,
+		0xFFFFFFFF: maxKeepAlive,
+	} {
 		h := r.connectHost(0, func(a *connectArgs) { a.kato = ms })
-		if got := r.ok(h.admin, getFeature(nvme.FeatureKeepAliveTimer, 0, 0)).CQE.DW0(); got != want {
+		if got := r.ok(h.admin,
+			getFeature(nvme.FeatureKeepAliveTimer, 0, 0)).CQE.DW0(); got != want {
 			t.Errorf("KATO %d: %d, want %d", ms, got, want)
 		}
 		h.hangUp()
@@ -338,7 +371,8 @@ func TestRemoveSubsystem(t *testing.T) {
 	if !h.admin.Closed() || !h.io[0].Closed() || o.admin.Closed() {
 		t.Errorf("closed: %v %v, other %v", h.admin.Closed(), h.io[0].Closed(), o.admin.Closed())
 	}
-	r.status(r.dial(0), adminArgs(testSub).command(), nvme.ConnectInvalidParameters) // no DNR: it may come back
+	// no DNR: it may come back
+	r.status(r.dial(0), adminArgs(testSub).command(), nvme.ConnectInvalidParameters)
 	if err := r.target.RemoveSubsystem(testSub); err == nil {
 		t.Error("removed twice")
 	}

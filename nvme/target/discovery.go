@@ -9,8 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// catalog is what one host may see: the entries of the discovery log in order, for one generation. It is immutable. Entries are made
-// into bytes only when they are read.
+// catalog is what one host may see: the entries of the discovery log in order, for one generation.
+// It is immutable. Entries are made into bytes only when they are read.
 type catalog struct {
 	generation uint64
 	entries    []catalogEntry
@@ -22,7 +22,8 @@ type catalogEntry struct {
 	sub  *subsystem
 }
 
-// newCatalog makes the catalog of the current generation; old is returned if it is that already. Any goroutine.
+// newCatalog makes the catalog of the current generation; old is returned if it is that already.
+// Any goroutine.
 func (c *controller) newCatalog(old *catalog) *catalog {
 	t := c.t
 	if old != nil && old.generation == t.genctr.Load() {
@@ -55,8 +56,8 @@ func (c *controller) newCatalog(old *catalog) *catalog {
 	return &catalog{generation, list}
 }
 
-// reachable is the address under which this host reaches a port: of a wildcard the one it came in on, if the family fits. A port on
-// the wildcard :: takes IPv4 too.
+// reachable is the address under which this host reaches a port: of a wildcard the one it came in
+// on, if the family fits. A port on the wildcard :: takes IPv4 too.
 func (c *controller) reachable(p Port) (netip.Addr, bool) {
 	addr := p.Addr.Addr().Unmap().WithZone("") // a zone is ours, not the host's
 	if !addr.IsUnspecified() {
@@ -66,7 +67,8 @@ func (c *controller) reachable(p Port) (netip.Addr, bool) {
 	return local, !addr.Is4() || local.Is4()
 }
 
-// discoveryLog answers log 70h (Base section 5.1.12.3.1). A log may be long, so an ordinary goroutine makes it.
+// discoveryLog answers log 70h (Base section 5.1.12.3.1). A log may be long, so an ordinary
+// goroutine makes it.
 func (c *controller) discoveryLog(cm *cmd) {
 	if !cm.req.SQE.GetLog().RAE() {
 		c.logRead(nvme.LogDiscovery)
@@ -84,7 +86,8 @@ func (c *controller) discoveryLog(cm *cmd) {
 
 // read writes the part of the log that is asked for.
 func (cat *catalog) read(r *fabric.Request) nvme.Status {
-	off, size := r.SQE.GetLog().LPO(), uint64(nvme.DiscoveryHeaderSize+len(cat.entries)*nvme.DiscoveryEntrySize)
+	off, size := r.SQE.GetLog().LPO(),
+		uint64(nvme.DiscoveryHeaderSize+len(cat.entries)*nvme.DiscoveryEntrySize)
 	if off >= size {
 		return invalidField
 	}
@@ -92,9 +95,13 @@ func (cat *catalog) read(r *fabric.Request) nvme.Status {
 	end := min(size, off+uint64(r.Length))
 	for off < end {
 		var part []byte
-		i, skip := off/nvme.DiscoveryEntrySize, off%nvme.DiscoveryEntrySize // the header is as long as an entry
+		// the header is as long as an entry
+		i, skip := off/nvme.DiscoveryEntrySize, off%nvme.DiscoveryEntrySize
 		if i == 0 {
-			part = (&nvme.DiscoveryHeader{GENCTR: cat.generation, NUMREC: uint64(len(cat.entries))}).Append(nil)
+			part = (&nvme.DiscoveryHeader{
+				GENCTR: cat.generation,
+				NUMREC: uint64(len(cat.entries)),
+			}).Append(nil)
 		} else {
 			part = cat.entries[i-1].append(nil)
 		}
@@ -109,7 +116,8 @@ func (cat *catalog) read(r *fabric.Request) nvme.Status {
 // append appends the entry as the log has it.
 func (e *catalogEntry) append(b []byte) []byte {
 	d := &nvme.DiscoveryEntry{
-		TRTYPE: e.port.Addr.Transport, ADRFAM: nvme.AddressIPv4, SUBTYPE: nvme.SubsystemNVM, TREQ: nvme.TREQNoFlowControl,
+		TRTYPE: e.port.Addr.Transport, ADRFAM: nvme.AddressIPv4, SUBTYPE: nvme.SubsystemNVM,
+		TREQ:   nvme.TREQNoFlowControl,
 		PORTID: e.port.ID, CNTLID: nvme.CNTLIDDynamic, ASQSZ: minEntries,
 	}
 	if e.addr.Is6() {

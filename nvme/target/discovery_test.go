@@ -15,7 +15,8 @@ func port(id uint16, tr nvme.TransportType, addr string) Port {
 
 func (h *host) discoveryLog() (*nvme.DiscoveryHeader, []*nvme.DiscoveryEntry) {
 	h.r.t.Helper()
-	hdr, err := nvme.ParseDiscoveryHeader(h.r.ok(h.admin, logCommand(nvme.LogDiscovery, 20, 0)).Data)
+	hdr, err := nvme.ParseDiscoveryHeader(h.r.ok(h.admin,
+		logCommand(nvme.LogDiscovery, 20, 0)).Data)
 	h.r.must(err)
 	var list []*nvme.DiscoveryEntry
 	if hdr.NUMREC > 0 {
@@ -35,7 +36,8 @@ func discoveryHost(r *rig, local string) *host {
 	return r.connectHostInfo(0, qi, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
 }
 
-// TestDiscoveryLog: every port and allowed subsystem, real addresses for wildcards, the self entry, and the generation counter.
+// TestDiscoveryLog: every port and allowed subsystem, real addresses for wildcards, the self entry,
+// and the generation counter.
 func TestDiscoveryLog(t *testing.T) {
 	open := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
 	mine := SubsystemConfig{NQN: testSub + ".mine", Hosts: []string{testHost}}
@@ -59,22 +61,28 @@ func TestDiscoveryLog(t *testing.T) {
 			t.Error(err)
 		}
 		seen[nqn]++
-		want := map[uint16][2]string{1: {"192.0.2.1", "4420"}, 2: {"2001:db8::5", "4421"}, 3: {"192.0.2.1", "4422"}}[e.PORTID]
+		want := map[uint16][2]string{
+			1: {"192.0.2.1", "4420"}, 2: {"2001:db8::5", "4421"},
+			3: {"192.0.2.1", "4422"},
+		}[e.PORTID]
 		if nvme.Text(e.TRADDR[:]) != want[0] || nvme.Text(e.TRSVCID[:]) != want[1] {
 			t.Errorf("port %d: %q %q", e.PORTID, nvme.Text(e.TRADDR[:]), nvme.Text(e.TRSVCID[:]))
 		}
 		if fam := e.ADRFAM; (fam == nvme.AddressIPv6) != (e.PORTID == 2) {
 			t.Errorf("port %d: family %d", e.PORTID, fam)
 		}
-		if (e.TRTYPE == nvme.TransportRDMA) != (e.PORTID == 2) || e.CNTLID != nvme.CNTLIDDynamic || e.ASQSZ < 32 {
+		if (e.TRTYPE == nvme.TransportRDMA) != (e.PORTID == 2) || e.CNTLID != nvme.CNTLIDDynamic ||
+			e.ASQSZ < 32 {
 			t.Errorf("%+v", e)
 		}
 		self := nqn == nvme.DiscoveryNQN
-		if self != (e.SUBTYPE == nvme.SubsystemDiscovery) || self != (e.EFLAGS == nvme.EFLAGSPersistent|nvme.EFLAGSDuplicate) {
+		if self != (e.SUBTYPE == nvme.SubsystemDiscovery) ||
+			self != (e.EFLAGS == nvme.EFLAGSPersistent|nvme.EFLAGSDuplicate) {
 			t.Errorf("%s: type %d, flags %#x", nqn, e.SUBTYPE, e.EFLAGS)
 		}
 	}
-	if len(seen) != 3 || seen[testSub] != 3 || seen[testSub+".mine"] != 3 || seen[nvme.DiscoveryNQN] != 3 {
+	if len(seen) != 3 || seen[testSub] != 3 || seen[testSub+".mine"] != 3 ||
+		seen[nvme.DiscoveryNQN] != 3 {
 		t.Errorf("subsystems %v", seen)
 	}
 
@@ -88,9 +96,11 @@ func TestDiscoveryLog(t *testing.T) {
 	}
 }
 
-// TestDiscoveryLogChunks: any chunking gives the same bytes; offsets outside are refused (CVE-2026-64320).
+// TestDiscoveryLogChunks: any chunking gives the same bytes; offsets outside are refused
+// (CVE-2026-64320).
 func TestDiscoveryLogChunks(t *testing.T) {
-	r := newRig(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true}, SubsystemConfig{NQN: testSub + ".other", AllowAnyHost: true})
+	r := newRig(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true},
+		SubsystemConfig{NQN: testSub + ".other", AllowAnyHost: true})
 	for i, addr := range []string{"192.0.2.1:4420", "192.0.2.1:4421", "192.0.2.1:4422"} {
 		r.must(r.target.AddPort(port(uint16(i+1), nvme.TransportTCP, addr)))
 	}
@@ -99,7 +109,9 @@ func TestDiscoveryLogChunks(t *testing.T) {
 	whole := r.ok(h.admin, logCommand(nvme.LogDiscovery, size, 0)).Data
 	for off := 0; off < size; off += 1000 {
 		n := min(1000, size-off)
-		if got := r.ok(h.admin, logCommand(nvme.LogDiscovery, n, uint64(off))).Data; string(got) != string(whole[off:off+n]) {
+		if got := r.ok(h.admin,
+			logCommand(nvme.LogDiscovery, n,
+				uint64(off))).Data; string(got) != string(whole[off:off+n]) {
 			t.Errorf("chunk at %d differs", off)
 		}
 	}
@@ -145,8 +157,8 @@ func TestDiscoveryEvents(t *testing.T) {
 	r.status(h.admin, setFeature(nvme.FeatureNumberOfQueues, 0), invalidField)
 }
 
-// TestPortRemovedWhileConnecting: a listener that goes while a host connects takes nothing along: what came in through it is served,
-// the discovery log names it no more (Q11, C10).
+// TestPortRemovedWhileConnecting: a listener that goes while a host connects takes nothing along:
+// what came in through it is served, the discovery log names it no more (Q11, C10).
 func TestPortRemovedWhileConnecting(t *testing.T) {
 	r := newRig(t, 2, ramSubsystem(t, 1))
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
@@ -165,17 +177,26 @@ func TestPortRemovedWhileConnecting(t *testing.T) {
 	}
 }
 
-// TestDiscoveryLogChangesWhileRead: a host that reads the log in pieces sees by GENCTR that it has changed in between, and an offset
-// that was good is refused when the log has become shorter (Q09).
+// TestDiscoveryLogChangesWhileRead: a host that reads the log in pieces sees by GENCTR that it has
+// changed in between, and an offset that was good is refused when the log has become shorter (Q09).
 func TestDiscoveryLogChangesWhileRead(t *testing.T) {
 	r := newRig(t, 1, ramSubsystem(t, 1))
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
 	h := discoveryHost(r, "192.0.2.1:4420")
 	const entry = nvme.DiscoveryEntrySize
 	changes := map[string]func(){
-		"a listener more":      func() { r.must(r.target.AddPort(port(2, nvme.TransportTCP, "192.0.2.1:4421"))) },
-		"a subsystem less":     func() { r.during(func() error { return r.target.RemoveSubsystem(testSub) }) },
-		"no listener any more": func() { r.must(errors.Join(r.target.RemovePort(1), r.target.RemovePort(2))) },
+		"a listener more": func() {
+			r.must(r.target.AddPort(port(2, nvme.TransportTCP,
+				"192.0.2.1:4421")))
+		},
+		"a subsystem less": func() {
+			r.during(
+				func() error { return r.target.RemoveSubsystem(testSub) })
+		},
+		"no listener any more": func() {
+			r.must(errors.Join(r.target.RemovePort(1),
+				r.target.RemovePort(2)))
+		},
 	}
 	for i, name := range []string{"a listener more", "a subsystem less", "no listener any more"} {
 		before, list := h.discoveryLog()

@@ -15,11 +15,13 @@ type Drive interface {
 	ID() string
 	// Counts says that SMART has what was read and written, how long that took, and the errors.
 	Counts() bool
-	// SMART reads the drive's health, in the form of log 02h; what is not known is zero. It may block for some seconds.
+	// SMART reads the drive's health, in the form of log 02h; what is not known is zero. It may
+	// block for some seconds.
 	SMART() (*nvme.SMARTLog, error)
 }
 
-// healthAge is how old an answer of a drive may be that is passed on: hosts may ask as often as they like.
+// healthAge is how old an answer of a drive may be that is passed on: hosts may ask as often as
+// they like.
 const healthAge = time.Second
 
 // hardware is a Drive and what it answered.
@@ -56,7 +58,8 @@ func (d *hardware) read(log *slog.Logger) *nvme.SMARTLog {
 	if err == nil {
 		d.last.Store(&answer{l, d.at})
 	} else if d.ok {
-		log.Warn("the health of a drive cannot be read: hosts see what is known without it", "drive", d.ID(), "err", err)
+		log.Warn("the health of a drive cannot be read: hosts see what is known without it",
+			"drive", d.ID(), "err", err)
 	}
 	d.ok = err == nil
 	return d.latest()
@@ -70,7 +73,8 @@ func (d *hardware) latest() *nvme.SMARTLog {
 	return nil
 }
 
-// merge adds the health of one more drive to l: what is counted is the sum, what is measured that of the worst.
+// merge adds the health of one more drive to l: what is counted is the sum, what is measured that
+// of the worst.
 func merge(l, d *nvme.SMARTLog, first bool) {
 	l.CriticalWarning |= d.CriticalWarning
 	l.EnduranceWarnings |= d.EnduranceWarnings
@@ -82,13 +86,18 @@ func merge(l, d *nvme.SMARTLog, first bool) {
 		l.Temperature, l.TemperatureSensor = d.Temperature, d.TemperatureSensor
 	}
 	l.PercentageUsed = max(l.PercentageUsed, d.PercentageUsed)
-	l.WarningTempTime, l.CriticalTempTime = max(l.WarningTempTime, d.WarningTempTime), max(l.CriticalTempTime, d.CriticalTempTime)
+	l.WarningTempTime, l.CriticalTempTime = max(l.WarningTempTime, d.WarningTempTime),
+		max(l.CriticalTempTime, d.CriticalTempTime)
 	for i := range l.ThermalTransitions {
-		l.ThermalTransitions[i], l.ThermalTime[i] = max(l.ThermalTransitions[i], d.ThermalTransitions[i]), max(l.ThermalTime[i], d.ThermalTime[i])
+		l.ThermalTransitions[i],
+			l.ThermalTime[i] = max(l.ThermalTransitions[i], d.ThermalTransitions[i]),
+			max(l.ThermalTime[i], d.ThermalTime[i])
 	}
-	l.PowerCycles, l.PowerOnHours = l.PowerCycles.Max(d.PowerCycles), l.PowerOnHours.Max(d.PowerOnHours)
+	l.PowerCycles, l.PowerOnHours = l.PowerCycles.Max(d.PowerCycles),
+		l.PowerOnHours.Max(d.PowerOnHours)
 	l.UnsafeShutdowns = l.UnsafeShutdowns.Add(d.UnsafeShutdowns)
-	l.DataUnitsRead, l.DataUnitsWritten = l.DataUnitsRead.Add(d.DataUnitsRead), l.DataUnitsWritten.Add(d.DataUnitsWritten)
+	l.DataUnitsRead, l.DataUnitsWritten = l.DataUnitsRead.Add(d.DataUnitsRead),
+		l.DataUnitsWritten.Add(d.DataUnitsWritten)
 	l.HostReads, l.HostWrites = l.HostReads.Add(d.HostReads), l.HostWrites.Add(d.HostWrites)
 	l.BusyTime, l.MediaErrors = l.BusyTime.Add(d.BusyTime), l.MediaErrors.Add(d.MediaErrors)
 	l.ErrorLogEntries = l.ErrorLogEntries.Add(d.ErrorLogEntries)
@@ -105,7 +114,8 @@ func (t *Target) askDrives(list []*namespace) map[*namespace]*nvme.SMARTLog {
 	return answers
 }
 
-// healthLog answers log 02h if drives are to be asked for it, which may take long, on an ordinary goroutine. False: nobody is to be asked.
+// healthLog answers log 02h if drives are to be asked for it, which may take long, on an ordinary
+// goroutine. False: nobody is to be asked.
 func (c *controller) healthLog(cm *cmd) bool {
 	nsid := cm.req.SQE.NSID()
 	list, _ := c.judged(nsid)
@@ -123,8 +133,9 @@ func (c *controller) healthLog(cm *cmd) bool {
 	return true
 }
 
-// CheckHealth asks all drives and tells the hosts who want to know of warnings that were not there at the last call. It may block for some
-// seconds for each drive; one goroutine calls it, now and then.
+// CheckHealth asks all drives and tells the hosts who want to know of warnings that were not there
+// at the last call. It may block for some seconds for each drive; one goroutine calls it, now and
+// then.
 func (t *Target) CheckHealth() {
 	for _, s := range *t.table.Load() {
 		var w uint8

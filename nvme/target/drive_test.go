@@ -62,19 +62,26 @@ func (r *rig) smart(h *host, nsid uint32) nvme.SMARTLog {
 func full(n uint8) nvme.SMARTLog {
 	v := uint64(n) * 100
 	l := nvme.SMARTLog{
-		Temperature: 300 + uint16(n), AvailableSpare: 100 - n, SpareThreshold: 10, PercentageUsed: n, EnduranceWarnings: 1 << (n % 8),
-		DataUnitsRead: u128(v + 1), DataUnitsWritten: u128(v + 2), HostReads: u128(v + 3), HostWrites: u128(v + 4), BusyTime: u128(v + 5),
-		PowerCycles: u128(v + 6), PowerOnHours: u128(v + 7), UnsafeShutdowns: u128(v + 8), MediaErrors: u128(v + 9), ErrorLogEntries: u128(v + 10),
-		WarningTempTime: uint32(v + 11), CriticalTempTime: uint32(v + 12), TemperatureSensor: [8]uint16{uint16(n), 7: uint16(n)},
-		ThermalTransitions: [2]uint32{uint32(v), uint32(v + 1)}, ThermalTime: [2]uint32{uint32(v + 2), uint32(v + 3)},
+		Temperature: 300 + uint16(n), AvailableSpare: 100 - n, SpareThreshold: 10,
+		PercentageUsed: n, EnduranceWarnings: 1 << (n % 8),
+		DataUnitsRead: u128(v + 1), DataUnitsWritten: u128(v + 2), HostReads: u128(v + 3),
+		HostWrites: u128(v + 4), BusyTime: u128(v + 5),
+		PowerCycles: u128(v + 6), PowerOnHours: u128(v + 7), UnsafeShutdowns: u128(v + 8),
+		MediaErrors: u128(v + 9), ErrorLogEntries: u128(v + 10),
+		WarningTempTime: uint32(v + 11), CriticalTempTime: uint32(v + 12),
+		TemperatureSensor:  [8]uint16{uint16(n), 7: uint16(n)},
+		ThermalTransitions: [2]uint32{uint32(v), uint32(v + 1)},
+		ThermalTime:        [2]uint32{uint32(v + 2), uint32(v + 3)},
 	}
 	l.DataUnitsRead[15] = n // above 64 bits
 	return l
 }
 
-// TestDriveHealth: with one drive the log is the drive's, whatever was read through the target; with several it is their sum and the worst.
+// TestDriveHealth: with one drive the log is the drive's, whatever was read through the target;
+// with several it is their sum and the worst.
 func TestDriveHealth(t *testing.T) {
-	a, b := &testDrive{id: "a", counts: true, log: full(1)}, &testDrive{id: "b", counts: true, log: full(2)}
+	a, b := &testDrive{id: "a", counts: true, log: full(1)},
+		&testDrive{id: "b", counts: true, log: full(2)}
 	b.log.CriticalWarning = nvme.SMARTSpareLow
 	r := newRig(t, 1, onDrives(t, a, a, b))
 	h := r.connectHost(1)
@@ -105,9 +112,14 @@ func TestDriveHealth(t *testing.T) {
 	}
 }
 
-// TestDriveAndMemory: what a drive does not count, and namespaces without one, are counted by the target.
+// TestDriveAndMemory: what a drive does not count, and namespaces without one, are counted by the
+// target.
 func TestDriveAndMemory(t *testing.T) {
-	sata, silent := &testDrive{id: "sata", log: nvme.SMARTLog{Temperature: 310, AvailableSpare: 90, PowerOnHours: u128(50)}}, &testDrive{id: "silent", err: errors.New("no answer")}
+	sata, silent := &testDrive{
+		id:  "sata",
+		log: nvme.SMARTLog{Temperature: 310, AvailableSpare: 90, PowerOnHours: u128(50)},
+	},
+		&testDrive{id: "silent", err: errors.New("no answer")}
 	r := newRig(t, 1, onDrives(t, sata, nil, silent))
 	h := r.connectHost(1)
 	for nsid, n := range map[uint32]int{1: 2, 2: 3, 3: 4} {
@@ -116,10 +128,22 @@ func TestDriveAndMemory(t *testing.T) {
 		}
 	}
 	for nsid, want := range map[uint32]nvme.SMARTLog{
-		1:            {Temperature: 310, AvailableSpare: 90, PowerOnHours: u128(50), HostReads: u128(2), DataUnitsRead: u128(1)},
-		2:            {AvailableSpare: 100, PowerCycles: u128(1), HostReads: u128(3), DataUnitsRead: u128(1)},
-		3:            {AvailableSpare: 100, PowerCycles: u128(1), HostReads: u128(4), DataUnitsRead: u128(1)},
-		nvme.NSIDAll: {Temperature: 310, AvailableSpare: 90, PowerOnHours: u128(50), PowerCycles: u128(1), HostReads: u128(9), DataUnitsRead: u128(1)},
+		1: {
+			Temperature: 310, AvailableSpare: 90, PowerOnHours: u128(50),
+			HostReads: u128(2), DataUnitsRead: u128(1),
+		},
+		2: {
+			AvailableSpare: 100, PowerCycles: u128(1), HostReads: u128(3),
+			DataUnitsRead: u128(1),
+		},
+		3: {
+			AvailableSpare: 100, PowerCycles: u128(1), HostReads: u128(4),
+			DataUnitsRead: u128(1),
+		},
+		nvme.NSIDAll: {
+			Temperature: 310, AvailableSpare: 90, PowerOnHours: u128(50),
+			PowerCycles: u128(1), HostReads: u128(9), DataUnitsRead: u128(1),
+		},
 	} {
 		if l := r.smart(h, nsid); l != want {
 			t.Errorf("namespace %#x: %+v\nwant %+v", nsid, l, want)
@@ -152,7 +176,8 @@ func TestDriveWarns(t *testing.T) {
 	if check(); !aer.Done || nvme.AsyncEvent(aer.CQE.DW0()) != nvme.AsyncTemperature {
 		t.Fatalf("event %v %#x", aer.Done, aer.CQE.DW0())
 	}
-	if l := r.smart(h, 1); l.CriticalWarning != nvme.SMARTSpareLow|nvme.SMARTTemperature { // read, so no longer masked
+	// read, so no longer masked
+	if l := r.smart(h, 1); l.CriticalWarning != nvme.SMARTSpareLow|nvme.SMARTTemperature {
 		t.Errorf("warning %#x", l.CriticalWarning)
 	}
 	aer = r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))

@@ -15,13 +15,22 @@ import (
 var ends = map[string]func(r *rig, h *host){
 	"reset": func(r *rig, h *host) { r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0)) },
 	"shutdown": func(r *rig, h *host) {
-		r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux|nvme.CCShutdownNormal)))
+		r.ok(h.admin,
+			propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux|nvme.CCShutdownNormal)))
 	},
-	"admin queue gone":  func(_ *rig, h *host) { h.admin.HangUp() },
-	"failed":            func(r *rig, h *host) { r.target.find(testSub).lookup(h.cntlid).fail(errors.New("test")) },
-	"keep alive":        func(r *rig, h *host) { r.target.find(testSub).lookup(h.cntlid).expire() },
-	"subsystem removed": func(r *rig, _ *host) { r.during(func() error { return r.target.RemoveSubsystem(testSub) }) },
-	"target closed":     func(r *rig, _ *host) { r.during(r.target.Close) },
+	"admin queue gone": func(_ *rig, h *host) { h.admin.HangUp() },
+	"failed": func(r *rig,
+		h *host,
+	) {
+		r.target.find(testSub).lookup(h.cntlid).fail(errors.New("test"))
+	},
+	"keep alive": func(r *rig, h *host) { r.target.find(testSub).lookup(h.cntlid).expire() },
+	"subsystem removed": func(r *rig,
+		_ *host,
+	) {
+		r.during(func() error { return r.target.RemoveSubsystem(testSub) })
+	},
+	"target closed": func(r *rig, _ *host) { r.during(r.target.Close) },
 }
 
 // expire makes the keep alive timer find that nothing came for longer than it may be.
@@ -31,7 +40,8 @@ func (c *controller) expire() {
 	c.checkKeepAlive()
 }
 
-// dying is a host with an I/O queue whose one command the device keeps, so that its controller cannot go at once.
+// dying is a host with an I/O queue whose one command the device keeps, so that its controller
+// cannot go at once.
 func dying(t *testing.T) (r *rig, h *host, release func()) {
 	t.Helper()
 	sub, dev := faultySubsystem(t)
@@ -43,8 +53,8 @@ func dying(t *testing.T) (r *rig, h *host, release func()) {
 	return r, h, dev.Release
 }
 
-// TestConnectToDyingController: an I/O queue is not bound to a controller that is about to go (F17). The host may try again: DNR is not
-// set.
+// TestConnectToDyingController: an I/O queue is not bound to a controller that is about to go
+// (F17). The host may try again: DNR is not set.
 func TestConnectToDyingController(t *testing.T) {
 	for name, end := range ends {
 		if name == "subsystem removed" || name == "target closed" {
@@ -60,7 +70,8 @@ func TestConnectToDyingController(t *testing.T) {
 			release()
 			r.w.Settle()
 			if name != "reset" && name != "shutdown" {
-				r.status(r.dial(1), h.ioArgs(1).command(), nvme.ConnectInvalidParameters) // and when it is gone
+				// and when it is gone
+				r.status(r.dial(1), h.ioArgs(1).command(), nvme.ConnectInvalidParameters)
 			}
 			fresh := r.connectHost(1)
 			r.ok(fresh.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
@@ -68,8 +79,9 @@ func TestConnectToDyingController(t *testing.T) {
 	}
 }
 
-// TestIOToDyingController: a command that comes on a queue of a controller that has failed (CSTS.CFS, Q04), is reset or shut down, or
-// whose subsystem was removed (Q05) does not reach the device, and is refused so that the host tries again, there or on another path.
+// TestIOToDyingController: a command that comes on a queue of a controller that has failed
+// (CSTS.CFS, Q04), is reset or shut down, or whose subsystem was removed (Q05) does not reach the
+// device, and is refused so that the host tries again, there or on another path.
 func TestIOToDyingController(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
@@ -81,13 +93,16 @@ func TestIOToDyingController(t *testing.T) {
 			defer dev.Release()
 			end(r, h)
 			late := []*fabrictest.Command{
-				rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)), rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), command(nvme.NVMFlush, 1, nil),
+				rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)),
+				rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), command(nvme.NVMFlush, 1, nil),
 			}
 			for _, c := range late {
 				closed := h.io[0].Closed()
 				r.send(h.io[0], c)
-				if st := c.CQE.Status() &^ statusMore; !closed && (!c.Done || st != nvme.CommandSequenceError) {
-					t.Errorf("opcode %#x: done %v, %v, want %v", c.SQE.Opcode(), c.Done, st, nvme.CommandSequenceError)
+				if st := c.CQE.Status() &^ statusMore; !closed &&
+					(!c.Done || st != nvme.CommandSequenceError) {
+					t.Errorf("opcode %#x: done %v, %v, want %v", c.SQE.Opcode(), c.Done, st,
+						nvme.CommandSequenceError)
 				}
 			}
 			r.w.Settle()
@@ -101,8 +116,8 @@ func TestIOToDyingController(t *testing.T) {
 	}
 }
 
-// TestEventRequestsAtTheEnd: the Asynchronous Event Requests that a host has outstanding come back however the controller ends, and hold
-// nothing up.
+// TestEventRequestsAtTheEnd: the Asynchronous Event Requests that a host has outstanding come back
+// however the controller ends, and hold nothing up.
 func TestEventRequestsAtTheEnd(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
@@ -110,11 +125,13 @@ func TestEventRequestsAtTheEnd(t *testing.T) {
 			h := r.connectHost(1)
 			var requests []*fabrictest.Command
 			for range asyncLimit {
-				requests = append(requests, r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil)))
+				requests = append(requests,
+					r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil)))
 			}
 			end(r, h)
 			r.w.Settle()
-			if name == "shutdown" { // the association goes on, and ends with the reset that may follow
+			// the association goes on, and ends with the reset that may follow
+			if name == "shutdown" {
 				r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
 				r.w.Settle()
 			}
@@ -130,22 +147,26 @@ func TestEventRequestsAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestRemoveNamespaceUnderIO: what the device has finishes, what comes later is refused, then the device may be closed (Q05, F-33).
+// TestRemoveNamespaceUnderIO: what the device has finishes, what comes later is refused, then the
+// device may be closed (Q05, F-33).
 func TestRemoveNamespaceUnderIO(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newRig(t, 2, sub)
 	h := r.connectHost(2)
 	dev.Hold(nil)
 	read := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	many := r.send(h.io[1], dsm(1, true, [2]uint64{0, 1}, [2]uint64{1, 1}, [2]uint64{2, 1}, [2]uint64{3, 1}, [2]uint64{4, 1},
-		[2]uint64{5, 1}, [2]uint64{6, 1}, [2]uint64{7, 1}, [2]uint64{8, 1}, [2]uint64{9, 1}))
+	many := r.send(h.io[1],
+		dsm(1, true, [2]uint64{0, 1}, [2]uint64{1, 1}, [2]uint64{2, 1}, [2]uint64{3, 1},
+			[2]uint64{4, 1},
+			[2]uint64{5, 1}, [2]uint64{6, 1}, [2]uint64{7, 1}, [2]uint64{8, 1}, [2]uint64{9, 1}))
 	r.until("the device has the IOs", func() bool { return dev.Held() == 1+multiWidth })
 	removed := make(chan error, 1)
 	go func() {
 		removed <- r.target.RemoveNamespace(testSub, 1)
 		r.w.Reactors[0].Wake()
 	}()
-	r.until("the namespace is gone", func() bool { return r.target.find(testSub).namespaces.Load().get(1) == nil })
+	r.until("the namespace is gone",
+		func() bool { return r.target.find(testSub).namespaces.Load().get(1) == nil })
 	r.status(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), invalidNamespace)
 	if len(removed) > 0 || read.Done {
 		t.Fatal("removed while the device works")
@@ -154,15 +175,17 @@ func TestRemoveNamespaceUnderIO(t *testing.T) {
 	r.until("the removal returns", func() bool { return len(removed) > 0 })
 	r.must(<-removed)
 	if !read.Done || !read.CQE.Status().OK() || !many.Done || !many.CQE.Status().OK() {
-		t.Errorf("read %v %v, deallocate %v %v", read.Done, read.CQE.Status(), many.Done, many.CQE.Status())
+		t.Errorf("read %v %v, deallocate %v %v", read.Done, read.CQE.Status(), many.Done,
+			many.CQE.Status())
 	}
 	// The same device and NSID again.
 	r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: dev}))
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 }
 
-// TestNamespaceReplacedWhileDataMoves: a write that was validated for one namespace never reaches the next one, however slowly its
-// data came, although both have the same identifier and the same place in the reactor's tables.
+// TestNamespaceReplacedWhileDataMoves: a write that was validated for one namespace never reaches
+// the next one, however slowly its data came, although both have the same identifier and the same
+// place in the reactor's tables.
 func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
 	next := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 1<<20, 512)}, 32)
@@ -181,7 +204,8 @@ func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
 	if err := b.w.Until(func() bool { return len(done) > 0 }); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(<-done, b.h.t.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: next})); err != nil {
+	if err := errors.Join(<-done,
+		b.h.t.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: next})); err != nil {
 		t.Fatal(err)
 	}
 	b.run(nvme.NVMRead, 1, data) // opens the channel of the new namespace
@@ -201,7 +225,8 @@ func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
 	}
 }
 
-// TestQueueDiesUnderIO: commands come back to the dead queue when the backend lets go, exactly once, and the session ends then.
+// TestQueueDiesUnderIO: commands come back to the dead queue when the backend lets go, exactly
+// once, and the session ends then.
 func TestQueueDiesUnderIO(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newRig(t, 2, sub)
@@ -226,8 +251,8 @@ func TestQueueDiesUnderIO(t *testing.T) {
 	}
 }
 
-// TestQueueDiesBeforeSubmit: what the device has not seen when its queue dies is never done, and comes back at once; another queue's
-// commands stay in line.
+// TestQueueDiesBeforeSubmit: what the device has not seen when its queue dies is never done, and
+// comes back at once; another queue's commands stay in line.
 func TestQueueDiesBeforeSubmit(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newRig(t, 1, sub)

@@ -21,8 +21,9 @@ type errorLog struct {
 // add notes a failed command and the first block that it failed with. Any reactor.
 func (l *errorLog) add(s *session, sqe *nvme.SQE, st nvme.Status, lba uint64) {
 	e := nvme.ErrorLogEntry{
-		SQID: s.qid, CID: sqe.CID(), Status: uint16(st|statusMore) << 1, TRTYPE: s.info.Transport, Location: location(sqe, st),
-		Opcode: sqe.Opcode(), Version: 1, LBA: lba,
+		SQID: s.qid, CID: sqe.CID(), Status: uint16(st|statusMore) << 1, TRTYPE: s.info.Transport,
+		Location: location(sqe, st),
+		Opcode:   sqe.Opcode(), Version: 1, LBA: lba,
 	}
 	if sqe.Opcode() != nvme.FabricsOpcode {
 		e.NSID = sqe.NSID()
@@ -39,7 +40,8 @@ func hasLBA(qid uint16, o nvme.Opcode) bool {
 	return qid != 0 && (o == nvme.NVMRead || o == nvme.NVMWrite || o == nvme.NVMWriteZeroes)
 }
 
-// failedLBA is the first block that a command failed with, as far as is known: the one that err names, or its first; 0 if it has no blocks.
+// failedLBA is the first block that a command failed with, as far as is known: the one that err
+// names, or its first; 0 if it has no blocks.
 func (c *cmd) failedLBA(err error) uint64 {
 	if !hasLBA(c.s.qid, c.req.SQE.Opcode()) {
 		return 0

@@ -21,20 +21,25 @@ const (
 	eventKinds
 )
 
-// eventInfo tells what an event is, which feature bit enables it and on which controllers it exists.
+// eventInfo tells what an event is, which feature bit enables it and on which controllers it
+// exists.
 var eventInfo = [eventKinds]struct {
 	event     nvme.AsyncEvent
 	mask      nvme.EventMask
 	discovery bool
 }{
-	eventNamespace:   {nvme.AsyncNamespaceChanged, nvme.EventNamespaceChanged, false},
-	eventDiscovery:   {nvme.AsyncDiscoveryChanged, nvme.EventDiscoveryChanged, true},
-	eventReliability: {nvme.AsyncReliability, nvme.EventReliability | nvme.EventReadOnly | nvme.EventVolatileMemory, false},
+	eventNamespace: {nvme.AsyncNamespaceChanged, nvme.EventNamespaceChanged, false},
+	eventDiscovery: {nvme.AsyncDiscoveryChanged, nvme.EventDiscoveryChanged, true},
+	eventReliability: {
+		nvme.AsyncReliability,
+		nvme.EventReliability | nvme.EventReadOnly | nvme.EventVolatileMemory, false,
+	},
 	eventTemperature: {nvme.AsyncTemperature, nvme.EventTemperature, false},
 	eventSpare:       {nvme.AsyncSpareLow, nvme.EventSpareLow, false},
 }
 
-// supportedEvents is OAES, which does not list the warnings of the health log: they are always supported.
+// supportedEvents is OAES, which does not list the warnings of the health log: they are always
+// supported.
 func (c *controller) supportedEvents() (m nvme.EventMask) {
 	for _, i := range eventInfo {
 		if i.discovery == c.sub.discovery {
@@ -44,8 +49,8 @@ func (c *controller) supportedEvents() (m nvme.EventMask) {
 	return m &^ nvme.EventSMARTMask
 }
 
-// events is the state of asynchronous events of a controller (Base section 5.1.2): an event that was sent is masked until its log
-// page is read, so each is told exactly once.
+// events is the state of asynchronous events of a controller (Base section 5.1.2): an event that
+// was sent is masked until its log page is read, so each is told exactly once.
 type events struct {
 	requests []*cmd
 	waiting  [eventKinds]bool
@@ -86,7 +91,8 @@ func (c *controller) logRead(lid nvme.LID) {
 	}
 }
 
-// abortEvents completes the outstanding requests because the controller is reset or the queue is gone.
+// abortEvents completes the outstanding requests because the controller is reset or the queue is
+// gone.
 func (c *controller) abortEvents() {
 	list := c.events.requests
 	c.events.requests = nil

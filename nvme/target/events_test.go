@@ -7,13 +7,17 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestNamespaceEvents: a change is told exactly once, masked until log 04h is read, and only when the host asked for it.
+// TestNamespaceEvents: a change is told exactly once, masked until log 04h is read, and only when
+// the host asked for it.
 func TestNamespaceEvents(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	extra := ramDevice(t, 1<<20, 512)
 	r := newRig(t, 2, sub)
 	h := r.connectHost(1)
-	aer := func() *fabrictest.Command { return r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil)) }
+	aer := func() *fabrictest.Command {
+		return r.send(h.admin,
+			command(nvme.AdminAsyncEventReq, 0, nil))
+	}
 	add := func(nsid uint32) {
 		r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: nsid, Device: extra}))
 		r.w.Settle()
@@ -42,7 +46,8 @@ func TestNamespaceEvents(t *testing.T) {
 	}
 	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
 	remove(2)
-	if !first.Done || nvme.AsyncEvent(first.CQE.DW0()) != nvme.AsyncNamespaceChanged || !first.CQE.Status().OK() {
+	if !first.Done || nvme.AsyncEvent(first.CQE.DW0()) != nvme.AsyncNamespaceChanged ||
+		!first.CQE.Status().OK() {
 		t.Fatalf("event %v %#x %v", first.Done, first.CQE.DW0(), first.CQE.Status())
 	}
 	second := aer()
@@ -77,7 +82,8 @@ func TestNamespaceEvents(t *testing.T) {
 	if !third.Done {
 		t.Error("the event did not wait")
 	}
-	if id, _ := nvme.ParseIdentifyNamespace(r.ok(h.admin, identifyCommand(nvme.CNSNamespace, 4)).Data); id.NSZE != 0 {
+	if id, _ := nvme.ParseIdentifyNamespace(r.ok(h.admin,
+		identifyCommand(nvme.CNSNamespace, 4)).Data); id.NSZE != 0 {
 		t.Error("the removed namespace is still shown")
 	}
 	r.status(h.io[0], rw(nvme.NVMRead, 4, 0, 1, make([]byte, 512)), invalidNamespace)
@@ -90,7 +96,8 @@ func TestChangedNamespacesOverflow(t *testing.T) {
 		l.add(2000 - i)
 		l.add(2000 - i)
 	}
-	if l.overflow || len(l.nsids) != nvme.NamespacesPerList || l.nsids[0] != 2000-nvme.NamespacesPerList+1 {
+	if l.overflow || len(l.nsids) != nvme.NamespacesPerList ||
+		l.nsids[0] != 2000-nvme.NamespacesPerList+1 {
 		t.Errorf("overflow %v, %d entries", l.overflow, len(l.nsids))
 	}
 	l.add(1)
@@ -98,7 +105,8 @@ func TestChangedNamespacesOverflow(t *testing.T) {
 		t.Error("no overflow")
 	}
 	b := changedList(&controller{changed: l}, 0)
-	if ids, _ := nvme.ParseNamespaceList(b); len(ids) != 1 || ids[0] != nvme.ChangedNamespacesOverflow {
+	if ids, _ := nvme.ParseNamespaceList(b); len(ids) != 1 ||
+		ids[0] != nvme.ChangedNamespacesOverflow {
 		t.Errorf("list %v", ids)
 	}
 }

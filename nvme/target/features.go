@@ -4,7 +4,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// feature is a feature of a controller; the values are controller.features. A feature without a set function cannot be changed.
+// feature is a feature of a controller; the values are controller.features. A feature without a set
+// function cannot be changed.
 type feature struct {
 	def func(c *controller) uint32
 	// set takes a new value (CDW11) and answers the result (DW0).
@@ -18,7 +19,8 @@ type feature struct {
 
 const hostIdentifierSize = 16
 
-// features is the table of features (Base section 5.1.25.1). It is filled by init because the functions read it.
+// features is the table of features (Base section 5.1.25.1). It is filled by init because the
+// functions read it.
 var features [256]feature
 
 func init() {
@@ -71,7 +73,8 @@ func (c *controller) feature(fid nvme.FID) *feature {
 	return f
 }
 
-// resetFeatures gives every feature its default but the keep alive timer, which a reset does not touch.
+// resetFeatures gives every feature its default but the keep alive timer, which a reset does not
+// touch.
 func (c *controller) resetFeatures() {
 	for i := range features {
 		if f := &features[i]; f.def != nil && nvme.FID(i) != nvme.FeatureKeepAliveTimer {
@@ -195,8 +198,8 @@ func setThreshold(_ *controller, v uint32) (uint32, nvme.Status) {
 	return 0, nvme.Success
 }
 
-// compositeThreshold says whether TMPSEL and THSEL name a threshold that exists: the composite temperature's (Base section
-// 5.1.25.1.3).
+// compositeThreshold says whether TMPSEL and THSEL name a threshold that exists: the composite
+// temperature's (Base section 5.1.25.1.3).
 func compositeThreshold(v uint32) bool { return v>>16&0xF == 0 && v>>20&3 == 0 }
 
 func defaultQueues(c *controller) uint32 {

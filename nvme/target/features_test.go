@@ -15,7 +15,8 @@ func getFeatureInto(fid nvme.FID, v uint32, data []byte) *fabrictest.Command {
 	return c
 }
 
-// TestFeatureOfNoNamespace: a feature of a namespace that does not exist has no value; those of the controller are for all.
+// TestFeatureOfNoNamespace: a feature of a namespace that does not exist has no value; those of the
+// controller are for all.
 func TestFeatureOfNoNamespace(t *testing.T) {
 	r := newRig(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)
@@ -26,7 +27,8 @@ func TestFeatureOfNoNamespace(t *testing.T) {
 	}
 	for nsid, want := range map[uint32]nvme.Status{
 		0: nvme.Success, 1: nvme.Success, nvme.NSIDAll: nvme.Success,
-		2: invalidNamespace, MaxNSID: invalidNamespace, MaxNSID + 1: invalidNamespace, nvme.NSIDAll - 1: invalidNamespace,
+		2: invalidNamespace, MaxNSID: invalidNamespace, MaxNSID + 1: invalidNamespace,
+		nvme.NSIDAll - 1: invalidNamespace,
 	} {
 		t.Run(fmt.Sprintf("NSID %#x", nsid), func(t *testing.T) {
 			r.status(h.admin, get(nvme.FeatureErrorRecovery, nsid), want)
@@ -49,22 +51,54 @@ func TestFeatures(t *testing.T) {
 	}{
 		{"queues FFFFh", setFeature(nvme.FeatureNumberOfQueues, 0xFFFF0001), invalidField, 0},
 		{"queues FFFFh too", setFeature(nvme.FeatureNumberOfQueues, 0x0001FFFF), invalidField, 0},
-		{"many queues", setFeature(nvme.FeatureNumberOfQueues, 0xFFFEFFFE), nvme.Success, 0x00070007},
-		{"two queues", setFeature(nvme.FeatureNumberOfQueues, 0x00010001), nvme.Success, 0x00010001},
-		{"queues now", getFeature(nvme.FeatureNumberOfQueues, nvme.FeatureCurrent, 0), nvme.Success, 0x00010001},
-		{"queues by default", getFeature(nvme.FeatureNumberOfQueues, nvme.FeatureDefault, 0), nvme.Success, 0x00070007},
-		{"queues saved", getFeature(nvme.FeatureNumberOfQueues, nvme.FeatureSaved, 0), nvme.Success, 0x00070007},
-		{"queues capabilities", getFeature(nvme.FeatureNumberOfQueues, nvme.FeatureCapabilities, 0), nvme.Success, 4},
+		{
+			"many queues", setFeature(nvme.FeatureNumberOfQueues, 0xFFFEFFFE), nvme.Success,
+			0x00070007,
+		},
+		{
+			"two queues", setFeature(nvme.FeatureNumberOfQueues, 0x00010001), nvme.Success,
+			0x00010001,
+		},
+		{
+			"queues now", getFeature(nvme.FeatureNumberOfQueues, nvme.FeatureCurrent, 0),
+			nvme.Success,
+			0x00010001,
+		},
+		{
+			"queues by default", getFeature(nvme.FeatureNumberOfQueues, nvme.FeatureDefault, 0),
+			nvme.Success, 0x00070007,
+		},
+		{
+			"queues saved", getFeature(nvme.FeatureNumberOfQueues, nvme.FeatureSaved, 0),
+			nvme.Success,
+			0x00070007,
+		},
+		{
+			"queues capabilities",
+			getFeature(nvme.FeatureNumberOfQueues, nvme.FeatureCapabilities, 0),
+			nvme.Success, 4,
+		},
 		{"SEL reserved", getFeature(nvme.FeatureNumberOfQueues, 4, 0), invalidField, 0},
 		{"unknown", getFeature(0x77, 0, 0), invalidField, 0},
 		{"set unknown", setFeature(0x77, 0), invalidField, 0},
-		{"events", setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)), nvme.Success, 0},
+		{
+			"events", setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)),
+			nvme.Success, 0,
+		},
 		{"events now", getFeature(nvme.FeatureAsyncEventConfig, 0, 0), nvme.Success, 0x100},
-		{"events not offered", setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventANAChanged)), invalidField, 0},
-		{"write cache", setFeature(nvme.FeatureVolatileWriteCache, 1), invalidField, 0}, // RAM has none
+		{
+			"events not offered",
+			setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventANAChanged)), invalidField,
+			0,
+		},
+		// RAM has none
+		{"write cache", setFeature(nvme.FeatureVolatileWriteCache, 1), invalidField, 0},
 		{"power state 0", setFeature(nvme.FeaturePowerManagement, 0), nvme.Success, 0},
 		{"power state 1", setFeature(nvme.FeaturePowerManagement, 1), invalidField, 0},
-		{"error recovery", setFeature(nvme.FeatureErrorRecovery, 1), nvme.FeatureNotChangeable | nvme.DNR, 0},
+		{
+			"error recovery", setFeature(nvme.FeatureErrorRecovery, 1),
+			nvme.FeatureNotChangeable | nvme.DNR, 0,
+		},
 		{"set host ID", setFeature(nvme.FeatureHostIdentifier, 1), sequenceError, 0},
 		{"host ID of 64 bits", getFeature(nvme.FeatureHostIdentifier, 0, 0), invalidField, 0},
 		{"host ID without buffer", getFeature(nvme.FeatureHostIdentifier, 0, 1), invalidLength, 0},

@@ -8,15 +8,20 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// FuzzCommand sends arbitrary commands to a connected host's admin and I/O queue. Whatever they are, each gets one CQE, the contract
-// holds (the rig watches it) and the target lives.
+// FuzzCommand sends arbitrary commands to a connected host's admin and I/O queue. Whatever they
+// are, each gets one CQE, the contract holds (the rig watches it) and the target lives.
 func FuzzCommand(f *testing.F) {
 	for _, c := range []*fabrictest.Command{
-		rw(nvme.NVMRead, 1, 0, 8, nil), rw(nvme.NVMWrite, 1, 1<<55, 8, nil), rw(nvme.NVMWriteZeroes, 1, 0, 65536, nil),
-		dsm(1, true, [2]uint64{0, 1}), command(nvme.NVMFlush, nvme.NSIDAll, nil), identifyCommand(nvme.CNSController, 0),
-		logCommand(nvme.LogDiscovery, 4096, 0), logCommand(nvme.LogError, 64, 1<<63), getFeature(nvme.FeatureHostIdentifier, 0, 1),
-		setFeature(nvme.FeatureKeepAliveTimer, 1), propertyGetCommand(nvme.PropertyCAP), propertySetCommand(nvme.PropertyCC, 0),
-		adminArgs(testSub).command(), command(nvme.AdminAbort, 0, nil), command(nvme.AdminAsyncEventReq, 0, nil),
+		rw(nvme.NVMRead, 1, 0, 8, nil), rw(nvme.NVMWrite, 1, 1<<55, 8, nil),
+		rw(nvme.NVMWriteZeroes, 1, 0, 65536, nil),
+		dsm(1, true, [2]uint64{0, 1}), command(nvme.NVMFlush, nvme.NSIDAll, nil),
+		identifyCommand(nvme.CNSController, 0),
+		logCommand(nvme.LogDiscovery, 4096, 0), logCommand(nvme.LogError, 64, 1<<63),
+		getFeature(nvme.FeatureHostIdentifier, 0, 1),
+		setFeature(nvme.FeatureKeepAliveTimer, 1), propertyGetCommand(nvme.PropertyCAP),
+		propertySetCommand(nvme.PropertyCC, 0),
+		adminArgs(testSub).command(), command(nvme.AdminAbort, 0, nil),
+		command(nvme.AdminAsyncEventReq, 0, nil),
 	} {
 		f.Add(c.SQE[:], uint32(4096), false, []byte{1, 2, 3})
 		f.Add(c.SQE[:], uint32(0), true, []byte{})
@@ -27,14 +32,18 @@ func FuzzCommand(f *testing.F) {
 		d := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
 		fresh := r.dial(0)
 		for _, q := range []*fabrictest.Queue{fresh, h.io[0], d.admin, h.admin} {
-			c := &fabrictest.Command{Data: make([]byte, length%(maxTransfer+4096)), InCapsule: capsule}
+			c := &fabrictest.Command{
+				Data:      make([]byte, length%(maxTransfer+4096)),
+				InCapsule: capsule,
+			}
 			copy(c.SQE[:], sqe)
 			copy(c.Data, data)
 			r.send(q, c)
 			r.w.Settle()
 			switch {
 			case c.Done || q.Closed():
-			case c.SQE.Opcode() == nvme.AdminAsyncEventReq && (q == h.admin || q == d.admin): // waits for an event
+			// waits for an event
+			case c.SQE.Opcode() == nvme.AdminAsyncEventReq && (q == h.admin || q == d.admin):
 			default:
 				r.until("the command completes", func() bool { return c.Done || q.Closed() })
 			}
@@ -42,7 +51,8 @@ func FuzzCommand(f *testing.F) {
 	})
 }
 
-// TestRandomCommands is what the fuzzer does, many commands on one target, biased towards what is known.
+// TestRandomCommands is what the fuzzer does, many commands on one target, biased towards what is
+// known.
 func TestRandomCommands(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	r := newRig(t, 2, ramSubsystem(t, 2))
@@ -58,7 +68,8 @@ func TestRandomCommands(t *testing.T) {
 		if i%2 == 0 {
 			q = h.admin
 		}
-		c := &fabrictest.Command{Data: make([]byte, []int{0, 4, 512, 1024, 4096, 16384}[rnd.IntN(6)]), InCapsule: rnd.IntN(8) == 0}
+		c := &fabrictest.Command{Data: make([]byte,
+			[]int{0, 4, 512, 1024, 4096, 16384}[rnd.IntN(6)]), InCapsule: rnd.IntN(8) == 0}
 		for j := range c.SQE {
 			if rnd.IntN(4) == 0 {
 				c.SQE[j] = byte(rnd.Uint32())

@@ -18,15 +18,16 @@ type HandlerConfig struct {
 	Loop fabric.Loop
 	// Index of the reactor, for logs.
 	Index int
-	// Memory is the reactor's data memory. Transports supply the memory of commands; the handler takes some only for in-capsule data
-	// that a device may have for longer than the queue can spare it.
+	// Memory is the reactor's data memory. Transports supply the memory of commands; the handler
+	// takes some only for in-capsule data that a device may have for longer than the queue can
+	// spare it.
 	Memory *mem.Pool
 	// EventFD wakes the reactor when something is added to it, for backends; 0 if there is none.
 	EventFD int
 }
 
-// Handler is the controller side of one reactor: a fabric.Handler, and a poller of the reactor for its backend channels. All methods
-// belong to that reactor.
+// Handler is the controller side of one reactor: a fabric.Handler, and a poller of the reactor for
+// its backend channels. All methods belong to that reactor.
 type Handler struct {
 	t            *Target
 	loop         fabric.Loop
@@ -166,7 +167,8 @@ func (h *Handler) Close(fs fabric.Session) {
 	s.endIfIdle()
 }
 
-// finish completes a command: exactly once, with every byte of the CQE written. The completion leaves with the next kick.
+// finish completes a command: exactly once, with every byte of the CQE written. The completion
+// leaves with the next kick.
 func (h *Handler) finish(c *cmd, result uint64, st nvme.Status) {
 	s, r := c.s, c.req
 	if !st.OK() {
@@ -182,8 +184,9 @@ func (h *Handler) finish(c *cmd, result uint64, st nvme.Status) {
 	}
 }
 
-// kick submits and reaps what was touched and hands completions to the queues, until nothing is left to do. Queues may call back
-// into Execute or Close meanwhile: what these add is taken care of by the kick that is already running.
+// kick submits and reaps what was touched and hands completions to the queues, until nothing is
+// left to do. Queues may call back into Execute or Close meanwhile: what these add is taken care of
+// by the kick that is already running.
 func (h *Handler) kick() {
 	if h.kicking {
 		return
@@ -237,8 +240,8 @@ func (h *Handler) Poll(int) int {
 	return n
 }
 
-// Arm says whether the reactor may sleep: backends wake it when they finish something, but one that is idle and refused an IO must
-// be asked again.
+// Arm says whether the reactor may sleep: backends wake it when they finish something, but one that
+// is idle and refused an IO must be asked again.
 func (h *Handler) Arm() bool {
 	for _, ch := range h.active {
 		if ch.inflight == 0 && len(ch.pending) > 0 || ch.inflight > 0 && !ch.dev.Arm() {
@@ -271,7 +274,8 @@ func (h *Handler) debugFailure(c *cmd, st nvme.Status) {
 		name = c.op.name
 	}
 	h.logLine(slog.LevelDebug, "command failed", []any{
-		"command", name, "opcode", c.req.SQE.Opcode(), "status", st.String(), "host", c.s.ctrl.hostNQN, "qid", c.s.qid,
+		"command", name, "opcode", c.req.SQE.Opcode(), "status", st.String(), "host",
+		c.s.ctrl.hostNQN, "qid", c.s.qid,
 		"nsid", c.req.SQE.NSID(),
 	})
 }

@@ -19,7 +19,8 @@ type health struct {
 	returns  uint64    // how often storage that was away or did not answer came back
 }
 
-// update changes the state of a namespace, and tells hosts if that makes a difference to them. Any goroutine.
+// update changes the state of a namespace, and tells hosts if that makes a difference to them. Any
+// goroutine.
 func (ns *namespace) update(change func(*health)) {
 	ns.state.mu.Lock()
 	old := ns.geo.Load()
@@ -52,19 +53,22 @@ func (ns *namespace) changed(log *slog.Logger) {
 	before := ns.geo.Load()
 	ns.update(func(*health) {})
 	if now := ns.geo.Load(); now.blocks != before.blocks {
-		log.Info("the size of a namespace changed", "subsystem", ns.sub.nqn, "nsid", ns.nsid, "blocks before", before.blocks, "blocks", now.blocks)
+		log.Info("the size of a namespace changed", "subsystem", ns.sub.nqn, "nsid", ns.nsid,
+			"blocks before", before.blocks, "blocks", now.blocks)
 	}
 }
 
-// degrade notes that a device may have lost writes that it had accepted (backend.ErrDegraded). Until the namespace is opened again it
-// is write protected, and the health log warns; hosts are told both. Any reactor; all calls but the first do nothing.
+// degrade notes that a device may have lost writes that it had accepted (backend.ErrDegraded).
+// Until the namespace is opened again it is write protected, and the health log warns; hosts are
+// told both. Any reactor; all calls but the first do nothing.
 func (ns *namespace) degrade(log *slog.Logger, err error) {
 	first := false
 	ns.update(func(s *health) { first, s.degraded = !s.degraded, true })
 	if !first {
 		return
 	}
-	log.Error("a namespace takes no more writes: what it had accepted may be lost", "subsystem", ns.sub.nqn, "nsid", ns.nsid, "err", err)
+	log.Error("a namespace takes no more writes: what it had accepted may be lost", "subsystem",
+		ns.sub.nqn, "nsid", ns.nsid, "err", err)
 	ns.sub.each(func(c *controller) {
 		c.h.post(func() { c.raise(eventReliability) })
 	})
@@ -84,7 +88,8 @@ func (ns *namespace) orphan(log *slog.Logger) {
 		s.timeouts++
 	})
 	if first {
-		log.Error("a device does not answer: its namespace is not ready until it does", "subsystem", ns.sub.nqn, "nsid", ns.nsid,
+		log.Error("a device does not answer: its namespace is not ready until it does", "subsystem",
+			ns.sub.nqn, "nsid", ns.nsid,
 			"device", ns.dev.Info().Identity)
 	}
 }
@@ -98,7 +103,8 @@ func (ns *namespace) returned(log *slog.Logger) {
 		}
 	})
 	if !since.IsZero() {
-		log.Warn("a device answers again", "subsystem", ns.sub.nqn, "nsid", ns.nsid, "device", ns.dev.Info().Identity,
+		log.Warn("a device answers again", "subsystem", ns.sub.nqn, "nsid", ns.nsid, "device",
+			ns.dev.Info().Identity,
 			"after", time.Since(since).Round(time.Millisecond))
 	}
 }
@@ -110,8 +116,8 @@ func (ns *namespace) isDegraded() bool {
 	return ns.state.degraded
 }
 
-// criticalWarning is the warning of the health log for these namespaces: a degraded one lowers the reliability, and if there is no
-// other, everything is read-only.
+// criticalWarning is the warning of the health log for these namespaces: a degraded one lowers the
+// reliability, and if there is no other, everything is read-only.
 func criticalWarning(list []*namespace) (w uint8) {
 	degraded := 0
 	for _, ns := range list {
@@ -149,11 +155,14 @@ func (c *controller) smart(nsid uint32, answers map[*namespace]*nvme.SMARTLog) [
 	return smartLog(list, answers, t, c.errors.total(), c.t.started).Append(nil)
 }
 
-// smartLog makes log 02h of namespaces (Base section 5.1.12.1.3): the health of the drives, as answers has it, together with what is known of
-// namespaces without: t is what others did that are gone, failures the number of entries of log 01h. Controllers come and go with their
-// hosts, so the totals of these are the subsystem's since the target started, which is their power cycle. They have no thermometer: a
-// temperature of zero.
-func smartLog(list []*namespace, answers map[*namespace]*nvme.SMARTLog, t ioTotals, failures uint64, started time.Time) *nvme.SMARTLog {
+// smartLog makes log 02h of namespaces (Base section 5.1.12.1.3): the health of the drives, as
+// answers has it, together with what is known of namespaces without: t is what others did that are
+// gone, failures the number of entries of log 01h. Controllers come and go with their hosts, so the
+// totals of these are the subsystem's since the target started, which is their power cycle. They
+// have no thermometer: a temperature of zero.
+func smartLog(list []*namespace, answers map[*namespace]*nvme.SMARTLog, t ioTotals, failures uint64,
+	started time.Time,
+) *nvme.SMARTLog {
 	l := &nvme.SMARTLog{CriticalWarning: criticalWarning(list)}
 	drives := map[string]bool{}
 	virtual, counted := len(list) == 0, len(list) == 0
@@ -173,7 +182,8 @@ func smartLog(list []*namespace, answers map[*namespace]*nvme.SMARTLog, t ioTota
 	}
 	if virtual {
 		merge(l, &nvme.SMARTLog{
-			AvailableSpare: 100, PowerCycles: nvme.MakeUint128(1), PowerOnHours: nvme.MakeUint128(uint64(time.Since(started) / time.Hour)),
+			AvailableSpare: 100, PowerCycles: nvme.MakeUint128(1),
+			PowerOnHours: nvme.MakeUint128(uint64(time.Since(started) / time.Hour)),
 		}, len(drives) == 0)
 	}
 	units := func(sectors uint64) nvme.Uint128 { return nvme.MakeUint128((sectors + 999) / 1000) }

@@ -11,7 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestDegraded: a flush that failed for good makes the namespace read-only, warns in the health log, and tells the hosts who asked.
+// TestDegraded: a flush that failed for good makes the namespace read-only, warns in the health
+// log, and tells the hosts who asked.
 func TestDegraded(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	bad := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
@@ -32,9 +33,12 @@ func TestDegraded(t *testing.T) {
 	if oaes := r.ok(h.admin, identifyCommand(nvme.CNSController, 0)).Data[92:96]; oaes[0] != 0 {
 		t.Errorf("OAES %x lists warnings of the health log", oaes)
 	}
-	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventReliability|nvme.EventNamespaceChanged)))
+	r.ok(h.admin,
+		setFeature(nvme.FeatureAsyncEventConfig,
+			uint32(nvme.EventReliability|nvme.EventNamespaceChanged)))
 	events := []nvme.AsyncEvent{}
-	one, two := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil)), r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	one, two := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil)),
+		r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 
 	fault := func(io *backend.IO) error {
 		if io.Op == backend.OpFlush {
@@ -62,7 +66,10 @@ func TestDegraded(t *testing.T) {
 	if events[0] != nvme.AsyncNamespaceChanged || events[1] != nvme.AsyncReliability {
 		t.Errorf("events %#x", events)
 	}
-	for nsid, want := range map[uint32]uint8{1: 0, 2: nvme.SMARTReliability | nvme.SMARTReadOnly, nvme.NSIDAll: nvme.SMARTReliability} {
+	for nsid, want := range map[uint32]uint8{
+		1: 0, 2: nvme.SMARTReliability | nvme.SMARTReadOnly,
+		nvme.NSIDAll: nvme.SMARTReliability,
+	} {
 		if w := warning(nsid); w != want {
 			t.Errorf("namespace %#x: warning %#x, want %#x", nsid, w, want)
 		}
@@ -99,9 +106,15 @@ func TestErrorLogContext(t *testing.T) {
 			c.SQE.SetFlags(0)
 			r.do(h.io[0], c)
 		}, 1, 5},
-		{"namespace", func() { r.do(h.io[0], rw(nvme.NVMWrite, 9, 7, 1, make([]byte, 512))) }, 4, 7},
+		{
+			"namespace", func() { r.do(h.io[0], rw(nvme.NVMWrite, 9, 7, 1, make([]byte, 512))) }, 4,
+			7,
+		},
 		{"length", func() { r.do(h.io[0], rw(nvme.NVMRead, 1, 3, 2, make([]byte, 512))) }, 32, 3},
-		{"LBA", func() { r.do(h.io[0], rw(nvme.NVMRead, 1, 1<<40, 1, make([]byte, 512))) }, 40, 1 << 40},
+		{
+			"LBA", func() { r.do(h.io[0], rw(nvme.NVMRead, 1, 1<<40, 1, make([]byte, 512))) }, 40,
+			1 << 40,
+		},
 		{"ranges", func() { r.do(h.io[0], dsm) }, 32, 0},
 		{"log page", func() { r.do(h.admin, logCommand(0xEE, 512, 0)) }, 40, 0},
 		{"unsaveable", func() {
@@ -118,7 +131,8 @@ func TestErrorLogContext(t *testing.T) {
 	}
 }
 
-// TestErrorLogPlace: an entry tells the first block that failed, if the device knows it, and is not taken for that of the next command.
+// TestErrorLogPlace: an entry tells the first block that failed, if the device knows it, and is not
+// taken for that of the next command.
 func TestErrorLogPlace(t *testing.T) {
 	bad := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 4096))
 	closeLast(t, bad)

@@ -9,7 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// version is what controllers comply with (VS and VER). 2.0 asks for CNS 07h and 08h, logs 00h, 05h and 12h, and CRTO.
+// version is what controllers comply with (VS and VER). 2.0 asks for CNS 07h and 08h, logs 00h, 05h
+// and 12h, and CRTO.
 const version = nvme.Version20
 
 // identifyFunc makes an Identify data structure.
@@ -57,8 +58,9 @@ func identify(h *Handler, c *cmd) {
 	}
 }
 
-// utilization completes an Identify Namespace, data, with how much space the content takes (NVM section 4.1.5.1, NSFEAT bit 0, and NUSE). It
-// asks the device on an ordinary goroutine; with one that does not tell, nothing is said of thin provisioning.
+// utilization completes an Identify Namespace, data, with how much space the content takes (NVM
+// section 4.1.5.1, NSFEAT bit 0, and NUSE). It asks the device on an ordinary goroutine; with one
+// that does not tell, nothing is said of thin provisioning.
 func (ns *namespace) utilization(c *cmd, data []byte) {
 	dev, ok := ns.dev.(backend.Allocator)
 	if !ok {
@@ -127,7 +129,8 @@ func identifyController(c *controller, _ *nvme.IdentifySQE, _ uint32) ([]byte, n
 	return id.Append(nil), nvme.Success
 }
 
-// identifyNamespace makes CNS 00h (NVM section 4.1.5.1). A namespace identifier that could exist but does not is all zeroes.
+// identifyNamespace makes CNS 00h (NVM section 4.1.5.1). A namespace identifier that could exist
+// but does not is all zeroes.
 func identifyNamespace(c *controller, _ *nvme.IdentifySQE, nsid uint32) ([]byte, nvme.Status) {
 	ns, st := c.identified(nsid)
 	if ns == nil {
@@ -165,15 +168,18 @@ func nsattr(g *geometry) nvme.NSATTR {
 	return 0
 }
 
-// identified looks up a namespace for the structures that show zeroes for an inactive one: nil with Success.
+// identified looks up a namespace for the structures that show zeroes for an inactive one: nil with
+// Success.
 func (c *controller) identified(nsid uint32) (*namespace, nvme.Status) {
-	if nsid == 0 || nsid > MaxNSID { // FFFFFFFFh too: no namespace management, so no common capabilities
+	// FFFFFFFFh too: no namespace management, so no common capabilities
+	if nsid == 0 || nsid > MaxNSID {
 		return nil, invalidNamespace
 	}
 	return c.sub.namespaces.Load().get(nsid), nvme.Success
 }
 
-// identifyActive makes CNS 02h and 07h: up to 1024 identifiers above nsid (Base section 5.1.13.2.2).
+// identifyActive makes CNS 02h and 07h: up to 1024 identifiers above nsid (Base section
+// 5.1.13.2.2).
 func identifyActive(c *controller, _ *nvme.IdentifySQE, nsid uint32) ([]byte, nvme.Status) {
 	if nsid >= nvme.NSIDAll-1 {
 		return nil, invalidNamespace
@@ -207,7 +213,8 @@ func identifyDescriptors(c *controller, _ *nvme.IdentifySQE, nsid uint32) ([]byt
 	return nvme.AppendNamespaceIDs(nil, ids...), nvme.Success
 }
 
-// identifyNamespaceNVM makes CNS 05h: no protection information, so all zeroes (NVM section 4.1.5.3).
+// identifyNamespaceNVM makes CNS 05h: no protection information, so all zeroes (NVM section
+// 4.1.5.3).
 func identifyNamespaceNVM(c *controller, _ *nvme.IdentifySQE, nsid uint32) ([]byte, nvme.Status) {
 	_, st := c.identified(nsid)
 	return nil, st

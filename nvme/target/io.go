@@ -7,8 +7,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// The largest transfer in bytes, a power of two (Base section 5.1.13.2.1, MDTS): the default, and what may be configured. A block is
-// never larger than the least.
+// The largest transfer in bytes, a power of two (Base section 5.1.13.2.1, MDTS): the default, and
+// what may be configured. A block is never larger than the least.
 const (
 	maxTransfer  = 1 << 20
 	minTransfer  = 64 << 10
@@ -16,12 +16,16 @@ const (
 )
 
 // mdts is the controllers' MDTS, in powers of two of 4 KiB (CAP.MPSMIN).
-func (c *SubsystemConfig) mdts() uint8 { return uint8(bits.TrailingZeros(uint(c.MaxTransfer)) - 12) }
+func (c *SubsystemConfig) mdts() uint8 {
+	return uint8(
+		bits.TrailingZeros(uint(c.MaxTransfer)) - 12)
+}
 
 // namespace looks up the namespace that the command names.
 func (c *cmd) namespace() *namespace { return c.s.ctrl.sub.namespaces.Load().get(c.req.SQE.NSID()) }
 
-// extent validates SLBA and NLB and fills in the IO. Nothing is multiplied before it is in range. It returns the bytes meant.
+// extent validates SLBA and NLB and fills in the IO. Nothing is multiplied before it is in range.
+// It returns the bytes meant.
 func (c *cmd) extent(op backend.Op) (uint64, *geometry, nvme.Status) {
 	ns := c.namespace()
 	if ns == nil {
@@ -97,7 +101,8 @@ func prepareWriteZeroes(c *cmd) nvme.Status {
 	return c.expect(0) // no MDTS: there is no data, and WZSL is 0 (NVM section 4.1.5.4)
 }
 
-// writable refuses writes to read-only namespaces and decides whether the write must be durable when it completes.
+// writable refuses writes to read-only namespaces and decides whether the write must be durable
+// when it completes.
 func (c *cmd) writable(g *geometry, flags nvme.RWFlags) nvme.Status {
 	if g.readOnly {
 		return writeProtected

@@ -57,7 +57,8 @@ func TestDatasetManagement(t *testing.T) {
 	if n := blocks(0, 2048); n != 0 {
 		t.Errorf("%d blocks went with a refused command", n)
 	}
-	r.ok(q, dsm(1, true, [2]uint64{0, 0}, [2]uint64{5000, 0}, [2]uint64{10, 20}, [2]uint64{15, 30})) // empty and overlapping
+	// empty and overlapping
+	r.ok(q, dsm(1, true, [2]uint64{0, 0}, [2]uint64{5000, 0}, [2]uint64{10, 20}, [2]uint64{15, 30}))
 	if n := blocks(0, 2048); n != 35 {
 		t.Errorf("%d blocks, want 35", n)
 	}
@@ -75,7 +76,10 @@ func TestDatasetManagement(t *testing.T) {
 
 // TestWriteZeroes has the row I09.
 func TestWriteZeroes(t *testing.T) {
-	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 1, Device: ramDevice(t, 64<<20, 512)}}}
+	sub := SubsystemConfig{
+		NQN: testSub, AllowAnyHost: true,
+		Namespaces: []NamespaceConfig{{NSID: 1, Device: ramDevice(t, 64<<20, 512)}},
+	}
 	r := newRig(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	for _, f := range []nvme.RWFlags{0, nvme.RWDeallocate, nvme.RWDeallocate | nvme.RWFUA} {
@@ -90,7 +94,8 @@ func TestWriteZeroes(t *testing.T) {
 	}
 }
 
-// TestBackendErrors: what a backend reports and what the host sees, and a failed read moves no data.
+// TestBackendErrors: what a backend reports and what the host sees, and a failed read moves no
+// data.
 func TestBackendErrors(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newRig(t, 1, sub)
@@ -126,7 +131,8 @@ func TestBackendErrors(t *testing.T) {
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 }
 
-// TestTransportErrors: what the transport finds is the status of the command, and nothing reaches the device.
+// TestTransportErrors: what the transport finds is the status of the command, and nothing reaches
+// the device.
 func TestTransportErrors(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newRig(t, 1, sub)
@@ -190,10 +196,17 @@ func (d *recorder) take() []backend.IO {
 	return l
 }
 
-// TestVolatileCache: VWC tells the truth, FUA and WCE reach the device, and a cache that the host was not told of is written through.
+// TestVolatileCache: VWC tells the truth, FUA and WCE reach the device, and a cache that the host
+// was not told of is written through.
 func TestVolatileCache(t *testing.T) {
-	dev := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(i *backend.Info) { i.VolatileCache = true }}
-	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}}}
+	dev := &recorder{
+		Device: ramDevice(t, 1<<20, 512),
+		info:   func(i *backend.Info) { i.VolatileCache = true },
+	}
+	sub := SubsystemConfig{
+		NQN: testSub, AllowAnyHost: true,
+		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
+	}
 	r := newRig(t, 1, sub, SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true})
 	h := r.connectHost(1)
 	q := h.io[0]
@@ -207,7 +220,8 @@ func TestVolatileCache(t *testing.T) {
 	write := func() *fabrictest.Command { return rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)) }
 	forced := write()
 	forced.SQE.RW().Set(0, 1, nvme.RWFUA)
-	id, _ := nvme.ParseIdentifyController(r.ok(h.admin, identifyCommand(nvme.CNSController, 0)).Data)
+	id, _ := nvme.ParseIdentifyController(r.ok(h.admin,
+		identifyCommand(nvme.CNSController, 0)).Data)
 	if id.VWC != nvme.VWCPresent|nvme.VWCFlushAll {
 		t.Errorf("VWC %#x", id.VWC)
 	}
@@ -253,13 +267,15 @@ func TestFlushAll(t *testing.T) {
 	}
 }
 
-// TestDuplicateCID: commands with the same identifier are served like others, each with one CQE (S16).
+// TestDuplicateCID: commands with the same identifier are served like others, each with one CQE
+// (S16).
 func TestDuplicateCID(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newRig(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	dev.Hold(nil)
-	a, b := rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), rw(nvme.NVMRead, 1, 1, 1, make([]byte, 512))
+	a, b := rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)),
+		rw(nvme.NVMRead, 1, 1, 1, make([]byte, 512))
 	b.SQE.SetCID(a.SQE.CID())
 	r.must(q.Send(a, b))
 	r.until("the device has both", func() bool { return dev.Held() == 2 })
@@ -270,11 +286,16 @@ func TestDuplicateCID(t *testing.T) {
 // TestMaxTransfer: what is configured is what Identify says and what a command may move.
 func TestMaxTransfer(t *testing.T) {
 	for _, most := range []int{64 << 10, 4 << 20} {
-		r := newRig(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true, MaxTransfer: most, Namespaces: []NamespaceConfig{
-			{NSID: 1, Device: ramDevice(t, 16<<20, 4096)},
-		}})
+		r := newRig(t, 1,
+			SubsystemConfig{
+				NQN: testSub, AllowAnyHost: true, MaxTransfer: most,
+				Namespaces: []NamespaceConfig{
+					{NSID: 1, Device: ramDevice(t, 16<<20, 4096)},
+				},
+			})
 		h := r.connectHost(1)
-		id, err := nvme.ParseIdentifyController(r.ok(h.admin, identifyCommand(nvme.CNSController, 0)).Data)
+		id, err := nvme.ParseIdentifyController(r.ok(h.admin,
+			identifyCommand(nvme.CNSController, 0)).Data)
 		if err != nil || 4096<<id.MDTS != most {
 			t.Errorf("MDTS is %d for %d bytes: %v", id.MDTS, most, err)
 		}
@@ -311,7 +332,10 @@ func TestBackends(t *testing.T) {
 	for name, f := range open {
 		for _, bs := range []int{512, 4096} {
 			t.Run(fmt.Sprintf("%s %d", name, bs), func(t *testing.T) {
-				sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 1, Device: f(t, bs)}}}
+				sub := SubsystemConfig{
+					NQN: testSub, AllowAnyHost: true,
+					Namespaces: []NamespaceConfig{{NSID: 1, Device: f(t, bs)}},
+				}
 				r := newRig(t, 2, sub)
 				q := r.connectHost(1).io[0]
 				model := make([]byte, size)
@@ -333,7 +357,9 @@ func TestBackends(t *testing.T) {
 						clear(part)
 						r.ok(q, rw(nvme.NVMWriteZeroes, 1, uint64(at), uint32(n), nil))
 					}
-					if got := r.ok(q, rw(nvme.NVMRead, 1, uint64(at), uint32(n), make([]byte, n*bs))); !bytes.Equal(got.Data, part) {
+					if got := r.ok(q,
+						rw(nvme.NVMRead, 1, uint64(at), uint32(n),
+							make([]byte, n*bs))); !bytes.Equal(got.Data, part) {
 						t.Fatalf("blocks %d+%d differ", at, n)
 					}
 				}

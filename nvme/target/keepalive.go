@@ -8,13 +8,16 @@ import (
 )
 
 const (
-	// keepAliveGranularity is KAS of Identify Controller, units of 100 ms: timeouts are rounded up to it.
+	// keepAliveGranularity is KAS of Identify Controller, units of 100 ms: timeouts are rounded up
+	// to it.
 	keepAliveGranularity = 10
 	// maxKeepAlive caps a timeout, in milliseconds: a day.
 	maxKeepAlive = 24 * 3600 * 1000
-	// discoveryActivity is the timeout of a discovery controller whose host asked for none (Base section 3.1.3.3: two minutes).
+	// discoveryActivity is the timeout of a discovery controller whose host asked for none (Base
+	// section 3.1.3.3: two minutes).
 	discoveryActivity = int64(120e9)
-	// disabledKeepAlive is the least timeout while the controller is not enabled, when no Keep Alive can be sent.
+	// disabledKeepAlive is the least timeout while the controller is not enabled, when no Keep
+	// Alive can be sent.
 	disabledKeepAlive = int64(120e9)
 	// keepAliveChecks is how often per period the timer looks for traffic.
 	keepAliveChecks = 2
@@ -26,8 +29,8 @@ func roundKeepAlive(ms uint32) uint32 {
 	return uint32(min((uint64(ms)+unit-1)/unit*unit, maxKeepAlive))
 }
 
-// keepAliveTimer watches the commands of all queues of a controller: with TBKAS any of them counts (Base section 3.9). Each queue
-// counts its own commands, so that the queues share nothing.
+// keepAliveTimer watches the commands of all queues of a controller: with TBKAS any of them counts
+// (Base section 3.9). Each queue counts its own commands, so that the queues share nothing.
 type keepAliveTimer struct {
 	period   int64 // nanoseconds; 0 is off
 	seen     uint64
@@ -73,8 +76,8 @@ func (c *controller) armKeepAlive() {
 	c.nextKeepAlive()
 }
 
-// nextKeepAlive has the timer look again, at a time that is the same for all controllers with this period: an idle target wakes up
-// once for all of them.
+// nextKeepAlive has the timer look again, at a time that is the same for all controllers with this
+// period: an idle target wakes up once for all of them.
 func (c *controller) nextKeepAlive() {
 	step := c.alive.period / keepAliveChecks
 	c.alive.cancel = c.h.after(step-c.h.loop.Now()%step, c.checkKeepAlive)
@@ -96,7 +99,8 @@ func (c *controller) checkKeepAlive() {
 	k.cancel = nil
 	now := c.h.loop.Now()
 	n := c.traffic()
-	// Commands may wait unread if this process itself stood still: a look that comes late proves nothing about the host.
+	// Commands may wait unread if this process itself stood still: a look that comes late proves
+	// nothing about the host.
 	late := now-k.lastLook > k.period
 	k.lastLook = now
 	if n != k.seen || late {
@@ -108,7 +112,8 @@ func (c *controller) checkKeepAlive() {
 	}
 	if now-k.lastSeen >= limit {
 		c.csts |= nvme.CSTSFatal
-		c.h.warn("keep alive timer expired", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN,
+		c.h.warn("keep alive timer expired", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
+			c.hostNQN,
 			"timeout", time.Duration(limit))
 		c.fail(fmt.Errorf("keep alive timer expired after %v", time.Duration(limit)))
 		return

@@ -13,9 +13,10 @@ import (
 //	Execute   a read needs nothing but to be completed; a write is submitted, and the device takes the memory for the blocks
 //	Release   a read has been sent, or never will be: the loan is returned; a write that was not executed: the reservation is
 //
-// Whatever is missing for that (the channel is being opened, there is no memory, the device of the transport does not know it yet), the
-// command takes the way of all others, through memory of the transport. So do writes whose data is in the capsule: it has been
-// received. Memory takes it at once, unless something waits there, so that the transport need not put it anywhere before.
+// Whatever is missing for that (the channel is being opened, there is no memory, the device of the
+// transport does not know it yet), the command takes the way of all others, through memory of the
+// transport. So do writes whose data is in the capsule: it has been received. Memory takes it at
+// once, unless something waits there, so that the transport need not put it anywhere before.
 
 // lend attaches the blocks of a prepared read to its request, if it can.
 func (c *cmd) lend() {
@@ -54,7 +55,8 @@ func executeRead(h *Handler, c *cmd) {
 func (c *cmd) reserve() {
 	ch := c.s.h.channel(c.ns)
 	if c.req.InCapsule {
-		c.req.CompletesInExecute = ch != nil && ch.receiver != nil && ch.inflight+len(ch.pending) == 0
+		c.req.CompletesInExecute = ch != nil && ch.receiver != nil && ch.inflight+
+			len(ch.pending) == 0
 		return
 	}
 	if ch == nil || ch.receiver == nil {
@@ -75,7 +77,8 @@ func (c *cmd) reserve() {
 	ch.loans++
 }
 
-// EndZeroCopy implements fabric.Handler: what was attached to a request goes back, unless the device has taken it.
+// EndZeroCopy implements fabric.Handler: what was attached to a request goes back, unless the
+// device has taken it.
 func (h *Handler) EndZeroCopy(req *fabric.Request) {
 	c := req.Command.(*cmd)
 	ch := c.loan

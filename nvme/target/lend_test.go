@@ -24,7 +24,8 @@ func (b *bare) prepareReads(n int) []*fabric.Request {
 	return b.reqs[:n]
 }
 
-// TestLoansOutlive: a namespace is not gone, and its device not closed, before the last loan is back, whatever became of the command.
+// TestLoansOutlive: a namespace is not gone, and its device not closed, before the last loan is
+// back, whatever became of the command.
 func TestLoansOutlive(t *testing.T) {
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
 	reqs := b.prepareReads(3)
@@ -37,7 +38,8 @@ func TestLoansOutlive(t *testing.T) {
 	if b.q.done != 6 || b.q.bad != 0 { // 4 commands went before
 		t.Fatalf("%d commands are done, %d bad", b.q.done, b.q.bad)
 	}
-	if got := b.h.t.find(testSub).namespaces.Load().get(1).users.total(); got.reads != 2 || got.readSectors != 16 {
+	if got := b.h.t.find(testSub).namespaces.Load().get(1).users.total(); got.reads != 2 ||
+		got.readSectors != 16 {
 		t.Errorf("%d reads of %d sectors are counted", got.reads, got.readSectors)
 	}
 	gone := make(chan error, 1)
@@ -46,7 +48,10 @@ func TestLoansOutlive(t *testing.T) {
 		b.w.Reactors[0].Wake()
 	}()
 	removed := func() bool { return b.h.t.find(testSub).namespaces.Load().get(1) == nil }
-	if err := b.w.Until(func() bool { return removed() && b.h.channels[0].onClosed != nil }); err != nil {
+	if err := b.w.Until(func() bool {
+		return removed() &&
+			b.h.channels[0].onClosed != nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	b.h.EndZeroCopy(reqs[0])
@@ -66,7 +71,8 @@ func TestLoansOutlive(t *testing.T) {
 	}
 }
 
-// TestNoLoan: what a queue does not reach, or a channel that is only being opened has, goes by a copy.
+// TestNoLoan: what a queue does not reach, or a channel that is only being opened has, goes by a
+// copy.
 func TestNoLoan(t *testing.T) {
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
 	b.q.noLoans = true
@@ -112,8 +118,8 @@ func (b *bare) firstBytes(n int) []byte {
 	return first
 }
 
-// TestReservationsEnd: whatever becomes of a write, its memory is the device's again once it is released, only what was executed is
-// written, and the namespace waits for it.
+// TestReservationsEnd: whatever becomes of a write, its memory is the device's again once it is
+// released, only what was executed is written, and the namespace waits for it.
 func TestReservationsEnd(t *testing.T) {
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
 	reqs := b.prepareWrites(5, false)
@@ -140,7 +146,8 @@ func TestReservationsEnd(t *testing.T) {
 	if got := b.firstBytes(5); !bytes.Equal(got, []byte{1, 0, 0, 0, 0}) {
 		t.Errorf("written: %d", got)
 	}
-	if got := b.h.t.find(testSub).namespaces.Load().get(1).users.total(); got.writes != 1 || got.wrotSecs != 128 {
+	if got := b.h.t.find(testSub).namespaces.Load().get(1).users.total(); got.writes != 1 ||
+		got.wrotSecs != 128 {
 		t.Errorf("%d writes of %d sectors are counted", got.writes, got.wrotSecs)
 	}
 	gone := make(chan error, 1)
@@ -175,7 +182,8 @@ func TestNoReservation(t *testing.T) {
 		b.q.noLoans = !inCapsule
 		for _, r := range b.prepareWrites(2, inCapsule) {
 			if r.ZeroCopy || len(r.Segs) > 0 || r.Length != 64<<10 {
-				t.Errorf("in capsule %v: lent %v, %d segments, %d bytes", inCapsule, r.ZeroCopy, len(r.Segs), r.Length)
+				t.Errorf("in capsule %v: lent %v, %d segments, %d bytes", inCapsule, r.ZeroCopy,
+					len(r.Segs), r.Length)
 			}
 			b.h.Abandon(r)
 		}

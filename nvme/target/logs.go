@@ -14,7 +14,8 @@ type logPage struct {
 	io, discovery bool
 }
 
-// miEffectsSize is the size of log 13h, which is empty: there is no management interface (Base section 5.1.12.1.19).
+// miEffectsSize is the size of log 13h, which is empty: there is no management interface (Base
+// section 5.1.12.1.19).
 const miEffectsSize = 4096
 
 // logPages is filled by init because log 00h reads it.
@@ -30,7 +31,8 @@ func init() {
 			make: func(c *controller, _ uint32) []byte { return c.errors.page() },
 		},
 		nvme.LogSMART: {
-			make: func(c *controller, nsid uint32) []byte { return c.smart(nsid, nil) }, size: nvme.SMARTLogSize, io: true, perNamespace: true,
+			make: func(c *controller, nsid uint32) []byte { return c.smart(nsid, nil) },
+			size: nvme.SMARTLogSize, io: true, perNamespace: true,
 		},
 		nvme.LogFirmwareSlot: {
 			make: firmwareSlots, size: nvme.FirmwareLogSize, io: true,
@@ -66,7 +68,8 @@ func prepareGetLog(cm *cmd) nvme.Status {
 	case !p.on(c):
 		return nvme.InvalidLogPage | nvme.DNR
 	case sqe.OT() || sqe.LPO()%4 != 0 || p.size > 0 && sqe.LPO() >= p.size:
-		return invalidField // no index offsets; a dword-aligned offset within the page (Base section 5.1.12)
+		// no index offsets; a dword-aligned offset within the page (Base section 5.1.12)
+		return invalidField
 	case sqe.LID() == nvme.LogEffects && sqe.CSI() != nvme.CSINVM:
 		return invalidField
 	case n > uint64(c.sub.cfg.MaxTransfer):
@@ -80,7 +83,8 @@ func prepareGetLog(cm *cmd) nvme.Status {
 
 // takes says whether a log page can be read with this NSID.
 func (p *logPage) takes(c *controller, nsid uint32) bool {
-	return nsid == 0 || nsid == nvme.NSIDAll || p.perNamespace && c.sub.namespaces.Load().get(nsid) != nil
+	return nsid == 0 || nsid == nvme.NSIDAll || p.perNamespace &&
+		c.sub.namespaces.Load().get(nsid) != nil
 }
 
 func getLog(h *Handler, cm *cmd) {

@@ -9,20 +9,24 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestLogsInDwords: every log page can be read in pieces, down to NUMD 0, one dword, and the pieces are those of the whole (M07).
+// TestLogsInDwords: every log page can be read in pieces, down to NUMD 0, one dword, and the pieces
+// are those of the whole (M07).
 func TestLogsInDwords(t *testing.T) {
 	r := newRig(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)
 	for lid, size := range map[nvme.LID]int{
-		nvme.LogSupportedPages: nvme.SupportedPagesSize, nvme.LogError: 64 * errorLogSize, nvme.LogFirmwareSlot: nvme.FirmwareLogSize,
-		nvme.LogChangedNamespaces: 4096, nvme.LogEffects: 4096, nvme.LogFeatureEffects: nvme.FeatureEffectsSize,
+		nvme.LogSupportedPages: nvme.SupportedPagesSize, nvme.LogError: 64 * errorLogSize,
+		nvme.LogFirmwareSlot:      nvme.FirmwareLogSize,
+		nvme.LogChangedNamespaces: 4096, nvme.LogEffects: 4096,
+		nvme.LogFeatureEffects: nvme.FeatureEffectsSize,
 	} {
 		t.Run(fmt.Sprintf("log %02Xh", uint8(lid)), func(t *testing.T) {
 			whole := r.ok(h.admin, logCommand(lid, size, 0)).Data
 			for _, n := range []int{4, 12, 1000} {
 				var got []byte
 				for off := 0; off < size; off += n {
-					got = append(got, r.ok(h.admin, logCommand(lid, min(n, size-off), uint64(off))).Data...)
+					got = append(got,
+						r.ok(h.admin, logCommand(lid, min(n, size-off), uint64(off))).Data...)
 				}
 				if !bytes.Equal(got, whole) {
 					t.Errorf("in pieces of %d bytes it is another log", n)
@@ -37,7 +41,8 @@ func TestLogsInDwords(t *testing.T) {
 func TestLogs(t *testing.T) {
 	r := newRig(t, 1, ramSubsystem(t, 2))
 	h := r.connectHost(1)
-	pages, err := nvme.ParseSupportedPages(r.ok(h.admin, logCommand(nvme.LogSupportedPages, nvme.SupportedPagesSize, 0)).Data)
+	pages, err := nvme.ParseSupportedPages(r.ok(h.admin,
+		logCommand(nvme.LogSupportedPages, nvme.SupportedPagesSize, 0)).Data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,11 +54,13 @@ func TestLogs(t *testing.T) {
 			t.Errorf("log %02Xh: %v", lid, c.CQE.Status())
 		}
 	}
-	fw, err := nvme.ParseFirmwareLog(r.ok(h.admin, logCommand(nvme.LogFirmwareSlot, nvme.FirmwareLogSize, 0)).Data)
+	fw, err := nvme.ParseFirmwareLog(r.ok(h.admin,
+		logCommand(nvme.LogFirmwareSlot, nvme.FirmwareLogSize, 0)).Data)
 	if err != nil || fw.AFI != 1 || nvme.Text(fw.FRS[0][:]) != testFW {
 		t.Errorf("firmware log: %v %+v", err, fw)
 	}
-	fids, err := nvme.ParseFeatureEffectsLog(r.ok(h.admin, logCommand(nvme.LogFeatureEffects, nvme.FeatureEffectsSize, 0)).Data)
+	fids, err := nvme.ParseFeatureEffectsLog(r.ok(h.admin,
+		logCommand(nvme.LogFeatureEffects, nvme.FeatureEffectsSize, 0)).Data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +73,8 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestLogOffsets: what is outside of a page, or meant for none, is refused; what is behind its end is zero.
+// TestLogOffsets: what is outside of a page, or meant for none, is refused; what is behind its end
+// is zero.
 func TestLogOffsets(t *testing.T) {
 	r := newRig(t, 1, ramSubsystem(t, 2))
 	h := r.connectHost(1)
@@ -105,7 +113,8 @@ func TestLogOffsets(t *testing.T) {
 
 	// More than the page, and from the middle: what is behind it is zero.
 	long := r.ok(h.admin, logCommand(nvme.LogFirmwareSlot, 4096, 8))
-	if !bytes.HasPrefix(long.Data, []byte(testFW)) || !bytes.Equal(long.Data[504:], make([]byte, 4096-504)) {
+	if !bytes.HasPrefix(long.Data, []byte(testFW)) ||
+		!bytes.Equal(long.Data[504:], make([]byte, 4096-504)) {
 		t.Error("a long read of a log is wrong")
 	}
 }
@@ -127,9 +136,13 @@ func TestSMART(t *testing.T) {
 		c.SQE.SetNSID(nsid)
 		l, err := nvme.ParseSMARTLog(r.ok(h.admin, c).Data)
 		want := [...]nvme.Uint128{
-			nvme.MakeUint128(unitsRead), nvme.MakeUint128(unitsWritten), nvme.MakeUint128(reads), nvme.MakeUint128(writes),
+			nvme.MakeUint128(unitsRead), nvme.MakeUint128(unitsWritten), nvme.MakeUint128(reads),
+			nvme.MakeUint128(writes),
 		}
-		if got := [...]nvme.Uint128{l.DataUnitsRead, l.DataUnitsWritten, l.HostReads, l.HostWrites}; err != nil || got != want {
+		if got := [...]nvme.Uint128{
+			l.DataUnitsRead, l.DataUnitsWritten, l.HostReads,
+			l.HostWrites,
+		}; err != nil || got != want {
 			t.Errorf("namespace %d: %v %v, want %v", nsid, err, got, want)
 		}
 		if l.AvailableSpare != 100 || l.CriticalWarning != 0 {
@@ -160,14 +173,18 @@ func TestErrorLog(t *testing.T) {
 	first, _ := nvme.ParseErrorLogEntry(b)
 	second, err := nvme.ParseErrorLogEntry(b[64:])
 	third, _ := nvme.ParseErrorLogEntry(b[128:])
-	if err != nil || first.Count != 2 || first.SQID != 0 || first.Opcode != nvme.AdminIdentify || first.NSID != 7 {
+	if err != nil || first.Count != 2 || first.SQID != 0 || first.Opcode != nvme.AdminIdentify ||
+		first.NSID != 7 {
 		t.Errorf("newest: %v %+v", err, first)
 	}
-	if second.Count != 1 || second.SQID != 1 || second.CID != bad.SQE.CID() || second.LBA != 0x123456789 || second.NSID != 1 ||
-		nvme.Status(second.Status>>1).Code() != nvme.LBAOutOfRange || second.TRTYPE != nvme.TransportTCP {
+	if second.Count != 1 || second.SQID != 1 || second.CID != bad.SQE.CID() ||
+		second.LBA != 0x123456789 || second.NSID != 1 ||
+		nvme.Status(second.Status>>1).Code() != nvme.LBAOutOfRange ||
+		second.TRTYPE != nvme.TransportTCP {
 		t.Errorf("oldest: %+v", second)
 	}
-	if second.Location != 40 || second.Status != uint16(bad.CQE.Status())<<1 || second.Version != 1 {
+	if second.Location != 40 || second.Status != uint16(bad.CQE.Status())<<1 ||
+		second.Version != 1 {
 		t.Errorf("oldest: %+v", second)
 	}
 	if third.Count != 0 {

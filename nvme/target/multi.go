@@ -9,8 +9,8 @@ import (
 // multiWidth is how many IOs of one command are with the backend at a time.
 const multiWidth = 8
 
-// multi carries out a command that takes several IOs: Dataset Management, and Flush of every namespace. It comes from a free list of
-// its handler.
+// multi carries out a command that takes several IOs: Dataset Management, and Flush of every
+// namespace. It comes from a free list of its handler.
 type multi struct {
 	c        *cmd // nil once the command was given up
 	ios      [multiWidth]multiIO
@@ -101,8 +101,8 @@ func (m *multi) fill(io *backend.IO, i int) *namespace {
 	return m.ns
 }
 
-// ioDone takes an IO back. The first error is the status of the command; a device that cannot deallocate has done its duty, since
-// Dataset Management is advice (NVM section 3.3.3).
+// ioDone takes an IO back. The first error is the status of the command; a device that cannot
+// deallocate has done its duty, since Dataset Management is advice (NVM section 3.3.3).
 func (m *multi) ioDone(h *Handler, o *multiIO) {
 	if m.c == nil {
 		o.ns.returned(h.t.log)
@@ -111,7 +111,8 @@ func (m *multi) ioDone(h *Handler, o *multiIO) {
 	m.idle[m.nidle] = o
 	m.nidle++
 	st := ioStatus(&o.IO)
-	if !st.OK() && m.status.OK() && !(o.Op == backend.OpDiscard && st.Code() == nvme.InvalidOpcode) {
+	if !st.OK() && m.status.OK() &&
+		!(o.Op == backend.OpDiscard && st.Code() == nvme.InvalidOpcode) {
 		m.status = st
 	}
 	m.step(h)

@@ -20,12 +20,13 @@ type NamespaceConfig struct {
 	NSID uint32
 	// Device is the storage, open. It is not closed by the target.
 	Device backend.Device
-	// UUID, NGUID and EUI64 identify the namespace to hosts, on every path the same. If all are zero, UUID and NGUID are derived
-	// from the subsystem NQN and the NSID.
+	// UUID, NGUID and EUI64 identify the namespace to hosts, on every path the same. If all are
+	// zero, UUID and NGUID are derived from the subsystem NQN and the NSID.
 	UUID  uuid.UUID
 	NGUID [16]byte
 	EUI64 [8]byte
-	// Drive is the hardware that Device lies on, whose health is told to hosts; nil: none of its own.
+	// Drive is the hardware that Device lies on, whose health is told to hosts; nil: none of its
+	// own.
 	Drive Drive
 	// ReadOnly refuses writes even if the device would take them.
 	ReadOnly bool
@@ -37,7 +38,8 @@ type NamespaceConfig struct {
 const MaxNSID = 8192
 
 // identifierSpace is the UUID name space in which identifiers are derived; it must never change.
-var identifierSpace = uuid.NewSHA1(uuid.NameSpaceURL, []byte("https://github.com/nvmf-target/nvmf-target/namespace"))
+var identifierSpace = uuid.NewSHA1(uuid.NameSpaceURL,
+	[]byte("https://github.com/nvmf-target/nvmf-target/namespace"))
 
 // derivedSerial is a stable serial number for a subsystem.
 func derivedSerial(nqn string) string {
@@ -78,7 +80,8 @@ type geometry struct {
 func newGeometry(info backend.Info, readOnly bool) (*geometry, error) {
 	bs := info.BlockSize
 	if bs < 512 || bs&(bs-1) != 0 || bs > minTransfer {
-		return nil, fmt.Errorf("block size %d: must be a power of two of 512 to %d", bs, minTransfer)
+		return nil, fmt.Errorf("block size %d: must be a power of two of 512 to %d", bs,
+			minTransfer)
 	}
 	if info.Size < int64(bs) {
 		return nil, fmt.Errorf("size %d is below one block of %d bytes", info.Size, bs)
@@ -106,7 +109,8 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 		return fail(err)
 	}
 	ns := &namespace{
-		sub: s, nsid: cfg.NSID, dev: cfg.Device, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64, drive: newHardware(cfg.Drive),
+		sub: s, nsid: cfg.NSID, dev: cfg.Device, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64,
+		drive:    newHardware(cfg.Drive),
 		readOnly: cfg.ReadOnly, timeout: cfg.Timeout.Nanoseconds(),
 	}
 	if ns.uuid == uuid.Nil && ns.nguid == [16]byte{} && ns.eui64 == [8]byte{} {
@@ -121,7 +125,8 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	return ns, nil
 }
 
-// forget ends the notices of the device. It waits for one that is on its way, which takes no lock of the target.
+// forget ends the notices of the device. It waits for one that is on its way, which takes no lock
+// of the target.
 func (ns *namespace) forget() {
 	if d, ok := ns.dev.(backend.Changer); ok {
 		d.Notify(nil)

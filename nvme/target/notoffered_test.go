@@ -10,30 +10,44 @@ import (
 
 // I/O commands that there are not (NVM section 3.3; reservations are Base section 7).
 var absentIO = map[string]nvme.Opcode{
-	"Write Uncorrectable": 0x04, "Compare": 0x05, "Verify": 0x0C, "Reservation Register": 0x0D, "Reservation Report": 0x0E,
-	"Reservation Acquire": 0x11, "I/O Management Receive": 0x12, "Reservation Release": 0x15, "Copy": 0x19,
+	"Write Uncorrectable": 0x04, "Compare": 0x05, "Verify": 0x0C, "Reservation Register": 0x0D,
+	"Reservation Report":  0x0E,
+	"Reservation Acquire": 0x11, "I/O Management Receive": 0x12, "Reservation Release": 0x15,
+	"Copy":                 0x19,
 	"Zone Management Send": 0x79, "Zone Management Receive": 0x7A, "Zone Append": 0x7D,
 }
 
-// TestNotOffered: ANA, reservations, fused commands, Compare, Copy, Verify, zones, write protection and security are neither announced
-// nor served (I07, I10, I13, I14, I16, M15 to M17). A host that believed in one of them would rely on it for its data.
+// TestNotOffered: ANA, reservations, fused commands, Compare, Copy, Verify, zones, write protection
+// and security are neither announced nor served (I07, I10, I13, I14, I16, M15 to M17). A host that
+// believed in one of them would rely on it for its data.
 func TestNotOffered(t *testing.T) {
 	dev := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
-	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}}}
+	sub := SubsystemConfig{
+		NQN: testSub, AllowAnyHost: true,
+		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
+	}
 	r := newRig(t, 1, sub)
 	h := r.connectHost(1)
-	id, err := nvme.ParseIdentifyController(r.ok(h.admin, identifyCommand(nvme.CNSController, 0)).Data)
+	id, err := nvme.ParseIdentifyController(r.ok(h.admin,
+		identifyCommand(nvme.CNSController, 0)).Data)
 	r.must(err)
-	ns, err := nvme.ParseIdentifyNamespace(r.ok(h.admin, identifyCommand(nvme.CNSNamespace, 1)).Data)
+	ns, err := nvme.ParseIdentifyNamespace(r.ok(h.admin,
+		identifyCommand(nvme.CNSNamespace, 1)).Data)
 	r.must(err)
-	indep, err := nvme.ParseIdentifyNamespaceIndependent(r.ok(h.admin, identifyCommand(nvme.CNSIndependentNamespace, 1)).Data)
+	indep, err := nvme.ParseIdentifyNamespaceIndependent(r.ok(h.admin,
+		identifyCommand(nvme.CNSIndependentNamespace, 1)).Data)
 	r.must(err)
 	for name, v := range map[string]uint64{
-		"CMIC: ANA": uint64(id.CMIC & nvme.CMICANA), "OAES: ANA": uint64(id.OAES & nvme.EventANAChanged), "ANACAP": uint64(id.ANACAP),
-		"ANAGRPMAX": uint64(id.ANAGRPMAX), "NANAGRPID": uint64(id.NANAGRPID), "ANAGRPID": uint64(ns.ANAGRPID),
-		"ANAGRPID of CNS 08h": uint64(indep.ANAGRPID), "RESCAP": uint64(ns.RESCAP), "RESCAP of CNS 08h": uint64(indep.RESCAP),
-		"OACS": uint64(id.OACS), "FUSES": uint64(id.FUSES), "NWPC": uint64(id.NWPC), "SANICAP": uint64(id.SANICAP), "RPMBS": uint64(id.RPMBS),
-		"ACWU": uint64(id.ACWU), "MC": uint64(ns.MC), "DPC": uint64(ns.DPC), "DPS": uint64(ns.DPS), "MCL": uint64(ns.MCL),
+		"CMIC: ANA": uint64(id.CMIC & nvme.CMICANA),
+		"OAES: ANA": uint64(id.OAES & nvme.EventANAChanged), "ANACAP": uint64(id.ANACAP),
+		"ANAGRPMAX": uint64(id.ANAGRPMAX), "NANAGRPID": uint64(id.NANAGRPID),
+		"ANAGRPID":            uint64(ns.ANAGRPID),
+		"ANAGRPID of CNS 08h": uint64(indep.ANAGRPID), "RESCAP": uint64(ns.RESCAP),
+		"RESCAP of CNS 08h": uint64(indep.RESCAP),
+		"OACS":              uint64(id.OACS), "FUSES": uint64(id.FUSES), "NWPC": uint64(id.NWPC),
+		"SANICAP": uint64(id.SANICAP), "RPMBS": uint64(id.RPMBS),
+		"ACWU": uint64(id.ACWU), "MC": uint64(ns.MC), "DPC": uint64(ns.DPC), "DPS": uint64(ns.DPS),
+		"MCL": uint64(ns.MCL),
 	} {
 		if v != 0 {
 			t.Errorf("%s is %#x: the controller announces what it does not do", name, v)
@@ -42,8 +56,14 @@ func TestNotOffered(t *testing.T) {
 	for _, lid := range []nvme.LID{nvme.LogANA, nvme.LogReservation, 0x81} { // 81h: Sanitize Status
 		r.status(h.admin, logCommand(lid, 512, 0), nvme.InvalidLogPage|nvme.DNR)
 	}
-	for _, fid := range []nvme.FID{nvme.FeatureReservationMask, nvme.FeatureReservationPersist, nvme.FeatureWriteProtect} {
-		for _, c := range []*fabrictest.Command{getFeature(fid, nvme.FeatureCurrent, 0), setFeature(fid, 1)} {
+	for _, fid := range []nvme.FID{
+		nvme.FeatureReservationMask, nvme.FeatureReservationPersist,
+		nvme.FeatureWriteProtect,
+	} {
+		for _, c := range []*fabrictest.Command{
+			getFeature(fid, nvme.FeatureCurrent, 0),
+			setFeature(fid, 1),
+		} {
 			c.SQE.SetNSID(1)
 			r.status(h.admin, c, invalidField)
 		}
@@ -63,10 +83,14 @@ func TestNotOffered(t *testing.T) {
 	}
 }
 
-// TestNoFusedCommands: FUSES is 0, so neither half of a fused pair is carried out, in whatever order and whatever lies between (I07).
+// TestNoFusedCommands: FUSES is 0, so neither half of a fused pair is carried out, in whatever
+// order and whatever lies between (I07).
 func TestNoFusedCommands(t *testing.T) {
 	dev := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
-	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}}}
+	sub := SubsystemConfig{
+		NQN: testSub, AllowAnyHost: true,
+		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
+	}
 	r := newRig(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	const compare = nvme.Opcode(0x05)
@@ -76,14 +100,17 @@ func TestNoFusedCommands(t *testing.T) {
 		return c
 	}
 	for name, batch := range map[string][]*fabrictest.Command{
-		"a pair":                  {half(compare, 0, 1), half(nvme.NVMWrite, 0, 2)},
-		"the first alone":         {half(compare, 0, 1)},
-		"the second alone":        {half(nvme.NVMWrite, 0, 2)},
-		"exchanged":               {half(nvme.NVMWrite, 0, 2), half(compare, 0, 1)},
-		"different blocks":        {half(compare, 0, 1), half(nvme.NVMWrite, 8, 2)},
-		"two reads":               {half(nvme.NVMRead, 0, 1), half(nvme.NVMRead, 0, 2)},
-		"11b":                     {half(nvme.NVMWrite, 0, 3)},
-		"another command between": {half(compare, 0, 1), half(nvme.NVMFlush, 0, 1), half(nvme.NVMWrite, 0, 2)},
+		"a pair":           {half(compare, 0, 1), half(nvme.NVMWrite, 0, 2)},
+		"the first alone":  {half(compare, 0, 1)},
+		"the second alone": {half(nvme.NVMWrite, 0, 2)},
+		"exchanged":        {half(nvme.NVMWrite, 0, 2), half(compare, 0, 1)},
+		"different blocks": {half(compare, 0, 1), half(nvme.NVMWrite, 8, 2)},
+		"two reads":        {half(nvme.NVMRead, 0, 1), half(nvme.NVMRead, 0, 2)},
+		"11b":              {half(nvme.NVMWrite, 0, 3)},
+		"another command between": {
+			half(compare, 0, 1), half(nvme.NVMFlush, 0, 1),
+			half(nvme.NVMWrite, 0, 2),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r.must(q.Send(batch...))
@@ -100,8 +127,9 @@ func TestNoFusedCommands(t *testing.T) {
 	}
 }
 
-// TestNoAuthentication: no subsystem asks for authentication or a secure channel, and says so wherever a host looks (A01); what a host
-// sends to authenticate is refused on every queue and in every state, with and without data (A02, A07).
+// TestNoAuthentication: no subsystem asks for authentication or a secure channel, and says so
+// wherever a host looks (A01); what a host sends to authenticate is refused on every queue and in
+// every state, with and without data (A02, A07).
 func TestNoAuthentication(t *testing.T) {
 	r := newRig(t, 1, ramSubsystem(t, 1))
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
@@ -118,12 +146,16 @@ func TestNoAuthentication(t *testing.T) {
 			for _, n := range []int{0, 1, 512, 4096, maxTransfer + 512} {
 				c := auth(typ, n)
 				if send(c); c.CQE.Status()&^statusMore != want || c.Returned != 0 {
-					t.Errorf("%s, type %02Xh with %d bytes: %v and %d bytes, want %v", where, uint8(typ), n, c.CQE.Status(), c.Returned, want)
+					t.Errorf("%s, type %02Xh with %d bytes: %v and %d bytes, want %v", where,
+						uint8(typ), n, c.CQE.Status(), c.Returned, want)
 				}
 			}
 		}
 	}
-	on := func(q *fabrictest.Queue) func(*fabrictest.Command) { return func(c *fabrictest.Command) { r.do(q, c) } }
+	on := func(q *fabrictest.Queue) func(
+		*fabrictest.Command) {
+		return func(c *fabrictest.Command) { r.do(q, c) }
+	}
 
 	q := r.dial(0)
 	refused("before Connect", on(q), sequenceError)
@@ -139,7 +171,8 @@ func TestNoAuthentication(t *testing.T) {
 	_, list := discoveryHost(r, "192.0.2.1:4420").discoveryLog()
 	for i, e := range list {
 		if e.TREQ&3 == nvme.TREQRequired {
-			t.Errorf("entry %d of the discovery log asks for a secure channel: TREQ %#x", i, uint8(e.TREQ))
+			t.Errorf("entry %d of the discovery log asks for a secure channel: TREQ %#x", i,
+				uint8(e.TREQ))
 		}
 	}
 }

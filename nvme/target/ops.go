@@ -10,7 +10,8 @@ type op struct {
 	name string
 	// dir is the way of the data, if there is any.
 	dir fabric.Direction
-	// prepare validates and answers the request's Dir and Length. It changes nothing that outlives a refusal.
+	// prepare validates and answers the request's Dir and Length. It changes nothing that outlives
+	// a refusal.
 	prepare func(c *cmd) nvme.Status
 	// execute starts the command; it or a later callback calls Handler.finish once.
 	execute func(h *Handler, c *cmd)
@@ -29,8 +30,8 @@ const (
 	opAdminQueue
 )
 
-// The scope of a command in log 05h, bits 31:20 (Base section 5.1.12.1.6, CSP). I/O commands report none: Linux warns of "unusual effects"
-// if theirs have a bit besides CSUPP and LBCC.
+// The scope of a command in log 05h, bits 31:20 (Base section 5.1.12.1.6, CSP). I/O commands report
+// none: Linux warns of "unusual effects" if theirs have a bit besides CSUPP and LBCC.
 const (
 	scopeNone       nvme.Effect = 0
 	scopeController nvme.Effect = 1 << 21
@@ -49,30 +50,62 @@ func init() {
 		out = fabric.ControllerToHost
 	)
 	adminOps = [256]op{
-		nvme.AdminGetLogPage:    {name: "Get Log Page", dir: out, prepare: prepareGetLog, execute: getLog},
-		nvme.AdminIdentify:      {name: "Identify", dir: out, prepare: prepareIdentify, execute: identify},
-		nvme.AdminAbort:         {name: "Abort", prepare: prepareNoData, execute: abort},
-		nvme.AdminSetFeatures:   {name: "Set Features", dir: in, prepare: prepareSetFeatures, execute: setFeatures},
-		nvme.AdminGetFeatures:   {name: "Get Features", dir: out, prepare: prepareGetFeatures, execute: getFeatures},
-		nvme.AdminAsyncEventReq: {name: "Asynchronous Event Request", prepare: prepareNoData, execute: asyncEventRequest},
-		nvme.AdminKeepAlive:     {name: "Keep Alive", prepare: prepareNoData, execute: keepAlive},
+		nvme.AdminGetLogPage: {
+			name: "Get Log Page", dir: out, prepare: prepareGetLog,
+			execute: getLog,
+		},
+		nvme.AdminIdentify: {
+			name: "Identify", dir: out, prepare: prepareIdentify,
+			execute: identify,
+		},
+		nvme.AdminAbort: {name: "Abort", prepare: prepareNoData, execute: abort},
+		nvme.AdminSetFeatures: {
+			name: "Set Features", dir: in, prepare: prepareSetFeatures,
+			execute: setFeatures,
+		},
+		nvme.AdminGetFeatures: {
+			name: "Get Features", dir: out, prepare: prepareGetFeatures,
+			execute: getFeatures,
+		},
+		nvme.AdminAsyncEventReq: {
+			name: "Asynchronous Event Request", prepare: prepareNoData,
+			execute: asyncEventRequest,
+		},
+		nvme.AdminKeepAlive: {name: "Keep Alive", prepare: prepareNoData, execute: keepAlive},
 	}
 	ioOps = [256]op{
 		nvme.NVMFlush: {name: "Flush", prepare: prepareFlush, execute: executeFlush},
-		nvme.NVMWrite: {name: "Write", dir: in, prepare: prepareWrite, execute: executeIO, effect: nvme.EffectContentChange},
-		nvme.NVMRead:  {name: "Read", dir: out, prepare: prepareRead, execute: executeRead},
+		nvme.NVMWrite: {
+			name: "Write", dir: in, prepare: prepareWrite, execute: executeIO,
+			effect: nvme.EffectContentChange,
+		},
+		nvme.NVMRead: {name: "Read", dir: out, prepare: prepareRead, execute: executeRead},
 		nvme.NVMWriteZeroes: {
-			name: "Write Zeroes", prepare: prepareWriteZeroes, execute: executeIO, effect: nvme.EffectContentChange,
+			name: "Write Zeroes", prepare: prepareWriteZeroes, execute: executeIO,
+			effect: nvme.EffectContentChange,
 		},
 		nvme.NVMDatasetManagement: {
-			name: "Dataset Management", dir: in, prepare: prepareDSM, execute: executeDSM, effect: nvme.EffectContentChange,
+			name: "Dataset Management", dir: in, prepare: prepareDSM, execute: executeDSM,
+			effect: nvme.EffectContentChange,
 		},
 	}
 	fabricsOps = [256]op{
-		nvme.FabricsPropertySet: {name: "Property Set", prepare: prepareProperty, execute: propertySet, flags: opAdminQueue},
-		nvme.FabricsConnect:     {name: "Connect", dir: in, prepare: prepareConnect, execute: connect, flags: opUnconnected},
-		nvme.FabricsPropertyGet: {name: "Property Get", prepare: prepareProperty, execute: propertyGet, flags: opAdminQueue},
-		nvme.FabricsDisconnect:  {name: "Disconnect", prepare: prepareDisconnect, execute: disconnect},
+		nvme.FabricsPropertySet: {
+			name: "Property Set", prepare: prepareProperty,
+			execute: propertySet, flags: opAdminQueue,
+		},
+		nvme.FabricsConnect: {
+			name: "Connect", dir: in, prepare: prepareConnect,
+			execute: connect, flags: opUnconnected,
+		},
+		nvme.FabricsPropertyGet: {
+			name: "Property Get", prepare: prepareProperty,
+			execute: propertyGet, flags: opAdminQueue,
+		},
+		nvme.FabricsDisconnect: {
+			name: "Disconnect", prepare: prepareDisconnect,
+			execute: disconnect,
+		},
 	}
 }
 
@@ -86,14 +119,16 @@ func effects(table *[256]op, scope nvme.Effect) (e [256]nvme.Effect) {
 	return e
 }
 
-// psdtSGL is the only PSDT of Admin and I/O commands that fabrics allow: SGLs, MPTR is an address (Base section 4.1.1, figure 91).
+// psdtSGL is the only PSDT of Admin and I/O commands that fabrics allow: SGLs, MPTR is an address
+// (Base section 4.1.1, figure 91).
 const psdtSGL = 1
 
 // flagsMask is PSDT and FUSE in byte 1 of a command.
 const flagsMask = 0xC3
 
-// badFabricsFlags judges byte 1 of a Fabrics command, which always uses SGLs (Base section 4.1.2, figure 95): nothing is fused, and
-// PSDT is 10b with data, or 00b. Linux writes 01b as in all other commands, and its target takes nothing else.
+// badFabricsFlags judges byte 1 of a Fabrics command, which always uses SGLs (Base section 4.1.2,
+// figure 95): nothing is fused, and PSDT is 10b with data, or 00b. Linux writes 01b as in all other
+// commands, and its target takes nothing else.
 func badFabricsFlags(sqe *nvme.SQE) bool { return sqe.PSDT() == 3 || sqe.FUSE() != 0 }
 
 // prepare validates a command as far as it goes without its data.
@@ -116,8 +151,10 @@ func (s *session) prepare(c *cmd) nvme.Status {
 		return sequenceError
 	}
 	if !s.ctrl.ready.Load() {
-		if s.qid != 0 { // connected while it was ready: reset, failed or removed, and this queue is about to go
-			return nvme.CommandSequenceError // another try, after the reset or on another path, may do
+		// connected while it was ready: reset, failed or removed, and this queue is about to go
+		if s.qid != 0 {
+			// another try, after the reset or on another path, may do
+			return nvme.CommandSequenceError
 		}
 		return sequenceError
 	}

@@ -14,18 +14,21 @@ import (
 //	giveUp    the command completes with a status after which hosts try again. Its memory is kept: the device may still use it
 //	returned  the device gives the IO back after all, and the memory is freed
 //
-// From the first giveUp to the last return the namespace is not ready, on all reactors. So a write that was given up, and may yet
-// happen, is never overtaken by one that was accepted later, and no more than what was under way goes to a device that hangs.
+// From the first giveUp to the last return the namespace is not ready, on all reactors. So a write
+// that was given up, and may yet happen, is never overtaken by one that was accepted later, and no
+// more than what was under way goes to a device that hangs.
 
 const (
 	// watchEvery is the interval at which overdue commands are looked for, in nanoseconds.
 	watchEvery = int64(500e6)
-	// rangeFactor is how many times the timeout discards and zeroes may take: one may be about the whole disk.
+	// rangeFactor is how many times the timeout discards and zeroes may take: one may be about the
+	// whole disk.
 	rangeFactor = 10
-	// closeGrace is how long devices may take for the commands of a queue that has ended: a reset waits for that.
+	// closeGrace is how long devices may take for the commands of a queue that has ended: a reset
+	// waits for that.
 	closeGrace = int64(5e9)
-	// laterAfter is how long a host is kept waiting for the status notReady. Hosts with several paths try again at once, for ever, and
-	// those with one give up after a few attempts.
+	// laterAfter is how long a host is kept waiting for the status notReady. Hosts with several
+	// paths try again at once, for ever, and those with one give up after a few attempts.
 	laterAfter = int64(1e9)
 )
 
@@ -167,8 +170,9 @@ func (m *multi) giveUp(h *Handler) {
 	m.step(h)
 }
 
-// takeCapsule copies in-capsule data that lies in the queue's own memory, where the next capsule will arrive: a command that is given
-// up must leave its data to the device. Without memory for that it will wait for the device.
+// takeCapsule copies in-capsule data that lies in the queue's own memory, where the next capsule
+// will arrive: a command that is given up must leave its data to the device. Without memory for
+// that it will wait for the device.
 func (c *cmd) takeCapsule(h *Handler) {
 	segs := c.req.Segs
 	if h.memory == nil || len(segs) == 0 || segs[0].Region == h.memory.Region().ID() {

@@ -16,11 +16,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// hangingSubsystem has namespace 1 on a device that tests may hold, whose commands have two seconds, and namespace 2 in memory.
+// hangingSubsystem has namespace 1 on a device that tests may hold, whose commands have two
+// seconds, and namespace 2 in memory.
 func hangingSubsystem(t *testing.T) (SubsystemConfig, *backendtest.Faulty) {
 	sub, dev := faultySubsystem(t)
 	sub.Namespaces[0].Timeout = 2 * time.Second
-	sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: 2, Device: ramDevice(t, 1<<20, 512)})
+	sub.Namespaces = append(sub.Namespaces,
+		NamespaceConfig{NSID: 2, Device: ramDevice(t, 1<<20, 512)})
 	return sub, dev
 }
 
@@ -48,8 +50,10 @@ func (r *rig) notReady(q *fabrictest.Queue, c *fabrictest.Command) {
 // everyCommand is one of each that a device carries out.
 func everyCommand() []*fabrictest.Command {
 	return []*fabrictest.Command{
-		rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)), rw(nvme.NVMWrite, 1, 64, 64, bytes.Repeat([]byte{7}, 32768)),
-		rw(nvme.NVMWriteZeroes, 1, 256, 8, nil), command(nvme.NVMFlush, 1, nil), command(nvme.NVMFlush, nvme.NSIDAll, nil),
+		rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)),
+		rw(nvme.NVMWrite, 1, 64, 64, bytes.Repeat([]byte{7}, 32768)),
+		rw(nvme.NVMWriteZeroes, 1, 256, 8, nil), command(nvme.NVMFlush, 1, nil),
+		command(nvme.NVMFlush, nvme.NSIDAll, nil),
 		dsm(1, true, [2]uint64{512, 8}, [2]uint64{600, 8}),
 	}
 }
@@ -69,12 +73,13 @@ type hang struct {
 	free int // bytes in the arena before
 }
 
-// TestHangingDevice: commands complete although their device does not, its memory is left to it, the namespace is refused on every
-// reactor until everything is back, and nothing else notices.
+// TestHangingDevice: commands complete although their device does not, its memory is left to it,
+// the namespace is refused on every reactor until everything is back, and nothing else notices.
 func TestHangingDevice(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	r := newRig(t, 3, sub)
-	x := &hang{rig: r, dev: dev, h: r.connectHost(3), all: everyCommand(), ios: 7} // one of them deallocates two ranges
+	// one of them deallocates two ranges
+	x := &hang{rig: r, dev: dev, h: r.connectHost(3), all: everyCommand(), ios: 7}
 	q := x.h.io[0]
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	r.ok(x.h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
@@ -114,7 +119,8 @@ func (x *hang) givenUp() {
 	}
 	x.w.Advance(time.Second)
 	for _, c := range x.all {
-		ranges := c.SQE.Opcode() == nvme.NVMWriteZeroes || c.SQE.Opcode() == nvme.NVMDatasetManagement
+		ranges := c.SQE.Opcode() == nvme.NVMWriteZeroes ||
+			c.SQE.Opcode() == nvme.NVMDatasetManagement
 		if c.Done == ranges {
 			x.t.Errorf("after the timeout: opcode %#x: done %v", c.SQE.Opcode(), c.Done)
 		}
@@ -146,7 +152,8 @@ func (x *hang) refused() {
 		x.t.Errorf("a device that hangs was given more: it has %d", x.dev.Held())
 	}
 	want := []NamespaceInfo{
-		{SubNQN: testSub, NSID: 1, Timeouts: uint64(x.ios), Orphans: x.ios}, {SubNQN: testSub, NSID: 2, Ready: true},
+		{SubNQN: testSub, NSID: 1, Timeouts: uint64(x.ios), Orphans: x.ios},
+		{SubNQN: testSub, NSID: 2, Ready: true},
 	}
 	if l := x.infos(); !slices.Equal(l, want) {
 		x.t.Errorf("%+v", l)
@@ -166,7 +173,10 @@ func (x *hang) comesBack() {
 	if n := x.w.Reactors[1].Memory().Available(); n != x.free {
 		x.t.Errorf("%d bytes have not come back", x.free-n)
 	}
-	want := NamespaceInfo{SubNQN: testSub, NSID: 1, Ready: true, Timeouts: uint64(x.ios), Returns: 1}
+	want := NamespaceInfo{
+		SubNQN: testSub, NSID: 1, Ready: true, Timeouts: uint64(x.ios),
+		Returns: 1,
+	}
 	if l := x.infos(); l[0] != want {
 		x.t.Errorf("%+v, want %+v", l[0], want)
 	}
@@ -227,11 +237,13 @@ func TestHangErrorLog(t *testing.T) {
 	c := r.send(h.io[0], rw(nvme.NVMWrite, 1, 77, 8, make([]byte, 4096)))
 	r.until("the device has it", func() bool { return dev.Held() == 1 })
 	r.w.Advance(3 * time.Second)
-	e, err := nvme.ParseErrorLogEntry(r.ok(h.admin, logCommand(nvme.LogError, nvme.ErrorLogEntrySize, 0)).Data)
+	e, err := nvme.ParseErrorLogEntry(r.ok(h.admin,
+		logCommand(nvme.LogError, nvme.ErrorLogEntrySize, 0)).Data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.SQID != 1 || e.CID != c.SQE.CID() || e.NSID != 1 || e.LBA != 77 || e.Opcode != nvme.NVMWrite || nvme.Status(e.Status>>1)&^statusMore != notReady {
+	if e.SQID != 1 || e.CID != c.SQE.CID() || e.NSID != 1 || e.LBA != 77 ||
+		e.Opcode != nvme.NVMWrite || nvme.Status(e.Status>>1)&^statusMore != notReady {
 		t.Errorf("%+v", e)
 	}
 	dev.Release()
@@ -279,8 +291,8 @@ func TestOverdueBeforeTheDevice(t *testing.T) {
 	}
 }
 
-// TestResetWhileDeviceHangs: a reset and a disconnect wait for a device for a while, then the queues are free although the device is
-// not back, with and without a timeout.
+// TestResetWhileDeviceHangs: a reset and a disconnect wait for a device for a while, then the
+// queues are free although the device is not back, with and without a timeout.
 func TestResetWhileDeviceHangs(t *testing.T) {
 	for _, timeout := range []time.Duration{0, time.Hour} {
 		t.Run(fmt.Sprint(timeout), func(t *testing.T) {
@@ -319,7 +331,8 @@ func TestResetWhileDeviceHangs(t *testing.T) {
 	}
 }
 
-// TestCloseEndsDelays: refusals that wait do not hold up the end of a queue, and an Abort ends them.
+// TestCloseEndsDelays: refusals that wait do not hold up the end of a queue, and an Abort ends
+// them.
 func TestCloseEndsDelays(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	r := newRig(t, 2, sub)
@@ -347,7 +360,8 @@ func TestCloseEndsDelays(t *testing.T) {
 	}
 }
 
-// TestInCapsuleDataIsTaken: a device that may be given up gets a copy of what lies in a queue's slots.
+// TestInCapsuleDataIsTaken: a device that may be given up gets a copy of what lies in a queue's
+// slots.
 func TestInCapsuleDataIsTaken(t *testing.T) {
 	dev := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
 	closeLast(t, dev)
@@ -365,13 +379,15 @@ func TestInCapsuleDataIsTaken(t *testing.T) {
 		r.SQE.RW().Set(0, 8, 0)
 		r.HostLength, r.InCapsule = 4096, true
 		b.h.Prepare([]*fabric.Request{r})
-		r.Segs = append(r.Segs, mem.Segment{B: slot[:1000], Region: -1}, mem.Segment{B: slot[1000:], Region: -1})
+		r.Segs = append(r.Segs, mem.Segment{B: slot[:1000], Region: -1},
+			mem.Segment{B: slot[1000:], Region: -1})
 		b.h.Execute([]*fabric.Request{r})
 	}
 	free, done := arena.Available(), b.q.done
 	send()
 	if b.q.done != done+1 || b.q.bad != 0 || arena.Available() != free {
-		t.Fatalf("%d done, %d failed, %d bytes taken", b.q.done-done, b.q.bad, free-arena.Available())
+		t.Fatalf("%d done, %d failed, %d bytes taken", b.q.done-done, b.q.bad,
+			free-arena.Available())
 	}
 	dev.Hold(nil)
 	send()

@@ -30,8 +30,8 @@ func (c *claims) give(id uint16) {
 	delete(c.held, id)
 }
 
-// TestRaceForTheLastController: hosts on three reactors want the two controllers of a subsystem (Q10). No identifier is given twice at a
-// time, and each host gets its turn.
+// TestRaceForTheLastController: hosts on three reactors want the two controllers of a subsystem
+// (Q10). No identifier is given twice at a time, and each host gets its turn.
 func TestRaceForTheLastController(t *testing.T) {
 	target := New(Options{Log: slog.New(slog.DiscardHandler)})
 	sub := ramSubsystem(t, 1)
@@ -43,7 +43,12 @@ func TestRaceForTheLastController(t *testing.T) {
 	var hosts sync.WaitGroup
 	c := &claims{held: map[uint16]bool{}}
 	for i := range 6 {
-		hosts.Go(func() { (&stressHost{t: t, cores: cores, rnd: rand.New(rand.NewPCG(uint64(i), 1))}).race(i, c) })
+		hosts.Go(func() {
+			(&stressHost{
+				t: t, cores: cores,
+				rnd: rand.New(rand.NewPCG(uint64(i), 1)),
+			}).race(i, c)
+		})
 	}
 	hosts.Wait()
 	if err := target.Close(); err != nil {
@@ -85,8 +90,8 @@ func (h *stressHost) race(i int, held *claims) {
 	}
 }
 
-// TestParallelQueues: a host connects its I/O queues at once, as Linux does since 7.3, here each twice and on three reactors: of each
-// identifier one is taken and the other refused (F12).
+// TestParallelQueues: a host connects its I/O queues at once, as Linux does since 7.3, here each
+// twice and on three reactors: of each identifier one is taken and the other refused (F12).
 func TestParallelQueues(t *testing.T) {
 	target := New(Options{Log: slog.New(slog.DiscardHandler)})
 	if err := target.AddSubsystem(ramSubsystem(t, 1)); err != nil {
@@ -96,7 +101,10 @@ func TestParallelQueues(t *testing.T) {
 	h := &stressHost{t: t, cores: cores}
 	admin := h.dial(cores[0])
 	connect := adminArgs(testSub).command()
-	for _, c := range []*fabrictest.Command{connect, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux))} {
+	for _, c := range []*fabrictest.Command{
+		connect,
+		propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)),
+	} {
 		if st, err := h.do(admin, c); err != nil || !st.OK() {
 			t.Fatal(err, st)
 		}

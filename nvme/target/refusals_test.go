@@ -21,21 +21,25 @@ type ioRow struct {
 	want nvme.Status
 }
 
-// TestIORefusals has the rows I01 to I06, I11, I12, I16 and S08 to S11, on blocks of 512 and 4096 bytes.
+// TestIORefusals has the rows I01 to I06, I11, I12, I16 and S08 to S11, on blocks of 512 and 4096
+// bytes.
 func TestIORefusals(t *testing.T) {
 	for _, bs := range []int{512, 4096} {
 		t.Run(fmt.Sprint(bs), func(t *testing.T) {
 			dev := &recorder{Device: ramDevice(t, refusalSize, bs), info: func(*backend.Info) {}}
 			sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{
-				{NSID: 1, Device: dev}, {NSID: 2, Device: ramDevice(t, refusalSize, bs), ReadOnly: true},
+				{NSID: 1, Device: dev},
+				{NSID: 2, Device: ramDevice(t, refusalSize, bs), ReadOnly: true},
 			}}
 			r := newRig(t, 1, sub, SubsystemConfig{
-				NQN: testSub + "2", AllowAnyHost: true, Namespaces: []NamespaceConfig{{NSID: 3, Device: ramDevice(t, refusalSize, bs)}},
+				NQN: testSub + "2", AllowAnyHost: true,
+				Namespaces: []NamespaceConfig{{NSID: 3, Device: ramDevice(t, refusalSize, bs)}},
 			})
 			q := r.connectHost(1).io[0]
 			marker := bytes.Repeat([]byte{0x5A}, bs)
 			r.ok(q, rw(nvme.NVMWrite, 1, 0, 1, marker))
-			for _, tc := range slices.Concat(checkedRows(bs), farRows(bs), unknownOpcodeRows(), flagRows(bs)) {
+			for _, tc := range slices.Concat(checkedRows(bs), farRows(bs), unknownOpcodeRows(),
+				flagRows(bs)) {
 				t.Run(tc.name, func(t *testing.T) {
 					dev.take()
 					r.status(q, tc.c, tc.want)
@@ -44,7 +48,8 @@ func TestIORefusals(t *testing.T) {
 					}
 				})
 			}
-			if got := r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, bs))); !bytes.Equal(got.Data, marker) {
+			if got := r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, bs))); !bytes.Equal(got.Data,
+				marker) {
 				t.Error("LBA 0 changed")
 			}
 		})
@@ -65,7 +70,10 @@ func checkedRows(bs int) []ioRow {
 		{"read at the end", rw(nvme.NVMRead, 1, blocks, 1, buf(bs)), outOfRange},
 		{"read across the end", rw(nvme.NVMRead, 1, blocks-1, 2, buf(2*bs)), outOfRange},
 		{"last block", rw(nvme.NVMRead, 1, blocks-1, 1, buf(bs)), nvme.Success},
-		{"above MDTS", rw(nvme.NVMRead, 1, 0, uint32(maxTransfer/bs+1), buf(maxTransfer+bs)), invalidField},
+		{
+			"above MDTS", rw(nvme.NVMRead, 1, 0, uint32(maxTransfer/bs+1), buf(maxTransfer+bs)),
+			invalidField,
+		},
 		{"MDTS", rw(nvme.NVMRead, 1, 0, uint32(maxTransfer/bs), buf(maxTransfer)), nvme.Success},
 		{"NSID 0", rw(nvme.NVMRead, 0, 0, 1, buf(bs)), invalidNamespace},
 		{"NSID all", rw(nvme.NVMRead, nvme.NSIDAll, 0, 1, buf(bs)), invalidNamespace},
@@ -77,7 +85,10 @@ func checkedRows(bs int) []ioRow {
 		{"odd SGL", rw(nvme.NVMWrite, 1, 0, 1, buf(bs-1)), invalidLength},
 		{"read in the capsule", capsule, invalidField},
 		{"directive", flags(rw(nvme.NVMWrite, 1, 0, 1, buf(bs)), 1<<20), invalidField},
-		{"PRINFO is ignored", flags(rw(nvme.NVMRead, 1, 0, 1, buf(bs)), nvme.RWPRInfo), nvme.Success},
+		{
+			"PRINFO is ignored", flags(rw(nvme.NVMRead, 1, 0, 1, buf(bs)), nvme.RWPRInfo),
+			nvme.Success,
+		},
 		{"write to read-only", rw(nvme.NVMWrite, 2, 0, 1, buf(bs)), writeProtected},
 		{"zeroes to read-only", rw(nvme.NVMWriteZeroes, 2, 0, 1, nil), writeProtected},
 		{"deallocate read-only", dsm(2, true, [2]uint64{0, 1}), writeProtected},
@@ -93,7 +104,10 @@ func checkedRows(bs int) []ioRow {
 
 // farRows are writes at addresses whose arithmetic may wrap.
 func farRows(bs int) (rows []ioRow) {
-	for _, slba := range []uint64{1<<64 - 1, 1<<64 - 2, 1 << 63, 1 << 61, 1 << 55, 1 << 52, 1 << 32 * 512} {
+	for _, slba := range []uint64{
+		1<<64 - 1, 1<<64 - 2, 1 << 63, 1 << 61, 1 << 55, 1 << 52,
+		1 << 32 * 512,
+	} {
 		for _, n := range []uint32{1, 2} {
 			c := rw(nvme.NVMWrite, 1, slba, n, make([]byte, int(n)*bs))
 			rows = append(rows, ioRow{fmt.Sprintf("SLBA %#x+%d", slba, n), c, outOfRange})
@@ -106,7 +120,11 @@ func farRows(bs int) (rows []ioRow) {
 func unknownOpcodeRows() (rows []ioRow) {
 	for op := range 256 {
 		if ioOps[op].execute == nil && nvme.Opcode(op) != nvme.FabricsOpcode {
-			rows = append(rows, ioRow{fmt.Sprintf("opcode %#x", op), command(nvme.Opcode(op), 1, nil), invalidOpcode})
+			rows = append(rows,
+				ioRow{
+					fmt.Sprintf("opcode %#x", op), command(nvme.Opcode(op), 1, nil),
+					invalidOpcode,
+				})
 		}
 	}
 	return rows

@@ -42,7 +42,8 @@ func (w *replyWriter) fill() {
 	}
 }
 
-// reply completes a command with data from the controller; the rest of the host's buffer becomes zeroes.
+// reply completes a command with data from the controller; the rest of the host's buffer becomes
+// zeroes.
 func (h *Handler) reply(c *cmd, result uint64, data []byte) {
 	w := replyWriter{segs: c.req.Segs}
 	w.write(data)

@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestCompletionsAreClean: DW0, DW1 and what is reserved of a completion are zero unless the command has a result, whatever the last
-// completion in the same place was (CVE-2024-41079).
+// TestCompletionsAreClean: DW0, DW1 and what is reserved of a completion are zero unless the
+// command has a result, whatever the last completion in the same place was (CVE-2024-41079).
 func TestCompletionsAreClean(t *testing.T) {
 	r := newRig(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(1)
@@ -25,7 +25,8 @@ func TestCompletionsAreClean(t *testing.T) {
 		}
 		r.do(q, c)
 		if got := c.CQE.Result(); got != result || c.CQE.ReservedSet() {
-			t.Errorf("%s: completion % x, want the result %#x and nothing in what is reserved", what, c.CQE, result)
+			t.Errorf("%s: completion % x, want the result %#x and nothing in what is reserved",
+				what, c.CQE, result)
 		}
 	}
 	for op := range 256 {
@@ -42,13 +43,16 @@ func TestCompletionsAreClean(t *testing.T) {
 			check(h.io[0], fmt.Sprintf("Fabrics type %02Xh on an I/O queue", typ), fabrics(typ), 0)
 		}
 	}
-	check(h.admin, "a property of 4 bytes", propertyGetCommand(nvme.PropertyVS), uint64(nvme.Version20))
+	check(h.admin, "a property of 4 bytes", propertyGetCommand(nvme.PropertyVS),
+		uint64(nvme.Version20))
 	check(h.admin, "Property Set", propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)), 0)
 	check(h.admin, "Identify", identifyCommand(nvme.CNSController, 0), 0)
 	check(h.admin, "Get Log Page", logCommand(nvme.LogSMART, 512, 0), 0)
 	check(h.admin, "Set Features", setFeature(nvme.FeatureWriteAtomicity, 1), 0)
-	check(h.admin, "Get Features", getFeature(nvme.FeatureNumberOfQueues, nvme.FeatureCapabilities, 0), 4)
-	check(h.admin, "Get Features with data", getFeatureInto(nvme.FeatureHostIdentifier, 1, make([]byte, 16)), 0)
+	check(h.admin, "Get Features",
+		getFeature(nvme.FeatureNumberOfQueues, nvme.FeatureCapabilities, 0), 4)
+	check(h.admin, "Get Features with data",
+		getFeatureInto(nvme.FeatureHostIdentifier, 1, make([]byte, 16)), 0)
 	check(h.io[0], "Write", rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)), 0)
 	check(h.io[0], "Read", rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), 0)
 	check(h.io[0], "Flush", command(nvme.NVMFlush, 1, nil), 0)

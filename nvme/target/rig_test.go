@@ -75,7 +75,8 @@ func newRig(t *testing.T, n int, subs ...SubsystemConfig) *rig {
 		}
 		re.Attach(h)
 		r.raw = append(r.raw, h)
-		r.handlers = append(r.handlers, fabrictest.Watch(h, func(s string) { t.Error("contract: " + s) }))
+		r.handlers = append(r.handlers,
+			fabrictest.Watch(h, func(s string) { t.Error("contract: " + s) }))
 	}
 	for _, s := range subs {
 		r.must(r.target.AddSubsystem(s))
@@ -137,7 +138,8 @@ func ramSubsystem(t *testing.T, n int) SubsystemConfig {
 	t.Helper()
 	c := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
 	for i := range n {
-		c.Namespaces = append(c.Namespaces, NamespaceConfig{NSID: uint32(i + 1), Device: ramDevice(t, 1<<20, 512)})
+		c.Namespaces = append(c.Namespaces,
+			NamespaceConfig{NSID: uint32(i + 1), Device: ramDevice(t, 1<<20, 512)})
 	}
 	return c
 }
@@ -169,7 +171,8 @@ func closeLast(t testing.TB, d backend.Device) {
 
 func info(tr nvme.TransportType) fabric.QueueInfo {
 	return fabric.QueueInfo{
-		Transport: tr, Local: testLocal, Remote: testPeer, PortID: 1, QID: -1, CNTLID: 0xFFFF, MaxDepth: 128,
+		Transport: tr, Local: testLocal, Remote: testPeer, PortID: 1, QID: -1, CNTLID: 0xFFFF,
+		MaxDepth:      128,
 		InCapsuleSize: 4096, MSDBD: 1,
 	}
 }
@@ -212,7 +215,9 @@ func (r *rig) ok(q *fabrictest.Queue, c *fabrictest.Command) *fabrictest.Command
 }
 
 // status expects a status, exactly but for the More bit.
-func (r *rig) status(q *fabrictest.Queue, c *fabrictest.Command, want nvme.Status) *fabrictest.Command {
+func (r *rig) status(q *fabrictest.Queue, c *fabrictest.Command,
+	want nvme.Status,
+) *fabrictest.Command {
 	r.t.Helper()
 	r.do(q, c)
 	if st := c.CQE.Status() &^ statusMore; st != want {
@@ -244,7 +249,10 @@ type connectArgs struct {
 }
 
 func adminArgs(sub string) connectArgs {
-	return connectArgs{sqsize: 31, hostID: testHostID, cntlid: nvme.CNTLIDDynamic, sub: sub, host: testHost}
+	return connectArgs{
+		sqsize: 31, hostID: testHostID, cntlid: nvme.CNTLIDDynamic, sub: sub,
+		host: testHost,
+	}
 }
 
 func (a connectArgs) command() *fabrictest.Command {
@@ -311,7 +319,8 @@ type host struct {
 	io     []*fabrictest.Queue
 }
 
-// connectHost connects, enables the controller and connects nio I/O queues, spread over the reactors.
+// connectHost connects, enables the controller and connects nio I/O queues, spread over the
+// reactors.
 func (r *rig) connectHost(nio int, change ...func(*connectArgs)) *host {
 	r.t.Helper()
 	return r.connectHostInfo(nio, info(nvme.TransportTCP), change...)

@@ -13,7 +13,8 @@ import (
 // connectDeadline is how long a queue may exist without a successful Connect, in nanoseconds.
 const connectDeadline = int64(10e9)
 
-// session is the state of one queue. It belongs to the reactor of its handler; other reactors read activity and post to it.
+// session is the state of one queue. It belongs to the reactor of its handler; other reactors read
+// activity and post to it.
 type session struct {
 	h    *Handler
 	q    fabric.Queue
@@ -54,8 +55,8 @@ type cmd struct {
 	ns   *namespace
 	loan *channel // lent its blocks, or memory for them, between Prepare and Release
 	busy bool     // between Execute and Complete
-	// since is when the command was given to a device, 0 if none has it. Of those that were given up req is nil, and free gives their
-	// memory back.
+	// since is when the command was given to a device, 0 if none has it. Of those that were given
+	// up req is nil, and free gives their memory back.
 	since int64
 	free  func()
 	own   []mem.Segment // in-capsule data, see takeCapsule
@@ -63,7 +64,8 @@ type cmd struct {
 }
 
 func (c *cmd) isConnect() bool {
-	return c.req.SQE.Opcode() == nvme.FabricsOpcode && c.req.SQE.FabricsType() == nvme.FabricsConnect
+	return c.req.SQE.Opcode() == nvme.FabricsOpcode &&
+		c.req.SQE.FabricsType() == nvme.FabricsConnect
 }
 
 func newSession(h *Handler, q fabric.Queue) *session {
@@ -76,8 +78,8 @@ func newSession(h *Handler, q fabric.Queue) *session {
 	return s
 }
 
-// cmd returns the state of a request, which it gets with its first command. States are made in advance by Connect; before that
-// they are few.
+// cmd returns the state of a request, which it gets with its first command. States are made in
+// advance by Connect; before that they are few.
 func (s *session) cmd(r *fabric.Request) *cmd {
 	if c, ok := r.Command.(*cmd); ok {
 		return c
@@ -117,7 +119,8 @@ func (s *session) publish() {
 	}
 }
 
-// advance moves the head of the submission queue past one entry and returns the SQHD of a completion.
+// advance moves the head of the submission queue past one entry and returns the SQHD of a
+// completion.
 func (s *session) advance() uint16 {
 	if s.noFlow {
 		return 0xFFFF
@@ -131,8 +134,8 @@ func (s *session) advance() uint16 {
 	return uint16(s.sqhd)
 }
 
-// failed notes an unsuccessful command in the error log. The status that is returned has the More bit set if it did (Base figure
-// 100).
+// failed notes an unsuccessful command in the error log. The status that is returned has the More
+// bit set if it did (Base figure 100).
 func (s *session) failed(c *cmd, st nvme.Status) nvme.Status {
 	err := c.io.Err
 	c.io.Err = nil // the next command with this tag may fail before it has an IO
@@ -140,7 +143,8 @@ func (s *session) failed(c *cmd, st nvme.Status) nvme.Status {
 	case nvme.AbortRequested, nvme.AbortedSQDeletion:
 		return st
 	}
-	if s.ctrl == nil || c.isConnect() { // no Connect makes an entry, not even one too many (Base section 6.3)
+	// no Connect makes an entry, not even one too many (Base section 6.3)
+	if s.ctrl == nil || c.isConnect() {
 		return st
 	}
 	s.h.debugFailure(c, st)
@@ -176,7 +180,8 @@ func (s *session) leave() {
 	s.h.finish(c, 0, nvme.Success)
 }
 
-// endIfIdle ends a closed session whose last command is back: only now may its memory go and its queue ID be used again.
+// endIfIdle ends a closed session whose last command is back: only now may its memory go and its
+// queue ID be used again.
 func (s *session) endIfIdle() {
 	if !s.closed || s.outstanding > 0 || s.listed || s.ended {
 		return

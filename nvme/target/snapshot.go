@@ -13,24 +13,28 @@ import (
 type NamespaceInfo struct {
 	SubNQN string
 	NSID   uint32
-	// Ready is false while the storage is away or does not answer; Degraded says that accepted writes may be lost.
+	// Ready is false while the storage is away or does not answer; Degraded says that accepted
+	// writes may be lost.
 	Ready, Degraded bool
-	// Timeouts counts commands that were given up, Orphans is how many IOs of such commands the device still has, with their
-	// memory, and Returns counts how often storage that was not ready became so again.
+	// Timeouts counts commands that were given up, Orphans is how many IOs of such commands the
+	// device still has, with their memory, and Returns counts how often storage that was not ready
+	// became so again.
 	Timeouts uint64
 	Orphans  int
 	Returns  uint64
 }
 
-// NamespaceStats is what monitoring sees of a namespace: its state, what it did since it was added, and its health.
+// NamespaceStats is what monitoring sees of a namespace: its state, what it did since it was added,
+// and its health.
 type NamespaceStats struct {
 	NamespaceInfo
-	// Size and BlockSize are in bytes. WriteProtected: configured so, because of the device, or because it is degraded.
+	// Size and BlockSize are in bytes. WriteProtected: configured so, because of the device, or
+	// because it is degraded.
 	Size, BlockSize               int64
 	WriteProtected, VolatileCache bool
 
-	// Operations of the device that succeeded, one for each range of a Dataset Management, and bytes in whole sectors of 512; MediaErrors
-	// counts operations that the device failed.
+	// Operations of the device that succeeded, one for each range of a Dataset Management, and
+	// bytes in whole sectors of 512; MediaErrors counts operations that the device failed.
 	Reads, Writes                  uint64
 	Flushes, WriteZeroes, Discards uint64
 	ReadBytes, WrittenBytes        uint64
@@ -38,8 +42,8 @@ type NamespaceStats struct {
 	// Busy is the time with I/O outstanding, summed over reactors.
 	Busy time.Duration
 
-	// Health is log 02h of the namespace as a host would have got it when the drive last answered, less the entries of log 01h,
-	// which is its controller's.
+	// Health is log 02h of the namespace as a host would have got it when the drive last answered,
+	// less the entries of log 01h, which is its controller's.
 	Health *nvme.SMARTLog
 	// Drive is the hardware that the namespace lies on; nil: none of its own.
 	Drive *DriveState
@@ -54,8 +58,8 @@ type DriveState struct {
 	Answered time.Time
 }
 
-// Stats lists the namespaces, in the order of subsystem and NSID. It waits for no drive: CheckHealth and hosts that ask refresh what is
-// known of them.
+// Stats lists the namespaces, in the order of subsystem and NSID. It waits for no drive:
+// CheckHealth and hosts that ask refresh what is known of them.
 func (t *Target) Stats() []NamespaceStats {
 	var list []NamespaceStats
 	for _, s := range *t.table.Load() {
@@ -63,7 +67,8 @@ func (t *Target) Stats() []NamespaceStats {
 			list = append(list, ns.stats())
 		}
 	}
-	slices.SortStableFunc(list, func(a, b NamespaceStats) int { return strings.Compare(a.SubNQN, b.SubNQN) })
+	slices.SortStableFunc(list,
+		func(a, b NamespaceStats) int { return strings.Compare(a.SubNQN, b.SubNQN) })
 	return list
 }
 
@@ -71,9 +76,12 @@ func (ns *namespace) stats() NamespaceStats {
 	g, t := ns.geo.Load(), ns.users.total()
 	s := NamespaceStats{
 		NamespaceInfo: ns.describe(),
-		Size:          int64(g.blocks << g.shift), BlockSize: 1 << g.shift, WriteProtected: g.readOnly, VolatileCache: g.volatile,
-		Flushes: t.others[0], WriteZeroes: t.others[backend.OpWriteZeroes-backend.OpFlush], Discards: t.others[backend.OpDiscard-backend.OpFlush],
-		Reads: t.reads, Writes: t.writes, ReadBytes: t.readSectors << 9, WrittenBytes: t.wrotSecs << 9, MediaErrors: t.mediaErrors,
+		Size:          int64(g.blocks << g.shift), BlockSize: 1 << g.shift,
+		WriteProtected: g.readOnly, VolatileCache: g.volatile,
+		Flushes: t.others[0], WriteZeroes: t.others[backend.OpWriteZeroes-backend.OpFlush],
+		Discards: t.others[backend.OpDiscard-backend.OpFlush],
+		Reads:    t.reads, Writes: t.writes, ReadBytes: t.readSectors << 9,
+		WrittenBytes: t.wrotSecs << 9, MediaErrors: t.mediaErrors,
 		Busy: time.Duration(t.busy),
 	}
 	answers := map[*namespace]*nvme.SMARTLog{}

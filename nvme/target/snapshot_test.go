@@ -34,10 +34,12 @@ func TestStats(t *testing.T) {
 		t.Fatalf("%+v", list)
 	}
 	a, b, c := list[0], list[1], list[2]
-	if a.NSID != 1 || !a.Drive.Counts || a.Drive.ID != "a" || a.Drive.Answered.IsZero() || *a.Health != full(1) {
+	if a.NSID != 1 || !a.Drive.Counts || a.Drive.ID != "a" || a.Drive.Answered.IsZero() ||
+		*a.Health != full(1) {
 		t.Errorf("a drive: %+v, %+v, %+v", a, a.Drive, a.Health)
 	}
-	if b.Reads != 3 || b.ReadBytes != 3072 || b.Writes != 1 || b.WrittenBytes != 2048 || b.BlockSize != 512 || b.Size == 0 || !b.Ready {
+	if b.Reads != 3 || b.ReadBytes != 3072 || b.Writes != 1 || b.WrittenBytes != 2048 ||
+		b.BlockSize != 512 || b.Size == 0 || !b.Ready {
 		t.Errorf("counters: %+v", b)
 	}
 	if b.Flushes != 1 || b.WriteZeroes != 2 || b.Discards != 3 || c.Flushes != 0 {
@@ -51,7 +53,8 @@ func TestStats(t *testing.T) {
 	}
 
 	r.target.find(testSub).namespaces.Load().get(3).degrade(r.target.log, backend.ErrDegraded)
-	if c := r.target.Stats()[2]; !c.Degraded || !c.WriteProtected || c.Health.CriticalWarning != nvme.SMARTReliability|nvme.SMARTReadOnly {
+	if c := r.target.Stats()[2]; !c.Degraded || !c.WriteProtected ||
+		c.Health.CriticalWarning != nvme.SMARTReliability|nvme.SMARTReadOnly {
 		t.Errorf("degraded: %+v, %+v", c, c.Health)
 	}
 }
@@ -77,7 +80,8 @@ func TestStatsWaitForNoDrive(t *testing.T) {
 		close(checked)
 	}()
 	<-d.asked
-	if s := r.target.Stats()[0]; !s.Drive.Answered.IsZero() || s.Health.Temperature != 0 || s.Health.AvailableSpare != 100 {
+	if s := r.target.Stats()[0]; !s.Drive.Answered.IsZero() || s.Health.Temperature != 0 ||
+		s.Health.AvailableSpare != 100 {
 		t.Errorf("%+v, %+v", s.Drive, s.Health)
 	}
 	close(d.release)

@@ -10,7 +10,8 @@ import (
 // otherOps are the operations that move no data, from OpFlush on.
 const otherOps = backend.OpDiscard - backend.OpFlush + 1
 
-// ioTotals counts what a namespace did. Sectors are 512 bytes whatever the block size (log 02h, Base section 5.1.12.1.3).
+// ioTotals counts what a namespace did. Sectors are 512 bytes whatever the block size (log 02h,
+// Base section 5.1.12.1.3).
 type ioTotals struct {
 	reads, writes         uint64
 	readSectors, wrotSecs uint64
@@ -31,7 +32,8 @@ func (t *ioTotals) add(o ioTotals) {
 	t.busy += o.busy
 }
 
-// ioStats is one channel's counters: own is written by the reactor, the atomics are what others read, stored once per batch.
+// ioStats is one channel's counters: own is written by the reactor, the atomics are what others
+// read, stored once per batch.
 type ioStats struct {
 	own    ioTotals
 	shared struct {
@@ -44,7 +46,8 @@ type ioStats struct {
 	published ioTotals
 }
 
-// publish makes the counters visible. Only what changed is stored: an atomic store costs more than the count.
+// publish makes the counters visible. Only what changed is stored: an atomic store costs more than
+// the count.
 func (s *ioStats) publish() {
 	if s.own.reads != s.published.reads {
 		s.shared.reads.Store(s.own.reads)
@@ -80,8 +83,8 @@ func (s *ioStats) load() ioTotals {
 	return t
 }
 
-// users is the reactors that have a channel to a namespace, and the counters of these channels, so that totals survive queues and
-// channels.
+// users is the reactors that have a channel to a namespace, and the counters of these channels, so
+// that totals survive queues and channels.
 type users struct {
 	mu       sync.Mutex
 	retired  bool // no more channels

@@ -18,12 +18,13 @@ const (
 	sequenceError    = nvme.CommandSequenceError | nvme.DNR
 )
 
-// notReady is the status of commands for storage that is away or does not answer. Hosts try again, on another path if they have one,
-// until it is back (Base section 4.2.3.4, 00h), where Namespace Not Ready would make them fail after a few attempts.
+// notReady is the status of commands for storage that is away or does not answer. Hosts try again,
+// on another path if they have one, until it is back (Base section 4.2.3.4, 00h), where Namespace
+// Not Ready would make them fail after a few attempts.
 const notReady = nvme.InternalPathError
 
-// ioStatus is the NVMe status of a finished IO. It is the only place where backend errors become statuses. What another try or
-// another path may cure carries no DNR.
+// ioStatus is the NVMe status of a finished IO. It is the only place where backend errors become
+// statuses. What another try or another path may cure carries no DNR.
 func ioStatus(io *backend.IO) nvme.Status {
 	err := io.Err
 	switch {

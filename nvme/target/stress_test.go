@@ -97,7 +97,8 @@ func (h *stressHost) life(args connectArgs) error {
 		return errors.Join(err, st)
 	}
 	cntlid := nvme.ConnectResult(c.CQE.DW0()).CNTLID()
-	if _, err := h.do(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux))); err != nil {
+	if _, err := h.do(admin,
+		propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux))); err != nil {
 		return err
 	}
 	admin.send(&fabrictest.Command{SQE: command(nvme.AdminAsyncEventReq, 0, nil).SQE})
@@ -117,7 +118,8 @@ func (h *stressHost) life(args connectArgs) error {
 		var batch []*fabrictest.Command
 		for range 1 + h.rnd.IntN(16) {
 			op := []nvme.Opcode{nvme.NVMRead, nvme.NVMWrite}[h.rnd.IntN(2)]
-			batch = append(batch, rw(op, uint32(1+h.rnd.IntN(3)), uint64(h.rnd.IntN(128)), 8, make([]byte, 4096)))
+			batch = append(batch,
+				rw(op, uint32(1+h.rnd.IntN(3)), uint64(h.rnd.IntN(128)), 8, make([]byte, 4096)))
 		}
 		batch = append(batch, dsm(uint32(1+h.rnd.IntN(3)), true, [2]uint64{0, 8}, [2]uint64{64, 8}))
 		last = []<-chan struct{}{q.send(batch...), q.dead}
@@ -139,7 +141,8 @@ func (h *stressHost) life(args connectArgs) error {
 		_, err := h.do(admin, propertySetCommand(nvme.PropertyCC, 0))
 		return err
 	case 2: // shutdown
-		_, err := h.do(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux|nvme.CCShutdownNormal)))
+		_, err := h.do(admin,
+			propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux|nvme.CCShutdownNormal)))
 		return err
 	default: // orderly: wait for the last batch
 		waitAny(last)
@@ -156,8 +159,8 @@ func waitAny(ch []<-chan struct{}) {
 	}
 }
 
-// TestStress runs hosts on real reactors while namespaces come and go. It is for the race detector and the leak checks: every command
-// of a living queue completes, and nothing is left at the end.
+// TestStress runs hosts on real reactors while namespaces come and go. It is for the race detector
+// and the leak checks: every command of a living queue completes, and nothing is left at the end.
 func TestStress(t *testing.T) {
 	target := New(Options{Log: slog.New(slog.DiscardHandler)})
 	sub := ramSubsystem(t, 2)
@@ -168,11 +171,17 @@ func TestStress(t *testing.T) {
 	cores, stop := startCores(t, target, 3)
 	var hosts sync.WaitGroup
 	for i := range 4 {
-		hosts.Go(func() { (&stressHost{t: t, cores: cores, rnd: rand.New(rand.NewPCG(uint64(i), 7))}).lives(i) })
+		hosts.Go(func() {
+			(&stressHost{
+				t: t, cores: cores,
+				rnd: rand.New(rand.NewPCG(uint64(i), 7)),
+			}).lives(i)
+		})
 	}
 	hosts.Go(func() {
 		for range 30 {
-			if err := target.AddNamespace(testSub, NamespaceConfig{NSID: 3, Device: extra}); err != nil {
+			if err := target.AddNamespace(testSub,
+				NamespaceConfig{NSID: 3, Device: extra}); err != nil {
 				t.Error(err)
 			}
 			target.Controllers()
@@ -217,7 +226,11 @@ func startCores(t *testing.T, target *Target, n int) (cores []*core, stop func()
 			t.Fatal(err)
 		}
 		re.Attach(h)
-		cores = append(cores, &core{r: re, memory: memory, h: fabrictest.Watch(h, func(s string) { t.Error("contract: " + s) })})
+		cores = append(cores,
+			&core{
+				r: re, memory: memory,
+				h: fabrictest.Watch(h, func(s string) { t.Error("contract: " + s) }),
+			})
 		running.Go(func() {
 			if err := re.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
 				t.Error(err)

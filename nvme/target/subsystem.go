@@ -12,20 +12,21 @@ import (
 type SubsystemConfig struct {
 	// NQN names the subsystem; required.
 	NQN string
-	// Serial (at most 20 ASCII characters; derived from the NQN if empty) and Model (at most 40; "nvmf-target" if empty) are shown
-	// by Identify Controller.
+	// Serial (at most 20 ASCII characters; derived from the NQN if empty) and Model (at most 40;
+	// "nvmf-target" if empty) are shown by Identify Controller.
 	Serial, Model string
-	// AllowAnyHost admits every host. Otherwise only those whose NQN is in Hosts, compared byte by byte. Neither is authentication.
+	// AllowAnyHost admits every host. Otherwise only those whose NQN is in Hosts, compared byte by
+	// byte. Neither is authentication.
 	AllowAnyHost bool
 	Hosts        []string
-	// CNTLIDMin and CNTLIDMax bound the controller identifiers, 1 to FFEFh if zero. Targets that share a subsystem NQN need
-	// disjoint ranges.
+	// CNTLIDMin and CNTLIDMax bound the controller identifiers, 1 to FFEFh if zero. Targets that
+	// share a subsystem NQN need disjoint ranges.
 	CNTLIDMin, CNTLIDMax uint16
-	// MaxIOQueues is the number of I/O queues a controller may have, 128 if zero; MaxQueueSize the entries of a queue, 32 to 65536,
-	// 128 if zero.
+	// MaxIOQueues is the number of I/O queues a controller may have, 128 if zero; MaxQueueSize the
+	// entries of a queue, 32 to 65536, 128 if zero.
 	MaxIOQueues, MaxQueueSize int
-	// MaxTransfer is the largest amount of data of a command in bytes, a power of two from 64 KiB to 4 MiB; 1 MiB if zero. The data
-	// memory of a reactor must hold several.
+	// MaxTransfer is the largest amount of data of a command in bytes, a power of two from 64 KiB
+	// to 4 MiB; 1 MiB if zero. The data memory of a reactor must hold several.
 	MaxTransfer int
 	Namespaces  []NamespaceConfig
 }
@@ -34,7 +35,8 @@ const (
 	defaultModel    = "nvmf-target"
 	defaultIOQueues = 128
 	defaultEntries  = 128
-	minEntries      = 32 // a Linux host's admin queue; ASQSZ is at least 32 (Base section 5.1.12.3.1)
+	// a Linux host's admin queue; ASQSZ is at least 32 (Base section 5.1.12.3.1)
+	minEntries = 32
 )
 
 func (c SubsystemConfig) withDefaults() SubsystemConfig {
@@ -77,13 +79,16 @@ func (c *SubsystemConfig) validate() error {
 	case len(c.Model) > 40 || !isText(c.Model):
 		return fail("model %q: at most 40 printable ASCII characters are allowed", c.Model)
 	case c.CNTLIDMin > c.CNTLIDMax || c.CNTLIDMax > nvme.CNTLIDMax:
-		return fail("CNTLID range %d to %d: must ascend and end at most at %d", c.CNTLIDMin, c.CNTLIDMax, nvme.CNTLIDMax)
+		return fail("CNTLID range %d to %d: must ascend and end at most at %d", c.CNTLIDMin,
+			c.CNTLIDMax, nvme.CNTLIDMax)
 	case c.MaxIOQueues < 1 || c.MaxIOQueues > 65534:
 		return fail("%d I/O queues: 1 to 65534 are allowed", c.MaxIOQueues)
 	case c.MaxQueueSize < minEntries || c.MaxQueueSize > 65536:
 		return fail("queue size %d: %d to 65536 are allowed", c.MaxQueueSize, minEntries)
-	case c.MaxTransfer < minTransfer || c.MaxTransfer > mostTransfer || c.MaxTransfer&(c.MaxTransfer-1) != 0:
-		return fail("largest transfer %d: a power of two from %d to %d is allowed", c.MaxTransfer, minTransfer, mostTransfer)
+	case c.MaxTransfer < minTransfer || c.MaxTransfer > mostTransfer ||
+		c.MaxTransfer&(c.MaxTransfer-1) != 0:
+		return fail("largest transfer %d: a power of two from %d to %d is allowed", c.MaxTransfer,
+			minTransfer, mostTransfer)
 	}
 	for _, h := range c.Hosts {
 		if err := nvme.ValidateNQN(h); err != nil {
@@ -135,7 +140,8 @@ func newSubsystem(t *Target, cfg SubsystemConfig) *subsystem {
 // allows says whether a host may use the subsystem.
 func (s *subsystem) allows(hostNQN string) bool { return s.cfg.AllowAnyHost || s.hosts[hostNQN] }
 
-// admit gives c a controller identifier and makes it one of the subsystem's controllers, or says why not.
+// admit gives c a controller identifier and makes it one of the subsystem's controllers, or says
+// why not.
 func (s *subsystem) admit(c *controller) (nvme.Status, nvme.InvalidParameter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,8 +149,9 @@ func (s *subsystem) admit(c *controller) (nvme.Status, nvme.InvalidParameter) {
 		return nvme.ConnectInvalidParameters, nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN)
 	}
 	for _, o := range s.controllers {
-		// One host has one Host Identifier (Base section 5.1.25.1.28). No DNR: an old association ends by keep alive. Discovery is
-		// spared, because tools without a configured identifier make one up for each call.
+		// One host has one Host Identifier (Base section 5.1.25.1.28). No DNR: an old association
+		// ends by keep alive. Discovery is spared, because tools without a configured identifier
+		// make one up for each call.
 		if o.hostNQN == c.hostNQN && o.hostID != c.hostID && !s.discovery {
 			return nvme.ConnectInvalidParameters, nvme.InvalidInData(nvme.ConnectDataOffsetHostID)
 		}

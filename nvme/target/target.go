@@ -24,8 +24,9 @@ type Options struct {
 // closeDeadline bounds how long a removal waits for reactors and backends to let go.
 const closeDeadline = 30 * time.Second
 
-// Target is everything that hosts can reach: subsystems, ports and the discovery service. Its methods may be called by any goroutine
-// that is not a reactor; those that remove something wait until the backends have let go of it.
+// Target is everything that hosts can reach: subsystems, ports and the discovery service. Its
+// methods may be called by any goroutine that is not a reactor; those that remove something wait
+// until the backends have let go of it.
 type Target struct {
 	log      *slog.Logger
 	firmware string
@@ -48,7 +49,8 @@ type Target struct {
 type Port struct {
 	// ID is the port identifier, as in fabric.QueueInfo.PortID.
 	ID uint16
-	// Addr is where the listener listens. A wildcard is shown to each host as the address it came in on.
+	// Addr is where the listener listens. A wildcard is shown to each host as the address it came
+	// in on.
 	Addr fabric.Addr
 }
 
@@ -58,7 +60,8 @@ func New(o Options) *Target {
 	if t.log == nil {
 		t.log = slog.Default()
 	}
-	t.discovery = newSubsystem(t, SubsystemConfig{NQN: nvme.DiscoveryNQN, AllowAnyHost: true}.withDefaults())
+	t.discovery = newSubsystem(t,
+		SubsystemConfig{NQN: nvme.DiscoveryNQN, AllowAnyHost: true}.withDefaults())
 	t.discovery.discovery = true
 	t.table.Store(&map[string]*subsystem{})
 	t.genctr.Store(1)
@@ -83,8 +86,8 @@ func (t *Target) setTable(change func(map[string]*subsystem)) {
 	t.table.Store(&m)
 }
 
-// AddSubsystem makes a subsystem and its namespaces reachable. The devices must be open and stay so until RemoveSubsystem,
-// RemoveNamespace or Close has returned.
+// AddSubsystem makes a subsystem and its namespaces reachable. The devices must be open and stay so
+// until RemoveSubsystem, RemoveNamespace or Close has returned.
 func (t *Target) AddSubsystem(cfg SubsystemConfig) error {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -102,7 +105,8 @@ func (t *Target) AddSubsystem(cfg SubsystemConfig) error {
 	var list []*namespace
 	for _, nc := range cfg.Namespaces {
 		ns, err := s.newNamespace(nc)
-		if err == nil && slices.ContainsFunc(list, func(o *namespace) bool { return o.nsid == ns.nsid }) {
+		if err == nil &&
+			slices.ContainsFunc(list, func(o *namespace) bool { return o.nsid == ns.nsid }) {
 			t.freeSlots([]*namespace{ns})
 			err = fmt.Errorf("subsystem %q: namespace %d is given twice", cfg.NQN, nc.NSID)
 		}
@@ -118,8 +122,9 @@ func (t *Target) AddSubsystem(cfg SubsystemConfig) error {
 	return nil
 }
 
-// RemoveSubsystem disconnects the hosts of a subsystem and returns when no reactor and no backend works for it any more; its devices
-// may then be closed. With an error (a backend did not finish in time) they must stay open.
+// RemoveSubsystem disconnects the hosts of a subsystem and returns when no reactor and no backend
+// works for it any more; its devices may then be closed. With an error (a backend did not finish in
+// time) they must stay open.
 func (t *Target) RemoveSubsystem(nqn string) error {
 	t.mu.Lock()
 	s := (*t.table.Load())[nqn]
@@ -157,7 +162,8 @@ func (t *Target) AddNamespace(nqn string, cfg NamespaceConfig) error {
 	return nil
 }
 
-// RemoveNamespace takes a namespace away; connected hosts are told. It returns when the device may be closed, as RemoveSubsystem.
+// RemoveNamespace takes a namespace away; connected hosts are told. It returns when the device may
+// be closed, as RemoveSubsystem.
 func (t *Target) RemoveNamespace(nqn string, nsid uint32) error {
 	t.mu.Lock()
 	s := (*t.table.Load())[nqn]
@@ -169,14 +175,16 @@ func (t *Target) RemoveNamespace(nqn string, nsid uint32) error {
 		t.mu.Unlock()
 		return fmt.Errorf("subsystem %q has no namespace %d", nqn, nsid)
 	}
-	list := slices.DeleteFunc(slices.Clone(s.namespaces.Load().list), func(o *namespace) bool { return o == ns })
+	list := slices.DeleteFunc(slices.Clone(s.namespaces.Load().list),
+		func(o *namespace) bool { return o == ns })
 	s.namespaces.Store(newNamespaceTable(list))
 	s.namespaceChanged(nsid)
 	t.mu.Unlock()
 	return t.retire([]*namespace{ns})
 }
 
-// retire closes the channels of namespaces that no snapshot names any more, on every reactor that has one, and waits for it.
+// retire closes the channels of namespaces that no snapshot names any more, on every reactor that
+// has one, and waits for it.
 func (t *Target) retire(list []*namespace) error {
 	var closed []chan struct{}
 	for _, ns := range list {
@@ -192,7 +200,8 @@ func (t *Target) retire(list []*namespace) error {
 		select {
 		case <-done:
 		case <-deadline.C:
-			return fmt.Errorf("%d of %d backend channels are not closed after %v: %w", len(closed)-i, len(closed), closeDeadline, errBusy)
+			return fmt.Errorf("%d of %d backend channels are not closed after %v: %w",
+				len(closed)-i, len(closed), closeDeadline, errBusy)
 		}
 	}
 	for _, ns := range list {
@@ -214,7 +223,8 @@ var (
 	errClosed = errors.New("the target is closed")
 )
 
-// takeSlot and freeSlots manage the dense indices by which reactors find their channels. The caller holds t.mu.
+// takeSlot and freeSlots manage the dense indices by which reactors find their channels. The caller
+// holds t.mu.
 func (t *Target) takeSlot() int {
 	i := slices.Index(t.slots, false)
 	if i < 0 {
@@ -244,7 +254,8 @@ func (t *Target) AddPort(p Port) error {
 	return nil
 }
 
-// RemovePort takes a listener out of the discovery log. Connections that came in through it live on.
+// RemovePort takes a listener out of the discovery log. Connections that came in through it live
+// on.
 func (t *Target) RemovePort(id uint16) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -257,7 +268,8 @@ func (t *Target) RemovePort(id uint16) error {
 	return nil
 }
 
-// discoveryChanged starts a new generation of the discovery log and tells persistent discovery controllers.
+// discoveryChanged starts a new generation of the discovery log and tells persistent discovery
+// controllers.
 func (t *Target) discoveryChanged() {
 	t.genctr.Add(1)
 	t.discovery.each(func(c *controller) {
@@ -265,8 +277,8 @@ func (t *Target) discoveryChanged() {
 	})
 }
 
-// Close disconnects every host and closes every backend channel. Reactors that have served I/O must still be running. The devices may be
-// closed when it returned nil.
+// Close disconnects every host and closes every backend channel. Reactors that have served I/O must
+// still be running. The devices may be closed when it returned nil.
 func (t *Target) Close() error {
 	t.mu.Lock()
 	t.closed.Store(true)
@@ -301,7 +313,8 @@ type ControllerInfo struct {
 	Ready bool
 }
 
-// Controllers lists the controllers that exist, discovery controllers included, in the order of subsystem and CNTLID.
+// Controllers lists the controllers that exist, discovery controllers included, in the order of
+// subsystem and CNTLID.
 func (t *Target) Controllers() []ControllerInfo {
 	subs := []*subsystem{t.discovery}
 	for _, s := range *t.table.Load() {
@@ -323,7 +336,8 @@ func (t *Target) Controllers() []ControllerInfo {
 	return list
 }
 
-// Sessions is the number of queues that transports have opened and that have not ended, connected or not.
+// Sessions is the number of queues that transports have opened and that have not ended, connected
+// or not.
 func (t *Target) Sessions() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

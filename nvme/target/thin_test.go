@@ -28,13 +28,15 @@ func (d *thinDevice) Allocated() (int64, error) {
 	return 0, errors.New("nobody knows")
 }
 
-// TestThin: hosts learn how much of a thin namespace is in use, and nothing of the kind of one that is not or does not know.
+// TestThin: hosts learn how much of a thin namespace is in use, and nothing of the kind of one that
+// is not or does not know.
 func TestThin(t *testing.T) {
 	thin := &thinDevice{Device: ramDeviceOpen(t, 1<<20, 4096)}
 	closeLast(t, thin)
 	mute := struct{ backend.Device }{thin} // without Allocated
 	sub := ramSubsystem(t, 1)
-	sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: 2, Device: thin}, NamespaceConfig{NSID: 3, Device: mute})
+	sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: 2, Device: thin},
+		NamespaceConfig{NSID: 3, Device: mute})
 	r := newRig(t, 1, sub)
 	h := r.connectHost(0)
 	for _, tc := range []struct {
@@ -43,12 +45,19 @@ func TestThin(t *testing.T) {
 		want uint64
 		thin bool
 	}{
-		{2, 0, 0, true}, {2, 3*4096 + 100, 3, true}, {2, 2 << 20, 256, true}, {2, -1, 256, false}, {3, 4096, 256, false}, {1, 4096, 2048, false},
+		{2, 0, 0, true},
+		{2, 3*4096 + 100, 3, true},
+		{2, 2 << 20, 256, true},
+		{2, -1, 256, false},
+		{3, 4096, 256, false},
+		{1, 4096, 2048, false},
 	} {
 		thin.used.Store(tc.used)
-		id, err := nvme.ParseIdentifyNamespace(r.ok(h.admin, identifyCommand(nvme.CNSNamespace, tc.nsid)).Data)
+		id, err := nvme.ParseIdentifyNamespace(r.ok(h.admin,
+			identifyCommand(nvme.CNSNamespace, tc.nsid)).Data)
 		if err != nil || id.NUSE != tc.want || id.NSFEAT&nvme.NSFEATThin != 0 != tc.thin {
-			t.Errorf("namespace %d with %d bytes: %v, NUSE %d, NSFEAT %#x", tc.nsid, tc.used, err, id.NUSE, id.NSFEAT)
+			t.Errorf("namespace %d with %d bytes: %v, NUSE %d, NSFEAT %#x", tc.nsid, tc.used, err,
+				id.NUSE, id.NSFEAT)
 		}
 	}
 }

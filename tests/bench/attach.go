@@ -11,7 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// attach measures a target that runs already. Nothing is known of its process, and there is no floor.
+// attach measures a target that runs already. Nothing is known of its process, and there is no
+// floor.
 func attach(o options, where, nqn string) (err error) {
 	kind, address, _ := strings.Cut(where, ":")
 	addr, err := netip.ParseAddrPort(address)
@@ -49,7 +50,8 @@ func attach(o options, where, nqn string) (err error) {
 			if err != nil {
 				return fmt.Errorf("%s: %w", w.name, err)
 			}
-			records = append(records, record{Group: kind, Workload: w.name, Size: w.size, Who: whoTarget, Figures: f})
+			records = append(records,
+				record{Group: kind, Workload: w.name, Size: w.size, Who: whoTarget, Figures: f})
 		}
 	}
 	if len(records) == 0 {

@@ -8,7 +8,8 @@ import (
 )
 
 func TestHistogramBucketsAreFine(t *testing.T) {
-	for _, ns := range []uint64{0, 1, 31, 32, 33, 63, 64, 1000, 4095, 4096, 1 << 20, 1<<40 + 12345} {
+	for _, ns := range []uint64{0, 1, 31, 32, 33, 63, 64, 1000, 4095, 4096, 1 << 20, 1<<40 +
+		12345} {
 		low := lowest(bucketOf(ns))
 		if low > ns || ns-low > ns/(1<<subBits) {
 			t.Errorf("%d falls into the bucket that begins at %d", ns, low)
@@ -64,7 +65,8 @@ func TestFloorServesEveryShape(t *testing.T) {
 		}
 		served := make(chan error, 1)
 		go func() { served <- serveFloor(port, anyCPU, traffic) }()
-		iops, err := loadFloor(port, anyCPU, traffic, 300*time.Millisecond) // with one processor the sides take turns of 10 ms
+		// with one processor the sides take turns of 10 ms
+		iops, err := loadFloor(port, anyCPU, traffic, 300*time.Millisecond)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +115,10 @@ func TestBurstFlushesAlone(t *testing.T) {
 	if err := s.submit(time.Now()); err != nil || s.flushing {
 		t.Errorf("flushes with an I/O outstanding: %v", err)
 	}
-	s = &stream{w: workload{burst: 4, depth: 2}, left: 4, outstanding: 1, idle: []int{0}, flushing: true}
+	s = &stream{
+		w: workload{burst: 4, depth: 2}, left: 4, outstanding: 1, idle: []int{0},
+		flushing: true,
+	}
 	if err := s.submit(time.Now()); err != nil || len(s.idle) != 1 {
 		t.Errorf("submits while flushing: %v", err)
 	}

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// The claims by which the target is judged, natively and in the lab, are one table: both reports take their verdicts and the column of
-// what is wanted from it. docs/benchmarks/README.md says where the bounds come from.
+// The claims by which the target is judged, natively and in the lab, are one table: both reports
+// take their verdicts and the column of what is wanted from it. docs/benchmarks/README.md says
+// where the bounds come from.
 
 // bound is one claim: a value made of records, and what its median is to reach.
 type bound struct {
@@ -15,7 +16,8 @@ type bound struct {
 	limit   float64 // the most that is allowed, or the least if atLeast is set
 	atLeast bool
 	peer    string // what others reach
-	// row is the workload whose ratio, target over reference, is to reach ratio; "" if the claim is not about one row.
+	// row is the workload whose ratio, target over reference, is to reach ratio; "" if the claim is
+	// not about one row.
 	row   string
 	ratio float64
 	// value is the value round by round, none if it was not measured.
@@ -46,8 +48,12 @@ func (m measured) median(workload, who, figure string) float64 {
 // share is the IOPS of the target over those of the reference.
 func share(group, row, of string, least float64, peer string) bound {
 	return bound{
-		group: group, claim: row + ": IOPS over " + of, limit: least, atLeast: true, peer: peer, row: row, ratio: least,
-		value: func(m measured) []float64 { return over(m.of(row, whoTarget, "iops"), m.of(row, whoReference, "iops")) },
+		group: group, claim: row + ": IOPS over " + of, limit: least, atLeast: true, peer: peer,
+		row: row, ratio: least,
+		value: func(m measured) []float64 {
+			return over(m.of(row, whoTarget, "iops"),
+				m.of(row, whoReference, "iops"))
+		},
 	}
 }
 
@@ -55,7 +61,10 @@ func share(group, row, of string, least float64, peer string) bound {
 func compared(group, row, figure, what string, most float64, peer string) bound {
 	return bound{
 		group: group, claim: row + ": " + what, limit: most, peer: peer,
-		value: func(m measured) []float64 { return over(m.of(row, whoTarget, figure), m.of(row, whoReference, figure)) },
+		value: func(m measured) []float64 {
+			return over(m.of(row, whoTarget, figure),
+				m.of(row, whoReference, figure))
+		},
 	}
 }
 
@@ -63,7 +72,10 @@ func compared(group, row, figure, what string, most float64, peer string) bound 
 func beside(claim, row, base string, least float64, peer string) bound {
 	return bound{
 		group: nativeGroup, claim: claim, limit: least, atLeast: true, peer: peer,
-		value: func(m measured) []float64 { return over(m.of(row, whoTarget, "iops"), m.of(base, whoTarget, "iops")) },
+		value: func(m measured) []float64 {
+			return over(m.of(row, whoTarget, "iops"),
+				m.of(base, whoTarget, "iops"))
+		},
 	}
 }
 
@@ -75,23 +87,28 @@ func plain(claim, row, figure string, most float64) bound {
 	}
 }
 
-// nothing is the limit of bytes per I/O where there are to be none: what a process allocates now and then anyway, spread over all I/Os,
-// is less than a byte of each.
+// nothing is the limit of bytes per I/O where there are to be none: what a process allocates now
+// and then anyway, spread over all I/Os, is less than a byte of each.
 const nothing = 0.5
 
 // nativeBounds are the claims of "make bench".
 func nativeBounds() []bound {
-	const single, read32, write32 = "4K random read QD 1", "4K random read QD 32", "4K random write QD 32"
-	// At depth 1 the mean of the latency is the inverse of the IOPS, for the floor too, which keeps no histogram.
-	adaptive := compared(nativeGroup, single, "mean_us", "mean latency over the floor's, adaptive", 1.25, "SPDK 1.27, interrupts")
-	polling := compared(nativeGroup, pollingName, "mean_us", "mean latency over the floor's", 1.10, "SPDK 1.16")
+	const single, read32, write32 = "4K random read QD 1", "4K random read QD 32",
+		"4K random write QD 32"
+	// At depth 1 the mean of the latency is the inverse of the IOPS, for the floor too, which keeps
+	// no histogram.
+	adaptive := compared(nativeGroup, single, "mean_us", "mean latency over the floor's, adaptive",
+		1.25, "SPDK 1.27, interrupts")
+	polling := compared(nativeGroup, pollingName, "mean_us", "mean latency over the floor's", 1.10,
+		"SPDK 1.16")
 	for row, b := range map[string]*bound{single: &adaptive, pollingName: &polling} {
 		b.row, b.ratio = row, 1/b.limit
 		b.detail = func(m measured) string {
 			return fmt.Sprintf("the floor's was %s µs", rounds(m.of(row, whoReference, "mean_us")))
 		}
 	}
-	// The floor's data ends in one buffer that stays in the cache, the target's in the namespace: what that makes of it is said beside it.
+	// The floor's data ends in one buffer that stays in the cache, the target's in the namespace:
+	// what that makes of it is said beside it.
 	write := share(nativeGroup, writeName, "the floor", 0.95, "")
 	write.detail = func(m measured) string {
 		cold := over(m.of(coldName, whoTarget, "iops"), m.of(coldName, whoReference, "iops"))
@@ -110,7 +127,8 @@ func nativeBounds() []bound {
 		beside(read32+": both digests over none", digestsName, read32, 0.75, "SPDK 0.70"),
 	}
 	for _, w := range countedWorkloads() {
-		list = append(list, plain(w.name+": bytes allocated per I/O", w.name, "allocated_bytes", nothing))
+		list = append(list,
+			plain(w.name+": bytes allocated per I/O", w.name, "allocated_bytes", nothing))
 	}
 	for _, w := range countedWorkloads() {
 		list = append(list, plain(w.name+": copies of the payload", w.name, "copies", 0))
@@ -123,39 +141,54 @@ func nativeBounds() []bound {
 				return over(m.of(gcName, whoTarget, "p99.9_us"), m.of(gcName, whoTarget, "p50_us"))
 			},
 			detail: func(m measured) string {
-				without := over(m.of(read32, whoTarget, "p99.9_us"), m.of(read32, whoTarget, "p50_us"))
+				without := over(m.of(read32, whoTarget, "p99.9_us"),
+					m.of(read32, whoTarget, "p50_us"))
 				if len(without) == 0 {
 					return ""
 				}
-				floor := over(m.of(gcName, whoReference, "p99.9_us"), m.of(gcName, whoReference, "p50_us"))
-				return fmt.Sprintf("the floor itself %s; without any %.2f; p99.9 with over without %.2f", rounds(floor), spreadOf(without).Median,
-					spreadOf(over(m.of(gcName, whoTarget, "p99.9_us"), m.of(read32, whoTarget, "p99.9_us"))).Median)
+				floor := over(m.of(gcName, whoReference, "p99.9_us"),
+					m.of(gcName, whoReference, "p50_us"))
+				return fmt.Sprintf(
+					"the floor itself %s; without any %.2f; p99.9 with over without %.2f",
+					rounds(floor), spreadOf(without).Median,
+					spreadOf(over(m.of(gcName, whoTarget, "p99.9_us"),
+						m.of(read32, whoTarget, "p99.9_us"))).Median)
 			},
 		},
 		beside(besideIdle+": IOPS over without them", besideIdle, read32, 0.85, ""))
 	return append(append(list, connectionBounds()...), fairnessBounds()...)
 }
 
-// connectionBounds are two for each number of connections: what the target keeps of its IOPS on one connection, and that over what
-// the floor keeps of its own. Where each connection has one command in flight there is nothing to batch, for bare sockets neither.
+// connectionBounds are two for each number of connections: what the target keeps of its IOPS on one
+// connection, and that over what the floor keeps of its own. Where each connection has one command
+// in flight there is nothing to batch, for bare sockets neither.
 func connectionBounds() []bound {
 	var list []bound
 	one := connectionsName(1)
 	for _, n := range connections[1:] {
 		many := connectionsName(n)
-		keeps := func(m measured, who string) []float64 { return over(m.of(many, who, "iops"), m.of(one, who, "iops")) }
+		keeps := func(m measured,
+			who string,
+		) []float64 {
+			return over(m.of(many, who, "iops"), m.of(one, who, "iops"))
+		}
 		what := fmt.Sprintf("%d connections over 1, %d in flight in all", n, inFlight)
 		list = append(list,
 			bound{
 				group: nativeGroup, claim: what + ": IOPS", limit: 0.85, atLeast: true,
 				value: func(m measured) []float64 { return keeps(m, whoTarget) },
 				detail: func(m measured) string {
-					return fmt.Sprintf("the floor itself: %.2f", spreadOf(keeps(m, whoReference)).Median)
+					return fmt.Sprintf("the floor itself: %.2f",
+						spreadOf(keeps(m, whoReference)).Median)
 				},
 			},
 			bound{
-				group: nativeGroup, claim: what + ": share of the floor with as many", limit: 0.85, atLeast: true,
-				value: func(m measured) []float64 { return over(keeps(m, whoTarget), keeps(m, whoReference)) },
+				group: nativeGroup, claim: what + ": share of the floor with as many", limit: 0.85,
+				atLeast: true,
+				value: func(m measured) []float64 {
+					return over(keeps(m, whoTarget),
+						keeps(m, whoReference))
+				},
 			})
 	}
 	return list
@@ -173,16 +206,18 @@ func fairnessBounds() []bound {
 			b.value = func(m measured) []float64 { return m.of(f.name, whoTarget, besideFigure) }
 		}
 		b.detail = func(m measured) string {
-			return fmt.Sprintf("p99 alone %.0f µs, beside %.0f µs, the greedy queue got %.1f kIOPS", m.median(f.name, whoTarget, aloneFigure),
-				m.median(f.name, whoTarget, besideFigure), m.median(f.name, whoTarget, greedyFigure)/1e3)
+			return fmt.Sprintf("p99 alone %.0f µs, beside %.0f µs, the greedy queue got %.1f kIOPS",
+				m.median(f.name, whoTarget, aloneFigure),
+				m.median(f.name, whoTarget, besideFigure),
+				m.median(f.name, whoTarget, greedyFigure)/1e3)
 		}
 		list = append(list, b)
 	}
 	return list
 }
 
-// qemuGroup is the group of what was measured under QEMU, where host and target have a CPU each; in spinGroup the target spins longer
-// than it does by default.
+// qemuGroup is the group of what was measured under QEMU, where host and target have a CPU each; in
+// spinGroup the target spins longer than it does by default.
 const (
 	qemuGroup = "rxe under QEMU"
 	spinGroup = qemuGroup + ", spinning"
@@ -193,8 +228,10 @@ func labBounds() []bound {
 	var list []bound
 	for _, group := range []string{"rxe", "siw", "tcp"} {
 		for _, row := range []string{
-			"4K random read QD 32", "4K random read QD 128", "4K random write QD 32", "4K random write QD 128",
-			"128K read QD 16", "128K read QD 32", "128K read QD 128", "128K write QD 16", "128K write QD 32", "128K write QD 128",
+			"4K random read QD 32", "4K random read QD 128", "4K random write QD 32",
+			"4K random write QD 128",
+			"128K read QD 16", "128K read QD 32", "128K read QD 128", "128K write QD 16",
+			"128K write QD 32", "128K write QD 128",
 		} {
 			list = append(list, share(group, row, "nvmet", 1, ""))
 		}
@@ -202,7 +239,8 @@ func labBounds() []bound {
 	for _, kind := range []string{"read", "write"} {
 		single := "4K random " + kind + " QD 1"
 		for _, group := range []string{"rxe", "siw", "tcp"} {
-			list = append(list, compared(group, single, "p50_us", "p50 over nvmet's, one CPU for both", 1.5, ""))
+			list = append(list,
+				compared(group, single, "p50_us", "p50 over nvmet's, one CPU for both", 1.5, ""))
 		}
 		peer := map[string]string{"read": "SPDK 0.90", "write": "SPDK 1.46"}[kind]
 		for _, group := range []string{qemuGroup, spinGroup} {
@@ -217,7 +255,8 @@ func labBounds() []bound {
 	return list
 }
 
-// labLimits are the programs of perftest that move data the same way: the target reads by RDMA WRITE and writes by RDMA READ.
+// labLimits are the programs of perftest that move data the same way: the target reads by RDMA
+// WRITE and writes by RDMA READ.
 var labLimits = []struct{ workload, limit string }{
 	{"128K read QD 16", "ib_write_bw 128K"},
 	{"128K read QD 16", "ib_write_bw 128K QD 16"},
@@ -233,7 +272,9 @@ func ofLimit(group, workload, limit string) bound {
 		return over(m.of(workload, whoTarget, "mib_s"), m.of(limit, whoLimit, "mib_s"))
 	}
 	b.detail = func(m measured) string {
-		return fmt.Sprintf("nvmet: %.2f", spreadOf(over(m.of(workload, whoReference, "mib_s"), m.of(limit, whoLimit, "mib_s"))).Median)
+		return fmt.Sprintf("nvmet: %.2f",
+			spreadOf(over(m.of(workload, whoReference, "mib_s"),
+				m.of(limit, whoLimit, "mib_s"))).Median)
 	}
 	return b
 }
@@ -263,7 +304,10 @@ type check struct {
 
 // judge finds the verdict from the records.
 func (b bound) judge(records []record) check {
-	c := check{Verdict: "not measured", Claim: b.claim, Bound: b.limit, AtLeast: b.atLeast, Peer: b.peer}
+	c := check{
+		Verdict: "not measured", Claim: b.claim, Bound: b.limit, AtLeast: b.atLeast,
+		Peer: b.peer,
+	}
 	if b.group != nativeGroup {
 		c.Claim = b.group + ": " + b.claim
 	}
@@ -284,7 +328,8 @@ func (b bound) judge(records []record) check {
 	return c
 }
 
-// judgeAll finds the verdicts; what was not measured is among them only if everything should have been.
+// judgeAll finds the verdicts; what was not measured is among them only if everything should have
+// been.
 func judgeAll(bounds []bound, records []record, everything bool) []check {
 	var list []check
 	for _, b := range bounds {

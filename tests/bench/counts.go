@@ -19,15 +19,17 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// Some of what is claimed cannot be seen from outside of nvmf-target: garbage collections at will, what is allocated, what is copied. For that
-// the target runs in this program, as a process of its own: subcommand own-target.
+// Some of what is claimed cannot be seen from outside of nvmf-target: garbage collections at will,
+// what is allocated, what is copied. For that the target runs in this program, as a process of its
+// own: subcommand own-target.
 
 // variant is how a target differs from nvmf-target with its defaults.
 type variant struct {
 	// spin is reactors.spin: "" for the default, which adapts.
 	spin string
-	// own is a target in this program: "collecting", whose garbage collector runs every second; "counting", which counts what it
-	// allocates; "copying", built to count copies of payload. "" is nvmf-target.
+	// own is a target in this program: "collecting", whose garbage collector runs every second;
+	// "counting", which counts what it allocates; "copying", built to count copies of payload. ""
+	// is nvmf-target.
 	own string
 }
 
@@ -39,7 +41,8 @@ func ownTarget(cpu int, dir string, v variant) (*server, error) {
 	}
 	if v.own == "copying" {
 		self = filepath.Join(dir, "copying")
-		build := exec.Command("go", "build", "-tags", "invariants", "-o", self, "github.com/nvmf-target/nvmf-target/tests/bench")
+		build := exec.Command("go", "build", "-tags", "invariants", "-o", self,
+			"github.com/nvmf-target/nvmf-target/tests/bench")
 		if out, err := build.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("build a target that counts copies: %w\n%s", err, out)
 		}
@@ -47,7 +50,8 @@ func ownTarget(cpu int, dir string, v variant) (*server, error) {
 	return startTarget(cpu, dir, v.spin, self, "own-target", v.own)
 }
 
-// ownTargetMain is that process: what "nvmf-target serve --config FILE" does. SIGUSR1 makes it write its counters beside the file.
+// ownTargetMain is that process: what "nvmf-target serve --config FILE" does. SIGUSR1 makes it
+// write its counters beside the file.
 func ownTargetMain(args []string) error {
 	if len(args) != 4 {
 		return errors.New("own-target takes: VARIANT serve --config FILE")
@@ -78,12 +82,14 @@ func ownTargetMain(args []string) error {
 
 const countersSuffix = ".counters"
 
-// writeCounters puts the bytes allocated and the bytes of payload copied so far into a file that is complete once it is there.
+// writeCounters puts the bytes allocated and the bytes of payload copied so far into a file that is
+// complete once it is there.
 func writeCounters(name string) {
 	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(samples)
 	copied, _ := mem.Copied()
-	if os.WriteFile(name+".new", fmt.Appendf(nil, "%d %d", samples[0].Value.Uint64(), copied), 0o600) == nil {
+	if os.WriteFile(name+".new", fmt.Appendf(nil, "%d %d", samples[0].Value.Uint64(), copied),
+		0o600) == nil {
 		_ = os.Rename(name+".new", name)
 	}
 }
@@ -107,13 +113,20 @@ func (s *server) counters() (allocated, copied float64, err error) {
 	}
 }
 
-// countedWorkloads are those whose bytes are counted: allocated in any build, copied only in one that counts them.
+// countedWorkloads are those whose bytes are counted: allocated in any build, copied only in one
+// that counts them.
 func countedWorkloads() []workload {
 	return []workload{
 		{name: "counted: 4K random read QD 32", size: 4 << 10, depth: 32, queues: 1, reads: 100},
 		{name: "counted: 4K random write QD 32", size: 4 << 10, depth: 32, queues: 1},
-		{name: "counted: 128K read QD 16", size: 128 << 10, depth: 16, queues: 1, reads: 100, sequential: true},
-		{name: "counted: 128K write QD 16", size: 128 << 10, depth: 16, queues: 1, sequential: true},
+		{
+			name: "counted: 128K read QD 16", size: 128 << 10, depth: 16, queues: 1, reads: 100,
+			sequential: true,
+		},
+		{
+			name: "counted: 128K write QD 16", size: 128 << 10, depth: 16, queues: 1,
+			sequential: true,
+		},
 	}
 }
 
@@ -186,11 +199,13 @@ func (b *bench) idleRound() error {
 	if err != nil {
 		return err
 	}
-	b.record(workload{name: idleName}, whoTarget, figures{"cpu_percent": 100 * float64(after-before) / float64(time.Since(start))})
+	b.record(workload{name: idleName}, whoTarget,
+		figures{"cpu_percent": 100 * float64(after-before) / float64(time.Since(start))})
 	return nil
 }
 
-// runTime is the CPU time of all threads of the process, finer than cpuTime (the first field of schedstat, in nanoseconds).
+// runTime is the CPU time of all threads of the process, finer than cpuTime (the first field of
+// schedstat, in nanoseconds).
 func (s *server) runTime() (time.Duration, error) {
 	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", s.cmd.Process.Pid))
 	if err != nil || len(names) == 0 {

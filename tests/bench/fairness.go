@@ -13,26 +13,36 @@ const (
 	politeName = "polite"
 	greedyName = "greedy"
 
-	// What a row of them has: p99 of the polite queues alone and beside the greedy one, in microseconds, and what that got.
+	// What a row of them has: p99 of the polite queues alone and beside the greedy one, in
+	// microseconds, and what that got.
 	aloneFigure  = "alone_p99_us"
 	besideFigure = "beside_p99_us"
 	greedyFigure = "greedy_iops"
 )
 
 func (f fairness) polite() workload {
-	return workload{name: politeName, size: 4 << 10, depth: 1, queues: 31, reads: 100, think: f.think}
+	return workload{
+		name: politeName, size: 4 << 10, depth: 1, queues: 31, reads: 100,
+		think: f.think,
+	}
 }
 
 func fairnessCases() []fairness {
 	greedy := func(size, reads int, sequential bool) workload {
-		return workload{name: greedyName, size: size, depth: 128, queues: 1, reads: reads, sequential: sequential}
+		return workload{
+			name: greedyName, size: size, depth: 128, queues: 1, reads: reads,
+			sequential: sequential,
+		}
 	}
 	return []fairness{
 		{"31 polite queues beside 4K random read QD 128", greedy(4<<10, 100, false), 0},
 		{"31 polite queues beside 4K random write QD 128", greedy(4<<10, 0, false), 0},
 		{"31 polite queues beside 128K read QD 128", greedy(128<<10, 100, true), 0},
 		{"31 polite queues beside 128K write QD 128", greedy(128<<10, 0, true), 0},
-		{"31 queues with a read every 10 ms beside 128K read QD 128", greedy(128<<10, 100, true), 10 * time.Millisecond},
+		{
+			"31 queues with a read every 10 ms beside 128K read QD 128", greedy(128<<10, 100, true),
+			10 * time.Millisecond,
+		},
 	}
 }
 
@@ -58,7 +68,8 @@ func (b *bench) fairnessRound(f fairness, round int) error {
 	return nil
 }
 
-// politeRound runs the workloads together and returns what the polite queues and the greedy one did.
+// politeRound runs the workloads together and returns what the polite queues and the greedy one
+// did.
 func (b *bench) politeRound(list ...workload) (p, greedy outcome, err error) {
 	s, err := b.server(variant{})
 	if err != nil {

@@ -13,9 +13,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// The floor is what loopback TCP allows for traffic of NVMe/TCP's shape with no NVMe in it: a client keeps a number of small
-// requests in flight on each connection, a server answers each with one response gathered from a large memory area. Both sides
-// poll. testdata/tcpfloor.c is its definition; "bench -check-floor" compares the two.
+// The floor is what loopback TCP allows for traffic of NVMe/TCP's shape with no NVMe in it: a
+// client keeps a number of small requests in flight on each connection, a server answers each with
+// one response gathered from a large memory area. Both sides poll. testdata/tcpfloor.c is its
+// definition; "bench -check-floor" compares the two.
 
 const (
 	floorArea    = 256 << 20 // server memory that responses come from
@@ -32,7 +33,8 @@ type floorShape struct{ request, response int }
 // readFloor is the shape of reads of size bytes: a capsule against a C2HData PDU with its data.
 func readFloor(size int) floorShape { return floorShape{floorRequest, floorHeader + size} }
 
-// writeFloor is the shape of in-capsule writes of size bytes: a capsule with data against a CapsuleResp.
+// writeFloor is the shape of in-capsule writes of size bytes: a capsule with data against a
+// CapsuleResp.
 func writeFloor(size int) floorShape { return floorShape{floorRequest + size, floorHeader} }
 
 // after is the index of the shape behind i, without the division that a remainder is.
@@ -43,17 +45,20 @@ func after(i int, pattern []floorShape) int {
 	return i
 }
 
-// floorTraffic is what goes over each connection of a floor: the shapes of the pattern over and over.
+// floorTraffic is what goes over each connection of a floor: the shapes of the pattern over and
+// over.
 type floorTraffic struct {
 	pattern []floorShape
 	depth   int // requests in flight on each connection
 	conns   int
-	cold    bool // the server receives into its memory, from one end to the other, instead of one buffer
+	// the server receives into its memory, from one end to the other, instead of one buffer
+	cold bool
 	// latency is that of the client's first connection, nil if it is not kept.
 	latency *floorLatency
 }
 
-// serveFloor answers the connections that arrive on port until the client closes them. It pins its thread to cpu.
+// serveFloor answers the connections that arrive on port until the client closes them. It pins its
+// thread to cpu.
 func serveFloor(port, cpu int, t floorTraffic) error {
 	if err := pin(cpu); err != nil {
 		return err
@@ -84,7 +89,10 @@ func serveFloor(port, cpu int, t floorTraffic) error {
 		if err := tune(fd); err != nil {
 			return err
 		}
-		servers[i] = &floorServer{fd: fd, pattern: t.pattern, memory: area.Bytes(), rng: rand.New(rand.NewPCG(1, uint64(i))), in: in, cold: t.cold}
+		servers[i] = &floorServer{
+			fd: fd, pattern: t.pattern, memory: area.Bytes(),
+			rng: rand.New(rand.NewPCG(1, uint64(i))), in: in, cold: t.cold,
+		}
 	}
 	for {
 		for _, s := range servers {
@@ -104,7 +112,8 @@ func touch(b []byte) {
 	}
 }
 
-// floorServer is one connection. It counts requests in bytes and owes a response for each complete one.
+// floorServer is one connection. It counts requests in bytes and owes a response for each complete
+// one.
 type floorServer struct {
 	fd      int
 	pattern []floorShape
@@ -122,7 +131,8 @@ type floorServer struct {
 	owe     int         // responses not queued yet
 }
 
-// poll receives once and sends what is owed. The error is what ends the connection; the client's end of it is ECONNRESET.
+// poll receives once and sends what is owed. The error is what ends the connection; the client's
+// end of it is ECONNRESET.
 func (f *floorServer) poll() syscall.Errno {
 	in := f.in
 	if f.cold {
@@ -233,7 +243,8 @@ func (c *floorClient) poll() error {
 	return nil
 }
 
-// loadFloor keeps the traffic going for d, or until something is answered, and returns the requests answered per second.
+// loadFloor keeps the traffic going for d, or until something is answered, and returns the requests
+// answered per second.
 func loadFloor(port, cpu int, t floorTraffic, d time.Duration) (float64, error) {
 	if err := pin(cpu); err != nil {
 		return 0, err
@@ -283,7 +294,8 @@ func loopback(port int) unix.Sockaddr {
 	return &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}
 }
 
-// dial connects to a port of the loopback address, waiting up to half a minute for the listener, which touches its memory first.
+// dial connects to a port of the loopback address, waiting up to half a minute for the listener,
+// which touches its memory first.
 func dial(port int) (int, error) {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
@@ -302,8 +314,9 @@ func dial(port int) (int, error) {
 	}
 }
 
-// congestion is the congestion control of every connection of a native run, on both sides. Every kernel has it and lets everybody use
-// it. bbr, the system's on some machines, paces some connections and not others, by what it makes of their start.
+// congestion is the congestion control of every connection of a native run, on both sides. Every
+// kernel has it and lets everybody use it. bbr, the system's on some machines, paces some
+// connections and not others, by what it makes of their start.
 const congestion = "reno"
 
 func tune(fd int) error {

@@ -11,14 +11,15 @@ import (
 	"strconv"
 )
 
-// floorDefinition is the program that defines the floor: "server CPU PORT REQUEST RESPONSE" answers one connection, "client CPU PORT
-// REQUEST RESPONSE DEPTH SECONDS" prints how many requests per second it had answered.
+// floorDefinition is the program that defines the floor: "server CPU PORT REQUEST RESPONSE" answers
+// one connection, "client CPU PORT REQUEST RESPONSE DEPTH SECONDS" prints how many requests per
+// second it had answered.
 //
 //go:embed testdata/tcpfloor.c
 var floorDefinition []byte
 
-// compareFloors compiles the definition of the floor and measures it and the floor of this program by turns. It fails if the medians
-// differ by more than 10 %.
+// compareFloors compiles the definition of the floor and measures it and the floor of this program
+// by turns. It fails if the medians differ by more than 10 %.
 func compareFloors(o options) error {
 	dir, err := os.MkdirTemp("", "nvmf-bench-")
 	if err != nil {
@@ -29,7 +30,8 @@ func compareFloors(o options) error {
 	if err := os.WriteFile(source, floorDefinition, 0o600); err != nil {
 		return err
 	}
-	if out, err := exec.Command("cc", "-O2", "-w", "-o", program, source).CombinedOutput(); err != nil {
+	if out, err := exec.Command("cc", "-O2", "-w", "-o", program,
+		source).CombinedOutput(); err != nil {
 		return fmt.Errorf("cc: %w\n%s", err, out)
 	}
 	if err := pin(o.clientCPU); err != nil {
@@ -56,10 +58,12 @@ func compareFloors(o options) error {
 			return err
 		}
 		ratio := spreadOf(over(here, there))
-		fmt.Printf("%-18s floor %7.1f kIOPS, its definition %7.1f, ratio %.2f (%.2f..%.2f)\n", w.name, spreadOf(here).Median/1e3,
+		fmt.Printf("%-18s floor %7.1f kIOPS, its definition %7.1f, ratio %.2f (%.2f..%.2f)\n",
+			w.name, spreadOf(here).Median/1e3,
 			spreadOf(there).Median/1e3, ratio.Median, ratio.Min, ratio.Max)
 		if ratio.Median < 0.9 || ratio.Median > 1.1 {
-			failed = errors.Join(failed, fmt.Errorf("%s: the floor is %.2f of its definition", w.name, ratio.Median))
+			failed = errors.Join(failed,
+				fmt.Errorf("%s: the floor is %.2f of its definition", w.name, ratio.Median))
 		}
 	}
 	return failed
@@ -74,7 +78,8 @@ func measureBoth(o options, program string, w workload) (here, there []float64, 
 				return f["iops"], err
 			}
 			if (i+round)%2 == 1 {
-				list, measure = &there, func() (float64, error) { return measureDefinition(o, program, w) }
+				list, measure = &there,
+					func() (float64, error) { return measureDefinition(o, program, w) }
 			}
 			v, err := measure()
 			if err != nil {
@@ -107,7 +112,8 @@ func measureDefinition(o options, program string, w workload) (float64, error) {
 		return 0, err
 	}
 	seconds := strconv.FormatFloat(o.duration.Seconds(), 'f', -1, 64)
-	out, err := exec.Command(program, append(args("client", o.clientCPU, w.depth), seconds)...).CombinedOutput()
+	out, err := exec.Command(program,
+		append(args("client", o.clientCPU, w.depth), seconds)...).CombinedOutput()
 	if err != nil {
 		_ = server.Process.Kill()
 	}

@@ -2,8 +2,8 @@ package main
 
 import "time"
 
-// floorLatency keeps how long the requests of a floor took. Only rows that ask for it have one: it costs the client time, which is part of
-// what other rows compare.
+// floorLatency keeps how long the requests of a floor took. Only rows that ask for it have one: it
+// costs the client time, which is part of what other rows compare.
 type floorLatency struct {
 	began []time.Time // of the requests in flight, a ring: they are answered in order
 	next  int         // the oldest

@@ -34,7 +34,8 @@ func (h *histogram) add(ns uint64) {
 	h.max = max(h.max, ns)
 }
 
-// quantile is the latency in nanoseconds that a share q of all did not exceed, or the maximum for q = 1.
+// quantile is the latency in nanoseconds that a share q of all did not exceed, or the maximum for q
+// = 1.
 func (h *histogram) quantile(q float64) float64 {
 	if q >= 1 {
 		return float64(h.max)

@@ -35,7 +35,10 @@ func (o *outcome) figures() figures {
 
 // quantiles adds those of a latency.
 func (f figures) quantiles(h *histogram) {
-	for name, q := range map[string]float64{"p50_us": 0.5, "p99_us": 0.99, "p99.9_us": 0.999, "max_us": 1} {
+	for name, q := range map[string]float64{
+		"p50_us": 0.5, "p99_us": 0.99, "p99.9_us": 0.999,
+		"max_us": 1,
+	} {
 		f[name] = h.quantile(q) / 1e3
 	}
 }
@@ -85,7 +88,8 @@ func (l *load) open(ctx context.Context, c *host.Controller, qid uint16, w workl
 	if err != nil {
 		return err
 	}
-	l.streams = append(l.streams, newStream(w, q, len(l.streams), 1<<ns.Format().LBADS, ns.NSZE, memory))
+	l.streams = append(l.streams,
+		newStream(w, q, len(l.streams), 1<<ns.Format().LBADS, ns.NSZE, memory))
 	return nil
 }
 
@@ -105,7 +109,8 @@ func connect(ctx context.Context, t host.Transport, nqn string) (*host.Controlle
 	}
 }
 
-// aloneTurn is what a load with one queue, which keeps no other waiting, sends in a turn: as much as the socket takes, as the floor does.
+// aloneTurn is what a load with one queue, which keeps no other waiting, sends in a turn: as much
+// as the socket takes, as the floor does.
 const aloneTurn = 16 << 20
 
 func newLoad(t host.Transport, nqn string, list ...workload) (*load, error) {
@@ -137,8 +142,8 @@ func (l *load) close() {
 	}
 }
 
-// run keeps the queues full for d and lets them run empty. What streams complete is counted in the outcome that count returns for
-// each.
+// run keeps the queues full for d and lets them run empty. What streams complete is counted in the
+// outcome that count returns for each.
 func (l *load) run(d time.Duration, count func(*stream) *outcome) error {
 	counted := make([]*outcome, len(l.streams))
 	for i, s := range l.streams {
@@ -196,7 +201,8 @@ type stream struct {
 
 func newStream(w workload, q *host.Queue, index, block int, nsze uint64, memory []byte) *stream {
 	s := &stream{
-		w: w, queue: q, rng: rand.New(rand.NewPCG(1, uint64(index))), blocks: uint32(w.size / block), left: w.burst,
+		w: w, queue: q, rng: rand.New(rand.NewPCG(1, uint64(index))),
+		blocks: uint32(w.size / block), left: w.burst,
 		done: make([]host.Completion, w.depth),
 	}
 	s.places = nsze / uint64(s.blocks)
@@ -265,7 +271,8 @@ func (s *stream) place() uint64 {
 // clockEvery is how many polls without a completion share a reading of the clock.
 const clockEvery = 64
 
-// poll counts what has been completed and returns the time, a few polls old if nothing has. before is what it returned last.
+// poll counts what has been completed and returns the time, a few polls old if nothing has. before
+// is what it returned last.
 func (s *stream) poll(o *outcome, before time.Time) (now time.Time, err error) {
 	n, err := s.queue.Poll(s.done)
 	now = before

@@ -1,6 +1,7 @@
-// Command bench measures nvmf-target natively over loopback TCP: the target pinned to one CPU, nvme/host as load generator on
-// another, beside the floor, which is what the sockets alone allow (floor.go). Floor and target alternate within one run, so
-// that what counts, their ratio, does not depend on the mood of the machine.
+// Command bench measures nvmf-target natively over loopback TCP: the target pinned to one CPU,
+// nvme/host as load generator on another, beside the floor, which is what the sockets alone allow
+// (floor.go). Floor and target alternate within one run, so that what counts, their ratio, does not
+// depend on the mood of the machine.
 //
 //	go build -o bin/ ./cmd/nvmf-target && go run ./tests/bench -target bin/nvmf-target
 //	go run ./tests/bench -run 'QD 32'                    # some workloads
@@ -41,15 +42,21 @@ func main() {
 	}
 	var o options
 	flag.StringVar(&o.target, "target", "bin/nvmf-target", "the `program` to measure")
-	flag.IntVar(&o.rounds, "rounds", int(environment("ROUNDS", 5)), "alternating rounds of floor and target per workload (also ROUNDS=5)")
-	flag.DurationVar(&o.duration, "duration", 0, "length of a measurement (default 1s, with -all 5s; also SECONDS_EACH=5)")
-	flag.StringVar(&o.filter, "run", "", "measure only workloads whose name matches this `regexp`, of all there are")
-	flag.BoolVar(&o.all, "all", os.Getenv("ALL") == "1", "measure all workloads, several queues included (also ALL=1)")
+	flag.IntVar(&o.rounds, "rounds", int(environment("ROUNDS", 5)),
+		"alternating rounds of floor and target per workload (also ROUNDS=5)")
+	flag.DurationVar(&o.duration, "duration", 0,
+		"length of a measurement (default 1s, with -all 5s; also SECONDS_EACH=5)")
+	flag.StringVar(&o.filter, "run", "",
+		"measure only workloads whose name matches this `regexp`, of all there are")
+	flag.BoolVar(&o.all, "all", os.Getenv("ALL") == "1",
+		"measure all workloads, several queues included (also ALL=1)")
 	flag.StringVar(&o.out, "out", "", "write report (JSON) and plot (SVG) into this `directory`")
 	flag.IntVar(&o.serverCPU, "server-cpu", 0, "CPU of the target")
 	flag.IntVar(&o.clientCPU, "client-cpu", 1, "CPU of the load generator, -1 for any")
-	checkFloor := flag.Bool("check-floor", false, "compare the floor with its definition in C, which needs a C compiler")
-	attachTo := flag.String("attach", "", "measure the target at `TRANSPORT:ADDRESS:PORT`, tcp or rdma, without a floor; its namespace 1 is overwritten")
+	checkFloor := flag.Bool("check-floor", false,
+		"compare the floor with its definition in C, which needs a C compiler")
+	attachTo := flag.String("attach", "",
+		"measure the target at `TRANSPORT:ADDRESS:PORT`, tcp or rdma, without a floor; its namespace 1 is overwritten")
 	nqn := flag.String("nqn", benchNQN, "the subsystem there")
 	lab := flag.String("lab", "", "report what the `file` of tests/lab/bench.sh holds")
 	flag.Parse()

@@ -55,7 +55,10 @@ type server struct {
 
 // start runs a command with every thread on cpu.
 func start(cpu, port int, name string, args ...string) (*server, error) {
-	s := &server{port: port, cmd: exec.Command("taskset", append([]string{"-c", strconv.Itoa(cpu), name}, args...)...)}
+	s := &server{
+		port: port,
+		cmd:  exec.Command("taskset", append([]string{"-c", strconv.Itoa(cpu), name}, args...)...),
+	}
 	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.cmd.Start(); err != nil {
@@ -88,8 +91,8 @@ func startFloor(cpu int, t floorTraffic) (*server, error) {
 	return start(cpu, port, self, words...)
 }
 
-// floorServerMain is that process: port, CPU, connections, 1 if it is cold, and bytes of request and response for each shape of the
-// pattern.
+// floorServerMain is that process: port, CPU, connections, 1 if it is cold, and bytes of request
+// and response for each shape of the pattern.
 func floorServerMain(args []string) error {
 	var n []int
 	for _, a := range args {
@@ -116,8 +119,9 @@ const (
 	blockSize     = 4096
 )
 
-// startTarget serves a RAM namespace with the reactor on cpu, and everything else on it too. command is a program that takes the
-// arguments of nvmf-target, with what goes before those. spin is reactors.spin, "" for the default.
+// startTarget serves a RAM namespace with the reactor on cpu, and everything else on it too.
+// command is a program that takes the arguments of nvmf-target, with what goes before those. spin
+// is reactors.spin, "" for the default.
 func startTarget(cpu int, dir, spin string, command ...string) (*server, error) {
 	port, err := freePort()
 	if err != nil {
@@ -144,7 +148,8 @@ subsystems:
 	}
 	s.config = config
 	if err := fillTarget(s.reach(false)); err != nil {
-		return nil, fmt.Errorf("%w\nlog of the target:\n%s", errors.Join(err, s.stop()), s.log.String())
+		return nil, fmt.Errorf("%w\nlog of the target:\n%s", errors.Join(err, s.stop()),
+			s.log.String())
 	}
 	return s, nil
 }
@@ -152,7 +157,10 @@ subsystems:
 // reach is how an initiator gets to the server.
 func (s *server) reach(digests bool) host.Transport {
 	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(s.port))
-	return host.TCP{Addr: addr, HeaderDigest: digests, DataDigest: digests, CongestionControl: congestion}
+	return host.TCP{
+		Addr: addr, HeaderDigest: digests, DataDigest: digests,
+		CongestionControl: congestion,
+	}
 }
 
 // stop ends the process: at once if it does not stop by itself.
@@ -167,7 +175,8 @@ func (s *server) stop() error {
 	return nil
 }
 
-// cpuTime is the user and system time of the process in seconds (proc(5), stat fields 14 and 15, in ticks of 10 ms).
+// cpuTime is the user and system time of the process in seconds (proc(5), stat fields 14 and 15, in
+// ticks of 10 ms).
 func (s *server) cpuTime() (user, system float64, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
 	if err != nil {

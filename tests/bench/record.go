@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// figures are what one measurement found, by name: iops, mib_s, mean_us, p50_us, p99_us, p99.9_us, max_us; CPU time per I/O of the target's
-// process as user_us and system_us, of all of the machine as machine_us; and those of counts.go and fairness.go. What cannot be known is not
-// there.
+// figures are what one measurement found, by name: iops, mib_s, mean_us, p50_us, p99_us, p99.9_us,
+// max_us; CPU time per I/O of the target's process as user_us and system_us, of all of the machine
+// as machine_us; and those of counts.go and fairness.go. What cannot be known is not there.
 type figures map[string]float64
 
 // record is one measurement, taken here or in the lab, which writes one per line as JSON.
@@ -20,7 +20,8 @@ type record struct {
 	Workload string `json:"workload"`
 	// Size is the bytes of an I/O.
 	Size int `json:"size"`
-	// Who is "target", "reference" (what the target is compared with), or "limit" (what the fabric does without NVMe).
+	// Who is "target", "reference" (what the target is compared with), or "limit" (what the fabric
+	// does without NVMe).
 	Who     string  `json:"who"`
 	Figures figures `json:"figures"`
 }
@@ -73,7 +74,8 @@ func over(a, b []float64) []float64 {
 func series(list []record, group, workload, who, figure string) []float64 {
 	var values []float64
 	for _, r := range list {
-		if v, ok := r.Figures[figure]; ok && r.Group == group && r.Workload == workload && r.Who == who {
+		if v, ok := r.Figures[figure]; ok && r.Group == group && r.Workload == workload &&
+			r.Who == who {
 			values = append(values, v)
 		}
 	}
@@ -85,7 +87,8 @@ type row struct {
 	Group    string `json:"group"`
 	Workload string `json:"workload"`
 	Size     int    `json:"size"`
-	// Target, Reference and Limit are spreads by the names of figures; those without records are empty.
+	// Target, Reference and Limit are spreads by the names of figures; those without records are
+	// empty.
 	Target    map[string]spread `json:"target,omitempty"`
 	Reference map[string]spread `json:"reference,omitempty"`
 	Limit     map[string]spread `json:"limit,omitempty"`
@@ -99,13 +102,15 @@ type row struct {
 func rowsOf(list []record) []row {
 	var rows []row
 	for _, r := range list {
-		if slices.ContainsFunc(rows, func(o row) bool { return o.Group == r.Group && o.Workload == r.Workload }) {
+		if slices.ContainsFunc(rows,
+			func(o row) bool { return o.Group == r.Group && o.Workload == r.Workload }) {
 			continue
 		}
 		o := row{Group: r.Group, Workload: r.Workload, Size: r.Size}
 		o.Target, o.Reference = spreads(list, r, whoTarget), spreads(list, r, whoReference)
 		o.Limit = spreads(list, r, whoLimit)
-		ratios := over(series(list, r.Group, r.Workload, whoTarget, "iops"), series(list, r.Group, r.Workload, whoReference, "iops"))
+		ratios := over(series(list, r.Group, r.Workload, whoTarget, "iops"),
+			series(list, r.Group, r.Workload, whoReference, "iops"))
 		if len(ratios) > 0 {
 			s := spreadOf(ratios)
 			o.Ratio = &s

@@ -36,7 +36,8 @@ type machine struct {
 	CPUs   int    `json:"cpus"`
 	Kernel string `json:"kernel"`
 	Go     string `json:"go"`
-	// Load is the load average of one minute before the rounds, in which the measurements themselves show.
+	// Load is the load average of one minute before the rounds, in which the measurements
+	// themselves show.
 	Load *spread `json:"load_average,omitempty"`
 	// Loads are those before each round.
 	Loads []float64 `json:"load_before_each_round,omitempty"`
@@ -78,7 +79,10 @@ func thisMachine(loads []float64) (machine, error) {
 // newReport is a report of records without verdicts.
 func newReport(title, reference string, list []record, loads []float64) (*report, error) {
 	m, err := thisMachine(loads)
-	return &report{Title: title, Reference: reference, Machine: m, Date: time.Now().UTC().Format(time.DateOnly), Rows: rowsOf(list)}, err
+	return &report{
+		Title: title, Reference: reference, Machine: m,
+		Date: time.Now().UTC().Format(time.DateOnly), Rows: rowsOf(list),
+	}, err
 }
 
 // judge adds the verdicts.
@@ -100,7 +104,9 @@ type column struct {
 }
 
 // value shows the median of a figure.
-func value(of func(r row) map[string]spread, name, format string, scale float64) func(r row) string {
+func value(of func(r row) map[string]spread, name, format string,
+	scale float64,
+) func(r row) string {
 	return func(r row) string {
 		s, ok := of(r)[name]
 		if !ok {
@@ -137,10 +143,24 @@ func (p *report) columns() []column {
 		{"workload", func(r row) string { return r.Workload }},
 		{p.Reference + " kIOPS", value(reference, "iops", "%.1f", 1e-3)},
 		{"target kIOPS", value(target, "iops", "%.1f", 1e-3)},
-		{"min..max", iops(func(s spread, _ row) string { return fmt.Sprintf("%.1f..%.1f", s.Min/1e3, s.Max/1e3) })},
-		{"MiB/s", iops(func(s spread, r row) string { return fmt.Sprintf("%.0f", s.Median*float64(r.Size)/(1<<20)) })},
+		{
+			"min..max",
+			iops(func(s spread,
+				_ row,
+			) string {
+				return fmt.Sprintf("%.1f..%.1f", s.Min/1e3, s.Max/1e3)
+			}),
+		},
+		{"MiB/s", iops(func(s spread,
+			r row,
+		) string {
+			return fmt.Sprintf("%.0f", s.Median*float64(r.Size)/(1<<20))
+		})},
 		{"ratio", ratio(func(s spread) string { return fmt.Sprintf("%.2f", s.Median) })},
-		{"min..max", ratio(func(s spread) string { return fmt.Sprintf("%.2f..%.2f", s.Min, s.Max) })},
+		{
+			"min..max",
+			ratio(func(s spread) string { return fmt.Sprintf("%.2f..%.2f", s.Min, s.Max) }),
+		},
 		{"wanted", func(r row) string {
 			if r.AtLeast == 0 {
 				return ""
@@ -169,7 +189,8 @@ func (p *report) columns() []column {
 	} {
 		list = append(list, column{p.Reference + f.head, value(reference, f.figure, "%.1f", 1)})
 	}
-	return append(list, column{"limit MiB/s", value(limit, "mib_s", "%.0f", 1)}, column{"limit µs", value(limit, "latency_us", "%.1f", 1)})
+	return append(list, column{"limit MiB/s", value(limit, "mib_s", "%.0f", 1)},
+		column{"limit µs", value(limit, "latency_us", "%.1f", 1)})
 }
 
 // writeTable prints the rows and columns that have something to show, and the verdicts.
@@ -198,7 +219,9 @@ func (p *report) writeTable(out io.Writer) error {
 		_, _ = fmt.Fprintln(t)
 	}
 	_ = t.Flush()
-	_, _ = fmt.Fprintf(&b, "Medians of %d rounds of %v s; ratio: IOPS of target over %s, round by round.\n%s\n", p.Rounds, p.Seconds, p.Reference, p.Machine)
+	_, _ = fmt.Fprintf(&b,
+		"Medians of %d rounds of %v s; ratio: IOPS of target over %s, round by round.\n%s\n",
+		p.Rounds, p.Seconds, p.Reference, p.Machine)
 	for _, n := range p.Notes {
 		_, _ = fmt.Fprintln(&b, n)
 	}
@@ -228,7 +251,8 @@ func (p *report) writeVerdicts(out io.Writer) {
 		if c.Verdict == "met" {
 			met++
 		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s %.2f\t%s\t%s%s\n", c.Verdict, value, sign, c.Bound, c.Peer, c.Claim, detail)
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s %.2f\t%s\t%s%s\n", c.Verdict, value, sign, c.Bound,
+			c.Peer, c.Claim, detail)
 	}
 	_ = t.Flush()
 	_, _ = fmt.Fprintf(out, "%d of %d met.\n", met, len(p.Checks))
@@ -243,7 +267,8 @@ func (p *report) writeFiles(dir, name string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, name+".json"), append(text, '\n'), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, name+".json"), append(text, '\n'),
+		0o644); err != nil {
 		return err
 	}
 	var picture bytes.Buffer

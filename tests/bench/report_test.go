@@ -26,7 +26,8 @@ const labRecords = `{"group":"rxe","workload":"4K random read QD 1","size":4096,
 func TestLabReport(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "records")
-	if err := os.WriteFile(file, []byte("#rounds 1 3\n#load 0.5\n#load 2.25\n# a note\n"+labRecords), 0o600); err != nil {
+	if err := os.WriteFile(file,
+		[]byte("#rounds 1 3\n#load 0.5\n#load 2.25\n# a note\n"+labRecords), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := reportLab(options{out: dir, filter: "some"}, file); err != nil {
@@ -40,7 +41,8 @@ func TestLabReport(t *testing.T) {
 	if err := json.Unmarshal(text, &p); err != nil {
 		t.Fatal(err)
 	}
-	if len(p.Rows) != 4 || p.Rounds != 1 || p.Rows[0].Ratio.Median != 0.5 || p.Rows[1].Ratio.Median != 1.2 || p.Rows[1].AtLeast != 1 || p.Rows[2].Ratio != nil {
+	if len(p.Rows) != 4 || p.Rounds != 1 || p.Rows[0].Ratio.Median != 0.5 ||
+		p.Rows[1].Ratio.Median != 1.2 || p.Rows[1].AtLeast != 1 || p.Rows[2].Ratio != nil {
 		t.Errorf("rows: %s", text)
 	}
 	if len(p.Notes) != 1 || len(p.Machine.Loads) != 2 {
@@ -101,7 +103,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// Every claim is about rows that are measured without further options: with a figure of each kind everywhere all of them have a verdict.
+// Every claim is about rows that are measured without further options: with a figure of each kind
+// everywhere all of them have a verdict.
 func TestEveryClaimIsMeasured(t *testing.T) {
 	b := &bench{}
 	steps, err := b.steps()
@@ -137,7 +140,8 @@ func TestEveryClaimIsMeasured(t *testing.T) {
 func everyFigure(group, name string) []record {
 	f := figures{}
 	for _, figure := range []string{
-		"iops", "mib_s", "mean_us", "p50_us", "p99.9_us", "allocated_bytes", "copies", "cpu_percent",
+		"iops", "mib_s", "mean_us", "p50_us", "p99.9_us", "allocated_bytes", "copies",
+		"cpu_percent",
 		aloneFigure, besideFigure, greedyFigure,
 	} {
 		f[figure] = 1

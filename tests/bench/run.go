@@ -30,7 +30,9 @@ type bench struct {
 // run measures every workload, prints the table and writes the files.
 func run(o options) error {
 	if runtime.NumCPU() < 2 {
-		return fmt.Errorf("needs two CPUs, one for the target and one for the load; this machine has %d", runtime.NumCPU())
+		return fmt.Errorf(
+			"needs two CPUs, one for the target and one for the load; this machine has %d",
+			runtime.NumCPU())
 	}
 	b := &bench{options: o, servers: map[variant]*server{}}
 	steps, err := b.steps()
@@ -53,7 +55,8 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
-	p, err := newReport("NVMe/TCP over loopback, RAM namespace, target on one CPU, load on another", "floor", b.records, b.loads)
+	p, err := newReport("NVMe/TCP over loopback, RAM namespace, target on one CPU, load on another",
+		"floor", b.records, b.loads)
 	if err != nil {
 		return err
 	}
@@ -61,7 +64,8 @@ func run(o options) error {
 	p.judge(nativeBounds(), b.records, o.filter == "")
 	p.Notes = []string{
 		"floor: bare sockets with the same messages, both sides polling. All connections have the congestion control " + congestion + ".",
-		fmt.Sprintf("Latency at depth 1 depends on where the machine runs its CPUs. The target is measured between two floors that agree; taken again: %d.", b.moved),
+		fmt.Sprintf(
+			"Latency at depth 1 depends on where the machine runs its CPUs. The target is measured between two floors that agree; taken again: %d.", b.moved),
 	}
 	if o.out != "" {
 		if err := p.writeFiles(o.out, "tcp"); err != nil {
@@ -85,7 +89,8 @@ func (b *bench) steps() ([]step, error) {
 	}
 	var steps []step
 	for _, w := range list {
-		steps = append(steps, step{w.name, func(round int) error { return b.workloadRound(w, round) }})
+		steps = append(steps,
+			step{w.name, func(round int) error { return b.workloadRound(w, round) }})
 	}
 	re := regexp.MustCompile(b.filter) // workloads has seen it
 	add := func(name string, take func(round int) error) {
@@ -106,12 +111,14 @@ func (b *bench) steps() ([]step, error) {
 	return steps, nil
 }
 
-// measure takes all rounds. Each goes through all rows, so that a mood of the machine is spread over all of them.
+// measure takes all rounds. Each goes through all rows, so that a mood of the machine is spread
+// over all of them.
 func (b *bench) measure(steps []step) error {
 	start := time.Now()
 	for round := range b.rounds {
 		b.loads = append(b.loads, loadAverage())
-		fmt.Fprintf(os.Stderr, "round %d of %d, %v since the start, load average %.2f\n", round+1, b.rounds, time.Since(start).Round(time.Second), b.loads[round])
+		fmt.Fprintf(os.Stderr, "round %d of %d, %v since the start, load average %.2f\n", round+1,
+			b.rounds, time.Since(start).Round(time.Second), b.loads[round])
 		for _, s := range steps {
 			if err := s.take(round); err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)
@@ -122,7 +129,8 @@ func (b *bench) measure(steps []step) error {
 }
 
 func (b *bench) record(w workload, who string, f figures) {
-	b.records = append(b.records, record{Group: nativeGroup, Workload: w.name, Size: w.size, Who: who, Figures: f})
+	b.records = append(b.records,
+		record{Group: nativeGroup, Workload: w.name, Size: w.size, Who: who, Figures: f})
 }
 
 // workloadRound measures floor and target one after another, in turns first.
@@ -153,8 +161,9 @@ const (
 	modeRetries = 3
 )
 
-// latencyRound measures one I/O at a time. Two CPUs of a virtual machine are near to one another or far, which changes latency by
-// more than anything here does, and may change at any time: the target is measured between two halves of the floor, again while these differ.
+// latencyRound measures one I/O at a time. Two CPUs of a virtual machine are near to one another or
+// far, which changes latency by more than anything here does, and may change at any time: the
+// target is measured between two halves of the floor, again while these differ.
 func (b *bench) latencyRound(w workload) error {
 	half := b.options
 	half.duration /= 2
@@ -171,7 +180,8 @@ func (b *bench) latencyRound(w workload) error {
 		if err != nil {
 			return err
 		}
-		if before, after := before["iops"], after["iops"]; max(before, after) > sameMode*min(before, after) && try < modeRetries {
+		if before, after := before["iops"],
+			after["iops"]; max(before, after) > sameMode*min(before, after) && try < modeRetries {
 			b.moved++
 			continue
 		}
@@ -183,7 +193,8 @@ func (b *bench) latencyRound(w workload) error {
 	}
 }
 
-// measureFloor is how many requests of w's shape bare sockets answer in a second, and how long those take where w asks for it.
+// measureFloor is how many requests of w's shape bare sockets answer in a second, and how long
+// those take where w asks for it.
 func measureFloor(o options, w workload) (figures, error) {
 	t := floorTraffic{pattern: w.pattern(), depth: w.depth, conns: w.queues, cold: w.cold}
 	s, err := startFloor(o.serverCPU, t)
@@ -227,14 +238,19 @@ func (b *bench) measureTarget(w workload) (figures, error) {
 	return measureTarget(s.reach(w.digests), benchNQN, w, b.duration, s)
 }
 
-// measureTarget runs one workload for d after a warm-up. s is the process whose CPU time is counted, or nil.
-func measureTarget(t host.Transport, nqn string, w workload, d time.Duration, s *server) (figures, error) {
+// measureTarget runs one workload for d after a warm-up. s is the process whose CPU time is
+// counted, or nil.
+func measureTarget(t host.Transport, nqn string, w workload, d time.Duration, s *server) (figures,
+	error,
+) {
 	l, err := newLoad(t, nqn, w)
 	if err != nil {
 		return nil, err
 	}
 	defer l.close()
-	if err := l.run(min(time.Second, d/2), func(*stream) *outcome { return &outcome{} }); err != nil { // warm up
+	// warm up
+	if err := l.run(min(time.Second, d/2),
+		func(*stream) *outcome { return &outcome{} }); err != nil {
 		return nil, err
 	}
 	var user, system, userAfter, systemAfter float64
@@ -252,7 +268,8 @@ func measureTarget(t host.Transport, nqn string, w workload, d time.Duration, s 
 		if userAfter, systemAfter, err = s.cpuTime(); err != nil {
 			return nil, err
 		}
-		f["user_us"], f["system_us"] = (userAfter-user)*1e6/float64(o.ops), (systemAfter-system)*1e6/float64(o.ops)
+		f["user_us"], f["system_us"] = (userAfter-user)*1e6/float64(o.ops),
+			(systemAfter-system)*1e6/float64(o.ops)
 	}
 	return f, nil
 }

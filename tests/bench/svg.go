@@ -8,8 +8,9 @@ import (
 	"text/template"
 )
 
-// The plot is one bar per row: the ratio with its spread, beside a line at 1, and the figures behind it as text. A plotting library
-// would bring nine modules, fonts among them, for what is a rectangle and a line each.
+// The plot is one bar per row: the ratio with its spread, beside a line at 1, and the figures
+// behind it as text. A plotting library would bring nine modules, fonts among them, for what is a
+// rectangle and a line each.
 
 const (
 	svgRow   = 24  // pixels of a row
@@ -48,7 +49,8 @@ func svgX(ratio float64) int { return svgLeft + int(svgUnit*math.Min(ratio, svgM
 
 func (p *report) writeSVG(w io.Writer) error {
 	const top = 84
-	rows := slices.DeleteFunc(slices.Clone(p.Rows), func(r row) bool { // all they have is in the verdicts
+	// all they have is in the verdicts
+	rows := slices.DeleteFunc(slices.Clone(p.Rows), func(r row) bool {
 		_, ok := r.Target["iops"]
 		return !ok && len(r.Limit) == 0
 	})
@@ -60,8 +62,10 @@ func (p *report) writeSVG(w io.Writer) error {
 		Bars                                                  []svgBar
 	}{
 		Title: p.Title, Machine: p.Date + ": " + p.Machine.String(),
-		Subtitle: fmt.Sprintf("IOPS of the target over %s: median of %d alternating rounds of %v s, black: least to largest, red: what is wanted", p.Reference, p.Rounds, p.Seconds),
-		Width:    svgWidth, Height: bottom + 30, Bottom: bottom, Below: bottom + 18, Left: svgLeft, Label: svgLeft - 8, Right: svgX(svgMost) + 12, One: svgX(1),
+		Subtitle: fmt.Sprintf(
+			"IOPS of the target over %s: median of %d alternating rounds of %v s, black: least to largest, red: what is wanted", p.Reference, p.Rounds, p.Seconds),
+		Width: svgWidth, Height: bottom + 30, Bottom: bottom, Below: bottom + 18, Left: svgLeft,
+		Label: svgLeft - 8, Right: svgX(svgMost) + 12, One: svgX(1),
 	}
 	for r := 0.0; r <= svgMost; r += 0.25 {
 		plot.Marks = append(plot.Marks, svgMark{svgX(r), fmt.Sprintf("%.2f", r)})
@@ -69,21 +73,24 @@ func (p *report) writeSVG(w io.Writer) error {
 	for i, r := range rows {
 		y := top + i*svgRow
 		b := svgBar{
-			Name: r.Workload, Fill: "#4a7fb5", Y: y + 4, Text: y + 16, Middle: y + 11, High: y + 1, Low: y + 21,
+			Name: r.Workload, Fill: "#4a7fb5", Y: y + 4, Text: y + 16, Middle: y + 11, High: y + 1,
+			Low: y + 21,
 		}
 		if r.Group != "" {
 			b.Name = r.Group + ": " + b.Name
 		}
 		if r.Ratio != nil {
 			b.Drawn = true
-			b.Width, b.From, b.To = svgX(r.Ratio.Median)-svgLeft, svgX(r.Ratio.Min), svgX(r.Ratio.Max)
+			b.Width, b.From, b.To = svgX(r.Ratio.Median)-svgLeft, svgX(r.Ratio.Min),
+				svgX(r.Ratio.Max)
 			b.Figures = fmt.Sprintf("%.2f · ", r.Ratio.Median)
 		}
 		if r.AtLeast > 0 {
 			b.Wanted = svgX(r.AtLeast)
 		}
 		if s, ok := r.Target["iops"]; ok {
-			b.Figures += fmt.Sprintf("%.1f kIOPS, %.0f MiB/s, p99 %.0f µs", s.Median/1e3, s.Median*float64(r.Size)/(1<<20), r.Target["p99_us"].Median)
+			b.Figures += fmt.Sprintf("%.1f kIOPS, %.0f MiB/s, p99 %.0f µs", s.Median/1e3,
+				s.Median*float64(r.Size)/(1<<20), r.Target["p99_us"].Median)
 		}
 		for name, unit := range map[string]string{"mib_s": "MiB/s", "latency_us": "µs"} {
 			if s, ok := r.Limit[name]; ok {

@@ -18,10 +18,12 @@ type workload struct {
 	sequential bool
 	burst      int // I/Os after which everything is awaited and flushed, 0 for never
 	digests    bool
-	cold       bool    // the floor receives into a large area, as the target does, instead of one buffer that stays in the cache
-	timed      bool    // the latency of the floor is kept, too
-	on         variant // of the target
-	extra      bool    // not without -all
+	// the floor receives into a large area, as the target does, instead of one buffer that stays in
+	// the cache
+	cold  bool
+	timed bool    // the latency of the floor is kept, too
+	on    variant // of the target
+	extra bool    // not without -all
 }
 
 // pattern is the same traffic for the floor.
@@ -86,30 +88,60 @@ func workloads(filter string, all bool) ([]workload, error) {
 				reads int
 			}{{"read", 100}, {"write", 0}, {"70/30", 70}} {
 				list = append(list, workload{
-					name: fmt.Sprintf("4K random %s QD %d%s", kind.name, depth, suffix), size: 4 << 10, depth: depth, queues: queues,
+					name: fmt.Sprintf("4K random %s QD %d%s", kind.name, depth, suffix),
+					size: 4 << 10, depth: depth, queues: queues,
 					reads: kind.reads, extra: queues > 1,
 				})
 			}
 		}
 		for _, size := range []int{128 << 10, 1 << 20} {
 			for _, reads := range []int{100, 0} {
-				w := workload{size: size, depth: 16, queues: queues, reads: reads, sequential: true, extra: queues > 1}
-				w.name = fmt.Sprintf("%s %s QD 16%s", sizeName(size), map[int]string{100: "read", 0: "write"}[reads], suffix)
+				w := workload{
+					size: size, depth: 16, queues: queues, reads: reads, sequential: true,
+					extra: queues > 1,
+				}
+				w.name = fmt.Sprintf("%s %s QD 16%s", sizeName(size),
+					map[int]string{100: "read", 0: "write"}[reads], suffix)
 				list = append(list, w)
 			}
 		}
 	}
 	list = append(list,
-		workload{name: pollingName, size: 4 << 10, depth: 1, queues: 1, reads: 100, on: variant{spin: "100ms"}},
-		workload{name: asleepName, size: 4 << 10, depth: 1, queues: 1, reads: 100, on: variant{spin: "0s"}},
-		workload{name: coldName, size: 128 << 10, depth: 16, queues: 1, sequential: true, cold: true},
+		workload{
+			name: pollingName, size: 4 << 10, depth: 1, queues: 1, reads: 100,
+			on: variant{spin: "100ms"},
+		},
+		workload{
+			name: asleepName, size: 4 << 10, depth: 1, queues: 1, reads: 100,
+			on: variant{spin: "0s"},
+		},
+		workload{
+			name: coldName, size: 128 << 10, depth: 16, queues: 1, sequential: true,
+			cold: true,
+		},
 		workload{name: digestsName, size: 4 << 10, depth: 32, queues: 1, reads: 100, digests: true},
-		workload{name: "dataset loading: 256K random read, 8 jobs QD 4", size: 256 << 10, depth: 4, queues: 8, reads: 100},
-		workload{name: "checkpoint: 1M write QD 16, flush each 64M", size: 1 << 20, depth: 16, queues: 1, sequential: true, burst: 64},
-		workload{name: gcName, size: 4 << 10, depth: 32, queues: 1, reads: 100, timed: true, on: variant{own: "collecting"}},
-		workload{name: besideIdle, size: 4 << 10, depth: 32, queues: 1, connected: 1023, reads: 100})
+		workload{
+			name: "dataset loading: 256K random read, 8 jobs QD 4", size: 256 << 10, depth: 4,
+			queues: 8, reads: 100,
+		},
+		workload{
+			name: "checkpoint: 1M write QD 16, flush each 64M", size: 1 << 20, depth: 16,
+			queues: 1, sequential: true, burst: 64,
+		},
+		workload{
+			name: gcName, size: 4 << 10, depth: 32, queues: 1, reads: 100, timed: true,
+			on: variant{own: "collecting"},
+		},
+		workload{
+			name: besideIdle, size: 4 << 10, depth: 32, queues: 1, connected: 1023,
+			reads: 100,
+		})
 	for _, queues := range connections {
-		list = append(list, workload{name: connectionsName(queues), size: 4 << 10, depth: inFlight / queues, queues: queues, reads: 100})
+		list = append(list,
+			workload{
+				name: connectionsName(queues), size: 4 << 10, depth: inFlight / queues,
+				queues: queues, reads: 100,
+			})
 	}
 	var kept []workload
 	for _, w := range list {

@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestZeroAllocation counts every allocation of the process - target, host, fake fabric - while a queue is kept full. Once everything
-// has its size, I/O allocates nothing.
+// TestZeroAllocation counts every allocation of the process - target, host, fake fabric - while a
+// queue is kept full. Once everything has its size, I/O allocates nothing.
 func TestZeroAllocation(t *testing.T) {
 	eachWay(t, func(o *options) { o.spin = -1 }, func(t *testing.T, r *rig, w way) {
 		if w.rdma.Invalidate {
@@ -55,7 +55,8 @@ func TestZeroAllocation(t *testing.T) {
 				run()
 				// One run is a sample: timers tick now and then.
 				if n := testutil.AllocsPerRun(1, run); n != 0 {
-					t.Errorf("%d bytes, write %t: %v allocations in %d commands", size, write, n, ios)
+					t.Errorf("%d bytes, write %t: %v allocations in %d commands", size, write, n,
+						ios)
 				}
 			}
 		}

@@ -55,11 +55,15 @@ func outstanding(t *testing.T, r *rig, q *host.Queue, buf []byte, g *gate) {
 	}
 }
 
-// TestDeadQueueWithBusyDevice ends connections while the device works for them. Memory must stay theirs until the device lets go, and
-// everything must come back then.
+// TestDeadQueueWithBusyDevice ends connections while the device works for them. Memory must stay
+// theirs until the device lets go, and everything must come back then.
 func TestDeadQueueWithBusyDevice(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, r *rig, c *host.Controller, q *host.Queue){
-		"connection": func(_ *testing.T, _ *rig, _ *host.Controller, q *host.Queue) { _ = q.Close() },
+		"connection": func(_ *testing.T, _ *rig, _ *host.Controller,
+			q *host.Queue,
+		) {
+			_ = q.Close()
+		},
 		"admin connection": func(_ *testing.T, _ *rig, c *host.Controller, q *host.Queue) {
 			c.Close()
 			_ = q.Close()
@@ -67,7 +71,8 @@ func TestDeadQueueWithBusyDevice(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			gated(t, func(t *testing.T, r *rig, w way, g *gate) {
-				other := r.connect(w, func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
+				other := r.connect(w,
+					func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
 				oq := r.open(other, 1, 32)
 				noise := r.buffer(other, 65536)
 				fillBytes(noise, 0xA5)
@@ -78,21 +83,23 @@ func TestDeadQueueWithBusyDevice(t *testing.T) {
 				g.set(true, nil)
 				outstanding(t, r, q, buf, g)
 				end(t, r, c, q)
-				err := pipeline(oq, 200, func(op *host.Op, i int) { op.Write(2, uint64(i), 128, noise, 0) })
+				err := pipeline(oq, 200,
+					func(op *host.Op, i int) { op.Write(2, uint64(i), 128, noise, 0) })
 				if err != nil {
 					t.Fatalf("another namespace: %v", err)
 				}
 				r.ping(other)
 				g.set(false, nil)
-				// The device still writes what the dead queue gave it: that memory must not have had another use. The rig
-				// finds what has not come back.
+				// The device still writes what the dead queue gave it: that memory must not have
+				// had another use. The rig finds what has not come back.
 				for slba := uint64(0); slba < uint64(q.Depth()*8); slba += 128 {
 					if err := oq.Read(testContext(t), 1, slba, 128, noise); err != nil {
 						t.Fatalf("the namespace afterwards: %v", err)
 					}
 					for i, b := range noise {
 						if b != 0 && b != 0x11 {
-							t.Fatalf("byte %d of block %d is %#x, which nobody wrote there", i%512, slba+uint64(i/512), b)
+							t.Fatalf("byte %d of block %d is %#x, which nobody wrote there", i%512,
+								slba+uint64(i/512), b)
 						}
 					}
 				}
@@ -116,7 +123,8 @@ func TestHungDevice(t *testing.T) {
 		}
 		last := buf[q.Depth()*4096:]
 		r.must(q2.Write(testContext(t), 2, 0, 8, last, 0))
-		for start := time.Now(); time.Since(start) < 4500*time.Millisecond; { // longer than KATO: the host is alive
+		// longer than KATO: the host is alive
+		for start := time.Now(); time.Since(start) < 4500*time.Millisecond; {
 			r.must(q2.Read(testContext(t), 2, 0, 8, last))
 			r.must(q2.Wait(50 * time.Millisecond))
 		}
@@ -200,8 +208,14 @@ func TestDeviceErrors(t *testing.T) {
 			read, write nvme.Status
 		}{
 			{backend.ErrIO, nvme.UnrecoveredReadError, nvme.WriteFault},
-			{backend.ErrNoSpace, nvme.CapacityExceeded | nvme.DNR, nvme.CapacityExceeded | nvme.DNR},
-			{backend.ErrReadOnly, nvme.NamespaceWriteProtected | nvme.DNR, nvme.NamespaceWriteProtected | nvme.DNR},
+			{
+				backend.ErrNoSpace, nvme.CapacityExceeded | nvme.DNR,
+				nvme.CapacityExceeded | nvme.DNR,
+			},
+			{
+				backend.ErrReadOnly, nvme.NamespaceWriteProtected | nvme.DNR,
+				nvme.NamespaceWriteProtected | nvme.DNR,
+			},
 			{backend.ErrOutOfRange, nvme.LBAOutOfRange | nvme.DNR, nvme.LBAOutOfRange | nvme.DNR},
 			{backend.ErrUnsupported, nvme.InvalidOpcode | nvme.DNR, nvme.InvalidOpcode | nvme.DNR},
 			{backend.ErrOffline, nvme.InternalPathError, nvme.InternalPathError},
@@ -211,7 +225,8 @@ func TestDeviceErrors(t *testing.T) {
 			wantStatus(t, fmt.Sprintf("read: %v", tc.err), q.Read(ctx, 1, 0, 8, buf), tc.read)
 			wantStatus(t, fmt.Sprintf("write: %v", tc.err), q.Write(ctx, 1, 0, 8, buf, 0), tc.write)
 			wantStatus(t, fmt.Sprintf("flush: %v", tc.err), q.Flush(ctx, 1), tc.write)
-			wantStatus(t, fmt.Sprintf("write zeroes: %v", tc.err), q.WriteZeroes(ctx, 1, 0, 8, 0), tc.write)
+			wantStatus(t, fmt.Sprintf("write zeroes: %v", tc.err), q.WriteZeroes(ctx, 1, 0, 8, 0),
+				tc.write)
 		}
 		g.set(false, nil)
 		r.must(q.Read(ctx, 1, 0, 8, buf))
@@ -227,9 +242,14 @@ func TestFile(t *testing.T) {
 		for _, buffered := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, buffered %t", w.name, buffered), func(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "disk")
-				serve := func(name string, fn func(t *testing.T, r *rig, q *host.Queue, buf []byte)) {
+				serve := func(name string,
+					fn func(t *testing.T, r *rig, q *host.Queue, buf []byte),
+				) {
 					t.Run(name, func(t *testing.T) {
-						d, err := file.Open(file.Config{Path: path, Size: 16 << 20, BlockSize: 4096, Buffered: buffered})
+						d, err := file.Open(file.Config{
+							Path: path, Size: 16 << 20, BlockSize: 4096,
+							Buffered: buffered,
+						})
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -245,14 +265,25 @@ func TestFile(t *testing.T) {
 					pattern(buf, 5)
 					r.must(q.Write(ctx, 1, 3, 256, buf, 0))
 					r.must(q.WriteZeroes(ctx, 1, 10, 2, 0))
-					r.must(pipeline(q, 100, func(op *host.Op, i int) { op.Write(1, uint64(1000+i), 1, buf[i*4096:][:4096], nvme.RWFUA) }))
+					r.must(pipeline(q, 100,
+						func(op *host.Op,
+							i int,
+						) {
+							op.Write(1, uint64(1000+i), 1, buf[i*4096:][:4096],
+								nvme.RWFUA)
+						}))
 					r.must(q.Flush(ctx, 1))
 				})
 				serve("read", func(t *testing.T, r *rig, q *host.Queue, buf []byte) {
 					ctx := testContext(t)
 					want := make([]byte, 1<<20)
 					pattern(want, 5)
-					r.must(pipeline(q, 100, func(op *host.Op, i int) { op.Read(1, uint64(1000+i), 1, buf[i*4096:][:4096]) }))
+					r.must(pipeline(q, 100,
+						func(op *host.Op,
+							i int,
+						) {
+							op.Read(1, uint64(1000+i), 1, buf[i*4096:][:4096])
+						}))
 					if d := differ(buf[:100*4096], want[:100*4096]); d != "" {
 						t.Fatal(d)
 					}

@@ -7,8 +7,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestBrokenWrites drops connections in the middle of writes, over and over, while another host, on another reactor, reads what they are
-// about: each block is from one write, and whole.
+// TestBrokenWrites drops connections in the middle of writes, over and over, while another host, on
+// another reactor, reads what they are about: each block is from one write, and whole.
 func TestBrokenWrites(t *testing.T) {
 	const (
 		rounds = 20
@@ -17,7 +17,8 @@ func TestBrokenWrites(t *testing.T) {
 		window = 1 << 20
 	)
 	eachWay(t, func(o *options) { o.reactors = 2 }, func(t *testing.T, r *rig, w way) {
-		reader := r.connect(w, func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
+		reader := r.connect(w,
+			func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
 		q := r.open(reader, 1, 8)
 		buf := r.buffer(reader, window)
 		look := func() bool {
@@ -47,7 +48,8 @@ func TestBrokenWrites(t *testing.T) {
 				for at := 0; at < size; at += block {
 					copy(b[at:], bytes.Repeat([]byte{byte(round*31 + i*17 + at/block)}, block))
 				}
-				first := (round*5 + i*96) % (window/block - size/block) // in step with frames, and not
+				// in step with frames, and not
+				first := (round*5 + i*96) % (window/block - size/block)
 				op.Write(1, uint64(first), size/block, b, 0)
 				if _, err := q.Submit(&op); err != nil {
 					t.Fatal(err)

@@ -14,7 +14,10 @@ import (
 
 func TestDiscovery(t *testing.T) {
 	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
-		r.must(r.target.AddSubsystem(target.SubsystemConfig{NQN: otherSub, Hosts: []string{hostNQN2}}))
+		r.must(r.target.AddSubsystem(target.SubsystemConfig{
+			NQN:   otherSub,
+			Hosts: []string{hostNQN2},
+		}))
 		c := r.connect(w, func(o *host.Options) { o.SubNQN = nvme.DiscoveryNQN })
 		ctx := testContext(t)
 		h, entries, err := c.Discover(ctx)
@@ -33,9 +36,13 @@ func TestDiscovery(t *testing.T) {
 				t.Errorf("a subsystem that refuses this host is shown: %+v", e)
 			case nqn == subNQN:
 				at := r.addrs[e.TRTYPE]
-				if e.SUBTYPE != nvme.SubsystemNVM || nvme.Text(e.TRADDR[:]) != at.Addr().String() || nvme.Text(e.TRSVCID[:]) != "" &&
-					nvme.Text(e.TRSVCID[:]) != portText(at.Port()) || e.ADRFAM != nvme.AddressIPv4 || e.CNTLID != nvme.CNTLIDDynamic || e.ASQSZ < 32 {
-					t.Errorf("entry %s %s:%s %+v", e.TRTYPE, nvme.Text(e.TRADDR[:]), nvme.Text(e.TRSVCID[:]), *e)
+				if e.SUBTYPE != nvme.SubsystemNVM || nvme.Text(e.TRADDR[:]) != at.Addr().String() ||
+					nvme.Text(e.TRSVCID[:]) != "" &&
+						nvme.Text(e.TRSVCID[:]) != portText(at.Port()) ||
+					e.ADRFAM != nvme.AddressIPv4 || e.CNTLID != nvme.CNTLIDDynamic ||
+					e.ASQSZ < 32 {
+					t.Errorf("entry %s %s:%s %+v", e.TRTYPE, nvme.Text(e.TRADDR[:]),
+						nvme.Text(e.TRSVCID[:]), *e)
 				}
 				found[e.TRTYPE] = true
 			case nqn == nvme.DiscoveryNQN && e.SUBTYPE != nvme.SubsystemDiscovery:
@@ -64,7 +71,8 @@ func portText(p uint16) string {
 func TestDiscoveryEvent(t *testing.T) {
 	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
 		c := r.connect(w, func(o *host.Options) {
-			o.SubNQN, o.Events, o.KATO = nvme.DiscoveryNQN, nvme.EventDiscoveryChanged, 10*time.Second
+			o.SubNQN, o.Events, o.KATO = nvme.DiscoveryNQN, nvme.EventDiscoveryChanged,
+				10*time.Second
 		})
 		before, _, err := c.Discover(testContext(t))
 		r.must(err)
@@ -96,8 +104,10 @@ func TestScan(t *testing.T) {
 		c := r.connect(w)
 		ctx := testContext(t)
 		id := c.Identity()
-		if id.MDTS == 0 || id.CNTRLTYPE != nvme.ControllerTypeIO || id.VER != c.Version() || id.MAXCMD == 0 || id.SQES != 0x66 || id.CQES != 0x44 ||
-			id.CTRATT&nvme.CTRATTTBKAS == 0 || nvme.Text(id.FR[:]) != "e2e" || id.AERL < 3 || id.OAES&nvme.EventNamespaceChanged == 0 {
+		if id.MDTS == 0 || id.CNTRLTYPE != nvme.ControllerTypeIO || id.VER != c.Version() ||
+			id.MAXCMD == 0 || id.SQES != 0x66 || id.CQES != 0x44 ||
+			id.CTRATT&nvme.CTRATTTBKAS == 0 || nvme.Text(id.FR[:]) != "e2e" || id.AERL < 3 ||
+			id.OAES&nvme.EventNamespaceChanged == 0 {
 			t.Errorf("identity: %+v", id)
 		}
 		if nqn, err := nvme.ParseNQN(&id.SUBNQN); nqn != subNQN || err != nil {
@@ -117,15 +127,22 @@ func TestScan(t *testing.T) {
 		for nsid, shift := range map[uint32]uint8{1: 9, 2: 12} {
 			ns, err := c.IdentifyNamespace(ctx, nsid)
 			r.must(err)
-			if ns.Format().LBADS != shift || ns.NSZE != 64<<20>>shift || ns.NCAP != ns.NSZE || ns.NMIC&nvme.NMICShared == 0 {
-				t.Errorf("namespace %d: %d blocks of 1<<%d, NMIC %#x", nsid, ns.NSZE, ns.Format().LBADS, ns.NMIC)
+			if ns.Format().LBADS != shift || ns.NSZE != 64<<20>>shift || ns.NCAP != ns.NSZE ||
+				ns.NMIC&nvme.NMICShared == 0 {
+				t.Errorf("namespace %d: %d blocks of 1<<%d, NMIC %#x", nsid, ns.NSZE,
+					ns.Format().LBADS, ns.NMIC)
 			}
 			descs, err := c.NamespaceIDs(ctx, nsid)
 			r.must(err)
-			if !slices.ContainsFunc(descs, func(d nvme.NamespaceID) bool { return d.Type == nvme.IDTypeUUID || d.Type == nvme.IDTypeNGUID }) {
+			if !slices.ContainsFunc(descs,
+				func(d nvme.NamespaceID) bool {
+					return d.Type == nvme.IDTypeUUID ||
+						d.Type == nvme.IDTypeNGUID
+				}) {
 				t.Errorf("namespace %d has no lasting name: %v", nsid, descs)
 			}
-			if _, err := c.Identify(ctx, nvme.CNSCommandSetNamespace, nsid, nvme.CSINVM); err != nil {
+			if _, err := c.Identify(ctx, nvme.CNSCommandSetNamespace, nsid,
+				nvme.CSINVM); err != nil {
 				t.Error(err)
 			}
 		}
@@ -135,8 +152,9 @@ func TestScan(t *testing.T) {
 			t.Error(err)
 		}
 		for lid, n := range map[nvme.LID]int{
-			nvme.LogError: 64, nvme.LogSMART: nvme.SMARTLogSize, nvme.LogFirmwareSlot: nvme.FirmwareLogSize,
-			nvme.LogEffects: nvme.EffectsLogSize, nvme.LogChangedNamespaces: 4096,
+			nvme.LogError: 64, nvme.LogSMART: nvme.SMARTLogSize,
+			nvme.LogFirmwareSlot: nvme.FirmwareLogSize,
+			nvme.LogEffects:      nvme.EffectsLogSize, nvme.LogChangedNamespaces: 4096,
 		} {
 			if _, err := c.GetLog(ctx, lid, nvme.NSIDAll, 0, n, 0, false); err != nil {
 				t.Error(err)
@@ -145,7 +163,8 @@ func TestScan(t *testing.T) {
 		if c.Version() >= nvme.Version20 {
 			if b, err := c.Identify(ctx, nvme.CNSIndependentNamespace, 1, 0); err != nil {
 				t.Error(err)
-			} else if n, err := nvme.ParseIdentifyNamespaceIndependent(b); err != nil || n.NSTAT&nvme.NSTATReady == 0 {
+			} else if n, err := nvme.ParseIdentifyNamespaceIndependent(b); err != nil ||
+				n.NSTAT&nvme.NSTATReady == 0 {
 				t.Errorf("CNS 08h: %+v, %v", n, err)
 			}
 		}
@@ -206,7 +225,8 @@ func TestNamespaceEvents(t *testing.T) {
 		if ids, err := nvme.ParseNamespaceList(b); err != nil || !slices.Equal(ids, []uint32{7}) {
 			t.Errorf("changed: %v, %v", ids, err)
 		}
-		if ids, err := c.ActiveNamespaces(ctx); err != nil || !slices.Equal(ids, []uint32{1, 2, 7}) {
+		if ids, err := c.ActiveNamespaces(ctx); err != nil ||
+			!slices.Equal(ids, []uint32{1, 2, 7}) {
 			t.Errorf("active: %v, %v", ids, err)
 		}
 		q := r.open(c, 1, 32)
@@ -214,7 +234,8 @@ func TestNamespaceEvents(t *testing.T) {
 		r.must(q.Write(ctx, 7, 0, 1, buf, 0))
 		r.must(r.target.RemoveNamespace(subNQN, 7))
 		expectEvent(t, c, nvme.AsyncNamespaceChanged)
-		wantStatus(t, "write to a removed namespace", q.Write(ctx, 7, 0, 1, buf, 0), nvme.InvalidNamespaceOrFormat|nvme.DNR)
+		wantStatus(t, "write to a removed namespace", q.Write(ctx, 7, 0, 1, buf, 0),
+			nvme.InvalidNamespaceOrFormat|nvme.DNR)
 		r.must(q.Write(ctx, 1, 0, 1, buf, 0))
 	})
 }
@@ -265,7 +286,8 @@ func TestAbort(t *testing.T) {
 				t.Errorf("aborted request: %v, %v", cqe.Status(), err)
 			}
 		} else {
-			t.Log("asynchronous event requests are not aborted") // the controller's choice (Base section 5.1.1)
+			// the controller's choice (Base section 5.1.1)
+			t.Log("asynchronous event requests are not aborted")
 		}
 		r.must(q.Flush(ctx, 1))
 	})
@@ -274,7 +296,8 @@ func TestAbort(t *testing.T) {
 func TestKeepAliveExpiry(t *testing.T) {
 	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
 		t.Parallel() // it mostly waits
-		c := r.connect(w, func(o *host.Options) { o.KATO, o.NoKeepAlive = 2001*time.Millisecond, true })
+		c := r.connect(w,
+			func(o *host.Options) { o.KATO, o.NoKeepAlive = 2001*time.Millisecond, true })
 		q := r.open(c, 1, 32)
 		alive := r.connect(w, func(o *host.Options) { o.KATO = 3 * time.Second })
 		start := time.Now()
@@ -297,15 +320,16 @@ func TestKeepAliveExpiry(t *testing.T) {
 }
 
 func TestRefusedHost(t *testing.T) {
-	bothWays(t, func(o *options) { o.hosts = []string{hostNQN2} }, func(t *testing.T, r *rig, w way) {
-		_, err := host.Connect(testContext(t), r.transport(w), w.hostOptions())
-		var ce *host.ConnectError
-		if !errors.As(err, &ce) || ce.Status&^nvme.More != nvme.ConnectInvalidHost|nvme.DNR {
-			t.Errorf("got %v", err)
-		}
-		c := r.connect(w, func(o *host.Options) { o.HostNQN = hostNQN2 })
-		r.ping(c)
-	})
+	bothWays(t, func(o *options) { o.hosts = []string{hostNQN2} },
+		func(t *testing.T, r *rig, w way) {
+			_, err := host.Connect(testContext(t), r.transport(w), w.hostOptions())
+			var ce *host.ConnectError
+			if !errors.As(err, &ce) || ce.Status&^nvme.More != nvme.ConnectInvalidHost|nvme.DNR {
+				t.Errorf("got %v", err)
+			}
+			c := r.connect(w, func(o *host.Options) { o.HostNQN = hostNQN2 })
+			r.ping(c)
+		})
 }
 
 // TestTwoHosts has two hosts share a namespace, on both transports at once.
@@ -338,7 +362,8 @@ func TestTwoHosts(t *testing.T) {
 	r.must(err)
 	defer q.Close()
 	cqe, err := q.Do(ctx, host.ConnectCommand(2, 32, &o, b.CNTLID()))
-	if err != nil || cqe.Status().Code() != nvme.ConnectInvalidParameters && cqe.Status().Code() != nvme.ConnectInvalidHost {
+	if err != nil || cqe.Status().Code() != nvme.ConnectInvalidParameters &&
+		cqe.Status().Code() != nvme.ConnectInvalidHost {
 		t.Errorf("queue hijacked: %v, %v", cqe.Status(), err)
 	}
 }

@@ -8,9 +8,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestCopiedBytes counts what the target copies of the data of commands on RAM namespaces: nothing of reads, what was never written
-// included, nothing of writes of whole frames whose data is asked for, and the ends of others (docs/adr/0015). Over iWARP data is received
-// in a place of its own and copied once. So is data in capsules of RDMA, and small data in those of TCP.
+// TestCopiedBytes counts what the target copies of the data of commands on RAM namespaces: nothing
+// of reads, what was never written included, nothing of writes of whole frames whose data is asked
+// for, and the ends of others (docs/adr/0015). Over iWARP data is received in a place of its own
+// and copied once. So is data in capsules of RDMA, and small data in those of TCP.
 func TestCopiedBytes(t *testing.T) {
 	if _, counted := mem.Copied(); !counted {
 		t.Skip("a build with the tag invariants is missing: only that counts copies")
@@ -51,14 +52,16 @@ func TestCopiedBytes(t *testing.T) {
 			}
 			run(true, 0)
 			// RDMA devices learn the memory when it is first asked for.
-			for end := time.Now().Add(patience); run(false, 0)+run(false, 32<<20) > 0 && time.Now().Before(end); {
+			for end := time.Now().Add(patience); run(false, 0)+run(false, 32<<20) > 0 &&
+				time.Now().Before(end); {
 				time.Sleep(time.Millisecond)
 			}
 			if n := run(false, 0); n != 0 {
 				t.Errorf("%d reads of %d bytes: %d bytes were copied", ios, size, n)
 			}
 			if n := run(false, 32<<20); n != 0 {
-				t.Errorf("%d reads of %d bytes that were never written: %d bytes were copied", ios, size, n)
+				t.Errorf("%d reads of %d bytes that were never written: %d bytes were copied", ios,
+					size, n)
 			}
 			bound := int64(ios * size)
 			switch {
@@ -81,7 +84,8 @@ func TestCopiedBytes(t *testing.T) {
 			if size < frame {
 				least = bound
 			}
-			for base, want := range map[int]int64{0: least, 512: ios * int64(min(size, frame))} { // of the latter the ends are copied
+			// of the latter the ends are copied
+			for base, want := range map[int]int64{0: least, 512: ios * int64(min(size, frame))} {
 				if w.options.tcp.MaxH2CData > 0 {
 					want += bound / 3 // in small PDUs, each received with a part of the next
 				}
@@ -90,7 +94,8 @@ func TestCopiedBytes(t *testing.T) {
 					time.Sleep(time.Millisecond) // until devices know the memory
 				}
 				if n > want {
-					t.Errorf("%d writes of %d bytes from %d on: %d bytes were copied", ios, size, base, n)
+					t.Errorf("%d writes of %d bytes from %d on: %d bytes were copied", ios, size,
+						base, n)
 				}
 			}
 		}

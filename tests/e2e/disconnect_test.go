@@ -25,57 +25,61 @@ func over(fn func() bool) (stop func()) {
 	return func() { close(end); <-ended }
 }
 
-// TestDisconnectDuringIO drops connections with everything outstanding, over and over: what the target holds for them must come back
-// (the rig checks arenas, sessions and RDMA objects), and another host must not notice.
+// TestDisconnectDuringIO drops connections with everything outstanding, over and over: what the
+// target holds for them must come back (the rig checks arenas, sessions and RDMA objects), and
+// another host must not notice.
 func TestDisconnectDuringIO(t *testing.T) {
 	const rounds = 25
-	eachWay(t, func(o *options) { o.reactors = 2; o.arena = 16 << 20 }, func(t *testing.T, r *rig, w way) {
-		steady := r.connect(w, func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
-		q := r.open(steady, 1, 16)
-		buf := r.buffer(steady, q.Depth()*32768)
-		stop := over(func() bool {
-			err := verify(q, 65536, buf, 2)
-			if err != nil {
-				t.Errorf("the steady host: %v", err)
+	eachWay(t, func(o *options) { o.reactors = 2; o.arena = 16 << 20 },
+		func(t *testing.T, r *rig, w way) {
+			steady := r.connect(w,
+				func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
+			q := r.open(steady, 1, 16)
+			buf := r.buffer(steady, q.Depth()*32768)
+			stop := over(func() bool {
+				err := verify(q, 65536, buf, 2)
+				if err != nil {
+					t.Errorf("the steady host: %v", err)
+				}
+				return err == nil
+			})
+			for round := range rounds {
+				c := r.connect(w)
+				data := r.buffer(c, 31*131072)
+				for qid := range 2 {
+					q := r.open(c, uint16(qid+1), 32)
+					var op host.Op
+					for i := range q.Depth() {
+						size := []int{512, 4096, 65536, 131072}[(i+round)%4]
+						if b := data[i*131072:][:size]; (i+qid)%2 == 0 {
+							op.Write(1, uint64(i*256), uint32(size/512), b, 0)
+						} else {
+							op.Read(1, uint64(i*256), uint32(size/512), b)
+						}
+						if _, err := q.Submit(&op); err != nil {
+							t.Fatal(err)
+						}
+					}
+					var done [4]host.Completion
+					for range round % 5 {
+						if _, err := q.Poll(done[:]); err != nil {
+							t.Fatal(err)
+						}
+					}
+					if round%3 == 0 { // the admin connection first
+						c.Close()
+					}
+					_ = q.Close()
+					if round%3 == 0 {
+						break
+					}
+				}
+				c.Close()
 			}
-			return err == nil
+			stop()
+			r.until("one controller is left",
+				func() bool { return len(r.target.Controllers()) == 1 })
 		})
-		for round := range rounds {
-			c := r.connect(w)
-			data := r.buffer(c, 31*131072)
-			for qid := range 2 {
-				q := r.open(c, uint16(qid+1), 32)
-				var op host.Op
-				for i := range q.Depth() {
-					size := []int{512, 4096, 65536, 131072}[(i+round)%4]
-					if b := data[i*131072:][:size]; (i+qid)%2 == 0 {
-						op.Write(1, uint64(i*256), uint32(size/512), b, 0)
-					} else {
-						op.Read(1, uint64(i*256), uint32(size/512), b)
-					}
-					if _, err := q.Submit(&op); err != nil {
-						t.Fatal(err)
-					}
-				}
-				var done [4]host.Completion
-				for range round % 5 {
-					if _, err := q.Poll(done[:]); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if round%3 == 0 { // the admin connection first
-					c.Close()
-				}
-				_ = q.Close()
-				if round%3 == 0 {
-					break
-				}
-			}
-			c.Close()
-		}
-		stop()
-		r.until("one controller is left", func() bool { return len(r.target.Controllers()) == 1 })
-	})
 }
 
 // TestConnectCycles connects and disconnects often, four hosts at once.
@@ -85,7 +89,8 @@ func TestConnectCycles(t *testing.T) {
 		for i := range 4 {
 			wg.Go(func() {
 				for range 15 {
-					if err := cycle(testContext(t), r.transport(w), w.hostOptions(), uint8(i)); err != nil {
+					if err := cycle(testContext(t), r.transport(w), w.hostOptions(),
+						uint8(i)); err != nil {
 						t.Error(err)
 						return
 					}

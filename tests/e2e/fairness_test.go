@@ -8,10 +8,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestFairness: 31 queues with one 4 KiB read in flight each beside a queue with 128 reads of 128 KiB. p99 of the 31 is at most twice of
-// their own alone; a target that serves a queue for as long as it can comes to 20. Initiators share the process and others the machine,
-// so one round of twenty has to show it, its halves one after the other; tests/bench measures it on a quiet machine, and package tcp
-// looks at single turns.
+// TestFairness: 31 queues with one 4 KiB read in flight each beside a queue with 128 reads of 128
+// KiB. p99 of the 31 is at most twice of their own alone; a target that serves a queue for as long
+// as it can comes to 20. Initiators share the process and others the machine, so one round of
+// twenty has to show it, its halves one after the other; tests/bench measures it on a quiet
+// machine, and package tcp looks at single turns.
 func TestFairness(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector makes copying large data slower than everything else")
@@ -87,7 +88,8 @@ func (p *pump) step(t *testing.T, more bool) {
 	}
 }
 
-// p99 runs pumps for a while, all on this goroutine, and returns the 99th percentile of the latencies of some of them.
+// p99 runs pumps for a while, all on this goroutine, and returns the 99th percentile of the
+// latencies of some of them.
 func p99(t *testing.T, run, of []*pump) time.Duration {
 	for _, p := range run {
 		p.latencies = p.latencies[:0]

@@ -40,7 +40,8 @@ func featureOp(code nvme.Opcode, cdw10, cdw11 uint32, n int) func(*prey, *host.O
 	}
 }
 
-func propertyOp(typ nvme.FabricsType, off nvme.PropertyOffset, attrib byte, v uint64) func(*prey, *host.Op) {
+func propertyOp(typ nvme.FabricsType, off nvme.PropertyOffset, attrib byte, v uint64) func(*prey,
+	*host.Op) {
 	return func(_ *prey, op *host.Op) {
 		op.SQE.Property().Set(typ, off, v)
 		op.SQE[40] = attrib
@@ -54,38 +55,83 @@ var adminAttacks = []attack{
 		op.SQE.Identify().Set(nvme.CNSCommandSetController, 0, 9)
 	}, want: badField},
 	{name: "M03 namespace 0", op: identifyOp(nvme.CNSNamespace, 0, 4096), want: noNamespace},
-	{name: "M03 unknown namespace", op: identifyOp(nvme.CNSNamespace, 0x7FFFFFFF, 4096), want: noNamespace},
-	{name: "M03 descriptors of an unknown namespace", op: identifyOp(nvme.CNSDescriptors, 77, 4096), want: noNamespace},
-	{name: "M04 list from FFFFFFFEh", op: identifyOp(nvme.CNSActiveNamespaces, 0xFFFFFFFE, 4096), want: noNamespace},
-	{name: "M04 list from FFFFFFFFh", op: identifyOp(nvme.CNSActiveNamespaces, 0xFFFFFFFF, 4096), want: noNamespace},
+	{
+		name: "M03 unknown namespace", op: identifyOp(nvme.CNSNamespace, 0x7FFFFFFF, 4096),
+		want: noNamespace,
+	},
+	{
+		name: "M03 descriptors of an unknown namespace",
+		op:   identifyOp(nvme.CNSDescriptors, 77, 4096),
+		want: noNamespace,
+	},
+	{
+		name: "M04 list from FFFFFFFEh", op: identifyOp(nvme.CNSActiveNamespaces, 0xFFFFFFFE, 4096),
+		want: noNamespace,
+	},
+	{
+		name: "M04 list from FFFFFFFFh", op: identifyOp(nvme.CNSActiveNamespaces, 0xFFFFFFFF, 4096),
+		want: noNamespace,
+	},
 	{name: "M05 512 bytes", op: identifyOp(nvme.CNSController, 0, 512), want: badBuffer},
 	{name: "M05 nothing", op: identifyOp(nvme.CNSController, 0, 0), want: badBuffer},
-	{name: "M06 unknown log", op: logOp(0xEE, nvme.NSIDAll, 512, 0, 512), want: refused(nvme.InvalidLogPage)},
-	{name: "M07 16 GiB of log", op: logOp(nvme.LogSMART, nvme.NSIDAll, 16<<30, 0, 512), want: badBuffer},
-	{name: "M07 more than the buffer", op: logOp(nvme.LogSMART, nvme.NSIDAll, 516, 0, 512), want: badBuffer},
+	{
+		name: "M06 unknown log", op: logOp(0xEE, nvme.NSIDAll, 512, 0, 512),
+		want: refused(nvme.InvalidLogPage),
+	},
+	{
+		name: "M07 16 GiB of log", op: logOp(nvme.LogSMART, nvme.NSIDAll, 16<<30, 0, 512),
+		want: badBuffer,
+	},
+	{
+		name: "M07 more than the buffer", op: logOp(nvme.LogSMART, nvme.NSIDAll, 516, 0, 512),
+		want: badBuffer,
+	},
 	{name: "M07 odd offset", op: logOp(nvme.LogSMART, nvme.NSIDAll, 4, 3, 4), want: badField},
-	{name: "M07 offset at 2^64-4", op: logOp(nvme.LogSMART, nvme.NSIDAll, 512, math.MaxUint64-3, 512), want: badField},
-	{name: "M07 offset past the end", op: logOp(nvme.LogSMART, nvme.NSIDAll, 4, 516, 4), want: badField},
+	{
+		name: "M07 offset at 2^64-4",
+		op:   logOp(nvme.LogSMART, nvme.NSIDAll, 512, math.MaxUint64-3, 512), want: badField,
+	},
+	{
+		name: "M07 offset past the end", op: logOp(nvme.LogSMART, nvme.NSIDAll, 4, 516, 4),
+		want: badField,
+	},
 	{
 		name: "M08 log of an unknown namespace", op: logOp(nvme.LogSMART, 77, 512, 0, 512),
 		want: refused(nvme.InvalidNamespaceOrFormat, nvme.InvalidField),
 	},
-	{name: "M09 FFFFh queues", op: featureOp(nvme.AdminSetFeatures, uint32(nvme.FeatureNumberOfQueues), 0xFFFFFFFF, 0), want: badField},
 	{
-		name: "M09 queues while some exist", op: featureOp(nvme.AdminSetFeatures, uint32(nvme.FeatureNumberOfQueues), 0x10001, 0),
+		name: "M09 FFFFh queues",
+		op:   featureOp(nvme.AdminSetFeatures, uint32(nvme.FeatureNumberOfQueues), 0xFFFFFFFF, 0),
+		want: badField,
+	},
+	{
+		name: "M09 queues while some exist",
+		op:   featureOp(nvme.AdminSetFeatures, uint32(nvme.FeatureNumberOfQueues), 0x10001, 0),
 		want: refused(nvme.CommandSequenceError, nvme.Success),
 	},
 	{name: "M10 unknown feature", op: featureOp(nvme.AdminGetFeatures, 0xEE, 0, 0), want: badField},
-	{name: "M10 set an unknown feature", op: featureOp(nvme.AdminSetFeatures, 0xEE, 0, 0), want: badField},
-	{name: "M10 reserved select", op: featureOp(nvme.AdminGetFeatures, uint32(nvme.FeatureNumberOfQueues)|7<<8, 0, 0), want: badField},
 	{
-		name: "M10 save", op: featureOp(nvme.AdminSetFeatures, uint32(nvme.FeatureAsyncEventConfig)|1<<31, 0, 0),
+		name: "M10 set an unknown feature", op: featureOp(nvme.AdminSetFeatures, 0xEE, 0, 0),
+		want: badField,
+	},
+	{
+		name: "M10 reserved select",
+		op:   featureOp(nvme.AdminGetFeatures, uint32(nvme.FeatureNumberOfQueues)|7<<8, 0, 0),
+		want: badField,
+	},
+	{
+		name: "M10 save",
+		op:   featureOp(nvme.AdminSetFeatures, uint32(nvme.FeatureAsyncEventConfig)|1<<31, 0, 0),
 		want: refused(nvme.FeatureNotSaveable),
 	},
 	{name: "M11 set the host identifier", op: func(p *prey, op *host.Op) {
 		featureOp(nvme.AdminSetFeatures, uint32(nvme.FeatureHostIdentifier), 1, 16)(p, op)
 	}, want: refused(nvme.CommandSequenceError)},
-	{name: "M13 keep alive without a timer", op: func(_ *prey, op *host.Op) { op.SQE.SetOpcode(nvme.AdminKeepAlive) }, want: refused(nvme.KATOInvalid)},
+	{
+		name: "M13 keep alive without a timer",
+		op:   func(_ *prey, op *host.Op) { op.SQE.SetOpcode(nvme.AdminKeepAlive) },
+		want: refused(nvme.KATOInvalid),
+	},
 }
 
 var fabricsAttacks = []attack{
@@ -93,22 +139,61 @@ var fabricsAttacks = []attack{
 		o := p.w.hostOptions()
 		*op = *host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)
 	}, want: refused(nvme.CommandSequenceError)},
-	{name: "G01 unknown property", op: propertyOp(nvme.FabricsPropertyGet, 0x24, 0, 0), want: badField},
-	{name: "G01 CAP in 4 bytes", op: propertyOp(nvme.FabricsPropertyGet, nvme.PropertyCAP, 0, 0), want: badField},
-	{name: "G01 VS in 8 bytes", op: propertyOp(nvme.FabricsPropertyGet, nvme.PropertyVS, 1, 0), want: badField},
-	{name: "G01 reserved size", op: propertyOp(nvme.FabricsPropertyGet, nvme.PropertyVS, 2, 0), want: badField},
+	{
+		name: "G01 unknown property", op: propertyOp(nvme.FabricsPropertyGet, 0x24, 0, 0),
+		want: badField,
+	},
+	{
+		name: "G01 CAP in 4 bytes", op: propertyOp(nvme.FabricsPropertyGet, nvme.PropertyCAP, 0, 0),
+		want: badField,
+	},
+	{
+		name: "G01 VS in 8 bytes", op: propertyOp(nvme.FabricsPropertyGet, nvme.PropertyVS, 1, 0),
+		want: badField,
+	},
+	{
+		name: "G01 reserved size", op: propertyOp(nvme.FabricsPropertyGet, nvme.PropertyVS, 2, 0),
+		want: badField,
+	},
 	{name: "G01 unaligned", op: propertyOp(nvme.FabricsPropertyGet, 0x15, 0, 0), want: badField},
-	{name: "G02 set CAP", op: propertyOp(nvme.FabricsPropertySet, nvme.PropertyCAP, 1, 1), want: refused(nvme.InvalidField, nvme.ConnectInvalidParameters)},
-	{name: "G02 set CSTS", op: propertyOp(nvme.FabricsPropertySet, nvme.PropertyCSTS, 0, 1), want: refused(nvme.InvalidField, nvme.ConnectInvalidParameters)},
-	{name: "G03 SHN 11b", op: propertyOp(nvme.FabricsPropertySet, nvme.PropertyCC, 0, uint64(nvme.CCLinux|3<<14)), want: badField},
-	{name: "G03 page size", op: propertyOp(nvme.FabricsPropertySet, nvme.PropertyCC, 0, uint64(nvme.CCLinux|9<<7)), want: badField},
-	{name: "G03 arbitration", op: propertyOp(nvme.FabricsPropertySet, nvme.PropertyCC, 0, uint64(nvme.CCLinux|7<<11)), want: badField},
-	{name: "G03 command set", op: propertyOp(nvme.FabricsPropertySet, nvme.PropertyCC, 0, uint64(nvme.CCLinux|5<<4)), want: badField},
-	{name: "G03 entry sizes", op: propertyOp(nvme.FabricsPropertySet, nvme.PropertyCC, 0, uint64(nvme.CCEnable|7<<16|4<<20)), want: badField},
+	{
+		name: "G02 set CAP", op: propertyOp(nvme.FabricsPropertySet, nvme.PropertyCAP, 1, 1),
+		want: refused(nvme.InvalidField, nvme.ConnectInvalidParameters),
+	},
+	{
+		name: "G02 set CSTS", op: propertyOp(nvme.FabricsPropertySet, nvme.PropertyCSTS, 0, 1),
+		want: refused(nvme.InvalidField, nvme.ConnectInvalidParameters),
+	},
+	{
+		name: "G03 SHN 11b",
+		op:   propertyOp(nvme.FabricsPropertySet, nvme.PropertyCC, 0, uint64(nvme.CCLinux|3<<14)),
+		want: badField,
+	},
+	{
+		name: "G03 page size",
+		op:   propertyOp(nvme.FabricsPropertySet, nvme.PropertyCC, 0, uint64(nvme.CCLinux|9<<7)),
+		want: badField,
+	},
+	{
+		name: "G03 arbitration",
+		op:   propertyOp(nvme.FabricsPropertySet, nvme.PropertyCC, 0, uint64(nvme.CCLinux|7<<11)),
+		want: badField,
+	},
+	{
+		name: "G03 command set",
+		op:   propertyOp(nvme.FabricsPropertySet, nvme.PropertyCC, 0, uint64(nvme.CCLinux|5<<4)),
+		want: badField,
+	},
+	{
+		name: "G03 entry sizes",
+		op: propertyOp(nvme.FabricsPropertySet, nvme.PropertyCC, 0,
+			uint64(nvme.CCEnable|7<<16|4<<20)), want: badField,
+	},
 	{name: "G06 disconnect of the admin queue", op: func(_ *prey, op *host.Op) {
 		op.SQE.SetOpcode(nvme.FabricsOpcode)
 		op.SQE[4] = byte(nvme.FabricsDisconnect)
-	}, want: refused(nvme.InvalidOpcode, nvme.InvalidField, nvme.InvalidQueueIdentifier, nvme.InvalidQueueType)},
+	}, want: refused(nvme.InvalidOpcode, nvme.InvalidField, nvme.InvalidQueueIdentifier,
+		nvme.InvalidQueueType)},
 	{name: "A02 security send", op: func(_ *prey, op *host.Op) {
 		op.SQE.SetOpcode(nvme.FabricsOpcode)
 		op.SQE[4] = byte(nvme.FabricsAuthSend)
@@ -134,19 +219,22 @@ func TestHostileAdmin(t *testing.T) {
 		p.run(t, true, adminAttacks)
 		p.run(t, true, fabricsAttacks)
 		t.Run("M01 M15 M16 every other opcode", func(t *testing.T) {
-			p.refuses(t, p.c.Admin, nvme.AdminGetLogPage, nvme.AdminIdentify, nvme.AdminAbort, nvme.AdminSetFeatures, nvme.AdminGetFeatures,
+			p.refuses(t, p.c.Admin, nvme.AdminGetLogPage, nvme.AdminIdentify, nvme.AdminAbort,
+				nvme.AdminSetFeatures, nvme.AdminGetFeatures,
 				nvme.AdminAsyncEventReq, nvme.AdminKeepAlive, nvme.FabricsOpcode)
 		})
 		t.Run("unknown Fabrics types", func(t *testing.T) {
 			for typ := range 256 {
 				switch nvme.FabricsType(typ) {
-				case nvme.FabricsPropertySet, nvme.FabricsConnect, nvme.FabricsPropertyGet, nvme.FabricsAuthSend, nvme.FabricsAuthReceive, nvme.FabricsDisconnect:
+				case nvme.FabricsPropertySet, nvme.FabricsConnect, nvme.FabricsPropertyGet,
+					nvme.FabricsAuthSend, nvme.FabricsAuthReceive, nvme.FabricsDisconnect:
 					continue
 				}
 				op := new(host.Op)
 				op.SQE.SetOpcode(nvme.FabricsOpcode)
 				op.SQE[4] = byte(typ)
-				if cqe, err := p.c.Admin(testContext(t), op); err != nil || cqe.Status().Code() != nvme.InvalidOpcode {
+				if cqe, err := p.c.Admin(testContext(t), op); err != nil ||
+					cqe.Status().Code() != nvme.InvalidOpcode {
 					t.Fatalf("type %#x: %v, %v", typ, cqe.Status(), err)
 				}
 			}

@@ -42,7 +42,8 @@ func (a connectAttack) run(t *testing.T, p *prey, id uint16) {
 		t.Errorf("got %v, error %v; want %v", cqe.Status(), err, a.want.codes)
 	}
 	ip := nvme.InvalidParameter(cqe.DW0())
-	if c := cqe.Status().Code(); a.ipo >= 0 && (c == nvme.ConnectInvalidParameters || c == nvme.ConnectInvalidHost) &&
+	if c := cqe.Status().Code(); a.ipo >= 0 &&
+		(c == nvme.ConnectInvalidParameters || c == nvme.ConnectInvalidHost) &&
 		(int(ip.IPO()) != a.ipo || ip.InData() != a.inData) {
 		t.Errorf("names offset %d, in data %t; want %d, %t", ip.IPO(), ip.InData(), a.ipo, a.inData)
 	}
@@ -54,42 +55,126 @@ func (a connectAttack) run(t *testing.T, p *prey, id uint16) {
 
 // TestHostileConnect sends Connect commands that must be refused, each on a connection of its own.
 func TestHostileConnect(t *testing.T) {
-	bothWays(t, func(o *options) { o.hosts = []string{hostNQN, hostNQN2} }, func(t *testing.T, r *rig, w way) {
-		p := newPrey(r, w)
-		id := p.c.CNTLID()
-		const subNQNAt, hostNQNAt, cntlidAt, hostIDAt = 256, 512, 16, 0
-		bad := refused(nvme.ConnectInvalidParameters)
-		for _, a := range []connectAttack{
-			{"F02 record format", 0, 0xFFFF, func(op *host.Op) { op.SQE[40] = 1 }, refused(nvme.ConnectIncompatibleFormat), -1, false},
-			{"F03 short data", 0, 0xFFFF, func(op *host.Op) { op.Data = op.Data[:512] }, refused(nvme.DataSGLLengthInvalid), -1, false},
-			{"F03 no data", 0, 0xFFFF, func(op *host.Op) { op.Data = nil }, refused(nvme.DataSGLLengthInvalid), -1, false},
-			{"F03 long data", 0, 0xFFFF, func(op *host.Op) { op.Data = append(op.Data, make([]byte, 512)...) }, refused(nvme.DataSGLLengthInvalid), -1, false},
-			{"F04 unknown subsystem", 0, 0xFFFF, func(op *host.Op) { op.Data[subNQNAt+10] ^= 1 }, bad, subNQNAt, true},
-			{"F04 wrong case", 0, 0xFFFF, func(op *host.Op) { op.Data[subNQNAt+1] = 'Q' }, bad, subNQNAt, true},
-			{"F04 empty subsystem", 0, 0xFFFF, func(op *host.Op) { clear(op.Data[subNQNAt:hostNQNAt]) }, bad, subNQNAt, true},
-			{"F04 subsystem without NUL", 0, 0xFFFF, func(op *host.Op) { fillBytes(op.Data[subNQNAt:hostNQNAt], 0xFF) }, bad, subNQNAt, true},
-			{"F05 host not allowed", 0, 0xFFFF, func(op *host.Op) { op.Data[hostNQNAt+50]-- }, refused(nvme.ConnectInvalidHost), hostNQNAt, true},
-			{"F06 empty host", 0, 0xFFFF, func(op *host.Op) { clear(op.Data[hostNQNAt:768]) }, bad, hostNQNAt, true},
-			{"F06 host without NUL", 0, 0xFFFF, func(op *host.Op) { fillBytes(op.Data[hostNQNAt:768], '%') }, bad, hostNQNAt, true},
-			{"F06 host with escapes", 0, 0xFFFF, func(op *host.Op) { copy(op.Data[hostNQNAt:], "\x1b[2J\n%s\xff\x00") }, refused(nvme.ConnectInvalidParameters, nvme.ConnectInvalidHost), hostNQNAt, true},
-			{"F07 static controller", 0, 5, func(*host.Op) {}, bad, cntlidAt, true},
-			{"F07 any static controller", 0, 0xFFFE, func(*host.Op) {}, bad, cntlidAt, true},
-			{"F08 SQSIZE 0", 0, 0xFFFF, func(op *host.Op) { op.SQE[44], op.SQE[45] = 0, 0 }, bad, 44, false},
-			{"F09 SQSIZE FFFFh", 0, 0xFFFF, func(op *host.Op) { op.SQE[44], op.SQE[45] = 0xFF, 0xFF }, bad, 44, false},
-			{"F09 I/O SQSIZE FFFFh", 2, id, func(op *host.Op) { op.SQE[44], op.SQE[45] = 0xFF, 0xFF }, bad, 44, false},
-			{"F10 unknown controller", 2, id + 100, func(*host.Op) {}, bad, cntlidAt, true},
-			{"F10 any controller", 2, 0xFFFF, func(*host.Op) {}, bad, cntlidAt, true},
-			{"F11 another host's controller", 2, id, func(op *host.Op) { copy(op.Data[hostNQNAt:], hostNQN2) }, refused(nvme.ConnectInvalidParameters, nvme.ConnectInvalidHost), -1, true},
-			{"F11 another host identifier", 2, id, func(op *host.Op) { op.Data[hostIDAt]++ }, refused(nvme.ConnectInvalidParameters, nvme.ConnectInvalidHost), -1, true},
-			{"F12 queue exists", 1, id, func(*host.Op) {}, refused(nvme.CommandSequenceError, nvme.InvalidQueueIdentifier, nvme.ConnectInvalidParameters), -1, false},
-			{"F13 QID beyond those granted", 1000, id, func(*host.Op) {}, refused(nvme.ConnectInvalidParameters, nvme.InvalidQueueIdentifier), -1, false},
-			{"F15 I/O queue of the discovery subsystem", 2, id, func(op *host.Op) { copy(op.Data[subNQNAt:], nvme.DiscoveryNQN+"\x00") }, bad, -1, true},
-			{"F21 host identifier 0 on an I/O queue is ignored", 2, id, func(op *host.Op) { clear(op.Data[:16]) }, refused(nvme.Success), -1, false},
-			{"F21 host identifier 0", 0, 0xFFFF, func(op *host.Op) { clear(op.Data[:16]) }, refused(nvme.ConnectInvalidParameters, nvme.HostIDInconsistent, nvme.Success), -1, true},
-		} {
-			t.Run(a.name, func(t *testing.T) { a.run(t, p, id) })
-		}
-	})
+	bothWays(t, func(o *options) { o.hosts = []string{hostNQN, hostNQN2} },
+		func(t *testing.T, r *rig, w way) {
+			p := newPrey(r, w)
+			id := p.c.CNTLID()
+			const subNQNAt, hostNQNAt, cntlidAt, hostIDAt = 256, 512, 16, 0
+			bad := refused(nvme.ConnectInvalidParameters)
+			for _, a := range []connectAttack{
+				{
+					"F02 record format", 0, 0xFFFF, func(op *host.Op) { op.SQE[40] = 1 },
+					refused(nvme.ConnectIncompatibleFormat), -1, false,
+				},
+				{
+					"F03 short data", 0, 0xFFFF, func(op *host.Op) { op.Data = op.Data[:512] },
+					refused(nvme.DataSGLLengthInvalid), -1, false,
+				},
+				{
+					"F03 no data", 0, 0xFFFF, func(op *host.Op) { op.Data = nil },
+					refused(nvme.DataSGLLengthInvalid), -1, false,
+				},
+				{
+					"F03 long data", 0, 0xFFFF,
+					func(op *host.Op) { op.Data = append(op.Data, make([]byte, 512)...) },
+					refused(nvme.DataSGLLengthInvalid), -1, false,
+				},
+				{
+					"F04 unknown subsystem", 0, 0xFFFF,
+					func(op *host.Op) { op.Data[subNQNAt+10] ^= 1 },
+					bad, subNQNAt, true,
+				},
+				{
+					"F04 wrong case", 0, 0xFFFF, func(op *host.Op) { op.Data[subNQNAt+1] = 'Q' },
+					bad,
+					subNQNAt, true,
+				},
+				{
+					"F04 empty subsystem", 0, 0xFFFF,
+					func(op *host.Op) { clear(op.Data[subNQNAt:hostNQNAt]) }, bad, subNQNAt, true,
+				},
+				{
+					"F04 subsystem without NUL", 0, 0xFFFF,
+					func(op *host.Op) { fillBytes(op.Data[subNQNAt:hostNQNAt], 0xFF) }, bad,
+					subNQNAt,
+					true,
+				},
+				{
+					"F05 host not allowed", 0, 0xFFFF,
+					func(op *host.Op) { op.Data[hostNQNAt+50]-- },
+					refused(nvme.ConnectInvalidHost), hostNQNAt, true,
+				},
+				{
+					"F06 empty host", 0, 0xFFFF,
+					func(op *host.Op) { clear(op.Data[hostNQNAt:768]) }, bad,
+					hostNQNAt, true,
+				},
+				{
+					"F06 host without NUL", 0, 0xFFFF,
+					func(op *host.Op) { fillBytes(op.Data[hostNQNAt:768], '%') }, bad, hostNQNAt,
+					true,
+				},
+				{
+					"F06 host with escapes", 0, 0xFFFF,
+					func(op *host.Op) { copy(op.Data[hostNQNAt:], "\x1b[2J\n%s\xff\x00") },
+					refused(nvme.ConnectInvalidParameters, nvme.ConnectInvalidHost), hostNQNAt,
+					true,
+				},
+				{"F07 static controller", 0, 5, func(*host.Op) {}, bad, cntlidAt, true},
+				{"F07 any static controller", 0, 0xFFFE, func(*host.Op) {}, bad, cntlidAt, true},
+				{
+					"F08 SQSIZE 0", 0, 0xFFFF, func(op *host.Op) { op.SQE[44], op.SQE[45] = 0, 0 },
+					bad,
+					44, false,
+				},
+				{
+					"F09 SQSIZE FFFFh", 0, 0xFFFF,
+					func(op *host.Op) { op.SQE[44], op.SQE[45] = 0xFF, 0xFF }, bad, 44, false,
+				},
+				{
+					"F09 I/O SQSIZE FFFFh", 2, id,
+					func(op *host.Op) { op.SQE[44], op.SQE[45] = 0xFF, 0xFF }, bad, 44, false,
+				},
+				{"F10 unknown controller", 2, id + 100, func(*host.Op) {}, bad, cntlidAt, true},
+				{"F10 any controller", 2, 0xFFFF, func(*host.Op) {}, bad, cntlidAt, true},
+				{
+					"F11 another host's controller", 2, id,
+					func(op *host.Op) { copy(op.Data[hostNQNAt:], hostNQN2) },
+					refused(nvme.ConnectInvalidParameters, nvme.ConnectInvalidHost), -1, true,
+				},
+				{
+					"F11 another host identifier", 2, id, func(op *host.Op) { op.Data[hostIDAt]++ },
+					refused(nvme.ConnectInvalidParameters, nvme.ConnectInvalidHost), -1, true,
+				},
+				{
+					"F12 queue exists", 1, id, func(*host.Op) {},
+					refused(nvme.CommandSequenceError, nvme.InvalidQueueIdentifier,
+						nvme.ConnectInvalidParameters), -1, false,
+				},
+				{
+					"F13 QID beyond those granted", 1000, id, func(*host.Op) {},
+					refused(nvme.ConnectInvalidParameters, nvme.InvalidQueueIdentifier), -1, false,
+				},
+				{
+					"F15 I/O queue of the discovery subsystem", 2, id,
+					func(op *host.Op) { copy(op.Data[subNQNAt:], nvme.DiscoveryNQN+"\x00") }, bad,
+					-1,
+					true,
+				},
+				{
+					"F21 host identifier 0 on an I/O queue is ignored", 2, id,
+					func(op *host.Op) { clear(op.Data[:16]) }, refused(nvme.Success), -1, false,
+				},
+				{
+					"F21 host identifier 0", 0, 0xFFFF, func(op *host.Op) { clear(op.Data[:16]) },
+					refused(nvme.ConnectInvalidParameters, nvme.HostIDInconsistent, nvme.Success),
+					-1,
+					true,
+				},
+			} {
+				t.Run(a.name, func(t *testing.T) { a.run(t, p, id) })
+			}
+		})
 }
 
 func fillBytes(b []byte, v byte) {

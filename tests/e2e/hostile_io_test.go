@@ -47,20 +47,38 @@ var ioAttacks = []attack{
 	{name: "I02 bytes wrap", op: writeAt(1<<55, 1), want: outOfRange},
 	{name: "I02 bytes wrap further", op: readAt(1<<61, 8), want: outOfRange},
 	{name: "I02 sign", op: readAt(1<<63, 1), want: outOfRange},
-	{name: "I03 beyond MDTS", op: func(p *prey, op *host.Op) { op.Read(1, 0, 2056, p.buf[:2056*512]) }, want: refused(nvme.InvalidField)},
+	{
+		name: "I03 beyond MDTS",
+		op:   func(p *prey, op *host.Op) { op.Read(1, 0, 2056, p.buf[:2056*512]) },
+		want: refused(nvme.InvalidField),
+	},
 	{name: "I04 NSID 0", op: readOf(0), want: noNamespace},
 	{name: "I04 NSID FFFFFFFFh", op: readOf(nvme.NSIDAll), want: noNamespace},
 	{name: "I04 unknown NSID", op: readOf(77), want: noNamespace},
-	{name: "I05 flush of an unknown namespace", op: func(_ *prey, op *host.Op) { op.Flush(77) }, want: noNamespace},
+	{
+		name: "I05 flush of an unknown namespace", op: func(_ *prey, op *host.Op) { op.Flush(77) },
+		want: noNamespace,
+	},
 	{name: "I07 fused", op: func(p *prey, op *host.Op) {
 		op.Read(1, 0, 1, p.buf[:512])
 		op.Raw = true
 		op.SQE.SetFlags(0x41)
 		op.SQE.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, 512)
 	}, want: refused(nvme.InvalidField), tcp: true},
-	{name: "I08 range beyond the end", op: discard(1, func(b []byte) { (*nvme.DSMRange)(b).Set(hostileBlocks-1, 2) }), want: outOfRange},
-	{name: "I08 range wraps", op: discard(1, func(b []byte) { (*nvme.DSMRange)(b).Set(math.MaxUint64, 2) }), want: outOfRange},
-	{name: "I08 256 ranges of nothing", op: discard(256, func([]byte) {}), want: refused(nvme.Success)},
+	{
+		name: "I08 range beyond the end",
+		op:   discard(1, func(b []byte) { (*nvme.DSMRange)(b).Set(hostileBlocks-1, 2) }),
+		want: outOfRange,
+	},
+	{
+		name: "I08 range wraps",
+		op:   discard(1, func(b []byte) { (*nvme.DSMRange)(b).Set(math.MaxUint64, 2) }),
+		want: outOfRange,
+	},
+	{
+		name: "I08 256 ranges of nothing", op: discard(256, func([]byte) {}),
+		want: refused(nvme.Success),
+	},
 	{name: "I08 not enough data", op: func(p *prey, op *host.Op) {
 		op.Discard(1, p.buf[:16])
 		op.SQE.DSM().Set(2, true)
@@ -69,22 +87,43 @@ var ioAttacks = []attack{
 		op.Discard(1, p.buf[:16])
 		op.SQE.DSM().Set(1, false)
 	}, want: refused(nvme.Success)},
-	{name: "I09 zeroes beyond the end", op: func(_ *prey, op *host.Op) { op.WriteZeroes(1, hostileBlocks-1, 2, 0) }, want: outOfRange},
-	{name: "I09 zeroes wrap", op: func(_ *prey, op *host.Op) { op.WriteZeroes(1, math.MaxUint64-1, 65536, 0) }, want: outOfRange},
 	{
-		name: "I09 65536 blocks of zeroes", op: func(_ *prey, op *host.Op) { op.WriteZeroes(1, 1024, 65536, nvme.RWDeallocate|nvme.RWFUA) },
+		name: "I09 zeroes beyond the end",
+		op:   func(_ *prey, op *host.Op) { op.WriteZeroes(1, hostileBlocks-1, 2, 0) },
+		want: outOfRange,
+	},
+	{
+		name: "I09 zeroes wrap",
+		op:   func(_ *prey, op *host.Op) { op.WriteZeroes(1, math.MaxUint64-1, 65536, 0) },
+		want: outOfRange,
+	},
+	{
+		name: "I09 65536 blocks of zeroes",
+		op: func(_ *prey,
+			op *host.Op,
+		) {
+			op.WriteZeroes(1, 1024, 65536, nvme.RWDeallocate|nvme.RWFUA)
+		},
 		want: refused(nvme.Success, nvme.InvalidField),
 	},
 	{
-		name: "I11 protection information", op: func(p *prey, op *host.Op) { op.Write(1, 8, 1, p.buf[:512], nvme.RWPRInfo) },
+		name: "I11 protection information",
+		op:   func(p *prey, op *host.Op) { op.Write(1, 8, 1, p.buf[:512], nvme.RWPRInfo) },
 		want: refused(nvme.Success, nvme.InvalidField),
 	},
 	{
-		name: "I11 directive", op: func(p *prey, op *host.Op) { op.Write(1, 8, 1, p.buf[:512], nvme.RWDirective) },
+		name: "I11 directive",
+		op:   func(p *prey, op *host.Op) { op.Write(1, 8, 1, p.buf[:512], nvme.RWDirective) },
 		want: refused(nvme.Success, nvme.InvalidField),
 	},
 	{
-		name: "G05 property on an I/O queue", op: func(_ *prey, op *host.Op) { op.SQE.Property().Set(nvme.FabricsPropertyGet, nvme.PropertyCAP, 0) },
+		name: "G05 property on an I/O queue",
+		op: func(_ *prey,
+			op *host.Op,
+		) {
+			op.SQE.Property().Set(nvme.FabricsPropertyGet, nvme.PropertyCAP,
+				0)
+		},
 		want: refused(nvme.InvalidOpcode, nvme.CommandSequenceError, nvme.InvalidField),
 	},
 	{name: "F16 second Connect", op: func(p *prey, op *host.Op) {
@@ -99,7 +138,8 @@ func TestHostileIO(t *testing.T) {
 		p := newPrey(r, w)
 		p.run(t, false, ioAttacks)
 		t.Run("I06 every other opcode", func(t *testing.T) {
-			p.refuses(t, p.q.Do, nvme.NVMFlush, nvme.NVMWrite, nvme.NVMRead, nvme.NVMWriteZeroes, nvme.NVMDatasetManagement, nvme.FabricsOpcode)
+			p.refuses(t, p.q.Do, nvme.NVMFlush, nvme.NVMWrite, nvme.NVMRead, nvme.NVMWriteZeroes,
+				nvme.NVMDatasetManagement, nvme.FabricsOpcode)
 		})
 	})
 }

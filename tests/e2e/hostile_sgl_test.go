@@ -10,10 +10,16 @@ import (
 
 var (
 	badType    = outcome{codes: []nvme.Status{nvme.SGLTypeInvalid, nvme.InvalidField}, ends: true}
-	badSegment = outcome{codes: []nvme.Status{nvme.InvalidSGLSegment, nvme.InvalidSGLCount, nvme.SGLTypeInvalid, nvme.InvalidField}, ends: true}
-	badLength  = outcome{codes: []nvme.Status{nvme.DataSGLLengthInvalid}, endsTCP: true}
-	badOffset  = outcome{codes: []nvme.Status{nvme.SGLOffsetInvalid, nvme.DataSGLLengthInvalid, nvme.InvalidField}, ends: true}
-	dead       = outcome{ends: true}
+	badSegment = outcome{codes: []nvme.Status{
+		nvme.InvalidSGLSegment, nvme.InvalidSGLCount,
+		nvme.SGLTypeInvalid, nvme.InvalidField,
+	}, ends: true}
+	badLength = outcome{codes: []nvme.Status{nvme.DataSGLLengthInvalid}, endsTCP: true}
+	badOffset = outcome{codes: []nvme.Status{
+		nvme.SGLOffsetInvalid, nvme.DataSGLLengthInvalid,
+		nvme.InvalidField,
+	}, ends: true}
+	dead = outcome{ends: true}
 )
 
 type setSGL func(*nvme.SQE, *nvme.SGLDescriptor)
@@ -53,36 +59,116 @@ func shorter(n uint32) setSGL {
 }
 
 var sglAttacks = []attack{
-	{name: "S01 PRPs", op: rawRead(func(s *nvme.SQE, _ *nvme.SGLDescriptor) { s.SetFlags(0) }), want: refused(nvme.InvalidField)},
-	{name: "S01 PSDT 10b", op: rawRead(func(s *nvme.SQE, _ *nvme.SGLDescriptor) { s.SetFlags(2 << 6) }), want: refused(nvme.InvalidField)},
-	{name: "S01 PSDT 11b", op: rawRead(func(s *nvme.SQE, _ *nvme.SGLDescriptor) { s.SetFlags(3 << 6) }), want: refused(nvme.InvalidField)},
-	{name: "S02 FUSE 11b", op: rawRead(func(s *nvme.SQE, _ *nvme.SGLDescriptor) { s.SetFlags(1<<6 | 3) }), want: refused(nvme.InvalidField)},
+	{
+		name: "S01 PRPs", op: rawRead(func(s *nvme.SQE, _ *nvme.SGLDescriptor) { s.SetFlags(0) }),
+		want: refused(nvme.InvalidField),
+	},
+	{
+		name: "S01 PSDT 10b",
+		op:   rawRead(func(s *nvme.SQE, _ *nvme.SGLDescriptor) { s.SetFlags(2 << 6) }),
+		want: refused(nvme.InvalidField),
+	},
+	{
+		name: "S01 PSDT 11b",
+		op:   rawRead(func(s *nvme.SQE, _ *nvme.SGLDescriptor) { s.SetFlags(3 << 6) }),
+		want: refused(nvme.InvalidField),
+	},
+	{
+		name: "S02 FUSE 11b",
+		op:   rawRead(func(s *nvme.SQE, _ *nvme.SGLDescriptor) { s.SetFlags(1<<6 | 3) }),
+		want: refused(nvme.InvalidField),
+	},
 	{name: "S03 type 3", op: rawRead(typed(nvme.SGLLastSegment, 0, 0, 16)), want: badSegment},
 	{name: "S03 type 6", op: rawRead(typed(6, 0, 0, 4096)), want: badType},
 	{name: "S03 type F", op: rawWrite(typed(0xF, 0xF, 0, 4096)), want: badType},
 	{name: "S03 bit bucket", op: rawRead(typed(nvme.SGLBitBucket, 0, 0, 4096)), want: badType},
-	{name: "S04 subtype", op: rawRead(func(_ *nvme.SQE, d *nvme.SGLDescriptor) { d[15] = d[15]&0xF0 | 7 }), want: badType},
-	{name: "S05 keyed on TCP", op: rawRead(func(_ *nvme.SQE, d *nvme.SGLDescriptor) { d.SetKeyed(0, 4096, 4096, 1) }), want: badType, tcp: true},
-	{name: "S05 transport on RDMA", op: rawRead(typed(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, 4096)), want: badType, rdma: true},
-	{name: "S06 segment", op: rawRead(typed(nvme.SGLSegment, nvme.SGLSubtypeOffset, 0, 32)), want: badSegment},
-	{name: "S06 segment of odd length", op: rawWrite(typed(nvme.SGLLastSegment, nvme.SGLSubtypeOffset, 0, 17)), want: badSegment},
-	{name: "S07 16 MiB keyed", op: rawRead(func(_ *nvme.SQE, d *nvme.SGLDescriptor) { d.SetKeyed(0, 4096, 0xFFFFFF, 1) }), want: badLength, rdma: true},
-	{name: "S07 4 GiB", op: rawRead(typed(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, 0xFFFFFFFF)), want: badLength, tcp: true},
-	{name: "S07 4 GiB write", op: rawWrite(typed(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, 0xFFFFFFFF)), want: badLength, tcp: true},
+	{
+		name: "S04 subtype",
+		op:   rawRead(func(_ *nvme.SQE, d *nvme.SGLDescriptor) { d[15] = d[15]&0xF0 | 7 }),
+		want: badType,
+	},
+	{
+		name: "S05 keyed on TCP",
+		op:   rawRead(func(_ *nvme.SQE, d *nvme.SGLDescriptor) { d.SetKeyed(0, 4096, 4096, 1) }),
+		want: badType, tcp: true,
+	},
+	{
+		name: "S05 transport on RDMA",
+		op:   rawRead(typed(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, 4096)),
+		want: badType, rdma: true,
+	},
+	{
+		name: "S06 segment", op: rawRead(typed(nvme.SGLSegment, nvme.SGLSubtypeOffset, 0, 32)),
+		want: badSegment,
+	},
+	{
+		name: "S06 segment of odd length",
+		op:   rawWrite(typed(nvme.SGLLastSegment, nvme.SGLSubtypeOffset, 0, 17)), want: badSegment,
+	},
+	{
+		name: "S07 16 MiB keyed",
+		op: rawRead(func(_ *nvme.SQE,
+			d *nvme.SGLDescriptor,
+		) {
+			d.SetKeyed(0, 4096, 0xFFFFFF, 1)
+		}),
+		want: badLength, rdma: true,
+	},
+	{
+		name: "S07 4 GiB",
+		op:   rawRead(typed(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, 0xFFFFFFFF)),
+		want: badLength, tcp: true,
+	},
+	{
+		name: "S07 4 GiB write",
+		op:   rawWrite(typed(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, 0xFFFFFFFF)),
+		want: badLength, tcp: true,
+	},
 	{name: "S08 too short", op: rawRead(shorter(512)), want: badLength},
 	{name: "S08 too short for a write", op: rawWrite(shorter(4095)), want: badLength},
 	{name: "S09 too long", op: rawRead(shorter(4097)), want: badLength},
 	{name: "S09 too long for a write", op: rawWrite(shorter(8192)), want: badLength},
 	{name: "S10 nothing", op: rawRead(shorter(0)), want: badLength},
 	{
-		name: "S11 read into the capsule", op: rawRead(typed(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 4096)),
-		want: outcome{codes: []nvme.Status{nvme.InvalidField, nvme.SGLTypeInvalid, nvme.SGLOffsetInvalid, nvme.DataSGLLengthInvalid}, ends: true},
+		name: "S11 read into the capsule",
+		op:   rawRead(typed(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 4096)),
+		want: outcome{codes: []nvme.Status{
+			nvme.InvalidField, nvme.SGLTypeInvalid,
+			nvme.SGLOffsetInvalid, nvme.DataSGLLengthInvalid,
+		}, ends: true},
 	},
-	{name: "S12 offset beyond the capsule", op: rawWrite(typed(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 1<<20, 4096)), want: badOffset},
-	{name: "S12 offset and length wrap", op: rawWrite(typed(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, math.MaxUint64-10, 4096)), want: badOffset},
-	{name: "S12 data that is not there", op: rawWrite(typed(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 4096)), want: badOffset},
-	{name: "S13 read to a key of nobody", op: rawRead(func(_ *nvme.SQE, d *nvme.SGLDescriptor) { d.SetKeyed(0, 4096, 4096, 0xDEADBEEF) }), want: dead, rdma: true},
-	{name: "S13 write from a key of nobody", op: rawWrite(func(_ *nvme.SQE, d *nvme.SGLDescriptor) { d.SetKeyed(0, 4096, 4096, 0xDEADBEEF) }), want: dead, rdma: true},
+	{
+		name: "S12 offset beyond the capsule",
+		op:   rawWrite(typed(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 1<<20, 4096)),
+		want: badOffset,
+	},
+	{
+		name: "S12 offset and length wrap",
+		op:   rawWrite(typed(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, math.MaxUint64-10, 4096)),
+		want: badOffset,
+	},
+	{
+		name: "S12 data that is not there",
+		op:   rawWrite(typed(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 4096)), want: badOffset,
+	},
+	{
+		name: "S13 read to a key of nobody",
+		op: rawRead(func(_ *nvme.SQE,
+			d *nvme.SGLDescriptor,
+		) {
+			d.SetKeyed(0, 4096, 4096, 0xDEADBEEF)
+		}), want: dead,
+		rdma: true,
+	},
+	{
+		name: "S13 write from a key of nobody",
+		op: rawWrite(func(_ *nvme.SQE,
+			d *nvme.SGLDescriptor,
+		) {
+			d.SetKeyed(0, 4096, 4096, 0xDEADBEEF)
+		}), want: dead,
+		rdma: true,
+	},
 	{name: "S15 MPTR", op: func(p *prey, op *host.Op) {
 		op.Read(1, 0, 8, p.buf[:4096])
 		op.SQE.SetCDW64(4, 0x1234)

@@ -102,7 +102,8 @@ func (p *prey) run(t *testing.T, admin bool, attacks []attack) {
 			}
 			a.want.ends = a.want.ends || a.want.endsTCP && !p.w.isRDMA
 			if !a.want.accepts(&cqe, err) {
-				t.Errorf("got %v, error %v; want %v, retry %t, or the end %t", cqe.Status(), err, a.want.codes, a.want.retry, a.want.ends)
+				t.Errorf("got %v, error %v; want %v, retry %t, or the end %t", cqe.Status(), err,
+					a.want.codes, a.want.retry, a.want.ends)
 			}
 			p.unharmed(t)
 			if p.q.Err() != nil || p.c.Err() != nil {
@@ -116,7 +117,9 @@ func (p *prey) run(t *testing.T, admin bool, attacks []attack) {
 }
 
 // refuses tries the opcodes that are not known: each is an invalid one.
-func (p *prey) refuses(t *testing.T, do func(context.Context, *host.Op) (nvme.CQE, error), known ...nvme.Opcode) {
+func (p *prey) refuses(t *testing.T, do func(context.Context, *host.Op) (nvme.CQE, error),
+	known ...nvme.Opcode,
+) {
 	for code := range 256 {
 		if slices.Contains(known, nvme.Opcode(code)) {
 			continue
@@ -124,7 +127,8 @@ func (p *prey) refuses(t *testing.T, do func(context.Context, *host.Op) (nvme.CQ
 		op := new(host.Op)
 		op.SQE.SetOpcode(nvme.Opcode(code))
 		op.SQE.SetNSID(1)
-		if cqe, err := do(testContext(t), op); err != nil || cqe.Status()&^nvme.More != nvme.InvalidOpcode|nvme.DNR {
+		if cqe, err := do(testContext(t), op); err != nil ||
+			cqe.Status()&^nvme.More != nvme.InvalidOpcode|nvme.DNR {
 			t.Fatalf("opcode %#x: %v, %v", code, cqe.Status(), err)
 		}
 	}
@@ -133,13 +137,17 @@ func (p *prey) refuses(t *testing.T, do func(context.Context, *host.Op) (nvme.CQ
 // TestBeforeConnect sends commands on connections without a controller (F01).
 func TestBeforeConnect(t *testing.T) {
 	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
-		for _, code := range []nvme.Opcode{nvme.AdminIdentify, nvme.AdminKeepAlive, nvme.AdminAsyncEventReq, nvme.AdminAbort, 0xC0} {
+		for _, code := range []nvme.Opcode{
+			nvme.AdminIdentify, nvme.AdminKeepAlive,
+			nvme.AdminAsyncEventReq, nvme.AdminAbort, 0xC0,
+		} {
 			q, err := host.DialQueue(testContext(t), r.transport(w), 0, 32, 0)
 			r.must(err)
 			op := new(host.Op)
 			op.SQE.SetOpcode(code)
 			cqe, err := q.Do(testContext(t), op)
-			if !(outcome{codes: []nvme.Status{nvme.CommandSequenceError}, ends: true}).accepts(&cqe, err) {
+			if !(outcome{codes: []nvme.Status{nvme.CommandSequenceError}, ends: true}).accepts(&cqe,
+				err) {
 				t.Errorf("opcode %#x: %v, %v", code, cqe.Status(), err)
 			}
 			r.must(q.Close())

@@ -10,8 +10,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestIdle: with 16 connected queues and keep-alives going on, everything in this process, initiators included, takes less than 1 % of
-// a CPU. CPU time is not wall time, so a busy machine does not matter.
+// TestIdle: with 16 connected queues and keep-alives going on, everything in this process,
+// initiators included, takes less than 1 % of a CPU. CPU time is not wall time, so a busy machine
+// does not matter.
 func TestIdle(t *testing.T) {
 	eachWay(t, nil, func(t *testing.T, r *rig, w way) {
 		for range 4 {
@@ -43,8 +44,9 @@ func TestIdleMany(t *testing.T) {
 	}
 }
 
-// wantIdle fails if this process uses more than a share of a CPU in each of several rounds. The first may see what connecting left behind,
-// for instance a garbage collection; on a busy machine the same work takes twice or thrice the time now and then, with cold caches.
+// wantIdle fails if this process uses more than a share of a CPU in each of several rounds. The
+// first may see what connecting left behind, for instance a garbage collection; on a busy machine
+// the same work takes twice or thrice the time now and then, with cold caches.
 func wantIdle(t *testing.T, window time.Duration, share float64) {
 	t.Helper()
 	const rounds = 8
@@ -57,7 +59,8 @@ func wantIdle(t *testing.T, window time.Duration, share float64) {
 			return
 		}
 		if round == rounds {
-			t.Fatalf("an idle target used more than %v %% of a CPU in each of %d rounds", share*100, rounds)
+			t.Fatalf("an idle target used more than %v %% of a CPU in each of %d rounds", share*100,
+				rounds)
 		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestReadWrite writes and reads back every kind of size: one block, around what fits into a capsule, around pages and the blocks of
-// the arena, up to MDTS.
+// TestReadWrite writes and reads back every kind of size: one block, around what fits into a
+// capsule, around pages and the blocks of the arena, up to MDTS.
 func TestReadWrite(t *testing.T) {
 	eachWay(t, nil, func(t *testing.T, r *rig, w way) {
 		c := r.connect(w)
@@ -25,7 +25,8 @@ func TestReadWrite(t *testing.T) {
 		buf := r.buffer(c, 2*mdts)
 		for nsid, bs := range map[uint32]int{1: 512, 2: 4096} {
 			for _, size := range []int{
-				512, 1024, 3584, 4096, 4608, 8192, 12288, 16384, 16896, 20480, 65536, 69632, 131072, 262144, 524288, mdts - 4096, mdts,
+				512, 1024, 3584, 4096, 4608, 8192, 12288, 16384, 16896, 20480, 65536, 69632, 131072,
+				262144, 524288, mdts - 4096, mdts,
 			} {
 				if size%bs != 0 {
 					continue
@@ -46,8 +47,10 @@ func TestReadWrite(t *testing.T) {
 				}
 			}
 			over := buf[:mdts+bs]
-			wantStatus(t, "read beyond MDTS", q.Read(ctx, nsid, 0, uint32(len(over)/bs), over), nvme.InvalidField|nvme.DNR)
-			wantStatus(t, "write beyond MDTS", q.Write(ctx, nsid, 0, uint32(len(over)/bs), over, 0), nvme.InvalidField|nvme.DNR)
+			wantStatus(t, "read beyond MDTS", q.Read(ctx, nsid, 0, uint32(len(over)/bs), over),
+				nvme.InvalidField|nvme.DNR)
+			wantStatus(t, "write beyond MDTS", q.Write(ctx, nsid, 0, uint32(len(over)/bs), over, 0),
+				nvme.InvalidField|nvme.DNR)
 		}
 	})
 }
@@ -80,26 +83,28 @@ func TestOtherCommands(t *testing.T) {
 	})
 }
 
-// TestManyQueues verifies data on many queues at once: each goroutine has a queue and a part of the namespace of its own.
+// TestManyQueues verifies data on many queues at once: each goroutine has a queue and a part of the
+// namespace of its own.
 func TestManyQueues(t *testing.T) {
 	const queues, rounds = 8, 8
-	eachWay(t, func(o *options) { o.reactors = 2; o.queueSize = 64 }, func(t *testing.T, r *rig, w way) {
-		c := r.connect(w)
-		if n, err := c.SetQueueCount(testContext(t), queues); n != queues || err != nil {
-			t.Fatalf("%d queues granted: %v", n, err)
-		}
-		var wg sync.WaitGroup
-		for i := range queues {
-			q := r.open(c, uint16(i+1), 17+i*4)
-			buf := r.buffer(c, q.Depth()*32768)
-			wg.Go(func() {
-				if err := verify(q, uint64(i)*16384, buf, rounds); err != nil {
-					t.Errorf("queue %d: %v", i+1, err)
-				}
-			})
-		}
-		wg.Wait()
-	})
+	eachWay(t, func(o *options) { o.reactors = 2; o.queueSize = 64 },
+		func(t *testing.T, r *rig, w way) {
+			c := r.connect(w)
+			if n, err := c.SetQueueCount(testContext(t), queues); n != queues || err != nil {
+				t.Fatalf("%d queues granted: %v", n, err)
+			}
+			var wg sync.WaitGroup
+			for i := range queues {
+				q := r.open(c, uint16(i+1), 17+i*4)
+				buf := r.buffer(c, q.Depth()*32768)
+				wg.Go(func() {
+					if err := verify(q, uint64(i)*16384, buf, rounds); err != nil {
+						t.Errorf("queue %d: %v", i+1, err)
+					}
+				})
+			}
+			wg.Wait()
+		})
 }
 
 // verify keeps q full of writes of mixed sizes, then of reads of the same places, and compares.
@@ -169,44 +174,46 @@ func pipeline(q *host.Queue, n int, prepare func(op *host.Op, i int)) error {
 	return nil
 }
 
-// TestMemoryPressure keeps more data outstanding than the target has memory for: commands wait, and all of them succeed.
+// TestMemoryPressure keeps more data outstanding than the target has memory for: commands wait, and
+// all of them succeed.
 func TestMemoryPressure(t *testing.T) {
 	const queues, depth = 2, 12
-	eachWay(t, func(o *options) { o.arena, o.rdma.StagingSize = 4<<20, 2<<20 }, func(t *testing.T, r *rig, w way) {
-		c := r.connect(w)
-		var wg sync.WaitGroup
-		for i := range queues {
-			q := r.open(c, uint16(i+1), depth+1)
-			buf := r.buffer(c, depth*mdts)
-			want := make([]byte, mdts)
-			pattern(want, uint32(i))
-			wg.Go(func() {
-				for round := range 2 {
-					err := pipeline(q, depth, func(op *host.Op, k int) {
-						data := buf[k*mdts:][:mdts]
-						copy(data, want)
-						op.Write(1, uint64((i*depth+k)*mdts/512), mdts/512, data, 0)
-					})
-					if err == nil {
-						err = pipeline(q, depth, func(op *host.Op, k int) {
+	eachWay(t, func(o *options) { o.arena, o.rdma.StagingSize = 4<<20, 2<<20 },
+		func(t *testing.T, r *rig, w way) {
+			c := r.connect(w)
+			var wg sync.WaitGroup
+			for i := range queues {
+				q := r.open(c, uint16(i+1), depth+1)
+				buf := r.buffer(c, depth*mdts)
+				want := make([]byte, mdts)
+				pattern(want, uint32(i))
+				wg.Go(func() {
+					for round := range 2 {
+						err := pipeline(q, depth, func(op *host.Op, k int) {
 							data := buf[k*mdts:][:mdts]
-							clear(data[:4096])
-							op.Read(1, uint64((i*depth+k)*mdts/512), mdts/512, data)
+							copy(data, want)
+							op.Write(1, uint64((i*depth+k)*mdts/512), mdts/512, data, 0)
 						})
-					}
-					if err != nil {
-						t.Errorf("queue %d, round %d: %v", i+1, round, err)
-						return
-					}
-					for k := range depth {
-						if d := differ(buf[k*mdts:][:mdts], want); d != "" {
-							t.Errorf("queue %d, round %d, command %d: %s", i+1, round, k, d)
+						if err == nil {
+							err = pipeline(q, depth, func(op *host.Op, k int) {
+								data := buf[k*mdts:][:mdts]
+								clear(data[:4096])
+								op.Read(1, uint64((i*depth+k)*mdts/512), mdts/512, data)
+							})
+						}
+						if err != nil {
+							t.Errorf("queue %d, round %d: %v", i+1, round, err)
 							return
 						}
+						for k := range depth {
+							if d := differ(buf[k*mdts:][:mdts], want); d != "" {
+								t.Errorf("queue %d, round %d, command %d: %s", i+1, round, k, d)
+								return
+							}
+						}
 					}
-				}
-			})
-		}
-		wg.Wait()
-	})
+				})
+			}
+			wg.Wait()
+		})
 }

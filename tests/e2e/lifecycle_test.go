@@ -14,8 +14,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// TestNoTornBlock has several queues write and read one block of 4096 bytes at once, on two reactors: every read must see one whole
-// write (NVM section 2.1.4, AWUN).
+// TestNoTornBlock has several queues write and read one block of 4096 bytes at once, on two
+// reactors: every read must see one whole write (NVM section 2.1.4, AWUN).
 func TestNoTornBlock(t *testing.T) {
 	bothWays(t, func(o *options) { o.reactors = 2 }, func(t *testing.T, r *rig, w way) {
 		c := r.connect(w)
@@ -42,7 +42,8 @@ func TestNoTornBlock(t *testing.T) {
 						for block := range 2 {
 							b := buf[k*8192+block*4096:][:4096]
 							if n := bytes.Count(b, b[:1]); n != len(b) {
-								t.Errorf("queue %d, round %d: a torn block: %d of %d bytes are %#x", i+1, round, n, len(b), b[0])
+								t.Errorf("queue %d, round %d: a torn block: %d of %d bytes are %#x",
+									i+1, round, n, len(b), b[0])
 								return
 							}
 						}
@@ -54,7 +55,8 @@ func TestNoTornBlock(t *testing.T) {
 	})
 }
 
-// TestSubmissionQueueWraps sends more commands than a 16-bit counter has values, through queues of different sizes.
+// TestSubmissionQueueWraps sends more commands than a 16-bit counter has values, through queues of
+// different sizes.
 func TestSubmissionQueueWraps(t *testing.T) {
 	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
 		t.Parallel()
@@ -107,10 +109,12 @@ func underLoad(t *testing.T, r *rig, w way, nsid uint32, fn func(c *host.Control
 	}
 }
 
-// wantRetry checks that a host which loses its queue tries again: the connection ended, or a command failed without DNR.
+// wantRetry checks that a host which loses its queue tries again: the connection ended, or a
+// command failed without DNR.
 func wantRetry(t *testing.T, err error) {
 	t.Helper()
-	if st, ok := host.StatusOf(err); err == nil || ok && st&nvme.DNR != 0 || !ok && !errors.Is(err, host.ErrClosed) {
+	if st, ok := host.StatusOf(err); err == nil || ok && st&nvme.DNR != 0 || !ok &&
+		!errors.Is(err, host.ErrClosed) {
 		t.Errorf("the queue ended with %v", err)
 	}
 }
@@ -128,11 +132,13 @@ func TestRemoveSubsystemUnderLoad(t *testing.T) {
 	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
 		dev := r.ram(1<<20, 512)
 		r.must(r.target.AddSubsystem(target.SubsystemConfig{
-			NQN: otherSub, AllowAnyHost: true, Namespaces: []target.NamespaceConfig{{NSID: 1, Device: dev}},
+			NQN: otherSub, AllowAnyHost: true,
+			Namespaces: []target.NamespaceConfig{{NSID: 1, Device: dev}},
 		}))
 		other := r.connect(w, func(o *host.Options) { o.SubNQN = otherSub })
 		oq := r.open(other, 1, 16)
-		err := underLoad(t, r, w, 1, func(*host.Controller) { r.must(r.target.RemoveSubsystem(subNQN)) })
+		err := underLoad(t, r, w, 1,
+			func(*host.Controller) { r.must(r.target.RemoveSubsystem(subNQN)) })
 		wantRetry(t, err)
 		r.must(oq.Flush(testContext(t), 1))
 		_, err = host.Connect(testContext(t), r.transport(w), w.hostOptions())
@@ -171,7 +177,8 @@ func TestResetUnderLoad(t *testing.T) {
 func TestReadOnly(t *testing.T) {
 	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
 		dev := r.ram(1<<20, 512)
-		r.must(r.target.AddNamespace(subNQN, target.NamespaceConfig{NSID: 3, Device: dev, ReadOnly: true}))
+		r.must(r.target.AddNamespace(subNQN,
+			target.NamespaceConfig{NSID: 3, Device: dev, ReadOnly: true}))
 		c := r.connect(w)
 		ctx := testContext(t)
 		ns, err := c.IdentifyNamespace(ctx, 3)

@@ -6,11 +6,12 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestMain fails if a goroutine, a file descriptor or off-heap memory is left when everything has been closed.
+// TestMain fails if a goroutine, a file descriptor or off-heap memory is left when everything has
+// been closed.
 func TestMain(m *testing.M) {
 	// Reactors that spin occupy a processor each; see internal/app.
 	if os.Getenv("GOMAXPROCS") == "" {

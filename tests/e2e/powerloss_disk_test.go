@@ -17,7 +17,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
-// supply is the power of a machine. It fails after some steps of commands; from then on nothing succeeds and nothing changes.
+// supply is the power of a machine. It fails after some steps of commands; from then on nothing
+// succeeds and nothing changes.
 type supply struct {
 	mu     sync.Mutex // of the disks too
 	rng    *rand.Rand
@@ -46,13 +47,15 @@ func (s *supply) cut() {
 	}
 }
 
-// lies are what a bad disk does: it ignores flushes, ignores FUA, reports a flush that failed as done, or writes half a block.
+// lies are what a bad disk does: it ignores flushes, ignores FUA, reports a flush that failed as
+// done, or writes half a block.
 type lies struct{ flush, fua, failure, tear bool }
 
-// volatileDisk is a disk with a volatile cache, below backend/disk: it carries out what that makes of IOs. A write goes to the cache when it
-// begins; a flush moves to the medium what had completed when it began, and nothing else. When the power fails, each block keeps what the
-// medium has or any one of the later writes to it, whatever becomes of others: so much may a disk that promises atomic blocks lose
-// and reorder.
+// volatileDisk is a disk with a volatile cache, below backend/disk: it carries out what that makes
+// of IOs. A write goes to the cache when it begins; a flush moves to the medium what had completed
+// when it began, and nothing else. When the power fails, each block keeps what the medium has or
+// any one of the later writes to it, whatever becomes of others: so much may a disk that promises
+// atomic blocks lose and reorder.
 type volatileDisk struct {
 	block, limit int64 // bytes: what is written as a whole; the longest command
 	engine       string
@@ -81,9 +84,11 @@ func (d *volatileDisk) open(s *supply) (backend.Device, error) {
 	}
 	d.power, d.fd, d.written = s, fd, map[int64][]*version{}
 	cfg := disk.Config{
-		Path: fmt.Sprintf("a disk with blocks of %d bytes", d.block), FD: fd, Block: true, Driver: d, Engine: disk.Engine{Name: d.engine},
+		Path: fmt.Sprintf("a disk with blocks of %d bytes", d.block), FD: fd, Block: true,
+		Driver: d, Engine: disk.Engine{Name: d.engine},
 		Info: backend.Info{
-			Size: int64(len(d.medium)), BlockSize: int(d.block), PhysicalBlockSize: int(d.block), VolatileCache: true, Identity: "volatile",
+			Size: int64(len(d.medium)), BlockSize: int(d.block), PhysicalBlockSize: int(d.block),
+			VolatileCache: true, Identity: "volatile",
 		},
 	}
 	if !d.cache {
@@ -114,7 +119,9 @@ func (d *volatileDisk) Do(c *disk.Command) int32 {
 }
 
 // Start implements disk.Driver: the command ends with an operation of the ring that does nothing.
-func (d *volatileDisk) Start(r *uring.Ring, file uring.File, c *disk.Command, then uring.Completer) bool {
+func (d *volatileDisk) Start(r *uring.Ring, file uring.File, c *disk.Command,
+	then uring.Completer,
+) bool {
 	nop, f := uring.Nop(), &flight{d: d, c: c, then: then}
 	if !r.Start(file, &nop, f) {
 		return false
@@ -202,7 +209,8 @@ func (f *flight) end() int32 {
 	return 0
 }
 
-// flush moves what had completed to the medium. One that fails does so with a part, and the disk forgets the rest.
+// flush moves what had completed to the medium. One that fails does so with a part, and the disk
+// forgets the rest.
 func (d *volatileDisk) flush(since uint64) int32 {
 	if d.lies.flush {
 		return 0

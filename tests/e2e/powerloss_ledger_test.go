@@ -18,7 +18,8 @@ type place struct {
 	lba  uint64
 }
 
-// deed is a write to one block as the host knows it. Times count up with all that the host sends and learns.
+// deed is a write to one block as the host knows it. Times count up with all that the host sends
+// and learns.
 type deed struct {
 	id          uint64 // 0: zeroes
 	sent, acked uint64 // acked: when it was acknowledged, 0 if it was not
@@ -84,7 +85,8 @@ func (l *ledger) flushed(nsid uint32, sent uint64) {
 	}
 }
 
-// settle compares the blocks that were written with what survived, which is from now on all there is of them. It returns what is wrong.
+// settle compares the blocks that were written with what survived, which is from now on all there
+// is of them. It returns what is wrong.
 func (l *ledger) settle(survived func(place) []byte) (wrong []error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,14 +108,16 @@ func comparePlaces(a, b place) int {
 	return cmp.Or(cmp.Compare(a.nsid, b.nsid), cmp.Compare(a.lba, b.lba))
 }
 
-// judge says whether a block may contain the write with this id: not if one is durable that was sent after its acknowledgement.
+// judge says whether a block may contain the write with this id: not if one is durable that was
+// sent after its acknowledgement.
 func judge(deeds []*deed, id uint64) error {
 	err := fmt.Errorf("what is in it was never written there (%d)", id)
 	for _, d := range deeds {
 		if d.id != id {
 			continue
 		}
-		i := slices.IndexFunc(deeds, func(o *deed) bool { return o.durable && d.acked != 0 && o.sent > d.acked })
+		i := slices.IndexFunc(deeds,
+			func(o *deed) bool { return o.durable && d.acked != 0 && o.sent > d.acked })
 		if i < 0 {
 			return nil
 		}

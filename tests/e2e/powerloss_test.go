@@ -13,7 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-var seedFlag = flag.Uint64("powerloss.seed", rand.Uint64(), "of TestPowerLoss; what depends on the scheduler differs all the same")
+var seedFlag = flag.Uint64("powerloss.seed", rand.Uint64(),
+	"of TestPowerLoss; what depends on the scheduler differs all the same")
 
 const (
 	crashes      = 200
@@ -44,8 +45,9 @@ func newMachine(l lies) *machine {
 	return m
 }
 
-// TestPowerLoss serves two disks with volatile caches over TCP, lets the power fail in the middle of writes, flushes and writes with FUA,
-// and serves what is left, over and over: what was acknowledged as durable is there, and no block is torn.
+// TestPowerLoss serves two disks with volatile caches over TCP, lets the power fail in the middle
+// of writes, flushes and writes with FUA, and serves what is left, over and over: what was
+// acknowledged as durable is there, and no block is torn.
 func TestPowerLoss(t *testing.T) {
 	for _, engine := range []string{disk.Threads, disk.Auto} {
 		t.Run(engine, func(t *testing.T) {
@@ -66,8 +68,9 @@ func TestPowerLoss(t *testing.T) {
 // TestPowerLossOfLiars: the same with disks that lie is found out.
 func TestPowerLossOfLiars(t *testing.T) {
 	for name, l := range map[string]lies{
-		"flush does nothing": {flush: true}, "FUA does nothing": {fua: true}, "a failed flush succeeds": {failure: true},
-		"blocks are torn": {tear: true},
+		"flush does nothing": {flush: true}, "FUA does nothing": {fua: true},
+		"a failed flush succeeds": {failure: true},
+		"blocks are torn":         {tear: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(l)
@@ -82,11 +85,13 @@ func TestPowerLossOfLiars(t *testing.T) {
 	}
 }
 
-// crash starts the target on what there is, lets the power fail at some moment and returns what is wrong with what survived.
+// crash starts the target on what there is, lets the power fail at some moment and returns what is
+// wrong with what survived.
 func (m *machine) crash(t *testing.T, engine string, i int) (wrong []error) {
 	t.Run(fmt.Sprintf("crash %d", i), func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(*seedFlag, uint64(i)))
-		s := &supply{rng: rand.New(rand.NewPCG(*seedFlag, uint64(i)+1<<32)), left: 1 + rng.IntN(stormStep), failed: make(chan struct{})}
+		s := &supply{rng: rand.New(rand.NewPCG(*seedFlag, uint64(i)+1<<32)), left: 1 +
+			rng.IntN(stormStep), failed: make(chan struct{})}
 		o := options{reactors: 2, arena: 8 << 20}
 		for _, d := range m.disks {
 			d.engine, d.flushes = engine, 0
@@ -109,8 +114,10 @@ func (m *machine) crash(t *testing.T, engine string, i int) (wrong []error) {
 		var wg sync.WaitGroup
 		for n := range stormQueues {
 			w := &storm{
-				m: m, rng: rand.New(rand.NewPCG(*seedFlag, uint64(i*stormQueues+n))), q: r.open(c, uint16(n+1), stormDepth),
-				buf: r.buffer(c, stormDepth*stormMemory), through: through, id: m.nextID + uint64(n*stormOps), failed: s.failed,
+				m: m, rng: rand.New(rand.NewPCG(*seedFlag, uint64(i*stormQueues+n))),
+				q:   r.open(c, uint16(n+1), stormDepth),
+				buf: r.buffer(c, stormDepth*stormMemory), through: through, id: m.nextID +
+					uint64(n*stormOps), failed: s.failed,
 			}
 			wg.Go(func() { w.run(t) })
 		}
@@ -127,7 +134,8 @@ func (m *machine) crash(t *testing.T, engine string, i int) (wrong []error) {
 	return wrong
 }
 
-// storm is a host's use of one queue. What it keeps of a command is at the place of its data in buf.
+// storm is a host's use of one queue. What it keeps of a command is at the place of its data in
+// buf.
 type storm struct {
 	m       *machine
 	rng     *rand.Rand
@@ -150,7 +158,8 @@ type sent struct {
 	blocks uint32
 }
 
-// run keeps the queue full until the power fails, or it has done enough, and cuts the connection, at once or when nothing more comes.
+// run keeps the queue full until the power fails, or it has done enough, and cuts the connection,
+// at once or when nothing more comes.
 func (w *storm) run(t *testing.T) {
 	defer func() { _ = w.q.Close() }()
 	patient := w.rng.IntN(2) == 0
@@ -191,7 +200,8 @@ func (w *storm) submit() error {
 	token := w.free[len(w.free)-1]
 	w.free = w.free[:len(w.free)-1]
 	s := &w.sent[token]
-	*s = sent{nsid: 1 + w.rng.Uint32N(stormDevices), slba: w.rng.Uint64N(stormSpan), blocks: 1 + w.rng.Uint32N(stormBlocks)}
+	*s = sent{nsid: 1 + w.rng.Uint32N(stormDevices), slba: w.rng.Uint64N(stormSpan), blocks: 1 +
+		w.rng.Uint32N(stormBlocks)}
 	s.blocks = min(s.blocks, stormSpan-uint32(s.slba))
 	data := w.data(token)
 	var flags nvme.RWFlags
@@ -208,7 +218,8 @@ func (w *storm) submit() error {
 		s.op.Flush(s.nsid)
 		s.flush = w.m.ledger.now()
 	case what < 8:
-		s.op.WriteZeroes(s.nsid, s.slba, s.blocks, flags|nvme.RWFlags(w.rng.IntN(2))*nvme.RWDeallocate)
+		s.op.WriteZeroes(s.nsid, s.slba, s.blocks,
+			flags|nvme.RWFlags(w.rng.IntN(2))*nvme.RWDeallocate)
 		s.deeds = w.m.ledger.send(0, s.nsid, s.slba, s.blocks)
 	default:
 		w.id++
@@ -244,7 +255,8 @@ func (w *storm) finish(t *testing.T, token int, ok bool) {
 		data := w.data(token)
 		block := len(data) / int(s.blocks)
 		for i := range s.blocks {
-			if _, err := recognise(data[int(i)*block:][:block], place{s.nsid, s.slba + uint64(i)}); err != nil {
+			if _, err := recognise(data[int(i)*block:][:block],
+				place{s.nsid, s.slba + uint64(i)}); err != nil {
 				t.Errorf("read of block %d of namespace %d: %v", s.slba+uint64(i), s.nsid, err)
 			}
 		}

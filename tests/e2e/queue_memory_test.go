@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestQueueMemory opens queues until the memory for them is used up: the next one is refused, the log says why, the others go on, and
-// one that is closed makes room.
+// TestQueueMemory opens queues until the memory for them is used up: the next one is refused, the
+// log says why, the others go on, and one that is closed makes room.
 func TestQueueMemory(t *testing.T) {
 	limit := func(o *options) { o.tcp.QueueMemory, o.rdma.QueueMemory = 500<<10, 2<<20 }
 	bothWays(t, limit, func(t *testing.T, r *rig, w way) {
@@ -27,8 +27,12 @@ func TestQueueMemory(t *testing.T) {
 		if len(open) < 2 {
 			t.Fatalf("%d queues", len(open))
 		}
-		said := func() bool { return strings.Contains(r.log.String(), "KiB of memory and this one wants") }
-		for end := time.Now().Add(patience); !said() && time.Now().Before(end); { // it is written beside the reactor
+		said := func() bool {
+			return strings.Contains(r.log.String(),
+				"KiB of memory and this one wants")
+		}
+		// it is written beside the reactor
+		for end := time.Now().Add(patience); !said() && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
 		if !said() {
@@ -42,7 +46,8 @@ func TestQueueMemory(t *testing.T) {
 		r.must(open[last-1].Close())
 		open = open[:last-1]
 		again, err := c.OpenQueue(testContext(t), last, 128)
-		for end := time.Now().Add(patience); err != nil && time.Now().Before(end); { // the target notices a moment later
+		// the target notices a moment later
+		for end := time.Now().Add(patience); err != nil && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 			again, err = c.OpenQueue(testContext(t), last, 128)
 		}

@@ -9,8 +9,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestRandomCommands changes some bytes of valid commands. Whatever comes of it, the target must go on, another host must not notice,
-// and what is sent to this one must keep the rules (nvme/host checks them). The seed is fixed: a failure repeats.
+// TestRandomCommands changes some bytes of valid commands. Whatever comes of it, the target must go
+// on, another host must not notice, and what is sent to this one must keep the rules (nvme/host
+// checks them). The seed is fixed: a failure repeats.
 func TestRandomCommands(t *testing.T) {
 	const rounds = 1500
 	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
@@ -40,7 +41,8 @@ func TestRandomCommands(t *testing.T) {
 			}
 			// Data of another length than this host has is its own fault: it described that.
 			var v *host.Violation
-			if err != nil && !errors.Is(err, host.ErrClosed) && (!errors.As(err, &v) || described(&was) == uint32(len(op.Data))) {
+			if err != nil && !errors.Is(err, host.ErrClosed) &&
+				(!errors.As(err, &v) || described(&was) == uint32(len(op.Data))) {
 				t.Fatalf("command %d, admin %t, % x: %v", i, admin, was, err)
 			}
 			if i%50 == 0 {
@@ -52,7 +54,8 @@ func TestRandomCommands(t *testing.T) {
 	})
 }
 
-// revive reconnects if the last command was fatal. The old connection's resources go at once, for there are many.
+// revive reconnects if the last command was fatal. The old connection's resources go at once, for
+// there are many.
 func (p *prey) revive() {
 	if p.q.Err() == nil && p.c.Err() == nil {
 		if _, err := p.q.Poll(nil); err == nil {
@@ -125,7 +128,8 @@ func randomAdmin(rng *rand.Rand, p *prey) *host.Op {
 	return op
 }
 
-// mutate changes up to four bytes of a command, and now and then its descriptor too, which it leaves to the host otherwise.
+// mutate changes up to four bytes of a command, and now and then its descriptor too, which it
+// leaves to the host otherwise.
 func mutate(rng *rand.Rand, op *host.Op) {
 	for range rng.IntN(5) {
 		at := rng.IntN(nvme.SQESize)

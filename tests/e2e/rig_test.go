@@ -34,7 +34,8 @@ const (
 	mdts     = 1 << 20
 )
 
-// options of a rig; the zero value is a target with one reactor and two RAM namespaces: 1 with blocks of 512 bytes, 2 with 4096.
+// options of a rig; the zero value is a target with one reactor and two RAM namespaces: 1 with
+// blocks of 512 bytes, 2 with 4096.
 type options struct {
 	reactors  int
 	spin      time.Duration
@@ -139,7 +140,10 @@ func (r *rig) must(err error) {
 }
 
 func (r *rig) subsystem(o options) target.SubsystemConfig {
-	c := target.SubsystemConfig{NQN: subNQN, AllowAnyHost: o.hosts == nil, Hosts: o.hosts, MaxQueueSize: o.queueSize}
+	c := target.SubsystemConfig{
+		NQN: subNQN, AllowAnyHost: o.hosts == nil, Hosts: o.hosts,
+		MaxQueueSize: o.queueSize,
+	}
 	if o.devices == nil {
 		o.devices = []backend.Device{r.ram(64<<20, 512), r.ram(64<<20, 4096)}
 	}
@@ -168,10 +172,16 @@ func (r *rig) startWorker(i int, o options) {
 	w.arena, err = mem.NewArena("e2e data", o.arena)
 	r.must(err)
 	w.memory = mem.NewPool(w.arena, min(o.arena/8, 4<<20))
-	w.handler, err = r.target.NewHandler(target.HandlerConfig{Loop: w.loop, Index: i, Memory: w.memory, EventFD: w.loop.EventFD()})
+	w.handler, err = r.target.NewHandler(target.HandlerConfig{
+		Loop: w.loop, Index: i,
+		Memory: w.memory, EventFD: w.loop.EventFD(),
+	})
 	r.must(err)
 	for _, t := range r.transports {
-		g, err := t.NewGroup(fabric.GroupConfig{Loop: w.loop, Handler: w.handler, Memory: w.memory, Index: i})
+		g, err := t.NewGroup(fabric.GroupConfig{
+			Loop: w.loop, Handler: w.handler, Memory: w.memory,
+			Index: i,
+		})
 		r.must(err)
 		w.groups[t.Type()] = g
 		w.loop.Attach(g)
@@ -200,7 +210,8 @@ func (r *rig) listen(tt nvme.TransportType, id uint16, at netip.AddrPort) {
 	}
 }
 
-// close stops the target, if the test has not, and looks for what is left. The hosts have closed before.
+// close stops the target, if the test has not, and looks for what is left. The hosts have closed
+// before.
 func (r *rig) close() {
 	r.stop()
 	r.fab.Close()
@@ -259,7 +270,8 @@ func (r *rig) stopNow() {
 		for _, g := range w.groups {
 			errs = append(errs, g.Close())
 		}
-		errs = append(errs, w.arena.Close(), w.loop.Close()) // the arena knows if something is still out
+		// the arena knows if something is still out
+		errs = append(errs, w.arena.Close(), w.loop.Close())
 	}
 	for _, t := range r.transports {
 		errs = append(errs, t.Close())

@@ -22,7 +22,10 @@ type way struct {
 var ways = []way{
 	{name: "tcp"},
 	{name: "tcp digests", tcp: host.TCP{HeaderDigest: true, DataDigest: true}, noFlowControl: true},
-	{name: "tcp aligned", tcp: host.TCP{HeaderDigest: true, HPDA: 31}, options: options{tcp: tcp.Config{MaxH2CData: 4096, InCapsuleSize: 4096}}},
+	{
+		name: "tcp aligned", tcp: host.TCP{HeaderDigest: true, HPDA: 31},
+		options: options{tcp: tcp.Config{MaxH2CData: 4096, InCapsuleSize: 4096}},
+	},
 	{name: "rdma", isRDMA: true},
 	{name: "rdma invalidate", isRDMA: true, rdma: host.RDMA{Invalidate: true}, noFlowControl: true},
 	{name: "iwarp", isRDMA: true, options: options{iwarp: true}},
@@ -51,7 +54,10 @@ func (r *rig) transport(w way) host.Transport {
 }
 
 func (w way) hostOptions() host.Options {
-	return host.Options{HostNQN: hostNQN, HostID: [16]byte{1, 2, 3}, SubNQN: subNQN, NoFlowControl: w.noFlowControl}
+	return host.Options{
+		HostNQN: hostNQN, HostID: [16]byte{1, 2, 3}, SubNQN: subNQN,
+		NoFlowControl: w.noFlowControl,
+	}
 }
 
 // bothWays is one way per transport, for what does not depend on digests and keys.

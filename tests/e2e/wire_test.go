@@ -64,14 +64,16 @@ func greeting() []byte {
 	return r[:]
 }
 
-// connectCapsule is the Connect command of an admin queue, with its data in the capsule or to be asked for.
+// connectCapsule is the Connect command of an admin queue, with its data in the capsule or to be
+// asked for.
 func connectCapsule(inCapsule bool) (capsule, data []byte) {
 	o := way{}.hostOptions()
 	op := host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)
 	op.SQE.SetFlags(1 << 6)
 	var c pdu.CapsuleCmd
 	if !inCapsule {
-		op.SQE.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, nvme.ConnectDataSize)
+		op.SQE.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0,
+			nvme.ConnectDataSize)
 		c.Set(&pdu.Params{}, 0)
 		*c.SQE() = op.SQE
 		return c[:], op.Data
@@ -86,11 +88,13 @@ func connectCapsule(inCapsule bool) (capsule, data []byte) {
 func (r *rig) wantNothingLeft(controllers, queues int) {
 	r.t.Helper()
 	r.until(fmt.Sprintf("%d controllers and %d queues are left", controllers, queues), func() bool {
-		return len(r.target.Controllers()) == controllers && r.target.Sessions() == queues && r.transports[0].(*tcp.Transport).Connections() == queues
+		return len(r.target.Controllers()) == controllers && r.target.Sessions() == queues &&
+			r.transports[0].(*tcp.Transport).Connections() == queues
 	})
 }
 
-// TestConnectCutShort: a host that gives up at any byte of ICReq and Connect leaves no controller (CVE-2024-42152, P30).
+// TestConnectCutShort: a host that gives up at any byte of ICReq and Connect leaves no controller
+// (CVE-2024-42152, P30).
 func TestConnectCutShort(t *testing.T) {
 	r := newRig(t, options{})
 	steady := r.connect(ways[0])
@@ -125,7 +129,8 @@ func TestPortScanner(t *testing.T) {
 	r.ping(steady)
 }
 
-// TestConnectDataByR2T: the data of Connect may be outside of the capsule; the host that keeps it back is cut off (F20).
+// TestConnectDataByR2T: the data of Connect may be outside of the capsule; the host that keeps it
+// back is cut off (F20).
 func TestConnectDataByR2T(t *testing.T) {
 	t.Parallel() // it mostly waits
 	r := newRig(t, options{tcp: tcp.Config{ConnectTimeout: 3 * time.Second}})
@@ -156,7 +161,8 @@ func TestConnectDataByR2T(t *testing.T) {
 	r.wantNothingLeft(1, 1)
 }
 
-// TestHugeDescriptors: full queues of commands that want 4 GiB, or 16 MiB over RDMA, cost no memory (CVE-2026-80789, S07).
+// TestHugeDescriptors: full queues of commands that want 4 GiB, or 16 MiB over RDMA, cost no memory
+// (CVE-2026-80789, S07).
 func TestHugeDescriptors(t *testing.T) {
 	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
 		c := r.connect(w)
@@ -199,7 +205,8 @@ func heapInUse() uint64 {
 	return m.HeapInuse
 }
 
-// submitHuge fills a queue of 128 entries with reads and writes of 8 blocks whose descriptors name as much as they can.
+// submitHuge fills a queue of 128 entries with reads and writes of 8 blocks whose descriptors name
+// as much as they can.
 func submitHuge(t *testing.T, q *host.Queue, w way) {
 	for i := range 127 {
 		op := new(host.Op)
@@ -210,7 +217,8 @@ func submitHuge(t *testing.T, q *host.Queue, w way) {
 		if w.isRDMA {
 			op.SQE.SGL1().SetKeyed(nvme.SGLSubtypeAddress, 4096, 0xFFFFFF, 1)
 		} else {
-			op.SQE.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, 0xFFFFFFFF)
+			op.SQE.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0,
+				0xFFFFFFFF)
 		}
 		if _, err := q.Submit(op); err != nil {
 			t.Fatal(err)

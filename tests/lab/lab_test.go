@@ -1,10 +1,12 @@
 //go:build lab
 
-// Package lab runs the scenarios of scenarios/ and qemu/, each in a kernel of its own, against the target of this tree.
+// Package lab runs the scenarios of scenarios/ and qemu/, each in a kernel of its own, against the
+// target of this tree.
 //
 //	go test -tags lab -timeout 80m ./tests/lab
 //
-// NVMF_LAB_TARGET=nvmet runs the kernel's own target in its place, which tells whether a failure is the target's.
+// NVMF_LAB_TARGET=nvmet runs the kernel's own target in its place, which tells whether a failure is
+// the target's.
 package lab
 
 import (
@@ -42,7 +44,8 @@ func run(m *testing.M) int {
 	defer os.RemoveAll(dir)
 	if !referenceTarget() {
 		targetBinary = filepath.Join(dir, "nvmf-target")
-		build := exec.Command("go", "build", "-o", targetBinary, "github.com/nvmf-target/nvmf-target/cmd/nvmf-target")
+		build := exec.Command("go", "build", "-o", targetBinary,
+			"github.com/nvmf-target/nvmf-target/cmd/nvmf-target")
 		build.Env = append(os.Environ(), "CGO_ENABLED=1")
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "the target does not build: %v\n%s", err, out)

@@ -38,10 +38,12 @@ func TestGolden(t *testing.T) {
 			"0000 0000 2000 1f00 0000" + strings.Repeat("00", 22),
 		},
 		{
-			"request, I/O queue", func() []byte { req.Set(0x0102, 0x0304, 0x0506, 0x0708); return req[:] },
+			"request, I/O queue",
+			func() []byte { req.Set(0x0102, 0x0304, 0x0506, 0x0708); return req[:] },
 			"0000 0201 0403 0605 0807" + strings.Repeat("00", 22),
 		},
-		{"accept", func() []byte { rep.Set(0x0180); return rep[:] }, "0000 8001" + strings.Repeat("00", 28)},
+		{"accept", func() []byte { rep.Set(0x0180); return rep[:] }, "0000 8001" +
+			strings.Repeat("00", 28)},
 		{"reject", func() []byte { rej.Set(InvalidCNTLID); return rej[:] }, "0000 0900"},
 	}
 	for _, tt := range tests {
@@ -54,7 +56,8 @@ func TestGolden(t *testing.T) {
 func TestParseReq(t *testing.T) {
 	full := unhex(t, "0000 0200 8000 7f00 0500"+strings.Repeat("00", 22))
 	r, ok := ParseReq(append(full, make([]byte, 24)...)) // padded, as RoCE does
-	if !ok || r.RecFmt() != 0 || r.QID() != 2 || r.HRQSize() != 128 || r.HSQSize() != 127 || r.CNTLID() != 5 {
+	if !ok || r.RecFmt() != 0 || r.QID() != 2 || r.HRQSize() != 128 || r.HSQSize() != 127 ||
+		r.CNTLID() != 5 {
 		t.Errorf("%x: %v", r, ok)
 	}
 	for _, n := range []int{0, 1, 8, 31} {
@@ -68,13 +71,15 @@ func TestParseReq(t *testing.T) {
 }
 
 func TestParseAnswers(t *testing.T) {
-	if r, ok := ParseRep(unhex(t, "0000 2000"+strings.Repeat("00", 192))); !ok || r.CRQSize() != 32 || r.RecFmt() != 0 {
+	if r, ok := ParseRep(unhex(t, "0000 2000"+strings.Repeat("00", 192))); !ok ||
+		r.CRQSize() != 32 || r.RecFmt() != 0 {
 		t.Errorf("accept: %x %v", r, ok)
 	}
 	if _, ok := ParseRep(make([]byte, 31)); ok {
 		t.Error("a short accept was taken")
 	}
-	if r, ok := ParseRej(unhex(t, "0000 0600 ffff")); !ok || r.Status() != NoResources || r.RecFmt() != 0 {
+	if r, ok := ParseRej(unhex(t, "0000 0600 ffff")); !ok || r.Status() != NoResources ||
+		r.RecFmt() != 0 {
 		t.Errorf("reject: %x %v", r, ok)
 	}
 	if _, ok := ParseRej(make([]byte, 3)); ok {
@@ -118,7 +123,8 @@ func TestCheck(t *testing.T) {
 
 func TestStatusString(t *testing.T) {
 	for s, want := range map[Status]string{
-		InvalidLength: "invalid private data length (1)", InvalidCNTLID: "invalid controller ID (9)", 10: "reserved status (10)",
+		InvalidLength: "invalid private data length (1)",
+		InvalidCNTLID: "invalid controller ID (9)", 10: "reserved status (10)",
 	} {
 		if s.Error() != want {
 			t.Errorf("%q, want %q", s.Error(), want)
@@ -146,7 +152,8 @@ func FuzzParse(f *testing.F) {
 				if [10]byte(again[:10]) != [10]byte(r[:10]) {
 					t.Fatalf("%x reads back as %x", r, again)
 				}
-				if most := 128; int(r.HSQSize())+1 > most || r.HSQSize() == 0 || r.HRQSize() == 0 || r.QID() > 64 {
+				if most := 128; int(r.HSQSize())+1 > most || r.HSQSize() == 0 || r.HRQSize() == 0 ||
+					r.QID() > 64 {
 					t.Fatalf("%x was accepted", r)
 				}
 			}

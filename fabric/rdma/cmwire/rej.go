@@ -5,15 +5,15 @@ import (
 	"fmt"
 )
 
-// RejSize is the size of the private data of a reject in bytes: what Linux hosts and targets exchange (include/linux/nvme-rdma.h,
-// struct nvme_rdma_cm_rej).
+// RejSize is the size of the private data of a reject in bytes: what Linux hosts and targets
+// exchange (include/linux/nvme-rdma.h, struct nvme_rdma_cm_rej).
 const RejSize = 4
 
 // Rej is the private data of a reject, controller to host (RDMA section 3.1.4, figure 7).
 type Rej [RejSize]byte
 
-// ParseRej copies a record out of the private data of a reject. It is false if that is too short, which is so when the fabric and
-// not the target refused.
+// ParseRej copies a record out of the private data of a reject. It is false if that is too short,
+// which is so when the fabric and not the target refused.
 func ParseRej(b []byte) (r Rej, ok bool) {
 	ok = copy(r[:], b) == RejSize
 	return r, ok
@@ -31,7 +31,8 @@ func (r *Rej) RecFmt() uint16 { return binary.LittleEndian.Uint16(r[0:]) }
 // Status is why the request was refused.
 func (r *Rej) Status() Status { return Status(binary.LittleEndian.Uint16(r[2:])) }
 
-// Status is STS of a reject (RDMA section 3.5.1, figure 11). Accepted, which is never sent, is its zero value.
+// Status is STS of a reject (RDMA section 3.5.1, figure 11). Accepted, which is never sent, is its
+// zero value.
 type Status uint16
 
 // The statuses.
@@ -50,8 +51,10 @@ const (
 )
 
 var statusNames = [statusCount]string{
-	"accepted", "invalid private data length", "invalid record format", "invalid queue ID", "invalid host send queue size",
-	"invalid host receive queue size", "no resources", "invalid inbound RDMA READ depth", "invalid outbound RDMA READ depth",
+	"accepted", "invalid private data length", "invalid record format", "invalid queue ID",
+	"invalid host send queue size",
+	"invalid host receive queue size", "no resources", "invalid inbound RDMA READ depth",
+	"invalid outbound RDMA READ depth",
 	"invalid controller ID",
 }
 

@@ -11,16 +11,18 @@ const ReqSize = 32
 // Req is the private data of a connect request, host to controller (RDMA section 3.1.4, figure 5).
 type Req [ReqSize]byte
 
-// ParseReq copies a record out of the private data of a connect request. It is false if that is too short. RoCE delivers 56 bytes
-// whatever the host sent (IBTA annex A11, RDMA IP CM service), so a host that sent nothing shows as a record of zeroes, which is
-// no legal record (HRQSIZE 0): it counts as too short as well.
+// ParseReq copies a record out of the private data of a connect request. It is false if that is too
+// short. RoCE delivers 56 bytes whatever the host sent (IBTA annex A11, RDMA IP CM service), so a
+// host that sent nothing shows as a record of zeroes, which is no legal record (HRQSIZE 0): it
+// counts as too short as well.
 func ParseReq(b []byte) (r Req, ok bool) {
 	ok = copy(r[:], b) == ReqSize && r != Req{}
 	return r, ok
 }
 
-// Set makes a request. hrqsize is the number of receives the host posts, hsqsize the 0-based number of commands it sends (the
-// SQSIZE of its Connect command), cntlid the controller of an I/O queue and 0 for the admin queue.
+// Set makes a request. hrqsize is the number of receives the host posts, hsqsize the 0-based number
+// of commands it sends (the SQSIZE of its Connect command), cntlid the controller of an I/O queue
+// and 0 for the admin queue.
 func (r *Req) Set(qid, hrqsize, hsqsize, cntlid uint16) {
 	*r = Req{}
 	binary.LittleEndian.PutUint16(r[0:], RecFmt)

@@ -28,8 +28,10 @@ const (
 )
 
 var asyncNames = [...]string{
-	"CQ_ERR", "QP_FATAL", "QP_REQ_ERR", "QP_ACCESS_ERR", "COMM_EST", "SQ_DRAINED", "PATH_MIG", "PATH_MIG_ERR", "DEVICE_FATAL",
-	"PORT_ACTIVE", "PORT_ERR", "LID_CHANGE", "PKEY_CHANGE", "SM_CHANGE", "SRQ_ERR", "SRQ_LIMIT_REACHED", "QP_LAST_WQE_REACHED",
+	"CQ_ERR", "QP_FATAL", "QP_REQ_ERR", "QP_ACCESS_ERR", "COMM_EST", "SQ_DRAINED", "PATH_MIG",
+	"PATH_MIG_ERR", "DEVICE_FATAL",
+	"PORT_ACTIVE", "PORT_ERR", "LID_CHANGE", "PKEY_CHANGE", "SM_CHANGE", "SRQ_ERR",
+	"SRQ_LIMIT_REACHED", "QP_LAST_WQE_REACHED",
 	"CLIENT_REREGISTER", "GID_CHANGE", "WQ_FATAL",
 }
 
@@ -44,7 +46,8 @@ func (t AsyncType) String() string {
 // AsyncEvent is an asynchronous event (ibv_get_async_event).
 type AsyncEvent struct {
 	Type AsyncType
-	// CQ is the completion queue concerned, the same value its maker got; nil for events of other things.
+	// CQ is the completion queue concerned, the same value its maker got; nil for events of other
+	// things.
 	CQ CQ
 	// SRQ is the shared receive queue concerned, likewise.
 	SRQ SRQ

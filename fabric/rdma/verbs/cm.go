@@ -7,14 +7,16 @@ import (
 
 // CM is a communication manager with one event channel (librdmacm).
 type CM interface {
-	// Listen binds and listens: rdma_create_id, rdma_bind_addr, rdma_listen. The address may be a wildcard, IPv4 or IPv6;
-	// :: takes IPv4 as well. Port 0 chooses one. ErrNoDevice if no RDMA device has the address, EADDRINUSE if somebody
-	// listens there. tos is the type of service of the connections if it is not 0: on RoCE the kernel takes that of the
-	// host's request instead.
+	// Listen binds and listens: rdma_create_id, rdma_bind_addr, rdma_listen. The address may be a
+	// wildcard, IPv4 or IPv6; :: takes IPv4 as well. Port 0 chooses one. ErrNoDevice if no RDMA
+	// device has the address, EADDRINUSE if somebody listens there. tos is the type of service of
+	// the connections if it is not 0: on RoCE the kernel takes that of the host's request instead.
 	Listen(addr netip.AddrPort, backlog int, tos uint8) (ID, error)
-	// NewID makes an ID for the active side: ResolveAddr, ResolveRoute, CreateQP, Connect, each answered by an event.
+	// NewID makes an ID for the active side: ResolveAddr, ResolveRoute, CreateQP, Connect, each
+	// answered by an event.
 	NewID() (ID, error)
-	// Next waits for the next event, which is already acknowledged. One ordinary goroutine calls it. ErrClosed after Close.
+	// Next waits for the next event, which is already acknowledged. One ordinary goroutine calls
+	// it. ErrClosed after Close.
 	Next() (Event, error)
 	// Close ends Next and frees the channel; every ID must have been destroyed.
 	Close() error
@@ -22,13 +24,14 @@ type CM interface {
 
 // ID is a CM identifier (struct rdma_cm_id): a listener or one connection.
 type ID interface {
-	// SetContext attaches the owner's value; Context returns it. Set it before the ID's next event can arrive, or guard it.
+	// SetContext attaches the owner's value; Context returns it. Set it before the ID's next event
+	// can arrive, or guard it.
 	SetContext(v any)
 	Context() any
 	// Device is the device the ID is bound to, nil for a wildcard listener.
 	Device() Device
-	// Local and Remote are the addresses of the connection or listener. On the passive side a link-local address may lack its
-	// zone.
+	// Local and Remote are the addresses of the connection or listener. On the passive side a
+	// link-local address may lack its zone.
 	Local() netip.AddrPort
 	Remote() netip.AddrPort
 
@@ -36,30 +39,34 @@ type ID interface {
 	SetTOS(tos uint8) error
 	ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error
 	ResolveRoute(timeout time.Duration) error
-	// CreateQP makes the one QP of this ID (rdma_create_qp) on a PD of Device(). EINVAL if the peer has given up its request.
+	// CreateQP makes the one QP of this ID (rdma_create_qp) on a PD of Device(). EINVAL if the peer
+	// has given up its request.
 	CreateQP(pd PD, init QPInit) (QP, error)
-	// Connect asks for the connection: Established, Rejected or Unreachable follows. Soft iWARP devices connect at once and
-	// return the error.
+	// Connect asks for the connection: Established, Rejected or Unreachable follows. Soft iWARP
+	// devices connect at once and return the error.
 	Connect(p ConnParam) error
 	// Accept accepts a ConnectRequest; Established follows.
 	Accept(p ConnParam) error
 	// Reject refuses a ConnectRequest with private data.
 	Reject(private []byte) error
-	// Disconnect ends the connection. This side's QP goes to the error state; on RoCE the peer's QP stays as it is until the
-	// peer, told by EventDisconnected, calls Disconnect as well, on iWARP it fails at once. Harmless when repeated.
+	// Disconnect ends the connection. This side's QP goes to the error state; on RoCE the peer's QP
+	// stays as it is until the peer, told by EventDisconnected, calls Disconnect as well, on iWARP
+	// it fails at once. Harmless when repeated.
 	Disconnect() error
-	// Destroy frees the ID; its QP must have been destroyed. No event of it is delivered afterwards, except one that Next
-	// has already returned.
+	// Destroy frees the ID; its QP must have been destroyed. No event of it is delivered
+	// afterwards, except one that Next has already returned.
 	Destroy() error
 }
 
 // ConnParam is struct rdma_conn_param.
 type ConnParam struct {
-	// PrivateData is on RoCE at most 56 bytes in a request, 196 in an accept, 148 in a rejection, and events show all of it,
-	// padded with zeroes. On iWARP it is at most 255 bytes, and events show what was sent.
+	// PrivateData is on RoCE at most 56 bytes in a request, 196 in an accept, 148 in a rejection,
+	// and events show all of it, padded with zeroes. On iWARP it is at most 255 bytes, and events
+	// show what was sent.
 	PrivateData []byte
-	// ResponderResources is how many RDMA READs of the peer this side serves at once; InitiatorDepth how many it issues.
-	// In an event they are the peer's values seen from here, as rdma_get_cm_event(3) says.
+	// ResponderResources is how many RDMA READs of the peer this side serves at once;
+	// InitiatorDepth how many it issues. In an event they are the peer's values seen from here, as
+	// rdma_get_cm_event(3) says.
 	ResponderResources, InitiatorDepth uint8
 	RetryCount, RNRRetryCount          uint8 // RNRRetryCount 7 is for ever
 	FlowControl                        bool
@@ -89,8 +96,10 @@ const (
 )
 
 var eventNames = [...]string{
-	"ADDR_RESOLVED", "ADDR_ERROR", "ROUTE_RESOLVED", "ROUTE_ERROR", "CONNECT_REQUEST", "CONNECT_RESPONSE",
-	"CONNECT_ERROR", "UNREACHABLE", "REJECTED", "ESTABLISHED", "DISCONNECTED", "DEVICE_REMOVAL", "MULTICAST_JOIN",
+	"ADDR_RESOLVED", "ADDR_ERROR", "ROUTE_RESOLVED", "ROUTE_ERROR", "CONNECT_REQUEST",
+	"CONNECT_RESPONSE",
+	"CONNECT_ERROR", "UNREACHABLE", "REJECTED", "ESTABLISHED", "DISCONNECTED", "DEVICE_REMOVAL",
+	"MULTICAST_JOIN",
 	"MULTICAST_ERROR", "ADDR_CHANGE", "TIMEWAIT_EXIT",
 }
 
@@ -111,6 +120,7 @@ type Event struct {
 	ID ID
 	// Listener is where a ConnectRequest came in.
 	Listener ID
-	// Param holds what the peer sent with ConnectRequest, Established, ConnectResponse and Rejected.
+	// Param holds what the peer sent with ConnectRequest, Established, ConnectResponse and
+	// Rejected.
 	Param ConnParam
 }

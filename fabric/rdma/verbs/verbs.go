@@ -1,9 +1,11 @@
-// Package verbs is RDMA verbs and the RDMA communication manager as pure-Go types and batch interfaces. verbs/ibv binds them to
-// rdma-core, verbs/verbstest is an in-process fake with faults; both pass the same conformance suite.
+// Package verbs is RDMA verbs and the RDMA communication manager as pure-Go types and batch
+// interfaces. verbs/ibv binds them to rdma-core, verbs/verbstest is an in-process fake with faults;
+// both pass the same conformance suite.
 //
-// Names follow libibverbs and librdmacm: what a method does not say is what the manual page of the call of that name says.
-// Data-path calls (CQ.Poll, CQ.ReqNotify, QP.PostSend, PostRecv) are made by one goroutine at a time per object and never block;
-// everything else may block and may be called by any goroutine.
+// Names follow libibverbs and librdmacm: what a method does not say is what the manual page of the
+// call of that name says. Data-path calls (CQ.Poll, CQ.ReqNotify, QP.PostSend, PostRecv) are made
+// by one goroutine at a time per object and never block; everything else may block and may be
+// called by any goroutine.
 package verbs
 
 import "errors"
@@ -26,15 +28,17 @@ type Provider interface {
 	NewCM() (CM, error)
 }
 
-// VendorSIW is the vendor ID of the kernel's software iWARP (SIW_VENDOR_ID in drivers/infiniband/sw/siw/siw.h), which differs from the
-// specifications in ways that nothing else tells. It lets a peer read a region without the right to, and goes on after a SEND that could not
+// VendorSIW is the vendor ID of the kernel's software iWARP (SIW_VENDOR_ID in
+// drivers/infiniband/sw/siw/siw.h), which differs from the specifications in ways that nothing else
+// tells. It lets a peer read a region without the right to, and goes on after a SEND that could not
 // invalidate its key.
 const VendorSIW = 0x626d74
 
 // DeviceAttr describes a device (ibv_query_device, ibv_query_port).
 type DeviceAttr struct {
 	Name string // rxe0, mlx5_0
-	// IWARP says that the transport is iWARP: the sink of an RDMA READ needs AccessRemoteWrite there.
+	// IWARP says that the transport is iWARP: the sink of an RDMA READ needs AccessRemoteWrite
+	// there.
 	IWARP bool
 	// VendorID and VendorPartID as ibv_query_device gives them.
 	VendorID, VendorPartID uint32
@@ -55,11 +59,12 @@ type Device interface {
 	Attr() DeviceAttr
 	AllocPD() (PD, error)
 	CreateCompChannel() (CompChannel, error)
-	// CreateCQ makes a completion queue of at least entries; ch may be nil (polling only); vector is taken modulo
-	// NumCompVectors.
+	// CreateCQ makes a completion queue of at least entries; ch may be nil (polling only); vector
+	// is taken modulo NumCompVectors.
 	CreateCQ(entries int, ch CompChannel, vector int) (CQ, error)
-	// Watch calls fn with the asynchronous events of the device, acknowledged already and one after the other, until stop is
-	// called. fn must neither block nor call stop. A call may still run when stop returns.
+	// Watch calls fn with the asynchronous events of the device, acknowledged already and one after
+	// the other, until stop is called. fn must neither block nor call stop. A call may still run
+	// when stop returns.
 	Watch(fn func(AsyncEvent)) (stop func(), err error)
 }
 
@@ -101,7 +106,8 @@ type CompChannel interface {
 type CQ interface {
 	// Poll fills wc and returns how many it filled. An error means that the CQ is dead (overrun).
 	Poll(wc []WC) (n int, err error)
-	// ReqNotify arms the CQ: its channel becomes readable at the next completion. Poll once more after arming.
+	// ReqNotify arms the CQ: its channel becomes readable at the next completion. Poll once more
+	// after arming.
 	ReqNotify() error
 	Destroy() error
 }
@@ -109,15 +115,17 @@ type CQ interface {
 // SRQInit sizes a shared receive queue.
 type SRQInit struct{ MaxWR, MaxSGE int }
 
-// SRQ is a shared receive queue. A queue pair that uses one and goes to the error state takes no more of its receives: the device says so with
-// AsyncQPLastWQEReached, and what the queue pair completed before is in its CQ by then. A receive whose message was arriving at that moment
-// may be lost without a completion (rxe).
+// SRQ is a shared receive queue. A queue pair that uses one and goes to the error state takes no
+// more of its receives: the device says so with AsyncQPLastWQEReached, and what the queue pair
+// completed before is in its CQ by then. A receive whose message was arriving at that moment may be
+// lost without a completion (rxe).
 type SRQ interface {
 	PostRecv(wrs []RecvWR) (n int, err error)
 	Destroy() error
 }
 
-// QPInit describes a reliable-connected QP (ibv_qp_init_attr). Completions are signalled per WR (sq_sig_all 0).
+// QPInit describes a reliable-connected QP (ibv_qp_init_attr). Completions are signalled per WR
+// (sq_sig_all 0).
 type QPInit struct {
 	SendCQ, RecvCQ                               CQ
 	SRQ                                          SRQ // nil: own receive queue
@@ -132,17 +140,19 @@ type QP interface {
 	Num() uint32
 	// MaxInline is the number of bytes SendInline may carry.
 	MaxInline() int
-	// PostSend posts wrs in order with one call; WR i uses sges[FirstSGE : FirstSGE+NumSGE]. n were posted; err is nil if
-	// all were. The arrays may be reused at once.
+	// PostSend posts wrs in order with one call; WR i uses sges[FirstSGE : FirstSGE+NumSGE]. n were
+	// posted; err is nil if all were. The arrays may be reused at once.
 	PostSend(wrs []SendWR, sges []SGE) (n int, err error)
 	// PostRecv posts receives; not for a QP with an SRQ.
 	PostRecv(wrs []RecvWR) (n int, err error)
-	// RetrySoon has the peer of a connected QP wait for no more than 1.28 ms before it sends a message again that found no receive, instead of the
-	// longest time there is, 655 ms, which the connection manager sets. Not on iWARP, which has no such thing.
+	// RetrySoon has the peer of a connected QP wait for no more than 1.28 ms before it sends a
+	// message again that found no receive, instead of the longest time there is, 655 ms, which the
+	// connection manager sets. Not on iWARP, which has no such thing.
 	RetrySoon() error
-	// ToError moves the QP to the error state: everything posted before completes with WCWRFlushErr. What is posted after a QP
-	// failed may be refused, flushed, or forgotten without a completion (rxe: receives, siw: all), and a QP that failed by
-	// itself may flush only after ToError (siw); when a CQ is empty after Destroy, nothing more comes.
+	// ToError moves the QP to the error state: everything posted before completes with
+	// WCWRFlushErr. What is posted after a QP failed may be refused, flushed, or forgotten without
+	// a completion (rxe: receives, siw: all), and a QP that failed by itself may flush only after
+	// ToError (siw); when a CQ is empty after Destroy, nothing more comes.
 	ToError() error
 	// Destroy frees the QP; nothing of it appears in a CQ polled empty afterwards.
 	Destroy() error
@@ -216,7 +226,8 @@ const (
 	WCGeneralErr     WCStatus = 21
 )
 
-// WCOpcode is what completed, with the values of enum ibv_wc_opcode. It is valid only if Status is WCSuccess.
+// WCOpcode is what completed, with the values of enum ibv_wc_opcode. It is valid only if Status is
+// WCSuccess.
 type WCOpcode uint32
 
 // The completions told apart.

@@ -8,11 +8,13 @@ const CapsuleCmdSize = HeaderSize + nvme.SQESize
 // CapsuleCmd is the header of a command capsule (TCP section 3.6.2.6).
 type CapsuleCmd [CapsuleCmdSize]byte
 
-// OffSGL1 is the byte offset of the command's SGL descriptor within a CapsuleCmd, as a Fault's FEI names it.
+// OffSGL1 is the byte offset of the command's SGL descriptor within a CapsuleCmd, as a Fault's FEI
+// names it.
 const OffSGL1 = HeaderSize + 24
 
-// Set writes the header for a command with n bytes of in-capsule data and leaves the SQE alone. It returns PDO, the number of
-// bytes (header, header digest, padding) before the data or, without data, the length of the PDU.
+// Set writes the header for a command with n bytes of in-capsule data and leaves the SQE alone. It
+// returns PDO, the number of bytes (header, header digest, padding) before the data or, without
+// data, the length of the PDU.
 func (c *CapsuleCmd) Set(p *Params, n uint32) int {
 	if n == 0 {
 		plen := CapsuleCmdSize + p.HeaderDigestSize()
@@ -20,7 +22,8 @@ func (c *CapsuleCmd) Set(p *Params, n uint32) int {
 		return plen
 	}
 	pdo := p.PDO(CapsuleCmdSize, p.CPDA)
-	c.Header().Set(TypeCapsuleCmd, p.dataFlags(), CapsuleCmdSize, pdo, uint32(pdo+p.DataDigestSize())+n)
+	c.Header().Set(TypeCapsuleCmd, p.dataFlags(), CapsuleCmdSize, pdo,
+		uint32(pdo+p.DataDigestSize())+n)
 	return pdo
 }
 
@@ -30,7 +33,8 @@ func (c *CapsuleCmd) Header() *Header { return (*Header)(c[:HeaderSize]) }
 // SQE is the command.
 func (c *CapsuleCmd) SQE() *nvme.SQE { return (*nvme.SQE)(c[HeaderSize:]) }
 
-// CapsuleRespSize is the size of a CapsuleResp in bytes, without the header digest: the common header and the CQE.
+// CapsuleRespSize is the size of a CapsuleResp in bytes, without the header digest: the common
+// header and the CQE.
 const CapsuleRespSize = HeaderSize + nvme.CQESize
 
 // CapsuleResp is a response capsule (TCP section 3.6.2.7). It has no data.
@@ -38,7 +42,8 @@ type CapsuleResp [CapsuleRespSize]byte
 
 // Set writes the whole capsule without the digest.
 func (c *CapsuleResp) Set(p *Params, cqe *nvme.CQE) {
-	c.Header().Set(TypeCapsuleResp, p.headerFlags(), CapsuleRespSize, 0, uint32(CapsuleRespSize+p.HeaderDigestSize()))
+	c.Header().Set(TypeCapsuleResp, p.headerFlags(), CapsuleRespSize, 0,
+		uint32(CapsuleRespSize+p.HeaderDigestSize()))
 	*c.CQE() = *cqe
 }
 

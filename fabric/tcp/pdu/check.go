@@ -1,10 +1,12 @@
 package pdu
 
-// CheckFromHost validates the common header of a PDU that a controller received. It looks at nothing else, so it can run as soon
-// as 8 bytes are there; whether the type is allowed now is the caller's to know.
+// CheckFromHost validates the common header of a PDU that a controller received. It looks at
+// nothing else, so it can run as soon as 8 bytes are there; whether the type is allowed now is the
+// caller's to know.
 //
-// Type, then HLEN, flags, PLEN and PDO are judged in this order (TCP section 3.6.2; 3.5 on errors), and a limit on
-// data is FESLimit. A PDU that passes has header, padding, data and digest inside PLEN.
+// Type, then HLEN, flags, PLEN and PDO are judged in this order (TCP section 3.6.2; 3.5 on errors),
+// and a limit on data is FESLimit. A PDU that passes has header, padding, data and digest inside
+// PLEN.
 func (p *Params) CheckFromHost(h *Header) Fault {
 	switch t := h.Type(); t {
 	case TypeCapsuleCmd:
@@ -17,7 +19,8 @@ func (p *Params) CheckFromHost(h *Header) Fault {
 	return Fault{FESInvalidHeader, OffType}
 }
 
-// CheckFromController is CheckFromHost for a PDU that a host received. maxC2HData bounds the data of one C2HData.
+// CheckFromController is CheckFromHost for a PDU that a host received. maxC2HData bounds the data
+// of one C2HData.
 func (p *Params) CheckFromController(h *Header, maxC2HData uint32) Fault {
 	switch t := h.Type(); t {
 	case TypeC2HData:
@@ -46,7 +49,8 @@ func checkPlain(h *Header, t Type) Fault {
 	return Fault{}
 }
 
-// check validates the types that obey the digests: hlen is what HLEN must be, most the largest number of data bytes.
+// check validates the types that obey the digests: hlen is what HLEN must be, most the largest
+// number of data bytes.
 func (p *Params) check(h *Header, hlen int, align uint8, most uint32, mayBeEmpty bool) Fault {
 	if h.HLEN() != hlen {
 		return Fault{FESInvalidHeader, OffHLEN}
@@ -59,7 +63,8 @@ func (p *Params) check(h *Header, hlen int, align uint8, most uint32, mayBeEmpty
 	if plen < uint64(first) {
 		return Fault{FESInvalidHeader, OffPLEN}
 	}
-	if plen == uint64(first) { // no data: DDGSTF is then without meaning, except that it needs to have been agreed on
+	// no data: DDGSTF is then without meaning, except that it needs to have been agreed on
+	if plen == uint64(first) {
 		switch {
 		case f&DDGSTF != 0 && !p.DataDigest:
 			return Fault{FESInvalidHeader, OffFlags}
@@ -76,7 +81,8 @@ func (p *Params) check(h *Header, hlen int, align uint8, most uint32, mayBeEmpty
 	if most == 0 || plen <= uint64(first+p.DataDigestSize()) {
 		return Fault{FESInvalidHeader, OffPLEN}
 	}
-	// The most a legal PDU can measure: PDO is a byte, so this bound does not depend on PDO being sane.
+	// The most a legal PDU can measure: PDO is a byte, so this bound does not depend on PDO being
+	// sane.
 	if plen > uint64(most)+uint64(p.DataDigestSize())+255 {
 		return Fault{FESLimit, OffPLEN}
 	}

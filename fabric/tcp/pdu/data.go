@@ -5,7 +5,8 @@ import "encoding/binary"
 // DataSize is the size of the header of a H2CData or C2HData in bytes.
 const DataSize = 24
 
-// Data is the header of H2CData and C2HData (TCP sections 3.6.2.8 and 3.6.2.9); TTAG is reserved in C2HData.
+// Data is the header of H2CData and C2HData (TCP sections 3.6.2.8 and 3.6.2.9); TTAG is reserved in
+// C2HData.
 type Data [DataSize]byte
 
 // Byte offsets of Data and R2T, as a Fault's FEI names them.
@@ -16,18 +17,21 @@ const (
 	OffDATAL = 16
 )
 
-// SetC2H writes the whole header of a C2HData with n bytes of data and returns PDO, where the data starts. extra is LastPDU,
-// or LastPDU|Success, or 0.
+// SetC2H writes the whole header of a C2HData with n bytes of data and returns PDO, where the data
+// starts. extra is LastPDU, or LastPDU|Success, or 0.
 func (d *Data) SetC2H(p *Params, extra Flags, cid uint16, datao, n uint32) int {
 	return d.set(TypeC2HData, p, p.HPDA, extra, cid, 0, datao, n)
 }
 
-// SetH2C writes the whole header of a H2CData with n bytes of data and returns PDO, where the data starts.
+// SetH2C writes the whole header of a H2CData with n bytes of data and returns PDO, where the data
+// starts.
 func (d *Data) SetH2C(p *Params, extra Flags, cid, ttag uint16, datao, n uint32) int {
 	return d.set(TypeH2CData, p, p.CPDA, extra, cid, ttag, datao, n)
 }
 
-func (d *Data) set(t Type, p *Params, align uint8, extra Flags, cid, ttag uint16, datao, n uint32) int {
+func (d *Data) set(t Type, p *Params, align uint8, extra Flags, cid, ttag uint16, datao,
+	n uint32,
+) int {
 	pdo := p.PDO(DataSize, align)
 	d.Header().Set(t, p.dataFlags()|extra, DataSize, pdo, uint32(pdo+p.DataDigestSize())+n)
 	binary.LittleEndian.PutUint16(d[OffCCCID:], cid)
@@ -53,8 +57,8 @@ func (d *Data) DATAO() uint32 { return binary.LittleEndian.Uint32(d[OffDATAO:]) 
 // DATAL is the number of data bytes in this PDU.
 func (d *Data) DATAL() uint32 { return binary.LittleEndian.Uint32(d[OffDATAL:]) }
 
-// Check compares DATAL with the length that the common header implies (which CheckFromHost or CheckFromController has
-// validated). A data PDU without data is refused.
+// Check compares DATAL with the length that the common header implies (which CheckFromHost or
+// CheckFromController has validated). A data PDU without data is refused.
 func (d *Data) Check(p *Params) Fault {
 	if n := d.DATAL(); n == 0 || n != p.DataLength(d.Header()) {
 		return Fault{FESInvalidHeader, OffDATAL}

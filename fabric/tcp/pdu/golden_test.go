@@ -59,24 +59,46 @@ func TestGolden(t *testing.T) {
 			"ICReq, 4 R2Ts, both digests", func() []byte { req.Set(both, 4); return req[:] },
 			"00 00 80 00 80000000 0000 00 03 03000000" + zeros(112),
 		},
-		{"ICResp", func() []byte { resp.Set(both); return resp[:] }, "01 00 80 00 80000000 0000 00 03 00000200" + zeros(112)},
+		{
+			"ICResp", func() []byte { resp.Set(both); return resp[:] },
+			"01 00 80 00 80000000 0000 00 03 00000200" + zeros(112),
+		},
 		{"C2HTermReq", func() []byte {
-			return AppendTermReq(nil, TypeC2HTermReq, Fault{FESInvalidHeader, 4}, []byte{0xAA, 0xBB})
+			return AppendTermReq(nil, TypeC2HTermReq, Fault{FESInvalidHeader, 4},
+				[]byte{0xAA, 0xBB})
 		}, "03 00 18 00 1a000000 0100 04000000" + zeros(10) + "aabb"},
-		{"CapsuleCmd without data", func() []byte { cmd.Set(both, 0); return cmd[:8] }, "04 01 48 00 4c000000"},
-		{"CapsuleCmd with data", func() []byte { cmd.Set(both, 4096); return cmd[:8] }, "04 03 48 4c 50100000"},
-		{"CapsuleCmd with data, no digest", func() []byte { cmd.Set(plain, 512); return cmd[:8] }, "04 00 48 48 48020000"},
+		{
+			"CapsuleCmd without data", func() []byte { cmd.Set(both, 0); return cmd[:8] },
+			"04 01 48 00 4c000000",
+		},
+		{
+			"CapsuleCmd with data", func() []byte { cmd.Set(both, 4096); return cmd[:8] },
+			"04 03 48 4c 50100000",
+		},
+		{
+			"CapsuleCmd with data, no digest",
+			func() []byte { cmd.Set(plain, 512); return cmd[:8] },
+			"04 00 48 48 48020000",
+		},
 		{
 			"CapsuleResp", func() []byte { rsp.Set(plain, &cqe); return rsp[:] },
 			"05 00 18 00 18000000 8877665544332211 0700 0000 cdab 0480",
 		},
-		{"CapsuleResp with digest", func() []byte { rsp.Set(both, &cqe); return rsp[:8] }, "05 01 18 00 1c000000"},
 		{
-			"H2CData", func() []byte { data.SetH2C(plain, LastPDU, 0x1234, 0x5678, 4096, 8192); return data[:] },
+			"CapsuleResp with digest", func() []byte { rsp.Set(both, &cqe); return rsp[:8] },
+			"05 01 18 00 1c000000",
+		},
+		{
+			"H2CData", func() []byte {
+				data.SetH2C(plain, LastPDU, 0x1234, 0x5678, 4096,
+					8192)
+				return data[:]
+			},
 			"06 04 18 18 18200000 3412 7856 00100000 00200000 00000000",
 		},
 		{"C2HData with digests, aligned", func() []byte {
-			data.SetC2H(&Params{HeaderDigest: true, DataDigest: true, HPDA: 31}, LastPDU|Success, 1, 0, 512)
+			data.SetC2H(&Params{HeaderDigest: true, DataDigest: true, HPDA: 31}, LastPDU|Success, 1,
+				0, 512)
 			return data[:]
 		}, "07 0f 18 80 84020000 0100 0000 00000000 00020000 00000000"},
 		{
@@ -96,12 +118,14 @@ func TestGolden(t *testing.T) {
 func TestGetters(t *testing.T) {
 	var req ICReq
 	req.Set(&Params{HeaderDigest: true, HPDA: 5}, 3)
-	if req.MaxR2T() != 3 || req.HPDA() != 5 || !req.HeaderDigest() || req.DataDigest() || req.PFV() != 0 {
+	if req.MaxR2T() != 3 || req.HPDA() != 5 || !req.HeaderDigest() || req.DataDigest() ||
+		req.PFV() != 0 {
 		t.Errorf("ICReq %x", req)
 	}
 	var resp ICResp
 	resp.Set(&Params{DataDigest: true, CPDA: 2, MaxH2CData: 65536})
-	if resp.MaxH2CData() != 65536 || resp.CPDA() != 2 || resp.HeaderDigest() || !resp.DataDigest() || !resp.Check().OK() {
+	if resp.MaxH2CData() != 65536 || resp.CPDA() != 2 || resp.HeaderDigest() ||
+		!resp.DataDigest() || !resp.Check().OK() {
 		t.Errorf("ICResp %x", resp)
 	}
 	var d Data
@@ -121,7 +145,8 @@ func TestGetters(t *testing.T) {
 	if f := (*TermReq)(b[:TermReqSize]).Fault(); f != (Fault{FESHeaderDigest, 0xDEADBEEF}) {
 		t.Errorf("TermReq %v", f)
 	}
-	if TypeR2T.String() != "R2T" || Type(0x16).String() != "type 16h" || Type(8).String() != "type 08h" {
+	if TypeR2T.String() != "R2T" || Type(0x16).String() != "type 16h" ||
+		Type(8).String() != "type 08h" {
 		t.Error("type names")
 	}
 }
@@ -148,7 +173,8 @@ func TestPDO(t *testing.T) {
 			p := Params{HeaderDigest: dg}
 			got := p.PDO(DataSize, uint8(align))
 			first := DataSize + p.HeaderDigestSize()
-			if unit := 4 * (align + 1); got%unit != 0 || got < first || got-unit >= first || got > 255 {
+			if unit := 4 * (align + 1); got%unit != 0 || got < first || got-unit >= first ||
+				got > 255 {
 				t.Errorf("PDO(24, %d) with digest %v is %d", align, dg, got)
 			}
 		}

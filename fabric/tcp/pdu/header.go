@@ -5,7 +5,8 @@ import "encoding/binary"
 // HeaderSize is the size of the common header in bytes (TCP section 3.6.2.1).
 const HeaderSize = 8
 
-// Header is the common header of every PDU: type, flags, header length (without digest), data offset, length of the whole PDU.
+// Header is the common header of every PDU: type, flags, header length (without digest), data
+// offset, length of the whole PDU.
 type Header [HeaderSize]byte
 
 // Byte offsets of the common header, as a Fault's FEI names them.
@@ -17,7 +18,8 @@ const (
 	OffPLEN  = 4
 )
 
-// Type is byte 0 of a PDU (TCP section 3.3, figure 10). Even types go from the host to the controller.
+// Type is byte 0 of a PDU (TCP section 3.3, figure 10). Even types go from the host to the
+// controller.
 type Type uint8
 
 // The PDU types.
@@ -34,9 +36,11 @@ const (
 )
 
 var typeNames = [...]string{
-	TypeICReq: "ICReq", TypeICResp: "ICResp", TypeH2CTermReq: "H2CTermReq", TypeC2HTermReq: "C2HTermReq",
-	TypeCapsuleCmd: "CapsuleCmd", TypeCapsuleResp: "CapsuleResp", TypeH2CData: "H2CData", TypeC2HData: "C2HData",
-	TypeR2T: "R2T",
+	TypeICReq: "ICReq", TypeICResp: "ICResp", TypeH2CTermReq: "H2CTermReq",
+	TypeC2HTermReq: "C2HTermReq",
+	TypeCapsuleCmd: "CapsuleCmd", TypeCapsuleResp: "CapsuleResp", TypeH2CData: "H2CData",
+	TypeC2HData: "C2HData",
+	TypeR2T:     "R2T",
 }
 
 // String is the name the specification uses.
@@ -57,16 +61,18 @@ func (t Type) HLEN() int {
 }
 
 var hlens = [...]uint8{
-	TypeICReq: ICReqSize, TypeICResp: ICRespSize, TypeH2CTermReq: TermReqSize, TypeC2HTermReq: TermReqSize,
-	TypeCapsuleCmd: CapsuleCmdSize, TypeCapsuleResp: CapsuleRespSize, TypeH2CData: DataSize, TypeC2HData: DataSize,
-	TypeR2T: R2TSize,
+	TypeICReq: ICReqSize, TypeICResp: ICRespSize, TypeH2CTermReq: TermReqSize,
+	TypeC2HTermReq: TermReqSize,
+	TypeCapsuleCmd: CapsuleCmdSize, TypeCapsuleResp: CapsuleRespSize, TypeH2CData: DataSize,
+	TypeC2HData: DataSize,
+	TypeR2T:     R2TSize,
 }
 
 // Flags is byte 1 of a PDU.
 type Flags uint8
 
-// The flags. LastPDU belongs to H2CData and C2HData, Success to C2HData only: no CapsuleResp follows, the command succeeded
-// (TCP section 3.6.2.9).
+// The flags. LastPDU belongs to H2CData and C2HData, Success to C2HData only: no CapsuleResp
+// follows, the command succeeded (TCP section 3.6.2.9).
 const (
 	HDGSTF  Flags = 1 << 0
 	DDGSTF  Flags = 1 << 1

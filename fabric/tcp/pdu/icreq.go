@@ -5,7 +5,8 @@ import "encoding/binary"
 // ICReqSize is the size of an ICReq in bytes.
 const ICReqSize = 128
 
-// ICReq is the Initialize Connection Request, the first PDU of a host (TCP section 3.6.2.2). It never carries digests.
+// ICReq is the Initialize Connection Request, the first PDU of a host (TCP section 3.6.2.2). It
+// never carries digests.
 type ICReq [ICReqSize]byte
 
 // Byte offsets of ICReq and ICResp, as a Fault's FEI names them.
@@ -45,7 +46,8 @@ func (r *ICReq) HeaderDigest() bool { return r[OffDGST]&dgstHeader != 0 }
 // DataDigest says that the host asks for data digests.
 func (r *ICReq) DataDigest() bool { return r[OffDGST]&dgstData != 0 }
 
-// MaxR2T is the largest number of R2Ts outstanding per command, counted from 1 (the field is 0-based).
+// MaxR2T is the largest number of R2Ts outstanding per command, counted from 1 (the field is
+// 0-based).
 func (r *ICReq) MaxR2T() uint64 { return uint64(binary.LittleEndian.Uint32(r[12:])) + 1 }
 
 // Check validates what follows the common header.

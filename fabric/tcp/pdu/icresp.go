@@ -8,7 +8,8 @@ const ICRespSize = 128
 // ICResp is the Initialize Connection Response (TCP section 3.6.2.3). It never carries digests.
 type ICResp [ICRespSize]byte
 
-// MinMaxH2CData is the smallest legal MAXH2CDATA; the value must also be a multiple of 4 (TCP section 3.6.2.3).
+// MinMaxH2CData is the smallest legal MAXH2CDATA; the value must also be a multiple of 4 (TCP
+// section 3.6.2.3).
 const MinMaxH2CData = 4096
 
 // Set makes an ICResp from CPDA, the digests and MaxH2CData of p.

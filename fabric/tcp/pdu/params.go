@@ -1,19 +1,24 @@
 package pdu
 
-// Params is what ICReq and ICResp agreed on for one connection. The zero value holds before: no digests, no alignment.
+// Params is what ICReq and ICResp agreed on for one connection. The zero value holds before: no
+// digests, no alignment.
 type Params struct {
-	// HeaderDigest and DataDigest say that every PDU after ICResp carries them (where its type has them).
+	// HeaderDigest and DataDigest say that every PDU after ICResp carries them (where its type has
+	// them).
 	HeaderDigest, DataDigest bool
-	// HPDA is the host's alignment for C2HData, CPDA the controller's for CapsuleCmd and H2CData; in dwords, 0-based, 0 to 31.
+	// HPDA is the host's alignment for C2HData, CPDA the controller's for CapsuleCmd and H2CData;
+	// in dwords, 0-based, 0 to 31.
 	HPDA, CPDA uint8
 	// MaxH2CData is the largest number of data bytes in one H2CData PDU (MAXH2CDATA of ICResp).
 	MaxH2CData uint32
-	// InCapsule is the largest number of data bytes in one CapsuleCmd. The controller knows a tighter bound when it has
-	// seen the command (AdminInCapsule for Fabrics and admin commands, IOCCSZ for I/O).
+	// InCapsule is the largest number of data bytes in one CapsuleCmd. The controller knows a
+	// tighter bound when it has seen the command (AdminInCapsule for Fabrics and admin commands,
+	// IOCCSZ for I/O).
 	InCapsule uint32
 }
 
-// AdminInCapsule is the in-capsule data size of Fabrics and admin commands over TCP, always (TCP section 3.3.1).
+// AdminInCapsule is the in-capsule data size of Fabrics and admin commands over TCP, always (TCP
+// section 3.3.1).
 const AdminInCapsule = 8192
 
 // HeaderDigestSize is 4 if header digests are on, else 0.
@@ -32,8 +37,8 @@ func (p *Params) DataDigestSize() int {
 	return 0
 }
 
-// PDO is the data offset for a header of hlen bytes under the alignment align (HPDA or CPDA): header, digest, then padding up
-// to a multiple of (align+1) dwords.
+// PDO is the data offset for a header of hlen bytes under the alignment align (HPDA or CPDA):
+// header, digest, then padding up to a multiple of (align+1) dwords.
 func (p *Params) PDO(hlen int, align uint8) int {
 	unit := (int(align) + 1) * 4
 	n := hlen + p.HeaderDigestSize()

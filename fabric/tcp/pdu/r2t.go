@@ -5,7 +5,8 @@ import "encoding/binary"
 // R2TSize is the size of an R2T in bytes, without the header digest.
 const R2TSize = 24
 
-// R2T is Ready To Transfer: the controller asks for a part of a command's data (TCP section 3.6.2.10).
+// R2T is Ready To Transfer: the controller asks for a part of a command's data (TCP section
+// 3.6.2.10).
 type R2T [R2TSize]byte
 
 // Set writes the whole PDU without the digest.

@@ -8,15 +8,16 @@ import (
 // TermReqSize is the size of the header of a H2CTermReq or C2HTermReq in bytes.
 const TermReqSize = 24
 
-// MaxTermData is the largest part of the offending PDU's header that a TermReq carries; MaxTermReq is the largest TermReq
-// (TCP section 3.6.2.4; NVME_TCP_MAX_C2HTERM_PLEN in Linux).
+// MaxTermData is the largest part of the offending PDU's header that a TermReq carries; MaxTermReq
+// is the largest TermReq (TCP section 3.6.2.4; NVME_TCP_MAX_C2HTERM_PLEN in Linux).
 const (
 	MaxTermData = 128
 	MaxTermReq  = TermReqSize + MaxTermData
 )
 
-// TermReq is the header of H2CTermReq and C2HTermReq (TCP sections 3.6.2.4 and 3.6.2.5): a fatal error, after which the
-// connection ends. The header of the offending PDU follows. It never carries digests.
+// TermReq is the header of H2CTermReq and C2HTermReq (TCP sections 3.6.2.4 and 3.6.2.5): a fatal
+// error, after which the connection ends. The header of the offending PDU follows. It never carries
+// digests.
 type TermReq [TermReqSize]byte
 
 // FES is the Fatal Error Status of a TermReq.
@@ -51,7 +52,8 @@ func (f FES) String() string {
 	return fmt.Sprintf("fatal error status %d", uint16(f))
 }
 
-// Fault is a fatal error found in a PDU: what to put into a TermReq. The zero value says that there is none.
+// Fault is a fatal error found in a PDU: what to put into a TermReq. The zero value says that there
+// is none.
 type Fault struct {
 	FES FES
 	FEI uint32
@@ -71,14 +73,15 @@ func (f Fault) Error() string {
 	return f.FES.String()
 }
 
-// AppendTermReq appends a whole TermReq of type t (TypeH2CTermReq or TypeC2HTermReq) for a fault in the PDU that starts with
-// offending; at most MaxTermData of it is copied.
+// AppendTermReq appends a whole TermReq of type t (TypeH2CTermReq or TypeC2HTermReq) for a fault in
+// the PDU that starts with offending; at most MaxTermData of it is copied.
 func AppendTermReq(b []byte, t Type, f Fault, offending []byte) []byte {
 	if len(offending) > MaxTermData {
 		offending = offending[:MaxTermData]
 	}
 	var r TermReq
-	r.Header().Set(t, 0, TermReqSize, 0, uint32(TermReqSize+len(offending))) // PDO is reserved: figures 22 and 23
+	// PDO is reserved: figures 22 and 23
+	r.Header().Set(t, 0, TermReqSize, 0, uint32(TermReqSize+len(offending)))
 	binary.LittleEndian.PutUint16(r[8:], uint16(f.FES))
 	binary.LittleEndian.PutUint32(r[10:], f.FEI)
 	return append(append(b, r[:]...), offending...)

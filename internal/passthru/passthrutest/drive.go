@@ -1,5 +1,5 @@
-// Package passthrutest is an NVMe drive in memory, for tests of those who send commands to drives. It sees of a command what the kernel
-// would see: the bytes of the ioctl, and what they point to.
+// Package passthrutest is an NVMe drive in memory, for tests of those who send commands to drives.
+// It sees of a command what the kernel would see: the bytes of the ioctl, and what they point to.
 package passthrutest
 
 import (
@@ -15,7 +15,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Drive is a passthru.Drive with one namespace. The fields may be changed while no command is in progress.
+// Drive is a passthru.Drive with one namespace. The fields may be changed while no command is in
+// progress.
 type Drive struct {
 	Controller nvme.IdentifyController
 	Namespace  nvme.IdentifyNamespace
@@ -37,10 +38,12 @@ type Drive struct {
 // NSID is that of the namespace.
 const NSID = 3
 
-// New makes a drive with a namespace of so many blocks of 1<<lbads bytes, which supports what there is.
+// New makes a drive with a namespace of so many blocks of 1<<lbads bytes, which supports what there
+// is.
 func New(blocks uint64, lbads uint8) *Drive {
 	d := &Drive{blocks: make([]byte, blocks<<lbads), counts: map[nvme.Opcode]int{}}
-	d.Controller.VWC, d.Controller.ONCS = nvme.VWCPresent, nvme.ONCSDatasetManagement|nvme.ONCSWriteZeroes
+	d.Controller.VWC, d.Controller.ONCS = nvme.VWCPresent,
+		nvme.ONCSDatasetManagement|nvme.ONCSWriteZeroes
 	d.Namespace.NSZE, d.Namespace.NCAP, d.Namespace.NUSE = blocks, blocks, blocks
 	d.Namespace.DLFEAT = nvme.DLFEATReadsZeroes | nvme.DLFEATWriteZeroes
 	d.Namespace.LBAF[0].LBADS = lbads
@@ -150,10 +153,14 @@ func (d *Drive) io(sqe *nvme.SQE, data vectors) nvme.Status {
 // vectors are pieces of this process's memory, known by their addresses.
 type vectors []unix.RemoteIovec
 
-// memory finds the data of a command (struct nvme_passthru_cmd64 of linux/nvme_ioctl.h: addr, and data_len or vec_cnt).
+// memory finds the data of a command (struct nvme_passthru_cmd64 of linux/nvme_ioctl.h: addr, and
+// data_len or vec_cnt).
 func (d *Drive) memory(request uintptr, c *sys.NVMeCommand) (vectors, syscall.Errno) {
 	raw := c.Uring()
-	at := unix.RemoteIovec{Base: uintptr(binary.NativeEndian.Uint64(raw[24:])), Len: int(binary.NativeEndian.Uint32(raw[36:]))}
+	at := unix.RemoteIovec{
+		Base: uintptr(binary.NativeEndian.Uint64(raw[24:])),
+		Len:  int(binary.NativeEndian.Uint32(raw[36:])),
+	}
 	if request != sys.NVMeIOVec {
 		d.data = append(d.data[:0], at)
 		return d.data, 0
@@ -167,7 +174,11 @@ func (d *Drive) memory(request uintptr, c *sys.NVMeCommand) (vectors, syscall.Er
 	d.data.read(d.list)
 	d.data = d.data[:0]
 	for e := d.list; len(e) > 0; e = e[16:] {
-		d.data = append(d.data, unix.RemoteIovec{Base: uintptr(binary.NativeEndian.Uint64(e)), Len: int(binary.NativeEndian.Uint64(e[8:]))})
+		d.data = append(d.data,
+			unix.RemoteIovec{
+				Base: uintptr(binary.NativeEndian.Uint64(e)),
+				Len:  int(binary.NativeEndian.Uint64(e[8:])),
+			})
 	}
 	return d.data, 0
 }

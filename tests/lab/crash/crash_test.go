@@ -47,12 +47,14 @@ func (d *disk) write(block int, flags uint64) {
 	d.j.Zero[block] = append(d.j.Zero[block], false)
 	data := make([]byte, BlockSize)
 	d.j.stamp(data, uint32(block), uint32(len(d.j.Zero[block])))
-	d.log = append(d.log, entry{off: int64(block) * BlockSize, length: BlockSize, flags: flags, data: data})
+	d.log = append(d.log,
+		entry{off: int64(block) * BlockSize, length: BlockSize, flags: flags, data: data})
 }
 
 func (d *disk) zero(block int) {
 	d.j.Zero[block] = append(d.j.Zero[block], true)
-	d.log = append(d.log, entry{off: int64(block) * BlockSize, length: BlockSize, flags: flagDiscard})
+	d.log = append(d.log,
+		entry{off: int64(block) * BlockSize, length: BlockSize, flags: flagDiscard})
 }
 
 func (d *disk) flush() { d.log = append(d.log, entry{flags: flagFlush}) }
@@ -161,7 +163,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestCuts: before the first mark nothing is promised, and between a flush and what it covers there is a crash.
+// TestCuts: before the first mark nothing is promised, and between a flush and what it covers there
+// is a crash.
 func TestCuts(t *testing.T) {
 	d := history()
 	got := cuts(append(d.log, entry{flags: flagMark, mark: -1}))
@@ -187,8 +190,12 @@ func TestReadLogRefuses(t *testing.T) {
 		"empty":         func(b []byte) []byte { return nil },
 		"another magic": func(b []byte) []byte { b[0]++; return b },
 		"cut short":     func(b []byte) []byte { return b[:len(b)-1] },
-		"a huge entry":  func(b []byte) []byte { binary.LittleEndian.PutUint64(b[sector+8:], 1<<40); return b },
-		"no sectors":    func(b []byte) []byte { clear(b[24:28]); return b },
+		"a huge entry": func(b []byte) []byte {
+			binary.LittleEndian.PutUint64(b[sector+8:],
+				1<<40)
+			return b
+		},
+		"no sectors": func(b []byte) []byte { clear(b[24:28]); return b },
 	} {
 		if _, err := readLog(bytes.NewReader(change(bytes.Clone(good)))); err == nil {
 			t.Errorf("%s: read", name)

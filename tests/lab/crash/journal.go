@@ -7,10 +7,12 @@ import (
 	"math/rand/v2"
 )
 
-// BlockSize is the unit that Writers stamp, in bytes. It is what the disks of the lab write without tearing it.
+// BlockSize is the unit that Writers stamp, in bytes. It is what the disks of the lab write without
+// tearing it.
 const BlockSize = 4096
 
-// Journal is what a Writer did to the blocks of a namespace. Each write or zeroing of a block is its next generation, from 1.
+// Journal is what a Writer did to the blocks of a namespace. Each write or zeroing of a block is
+// its next generation, from 1.
 type Journal struct {
 	Seed uint64
 	// Zero says of each block which generations were zeroes: of generation g, Zero[block][g-1].
@@ -18,7 +20,8 @@ type Journal struct {
 	Marks []Mark
 }
 
-// Mark is what changed until the Writer put a mark into the log; each was put there before the next one was thought of.
+// Mark is what changed until the Writer put a mark into the log; each was put there before the next
+// one was thought of.
 type Mark struct {
 	Durable []Gen // the host was promised that these, or later ones, are there after any crash
 	Begun   []Gen // the last ones that had been begun
@@ -40,8 +43,8 @@ func (j *Journal) stamp(b []byte, block, gen uint32) {
 	}
 }
 
-// check says whether b may be what block holds after a crash, when want is the generation promised last, 0 if none was, and limit the
-// last one that had been begun.
+// check says whether b may be what block holds after a crash, when want is the generation promised
+// last, 0 if none was, and limit the last one that had been begun.
 func (j *Journal) check(b []byte, block, want, limit uint32) error {
 	zero := j.Zero[block][:limit]
 	if allZero(b) {

@@ -29,7 +29,8 @@ func envInt(t *testing.T, name string) int {
 	return n
 }
 
-// TestWrite works on the namespace CRASH_DEV, whose disk is the device of dm-log-writes CRASH_DM, and leaves CRASH_JOURNAL.
+// TestWrite works on the namespace CRASH_DEV, whose disk is the device of dm-log-writes CRASH_DM,
+// and leaves CRASH_JOURNAL.
 func TestWrite(t *testing.T) {
 	dev := env(t, "CRASH_DEV")
 	mark, done, err := Marker(env(t, "CRASH_DM"))
@@ -59,9 +60,10 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestReplay makes CRASH_COUNT crashes of the log on the device CRASH_LOG, of a disk of CRASH_SIZE bytes, that was made while TestWrite left
-// CRASH_JOURNAL. With CRASH_FS, which is the type of the file system on the disk, the namespace is the file 1.img in it, and CRASH_SCRATCH a
-// disk of the same size.
+// TestReplay makes CRASH_COUNT crashes of the log on the device CRASH_LOG, of a disk of CRASH_SIZE
+// bytes, that was made while TestWrite left CRASH_JOURNAL. With CRASH_FS, which is the type of the
+// file system on the disk, the namespace is the file 1.img in it, and CRASH_SCRATCH a disk of the
+// same size.
 func TestReplay(t *testing.T) {
 	name, dev, size := env(t, "CRASH_JOURNAL"), env(t, "CRASH_LOG"), envInt(t, "CRASH_SIZE")
 	f, err := os.Open(name)

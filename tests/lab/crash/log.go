@@ -1,6 +1,7 @@
-// Package crash shows what survives when the power fails under a target. A Writer works on the namespace of a Linux host and keeps a
-// journal of what was acknowledged as durable, with marks in the log that dm-log-writes makes of the disk below the target. Replay makes
-// of that log the states that power failures may leave on the disk, and holds each against the journal.
+// Package crash shows what survives when the power fails under a target. A Writer works on the
+// namespace of a Linux host and keeps a journal of what was acknowledged as durable, with marks in
+// the log that dm-log-writes makes of the disk below the target. Replay makes of that log the
+// states that power failures may leave on the disk, and holds each against the journal.
 package crash
 
 import (
@@ -11,9 +12,10 @@ import (
 	"strconv"
 )
 
-// The log of dm-log-writes: Linux, Documentation/admin-guide/device-mapper/log-writes.rst. A superblock, then entries of one sector each
-// with what they write behind them. A write is logged when a flush that began after its completion is over, one with FUA when
-// it is over itself; so whatever precedes the entry of a flush or of a write with FUA was durable by then.
+// The log of dm-log-writes: Linux, Documentation/admin-guide/device-mapper/log-writes.rst. A
+// superblock, then entries of one sector each with what they write behind them. A write is logged
+// when a flush that began after its completion is over, one with FUA when it is over itself; so
+// whatever precedes the entry of a flush or of a write with FUA was durable by then.
 const (
 	logMagic   = 0x6a736677736872
 	logVersion = 1

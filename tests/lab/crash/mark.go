@@ -33,11 +33,15 @@ func Marker(device string) (mark func(id int) error, close func() error, err err
 		return nil, nil, err
 	}
 	mark = func(id int) error {
-		m := mapperMessage{version: [3]uint32{4}, dataStart: uint32(unsafe.Offsetof(mapperMessage{}.target))}
+		m := mapperMessage{
+			version:   [3]uint32{4},
+			dataStart: uint32(unsafe.Offsetof(mapperMessage{}.target)),
+		}
 		m.dataSize = uint32(unsafe.Sizeof(m))
 		copy(m.name[:], device)
 		copy(m.text[:], "mark "+strconv.Itoa(id))
-		if _, _, e := unix.Syscall(unix.SYS_IOCTL, control.Fd(), ioctlTargetMessage, uintptr(unsafe.Pointer(&m))); e != 0 {
+		if _, _, e := unix.Syscall(unix.SYS_IOCTL, control.Fd(), ioctlTargetMessage,
+			uintptr(unsafe.Pointer(&m))); e != 0 {
 			return fmt.Errorf("mark %d in the log of %s: %w", id, device, e)
 		}
 		return nil

@@ -8,13 +8,15 @@ import (
 	"slices"
 )
 
-// cut is a power failure. The entries before durable are on the disk. Of those from there to cached, which the disk has in its volatile
-// cache, any part may be, block by block: it drops some and has written others out of order.
+// cut is a power failure. The entries before durable are on the disk. Of those from there to
+// cached, which the disk has in its volatile cache, any part may be, block by block: it drops some
+// and has written others out of order.
 type cut struct{ durable, cached int }
 
-// cuts are the places in the log where a power failure makes a difference, from the first mark on: behind each flush, mark and write
-// with FUA, with nothing of what follows; and before each flush, with parts of what it is to make durable. There, no entry that comes
-// between has been left out: what the log has between two flushes is first what was durable at once, then what was cached.
+// cuts are the places in the log where a power failure makes a difference, from the first mark on:
+// behind each flush, mark and write with FUA, with nothing of what follows; and before each flush,
+// with parts of what it is to make durable. There, no entry that comes between has been left out:
+// what the log has between two flushes is first what was durable at once, then what was cached.
 func cuts(log []entry) (all []cut) {
 	begun, end := false, 0 // end: behind the last entry that was not cached
 	for i := range log {
@@ -34,7 +36,8 @@ func cuts(log []entry) (all []cut) {
 	return all
 }
 
-// choose takes n cuts, in order: half of them with something in the cache if there are any, some of these more than once.
+// choose takes n cuts, in order: half of them with something in the cache if there are any, some of
+// these more than once.
 func choose(all []cut, n int, r *rand.Rand) []cut {
 	var plain, cached []cut
 	for _, c := range all {
@@ -52,7 +55,8 @@ func choose(all []cut, n int, r *rand.Rand) []cut {
 		}
 		out = append(out, from[r.IntN(len(from))])
 	}
-	slices.SortFunc(out, func(a, b cut) int { return cmp.Or(a.durable-b.durable, a.cached-b.cached) })
+	slices.SortFunc(out,
+		func(a, b cut) int { return cmp.Or(a.durable-b.durable, a.cached-b.cached) })
 	return out
 }
 
@@ -63,12 +67,15 @@ type Report struct {
 	Promised      int // blocks that had been acknowledged as durable, over all crashes
 }
 
-// Reader returns the content of the namespace that lies on image, the content of the disk after a crash.
+// Reader returns the content of the namespace that lies on image, the content of the disk after a
+// crash.
 type Reader func(image []byte) ([]byte, error)
 
-// Replay makes n crashes of a log, chosen and made with seed, and checks the namespace after each. image is the disk as it was
-// before the log, which is what Replay works in.
-func Replay(log []entry, j *Journal, image []byte, read Reader, n int, seed uint64) (Report, error) {
+// Replay makes n crashes of a log, chosen and made with seed, and checks the namespace after each.
+// image is the disk as it was before the log, which is what Replay works in.
+func Replay(log []entry, j *Journal, image []byte, read Reader, n int, seed uint64) (Report,
+	error,
+) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	var rep Report
 	known := newKnowledge(log, j)
@@ -89,7 +96,8 @@ func Replay(log []entry, j *Journal, image []byte, read Reader, n int, seed uint
 			err = rep.check(content, j, known)
 		}
 		if err != nil {
-			return rep, fmt.Errorf("crash %d, behind entry %d of %d, with %d in the cache: %w", rep.Crashes, c.durable, len(log), c.cached-c.durable, err)
+			return rep, fmt.Errorf("crash %d, behind entry %d of %d, with %d in the cache: %w",
+				rep.Crashes, c.durable, len(log), c.cached-c.durable, err)
 		}
 		rep.Crashes++
 	}
@@ -98,10 +106,11 @@ func Replay(log []entry, j *Journal, image []byte, read Reader, n int, seed uint
 
 // knowledge is what the journal says about a crash.
 type knowledge struct {
-	j           *Journal
-	places      []int    // of the marks in the log
-	want, limit []uint32 // the generation of each block that was promised; the last that may be there
-	told, begun int      // marks that want and limit contain
+	j      *Journal
+	places []int // of the marks in the log
+	// the generation of each block that was promised; the last that may be there
+	want, limit []uint32
+	told, begun int // marks that want and limit contain
 }
 
 func newKnowledge(log []entry, j *Journal) *knowledge {
@@ -114,8 +123,8 @@ func newKnowledge(log []entry, j *Journal) *knowledge {
 	return k
 }
 
-// at is called with cuts in order. What had been begun is known from the second mark after the cut: the first one may have been
-// thought of before it.
+// at is called with cuts in order. What had been begun is known from the second mark after the cut:
+// the first one may have been thought of before it.
 func (k *knowledge) at(c cut) {
 	for ; k.told < len(k.places) && k.places[k.told] < c.durable; k.told++ {
 		raise(k.want, k.j.Marks[k.told].Durable)
@@ -194,7 +203,8 @@ func (rep *Report) check(content []byte, j *Journal, k *knowledge) error {
 		if gen > 0 {
 			rep.Promised++
 		}
-		if err := j.check(content[b*BlockSize:][:BlockSize], uint32(b), gen, k.limit[b]); err != nil {
+		if err := j.check(content[b*BlockSize:][:BlockSize], uint32(b), gen,
+			k.limit[b]); err != nil {
 			if errs = append(errs, err); len(errs) == 4 {
 				break
 			}

@@ -19,7 +19,8 @@ const (
 
 	ioctlSubmitIO = 0x40304e42 // NVME_IOCTL_SUBMIT_IO
 	opWrite       = 1
-	controlFUA    = 1 << 14 // bit 30 of command dword 12: NVM Command Set Specification 1.0, section 3.2.6
+	// bit 30 of command dword 12: NVM Command Set Specification 1.0, section 3.2.6
+	controlFUA = 1 << 14
 )
 
 // Writer writes, zeroes and flushes at random from several threads.
@@ -36,7 +37,8 @@ type Writer struct {
 	marking sync.Mutex // held from the making of a mark until it is in the log
 }
 
-// NewWriter makes a Writer of the first blocks of the namespace dev, all zeroes so far. mark puts a number into the log of the disk.
+// NewWriter makes a Writer of the first blocks of the namespace dev, all zeroes so far. mark puts a
+// number into the log of the disk.
 func NewWriter(dev string, blocks int, seed uint64, mark func(id int) error) (*Writer, error) {
 	f, err := os.OpenFile(dev, os.O_RDWR|unix.O_DIRECT|unix.O_EXCL, 0)
 	if err != nil {
@@ -65,14 +67,16 @@ func (w *Writer) Run(ops int) (*Journal, error) {
 }
 
 func (w *Writer) work(id, ops int) error {
-	buf, err := unix.Mmap(-1, 0, mostPlain*BlockSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	buf, err := unix.Mmap(-1, 0, mostPlain*BlockSize, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = unix.Munmap(buf) }()
 	r := rand.New(rand.NewPCG(w.j.Seed, uint64(id)))
-	// The last quarter of the thread's blocks is for writes with FUA alone: dm-log-writes logs those at once, and would have what was
-	// written to the same blocks before them, and not flushed, behind them.
+	// The last quarter of the thread's blocks is for writes with FUA alone: dm-log-writes logs
+	// those at once, and would have what was written to the same blocks before them, and not
+	// flushed, behind them.
 	region := len(w.acked) / workers
 	plain := region * 3 / 4
 	place := func(from, size, most int) (first, n int) {
@@ -153,13 +157,16 @@ type userIO struct {
 	application, applicationTag uint16
 }
 
-// writeFUA sends a Write with FUA and nothing else; a block device's own O_DSYNC would make a Flush follow it.
+// writeFUA sends a Write with FUA and nothing else; a block device's own O_DSYNC would make a Flush
+// follow it.
 func (w *Writer) writeFUA(buf []byte, first int) error {
 	io := userIO{
-		opcode: opWrite, control: controlFUA, addr: uint64(uintptr(unsafe.Pointer(&buf[0]))), // mapped, it stays where it is
+		// mapped, it stays where it is
+		opcode: opWrite, control: controlFUA, addr: uint64(uintptr(unsafe.Pointer(&buf[0]))),
 		slba: uint64(first * BlockSize / w.lba), blocks: uint16(len(buf)/w.lba - 1),
 	}
-	switch status, _, e := unix.Syscall(unix.SYS_IOCTL, w.f.Fd(), ioctlSubmitIO, uintptr(unsafe.Pointer(&io))); {
+	switch status, _,
+		e := unix.Syscall(unix.SYS_IOCTL, w.f.Fd(), ioctlSubmitIO, uintptr(unsafe.Pointer(&io))); {
 	case e != 0:
 		return e
 	case status != 0:
@@ -175,7 +182,8 @@ func (w *Writer) zero(first, n int, punch bool) error {
 	if punch {
 		mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
 	}
-	if err := unix.Fallocate(int(w.f.Fd()), mode, int64(first)*BlockSize, int64(n)*BlockSize); err != nil {
+	if err := unix.Fallocate(int(w.f.Fd()), mode, int64(first)*BlockSize,
+		int64(n)*BlockSize); err != nil {
 		return fmt.Errorf("zeroes to %d blocks at %d: %w", n, first, err)
 	}
 	w.end(first, gens[:n])

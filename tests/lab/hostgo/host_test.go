@@ -24,8 +24,8 @@ const (
 	settle    = 30 * time.Second
 )
 
-// where is the target: NVMF_TEST_TARGET is ADDRESS:PORT and NVMF_TEST_NQN a subsystem whose namespace 1 has 512-byte blocks, at least
-// 16 MiB of them that may be overwritten.
+// where is the target: NVMF_TEST_TARGET is ADDRESS:PORT and NVMF_TEST_NQN a subsystem whose
+// namespace 1 has 512-byte blocks, at least 16 MiB of them that may be overwritten.
 func where(t *testing.T) (transport host.RDMA, o host.Options) {
 	t.Helper()
 	text, nqn := os.Getenv("NVMF_TEST_TARGET"), os.Getenv("NVMF_TEST_NQN")
@@ -145,7 +145,8 @@ func (l *lane) next(op *host.Op, token int, random *rand.Rand) {
 	op.Token = uint64(token)
 }
 
-// Many commands at once, of all sizes and both ways, each read checked; at the depth that Linux hosts use and at the deepest.
+// Many commands at once, of all sizes and both ways, each read checked; at the depth that Linux
+// hosts use and at the deepest.
 func TestDepth(t *testing.T) {
 	for name, size := range map[string]int{"128": 128, "1024": 1024} {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +162,8 @@ func TestDepth(t *testing.T) {
 			}
 			lanes := make([]lane, regions)
 			for i := range lanes {
-				lanes[i].slba, lanes[i].data = uint64(i)*regionLen/block, memory[i*regionLen:(i+1)*regionLen]
+				lanes[i].slba, lanes[i].data = uint64(i)*regionLen/block,
+					memory[i*regionLen:(i+1)*regionLen]
 			}
 			n, err := churn(q, lanes, 3*time.Second)
 			if err != nil {
@@ -172,7 +174,8 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-// churn keeps a command on every lane until the time is over, and returns how many there were. Any goroutine may call it.
+// churn keeps a command on every lane until the time is over, and returns how many there were. Any
+// goroutine may call it.
 func churn(q *host.Queue, lanes []lane, d time.Duration) (n int, err error) {
 	random := rand.New(rand.NewPCG(1, uint64(len(lanes))))
 	var op host.Op
@@ -202,7 +205,8 @@ func churn(q *host.Queue, lanes []lane, d time.Duration) (n int, err error) {
 				return n, fmt.Errorf("status %w", st)
 			}
 			if l.reading && !l.intact() {
-				return n, fmt.Errorf("%d bytes at block %d are not what was written", l.size, l.slba)
+				return n, fmt.Errorf("%d bytes at block %d are not what was written", l.size,
+					l.slba)
 			}
 			idle = append(idle, int(cp.Token))
 			last = time.Now()

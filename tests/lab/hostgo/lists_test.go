@@ -10,7 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// Data described by lists of several data blocks, both ways, of any number that the target takes, and by one more than that.
+// Data described by lists of several data blocks, both ways, of any number that the target takes,
+// and by one more than that.
 func TestLists(t *testing.T) {
 	tr, o := where(t)
 	c := connect(t, tr, o, 4)

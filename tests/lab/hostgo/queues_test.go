@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// More I/O queues than a Linux host makes on so few processors, all of them busy at once, each with regions of its own.
+// More I/O queues than a Linux host makes on so few processors, all of them busy at once, each with
+// regions of its own.
 func TestManyQueues(t *testing.T) {
 	const queues, depth = 16, 128
 	each := regions / queues
@@ -18,7 +19,8 @@ func TestManyQueues(t *testing.T) {
 	}
 	lanes := make([]lane, regions)
 	for i := range lanes {
-		lanes[i].slba, lanes[i].data = uint64(i)*regionLen/block, memory[i*regionLen:(i+1)*regionLen]
+		lanes[i].slba, lanes[i].data = uint64(i)*regionLen/block,
+			memory[i*regionLen:(i+1)*regionLen]
 	}
 	var wg sync.WaitGroup
 	var counts [queues]int

@@ -15,8 +15,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// watchers are those who want the asynchronous events of a device. One goroutine reads them while there are any: an event can be
-// read only once, and freeing a queue waits until its events are acknowledged.
+// watchers are those who want the asynchronous events of a device. One goroutine reads them while
+// there are any: an event can be read only once, and freeing a queue waits until its events are
+// acknowledged.
 type watchers struct {
 	mu   sync.Mutex
 	fns  []*func(verbs.AsyncEvent)
@@ -51,7 +52,8 @@ func (d *device) startWatch() error {
 	w.file, w.done = file, done
 	go func() {
 		defer close(done)
-		// Read returns when the file is closed, or when events cannot be read because the device is gone.
+		// Read returns when the file is closed, or when events cannot be read because the device is
+		// gone.
 		_ = raw.Read(func(uintptr) bool { return !d.readAsync() })
 	}()
 	return nil

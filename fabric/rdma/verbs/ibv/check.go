@@ -11,8 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// The constants and layouts of package verbs are those of the C headers: a difference does not compile, because an index other
-// than 0 is out of range.
+// The constants and layouts of package verbs are those of the C headers: a difference does not
+// compile, because an index other than 0 is out of range.
 type same = [1]struct{}
 
 var (
@@ -96,16 +96,21 @@ var (
 
 	_ = same{}[unsafe.Sizeof(verbs.SendWR{})^C.sizeof_struct_vb_send_wr]
 	_ = same{}[unsafe.Offsetof(verbs.SendWR{}.WRID)^unsafe.Offsetof(C.struct_vb_send_wr{}.wr_id)]
-	_ = same{}[unsafe.Offsetof(verbs.SendWR{}.RemoteAddr)^unsafe.Offsetof(C.struct_vb_send_wr{}.remote_addr)]
+	_ = same{}[unsafe.Offsetof(verbs.SendWR{}.RemoteAddr)^unsafe.Offsetof(
+		C.struct_vb_send_wr{}.remote_addr)]
 	_ = same{}[unsafe.Offsetof(verbs.SendWR{}.Opcode)^unsafe.Offsetof(C.struct_vb_send_wr{}.opcode)]
 	_ = same{}[unsafe.Offsetof(verbs.SendWR{}.Flags)^unsafe.Offsetof(C.struct_vb_send_wr{}.flags)]
-	_ = same{}[unsafe.Offsetof(verbs.SendWR{}.FirstSGE)^unsafe.Offsetof(C.struct_vb_send_wr{}.first_sge)]
-	_ = same{}[unsafe.Offsetof(verbs.SendWR{}.NumSGE)^unsafe.Offsetof(C.struct_vb_send_wr{}.num_sge)]
+	_ = same{}[unsafe.Offsetof(verbs.SendWR{}.FirstSGE)^unsafe.Offsetof(
+		C.struct_vb_send_wr{}.first_sge)]
+	_ = same{}[unsafe.Offsetof(verbs.SendWR{}.NumSGE)^unsafe.Offsetof(
+		C.struct_vb_send_wr{}.num_sge)]
 	_ = same{}[unsafe.Offsetof(verbs.SendWR{}.RKey)^unsafe.Offsetof(C.struct_vb_send_wr{}.rkey)]
-	_ = same{}[unsafe.Offsetof(verbs.SendWR{}.InvalidateRKey)^unsafe.Offsetof(C.struct_vb_send_wr{}.invalidate_rkey)]
+	_ = same{}[unsafe.Offsetof(verbs.SendWR{}.InvalidateRKey)^unsafe.Offsetof(
+		C.struct_vb_send_wr{}.invalidate_rkey)]
 
 	_ = same{}[unsafe.Sizeof(verbs.RecvWR{})^C.sizeof_struct_vb_recv_wr]
-	_ = same{}[unsafe.Offsetof(verbs.RecvWR{}.NumSGE)^unsafe.Offsetof(C.struct_vb_recv_wr{}.num_sge)]
+	_ = same{}[unsafe.Offsetof(verbs.RecvWR{}.NumSGE)^unsafe.Offsetof(
+		C.struct_vb_recv_wr{}.num_sge)]
 	_ = same{}[unsafe.Offsetof(verbs.RecvWR{}.SGE)^unsafe.Offsetof(C.struct_vb_recv_wr{}.sge)]
 
 	_ = same{}[unsafe.Sizeof(verbs.WC{})^C.sizeof_struct_vb_wc]
@@ -115,5 +120,6 @@ var (
 	_ = same{}[unsafe.Offsetof(verbs.WC{}.ByteLen)^unsafe.Offsetof(C.struct_vb_wc{}.byte_len)]
 	_ = same{}[unsafe.Offsetof(verbs.WC{}.QPNum)^unsafe.Offsetof(C.struct_vb_wc{}.qp_num)]
 	_ = same{}[unsafe.Offsetof(verbs.WC{}.Flags)^unsafe.Offsetof(C.struct_vb_wc{}.flags)]
-	_ = same{}[unsafe.Offsetof(verbs.WC{}.InvalidatedRKey)^unsafe.Offsetof(C.struct_vb_wc{}.invalidated_rkey)]
+	_ = same{}[unsafe.Offsetof(verbs.WC{}.InvalidatedRKey)^unsafe.Offsetof(
+		C.struct_vb_wc{}.invalidated_rkey)]
 )

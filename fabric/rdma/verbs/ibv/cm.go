@@ -27,7 +27,8 @@ type cm struct {
 	file *os.File
 	raw  syscall.RawConn
 
-	// inEvent is held while an event is taken and acknowledged: librdmacm then uses the ID and its queue pair.
+	// inEvent is held while an event is taken and acknowledged: librdmacm then uses the ID and its
+	// queue pair.
 	inEvent sync.Mutex
 	closed  bool // under inEvent
 
@@ -39,7 +40,8 @@ func (p *provider) NewCM() (verbs.CM, error) {
 	const call = "rdma_create_event_channel"
 	ch, err := C.rdma_create_event_channel()
 	if ch == nil {
-		return nil, noDevice(failErr(call, err, ""), unix.ENOENT, unix.ENODEV, unix.ENOSYS, unix.ENXIO)
+		return nil, noDevice(failErr(call, err, ""), unix.ENOENT, unix.ENODEV, unix.ENOSYS,
+			unix.ENXIO)
 	}
 	c := &cm{p: p, ch: ch, ids: map[*C.struct_rdma_cm_id]*id{}}
 	if c.file, c.raw, err = watchable(int(ch.fd), "rdma event channel"); err != nil {
@@ -97,7 +99,8 @@ func (c *cm) isClosed() bool {
 	return c.closed
 }
 
-// take reads and acknowledges one event. again says that there is none yet; ok that the event concerns an ID that is alive.
+// take reads and acknowledges one event. again says that there is none yet; ok that the event
+// concerns an ID that is alive.
 func (c *cm) take() (ev verbs.Event, ok, again bool, err error) {
 	c.inEvent.Lock()
 	defer c.inEvent.Unlock()

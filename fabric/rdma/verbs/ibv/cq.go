@@ -41,7 +41,8 @@ func (d *device) CreateCQ(entries int, ch verbs.CompChannel, vector int) (verbs.
 	vector %= max(1, d.attr.NumCompVectors)
 	c, err := C.ibv_create_cq(d.ctx, C.int(entries), nil, cc, C.int(vector))
 	if c == nil {
-		return nil, failErr("ibv_create_cq", err, "of %d entries on %s, at most %d", entries, d.attr.Name, d.attr.MaxCQE)
+		return nil, failErr("ibv_create_cq", err, "of %d entries on %s, at most %d", entries,
+			d.attr.Name, d.attr.MaxCQE)
 	}
 	q := &cq{c, d}
 	d.watchers.known(q)

@@ -13,7 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbsconf"
 )
 
-// addresses lists one address of each family for every RDMA device of this machine, by trying to listen.
+// addresses lists one address of each family for every RDMA device of this machine, by trying to
+// listen.
 func addresses(t *testing.T) []netip.Addr {
 	t.Helper()
 	c, err := New().NewCM()
@@ -112,7 +113,8 @@ func TestNoDevice(t *testing.T) {
 		t.Fatalf("NewCM: %v, %v, want ErrNoDevice", c, err)
 	}
 	t.Log(err)
-	if list, err := New().Devices(); len(list) > 0 || err != nil && !errors.Is(err, verbs.ErrNoDevice) {
+	if list, err := New().Devices(); len(list) > 0 || err != nil &&
+		!errors.Is(err, verbs.ErrNoDevice) {
 		t.Fatalf("Devices: %v, %v", list, err)
 	} else {
 		t.Log(err)

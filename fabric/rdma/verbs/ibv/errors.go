@@ -44,7 +44,10 @@ func fail(call string, errno unix.Errno, format string, args ...any) error {
 	if errno == 0 {
 		return nil
 	}
-	return &callError{call: call, what: fmt.Sprintf(format, args...), errno: errno, hint: hint(call, errno)}
+	return &callError{
+		call: call, what: fmt.Sprintf(format, args...), errno: errno,
+		hint: hint(call, errno),
+	}
 }
 
 // failErr is fail for a call that cgo reported with err, its errno.
@@ -56,7 +59,8 @@ func failErr(call string, err error, format string, args ...any) error {
 	return fail(call, errno, format, args...)
 }
 
-// noDevice marks an error of fail as verbs.ErrNoDevice if its errno says that there is no device or no such address on one.
+// noDevice marks an error of fail as verbs.ErrNoDevice if its errno says that there is no device or
+// no such address on one.
 func noDevice(err error, errnos ...unix.Errno) error {
 	if e, ok := err.(*callError); ok {
 		for _, x := range errnos {
@@ -71,17 +75,21 @@ func noDevice(err error, errnos ...unix.Errno) error {
 // hint says how to mend what commonly goes wrong.
 func hint(call string, errno unix.Errno) string {
 	switch {
-	case call == "ibv_reg_mr" && (errno == unix.ENOMEM || errno == unix.EAGAIN || errno == unix.EPERM):
+	case call == "ibv_reg_mr" &&
+		(errno == unix.ENOMEM || errno == unix.EAGAIN || errno == unix.EPERM):
 		return "the limit on locked memory may be too low: LimitMEMLOCK=infinity in the service, or ulimit -l unlimited"
 	case call == "rdma_create_event_channel" && errno == unix.ENOENT:
 		return "there is no /dev/infiniband/rdma_cm: load the module rdma_ucm"
 	case call == "rdma_create_event_channel" && errno == unix.ENODEV, call == "ibv_get_device_list":
 		return "load the driver of the adapter and the module ib_uverbs; without hardware, rdma link add rxe0 type rxe netdev ..."
-	case (call == "rdma_create_event_channel" || call == "ibv_open_device") && (errno == unix.EACCES || errno == unix.EPERM):
+	case (call == "rdma_create_event_channel" || call == "ibv_open_device") &&
+		(errno == unix.EACCES || errno == unix.EPERM):
 		return "no permission on /dev/infiniband: run as root or in the group that owns its files"
-	case (call == "rdma_create_qp" || call == "ibv_create_cq" || call == "ibv_create_srq") && errno == unix.ENOMEM:
+	case (call == "rdma_create_qp" || call == "ibv_create_cq" || call == "ibv_create_srq") &&
+		errno == unix.ENOMEM:
 		return "the device has no more resources, or the limit on locked memory is too low: ulimit -l"
-	case call == "rdma_bind_addr" && errno == unix.EADDRINUSE, call == "rdma_listen" && errno == unix.EADDRINUSE:
+	case call == "rdma_bind_addr" && errno == unix.EADDRINUSE, call == "rdma_listen" &&
+		errno == unix.EADDRINUSE:
 		return "another program listens there: rdma resource show cm_id"
 	}
 	return ""

@@ -16,7 +16,8 @@ import (
 // total is what the stub's driver sums up.
 func total(wrs []verbs.SendWR, sges []verbs.SGE) (sum uint64) {
 	for _, w := range wrs {
-		sum += w.WRID + uint64(w.Opcode) + uint64(w.Flags) + w.RemoteAddr + uint64(w.RKey) + uint64(w.InvalidateRKey)
+		sum += w.WRID + uint64(w.Opcode) + uint64(w.Flags) + w.RemoteAddr + uint64(w.RKey) +
+			uint64(w.InvalidateRKey)
 		sum += totalSGE(sges[w.FirstSGE:][:w.NumSGE])
 	}
 	return sum
@@ -35,7 +36,8 @@ func sendBatch(n int) ([]verbs.SendWR, []verbs.SGE) {
 		x := uint64(i + 1)
 		wrs[i] = verbs.SendWR{
 			WRID: x << 32, RemoteAddr: x << 20, Opcode: verbs.WRRDMARead, Flags: verbs.SendSignaled,
-			FirstSGE: uint32(2 * i), NumSGE: uint32(i % 3), RKey: uint32(7 * x), InvalidateRKey: uint32(3 * x),
+			FirstSGE: uint32(2 * i), NumSGE: uint32(i % 3), RKey: uint32(7 * x),
+			InvalidateRKey: uint32(3 * x),
 		}
 		sges[2*i] = verbs.SGE{Addr: x << 40, Length: uint32(11 * x), LKey: uint32(13 * x)}
 		sges[2*i+1] = verbs.SGE{Addr: x << 41, Length: uint32(17 * x), LKey: uint32(19 * x)}
@@ -49,7 +51,10 @@ func recvBatch(n int) []verbs.RecvWR {
 		x := uint64(i + 1)
 		wrs[i] = verbs.RecvWR{
 			WRID: x << 32, NumSGE: x % 3,
-			SGE: [2]verbs.SGE{{Addr: x << 40, Length: uint32(x), LKey: uint32(3 * x)}, {Addr: x << 41, Length: uint32(5 * x)}},
+			SGE: [2]verbs.SGE{
+				{Addr: x << 40, Length: uint32(x), LKey: uint32(3 * x)},
+				{Addr: x << 41, Length: uint32(5 * x)},
+			},
 		}
 	}
 	return wrs
@@ -99,12 +104,19 @@ func TestPostBounds(t *testing.T) {
 	s := newStub()
 	defer s.free()
 	s.room(10)
-	for _, w := range []verbs.SendWR{{FirstSGE: 2, NumSGE: 1}, {FirstSGE: 1, NumSGE: 2}, {FirstSGE: 1<<32 - 1, NumSGE: 1}, {NumSGE: 1<<32 - 1}} {
-		if n, err := s.qp().PostSend([]verbs.SendWR{w}, make([]verbs.SGE, 2)); n != 0 || !errors.Is(err, unix.EINVAL) {
+	for _, w := range []verbs.SendWR{
+		{FirstSGE: 2, NumSGE: 1},
+		{FirstSGE: 1, NumSGE: 2},
+		{FirstSGE: 1<<32 - 1, NumSGE: 1},
+		{NumSGE: 1<<32 - 1},
+	} {
+		if n, err := s.qp().PostSend([]verbs.SendWR{w}, make([]verbs.SGE, 2)); n != 0 ||
+			!errors.Is(err, unix.EINVAL) {
 			t.Errorf("PostSend(%+v): %d, %v, want EINVAL", w, n, err)
 		}
 	}
-	if n, err := s.qp().PostRecv([]verbs.RecvWR{{NumSGE: 3}}); n != 0 || !errors.Is(err, unix.EINVAL) {
+	if n, err := s.qp().PostRecv([]verbs.RecvWR{{NumSGE: 3}}); n != 0 ||
+		!errors.Is(err, unix.EINVAL) {
 		t.Errorf("PostRecv of 3 elements: %d, %v, want EINVAL", n, err)
 	}
 	if n, _ := s.seen(); n != 0 {
@@ -127,7 +139,8 @@ func TestPoll(t *testing.T) {
 				want := verbs.WC{}
 				if i < n {
 					want = verbs.WC{
-						WRID: uint64(have - i), Status: verbs.WCLocLenErr, Opcode: verbs.WCRecv, VendorErr: 3, ByteLen: 4,
+						WRID: uint64(have - i), Status: verbs.WCLocLenErr, Opcode: verbs.WCRecv,
+						VendorErr: 3, ByteLen: 4,
 						InvalidatedRKey: 5, QPNum: 6, Flags: verbs.WCWithInv,
 					}
 				}
@@ -234,7 +247,8 @@ func TestAddr(t *testing.T) {
 	if a, err := toC(netip.AddrPort{}); err != nil || a.valid != 0 || fromC(&a).IsValid() {
 		t.Errorf("no address became %v, %v", fromC(&a), err)
 	}
-	if _, err := toC(netip.MustParseAddrPort("[fe80::1%nosuchif0]:1")); !errors.Is(err, unix.ENODEV) || !strings.Contains(err.Error(), "nosuchif0") {
+	if _, err := toC(netip.MustParseAddrPort("[fe80::1%nosuchif0]:1")); !errors.Is(err,
+		unix.ENODEV) || !strings.Contains(err.Error(), "nosuchif0") {
 		t.Errorf("address with an unknown interface: %v", err)
 	}
 }
@@ -247,11 +261,14 @@ func TestErrors(t *testing.T) {
 	if want := "ibv_reg_mr of 4096 bytes on rxe0: cannot allocate memory (the limit on locked memory"; !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("error %q, want %q...", err, want)
 	}
-	err = noDevice(fail("rdma_bind_addr", unix.EADDRNOTAVAIL, "10.0.0.1:4420"), unix.ENODEV, unix.EADDRNOTAVAIL)
-	if !errors.Is(err, unix.EADDRNOTAVAIL) || !errors.Is(err, verbs.ErrNoDevice) || !strings.Contains(err.Error(), "no RDMA device") {
+	err = noDevice(fail("rdma_bind_addr", unix.EADDRNOTAVAIL, "10.0.0.1:4420"), unix.ENODEV,
+		unix.EADDRNOTAVAIL)
+	if !errors.Is(err, unix.EADDRNOTAVAIL) || !errors.Is(err, verbs.ErrNoDevice) ||
+		!strings.Contains(err.Error(), "no RDMA device") {
 		t.Errorf("%v is not EADDRNOTAVAIL and ErrNoDevice", err)
 	}
-	if err := noDevice(fail("rdma_bind_addr", unix.EADDRINUSE, ""), unix.ENODEV); errors.Is(err, verbs.ErrNoDevice) {
+	if err := noDevice(fail("rdma_bind_addr", unix.EADDRINUSE, ""), unix.ENODEV); errors.Is(err,
+		verbs.ErrNoDevice) {
 		t.Errorf("%v is ErrNoDevice", err)
 	}
 	if err := fail("rdma_listen", 0, ""); err != nil {

@@ -22,7 +22,8 @@ type id struct {
 	twin *C.struct_rdma_cm_id // the IPv4 half of a listener at ::
 	ctx  any
 
-	// What librdmacm knows of the ID, copied under cm.mu when it changes: these may be asked for after Destroy.
+	// What librdmacm knows of the ID, copied under cm.mu when it changes: these may be asked for
+	// after Destroy.
 	dev           *device
 	local, remote netip.AddrPort
 }
@@ -128,7 +129,8 @@ func toParam(call string, p *verbs.ConnParam) (c C.struct_vb_conn_param, err err
 	if len(p.PrivateData) > math.MaxUint8 {
 		return c, fail(call, unix.EINVAL, "with %d bytes of private data", len(p.PrivateData))
 	}
-	c.responder_resources, c.initiator_depth = C.uint8_t(p.ResponderResources), C.uint8_t(p.InitiatorDepth)
+	c.responder_resources, c.initiator_depth = C.uint8_t(p.ResponderResources),
+		C.uint8_t(p.InitiatorDepth)
 	c.retry_count, c.rnr_retry_count = C.uint8_t(p.RetryCount), C.uint8_t(p.RNRRetryCount)
 	if p.FlowControl {
 		c.flow_control = 1
@@ -144,7 +146,8 @@ func toParam(call string, p *verbs.ConnParam) (c C.struct_vb_conn_param, err err
 func param(c *C.struct_vb_conn_param) verbs.ConnParam {
 	p := verbs.ConnParam{
 		ResponderResources: uint8(c.responder_resources), InitiatorDepth: uint8(c.initiator_depth),
-		RetryCount: uint8(c.retry_count), RNRRetryCount: uint8(c.rnr_retry_count), FlowControl: c.flow_control != 0,
+		RetryCount: uint8(c.retry_count), RNRRetryCount: uint8(c.rnr_retry_count),
+		FlowControl: c.flow_control != 0,
 	}
 	if n := int(c.private_len); n > 0 {
 		p.PrivateData = make([]byte, n)
@@ -177,7 +180,8 @@ func (i *id) Reject(private []byte) error {
 	if err != nil {
 		return err
 	}
-	return fail("rdma_reject", unix.Errno(C.vb_reject(i.c, &c.private_data[0], c.private_len)), "of %v", i.Remote())
+	return fail("rdma_reject", unix.Errno(C.vb_reject(i.c, &c.private_data[0], c.private_len)),
+		"of %v", i.Remote())
 }
 
 func (i *id) Disconnect() error {
@@ -187,14 +191,16 @@ func (i *id) Disconnect() error {
 	if i.c.qp != nil {
 		C.vb_to_error(i.c.qp) // iWARP closes the stream in order, which may wait for the peer
 	}
-	if r != 0 && err != unix.EINVAL && err != unix.ENOTCONN { // those say that there is no connection any more
+	// those say that there is no connection any more
+	if r != 0 && err != unix.EINVAL && err != unix.ENOTCONN {
 		return failErr("rdma_disconnect", err, "from %v", i.Remote())
 	}
 	return nil
 }
 
 func (i *id) Destroy() error {
-	// Forget it first: no event finds it any more, and its address may be used again as soon as it is freed.
+	// Forget it first: no event finds it any more, and its address may be used again as soon as it
+	// is freed.
 	c := i.cm
 	c.mu.Lock()
 	delete(c.ids, i.c)

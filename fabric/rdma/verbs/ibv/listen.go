@@ -40,8 +40,8 @@ func (c *cm) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID, erro
 	}
 }
 
-// listen lets a new ID listen. At :: a second one, for IPv4, listens with it: an iWARP device serves only one family by one
-// listener.
+// listen lets a new ID listen. At :: a second one, for IPv4, listens with it: an iWARP device
+// serves only one family by one listener.
 func (c *cm) listen(i *id, addr netip.AddrPort, backlog int, tos uint8) error {
 	a := addr.Addr().Unmap()
 	if err := bindListen(i.c, netip.AddrPortFrom(a, addr.Port()), backlog, tos); err != nil {
@@ -74,10 +74,12 @@ func (c *cm) listenTwin(i *id, backlog int, tos uint8) error {
 	i.twin = twin
 	c.ids[twin] = i
 	c.mu.Unlock()
-	return bindListen(twin, netip.AddrPortFrom(netip.IPv4Unspecified(), i.Local().Port()), backlog, tos)
+	return bindListen(twin, netip.AddrPortFrom(netip.IPv4Unspecified(), i.Local().Port()), backlog,
+		tos)
 }
 
-// bindListen binds and listens. A port that is taken is EADDRINUSE; on a given address it may be EADDRNOTAVAIL.
+// bindListen binds and listens. A port that is taken is EADDRINUSE; on a given address it may be
+// EADDRNOTAVAIL.
 func bindListen(cid *C.struct_rdma_cm_id, addr netip.AddrPort, backlog int, tos uint8) error {
 	a, err := toC(addr)
 	if err != nil {

@@ -1,6 +1,7 @@
 //go:build !cgo
 
-// Package ibv binds verbs to rdma-core. This program is built without cgo, so there is no RDMA in it.
+// Package ibv binds verbs to rdma-core. This program is built without cgo, so there is no RDMA in
+// it.
 package ibv
 
 import "github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"

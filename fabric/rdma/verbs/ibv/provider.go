@@ -4,8 +4,9 @@
 //
 //	Go arrays without pointers -> one C call per batch (bind.c) -> chains of work requests -> driver
 //
-// The data path makes one C call per batch and allocates nothing. The communication manager's descriptor is non-blocking and
-// watched by the Go runtime, so Next holds no thread and Close ends it.
+// The data path makes one C call per batch and allocates nothing. The communication manager's
+// descriptor is non-blocking and watched by the Go runtime, so Next holds no thread and Close ends
+// it.
 package ibv
 
 // #cgo pkg-config: libibverbs librdmacm
@@ -24,7 +25,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// provider keeps the devices that IDs were seen on. librdmacm opens each device once and shares its context among all IDs.
+// provider keeps the devices that IDs were seen on. librdmacm opens each device once and shares its
+// context among all IDs.
 type provider struct {
 	mu      sync.Mutex
 	devices map[*C.struct_ibv_context]*device
@@ -39,7 +41,8 @@ func (p *provider) Devices() ([]verbs.DeviceAttr, error) {
 	var n C.int
 	list, err := C.ibv_get_device_list(&n)
 	if list == nil {
-		return nil, noDevice(failErr("ibv_get_device_list", err, ""), unix.ENOSYS, unix.ENODEV, unix.ENOENT, unix.EIO)
+		return nil, noDevice(failErr("ibv_get_device_list", err, ""), unix.ENOSYS, unix.ENODEV,
+			unix.ENOENT, unix.EIO)
 	}
 	defer C.ibv_free_device_list(list)
 	var attrs []verbs.DeviceAttr
@@ -69,11 +72,15 @@ func query(ctx *C.struct_ibv_context) (verbs.DeviceAttr, error) {
 	return verbs.DeviceAttr{
 		Name: name, IWARP: a.iwarp != 0,
 		VendorID: uint32(a.dev.vendor_id), VendorPartID: uint32(a.dev.vendor_part_id),
-		MaxQP: int(a.dev.max_qp), MaxQPWR: int(a.dev.max_qp_wr), MaxSGE: int(a.dev.max_sge), MaxSGERD: int(a.dev.max_sge_rd),
-		MaxCQ: int(a.dev.max_cq), MaxCQE: int(a.dev.max_cqe), MaxMR: int(a.dev.max_mr), MaxMRSize: uint64(a.dev.max_mr_size),
+		MaxQP: int(a.dev.max_qp), MaxQPWR: int(a.dev.max_qp_wr), MaxSGE: int(a.dev.max_sge),
+		MaxSGERD: int(a.dev.max_sge_rd),
+		MaxCQ:    int(a.dev.max_cq), MaxCQE: int(a.dev.max_cqe), MaxMR: int(a.dev.max_mr),
+		MaxMRSize:   uint64(a.dev.max_mr_size),
 		MaxQPRdAtom: int(a.dev.max_qp_rd_atom), MaxQPInitRdAtom: int(a.dev.max_qp_init_rd_atom),
-		MaxSRQ: int(a.dev.max_srq), MaxSRQWR: int(a.dev.max_srq_wr), MaxSRQSGE: int(a.dev.max_srq_sge),
-		NumCompVectors: int(a.comp_vectors), ActiveMTU: 128 << a.port.active_mtu, // enum ibv_mtu: 1 is 256
+		MaxSRQ: int(a.dev.max_srq), MaxSRQWR: int(a.dev.max_srq_wr),
+		MaxSRQSGE: int(a.dev.max_srq_sge),
+		// enum ibv_mtu: 1 is 256
+		NumCompVectors: int(a.comp_vectors), ActiveMTU: 128 << a.port.active_mtu,
 		Node: sys.NodeOfDevice("infiniband", name),
 	}, nil
 }
@@ -89,7 +96,8 @@ func (p *provider) device(ctx *C.struct_ibv_context) (*device, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The list holds a reference on every device. It is kept: a device lives as long as the provider, also when its last ID goes.
+	// The list holds a reference on every device. It is kept: a device lives as long as the
+	// provider, also when its last ID goes.
 	if C.rdma_get_devices(nil) == nil {
 		return nil, fail("rdma_get_devices", unix.EIO, "")
 	}
@@ -137,8 +145,10 @@ func (p *pd) RegMR(b []byte, access verbs.Access) (verbs.MR, error) {
 		return nil, fail("ibv_reg_mr", unix.EINVAL, "of 0 bytes")
 	}
 	m := &mr{}
-	errno := C.vb_reg_mr(p.c, unsafe.Pointer(unsafe.SliceData(b)), C.size_t(len(b)), C.int(access), &m.c)
-	if err := fail("ibv_reg_mr", unix.Errno(errno), "of %d bytes on %s", len(b), p.dev.attr.Name); err != nil {
+	errno := C.vb_reg_mr(p.c, unsafe.Pointer(unsafe.SliceData(b)), C.size_t(len(b)), C.int(access),
+		&m.c)
+	if err := fail("ibv_reg_mr", unix.Errno(errno), "of %d bytes on %s", len(b),
+		p.dev.attr.Name); err != nil {
 		return nil, err
 	}
 	return m, nil

@@ -41,13 +41,16 @@ func (q *qp) Num() uint32    { return q.num }
 func (q *qp) MaxInline() int { return q.inline }
 
 func (q *qp) PostSend(wrs []verbs.SendWR, sges []verbs.SGE) (int, error) {
-	return posted("ibv_post_send", C.vb_post_send(q.c, (*C.struct_vb_send_wr)(unsafe.Pointer(unsafe.SliceData(wrs))),
-		C.uint32_t(len(wrs)), (*C.struct_ibv_sge)(unsafe.Pointer(unsafe.SliceData(sges))), C.uint64_t(len(sges))))
+	return posted("ibv_post_send",
+		C.vb_post_send(q.c, (*C.struct_vb_send_wr)(unsafe.Pointer(unsafe.SliceData(wrs))),
+			C.uint32_t(len(wrs)), (*C.struct_ibv_sge)(unsafe.Pointer(unsafe.SliceData(sges))),
+			C.uint64_t(len(sges))))
 }
 
 func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
-	return posted("ibv_post_recv", C.vb_post_recv(q.c, (*C.struct_vb_recv_wr)(unsafe.Pointer(unsafe.SliceData(wrs))),
-		C.uint32_t(len(wrs))))
+	return posted("ibv_post_recv",
+		C.vb_post_recv(q.c, (*C.struct_vb_recv_wr)(unsafe.Pointer(unsafe.SliceData(wrs))),
+			C.uint32_t(len(wrs))))
 }
 
 func (q *qp) ToError() error {
@@ -80,7 +83,8 @@ func (p *pd) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 		return nil, err
 	}
 	s := &srq{dev: p.dev}
-	if err := fail("ibv_create_srq", unix.Errno(C.vb_create_srq(p.c, wr, sge, &s.c)), "of %d work requests with %d elements on %s",
+	if err := fail("ibv_create_srq", unix.Errno(C.vb_create_srq(p.c, wr, sge, &s.c)),
+		"of %d work requests with %d elements on %s",
 		init.MaxWR, init.MaxSGE, p.dev.attr.Name); err != nil {
 		return nil, err
 	}
@@ -89,8 +93,9 @@ func (p *pd) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 }
 
 func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
-	return posted("ibv_post_srq_recv", C.vb_post_srq_recv(s.c, (*C.struct_vb_recv_wr)(unsafe.Pointer(unsafe.SliceData(wrs))),
-		C.uint32_t(len(wrs))))
+	return posted("ibv_post_srq_recv",
+		C.vb_post_srq_recv(s.c, (*C.struct_vb_recv_wr)(unsafe.Pointer(unsafe.SliceData(wrs))),
+			C.uint32_t(len(wrs))))
 }
 
 func (s *srq) Destroy() error {

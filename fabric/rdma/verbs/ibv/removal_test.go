@@ -12,7 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// TestRemoval takes the device named by NVMF_TEST_REMOVE away while a listener is on it. It is for a lab that can lose a device.
+// TestRemoval takes the device named by NVMF_TEST_REMOVE away while a listener is on it. It is for
+// a lab that can lose a device.
 func TestRemoval(t *testing.T) {
 	name := os.Getenv("NVMF_TEST_REMOVE")
 	if name == "" {

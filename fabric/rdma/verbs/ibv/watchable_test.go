@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is written wakes the waiter; closing the duplicate ends the waiting and leaves the descriptor open.
+// What is written wakes the waiter; closing the duplicate ends the waiting and leaves the
+// descriptor open.
 func TestWatchable(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -24,7 +25,8 @@ func TestWatchable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK == 0 {
+	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil ||
+		flags&unix.O_NONBLOCK == 0 {
 		t.Errorf("flags %#x, %v: want O_NONBLOCK", flags, err)
 	}
 	reads := make(chan int)

@@ -7,7 +7,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// testAsync lets a completion queue overrun: every watcher of the device hears of it, until it stops.
+// testAsync lets a completion queue overrun: every watcher of the device hears of it, until it
+// stops.
 func testAsync(t *testing.T, s *Setup) {
 	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
 	l := sp.listen(netip0(s))

@@ -10,7 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// churner is one machine of testChurn: an event goroutine that hands events to the goroutine of their connection.
+// churner is one machine of testChurn: an event goroutine that hands events to the goroutine of
+// their connection.
 type churner struct {
 	t   *testing.T
 	s   *Setup
@@ -83,7 +84,11 @@ func (c *churner) device(d verbs.Device) {
 
 func (c *churner) qp(id verbs.ID) (verbs.QP, error) {
 	c.device(id.Device())
-	return id.CreateQP(c.pd, verbs.QPInit{SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1})
+	return id.CreateQP(c.pd,
+		verbs.QPInit{
+			SendCQ: c.cq, RecvCQ: c.cq, MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1,
+			MaxRecvSGE: 1,
+		})
 }
 
 // drop frees a connection in whatever state it is.
@@ -170,14 +175,16 @@ func (c *churner) settle() {
 		return
 	}
 	c.add(id)
-	c.check(id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(c.s.AddrA, 1), c.s.Timeout), "ResolveAddr")
+	c.check(id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(c.s.AddrA, 1), c.s.Timeout),
+		"ResolveAddr")
 	if _, ok := c.wait(id, c.s.Timeout); !ok {
 		c.t.Error("no event")
 	}
 	c.drop(id, nil)
 }
 
-// testChurn makes and breaks connections from several goroutines, at every stage, while events of them arrive.
+// testChurn makes and breaks connections from several goroutines, at every stage, while events of
+// them arrive.
 func testChurn(t *testing.T, s *Setup) {
 	const workers, rounds = 6, 20
 	var passives sync.WaitGroup

@@ -22,8 +22,10 @@ func testDevices(t *testing.T, s *Setup) {
 			t.Errorf("device name %q is empty or twice", d.Name)
 		}
 		names[d.Name] = true
-		if d.MaxQP < 1 || d.MaxQPWR < 1 || d.MaxSGE < 1 || d.MaxSGERD < 1 || d.MaxCQ < 1 || d.MaxCQE < 1 || d.MaxMR < 1 ||
-			d.MaxMRSize == 0 || d.MaxQPRdAtom < 1 || d.MaxQPInitRdAtom < 1 || d.NumCompVectors < 1 || d.ActiveMTU < 256 {
+		if d.MaxQP < 1 || d.MaxQPWR < 1 || d.MaxSGE < 1 || d.MaxSGERD < 1 || d.MaxCQ < 1 ||
+			d.MaxCQE < 1 || d.MaxMR < 1 ||
+			d.MaxMRSize == 0 || d.MaxQPRdAtom < 1 || d.MaxQPInitRdAtom < 1 ||
+			d.NumCompVectors < 1 || d.ActiveMTU < 256 {
 			t.Errorf("implausible attributes: %+v", d)
 		}
 	}
@@ -47,7 +49,8 @@ func testListen(t *testing.T, s *Setup) {
 	x := newSide(t, s, s.A)
 	// RFC 5737, RFC 3849: nobody has these addresses.
 	for _, a := range []string{"203.0.113.1", "2001:db8:ffff::1"} {
-		if l, err := x.cm.Listen(netip.AddrPortFrom(netip.MustParseAddr(a), 4420), 1, 0); !errors.Is(err, verbs.ErrNoDevice) {
+		if l, err := x.cm.Listen(netip.AddrPortFrom(netip.MustParseAddr(a), 4420), 1,
+			0); !errors.Is(err, verbs.ErrNoDevice) {
 			t.Errorf("Listen at foreign address %s: %v, %v, want ErrNoDevice", a, l, err)
 		}
 	}
@@ -82,8 +85,10 @@ func testListenWildcard(t *testing.T, s *Setup) {
 				t.Fatalf("wildcard listener: at %v, device %v", l.Local(), l.Device())
 			}
 			for _, at := range []netip.Addr{any, s.AddrA} {
-				if l, err := sp.cm.Listen(netip.AddrPortFrom(at, l.Local().Port()), 1, 0); !errors.Is(err, unix.EADDRINUSE) {
-					t.Fatalf("second listener at the port, at %v: %v, %v, want EADDRINUSE", at, l, err)
+				if l, err := sp.cm.Listen(netip.AddrPortFrom(at, l.Local().Port()), 1,
+					0); !errors.Is(err, unix.EADDRINUSE) {
+					t.Fatalf("second listener at the port, at %v: %v, %v, want EADDRINUSE", at, l,
+						err)
 				}
 			}
 			p := connectTo(t, sp, sa, l, sizes{}, sizes{}) // the request names the device
@@ -116,7 +121,10 @@ func testConnect(t *testing.T, s *Setup) {
 		t.Fatalf("depths in the request: %+v; want initiator depth 3, responder resources 2, as seen from here", req.Param)
 	}
 	p := sp.endpoint(req.ID, sizes{})
-	reply := verbs.ConnParam{PrivateData: []byte("reply"), ResponderResources: 2, InitiatorDepth: 3, RNRRetryCount: 7}
+	reply := verbs.ConnParam{
+		PrivateData: []byte("reply"), ResponderResources: 2, InitiatorDepth: 3,
+		RNRRetryCount: 7,
+	}
 	p.must(req.ID.Accept(reply), "Accept")
 	est := sa.event(verbs.EventEstablished)
 	if est.ID != a.id || est.ID.Context() != "active" {
@@ -128,7 +136,8 @@ func testConnect(t *testing.T, s *Setup) {
 	}
 	// The request does not carry the zone of a link-local address.
 	if at := zoneless(p.id.Local()); at != zoneless(a.id.Remote()) || at != zoneless(l.Local()) {
-		t.Fatalf("connection goes to %v, came in at %v, listener at %v", a.id.Remote(), p.id.Local(), l.Local())
+		t.Fatalf("connection goes to %v, came in at %v, listener at %v", a.id.Remote(),
+			p.id.Local(), l.Local())
 	}
 	if zoneless(p.id.Remote()).Addr() != zoneless(a.id.Local()).Addr() {
 		t.Fatalf("connection comes from %v, peer says %v", p.id.Remote(), a.id.Local())
@@ -148,8 +157,10 @@ func checkPrivate(t *testing.T, what string, got, want []byte, size int, iwarp b
 	if iwarp {
 		size = len(want)
 	}
-	if len(got) != size || !bytes.Equal(got[:len(want)], want) || len(bytes.TrimRight(got[len(want):], "\x00")) > 0 {
-		t.Fatalf("private data of the %s: %d bytes %q, want %q padded to %d", what, len(got), got, want, size)
+	if len(got) != size || !bytes.Equal(got[:len(want)], want) ||
+		len(bytes.TrimRight(got[len(want):], "\x00")) > 0 {
+		t.Fatalf("private data of the %s: %d bytes %q, want %q padded to %d", what, len(got), got,
+			want, size)
 	}
 }
 
@@ -263,7 +274,10 @@ func testMany(t *testing.T, s *Setup) {
 		p.p.postRecv(p.p.recvWR(uint64(i), 0, 512))
 	}
 	for i, p := range pairs {
-		p.a.postSend(verbs.SendWR{WRID: uint64(i), Opcode: verbs.WRSend, Flags: verbs.SendSignaled, NumSGE: 1}, p.a.sge(0, 512))
+		p.a.postSend(verbs.SendWR{
+			WRID: uint64(i), Opcode: verbs.WRSend, Flags: verbs.SendSignaled,
+			NumSGE: 1,
+		}, p.a.sge(0, 512))
 	}
 	for i, p := range pairs {
 		p.a.success(uint64(i), verbs.WCSend)

@@ -15,13 +15,17 @@ func testSendRecv(t *testing.T, s *Setup) {
 	p := connect(t, s, sizes{}, sizes{})
 	for _, dir := range [][2]*endpoint{{p.a, p.p}, {p.p, p.a}} {
 		from, to := dir[0], dir[1]
-		// A message of two elements into two elements cut elsewhere, one of no bytes, a large one: one call.
+		// A message of two elements into two elements cut elsewhere, one of no bytes, a large one:
+		// one call.
 		wr := to.recvWR(1, 1000, 10)
 		wr.SGE[1], wr.NumSGE = to.sge(5000, 4000), 2
 		to.postRecv(wr, to.recvWR(2, 0, 1), to.recvWR(3, 1<<20, 1<<20))
 		fill(from.buf[:1<<20], 9)
 		n, err := from.qp.PostSend([]verbs.SendWR{
-			{WRID: 11, Opcode: verbs.WRSend, Flags: signaled | verbs.SendSolicited, FirstSGE: 1, NumSGE: 2},
+			{
+				WRID: 11, Opcode: verbs.WRSend, Flags: signaled | verbs.SendSolicited, FirstSGE: 1,
+				NumSGE: 2,
+			},
 			{WRID: 12, Opcode: verbs.WRSend, Flags: signaled},
 			{WRID: 13, Opcode: verbs.WRSend, Flags: signaled, FirstSGE: 0, NumSGE: 1},
 		}, []verbs.SGE{from.sge(0, 1<<20), from.sge(0, 100), from.sge(100, 200)})
@@ -30,7 +34,8 @@ func testSendRecv(t *testing.T, s *Setup) {
 		}
 		for i, want := range []uint32{300, 0, 1 << 20} {
 			from.success(uint64(11+i), verbs.WCSend)
-			if wc := to.success(uint64(1+i), verbs.WCRecv); wc.ByteLen != want || wc.Flags&verbs.WCWithInv != 0 {
+			if wc := to.success(uint64(1+i), verbs.WCRecv); wc.ByteLen != want ||
+				wc.Flags&verbs.WCWithInv != 0 {
 				t.Fatalf("completion %+v, want %d bytes", wc, want)
 			}
 		}
@@ -50,7 +55,10 @@ func testInline(t *testing.T, s *Setup) {
 	fill(p.a.buf[:n], 3)
 	g := p.a.sge(0, n)
 	g.LKey = 0 // not looked at
-	p.a.postSend(verbs.SendWR{WRID: 1, Opcode: verbs.WRSend, Flags: signaled | verbs.SendInline, NumSGE: 1}, g)
+	p.a.postSend(verbs.SendWR{
+		WRID: 1, Opcode: verbs.WRSend, Flags: signaled | verbs.SendInline,
+		NumSGE: 1,
+	}, g)
 	clear(p.a.buf[:n]) // ours again as soon as the call returns
 	p.a.success(1, verbs.WCSend)
 	p.p.success(1, verbs.WCRecv)
@@ -63,7 +71,10 @@ func testWrite(t *testing.T, s *Setup) {
 	fill(p.p.buf[:1<<20], 5)
 	// WRITE, then SEND, one call: when the message is there, so is the data.
 	n, err := p.p.qp.PostSend([]verbs.SendWR{
-		{WRID: 1, Opcode: verbs.WRRDMAWrite, NumSGE: 2, RemoteAddr: p.a.addr(1<<20 + 3), RKey: p.a.mr.RKey()},
+		{
+			WRID: 1, Opcode: verbs.WRRDMAWrite, NumSGE: 2, RemoteAddr: p.a.addr(1<<20 + 3),
+			RKey: p.a.mr.RKey(),
+		},
 		{WRID: 2, Opcode: verbs.WRSend, Flags: signaled, FirstSGE: 2, NumSGE: 1},
 	}, []verbs.SGE{p.p.sge(0, 4096), p.p.sge(4096, 1<<20-4096), p.p.sge(0, 16)})
 	if n != 2 || err != nil {
@@ -106,7 +117,8 @@ func testReadDepth(t *testing.T, s *Setup) {
 	var sges []verbs.SGE
 	for i := range reads {
 		wrs = append(wrs, verbs.SendWR{
-			WRID: uint64(i), Opcode: verbs.WRRDMARead, Flags: signaled, FirstSGE: uint32(i), NumSGE: 1,
+			WRID: uint64(i), Opcode: verbs.WRRDMARead, Flags: signaled, FirstSGE: uint32(i),
+			NumSGE:     1,
 			RemoteAddr: p.a.addr(i * 4096), RKey: p.a.mr.RKey(),
 		})
 		sges = append(sges, p.p.sge(i*4096, 4096))
@@ -127,8 +139,14 @@ func testFence(t *testing.T, s *Setup) {
 		p.a.postRecv(p.a.recvWR(1, 1<<20, 16))
 		fill(p.a.buf[:65536], byte(round))
 		n, err := p.p.qp.PostSend([]verbs.SendWR{
-			{WRID: 2, Opcode: verbs.WRRDMARead, NumSGE: 1, RemoteAddr: p.a.addr(0), RKey: p.a.mr.RKey()},
-			{WRID: 3, Opcode: verbs.WRSend, Flags: signaled | verbs.SendFence, FirstSGE: 1, NumSGE: 1},
+			{
+				WRID: 2, Opcode: verbs.WRRDMARead, NumSGE: 1, RemoteAddr: p.a.addr(0),
+				RKey: p.a.mr.RKey(),
+			},
+			{
+				WRID: 3, Opcode: verbs.WRSend, Flags: signaled | verbs.SendFence, FirstSGE: 1,
+				NumSGE: 1,
+			},
 		}, []verbs.SGE{p.p.sge(0, 65536), p.p.sge(1<<20, 16)})
 		if n != 2 || err != nil {
 			t.Fatalf("PostSend: %d, %v", n, err)
@@ -163,13 +181,15 @@ func testUnsignalled(t *testing.T, s *Setup) {
 	p.p.idle("unsignalled work requests")
 }
 
-// testLateReceive sends to a peer that has no receive yet. On iWARP that is the end of a connection and none of our business.
+// testLateReceive sends to a peer that has no receive yet. On iWARP that is the end of a connection
+// and none of our business.
 func testLateReceive(t *testing.T, s *Setup) {
 	p := connect(t, s, sizes{}, sizes{})
 	if p.p.iwarp() {
 		return
 	}
-	p.a.postSend(verbs.SendWR{WRID: 1, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1}, p.a.sge(0, 8))
+	p.a.postSend(verbs.SendWR{WRID: 1, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1},
+		p.a.sge(0, 8))
 	p.a.idle("SEND without a receive")
 	p.p.postRecv(p.p.recvWR(2, 0, 8))
 	p.a.success(1, verbs.WCSend)
@@ -209,7 +229,8 @@ func testSRQ(t *testing.T, s *Setup) {
 	}
 	for i, from := range []*pair{q, p, q} {
 		fill(from.a.buf[:64], byte(i))
-		from.a.postSend(verbs.SendWR{WRID: 9, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1}, from.a.sge(0, 64))
+		from.a.postSend(verbs.SendWR{WRID: 9, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1},
+			from.a.sge(0, 64))
 		from.a.success(9, verbs.WCSend)
 		from.p.success(uint64(1+i), verbs.WCRecv) // in the order they were posted, whoever sends
 		p.p.checkFill(64*i, 64, byte(i), "message through a shared receive queue")
@@ -217,11 +238,12 @@ func testSRQ(t *testing.T, s *Setup) {
 	lastWQE(t, sp, srq, p, q)
 }
 
-// lastWQE fails one queue pair of a shared receive queue: the device says when it has taken its last receive, and those it has not
-// taken are still there for others.
+// lastWQE fails one queue pair of a shared receive queue: the device says when it has taken its
+// last receive, and those it has not taken are still there for others.
 func lastWQE(t *testing.T, sp *side, srq verbs.SRQ, p, q *pair) {
 	if p.p.dev.Attr().IWARP {
-		return // neither required of iWARP devices (RFC 5040 knows no such event) nor raised by soft iWARP
+		// neither required of iWARP devices (RFC 5040 knows no such event) nor raised by soft iWARP
+		return
 	}
 	p.p.must(p.p.qp.RetrySoon(), "RetrySoon")
 	num := p.p.qp.Num()
@@ -246,7 +268,8 @@ func lastWQE(t *testing.T, sp *side, srq verbs.SRQ, p, q *pair) {
 	if p.p.qp.RetrySoon() == nil {
 		t.Error("a queue pair in the error state is taken for a connected one")
 	}
-	q.a.postSend(verbs.SendWR{WRID: 9, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1}, q.a.sge(0, 64))
+	q.a.postSend(verbs.SendWR{WRID: 9, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1},
+		q.a.sge(0, 64))
 	q.p.success(4, verbs.WCRecv)
 }
 
@@ -274,7 +297,8 @@ func testNotify(t *testing.T, s *Setup) {
 	t.Cleanup(func() { sp.must(ch.Close(), "close completion channel") })
 	p := connectTo(t, sp, sa, l, sizes{ch: ch}, sizes{})
 	send := func(id uint64) {
-		p.a.postSend(verbs.SendWR{WRID: id, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1}, p.a.sge(0, 8))
+		p.a.postSend(verbs.SendWR{WRID: id, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1},
+			p.a.sge(0, 8))
 		p.a.success(id, verbs.WCSend)
 	}
 	drain := func(want int) {

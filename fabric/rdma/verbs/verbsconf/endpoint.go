@@ -103,13 +103,15 @@ func (x *side) route(dst netip.AddrPort) verbs.ID {
 type sizes struct {
 	send, recv, cq int
 	inline         int
-	rnrOnce        bool // the peer of this side tries a SEND without a receive once more, not for ever
-	srq            verbs.SRQ
-	pd             verbs.PD // of the shared receive queue
-	ch             verbs.CompChannel
+	// the peer of this side tries a SEND without a receive once more, not for ever
+	rnrOnce bool
+	srq     verbs.SRQ
+	pd      verbs.PD // of the shared receive queue
+	ch      verbs.CompChannel
 }
 
-// endpoint is a connection's half with everything it needs: a PD, a CQ, a QP and a registered buffer.
+// endpoint is a connection's half with everything it needs: a PD, a CQ, a QP and a registered
+// buffer.
 type endpoint struct {
 	*side
 	id  verbs.ID
@@ -149,7 +151,8 @@ func (x *side) endpoint(id verbs.ID, z sizes) *endpoint {
 	e.reg, err = mem.Map("verbs conformance", bufSize)
 	x.must(err, "map memory")
 	e.buf = e.reg.Bytes()
-	e.mr, err = e.pd.RegMR(e.buf, verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
+	e.mr, err = e.pd.RegMR(e.buf,
+		verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
 	x.must(err, "RegMR")
 	e.qp, err = id.CreateQP(e.pd, verbs.QPInit{
 		SendCQ: e.cq, RecvCQ: e.cq, SRQ: z.srq, MaxSendWR: z.send, MaxRecvWR: z.recv,
@@ -178,13 +181,17 @@ func (e *endpoint) free() {
 
 // params are connection parameters that every device takes.
 func params(private string) verbs.ConnParam {
-	return verbs.ConnParam{PrivateData: []byte(private), ResponderResources: 4, InitiatorDepth: 4, RetryCount: 7, RNRRetryCount: 7}
+	return verbs.ConnParam{
+		PrivateData: []byte(private), ResponderResources: 4, InitiatorDepth: 4,
+		RetryCount: 7, RNRRetryCount: 7,
+	}
 }
 
 // pair is a connection: p is the passive half on A, a the active half on B.
 type pair struct{ p, a *endpoint }
 
-// connect makes a pair. The active side has sent one message, as the iWARP standard wants it (RFC 5044, 7.1).
+// connect makes a pair. The active side has sent one message, as the iWARP standard wants it (RFC
+// 5044, 7.1).
 func connect(t *testing.T, s *Setup, zp, za sizes) *pair {
 	t.Helper()
 	return connectOn(t, newSide(t, s, s.A), newSide(t, s, s.B), zp, za)
@@ -211,7 +218,8 @@ func connectTo(t *testing.T, sp, sa *side, l verbs.ID, zp, za sizes) *pair {
 	req := sp.event(verbs.EventConnectRequest)
 	x.p = sp.endpoint(req.ID, zp)
 	if zp.srq != nil {
-		if n, err := zp.srq.PostRecv([]verbs.RecvWR{x.p.recvWR(helloID, 0, 64)}); n != 1 || err != nil {
+		if n, err := zp.srq.PostRecv([]verbs.RecvWR{x.p.recvWR(helloID, 0, 64)}); n != 1 ||
+			err != nil {
 			t.Fatalf("SRQ.PostRecv: %d, %v", n, err)
 		}
 	} else {
@@ -220,7 +228,10 @@ func connectTo(t *testing.T, sp, sa *side, l verbs.ID, zp, za sizes) *pair {
 	sp.must(req.ID.Accept(reply), "Accept")
 	sa.event(verbs.EventEstablished)
 	sp.event(verbs.EventEstablished)
-	x.a.postSend(verbs.SendWR{WRID: helloID, Opcode: verbs.WRSend, Flags: verbs.SendSignaled, NumSGE: 1}, x.a.sge(0, 1))
+	x.a.postSend(verbs.SendWR{
+		WRID: helloID, Opcode: verbs.WRSend, Flags: verbs.SendSignaled,
+		NumSGE: 1,
+	}, x.a.sge(0, 1))
 	x.a.success(helloID, verbs.WCSend)
 	x.p.success(helloID, verbs.WCRecv)
 	return x
@@ -262,7 +273,8 @@ func (e *endpoint) next() verbs.WC {
 	return wc
 }
 
-// find waits for the completion of one work request. Others, where their order is the device's, are kept.
+// find waits for the completion of one work request. Others, where their order is the device's, are
+// kept.
 func (e *endpoint) find(id uint64) verbs.WC {
 	e.t.Helper()
 	var others []verbs.WC
@@ -310,7 +322,8 @@ func (e *endpoint) success(id uint64, op verbs.WCOpcode) verbs.WC {
 	e.t.Helper()
 	wc := e.next()
 	if wc.WRID != id || wc.Status != verbs.WCSuccess || wc.Opcode != op || wc.QPNum != e.qp.Num() {
-		e.t.Fatalf("completion %+v, want success of %#x, opcode %d, queue pair %d", wc, id, op, e.qp.Num())
+		e.t.Fatalf("completion %+v, want success of %#x, opcode %d, queue pair %d", wc, id, op,
+			e.qp.Num())
 	}
 	return wc
 }

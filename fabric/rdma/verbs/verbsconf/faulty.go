@@ -23,8 +23,12 @@ func testToError(t *testing.T, s *Setup) {
 	}
 	// Soft devices forget receives that are posted later, iWARP devices forget or refuse all.
 	if !e.iwarp() {
-		for i, op := range []verbs.SendOpcode{verbs.WRSend, verbs.WRRDMAWrite, verbs.WRRDMARead} { // unsignalled
-			e.postSend(verbs.SendWR{WRID: uint64(7 + i), Opcode: op, NumSGE: 1, RemoteAddr: p.a.addr(0), RKey: p.a.mr.RKey()}, e.sge(0, 8))
+		// unsignalled
+		for i, op := range []verbs.SendOpcode{verbs.WRSend, verbs.WRRDMAWrite, verbs.WRRDMARead} {
+			e.postSend(verbs.SendWR{
+				WRID: uint64(7 + i), Opcode: op, NumSGE: 1,
+				RemoteAddr: p.a.addr(0), RKey: p.a.mr.RKey(),
+			}, e.sge(0, 8))
 			e.failure(uint64(7+i), verbs.WCWRFlushErr)
 		}
 	}
@@ -40,7 +44,8 @@ func (e *endpoint) guard() {
 	e.postRecv(e.recvWR(guardID, 2<<20, 64))
 }
 
-// dead waits for that. On iWARP the end of the connection is certain, the error state is not: siw waits to be told.
+// dead waits for that. On iWARP the end of the connection is certain, the error state is not: siw
+// waits to be told.
 func (e *endpoint) dead() {
 	e.t.Helper()
 	if e.iwarp() {
@@ -52,8 +57,8 @@ func (e *endpoint) dead() {
 	}
 }
 
-// testRemoteAccess tries what memory rights forbid. On iWARP, where nothing answers a WRITE, it may complete well; but the
-// connection ends all the same.
+// testRemoteAccess tries what memory rights forbid. On iWARP, where nothing answers a WRITE, it may
+// complete well; but the connection ends all the same.
 func testRemoteAccess(t *testing.T, s *Setup) {
 	for _, c := range []struct {
 		name   string
@@ -65,12 +70,29 @@ func testRemoteAccess(t *testing.T, s *Setup) {
 		unchecked bool
 	}{
 		{"write to local", verbs.WRRDMAWrite, verbs.AccessLocalWrite, 0, 0, false},
-		{"write to read-only", verbs.WRRDMAWrite, verbs.AccessLocalWrite | verbs.AccessRemoteRead, 0, 0, false},
-		{"write beyond", verbs.WRRDMAWrite, verbs.AccessLocalWrite | verbs.AccessRemoteWrite, 4096 - 63, 0, false},
-		{"write far before", verbs.WRRDMAWrite, verbs.AccessLocalWrite | verbs.AccessRemoteWrite, -1, 0, false},
-		{"write with a wrong key", verbs.WRRDMAWrite, verbs.AccessLocalWrite | verbs.AccessRemoteWrite, 0, 0x55, false},
+		{
+			"write to read-only", verbs.WRRDMAWrite,
+			verbs.AccessLocalWrite | verbs.AccessRemoteRead,
+			0, 0, false,
+		},
+		{
+			"write beyond", verbs.WRRDMAWrite, verbs.AccessLocalWrite | verbs.AccessRemoteWrite,
+			4096 - 63, 0, false,
+		},
+		{
+			"write far before", verbs.WRRDMAWrite, verbs.AccessLocalWrite | verbs.AccessRemoteWrite,
+			-1, 0, false,
+		},
+		{
+			"write with a wrong key", verbs.WRRDMAWrite,
+			verbs.AccessLocalWrite | verbs.AccessRemoteWrite, 0, 0x55, false,
+		},
 		{"read of local", verbs.WRRDMARead, verbs.AccessLocalWrite, 0, 0, true},
-		{"read of write-only", verbs.WRRDMARead, verbs.AccessLocalWrite | verbs.AccessRemoteWrite, 0, 0, true},
+		{
+			"read of write-only", verbs.WRRDMARead,
+			verbs.AccessLocalWrite | verbs.AccessRemoteWrite,
+			0, 0, true,
+		},
 		{"read beyond", verbs.WRRDMARead, verbs.AccessRemoteRead, 4096 - 63, 0, false},
 		{"read with a wrong key", verbs.WRRDMARead, verbs.AccessRemoteRead, 0, 0x55, false},
 	} {
@@ -82,13 +104,15 @@ func testRemoteAccess(t *testing.T, s *Setup) {
 			fill(p.p.buf[:64], 1)
 			p.p.guard()
 			p.p.postSend(verbs.SendWR{
-				WRID: 1, Opcode: c.op, Flags: signaled, NumSGE: 1, RemoteAddr: p.a.addr(1<<20 + c.off),
-				RKey: m.RKey() ^ c.key,
+				WRID: 1, Opcode: c.op, Flags: signaled, NumSGE: 1,
+				RemoteAddr: p.a.addr(1<<20 + c.off),
+				RKey:       m.RKey() ^ c.key,
 			}, p.p.sge(0, 64))
 			wc := p.p.find(1)
 			switch attr := p.p.dev.Attr(); {
 			case !attr.IWARP && wc.Status != verbs.WCRemAccessErr,
-				c.op == verbs.WRRDMARead && wc.Status == verbs.WCSuccess && !(c.unchecked && attr.VendorID == verbs.VendorSIW):
+				c.op == verbs.WRRDMARead && wc.Status == verbs.WCSuccess &&
+					!(c.unchecked && attr.VendorID == verbs.VendorSIW):
 				t.Fatalf("completion %+v", wc)
 			case c.op == verbs.WRRDMARead && wc.Status == verbs.WCSuccess:
 				return
@@ -110,7 +134,10 @@ func testLocalAccess(t *testing.T, s *Setup) {
 		op   verbs.SendOpcode
 		bad  func(e *endpoint) verbs.SGE
 	}{
-		{"no key", verbs.WRSend, func(e *endpoint) verbs.SGE { g := e.sge(0, 64); g.LKey ^= 0x7700; return g }},
+		{
+			"no key", verbs.WRSend,
+			func(e *endpoint) verbs.SGE { g := e.sge(0, 64); g.LKey ^= 0x7700; return g },
+		},
 		{"beyond", verbs.WRSend, func(e *endpoint) verbs.SGE { return e.sge(bufSize-63, 64) }},
 		{"key of the other domain", verbs.WRRDMAWrite, func(e *endpoint) verbs.SGE {
 			pd, err := e.dev.AllocPD()
@@ -145,10 +172,12 @@ func testShortReceive(t *testing.T, s *Setup) {
 	p := connect(t, s, sizes{}, sizes{})
 	p.p.postRecv(p.p.recvWR(1, 1<<20, 63))
 	p.each((*endpoint).guard)
-	p.a.postSend(verbs.SendWR{WRID: 9, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1}, p.a.sge(0, 64))
+	p.a.postSend(verbs.SendWR{WRID: 9, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1},
+		p.a.sge(0, 64))
 	p.p.failure(1)
 	p.p.dead()
-	if wc := p.a.find(9); !p.a.iwarp() && wc.Status != verbs.WCRemInvReqErr && wc.Status != verbs.WCRemOpErr {
+	if wc := p.a.find(9); !p.a.iwarp() && wc.Status != verbs.WCRemInvReqErr &&
+		wc.Status != verbs.WCRemOpErr {
 		t.Fatalf("completion %+v", wc)
 	}
 	p.a.dead()
@@ -157,8 +186,8 @@ func testShortReceive(t *testing.T, s *Setup) {
 	}
 }
 
-// testInvalidate sends with invalidate. A device may refuse to invalidate the key of a region that was not made for it
-// (ibv_reg_mr); then the connection ends. A wrong key always ends it.
+// testInvalidate sends with invalidate. A device may refuse to invalidate the key of a region that
+// was not made for it (ibv_reg_mr); then the connection ends. A wrong key always ends it.
 func testInvalidate(t *testing.T, s *Setup) {
 	for _, wrong := range []bool{false, true} {
 		p := connect(t, s, sizes{}, sizes{})
@@ -171,19 +200,24 @@ func testInvalidate(t *testing.T, s *Setup) {
 		}
 		p.a.postRecv(p.a.recvWR(1, 0, 64))
 		p.a.guard()
-		p.p.postSend(verbs.SendWR{WRID: 3, Opcode: verbs.WRSendWithInv, Flags: signaled, NumSGE: 1, InvalidateRKey: key}, p.p.sge(0, 64))
+		p.p.postSend(verbs.SendWR{
+			WRID: 3, Opcode: verbs.WRSendWithInv, Flags: signaled, NumSGE: 1,
+			InvalidateRKey: key,
+		}, p.p.sge(0, 64))
 		wc := p.a.find(1)
 		switch {
 		case wc.Status != verbs.WCSuccess && p.a.dev.Attr().VendorID == verbs.VendorSIW:
 			continue // the receive fails, the connection lives on
 		case wc.Status != verbs.WCSuccess:
-		case wrong || wc.Flags&verbs.WCWithInv == 0 || wc.InvalidatedRKey != key || wc.ByteLen != 64:
+		case wrong || wc.Flags&verbs.WCWithInv == 0 || wc.InvalidatedRKey != key ||
+			wc.ByteLen != 64:
 			t.Fatalf("completion %+v, invalidated %#x, wrong key: %v", wc, key, wrong)
 		default:
 			p.p.success(3, verbs.WCSend)
 			p.p.postSend(verbs.SendWR{
-				WRID: 4, Opcode: verbs.WRRDMAWrite, Flags: signaled, NumSGE: 1, RemoteAddr: p.a.addr(1 << 20),
-				RKey: key,
+				WRID: 4, Opcode: verbs.WRRDMAWrite, Flags: signaled, NumSGE: 1,
+				RemoteAddr: p.a.addr(1 << 20),
+				RKey:       key,
 			}, p.p.sge(0, 64))
 		}
 		p.a.dead()

@@ -1,5 +1,6 @@
-// Package verbsconf is the conformance suite of verbs bindings: what a transport relies on, tried on a real connection. The fake
-// passes it in ordinary tests; the binding to rdma-core passes it where there is a device.
+// Package verbsconf is the conformance suite of verbs bindings: what a transport relies on, tried
+// on a real connection. The fake passes it in ordinary tests; the binding to rdma-core passes it
+// where there is a device.
 package verbsconf
 
 import (

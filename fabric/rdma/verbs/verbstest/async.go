@@ -68,7 +68,8 @@ func (d *device) raise(ev verbs.AsyncEvent) {
 	}
 }
 
-// Raise lets every device of a machine report an event that concerns no queue. DEVICE_FATAL does not end its queues by itself.
+// Raise lets every device of a machine report an event that concerns no queue. DEVICE_FATAL does
+// not end its queues by itself.
 func (f *Fabric) Raise(machine string, t verbs.AsyncType) {
 	f.lock()
 	defer f.unlock()

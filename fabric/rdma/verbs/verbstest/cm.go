@@ -21,7 +21,8 @@ type cm struct {
 	closed bool
 }
 
-// queued is an event on its way to Next. take does what librdmacm does when the event is read; false: drop the event after all.
+// queued is an event on its way to Next. take does what librdmacm does when the event is read;
+// false: drop the event after all.
 type queued struct {
 	ev   verbs.Event
 	id   *cmID
@@ -36,7 +37,8 @@ func (p *provider) NewCM() (verbs.CM, error) {
 		return nil, err
 	}
 	if len(h.devices) == 0 {
-		return nil, fmt.Errorf("%s: machine %q has no devices: %w", CallCreateCM, h.name, verbs.ErrNoDevice)
+		return nil, fmt.Errorf("%s: machine %q has no devices: %w", CallCreateCM, h.name,
+			verbs.ErrNoDevice)
 	}
 	c := &cm{host: h}
 	c.cond.L = &h.f.mu
@@ -254,7 +256,8 @@ func (c *cm) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID, erro
 		addr = netip.AddrPortFrom(addr.Addr(), h.port())
 	}
 	for _, x := range h.ids {
-		if x.state == idListening && x.local.Port() == addr.Port() && overlap(x.local.Addr(), addr.Addr()) {
+		if x.state == idListening && x.local.Port() == addr.Port() &&
+			overlap(x.local.Addr(), addr.Addr()) {
 			return nil, fmt.Errorf("rdma_bind_addr %v: %w", addr, unix.EADDRINUSE)
 		}
 	}

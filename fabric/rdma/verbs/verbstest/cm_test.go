@@ -20,7 +20,8 @@ func listenAt(f *verbstest.Fabric, host string) netip.AddrPort {
 func half(t *testing.T, f *verbstest.Fabric) (p, a *end) {
 	t.Helper()
 	cp, ca := newCM(t, f, "p"), newCM(t, f, "a")
-	a = newEnd(t, ca, route(t, ca, listen(t, cp, listenAt(f, "p")).Local()), sizes{send: 1, recv: 1})
+	a = newEnd(t, ca, route(t, ca, listen(t, cp, listenAt(f, "p")).Local()),
+		sizes{send: 1, recv: 1})
 	must(t, a.id.Connect(verbs.ConnParam{}))
 	return newEnd(t, cp, next(t, cp, verbs.EventConnectRequest).ID, sizes{send: 1, recv: 1}), a
 }
@@ -36,7 +37,8 @@ func TestRequestLost(t *testing.T) {
 	next(t, c, verbs.EventUnreachable)
 }
 
-// TestNobodyAnswers: the request waits at the passive side until the active side gives up; a late acceptance is refused.
+// TestNobodyAnswers: the request waits at the passive side until the active side gives up; a late
+// acceptance is refused.
 func TestNobodyAnswers(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	p, a := half(t, f)
@@ -59,7 +61,8 @@ func TestNoRTU(t *testing.T) {
 	}
 }
 
-// TestActiveGone: the active side destroys its ID while the request is considered, and after it was accepted.
+// TestActiveGone: the active side destroys its ID while the request is considered, and after it was
+// accepted.
 func TestActiveGone(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	for _, accepted := range []bool{false, true} {
@@ -69,7 +72,11 @@ func TestActiveGone(t *testing.T) {
 		must(t, err)
 		cq, err := id.Device().CreateCQ(2, nil, 0)
 		must(t, err)
-		qp, err := id.CreateQP(pd, verbs.QPInit{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1})
+		qp, err := id.CreateQP(pd,
+			verbs.QPInit{
+				SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1,
+				MaxRecvSGE: 1,
+			})
 		must(t, err)
 		must(t, id.Connect(verbs.ConnParam{}))
 		p := newEnd(t, cp, next(t, cp, verbs.EventConnectRequest).ID, sizes{send: 1, recv: 1})
@@ -87,11 +94,13 @@ func TestActiveGone(t *testing.T) {
 	}
 }
 
-// TestPassiveGone: the passive side destroys the ID of a request that it has neither accepted nor rejected.
+// TestPassiveGone: the passive side destroys the ID of a request that it has neither accepted nor
+// rejected.
 func TestPassiveGone(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	cp, ca := newCM(t, f, "p"), newCM(t, f, "a")
-	a := newEnd(t, ca, route(t, ca, listen(t, cp, listenAt(f, "p")).Local()), sizes{send: 1, recv: 1})
+	a := newEnd(t, ca, route(t, ca, listen(t, cp, listenAt(f, "p")).Local()),
+		sizes{send: 1, recv: 1})
 	must(t, a.recv(1, 0, 8))
 	must(t, a.id.Connect(verbs.ConnParam{}))
 	must(t, next(t, cp, verbs.EventConnectRequest).ID.Destroy())
@@ -146,7 +155,8 @@ func TestDisconnectLost(t *testing.T) {
 	must(t, a.id.Disconnect())
 	f.ExpireCM()
 	next(t, a.cm, verbs.EventDisconnected)
-	must(t, p.id.Disconnect()) // it has heard nothing; its own goodbye is answered for a peer that is gone
+	// it has heard nothing; its own goodbye is answered for a peer that is gone
+	must(t, p.id.Disconnect())
 	next(t, p.cm, verbs.EventDisconnected)
 }
 
@@ -168,9 +178,11 @@ func TestPrivateDataLimits(t *testing.T) {
 	for _, iwarp := range []bool{false, true} {
 		f := newFabric(t, verbstest.Options{IWARP: iwarp})
 		cp, ca := newCM(t, f, "p"), newCM(t, f, "a")
-		a := newEnd(t, ca, route(t, ca, listen(t, cp, listenAt(f, "p")).Local()), sizes{send: 1, recv: 1})
+		a := newEnd(t, ca, route(t, ca, listen(t, cp, listenAt(f, "p")).Local()),
+			sizes{send: 1, recv: 1})
 		limit := map[bool]int{false: 56, true: 255}[iwarp]
-		wantErr(t, a.id.Connect(verbs.ConnParam{PrivateData: make([]byte, limit+1)}), unix.EINVAL, "too much private data")
+		wantErr(t, a.id.Connect(verbs.ConnParam{PrivateData: make([]byte, limit+1)}), unix.EINVAL,
+			"too much private data")
 		wantErr(t, a.id.Connect(verbs.ConnParam{InitiatorDepth: 17}), unix.EINVAL, "too many READs")
 		must(t, a.id.Connect(verbs.ConnParam{PrivateData: make([]byte, limit)}))
 		req := next(t, cp, verbs.EventConnectRequest)
@@ -192,7 +204,8 @@ func TestDepthTooLarge(t *testing.T) {
 	small.Attr.MaxQPInitRdAtom, small.Attr.MaxQPRdAtom = 2, 2
 	f.AddHost("a", small)
 	cp, ca := newCM(t, f, "p"), newCM(t, f, "a")
-	a := newEnd(t, ca, route(t, ca, listen(t, cp, netip.AddrPortFrom(f.Addr("p"), 0)).Local()), sizes{send: 1, recv: 1})
+	a := newEnd(t, ca, route(t, ca, listen(t, cp, netip.AddrPortFrom(f.Addr("p"), 0)).Local()),
+		sizes{send: 1, recv: 1})
 	must(t, a.recv(1, 0, 8))
 	must(t, a.id.Connect(verbs.ConnParam{}))
 	p := newEnd(t, cp, next(t, cp, verbs.EventConnectRequest).ID, sizes{send: 1, recv: 1})
@@ -207,7 +220,8 @@ func TestHosts(t *testing.T) {
 	if _, err := f.Provider("bare").NewCM(); !errors.Is(err, verbs.ErrNoDevice) {
 		t.Errorf("machine without devices: %v", err)
 	}
-	f.AddHost("both", verbstest.RoCE("r", netip.MustParseAddr("10.1.0.1")), verbstest.IWARP("i", netip.MustParseAddr("10.1.0.2")))
+	f.AddHost("both", verbstest.RoCE("r", netip.MustParseAddr("10.1.0.1")),
+		verbstest.IWARP("i", netip.MustParseAddr("10.1.0.2")))
 	f.AddHost("i", verbstest.IWARP("i", netip.MustParseAddr("10.1.0.3")))
 	c, ci := newCM(t, f, "both"), newCM(t, f, "i")
 	l := listen(t, c, netip.MustParseAddrPort("0.0.0.0:4420"))
@@ -222,7 +236,8 @@ func TestHosts(t *testing.T) {
 		t.Errorf("unknown address: status %d", ev.Status)
 	}
 	// iWARP to iWARP works; iWARP does not reach RoCE.
-	a := newEnd(t, ci, route(t, ci, netip.MustParseAddrPort("10.1.0.2:4420")), sizes{send: 1, recv: 1})
+	a := newEnd(t, ci, route(t, ci, netip.MustParseAddrPort("10.1.0.2:4420")),
+		sizes{send: 1, recv: 1})
 	must(t, a.id.Connect(verbs.ConnParam{}))
 	req := next(t, c, verbs.EventConnectRequest)
 	if req.ID.Device().Attr().Name != "i" {
@@ -230,7 +245,12 @@ func TestHosts(t *testing.T) {
 	}
 	must(t, req.ID.Destroy())
 	next(t, ci, verbs.EventRejected)
-	wantErr(t, func() error { _, err := c.Listen(netip.MustParseAddrPort("10.1.0.1:4420"), 1, 0); return err }(), unix.EADDRINUSE,
+	wantErr(t, func() error {
+		_,
+			err := c.Listen(netip.MustParseAddrPort("10.1.0.1:4420"), 1, 0)
+		return err
+	}(),
+		unix.EADDRINUSE,
 		"a listener beside the wildcard")
 }
 

@@ -25,7 +25,8 @@ func TestConformance(t *testing.T) {
 			defer f.Close()
 			for _, addr := range f.Addrs("a") {
 				t.Run(addr.String(), func(t *testing.T) {
-					verbsconf.Run(t, verbsconf.Setup{A: f.Provider("a"), B: f.Provider("b"), AddrA: addr})
+					verbsconf.Run(t,
+						verbsconf.Setup{A: f.Provider("a"), B: f.Provider("b"), AddrA: addr})
 				})
 			}
 			for _, h := range []string{"a", "b"} {

@@ -9,11 +9,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// A connection is made by REQ, REP and RTU, or refused by REJ, and ended by DREQ and DREP, as on InfiniBand; iWARP does the same
-// with fewer events. As in librdmacm the active side's queue pair moves on when Next returns Established, not before.
+// A connection is made by REQ, REP and RTU, or refused by REJ, and ended by DREQ and DREP, as on
+// InfiniBand; iWARP does the same with fewer events. As in librdmacm the active side's queue pair
+// moves on when Next returns Established, not before.
 
-// Sizes of private data on RoCE, where events always show all of it: InfiniBand specification 12.7, less 36 bytes for the IP
-// addressing annex in a REQ. On iWARP events show what was sent.
+// Sizes of private data on RoCE, where events always show all of it: InfiniBand specification 12.7,
+// less 36 bytes for the IP addressing annex in a REQ. On iWARP events show what was sent.
 const (
 	reqPrivate = 56
 	repPrivate = 196
@@ -36,7 +37,8 @@ func (d *device) private(b []byte, size int) ([]byte, error) {
 		size = maxPrivate
 	}
 	if len(b) > size {
-		return nil, fmt.Errorf("%d bytes of private data, at most %d: %w", len(b), size, unix.EINVAL)
+		return nil, fmt.Errorf("%d bytes of private data, at most %d: %w", len(b), size,
+			unix.EINVAL)
 	}
 	if d.opt.Attr.IWARP {
 		return slices.Clone(b), nil
@@ -46,8 +48,10 @@ func (d *device) private(b []byte, size int) ([]byte, error) {
 
 // params checks the READ depths of a Connect or Accept.
 func (d *device) params(p *verbs.ConnParam) error {
-	if int(p.ResponderResources) > d.opt.Attr.MaxQPRdAtom || int(p.InitiatorDepth) > d.opt.Attr.MaxQPInitRdAtom {
-		return fmt.Errorf("responder resources %d of %d, initiator depth %d of %d: %w", p.ResponderResources,
+	if int(p.ResponderResources) > d.opt.Attr.MaxQPRdAtom ||
+		int(p.InitiatorDepth) > d.opt.Attr.MaxQPInitRdAtom {
+		return fmt.Errorf("responder resources %d of %d, initiator depth %d of %d: %w",
+			p.ResponderResources,
 			d.opt.Attr.MaxQPRdAtom, p.InitiatorDepth, d.opt.Attr.MaxQPInitRdAtom, unix.EINVAL)
 	}
 	return nil
@@ -79,7 +83,8 @@ func (id *cmID) Connect(p verbs.ConnParam) error {
 		id.post(verbs.Event{Type: verbs.EventUnreachable, Status: -int(unix.ETIMEDOUT)})
 	})
 	to := f.find(id.remote.Addr())
-	if to != nil && to.opt.Attr.IWARP == id.dev.opt.Attr.IWARP && f.reaches(h, to.host, MessageREQ) {
+	if to != nil && to.opt.Attr.IWARP == id.dev.opt.Attr.IWARP &&
+		f.reaches(h, to.host, MessageREQ) {
 		to.recvREQ(id)
 	}
 	return nil
@@ -102,12 +107,14 @@ func (d *device) recvREQ(from *cmID) {
 	id.set(idReqRcvd)
 	l.pending++
 	p := from.request
-	p.ResponderResources, p.InitiatorDepth = p.InitiatorDepth, p.ResponderResources // rdma_get_cm_event(3)
-	id.postTake(verbs.Event{Type: verbs.EventConnectRequest, Listener: l, Param: p}, func(*verbs.Event) bool {
-		id.parent = nil
-		l.pending--
-		return true
-	})
+	// rdma_get_cm_event(3)
+	p.ResponderResources, p.InitiatorDepth = p.InitiatorDepth, p.ResponderResources
+	id.postTake(verbs.Event{Type: verbs.EventConnectRequest, Listener: l, Param: p},
+		func(*verbs.Event) bool {
+			id.parent = nil
+			l.pending--
+			return true
+		})
 }
 
 // recvREJ is the arrival of a refusal. On iWARP the status is an errno.
@@ -123,7 +130,10 @@ func (id *cmID) recvREJ(from *host, reason int, errno unix.Errno, private []byte
 		reason = -int(errno)
 	}
 	id.set(idDone)
-	ev := verbs.Event{Type: verbs.EventRejected, Status: reason, Param: verbs.ConnParam{PrivateData: private}}
+	ev := verbs.Event{
+		Type: verbs.EventRejected, Status: reason,
+		Param: verbs.ConnParam{PrivateData: private},
+	}
 	id.postTake(ev, func(*verbs.Event) bool {
 		if id.qp != nil {
 			id.qp.toError()
@@ -299,7 +309,8 @@ func (id *cmID) gone(status int) {
 }
 
 func (id *cmID) timewait() {
-	id.timeout(id.cm.host.f.opt.Timewait, func() { id.post(verbs.Event{Type: verbs.EventTimewaitExit}) })
+	id.timeout(id.cm.host.f.opt.Timewait,
+		func() { id.post(verbs.Event{Type: verbs.EventTimewaitExit}) })
 }
 
 // streamLost ends an iWARP connection at once on both sides.

@@ -46,7 +46,8 @@ func (d *device) CreateCQ(entries int, ch verbs.CompChannel, vector int) (verbs.
 		return nil, err
 	}
 	if entries < 1 || entries > d.opt.Attr.MaxCQE || vector < 0 {
-		return nil, fmt.Errorf("%s: %d entries, vector %d: %w", CallCreateCQ, entries, vector, unix.EINVAL)
+		return nil, fmt.Errorf("%s: %d entries, vector %d: %w", CallCreateCQ, entries, vector,
+			unix.EINVAL)
 	}
 	if len(d.cqs) >= d.opt.Attr.MaxCQ {
 		return nil, fmt.Errorf("%s: %w", CallCreateCQ, unix.ENOMEM)
@@ -55,7 +56,8 @@ func (d *device) CreateCQ(entries int, ch verbs.CompChannel, vector int) (verbs.
 	if ch != nil {
 		c.ch = ch.(*compChannel)
 		if c.ch.dev != d {
-			return nil, fmt.Errorf("%s: the completion channel is of another device: %w", CallCreateCQ, unix.EINVAL)
+			return nil, fmt.Errorf("%s: the completion channel is of another device: %w",
+				CallCreateCQ, unix.EINVAL)
 		}
 		c.ch.uses++
 	}
@@ -225,7 +227,8 @@ func (c *compChannel) Close() error {
 		panic("verbstest: completion channel closed twice")
 	}
 	if c.uses > 0 {
-		return fmt.Errorf("%s: %d completion queues use it: %w", CallDestroyCompChannel, c.uses, unix.EBUSY)
+		return fmt.Errorf("%s: %d completion queues use it: %w", CallDestroyCompChannel, c.uses,
+			unix.EBUSY)
 	}
 	c.closed = true
 	d.host.live.CompChannels--

@@ -26,8 +26,8 @@ type device struct {
 	watchers []*watcher
 }
 
-// Keys are index<<8 | generation, as on common hardware. The remote key differs from the local one in its top bit, so that a
-// mix-up shows.
+// Keys are index<<8 | generation, as on common hardware. The remote key differs from the local one
+// in its top bit, so that a mix-up shows.
 const rkeyBit = 1 << 31
 
 func (d *device) Attr() verbs.DeviceAttr { return d.opt.Attr }
@@ -63,7 +63,8 @@ func (p *pd) Dealloc() error {
 		panic("verbstest: protection domain freed twice")
 	}
 	if p.uses > 0 {
-		return fmt.Errorf("%s: %d objects use the protection domain: %w", CallDeallocPD, p.uses, unix.EBUSY)
+		return fmt.Errorf("%s: %d objects use the protection domain: %w", CallDeallocPD, p.uses,
+			unix.EBUSY)
 	}
 	p.dead = true
 	p.dev.host.live.PDs--
@@ -163,9 +164,11 @@ func (d *device) findMR(key uint32, remote bool) *mr {
 	return nil
 }
 
-// bytes returns the memory that a key, an address and a length name, or false if they are not in one region of the protection
-// domain with these rights.
-func (d *device) bytes(p *pd, key uint32, remote bool, addr uint64, n uint32, need verbs.Access) ([]byte, bool) {
+// bytes returns the memory that a key, an address and a length name, or false if they are not in
+// one region of the protection domain with these rights.
+func (d *device) bytes(p *pd, key uint32, remote bool, addr uint64, n uint32,
+	need verbs.Access,
+) ([]byte, bool) {
 	m := d.findMR(key, remote)
 	if m == nil || m.pd != p || m.access&need != need || addr < m.addr {
 		return nil, false

@@ -57,7 +57,8 @@ func (q *qp) execute(e *sendEntry) bool {
 	case p == nil || p.destroyed || p.state == stateErr || f.isCut(q.dev.host, p.dev.host):
 		q.wait(stallDead, f.opt.RetryTimeout, verbs.WCRetryExcErr)
 		return false
-	case p.state == stateInit: // accepted, but the peer has not seen the reply yet: it retries until then
+	// accepted, but the peer has not seen the reply yet: it retries until then
+	case p.state == stateInit:
 		q.wait(stallSilent, 0, 0)
 		return false
 	}
@@ -112,13 +113,15 @@ func (q *qp) read(e *sendEntry, sges []verbs.SGE) bool {
 		return false
 	}
 	if q.dev.opt.Attr.IWARP {
-		// RFC 5040, 5.2: the response is placed by a tagged message, so the sink must allow remote writes.
+		// RFC 5040, 5.2: the response is placed by a tagged message, so the sink must allow remote
+		// writes.
 		if _, ok := q.check(sges, verbs.AccessLocalWrite|verbs.AccessRemoteWrite); !ok {
 			q.fail(e, verbs.WCLocAccessErr)
 			return false
 		}
 	}
-	if _, ok := p.dev.bytes(p.pd, e.wr.RKey, true, e.wr.RemoteAddr, e.bytes, verbs.AccessRemoteRead); e.bytes > 0 && !ok {
+	if _, ok := p.dev.bytes(p.pd, e.wr.RKey, true, e.wr.RemoteAddr, e.bytes,
+		verbs.AccessRemoteRead); e.bytes > 0 && !ok {
 		q.remoteError(e, verbs.WCRemAccessErr)
 		return false
 	}
@@ -131,7 +134,8 @@ func (q *qp) read(e *sendEntry, sges []verbs.SGE) bool {
 func (q *qp) write(e *sendEntry, sges []verbs.SGE) bool {
 	p := q.peer
 	if e.bytes > 0 {
-		to, ok := p.dev.bytes(p.pd, e.wr.RKey, true, e.wr.RemoteAddr, e.bytes, verbs.AccessRemoteWrite)
+		to, ok := p.dev.bytes(p.pd, e.wr.RKey, true, e.wr.RemoteAddr, e.bytes,
+			verbs.AccessRemoteWrite)
 		if !ok {
 			q.remoteError(e, verbs.WCRemAccessErr)
 			return false
@@ -176,7 +180,8 @@ func (q *qp) send(e *sendEntry, sges []verbs.SGE) bool {
 		wc.Status = verbs.WCLocLenErr
 	case e.wr.Opcode == verbs.WRSendWithInv:
 		m := p.dev.findMR(e.wr.InvalidateRKey, true)
-		// InfiniBand memory has an R_Key only with remote rights; soft iWARP looks at nothing but the protection domain.
+		// InfiniBand memory has an R_Key only with remote rights; soft iWARP looks at nothing but
+		// the protection domain.
 		if m == nil || m.pd != p.pd || m.remote() == 0 && !p.dev.opt.Attr.IWARP {
 			wc.Status = verbs.WCRemInvReqErr
 			break
@@ -215,8 +220,9 @@ func (q *qp) deliver(e *sendEntry, sges []verbs.SGE, wr *verbs.RecvWR) {
 	}
 }
 
-// noReceive is a SEND to a peer without receives. RoCE tries again; an iWARP peer, whose stream cannot wait, ends the connection
-// (RFC 5041, 7.1: "No buffer available"), and the sender's work request has long been done.
+// noReceive is a SEND to a peer without receives. RoCE tries again; an iWARP peer, whose stream
+// cannot wait, ends the connection (RFC 5041, 7.1: "No buffer available"), and the sender's work
+// request has long been done.
 func (q *qp) noReceive(e *sendEntry) bool {
 	if q.dev.opt.Attr.IWARP {
 		q.remoteError(e, verbs.WCRemOpErr)
@@ -232,8 +238,9 @@ func (q *qp) noReceive(e *sendEntry) bool {
 	return false
 }
 
-// remoteError is an error that the peer finds. Its queue pair goes to the error state. On RoCE the peer's NAK fails the work
-// request; on iWARP only a READ waits for an answer, what was sent before the peer's Terminate message has completed well.
+// remoteError is an error that the peer finds. Its queue pair goes to the error state. On RoCE the
+// peer's NAK fails the work request; on iWARP only a READ waits for an answer, what was sent before
+// the peer's Terminate message has completed well.
 func (q *qp) remoteError(e *sendEntry, status verbs.WCStatus) {
 	if q.dev.opt.Attr.IWARP && e.wr.Opcode != verbs.WRRDMARead {
 		e.state = sendDone

@@ -1,13 +1,15 @@
-// Package verbstest is RDMA in one process: machines with fake devices on one fake network, which move real bytes between real
-// memory and keep the rules of hardware - queue pair states, keys, bounds and rights of memory, READ depth, queue capacities,
-// receiver-not-ready, flushing, connection management with its events - and on which faults can be provoked.
+// Package verbstest is RDMA in one process: machines with fake devices on one fake network, which
+// move real bytes between real memory and keep the rules of hardware - queue pair states, keys,
+// bounds and rights of memory, READ depth, queue capacities, receiver-not-ready, flushing,
+// connection management with its events - and on which faults can be provoked.
 //
 //	PostSend -> send queue -> step (under the fabric's lock) -> peer's memory, receive queue -> completion queues -> Poll
 //
-// Work is done at once by the goroutine that makes it possible, so tests are deterministic; Options.Async hands it to a goroutine
-// instead. Where hardware gives no order, the fake takes the unkind one: the data of an RDMA READ is fetched after the work
-// requests behind it were executed, unless one carries a fence. Everything may be used by several goroutines, but data-path calls
-// of one object must not overlap: the race detector reports it.
+// Work is done at once by the goroutine that makes it possible, so tests are deterministic;
+// Options.Async hands it to a goroutine instead. Where hardware gives no order, the fake takes the
+// unkind one: the data of an RDMA READ is fetched after the work requests behind it were executed,
+// unless one carries a fence. Everything may be used by several goroutines, but data-path calls of
+// one object must not overlap: the race detector reports it.
 package verbstest
 
 import (
@@ -23,10 +25,11 @@ import (
 type Options struct {
 	// IWARP gives machines that AddHost did not describe an iWARP device instead of a RoCE device.
 	IWARP bool
-	// Async lets a goroutine of the fabric do all work instead of the goroutine that posts. Close ends it.
+	// Async lets a goroutine of the fabric do all work instead of the goroutine that posts. Close
+	// ends it.
 	Async bool
-	// FlushLate flushes also what is posted to a queue pair that has failed already. Otherwise receives, and on iWARP sends too,
-	// are forgotten then, as soft RoCE and soft iWARP do.
+	// FlushLate flushes also what is posted to a queue pair that has failed already. Otherwise
+	// receives, and on iWARP sends too, are forgotten then, as soft RoCE and soft iWARP do.
 	FlushLate bool
 	// CMTimeout is how long the communication manager waits for an answer of the peer; 0 is 5 s.
 	CMTimeout time.Duration
@@ -73,7 +76,8 @@ func New(opt Options) *Fabric {
 	return f
 }
 
-// Close stops timers and the goroutine of an asynchronous fabric. What is not freed by then shows in Live.
+// Close stops timers and the goroutine of an asynchronous fabric. What is not freed by then shows
+// in Live.
 func (f *Fabric) Close() {
 	f.mu.Lock()
 	was := f.closed
@@ -159,8 +163,10 @@ type DeviceOptions struct {
 func RoCE(name string, addrs ...netip.Addr) DeviceOptions {
 	return DeviceOptions{Addrs: addrs, Attr: verbs.DeviceAttr{
 		Name: name, VendorID: 0xfa4e, VendorPartID: 1,
-		MaxQP: 4096, MaxQPWR: 16384, MaxSGE: 16, MaxSGERD: 16, MaxCQ: 4096, MaxCQE: 1 << 20, MaxMR: 65536, MaxMRSize: 1 << 40,
-		MaxQPRdAtom: 16, MaxQPInitRdAtom: 16, MaxSRQ: 1024, MaxSRQWR: 32768, MaxSRQSGE: 2, NumCompVectors: 4, ActiveMTU: 4096,
+		MaxQP: 4096, MaxQPWR: 16384, MaxSGE: 16, MaxSGERD: 16, MaxCQ: 4096, MaxCQE: 1 << 20,
+		MaxMR: 65536, MaxMRSize: 1 << 40,
+		MaxQPRdAtom: 16, MaxQPInitRdAtom: 16, MaxSRQ: 1024, MaxSRQWR: 32768, MaxSRQSGE: 2,
+		NumCompVectors: 4, ActiveMTU: 4096,
 	}}
 }
 
@@ -208,7 +214,8 @@ func (f *Fabric) newHost(name string) *host {
 	return h
 }
 
-// host returns the machine of this name; one that nobody described gets one device with an IPv4 and an IPv6 address.
+// host returns the machine of this name; one that nobody described gets one device with an IPv4 and
+// an IPv6 address.
 func (f *Fabric) host(name string) *host {
 	if h := f.hosts[name]; h != nil {
 		return h

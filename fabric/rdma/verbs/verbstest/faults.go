@@ -43,8 +43,8 @@ type callFault struct {
 	err         error
 }
 
-// FailCalls lets skip calls of a machine pass and the next times ones fail with err; times < 0: all from then on, 0: none any
-// more. A nil err is ENOMEM.
+// FailCalls lets skip calls of a machine pass and the next times ones fail with err; times < 0: all
+// from then on, 0: none any more. A nil err is ENOMEM.
 func (f *Fabric) FailCalls(machine string, call Call, skip, times int, err error) {
 	f.lock()
 	defer f.unlock()
@@ -86,8 +86,8 @@ const (
 	OpRead                  // RDMA READ
 )
 
-// Fault is something that happens to send work requests as they reach the head of their queue. One of Fail, Drop, Hold and Delay
-// is given.
+// Fault is something that happens to send work requests as they reach the head of their queue. One
+// of Fail, Drop, Hold and Delay is given.
 type Fault struct {
 	Host  string // whose work requests; empty: everybody's
 	Ops   Ops    // 0: all
@@ -98,7 +98,8 @@ type Fault struct {
 	Fail verbs.WCStatus
 	// Drop loses it on the way, with all its retries: WCRetryExcErr after Options.RetryTimeout.
 	Drop bool
-	// Hold keeps it from being executed until Release, and what is behind it. A READ is executed, but its data is held.
+	// Hold keeps it from being executed until Release, and what is behind it. A READ is executed,
+	// but its data is held.
 	Hold bool
 	// Delay is a Hold that ends by itself.
 	Delay time.Duration
@@ -189,7 +190,8 @@ func (i *Injection) match(q *qp, e *sendEntry) bool {
 	return true
 }
 
-// pass looks once for faults that hit the work request at exec. It says whether the work request may be executed now.
+// pass looks once for faults that hit the work request at exec. It says whether the work request
+// may be executed now.
 func (q *qp) pass(e *sendEntry) bool {
 	if e.fate != fateOpen {
 		return e.fate != fateHeld
@@ -228,7 +230,8 @@ func (q *qp) hit(e *sendEntry, i *Injection) bool {
 	return e.fate == fateDataHeld
 }
 
-// Cut loses everything between two machines until Mend: posted work fails after its retries, connection management times out.
+// Cut loses everything between two machines until Mend: posted work fails after its retries,
+// connection management times out.
 func (f *Fabric) Cut(a, b string) { f.cut(a, b, true) }
 
 // Mend ends Cut.
@@ -250,8 +253,8 @@ func (f *Fabric) cut(a, b string, cut bool) {
 
 func (f *Fabric) isCut(a, b *host) bool { return len(f.cuts) > 0 && f.cuts[[2]*host{a, b}] }
 
-// HoldCompletions hides new completions of a machine from Poll and sends no notifications until ReleaseCompletions. The work
-// itself is done.
+// HoldCompletions hides new completions of a machine from Poll and sends no notifications until
+// ReleaseCompletions. The work itself is done.
 func (f *Fabric) HoldCompletions(machine string) {
 	f.lock()
 	defer f.unlock()
@@ -297,8 +300,8 @@ func (f *Fabric) KillCQs(machine string) {
 	}
 }
 
-// RemoveDevice takes a device away, as hot-unplug does: its queue pairs go to the error state, the IDs on it get DeviceRemoval,
-// and calls on it fail, except those that free.
+// RemoveDevice takes a device away, as hot-unplug does: its queue pairs go to the error state, the
+// IDs on it get DeviceRemoval, and calls on it fail, except those that free.
 func (f *Fabric) RemoveDevice(machine, name string) bool {
 	f.lock()
 	defer f.unlock()
@@ -321,8 +324,8 @@ func (f *Fabric) RemoveDevice(machine, name string) bool {
 	return false
 }
 
-// ExpireCM lets the time pass that connection management waits for answers: every Options.CMTimeout and Options.Timewait that is
-// running is over.
+// ExpireCM lets the time pass that connection management waits for answers: every Options.CMTimeout
+// and Options.Timewait that is running is over.
 func (f *Fabric) ExpireCM() {
 	f.lock()
 	defer f.unlock()
@@ -335,7 +338,8 @@ func (f *Fabric) ExpireCM() {
 	}
 }
 
-// DropEvents loses events of a type on their way to a machine's event channels: skip go by first, then times are lost (< 0: all).
+// DropEvents loses events of a type on their way to a machine's event channels: skip go by first,
+// then times are lost (< 0: all).
 func (f *Fabric) DropEvents(machine string, t verbs.EventType, skip, times int) {
 	f.lock()
 	defer f.unlock()
@@ -361,8 +365,8 @@ type messageDrop struct {
 	times int
 }
 
-// DropMessages loses the next connection management messages of this kind that a machine sends (times < 0: all), with all their
-// retries.
+// DropMessages loses the next connection management messages of this kind that a machine sends
+// (times < 0: all), with all their retries.
 func (f *Fabric) DropMessages(machine string, m Message, times int) {
 	f.lock()
 	defer f.unlock()

@@ -14,7 +14,10 @@ import (
 func TestInjectFail(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	p, a := connect(t, f, sizes{send: 8, recv: 1}, sizes{send: 8, recv: 4})
-	i := f.Inject(verbstest.Fault{Host: "p", Ops: verbstest.OpWrite, Skip: 1, Fail: verbs.WCGeneralErr})
+	i := f.Inject(verbstest.Fault{
+		Host: "p", Ops: verbstest.OpWrite, Skip: 1,
+		Fail: verbs.WCGeneralErr,
+	})
 	must(t, a.recv(9, 0, 8))
 	must(t, p.post(8, p.wr(1, verbs.WRRDMAWrite, signaled, a), p.wr(2, verbs.WRSend, signaled, a)))
 	must(t, a.post(8, a.wr(7, verbs.WRRDMAWrite, signaled, p))) // somebody else's
@@ -65,7 +68,8 @@ func TestInjectHold(t *testing.T) {
 	p.want(ok(1), ok(2))
 	a.want(ok(9))
 
-	// Flushed while held: the release of a work request that is no more does nothing, also if its slot is used again.
+	// Flushed while held: the release of a work request that is no more does nothing, also if its
+	// slot is used again.
 	i = f.Inject(verbstest.Fault{Hold: true})
 	must(t, p.post(8, p.wr(3, verbs.WRSend, 0, a)))
 	must(t, p.qp.ToError())
@@ -106,7 +110,8 @@ func TestCut(t *testing.T) {
 	must(t, p.post(8, p.wr(1, verbs.WRRDMAWrite, signaled, a)))
 	p.empty()
 	c := newCM(t, f, "a")
-	x := newEnd(t, c, route(t, c, listen(t, newCM(t, f, "p"), listenAt(f, "p")).Local()), sizes{send: 1, recv: 1})
+	x := newEnd(t, c, route(t, c, listen(t, newCM(t, f, "p"), listenAt(f, "p")).Local()),
+		sizes{send: 1, recv: 1})
 	must(t, x.id.Connect(verbs.ConnParam{}))
 	f.ExpireCM()
 	if ev := next(t, c, verbs.EventUnreachable); ev.Status != -int(unix.ETIMEDOUT) {

@@ -169,7 +169,10 @@ func (e *end) recv(id uint64, off, n int) error {
 
 // wr is a work request between the start of both buffers.
 func (e *end) wr(id uint64, op verbs.SendOpcode, flags verbs.SendFlags, peer *end) verbs.SendWR {
-	return verbs.SendWR{WRID: id, Opcode: op, Flags: flags, NumSGE: 1, RemoteAddr: mem.Addr(peer.buf), RKey: peer.mr.RKey()}
+	return verbs.SendWR{
+		WRID: id, Opcode: op, Flags: flags, NumSGE: 1,
+		RemoteAddr: mem.Addr(peer.buf), RKey: peer.mr.RKey(),
+	}
 }
 
 // post posts work requests over the first n bytes.
@@ -183,7 +186,8 @@ func (e *end) want(wants ...verbs.WC) {
 	for _, want := range wants {
 		wc := e.wait()
 		if wc.WRID != want.WRID || wc.Status != want.Status {
-			e.t.Fatalf("completion of %d with status %d, want %d with %d", wc.WRID, wc.Status, want.WRID, want.Status)
+			e.t.Fatalf("completion of %d with status %d, want %d with %d", wc.WRID, wc.Status,
+				want.WRID, want.Status)
 		}
 	}
 }
@@ -206,7 +210,8 @@ func (e *end) wait() verbs.WC {
 	}
 }
 
-// empty checks that there is no completion now: on a synchronous fabric everything that can happen has happened.
+// empty checks that there is no completion now: on a synchronous fabric everything that can happen
+// has happened.
 func (e *end) empty() {
 	e.t.Helper()
 	var wc [1]verbs.WC

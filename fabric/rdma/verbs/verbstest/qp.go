@@ -10,7 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// qpState is the state of a queue pair. rdma_create_qp leaves it in init; the communication manager moves it on.
+// qpState is the state of a queue pair. rdma_create_qp leaves it in init; the communication manager
+// moves it on.
 type qpState uint8
 
 const (
@@ -82,18 +83,23 @@ func (id *cmID) CreateQP(vpd verbs.PD, init verbs.QPInit) (verbs.QP, error) {
 	defer f.unlock()
 	d := id.dev
 	if d == nil || id.qp != nil || id.destroyed || id.state == idDone {
-		return nil, fmt.Errorf("%s: the ID has no device, has a queue pair, or its peer has gone: %w", CallCreateQP, unix.EINVAL)
+		return nil, fmt.Errorf(
+			"%s: the ID has no device, has a queue pair, or its peer has gone: %w", CallCreateQP,
+			unix.EINVAL)
 	}
 	if err := d.call(CallCreateQP); err != nil {
 		return nil, err
 	}
 	p, scq, rcq := vpd.(*pd), init.SendCQ.(*cq), init.RecvCQ.(*cq)
 	if p.dead || p.dev != d || scq.dev != d || rcq.dev != d || scq.destroyed || rcq.destroyed {
-		return nil, fmt.Errorf("%s: objects of another device, or freed: %w", CallCreateQP, unix.EINVAL)
+		return nil, fmt.Errorf("%s: objects of another device, or freed: %w", CallCreateQP,
+			unix.EINVAL)
 	}
 	a := &d.opt.Attr
-	if init.MaxSendWR < 0 || init.MaxSendWR > a.MaxQPWR || init.MaxRecvWR < 0 || init.MaxRecvWR > a.MaxQPWR ||
-		init.MaxSendSGE < 0 || init.MaxSendSGE > a.MaxSGE || init.MaxRecvSGE < 0 || init.MaxRecvSGE > a.MaxSGE {
+	if init.MaxSendWR < 0 || init.MaxSendWR > a.MaxQPWR || init.MaxRecvWR < 0 ||
+		init.MaxRecvWR > a.MaxQPWR ||
+		init.MaxSendSGE < 0 || init.MaxSendSGE > a.MaxSGE || init.MaxRecvSGE < 0 ||
+		init.MaxRecvSGE > a.MaxSGE {
 		return nil, fmt.Errorf("%s: %d/%d work requests, %d/%d elements: %w", CallCreateQP,
 			init.MaxSendWR, init.MaxRecvWR, init.MaxSendSGE, init.MaxRecvSGE, unix.EINVAL)
 	}
@@ -107,7 +113,8 @@ func (id *cmID) CreateQP(vpd verbs.PD, init verbs.QPInit) (verbs.QP, error) {
 	if init.SRQ != nil {
 		q.srq = init.SRQ.(*srq)
 		if q.srq.pd.dev != d || q.srq.destroyed {
-			return nil, fmt.Errorf("%s: shared receive queue of another device, or freed: %w", CallCreateQP, unix.EINVAL)
+			return nil, fmt.Errorf("%s: shared receive queue of another device, or freed: %w",
+				CallCreateQP, unix.EINVAL)
 		}
 		q.srq.uses++
 	} else {
@@ -146,7 +153,8 @@ var (
 	errSendWR    = fmt.Errorf("ibv_post_send: malformed work request: %w", unix.EINVAL)
 	errRecvFull  = fmt.Errorf("ibv_post_recv: the receive queue is full: %w", unix.ENOMEM)
 	errRecvWR    = fmt.Errorf("ibv_post_recv: malformed work request: %w", unix.EINVAL)
-	errRecvSRQ   = fmt.Errorf("ibv_post_recv: the queue pair has a shared receive queue: %w", unix.EINVAL)
+	errRecvSRQ   = fmt.Errorf("ibv_post_recv: the queue pair has a shared receive queue: %w",
+		unix.EINVAL)
 )
 
 func (q *qp) PostSend(wrs []verbs.SendWR, sges []verbs.SGE) (int, error) {
@@ -203,7 +211,8 @@ func (q *qp) postSend(wr *verbs.SendWR, sges []verbs.SGE) error {
 	return nil
 }
 
-// takeInline copies inline data now: the caller may reuse its memory at once, and needs no key for it.
+// takeInline copies inline data now: the caller may reuse its memory at once, and needs no key for
+// it.
 func (q *qp) takeInline(e *sendEntry, sges []verbs.SGE) bool {
 	for _, s := range sges {
 		if int(e.bytes+s.Length) > q.init.MaxInline || int(s.Length) > q.init.MaxInline {
@@ -223,7 +232,8 @@ func (q *qp) takeInline(e *sendEntry, sges []verbs.SGE) bool {
 // anyBytes finds memory by address in any region.
 func (d *device) anyBytes(addr uint64, n uint32) ([]byte, bool) {
 	for _, m := range d.mrs {
-		if m != nil && addr >= m.addr && addr-m.addr <= uint64(len(m.b)) && uint64(n) <= uint64(len(m.b))-(addr-m.addr) {
+		if m != nil && addr >= m.addr && addr-m.addr <= uint64(len(m.b)) &&
+			uint64(n) <= uint64(len(m.b))-(addr-m.addr) {
 			return m.b[addr-m.addr:][:n], true
 		}
 	}
@@ -267,7 +277,8 @@ func (q *qp) RetrySoon() error {
 	defer f.unlock()
 	q.alive("RetrySoon")
 	if q.state != stateRTS || q.dev.opt.Attr.IWARP {
-		return fmt.Errorf("ibv_modify_qp: the queue pair is not connected, or iWARP: %w", unix.EINVAL)
+		return fmt.Errorf("ibv_modify_qp: the queue pair is not connected, or iWARP: %w",
+			unix.EINVAL)
 	}
 	return nil
 }
@@ -315,7 +326,8 @@ func (q *qp) toError() {
 	q.dev.f.kick(q.peer)
 }
 
-// dropConnection ends the connection of an iWARP queue pair, which lives on a TCP stream: the peer notices at once.
+// dropConnection ends the connection of an iWARP queue pair, which lives on a TCP stream: the peer
+// notices at once.
 func (q *qp) dropConnection() {
 	if q.dev.opt.Attr.IWARP {
 		q.id.streamLost()
@@ -341,7 +353,10 @@ func (q *qp) flushRecv() {
 const badOpcode verbs.WCOpcode = 0xbad
 
 func (q *qp) completeSend(e *sendEntry, status verbs.WCStatus) {
-	wc := verbs.WC{WRID: e.wr.WRID, Status: status, QPNum: q.num, ByteLen: e.bytes, Opcode: badOpcode}
+	wc := verbs.WC{
+		WRID: e.wr.WRID, Status: status, QPNum: q.num, ByteLen: e.bytes,
+		Opcode: badOpcode,
+	}
 	if status == verbs.WCSuccess {
 		switch e.wr.Opcode {
 		case verbs.WRRDMAWrite:

@@ -18,11 +18,16 @@ func wantErr(t *testing.T, err, want error, what string) {
 	}
 }
 
-// TestSendSlots: a slot is given back when a completion of it or of a later one is polled, not when the work is done.
+// TestSendSlots: a slot is given back when a completion of it or of a later one is polled, not when
+// the work is done.
 func TestSendSlots(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
 	p, a := connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 3, recv: 1, cq: 8})
-	write := func(id uint64, flags verbs.SendFlags) error { return a.post(8, a.wr(id, verbs.WRRDMAWrite, flags, p)) }
+	write := func(id uint64,
+		flags verbs.SendFlags,
+	) error {
+		return a.post(8, a.wr(id, verbs.WRRDMAWrite, flags, p))
+	}
 	must(t, write(1, 0))
 	must(t, write(2, signaled))
 	must(t, write(3, 0))
@@ -72,7 +77,10 @@ func TestOverrun(t *testing.T) {
 
 func TestReceiverNotReady(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
-	for retries, want := range map[uint8]verbs.WCStatus{0: verbs.WCRNRRetryExcErr, 2: verbs.WCRNRRetryExcErr, 7: verbs.WCSuccess} {
+	for retries, want := range map[uint8]verbs.WCStatus{
+		0: verbs.WCRNRRetryExcErr, 2: verbs.WCRNRRetryExcErr,
+		7: verbs.WCSuccess,
+	} {
 		p, a := connect(t, f, sizes{send: 1, recv: 4}, sizes{
 			send: 4, recv: 1,
 			param: verbs.ConnParam{RNRRetryCount: retries, InitiatorDepth: 1},
@@ -100,14 +108,16 @@ func TestReceiverNotReadyOnIWARP(t *testing.T) {
 
 func TestReadDepth(t *testing.T) {
 	f := newFabric(t, verbstest.Options{})
-	p, a := connect(t, f, sizes{send: 8, recv: 1, param: verbs.ConnParam{InitiatorDepth: 2, ResponderResources: 1}},
+	p, a := connect(t, f,
+		sizes{send: 8, recv: 1, param: verbs.ConnParam{InitiatorDepth: 2, ResponderResources: 1}},
 		sizes{send: 8, recv: 1, param: verbs.ConnParam{InitiatorDepth: 4, ResponderResources: 1}})
 	// a may issue what p serves: one at a time.
 	hold := f.Inject(verbstest.Fault{Host: "a", Ops: verbstest.OpRead, Hold: true})
 	for i := range uint64(3) {
 		must(t, a.post(8, a.wr(i, verbs.WRRDMARead, signaled, p)))
 	}
-	must(t, a.post(8, a.wr(3, verbs.WRRDMAWrite, signaled, p))) // behind READs that wait: waits as well
+	// behind READs that wait: waits as well
+	must(t, a.post(8, a.wr(3, verbs.WRRDMAWrite, signaled, p)))
 	p.buf[0] = 0
 	a.buf[0] = 7
 	a.empty()
@@ -124,7 +134,8 @@ func TestReadDepth(t *testing.T) {
 	hold.Release()
 	p.want(ok(0), ok(1), ok(2))
 
-	p, a = connect(t, f, sizes{send: 1, recv: 1, param: verbs.ConnParam{RNRRetryCount: 7}}, sizes{send: 1, recv: 1})
+	p, a = connect(t, f, sizes{send: 1, recv: 1, param: verbs.ConnParam{RNRRetryCount: 7}},
+		sizes{send: 1, recv: 1})
 	must(t, p.post(8, p.wr(1, verbs.WRRDMARead, signaled, a)))
 	p.want(verbs.WC{WRID: 1, Status: verbs.WCLocQPOpErr})
 }
@@ -137,9 +148,11 @@ func TestReadIsLate(t *testing.T) {
 		hold := f.Inject(verbstest.Fault{Host: "p", Ops: verbstest.OpRead, Hold: true})
 		must(t, a.recv(1, 64, 8))
 		a.buf[0] = 1
-		must(t, p.post(8, p.wr(2, verbs.WRRDMARead, 0, a), p.wr(3, verbs.WRSend, signaled|fence, a)))
+		must(t, p.post(8, p.wr(2, verbs.WRRDMARead, 0, a),
+			p.wr(3, verbs.WRSend, signaled|fence, a)))
 		if fence == 0 {
-			a.want(ok(1)) // the peer takes the message for the end of the command and uses its memory again
+			// the peer takes the message for the end of the command and uses its memory again
+			a.want(ok(1))
 			a.buf[0] = 2
 			hold.Release()
 			if p.buf[0] != 2 {
@@ -170,7 +183,8 @@ func TestIWARPReadSink(t *testing.T) {
 	p.want(verbs.WC{WRID: 1, Status: verbs.WCLocAccessErr})
 	wr := p.wr(2, verbs.WRRDMARead, signaled, a)
 	wr.NumSGE = 2
-	if _, err := p.qp.PostSend([]verbs.SendWR{wr}, []verbs.SGE{g, g}); !errors.Is(err, unix.EINVAL) {
+	if _, err := p.qp.PostSend([]verbs.SendWR{wr}, []verbs.SGE{g, g}); !errors.Is(err,
+		unix.EINVAL) {
 		t.Fatalf("READ into two elements: %v", err)
 	}
 }
@@ -228,7 +242,11 @@ func TestKeys(t *testing.T) {
 			t.Errorf("RegMR with access %#x: %v, want EINVAL", access, err)
 		}
 	}
-	if got, want := f.Live("a"), (verbstest.Counts{CMs: 1, IDs: 1, PDs: 1, MRs: 2, CQs: 1, QPs: 1, MRBytes: 1<<16 + 64, RemoteMRs: 2}); got != want {
+	if got, want := f.Live("a"),
+		(verbstest.Counts{
+			CMs: 1, IDs: 1, PDs: 1, MRs: 2, CQs: 1, QPs: 1, MRBytes: 1<<16 + 64,
+			RemoteMRs: 2,
+		}); got != want {
 		t.Errorf("live %+v, want %+v", got, want)
 	}
 }
@@ -240,14 +258,16 @@ func TestMisuse(t *testing.T) {
 	wantErr(t, a.cq.Destroy(), unix.EBUSY, "destroy a completion queue in use")
 	wantErr(t, a.id.Destroy(), unix.EBUSY, "destroy an ID with a queue pair")
 	wantErr(t, a.cm.Close(), unix.EBUSY, "close an event channel with IDs")
-	if _, err := a.id.CreateQP(a.pd, verbs.QPInit{SendCQ: a.cq, RecvCQ: a.cq}); !errors.Is(err, unix.EINVAL) {
+	if _, err := a.id.CreateQP(a.pd, verbs.QPInit{SendCQ: a.cq, RecvCQ: a.cq}); !errors.Is(err,
+		unix.EINVAL) {
 		t.Errorf("second queue pair: %v", err)
 	}
 	if _, err := p.dev.CreateCQ(0, nil, 0); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("completion queue of nothing: %v", err)
 	}
 	wantErr(t, a.post(8, verbs.SendWR{Opcode: 5}), unix.EINVAL, "an atomic operation")
-	wantErr(t, a.post(33, verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendInline, NumSGE: 1}), unix.EINVAL, "too much inline data")
+	wantErr(t, a.post(33, verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendInline, NumSGE: 1}),
+		unix.EINVAL, "too much inline data")
 
 	m, err := a.pd.RegMR(a.buf, rights)
 	must(t, err)
@@ -267,9 +287,13 @@ func TestScatter(t *testing.T) {
 	for i := range 300 {
 		a.buf[i] = byte(i)
 	}
-	_, err := p.qp.PostRecv([]verbs.RecvWR{{WRID: 1, NumSGE: 2, SGE: [2]verbs.SGE{p.sge(0, 7), p.sge(1000, 400)}}})
+	_, err := p.qp.PostRecv([]verbs.RecvWR{{
+		WRID: 1, NumSGE: 2,
+		SGE: [2]verbs.SGE{p.sge(0, 7), p.sge(1000, 400)},
+	}})
 	must(t, err)
-	_, err = a.qp.PostSend([]verbs.SendWR{{Opcode: verbs.WRSend, NumSGE: 2}}, []verbs.SGE{a.sge(0, 200), a.sge(200, 100)})
+	_, err = a.qp.PostSend([]verbs.SendWR{{Opcode: verbs.WRSend, NumSGE: 2}},
+		[]verbs.SGE{a.sge(0, 200), a.sge(200, 100)})
 	must(t, err)
 	wc := p.wait()
 	for i := range 300 {
@@ -306,7 +330,10 @@ func BenchmarkRead4K(b *testing.B) {
 	f := newFabric(b, verbstest.Options{})
 	p, a := connect(b, f, sizes{send: 16, recv: 1}, sizes{send: 1, recv: 1})
 	var wcs [64]verbs.WC
-	wrs := []verbs.SendWR{{Opcode: verbs.WRRDMARead, Flags: signaled, NumSGE: 1, RemoteAddr: mem.Addr(a.buf), RKey: a.mr.RKey()}}
+	wrs := []verbs.SendWR{{
+		Opcode: verbs.WRRDMARead, Flags: signaled, NumSGE: 1,
+		RemoteAddr: mem.Addr(a.buf), RKey: a.mr.RKey(),
+	}}
 	sges := []verbs.SGE{p.sge(0, 4096)}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -8,7 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// recvQueue is a ring of receives: [head, take) wait for their completion to be polled, [take, tail) are free for messages.
+// recvQueue is a ring of receives: [head, take) wait for their completion to be polled, [take,
+// tail) are free for messages.
 type recvQueue struct {
 	ring             []verbs.RecvWR
 	head, take, tail uint64
@@ -49,8 +50,10 @@ func (p *pd) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 		return nil, err
 	}
 	a := &d.opt.Attr
-	if p.dead || init.MaxWR < 1 || init.MaxWR > a.MaxSRQWR || init.MaxSGE < 0 || init.MaxSGE > a.MaxSRQSGE {
-		return nil, fmt.Errorf("%s: %d work requests, %d elements: %w", CallCreateSRQ, init.MaxWR, init.MaxSGE, unix.EINVAL)
+	if p.dead || init.MaxWR < 1 || init.MaxWR > a.MaxSRQWR || init.MaxSGE < 0 ||
+		init.MaxSGE > a.MaxSRQSGE {
+		return nil, fmt.Errorf("%s: %d work requests, %d elements: %w", CallCreateSRQ, init.MaxWR,
+			init.MaxSGE, unix.EINVAL)
 	}
 	if d.srqs >= a.MaxSRQ {
 		return nil, fmt.Errorf("%s: %w", CallCreateSRQ, unix.ENOMEM)
