@@ -11,12 +11,10 @@ import (
 )
 
 // qpNum is the queue pair number of the target's only queue.
-func (b *bench) qpNum() (n uint32) {
+func (b *harness) qpNum() (n uint32) {
 	b.on(func() {
-		for _, q := range b.g.slots {
-			if q != nil {
-				n = q.qp.Num()
-			}
+		for q := range b.g.queues.all() {
+			n = q.qp.Num()
 		}
 	})
 	return n
@@ -27,7 +25,7 @@ func TestAsyncEventsOfQueuePairs(t *testing.T) {
 		verbs.AsyncQPFatal, verbs.AsyncQPReqErr,
 		verbs.AsyncQPAccessErr,
 	} {
-		b := newBench(t, benchOptions{})
+		b := newHarness(t, harnessOptions{})
 		q := b.host.connect(b.addr(), ioParam(8))
 		num := b.qpNum()
 		b.f.RaiseQP("target", num, verbs.AsyncCommEst)
@@ -45,7 +43,7 @@ func TestAsyncEventsOfQueuePairs(t *testing.T) {
 
 // An idle queue never polls; the event alone tells that its completion queue is dead.
 func TestAsyncEventOfCompletionQueue(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	b.host.connect(b.addr(), ioParam(8))
 	b.f.KillCQs("target")
 	b.idle()
@@ -56,7 +54,7 @@ func TestAsyncEventOfCompletionQueue(t *testing.T) {
 
 // A failed device ends its queues at once and is given up; the next connection starts afresh.
 func TestAsyncDeviceFatal(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	b.host.connect(b.addr(), ioParam(8))
 	b.host.connect(b.addr(), ioParam(8))
 	b.f.Raise("target", verbs.AsyncDeviceFatal)
@@ -75,7 +73,7 @@ func TestAsyncDeviceFatal(t *testing.T) {
 
 // Ports and addresses come and go without queues ending for it.
 func TestAsyncEventsOfPorts(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), ioParam(8))
 	for _, ev := range []verbs.AsyncType{
 		verbs.AsyncPortErr, verbs.AsyncPortActive,
@@ -93,7 +91,7 @@ func TestAsyncEventsOfPorts(t *testing.T) {
 }
 
 func TestAsyncCannotBeWatched(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	b.f.FailCalls("target", verbstest.CallWatch, 0, 1, nil)
 	if st := b.host.rejected(b.addr(), ioParam(8)); st != cmwire.NoResources {
 		t.Error(st)

@@ -178,7 +178,7 @@ func (s *Server) startWorkers() error {
 			InCapsuleSize: inCapsule,
 			MaxQueues:     c.RDMA.MaxConnections, MaxQueuesPerHost: c.RDMA.MaxConnectionsPerHost,
 			TOS: tos, QueueMemory: int64(c.RDMA.QueueMemory),
-			SharedReceives: c.RDMA.SharedReceives,
+			SRQSize: c.RDMA.SharedReceives,
 		}))
 	}
 	for _, t := range list {

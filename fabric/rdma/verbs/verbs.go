@@ -145,10 +145,10 @@ type QP interface {
 	PostSend(wrs []SendWR, sges []SGE) (n int, err error)
 	// PostRecv posts receives; not for a QP with an SRQ.
 	PostRecv(wrs []RecvWR) (n int, err error)
-	// RetrySoon has the peer of a connected QP wait for no more than 1.28 ms before it sends a
+	// ShortenRNRTimer has the peer of a connected QP wait for no more than 1.28 ms before it sends a
 	// message again that found no receive, instead of the longest time there is, 655 ms, which the
 	// connection manager sets. Not on iWARP, which has no such thing.
-	RetrySoon() error
+	ShortenRNRTimer() error
 	// ToError moves the QP to the error state: everything posted before completes with
 	// WCWRFlushErr. What is posted after a QP failed may be refused, flushed, or forgotten without
 	// a completion (rxe: receives, siw: all), and a QP that failed by itself may flush only after

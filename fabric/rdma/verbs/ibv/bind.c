@@ -196,7 +196,7 @@ int vb_to_error(struct ibv_qp *qp)
 	return ibv_modify_qp(qp, &attr, IBV_QP_STATE);
 }
 
-int vb_retry_soon(struct ibv_qp *qp)
+int vb_shorten_rnr_timer(struct ibv_qp *qp)
 {
 	// 14 is 1.28 ms: InfiniBand Architecture Specification, volume 1, "RNR NAK Timer Field".
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS, .min_rnr_timer = 14};

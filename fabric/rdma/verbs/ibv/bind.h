@@ -95,7 +95,7 @@ int vb_get_async(struct ibv_context *ctx, struct vb_async *out);
 int vb_reg_mr(struct ibv_pd *pd, void *addr, size_t len, int access, struct ibv_mr **out);
 int vb_create_srq(struct ibv_pd *pd, uint32_t max_wr, uint32_t max_sge, struct ibv_srq **out);
 int vb_to_error(struct ibv_qp *qp);
-int vb_retry_soon(struct ibv_qp *qp);
+int vb_shorten_rnr_timer(struct ibv_qp *qp);
 
 int vb_listen(struct rdma_cm_id *id, const struct vb_addr *addr, int backlog, uint8_t tos, const char **call);
 int vb_resolve_addr(struct rdma_cm_id *id, const struct vb_addr *src, const struct vb_addr *dst, int ms);

@@ -57,8 +57,8 @@ func (q *qp) ToError() error {
 	return fail("ibv_modify_qp", unix.Errno(C.vb_to_error(q.c)), "to the error state")
 }
 
-func (q *qp) RetrySoon() error {
-	return fail("ibv_modify_qp", unix.Errno(C.vb_retry_soon(q.c)), "for the RNR timer")
+func (q *qp) ShortenRNRTimer() error {
+	return fail("ibv_modify_qp", unix.Errno(C.vb_shorten_rnr_timer(q.c)), "for the RNR timer")
 }
 
 func (q *qp) Destroy() error {

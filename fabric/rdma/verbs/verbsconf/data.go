@@ -245,7 +245,7 @@ func lastWQE(t *testing.T, sp *side, srq verbs.SRQ, p, q *pair) {
 		// neither required of iWARP devices (RFC 5040 knows no such event) nor raised by soft iWARP
 		return
 	}
-	p.p.must(p.p.qp.RetrySoon(), "RetrySoon")
+	p.p.must(p.p.qp.ShortenRNRTimer(), "ShortenRNRTimer")
 	num := p.p.qp.Num()
 	reached := make(chan struct{}, 8)
 	stop, err := p.p.dev.Watch(func(ev verbs.AsyncEvent) {
@@ -265,7 +265,7 @@ func lastWQE(t *testing.T, sp *side, srq verbs.SRQ, p, q *pair) {
 		t.Fatal("no QP_LAST_WQE_REACHED of a queue pair in the error state")
 	}
 	p.p.idle("a queue pair that took no receive")
-	if p.p.qp.RetrySoon() == nil {
+	if p.p.qp.ShortenRNRTimer() == nil {
 		t.Error("a queue pair in the error state is taken for a connected one")
 	}
 	q.a.postSend(verbs.SendWR{WRID: 9, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1},

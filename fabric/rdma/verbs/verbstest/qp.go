@@ -270,12 +270,12 @@ func (q *qp) ToError() error {
 	return nil
 }
 
-// RetrySoon changes nothing: the fake sends again when there is a receive.
-func (q *qp) RetrySoon() error {
+// ShortenRNRTimer changes nothing: the fake sends again when there is a receive.
+func (q *qp) ShortenRNRTimer() error {
 	f := q.dev.f
 	f.lock()
 	defer f.unlock()
-	q.alive("RetrySoon")
+	q.alive("ShortenRNRTimer")
 	if q.state != stateRTS || q.dev.opt.Attr.IWARP {
 		return fmt.Errorf("ibv_modify_qp: the queue pair is not connected, or iWARP: %w",
 			unix.EINVAL)

@@ -10,8 +10,8 @@ import (
 // others, the queue ends, and all of that leaves the memory alone until the device lets go. On
 // iWARP it is of another arena; a slot cannot be kept.
 func TestKeep(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
-		b := newBench(t, o)
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
 		q := b.host.connect(b.addr(), ioParam(8))
 		s := q.keyed(command(opHoldWrite, 1, 0, 8192), 0, 8192)
 		q.send(&s, nil)
@@ -52,7 +52,7 @@ func TestKeep(t *testing.T) {
 			t.Error("no response")
 		}
 		q.disconnect()
-		b.eventually("the queue is gone", func() bool { return b.tr.Connections() == 0 })
+		b.eventually("the queue is gone", func() bool { return b.tr.Usage().Connections == 0 })
 		for i, v := range kept {
 			if v != 77 {
 				t.Errorf("byte %d of kept memory was used by somebody else", i)
