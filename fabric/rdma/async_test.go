@@ -28,12 +28,12 @@ func TestAsyncEventsOfQueuePairs(t *testing.T) {
 		b := newHarness(t, harnessOptions{})
 		q := b.host.connect(b.addr(), ioParam(8))
 		num := b.qpNum()
-		b.f.RaiseQP("target", num, verbs.AsyncCommEst)
-		b.f.RaiseQP("target", num+1, ev)
+		b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncCommEst, QPNum: num})
+		b.f.Raise("target", verbs.AsyncEvent{Type: ev, QPNum: num+1})
 		if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
 			t.Fatal(st)
 		}
-		b.f.RaiseQP("target", num, ev)
+		b.f.Raise("target", verbs.AsyncEvent{Type: ev, QPNum: num})
 		b.idle()
 		if !strings.Contains(b.log(), "the device reports "+ev.String()) {
 			t.Errorf("log without the reason:\n%s", b.log())
@@ -45,7 +45,7 @@ func TestAsyncEventsOfQueuePairs(t *testing.T) {
 func TestAsyncEventOfCompletionQueue(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	b.host.connect(b.addr(), ioParam(8))
-	b.f.KillCQs("target")
+	b.f.FailCQs("target")
 	b.idle()
 	if !strings.Contains(b.log(), "completion queue: ") {
 		t.Errorf("log without the reason:\n%s", b.log())
@@ -57,7 +57,7 @@ func TestAsyncDeviceFatal(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	b.host.connect(b.addr(), ioParam(8))
 	b.host.connect(b.addr(), ioParam(8))
-	b.f.Raise("target", verbs.AsyncDeviceFatal)
+	b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncDeviceFatal})
 	b.idle()
 	b.eventually("retired", func() bool { return b.f.Live("target").PDs == 0 })
 	if !strings.Contains(b.log(), errDeviceFatal.Error()) {
@@ -79,7 +79,7 @@ func TestAsyncEventsOfPorts(t *testing.T) {
 		verbs.AsyncPortErr, verbs.AsyncPortActive,
 		verbs.AsyncGIDChange, verbs.AsyncType(77),
 	} {
-		b.f.Raise("target", ev)
+		b.f.Raise("target", verbs.AsyncEvent{Type: ev})
 	}
 	if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
 		t.Error(st)

@@ -58,7 +58,7 @@ func TestQueuePairFails(t *testing.T) {
 		b.eventually("reading", func() bool { return hold.Fired() == 1 })
 		var num uint32
 		b.on(func() { num = b.g.first().qp.Num() })
-		if !b.f.KillQP("target", num) {
+		if !b.f.FailQP("target", num) {
 			t.Fatal("no such queue pair")
 		}
 		b.idle()
@@ -100,7 +100,7 @@ func TestCompletionQueueFails(t *testing.T) {
 	s := command(opHold, 1, 0, 0)
 	q.send(&s, nil)
 	b.eventually("held", func() bool { return b.h.count("held") == 1 })
-	b.f.KillCQs("target")
+	b.f.FailCQs("target")
 	b.on(func() {}) // awake
 	b.letGo()
 	b.idle()

@@ -244,7 +244,9 @@ func TestSRQMemoryIsBounded(t *testing.T) {
 func TestSRQIsReplaced(t *testing.T) {
 	b := newHarness(t, harnessOptions{cfg: Config{SRQSize: srqSlabSlots}})
 	q := b.host.connect(b.addr(), ioParam(8))
-	b.f.RaiseSRQ("target", verbs.AsyncSRQErr)
+	b.on(func() {
+		b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncSRQErr, SRQ: b.g.one(t).SRQ})
+	})
 	b.host.event(verbs.EventDisconnected)
 	if !strings.Contains(b.log(), errSRQ.Error()) {
 		t.Errorf("the log does not tell:\n%s", b.log())

@@ -164,16 +164,6 @@ func connectTo(t *testing.T, f *verbstest.Fabric) (p, a *end) {
 	return connect(t, f, sizes{send: 1, recv: 1}, sizes{send: 1, recv: 1})
 }
 
-func TestDropEvents(t *testing.T) {
-	f := newFabric(t, verbstest.Options{})
-	p, a := connectTo(t, f)
-	f.DropEvents("p", verbs.EventDisconnected, 0, 1)
-	must(t, a.id.Disconnect())
-	must(t, p.id.Disconnect())
-	next(t, a.cm, verbs.EventDisconnected)
-	next(t, p.cm, verbs.EventTimewaitExit)
-}
-
 func TestPrivateDataLimits(t *testing.T) {
 	for _, iwarp := range []bool{false, true} {
 		f := newFabric(t, verbstest.Options{IWARP: iwarp})

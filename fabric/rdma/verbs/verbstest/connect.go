@@ -181,13 +181,13 @@ func (q *qp) connect(peer *qp, depth, rnrRetry uint8) {
 	}
 	q.state, q.peer = stateRTS, peer
 	q.rdAtomic, q.rnrRetry = int(depth), min(rnrRetry, 7)
-	q.dev.f.kick(q)
-	q.dev.f.kick(peer)
+	q.dev.f.schedule(q)
+	q.dev.f.schedule(peer)
 }
 
 // recvREP is the arrival of the acceptance. The answer is sent when Next takes the event.
 func (id *cmID) recvREP(from *cmID, p verbs.ConnParam) {
-	if id.state != idReqSent || id.destroyed {
+	if id.state != idReqSent || id.freed {
 		from.recvREJ(id.cm.host, rejInvalidCommID, unix.ECONNRESET, nil)
 		return
 	}
@@ -220,10 +220,7 @@ func (id *cmID) recvREP(from *cmID, p verbs.ConnParam) {
 
 // recvRTU is the arrival of the active side's confirmation.
 func (id *cmID) recvRTU(from *cmID) {
-	if id.destroyed {
-		return
-	}
-	if id.state == idRepSent {
+	if !id.freed && id.state == idRepSent {
 		id.set(idConnected)
 		id.post(verbs.Event{Type: verbs.EventEstablished})
 	}
@@ -260,7 +257,7 @@ func (id *cmID) Disconnect() error {
 	}
 	switch {
 	case id.dev == nil || id.dev.opt.Attr.IWARP: // toError has ended the stream
-	case id.state == idConnected: // before that the InfiniBand CM has no goodbye
+	case id.state == idConnected: // before that the InfiniBand CM has no DREQ
 		id.sendDREQ()
 	case id.state == idDreqRcvd:
 		id.sendDREP()
@@ -268,27 +265,27 @@ func (id *cmID) Disconnect() error {
 	return nil
 }
 
-// sendDREQ says goodbye and waits for the answer.
+// sendDREQ disconnects and waits for the answer.
 func (id *cmID) sendDREQ() {
 	h := id.cm.host
 	id.set(idDreqSent)
-	id.timeout(h.f.opt.CMTimeout, func() { id.gone(-int(unix.ETIMEDOUT)) })
+	id.timeout(h.f.opt.CMTimeout, func() { id.disconnected(-int(unix.ETIMEDOUT)) })
 	if to := id.peer; h.f.reaches(h, to.cm.host, MessageDREQ) {
 		to.recvDREQ(id)
 	}
 }
 
-// recvDREQ is the arrival of a goodbye. The queue pair stays as it is until this side disconnects.
+// recvDREQ is the arrival of a disconnection. The queue pair stays as it is until this side disconnects.
 func (id *cmID) recvDREQ(from *cmID) {
 	switch id.state {
 	case idConnected, idRepSent:
 		id.set(idDreqRcvd)
 		id.post(verbs.Event{Type: verbs.EventDisconnected})
 	case idDreqSent: // both at once
-		id.gone(0)
-		from.gone(0)
+		id.disconnected(0)
+		from.disconnected(0)
 	default: // it has no connection any more: the kernel answers for it
-		from.gone(0)
+		from.disconnected(0)
 	}
 }
 
@@ -296,27 +293,27 @@ func (id *cmID) sendDREP() {
 	h := id.cm.host
 	id.set(idDone)
 	if to := id.peer; h.f.reaches(h, to.cm.host, MessageDREP) && to.state == idDreqSent {
-		to.gone(0)
+		to.disconnected(0)
 	}
 	id.timewait()
 }
 
-// gone ends the connection of the side that sent a DREQ.
-func (id *cmID) gone(status int) {
+// disconnected ends the connection of the side that sent a DREQ.
+func (id *cmID) disconnected(status int) {
 	id.set(idDone)
 	id.post(verbs.Event{Type: verbs.EventDisconnected, Status: status})
 	id.timewait()
 }
 
 func (id *cmID) timewait() {
-	id.timeout(id.cm.host.f.opt.Timewait,
+	id.timeout(timewait,
 		func() { id.post(verbs.Event{Type: verbs.EventTimewaitExit}) })
 }
 
 // streamLost ends an iWARP connection at once on both sides.
 func (id *cmID) streamLost() {
 	for _, x := range []*cmID{id, id.peer} {
-		if x == nil || x.destroyed {
+		if x == nil || x.freed {
 			continue
 		}
 		if x.state == idConnected || x.state == idRepSent {
@@ -336,8 +333,8 @@ func (id *cmID) Destroy() error {
 	if err := h.fault(CallDestroyID); err != nil {
 		return err
 	}
-	if id.destroyed {
-		panic("verbstest: ID freed twice")
+	if id.freed {
+		panic("verbstest: a second " + string(CallDestroyID))
 	}
 	if id.qp != nil {
 		return fmt.Errorf("%s: it has a queue pair: %w", CallDestroyID, unix.EBUSY)
@@ -346,14 +343,14 @@ func (id *cmID) Destroy() error {
 	return nil
 }
 
-// destroy frees an ID. The peer is told as the kernel does.
+// destroy frees an ID. The peer gets the message that the kernel sends.
 func (id *cmID) destroy() {
 	h := id.cm.host
 	switch id.state {
 	case idListening:
 		for _, x := range slices.Clone(h.ids) {
 			if x.parent == id {
-				x.destroy() // nobody has seen it yet
+				x.destroy() // Next has not returned it yet
 			}
 		}
 	case idReqSent:
@@ -373,7 +370,7 @@ func (id *cmID) destroy() {
 	case idDreqRcvd:
 		id.sendDREP()
 	}
-	id.destroyed = true
+	id.freed = true
 	id.set(idDone)
 	id.cm.ids--
 	h.live.IDs--
