@@ -14,22 +14,22 @@ type Answer struct {
 	Dir    fabric.Direction
 	Length uint32
 	Status nvme.Status
-	// Lend attaches this memory in Prepare, if the queue reaches it; otherwise a read returns a
-	// copy of it.
-	Lend []mem.Segment
+	// ZeroCopy is attached in Prepare if the queue can use it and the data is not in the capsule;
+	// otherwise a read returns a copy of it.
+	ZeroCopy []mem.Segment
 	// Data is what a read returns, cut or zero-padded to Length.
 	Data []byte
 	// Result is DW0 and DW1 of the CQE, Final its status.
 	Result uint64
 	Final  nvme.Status
-	// Hold keeps the command until Finish is called.
+	// Hold delays completion until Finish is called.
 	Hold bool
 	// Depth, if not 0, is given to Queue.SetDepth before completion, as a Connect does.
 	Depth int
 }
 
-// Handler is a scripted controller: a fake for the tests of transports. Its methods belong to the
-// reactor, as those of every handler.
+// Handler is a scripted controller: a fake for the tests of transports. Its methods are called by
+// the reactor, as those of every handler.
 type Handler struct {
 	// Script answers each command; nil accepts everything without data.
 	Script func(r *fabric.Request) Answer
@@ -38,8 +38,8 @@ type Handler struct {
 	// RefuseOpen makes Open fail.
 	RefuseOpen bool
 
-	// What has happened so far.
-	Opened, Closed, Abandoned, Released, Completed int
+	// Numbers of calls so far; ZeroCopyEnds counts EndZeroCopy.
+	Opened, Closed, Abandoned, ZeroCopyEnds, Completed int
 
 	sessions map[*scripted]struct{}
 }
@@ -82,12 +82,12 @@ func (h *Handler) Prepare(reqs []*fabric.Request) {
 			continue
 		}
 		r.Dir, r.Length = a.Dir, a.Length
-		reaches := r.Session.(*scripted).q.CanSendFrom
+		canUse := r.Session.(*scripted).q.CanSendFrom
 		if a.Dir == fabric.HostToController {
-			reaches = r.Session.(*scripted).q.CanReceiveInto
+			canUse = r.Session.(*scripted).q.CanReceiveInto
 		}
-		if len(a.Lend) > 0 && reaches(a.Lend) {
-			r.Segs, r.ZeroCopy = append(r.Segs, a.Lend...), true
+		if len(a.ZeroCopy) > 0 && !r.InCapsule && canUse(a.ZeroCopy) {
+			r.Segs, r.ZeroCopy = append(r.Segs, a.ZeroCopy...), true
 		}
 	}
 }
@@ -142,7 +142,7 @@ func (h *Handler) complete(s *scripted, r *fabric.Request) {
 	if status.OK() {
 		status = a.Final
 		if r.Dir == fabric.ControllerToHost && !r.ZeroCopy {
-			scatter(r.Segs, append(gather(a.Lend), a.Data...))
+			scatter(r.Segs, append(gather(a.ZeroCopy), a.Data...))
 		}
 		if a.Depth > 0 {
 			if err := s.q.SetDepth(a.Depth); err != nil {
@@ -163,7 +163,7 @@ func (h *Handler) Abandon(r *fabric.Request) {
 }
 
 // EndZeroCopy implements fabric.Handler.
-func (h *Handler) EndZeroCopy(*fabric.Request) { h.Released++ }
+func (h *Handler) EndZeroCopy(*fabric.Request) { h.ZeroCopyEnds++ }
 
 // Close implements fabric.Handler: held commands come back at once.
 func (h *Handler) Close(fs fabric.Session) {
