@@ -145,9 +145,9 @@ type QP interface {
 	PostSend(wrs []SendWR, sges []SGE) (n int, err error)
 	// PostRecv posts receives; not for a QP with an SRQ.
 	PostRecv(wrs []RecvWR) (n int, err error)
-	// ShortenRNRTimer has the peer of a connected QP wait for no more than 1.28 ms before it sends a
-	// message again that found no receive, instead of the longest time there is, 655 ms, which the
-	// connection manager sets. Not on iWARP, which has no such thing.
+	// ShortenRNRTimer has the peer of a connected QP wait for no more than 1.28 ms before it sends
+	// a message again that found no receive, instead of the longest time there is, 655 ms, which
+	// the connection manager sets. Not on iWARP, which has no such thing.
 	ShortenRNRTimer() error
 	// ToError moves the QP to the error state: everything posted before completes with
 	// WCWRFlushErr. What is posted after a QP failed may be refused, flushed, or forgotten without
@@ -222,7 +222,6 @@ const (
 	WCRemOpErr       WCStatus = 11
 	WCRetryExcErr    WCStatus = 12
 	WCRNRRetryExcErr WCStatus = 13
-	WCFatalErr       WCStatus = 19
 	WCGeneralErr     WCStatus = 21
 )
 
@@ -243,7 +242,6 @@ type WCFlags uint32
 
 // The flags used.
 const (
-	WCWithImm WCFlags = 1 << 1
 	WCWithInv WCFlags = 1 << 3
 )
 
