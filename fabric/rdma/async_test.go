@@ -29,7 +29,7 @@ func TestAsyncEventsOfQueuePairs(t *testing.T) {
 		q := b.host.connect(b.addr(), ioParam(8))
 		num := b.qpNum()
 		b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncCommEst, QPNum: num})
-		b.f.Raise("target", verbs.AsyncEvent{Type: ev, QPNum: num+1})
+		b.f.Raise("target", verbs.AsyncEvent{Type: ev, QPNum: num + 1})
 		if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
 			t.Fatal(st)
 		}

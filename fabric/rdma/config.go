@@ -52,8 +52,8 @@ type Config struct {
 	// writes of Linux 5.4 to 5.12 hosts.
 	InCapsuleSize int
 	// StagingSize is the memory per reactor and iWARP device that hosts' data is read into, in
-	// bytes, MinStaging to StagingLimit. iWARP requires that memory to be writable by any peer that has
-	// its key, so it is kept apart from everything else.
+	// bytes, MinStaging to StagingLimit. iWARP requires that memory to be writable by any peer that
+	// has its key, so it is kept apart from everything else.
 	StagingSize int
 	// MaxReads is the largest number of RDMA READs in flight per queue, up to ReadsLimit. Device
 	// and host may allow less.

@@ -182,7 +182,8 @@ func TestHostGivesUpWhileConnecting(t *testing.T) {
 			})
 			q.free()
 			b.f.ExpireCM()
-			b.eventually("the connection is gone", func() bool { return b.tr.Usage().Connections == 1 })
+			b.eventually("the connection is gone",
+				func() bool { return b.tr.Usage().Connections == 1 })
 		}
 		b.eventually("everything of theirs is free",
 			func() bool { return b.f.Live("target") == one })

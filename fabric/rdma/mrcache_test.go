@@ -74,8 +74,8 @@ func TestFilesAreNotRegistered(t *testing.T) {
 	}
 }
 
-// TestRegisteredByChunk: a chunk is registered when it is first asked for and stays so; its pages cannot
-// be given back, others can. The region takes the registration with it.
+// TestRegisteredByChunk: a chunk is registered when it is first asked for and stays so; its pages
+// cannot be given back, others can. The region takes the registration with it.
 func TestRegisteredByChunk(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		b := newHarness(t, o)

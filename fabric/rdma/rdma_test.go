@@ -232,7 +232,8 @@ func TestZeroCopy(t *testing.T) {
 			t.Helper()
 			copy(q.buf, want)
 			clear(q.buf[1<<20:])
-			if st := q.do(q.keyed(command(opZeroCopyWrite, 1, 512, 12345), 0, 12345), nil); !st.OK() {
+			if st := q.do(q.keyed(command(opZeroCopyWrite, 1, 512, 12345), 0, 12345),
+				nil); !st.OK() {
 				t.Fatal(st)
 			}
 			if st := q.do(q.keyed(command(opZeroCopyRead, 1, 512, 12345), 1<<20, 12345),
@@ -259,7 +260,8 @@ func TestZeroCopy(t *testing.T) {
 		}
 		want = pattern(12345, 2)
 		move()
-		b.eventually("the ends of zero copy", func() bool { return b.h.count("end zero copy") == before+more })
+		b.eventually("the ends of zero copy",
+			func() bool { return b.h.count("end zero copy") == before+more })
 	})
 }
 

@@ -29,8 +29,8 @@ type srq struct {
 	mu    sync.Mutex // for moments
 	slabs []*slab    // all, including those that the reactor does not use yet
 
-	// No queue is added when the SRQ has failed, or when left, the number of queues that have ended,
-	// is large: each may have taken a slot along.
+	// No queue is added when the SRQ has failed, or when left, the number of queues that have
+	// ended, is large: each may have taken a slot along.
 	failed atomic.Bool
 	left   atomic.Int64
 
@@ -56,7 +56,8 @@ func (t *Transport) useSRQ(dev verbs.Device) bool {
 	attr := dev.Attr()
 	switch {
 	case attr.IWARP:
-		t.disableSRQ(dev, errors.New("a capsule that finds no receive ends its connection on iWARP"))
+		t.disableSRQ(dev,
+			errors.New("a capsule that finds no receive ends its connection on iWARP"))
 	case attr.MaxSRQ < 1 || attr.MaxSRQWR < srqSlabSlots ||
 		attr.MaxSRQSGE > 0 && attr.MaxSRQSGE < 2:
 		t.disableSRQ(dev,
@@ -81,8 +82,9 @@ func (t *Transport) disableSRQ(dev verbs.Device, why error) {
 	}
 }
 
-// acquireSRQ finds or makes a shared receive queue for one more queue, with enough slots; releaseSRQ
-// undoes that. It returns nil if the device has none. g.setupMu is held; not on a reactor.
+// acquireSRQ finds or makes a shared receive queue for one more queue, with enough slots;
+// releaseSRQ undoes that. It returns nil if the device has none. g.setupMu is held; not on a
+// reactor.
 func (p *poller) acquireSRQ(depth int) (*srq, error) {
 	s := p.srq
 	if s == nil || !s.usable() {

@@ -73,7 +73,8 @@ func TestSRQSlots(t *testing.T) {
 		t.Helper()
 		b.on(func() {
 			s := b.g.one(t)
-			if len(s.recv.slabs)*srqSlabSlots != slots || s.recv.posted != slots || s.commands != commands {
+			if len(s.recv.slabs)*srqSlabSlots != slots || s.recv.posted != slots ||
+				s.commands != commands {
 				t.Errorf("%d slots, %d posted for %d commands; want %d for %d",
 					len(s.recv.slabs)*srqSlabSlots, s.recv.posted, s.commands, slots, commands)
 			}
@@ -147,7 +148,8 @@ func TestSRQShortage(t *testing.T) {
 	}
 	moved := (free - m.g.cfg.Memory.Available()) / 4096
 	if s := m.q.srq; moved != 4 || s.recv.posted != srqSlabSlots-96 { // the last quarter, 32, stays
-		t.Errorf("%d of 100 commands' data moved away, %d receives are posted", moved, s.recv.posted)
+		t.Errorf("%d of 100 commands' data moved away, %d receives are posted", moved,
+			s.recv.posted)
 	}
 	write(100, opWrite, 4096)
 	if !bytes.Equal(m.h.store.Bytes()[4096:4096+512], data) {
@@ -291,7 +293,8 @@ func TestSRQWithoutLastEvent(t *testing.T) {
 		t.Error("the queue pair is destroyed although it may take receives")
 	}
 	m.q.state, m.q.flushed = queueLive, false
-	m.g.asyncEvent(m.q.p.dev, verbs.AsyncEvent{Type: verbs.AsyncQPLastWQEReached, QPNum: m.q.qp.Num()})
+	m.g.asyncEvent(m.q.p.dev,
+		verbs.AsyncEvent{Type: verbs.AsyncQPLastWQEReached, QPNum: m.q.qp.Num()})
 	if !m.q.last || !errors.Is(m.q.why, errFlushed) {
 		t.Errorf("the event did not end the queue: %v", m.q.why)
 	}

@@ -61,13 +61,14 @@ type request struct {
 	invalidate bool
 	staleKey   uint32
 	// addr and rkey are the host's memory, from a keyed SGL descriptor; addr alone is the offset of
-	// in-capsule data. If blocks is not empty it is the list of keyed SGL descriptors in the receive
-	// slot that the host's memory is in instead.
+	// in-capsule data. If blocks is not empty it is the list of keyed SGL descriptors in the
+	// receive slot that the host's memory is in instead.
 	addr   uint64
 	rkey   uint32
 	blocks []byte
 	// What work requests have been posted for: data is at the first byte of Segs, moved bytes from
-	// the start, that is left; blocks begins with its descriptor, of which blockUsed bytes are done.
+	// the start, that is left; blocks begins with its descriptor, of which blockUsed bytes are
+	// done.
 	data      mem.Cursor
 	moved     uint32
 	blockUsed uint32
@@ -95,8 +96,8 @@ const (
 	queueLive
 	// queueClosing: Disconnect was called; no capsule is taken, responses still leave.
 	queueClosing
-	// queueDraining: the handler's session is closed; the queue pair goes to the error state and its
-	// work requests complete.
+	// queueDraining: the handler's session is closed; the queue pair goes to the error state and
+	// its work requests complete.
 	queueDraining
 	// queueDestroying: the queue pair is being destroyed.
 	queueDestroying

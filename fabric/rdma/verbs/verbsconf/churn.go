@@ -205,7 +205,7 @@ func testChurn(t *testing.T, s *Setup) {
 	var loops sync.WaitGroup
 	loops.Go(p.run)
 	loops.Go(a.run)
-	l, err := p.cm.Listen(netip0(s), 64, 0)
+	l, err := p.cm.Listen(s.addr(), 64, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,14 +54,14 @@ func testListen(t *testing.T, s *Setup) {
 			t.Errorf("Listen at foreign address %s: %v, %v, want ErrNoDevice", a, l, err)
 		}
 	}
-	l := x.listen(netip.AddrPortFrom(s.AddrA, 0))
+	l := x.listen(s.addr())
 	if l.Local().Addr().WithZone("") != s.AddrA.WithZone("") || l.Local().Port() == 0 {
 		t.Fatalf("listener at %v, want a port of %v", l.Local(), s.AddrA)
 	}
 	if l.Device() == nil || l.Device().Attr().Name == "" {
 		t.Fatal("listener at an address of a device has no device")
 	}
-	l2 := x.listen(netip.AddrPortFrom(s.AddrA, 0))
+	l2 := x.listen(s.addr())
 	if l2.Local().Port() == l.Local().Port() {
 		t.Fatal("two listeners got the same port")
 	}
@@ -100,8 +100,7 @@ func testListenWildcard(t *testing.T, s *Setup) {
 }
 
 func testConnect(t *testing.T, s *Setup) {
-	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
-	l := sp.listen(netip.AddrPortFrom(s.AddrA, 0))
+	sp, sa, l := sides(t, s)
 	l.SetContext("listener")
 	a := sa.endpoint(sa.route(l.Local()), sizes{})
 	a.id.SetContext("active")
@@ -166,7 +165,7 @@ func checkPrivate(t *testing.T, what string, got, want []byte, size int, iwarp b
 
 func testConnectNobody(t *testing.T, s *Setup) {
 	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
-	l, err := sp.cm.Listen(netip.AddrPortFrom(s.AddrA, 0), 1, 0)
+	l, err := sp.cm.Listen(s.addr(), 1, 0)
 	sp.must(err, "Listen")
 	to := l.Local()
 	sp.must(l.Destroy(), "destroy listener")
@@ -182,8 +181,7 @@ func testConnectNobody(t *testing.T, s *Setup) {
 }
 
 func testReject(t *testing.T, s *Setup) {
-	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
-	l := sp.listen(netip.AddrPortFrom(s.AddrA, 0))
+	sp, sa, l := sides(t, s)
 	a := sa.endpoint(sa.route(l.Local()), sizes{})
 	a.postRecv(a.recvWR(5, 0, 64))
 	a.must(a.id.Connect(params("")), "Connect")
@@ -206,7 +204,7 @@ func testListenerGone(t *testing.T, s *Setup) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := c.Listen(netip.AddrPortFrom(s.AddrA, 0), 4, 0)
+	l, err := c.Listen(s.addr(), 4, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +218,7 @@ func testListenerGone(t *testing.T, s *Setup) {
 // testDestroyUnread destroys an ID whose events were never read.
 func testDestroyUnread(t *testing.T, s *Setup) {
 	sp := newSide(t, s, s.A)
-	l := sp.listen(netip.AddrPortFrom(s.AddrA, 0))
+	l := sp.listen(s.addr())
 	c, err := s.B.NewCM()
 	if err != nil {
 		t.Fatal(err)
@@ -263,8 +261,7 @@ func testDestroyConnected(t *testing.T, s *Setup) {
 
 // testMany has several connections on one channel at once.
 func testMany(t *testing.T, s *Setup) {
-	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
-	l := sp.listen(netip.AddrPortFrom(s.AddrA, 0))
+	sp, sa, l := sides(t, s)
 	var pairs []*pair
 	for range 8 {
 		pairs = append(pairs, connectTo(t, sp, sa, l, sizes{}, sizes{}))
@@ -274,10 +271,7 @@ func testMany(t *testing.T, s *Setup) {
 		p.p.postRecv(p.p.recvWR(uint64(i), 0, 512))
 	}
 	for i, p := range pairs {
-		p.a.postSend(verbs.SendWR{
-			WRID: uint64(i), Opcode: verbs.WRSend, Flags: verbs.SendSignaled,
-			NumSGE: 1,
-		}, p.a.sge(0, 512))
+		p.a.send(uint64(i), 0, 512)
 	}
 	for i, p := range pairs {
 		p.a.success(uint64(i), verbs.WCSend)
@@ -291,8 +285,7 @@ func testMany(t *testing.T, s *Setup) {
 
 // testManyCQs makes hundreds of completion queues. Soft iWARP's library fails at the 145th.
 func testManyCQs(t *testing.T, s *Setup) {
-	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
-	l := sp.listen(netip.AddrPortFrom(s.AddrA, 0))
+	_, sa, l := sides(t, s)
 	id := sa.route(l.Local())
 	t.Cleanup(func() { sa.must(id.Destroy(), "destroy ID") })
 	for i := range 300 {

@@ -1,15 +1,12 @@
 package verbsconf
 
 import (
-	"net/netip"
 	"runtime"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
-
-func netip0(s *Setup) netip.AddrPort { return netip.AddrPortFrom(s.AddrA, 0) }
 
 func testToError(t *testing.T, s *Setup) {
 	p := connect(t, s, sizes{}, sizes{})
@@ -103,11 +100,7 @@ func testRemoteAccess(t *testing.T, s *Setup) {
 			t.Cleanup(func() { p.a.must(m.Dereg(), "deregister") })
 			fill(p.p.buf[:64], 1)
 			p.p.guard()
-			p.p.postSend(verbs.SendWR{
-				WRID: 1, Opcode: c.op, Flags: signaled, NumSGE: 1,
-				RemoteAddr: p.a.addr(1<<20 + c.off),
-				RKey:       m.RKey() ^ c.key,
-			}, p.p.sge(0, 64))
+			p.p.rdma(1, c.op, 0, 64, p.a.addr(1<<20+c.off), m.RKey()^c.key)
 			wc := p.p.find(1)
 			switch attr := p.p.dev.Attr(); {
 			case !attr.IWARP && wc.Status != verbs.WCRemAccessErr,
@@ -172,8 +165,7 @@ func testShortReceive(t *testing.T, s *Setup) {
 	p := connect(t, s, sizes{}, sizes{})
 	p.p.postRecv(p.p.recvWR(1, 1<<20, 63))
 	p.each((*endpoint).guard)
-	p.a.postSend(verbs.SendWR{WRID: 9, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1},
-		p.a.sge(0, 64))
+	p.a.send(9, 0, 64)
 	p.p.failure(1)
 	p.p.dead()
 	if wc := p.a.find(9); !p.a.iwarp() && wc.Status != verbs.WCRemInvReqErr &&
@@ -214,11 +206,7 @@ func testInvalidate(t *testing.T, s *Setup) {
 			t.Fatalf("completion %+v, invalidated %#x, wrong key: %v", wc, key, wrong)
 		default:
 			p.p.success(3, verbs.WCSend)
-			p.p.postSend(verbs.SendWR{
-				WRID: 4, Opcode: verbs.WRRDMAWrite, Flags: signaled, NumSGE: 1,
-				RemoteAddr: p.a.addr(1 << 20),
-				RKey:       key,
-			}, p.p.sge(0, 64))
+			p.p.rdma(4, verbs.WRRDMAWrite, 0, 64, p.a.addr(1<<20), key)
 		}
 		p.a.dead()
 		if p.a.buf[1<<20] != 0 {

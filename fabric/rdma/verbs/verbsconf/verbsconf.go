@@ -20,6 +20,9 @@ type Setup struct {
 	Timeout time.Duration
 }
 
+// addr is AddrA with a port to be chosen.
+func (s *Setup) addr() netip.AddrPort { return netip.AddrPortFrom(s.AddrA, 0) }
+
 // Run runs the suite.
 func Run(t *testing.T, s Setup) {
 	if s.Timeout == 0 {

@@ -275,7 +275,8 @@ func (id *cmID) sendDREQ() {
 	}
 }
 
-// recvDREQ is the arrival of a disconnection. The queue pair stays as it is until this side disconnects.
+// recvDREQ is the arrival of a disconnection. The queue pair stays as it is until this side
+// disconnects.
 func (id *cmID) recvDREQ(from *cmID) {
 	switch id.state {
 	case idConnected, idRepSent:

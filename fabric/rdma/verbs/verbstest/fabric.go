@@ -29,8 +29,8 @@ import (
 type Options struct {
 	// IWARP gives machines that AddHost did not describe an iWARP device instead of a RoCE device.
 	IWARP bool
-	// Async: a goroutine of the fabric does all work instead of the goroutine that posts. Close ends
-	// it.
+	// Async: a goroutine of the fabric does all work instead of the goroutine that posts. Close
+	// ends it.
 	Async bool
 	// CMTimeout is how long the communication manager waits for an answer of the peer; 0 is 5 s.
 	CMTimeout time.Duration

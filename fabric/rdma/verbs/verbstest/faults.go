@@ -44,8 +44,8 @@ type callFault struct {
 	err         error
 }
 
-// FailCalls makes calls of a machine fail with err (nil: ENOMEM): after skip calls, times calls; all
-// from then on if times < 0, none any more if it is 0.
+// FailCalls makes calls of a machine fail with err (nil: ENOMEM): after skip calls, times calls;
+// all from then on if times < 0, none any more if it is 0.
 func (f *Fabric) FailCalls(machine string, call Call, skip, times int, err error) {
 	f.lock()
 	defer f.unlock()
@@ -243,8 +243,8 @@ func (f *Fabric) cut(a, b string, cut bool) {
 
 func (f *Fabric) isCut(a, b *host) bool { return len(f.cuts) > 0 && f.cuts[[2]*host{a, b}] }
 
-// FailQP moves a queue pair to the error state, as a device does by itself after a fault. It returns
-// false if there is none with this number.
+// FailQP moves a queue pair to the error state, as a device does by itself after a fault. It
+// returns false if there is none with this number.
 func (f *Fabric) FailQP(machine string, num uint32) bool {
 	f.lock()
 	defer f.unlock()
