@@ -18,7 +18,7 @@ type device struct {
 	stop func() // ends the calls of Transport.asyncEvent
 	refs int    // under Transport.mu
 
-	// removed: the device is gone for good. When it returns it is another verbs.Device.
+	// removed: the device was removed. When it returns it is another verbs.Device.
 	removed atomic.Bool
 	// noInvalidate: the device does not support SEND_WITH_INV, which hosts must be prepared for
 	// (RDMA section 3.6.1). A post that fails shows it (postSend), or the first one that ends its

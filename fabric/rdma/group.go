@@ -265,7 +265,7 @@ func (g *group) countLoad(c *conn, n int64) {
 }
 
 // bindToNode takes the pages of a new region from the NUMA node of the reactor's data memory. After
-// an error they come from anywhere; whoever made the data memory has logged the reason.
+// an error they come from any node; the maker of the data memory has logged the reason.
 func (g *group) bindToNode(r *mem.Region) { _ = r.Follow(g.cfg.Memory.Region()) }
 
 // callReactor runs fn on the reactor and waits for it. Not on a reactor.

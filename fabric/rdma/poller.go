@@ -22,7 +22,7 @@ type poller struct {
 
 	// data is the reactor's data memory, registered for LOCAL_WRITE only, so that no key of it is
 	// worth anything to a peer. staging exists on iWARP, where the sink of an RDMA READ must allow
-	// remote writes (RFC 5040, section 5.2): only hosts' data on its way in lies there.
+	// remote writes (RFC 5040, section 5.2): only incoming data of hosts lies there.
 	data, staging poolMR
 
 	// The largest number of elements of an RDMA READ, and of other sends.
@@ -248,7 +248,7 @@ func (p *poller) detach() {
 	g.pools = slices.DeleteFunc(g.pools, func(x *mem.Pool) bool { return x == p.staging.pool })
 }
 
-// notified is called when the channel has a new event: a completion queue is not armed any more.
+// notified is called when the channel has a new event: a completion queue is no longer armed.
 // The next poll finds what completed.
 func (p *poller) notified(uint32) {
 	for _, c := range p.polled {
@@ -275,7 +275,7 @@ func (c *cq) arm() {
 	c.armed = true
 }
 
-// fail ends all queues of a completion queue that does not work any more. Reactor only.
+// fail ends all queues of a completion queue that has failed. Reactor only.
 func (c *cq) fail(err error) {
 	if c.failed.Swap(true) {
 		return

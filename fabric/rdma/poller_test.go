@@ -16,8 +16,10 @@ func (cqDevice) CreateCQ(int, verbs.CompChannel, int) (verbs.CQ, error) { return
 func TestCompletionQueuesAreShared(t *testing.T) {
 	const queues, need = 1024, 3*128 + 16
 	for most, want := range map[int]int{1 << 20: 6, 32767: 14} { // 32767: soft RoCE
-		p := &poller{g: &group{},
-			dev: &device{dev: cqDevice{}, attr: verbs.DeviceAttr{MaxCQE: most}}}
+		p := &poller{
+			g:   &group{},
+			dev: &device{dev: cqDevice{}, attr: verbs.DeviceAttr{MaxCQE: most}},
+		}
 		for range queues {
 			if _, err := p.acquireCQ(need, nil); err != nil {
 				t.Fatal(err)

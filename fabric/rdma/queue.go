@@ -276,7 +276,7 @@ func (q *queue) timerExpired() {
 	case queueClosing:
 		q.fail(nil)
 	case queueDraining:
-		q.signaled, q.own.posted, q.last = 0, 0, true // they will not complete any more
+		q.signaled, q.own.posted, q.last = 0, 0, true // they will not complete
 		q.checkDrained()
 	}
 }

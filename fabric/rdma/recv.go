@@ -10,7 +10,7 @@ import (
 
 // slab is registered memory of a queue or of a shared receive queue: receive slots, that is their
 // capsules and, page by page, areas of in-capsule data; and, behind the capsules, the responses of
-// a queue. Nobody but the device writes there: it is registered for LOCAL_WRITE only.
+// a queue. Only the device writes there: it is registered for LOCAL_WRITE.
 type slab struct {
 	region    *mem.Region
 	mr        verbs.MR

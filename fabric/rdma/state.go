@@ -101,7 +101,7 @@ const (
 	queueDraining
 	// queueDestroying: the queue pair is being destroyed.
 	queueDestroying
-	// queueDestroyed: the device has nothing of the queue any more; the handler may have requests.
+	// queueDestroyed: the queue pair was destroyed; the handler may still have requests.
 	queueDestroyed
 	// queueFreed: nothing is left but the entry in the group.
 	queueFreed

@@ -47,7 +47,7 @@ func testCloseWhileNext(t *testing.T, s *Setup) {
 
 func testListen(t *testing.T, s *Setup) {
 	x := newSide(t, s, s.A)
-	// RFC 5737, RFC 3849: nobody has these addresses.
+	// RFC 5737, RFC 3849: these addresses are not in use.
 	for _, a := range []string{"203.0.113.1", "2001:db8:ffff::1"} {
 		if l, err := x.cm.Listen(netip.AddrPortFrom(netip.MustParseAddr(a), 4420), 1,
 			0); !errors.Is(err, verbs.ErrNoDevice) {
@@ -117,7 +117,8 @@ func testConnect(t *testing.T, s *Setup) {
 	}
 	checkPrivate(t, "request", req.Param.PrivateData, cp.PrivateData, 56, a.iwarp())
 	if req.Param.InitiatorDepth != 3 || req.Param.ResponderResources != 2 {
-		t.Fatalf("depths in the request: %+v; want initiator depth 3, responder resources 2, as seen from here", req.Param)
+		t.Fatalf("depths in the request: %+v; want initiator depth 3, responder resources 2, "+
+			"as seen from the passive side", req.Param)
 	}
 	p := sp.endpoint(req.ID, sizes{})
 	reply := verbs.ConnParam{
@@ -163,7 +164,7 @@ func checkPrivate(t *testing.T, what string, got, want []byte, size int, iwarp b
 	}
 }
 
-func testConnectNobody(t *testing.T, s *Setup) {
+func testConnectRefused(t *testing.T, s *Setup) {
 	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
 	l, err := sp.cm.Listen(s.addr(), 1, 0)
 	sp.must(err, "Listen")
@@ -197,8 +198,8 @@ func testReject(t *testing.T, s *Setup) {
 	a.failure(5, verbs.WCWRFlushErr)
 }
 
-// testListenerGone takes the listener away while a request waits that nobody has read.
-func testListenerGone(t *testing.T, s *Setup) {
+// testListenerClosed destroys the listener while a request waits that was not read.
+func testListenerClosed(t *testing.T, s *Setup) {
 	sa := newSide(t, s, s.B)
 	c, err := s.A.NewCM()
 	if err != nil {
@@ -251,7 +252,7 @@ func testDisconnect(t *testing.T, s *Setup) {
 	})
 }
 
-// testDestroyConnected frees one half without a word.
+// testDestroyConnected frees one half without disconnecting.
 func testDestroyConnected(t *testing.T, s *Setup) {
 	p := connect(t, s, sizes{}, sizes{})
 	p.a.free()

@@ -59,7 +59,7 @@ func testInline(t *testing.T, s *Setup) {
 		WRID: 1, Opcode: verbs.WRSend, Flags: signaled | verbs.SendInline,
 		NumSGE: 1,
 	}, g)
-	clear(p.a.buf[:n]) // ours again as soon as the call returns
+	clear(p.a.buf[:n]) // may be reused as soon as the call returns
 	p.a.success(1, verbs.WCSend)
 	p.p.success(1, verbs.WCRecv)
 	p.p.checkFill(0, n, 3, "inline message")
@@ -178,8 +178,8 @@ func testUnsignalled(t *testing.T, s *Setup) {
 	p.p.idle("unsignalled work requests")
 }
 
-// testLateReceive sends to a peer that has no receive yet. On iWARP that is the end of a connection
-// and none of our business.
+// testLateReceive sends to a peer that has no receive yet. On iWARP that ends the connection, so it
+// is not tested.
 func testLateReceive(t *testing.T, s *Setup) {
 	p := connect(t, s, sizes{}, sizes{})
 	if p.p.iwarp() {
@@ -226,14 +226,14 @@ func testSRQ(t *testing.T, s *Setup) {
 		fill(from.a.buf[:64], byte(i))
 		from.a.send(9, 0, 64)
 		from.a.success(9, verbs.WCSend)
-		from.p.success(uint64(1+i), verbs.WCRecv) // in the order they were posted, whoever sends
+		from.p.success(uint64(1+i), verbs.WCRecv) // in the order in which they were posted
 		p.p.checkFill(64*i, 64, byte(i), "message through a shared receive queue")
 	}
 	lastWQE(t, sp, srq, p, q)
 }
 
-// lastWQE fails one queue pair of a shared receive queue: the device says when it has taken its
-// last receive, and those it has not taken are still there for others.
+// lastWQE fails one queue pair of a shared receive queue: the device reports that it takes no more
+// receives, and those it has not taken are there for others.
 func lastWQE(t *testing.T, sp *side, srq verbs.SRQ, p, q *pair) {
 	if p.p.dev.Attr().IWARP {
 		// neither required of iWARP devices (RFC 5040 knows no such event) nor raised by soft iWARP
@@ -327,6 +327,6 @@ func testNotify(t *testing.T, s *Setup) {
 	if !readable(t, ch, int(s.Timeout.Milliseconds())) {
 		t.Fatal("no event for a completion after arming again")
 	}
-	// An event that nobody took must not keep the queue from being destroyed.
+	// A pending event must not keep the queue from being destroyed.
 	p.p.success(3, verbs.WCRecv)
 }

@@ -110,7 +110,7 @@ func (x *side) route(dst netip.AddrPort) verbs.ID {
 type sizes struct {
 	send, recv, cq int
 	inline         int
-	// the peer of this side tries a SEND without a receive once more, not for ever
+	// the peer of this side repeats a SEND without a receive once, not without end
 	rnrOnce bool
 	srq     verbs.SRQ
 	pd      verbs.PD // of the shared receive queue
@@ -130,7 +130,7 @@ type endpoint struct {
 	reg *mem.Region
 	mr  verbs.MR // all rights
 	buf []byte
-	wcs []verbs.WC // polled and not taken
+	wcs []verbs.WC // polled and not returned yet
 }
 
 const bufSize = 4 << 20
@@ -170,7 +170,7 @@ func (x *side) endpoint(id verbs.ID, z sizes) *endpoint {
 	return e
 }
 
-// free releases the endpoint in the one right order.
+// free frees the endpoint, in the only order that works.
 func (e *endpoint) free() {
 	if e.qp == nil {
 		return
@@ -287,8 +287,8 @@ func (e *endpoint) next() verbs.WC {
 	return wc
 }
 
-// find waits for the completion of one work request. Others, where their order is the device's, are
-// kept.
+// find waits for the completion of one work request. It leaves others, whose order is up to the
+// device, for later calls.
 func (e *endpoint) find(id uint64) verbs.WC {
 	e.t.Helper()
 	var others []verbs.WC

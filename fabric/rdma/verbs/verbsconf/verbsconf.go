@@ -1,6 +1,6 @@
-// Package verbsconf is the conformance suite of verbs bindings: what a transport relies on, tried
-// on a real connection. The fake passes it in ordinary tests; the binding to rdma-core passes it
-// where there is a device.
+// Package verbsconf is the conformance suite of verbs bindings: it tests on real connections what a
+// transport relies on. The fake passes it in ordinary tests, the binding to rdma-core where there
+// is a device.
 package verbsconf
 
 import (
@@ -37,9 +37,9 @@ func Run(t *testing.T, s Setup) {
 		{"Listen", testListen},
 		{"ListenWildcard", testListenWildcard},
 		{"Connect", testConnect},
-		{"ConnectNobody", testConnectNobody},
+		{"ConnectRefused", testConnectRefused},
 		{"Reject", testReject},
-		{"ListenerGone", testListenerGone},
+		{"ListenerClosed", testListenerClosed},
 		{"DestroyUnread", testDestroyUnread},
 		{"Disconnect", testDisconnect},
 		{"DestroyConnected", testDestroyConnected},

@@ -21,7 +21,7 @@ type cm struct {
 	closed bool
 }
 
-// queued is an event on its way to Next. take does what librdmacm does when the event is read;
+// queued is an event that Next will return. take does what librdmacm does when the event is read;
 // false: drop the event after all.
 type queued struct {
 	ev   verbs.Event
@@ -115,7 +115,7 @@ type cmID struct {
 	tos           uint8
 	freed         bool
 	expire        func() // what happens if nothing else does
-	gen           uint64 // tells timers of a past state from the present one
+	gen           uint64 // distinguishes timers of a past state from that of the present one
 
 	// of a listener
 	backlog, pending int

@@ -285,7 +285,7 @@ func (id *cmID) recvDREQ(from *cmID) {
 	case idDreqSent: // both at once
 		id.disconnected(0)
 		from.disconnected(0)
-	default: // it has no connection any more: the kernel answers for it
+	default: // it has no connection: the kernel answers
 		from.disconnected(0)
 	}
 }

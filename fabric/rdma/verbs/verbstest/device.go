@@ -67,7 +67,7 @@ type mr struct {
 	addr   uint64
 	access verbs.Access
 	key    uint32 // the local one
-	// invalidated by a peer's SEND_WITH_INV: the remote key is worth nothing any more.
+	// invalidated by a peer's SEND_WITH_INV: the remote key is not valid any more.
 	invalidated bool
 }
 
@@ -92,7 +92,7 @@ func (p *pd) RegMR(b []byte, access verbs.Access) (verbs.MR, error) {
 		object: newObject(&d.host.live.MRs), pd: p, b: b, addr: mem.Addr(b), access: access,
 	}
 	if n := len(d.freeMRs); n > 0 {
-		// The new generation makes keys of the last user worthless.
+		// The new generation makes the keys of the last user invalid.
 		m.key = d.freeMRs[n-1]&^0xff | uint32(uint8(d.freeMRs[n-1])+1)
 		d.freeMRs = d.freeMRs[:n-1]
 		d.mrs[m.key>>8] = m

@@ -34,7 +34,7 @@ type Options struct {
 	Async bool
 	// CMTimeout is how long the communication manager waits for an answer of the peer; 0 is 5 s.
 	CMTimeout time.Duration
-	// RetryTimeout is how long a send queue tries to reach a dead peer; 0 is 20 ms.
+	// RetryTimeout is how long a send queue tries to reach a peer that does not answer; 0 is 20 ms.
 	RetryTimeout time.Duration
 }
 
@@ -198,8 +198,8 @@ func (f *Fabric) newHost(name string) *host {
 	return h
 }
 
-// host returns the machine of this name; one that nobody described gets one device with an IPv4 and
-// an IPv6 address.
+// host returns the machine of this name; one that AddHost did not describe gets one device with an
+// IPv4 and an IPv6 address.
 func (f *Fabric) host(name string) *host {
 	if h := f.hosts[name]; h != nil {
 		return h

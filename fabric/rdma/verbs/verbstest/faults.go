@@ -97,7 +97,7 @@ type Fault struct {
 
 	// Fail completes the work request with this error, without effect.
 	Fail verbs.WCStatus
-	// Drop loses it on the way, with all its retries: WCRetryExcErr after Options.RetryTimeout.
+	// Drop loses it on the network, with all its retries: WCRetryExcErr after Options.RetryTimeout.
 	Drop bool
 	// Hold keeps it, and what is behind it, from being executed until Release. A READ is executed,
 	// but its data is held.

@@ -16,7 +16,7 @@ type qpState uint8
 
 const (
 	stateInit qpState = iota // receives may be posted
-	stateRTS                 // connected, both ways
+	stateRTS                 // connected, in both directions
 	stateErr                 // everything is flushed
 )
 
@@ -68,7 +68,7 @@ type qp struct {
 	failing   bool // a work request failed: nothing more is executed
 	stall     stallReason
 	stallSeq  uint64 // the work request that waits
-	stallGen  uint64 // tells timers of past stalls from the present one
+	stallGen  uint64 // distinguishes timers of past stalls from that of the present one
 	scheduled bool   // in Fabric.run
 
 	// posts is written without a lock: the race detector reports overlapping calls.
@@ -82,7 +82,7 @@ func (id *cmID) CreateQP(vpd verbs.PD, init verbs.QPInit) (verbs.QP, error) {
 	d := id.dev
 	if d == nil || id.qp != nil || id.freed || id.state == idDone {
 		return nil, fmt.Errorf(
-			"%s: the ID has no device, has a queue pair, or its peer has gone: %w", CallCreateQP,
+			"%s: the ID has no device, has a queue pair, or its peer has ended: %w", CallCreateQP,
 			unix.EINVAL)
 	}
 	if err := d.call(CallCreateQP); err != nil {
@@ -368,11 +368,12 @@ func (q *qp) completeRecv(rq *recvQueue, wr *verbs.RecvWR, wc verbs.WC) {
 type stallReason uint8
 
 const (
-	notStalled  stallReason = iota
-	stallDead               // the peer does not answer: retries, then WCRetryExcErr
-	stallRNR                // the peer has no receive: retries, then WCRNRRetryExcErr, or for ever
-	stallFault              // an Injection delays or holds it
-	stallSilent             // waits for something that schedules the queue pair
+	notStalled stallReason = iota
+	stallDead              // the peer does not answer: retries, then WCRetryExcErr
+	// the peer has no receive: retries, then WCRNRRetryExcErr, or without end
+	stallRNR
+	stallFault  // an Injection delays or holds it
+	stallSilent // waits for something that schedules the queue pair
 )
 
 // wait leaves the work request at exec where it is. After d, if d is not 0, it fails with status.
