@@ -14,8 +14,8 @@
 //	            Execute        (handler) for the whole batch
 //	queue.go    Complete       the handler is done
 //	            run            one post for everything the queue has to send
-//	send.go     sendResponse   a read: RDMA WRITEs (unsignalled) to the host's memory; then the
-//	                           response (signalled, inline if the device can)
+//	send.go     sendResponse   a read: RDMA WRITEs (unsignaled) to the host's memory; then the
+//	                           response (signaled, inline if the device can)
 //	            sent           the response has completed: the request is free
 //
 // wr.go makes and posts the work requests of buffers.go and send.go. Receives are posted first, so

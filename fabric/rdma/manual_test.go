@@ -174,7 +174,7 @@ func TestTransitions(t *testing.T) {
 	one(q.keyed(command(opRead, 1, 0, 4096), 0, 4096))
 	step(requestSending)
 	if m.q.sqFree != m.q.sqSize-2 || m.q.sends != 7 || m.q.signaled != 1 || m.q.recv.posted != 8 {
-		t.Errorf("%d of %d slots, %d sends, %d signalled, %d receives", m.q.sqFree, m.q.sqSize,
+		t.Errorf("%d of %d slots, %d sends, %d signaled, %d receives", m.q.sqFree, m.q.sqSize,
 			m.q.sends, m.q.signaled, m.q.recv.posted)
 	}
 	sends.Release()
@@ -205,7 +205,7 @@ func TestTransitions(t *testing.T) {
 	m.turn()
 	step(requestReading)
 	if m.q.reads != taken-1 || m.q.signaled != 1 {
-		t.Errorf("%d reads, %d signalled", m.q.reads, m.q.signaled)
+		t.Errorf("%d reads, %d signaled", m.q.reads, m.q.signaled)
 	}
 	reads.Release()
 	m.turn()
@@ -223,12 +223,51 @@ func TestTransitions(t *testing.T) {
 	step(requestIdle)
 	if m.q.sqFree != m.q.sqSize || m.q.reads != taken || m.q.sends != 8 || m.q.signaled != 0 ||
 		m.q.recv.posted != 8 {
-		t.Errorf("at rest: %d of %d slots, %d reads, %d sends, %d signalled, %d receives",
+		t.Errorf("at rest: %d of %d slots, %d reads, %d sends, %d signaled, %d receives",
 			m.q.sqFree, m.q.sqSize, m.q.reads, m.q.sends, m.q.signaled, m.q.recv.posted)
 	}
 }
 
-// On iWARP every RDMA WRITE is signalled; elsewhere only the response is.
+// Another group on the reactor serves the pool: what it grants or expires keeps the reactor awake,
+// and the next poll continues.
+func TestMemoryGrantedByAnotherGroup(t *testing.T) {
+	m := newManual(t, verbstest.Options{}, Config{}, ioParam(8))
+	pool := m.g.cfg.Memory
+	for i, tt := range []struct {
+		op    nvme.Opcode
+		grant bool
+		state requestState
+		want  nvme.Status
+	}{
+		{opRead, true, requestExecuting, nvme.Success},
+		{opWrite, true, requestNeedRead, nvme.Success},
+		{opRead, false, requestExecuting, nvme.CommandInterrupted},
+	} {
+		all, _ := pool.AllocReserve(nil, pool.Available())
+		s := m.host.keyed(command(tt.op, uint16(i), 0, 4096), 0, 4096)
+		m.host.send(&s, nil)
+		m.turn()
+		if m.state(t) != requestNeedMemory || !m.g.Arm() {
+			t.Fatalf("%d: state %v, or the reactor stays awake for nothing", i, m.state(t))
+		}
+		if tt.grant {
+			pool.Free(all)
+			pool.Serve()
+		} else {
+			pool.Expire(1 << 62)
+			pool.Free(all)
+		}
+		if m.state(t) != tt.state || m.g.Arm() {
+			t.Fatalf("%d: state %v, want %v, or the reactor may sleep", i, m.state(t), tt.state)
+		}
+		m.until(t, func() bool { return m.state(t) == requestIdle })
+		if cqe, _, ok := m.host.response(); !ok || cqe.Status() != tt.want {
+			t.Errorf("%d: %v, want %v", i, cqe.Status(), tt.want)
+		}
+	}
+}
+
+// On iWARP every RDMA WRITE is signaled; elsewhere only the response is.
 func TestSignalledWrites(t *testing.T) {
 	for iwarp, want := range map[bool]int{false: 1, true: 2} {
 		m := newManual(t, verbstest.Options{IWARP: iwarp}, Config{}, ioParam(8))
@@ -237,13 +276,13 @@ func TestSignalledWrites(t *testing.T) {
 		m.host.send(&s, nil)
 		m.turn()
 		if m.q.signaled != want {
-			t.Errorf("iWARP %v: %d of a WRITE and a SEND are signalled, want %d", iwarp,
+			t.Errorf("iWARP %v: %d of a WRITE and a SEND are signaled, want %d", iwarp,
 				m.q.signaled, want)
 		}
 		writes.Release()
 		m.turn()
 		if m.q.signaled != 0 || m.state(t) != requestIdle {
-			t.Errorf("iWARP %v: %d signalled at rest", iwarp, m.q.signaled)
+			t.Errorf("iWARP %v: %d signaled at rest", iwarp, m.q.signaled)
 		}
 	}
 }
@@ -313,7 +352,7 @@ func TestDeviceWithoutInvalidate(t *testing.T) {
 	}
 	want := []verbs.SendOpcode{verbs.WRRDMAWrite, verbs.WRSend, verbs.WRSend, verbs.WRSend}
 	if !slices.Equal(fake.posted, want) || q.signaled != 3 || !q.p.dev.noInvalidate.Load() {
-		t.Errorf("posted %v, %d signalled", fake.posted, q.signaled)
+		t.Errorf("posted %v, %d signaled", fake.posted, q.signaled)
 	}
 	broken := &queue{qp: &refusingQP{all: true}, g: &group{}, p: &poller{dev: &device{}}}
 	if err := broken.postSend(slices.Clone(wrs[1:])); err == nil ||
