@@ -25,7 +25,6 @@ const (
 // Reasons of a REJ, InfiniBand specification 12.6.7.2.
 const (
 	rejTimeout        = 4
-	rejUnsupported    = 5
 	rejInvalidCommID  = 6
 	rejInvalidService = 8
 	rejConsumer       = 28
@@ -51,9 +50,35 @@ func (d *device) params(p *verbs.ConnParam) error {
 	if int(p.ResponderResources) > d.opt.Attr.MaxQPRdAtom ||
 		int(p.InitiatorDepth) > d.opt.Attr.MaxQPInitRdAtom {
 		return fmt.Errorf("responder resources %d of %d, initiator depth %d of %d: %w",
-			p.ResponderResources,
-			d.opt.Attr.MaxQPRdAtom, p.InitiatorDepth, d.opt.Attr.MaxQPInitRdAtom, unix.EINVAL)
+			p.ResponderResources, d.opt.Attr.MaxQPRdAtom,
+			p.InitiatorDepth, d.opt.Attr.MaxQPInitRdAtom, unix.EINVAL)
 	}
+	return nil
+}
+
+// send checks a Connect or Accept, which need the ID in a state, and waits in the next one for the
+// answer to its message. p becomes what the peer's event shows.
+func (id *cmID) send(c Call, p *verbs.ConnParam, size int, state, next idState) error {
+	f := id.cm.host.f
+	if err := id.cm.host.fault(c); err != nil {
+		return err
+	}
+	if id.state != state || id.qp == nil {
+		return fmt.Errorf("%s: no route or request, or no queue pair: %w", c, unix.EINVAL)
+	}
+	private, err := id.dev.private(p.PrivateData, size)
+	if err == nil {
+		err = id.dev.params(p)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", c, err)
+	}
+	p.PrivateData = private
+	id.set(next)
+	id.timeout(f.opt.CMTimeout, func() {
+		id.set(idDone)
+		id.post(verbs.Event{Type: verbs.EventUnreachable, Status: -int(unix.ETIMEDOUT)})
+	})
 	return nil
 }
 
@@ -62,26 +87,10 @@ func (id *cmID) Connect(p verbs.ConnParam) error {
 	f := h.f
 	f.lock()
 	defer f.unlock()
-	if err := h.fault(CallConnect); err != nil {
+	if err := id.send(CallConnect, &p, reqPrivate, idRouted, idReqSent); err != nil {
 		return err
 	}
-	if id.state != idRouted || id.qp == nil {
-		return fmt.Errorf("%s: no route, or no queue pair: %w", CallConnect, unix.EINVAL)
-	}
-	priv, err := id.dev.private(p.PrivateData, reqPrivate)
-	if err == nil {
-		err = id.dev.params(&p)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", CallConnect, err)
-	}
-	p.PrivateData = priv
 	id.request = p
-	id.set(idReqSent)
-	id.timeout(f.opt.CMTimeout, func() {
-		id.set(idDone)
-		id.post(verbs.Event{Type: verbs.EventUnreachable, Status: -int(unix.ETIMEDOUT)})
-	})
 	to := f.find(id.remote.Addr())
 	if to != nil && to.opt.Attr.IWARP == id.dev.opt.Attr.IWARP &&
 		f.reaches(h, to.host, MessageREQ) {
@@ -144,31 +153,14 @@ func (id *cmID) recvREJ(from *host, reason int, errno unix.Errno, private []byte
 
 func (id *cmID) Accept(p verbs.ConnParam) error {
 	h := id.cm.host
-	f := h.f
-	f.lock()
-	defer f.unlock()
-	if err := h.fault(CallAccept); err != nil {
+	h.f.lock()
+	defer h.f.unlock()
+	if err := id.send(CallAccept, &p, repPrivate, idReqRcvd, idRepSent); err != nil {
 		return err
 	}
-	if id.state != idReqRcvd || id.qp == nil {
-		return fmt.Errorf("%s: no request, or no queue pair: %w", CallAccept, unix.EINVAL)
-	}
-	priv, err := id.dev.private(p.PrivateData, repPrivate)
-	if err == nil {
-		err = id.dev.params(&p)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", CallAccept, err)
-	}
-	p.PrivateData = priv
 	to := id.peer
 	id.qp.connect(to.qp, p.InitiatorDepth, to.request.RNRRetryCount)
-	id.set(idRepSent)
-	id.timeout(f.opt.CMTimeout, func() {
-		id.set(idDone)
-		id.post(verbs.Event{Type: verbs.EventUnreachable, Status: -int(unix.ETIMEDOUT)})
-	})
-	if f.reaches(h, to.cm.host, MessageREP) {
+	if h.f.reaches(h, to.cm.host, MessageREP) {
 		to.recvREP(id, p)
 	}
 	return nil
@@ -196,7 +188,7 @@ func (id *cmID) recvREP(from *cmID, p verbs.ConnParam) {
 		if id.state != idReqSent || id.qp == nil {
 			return false
 		}
-		// The passive side has the last word on READ depths, whatever was asked for.
+		// The passive side decides the READ depths.
 		if id.dev.params(&ev.Param) != nil {
 			id.qp.toError()
 			ev.Type, ev.Status = verbs.EventConnectError, -int(unix.EINVAL)
@@ -307,8 +299,7 @@ func (id *cmID) disconnected(status int) {
 }
 
 func (id *cmID) timewait() {
-	id.timeout(timewait,
-		func() { id.post(verbs.Event{Type: verbs.EventTimewaitExit}) })
+	id.timeout(timewait, func() { id.post(verbs.Event{Type: verbs.EventTimewaitExit}) })
 }
 
 // streamLost ends an iWARP connection at once on both sides.

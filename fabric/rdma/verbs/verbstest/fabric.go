@@ -51,7 +51,7 @@ type Fabric struct {
 	hosts  map[string]*host
 	run    []*qp // queue pairs with something to do
 	faults []*Injection
-	drops  []*messageDrop
+	drops  map[messageDrop]int // how many to lose
 	cuts   map[[2]*host]bool
 	closed bool
 	wake   chan struct{}
@@ -62,7 +62,10 @@ type Fabric struct {
 func New(opt Options) *Fabric {
 	opt.CMTimeout = cmp.Or(opt.CMTimeout, 5*time.Second)
 	opt.RetryTimeout = cmp.Or(opt.RetryTimeout, 20*time.Millisecond)
-	f := &Fabric{opt: opt, hosts: map[string]*host{}, cuts: map[[2]*host]bool{}}
+	f := &Fabric{
+		opt: opt, hosts: map[string]*host{}, cuts: map[[2]*host]bool{},
+		drops: map[messageDrop]int{},
+	}
 	if opt.Async {
 		f.wake, f.done = make(chan struct{}, 1), make(chan struct{})
 		go f.work()

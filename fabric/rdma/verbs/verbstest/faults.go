@@ -1,6 +1,7 @@
 package verbstest
 
 import (
+	"fmt"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -55,15 +56,6 @@ func (f *Fabric) FailCalls(machine string, call Call, skip, times int, err error
 	f.host(machine).failCalls[call] = &callFault{skip, times, err}
 }
 
-// callError is what a failed call returns.
-type callError struct {
-	call Call
-	err  error
-}
-
-func (e *callError) Error() string { return string(e.call) + ": " + e.err.Error() }
-func (e *callError) Unwrap() error { return e.err }
-
 func (h *host) fault(c Call) error {
 	cf := h.failCalls[c]
 	switch {
@@ -74,7 +66,7 @@ func (h *host) fault(c Call) error {
 		return nil
 	}
 	cf.times--
-	return &callError{c, cf.err}
+	return fmt.Errorf("%s: %w", c, cf.err)
 }
 
 // Ops is a set of send operations.
@@ -322,9 +314,8 @@ const (
 )
 
 type messageDrop struct {
-	h     *host
-	m     Message
-	times int
+	h *host
+	m Message
 }
 
 // DropMessages loses the next connection management messages of this kind that a machine sends
@@ -332,7 +323,7 @@ type messageDrop struct {
 func (f *Fabric) DropMessages(machine string, m Message, times int) {
 	f.lock()
 	defer f.unlock()
-	f.drops = append(f.drops, &messageDrop{f.host(machine), m, times})
+	f.drops[messageDrop{f.host(machine), m}] = times
 }
 
 // reaches says whether a message of one machine arrives at the other.
@@ -340,11 +331,10 @@ func (f *Fabric) reaches(from, to *host, m Message) bool {
 	if f.isCut(from, to) {
 		return false
 	}
-	for _, d := range f.drops {
-		if d.h == from && d.m == m && d.times != 0 {
-			d.times--
-			return false
-		}
+	drop := messageDrop{from, m}
+	if f.drops[drop] == 0 {
+		return true
 	}
-	return true
+	f.drops[drop]--
+	return false
 }
