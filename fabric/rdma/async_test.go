@@ -41,7 +41,7 @@ func TestAsyncEventsOfQueuePairs(t *testing.T) {
 	}
 }
 
-// An idle queue never polls; the event alone tells that its completion queue is dead.
+// An idle queue never polls; only the event shows that its completion queue has failed.
 func TestAsyncEventOfCompletionQueue(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	b.host.connect(b.addr(), ioParam(8))

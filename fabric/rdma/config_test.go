@@ -129,7 +129,7 @@ func TestQueueMemory(t *testing.T) {
 	b.host.connect(b.addr(), adminParam()) // 2.5 KiB
 	q.disconnect()
 	b.host.event(verbs.EventDisconnected)
-	b.eventually("gone", func() bool { return b.tr.Usage().Connections == 2 })
+	b.eventually("two connections", func() bool { return b.tr.Usage().Connections == 2 })
 	if st := b.host.connect(b.addr(), two).do(command(opNothing, 1, 0, 0), nil); !st.OK() {
 		t.Error(st)
 	}

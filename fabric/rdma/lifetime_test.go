@@ -89,7 +89,8 @@ func TestDisconnectInEveryState(t *testing.T) {
 		b.eventually("closed", func() bool { return b.h.count("closed") == 1 })
 		reads.Release()
 		sends.Release()
-		b.eventually("the queue pair is gone", func() bool { return b.f.Live("target").QPs == 0 })
+		b.eventually("the queue pair is destroyed",
+			func() bool { return b.f.Live("target").QPs == 0 })
 		b.on(func() {
 			if b.g.queues.len() != 1 || b.g.first().state != queueDestroyed {
 				t.Errorf("%d queues, the first in state %d: the handler still has a request",
@@ -119,7 +120,7 @@ func TestTargetDisconnects(t *testing.T) {
 	})
 }
 
-// I/O that is under way when the target shuts down is answered.
+// I/O that is in flight when the target shuts down is answered.
 func TestShutdownAnswers(t *testing.T) {
 	b := newHarness(t, harnessOptions{cfg: Config{LingerTimeout: 5 * time.Second}})
 	q := b.host.connect(b.addr(), ioParam(8))
@@ -162,7 +163,7 @@ func TestManyConnections(t *testing.T) {
 	})
 }
 
-// TestHostGivesUpWhileConnecting: a host that is gone before its connection is established leaves
+// TestHostGivesUpWhileConnecting: a host that ends before its connection is established leaves
 // nothing behind, and disturbs no other (R10, R12).
 func TestHostGivesUpWhileConnecting(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
@@ -182,7 +183,7 @@ func TestHostGivesUpWhileConnecting(t *testing.T) {
 			})
 			q.free()
 			b.f.ExpireCM()
-			b.eventually("the connection is gone",
+			b.eventually("the connection has ended",
 				func() bool { return b.tr.Usage().Connections == 1 })
 		}
 		b.eventually("everything of theirs is free",

@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// table is the lent memory of the device that the harness's last queue is on.
+// mrs is the MR cache of the device that the last queue is on.
 func (b *harness) mrs() *mrCache {
 	var t *mrCache
 	b.on(func() { t = b.h.queue.(*queue).p.dev.mrs })
@@ -171,7 +171,7 @@ func TestRegistrationLimitIsHalf(t *testing.T) {
 	}
 }
 
-// TestRegisteredAfterRemoval: a device that is gone keeps no memory.
+// TestRegisteredAfterRemoval: a device that was removed pins no memory.
 func TestRegisteredAfterRemoval(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), ioParam(32))
@@ -187,7 +187,7 @@ func TestRegisteredAfterRemoval(t *testing.T) {
 		func() bool { return b.h.store.Discard(0, mem.ChunkSize) == nil })
 }
 
-// TestZeroCopyDisconnect: whatever a host leaves behind, every loan comes back once.
+// TestZeroCopyDisconnect: however a host disconnects, every zero copy is ended once.
 func TestZeroCopyDisconnect(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		b := newHarness(t, o)

@@ -9,7 +9,7 @@ import (
 )
 
 // TestNothingIsRemote: a host that knows the keys and addresses of the target's memory can neither
-// read, write nor invalidate it; it loses its queue, and the others go on (R14).
+// read, write nor invalidate it; its queue ends, and the others continue (R14).
 func TestNothingIsRemote(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		b := newHarness(t, o)

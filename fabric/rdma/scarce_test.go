@@ -170,7 +170,7 @@ func TestNarrowDevice(t *testing.T) {
 	p := ioParam(8)
 	p.hrqsize = 2
 	q := b.host.connect(b.addr(), p)
-	// Single pages are lent out, so that a transfer of 2 MiB is in hundreds of pieces.
+	// Every other page is taken, so that a transfer of 2 MiB has hundreds of segments.
 	b.on(func() { b.fragment() })
 	want := pattern(1<<20, 5)
 	copy(q.buf, want)

@@ -106,7 +106,7 @@ func TestSRQSlots(t *testing.T) {
 	look(2*srqSlabSlots, 32)
 }
 
-// A host that sends more than its depth ends its queue, and nobody else's.
+// A host that sends more than its depth ends its queue, and no other.
 func TestSRQDepthIsEnforced(t *testing.T) {
 	b := newHarness(t, harnessOptions{cfg: Config{SRQSize: srqSlabSlots}})
 	good, other := b.host.connect(b.addr(), ioParam(8)), b.host.connect(b.addr(), ioParam(4))
@@ -251,7 +251,7 @@ func TestSRQIsReplaced(t *testing.T) {
 	})
 	b.host.event(verbs.EventDisconnected)
 	if !strings.Contains(b.log(), errSRQ.Error()) {
-		t.Errorf("the log does not tell:\n%s", b.log())
+		t.Errorf("the log has no reason:\n%s", b.log())
 	}
 	q.free()
 	b.idle()
@@ -279,7 +279,7 @@ func TestSRQIsReplaced(t *testing.T) {
 	b.eventually("what no queue uses is freed", func() bool { return b.f.Live("target").SRQs == 1 })
 }
 
-// A device that does not tell of the last receive holds a queue up for no longer than the time
+// A device that does not report the last receive delays a queue for no longer than the time
 // limit.
 func TestSRQWithoutLastEvent(t *testing.T) {
 	m := newManual(t, verbstest.Options{}, Config{SRQSize: srqSlabSlots}, ioParam(8))

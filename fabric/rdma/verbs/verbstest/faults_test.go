@@ -20,7 +20,7 @@ func TestInjectFail(t *testing.T) {
 	})
 	must(t, a.recv(9, 0, 8))
 	must(t, p.post(8, p.wr(1, verbs.WRRDMAWrite, signaled, a), p.wr(2, verbs.WRSend, signaled, a)))
-	must(t, a.post(8, a.wr(7, verbs.WRRDMAWrite, signaled, p))) // somebody else's
+	must(t, a.post(8, a.wr(7, verbs.WRRDMAWrite, signaled, p))) // of the other machine
 	if i.Fired() != 0 {
 		t.Fatal("fired too early")
 	}
@@ -87,7 +87,7 @@ func TestCut(t *testing.T) {
 	must(t, a.recv(2, 0, 8))
 	must(t, p.post(8, p.wr(1, verbs.WRRDMAWrite, signaled, a)))
 	p.want(verbs.WC{WRID: 1, Status: verbs.WCRetryExcErr})
-	a.empty() // nobody told it
+	a.empty() // it has no event of that
 }
 
 func TestFailQP(t *testing.T) {
