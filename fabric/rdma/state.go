@@ -66,9 +66,9 @@ type request struct {
 	addr   uint64
 	rkey   uint32
 	blocks []byte
-	// What work requests have been posted for: data is at the first byte of Segs, moved bytes from
-	// the start, that is left; blocks begins with its descriptor, of which blockUsed bytes are
-	// done.
+	// Progress of the transfer: data is at the first byte of Segs, moved bytes from the start, that
+	// no work request has been made for; blocks begins with the descriptor of that byte, whose
+	// first blockUsed bytes are done.
 	data      mem.Cursor
 	moved     uint32
 	blockUsed uint32
