@@ -105,23 +105,23 @@ func TestHandlerOverLoop(t *testing.T) {
 		t.Fatal(err)
 	}
 	var written []byte
-	h := &Handler{
-		Script: func(r *fabric.Request) Answer {
+	h := &handler{
+		Script: func(r *fabric.Request) answer {
 			switch r.SQE.Opcode() {
 			case nvme.NVMRead:
-				return Answer{
+				return answer{
 					Dir: fabric.ControllerToHost, Length: r.HostLength,
 					Data: []byte("hello"), Result: 9,
 				}
 			case nvme.NVMWrite:
-				return Answer{Dir: fabric.HostToController, Length: r.HostLength, Hold: true}
+				return answer{Dir: fabric.HostToController, Length: r.HostLength, Hold: true}
 			case nvme.NVMFlush:
-				return Answer{
+				return answer{
 					Dir: fabric.ControllerToHost, Length: 4096,
 					ZeroCopy: []mem.Segment{{B: region.Bytes(), Region: region.ID()}},
 				}
 			}
-			return Answer{Status: nvme.InvalidOpcode}
+			return answer{Status: nvme.InvalidOpcode}
 		},
 		Written: func(_ *fabric.Request, b []byte) { written = b },
 	}
