@@ -32,12 +32,33 @@ func TestValidate(t *testing.T) {
 		"queues":             func(c *Config) { c.MaxQueues = -1 },
 		"queue memory":       func(c *Config) { c.QueueMemory = -1 },
 		"shared":             func(c *Config) { c.SRQSize = 1<<15 + 1 },
+		"queues per host":    func(c *Config) { c.MaxQueuesPerHost = 1 << 16 },
 		"time":               func(c *Config) { c.DrainTimeout = -1 },
 	} {
 		c := ok
 		if change(&c); c.Validate() == nil {
 			t.Errorf("%s is taken", name)
 		}
+	}
+}
+
+// Defaults are within the limits, and settings that were given stay.
+func TestDefaults(t *testing.T) {
+	f := verbstest.New(verbstest.Options{})
+	defer f.Close()
+	c := Config{Provider: f.Provider("target"), InCapsuleSize: -1, MaxReads: 7}
+	c.setDefaults()
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+	if c.MaxDepth != DefaultDepth || c.QueueMemory != DefaultQueueMemory || c.SRQSize != 0 ||
+		c.DrainTimeout != DefaultDrainTimeout || c.InCapsuleSize != 0 || c.MaxReads != 7 {
+		t.Errorf("%+v", c)
+	}
+	c = Config{SRQSize: 129}
+	c.setDefaults()
+	if c.SRQSize != 2*srqSlabSlots || c.InCapsuleSize != DefaultInCapsule {
+		t.Errorf("%+v", c)
 	}
 }
 
