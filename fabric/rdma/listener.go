@@ -61,22 +61,18 @@ func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	return l, nil
 }
 
-// listenHint says how to fix an error of Listen.
+// listenHint says how to fix an error of Listen that is not about the communication manager: those
+// have hints of the binding.
 func listenHint(err error) string {
 	switch {
-	case errors.Is(err, verbs.ErrNotBuilt):
-		return ""
 	case errors.Is(err, verbs.ErrNoDevice), errors.Is(err, unix.ENODEV):
 		return "; see that an RDMA device belongs to the interface with this address (rdma link) " +
 			"and is up"
 	case errors.Is(err, unix.EADDRNOTAVAIL):
 		return "; see that an interface has this address (ip address)"
 	case errors.Is(err, unix.EADDRINUSE):
-		return "; another program listens there: stop it or choose another port"
-	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return "; see to the permissions of /dev/infiniband/rdma_cm"
-	case errors.Is(err, unix.ENOENT):
-		return "; see that the kernel module rdma_ucm is loaded"
+		return "; another program listens there (rdma resource show cm_id): stop it or choose " +
+			"another port"
 	}
 	return ""
 }

@@ -91,9 +91,6 @@ func hint(call string, errno unix.Errno) string {
 		errno == unix.ENOMEM:
 		return "the device has no more resources, or the limit on locked memory is too low: " +
 			"ulimit -l"
-	case call == "rdma_bind_addr" && errno == unix.EADDRINUSE, call == "rdma_listen" &&
-		errno == unix.EADDRINUSE:
-		return "another program listens there: rdma resource show cm_id"
 	}
 	return ""
 }
