@@ -1,6 +1,6 @@
 // Package fabrictest has what tests of controllers and transports need: Watch, which is put between
-// the two and reports violations of the contract of package fabric by either, and Queue, a transport
-// in the test's own process, on the reactors of a World.
+// the two and reports violations of the contract of package fabric by either, and Queue, a
+// transport in the test's own process, on the reactors of a World.
 package fabrictest
 
 import (

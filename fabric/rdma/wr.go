@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Work requests are collected in the group, at most batchWRs, and posted when a chain might not fit.
-// A chain is what one request adds at a time, at most maxChain.
+// Work requests are collected in the group, at most batchWRs, and posted when a chain might not
+// fit. A chain is what one request adds at a time, at most maxChain.
 const (
 	batchWRs = 256
 	maxChain = 64
