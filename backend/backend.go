@@ -143,6 +143,13 @@ type Allocator interface {
 	Allocated() (int64, error)
 }
 
+// SpaceReporter is a thin Device that knows how much space is left where its content is stored.
+type SpaceReporter interface {
+	Device
+	// FreeSpace is how many bytes are left there, for all that share it. It may block.
+	FreeSpace() (int64, error)
+}
+
 // Canceler is a Channel that can be asked to give an IO back that nobody wants any more.
 type Canceler interface {
 	Channel

@@ -1,6 +1,9 @@
 package nvme
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"fmt"
+)
 
 // ConnectDataSize is the size of the data of a Connect command (Base section 6.3).
 const ConnectDataSize = 1024
@@ -129,3 +132,11 @@ func (p InvalidParameter) IPO() uint16 { return uint16(p) }
 
 // InData says that the offset is into the Connect data.
 func (p InvalidParameter) InData() bool { return p>>16&1 != 0 }
+
+// String is "byte 44 of the command" or "byte 256 of the data".
+func (p InvalidParameter) String() string {
+	if p.InData() {
+		return fmt.Sprintf("byte %d of the data", p.IPO())
+	}
+	return fmt.Sprintf("byte %d of the command", p.IPO())
+}

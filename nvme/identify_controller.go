@@ -155,9 +155,10 @@ type CTRATT uint32
 
 // The attributes that matter over fabrics.
 const (
-	CTRATTHostID128 CTRATT = 1 << 0 // 128-bit host identifiers: mandatory over fabrics
-	CTRATTTBKAS     CTRATT = 1 << 6 // traffic counts as keep alive
-	CTRATTELBAS     CTRATT = 1 << 15
+	CTRATTHostID128       CTRATT = 1 << 0 // 128-bit host identifiers: mandatory over fabrics
+	CTRATTEnduranceGroups CTRATT = 1 << 4
+	CTRATTTBKAS           CTRATT = 1 << 6 // traffic counts as keep alive
+	CTRATTELBAS           CTRATT = 1 << 15
 )
 
 // LPA is Log Page Attributes (byte 261).

@@ -103,7 +103,7 @@ const NSATTRWriteProtected NSATTR = 1 << 0
 // IdentifyNamespaceIndependent is the I/O Command Set Independent Identify Namespace data
 // structure, CNS 08h (Base section 5.1.13.2.8).
 type IdentifyNamespaceIndependent struct {
-	NSFEAT   uint8 // other bits than those of CNS 00h; see the NSFEATIndep constants
+	NSFEAT   IndependentNSFEAT
 	NMIC     NMIC
 	RESCAP   uint8
 	FPI      uint8
@@ -125,6 +125,14 @@ func ParseIdentifyNamespaceIndependent(b []byte) (*IdentifyNamespaceIndependent,
 	n := new(IdentifyNamespaceIndependent)
 	return n, parseRecord(b, n)
 }
+
+// IndependentNSFEAT is Namespace Features of CNS 08h (byte 0), whose bits are others than those of
+// CNS 00h.
+type IndependentNSFEAT uint8
+
+// IndependentRotational (RMEDIA) says that the namespace stores data on rotational media; see Base
+// section 8.1.23 for what else the controller must have then.
+const IndependentRotational IndependentNSFEAT = 1 << 4
 
 // NSTAT is Namespace Status (byte 14 of CNS 08h).
 type NSTAT uint8

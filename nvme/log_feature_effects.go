@@ -11,6 +11,7 @@ const (
 	FeatureSupported       FeatureEffect = 1 << 0  // FSUPP
 	FeatureScopeNamespace  FeatureEffect = 1 << 20 // FSP, bits 31:20
 	FeatureScopeController FeatureEffect = 1 << 21
+	FeatureScopeSubsystem  FeatureEffect = 1 << 25
 )
 
 // FeatureEffectsLog is the Feature Identifiers Supported and Effects log, LID 12h: an entry per

@@ -14,7 +14,7 @@ import (
 func TestIdentifyController(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.Serial, sub.Model = "SN-1", "model"
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	for _, tr := range []nvme.TransportType{nvme.TransportTCP, nvme.TransportRDMA} {
 		for nqn, checkKind := range map[string]func(check,
 			*nvme.IdentifyController){testSub: checkIO, nvme.DiscoveryNQN: checkDiscovery} {
@@ -91,7 +91,7 @@ func TestIdentifyNamespaces(t *testing.T) {
 		NSID: 5, Device: ramDevice(t, 8<<20, 4096), UUID: uuid.UUID{1}, NGUID: [16]byte{2},
 		EUI64: [8]byte{3}, ReadOnly: true,
 	}
-	r := newRig(t, 1, sub,
+	r := newHarness(t, 1, sub,
 		SubsystemConfig{
 			NQN:        testSub + "2",
 			Namespaces: []NamespaceConfig{{NSID: 1, Device: ramDevice(t, 1<<20, 512)}},
@@ -155,7 +155,7 @@ func TestIdentifyNamespaces(t *testing.T) {
 
 // TestIdentifyRefused: what there is nothing to say of, and requests that are wrong.
 func TestIdentifyRefused(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)
 	csi := func(cns nvme.CNS) *fabrictest.Command {
 		c := identifyCommand(cns, 1)
@@ -202,7 +202,7 @@ func TestIdentifyRefused(t *testing.T) {
 
 // TestAdminRefusals has the rows M01, M15, M16, S01 and S02.
 func TestAdminRefusals(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)
 	for op := range 256 {
 		if adminOps[op].execute == nil && nvme.Opcode(op) != nvme.FabricsOpcode {
@@ -219,7 +219,7 @@ func TestAdminRefusals(t *testing.T) {
 // TestAbort has the row M14.
 func TestAbort(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	h := r.connectHost(1)
 	abortCommand := func(sqid, cid uint16) *fabrictest.Command {
 		c := command(nvme.AdminAbort, 0, nil)

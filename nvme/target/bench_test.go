@@ -18,7 +18,7 @@ type track struct {
 	done int
 	bad  int
 
-	noLoans bool
+	noZeroCopy bool
 }
 
 func (q *track) Complete(reqs []*fabric.Request) {
@@ -34,9 +34,9 @@ func (q *track) Disconnect(error)   {}
 
 func (q *track) HandOverBuffers(*fabric.Request) func() { return nil }
 
-func (q *track) CanSendFrom([]mem.Segment) bool { return !q.noLoans }
+func (q *track) CanSendFrom([]mem.Segment) bool { return !q.noZeroCopy }
 
-func (q *track) CanReceiveInto([]mem.Segment) bool { return !q.noLoans }
+func (q *track) CanReceiveInto([]mem.Segment) bool { return !q.noZeroCopy }
 
 func (q *track) Info() *fabric.QueueInfo { return &q.info }
 
@@ -168,7 +168,7 @@ func TestNoAllocations(t *testing.T) {
 		if b.q.bad > 0 {
 			t.Errorf("%s: %d commands failed", name, b.q.bad)
 		}
-		b.q.noLoans = true
+		b.q.noZeroCopy = true
 		if n := testutil.AllocsPerRun(200, func() { b.run(nvme.NVMRead, 32, data) }); n != 0 {
 			t.Errorf("%s: reads without loans: %v allocations", name, n)
 		}

@@ -27,7 +27,7 @@ func (d *changing) set(fn func(*backend.Info)) {
 func TestDeviceChanges(t *testing.T) {
 	dev := &changing{Device: ramDevice(t, 1<<20, 512)}
 	dev.i = dev.Device.Info()
-	r := newRig(t, 2,
+	r := newHarness(t, 2,
 		SubsystemConfig{
 			NQN: testSub, AllowAnyHost: true,
 			Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},

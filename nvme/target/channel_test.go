@@ -14,7 +14,7 @@ import (
 // TestGone: commands for storage that is away are refused so that hosts try again, and not at once.
 func TestGone(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	dev.Fail(func(*backend.IO) error { return fmt.Errorf("here: %w", backend.ErrOffline) })
 	for _, c := range everyCommand() {
@@ -30,7 +30,7 @@ func TestGone(t *testing.T) {
 // only if the device will wake it.
 func TestFullDevice(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))) // the channel is open
 	dev.Full(true)
@@ -58,13 +58,13 @@ func TestChannelOpenFails(t *testing.T) {
 		NQN: testSub, AllowAnyHost: true,
 		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
 	}
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	read := func() *fabrictest.Command { return rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)) }
 	r.notReady(q, read())
 	r.notReady(q, dsm(1, true, [2]uint64{0, 1}, [2]uint64{2, 1}))
 	first := r.send(q, read())
-	r.until("it waits", func() bool { return len(r.raw[0].later) == 1 })
+	r.until("it waits", func() bool { return !r.raw[0].delayed.Empty() })
 	dev.set(nil)
 	r.notReady(q, read()) // the channel is not opened before a second is over
 	if !first.Done {

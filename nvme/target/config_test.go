@@ -97,7 +97,7 @@ func TestSubsystemConfig(t *testing.T) {
 // TestNamespaceCalls: adding and removing what cannot be.
 func TestNamespaceCalls(t *testing.T) {
 	dev := ramDevice(t, 1<<20, 512)
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	for want, err := range map[string]error{
 		"does not exist": r.target.AddNamespace(testSub+"2",
 			NamespaceConfig{NSID: 2, Device: dev}),
@@ -124,7 +124,7 @@ func firstError(errs ...error) error {
 
 // TestClosedTarget takes nothing any more.
 func TestClosedTarget(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h, idle := r.connectHost(1), r.dial(0)
 	r.during(r.target.Close)
 	r.w.Settle()
@@ -169,7 +169,7 @@ func TestCloseWithoutReactors(t *testing.T) {
 // TestLogLimit: what peers cause is escaped and limited, and the log says how much is missing
 // (X08).
 func TestLogLimit(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	a := adminArgs(testSub)
 	a.sub = "evil\n\x1b[31m%s" + strings.Repeat("x", 200)
 	for range 100 {

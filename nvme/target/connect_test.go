@@ -91,7 +91,7 @@ func TestConnectRefusals(t *testing.T) {
 	}
 	sub := ramSubsystem(t, 1)
 	sub.AllowAnyHost, sub.Hosts = false, []string{testHost}
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			a := adminArgs(testSub)
@@ -118,7 +118,7 @@ func TestConnectRefusals(t *testing.T) {
 
 // TestConnectPSDT: Base figure 95 asks for 10b and tolerates 00b; Linux sends 01b.
 func TestConnectPSDT(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	for psdt := range uint8(3) {
 		q := r.dial(0)
 		c := adminArgs(testSub).command()
@@ -152,7 +152,7 @@ func TestConnectIORefusals(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.MaxIOQueues = 4
 	other := SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true}
-	r := newRig(t, 2, sub, other)
+	r := newHarness(t, 2, sub, other)
 	r.must(r.target.AddPort(Port{ID: 1}))
 	h := r.connectHost(1)
 	d := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
@@ -253,7 +253,7 @@ func TestConnectIORefusals(t *testing.T) {
 
 // TestConnectSequence has the rows F01, F14, F16, F17 and F20.
 func TestConnectSequence(t *testing.T) {
-	r := newRig(t, 2, ramSubsystem(t, 1))
+	r := newHarness(t, 2, ramSubsystem(t, 1))
 	q := r.dial(0)
 	for _, c := range []*fabrictest.Command{
 		propertyGetCommand(nvme.PropertyCAP), command(nvme.AdminIdentify, 0, nil),
@@ -296,12 +296,12 @@ func fabricsCommand(t nvme.FabricsType) nvme.SQE {
 
 // TestRacingConnects: two Connects, or two Disconnects, in one batch.
 func TestRacingConnects(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	q := r.dial(0)
 	a, b := adminArgs(testSub).command(), adminArgs(testSub).command()
 	r.must(q.Send(a, b))
 	r.w.Settle()
-	if !a.CQE.Status().OK() || b.CQE.Status()&^statusMore != sequenceError ||
+	if !a.CQE.Status().OK() || b.CQE.Status()&^nvme.More != sequenceError ||
 		len(r.target.Controllers()) != 1 {
 		t.Errorf("%v, %v, %d controllers", a.CQE.Status(), b.CQE.Status(),
 			len(r.target.Controllers()))
@@ -316,7 +316,7 @@ func TestRacingConnects(t *testing.T) {
 		&fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}
 	r.must(io.Send(c, d))
 	r.w.Settle()
-	if !c.CQE.Status().OK() || d.CQE.Status()&^statusMore != sequenceError || !io.Closed() {
+	if !c.CQE.Status().OK() || d.CQE.Status()&^nvme.More != sequenceError || !io.Closed() {
 		t.Errorf("%v, %v, closed %v", c.CQE.Status(), d.CQE.Status(), io.Closed())
 	}
 	// A transport without memory for the admin queue leaves no controller behind.
@@ -330,7 +330,7 @@ func TestRacingConnects(t *testing.T) {
 
 // TestConnectDeadline: a queue that never connects is closed (F20), one that does is not.
 func TestConnectDeadline(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	idle, failed := r.dial(0), r.dial(0)
 	a := adminArgs(testSub)
 	a.sub += "x"
@@ -348,7 +348,7 @@ func TestConnectDeadline(t *testing.T) {
 func TestCNTLIDs(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.CNTLIDMin, sub.CNTLIDMax = 10, 12
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	a, b, c := r.connectHost(0), r.connectHost(0), r.connectHost(0)
 	if a.cntlid != 10 || b.cntlid != 11 || c.cntlid != 12 {
 		t.Errorf("CNTLIDs %d, %d, %d", a.cntlid, b.cntlid, c.cntlid)
@@ -371,7 +371,7 @@ func TestCNTLIDs(t *testing.T) {
 // the old one (Q03).
 func TestReconnectWhileOldLingers(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	old := r.connectHost(1)
 	dev.Hold(nil)
 	c := r.send(old.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
@@ -393,7 +393,7 @@ func TestReconnectWhileOldLingers(t *testing.T) {
 
 // TestSQHD: flow control counts entries modulo the queue size; without it SQHD is FFFFh (F18, Q06).
 func TestSQHD(t *testing.T) {
-	r := newRig(t, 2, ramSubsystem(t, 1))
+	r := newHarness(t, 2, ramSubsystem(t, 1))
 	h := r.connectHost(0)
 	tiny := h.ioArgs(1)
 	tiny.sqsize = 1

@@ -20,7 +20,7 @@ func faultySubsystem(t *testing.T) (SubsystemConfig, *backendtest.Faulty) {
 
 // TestProperties has the rows G01 to G03.
 func TestProperties(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)
 	c := nvme.CAP(h.property(nvme.PropertyCAP))
 	if c.MQES() != 127 || c.TO() == 0 || c&nvme.CAPCSSNVM == 0 || c.MPSMin() != 4096 {
@@ -70,7 +70,7 @@ func TestProperties(t *testing.T) {
 // enabled again.
 func TestReset(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 3, sub)
+	r := newHarness(t, 3, sub)
 	h := r.connectHost(3)
 	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	dev.Hold(nil)
@@ -107,7 +107,7 @@ func TestReset(t *testing.T) {
 
 // TestShutdown: SHST ends at 10b, and the association is kept for two minutes and no longer.
 func TestShutdown(t *testing.T) {
-	r := newRig(t, 2, ramSubsystem(t, 1))
+	r := newHarness(t, 2, ramSubsystem(t, 1))
 	h := r.connectHost(2)
 	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux|nvme.CCShutdownNormal)))
 	r.w.Settle()
@@ -144,7 +144,7 @@ func TestShutdown(t *testing.T) {
 // of now.
 func TestResetAfterQueuesCameAndWent(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	h := r.connectHost(1)
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	h.io[0].HangUp() // the other reactor has not heard of it when the rest happens
@@ -190,7 +190,7 @@ func TestResetAndShutdownTogether(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			sub, dev := faultySubsystem(t)
-			r := newRig(t, 2, sub)
+			r := newHarness(t, 2, sub)
 			h := r.connectHost(1)
 			dev.Hold(nil)
 			r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
@@ -220,7 +220,7 @@ func TestResetAndShutdownTogether(t *testing.T) {
 
 // TestAdminQueueDies: every I/O queue goes with it, on every reactor (Q02).
 func TestAdminQueueDies(t *testing.T) {
-	r := newRig(t, 3, ramSubsystem(t, 1))
+	r := newHarness(t, 3, ramSubsystem(t, 1))
 	h, other := r.connectHost(4), r.connectHost(2)
 	r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	h.admin.HangUp()
@@ -242,7 +242,7 @@ func TestAdminQueueDies(t *testing.T) {
 // TestDisconnectCommand is G06: the queue goes when its other commands are done.
 func TestDisconnectCommand(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	h := r.connectHost(2)
 	bad := &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}
 	bad.SQE[40] = 1
@@ -270,7 +270,7 @@ func TestDisconnectCommand(t *testing.T) {
 // off; stalls of our own forgive.
 func TestKeepAlive(t *testing.T) {
 	const kato = 5000
-	r := newRig(t, 2, ramSubsystem(t, 1))
+	r := newHarness(t, 2, ramSubsystem(t, 1))
 	with := func(ms uint32) func(*connectArgs) { return func(a *connectArgs) { a.kato = ms } }
 	h, off := r.connectHost(1, with(kato)), r.connectHost(1)
 	r.ok(h.admin, command(nvme.AdminKeepAlive, 0, nil))
@@ -299,11 +299,11 @@ func TestKeepAlive(t *testing.T) {
 // TestKeepAliveAfterStall: commands may wait unread when this process itself stood still, so a late
 // look forgives once.
 func TestKeepAliveAfterStall(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0, func(a *connectArgs) { a.kato = 5000 })
 	k := &r.target.find(testSub).lookup(h.cntlid).alive
 	// thirty seconds went by without a look
-	k.lastLook, k.lastSeen = k.lastLook-30e9, k.lastSeen-30e9
+	k.lastCheck, k.lastSeen = k.lastCheck-30e9, k.lastSeen-30e9
 	r.w.Advance(1.3e9)
 	if h.admin.Closed() {
 		t.Fatal("expired because this process stood still")
@@ -316,7 +316,7 @@ func TestKeepAliveAfterStall(t *testing.T) {
 
 // TestKeepAliveValues is F19 and the feature.
 func TestKeepAliveValues(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	for ms, want := range map[uint32]uint32{
 		0: 0, 1: 1000, 1000: 1000, 1001: 2000, 5000: 5000,
 		0xFFFFFFFF: maxKeepAlive,
@@ -345,7 +345,7 @@ func TestKeepAliveValues(t *testing.T) {
 
 // TestDiscoveryTimeout: a discovery controller without KATO lives for two minutes without traffic.
 func TestDiscoveryTimeout(t *testing.T) {
-	r := newRig(t, 1)
+	r := newHarness(t, 1)
 	h := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
 	r.w.Advance(110e9)
 	r.ok(h.admin, identifyCommand(nvme.CNSController, 0))
@@ -362,7 +362,7 @@ func TestDiscoveryTimeout(t *testing.T) {
 // TestRemoveSubsystem disconnects its hosts, and only them.
 func TestRemoveSubsystem(t *testing.T) {
 	other := SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true}
-	r := newRig(t, 2, ramSubsystem(t, 1), other)
+	r := newHarness(t, 2, ramSubsystem(t, 1), other)
 	h := r.connectHost(2)
 	o := r.connectHost(0, func(a *connectArgs) { a.sub = other.NQN })
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))

@@ -30,7 +30,7 @@ func (h *host) discoveryLog() (*nvme.DiscoveryHeader, []*nvme.DiscoveryEntry) {
 	return hdr, list
 }
 
-func discoveryHost(r *rig, local string) *host {
+func discoveryHost(r *harness, local string) *host {
 	qi := info(nvme.TransportTCP)
 	qi.Local = netip.MustParseAddrPort(local)
 	return r.connectHostInfo(0, qi, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
@@ -44,7 +44,7 @@ func TestDiscoveryLog(t *testing.T) {
 	closed := SubsystemConfig{NQN: testSub + ".closed", Hosts: []string{testHost + "0"}}
 	closed.Hosts[0] = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555556"
 	nobody := SubsystemConfig{NQN: testSub + ".nobody"}
-	r := newRig(t, 1, open, mine, closed, nobody)
+	r := newHarness(t, 1, open, mine, closed, nobody)
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "0.0.0.0:4420")))
 	r.must(r.target.AddPort(port(2, nvme.TransportRDMA, "[2001:db8::5]:4421")))
 	r.must(r.target.AddPort(port(3, nvme.TransportTCP, "[::]:4422")))
@@ -99,7 +99,7 @@ func TestDiscoveryLog(t *testing.T) {
 // TestDiscoveryLogChunks: any chunking gives the same bytes; offsets outside are refused
 // (CVE-2026-64320).
 func TestDiscoveryLogChunks(t *testing.T) {
-	r := newRig(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true},
+	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true},
 		SubsystemConfig{NQN: testSub + ".other", AllowAnyHost: true})
 	for i, addr := range []string{"192.0.2.1:4420", "192.0.2.1:4421", "192.0.2.1:4422"} {
 		r.must(r.target.AddPort(port(uint16(i+1), nvme.TransportTCP, addr)))
@@ -128,7 +128,7 @@ func TestDiscoveryLogChunks(t *testing.T) {
 
 // TestDiscoveryEvents: persistent discovery controllers hear of changes, and GENCTR moves (Q09).
 func TestDiscoveryEvents(t *testing.T) {
-	r := newRig(t, 1)
+	r := newHarness(t, 1)
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
 	h := discoveryHost(r, "192.0.2.1:4420")
 	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventDiscoveryChanged)))
@@ -160,7 +160,7 @@ func TestDiscoveryEvents(t *testing.T) {
 // TestPortRemovedWhileConnecting: a listener that goes while a host connects takes nothing along:
 // what came in through it is served, the discovery log names it no more (Q11, C10).
 func TestPortRemovedWhileConnecting(t *testing.T) {
-	r := newRig(t, 2, ramSubsystem(t, 1))
+	r := newHarness(t, 2, ramSubsystem(t, 1))
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
 	early := r.connectHost(0)
 	admin, io := r.dial(0), r.dial(1) // accepted, and not connected yet
@@ -180,7 +180,7 @@ func TestPortRemovedWhileConnecting(t *testing.T) {
 // TestDiscoveryLogChangesWhileRead: a host that reads the log in pieces sees by GENCTR that it has
 // changed in between, and an offset that was good is refused when the log has become shorter (Q09).
 func TestDiscoveryLogChangesWhileRead(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
 	h := discoveryHost(r, "192.0.2.1:4420")
 	const entry = nvme.DiscoveryEntrySize

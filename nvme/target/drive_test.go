@@ -47,7 +47,7 @@ func onDrives(t *testing.T, drives ...Drive) SubsystemConfig {
 	return sub
 }
 
-func (r *rig) smart(h *host, nsid uint32) nvme.SMARTLog {
+func (r *harness) smart(h *host, nsid uint32) nvme.SMARTLog {
 	r.t.Helper()
 	c := logCommand(nvme.LogSMART, 512, 0)
 	c.SQE.SetNSID(nsid)
@@ -83,7 +83,7 @@ func TestDriveHealth(t *testing.T) {
 	a, b := &testDrive{id: "a", counts: true, log: full(1)},
 		&testDrive{id: "b", counts: true, log: full(2)}
 	b.log.CriticalWarning = nvme.SMARTSpareLow
-	r := newRig(t, 1, onDrives(t, a, a, b))
+	r := newHarness(t, 1, onDrives(t, a, a, b))
 	h := r.connectHost(1)
 	for range 3 {
 		r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
@@ -120,7 +120,7 @@ func TestDriveAndMemory(t *testing.T) {
 		log: nvme.SMARTLog{Temperature: 310, AvailableSpare: 90, PowerOnHours: u128(50)},
 	},
 		&testDrive{id: "silent", err: errors.New("no answer")}
-	r := newRig(t, 1, onDrives(t, sata, nil, silent))
+	r := newHarness(t, 1, onDrives(t, sata, nil, silent))
 	h := r.connectHost(1)
 	for nsid, n := range map[uint32]int{1: 2, 2: 3, 3: 4} {
 		for range n {
@@ -154,7 +154,7 @@ func TestDriveAndMemory(t *testing.T) {
 // TestDriveWarns: hosts who asked for it are told once when a drive begins to warn.
 func TestDriveWarns(t *testing.T) {
 	d := &testDrive{id: "a", counts: true}
-	r := newRig(t, 1, onDrives(t, d))
+	r := newHarness(t, 1, onDrives(t, d))
 	h := r.connectHost(1)
 	check := func() {
 		for _, s := range *r.target.table.Load() {

@@ -12,40 +12,40 @@ import (
 )
 
 // ends are the ways in which a controller stops serving while its I/O queues still exist.
-var ends = map[string]func(r *rig, h *host){
-	"reset": func(r *rig, h *host) { r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0)) },
-	"shutdown": func(r *rig, h *host) {
+var ends = map[string]func(r *harness, h *host){
+	"reset": func(r *harness, h *host) { r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0)) },
+	"shutdown": func(r *harness, h *host) {
 		r.ok(h.admin,
 			propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux|nvme.CCShutdownNormal)))
 	},
-	"admin queue gone": func(_ *rig, h *host) { h.admin.HangUp() },
-	"failed": func(r *rig,
+	"admin queue gone": func(_ *harness, h *host) { h.admin.HangUp() },
+	"failed": func(r *harness,
 		h *host,
 	) {
 		r.target.find(testSub).lookup(h.cntlid).fail(errors.New("test"))
 	},
-	"keep alive": func(r *rig, h *host) { r.target.find(testSub).lookup(h.cntlid).expire() },
-	"subsystem removed": func(r *rig,
+	"keep alive": func(r *harness, h *host) { r.target.find(testSub).lookup(h.cntlid).expire() },
+	"subsystem removed": func(r *harness,
 		_ *host,
 	) {
 		r.during(func() error { return r.target.RemoveSubsystem(testSub) })
 	},
-	"target closed": func(r *rig, _ *host) { r.during(r.target.Close) },
+	"target closed": func(r *harness, _ *host) { r.during(r.target.Close) },
 }
 
 // expire makes the keep alive timer find that nothing came for longer than it may be.
 func (c *controller) expire() {
-	c.alive.period, c.alive.lastLook, c.alive.seen = 1e9, c.h.loop.Now(), c.traffic()
+	c.alive.period, c.alive.lastCheck, c.alive.seen = 1e9, c.h.loop.Now(), c.traffic()
 	c.alive.lastSeen = c.h.loop.Now() - 1000e9
 	c.checkKeepAlive()
 }
 
 // dying is a host with an I/O queue whose one command the device keeps, so that its controller
 // cannot go at once.
-func dying(t *testing.T) (r *rig, h *host, release func()) {
+func dying(t *testing.T) (r *harness, h *host, release func()) {
 	t.Helper()
 	sub, dev := faultySubsystem(t)
-	r = newRig(t, 2, sub)
+	r = newHarness(t, 2, sub)
 	h = r.connectHost(1)
 	dev.Hold(nil)
 	r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
@@ -86,7 +86,7 @@ func TestIOToDyingController(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			sub, dev := faultySubsystem(t)
-			r := newRig(t, 2, sub)
+			r := newHarness(t, 2, sub)
 			h := r.connectHost(1)
 			r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 			dev.Hold(nil)
@@ -99,7 +99,7 @@ func TestIOToDyingController(t *testing.T) {
 			for _, c := range late {
 				closed := h.io[0].Closed()
 				r.send(h.io[0], c)
-				if st := c.CQE.Status() &^ statusMore; !closed &&
+				if st := c.CQE.Status() &^ nvme.More; !closed &&
 					(!c.Done || st != nvme.CommandSequenceError) {
 					t.Errorf("opcode %#x: done %v, %v, want %v", c.SQE.Opcode(), c.Done, st,
 						nvme.CommandSequenceError)
@@ -121,7 +121,7 @@ func TestIOToDyingController(t *testing.T) {
 func TestEventRequestsAtTheEnd(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, 2, ramSubsystem(t, 1))
+			r := newHarness(t, 2, ramSubsystem(t, 1))
 			h := r.connectHost(1)
 			var requests []*fabrictest.Command
 			for range asyncLimit {
@@ -151,7 +151,7 @@ func TestEventRequestsAtTheEnd(t *testing.T) {
 // device may be closed (Q05, F-33).
 func TestRemoveNamespaceUnderIO(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	h := r.connectHost(2)
 	dev.Hold(nil)
 	read := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
@@ -159,7 +159,7 @@ func TestRemoveNamespaceUnderIO(t *testing.T) {
 		dsm(1, true, [2]uint64{0, 1}, [2]uint64{1, 1}, [2]uint64{2, 1}, [2]uint64{3, 1},
 			[2]uint64{4, 1},
 			[2]uint64{5, 1}, [2]uint64{6, 1}, [2]uint64{7, 1}, [2]uint64{8, 1}, [2]uint64{9, 1}))
-	r.until("the device has the IOs", func() bool { return dev.Held() == 1+multiWidth })
+	r.until("the device has the IOs", func() bool { return dev.Held() == 1+compoundWidth })
 	removed := make(chan error, 1)
 	go func() {
 		removed <- r.target.RemoveNamespace(testSub, 1)
@@ -215,7 +215,7 @@ func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
 	}
 	slow[0].Segs = append(slow[0].Segs, mem.Segment{B: data})
 	b.h.Execute(slow)
-	if st := slow[0].CQE.Status() &^ statusMore; st != invalidNamespace || b.q.bad != 1 {
+	if st := slow[0].CQE.Status() &^ nvme.More; st != invalidNamespace || b.q.bad != 1 {
 		t.Errorf("%v, %d refused", st, b.q.bad)
 	}
 	for _, io := range next.take() {
@@ -229,7 +229,7 @@ func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
 // once, and the session ends then.
 func TestQueueDiesUnderIO(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	h := r.connectHost(1)
 	dev.Hold(nil)
 	for i := range 16 {
@@ -255,7 +255,7 @@ func TestQueueDiesUnderIO(t *testing.T) {
 // comes back at once; another queue's commands stay in line.
 func TestQueueDiesBeforeSubmit(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	h := r.connectHost(2)
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	dev.Full(true)

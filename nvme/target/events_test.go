@@ -12,7 +12,7 @@ import (
 func TestNamespaceEvents(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	extra := ramDevice(t, 1<<20, 512)
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	h := r.connectHost(1)
 	aer := func() *fabrictest.Command {
 		return r.send(h.admin,
@@ -104,8 +104,8 @@ func TestChangedNamespacesOverflow(t *testing.T) {
 	if !l.overflow {
 		t.Error("no overflow")
 	}
-	b := changedList(&controller{changed: l}, 0)
-	if ids, _ := nvme.ParseNamespaceList(b); len(ids) != 1 ||
+	page := changedPage(&controller{changed: l}, new(nvme.SQE))
+	if ids, _ := nvme.ParseNamespaceList(page.data); len(ids) != 1 ||
 		ids[0] != nvme.ChangedNamespacesOverflow {
 		t.Errorf("list %v", ids)
 	}
@@ -113,7 +113,7 @@ func TestChangedNamespacesOverflow(t *testing.T) {
 
 // TestAsyncEventLimit is M12, and requests that are outstanding when the controller goes come back.
 func TestAsyncEventLimit(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)
 	for range asyncLimit {
 		r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))

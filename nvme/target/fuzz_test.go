@@ -9,7 +9,7 @@ import (
 )
 
 // FuzzCommand sends arbitrary commands to a connected host's admin and I/O queue. Whatever they
-// are, each gets one CQE, the contract holds (the rig watches it) and the target lives.
+// are, each gets one CQE, the contract holds (the harness watches it) and the target lives.
 func FuzzCommand(f *testing.F) {
 	for _, c := range []*fabrictest.Command{
 		rw(nvme.NVMRead, 1, 0, 8, nil), rw(nvme.NVMWrite, 1, 1<<55, 8, nil),
@@ -27,7 +27,7 @@ func FuzzCommand(f *testing.F) {
 		f.Add(c.SQE[:], uint32(0), true, []byte{})
 	}
 	f.Fuzz(func(t *testing.T, sqe []byte, length uint32, capsule bool, data []byte) {
-		r := newRig(t, 2, ramSubsystem(t, 2))
+		r := newHarness(t, 2, ramSubsystem(t, 2))
 		h := r.connectHost(1)
 		d := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
 		fresh := r.dial(0)
@@ -55,7 +55,7 @@ func FuzzCommand(f *testing.F) {
 // known.
 func TestRandomCommands(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
-	r := newRig(t, 2, ramSubsystem(t, 2))
+	r := newHarness(t, 2, ramSubsystem(t, 2))
 	var h *host
 	for i := range 20000 {
 		if h == nil || h.admin.Closed() || h.io[0].Closed() || !h.csts().RDY() {

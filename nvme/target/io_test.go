@@ -28,7 +28,7 @@ func dsm(nsid uint32, deallocate bool, ranges ...[2]uint64) *fabrictest.Command 
 
 // TestDatasetManagement has the row I08.
 func TestDatasetManagement(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	q := r.connectHost(1).io[0]
 	ones := bytes.Repeat([]byte{1}, 1<<20)
 	blocks := func(from, n int) (zero int) {
@@ -80,7 +80,7 @@ func TestWriteZeroes(t *testing.T) {
 		NQN: testSub, AllowAnyHost: true,
 		Namespaces: []NamespaceConfig{{NSID: 1, Device: ramDevice(t, 64<<20, 512)}},
 	}
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	for _, f := range []nvme.RWFlags{0, nvme.RWDeallocate, nvme.RWDeallocate | nvme.RWFUA} {
 		r.ok(q, rw(nvme.NVMWrite, 1, 65534, 4, bytes.Repeat([]byte{7}, 2048)))
@@ -98,7 +98,7 @@ func TestWriteZeroes(t *testing.T) {
 // data.
 func TestBackendErrors(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	for _, tc := range []struct {
 		err         error
@@ -135,7 +135,7 @@ func TestBackendErrors(t *testing.T) {
 // the device.
 func TestTransportErrors(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	dev.Fail(func(*backend.IO) error {
 		t.Error("the device was asked")
@@ -207,7 +207,7 @@ func TestVolatileCache(t *testing.T) {
 		NQN: testSub, AllowAnyHost: true,
 		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
 	}
-	r := newRig(t, 1, sub, SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true})
+	r := newHarness(t, 1, sub, SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true})
 	h := r.connectHost(1)
 	q := h.io[0]
 	fua := func(c *fabrictest.Command) bool {
@@ -258,7 +258,7 @@ func TestFlushAll(t *testing.T) {
 		devs = append(devs, d)
 		sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: uint32(i + 1), Device: d})
 	}
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	r.ok(r.connectHost(1).io[0], command(nvme.NVMFlush, nvme.NSIDAll, nil))
 	for i, d := range devs {
 		if l := d.take(); len(l) != 1 || l[0].Op != backend.OpFlush {
@@ -271,7 +271,7 @@ func TestFlushAll(t *testing.T) {
 // (S16).
 func TestDuplicateCID(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	dev.Hold(nil)
 	a, b := rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)),
@@ -286,7 +286,7 @@ func TestDuplicateCID(t *testing.T) {
 // TestMaxTransfer: what is configured is what Identify says and what a command may move.
 func TestMaxTransfer(t *testing.T) {
 	for _, most := range []int{64 << 10, 4 << 20} {
-		r := newRig(t, 1,
+		r := newHarness(t, 1,
 			SubsystemConfig{
 				NQN: testSub, AllowAnyHost: true, MaxTransfer: most,
 				Namespaces: []NamespaceConfig{
@@ -336,7 +336,7 @@ func TestBackends(t *testing.T) {
 					NQN: testSub, AllowAnyHost: true,
 					Namespaces: []NamespaceConfig{{NSID: 1, Device: f(t, bs)}},
 				}
-				r := newRig(t, 2, sub)
+				r := newHarness(t, 2, sub)
 				q := r.connectHost(1).io[0]
 				model := make([]byte, size)
 				rnd := rand.New(rand.NewPCG(1, uint64(bs)))

@@ -12,7 +12,7 @@ import (
 // TestLogsInDwords: every log page can be read in pieces, down to NUMD 0, one dword, and the pieces
 // are those of the whole (M07).
 func TestLogsInDwords(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)
 	for lid, size := range map[nvme.LID]int{
 		nvme.LogSupportedPages: nvme.SupportedPagesSize, nvme.LogError: 64 * errorLogSize,
@@ -39,7 +39,7 @@ func TestLogsInDwords(t *testing.T) {
 
 // TestLogs has the rows M06 to M08 and the contents of the small pages.
 func TestLogs(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 2))
+	r := newHarness(t, 1, ramSubsystem(t, 2))
 	h := r.connectHost(1)
 	pages, err := nvme.ParseSupportedPages(r.ok(h.admin,
 		logCommand(nvme.LogSupportedPages, nvme.SupportedPagesSize, 0)).Data)
@@ -50,7 +50,7 @@ func TestLogs(t *testing.T) {
 		c := r.do(h.admin, logCommand(nvme.LID(lid), 512, 0))
 		if ok := c.CQE.Status().OK(); ok != pages.Has(nvme.LID(lid)) {
 			t.Errorf("log %02Xh: %v, listed %v", lid, c.CQE.Status(), !ok)
-		} else if !ok && c.CQE.Status()&^statusMore != nvme.InvalidLogPage|nvme.DNR {
+		} else if !ok && c.CQE.Status()&^nvme.More != nvme.InvalidLogPage|nvme.DNR {
 			t.Errorf("log %02Xh: %v", lid, c.CQE.Status())
 		}
 	}
@@ -76,7 +76,7 @@ func TestLogs(t *testing.T) {
 // TestLogOffsets: what is outside of a page, or meant for none, is refused; what is behind its end
 // is zero.
 func TestLogOffsets(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 2))
+	r := newHarness(t, 1, ramSubsystem(t, 2))
 	h := r.connectHost(1)
 	nsid := func(c *fabrictest.Command, id uint32) *fabrictest.Command {
 		c.SQE.SetNSID(id)
@@ -121,7 +121,7 @@ func TestLogOffsets(t *testing.T) {
 
 // TestSMART: totals are right while queues live, after they went, and after their namespace went.
 func TestSMART(t *testing.T) {
-	r := newRig(t, 2, ramSubsystem(t, 2))
+	r := newHarness(t, 2, ramSubsystem(t, 2))
 	h := r.connectHost(2)
 	buf := make([]byte, 64<<10)
 	for range 40 {
@@ -162,10 +162,10 @@ func TestSMART(t *testing.T) {
 
 // TestErrorLog: entries carry the context of the command, newest first, in a ring of 64.
 func TestErrorLog(t *testing.T) {
-	r := newRig(t, 2, ramSubsystem(t, 1))
+	r := newHarness(t, 2, ramSubsystem(t, 1))
 	h := r.connectHost(1)
 	bad := r.do(h.io[0], rw(nvme.NVMRead, 1, 0x123456789, 1, make([]byte, 512)))
-	if bad.CQE.Status()&statusMore == 0 {
+	if bad.CQE.Status()&nvme.More == 0 {
 		t.Error("More is not set")
 	}
 	r.do(h.admin, identifyCommand(0x99, 7))
@@ -203,7 +203,7 @@ func TestErrorLog(t *testing.T) {
 
 // TestEffectsLogAgrees: log 05h says of every opcode what the dispatch does (I06).
 func TestEffectsLogAgrees(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(1)
 	l, err := nvme.ParseEffectsLog(r.ok(h.admin, logCommand(nvme.LogEffects, 4096, 0)).Data)
 	if err != nil {

@@ -26,7 +26,7 @@ func TestNotOffered(t *testing.T) {
 		NQN: testSub, AllowAnyHost: true,
 		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
 	}
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	h := r.connectHost(1)
 	id, err := nvme.ParseIdentifyController(r.ok(h.admin,
 		identifyCommand(nvme.CNSController, 0)).Data)
@@ -91,7 +91,7 @@ func TestNoFusedCommands(t *testing.T) {
 		NQN: testSub, AllowAnyHost: true,
 		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
 	}
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	const compare = nvme.Opcode(0x05)
 	half := func(op nvme.Opcode, slba uint64, fuse uint8) *fabrictest.Command {
@@ -116,7 +116,7 @@ func TestNoFusedCommands(t *testing.T) {
 			r.must(q.Send(batch...))
 			r.w.Settle()
 			for i, c := range batch {
-				if st := c.CQE.Status() &^ statusMore; !c.Done || st != invalidField {
+				if st := c.CQE.Status() &^ nvme.More; !c.Done || st != invalidField {
 					t.Errorf("command %d: done %v, %v, want %v", i, c.Done, st, invalidField)
 				}
 			}
@@ -131,7 +131,7 @@ func TestNoFusedCommands(t *testing.T) {
 // wherever a host looks (A01); what a host sends to authenticate is refused on every queue and in
 // every state, with and without data (A02, A07).
 func TestNoAuthentication(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
 	auth := func(typ nvme.FabricsType, n int) *fabrictest.Command {
 		c := command(nvme.FabricsOpcode, 0, make([]byte, n))
@@ -145,7 +145,7 @@ func TestNoAuthentication(t *testing.T) {
 		for _, typ := range []nvme.FabricsType{nvme.FabricsAuthSend, nvme.FabricsAuthReceive} {
 			for _, n := range []int{0, 1, 512, 4096, maxTransfer + 512} {
 				c := auth(typ, n)
-				if send(c); c.CQE.Status()&^statusMore != want || c.Returned != 0 {
+				if send(c); c.CQE.Status()&^nvme.More != want || c.Returned != 0 {
 					t.Errorf("%s, type %02Xh with %d bytes: %v and %d bytes, want %v", where,
 						uint8(typ), n, c.CQE.Status(), c.Returned, want)
 				}

@@ -31,7 +31,7 @@ func TestIORefusals(t *testing.T) {
 				{NSID: 1, Device: dev},
 				{NSID: 2, Device: ramDevice(t, refusalSize, bs), ReadOnly: true},
 			}}
-			r := newRig(t, 1, sub, SubsystemConfig{
+			r := newHarness(t, 1, sub, SubsystemConfig{
 				NQN: testSub + "2", AllowAnyHost: true,
 				Namespaces: []NamespaceConfig{{NSID: 3, Device: ramDevice(t, refusalSize, bs)}},
 			})

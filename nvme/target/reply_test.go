@@ -11,7 +11,7 @@ import (
 // TestCompletionsAreClean: DW0, DW1 and what is reserved of a completion are zero unless the
 // command has a result, whatever the last completion in the same place was (CVE-2024-41079).
 func TestCompletionsAreClean(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(1)
 	fabrics := func(typ int) *fabrictest.Command {
 		c := command(nvme.FabricsOpcode, 0, nil)

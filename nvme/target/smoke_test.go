@@ -9,7 +9,7 @@ import (
 
 // TestConnectReadWrite follows the first commands of a Linux host.
 func TestConnectReadWrite(t *testing.T) {
-	r := newRig(t, 2, ramSubsystem(t, 2))
+	r := newHarness(t, 2, ramSubsystem(t, 2))
 	h := r.connectHost(2)
 	if !h.csts().RDY() {
 		t.Fatal("not ready")

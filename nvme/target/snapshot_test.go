@@ -11,7 +11,7 @@ import (
 func TestStats(t *testing.T) {
 	nvmeDrive := &testDrive{id: "a", counts: true, log: full(1)}
 	sata := &testDrive{id: "sata", log: nvme.SMARTLog{Temperature: 310, AvailableSpare: 100}}
-	r := newRig(t, 1, onDrives(t, nvmeDrive, sata, nil))
+	r := newHarness(t, 1, onDrives(t, nvmeDrive, sata, nil))
 	h := r.connectHost(1)
 	for range 3 {
 		r.ok(h.io[0], rw(nvme.NVMRead, 2, 0, 2, make([]byte, 1024)))
@@ -73,7 +73,7 @@ func (d hangingDrive) SMART() (*nvme.SMARTLog, error) {
 // TestStatsWaitForNoDrive: a drive that does not answer is shown as what is known without it.
 func TestStatsWaitForNoDrive(t *testing.T) {
 	d := hangingDrive{make(chan struct{}), make(chan struct{})}
-	r := newRig(t, 1, onDrives(t, d))
+	r := newHarness(t, 1, onDrives(t, d))
 	checked := make(chan struct{})
 	go func() {
 		r.target.CheckHealth()

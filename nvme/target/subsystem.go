@@ -2,6 +2,8 @@ package target
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -15,8 +17,8 @@ type SubsystemConfig struct {
 	// Serial (at most 20 ASCII characters; derived from the NQN if empty) and Model (at most 40;
 	// "nvmf-target" if empty) are shown by Identify Controller.
 	Serial, Model string
-	// AllowAnyHost admits every host. Otherwise only those whose NQN is in Hosts, compared byte by
-	// byte. Neither is authentication.
+	// AllowAnyHost admits every host. Otherwise only hosts whose NQN is in Hosts are admitted,
+	// compared byte by byte. Neither is authentication.
 	AllowAnyHost bool
 	Hosts        []string
 	// CNTLIDMin and CNTLIDMax bound the controller identifiers, 1 to FFEFh if zero. Targets that
@@ -121,8 +123,8 @@ type subsystem struct {
 	controllers map[uint16]*controller
 	nextCNTLID  uint16
 	removed     bool
-	retired     ioTotals // of namespaces that are gone
-	warned      uint8    // what drives warned of at the last CheckHealth, whose caller's it is
+	retired     counters // of namespaces that were removed
+	warned      uint8    // warnings of the drives at the last CheckHealth, which alone uses it
 }
 
 func newSubsystem(t *Target, cfg SubsystemConfig) *subsystem {
@@ -140,20 +142,20 @@ func newSubsystem(t *Target, cfg SubsystemConfig) *subsystem {
 // allows says whether a host may use the subsystem.
 func (s *subsystem) allows(hostNQN string) bool { return s.cfg.AllowAnyHost || s.hosts[hostNQN] }
 
-// admit gives c a controller identifier and makes it one of the subsystem's controllers, or says
-// why not.
-func (s *subsystem) admit(c *controller) (nvme.Status, nvme.InvalidParameter) {
+// admit gives c a controller identifier and makes it one of the subsystem's controllers. A refusal
+// names the field.
+func (s *subsystem) admit(c *controller) (nvme.InvalidParameter, nvme.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.removed {
-		return nvme.ConnectInvalidParameters, nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN)
+		return nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), nvme.ConnectInvalidParameters
 	}
 	for _, o := range s.controllers {
 		// One host has one Host Identifier (Base section 5.1.25.1.28). No DNR: an old association
-		// ends by keep alive. Discovery is spared, because tools without a configured identifier
-		// make one up for each call.
+		// ends by its keep alive timer. Discovery is exempt, because tools without a configured
+		// identifier make one up for each call.
 		if o.hostNQN == c.hostNQN && o.hostID != c.hostID && !s.discovery {
-			return nvme.ConnectInvalidParameters, nvme.InvalidInData(nvme.ConnectDataOffsetHostID)
+			return nvme.InvalidInData(nvme.ConnectDataOffsetHostID), nvme.ConnectInvalidParameters
 		}
 	}
 	for range int(s.cfg.CNTLIDMax) - int(s.cfg.CNTLIDMin) + 1 {
@@ -164,14 +166,14 @@ func (s *subsystem) admit(c *controller) (nvme.Status, nvme.InvalidParameter) {
 		if s.controllers[id] == nil {
 			c.cntlid = id
 			s.controllers[id] = c
-			return nvme.Success, 0
+			return 0, nvme.Success
 		}
 	}
-	return nvme.ConnectControllerBusy, 0
+	return 0, nvme.ConnectControllerBusy
 }
 
-// release forgets a controller none of whose queues exists any more.
-func (s *subsystem) release(c *controller) {
+// remove removes a controller whose queues have all ended.
+func (s *subsystem) remove(c *controller) {
 	s.mu.Lock()
 	delete(s.controllers, c.cntlid)
 	s.mu.Unlock()
@@ -187,10 +189,7 @@ func (s *subsystem) lookup(cntlid uint16) *controller {
 // each calls fn with every controller, without holding the lock.
 func (s *subsystem) each(fn func(*controller)) {
 	s.mu.Lock()
-	list := make([]*controller, 0, len(s.controllers))
-	for _, c := range s.controllers {
-		list = append(list, c)
-	}
+	list := slices.Collect(maps.Values(s.controllers))
 	s.mu.Unlock()
 	for _, c := range list {
 		fn(c)
@@ -205,7 +204,7 @@ func (s *subsystem) teardown(why error) {
 	s.each(func(c *controller) { c.fail(why) })
 }
 
-// namespaceChanged tells every controller that a namespace came, went or changed.
+// namespaceChanged notifies every controller that a namespace was added, removed or has changed.
 func (s *subsystem) namespaceChanged(nsid uint32) {
 	s.each(func(c *controller) {
 		c.h.post(func() { c.namespaceChanged(nsid) })

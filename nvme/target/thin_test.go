@@ -37,7 +37,7 @@ func TestThin(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: 2, Device: thin},
 		NamespaceConfig{NSID: 3, Device: mute})
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	h := r.connectHost(0)
 	for _, tc := range []struct {
 		nsid uint32

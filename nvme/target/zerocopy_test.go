@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -38,9 +39,9 @@ func TestLoansOutlive(t *testing.T) {
 	if b.q.done != 6 || b.q.bad != 0 { // 4 commands went before
 		t.Fatalf("%d commands are done, %d bad", b.q.done, b.q.bad)
 	}
-	if got := b.h.t.find(testSub).namespaces.Load().get(1).users.total(); got.reads != 2 ||
-		got.readSectors != 16 {
-		t.Errorf("%d reads of %d sectors are counted", got.reads, got.readSectors)
+	if got := b.h.t.find(testSub).namespaces.Load().get(1).users.total(); got[backend.OpRead] != 2 ||
+		got[statSectors] != 16 {
+		t.Errorf("%d reads of %d sectors are counted", got[backend.OpRead], got[statSectors])
 	}
 	gone := make(chan error, 1)
 	go func() {
@@ -75,14 +76,14 @@ func TestLoansOutlive(t *testing.T) {
 // copy.
 func TestNoLoan(t *testing.T) {
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
-	b.q.noLoans = true
+	b.q.noZeroCopy = true
 	for _, r := range b.prepareReads(2) {
 		if r.ZeroCopy || len(r.Segs) > 0 || r.Length != 4096 {
 			t.Errorf("lent %v, %d segments, %d bytes", r.ZeroCopy, len(r.Segs), r.Length)
 		}
 		b.h.Abandon(r)
 	}
-	if n := b.h.channels[0].loans; n != 0 {
+	if n := b.h.channels[0].zeroCopies; n != 0 {
 		t.Errorf("%d loans are out", n)
 	}
 }
@@ -107,13 +108,13 @@ func (b *bare) firstBytes(n int) []byte {
 	ch := b.h.channels[0]
 	var first []byte
 	for i := range n {
-		segs, ok := ch.lender.StartZeroCopyRead(nil, int64(i)<<16, 64<<10)
+		segs, ok := ch.reader.StartZeroCopyRead(nil, int64(i)<<16, 64<<10)
 		if !ok {
 			b.q.bad++
 			break
 		}
 		first = append(first, segs[0].B[0])
-		ch.lender.EndZeroCopyRead(segs, int64(i)<<16, 64<<10)
+		ch.reader.EndZeroCopyRead(segs, int64(i)<<16, 64<<10)
 	}
 	return first
 }
@@ -146,9 +147,9 @@ func TestReservationsEnd(t *testing.T) {
 	if got := b.firstBytes(5); !bytes.Equal(got, []byte{1, 0, 0, 0, 0}) {
 		t.Errorf("written: %d", got)
 	}
-	if got := b.h.t.find(testSub).namespaces.Load().get(1).users.total(); got.writes != 1 ||
-		got.wrotSecs != 128 {
-		t.Errorf("%d writes of %d sectors are counted", got.writes, got.wrotSecs)
+	if got := b.h.t.find(testSub).namespaces.Load().get(1).users.total(); got[backend.OpWrite] != 1 ||
+		got[statSectors+1] != 128 {
+		t.Errorf("%d writes of %d sectors are counted", got[backend.OpWrite], got[statSectors+1])
 	}
 	gone := make(chan error, 1)
 	go func() {
@@ -179,7 +180,7 @@ func TestReservationsEnd(t *testing.T) {
 func TestNoReservation(t *testing.T) {
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
 	for _, inCapsule := range []bool{false, true} {
-		b.q.noLoans = !inCapsule
+		b.q.noZeroCopy = !inCapsule
 		for _, r := range b.prepareWrites(2, inCapsule) {
 			if r.ZeroCopy || len(r.Segs) > 0 || r.Length != 64<<10 {
 				t.Errorf("in capsule %v: lent %v, %d segments, %d bytes", inCapsule, r.ZeroCopy,
@@ -188,7 +189,7 @@ func TestNoReservation(t *testing.T) {
 			b.h.Abandon(r)
 		}
 	}
-	if n := b.h.channels[0].loans; n != 0 {
+	if n := b.h.channels[0].zeroCopies; n != 0 {
 		t.Errorf("%d reservations are out", n)
 	}
 }

@@ -27,12 +27,12 @@ func hangingSubsystem(t *testing.T) (SubsystemConfig, *backendtest.Faulty) {
 }
 
 // notReady sends a command and expects it to be refused, but not at once.
-func (r *rig) notReady(q *fabrictest.Queue, c *fabrictest.Command) {
+func (r *harness) notReady(q *fabrictest.Queue, c *fabrictest.Command) {
 	r.t.Helper()
 	r.send(q, c)
 	r.until("the refusal waits", func() bool {
 		for _, h := range r.raw {
-			if len(h.later) > 0 {
+			if !h.delayed.Empty() {
 				return true
 			}
 		}
@@ -41,8 +41,8 @@ func (r *rig) notReady(q *fabrictest.Queue, c *fabrictest.Command) {
 	if c.Done {
 		r.t.Errorf("opcode %#x was refused at once: %v", c.SQE.Opcode(), c.CQE.Status())
 	}
-	r.w.Advance(time.Duration(laterAfter))
-	if st := c.CQE.Status() &^ statusMore; !c.Done || st != notReady {
+	r.w.Advance(time.Duration(notReadyDelay))
+	if st := c.CQE.Status() &^ nvme.More; !c.Done || st != notReady {
 		r.t.Errorf("opcode %#x: done %v, %v, want %v", c.SQE.Opcode(), c.Done, st, notReady)
 	}
 }
@@ -58,14 +58,14 @@ func everyCommand() []*fabrictest.Command {
 	}
 }
 
-func (r *rig) nstat(h *host) nvme.NSTAT {
+func (r *harness) nstat(h *host) nvme.NSTAT {
 	r.t.Helper()
 	return nvme.NSTAT(r.ok(h.admin, identifyCommand(nvme.CNSIndependentNamespace, 1)).Data[14])
 }
 
 // hang is a device that does not answer, the host of its namespace, and what it was asked for.
 type hang struct {
-	*rig
+	*harness
 	dev  *backendtest.Faulty
 	h    *host
 	all  []*fabrictest.Command
@@ -77,9 +77,9 @@ type hang struct {
 // the namespace is refused on every reactor until everything is back, and nothing else notices.
 func TestHangingDevice(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
-	r := newRig(t, 3, sub)
+	r := newHarness(t, 3, sub)
 	// one of them deallocates two ranges
-	x := &hang{rig: r, dev: dev, h: r.connectHost(3), all: everyCommand(), ios: 7}
+	x := &hang{harness: r, dev: dev, h: r.connectHost(3), all: everyCommand(), ios: 7}
 	q := x.h.io[0]
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	r.ok(x.h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
@@ -127,7 +127,7 @@ func (x *hang) givenUp() {
 	}
 	x.w.Advance(2 * time.Second * (rangeFactor - 1))
 	for _, c := range x.all {
-		if st := c.CQE.Status() &^ statusMore; !c.Done || st != notReady {
+		if st := c.CQE.Status() &^ nvme.More; !c.Done || st != notReady {
 			x.t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
 		}
 	}
@@ -190,7 +190,7 @@ func (x *hang) comesBack() {
 }
 
 // infos is the state of all namespaces.
-func (r *rig) infos() (list []NamespaceInfo) {
+func (r *harness) infos() (list []NamespaceInfo) {
 	for _, s := range r.target.Stats() {
 		list = append(list, s.NamespaceInfo)
 	}
@@ -201,7 +201,7 @@ func (r *rig) infos() (list []NamespaceInfo) {
 func TestCanceledCommands(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	dev.GivesBack()
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	free := r.w.Reactors[0].Memory().Available()
@@ -212,7 +212,7 @@ func TestCanceledCommands(t *testing.T) {
 	}
 	r.w.Advance(2*time.Second*rangeFactor + time.Second)
 	for _, c := range all {
-		if st := c.CQE.Status() &^ statusMore; !c.Done || st != notReady {
+		if st := c.CQE.Status() &^ nvme.More; !c.Done || st != notReady {
 			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
 		}
 	}
@@ -231,7 +231,7 @@ func TestCanceledCommands(t *testing.T) {
 // TestHangErrorLog: log 01h names the commands that were given up.
 func TestHangErrorLog(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	h := r.connectHost(1)
 	dev.Hold(nil)
 	c := r.send(h.io[0], rw(nvme.NVMWrite, 1, 77, 8, make([]byte, 4096)))
@@ -243,7 +243,7 @@ func TestHangErrorLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e.SQID != 1 || e.CID != c.SQE.CID() || e.NSID != 1 || e.LBA != 77 ||
-		e.Opcode != nvme.NVMWrite || nvme.Status(e.Status>>1)&^statusMore != notReady {
+		e.Opcode != nvme.NVMWrite || nvme.Status(e.Status>>1)&^nvme.More != notReady {
 		t.Errorf("%+v", e)
 	}
 	dev.Release()
@@ -268,7 +268,7 @@ func TestOverdueBeforeTheDevice(t *testing.T) {
 	sub, _ := hangingSubsystem(t)
 	dev := &slowToOpen{Device: ramDevice(t, 1<<20, 512), ready: make(chan struct{})}
 	sub.Namespaces[0].Device = dev
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	h := r.connectHost(1)
 	q := h.io[0]
 	all := everyCommand()
@@ -277,7 +277,7 @@ func TestOverdueBeforeTheDevice(t *testing.T) {
 	}
 	r.w.Advance(2*time.Second*rangeFactor + time.Second)
 	for _, c := range all {
-		if st := c.CQE.Status() &^ statusMore; !c.Done || st != notReady {
+		if st := c.CQE.Status() &^ nvme.More; !c.Done || st != notReady {
 			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
 		}
 	}
@@ -298,7 +298,7 @@ func TestResetWhileDeviceHangs(t *testing.T) {
 		t.Run(fmt.Sprint(timeout), func(t *testing.T) {
 			sub, dev := hangingSubsystem(t)
 			sub.Namespaces[0].Timeout = timeout
-			r := newRig(t, 3, sub)
+			r := newHarness(t, 3, sub)
 			h := r.connectHost(2)
 			dev.Hold(nil)
 			for _, c := range everyCommand() {
@@ -310,7 +310,7 @@ func TestResetWhileDeviceHangs(t *testing.T) {
 			if !h.csts().RDY() {
 				t.Error("RDY is 0 at once")
 			}
-			r.w.Advance(time.Duration(closeGrace + watchEvery))
+			r.w.Advance(time.Duration(closeGrace + timeoutInterval))
 			if h.csts().RDY() {
 				t.Error("RDY stays 1 because of the device")
 			}
@@ -335,11 +335,11 @@ func TestResetWhileDeviceHangs(t *testing.T) {
 // them.
 func TestCloseEndsDelays(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	h := r.connectHost(1)
 	dev.Fail(func(*backend.IO) error { return backend.ErrOffline })
 	read := func() *fabrictest.Command { return rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)) }
-	waiting := func() bool { return len(r.raw[1].later) == 1 }
+	waiting := func() bool { return !r.raw[1].delayed.Empty() }
 	c := r.send(h.io[0], read())
 	r.until("it waits", waiting)
 	abort := command(nvme.AdminAbort, 0, nil)
