@@ -72,16 +72,6 @@ type ConnectData struct {
 	_       [256]byte
 }
 
-// Append appends the 1024 bytes of the data.
-func (d *ConnectData) Append(b []byte) []byte { return appendRecord(b, d) }
-
-// ParseConnectData reads the data from the start of b. With ErrReserved the value is complete:
-// reserved fields of a host are ignored by controllers (Base section 1.4.1).
-func ParseConnectData(b []byte) (*ConnectData, error) {
-	d := new(ConnectData)
-	return d, parseRecord(b, d)
-}
-
 // Offsets that an Invalid Parameter response names: of fields in the command (IATTR 0) and in the
 // data (IATTR 1).
 const (

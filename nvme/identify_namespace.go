@@ -54,15 +54,6 @@ type LBAFormat struct {
 	RP    uint8  // relative performance
 }
 
-// Append appends the 4096 bytes of the structure.
-func (n *IdentifyNamespace) Append(b []byte) []byte { return appendRecord(b, n) }
-
-// ParseIdentifyNamespace reads the structure from the start of b, as ParseIdentifyController does.
-func ParseIdentifyNamespace(b []byte) (*IdentifyNamespace, error) {
-	n := new(IdentifyNamespace)
-	return n, parseRecord(b, n)
-}
-
 // Format is the LBA format in use (FLBAS).
 func (n *IdentifyNamespace) Format() LBAFormat { return n.LBAF[n.FLBAS&0xF|n.FLBAS>>1&0x30] }
 
@@ -116,16 +107,6 @@ type IdentifyNamespaceIndependent struct {
 	_        [4081]byte
 }
 
-// Append appends the 4096 bytes of the structure.
-func (n *IdentifyNamespaceIndependent) Append(b []byte) []byte { return appendRecord(b, n) }
-
-// ParseIdentifyNamespaceIndependent reads the structure from the start of b, as
-// ParseIdentifyController does.
-func ParseIdentifyNamespaceIndependent(b []byte) (*IdentifyNamespaceIndependent, error) {
-	n := new(IdentifyNamespaceIndependent)
-	return n, parseRecord(b, n)
-}
-
 // IndependentNSFEAT is Namespace Features of CNS 08h (byte 0), whose bits are others than those of
 // CNS 00h.
 type IndependentNSFEAT uint8
@@ -139,45 +120,3 @@ type NSTAT uint8
 
 // NSTATReady (NRDY) says that the namespace is ready. Linux hides a namespace without it.
 const NSTATReady NSTAT = 1 << 0
-
-// IdentifyNamespaceNVM is the NVM command set specific Identify Namespace data structure, CNS 05h
-// with CSI 00h (NVM section 4.1.5).
-type IdentifyNamespaceNVM struct {
-	LBSTM uint64
-	PIC   uint8
-	_     [3]byte
-	ELBAF [64]uint32
-	_     [3828]byte
-}
-
-// Append appends the 4096 bytes of the structure.
-func (n *IdentifyNamespaceNVM) Append(b []byte) []byte { return appendRecord(b, n) }
-
-// ParseIdentifyNamespaceNVM reads the structure from the start of b, as ParseIdentifyController
-// does.
-func ParseIdentifyNamespaceNVM(b []byte) (*IdentifyNamespaceNVM, error) {
-	n := new(IdentifyNamespaceNVM)
-	return n, parseRecord(b, n)
-}
-
-// IdentifyControllerNVM is the NVM command set specific Identify Controller data structure, CNS 06h
-// with CSI 00h (NVM section 4.1.5). Sizes are powers of two in units of CAP.MPSMIN; 0 is no limit.
-type IdentifyControllerNVM struct {
-	VSL   uint8  // Verify
-	WZSL  uint8  // Write Zeroes
-	WUSL  uint8  // Write Uncorrectable
-	DMRL  uint8  // Dataset Management: ranges
-	DMRSL uint32 // Dataset Management: blocks of one range
-	DMSL  uint64 // Dataset Management: blocks of all ranges
-	_     [4080]byte
-}
-
-// Append appends the 4096 bytes of the structure.
-func (c *IdentifyControllerNVM) Append(b []byte) []byte { return appendRecord(b, c) }
-
-// ParseIdentifyControllerNVM reads the structure from the start of b, as ParseIdentifyController
-// does.
-func ParseIdentifyControllerNVM(b []byte) (*IdentifyControllerNVM, error) {
-	c := new(IdentifyControllerNVM)
-	return c, parseRecord(b, c)
-}

@@ -87,15 +87,6 @@ func (p *SupportedPages) Add(lids ...LID) {
 // Has says that a log page is supported.
 func (p *SupportedPages) Has(l LID) bool { return p[l]&1 != 0 }
 
-// Append appends the log.
-func (p *SupportedPages) Append(b []byte) []byte { return appendRecord(b, p) }
-
-// ParseSupportedPages reads the log from the start of b.
-func ParseSupportedPages(b []byte) (*SupportedPages, error) {
-	p := new(SupportedPages)
-	return p, parseRecord(b, p)
-}
-
 // ChangedNamespacesOverflow is the only entry of log 04h if more than NamespacesPerList namespaces
 // changed (Base section 5.1.12.1.5). The log is a namespace list: AppendNamespaceList.
 const ChangedNamespacesOverflow uint32 = 0xFFFFFFFF

@@ -17,9 +17,6 @@ type DiscoveryHeader struct {
 	_      [1006]byte
 }
 
-// Append appends the 1024 bytes of the header.
-func (h *DiscoveryHeader) Append(b []byte) []byte { return appendRecord(b, h) }
-
 // ParseDiscoveryHeader reads the header from the start of b, of which a host may have asked only
 // the first 20 bytes or so.
 func ParseDiscoveryHeader(b []byte) (*DiscoveryHeader, error) {
@@ -28,8 +25,7 @@ func ParseDiscoveryHeader(b []byte) (*DiscoveryHeader, error) {
 	}
 	var full [DiscoveryHeaderSize]byte
 	copy(full[:], b)
-	h := new(DiscoveryHeader)
-	return h, parseRecord(full[:], h)
+	return Parse[DiscoveryHeader](full[:])
 }
 
 // DiscoveryEntry is an entry of the Discovery log.
@@ -48,15 +44,6 @@ type DiscoveryEntry struct {
 	SUBNQN  [NQNFieldSize]byte
 	TRADDR  [256]byte // address, ASCII
 	TSAS    [256]byte // see SetRDMA and SetTCP
-}
-
-// Append appends the 1024 bytes of the entry.
-func (e *DiscoveryEntry) Append(b []byte) []byte { return appendRecord(b, e) }
-
-// ParseDiscoveryEntry reads an entry from the start of b.
-func ParseDiscoveryEntry(b []byte) (*DiscoveryEntry, error) {
-	e := new(DiscoveryEntry)
-	return e, parseRecord(b, e)
 }
 
 // SetAddress writes the address and the port, padded with spaces as ASCII fields are.

@@ -35,15 +35,6 @@ type EGFEAT uint8
 // EGFEATRotational (EGRMEDIA) says that the group stores data on rotational media.
 const EGFEATRotational EGFEAT = 1 << 0
 
-// Append appends the 512 bytes of the log.
-func (l *EnduranceGroupLog) Append(b []byte) []byte { return appendRecord(b, l) }
-
-// ParseEnduranceGroupLog reads the log from the start of b.
-func ParseEnduranceGroupLog(b []byte) (*EnduranceGroupLog, error) {
-	l := new(EnduranceGroupLog)
-	return l, parseRecord(b, l)
-}
-
 // RotationalMediaLog is the Rotational Media Information log, LID 16h (Base section 5.1.12.1.22).
 type RotationalMediaLog struct {
 	ENDGID uint16
@@ -57,11 +48,3 @@ type RotationalMediaLog struct {
 	_      [488]byte
 }
 
-// Append appends the 512 bytes of the log.
-func (l *RotationalMediaLog) Append(b []byte) []byte { return appendRecord(b, l) }
-
-// ParseRotationalMediaLog reads the log from the start of b.
-func ParseRotationalMediaLog(b []byte) (*RotationalMediaLog, error) {
-	l := new(RotationalMediaLog)
-	return l, parseRecord(b, l)
-}

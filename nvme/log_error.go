@@ -35,11 +35,3 @@ const (
 	LocationNone        uint16 = 0xFFFF // no particular field
 )
 
-// Append appends the 64 bytes of the entry.
-func (e *ErrorLogEntry) Append(b []byte) []byte { return appendRecord(b, e) }
-
-// ParseErrorLogEntry reads an entry from the start of b.
-func ParseErrorLogEntry(b []byte) (*ErrorLogEntry, error) {
-	e := new(ErrorLogEntry)
-	return e, parseRecord(b, e)
-}

@@ -18,11 +18,3 @@ const (
 // feature.
 type FeatureEffectsLog [256]FeatureEffect
 
-// Append appends the 1024 bytes of the log.
-func (l *FeatureEffectsLog) Append(b []byte) []byte { return appendRecord(b, l) }
-
-// ParseFeatureEffectsLog reads the log from the start of b.
-func ParseFeatureEffectsLog(b []byte) (*FeatureEffectsLog, error) {
-	l := new(FeatureEffectsLog)
-	return l, parseRecord(b, l)
-}

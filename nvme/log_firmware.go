@@ -11,11 +11,3 @@ type FirmwareLog struct {
 	_   [448]byte
 }
 
-// Append appends the 512 bytes of the log.
-func (l *FirmwareLog) Append(b []byte) []byte { return appendRecord(b, l) }
-
-// ParseFirmwareLog reads the log from the start of b.
-func ParseFirmwareLog(b []byte) (*FirmwareLog, error) {
-	l := new(FirmwareLog)
-	return l, parseRecord(b, l)
-}

@@ -22,7 +22,7 @@ func TestIdentifyController(t *testing.T) {
 			qi.MSDBD, qi.InCapsuleSize = 16, 8192
 			h := r.connectHostInfo(0, qi, func(a *connectArgs) { a.sub = nqn })
 			c := r.ok(h.admin, identifyCommand(nvme.CNSController, 0))
-			id, err := nvme.ParseIdentifyController(c.Data)
+			id, err := nvme.Parse[nvme.IdentifyController](c.Data)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -103,7 +103,7 @@ func TestIdentifyNamespaces(t *testing.T) {
 		return r.ok(h.admin, identifyCommand(cns, nsid)).Data
 	}
 
-	id, err := nvme.ParseIdentifyNamespace(get(nvme.CNSNamespace, 5))
+	id, err := nvme.Parse[nvme.IdentifyNamespace](get(nvme.CNSNamespace, 5))
 	if err != nil || id.NSZE != 2048 || id.NCAP != 2048 || id.NUSE != 2048 ||
 		id.Format().LBADS != 12 || id.NMIC != nvme.NMICShared ||
 		id.NSATTR != nvme.NSATTRWriteProtected || id.NGUID != [16]byte{2} ||
@@ -118,7 +118,7 @@ func TestIdentifyNamespaces(t *testing.T) {
 	}
 	derived, _ := nvme.ParseNamespaceIDs(get(nvme.CNSDescriptors, 1))
 	other, _ := nvme.ParseNamespaceIDs(get(nvme.CNSDescriptors, 3))
-	plain, _ := nvme.ParseIdentifyNamespace(get(nvme.CNSNamespace, 1))
+	plain, _ := nvme.Parse[nvme.IdentifyNamespace](get(nvme.CNSNamespace, 1))
 	if len(derived) != 3 || !bytes.Equal(derived[0].ID, plain.NGUID[:]) ||
 		bytes.Equal(derived[0].ID, other[0].ID) {
 		t.Errorf("derived identifiers: %v and %v", derived, other)
@@ -128,7 +128,7 @@ func TestIdentifyNamespaces(t *testing.T) {
 		t.Errorf("the derived UUID has changed to %v: hosts would see another disk",
 			uuid.UUID(derived[1].ID))
 	}
-	indep, err := nvme.ParseIdentifyNamespaceIndependent(get(nvme.CNSIndependentNamespace, 5))
+	indep, err := nvme.Parse[nvme.IdentifyNamespaceIndependent](get(nvme.CNSIndependentNamespace, 5))
 	if err != nil || indep.NSTAT != nvme.NSTATReady || indep.NMIC != nvme.NMICShared ||
 		indep.NSATTR != nvme.NSATTRWriteProtected {
 		t.Errorf("CNS 08h: %v %+v", err, indep)

@@ -71,7 +71,7 @@ func TestDeviceChanges(t *testing.T) {
 		aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 		dev.set(step.change)
 		r.until("hosts are told", func() bool { return aer.Done })
-		id, err := nvme.ParseIdentifyNamespace(r.ok(h.admin,
+		id, err := nvme.Parse[nvme.IdentifyNamespace](r.ok(h.admin,
 			identifyCommand(nvme.CNSNamespace, 1)).Data)
 		if err != nil {
 			t.Fatal(err)

@@ -46,7 +46,7 @@ func connect(h *Handler, c *cmd) {
 		h.finish(c, 0, nvme.InternalError)
 		return
 	}
-	data, _ := nvme.ParseConnectData(raw[:]) // reserved fields are ignored
+	data, _ := nvme.Parse[nvme.ConnectData](raw[:]) // reserved fields are ignored
 	sqe := c.req.SQE.Connect()
 	field, st := s.checkConnect(sqe, data)
 	if st.OK() {

@@ -83,8 +83,9 @@ func (cat *catalog) read(off, n uint64) reply {
 	var b []byte
 	for i := first; uint64(len(b)) < skip+min(n, size-off); i++ {
 		if i == 0 {
-			h := nvme.DiscoveryHeader{GENCTR: cat.generation, NUMREC: uint64(len(cat.entries))}
-			b = h.Append(b)
+			b = nvme.Append(b, &nvme.DiscoveryHeader{
+				GENCTR: cat.generation, NUMREC: uint64(len(cat.entries)),
+			})
 		} else {
 			b = cat.entries[i-1].append(b)
 		}
@@ -114,5 +115,5 @@ func (e *catalogEntry) append(b []byte) []byte {
 		d.SetTCP(nvme.TCPNoSecurity)
 	}
 	nvme.PutNQN(&d.SUBNQN, e.sub.nqn)
-	return d.Append(b)
+	return nvme.Append(b, d)
 }

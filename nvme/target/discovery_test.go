@@ -22,7 +22,7 @@ func (h *host) discoveryLog() (*nvme.DiscoveryHeader, []*nvme.DiscoveryEntry) {
 	if hdr.NUMREC > 0 {
 		b := h.r.ok(h.admin, logCommand(nvme.LogDiscovery, int(hdr.NUMREC)*1024, 1024)).Data
 		for ; len(b) > 0; b = b[1024:] {
-			e, err := nvme.ParseDiscoveryEntry(b)
+			e, err := nvme.Parse[nvme.DiscoveryEntry](b)
 			h.r.must(err)
 			list = append(list, e)
 		}

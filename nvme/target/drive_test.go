@@ -51,7 +51,7 @@ func (r *harness) smart(h *host, nsid uint32) nvme.SMARTLog {
 	r.t.Helper()
 	c := logCommand(nvme.LogSMART, 512, 0)
 	c.SQE.SetNSID(nsid)
-	l, err := nvme.ParseSMARTLog(r.ok(h.admin, c).Data)
+	l, err := nvme.Parse[nvme.SMARTLog](r.ok(h.admin, c).Data)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -45,8 +45,8 @@ func enduranceGroupPage(c *controller, sqe *nvme.SQE) reply {
 		return reply{st: invalidField}
 	}
 	size := ns.geo.Load().blocks << ns.geo.Load().shift
-	return c.health([]*namespace{ns}, counters{}, func(s *nvme.SMARTLog, b []byte) []byte {
-		return (&nvme.EnduranceGroupLog{
+	return c.health([]*namespace{ns}, counters{}, func(s *nvme.SMARTLog) []byte {
+		return nvme.Append(nil, &nvme.EnduranceGroupLog{
 			CriticalWarning: s.CriticalWarning &
 				(nvme.SMARTSpareLow | nvme.SMARTReliability | nvme.SMARTReadOnly),
 			EGFEAT:         nvme.EGFEATRotational,
@@ -56,7 +56,7 @@ func enduranceGroupPage(c *controller, sqe *nvme.SQE) reply {
 			HostReads: s.HostReads, HostWrites: s.HostWrites,
 			MediaErrors: s.MediaErrors, ErrorLogEntries: s.ErrorLogEntries,
 			Capacity: nvme.MakeUint128(size),
-		}).Append(b)
+		})
 	})
 }
 
@@ -76,5 +76,5 @@ func rotationalMediaPage(c *controller, sqe *nvme.SQE) reply {
 	if c.group(id) == nil {
 		return reply{st: invalidField}
 	}
-	return reply{data: (&nvme.RotationalMediaLog{ENDGID: id, NUMA: 1}).Append(nil)}
+	return reply{data: nvme.Append(nil, &nvme.RotationalMediaLog{ENDGID: id, NUMA: 1})}
 }

@@ -98,7 +98,7 @@ func (l *errorLog) page() []byte {
 		if i < l.count {
 			e = &l.ring[(l.count-i)%errorLogSize]
 		}
-		b = e.Append(b)
+		b = nvme.Append(b, e)
 	}
 	return b
 }

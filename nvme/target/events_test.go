@@ -82,7 +82,7 @@ func TestNamespaceEvents(t *testing.T) {
 	if !third.Done {
 		t.Error("the event did not wait")
 	}
-	if id, _ := nvme.ParseIdentifyNamespace(r.ok(h.admin,
+	if id, _ := nvme.Parse[nvme.IdentifyNamespace](r.ok(h.admin,
 		identifyCommand(nvme.CNSNamespace, 4)).Data); id.NSZE != 0 {
 		t.Error("the removed namespace is still shown")
 	}

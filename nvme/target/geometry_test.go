@@ -29,7 +29,7 @@ func on(nqn string) func(*connectArgs) { return func(a *connectArgs) { a.sub = n
 
 func (h *host) controller() *nvme.IdentifyController {
 	h.r.t.Helper()
-	id, err := nvme.ParseIdentifyController(h.r.ok(h.admin,
+	id, err := nvme.Parse[nvme.IdentifyController](h.r.ok(h.admin,
 		identifyCommand(nvme.CNSController, 0)).Data)
 	h.r.must(err)
 	return id
@@ -37,7 +37,7 @@ func (h *host) controller() *nvme.IdentifyController {
 
 func (h *host) namespace(nsid uint32) *nvme.IdentifyNamespace {
 	h.r.t.Helper()
-	id, err := nvme.ParseIdentifyNamespace(h.r.ok(h.admin,
+	id, err := nvme.Parse[nvme.IdentifyNamespace](h.r.ok(h.admin,
 		identifyCommand(nvme.CNSNamespace, nsid)).Data)
 	h.r.must(err)
 	return id
@@ -94,7 +94,7 @@ func TestDiscardOffered(t *testing.T) {
 		if got := h.controller().ONCS&nvme.ONCSDatasetManagement != 0; got != want {
 			t.Errorf("%s: ONCS offers Dataset Management: %v", nqn, got)
 		}
-		l, err := nvme.ParseEffectsLog(r.ok(h.admin, logCommand(nvme.LogEffects, 4096, 0)).Data)
+		l, err := nvme.Parse[nvme.EffectsLog](r.ok(h.admin, logCommand(nvme.LogEffects, 4096, 0)).Data)
 		r.must(err)
 		if got := l.IO[nvme.NVMDatasetManagement] != 0; got != want {
 			t.Errorf("%s: log 05h has Dataset Management: %v", nqn, got)
@@ -122,7 +122,7 @@ func TestRotational(t *testing.T) {
 		if group != 0 {
 			features = nvme.IndependentRotational
 		}
-		ind, err := nvme.ParseIdentifyNamespaceIndependent(r.ok(h.admin,
+		ind, err := nvme.Parse[nvme.IdentifyNamespaceIndependent](r.ok(h.admin,
 			identifyCommand(nvme.CNSIndependentNamespace, nsid)).Data)
 		if err != nil || ind.NSFEAT != features || ind.ENDGID != group ||
 			h.namespace(nsid).ENDGID != group {
@@ -146,13 +146,13 @@ func TestRotational(t *testing.T) {
 		binary.LittleEndian.PutUint16(c.SQE[46:], id)
 		return c
 	}
-	eg, err := nvme.ParseEnduranceGroupLog(r.ok(h.admin, group(nvme.LogEnduranceGroup, 2)).Data)
+	eg, err := nvme.Parse[nvme.EnduranceGroupLog](r.ok(h.admin, group(nvme.LogEnduranceGroup, 2)).Data)
 	u := nvme.MakeUint128
 	if err != nil || eg.EGFEAT != nvme.EGFEATRotational || eg.AvailableSpare != 100 ||
 		eg.HostWrites != u(1) || eg.DataUnitsWritten != u(1) || eg.Capacity != u(1<<20) {
 		t.Errorf("log 09h: %+v, %v", eg, err)
 	}
-	rot, err := nvme.ParseRotationalMediaLog(r.ok(h.admin, group(nvme.LogRotationalMedia, 2)).Data)
+	rot, err := nvme.Parse[nvme.RotationalMediaLog](r.ok(h.admin, group(nvme.LogRotationalMedia, 2)).Data)
 	if err != nil || *rot != (nvme.RotationalMediaLog{ENDGID: 2, NUMA: 1}) {
 		t.Errorf("log 16h: %+v, %v", rot, err)
 	}

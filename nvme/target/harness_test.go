@@ -259,7 +259,7 @@ func (a connectArgs) command() *fabrictest.Command {
 	d := nvme.ConnectData{HostID: a.hostID, CNTLID: a.cntlid}
 	nvme.PutNQN(&d.SUBNQN, a.sub)
 	nvme.PutNQN(&d.HOSTNQN, a.host)
-	c := command(nvme.FabricsOpcode, 0, d.Append(nil))
+	c := command(nvme.FabricsOpcode, 0, nvme.Append(nil, &d))
 	c.InCapsule = true
 	c.SQE.Connect().Set(a.qid, a.sqsize, a.cattr, a.kato)
 	c.SQE[40], c.SQE[41] = byte(a.recfmt), byte(a.recfmt>>8)

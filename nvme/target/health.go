@@ -134,23 +134,24 @@ func criticalWarning(list []*namespace) (w uint8) {
 
 // healthPage makes log 02h of the subsystem or of one namespace.
 func healthPage(c *controller, sqe *nvme.SQE) reply {
+	page := func(l *nvme.SMARTLog) []byte { return nvme.Append(nil, l) }
 	if ns := c.sub.namespaces.Load().get(sqe.NSID()); ns != nil {
-		return c.health([]*namespace{ns}, counters{}, (*nvme.SMARTLog).Append)
+		return c.health([]*namespace{ns}, counters{}, page)
 	}
 	c.sub.mu.Lock()
 	retired := c.sub.retired
 	c.sub.mu.Unlock()
-	return c.health(c.sub.namespaces.Load().list, retired, (*nvme.SMARTLog).Append)
+	return c.health(c.sub.namespaces.Load().list, retired, page)
 }
 
 // health makes a page of the health of namespaces; retired has the counters of others that were
 // removed. Drives are asked on an ordinary goroutine.
 func (c *controller) health(list []*namespace, retired counters,
-	page func(l *nvme.SMARTLog, b []byte) []byte,
+	page func(*nvme.SMARTLog) []byte,
 ) reply {
 	build := func() reply {
 		return reply{data: page(smartLog(list, c.t.askDrives(list), retired, c.errors.total(),
-			c.t.started), nil)}
+			c.t.started))}
 	}
 	if slices.ContainsFunc(list, func(ns *namespace) bool { return ns.drive != nil }) {
 		return reply{slow: build}

@@ -24,7 +24,7 @@ func TestDegraded(t *testing.T) {
 		t.Helper()
 		c := logCommand(nvme.LogSMART, 512, 0)
 		c.SQE.SetNSID(nsid)
-		l, err := nvme.ParseSMARTLog(r.ok(h.admin, c).Data)
+		l, err := nvme.Parse[nvme.SMARTLog](r.ok(h.admin, c).Data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,7 +124,7 @@ func TestErrorLogContext(t *testing.T) {
 		}, 7<<8 | 43, 0},
 	} {
 		tc.run()
-		e, err := nvme.ParseErrorLogEntry(r.ok(h.admin, logCommand(nvme.LogError, 64, 0)).Data)
+		e, err := nvme.Parse[nvme.ErrorLogEntry](r.ok(h.admin, logCommand(nvme.LogError, 64, 0)).Data)
 		if err != nil || e.Location != tc.location || e.LBA != tc.lba {
 			t.Errorf("%s: %v %+v, want location %#x, LBA %#x", tc.name, err, e, tc.location, tc.lba)
 		}
@@ -141,7 +141,7 @@ func TestErrorLogPlace(t *testing.T) {
 	r := newHarness(t, 2, sub)
 	h := r.connectHost(1)
 	lba := func() uint64 {
-		e, err := nvme.ParseErrorLogEntry(r.ok(h.admin, logCommand(nvme.LogError, 64, 0)).Data)
+		e, err := nvme.Parse[nvme.ErrorLogEntry](r.ok(h.admin, logCommand(nvme.LogError, 64, 0)).Data)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -104,7 +104,7 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 		id.LPA &^= nvme.LPASMARTPerNamespace
 		id.SQES, id.CQES = 0, 0 // no I/O queues
 	}
-	return reply{data: id.Append(nil)}
+	return reply{data: nvme.Append(nil, id)}
 }
 
 // identifyNamespace makes CNS 00h (NVM section 4.1.5.1). For a thin namespace it asks the device,
@@ -132,14 +132,14 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) reply {
 	setGranularity(id, g)
 	dev, ok := ns.dev.(backend.Allocator)
 	if !ok || !g.info.Thin {
-		return reply{data: id.Append(nil)}
+		return reply{data: nvme.Append(nil, id)}
 	}
 	return reply{slow: func() reply {
 		if n, err := dev.Allocated(); err == nil {
 			id.NSFEAT |= nvme.NSFEATThin
 			id.NUSE = min(uint64(n)>>g.shift, id.NCAP)
 		}
-		return reply{data: id.Append(nil)}
+		return reply{data: nvme.Append(nil, id)}
 	}}
 }
 
@@ -245,5 +245,5 @@ func identifyIndependent(c *controller, sqe *nvme.SQE) reply {
 	if ns.geo.Load().unready {
 		id.NSTAT &^= nvme.NSTATReady
 	}
-	return reply{data: id.Append(nil)}
+	return reply{data: nvme.Append(nil, id)}
 }

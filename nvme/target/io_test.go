@@ -220,7 +220,7 @@ func TestVolatileCache(t *testing.T) {
 	write := func() *fabrictest.Command { return rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)) }
 	forced := write()
 	forced.SQE.RW().Set(0, 1, nvme.RWFUA)
-	id, _ := nvme.ParseIdentifyController(r.ok(h.admin,
+	id, _ := nvme.Parse[nvme.IdentifyController](r.ok(h.admin,
 		identifyCommand(nvme.CNSController, 0)).Data)
 	if id.VWC != nvme.VWCPresent|nvme.VWCFlushAll {
 		t.Errorf("VWC %#x", id.VWC)
@@ -294,7 +294,7 @@ func TestMaxTransfer(t *testing.T) {
 				},
 			})
 		h := r.connectHost(1)
-		id, err := nvme.ParseIdentifyController(r.ok(h.admin,
+		id, err := nvme.Parse[nvme.IdentifyController](r.ok(h.admin,
 			identifyCommand(nvme.CNSController, 0)).Data)
 		if err != nil || 4096<<id.MDTS != most {
 			t.Errorf("MDTS is %d for %d bytes: %v", id.MDTS, most, err)

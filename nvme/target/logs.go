@@ -100,7 +100,7 @@ func supportedPages(c *controller, _ *nvme.SQE) reply {
 			p.Add(nvme.LID(i))
 		}
 	}
-	return reply{data: p.Append(nil)}
+	return reply{data: nvme.Append(nil, &p)}
 }
 
 func errorPage(c *controller, _ *nvme.SQE) reply { return reply{data: c.errors.page()} }
@@ -108,7 +108,7 @@ func errorPage(c *controller, _ *nvme.SQE) reply { return reply{data: c.errors.p
 func firmwarePage(c *controller, _ *nvme.SQE) reply {
 	l := &nvme.FirmwareLog{AFI: 1}
 	nvme.PutText(l.FRS[0][:], c.t.firmware)
-	return reply{data: l.Append(nil)}
+	return reply{data: nvme.Append(nil, l)}
 }
 
 // changedPage makes log 04h. Reading it without RAE clears it.
@@ -128,7 +128,7 @@ func effectsPage(c *controller, _ *nvme.SQE) reply {
 	if !c.sub.discovery {
 		l.IO = effects(c, &ioOps, scopeNone)
 	}
-	return reply{data: l.Append(nil)}
+	return reply{data: nvme.Append(nil, l)}
 }
 
 func featureEffectsPage(c *controller, _ *nvme.SQE) reply {
@@ -138,7 +138,7 @@ func featureEffectsPage(c *controller, _ *nvme.SQE) reply {
 			l[i] = nvme.FeatureSupported | cmp.Or(f.fsp, nvme.FeatureScopeController)
 		}
 	}
-	return reply{data: l.Append(nil)}
+	return reply{data: nvme.Append(nil, l)}
 }
 
 func emptyPage(*controller, *nvme.SQE) reply { return reply{} }

@@ -41,7 +41,7 @@ func TestLogsInDwords(t *testing.T) {
 func TestLogs(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 2))
 	h := r.connectHost(1)
-	pages, err := nvme.ParseSupportedPages(r.ok(h.admin,
+	pages, err := nvme.Parse[nvme.SupportedPages](r.ok(h.admin,
 		logCommand(nvme.LogSupportedPages, nvme.SupportedPagesSize, 0)).Data)
 	if err != nil {
 		t.Fatal(err)
@@ -54,12 +54,12 @@ func TestLogs(t *testing.T) {
 			t.Errorf("log %02Xh: %v", lid, c.CQE.Status())
 		}
 	}
-	fw, err := nvme.ParseFirmwareLog(r.ok(h.admin,
+	fw, err := nvme.Parse[nvme.FirmwareLog](r.ok(h.admin,
 		logCommand(nvme.LogFirmwareSlot, nvme.FirmwareLogSize, 0)).Data)
 	if err != nil || fw.AFI != 1 || nvme.Text(fw.FRS[0][:]) != testFW {
 		t.Errorf("firmware log: %v %+v", err, fw)
 	}
-	fids, err := nvme.ParseFeatureEffectsLog(r.ok(h.admin,
+	fids, err := nvme.Parse[nvme.FeatureEffectsLog](r.ok(h.admin,
 		logCommand(nvme.LogFeatureEffects, nvme.FeatureEffectsSize, 0)).Data)
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestSMART(t *testing.T) {
 		t.Helper()
 		c := logCommand(nvme.LogSMART, 512, 0)
 		c.SQE.SetNSID(nsid)
-		l, err := nvme.ParseSMARTLog(r.ok(h.admin, c).Data)
+		l, err := nvme.Parse[nvme.SMARTLog](r.ok(h.admin, c).Data)
 		want := [...]nvme.Uint128{
 			nvme.MakeUint128(unitsRead), nvme.MakeUint128(unitsWritten), nvme.MakeUint128(reads),
 			nvme.MakeUint128(writes),
@@ -170,9 +170,9 @@ func TestErrorLog(t *testing.T) {
 	}
 	r.do(h.admin, identifyCommand(0x99, 7))
 	b := r.ok(h.admin, logCommand(nvme.LogError, 64*64, 0)).Data
-	first, _ := nvme.ParseErrorLogEntry(b)
-	second, err := nvme.ParseErrorLogEntry(b[64:])
-	third, _ := nvme.ParseErrorLogEntry(b[128:])
+	first, _ := nvme.Parse[nvme.ErrorLogEntry](b)
+	second, err := nvme.Parse[nvme.ErrorLogEntry](b[64:])
+	third, _ := nvme.Parse[nvme.ErrorLogEntry](b[128:])
 	if err != nil || first.Count != 2 || first.SQID != 0 || first.Opcode != nvme.AdminIdentify ||
 		first.NSID != 7 {
 		t.Errorf("newest: %v %+v", err, first)
@@ -194,8 +194,8 @@ func TestErrorLog(t *testing.T) {
 		r.do(h.io[0], rw(nvme.NVMRead, 1, 1<<40, 1, make([]byte, 512)))
 	}
 	b = r.ok(h.admin, logCommand(nvme.LogError, 64*64, 0)).Data
-	first, _ = nvme.ParseErrorLogEntry(b)
-	last, _ := nvme.ParseErrorLogEntry(b[63*64:])
+	first, _ = nvme.Parse[nvme.ErrorLogEntry](b)
+	last, _ := nvme.Parse[nvme.ErrorLogEntry](b[63*64:])
 	if first.Count != 102 || last.Count != 39 {
 		t.Errorf("ring from %d to %d, want 102 to 39", first.Count, last.Count)
 	}
@@ -205,7 +205,7 @@ func TestErrorLog(t *testing.T) {
 func TestEffectsLogAgrees(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(1)
-	l, err := nvme.ParseEffectsLog(r.ok(h.admin, logCommand(nvme.LogEffects, 4096, 0)).Data)
+	l, err := nvme.Parse[nvme.EffectsLog](r.ok(h.admin, logCommand(nvme.LogEffects, 4096, 0)).Data)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,13 +28,13 @@ func TestNotOffered(t *testing.T) {
 	}
 	r := newHarness(t, 1, sub)
 	h := r.connectHost(1)
-	id, err := nvme.ParseIdentifyController(r.ok(h.admin,
+	id, err := nvme.Parse[nvme.IdentifyController](r.ok(h.admin,
 		identifyCommand(nvme.CNSController, 0)).Data)
 	r.must(err)
-	ns, err := nvme.ParseIdentifyNamespace(r.ok(h.admin,
+	ns, err := nvme.Parse[nvme.IdentifyNamespace](r.ok(h.admin,
 		identifyCommand(nvme.CNSNamespace, 1)).Data)
 	r.must(err)
-	indep, err := nvme.ParseIdentifyNamespaceIndependent(r.ok(h.admin,
+	indep, err := nvme.Parse[nvme.IdentifyNamespaceIndependent](r.ok(h.admin,
 		identifyCommand(nvme.CNSIndependentNamespace, 1)).Data)
 	r.must(err)
 	for name, v := range map[string]uint64{

@@ -53,7 +53,7 @@ func TestThin(t *testing.T) {
 		{1, 4096, 2048, false},
 	} {
 		thin.used.Store(tc.used)
-		id, err := nvme.ParseIdentifyNamespace(r.ok(h.admin,
+		id, err := nvme.Parse[nvme.IdentifyNamespace](r.ok(h.admin,
 			identifyCommand(nvme.CNSNamespace, tc.nsid)).Data)
 		if err != nil || id.NUSE != tc.want || id.NSFEAT&nvme.NSFEATThin != 0 != tc.thin {
 			t.Errorf("namespace %d with %d bytes: %v, NUSE %d, NSFEAT %#x", tc.nsid, tc.used, err,

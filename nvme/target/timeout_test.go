@@ -237,7 +237,7 @@ func TestHangErrorLog(t *testing.T) {
 	c := r.send(h.io[0], rw(nvme.NVMWrite, 1, 77, 8, make([]byte, 4096)))
 	r.until("the device has it", func() bool { return dev.Held() == 1 })
 	r.w.Advance(3 * time.Second)
-	e, err := nvme.ParseErrorLogEntry(r.ok(h.admin,
+	e, err := nvme.Parse[nvme.ErrorLogEntry](r.ok(h.admin,
 		logCommand(nvme.LogError, nvme.ErrorLogEntrySize, 0)).Data)
 	if err != nil {
 		t.Fatal(err)
