@@ -22,4 +22,3 @@ type EffectsLog struct {
 	IO    [256]Effect
 	_     [2048]byte
 }
-

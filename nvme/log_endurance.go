@@ -47,4 +47,3 @@ type RotationalMediaLog struct {
 	FLDC   uint32 // failed loads
 	_      [488]byte
 }
-

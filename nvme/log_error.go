@@ -34,4 +34,3 @@ const (
 	LocationSave        uint16 = 43 | 7<<8
 	LocationNone        uint16 = 0xFFFF // no particular field
 )
-

@@ -17,4 +17,3 @@ const (
 // FeatureEffectsLog is the Feature Identifiers Supported and Effects log, LID 12h: an entry per
 // feature.
 type FeatureEffectsLog [256]FeatureEffect
-

@@ -10,4 +10,3 @@ type FirmwareLog struct {
 	FRS [7][8]byte // firmware revisions of slots 1 to 7, ASCII
 	_   [448]byte
 }
-

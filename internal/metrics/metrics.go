@@ -143,7 +143,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// controllers counts controllers and their queues. Host NQNs are no labels, since hosts choose them.
+// controllers counts controllers and their queues. Host NQNs are no labels, since hosts choose
+// them.
 func (c collector) controllers(s sink) {
 	type key struct{ sub, transport string }
 	type sum struct{ controllers, queues int }

@@ -127,8 +127,8 @@ func capsuleWrite(t *testing.T) (b *bare, dev *backendtest.Faulty, prepare func(
 	}
 }
 
-// TestAbortFreesCapsule: the copy of in-capsule data is freed when its command is aborted before the
-// device has it.
+// TestAbortFreesCapsule: the copy of in-capsule data is freed when its command is aborted before
+// the device has it.
 func TestAbortFreesCapsule(t *testing.T) {
 	b, dev, prepare := capsuleWrite(t)
 	free := b.h.memory.Available()

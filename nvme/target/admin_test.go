@@ -128,7 +128,8 @@ func TestIdentifyNamespaces(t *testing.T) {
 		t.Errorf("the derived UUID has changed to %v: hosts would see another disk",
 			uuid.UUID(derived[1].ID))
 	}
-	indep, err := nvme.Parse[nvme.IdentifyNamespaceIndependent](get(nvme.CNSIndependentNamespace, 5))
+	indep, err := nvme.Parse[nvme.IdentifyNamespaceIndependent](get(nvme.CNSIndependentNamespace,
+		5))
 	if err != nil || indep.NSTAT != nvme.NSTATReady || indep.NMIC != nvme.NMICShared ||
 		indep.NSATTR != nvme.NSATTRWriteProtected {
 		t.Errorf("CNS 08h: %v %+v", err, indep)

@@ -51,9 +51,10 @@ func enduranceGroupPage(c *controller, sqe *nvme.SQE) reply {
 				(nvme.SMARTSpareLow | nvme.SMARTReliability | nvme.SMARTReadOnly),
 			EGFEAT:         nvme.EGFEATRotational,
 			AvailableSpare: s.AvailableSpare, SpareThreshold: s.SpareThreshold,
-			PercentageUsed: s.PercentageUsed,
-			DataUnitsRead:  billions(s.DataUnitsRead), DataUnitsWritten: billions(s.DataUnitsWritten),
-			HostReads: s.HostReads, HostWrites: s.HostWrites,
+			PercentageUsed:   s.PercentageUsed,
+			DataUnitsRead:    billions(s.DataUnitsRead),
+			DataUnitsWritten: billions(s.DataUnitsWritten),
+			HostReads:        s.HostReads, HostWrites: s.HostWrites,
 			MediaErrors: s.MediaErrors, ErrorLogEntries: s.ErrorLogEntries,
 			Capacity: nvme.MakeUint128(size),
 		})

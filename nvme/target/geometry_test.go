@@ -86,7 +86,10 @@ func TestPhysicalBlock(t *testing.T) {
 // deallocate, or no namespace yet, and by no others.
 func TestDiscardOffered(t *testing.T) {
 	const mixed, none, empty = testSub + ":mixed", testSub + ":none", testSub + ":empty"
-	disk := func() backend.Device { return described(t, func(i *backend.Info) { i.Discard = false }) }
+	disk := func() backend.Device {
+		return described(t,
+			func(i *backend.Info) { i.Discard = false })
+	}
 	r := newHarness(t, 1, subsystemOf(mixed, disk(), ramDevice(t, 1<<20, 512)),
 		subsystemOf(none, disk()), subsystemOf(empty))
 	for nqn, want := range map[string]bool{mixed: true, none: false, empty: true} {
@@ -94,7 +97,8 @@ func TestDiscardOffered(t *testing.T) {
 		if got := h.controller().ONCS&nvme.ONCSDatasetManagement != 0; got != want {
 			t.Errorf("%s: ONCS offers Dataset Management: %v", nqn, got)
 		}
-		l, err := nvme.Parse[nvme.EffectsLog](r.ok(h.admin, logCommand(nvme.LogEffects, 4096, 0)).Data)
+		l, err := nvme.Parse[nvme.EffectsLog](r.ok(h.admin,
+			logCommand(nvme.LogEffects, 4096, 0)).Data)
 		r.must(err)
 		if got := l.IO[nvme.NVMDatasetManagement] != 0; got != want {
 			t.Errorf("%s: log 05h has Dataset Management: %v", nqn, got)
@@ -146,13 +150,15 @@ func TestRotational(t *testing.T) {
 		binary.LittleEndian.PutUint16(c.SQE[46:], id)
 		return c
 	}
-	eg, err := nvme.Parse[nvme.EnduranceGroupLog](r.ok(h.admin, group(nvme.LogEnduranceGroup, 2)).Data)
+	eg, err := nvme.Parse[nvme.EnduranceGroupLog](r.ok(h.admin,
+		group(nvme.LogEnduranceGroup, 2)).Data)
 	u := nvme.MakeUint128
 	if err != nil || eg.EGFEAT != nvme.EGFEATRotational || eg.AvailableSpare != 100 ||
 		eg.HostWrites != u(1) || eg.DataUnitsWritten != u(1) || eg.Capacity != u(1<<20) {
 		t.Errorf("log 09h: %+v, %v", eg, err)
 	}
-	rot, err := nvme.Parse[nvme.RotationalMediaLog](r.ok(h.admin, group(nvme.LogRotationalMedia, 2)).Data)
+	rot, err := nvme.Parse[nvme.RotationalMediaLog](r.ok(h.admin,
+		group(nvme.LogRotationalMedia, 2)).Data)
 	if err != nil || *rot != (nvme.RotationalMediaLog{ENDGID: 2, NUMA: 1}) {
 		t.Errorf("log 16h: %+v, %v", rot, err)
 	}

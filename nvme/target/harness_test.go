@@ -326,7 +326,8 @@ func (r *harness) connectHost(nio int, change ...func(*connectArgs)) *host {
 	return r.connectHostInfo(nio, info(nvme.TransportTCP), change...)
 }
 
-func (r *harness) connectHostInfo(nio int, qi fabric.QueueInfo, change ...func(*connectArgs)) *host {
+func (r *harness) connectHostInfo(nio int, qi fabric.QueueInfo,
+	change ...func(*connectArgs)) *host {
 	r.t.Helper()
 	h := &host{r: r, args: adminArgs(testSub), info: qi}
 	for _, f := range change {

@@ -124,7 +124,8 @@ func TestErrorLogContext(t *testing.T) {
 		}, 7<<8 | 43, 0},
 	} {
 		tc.run()
-		e, err := nvme.Parse[nvme.ErrorLogEntry](r.ok(h.admin, logCommand(nvme.LogError, 64, 0)).Data)
+		e, err := nvme.Parse[nvme.ErrorLogEntry](r.ok(h.admin,
+			logCommand(nvme.LogError, 64, 0)).Data)
 		if err != nil || e.Location != tc.location || e.LBA != tc.lba {
 			t.Errorf("%s: %v %+v, want location %#x, LBA %#x", tc.name, err, e, tc.location, tc.lba)
 		}
@@ -141,7 +142,8 @@ func TestErrorLogPlace(t *testing.T) {
 	r := newHarness(t, 2, sub)
 	h := r.connectHost(1)
 	lba := func() uint64 {
-		e, err := nvme.Parse[nvme.ErrorLogEntry](r.ok(h.admin, logCommand(nvme.LogError, 64, 0)).Data)
+		e, err := nvme.Parse[nvme.ErrorLogEntry](r.ok(h.admin,
+			logCommand(nvme.LogError, 64, 0)).Data)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -44,7 +44,8 @@ func TestIORefusals(t *testing.T) {
 					dev.take()
 					r.status(q, tc.c, tc.want)
 					if l := dev.take(); !tc.want.OK() && (tc.c.Returned > 0 || len(l) > 0) {
-						t.Errorf("a refused command returned %d bytes and reached the device with %v", tc.c.Returned, l)
+						t.Errorf("refused, but %d bytes came back and the device got %v",
+							tc.c.Returned, l)
 					}
 				})
 			}

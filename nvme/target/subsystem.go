@@ -1,9 +1,11 @@
 package target
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -42,27 +44,13 @@ const (
 )
 
 func (c SubsystemConfig) withDefaults() SubsystemConfig {
-	if c.Model == "" {
-		c.Model = defaultModel
-	}
-	if c.Serial == "" {
-		c.Serial = derivedSerial(c.NQN)
-	}
-	if c.CNTLIDMin == 0 {
-		c.CNTLIDMin = 1
-	}
-	if c.CNTLIDMax == 0 {
-		c.CNTLIDMax = nvme.CNTLIDMax
-	}
-	if c.MaxIOQueues == 0 {
-		c.MaxIOQueues = defaultIOQueues
-	}
-	if c.MaxQueueSize == 0 {
-		c.MaxQueueSize = defaultEntries
-	}
-	if c.MaxTransfer == 0 {
-		c.MaxTransfer = maxTransfer
-	}
+	c.Model = cmp.Or(c.Model, defaultModel)
+	c.Serial = cmp.Or(c.Serial, derivedSerial(c.NQN))
+	c.CNTLIDMin = cmp.Or(c.CNTLIDMin, 1)
+	c.CNTLIDMax = cmp.Or(c.CNTLIDMax, nvme.CNTLIDMax)
+	c.MaxIOQueues = cmp.Or(c.MaxIOQueues, defaultIOQueues)
+	c.MaxQueueSize = cmp.Or(c.MaxQueueSize, defaultEntries)
+	c.MaxTransfer = cmp.Or(c.MaxTransfer, maxTransfer)
 	return c
 }
 
@@ -101,12 +89,7 @@ func (c *SubsystemConfig) validate() error {
 }
 
 func isText(s string) bool {
-	for i := range len(s) {
-		if s[i] < ' ' || s[i] > '~' {
-			return false
-		}
-	}
-	return true
+	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
 // subsystem is an NVM subsystem, or the discovery subsystem. Its configuration is immutable.

@@ -4,12 +4,11 @@ import "github.com/nvmf-target/nvmf-target/backend"
 
 // Zero copy, for a namespace that is memory:
 //
-//	Prepare      a read: the channel lends out the memory that holds the blocks, and the queue can send
-//	             from it. A write: the channel provides free memory, and the queue can receive into it.
-//	             Request.Segs is that memory
-//	Execute      a read is complete; a write is submitted, and the device makes the memory the blocks
-//	EndZeroCopy  a read has been sent, or never will be: its memory goes back; so does that of a write
-//	             which was not executed
+//	Prepare      read: the channel provides the memory that holds the blocks, which the queue can
+//	             send from; write: it provides free memory, which the queue can receive into
+//	Execute      a read is complete; a write is submitted, and the memory becomes the blocks
+//	EndZeroCopy  the memory of a read goes back when it has been sent, or never will be; so does
+//	             that of a write which was not executed
 //
 // If something is missing (the channel is still opening, there is no memory, the transport's device
 // does not know the memory yet), the data of the command moves through memory of the transport, as

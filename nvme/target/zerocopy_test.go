@@ -39,7 +39,8 @@ func TestLoansOutlive(t *testing.T) {
 	if b.q.done != 6 || b.q.bad != 0 { // 4 commands went before
 		t.Fatalf("%d commands are done, %d bad", b.q.done, b.q.bad)
 	}
-	if got := b.h.t.find(testSub).namespaces.Load().get(1).users.total(); got[backend.OpRead] != 2 ||
+	if got := b.h.t.find(testSub).namespaces.Load().get(
+		1).users.total(); got[backend.OpRead] != 2 ||
 		got[statSectors] != 16 {
 		t.Errorf("%d reads of %d sectors are counted", got[backend.OpRead], got[statSectors])
 	}
@@ -147,7 +148,8 @@ func TestReservationsEnd(t *testing.T) {
 	if got := b.firstBytes(5); !bytes.Equal(got, []byte{1, 0, 0, 0, 0}) {
 		t.Errorf("written: %d", got)
 	}
-	if got := b.h.t.find(testSub).namespaces.Load().get(1).users.total(); got[backend.OpWrite] != 1 ||
+	if got := b.h.t.find(testSub).namespaces.Load().get(
+		1).users.total(); got[backend.OpWrite] != 1 ||
 		got[statSectors+1] != 128 {
 		t.Errorf("%d writes of %d sectors are counted", got[backend.OpWrite], got[statSectors+1])
 	}
