@@ -18,7 +18,7 @@ func abortCommand(sqid, cid uint16) *fabrictest.Command {
 	return c
 }
 
-// TestAbort has the row M14.
+// TestAbort: which commands can be aborted, and what the result of Abort says (M14).
 func TestAbort(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newHarness(t, 2, sub)
@@ -147,7 +147,7 @@ func TestAbortFreesCapsule(t *testing.T) {
 	}
 }
 
-// TestRefusedSubmitFreesCapsule: so is that of a command whose namespace was removed while its data
+// TestRefusedSubmitFreesCapsule: the copy is also freed if the namespace was removed while the data
 // moved.
 func TestRefusedSubmitFreesCapsule(t *testing.T) {
 	b, _, prepare := capsuleWrite(t)

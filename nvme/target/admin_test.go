@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestIdentifyController checks what a Linux host needs to connect and to work well.
+// TestIdentifyController checks what a Linux host needs to connect and to use its features.
 func TestIdentifyController(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.Serial, sub.Model = "SN-1", "model"
@@ -43,10 +43,10 @@ func TestIdentifyController(t *testing.T) {
 	}
 }
 
-// check compares a field that a controller identifies itself with.
+// check compares a field of Identify Controller.
 type check func(name string, got, want any)
 
-// checkAny is about what all controllers have in common.
+// checkAny checks what all controllers have in common.
 func checkAny(check check, id *nvme.IdentifyController) {
 	check("KAS", id.KAS, uint16(keepAliveGranularity))
 	check("IOCCSZ", id.IOCCSZ, uint32((64+8192)/16))
@@ -84,7 +84,7 @@ func checkIO(check check, id *nvme.IdentifyController) {
 	check("VWC", id.VWC, nvme.VWCFlushAll) // RAM has no volatile cache
 }
 
-// TestIdentifyNamespaces has the rows M02 to M05 and the namespace structures.
+// TestIdentifyNamespaces checks the namespace structures (M02 to M05).
 func TestIdentifyNamespaces(t *testing.T) {
 	sub := ramSubsystem(t, 3)
 	sub.Namespaces[1] = NamespaceConfig{
@@ -154,7 +154,7 @@ func TestIdentifyNamespaces(t *testing.T) {
 	}
 }
 
-// TestIdentifyRefused: what there is nothing to say of, and requests that are wrong.
+// TestIdentifyRefused: structures that do not exist, and malformed requests.
 func TestIdentifyRefused(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)
@@ -201,7 +201,7 @@ func TestIdentifyRefused(t *testing.T) {
 	r.status(d.admin, identifyCommand(nvme.CNSNamespace, 1), invalidField)
 }
 
-// TestAdminRefusals has the rows M01, M15, M16, S01 and S02.
+// TestAdminRefusals: unknown opcodes and invalid flags (M01, M15, M16, S01, S02).
 func TestAdminRefusals(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)

@@ -22,8 +22,8 @@ func (d *changing) set(fn func(*backend.Info)) {
 	d.notify()
 }
 
-// TestDeviceChanges: a device that grows, shrinks, goes and comes back; hosts are told, and
-// commands judged by what there is.
+// TestDeviceChanges: when a device grows, shrinks, goes offline and returns, hosts are notified and
+// commands are checked against its current size.
 func TestDeviceChanges(t *testing.T) {
 	dev := &changing{Device: ramDevice(t, 1<<20, 512)}
 	dev.i = dev.Device.Info()
@@ -85,6 +85,6 @@ func TestDeviceChanges(t *testing.T) {
 	}
 	r.during(r.target.Close)
 	if dev.notify != nil {
-		t.Error("the device tells a namespace that is gone")
+		t.Error("the device notifies a namespace that was removed")
 	}
 }

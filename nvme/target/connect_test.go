@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestConnectRefusals has the rows F02 to F08 and F21 of admin Connects: status, IPO and IATTR.
+// TestConnectRefusals: status, IPO and IATTR of refused admin Connects (F02 to F08, F21).
 func TestConnectRefusals(t *testing.T) {
 	const (
 		malformed = nvme.ConnectInvalidParameters | nvme.DNR
@@ -129,7 +129,7 @@ func TestConnectPSDT(t *testing.T) {
 	}
 }
 
-// args and raw change a Connect before and after it is made into bytes.
+// args and raw change a Connect before and after it is encoded.
 func args(f func(*connectArgs)) func(*connectArgs, *fabrictest.Command) *fabrictest.Command {
 	return func(a *connectArgs, _ *fabrictest.Command) *fabrictest.Command {
 		f(a)
@@ -147,7 +147,7 @@ func raw(f func(*fabrictest.Command)) func(*connectArgs, *fabrictest.Command) *f
 	}
 }
 
-// TestConnectIORefusals has the rows F10 to F15 and R15.
+// TestConnectIORefusals: the same of I/O Connects (F10 to F15, R15).
 func TestConnectIORefusals(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.MaxIOQueues = 4
@@ -251,7 +251,7 @@ func TestConnectIORefusals(t *testing.T) {
 	h.connectIO(1)
 }
 
-// TestConnectSequence has the rows F01, F14, F16, F17 and F20.
+// TestConnectSequence: commands out of sequence (F01, F14, F16, F17, F20).
 func TestConnectSequence(t *testing.T) {
 	r := newHarness(t, 2, ramSubsystem(t, 1))
 	q := r.dial(0)
@@ -328,7 +328,7 @@ func TestRacingConnects(t *testing.T) {
 	}
 }
 
-// TestConnectDeadline: a queue that never connects is closed (F20), one that does is not.
+// TestConnectDeadline: a queue without a successful Connect is closed (F20).
 func TestConnectDeadline(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	idle, failed := r.dial(0), r.dial(0)
@@ -343,8 +343,8 @@ func TestConnectDeadline(t *testing.T) {
 	}
 }
 
-// TestCNTLIDs: the range is used in turn, an identifier in use is not given twice, and F22 when
-// none is left.
+// TestCNTLIDs: identifiers are used in turn, none twice at a time; without a free one Connect is
+// refused (F22).
 func TestCNTLIDs(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.CNTLIDMin, sub.CNTLIDMax = 10, 12
@@ -367,8 +367,8 @@ func TestCNTLIDs(t *testing.T) {
 	r.status(r.dial(0), x.command(), nvme.ConnectInvalidParameters)
 }
 
-// TestReconnectWhileOldLingers: a host gets a new controller while the backend still holds I/O of
-// the old one (Q03).
+// TestReconnectWhileOldLingers: a host gets a new controller while the device still has I/O of the
+// old one (Q03).
 func TestReconnectWhileOldLingers(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newHarness(t, 2, sub)
@@ -385,9 +385,10 @@ func TestReconnectWhileOldLingers(t *testing.T) {
 		t.Errorf("%d controllers, want 2", n)
 	}
 	dev.Release()
-	r.until("the old controller is gone", func() bool { return len(r.target.Controllers()) == 1 })
+	r.until("the old controller is removed",
+		func() bool { return len(r.target.Controllers()) == 1 })
 	if c.Done {
-		t.Error("a command of a dead queue completed")
+		t.Error("a command of an ended queue completed")
 	}
 }
 

@@ -121,12 +121,13 @@ func TestDiscoveryLogChunks(t *testing.T) {
 	tail := r.ok(h.admin, logCommand(nvme.LogDiscovery, 4096, uint64(size)-4)).Data
 	for _, b := range tail[4:] {
 		if b != 0 {
-			t.Fatal("bytes behind the log")
+			t.Fatal("bytes beyond the log")
 		}
 	}
 }
 
-// TestDiscoveryEvents: persistent discovery controllers hear of changes, and GENCTR moves (Q09).
+// TestDiscoveryEvents: persistent discovery controllers are notified of changes, and GENCTR changes
+// (Q09).
 func TestDiscoveryEvents(t *testing.T) {
 	r := newHarness(t, 1)
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
@@ -157,8 +158,8 @@ func TestDiscoveryEvents(t *testing.T) {
 	r.status(h.admin, setFeature(nvme.FeatureNumberOfQueues, 0), invalidField)
 }
 
-// TestPortRemovedWhileConnecting: a listener that goes while a host connects takes nothing along:
-// what came in through it is served, the discovery log names it no more (Q11, C10).
+// TestPortRemovedWhileConnecting: a listener that is removed while a host connects leaves the
+// discovery log, and its connections are served (Q11, C10).
 func TestPortRemovedWhileConnecting(t *testing.T) {
 	r := newHarness(t, 2, ramSubsystem(t, 1))
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
@@ -173,12 +174,12 @@ func TestPortRemovedWhileConnecting(t *testing.T) {
 	r.ok(admin, adminArgs(testSub).command())
 	r.ok(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 	if _, list := discoveryHost(r, "192.0.2.1:4420").discoveryLog(); len(list) != 0 {
-		t.Errorf("%d entries of a listener that is gone", len(list))
+		t.Errorf("%d entries of a listener that was removed", len(list))
 	}
 }
 
 // TestDiscoveryLogChangesWhileRead: a host that reads the log in pieces sees by GENCTR that it has
-// changed in between, and an offset that was good is refused when the log has become shorter (Q09).
+// changed in between; an offset beyond a log that has become shorter is refused (Q09).
 func TestDiscoveryLogChangesWhileRead(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))

@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// testDrive is a Drive that says what it is told to.
+// testDrive is a Drive that reports what the test sets.
 type testDrive struct {
 	id     string
 	counts bool
@@ -58,7 +58,7 @@ func (r *harness) smart(h *host, nsid uint32) nvme.SMARTLog {
 	return *l
 }
 
-// full is a log with a value of its own in each field.
+// full is a log with a different value in each field.
 func full(n uint8) nvme.SMARTLog {
 	v := uint64(n) * 100
 	l := nvme.SMARTLog{
@@ -77,8 +77,8 @@ func full(n uint8) nvme.SMARTLog {
 	return l
 }
 
-// TestDriveHealth: with one drive the log is the drive's, whatever was read through the target;
-// with several it is their sum and the worst.
+// TestDriveHealth: the log of one drive is the drive's own, whatever was read through the target;
+// that of several has the sums and the worst values.
 func TestDriveHealth(t *testing.T) {
 	a, b := &testDrive{id: "a", counts: true, log: full(1)},
 		&testDrive{id: "b", counts: true, log: full(2)}
@@ -112,8 +112,7 @@ func TestDriveHealth(t *testing.T) {
 	}
 }
 
-// TestDriveAndMemory: what a drive does not count, and namespaces without one, are counted by the
-// target.
+// TestDriveAndMemory: the target counts what drives do not, and namespaces without a drive.
 func TestDriveAndMemory(t *testing.T) {
 	sata, silent := &testDrive{
 		id:  "sata",
@@ -151,7 +150,7 @@ func TestDriveAndMemory(t *testing.T) {
 	}
 }
 
-// TestDriveWarns: hosts who asked for it are told once when a drive begins to warn.
+// TestDriveWarns: hosts that have enabled the event get it once when a drive begins to warn.
 func TestDriveWarns(t *testing.T) {
 	d := &testDrive{id: "a", counts: true}
 	r := newHarness(t, 1, onDrives(t, d))
@@ -170,7 +169,7 @@ func TestDriveWarns(t *testing.T) {
 	check()
 	d.set(func(l *nvme.SMARTLog) { l.CriticalWarning = nvme.SMARTSpareLow }, nil)
 	if check(); aer.Done {
-		t.Fatalf("event %#x, which nobody asked for", aer.CQE.DW0())
+		t.Fatalf("event %#x, which is not enabled", aer.CQE.DW0())
 	}
 	d.set(func(l *nvme.SMARTLog) { l.CriticalWarning |= nvme.SMARTTemperature }, nil)
 	if check(); !aer.Done || nvme.AsyncEvent(aer.CQE.DW0()) != nvme.AsyncTemperature {
@@ -183,6 +182,6 @@ func TestDriveWarns(t *testing.T) {
 	aer = r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	d.set(nothing, errors.New("no answer")) // the last answer stays
 	if check(); aer.Done {
-		t.Error("told again")
+		t.Error("a second event")
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestNamespaceEvents: a change is told exactly once, masked until log 04h is read, and only when
-// the host asked for it.
+// TestNamespaceEvents: a change is reported exactly once, then masked until log 04h is read, and
+// only if the host has enabled the event.
 func TestNamespaceEvents(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	extra := ramDevice(t, 1<<20, 512)
@@ -69,7 +69,7 @@ func TestNamespaceEvents(t *testing.T) {
 		t.Errorf("changed %v after it was read", l)
 	}
 	if second.Done {
-		t.Error("an event that the log has told already")
+		t.Error("an event for a change that the log has reported")
 	}
 	add(4)
 	if !second.Done {
@@ -111,7 +111,8 @@ func TestChangedNamespacesOverflow(t *testing.T) {
 	}
 }
 
-// TestAsyncEventLimit is M12, and requests that are outstanding when the controller goes come back.
+// TestAsyncEventLimit: requests beyond the limit are refused (M12), and outstanding ones come back
+// when the queue ends.
 func TestAsyncEventLimit(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)

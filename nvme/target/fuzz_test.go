@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// FuzzCommand sends arbitrary commands to a connected host's admin and I/O queue. Whatever they
-// are, each gets one CQE, the contract holds (the harness watches it) and the target lives.
+// FuzzCommand sends arbitrary commands on the admin and I/O queue of a connected host. Each gets
+// one CQE, the contract is kept (the harness checks it), and the target keeps running.
 func FuzzCommand(f *testing.F) {
 	for _, c := range []*fabrictest.Command{
 		rw(nvme.NVMRead, 1, 0, 8, nil), rw(nvme.NVMWrite, 1, 1<<55, 8, nil),
@@ -51,8 +51,8 @@ func FuzzCommand(f *testing.F) {
 	})
 }
 
-// TestRandomCommands is what the fuzzer does, many commands on one target, biased towards what is
-// known.
+// TestRandomCommands does the same as the fuzzer with many commands on one target, biased towards
+// known ones.
 func TestRandomCommands(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	r := newHarness(t, 2, ramSubsystem(t, 2))

@@ -170,7 +170,7 @@ func TestRotational(t *testing.T) {
 	r.status(h.admin, setFeature(nvme.FeatureSpinupControl, 1), invalidField)
 }
 
-// TestNoRotational: without rotational media there is no word of endurance groups.
+// TestNoRotational: without rotational media no endurance groups are reported.
 func TestNoRotational(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)

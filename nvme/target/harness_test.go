@@ -114,7 +114,7 @@ func (r *harness) close() {
 	}
 }
 
-// during runs fn, which waits for reactors, on a goroutine while the world goes on.
+// during runs fn, which waits for reactors, on a goroutine while the reactors run.
 func (r *harness) during(fn func() error) {
 	r.t.Helper()
 	done := make(chan error, 1)
@@ -214,7 +214,7 @@ func (r *harness) ok(q *fabrictest.Queue, c *fabrictest.Command) *fabrictest.Com
 	return c
 }
 
-// status expects a status, exactly but for the More bit.
+// status expects exactly this status, except for the More bit.
 func (r *harness) status(q *fabrictest.Queue, c *fabrictest.Command,
 	want nvme.Status,
 ) *fabrictest.Command {
@@ -238,7 +238,7 @@ func command(op nvme.Opcode, nsid uint32, data []byte) *fabrictest.Command {
 	return c
 }
 
-// connectArgs is a Connect command in parts.
+// connectArgs has the parts of a Connect command.
 type connectArgs struct {
 	qid, sqsize, recfmt uint16
 	cattr               nvme.CATTR
@@ -327,7 +327,8 @@ func (r *harness) connectHost(nio int, change ...func(*connectArgs)) *host {
 }
 
 func (r *harness) connectHostInfo(nio int, qi fabric.QueueInfo,
-	change ...func(*connectArgs)) *host {
+	change ...func(*connectArgs),
+) *host {
 	r.t.Helper()
 	h := &host{r: r, args: adminArgs(testSub), info: qi}
 	for _, f := range change {

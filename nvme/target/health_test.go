@@ -11,8 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestDegraded: a flush that failed for good makes the namespace read-only, warns in the health
-// log, and tells the hosts who asked.
+// TestDegraded: a flush that fails permanently makes the namespace read-only, sets a warning in the
+// health log, and notifies hosts that have enabled the events.
 func TestDegraded(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	bad := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
@@ -54,7 +54,7 @@ func TestDegraded(t *testing.T) {
 	})
 	r.status(h.io[0], command(nvme.NVMFlush, 2, nil), nvme.WriteFault)
 	if w := warning(nvme.NSIDAll); w != 0 || one.Done {
-		t.Errorf("warning %#x and event %v for an error that may pass", w, one.Done)
+		t.Errorf("warning %#x and event %v for a transient error", w, one.Done)
 	}
 	bad.Fail(fault)
 	r.status(h.io[0], command(nvme.NVMFlush, 2, nil), nvme.WriteFault)
@@ -88,7 +88,7 @@ func TestDegraded(t *testing.T) {
 	}
 }
 
-// TestErrorLogContext: what an entry says of the command.
+// TestErrorLogContext: what an entry says about the command.
 func TestErrorLogContext(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(1)
@@ -132,8 +132,8 @@ func TestErrorLogContext(t *testing.T) {
 	}
 }
 
-// TestErrorLogPlace: an entry tells the first block that failed, if the device knows it, and is not
-// taken for that of the next command.
+// TestErrorLogPlace: an entry has the first block that failed, if the device knows it, and the
+// entry of the next command does not.
 func TestErrorLogPlace(t *testing.T) {
 	bad := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 4096))
 	closeLast(t, bad)

@@ -29,7 +29,7 @@ func TestLogsInDwords(t *testing.T) {
 						r.ok(h.admin, logCommand(lid, min(n, size-off), uint64(off))).Data...)
 				}
 				if !bytes.Equal(got, whole) {
-					t.Errorf("in pieces of %d bytes it is another log", n)
+					t.Errorf("pieces of %d bytes differ from the whole", n)
 				}
 			}
 			r.status(h.admin, logCommand(lid, 4, uint64(size)), invalidField)
@@ -37,7 +37,7 @@ func TestLogsInDwords(t *testing.T) {
 	}
 }
 
-// TestLogs has the rows M06 to M08 and the contents of the small pages.
+// TestLogs: which pages exist, and the contents of the small ones (M06 to M08).
 func TestLogs(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 2))
 	h := r.connectHost(1)
@@ -73,8 +73,8 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestLogOffsets: what is outside of a page, or meant for none, is refused; what is behind its end
-// is zero.
+// TestLogOffsets: offsets outside of a page and invalid fields are refused; bytes beyond the end
+// are zero.
 func TestLogOffsets(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 2))
 	h := r.connectHost(1)
@@ -111,7 +111,7 @@ func TestLogOffsets(t *testing.T) {
 	short.Data = short.Data[:508]
 	r.status(h.admin, short, invalidLength)
 
-	// More than the page, and from the middle: what is behind it is zero.
+	// More than the page, and from its middle: the rest is zero.
 	long := r.ok(h.admin, logCommand(nvme.LogFirmwareSlot, 4096, 8))
 	if !bytes.HasPrefix(long.Data, []byte(testFW)) ||
 		!bytes.Equal(long.Data[504:], make([]byte, 4096-504)) {
@@ -119,7 +119,8 @@ func TestLogOffsets(t *testing.T) {
 	}
 }
 
-// TestSMART: totals are right while queues live, after they went, and after their namespace went.
+// TestSMART: totals are right while queues exist, after they have ended, and after their namespace
+// was removed.
 func TestSMART(t *testing.T) {
 	r := newHarness(t, 2, ramSubsystem(t, 2))
 	h := r.connectHost(2)
@@ -160,7 +161,7 @@ func TestSMART(t *testing.T) {
 	expect(0, 3, 6, 41, 40)
 }
 
-// TestErrorLog: entries carry the context of the command, newest first, in a ring of 64.
+// TestErrorLog: entries have the context of the command, newest first, in a ring of 64.
 func TestErrorLog(t *testing.T) {
 	r := newHarness(t, 2, ramSubsystem(t, 1))
 	h := r.connectHost(1)
@@ -201,7 +202,7 @@ func TestErrorLog(t *testing.T) {
 	}
 }
 
-// TestEffectsLogAgrees: log 05h says of every opcode what the dispatch does (I06).
+// TestEffectsLogAgrees: log 05h lists exactly the opcodes that are served (I06).
 func TestEffectsLogAgrees(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(1)

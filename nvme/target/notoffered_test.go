@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// I/O commands that there are not (NVM section 3.3; reservations are Base section 7).
+// absentIO are I/O commands that are not served (NVM section 3.3; reservations are Base section 7).
 var absentIO = map[string]nvme.Opcode{
 	"Write Uncorrectable": 0x04, "Compare": 0x05, "Verify": 0x0C, "Reservation Register": 0x0D,
 	"Reservation Report":  0x0E,
@@ -18,8 +18,8 @@ var absentIO = map[string]nvme.Opcode{
 }
 
 // TestNotOffered: ANA, reservations, fused commands, Compare, Copy, Verify, zones, write protection
-// and security are neither announced nor served (I07, I10, I13, I14, I16, M15 to M17). A host that
-// believed in one of them would rely on it for its data.
+// and security are neither reported nor served (I07, I10, I13, I14, I16, M15 to M17). A host would
+// rely on them for its data.
 func TestNotOffered(t *testing.T) {
 	dev := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
 	sub := SubsystemConfig{
@@ -50,7 +50,7 @@ func TestNotOffered(t *testing.T) {
 		"MCL": uint64(ns.MCL),
 	} {
 		if v != 0 {
-			t.Errorf("%s is %#x: the controller announces what it does not do", name, v)
+			t.Errorf("%s is %#x: the controller reports what it does not support", name, v)
 		}
 	}
 	for _, lid := range []nvme.LID{nvme.LogANA, nvme.LogReservation, 0x81} { // 81h: Sanitize Status
@@ -83,8 +83,8 @@ func TestNotOffered(t *testing.T) {
 	}
 }
 
-// TestNoFusedCommands: FUSES is 0, so neither half of a fused pair is carried out, in whatever
-// order and whatever lies between (I07).
+// TestNoFusedCommands: FUSES is 0, so neither half of a fused pair is carried out, in any order and
+// with any command in between (I07).
 func TestNoFusedCommands(t *testing.T) {
 	dev := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
 	sub := SubsystemConfig{
@@ -127,9 +127,9 @@ func TestNoFusedCommands(t *testing.T) {
 	}
 }
 
-// TestNoAuthentication: no subsystem asks for authentication or a secure channel, and says so
-// wherever a host looks (A01); what a host sends to authenticate is refused on every queue and in
-// every state, with and without data (A02, A07).
+// TestNoAuthentication: no subsystem requires authentication or a secure channel, wherever a host
+// looks (A01); authentication commands are refused on every queue and in every state, with and
+// without data (A02, A07).
 func TestNoAuthentication(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))

@@ -21,8 +21,8 @@ type ioRow struct {
 	want nvme.Status
 }
 
-// TestIORefusals has the rows I01 to I06, I11, I12, I16 and S08 to S11, on blocks of 512 and 4096
-// bytes.
+// TestIORefusals: I/O commands that are refused, with blocks of 512 and 4096 bytes (I01 to I06,
+// I11, I12, I16, S08 to S11).
 func TestIORefusals(t *testing.T) {
 	for _, bs := range []int{512, 4096} {
 		t.Run(fmt.Sprint(bs), func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestIORefusals(t *testing.T) {
 	}
 }
 
-// checkedRows are the checks of a command one by one, and next to them what must pass.
+// checkedRows has each check of a command, and next to it a command that passes.
 func checkedRows(bs int) []ioRow {
 	blocks := uint64(refusalSize / bs)
 	buf := func(n int) []byte { return make([]byte, n) }

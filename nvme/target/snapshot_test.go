@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestStats: monitoring sees what hosts did, the state of the namespaces and what log 02h says.
+// TestStats: the counters, the state and the health of namespaces.
 func TestStats(t *testing.T) {
 	nvmeDrive := &testDrive{id: "a", counts: true, log: full(1)}
 	sata := &testDrive{id: "sata", log: nvme.SMARTLog{Temperature: 310, AvailableSpare: 100}}
@@ -59,7 +59,7 @@ func TestStats(t *testing.T) {
 	}
 }
 
-// hangingDrive answers nobody until it is released.
+// hangingDrive does not answer until it is released.
 type hangingDrive struct{ asked, release chan struct{} }
 
 func (d hangingDrive) ID() string   { return "hangs" }
@@ -70,7 +70,8 @@ func (d hangingDrive) SMART() (*nvme.SMARTLog, error) {
 	return &nvme.SMARTLog{Temperature: 300}, nil
 }
 
-// TestStatsWaitForNoDrive: a drive that does not answer is shown as what is known without it.
+// TestStatsWaitForNoDrive: for a drive that does not answer, Stats returns what is known without
+// it.
 func TestStatsWaitForNoDrive(t *testing.T) {
 	d := hangingDrive{make(chan struct{}), make(chan struct{})}
 	r := newHarness(t, 1, onDrives(t, d))

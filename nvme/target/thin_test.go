@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// thinDevice takes its space as it is written, so it says.
+// thinDevice reports that it takes its space as it is written.
 type thinDevice struct {
 	backend.Device
 	used atomic.Int64 // negative: an error
@@ -25,11 +25,11 @@ func (d *thinDevice) Allocated() (int64, error) {
 	if n := d.used.Load(); n >= 0 {
 		return n, nil
 	}
-	return 0, errors.New("nobody knows")
+	return 0, errors.New("unknown")
 }
 
-// TestThin: hosts learn how much of a thin namespace is in use, and nothing of the kind of one that
-// is not or does not know.
+// TestThin: hosts see how much of a thin namespace is in use; others, and one that does not know,
+// do not look thin.
 func TestThin(t *testing.T) {
 	thin := &thinDevice{Device: ramDeviceOpen(t, 1<<20, 4096)}
 	closeLast(t, thin)
