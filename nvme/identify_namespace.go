@@ -74,7 +74,7 @@ type NMIC uint8
 // NMICShared says that several controllers may have the namespace attached.
 const NMICShared NMIC = 1 << 0
 
-// DLFEAT is Deallocate Logical Block Features (byte 33). Bits 2:0 tell what a deallocated block
+// DLFEAT is Deallocate Logical Block Features (byte 33). Bits 2:0 are what a deallocated block
 // reads as.
 type DLFEAT uint8
 
@@ -107,12 +107,12 @@ type IdentifyNamespaceIndependent struct {
 	_        [4081]byte
 }
 
-// IndependentNSFEAT is Namespace Features of CNS 08h (byte 0), whose bits are others than those of
-// CNS 00h.
+// IndependentNSFEAT is Namespace Features of CNS 08h (byte 0), whose bits differ from those of CNS
+// 00h.
 type IndependentNSFEAT uint8
 
-// IndependentRotational (RMEDIA) says that the namespace stores data on rotational media; see Base
-// section 8.1.23 for what else the controller must have then.
+// IndependentRotational (RMEDIA) says that the namespace stores data on rotational media. Base
+// section 8.1.23 lists what the controller must support then.
 const IndependentRotational IndependentNSFEAT = 1 << 4
 
 // NSTAT is Namespace Status (byte 14 of CNS 08h).

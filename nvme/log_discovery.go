@@ -17,8 +17,8 @@ type DiscoveryHeader struct {
 	_      [1006]byte
 }
 
-// ParseDiscoveryHeader reads the header from the start of b, of which a host may have asked only
-// the first 20 bytes or so.
+// ParseDiscoveryHeader reads the header from the start of b. At least 18 bytes must be there: a
+// host may have asked for no more than the fields.
 func ParseDiscoveryHeader(b []byte) (*DiscoveryHeader, error) {
 	if len(b) < 18 {
 		return nil, ErrTruncated
@@ -74,8 +74,8 @@ const (
 	SubsystemDiscovery SubsystemType = 3 // this discovery service
 )
 
-// TREQ is the transport requirements: bits 1:0 tell of the secure channel, bit 2 whether SQ flow
-// control may be turned off.
+// TREQ is the transport requirements: bits 1:0 are about the secure channel, bit 2 says that SQ
+// flow control may be disabled.
 type TREQ uint8
 
 // The values of TREQ.
