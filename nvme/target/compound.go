@@ -110,8 +110,8 @@ func (m *compound) fill(h *Handler, io *backend.IO, i int) *channel {
 	return m.ch
 }
 
-// ioDone takes an IO back. The first error becomes the status of the command. A device that cannot
-// deallocate has done its duty, since Dataset Management is advisory (NVM section 3.3.3).
+// ioDone takes an IO back. The first error becomes the status of the command, but for a device that
+// cannot deallocate after all.
 func (m *compound) ioDone(h *Handler, o *compoundIO, st nvme.Status) {
 	if m.cmd == nil {
 		o.ch.ns.returned(h.t.log)
@@ -193,16 +193,18 @@ func executeDSM(h *Handler, c *cmd) {
 	}
 	m := h.newCompound(c)
 	m.ch = c.ch
-	blocks := c.ch.ns.geo.Load().blocks
+	g := c.ch.ns.geo.Load()
 	data := mem.NewCursor(c.req.Segs, 0)
 	for range dsm.Ranges() {
 		var r nvme.DSMRange
 		data.CopyTo(r[:])
-		if n := uint64(r.Blocks()); n > 0 && (r.SLBA() >= blocks || n > blocks-r.SLBA()) {
+		if n := uint64(r.Blocks()); n > 0 && (r.SLBA() >= g.blocks || n > g.blocks-r.SLBA()) {
 			m.status = outOfRange
 		}
 		m.ranges = append(m.ranges, r)
 	}
-	m.steps = len(m.ranges)
+	if g.info.Discard { // it is advisory (NVM section 3.3.3)
+		m.steps = len(m.ranges)
+	}
 	m.advance(h)
 }

@@ -163,7 +163,7 @@ func (c *controller) sessionEnded(s *session) {
 	switch {
 	case last && adminEnded:
 		c.sub.remove(c)
-		s.h.note("controller removed", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
+		s.h.info("controller removed", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
 			c.hostNQN)
 	case last && s.qid != 0:
 		c.h.post(c.ioQueuesEnded)
@@ -270,7 +270,7 @@ func (c *controller) shutdown() {
 }
 
 func (c *controller) logCreated() {
-	c.h.note("controller created", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN,
+	c.h.info("controller created", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN,
 		"transport", c.info.Transport, "remote", c.info.Remote, "timeout",
 		time.Duration(c.alive.period))
 }

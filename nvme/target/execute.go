@@ -112,7 +112,7 @@ func (h *Handler) run() {
 		return
 	}
 	h.running = true
-	for !h.scheduled.Empty() || !h.completed.Empty() {
+	for !h.scheduled.Empty() || !h.completed.Empty() || !h.counted.Empty() {
 		h.process()
 		h.deliver()
 	}

@@ -108,6 +108,14 @@ func TestDiscardOffered(t *testing.T) {
 			r.status(h.io[0], dsm(1, true, [2]uint64{0, 1}), st)
 		}
 	}
+	h := r.connectHost(1, on(mixed))
+	r.status(h.io[0], dsm(1, true, [2]uint64{2047, 2}), outOfRange)
+	for _, s := range r.target.Stats() {
+		if s.Discards != 0 || s.Errors["unsupported"] != 0 {
+			t.Errorf("%s, namespace %d got %d discards, %d failed", s.SubNQN, s.NSID, s.Discards,
+				s.Errors["unsupported"])
+		}
+	}
 }
 
 // TestRotational: a namespace on rotational media is an endurance group with the logs and the

@@ -136,7 +136,7 @@ func (h *Handler) disconnectAll() {
 const logLimit = 20
 
 func (h *Handler) warn(msg string, args ...any) { h.log(slog.LevelWarn, msg, args) }
-func (h *Handler) note(msg string, args ...any) { h.log(slog.LevelInfo, msg, args) }
+func (h *Handler) info(msg string, args ...any) { h.log(slog.LevelInfo, msg, args) }
 
 // debugFailure logs a failed command at the debug level.
 func (h *Handler) debugFailure(c *cmd, st nvme.Status) {
