@@ -64,9 +64,8 @@ func (c *controller) abortEvent(cid uint16) bool {
 // command. It returns false if there is no such command or its device still has it. Reactor of the
 // session.
 func (s *session) abort(cid uint16) bool {
-	i := slices.IndexFunc(s.cmds, func(c *cmd) bool {
-		return c.executing && c.req.SQE.CID() == cid && (c.ch != nil || c.compound != nil)
-	})
+	i := slices.IndexFunc(s.cmds,
+		func(c *cmd) bool { return c.executing && c.req.SQE.CID() == cid })
 	if i < 0 {
 		return false
 	}
@@ -77,6 +76,8 @@ func (s *session) abort(cid uint16) bool {
 		h.finishDelayed(c, nvme.AbortRequested)
 	case c.compound != nil:
 		c.compound.abort(h)
+	case c.ch == nil:
+		return false // no device is involved
 	case c.ch.withdraw(&c.io):
 		h.finish(c, 0, nvme.AbortRequested)
 	default:

@@ -185,3 +185,31 @@ func TestDriveWarns(t *testing.T) {
 		t.Error("a second event")
 	}
 }
+
+// TestEventDuringSlowLog: an event that happens while a drive is asked for the health log, whose
+// reading ends the masking of that event, is not lost.
+func TestEventDuringSlowLog(t *testing.T) {
+	d := hangingDrive{make(chan struct{}), make(chan struct{})}
+	r := newHarness(t, 1, onDrives(t, d))
+	h := r.connectHost(1)
+	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventReliability)))
+	raise := func() {
+		r.target.find(testSub).each(func(c *controller) {
+			c.h.post(func() { c.raise(eventReliability) })
+		})
+		r.w.Settle()
+	}
+	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	if raise(); !aer.Done {
+		t.Fatal("no event")
+	}
+	aer = r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	log := r.send(h.admin, logCommand(nvme.LogSMART, nvme.SMARTLogSize, 0))
+	<-d.asked
+	raise()
+	close(d.release)
+	r.until("the log is read", func() bool { return log.Done })
+	if r.w.Settle(); !aer.Done {
+		t.Error("the event is lost")
+	}
+}
