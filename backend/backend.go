@@ -91,8 +91,8 @@ type Info struct {
 	Size int64
 	// BlockSize is the logical block size in bytes, a power of two, at least 512.
 	BlockSize int
-	// PhysicalBlockSize is the unit the medium writes without tearing at a power failure, a
-	// multiple of BlockSize.
+	// PhysicalBlockSize is the unit, at multiples of its size, that neither a power failure nor a
+	// racing IO tears: a multiple of BlockSize.
 	PhysicalBlockSize int
 	// OptimalIO is the preferred I/O size in bytes, 0 if none.
 	OptimalIO int

@@ -21,8 +21,8 @@ type identifyRow struct {
 	page pageFunc
 }
 
-// identifies is the table of CNS values.
-var identifies = [256]identifyRow{
+// identifyPages is the table of Identify data structures, by CNS.
+var identifyPages = [256]identifyRow{
 	nvme.CNSNamespace:            {scope: onIO, page: identifyNamespace},
 	nvme.CNSController:           {page: identifyController},
 	nvme.CNSActiveNamespaces:     {scope: onIO, page: identifyActive},
@@ -36,7 +36,7 @@ var identifies = [256]identifyRow{
 
 func prepareIdentify(c *cmd) nvme.Status {
 	sqe := c.req.SQE.Identify()
-	row := &identifies[sqe.CNS()]
+	row := &identifyPages[sqe.CNS()]
 	switch {
 	case row.page == nil || !row.scope.has(c.s.ctrl):
 		return invalidField
@@ -48,7 +48,7 @@ func prepareIdentify(c *cmd) nvme.Status {
 
 func identify(h *Handler, c *cmd) {
 	sqe := &c.req.SQE
-	h.reply(c, 0, identifies[sqe.Identify().CNS()].page(c.s.ctrl, sqe), 0)
+	h.reply(c, 0, identifyPages[sqe.Identify().CNS()].page(c.s.ctrl, sqe), 0)
 }
 
 // identifyController makes CNS 01h (Base section 5.1.13.2.1).
