@@ -8,14 +8,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// The largest transfer in bytes, a power of two (Base section 5.1.13.2.1, MDTS): the default, and
-// the limits of the configuration. No block is larger than minTransfer.
-const (
-	maxTransfer  = 1 << 20
-	minTransfer  = 64 << 10
-	mostTransfer = 4 << 20
-)
-
 // mdts is MDTS, a power of two in units of 4 KiB (CAP.MPSMIN).
 func (c *SubsystemConfig) mdts() uint8 {
 	return uint8(bits.TrailingZeros(uint(c.MaxTransfer)) - 12)

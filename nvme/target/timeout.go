@@ -5,8 +5,8 @@ import "github.com/nvmf-target/nvmf-target/backend"
 // What happens to a command whose device does not answer:
 //
 //	checkTimeouts  finds it: a timer runs while devices have commands
-//	giveUp         completes it with a status after which hosts retry. The device may still use its
-//	               memory, which is therefore not freed
+//	giveUp         completes it with a status after which hosts retry, and does not free its
+//	               memory, which the device may still use
 //	returned       frees the memory when the device gives the IO back after all
 //
 // From the first giveUp to the last return the namespace is not ready, on all reactors. So a write
