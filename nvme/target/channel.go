@@ -114,6 +114,7 @@ func (ch *channel) reap() int {
 	}
 	if total > 0 && ch.inflight == 0 {
 		ch.stats.own[statBusy] += uint64(ch.h.loop.Now() - ch.busySince)
+		ch.publishLater()
 	}
 	return total
 }

@@ -25,9 +25,9 @@ func (t *counters) add(o *counters) {
 }
 
 // ioStats are the counters of one channel: own is written by its reactor, and published once per
-// batch to where other goroutines read them.
+// batch to where other goroutines read them. Errors are counted there at once.
 type ioStats struct {
-	own, stored counters
+	own, stored [statErrors]uint64
 	published   [statCount]atomic.Uint64
 }
 

@@ -62,8 +62,7 @@ const failureLogInterval = int64(60e9)
 // failed counts and logs a failed IO and returns its status.
 func (ch *channel) failed(io *backend.IO) nvme.Status {
 	st, reason := ioStatus(io)
-	ch.stats.own[statErrors+reason]++
-	ch.publishLater()
+	ch.stats.published[statErrors+reason].Add(1)
 	if errors.Is(io.Err, backend.ErrDegraded) {
 		ch.ns.degrade(ch.h.t.log, io.Err)
 	}
