@@ -37,8 +37,7 @@ type channel struct {
 	inflight int           // in the device
 	// zeroCopies is the number of zero-copy reads and writes that have not ended.
 	zeroCopies int
-	// The channel is on the list of Handler of the same name: to be pushed and reaped by the next
-	// run, to be polled, to publish its counters.
+	// The channel is on the list of Handler of the same name.
 	scheduled, active, counted list.Node[channel]
 
 	stats     *ioStats
@@ -112,9 +111,11 @@ func (ch *channel) reap() int {
 			ch.done(io)
 		}
 	}
-	if total > 0 && ch.inflight == 0 {
-		ch.stats.own[statBusy] += uint64(ch.h.loop.Now() - ch.busySince)
-		ch.publishLater()
+	if total > 0 {
+		if ch.inflight == 0 {
+			ch.stats.own[statBusy] += uint64(ch.h.loop.Now() - ch.busySince)
+		}
+		ch.stats.publish()
 	}
 	return total
 }
@@ -147,14 +148,6 @@ func (ch *channel) count(op backend.Op, n int64) {
 	ch.stats.own[op]++
 	if op <= backend.OpWrite {
 		ch.stats.own[statSectors+int(op)] += uint64(n) >> 9
-	}
-	ch.publishLater()
-}
-
-// publishLater has the next deliver publish the counters.
-func (ch *channel) publishLater() {
-	if !ch.counted.Listed() {
-		ch.h.counted.Push(ch, &ch.counted)
 	}
 }
 

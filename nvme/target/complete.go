@@ -14,8 +14,8 @@ func (h *Handler) finish(c *cmd, result uint64, st nvme.Status) {
 		st = s.failed(c, st)
 	}
 	r.CQE.Fill(result, s.nextSQHD(), r.SQE.CID(), st)
-	if c.io.Segs = nil; len(c.capsule) > 0 {
-		c.freeCapsule(h)
+	if c.io.Segs != nil {
+		c.freeSegs(h)
 	}
 	c.executing, c.since, c.req, c.op, c.ch = false, 0, nil, nil, nil
 	s.outstanding--
@@ -58,7 +58,7 @@ func (s *session) failed(c *cmd, st nvme.Status) nvme.Status {
 	return st | nvme.More
 }
 
-// deliver publishes counters and passes completed commands to their queues.
+// deliver publishes the counters of zero-copy reads and passes completed commands to their queues.
 func (h *Handler) deliver() {
 	for ch := h.counted.Pop(); ch != nil; ch = h.counted.Pop() {
 		ch.stats.publish()

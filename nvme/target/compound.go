@@ -98,7 +98,10 @@ func (m *compound) advance(h *Handler) {
 func (m *compound) fill(h *Handler, io *backend.IO, i int) *channel {
 	if m.flush != nil {
 		io.Op, io.Flags, io.Off, io.Len = backend.OpFlush, 0, 0, 0
-		return h.channel(m.flush[i])
+		if ch := h.channel(m.flush[i]); ch != nil {
+			return ch
+		}
+		return h.openChannel(m.flush[i])
 	}
 	r := &m.ranges[i]
 	if r.Blocks() == 0 {

@@ -25,7 +25,7 @@ func (h *Handler) Execute(reqs []*fabric.Request) {
 	h.run()
 }
 
-// executeRead completes a zero-copy read and submits any other.
+// executeRead completes a zero-copy read, which is counted once per batch, and submits any other.
 func executeRead(h *Handler, c *cmd) {
 	ch := c.zeroCopy
 	if ch == nil {
@@ -33,6 +33,9 @@ func executeRead(h *Handler, c *cmd) {
 		return
 	}
 	ch.count(backend.OpRead, c.io.Len)
+	if !ch.counted.Listed() {
+		h.counted.Push(ch, &ch.counted)
+	}
 	h.finish(c, 0, nvme.Success)
 }
 
@@ -73,11 +76,14 @@ func (c *cmd) copyCapsule(h *Handler) {
 	mem.CopySegments(own, segs)
 }
 
-// freeCapsule frees the copy of in-capsule data.
-func (c *cmd) freeCapsule(h *Handler) {
-	h.memory.Free(c.capsule)
-	clear(c.capsule)
-	c.capsule = c.capsule[:0]
+// freeSegs ends the use of the command's data by its IO and frees the copy of in-capsule data.
+func (c *cmd) freeSegs(h *Handler) {
+	c.io.Segs = nil
+	if len(c.capsule) > 0 {
+		h.memory.Free(c.capsule)
+		clear(c.capsule)
+		c.capsule = c.capsule[:0]
+	}
 }
 
 // submit queues an IO for a device; the caller runs the handler afterwards. It returns false if the
@@ -112,7 +118,7 @@ func (h *Handler) run() {
 		return
 	}
 	h.running = true
-	for !h.scheduled.Empty() || !h.completed.Empty() || !h.counted.Empty() {
+	for !h.scheduled.Empty() || !h.completed.Empty() {
 		h.process()
 		h.deliver()
 	}

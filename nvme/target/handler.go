@@ -41,7 +41,7 @@ type Handler struct {
 	channels  []*channel         // by namespace.slot
 	scheduled list.List[channel] // to be pushed and reaped by the next run
 	active    list.List[channel] // busy: to be polled
-	counted   list.List[channel] // have counters to publish
+	counted   list.List[channel] // completed zero-copy reads, which are not published yet
 	reaped    [64]*backend.IO
 	completed list.List[session] // have completions to deliver
 	running   bool

@@ -14,11 +14,10 @@ func (c *SubsystemConfig) mdts() uint8 {
 }
 
 func prepareRead(c *cmd) nvme.Status {
-	n, _, st := c.extent(backend.OpRead)
-	if !st.OK() {
+	if _, st := c.extent(backend.OpRead); !st.OK() {
 		return st
 	}
-	if st := c.transfer(n); !st.OK() {
+	if st := c.transfer(); !st.OK() {
 		return st
 	}
 	c.startZeroCopyRead()
@@ -26,7 +25,7 @@ func prepareRead(c *cmd) nvme.Status {
 }
 
 func prepareWrite(c *cmd) nvme.Status {
-	n, g, st := c.extent(backend.OpWrite)
+	g, st := c.extent(backend.OpWrite)
 	if !st.OK() {
 		return st
 	}
@@ -37,7 +36,7 @@ func prepareWrite(c *cmd) nvme.Status {
 	if flags&nvme.RWDirective != 0 {
 		return invalidField // no directives (Base section 8.1.8)
 	}
-	if st := c.transfer(n); !st.OK() {
+	if st := c.transfer(); !st.OK() {
 		return st
 	}
 	c.startZeroCopyWrite()
@@ -45,7 +44,7 @@ func prepareWrite(c *cmd) nvme.Status {
 }
 
 func prepareWriteZeroes(c *cmd) nvme.Status {
-	_, g, st := c.extent(backend.OpWriteZeroes)
+	g, st := c.extent(backend.OpWriteZeroes)
 	if !st.OK() {
 		return st
 	}
@@ -71,21 +70,19 @@ func prepareFlush(c *cmd) nvme.Status {
 }
 
 // extent validates SLBA and NLB and fills in the IO. Nothing is multiplied before it is in range.
-// It returns the number of bytes.
-func (c *cmd) extent(op backend.Op) (uint64, *geometry, nvme.Status) {
+func (c *cmd) extent(op backend.Op) (*geometry, nvme.Status) {
 	g, st := c.bind()
 	if !st.OK() {
-		return 0, nil, st
+		return nil, st
 	}
 	sqe := &c.req.SQE
 	slba, nlb := sqe.SLBA(), uint64(sqe.NLB())
 	if slba >= g.blocks || nlb > g.blocks-slba {
-		return 0, nil, outOfRange
+		return nil, outOfRange
 	}
-	n := nlb << g.shift
 	c.io.Op, c.io.Flags = op, 0
-	c.io.Off, c.io.Len = int64(slba<<g.shift), int64(n)
-	return n, g, nvme.Success
+	c.io.Off, c.io.Len = int64(slba<<g.shift), int64(nlb<<g.shift)
+	return g, nvme.Success
 }
 
 // bind finds the namespace of the command and this reactor's channel to it, and opens one if there
@@ -101,7 +98,9 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 		return nil, notReady
 	}
 	if c.ch = c.s.h.channel(ns); c.ch == nil {
-		return nil, invalidNamespace // the namespace is being removed
+		if c.ch = c.s.h.openChannel(ns); c.ch == nil {
+			return nil, invalidNamespace // the namespace is being removed
+		}
 	}
 	return g, nvme.Success
 }
@@ -109,7 +108,7 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 // namespace looks up the namespace that the command names.
 func (c *cmd) namespace() *namespace { return c.s.ctrl.sub.namespaces.Load().get(c.req.SQE.NSID()) }
 
-// channel returns the channel of ns on this reactor, nil if the namespace is retired.
+// channel returns the channel of ns on this reactor, nil if there is none.
 func (h *Handler) channel(ns *namespace) *channel {
 	if ns.slot < len(h.channels) {
 		// the slot of a retired namespace may have another owner
@@ -117,7 +116,7 @@ func (h *Handler) channel(ns *namespace) *channel {
 			return ch
 		}
 	}
-	return h.openChannel(ns)
+	return nil
 }
 
 // writable refuses writes to read-only namespaces and decides whether the write must be durable
@@ -132,12 +131,12 @@ func (c *cmd) writable(g *geometry, flags nvme.RWFlags) nvme.Status {
 	return nvme.Success
 }
 
-// transfer checks the length of a read or write of n bytes.
-func (c *cmd) transfer(n uint64) nvme.Status {
-	if n > uint64(c.s.ctrl.sub.cfg.MaxTransfer) {
+// transfer checks the length of a read or write.
+func (c *cmd) transfer() nvme.Status {
+	if c.io.Len > int64(c.s.ctrl.sub.cfg.MaxTransfer) {
 		return invalidField // MDTS (Base section 5.1.13.2.1)
 	}
-	return c.expect(uint32(n))
+	return c.expect(uint32(c.io.Len))
 }
 
 // expect sets direction and length of a request whose data must be exactly n bytes long.

@@ -123,9 +123,7 @@ func (h *Handler) giveUp(c *cmd) {
 
 // returned takes back an IO whose command was given up.
 func (ch *channel) returned(c *cmd) {
-	if len(c.capsule) > 0 {
-		c.freeCapsule(ch.h)
-	}
+	c.freeSegs(ch.h)
 	if c.free != nil {
 		c.free()
 		c.free = nil
