@@ -52,7 +52,7 @@ func TestDeviceChanges(t *testing.T) {
 			func() { r.ok(q, last()) },
 		},
 		{
-			"goes", func(i *backend.Info) { i.Offline = true }, 2048, false,
+			"goes offline", func(i *backend.Info) { i.Offline = true }, 2048, false,
 			func() { r.notReady(q, last()) },
 		},
 		{
@@ -70,7 +70,7 @@ func TestDeviceChanges(t *testing.T) {
 	} {
 		aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 		dev.set(step.change)
-		r.until("hosts are told", func() bool { return aer.Done })
+		r.until("hosts are notified", func() bool { return aer.Done })
 		id, err := nvme.Parse[nvme.IdentifyNamespace](r.ok(h.admin,
 			identifyCommand(nvme.CNSNamespace, 1)).Data)
 		if err != nil {

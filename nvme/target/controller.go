@@ -16,7 +16,7 @@ import (
 // section 3.6.2: at least two minutes).
 const shutdownLinger = int64(120e9)
 
-// controller is one association of a host with a subsystem. It lives on the reactor of its admin
+// controller is one association of a host with a subsystem. It belongs to the reactor of its admin
 // queue.
 type controller struct {
 	t       *Target
@@ -30,8 +30,8 @@ type controller struct {
 
 	// The I/O queues read these.
 	ready atomic.Bool // enabled, not resetting, not shutting down, not failed
-	// writeThrough: completed writes must be durable, because WCE is 0, or the host was told that
-	// there is no cache.
+	// writeThrough: completed writes must be durable, because WCE is 0, or because Identify has
+	// reported no cache.
 	writeThrough atomic.Bool
 	discard      atomic.Bool // Dataset Management is offered
 

@@ -19,10 +19,10 @@
 // The state of a command (cmd) is allocated with its session and hangs on its request
 // (Request.Command); it belongs to the session's reactor. What several reactors read on the I/O
 // path (namespace table, geometry, the controller's ready flag) is an immutable snapshot or an
-// atomic that rarely changes. A controller lives on the reactor of its admin queue: its properties,
-// features, events and logs are accessed only there. The list of its queues has a mutex of its own,
-// which only Connect and the end of a queue take. Everything else crosses reactors as a function
-// passed to Loop.Post.
+// atomic that rarely changes. A controller belongs to the reactor of its admin queue: its
+// properties, features, events and logs are accessed only there. The list of its queues has a mutex
+// of its own, which only Connect and the end of a queue take. Everything else crosses reactors as a
+// function passed to Loop.Post.
 //
 // Log pages, features and Identify data structures are rows of tables (admin.go).
 //

@@ -64,7 +64,7 @@ func enduranceGroupPage(c *controller, sqe *nvme.SQE) reply {
 // billions converts thousands of 512 bytes into 10^9 bytes, rounded up.
 func billions(units nvme.Uint128) nvme.Uint128 {
 	n, ok := units.Uint64()
-	if !ok || n > 1<<57 { // no drive lives that long
+	if !ok || n > 1<<57 { // more than any drive can do
 		return nvme.Uint128{}
 	}
 	return nvme.MakeUint128((n*64 + 124999) / 125000)

@@ -104,7 +104,7 @@ func (h *Handler) submit(ch *channel, io *backend.IO) bool {
 	return true
 }
 
-// schedule has the next run look at the channel.
+// schedule puts the channel on the list of what the next run processes.
 func (h *Handler) schedule(ch *channel) {
 	if !ch.scheduled.Listed() {
 		h.scheduled.Push(ch, &ch.scheduled)

@@ -83,7 +83,7 @@ func (h *stressHost) race(i int, held *claims) {
 			}
 			q.q.HangUp()
 		})
-		<-q.dead
+		<-q.ended
 	}
 	if won < 10 {
 		h.t.Errorf("host %d got only %d controllers", i, won)
@@ -135,7 +135,7 @@ func TestParallelQueues(t *testing.T) {
 	}
 	for _, q := range h.queues {
 		q.c.r.Post(q.q.HangUp)
-		<-q.dead
+		<-q.ended
 	}
 	if err := target.Close(); err != nil {
 		t.Error(err)

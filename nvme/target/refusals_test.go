@@ -76,8 +76,10 @@ func checkedRows(bs int) []ioRow {
 			rw(nvme.NVMRead, 1, 0, uint32(defaultTransfer/bs+1), buf(defaultTransfer+bs)),
 			invalidField,
 		},
-		{"MDTS", rw(nvme.NVMRead, 1, 0, uint32(defaultTransfer/bs), buf(defaultTransfer)),
-			nvme.Success},
+		{
+			"MDTS", rw(nvme.NVMRead, 1, 0, uint32(defaultTransfer/bs), buf(defaultTransfer)),
+			nvme.Success,
+		},
 		{"NSID 0", rw(nvme.NVMRead, 0, 0, 1, buf(bs)), invalidNamespace},
 		{"NSID all", rw(nvme.NVMRead, nvme.NSIDAll, 0, 1, buf(bs)), invalidNamespace},
 		{"unknown NSID", rw(nvme.NVMWrite, 77, 0, 1, buf(bs)), invalidNamespace},

@@ -31,7 +31,7 @@ type session struct {
 	// noFlowControl: SQ flow control is disabled, SQHD is FFFFh (Base section 6.3, CATTR).
 	noFlowControl bool
 
-	cmds        []*cmd // every state, for those who look for a command; the first used are assigned
+	cmds        []*cmd // all states, for Abort and timeouts; the first used are assigned
 	used        int
 	outstanding int // executing commands
 	done, spare []*fabric.Request

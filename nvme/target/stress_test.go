@@ -32,21 +32,21 @@ type stressHost struct {
 }
 
 type stressQueue struct {
-	c    *core
-	q    *fabrictest.Queue
-	dead chan struct{}
+	c     *core
+	q     *fabrictest.Queue
+	ended chan struct{}
 }
 
 // errEnded says that the queue has ended, which the stress test causes.
-var errEnded = errors.New("queue is dead")
+var errEnded = errors.New("queue is ended")
 
 func (h *stressHost) dial(c *core) *stressQueue {
-	sq := &stressQueue{c: c, dead: make(chan struct{})}
+	sq := &stressQueue{c: c, ended: make(chan struct{})}
 	ready := make(chan error)
 	c.r.Post(func() {
 		q, err := fabrictest.DialOn(c.r, c.memory, c.h, info(nvme.TransportTCP))
 		if err == nil {
-			q.OnClose = func() { close(sq.dead) }
+			q.OnClose = func() { close(sq.ended) }
 		}
 		sq.q = q
 		ready <- err
@@ -80,7 +80,7 @@ func (h *stressHost) do(sq *stressQueue, c *fabrictest.Command) (nvme.Status, er
 	select {
 	case <-sq.send(c):
 		return c.CQE.Status(), nil
-	case <-sq.dead:
+	case <-sq.ended:
 		return 0, errEnded
 	case <-time.After(time.Minute):
 		h.t.Errorf("opcode %#x is lost", c.SQE.Opcode())
@@ -122,7 +122,7 @@ func (h *stressHost) association(args connectArgs) error {
 				rw(op, uint32(1+h.rnd.IntN(3)), uint64(h.rnd.IntN(128)), 8, make([]byte, 4096)))
 		}
 		batch = append(batch, dsm(uint32(1+h.rnd.IntN(3)), true, [2]uint64{0, 8}, [2]uint64{64, 8}))
-		last = []<-chan struct{}{q.send(batch...), q.dead}
+		last = []<-chan struct{}{q.send(batch...), q.ended}
 		if h.rnd.IntN(3) == 0 {
 			waitAny(last)
 		}
@@ -262,7 +262,7 @@ func (h *stressHost) associations(i int) {
 			q.c.r.Post(q.q.HangUp)
 		}
 		for _, q := range h.queues {
-			<-q.dead
+			<-q.ended
 		}
 		h.queues = nil
 	}
