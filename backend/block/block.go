@@ -184,9 +184,9 @@ func describe(d *disk.Config, sys sysfs) error {
 	return nil
 }
 
-// physicalBlock is the size of a physical block, which is written whole. A partition may begin within
-// one, or a stacked device have several offsets: its logical blocks at multiples of that size are
-// then not one physical block.
+// physicalBlock is the size of a physical block, which is written whole. A partition may begin
+// within one, or a stacked device have several offsets: its logical blocks at multiples of that
+// size are then not one physical block.
 func physicalBlock(sys sysfs, physical, logical int) int {
 	if sys.number("alignment_offset") != 0 {
 		return logical

@@ -13,7 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// healthEvery is how often drives are asked for warnings, and the space of sparse files is measured.
+// healthEvery is how often drives are asked for warnings, and the space of sparse files is
+// measured.
 const healthEvery = time.Minute
 
 // driveOf is the drive that a storage is, or is a partition of; nil for storage that is none or
