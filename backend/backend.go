@@ -91,8 +91,8 @@ type Info struct {
 	Size int64
 	// BlockSize is the logical block size in bytes, a power of two, at least 512.
 	BlockSize int
-	// PhysicalBlockSize is the unit the medium writes without tearing at a power failure, a
-	// multiple of BlockSize.
+	// PhysicalBlockSize is the unit, at multiples of its size, that neither a power failure nor a
+	// racing IO tears: a multiple of BlockSize.
 	PhysicalBlockSize int
 	// OptimalIO is the preferred I/O size in bytes, 0 if none.
 	OptimalIO int
@@ -141,6 +141,13 @@ type Allocator interface {
 	Device
 	// Allocated is that space in bytes. It may block.
 	Allocated() (int64, error)
+}
+
+// SpaceReporter is a thin Device that knows how much space is left where its content is stored.
+type SpaceReporter interface {
+	Device
+	// FreeSpace is how many bytes are left there, for all that share it. It may block.
+	FreeSpace() (int64, error)
 }
 
 // Canceler is a Channel that can be asked to give an IO back that nobody wants any more.

@@ -1,6 +1,9 @@
 package nvme
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"fmt"
+)
 
 // ConnectDataSize is the size of the data of a Connect command (Base section 6.3).
 const ConnectDataSize = 1024
@@ -69,16 +72,6 @@ type ConnectData struct {
 	_       [256]byte
 }
 
-// Append appends the 1024 bytes of the data.
-func (d *ConnectData) Append(b []byte) []byte { return appendRecord(b, d) }
-
-// ParseConnectData reads the data from the start of b. With ErrReserved the value is complete:
-// reserved fields of a host are ignored by controllers (Base section 1.4.1).
-func ParseConnectData(b []byte) (*ConnectData, error) {
-	d := new(ConnectData)
-	return d, parseRecord(b, d)
-}
-
 // Offsets that an Invalid Parameter response names: of fields in the command (IATTR 0) and in the
 // data (IATTR 1).
 const (
@@ -129,3 +122,11 @@ func (p InvalidParameter) IPO() uint16 { return uint16(p) }
 
 // InData says that the offset is into the Connect data.
 func (p InvalidParameter) InData() bool { return p>>16&1 != 0 }
+
+// String is "byte 44 of the command" or "byte 256 of the data".
+func (p InvalidParameter) String() string {
+	if p.InData() {
+		return fmt.Sprintf("byte %d of the data", p.IPO())
+	}
+	return fmt.Sprintf("byte %d of the command", p.IPO())
+}

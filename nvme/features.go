@@ -42,6 +42,7 @@ const (
 	FeatureThermalManagement    FID = 0x10
 	FeatureHostBehavior         FID = 0x16
 	FeatureCommandSetProfile    FID = 0x19
+	FeatureSpinupControl        FID = 0x1A
 	FeatureControllerMetadata   FID = 0x7E
 	FeatureNamespaceMetadata    FID = 0x7F
 	FeatureSoftwareProgress     FID = 0x80

@@ -40,6 +40,7 @@ const (
 	CNSCommandSetController CNS = 0x06
 	CNSCommandSetActive     CNS = 0x07
 	CNSIndependentNamespace CNS = 0x08
+	CNSEnduranceGroups      CNS = 0x19
 	CNSCommandSets          CNS = 0x1C
 )
 
@@ -63,6 +64,18 @@ func AppendNamespaceList(b []byte, nsids []uint32) []byte {
 		b = binary.LittleEndian.AppendUint32(b, id)
 	}
 	return append(b, make([]byte, IdentifyDataSize-(len(b)-n))...)
+}
+
+// AppendEnduranceGroupList appends an Endurance Group List of 4096 bytes (Base section 5.1.13.1,
+// CNS 19h): the number of identifiers, and at most 2047 ascending identifiers.
+func AppendEnduranceGroupList(b []byte, ids []uint16) []byte {
+	ids = ids[:min(len(ids), IdentifyDataSize/2-1)]
+	list := make([]byte, IdentifyDataSize)
+	binary.LittleEndian.PutUint16(list, uint16(len(ids)))
+	for i, id := range ids {
+		binary.LittleEndian.PutUint16(list[2+2*i:], id)
+	}
+	return append(b, list...)
 }
 
 // ParseNamespaceList returns the identifiers of a namespace list up to the first unused entry.

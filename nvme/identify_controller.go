@@ -119,16 +119,6 @@ type PowerState struct {
 	_        [9]byte
 }
 
-// Append appends the 4096 bytes of the structure.
-func (c *IdentifyController) Append(b []byte) []byte { return appendRecord(b, c) }
-
-// ParseIdentifyController reads the structure from the start of b. ErrTruncated and ErrReserved
-// tell what is wrong; the value is complete with ErrReserved too.
-func ParseIdentifyController(b []byte) (*IdentifyController, error) {
-	c := new(IdentifyController)
-	return c, parseRecord(b, c)
-}
-
 // ControllerType is CNTRLTYPE (Base section 5.1.13.2.1, byte 111).
 type ControllerType uint8
 
@@ -155,9 +145,10 @@ type CTRATT uint32
 
 // The attributes that matter over fabrics.
 const (
-	CTRATTHostID128 CTRATT = 1 << 0 // 128-bit host identifiers: mandatory over fabrics
-	CTRATTTBKAS     CTRATT = 1 << 6 // traffic counts as keep alive
-	CTRATTELBAS     CTRATT = 1 << 15
+	CTRATTHostID128       CTRATT = 1 << 0 // 128-bit host identifiers: mandatory over fabrics
+	CTRATTEnduranceGroups CTRATT = 1 << 4
+	CTRATTTBKAS           CTRATT = 1 << 6 // traffic counts as keep alive
+	CTRATTELBAS           CTRATT = 1 << 15
 )
 
 // LPA is Log Page Attributes (byte 261).

@@ -54,15 +54,6 @@ type LBAFormat struct {
 	RP    uint8  // relative performance
 }
 
-// Append appends the 4096 bytes of the structure.
-func (n *IdentifyNamespace) Append(b []byte) []byte { return appendRecord(b, n) }
-
-// ParseIdentifyNamespace reads the structure from the start of b, as ParseIdentifyController does.
-func ParseIdentifyNamespace(b []byte) (*IdentifyNamespace, error) {
-	n := new(IdentifyNamespace)
-	return n, parseRecord(b, n)
-}
-
 // Format is the LBA format in use (FLBAS).
 func (n *IdentifyNamespace) Format() LBAFormat { return n.LBAF[n.FLBAS&0xF|n.FLBAS>>1&0x30] }
 
@@ -83,7 +74,7 @@ type NMIC uint8
 // NMICShared says that several controllers may have the namespace attached.
 const NMICShared NMIC = 1 << 0
 
-// DLFEAT is Deallocate Logical Block Features (byte 33). Bits 2:0 tell what a deallocated block
+// DLFEAT is Deallocate Logical Block Features (byte 33). Bits 2:0 are what a deallocated block
 // reads as.
 type DLFEAT uint8
 
@@ -103,7 +94,7 @@ const NSATTRWriteProtected NSATTR = 1 << 0
 // IdentifyNamespaceIndependent is the I/O Command Set Independent Identify Namespace data
 // structure, CNS 08h (Base section 5.1.13.2.8).
 type IdentifyNamespaceIndependent struct {
-	NSFEAT   uint8 // other bits than those of CNS 00h; see the NSFEATIndep constants
+	NSFEAT   IndependentNSFEAT
 	NMIC     NMIC
 	RESCAP   uint8
 	FPI      uint8
@@ -116,60 +107,16 @@ type IdentifyNamespaceIndependent struct {
 	_        [4081]byte
 }
 
-// Append appends the 4096 bytes of the structure.
-func (n *IdentifyNamespaceIndependent) Append(b []byte) []byte { return appendRecord(b, n) }
+// IndependentNSFEAT is Namespace Features of CNS 08h (byte 0), whose bits differ from those of CNS
+// 00h.
+type IndependentNSFEAT uint8
 
-// ParseIdentifyNamespaceIndependent reads the structure from the start of b, as
-// ParseIdentifyController does.
-func ParseIdentifyNamespaceIndependent(b []byte) (*IdentifyNamespaceIndependent, error) {
-	n := new(IdentifyNamespaceIndependent)
-	return n, parseRecord(b, n)
-}
+// IndependentRotational (RMEDIA) says that the namespace stores data on rotational media. Base
+// section 8.1.23 lists what the controller must support then.
+const IndependentRotational IndependentNSFEAT = 1 << 4
 
 // NSTAT is Namespace Status (byte 14 of CNS 08h).
 type NSTAT uint8
 
 // NSTATReady (NRDY) says that the namespace is ready. Linux hides a namespace without it.
 const NSTATReady NSTAT = 1 << 0
-
-// IdentifyNamespaceNVM is the NVM command set specific Identify Namespace data structure, CNS 05h
-// with CSI 00h (NVM section 4.1.5).
-type IdentifyNamespaceNVM struct {
-	LBSTM uint64
-	PIC   uint8
-	_     [3]byte
-	ELBAF [64]uint32
-	_     [3828]byte
-}
-
-// Append appends the 4096 bytes of the structure.
-func (n *IdentifyNamespaceNVM) Append(b []byte) []byte { return appendRecord(b, n) }
-
-// ParseIdentifyNamespaceNVM reads the structure from the start of b, as ParseIdentifyController
-// does.
-func ParseIdentifyNamespaceNVM(b []byte) (*IdentifyNamespaceNVM, error) {
-	n := new(IdentifyNamespaceNVM)
-	return n, parseRecord(b, n)
-}
-
-// IdentifyControllerNVM is the NVM command set specific Identify Controller data structure, CNS 06h
-// with CSI 00h (NVM section 4.1.5). Sizes are powers of two in units of CAP.MPSMIN; 0 is no limit.
-type IdentifyControllerNVM struct {
-	VSL   uint8  // Verify
-	WZSL  uint8  // Write Zeroes
-	WUSL  uint8  // Write Uncorrectable
-	DMRL  uint8  // Dataset Management: ranges
-	DMRSL uint32 // Dataset Management: blocks of one range
-	DMSL  uint64 // Dataset Management: blocks of all ranges
-	_     [4080]byte
-}
-
-// Append appends the 4096 bytes of the structure.
-func (c *IdentifyControllerNVM) Append(b []byte) []byte { return appendRecord(b, c) }
-
-// ParseIdentifyControllerNVM reads the structure from the start of b, as ParseIdentifyController
-// does.
-func ParseIdentifyControllerNVM(b []byte) (*IdentifyControllerNVM, error) {
-	c := new(IdentifyControllerNVM)
-	return c, parseRecord(b, c)
-}

@@ -25,6 +25,9 @@ func (s *GetLogSQE) Bytes() uint64 {
 	return (numd + 1) * 4
 }
 
+// LSI is the log specific identifier (CDW11 bits 31:16).
+func (s *GetLogSQE) LSI() uint16 { return binary.LittleEndian.Uint16(s[46:]) }
+
 // LPO is the offset into the log page in bytes, or an index if OT is set (CDW12 and CDW13).
 func (s *GetLogSQE) LPO() uint64 { return binary.LittleEndian.Uint64(s[48:]) }
 
@@ -58,9 +61,11 @@ const (
 	LogFirmwareSlot      LID = 0x03
 	LogChangedNamespaces LID = 0x04
 	LogEffects           LID = 0x05
+	LogEnduranceGroup    LID = 0x09
 	LogANA               LID = 0x0C
 	LogFeatureEffects    LID = 0x12
 	LogMIEffects         LID = 0x13 // NVMe-MI Commands Supported and Effects
+	LogRotationalMedia   LID = 0x16
 	LogDiscovery         LID = 0x70
 	LogReservation       LID = 0x80
 )
@@ -81,15 +86,6 @@ func (p *SupportedPages) Add(lids ...LID) {
 
 // Has says that a log page is supported.
 func (p *SupportedPages) Has(l LID) bool { return p[l]&1 != 0 }
-
-// Append appends the log.
-func (p *SupportedPages) Append(b []byte) []byte { return appendRecord(b, p) }
-
-// ParseSupportedPages reads the log from the start of b.
-func ParseSupportedPages(b []byte) (*SupportedPages, error) {
-	p := new(SupportedPages)
-	return p, parseRecord(b, p)
-}
 
 // ChangedNamespacesOverflow is the only entry of log 04h if more than NamespacesPerList namespaces
 // changed (Base section 5.1.12.1.5). The log is a namespace list: AppendNamespaceList.

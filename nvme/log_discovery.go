@@ -17,19 +17,15 @@ type DiscoveryHeader struct {
 	_      [1006]byte
 }
 
-// Append appends the 1024 bytes of the header.
-func (h *DiscoveryHeader) Append(b []byte) []byte { return appendRecord(b, h) }
-
-// ParseDiscoveryHeader reads the header from the start of b, of which a host may have asked only
-// the first 20 bytes or so.
+// ParseDiscoveryHeader reads the header from the start of b. At least 18 bytes must be there: a
+// host may have asked for no more than the fields.
 func ParseDiscoveryHeader(b []byte) (*DiscoveryHeader, error) {
 	if len(b) < 18 {
 		return nil, ErrTruncated
 	}
 	var full [DiscoveryHeaderSize]byte
 	copy(full[:], b)
-	h := new(DiscoveryHeader)
-	return h, parseRecord(full[:], h)
+	return Parse[DiscoveryHeader](full[:])
 }
 
 // DiscoveryEntry is an entry of the Discovery log.
@@ -48,15 +44,6 @@ type DiscoveryEntry struct {
 	SUBNQN  [NQNFieldSize]byte
 	TRADDR  [256]byte // address, ASCII
 	TSAS    [256]byte // see SetRDMA and SetTCP
-}
-
-// Append appends the 1024 bytes of the entry.
-func (e *DiscoveryEntry) Append(b []byte) []byte { return appendRecord(b, e) }
-
-// ParseDiscoveryEntry reads an entry from the start of b.
-func ParseDiscoveryEntry(b []byte) (*DiscoveryEntry, error) {
-	e := new(DiscoveryEntry)
-	return e, parseRecord(b, e)
 }
 
 // SetAddress writes the address and the port, padded with spaces as ASCII fields are.
@@ -87,8 +74,8 @@ const (
 	SubsystemDiscovery SubsystemType = 3 // this discovery service
 )
 
-// TREQ is the transport requirements: bits 1:0 tell of the secure channel, bit 2 whether SQ flow
-// control may be turned off.
+// TREQ is the transport requirements: bits 1:0 are about the secure channel, bit 2 says that SQ
+// flow control may be disabled.
 type TREQ uint8
 
 // The values of TREQ.

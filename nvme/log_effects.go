@@ -22,12 +22,3 @@ type EffectsLog struct {
 	IO    [256]Effect
 	_     [2048]byte
 }
-
-// Append appends the 4096 bytes of the log.
-func (l *EffectsLog) Append(b []byte) []byte { return appendRecord(b, l) }
-
-// ParseEffectsLog reads the log from the start of b.
-func ParseEffectsLog(b []byte) (*EffectsLog, error) {
-	l := new(EffectsLog)
-	return l, parseRecord(b, l)
-}

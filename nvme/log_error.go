@@ -34,12 +34,3 @@ const (
 	LocationSave        uint16 = 43 | 7<<8
 	LocationNone        uint16 = 0xFFFF // no particular field
 )
-
-// Append appends the 64 bytes of the entry.
-func (e *ErrorLogEntry) Append(b []byte) []byte { return appendRecord(b, e) }
-
-// ParseErrorLogEntry reads an entry from the start of b.
-func ParseErrorLogEntry(b []byte) (*ErrorLogEntry, error) {
-	e := new(ErrorLogEntry)
-	return e, parseRecord(b, e)
-}

@@ -11,17 +11,9 @@ const (
 	FeatureSupported       FeatureEffect = 1 << 0  // FSUPP
 	FeatureScopeNamespace  FeatureEffect = 1 << 20 // FSP, bits 31:20
 	FeatureScopeController FeatureEffect = 1 << 21
+	FeatureScopeSubsystem  FeatureEffect = 1 << 25
 )
 
 // FeatureEffectsLog is the Feature Identifiers Supported and Effects log, LID 12h: an entry per
 // feature.
 type FeatureEffectsLog [256]FeatureEffect
-
-// Append appends the 1024 bytes of the log.
-func (l *FeatureEffectsLog) Append(b []byte) []byte { return appendRecord(b, l) }
-
-// ParseFeatureEffectsLog reads the log from the start of b.
-func ParseFeatureEffectsLog(b []byte) (*FeatureEffectsLog, error) {
-	l := new(FeatureEffectsLog)
-	return l, parseRecord(b, l)
-}

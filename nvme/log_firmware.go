@@ -10,12 +10,3 @@ type FirmwareLog struct {
 	FRS [7][8]byte // firmware revisions of slots 1 to 7, ASCII
 	_   [448]byte
 }
-
-// Append appends the 512 bytes of the log.
-func (l *FirmwareLog) Append(b []byte) []byte { return appendRecord(b, l) }
-
-// ParseFirmwareLog reads the log from the start of b.
-func ParseFirmwareLog(b []byte) (*FirmwareLog, error) {
-	l := new(FirmwareLog)
-	return l, parseRecord(b, l)
-}

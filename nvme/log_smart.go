@@ -44,15 +44,6 @@ const (
 	SMARTVolatileMemory = 1 << 4
 )
 
-// Append appends the 512 bytes of the log.
-func (l *SMARTLog) Append(b []byte) []byte { return appendRecord(b, l) }
-
-// ParseSMARTLog reads the log from the start of b.
-func ParseSMARTLog(b []byte) (*SMARTLog, error) {
-	l := new(SMARTLog)
-	return l, parseRecord(b, l)
-}
-
 // Uint128 is a little-endian 128-bit number.
 type Uint128 [16]byte
 

@@ -8,7 +8,7 @@ import (
 func TestSupportedPages(t *testing.T) {
 	var p SupportedPages
 	p.Add(LogSMART, LogDiscovery)
-	b := p.Append(nil)
+	b := Append(nil, &p)
 	if !bytes.Equal(b, hexBytes(t, SupportedPagesSize, "8:01 448:01")) || !p.Has(LogSMART) ||
 		p.Has(LogANA) {
 		t.Error("bits")
@@ -19,7 +19,7 @@ func TestFeatureEffects(t *testing.T) {
 	var l FeatureEffectsLog
 	l[FeatureNumberOfQueues] = FeatureSupported | FeatureScopeController
 	l[FeatureWriteProtect] = FeatureSupported | FeatureScopeNamespace
-	if b := l.Append(nil); !bytes.Equal(b,
+	if b := Append(nil, &l); !bytes.Equal(b,
 		hexBytes(t, FeatureEffectsSize, "28:01002000 528:01001000")) {
 		t.Error("bits")
 	}
@@ -67,7 +67,7 @@ func TestDiscovery(t *testing.T) {
 	e.SetAddress("10.0.0.1", "4420")
 	e.SetRDMA(RDMAProviderRoCEv2, 0xFFFF)
 	PutNQN(&e.SUBNQN, "nqn.x")
-	b := e.Append(nil)
+	b := Append(nil, &e)
 	want := hexBytes(t, DiscoveryEntrySize,
 		"0:01010206 4:0100ffff 8:2000 10:0200 256:6e716e2e78 768:010401 776:ffff")
 	PutText(want[32:64], "4420")
@@ -82,7 +82,7 @@ func TestDiscovery(t *testing.T) {
 		t.Error("TCP")
 	}
 	h := &DiscoveryHeader{GENCTR: 1, NUMREC: 2}
-	if got, err := ParseDiscoveryHeader(h.Append(nil)[:20]); err != nil || *got != *h {
+	if got, err := ParseDiscoveryHeader(Append(nil, h)[:20]); err != nil || *got != *h {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

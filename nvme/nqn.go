@@ -26,9 +26,12 @@ const UUIDPrefix = "nqn.2014-08.org.nvmexpress:uuid:"
 // ErrNQN is wrapped by every error about a malformed NQN.
 var ErrNQN = errors.New("invalid NQN")
 
+// nqnLabel is one label of a domain name.
+const nqnLabel = `[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?`
+
 var (
 	nqnUUID   = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
-	nqnDomain = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
+	nqnDomain = regexp.MustCompile(`^` + nqnLabel + `(\.` + nqnLabel + `)*$`)
 )
 
 // ValidateNQN checks the form of a name: "nqn.yyyy-mm.reverse.domain:text",

@@ -91,22 +91,11 @@ func (c CAP) MQES() uint16 { return uint16(c) }
 // TO is the worst-case time to become ready or not ready, units of 500 ms.
 func (c CAP) TO() uint8 { return uint8(c >> 24) }
 
-// CSS is Command Sets Supported, bits 44:37.
-func (c CAP) CSS() uint8 { return uint8(c >> 37) }
-
 // MPSMin is the smallest memory page size in bytes, the unit of MDTS.
 func (c CAP) MPSMin() int { return 1 << (12 + c>>48&0xF) }
 
-// MPSMax is the largest memory page size in bytes.
-func (c CAP) MPSMax() int { return 1 << (12 + c>>52&0xF) }
-
 // Version is the Version property and VER of Identify Controller (Base section 3.1.4.2).
 type Version uint32
-
-// MakeVersion makes a version.
-func MakeVersion(major uint16, minor, tertiary uint8) Version {
-	return Version(major)<<16 | Version(minor)<<8 | Version(tertiary)
-}
 
 // The versions a target may report.
 const (
@@ -197,6 +186,3 @@ func MakeCRTO(crwmt, crimt uint16) CRTO { return CRTO(crwmt) | CRTO(crimt)<<16 }
 
 // CRWMT is the ready-with-media timeout.
 func (c CRTO) CRWMT() uint16 { return uint16(c) }
-
-// CRIMT is the ready-independent-of-media timeout.
-func (c CRTO) CRIMT() uint16 { return uint16(c >> 16) }

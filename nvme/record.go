@@ -13,27 +13,34 @@ var ErrTruncated = errors.New("record is truncated")
 // ErrReserved says that a field that must be zero is not.
 var ErrReserved = errors.New("reserved field is not zero")
 
-// Large control-path records are Go structs in the order and with the widths of the wire; reserved
-// fields are blank. They are encoded by reflection, which is slow and allocates: the I/O path uses
-// named arrays instead.
+// Record is a data structure of the control path: a struct that has the order and the widths of the
+// wire, with blank fields for what is reserved, or an array. Records are encoded by reflection,
+// which is slow and allocates: the I/O path uses arrays with methods instead.
+type Record interface {
+	ConnectData | DiscoveryEntry | DiscoveryHeader | EffectsLog | EnduranceGroupLog |
+		ErrorLogEntry | FeatureEffectsLog | FirmwareLog | IdentifyController | IdentifyNamespace |
+		IdentifyNamespaceIndependent | RotationalMediaLog | SMARTLog | SupportedPages
+}
 
-// appendRecord appends the wire form of the struct that v points to.
-func appendRecord(b []byte, v any) []byte {
-	b, err := binary.Append(b, binary.LittleEndian, v)
+// Append appends the bytes of a record.
+func Append[T Record](b []byte, r *T) []byte {
+	b, err := binary.Append(b, binary.LittleEndian, r)
 	if err != nil {
-		panic("nvme: " + err.Error()) // v is not of fixed size: a mistake in this package
+		panic("nvme: " + err.Error()) // T is not of fixed size: a mistake in this package
 	}
 	return b
 }
 
-// parseRecord fills the struct that v points to from the start of b.
-func parseRecord(b []byte, v any) error {
-	if n, err := binary.Decode(b, binary.LittleEndian, v); err != nil {
-		return fmt.Errorf("%T: %d bytes, need %d: %w", v, len(b), binary.Size(v), ErrTruncated)
-	} else if !bytes.Equal(appendRecord(nil, v), b[:n]) {
-		return fmt.Errorf("%T: %w", v, ErrReserved)
+// Parse reads a record from the start of b. The error is ErrTruncated or ErrReserved; with
+// ErrReserved the record is complete.
+func Parse[T Record](b []byte) (*T, error) {
+	r := new(T)
+	if n, err := binary.Decode(b, binary.LittleEndian, r); err != nil {
+		return r, fmt.Errorf("%T: %d bytes, need %d: %w", r, len(b), binary.Size(r), ErrTruncated)
+	} else if !bytes.Equal(Append(nil, r), b[:n]) {
+		return r, fmt.Errorf("%T: %w", r, ErrReserved)
 	}
-	return nil
+	return r, nil
 }
 
 // PutText fills dst with the ASCII text s, cut or padded with spaces (as ASCII strings are on the

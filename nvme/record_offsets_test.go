@@ -73,11 +73,6 @@ func TestOffsets(t *testing.T) {
 			"NSFEAT": 0, "NMIC": 1, "RESCAP": 2, "FPI": 3, "ANAGRPID": 4, "NSATTR": 8,
 			"NVMSETID": 10, "ENDGID": 12, "NSTAT": 14,
 		}},
-		{IdentifyNamespaceNVM{}, map[string]int{"LBSTM": 0, "PIC": 8, "ELBAF": 12}},
-		{
-			IdentifyControllerNVM{},
-			map[string]int{"VSL": 0, "WZSL": 1, "WUSL": 2, "DMRL": 3, "DMRSL": 4, "DMSL": 8},
-		},
 		{ConnectData{}, map[string]int{
 			"HostID": ConnectDataOffsetHostID, "CNTLID": ConnectDataOffsetCNTLID,
 			"SUBNQN":  ConnectDataOffsetSUBNQN,
@@ -101,6 +96,15 @@ func TestOffsets(t *testing.T) {
 			"ThermalTransitions": 216, "ThermalTime": 224,
 		}},
 		{FirmwareLog{}, map[string]int{"AFI": 0, "FRS": 8}},
+		{EnduranceGroupLog{}, map[string]int{
+			"CriticalWarning": 0, "EGFEAT": 1, "AvailableSpare": 3, "SpareThreshold": 4,
+			"PercentageUsed": 5, "DomainID": 6, "Estimate": 32, "DataUnitsRead": 48,
+			"DataUnitsWritten": 64, "MediaWritten": 80, "HostReads": 96, "HostWrites": 112,
+			"MediaErrors": 128, "ErrorLogEntries": 144, "Capacity": 160, "Unallocated": 176,
+		}},
+		{RotationalMediaLog{}, map[string]int{
+			"ENDGID": 0, "NUMA": 2, "NRS": 4, "SPINC": 8, "FSPINC": 12, "LDC": 16, "FLDC": 20,
+		}},
 		{EffectsLog{}, map[string]int{"Admin": 0, "IO": 1024}},
 		{DiscoveryHeader{}, map[string]int{"GENCTR": 0, "NUMREC": 8, "RECFMT": 16}},
 		{DiscoveryEntry{}, map[string]int{
@@ -116,9 +120,9 @@ func TestOffsets(t *testing.T) {
 }
 
 func TestReservedIsReported(t *testing.T) {
-	b := (&IdentifyController{VID: 0x1234, NN: 5}).Append(nil)
+	b := Append(nil, &IdentifyController{VID: 0x1234, NN: 5})
 	b[105] = 1
-	c, err := ParseIdentifyController(b)
+	c, err := Parse[IdentifyController](b)
 	if err == nil || c.VID != 0x1234 || c.NN != 5 {
 		t.Fatalf("%+v, %v", c.VID, err)
 	}

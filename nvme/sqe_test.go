@@ -46,7 +46,8 @@ func TestCommands(t *testing.T) {
 			s.SetNSID(1)
 			s.RW().Set(0x123456789A, 8, RWFUA|RWLimitedRetry)
 			s.SGL1().SetKeyed(SGLSubtypeInvalidate, 0x1122334455667788, 0x012345, 0xCAFEF00D)
-		}, "0:02 4:01000000 24:8877665544332211 32:4523010df0feca4f 40:9a78563412000000 48:070000c0"},
+		}, "0:02 4:01000000 24:8877665544332211 32:4523010df0feca4f " +
+			"40:9a78563412000000 48:070000c0"},
 		{"write in capsule", func(s *SQE) {
 			s.SetOpcode(NVMWrite)
 			s.RW().Set(1, 65536, 0)

@@ -172,7 +172,7 @@ func describe(d *disk.Config, sys sysfs) error {
 	}
 	d.Offset, d.Memory = block, memoryAlignment(sys, block)
 	d.Info = backend.Info{
-		Size: size, BlockSize: block, PhysicalBlockSize: max(int(physical), block),
+		Size: size, BlockSize: block, PhysicalBlockSize: physicalBlock(sys, int(physical), block),
 		VolatileCache: sys.text("queue/write_cache") == "write back", ReadOnly: readOnly != 0,
 		Discard:    sys.number("queue/discard_max_bytes") > 0,
 		Rotational: sys.number("queue/rotational") == 1,
@@ -182,6 +182,16 @@ func describe(d *disk.Config, sys sysfs) error {
 		d.Info.OptimalIO = int(n)
 	}
 	return nil
+}
+
+// physicalBlock is the size of a physical block, which is written whole. A partition may begin
+// within one, or a stacked device have several offsets: its logical blocks at multiples of that
+// size are then not one physical block.
+func physicalBlock(sys sysfs, physical, logical int) int {
+	if sys.number("alignment_offset") != 0 {
+		return logical
+	}
+	return max(physical, logical)
 }
 
 // memoryAlignment is the unit of addresses that the device takes, as far as the kernel tells (Linux

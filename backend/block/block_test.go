@@ -197,7 +197,8 @@ func TestSysfs(t *testing.T) {
 	for name, content := range map[string]string{
 		"sda/queue/zoned": "host-managed\n", "sda/queue/rotational": "1\n",
 		"sda/sda1/partition": "1\n", "sda/device/wwid": "naa.5000\n",
-		"sda/queue/dma_alignment": "3\n",
+		"sda/queue/dma_alignment": "3\n", "sda/alignment_offset": "0\n",
+		"sda/sda1/alignment_offset": "3584\n", // it begins at sector 63
 	} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -217,6 +218,11 @@ func TestSysfs(t *testing.T) {
 		}
 		if n := memoryAlignment(s, 512); n != 4 {
 			t.Errorf("addresses: multiples of %d", n)
+		}
+	}
+	for s, want := range map[string]int{"/sda": 4096, "/sda/sda1": 512, "/none": 4096} {
+		if got := physicalBlock(sysfs(dir+s), 4096, 512); got != want {
+			t.Errorf("%s: physical blocks of %d bytes, want %d", s, got, want)
 		}
 	}
 	for s, want := range map[string]string{"/sda": "naa.5000", "/sda/sda1": "naa.5000 1"} {

@@ -81,6 +81,9 @@ type Config struct {
 	// Allocated tells how much space the content of FD takes, in bytes; nil: all of it. Any
 	// goroutine calls it.
 	Allocated func(fd int) (int64, error)
+	// FreeSpace returns how many bytes are left where the content of FD takes its space; nil: it
+	// has all of its space. Any goroutine calls it.
+	FreeSpace func(fd int) (int64, error)
 	// Reopen opens and describes the disk again that is gone, if it is there and the same. The Disk
 	// takes the new FD over. nil: what is gone comes back by itself.
 	Reopen func() (Config, error)
@@ -113,8 +116,9 @@ type Disk struct {
 }
 
 var (
-	_ backend.Changer   = (*Disk)(nil)
-	_ backend.Allocator = (*Disk)(nil)
+	_ backend.Changer       = (*Disk)(nil)
+	_ backend.Allocator     = (*Disk)(nil)
+	_ backend.SpaceReporter = (*Disk)(nil)
 )
 
 // New makes a Disk of an open descriptor. An error leaves FD open.
@@ -200,6 +204,14 @@ func (d *Disk) Allocated() (int64, error) {
 	}
 	n, err := d.cfg.Allocated(d.cfg.FD)
 	return min(n, size), err
+}
+
+// FreeSpace implements backend.SpaceReporter.
+func (d *Disk) FreeSpace() (int64, error) {
+	if d.cfg.FreeSpace == nil {
+		return 0, errors.ErrUnsupported
+	}
+	return d.cfg.FreeSpace(d.cfg.FD)
 }
 
 // Close implements backend.Device. It does not flush: what the hosts flushed is durable, what they

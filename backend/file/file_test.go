@@ -191,6 +191,31 @@ func TestPreallocate(t *testing.T) {
 	}
 }
 
+// TestFreeSpace: a file reports what is left on its file system, and a path does before there is a
+// file.
+func TestFreeSpace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk.img")
+	_, before, err := FreeSpace(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := mustOpen(t, Config{Path: path, Size: 1 << 20, BlockSize: 4096})
+	defer mustClose(t, d)
+	free, id, err := FreeSpace(path)
+	if err != nil || id != before {
+		t.Errorf("%v, file system %v, in its directory %v", err, id, before)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err != nil {
+		t.Fatal(err)
+	}
+	total := int64(fs.Blocks) * fs.Frsize
+	n, err := d.(backend.SpaceReporter).FreeSpace()
+	if err != nil || n <= 0 || n > total || free <= 0 || free > total {
+		t.Errorf("%v: %d and %d bytes are free of %d", err, n, free, total)
+	}
+}
+
 func TestReopenKeepsData(t *testing.T) {
 	cfg := Config{Path: filepath.Join(t.TempDir(), "disk.img"), Size: 1 << 20, BlockSize: 4096}
 	d := mustOpen(t, cfg)

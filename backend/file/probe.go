@@ -2,6 +2,8 @@ package file
 
 import (
 	"fmt"
+	"math"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -34,7 +36,7 @@ func probe(cfg Config, d *disk.Config) error {
 		d.Info.Discard = err == nil
 		d.Info.DiscardZeroes = err == nil
 	}
-	d.Info.Thin, d.Allocated = !cfg.Preallocate, allocated
+	d.Info.Thin, d.Allocated, d.FreeSpace = !cfg.Preallocate, allocated, freeSpace
 	return nil
 }
 
@@ -45,6 +47,37 @@ func allocated(fd int) (int64, error) {
 		return 0, fmt.Errorf("fstat: %w", err)
 	}
 	return st.Blocks << 9, nil
+}
+
+// freeSpace is what is left on the file system of a file for users without privileges.
+func freeSpace(fd int) (int64, error) {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return 0, fmt.Errorf("fstatfs: %w", err)
+	}
+	return available(&fs), nil
+}
+
+func available(fs *unix.Statfs_t) int64 {
+	unit := fs.Frsize
+	if unit == 0 { // not every file system has fragments
+		unit = fs.Bsize
+	}
+	return int64(min(fs.Bavail, math.MaxInt64/uint64(unit))) * unit
+}
+
+// FreeSpace is what is left on the file system of a file, which need not exist yet. Files whose
+// file systems have the same ID share that space.
+func FreeSpace(path string) (free int64, id unix.Fsid, err error) {
+	var fs unix.Statfs_t
+	err = unix.Statfs(path, &fs)
+	if err == unix.ENOENT {
+		err = unix.Statfs(filepath.Dir(path), &fs)
+	}
+	if err != nil {
+		return 0, id, fmt.Errorf("statfs: %w", err)
+	}
+	return available(&fs), fs.Fsid, nil
 }
 
 // goDirect turns O_DIRECT on if the file system has it and its units fit the block size.

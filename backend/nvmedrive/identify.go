@@ -24,14 +24,14 @@ func identify(d passthru.Drive, nsid uint32) (*identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	if id.ctrl, err = nvme.ParseIdentifyController(b); err != nil &&
+	if id.ctrl, err = nvme.Parse[nvme.IdentifyController](b); err != nil &&
 		!errors.Is(err, nvme.ErrReserved) {
 		return nil, err
 	}
 	if b, err = passthru.Identify(d, nvme.CNSNamespace, nsid, 0); err != nil {
 		return nil, err
 	}
-	if id.ns, err = nvme.ParseIdentifyNamespace(b); err != nil &&
+	if id.ns, err = nvme.Parse[nvme.IdentifyNamespace](b); err != nil &&
 		!errors.Is(err, nvme.ErrReserved) {
 		return nil, err
 	}

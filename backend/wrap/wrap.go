@@ -48,6 +48,14 @@ func (d *device) Allocated() (int64, error) {
 	return 0, errors.ErrUnsupported
 }
 
+// FreeSpace implements backend.SpaceReporter for storage that does.
+func (d *device) FreeSpace() (int64, error) {
+	if r, ok := d.Device.(backend.SpaceReporter); ok {
+		return r.FreeSpace()
+	}
+	return 0, errors.ErrUnsupported
+}
+
 // OpenChannel implements backend.Device.
 func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	inner, err := d.Device.OpenChannel(r)

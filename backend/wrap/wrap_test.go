@@ -218,16 +218,22 @@ func TestCloseWithLate(t *testing.T) {
 type thin struct{ backend.Device }
 
 func (thin) Allocated() (int64, error) { return 4096, nil }
+func (thin) FreeSpace() (int64, error) { return 8192, nil }
 
-// TestAllocated: what the storage behind knows of its space is passed on.
-func TestAllocated(t *testing.T) {
-	if n, err := Delay(thin{}, DelayConfig{}).(backend.Allocator).Allocated(); n != 4096 ||
-		err != nil {
+// TestSpace: what the storage behind knows of its space is passed on.
+func TestSpace(t *testing.T) {
+	known, unknown := Delay(thin{}, DelayConfig{}), Delay(struct{ backend.Device }{}, DelayConfig{})
+	if n, err := known.(backend.Allocator).Allocated(); n != 4096 || err != nil {
 		t.Errorf("%d bytes, %v", n, err)
 	}
-	if _, err := Delay(struct{ backend.Device }{},
-		DelayConfig{}).(backend.Allocator).Allocated(); err == nil {
-		t.Error("storage that does not know its space is said to")
+	if n, err := known.(backend.SpaceReporter).FreeSpace(); n != 8192 || err != nil {
+		t.Errorf("%d bytes are left, %v", n, err)
+	}
+	if _, err := unknown.(backend.Allocator).Allocated(); err == nil {
+		t.Error("storage that does not know its space reports it")
+	}
+	if _, err := unknown.(backend.SpaceReporter).FreeSpace(); err == nil {
+		t.Error("storage that does not know what is left reports it")
 	}
 }
 

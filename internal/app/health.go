@@ -3,7 +3,6 @@ package app
 import (
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -14,7 +13,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// healthEvery is how often drives are asked whether they warn of something.
+// healthEvery is how often drives are asked for warnings, and the space of sparse files is
+// measured.
 const healthEvery = time.Minute
 
 // driveOf is the drive that a storage is, or is a partition of; nil for storage that is none or
@@ -29,12 +29,6 @@ func driveOf(s *config.Storage) target.Drive {
 		return d
 	}
 	return nil
-}
-
-// onDrive says that a namespace of the subsystem lies on a drive.
-func onDrive(s config.Subsystem) bool {
-	return slices.ContainsFunc(s.Namespaces,
-		func(n config.Namespace) bool { return driveOf(&n.Storage) != nil })
 }
 
 // blockNumber is the number of a storage's block device.

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,7 +54,7 @@ type Server struct {
 	target     *target.Target
 	transports map[nvme.TransportType]fabric.Transport
 	workers    []*worker
-	health     *watcher        // nil without drives
+	health     *watcher        // nil before Start
 	metrics    *metrics.Server // nil: not wanted
 	listeners  listeners
 	next       atomic.Uint64
@@ -90,9 +89,7 @@ func (s *Server) Start() error {
 	if err := s.startWorkers(); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(c.Subsystems, onDrive) {
-		s.health = watch(healthEvery, s.target.CheckHealth)
-	}
+	s.health = watch(healthEvery, s.target.CheckHealth)
 	if err := s.startMetrics(); err != nil {
 		return err
 	}

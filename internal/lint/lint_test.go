@@ -37,7 +37,7 @@ var allowed = map[string][]string{
 	},
 
 	"nvme":        {},
-	"nvme/target": {"nvme", "fabric", "backend", "internal/mem"},
+	"nvme/target": {"nvme", "fabric", "backend", "internal/list", "internal/mem"},
 	"nvme/host": {
 		"nvme", "fabric/tcp/pdu", "fabric/rdma/cmwire", "fabric/rdma/verbs",
 		"internal/mem", "internal/sys",

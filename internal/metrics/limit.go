@@ -5,7 +5,8 @@ import (
 	"sync"
 )
 
-// limited is a listener with at most so many connections open; more wait in the kernel's queue.
+// limited is a listener that keeps a limited number of connections open; more wait in the kernel's
+// queue.
 type limited struct {
 	net.Listener
 	slots  chan struct{}

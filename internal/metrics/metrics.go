@@ -1,5 +1,5 @@
-// Package metrics serves what there is to know of a running target to Prometheus: snapshots, taken
-// when somebody asks. Nothing of it runs on a reactor, and no scrape waits for a drive.
+// Package metrics exports snapshots of a running target to Prometheus, taken at each scrape. None
+// of it runs on a reactor, and no scrape waits for a drive.
 package metrics
 
 import (
@@ -14,27 +14,26 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// Source is what is shown. Any goroutine calls it, several at once; it must not block.
+// Source is what is exported. Several goroutines may call its functions at once; they must not
+// block.
 type Source struct {
 	Version     string
 	Namespaces  func() []target.NamespaceStats
 	Controllers func() []target.ControllerInfo
-	// Transports is what each transport has of connections and memory for their queues, by its
-	// name.
+	// Transports is the connections of each transport, and the memory of their queues, by its name.
 	Transports map[string]func() fabric.Usage
 	// ReactorMemory is the data memory of each reactor in bytes.
 	ReactorMemory []int64
 }
 
-// prefix begins every name of ours. Names and labels do not change: alerts and dashboards depend on
-// them.
+// prefix begins every name. Names and labels do not change: alerts and dashboards depend on them.
 const prefix = "nvmf_target_"
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prefix+name, help, labels, nil)
 }
 
-// ofNamespace is a Desc with the labels that all of a namespace have.
+// ofNamespace is a Desc with the labels that all metrics of namespaces have.
 func ofNamespace(name, help string, more ...string) *prometheus.Desc {
 	return desc(name, help, append([]string{"subsystem", "nsid"}, more...)...)
 }
@@ -57,19 +56,24 @@ var (
 		"subsystem", "transport")
 
 	commands = ofNamespace("namespace_commands_total",
-		"Operations of the storage that succeeded, by kind; each range of a Dataset Management is a discard.", "op")
+		"Operations of the storage that succeeded, by kind; each range of a Dataset Management "+
+			"is a discard.", "op")
 	moved  = ofNamespace("namespace_bytes_total", "Bytes that reads and writes moved.", "op")
 	failed = ofNamespace("namespace_errors_total",
-		"Operations that the storage failed with an I/O error.")
+		"Operations of the storage that failed, by reason.", "reason")
 	busy = ofNamespace("namespace_busy_seconds_total",
 		"Time with I/O outstanding, summed over reactors.")
 	size      = ofNamespace("namespace_size_bytes", "Size.")
 	blockSize = ofNamespace("namespace_block_size_bytes", "Size of a logical block.")
-	ready     = ofNamespace("namespace_ready", "0 while the storage is away or does not answer.")
-	degraded  = ofNamespace("namespace_degraded",
-		"1 if writes that had been accepted may be lost; nothing more is written.")
+	allocated = ofNamespace("namespace_allocated_bytes",
+		"Space that the content of a sparse file takes; measured every minute.")
+	free = ofNamespace("namespace_free_bytes",
+		"Space that is left on the file system of a sparse file; measured every minute.")
+	ready    = ofNamespace("namespace_ready", "0 while the storage is offline or does not answer.")
+	degraded = ofNamespace("namespace_degraded",
+		"1 if accepted writes may be lost; nothing more is written.")
 	protected = ofNamespace("namespace_write_protected",
-		"1 if writes are refused: by configuration, because of the device, or because it is degraded.")
+		"1 if writes are refused: by the configuration, by the device, or because it is degraded.")
 	cache = ofNamespace("namespace_volatile_cache",
 		"1 if completed writes may be lost with the power until a flush.")
 	givenUp = ofNamespace("namespace_commands_given_up_total",
@@ -77,18 +81,18 @@ var (
 	orphans = ofNamespace("namespace_orphans",
 		"Operations of such commands that the storage still has.")
 	returns = ofNamespace("namespace_returns_total",
-		"How often storage that was away or did not answer came back.")
+		"How often storage that was offline or did not answer came back.")
 	drive = ofNamespace("namespace_drive_info",
-		"1, labelled with the drive that the namespace lies on.", "drive")
+		"1, labelled with the drive that holds the namespace.", "drive")
 	answered = ofNamespace("namespace_drive_answered_timestamp_seconds",
-		"When the drive last answered what its health is, in Unix time; it is asked every minute.")
+		"When the drive last reported its health, in Unix time; it is asked every minute.")
 	warning = ofNamespace("health_critical_warning",
 		"The bits of the critical warning of log 02h.", "warning")
 	temperature = ofNamespace("health_temperature_celsius", "Temperature of the drive.")
 	spare       = ofNamespace("health_available_spare_ratio", "Spare that is left.")
 	threshold   = ofNamespace("health_available_spare_threshold_ratio",
 		"Spare below which the drive warns.")
-	used         = ofNamespace("health_used_ratio", "Endurance that is used up; it may pass 1.")
+	used         = ofNamespace("health_used_ratio", "Endurance that is used up; it may exceed 1.")
 	mediaErrors  = ofNamespace("health_media_errors_total", "Media and data integrity errors.")
 	errorEntries = ofNamespace("health_error_log_entries_total",
 		"Entries of the drive's error log over its life.")
@@ -97,8 +101,11 @@ var (
 	unsafeOff = ofNamespace("health_unsafe_shutdowns_total", "Losses of power without notice.")
 )
 
-// warnings names the bits of the critical warning (Base section 5.1.12.1.3); those of persistent
-// memory regions and of later versions are other.
+// otherWarnings are the bits for persistent memory regions and those of later versions.
+const otherWarnings = ^uint8(nvme.SMARTSpareLow | nvme.SMARTTemperature | nvme.SMARTReliability |
+	nvme.SMARTReadOnly | nvme.SMARTVolatileMemory)
+
+// warnings names the bits of the critical warning (Base section 5.1.12.1.3).
 var warnings = []struct {
 	bits uint8
 	name string
@@ -108,16 +115,16 @@ var warnings = []struct {
 	{nvme.SMARTReliability, "reliability_degraded"},
 	{nvme.SMARTReadOnly, "read_only"},
 	{nvme.SMARTVolatileMemory, "volatile_memory_backup_failed"},
-	{^uint8(nvme.SMARTSpareLow | nvme.SMARTTemperature | nvme.SMARTReliability | nvme.SMARTReadOnly | nvme.SMARTVolatileMemory), "other"},
+	{otherWarnings, "other"},
 }
 
 // collector makes metrics of a Source at each scrape.
 type collector struct{ src Source }
 
-// Describe sends nothing: what there is depends on the configuration and the drives.
+// Describe sends nothing: which metrics exist depends on the configuration and the drives.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect makes all metrics. The registry makes an error of the scrape of a panic.
+// Collect sends all metrics. The registry turns a panic into an error of the scrape.
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	s := sink{out: out}
 	s.gauge(buildInfo, 1, text(c.src.Version), runtime.Version())
@@ -136,7 +143,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// controllers counts; what hosts call themselves is no label, since they choose it.
+// controllers counts controllers and their queues. Host NQNs are no labels, since hosts choose
+// them.
 func (c collector) controllers(s sink) {
 	type key struct{ sub, transport string }
 	type sum struct{ controllers, queues int }
@@ -160,25 +168,31 @@ func namespace(s sink, ns *target.NamespaceStats) {
 	s.counter(commands, float64(ns.Discards), "discard")
 	s.counter(moved, float64(ns.ReadBytes), "read")
 	s.counter(moved, float64(ns.WrittenBytes), "write")
-	s.counter(failed, float64(ns.MediaErrors))
+	for reason, n := range ns.Errors {
+		s.counter(failed, float64(n), reason)
+	}
 	s.counter(busy, ns.Busy.Seconds())
 	s.gauge(size, float64(ns.Size))
 	s.gauge(blockSize, float64(ns.BlockSize))
-	s.gauge(ready, truth(ns.Ready))
-	s.gauge(degraded, truth(ns.Degraded))
-	s.gauge(protected, truth(ns.WriteProtected))
-	s.gauge(cache, truth(ns.VolatileCache))
+	if ns.Allocated >= 0 {
+		s.gauge(allocated, float64(ns.Allocated))
+		s.gauge(free, float64(ns.Free))
+	}
+	s.gauge(ready, boolean(ns.Ready))
+	s.gauge(degraded, boolean(ns.Degraded))
+	s.gauge(protected, boolean(ns.WriteProtected))
+	s.gauge(cache, boolean(ns.VolatileCache))
 	s.counter(givenUp, float64(ns.Timeouts))
 	s.gauge(orphans, float64(ns.Orphans))
 	s.counter(returns, float64(ns.Returns))
 	health(s, ns.Health, ns.Drive)
 }
 
-// health shows of log 02h what somebody measured: without a drive, or before it has answered, that
-// is little.
+// health exports what is known of log 02h: without a drive, or before it has answered, that is
+// little.
 func health(s sink, l *nvme.SMARTLog, d *target.DriveState) {
 	for _, w := range warnings {
-		s.gauge(warning, truth(l.CriticalWarning&w.bits != 0), w.name)
+		s.gauge(warning, boolean(l.CriticalWarning&w.bits != 0), w.name)
 	}
 	if d == nil {
 		s.counter(mediaErrors, number(l.MediaErrors))
@@ -195,9 +209,9 @@ func health(s sink, l *nvme.SMARTLog, d *target.DriveState) {
 	if hours := number(l.PowerOnHours); d.Counts || hours != 0 {
 		s.counter(powerOn, hours*time.Hour.Seconds())
 	}
-	// Only now: what a drive counted in its life is no increase.
+	// Not before the drive has answered: what it counted in its life is no increase.
 	s.counter(mediaErrors, number(l.MediaErrors))
-	if !d.Counts { // nor does it tell the rest
+	if !d.Counts { // it does not report the rest either
 		return
 	}
 	s.gauge(spare, float64(l.AvailableSpare)/100)

@@ -23,8 +23,8 @@ var update = flag.Bool("update", false, "write the golden file")
 
 const testNQN = "nqn.2026-11.io.nvmf-target:a \"quoted\" \\ name"
 
-// source has a namespace on an NVMe drive that is degraded, one on a SATA drive, one whose drive is
-// silent, and one in memory.
+// source has a degraded namespace on an NVMe drive, one on a SATA drive, one whose drive does not
+// answer, and one in memory.
 func source() Source {
 	u := nvme.MakeUint128
 	smart := &nvme.SMARTLog{
@@ -42,10 +42,11 @@ func source() Source {
 						SubNQN: testNQN, NSID: 1, Degraded: true,
 						Timeouts: 11, Orphans: 3, Returns: 2,
 					},
-					Size: 1 << 30, BlockSize: 4096, WriteProtected: true,
-					VolatileCache: true,
-					Reads:         10, Writes: 20, Flushes: 3, WriteZeroes: 4, Discards: 5,
-					ReadBytes: 40960, WrittenBytes: 81920, MediaErrors: 4,
+					Size: 1 << 30, BlockSize: 4096, WriteProtected: true, VolatileCache: true,
+					Allocated: 1 << 20, Free: 1 << 40,
+					Reads: 10, Writes: 20, Flushes: 3, WriteZeroes: 4, Discards: 5,
+					ReadBytes: 40960, WrittenBytes: 81920,
+					Errors: map[string]uint64{"io": 4, "no_space": 146},
 					Busy:   1500 * time.Millisecond,
 					Health: smart,
 					Drive: &target.DriveState{
@@ -55,17 +56,20 @@ func source() Source {
 				},
 				{
 					NamespaceInfo: target.NamespaceInfo{SubNQN: testNQN, NSID: 2, Ready: true},
-					Health:        &nvme.SMARTLog{AvailableSpare: 100, PowerOnHours: u(2)},
-					Drive:         &target.DriveState{ID: "sata Model S2", Answered: at},
+					Allocated:     -1, Free: -1,
+					Health: &nvme.SMARTLog{AvailableSpare: 100, PowerOnHours: u(2)},
+					Drive:  &target.DriveState{ID: "sata Model S2", Answered: at},
 				},
 				{
 					NamespaceInfo: target.NamespaceInfo{SubNQN: testNQN, NSID: 3, Ready: true},
-					Health:        &nvme.SMARTLog{AvailableSpare: 100},
-					Drive:         &target.DriveState{ID: "nvme Model S3", Counts: true},
+					Allocated:     -1, Free: -1,
+					Health: &nvme.SMARTLog{AvailableSpare: 100},
+					Drive:  &target.DriveState{ID: "nvme Model S3", Counts: true},
 				},
 				{
 					NamespaceInfo: target.NamespaceInfo{SubNQN: "b", NSID: 1, Ready: true},
-					Health:        &nvme.SMARTLog{AvailableSpare: 100},
+					Allocated:     -1, Free: -1,
+					Health: &nvme.SMARTLog{AvailableSpare: 100},
 				},
 			}
 		},
@@ -76,7 +80,9 @@ func source() Source {
 				{SubNQN: "b", Transport: nvme.TransportRDMA, Queues: 5},
 			}
 		},
-		Transports:    map[string]func() fabric.Usage{"tcp": func() fabric.Usage { return fabric.Usage{Connections: 7, Memory: 1000, MemoryLimit: 2000} }},
+		Transports: map[string]func() fabric.Usage{"tcp": func() fabric.Usage {
+			return fabric.Usage{Connections: 7, Memory: 1000, MemoryLimit: 2000}
+		}},
 		ReactorMemory: []int64{64 << 20, 64 << 20},
 	}
 }
@@ -92,10 +98,11 @@ func exposition(t *testing.T, src Source) string {
 	if w.Code != http.StatusOK {
 		t.Fatal(w.Code, w.Body)
 	}
-	return regexp.MustCompile(`goversion="[^"]*"`).ReplaceAllString(w.Body.String(), `goversion="GO"`)
+	version := regexp.MustCompile(`goversion="[^"]*"`)
+	return version.ReplaceAllString(w.Body.String(), `goversion="GO"`)
 }
 
-// TestExposition: names, labels and units are an interface. What nobody measured is not shown.
+// TestExposition: names, labels and units are an interface. What is not known is not exported.
 func TestExposition(t *testing.T) {
 	got := exposition(t, source())
 	const file = "testdata/metrics.golden"

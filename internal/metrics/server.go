@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// What a scraper may take, whoever it is: more is cut off or refused.
+// The limits for scrapers: more is cut off or refused.
 const (
 	headerTimeout  = 5 * time.Second
 	writeTimeout   = 30 * time.Second // Prometheus gives up after 10 s by default
@@ -36,7 +36,7 @@ type Server struct {
 	closed  bool         // under scrapes
 }
 
-// Listen serves what src shows at addr; port 0 takes any free one. Problems of scrapes go to log.
+// Listen serves src at addr; port 0 means any free port. Problems of scrapes go to log.
 func Listen(addr netip.AddrPort, src Source, log *slog.Logger) (*Server, error) {
 	network := "tcp6"
 	if addr.Addr().Is4() { // "tcp" would take 0.0.0.0 for [::]
@@ -44,7 +44,7 @@ func Listen(addr netip.AddrPort, src Source, log *slog.Logger) (*Server, error) 
 	}
 	l, err := net.Listen(network, addr.String())
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen: %w%s", err, mend(err))
+		return nil, fmt.Errorf("cannot listen: %w%s", err, hint(err))
 	}
 	s := &Server{addr: l.Addr().(*net.TCPAddr).AddrPort(), done: make(chan struct{})}
 	mux := http.NewServeMux()
@@ -58,14 +58,14 @@ func Listen(addr netip.AddrPort, src Source, log *slog.Logger) (*Server, error) 
 		defer close(s.done)
 		if err := s.http.Serve(newLimited(l, maxConnections)); !errors.Is(err,
 			http.ErrServerClosed) {
-			log.Error("metrics are not served any more", "error", err)
+			log.Error("metrics are no longer served", "err", err)
 		}
 	}()
 	return s, nil
 }
 
-// mend says what to do about an error of listen(2).
-func mend(err error) string {
+// hint says how to fix an error of listen(2).
+func hint(err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return " (another process listens there: see ss -ltnp, or choose another port)"
@@ -78,8 +78,8 @@ func mend(err error) string {
 }
 
 // handler answers with the metrics of src and of the process, in the text format of Prometheus or
-// OpenMetrics. A scrape that fails is answered with status 500, so that up is 0 in Prometheus:
-// parts might be taken for all.
+// OpenMetrics. A scrape that fails is answered with status 500, so that up is 0 in Prometheus: part
+// of the metrics could be taken for all.
 func handler(src Source, log *slog.Logger) http.Handler {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collector{src}, collectors.NewGoCollector(),
@@ -91,7 +91,7 @@ func handler(src Source, log *slog.Logger) http.Handler {
 	})
 }
 
-// guard makes Close wait for scrapes. A panic ends in net/http, with the connection.
+// guard makes Close wait for scrapes. A panic ends in net/http, which closes the connection.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.scrapes.RLock()
@@ -103,10 +103,11 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	})
 }
 
-// Addr is where it listens, with the real port.
+// Addr is the address listened on, with the real port.
 func (s *Server) Addr() netip.AddrPort { return s.addr }
 
-// Close cuts the connections, slow scrapers or not; nothing uses the Source when it returns.
+// Close closes all connections, even in the middle of a scrape. Nothing uses the Source when it
+// returns.
 func (s *Server) Close() error {
 	err := s.http.Close()
 	<-s.done

@@ -68,7 +68,10 @@ func TestServe(t *testing.T) {
 			open != strings.HasSuffix(body, "# EOF\n") {
 			t.Errorf("%q: %d, %s", accept, status, contentType)
 		}
-		for _, want := range []string{`nvmf_target_namespace_ready{nsid="1",subsystem="b"} 1`, "\ngo_goroutines ", "\nprocess_open_fds "} {
+		for _, want := range []string{
+			`nvmf_target_namespace_ready{nsid="1",subsystem="b"} 1`, "\ngo_goroutines ",
+			"\nprocess_open_fds ",
+		} {
 			if !strings.Contains(body, want) {
 				t.Errorf("%q: no %s in:\n%s", accept, want, body)
 			}
@@ -88,7 +91,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestPanic: it costs one scrape, which says so.
+// TestPanic: a panic fails one scrape, with a line in the log.
 func TestPanic(t *testing.T) {
 	var log bytes.Buffer
 	var broken atomic.Bool
@@ -97,14 +100,13 @@ func TestPanic(t *testing.T) {
 	namespaces := src.Namespaces
 	src.Namespaces = func() []target.NamespaceStats {
 		if broken.Load() {
-			panic("no such luck")
+			panic("injected")
 		}
 		return namespaces()
 	}
 	s := serve(t, src, slog.New(slog.NewTextHandler(&log, nil)))
-	if status, _,
-		body := get(t, s, http.MethodGet, "/metrics",
-		""); status != http.StatusInternalServerError {
+	status, _, body := get(t, s, http.MethodGet, "/metrics", "")
+	if status != http.StatusInternalServerError {
 		t.Errorf("%d: %s", status, body)
 	}
 	broken.Store(false)
@@ -112,7 +114,7 @@ func TestPanic(t *testing.T) {
 		t.Error(status)
 	}
 	_ = s.Close()
-	if !strings.Contains(log.String(), "no such luck") {
+	if !strings.Contains(log.String(), "injected") {
 		t.Errorf("the log does not say why:\n%s", log.String())
 	}
 }
@@ -131,8 +133,8 @@ func dial(t *testing.T, s *Server) net.Conn {
 
 const request = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
 
-// TestCloseWaitsForNoSlowScraper: one that reads nothing of an answer that does not fit into the
-// sockets is cut off, and so are those that say nothing.
+// TestCloseWaitsForNoSlowScraper: a scraper that does not read a response larger than the socket
+// buffers is cut off, and so is one that sends nothing.
 func TestCloseWaitsForNoSlowScraper(t *testing.T) {
 	src := source()
 	asked := make(chan struct{})
@@ -171,7 +173,7 @@ func TestCloseWaitsForNoSlowScraper(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreBounded: one too many waits for another to go.
+// TestConnectionsAreBounded: a connection beyond the limit waits until another one is closed.
 func TestConnectionsAreBounded(t *testing.T) {
 	s := serve(t, source(), quiet)
 	answered := func(c net.Conn) {
@@ -203,7 +205,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	answered(more)
 }
 
-func TestListenSaysWhatToMend(t *testing.T) {
+func TestListenHints(t *testing.T) {
 	taken := serve(t, source(), quiet)
 	for addr, want := range map[netip.AddrPort]string{
 		taken.Addr(): "another process listens there",

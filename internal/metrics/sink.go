@@ -9,13 +9,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// sink takes the metrics of one scrape, with the values of the labels that they have in common.
+// sink receives the metrics of one scrape, with the values of the labels that they have in common.
 type sink struct {
 	out    chan<- prometheus.Metric
 	labels []string
 }
 
-// of is a sink for metrics whose first labels have these values.
+// of returns a sink for metrics whose first labels have these values.
 func (s sink) of(labels ...string) sink { return sink{s.out, labels} }
 
 func (s sink) gauge(d *prometheus.Desc, v float64, labels ...string) {
@@ -26,20 +26,20 @@ func (s sink) counter(d *prometheus.Desc, v float64, labels ...string) {
 	s.add(d, prometheus.CounterValue, v, labels)
 }
 
-// add panics if labels do not fit, which is an error of the scrape.
+// add panics if the labels do not fit, which becomes an error of the scrape.
 func (s sink) add(d *prometheus.Desc, t prometheus.ValueType, v float64, labels []string) {
 	s.out <- prometheus.MustNewConstMetric(d, t, v,
 		append(s.labels[:len(s.labels):len(s.labels)], labels...)...)
 }
 
-func truth(b bool) float64 {
+func boolean(b bool) float64 {
 	if b {
 		return 1
 	}
 	return 0
 }
 
-// number is a counter of log 02h; none counts beyond 64 bits in the life of a drive.
+// number converts a counter of log 02h; none exceeds 64 bits in the life of a drive.
 func number(u nvme.Uint128) float64 {
 	v, ok := u.Uint64()
 	if !ok {
@@ -48,5 +48,5 @@ func number(u nvme.Uint128) float64 {
 	return float64(v)
 }
 
-// text makes what a drive or a build says of itself fit for a label.
+// text makes the name of a drive or a build valid as a label.
 func text(s string) string { return strings.ToValidUTF8(s, "?") }

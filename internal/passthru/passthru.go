@@ -99,7 +99,7 @@ func SMART(d Drive) (*nvme.SMARTLog, error) {
 	if err := Admin(d, &sqe, b); err != nil {
 		return nil, fmt.Errorf("health log: %w", err)
 	}
-	l, err := nvme.ParseSMARTLog(b)
+	l, err := nvme.Parse[nvme.SMARTLog](b)
 	if err != nil && !errors.Is(err, nvme.ErrReserved) {
 		return nil, err
 	}

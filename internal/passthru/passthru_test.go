@@ -42,7 +42,7 @@ func TestIdentify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := nvme.ParseIdentifyNamespace(b); err != nil || n.NSZE != 8 ||
+	if n, err := nvme.Parse[nvme.IdentifyNamespace](b); err != nil || n.NSZE != 8 ||
 		n.Format().LBADS != 12 {
 		t.Errorf("%+v, %v", n, err)
 	}

@@ -58,7 +58,7 @@ func (c *Controller) IdentifyController(ctx context.Context) (*nvme.IdentifyCont
 	if err != nil {
 		return nil, err
 	}
-	return nvme.ParseIdentifyController(b)
+	return nvme.Parse[nvme.IdentifyController](b)
 }
 
 // IdentifyNamespace reads CNS 00h.
@@ -69,7 +69,7 @@ func (c *Controller) IdentifyNamespace(ctx context.Context, nsid uint32) (*nvme.
 	if err != nil {
 		return nil, err
 	}
-	return nvme.ParseIdentifyNamespace(b)
+	return nvme.Parse[nvme.IdentifyNamespace](b)
 }
 
 // NamespaceIDs reads the descriptors of a namespace, CNS 03h.
@@ -202,7 +202,7 @@ func (c *Controller) discoveryEntries(ctx context.Context, n uint64) ([]*nvme.Di
 			return nil, err
 		}
 		for ; len(b) > 0; b = b[nvme.DiscoveryEntrySize:] {
-			e, err := nvme.ParseDiscoveryEntry(b)
+			e, err := nvme.Parse[nvme.DiscoveryEntry](b)
 			if err != nil {
 				return nil, err
 			}

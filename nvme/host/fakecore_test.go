@@ -73,7 +73,7 @@ func (f *fakeCore) fabrics(io fakeIO, q *fakeQueue, sqe *nvme.SQE, data []byte) 
 	case nvme.FabricsConnect:
 		q.size = uint32(sqe.Connect().SQSIZE()) + 1
 		q.noFlow = sqe.Connect().CATTR()&nvme.CATTRNoFlowControl != 0
-		if d, _ := nvme.ParseConnectData(data); string(d.SUBNQN[:7]) == "nqn.bad" {
+		if d, _ := nvme.Parse[nvme.ConnectData](data); string(d.SUBNQN[:7]) == "nqn.bad" {
 			return io.respond(sqe.CID(), uint64(nvme.InvalidInData(256)),
 				nvme.ConnectInvalidParameters|nvme.DNR)
 		}
@@ -119,7 +119,7 @@ func (f *fakeCore) admin(io fakeIO, sqe *nvme.SQE) error {
 		}
 		switch sqe.Identify().CNS() {
 		case nvme.CNSController:
-			return io.sendData(cid, id.Append(nil))
+			return io.sendData(cid, nvme.Append(nil, &id))
 		case nvme.CNSActiveNamespaces:
 			return io.sendData(cid, nvme.AppendNamespaceList(nil, []uint32{1}))
 		}

@@ -39,7 +39,7 @@ func ConnectCommand(qid uint16, size int, o *Options, cntlid uint16) *Op {
 	d := nvme.ConnectData{HostID: o.HostID, CNTLID: cntlid}
 	nvme.PutNQN(&d.SUBNQN, o.SubNQN)
 	nvme.PutNQN(&d.HOSTNQN, o.HostNQN)
-	op.Data = d.Append(nil)
+	op.Data = nvme.Append(nil, &d)
 	return op
 }
 

@@ -6,11 +6,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// abortLimit is ACL+1: how many Abort commands may be under way.
+// abortLimit is ACL+1: how many Abort commands may be in progress.
 const abortLimit = 4
 
-// abort carries out Abort (Base section 5.1.1). What a backend has begun is not aborted: DW0 bit 0
-// says so, and the command completes by itself.
+// abort carries out Abort (Base section 5.1.1). A command that its device does not have yet is
+// aborted at once. A device that has it is asked to cancel it: if that is not done at once, DW0
+// bit 0 is set, and the command completes on its own, aborted or not.
 func abort(h *Handler, cm *cmd) {
 	c := cm.s.ctrl
 	a := cm.req.SQE.Abort()
@@ -59,25 +60,31 @@ func (c *controller) abortEvent(cid uint16) bool {
 	return true
 }
 
-// abort aborts a command of this queue that its device has not seen yet. Reactor of the session.
+// abort aborts a command of this queue, and delivers its completion before that of the Abort
+// command. It returns false if there is no such command or its device still has it. Reactor of the
+// session.
 func (s *session) abort(cid uint16) bool {
-	for _, c := range s.cmds {
-		if !c.busy || c.req.SQE.CID() != cid || c.ns == nil || c.ns.slot >= len(s.h.channels) {
-			continue
-		}
-		if s.h.finishDelayed(func(d *delayed) bool {
-			if d.c == c {
-				d.st = nvme.AbortRequested
-			}
-			return d.c == c
-		}) > 0 {
-			return true
-		}
-		if ch := s.h.channels[c.ns.slot]; ch != nil && ch.remove(&c.io) {
-			c.io.Segs = nil
-			s.h.finish(c, 0, nvme.AbortRequested)
-			return true
-		}
+	i := slices.IndexFunc(s.cmds,
+		func(c *cmd) bool { return c.executing && c.req.SQE.CID() == cid })
+	if i < 0 {
+		return false
 	}
-	return false
+	c, h := s.cmds[i], s.h
+	r := c.req
+	switch {
+	case c.delayed.Listed():
+		h.finishDelayed(c, nvme.AbortRequested)
+	case c.compound != nil:
+		c.compound.abort(h)
+	case c.ch == nil:
+		return false // no device is involved
+	case c.ch.withdraw(&c.io):
+		h.finish(c, 0, nvme.AbortRequested)
+	default:
+		c.ch.cancel(&c.io)
+	}
+	h.process() // a canceled IO may be back already
+	done := c.req == nil && r.CQE.Status() == nvme.AbortRequested
+	h.run()
+	return done
 }

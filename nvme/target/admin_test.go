@@ -10,11 +10,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestIdentifyController checks what a Linux host needs to connect and to work well.
+// TestIdentifyController checks what a Linux host needs to connect and to use its features.
 func TestIdentifyController(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.Serial, sub.Model = "SN-1", "model"
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	for _, tr := range []nvme.TransportType{nvme.TransportTCP, nvme.TransportRDMA} {
 		for nqn, checkKind := range map[string]func(check,
 			*nvme.IdentifyController){testSub: checkIO, nvme.DiscoveryNQN: checkDiscovery} {
@@ -22,7 +22,7 @@ func TestIdentifyController(t *testing.T) {
 			qi.MSDBD, qi.InCapsuleSize = 16, 8192
 			h := r.connectHostInfo(0, qi, func(a *connectArgs) { a.sub = nqn })
 			c := r.ok(h.admin, identifyCommand(nvme.CNSController, 0))
-			id, err := nvme.ParseIdentifyController(c.Data)
+			id, err := nvme.Parse[nvme.IdentifyController](c.Data)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -43,17 +43,17 @@ func TestIdentifyController(t *testing.T) {
 	}
 }
 
-// check compares a field that a controller identifies itself with.
+// check compares a field of Identify Controller.
 type check func(name string, got, want any)
 
-// checkAny is about what all controllers have in common.
+// checkAny checks what all controllers have in common.
 func checkAny(check check, id *nvme.IdentifyController) {
 	check("KAS", id.KAS, uint16(keepAliveGranularity))
 	check("IOCCSZ", id.IOCCSZ, uint32((64+8192)/16))
 	check("IORCSZ", id.IORCSZ, uint32(1))
 	check("ICDOFF", id.ICDOFF, uint16(0))
 	check("MSDBD", id.MSDBD, uint8(16))
-	check("MDTS", 4096<<id.MDTS, maxTransfer)
+	check("MDTS", 4096<<id.MDTS, defaultTransfer)
 	check("MAXCMD", id.MAXCMD, uint16(128))
 	check("TBKAS", id.CTRATT&nvme.CTRATTTBKAS != 0, true)
 	check("SGL", id.SGLS&3, nvme.SGLSSupported)
@@ -84,14 +84,14 @@ func checkIO(check check, id *nvme.IdentifyController) {
 	check("VWC", id.VWC, nvme.VWCFlushAll) // RAM has no volatile cache
 }
 
-// TestIdentifyNamespaces has the rows M02 to M05 and the namespace structures.
+// TestIdentifyNamespaces checks the namespace structures (M02 to M05).
 func TestIdentifyNamespaces(t *testing.T) {
 	sub := ramSubsystem(t, 3)
 	sub.Namespaces[1] = NamespaceConfig{
 		NSID: 5, Device: ramDevice(t, 8<<20, 4096), UUID: uuid.UUID{1}, NGUID: [16]byte{2},
 		EUI64: [8]byte{3}, ReadOnly: true,
 	}
-	r := newRig(t, 1, sub,
+	r := newHarness(t, 1, sub,
 		SubsystemConfig{
 			NQN:        testSub + "2",
 			Namespaces: []NamespaceConfig{{NSID: 1, Device: ramDevice(t, 1<<20, 512)}},
@@ -103,7 +103,7 @@ func TestIdentifyNamespaces(t *testing.T) {
 		return r.ok(h.admin, identifyCommand(cns, nsid)).Data
 	}
 
-	id, err := nvme.ParseIdentifyNamespace(get(nvme.CNSNamespace, 5))
+	id, err := nvme.Parse[nvme.IdentifyNamespace](get(nvme.CNSNamespace, 5))
 	if err != nil || id.NSZE != 2048 || id.NCAP != 2048 || id.NUSE != 2048 ||
 		id.Format().LBADS != 12 || id.NMIC != nvme.NMICShared ||
 		id.NSATTR != nvme.NSATTRWriteProtected || id.NGUID != [16]byte{2} ||
@@ -118,7 +118,7 @@ func TestIdentifyNamespaces(t *testing.T) {
 	}
 	derived, _ := nvme.ParseNamespaceIDs(get(nvme.CNSDescriptors, 1))
 	other, _ := nvme.ParseNamespaceIDs(get(nvme.CNSDescriptors, 3))
-	plain, _ := nvme.ParseIdentifyNamespace(get(nvme.CNSNamespace, 1))
+	plain, _ := nvme.Parse[nvme.IdentifyNamespace](get(nvme.CNSNamespace, 1))
 	if len(derived) != 3 || !bytes.Equal(derived[0].ID, plain.NGUID[:]) ||
 		bytes.Equal(derived[0].ID, other[0].ID) {
 		t.Errorf("derived identifiers: %v and %v", derived, other)
@@ -128,7 +128,8 @@ func TestIdentifyNamespaces(t *testing.T) {
 		t.Errorf("the derived UUID has changed to %v: hosts would see another disk",
 			uuid.UUID(derived[1].ID))
 	}
-	indep, err := nvme.ParseIdentifyNamespaceIndependent(get(nvme.CNSIndependentNamespace, 5))
+	indep, err := nvme.Parse[nvme.IdentifyNamespaceIndependent](get(nvme.CNSIndependentNamespace,
+		5))
 	if err != nil || indep.NSTAT != nvme.NSTATReady || indep.NMIC != nvme.NMICShared ||
 		indep.NSATTR != nvme.NSATTRWriteProtected {
 		t.Errorf("CNS 08h: %v %+v", err, indep)
@@ -153,9 +154,9 @@ func TestIdentifyNamespaces(t *testing.T) {
 	}
 }
 
-// TestIdentifyRefused: what there is nothing to say of, and requests that are wrong.
+// TestIdentifyRefused: structures that do not exist, and malformed requests.
 func TestIdentifyRefused(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)
 	csi := func(cns nvme.CNS) *fabrictest.Command {
 		c := identifyCommand(cns, 1)
@@ -200,9 +201,9 @@ func TestIdentifyRefused(t *testing.T) {
 	r.status(d.admin, identifyCommand(nvme.CNSNamespace, 1), invalidField)
 }
 
-// TestAdminRefusals has the rows M01, M15, M16, S01 and S02.
+// TestAdminRefusals: unknown opcodes and invalid flags (M01, M15, M16, S01, S02).
 func TestAdminRefusals(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)
 	for op := range 256 {
 		if adminOps[op].execute == nil && nvme.Opcode(op) != nvme.FabricsOpcode {
@@ -213,62 +214,5 @@ func TestAdminRefusals(t *testing.T) {
 		c := identifyCommand(nvme.CNSController, 0)
 		c.SQE.SetFlags(flags)
 		r.status(h.admin, c, invalidField)
-	}
-}
-
-// TestAbort has the row M14.
-func TestAbort(t *testing.T) {
-	sub, dev := faultySubsystem(t)
-	r := newRig(t, 2, sub)
-	h := r.connectHost(1)
-	abortCommand := func(sqid, cid uint16) *fabrictest.Command {
-		c := command(nvme.AdminAbort, 0, nil)
-		c.SQE.Abort().Set(sqid, cid)
-		return c
-	}
-	result := func(c *fabrictest.Command, want uint32) {
-		t.Helper()
-		if r.ok(h.admin, c).CQE.DW0() != want {
-			t.Errorf("result %d, want %d", c.CQE.DW0(), want)
-		}
-	}
-	result(abortCommand(0, 12345), 1)
-	result(abortCommand(1, 12345), 1)
-	result(abortCommand(9, 1), 1)
-	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
-	result(abortCommand(0, aer.SQE.CID()), 0)
-	if aer.CQE.Status() != nvme.AbortRequested {
-		t.Errorf("AER: %v", aer.CQE.Status())
-	}
-
-	dev.Hold(nil)
-	held := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
-	result(abortCommand(1, held.SQE.CID()), 1) // the device works on it
-	dev.Full(true)
-	waiting := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	result(abortCommand(1, waiting.SQE.CID()), 0)
-	if !waiting.Done || waiting.CQE.Status() != nvme.AbortRequested {
-		t.Errorf("waiting command: %v %v", waiting.Done, waiting.CQE.Status())
-	}
-	var many []*fabrictest.Command
-	for range abortLimit + 1 {
-		many = append(many, r.send(h.admin, abortCommand(1, 1)))
-	}
-	r.w.Settle()
-	for i, c := range many {
-		want := nvme.Success
-		if i == abortLimit {
-			want = nvme.AbortLimitExceeded
-		}
-		if !c.Done || c.CQE.Status().Code() != want {
-			t.Errorf("abort %d: %v %v", i, c.Done, c.CQE.Status())
-		}
-	}
-	dev.Full(false)
-	dev.Release()
-	r.until("the read completes", func() bool { return held.Done })
-	if !held.CQE.Status().OK() {
-		t.Errorf("read: %v", held.CQE.Status())
 	}
 }

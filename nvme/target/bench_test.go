@@ -12,16 +12,16 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// track is a queue that does as little as a queue can, so that what is measured is the handler.
-type track struct {
+// stubQueue does as little as a queue can, so that benchmarks measure the handler.
+type stubQueue struct {
 	info fabric.QueueInfo
 	done int
 	bad  int
 
-	noLoans bool
+	noZeroCopy bool
 }
 
-func (q *track) Complete(reqs []*fabric.Request) {
+func (q *stubQueue) Complete(reqs []*fabric.Request) {
 	q.done += len(reqs)
 	for _, r := range reqs {
 		if !r.CQE.Status().OK() {
@@ -29,22 +29,22 @@ func (q *track) Complete(reqs []*fabric.Request) {
 		}
 	}
 }
-func (q *track) SetDepth(int) error { return nil }
-func (q *track) Disconnect(error)   {}
+func (q *stubQueue) SetDepth(int) error { return nil }
+func (q *stubQueue) Disconnect(error)   {}
 
-func (q *track) HandOverBuffers(*fabric.Request) func() { return nil }
+func (q *stubQueue) HandOverBuffers(*fabric.Request) func() { return nil }
 
-func (q *track) CanSendFrom([]mem.Segment) bool { return !q.noLoans }
+func (q *stubQueue) CanSendFrom([]mem.Segment) bool { return !q.noZeroCopy }
 
-func (q *track) CanReceiveInto([]mem.Segment) bool { return !q.noLoans }
+func (q *stubQueue) CanReceiveInto([]mem.Segment) bool { return !q.noZeroCopy }
 
-func (q *track) Info() *fabric.QueueInfo { return &q.info }
+func (q *stubQueue) Info() *fabric.QueueInfo { return &q.info }
 
-// bare is a host on bare requests: no transport, no watcher.
+// bare is a host that uses requests directly, without a transport or a watcher.
 type bare struct {
 	w    *fabrictest.World
 	h    *Handler
-	q    *track
+	q    *stubQueue
 	reqs []*fabric.Request
 	io   fabric.Session
 }
@@ -67,7 +67,7 @@ func newBare(tb testing.TB, dev NamespaceConfig, depth int) *bare {
 		tb.Fatal(err)
 	}
 	w.Reactors[0].Attach(h)
-	b := &bare{w: w, h: h, q: &track{info: info(nvme.TransportTCP)}}
+	b := &bare{w: w, h: h, q: &stubQueue{info: info(nvme.TransportTCP)}}
 	admin, _ := h.Open(b.q)
 	b.io, _ = h.Open(b.q)
 	b.control(admin, adminArgs(testSub).command())
@@ -168,9 +168,9 @@ func TestNoAllocations(t *testing.T) {
 		if b.q.bad > 0 {
 			t.Errorf("%s: %d commands failed", name, b.q.bad)
 		}
-		b.q.noLoans = true
+		b.q.noZeroCopy = true
 		if n := testutil.AllocsPerRun(200, func() { b.run(nvme.NVMRead, 32, data) }); n != 0 {
-			t.Errorf("%s: reads without loans: %v allocations", name, n)
+			t.Errorf("%s: reads without zero copy: %v allocations", name, n)
 		}
 		if n := testutil.AllocsPerRun(200, func() { b.run(0x77, 32, nil) }); n != 0 {
 			t.Errorf("%s: a refused command: %v allocations", name, n)

@@ -22,12 +22,12 @@ func (d *changing) set(fn func(*backend.Info)) {
 	d.notify()
 }
 
-// TestDeviceChanges: a device that grows, shrinks, goes and comes back; hosts are told, and
-// commands judged by what there is.
+// TestDeviceChanges: when a device grows, shrinks, goes offline and returns, hosts are notified and
+// commands are checked against its current size.
 func TestDeviceChanges(t *testing.T) {
 	dev := &changing{Device: ramDevice(t, 1<<20, 512)}
 	dev.i = dev.Device.Info()
-	r := newRig(t, 2,
+	r := newHarness(t, 2,
 		SubsystemConfig{
 			NQN: testSub, AllowAnyHost: true,
 			Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
@@ -52,7 +52,7 @@ func TestDeviceChanges(t *testing.T) {
 			func() { r.ok(q, last()) },
 		},
 		{
-			"goes", func(i *backend.Info) { i.Offline = true }, 2048, false,
+			"goes offline", func(i *backend.Info) { i.Offline = true }, 2048, false,
 			func() { r.notReady(q, last()) },
 		},
 		{
@@ -70,8 +70,8 @@ func TestDeviceChanges(t *testing.T) {
 	} {
 		aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 		dev.set(step.change)
-		r.until("hosts are told", func() bool { return aer.Done })
-		id, err := nvme.ParseIdentifyNamespace(r.ok(h.admin,
+		r.until("hosts are notified", func() bool { return aer.Done })
+		id, err := nvme.Parse[nvme.IdentifyNamespace](r.ok(h.admin,
 			identifyCommand(nvme.CNSNamespace, 1)).Data)
 		if err != nil {
 			t.Fatal(err)
@@ -85,6 +85,6 @@ func TestDeviceChanges(t *testing.T) {
 	}
 	r.during(r.target.Close)
 	if dev.notify != nil {
-		t.Error("the device tells a namespace that is gone")
+		t.Error("the device notifies a namespace that was removed")
 	}
 }

@@ -1,87 +1,167 @@
 package target
 
 import (
-	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// channelState tells what a channel can do.
+// channelState says what a channel can do.
 type channelState uint8
 
 const (
 	// Device.OpenChannel runs on an ordinary goroutine; IOs wait in pending
 	channelOpening channelState = iota
 	channelOpen                 // IOs are submitted and reaped
-	channelFailed               // OpenChannel failed; IOs fail too until retryAt
+	channelFailed               // OpenChannel failed, and so do IOs until retryAt
+	channelClosed               // the namespace is retired
 )
 
-// reopenAfter is how long a failed channel is left alone, in nanoseconds.
+// reopenAfter is the time between attempts to open a channel, in nanoseconds.
 const reopenAfter = int64(1e9)
 
-// channel is one reactor's way to the device of one namespace. It is opened by the first IO and
-// closed when the namespace is retired.
+// channel is one reactor's access to the device of one namespace. The first command for the
+// namespace opens it; it is closed when the namespace is retired.
 type channel struct {
 	h   *Handler
 	ns  *namespace
 	dev backend.Channel
-	// lender is dev if that lends its blocks, receiver if data can be received into its memory.
-	lender   backend.ZeroCopyReader
-	receiver backend.ZeroCopyWriter
+	// reader and writer are dev if it supports zero-copy reads and writes.
+	reader   backend.ZeroCopyReader
+	writer   backend.ZeroCopyWriter
 	state    channelState
-	// pending are IOs not yet taken by the device, in order.
-	pending  []*backend.IO
-	inflight int
-	loans    int // taken by reads, and reservations of writes, that are not released
-	// touched and active say that the channel is in the lists of the handler of these names.
-	touched, active bool
-	stats           *ioStats
-	unpublished     bool // stats has changed without an IO being reaped
-	busySince       int64
-	err             error // why opening failed
-	retryAt         int64
-	onClosed        func() // set when the namespace is retired
+	pending  []*backend.IO // not yet accepted by the device, in order
+	inflight int           // in the device
+	// zeroCopies is the number of zero-copy reads and writes that have not ended.
+	zeroCopies int
+	// The channel is on the list of Handler of the same name.
+	scheduled, active, counted list.Node[channel]
+
+	stats     *ioStats
+	busySince int64
+	err       error // why opening failed
+	retryAt   int64
+	onClosed  func() // set when the namespace is retired
 }
 
-// submit queues an IO for the device of ns; the caller kicks afterwards. It returns false if the
-// namespace is gone.
-func (h *Handler) submit(ns *namespace, io *backend.IO) bool {
-	ch := h.channel(ns)
-	if ch == nil {
-		if ch = h.openChannel(ns); ch == nil {
-			return false
+// Poll takes back what devices have completed and passes it on. It returns the number of steps.
+func (h *Handler) Poll(int) int {
+	n := 0
+	for ch := range h.active.All() {
+		n += ch.reap()
+		n += ch.push()
+		if !ch.busy() {
+			h.active.Remove(&ch.active)
+			ch.closeIfRetired()
 		}
 	}
-	if ch.state == channelFailed && h.loop.Now() >= ch.retryAt {
-		ch.open()
+	if n > 0 {
+		h.run()
 	}
-	io.Err = nil
-	ch.pending = append(ch.pending, io)
-	ch.touch()
-	if h.watching == nil {
-		h.watch()
+	return n
+}
+
+// Arm says whether the reactor may sleep: devices wake it when they complete something, but an idle
+// one that refused an IO must be offered it again.
+func (h *Handler) Arm() bool {
+	for ch := range h.active.All() {
+		if ch.inflight == 0 && len(ch.pending) > 0 || ch.inflight > 0 && !ch.dev.Arm() {
+			return false
+		}
 	}
 	return true
 }
 
-// channel is the channel of ns on this reactor, nil if there is none.
-func (h *Handler) channel(ns *namespace) *channel {
-	if ns.slot >= len(h.channels) {
-		return nil
+// push submits pending IOs to the device. It returns how many it accepted.
+func (ch *channel) push() int {
+	switch {
+	case ch.state == channelOpening || len(ch.pending) == 0:
+		return 0
+	case ch.state == channelFailed:
+		return ch.failPending()
 	}
-	ch := h.channels[ns.slot]
-	if ch == nil || ch.ns != ns { // the slot of a retired namespace may have another owner
-		return nil
+	n := ch.dev.Submit(ch.pending)
+	if n > 0 {
+		if ch.inflight == 0 {
+			ch.busySince = ch.h.loop.Now()
+		}
+		ch.inflight += n
+		rest := copy(ch.pending, ch.pending[n:])
+		clear(ch.pending[rest:])
+		ch.pending = ch.pending[:rest]
 	}
-	return ch
+	return n
 }
 
-// touch has the next kick look at the channel.
-func (ch *channel) touch() {
-	if !ch.touched {
-		ch.touched = true
-		ch.h.touched = append(ch.h.touched, ch)
+// reap takes back what the device has completed. It returns how many IOs.
+func (ch *channel) reap() int {
+	total := 0
+	for ch.inflight > 0 {
+		n := ch.dev.Poll(ch.h.reaped[:])
+		if n == 0 {
+			break
+		}
+		ch.inflight -= n
+		total += n
+		for i, io := range ch.h.reaped[:n] {
+			ch.h.reaped[i] = nil
+			ch.done(io)
+		}
+	}
+	if total > 0 {
+		if ch.inflight == 0 {
+			ch.stats.own[statBusy] += uint64(ch.h.loop.Now() - ch.busySince)
+		}
+		ch.stats.publish()
+	}
+	return total
+}
+
+// done passes a completed IO to its command.
+func (ch *channel) done(io *backend.IO) {
+	st := nvme.Success
+	if io.Err == nil {
+		ch.count(io.Op, io.Len)
+	} else {
+		st = ch.failed(io)
+	}
+	switch o := io.Owner.(type) {
+	case *cmd:
+		switch {
+		case o.req == nil:
+			ch.returned(o)
+		case st == notReady:
+			ch.h.finishLater(o)
+		default:
+			ch.h.finish(o, 0, st)
+		}
+	case *compoundIO:
+		o.c.ioDone(ch.h, o, st)
+	}
+}
+
+// count counts a successful operation on n bytes.
+func (ch *channel) count(op backend.Op, n int64) {
+	ch.stats.own[op]++
+	if op <= backend.OpWrite {
+		ch.stats.own[statSectors+int(op)] += uint64(n) >> 9
+	}
+}
+
+// busy says that IOs wait for the device or are in it.
+func (ch *channel) busy() bool { return ch.inflight > 0 || len(ch.pending) > 0 }
+
+// settle has a busy channel polled, and closes an idle one whose namespace is retired.
+func (ch *channel) settle() {
+	switch {
+	case ch.state == channelOpening || ch.active.Listed():
+	case ch.busy():
+		ch.h.active.Push(ch, &ch.active)
+	default:
+		ch.closeIfRetired()
 	}
 }
 
@@ -111,199 +191,97 @@ func (ch *channel) open() {
 
 func (ch *channel) opened(dev backend.Channel, err error) {
 	ch.dev, ch.state = dev, channelOpen
-	ch.lender, _ = dev.(backend.ZeroCopyReader)
-	ch.receiver, _ = dev.(backend.ZeroCopyWriter)
+	ch.reader, _ = dev.(backend.ZeroCopyReader)
+	ch.writer, _ = dev.(backend.ZeroCopyWriter)
 	if err != nil {
 		ch.state, ch.err, ch.retryAt = channelFailed, err, ch.h.loop.Now()+reopenAfter
-		ch.h.warn("opening a backend channel failed", "subsystem", ch.ns.sub.nqn, "nsid",
-			ch.ns.nsid, "err", err)
+		ch.h.warn("opening a channel failed", "subsystem", ch.ns.sub.nqn, "nsid", ch.ns.nsid,
+			"err", err)
 	}
-	ch.touch()
-	ch.h.kick()
-}
-
-// push gives pending IOs to the device. It returns how many moved.
-func (ch *channel) push() int {
-	switch {
-	case ch.state == channelOpening || len(ch.pending) == 0:
-		return 0
-	case ch.state == channelFailed:
-		return ch.failPending()
-	}
-	n := ch.dev.Submit(ch.pending)
-	if n > 0 {
-		if ch.inflight == 0 {
-			ch.busySince = ch.h.loop.Now()
-		}
-		ch.inflight += n
-		rest := copy(ch.pending, ch.pending[n:])
-		clear(ch.pending[rest:])
-		ch.pending = ch.pending[:rest]
-	}
-	return n
-}
-
-// settle puts a busy channel on the list of those to poll, and closes one that is idle and to be
-// closed.
-func (ch *channel) settle() {
-	switch {
-	case ch.state == channelOpening || ch.active:
-	case ch.inflight > 0 || len(ch.pending) > 0:
-		ch.active = true
-		ch.h.active = append(ch.h.active, ch)
-	default:
-		ch.closeIfIdle()
-	}
+	ch.h.schedule(ch)
 }
 
 func (ch *channel) failPending() int {
 	err := fmt.Errorf("%w: %w", backend.ErrOffline, ch.err)
 	n := 0
-	for len(ch.pending) > 0 { // finishing one may append others
+	for ; len(ch.pending) > 0; n++ { // completing one may append others
 		io := ch.pending[0]
-		ch.pending = ch.pending[:copy(ch.pending, ch.pending[1:])]
+		ch.pending = slices.Delete(ch.pending, 0, 1)
 		io.Err = err
 		ch.done(io)
-		n++
 	}
 	return n
 }
 
-// reap takes what the device has finished. It returns how many.
-func (ch *channel) reap() int {
-	total := 0
-	for ch.inflight > 0 {
-		n := ch.dev.Poll(ch.h.finished[:])
-		if n == 0 {
-			break
-		}
-		ch.inflight -= n
-		total += n
-		for i, io := range ch.h.finished[:n] {
-			ch.h.finished[i] = nil
-			ch.done(io)
-		}
-	}
-	if total > 0 && ch.inflight == 0 {
-		ch.stats.own.busy += ch.h.loop.Now() - ch.busySince
-	}
-	if total > 0 || ch.unpublished {
-		ch.unpublished = false
-		ch.stats.publish()
-	}
-	return total
-}
-
-// done gives one finished IO back to the command it belongs to.
-func (ch *channel) done(io *backend.IO) {
-	switch {
-	case io.Err == nil:
-		ch.count(io.Op, io.Len)
-	case errors.Is(io.Err, backend.ErrIO):
-		ch.stats.own.mediaErrors++
-		if errors.Is(io.Err, backend.ErrDegraded) {
-			ch.ns.degrade(ch.h.t.log, io.Err)
-		}
-	}
-	io.Segs = nil
-	switch o := io.Owner.(type) {
-	case *cmd:
-		if len(o.own) > 0 {
-			o.freeOwn(ch.h)
-		}
-		switch st := ioStatus(io); {
-		case o.req == nil:
-			ch.returned(o)
-		case st == notReady:
-			ch.h.finishLater(o, st)
-		default:
-			ch.h.finish(o, 0, st)
-		}
-	case *multiIO:
-		o.m.ioDone(ch.h, o)
-	}
-}
-
-// count adds a finished operation on n bytes to the counters.
-func (ch *channel) count(op backend.Op, n int64) {
-	st := &ch.stats.own
-	switch op {
-	case backend.OpRead:
-		st.reads++
-		st.readSectors += uint64(n) >> 9
-	case backend.OpWrite:
-		st.writes++
-		st.wrotSecs += uint64(n) >> 9
-	default:
-		st.others[op-backend.OpFlush]++
-	}
-}
-
-// purge takes the IOs of a dead queue that the device has not seen out of the line: the host may
-// already retry them elsewhere, and a late write must not follow.
-func (ch *channel) purge(s *session) {
+// abortPending aborts the IOs of an ended queue that the device has not seen: the host may retry
+// them elsewhere, and a late write must not follow.
+func (ch *channel) abortPending(s *session) {
 	var dropped []*backend.IO
-	kept := ch.pending[:0]
-	for _, io := range ch.pending {
-		if ownerSession(io) == s {
-			dropped = append(dropped, io)
-		} else {
-			kept = append(kept, io)
+	ch.pending = slices.DeleteFunc(ch.pending, func(io *backend.IO) bool {
+		if ownerSession(io) != s {
+			return false
 		}
-	}
-	clear(ch.pending[len(kept):])
-	ch.pending = kept
+		dropped = append(dropped, io)
+		return true
+	})
 	for _, io := range dropped {
 		io.Err = backend.ErrAborted
 		ch.done(io)
 	}
 }
 
-// ownerSession is the queue that an IO works for.
+// ownerSession is the queue that an IO works for, nil if its command was given up.
 func ownerSession(io *backend.IO) *session {
 	switch o := io.Owner.(type) {
 	case *cmd:
 		return o.s
-	case *multiIO:
-		if o.m.c != nil {
-			return o.m.c.s
+	case *compoundIO:
+		if o.c.cmd != nil {
+			return o.c.cmd.s
 		}
 	}
 	return nil
 }
 
-// remove takes an IO that the device has not seen out of the queue.
-func (ch *channel) remove(io *backend.IO) bool {
-	for i, p := range ch.pending {
-		if p == io {
-			ch.pending = append(ch.pending[:i], ch.pending[i+1:]...)
-			return true
-		}
+// withdraw takes back an IO that the device has not seen. It returns false if the device has it.
+func (ch *channel) withdraw(io *backend.IO) bool {
+	i := slices.Index(ch.pending, io)
+	if i >= 0 {
+		ch.pending = slices.Delete(ch.pending, i, i+1)
 	}
-	return false
+	return i >= 0
+}
+
+// cancel asks the device to give an IO back that is no longer wanted.
+func (ch *channel) cancel(io *backend.IO) {
+	if d, ok := ch.dev.(backend.Canceler); ok {
+		d.Cancel(io)
+		ch.h.schedule(ch) // it may be back already
+	}
 }
 
 // dropChannel closes the channel of a retired namespace once its IOs are back, and then calls done.
 func (h *Handler) dropChannel(ns *namespace, done func()) {
 	ch := h.channels[ns.slot]
 	ch.onClosed = done
-	ch.closeIfIdle()
+	ch.closeIfRetired()
 }
 
-func (ch *channel) closeIfIdle() {
-	if ch.onClosed == nil || ch.state == channelOpening || ch.inflight > 0 || len(ch.pending) > 0 ||
-		ch.loans > 0 {
+func (ch *channel) closeIfRetired() {
+	if ch.onClosed == nil || ch.state == channelOpening || ch.busy() || ch.zeroCopies > 0 {
 		return
 	}
 	if ch.dev != nil {
 		if err := ch.dev.Close(); err != nil {
-			ch.h.warn("closing a backend channel failed", "subsystem", ch.ns.sub.nqn, "nsid",
-				ch.ns.nsid, "err", err)
+			ch.h.warn("closing a channel failed", "subsystem", ch.ns.sub.nqn, "nsid", ch.ns.nsid,
+				"err", err)
 		}
 	}
+	ch.state = channelClosed
 	ch.h.channels[ch.ns.slot] = nil
+	ch.stats.publish()
 	done := ch.onClosed
 	ch.onClosed = nil
-	ch.h.unwatch()
+	ch.h.stopTimeoutsIfIdle()
 	done()
 }

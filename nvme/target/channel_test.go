@@ -11,10 +11,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestGone: commands for storage that is away are refused so that hosts try again, and not at once.
-func TestGone(t *testing.T) {
+// TestOffline: commands for storage that is offline are refused, after a delay, with a status that
+// makes hosts retry.
+func TestOffline(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	dev.Fail(func(*backend.IO) error { return fmt.Errorf("here: %w", backend.ErrOffline) })
 	for _, c := range everyCommand() {
@@ -26,11 +27,11 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestFullDevice: IOs that a device refuses are offered again, and the reactor sleeps meanwhile
-// only if the device will wake it.
+// TestFullDevice: IOs that a device refuses are offered again, and the reactor does not sleep if
+// the device would not wake it.
 func TestFullDevice(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))) // the channel is open
 	dev.Full(true)
@@ -43,7 +44,7 @@ func TestFullDevice(t *testing.T) {
 		t.Fatal("the device is full")
 	}
 	if r.raw[0].Arm() {
-		t.Error("the reactor may sleep although nobody will wake it")
+		t.Error("the reactor may sleep although nothing would wake it")
 	}
 	dev.Full(false)
 	for _, c := range all {
@@ -51,20 +52,20 @@ func TestFullDevice(t *testing.T) {
 	}
 }
 
-// TestChannelOpenFails: commands fail without DNR, and a later one opens the channel.
+// TestChannelOpenFails: commands fail without DNR, and a later command opens the channel.
 func TestChannelOpenFails(t *testing.T) {
-	dev := &unopenable{Device: ramDevice(t, 1<<20, 512), err: errors.New("no such disk today")}
+	dev := &unopenable{Device: ramDevice(t, 1<<20, 512), err: errors.New("the disk is missing")}
 	sub := SubsystemConfig{
 		NQN: testSub, AllowAnyHost: true,
 		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
 	}
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	read := func() *fabrictest.Command { return rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)) }
 	r.notReady(q, read())
 	r.notReady(q, dsm(1, true, [2]uint64{0, 1}, [2]uint64{2, 1}))
 	first := r.send(q, read())
-	r.until("it waits", func() bool { return len(r.raw[0].later) == 1 })
+	r.until("it waits", func() bool { return !r.raw[0].delayed.Empty() })
 	dev.set(nil)
 	r.notReady(q, read()) // the channel is not opened before a second is over
 	if !first.Done {

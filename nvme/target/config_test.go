@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// odd is a device with a description that no device should have.
+// odd is a device with an invalid description.
 type odd struct {
 	backend.Device
 	info backend.Info
@@ -17,7 +17,7 @@ type odd struct {
 
 func (d odd) Info() backend.Info { return d.info }
 
-// TestSubsystemConfig: what is wrong is refused with its place, and nothing of it stays.
+// TestSubsystemConfig: an error names its place, and nothing is added.
 func TestSubsystemConfig(t *testing.T) {
 	dev := ramDevice(t, 1<<20, 512)
 	ns := func(list ...NamespaceConfig) []NamespaceConfig { return list }
@@ -94,10 +94,10 @@ func TestSubsystemConfig(t *testing.T) {
 	}
 }
 
-// TestNamespaceCalls: adding and removing what cannot be.
+// TestNamespaceCalls: additions and removals that are refused.
 func TestNamespaceCalls(t *testing.T) {
 	dev := ramDevice(t, 1<<20, 512)
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	for want, err := range map[string]error{
 		"does not exist": r.target.AddNamespace(testSub+"2",
 			NamespaceConfig{NSID: 2, Device: dev}),
@@ -122,14 +122,14 @@ func firstError(errs ...error) error {
 	return nil
 }
 
-// TestClosedTarget takes nothing any more.
+// TestClosedTarget: a closed target accepts nothing.
 func TestClosedTarget(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h, idle := r.connectHost(1), r.dial(0)
 	r.during(r.target.Close)
 	r.w.Settle()
 	if !h.admin.Closed() || !h.io[0].Closed() || !idle.Closed() {
-		t.Error("queues live on")
+		t.Error("queues are still open")
 	}
 	if _, err := fabrictest.Dial(r.w.Reactors[0], r.raw[0], info(nvme.TransportTCP)); err == nil {
 		t.Error("a queue was opened")
@@ -166,10 +166,10 @@ func TestCloseWithoutReactors(t *testing.T) {
 	}
 }
 
-// TestLogLimit: what peers cause is escaped and limited, and the log says how much is missing
-// (X08).
+// TestLogLimit: lines that peers cause are escaped and limited in number, and the log says how many
+// were dropped (X08).
 func TestLogLimit(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	a := adminArgs(testSub)
 	a.sub = "evil\n\x1b[31m%s" + strings.Repeat("x", 200)
 	for range 100 {
@@ -187,6 +187,6 @@ func TestLogLimit(t *testing.T) {
 	r.w.Advance(2e9)
 	r.status(r.dial(0), a.command(), nvme.ConnectInvalidParameters)
 	if !strings.Contains(r.log.String(), "lines=80") {
-		t.Errorf("the log does not say what is missing: %s", r.log.String()[len(log):])
+		t.Errorf("the log does not say how many lines were dropped: %s", r.log.String()[len(log):])
 	}
 }

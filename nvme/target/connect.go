@@ -1,18 +1,19 @@
 package target
 
 import (
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Statuses of Connect. DNR makes a Linux host give up reconnecting, so only what no later attempt
-// can cure carries it: a malformed command and a host that is not allowed. An unknown subsystem may
-// be configured again, a controller may have expired.
+// Statuses of Connect. DNR makes a Linux host give up reconnecting, so it goes only with what no
+// later attempt can cure: a malformed command and a host that is not allowed. An unknown subsystem
+// may be configured again, and a controller may have expired.
 const (
 	connectMalformed = nvme.ConnectInvalidParameters | nvme.DNR
 	connectRefused   = nvme.ConnectInvalidParameters
 )
 
-// prepareConnect validates what lies in the command (Base section 6.3).
+// prepareConnect validates the command itself (Base section 6.3).
 func prepareConnect(c *cmd) nvme.Status {
 	if c.req.SQE.Connect().RECFMT() != 0 {
 		return nvme.ConnectIncompatibleFormat | nvme.DNR
@@ -22,52 +23,52 @@ func prepareConnect(c *cmd) nvme.Status {
 
 // refuse completes a command that the transport or Prepare refused.
 func (h *Handler) refuse(c *cmd, st nvme.Status) {
-	var at nvme.InvalidParameter
-	// which a Connect must not fail with (Base section 6.3)
+	var field nvme.InvalidParameter
+	// Connect must not fail with Invalid Field (Base section 6.3).
 	if c.isConnect() && st.Code() == nvme.InvalidField {
-		st, at = connectMalformed, nvme.InvalidInCommand(nvme.ConnectOffsetSGL1)
+		st, field = connectMalformed, nvme.InvalidInCommand(nvme.ConnectOffsetSGL1)
 		if badFabricsFlags(&c.req.SQE) {
-			at = nvme.InvalidInCommand(nvme.ConnectOffsetFlags)
+			field = nvme.InvalidInCommand(nvme.ConnectOffsetFlags)
 		}
 	}
-	h.finish(c, uint64(at), st)
+	h.finish(c, uint64(field), st)
 }
 
 // connect carries out Connect. The result of a refusal names the field.
 func connect(h *Handler, c *cmd) {
 	s := c.s
 	if s.ctrl != nil {
-		h.finish(c, 0, sequenceError) // two Connects raced
+		h.finish(c, 0, sequenceError) // a second Connect was prepared before the first was executed
 		return
 	}
 	var raw [nvme.ConnectDataSize]byte
-	if copyOut(raw[:], c.req.Segs, 0) != len(raw) {
+	if data := mem.NewCursor(c.req.Segs, 0); data.CopyTo(raw[:]) != len(raw) {
 		h.finish(c, 0, nvme.InternalError)
 		return
 	}
-	data, _ := nvme.ParseConnectData(raw[:]) // reserved fields are ignored
+	data, _ := nvme.Parse[nvme.ConnectData](raw[:]) // reserved fields are ignored
 	sqe := c.req.SQE.Connect()
-	at, st := s.checkConnect(sqe, data)
+	field, st := s.checkConnect(sqe, data)
 	if st.OK() {
 		if sqe.QID() == 0 {
-			at, st = s.connectAdmin(sqe, data)
+			field, st = s.connectAdmin(sqe, data)
 		} else {
-			at, st = s.connectIO(sqe, data)
+			field, st = s.connectIO(sqe, data)
 		}
 	}
 	if !st.OK() {
 		h.warn("connect refused", "remote", s.info.Remote, "qid", sqe.QID(), "subsystem",
-			shown(&data.SUBNQN), "host", shown(&data.HOSTNQN),
-			"status", st.String(), "offset", at.IPO(), "in_data", at.InData())
-		h.finish(c, uint64(at), st)
+			loggedNQN(&data.SUBNQN), "host", loggedNQN(&data.HOSTNQN), "status", st.String(),
+			"field", field.String())
+		h.finish(c, uint64(field), st)
 		return
 	}
 	s.stopDeadline()
 	h.finish(c, uint64(nvme.MakeConnectResult(s.ctrl.cntlid)), nvme.Success)
 }
 
-// shown is a peer's name for the log, no longer than a name may be; log/slog escapes it.
-func shown(field *[nvme.NQNFieldSize]byte) string {
+// loggedNQN is a peer's NQN for the log, no longer than an NQN may be; log/slog escapes it.
+func loggedNQN(field *[nvme.NQNFieldSize]byte) string {
 	nqn, err := nvme.ParseNQN(field)
 	if err != nil {
 		return "(malformed)"
@@ -92,9 +93,9 @@ func (s *session) checkConnect(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 	return 0, nvme.Success
 }
 
-// names reads the NQNs and finds the subsystem.
-func (s *session) names(data *nvme.ConnectData) (sub *subsystem, hostNQN string,
-	at nvme.InvalidParameter, st nvme.Status,
+// resolve reads the NQNs and finds the subsystem.
+func (s *session) resolve(data *nvme.ConnectData) (sub *subsystem, hostNQN string,
+	field nvme.InvalidParameter, st nvme.Status,
 ) {
 	subNQN, err := nvme.ParseNQN(&data.SUBNQN)
 	if err != nil {
@@ -116,10 +117,10 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 	if s.h.t.closed.Load() {
 		return 0, nvme.ConnectControllerBusy
 	}
-	sub, hostNQN, at, st := s.names(data)
+	sub, hostNQN, field, st := s.resolve(data)
 	switch {
 	case !st.OK():
-		return at, st
+		return field, st
 	case !sub.allows(hostNQN):
 		return nvme.InvalidInData(nvme.ConnectDataOffsetHOSTNQN), nvme.ConnectInvalidHost | nvme.DNR
 	case data.CNTLID != nvme.CNTLIDDynamic:
@@ -130,28 +131,28 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 	if int(sqe.SQSIZE()) >= c.entries() {
 		return nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE), connectMalformed
 	}
-	if st, at := sub.admit(c); !st.OK() {
-		return at, st
+	if field, st := sub.admit(c); !st.OK() {
+		return field, st
 	}
 	s.ctrl = c
 	if !s.establish(sqe) {
 		s.ctrl = nil
-		sub.release(c)
+		sub.remove(c)
 		return 0, nvme.ConnectControllerBusy
 	}
 	s.table = &adminOps
-	c.startKeepAlive(sqe.KATO())
-	c.started()
+	c.setKeepAlive(sqe.KATO())
+	c.logCreated()
 	return 0, nvme.Success
 }
 
-// connectIO binds an I/O queue to a controller of the same host on the same port.
+// connectIO adds an I/O queue to a controller of the same host on the same port.
 func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.InvalidParameter,
 	nvme.Status,
 ) {
-	sub, hostNQN, at, st := s.names(data)
+	sub, hostNQN, field, st := s.resolve(data)
 	if !st.OK() {
-		return at, st
+		return field, st
 	}
 	c := sub.lookup(data.CNTLID)
 	announced := s.info.CNTLID // by RDMA hosts; old ones leave it 0
@@ -188,16 +189,15 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.
 	return 0, nvme.Success
 }
 
-// establish gives the queue its depth. False means that the transport has no resources.
+// establish gives the queue its depth. It returns false if the transport lacks resources.
 func (s *session) establish(sqe *nvme.ConnectSQE) bool {
 	depth := int(sqe.SQSIZE()) + 1
 	if err := s.q.SetDepth(depth); err != nil {
 		s.h.warn("no resources for a queue", "remote", s.info.Remote, "depth", depth, "err", err)
 		return false
 	}
-	s.reserve(depth)
-	s.size = uint32(depth)
-	s.noFlow = sqe.CATTR()&nvme.CATTRNoFlowControl != 0
+	s.setDepth(depth)
+	s.noFlowControl = sqe.CATTR()&nvme.CATTRNoFlowControl != 0
 	return true
 }
 
@@ -208,7 +208,7 @@ func prepareDisconnect(c *cmd) nvme.Status {
 		return nvme.ConnectIncompatibleFormat | nvme.DNR
 	case c.s.qid == 0:
 		return nvme.InvalidQueueType | nvme.DNR
-	case c.s.leaving != nil || c.s.left:
+	case c.s.disconnecting():
 		return sequenceError
 	}
 	return c.expect(0)
@@ -217,12 +217,12 @@ func prepareDisconnect(c *cmd) nvme.Status {
 // disconnect deletes an I/O queue when its other commands are done.
 func disconnect(h *Handler, c *cmd) {
 	s := c.s
-	if s.leaving != nil || s.left {
+	if s.disconnecting() {
 		h.finish(c, 0, sequenceError)
 		return
 	}
-	s.leaving = c
+	s.disconnectCmd = c
 	if s.outstanding == 1 {
-		s.leave()
+		s.finishDisconnect()
 	}
 }

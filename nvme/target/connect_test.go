@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestConnectRefusals has the rows F02 to F08 and F21 of admin Connects: status, IPO and IATTR.
+// TestConnectRefusals: status, IPO and IATTR of refused admin Connects (F02 to F08, F21).
 func TestConnectRefusals(t *testing.T) {
 	const (
 		malformed = nvme.ConnectInvalidParameters | nvme.DNR
@@ -91,7 +91,7 @@ func TestConnectRefusals(t *testing.T) {
 	}
 	sub := ramSubsystem(t, 1)
 	sub.AllowAnyHost, sub.Hosts = false, []string{testHost}
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			a := adminArgs(testSub)
@@ -118,7 +118,7 @@ func TestConnectRefusals(t *testing.T) {
 
 // TestConnectPSDT: Base figure 95 asks for 10b and tolerates 00b; Linux sends 01b.
 func TestConnectPSDT(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	for psdt := range uint8(3) {
 		q := r.dial(0)
 		c := adminArgs(testSub).command()
@@ -129,7 +129,7 @@ func TestConnectPSDT(t *testing.T) {
 	}
 }
 
-// args and raw change a Connect before and after it is made into bytes.
+// args and raw change a Connect before and after it is encoded.
 func args(f func(*connectArgs)) func(*connectArgs, *fabrictest.Command) *fabrictest.Command {
 	return func(a *connectArgs, _ *fabrictest.Command) *fabrictest.Command {
 		f(a)
@@ -147,12 +147,12 @@ func raw(f func(*fabrictest.Command)) func(*connectArgs, *fabrictest.Command) *f
 	}
 }
 
-// TestConnectIORefusals has the rows F10 to F15 and R15.
+// TestConnectIORefusals: the same of I/O Connects (F10 to F15, R15).
 func TestConnectIORefusals(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.MaxIOQueues = 4
 	other := SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true}
-	r := newRig(t, 2, sub, other)
+	r := newHarness(t, 2, sub, other)
 	r.must(r.target.AddPort(Port{ID: 1}))
 	h := r.connectHost(1)
 	d := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
@@ -251,9 +251,9 @@ func TestConnectIORefusals(t *testing.T) {
 	h.connectIO(1)
 }
 
-// TestConnectSequence has the rows F01, F14, F16, F17 and F20.
+// TestConnectSequence: commands out of sequence (F01, F14, F16, F17, F20).
 func TestConnectSequence(t *testing.T) {
-	r := newRig(t, 2, ramSubsystem(t, 1))
+	r := newHarness(t, 2, ramSubsystem(t, 1))
 	q := r.dial(0)
 	for _, c := range []*fabrictest.Command{
 		propertyGetCommand(nvme.PropertyCAP), command(nvme.AdminIdentify, 0, nil),
@@ -296,12 +296,12 @@ func fabricsCommand(t nvme.FabricsType) nvme.SQE {
 
 // TestRacingConnects: two Connects, or two Disconnects, in one batch.
 func TestRacingConnects(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	q := r.dial(0)
 	a, b := adminArgs(testSub).command(), adminArgs(testSub).command()
 	r.must(q.Send(a, b))
 	r.w.Settle()
-	if !a.CQE.Status().OK() || b.CQE.Status()&^statusMore != sequenceError ||
+	if !a.CQE.Status().OK() || b.CQE.Status()&^nvme.More != sequenceError ||
 		len(r.target.Controllers()) != 1 {
 		t.Errorf("%v, %v, %d controllers", a.CQE.Status(), b.CQE.Status(),
 			len(r.target.Controllers()))
@@ -316,7 +316,7 @@ func TestRacingConnects(t *testing.T) {
 		&fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}
 	r.must(io.Send(c, d))
 	r.w.Settle()
-	if !c.CQE.Status().OK() || d.CQE.Status()&^statusMore != sequenceError || !io.Closed() {
+	if !c.CQE.Status().OK() || d.CQE.Status()&^nvme.More != sequenceError || !io.Closed() {
 		t.Errorf("%v, %v, closed %v", c.CQE.Status(), d.CQE.Status(), io.Closed())
 	}
 	// A transport without memory for the admin queue leaves no controller behind.
@@ -328,9 +328,9 @@ func TestRacingConnects(t *testing.T) {
 	}
 }
 
-// TestConnectDeadline: a queue that never connects is closed (F20), one that does is not.
+// TestConnectDeadline: a queue without a successful Connect is closed (F20).
 func TestConnectDeadline(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	idle, failed := r.dial(0), r.dial(0)
 	a := adminArgs(testSub)
 	a.sub += "x"
@@ -343,12 +343,12 @@ func TestConnectDeadline(t *testing.T) {
 	}
 }
 
-// TestCNTLIDs: the range is used in turn, an identifier in use is not given twice, and F22 when
-// none is left.
+// TestCNTLIDs: identifiers are used in turn, none twice at a time; without a free one Connect is
+// refused (F22).
 func TestCNTLIDs(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.CNTLIDMin, sub.CNTLIDMax = 10, 12
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	a, b, c := r.connectHost(0), r.connectHost(0), r.connectHost(0)
 	if a.cntlid != 10 || b.cntlid != 11 || c.cntlid != 12 {
 		t.Errorf("CNTLIDs %d, %d, %d", a.cntlid, b.cntlid, c.cntlid)
@@ -367,11 +367,11 @@ func TestCNTLIDs(t *testing.T) {
 	r.status(r.dial(0), x.command(), nvme.ConnectInvalidParameters)
 }
 
-// TestReconnectWhileOldLingers: a host gets a new controller while the backend still holds I/O of
-// the old one (Q03).
+// TestReconnectWhileOldLingers: a host gets a new controller while the device still has I/O of the
+// old one (Q03).
 func TestReconnectWhileOldLingers(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	old := r.connectHost(1)
 	dev.Hold(nil)
 	c := r.send(old.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
@@ -385,15 +385,16 @@ func TestReconnectWhileOldLingers(t *testing.T) {
 		t.Errorf("%d controllers, want 2", n)
 	}
 	dev.Release()
-	r.until("the old controller is gone", func() bool { return len(r.target.Controllers()) == 1 })
+	r.until("the old controller is removed",
+		func() bool { return len(r.target.Controllers()) == 1 })
 	if c.Done {
-		t.Error("a command of a dead queue completed")
+		t.Error("a command of an ended queue completed")
 	}
 }
 
 // TestSQHD: flow control counts entries modulo the queue size; without it SQHD is FFFFh (F18, Q06).
 func TestSQHD(t *testing.T) {
-	r := newRig(t, 2, ramSubsystem(t, 1))
+	r := newHarness(t, 2, ramSubsystem(t, 1))
 	h := r.connectHost(0)
 	tiny := h.ioArgs(1)
 	tiny.sqsize = 1

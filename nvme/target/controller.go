@@ -2,6 +2,8 @@ package target
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,11 +12,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// lingerAfterShutdown is how long an association outlives a finished shutdown (Base section 3.6.2:
-// at least two minutes).
-const lingerAfterShutdown = int64(120e9)
+// shutdownLinger is how long an association outlives a completed shutdown, in nanoseconds (Base
+// section 3.6.2: at least two minutes).
+const shutdownLinger = int64(120e9)
 
-// controller is one association of a host with a subsystem. It lives on the reactor of its admin
+// controller is one association of a host with a subsystem. It belongs to the reactor of its admin
 // queue.
 type controller struct {
 	t       *Target
@@ -26,35 +28,38 @@ type controller struct {
 	hostNQN string
 	hostID  [16]byte
 
-	// Read by the I/O queues.
+	// The I/O queues read these.
 	ready atomic.Bool // enabled, not resetting, not shutting down, not failed
-	// completed writes must be durable: WCE is 0, or the host was told that there is no cache
+	// writeThrough: completed writes must be durable, because WCE is 0, or because Identify has
+	// reported no cache.
 	writeThrough atomic.Bool
+	discard      atomic.Bool // Dataset Management is offered
 
 	errors errorLog
 
-	mu      sync.Mutex // guards what follows; never held while calling out
-	queues  map[uint16]*session
-	granted int // I/O queues the host may connect
-	dead    bool
-	gone    bool // the admin queue has ended
+	mu         sync.Mutex // guards what follows; never held while calling out
+	queues     map[uint16]*session
+	granted    int  // I/O queues the host may connect
+	failed     bool // the association has ended or is about to
+	adminEnded bool
 
-	// What follows belongs to the admin reactor.
-	cc     nvme.CC
-	csts   nvme.CSTS
-	vwc    bool // Identify tells of a volatile cache
-	after  pending
-	linger func()
+	// The rest belongs to the admin reactor.
+	cc         nvme.CC
+	csts       nvme.CSTS
+	cached     bool // Identify reports a volatile cache
+	rotational bool // Identify reports endurance groups, see identifyIndependent
+	pending    pending
+	stopLinger func() // stops the timer after a shutdown, nil if it does not run
 
 	features [256]uint32
 	alive    keepAliveTimer
 	events   events
-	aborts   int // Abort commands under way
+	aborts   int // Abort commands in progress
 	changed  changedNamespaces
-	catalog  *catalog
+	catalog  atomic.Pointer[catalog] // the last one made for a discovery log
 }
 
-// pending is what happens when the last I/O queue is gone.
+// pending is what happens when the last I/O queue has ended.
 type pending uint8
 
 const (
@@ -62,7 +67,7 @@ const (
 	pendingShutdown                     // CSTS.SHST becomes 10b
 )
 
-// newController makes the controller of an admin queue; it is not visible to anyone yet.
+// newController makes the controller of an admin queue; the subsystem does not list it yet.
 func newController(s *session, sub *subsystem, hostNQN string, hostID [16]byte) *controller {
 	c := &controller{
 		t: s.h.t, sub: sub, h: s.h, admin: s, info: s.info, hostNQN: hostNQN, hostID: hostID,
@@ -80,14 +85,13 @@ func (c *controller) describe() ControllerInfo {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := len(c.queues)
-	if !c.gone {
+	if !c.adminEnded {
 		n++
 	}
 	return ControllerInfo{
 		CNTLID: c.cntlid, SubNQN: c.sub.nqn, HostNQN: c.hostNQN, HostID: c.hostID,
-		Transport: c.info.Transport,
-		Remote:    c.info.Remote.String(), Discovery: c.sub.discovery, Queues: n,
-		Ready: c.ready.Load(),
+		Transport: c.info.Transport, Remote: c.info.Remote.String(), Discovery: c.sub.discovery,
+		Queues: n, Ready: c.ready.Load(),
 	}
 }
 
@@ -96,9 +100,7 @@ func (c *controller) attach(s *session, qid uint16) nvme.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.dead || !c.ready.Load():
-		return nvme.ConnectInvalidParameters
-	case int(qid) > c.granted:
+	case c.failed || !c.ready.Load() || int(qid) > c.granted:
 		return nvme.ConnectInvalidParameters
 	case c.queues[qid] != nil:
 		return nvme.CommandSequenceError // the first queue stays
@@ -111,11 +113,11 @@ func (c *controller) attach(s *session, qid uint16) nvme.Status {
 // times.
 func (c *controller) fail(why error) {
 	c.mu.Lock()
-	if c.dead {
+	if c.failed {
 		c.mu.Unlock()
 		return
 	}
-	c.dead = true
+	c.failed = true
 	c.ready.Store(false)
 	list := c.ioQueues()
 	c.mu.Unlock()
@@ -123,13 +125,7 @@ func (c *controller) fail(why error) {
 }
 
 // ioQueues lists the I/O queues. The caller holds c.mu.
-func (c *controller) ioQueues() []*session {
-	list := make([]*session, 0, len(c.queues)+1)
-	for _, s := range c.queues {
-		list = append(list, s)
-	}
-	return list
-}
+func (c *controller) ioQueues() []*session { return slices.Collect(maps.Values(c.queues)) }
 
 // disconnectSessions ends queues, each on its own reactor.
 func disconnectSessions(list []*session, why error) {
@@ -140,20 +136,17 @@ func disconnectSessions(list []*session, why error) {
 
 // adminClosed is called when the transport closes the admin queue.
 func (c *controller) adminClosed() {
-	c.stopTimers()
-	c.fail(errors.New("the admin queue is gone"))
+	c.alive.stop()
+	c.endLinger()
+	c.fail(errors.New("the admin queue has ended"))
 	c.abortEvents()
 }
 
-func (c *controller) stopTimers() {
-	c.alive.stop()
-	c.stopLinger()
-}
-
-func (c *controller) stopLinger() {
-	if c.linger != nil {
-		c.linger()
-		c.linger = nil
+// endLinger stops the timer after a shutdown.
+func (c *controller) endLinger() {
+	if c.stopLinger != nil {
+		c.stopLinger()
+		c.stopLinger = nil
 	}
 }
 
@@ -161,53 +154,53 @@ func (c *controller) stopLinger() {
 func (c *controller) sessionEnded(s *session) {
 	c.mu.Lock()
 	if s.qid == 0 {
-		c.gone = true
+		c.adminEnded = true
 	} else {
 		delete(c.queues, s.qid)
 	}
-	last := len(c.queues) == 0
-	free := last && c.gone
+	last, adminEnded := len(c.queues) == 0, c.adminEnded
 	c.mu.Unlock()
 	switch {
-	case free:
-		c.sub.release(c)
-		s.h.note("controller gone", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN)
+	case last && adminEnded:
+		c.sub.remove(c)
+		s.h.info("controller removed", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
+			c.hostNQN)
 	case last && s.qid != 0:
-		c.h.post(c.queuesGone)
+		c.h.post(c.ioQueuesEnded)
 	}
 }
 
-// dropQueues disconnects the I/O queues; then happens when they are gone. Admin reactor.
+// dropQueues disconnects the I/O queues; then happens when they have ended. Admin reactor.
 func (c *controller) dropQueues(then pending, why string) {
 	c.mu.Lock()
 	c.ready.Store(false)
 	list := c.ioQueues()
 	c.mu.Unlock()
-	c.after |= then
+	c.pending |= then
 	disconnectSessions(list, errors.New(why))
 	if len(list) == 0 {
-		c.queuesGone()
+		c.ioQueuesEnded()
 	}
 }
 
-// queuesGone carries on a reset or shutdown when no I/O queue is left: the message may be about
-// queues of earlier.
-func (c *controller) queuesGone() {
+// ioQueuesEnded completes a reset or shutdown if no I/O queue is left: the posted call may be about
+// earlier queues.
+func (c *controller) ioQueuesEnded() {
 	c.mu.Lock()
 	left := len(c.queues)
 	c.mu.Unlock()
 	if left > 0 {
 		return
 	}
-	then := c.after
-	c.after = 0
+	then := c.pending
+	c.pending = 0
 	if then&pendingReset != 0 {
 		c.csts &^= nvme.CSTSReady
 	}
 	if then&pendingShutdown != 0 {
 		c.csts = c.csts&^nvme.CSTSShutdownOccurring | nvme.CSTSShutdownComplete
-		c.linger = c.h.after(lingerAfterShutdown, func() {
-			c.linger = nil
+		c.stopLinger = c.h.after(shutdownLinger, func() {
+			c.stopLinger = nil
 			c.fail(errors.New("the host shut the controller down and left the association open"))
 		})
 	}
@@ -222,8 +215,8 @@ func (c *controller) configure(v nvme.CC) nvme.Status {
 		return invalidField
 	case v.EN() && !c.sub.discovery && (v.IOSQES() != 6 || v.IOCQES() != 4):
 		return invalidField // entries of 64 and 16 bytes; discovery controllers have no I/O queues
-	case v.EN() && !old.EN() && c.after != 0:
-		return sequenceError // the reset or shutdown is not finished
+	case v.EN() && !old.EN() && c.pending != 0:
+		return sequenceError // the reset or shutdown has not completed
 	}
 	c.cc = v
 	switch {
@@ -238,13 +231,18 @@ func (c *controller) configure(v nvme.CC) nvme.Status {
 	return nvme.Success
 }
 
+// enable makes the controller ready. What Identify Controller reports of the namespaces is decided
+// here: it does not change while the controller is enabled.
 func (c *controller) enable() {
-	c.vwc = c.sub.namespaces.Load().volatile()
-	c.writeThrough.Store(!c.vwc)
-	c.stopLinger()
+	t := c.sub.namespaces.Load()
+	c.cached = t.any(func(g *geometry) bool { return g.info.VolatileCache })
+	c.writeThrough.Store(!c.cached)
+	c.rotational = t.any(func(g *geometry) bool { return g.info.Rotational })
+	c.discard.Store(len(t.list) == 0 || t.any(func(g *geometry) bool { return g.info.Discard }))
+	c.endLinger()
 	c.csts = c.csts&^(nvme.CSTSShutdownOccurring|nvme.CSTSShutdownComplete) | nvme.CSTSReady
 	c.mu.Lock()
-	if !c.dead {
+	if !c.failed {
 		c.ready.Store(true)
 	}
 	c.mu.Unlock()
@@ -253,9 +251,9 @@ func (c *controller) enable() {
 // reset is a Controller Reset: CC.EN from 1 to 0 (Base section 3.7.2). The admin queue and the keep
 // alive timer survive it.
 func (c *controller) reset() {
-	c.stopLinger()
+	c.endLinger()
 	c.csts &^= nvme.CSTSShutdownOccurring | nvme.CSTSShutdownComplete
-	c.after &^= pendingShutdown
+	c.pending &^= pendingShutdown
 	c.abortEvents()
 	c.events = events{}
 	c.changed = changedNamespaces{}
@@ -271,56 +269,8 @@ func (c *controller) shutdown() {
 	c.dropQueues(pendingShutdown, "the host shut the controller down")
 }
 
-// started logs a new association.
-func (c *controller) started() {
-	c.h.note("controller created", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN,
-		"transport", c.info.Transport,
-		"remote", c.info.Remote, "keepalive", time.Duration(c.alive.period))
-}
-
-// propertyGet answers a Property Get (Base section 6.5).
-func propertyGet(h *Handler, cm *cmd) {
-	c := cm.s.ctrl
-	p := cm.req.SQE.Property()
-	var v uint64
-	switch p.Offset() {
-	case nvme.PropertyCAP:
-		v = uint64(nvme.MakeCAP(c.entries(), readyTimeout, nvme.CAPCSSNVM|nvme.CAPCRMSMedia))
-	case nvme.PropertyVS:
-		v = uint64(version)
-	case nvme.PropertyCC:
-		v = uint64(c.cc)
-	case nvme.PropertyCSTS:
-		v = uint64(c.csts)
-	case nvme.PropertyCRTO:
-		v = uint64(nvme.MakeCRTO(readyTimeout, 0))
-	}
-	h.finish(cm, v, nvme.Success)
-}
-
-// readyTimeout is CAP.TO and CRTO.CRWMT in units of 500 ms: a reset waits for the backends.
-const readyTimeout = 40
-
-// prepareProperty validates offset, size and, for Property Set, that the property can be written.
-func prepareProperty(cm *cmd) nvme.Status {
-	p := cm.req.SQE.Property()
-	switch off := p.Offset(); off {
-	case nvme.PropertyCAP, nvme.PropertyVS, nvme.PropertyCSTS, nvme.PropertyCRTO:
-		if cm.req.SQE.FabricsType() == nvme.FabricsPropertySet {
-			return invalidField // read-only
-		}
-		fallthrough
-	case nvme.PropertyCC:
-		if p.Size() != off.Size() {
-			return invalidField
-		}
-	default:
-		return invalidField
-	}
-	return cm.expect(0)
-}
-
-// propertySet carries out a Property Set of CC (Base section 6.6).
-func propertySet(h *Handler, cm *cmd) {
-	h.finish(cm, 0, cm.s.ctrl.configure(nvme.CC(cm.req.SQE.Property().Value())))
+func (c *controller) logCreated() {
+	c.h.info("controller created", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN,
+		"transport", c.info.Transport, "remote", c.info.Remote, "timeout",
+		time.Duration(c.alive.period))
 }

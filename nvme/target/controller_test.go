@@ -18,9 +18,9 @@ func faultySubsystem(t *testing.T) (SubsystemConfig, *backendtest.Faulty) {
 	}, dev
 }
 
-// TestProperties has the rows G01 to G03.
+// TestProperties: values, and writes that are refused (G01 to G03).
 func TestProperties(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)
 	c := nvme.CAP(h.property(nvme.PropertyCAP))
 	if c.MQES() != 127 || c.TO() == 0 || c&nvme.CAPCSSNVM == 0 || c.MPSMin() != 4096 {
@@ -66,11 +66,11 @@ func TestProperties(t *testing.T) {
 	r.status(h.admin, withData, invalidLength)
 }
 
-// TestReset is G04: a reset drops the I/O queues, waits for their I/O, and the controller can be
-// enabled again.
+// TestReset: a reset ends the I/O queues and waits for their I/O, then the controller can be
+// enabled again (G04).
 func TestReset(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 3, sub)
+	r := newHarness(t, 3, sub)
 	h := r.connectHost(3)
 	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	dev.Hold(nil)
@@ -86,18 +86,18 @@ func TestReset(t *testing.T) {
 	r.w.Settle()
 	for i, q := range h.io {
 		if !q.Closed() {
-			t.Errorf("I/O queue %d lives on", i+1)
+			t.Errorf("I/O queue %d is still open", i+1)
 		}
 	}
 	if !h.csts().RDY() {
-		t.Error("RDY is 0 while the backend still works for the controller")
+		t.Error("RDY is 0 while the device still has I/O of the controller")
 	}
 	r.status(h.admin, identifyCommand(nvme.CNSController, 0), sequenceError)
 	r.status(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)), sequenceError)
 	dev.Release()
 	r.until("RDY is 0", func() bool { return !h.csts().RDY() })
 	if c.Done {
-		t.Error("a command of a dropped queue completed")
+		t.Error("a command of an ended queue completed")
 	}
 
 	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
@@ -105,9 +105,9 @@ func TestReset(t *testing.T) {
 	r.ok(h.connectIO(1), rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 }
 
-// TestShutdown: SHST ends at 10b, and the association is kept for two minutes and no longer.
+// TestShutdown: SHST becomes 10b, and the association ends two minutes later.
 func TestShutdown(t *testing.T) {
-	r := newRig(t, 2, ramSubsystem(t, 1))
+	r := newHarness(t, 2, ramSubsystem(t, 1))
 	h := r.connectHost(2)
 	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux|nvme.CCShutdownNormal)))
 	r.w.Settle()
@@ -115,7 +115,7 @@ func TestShutdown(t *testing.T) {
 		t.Errorf("CSTS %#x", st)
 	}
 	if !h.io[0].Closed() || !h.io[1].Closed() {
-		t.Error("I/O queues live on")
+		t.Error("I/O queues are still open")
 	}
 	r.w.Advance(119e9)
 	if h.admin.Closed() {
@@ -123,28 +123,28 @@ func TestShutdown(t *testing.T) {
 	}
 	r.w.Advance(2e9)
 	if !h.admin.Closed() || len(r.target.Controllers()) != 0 {
-		t.Error("the association lingers")
+		t.Error("the association has not ended")
 	}
-	// Shutdown, then enable again on the same association.
+	// Shut down and enable again on the same association.
 	h = r.connectHost(0)
 	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux|nvme.CCShutdownAbrupt)))
 	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
 	r.w.Settle()
 	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 	if st := h.csts(); st != nvme.CSTSReady {
-		t.Errorf("CSTS %#x after a new start", st)
+		t.Errorf("CSTS %#x after enabling again", st)
 	}
 	r.w.Advance(300e9)
 	if h.admin.Closed() {
-		t.Error("the shutdown's timer outlived the new start")
+		t.Error("the timer of the shutdown is still running")
 	}
 }
 
-// TestResetAfterQueuesCameAndWent: that the last queue of earlier is gone says nothing about those
-// of now.
-func TestResetAfterQueuesCameAndWent(t *testing.T) {
+// TestResetAfterQueuesEnded: that the last of earlier queues has ended does not complete the reset
+// of those that exist now.
+func TestResetAfterQueuesEnded(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	h := r.connectHost(1)
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	h.io[0].HangUp() // the other reactor has not heard of it when the rest happens
@@ -161,8 +161,8 @@ func TestResetAfterQueuesCameAndWent(t *testing.T) {
 	r.until("RDY is 0", func() bool { return !h.csts().RDY() })
 }
 
-// TestResetAndShutdownTogether: one write of CC, or two while the first is under way, end in the
-// state that both ask for.
+// TestResetAndShutdownTogether: a reset and a shutdown in one write of CC, or in two while the
+// first is in progress, end in the state that both ask for.
 func TestResetAndShutdownTogether(t *testing.T) {
 	const shn = nvme.CCShutdownNormal
 	for name, tc := range map[string]struct {
@@ -190,7 +190,7 @@ func TestResetAndShutdownTogether(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			sub, dev := faultySubsystem(t)
-			r := newRig(t, 2, sub)
+			r := newHarness(t, 2, sub)
 			h := r.connectHost(1)
 			dev.Hold(nil)
 			r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
@@ -200,16 +200,16 @@ func TestResetAndShutdownTogether(t *testing.T) {
 			}
 			r.w.Settle()
 			if st := h.csts(); st == tc.want || st.SHST() == 2 {
-				t.Errorf("CSTS %#x while the backend still works", st)
+				t.Errorf("CSTS %#x while the device still has I/O", st)
 			}
 			dev.Release()
-			r.until("the queues are gone", func() bool { return h.csts() == tc.want })
+			r.until("the queues have ended", func() bool { return h.csts() == tc.want })
 			if tc.want&nvme.CSTSReady == 0 {
 				r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
 				r.until("disabled", func() bool { return !h.csts().RDY() })
 				r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 				if st := h.csts(); st != nvme.CSTSReady {
-					t.Errorf("CSTS %#x after a new start", st)
+					t.Errorf("CSTS %#x after enabling again", st)
 				}
 				r.w.Advance(300e9)
 				r.ok(h.admin, identifyCommand(nvme.CNSController, 0))
@@ -218,16 +218,16 @@ func TestResetAndShutdownTogether(t *testing.T) {
 	}
 }
 
-// TestAdminQueueDies: every I/O queue goes with it, on every reactor (Q02).
-func TestAdminQueueDies(t *testing.T) {
-	r := newRig(t, 3, ramSubsystem(t, 1))
+// TestAdminQueueEnds: every I/O queue ends with it, on every reactor (Q02).
+func TestAdminQueueEnds(t *testing.T) {
+	r := newHarness(t, 3, ramSubsystem(t, 1))
 	h, other := r.connectHost(4), r.connectHost(2)
 	r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	h.admin.HangUp()
 	r.w.Settle()
 	for i, q := range h.io {
 		if !q.Closed() {
-			t.Errorf("I/O queue %d lives on", i+1)
+			t.Errorf("I/O queue %d is still open", i+1)
 		}
 	}
 	if n := h.admin.Outstanding(); n != 0 {
@@ -239,10 +239,10 @@ func TestAdminQueueDies(t *testing.T) {
 	r.ok(other.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 }
 
-// TestDisconnectCommand is G06: the queue goes when its other commands are done.
+// TestDisconnectCommand: the queue ends when its other commands have completed (G06).
 func TestDisconnectCommand(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	h := r.connectHost(2)
 	bad := &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}
 	bad.SQE[40] = 1
@@ -266,11 +266,11 @@ func TestDisconnectCommand(t *testing.T) {
 	r.ok(r.dialInfo(1, h.info), h.ioArgs(1).command()) // the identifier is free again
 }
 
-// TestKeepAlive: the timer expires between KATO and 1.5 KATO; any traffic on any queue counts; 0 is
-// off; stalls of our own forgive.
+// TestKeepAlive: the timer expires between KATO and 1.5 KATO; traffic on any queue restarts it; 0
+// turns it off.
 func TestKeepAlive(t *testing.T) {
 	const kato = 5000
-	r := newRig(t, 2, ramSubsystem(t, 1))
+	r := newHarness(t, 2, ramSubsystem(t, 1))
 	with := func(ms uint32) func(*connectArgs) { return func(a *connectArgs) { a.kato = ms } }
 	h, off := r.connectHost(1, with(kato)), r.connectHost(1)
 	r.ok(h.admin, command(nvme.AdminKeepAlive, 0, nil))
@@ -288,7 +288,7 @@ func TestKeepAlive(t *testing.T) {
 		t.Fatal("did not expire")
 	}
 	if off.admin.Closed() || off.io[0].Closed() || len(r.target.Controllers()) != 1 {
-		t.Error("another controller suffered")
+		t.Error("another controller expired, too")
 	}
 	r.w.Advance(24 * 3600e9)
 	if off.admin.Closed() {
@@ -296,14 +296,14 @@ func TestKeepAlive(t *testing.T) {
 	}
 }
 
-// TestKeepAliveAfterStall: commands may wait unread when this process itself stood still, so a late
-// look forgives once.
+// TestKeepAliveAfterStall: when this process stood still, commands may wait unread, so the first
+// check after that does not expire.
 func TestKeepAliveAfterStall(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0, func(a *connectArgs) { a.kato = 5000 })
 	k := &r.target.find(testSub).lookup(h.cntlid).alive
-	// thirty seconds went by without a look
-	k.lastLook, k.lastSeen = k.lastLook-30e9, k.lastSeen-30e9
+	// thirty seconds passed without a check
+	k.lastCheck, k.lastSeen = k.lastCheck-30e9, k.lastSeen-30e9
 	r.w.Advance(1.3e9)
 	if h.admin.Closed() {
 		t.Fatal("expired because this process stood still")
@@ -314,9 +314,9 @@ func TestKeepAliveAfterStall(t *testing.T) {
 	}
 }
 
-// TestKeepAliveValues is F19 and the feature.
+// TestKeepAliveValues: rounding and limits of KATO, in Connect and as a feature (F19).
 func TestKeepAliveValues(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	for ms, want := range map[uint32]uint32{
 		0: 0, 1: 1000, 1000: 1000, 1001: 2000, 5000: 5000,
 		0xFFFFFFFF: maxKeepAlive,
@@ -343,9 +343,10 @@ func TestKeepAliveValues(t *testing.T) {
 	}
 }
 
-// TestDiscoveryTimeout: a discovery controller without KATO lives for two minutes without traffic.
+// TestDiscoveryTimeout: a discovery controller without KATO expires after two minutes without
+// traffic.
 func TestDiscoveryTimeout(t *testing.T) {
-	r := newRig(t, 1)
+	r := newHarness(t, 1)
 	h := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
 	r.w.Advance(110e9)
 	r.ok(h.admin, identifyCommand(nvme.CNSController, 0))
@@ -359,10 +360,10 @@ func TestDiscoveryTimeout(t *testing.T) {
 	}
 }
 
-// TestRemoveSubsystem disconnects its hosts, and only them.
+// TestRemoveSubsystem: its hosts are disconnected, and no others.
 func TestRemoveSubsystem(t *testing.T) {
 	other := SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true}
-	r := newRig(t, 2, ramSubsystem(t, 1), other)
+	r := newHarness(t, 2, ramSubsystem(t, 1), other)
 	h := r.connectHost(2)
 	o := r.connectHost(0, func(a *connectArgs) { a.sub = other.NQN })
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))

@@ -4,13 +4,13 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// catalog is what one host may see: the entries of the discovery log in order, for one generation.
-// It is immutable. Entries are made into bytes only when they are read.
+// catalog is the discovery log of one host in one generation. It is immutable. Entries are encoded
+// only when they are read.
 type catalog struct {
 	generation uint64
 	entries    []catalogEntry
@@ -22,13 +22,23 @@ type catalogEntry struct {
 	sub  *subsystem
 }
 
-// newCatalog makes the catalog of the current generation; old is returned if it is that already.
-// Any goroutine.
-func (c *controller) newCatalog(old *catalog) *catalog {
+// discoveryPage makes the requested part of log 70h (Base section 5.1.12.3.1). The log may be long,
+// so an ordinary goroutine makes it.
+func discoveryPage(c *controller, sqe *nvme.SQE) reply {
+	off, n := sqe.GetLog().LPO(), sqe.GetLog().Bytes()
+	return reply{slow: func() reply {
+		cat := c.catalog.Load()
+		if cat == nil || cat.generation != c.t.genctr.Load() {
+			cat = c.newCatalog()
+			c.catalog.Store(cat)
+		}
+		return cat.read(off, n)
+	}}
+}
+
+// newCatalog makes the catalog of the current generation. Any goroutine.
+func (c *controller) newCatalog() *catalog {
 	t := c.t
-	if old != nil && old.generation == t.genctr.Load() {
-		return old
-	}
 	t.mu.Lock()
 	generation, ports, table := t.genctr.Load(), t.ports, *t.table.Load()
 	t.mu.Unlock()
@@ -38,12 +48,7 @@ func (c *controller) newCatalog(old *catalog) *catalog {
 			subs = append(subs, s)
 		}
 	}
-	slices.SortFunc(subs, func(a, b *subsystem) int {
-		if a.nqn < b.nqn {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(subs, func(a, b *subsystem) int { return strings.Compare(a.nqn, b.nqn) })
 	subs = append([]*subsystem{t.discovery}, subs...)
 	list := make([]catalogEntry, 0, len(subs)*len(ports))
 	for _, s := range subs {
@@ -56,10 +61,10 @@ func (c *controller) newCatalog(old *catalog) *catalog {
 	return &catalog{generation, list}
 }
 
-// reachable is the address under which this host reaches a port: of a wildcard the one it came in
-// on, if the family fits. A port on the wildcard :: takes IPv4 too.
+// reachable is the address under which this host reaches a port: for a wildcard the address that
+// the host connected to, if the family fits. A port on the wildcard :: takes IPv4 too.
 func (c *controller) reachable(p Port) (netip.Addr, bool) {
-	addr := p.Addr.Addr().Unmap().WithZone("") // a zone is ours, not the host's
+	addr := p.Addr.Addr().Unmap().WithZone("") // a zone is local to this machine
 	if !addr.IsUnspecified() {
 		return addr, true
 	}
@@ -67,50 +72,25 @@ func (c *controller) reachable(p Port) (netip.Addr, bool) {
 	return local, !addr.Is4() || local.Is4()
 }
 
-// discoveryLog answers log 70h (Base section 5.1.12.3.1). A log may be long, so an ordinary
-// goroutine makes it.
-func (c *controller) discoveryLog(cm *cmd) {
-	if !cm.req.SQE.GetLog().RAE() {
-		c.logRead(nvme.LogDiscovery)
-	}
-	old := c.catalog
-	go func() {
-		cat := c.newCatalog(old)
-		st := cat.read(cm.req)
-		c.h.post(func() {
-			c.catalog = cat
-			c.h.finish(cm, 0, st)
-		})
-	}()
-}
-
-// read writes the part of the log that is asked for.
-func (cat *catalog) read(r *fabric.Request) nvme.Status {
-	off, size := r.SQE.GetLog().LPO(),
-		uint64(nvme.DiscoveryHeaderSize+len(cat.entries)*nvme.DiscoveryEntrySize)
+// read encodes at most n bytes of the log from off on.
+func (cat *catalog) read(off, n uint64) reply {
+	size := uint64(nvme.DiscoveryHeaderSize + len(cat.entries)*nvme.DiscoveryEntrySize)
 	if off >= size {
-		return invalidField
+		return reply{st: invalidField}
 	}
-	w := replyWriter{segs: r.Segs}
-	end := min(size, off+uint64(r.Length))
-	for off < end {
-		var part []byte
-		// the header is as long as an entry
-		i, skip := off/nvme.DiscoveryEntrySize, off%nvme.DiscoveryEntrySize
+	// The header is as long as an entry.
+	first, skip := off/nvme.DiscoveryEntrySize, off%nvme.DiscoveryEntrySize
+	var b []byte
+	for i := first; uint64(len(b)) < skip+min(n, size-off); i++ {
 		if i == 0 {
-			part = (&nvme.DiscoveryHeader{
-				GENCTR: cat.generation,
-				NUMREC: uint64(len(cat.entries)),
-			}).Append(nil)
+			b = nvme.Append(b, &nvme.DiscoveryHeader{
+				GENCTR: cat.generation, NUMREC: uint64(len(cat.entries)),
+			})
 		} else {
-			part = cat.entries[i-1].append(nil)
+			b = cat.entries[i-1].append(b)
 		}
-		n := min(uint64(len(part))-skip, end-off)
-		w.write(part[skip : skip+n])
-		off += n
 	}
-	w.fill()
-	return nvme.Success
+	return reply{data: b[skip:]}
 }
 
 // append appends the entry as the log has it.
@@ -118,7 +98,7 @@ func (e *catalogEntry) append(b []byte) []byte {
 	d := &nvme.DiscoveryEntry{
 		TRTYPE: e.port.Addr.Transport, ADRFAM: nvme.AddressIPv4, SUBTYPE: nvme.SubsystemNVM,
 		TREQ:   nvme.TREQNoFlowControl,
-		PORTID: e.port.ID, CNTLID: nvme.CNTLIDDynamic, ASQSZ: minEntries,
+		PORTID: e.port.ID, CNTLID: nvme.CNTLIDDynamic, ASQSZ: MinQueueSize,
 	}
 	if e.addr.Is6() {
 		d.ADRFAM = nvme.AddressIPv6
@@ -135,5 +115,5 @@ func (e *catalogEntry) append(b []byte) []byte {
 		d.SetTCP(nvme.TCPNoSecurity)
 	}
 	nvme.PutNQN(&d.SUBNQN, e.sub.nqn)
-	return d.Append(b)
+	return nvme.Append(b, d)
 }

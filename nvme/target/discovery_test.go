@@ -22,7 +22,7 @@ func (h *host) discoveryLog() (*nvme.DiscoveryHeader, []*nvme.DiscoveryEntry) {
 	if hdr.NUMREC > 0 {
 		b := h.r.ok(h.admin, logCommand(nvme.LogDiscovery, int(hdr.NUMREC)*1024, 1024)).Data
 		for ; len(b) > 0; b = b[1024:] {
-			e, err := nvme.ParseDiscoveryEntry(b)
+			e, err := nvme.Parse[nvme.DiscoveryEntry](b)
 			h.r.must(err)
 			list = append(list, e)
 		}
@@ -30,7 +30,7 @@ func (h *host) discoveryLog() (*nvme.DiscoveryHeader, []*nvme.DiscoveryEntry) {
 	return hdr, list
 }
 
-func discoveryHost(r *rig, local string) *host {
+func discoveryHost(r *harness, local string) *host {
 	qi := info(nvme.TransportTCP)
 	qi.Local = netip.MustParseAddrPort(local)
 	return r.connectHostInfo(0, qi, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
@@ -44,7 +44,7 @@ func TestDiscoveryLog(t *testing.T) {
 	closed := SubsystemConfig{NQN: testSub + ".closed", Hosts: []string{testHost + "0"}}
 	closed.Hosts[0] = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555556"
 	nobody := SubsystemConfig{NQN: testSub + ".nobody"}
-	r := newRig(t, 1, open, mine, closed, nobody)
+	r := newHarness(t, 1, open, mine, closed, nobody)
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "0.0.0.0:4420")))
 	r.must(r.target.AddPort(port(2, nvme.TransportRDMA, "[2001:db8::5]:4421")))
 	r.must(r.target.AddPort(port(3, nvme.TransportTCP, "[::]:4422")))
@@ -99,7 +99,7 @@ func TestDiscoveryLog(t *testing.T) {
 // TestDiscoveryLogChunks: any chunking gives the same bytes; offsets outside are refused
 // (CVE-2026-64320).
 func TestDiscoveryLogChunks(t *testing.T) {
-	r := newRig(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true},
+	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true},
 		SubsystemConfig{NQN: testSub + ".other", AllowAnyHost: true})
 	for i, addr := range []string{"192.0.2.1:4420", "192.0.2.1:4421", "192.0.2.1:4422"} {
 		r.must(r.target.AddPort(port(uint16(i+1), nvme.TransportTCP, addr)))
@@ -121,14 +121,15 @@ func TestDiscoveryLogChunks(t *testing.T) {
 	tail := r.ok(h.admin, logCommand(nvme.LogDiscovery, 4096, uint64(size)-4)).Data
 	for _, b := range tail[4:] {
 		if b != 0 {
-			t.Fatal("bytes behind the log")
+			t.Fatal("bytes beyond the log")
 		}
 	}
 }
 
-// TestDiscoveryEvents: persistent discovery controllers hear of changes, and GENCTR moves (Q09).
+// TestDiscoveryEvents: persistent discovery controllers are notified of changes, and GENCTR changes
+// (Q09).
 func TestDiscoveryEvents(t *testing.T) {
-	r := newRig(t, 1)
+	r := newHarness(t, 1)
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
 	h := discoveryHost(r, "192.0.2.1:4420")
 	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventDiscoveryChanged)))
@@ -157,10 +158,10 @@ func TestDiscoveryEvents(t *testing.T) {
 	r.status(h.admin, setFeature(nvme.FeatureNumberOfQueues, 0), invalidField)
 }
 
-// TestPortRemovedWhileConnecting: a listener that goes while a host connects takes nothing along:
-// what came in through it is served, the discovery log names it no more (Q11, C10).
+// TestPortRemovedWhileConnecting: a listener that is removed while a host connects leaves the
+// discovery log, and its connections are served (Q11, C10).
 func TestPortRemovedWhileConnecting(t *testing.T) {
-	r := newRig(t, 2, ramSubsystem(t, 1))
+	r := newHarness(t, 2, ramSubsystem(t, 1))
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
 	early := r.connectHost(0)
 	admin, io := r.dial(0), r.dial(1) // accepted, and not connected yet
@@ -173,14 +174,14 @@ func TestPortRemovedWhileConnecting(t *testing.T) {
 	r.ok(admin, adminArgs(testSub).command())
 	r.ok(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 	if _, list := discoveryHost(r, "192.0.2.1:4420").discoveryLog(); len(list) != 0 {
-		t.Errorf("%d entries of a listener that is gone", len(list))
+		t.Errorf("%d entries of a listener that was removed", len(list))
 	}
 }
 
 // TestDiscoveryLogChangesWhileRead: a host that reads the log in pieces sees by GENCTR that it has
-// changed in between, and an offset that was good is refused when the log has become shorter (Q09).
+// changed in between; an offset beyond a log that has become shorter is refused (Q09).
 func TestDiscoveryLogChangesWhileRead(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
 	h := discoveryHost(r, "192.0.2.1:4420")
 	const entry = nvme.DiscoveryEntrySize

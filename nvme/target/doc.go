@@ -1,22 +1,30 @@
 // Package target is the controller side of NVMe over Fabrics: subsystems, namespaces, controllers,
-// the discovery service, command dispatch and access control. It knows neither transports nor
-// concrete backends.
+// the discovery service, command dispatch and access control. It depends on the contracts of
+// packages fabric and backend, not on any transport or storage.
 //
-// Flow and ownership. A Target is shared; it makes one Handler for each reactor. A transport opens
-// a session for each of its queues and feeds it requests:
+// A Target is shared by all reactors; it makes one Handler for each of them. A transport opens a
+// session for each of its queues and passes requests to the handler of the queue's reactor. A
+// command visits these files, each once and in this order:
 //
-//	Prepare   session -> opcode table -> op.prepare: validates, answers direction and length, changes nothing
-//	Execute   op.execute: answers at once, or fills the command's backend IO and appends it to a channel of this reactor
-//	kick      submits what the batch appended, reaps what is already done, hands whole batches to Queue.Complete
-//	Poll      reaps what the backend finished later
+//	prepare.go   Prepare finds the command's state and its row in an opcode table (ops.go)
+//	io.go        the row's prepare function validates the command and sets direction and length
+//	zerocopy.go  memory of the namespace is attached to the request, if the namespace is memory
+//	             (the transport moves the host's data in)
+//	execute.go   Execute completes the command at once or queues its backend.IO on a channel
+//	channel.go   the channel submits a batch to the device; Poll takes back what has completed
+//	status.go    the outcome becomes an NVMe status
+//	complete.go  the completion entry is filled and passed to Queue.Complete, in batches
+//	stats.go     the counters are published, once per batch
 //
 // The state of a command (cmd) is allocated with its session and hangs on its request
 // (Request.Command); it belongs to the session's reactor. What several reactors read on the I/O
 // path (namespace table, geometry, the controller's ready flag) is an immutable snapshot or an
-// atomic that rarely changes. A controller lives on the reactor of its admin queue: its registers,
-// features, events and logs are touched there only; the list of its queues has a mutex of its own,
-// which only Connect and the end of a queue take. Everything else crosses reactors as a function
-// given to Loop.Post.
+// atomic that rarely changes. A controller belongs to the reactor of its admin queue: its
+// properties, features, events and logs are accessed only there. The list of its queues has a mutex
+// of its own, which only Connect and the end of a queue take. Everything else crosses reactors as a
+// function passed to Loop.Post.
+//
+// Log pages, features and Identify data structures are rows of tables (admin.go).
 //
 // Locks are taken in the order Target, subsystem, controller, and never while calling a transport
 // or a backend.

@@ -9,31 +9,32 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Drive is hardware that namespaces lie on. Any goroutine uses it.
+// Drive is hardware that holds namespaces. Any goroutine uses it.
 type Drive interface {
-	// ID is that of the hardware: namespaces whose drives have the same one share it.
+	// ID identifies the hardware: namespaces whose drives have the same ID share it.
 	ID() string
-	// Counts says that SMART has what was read and written, how long that took, and the errors.
+	// Counts says that SMART includes what was read and written, how long that took, and the
+	// errors.
 	Counts() bool
 	// SMART reads the drive's health, in the form of log 02h; what is not known is zero. It may
 	// block for some seconds.
 	SMART() (*nvme.SMARTLog, error)
 }
 
-// healthAge is how old an answer of a drive may be that is passed on: hosts may ask as often as
-// they like.
+// healthAge is how old the last answer of a drive may be before it is asked again: hosts may ask as
+// often as they like.
 const healthAge = time.Second
 
-// hardware is a Drive and what it answered.
+// hardware is a Drive and its answers.
 type hardware struct {
 	Drive
 	mu   sync.Mutex
-	at   time.Time              // under mu: when it was asked
-	ok   bool                   // under mu: it answered when it was asked
+	at   time.Time              // under mu: when it was last asked
+	ok   bool                   // under mu: it answered then
 	last atomic.Pointer[answer] // stored under mu: its last answer, nil before there is one
 }
 
-// answer is what a drive said, and when. It is immutable.
+// answer is the health that a drive reported, and when. It is immutable.
 type answer struct {
 	log *nvme.SMARTLog
 	at  time.Time
@@ -46,7 +47,7 @@ func newHardware(d Drive) *hardware {
 	return &hardware{Drive: d, ok: true}
 }
 
-// read is the health of the drive, nil if it never told. It may block.
+// read is the health of the drive, nil if it never reported any. It may block.
 func (d *hardware) read(log *slog.Logger) *nvme.SMARTLog {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -58,14 +59,14 @@ func (d *hardware) read(log *slog.Logger) *nvme.SMARTLog {
 	if err == nil {
 		d.last.Store(&answer{l, d.at})
 	} else if d.ok {
-		log.Warn("the health of a drive cannot be read: hosts see what is known without it",
-			"drive", d.ID(), "err", err)
+		log.Warn("the health of a drive cannot be read; hosts see what is known without it",
+			"device", d.ID(), "err", err)
 	}
 	d.ok = err == nil
 	return d.latest()
 }
 
-// latest is what the drive last told, nil if it never did.
+// latest is what the drive last reported, nil if it never did.
 func (d *hardware) latest() *nvme.SMARTLog {
 	if a := d.last.Load(); a != nil {
 		return a.log
@@ -73,8 +74,8 @@ func (d *hardware) latest() *nvme.SMARTLog {
 	return nil
 }
 
-// merge adds the health of one more drive to l: what is counted is the sum, what is measured that
-// of the worst.
+// merge adds the health of one more drive to l: counts are summed, and of measurements the worst
+// counts.
 func merge(l, d *nvme.SMARTLog, first bool) {
 	l.CriticalWarning |= d.CriticalWarning
 	l.EnduranceWarnings |= d.EnduranceWarnings
@@ -86,20 +87,21 @@ func merge(l, d *nvme.SMARTLog, first bool) {
 		l.Temperature, l.TemperatureSensor = d.Temperature, d.TemperatureSensor
 	}
 	l.PercentageUsed = max(l.PercentageUsed, d.PercentageUsed)
-	l.WarningTempTime, l.CriticalTempTime = max(l.WarningTempTime, d.WarningTempTime),
-		max(l.CriticalTempTime, d.CriticalTempTime)
+	l.WarningTempTime = max(l.WarningTempTime, d.WarningTempTime)
+	l.CriticalTempTime = max(l.CriticalTempTime, d.CriticalTempTime)
 	for i := range l.ThermalTransitions {
-		l.ThermalTransitions[i],
-			l.ThermalTime[i] = max(l.ThermalTransitions[i], d.ThermalTransitions[i]),
-			max(l.ThermalTime[i], d.ThermalTime[i])
+		l.ThermalTransitions[i] = max(l.ThermalTransitions[i], d.ThermalTransitions[i])
+		l.ThermalTime[i] = max(l.ThermalTime[i], d.ThermalTime[i])
 	}
-	l.PowerCycles, l.PowerOnHours = l.PowerCycles.Max(d.PowerCycles),
-		l.PowerOnHours.Max(d.PowerOnHours)
+	l.PowerCycles = l.PowerCycles.Max(d.PowerCycles)
+	l.PowerOnHours = l.PowerOnHours.Max(d.PowerOnHours)
 	l.UnsafeShutdowns = l.UnsafeShutdowns.Add(d.UnsafeShutdowns)
-	l.DataUnitsRead, l.DataUnitsWritten = l.DataUnitsRead.Add(d.DataUnitsRead),
-		l.DataUnitsWritten.Add(d.DataUnitsWritten)
-	l.HostReads, l.HostWrites = l.HostReads.Add(d.HostReads), l.HostWrites.Add(d.HostWrites)
-	l.BusyTime, l.MediaErrors = l.BusyTime.Add(d.BusyTime), l.MediaErrors.Add(d.MediaErrors)
+	l.DataUnitsRead = l.DataUnitsRead.Add(d.DataUnitsRead)
+	l.DataUnitsWritten = l.DataUnitsWritten.Add(d.DataUnitsWritten)
+	l.HostReads = l.HostReads.Add(d.HostReads)
+	l.HostWrites = l.HostWrites.Add(d.HostWrites)
+	l.BusyTime = l.BusyTime.Add(d.BusyTime)
+	l.MediaErrors = l.MediaErrors.Add(d.MediaErrors)
 	l.ErrorLogEntries = l.ErrorLogEntries.Add(d.ErrorLogEntries)
 }
 
@@ -114,45 +116,30 @@ func (t *Target) askDrives(list []*namespace) map[*namespace]*nvme.SMARTLog {
 	return answers
 }
 
-// healthLog answers log 02h if drives are to be asked for it, which may take long, on an ordinary
-// goroutine. False: nobody is to be asked.
-func (c *controller) healthLog(cm *cmd) bool {
-	nsid := cm.req.SQE.NSID()
-	list, _ := c.judged(nsid)
-	asks := false
-	for _, ns := range list {
-		asks = asks || ns.drive != nil
-	}
-	if !asks {
-		return false
-	}
-	go func() {
-		answers := c.t.askDrives(list)
-		c.h.post(func() { c.h.logPage(cm, c.smart(nsid, answers)) })
-	}()
-	return true
-}
-
-// CheckHealth asks all drives and tells the hosts who want to know of warnings that were not there
-// at the last call. It may block for some seconds for each drive; one goroutine calls it, now and
-// then.
+// CheckHealth asks all drives, and notifies the hosts that want to know of warnings that were not
+// there at the last call. It measures the space of thin namespaces, too. It may block for some
+// seconds for each drive; one goroutine calls it, periodically.
 func (t *Target) CheckHealth() {
 	for _, s := range *t.table.Load() {
+		list := s.namespaces.Load().list
+		for _, ns := range list {
+			ns.measureSpace()
+		}
 		var w uint8
-		for _, l := range t.askDrives(s.namespaces.Load().list) {
+		for _, l := range t.askDrives(list) {
 			if l != nil {
 				w |= l.CriticalWarning
 			}
 		}
-		fresh := w &^ s.warned
-		if s.warned = w; fresh == 0 {
+		added := w &^ s.warned
+		if s.warned = w; added == 0 {
 			continue
 		}
-		t.log.Warn("a drive warns", "subsystem", s.nqn, "critical_warning", fresh)
+		t.log.Warn("a drive warns", "subsystem", s.nqn, "warning", added)
 		s.each(func(c *controller) {
 			c.h.post(func() {
 				for k := range eventKinds {
-					if uint8(eventInfo[k].mask&nvme.EventSMARTMask)&fresh != 0 {
+					if uint8(eventInfo[k].mask&nvme.EventSMARTMask)&added != 0 {
 						c.raise(k)
 					}
 				}

@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// testDrive is a Drive that says what it is told to.
+// testDrive is a Drive that reports what the test sets.
 type testDrive struct {
 	id     string
 	counts bool
@@ -47,18 +47,18 @@ func onDrives(t *testing.T, drives ...Drive) SubsystemConfig {
 	return sub
 }
 
-func (r *rig) smart(h *host, nsid uint32) nvme.SMARTLog {
+func (r *harness) smart(h *host, nsid uint32) nvme.SMARTLog {
 	r.t.Helper()
 	c := logCommand(nvme.LogSMART, 512, 0)
 	c.SQE.SetNSID(nsid)
-	l, err := nvme.ParseSMARTLog(r.ok(h.admin, c).Data)
+	l, err := nvme.Parse[nvme.SMARTLog](r.ok(h.admin, c).Data)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	return *l
 }
 
-// full is a log with a value of its own in each field.
+// full is a log with a different value in each field.
 func full(n uint8) nvme.SMARTLog {
 	v := uint64(n) * 100
 	l := nvme.SMARTLog{
@@ -77,13 +77,13 @@ func full(n uint8) nvme.SMARTLog {
 	return l
 }
 
-// TestDriveHealth: with one drive the log is the drive's, whatever was read through the target;
-// with several it is their sum and the worst.
+// TestDriveHealth: the log of one drive is the drive's own, whatever was read through the target;
+// that of several has the sums and the worst values.
 func TestDriveHealth(t *testing.T) {
 	a, b := &testDrive{id: "a", counts: true, log: full(1)},
 		&testDrive{id: "b", counts: true, log: full(2)}
 	b.log.CriticalWarning = nvme.SMARTSpareLow
-	r := newRig(t, 1, onDrives(t, a, a, b))
+	r := newHarness(t, 1, onDrives(t, a, a, b))
 	h := r.connectHost(1)
 	for range 3 {
 		r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
@@ -112,15 +112,14 @@ func TestDriveHealth(t *testing.T) {
 	}
 }
 
-// TestDriveAndMemory: what a drive does not count, and namespaces without one, are counted by the
-// target.
+// TestDriveAndMemory: the target counts what drives do not, and namespaces without a drive.
 func TestDriveAndMemory(t *testing.T) {
 	sata, silent := &testDrive{
 		id:  "sata",
 		log: nvme.SMARTLog{Temperature: 310, AvailableSpare: 90, PowerOnHours: u128(50)},
 	},
 		&testDrive{id: "silent", err: errors.New("no answer")}
-	r := newRig(t, 1, onDrives(t, sata, nil, silent))
+	r := newHarness(t, 1, onDrives(t, sata, nil, silent))
 	h := r.connectHost(1)
 	for nsid, n := range map[uint32]int{1: 2, 2: 3, 3: 4} {
 		for range n {
@@ -151,10 +150,10 @@ func TestDriveAndMemory(t *testing.T) {
 	}
 }
 
-// TestDriveWarns: hosts who asked for it are told once when a drive begins to warn.
+// TestDriveWarns: hosts that have enabled the event get it once when a drive begins to warn.
 func TestDriveWarns(t *testing.T) {
 	d := &testDrive{id: "a", counts: true}
-	r := newRig(t, 1, onDrives(t, d))
+	r := newHarness(t, 1, onDrives(t, d))
 	h := r.connectHost(1)
 	check := func() {
 		for _, s := range *r.target.table.Load() {
@@ -170,7 +169,7 @@ func TestDriveWarns(t *testing.T) {
 	check()
 	d.set(func(l *nvme.SMARTLog) { l.CriticalWarning = nvme.SMARTSpareLow }, nil)
 	if check(); aer.Done {
-		t.Fatalf("event %#x, which nobody asked for", aer.CQE.DW0())
+		t.Fatalf("event %#x, which is not enabled", aer.CQE.DW0())
 	}
 	d.set(func(l *nvme.SMARTLog) { l.CriticalWarning |= nvme.SMARTTemperature }, nil)
 	if check(); !aer.Done || nvme.AsyncEvent(aer.CQE.DW0()) != nvme.AsyncTemperature {
@@ -183,6 +182,34 @@ func TestDriveWarns(t *testing.T) {
 	aer = r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	d.set(nothing, errors.New("no answer")) // the last answer stays
 	if check(); aer.Done {
-		t.Error("told again")
+		t.Error("a second event")
+	}
+}
+
+// TestEventDuringSlowLog: an event that happens while a drive is asked for the health log, whose
+// reading ends the masking of that event, is not lost.
+func TestEventDuringSlowLog(t *testing.T) {
+	d := hangingDrive{make(chan struct{}), make(chan struct{})}
+	r := newHarness(t, 1, onDrives(t, d))
+	h := r.connectHost(1)
+	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventReliability)))
+	raise := func() {
+		r.target.find(testSub).each(func(c *controller) {
+			c.h.post(func() { c.raise(eventReliability) })
+		})
+		r.w.Settle()
+	}
+	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	if raise(); !aer.Done {
+		t.Fatal("no event")
+	}
+	aer = r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	log := r.send(h.admin, logCommand(nvme.LogSMART, nvme.SMARTLogSize, 0))
+	<-d.asked
+	raise()
+	close(d.release)
+	r.until("the log is read", func() bool { return log.Done })
+	if r.w.Settle(); !aer.Done {
+		t.Error("the event is lost")
 	}
 }

@@ -12,40 +12,40 @@ import (
 )
 
 // ends are the ways in which a controller stops serving while its I/O queues still exist.
-var ends = map[string]func(r *rig, h *host){
-	"reset": func(r *rig, h *host) { r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0)) },
-	"shutdown": func(r *rig, h *host) {
+var ends = map[string]func(r *harness, h *host){
+	"reset": func(r *harness, h *host) { r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0)) },
+	"shutdown": func(r *harness, h *host) {
 		r.ok(h.admin,
 			propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux|nvme.CCShutdownNormal)))
 	},
-	"admin queue gone": func(_ *rig, h *host) { h.admin.HangUp() },
-	"failed": func(r *rig,
+	"admin queue ended": func(_ *harness, h *host) { h.admin.HangUp() },
+	"failed": func(r *harness,
 		h *host,
 	) {
 		r.target.find(testSub).lookup(h.cntlid).fail(errors.New("test"))
 	},
-	"keep alive": func(r *rig, h *host) { r.target.find(testSub).lookup(h.cntlid).expire() },
-	"subsystem removed": func(r *rig,
+	"keep alive": func(r *harness, h *host) { r.target.find(testSub).lookup(h.cntlid).expire() },
+	"subsystem removed": func(r *harness,
 		_ *host,
 	) {
 		r.during(func() error { return r.target.RemoveSubsystem(testSub) })
 	},
-	"target closed": func(r *rig, _ *host) { r.during(r.target.Close) },
+	"target closed": func(r *harness, _ *host) { r.during(r.target.Close) },
 }
 
-// expire makes the keep alive timer find that nothing came for longer than it may be.
+// expire makes the keep alive timer expire.
 func (c *controller) expire() {
-	c.alive.period, c.alive.lastLook, c.alive.seen = 1e9, c.h.loop.Now(), c.traffic()
+	c.alive.period, c.alive.lastCheck, c.alive.seen = 1e9, c.h.loop.Now(), c.traffic()
 	c.alive.lastSeen = c.h.loop.Now() - 1000e9
 	c.checkKeepAlive()
 }
 
-// dying is a host with an I/O queue whose one command the device keeps, so that its controller
-// cannot go at once.
-func dying(t *testing.T) (r *rig, h *host, release func()) {
+// ending is a host with an I/O queue whose command the device holds, so that its controller cannot
+// be removed at once.
+func ending(t *testing.T) (r *harness, h *host, release func()) {
 	t.Helper()
 	sub, dev := faultySubsystem(t)
-	r = newRig(t, 2, sub)
+	r = newHarness(t, 2, sub)
 	h = r.connectHost(1)
 	dev.Hold(nil)
 	r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
@@ -53,15 +53,15 @@ func dying(t *testing.T) (r *rig, h *host, release func()) {
 	return r, h, dev.Release
 }
 
-// TestConnectToDyingController: an I/O queue is not bound to a controller that is about to go
-// (F17). The host may try again: DNR is not set.
-func TestConnectToDyingController(t *testing.T) {
+// TestConnectToEndingController: an I/O queue is not added to a controller that is ending (F17).
+// DNR is not set, so the host may retry.
+func TestConnectToEndingController(t *testing.T) {
 	for name, end := range ends {
 		if name == "subsystem removed" || name == "target closed" {
 			continue // these wait for the device
 		}
 		t.Run(name, func(t *testing.T) {
-			r, h, release := dying(t)
+			r, h, release := ending(t)
 			end(r, h)
 			c := r.do(r.dial(1), h.ioArgs(2).command())
 			if st := c.CQE.Status(); st != nvme.ConnectInvalidParameters {
@@ -70,7 +70,7 @@ func TestConnectToDyingController(t *testing.T) {
 			release()
 			r.w.Settle()
 			if name != "reset" && name != "shutdown" {
-				// and when it is gone
+				// and when it has been removed
 				r.status(r.dial(1), h.ioArgs(1).command(), nvme.ConnectInvalidParameters)
 			}
 			fresh := r.connectHost(1)
@@ -79,14 +79,14 @@ func TestConnectToDyingController(t *testing.T) {
 	}
 }
 
-// TestIOToDyingController: a command that comes on a queue of a controller that has failed
-// (CSTS.CFS, Q04), is reset or shut down, or whose subsystem was removed (Q05) does not reach the
-// device, and is refused so that the host tries again, there or on another path.
-func TestIOToDyingController(t *testing.T) {
+// TestIOToEndingController: a command on a queue of a controller that has failed (CSTS.CFS, Q04),
+// is reset or shut down, or whose subsystem was removed (Q05) does not reach the device, and is
+// refused with a status after which the host retries.
+func TestIOToEndingController(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			sub, dev := faultySubsystem(t)
-			r := newRig(t, 2, sub)
+			r := newHarness(t, 2, sub)
 			h := r.connectHost(1)
 			r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 			dev.Hold(nil)
@@ -99,7 +99,7 @@ func TestIOToDyingController(t *testing.T) {
 			for _, c := range late {
 				closed := h.io[0].Closed()
 				r.send(h.io[0], c)
-				if st := c.CQE.Status() &^ statusMore; !closed &&
+				if st := c.CQE.Status() &^ nvme.More; !closed &&
 					(!c.Done || st != nvme.CommandSequenceError) {
 					t.Errorf("opcode %#x: done %v, %v, want %v", c.SQE.Opcode(), c.Done, st,
 						nvme.CommandSequenceError)
@@ -110,18 +110,18 @@ func TestIOToDyingController(t *testing.T) {
 				t.Errorf("%d commands reached the device", n)
 			}
 			if !h.io[0].Closed() {
-				t.Error("the I/O queue lives on")
+				t.Error("the I/O queue is still open")
 			}
 		})
 	}
 }
 
-// TestEventRequestsAtTheEnd: the Asynchronous Event Requests that a host has outstanding come back
-// however the controller ends, and hold nothing up.
+// TestEventRequestsAtTheEnd: outstanding Asynchronous Event Requests complete however the
+// controller ends, and do not delay that.
 func TestEventRequestsAtTheEnd(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, 2, ramSubsystem(t, 1))
+			r := newHarness(t, 2, ramSubsystem(t, 1))
 			h := r.connectHost(1)
 			var requests []*fabrictest.Command
 			for range asyncLimit {
@@ -130,7 +130,7 @@ func TestEventRequestsAtTheEnd(t *testing.T) {
 			}
 			end(r, h)
 			r.w.Settle()
-			// the association goes on, and ends with the reset that may follow
+			// the association continues, and the requests complete with a reset
 			if name == "shutdown" {
 				r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
 				r.w.Settle()
@@ -147,11 +147,11 @@ func TestEventRequestsAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestRemoveNamespaceUnderIO: what the device has finishes, what comes later is refused, then the
-// device may be closed (Q05, F-33).
+// TestRemoveNamespaceUnderIO: commands that the device has complete, later ones are refused, then
+// the device may be closed (Q05, F-33).
 func TestRemoveNamespaceUnderIO(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	h := r.connectHost(2)
 	dev.Hold(nil)
 	read := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
@@ -159,17 +159,17 @@ func TestRemoveNamespaceUnderIO(t *testing.T) {
 		dsm(1, true, [2]uint64{0, 1}, [2]uint64{1, 1}, [2]uint64{2, 1}, [2]uint64{3, 1},
 			[2]uint64{4, 1},
 			[2]uint64{5, 1}, [2]uint64{6, 1}, [2]uint64{7, 1}, [2]uint64{8, 1}, [2]uint64{9, 1}))
-	r.until("the device has the IOs", func() bool { return dev.Held() == 1+multiWidth })
+	r.until("the device has the IOs", func() bool { return dev.Held() == 1+compoundWidth })
 	removed := make(chan error, 1)
 	go func() {
 		removed <- r.target.RemoveNamespace(testSub, 1)
 		r.w.Reactors[0].Wake()
 	}()
-	r.until("the namespace is gone",
+	r.until("the namespace is removed",
 		func() bool { return r.target.find(testSub).namespaces.Load().get(1) == nil })
 	r.status(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), invalidNamespace)
 	if len(removed) > 0 || read.Done {
-		t.Fatal("removed while the device works")
+		t.Fatal("removed while the device has I/O")
 	}
 	dev.Release()
 	r.until("the removal returns", func() bool { return len(removed) > 0 })
@@ -184,8 +184,7 @@ func TestRemoveNamespaceUnderIO(t *testing.T) {
 }
 
 // TestNamespaceReplacedWhileDataMoves: a write that was validated for one namespace never reaches
-// the next one, however slowly its data came, although both have the same identifier and the same
-// place in the reactor's tables.
+// its successor with the same identifier and the same slot, however slowly the data arrives.
 func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
 	next := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 1<<20, 512)}, 32)
@@ -215,7 +214,7 @@ func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
 	}
 	slow[0].Segs = append(slow[0].Segs, mem.Segment{B: data})
 	b.h.Execute(slow)
-	if st := slow[0].CQE.Status() &^ statusMore; st != invalidNamespace || b.q.bad != 1 {
+	if st := slow[0].CQE.Status() &^ nvme.More; st != invalidNamespace || b.q.bad != 1 {
 		t.Errorf("%v, %d refused", st, b.q.bad)
 	}
 	for _, io := range next.take() {
@@ -225,11 +224,11 @@ func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
 	}
 }
 
-// TestQueueDiesUnderIO: commands come back to the dead queue when the backend lets go, exactly
-// once, and the session ends then.
-func TestQueueDiesUnderIO(t *testing.T) {
+// TestQueueEndsUnderIO: commands come back to the ended queue when the device has completed them,
+// exactly once, and then the session ends.
+func TestQueueEndsUnderIO(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	h := r.connectHost(1)
 	dev.Hold(nil)
 	for i := range 16 {
@@ -239,7 +238,7 @@ func TestQueueDiesUnderIO(t *testing.T) {
 	h.io[0].HangUp()
 	r.w.Settle()
 	if n := h.io[0].Outstanding(); n != 16 {
-		t.Errorf("%d outstanding, want 16: the backend still uses their memory", n)
+		t.Errorf("%d outstanding, want 16: the device still uses their memory", n)
 	}
 	if n := r.target.Sessions(); n != 2 {
 		t.Errorf("%d sessions, want 2", n)
@@ -251,11 +250,11 @@ func TestQueueDiesUnderIO(t *testing.T) {
 	}
 }
 
-// TestQueueDiesBeforeSubmit: what the device has not seen when its queue dies is never done, and
-// comes back at once; another queue's commands stay in line.
-func TestQueueDiesBeforeSubmit(t *testing.T) {
+// TestQueueEndsBeforeSubmit: commands that the device has not seen when their queue ends are never
+// carried out and come back at once; those of other queues keep their place.
+func TestQueueEndsBeforeSubmit(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	h := r.connectHost(2)
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	dev.Full(true)
@@ -274,6 +273,6 @@ func TestQueueDiesBeforeSubmit(t *testing.T) {
 	r.until("the other queue's write completes", func() bool { return stays.Done })
 	got := r.ok(h.io[1], rw(nvme.NVMRead, 1, 0, 2, make([]byte, 1024)))
 	if !bytes.Equal(got.Data, append(make([]byte, 512), ones...)) {
-		t.Error("a write of the dead queue was done, or the other one was not")
+		t.Error("a write of the ended queue was carried out, or the other one was not")
 	}
 }

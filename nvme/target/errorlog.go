@@ -18,12 +18,11 @@ type errorLog struct {
 	ring  [errorLogSize]nvme.ErrorLogEntry
 }
 
-// add notes a failed command and the first block that it failed with. Any reactor.
+// add records a failed command and the first block that it failed with. Any reactor.
 func (l *errorLog) add(s *session, sqe *nvme.SQE, st nvme.Status, lba uint64) {
 	e := nvme.ErrorLogEntry{
-		SQID: s.qid, CID: sqe.CID(), Status: uint16(st|statusMore) << 1, TRTYPE: s.info.Transport,
-		Location: location(sqe, st),
-		Opcode:   sqe.Opcode(), Version: 1, LBA: lba,
+		SQID: s.qid, CID: sqe.CID(), Status: uint16(st|nvme.More) << 1, TRTYPE: s.info.Transport,
+		Location: location(sqe, st), Opcode: sqe.Opcode(), Version: 1, LBA: lba,
 	}
 	if sqe.Opcode() != nvme.FabricsOpcode {
 		e.NSID = sqe.NSID()
@@ -41,15 +40,15 @@ func hasLBA(qid uint16, o nvme.Opcode) bool {
 }
 
 // failedLBA is the first block that a command failed with, as far as is known: the one that err
-// names, or its first; 0 if it has no blocks.
+// names, or the command's first; 0 if it has no blocks.
 func (c *cmd) failedLBA(err error) uint64 {
 	if !hasLBA(c.s.qid, c.req.SQE.Opcode()) {
 		return 0
 	}
-	if err != nil && c.ns != nil { // refused commands allocate nothing
+	if err != nil && c.ch != nil { // refused commands allocate nothing
 		var at *backend.Fault
 		if errors.As(err, &at) {
-			return uint64(at.Off) >> c.ns.geo.Load().shift
+			return uint64(at.Off) >> c.ch.ns.geo.Load().shift
 		}
 	}
 	return c.req.SQE.SLBA()
@@ -99,7 +98,7 @@ func (l *errorLog) page() []byte {
 		if i < l.count {
 			e = &l.ring[(l.count-i)%errorLogSize]
 		}
-		b = e.Append(b)
+		b = nvme.Append(b, e)
 	}
 	return b
 }

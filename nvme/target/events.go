@@ -21,8 +21,8 @@ const (
 	eventKinds
 )
 
-// eventInfo tells what an event is, which feature bit enables it and on which controllers it
-// exists.
+// eventInfo has the value of each event, the feature bits that enable it, and whether discovery
+// controllers send it or the others.
 var eventInfo = [eventKinds]struct {
 	event     nvme.AsyncEvent
 	mask      nvme.EventMask
@@ -50,14 +50,14 @@ func (c *controller) supportedEvents() (m nvme.EventMask) {
 }
 
 // events is the state of asynchronous events of a controller (Base section 5.1.2): an event that
-// was sent is masked until its log page is read, so each is told exactly once.
+// was sent is masked until its log page is read, so each is sent exactly once.
 type events struct {
 	requests []*cmd
 	waiting  [eventKinds]bool
 	masked   [eventKinds]bool
 }
 
-// raise reports an event when the host wants it.
+// raise reports an event if the host has enabled it.
 func (c *controller) raise(k eventKind) {
 	info := &eventInfo[k]
 	enabled := nvme.EventMask(c.features[nvme.FeatureAsyncEventConfig])&info.mask != 0
@@ -65,11 +65,11 @@ func (c *controller) raise(k eventKind) {
 		return
 	}
 	c.events.waiting[k] = true
-	c.deliver()
+	c.sendEvents()
 }
 
-// deliver completes requests with waiting events.
-func (c *controller) deliver() {
+// sendEvents completes requests with waiting events.
+func (c *controller) sendEvents() {
 	e := &c.events
 	for k := range eventKinds {
 		if !e.waiting[k] || len(e.requests) == 0 {
@@ -82,8 +82,8 @@ func (c *controller) deliver() {
 	}
 }
 
-// logRead ends the masking of the event that belongs to a log page.
-func (c *controller) logRead(lid nvme.LID) {
+// unmask ends the masking of the event that belongs to a log page.
+func (c *controller) unmask(lid nvme.LID) {
 	for k := range eventKinds {
 		if eventInfo[k].event.LID() == lid {
 			c.events.masked[k], c.events.waiting[k] = false, false
@@ -91,17 +91,17 @@ func (c *controller) logRead(lid nvme.LID) {
 	}
 }
 
-// abortEvents completes the outstanding requests because the controller is reset or the queue is
-// gone.
+// abortEvents completes the outstanding requests because the controller is reset or the queue has
+// ended.
 func (c *controller) abortEvents() {
-	list := c.events.requests
+	requests := c.events.requests
 	c.events.requests = nil
-	for _, r := range list {
+	for _, r := range requests {
 		c.h.finish(r, 0, nvme.AbortRequested)
 	}
 }
 
-// asyncEventRequest keeps the command until there is an event.
+// asyncEventRequest holds the command until there is an event.
 func asyncEventRequest(h *Handler, cm *cmd) {
 	c := cm.s.ctrl
 	if len(c.events.requests) >= asyncLimit {
@@ -109,7 +109,7 @@ func asyncEventRequest(h *Handler, cm *cmd) {
 		return
 	}
 	c.events.requests = append(c.events.requests, cm)
-	c.deliver()
+	c.sendEvents()
 }
 
 // changedNamespaces is the content of log 04h.

@@ -7,12 +7,12 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestNamespaceEvents: a change is told exactly once, masked until log 04h is read, and only when
-// the host asked for it.
+// TestNamespaceEvents: a change is reported exactly once, then masked until log 04h is read, and
+// only if the host has enabled the event.
 func TestNamespaceEvents(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	extra := ramDevice(t, 1<<20, 512)
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	h := r.connectHost(1)
 	aer := func() *fabrictest.Command {
 		return r.send(h.admin,
@@ -69,7 +69,7 @@ func TestNamespaceEvents(t *testing.T) {
 		t.Errorf("changed %v after it was read", l)
 	}
 	if second.Done {
-		t.Error("an event that the log has told already")
+		t.Error("an event for a change that the log has reported")
 	}
 	add(4)
 	if !second.Done {
@@ -82,7 +82,7 @@ func TestNamespaceEvents(t *testing.T) {
 	if !third.Done {
 		t.Error("the event did not wait")
 	}
-	if id, _ := nvme.ParseIdentifyNamespace(r.ok(h.admin,
+	if id, _ := nvme.Parse[nvme.IdentifyNamespace](r.ok(h.admin,
 		identifyCommand(nvme.CNSNamespace, 4)).Data); id.NSZE != 0 {
 		t.Error("the removed namespace is still shown")
 	}
@@ -104,16 +104,17 @@ func TestChangedNamespacesOverflow(t *testing.T) {
 	if !l.overflow {
 		t.Error("no overflow")
 	}
-	b := changedList(&controller{changed: l}, 0)
-	if ids, _ := nvme.ParseNamespaceList(b); len(ids) != 1 ||
+	page := changedPage(&controller{changed: l}, new(nvme.SQE))
+	if ids, _ := nvme.ParseNamespaceList(page.data); len(ids) != 1 ||
 		ids[0] != nvme.ChangedNamespacesOverflow {
 		t.Errorf("list %v", ids)
 	}
 }
 
-// TestAsyncEventLimit is M12, and requests that are outstanding when the controller goes come back.
+// TestAsyncEventLimit: requests beyond the limit are refused (M12), and outstanding ones come back
+// when the queue ends.
 func TestAsyncEventLimit(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)
 	for range asyncLimit {
 		r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))

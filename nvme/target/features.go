@@ -1,84 +1,97 @@
 package target
 
 import (
+	"cmp"
+
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// feature is a feature of a controller; the values are controller.features. A feature without a set
-// function cannot be changed.
+// feature is a feature of a controller; controller.features has the values.
 type feature struct {
-	def func(c *controller) uint32
-	// set takes a new value (CDW11) and answers the result (DW0).
-	set func(c *controller, v uint32) (uint32, nvme.Status)
-	// data is the number of bytes that Get Features returns; page makes them.
-	data uint32
+	scope scope
+	// fsp is the scope of the feature in log 12h; 0: the controller.
+	fsp nvme.FeatureEffect
+	// value is the default.
+	value func(c *controller) uint32
+	// set takes a new value (CDW11) and applies it. It returns the value to store, which is also
+	// the result (DW0) if report is set. nil: the feature cannot be changed.
+	set    func(c *controller, v uint32) (uint32, nvme.Status)
+	report bool
+	// fixed is the status of Set Features without set; 0: Feature Not Changeable.
+	fixed nvme.Status
+	// valid checks CDW11 of Get and Set Features; nil: any value is valid.
+	valid func(v uint32) bool
+	// survivesReset: a Controller Reset does not restore the default.
+	survivesReset bool
+	// size is the number of bytes that Get Features returns; page makes them.
+	size uint32
 	page func(c *controller) []byte
-	// namespaceScope and ioController: what log 12h says, and not on discovery controllers.
-	namespaceScope, ioController bool
 }
 
 const hostIdentifierSize = 16
 
-// features is the table of features (Base section 5.1.25.1). It is filled by init because the
-// functions read it.
+// features is the table of features (Base section 5.1.25.1). It is filled by init because some of
+// its functions read it.
 var features [256]feature
 
 func init() {
 	features = [256]feature{
 		nvme.FeatureArbitration: {
-			def: constant(7), set: store, ioController: true, // burst: no limit
+			scope: onIO, value: constant(7), set: store, // burst: no limit
 		},
 		nvme.FeaturePowerManagement: {
-			def: constant(0), set: setPowerState, ioController: true,
+			scope: onIO, value: constant(0), set: setPowerState,
 		},
 		nvme.FeatureTemperatureThreshold: {
-			def: constant(0xFFFF), set: setThreshold, ioController: true,
+			scope: onIO, value: constant(0xFFFF), set: store, valid: compositeThreshold,
 		},
 		nvme.FeatureErrorRecovery: {
-			def: constant(0), namespaceScope: true, ioController: true,
+			scope: onIO, value: constant(0), fsp: nvme.FeatureScopeNamespace,
 		},
 		nvme.FeatureVolatileWriteCache: {
-			def: constant(1), set: store, ioController: true, // see applyFeature
+			scope: withCache, value: constant(1), set: setWriteCache,
 		},
 		nvme.FeatureNumberOfQueues: {
-			def: defaultQueues, set: setQueues, ioController: true,
+			scope: onIO, value: defaultQueues, set: setQueues, report: true,
 		},
 		nvme.FeatureWriteAtomicity: {
-			def: constant(0), set: store, ioController: true, // one block either way
+			scope: onIO, value: constant(0), set: store, // one block either way
 		},
-		nvme.FeatureAsyncEventConfig: {
-			def: constant(0), set: setEvents,
-		},
+		nvme.FeatureAsyncEventConfig: {value: constant(0), set: setEvents},
 		nvme.FeatureKeepAliveTimer: {
-			def: constant(0), set: store, // see applyFeature
+			value: constant(0), set: setKeepAlive, survivesReset: true,
+		},
+		nvme.FeatureSpinupControl: {
+			scope: onRotational, value: constant(0), set: setSpinup,
+			fsp: nvme.FeatureScopeSubsystem,
 		},
 		nvme.FeatureHostIdentifier: {
-			def: constant(0), data: hostIdentifierSize,
-			page: func(c *controller) []byte { return c.hostID[:] },
+			value: constant(0), size: hostIdentifierSize, valid: extendedHostID,
+			page:  func(c *controller) []byte { return c.hostID[:] },
+			fixed: sequenceError, // Connect has set it (Base section 5.1.25.1.28)
 		},
 	}
 }
 
 func constant(v uint32) func(*controller) uint32 { return func(*controller) uint32 { return v } }
 
-// feature returns the feature that this controller has, or nil.
+// withCache: without a cache there is no feature (Base section 5.1.25.1.4).
+func withCache(c *controller) bool { return onIO(c) && c.cached }
+
+// feature returns the feature if this controller has it, or nil.
 func (c *controller) feature(fid nvme.FID) *feature {
 	f := &features[fid]
-	if f.def == nil || f.ioController && c.sub.discovery {
+	if f.value == nil || !f.scope.has(c) {
 		return nil
-	}
-	if fid == nvme.FeatureVolatileWriteCache && !c.vwc {
-		return nil // no cache, no feature (Base section 5.1.25.1.4)
 	}
 	return f
 }
 
-// resetFeatures gives every feature its default but the keep alive timer, which a reset does not
-// touch.
+// resetFeatures gives every feature its default.
 func (c *controller) resetFeatures() {
 	for i := range features {
-		if f := &features[i]; f.def != nil && nvme.FID(i) != nvme.FeatureKeepAliveTimer {
-			c.features[i] = f.def(c)
+		if f := &features[i]; f.value != nil && !f.survivesReset {
+			c.features[i] = f.value(c)
 		}
 	}
 }
@@ -89,15 +102,13 @@ func prepareGetFeatures(cm *cmd) nvme.Status {
 	if f == nil || sqe.SEL() > nvme.FeatureCapabilities {
 		return invalidField
 	}
-	need, n := f.data, cm.req.HostLength
+	need, n := f.size, cm.req.HostLength
 	switch {
-	case f.namespaceScope && cm.unknownNamespace():
+	case f.fsp == nvme.FeatureScopeNamespace && cm.unknownNamespace():
 		return invalidNamespace
 	case sqe.SEL() == nvme.FeatureCapabilities:
 		need = 0
-	case sqe.FID() == nvme.FeatureHostIdentifier && sqe.Value()&1 == 0:
-		return invalidField // EXHID: 128 bits over fabrics (Base section 5.1.25.1.28)
-	case sqe.FID() == nvme.FeatureTemperatureThreshold && !compositeThreshold(sqe.Value()):
+	case f.valid != nil && !f.valid(sqe.Value()):
 		return invalidField
 	}
 	if n < need || int(n) > cm.s.ctrl.sub.cfg.MaxTransfer {
@@ -106,7 +117,7 @@ func prepareGetFeatures(cm *cmd) nvme.Status {
 	return cm.expect(n) // hosts may pass a buffer whatever the feature is; it is zeroed
 }
 
-// unknownNamespace says that the command names one namespace, and there is none of that identifier.
+// unknownNamespace says that the command names one namespace, and that does not exist.
 func (c *cmd) unknownNamespace() bool {
 	nsid := c.req.SQE.NSID()
 	return nsid != 0 && nsid != nvme.NSIDAll && c.namespace() == nil
@@ -119,7 +130,7 @@ func getFeatures(h *Handler, cm *cmd) {
 	var data []byte
 	switch sqe.SEL() {
 	case nvme.FeatureCapabilities:
-		if f.namespaceScope {
+		if f.fsp == nvme.FeatureScopeNamespace {
 			v |= nvme.FeatureCapNamespaceSpecific
 		}
 		if f.set != nil {
@@ -128,12 +139,12 @@ func getFeatures(h *Handler, cm *cmd) {
 	case nvme.FeatureCurrent:
 		v = c.features[sqe.FID()]
 	default: // nothing is saved, so the saved value is the default
-		v = f.def(c)
+		v = f.value(c)
 	}
 	if f.page != nil && sqe.SEL() != nvme.FeatureCapabilities {
 		data = f.page(c)
 	}
-	h.reply(cm, uint64(v), data)
+	h.reply(cm, uint64(v), reply{data: data}, 0)
 }
 
 func prepareSetFeatures(cm *cmd) nvme.Status {
@@ -144,63 +155,61 @@ func prepareSetFeatures(cm *cmd) nvme.Status {
 		return invalidField
 	case sqe.SV():
 		return nvme.FeatureNotSaveable | nvme.DNR
-	case sqe.FID() == nvme.FeatureHostIdentifier:
-		return sequenceError // the Connect command has set it (Base section 5.1.25.1.28)
 	case f.set == nil:
-		return nvme.FeatureNotChangeable | nvme.DNR
+		return cmp.Or(f.fixed, nvme.FeatureNotChangeable|nvme.DNR)
+	case f.valid != nil && !f.valid(sqe.Value()):
+		return invalidField
 	}
 	return cm.expect(0)
 }
 
 func setFeatures(h *Handler, cm *cmd) {
 	c, sqe := cm.s.ctrl, cm.req.SQE.Features()
-	fid := sqe.FID()
-	result, st := features[fid].set(c, sqe.Value())
+	f := &features[sqe.FID()]
+	v, st := f.set(c, sqe.Value())
+	var result uint64
 	if st.OK() {
-		c.applyFeature(fid, sqe.Value(), result)
+		c.features[sqe.FID()] = v
+		if f.report {
+			result = uint64(v)
+		}
 	}
-	h.finish(cm, uint64(result), st)
-}
-
-// applyFeature stores an accepted value and makes it effective.
-func (c *controller) applyFeature(fid nvme.FID, v, result uint32) {
-	switch fid {
-	case nvme.FeatureNumberOfQueues:
-		v = result
-	case nvme.FeatureKeepAliveTimer:
-		v = roundKeepAlive(v)
-	}
-	c.features[fid] = v
-	switch fid {
-	case nvme.FeatureVolatileWriteCache:
-		c.writeThrough.Store(v&1 == 0)
-	case nvme.FeatureKeepAliveTimer:
-		c.armKeepAlive()
-	}
+	h.finish(cm, result, st)
 }
 
 // store accepts any value.
-func store(*controller, uint32) (uint32, nvme.Status) { return 0, nvme.Success }
+func store(_ *controller, v uint32) (uint32, nvme.Status) { return v, nvme.Success }
+
+// storeIf accepts a value under a condition.
+func storeIf(ok bool, v uint32) (uint32, nvme.Status) {
+	if !ok {
+		return 0, invalidField
+	}
+	return v, nvme.Success
+}
 
 // setPowerState accepts power state 0, the only one.
-func setPowerState(_ *controller, v uint32) (uint32, nvme.Status) {
-	if v&0x1F != 0 {
-		return 0, invalidField
-	}
-	return 0, nvme.Success
-}
+func setPowerState(_ *controller, v uint32) (uint32, nvme.Status) { return storeIf(v&0x1F == 0, v) }
 
-// setThreshold accepts any threshold: the temperature never changes.
-func setThreshold(_ *controller, v uint32) (uint32, nvme.Status) {
-	if !compositeThreshold(v) {
-		return 0, invalidField
-	}
-	return 0, nvme.Success
-}
-
-// compositeThreshold says whether TMPSEL and THSEL name a threshold that exists: the composite
-// temperature's (Base section 5.1.25.1.3).
+// compositeThreshold says whether TMPSEL and THSEL name a threshold that exists: that of the
+// composite temperature, which never changes (Base section 5.1.25.1.3).
 func compositeThreshold(v uint32) bool { return v>>16&0xF == 0 && v>>20&3 == 0 }
+
+// extendedHostID checks EXHID: host identifiers have 128 bits over fabrics (Base section
+// 5.1.25.1.28).
+func extendedHostID(v uint32) bool { return v&1 != 0 }
+
+func setWriteCache(c *controller, v uint32) (uint32, nvme.Status) {
+	c.writeThrough.Store(v&1 == 0)
+	return v, nvme.Success
+}
+
+func setKeepAlive(c *controller, v uint32) (uint32, nvme.Status) {
+	return c.setKeepAlive(v), nvme.Success
+}
+
+// setSpinup accepts only that drives spin up by themselves (Base section 5.1.25.1.18).
+func setSpinup(_ *controller, v uint32) (uint32, nvme.Status) { return storeIf(v&1 == 0, v) }
 
 func defaultQueues(c *controller) uint32 {
 	return uint32(nvme.MakeNumberOfQueues(c.sub.cfg.MaxIOQueues))
@@ -224,11 +233,8 @@ func setQueues(c *controller, v uint32) (uint32, nvme.Status) {
 // setEvents selects the events that are reported (Base section 5.1.25.1.5).
 func setEvents(c *controller, v uint32) (uint32, nvme.Status) {
 	allowed := c.supportedEvents()
-	if !c.sub.discovery {
+	if onIO(c) {
 		allowed |= nvme.EventSMARTMask
 	}
-	if nvme.EventMask(v)&^allowed != 0 {
-		return 0, invalidField
-	}
-	return 0, nvme.Success
+	return storeIf(nvme.EventMask(v)&^allowed == 0, v)
 }

@@ -15,10 +15,10 @@ func getFeatureInto(fid nvme.FID, v uint32, data []byte) *fabrictest.Command {
 	return c
 }
 
-// TestFeatureOfNoNamespace: a feature of a namespace that does not exist has no value; those of the
-// controller are for all.
+// TestFeatureOfNoNamespace: a feature of a namespace that does not exist has no value; features of
+// the controller take any NSID.
 func TestFeatureOfNoNamespace(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)
 	get := func(fid nvme.FID, nsid uint32) *fabrictest.Command {
 		c := getFeature(fid, nvme.FeatureCurrent, 0)
@@ -37,11 +37,11 @@ func TestFeatureOfNoNamespace(t *testing.T) {
 	}
 }
 
-// TestFeatures has the rows M09 to M11 and SEL.
+// TestFeatures: values, selections and refusals (M09 to M11).
 func TestFeatures(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.MaxIOQueues = 8
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	h := r.connectHost(0)
 	for _, tc := range []struct {
 		name   string

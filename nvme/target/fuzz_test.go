@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// FuzzCommand sends arbitrary commands to a connected host's admin and I/O queue. Whatever they
-// are, each gets one CQE, the contract holds (the rig watches it) and the target lives.
+// FuzzCommand sends arbitrary commands on the admin and I/O queue of a connected host. Each gets
+// one CQE, the contract is kept (the harness checks it), and the target keeps running.
 func FuzzCommand(f *testing.F) {
 	for _, c := range []*fabrictest.Command{
 		rw(nvme.NVMRead, 1, 0, 8, nil), rw(nvme.NVMWrite, 1, 1<<55, 8, nil),
@@ -27,13 +27,13 @@ func FuzzCommand(f *testing.F) {
 		f.Add(c.SQE[:], uint32(0), true, []byte{})
 	}
 	f.Fuzz(func(t *testing.T, sqe []byte, length uint32, capsule bool, data []byte) {
-		r := newRig(t, 2, ramSubsystem(t, 2))
+		r := newHarness(t, 2, ramSubsystem(t, 2))
 		h := r.connectHost(1)
 		d := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
 		fresh := r.dial(0)
 		for _, q := range []*fabrictest.Queue{fresh, h.io[0], d.admin, h.admin} {
 			c := &fabrictest.Command{
-				Data:      make([]byte, length%(maxTransfer+4096)),
+				Data:      make([]byte, length%(defaultTransfer+4096)),
 				InCapsule: capsule,
 			}
 			copy(c.SQE[:], sqe)
@@ -51,11 +51,11 @@ func FuzzCommand(f *testing.F) {
 	})
 }
 
-// TestRandomCommands is what the fuzzer does, many commands on one target, biased towards what is
-// known.
+// TestRandomCommands does the same as the fuzzer with many commands on one target, biased towards
+// known ones.
 func TestRandomCommands(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
-	r := newRig(t, 2, ramSubsystem(t, 2))
+	r := newHarness(t, 2, ramSubsystem(t, 2))
 	var h *host
 	for i := range 20000 {
 		if h == nil || h.admin.Closed() || h.io[0].Closed() || !h.csts().RDY() {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -19,36 +20,36 @@ type HandlerConfig struct {
 	// Index of the reactor, for logs.
 	Index int
 	// Memory is the reactor's data memory. Transports supply the memory of commands; the handler
-	// takes some only for in-capsule data that a device may have for longer than the queue can
-	// spare it.
+	// takes some only for in-capsule data that a device may keep for longer than the queue can
+	// spare its receive buffer.
 	Memory *mem.Pool
-	// EventFD wakes the reactor when something is added to it, for backends; 0 if there is none.
+	// EventFD wakes the reactor when something is added to it, for devices; 0 if there is none.
 	EventFD int
 }
 
 // Handler is the controller side of one reactor: a fabric.Handler, and a poller of the reactor for
-// its backend channels. All methods belong to that reactor.
+// its channels. All methods belong to that reactor.
 type Handler struct {
 	t            *Target
 	loop         fabric.Loop
 	index        int
 	reactor      backend.Reactor // as devices see it
 	memory       *mem.Pool       // nil in tests without one
-	sessions     map[*session]struct{}
+	sessions     list.List[session]
 	sessionCount atomic.Int64
 
-	channels []*channel // by namespace.slot
-	touched  []*channel // have new IOs
-	active   []*channel // have IOs outstanding
-	finished [64]*backend.IO
+	channels  []*channel         // by namespace.slot
+	scheduled list.List[channel] // to be pushed and reaped by the next run
+	active    list.List[channel] // busy: to be polled
+	counted   list.List[channel] // completed zero-copy reads, which are not published yet
+	reaped    [64]*backend.IO
+	completed list.List[session] // have completions to deliver
+	running   bool
+	compounds list.List[compound] // free
 
-	listed  []*session // have completions to hand over
-	kicking bool
-	multis  *multi // free list
-
-	watching  func() // ends the timer that looks for overdue commands, nil if it does not run
-	later     []delayed
-	stopLater func() // ends the timer of later, nil if it does not run
+	delayed      list.List[cmd] // completed after notReadyDelay
+	stopDelay    func()         // stops the timer of delayed, nil if it does not run
+	stopTimeouts func()         // stops the timer that looks for timeouts, nil if it does not run
 
 	logged   int // lines in the current second
 	logStart int64
@@ -61,7 +62,7 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	if cfg.Loop == nil {
 		return nil, errors.New("target: handler without a loop")
 	}
-	h := &Handler{t: t, loop: cfg.Loop, index: cfg.Index, sessions: make(map[*session]struct{})}
+	h := &Handler{t: t, loop: cfg.Loop, index: cfg.Index}
 	h.reactor = backend.Reactor{Wake: cfg.Loop.Wake, EventFD: cfg.EventFD}
 	if cfg.Memory != nil {
 		h.memory, h.reactor.Memory = cfg.Memory, cfg.Memory.Region()
@@ -75,11 +76,11 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	return h, nil
 }
 
-// post runs fn on the reactor and then hands over what it completed. Any goroutine may call it.
+// post runs fn on the reactor and then delivers what it completed. Any goroutine may call it.
 func (h *Handler) post(fn func()) {
 	h.loop.Post(func() {
 		fn()
-		h.kick()
+		h.run()
 	})
 }
 
@@ -87,7 +88,7 @@ func (h *Handler) post(fn func()) {
 func (h *Handler) after(d int64, fn func()) (stop func()) {
 	return h.loop.After(d, func() {
 		fn()
-		h.kick()
+		h.run()
 	})
 }
 
@@ -97,53 +98,6 @@ func (h *Handler) Open(q fabric.Queue) (fabric.Session, error) {
 		return nil, errClosed
 	}
 	return newSession(h, q), nil
-}
-
-// Prepare implements fabric.Handler.
-func (h *Handler) Prepare(reqs []*fabric.Request) {
-	var last *session
-	for _, r := range reqs {
-		s := r.Session.(*session)
-		if s != last {
-			last.publish()
-			last = s
-		}
-		s.commands++
-		c := s.cmd(r)
-		c.req, c.op = r, nil
-		if !r.Status.OK() {
-			continue
-		}
-		if st := s.prepare(c); !st.OK() {
-			r.Status, r.Dir, r.Length = st, fabric.NoData, 0
-		}
-	}
-	last.publish()
-}
-
-// Execute implements fabric.Handler.
-func (h *Handler) Execute(reqs []*fabric.Request) {
-	for _, r := range reqs {
-		c := r.Command.(*cmd)
-		c.busy = true
-		c.s.outstanding++
-		switch {
-		case r.Status.OK():
-			c.op.execute(h, c)
-		case r.Status == notReady:
-			h.finishLater(c, notReady)
-		default:
-			h.refuse(c, r.Status)
-		}
-	}
-	h.kick()
-}
-
-// Abandon implements fabric.Handler. Nothing is held between Prepare and Execute but what Release
-// returns.
-func (h *Handler) Abandon(req *fabric.Request) {
-	c := req.Command.(*cmd)
-	c.req, c.op, c.ns = nil, nil, nil
 }
 
 // Close implements fabric.Handler.
@@ -159,101 +113,21 @@ func (h *Handler) Close(fs fabric.Session) {
 	}
 	for _, ch := range h.channels {
 		if ch != nil && len(ch.pending) > 0 {
-			ch.purge(s)
+			ch.abortPending(s)
 		}
 	}
-	h.finishDelayed(func(d *delayed) bool { return d.c.s == s })
-	h.kick()
+	for c := range h.delayed.All() {
+		if c.s == s {
+			h.finishDelayed(c, notReady)
+		}
+	}
+	h.run()
 	s.endIfIdle()
-}
-
-// finish completes a command: exactly once, with every byte of the CQE written. The completion
-// leaves with the next kick.
-func (h *Handler) finish(c *cmd, result uint64, st nvme.Status) {
-	s, r := c.s, c.req
-	if !st.OK() {
-		st = s.failed(c, st)
-	}
-	r.CQE.Fill(result, s.advance(), r.SQE.CID(), st)
-	c.busy, c.since, c.req, c.op, c.ns = false, 0, nil, nil, nil
-	s.outstanding--
-	s.done = append(s.done, r)
-	if !s.listed {
-		s.listed = true
-		h.listed = append(h.listed, s)
-	}
-}
-
-// kick submits and reaps what was touched and hands completions to the queues, until nothing is
-// left to do. Queues may call back into Execute or Close meanwhile: what these add is taken care of
-// by the kick that is already running.
-func (h *Handler) kick() {
-	if h.kicking {
-		return
-	}
-	h.kicking = true
-	for len(h.touched) > 0 || len(h.listed) > 0 {
-		for i := 0; i < len(h.touched); i++ { // the list may grow
-			ch := h.touched[i]
-			ch.touched = false
-			ch.push()
-			ch.reap()
-			ch.settle()
-		}
-		clear(h.touched)
-		h.touched = h.touched[:0]
-		for i := 0; i < len(h.listed); i++ {
-			s := h.listed[i]
-			s.listed = false
-			batch := s.done
-			s.done, s.spare = s.spare[:0], batch
-			s.q.Complete(batch)
-			clear(batch)
-			s.afterCompletion()
-		}
-		clear(h.listed)
-		h.listed = h.listed[:0]
-	}
-	h.kicking = false
-}
-
-// Poll reaps what backends have finished and completes it. It returns the number of steps made.
-func (h *Handler) Poll(int) int {
-	n := 0
-	for i := 0; i < len(h.active); {
-		ch := h.active[i]
-		n += ch.reap()
-		n += ch.push()
-		if ch.inflight > 0 || len(ch.pending) > 0 {
-			i++
-			continue
-		}
-		last := len(h.active) - 1
-		h.active[i], h.active[last] = h.active[last], nil
-		h.active = h.active[:last]
-		ch.active = false
-		ch.settle()
-	}
-	if n > 0 {
-		h.kick()
-	}
-	return n
-}
-
-// Arm says whether the reactor may sleep: backends wake it when they finish something, but one that
-// is idle and refused an IO must be asked again.
-func (h *Handler) Arm() bool {
-	for _, ch := range h.active {
-		if ch.inflight == 0 && len(ch.pending) > 0 || ch.inflight > 0 && !ch.dev.Arm() {
-			return false
-		}
-	}
-	return true
 }
 
 // disconnectAll ends every queue of the reactor.
 func (h *Handler) disconnectAll() {
-	for s := range h.sessions {
+	for s := range h.sessions.All() {
 		s.disconnect(errClosed)
 	}
 }
@@ -261,10 +135,10 @@ func (h *Handler) disconnectAll() {
 // logLimit is how many lines a reactor logs in a second, so that no peer fills the disk.
 const logLimit = 20
 
-func (h *Handler) warn(msg string, args ...any) { h.logLine(slog.LevelWarn, msg, args) }
-func (h *Handler) note(msg string, args ...any) { h.logLine(slog.LevelInfo, msg, args) }
+func (h *Handler) warn(msg string, args ...any) { h.log(slog.LevelWarn, msg, args) }
+func (h *Handler) info(msg string, args ...any) { h.log(slog.LevelInfo, msg, args) }
 
-// debugFailure logs a failed command, for those who look for the reason.
+// debugFailure logs a failed command at the debug level.
 func (h *Handler) debugFailure(c *cmd, st nvme.Status) {
 	if !h.t.log.Enabled(context.Background(), slog.LevelDebug) {
 		return
@@ -273,14 +147,13 @@ func (h *Handler) debugFailure(c *cmd, st nvme.Status) {
 	if c.op != nil {
 		name = c.op.name
 	}
-	h.logLine(slog.LevelDebug, "command failed", []any{
+	h.log(slog.LevelDebug, "command failed", []any{
 		"command", name, "opcode", c.req.SQE.Opcode(), "status", st.String(), "host",
-		c.s.ctrl.hostNQN, "qid", c.s.qid,
-		"nsid", c.req.SQE.NSID(),
+		c.s.ctrl.hostNQN, "qid", c.s.qid, "nsid", c.req.SQE.NSID(),
 	})
 }
 
-func (h *Handler) logLine(level slog.Level, msg string, args []any) {
+func (h *Handler) log(level slog.Level, msg string, args []any) {
 	if now := h.loop.Now(); now-h.logStart > 1e9 || h.logStart == 0 {
 		if h.logged > logLimit {
 			h.t.log.Warn("log lines were dropped", "reactor", h.index, "lines", h.logged-logLimit)

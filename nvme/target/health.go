@@ -2,6 +2,7 @@ package target
 
 import (
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -9,18 +10,17 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// health is what is wrong with a namespace. The I/O path learns of it by the geometry.
+// health is what is wrong with a namespace. The I/O path sees it in the geometry.
 type health struct {
 	mu       sync.Mutex
-	degraded bool      // writes that were accepted may be lost
-	orphans  int       // IOs that devices have although their commands were given up
+	degraded bool      // accepted writes may be lost
+	orphans  int       // IOs that devices still have although their commands were given up
 	since    time.Time // of the first of them
 	timeouts uint64    // commands given up
-	returns  uint64    // how often storage that was away or did not answer came back
+	returns  uint64    // how often storage that was not ready became so again
 }
 
-// update changes the state of a namespace, and tells hosts if that makes a difference to them. Any
-// goroutine.
+// update changes the state of a namespace, and notifies hosts if that concerns them. Any goroutine.
 func (ns *namespace) update(change func(*health)) {
 	ns.state.mu.Lock()
 	old := ns.geo.Load()
@@ -45,7 +45,7 @@ func (ns *namespace) update(change func(*health)) {
 	}
 }
 
-// changed takes over what the device says of itself. A goroutine of the device.
+// changed adopts what the device reports of itself now. A goroutine of the device.
 func (ns *namespace) changed(log *slog.Logger) {
 	if ns.dev.Info().Degraded {
 		ns.degrade(log, backend.ErrDegraded)
@@ -54,20 +54,20 @@ func (ns *namespace) changed(log *slog.Logger) {
 	ns.update(func(*health) {})
 	if now := ns.geo.Load(); now.blocks != before.blocks {
 		log.Info("the size of a namespace changed", "subsystem", ns.sub.nqn, "nsid", ns.nsid,
-			"blocks before", before.blocks, "blocks", now.blocks)
+			"old_size", before.blocks<<before.shift, "size", now.blocks<<now.shift)
 	}
 }
 
-// degrade notes that a device may have lost writes that it had accepted (backend.ErrDegraded).
-// Until the namespace is opened again it is write protected, and the health log warns; hosts are
-// told both. Any reactor; all calls but the first do nothing.
+// degrade records that a device may have lost writes that it had accepted (backend.ErrDegraded).
+// Until the namespace is opened again it is write protected, the health log warns, and hosts are
+// notified of both. Any reactor; all calls but the first do nothing.
 func (ns *namespace) degrade(log *slog.Logger, err error) {
 	first := false
 	ns.update(func(s *health) { first, s.degraded = !s.degraded, true })
 	if !first {
 		return
 	}
-	log.Error("a namespace takes no more writes: what it had accepted may be lost", "subsystem",
+	log.Error("namespace is write protected: writes that it had accepted may be lost", "subsystem",
 		ns.sub.nqn, "nsid", ns.nsid, "err", err)
 	ns.sub.each(func(c *controller) {
 		c.h.post(func() { c.raise(eventReliability) })
@@ -77,8 +77,8 @@ func (ns *namespace) degrade(log *slog.Logger, err error) {
 // timedOut counts a command that was given up before its device had it.
 func (ns *namespace) timedOut() { ns.update(func(s *health) { s.timeouts++ }) }
 
-// orphan notes that the device has an IO whose command was given up. Any reactor.
-func (ns *namespace) orphan(log *slog.Logger) {
+// orphaned records that the device has an IO whose command was given up. Any reactor.
+func (ns *namespace) orphaned(log *slog.Logger) {
 	first := false
 	ns.update(func(s *health) {
 		if first = s.orphans == 0; first {
@@ -88,13 +88,12 @@ func (ns *namespace) orphan(log *slog.Logger) {
 		s.timeouts++
 	})
 	if first {
-		log.Error("a device does not answer: its namespace is not ready until it does", "subsystem",
-			ns.sub.nqn, "nsid", ns.nsid,
-			"device", ns.dev.Info().Identity)
+		log.Error("device does not answer: its namespace is not ready until it does", "subsystem",
+			ns.sub.nqn, "nsid", ns.nsid, "device", ns.dev.Info().Identity)
 	}
 }
 
-// returned notes that such an IO came back. Any reactor.
+// returned records that such an IO came back. Any reactor.
 func (ns *namespace) returned(log *slog.Logger) {
 	var since time.Time
 	ns.update(func(s *health) {
@@ -103,9 +102,8 @@ func (ns *namespace) returned(log *slog.Logger) {
 		}
 	})
 	if !since.IsZero() {
-		log.Warn("a device answers again", "subsystem", ns.sub.nqn, "nsid", ns.nsid, "device",
-			ns.dev.Info().Identity,
-			"after", time.Since(since).Round(time.Millisecond))
+		log.Warn("device answers again", "subsystem", ns.sub.nqn, "nsid", ns.nsid, "device",
+			ns.dev.Info().Identity, "duration", time.Since(since).Round(time.Millisecond))
 	}
 }
 
@@ -117,7 +115,7 @@ func (ns *namespace) isDegraded() bool {
 }
 
 // criticalWarning is the warning of the health log for these namespaces: a degraded one lowers the
-// reliability, and if there is no other, everything is read-only.
+// reliability, and if all are degraded, everything is read-only.
 func criticalWarning(list []*namespace) (w uint8) {
 	degraded := 0
 	for _, ns := range list {
@@ -134,33 +132,39 @@ func criticalWarning(list []*namespace) (w uint8) {
 	return w
 }
 
-// judged are the namespaces that log 02h with this NSID is about; whole says that they are all.
-func (c *controller) judged(nsid uint32) (list []*namespace, whole bool) {
-	table := c.sub.namespaces.Load()
-	if ns := table.get(nsid); ns != nil {
-		return []*namespace{ns}, false
+// healthPage makes log 02h of the subsystem or of one namespace.
+func healthPage(c *controller, sqe *nvme.SQE) reply {
+	page := func(l *nvme.SMARTLog) []byte { return nvme.Append(nil, l) }
+	if ns := c.sub.namespaces.Load().get(sqe.NSID()); ns != nil {
+		return c.health([]*namespace{ns}, counters{}, page)
 	}
-	return table.list, true
+	c.sub.mu.Lock()
+	retired := c.sub.retired
+	c.sub.mu.Unlock()
+	return c.health(c.sub.namespaces.Load().list, retired, page)
 }
 
-// smart makes log 02h of the subsystem or of one namespace.
-func (c *controller) smart(nsid uint32, answers map[*namespace]*nvme.SMARTLog) []byte {
-	var t ioTotals
-	list, whole := c.judged(nsid)
-	if whole {
-		c.sub.mu.Lock()
-		t = c.sub.retired
-		c.sub.mu.Unlock()
+// health makes a page of the health of namespaces; retired has the counters of others that were
+// removed. Drives are asked on an ordinary goroutine.
+func (c *controller) health(list []*namespace, retired counters,
+	page func(*nvme.SMARTLog) []byte,
+) reply {
+	build := func() reply {
+		return reply{data: page(smartLog(list, c.t.askDrives(list), retired, c.errors.total(),
+			c.t.started))}
 	}
-	return smartLog(list, answers, t, c.errors.total(), c.t.started).Append(nil)
+	if slices.ContainsFunc(list, func(ns *namespace) bool { return ns.drive != nil }) {
+		return reply{slow: build}
+	}
+	return build()
 }
 
-// smartLog makes log 02h of namespaces (Base section 5.1.12.1.3): the health of the drives, as
-// answers has it, together with what is known of namespaces without: t is what others did that are
-// gone, failures the number of entries of log 01h. Controllers come and go with their hosts, so the
-// totals of these are the subsystem's since the target started, which is their power cycle. They
-// have no thermometer: a temperature of zero.
-func smartLog(list []*namespace, answers map[*namespace]*nvme.SMARTLog, t ioTotals, failures uint64,
+// smartLog makes log 02h of namespaces (Base section 5.1.12.1.3): the health of their drives, as
+// answers has it, combined with what is known of namespaces without one. Controllers come and go
+// with their hosts, so the totals of these are the subsystem's since the target started, which is
+// their power cycle: t has those of removed namespaces, failures is the number of entries of log
+// 01h. They have no thermometer: a temperature of zero.
+func smartLog(list []*namespace, answers map[*namespace]*nvme.SMARTLog, t counters, failures uint64,
 	started time.Time,
 ) *nvme.SMARTLog {
 	l := &nvme.SMARTLog{CriticalWarning: criticalWarning(list)}
@@ -170,7 +174,8 @@ func smartLog(list []*namespace, answers map[*namespace]*nvme.SMARTLog, t ioTota
 		d := answers[ns]
 		if d == nil || !ns.drive.Counts() {
 			counted = true
-			t.add(ns.users.total())
+			own := ns.users.total()
+			t.add(&own)
 		}
 		switch {
 		case d == nil:
@@ -189,10 +194,11 @@ func smartLog(list []*namespace, answers map[*namespace]*nvme.SMARTLog, t ioTota
 	units := func(sectors uint64) nvme.Uint128 { return nvme.MakeUint128((sectors + 999) / 1000) }
 	own := &nvme.SMARTLog{
 		AvailableSpare: l.AvailableSpare, SpareThreshold: l.SpareThreshold,
-		DataUnitsRead: units(t.readSectors), DataUnitsWritten: units(t.wrotSecs),
-		HostReads: nvme.MakeUint128(t.reads), HostWrites: nvme.MakeUint128(t.writes),
-		BusyTime:    nvme.MakeUint128(uint64(time.Duration(t.busy) / time.Minute)),
-		MediaErrors: nvme.MakeUint128(t.mediaErrors),
+		DataUnitsRead: units(t[statSectors]), DataUnitsWritten: units(t[statSectors+1]),
+		HostReads:   nvme.MakeUint128(t[backend.OpRead]),
+		HostWrites:  nvme.MakeUint128(t[backend.OpWrite]),
+		BusyTime:    nvme.MakeUint128(uint64(time.Duration(t[statBusy]) / time.Minute)),
+		MediaErrors: nvme.MakeUint128(t[statErrors+errorIO]),
 	}
 	if counted {
 		own.ErrorLogEntries = nvme.MakeUint128(failures)

@@ -11,20 +11,20 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestDegraded: a flush that failed for good makes the namespace read-only, warns in the health
-// log, and tells the hosts who asked.
+// TestDegraded: a flush that fails permanently makes the namespace read-only, sets a warning in the
+// health log, and notifies hosts that have enabled the events.
 func TestDegraded(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	bad := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
 	closeLast(t, bad)
 	sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: 2, Device: bad})
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	h := r.connectHost(2)
 	warning := func(nsid uint32) uint8 {
 		t.Helper()
 		c := logCommand(nvme.LogSMART, 512, 0)
 		c.SQE.SetNSID(nsid)
-		l, err := nvme.ParseSMARTLog(r.ok(h.admin, c).Data)
+		l, err := nvme.Parse[nvme.SMARTLog](r.ok(h.admin, c).Data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +54,7 @@ func TestDegraded(t *testing.T) {
 	})
 	r.status(h.io[0], command(nvme.NVMFlush, 2, nil), nvme.WriteFault)
 	if w := warning(nvme.NSIDAll); w != 0 || one.Done {
-		t.Errorf("warning %#x and event %v for an error that may pass", w, one.Done)
+		t.Errorf("warning %#x and event %v for a transient error", w, one.Done)
 	}
 	bad.Fail(fault)
 	r.status(h.io[0], command(nvme.NVMFlush, 2, nil), nvme.WriteFault)
@@ -80,7 +80,7 @@ func TestDegraded(t *testing.T) {
 	r.status(h.io[1], command(nvme.NVMFlush, nvme.NSIDAll, nil), nvme.WriteFault)
 	r.ok(h.io[1], rw(nvme.NVMRead, 2, 0, 1, buf))
 	r.ok(h.io[1], rw(nvme.NVMWrite, 1, 0, 1, buf))
-	if n := strings.Count(r.log.String(), "takes no more writes"); n != 1 {
+	if n := strings.Count(r.log.String(), "writes that it had accepted may be lost"); n != 1 {
 		t.Errorf("%d lines in the log, want one", n)
 	}
 	if !errors.Is(backend.ErrDegraded, backend.ErrIO) {
@@ -88,9 +88,9 @@ func TestDegraded(t *testing.T) {
 	}
 }
 
-// TestErrorLogContext: what an entry says of the command.
+// TestErrorLogContext: what an entry says about the command.
 func TestErrorLogContext(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(1)
 	dsm := command(nvme.NVMDatasetManagement, 1, make([]byte, 16))
 	dsm.SQE.SetCDW64(10, 0x4_000000FF) // attributes and number of ranges, no LBA
@@ -124,24 +124,26 @@ func TestErrorLogContext(t *testing.T) {
 		}, 7<<8 | 43, 0},
 	} {
 		tc.run()
-		e, err := nvme.ParseErrorLogEntry(r.ok(h.admin, logCommand(nvme.LogError, 64, 0)).Data)
+		e, err := nvme.Parse[nvme.ErrorLogEntry](r.ok(h.admin,
+			logCommand(nvme.LogError, 64, 0)).Data)
 		if err != nil || e.Location != tc.location || e.LBA != tc.lba {
 			t.Errorf("%s: %v %+v, want location %#x, LBA %#x", tc.name, err, e, tc.location, tc.lba)
 		}
 	}
 }
 
-// TestErrorLogPlace: an entry tells the first block that failed, if the device knows it, and is not
-// taken for that of the next command.
+// TestErrorLogPlace: an entry has the first block that failed, if the device knows it, and the
+// entry of the next command does not.
 func TestErrorLogPlace(t *testing.T) {
 	bad := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 4096))
 	closeLast(t, bad)
 	sub := ramSubsystem(t, 1)
 	sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: 2, Device: bad})
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	h := r.connectHost(1)
 	lba := func() uint64 {
-		e, err := nvme.ParseErrorLogEntry(r.ok(h.admin, logCommand(nvme.LogError, 64, 0)).Data)
+		e, err := nvme.Parse[nvme.ErrorLogEntry](r.ok(h.admin,
+			logCommand(nvme.LogError, 64, 0)).Data)
 		if err != nil {
 			t.Fatal(err)
 		}

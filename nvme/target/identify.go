@@ -13,89 +13,60 @@ import (
 // and 12h, and CRTO.
 const version = nvme.Version20
 
-// identifyFunc makes an Identify data structure.
-type identifyFunc func(c *controller, sqe *nvme.IdentifySQE, nsid uint32) ([]byte, nvme.Status)
-
-// identifies is the table of CNS values; discovery controllers know only the controller structure.
-var identifies = [256]identifyFunc{
-	nvme.CNSNamespace:            identifyNamespace,
-	nvme.CNSController:           identifyController,
-	nvme.CNSActiveNamespaces:     identifyActive,
-	nvme.CNSDescriptors:          identifyDescriptors,
-	nvme.CNSCommandSetNamespace:  identifyNamespaceNVM,
-	nvme.CNSCommandSetController: identifyControllerNVM,
-	nvme.CNSCommandSetActive:     identifyActive,
-	nvme.CNSIndependentNamespace: identifyIndependent,
+// identifyRow is an Identify data structure.
+type identifyRow struct {
+	scope scope
+	// csi: the command set identifier matters (Base section 5.1.13.1).
+	csi  bool
+	page pageFunc
 }
 
-// usesCSI tells which CNS values look at the command set identifier (Base section 5.1.13.1).
-func usesCSI(cns nvme.CNS) bool {
-	return cns >= nvme.CNSCommandSetNamespace && cns <= nvme.CNSCommandSetActive
+// identifyPages is the table of Identify data structures, by CNS.
+var identifyPages = [256]identifyRow{
+	nvme.CNSNamespace:            {scope: onIO, page: identifyNamespace},
+	nvme.CNSController:           {page: identifyController},
+	nvme.CNSActiveNamespaces:     {scope: onIO, page: identifyActive},
+	nvme.CNSDescriptors:          {scope: onIO, page: identifyDescriptors},
+	nvme.CNSCommandSetNamespace:  {scope: onIO, csi: true, page: identifyNamespaceNVM},
+	nvme.CNSCommandSetController: {scope: onIO, csi: true, page: identifyControllerNVM},
+	nvme.CNSCommandSetActive:     {scope: onIO, csi: true, page: identifyActive},
+	nvme.CNSIndependentNamespace: {scope: onIO, page: identifyIndependent},
+	nvme.CNSEnduranceGroups:      {scope: onRotational, page: identifyEnduranceGroups},
 }
 
 func prepareIdentify(c *cmd) nvme.Status {
 	sqe := c.req.SQE.Identify()
-	cns := sqe.CNS()
-	if identifies[cns] == nil || c.s.ctrl.sub.discovery && cns != nvme.CNSController {
+	row := &identifyPages[sqe.CNS()]
+	switch {
+	case row.page == nil || !row.scope.has(c.s.ctrl):
 		return invalidField
-	}
-	if usesCSI(cns) && sqe.CSI() != nvme.CSINVM {
+	case row.csi && sqe.CSI() != nvme.CSINVM:
 		return invalidField
 	}
 	return c.expect(nvme.IdentifyDataSize)
 }
 
 func identify(h *Handler, c *cmd) {
-	sqe := c.req.SQE.Identify()
-	data, st := identifies[sqe.CNS()](c.s.ctrl, sqe, c.req.SQE.NSID())
-	switch ns := c.namespace(); {
-	case !st.OK():
-		h.finish(c, 0, st)
-	case sqe.CNS() == nvme.CNSNamespace && ns != nil && ns.geo.Load().info.Thin:
-		ns.utilization(c, data)
-	default:
-		h.reply(c, 0, data)
-	}
-}
-
-// utilization completes an Identify Namespace, data, with how much space the content takes (NVM
-// section 4.1.5.1, NSFEAT bit 0, and NUSE). It asks the device on an ordinary goroutine; with one
-// that does not tell, nothing is said of thin provisioning.
-func (ns *namespace) utilization(c *cmd, data []byte) {
-	dev, ok := ns.dev.(backend.Allocator)
-	if !ok {
-		c.s.h.reply(c, 0, data)
-		return
-	}
-	go func() {
-		n, err := dev.Allocated()
-		c.s.h.post(func() {
-			id, e := nvme.ParseIdentifyNamespace(data)
-			if err == nil && e == nil {
-				id.NSFEAT |= nvme.NSFEATThin
-				id.NUSE = min(uint64(n)>>id.Format().LBADS, id.NCAP)
-				data = id.Append(nil)
-			}
-			c.s.h.reply(c, 0, data)
-		})
-	}()
+	sqe := &c.req.SQE
+	h.reply(c, 0, identifyPages[sqe.Identify().CNS()].page(c.s.ctrl, sqe), 0)
 }
 
 // identifyController makes CNS 01h (Base section 5.1.13.2.1).
-func identifyController(c *controller, _ *nvme.IdentifySQE, _ uint32) ([]byte, nvme.Status) {
+func identifyController(c *controller, _ *nvme.SQE) reply {
 	cfg := &c.sub.cfg
 	id := &nvme.IdentifyController{
 		CMIC: nvme.CMICMultiPort | nvme.CMICMultiController,
-		MDTS: c.sub.cfg.mdts(), CNTLID: c.cntlid, VER: version, RTD3R: 0, RTD3E: 0,
+		MDTS: cfg.mdts(), CNTLID: c.cntlid, VER: version,
 		OAES: c.supportedEvents(), CTRATT: nvme.CTRATTHostID128 | nvme.CTRATTTBKAS,
 		CNTRLTYPE: nvme.ControllerTypeIO,
 		ACL:       abortLimit - 1, AERL: asyncLimit - 1,
 		FRMW: 1<<0 | 1<<1, // one slot, read-only
-		LPA:  nvme.LPASMARTPerNamespace | nvme.LPAEffects | nvme.LPAExtendedData | nvme.LPASupportedPages,
+		LPA: nvme.LPASMARTPerNamespace | nvme.LPAEffects | nvme.LPAExtendedData |
+			nvme.LPASupportedPages,
 		ELPE: errorLogSize - 1, KAS: keepAliveGranularity,
 		SQES: 0x66, CQES: 0x44, MAXCMD: uint16(min(c.entries(), 0xFFFF)),
 		NN: MaxNSID, MNAN: MaxNSID,
-		ONCS: nvme.ONCSDatasetManagement | nvme.ONCSWriteZeroes | nvme.ONCSSaveSelect,
+		ONCS: nvme.ONCSWriteZeroes | nvme.ONCSSaveSelect,
 		VWC:  nvme.VWCFlushAll,
 		SGLS: nvme.SGLSSupported | nvme.SGLSOffset,
 
@@ -108,8 +79,15 @@ func identifyController(c *controller, _ *nvme.IdentifySQE, _ uint32) ([]byte, n
 	nvme.PutText(id.MN[:], cfg.Model)
 	nvme.PutText(id.FR[:], c.t.firmware)
 	nvme.PutNQN(&id.SUBNQN, c.sub.nqn)
-	if c.vwc {
+	if c.cached {
 		id.VWC |= nvme.VWCPresent
+	}
+	if c.discard.Load() {
+		id.ONCS |= nvme.ONCSDatasetManagement
+	}
+	if c.rotational {
+		id.CTRATT |= nvme.CTRATTEnduranceGroups
+		id.ENDGIDMAX = MaxNSID
 	}
 	if c.info.InCapsuleSize == 0 {
 		id.SGLS &^= nvme.SGLSOffset
@@ -126,15 +104,16 @@ func identifyController(c *controller, _ *nvme.IdentifySQE, _ uint32) ([]byte, n
 		id.LPA &^= nvme.LPASMARTPerNamespace
 		id.SQES, id.CQES = 0, 0 // no I/O queues
 	}
-	return id.Append(nil), nvme.Success
+	return reply{data: nvme.Append(nil, id)}
 }
 
-// identifyNamespace makes CNS 00h (NVM section 4.1.5.1). A namespace identifier that could exist
-// but does not is all zeroes.
-func identifyNamespace(c *controller, _ *nvme.IdentifySQE, nsid uint32) ([]byte, nvme.Status) {
-	ns, st := c.identified(nsid)
+// identifyNamespace makes CNS 00h (NVM section 4.1.5.1). For a thin namespace it asks the device,
+// on an ordinary goroutine, how much space the content takes (NSFEAT bit 0, and NUSE). If the
+// device cannot tell, thin provisioning is not reported.
+func identifyNamespace(c *controller, sqe *nvme.SQE) reply {
+	ns, st := c.identified(sqe.NSID())
 	if ns == nil {
-		return nil, st
+		return reply{st: st}
 	}
 	g := ns.geo.Load()
 	id := &nvme.IdentifyNamespace{
@@ -142,23 +121,48 @@ func identifyNamespace(c *controller, _ *nvme.IdentifySQE, nsid uint32) ([]byte,
 		NMIC:  nvme.NMICShared,
 		NGUID: ns.nguid, EUI64: ns.eui64,
 		NSATTR: nsattr(g),
+		ENDGID: c.enduranceGroup(ns),
+		DLFEAT: nvme.DLFEATWriteZeroes,
+		NVMCAP: nvme.MakeUint128(g.blocks << g.shift),
 	}
 	id.LBAF[0].LBADS = g.shift
 	if g.info.DiscardZeroes {
-		id.DLFEAT = nvme.DLFEATReadsZeroes
+		id.DLFEAT |= nvme.DLFEATReadsZeroes
 	}
-	id.DLFEAT |= nvme.DLFEATWriteZeroes
+	setGranularity(id, g)
+	dev, ok := ns.dev.(backend.Allocator)
+	if !ok || !g.info.Thin {
+		return reply{data: nvme.Append(nil, id)}
+	}
+	return reply{slow: func() reply {
+		if n, err := dev.Allocated(); err == nil {
+			id.NSFEAT |= nvme.NSFEATThin
+			id.NUSE = min(uint64(n)>>g.shift, id.NCAP)
+		}
+		return reply{data: nvme.Append(nil, id)}
+	}}
+}
+
+// setGranularity reports how the namespace is best written (NSFEAT bit 4), and the unit that
+// neither a racing command nor a power failure tears (bit 1), if that is more than one block: the
+// physical block, where it is aligned (NVM sections 2.1.4 and 4.1.5.1). Linux takes the smaller of
+// NPWG and NAWUPF for the physical block.
+func setGranularity(id *nvme.IdentifyNamespace, g *geometry) {
+	physical, optimal := g.info.PhysicalBlockSize, g.info.OptimalIO
 	blocks := func(bytes int) uint16 { // 0-based
 		return uint16(min(max(bytes>>g.shift, 1)-1, 0xFFFF))
 	}
-	if g.info.PhysicalBlockSize > g.info.BlockSize || g.info.OptimalIO > 0 {
-		id.NSFEAT |= nvme.NSFEATOptimalIO
-		id.NPWG = blocks(g.info.PhysicalBlockSize)
-		id.NPWA, id.NPDG, id.NPDA = id.NPWG, id.NPWG, id.NPWG
-		id.NOWS = blocks(g.info.OptimalIO)
+	if physical > g.info.BlockSize {
+		id.NSFEAT |= nvme.NSFEATAtomics
+		id.NAWUN = blocks(physical)
+		id.NAWUPF, id.NABSN, id.NABSPF = id.NAWUN, id.NAWUN, id.NAWUN
 	}
-	id.NVMCAP = nvme.MakeUint128(g.blocks << g.shift)
-	return id.Append(nil), nvme.Success
+	if physical > g.info.BlockSize || optimal > 0 {
+		id.NSFEAT |= nvme.NSFEATOptimalIO
+		id.NPWG = blocks(physical)
+		id.NPWA, id.NPDG, id.NPDA = id.NPWG, id.NPWG, id.NPWG
+		id.NOWS = blocks(max(optimal, physical))
+	}
 }
 
 func nsattr(g *geometry) nvme.NSATTR {
@@ -168,21 +172,22 @@ func nsattr(g *geometry) nvme.NSATTR {
 	return 0
 }
 
-// identified looks up a namespace for the structures that show zeroes for an inactive one: nil with
-// Success.
+// identified looks up a namespace for the structures that are all zeroes for an inactive one: nil
+// with Success.
 func (c *controller) identified(nsid uint32) (*namespace, nvme.Status) {
-	// FFFFFFFFh too: no namespace management, so no common capabilities
+	// FFFFFFFFh too: there is no namespace management, so there are no common capabilities
 	if nsid == 0 || nsid > MaxNSID {
 		return nil, invalidNamespace
 	}
 	return c.sub.namespaces.Load().get(nsid), nvme.Success
 }
 
-// identifyActive makes CNS 02h and 07h: up to 1024 identifiers above nsid (Base section
+// identifyActive makes CNS 02h and 07h: up to 1024 identifiers above the given one (Base section
 // 5.1.13.2.2).
-func identifyActive(c *controller, _ *nvme.IdentifySQE, nsid uint32) ([]byte, nvme.Status) {
+func identifyActive(c *controller, sqe *nvme.SQE) reply {
+	nsid := sqe.NSID()
 	if nsid >= nvme.NSIDAll-1 {
-		return nil, invalidNamespace
+		return reply{st: invalidNamespace}
 	}
 	var ids []uint32
 	for _, ns := range c.sub.namespaces.Load().list {
@@ -190,14 +195,14 @@ func identifyActive(c *controller, _ *nvme.IdentifySQE, nsid uint32) ([]byte, nv
 			ids = append(ids, ns.nsid)
 		}
 	}
-	return nvme.AppendNamespaceList(nil, ids), nvme.Success
+	return reply{data: nvme.AppendNamespaceList(nil, ids)}
 }
 
 // identifyDescriptors makes CNS 03h (Base section 5.1.13.2.3).
-func identifyDescriptors(c *controller, _ *nvme.IdentifySQE, nsid uint32) ([]byte, nvme.Status) {
-	ns := c.sub.namespaces.Load().get(nsid)
+func identifyDescriptors(c *controller, sqe *nvme.SQE) reply {
+	ns := c.sub.namespaces.Load().get(sqe.NSID())
 	if ns == nil {
-		return nil, invalidNamespace
+		return reply{st: invalidNamespace}
 	}
 	var ids []nvme.NamespaceID
 	if ns.eui64 != [8]byte{} {
@@ -210,32 +215,35 @@ func identifyDescriptors(c *controller, _ *nvme.IdentifySQE, nsid uint32) ([]byt
 		ids = append(ids, nvme.NamespaceID{Type: nvme.IDTypeUUID, ID: slices.Clone(ns.uuid[:])})
 	}
 	ids = append(ids, nvme.NamespaceID{Type: nvme.IDTypeCSI, ID: []byte{byte(nvme.CSINVM)}})
-	return nvme.AppendNamespaceIDs(nil, ids...), nvme.Success
+	return reply{data: nvme.AppendNamespaceIDs(nil, ids...)}
 }
 
-// identifyNamespaceNVM makes CNS 05h: no protection information, so all zeroes (NVM section
-// 4.1.5.3).
-func identifyNamespaceNVM(c *controller, _ *nvme.IdentifySQE, nsid uint32) ([]byte, nvme.Status) {
-	_, st := c.identified(nsid)
-	return nil, st
+// identifyNamespaceNVM makes CNS 05h: there is no protection information, so it is all zeroes (NVM
+// section 4.1.5.3).
+func identifyNamespaceNVM(c *controller, sqe *nvme.SQE) reply {
+	_, st := c.identified(sqe.NSID())
+	return reply{st: st}
 }
 
-// identifyControllerNVM makes CNS 06h: no limits beyond MDTS, so all zeroes (NVM section 4.1.5.4).
-func identifyControllerNVM(*controller, *nvme.IdentifySQE, uint32) ([]byte, nvme.Status) {
-	return new(nvme.IdentifyControllerNVM).Append(nil), nvme.Success
-}
+// identifyControllerNVM makes CNS 06h: there are no limits beyond MDTS, so it is all zeroes (NVM
+// section 4.1.5.4).
+func identifyControllerNVM(*controller, *nvme.SQE) reply { return reply{} }
 
 // identifyIndependent makes CNS 08h (Base section 5.1.13.2.8).
-func identifyIndependent(c *controller, _ *nvme.IdentifySQE, nsid uint32) ([]byte, nvme.Status) {
-	ns, st := c.identified(nsid)
+func identifyIndependent(c *controller, sqe *nvme.SQE) reply {
+	ns, st := c.identified(sqe.NSID())
 	if ns == nil {
-		return nil, st
+		return reply{st: st}
 	}
 	id := &nvme.IdentifyNamespaceIndependent{
 		NMIC: nvme.NMICShared, NSATTR: nsattr(ns.geo.Load()), NSTAT: nvme.NSTATReady,
+		ENDGID: c.enduranceGroup(ns),
+	}
+	if id.ENDGID != 0 {
+		id.NSFEAT = nvme.IndependentRotational
 	}
 	if ns.geo.Load().unready {
 		id.NSTAT &^= nvme.NSTATReady
 	}
-	return id.Append(nil), nvme.Success
+	return reply{data: nvme.Append(nil, id)}
 }

@@ -4,71 +4,28 @@ import (
 	"math/bits"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// The largest transfer in bytes, a power of two (Base section 5.1.13.2.1, MDTS): the default, and
-// what may be configured. A block is never larger than the least.
-const (
-	maxTransfer  = 1 << 20
-	minTransfer  = 64 << 10
-	mostTransfer = 4 << 20
-)
-
-// mdts is the controllers' MDTS, in powers of two of 4 KiB (CAP.MPSMIN).
+// mdts is MDTS, a power of two in units of 4 KiB (CAP.MPSMIN).
 func (c *SubsystemConfig) mdts() uint8 {
-	return uint8(
-		bits.TrailingZeros(uint(c.MaxTransfer)) - 12)
-}
-
-// namespace looks up the namespace that the command names.
-func (c *cmd) namespace() *namespace { return c.s.ctrl.sub.namespaces.Load().get(c.req.SQE.NSID()) }
-
-// extent validates SLBA and NLB and fills in the IO. Nothing is multiplied before it is in range.
-// It returns the bytes meant.
-func (c *cmd) extent(op backend.Op) (uint64, *geometry, nvme.Status) {
-	ns := c.namespace()
-	if ns == nil {
-		return 0, nil, invalidNamespace
-	}
-	g := ns.geo.Load()
-	if g.unready {
-		return 0, nil, notReady
-	}
-	sqe := &c.req.SQE
-	slba, nlb := sqe.SLBA(), uint64(sqe.NLB())
-	if slba >= g.blocks || nlb > g.blocks-slba {
-		return 0, nil, outOfRange
-	}
-	n := nlb << g.shift
-	c.ns = ns
-	c.io.Op, c.io.Flags = op, 0
-	c.io.Off, c.io.Len = int64(slba<<g.shift), int64(n)
-	return n, g, nvme.Success
-}
-
-// transfer answers a read or write of n bytes.
-func (c *cmd) transfer(n uint64) nvme.Status {
-	if n > uint64(c.s.ctrl.sub.cfg.MaxTransfer) {
-		return invalidField // MDTS (Base section 5.1.13.2.1)
-	}
-	return c.expect(uint32(n))
+	return uint8(bits.TrailingZeros(uint(c.MaxTransfer)) - 12)
 }
 
 func prepareRead(c *cmd) nvme.Status {
-	n, _, st := c.extent(backend.OpRead)
-	if !st.OK() {
+	if _, st := c.extent(backend.OpRead); !st.OK() {
 		return st
 	}
-	if st := c.transfer(n); !st.OK() {
+	if st := c.transfer(); !st.OK() {
 		return st
 	}
-	c.lend()
+	c.startZeroCopyRead()
 	return nvme.Success
 }
 
 func prepareWrite(c *cmd) nvme.Status {
-	n, g, st := c.extent(backend.OpWrite)
+	g, st := c.extent(backend.OpWrite)
 	if !st.OK() {
 		return st
 	}
@@ -79,15 +36,15 @@ func prepareWrite(c *cmd) nvme.Status {
 	if flags&nvme.RWDirective != 0 {
 		return invalidField // no directives (Base section 8.1.8)
 	}
-	if st := c.transfer(n); !st.OK() {
+	if st := c.transfer(); !st.OK() {
 		return st
 	}
-	c.reserve()
+	c.startZeroCopyWrite()
 	return nvme.Success
 }
 
 func prepareWriteZeroes(c *cmd) nvme.Status {
-	_, g, st := c.extent(backend.OpWriteZeroes)
+	g, st := c.extent(backend.OpWriteZeroes)
 	if !st.OK() {
 		return st
 	}
@@ -98,7 +55,68 @@ func prepareWriteZeroes(c *cmd) nvme.Status {
 	if flags&nvme.RWDeallocate != 0 {
 		c.io.Flags |= backend.Unmap
 	}
-	return c.expect(0) // no MDTS: there is no data, and WZSL is 0 (NVM section 4.1.5.4)
+	return c.expect(0) // MDTS does not apply without data, and WZSL is 0 (NVM section 4.1.5.4)
+}
+
+func prepareFlush(c *cmd) nvme.Status {
+	if c.req.SQE.NSID() == nvme.NSIDAll {
+		return c.expect(0) // every namespace: VWC bits 2:1 are 11b (Base section 7.2)
+	}
+	if _, st := c.bind(); !st.OK() {
+		return st
+	}
+	c.io.Op, c.io.Flags, c.io.Off, c.io.Len = backend.OpFlush, 0, 0, 0
+	return c.expect(0)
+}
+
+// extent validates SLBA and NLB and fills in the IO. Nothing is multiplied before it is in range.
+func (c *cmd) extent(op backend.Op) (*geometry, nvme.Status) {
+	g, st := c.bind()
+	if !st.OK() {
+		return nil, st
+	}
+	sqe := &c.req.SQE
+	slba, nlb := sqe.SLBA(), uint64(sqe.NLB())
+	if slba >= g.blocks || nlb > g.blocks-slba {
+		return nil, outOfRange
+	}
+	c.io.Op, c.io.Flags = op, 0
+	c.io.Off, c.io.Len = int64(slba<<g.shift), int64(nlb<<g.shift)
+	return g, nvme.Success
+}
+
+// bind finds the namespace of the command and this reactor's channel to it, and opens one if there
+// is none. The command keeps the channel: if the namespace is replaced while data moves, Execute
+// fails and the new namespace is not touched.
+func (c *cmd) bind() (*geometry, nvme.Status) {
+	ns := c.namespace()
+	if ns == nil {
+		return nil, invalidNamespace
+	}
+	g := ns.geo.Load()
+	if g.unready {
+		return nil, notReady
+	}
+	if c.ch = c.s.h.channel(ns); c.ch == nil {
+		if c.ch = c.s.h.openChannel(ns); c.ch == nil {
+			return nil, invalidNamespace // the namespace is being removed
+		}
+	}
+	return g, nvme.Success
+}
+
+// namespace looks up the namespace that the command names.
+func (c *cmd) namespace() *namespace { return c.s.ctrl.sub.namespaces.Load().get(c.req.SQE.NSID()) }
+
+// channel returns the channel of ns on this reactor, nil if there is none.
+func (h *Handler) channel(ns *namespace) *channel {
+	if ns.slot < len(h.channels) {
+		// the slot of a retired namespace may have another owner
+		if ch := h.channels[ns.slot]; ch != nil && ch.ns == ns {
+			return ch
+		}
+	}
+	return nil
 }
 
 // writable refuses writes to read-only namespaces and decides whether the write must be durable
@@ -107,44 +125,33 @@ func (c *cmd) writable(g *geometry, flags nvme.RWFlags) nvme.Status {
 	if g.readOnly {
 		return writeProtected
 	}
-	if flags&nvme.RWFUA != 0 || g.volatile && c.s.ctrl.writeThrough.Load() {
+	if flags&nvme.RWFUA != 0 || g.info.VolatileCache && c.s.ctrl.writeThrough.Load() {
 		c.io.Flags |= backend.FUA
 	}
 	return nvme.Success
 }
 
-// executeIO hands the prepared IO to the backend.
-func executeIO(h *Handler, c *cmd) {
-	c.io.Segs = c.req.Segs
-	if c.req.InCapsule && c.ns.timeout > 0 {
-		c.takeCapsule(h)
+// transfer checks the length of a read or write.
+func (c *cmd) transfer() nvme.Status {
+	if c.io.Len > int64(c.s.ctrl.sub.cfg.MaxTransfer) {
+		return invalidField // MDTS (Base section 5.1.13.2.1)
 	}
-	c.since = h.loop.Now()
-	if !h.submit(c.ns, &c.io) {
-		c.io.Segs = nil
-		h.finish(c, 0, invalidNamespace)
-	}
+	return c.expect(uint32(c.io.Len))
 }
 
-func prepareFlush(c *cmd) nvme.Status {
-	if nsid := c.req.SQE.NSID(); nsid != nvme.NSIDAll {
-		switch c.ns = c.namespace(); {
-		case c.ns == nil:
-			return invalidNamespace
-		case c.ns.geo.Load().unready:
-			return notReady
-		}
-	} else {
-		c.ns = nil // every namespace: VWC bits 2:1 are 11b (Base section 7.2)
+// expect sets direction and length of a request whose data must be exactly n bytes long.
+func (c *cmd) expect(n uint32) nvme.Status {
+	r := c.req
+	switch {
+	case r.HostLength != n:
+		return invalidLength
+	case n == 0:
+		return nvme.Success
+	case c.op.dir == fabric.ControllerToHost && r.InCapsule:
+		return invalidField // capsules carry data to the controller only
 	}
-	return c.expect(0)
+	r.Dir, r.Length = c.op.dir, n
+	return nvme.Success
 }
 
-func executeFlush(h *Handler, c *cmd) {
-	if c.ns == nil {
-		flushAll(h, c)
-		return
-	}
-	c.io.Op, c.io.Flags, c.io.Off, c.io.Len = backend.OpFlush, 0, 0, 0
-	executeIO(h, c)
-}
+func prepareNoData(c *cmd) nvme.Status { return c.expect(0) }

@@ -26,9 +26,9 @@ func dsm(nsid uint32, deallocate bool, ranges ...[2]uint64) *fabrictest.Command 
 	return c
 }
 
-// TestDatasetManagement has the row I08.
+// TestDatasetManagement: ranges, attributes and refusals (I08).
 func TestDatasetManagement(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	q := r.connectHost(1).io[0]
 	ones := bytes.Repeat([]byte{1}, 1<<20)
 	blocks := func(from, n int) (zero int) {
@@ -55,7 +55,7 @@ func TestDatasetManagement(t *testing.T) {
 	r.status(q, dsm(1, true, [2]uint64{1 << 63, 1}), outOfRange)
 	r.status(q, dsm(1, true, [2]uint64{1<<64 - 1, 0xFFFFFFFF}), outOfRange)
 	if n := blocks(0, 2048); n != 0 {
-		t.Errorf("%d blocks went with a refused command", n)
+		t.Errorf("%d blocks were deallocated by a refused command", n)
 	}
 	// empty and overlapping
 	r.ok(q, dsm(1, true, [2]uint64{0, 0}, [2]uint64{5000, 0}, [2]uint64{10, 20}, [2]uint64{15, 30}))
@@ -74,13 +74,13 @@ func TestDatasetManagement(t *testing.T) {
 	r.status(q, dsm(9, true, [2]uint64{0, 1}), invalidNamespace)
 }
 
-// TestWriteZeroes has the row I09.
+// TestWriteZeroes: zeroes in the right place with every flag (I09).
 func TestWriteZeroes(t *testing.T) {
 	sub := SubsystemConfig{
 		NQN: testSub, AllowAnyHost: true,
 		Namespaces: []NamespaceConfig{{NSID: 1, Device: ramDevice(t, 64<<20, 512)}},
 	}
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	for _, f := range []nvme.RWFlags{0, nvme.RWDeallocate, nvme.RWDeallocate | nvme.RWFUA} {
 		r.ok(q, rw(nvme.NVMWrite, 1, 65534, 4, bytes.Repeat([]byte{7}, 2048)))
@@ -94,11 +94,10 @@ func TestWriteZeroes(t *testing.T) {
 	}
 }
 
-// TestBackendErrors: what a backend reports and what the host sees, and a failed read moves no
-// data.
+// TestBackendErrors: the status of each error of a device. A failed read returns no data.
 func TestBackendErrors(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	for _, tc := range []struct {
 		err         error
@@ -131,14 +130,14 @@ func TestBackendErrors(t *testing.T) {
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 }
 
-// TestTransportErrors: what the transport finds is the status of the command, and nothing reaches
-// the device.
+// TestTransportErrors: an error that the transport finds becomes the status of the command, and the
+// device does not see it.
 func TestTransportErrors(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	dev.Fail(func(*backend.IO) error {
-		t.Error("the device was asked")
+		t.Error("the device got a command")
 		return backend.ErrIO
 	})
 	c := rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512))
@@ -151,11 +150,11 @@ func TestTransportErrors(t *testing.T) {
 	c.Lost = true
 	r.send(q, c)
 	if q.Outstanding() != 0 || c.Done {
-		t.Error("an abandoned command lives on")
+		t.Error("an abandoned command is outstanding or done")
 	}
 }
 
-// recorder notes the IOs that a device is given.
+// recorder records the IOs that a device gets.
 type recorder struct {
 	backend.Device
 	mu   sync.Mutex
@@ -196,8 +195,8 @@ func (d *recorder) take() []backend.IO {
 	return l
 }
 
-// TestVolatileCache: VWC tells the truth, FUA and WCE reach the device, and a cache that the host
-// was not told of is written through.
+// TestVolatileCache: VWC is right, FUA and WCE reach the device, and a cache that the host does not
+// know of is written through.
 func TestVolatileCache(t *testing.T) {
 	dev := &recorder{
 		Device: ramDevice(t, 1<<20, 512),
@@ -207,7 +206,7 @@ func TestVolatileCache(t *testing.T) {
 		NQN: testSub, AllowAnyHost: true,
 		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
 	}
-	r := newRig(t, 1, sub, SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true})
+	r := newHarness(t, 1, sub, SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true})
 	h := r.connectHost(1)
 	q := h.io[0]
 	fua := func(c *fabrictest.Command) bool {
@@ -220,7 +219,7 @@ func TestVolatileCache(t *testing.T) {
 	write := func() *fabrictest.Command { return rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)) }
 	forced := write()
 	forced.SQE.RW().Set(0, 1, nvme.RWFUA)
-	id, _ := nvme.ParseIdentifyController(r.ok(h.admin,
+	id, _ := nvme.Parse[nvme.IdentifyController](r.ok(h.admin,
 		identifyCommand(nvme.CNSController, 0)).Data)
 	if id.VWC != nvme.VWCPresent|nvme.VWCFlushAll {
 		t.Errorf("VWC %#x", id.VWC)
@@ -240,7 +239,7 @@ func TestVolatileCache(t *testing.T) {
 		t.Error("with WCE 1 a write is forced")
 	}
 
-	// The second host was told that there is no cache; the namespace with one comes later.
+	// The second host knows of no cache; the namespace with one is added later.
 	h2 := r.connectHost(1, func(a *connectArgs) { a.sub = testSub + "2" })
 	r.must(r.target.AddNamespace(testSub+"2", NamespaceConfig{NSID: 1, Device: dev}))
 	q = h2.io[0]
@@ -249,7 +248,7 @@ func TestVolatileCache(t *testing.T) {
 	}
 }
 
-// TestFlushAll flushes every namespace, and only writable geometry matters to nobody.
+// TestFlushAll: Flush with the broadcast NSID flushes every namespace.
 func TestFlushAll(t *testing.T) {
 	var devs []*recorder
 	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
@@ -258,7 +257,7 @@ func TestFlushAll(t *testing.T) {
 		devs = append(devs, d)
 		sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: uint32(i + 1), Device: d})
 	}
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	r.ok(r.connectHost(1).io[0], command(nvme.NVMFlush, nvme.NSIDAll, nil))
 	for i, d := range devs {
 		if l := d.take(); len(l) != 1 || l[0].Op != backend.OpFlush {
@@ -271,7 +270,7 @@ func TestFlushAll(t *testing.T) {
 // (S16).
 func TestDuplicateCID(t *testing.T) {
 	sub, dev := faultySubsystem(t)
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	dev.Hold(nil)
 	a, b := rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)),
@@ -283,10 +282,10 @@ func TestDuplicateCID(t *testing.T) {
 	r.until("both complete", func() bool { return a.Done && b.Done })
 }
 
-// TestMaxTransfer: what is configured is what Identify says and what a command may move.
+// TestMaxTransfer: the configured size is what Identify reports and what a command may transfer.
 func TestMaxTransfer(t *testing.T) {
 	for _, most := range []int{64 << 10, 4 << 20} {
-		r := newRig(t, 1,
+		r := newHarness(t, 1,
 			SubsystemConfig{
 				NQN: testSub, AllowAnyHost: true, MaxTransfer: most,
 				Namespaces: []NamespaceConfig{
@@ -294,7 +293,7 @@ func TestMaxTransfer(t *testing.T) {
 				},
 			})
 		h := r.connectHost(1)
-		id, err := nvme.ParseIdentifyController(r.ok(h.admin,
+		id, err := nvme.Parse[nvme.IdentifyController](r.ok(h.admin,
 			identifyCommand(nvme.CNSController, 0)).Data)
 		if err != nil || 4096<<id.MDTS != most {
 			t.Errorf("MDTS is %d for %d bytes: %v", id.MDTS, most, err)
@@ -336,12 +335,12 @@ func TestBackends(t *testing.T) {
 					NQN: testSub, AllowAnyHost: true,
 					Namespaces: []NamespaceConfig{{NSID: 1, Device: f(t, bs)}},
 				}
-				r := newRig(t, 2, sub)
+				r := newHarness(t, 2, sub)
 				q := r.connectHost(1).io[0]
 				model := make([]byte, size)
 				rnd := rand.New(rand.NewPCG(1, uint64(bs)))
 				for range 40 {
-					n := 1 + rnd.IntN(maxTransfer/bs)
+					n := 1 + rnd.IntN(defaultTransfer/bs)
 					at := rnd.IntN(size/bs - n + 1)
 					part := model[at*bs : (at+n)*bs]
 					switch rnd.IntN(4) {

@@ -8,79 +8,72 @@ import (
 )
 
 const (
-	// keepAliveGranularity is KAS of Identify Controller, units of 100 ms: timeouts are rounded up
-	// to it.
+	// keepAliveGranularity is KAS of Identify Controller, in units of 100 ms: timeouts are rounded
+	// up to it.
 	keepAliveGranularity = 10
 	// maxKeepAlive caps a timeout, in milliseconds: a day.
 	maxKeepAlive = 24 * 3600 * 1000
-	// discoveryActivity is the timeout of a discovery controller whose host asked for none (Base
+	// discoveryTimeout applies to a discovery controller whose host asked for no timeout (Base
 	// section 3.1.3.3: two minutes).
-	discoveryActivity = int64(120e9)
-	// disabledKeepAlive is the least timeout while the controller is not enabled, when no Keep
-	// Alive can be sent.
-	disabledKeepAlive = int64(120e9)
+	discoveryTimeout = int64(120e9)
+	// disabledTimeout is the shortest timeout while the controller is not enabled, when the host
+	// cannot send Keep Alive.
+	disabledTimeout = int64(120e9)
 	// keepAliveChecks is how often per period the timer looks for traffic.
 	keepAliveChecks = 2
 )
 
-// roundKeepAlive makes a timeout in milliseconds one that we support; 0 stays off.
-func roundKeepAlive(ms uint32) uint32 {
-	const unit = keepAliveGranularity * 100
-	return uint32(min((uint64(ms)+unit-1)/unit*unit, maxKeepAlive))
-}
-
 // keepAliveTimer watches the commands of all queues of a controller: with TBKAS any of them counts
 // (Base section 3.9). Each queue counts its own commands, so that the queues share nothing.
 type keepAliveTimer struct {
-	period   int64 // nanoseconds; 0 is off
-	seen     uint64
-	lastSeen int64 // when traffic was last noticed
-	lastLook int64
-	stopped  bool
-	cancel   func()
+	period    int64 // nanoseconds; 0 is off
+	seen      uint64
+	lastSeen  int64 // when traffic was last noticed
+	lastCheck int64
+	stopped   bool
+	stopTimer func()
 }
 
 func (k *keepAliveTimer) stop() {
 	k.stopped = true
-	if k.cancel != nil {
-		k.cancel()
-		k.cancel = nil
+	k.disarm()
+}
+
+func (k *keepAliveTimer) disarm() {
+	if k.stopTimer != nil {
+		k.stopTimer()
+		k.stopTimer = nil
 	}
 }
 
-// startKeepAlive starts the timer with the timeout of the Connect command, in milliseconds.
-func (c *controller) startKeepAlive(ms uint32) {
-	c.features[nvme.FeatureKeepAliveTimer] = roundKeepAlive(ms)
-	c.armKeepAlive()
-}
-
-// armKeepAlive starts the timer anew with the value of the feature.
-func (c *controller) armKeepAlive() {
+// setKeepAlive starts the timer anew with a timeout in milliseconds, 0: off. It stores and returns
+// the timeout that applies.
+func (c *controller) setKeepAlive(ms uint32) uint32 {
+	const unit = keepAliveGranularity * 100
+	ms = uint32(min((uint64(ms)+unit-1)/unit*unit, maxKeepAlive))
+	c.features[nvme.FeatureKeepAliveTimer] = ms
 	k := &c.alive
 	if k.stopped {
-		return
+		return ms
 	}
-	if k.cancel != nil {
-		k.cancel()
-		k.cancel = nil
-	}
-	k.period = int64(c.features[nvme.FeatureKeepAliveTimer]) * 1e6
+	k.disarm()
+	k.period = int64(ms) * 1e6
 	if k.period == 0 && c.sub.discovery {
-		k.period = discoveryActivity
+		k.period = discoveryTimeout
 	}
-	if k.period == 0 {
-		return
+	if k.period > 0 {
+		k.lastSeen = c.h.loop.Now()
+		k.lastCheck = k.lastSeen
+		c.startKeepAlive()
 	}
-	k.lastSeen = c.h.loop.Now()
-	k.lastLook = k.lastSeen
-	c.nextKeepAlive()
+	return ms
 }
 
-// nextKeepAlive has the timer look again, at a time that is the same for all controllers with this
-// period: an idle target wakes up once for all of them.
-func (c *controller) nextKeepAlive() {
+// startKeepAlive sets the timer for the next check, at a time that is the same for all controllers
+// with this period: an idle target wakes up once for all of them.
+func (c *controller) startKeepAlive() {
 	step := c.alive.period / keepAliveChecks
-	c.alive.cancel = c.h.after(step-c.h.loop.Now()%step, c.checkKeepAlive)
+	c.alive.stopTimer = c.h.after(step-c.h.loop.Now()%step, c.checkKeepAlive)
 }
 
 // traffic is the number of commands that all queues have received.
@@ -96,32 +89,31 @@ func (c *controller) traffic() uint64 {
 
 func (c *controller) checkKeepAlive() {
 	k := &c.alive
-	k.cancel = nil
+	k.stopTimer = nil
 	now := c.h.loop.Now()
 	n := c.traffic()
-	// Commands may wait unread if this process itself stood still: a look that comes late proves
+	// If this process itself stood still, commands may wait unread: a check that comes late proves
 	// nothing about the host.
-	late := now-k.lastLook > k.period
-	k.lastLook = now
+	late := now-k.lastCheck > k.period
+	k.lastCheck = now
 	if n != k.seen || late {
 		k.seen, k.lastSeen = n, now
 	}
 	limit := k.period
 	if !c.ready.Load() {
-		limit = max(limit, disabledKeepAlive)
+		limit = max(limit, disabledTimeout)
 	}
 	if now-k.lastSeen >= limit {
 		c.csts |= nvme.CSTSFatal
 		c.h.warn("keep alive timer expired", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
-			c.hostNQN,
-			"timeout", time.Duration(limit))
+			c.hostNQN, "timeout", time.Duration(limit))
 		c.fail(fmt.Errorf("keep alive timer expired after %v", time.Duration(limit)))
 		return
 	}
-	c.nextKeepAlive()
+	c.startKeepAlive()
 }
 
-// keepAlive answers a Keep Alive command; that it came is what counts.
+// keepAlive answers a Keep Alive command, which Prepare has counted as traffic.
 func keepAlive(h *Handler, c *cmd) {
 	st := nvme.Success
 	if c.s.ctrl.alive.period == 0 {

@@ -1,158 +1,144 @@
 package target
 
-import "github.com/nvmf-target/nvmf-target/nvme"
+import (
+	"cmp"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
 
 // logPage is a log page (Base section 5.1.12.1).
 type logPage struct {
-	// make builds the whole page.
-	make func(c *controller, nsid uint32) []byte
-	// size is the length of the page if it is known before it is made, otherwise 0.
+	scope scope
+	page  pageFunc
+	// size is the length of the page. 0: it varies, and page returns the part from LPO on.
 	size uint64
 	// perNamespace: the NSID may name a namespace.
 	perNamespace bool
-	// io and discovery: which controllers have it.
-	io, discovery bool
+	// csi: the command set identifier matters.
+	csi bool
 }
 
 // miEffectsSize is the size of log 13h, which is empty: there is no management interface (Base
 // section 5.1.12.1.19).
 const miEffectsSize = 4096
 
-// logPages is filled by init because log 00h reads it.
+// logPages is filled by init because log 00h, which is one of them, reads it.
 var logPages [256]logPage
 
 func init() {
 	logPages = [256]logPage{
-		nvme.LogSupportedPages: {
-			make: supportedPages, size: nvme.SupportedPagesSize, io: true, discovery: true,
-		},
+		nvme.LogSupportedPages: {page: supportedPages, size: nvme.SupportedPagesSize},
 		nvme.LogError: {
-			size: errorLogSize * nvme.ErrorLogEntrySize, io: true, discovery: true,
-			make: func(c *controller, _ uint32) []byte { return c.errors.page() },
+			page: errorPage, size: errorLogSize * nvme.ErrorLogEntrySize,
 		},
 		nvme.LogSMART: {
-			make: func(c *controller, nsid uint32) []byte { return c.smart(nsid, nil) },
-			size: nvme.SMARTLogSize, io: true, perNamespace: true,
+			scope: onIO, page: healthPage, size: nvme.SMARTLogSize, perNamespace: true,
 		},
-		nvme.LogFirmwareSlot: {
-			make: firmwareSlots, size: nvme.FirmwareLogSize, io: true,
-		},
+		nvme.LogFirmwareSlot: {scope: onIO, page: firmwarePage, size: nvme.FirmwareLogSize},
 		nvme.LogChangedNamespaces: {
-			make: changedList, size: 4 * nvme.NamespacesPerList, io: true,
+			scope: onIO, page: changedPage, size: 4 * nvme.NamespacesPerList,
 		},
-		nvme.LogEffects: {
-			make: commandEffects, size: nvme.EffectsLogSize, io: true, discovery: true,
+		nvme.LogEffects: {page: effectsPage, size: nvme.EffectsLogSize, csi: true},
+		nvme.LogEnduranceGroup: {
+			scope: onRotational, page: enduranceGroupPage, size: nvme.EnduranceGroupLogSize,
 		},
-		nvme.LogFeatureEffects: {
-			make: featureEffects, size: nvme.FeatureEffectsSize, io: true, discovery: true,
+		nvme.LogFeatureEffects: {page: featureEffectsPage, size: nvme.FeatureEffectsSize},
+		nvme.LogMIEffects:      {page: emptyPage, size: miEffectsSize},
+		nvme.LogRotationalMedia: {
+			scope: onRotational, page: rotationalMediaPage, size: nvme.RotationalMediaLogSize,
 		},
-		nvme.LogMIEffects: {
-			size: miEffectsSize, io: true, discovery: true,
-			make: func(*controller, uint32) []byte { return make([]byte, miEffectsSize) },
-		},
-		nvme.LogDiscovery: {discovery: true},
+		nvme.LogDiscovery: {scope: onDiscovery, page: discoveryPage},
 	}
 }
 
-func (p *logPage) on(c *controller) bool {
-	if c.sub.discovery {
-		return p.discovery
-	}
-	return p.io
-}
+func (p *logPage) supported(c *controller) bool { return p.page != nil && p.scope.has(c) }
 
 func prepareGetLog(cm *cmd) nvme.Status {
 	c, sqe := cm.s.ctrl, cm.req.SQE.GetLog()
 	p := &logPages[sqe.LID()]
 	switch n := sqe.Bytes(); {
-	case !p.on(c):
+	case !p.supported(c):
 		return nvme.InvalidLogPage | nvme.DNR
 	case sqe.OT() || sqe.LPO()%4 != 0 || p.size > 0 && sqe.LPO() >= p.size:
 		// no index offsets; a dword-aligned offset within the page (Base section 5.1.12)
 		return invalidField
-	case sqe.LID() == nvme.LogEffects && sqe.CSI() != nvme.CSINVM:
+	case p.csi && sqe.CSI() != nvme.CSINVM:
 		return invalidField
 	case n > uint64(c.sub.cfg.MaxTransfer):
 		return invalidField
-	case !p.takes(c, cm.req.SQE.NSID()):
+	case !p.accepts(c, cm.req.SQE.NSID()):
 		return invalidField
 	default:
 		return cm.expect(uint32(n))
 	}
 }
 
-// takes says whether a log page can be read with this NSID.
-func (p *logPage) takes(c *controller, nsid uint32) bool {
+// accepts says whether a log page can be read with this NSID.
+func (p *logPage) accepts(c *controller, nsid uint32) bool {
 	return nsid == 0 || nsid == nvme.NSIDAll || p.perNamespace &&
 		c.sub.namespaces.Load().get(nsid) != nil
 }
 
 func getLog(h *Handler, cm *cmd) {
-	c, sqe := cm.s.ctrl, cm.req.SQE.GetLog()
-	if sqe.LID() == nvme.LogDiscovery {
-		c.discoveryLog(cm)
-		return
+	c, sqe := cm.s.ctrl, &cm.req.SQE
+	log := sqe.GetLog()
+	if !log.RAE() {
+		c.unmask(log.LID()) // first: what happens while the page is made raises the event again
 	}
-	if sqe.LID() == nvme.LogSMART && c.healthLog(cm) {
-		return
+	p := &logPages[log.LID()]
+	off := log.LPO()
+	if p.size == 0 {
+		off = 0
 	}
-	h.logPage(cm, logPages[sqe.LID()].make(c, cm.req.SQE.NSID()))
+	h.reply(cm, 0, p.page(c, sqe), off)
 }
 
-// logPage answers with a log page.
-func (h *Handler) logPage(cm *cmd, page []byte) {
-	c, sqe := cm.s.ctrl, cm.req.SQE.GetLog()
-	if !sqe.RAE() {
-		c.logRead(sqe.LID())
-		if sqe.LID() == nvme.LogChangedNamespaces {
-			c.changed = changedNamespaces{}
-		}
-	}
-	h.reply(cm, 0, page[sqe.LPO():])
-}
-
-func supportedPages(c *controller, _ uint32) []byte {
+func supportedPages(c *controller, _ *nvme.SQE) reply {
 	var p nvme.SupportedPages
 	for i := range logPages {
-		if logPages[i].on(c) {
+		if logPages[i].supported(c) {
 			p.Add(nvme.LID(i))
 		}
 	}
-	return p.Append(nil)
+	return reply{data: nvme.Append(nil, &p)}
 }
 
-func firmwareSlots(c *controller, _ uint32) []byte {
+func errorPage(c *controller, _ *nvme.SQE) reply { return reply{data: c.errors.page()} }
+
+func firmwarePage(c *controller, _ *nvme.SQE) reply {
 	l := &nvme.FirmwareLog{AFI: 1}
 	nvme.PutText(l.FRS[0][:], c.t.firmware)
-	return l.Append(nil)
+	return reply{data: nvme.Append(nil, l)}
 }
 
-func changedList(c *controller, _ uint32) []byte {
+// changedPage makes log 04h. Reading it without RAE clears it.
+func changedPage(c *controller, sqe *nvme.SQE) reply {
+	nsids := c.changed.nsids
 	if c.changed.overflow {
-		return nvme.AppendNamespaceList(nil, []uint32{nvme.ChangedNamespacesOverflow})
+		nsids = []uint32{nvme.ChangedNamespacesOverflow}
 	}
-	return nvme.AppendNamespaceList(nil, c.changed.nsids)
+	if !sqe.GetLog().RAE() {
+		c.changed = changedNamespaces{}
+	}
+	return reply{data: nvme.AppendNamespaceList(nil, nsids)}
 }
 
-func commandEffects(c *controller, _ uint32) []byte {
-	l := &nvme.EffectsLog{Admin: effects(&adminOps, scopeController)}
+func effectsPage(c *controller, _ *nvme.SQE) reply {
+	l := &nvme.EffectsLog{Admin: effects(c, &adminOps, scopeController)}
 	if !c.sub.discovery {
-		l.IO = effects(&ioOps, scopeNone)
+		l.IO = effects(c, &ioOps, scopeNone)
 	}
-	return l.Append(nil)
+	return reply{data: nvme.Append(nil, l)}
 }
 
-// featureEffects makes log 12h from the table of features.
-func featureEffects(c *controller, _ uint32) []byte {
+func featureEffectsPage(c *controller, _ *nvme.SQE) reply {
 	l := new(nvme.FeatureEffectsLog)
 	for i := range features {
-		switch f := c.feature(nvme.FID(i)); {
-		case f == nil:
-		case f.namespaceScope:
-			l[i] = nvme.FeatureSupported | nvme.FeatureScopeNamespace
-		default:
-			l[i] = nvme.FeatureSupported | nvme.FeatureScopeController
+		if f := c.feature(nvme.FID(i)); f != nil {
+			l[i] = nvme.FeatureSupported | cmp.Or(f.fsp, nvme.FeatureScopeController)
 		}
 	}
-	return l.Append(nil)
+	return reply{data: nvme.Append(nil, l)}
 }
+
+func emptyPage(*controller, *nvme.SQE) reply { return reply{} }

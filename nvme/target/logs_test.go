@@ -12,7 +12,7 @@ import (
 // TestLogsInDwords: every log page can be read in pieces, down to NUMD 0, one dword, and the pieces
 // are those of the whole (M07).
 func TestLogsInDwords(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(0)
 	for lid, size := range map[nvme.LID]int{
 		nvme.LogSupportedPages: nvme.SupportedPagesSize, nvme.LogError: 64 * errorLogSize,
@@ -29,7 +29,7 @@ func TestLogsInDwords(t *testing.T) {
 						r.ok(h.admin, logCommand(lid, min(n, size-off), uint64(off))).Data...)
 				}
 				if !bytes.Equal(got, whole) {
-					t.Errorf("in pieces of %d bytes it is another log", n)
+					t.Errorf("pieces of %d bytes differ from the whole", n)
 				}
 			}
 			r.status(h.admin, logCommand(lid, 4, uint64(size)), invalidField)
@@ -37,11 +37,11 @@ func TestLogsInDwords(t *testing.T) {
 	}
 }
 
-// TestLogs has the rows M06 to M08 and the contents of the small pages.
+// TestLogs: which pages exist, and the contents of the small ones (M06 to M08).
 func TestLogs(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 2))
+	r := newHarness(t, 1, ramSubsystem(t, 2))
 	h := r.connectHost(1)
-	pages, err := nvme.ParseSupportedPages(r.ok(h.admin,
+	pages, err := nvme.Parse[nvme.SupportedPages](r.ok(h.admin,
 		logCommand(nvme.LogSupportedPages, nvme.SupportedPagesSize, 0)).Data)
 	if err != nil {
 		t.Fatal(err)
@@ -50,16 +50,16 @@ func TestLogs(t *testing.T) {
 		c := r.do(h.admin, logCommand(nvme.LID(lid), 512, 0))
 		if ok := c.CQE.Status().OK(); ok != pages.Has(nvme.LID(lid)) {
 			t.Errorf("log %02Xh: %v, listed %v", lid, c.CQE.Status(), !ok)
-		} else if !ok && c.CQE.Status()&^statusMore != nvme.InvalidLogPage|nvme.DNR {
+		} else if !ok && c.CQE.Status()&^nvme.More != nvme.InvalidLogPage|nvme.DNR {
 			t.Errorf("log %02Xh: %v", lid, c.CQE.Status())
 		}
 	}
-	fw, err := nvme.ParseFirmwareLog(r.ok(h.admin,
+	fw, err := nvme.Parse[nvme.FirmwareLog](r.ok(h.admin,
 		logCommand(nvme.LogFirmwareSlot, nvme.FirmwareLogSize, 0)).Data)
 	if err != nil || fw.AFI != 1 || nvme.Text(fw.FRS[0][:]) != testFW {
 		t.Errorf("firmware log: %v %+v", err, fw)
 	}
-	fids, err := nvme.ParseFeatureEffectsLog(r.ok(h.admin,
+	fids, err := nvme.Parse[nvme.FeatureEffectsLog](r.ok(h.admin,
 		logCommand(nvme.LogFeatureEffects, nvme.FeatureEffectsSize, 0)).Data)
 	if err != nil {
 		t.Fatal(err)
@@ -73,10 +73,10 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestLogOffsets: what is outside of a page, or meant for none, is refused; what is behind its end
-// is zero.
+// TestLogOffsets: offsets outside of a page and invalid fields are refused; bytes beyond the end
+// are zero.
 func TestLogOffsets(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 2))
+	r := newHarness(t, 1, ramSubsystem(t, 2))
 	h := r.connectHost(1)
 	nsid := func(c *fabrictest.Command, id uint32) *fabrictest.Command {
 		c.SQE.SetNSID(id)
@@ -111,7 +111,7 @@ func TestLogOffsets(t *testing.T) {
 	short.Data = short.Data[:508]
 	r.status(h.admin, short, invalidLength)
 
-	// More than the page, and from the middle: what is behind it is zero.
+	// More than the page, and from its middle: the rest is zero.
 	long := r.ok(h.admin, logCommand(nvme.LogFirmwareSlot, 4096, 8))
 	if !bytes.HasPrefix(long.Data, []byte(testFW)) ||
 		!bytes.Equal(long.Data[504:], make([]byte, 4096-504)) {
@@ -119,9 +119,10 @@ func TestLogOffsets(t *testing.T) {
 	}
 }
 
-// TestSMART: totals are right while queues live, after they went, and after their namespace went.
+// TestSMART: totals are right while queues exist, after they have ended, and after their namespace
+// was removed.
 func TestSMART(t *testing.T) {
-	r := newRig(t, 2, ramSubsystem(t, 2))
+	r := newHarness(t, 2, ramSubsystem(t, 2))
 	h := r.connectHost(2)
 	buf := make([]byte, 64<<10)
 	for range 40 {
@@ -134,7 +135,7 @@ func TestSMART(t *testing.T) {
 		t.Helper()
 		c := logCommand(nvme.LogSMART, 512, 0)
 		c.SQE.SetNSID(nsid)
-		l, err := nvme.ParseSMARTLog(r.ok(h.admin, c).Data)
+		l, err := nvme.Parse[nvme.SMARTLog](r.ok(h.admin, c).Data)
 		want := [...]nvme.Uint128{
 			nvme.MakeUint128(unitsRead), nvme.MakeUint128(unitsWritten), nvme.MakeUint128(reads),
 			nvme.MakeUint128(writes),
@@ -160,19 +161,19 @@ func TestSMART(t *testing.T) {
 	expect(0, 3, 6, 41, 40)
 }
 
-// TestErrorLog: entries carry the context of the command, newest first, in a ring of 64.
+// TestErrorLog: entries have the context of the command, newest first, in a ring of 64.
 func TestErrorLog(t *testing.T) {
-	r := newRig(t, 2, ramSubsystem(t, 1))
+	r := newHarness(t, 2, ramSubsystem(t, 1))
 	h := r.connectHost(1)
 	bad := r.do(h.io[0], rw(nvme.NVMRead, 1, 0x123456789, 1, make([]byte, 512)))
-	if bad.CQE.Status()&statusMore == 0 {
+	if bad.CQE.Status()&nvme.More == 0 {
 		t.Error("More is not set")
 	}
 	r.do(h.admin, identifyCommand(0x99, 7))
 	b := r.ok(h.admin, logCommand(nvme.LogError, 64*64, 0)).Data
-	first, _ := nvme.ParseErrorLogEntry(b)
-	second, err := nvme.ParseErrorLogEntry(b[64:])
-	third, _ := nvme.ParseErrorLogEntry(b[128:])
+	first, _ := nvme.Parse[nvme.ErrorLogEntry](b)
+	second, err := nvme.Parse[nvme.ErrorLogEntry](b[64:])
+	third, _ := nvme.Parse[nvme.ErrorLogEntry](b[128:])
 	if err != nil || first.Count != 2 || first.SQID != 0 || first.Opcode != nvme.AdminIdentify ||
 		first.NSID != 7 {
 		t.Errorf("newest: %v %+v", err, first)
@@ -194,18 +195,18 @@ func TestErrorLog(t *testing.T) {
 		r.do(h.io[0], rw(nvme.NVMRead, 1, 1<<40, 1, make([]byte, 512)))
 	}
 	b = r.ok(h.admin, logCommand(nvme.LogError, 64*64, 0)).Data
-	first, _ = nvme.ParseErrorLogEntry(b)
-	last, _ := nvme.ParseErrorLogEntry(b[63*64:])
+	first, _ = nvme.Parse[nvme.ErrorLogEntry](b)
+	last, _ := nvme.Parse[nvme.ErrorLogEntry](b[63*64:])
 	if first.Count != 102 || last.Count != 39 {
 		t.Errorf("ring from %d to %d, want 102 to 39", first.Count, last.Count)
 	}
 }
 
-// TestEffectsLogAgrees: log 05h says of every opcode what the dispatch does (I06).
+// TestEffectsLogAgrees: log 05h lists exactly the opcodes that are served (I06).
 func TestEffectsLogAgrees(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(1)
-	l, err := nvme.ParseEffectsLog(r.ok(h.admin, logCommand(nvme.LogEffects, 4096, 0)).Data)
+	l, err := nvme.Parse[nvme.EffectsLog](r.ok(h.admin, logCommand(nvme.LogEffects, 4096, 0)).Data)
 	if err != nil {
 		t.Fatal(err)
 	}

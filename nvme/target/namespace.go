@@ -3,6 +3,7 @@ package target
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -18,19 +19,20 @@ import (
 type NamespaceConfig struct {
 	// NSID is 1 to MaxNSID.
 	NSID uint32
-	// Device is the storage, open. It is not closed by the target.
+	// Device is the storage, open. The target does not close it.
 	Device backend.Device
-	// UUID, NGUID and EUI64 identify the namespace to hosts, on every path the same. If all are
-	// zero, UUID and NGUID are derived from the subsystem NQN and the NSID.
+	// UUID, NGUID and EUI64 identify the namespace to hosts and are the same on every path. If all
+	// are zero, UUID and NGUID are derived from the subsystem NQN and the NSID.
 	UUID  uuid.UUID
 	NGUID [16]byte
 	EUI64 [8]byte
-	// Drive is the hardware that Device lies on, whose health is told to hosts; nil: none of its
-	// own.
+	// Drive is the hardware that holds Device, whose health is reported to hosts; nil if there is
+	// none, or if Device shares it with other things.
 	Drive Drive
-	// ReadOnly refuses writes even if the device would take them.
+	// ReadOnly refuses writes even if the device would accept them.
 	ReadOnly bool
-	// Timeout is how long the device may take for a command before it is given up; 0 is for ever.
+	// Timeout is how long the device may take for a command before the command is given up; 0 means
+	// no limit.
 	Timeout time.Duration
 }
 
@@ -47,7 +49,7 @@ func derivedSerial(nqn string) string {
 	return hex.EncodeToString(sum[:10])
 }
 
-// namespace is a namespace of one subsystem. It is immutable but for what is atomic.
+// namespace is a namespace of one subsystem. It is immutable but for what is atomic or has a lock.
 type namespace struct {
 	sub  *subsystem
 	nsid uint32
@@ -62,9 +64,12 @@ type namespace struct {
 	timeout  int64 // nanoseconds, 0 is none
 
 	geo   atomic.Pointer[geometry]
-	drive *hardware // nil: none
+	drive *hardware // nil if there is none
 	state health
 	users users
+	// failureLogged is when a failed IO was last logged, by index of ioErrors; 0: never.
+	failureLogged [len(ioErrors)]atomic.Int64
+	space         atomic.Pointer[space] // as last measured; nil: unknown
 }
 
 // geometry is what the I/O path needs to know of a device.
@@ -72,16 +77,15 @@ type geometry struct {
 	blocks   uint64
 	shift    uint8 // log2 of the block size
 	readOnly bool
-	volatile bool // completed writes may be lost until a flush
-	unready  bool // the storage is away or does not answer
+	unready  bool // the storage is offline or does not answer
 	info     backend.Info
 }
 
 func newGeometry(info backend.Info, readOnly bool) (*geometry, error) {
 	bs := info.BlockSize
-	if bs < 512 || bs&(bs-1) != 0 || bs > minTransfer {
-		return nil, fmt.Errorf("block size %d: must be a power of two of 512 to %d", bs,
-			minTransfer)
+	if bs < 512 || bs&(bs-1) != 0 || bs > MinTransfer {
+		return nil, fmt.Errorf("block size %d: must be a power of two from 512 to %d", bs,
+			MinTransfer)
 	}
 	if info.Size < int64(bs) {
 		return nil, fmt.Errorf("size %d is below one block of %d bytes", info.Size, bs)
@@ -89,11 +93,11 @@ func newGeometry(info backend.Info, readOnly bool) (*geometry, error) {
 	shift := uint8(bits.TrailingZeros(uint(bs)))
 	return &geometry{
 		blocks: uint64(info.Size) >> shift, shift: shift, info: info,
-		readOnly: readOnly || info.ReadOnly, volatile: info.VolatileCache,
+		readOnly: readOnly || info.ReadOnly,
 	}, nil
 }
 
-// newNamespace makes a namespace that no table names yet. The caller holds t.mu.
+// newNamespace makes a namespace that no table lists yet. The caller holds t.mu.
 func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	fail := func(err error) (*namespace, error) {
 		return nil, fmt.Errorf("subsystem %q: namespace %d: %w", s.nqn, cfg.NSID, err)
@@ -102,7 +106,7 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 		return fail(fmt.Errorf("nsid must be 1 to %d", MaxNSID))
 	}
 	if cfg.Device == nil {
-		return fail(fmt.Errorf("no device"))
+		return fail(errors.New("no device"))
 	}
 	geo, err := newGeometry(cfg.Device.Info(), cfg.ReadOnly)
 	if err != nil {
@@ -110,8 +114,7 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	}
 	ns := &namespace{
 		sub: s, nsid: cfg.NSID, dev: cfg.Device, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64,
-		drive:    newHardware(cfg.Drive),
-		readOnly: cfg.ReadOnly, timeout: cfg.Timeout.Nanoseconds(),
+		drive: newHardware(cfg.Drive), readOnly: cfg.ReadOnly, timeout: cfg.Timeout.Nanoseconds(),
 	}
 	if ns.uuid == uuid.Nil && ns.nguid == [16]byte{} && ns.eui64 == [8]byte{} {
 		ns.uuid = uuid.NewSHA1(identifierSpace, fmt.Appendf(nil, "%s\n%d", s.nqn, cfg.NSID))
@@ -125,9 +128,9 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	return ns, nil
 }
 
-// forget ends the notices of the device. It waits for one that is on its way, which takes no lock
-// of the target.
-func (ns *namespace) forget() {
+// stopNotify ends the notifications of the device. It waits for one that is in progress, which
+// takes no lock of the target.
+func (ns *namespace) stopNotify() {
 	if d, ok := ns.dev.(backend.Changer); ok {
 		d.Notify(nil)
 	}
@@ -159,7 +162,7 @@ func (t *namespaceTable) get(nsid uint32) *namespace {
 	return nil
 }
 
-// volatile says whether any namespace has a volatile write cache.
-func (t *namespaceTable) volatile() bool {
-	return slices.ContainsFunc(t.list, func(ns *namespace) bool { return ns.geo.Load().volatile })
+// any says whether a namespace has a property.
+func (t *namespaceTable) any(has func(*geometry) bool) bool {
+	return slices.ContainsFunc(t.list, func(ns *namespace) bool { return has(ns.geo.Load()) })
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// I/O commands that there are not (NVM section 3.3; reservations are Base section 7).
+// absentIO are I/O commands that are not served (NVM section 3.3; reservations are Base section 7).
 var absentIO = map[string]nvme.Opcode{
 	"Write Uncorrectable": 0x04, "Compare": 0x05, "Verify": 0x0C, "Reservation Register": 0x0D,
 	"Reservation Report":  0x0E,
@@ -18,23 +18,23 @@ var absentIO = map[string]nvme.Opcode{
 }
 
 // TestNotOffered: ANA, reservations, fused commands, Compare, Copy, Verify, zones, write protection
-// and security are neither announced nor served (I07, I10, I13, I14, I16, M15 to M17). A host that
-// believed in one of them would rely on it for its data.
+// and security are neither reported nor served (I07, I10, I13, I14, I16, M15 to M17). A host would
+// rely on them for its data.
 func TestNotOffered(t *testing.T) {
 	dev := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
 	sub := SubsystemConfig{
 		NQN: testSub, AllowAnyHost: true,
 		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
 	}
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	h := r.connectHost(1)
-	id, err := nvme.ParseIdentifyController(r.ok(h.admin,
+	id, err := nvme.Parse[nvme.IdentifyController](r.ok(h.admin,
 		identifyCommand(nvme.CNSController, 0)).Data)
 	r.must(err)
-	ns, err := nvme.ParseIdentifyNamespace(r.ok(h.admin,
+	ns, err := nvme.Parse[nvme.IdentifyNamespace](r.ok(h.admin,
 		identifyCommand(nvme.CNSNamespace, 1)).Data)
 	r.must(err)
-	indep, err := nvme.ParseIdentifyNamespaceIndependent(r.ok(h.admin,
+	indep, err := nvme.Parse[nvme.IdentifyNamespaceIndependent](r.ok(h.admin,
 		identifyCommand(nvme.CNSIndependentNamespace, 1)).Data)
 	r.must(err)
 	for name, v := range map[string]uint64{
@@ -50,7 +50,7 @@ func TestNotOffered(t *testing.T) {
 		"MCL": uint64(ns.MCL),
 	} {
 		if v != 0 {
-			t.Errorf("%s is %#x: the controller announces what it does not do", name, v)
+			t.Errorf("%s is %#x: the controller reports what it does not support", name, v)
 		}
 	}
 	for _, lid := range []nvme.LID{nvme.LogANA, nvme.LogReservation, 0x81} { // 81h: Sanitize Status
@@ -83,15 +83,15 @@ func TestNotOffered(t *testing.T) {
 	}
 }
 
-// TestNoFusedCommands: FUSES is 0, so neither half of a fused pair is carried out, in whatever
-// order and whatever lies between (I07).
+// TestNoFusedCommands: FUSES is 0, so neither half of a fused pair is carried out, in any order and
+// with any command in between (I07).
 func TestNoFusedCommands(t *testing.T) {
 	dev := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
 	sub := SubsystemConfig{
 		NQN: testSub, AllowAnyHost: true,
 		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
 	}
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	const compare = nvme.Opcode(0x05)
 	half := func(op nvme.Opcode, slba uint64, fuse uint8) *fabrictest.Command {
@@ -116,7 +116,7 @@ func TestNoFusedCommands(t *testing.T) {
 			r.must(q.Send(batch...))
 			r.w.Settle()
 			for i, c := range batch {
-				if st := c.CQE.Status() &^ statusMore; !c.Done || st != invalidField {
+				if st := c.CQE.Status() &^ nvme.More; !c.Done || st != invalidField {
 					t.Errorf("command %d: done %v, %v, want %v", i, c.Done, st, invalidField)
 				}
 			}
@@ -127,11 +127,11 @@ func TestNoFusedCommands(t *testing.T) {
 	}
 }
 
-// TestNoAuthentication: no subsystem asks for authentication or a secure channel, and says so
-// wherever a host looks (A01); what a host sends to authenticate is refused on every queue and in
-// every state, with and without data (A02, A07).
+// TestNoAuthentication: no subsystem requires authentication or a secure channel, wherever a host
+// looks (A01); authentication commands are refused on every queue and in every state, with and
+// without data (A02, A07).
 func TestNoAuthentication(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
 	auth := func(typ nvme.FabricsType, n int) *fabrictest.Command {
 		c := command(nvme.FabricsOpcode, 0, make([]byte, n))
@@ -143,9 +143,9 @@ func TestNoAuthentication(t *testing.T) {
 	refused := func(where string, send func(c *fabrictest.Command), want nvme.Status) {
 		t.Helper()
 		for _, typ := range []nvme.FabricsType{nvme.FabricsAuthSend, nvme.FabricsAuthReceive} {
-			for _, n := range []int{0, 1, 512, 4096, maxTransfer + 512} {
+			for _, n := range []int{0, 1, 512, 4096, defaultTransfer + 512} {
 				c := auth(typ, n)
-				if send(c); c.CQE.Status()&^statusMore != want || c.Returned != 0 {
+				if send(c); c.CQE.Status()&^nvme.More != want || c.Returned != 0 {
 					t.Errorf("%s, type %02Xh with %d bytes: %v and %d bytes, want %v", where,
 						uint8(typ), n, c.CQE.Status(), c.Returned, want)
 				}

@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// claims are the controllers that hosts have at a time.
+// claims are the controllers that hosts have at the moment.
 type claims struct {
 	mu   sync.Mutex
 	held map[uint16]bool
@@ -30,8 +30,8 @@ func (c *claims) give(id uint16) {
 	delete(c.held, id)
 }
 
-// TestRaceForTheLastController: hosts on three reactors want the two controllers of a subsystem
-// (Q10). No identifier is given twice at a time, and each host gets its turn.
+// TestRaceForTheLastController: hosts on three reactors compete for the two controllers of a
+// subsystem (Q10). No identifier is used twice at a time, and each host gets one again and again.
 func TestRaceForTheLastController(t *testing.T) {
 	target := New(Options{Log: slog.New(slog.DiscardHandler)})
 	sub := ramSubsystem(t, 1)
@@ -74,7 +74,7 @@ func (h *stressHost) race(i int, held *claims) {
 		if st.OK() {
 			won++
 			if id < 7 || id > 8 || !held.take(id) {
-				h.t.Errorf("controller %d is given twice or out of range", id)
+				h.t.Errorf("controller %d is used twice or out of range", id)
 			}
 		}
 		q.c.r.Post(func() {
@@ -83,15 +83,15 @@ func (h *stressHost) race(i int, held *claims) {
 			}
 			q.q.HangUp()
 		})
-		<-q.dead
+		<-q.ended
 	}
 	if won < 10 {
 		h.t.Errorf("host %d got only %d controllers", i, won)
 	}
 }
 
-// TestParallelQueues: a host connects its I/O queues at once, as Linux does since 7.3, here each
-// twice and on three reactors: of each identifier one is taken and the other refused (F12).
+// TestParallelQueues: a host connects its I/O queues in parallel, as Linux does since 7.3, here
+// each twice and on three reactors: of each identifier one is accepted and the other refused (F12).
 func TestParallelQueues(t *testing.T) {
 	target := New(Options{Log: slog.New(slog.DiscardHandler)})
 	if err := target.AddSubsystem(ramSubsystem(t, 1)); err != nil {
@@ -135,7 +135,7 @@ func TestParallelQueues(t *testing.T) {
 	}
 	for _, q := range h.queues {
 		q.c.r.Post(q.q.HangUp)
-		<-q.dead
+		<-q.ended
 	}
 	if err := target.Close(); err != nil {
 		t.Error(err)

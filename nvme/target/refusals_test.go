@@ -21,8 +21,8 @@ type ioRow struct {
 	want nvme.Status
 }
 
-// TestIORefusals has the rows I01 to I06, I11, I12, I16 and S08 to S11, on blocks of 512 and 4096
-// bytes.
+// TestIORefusals: I/O commands that are refused, with blocks of 512 and 4096 bytes (I01 to I06,
+// I11, I12, I16, S08 to S11).
 func TestIORefusals(t *testing.T) {
 	for _, bs := range []int{512, 4096} {
 		t.Run(fmt.Sprint(bs), func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestIORefusals(t *testing.T) {
 				{NSID: 1, Device: dev},
 				{NSID: 2, Device: ramDevice(t, refusalSize, bs), ReadOnly: true},
 			}}
-			r := newRig(t, 1, sub, SubsystemConfig{
+			r := newHarness(t, 1, sub, SubsystemConfig{
 				NQN: testSub + "2", AllowAnyHost: true,
 				Namespaces: []NamespaceConfig{{NSID: 3, Device: ramDevice(t, refusalSize, bs)}},
 			})
@@ -44,7 +44,8 @@ func TestIORefusals(t *testing.T) {
 					dev.take()
 					r.status(q, tc.c, tc.want)
 					if l := dev.take(); !tc.want.OK() && (tc.c.Returned > 0 || len(l) > 0) {
-						t.Errorf("a refused command returned %d bytes and reached the device with %v", tc.c.Returned, l)
+						t.Errorf("refused, but %d bytes came back and the device got %v",
+							tc.c.Returned, l)
 					}
 				})
 			}
@@ -56,7 +57,7 @@ func TestIORefusals(t *testing.T) {
 	}
 }
 
-// checkedRows are the checks of a command one by one, and next to them what must pass.
+// checkedRows has each check of a command, and next to it a command that passes.
 func checkedRows(bs int) []ioRow {
 	blocks := uint64(refusalSize / bs)
 	buf := func(n int) []byte { return make([]byte, n) }
@@ -71,10 +72,14 @@ func checkedRows(bs int) []ioRow {
 		{"read across the end", rw(nvme.NVMRead, 1, blocks-1, 2, buf(2*bs)), outOfRange},
 		{"last block", rw(nvme.NVMRead, 1, blocks-1, 1, buf(bs)), nvme.Success},
 		{
-			"above MDTS", rw(nvme.NVMRead, 1, 0, uint32(maxTransfer/bs+1), buf(maxTransfer+bs)),
+			"above MDTS",
+			rw(nvme.NVMRead, 1, 0, uint32(defaultTransfer/bs+1), buf(defaultTransfer+bs)),
 			invalidField,
 		},
-		{"MDTS", rw(nvme.NVMRead, 1, 0, uint32(maxTransfer/bs), buf(maxTransfer)), nvme.Success},
+		{
+			"MDTS", rw(nvme.NVMRead, 1, 0, uint32(defaultTransfer/bs), buf(defaultTransfer)),
+			nvme.Success,
+		},
 		{"NSID 0", rw(nvme.NVMRead, 0, 0, 1, buf(bs)), invalidNamespace},
 		{"NSID all", rw(nvme.NVMRead, nvme.NSIDAll, 0, 1, buf(bs)), invalidNamespace},
 		{"unknown NSID", rw(nvme.NVMWrite, 77, 0, 1, buf(bs)), invalidNamespace},

@@ -8,10 +8,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestCompletionsAreClean: DW0, DW1 and what is reserved of a completion are zero unless the
-// command has a result, whatever the last completion in the same place was (CVE-2024-41079).
+// TestCompletionsAreClean: DW0 and DW1 of a completion are zero unless the command has a result,
+// and reserved fields always, whatever the last completion in the same memory was (CVE-2024-41079).
 func TestCompletionsAreClean(t *testing.T) {
-	r := newRig(t, 1, ramSubsystem(t, 1))
+	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(1)
 	fabrics := func(typ int) *fabrictest.Command {
 		c := command(nvme.FabricsOpcode, 0, nil)
@@ -25,7 +25,7 @@ func TestCompletionsAreClean(t *testing.T) {
 		}
 		r.do(q, c)
 		if got := c.CQE.Result(); got != result || c.CQE.ReservedSet() {
-			t.Errorf("%s: completion % x, want the result %#x and nothing in what is reserved",
+			t.Errorf("%s: completion % x, want the result %#x and zeroes in reserved fields",
 				what, c.CQE, result)
 		}
 	}

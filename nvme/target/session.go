@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -19,6 +20,7 @@ type session struct {
 	h    *Handler
 	q    fabric.Queue
 	info *fabric.QueueInfo
+	node list.Node[session] // in Handler.sessions
 
 	// Set by a successful Connect.
 	ctrl  *controller
@@ -26,41 +28,48 @@ type session struct {
 	table *[256]op
 	size  uint32 // entries; 0 before Connect
 	sqhd  uint32
-	// noFlow: SQ flow control is disabled, SQHD is FFFFh (Base section 6.3, CATTR).
-	noFlow bool
+	// noFlowControl: SQ flow control is disabled, SQHD is FFFFh (Base section 6.3, CATTR).
+	noFlowControl bool
 
-	cmds        []*cmd // the first used of them are states of requests
+	cmds        []*cmd // all states, for Abort and timeouts; the first used are assigned
 	used        int
-	done, spare []*fabric.Request
-	listed      bool
 	outstanding int // executing commands
-	closed      bool
-	closedAt    int64
-	ended       bool
-	leaving     *cmd // a Disconnect command that waits for the others
-	left        bool // the Disconnect command is completed
+	done, spare []*fabric.Request
+	completed   list.Node[session] // in Handler.completed while done has requests
+
+	closed   bool // by the transport
+	closedAt int64
+	ended    bool
+	// disconnectCmd is a Disconnect command that waits for the other commands.
+	disconnectCmd *cmd
+	disconnected  bool // the Disconnect command is completed
 
 	commands     uint64        // received
 	activity     atomic.Uint64 // commands, for the keep alive timer of another reactor
 	stopDeadline func()
 }
 
-// cmd is the state of one command from Prepare to Complete.
+// cmd is the state of one command from Prepare to Complete. Its request carries it as
+// Request.Command and keeps it for the next command.
 type cmd struct {
-	io   backend.IO // Owner is the cmd itself
-	s    *session
-	i    int // in session.cmds
-	req  *fabric.Request
-	op   *op
-	ns   *namespace
-	loan *channel // lent its blocks, or memory for them, between Prepare and Release
-	busy bool     // between Execute and Complete
-	// since is when the command was given to a device, 0 if none has it. Of those that were given
-	// up req is nil, and free gives their memory back.
+	io  backend.IO // Owner is the cmd itself
+	s   *session
+	i   int // in session.cmds
+	req *fabric.Request
+	op  *op
+	ch  *channel // to the namespace; nil if the command has none, or all of them
+	// zeroCopy is the channel that Request.Segs belongs to, until EndZeroCopy; nil: no zero copy.
+	zeroCopy  *channel
+	executing bool
+	// since is when the command was given to a device, 0 if no device has it.
 	since int64
-	free  func()
-	own   []mem.Segment // in-capsule data, see takeCapsule
-	multi *multi        // carries the command out, if it takes several IOs
+	// free gives memory back that the device of a command that was given up may still use. req is
+	// nil then.
+	free     func()
+	capsule  []mem.Segment // a copy of in-capsule data, see copyCapsule
+	compound *compound     // carries the command out, if that takes several IOs
+	delayed  list.Node[cmd]
+	due      int64 // when a delayed command completes
 }
 
 func (c *cmd) isConnect() bool {
@@ -73,24 +82,9 @@ func newSession(h *Handler, q fabric.Queue) *session {
 	s.stopDeadline = h.after(connectDeadline, func() {
 		s.disconnect(errors.New("no successful Connect command in time"))
 	})
-	h.sessions[s] = struct{}{}
+	h.sessions.Push(s, &s.node)
 	h.sessionCount.Add(1)
 	return s
-}
-
-// cmd returns the state of a request, which it gets with its first command. States are made in
-// advance by Connect; before that they are few.
-func (s *session) cmd(r *fabric.Request) *cmd {
-	if c, ok := r.Command.(*cmd); ok {
-		return c
-	}
-	if s.used == len(s.cmds) {
-		s.grow(s.used + 1)
-	}
-	c := s.cmds[s.used]
-	s.used++
-	r.Command = c
-	return c
 }
 
 func (s *session) grow(n int) {
@@ -103,57 +97,18 @@ func (s *session) grow(n int) {
 	}
 }
 
-// reserve makes what depth commands need, so that none of them allocates.
-func (s *session) reserve(depth int) {
+// setDepth allocates what depth commands need, so that none of them allocates.
+func (s *session) setDepth(depth int) {
 	if depth > len(s.cmds) {
 		s.grow(depth)
 	}
 	s.done = append(make([]*fabric.Request, 0, depth+1), s.done...)
 	s.spare = make([]*fabric.Request, 0, depth+1)
+	s.size = uint32(depth)
 }
 
-// publish tells the keep alive timer of the commands received so far.
-func (s *session) publish() {
-	if s != nil {
-		s.activity.Store(s.commands)
-	}
-}
-
-// advance moves the head of the submission queue past one entry and returns the SQHD of a
-// completion.
-func (s *session) advance() uint16 {
-	if s.noFlow {
-		return 0xFFFF
-	}
-	if s.size == 0 {
-		return 0
-	}
-	if s.sqhd++; s.sqhd == s.size {
-		s.sqhd = 0
-	}
-	return uint16(s.sqhd)
-}
-
-// failed notes an unsuccessful command in the error log. The status that is returned has the More
-// bit set if it did (Base figure 100).
-func (s *session) failed(c *cmd, st nvme.Status) nvme.Status {
-	err := c.io.Err
-	c.io.Err = nil // the next command with this tag may fail before it has an IO
-	switch st.Code() {
-	case nvme.AbortRequested, nvme.AbortedSQDeletion:
-		return st
-	}
-	// no Connect makes an entry, not even one too many (Base section 6.3)
-	if s.ctrl == nil || c.isConnect() {
-		return st
-	}
-	s.h.debugFailure(c, st)
-	s.ctrl.errors.add(s, &c.req.SQE, st, c.failedLBA(err))
-	return st | statusMore
-}
-
-// statusMore is the More bit of the status field (Base figure 100).
-const statusMore nvme.Status = 1 << 13
+// disconnecting says that the host has sent a Disconnect command.
+func (s *session) disconnecting() bool { return s.disconnectCmd != nil || s.disconnected }
 
 // disconnect starts the end of the queue. Reactor only.
 func (s *session) disconnect(why error) {
@@ -165,29 +120,29 @@ func (s *session) disconnect(why error) {
 // afterCompletion does what had to wait until commands were done.
 func (s *session) afterCompletion() {
 	switch {
-	case s.leaving != nil && s.outstanding == 1: // only the Disconnect command itself
-		s.leave()
-	case s.left && !s.listed:
+	case s.disconnectCmd != nil && s.outstanding == 1: // only the Disconnect command itself
+		s.finishDisconnect()
+	case s.disconnected && !s.completed.Listed():
 		s.disconnect(errors.New("the host sent a Disconnect command"))
 	}
 	s.endIfIdle()
 }
 
-// leave completes the Disconnect command; the queue ends when the response is out.
-func (s *session) leave() {
-	c := s.leaving
-	s.leaving, s.left = nil, true
+// finishDisconnect completes the Disconnect command; the queue ends when the response is out.
+func (s *session) finishDisconnect() {
+	c := s.disconnectCmd
+	s.disconnectCmd, s.disconnected = nil, true
 	s.h.finish(c, 0, nvme.Success)
 }
 
-// endIfIdle ends a closed session whose last command is back: only now may its memory go and its
-// queue ID be used again.
+// endIfIdle ends a closed session whose last command is back: only now may its memory be freed and
+// its queue ID be used again.
 func (s *session) endIfIdle() {
-	if !s.closed || s.outstanding > 0 || s.listed || s.ended {
+	if !s.closed || s.outstanding > 0 || s.completed.Listed() || s.ended {
 		return
 	}
 	s.ended = true
-	delete(s.h.sessions, s)
+	s.h.sessions.Remove(&s.node)
 	s.h.sessionCount.Add(-1)
 	if s.ctrl != nil {
 		s.ctrl.sessionEnded(s)

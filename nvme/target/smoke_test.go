@@ -9,7 +9,7 @@ import (
 
 // TestConnectReadWrite follows the first commands of a Linux host.
 func TestConnectReadWrite(t *testing.T) {
-	r := newRig(t, 2, ramSubsystem(t, 2))
+	r := newHarness(t, 2, ramSubsystem(t, 2))
 	h := r.connectHost(2)
 	if !h.csts().RDY() {
 		t.Fatal("not ready")
@@ -21,7 +21,7 @@ func TestConnectReadWrite(t *testing.T) {
 		t.Error("data differs")
 	}
 	r.ok(h.io[0], command(nvme.NVMFlush, 1, nil))
-	id, err := nvme.ParseIdentifyController(r.ok(h.admin,
+	id, err := nvme.Parse[nvme.IdentifyController](r.ok(h.admin,
 		identifyCommand(nvme.CNSController, 0)).Data)
 	if err != nil || id.CNTLID != h.cntlid {
 		t.Errorf("identify: %v, CNTLID %d, want %d", err, id.CNTLID, h.cntlid)

@@ -1,23 +1,23 @@
 package target
 
 import (
+	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// NamespaceInfo describes a namespace at one moment.
+// NamespaceInfo is the state of a namespace at one moment.
 type NamespaceInfo struct {
 	SubNQN string
 	NSID   uint32
-	// Ready is false while the storage is away or does not answer; Degraded says that accepted
+	// Ready is false while the storage is offline or does not answer. Degraded says that accepted
 	// writes may be lost.
 	Ready, Degraded bool
-	// Timeouts counts commands that were given up, Orphans is how many IOs of such commands the
-	// device still has, with their memory, and Returns counts how often storage that was not ready
+	// Timeouts counts commands that were given up, and Orphans the IOs of such commands that the
+	// device still has, with their memory. Returns counts how often storage that was not ready
 	// became so again.
 	Timeouts uint64
 	Orphans  int
@@ -28,28 +28,33 @@ type NamespaceInfo struct {
 // and its health.
 type NamespaceStats struct {
 	NamespaceInfo
-	// Size and BlockSize are in bytes. WriteProtected: configured so, because of the device, or
-	// because it is degraded.
+	// Size and BlockSize are in bytes. WriteProtected says that writes are refused, by the
+	// configuration, by the device, or because the namespace is degraded.
 	Size, BlockSize               int64
 	WriteProtected, VolatileCache bool
+	// Allocated is the space that the content of a thin namespace takes, Free what is left where it
+	// comes from, both in bytes; -1 if unknown, or not thin.
+	Allocated, Free int64
 
-	// Operations of the device that succeeded, one for each range of a Dataset Management, and
-	// bytes in whole sectors of 512; MediaErrors counts operations that the device failed.
+	// Operations that the device completed successfully, one for each range of a Dataset
+	// Management, and bytes in whole sectors of 512.
 	Reads, Writes                  uint64
 	Flushes, WriteZeroes, Discards uint64
 	ReadBytes, WrittenBytes        uint64
-	MediaErrors                    uint64
+	// Errors counts operations that failed, by reason: "offline", "aborted", "io", "no_space",
+	// "read_only", "out_of_range", "unsupported", "other".
+	Errors map[string]uint64
 	// Busy is the time with I/O outstanding, summed over reactors.
 	Busy time.Duration
 
 	// Health is log 02h of the namespace as a host would have got it when the drive last answered,
-	// less the entries of log 01h, which is its controller's.
+	// less the entries of log 01h, which each controller has of its own.
 	Health *nvme.SMARTLog
-	// Drive is the hardware that the namespace lies on; nil: none of its own.
+	// Drive is the hardware that holds the namespace; nil if there is none of its own.
 	Drive *DriveState
 }
 
-// DriveState is a drive and when it was heard of.
+// DriveState is a drive and when it last answered.
 type DriveState struct {
 	ID string
 	// Counts: see Drive.
@@ -58,8 +63,8 @@ type DriveState struct {
 	Answered time.Time
 }
 
-// Stats lists the namespaces, in the order of subsystem and NSID. It waits for no drive:
-// CheckHealth and hosts that ask refresh what is known of them.
+// Stats lists the namespaces, in the order of subsystem and NSID. It does not block: CheckHealth,
+// and hosts that ask, refresh what is known of drives and of space.
 func (t *Target) Stats() []NamespaceStats {
 	var list []NamespaceStats
 	for _, s := range *t.table.Load() {
@@ -68,21 +73,26 @@ func (t *Target) Stats() []NamespaceStats {
 		}
 	}
 	slices.SortStableFunc(list,
-		func(a, b NamespaceStats) int { return strings.Compare(a.SubNQN, b.SubNQN) })
+		func(a, b NamespaceStats) int { return cmp.Compare(a.SubNQN, b.SubNQN) })
 	return list
 }
 
 func (ns *namespace) stats() NamespaceStats {
-	g, t := ns.geo.Load(), ns.users.total()
+	g, n := ns.geo.Load(), ns.users.total()
 	s := NamespaceStats{
 		NamespaceInfo: ns.describe(),
 		Size:          int64(g.blocks << g.shift), BlockSize: 1 << g.shift,
-		WriteProtected: g.readOnly, VolatileCache: g.volatile,
-		Flushes: t.others[0], WriteZeroes: t.others[backend.OpWriteZeroes-backend.OpFlush],
-		Discards: t.others[backend.OpDiscard-backend.OpFlush],
-		Reads:    t.reads, Writes: t.writes, ReadBytes: t.readSectors << 9,
-		WrittenBytes: t.wrotSecs << 9, MediaErrors: t.mediaErrors,
-		Busy: time.Duration(t.busy),
+		WriteProtected: g.readOnly, VolatileCache: g.info.VolatileCache, Allocated: -1, Free: -1,
+		Reads: n[backend.OpRead], Writes: n[backend.OpWrite], Flushes: n[backend.OpFlush],
+		WriteZeroes: n[backend.OpWriteZeroes], Discards: n[backend.OpDiscard],
+		ReadBytes: n[statSectors] << 9, WrittenBytes: n[statSectors+1] << 9,
+		Errors: map[string]uint64{}, Busy: time.Duration(n[statBusy]),
+	}
+	for i, e := range ioErrors {
+		s.Errors[e.reason] = n[statErrors+i]
+	}
+	if sp := ns.space.Load(); sp != nil {
+		s.Allocated, s.Free = sp.allocated, sp.free
 	}
 	answers := map[*namespace]*nvme.SMARTLog{}
 	if ns.drive != nil {
@@ -91,7 +101,7 @@ func (ns *namespace) stats() NamespaceStats {
 			s.Drive.Answered, answers[ns] = a.at, a.log
 		}
 	}
-	s.Health = smartLog([]*namespace{ns}, answers, ioTotals{}, 0, ns.sub.t.started)
+	s.Health = smartLog([]*namespace{ns}, answers, counters{}, 0, ns.sub.t.started)
 	return s
 }
 

@@ -7,11 +7,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestStats: monitoring sees what hosts did, the state of the namespaces and what log 02h says.
+// TestStats: the counters, the state and the health of namespaces.
 func TestStats(t *testing.T) {
 	nvmeDrive := &testDrive{id: "a", counts: true, log: full(1)}
 	sata := &testDrive{id: "sata", log: nvme.SMARTLog{Temperature: 310, AvailableSpare: 100}}
-	r := newRig(t, 1, onDrives(t, nvmeDrive, sata, nil))
+	r := newHarness(t, 1, onDrives(t, nvmeDrive, sata, nil))
 	h := r.connectHost(1)
 	for range 3 {
 		r.ok(h.io[0], rw(nvme.NVMRead, 2, 0, 2, make([]byte, 1024)))
@@ -59,7 +59,7 @@ func TestStats(t *testing.T) {
 	}
 }
 
-// hangingDrive answers nobody until it is released.
+// hangingDrive does not answer until it is released.
 type hangingDrive struct{ asked, release chan struct{} }
 
 func (d hangingDrive) ID() string   { return "hangs" }
@@ -70,10 +70,11 @@ func (d hangingDrive) SMART() (*nvme.SMARTLog, error) {
 	return &nvme.SMARTLog{Temperature: 300}, nil
 }
 
-// TestStatsWaitForNoDrive: a drive that does not answer is shown as what is known without it.
+// TestStatsWaitForNoDrive: for a drive that does not answer, Stats returns what is known without
+// it.
 func TestStatsWaitForNoDrive(t *testing.T) {
 	d := hangingDrive{make(chan struct{}), make(chan struct{})}
-	r := newRig(t, 1, onDrives(t, d))
+	r := newHarness(t, 1, onDrives(t, d))
 	checked := make(chan struct{})
 	go func() {
 		r.target.CheckHealth()

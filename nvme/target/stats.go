@@ -7,83 +7,42 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 )
 
-// otherOps are the operations that move no data, from OpFlush on.
-const otherOps = backend.OpDiscard - backend.OpFlush + 1
+// The counters of a namespace: successful operations by backend.Op, and then these.
+const (
+	// read, then written: 512 bytes each (Base section 5.1.12.1.3)
+	statSectors = int(backend.OpDiscard) + 1
+	statBusy    = statSectors + 2 // nanoseconds with I/O outstanding
+	statErrors  = statBusy + 1    // failed operations by index of ioErrors
+	statCount   = statErrors + len(ioErrors)
+)
 
-// ioTotals counts what a namespace did. Sectors are 512 bytes whatever the block size (log 02h,
-// Base section 5.1.12.1.3).
-type ioTotals struct {
-	reads, writes         uint64
-	readSectors, wrotSecs uint64
-	mediaErrors           uint64
-	others                [otherOps]uint64 // by backend.Op less OpFlush
-	busy                  int64            // nanoseconds with I/O outstanding
-}
+type counters [statCount]uint64
 
-func (t *ioTotals) add(o ioTotals) {
-	t.reads += o.reads
-	t.writes += o.writes
-	t.readSectors += o.readSectors
-	t.wrotSecs += o.wrotSecs
-	t.mediaErrors += o.mediaErrors
-	for i, n := range o.others {
-		t.others[i] += n
+func (t *counters) add(o *counters) {
+	for i, n := range o {
+		t[i] += n
 	}
-	t.busy += o.busy
 }
 
-// ioStats is one channel's counters: own is written by the reactor, the atomics are what others
-// read, stored once per batch.
+// ioStats are the counters of one channel: own is written by its reactor, and published once per
+// batch to where other goroutines read them. Errors are counted there at once.
 type ioStats struct {
-	own    ioTotals
-	shared struct {
-		reads, writes         atomic.Uint64
-		readSectors, wrotSecs atomic.Uint64
-		mediaErrors           atomic.Uint64
-		others                [otherOps]atomic.Uint64
-		busy                  atomic.Int64
-	}
-	published ioTotals
+	own, stored [statErrors]uint64
+	published   [statCount]atomic.Uint64
 }
 
-// publish makes the counters visible. Only what changed is stored: an atomic store costs more than
-// the count.
+// publish makes the counters visible. Only what has changed is stored: an atomic store costs more
+// than the count.
 func (s *ioStats) publish() {
-	if s.own.reads != s.published.reads {
-		s.shared.reads.Store(s.own.reads)
-		s.shared.readSectors.Store(s.own.readSectors)
-	}
-	if s.own.writes != s.published.writes {
-		s.shared.writes.Store(s.own.writes)
-		s.shared.wrotSecs.Store(s.own.wrotSecs)
-	}
-	if s.own.mediaErrors != s.published.mediaErrors {
-		s.shared.mediaErrors.Store(s.own.mediaErrors)
-	}
-	if s.own.others != s.published.others {
-		for i, n := range s.own.others {
-			s.shared.others[i].Store(n)
+	for i, n := range &s.own {
+		if n != s.stored[i] {
+			s.stored[i] = n
+			s.published[i].Store(n)
 		}
 	}
-	if s.own.busy != s.published.busy {
-		s.shared.busy.Store(s.own.busy)
-	}
-	s.published = s.own
 }
 
-func (s *ioStats) load() ioTotals {
-	t := ioTotals{
-		reads: s.shared.reads.Load(), writes: s.shared.writes.Load(),
-		readSectors: s.shared.readSectors.Load(), wrotSecs: s.shared.wrotSecs.Load(),
-		mediaErrors: s.shared.mediaErrors.Load(), busy: s.shared.busy.Load(),
-	}
-	for i := range t.others {
-		t.others[i] = s.shared.others[i].Load()
-	}
-	return t
-}
-
-// users is the reactors that have a channel to a namespace, and the counters of these channels, so
+// users are the reactors that have a channel to a namespace, and the counters of these channels, so
 // that totals survive queues and channels.
 type users struct {
 	mu       sync.Mutex
@@ -104,7 +63,7 @@ func (u *users) join(h *Handler) *ioStats {
 	return s
 }
 
-// retire lets nobody join any more and returns who has.
+// retire admits no more users and returns those that have joined.
 func (u *users) retire() []*Handler {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -112,11 +71,14 @@ func (u *users) retire() []*Handler {
 	return u.handlers
 }
 
-func (u *users) total() (t ioTotals) {
+// total sums the published counters.
+func (u *users) total() (t counters) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, s := range u.stats {
-		t.add(s.load())
+		for i := range t {
+			t[i] += s.published[i].Load()
+		}
 	}
 	return t
 }

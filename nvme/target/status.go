@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Refusals that the same command would meet again.
+// Refusals that a retry of the same command would meet again.
 const (
 	invalidOpcode    = nvme.InvalidOpcode | nvme.DNR
 	invalidField     = nvme.InvalidField | nvme.DNR
@@ -18,35 +18,64 @@ const (
 	sequenceError    = nvme.CommandSequenceError | nvme.DNR
 )
 
-// notReady is the status of commands for storage that is away or does not answer. Hosts try again,
+// notReady is the status of commands for storage that is offline or does not answer. Hosts retry,
 // on another path if they have one, until it is back (Base section 4.2.3.4, 00h), where Namespace
 // Not Ready would make them fail after a few attempts.
 const notReady = nvme.InternalPathError
 
-// ioStatus is the NVMe status of a finished IO. It is the only place where backend errors become
-// statuses. What another try or another path may cure carries no DNR.
-func ioStatus(io *backend.IO) nvme.Status {
-	err := io.Err
-	switch {
-	case err == nil:
-		return nvme.Success
-	case errors.Is(err, backend.ErrOffline):
-		return notReady
-	case errors.Is(err, backend.ErrAborted):
-		return nvme.AbortRequested
-	case errors.Is(err, backend.ErrIO):
-		if io.Op == backend.OpRead {
-			return nvme.UnrecoveredReadError // Base section 4.2.3.3, 81h
-		}
-		return nvme.WriteFault // Base section 4.2.3.3, 80h
-	case errors.Is(err, backend.ErrNoSpace):
-		return nvme.CapacityExceeded | nvme.DNR
-	case errors.Is(err, backend.ErrReadOnly):
-		return writeProtected
-	case errors.Is(err, backend.ErrOutOfRange):
-		return outOfRange
-	case errors.Is(err, backend.ErrUnsupported):
-		return invalidOpcode
+// ioErrors is the only place where errors of devices become statuses, and reasons, by which they
+// are counted. The first error that matches decides. A status that a retry or another path may
+// cure has no DNR.
+var ioErrors = [...]struct {
+	err    error
+	reason string
+	status nvme.Status
+}{
+	{backend.ErrOffline, "offline", notReady},
+	{backend.ErrAborted, "aborted", nvme.AbortRequested},
+	{backend.ErrIO, "io", nvme.WriteFault}, // Base section 4.2.3.3, 80h
+	{backend.ErrNoSpace, "no_space", nvme.CapacityExceeded | nvme.DNR},
+	{backend.ErrReadOnly, "read_only", writeProtected},
+	{backend.ErrOutOfRange, "out_of_range", outOfRange},
+	{backend.ErrUnsupported, "unsupported", invalidOpcode},
+	{nil, "other", nvme.InternalError},
+}
+
+// errorIO is the index of media errors in ioErrors.
+const errorIO = 2
+
+// ioStatus returns the status of a failed IO and the index of its error in ioErrors.
+func ioStatus(io *backend.IO) (nvme.Status, int) {
+	i := 0
+	for i < len(ioErrors)-1 && !errors.Is(io.Err, ioErrors[i].err) {
+		i++
 	}
-	return nvme.InternalError
+	if i == errorIO && io.Op == backend.OpRead {
+		return nvme.UnrecoveredReadError, i // Base section 4.2.3.3, 81h
+	}
+	return ioErrors[i].status, i
+}
+
+// failureLogInterval is the time between log lines about failed IOs of one namespace and reason.
+const failureLogInterval = int64(60e9)
+
+// failed counts and logs a failed IO and returns its status.
+func (ch *channel) failed(io *backend.IO) nvme.Status {
+	st, reason := ioStatus(io)
+	ch.stats.published[statErrors+reason].Add(1)
+	if errors.Is(io.Err, backend.ErrDegraded) {
+		ch.ns.degrade(ch.h.t.log, io.Err)
+	}
+	switch st {
+	case notReady, nvme.AbortRequested: // hosts retry
+		return st
+	}
+	last, now := &ch.ns.failureLogged[reason], ch.h.loop.Now()
+	if t := last.Load(); (t == 0 || now-t >= failureLogInterval) && last.CompareAndSwap(t, now) {
+		ch.h.warn("I/O failed; for a minute, more failures of this kind are only counted",
+			"subsystem",
+			ch.ns.sub.nqn, "nsid", ch.ns.nsid, "device", ch.ns.dev.Info().Identity,
+			"command", io.Op.String(), "status", st.String(), "err", io.Err)
+	}
+	return st
 }

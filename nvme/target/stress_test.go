@@ -23,7 +23,7 @@ type core struct {
 	h      fabric.Handler
 }
 
-// stressHost is one host goroutine; its queues live on reactors.
+// stressHost is one host goroutine; its queues belong to reactors.
 type stressHost struct {
 	t      *testing.T
 	cores  []*core
@@ -32,21 +32,21 @@ type stressHost struct {
 }
 
 type stressQueue struct {
-	c    *core
-	q    *fabrictest.Queue
-	dead chan struct{}
+	c     *core
+	q     *fabrictest.Queue
+	ended chan struct{}
 }
 
-// errDead says that the queue died, which is what the stress is about.
-var errDead = errors.New("queue is dead")
+// errEnded says that the queue has ended, which the stress test causes.
+var errEnded = errors.New("queue is ended")
 
 func (h *stressHost) dial(c *core) *stressQueue {
-	sq := &stressQueue{c: c, dead: make(chan struct{})}
+	sq := &stressQueue{c: c, ended: make(chan struct{})}
 	ready := make(chan error)
 	c.r.Post(func() {
 		q, err := fabrictest.DialOn(c.r, c.memory, c.h, info(nvme.TransportTCP))
 		if err == nil {
-			q.OnClose = func() { close(sq.dead) }
+			q.OnClose = func() { close(sq.ended) }
 		}
 		sq.q = q
 		ready <- err
@@ -80,16 +80,16 @@ func (h *stressHost) do(sq *stressQueue, c *fabrictest.Command) (nvme.Status, er
 	select {
 	case <-sq.send(c):
 		return c.CQE.Status(), nil
-	case <-sq.dead:
-		return 0, errDead
+	case <-sq.ended:
+		return 0, errEnded
 	case <-time.After(time.Minute):
 		h.t.Errorf("opcode %#x is lost", c.SQE.Opcode())
-		return 0, errDead
+		return 0, errEnded
 	}
 }
 
-// life is one association: connect, enable, I/O on several queues, and an end of some kind.
-func (h *stressHost) life(args connectArgs) error {
+// association connects, enables the controller, does I/O on several queues, and ends in some way.
+func (h *stressHost) association(args connectArgs) error {
 	pick := func() *core { return h.cores[h.rnd.IntN(len(h.cores))] }
 	admin := h.dial(pick())
 	c := args.command()
@@ -122,7 +122,7 @@ func (h *stressHost) life(args connectArgs) error {
 				rw(op, uint32(1+h.rnd.IntN(3)), uint64(h.rnd.IntN(128)), 8, make([]byte, 4096)))
 		}
 		batch = append(batch, dsm(uint32(1+h.rnd.IntN(3)), true, [2]uint64{0, 8}, [2]uint64{64, 8}))
-		last = []<-chan struct{}{q.send(batch...), q.dead}
+		last = []<-chan struct{}{q.send(batch...), q.ended}
 		if h.rnd.IntN(3) == 0 {
 			waitAny(last)
 		}
@@ -159,8 +159,9 @@ func waitAny(ch []<-chan struct{}) {
 	}
 }
 
-// TestStress runs hosts on real reactors while namespaces come and go. It is for the race detector
-// and the leak checks: every command of a living queue completes, and nothing is left at the end.
+// TestStress runs hosts on real reactors while namespaces are added and removed, for the race
+// detector and the leak checks: every command of an open queue completes, and nothing is left at
+// the end.
 func TestStress(t *testing.T) {
 	target := New(Options{Log: slog.New(slog.DiscardHandler)})
 	sub := ramSubsystem(t, 2)
@@ -175,7 +176,7 @@ func TestStress(t *testing.T) {
 			(&stressHost{
 				t: t, cores: cores,
 				rnd: rand.New(rand.NewPCG(uint64(i), 7)),
-			}).lives(i)
+			}).associations(i)
 		})
 	}
 	hosts.Go(func() {
@@ -248,20 +249,20 @@ func startCores(t *testing.T, target *Target, n int) (cores []*core, stop func()
 	}
 }
 
-// lives leads eight lives as the i-th host, and hangs up after each.
-func (h *stressHost) lives(i int) {
+// associations goes through eight associations as the i-th host, and hangs up after each.
+func (h *stressHost) associations(i int) {
 	args := adminArgs(testSub)
 	args.host += string(rune('a' + i))
 	args.kato = 120000
 	for range 8 {
-		if err := h.life(args); err != nil && !errors.Is(err, errDead) {
+		if err := h.association(args); err != nil && !errors.Is(err, errEnded) {
 			h.t.Error(err)
 		}
 		for _, q := range h.queues {
 			q.c.r.Post(q.q.HangUp)
 		}
 		for _, q := range h.queues {
-			<-q.dead
+			<-q.ended
 		}
 		h.queues = nil
 	}

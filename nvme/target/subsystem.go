@@ -1,7 +1,11 @@
 package target
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -15,8 +19,8 @@ type SubsystemConfig struct {
 	// Serial (at most 20 ASCII characters; derived from the NQN if empty) and Model (at most 40;
 	// "nvmf-target" if empty) are shown by Identify Controller.
 	Serial, Model string
-	// AllowAnyHost admits every host. Otherwise only those whose NQN is in Hosts, compared byte by
-	// byte. Neither is authentication.
+	// AllowAnyHost admits every host. Otherwise only hosts whose NQN is in Hosts are admitted,
+	// compared byte by byte. Neither is authentication.
 	AllowAnyHost bool
 	Hosts        []string
 	// CNTLIDMin and CNTLIDMax bound the controller identifiers, 1 to FFEFh if zero. Targets that
@@ -31,37 +35,37 @@ type SubsystemConfig struct {
 	Namespaces  []NamespaceConfig
 }
 
+// The bounds of SubsystemConfig, which the configuration's parser uses as well.
+const (
+	SerialSize, ModelSize = 20, 40 // Base section 5.1.13.2.1
+	MinCNTLID             = 1
+	MaxIOQueues           = 1024
+	// MinQueueSize is that of a Linux host's admin queue; ASQSZ is at least 32 (Base section
+	// 5.1.12.3.1).
+	MinQueueSize = 32
+	// MinTransfer and MaxTransfer bound MDTS (Base section 5.1.13.2.1). A block is never larger
+	// than MinTransfer.
+	MinTransfer, MaxTransfer = 64 << 10, 4 << 20
+)
+
 const (
 	defaultModel    = "nvmf-target"
 	defaultIOQueues = 128
 	defaultEntries  = 128
-	// a Linux host's admin queue; ASQSZ is at least 32 (Base section 5.1.12.3.1)
-	minEntries = 32
+	defaultTransfer = 1 << 20
 )
 
-func (c SubsystemConfig) withDefaults() SubsystemConfig {
-	if c.Model == "" {
-		c.Model = defaultModel
-	}
-	if c.Serial == "" {
+// SetDefaults replaces zero values by the defaults; Serial if there is an NQN.
+func (c *SubsystemConfig) SetDefaults() {
+	if c.Serial == "" && c.NQN != "" {
 		c.Serial = derivedSerial(c.NQN)
 	}
-	if c.CNTLIDMin == 0 {
-		c.CNTLIDMin = 1
-	}
-	if c.CNTLIDMax == 0 {
-		c.CNTLIDMax = nvme.CNTLIDMax
-	}
-	if c.MaxIOQueues == 0 {
-		c.MaxIOQueues = defaultIOQueues
-	}
-	if c.MaxQueueSize == 0 {
-		c.MaxQueueSize = defaultEntries
-	}
-	if c.MaxTransfer == 0 {
-		c.MaxTransfer = maxTransfer
-	}
-	return c
+	c.Model = cmp.Or(c.Model, defaultModel)
+	c.CNTLIDMin = cmp.Or(c.CNTLIDMin, MinCNTLID)
+	c.CNTLIDMax = cmp.Or(c.CNTLIDMax, nvme.CNTLIDMax)
+	c.MaxIOQueues = cmp.Or(c.MaxIOQueues, defaultIOQueues)
+	c.MaxQueueSize = cmp.Or(c.MaxQueueSize, defaultEntries)
+	c.MaxTransfer = cmp.Or(c.MaxTransfer, defaultTransfer)
 }
 
 func (c *SubsystemConfig) validate() error {
@@ -74,21 +78,23 @@ func (c *SubsystemConfig) validate() error {
 	switch {
 	case c.NQN == nvme.DiscoveryNQN:
 		return fail("the discovery subsystem is built in")
-	case len(c.Serial) > 20 || !isText(c.Serial):
-		return fail("serial %q: at most 20 printable ASCII characters are allowed", c.Serial)
-	case len(c.Model) > 40 || !isText(c.Model):
-		return fail("model %q: at most 40 printable ASCII characters are allowed", c.Model)
+	case len(c.Serial) > SerialSize || !isText(c.Serial):
+		return fail("serial %q: at most %d printable ASCII characters are allowed", c.Serial,
+			SerialSize)
+	case len(c.Model) > ModelSize || !isText(c.Model):
+		return fail("model %q: at most %d printable ASCII characters are allowed", c.Model,
+			ModelSize)
 	case c.CNTLIDMin > c.CNTLIDMax || c.CNTLIDMax > nvme.CNTLIDMax:
 		return fail("CNTLID range %d to %d: must ascend and end at most at %d", c.CNTLIDMin,
 			c.CNTLIDMax, nvme.CNTLIDMax)
-	case c.MaxIOQueues < 1 || c.MaxIOQueues > 65534:
-		return fail("%d I/O queues: 1 to 65534 are allowed", c.MaxIOQueues)
-	case c.MaxQueueSize < minEntries || c.MaxQueueSize > 65536:
-		return fail("queue size %d: %d to 65536 are allowed", c.MaxQueueSize, minEntries)
-	case c.MaxTransfer < minTransfer || c.MaxTransfer > mostTransfer ||
+	case c.MaxIOQueues < 1 || c.MaxIOQueues > MaxIOQueues:
+		return fail("%d I/O queues: 1 to %d are allowed", c.MaxIOQueues, MaxIOQueues)
+	case c.MaxQueueSize < MinQueueSize || c.MaxQueueSize > 65536:
+		return fail("queue size %d: %d to 65536 are allowed", c.MaxQueueSize, MinQueueSize)
+	case c.MaxTransfer < MinTransfer || c.MaxTransfer > MaxTransfer ||
 		c.MaxTransfer&(c.MaxTransfer-1) != 0:
 		return fail("largest transfer %d: a power of two from %d to %d is allowed", c.MaxTransfer,
-			minTransfer, mostTransfer)
+			MinTransfer, MaxTransfer)
 	}
 	for _, h := range c.Hosts {
 		if err := nvme.ValidateNQN(h); err != nil {
@@ -99,12 +105,7 @@ func (c *SubsystemConfig) validate() error {
 }
 
 func isText(s string) bool {
-	for i := range len(s) {
-		if s[i] < ' ' || s[i] > '~' {
-			return false
-		}
-	}
-	return true
+	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
 // subsystem is an NVM subsystem, or the discovery subsystem. Its configuration is immutable.
@@ -121,8 +122,8 @@ type subsystem struct {
 	controllers map[uint16]*controller
 	nextCNTLID  uint16
 	removed     bool
-	retired     ioTotals // of namespaces that are gone
-	warned      uint8    // what drives warned of at the last CheckHealth, whose caller's it is
+	retired     counters // of namespaces that were removed
+	warned      uint8    // warnings of the drives at the last CheckHealth, which alone uses it
 }
 
 func newSubsystem(t *Target, cfg SubsystemConfig) *subsystem {
@@ -140,20 +141,20 @@ func newSubsystem(t *Target, cfg SubsystemConfig) *subsystem {
 // allows says whether a host may use the subsystem.
 func (s *subsystem) allows(hostNQN string) bool { return s.cfg.AllowAnyHost || s.hosts[hostNQN] }
 
-// admit gives c a controller identifier and makes it one of the subsystem's controllers, or says
-// why not.
-func (s *subsystem) admit(c *controller) (nvme.Status, nvme.InvalidParameter) {
+// admit gives c a controller identifier and makes it one of the subsystem's controllers. A refusal
+// names the field.
+func (s *subsystem) admit(c *controller) (nvme.InvalidParameter, nvme.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.removed {
-		return nvme.ConnectInvalidParameters, nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN)
+		return nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), nvme.ConnectInvalidParameters
 	}
 	for _, o := range s.controllers {
 		// One host has one Host Identifier (Base section 5.1.25.1.28). No DNR: an old association
-		// ends by keep alive. Discovery is spared, because tools without a configured identifier
-		// make one up for each call.
+		// ends by its keep alive timer. Discovery is exempt, because tools without a configured
+		// identifier make one up for each call.
 		if o.hostNQN == c.hostNQN && o.hostID != c.hostID && !s.discovery {
-			return nvme.ConnectInvalidParameters, nvme.InvalidInData(nvme.ConnectDataOffsetHostID)
+			return nvme.InvalidInData(nvme.ConnectDataOffsetHostID), nvme.ConnectInvalidParameters
 		}
 	}
 	for range int(s.cfg.CNTLIDMax) - int(s.cfg.CNTLIDMin) + 1 {
@@ -164,14 +165,14 @@ func (s *subsystem) admit(c *controller) (nvme.Status, nvme.InvalidParameter) {
 		if s.controllers[id] == nil {
 			c.cntlid = id
 			s.controllers[id] = c
-			return nvme.Success, 0
+			return 0, nvme.Success
 		}
 	}
-	return nvme.ConnectControllerBusy, 0
+	return 0, nvme.ConnectControllerBusy
 }
 
-// release forgets a controller none of whose queues exists any more.
-func (s *subsystem) release(c *controller) {
+// remove removes a controller whose queues have all ended.
+func (s *subsystem) remove(c *controller) {
 	s.mu.Lock()
 	delete(s.controllers, c.cntlid)
 	s.mu.Unlock()
@@ -187,10 +188,7 @@ func (s *subsystem) lookup(cntlid uint16) *controller {
 // each calls fn with every controller, without holding the lock.
 func (s *subsystem) each(fn func(*controller)) {
 	s.mu.Lock()
-	list := make([]*controller, 0, len(s.controllers))
-	for _, c := range s.controllers {
-		list = append(list, c)
-	}
+	list := slices.Collect(maps.Values(s.controllers))
 	s.mu.Unlock()
 	for _, c := range list {
 		fn(c)
@@ -205,7 +203,7 @@ func (s *subsystem) teardown(why error) {
 	s.each(func(c *controller) { c.fail(why) })
 }
 
-// namespaceChanged tells every controller that a namespace came, went or changed.
+// namespaceChanged notifies every controller that a namespace was added, removed or has changed.
 func (s *subsystem) namespaceChanged(nsid uint32) {
 	s.each(func(c *controller) {
 		c.h.post(func() { c.namespaceChanged(nsid) })

@@ -1,9 +1,11 @@
 package target
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,18 +17,18 @@ import (
 
 // Options configure a Target.
 type Options struct {
-	// Log receives what operators should know; nil is slog.Default. Nothing is logged per I/O.
+	// Log is for operators; nil is slog.Default. Nothing is logged per I/O.
 	Log *slog.Logger
 	// Firmware is the version text of Identify Controller (FR, 8 characters) and of log 03h.
 	Firmware string
 }
 
-// closeDeadline bounds how long a removal waits for reactors and backends to let go.
+// closeDeadline is how long a removal waits for reactors and devices.
 const closeDeadline = 30 * time.Second
 
 // Target is everything that hosts can reach: subsystems, ports and the discovery service. Its
 // methods may be called by any goroutine that is not a reactor; those that remove something wait
-// until the backends have let go of it.
+// until no reactor and no device uses it any more.
 type Target struct {
 	log      *slog.Logger
 	firmware string
@@ -49,8 +51,8 @@ type Target struct {
 type Port struct {
 	// ID is the port identifier, as in fabric.QueueInfo.PortID.
 	ID uint16
-	// Addr is where the listener listens. A wildcard is shown to each host as the address it came
-	// in on.
+	// Addr is where the listener listens. For a wildcard, each host is shown the address that it
+	// connected to.
 	Addr fabric.Addr
 }
 
@@ -60,8 +62,9 @@ func New(o Options) *Target {
 	if t.log == nil {
 		t.log = slog.Default()
 	}
-	t.discovery = newSubsystem(t,
-		SubsystemConfig{NQN: nvme.DiscoveryNQN, AllowAnyHost: true}.withDefaults())
+	discovery := SubsystemConfig{NQN: nvme.DiscoveryNQN, AllowAnyHost: true}
+	discovery.SetDefaults()
+	t.discovery = newSubsystem(t, discovery)
 	t.discovery.discovery = true
 	t.table.Store(&map[string]*subsystem{})
 	t.genctr.Store(1)
@@ -78,10 +81,7 @@ func (t *Target) find(nqn string) *subsystem {
 
 // setTable replaces the table with a changed copy. The caller holds t.mu.
 func (t *Target) setTable(change func(map[string]*subsystem)) {
-	m := make(map[string]*subsystem)
-	for k, v := range *t.table.Load() {
-		m[k] = v
-	}
+	m := maps.Clone(*t.table.Load())
 	change(m)
 	t.table.Store(&m)
 }
@@ -89,7 +89,7 @@ func (t *Target) setTable(change func(map[string]*subsystem)) {
 // AddSubsystem makes a subsystem and its namespaces reachable. The devices must be open and stay so
 // until RemoveSubsystem, RemoveNamespace or Close has returned.
 func (t *Target) AddSubsystem(cfg SubsystemConfig) error {
-	cfg = cfg.withDefaults()
+	cfg.SetDefaults()
 	if err := cfg.validate(); err != nil {
 		return err
 	}
@@ -122,9 +122,9 @@ func (t *Target) AddSubsystem(cfg SubsystemConfig) error {
 	return nil
 }
 
-// RemoveSubsystem disconnects the hosts of a subsystem and returns when no reactor and no backend
-// works for it any more; its devices may then be closed. With an error (a backend did not finish in
-// time) they must stay open.
+// RemoveSubsystem disconnects the hosts of a subsystem and returns when no reactor and no device
+// works for it any more; its devices may then be closed. If it returns an error (a device did not
+// finish in time) they must stay open.
 func (t *Target) RemoveSubsystem(nqn string) error {
 	t.mu.Lock()
 	s := (*t.table.Load())[nqn]
@@ -141,7 +141,7 @@ func (t *Target) RemoveSubsystem(nqn string) error {
 	return t.retire(list)
 }
 
-// AddNamespace adds a namespace to a subsystem; connected hosts are told.
+// AddNamespace adds a namespace to a subsystem and notifies connected hosts.
 func (t *Target) AddNamespace(nqn string, cfg NamespaceConfig) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -162,8 +162,8 @@ func (t *Target) AddNamespace(nqn string, cfg NamespaceConfig) error {
 	return nil
 }
 
-// RemoveNamespace takes a namespace away; connected hosts are told. It returns when the device may
-// be closed, as RemoveSubsystem.
+// RemoveNamespace removes a namespace and notifies connected hosts. It returns when the device may
+// be closed, as RemoveSubsystem does.
 func (t *Target) RemoveNamespace(nqn string, nsid uint32) error {
 	t.mu.Lock()
 	s := (*t.table.Load())[nqn]
@@ -183,8 +183,8 @@ func (t *Target) RemoveNamespace(nqn string, nsid uint32) error {
 	return t.retire([]*namespace{ns})
 }
 
-// retire closes the channels of namespaces that no snapshot names any more, on every reactor that
-// has one, and waits for it.
+// retire closes the channels of namespaces that no table lists any more, on every reactor that has
+// one, and waits for that.
 func (t *Target) retire(list []*namespace) error {
 	var closed []chan struct{}
 	for _, ns := range list {
@@ -200,31 +200,32 @@ func (t *Target) retire(list []*namespace) error {
 		select {
 		case <-done:
 		case <-deadline.C:
-			return fmt.Errorf("%d of %d backend channels are not closed after %v: %w",
+			return fmt.Errorf("%d of %d channels are not closed after %v: %w",
 				len(closed)-i, len(closed), closeDeadline, errBusy)
 		}
 	}
 	for _, ns := range list {
-		ns.forget()
+		ns.stopNotify()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, ns := range list {
 		t.slots[ns.slot] = false
+		total := ns.users.total()
 		ns.sub.mu.Lock()
-		ns.sub.retired.add(ns.users.total())
+		ns.sub.retired.add(&total)
 		ns.sub.mu.Unlock()
 	}
 	return nil
 }
 
 var (
-	errBusy   = errors.New("backend does not finish its I/O")
+	errBusy   = errors.New("the device does not finish its I/O")
 	errClosed = errors.New("the target is closed")
 )
 
-// takeSlot and freeSlots manage the dense indices by which reactors find their channels. The caller
-// holds t.mu.
+// takeSlot and freeSlots manage the dense indices of the channels of each reactor. The caller holds
+// t.mu.
 func (t *Target) takeSlot() int {
 	i := slices.Index(t.slots, false)
 	if i < 0 {
@@ -237,7 +238,7 @@ func (t *Target) takeSlot() int {
 
 func (t *Target) freeSlots(list []*namespace) {
 	for _, ns := range list {
-		ns.forget()
+		ns.stopNotify()
 		t.slots[ns.slot] = false
 	}
 }
@@ -254,8 +255,7 @@ func (t *Target) AddPort(p Port) error {
 	return nil
 }
 
-// RemovePort takes a listener out of the discovery log. Connections that came in through it live
-// on.
+// RemovePort takes a listener out of the discovery log. Its connections stay.
 func (t *Target) RemovePort(id uint16) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -268,7 +268,7 @@ func (t *Target) RemovePort(id uint16) error {
 	return nil
 }
 
-// discoveryChanged starts a new generation of the discovery log and tells persistent discovery
+// discoveryChanged starts a new generation of the discovery log and notifies persistent discovery
 // controllers.
 func (t *Target) discoveryChanged() {
 	t.genctr.Add(1)
@@ -277,16 +277,13 @@ func (t *Target) discoveryChanged() {
 	})
 }
 
-// Close disconnects every host and closes every backend channel. Reactors that have served I/O must
-// still be running. The devices may be closed when it returned nil.
+// Close disconnects every host and closes every channel. Reactors that have served I/O must still
+// be running. The devices may be closed if it returns nil.
 func (t *Target) Close() error {
 	t.mu.Lock()
 	t.closed.Store(true)
 	handlers := slices.Clone(t.handlers)
-	nqns := make([]string, 0, len(*t.table.Load()))
-	for nqn := range *t.table.Load() {
-		nqns = append(nqns, nqn)
-	}
+	nqns := slices.Collect(maps.Keys(*t.table.Load()))
 	t.mu.Unlock()
 	for _, h := range handlers {
 		h.post(h.disconnectAll)
@@ -316,22 +313,12 @@ type ControllerInfo struct {
 // Controllers lists the controllers that exist, discovery controllers included, in the order of
 // subsystem and CNTLID.
 func (t *Target) Controllers() []ControllerInfo {
-	subs := []*subsystem{t.discovery}
-	for _, s := range *t.table.Load() {
-		subs = append(subs, s)
-	}
 	var list []ControllerInfo
-	for _, s := range subs {
+	for _, s := range append(slices.Collect(maps.Values(*t.table.Load())), t.discovery) {
 		s.each(func(c *controller) { list = append(list, c.describe()) })
 	}
 	slices.SortFunc(list, func(a, b ControllerInfo) int {
-		if a.SubNQN != b.SubNQN {
-			if a.SubNQN < b.SubNQN {
-				return -1
-			}
-			return 1
-		}
-		return int(a.CNTLID) - int(b.CNTLID)
+		return cmp.Or(cmp.Compare(a.SubNQN, b.SubNQN), cmp.Compare(a.CNTLID, b.CNTLID))
 	})
 	return list
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// thinDevice takes its space as it is written, so it says.
+// thinDevice reports that it takes its space as it is written.
 type thinDevice struct {
 	backend.Device
 	used atomic.Int64 // negative: an error
@@ -25,11 +25,11 @@ func (d *thinDevice) Allocated() (int64, error) {
 	if n := d.used.Load(); n >= 0 {
 		return n, nil
 	}
-	return 0, errors.New("nobody knows")
+	return 0, errors.New("unknown")
 }
 
-// TestThin: hosts learn how much of a thin namespace is in use, and nothing of the kind of one that
-// is not or does not know.
+// TestThin: hosts see how much of a thin namespace is in use; others, and one that does not know,
+// do not look thin.
 func TestThin(t *testing.T) {
 	thin := &thinDevice{Device: ramDeviceOpen(t, 1<<20, 4096)}
 	closeLast(t, thin)
@@ -37,7 +37,7 @@ func TestThin(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: 2, Device: thin},
 		NamespaceConfig{NSID: 3, Device: mute})
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	h := r.connectHost(0)
 	for _, tc := range []struct {
 		nsid uint32
@@ -53,7 +53,7 @@ func TestThin(t *testing.T) {
 		{1, 4096, 2048, false},
 	} {
 		thin.used.Store(tc.used)
-		id, err := nvme.ParseIdentifyNamespace(r.ok(h.admin,
+		id, err := nvme.Parse[nvme.IdentifyNamespace](r.ok(h.admin,
 			identifyCommand(nvme.CNSNamespace, tc.nsid)).Data)
 		if err != nil || id.NUSE != tc.want || id.NSFEAT&nvme.NSFEATThin != 0 != tc.thin {
 			t.Errorf("namespace %d with %d bytes: %v, NUSE %d, NSFEAT %#x", tc.nsid, tc.used, err,

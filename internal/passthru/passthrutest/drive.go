@@ -91,9 +91,9 @@ func (d *Drive) admin(sqe *nvme.SQE, c *sys.NVMeCommand, data vectors) nvme.Stat
 	case nvme.AdminIdentify:
 		switch sqe.Identify().CNS() {
 		case nvme.CNSController:
-			data.write(d.Controller.Append(nil))
+			data.write(nvme.Append(nil, &d.Controller))
 		case nvme.CNSNamespace:
-			data.write(d.Namespace.Append(nil))
+			data.write(nvme.Append(nil, &d.Namespace))
 		default:
 			return nvme.InvalidField | nvme.DNR
 		}
@@ -101,7 +101,7 @@ func (d *Drive) admin(sqe *nvme.SQE, c *sys.NVMeCommand, data vectors) nvme.Stat
 		if sqe.GetLog().LID() != nvme.LogSMART || sqe.NSID() != nvme.NSIDAll {
 			return nvme.InvalidLogPage | nvme.DNR
 		}
-		data.write(d.SMART.Append(nil)[:min(int(sqe.GetLog().Bytes()), nvme.SMARTLogSize)])
+		data.write(nvme.Append(nil, &d.SMART)[:min(int(sqe.GetLog().Bytes()), nvme.SMARTLogSize)])
 	case nvme.AdminGetFeatures:
 		v, ok := d.Features[uint8(sqe.CDW(10))]
 		if !ok {

@@ -16,8 +16,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// hangingSubsystem has namespace 1 on a device that tests may hold, whose commands have two
-// seconds, and namespace 2 in memory.
+// hangingSubsystem has namespace 1 on a device that tests may hold, with a timeout of two seconds,
+// and namespace 2 in memory.
 func hangingSubsystem(t *testing.T) (SubsystemConfig, *backendtest.Faulty) {
 	sub, dev := faultySubsystem(t)
 	sub.Namespaces[0].Timeout = 2 * time.Second
@@ -26,13 +26,13 @@ func hangingSubsystem(t *testing.T) (SubsystemConfig, *backendtest.Faulty) {
 	return sub, dev
 }
 
-// notReady sends a command and expects it to be refused, but not at once.
-func (r *rig) notReady(q *fabrictest.Queue, c *fabrictest.Command) {
+// notReady sends a command and expects it to be refused after a delay.
+func (r *harness) notReady(q *fabrictest.Queue, c *fabrictest.Command) {
 	r.t.Helper()
 	r.send(q, c)
 	r.until("the refusal waits", func() bool {
 		for _, h := range r.raw {
-			if len(h.later) > 0 {
+			if !h.delayed.Empty() {
 				return true
 			}
 		}
@@ -41,13 +41,13 @@ func (r *rig) notReady(q *fabrictest.Queue, c *fabrictest.Command) {
 	if c.Done {
 		r.t.Errorf("opcode %#x was refused at once: %v", c.SQE.Opcode(), c.CQE.Status())
 	}
-	r.w.Advance(time.Duration(laterAfter))
-	if st := c.CQE.Status() &^ statusMore; !c.Done || st != notReady {
+	r.w.Advance(time.Duration(notReadyDelay))
+	if st := c.CQE.Status() &^ nvme.More; !c.Done || st != notReady {
 		r.t.Errorf("opcode %#x: done %v, %v, want %v", c.SQE.Opcode(), c.Done, st, notReady)
 	}
 }
 
-// everyCommand is one of each that a device carries out.
+// everyCommand has one of each command that a device carries out.
 func everyCommand() []*fabrictest.Command {
 	return []*fabrictest.Command{
 		rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)),
@@ -58,14 +58,14 @@ func everyCommand() []*fabrictest.Command {
 	}
 }
 
-func (r *rig) nstat(h *host) nvme.NSTAT {
+func (r *harness) nstat(h *host) nvme.NSTAT {
 	r.t.Helper()
 	return nvme.NSTAT(r.ok(h.admin, identifyCommand(nvme.CNSIndependentNamespace, 1)).Data[14])
 }
 
-// hang is a device that does not answer, the host of its namespace, and what it was asked for.
+// hang is a device that does not answer, the host of its namespace, and the commands it has.
 type hang struct {
-	*rig
+	*harness
 	dev  *backendtest.Faulty
 	h    *host
 	all  []*fabrictest.Command
@@ -73,13 +73,14 @@ type hang struct {
 	free int // bytes in the arena before
 }
 
-// TestHangingDevice: commands complete although their device does not, its memory is left to it,
-// the namespace is refused on every reactor until everything is back, and nothing else notices.
+// TestHangingDevice: commands complete although their device does not answer, which keeps their
+// memory; the namespace is not ready on any reactor until everything is back; nothing else is
+// affected.
 func TestHangingDevice(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
-	r := newRig(t, 3, sub)
+	r := newHarness(t, 3, sub)
 	// one of them deallocates two ranges
-	x := &hang{rig: r, dev: dev, h: r.connectHost(3), all: everyCommand(), ios: 7}
+	x := &hang{harness: r, dev: dev, h: r.connectHost(3), all: everyCommand(), ios: 7}
 	q := x.h.io[0]
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	r.ok(x.h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
@@ -92,7 +93,7 @@ func TestHangingDevice(t *testing.T) {
 	r.until("the device has everything", func() bool { return dev.Held() == x.ios })
 	x.givenUp()
 	if !aer.Done || nvme.AsyncEvent(aer.CQE.DW0()) != nvme.AsyncNamespaceChanged {
-		t.Error("hosts were not told")
+		t.Error("hosts were not notified")
 	}
 	x.refused()
 	x.comesBack()
@@ -103,7 +104,7 @@ func TestHangingDevice(t *testing.T) {
 	}
 }
 
-// givenUp lets the time pass that commands may take.
+// givenUp lets the commands time out.
 func (x *hang) givenUp() {
 	x.t.Helper()
 	x.w.Advance(1900 * time.Millisecond)
@@ -127,7 +128,7 @@ func (x *hang) givenUp() {
 	}
 	x.w.Advance(2 * time.Second * (rangeFactor - 1))
 	for _, c := range x.all {
-		if st := c.CQE.Status() &^ statusMore; !c.Done || st != notReady {
+		if st := c.CQE.Status() &^ nvme.More; !c.Done || st != notReady {
 			x.t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
 		}
 	}
@@ -136,7 +137,7 @@ func (x *hang) givenUp() {
 	}
 }
 
-// refused: while the device has something, its namespace takes nothing, and others do.
+// refused: while the device has commands, its namespace accepts none, and other namespaces do.
 func (x *hang) refused() {
 	x.t.Helper()
 	if x.nstat(x.h)&nvme.NSTATReady != 0 {
@@ -160,13 +161,13 @@ func (x *hang) refused() {
 	}
 }
 
-// comesBack lets the device answer.
+// comesBack: the device answers.
 func (x *hang) comesBack() {
 	x.t.Helper()
 	x.ok(x.h.admin, logCommand(nvme.LogChangedNamespaces, 4096, 0))
 	aer := x.send(x.h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	x.dev.Release()
-	x.until("hosts are told again", func() bool { return aer.Done })
+	x.until("hosts are notified again", func() bool { return aer.Done })
 	if x.nstat(x.h)&nvme.NSTATReady == 0 {
 		x.t.Error("the namespace is not shown as ready")
 	}
@@ -182,7 +183,7 @@ func (x *hang) comesBack() {
 	}
 	read := x.ok(x.h.io[1], rw(nvme.NVMRead, 1, 64, 64, make([]byte, 32768)))
 	if !bytes.Equal(read.Data, x.all[1].Data) {
-		x.t.Error("a write that was given up and came back is damaged")
+		x.t.Error("the data of a write that was given up and carried out later is wrong")
 	}
 	for _, c := range everyCommand() {
 		x.ok(x.h.io[0], c)
@@ -190,18 +191,19 @@ func (x *hang) comesBack() {
 }
 
 // infos is the state of all namespaces.
-func (r *rig) infos() (list []NamespaceInfo) {
+func (r *harness) infos() (list []NamespaceInfo) {
 	for _, s := range r.target.Stats() {
 		list = append(list, s.NamespaceInfo)
 	}
 	return list
 }
 
-// TestCanceledCommands: a device that can gives back what is given up, and is ready again at once.
+// TestCanceledCommands: a device that can cancel gives back what is given up, and is ready again at
+// once.
 func TestCanceledCommands(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	dev.GivesBack()
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	free := r.w.Reactors[0].Memory().Available()
@@ -212,7 +214,7 @@ func TestCanceledCommands(t *testing.T) {
 	}
 	r.w.Advance(2*time.Second*rangeFactor + time.Second)
 	for _, c := range all {
-		if st := c.CQE.Status() &^ statusMore; !c.Done || st != notReady {
+		if st := c.CQE.Status() &^ nvme.More; !c.Done || st != notReady {
 			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
 		}
 	}
@@ -231,25 +233,25 @@ func TestCanceledCommands(t *testing.T) {
 // TestHangErrorLog: log 01h names the commands that were given up.
 func TestHangErrorLog(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	h := r.connectHost(1)
 	dev.Hold(nil)
 	c := r.send(h.io[0], rw(nvme.NVMWrite, 1, 77, 8, make([]byte, 4096)))
 	r.until("the device has it", func() bool { return dev.Held() == 1 })
 	r.w.Advance(3 * time.Second)
-	e, err := nvme.ParseErrorLogEntry(r.ok(h.admin,
+	e, err := nvme.Parse[nvme.ErrorLogEntry](r.ok(h.admin,
 		logCommand(nvme.LogError, nvme.ErrorLogEntrySize, 0)).Data)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if e.SQID != 1 || e.CID != c.SQE.CID() || e.NSID != 1 || e.LBA != 77 ||
-		e.Opcode != nvme.NVMWrite || nvme.Status(e.Status>>1)&^statusMore != notReady {
+		e.Opcode != nvme.NVMWrite || nvme.Status(e.Status>>1)&^nvme.More != notReady {
 		t.Errorf("%+v", e)
 	}
 	dev.Release()
 }
 
-// slowToOpen is a device whose channels take until ready is closed.
+// slowToOpen is a device whose channels do not open until ready is closed.
 type slowToOpen struct {
 	backend.Device
 	ready chan struct{}
@@ -263,12 +265,13 @@ func (d *slowToOpen) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	return f.OpenChannel(r)
 }
 
-// TestOverdueBeforeTheDevice: commands that the device has not taken are given up without a trace.
-func TestOverdueBeforeTheDevice(t *testing.T) {
+// TestTimeoutBeforeTheDevice: commands that the device has not seen are given up, and the namespace
+// stays ready.
+func TestTimeoutBeforeTheDevice(t *testing.T) {
 	sub, _ := hangingSubsystem(t)
 	dev := &slowToOpen{Device: ramDevice(t, 1<<20, 512), ready: make(chan struct{})}
 	sub.Namespaces[0].Device = dev
-	r := newRig(t, 1, sub)
+	r := newHarness(t, 1, sub)
 	h := r.connectHost(1)
 	q := h.io[0]
 	all := everyCommand()
@@ -277,7 +280,7 @@ func TestOverdueBeforeTheDevice(t *testing.T) {
 	}
 	r.w.Advance(2*time.Second*rangeFactor + time.Second)
 	for _, c := range all {
-		if st := c.CQE.Status() &^ statusMore; !c.Done || st != notReady {
+		if st := c.CQE.Status() &^ nvme.More; !c.Done || st != notReady {
 			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
 		}
 	}
@@ -291,14 +294,14 @@ func TestOverdueBeforeTheDevice(t *testing.T) {
 	}
 }
 
-// TestResetWhileDeviceHangs: a reset and a disconnect wait for a device for a while, then the
-// queues are free although the device is not back, with and without a timeout.
+// TestResetWhileDeviceHangs: a reset and a disconnect wait for a device for some time, then the
+// queues end although the device has not answered, with and without a timeout.
 func TestResetWhileDeviceHangs(t *testing.T) {
 	for _, timeout := range []time.Duration{0, time.Hour} {
 		t.Run(fmt.Sprint(timeout), func(t *testing.T) {
 			sub, dev := hangingSubsystem(t)
 			sub.Namespaces[0].Timeout = timeout
-			r := newRig(t, 3, sub)
+			r := newHarness(t, 3, sub)
 			h := r.connectHost(2)
 			dev.Hold(nil)
 			for _, c := range everyCommand() {
@@ -310,7 +313,7 @@ func TestResetWhileDeviceHangs(t *testing.T) {
 			if !h.csts().RDY() {
 				t.Error("RDY is 0 at once")
 			}
-			r.w.Advance(time.Duration(closeGrace + watchEvery))
+			r.w.Advance(time.Duration(closeGrace + timeoutInterval))
 			if h.csts().RDY() {
 				t.Error("RDY stays 1 because of the device")
 			}
@@ -331,15 +334,14 @@ func TestResetWhileDeviceHangs(t *testing.T) {
 	}
 }
 
-// TestCloseEndsDelays: refusals that wait do not hold up the end of a queue, and an Abort ends
-// them.
+// TestCloseEndsDelays: delayed refusals do not delay the end of a queue, and Abort ends the delay.
 func TestCloseEndsDelays(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
-	r := newRig(t, 2, sub)
+	r := newHarness(t, 2, sub)
 	h := r.connectHost(1)
 	dev.Fail(func(*backend.IO) error { return backend.ErrOffline })
 	read := func() *fabrictest.Command { return rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)) }
-	waiting := func() bool { return len(r.raw[1].later) == 1 }
+	waiting := func() bool { return !r.raw[1].delayed.Empty() }
 	c := r.send(h.io[0], read())
 	r.until("it waits", waiting)
 	abort := command(nvme.AdminAbort, 0, nil)
@@ -360,9 +362,9 @@ func TestCloseEndsDelays(t *testing.T) {
 	}
 }
 
-// TestInCapsuleDataIsTaken: a device that may be given up gets a copy of what lies in a queue's
-// slots.
-func TestInCapsuleDataIsTaken(t *testing.T) {
+// TestInCapsuleDataIsCopied: a device whose commands may be given up gets a copy of data that lies
+// in the receive slots of a queue.
+func TestInCapsuleDataIsCopied(t *testing.T) {
 	dev := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
 	closeLast(t, dev)
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: dev, Timeout: time.Second}, 32)
@@ -406,6 +408,6 @@ func TestInCapsuleDataIsTaken(t *testing.T) {
 	got := c.Memory(0, 4096)
 	c.MustDo(c.Read(0, got))
 	if !bytes.Equal(got, bytes.Repeat([]byte{1}, 4096)) {
-		t.Error("the device wrote what was in the slot later")
+		t.Error("the device wrote the data of a later capsule")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -24,66 +25,66 @@ func (b *bare) prepareReads(n int) []*fabric.Request {
 	return b.reqs[:n]
 }
 
-// TestLoansOutlive: a namespace is not gone, and its device not closed, before the last loan is
-// back, whatever became of the command.
-func TestLoansOutlive(t *testing.T) {
+// TestZeroCopyReadsEnd: a namespace is not removed, and its device not closed, before the last
+// zero-copy read has ended, whatever became of the command.
+func TestZeroCopyReadsEnd(t *testing.T) {
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
 	reqs := b.prepareReads(3)
 	for i, r := range reqs {
 		if !r.ZeroCopy || r.Dir != fabric.ControllerToHost || mem.Length(r.Segs) != 4096 {
-			t.Fatalf("request %d: lent %v, %d bytes", i, r.ZeroCopy, mem.Length(r.Segs))
+			t.Fatalf("request %d: zero copy %v, %d bytes", i, r.ZeroCopy, mem.Length(r.Segs))
 		}
 	}
 	b.h.Execute(reqs[:2])
 	if b.q.done != 6 || b.q.bad != 0 { // 4 commands went before
 		t.Fatalf("%d commands are done, %d bad", b.q.done, b.q.bad)
 	}
-	if got := b.h.t.find(testSub).namespaces.Load().get(1).users.total(); got.reads != 2 ||
-		got.readSectors != 16 {
-		t.Errorf("%d reads of %d sectors are counted", got.reads, got.readSectors)
+	if got := b.h.t.find(testSub).namespaces.Load().get(
+		1).users.total(); got[backend.OpRead] != 2 ||
+		got[statSectors] != 16 {
+		t.Errorf("%d reads of %d sectors are counted", got[backend.OpRead], got[statSectors])
 	}
-	gone := make(chan error, 1)
+	removed := make(chan error, 1)
 	go func() {
-		gone <- b.h.t.RemoveNamespace(testSub, 1)
+		removed <- b.h.t.RemoveNamespace(testSub, 1)
 		b.w.Reactors[0].Wake()
 	}()
-	removed := func() bool { return b.h.t.find(testSub).namespaces.Load().get(1) == nil }
+	unlisted := func() bool { return b.h.t.find(testSub).namespaces.Load().get(1) == nil }
 	if err := b.w.Until(func() bool {
-		return removed() &&
+		return unlisted() &&
 			b.h.channels[0].onClosed != nil
 	}); err != nil {
 		t.Fatal(err)
 	}
 	b.h.EndZeroCopy(reqs[0])
-	b.h.Close(b.io) // the queue dies with a loan of each kind
+	b.h.Close(b.io) // the queue ends with an executed and a prepared read
 	b.h.Abandon(reqs[2])
 	b.h.EndZeroCopy(reqs[1])
 	b.w.Settle()
-	if len(gone) > 0 {
-		t.Fatalf("the namespace is gone with a loan out: %v", <-gone)
+	if len(removed) > 0 {
+		t.Fatalf("the namespace is removed during a zero-copy read: %v", <-removed)
 	}
 	b.h.EndZeroCopy(reqs[2])
-	if err := b.w.Until(func() bool { return len(gone) > 0 }); err != nil {
+	if err := b.w.Until(func() bool { return len(removed) > 0 }); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-gone; err != nil {
+	if err := <-removed; err != nil {
 		t.Error(err)
 	}
 }
 
-// TestNoLoan: what a queue does not reach, or a channel that is only being opened has, goes by a
-// copy.
-func TestNoLoan(t *testing.T) {
+// TestNoZeroCopyRead: memory that the queue cannot send from is not attached.
+func TestNoZeroCopyRead(t *testing.T) {
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
-	b.q.noLoans = true
+	b.q.noZeroCopy = true
 	for _, r := range b.prepareReads(2) {
 		if r.ZeroCopy || len(r.Segs) > 0 || r.Length != 4096 {
-			t.Errorf("lent %v, %d segments, %d bytes", r.ZeroCopy, len(r.Segs), r.Length)
+			t.Errorf("zero copy %v, %d segments, %d bytes", r.ZeroCopy, len(r.Segs), r.Length)
 		}
 		b.h.Abandon(r)
 	}
-	if n := b.h.channels[0].loans; n != 0 {
-		t.Errorf("%d loans are out", n)
+	if n := b.h.channels[0].zeroCopies; n != 0 {
+		t.Errorf("%d zero-copy reads have not ended", n)
 	}
 }
 
@@ -107,25 +108,25 @@ func (b *bare) firstBytes(n int) []byte {
 	ch := b.h.channels[0]
 	var first []byte
 	for i := range n {
-		segs, ok := ch.lender.StartZeroCopyRead(nil, int64(i)<<16, 64<<10)
+		segs, ok := ch.reader.StartZeroCopyRead(nil, int64(i)<<16, 64<<10)
 		if !ok {
 			b.q.bad++
 			break
 		}
 		first = append(first, segs[0].B[0])
-		ch.lender.EndZeroCopyRead(segs, int64(i)<<16, 64<<10)
+		ch.reader.EndZeroCopyRead(segs, int64(i)<<16, 64<<10)
 	}
 	return first
 }
 
-// TestReservationsEnd: whatever becomes of a write, its memory is the device's again once it is
-// released, only what was executed is written, and the namespace waits for it.
-func TestReservationsEnd(t *testing.T) {
+// TestZeroCopyWritesEnd: the memory of a write goes back to the device, whatever became of the
+// command; only what was executed is written; the namespace waits for all of them.
+func TestZeroCopyWritesEnd(t *testing.T) {
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
 	reqs := b.prepareWrites(5, false)
 	for i, r := range reqs {
 		if !r.ZeroCopy || r.Dir != fabric.HostToController || mem.Length(r.Segs) != 64<<10 {
-			t.Fatalf("request %d: lent %v, %d bytes", i, r.ZeroCopy, mem.Length(r.Segs))
+			t.Fatalf("request %d: zero copy %v, %d bytes", i, r.ZeroCopy, mem.Length(r.Segs))
 		}
 		for _, s := range r.Segs {
 			for j := range s.B {
@@ -146,13 +147,14 @@ func TestReservationsEnd(t *testing.T) {
 	if got := b.firstBytes(5); !bytes.Equal(got, []byte{1, 0, 0, 0, 0}) {
 		t.Errorf("written: %d", got)
 	}
-	if got := b.h.t.find(testSub).namespaces.Load().get(1).users.total(); got.writes != 1 ||
-		got.wrotSecs != 128 {
-		t.Errorf("%d writes of %d sectors are counted", got.writes, got.wrotSecs)
+	if got := b.h.t.find(testSub).namespaces.Load().get(
+		1).users.total(); got[backend.OpWrite] != 1 ||
+		got[statSectors+1] != 128 {
+		t.Errorf("%d writes of %d sectors are counted", got[backend.OpWrite], got[statSectors+1])
 	}
-	gone := make(chan error, 1)
+	removed := make(chan error, 1)
 	go func() {
-		gone <- b.h.t.RemoveNamespace(testSub, 1)
+		removed <- b.h.t.RemoveNamespace(testSub, 1)
 		b.w.Reactors[0].Wake()
 	}()
 	if err := b.w.Until(func() bool { return b.h.channels[0].onClosed != nil }); err != nil {
@@ -162,33 +164,35 @@ func TestReservationsEnd(t *testing.T) {
 	b.h.Close(b.io)
 	b.h.EndZeroCopy(reqs[3])
 	b.w.Settle()
-	if len(gone) > 0 {
-		t.Fatalf("the namespace is gone with memory of its device out: %v", <-gone)
+	if len(removed) > 0 {
+		t.Fatalf("the namespace is removed during a zero-copy write: %v", <-removed)
 	}
 	b.h.Abandon(reqs[4])
 	b.h.EndZeroCopy(reqs[4])
-	if err := b.w.Until(func() bool { return len(gone) > 0 }); err != nil {
+	if err := b.w.Until(func() bool { return len(removed) > 0 }); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-gone; err != nil {
-		t.Error(err) // the device complains of what is out
+	if err := <-removed; err != nil {
+		t.Error(err) // the device reports memory that is missing
 	}
 }
 
-// TestNoReservation: what a queue cannot receive into, or has received, goes by a copy.
-func TestNoReservation(t *testing.T) {
+// TestNoZeroCopyWrite: no memory is attached that the queue cannot receive into, nor to writes
+// whose data has been received.
+func TestNoZeroCopyWrite(t *testing.T) {
 	b := newBare(t, NamespaceConfig{NSID: 1, Device: ramDevice(t, 64<<20, 512)}, 32)
 	for _, inCapsule := range []bool{false, true} {
-		b.q.noLoans = !inCapsule
+		b.q.noZeroCopy = !inCapsule
 		for _, r := range b.prepareWrites(2, inCapsule) {
 			if r.ZeroCopy || len(r.Segs) > 0 || r.Length != 64<<10 {
-				t.Errorf("in capsule %v: lent %v, %d segments, %d bytes", inCapsule, r.ZeroCopy,
+				t.Errorf("in capsule %v: zero copy %v, %d segments, %d bytes", inCapsule,
+					r.ZeroCopy,
 					len(r.Segs), r.Length)
 			}
 			b.h.Abandon(r)
 		}
 	}
-	if n := b.h.channels[0].loans; n != 0 {
-		t.Errorf("%d reservations are out", n)
+	if n := b.h.channels[0].zeroCopies; n != 0 {
+		t.Errorf("%d zero-copy writes have not ended", n)
 	}
 }

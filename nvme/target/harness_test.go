@@ -30,8 +30,8 @@ var (
 	testPeer   = netip.MustParseAddrPort("192.0.2.9:50000")
 )
 
-// rig is a target on virtual reactors.
-type rig struct {
+// harness is a target on virtual reactors.
+type harness struct {
 	t        *testing.T
 	w        *fabrictest.World
 	target   *Target
@@ -59,14 +59,14 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
-// newRig makes a target with n reactors; everything is checked for leaks when the test ends.
-func newRig(t *testing.T, n int, subs ...SubsystemConfig) *rig {
+// newHarness makes a target with n reactors; everything is checked for leaks when the test ends.
+func newHarness(t *testing.T, n int, subs ...SubsystemConfig) *harness {
 	t.Helper()
 	w, err := fabrictest.NewWorld(n)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, w: w, log: new(logBuffer)}
+	r := &harness{t: t, w: w, log: new(logBuffer)}
 	r.target = New(Options{Log: slog.New(slog.NewTextHandler(r.log, nil)), Firmware: testFW})
 	for i, re := range w.Reactors {
 		h, err := r.target.NewHandler(HandlerConfig{Loop: re, Index: i, Memory: re.Memory()})
@@ -85,7 +85,7 @@ func newRig(t *testing.T, n int, subs ...SubsystemConfig) *rig {
 	return r
 }
 
-func (r *rig) must(err error) {
+func (r *harness) must(err error) {
 	r.t.Helper()
 	if err != nil {
 		r.t.Fatal(err)
@@ -93,7 +93,7 @@ func (r *rig) must(err error) {
 }
 
 // close ends everything and looks for leaks.
-func (r *rig) close() {
+func (r *harness) close() {
 	for _, q := range r.queues {
 		q.HangUp()
 	}
@@ -114,8 +114,8 @@ func (r *rig) close() {
 	}
 }
 
-// during runs fn, which waits for reactors, on a goroutine while the world goes on.
-func (r *rig) during(fn func() error) {
+// during runs fn, which waits for reactors, on a goroutine while the reactors run.
+func (r *harness) during(fn func() error) {
 	r.t.Helper()
 	done := make(chan error, 1)
 	go func() {
@@ -126,7 +126,7 @@ func (r *rig) during(fn func() error) {
 	r.must(<-done)
 }
 
-func (r *rig) until(what string, cond func() bool) {
+func (r *harness) until(what string, cond func() bool) {
 	r.t.Helper()
 	if err := r.w.Until(cond); err != nil {
 		r.t.Fatalf("%s: %v\n%s", what, err, r.log)
@@ -160,7 +160,7 @@ func ramDeviceOpen(t testing.TB, size int64, bs int) backend.Device {
 	return d
 }
 
-// closeLast closes a device after everything that was registered later, the rig for instance.
+// closeLast closes a device after everything that was registered later, the harness for instance.
 func closeLast(t testing.TB, d backend.Device) {
 	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
@@ -177,7 +177,7 @@ func info(tr nvme.TransportType) fabric.QueueInfo {
 	}
 }
 
-func (r *rig) dialInfo(reactor int, i fabric.QueueInfo) *fabrictest.Queue {
+func (r *harness) dialInfo(reactor int, i fabric.QueueInfo) *fabrictest.Queue {
 	r.t.Helper()
 	q, err := fabrictest.Dial(r.w.Reactors[reactor], r.handlers[reactor], i)
 	r.must(err)
@@ -185,19 +185,19 @@ func (r *rig) dialInfo(reactor int, i fabric.QueueInfo) *fabrictest.Queue {
 	return q
 }
 
-func (r *rig) dial(reactor int) *fabrictest.Queue {
+func (r *harness) dial(reactor int) *fabrictest.Queue {
 	return r.dialInfo(reactor, info(nvme.TransportTCP))
 }
 
 // send sends a command without waiting.
-func (r *rig) send(q *fabrictest.Queue, c *fabrictest.Command) *fabrictest.Command {
+func (r *harness) send(q *fabrictest.Queue, c *fabrictest.Command) *fabrictest.Command {
 	r.t.Helper()
 	r.must(q.Send(c))
 	return c
 }
 
 // do sends a command and waits for it.
-func (r *rig) do(q *fabrictest.Queue, c *fabrictest.Command) *fabrictest.Command {
+func (r *harness) do(q *fabrictest.Queue, c *fabrictest.Command) *fabrictest.Command {
 	r.t.Helper()
 	r.send(q, c)
 	r.until("a command completes", func() bool { return c.Done })
@@ -205,7 +205,7 @@ func (r *rig) do(q *fabrictest.Queue, c *fabrictest.Command) *fabrictest.Command
 }
 
 // ok expects success.
-func (r *rig) ok(q *fabrictest.Queue, c *fabrictest.Command) *fabrictest.Command {
+func (r *harness) ok(q *fabrictest.Queue, c *fabrictest.Command) *fabrictest.Command {
 	r.t.Helper()
 	r.do(q, c)
 	if st := c.CQE.Status(); !st.OK() {
@@ -214,13 +214,13 @@ func (r *rig) ok(q *fabrictest.Queue, c *fabrictest.Command) *fabrictest.Command
 	return c
 }
 
-// status expects a status, exactly but for the More bit.
-func (r *rig) status(q *fabrictest.Queue, c *fabrictest.Command,
+// status expects exactly this status, except for the More bit.
+func (r *harness) status(q *fabrictest.Queue, c *fabrictest.Command,
 	want nvme.Status,
 ) *fabrictest.Command {
 	r.t.Helper()
 	r.do(q, c)
-	if st := c.CQE.Status() &^ statusMore; st != want {
+	if st := c.CQE.Status() &^ nvme.More; st != want {
 		r.t.Errorf("opcode %#x: %v, want %v", c.SQE.Opcode(), st, want)
 	}
 	return c
@@ -238,7 +238,7 @@ func command(op nvme.Opcode, nsid uint32, data []byte) *fabrictest.Command {
 	return c
 }
 
-// connectArgs is a Connect command in parts.
+// connectArgs has the parts of a Connect command.
 type connectArgs struct {
 	qid, sqsize, recfmt uint16
 	cattr               nvme.CATTR
@@ -259,7 +259,7 @@ func (a connectArgs) command() *fabrictest.Command {
 	d := nvme.ConnectData{HostID: a.hostID, CNTLID: a.cntlid}
 	nvme.PutNQN(&d.SUBNQN, a.sub)
 	nvme.PutNQN(&d.HOSTNQN, a.host)
-	c := command(nvme.FabricsOpcode, 0, d.Append(nil))
+	c := command(nvme.FabricsOpcode, 0, nvme.Append(nil, &d))
 	c.InCapsule = true
 	c.SQE.Connect().Set(a.qid, a.sqsize, a.cattr, a.kato)
 	c.SQE[40], c.SQE[41] = byte(a.recfmt), byte(a.recfmt>>8)
@@ -311,7 +311,7 @@ func rw(op nvme.Opcode, nsid uint32, slba uint64, blocks uint32, data []byte) *f
 
 // host is a connected host.
 type host struct {
-	r      *rig
+	r      *harness
 	args   connectArgs
 	info   fabric.QueueInfo
 	cntlid uint16
@@ -321,12 +321,14 @@ type host struct {
 
 // connectHost connects, enables the controller and connects nio I/O queues, spread over the
 // reactors.
-func (r *rig) connectHost(nio int, change ...func(*connectArgs)) *host {
+func (r *harness) connectHost(nio int, change ...func(*connectArgs)) *host {
 	r.t.Helper()
 	return r.connectHostInfo(nio, info(nvme.TransportTCP), change...)
 }
 
-func (r *rig) connectHostInfo(nio int, qi fabric.QueueInfo, change ...func(*connectArgs)) *host {
+func (r *harness) connectHostInfo(nio int, qi fabric.QueueInfo,
+	change ...func(*connectArgs),
+) *host {
 	r.t.Helper()
 	h := &host{r: r, args: adminArgs(testSub), info: qi}
 	for _, f := range change {

@@ -1,0 +1,54 @@
+package target
+
+import (
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Identify data structures (identify.go), log pages (logs.go) and features (features.go) are rows
+// of tables: adding one takes a row and a function. The logs that list what is supported are made
+// from the same tables.
+
+// scope says which controllers have a row of a table; nil means all of them.
+type scope func(c *controller) bool
+
+func (s scope) has(c *controller) bool { return s == nil || s(c) }
+
+func onIO(c *controller) bool        { return !c.sub.discovery }
+func onDiscovery(c *controller) bool { return c.sub.discovery }
+
+// pageFunc makes the data that a command asks for. It runs on the reactor of the controller, and
+// must not block; see reply.slow.
+type pageFunc func(c *controller, sqe *nvme.SQE) reply
+
+// reply is what a command returns: data, or a status.
+type reply struct {
+	data []byte
+	st   nvme.Status
+	// slow, if set, makes the reply on an ordinary goroutine, because it may block or take long. It
+	// does not use the SQE.
+	slow func() reply
+}
+
+// reply completes a command with the part of a reply from off on. The rest of the host's buffer
+// becomes zeroes: the memory has been used before, and the host must not see for what.
+func (h *Handler) reply(c *cmd, result uint64, r reply, off uint64) {
+	segs := c.req.Segs
+	finish := func(r reply) nvme.Status {
+		if !r.st.OK() {
+			return r.st
+		}
+		to := mem.NewCursor(segs, 0)
+		to.CopyFrom(r.data[min(off, uint64(len(r.data))):])
+		to.Clear(to.Rest())
+		return nvme.Success
+	}
+	if r.slow == nil {
+		h.finish(c, result, finish(r))
+		return
+	}
+	go func() {
+		st := finish(r.slow())
+		h.post(func() { h.finish(c, result, st) })
+	}()
+}

@@ -1,0 +1,89 @@
+package target
+
+import (
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// finish completes a command: exactly once, with every byte of the CQE written. The next deliver
+// passes it to the queue.
+func (h *Handler) finish(c *cmd, result uint64, st nvme.Status) {
+	s, r := c.s, c.req
+	if !st.OK() {
+		st = s.failed(c, st)
+	}
+	r.CQE.Fill(result, s.nextSQHD(), r.SQE.CID(), st)
+	if c.io.Segs != nil {
+		c.freeSegs(h)
+	}
+	c.executing, c.since, c.req, c.op, c.ch = false, 0, nil, nil, nil
+	s.outstanding--
+	s.done = append(s.done, r)
+	if !s.completed.Listed() {
+		h.completed.Push(s, &s.completed)
+	}
+}
+
+// nextSQHD moves the head of the submission queue past one entry and returns the SQHD of a
+// completion.
+func (s *session) nextSQHD() uint16 {
+	if s.noFlowControl {
+		return 0xFFFF
+	}
+	if s.size == 0 {
+		return 0
+	}
+	if s.sqhd++; s.sqhd == s.size {
+		s.sqhd = 0
+	}
+	return uint16(s.sqhd)
+}
+
+// failed records an unsuccessful command in the error log. The returned status has the More bit set
+// if it did (Base figure 100).
+func (s *session) failed(c *cmd, st nvme.Status) nvme.Status {
+	err := c.io.Err
+	c.io.Err = nil // the next command of this request may fail before it has an IO
+	switch st.Code() {
+	case nvme.AbortRequested, nvme.AbortedSQDeletion:
+		return st
+	}
+	// Connect makes no entry, not even a second one on a queue (Base section 6.3).
+	if s.ctrl == nil || c.isConnect() {
+		return st
+	}
+	s.h.debugFailure(c, st)
+	s.ctrl.errors.add(s, &c.req.SQE, st, c.failedLBA(err))
+	return st | nvme.More
+}
+
+// deliver publishes the counters of zero-copy reads and passes completed commands to their queues.
+func (h *Handler) deliver() {
+	for ch := h.counted.Pop(); ch != nil; ch = h.counted.Pop() {
+		ch.stats.publish()
+	}
+	for s := h.completed.Pop(); s != nil; s = h.completed.Pop() {
+		batch := s.done
+		s.done, s.spare = s.spare[:0], batch
+		s.q.Complete(batch)
+		clear(batch)
+		s.afterCompletion()
+	}
+}
+
+// EndZeroCopy implements fabric.Handler: memory that was attached to a request goes back, unless
+// the device has made it the content of its blocks.
+func (h *Handler) EndZeroCopy(req *fabric.Request) {
+	c := req.Command.(*cmd)
+	ch := c.zeroCopy
+	c.zeroCopy = nil
+	ch.zeroCopies--
+	switch {
+	case c.io.Op == backend.OpRead:
+		ch.reader.EndZeroCopyRead(req.Segs, c.io.Off, c.io.Len)
+	case c.io.Flags&backend.ZeroCopy != 0:
+		ch.writer.AbortZeroCopyWrite(req.Segs)
+	}
+	ch.closeIfRetired()
+}

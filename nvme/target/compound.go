@@ -1,0 +1,213 @@
+package target
+
+import (
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// compoundWidth is how many IOs of one command the devices have at a time.
+const compoundWidth = 8
+
+// compound carries out a command that takes several IOs: Dataset Management, and Flush of every
+// namespace. It comes from a free list of its handler.
+type compound struct {
+	cmd         *cmd // nil once the command was given up
+	ios         [compoundWidth]compoundIO
+	idle        list.List[compoundIO]
+	outstanding int // IOs that are not idle
+	steps       int // IOs to submit
+	next        int // the first one not submitted
+	status      nvme.Status
+	ch          *channel // Dataset Management
+	ranges      []nvme.DSMRange
+	flush       []*namespace // Flush
+	node        list.Node[compound]
+}
+
+// compoundIO is one IO of a compound, and the owner of that IO.
+type compoundIO struct {
+	backend.IO
+	c    *compound
+	ch   *channel // nil if it is idle
+	node list.Node[compoundIO]
+}
+
+func (h *Handler) newCompound(c *cmd) *compound {
+	m := h.compounds.Pop()
+	if m == nil {
+		m = &compound{ranges: make([]nvme.DSMRange, 0, nvme.MaxDSMRanges)}
+		for i := range m.ios {
+			o := &m.ios[i]
+			o.Owner, o.c = o, m
+			m.idle.Push(o, &o.node)
+		}
+	}
+	m.cmd, c.compound = c, m
+	return m
+}
+
+// putIdle takes an IO back.
+func (m *compound) putIdle(o *compoundIO) {
+	o.ch = nil
+	m.idle.Push(o, &o.node)
+	m.outstanding--
+}
+
+// advance submits what may be submitted, and completes the command when everything is back.
+func (m *compound) advance(h *Handler) {
+	for m.cmd != nil && m.next < m.steps && m.outstanding < compoundWidth && m.status.OK() &&
+		!m.cmd.s.closed {
+		o := m.idle.First()
+		ch := m.fill(h, &o.IO, m.next)
+		m.next++
+		if ch != nil && ch.ns.geo.Load().unready {
+			m.status = notReady
+			break
+		}
+		if ch == nil || !h.submit(ch, &o.IO) {
+			continue // nothing to do, or the namespace was removed meanwhile
+		}
+		m.idle.Remove(&o.node)
+		m.outstanding++
+		o.ch, m.cmd.since = ch, h.loop.Now()
+	}
+	if m.outstanding > 0 {
+		return
+	}
+	c, st := m.cmd, m.status
+	if m.next < m.steps && st.OK() {
+		st = nvme.AbortedSQDeletion
+	}
+	m.cmd, m.ch, m.flush, m.ranges = nil, nil, nil, m.ranges[:0]
+	m.next, m.steps, m.status = 0, 0, nvme.Success
+	h.compounds.Push(m, &m.node)
+	if c == nil { // given up
+		return
+	}
+	c.compound = nil
+	if st == notReady {
+		h.finishLater(c)
+		return
+	}
+	h.finish(c, 0, st)
+}
+
+// fill makes IO number i and returns its channel, or nil if there is nothing to do.
+func (m *compound) fill(h *Handler, io *backend.IO, i int) *channel {
+	if m.flush != nil {
+		io.Op, io.Flags, io.Off, io.Len = backend.OpFlush, 0, 0, 0
+		if ch := h.channel(m.flush[i]); ch != nil {
+			return ch
+		}
+		return h.openChannel(m.flush[i])
+	}
+	r := &m.ranges[i]
+	if r.Blocks() == 0 {
+		return nil
+	}
+	shift := m.ch.ns.geo.Load().shift
+	io.Op, io.Flags = backend.OpDiscard, 0
+	io.Off, io.Len = int64(r.SLBA()<<shift), int64(uint64(r.Blocks())<<shift)
+	return m.ch
+}
+
+// ioDone takes an IO back. The first error becomes the status of the command, but for a device that
+// cannot deallocate after all.
+func (m *compound) ioDone(h *Handler, o *compoundIO, st nvme.Status) {
+	if m.cmd == nil {
+		o.ch.ns.returned(h.t.log)
+	}
+	m.putIdle(o)
+	if !st.OK() && m.status.OK() && (o.Op != backend.OpDiscard || st != invalidOpcode) {
+		m.status = st
+	}
+	m.advance(h)
+}
+
+// abort withdraws what devices have not seen and cancels the rest. The command completes when
+// everything is back.
+func (m *compound) abort(h *Handler) {
+	m.status = nvme.AbortRequested
+	for i := range m.ios {
+		switch o := &m.ios[i]; {
+		case o.ch == nil:
+		case o.ch.withdraw(&o.IO):
+			m.putIdle(o)
+		default:
+			o.ch.cancel(&o.IO)
+		}
+	}
+	m.advance(h)
+}
+
+// giveUp completes the command. IOs that devices have come back to ioDone, and then the compound is
+// free.
+func (m *compound) giveUp(h *Handler) {
+	for i := range m.ios {
+		switch o := &m.ios[i]; {
+		case o.ch == nil:
+		case o.ch.withdraw(&o.IO):
+			if o.ch.ns.timeout > 0 { // otherwise it waited for another namespace
+				o.ch.ns.timedOut()
+			}
+			m.putIdle(o)
+		default:
+			o.ch.ns.orphaned(h.t.log)
+			o.ch.cancel(&o.IO)
+		}
+	}
+	c := m.cmd
+	m.cmd, c.compound = nil, nil
+	h.finish(c, 0, notReady)
+	m.advance(h)
+}
+
+func flushAll(h *Handler, c *cmd) {
+	m := h.newCompound(c)
+	m.flush = c.s.ctrl.sub.namespaces.Load().list
+	m.steps = len(m.flush)
+	m.advance(h)
+}
+
+// prepareDSM accepts a buffer longer than the ranges: Linux always sends 4096 bytes.
+func prepareDSM(c *cmd) nvme.Status {
+	g, st := c.bind()
+	if !st.OK() {
+		return st
+	}
+	r := c.req
+	need := uint32(r.SQE.DSM().Ranges() * nvme.DSMRangeSize)
+	switch {
+	case r.HostLength < need || r.HostLength > nvme.MaxDSMRanges*nvme.DSMRangeSize:
+		return invalidLength
+	case r.SQE.DSM().Deallocate() && g.readOnly:
+		return writeProtected
+	}
+	return c.expect(r.HostLength)
+}
+
+func executeDSM(h *Handler, c *cmd) {
+	dsm := c.req.SQE.DSM()
+	if !dsm.Deallocate() {
+		h.finish(c, 0, nvme.Success) // the other attributes are hints
+		return
+	}
+	m := h.newCompound(c)
+	m.ch = c.ch
+	g := c.ch.ns.geo.Load()
+	data := mem.NewCursor(c.req.Segs, 0)
+	for range dsm.Ranges() {
+		var r nvme.DSMRange
+		data.CopyTo(r[:])
+		if n := uint64(r.Blocks()); n > 0 && (r.SLBA() >= g.blocks || n > g.blocks-r.SLBA()) {
+			m.status = outOfRange
+		}
+		m.ranges = append(m.ranges, r)
+	}
+	if g.info.Discard { // it is advisory (NVM section 3.3.3)
+		m.steps = len(m.ranges)
+	}
+	m.advance(h)
+}

@@ -1,0 +1,135 @@
+package target
+
+import (
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Execute implements fabric.Handler.
+func (h *Handler) Execute(reqs []*fabric.Request) {
+	for _, r := range reqs {
+		c := r.Command.(*cmd)
+		c.executing = true
+		c.s.outstanding++
+		switch {
+		case r.Status.OK():
+			c.op.execute(h, c)
+		case r.Status == notReady:
+			h.finishLater(c)
+		default:
+			h.refuse(c, r.Status)
+		}
+	}
+	h.run()
+}
+
+// executeRead completes a zero-copy read, which is counted once per batch, and submits any other.
+func executeRead(h *Handler, c *cmd) {
+	ch := c.zeroCopy
+	if ch == nil {
+		executeIO(h, c)
+		return
+	}
+	ch.count(backend.OpRead, c.io.Len)
+	if !ch.counted.Listed() {
+		h.counted.Push(ch, &ch.counted)
+	}
+	h.finish(c, 0, nvme.Success)
+}
+
+// executeIO submits the prepared IO.
+func executeIO(h *Handler, c *cmd) {
+	c.io.Segs = c.req.Segs
+	if c.req.InCapsule && c.ch.ns.timeout > 0 {
+		c.copyCapsule(h)
+	}
+	c.since = h.loop.Now()
+	if !h.submit(c.ch, &c.io) {
+		h.finish(c, 0, invalidNamespace)
+	}
+}
+
+// executeFlush flushes one namespace, or all of them.
+func executeFlush(h *Handler, c *cmd) {
+	if c.ch == nil {
+		flushAll(h, c)
+		return
+	}
+	executeIO(h, c)
+}
+
+// copyCapsule copies in-capsule data out of the queue's own memory, where the next capsule will
+// arrive: the device of a command that is given up may go on reading it. If there is no memory for
+// the copy, the command cannot be given up before its device is done.
+func (c *cmd) copyCapsule(h *Handler) {
+	segs := c.req.Segs
+	if h.memory == nil || len(segs) == 0 || segs[0].Region == h.memory.Region().ID() {
+		return
+	}
+	own, ok := h.memory.Alloc(c.capsule[:0], int(c.req.Length))
+	if !ok {
+		return
+	}
+	c.capsule, c.io.Segs = own, own
+	mem.CopySegments(own, segs)
+}
+
+// freeSegs ends the use of the command's data by its IO and frees the copy of in-capsule data.
+func (c *cmd) freeSegs(h *Handler) {
+	c.io.Segs = nil
+	if len(c.capsule) > 0 {
+		h.memory.Free(c.capsule)
+		clear(c.capsule)
+		c.capsule = c.capsule[:0]
+	}
+}
+
+// submit queues an IO for a device; the caller runs the handler afterwards. It returns false if the
+// namespace was removed.
+func (h *Handler) submit(ch *channel, io *backend.IO) bool {
+	switch {
+	case ch.state == channelClosed:
+		return false
+	case ch.state == channelFailed && h.loop.Now() >= ch.retryAt:
+		ch.open()
+	}
+	io.Err = nil
+	ch.pending = append(ch.pending, io)
+	h.schedule(ch)
+	if h.stopTimeouts == nil {
+		h.startTimeouts()
+	}
+	return true
+}
+
+// schedule puts the channel on the list of what the next run processes.
+func (h *Handler) schedule(ch *channel) {
+	if !ch.scheduled.Listed() {
+		h.scheduled.Push(ch, &ch.scheduled)
+	}
+}
+
+// run processes channels and delivers completions until nothing is left to do. Queues may call
+// Execute or Close from within Complete: the run that is in progress does what these add.
+func (h *Handler) run() {
+	if h.running {
+		return
+	}
+	h.running = true
+	for !h.scheduled.Empty() || !h.completed.Empty() {
+		h.process()
+		h.deliver()
+	}
+	h.running = false
+}
+
+// process submits and takes back the IOs of scheduled channels.
+func (h *Handler) process() {
+	for ch := h.scheduled.Pop(); ch != nil; ch = h.scheduled.Pop() {
+		ch.push()
+		ch.reap()
+		ch.settle()
+	}
+}

@@ -1,0 +1,117 @@
+package target
+
+import (
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Prepare implements fabric.Handler.
+func (h *Handler) Prepare(reqs []*fabric.Request) {
+	var last *session
+	for _, r := range reqs {
+		s := r.Session.(*session)
+		if s != last {
+			last.publishActivity()
+			last = s
+		}
+		s.commands++
+		c := s.command(r)
+		c.req, c.op, c.ch = r, nil, nil
+		if !r.Status.OK() {
+			continue
+		}
+		if st := s.prepare(c); !st.OK() {
+			r.Status, r.Dir, r.Length = st, fabric.NoData, 0
+		}
+	}
+	last.publishActivity()
+}
+
+// command returns the state of a request, which is assigned with the first command that the request
+// carries. Connect makes the states of a whole queue; before that there are few.
+func (s *session) command(r *fabric.Request) *cmd {
+	if c, ok := r.Command.(*cmd); ok {
+		return c
+	}
+	if s.used == len(s.cmds) {
+		s.grow(s.used + 1)
+	}
+	c := s.cmds[s.used]
+	s.used++
+	r.Command = c
+	return c
+}
+
+// publishActivity makes the number of received commands visible to the keep alive timer.
+func (s *session) publishActivity() {
+	if s != nil {
+		s.activity.Store(s.commands)
+	}
+}
+
+// prepare validates a command as far as that is possible without its data.
+func (s *session) prepare(c *cmd) nvme.Status {
+	sqe := &c.req.SQE
+	if sqe.Opcode() == nvme.FabricsOpcode {
+		return s.prepareFabrics(c)
+	}
+	if s.ctrl == nil {
+		return sequenceError
+	}
+	if sqe.Flags()&flagsMask != psdtSGL<<6 {
+		return invalidField
+	}
+	o := &s.table[sqe.Opcode()]
+	if !o.offered(s.ctrl) {
+		return invalidOpcode
+	}
+	if s.disconnecting() {
+		return sequenceError
+	}
+	if !s.ctrl.ready.Load() {
+		// The queue connected while the controller was ready. The controller has been reset, has
+		// failed or was removed since, and the queue is about to end.
+		if s.qid != 0 {
+			return nvme.CommandSequenceError // no DNR: a retry may succeed, maybe on another path
+		}
+		return sequenceError
+	}
+	c.op = o
+	return o.prepare(c)
+}
+
+func (s *session) prepareFabrics(c *cmd) nvme.Status {
+	sqe := &c.req.SQE
+	o := &fabricsOps[sqe.FabricsType()]
+	switch {
+	case badFabricsFlags(sqe):
+		return invalidField
+	case o.execute == nil && s.ctrl != nil:
+		return invalidOpcode // includes authentication, which no subsystem requires
+	case (s.ctrl == nil) != (o.flags&opUnconnected != 0):
+		return sequenceError
+	case o.flags&opAdminQueue != 0 && s.qid != 0:
+		return invalidOpcode
+	}
+	c.op = o
+	return o.prepare(c)
+}
+
+// psdtSGL is the only PSDT that fabrics allow for Admin and I/O commands: SGLs, and MPTR is an
+// address (Base section 4.1.1, figure 91).
+const psdtSGL = 1
+
+// flagsMask selects PSDT and FUSE in byte 1 of a command.
+const flagsMask = 0xC3
+
+// badFabricsFlags checks byte 1 of a Fabrics command, which always uses SGLs (Base section 4.1.2,
+// figure 95): nothing is fused, and PSDT is 10b with data, or 00b. Linux writes 01b as in all other
+// commands, and its target accepts nothing else.
+func badFabricsFlags(sqe *nvme.SQE) bool { return sqe.PSDT() == 3 || sqe.FUSE() != 0 }
+
+// Abandon implements fabric.Handler. Between Prepare and Execute a command holds nothing but what
+// EndZeroCopy gives back.
+func (h *Handler) Abandon(req *fabric.Request) {
+	c := req.Command.(*cmd)
+	c.req, c.op, c.ch = nil, nil, nil
+}

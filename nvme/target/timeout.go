@@ -1,0 +1,132 @@
+package target
+
+import "github.com/nvmf-target/nvmf-target/backend"
+
+// What happens to a command whose device does not answer:
+//
+//	checkTimeouts  finds it: a timer runs while devices have commands
+//	giveUp         completes it with a status after which hosts retry, and does not free its
+//	               memory, which the device may still use
+//	returned       frees the memory when the device gives the IO back after all
+//
+// From the first giveUp to the last return the namespace is not ready, on all reactors. So a write
+// that was given up, and may yet happen, is never overtaken by one that was accepted later, and a
+// device that hangs gets no more work than it has.
+
+const (
+	// timeoutInterval is how often commands that have timed out are looked for, in nanoseconds.
+	timeoutInterval = int64(500e6)
+	// rangeFactor is how many times the timeout discards and zeroes may take: one of them may
+	// concern the whole disk.
+	rangeFactor = 10
+	// closeGrace is how long devices may take for the commands of a queue that has ended: a reset
+	// waits for them.
+	closeGrace = int64(5e9)
+)
+
+// startTimeouts starts the timer that looks for commands that have timed out.
+func (h *Handler) startTimeouts() {
+	h.stopTimeouts = h.after(timeoutInterval, func() {
+		h.stopTimeouts = nil
+		if h.checkTimeouts() {
+			h.startTimeouts()
+		}
+	})
+}
+
+// stopTimeoutsIfIdle stops the timer if no channel is busy.
+func (h *Handler) stopTimeoutsIfIdle() {
+	for _, ch := range h.channels {
+		if ch != nil && ch.busy() {
+			return
+		}
+	}
+	if h.stopTimeouts != nil {
+		h.stopTimeouts()
+		h.stopTimeouts = nil
+	}
+}
+
+// checkTimeouts gives up commands that have timed out. It returns whether devices still have
+// others.
+func (h *Handler) checkTimeouts() (left bool) {
+	now := h.loop.Now()
+	for s := range h.sessions.All() {
+		if s.outstanding == 0 {
+			continue
+		}
+		expired := s.closed && now-s.closedAt >= closeGrace
+		for i, c := range s.cmds {
+			if !c.executing || c.since == 0 {
+				continue
+			}
+			if t := c.timeout(); expired || t > 0 && now-c.since >= t {
+				h.giveUp(c)
+			}
+			left = left || s.cmds[i].since != 0
+		}
+	}
+	return left
+}
+
+// timeout is how long the command may take, in nanoseconds, 0 if there is no limit.
+func (c *cmd) timeout() (t int64) {
+	if c.compound == nil {
+		return c.ch.ns.timeoutOf(c.io.Op)
+	}
+	for i := range c.compound.ios {
+		o := &c.compound.ios[i]
+		if o.ch == nil {
+			continue
+		}
+		if n := o.ch.ns.timeoutOf(o.Op); n > 0 && (t == 0 || n < t) {
+			t = n
+		}
+	}
+	return t
+}
+
+func (ns *namespace) timeoutOf(op backend.Op) int64 {
+	if op == backend.OpDiscard || op == backend.OpWriteZeroes {
+		return ns.timeout * rangeFactor
+	}
+	return ns.timeout
+}
+
+// giveUp completes a command that a device has, or that waits for it.
+func (h *Handler) giveUp(c *cmd) {
+	if m := c.compound; m != nil {
+		m.giveUp(h)
+		return
+	}
+	ch := c.ch
+	if ch.withdraw(&c.io) {
+		ch.ns.timedOut()
+		h.finish(c, 0, notReady)
+		return
+	}
+	r := c.req
+	if len(c.capsule) == 0 {
+		if c.free = c.s.q.HandOverBuffers(r); c.free == nil {
+			return // it cannot be completed before the device is done
+		}
+	}
+	// The device has c.io, and maybe the array of its segments: the request gets another state.
+	next := &cmd{s: c.s, i: c.i, req: r, op: c.op, ch: ch, executing: true}
+	next.io.Owner = next
+	c.s.cmds[c.i], r.Command = next, next
+	c.req, c.executing = nil, false
+	ch.ns.orphaned(h.t.log)
+	h.finish(next, 0, notReady)
+	ch.cancel(&c.io)
+}
+
+// returned takes back an IO whose command was given up.
+func (ch *channel) returned(c *cmd) {
+	c.freeSegs(ch.h)
+	if c.free != nil {
+		c.free()
+		c.free = nil
+	}
+	ch.ns.returned(ch.h.t.log)
+}
