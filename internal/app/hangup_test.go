@@ -26,7 +26,7 @@ func TestHangupKeepsTheConfiguration(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	before, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0]}, hostOptions(testNQN))
+	before, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort}, hostOptions(testNQN))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestHangupKeepsTheConfiguration(t *testing.T) {
 	if err := before.Err(); err != nil {
 		t.Errorf("a host lost its connection: %v", err)
 	}
-	writeAndRead(t, host.TCP{Addr: s.Addrs()[0]})
+	writeAndRead(t, host.TCP{Addr: s.Addrs()[0].AddrPort})
 	signals <- syscall.SIGTERM
 	if err := <-ended; err != nil {
 		t.Errorf("after SIGTERM: %v", err)

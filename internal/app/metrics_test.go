@@ -85,7 +85,7 @@ metrics: {listen: "127.0.0.1:0"}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	h, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0]})
+	h, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0].AddrPort})
 	data, err := h.Map(4096)
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +180,7 @@ func TestMetricsUntilHostsAreGone(t *testing.T) {
 	if _, err := io.WriteString(slow, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	addr := s.Addrs()[0].String()
+	addr := s.Addrs()[0].AddrPort.String()
 	release := sync.OnceFunc(blockReactor(s))
 	defer release()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
@@ -215,7 +215,7 @@ func TestMetricsOfRDMA(t *testing.T) {
 	c := parse(t, "{transport: rdma, address: 10.0.0.1, on_unavailable: fail}",
 		"metrics: {listen: '127.0.0.1:0'}")
 	c.Subsystems[0].Namespaces[0] = slowNamespace(t)
-	s := newServer(t, Options{Config: c, RDMA: network.Provider("target")})
+	s := newServer(t, Options{Config: c, Verbs: network.Provider("target")})
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}

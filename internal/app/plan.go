@@ -28,6 +28,11 @@ var rules = config.Rules{
 	HostNQN: nvme.ValidateNQN,
 }
 
+// Parse checks the text of a configuration file; file is its name for messages. See config.Parse.
+func Parse(file string, data []byte, environ []string) (*config.Config, error) {
+	return config.Parse(file, data, environ, rules)
+}
+
 // reactorCPUs is the CPU of each reactor, -1 for a reactor that is not pinned.
 func reactorCPUs(c config.Reactors) []int {
 	if len(c.CPUs) > 0 {

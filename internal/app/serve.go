@@ -34,7 +34,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	failed := make(chan error, 1)
 	up := make(chan fabric.Addr, len(c.Listeners))
 	s, err := NewServer(Options{
-		Config: c, Log: log, Version: version, RDMA: ibv.New(),
+		Config: c, Log: log, Version: version, Verbs: ibv.New(),
 		ListenerUp: func(a fabric.Addr) { up <- a },
 		Failed: func(err error) {
 			select {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
@@ -31,11 +30,18 @@ type Options struct {
 	Log    *slog.Logger
 	// Version is shown to hosts as the firmware revision and in the announcement.
 	Version string
-	// RDMA is the RDMA stack to use.
-	RDMA verbs.Provider
-	// ListenerUp is called when a listener that was waited for has come up; any goroutine.
+	// Verbs is the RDMA stack to use; nil if no listener needs one.
+	Verbs verbs.Provider
+	// OpenDevice opens the storage of a namespace, which is the server's from then on; nil opens
+	// what the configuration describes.
+	OpenDevice func(*config.Namespace) (backend.Device, error)
+	// TCP and RDMA change what a transport is made with; nil changes nothing.
+	TCP  func(*tcp.Config)
+	RDMA func(*rdma.Config)
+	// ListenerUp is called when a listener that was waited for has come up; any goroutine; nil: not.
 	ListenerUp func(fabric.Addr)
-	// Failed is called when a reactor ends by itself; the server is of no use then. Any goroutine.
+	// Failed is called when a reactor ends by itself; the server is of no use then. Any goroutine;
+	// nil: not.
 	Failed func(error)
 	// Retry is the first pause before a listener is tried again; 0 is one second.
 	Retry time.Duration
@@ -71,10 +77,22 @@ func NewServer(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{
+	s := &Server{
 		opts: opts, log: opts.Log, ports: ps,
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
-	}, nil
+	}
+	if opts.ListenerUp == nil {
+		s.opts.ListenerUp = func(fabric.Addr) {}
+	}
+	if opts.Failed == nil {
+		s.opts.Failed = func(error) {}
+	}
+	if opts.OpenDevice == nil {
+		s.opts.OpenDevice = func(n *config.Namespace) (backend.Device, error) {
+			return s.openDevice(&n.Storage, n.ReadOnly)
+		}
+	}
+	return s, nil
 }
 
 // Start opens everything and begins to serve. After an error the caller still has to call Stop.
@@ -113,7 +131,7 @@ func (s *Server) addSubsystems() error {
 			MaxQueueSize: max(c.TCP.QueueDepth, c.RDMA.QueueDepth),
 		}
 		for j, n := range sub.Namespaces {
-			dev, err := s.openDevice(&n.Storage, n.ReadOnly)
+			dev, err := s.opts.OpenDevice(&n)
 			if err != nil {
 				problems = append(problems,
 					c.Problem(fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j), err.Error(),
@@ -154,32 +172,10 @@ func (s *Server) startWorkers() error {
 	}
 	var list []fabric.Transport
 	if uses(s.ports, nvme.TransportTCP) {
-		list = append(list, tcp.New(tcp.Config{
-			Log: s.log, MaxDepth: c.TCP.QueueDepth, InCapsuleSize: int(c.TCP.InCapsuleSize),
-			NoHeaderDigest: !c.TCP.HeaderDigest, NoDataDigest: !c.TCP.DataDigest,
-			QueueMemory:           int64(c.TCP.QueueMemory),
-			BusyPoll:              c.TCP.BusyPoll.Truncate(time.Microsecond),
-			CongestionControl:     c.TCP.CongestionControl,
-			MaxConnections:        c.TCP.MaxConnections,
-			MaxConnectionsPerHost: c.TCP.MaxConnectionsPerHost,
-		}))
+		list = append(list, tcp.New(s.tcpConfig()))
 	}
 	if uses(s.ports, nvme.TransportRDMA) {
-		inCapsule := int(c.RDMA.InCapsuleSize)
-		if inCapsule == 0 {
-			inCapsule = -1 // none; 0 would be the default
-		}
-		tos := make(map[uint16]uint8)
-		for _, p := range s.ports {
-			tos[p.id] = p.tos
-		}
-		list = append(list, rdma.New(rdma.Config{
-			Provider: s.opts.RDMA, Log: s.log, MaxDepth: c.RDMA.QueueDepth,
-			InCapsuleSize: inCapsule,
-			MaxQueues:     c.RDMA.MaxConnections, MaxQueuesPerHost: c.RDMA.MaxConnectionsPerHost,
-			TOS: tos, QueueMemory: int64(c.RDMA.QueueMemory),
-			SharedReceives: c.RDMA.SharedReceives,
-		}))
+		list = append(list, rdma.New(s.rdmaConfig()))
 	}
 	for _, t := range list {
 		s.transports[t.Type()] = t
@@ -208,6 +204,50 @@ func (s *Server) startWorkers() error {
 		c.Reactors.Memory, "spin", spin.Round(time.Microsecond))
 	return nil
 }
+
+func (s *Server) tcpConfig() tcp.Config {
+	c := s.opts.Config.TCP
+	tc := tcp.Config{
+		Log: s.log, MaxDepth: c.QueueDepth, InCapsuleSize: int(c.InCapsuleSize),
+		NoHeaderDigest: !c.HeaderDigest, NoDataDigest: !c.DataDigest,
+		QueueMemory:           int64(c.QueueMemory),
+		BusyPoll:              c.BusyPoll.Truncate(time.Microsecond),
+		CongestionControl:     c.CongestionControl,
+		MaxConnections:        c.MaxConnections,
+		MaxConnectionsPerHost: c.MaxConnectionsPerHost,
+	}
+	if s.opts.TCP != nil {
+		s.opts.TCP(&tc)
+	}
+	return tc
+}
+
+func (s *Server) rdmaConfig() rdma.Config {
+	c := s.opts.Config.RDMA
+	rc := rdma.Config{
+		Provider: s.opts.Verbs, Log: s.log, MaxDepth: c.QueueDepth,
+		InCapsuleSize: int(c.InCapsuleSize),
+		MaxQueues:     c.MaxConnections, MaxQueuesPerHost: c.MaxConnectionsPerHost,
+		TOS: map[uint16]uint8{}, QueueMemory: int64(c.QueueMemory),
+		SharedReceives: c.SharedReceives,
+	}
+	if rc.InCapsuleSize == 0 {
+		rc.InCapsuleSize = -1 // none; 0 would be the default
+	}
+	for _, p := range s.ports {
+		rc.TOS[p.id] = p.tos
+	}
+	if s.opts.RDMA != nil {
+		s.opts.RDMA(&rc)
+	}
+	return rc
+}
+
+// Target is what hosts reach; Start makes it.
+func (s *Server) Target() *target.Target { return s.target }
+
+// Transport is the transport of this type; nil before Start or if no listener uses it.
+func (s *Server) Transport(t nvme.TransportType) fabric.Transport { return s.transports[t] }
 
 // listen opens one port and tells the discovery service.
 func (s *Server) listen(p port) (fabric.Listener, error) {
@@ -285,13 +325,9 @@ func (s *Server) announcement() announcement {
 }
 
 // Addrs are the addresses listened on now, with real ports.
-func (s *Server) Addrs() []netip.AddrPort {
+func (s *Server) Addrs() []fabric.Addr {
 	up, _ := s.listeners.addrs()
-	var out []netip.AddrPort
-	for _, a := range up {
-		out = append(out, a.AddrPort)
-	}
-	return out
+	return up
 }
 
 // Stop ends everything: no new connection is taken, what is connected is drained, then all is
