@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// Problem is one error of a configuration: where it is, what is wrong and how to mend it.
+// Problem is one error of a configuration: where it is, what is wrong, and a hint how to fix it.
 type Problem struct {
 	// Place is "FILE:LINE:COLUMN", "FILE" or "environment variable NAME".
 	Place string
 	// Path is the key: "subsystems[0].namespaces[1].size"; "" for the whole document.
 	Path string
 	What string
-	Mend string
+	Hint string
 
 	line, column int
 }
@@ -27,8 +27,8 @@ func (p Problem) Error() string {
 		b += p.Path + ": "
 	}
 	b += p.What
-	if p.Mend != "" {
-		b += ". " + p.Mend
+	if p.Hint != "" {
+		b += ". " + p.Hint
 	}
 	return b
 }
@@ -74,17 +74,17 @@ func newSource(file string) *source {
 
 // add records a problem at path, or at the nearest enclosing value that has a place. A path is
 // reported once.
-func (s *source) add(path, what, mend string) {
+func (s *source) add(path, what, hint string) {
 	if s.bad[path] {
 		return
 	}
 	s.bad[path] = true
-	s.addAt(s.find(path), path, what, mend)
+	s.addAt(s.find(path), path, what, hint)
 }
 
-func (s *source) addAt(at place, path, what, mend string) {
+func (s *source) addAt(at place, path, what, hint string) {
 	p := Problem{
-		Place: s.file, Path: path, What: what, Mend: mend, line: at.line,
+		Place: s.file, Path: path, What: what, Hint: hint, line: at.line,
 		column: at.column,
 	}
 	switch {
@@ -117,20 +117,17 @@ func (s *source) err() error {
 
 // Problem makes an error about the value at path ("subsystems[0].namespaces[1].path") that was
 // found outside of this package, with the value's place in the file.
-func (c *Config) Problem(path, what, mend string) Problem {
+func (c *Config) Problem(path, what, hint string) Problem {
 	s := newSource("configuration")
 	if c.src != nil {
 		s.file, s.places = c.src.file, c.src.places
 	}
-	s.add(path, what, mend)
+	s.add(path, what, hint)
 	return s.problems[0]
 }
 
 // Given says whether the file or the environment sets the key at path ("reactors.spin").
-func (c *Config) Given(path string) bool {
-	if c.src == nil {
-		return false
-	}
-	_, ok := c.src.places[path]
+func (s *source) Given(path string) bool {
+	_, ok := s.places[path]
 	return ok
 }

@@ -17,7 +17,7 @@ import (
 // Disks lists the disks of this machine. The configuration, which tells which of them the target
 // uses, may be missing unless it was asked for.
 func Disks(file string, asked bool, environ []string, out io.Writer) error {
-	c, err := config.Load(file, environ, rules)
+	c, err := config.Load(file, environ, backends)
 	if err != nil && (asked || !errors.Is(err, os.ErrNotExist)) {
 		return err
 	}
@@ -34,12 +34,13 @@ func Disks(file string, asked bool, environ []string, out io.Writer) error {
 
 // blockPath is the path of a storage, of a namespace of an NVMe drive that of its block device.
 func blockPath(s *config.Storage) string {
+	path := s.Options.(storage).path()
 	if s.Backend == "nvme" {
-		if ns, err := nvmedrive.Find(s.Path); err == nil {
+		if ns, err := nvmedrive.Find(path); err == nil {
 			return ns.Block
 		}
 	}
-	return s.Path
+	return path
 }
 
 // diskUsers says which namespaces lie on which device, by its number ("8:1"). Files that do not

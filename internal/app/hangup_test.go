@@ -16,7 +16,7 @@ import (
 // those that come (C11).
 func TestHangupKeepsTheConfiguration(t *testing.T) {
 	file := writeConfig(t, validFile)
-	c, err := config.Load(file, nil, rules)
+	c, err := config.Load(file, nil, backends)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func (l *listeners) start(ports []port) error {
 		err := l.tryOnce(p)
 		switch {
 		case err == nil:
-		case p.fail:
+		case p.required:
 			errs = append(errs, fmt.Errorf("%w (on_unavailable: fail)", err))
 		case errors.Is(err, verbs.ErrNotBuilt):
 			l.log.Error("listener cannot start and never will", "error", err)
@@ -70,7 +70,7 @@ func (l *listeners) start(ports []port) error {
 func (l *listeners) tryOnce(p port) error {
 	listener, err := l.open(p)
 	if err != nil {
-		return err // it names the address and the mend
+		return err // it names the address and a hint
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,7 +133,7 @@ func (l *listeners) close() error {
 }
 
 // checkMemlock fails if RDMA could not register the arenas of the reactors.
-func checkMemlock(reactors int, arena config.Size) error {
+func checkMemlock(reactors int, arena int) error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil ||
 		limit.Cur == unix.RLIM_INFINITY || mayLockMemory() {
@@ -143,7 +143,7 @@ func checkMemlock(reactors int, arena config.Size) error {
 		return fmt.Errorf(
 			"the limit of locked memory is too low: %v, for %s of %v (set LimitMEMLOCK=infinity in the systemd unit, or "+
 				"\"ulimit -l unlimited\" as root before the start)", config.Size(limit.Cur),
-			count(reactors, "arena"), arena)
+			count(reactors, "arena"), config.Size(arena))
 	}
 	return nil
 }

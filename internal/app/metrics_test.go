@@ -64,7 +64,7 @@ func ofNS(name, nsid string, more ...string) string {
 
 // TestMetrics: a scrape shows what a host has just done, and a namespace that is degraded.
 func TestMetrics(t *testing.T) {
-	c, err := config.Parse("test.yaml", []byte(`
+	c, err := Parse("test.yaml", []byte(`
 listeners: [`+anyPort+`]
 subsystems:
   - nqn: `+testNQN+`
@@ -75,7 +75,7 @@ subsystems:
       - {nsid: 3, backend: ram, size: 16MiB, read_only: true}
 reactors: {count: 2, memory: 16MiB}
 metrics: {listen: "127.0.0.1:0"}
-`), nil, rules)
+`), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,13 +246,13 @@ func TestMetricsOfRDMA(t *testing.T) {
 // slowNamespace takes 6 s for a flush, and hosts are told to try again much earlier.
 func slowNamespace(t *testing.T) config.Namespace {
 	t.Helper()
-	c, err := config.Parse("test.yaml", []byte(`
+	c, err := Parse("test.yaml", []byte(`
 listeners: [`+anyPort+`]
 subsystems:
   - nqn: `+testNQN+`
     allow_any_host: true
     namespaces: [{nsid: 1, backend: delay, operations: [flush], latency: 6s, io_timeout: 100ms, of: {backend: ram, size: 16MiB}}]
-`), nil, rules)
+`), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

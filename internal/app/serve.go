@@ -21,7 +21,7 @@ import (
 // Serve runs the target until SIGTERM or SIGINT. stdout gets what is served and how to connect,
 // stderr the log.
 func Serve(file, version string, stdout, stderr io.Writer) error {
-	c, err := config.Load(file, os.Environ(), rules)
+	c, err := config.Load(file, os.Environ(), backends)
 	if err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 
 	failed := make(chan error, 1)
 	up := make(chan fabric.Addr, len(c.Listeners))
-	s, err := NewServer(Options{
+	s := NewServer(Options{
 		Config: c, Log: log, Version: version, Verbs: ibv.New(),
 		ListenerUp: func(a fabric.Addr) { up <- a },
 		Failed: func(err error) {
@@ -43,9 +43,6 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 			}
 		},
 	})
-	if err != nil {
-		return err
-	}
 	err = s.Start()
 	if err == nil {
 		d := program{server: s, log: log, out: stdout}
@@ -118,10 +115,8 @@ func stop(s *Server, limit time.Duration, signals <-chan os.Signal, log *slog.Lo
 }
 
 func newLogger(c config.Log, w io.Writer) *slog.Logger {
-	var level slog.Level
-	_ = level.UnmarshalText([]byte(c.Level)) // the configuration has been checked
-	opts := &slog.HandlerOptions{Level: level}
-	if c.Format == "json" {
+	opts := &slog.HandlerOptions{Level: c.Level}
+	if c.JSON {
 		return slog.New(slog.NewJSONHandler(w, opts))
 	}
 	return slog.New(slog.NewTextHandler(w, opts))

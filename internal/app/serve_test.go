@@ -169,8 +169,6 @@ func TestCheckLooksAtFiles(t *testing.T) {
 		{"path: " + disk + ", size: 8KiB", ""},
 		{"path: " + disk + ", size: 16KiB", "has 8192 bytes, not 16384"},
 		{"path: " + fifo + ", size: 16KiB", "is not a regular file"},
-		{"path: " + disk + ", dax: off", ""},
-		{"path: " + disk + ", dax: on", "is not on persistent memory"},
 		{"path: " + dir + "/new", "does not exist and no size is given"},
 		{"path: " + dir + "/new, size: 1MiB", ""},
 		{
@@ -314,12 +312,11 @@ func TestWrappedStorage(t *testing.T) {
       - nsid: 1
         backend: delay
         latency: 1ms
-        of: {backend: limit, iops: 1000, of: {backend: error, error: gone, operations: [flush], of: {backend: ram, size: 16MiB, block_size: 4096}}}`, 1)), nil, rules)
+        of: {backend: limit, iops: 1000, of: {backend: error, error: offline, operations: [flush], of: {backend: ram, size: 16MiB, block_size: 4096}}}`, 1)), nil, backends)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev, err := (&Server{opts: Options{Config: c}}).openDevice(
-		&c.Subsystems[0].Namespaces[0].Storage, false)
+	dev, err := openStorage(&c.Subsystems[0].Namespaces[0].Storage, env{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,14 +71,10 @@ type Server struct {
 	stopped  chan struct{}
 }
 
-// NewServer checks opts; nothing is opened before Start.
-func NewServer(opts Options) (*Server, error) {
-	ps, err := ports(opts.Config.Listeners)
-	if err != nil {
-		return nil, err
-	}
+// NewServer makes a server that opens nothing before Start.
+func NewServer(opts Options) *Server {
 	s := &Server{
-		opts: opts, log: opts.Log, ports: ps,
+		opts: opts, log: opts.Log, ports: ports(opts.Config.Listeners),
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
 	}
 	if opts.ListenerUp == nil {
@@ -89,10 +85,15 @@ func NewServer(opts Options) (*Server, error) {
 	}
 	if opts.OpenDevice == nil {
 		s.opts.OpenDevice = func(n *config.Namespace) (backend.Device, error) {
-			return s.openDevice(&n.Storage, n.ReadOnly)
+			return openStorage(&n.Storage, s.env(n))
 		}
 	}
-	return s, nil
+	return s
+}
+
+// env is what the storage of a namespace is opened in.
+func (s *Server) env(n *config.Namespace) env {
+	return env{readOnly: n.ReadOnly, engine: s.opts.Config.Disks, log: s.log}
 }
 
 // Start opens everything and begins to serve. After an error the caller still has to call Stop.
@@ -122,29 +123,15 @@ func (s *Server) Start() error {
 func (s *Server) addSubsystems() error {
 	c := s.opts.Config
 	var problems config.Problems
-	for i, sub := range c.Subsystems {
-		tc := target.SubsystemConfig{
-			NQN: sub.NQN, Serial: sub.Serial, Model: sub.Model, AllowAnyHost: sub.AllowAnyHost,
-			Hosts:     sub.Hosts,
-			CNTLIDMin: sub.CNTLIDMin, CNTLIDMax: sub.CNTLIDMax, MaxIOQueues: sub.MaxIOQueues,
-			MaxTransfer:  int(sub.MaxTransfer),
-			MaxQueueSize: max(c.TCP.QueueDepth, c.RDMA.QueueDepth),
-		}
-		for j, n := range sub.Namespaces {
-			dev, err := s.opts.OpenDevice(&n)
+	for i := range c.Subsystems {
+		sub := &c.Subsystems[i]
+		tc := subsystemConfig(c, sub)
+		for j := range sub.Namespaces {
+			nc, err := s.openNamespace(&sub.Namespaces[j])
 			if err != nil {
 				problems = append(problems,
-					c.Problem(fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j), err.Error(),
-						deviceMend(&n.Storage)))
+					c.Problem(fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j), err.Error(), ""))
 				continue
-			}
-			s.devices = append(s.devices, dev)
-			nc := target.NamespaceConfig{
-				NSID: n.NSID, Device: dev, ReadOnly: n.ReadOnly,
-				Timeout: n.IOTimeout, Drive: driveOf(&n.Storage),
-			}
-			if err := namespaceIDs(n, &nc); err != nil {
-				return fmt.Errorf("subsystems[%d].namespaces[%d]: %w", i, j, err)
 			}
 			tc.Namespaces = append(tc.Namespaces, nc)
 		}
@@ -162,6 +149,18 @@ func (s *Server) addSubsystems() error {
 	return nil
 }
 
+// openNamespace opens the storage of a namespace.
+func (s *Server) openNamespace(n *config.Namespace) (target.NamespaceConfig, error) {
+	nc := n.NamespaceConfig
+	dev, err := s.opts.OpenDevice(n)
+	if err != nil {
+		return nc, err
+	}
+	s.devices = append(s.devices, dev)
+	nc.Device, nc.Drive = dev, driveOf(&n.Storage)
+	return nc, nil
+}
+
 // startWorkers makes the transports that are used, and the reactors.
 func (s *Server) startWorkers() error {
 	c := s.opts.Config
@@ -171,23 +170,22 @@ func (s *Server) startWorkers() error {
 		runtime.GOMAXPROCS(limit)
 	}
 	var list []fabric.Transport
-	if uses(s.ports, nvme.TransportTCP) {
+	if uses(c.Listeners, nvme.TransportTCP) {
 		list = append(list, tcp.New(s.tcpConfig()))
 	}
-	if uses(s.ports, nvme.TransportRDMA) {
+	if uses(c.Listeners, nvme.TransportRDMA) {
 		list = append(list, rdma.New(s.rdmaConfig()))
 	}
 	for _, t := range list {
 		s.transports[t.Type()] = t
 	}
 	spin := c.Reactors.Spin
-	if !c.Given("reactors.spin") {
+	if spin < 0 {
 		spin = reactor.DefaultSpin()
 	}
 	for i, cpu := range cpus {
 		w, err := newWorker(workerConfig{
-			index: i, cpu: cpu, spin: spin, spinShare: c.Reactors.SpinShare,
-			memory: int(c.Reactors.Memory),
+			index: i, cpu: cpu, spin: spin, memory: c.Reactors.Memory,
 			target: s.target, transports: list, log: s.log,
 		})
 		if err != nil {
@@ -201,46 +199,8 @@ func (s *Server) startWorkers() error {
 		pinned = fmt.Sprint(c.Reactors.CPUs)
 	}
 	s.log.Info("reactors run", "count", len(cpus), "pinned to", pinned, "memory of each",
-		c.Reactors.Memory, "spin", spin.Round(time.Microsecond))
+		config.Size(c.Reactors.Memory), "spin", spin.Round(time.Microsecond))
 	return nil
-}
-
-func (s *Server) tcpConfig() tcp.Config {
-	c := s.opts.Config.TCP
-	tc := tcp.Config{
-		Log: s.log, MaxDepth: c.QueueDepth, InCapsuleSize: int(c.InCapsuleSize),
-		NoHeaderDigest: !c.HeaderDigest, NoDataDigest: !c.DataDigest,
-		QueueMemory:           int64(c.QueueMemory),
-		BusyPoll:              c.BusyPoll.Truncate(time.Microsecond),
-		CongestionControl:     c.CongestionControl,
-		MaxConnections:        c.MaxConnections,
-		MaxConnectionsPerHost: c.MaxConnectionsPerHost,
-	}
-	if s.opts.TCP != nil {
-		s.opts.TCP(&tc)
-	}
-	return tc
-}
-
-func (s *Server) rdmaConfig() rdma.Config {
-	c := s.opts.Config.RDMA
-	rc := rdma.Config{
-		Provider: s.opts.Verbs, Log: s.log, MaxDepth: c.QueueDepth,
-		InCapsuleSize: int(c.InCapsuleSize),
-		MaxQueues:     c.MaxConnections, MaxQueuesPerHost: c.MaxConnectionsPerHost,
-		TOS: map[uint16]uint8{}, QueueMemory: int64(c.QueueMemory),
-		SharedReceives: c.SharedReceives,
-	}
-	if rc.InCapsuleSize == 0 {
-		rc.InCapsuleSize = -1 // none; 0 would be the default
-	}
-	for _, p := range s.ports {
-		rc.TOS[p.id] = p.tos
-	}
-	if s.opts.RDMA != nil {
-		s.opts.RDMA(&rc)
-	}
-	return rc
 }
 
 // Target is what hosts reach; Start makes it.

@@ -256,7 +256,7 @@ subsystems:
       - {nsid: 1, backend: file, path: ` + path + `}
 `
 	start := func() error {
-		c, err := config.Parse("test.yaml", []byte(text), nil, rules)
+		c, err := Parse("test.yaml", []byte(text), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
