@@ -7,8 +7,12 @@ import (
 	"strings"
 )
 
-// Problem is one error of a configuration: where it is, what is wrong, and a hint how to fix it.
+// Problem is one error or warning about a configuration: where it is, what is wrong, and a hint how to
+// fix it.
 type Problem struct {
+	// Warning: the configuration can be used.
+	Warning bool
+
 	// Place is "FILE:LINE:COLUMN", "FILE" or "environment variable NAME".
 	Place string
 	// Path is the key: "subsystems[0].namespaces[1].size"; "" for the whole document.
@@ -23,6 +27,9 @@ type Problem struct {
 // "size"?".
 func (p Problem) Error() string {
 	b := p.Place + ": "
+	if p.Warning {
+		b += "warning: "
+	}
 	if p.Path != "" {
 		b += p.Path + ": "
 	}
@@ -33,7 +40,7 @@ func (p Problem) Error() string {
 	return b
 }
 
-// Problems is every error found, in the order of the file.
+// Problems is every error and warning found, in the order of the file.
 type Problems []Problem
 
 // Error is one line for each problem.
@@ -45,11 +52,16 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-func (ps Problems) sorted() Problems {
+// Sort puts the problems into the order of the file.
+func (ps Problems) Sort() {
 	slices.SortStableFunc(ps, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
 	})
-	return ps
+}
+
+// Failed says that there is an error among the problems.
+func (ps Problems) Failed() bool {
+	return slices.ContainsFunc(ps, func(p Problem) bool { return !p.Warning })
 }
 
 // source knows where each value of a configuration came from.
@@ -112,7 +124,8 @@ func (s *source) err() error {
 	if len(s.problems) == 0 {
 		return nil
 	}
-	return s.problems.sorted()
+	s.problems.Sort()
+	return s.problems
 }
 
 // Problem makes an error about the value at path ("subsystems[0].namespaces[1].path") that was
@@ -124,6 +137,13 @@ func (c *Config) Problem(path, what, hint string) Problem {
 	}
 	s.add(path, what, hint)
 	return s.problems[0]
+}
+
+// Warning is a Problem that does not keep the configuration from being used.
+func (c *Config) Warning(path, what, hint string) Problem {
+	p := c.Problem(path, what, hint)
+	p.Warning = true
+	return p
 }
 
 // Given says whether the file or the environment sets the key at path ("reactors.spin").

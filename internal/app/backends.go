@@ -21,12 +21,14 @@ var backends = []config.Backend{
 	kind[ram.Config]{
 		name: "ram", doc: "Memory of this machine; its content ends with the target.", inMemory: true,
 		defaults: ram.Config{BlockSize: defaultBlock},
+		memory:   func(c *ram.Config) int64 { return c.Size },
 		keys:     func(c *ram.Config) []config.Key { return sized(&c.Size, &c.BlockSize) },
 		check:    func(c *ram.Config, report report) { wholeBlocks(c.Size, c.BlockSize, report) },
 		open:     func(c ram.Config, _ env) (backend.Device, error) { return ram.Open(c) },
 	}.row(),
 	kind[file.Config]{
-		name: "file", doc: "A file; one that is missing is created with `size`.", creates: true,
+		name: "file", doc: "A file; one that is missing is created with `size`.",
+		creates:  func(c *file.Config, at env) bool { return c.Size > 0 && !at.readOnly },
 		defaults: file.Config{BlockSize: defaultBlock},
 		keys:     fileKeys,
 		check:    func(c *file.Config, report report) { wholeBlocks(c.Size, c.BlockSize, report) },
@@ -157,11 +159,14 @@ var backends = []config.Backend{
 // kind describes storage of one kind. C is the Config of its package, or has it.
 type kind[C any] struct {
 	name, doc string
-	// inMemory storage always answers; a wrapper passes everything on to other storage; storage that
-	// creates makes what is missing at its path.
-	inMemory, wrapper, creates bool
-	defaults                   C
-	keys                       func(*C) []config.Key
+	// inMemory storage always answers; a wrapper passes everything on to other storage.
+	inMemory, wrapper bool
+	// creates says whether open makes what is missing at the path, memory how much of that of the
+	// machine the storage may take; nil: no, and none.
+	creates  func(*C, env) bool
+	memory   func(*C) int64
+	defaults C
+	keys     func(*C) []config.Key
 	// check reports what is wrong with several keys together, probe what open would fail with,
 	// without changing anything; nil: nothing.
 	check func(*C, report)
@@ -196,8 +201,10 @@ type options[C any] struct {
 // storage is what is done with the options of any kind.
 type storage interface {
 	config.Options
+	name() string
 	path() string
-	creates() bool
+	creates(env) bool
+	memory() int64
 	probe(env) backend.Report
 	open(env) (backend.Device, error)
 }
@@ -212,6 +219,9 @@ func (o *options[C]) Check(report func(key, what, hint string)) {
 	}
 }
 
+// name is that of the backend.
+func (o *options[C]) name() string { return o.kind.name }
+
 // path is where the storage is on this machine, "" if it has no path.
 func (o *options[C]) path() string {
 	for _, k := range o.Keys() {
@@ -223,7 +233,15 @@ func (o *options[C]) path() string {
 }
 
 // creates says whether storage that is missing is created.
-func (o *options[C]) creates() bool { return o.kind.creates }
+func (o *options[C]) creates(at env) bool { return o.kind.creates != nil && o.kind.creates(&o.c, at) }
+
+// memory is how much memory the storage may take, in bytes.
+func (o *options[C]) memory() int64 {
+	if o.kind.memory == nil {
+		return 0
+	}
+	return o.kind.memory(&o.c)
+}
 
 func (o *options[C]) probe(at env) backend.Report {
 	if o.kind.probe == nil {

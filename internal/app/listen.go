@@ -55,13 +55,13 @@ func (l *listeners) start(ports []port) error {
 		case p.required:
 			errs = append(errs, fmt.Errorf("%w (on_unavailable: fail)", err))
 		case errors.Is(err, verbs.ErrNotBuilt):
-			l.log.Error("listener cannot start and never will", "error", err)
+			l.log.Error("listener cannot start and never will", "err", err)
 		default:
-			l.log.Warn("listener cannot start yet, waiting for it", "error", err)
+			l.log.Warn("listener cannot start yet, waiting for it", "err", err)
 			l.mu.Lock()
 			l.waiting = append(l.waiting, p)
 			l.mu.Unlock()
-			l.wg.Go(func() { l.keepTrying(ctx, p, err) })
+			l.wg.Go(func() { l.waitFor(ctx, p, err) })
 		}
 	}
 	return errors.Join(errs...)
@@ -79,26 +79,14 @@ func (l *listeners) tryOnce(p port) error {
 	return nil
 }
 
-// keepTrying opens p as soon as it can be. An error is logged again only when it changes.
-func (l *listeners) keepTrying(ctx context.Context, p port, last error) {
-	pause := l.retry
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-		err := l.tryOnce(p)
-		if err == nil {
-			l.log.Info("listener is up", "addr", p.addr)
-			l.up(p.addr)
-			return
-		}
-		if err.Error() != last.Error() {
-			l.log.Warn("listener still cannot start, waiting for it", "error", err)
-			last = err
-		}
-		pause = min(2*pause, retryMax)
+// waitFor opens p as soon as it can be. An error is logged again only when it changes.
+func (l *listeners) waitFor(ctx context.Context, p port, last error) {
+	changed := func(err error) {
+		l.log.Warn("listener still cannot start, waiting for it", "err", err)
+	}
+	if keepTrying(ctx, l.retry, retryMax, last, func() error { return l.tryOnce(p) }, changed) {
+		l.log.Info("listener is up", "listener", p.addr)
+		l.up(p.addr)
 	}
 }
 

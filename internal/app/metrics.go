@@ -16,6 +16,7 @@ func (s *Server) startMetrics() error {
 	src := metrics.Source{
 		Version: s.opts.Version, Namespaces: s.target.Stats, Controllers: s.target.Controllers,
 		Transports: map[string]func() fabric.Usage{},
+		Pending:    func() int { return len(s.namespaces.waiting()) },
 	}
 	for name, t := range s.transports {
 		if u, ok := t.(fabric.UsageReporter); ok {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,10 +39,13 @@ type Options struct {
 	RDMA func(*rdma.Config)
 	// ListenerUp is called when a listener that was waited for has come up; any goroutine; nil: not.
 	ListenerUp func(fabric.Addr)
+	// NamespaceUp is called when a namespace that was pending is served; any goroutine; nil: not.
+	NamespaceUp func(nqn string, nsid uint32)
 	// Failed is called when a reactor ends by itself; the server is of no use then. Any goroutine;
 	// nil: not.
 	Failed func(error)
-	// Retry is the first pause before a listener is tried again; 0 is one second.
+	// Retry is the first pause before a listener or a pending namespace is tried again; 0 is the
+	// usual one.
 	Retry time.Duration
 }
 
@@ -57,14 +59,15 @@ type Server struct {
 	opts       Options
 	log        *slog.Logger
 	ports      []port
-	devices    []backend.Device
+	namespaces namespaces
 	target     *target.Target
 	transports map[nvme.TransportType]fabric.Transport
 	workers    []*worker
-	health     *watcher        // nil without drives
+	health     *watcher
 	metrics    *metrics.Server // nil: not wanted
 	listeners  listeners
 	next       atomic.Uint64
+	foreign    bool // storage is opened by Options.OpenDevice
 
 	stopOnce sync.Once
 	stopErr  error
@@ -77,13 +80,18 @@ func NewServer(opts Options) *Server {
 		opts: opts, log: opts.Log, ports: ports(opts.Config.Listeners),
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
 	}
+	s.namespaces.s = s
+	if opts.NamespaceUp == nil {
+		s.opts.NamespaceUp = func(string, uint32) {}
+	}
 	if opts.ListenerUp == nil {
 		s.opts.ListenerUp = func(fabric.Addr) {}
 	}
 	if opts.Failed == nil {
 		s.opts.Failed = func(error) {}
 	}
-	if opts.OpenDevice == nil {
+	s.foreign = opts.OpenDevice != nil
+	if !s.foreign {
 		s.opts.OpenDevice = func(n *config.Namespace) (backend.Device, error) {
 			return openStorage(&n.Storage, s.env(n))
 		}
@@ -98,20 +106,17 @@ func (s *Server) env(n *config.Namespace) env {
 
 // Start opens everything and begins to serve. After an error the caller still has to call Stop.
 func (s *Server) Start() error {
-	c := s.opts.Config
-	if ps := probe(c); len(ps) > 0 {
-		return ps
+	if err := s.probe(); err != nil {
+		return err
 	}
 	s.target = target.New(target.Options{Log: s.log, Firmware: s.opts.Version})
-	if err := s.addSubsystems(); err != nil {
+	if err := s.namespaces.start(); err != nil {
 		return err
 	}
 	if err := s.startWorkers(); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(c.Subsystems, onDrive) {
-		s.health = watch(healthEvery, s.target.CheckHealth)
-	}
+	s.health = watch(healthEvery, s.target.CheckHealth)
 	if err := s.startMetrics(); err != nil {
 		return err
 	}
@@ -119,46 +124,19 @@ func (s *Server) Start() error {
 	return s.listeners.start(s.ports)
 }
 
-// addSubsystems opens the devices; every one that cannot be opened is reported.
-func (s *Server) addSubsystems() error {
-	c := s.opts.Config
-	var problems config.Problems
-	for i := range c.Subsystems {
-		sub := &c.Subsystems[i]
-		tc := subsystemConfig(c, sub)
-		for j := range sub.Namespaces {
-			nc, err := s.openNamespace(&sub.Namespaces[j])
-			if err != nil {
-				problems = append(problems,
-					c.Problem(fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j), err.Error(), ""))
-				continue
-			}
-			tc.Namespaces = append(tc.Namespaces, nc)
-		}
-		if len(problems) > 0 {
-			continue
-		}
-		if err := s.target.AddSubsystem(tc); err != nil {
-			problems = append(problems,
-				c.Problem(fmt.Sprintf("subsystems[%d]", i), err.Error(), ""))
-		}
+// probe logs what looks doubtful on this machine, and returns what is wrong.
+func (s *Server) probe() error {
+	if s.foreign {
+		return nil
 	}
-	if len(problems) > 0 {
-		return problems
+	ps := probe(s.opts.Config)
+	if ps.Failed() {
+		return ps
+	}
+	for _, p := range ps {
+		s.log.Warn(p.Error())
 	}
 	return nil
-}
-
-// openNamespace opens the storage of a namespace.
-func (s *Server) openNamespace(n *config.Namespace) (target.NamespaceConfig, error) {
-	nc := n.NamespaceConfig
-	dev, err := s.opts.OpenDevice(n)
-	if err != nil {
-		return nc, err
-	}
-	s.devices = append(s.devices, dev)
-	nc.Device, nc.Drive = dev, driveOf(&n.Storage)
-	return nc, nil
 }
 
 // startWorkers makes the transports that are used, and the reactors.
@@ -275,13 +253,21 @@ func load(g fabric.Group) int {
 
 // announcement describes what is served now.
 func (s *Server) announcement() announcement {
-	a := announcement{version: s.opts.Version}
-	for _, sub := range s.opts.Config.Subsystems {
-		a.subsystems = append(a.subsystems, sub.NQN)
-		a.namespaces += len(sub.Namespaces)
+	c := s.opts.Config
+	a := announcement{
+		version: s.opts.Version, subsystems: nqns(c), pending: s.namespaces.waiting(),
 	}
+	a.namespaces = len(all(c)) - len(a.pending)
 	a.up, a.waiting = s.listeners.addrs()
 	return a
+}
+
+// nqns are the names of the subsystems.
+func nqns(c *config.Config) (list []string) {
+	for _, s := range c.Subsystems {
+		list = append(list, s.NQN)
+	}
+	return list
 }
 
 // Addrs are the addresses listened on now, with real ports.
@@ -310,6 +296,7 @@ func (s *Server) Stop(ctx context.Context) error {
 
 func (s *Server) stop() error {
 	errs := []error{s.listeners.close()}
+	s.namespaces.stop()
 	var gone []<-chan struct{}
 	for _, w := range s.workers {
 		gone = append(gone, w.disconnect())
@@ -335,8 +322,5 @@ func (s *Server) stop() error {
 	for _, t := range s.transports {
 		errs = append(errs, t.Close())
 	}
-	for _, d := range s.devices {
-		errs = append(errs, d.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.namespaces.close())...)
 }
