@@ -142,14 +142,15 @@ func probeCPUs(c *config.Config) (ps config.Problems) {
 
 // probeLimits warns of memory and descriptors that may not be enough.
 func probeLimits(c *config.Config) (ps config.Problems) {
-	need := int64(len(reactorCPUs(c.Reactors))) * int64(c.Reactors.Memory)
+	reactors := config.Size(len(reactorCPUs(c.Reactors)) * c.Reactors.Memory)
+	ram := config.Size(0)
 	for _, n := range all(c) {
 		s, _ := n.storage()
-		need += s.memory()
+		ram += config.Size(s.memory())
 	}
-	if available, err := sys.AvailableMemory(); err == nil && need > available {
-		ps = append(ps, c.Warning("reactors.memory", fmt.Sprintf("the reactors and the namespaces in "+
-			"memory may take %v, and %v are available", config.Size(need), config.Size(available)),
+	if n, err := sys.AvailableMemory(); err == nil && reactors+ram > config.Size(n) {
+		ps = append(ps, c.Warning("reactors.memory", fmt.Sprintf("the reactors take %v and the "+
+			"namespaces in memory may take %v, and %v are available", reactors, ram, config.Size(n)),
 			"Make them smaller; the kernel ends processes when memory is used up."))
 	}
 	if !uses(c.Listeners, nvme.TransportTCP) {
