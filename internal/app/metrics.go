@@ -30,6 +30,6 @@ func (s *Server) startMetrics() error {
 	if s.metrics, err = metrics.Listen(c.Metrics.Listen, src, s.log); err != nil {
 		return c.Problem("metrics.listen", err.Error(), "")
 	}
-	s.log.Info("metrics are served", "at", fmt.Sprintf("http://%v/metrics", s.metrics.Addr()))
+	s.log.Info("metrics are served", "url", fmt.Sprintf("http://%v/metrics", s.metrics.Addr()))
 	return nil
 }

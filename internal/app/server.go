@@ -172,12 +172,8 @@ func (s *Server) startWorkers() error {
 		s.workers = append(s.workers, w)
 		w.run(s.opts.Failed)
 	}
-	pinned := "no CPU"
-	if len(c.Reactors.CPUs) > 0 {
-		pinned = fmt.Sprint(c.Reactors.CPUs)
-	}
-	s.log.Info("reactors run", "count", len(cpus), "pinned to", pinned, "memory of each",
-		config.Size(c.Reactors.Memory), "spin", spin.Round(time.Microsecond))
+	s.log.Info("reactors run", "reactors", len(cpus), "cpus", c.Reactors.CPUs,
+		"memory", config.Size(c.Reactors.Memory), "spin", spin.Round(time.Microsecond))
 	return nil
 }
 
@@ -224,7 +220,7 @@ func (s *Server) place(conn fabric.Conn) {
 		}
 	}
 	if err := w.groups[info.Transport].Adopt(conn); err != nil {
-		s.log.Warn("connection refused", "remote", info.Remote, "error", err)
+		s.log.Warn("connection refused", "remote", info.Remote, "err", err)
 	}
 }
 

@@ -67,7 +67,7 @@ func newWorker(c workerConfig) (w *worker, err error) {
 	if w.node != sys.NoNode {
 		if err := w.memory.Region().Prefer(w.node); err != nil { // containers may forbid it
 			c.log.Warn("data memory is not bound to the reactor's NUMA node", "reactor", c.index,
-				"error", err)
+				"err", err)
 		}
 	}
 	w.handler, err = c.target.NewHandler(target.HandlerConfig{
