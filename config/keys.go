@@ -61,8 +61,9 @@ func (c *Config) keys() []Key {
 		},
 		{
 			Name: "shutdown_timeout", Value: Duration(&c.ShutdownTimeout, time.Second, 10*time.Minute),
-			Doc: "How long SIGTERM waits for connections to end in order. Set it when the service " +
-				"manager or a failover gives the target less time, or slow disks need more.",
+			Doc: "How long SIGTERM waits for connections to end in order. Set it when the " +
+				"service manager or a failover gives the target less time, or slow disks need " +
+				"more.",
 		},
 	}
 }
@@ -73,8 +74,8 @@ func (l *Log) keys() []Key {
 			Name: "level", Value: Choose(&l.Level, Choice[slog.Level]{"debug", slog.LevelDebug},
 				Choice[slog.Level]{"info", slog.LevelInfo}, Choice[slog.Level]{"warn", slog.LevelWarn},
 				Choice[slog.Level]{"error", slog.LevelError}),
-			Doc: "The least important lines that are logged; nothing is logged per I/O. Set it to " +
-				"`debug` when you look for why a host does not connect.",
+			Doc: "The least important lines that are logged; nothing is logged per I/O. Set it " +
+				"to `debug` when you look for why a host does not connect.",
 		},
 		{
 			Name: "format", Value: Choose(&l.JSON, Choice[bool]{"text", false},
@@ -102,16 +103,16 @@ func (r *Reactors) keys() []Key {
 		},
 		{
 			Name: "memory", Value: Bytes(&r.Memory, 8<<20, 64*gib, AnySize),
-			Doc: "Data memory of each reactor; it bounds the transfers in flight, which wait when " +
-				"it is used up. Set it when many hosts have large transfers outstanding, or memory " +
-				"is scarce.",
+			Doc: "Data memory of each reactor; it bounds the transfers in flight, which wait " +
+				"when it is used up. Set it when many hosts have large transfers outstanding, or " +
+				"memory is scarce.",
 		},
 		{
 			Name: "spin", Value: Duration(&r.Spin, 0, 100*time.Millisecond),
 			Default: "200us to 1ms, measured",
-			Doc: "The longest time that a reactor polls without finding work before it sleeps; it " +
-				"adapts below that. Set it to `0s` when the CPU time of the first I/O after a pause " +
-				"matters more than its latency, or higher when it is the other way round.",
+			Doc: "The longest time that a reactor polls without finding work before it sleeps; " +
+				"it adapts below that. Set it to `0s` when the CPU time of the first I/O after a " +
+				"pause matters more than its latency, or higher when it is the other way round.",
 		},
 	}
 }
@@ -120,8 +121,8 @@ func (r *Reactors) keys() []Key {
 func queueDepth(depth *int, limit int) Key {
 	return Key{
 		Name: "queue_depth", Value: Int(depth, target.MinQueueSize, limit),
-		Doc: "The most commands on one queue. Set it when hosts ask for deeper queues " +
-			"(`nvme connect --queue-size`), or to bound what one host can have outstanding.",
+		Doc: "The most commands on one queue. Set it when hosts ask for deeper queues (`nvme " +
+			"connect --queue-size`), or to bound what one host can have outstanding.",
 	}
 }
 
@@ -130,8 +131,8 @@ func connectionLimits(all, perHost *int, limit int) []Key {
 	return []Key{
 		{
 			Name: "max_connections", Value: Int(all, 1, limit),
-			Doc: "The most connections (queues) in all. Set it when hosts times their queues " +
-				"are more, or to bound the memory that a small machine gives away.",
+			Doc: "The most connections (queues) in all. Set it when hosts times their queues are " +
+				"more, or to bound the memory that a small machine gives away.",
 		},
 		{
 			Name: "max_connections_per_host", Value: Int(perHost, 1, limit),
@@ -147,26 +148,27 @@ func tcpKeys(c *tcp.Config) []Key {
 		{
 			Name: "in_capsule_size", Value: Bytes(&c.InCapsuleSize, tcp.MinInCapsuleSize,
 				tcp.MaxInCapsuleSize, tcp.InCapsuleUnit),
-			Doc: "The most data that a write may carry in its command; larger writes wait a round " +
-				"trip for an R2T. Set it lower when such writes crowd out others on a slow link.",
+			Doc: "The most data that a write may carry in its command; larger writes wait a " +
+				"round trip for an R2T. Set it lower when such writes crowd out others on a slow " +
+				"link.",
 		},
 		{
 			Name: "queue_memory", Value: Bytes(&c.QueueMemory, tcp.MinQueueMemory, NoLimit, AnySize),
-			Doc: "Memory of all queues besides data: 16 KiB each and 768 bytes for each command of " +
-				"their depth; the default is 9,300 queues of depth 128, and more are refused. Set it " +
-				"when the log says that queues are refused for it.",
+			Doc: "Memory of all queues besides data: 16 KiB each and 768 bytes for each command " +
+				"of their depth; the default is 9,300 queues of depth 128, and more are refused. " +
+				"Set it when the log says that queues are refused for it.",
 		},
 		{
 			Name: "congestion_control", Value: Text(&c.CongestionControl), Default: "the system's",
-			Doc: "Congestion control of the connections, one of " +
-				"`sysctl net.ipv4.tcp_available_congestion_control`. Set it when the network wants " +
-				"another than the rest of the machine, such as `dctcp`; `bbr` paces what is sent, " +
-				"which slows fast networks.",
+			Doc: "Congestion control of the connections, one of `sysctl " +
+				"net.ipv4.tcp_available_congestion_control`. Set it when the network wants " +
+				"another than the rest of the machine, such as `dctcp`; `bbr` paces what is " +
+				"sent, which slows fast networks.",
 		},
 		{
 			Name: "header_digest", Value: boolean(&c.NoHeaderDigest, false),
-			Doc: "Whether hosts may turn on the CRC32C of headers. Set it to `false` when hosts ask " +
-				"for it and the CPU time is not worth it.",
+			Doc: "Whether hosts may turn on the CRC32C of headers. Set it to `false` when hosts " +
+				"ask for it and the CPU time is not worth it.",
 		},
 		{
 			Name: "data_digest", Value: boolean(&c.NoDataDigest, false),
@@ -181,23 +183,23 @@ func rdmaKeys(c *rdma.Config) []Key {
 		{
 			Name:  "in_capsule_size",
 			Value: Bytes(&c.InCapsuleSize, 0, rdma.MaxInCapsuleSize, rdma.InCapsuleUnit),
-			Doc: "The most data that a write may carry in its command; 0 is none. Set it higher when " +
-				"small writes are larger than 4 KiB and no host runs Linux 5.4 to 5.12, which " +
-				"corrupt such writes.",
+			Doc: "The most data that a write may carry in its command; 0 is none. Set it higher " +
+				"when small writes are larger than 4 KiB and no host runs Linux 5.4 to 5.12, " +
+				"which corrupt such writes.",
 		},
 		{
 			Name: "queue_memory", Value: Bytes(&c.QueueMemory, rdma.MinQueueMemory, NoLimit, AnySize),
-			Doc: "Registered memory of all queues: depth times (in-capsule size + 80 bytes) each; " +
-				"the default is 1,900 queues of depth 128, and more are refused. Set it when the log " +
-				"says that queues are refused for it.",
+			Doc: "Registered memory of all queues: depth times (in-capsule size + 80 bytes) " +
+				"each; the default is 1,900 queues of depth 128, and more are refused. Set it " +
+				"when the log says that queues are refused for it.",
 		},
 		{
 			Name: "srq_depth", Value: Int(&c.SharedReceives, 0, rdma.MaxSharedReceives),
 			Default: "0, no shared receive queue",
-			Doc: "Commands that the queues of a reactor and device may send at once to one shared " +
-				"receive queue (rounded up to 128), instead of receives of their own for each. Set it " +
-				"when many deep queues would need too much memory; if their hosts send more at once, " +
-				"these wait. Not on iWARP.",
+			Doc: "Commands that the queues of a reactor and device may send at once to one " +
+				"shared receive queue (rounded up to 128), instead of receives of their own for " +
+				"each. Set it when many deep queues would need too much memory; if their hosts " +
+				"send more at once, these wait. Not on iWARP.",
 		},
 	}, connectionLimits(&c.MaxQueues, &c.MaxQueuesPerHost, rdma.ConnectionsLimit)...)
 }
@@ -207,19 +209,19 @@ func diskKeys(e *disk.Engine) []Key {
 	return []Key{
 		{
 			Name: "engine", Value: OneOf(&e.Name, disk.Auto, disk.IOUring, disk.Threads),
-			Doc: "Who makes the system calls: `threads` cost more CPU; `auto` takes " +
-				"them, with a warning, only where io_uring is forbidden. Set it to `io_uring` when " +
-				"the target shall rather not start than run slower.",
+			Doc: "Who makes the system calls: `threads` cost more CPU; `auto` takes them, with a " +
+				"warning, only where io_uring is forbidden. Set it to `io_uring` when the target " +
+				"shall rather not start than run slower.",
 		},
 		{
 			Name: "sqpoll", Value: Bool(&e.SQPoll),
-			Doc: "Set it when a thread of the kernel shall fetch submissions, at the price of a CPU " +
-				"for each reactor while there is work.",
+			Doc: "Set it when a thread of the kernel shall fetch submissions, at the price of a " +
+				"CPU for each reactor while there is work.",
 		},
 		{
 			Name: "iopoll", Value: Bool(&e.IOPoll),
-			Doc: "Set it when latency matters more than CPU time and drives can be polled instead of " +
-				"waiting for their interrupts; NVMe drives need the module parameter " +
+			Doc: "Set it when latency matters more than CPU time and drives can be polled " +
+				"instead of waiting for their interrupts; NVMe drives need the module parameter " +
 				"`nvme.poll_queues`.",
 		},
 	}
@@ -242,19 +244,20 @@ func (l *Listener) value() Value {
 		},
 		{
 			Name: "port", Value: Int(&l.Port, 0, 0xFFFF),
-			Doc: "Port number; 0 takes any free one. Set it when 4420 is taken or several listeners " +
-				"share an address.",
+			Doc: "Port number; 0 takes any free one. Set it when 4420 is taken or several " +
+				"listeners share an address.",
 		},
 		{
 			Name: "tos", Value: Int(&l.TOS, 0, 0xFF),
-			Doc: "`rdma` only: type of service, four times the DSCP. Set it when an iWARP network " +
-				"has classes of traffic; on RoCE the host decides (`nvme connect --tos`).",
+			Doc: "`rdma` only: type of service, four times the DSCP. Set it when an iWARP " +
+				"network has classes of traffic; on RoCE the host decides (`nvme connect --tos`).",
 		},
 		{
 			Name: "on_unavailable", Value: Choose(&l.Required,
 				Choice[bool]{"wait", false}, Choice[bool]{"fail", true}),
-			Doc: "What to do while the address or the RDMA device is not there: serve the rest and " +
-				"wait for it, or exit. Set it to `fail` when another instance takes over then.",
+			Doc: "What to do while the address or the RDMA device is not there: serve the rest " +
+				"and wait for it, or exit. Set it to `fail` when another instance takes over " +
+				"then.",
 		},
 	}
 }
@@ -275,8 +278,9 @@ func (s *Subsystem) value() Value {
 			Value: List(&s.Hosts, 0, 4096, func(h *string) Value {
 				return nqn(h, "Delete one of the two.", nvme.ValidateNQN)
 			}),
-			Doc: "The host NQNs that may connect (`cat /etc/nvme/hostnqn` on the host). Set it when " +
-				"`allow_any_host` is not. A name is no proof: keep the network to your hosts.",
+			Doc: "The host NQNs that may connect (`cat /etc/nvme/hostnqn` on the host). Set it " +
+				"when `allow_any_host` is not. A name is no proof: keep the network to your " +
+				"hosts.",
 		},
 		{
 			Name: "serial", Value: ascii(&s.Serial, target.SerialSize), Default: "derived from the NQN",
@@ -299,15 +303,15 @@ func (s *Subsystem) value() Value {
 		},
 		{
 			Name: "max_io_queues", Value: Int(&s.MaxIOQueues, 1, target.MaxIOQueues),
-			Doc: "I/O queues that a host may have. Set it lower when hosts with many CPUs take more " +
-				"connections than the target has memory for.",
+			Doc: "I/O queues that a host may have. Set it lower when hosts with many CPUs take " +
+				"more connections than the target has memory for.",
 		},
 		{
 			Name: "max_transfer", Value: Bytes(&s.MaxTransfer, target.MinTransfer,
 				target.MaxTransfer, PowerOfTwo),
 			Doc: "The most data of one command; hosts split what is larger. At most a quarter of " +
-				"`reactors.memory`. Set it lower when large commands delay small ones, higher for " +
-				"media that want it.",
+				"`reactors.memory`. Set it lower when large commands delay small ones, higher " +
+				"for media that want it.",
 		},
 		{
 			Name: "namespaces", Required: "Add at least one entry.",
@@ -328,8 +332,8 @@ func (n *Namespace) value() Value {
 		},
 		{
 			Name: "uuid", Value: id(&n.UUID), Default: "derived from NQN and NSID",
-			Doc: "An identifier. Set it when hosts know the namespace by it, as after a move from " +
-				"another target or to another subsystem.",
+			Doc: "An identifier. Set it when hosts know the namespace by it, as after a move " +
+				"from another target or to another subsystem.",
 		},
 		{
 			Name: "nguid", Value: hexadecimal(&n.NGUID), Default: "derived from NQN and NSID",
@@ -346,9 +350,10 @@ func (n *Namespace) value() Value {
 		{
 			Name: "io_timeout", Value: Duration(&n.Timeout, 0, time.Hour),
 			Doc: "How long storage may take for a command before it is given up and hosts try " +
-				"again; the namespace is not ready until the storage answers. 0s waits for ever. Not " +
-				"for `ram` and `\"null\"`, which always answer. Set it higher when a disk may be that " +
-				"slow; less than the 30s of Linux hosts lets them keep the connection.",
+				"again; the namespace is not ready until the storage answers. 0s waits for ever. " +
+				"Not for `ram` and `\"null\"`, which always answer. Set it higher when a disk " +
+				"may be that slow; less than the 30s of Linux hosts lets them keep the " +
+				"connection.",
 		},
 	}}
 }

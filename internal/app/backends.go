@@ -79,8 +79,8 @@ var backends = []config.Backend{
 				},
 				{
 					Name: "jitter", Value: config.Duration(&c.Jitter, 0, time.Hour),
-					Doc: "The most of a random time that is added, too. Set it when operations shall " +
-						"overtake each other.",
+					Doc: "The most of a random time that is added, too. Set it when operations " +
+						"shall overtake each other.",
 				},
 				c.ops.key(), seedKey(&c.Seed),
 			}
@@ -103,17 +103,19 @@ var backends = []config.Backend{
 				{
 					Name: "error", Value: config.Choose(&c.Err, outcomes...),
 					Doc: "The outcome of operations that fail: `io` looks like a broken medium, " +
-						"`no_space` like a full file system, `offline` like a disk that was pulled out, " +
-						"`degraded` like one whose flush failed. Set it to what you want to try.",
+						"`no_space` like a full file system, `offline` like a disk that was " +
+						"pulled out, `degraded` like one whose flush failed. Set it to what you " +
+						"want to try.",
 				},
 				{
 					Name: "one_in", Value: config.Int(&c.OneIn, 1, 1e9),
-					Doc: "One operation in so many fails, at random. Set it when not all shall fail.",
+					Doc: "One operation in so many fails, at random. Set it when not all shall " +
+						"fail.",
 				},
 				{
 					Name: "offset", Value: config.Bytes(&c.Offset, 0, config.NoLimit, config.AnySize),
-					Doc: "Only operations fail that touch bytes from here on. Set it for a disk with a " +
-						"bad spot.",
+					Doc: "Only operations fail that touch bytes from here on. Set it for a disk " +
+						"with a bad spot.",
 				},
 				{
 					Name: "length", Value: config.Bytes(&c.Length, 0, config.NoLimit, config.AnySize),
@@ -134,8 +136,8 @@ var backends = []config.Backend{
 			return []config.Key{
 				{
 					Name: "iops", Value: config.Int(&c.IOPS, 0, 1e9), Default: "no limit",
-					Doc: "The most operations per second. Set it to share a disk, or to try hosts " +
-						"with a slow one.",
+					Doc: "The most operations per second. Set it to share a disk, or to try " +
+						"hosts with a slow one.",
 				},
 				{
 					Name: "bandwidth", Value: config.Bytes(&c.Bandwidth, 0, config.NoLimit, config.AnySize),
@@ -277,8 +279,8 @@ const defaultBlock, maxBlock = 512, 4096
 func blockSizeKey(p *int) config.Key {
 	return config.Key{
 		Name: "block_size", Value: config.Bytes(p, backend.MinBlockSize, maxBlock, config.PowerOfTwo),
-		Doc: "Logical block size in bytes. Set it to 4096 when hosts and what lies on them work in " +
-			"such blocks anyway; a change makes a host lose its partitions.",
+		Doc: "Logical block size in bytes. Set it to 4096 when hosts and what lies on them work " +
+			"in such blocks anyway; a change makes a host lose its partitions.",
 	}
 }
 
@@ -308,8 +310,8 @@ func fileKeys(c *file.Config) []config.Key {
 				config.Choice[bool]{Word: "sparse", Meaning: false},
 				config.Choice[bool]{Word: "full", Meaning: true}),
 			Doc: "When the file gets its space: as it is written, and hosts give it back by " +
-				"discarding; or at once and for good. Set it to `full` when no write may fail because " +
-				"the file system is full.",
+				"discarding; or at once and for good. Set it to `full` when no write may fail " +
+				"because the file system is full.",
 		},
 	}
 }
@@ -369,8 +371,8 @@ func (o operations) set() (ops wrap.Ops) {
 func seedKey(p *uint64) config.Key {
 	return config.Key{
 		Name: "seed", Value: config.Int(p, 0, 1<<32-1),
-		Doc: "Seed of what happens at random. Set it to try the same again: with the same seed and " +
-			"the same operations the same ones are concerned.",
+		Doc: "Seed of what happens at random. Set it to try the same again: with the same seed " +
+			"and the same operations the same ones are concerned.",
 	}
 }
 
