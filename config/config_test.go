@@ -184,6 +184,16 @@ func TestProblems(t *testing.T) {
 			"metrics without an interface", minimal + "metrics: {listen: '[fe80::1]:9500'}\n", nil,
 			[]string{"metrics.listen: a link-local IPv6 address needs its interface"},
 		},
+		{"no address", strings.Replace(minimal, "127.0.0.1", `""`, 1), nil, []string{
+			"listeners[0].address: is empty. Write an IPv4 or IPv6 address",
+		}},
+		{
+			"identifiers that differ by a zero",
+			strings.Replace(minimal, "size: 1GiB}", `size: 1GiB, eui64: "0000000000000010"},
+      {nsid: 2, backend: ram, size: 1GiB, eui64: "0000000000000001"}, {nsid: 3, backend: ram, size: 1GiB,
+      eui64: "0000000000000010"}`, 1), nil,
+			[]string{"namespaces[2].eui64: 0000000000000010 is used already by subsystems[0].namespaces[0].eui64"},
+		},
 		{"huge size", strings.Replace(minimal, "1GiB", "9000PiB", 1), nil, []string{`"9000PiB" is more than 2^63-1 bytes`}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

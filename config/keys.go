@@ -284,12 +284,12 @@ func (s *Subsystem) value() Value {
 		},
 		{
 			Name: "serial", Value: ascii(&s.Serial, target.SerialSize), Default: "derived from the NQN",
-			Doc: "Serial number, up to 20 characters. Set it when hosts know the subsystem by " +
+			Doc: "Serial number. Set it when hosts know the subsystem by " +
 				"another one, as after a move from another target.",
 		},
 		{
 			Name: "model", Value: ascii(&s.Model, target.ModelSize),
-			Doc: "Model number, up to 40 characters. Set it when hosts or their udev rules tell " +
+			Doc: "Model number. Set it when hosts or their udev rules tell " +
 				"storage apart by it.",
 		},
 		{
@@ -336,12 +336,12 @@ func (n *Namespace) value() Value {
 				"from another target or to another subsystem.",
 		},
 		{
-			Name: "nguid", Value: hexadecimal(&n.NGUID), Default: "derived from NQN and NSID",
-			Doc: "The same, 32 hexadecimal digits.",
+			Name: "nguid", Value: hexadecimal(n.NGUID[:]), Default: "derived from NQN and NSID",
+			Doc: "The same in another form.",
 		},
 		{
-			Name: "eui64", Value: hexadecimal(&n.EUI64), Default: "none",
-			Doc: "The same, 16 hexadecimal digits.",
+			Name: "eui64", Value: hexadecimal(n.EUI64[:]), Default: "none",
+			Doc: "The same in another form.",
 		},
 		{
 			Name: "read_only", Value: Bool(&n.ReadOnly),

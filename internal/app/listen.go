@@ -9,9 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
@@ -118,28 +115,4 @@ func (l *listeners) close() error {
 	}
 	l.running = nil
 	return errors.Join(errs...)
-}
-
-// checkMemlock fails if RDMA could not register the arenas of the reactors.
-func checkMemlock(reactors int, arena int) error {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil ||
-		limit.Cur == unix.RLIM_INFINITY || mayLockMemory() {
-		return nil
-	}
-	if need := uint64(reactors) * uint64(arena); limit.Cur < need {
-		return fmt.Errorf(
-			"the limit of locked memory is too low: %v, for %s of %v (set LimitMEMLOCK=infinity in the systemd unit, or "+
-				"\"ulimit -l unlimited\" as root before the start)", config.Size(limit.Cur),
-			count(reactors, "arena"), config.Size(arena))
-	}
-	return nil
-}
-
-// mayLockMemory says whether the process has CAP_IPC_LOCK, to which the limit does not apply.
-func mayLockMemory() bool {
-	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	err := unix.Capget(&head, &data[0])
-	return err == nil && data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0
 }

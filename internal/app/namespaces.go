@@ -147,7 +147,7 @@ func (ns *namespaces) add(n *namespace) error {
 	if absent(n, at) {
 		return errAbsent
 	}
-	if !ns.s.foreign {
+	if !ns.s.external {
 		if ps := probeAlone(ns.s.opts.Config, n); ps.Failed() {
 			return ps
 		}

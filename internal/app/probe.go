@@ -6,11 +6,7 @@ import (
 	"log/slog"
 	"strconv"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/internal/sys"
-	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // Check reads a configuration file and reports everything that is wrong with it, on this machine
@@ -111,61 +107,3 @@ func probeAlone(c *config.Config, n *namespace) config.Problems {
 	}
 	return probeNamespace(c, n, known)
 }
-
-// usableCPUs are those that this process may use.
-func usableCPUs() (set unix.CPUSet, n int) {
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		return set, 0
-	}
-	return set, set.Count()
-}
-
-func probeCPUs(c *config.Config) (ps config.Problems) {
-	set, n := usableCPUs()
-	if n == 0 {
-		return nil // not known
-	}
-	for i, cpu := range c.Reactors.CPUs {
-		if !set.IsSet(cpu) {
-			ps = append(ps, c.Problem(fmt.Sprintf("reactors.cpus[%d]", i),
-				fmt.Sprintf("CPU %d does not exist or this process may not use it", cpu),
-				"Choose among those that \"taskset -cp $$\" prints."))
-		}
-	}
-	if c.Reactors.Count > n {
-		ps = append(ps, c.Warning("reactors.count", fmt.Sprintf("%s share %s and take them from "+
-			"each other", count(c.Reactors.Count, "reactor"), count(n, "CPU")),
-			"At most one for each CPU; without the key it is half of them."))
-	}
-	return ps
-}
-
-// probeLimits warns of memory and descriptors that may not be enough.
-func probeLimits(c *config.Config) (ps config.Problems) {
-	reactors := config.Size(len(reactorCPUs(c.Reactors)) * c.Reactors.Memory)
-	ram := config.Size(0)
-	for _, n := range all(c) {
-		s, _ := n.storage()
-		ram += config.Size(s.memory())
-	}
-	if n, err := sys.AvailableMemory(); err == nil && reactors+ram > config.Size(n) {
-		ps = append(ps, c.Warning("reactors.memory", fmt.Sprintf("the reactors take %v and the "+
-			"namespaces in memory may take %v, and %v are available", reactors, ram, config.Size(n)),
-			"Make them smaller; the kernel ends processes when memory is used up."))
-	}
-	if !uses(c.Listeners, nvme.TransportTCP) {
-		return ps
-	}
-	var limit unix.Rlimit // Go has raised it as far as it may be
-	files := uint64(c.TCP.MaxConnections + otherFiles*(1+len(all(c))))
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < files {
-		ps = append(ps, c.Warning("tcp.max_connections", fmt.Sprintf("%d connections and the rest "+
-			"need %d open files, and the limit is %d", c.TCP.MaxConnections, files, limit.Cur),
-			"Set LimitNOFILE= in the systemd unit (ulimit -n), or lower max_connections."))
-	}
-	return ps
-}
-
-// otherFiles is how many files the program has open besides connections, and each namespace, at most
-// on most machines.
-const otherFiles = 32

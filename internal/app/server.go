@@ -18,7 +18,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
-	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -37,13 +36,16 @@ type Options struct {
 	// TCP and RDMA change what a transport is made with; nil changes nothing.
 	TCP  func(*tcp.Config)
 	RDMA func(*rdma.Config)
-	// ListenerUp is called when a listener that was waited for has come up; any goroutine; nil: not.
+
+	// The following are called by any goroutine; nil is not called.
+
+	// ListenerUp: a listener that was not available at the start listens now.
 	ListenerUp func(fabric.Addr)
-	// NamespaceUp is called when a namespace that was pending is served; any goroutine; nil: not.
+	// NamespaceUp: a namespace that was pending is served now.
 	NamespaceUp func(nqn string, nsid uint32)
-	// Failed is called when a reactor ends by itself; the server is of no use then. Any goroutine;
-	// nil: not.
+	// Failed: a reactor has ended with an error; the server must be stopped.
 	Failed func(error)
+
 	// Retry is the first pause before a listener or a pending namespace is tried again; 0 is the
 	// usual one.
 	Retry time.Duration
@@ -51,10 +53,12 @@ type Options struct {
 
 // Server is a target assembled from a configuration:
 //
-//	Start  devices -> target with its subsystems -> transports -> workers (reactor, arena, handler, groups) -> metrics -> listeners
-//	Stop   listeners -> connections drained -> metrics -> target -> workers -> transports -> devices
+//	Start  probe -> devices -> target with its subsystems -> transports
+//	       -> workers (reactor, memory, handler, groups) -> metrics -> listeners
+//	Stop   listeners -> connections drained -> metrics -> target -> workers -> transports
+//	       -> devices
 //
-// What Start opened, Stop closes, in the opposite order, also after a Start that failed half-way.
+// Stop closes what Start opened in the opposite order, also after a Start that failed half-way.
 type Server struct {
 	opts       Options
 	log        *slog.Logger
@@ -67,7 +71,7 @@ type Server struct {
 	metrics    *metrics.Server // nil: not wanted
 	listeners  listeners
 	next       atomic.Uint64
-	foreign    bool // storage is opened by Options.OpenDevice
+	external   bool // storage is opened by Options.OpenDevice
 
 	stopOnce sync.Once
 	stopErr  error
@@ -90,8 +94,8 @@ func NewServer(opts Options) *Server {
 	if opts.Failed == nil {
 		s.opts.Failed = func(error) {}
 	}
-	s.foreign = opts.OpenDevice != nil
-	if !s.foreign {
+	s.external = opts.OpenDevice != nil
+	if !s.external {
 		s.opts.OpenDevice = func(n *config.Namespace) (backend.Device, error) {
 			return openStorage(&n.Storage, s.env(n))
 		}
@@ -126,7 +130,7 @@ func (s *Server) Start() error {
 
 // probe logs what looks doubtful on this machine, and returns what is wrong.
 func (s *Server) probe() error {
-	if s.foreign {
+	if s.external {
 		return nil
 	}
 	ps := probe(s.opts.Config)
@@ -199,52 +203,6 @@ func (s *Server) listen(p port) (fabric.Listener, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
-}
-
-// place gives a new connection to the reactor with the least load, and among those with the same to
-// one that is near: on the processor where its packets come in, or on the NUMA node of its device;
-// or to the next in turn. Queue 0 has no load worth spreading; RDMA tells it apart now, TCP only
-// later, and does not count it from then on.
-func (s *Server) place(conn fabric.Conn) {
-	info := conn.Info()
-	w := s.workers[0]
-	if info.QID != 0 {
-		n, near := int(s.next.Add(1)%uint64(len(s.workers))), nearness(conn)
-		w = s.workers[n]
-		for _, other := range append(s.workers[n+1:len(s.workers):len(s.workers)],
-			s.workers[:n]...) {
-			more := load(other.groups[info.Transport]) - load(w.groups[info.Transport])
-			if more < 0 || more == 0 && near(other) && !near(w) {
-				w = other
-			}
-		}
-	}
-	if err := w.groups[info.Transport].Adopt(conn); err != nil {
-		s.log.Warn("connection refused", "remote", info.Remote, "err", err)
-	}
-}
-
-// nearness tells reactors that are near to a connection from others, as far as that is known.
-func nearness(conn fabric.Conn) func(w *worker) bool {
-	cpu, node := -1, sys.NoNode
-	if c, ok := conn.(fabric.CPUConn); ok {
-		cpu = c.CPU()
-	}
-	if c, ok := conn.(fabric.NodeConn); ok {
-		node = c.Node()
-	}
-	return func(w *worker) bool {
-		return cpu >= 0 && w.cpu == cpu || node != sys.NoNode &&
-			w.node == node
-	}
-}
-
-// load is how many I/O queues a group has, as far as it knows.
-func load(g fabric.Group) int {
-	if l, ok := g.(fabric.LoadReporter); ok {
-		return l.Load()
-	}
-	return 0
 }
 
 // announcement describes what is served now.

@@ -1,0 +1,93 @@
+package app
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// usableCPUs are those that this process may use.
+func usableCPUs() (set unix.CPUSet, n int) {
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return set, 0
+	}
+	return set, set.Count()
+}
+
+func probeCPUs(c *config.Config) (ps config.Problems) {
+	set, n := usableCPUs()
+	if n == 0 {
+		return nil // not known
+	}
+	for i, cpu := range c.Reactors.CPUs {
+		if !set.IsSet(cpu) {
+			ps = append(ps, c.Problem(fmt.Sprintf("reactors.cpus[%d]", i),
+				fmt.Sprintf("CPU %d does not exist or this process may not use it", cpu),
+				"Choose among those that \"taskset -cp $$\" prints."))
+		}
+	}
+	if c.Reactors.Count > n {
+		ps = append(ps, c.Warning("reactors.count", fmt.Sprintf("%s share %s and take them from "+
+			"each other", count(c.Reactors.Count, "reactor"), count(n, "CPU")),
+			"At most one for each CPU; without the key it is half of them."))
+	}
+	return ps
+}
+
+// probeLimits warns of memory and descriptors that may not be enough.
+func probeLimits(c *config.Config) (ps config.Problems) {
+	reactors := config.Size(len(reactorCPUs(c.Reactors)) * c.Reactors.Memory)
+	ram := config.Size(0)
+	for _, n := range all(c) {
+		s, _ := n.storage()
+		ram += config.Size(s.memory())
+	}
+	if n, err := sys.AvailableMemory(); err == nil && reactors+ram > config.Size(n) {
+		ps = append(ps, c.Warning("reactors.memory", fmt.Sprintf("the reactors take %v and the "+
+			"namespaces in memory may take %v, and %v are available", reactors, ram, config.Size(n)),
+			"Make them smaller; the kernel ends processes when memory is used up."))
+	}
+	if !uses(c.Listeners, nvme.TransportTCP) {
+		return ps
+	}
+	var limit unix.Rlimit // Go has raised it as far as it may be
+	files := uint64(c.TCP.MaxConnections + otherFiles*(1+len(all(c))))
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < files {
+		ps = append(ps, c.Warning("tcp.max_connections", fmt.Sprintf("%d connections and the rest "+
+			"need %d open files, and the limit is %d", c.TCP.MaxConnections, files, limit.Cur),
+			"Set LimitNOFILE= in the systemd unit (ulimit -n), or lower max_connections."))
+	}
+	return ps
+}
+
+// otherFiles is how many files the program has open besides connections, and each namespace, at most
+// on most machines.
+const otherFiles = 32
+
+// checkMemlock fails if RDMA could not register the arenas of the reactors.
+func checkMemlock(reactors int, arena int) error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil ||
+		limit.Cur == unix.RLIM_INFINITY || mayLockMemory() {
+		return nil
+	}
+	if need := uint64(reactors) * uint64(arena); limit.Cur < need {
+		return fmt.Errorf(
+			"the limit of locked memory is too low: %v, for %s of %v (set LimitMEMLOCK=infinity in the systemd unit, or "+
+				"\"ulimit -l unlimited\" as root before the start)", config.Size(limit.Cur),
+			count(reactors, "arena"), config.Size(arena))
+	}
+	return nil
+}
+
+// mayLockMemory says whether the process has CAP_IPC_LOCK, to which the limit does not apply.
+func mayLockMemory() bool {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	err := unix.Capget(&head, &data[0])
+	return err == nil && data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0
+}
