@@ -10,8 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 )
 
-// TestCancel: a read of a disk that does not answer comes back, and a write that waits behind it is
-// not even begun.
+// TestCancel: a canceled read of a disk that does not answer completes, and a write that waits behind
+// it is not even started.
 func TestCancel(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		if e.Name == Threads {

@@ -42,7 +42,7 @@ func (srv *Server) openDevice(s *config.Storage, readOnly bool) (backend.Device,
 		return file.Open(file.Config{
 			Path: s.Path, Size: int64(s.Size), BlockSize: int(s.BlockSize), ReadOnly: readOnly,
 			Buffered:    s.Buffered,
-			Preallocate: s.Preallocate == "full", DAX: s.DAX, Engine: srv.engine(), Log: srv.log,
+			Preallocate: s.Preallocate == "full", Engine: srv.engine(), Log: srv.log,
 		})
 	}
 	return nil, fmt.Errorf("backend %q is not known", s.Backend)
@@ -51,7 +51,7 @@ func (srv *Server) openDevice(s *config.Storage, readOnly bool) (backend.Device,
 // engine is how files and block devices are worked on.
 func (srv *Server) engine() disk.Engine {
 	d := srv.opts.Config.Disks
-	return disk.Engine{Name: d.Engine, SQPoll: d.SQPoll, IOPoll: d.IOPoll, Workers: d.Workers}
+	return disk.Engine{Name: d.Engine, SQPoll: d.SQPoll, IOPoll: d.IOPoll}
 }
 
 // wrapDevice puts delay, error or limit in front of a device.

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/nvmf-target/nvmf-target/internal/storage"
 )
 
 // Disk is a whole block device.
@@ -73,10 +75,12 @@ func (m Machine) List(users map[string][]string) ([]*Disk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("block devices: %w", err)
 	}
-	mounts, err := m.mounts()
+	where := storage.Machine{Sys: m.Sys, Proc: m.Proc}
+	mounts, err := where.Mounts()
 	if err != nil {
 		return nil, err
 	}
+	processes := where.Processes()
 	var list []*Disk
 	for _, e := range entries {
 		d := m.disk(e.Name())
@@ -84,10 +88,7 @@ func (m Machine) List(users map[string][]string) ([]*Disk, error) {
 			continue // unused loop devices and the like
 		}
 		for i, n := range d.numbers {
-			for _, where := range mounts[n] {
-				d.use(where, i)
-			}
-			for _, who := range users[n] {
+			for _, who := range slices.Concat(mounts[n], users[n], processes[n]) {
 				d.use(who, i)
 			}
 		}
