@@ -5,7 +5,8 @@ package list
 
 import "iter"
 
-// Node links an element into a List. The element has it as a field; it is on one list at a time.
+// Node links an element into a List or an Inbox. The element has it as a field; it is in one of them
+// at a time.
 type Node[T any] struct {
 	next, prev *Node[T]
 	value      *T // nil if it is on no list
@@ -14,14 +15,14 @@ type Node[T any] struct {
 // Listed says whether the element is on a list or in an inbox.
 func (n *Node[T]) Listed() bool { return n.value != nil }
 
-// List is a first-in first-out list. The zero List is empty. It takes no locks: one goroutine owns
-// it.
+// List is a first-in first-out list. The zero List is empty. It takes no locks: one goroutine owns it.
+// A List may be moved by assignment, if its old place is set to the zero List.
 type List[T any] struct{ head, tail *Node[T] }
 
 // Empty says whether the list has no element.
 func (l *List[T]) Empty() bool { return l.head == nil }
 
-// First is the oldest element, nil if the list is empty.
+// First returns the oldest element, nil if the list is empty.
 func (l *List[T]) First() *T {
 	if l.head == nil {
 		return nil
@@ -29,7 +30,7 @@ func (l *List[T]) First() *T {
 	return l.head.value
 }
 
-// Push adds v as the newest element; n is its node.
+// Push adds v as the newest element; n is its node, which is on no list.
 func (l *List[T]) Push(v *T, n *Node[T]) {
 	n.value, n.prev = v, l.tail
 	if l.tail == nil {
@@ -40,7 +41,7 @@ func (l *List[T]) Push(v *T, n *Node[T]) {
 	l.tail = n
 }
 
-// PushFirst adds v as the oldest element.
+// PushFirst adds v as the oldest element; n is its node, which is on no list.
 func (l *List[T]) PushFirst(v *T, n *Node[T]) {
 	n.value, n.next = v, l.head
 	if l.head == nil {
@@ -51,7 +52,7 @@ func (l *List[T]) PushFirst(v *T, n *Node[T]) {
 	l.head = n
 }
 
-// Pop takes the oldest element off the list, nil if it is empty.
+// Pop removes and returns the oldest element, nil if the list is empty.
 func (l *List[T]) Pop() *T {
 	n := l.head
 	if n == nil {
@@ -75,7 +76,7 @@ func (l *List[T]) Fill(dst []*T) (n int) {
 	return n
 }
 
-// Remove takes the element of n, which is on the list, off it.
+// Remove removes the element of n, which is on the list.
 func (l *List[T]) Remove(n *Node[T]) {
 	if n.prev == nil {
 		l.head = n.next
@@ -90,7 +91,7 @@ func (l *List[T]) Remove(n *Node[T]) {
 	*n = Node[T]{}
 }
 
-// All yields the elements, oldest first. The current one may be removed meanwhile.
+// All yields the elements, oldest first. The loop may remove the current one.
 func (l *List[T]) All() iter.Seq[*T] {
 	return func(yield func(*T) bool) {
 		for n := l.head; n != nil; {

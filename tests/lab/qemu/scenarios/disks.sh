@@ -26,7 +26,7 @@ say "free drives"
 disks
 row nvme0n1 'QEMU NVMe Ctrl' lab-nvme good yes
 row "${sata#/dev/}" sata 'QEMU HARDDISK' lab-sata good "$(sata_says 190) °C" "$(sata_says 9) h" yes
-row "${virtual#/dev/}" scsi 'QEMU HARDDISK' lab-scsi 'not told' yes
+row "${virtual#/dev/}" scsi 'QEMU HARDDISK' lab-scsi 'not reported' yes
 row "${sas#/dev/}" scsi 'scsi_debug' good "$(sas_degrees) °C" yes
 say "without root"
 setpriv --reuid=65534 --regid=65534 --clear-groups "$TARGET_BIN" disks | tee /tmp/disks
