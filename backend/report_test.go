@@ -21,7 +21,8 @@ func TestReport(t *testing.T) {
 		{"no path is given", "Add path."},
 		{"file does not exist", "Create it."},
 		{"is what it is", ""},
-	}; !slices.Equal(r.Errors, want) || r.Warnings[0] != (Problem{"7 bytes are free", "Make room."}) {
+	}; !slices.Equal(r.Errors, want) ||
+		r.Warnings[0] != (Problem{"7 bytes are free", "Make room."}) {
 		t.Errorf("%+v", r)
 	}
 	if got := r.Err().Error(); got !=

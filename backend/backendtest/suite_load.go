@@ -213,8 +213,8 @@ func (s *suite) smallPolls(t *testing.T, dev backend.Device) {
 	}
 }
 
-// closeBusy: neither a channel with outstanding IOs nor a device with an open channel can be closed,
-// and both still work afterwards.
+// closeBusy: neither a channel with outstanding IOs nor a device with an open channel can be
+// closed, and both still work afterwards.
 func (s *suite) closeBusy(t *testing.T, dev backend.Device) {
 	bs := dev.Info().BlockSize
 	c := NewClient(t, dev, 8*bs)

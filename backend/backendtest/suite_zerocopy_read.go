@@ -78,8 +78,8 @@ func fillBlocks(b []byte, bs int, rnd *rand.Rand) {
 	}
 }
 
-// zeroCopyRead: reads in place show what was written, and zeroes where nothing was, in segments that
-// keep within their chunks.
+// zeroCopyRead: reads in place show what was written, and zeroes where nothing was, in segments
+// that keep within their chunks.
 func (s *suite) zeroCopyRead(t *testing.T, dev backend.Device) {
 	c, l := clientOf[backend.ZeroCopyReader](t, dev, 3<<20)
 	defer c.Close()

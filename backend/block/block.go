@@ -21,7 +21,8 @@ import (
 type Config struct {
 	// Path of a block device, preferably below /dev/disk/by-id, where names stay the same.
 	Path string
-	// ReadOnly opens it for reading, still exclusively: otherwise data could change under the hosts.
+	// ReadOnly opens it for reading, still exclusively: otherwise data could change under the
+	// hosts.
 	ReadOnly bool
 	// Engine makes the system calls.
 	Engine disk.Engine
@@ -189,8 +190,8 @@ func describe(d *disk.Config, sys sysfs) error {
 	return nil
 }
 
-// memoryAlignment returns the unit of addresses that the device takes, as far as the kernel tells it
-// (Linux 6.0).
+// memoryAlignment returns the unit of addresses that the device takes, as far as the kernel tells
+// it (Linux 6.0).
 func memoryAlignment(sys sysfs, logical int) int {
 	if sys.text("queue/dma_alignment") == "" {
 		return logical

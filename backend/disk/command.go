@@ -12,8 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
-// Driver works on a disk by commands of its own instead of the system calls for files. Any goroutine
-// calls the methods with a Command, which is not used elsewhere meanwhile.
+// Driver works on a disk by commands of its own instead of the system calls for files. Any
+// goroutine calls the methods with a Command, which is not used elsewhere meanwhile.
 type Driver interface {
 	// Limit returns the most bytes of one command, a multiple of the block size; 0 or less if there
 	// is no such command.
@@ -67,8 +67,8 @@ func (o *op) command() bool {
 	return c.Len > 0
 }
 
-// startCommand gives the step of o to the ring, or to a worker if its data has too many segments. It
-// returns false if the ring is full.
+// startCommand gives the step of o to the ring, or to a worker if its data has too many segments.
+// It returns false if the ring is full.
 func (c *channel) startCommand(o *op) bool {
 	if !o.command() {
 		o.step = stepBounced
@@ -107,8 +107,8 @@ func clip(iov []sys.Iovec, n, block int64) ([]sys.Iovec, int64) {
 	return nil, 0
 }
 
-// outcome converts a driver's result into what io_uring returns for files: the number of bytes, or a
-// negative errno.
+// outcome converts a driver's result into what io_uring returns for files: the number of bytes, or
+// a negative errno.
 func (o *op) outcome(status int32) int32 {
 	switch {
 	case status < 0:

@@ -6,7 +6,8 @@
 //
 //	Submit  io -> op -> range lock (waits while a racing command has one of its blocks) -> ready
 //	pump    ready -> ring or worker: one step (a transfer, a flush, fallocate, ...)
-//	Poll    step done -> ready again, if something is left to do (short transfer, FUA without O_DIRECT) -> done
+//	Poll    step over -> ready again, if something is left (a short transfer, FUA without O_DIRECT)
+//	        -> done
 //
 // An op that waits occupies no thread. What happens to it on another reactor (its range is locked,
 // the flush that it shares is over) arrives through an inbox, as does what workers finish.
@@ -233,8 +234,8 @@ func (d *Disk) failure(op backend.Op, off int64, e syscall.Errno) error {
 	return fmt.Errorf("%s: %v at %d: %w: %w", d.cfg.Path, op, off, class, e)
 }
 
-// syncFailed makes the failure of a durable write stay, unless the write was refused, as for lack of
-// space: then nothing is lost that had been accepted.
+// syncFailed makes the failure of a durable write stay, unless the write was refused, as for lack
+// of space: then nothing is lost that had been accepted.
 func (d *Disk) syncFailed(err error) {
 	if !errors.Is(err, backend.ErrIO) && !errors.Is(err, backend.ErrOffline) {
 		return

@@ -178,7 +178,8 @@ func TestFailedFlushStays(t *testing.T) {
 	})
 }
 
-// TestFailedFUAStays: the same for a durable write through O_DIRECT, unless there was no room for it.
+// TestFailedFUAStays: the same for a durable write through O_DIRECT, unless there was no room for
+// it.
 func TestFailedFUAStays(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		d := newDisk(t, 1<<20, true, e)
@@ -329,8 +330,8 @@ func TestFallsBack(t *testing.T) {
 	}
 }
 
-// TestUnregistered: memory that the kernel refuses to register is used unregistered, with one warning
-// for all disks.
+// TestUnregistered: memory that the kernel refuses to register is used unregistered, with one
+// warning for all disks.
 func TestUnregistered(t *testing.T) {
 	if err := uring.Available(); err != nil {
 		t.Skip(err)

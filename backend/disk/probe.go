@@ -26,9 +26,9 @@ func (e *Engine) Probe(r *backend.Report) {
 }
 
 // ProbeUsers reports who uses the file or block device at path. held is why it cannot be opened
-// exclusively, nil if it can. A process is a warning if it does not keep Open from succeeding, or if
-// it is another instance of this program, which may end before this one opens anything; everything
-// else is an error.
+// exclusively, nil if it can. A process is a warning if it does not keep Open from succeeding, or
+// if it is another instance of this program, which may end before this one opens anything;
+// everything else is an error.
 func ProbeUsers(path string, held error, r *backend.Report) {
 	m := storage.Linux()
 	var users []storage.User

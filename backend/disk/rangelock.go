@@ -14,10 +14,10 @@ const (
 )
 
 // rangeLock keeps commands apart that touch the same blocks while one of them writes, so that none
-// sees a block torn (NVM Express Base Specification 1.4, section 6.4: AWUN is at least one block): a
-// buffered read may see half of a racing write, and a direct one depends on the disk. Readers share.
-// The unit is a page or a block, whichever is larger, so that the page cache, where it helps to zero
-// parts of pages, never works on a page that another command writes directly.
+// sees a block torn (NVM Express Base Specification 1.4, section 6.4: AWUN is at least one block):
+// a buffered read may see half of a racing write, and a direct one depends on the disk. Readers
+// share. The unit is a page or a block, whichever is larger, so that the page cache, where it helps
+// to zero parts of pages, never works on a page that another command writes directly.
 //
 // Locking a free range is one atomic operation per unit. An op that meets a unit that is locked
 // unlocks those it has and queues. Whoever unlocks a range while ops are queued scans the queue in
@@ -53,8 +53,8 @@ func (r *rangeLock) span(off, n int64) span {
 	return span{a: 0, b: j, c: i, d: nUnits}
 }
 
-// lock locks the range of o, exclusively if o.write. If it returns false, o waits and is delivered to
-// its channel as granted later; other ops may be by this call.
+// lock locks the range of o, exclusively if o.write. If it returns false, o waits and is delivered
+// to its channel as granted later; other ops may be by this call.
 func (r *rangeLock) lock(o *op) bool {
 	o.span = r.span(o.io.Off, o.io.Len)
 	if r.waiting.Load() == 0 && r.try(o) {
@@ -130,8 +130,8 @@ func (r *rangeLock) take(o *op, from, to int) int {
 	return to
 }
 
-// scan grants the ops in the queue whose units are neither locked nor wanted by an earlier one. r.mu
-// is held.
+// scan grants the ops in the queue whose units are neither locked nor wanted by an earlier one.
+// r.mu is held.
 func (r *rangeLock) scan() {
 	var claims claims
 	for o := range r.queue.All() {

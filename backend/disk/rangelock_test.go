@@ -155,8 +155,8 @@ func TestRangeLockExcludes(t *testing.T) {
 	}
 }
 
-// TestRangeLockIsFair: readers that come later do not overtake a writer that waits for readers, unless
-// their blocks are others.
+// TestRangeLockIsFair: readers that come later do not overtake a writer that waits for readers,
+// unless their blocks are others.
 func TestRangeLockIsFair(t *testing.T) {
 	var r rangeLock
 	r.init(4096)

@@ -20,8 +20,8 @@ const checkInterval = time.Second
 //
 // A disk that is offline (its size is zero) may come back. Then Reopen opens it again, and the new
 // file gets the number of the old descriptor, so that users of that number continue; rings see from
-// Disk.opened that they have to add the file again. What was in the cache of the disk is lost, so if
-// it had writes that no flush has covered, no more are accepted.
+// Disk.opened that they have to add the file again. What was in the cache of the disk is lost, so
+// if it had writes that no flush has covered, no more are accepted.
 type watcher struct {
 	kick  chan struct{} // check now
 	stop  chan struct{}
@@ -112,7 +112,8 @@ func (d *Disk) check() {
 	}
 }
 
-// sizeNow returns the present size in whole blocks, 0 if the disk is offline. Any goroutine calls it.
+// sizeNow returns the present size in whole blocks, 0 if the disk is offline. Any goroutine calls
+// it.
 func (d *Disk) sizeNow() int64 {
 	size, err := d.cfg.Size(d.cfg.FD)
 	if err != nil {

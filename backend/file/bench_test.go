@@ -22,8 +22,8 @@ const benchSize = 256 << 20
 // spin is how long a reactor without work polls before it sleeps.
 const spin = 50 * time.Microsecond
 
-// load keeps depth IOs of 4 KiB at random positions in flight until more returns false. It polls and
-// sleeps as a reactor does.
+// load keeps depth IOs of 4 KiB at random positions in flight until more returns false. It polls
+// and sleeps as a reactor does.
 func load(tb testing.TB, d backend.Device, op backend.Op, depth int,
 	more func(done int) bool,
 ) (done int) {
@@ -101,9 +101,10 @@ func BenchmarkRead4KBuffered(b *testing.B) {
 // ofFio is the share of fio's IOPS that reads should reach.
 const ofFio = 0.9
 
-// BenchmarkAgainstFio reads 4 KiB at random positions of one file with 32 in flight, alternating with
-// fio's io_uring engine, and reports the median of the ratios. It logs whether that is enough and
-// does not fail, because other load on the machine counts. $NVMF_BENCH_DIR is where the file is made.
+// BenchmarkAgainstFio reads 4 KiB at random positions of one file with 32 in flight, alternating
+// with fio's io_uring engine, and reports the median of the ratios. It logs whether that is enough
+// and does not fail, because other load on the machine counts. $NVMF_BENCH_DIR is where the file is
+// made.
 func BenchmarkAgainstFio(b *testing.B) {
 	fio, err := exec.LookPath("fio")
 	if err != nil {

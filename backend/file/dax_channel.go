@@ -157,9 +157,8 @@ func (c *daxChannel) Cancel(io *backend.IO) {
 // Close implements backend.Channel.
 func (c *daxChannel) Close() error {
 	if c.reads != 0 || !c.blocked.Empty() || !c.aborted.Empty() {
-		return fmt.Errorf(
-			"close channel of %s: %d zero-copy reads, or operations that wait for some, are outstanding",
-			c.d.Info().Identity, c.reads)
+		return fmt.Errorf("close channel of %s: %d zero-copy reads, or operations that wait for "+
+			"some, are outstanding", c.d.Info().Identity, c.reads)
 	}
 	if err := c.inner.Close(); err != nil {
 		return err

@@ -12,8 +12,8 @@ const (
 
 // daxRanges keeps zero-copy reads and changes of the same blocks apart. Each stripe of the file has
 // a word: how many zero-copy reads of its blocks are outstanding, and how many changes of them wait
-// or are in progress. A change that has been added waits for the reads that there are; no more start
-// until it is removed. The disk keeps changes and copying reads apart.
+// or are in progress. A change that has been added waits for the reads that there are; no more
+// start until it is removed. The disk keeps changes and copying reads apart.
 type daxRanges struct {
 	shift uint
 	table [stripes]atomic.Uint64

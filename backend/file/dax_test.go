@@ -108,8 +108,8 @@ func TestDAXReadOnly(t *testing.T) {
 }
 
 // TestDAXTruncated: memory that is being read when the file is cut off can be told from data, and
-// once the disk has noticed, zero-copy reads of it are refused. What comes back can be read, but not
-// what the file has grown by.
+// once the disk has noticed, zero-copy reads of it are refused. What comes back can be read, but
+// not what the file has grown by.
 func TestDAXTruncated(t *testing.T) {
 	cfg := onDAX(t)
 	d := mustOpen(t, cfg)
@@ -245,7 +245,8 @@ func TestDAXRanges(t *testing.T) {
 		if ok, last := ranges.addReader(r[0], r[1]); ok != (count == 0) || last {
 			t.Errorf("%v: not refused although it changes", r)
 		}
-		if last := ranges.removeReader(r[0], r[1]); last != (count > 0) || !ranges.clear(r[0], r[1]) {
+		if last := ranges.removeReader(r[0], r[1]); last != (count > 0) ||
+			!ranges.clear(r[0], r[1]) {
 			t.Errorf("%v: the last read has ended: %v", r, last)
 		}
 		ranges.removeChange(r[0], r[1])

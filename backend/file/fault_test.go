@@ -37,8 +37,8 @@ func variants(t *testing.T, fn func(t *testing.T, cfg Config)) {
 	}
 }
 
-// TestTruncatedFile: ranges beyond the end of a file that was truncated are out of range and never a
-// short success, even before the disk has noticed.
+// TestTruncatedFile: ranges beyond the end of a file that was truncated are out of range and never
+// a short success, even before the disk has noticed.
 func TestTruncatedFile(t *testing.T) {
 	variants(t, func(t *testing.T, cfg Config) {
 		d := mustOpen(t, cfg)

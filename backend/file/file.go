@@ -21,8 +21,9 @@ type Config struct {
 	// Path of a regular file. If there is none, it is created with Size bytes, all zeroes and not
 	// allocated.
 	Path string
-	// Size in bytes, a multiple of BlockSize; 0 for that of the file. A larger file is served whole,
-	// since files may grow while they are served; a smaller one that is not empty is refused.
+	// Size in bytes, a multiple of BlockSize; 0 for that of the file. A larger file is served
+	// whole, since files may grow while they are served; a smaller one that is not empty is
+	// refused.
 	Size int64
 	// BlockSize is the logical block size in bytes.
 	BlockSize int

@@ -87,8 +87,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestDirect: O_DIRECT is used where the kernel says that it works, but not when the block size does
-// not fit or the page cache is asked for. There is a warning if it cannot be used.
+// TestDirect: O_DIRECT is used where the kernel says that it works, but not when the block size
+// does not fit or the page cache is asked for. There is a warning if it cannot be used.
 func TestDirect(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "disk.img"))
 	if err != nil {

@@ -56,8 +56,8 @@ func examine(cfg *Config, r *backend.Report) os.FileInfo {
 	case info.IsDir():
 		r.Errorf("Name a file in it.", "is a directory")
 	case info.Mode()&os.ModeCharDevice != 0 && strings.HasPrefix(filepath.Base(cfg.Path), "dax"):
-		r.Errorf("Make it one of mode fsdax (ndctl), mount ext4 or xfs there with -o dax, and name "+
-			"a file in it.", "is persistent memory without a file system")
+		r.Errorf("Make it one of mode fsdax (ndctl), mount ext4 or xfs there with -o dax, and "+
+			"name a file in it.", "is persistent memory without a file system")
 	case !info.Mode().IsRegular():
 		r.Errorf("Name a regular file; for disks use backend: block.",
 			"is not a regular file (%v)", info.Mode().Type())

@@ -1,5 +1,5 @@
-// Package null is storage that stores nothing: reads give zeroes, and what is written is dropped. It
-// shows how fast the rest of the target is.
+// Package null is storage that stores nothing: reads give zeroes, and what is written is dropped.
+// It shows how fast the rest of the target is.
 package null
 
 import (

@@ -38,8 +38,8 @@ func identify(d passthru.Drive, nsid uint32) (*identity, error) {
 	return id, id.check(deallocatedFails(d, nsid))
 }
 
-// deallocatedFails says whether reads of deallocated blocks fail: feature Error Recovery, DULBE (NVM
-// section 4.1.3.2). If the feature cannot be read, they do not, as after each reset.
+// deallocatedFails says whether reads of deallocated blocks fail: feature Error Recovery, DULBE
+// (NVM section 4.1.3.2). If the feature cannot be read, they do not, as after each reset.
 func deallocatedFails(d passthru.Drive, nsid uint32) bool {
 	v, err := passthru.Feature(d, nsid, errorRecovery)
 	return err == nil && v&dulbe != 0
@@ -75,8 +75,9 @@ func (id *identity) check(deallocatedFails bool) error {
 func (id *identity) describe(dc *disk.Config) error {
 	block := 1 << id.ns.Format().LBADS
 	if dc.Info.BlockSize != block || dc.Info.Size != int64(id.ns.NSZE)<<id.ns.Format().LBADS {
-		return fmt.Errorf("the kernel sees %d bytes in blocks of %d, the drive has %d blocks of %d; "+
-			"rescan it (nvme ns-rescan)", dc.Info.Size, dc.Info.BlockSize, id.ns.NSZE, block)
+		return fmt.Errorf(
+			"the kernel sees %d bytes in blocks of %d, the drive has %d blocks of %d; "+
+				"rescan it (nvme ns-rescan)", dc.Info.Size, dc.Info.BlockSize, id.ns.NSZE, block)
 	}
 	dc.Info.VolatileCache = id.ctrl.VWC&nvme.VWCPresent != 0
 	dc.Info.Discard = id.ctrl.ONCS&nvme.ONCSDatasetManagement != 0
@@ -86,9 +87,9 @@ func (id *identity) describe(dc *disk.Config) error {
 	return nil
 }
 
-// atomic returns how many blocks, aligned to their number, are written whole or not at all when power
-// fails: AWUPF, or for this namespace NAWUPF within boundaries (NVM section 2.1.4). It is a power of
-// two.
+// atomic returns how many blocks, aligned to their number, are written whole or not at all when
+// power fails: AWUPF, or for this namespace NAWUPF within boundaries (NVM section 2.1.4). It is a
+// power of two.
 func (id *identity) atomic() int {
 	n := int(id.ctrl.AWUPF) + 1
 	if id.ns.NSFEAT&nvme.NSFEATAtomics != 0 {

@@ -129,7 +129,8 @@ func TestNamed(t *testing.T) {
 		},
 		{
 			"nvme7/nvme7n1", "block",
-			"has no character device: the kernel has no commands for single namespaces (Linux 5.13 has); use backend: block",
+			"has no character device: the kernel has no commands for single namespaces " +
+				"(Linux 5.13 has); use backend: block",
 		},
 		{
 			"nvme8/ng8n1", "char",

@@ -83,7 +83,8 @@ func open(cfg Config) (_ *drive, err error) {
 	return &d, nil
 }
 
-// attach opens the namespace and describes it. claim opens its block device; held is what it returns.
+// attach opens the namespace and describes it. claim opens its block device; held is what it
+// returns.
 func attach(cfg Config, claim func(path string) (disk.Config, error)) (dc, held disk.Config,
 	err error,
 ) {
@@ -135,8 +136,8 @@ func attach(cfg Config, claim func(path string) (disk.Config, error)) (dc, held 
 	return dc, held, newDriver(passthru.FD(fd), id, n.limits(), &dc)
 }
 
-// reopen opens both devices of a namespace again that was offline, wherever the path leads now, if it
-// is the same.
+// reopen opens both devices of a namespace again that was offline, wherever the path leads now, if
+// it is the same.
 func (d *drive) reopen(cfg Config, was backend.Info,
 	claim func(path string) (disk.Config, error),
 ) (disk.Config, error) {
@@ -171,8 +172,8 @@ func engine(dc *disk.Config, log *slog.Logger) (string, error) {
 		return "", backend.WithHint(fmt.Errorf("commands by io_uring: %w", err), "With "+
 			"disks.engine: threads they go by ioctl, with backend: block through the block layer.")
 	}
-	log.Warn("io_uring does not take commands for an NVMe drive: they go by blocking ioctls, which "+
-		"costs more CPU for each; backend: block may be faster", "path", dc.Path, "err", err)
+	log.Warn("io_uring does not take commands for an NVMe drive: they go by blocking ioctls, "+
+		"which costs more CPU for each; backend: block may be faster", "path", dc.Path, "err", err)
 	return disk.Threads, nil
 }
 

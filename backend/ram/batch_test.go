@@ -9,8 +9,8 @@ import (
 )
 
 // TestBatches: of the IOs of one Submit a later write wins, and a read sees what was written before
-// it, whether writes can be batched or not: because there is no frame yet, one with a reader, or two
-// of them, or because the slot is locked already.
+// it, whether writes can be batched or not: because there is no frame yet, one with a reader, or
+// two of them, or because the slot is locked already.
 func TestBatches(t *testing.T) {
 	const block, frame, n = 4096, minFrame, 64
 	d := mustOpen(t, 8<<20, block).(*device)

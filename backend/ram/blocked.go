@@ -8,11 +8,10 @@ import (
 // The path of a change that needs a frame when none is free, because its own frame is being read
 // without a copy, or because readers have all others:
 //
-//	Submit               the channel joins those that wait (backend.RetryGroup), tries once more, and keeps the change as
-//	                     blocked
-//	StartZeroCopyWrite   refuses on every reactor; channels that do something empty their frame caches
-//	EndZeroCopyRead etc. whoever ends a read or frees frames wakes all channels that wait
-//	Poll                 the channel tries again, in the order in which the changes came
+//	Submit              the channel waits (RetryGroup), tries once more, and keeps the change
+//	StartZeroCopyWrite  refuses on every reactor; active channels empty their frame caches
+//	EndZeroCopyRead     wakes all channels that wait, as does everything that frees frames
+//	Poll                the channel tries again, in the order in which the changes came
 //
 // A change proceeds frame by frame and keeps what it has done while it waits for the next frame:
 // only blocks are atomic.

@@ -14,10 +14,10 @@ import (
 // chunk, so that one word describes a group, and neighbours that become free are adjacent again
 // without further work. A frame is
 //
-//	free                  its bit in used is clear
-//	in a slot             in one at most
-//	with a channel        in its frame cache, or part of a zero-copy write that has not been committed
-//	with its readers      replaced or discarded while it was being read; the last read to end frees it
+//	free              its bit in used is clear
+//	in a slot         in one at most
+//	with a channel    in its frame cache, or part of a zero-copy write that has not been committed
+//	with its readers  replaced or discarded while it was being read; the last read to end frees it
 //
 // There are spare frames beyond those that slots can hold. The frames of channels and readers come
 // out of them, so that a slot without a frame finds one, unless discarded frames are still being

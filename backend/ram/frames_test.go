@@ -161,9 +161,9 @@ func TestReplaceWhileRead(t *testing.T) {
 	}
 }
 
-// TestExhausted: when zero-copy reads and writes have all spare frames, zero-copy writes are refused
-// and other writes wait for reads, but only for those of their own blocks. A frame that is given
-// back unblocks them.
+// TestExhausted: when zero-copy reads and writes have all spare frames, zero-copy writes are
+// refused and other writes wait for reads, but only for those of their own blocks. A frame that is
+// given back unblocks them.
 func TestExhausted(t *testing.T) {
 	dev := audited{mustOpen(t, 64<<20, 4096).(*device), t}
 	c := backendtest.NewClient(t, dev, 1<<20)

@@ -26,7 +26,7 @@ func Probe(cfg Config) (r backend.Report) {
 		return r
 	}
 	if n, err := availableMemory(); err == nil && cfg.Size > n {
-		r.Warnf("Make it smaller, or use backend: file; the kernel ends processes when memory is used up.",
+		r.Warnf("Make it smaller, or use backend: file; without memory the kernel kills processes.",
 			"may grow to %d bytes, and %d bytes of memory are available", cfg.Size, n)
 	}
 	return r

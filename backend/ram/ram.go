@@ -1,4 +1,5 @@
-// Package ram is storage in memory: of any size, sparse until it is written, lost when it is closed.
+// Package ram is storage in memory: of any size, sparse until it is written, lost when it is
+// closed.
 //
 // A device is a table of slots, one for each piece of the size of a frame, and frames, which are
 // the memory. Frames lie in one reserved mapping, in which the kernel supplies a page when it is
@@ -9,11 +10,14 @@
 // racing commands (NVM Express Base Specification 1.4, section 6.4: AWUN is at least one block),
 // and lies in one frame. The data of a command takes one of these paths:
 //
-//	small write     copied in place while the slot is locked, several of one Submit at a time (batch.go)
-//	other write     copied frame by frame, in place, or into a new frame if the old one has readers (copy.go)
-//	zero-copy write received by the transport into frames of its own, which then replace the old ones (zerocopy_write.go)
-//	read            copied while the slot is locked (copy.go)
-//	zero-copy read  sent from the frames themselves, which stay as they are when their slots get others (zerocopy_read.go)
+//	small write      copied in place, several of one Submit at a time (batch.go)
+//	other write      copied frame by frame, in place, or into a new frame if the old one has readers
+//	                 (copy.go)
+//	zero-copy write  received by the transport into new frames, which then replace the old ones
+//	                 (zerocopy_write.go)
+//	read             copied while the slot is locked (copy.go)
+//	zero-copy read   sent from the frames themselves, which do not change even if their slots get
+//	                 others (zerocopy_read.go)
 //
 // No slot stays locked across anything that waits, another slot included. A change for which there
 // is no frame is blocked until there is one (blocked.go).
@@ -222,9 +226,8 @@ func (c *channel) Close() error {
 		return errors.New("close channel of ram device: operations are outstanding")
 	}
 	if c.reads+c.writes != 0 {
-		return fmt.Errorf(
-			"close channel of ram device: %d zero-copy reads and %d zero-copy writes have not ended",
-			c.reads, c.writes)
+		return fmt.Errorf("close channel of ram device: %d zero-copy reads and %d zero-copy "+
+			"writes have not ended", c.reads, c.writes)
 	}
 	c.cache.evict(len(c.cache.runs))
 	c.retry.Leave()

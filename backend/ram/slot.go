@@ -7,13 +7,12 @@ import (
 
 // slot says which frame holds its part of the device, in one word:
 //
-//	bit 63      locked: the frame is being copied from or changed in place, never across anything that waits
+//	bit 63      locked: the frame is being copied from or changed in place
 //	bits 62:40  readers: zero-copy reads outstanding on the frame
 //	bits 39:0   number of the frame plus one; 0 if there is none, which reads as zeroes
 //
-// Who has locked the slot may change the frame in place if it has no readers, and may replace it in
-// any case. The lock is a spinlock. Its holder may be preempted, so a spinning goroutine soon
-// yields.
+// The holder of the lock may change the frame in place if it has no readers, and may replace it in
+// any case. It never waits for anything, but may be preempted, so a spinning goroutine soon yields.
 type slot struct{ word atomic.Uint64 }
 
 const (

@@ -7,10 +7,11 @@ import (
 
 // The path of a write without a copy:
 //
-//	StartZeroCopyWrite  takes frames from the channel's frame cache, which the transport receives into
-//	Submit (commit)     puts them into their slots one by one, each by one change of a word; a frame that is replaced goes
-//	                    to the frame cache, or is left to its readers. Ends of the range within a frame are copied
-//	AbortZeroCopyWrite  or puts them back into the cache: whatever was received, nothing has read it
+//	StartZeroCopyWrite  takes frames from the channel's frame cache
+//	Submit              commits: puts each frame into its slot by one change of a word. A frame that
+//	                    is replaced goes to the frame cache, or is left to its readers. Ends of the
+//	                    range within a frame are copied
+//	AbortZeroCopyWrite  or puts them back into the cache: what was received has not been visible
 //
 // None of this waits: if there are no frames, or if another operation is blocked for want of one,
 // StartZeroCopyWrite refuses and the write is copied.

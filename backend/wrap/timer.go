@@ -38,7 +38,8 @@ func (t *timer) run(wake func()) {
 	}
 }
 
-// set makes the timer expire once, after d, which is positive, instead of when it was set to before.
+// set makes the timer expire once, after d, which is positive, instead of when it was set to
+// before.
 func (t *timer) set(d time.Duration) error {
 	t.spec.Value = unix.NsecToTimespec(int64(d))
 	return unix.TimerfdSettime(t.fd, 0, &t.spec, nil)

@@ -16,8 +16,8 @@ type Drive struct {
 	d *Disk // as DriveOf found it
 }
 
-// DriveOf returns the drive of the block device with this number ("8:1"), a whole disk or a partition;
-// nil if it does not report its health.
+// DriveOf returns the drive of the block device with this number ("8:1"), a whole disk or a
+// partition; nil if it does not report its health.
 func (m Machine) DriveOf(number string) *Drive {
 	place, err := filepath.EvalSymlinks(filepath.Join(m.Sys, "dev/block", number))
 	if err != nil {
@@ -93,8 +93,8 @@ func readNVMe(device string) (*nvme.SMARTLog, error) {
 	return passthru.SMART(passthru.FD(f.Fd()))
 }
 
-// smart returns the health as log page 02h (Base section 5.1.12.1.3). A drive that fails is no longer
-// reliable; an unknown spare is full.
+// smart returns the health as log page 02h (Base section 5.1.12.1.3). A drive that fails is no
+// longer reliable; an unknown spare is full.
 func (h Health) smart() *nvme.SMARTLog {
 	l := &nvme.SMARTLog{AvailableSpare: 100}
 	if h.Celsius != 0 {

@@ -117,8 +117,8 @@ func askATA(device string) (h Health, err error) {
 			h, err = Health{}, fmt.Errorf("SMART data makes no sense: %v", p)
 		}
 	}()
-	// Not OpenSCSIAutodetect, which leaves the device open if it fails; sysfs says that it is an ATA
-	// drive.
+	// Not OpenSCSIAutodetect, which leaves the device open if it fails; sysfs says that it is an
+	// ATA drive.
 	dev := scsi.SATDevice{SCSIDevice: scsi.SCSIDevice{Name: device}}
 	if err := dev.Open(); err != nil {
 		return Health{}, err
@@ -143,9 +143,9 @@ var attributes = func() drivedb.DriveModel {
 	return m
 }()
 
-// ataHealth reads the table of attributes as the library prints it: ID NAME FLAG VALUE WORST RESERVED
-// TYPE UPDATED RAW. found says whether there was one. The thresholds of the vendor are not read; the
-// counters of bad sectors, which all vendors share, decide.
+// ataHealth reads the table of attributes as the library prints it: ID NAME FLAG VALUE WORST
+// RESERVED TYPE UPDATED RAW. found says whether there was one. The thresholds of the vendor are not
+// read; the counters of bad sectors, which all vendors share, decide.
 func ataHealth(r io.Reader) (h Health, found bool) {
 	h = Health{State: Good, Hours: -1, Used: -1}
 	text, err := io.ReadAll(r)
@@ -174,8 +174,8 @@ func ataHealth(r io.Reader) (h Health, found bool) {
 			if raw > 0 {
 				h.note(Warning, "%d uncorrectable errors", raw)
 			}
-		// airflow temperature, which not all drives have, and that of the drive; minimum and maximum
-		// are in the upper bytes
+		// airflow temperature, which not all drives have, and that of the drive; minimum and
+		// maximum are in the upper bytes
 		case 190, 194:
 			if t := int(int8(raw)); id == 194 || h.Celsius == 0 {
 				h.Celsius = t

@@ -1,5 +1,5 @@
-// Package inventory lists the block devices of this machine with their health and their users, for the
-// operator who chooses what to export. It reads sysfs, and asks drives for their health.
+// Package inventory lists the block devices of this machine with their health and their users, for
+// the operator who chooses what to export. It reads sysfs, and asks drives for their health.
 package inventory
 
 import (
@@ -38,8 +38,8 @@ type Disk struct {
 	numbers []string // "8:0" of the disk and its partitions
 }
 
-// Drive says whether the disk may be hardware that reports its health. Drives behind some adapters are
-// "scsi", as are disks of virtual machines and arrays, which do not.
+// Drive says whether the disk may be hardware that reports its health. Drives behind some adapters
+// are "scsi", as are disks of virtual machines and arrays, which do not.
 func (d *Disk) Drive() bool {
 	return d.Bus == "nvme" || d.Bus == "sata" || d.Bus == "sas" || d.Bus == "scsi"
 }

@@ -60,8 +60,8 @@ func exportText(d *Disk) string {
 	return s
 }
 
-// String returns the health in a few words: "good, 34 °C, 1200 h, 3% worn", "failing: 8 sectors cannot
-// be read, ...".
+// String returns the health in a few words: "good, 34 °C, 1200 h, 3% worn", "failing: 8 sectors
+// cannot be read, ...".
 func (h Health) String() string {
 	notes := strings.Join(h.Notes, ", ")
 	if h.State == Unknown {

@@ -9,8 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// dswarbrick/smart does not support the health of SCSI drives, so their log pages are read here (SPC-4
-// sections 6.6 and 7.3).
+// dswarbrick/smart does not support the health of SCSI drives, so their log pages are read here
+// (SPC-4 sections 6.6 and 7.3).
 const (
 	scsiLogSense     = 0x4D
 	scsiCumulative   = 1 << 6 // PC: the values since the log was cleared
@@ -29,10 +29,12 @@ const (
 	senseAttention = 6 // UNIT ATTENTION
 )
 
-// errNoHealth is the error of disks that are not drives, such as those of virtual machines or arrays.
+// errNoHealth is the error of disks that are not drives, such as those of virtual machines or
+// arrays.
 var errNoHealth = errors.New("it does not report its health")
 
-// senseKey returns the sense key of sense data (SPC-4 sections 4.5.2 and 4.5.3), 0 if there is none.
+// senseKey returns the sense key of sense data (SPC-4 sections 4.5.2 and 4.5.3), 0 if there is
+// none.
 func senseKey(sense []byte) uint8 {
 	if len(sense) < 3 {
 		return 0

@@ -5,8 +5,8 @@ package list
 
 import "iter"
 
-// Node links an element into a List or an Inbox. The element has it as a field; it is in one of them
-// at a time.
+// Node links an element into a List or an Inbox. The element has it as a field; it is in one of
+// them at a time.
 type Node[T any] struct {
 	next, prev *Node[T]
 	value      *T // nil if it is on no list
@@ -15,8 +15,8 @@ type Node[T any] struct {
 // Listed says whether the element is on a list or in an inbox.
 func (n *Node[T]) Listed() bool { return n.value != nil }
 
-// List is a first-in first-out list. The zero List is empty. It takes no locks: one goroutine owns it.
-// A List may be moved by assignment, if its old place is set to the zero List.
+// List is a first-in first-out list. The zero List is empty. It takes no locks: one goroutine owns
+// it. A List may be moved by assignment, if its old place is set to the zero List.
 type List[T any] struct{ head, tail *Node[T] }
 
 // Empty says whether the list has no element.

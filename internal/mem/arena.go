@@ -2,13 +2,14 @@ package mem
 
 // The path of a block:
 //
-//	Alloc   class cache -> buddy lists (split, low half first) -> after merging the caches -> several smaller blocks
+//	Alloc   class cache -> buddy lists (split, low half first) -> the same after merging the caches
+//	        -> several smaller blocks
 //	Free    class cache -> buddy lists (merge with the free buddy, and again)
 //
 // An allocation is a run of pages. A run that is not a power of two is the front of a larger block
-// whose tail went back to the lists at once, so an allocation that fits a block is always one segment
-// and wastes less than a page. All bookkeeping is on the Go heap, in arrays indexed by page number:
-// blocks themselves are never accessed, so free memory stays unpopulated.
+// whose tail went back to the lists at once, so an allocation that fits a block is always one
+// segment and wastes less than a page. All bookkeeping is on the Go heap, in arrays indexed by page
+// number: blocks themselves are never accessed, so free memory stays unpopulated.
 
 import (
 	"fmt"
@@ -89,8 +90,8 @@ func (a *Arena) Region() *Region { return a.region }
 // Available returns the number of bytes that are free.
 func (a *Arena) Available() int { return a.free << pageShift }
 
-// Close unmaps the memory. If a block has not been freed, nothing is unmapped, and the error says how
-// many bytes are still allocated.
+// Close unmaps the memory. If a block has not been freed, nothing is unmapped, and the error says
+// how many bytes are still allocated.
 func (a *Arena) Close() error {
 	if a.free != len(a.run) {
 		return fmt.Errorf("close arena for %s: %d of %d bytes are still allocated",
@@ -101,9 +102,9 @@ func (a *Arena) Close() error {
 	return a.region.Unmap()
 }
 
-// Alloc appends to dst segments of n bytes in total and returns the extended slice: one for each whole
-// BlockMax and one for the rest, more if memory is fragmented. Their content is undefined. If less
-// than n bytes (in whole BlockMin) are free, it takes nothing and returns dst and false. n is
+// Alloc appends to dst segments of n bytes in total and returns the extended slice: one for each
+// whole BlockMax and one for the rest, more if memory is fragmented. Their content is undefined. If
+// less than n bytes (in whole BlockMin) are free, it takes nothing and returns dst and false. n is
 // positive.
 func (a *Arena) Alloc(dst []Segment, n int) ([]Segment, bool) {
 	if n <= BlockMin && n > 0 {
@@ -155,8 +156,8 @@ func (a *Arena) take(dst []Segment, p int32, pages, n int) []Segment {
 	return append(dst, Segment{B: a.base[off : off+n : off+pages<<pageShift], Region: a.region.id})
 }
 
-// Free frees segments that Alloc returned, of one or several calls, in any order. B of a segment may
-// have been shortened at its end, but must start where it did. Free panics if a segment is not
+// Free frees segments that Alloc returned, of one or several calls, in any order. B of a segment
+// may have been shortened at its end, but must start where it did. Free panics if a segment is not
 // allocated.
 func (a *Arena) Free(segs []Segment) {
 	base := Addr(a.base)

@@ -214,8 +214,8 @@ func TestArenaLowAddressesFirst(t *testing.T) {
 	}
 }
 
-// TestArenaStaysUnpopulated: bookkeeping does not access blocks, so the kernel supplies only pages that
-// were written.
+// TestArenaStaysUnpopulated: bookkeeping does not access blocks, so the kernel supplies only pages
+// that were written.
 func TestArenaStaysUnpopulated(t *testing.T) {
 	if invariants {
 		t.Skip("the build tag invariants overwrites freed memory")

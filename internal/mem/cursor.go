@@ -1,7 +1,7 @@
 package mem
 
-// Cursor walks through the bytes of segments in order. It refers to the segments and does not change
-// them. The zero Cursor is at the end. A copy continues from the same position.
+// Cursor walks through the bytes of segments in order. It refers to the segments and does not
+// change them. The zero Cursor is at the end. A copy continues from the same position.
 type Cursor struct {
 	segs []Segment // the current one, which is not empty, and those after it
 	off  int       // position in the current one

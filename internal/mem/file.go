@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MapFile maps the first size bytes of the file fd, rounded up to whole pages, for reading. The memory
-// is that of the file, changes with it, and is not charged to the purpose; segments of it say so
-// (Segment.File). fd may be closed afterwards.
+// MapFile maps the first size bytes of the file fd, rounded up to whole pages, for reading. The
+// memory is that of the file, changes with it, and is not charged to the purpose; segments of it
+// say so (Segment.File). fd may be closed afterwards.
 func MapFile(purposeName string, fd int, size int64) (*Region, error) {
 	page := int64(unix.Getpagesize())
 	if size <= 0 || size > 1<<62 {
@@ -30,9 +30,9 @@ func CopyFile(dst, src []Segment) bool {
 	return Guard(func() { CopySegments(dst, src) })
 }
 
-// Guard calls fn, which accesses memory of files, or makes the kernel access it, and nothing else that
-// may fault. It returns false if that raised SIGBUS, as where the file has been truncated or its
-// medium is broken: then fn did not complete.
+// Guard calls fn, which accesses memory of files, or makes the kernel access it, and nothing else
+// that may fault. It returns false if that raised SIGBUS, as where the file has been truncated or
+// its medium is broken: then fn did not complete.
 func Guard(fn func()) (ok bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

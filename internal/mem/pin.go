@@ -17,7 +17,8 @@ var ErrPinned = errors.New("a device has the memory registered")
 // live maps the RegionID of each mapped region to it.
 var live sync.Map
 
-// Find returns the region with this ID, nil if it is not mapped any more. Any goroutine may call it.
+// Find returns the region with this ID, nil if it is not mapped any more. Any goroutine may call
+// it.
 func Find(id RegionID) *Region {
 	if r, ok := live.Load(id); ok {
 		return r.(*Region)
@@ -33,8 +34,9 @@ type pins struct {
 	unmaps []*func() error
 }
 
-// Pin keeps the pages of the chunk with this number in place, so that a device can have it registered,
-// until Unpin. It returns false if the region is being unmapped. Any goroutine may call it.
+// Pin keeps the pages of the chunk with this number in place, so that a device can have it
+// registered, until Unpin. It returns false if the region is being unmapped. Any goroutine may call
+// it.
 func (r *Region) Pin(chunk int) bool {
 	r.pins.mu.Lock()
 	defer r.pins.mu.Unlock()
@@ -57,9 +59,9 @@ func (r *Region) Unpin(chunk int) {
 	}
 }
 
-// BeforeUnmap makes Unmap call fn first, on its goroutine, to deregister the memory from a device; an
-// error keeps it mapped. It returns false if the region is being unmapped. cancel undoes it, but does
-// not stop a call that has begun. Any goroutine may call both.
+// BeforeUnmap makes Unmap call fn first, on its goroutine, to deregister the memory from a device;
+// an error keeps it mapped. It returns false if the region is being unmapped. cancel undoes it, but
+// does not stop a call that has begun. Any goroutine may call both.
 func (r *Region) BeforeUnmap(fn func() error) (cancel func(), ok bool) {
 	r.pins.mu.Lock()
 	defer r.pins.mu.Unlock()
@@ -71,7 +73,8 @@ func (r *Region) BeforeUnmap(fn func() error) (cancel func(), ok bool) {
 	return func() {
 		r.pins.mu.Lock()
 		defer r.pins.mu.Unlock()
-		r.pins.unmaps = slices.DeleteFunc(r.pins.unmaps, func(o *func() error) bool { return o == p })
+		r.pins.unmaps = slices.DeleteFunc(r.pins.unmaps,
+			func(o *func() error) bool { return o == p })
 	}, true
 }
 

@@ -16,9 +16,9 @@ const (
 	hugeSize      = 2 << 20
 )
 
-// Prefer makes the kernel take pages of the region from a NUMA node when they are first accessed, or
-// from others if that has none (mbind(2), MPOL_PREFERRED). Pages that were accessed before stay. The
-// owner calls it before others use the region.
+// Prefer makes the kernel take pages of the region from a NUMA node when they are first accessed,
+// or from others if that has none (mbind(2), MPOL_PREFERRED). Pages that were accessed before stay.
+// The owner calls it before others use the region.
 func (r *Region) Prefer(node int) error {
 	if node < 0 || node >= maxNodes {
 		return fmt.Errorf("memory of %s: NUMA node %d: must be 0 to %d", r.purpose.name, node,

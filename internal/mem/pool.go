@@ -2,13 +2,13 @@ package mem
 
 import "github.com/nvmf-target/nvmf-target/internal/list"
 
-// Pool is an arena and the queue of those that wait for its memory, first come first served. The data
-// memory of a reactor is one Pool, shared by everything on that reactor: memory that one frees may
-// serve another that waits. It takes no locks; only the reactor uses it.
+// Pool is an arena and the queue of those that wait for its memory, first come first served. The
+// data memory of a reactor is one Pool, shared by everything on that reactor: memory that one frees
+// may serve another that waits. It takes no locks; only the reactor uses it.
 //
 // The last part of the arena is a reserve for data that has to be received before anything else can
-// proceed, such as in-capsule data that blocks the byte stream behind it, which may have what others
-// wait for.
+// proceed, such as in-capsule data that blocks the byte stream behind it, which may have what
+// others wait for.
 type Pool struct {
 	arena   *Arena
 	most    int // bytes that Alloc and Wait may be asked for
@@ -16,8 +16,8 @@ type Pool struct {
 	waiting list.List[Waiter]
 }
 
-// Waiter is a place in the queue of a Pool. It belongs to the one that waits, who makes it once, with
-// Owner set.
+// Waiter is a place in the queue of a Pool. It belongs to the one that waits, who makes it once,
+// with Owner set.
 type Waiter struct {
 	// Owner is called when the wait ends.
 	Owner WaitOwner
@@ -37,8 +37,8 @@ type WaitOwner interface {
 	Expired()
 }
 
-// NewPool makes a pool of an arena, which is not used otherwise any more. reserve is in bytes and is
-// rounded up to BlockMin.
+// NewPool makes a pool of an arena, which is not used otherwise any more. reserve is in bytes and
+// is rounded up to BlockMin.
 func NewPool(a *Arena, reserve int) *Pool {
 	reserve = (reserve + BlockMin - 1) &^ (BlockMin - 1)
 	return &Pool{arena: a, most: len(a.base) - reserve, reserve: reserve}

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Region is anonymous memory outside the Go heap: page aligned, zeroed, populated by the kernel when
-// first accessed, and not inherited by child processes, so that a fork never moves a page that a
-// device uses. Or it is the memory of a file (MapFile).
+// Region is anonymous memory outside the Go heap: page aligned, zeroed, populated by the kernel
+// when first accessed, and not inherited by child processes, so that a fork never moves a page that
+// a device uses. Or it is the memory of a file (MapFile).
 //
 // The caller that mapped it unmaps it. Any goroutine may read and write its bytes, those of a file
 // only as MapFile says.
@@ -32,7 +32,8 @@ type PurposeUsage struct {
 	Purpose string
 	// Regions is the number of mappings.
 	Regions int64
-	// Bytes is the memory charged: all of a mapped region, and what Charge added for a reserved one.
+	// Bytes is the memory charged: all of a mapped region, and what Charge added for a reserved
+	// one.
 	Bytes int64
 }
 
@@ -105,17 +106,17 @@ func (r *Region) ID() RegionID { return r.id }
 // Bytes returns all of the memory, nil after Unmap.
 func (r *Region) Bytes() []byte { return r.b }
 
-// Charge adds n bytes, which may be negative, to the usage of the region's purpose. Any goroutine may
-// call it.
+// Charge adds n bytes, which may be negative, to the usage of the region's purpose. Any goroutine
+// may call it.
 func (r *Region) Charge(n int64) {
 	r.charged.Add(n)
 	r.purpose.bytes.Add(n)
 }
 
 // Discard gives the pages of Bytes()[off:off+n] back to the kernel. They read as zeroes afterwards.
-// off and n are multiples of the page size. The caller makes sure that nothing writes there meanwhile.
-// Discard does not change what is charged. If a device has any of the range registered (Pin), it does
-// nothing and returns ErrPinned: the device would keep the old pages.
+// off and n are multiples of the page size. The caller makes sure that nothing writes there
+// meanwhile. Discard does not change what is charged. If a device has any of the range registered
+// (Pin), it does nothing and returns ErrPinned: the device would keep the old pages.
 func (r *Region) Discard(off, n int) error {
 	r.pins.mu.Lock()
 	defer r.pins.mu.Unlock()
@@ -130,11 +131,12 @@ func (r *Region) Discard(off, n int) error {
 	return nil
 }
 
-// Collapse asks the kernel to move the pages of Bytes()[off:off+n], all of them populated, into huge
-// ones (madvise(2), MADV_COLLAPSE, since Linux 6.1). The memory may be used meanwhile. If a device has
-// any of the region registered (Pin), Collapse does nothing and returns ErrPinned: such pages cannot
-// be moved, and all mappings of the process would wait for the attempt while a device registers more.
-// EINVAL says that the kernel cannot do so at all; after other errors there were no huge pages.
+// Collapse asks the kernel to move the pages of Bytes()[off:off+n], all of them populated, into
+// huge ones (madvise(2), MADV_COLLAPSE, since Linux 6.1). The memory may be used meanwhile. If a
+// device has any of the region registered (Pin), Collapse does nothing and returns ErrPinned: such
+// pages cannot be moved, and all mappings of the process would wait for the attempt while a device
+// registers more. EINVAL says that the kernel cannot do so at all; after other errors there were no
+// huge pages.
 func (r *Region) Collapse(off, n int) error {
 	r.pins.mu.Lock()
 	pinned := len(r.pins.counts) > 0
@@ -145,9 +147,9 @@ func (r *Region) Collapse(off, n int) error {
 	return unix.Madvise(r.b[off:off+n], unix.MADV_COLLAPSE)
 }
 
-// Unmap unmaps the memory. Nothing may access it afterwards: no goroutine, and no device that it was
-// registered with, except by BeforeUnmap. After an error it may be called again. A second call after
-// success does nothing.
+// Unmap unmaps the memory. Nothing may access it afterwards: no goroutine, and no device that it
+// was registered with, except by BeforeUnmap. After an error it may be called again. A second call
+// after success does nothing.
 func (r *Region) Unmap() error {
 	if r.b == nil {
 		return nil
@@ -165,8 +167,8 @@ func (r *Region) Unmap() error {
 	return nil
 }
 
-// Addr returns the address of b[0], 0 if b has no memory. It is stable for memory of regions only: the
-// Go heap must not be given to devices.
+// Addr returns the address of b[0], 0 if b has no memory. It is stable for memory of regions only:
+// the Go heap must not be given to devices.
 func Addr(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
 
 // Usage returns the memory of each purpose that has any, by name. Any goroutine may call it.

@@ -3,12 +3,12 @@
 // bindings in which an address becomes a number.
 package mem
 
-// RegionID is the number of a Region within this process, from 1 on. Transports find their local keys
-// by it. A number is never used again.
+// RegionID is the number of a Region within this process, from 1 on. Transports find their local
+// keys by it. A number is never used again.
 type RegionID int32
 
-// NoRegion is the RegionID of memory that lies in no Region, as on the Go heap. Such memory must not
-// be given to a device.
+// NoRegion is the RegionID of memory that lies in no Region, as on the Go heap. Such memory must
+// not be given to a device.
 const NoRegion RegionID = 0
 
 // Segment is one contiguous piece of a Region. A request's data is a list of segments in order.
@@ -20,8 +20,9 @@ type Segment struct {
 	B []byte
 	// Region is the Region that B lies in, or NoRegion.
 	Region RegionID
-	// File says that B is memory of a file (MapFile), for reading. An access raises SIGBUS where the
-	// file has been truncated or its medium is broken, so only the kernel and CopyFile access it.
+	// File says that B is memory of a file (MapFile), for reading. An access raises SIGBUS where
+	// the file has been truncated or its medium is broken, so only the kernel and CopyFile access
+	// it.
 	File bool
 }
 

@@ -38,8 +38,8 @@ func (fd FD) Ioctl(request uintptr, c *sys.NVMeCommand) (uint16, syscall.Errno) 
 	return sys.NVMeIoctl(int(fd), request, c)
 }
 
-// Admin sends an admin command that reads len(data) bytes. An error is a syscall.Errno of the kernel
-// or an nvme.Status of the drive. It may block, for ten seconds at most.
+// Admin sends an admin command that reads len(data) bytes. An error is a syscall.Errno of the
+// kernel or an nvme.Status of the drive. It may block, for ten seconds at most.
 func Admin(d Drive, sqe *nvme.SQE, data []byte) error {
 	c := Encode(sqe)
 	return admin(d, &c, data)
@@ -62,8 +62,8 @@ func admin(d Drive, c *sys.NVMeCommand, data []byte) error {
 	return nil
 }
 
-// Feature returns the current value of the feature fid of a namespace, or of the drive if nsid is 0.
-// Errors are those of Admin.
+// Feature returns the current value of the feature fid of a namespace, or of the drive if nsid is
+// 0. Errors are those of Admin.
 func Feature(d Drive, nsid uint32, fid uint8) (uint32, error) {
 	var sqe nvme.SQE
 	sqe.SetOpcode(nvme.AdminGetFeatures)
@@ -76,8 +76,8 @@ func Feature(d Drive, nsid uint32, fid uint8) (uint32, error) {
 	return uint32(c.Result), nil
 }
 
-// Identify reads the data structure cns of the namespace nsid, or of the controller. Errors are those
-// of Admin.
+// Identify reads the data structure cns of the namespace nsid, or of the controller. Errors are
+// those of Admin.
 func Identify(d Drive, cns nvme.CNS, nsid uint32, csi nvme.CSI) ([]byte, error) {
 	var sqe nvme.SQE
 	sqe.SetOpcode(nvme.AdminIdentify)

@@ -156,9 +156,9 @@ func (l layer) overlaps(o layer) bool {
 	return l.id == o.id && l.from < o.to && o.from < l.to && !(l.shared && o.shared)
 }
 
-// Overlaps says whether two paths stand on the same bytes, and returns the name of the file or block
-// device where they meet. Both may stand on one device without that, in files of one file system,
-// in partitions, or in volumes of the device mapper.
+// Overlaps says whether two paths stand on the same bytes, and returns the name of the file or
+// block device where they meet. Both may stand on one device without that, in files of one file
+// system, in partitions, or in volumes of the device mapper.
 func (s *Stack) Overlaps(o *Stack) (where string, ok bool) {
 	for _, a := range s.layers {
 		for _, b := range o.layers {

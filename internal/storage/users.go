@@ -14,8 +14,8 @@ import (
 
 // User is one that uses storage.
 type User struct {
-	// Name says who it is and, if that is another layer than the one asked for, of what: "/ (sda1)",
-	// "swap", "dm-0 (sda2)", "loop0", "process 812 (qemu)".
+	// Name says who it is and, if that is another layer than the one asked for, of what: "/
+	// (sda1)", "swap", "dm-0 (sda2)", "loop0", "process 812 (qemu)".
 	Name string
 	// Program is the name of the program if it is a process, otherwise "".
 	Program string

@@ -13,8 +13,8 @@ func Preadv2(fd int, iov []Iovec, off int64, flags int) (int, syscall.Errno) {
 	return positioned(unix.SYS_PREADV2, fd, iov, off, flags)
 }
 
-// Pwritev2 writes iov to fd at off, which is not negative (pwritev2(2)). Unlike the calls on sockets it
-// may block, and the scheduler knows.
+// Pwritev2 writes iov to fd at off, which is not negative (pwritev2(2)). Unlike the calls on
+// sockets it may block, and the scheduler knows.
 func Pwritev2(fd int, iov []Iovec, off int64, flags int) (int, syscall.Errno) {
 	return positioned(unix.SYS_PWRITEV2, fd, iov, off, flags)
 }
@@ -32,8 +32,8 @@ func positioned(trap uintptr, fd int, iov []Iovec, off int64, flags int) (int, s
 	}
 }
 
-// BlockDiscard is the ioctl BLKDISCARD (linux/fs.h) on a block device. It may block, and the scheduler
-// knows.
+// BlockDiscard is the ioctl BLKDISCARD (linux/fs.h) on a block device. It may block, and the
+// scheduler knows.
 func BlockDiscard(fd int, off, n int64) syscall.Errno {
 	r := [2]uint64{uint64(off), uint64(n)}
 	_, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.BLKDISCARD,

@@ -58,11 +58,14 @@ func (c *NVMeCommand) SetVectors(iov []Iovec) {
 }
 
 // Uring returns the memory of the command as io_uring takes it.
-func (c *NVMeCommand) Uring() []byte { return unsafe.Slice((*byte)(unsafe.Pointer(c)), nvmeUringSize) }
+func (c *NVMeCommand) Uring() []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(c)),
+		nvmeUringSize)
+}
 
-// NVMeIoctl sends c to the drive that the character or block device fd belongs to. status is that of
-// the command, without phase tag; 0 is success. It may block, as long as the timeout of the command,
-// and the scheduler knows.
+// NVMeIoctl sends c to the drive that the character or block device fd belongs to. status is that
+// of the command, without phase tag; 0 is success. It may block, as long as the timeout of the
+// command, and the scheduler knows.
 func NVMeIoctl(fd int, request uintptr, c *NVMeCommand) (status uint16, e syscall.Errno) {
 	r, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(c)))
 	if e != 0 {

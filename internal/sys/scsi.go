@@ -43,8 +43,8 @@ type SCSIResult struct {
 	Sense []byte
 }
 
-// SCSIRead sends a command to the SCSI or ATA drive with the block device fd and reads the answer into
-// data. It may block, for ten seconds at most, and the scheduler knows.
+// SCSIRead sends a command to the SCSI or ATA drive with the block device fd and reads the answer
+// into data. It may block, for ten seconds at most, and the scheduler knows.
 func SCSIRead(fd int, cdb, data []byte) (SCSIResult, syscall.Errno) {
 	sense := make([]byte, scsiSenseBytes)
 	var pin runtime.Pinner

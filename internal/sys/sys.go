@@ -1,7 +1,7 @@
-// Package sys makes the system calls of the I/O path without allocation. The calls on sockets bypass
-// the Go scheduler as well: their descriptors are in non-blocking mode, and they return at once. A raw
-// call that blocks stops the garbage collector; see docs/adr/0002-raw-nonblocking-syscalls.md. The
-// calls on files may block, and the scheduler knows.
+// Package sys makes the system calls of the I/O path without allocation. The calls on sockets
+// bypass the Go scheduler as well: their descriptors are in non-blocking mode, and they return at
+// once. A raw call that blocks stops the garbage collector; see
+// docs/adr/0002-raw-nonblocking-syscalls.md. The calls on files may block, and the scheduler knows.
 //
 // Errors are syscall.Errno values, 0 for success; EAGAIN means that the call would have blocked.
 // EINTR is retried.
@@ -30,8 +30,8 @@ func SetIovec(v *Iovec, b []byte) {
 }
 
 // Advance removes n transferred bytes from the front of iov, in place, and returns what is left:
-// vectors that are done are dropped, the first of the rest is shortened. n is at most the sum of the
-// lengths.
+// vectors that are done are dropped, the first of the rest is shortened. n is at most the sum of
+// the lengths.
 func Advance(iov []Iovec, n int) []Iovec {
 	for len(iov) > 0 {
 		l := int(iov[0].Len)

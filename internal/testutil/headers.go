@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// HeadersAgree fails the test unless each C expression has its value. names are those of headers, as
-// in #include without the brackets. Without a C compiler, which builds with cgo have, the test is
-// skipped.
+// HeadersAgree fails the test unless each C expression has its value. names are those of headers,
+// as in #include without the brackets. Without a C compiler, which builds with cgo have, the test
+// is skipped.
 func HeadersAgree[V ~int | ~uint32 | ~uintptr](t *testing.T, names []string, want map[string]V) {
 	t.Helper()
 	cc, err := exec.LookPath("cc")

@@ -12,8 +12,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main runs the tests of m, fails if goroutines or descriptors leak or one of more returns an error,
-// and exits. TestMain calls it.
+// Main runs the tests of m, fails if goroutines or descriptors leak or one of more returns an
+// error, and exits. TestMain calls it.
 func Main(m *testing.M, more ...func() error) {
 	before := openFiles()
 	code := m.Run()

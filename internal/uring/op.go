@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Op is one operation on a file. The memory that it refers to belongs to the kernel from Start until
-// the operation has completed.
+// Op is one operation on a file. The memory that it refers to belongs to the kernel from Start
+// until the operation has completed.
 type Op struct{ e sqe }
 
 // Nop does nothing.

@@ -1,14 +1,15 @@
-// Package uring is the binding to io_uring(7): one ring per reactor, shared by everything there that
-// works on files.
+// Package uring is the binding to io_uring(7): one ring per reactor, shared by everything there
+// that works on files.
 //
-//	Start   fills a submission entry (registered file, registered memory), which waits in the queue; the first ones are submitted
-//	        at once while the devices may be idle
-//	Poll    submits all that wait by one io_uring_enter and fetches completions, each of which calls its Completer
-//	Arm     makes completions write to the reactor's eventfd from now on; until then nothing disturbs a reactor that polls
+//	Start   fills a submission entry (registered file, registered memory), which waits in the queue;
+//	        while the devices may be idle, the first ones are submitted at once
+//	Poll    submits all that wait by one io_uring_enter, and calls the Completers of what completed
+//	Arm     makes completions write to the reactor's eventfd from now on; until then nothing
+//	        disturbs a reactor that polls
 //
-// Shared memory: the kernel and the ring are the only two parties, and each index has one writer. It
-// is stored with release and loaded with acquire semantics, which sync/atomic provides. Everything
-// else belongs to the reactor.
+// Shared memory: the kernel and the ring are the only two parties, and each index has one writer.
+// It is stored with release and loaded with acquire semantics, which sync/atomic provides.
+// Everything else belongs to the reactor.
 //
 // A Ring has fewer slots than its completion queue has entries, so that queue does not overflow. If
 // it does, the kernel keeps the rest (IORING_FEAT_NODROP) until the next Poll.
@@ -31,8 +32,8 @@ import (
 const taskBatch = 20
 
 const (
-	// While the devices may be idle, the first entry is submitted at once, and then batches that grow
-	// by this factor. Without that the devices would have nothing to do until the next Poll
+	// While the devices may be idle, the first entry is submitted at once, and then batches that
+	// grow by this factor. Without that the devices would have nothing to do until the next Poll
 	// (measured in docs/adr/0012).
 	batchGrowth = 4
 	atPoll      = math.MaxUint32
@@ -89,8 +90,8 @@ type File struct {
 	fixed bool
 }
 
-// Start queues op on f; the next Poll submits it at the latest. It returns false if the ring is full,
-// which a Poll may change.
+// Start queues op on f; the next Poll submits it at the latest. It returns false if the ring is
+// full, which a Poll may change.
 func (r *Ring) Start(f File, op *Op, c Completer) bool {
 	if !r.room() {
 		return false
@@ -277,8 +278,8 @@ func (r *Ring) quiet() bool {
 func (r *Ring) Outstanding() int { return len(r.slots) - len(r.free) }
 
 // enter is io_uring_enter(2), without waiting. It is a raw call although it takes as long as the
-// submissions in it (about a microsecond each): it does not sleep for them, because the kernel hands
-// those that would block to workers of its own.
+// submissions in it (about a microsecond each): it does not sleep for them, because the kernel
+// hands those that would block to workers of its own.
 func (r *Ring) enter(flags uintptr) {
 	if !r.enabled {
 		r.enable()
@@ -304,7 +305,8 @@ func (r *Ring) enter(flags uintptr) {
 	}
 }
 
-// enable makes the calling thread the only one that may use the ring, and locks the goroutine to it.
+// enable makes the calling thread the only one that may use the ring, and locks the goroutine to
+// it.
 func (r *Ring) enable() {
 	runtime.LockOSThread()
 	r.enabled = true

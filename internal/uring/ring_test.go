@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestCancel: an operation that waits in the kernel completes as canceled, its neighbour does not, and
-// the ring is not affected otherwise.
+// TestCancel: an operation that waits in the kernel completes as canceled, its neighbour does not,
+// and the ring is not affected otherwise.
 func TestCancel(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
 		g := newHarness(t, cfg)
@@ -105,8 +105,8 @@ func TestOperations(t *testing.T) {
 	})
 }
 
-// TestCommands mixes commands, which /dev/null takes from Linux 6.4 on and regular files refuse, with
-// transfers.
+// TestCommands mixes commands, which /dev/null takes from Linux 6.4 on and regular files refuse,
+// with transfers.
 func TestCommands(t *testing.T) {
 	g := newSmall(t, Config{Commands: true}, 4, 16)
 	null, err := os.Open(os.DevNull)

@@ -20,8 +20,8 @@ type entry struct {
 	err   error
 }
 
-// Acquire returns the ring of the reactor that cfg.EventFD belongs to. The first caller makes it. Any
-// goroutine may call it. Each success is followed by one Release.
+// Acquire returns the ring of the reactor that cfg.EventFD belongs to. The first caller makes it.
+// Any goroutine may call it. Each success is followed by one Release.
 func Acquire(cfg Config) (*Ring, error) {
 	k := cfg.key()
 	shared.Lock()

@@ -207,8 +207,8 @@ func TestNoAlloc(t *testing.T) {
 	}
 }
 
-// TestIdle: while nothing is outstanding, the first operation is submitted at once and further ones in
-// growing batches; while something is, all wait for the Poll.
+// TestIdle: while nothing is outstanding, the first operation is submitted at once and further ones
+// in growing batches; while something is, all wait for the Poll.
 func TestIdle(t *testing.T) {
 	g := newHarness(t, Config{})
 	var p [2]int

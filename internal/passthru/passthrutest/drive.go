@@ -1,6 +1,6 @@
 // Package passthrutest has an NVMe drive in memory, for tests of packages that send commands to
-// drives. Of a command it sees what the kernel would see: the bytes of the ioctl, and what they point
-// to.
+// drives. Of a command it sees what the kernel would see: the bytes of the ioctl, and what they
+// point to.
 package passthrutest
 
 import (
