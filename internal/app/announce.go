@@ -46,7 +46,7 @@ func (a announcement) summary() string {
 func (a announcement) text(reachable func(fabric.Addr) []netip.Addr) string {
 	text := a.summary() + "\n"
 	for _, n := range a.pending {
-		s, _ := n.storage()
+		s, _ := n.backing()
 		text += fmt.Sprintf("  pending: namespace %d of %s, until %s is there\n", n.NSID, n.nqn, s.path())
 	}
 	for _, addr := range a.up {

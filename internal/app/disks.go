@@ -35,7 +35,7 @@ func Disks(file string, asked bool, environ []string, out io.Writer) error {
 // blockPath is the path of a namespace's storage, of a namespace of an NVMe drive that of its block
 // device; "" without a path.
 func blockPath(n *namespace) string {
-	s, _ := n.storage()
+	s, _ := n.backing()
 	if ns, err := nvmedrive.Find(s.path()); err == nil && s.name() == "nvme" {
 		return ns.Block
 	}
@@ -60,4 +60,8 @@ func diskUsers(c *config.Config) map[string][]string {
 		users[at] = append(users[at], fmt.Sprintf("namespace %d of %s", n.NSID, n.nqn))
 	}
 	return users
+}
+
+func deviceNumber(dev uint64) string {
+	return fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev))
 }

@@ -43,7 +43,7 @@ func probeLimits(c *config.Config) (ps config.Problems) {
 	reactors := config.Size(len(reactorCPUs(c.Reactors)) * c.Reactors.Memory)
 	ram := config.Size(0)
 	for _, n := range all(c) {
-		s, _ := n.storage()
+		s, _ := n.backing()
 		ram += config.Size(s.memory())
 	}
 	if n, err := sys.AvailableMemory(); err == nil && reactors+ram > config.Size(n) {

@@ -44,11 +44,11 @@ type namespace struct {
 	key string // "subsystems[0].namespaces[1]"
 }
 
-// storage is where the blocks are in the end, behind wrappers, and its key.
-func (n *namespace) storage() (s storage, key string) {
+// backing is where the blocks are in the end, behind wrappers, and its key.
+func (n *namespace) backing() (s backingStore, key string) {
 	keys, layers := n.Layers(n.key)
 	last := len(layers) - 1
-	return layers[last].Options.(storage), keys[last]
+	return layers[last].Options.(backingStore), keys[last]
 }
 
 // all lists the namespaces of the configuration.
@@ -105,7 +105,7 @@ func (ns *namespaces) start() error {
 
 // attrs say in a log line which namespace is meant.
 func (n *namespace) attrs() []any {
-	s, _ := n.storage()
+	s, _ := n.backing()
 	return []any{"subsystem", n.nqn, "nsid", n.NSID, "path", s.path()}
 }
 
@@ -197,19 +197,28 @@ func (ns *namespaces) close() error {
 	return errors.Join(errs...)
 }
 
-// absent says that nothing is at the path of a namespace's storage, and that nothing is to be made
-// there.
+// absent says that the storage of a namespace is not there rather than wrong: nothing is at its path
+// and nothing is to be created there, or what is there is a device that cannot be opened because
+// there is no hardware behind it or that does not answer.
 func absent(n *namespace, at env) bool {
-	s, _ := n.storage()
+	s, _ := n.backing()
 	path := s.path()
 	if path == "" {
 		return false
 	}
-	_, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) && s.creates(at) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && s.creates(at):
 		_, err = os.Stat(filepath.Dir(path))
+		return errors.Is(err, fs.ErrNotExist)
+	case err != nil || info.Mode()&fs.ModeDevice == 0:
+		return errors.Is(err, fs.ErrNotExist)
 	}
-	return errors.Is(err, fs.ErrNotExist)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return offline(err)
 }
 
 // offline says that opening storage failed because the device was removed or does not answer.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/storage"
 )
 
 // Check reads a configuration file and reports everything that is wrong with it, on this machine
@@ -53,12 +54,12 @@ func probe(c *config.Config) config.Problems {
 }
 
 // stacks are what namespaces stand on.
-type stacks map[*namespace]*stack
+type stacks map[*namespace]*storage.Stack
 
 // probeNamespace looks at the storage of a namespace, and whether it is that of another one that is
 // known. What is wrong with storage that is not there is a warning: the namespace is pending.
 func probeNamespace(c *config.Config, n *namespace, known stacks) (ps config.Problems) {
-	s, key := n.storage()
+	s, key := n.backing()
 	at := env{readOnly: n.ReadOnly, engine: c.Disks, log: slog.New(slog.DiscardHandler)}
 	name, path := key, s.path()
 	if path != "" {
@@ -66,7 +67,7 @@ func probeNamespace(c *config.Config, n *namespace, known stacks) (ps config.Pro
 		key += ".path"
 	}
 	r := s.probe(at)
-	if absent(n, at) {
+	if len(r.Errors) > 0 && absent(n, at) {
 		for _, p := range r.Errors {
 			ps = append(ps, c.Warning(key, name+" "+p.What+"; the namespace is pending until it is there",
 				p.Hint))
@@ -82,7 +83,7 @@ func probeNamespace(c *config.Config, n *namespace, known stacks) (ps config.Pro
 	if path == "" {
 		return ps
 	}
-	mine, err := stackOf(blockPath(n))
+	mine, err := storage.Linux().StackOf(blockPath(n))
 	if err != nil {
 		return ps // as new files
 	}
@@ -101,7 +102,7 @@ func probeNamespace(c *config.Config, n *namespace, known stacks) (ps config.Pro
 func probeAlone(c *config.Config, n *namespace) config.Problems {
 	known := stacks{}
 	for _, o := range all(c) {
-		if st, err := stackOf(blockPath(o)); err == nil && o.key != n.key {
+		if st, err := storage.Linux().StackOf(blockPath(o)); err == nil && o.key != n.key {
 			known[o] = st
 		}
 	}

@@ -3,6 +3,7 @@ package app
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -41,6 +42,81 @@ func TestCheckWarns(t *testing.T) {
 				t.Errorf("printed:\n%s\nwant %q", out, test.want)
 			}
 		})
+	}
+}
+
+// TestCheckAndServeAgree: what check passes is served, and what it refuses is not, for the same
+// reason.
+func TestCheckAndServeAgree(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string, size int64) string {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, size)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for namespace, ok := range map[string]bool{
+		"backend: ram, size: 1MiB":                                                    true,
+		"backend: file, path: " + file("grown", 3<<20) + ", size: 1MiB":               true,
+		"backend: file, path: " + file("odd", 1<<20+100) + ", size: 1MiB":             true,
+		"backend: file, path: " + dir + "/sparse, size: 1TiB":                         true,
+		"backend: file, path: " + dir + "/no/disk, size: 1MiB":                        true, // pending
+		"backend: block, path: /dev/no-such-disk":                                     true, // pending
+		"backend: file, path: " + file("alone", 1000):                                 false,
+		"backend: file, path: " + file("shrunk", 1<<20) + ", size: 2MiB":              false,
+		"backend: file, path: /proc/version":                                          false,
+		"backend: file, path: " + dir + "/huge, size: 100PiB":                         false,
+		"backend: file, path: " + dir + "/full, size: 100TiB, preallocate: full":      false,
+		"backend: file, path: " + dir:                                                 false,
+		"backend: block, path: /dev/null":                                             false,
+		"backend: nvme, path: /dev/null":                                              false,
+		"backend: limit, iops: 9, of: {backend: file, path: " + file("e", 0) + "}":    false,
+		"backend: limit, iops: 9, of: {backend: file, path: " + file("f", 4096) + "}": true,
+	} {
+		t.Run(namespace, func(t *testing.T) {
+			text := strings.Replace(validFile, "backend: ram, size: 16MiB", namespace, 1)
+			out, checked := warnings(t, text)
+			c, err := Parse("test.yaml", []byte(text), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			served := newServer(t, Options{Config: c}).Start()
+			if (checked == nil) != ok || (served == nil) != ok {
+				t.Fatalf("check: %v, serve: %v, want success %v\n%s", checked, served, ok, out)
+			}
+			if ok {
+				return
+			}
+			_, a, _ := strings.Cut(checked.Error(), "subsystems[0]")
+			if _, b, _ := strings.Cut(served.Error(), "subsystems[0]"); a != b {
+				t.Errorf("check says %q, serve %q", a, b)
+			}
+		})
+	}
+}
+
+// TestStorageThatDoesNotAnswer: a device whose driver refuses to open it is not there.
+func TestStorageThatDoesNotAnswer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk")
+	const demo = 42 << 8 // major numbers that no driver has
+	if err := syscall.Mknod(path, syscall.S_IFBLK|0o600, demo); err != nil {
+		t.Skipf("no device: mknod needs CAP_MKNOD: %v", err)
+	}
+	text := strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: block, path: "+path, 1)
+	if out, err := warnings(t, text); err != nil || !strings.Contains(out, "the namespace is pending") {
+		t.Errorf("check: %v, %s", err, out)
+	}
+	c, err := Parse("test.yaml", []byte(text), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, Options{Config: c})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.announcement(); len(a.pending) != 1 {
+		t.Errorf("%d namespaces are pending", len(a.pending))
 	}
 }
 

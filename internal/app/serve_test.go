@@ -167,9 +167,10 @@ func TestCheckLooksAtFiles(t *testing.T) {
 	for _, test := range []struct{ namespace, err, warning string }{
 		{"path: " + disk, "", ""},
 		{"path: " + disk + ", size: 8KiB", "", ""},
-		{"path: " + disk + ", size: 16KiB", "has 8192 bytes, not 16384", ""},
+		{"path: " + disk + ", size: 16KiB", "has 8192 bytes but 16384 are configured", ""},
+		{"path: " + disk + ", size: 4KiB", "", "has 8192 bytes, more than the 4096"},
 		{"path: " + fifo + ", size: 16KiB", "is not a regular file", ""},
-		{"path: " + dir + "/new", "", "does not exist and no size is given; the namespace is pending"},
+		{"path: " + dir + "/new", "", "no size is given; the namespace is pending"},
 		{"path: " + dir + "/new, size: 1MiB", "", ""},
 		{
 			"path: " + dir + "/new, size: 1MiB, read_only: true", "",

@@ -268,8 +268,8 @@ subsystems:
 	// The file is locked now: a second target must not have it.
 	err := start()
 	if err == nil ||
-		!strings.Contains(err.Error(), "test.yaml:7:9: subsystems[0].namespaces[0]: file device "+
-			path) {
+		!strings.Contains(err.Error(), "test.yaml:7:40: subsystems[0].namespaces[0].path: \""+path+
+			"\" is in use by another namespace") {
 		t.Errorf("got %v", err)
 	}
 }

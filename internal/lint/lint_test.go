@@ -33,7 +33,7 @@ var allowed = map[string][]string{
 		"fabric/rdma/verbs/ibv",
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
 		"backend/nvmedrive", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
-		"internal/metrics", "internal/sys",
+		"internal/metrics", "internal/storage", "internal/sys",
 	},
 
 	"nvme":        {},
@@ -62,22 +62,26 @@ var allowed = map[string][]string{
 	"fabric/rdma/verbs/verbstest": {"fabric/rdma/verbs", "internal/mem"},
 
 	"backend":             {"internal/list", "internal/mem"},
-	"backend/backendtest": {"backend", "internal/mem", "internal/testutil"},
-	"backend/block":       {"backend", "backend/disk"},
+	"backend/backendtest": {"backend", "internal/list", "internal/mem", "internal/testutil"},
+	"backend/block":       {"backend", "backend/disk", "internal/storage"},
 	"backend/disk": {
 		"backend", "internal/list", "internal/mem", "internal/uring",
 		"internal/sys",
 	},
-	"backend/file": {"backend", "backend/disk", "internal/list", "internal/mem"},
-	"backend/null": {"backend", "internal/mem"},
+	"backend/file": {
+		"backend", "backend/disk", "internal/list", "internal/mem", "internal/storage",
+	},
+	"backend/null": {"backend", "internal/list", "internal/mem"},
 	"backend/nvmedrive": { // speaks NVMe, but to the drive
 		"backend", "backend/block", "backend/disk", "internal/mem", "internal/passthru",
 		"internal/sys", "internal/uring", "nvme",
 	},
-	"backend/ram":  {"backend", "internal/list", "internal/mem"},
+	"backend/ram":  {"backend", "internal/list", "internal/mem", "internal/sys"},
 	"backend/wrap": {"backend", "internal/list"},
 
-	"internal/inventory":             {"nvme", "internal/passthru", "internal/sys"},
+	"internal/inventory": {
+		"nvme", "internal/passthru", "internal/storage", "internal/sys",
+	},
 	"internal/lint":                  {},
 	"internal/list":                  {},
 	"internal/mem":                   {"internal/list"},
@@ -86,6 +90,7 @@ var allowed = map[string][]string{
 	"internal/passthru/passthrutest": {"nvme", "internal/sys"},
 	"internal/ratelog":               {},
 	"internal/reactor":               {"internal/list", "internal/sys"},
+	"internal/storage":               {},
 	"internal/sys":                   {},
 	"internal/testutil":              {},
 	"internal/uring":                 {},

@@ -93,8 +93,8 @@ func TestSendRecv(t *testing.T) {
 	}
 }
 
-// TestBlockingSocket shows that the socket calls return at once even if somebody forgot O_NONBLOCK,
-// and that a broken connection is an error and not a signal.
+// TestBlockingSocket shows that the socket calls return at once even without O_NONBLOCK, and that a
+// broken connection is an error and not a signal.
 func TestBlockingSocket(t *testing.T) {
 	a, b := socketPair(t)
 	if err := unix.SetNonblock(a, false); err != nil {

@@ -11,17 +11,18 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 )
 
-// look is the present size of a block device, 0 when it is gone. It waits for nothing.
-func look(fd int) (int64, error) {
+// size returns the present size of a block device in bytes, 0 if it is offline. It does not block.
+func size(fd int) (int64, error) {
 	n, err := unix.IoctlGetInt(fd, unix.BLKGETSIZE64)
 	return int64(n), err
 }
 
-// errOther says that a path leads to something else than before.
+// errOther says that a path leads to another device than before.
 var errOther = errors.New(
 	"another disk is in its place, which is not touched; restart the target to use that one")
 
-// reopener opens the device of cfg again after it was gone, if it is the one that old describes.
+// reopener returns a function that opens the device of cfg again after it was offline, if it is the
+// one that old describes.
 func reopener(cfg Config, old disk.Config) func() (disk.Config, error) {
 	was := place(old.FD)
 	return func() (disk.Config, error) {
@@ -58,7 +59,7 @@ func same(old, now *disk.Config, was, is string) error {
 	return nil
 }
 
-// place is where in the machine a device is: its directory in /sys.
+// place returns where in the machine a device is: its directory in /sys.
 func place(fd int) string {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil {

@@ -21,17 +21,17 @@ func spread(segs []mem.Segment, b []byte) {
 	}
 }
 
-// reservedWrite is the write of segs, which hold what is to be written.
-func reservedWrite(segs []mem.Segment, off int64) *backend.IO {
+// commit returns the IO that commits a zero-copy write, whose segs hold the data.
+func commit(segs []mem.Segment, off int64) *backend.IO {
 	return &backend.IO{
 		Op: backend.OpWrite, Flags: backend.ZeroCopy, Off: off,
 		Len: int64(mem.Length(segs)), Segs: segs,
 	}
 }
 
-// reserve: what is received is not seen before it is written, neighbours stay, and what is canceled
-// leaves no trace.
-func (s *suite) reserve(t *testing.T, dev backend.Device) {
+// zeroCopyWrite: data is not visible before the write is committed, neighbours stay, and a write
+// that is aborted leaves no trace.
+func (s *suite) zeroCopyWrite(t *testing.T, dev backend.Device) {
 	c, r := clientOf[backend.ZeroCopyWriter](t, dev, 6<<20)
 	defer c.Close()
 	if r == nil {
@@ -61,7 +61,7 @@ func (s *suite) reserve(t *testing.T, dev backend.Device) {
 		{3<<20 + 256<<10 + bs, 256 << 10},
 	} {
 		off, n := rg[0], rg[1]
-		for _, cancel := range []bool{true, false} {
+		for _, abort := range []bool{true, false} {
 			keep := []mem.Segment{{B: b[:1]}}
 			segs, ok := r.StartZeroCopyWrite(keep, off, n)
 			if !ok || &segs[0].B[0] != &b[0] || mem.Length(segs[1:]) != int(n) {
@@ -73,29 +73,29 @@ func (s *suite) reserve(t *testing.T, dev backend.Device) {
 			data := b[:n]
 			fill(data, uint64(off+n))
 			spread(segs, data)
-			show("received and not written", off, n)
-			if cancel {
+			show("received and not committed", off, n)
+			if abort {
 				if r.Close() == nil {
-					t.Error("the channel closed with a reservation")
+					t.Error("the channel closed with a zero-copy write outstanding")
 				}
 				r.AbortZeroCopyWrite(segs)
-				show("canceled", off, n)
+				show("aborted", off, n)
 				continue
 			}
-			io := reservedWrite(segs, off)
+			io := commit(segs, off)
 			c.MustDo(io)
 			if io.Flags&backend.ZeroCopy != 0 {
-				t.Error("a write that is done has its reservation still")
+				t.Error("a write that has completed has its flag still")
 			}
 			copy(want[off:], data)
-			show("written", off, n)
+			show("committed", off, n)
 		}
 	}
-	notReserved(t, r, info.Size, bs)
+	refusedOutside(t, r, info.Size, bs)
 }
 
-// notReserved: what is not within the device is not reserved.
-func notReserved(t *testing.T, r backend.ZeroCopyWriter, size, bs int64) {
+// refusedOutside checks that zero-copy writes that are not within the device are refused.
+func refusedOutside(t *testing.T, r backend.ZeroCopyWriter, size, bs int64) {
 	t.Helper()
 	for _, rg := range [][2]int64{
 		{size, 1 << 20},
@@ -106,27 +106,27 @@ func notReserved(t *testing.T, r backend.ZeroCopyWriter, size, bs int64) {
 		{1 << 62, 1 << 20},
 	} {
 		if segs, ok := r.StartZeroCopyWrite(nil, rg[0], rg[1]); ok || len(segs) > 0 {
-			t.Errorf("%d bytes at %d were reserved", rg[1], rg[0])
+			t.Errorf("%d bytes at %d can be written", rg[1], rg[0])
 		}
 	}
 }
 
-// reserveModel compares what several channels write on parts of their own, reserved or not, with a
-// model, and loans with what was there when they were taken.
-func (s *suite) reserveModel(t *testing.T, dev backend.Device) {
+// zeroCopyWriteModel compares what several channels write on parts of their own, without a copy or
+// with one, with a model, and zero-copy reads with the content when they started.
+func (s *suite) zeroCopyWriteModel(t *testing.T, dev backend.Device) {
 	var wg sync.WaitGroup
-	var reserved atomic.Int64
+	var committed atomic.Int64
 	for i := range 4 {
-		wg.Go(func() { s.reserveOwn(t, dev, i, &reserved) })
+		wg.Go(func() { s.writeOwnPart(t, dev, i, &committed) })
 	}
 	wg.Wait()
-	if reserved.Load() == 0 {
-		t.Error("nothing was reserved")
+	if committed.Load() == 0 {
+		t.Error("no zero-copy write")
 	}
 }
 
-// somewhere is a random range of whole blocks; every other is of whole 64 KiB if it is that long,
-// every other begins at a multiple of 16 KiB.
+// somewhere returns a random range of whole blocks. Half of those that are long enough are of whole
+// 64 KiB, and half of all begin at a multiple of 16 KiB.
 func somewhere(rnd *rand.Rand, window, bs int) (at, n int) {
 	n = (1 + rnd.IntN(max(512<<10/bs, 8))) * bs
 	if rnd.IntN(2) == 0 {
@@ -139,8 +139,8 @@ func somewhere(rnd *rand.Rand, window, bs int) (at, n int) {
 	return at, n
 }
 
-// reserveOwn is one channel of reserveModel.
-func (s *suite) reserveOwn(t *testing.T, dev backend.Device, i int, reserved *atomic.Int64) {
+// writeOwnPart is one channel of zeroCopyWriteModel.
+func (s *suite) writeOwnPart(t *testing.T, dev backend.Device, i int, committed *atomic.Int64) {
 	const window = MinSize / 4
 	c, r := clientOf[backend.ZeroCopyWriter](t, dev, window+1<<20)
 	defer c.Close()
@@ -152,18 +152,18 @@ func (s *suite) reserveOwn(t *testing.T, dev backend.Device, i int, reserved *at
 	base, bs := int64(i*window), dev.Info().BlockSize
 	rnd := rand.New(rand.NewPCG(uint64(i), 3))
 	model, b := make([]byte, window), c.Memory(0, window)
-	type loan struct {
+	type reading struct {
 		segs   []mem.Segment
 		off, n int64
 		want   []byte
 	}
-	var loans []loan
-	back := func() {
-		for _, l1 := range loans {
-			s.check(t, "a loan", join(l1.segs), l1.want)
-			l.EndZeroCopyRead(l1.segs, l1.off, l1.n)
+	var reads []reading
+	endReads := func() {
+		for _, r := range reads {
+			s.check(t, "read in place", join(r.segs), r.want)
+			l.EndZeroCopyRead(r.segs, r.off, r.n)
 		}
-		loans = loans[:0]
+		reads = reads[:0]
 	}
 	for round := range 100 {
 		at, n := somewhere(rnd, window, bs)
@@ -175,9 +175,9 @@ func (s *suite) reserveOwn(t *testing.T, dev backend.Device, i int, reserved *at
 			spread(segs, data)
 			r.AbortZeroCopyWrite(segs)
 		case ok:
-			reserved.Add(1)
+			committed.Add(1)
 			spread(segs, data)
-			c.MustDo(reservedWrite(segs, off))
+			c.MustDo(commit(segs, off))
 			copy(model[at:], data)
 		case k < 6:
 			c.MustDo(c.Write(off, data, n/3))
@@ -187,31 +187,31 @@ func (s *suite) reserveOwn(t *testing.T, dev backend.Device, i int, reserved *at
 			clear(model[at:][:n])
 		}
 		if segs, ok := l.StartZeroCopyRead(nil, off, int64(n)); ok {
-			loans = append(loans, loan{segs, off, int64(n), bytes.Clone(model[at:][:n])})
+			reads = append(reads, reading{segs, off, int64(n), bytes.Clone(model[at:][:n])})
 		}
 		if round%8 == 7 {
-			back()
+			endReads()
 		}
 		if round%32 == 0 {
 			c.MustDo(c.Read(base, b))
 			s.check(t, fmt.Sprintf("round %d", round), b, model)
 		}
 	}
-	back()
+	endReads()
 }
 
-// reserveTorn lets channels write to the same blocks in every way, break off what they received,
-// and look: every block is uniform.
-func (s *suite) reserveTorn(t *testing.T, dev backend.Device) {
+// zeroCopyWriteTorn makes channels write to the same blocks on every path, abort zero-copy writes,
+// and read: every block is uniform.
+func (s *suite) zeroCopyWriteTorn(t *testing.T, dev backend.Device) {
 	var wg sync.WaitGroup
 	for i := range 4 {
-		wg.Go(func() { receiveAndLook(t, dev, i) })
+		wg.Go(func() { writeAndRead(t, dev, i) })
 	}
 	wg.Wait()
 }
 
-// receiveAndLook is one channel of reserveTorn.
-func receiveAndLook(t *testing.T, dev backend.Device, i int) {
+// writeAndRead is one channel of zeroCopyWriteTorn.
+func writeAndRead(t *testing.T, dev backend.Device, i int) {
 	const rounds = 100
 	bs := dev.Info().BlockSize
 	blocks := max(256<<10/bs, 8)
@@ -226,7 +226,7 @@ func receiveAndLook(t *testing.T, dev backend.Device, i int) {
 	c.Lock()
 	rnd := rand.New(rand.NewPCG(uint64(i), 5))
 	b := c.Memory(0, n)
-	look := func(what string, b []byte) {
+	check := func(what string, b []byte) {
 		if !uniform(b, bs) {
 			t.Errorf("%s: a block is torn", what)
 		}
@@ -240,11 +240,11 @@ func receiveAndLook(t *testing.T, dev backend.Device, i int) {
 		switch rnd.IntN(6) {
 		case 0:
 			c.MustDo(c.Read(off, part))
-			look("read", part)
+			check("read", part)
 		case 1:
 			if segs, ok := l.StartZeroCopyRead(nil, off, size); ok {
 				runtime.Gosched()
-				look("lent", join(segs))
+				check("read in place", join(segs))
 				l.EndZeroCopyRead(segs, off, size)
 			}
 		case 2:
@@ -261,14 +261,14 @@ func receiveAndLook(t *testing.T, dev backend.Device, i int) {
 				r.AbortZeroCopyWrite(segs)
 			} else if ok {
 				spread(segs, part)
-				c.MustDo(reservedWrite(segs, off))
+				c.MustDo(commit(segs, off))
 			}
 		}
 	}
 }
 
-// reserveNoAlloc: reservations and their writes allocate nothing.
-func (s *suite) reserveNoAlloc(t *testing.T, dev backend.Device) {
+// zeroCopyWriteNoAlloc: zero-copy writes allocate nothing, committed or aborted.
+func (s *suite) zeroCopyWriteNoAlloc(t *testing.T, dev backend.Device) {
 	c, r := clientOf[backend.ZeroCopyWriter](t, dev, 4096)
 	defer c.Close()
 	if r == nil {
@@ -292,6 +292,6 @@ func (s *suite) reserveNoAlloc(t *testing.T, dev backend.Device) {
 		segs, ok = r.StartZeroCopyWrite(segs[:0], 0, 1<<20)
 		r.AbortZeroCopyWrite(segs)
 	}); n != 0 || !ok {
-		t.Errorf("%v allocations, reserved: %v", n, ok)
+		t.Errorf("%v allocations, started: %v", n, ok)
 	}
 }

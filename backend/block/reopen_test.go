@@ -11,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 )
 
-// TestSame: which disk is taken for the one that is gone.
+// TestSame: which disk counts as the one that was offline.
 func TestSame(t *testing.T) {
 	named := disk.Config{
 		Offset: 512, Memory: 4,
@@ -61,7 +61,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestResize: a device that grows is noticed, and what is behind the end of one that shrinks is out
+// TestResize: a device that grows is noticed, and ranges beyond the end of one that shrinks are out
 // of range.
 func TestResize(t *testing.T) {
 	path, file := loop(t, 1<<20)

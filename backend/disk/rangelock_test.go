@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
 func TestSpan(t *testing.T) {
-	var f fence
-	f.init(512)
-	const g = minGranule
+	var r rangeLock
+	r.init(512)
+	const g = minUnit
 	for _, tc := range []struct {
 		off, n int64
 		want   span
@@ -24,19 +25,19 @@ func TestSpan(t *testing.T) {
 		{g - 1, 2, span{a: 0, b: 2}},
 		{g, 512, span{a: 1, b: 2}},
 		{5 * g, 3 * g, span{a: 5, b: 8}},
-		{(nRanges - 1) * g, g, span{a: nRanges - 1, b: nRanges}},
-		{(nRanges - 1) * g, 2 * g, span{a: 0, b: 1, c: nRanges - 1, d: nRanges}},
-		{7 * nRanges * g, g, span{a: 0, b: 1}},
-		{3 * g, (nRanges - 1) * g, span{a: 0, b: 2, c: 3, d: nRanges}},
-		{3 * g, nRanges * g, span{b: nRanges}},
-		{512, 1 << 40, span{b: nRanges}},
+		{(nUnits - 1) * g, g, span{a: nUnits - 1, b: nUnits}},
+		{(nUnits - 1) * g, 2 * g, span{a: 0, b: 1, c: nUnits - 1, d: nUnits}},
+		{7 * nUnits * g, g, span{a: 0, b: 1}},
+		{3 * g, (nUnits - 1) * g, span{a: 0, b: 2, c: 3, d: nUnits}},
+		{3 * g, nUnits * g, span{b: nUnits}},
+		{512, 1 << 40, span{b: nUnits}},
 	} {
-		if got := f.span(tc.off, tc.n); got != tc.want {
+		if got := r.span(tc.off, tc.n); got != tc.want {
 			t.Errorf("span(%d, %d) = %v, want %v", tc.off, tc.n, got, tc.want)
 		}
 	}
-	f.init(64 << 10)
-	if got := f.span(64<<10, 64<<10); got != (span{a: 1, b: 2}) {
+	r.init(64 << 10)
+	if got := r.span(64<<10, 64<<10); got != (span{a: 1, b: 2}) {
 		t.Errorf("with blocks of 64 KiB: %v", got)
 	}
 }
@@ -44,10 +45,10 @@ func TestSpan(t *testing.T) {
 func TestSpanWords(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 10000 {
-		s := span{b: rnd.IntN(nRanges + 1), d: nRanges}
+		s := span{b: rnd.IntN(nUnits + 1), d: nUnits}
 		s.a = rnd.IntN(s.b + 1)
-		s.c = s.b + rnd.IntN(nRanges-s.b+1)
-		var got [nRanges]bool
+		s.c = s.b + rnd.IntN(nUnits-s.b+1)
+		var got [nUnits]bool
 		s.words(func(i int, mask uint64) {
 			for bit := range 64 {
 				if mask>>bit&1 != 0 {
@@ -63,30 +64,37 @@ func TestSpanWords(t *testing.T) {
 	}
 }
 
-// actor takes and releases spans as a channel does.
+// actor locks and unlocks ranges as a channel does.
 type actor struct {
-	c    channel
-	bell chan struct{}
+	c     channel
+	woken chan struct{}
 }
 
 func newActor() *actor {
-	a := &actor{bell: make(chan struct{}, 1)}
+	a := &actor{woken: make(chan struct{}, 1)}
 	a.c.wake = func() {
 		select {
-		case a.bell <- struct{}{}:
+		case a.woken <- struct{}{}:
 		default:
 		}
 	}
 	return a
 }
 
-// admitted waits until the fence lets an op of this actor pass.
-func (a *actor) admitted(t *testing.T) bool {
-	for a.c.inbox.take() == nil {
+// take returns the op that has been granted, nil if none has.
+func (a *actor) take() *op {
+	var ops list.List[op]
+	a.c.inbox.Take(&ops)
+	return ops.Pop()
+}
+
+// granted waits until an op of this actor has been granted.
+func (a *actor) granted(t *testing.T) bool {
+	for a.take() == nil {
 		select {
-		case <-a.bell:
+		case <-a.woken:
 		case <-time.After(time.Minute):
-			t.Error("not admitted")
+			t.Error("not granted")
 			return false
 		}
 	}
@@ -97,11 +105,11 @@ func (a *actor) op(kind backend.Op, off, n int64) *op {
 	return &op{c: &a.c, io: &backend.IO{Op: kind, Off: off, Len: n}, write: kind != backend.OpRead}
 }
 
-// TestFenceExcludes: writers exclude everyone from what they overlap, readers share, and nobody
-// waits for ever.
-func TestFenceExcludes(t *testing.T) {
-	var f fence
-	f.init(4096)
+// TestRangeLockExcludes: a writer excludes all others from its range, readers share, and none waits
+// for ever.
+func TestRangeLockExcludes(t *testing.T) {
+	var r rangeLock
+	r.init(4096)
 	const places = 16
 	var users [places]atomic.Int32
 	var wg sync.WaitGroup
@@ -118,10 +126,10 @@ func TestFenceExcludes(t *testing.T) {
 				n := 1 + rnd.IntN(places-from)
 				off := int64(from) * 4096
 				if rnd.IntN(100) == 0 {
-					off += nRanges * 4096 // shares the places
+					off += nUnits * 4096 // shares the places
 				}
 				o := a.op(kind, off, int64(n)*4096)
-				if !f.acquire(o) && !a.admitted(t) {
+				if !r.lock(o) && !a.granted(t) {
 					return
 				}
 				for p := from; p < from+n; p++ {
@@ -132,59 +140,59 @@ func TestFenceExcludes(t *testing.T) {
 				for p := from; p < from+n; p++ {
 					users[p].Add(-one)
 				}
-				f.release(o)
+				r.unlock(o)
 			}
 		})
 	}
 	wg.Wait()
-	if f.waiting.Load() != 0 || f.queue.head != nil {
-		t.Errorf("%d are still waiting", f.waiting.Load())
+	if r.waiting.Load() != 0 || !r.queue.Empty() {
+		t.Errorf("%d are still waiting", r.waiting.Load())
 	}
-	for i := range f.table {
-		if n := f.table[i].Load(); n != 0 {
+	for i := range r.table {
+		if n := r.table[i].Load(); n != 0 {
 			t.Fatalf("place %d: %d", i, n)
 		}
 	}
 }
 
-// TestFenceIsFair: a writer that waits for readers is not overtaken by readers that come later, but
-// by those who have nothing to do with it.
-func TestFenceIsFair(t *testing.T) {
-	var f fence
-	f.init(4096)
+// TestRangeLockIsFair: readers that come later do not overtake a writer that waits for readers,
+// unless their blocks are others.
+func TestRangeLockIsFair(t *testing.T) {
+	var r rangeLock
+	r.init(4096)
 	a := newActor()
 	r1, w, r2, elsewhere := a.op(backend.OpRead, 0, 8192), a.op(backend.OpWrite, 4096, 4096),
 		a.op(backend.OpRead, 4096, 8192), a.op(backend.OpRead, 0, 4096)
-	if !f.acquire(r1) || f.acquire(w) || f.acquire(r2) {
+	if !r.lock(r1) || r.lock(w) || r.lock(r2) {
 		t.Fatal("a reader passes a writer that waits, or a writer a reader")
 	}
-	if a.c.inbox.take() != nil {
-		t.Fatal("admitted too early")
+	if a.take() != nil {
+		t.Fatal("granted too early")
 	}
-	if f.acquire(elsewhere); a.c.inbox.take() != elsewhere {
+	if r.lock(elsewhere); a.take() != elsewhere {
 		t.Fatal("a reader of another block has to wait")
 	}
-	f.release(r1)
-	if a.c.inbox.take() != w {
+	r.unlock(r1)
+	if a.take() != w {
 		t.Fatal("the writer is not the next")
 	}
-	f.release(w)
-	if a.c.inbox.take() != r2 {
+	r.unlock(w)
+	if a.take() != r2 {
 		t.Fatal("the reader does not follow")
 	}
-	f.release(r2)
-	f.release(elsewhere)
+	r.unlock(r2)
+	r.unlock(elsewhere)
 }
 
-func BenchmarkFence4K(b *testing.B) { benchmarkFence(b, 4096) }
-func BenchmarkFence1M(b *testing.B) { benchmarkFence(b, 1<<20) }
+func BenchmarkRangeLock4K(b *testing.B) { benchmarkRangeLock(b, 4096) }
+func BenchmarkRangeLock1M(b *testing.B) { benchmarkRangeLock(b, 1<<20) }
 
-func benchmarkFence(b *testing.B, n int64) {
-	var f fence
-	f.init(512)
+func benchmarkRangeLock(b *testing.B, n int64) {
+	var r rangeLock
+	r.init(512)
 	o := newActor().op(backend.OpWrite, 0, n)
 	for b.Loop() {
-		f.acquire(o)
-		f.release(o)
+		r.lock(o)
+		r.unlock(o)
 	}
 }

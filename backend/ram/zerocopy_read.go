@@ -2,16 +2,16 @@ package ram
 
 import "github.com/nvmf-target/nvmf-target/internal/mem"
 
-// zeroes is the size of the memory that is lent for what was never written, at the end of the
-// region. Nobody writes to it, so all of it is the kernel's one page of zeroes.
+// zeroes is the size of the memory at the end of the region that is read where nothing was ever
+// written. It is never written to, so all of it is the kernel's one page of zeroes.
 const zeroes = 1 << 20
 
-// outside says that there is no such range.
+// outside says whether there is no such range.
 func (d *device) outside(off, n int64) bool {
 	return n <= 0 || uint64(off) > uint64(d.info.Size) || n > d.info.Size-off
 }
 
-// StartZeroCopyRead implements backend.Lender.
+// StartZeroCopyRead implements backend.ZeroCopyReader.
 func (c *channel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
 	d, own := c.d, len(dst)
 	if d.outside(off, n) {
@@ -25,10 +25,10 @@ func (c *channel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segm
 			continue
 		}
 		stop := d.frameEnd(at, end)
-		frame, ok := d.slotOf(at).lend()
+		frame, ok := d.slotOf(at).addReader()
 		switch {
 		case !ok:
-			d.giveBack(dst[own:], off)
+			d.removeReaders(dst[own:], off)
 			clear(dst[own:])
 			return dst[:own], false
 		case frame < 0:
@@ -38,12 +38,12 @@ func (c *channel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segm
 		}
 		at = stop
 	}
-	c.loans++
+	c.reads++
 	return dst, true
 }
 
-// appendPart appends n bytes at off of the region, or adds them to the last segment, not one of the
-// first own, if that ends there.
+// appendPart appends n bytes at off of the region to dst, or adds them to the last segment if that
+// ends there and is not one of the first own.
 func (d *device) appendPart(dst []mem.Segment, own int, off, n int64) []mem.Segment {
 	b := d.frames.region.Bytes()
 	if k := len(dst); k > own && off&(chunk-1) != 0 {
@@ -55,7 +55,7 @@ func (d *device) appendPart(dst []mem.Segment, own int, off, n int64) []mem.Segm
 	return append(dst, mem.Segment{B: b[off : off+n : off+n], Region: d.frames.region.ID()})
 }
 
-// appendZeroes appends n bytes of what was never written.
+// appendZeroes appends n bytes that were never written.
 func (d *device) appendZeroes(dst []mem.Segment, own int, n int64) []mem.Segment {
 	b := d.frames.region.Bytes()[d.zeroesAt:]
 	if k := len(dst); k > own && d.offset(dst[k-1].B) == d.zeroesAt {
@@ -72,18 +72,18 @@ func (d *device) appendZeroes(dst []mem.Segment, own int, n int64) []mem.Segment
 	return dst
 }
 
-// offset is where b lies in the region.
+// offset returns where b lies in the region.
 func (d *device) offset(b []byte) int64 { return int64(mem.Addr(b) - d.base) }
 
-// EndZeroCopyRead implements backend.Lender.
+// EndZeroCopyRead implements backend.ZeroCopyReader.
 func (c *channel) EndZeroCopyRead(segs []mem.Segment, off, _ int64) {
-	c.loans--
-	c.d.giveBack(segs, off)
-	c.d.progress()
+	c.reads--
+	c.d.removeReaders(segs, off)
+	c.d.blocked.Wake()
 }
 
-// giveBack returns the loans of the slots from off on whose frames are in segs.
-func (d *device) giveBack(segs []mem.Segment, off int64) {
+// removeReaders ends a read of the slots from off on, whose frames are in segs.
+func (d *device) removeReaders(segs []mem.Segment, off int64) {
 	for i := range segs {
 		at, stop := d.offset(segs[i].B), off+int64(len(segs[i].B))
 		if at >= d.zeroesAt {
@@ -92,8 +92,8 @@ func (d *device) giveBack(segs []mem.Segment, off int64) {
 		}
 		for off < stop {
 			next := d.frameEnd(off, stop)
-			if frame := at >> d.frames.shift; !d.slotOf(off).giveBack(frame) {
-				d.frames.giveBack(frame)
+			if frame := at >> d.frames.shift; !d.slotOf(off).removeReader(frame) {
+				d.frames.removeReader(frame)
 			}
 			at, off = at+next-off, next
 		}

@@ -27,19 +27,20 @@ func (c *result) Complete(res int32) {
 	}
 }
 
-// rig is a ring on the test's own thread, with an eventfd and memory off the heap.
-type rig struct {
+// harness is a ring on the test's own thread, with an eventfd and memory outside the heap.
+type harness struct {
 	*Ring
-	t    testing.TB
-	bell int
-	b    []byte
-	file *os.File
-	f    File
+	t       testing.TB
+	eventFD int
+	b       []byte
+	file    *os.File
+	f       File
 }
 
-func newRig(t testing.TB, cfg Config) *rig { return newSmallRig(t, cfg, entries, slots) }
+func newHarness(t testing.TB, cfg Config) *harness { return newSmall(t, cfg, entries, slots) }
 
-func newSmallRig(t testing.TB, cfg Config, entries, slots int) *rig {
+// newSmall makes a harness with a ring of this size.
+func newSmall(t testing.TB, cfg Config, entries, slots int) *harness {
 	t.Helper()
 	if err := Available(); errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) {
 		t.Skipf("io_uring is missing: %v", err)
@@ -47,16 +48,16 @@ func newSmallRig(t testing.TB, cfg Config, entries, slots int) *rig {
 		t.Fatal(err)
 	}
 	runtime.LockOSThread()
-	g := &rig{t: t}
+	g := &harness{t: t}
 	var err error
-	if g.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+	if g.eventFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		t.Fatal(err)
 	}
 	if g.b, err = unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_ANONYMOUS|unix.MAP_PRIVATE); err != nil {
 		t.Fatal(err)
 	}
-	cfg.EventFD, cfg.Memory = g.bell, g.b[:512<<10]
+	cfg.EventFD, cfg.Memory = g.eventFD, g.b[:512<<10]
 	if g.Ring, err = create(cfg, entries, slots); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +70,7 @@ func newSmallRig(t testing.TB, cfg Config, entries, slots int) *rig {
 	}
 	g.f = g.AddFile(int(g.file.Fd()))
 	t.Cleanup(func() {
-		if err := errors.Join(g.RemoveFile(g.f), g.Close(), g.file.Close(), unix.Close(g.bell),
+		if err := errors.Join(g.RemoveFile(g.f), g.Close(), g.file.Close(), unix.Close(g.eventFD),
 			unix.Munmap(g.b)); err != nil {
 			t.Error(err)
 		}
@@ -78,24 +79,24 @@ func newSmallRig(t testing.TB, cfg Config, entries, slots int) *rig {
 	return g
 }
 
-// drain polls until everything is back; it sleeps as a reactor does.
-func (g *rig) drain() {
+// drain polls until everything has completed. It sleeps as a reactor does.
+func (g *harness) drain() {
 	g.t.Helper()
 	for end := time.Now().Add(time.Minute); g.Outstanding() > 0; {
 		if g.Poll() > 0 || !g.Arm() {
 			continue
 		}
-		fds := []unix.PollFd{{Fd: int32(g.bell), Events: unix.POLLIN}}
+		fds := []unix.PollFd{{Fd: int32(g.eventFD), Events: unix.POLLIN}}
 		if n, err := unix.Poll(fds, int(time.Until(end).Milliseconds())); err != nil &&
 			err != unix.EINTR || n == 0 && err == nil {
 			g.t.Fatalf("no wake-up: %v; %d outstanding", err, g.Outstanding())
 		}
 		var count [8]byte
-		_, _ = unix.Read(g.bell, count[:])
+		_, _ = unix.Read(g.eventFD, count[:])
 	}
 }
 
-func (g *rig) do(op Op) int32 {
+func (g *harness) do(op Op) int32 {
 	g.t.Helper()
 	var c result
 	if !g.Start(g.f, &op, &c) {
@@ -108,8 +109,7 @@ func (g *rig) do(op Op) int32 {
 	return c.res
 }
 
-// each runs fn with every mode that the kernel has, from the best to the plainest, and with the
-// kernel's thread.
+// each runs fn with every mode that the kernel has, and with its own thread.
 func each(t *testing.T, fn func(t *testing.T, cfg Config)) {
 	all := modes
 	defer func() { modes = all }()

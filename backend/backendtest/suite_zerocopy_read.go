@@ -15,7 +15,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// clientOf makes a client and gives its channel as a C; nil if it is none, which fails the test.
+// clientOf makes a client and returns its channel as a C; nil, and the test has failed, if it is
+// none.
 func clientOf[C any](t *testing.T, dev backend.Device, size int) (*Client, C) {
 	t.Helper()
 	c := NewClient(t, dev, size)
@@ -26,7 +27,7 @@ func clientOf[C any](t *testing.T, dev backend.Device, size int) (*Client, C) {
 	return c, channel
 }
 
-// isNo: what the Options leave unsaid is not done either, or it would go untested.
+// isNo: an ability that the Options do not name is not there, or it would go untested.
 func isNo[C any](t *testing.T, dev backend.Device) {
 	c := NewClient(t, dev, 4096)
 	defer c.Close()
@@ -35,7 +36,7 @@ func isNo[C any](t *testing.T, dev backend.Device) {
 	}
 }
 
-// join is what segments hold.
+// join returns what segments hold.
 func join(segs []mem.Segment) []byte {
 	var b []byte
 	for _, s := range segs {
@@ -44,7 +45,7 @@ func join(segs []mem.Segment) []byte {
 	return b
 }
 
-// withinChunks: each segment is within one chunk of its region.
+// withinChunks checks that each segment is within one chunk of its region.
 func withinChunks(t *testing.T, segs []mem.Segment) {
 	t.Helper()
 	for _, seg := range segs {
@@ -60,7 +61,7 @@ func withinChunks(t *testing.T, segs []mem.Segment) {
 	}
 }
 
-// uniform says whether each block of b has the same byte throughout.
+// uniform says whether each block of b is filled with one byte.
 func uniform(b []byte, bs int) bool {
 	for ; len(b) > 0; b = b[bs:] {
 		if bytes.Count(b[:bs], b[:1]) != bs {
@@ -77,9 +78,9 @@ func fillBlocks(b []byte, bs int, rnd *rand.Rand) {
 	}
 }
 
-// lend: loans show what was written, and zeroes where nothing was, in segments that keep to their
-// chunks.
-func (s *suite) lend(t *testing.T, dev backend.Device) {
+// zeroCopyRead: reads in place show what was written, and zeroes where nothing was, in segments
+// that keep within their chunks.
+func (s *suite) zeroCopyRead(t *testing.T, dev backend.Device) {
 	c, l := clientOf[backend.ZeroCopyReader](t, dev, 3<<20)
 	defer c.Close()
 	if l == nil {
@@ -105,9 +106,9 @@ func (s *suite) lend(t *testing.T, dev backend.Device) {
 		keep := []mem.Segment{{B: b[:1]}}
 		segs, ok := l.StartZeroCopyRead(keep, r[0], r[1])
 		if !ok || len(segs) < 2 || &segs[0].B[0] != &b[0] {
-			t.Fatalf("%d bytes at %d: lent %v, %d segments", r[1], r[0], ok, len(segs))
+			t.Fatalf("%d bytes at %d: %v, %d segments", r[1], r[0], ok, len(segs))
 		}
-		s.check(t, "a loan", join(segs[1:]), want[r[0]:][:r[1]])
+		s.check(t, "read in place", join(segs[1:]), want[r[0]:][:r[1]])
 		withinChunks(t, segs[1:])
 		l.EndZeroCopyRead(segs[1:], r[0], r[1])
 	}
@@ -120,20 +121,20 @@ func (s *suite) lend(t *testing.T, dev backend.Device) {
 		{1 << 62, bs},
 	} {
 		if segs, ok := l.StartZeroCopyRead(nil, r[0], r[1]); ok || len(segs) > 0 {
-			t.Errorf("%d bytes at %d were lent", r[1], r[0])
+			t.Errorf("%d bytes at %d can be read", r[1], r[0])
 		}
 	}
 	if segs, ok := l.StartZeroCopyRead(nil, 0, bs); ok {
 		if l.Close() == nil {
-			t.Error("the channel closed with a loan out")
+			t.Error("the channel closed with a zero-copy read outstanding")
 		}
 		l.EndZeroCopyRead(segs, 0, bs)
 	}
 }
 
-// loanFence: what is on loan does not change, whether writers wait or not; those who do keep nobody
-// up, and all is written once the last loan is back.
-func (s *suite) loanFence(t *testing.T, dev backend.Device) {
+// stable: memory that is being read does not change, whether writers wait or not. Writers that wait
+// delay no reads, and everything is written once the last zero-copy read has ended.
+func (s *suite) stable(t *testing.T, dev backend.Device) {
 	c, l := clientOf[backend.ZeroCopyReader](t, dev, 4<<20)
 	defer c.Close()
 	if l == nil {
@@ -146,34 +147,34 @@ func (s *suite) loanFence(t *testing.T, dev backend.Device) {
 	fill(fresh, 2)
 	ready := make(chan int)
 	tell := make(chan int)
-	go fencedWriter(t, dev, n, tell, ready) // a second reactor
+	go blockedWriter(t, dev, n, tell, ready) // a second reactor
 	zero := make([]byte, n)
 	for round, after := range [][]byte{fresh, fresh, zero, zero, zero, zero} {
 		c.MustDo(c.Write(0, old), c.Write(4<<20, old))
 		first, ok1 := l.StartZeroCopyRead(nil, n-2*bs, bs)
 		second, ok2 := l.StartZeroCopyRead(nil, n-2*bs, 2*bs)
 		if !ok1 || !ok2 {
-			t.Fatalf("round %d: nothing is lent: %v, %v", round, ok1, ok2)
+			t.Fatalf("round %d: refused: %v, %v", round, ok1, ok2)
 		}
 		tell <- 1
 		<-ready
-		s.check(t, "on loan", append(join(first), join(second)...),
+		s.check(t, "while it is read", append(join(first), join(second)...),
 			append(append([]byte(nil), old[n-2*bs:n-bs]...), old[n-2*bs:]...))
 		l.EndZeroCopyRead(first, n-2*bs, bs)
 		runtime.Gosched()
-		s.check(t, "still on loan", join(second), old[n-2*bs:])
+		s.check(t, "still being read", join(second), old[n-2*bs:])
 		l.EndZeroCopyRead(second, n-2*bs, 2*bs)
 		<-ready
 		got := c.Memory(2<<20, int(n))
 		c.MustDo(c.Read(0, got))
-		s.check(t, "after the loan", got, after)
+		s.check(t, "after the reads", got, after)
 	}
 	<-ready
 }
 
-// fencedWriter writes n bytes in every way, each when it is told; ready gets 1 when the writes are
-// submitted and a read has overtaken them, 2 when they are done.
-func fencedWriter(t *testing.T, dev backend.Device, n int64, tell <-chan int, ready chan<- int) {
+// blockedWriter changes n bytes by each kind of operation, one after each receive from tell. ready
+// gets 1 when the changes are submitted and a read has overtaken them, 2 when they are done.
+func blockedWriter(t *testing.T, dev backend.Device, n int64, tell <-chan int, ready chan<- int) {
 	w := NewClient(t, dev, 2<<20)
 	defer close(ready)
 	defer w.Close()
@@ -208,23 +209,23 @@ func fencedWriter(t *testing.T, dev backend.Device, n int64, tell <-chan int, re
 	}
 }
 
-// loansTorn lets channels write, zero and discard what others borrow: a block on loan is uniform
-// and stays as it is.
-func (s *suite) loansTorn(t *testing.T, dev backend.Device) {
+// zeroCopyReadTorn makes channels write, zero and discard what others read in place: a block that
+// is being read is uniform and does not change.
+func (s *suite) zeroCopyReadTorn(t *testing.T, dev backend.Device) {
 	var wg sync.WaitGroup
-	var lent, refused atomic.Int64
+	var started, refused atomic.Int64
 	for i := range 4 {
-		wg.Go(func() { borrowAndWrite(t, dev, i, &lent, &refused) })
+		wg.Go(func() { readAndWrite(t, dev, i, &started, &refused) })
 	}
 	wg.Wait()
-	if lent.Load() == 0 {
-		t.Errorf("nothing was lent, %d times refused", refused.Load())
+	if started.Load() == 0 {
+		t.Errorf("no zero-copy read, %d times refused", refused.Load())
 	}
-	t.Logf("%d loans, %d refused", lent.Load(), refused.Load())
+	t.Logf("%d zero-copy reads, %d refused", started.Load(), refused.Load())
 }
 
-// borrowAndWrite is one channel of loansTorn.
-func borrowAndWrite(t *testing.T, dev backend.Device, i int, lent, refused *atomic.Int64) {
+// readAndWrite is one channel of zeroCopyReadTorn.
+func readAndWrite(t *testing.T, dev backend.Device, i int, started, refused *atomic.Int64) {
 	const rounds = 300
 	info := dev.Info()
 	bs := info.BlockSize
@@ -249,14 +250,14 @@ func borrowAndWrite(t *testing.T, dev backend.Device, i int, lent, refused *atom
 				refused.Add(1)
 				continue
 			}
-			lent.Add(1)
+			started.Add(1)
 			was := join(segs)
 			if !uniform(was[:len(part)], bs) {
-				t.Errorf("round %d: a block on loan is torn", round)
+				t.Errorf("round %d: a block that is being read is torn", round)
 			}
 			runtime.Gosched()
 			if !bytes.Equal(join(segs), was) {
-				t.Errorf("round %d: what is on loan has changed", round)
+				t.Errorf("round %d: a block changed while it was being read", round)
 			}
 			l.EndZeroCopyRead(segs, off, int64(len(part)))
 			continue
@@ -276,8 +277,9 @@ func borrowAndWrite(t *testing.T, dev backend.Device, i int, lent, refused *atom
 	}
 }
 
-// loansStarve: readers that always have a loan of the block between them do not keep a writer out.
-func (s *suite) loansStarve(t *testing.T, dev backend.Device) {
+// zeroCopyReadStarve: two readers of a block whose zero-copy reads overlap all the time do not keep
+// a writer out.
+func (s *suite) zeroCopyReadStarve(t *testing.T, dev backend.Device) {
 	c, l := clientOf[backend.ZeroCopyReader](t, dev, 1<<20)
 	defer c.Close()
 	if l == nil {
@@ -299,7 +301,7 @@ func (s *suite) loansStarve(t *testing.T, dev backend.Device) {
 						have = append(have, segs)
 					}
 				}
-				// there is a newer one, or no more to be had
+				// there is a newer one, or no further one is granted
 				if len(have) > 1 || len(have) == 1 && !got {
 					l.EndZeroCopyRead(have[0], 0, int64(bs))
 					have = have[1:]
@@ -314,8 +316,8 @@ func (s *suite) loansStarve(t *testing.T, dev backend.Device) {
 	wg.Wait()
 }
 
-// lendNoAlloc: loans allocate nothing.
-func (s *suite) lendNoAlloc(t *testing.T, dev backend.Device) {
+// zeroCopyReadNoAlloc: zero-copy reads allocate nothing.
+func (s *suite) zeroCopyReadNoAlloc(t *testing.T, dev backend.Device) {
 	c, l := clientOf[backend.ZeroCopyReader](t, dev, 1<<20)
 	defer c.Close()
 	if l == nil {
