@@ -36,7 +36,8 @@ func subsystemNQN(s string) error {
 func ascii(p *string, size int) Value {
 	return checked(p, fmt.Sprintf("up to %d characters", size), func(s string) (what, hint string) {
 		if len(s) > size {
-			return fmt.Sprintf("%d characters, but NVMe has room for %d", len(s), size), "Shorten it."
+			return fmt.Sprintf("%d characters, but NVMe has room for %d", len(s), size),
+				"Shorten it."
 		}
 		if i := strings.IndexFunc(s, func(r rune) bool { return r < 0x20 || r > 0x7E }); i >= 0 {
 			return "contains a character that is not printable ASCII: " +

@@ -165,7 +165,8 @@ func Duration(p *time.Duration, least, most time.Duration) Value {
 			if err != nil {
 				return printable(strconv.Quote(n.Value)) + " is not a duration", hint
 			}
-			return assign(p, v, least, most, func(v time.Duration) time.Duration { return v }, duration)
+			return assign(p, v, least, most, func(v time.Duration) time.Duration { return v },
+				duration)
 		},
 	}
 }

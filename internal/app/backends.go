@@ -34,20 +34,21 @@ var backends = []config.Backend{
 		check: func(c *file.Config, report report) {
 			wholeBlocks(c.Size, c.BlockSize, report)
 		},
-		in: func(c *file.Config, at env) {
+		complete: func(c *file.Config, at env) {
 			c.ReadOnly, c.Engine, c.Log = at.readOnly, at.engine, at.log
 		},
 		creates: func(c *file.Config) bool { return c.Size > 0 && !c.ReadOnly },
 		probe:   file.Probe, open: file.Open,
 	}.row(),
 	kind[block.Config]{
-		name: "block", doc: "A disk or a partition that nothing else uses; its size and block size " +
-			"are the device's.",
+		name: "block",
+		doc: "A disk or a partition that nothing else uses; its size and block size are the " +
+			"device's.",
 		keys: func(c *block.Config) []config.Key {
 			return []config.Key{pathKey(&c.Path, "block device",
 				"Path of the device, best one below `/dev/disk/by-id`, which stays the same.")}
 		},
-		in: func(c *block.Config, at env) {
+		complete: func(c *block.Config, at env) {
 			c.ReadOnly, c.Engine, c.Log = at.readOnly, at.engine, at.log
 		},
 		probe: block.Probe, open: block.Open,
@@ -59,32 +60,34 @@ var backends = []config.Backend{
 			return []config.Key{pathKey(&c.Path, "namespace of an NVMe drive",
 				"Path of the namespace, `/dev/ng0n1`, or of its block device.")}
 		},
-		in: func(c *nvmedrive.Config, at env) {
+		complete: func(c *nvmedrive.Config, at env) {
 			c.ReadOnly, c.Engine, c.Log = at.readOnly, at.engine, at.log
 		},
 		probe: nvmedrive.Probe, open: nvmedrive.Open,
 	}.row(),
 	kind[null.Config]{
-		name: "null", doc: "Nothing: reads give zeroes and writes vanish, which shows what the network " +
-			"can do. Write it with quotes, `\"null\"`: without them it is nothing in YAML.", inMemory: true,
+		name: "null",
+		doc: "Nothing: reads give zeroes and writes vanish, which shows what the network can do. " +
+			"Write it with quotes, `\"null\"`: without them it is nothing in YAML.",
+		inMemory: true,
 		defaults: null.Config{BlockSize: defaultBlock},
 		keys:     func(c *null.Config) []config.Key { return sized(&c.Size, &c.BlockSize) },
 		check:    func(c *null.Config, report report) { wholeBlocks(c.Size, c.BlockSize, report) },
 		probe:    null.Probe, open: null.Open,
 	}.row(),
 	kind[delay]{
-		name: "delay", doc: "Other storage, late.",
+		name: "delay", doc: "Passes everything on to other storage, late.",
 		keys: func(c *delay) []config.Key {
 			return []config.Key{
 				{
 					Name: "latency", Value: config.Duration(&c.Latency, 0, time.Hour),
-					Doc: "Added to each operation. Set it to try hosts with a slow disk; above " +
-						"`io_timeout` with one that hangs.",
+					Doc: "Added to each operation. Set it to try hosts with a slow disk or, " +
+						"above `io_timeout`, with one that hangs.",
 				},
 				{
 					Name: "jitter", Value: config.Duration(&c.Jitter, 0, time.Hour),
-					Doc: "The most of a random time that is added, too. Set it when operations " +
-						"shall overtake each other.",
+					Doc: "A random time up to this is added as well. Set it to let operations " +
+						"overtake each other.",
 				},
 				c.ops.key(), seedKey(&c.Seed),
 			}
@@ -100,7 +103,7 @@ var backends = []config.Backend{
 		},
 	}.row(),
 	kind[failing]{
-		name: "error", doc: "Other storage, operations of which fail.",
+		name: "error", doc: "Passes everything on to other storage, but for operations that fail.",
 		defaults: failing{ErrorConfig: wrap.ErrorConfig{Err: backend.ErrIO, OneIn: 1}},
 		keys: func(c *failing) []config.Key {
 			return []config.Key{
@@ -113,16 +116,17 @@ var backends = []config.Backend{
 				},
 				{
 					Name: "one_in", Value: config.Int(&c.OneIn, 1, 1e9),
-					Doc: "One operation in so many fails, at random. Set it when not all shall " +
-						"fail.",
+					Doc: "One operation in so many fails, at random. Set it to let only some fail.",
 				},
 				{
-					Name: "offset", Value: config.Bytes(&c.Offset, 0, config.NoLimit, config.AnySize),
-					Doc: "Only operations fail that touch bytes from here on. Set it for a disk " +
-						"with a bad spot.",
+					Name:  "offset",
+					Value: config.Bytes(&c.Offset, 0, config.NoLimit, config.AnySize),
+					Doc: "Only operations that touch bytes from here on fail. Set it to try a " +
+						"disk with a bad spot.",
 				},
 				{
-					Name: "length", Value: config.Bytes(&c.Length, 0, config.NoLimit, config.AnySize),
+					Name:    "length",
+					Value:   config.Bytes(&c.Length, 0, config.NoLimit, config.AnySize),
 					Default: "to the end",
 					Doc:     "The number of those bytes. Set it with `offset`.",
 				},
@@ -135,7 +139,7 @@ var backends = []config.Backend{
 		},
 	}.row(),
 	kind[wrap.LimitConfig]{
-		name: "limit", doc: "Other storage, not faster than this.",
+		name: "limit", doc: "Passes everything on to other storage, not faster than this.",
 		keys: func(c *wrap.LimitConfig) []config.Key {
 			return []config.Key{
 				{
@@ -144,7 +148,8 @@ var backends = []config.Backend{
 						"hosts with a slow one.",
 				},
 				{
-					Name: "bandwidth", Value: config.Bytes(&c.Bandwidth, 0, config.NoLimit, config.AnySize),
+					Name:    "bandwidth",
+					Value:   config.Bytes(&c.Bandwidth, 0, config.NoLimit, config.AnySize),
 					Default: "no limit",
 					Doc:     "The most bytes per second. Set it for the same reasons.",
 				},
@@ -170,8 +175,8 @@ type kind[C any] struct {
 	keys      func(*C) []config.Key
 	// check reports what is wrong with several keys together; nil: nothing can be.
 	check func(*C, report)
-	// in adds what does not come from the keys; nil: there is nothing.
-	in func(*C, env)
+	// complete adds what does not come from the keys; nil: there is nothing.
+	complete func(*C, env)
 	// creates says whether open makes what is missing at the path; nil: never.
 	creates func(*C) bool
 	// memory is how much memory the storage may take; nil: next to none.
@@ -242,8 +247,8 @@ func (o *options[C]) path() string {
 // config is what the package of the storage is given.
 func (o *options[C]) config(at env) C {
 	c := o.c
-	if o.kind.in != nil {
-		o.kind.in(&c, at)
+	if o.kind.complete != nil {
+		o.kind.complete(&c, at)
 	}
 	return c
 }
@@ -282,7 +287,8 @@ func openStorage(s *config.Storage, at env) (of backend.Device, err error) {
 // pathKey is the path of what a backend is named after.
 func pathKey(p *string, what, doc string) config.Key {
 	return config.Key{
-		Name: "path", Value: config.Path(p), Required: "Write the path of a " + what + ".", Doc: doc,
+		Name: "path", Value: config.Path(p), Required: "Write the path of a " + what + ".",
+		Doc: doc,
 	}
 }
 
@@ -291,9 +297,10 @@ const defaultBlock, maxBlock = 512, 4096
 
 func blockSizeKey(p *int) config.Key {
 	return config.Key{
-		Name: "block_size", Value: config.Bytes(p, backend.MinBlockSize, maxBlock, config.PowerOfTwo),
-		Doc: "Logical block size in bytes. Set it to 4096 when hosts and what lies on them work " +
-			"in such blocks anyway; a change makes a host lose its partitions.",
+		Name:  "block_size",
+		Value: config.Bytes(p, backend.MinBlockSize, maxBlock, config.PowerOfTwo),
+		Doc: "Logical block size in bytes. Set it to 4096 when hosts work in such blocks anyway; " +
+			"partitions that were made with another block size are lost to hosts.",
 	}
 }
 
@@ -309,22 +316,23 @@ func fileKeys(c *file.Config) []config.Key {
 	return []config.Key{
 		pathKey(&c.Path, "file", "Path of the file."),
 		{
-			Name: "size", Value: config.Bytes(&c.Size, 0, config.NoLimit, config.AnySize), Default: "that of the file",
-			Doc: "Size in bytes of a new file. Set it when the file does not exist yet.",
+			Name: "size", Value: config.Bytes(&c.Size, 0, config.NoLimit, config.AnySize),
+			Default: "that of the file",
+			Doc:     "Size in bytes of a new file. Set it when the file does not exist yet.",
 		},
 		blockSizeKey(&c.BlockSize),
 		{
 			Name: "buffered", Value: config.Bool(&c.Buffered),
-			Doc: "Keep data in the page cache instead of using O_DIRECT. Set it when hosts read " +
-				"again what they have read and the machine has memory to spare.",
+			Doc: "The page cache is used instead of O_DIRECT. Set it when hosts read the same " +
+				"data again and the machine has memory to spare.",
 		},
 		{
 			Name: "preallocate", Value: config.Choose(&c.Preallocate,
 				config.Choice[bool]{Word: "sparse", Meaning: false},
 				config.Choice[bool]{Word: "full", Meaning: true}),
-			Doc: "When the file gets its space: as it is written, and hosts give it back by " +
-				"discarding; or at once and for good. Set it to `full` when no write may fail " +
-				"because the file system is full.",
+			Doc: "A file gets its space as it is written, and hosts give it back by discarding, " +
+				"or all at once and for good. Set it to `full` when no write may fail because " +
+				"the file system is full.",
 		},
 	}
 }
@@ -364,7 +372,7 @@ func (o *operations) key() config.Key {
 		Value: config.List((*[]backend.Op)(o), 0, len(choices), func(op *backend.Op) config.Value {
 			return config.Unique(config.Choose(op, choices...), "Delete one of the two.")
 		}),
-		Doc: "The operations that are concerned. Set it when others shall work.",
+		Doc: "The kinds of operations that are affected. Set it to leave the others alone.",
 	}
 }
 
@@ -379,8 +387,8 @@ func (o operations) set() (ops wrap.Ops) {
 func seedKey(p *uint64) config.Key {
 	return config.Key{
 		Name: "seed", Value: config.Int(p, 0, 1<<32-1),
-		Doc: "Seed of what happens at random. Set it to try the same again: with the same seed " +
-			"and the same operations the same ones are concerned.",
+		Doc: "Seed of the randomness. Set it to repeat what happened: the same operations then " +
+			"have the same outcomes.",
 	}
 }
 

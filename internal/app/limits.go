@@ -48,7 +48,8 @@ func probeLimits(c *config.Config) (ps config.Problems) {
 	}
 	if n, err := sys.AvailableMemory(); err == nil && reactors+ram > config.Size(n) {
 		ps = append(ps, c.Warning("reactors.memory", fmt.Sprintf("the reactors take %v and the "+
-			"namespaces in memory may take %v, and %v are available", reactors, ram, config.Size(n)),
+			"namespaces in memory may take %v, and %v are available", reactors, ram,
+			config.Size(n)),
 			"Make them smaller; the kernel ends processes when memory is used up."))
 	}
 	if !uses(c.Listeners, nvme.TransportTCP) {
@@ -64,8 +65,8 @@ func probeLimits(c *config.Config) (ps config.Problems) {
 	return ps
 }
 
-// otherFiles is how many files the program has open besides connections, and each namespace, at most
-// on most machines.
+// otherFiles is how many files the program has open besides connections, and each namespace, at
+// most on most machines.
 const otherFiles = 32
 
 // checkMemlock fails if RDMA could not register the arenas of the reactors.
@@ -76,10 +77,9 @@ func checkMemlock(reactors int, arena int) error {
 		return nil
 	}
 	if need := uint64(reactors) * uint64(arena); limit.Cur < need {
-		return fmt.Errorf(
-			"the limit of locked memory is too low: %v, for %s of %v (set LimitMEMLOCK=infinity in the systemd unit, or "+
-				"\"ulimit -l unlimited\" as root before the start)", config.Size(limit.Cur),
-			count(reactors, "arena"), config.Size(arena))
+		return fmt.Errorf("the limit of locked memory is too low: %v, for %s of %v (set "+
+			"LimitMEMLOCK=infinity in the systemd unit, or \"ulimit -l unlimited\" as root before "+
+			"the start)", config.Size(limit.Cur), count(reactors, "arena"), config.Size(arena))
 	}
 	return nil
 }

@@ -100,8 +100,8 @@ func (s *sink) run() {
 	}
 }
 
-// close writes what is pending and waits for that, but not longer than patience. Lines written later
-// are lost.
+// close writes what is pending and waits for that, but not longer than patience. Lines written
+// later are lost.
 func (s *sink) close(patience time.Duration) {
 	s.mu.Lock()
 	s.closed = true

@@ -33,8 +33,8 @@ func (g *gate) Write(b []byte) (int, error) {
 	return g.b.Write(b)
 }
 
-// TestSink: writing never waits, what there is room for is written in order, and what was dropped is
-// counted when there is room again.
+// TestSink: writing never waits, what there is room for is written in order, and what was dropped
+// is counted when there is room again.
 func TestSink(t *testing.T) {
 	g := &gate{open: make(chan struct{})}
 	dropped := 0
@@ -72,8 +72,8 @@ func TestSinkCloseHasADeadline(t *testing.T) {
 	<-s.ended
 }
 
-// TestLogThatNobodyReads: with a full pipe as standard error the target starts, serves and ends, and
-// once somebody reads, its log is there.
+// TestLogThatNobodyReads: with a full pipe as standard error the target starts, serves and ends,
+// and once somebody reads, its log is there.
 func TestLogThatNobodyReads(t *testing.T) {
 	for _, read := range []bool{true, false} {
 		r, w := fullPipe(t)

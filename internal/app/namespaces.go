@@ -97,7 +97,7 @@ func (ns *namespaces) start() error {
 	}
 	var ctx context.Context
 	ctx, ns.cancel = context.WithCancel(context.Background())
-	for _, n := range ns.pending {
+	for _, n := range ns.waiting() {
 		ns.wg.Go(func() { ns.waitFor(ctx, n) })
 	}
 	return nil
@@ -197,9 +197,9 @@ func (ns *namespaces) close() error {
 	return errors.Join(errs...)
 }
 
-// absent says that the storage of a namespace is not there rather than wrong: nothing is at its path
-// and nothing is to be created there, or what is there is a device that cannot be opened because
-// there is no hardware behind it or that does not answer.
+// absent says that the storage of a namespace is not there rather than wrong: nothing is at its
+// path and nothing is to be created there, or what is there is a device that cannot be opened
+// because there is no hardware behind it or that does not answer.
 func absent(n *namespace, at env) bool {
 	s, _ := n.backing()
 	path := s.path()

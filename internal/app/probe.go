@@ -69,8 +69,9 @@ func probeNamespace(c *config.Config, n *namespace, known stacks) (ps config.Pro
 	r := s.probe(at)
 	if len(r.Errors) > 0 && absent(n, at) {
 		for _, p := range r.Errors {
-			ps = append(ps, c.Warning(key, name+" "+p.What+"; the namespace is pending until it is there",
-				p.Hint))
+			ps = append(ps,
+				c.Warning(key, name+" "+p.What+"; the namespace is pending until it is there",
+					p.Hint))
 		}
 		return ps
 	}
@@ -90,7 +91,8 @@ func probeNamespace(c *config.Config, n *namespace, known stacks) (ps config.Pro
 	for other, theirs := range known {
 		if where, ok := mine.Overlaps(theirs); ok && other.key != n.key {
 			ps = append(ps, c.Problem(key, fmt.Sprintf(
-				"namespace %d of %s is on the same storage as namespace %d of %s: %s", n.NSID, n.nqn,
+				"namespace %d of %s is on the same storage as namespace %d of %s: %s", n.NSID,
+				n.nqn,
 				other.NSID, other.nqn, where), "Give each namespace storage of its own."))
 		}
 	}

@@ -27,7 +27,10 @@ func warnings(t *testing.T, text string) (string, error) {
 // warnings is in the last line.
 func TestCheckWarns(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
-		{"reactors", strings.Replace(validFile, "count: 1", "count: 256", 1), "256 reactors share "},
+		{
+			"reactors", strings.Replace(validFile, "count: 1", "count: 256", 1),
+			"256 reactors share ",
+		},
 		{"memory", strings.Replace(validFile, "16MiB", "4000TiB", 1), "may take 4000TiB, and "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -57,12 +60,14 @@ func TestCheckAndServeAgree(t *testing.T) {
 		return path
 	}
 	for namespace, ok := range map[string]bool{
-		"backend: ram, size: 1MiB":                                                    true,
-		"backend: file, path: " + file("grown", 3<<20) + ", size: 1MiB":               true,
-		"backend: file, path: " + file("odd", 1<<20+100) + ", size: 1MiB":             true,
-		"backend: file, path: " + dir + "/sparse, size: 1TiB":                         true,
-		"backend: file, path: " + dir + "/no/disk, size: 1MiB":                        true, // pending
-		"backend: block, path: /dev/no-such-disk":                                     true, // pending
+		"backend: ram, size: 1MiB":                                        true,
+		"backend: file, path: " + file("grown", 3<<20) + ", size: 1MiB":   true,
+		"backend: file, path: " + file("odd", 1<<20+100) + ", size: 1MiB": true,
+		"backend: file, path: " + dir + "/sparse, size: 1TiB":             true,
+		// pending
+		"backend: file, path: " + dir + "/no/disk, size: 1MiB": true,
+		// pending
+		"backend: block, path: /dev/no-such-disk":                                     true,
 		"backend: file, path: " + file("alone", 1000):                                 false,
 		"backend: file, path: " + file("shrunk", 1<<20) + ", size: 2MiB":              false,
 		"backend: file, path: /proc/version":                                          false,
@@ -103,8 +108,10 @@ func TestStorageThatDoesNotAnswer(t *testing.T) {
 	if err := syscall.Mknod(path, syscall.S_IFBLK|0o600, demo); err != nil {
 		t.Skipf("no device: mknod needs CAP_MKNOD: %v", err)
 	}
-	text := strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: block, path: "+path, 1)
-	if out, err := warnings(t, text); err != nil || !strings.Contains(out, "the namespace is pending") {
+	text := strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: block, path: "+path,
+		1)
+	if out, err := warnings(t, text); err != nil ||
+		!strings.Contains(out, "the namespace is pending") {
 		t.Errorf("check: %v, %s", err, out)
 	}
 	c, err := Parse("test.yaml", []byte(text), nil)
@@ -172,7 +179,8 @@ func TestFewDescriptors(t *testing.T) {
 	}
 	log, warned := bufio.NewScanner(stderr), false
 	for log.Scan() && !strings.Contains(log.Text(), "too many open files (raise LimitNOFILE=") {
-		warned = warned || strings.Contains(log.Text(), "open files, and the limit is 64. Set LimitNOFILE=")
+		warned = warned ||
+			strings.Contains(log.Text(), "open files, and the limit is 64. Set LimitNOFILE=")
 	}
 	if log.Text() == "" || !warned {
 		t.Errorf("warned at the start: %v; the last line: %q", warned, log.Text())

@@ -65,8 +65,8 @@ var allowed = map[string][]string{
 	"backend/backendtest": {"backend", "internal/list", "internal/mem", "internal/testutil"},
 	"backend/block":       {"backend", "backend/disk", "internal/storage"},
 	"backend/disk": {
-		"backend", "internal/list", "internal/mem", "internal/uring",
-		"internal/sys",
+		"backend", "internal/list", "internal/mem", "internal/storage", "internal/sys",
+		"internal/uring",
 	},
 	"backend/file": {
 		"backend", "backend/disk", "internal/list", "internal/mem", "internal/storage",
