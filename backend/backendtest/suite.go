@@ -17,7 +17,7 @@ type Options struct {
 	Forgets bool
 	// ZeroCopyReads: its channels are backend.ZeroCopyReaders.
 	ZeroCopyReads bool
-	// ZeroCopyWrites: its channels are backend.ZeroCopyWriters.
+	// ZeroCopyWrites: its channels are backend.ZeroCopyWriters, and ZeroCopyReaders as well.
 	ZeroCopyWrites bool
 }
 

@@ -38,8 +38,10 @@ func TestProbe(t *testing.T) {
 		{Config{Path: dir}, "is a directory"},
 		{Config{Path: os.DevNull}, "not a regular file"},
 		{Config{Path: missing}, "no size is given"},
-		{Config{Path: missing, Size: 1 << 20, ReadOnly: true},
-			"a read-only namespace is not created"},
+		{
+			Config{Path: missing, Size: 1 << 20, ReadOnly: true},
+			"a read-only namespace is not created",
+		},
 		{Config{Path: missing, Size: 1000}, "size 1000: must be a multiple"},
 		{Config{Path: filepath.Join(dir, "no", "new"), Size: 512}, "does not exist"},
 		{Config{Path: "/proc/nvmf-target", Size: 1 << 20}, "is the kernel's"},

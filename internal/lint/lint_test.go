@@ -63,14 +63,12 @@ var allowed = map[string][]string{
 
 	"backend":             {"internal/list", "internal/mem"},
 	"backend/backendtest": {"backend", "internal/list", "internal/mem", "internal/testutil"},
-	"backend/block":       {"backend", "backend/disk", "internal/storage"},
+	"backend/block":       {"backend", "backend/disk"},
 	"backend/disk": {
 		"backend", "internal/list", "internal/mem", "internal/storage", "internal/sys",
 		"internal/uring",
 	},
-	"backend/file": {
-		"backend", "backend/disk", "internal/list", "internal/mem", "internal/storage",
-	},
+	"backend/file": {"backend", "backend/disk", "internal/list", "internal/mem"},
 	"backend/null": {"backend", "internal/list", "internal/mem"},
 	"backend/nvmedrive": { // speaks NVMe, but to the drive
 		"backend", "backend/block", "backend/disk", "internal/mem", "internal/passthru",

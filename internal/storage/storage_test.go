@@ -178,8 +178,10 @@ func TestStackOf(t *testing.T) {
 	// a file system on several devices has a number of its own
 	f.write("proc/self/mountinfo",
 		"30 1 0:40 / /srv rw - btrfs /dev/sda1 rw\n31 1 0:41 / /tmp rw - tmpfs tmpfs rw\n")
-	for number, want := range map[string]string{"0:40": "8:1", "0:41": "", "0:42": "",
-		"8:1": "8:1"} {
+	for number, want := range map[string]string{
+		"0:40": "8:1", "0:41": "", "0:42": "",
+		"8:1": "8:1",
+	} {
 		if got := f.fileSystem(number); got != want {
 			t.Errorf("%s: %q, want %q", number, got, want)
 		}

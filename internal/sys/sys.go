@@ -49,25 +49,6 @@ func Advance(iov []Iovec, n int) []Iovec {
 	return iov
 }
 
-// Readv reads into iov (readv(2)) and returns the number of bytes; 0 with no error is the end of
-// the stream.
-func Readv(fd int, iov []Iovec) (int, syscall.Errno) { return vectored(unix.SYS_READV, fd, iov) }
-
-// Writev writes iov (writev(2)) and returns the number of bytes. A broken connection raises
-// SIGPIPE, which Go programs ignore on descriptors above 2; on sockets prefer Sendmsg with
-// MSG_NOSIGNAL.
-func Writev(fd int, iov []Iovec) (int, syscall.Errno) { return vectored(unix.SYS_WRITEV, fd, iov) }
-
-func vectored(trap uintptr, fd int, iov []Iovec) (int, syscall.Errno) {
-	for {
-		n, _, e := syscall.RawSyscall(trap, uintptr(fd),
-			uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
-		if e != syscall.EINTR {
-			return result(n, e)
-		}
-	}
-}
-
 // Recv reads from a socket into b (recv(2)). MSG_DONTWAIT is added to flags. 0 with no error is the
 // end of the stream, or b was empty.
 func Recv(fd int, b []byte, flags int) (int, syscall.Errno) {
