@@ -144,7 +144,7 @@ var removed = map[string]string{
 	"busy_poll":       "It was removed, since it brought nothing. Delete it.",
 	"workers":         "It was removed. Delete it: threads are started as they are needed.",
 	"dax":             "It was removed. Delete it: files on persistent memory are always mapped.",
-	"shared_receives": "It is called srq_depth now.",
+	"shared_receives": "It is called srq_size now.",
 }
 
 // required reports the keys that must be there and are not.

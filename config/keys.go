@@ -183,10 +183,10 @@ func tcpKeys(c *tcp.Config) []Key {
 
 func rdmaKeys(c *rdma.Config) []Key {
 	return append([]Key{
-		queueDepth(&c.MaxDepth, rdma.MaxQueueDepth),
+		queueDepth(&c.MaxDepth, rdma.DepthLimit),
 		{
 			Name:  "in_capsule_size",
-			Value: Bytes(&c.InCapsuleSize, 0, rdma.MaxInCapsuleSize, rdma.InCapsuleUnit),
+			Value: Bytes(&c.InCapsuleSize, 0, rdma.InCapsuleLimit, rdma.InCapsuleUnit),
 			Doc: "The most data that a write may carry in its command; 0 is none. Set it higher " +
 				"when writes of more than 4 KiB are common and no host runs Linux 5.4 to 5.12, " +
 				"which corrupt such writes.",
@@ -199,14 +199,14 @@ func rdmaKeys(c *rdma.Config) []Key {
 				"Set it when the log reports queues that are refused because of it.",
 		},
 		{
-			Name: "srq_depth", Value: Int(&c.SharedReceives, 0, rdma.MaxSharedReceives),
+			Name: "srq_size", Value: Int(&c.SRQSize, 0, rdma.SRQSizeLimit),
 			Default: "0, no shared receive queue",
-			Doc: "Depth of the shared receive queue of each reactor and device, rounded up to " +
+			Doc: "Size of the shared receive queue of each reactor and device, rounded up to " +
 				"128, from which all queues receive commands instead of each having receives of " +
 				"its own. Set it when many deep queues would need too much memory; when their " +
 				"hosts send more commands at once, these wait. Not on iWARP.",
 		},
-	}, connectionLimits(&c.MaxQueues, &c.MaxQueuesPerHost, rdma.ConnectionsLimit)...)
+	}, connectionLimits(&c.MaxQueues, &c.MaxQueuesPerHost, rdma.QueuesLimit)...)
 }
 
 func diskKeys(e *disk.Engine) []Key {

@@ -70,24 +70,12 @@ func probeLimits(c *config.Config) (ps config.Problems) {
 const otherFiles = 32
 
 // checkMemlock fails if RDMA could not register the arenas of the reactors.
-func checkMemlock(reactors int, arena int) error {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil ||
-		limit.Cur == unix.RLIM_INFINITY || mayLockMemory() {
-		return nil
-	}
-	if need := uint64(reactors) * uint64(arena); limit.Cur < need {
+func checkMemlock(reactors, arena int) error {
+	limit, limited := sys.MemlockLimit()
+	if need := uint64(reactors) * uint64(arena); limited && limit < need {
 		return fmt.Errorf("the limit of locked memory is too low: %v, for %s of %v (set "+
 			"LimitMEMLOCK=infinity in the systemd unit, or \"ulimit -l unlimited\" as root before "+
-			"the start)", config.Size(limit.Cur), count(reactors, "arena"), config.Size(arena))
+			"the start)", config.Size(limit), count(reactors, "arena"), config.Size(arena))
 	}
 	return nil
-}
-
-// mayLockMemory says whether the process has CAP_IPC_LOCK, to which the limit does not apply.
-func mayLockMemory() bool {
-	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	err := unix.Capget(&head, &data[0])
-	return err == nil && data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0
 }

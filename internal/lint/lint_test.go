@@ -54,6 +54,7 @@ var allowed = map[string][]string{
 	"fabric/rdma": {
 		"fabric", "fabric/admission", "internal/list",
 		"fabric/rdma/cmwire", "fabric/rdma/verbs", "nvme", "internal/mem", "internal/ratelog",
+		"internal/sys",
 	},
 	"fabric/rdma/cmwire":          {"nvme"},
 	"fabric/rdma/verbs":           {},

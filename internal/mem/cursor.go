@@ -11,7 +11,9 @@ type Cursor struct {
 func NewCursor(segs []Segment, off int) Cursor {
 	c := Cursor{segs: segs}
 	c.skipEmpty()
-	c.Skip(off)
+	if off > 0 {
+		c.Skip(off)
+	}
 	return c
 }
 
@@ -37,10 +39,13 @@ func (c *Cursor) Next(n int) []byte {
 		return nil
 	}
 	b := c.segs[0].B[c.off:]
-	b = b[:min(n, len(b)):min(n, len(b))]
-	c.off += len(b)
+	if n < len(b) {
+		c.off += n
+		return b[:n:n]
+	}
+	c.segs, c.off = c.segs[1:], 0
 	c.skipEmpty()
-	return b
+	return b[:len(b):len(b)]
 }
 
 // Skip moves past n bytes, or to the end if there are fewer.

@@ -18,8 +18,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// bench is a target with one group on a real reactor and a fake fabric.
-type bench struct {
+// harness is a target with one group on a real reactor and a fake fabric.
+type harness struct {
 	t       testing.TB
 	f       *verbstest.Fabric
 	tr      *Transport
@@ -38,7 +38,7 @@ type bench struct {
 }
 
 // lockedWriter makes the log readable while it is written.
-type lockedWriter struct{ b *bench }
+type lockedWriter struct{ b *harness }
 
 func (w lockedWriter) Write(p []byte) (int, error) {
 	w.b.logMu.Lock()
@@ -46,13 +46,13 @@ func (w lockedWriter) Write(p []byte) (int, error) {
 	return w.b.logs.Write(p)
 }
 
-func (b *bench) log() string {
+func (b *harness) log() string {
 	b.logMu.Lock()
 	defer b.logMu.Unlock()
 	return b.logs.String()
 }
 
-type benchOptions struct {
+type harnessOptions struct {
 	fabric verbstest.Options
 	cfg    Config
 	arena  int
@@ -61,9 +61,9 @@ type benchOptions struct {
 	timers *earlyLoop // takes the place of the loop
 }
 
-func newBench(t *testing.T, o benchOptions) *bench {
+func newHarness(t *testing.T, o harnessOptions) *harness {
 	t.Helper()
-	b := &bench{
+	b := &harness{
 		t: t, f: verbstest.New(o.fabric), logs: &bytes.Buffer{},
 		stopped: make(chan struct{}),
 	}
@@ -81,7 +81,7 @@ func newBench(t *testing.T, o benchOptions) *bench {
 	if o.arena == 0 {
 		o.arena = 4 << 20
 	}
-	fill(&o.cfg.SharedReceives, testShared)
+	setDefault(&o.cfg.SRQSize, testSRQSize)
 	var err error
 	must := func(err error) {
 		t.Helper()
@@ -125,16 +125,16 @@ func newBench(t *testing.T, o benchOptions) *bench {
 	return b
 }
 
-func (b *bench) adopt(c fabric.Conn) {
+func (b *harness) adopt(c fabric.Conn) {
 	if err := b.g.Adopt(c); err != nil {
 		fmt.Fprintf(lockedWriter{b}, "adopt: %v\n", err)
 	}
 }
 
-func (b *bench) addr() netip.AddrPort { return b.l.Addr().AddrPort }
+func (b *harness) addr() netip.AddrPort { return b.l.Addr().AddrPort }
 
 // close ends the target in order and looks for leaks.
-func (b *bench) close() {
+func (b *harness) close() {
 	if b.closed {
 		return
 	}
@@ -159,7 +159,7 @@ func (b *bench) close() {
 	check("group", b.g.Close())
 	check("transport", b.tr.Close())
 	check("reactor", b.r.Close())
-	if n := b.tr.Connections(); n != 0 {
+	if n := b.tr.Usage().Connections; n != 0 {
 		b.t.Errorf("%d connections are counted", n)
 	}
 	check("arena", b.arena.Close())
@@ -174,7 +174,7 @@ func (b *bench) close() {
 }
 
 // on runs fn on the reactor.
-func (b *bench) on(fn func()) {
+func (b *harness) on(fn func()) {
 	b.t.Helper()
 	done := make(chan struct{})
 	b.r.Post(func() { fn(); close(done) })
@@ -186,7 +186,7 @@ func (b *bench) on(fn func()) {
 }
 
 // eventually waits for a condition that other goroutines bring about.
-func (b *bench) eventually(what string, ok func() bool) {
+func (b *harness) eventually(what string, ok func() bool) {
 	b.t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -196,17 +196,17 @@ func (b *bench) eventually(what string, ok func() bool) {
 }
 
 // idle waits until the group has no queue and all data memory is back.
-func (b *bench) idle() {
+func (b *harness) idle() {
 	b.t.Helper()
 	b.eventually("no queues, no connections, all memory free", func() bool {
 		n, free := 0, 0
-		b.on(func() { n, free = b.g.queues, b.arena.Available() })
-		return n == 0 && free == len(b.arena.Region().Bytes()) && b.tr.Connections() == 0
+		b.on(func() { n, free = b.g.queues.len(), b.arena.Available() })
+		return n == 0 && free == len(b.arena.Region().Bytes()) && b.tr.Usage().Connections == 0
 	})
 }
 
 // letGo completes what the handler holds.
-func (b *bench) letGo() {
+func (b *harness) letGo() {
 	b.on(func() {
 		b.h.mu.Lock()
 		held := b.h.held
@@ -219,7 +219,7 @@ func (b *bench) letGo() {
 }
 
 // fragment takes every other page of the arena away; defragment gives them back.
-func (b *bench) fragment() {
+func (b *harness) fragment() {
 	var all []mem.Segment
 	for {
 		segs, ok := b.arena.Alloc(nil, mem.BlockMin)
@@ -237,11 +237,19 @@ func (b *bench) fragment() {
 	}
 }
 
-func (b *bench) defragment() {
+func (b *harness) defragment() {
 	b.arena.Free(b.taken)
 	b.taken = nil
 }
 
 func netipWithPort(a netip.AddrPort, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr(), port)
+}
+
+// first is the queue of the group that was made first.
+func (g *group) first() *queue {
+	for q := range g.queues.all() {
+		return q
+	}
+	return nil
 }

@@ -13,22 +13,22 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// table is the lent memory of the device that the bench's last queue is on.
-func (b *bench) table() *lentTable {
-	var t *lentTable
-	b.on(func() { t = b.h.queue.(*queue).p.dev.lent })
+// mrs is the MR cache of the device that the last queue is on.
+func (b *harness) mrs() *mrCache {
+	var t *mrCache
+	b.on(func() { t = b.h.queue.(*queue).p.dev.mrs })
 	return t
 }
 
-// reachable asks for a chunk of the store until it is registered, or nothing is being registered
+// registered asks for a chunk of the store until it is registered, or nothing is being registered
 // any more.
-func (b *bench) reachable(chunk int) (ok bool) {
+func (b *harness) registered(chunk int) (ok bool) {
 	b.t.Helper()
 	seg := []mem.Segment{{
 		B:      b.h.store.Bytes()[chunk*mem.ChunkSize:][:4096],
 		Region: b.h.store.ID(),
 	}}
-	table := b.table()
+	table := b.mrs()
 	b.on(func() { b.h.queue.CanSendFrom(seg) }) // asks
 	b.eventually("the memory is registered or is not", func() bool {
 		table.mu.Lock()
@@ -40,11 +40,11 @@ func (b *bench) reachable(chunk int) (ok bool) {
 	return ok
 }
 
-func (b *bench) lentRead(q *hostQueue, chunk int) {
+func (b *harness) zeroCopyRead(q *hostQueue, chunk int) {
 	b.t.Helper()
 	const n = 64 << 10
 	copy(b.h.store.Bytes()[chunk*mem.ChunkSize:], pattern(n, chunk))
-	if st := q.do(q.keyed(command(opLentRead, 1, uint64(chunk*mem.ChunkSize), n), 0, n),
+	if st := q.do(q.keyed(command(opZeroCopyRead, 1, uint64(chunk*mem.ChunkSize), n), 0, n),
 		nil); !st.OK() {
 		b.t.Fatal(st)
 	}
@@ -55,7 +55,7 @@ func (b *bench) lentRead(q *hostQueue, chunk int) {
 
 // TestFilesAreNotRegistered: memory of files is not reached, which is said once; other memory is.
 func TestFilesAreNotRegistered(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	b.host.connect(b.addr(), ioParam(32))
 	seg := mem.Segment{B: b.h.store.Bytes()[:4096], Region: b.h.store.ID(), File: true}
 	for range 3 {
@@ -69,24 +69,24 @@ func TestFilesAreNotRegistered(t *testing.T) {
 	if n := strings.Count(b.log(), "what is read of mapped files is copied"); n != 1 {
 		t.Errorf("said %d times:\n%s", n, b.log())
 	}
-	if !b.reachable(0) {
+	if !b.registered(0) {
 		t.Error("other memory is not registered any more")
 	}
 }
 
-// TestLentByChunk: a chunk is registered when it is first asked for and stays so; its pages cannot
-// be given back, others can. The region takes the registration with it.
-func TestLentByChunk(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
-		b := newBench(t, o)
+// TestRegisteredByChunk: a chunk is registered when it is first asked for and stays so; its pages
+// cannot be given back, others can. The region takes the registration with it.
+func TestRegisteredByChunk(t *testing.T) {
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
 		q := b.host.connect(b.addr(), ioParam(32))
 		before := b.f.Live("target").MRs
-		b.lentRead(q, 1)
-		if !b.reachable(1) {
+		b.zeroCopyRead(q, 1)
+		if !b.registered(1) {
 			t.Fatalf("not registered:\n%s", b.log())
 		}
 		for range 3 {
-			b.lentRead(q, 1)
+			b.zeroCopyRead(q, 1)
 		}
 		if n := b.f.Live("target").MRs; n != before+1 {
 			t.Errorf("%d memory regions for one chunk", n-before)
@@ -117,37 +117,37 @@ func TestLentByChunk(t *testing.T) {
 	})
 }
 
-// TestLentLimit: what cannot be registered is copied, as long as that lasts, and said once.
-func TestLentLimit(t *testing.T) {
-	for name, limit := range map[string]func(b *bench){
-		"limit": func(b *bench) { b.table().most = 1 },
-		"memlock": func(b *bench) {
+// TestRegistrationLimit: what cannot be registered is copied, as long as that lasts, and said once.
+func TestRegistrationLimit(t *testing.T) {
+	for name, limit := range map[string]func(b *harness){
+		"limit": func(b *harness) { b.mrs().limit = 1 },
+		"memlock": func(b *harness) {
 			b.f.FailCalls("target", verbstest.CallRegMR, 1, -1,
 				unix.ENOMEM)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, benchOptions{})
+			b := newHarness(t, harnessOptions{})
 			other, err := mem.Map("test store", mem.ChunkSize)
 			if err != nil {
 				t.Fatal(err)
 			}
 			q := b.host.connect(b.addr(), ioParam(32))
 			limit(b)
-			if !b.reachable(0) || b.reachable(1) {
+			if !b.registered(0) || b.registered(1) {
 				t.Error("the limit does not hold")
 			}
 			seg := []mem.Segment{{B: other.Bytes(), Region: other.ID()}}
 			b.on(func() { b.h.queue.CanSendFrom(seg) })
 			b.eventually("the other region is asked for", func() bool {
-				table := b.table()
+				table := b.mrs()
 				table.mu.Lock()
 				defer table.mu.Unlock()
 				return !table.working
 			})
 			for range 3 {
-				b.lentRead(q, 0)
-				b.lentRead(q, 1)
+				b.zeroCopyRead(q, 0)
+				b.zeroCopyRead(q, 1)
 			}
 			if n := strings.Count(b.log(), "see the memlock limit"); n != 1 {
 				t.Errorf("said %d times:\n%s", n, b.log())
@@ -160,23 +160,23 @@ func TestLentLimit(t *testing.T) {
 	}
 }
 
-// TestLentLimitIsShared: half of what a device and the system allow is left to others.
-func TestLentLimitIsShared(t *testing.T) {
-	b := newBench(t, benchOptions{})
+// TestRegistrationLimitIsHalf: half of what a device and the system allow is left to others.
+func TestRegistrationLimitIsHalf(t *testing.T) {
+	b := newHarness(t, harnessOptions{})
 	b.host.connect(b.addr(), ioParam(32))
-	attr := b.table().d.attr
+	attr := b.mrs().d.attr
 	attr.MaxMR = 1000
-	if n := lentLimit(&attr); n > 500 {
+	if n := mrLimit(&attr); n > 500 {
 		t.Errorf("%d of 1000 memory regions", n)
 	}
 }
 
-// TestLentAfterRemoval: a device that is gone keeps no memory.
-func TestLentAfterRemoval(t *testing.T) {
-	b := newBench(t, benchOptions{})
+// TestRegisteredAfterRemoval: a device that was removed pins no memory.
+func TestRegisteredAfterRemoval(t *testing.T) {
+	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), ioParam(32))
-	b.lentRead(q, 0)
-	if !b.reachable(0) {
+	b.zeroCopyRead(q, 0)
+	if !b.registered(0) {
 		t.Fatal("not registered")
 	}
 	if !b.f.RemoveDevice("target", "roce0") {
@@ -187,18 +187,18 @@ func TestLentAfterRemoval(t *testing.T) {
 		func() bool { return b.h.store.Discard(0, mem.ChunkSize) == nil })
 }
 
-// TestLentDisconnect: whatever a host leaves behind, every loan comes back once.
-func TestLentDisconnect(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
-		b := newBench(t, o)
+// TestZeroCopyDisconnect: however a host disconnects, every zero copy is ended once.
+func TestZeroCopyDisconnect(t *testing.T) {
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
 		for round := range 20 {
 			q := b.host.connect(b.addr(), ioParam(32))
 			if round == 0 {
-				b.lentRead(q, 0)
-				b.reachable(0)
+				b.zeroCopyRead(q, 0)
+				b.registered(0)
 			}
 			for i := range 16 {
-				sqe := q.keyed(command(opLentRead, uint16(i), 0, 1<<20), i<<10, 1<<20)
+				sqe := q.keyed(command(opZeroCopyRead, uint16(i), 0, 1<<20), i<<10, 1<<20)
 				q.send(&sqe, nil)
 			}
 			if round%2 == 1 {
@@ -212,9 +212,9 @@ func TestLentDisconnect(t *testing.T) {
 		b.h.mu.Lock()
 		defer b.h.mu.Unlock()
 		for r, phase := range b.h.phase {
-			if r.ZeroCopy || phase != "" && phase != "release" && phase != "complete" &&
+			if r.ZeroCopy || phase != "" && phase != "end zero copy" && phase != "complete" &&
 				phase != "abandon" {
-				t.Errorf("a request is left %q, lent %v", phase, r.ZeroCopy)
+				t.Errorf("a request is left %q, zero copy %v", phase, r.ZeroCopy)
 			}
 		}
 	})

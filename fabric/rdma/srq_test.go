@@ -15,13 +15,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// testShared is Config.SharedReceives of tests that do not say.
-var testShared int
+// testSRQSize is Config.SRQSize of tests that do not say.
+var testSRQSize int
 
 // Everything holds as well when queues share receives.
-func TestSharedReceives(t *testing.T) {
-	testShared = 4 * chunkSlots
-	defer func() { testShared = 0 }()
+func TestSRQReceives(t *testing.T) {
+	testSRQSize = 4 * srqSlabSlots
+	defer func() { testSRQSize = 0 }()
 	for name, fn := range map[string]func(*testing.T){
 		"AsyncEventsOfQueuePairs":     TestAsyncEventsOfQueuePairs,
 		"AsyncEventOfCompletionQueue": TestAsyncEventOfCompletionQueue,
@@ -38,13 +38,13 @@ func TestSharedReceives(t *testing.T) {
 		"DeviceRemoval": TestDeviceRemoval, "MemoryIsShort": TestMemoryIsShort,
 		"MemoryNeverComes": TestMemoryNeverComes, "ManyConnections": TestManyConnections,
 		"InvalidateFoundOut": TestInvalidateFoundOut,
-		"LentByChunk":        TestLentByChunk, "LentDisconnect": TestLentDisconnect,
+		"RegisteredByChunk":  TestRegisteredByChunk, "ZeroCopyDisconnect": TestZeroCopyDisconnect,
 		"SignalledWrites":              TestSignalledWrites,
 		"NothingIsAllocatedPerCommand": TestNothingIsAllocatedPerCommand,
 		"ReadsAndWrites":               TestReadsAndWrites,
 		"InCapsuleData":                TestInCapsuleData, "Descriptors": TestDescriptors,
 		"FailedReadSendsNoData": TestFailedReadSendsNoData,
-		"RemoteInvalidate":      TestRemoteInvalidate, "LentMemory": TestLentMemory,
+		"RemoteInvalidate":      TestRemoteInvalidate, "ZeroCopy": TestZeroCopy,
 		"Rejects": TestRejects, "QueueInfo": TestQueueInfo,
 		"SetDepth": TestSetDepth, "Lists": TestLists, "ListsInParts": TestListsInParts,
 		"ListsRefused":         TestListsRefused,
@@ -55,29 +55,28 @@ func TestSharedReceives(t *testing.T) {
 	}
 }
 
-// one is the only shared receives of a group.
-func (g *group) one(t *testing.T) *shared {
+// one is the only shared receive queue of a group.
+func (g *group) one(t *testing.T) *srq {
 	t.Helper()
-	for _, s := range g.shareds {
-		if s != nil {
-			return s
-		}
+	for s := range g.srqs.all() {
+		return s
 	}
-	t.Fatal("no shared receives")
+	t.Fatal("no shared receive queue")
 	return nil
 }
 
 // Slots are made as queues come, up to the capacity, and all of them are posted when nothing is
 // going on.
-func TestSharedSlots(t *testing.T) {
-	b := newBench(t, benchOptions{cfg: Config{SharedReceives: 2 * chunkSlots}})
+func TestSRQSlots(t *testing.T) {
+	b := newHarness(t, harnessOptions{cfg: Config{SRQSize: 2 * srqSlabSlots}})
 	look := func(slots, commands int) {
 		t.Helper()
 		b.on(func() {
 			s := b.g.one(t)
-			if len(s.chunks)*chunkSlots != slots || s.posted != slots || s.commands != commands {
+			if len(s.recv.slabs)*srqSlabSlots != slots || s.recv.posted != slots ||
+				s.commands != commands {
 				t.Errorf("%d slots, %d posted for %d commands; want %d for %d",
-					len(s.chunks)*chunkSlots, s.posted, s.commands, slots, commands)
+					len(s.recv.slabs)*srqSlabSlots, s.recv.posted, s.commands, slots, commands)
 			}
 		})
 		if n := b.f.Live("target").SRQs; n != 1 {
@@ -85,11 +84,11 @@ func TestSharedSlots(t *testing.T) {
 		}
 	}
 	b.host.connect(b.addr(), adminParam())
-	look(chunkSlots, 32)
+	look(srqSlabSlots, 32)
 	var qs []*hostQueue
 	for i, want := range []int{1, 2, 2} {
 		qs = append(qs, b.host.connect(b.addr(), ioParam(96)))
-		look(want*chunkSlots, 32+96*(i+1))
+		look(want*srqSlabSlots, 32+96*(i+1))
 	}
 	for cid := range uint16(96) {
 		for _, q := range qs {
@@ -98,22 +97,22 @@ func TestSharedSlots(t *testing.T) {
 			}
 		}
 	}
-	look(2*chunkSlots, 32+3*96)
+	look(2*srqSlabSlots, 32+3*96)
 	for _, q := range qs {
 		q.disconnect()
 		b.host.event(verbs.EventDisconnected)
 	}
-	b.eventually("one queue", func() bool { return b.tr.Connections() == 1 })
-	look(2*chunkSlots, 32)
+	b.eventually("one queue", func() bool { return b.tr.Usage().Connections == 1 })
+	look(2*srqSlabSlots, 32)
 }
 
-// A host that sends more than its depth ends its queue, and nobody else's.
-func TestSharedDepthIsEnforced(t *testing.T) {
-	b := newBench(t, benchOptions{cfg: Config{SharedReceives: chunkSlots}})
-	good, greedy := b.host.connect(b.addr(), ioParam(8)), b.host.connect(b.addr(), ioParam(4))
+// A host that sends more than its depth ends its queue, and no other.
+func TestSRQDepthIsEnforced(t *testing.T) {
+	b := newHarness(t, harnessOptions{cfg: Config{SRQSize: srqSlabSlots}})
+	good, other := b.host.connect(b.addr(), ioParam(8)), b.host.connect(b.addr(), ioParam(4))
 	for cid := range uint16(5) {
 		s := command(opHold, cid, 0, 0)
-		greedy.send(&s, nil)
+		other.send(&s, nil)
 	}
 	b.host.event(verbs.EventDisconnected)
 	b.eventually("its queue ends",
@@ -123,48 +122,18 @@ func TestSharedDepthIsEnforced(t *testing.T) {
 		t.Error(st)
 	}
 	b.letGo()
-	b.eventually("one queue", func() bool { return b.tr.Connections() == 1 })
+	b.eventually("one queue", func() bool { return b.tr.Usage().Connections == 1 })
 	b.on(func() {
-		if s := b.g.one(t); s.posted != chunkSlots {
-			t.Errorf("%d of %d receives are posted", s.posted, chunkSlots)
+		if s := b.g.one(t); s.recv.posted != srqSlabSlots {
+			t.Errorf("%d of %d receives are posted", s.recv.posted, srqSlabSlots)
 		}
 	})
-}
-
-// Capsules that come while the responses of all requests are in flight wait for a request, in
-// order.
-func TestSharedCapsuleWaits(t *testing.T) {
-	m := newManual(t, verbstest.Options{}, Config{SharedReceives: chunkSlots}, ioParam(2))
-	sends := m.f.Inject(verbstest.Fault{
-		Host: "target", Ops: verbstest.OpSend, Hold: true,
-		Times: -1,
-	})
-	for cid := range uint16(4) {
-		s := command(opNothing, cid, 0, 0)
-		m.host.send(&s, nil)
-		m.turn()
-	}
-	if len(m.q.capsules) != 2 || m.h.counts["prepare"] != 2 || m.q.taken != 2 {
-		t.Fatalf("%d capsules wait, %d were prepared, %d are without a response", len(m.q.capsules),
-			m.h.counts["prepare"], m.q.taken)
-	}
-	sends.Release()
-	m.until(t, func() bool { return m.h.counts["complete"] == 4 })
-	for cid := range uint16(4) {
-		if cqe, _, ok := m.host.response(); !ok || cqe.CID() != cid {
-			t.Fatalf("response to %d, want %d (%+v)", cqe.CID(), cid, m.host.bad)
-		}
-	}
-	m.turn()
-	if s := m.q.shared; s.posted != chunkSlots || m.q.taken != 0 {
-		t.Errorf("%d receives posted, %d commands without a response", s.posted, m.q.taken)
-	}
 }
 
 // When hosts may send more than there are slots and few are left, in-capsule data moves to memory
 // of its own; without such memory it stays.
-func TestSharedShortage(t *testing.T) {
-	m := newManual(t, verbstest.Options{}, Config{SharedReceives: chunkSlots, MaxDepth: 200},
+func TestSRQShortage(t *testing.T) {
+	m := newManual(t, verbstest.Options{}, Config{SRQSize: srqSlabSlots, MaxDepth: 200},
 		ioParam(200))
 	data := pattern(512, 3)
 	write := func(cid uint16, op nvme.Opcode, off uint64) {
@@ -173,37 +142,38 @@ func TestSharedShortage(t *testing.T) {
 		m.host.send(&s, data)
 		m.turn()
 	}
-	free := m.g.pool.memory.Available()
+	free := m.g.cfg.Memory.Available()
 	for cid := range uint16(100) {
 		write(cid, opHoldWrite, 0)
 	}
-	moved := (free - m.g.pool.memory.Available()) / 4096
-	if s := m.q.shared; moved != 4 || s.posted != chunkSlots-96 { // the last quarter, 32, stays
-		t.Errorf("%d of 100 commands' data moved away, %d receives are posted", moved, s.posted)
+	moved := (free - m.g.cfg.Memory.Available()) / 4096
+	if s := m.q.srq; moved != 4 || s.recv.posted != srqSlabSlots-96 { // the last quarter, 32, stays
+		t.Errorf("%d of 100 commands' data moved away, %d receives are posted", moved,
+			s.recv.posted)
 	}
 	write(100, opWrite, 4096)
 	if !bytes.Equal(m.h.store.Bytes()[4096:4096+512], data) {
 		t.Error("data that moved away is wrong")
 	}
-	memory, _ := m.g.pool.memory.AllocReserve(nil, m.g.pool.memory.Available())
+	memory, _ := m.g.cfg.Memory.AllocReserve(nil, m.g.cfg.Memory.Available())
 	write(101, opWrite, 8192)
 	if !bytes.Equal(m.h.store.Bytes()[8192:8192+512], data) {
 		t.Error("data that stayed is wrong")
 	}
-	m.g.pool.memory.Free(memory)
+	m.g.cfg.Memory.Free(memory)
 	for _, r := range m.h.held {
 		m.h.complete(r, nvme.Success)
 	}
 	m.h.held = nil
 	m.until(t, func() bool {
-		return m.q.shared.posted == chunkSlots &&
-			m.g.pool.memory.Available() == free
+		return m.q.recv.posted == srqSlabSlots &&
+			m.g.cfg.Memory.Available() == free
 	})
 }
 
 // A host whose capsules find no receive waits and is served.
-func TestSharedOvercommitted(t *testing.T) {
-	b := newBench(t, benchOptions{cfg: Config{SharedReceives: chunkSlots, MaxDepth: 256}})
+func TestSRQOvercommitted(t *testing.T) {
+	b := newHarness(t, harnessOptions{cfg: Config{SRQSize: srqSlabSlots, MaxDepth: 256}})
 	q := b.host.connect(b.addr(), ioParam(256))
 	for i := range 256 {
 		s := command(opWrite, uint16(i), 0, 512)
@@ -218,8 +188,8 @@ func TestSharedOvercommitted(t *testing.T) {
 }
 
 // Devices that cannot, and iWARP, have receives of their own; the log says so once.
-func TestSharedFallsBack(t *testing.T) {
-	for name, o := range map[string]benchOptions{
+func TestSRQFallsBack(t *testing.T) {
+	for name, o := range map[string]harnessOptions{
 		"iwarp": {fabric: verbstest.Options{IWARP: true}},
 		"none": {setup: func(f *verbstest.Fabric) {
 			d := verbstest.RoCE("roce0", netip.MustParseAddr("192.0.2.1"))
@@ -232,8 +202,8 @@ func TestSharedFallsBack(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o.cfg.SharedReceives = chunkSlots
-			b := newBench(t, o)
+			o.cfg.SRQSize = srqSlabSlots
+			b := newHarness(t, o)
 			for range 2 {
 				q := b.host.connect(b.addr(), ioParam(8))
 				if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
@@ -246,23 +216,19 @@ func TestSharedFallsBack(t *testing.T) {
 			if n := strings.Count(b.log(), "do not share receives"); n != 1 {
 				t.Errorf("said %d times:\n%s", n, b.log())
 			}
-			b.on(func() {
-				b.tr.mu.Lock()
-				defer b.tr.mu.Unlock()
-				if want := int64(2 * capsuleMemory(8, 4096)); b.tr.memory != want {
-					t.Errorf("%d bytes are counted, want %d", b.tr.memory, want)
-				}
-			})
+			if got, want := b.tr.Usage().Memory, int64(2*slabSize(8, 4096, 8*16)); got != want {
+				t.Errorf("%d bytes are counted, want %d", got, want)
+			}
 		})
 	}
 }
 
 // The memory of slots counts, and is given back.
-func TestSharedMemoryIsBounded(t *testing.T) {
-	b := newBench(t,
-		benchOptions{cfg: Config{
-			SharedReceives: 4 * chunkSlots,
-			QueueMemory:    int64(chunkMemory(4096)) + 64<<10,
+func TestSRQMemoryIsBounded(t *testing.T) {
+	b := newHarness(t,
+		harnessOptions{cfg: Config{
+			SRQSize:     4 * srqSlabSlots,
+			QueueMemory: int64(slabSize(srqSlabSlots, 4096, 0)) + 64<<10,
 		}})
 	q := b.host.connect(b.addr(), ioParam(100))
 	if st := b.host.rejected(b.addr(), ioParam(100)); st != cmwire.NoResources {
@@ -271,26 +237,28 @@ func TestSharedMemoryIsBounded(t *testing.T) {
 	b.host.connect(b.addr(), ioParam(28)) // its slots are there
 	q.disconnect()
 	b.host.event(verbs.EventDisconnected)
-	b.eventually("one connection", func() bool { return b.tr.Connections() == 1 })
+	b.eventually("one connection", func() bool { return b.tr.Usage().Connections == 1 })
 	b.host.connect(b.addr(), ioParam(100))
 }
 
 // An error of the shared receive queue ends its queues; the next ones have another. So have those
 // after many ends of queues.
-func TestSharedReceivesAreReplaced(t *testing.T) {
-	b := newBench(t, benchOptions{cfg: Config{SharedReceives: chunkSlots}})
+func TestSRQIsReplaced(t *testing.T) {
+	b := newHarness(t, harnessOptions{cfg: Config{SRQSize: srqSlabSlots}})
 	q := b.host.connect(b.addr(), ioParam(8))
-	b.f.RaiseSRQ("target", verbs.AsyncSRQErr)
+	b.on(func() {
+		b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncSRQErr, SRQ: b.g.one(t).SRQ})
+	})
 	b.host.event(verbs.EventDisconnected)
 	if !strings.Contains(b.log(), errSRQ.Error()) {
-		t.Errorf("the log does not tell:\n%s", b.log())
+		t.Errorf("the log has no reason:\n%s", b.log())
 	}
 	q.free()
 	b.idle()
 	stays := b.host.connect(b.addr(), ioParam(8))
-	for i := range chunkSlots/8 + 1 {
+	for i := range srqSlabSlots/8 + 1 {
 		want := 1
-		if i == chunkSlots/8 {
+		if i == srqSlabSlots/8 {
 			want = 2
 		}
 		q := b.host.connect(b.addr(), ioParam(8))
@@ -302,7 +270,7 @@ func TestSharedReceivesAreReplaced(t *testing.T) {
 		}
 		q.disconnect()
 		b.host.event(verbs.EventDisconnected)
-		b.eventually("the queue ends", func() bool { return b.tr.Connections() == 1 })
+		b.eventually("the queue ends", func() bool { return b.tr.Usage().Connections == 1 })
 		q.free()
 	}
 	if st := stays.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
@@ -311,36 +279,36 @@ func TestSharedReceivesAreReplaced(t *testing.T) {
 	b.eventually("what no queue uses is freed", func() bool { return b.f.Live("target").SRQs == 1 })
 }
 
-// A device that does not tell of the last receive holds a queue up for no longer than the time
+// A device that does not report the last receive delays a queue for no longer than the time
 // limit.
-func TestSharedWithoutLastEvent(t *testing.T) {
-	m := newManual(t, verbstest.Options{}, Config{SharedReceives: chunkSlots}, ioParam(8))
-	m.g.async(m.q.p.dev,
+func TestSRQWithoutLastEvent(t *testing.T) {
+	m := newManual(t, verbstest.Options{}, Config{SRQSize: srqSlabSlots}, ioParam(8))
+	m.g.asyncEvent(m.q.p.dev,
 		verbs.AsyncEvent{Type: verbs.AsyncQPLastWQEReached, QPNum: m.q.qp.Num() + 1})
 	if m.q.last || m.q.failed {
 		t.Error("an event of another queue pair was taken")
 	}
-	m.q.state, m.q.flushed = queueDying, true
-	if m.q.drained(); m.q.state != queueDying {
+	m.q.state, m.q.flushed = queueDraining, true
+	if m.q.checkDrained(); m.q.state != queueDraining {
 		t.Error("the queue pair is destroyed although it may take receives")
 	}
 	m.q.state, m.q.flushed = queueLive, false
-	m.g.async(m.q.p.dev, verbs.AsyncEvent{Type: verbs.AsyncQPLastWQEReached, QPNum: m.q.qp.Num()})
+	m.g.asyncEvent(m.q.p.dev,
+		verbs.AsyncEvent{Type: verbs.AsyncQPLastWQEReached, QPNum: m.q.qp.Num()})
 	if !m.q.last || !errors.Is(m.q.why, errFlushed) {
 		t.Errorf("the event did not end the queue: %v", m.q.why)
 	}
 }
 
-func TestSharedStaleCompletions(t *testing.T) {
-	m := newManual(t, verbstest.Options{}, Config{SharedReceives: chunkSlots}, ioParam(8))
-	s := m.q.shared
+func TestSRQStaleCompletions(t *testing.T) {
+	m := newManual(t, verbstest.Options{}, Config{SRQSize: srqSlabSlots}, ioParam(8))
+	s := m.q.srq
 	for _, id := range []uint64{
-		workID(workShared, s.gen+1, s.number, 0),
-		workID(workShared, s.gen, s.number+1, 0),
+		workID(workSRQRecv, s.id+1<<32, 0), workID(workSRQRecv, s.id+1<<16, 0),
 	} {
 		m.g.completed(&verbs.WC{WRID: id, QPNum: m.q.qp.Num(), Status: verbs.WCGeneralErr})
 	}
-	if m.q.failed || s.posted != chunkSlots {
+	if m.q.failed || s.recv.posted != srqSlabSlots {
 		t.Error("a completion of other receives was taken")
 	}
 }

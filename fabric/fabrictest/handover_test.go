@@ -13,8 +13,9 @@ func (*sink) HandOverBuffers(r *fabric.Request) (free func()) {
 	return func() {}
 }
 
-// TestWatchKeep: memory is kept of executing requests only, all of it, and freed once.
-func TestWatchKeep(t *testing.T) {
+// TestWatchHandOver: buffers are handed over of executing requests only, all of them, and freed
+// once.
+func TestWatchHandOver(t *testing.T) {
 	for _, tc := range []struct {
 		name, want string
 		run        func(q fabric.Queue, w fabric.Handler, r *fabric.Request)
@@ -34,7 +35,7 @@ func TestWatchKeep(t *testing.T) {
 			free()
 		}},
 		{
-			"some left", "has memory after Keep",
+			"some left", "has memory after HandOverBuffers",
 			func(q fabric.Queue, w fabric.Handler, r *fabric.Request) {
 				w.Execute([]*fabric.Request{r})
 				r.Segs = make([]mem.Segment, 2)

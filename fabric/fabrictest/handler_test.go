@@ -8,45 +8,41 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Answer is what the scripted handler does with a command.
-type Answer struct {
+// answer is what the scripted handler does with a command.
+type answer struct {
 	// Dir and Length are Prepare's answer; Status refuses the command.
 	Dir    fabric.Direction
 	Length uint32
 	Status nvme.Status
-	// Lend attaches this memory in Prepare, if the queue reaches it; otherwise a read returns a
-	// copy of it.
-	Lend []mem.Segment
+	// ZeroCopy is attached in Prepare if the queue can use it and the data is not in the capsule;
+	// otherwise a read returns a copy of it.
+	ZeroCopy []mem.Segment
 	// Data is what a read returns, cut or zero-padded to Length.
 	Data []byte
-	// Result is DW0 and DW1 of the CQE, Final its status.
+	// Result is DW0 and DW1 of the CQE.
 	Result uint64
-	Final  nvme.Status
-	// Hold keeps the command until Finish is called.
+	// Hold delays completion until Finish is called.
 	Hold bool
-	// Depth, if not 0, is given to Queue.SetDepth before completion, as a Connect does.
-	Depth int
 }
 
-// Handler is a scripted controller: a fake for the tests of transports. Its methods belong to the
-// reactor, as those of every handler.
-type Handler struct {
+// handler is a scripted controller.
+type handler struct {
 	// Script answers each command; nil accepts everything without data.
-	Script func(r *fabric.Request) Answer
+	Script func(r *fabric.Request) answer
 	// Written is called with the data of every command to the controller.
 	Written func(r *fabric.Request, data []byte)
 	// RefuseOpen makes Open fail.
 	RefuseOpen bool
 
-	// What has happened so far.
-	Opened, Closed, Abandoned, Released, Completed int
+	// Numbers of calls so far; ZeroCopyEnds counts EndZeroCopy.
+	Closed, Abandoned, ZeroCopyEnds int
 
 	sessions map[*scripted]struct{}
 }
 
 type scripted struct {
 	q       fabric.Queue
-	answers map[*fabric.Request]Answer
+	answers map[*fabric.Request]answer
 	held    []*fabric.Request
 	heads   uint16
 }
@@ -54,26 +50,25 @@ type scripted struct {
 var errRefused = errors.New("fabrictest: the script refuses the queue")
 
 // Open implements fabric.Handler.
-func (h *Handler) Open(q fabric.Queue) (fabric.Session, error) {
+func (h *handler) Open(q fabric.Queue) (fabric.Session, error) {
 	if h.RefuseOpen {
 		return nil, errRefused
 	}
 	if h.sessions == nil {
 		h.sessions = make(map[*scripted]struct{})
 	}
-	h.Opened++
-	s := &scripted{q: q, answers: make(map[*fabric.Request]Answer)}
+	s := &scripted{q: q, answers: make(map[*fabric.Request]answer)}
 	h.sessions[s] = struct{}{}
 	return s, nil
 }
 
 // Prepare implements fabric.Handler.
-func (h *Handler) Prepare(reqs []*fabric.Request) {
+func (h *handler) Prepare(reqs []*fabric.Request) {
 	for _, r := range reqs {
 		if !r.Status.OK() {
 			continue
 		}
-		var a Answer
+		var a answer
 		if h.Script != nil {
 			a = h.Script(r)
 		}
@@ -82,18 +77,18 @@ func (h *Handler) Prepare(reqs []*fabric.Request) {
 			continue
 		}
 		r.Dir, r.Length = a.Dir, a.Length
-		reaches := r.Session.(*scripted).q.CanSendFrom
+		canUse := r.Session.(*scripted).q.CanSendFrom
 		if a.Dir == fabric.HostToController {
-			reaches = r.Session.(*scripted).q.CanReceiveInto
+			canUse = r.Session.(*scripted).q.CanReceiveInto
 		}
-		if len(a.Lend) > 0 && reaches(a.Lend) {
-			r.Segs, r.ZeroCopy = append(r.Segs, a.Lend...), true
+		if len(a.ZeroCopy) > 0 && !r.InCapsule && canUse(a.ZeroCopy) {
+			r.Segs, r.ZeroCopy = append(r.Segs, a.ZeroCopy...), true
 		}
 	}
 }
 
 // Execute implements fabric.Handler.
-func (h *Handler) Execute(reqs []*fabric.Request) {
+func (h *handler) Execute(reqs []*fabric.Request) {
 	for _, r := range reqs {
 		s := r.Session.(*scripted)
 		a := s.answers[r]
@@ -109,7 +104,7 @@ func (h *Handler) Execute(reqs []*fabric.Request) {
 }
 
 // Finish completes every held command of every queue.
-func (h *Handler) Finish() {
+func (h *handler) Finish() {
 	for s := range h.sessions {
 		held := s.held
 		s.held = nil
@@ -120,7 +115,7 @@ func (h *Handler) Finish() {
 }
 
 // Held is the number of commands that wait for Finish.
-func (h *Handler) Held() int {
+func (h *handler) Held() int {
 	n := 0
 	for s := range h.sessions {
 		n += len(s.held)
@@ -129,44 +124,37 @@ func (h *Handler) Held() int {
 }
 
 // Disconnect ends every queue.
-func (h *Handler) Disconnect(why error) {
+func (h *handler) Disconnect(why error) {
 	for s := range h.sessions {
 		s.q.Disconnect(why)
 	}
 }
 
-func (h *Handler) complete(s *scripted, r *fabric.Request) {
+func (h *handler) complete(s *scripted, r *fabric.Request) {
 	a := s.answers[r]
 	delete(s.answers, r)
 	status := r.Status
 	if status.OK() {
-		status = a.Final
 		if r.Dir == fabric.ControllerToHost && !r.ZeroCopy {
-			scatter(r.Segs, append(gather(a.Lend), a.Data...))
-		}
-		if a.Depth > 0 {
-			if err := s.q.SetDepth(a.Depth); err != nil {
-				status = nvme.ConnectControllerBusy
-			}
+			scatter(r.Segs, append(gather(a.ZeroCopy), a.Data...))
 		}
 	}
 	s.heads++
 	r.CQE.Fill(a.Result, s.heads, r.SQE.CID(), status)
-	h.Completed++
 	s.q.Complete([]*fabric.Request{r})
 }
 
 // Abandon implements fabric.Handler.
-func (h *Handler) Abandon(r *fabric.Request) {
+func (h *handler) Abandon(r *fabric.Request) {
 	h.Abandoned++
 	delete(r.Session.(*scripted).answers, r)
 }
 
 // EndZeroCopy implements fabric.Handler.
-func (h *Handler) EndZeroCopy(*fabric.Request) { h.Released++ }
+func (h *handler) EndZeroCopy(*fabric.Request) { h.ZeroCopyEnds++ }
 
 // Close implements fabric.Handler: held commands come back at once.
-func (h *Handler) Close(fs fabric.Session) {
+func (h *handler) Close(fs fabric.Session) {
 	s := fs.(*scripted)
 	h.Closed++
 	delete(h.sessions, s)

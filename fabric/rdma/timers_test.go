@@ -26,7 +26,7 @@ func (l *earlyLoop) After(d int64, fn func()) (stop func()) {
 }
 
 // expire runs every timer now.
-func (b *bench) expire(l *earlyLoop) {
+func (b *harness) expire(l *earlyLoop) {
 	b.on(func() {
 		for t := range maps.Clone(l.pending) {
 			if _, ok := l.pending[t]; ok { // no timer before stopped it

@@ -6,24 +6,24 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Memory that a device keeps is not the queue's any more: the command is answered, its slot serves
-// others, the queue ends, and all of that leaves the memory alone until the device lets go. On
-// iWARP it is of another arena; a slot cannot be kept.
-func TestKeep(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
-		b := newBench(t, o)
+// Buffers that were handed over belong to the handler: the command is answered, its slot serves
+// other commands, the queue ends, and all of that leaves the memory alone until it is freed. On
+// iWARP it is staging memory. A receive slot cannot be handed over.
+func TestHandOverBuffers(t *testing.T) {
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
 		q := b.host.connect(b.addr(), ioParam(8))
 		s := q.keyed(command(opHoldWrite, 1, 0, 8192), 0, 8192)
 		q.send(&s, nil)
 		b.eventually("held", func() bool { return b.h.count("held") == 1 })
 		var free func()
-		var kept []byte
+		var handed []byte
 		b.on(func() {
 			r := b.h.held[0]
 			b.h.held = nil
-			kept = r.Segs[0].B
-			for i := range kept {
-				kept[i] = 77
+			handed = r.Segs[0].B
+			for i := range handed {
+				handed[i] = 77
 			}
 			if free = r.Queue.HandOverBuffers(r); free == nil || len(r.Segs) > 0 {
 				t.Error("the memory is still the request's")
@@ -52,10 +52,10 @@ func TestKeep(t *testing.T) {
 			t.Error("no response")
 		}
 		q.disconnect()
-		b.eventually("the queue is gone", func() bool { return b.tr.Connections() == 0 })
-		for i, v := range kept {
+		b.eventually("the queue has ended", func() bool { return b.tr.Usage().Connections == 0 })
+		for i, v := range handed {
 			if v != 77 {
-				t.Errorf("byte %d of kept memory was used by somebody else", i)
+				t.Errorf("byte %d of memory that was handed over was used by others", i)
 				break
 			}
 		}

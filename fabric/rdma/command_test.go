@@ -46,8 +46,8 @@ func TestLists(t *testing.T) {
 		"16":           {512, 1, 512, 2, 512, 3, 512, 4, 512, 5, 512, 6, 512, 7, 512, 8},
 		"large":        {300 << 10, 1, 700 << 10, 100},
 	}
-	both(t, func(t *testing.T, o benchOptions) {
-		b := newBench(t, o)
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
 		q := b.host.connect(b.addr(), ioParam(8))
 		for name, sizes := range cases {
 			pieces, n := scatter(sizes...)
@@ -82,8 +82,8 @@ func TestLists(t *testing.T) {
 
 // A send queue and READ depth smaller than the pieces of a command: they go out in parts.
 func TestListsInParts(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
-		b := newBench(t, o)
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
 		p := ioParam(2)
 		p.reads = 1
 		q := b.host.connect(b.addr(), p)
@@ -93,7 +93,7 @@ func TestListsInParts(t *testing.T) {
 		for _, p := range pieces {
 			rest = rest[copy(q.buf[p.off:p.off+p.n], rest):]
 		}
-		for _, op := range []nvme.Opcode{opWrite, opLentWrite} {
+		for _, op := range []nvme.Opcode{opWrite, opZeroCopyWrite} {
 			b.h.store.Bytes()[0]++
 			s, list := q.listed(command(op, 1, 0, uint32(n)), 0, pieces)
 			if st := q.do(s, list); !st.OK() || !bytes.Equal(b.h.store.Bytes()[:n], want) {
@@ -101,7 +101,7 @@ func TestListsInParts(t *testing.T) {
 			}
 		}
 		slices.Reverse(pieces)
-		for _, op := range []nvme.Opcode{opRead, opLentRead} {
+		for _, op := range []nvme.Opcode{opRead, opZeroCopyRead} {
 			clear(q.buf)
 			s, list := q.listed(command(op, 1, 0, uint32(n)), 0, pieces)
 			st := q.do(s, list)
@@ -117,7 +117,7 @@ func TestListsInParts(t *testing.T) {
 }
 
 func TestListsRefused(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), ioParam(8))
 	pieces, _ := scatter(512, 512)
 	base, list := q.listed(command(opRead, 1, 0, 1024), 0, pieces)
@@ -166,7 +166,7 @@ func TestListsRefused(t *testing.T) {
 
 // The admin queue has no in-capsule data, so no lists either.
 func TestListsOnTheAdminQueue(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), adminParam())
 	s := command(opRead, 1, 0, 512)
 	s.SGL1().SetData(nvme.SGLLastSegment, nvme.SGLSubtypeOffset, 0, 16)
@@ -177,7 +177,7 @@ func TestListsOnTheAdminQueue(t *testing.T) {
 
 // Of a list, the response invalidates one key that the host asked for.
 func TestListInvalidate(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), ioParam(8))
 	r, err := mem.Map("test host", 4096)
 	if err != nil {
@@ -228,9 +228,9 @@ func TestMSDBD(t *testing.T) {
 	}
 }
 
-// FuzzDescribe: whatever a capsule has, in-capsule data lies within what came, and nothing but
+// FuzzParseSGL: whatever a capsule has, in-capsule data lies within what came, and nothing but
 // keyed data blocks leads to the host's memory.
-func FuzzDescribe(f *testing.F) {
+func FuzzParseSGL(f *testing.F) {
 	var d nvme.SGLDescriptor
 	f.Add(d[:], []byte{})
 	d.SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 1<<64-1, 1<<32-1)
@@ -240,22 +240,24 @@ func FuzzDescribe(f *testing.F) {
 	keyed := slices.Clone(d[:])
 	d.SetData(nvme.SGLLastSegment, nvme.SGLSubtypeOffset, 0, 32)
 	f.Add(d[:], append(keyed, keyed...))
-	q := &queue{icd: 4096, g: &group{}, p: &port{}}
-	var err error
-	if q.region, err = mem.Map("test", q.icd); err != nil {
+	region, err := mem.Map("test", 8192)
+	if err != nil {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() {
-		if err := q.region.Unmap(); err != nil {
+		if err := region.Unmap(); err != nil {
 			f.Error(err)
 		}
 	})
-	data := q.region.Bytes()
+	q := &queue{icd: 4096, g: &group{}, p: &poller{dev: &device{}}}
+	q.recv, q.own.shift = &q.own, 16
+	q.own.slabs = []*slab{{region: region, inCapsule: 4096, stride: 4096, icd: 4096}}
+	data := region.Bytes()[4096:]
 	f.Fuzz(func(t *testing.T, b, came []byte) {
 		var r request
 		copy(r.SQE.SGL1()[:], b)
 		inCapsule := uint32(copy(data, came))
-		q.describe(&r, inCapsule)
+		q.parseSGL(&r, inCapsule)
 		keyed := r.SQE.SGL1().Type() == nvme.SGLKeyedDataBlock
 		switch {
 		case !r.Status.OK() &&
@@ -277,15 +279,18 @@ func FuzzDescribe(f *testing.F) {
 			{B: make([]byte, r.HostLength-r.HostLength/2)},
 		}
 		r.Segs = slices.DeleteFunc(r.Segs, func(s mem.Segment) bool { return len(s.B) == 0 })
-		n, left := q.pieces(&r, 2), r.HostLength
-		for range n {
-			wr := q.gather(&r, verbs.WRRDMARead, 2)
+		r.rewind()
+		n, left := q.addWRs(&r, verbs.WRRDMARead, 2, 1<<20), r.HostLength
+		for _, wr := range q.g.wrs {
+			if wr.NumSGE == 0 || wr.NumSGE > 2 {
+				t.Fatalf("a work request of %d elements", wr.NumSGE)
+			}
 			for _, s := range q.g.sges[wr.FirstSGE : wr.FirstSGE+wr.NumSGE] {
 				left -= s.Length
 			}
 		}
-		q.g.sges = q.g.sges[:0]
-		if left != 0 || r.at.segment != len(r.Segs) {
+		q.g.wrs, q.g.sges = q.g.wrs[:0], q.g.sges[:0]
+		if left != 0 || r.data.Segment() != nil {
 			t.Fatalf("%d work requests leave %d of %d bytes", n, left, r.HostLength)
 		}
 	})
@@ -294,7 +299,7 @@ func FuzzDescribe(f *testing.F) {
 // TestInCapsuleOffsets: data at offsets throughout the capsule is taken from there if it lies
 // within, and refused if it does not (CVE-2026-72129).
 func TestInCapsuleOffsets(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), ioParam(32))
 	if st := q.do(command(opConnect, 1, 32, 0), nil); !st.OK() {
 		t.Fatal(st)

@@ -31,7 +31,8 @@ func TestValidate(t *testing.T) {
 		"queue ID":           func(c *Config) { c.MaxQID = 0xFFFF },
 		"queues":             func(c *Config) { c.MaxQueues = -1 },
 		"queue memory":       func(c *Config) { c.QueueMemory = -1 },
-		"shared":             func(c *Config) { c.SharedReceives = 1<<15 + 1 },
+		"shared":             func(c *Config) { c.SRQSize = 1<<15 + 1 },
+		"queues per host":    func(c *Config) { c.MaxQueuesPerHost = 1 << 16 },
 		"time":               func(c *Config) { c.DrainTimeout = -1 },
 	} {
 		c := ok
@@ -41,9 +42,29 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// Defaults are within the limits, and settings that were given stay.
+func TestDefaults(t *testing.T) {
+	f := verbstest.New(verbstest.Options{})
+	defer f.Close()
+	c := Config{Provider: f.Provider("target"), InCapsuleSize: -1, MaxReads: 7}
+	c.SetDefaults()
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+	if c.MaxDepth != DefaultDepth || c.QueueMemory != DefaultQueueMemory || c.SRQSize != 0 ||
+		c.DrainTimeout != DefaultDrainTimeout || c.InCapsuleSize != 0 || c.MaxReads != 7 {
+		t.Errorf("%+v", c)
+	}
+	c = Config{SRQSize: 129}
+	c.SetDefaults()
+	if c.SRQSize != 2*srqSlabSlots || c.InCapsuleSize != DefaultInCapsule {
+		t.Errorf("%+v", c)
+	}
+}
+
 // A connection that is closed instead of adopted is refused; adopting it afterwards fails.
 func TestConnClosed(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	result := make(chan error, 2)
 	l, err := b.tr.Listen(fabric.Addr{
 		Transport: nvme.TransportRDMA,
@@ -64,7 +85,7 @@ func TestConnClosed(t *testing.T) {
 	if err := <-result; err != nil {
 		t.Error(err)
 	}
-	if err := <-result; !errors.Is(err, errTaken) {
+	if err := <-result; !errors.Is(err, errClaimed) {
 		t.Errorf("adopted after Close: %v", err)
 	}
 	b.idle()
@@ -73,10 +94,10 @@ func TestConnClosed(t *testing.T) {
 // BenchmarkPoll: 32 reads of 4 KiB from capsule to response on the fake fabric, whose share of the
 // time is the larger one.
 func BenchmarkPoll(b *testing.B) {
-	for name, shared := range map[string]int{"own receives": 0, "shared receives": chunkSlots} {
+	for name, shared := range map[string]int{"own receives": 0, "shared receives": srqSlabSlots} {
 		b.Run(name, func(b *testing.B) {
 			m := newManual(b, verbstest.Options{},
-				Config{Log: slog.New(slog.DiscardHandler), SharedReceives: shared}, ioParam(32))
+				Config{Log: slog.New(slog.DiscardHandler), SRQSize: shared}, ioParam(32))
 			m.h.checks = false
 			sqes := make([]nvme.SQE, 32)
 			for i := range sqes {
@@ -95,7 +116,7 @@ func BenchmarkPoll(b *testing.B) {
 
 // Each listener has its own type of service.
 func TestListenerTOS(t *testing.T) {
-	b := newBench(t, benchOptions{cfg: Config{TOS: map[uint16]uint8{3: 104}}})
+	b := newHarness(t, harnessOptions{cfg: Config{TOS: map[uint16]uint8{3: 104}}})
 	for port, want := range map[uint16]uint8{3: 104, 4: 0} {
 		l, err := b.tr.Listen(fabric.Addr{
 			Transport: nvme.TransportRDMA,
@@ -115,7 +136,7 @@ func TestListenerTOS(t *testing.T) {
 
 // Queues that the memory does not suffice for are refused; those that leave make room.
 func TestQueueMemory(t *testing.T) {
-	b := newBench(t, benchOptions{cfg: Config{QueueMemory: 1 << 20}})
+	b := newHarness(t, harnessOptions{cfg: Config{QueueMemory: 1 << 20}})
 	two := ioParam(100) // 408 KiB each
 	q := b.host.connect(b.addr(), two)
 	b.host.connect(b.addr(), two)
@@ -129,7 +150,7 @@ func TestQueueMemory(t *testing.T) {
 	b.host.connect(b.addr(), adminParam()) // 2.5 KiB
 	q.disconnect()
 	b.host.event(verbs.EventDisconnected)
-	b.eventually("gone", func() bool { return b.tr.Connections() == 2 })
+	b.eventually("two connections", func() bool { return b.tr.Usage().Connections == 2 })
 	if st := b.host.connect(b.addr(), two).do(command(opNothing, 1, 0, 0), nil); !st.OK() {
 		t.Error(st)
 	}
