@@ -205,7 +205,7 @@ func TestViolationsAreFound(t *testing.T) {
 	}
 }
 
-// The compiler sees to cycles, this to slips of the pen.
+// The compiler finds cycles, this finds misspelt names.
 func TestTableNamesKnownPackages(t *testing.T) {
 	for pkg, list := range allowed {
 		for _, imp := range list {
