@@ -23,7 +23,7 @@ func main() {
 		}()
 		select {
 		case <-printed:
-		case <-time.After(2 * time.Second): // a pipe that nobody reads
+		case <-time.After(2 * time.Second): // a full pipe
 		}
 		os.Exit(1)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// usableCPUs are those that this process may use.
+// usableCPUs returns the CPUs that this process may use, and how many; 0 if that is unknown.
 func usableCPUs() (set unix.CPUSet, n int) {
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
 		return set, 0
@@ -21,7 +21,7 @@ func usableCPUs() (set unix.CPUSet, n int) {
 func probeCPUs(c *config.Config) (ps config.Problems) {
 	set, n := usableCPUs()
 	if n == 0 {
-		return nil // not known
+		return nil
 	}
 	for i, cpu := range c.Reactors.CPUs {
 		if !set.IsSet(cpu) {
@@ -40,22 +40,23 @@ func probeCPUs(c *config.Config) (ps config.Problems) {
 
 // probeLimits warns of memory and descriptors that may not be enough.
 func probeLimits(c *config.Config) (ps config.Problems) {
-	reactors := config.Size(len(reactorCPUs(c.Reactors)) * c.Reactors.Memory)
-	ram := config.Size(0)
+	var ram, largest int64
 	for _, n := range all(c) {
 		s, _ := n.backing()
-		ram += config.Size(s.memory())
+		ram, largest = ram+s.memory(), max(largest, s.memory())
 	}
-	if n, err := sys.AvailableMemory(); err == nil && reactors+ram > config.Size(n) {
+	reactors := int64(len(reactorCPUs(c.Reactors)) * c.Reactors.Memory)
+	// A single namespace that is too large is reported by its own probe.
+	if n, err := sys.AvailableMemory(); err == nil && reactors+ram > n && largest <= n {
 		ps = append(ps, c.Warning("reactors.memory", fmt.Sprintf("the reactors take %v and the "+
-			"namespaces in memory may take %v, and %v are available", reactors, ram,
-			config.Size(n)),
-			"Make them smaller; the kernel ends processes when memory is used up."))
+			"namespaces in memory may take %v, and %v are available", config.Size(reactors),
+			config.Size(ram), config.Size(n)),
+			"Make them smaller; the kernel kills processes when memory is used up."))
 	}
 	if !uses(c.Listeners, nvme.TransportTCP) {
 		return ps
 	}
-	var limit unix.Rlimit // Go has raised it as far as it may be
+	var limit unix.Rlimit // Go has raised the soft limit to the hard one
 	files := uint64(c.TCP.MaxConnections + otherFiles*(1+len(all(c))))
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < files {
 		ps = append(ps, c.Warning("tcp.max_connections", fmt.Sprintf("%d connections and the rest "+
@@ -65,11 +66,10 @@ func probeLimits(c *config.Config) (ps config.Problems) {
 	return ps
 }
 
-// otherFiles is how many files the program has open besides connections, and each namespace, at
-// most on most machines.
+// otherFiles is more files than the program itself and each namespace usually have open.
 const otherFiles = 32
 
-// checkMemlock fails if RDMA could not register the arenas of the reactors.
+// checkMemlock fails if RDMA cannot register the arenas of the reactors.
 func checkMemlock(reactors, arena int) error {
 	limit, limited := sys.MemlockLimit()
 	if need := uint64(reactors) * uint64(arena); limited && limit < need {

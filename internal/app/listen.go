@@ -13,8 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// Waiting for an unavailable listener: the first retry after retryFirst, then twice as long each
-// time up to retryMax.
+// The pauses between attempts to open an unavailable listener: the first and the longest.
 const (
 	retryFirst = time.Second
 	retryMax   = 30 * time.Second
@@ -24,7 +23,7 @@ const (
 // all of them.
 type listeners struct {
 	log *slog.Logger
-	// open starts one port; up is called after a port that was waited for has come up.
+	// open opens one port; up is called when a port that was unavailable has been opened.
 	open  func(port) (fabric.Listener, error)
 	up    func(fabric.Addr)
 	retry time.Duration // the first pause
@@ -37,7 +36,7 @@ type listeners struct {
 	wg   sync.WaitGroup
 }
 
-// start opens every port. An error means that a port which must be there is not.
+// start opens every port. It fails if a required port is unavailable.
 func (l *listeners) start(ports []port) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stop = cancel
@@ -87,7 +86,8 @@ func (l *listeners) waitFor(ctx context.Context, p port, last error) {
 	}
 }
 
-// addrs are the real addresses of the open ports, and the ports waited for.
+// addrs returns the addresses of the open ports with real port numbers, and those of the
+// unavailable ones.
 func (l *listeners) addrs() (up, waiting []fabric.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,7 +100,7 @@ func (l *listeners) addrs() (up, waiting []fabric.Addr) {
 	return up, waiting
 }
 
-// close ends the waiting and closes what is open; connections live on.
+// close stops waiting and closes the listeners; established connections stay.
 func (l *listeners) close() error {
 	if l.stop == nil {
 		return nil

@@ -18,14 +18,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// The pauses between looks for storage that is not there: the first and the longest.
+// The pauses between attempts to open absent storage: the first and the longest.
 const (
 	pendingFirst = 250 * time.Millisecond
 	pendingMost  = 4 * time.Second
 )
 
-// namespaces opens the storage of all namespaces and closes it. A namespace whose storage is not
-// there is pending: it is added to its subsystem when the storage appears.
+// namespaces opens and closes the storage of all namespaces. A namespace whose storage is absent is
+// pending: it is added to its subsystem when the storage appears.
 type namespaces struct {
 	s *Server
 
@@ -64,8 +64,8 @@ func all(c *config.Config) (list []*namespace) {
 	return list
 }
 
-// start adds the subsystems with the namespaces that can be opened, and looks for the others. Every
-// one that is wrong rather than absent is reported.
+// start adds the subsystems with the namespaces that can be opened, and begins to wait for those
+// whose storage is absent. It reports every namespace that has another problem.
 func (ns *namespaces) start() error {
 	c := ns.s.opts.Config
 	var problems config.Problems
@@ -103,7 +103,7 @@ func (ns *namespaces) start() error {
 	return nil
 }
 
-// attrs say in a log line which namespace is meant.
+// attrs identify the namespace in a log line.
 func (n *namespace) attrs() []any {
 	s, _ := n.backing()
 	return []any{"subsystem", n.nqn, "nsid", n.NSID, "path", s.path()}
@@ -123,7 +123,7 @@ func (ns *namespaces) open(n *namespace) (target.NamespaceConfig, error) {
 	return nc, nil
 }
 
-// waitFor adds a namespace as soon as its storage is there and nothing is wrong with it.
+// waitFor adds a namespace as soon as its storage is there and can be used.
 func (ns *namespaces) waitFor(ctx context.Context, n *namespace) {
 	first := ns.s.opts.Retry
 	if first == 0 {
@@ -141,14 +141,14 @@ func (ns *namespaces) waitFor(ctx context.Context, n *namespace) {
 
 var errAbsent = errors.New("its storage is not there")
 
-// add opens the storage of a pending namespace and tells the hosts.
+// add opens the storage of a pending namespace and adds it; hosts get an event.
 func (ns *namespaces) add(n *namespace) error {
 	at := ns.s.env(n.Namespace)
 	if absent(n, at) {
 		return errAbsent
 	}
 	if !ns.s.external {
-		if ps := probeAlone(ns.s.opts.Config, n); ps.Failed() {
+		if ps := probeAgain(ns.s.opts.Config, n); ps.Failed() {
 			return ps
 		}
 	}
@@ -165,7 +165,7 @@ func (ns *namespaces) add(n *namespace) error {
 	return nil
 }
 
-// drop closes a device that is not served.
+// drop closes a device that is not used.
 func (ns *namespaces) drop(dev backend.Device) error {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
@@ -180,7 +180,7 @@ func (ns *namespaces) waiting() []*namespace {
 	return slices.Clone(ns.pending)
 }
 
-// stop ends the waiting for storage.
+// stop ends the attempts to open absent storage.
 func (ns *namespaces) stop() {
 	if ns.cancel != nil {
 		ns.cancel()
@@ -188,7 +188,7 @@ func (ns *namespaces) stop() {
 	ns.wg.Wait()
 }
 
-// close closes the devices, which nothing may use any more.
+// close closes the devices. The target must be closed.
 func (ns *namespaces) close() error {
 	var errs []error
 	for _, d := range ns.devices {
@@ -197,9 +197,9 @@ func (ns *namespaces) close() error {
 	return errors.Join(errs...)
 }
 
-// absent says that the storage of a namespace is not there rather than wrong: nothing is at its
-// path and nothing is to be created there, or what is there is a device that cannot be opened
-// because there is no hardware behind it or that does not answer.
+// absent says whether the storage of a namespace is missing rather than wrong: nothing is at its
+// path and nothing will be created there, or the device at its path cannot be opened because its
+// hardware is missing or does not answer.
 func absent(n *namespace, at env) bool {
 	s, _ := n.backing()
 	path := s.path()
@@ -221,7 +221,8 @@ func absent(n *namespace, at env) bool {
 	return offline(err)
 }
 
-// offline says that opening storage failed because the device was removed or does not answer.
+// offline says whether err, of opening storage, means that the device is missing or does not
+// answer.
 func offline(err error) bool {
 	return slices.ContainsFunc([]error{unix.ENXIO, unix.ENODEV, unix.ENOMEDIUM, unix.EIO},
 		func(e error) bool { return errors.Is(err, e) })

@@ -5,10 +5,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// place gives a new connection to the reactor with the least load, and among those with the same to
-// one that is near: on the processor where its packets come in, or on the NUMA node of its device;
-// or to the next in turn. Queue 0 has no load worth spreading; RDMA tells it apart now, TCP only
-// later, and does not count it from then on.
+// place gives a new connection to the reactor with the least load. Of reactors with the same load
+// it takes one that is near, on the CPU where the connection's packets arrive or on the NUMA node
+// of its device, else the next in turn. An admin queue is no load worth spreading: RDMA recognizes
+// it here and it goes to the first reactor, TCP only later and does not count it from then on.
 func (s *Server) place(conn fabric.Conn) {
 	info := conn.Info()
 	w := s.workers[0]
@@ -28,7 +28,8 @@ func (s *Server) place(conn fabric.Conn) {
 	}
 }
 
-// nearness tells reactors that are near to a connection from others, as far as that is known.
+// nearness returns a function that says whether a reactor is near to a connection, as far as that
+// is known.
 func nearness(conn fabric.Conn) func(w *worker) bool {
 	cpu, node := -1, sys.NoNode
 	if c, ok := conn.(fabric.CPUConn); ok {
@@ -43,7 +44,7 @@ func nearness(conn fabric.Conn) func(w *worker) bool {
 	}
 }
 
-// load is how many I/O queues a group has, as far as it knows.
+// load returns the number of I/O queues of a group, as far as it knows.
 func load(g fabric.Group) int {
 	if l, ok := g.(fabric.LoadReporter); ok {
 		return l.Load()

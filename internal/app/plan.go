@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// This file turns configuration into what the packages below ask for. It opens nothing.
+// This file translates the configuration for the packages below. It opens nothing.
 
 // Parse checks the text of a configuration file; file is its name for messages. See config.Parse.
 func Parse(file string, data []byte, environ []string) (*config.Config, error) {

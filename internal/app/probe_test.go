@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // warnings are what check warns of, and an error if it finds one.
@@ -26,12 +29,31 @@ func warnings(t *testing.T, text string) (string, error) {
 // TestCheckWarns: what can be used although it looks doubtful is a warning, and the number of
 // warnings is in the last line.
 func TestCheckWarns(t *testing.T) {
+	available, err := sys.AvailableMemory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespaces := func(text string) string {
+		return strings.Replace(validFile, "{nsid: 1, backend: ram, size: 16MiB}", text, 1)
+	}
 	for _, test := range []struct{ name, text, want string }{
 		{
 			"reactors", strings.Replace(validFile, "count: 1", "count: 256", 1),
 			"256 reactors share ",
 		},
-		{"memory", strings.Replace(validFile, "16MiB", "4000TiB", 1), "may take 4000TiB, and "},
+		{
+			"memory", namespaces("{nsid: 1, backend: ram, size: 4000TiB}"),
+			"may grow to ",
+		},
+		{
+			"memory in all", namespaces(fmt.Sprintf("{nsid: 1, backend: ram, size: %d}, "+
+				"{nsid: 2, backend: ram, size: %[1]d}", available/4*3>>12<<12)),
+			"the namespaces in memory may take ",
+		},
+		{
+			"space", namespaces("{nsid: 1, backend: file, size: 10TiB, path: " + t.TempDir() +
+				"/disk}"), "may grow by ",
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			out, err := warnings(t, test.text)

@@ -18,8 +18,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 )
 
-// Serve runs the target until SIGTERM or SIGINT. stdout gets what is served and how to connect,
-// stderr the log.
+// Serve runs the target until SIGTERM or SIGINT. It writes what is served and how to connect to
+// stdout, and the log to stderr.
 func Serve(file, version string, stdout, stderr io.Writer) error {
 	c, err := config.Load(file, os.Environ(), backends)
 	if err != nil {
@@ -29,7 +29,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	defer closeLog()
 	announced := newSink(stdout, func(lines int) { log.Warn("output was dropped", "lines", lines) })
 	defer announced.close(outputPatience)
-	// Before anything is started: a signal that comes early still ends in an orderly stop.
+	// Before anything is started, so that an early signal ends in an orderly stop, too.
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)
@@ -59,7 +59,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	return errors.Join(err, stop(s, c.ShutdownTimeout, signals, log))
 }
 
-// program is the part of the program between start and stop.
+// program is the program between start and stop.
 type program struct {
 	server *Server
 	log    *slog.Logger

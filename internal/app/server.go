@@ -128,7 +128,7 @@ func (s *Server) Start() error {
 	return s.listeners.start(s.ports)
 }
 
-// probe logs what looks doubtful on this machine, and returns what is wrong.
+// probe logs the warnings about this machine and returns the errors.
 func (s *Server) probe() error {
 	if s.external {
 		return nil
@@ -181,10 +181,10 @@ func (s *Server) startWorkers() error {
 	return nil
 }
 
-// Target is what hosts reach; Start makes it.
+// Target returns the target, nil before Start.
 func (s *Server) Target() *target.Target { return s.target }
 
-// Transport is the transport of this type; nil before Start or if no listener uses it.
+// Transport returns the transport of this type, nil before Start or if no listener uses it.
 func (s *Server) Transport(t nvme.TransportType) fabric.Transport { return s.transports[t] }
 
 // listen opens one port and tells the discovery service.
@@ -205,7 +205,7 @@ func (s *Server) listen(p port) (fabric.Listener, error) {
 	return l, nil
 }
 
-// announcement describes what is served now.
+// announcement describes what is served at present.
 func (s *Server) announcement() announcement {
 	c := s.opts.Config
 	a := announcement{
@@ -224,14 +224,14 @@ func nqns(c *config.Config) (list []string) {
 	return list
 }
 
-// Addrs are the addresses listened on now, with real ports.
+// Addrs returns the addresses of the open listeners, with real port numbers.
 func (s *Server) Addrs() []fabric.Addr {
 	up, _ := s.listeners.addrs()
 	return up
 }
 
-// Stop ends everything: no new connection is taken, what is connected is drained, then all is
-// closed. If ctx ends first, Stop returns at once while the rest goes on; another call waits for it
+// Stop accepts no more connections, drains the present ones and closes everything. If ctx ends
+// first, Stop returns at once and the rest continues in the background; another call waits for it
 // again.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopOnce.Do(func() {
@@ -251,12 +251,12 @@ func (s *Server) Stop(ctx context.Context) error {
 func (s *Server) stop() error {
 	errs := []error{s.listeners.close()}
 	s.namespaces.stop()
-	var gone []<-chan struct{}
+	var drained []<-chan struct{}
 	for _, w := range s.workers {
-		gone = append(gone, w.disconnect())
+		drained = append(drained, w.disconnect())
 	}
-	for _, g := range gone {
-		<-g
+	for _, d := range drained {
+		<-d
 	}
 	if s.metrics != nil {
 		errs = append(errs, s.metrics.Close())

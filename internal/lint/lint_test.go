@@ -22,8 +22,8 @@ const (
 )
 
 // allowed says which packages of this module each package may import outside of its tests. A
-// package that is not here may not exist. Packages below "tests" may import anything and are
-// imported by nobody.
+// package that is not here may not exist. Packages below "tests" may import anything and are not
+// imported.
 var allowed = map[string][]string{
 	"cmd/nvmf-target": {"internal/app"},
 	"config":          {"backend/disk", "fabric/rdma", "fabric/tcp", "nvme", "nvme/target"},
