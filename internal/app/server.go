@@ -24,6 +24,7 @@ import (
 
 // Options are what a Server is made of.
 type Options struct {
+	// Config may have settings that no file has: those of the transports that have no key.
 	Config *config.Config
 	Log    *slog.Logger
 	// Version is shown to hosts as the firmware revision and in the announcement.
@@ -33,9 +34,6 @@ type Options struct {
 	// OpenDevice opens the storage of a namespace, which is the server's from then on; nil opens
 	// what the configuration describes.
 	OpenDevice func(*config.Namespace) (backend.Device, error)
-	// TCP and RDMA change what a transport is made with; nil changes nothing.
-	TCP  func(*tcp.Config)
-	RDMA func(*rdma.Config)
 
 	// The following are called by any goroutine; nil is not called.
 
