@@ -151,8 +151,8 @@ func (b *Backend) keys() []string {
 // known is what foreignKey says of a key that need not be reported.
 const known = "known"
 
-// foreignKey says that a key belongs to other backends than b. what is "" if it belongs to none, and
-// known if b is nil, which has been reported.
+// foreignKey says that a key belongs to other backends than b. what is "" if it belongs to none,
+// and known if b is nil, which has been reported.
 func (d *decoder) foreignKey(b *Backend, name string) (what, hint string) {
 	var others []string
 	for _, o := range d.backends {
