@@ -52,8 +52,8 @@ func (m Machine) Users(s *Stack) ([]User, error) {
 	return users, nil
 }
 
-// usedBy says whether u uses a part of s, and of which device. What a file system or the device
-// mapper shares out is theirs.
+// usedBy says whether u uses a part of s, and of which device. Layers that a file system or the
+// device mapper shares out do not count.
 func (s *Stack) usedBy(u use) (where string, ok bool) {
 	if slices.ContainsFunc(s.layers, func(l layer) bool { return l.id == u.by }) {
 		return "", false
