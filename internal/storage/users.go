@@ -102,7 +102,7 @@ func (m Machine) uses() ([]use, error) {
 	}
 	m.opened(func(u User, l layer) {
 		on := &Stack{layers: []layer{l}}
-		if !strings.Contains(l.id, " ") {
+		if l.device() {
 			on = m.device(l.id)
 		}
 		list = append(list, use{User: u, on: on})
@@ -123,7 +123,7 @@ func (m Machine) device(number string) *Stack {
 func (m Machine) Processes() map[string][]string {
 	list := map[string][]string{}
 	m.opened(func(u User, l layer) {
-		if !slices.Contains(list[l.id], u.Name) {
+		if l.device() && !slices.Contains(list[l.id], u.Name) {
 			list[l.id] = append(list[l.id], u.Name)
 		}
 	})
