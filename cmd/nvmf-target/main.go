@@ -4,6 +4,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -15,7 +16,15 @@ var version string
 
 func main() {
 	if err := command().Execute(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
+		printed := make(chan struct{})
+		go func() {
+			fmt.Fprintln(os.Stderr, err)
+			close(printed)
+		}()
+		select {
+		case <-printed:
+		case <-time.After(2 * time.Second): // a full pipe
+		}
 		os.Exit(1)
 	}
 }
@@ -44,7 +53,7 @@ func command() *cobra.Command {
 		}),
 		configFlag(&cobra.Command{
 			Use:   "check",
-			Short: "Check a configuration and print every error found",
+			Short: "Check a configuration and print every error and warning",
 			Args:  cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return app.Check(file, os.Environ(), c.OutOrStdout())
@@ -52,7 +61,7 @@ func command() *cobra.Command {
 		}),
 		configFlag(&cobra.Command{
 			Use:   "disks",
-			Short: "List the disks of this machine, their health, their users, and whether they can be exported",
+			Short: "List the disks of this machine, their health, and whether they can be exported",
 			Args:  cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return app.Disks(file, c.Flags().Changed("config"), os.Environ(), c.OutOrStdout())

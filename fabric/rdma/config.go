@@ -95,12 +95,13 @@ type Config struct {
 const (
 	DefaultDepth, MinDepth, DepthLimit       = 128, 2, 1024
 	DefaultInCapsule, InCapsuleLimit         = 4 << 10, 64 << 10
+	InCapsuleUnit                            = 16 // as IOCCSZ counts (Base section 5.1.13.2.1)
 	DefaultStaging, MinStaging, StagingLimit = 16 << 20, 1 << 20, 1 << 40
 	DefaultReads, ReadsLimit                 = 128, 255
 	DefaultMaxQID, QIDLimit                  = 1024, 0xFFFE
 	DefaultMaxQueues, QueuesLimit            = 4096, 0xFFFF
 	DefaultMaxQueuesPerHost                  = 1024
-	DefaultQueueMemory                       = 1 << 30
+	DefaultQueueMemory, MinQueueMemory       = 1 << 30, 512 << 10 // a queue of default depth
 	SRQSizeLimit                             = 1 << 15
 
 	DefaultConnectTimeout = 15 * time.Second
@@ -162,16 +163,18 @@ func (c *Config) Validate() error {
 	switch {
 	case c.Provider == nil:
 		return errors.New("rdma: no provider")
-	case c.InCapsuleSize > InCapsuleLimit || c.InCapsuleSize > 0 && c.InCapsuleSize%16 != 0:
-		return fmt.Errorf("rdma: in-capsule data size %d: must be a multiple of 16 up to %d",
-			c.InCapsuleSize, InCapsuleLimit)
-	case c.QueueMemory < 0:
-		return errors.New("rdma: memory of queues: must not be negative")
+	case c.InCapsuleSize > InCapsuleLimit || c.InCapsuleSize > 0 && c.InCapsuleSize%InCapsuleUnit != 0:
+		return fmt.Errorf("rdma: in-capsule data size %d: must be a multiple of %d up to %d",
+			c.InCapsuleSize, InCapsuleUnit, InCapsuleLimit)
+	case c.QueueMemory != 0 && c.QueueMemory < MinQueueMemory:
+		return fmt.Errorf("rdma: memory of queues %d: must be at least %d", c.QueueMemory,
+			MinQueueMemory)
 	}
 	return nil
 }
 
-func (c *Config) setDefaults() {
+// SetDefaults replaces zero values by the defaults.
+func (c *Config) SetDefaults() {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}

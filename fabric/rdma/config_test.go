@@ -47,7 +47,7 @@ func TestDefaults(t *testing.T) {
 	f := verbstest.New(verbstest.Options{})
 	defer f.Close()
 	c := Config{Provider: f.Provider("target"), InCapsuleSize: -1, MaxReads: 7}
-	c.setDefaults()
+	c.SetDefaults()
 	if err := c.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -56,7 +56,7 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	c = Config{SRQSize: 129}
-	c.setDefaults()
+	c.SetDefaults()
 	if c.SRQSize != 2*srqSlabSlots || c.InCapsuleSize != DefaultInCapsule {
 		t.Errorf("%+v", c)
 	}

@@ -1,14 +1,11 @@
 package app
 
 import (
-	"fmt"
-	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/inventory"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -17,33 +14,20 @@ import (
 // measured.
 const healthEvery = time.Minute
 
-// driveOf is the drive that a storage is, or is a partition of; nil for storage that is none or
-// lies on one among other things.
-func driveOf(s *config.Storage) target.Drive {
-	_, layers := s.Layers("")
-	number, err := blockNumber(layers[len(layers)-1])
-	if err != nil {
+// driveOf returns the drive that is, or has as a partition, the storage of a namespace. It is nil
+// for all other storage, such as files on a drive.
+func driveOf(n *namespace) target.Drive {
+	var st unix.Stat_t
+	if err := unix.Stat(blockPath(n), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return nil
 	}
-	if d := inventory.Linux().DriveOf(number); d != nil {
+	if d := inventory.Linux().DriveOf(deviceNumber(st.Rdev)); d != nil {
 		return d
 	}
 	return nil
 }
 
-// blockNumber is the number of a storage's block device.
-func blockNumber(s *config.Storage) (string, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(blockPath(s), &st); err != nil {
-		return "", err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return "", os.ErrInvalid
-	}
-	return fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)), nil
-}
-
-// watcher calls a function every now and then, on a goroutine of its own, until it is closed.
+// watcher calls a function at intervals, on its own goroutine, until it is closed.
 type watcher struct {
 	stop chan struct{}
 	wg   sync.WaitGroup
@@ -66,7 +50,7 @@ func watch(every time.Duration, fn func()) *watcher {
 	return w
 }
 
-// close ends the calls and waits for the one in progress.
+// close stops the calls and waits for the one in progress.
 func (w *watcher) close() {
 	close(w.stop)
 	w.wg.Wait()

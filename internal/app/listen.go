@@ -9,14 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
-	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// Waiting for an unavailable listener: the first retry after retryFirst, then twice as long each
-// time up to retryMax.
+// The pauses between attempts to open an unavailable listener: the first and the longest.
 const (
 	retryFirst = time.Second
 	retryMax   = 30 * time.Second
@@ -26,7 +23,7 @@ const (
 // all of them.
 type listeners struct {
 	log *slog.Logger
-	// open starts one port; up is called after a port that was waited for has come up.
+	// open opens one port; up is called when a port that was unavailable has been opened.
 	open  func(port) (fabric.Listener, error)
 	up    func(fabric.Addr)
 	retry time.Duration // the first pause
@@ -39,7 +36,7 @@ type listeners struct {
 	wg   sync.WaitGroup
 }
 
-// start opens every port. An error means that a port which must be there is not.
+// start opens every port. It fails if a required port is unavailable.
 func (l *listeners) start(ports []port) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stop = cancel
@@ -51,16 +48,16 @@ func (l *listeners) start(ports []port) error {
 		err := l.tryOnce(p)
 		switch {
 		case err == nil:
-		case p.fail:
+		case p.required:
 			errs = append(errs, fmt.Errorf("%w (on_unavailable: fail)", err))
 		case errors.Is(err, verbs.ErrNotBuilt):
-			l.log.Error("listener cannot start and never will", "error", err)
+			l.log.Error("listener cannot start and never will", "err", err)
 		default:
-			l.log.Warn("listener cannot start yet, waiting for it", "error", err)
+			l.log.Warn("listener cannot start yet, waiting for it", "err", err)
 			l.mu.Lock()
 			l.waiting = append(l.waiting, p)
 			l.mu.Unlock()
-			l.wg.Go(func() { l.keepTrying(ctx, p, err) })
+			l.wg.Go(func() { l.waitFor(ctx, p, err) })
 		}
 	}
 	return errors.Join(errs...)
@@ -69,7 +66,7 @@ func (l *listeners) start(ports []port) error {
 func (l *listeners) tryOnce(p port) error {
 	listener, err := l.open(p)
 	if err != nil {
-		return err // it names the address and the mend
+		return err // it names the address and a hint
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,30 +75,19 @@ func (l *listeners) tryOnce(p port) error {
 	return nil
 }
 
-// keepTrying opens p as soon as it can be. An error is logged again only when it changes.
-func (l *listeners) keepTrying(ctx context.Context, p port, last error) {
-	pause := l.retry
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-		err := l.tryOnce(p)
-		if err == nil {
-			l.log.Info("listener is up", "addr", p.addr)
-			l.up(p.addr)
-			return
-		}
-		if err.Error() != last.Error() {
-			l.log.Warn("listener still cannot start, waiting for it", "error", err)
-			last = err
-		}
-		pause = min(2*pause, retryMax)
+// waitFor opens p as soon as it can be. An error is logged again only when it changes.
+func (l *listeners) waitFor(ctx context.Context, p port, last error) {
+	changed := func(err error) {
+		l.log.Warn("listener still cannot start, waiting for it", "err", err)
+	}
+	if keepTrying(ctx, l.retry, retryMax, last, func() error { return l.tryOnce(p) }, changed) {
+		l.log.Info("listener is up", "listener", p.addr)
+		l.up(p.addr)
 	}
 }
 
-// addrs are the real addresses of the open ports, and the ports waited for.
+// addrs returns the addresses of the open ports with real port numbers, and those of the
+// unavailable ones.
 func (l *listeners) addrs() (up, waiting []fabric.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,7 +100,7 @@ func (l *listeners) addrs() (up, waiting []fabric.Addr) {
 	return up, waiting
 }
 
-// close ends the waiting and closes what is open; connections live on.
+// close stops waiting and closes the listeners; established connections stay.
 func (l *listeners) close() error {
 	if l.stop == nil {
 		return nil
@@ -129,19 +115,4 @@ func (l *listeners) close() error {
 	}
 	l.running = nil
 	return errors.Join(errs...)
-}
-
-// checkMemlock fails if RDMA could not register the arenas of the reactors.
-func checkMemlock(reactors int, arena config.Size) error {
-	limit, limited := sys.MemlockLimit()
-	if !limited {
-		return nil
-	}
-	if need := uint64(reactors) * uint64(arena); limit < need {
-		return fmt.Errorf(
-			"the limit of locked memory is too low: %v, for %s of %v (set LimitMEMLOCK=infinity in the systemd unit, or "+
-				"\"ulimit -l unlimited\" as root before the start)", config.Size(limit),
-			count(reactors, "arena"), arena)
-	}
-	return nil
 }

@@ -1,36 +1,37 @@
 package app
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strings"
-
-	"golang.org/x/sys/unix"
+	"log/slog"
+	"strconv"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/storage"
 )
 
 // Check reads a configuration file and reports everything that is wrong with it, on this machine
-// too: files, directories and CPUs that are not there. It changes nothing. A nil error means that
-// "serve" can use the file.
+// too: files, disks and CPUs. It changes nothing. A nil error means that "serve" can use the file;
+// what it would warn of is written to out.
 func Check(file string, environ []string, out io.Writer) error {
-	c, err := config.Load(file, environ, rules)
+	c, err := config.Load(file, environ, backends)
 	if err != nil {
 		return err
 	}
-	if ps := probe(c); len(ps) > 0 {
+	ps := probe(c)
+	if ps.Failed() {
 		return ps
 	}
-	namespaces := 0
-	for _, s := range c.Subsystems {
-		namespaces += len(s.Namespaces)
+	text := ""
+	for _, p := range ps {
+		text += p.Error() + "\n"
 	}
-	_, err = fmt.Fprintf(out, "%s: valid: %s, %s, %s\n", file, count(len(c.Listeners), "listener"),
-		count(len(c.Subsystems), "subsystem"), count(namespaces, "namespace"))
+	text += fmt.Sprintf("%s: valid: %s, %s, %s", file, count(len(c.Listeners), "listener"),
+		count(len(c.Subsystems), "subsystem"), count(len(all(c)), "namespace"))
+	if len(ps) > 0 {
+		text += ", with " + count(len(ps), "warning")
+	}
+	_, err = io.WriteString(out, text+"\n")
 	return err
 }
 
@@ -41,122 +42,82 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// probe looks at what the configuration names on this machine.
+// probe looks at what the configuration names on this machine: storage, CPUs, memory and limits.
 func probe(c *config.Config) config.Problems {
-	var ps config.Problems
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err == nil {
-		for i, cpu := range c.Reactors.CPUs {
-			if !set.IsSet(cpu) {
-				ps = append(ps,
-					c.Problem(fmt.Sprintf("reactors.cpus[%d]", i),
-						fmt.Sprintf("CPU %d does not exist or this process may not use it", cpu),
-						"Choose among those that \"taskset -cp $$\" prints."))
-			}
+	ps := append(probeCPUs(c), probeLimits(c)...)
+	var known []stack
+	for _, n := range all(c) {
+		ps = append(ps, probeStorage(c, n)...)
+		if s, ok := stackOf(n); ok {
+			ps = append(ps, s.overlaps(c, known)...)
+			known = append(known, s)
 		}
 	}
-	type user struct {
-		info os.FileInfo
-		path string
-	}
-	var files []user
-	for i, s := range c.Subsystems {
-		for j, n := range s.Namespaces {
-			paths, layers := n.Layers(fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j))
-			path, last := paths[len(paths)-1], layers[len(layers)-1]
-			var info os.FileInfo
-			var what, mend string
-			switch last.Backend {
-			case "file":
-				info, what, mend = probeFile(last, n.ReadOnly)
-			case "block":
-				info, what, mend = probeBlock(last, n.ReadOnly)
-			case "nvme":
-				info, what, mend = probeNVMe(last, n.ReadOnly)
-			}
-			if what != "" {
-				ps = append(ps, c.Problem(path+".path", what, mend))
-			}
-			for _, f := range files {
-				if info != nil && os.SameFile(info, f.info) {
-					ps = append(ps,
-						c.Problem(path+".path", "is the same file as that of "+f.path,
-							"Give each namespace its own."))
-				}
-			}
-			if info != nil {
-				files = append(files, user{info, path})
-			}
+	ps.Sort()
+	return ps
+}
+
+// probeAgain looks at one namespace while the others are served.
+func probeAgain(c *config.Config, n *namespace) config.Problems {
+	ps := probeStorage(c, n)
+	var known []stack
+	for _, o := range all(c) {
+		if s, ok := stackOf(o); ok && o.key != n.key {
+			known = append(known, s)
 		}
+	}
+	if s, ok := stackOf(n); ok {
+		ps = append(ps, s.overlaps(c, known)...)
 	}
 	return ps
 }
 
-// probeFile says what is wrong with the file of a namespace and how to mend it. info is nil if
-// there is no file yet.
-func probeFile(n *config.Storage, readOnly bool) (info os.FileInfo, what, mend string) {
-	info, err := os.Stat(n.Path)
-	if errors.Is(err, fs.ErrNotExist) {
-		what, mend = probeNewFile(n, readOnly)
-		return nil, what, mend
+// probeStorage looks at the storage of a namespace. If it is absent that is a warning, because the
+// namespace is pending then.
+func probeStorage(c *config.Config, n *namespace) (ps config.Problems) {
+	s, key := n.backing()
+	at := env{readOnly: n.ReadOnly, engine: c.Disks, log: slog.New(slog.DiscardHandler)}
+	name, path := key, n.path()
+	if path != "" {
+		name, key = strconv.Quote(path), key+".path"
 	}
-	if err != nil {
-		return nil, err.Error(), "Let the user that runs the target reach it."
+	r := s.probe(at)
+	pending := len(r.Errors) > 0 && absent(n, at)
+	for _, p := range r.Errors {
+		if pending {
+			ps = append(ps, c.Warning(key,
+				name+" "+p.What+"; the namespace is pending until it is there", p.Hint))
+		} else {
+			ps = append(ps, c.Problem(key, name+" "+p.What, p.Hint))
+		}
 	}
-	switch {
-	case info.IsDir():
-		return nil, fmt.Sprintf("%q is a directory", n.Path), "Name a file in it."
-	case info.Mode()&os.ModeCharDevice != 0 && strings.HasPrefix(filepath.Base(n.Path), "dax"):
-		return nil, fmt.Sprintf("%q is persistent memory without a file system", n.Path),
-			"Make it one of mode fsdax (ndctl), mount ext4 or xfs there with -o dax, and name a file in it."
-	case !info.Mode().IsRegular():
-		return nil, fmt.Sprintf("%q is not a regular file", n.Path), "Name a regular file."
-	case info.Size() == 0 && n.Size == 0:
-		return info, fmt.Sprintf("%q is empty and no size is given", n.Path),
-			"Add size, for instance size: 10GiB."
-	case info.Size() != 0 && n.Size != 0 && info.Size() != int64(n.Size):
-		return info, fmt.Sprintf("%q has %d bytes, not %d", n.Path, info.Size(), n.Size),
-			"Delete size to take over that of the file."
+	for _, p := range r.Warnings {
+		ps = append(ps, c.Warning(key, name+" "+p.What, p.Hint))
 	}
-	if err := mayOpen(n.Path, readOnly); err != nil {
-		return info, fmt.Sprintf("%q cannot be opened: %v", n.Path, err),
-			"Give the user that runs the target the right to it, or set read_only: true."
-	}
-	var stx unix.Statx_t
-	if n.DAX == "on" && unix.Statx(unix.AT_FDCWD, n.Path, 0, 0, &stx) == nil &&
-		stx.Attributes&unix.STATX_ATTR_DAX == 0 {
-		return info,
-			fmt.Sprintf("%q is not on persistent memory, or that is not mounted with -o dax",
-				n.Path), "Put it there, or delete dax."
-	}
-	return info, "", ""
+	return ps
 }
 
-// mayOpen is the error that opening path would give for lack of rights.
-func mayOpen(path string, readOnly bool) error {
-	mode := uint32(unix.R_OK)
-	if !readOnly {
-		mode |= unix.W_OK
-	}
-	return unix.Access(path, mode)
+// stack is the storage that a namespace stands on.
+type stack struct {
+	*storage.Stack
+	n *namespace
 }
 
-func probeNewFile(n *config.Storage, readOnly bool) (what, mend string) {
-	dir := filepath.Dir(n.Path)
-	info, err := os.Stat(dir)
-	switch {
-	case err != nil || !info.IsDir():
-		return fmt.Sprintf("directory %q does not exist", dir), "Create it: mkdir -p " + dir + "."
-	case readOnly:
-		return fmt.Sprintf("%q does not exist, and a read-only namespace is not created", n.Path),
-			"Create the file, or delete read_only."
-	case n.Size == 0:
-		return fmt.Sprintf("%q does not exist and no size is given", n.Path),
-			"Add size to create it, for instance size: 10GiB."
+// stackOf finds out what a namespace stands on; false if it has no path, or nothing is there.
+func stackOf(n *namespace) (stack, bool) {
+	s, err := storage.Linux().StackOf(blockPath(n))
+	return stack{s, n}, err == nil
+}
+
+// overlaps reports the namespaces among others that are on the same storage.
+func (s stack) overlaps(c *config.Config, others []stack) (ps config.Problems) {
+	_, key := s.n.backing()
+	for _, o := range others {
+		if where, ok := s.Overlaps(o.Stack); ok {
+			ps = append(ps, c.Problem(key+".path", fmt.Sprintf(
+				"namespace %d of %s is on the same storage as namespace %d of %s: %s", s.n.NSID,
+				s.n.nqn, o.n.NSID, o.n.nqn, where), "Give each namespace storage of its own."))
+		}
 	}
-	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
-		return fmt.Sprintf("%q cannot be created: %v", n.Path, err),
-			"Give the user that runs the target the right to write in " + dir + "."
-	}
-	return "", ""
+	return ps
 }

@@ -29,21 +29,20 @@ type worker struct {
 	ended  chan error
 }
 
-// mostReserve is the most data memory of a reactor that is kept for data in capsules, in bytes; see
-// mem.Pool. It is an eighth of small ones.
+// mostReserve is the largest reserve for in-capsule data in the data memory of a reactor, in bytes;
+// see mem.Pool. Of small memories it is an eighth.
 const mostReserve = 4 << 20
 
 type workerConfig struct {
 	index, cpu int
 	spin       time.Duration
-	spinShare  int
 	memory     int
 	target     *target.Target
 	transports []fabric.Transport
 	log        *slog.Logger
 }
 
-// newWorker makes a worker that does not run yet. On error nothing is left of it.
+// newWorker makes a worker that does not run yet. On error everything is closed again.
 func newWorker(c workerConfig) (w *worker, err error) {
 	w = &worker{
 		cpu: c.cpu, node: sys.NodeOfCPU(c.cpu),
@@ -57,7 +56,6 @@ func newWorker(c workerConfig) (w *worker, err error) {
 	}()
 	if w.loop, err = reactor.New(reactor.Config{
 		Index: c.index, CPU: c.cpu, Spin: c.spin,
-		SpinShare: c.spinShare,
 	}); err != nil {
 		return w, err
 	}
@@ -69,7 +67,7 @@ func newWorker(c workerConfig) (w *worker, err error) {
 	if w.node != sys.NoNode {
 		if err := w.memory.Region().Prefer(w.node); err != nil { // containers may forbid it
 			c.log.Warn("data memory is not bound to the reactor's NUMA node", "reactor", c.index,
-				"error", err)
+				"err", err)
 		}
 	}
 	w.handler, err = c.target.NewHandler(target.HandlerConfig{
@@ -94,7 +92,7 @@ func newWorker(c workerConfig) (w *worker, err error) {
 	return w, nil
 }
 
-// run starts the reactor. failed is called if it ends by itself.
+// run starts the reactor. failed is called if it ends with an error.
 func (w *worker) run(failed func(error)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel = cancel
@@ -107,7 +105,7 @@ func (w *worker) run(failed func(error)) {
 	}()
 }
 
-// disconnect ends every connection; the channel is closed when the last one is gone.
+// disconnect ends every connection; the channel is closed when the last one has ended.
 func (w *worker) disconnect() <-chan struct{} {
 	done := make(chan struct{})
 	w.loop.Post(func() {

@@ -59,15 +59,16 @@ func TestPinKeepsDiscardAway(t *testing.T) {
 	}
 }
 
-// TestUnmapAsksFirst: whoever has the memory registered is told before it goes, and can keep it.
+// TestUnmapAsksFirst: devices that have the memory registered are called before it is unmapped, and
+// can keep it.
 func TestUnmapAsksFirst(t *testing.T) {
 	r, err := Reserve("test unmap", ChunkSize)
 	if err != nil {
 		t.Fatal(err)
 	}
-	refuse, told := errors.New("still in use"), 0
+	refuse, calls := errors.New("still in use"), 0
 	_, ok := r.BeforeUnmap(func() error {
-		if told++; told == 1 {
+		if calls++; calls == 1 {
 			return refuse
 		}
 		r.Unpin(0)
@@ -84,7 +85,7 @@ func TestUnmapAsksFirst(t *testing.T) {
 	if _, ok := r.BeforeUnmap(func() error { return nil }); ok || r.Pin(0) {
 		t.Error("a region that is being unmapped was pinned")
 	}
-	if err := r.Unmap(); err != nil || told != 2 {
-		t.Fatalf("second Unmap: %v, told %d times", err, told)
+	if err := r.Unmap(); err != nil || calls != 2 {
+		t.Fatalf("second Unmap: %v, %d calls", err, calls)
 	}
 }

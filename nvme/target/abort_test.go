@@ -74,7 +74,7 @@ func TestAbort(t *testing.T) {
 // completes (Base section 5.1.1.2). Other commands stay.
 func TestAbortCancels(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
-	dev.GivesBack()
+	dev.HonorCancel()
 	r := newHarness(t, 2, sub)
 	h := r.connectHost(1)
 	q := h.io[0]

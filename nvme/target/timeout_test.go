@@ -202,7 +202,7 @@ func (r *harness) infos() (list []NamespaceInfo) {
 // once.
 func TestCanceledCommands(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
-	dev.GivesBack()
+	dev.HonorCancel()
 	r := newHarness(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))

@@ -26,7 +26,7 @@ say "free drives"
 disks
 row nvme0n1 'QEMU NVMe Ctrl' lab-nvme good yes
 row "${sata#/dev/}" sata 'QEMU HARDDISK' lab-sata good "$(sata_says 190) °C" "$(sata_says 9) h" yes
-row "${virtual#/dev/}" scsi 'QEMU HARDDISK' lab-scsi 'not told' yes
+row "${virtual#/dev/}" scsi 'QEMU HARDDISK' lab-scsi 'not reported' yes
 row "${sas#/dev/}" scsi 'scsi_debug' good "$(sas_degrees) °C" yes
 say "without root"
 setpriv --reuid=65534 --regid=65534 --clear-groups "$TARGET_BIN" disks | tee /tmp/disks
@@ -78,7 +78,7 @@ head -c 1M /dev/urandom >/tmp/random
 dd if=/tmp/random of="$DEV" bs=64k oflag=direct conv=fsync status=none
 host=$(readlink -f "/sys/block/${sas#/dev/}/device" | sed 's,.*/host\([0-9]*\)/.*,\1,')
 echo 1 >"/sys/block/${sas#/dev/}/device/delete"
-wait_for 20 grep -q "a disk is gone" /run/target.log
+wait_for 20 grep -q "a disk is offline" /run/target.log
 DEV=$(namespace_device 2); dd if="$DEV" of=/dev/null bs=64k count=16 iflag=direct status=none || fail "another drive"
 echo "- - -" >"/sys/class/scsi_host/host$host/scan"
 wait_for 60 there scsi_debug; sas=$(scsi scsi_debug)

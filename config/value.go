@@ -1,0 +1,308 @@
+package config
+
+import (
+	"cmp"
+	"encoding"
+	"fmt"
+	"math"
+	"math/bits"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Value decodes the value of a key into a variable and checks it.
+type Value interface {
+	// Type says what may be written, for the documentation: "number, 32 to 1024".
+	Type() string
+	// String is what the variable holds, as it would be written.
+	String() string
+	// decode reports what is wrong at path; the variable then keeps its default.
+	decode(d *decoder, n *yaml.Node, path string)
+}
+
+// scalar is a Value of one word.
+type scalar struct {
+	// name is what must be written, with its article, and doc the same for the documentation.
+	name, doc string
+	get       func() string
+	// set sets the variable, or says what is wrong: unfit if the word is of another type.
+	set func(n *yaml.Node) (what, hint string)
+}
+
+const unfit = "unfit"
+
+// Type implements Value.
+func (s *scalar) Type() string { return s.doc }
+
+// String implements Value.
+func (s *scalar) String() string { return s.get() }
+
+func (s *scalar) decode(d *decoder, n *yaml.Node, path string) {
+	what, hint := unfit, "Write one value."
+	if n.Kind == yaml.ScalarNode {
+		what, hint = s.set(n)
+	}
+	switch {
+	case what == unfit && n.Tag == "!!null" && n.Value == "":
+		what, hint = "has no value", "Give it one, or delete the key."
+	case what == unfit:
+		what = "must be " + s.name + ", not " + kindName(n)
+	}
+	if what != "" {
+		d.add(path, what, hint)
+	}
+}
+
+// assign sets *p unless it is outside of its limits.
+func assign[T any, V cmp.Ordered](p *T, v, least, most V, to func(V) T, format func(V) string,
+) (what, hint string) {
+	switch {
+	case v < least:
+		return format(v) + " is too small", "At least " + format(least) + "."
+	case v > most:
+		return format(v) + " is too large", "At most " + format(most) + "."
+	}
+	*p = to(v)
+	return "", ""
+}
+
+// Bool is true or false.
+func Bool(p *bool) Value { return boolean(p, true) }
+
+// boolean is true or false for a variable that is then yes or its opposite.
+func boolean(p *bool, yes bool) Value {
+	return &scalar{
+		name: "true or false", doc: "true or false",
+		get: func() string { return strconv.FormatBool(*p == yes) },
+		set: func(n *yaml.Node) (what, hint string) {
+			b, err := strconv.ParseBool(n.Value)
+			if n.Tag != "!!bool" || err != nil {
+				return unfit, "Write true or false."
+			}
+			*p = b == yes
+			return "", ""
+		},
+	}
+}
+
+// Int is a whole number.
+func Int[T ~int | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64](p *T, least, most int) Value {
+	return &scalar{
+		name: "a whole number", doc: fmt.Sprintf("number, %d to %d", least, most),
+		get: func() string { return fmt.Sprint(*p) },
+		set: func(n *yaml.Node) (what, hint string) {
+			if n.Tag != "!!int" {
+				return unfit, "Write a whole number without quotes or unit."
+			}
+			i, err := strconv.ParseInt(n.Value, 0, strconv.IntSize)
+			if err != nil {
+				return printable(n.Value) + " is out of range",
+					fmt.Sprintf("Write a number from %d to %d.", least, most)
+			}
+			return assign(p, int(i), least, most, func(i int) T { return T(i) }, strconv.Itoa)
+		},
+	}
+}
+
+const (
+	// NoLimit is more bytes than any storage has.
+	NoLimit = math.MaxInt64
+	// AnySize and PowerOfTwo are units of Bytes.
+	AnySize, PowerOfTwo = 1, 0
+)
+
+// Bytes is a number of bytes, a multiple of unit or a power of two; most may be NoLimit.
+func Bytes[T ~int | ~int64](p *T, least, most, unit Size) Value {
+	doc := "size"
+	switch {
+	case most != NoLimit:
+		doc += fmt.Sprintf(", %v to %v", least, most)
+	case least > 0:
+		doc += fmt.Sprintf(", at least %v", least)
+	}
+	if unit == PowerOfTwo {
+		doc += ", a power of two"
+	} else if unit > 1 {
+		doc += fmt.Sprintf(", a multiple of %d", unit)
+	}
+	return &scalar{
+		name: "a size in bytes", doc: doc, get: func() string { return Size(*p).String() },
+		set: func(n *yaml.Node) (what, hint string) {
+			hint = "Write a whole number with a unit, such as 10GiB; units: " + sizeUnits + "."
+			if n.Tag != "!!str" && n.Tag != "!!int" {
+				return unfit, hint
+			}
+			size, err := ParseSize(n.Value)
+			switch above := Size(1) << bits.Len64(uint64(size)); {
+			case err != nil:
+				return err.Error(), hint
+			case unit == PowerOfTwo && size&(size-1) != 0:
+				return size.String() + " is not a power of two",
+					fmt.Sprintf("Use %v or %v.", above/2, above)
+			case unit > 1 && size%unit != 0:
+				return fmt.Sprintf("%v is not a multiple of %d", size, unit), "Round it."
+			}
+			return assign(p, size, least, most, func(s Size) T { return T(s) }, Size.String)
+		},
+	}
+}
+
+// Duration is a time.
+func Duration(p *time.Duration, least, most time.Duration) Value {
+	return &scalar{
+		name: "a duration", doc: "duration, " + duration(least) + " to " + duration(most),
+		get: func() string { return duration(*p) },
+		set: func(n *yaml.Node) (what, hint string) {
+			hint = "Write a number with a unit, such as 50us, 10ms or 5s."
+			if n.Tag != "!!str" {
+				return unfit, hint
+			}
+			v, err := time.ParseDuration(n.Value)
+			if err != nil {
+				return printable(strconv.Quote(n.Value)) + " is not a duration", hint
+			}
+			return assign(p, v, least, most, func(v time.Duration) time.Duration { return v },
+				duration)
+		},
+	}
+}
+
+// duration is d without the zeroes that time.Duration.String adds.
+func duration(d time.Duration) string {
+	s := strings.Replace(d.String(), "µ", "u", 1)
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// parsed is a text that set makes sense of. doc is its Type.
+func parsed(doc string, get func() string, set func(text string) (what, hint string)) Value {
+	return &scalar{
+		name: "text", doc: doc, get: get,
+		set: func(n *yaml.Node) (what, hint string) {
+			if n.Tag != "!!str" {
+				return unfit, "Put it in quotes: " + strconv.Quote(printable(n.Value)) + "."
+			}
+			return set(n.Value)
+		},
+	}
+}
+
+// Text is any text.
+func Text(p *string) Value {
+	return checked(p, "text", func(string) (what, hint string) { return "", "" })
+}
+
+// checked is a text with a check.
+func checked(p *string, doc string, check func(text string) (what, hint string)) Value {
+	return parsed(doc, func() string { return *p }, func(text string) (what, hint string) {
+		if what, hint = check(text); what == "" {
+			*p = text
+		}
+		return what, hint
+	})
+}
+
+// unmarshaled is a text for a type that parses it; check may refuse what it has become.
+func unmarshaled[T any, P interface {
+	*T
+	encoding.TextUnmarshaler
+	fmt.Stringer
+}](p P, doc, hint string, check func(T) (what, hint string)) Value {
+	return parsed(doc, func() string { return p.String() }, func(text string) (string, string) {
+		v := P(new(T))
+		if err := v.UnmarshalText([]byte(text)); err != nil {
+			return fmt.Sprintf("%q is not an %s", printable(text), doc), hint
+		}
+		what, hint := check(*v)
+		if what == "" {
+			*p = *v
+		}
+		return what, hint
+	})
+}
+
+// Choice is a word and what it means.
+type Choice[T any] struct {
+	Word    string
+	Meaning T
+}
+
+// Choose is one of some words.
+func Choose[T comparable](p *T, choices ...Choice[T]) Value {
+	words := make([]string, len(choices))
+	for i, c := range choices {
+		words[i] = c.Word
+	}
+	list := strings.Join(words, ", ")
+	get := func() string {
+		for _, c := range choices {
+			if c.Meaning == *p {
+				return c.Word
+			}
+		}
+		return ""
+	}
+	return parsed("one of "+list, get, func(text string) (what, hint string) {
+		for _, c := range choices {
+			if c.Word == text {
+				*p = c.Meaning
+				return "", ""
+			}
+		}
+		return fmt.Sprintf("%q is not possible here", printable(text)), "Use one of: " + list + "."
+	})
+}
+
+// OneOf is one of some words.
+func OneOf(p *string, words ...string) Value {
+	choices := make([]Choice[string], len(words))
+	for i, w := range words {
+		choices[i] = Choice[string]{w, w}
+	}
+	return Choose(p, choices...)
+}
+
+// Unique is a Value that no other entry of its list may have under the same key.
+func Unique(v Value, hint string) Value { return unique{v, "", hint} }
+
+// unique is a Value that no other key of the same kind may have; kind "" is that of Unique.
+type unique struct {
+	Value
+	kind, hint string
+}
+
+func (u unique) decode(d *decoder, n *yaml.Node, path string) {
+	u.Value.decode(d, n, path)
+	if d.bad[path] {
+		return
+	}
+	kind, value := u.kind, u.String()
+	switch i, j := strings.LastIndex(path, "["), strings.LastIndex(path, "]"); kind {
+	case "":
+		kind = path[:i] + path[j:]
+	case pathKind:
+		value = filepath.Clean(value)
+	}
+	d.once(kind, value, path, u.hint)
+}
+
+const pathKind = "path"
+
+// Path is an absolute path of storage.
+func Path(p *string) Value {
+	return unique{checked(p, "absolute path", func(s string) (what, hint string) {
+		if !filepath.IsAbs(s) {
+			return fmt.Sprintf("%q is not an absolute path", printable(s)), "Begin it with /."
+		}
+		return "", ""
+	}), pathKind, "Two namespaces on one would overwrite each other; give each its own."}
+}

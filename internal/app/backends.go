@@ -1,0 +1,368 @@
+package app
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/block"
+	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/backend/file"
+	"github.com/nvmf-target/nvmf-target/backend/null"
+	"github.com/nvmf-target/nvmf-target/backend/nvmedrive"
+	"github.com/nvmf-target/nvmf-target/backend/ram"
+	"github.com/nvmf-target/nvmf-target/backend/wrap"
+	"github.com/nvmf-target/nvmf-target/config"
+)
+
+// backends is the table of the kinds of storage. A new one is a package and a row.
+var backends = []config.Backend{
+	{
+		Name: "ram", Doc: "Memory of this machine; its content ends with the target.",
+		AlwaysAnswers: true, New: newRAM,
+	},
+	{Name: "file", Doc: "A file; one that is missing is created with `size`.", New: newFile},
+	{
+		Name: "block", Doc: "A disk or a partition that nothing else uses; its size and block " +
+			"size are the device's.", New: newBlock,
+	},
+	{
+		Name: "nvme", Doc: "A namespace of an NVMe drive, worked on by NVMe commands past the " +
+			"block layer.", New: newNVMe,
+	},
+	{
+		Name: "null", Doc: "Nothing: reads give zeroes and writes vanish, which shows what the " +
+			"network can do. Write it with quotes, `\"null\"`: without them it is nothing in " +
+			"YAML.",
+		AlwaysAnswers: true, New: newNull,
+	},
+	{
+		Name: "delay", Doc: "Passes everything on to other storage, late.",
+		Wrapper: true, New: newDelay,
+	},
+	{
+		Name: "error", Doc: "Passes everything on to other storage, but for operations that fail.",
+		Wrapper: true, New: newError,
+	},
+	{
+		Name: "limit", Doc: "Passes everything on to other storage, not faster than this.",
+		Wrapper: true, New: newLimit,
+	},
+}
+
+// store is the options of one storage and what can be done with them.
+type store struct {
+	keys []config.Key
+	// check reports what is wrong with several keys together; nil: nothing can be.
+	check func(report)
+	// path is where the storage is; nil if it has no path.
+	path *string
+	// creates says whether open creates what is missing at the path; nil: never.
+	creates func(env) bool
+	// memory is how much memory the storage may take; nil: next to none.
+	memory *int64
+	// probe returns what open would fail with, without changing anything; nil of a wrapper.
+	probe func(env) backend.Report
+	// open opens the storage; of is the storage behind a wrapper.
+	open func(at env, of backend.Device) (backend.Device, error)
+}
+
+// report takes what is wrong with a key.
+type report = func(key, what, hint string)
+
+// env is what storage depends on besides its keys.
+type env struct {
+	readOnly bool
+	engine   disk.Engine
+	log      *slog.Logger
+}
+
+// Keys implements config.Options.
+func (s *store) Keys() []config.Key { return s.keys }
+
+// Check implements config.Options.
+func (s *store) Check(report func(key, what, hint string)) {
+	if s.check != nil {
+		s.check(report)
+	}
+}
+
+// openStorage opens a storage and what is behind it.
+func openStorage(s *config.Storage, at env) (of backend.Device, err error) {
+	if s.Of != nil {
+		if of, err = openStorage(s.Of, at); err != nil {
+			return nil, err
+		}
+	}
+	return s.Options.(*store).open(at, of)
+}
+
+func newRAM() config.Options {
+	c := &ram.Config{BlockSize: defaultBlock}
+	return &store{
+		keys: sized(&c.Size, &c.BlockSize), check: wholeBlocks(&c.Size, &c.BlockSize),
+		memory: &c.Size,
+		probe:  func(env) backend.Report { return ram.Probe(*c) },
+		open:   func(env, backend.Device) (backend.Device, error) { return ram.Open(*c) },
+	}
+}
+
+func newNull() config.Options {
+	c := &null.Config{BlockSize: defaultBlock}
+	return &store{
+		keys: sized(&c.Size, &c.BlockSize), check: wholeBlocks(&c.Size, &c.BlockSize),
+		probe: func(env) backend.Report { return null.Probe(*c) },
+		open:  func(env, backend.Device) (backend.Device, error) { return null.Open(*c) },
+	}
+}
+
+func newFile() config.Options {
+	c := &file.Config{BlockSize: defaultBlock}
+	in := func(at env) file.Config {
+		c := *c
+		c.ReadOnly, c.Engine, c.Log = at.readOnly, at.engine, at.log
+		return c
+	}
+	return &store{
+		path: &c.Path, check: wholeBlocks(&c.Size, &c.BlockSize),
+		creates: func(at env) bool { return c.Size > 0 && !at.readOnly },
+		probe:   func(at env) backend.Report { return file.Probe(in(at)) },
+		open: func(at env, _ backend.Device) (backend.Device, error) {
+			return file.Open(in(at))
+		},
+		keys: []config.Key{
+			pathKey(&c.Path, "file", "Path of the file."),
+			{
+				Name: "size", Value: config.Bytes(&c.Size, 0, config.NoLimit, config.AnySize),
+				Default: "that of the file",
+				Doc:     "Size in bytes of a new file. Set it when the file does not exist yet.",
+			},
+			blockSizeKey(&c.BlockSize),
+			{
+				Name: "buffered", Value: config.Bool(&c.Buffered),
+				Doc: "The page cache is used instead of O_DIRECT. Set it when hosts read the " +
+					"same data again and the machine has memory to spare.",
+			},
+			{
+				Name: "preallocate", Value: config.Choose(&c.Preallocate,
+					config.Choice[bool]{Word: "sparse", Meaning: false},
+					config.Choice[bool]{Word: "full", Meaning: true}),
+				Doc: "A file gets its space as it is written, and hosts give it back by " +
+					"discarding, or all at once and for good. Set it to `full` when no write may " +
+					"fail because the file system is full.",
+			},
+		},
+	}
+}
+
+func newBlock() config.Options {
+	c := &block.Config{}
+	in := func(at env) block.Config {
+		return block.Config{
+			Path: c.Path, ReadOnly: at.readOnly, Engine: at.engine, Log: at.log,
+		}
+	}
+	return &store{
+		path: &c.Path,
+		keys: []config.Key{pathKey(&c.Path, "block device",
+			"Path of the device, best one below `/dev/disk/by-id`, which stays the same.")},
+		probe: func(at env) backend.Report { return block.Probe(in(at)) },
+		open: func(at env, _ backend.Device) (backend.Device, error) {
+			return block.Open(in(at))
+		},
+	}
+}
+
+func newNVMe() config.Options {
+	c := &nvmedrive.Config{}
+	in := func(at env) nvmedrive.Config {
+		return nvmedrive.Config{
+			Path: c.Path, ReadOnly: at.readOnly, Engine: at.engine, Log: at.log,
+		}
+	}
+	return &store{
+		path: &c.Path,
+		keys: []config.Key{pathKey(&c.Path, "namespace of an NVMe drive",
+			"Path of the namespace, `/dev/ng0n1`, or of its block device.")},
+		probe: func(at env) backend.Report { return nvmedrive.Probe(in(at)) },
+		open: func(at env, _ backend.Device) (backend.Device, error) {
+			return nvmedrive.Open(in(at))
+		},
+	}
+}
+
+func newDelay() config.Options {
+	c, ops := &wrap.DelayConfig{}, new(operations)
+	return &store{
+		keys: []config.Key{
+			{
+				Name: "latency", Value: config.Duration(&c.Latency, 0, time.Hour),
+				Doc: "Added to each operation. Set it to try hosts with a slow disk or, above " +
+					"`io_timeout`, with one that hangs.",
+			},
+			{
+				Name: "jitter", Value: config.Duration(&c.Jitter, 0, time.Hour),
+				Doc: "A random time up to this is added as well. Set it to let operations " +
+					"overtake each other.",
+			},
+			ops.key(), seedKey(&c.Seed),
+		},
+		check: func(report report) {
+			if c.Latency == 0 && c.Jitter == 0 {
+				report("latency", "is missing or zero", "Write, for instance, latency: 2ms.")
+			}
+		},
+		open: func(_ env, of backend.Device) (backend.Device, error) {
+			c.Ops = ops.set()
+			return wrap.Delay(of, *c), nil
+		},
+	}
+}
+
+func newError() config.Options {
+	c, ops := &wrap.ErrorConfig{Err: backend.ErrIO, OneIn: 1}, new(operations)
+	return &store{
+		keys: []config.Key{
+			{
+				Name: "error", Value: config.Choose(&c.Err, outcomes...),
+				Doc: "The outcome of operations that fail: `io` looks like a broken medium, " +
+					"`no_space` like a full file system, `offline` like a disk that was pulled " +
+					"out, `degraded` like one whose flush failed. Set it to what you want to try.",
+			},
+			{
+				Name: "one_in", Value: config.Int(&c.OneIn, 1, 1e9),
+				Doc: "One operation in so many fails, at random. Set it to let only some fail.",
+			},
+			{
+				Name:  "offset",
+				Value: config.Bytes(&c.Offset, 0, config.NoLimit, config.AnySize),
+				Doc: "Only operations that touch bytes from here on fail. Set it to try a disk " +
+					"with a bad spot.",
+			},
+			{
+				Name:    "length",
+				Value:   config.Bytes(&c.Length, 0, config.NoLimit, config.AnySize),
+				Default: "to the end",
+				Doc:     "The number of those bytes. Set it with `offset`.",
+			},
+			ops.key(), seedKey(&c.Seed),
+		},
+		open: func(_ env, of backend.Device) (backend.Device, error) {
+			c.Ops = ops.set()
+			return wrap.Error(of, *c), nil
+		},
+	}
+}
+
+func newLimit() config.Options {
+	c := &wrap.LimitConfig{}
+	return &store{
+		keys: []config.Key{
+			{
+				Name: "iops", Value: config.Int(&c.IOPS, 0, 1e9), Default: "no limit",
+				Doc: "The most operations per second. Set it to share a disk, or to try hosts " +
+					"with a slow one.",
+			},
+			{
+				Name:    "bandwidth",
+				Value:   config.Bytes(&c.Bandwidth, 0, config.NoLimit, config.AnySize),
+				Default: "no limit",
+				Doc:     "The most bytes per second. Set it for the same reasons.",
+			},
+		},
+		check: func(report report) {
+			if c.IOPS == 0 && c.Bandwidth == 0 {
+				report("", "backend limit without a limit",
+					"Write iops, bandwidth or both: iops: 1000, bandwidth: 100MiB.")
+			}
+		},
+		open: func(_ env, of backend.Device) (backend.Device, error) {
+			return wrap.Limit(of, *c), nil
+		},
+	}
+}
+
+// pathKey is the path of what a backend is named after.
+func pathKey(p *string, what, doc string) config.Key {
+	return config.Key{
+		Name: "path", Value: config.Path(p), Required: "Write the path of a " + what + ".",
+		Doc: doc,
+	}
+}
+
+// The block sizes that every Linux host takes; larger than a page are not among them.
+const defaultBlock, maxBlock = 512, 4096
+
+func blockSizeKey(p *int) config.Key {
+	return config.Key{
+		Name:  "block_size",
+		Value: config.Bytes(p, backend.MinBlockSize, maxBlock, config.PowerOfTwo),
+		Doc: "Logical block size in bytes. Set it to 4096 when hosts work in such blocks anyway; " +
+			"partitions that were made with another block size are lost to hosts.",
+	}
+}
+
+// sized are the keys of storage in memory.
+func sized(size *int64, blockSize *int) []config.Key {
+	return []config.Key{{
+		Name: "size", Value: config.Bytes(size, 512, config.NoLimit, config.AnySize),
+		Required: "Write, for instance, size: 1GiB.", Doc: "Size in bytes.",
+	}, blockSizeKey(blockSize)}
+}
+
+// wholeBlocks returns a check that a size is a multiple of the block size.
+func wholeBlocks(size *int64, blockSize *int) func(report) {
+	return func(report report) {
+		if n, bs := *size, int64(*blockSize); n%bs != 0 {
+			report("size", fmt.Sprintf("%d bytes is not a multiple of block_size, %d", n, bs),
+				fmt.Sprintf("Use %d or %d.", n/bs*bs, (n/bs+1)*bs))
+		}
+	}
+}
+
+// operations are those that a wrapper concerns.
+type operations []backend.Op
+
+func (o *operations) key() config.Key {
+	choices := []config.Choice[backend.Op]{
+		{Word: "read", Meaning: backend.OpRead},
+		{Word: "write", Meaning: backend.OpWrite},
+		{Word: "flush", Meaning: backend.OpFlush},
+		{Word: "write_zeroes", Meaning: backend.OpWriteZeroes},
+		{Word: "discard", Meaning: backend.OpDiscard},
+	}
+	return config.Key{
+		Name: "operations", Default: "all",
+		Value: config.List((*[]backend.Op)(o), 0, len(choices), func(op *backend.Op) config.Value {
+			return config.Unique(config.Choose(op, choices...), "Delete one of the two.")
+		}),
+		Doc: "The kinds of operations that are affected. Set it to leave the others alone.",
+	}
+}
+
+// set is the operations as wrappers take them.
+func (o operations) set() (ops wrap.Ops) {
+	for _, op := range o {
+		ops |= 1 << op
+	}
+	return ops
+}
+
+func seedKey(p *uint64) config.Key {
+	return config.Key{
+		Name: "seed", Value: config.Int(p, 0, 1<<32-1),
+		Doc: "Seed of the randomness. Set it to repeat what happened: the same operations then " +
+			"have the same outcomes.",
+	}
+}
+
+// outcomes are what operations of backend error fail with.
+var outcomes = []config.Choice[error]{
+	{Word: "io", Meaning: backend.ErrIO},
+	{Word: "no_space", Meaning: backend.ErrNoSpace},
+	{Word: "read_only", Meaning: backend.ErrReadOnly},
+	{Word: "offline", Meaning: backend.ErrOffline},
+	{Word: "aborted", Meaning: backend.ErrAborted},
+	{Word: "degraded", Meaning: backend.ErrDegraded},
+}
