@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
 
-	"github.com/go-viper/mapstructure/v2"
 	"github.com/spf13/viper"
 	"go.yaml.in/yaml/v3"
 )
@@ -25,16 +23,10 @@ const maxFile = 4 << 20
 // keyDelimiter is viper's separator of nested keys; the usual dot would cut an NQN.
 const keyDelimiter = "::"
 
-// Rules are checks that belong to other packages and are applied while the places of values are
-// known.
-type Rules struct {
-	// SubsystemNQN and HostNQN say what is wrong with an NQN; nil accepts any.
-	SubsystemNQN, HostNQN func(string) error
-}
-
-// Load reads and checks a configuration file. environ is os.Environ(). The error is a Problems with
-// everything found, or says why the file cannot be read.
-func Load(file string, environ []string, rules Rules) (*Config, error) {
+// Load reads and checks a configuration file. environ is os.Environ(), backends are the kinds of
+// storage there are. The error is a Problems with everything found, or says why the file cannot be
+// read.
+func Load(file string, environ []string, backends []Backend) (*Config, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("configuration file: %w. Name an existing file with --config", err)
@@ -44,75 +36,122 @@ func Load(file string, environ []string, rules Rules) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration file: %w", err)
 	}
-	return Parse(file, data, environ, rules)
+	return Parse(file, data, environ, backends)
 }
 
 // Parse checks the text of a configuration file; file is its name for messages. See Load.
-func Parse(file string, data []byte, environ []string, rules Rules) (*Config, error) {
-	src := newSource(file)
-	if len(data) > maxFile {
-		src.add("", fmt.Sprintf("the file is larger than %v", Size(maxFile)),
-			"Is it a configuration file?")
-		return nil, src.err()
-	}
-	v := viper.NewWithOptions(viper.KeyDelimiter(keyDelimiter))
-	for _, l := range leaves(reflect.TypeFor[Config]()) {
-		if d, ok := defaultOf(l.field); ok {
-			v.SetDefault(l.viperKey(), d)
+func Parse(file string, data []byte, environ []string, backends []Backend) (*Config, error) {
+	d := &decoder{source: newSource(file), backends: backends, used: map[string]string{}}
+	c := &Config{src: d.source}
+	keys := c.keys()
+	if doc := d.document(data); doc != nil {
+		// viper lays the environment over the file; both are YAML nodes until they are decoded.
+		v := viper.NewWithOptions(viper.KeyDelimiter(keyDelimiter))
+		if err := v.MergeConfigMap(d.tree(keys, doc, "")); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		d.environment(v, keys, environ)
+		for _, l := range leaves(keys, "") {
+			d.set(l, v.Get(l.viperKey()))
+		}
+		if d.values <= maxValues {
+			d.validate(c)
+		} else {
+			d.problems = nil
+			d.add("", fmt.Sprintf("more than %d values, aliases expanded", maxValues),
+				"Make the configuration smaller.")
 		}
 	}
-	values, ok := src.document(data)
-	if !ok {
-		return nil, src.err()
-	}
-	if err := v.MergeConfigMap(values); err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	src.environment(v, environ)
-	c := &Config{src: src}
-	strict := func(d *mapstructure.DecoderConfig) {
-		d.ErrorUnused, d.WeaklyTypedInput, d.DecodeHook = true, false, nil
-	}
-	if err := v.Unmarshal(c, strict); err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	c.validate(rules)
-	if err := src.err(); err != nil {
+	if err := d.err(); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// document parses the file. ok is false if there is nothing that further checks could look at.
-func (s *source) document(data []byte) (values map[string]any, ok bool) {
+// document parses the file; nil if it is not one YAML document.
+func (s *source) document(data []byte) *yaml.Node {
+	if len(data) > maxFile {
+		s.add("", fmt.Sprintf("the file is larger than %v", Size(maxFile)),
+			"Is it a configuration file?")
+		return nil
+	}
 	var doc, more yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	switch err := dec.Decode(&doc); {
 	case errors.Is(err, io.EOF):
 		s.add("", "the file is empty", "A configuration needs listeners and subsystems.")
-		return nil, false
+		return nil
 	case err != nil:
 		s.syntaxError(err)
-		return nil, false
+		return nil
 	}
-	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
-		if err != nil {
-			s.syntaxError(err)
+	switch err := dec.Decode(&more); {
+	case err == nil:
+		s.addAt(place{line: more.Line, column: more.Column}, "",
+			"a second YAML document begins here", "Delete the line \"---\" and merge the two.")
+		return nil
+	case !errors.Is(err, io.EOF):
+		s.syntaxError(err)
+		return nil
+	}
+	return doc.Content[0]
+}
+
+// tree is a mapping as viper merges it: sections are maps, all else are nodes.
+func (d *decoder) tree(keys []Key, n *yaml.Node, path string) map[string]any {
+	tree := map[string]any{}
+	n, ok := d.enter(n, path)
+	if !ok {
+		return tree
+	}
+	for _, e := range d.entries(n, path, keys, nil) {
+		if section, ok := e.key.Value.(Mapping); ok {
+			tree[e.key.Name] = d.tree(section, e.node, e.path)
 		} else {
-			s.addAt(place{line: more.Line, column: more.Column}, "",
-				"a second YAML document begins here", "Delete the line \"---\" and merge the two.")
+			tree[e.key.Name] = given{e.node, ""}
 		}
-		return nil, false
 	}
-	t := tree{source: s}
-	v, _ := t.value(doc.Content[0], reflect.TypeFor[Config](), "")
-	if t.values > maxValues {
-		s.add("", fmt.Sprintf("more than %d values, aliases expanded", maxValues),
-			"Make the configuration smaller.")
-		return nil, false
+	return tree
+}
+
+// given is a value of the file or, with its name, of an environment variable.
+type given struct {
+	node     *yaml.Node
+	variable string
+}
+
+// leaf is a key outside of lists, which has an environment variable.
+type leaf struct {
+	*Key
+	path string
+}
+
+func leaves(keys []Key, path string) (out []leaf) {
+	for i, k := range keys {
+		at := join(path, k.Name)
+		if section, ok := k.Value.(Mapping); ok {
+			out = append(out, leaves(section, at)...)
+		} else {
+			out = append(out, leaf{&keys[i], at})
+		}
 	}
-	values, ok = v.(map[string]any)
-	return values, ok
+	return out
+}
+
+func (l leaf) viperKey() string { return strings.ReplaceAll(l.path, ".", keyDelimiter) }
+
+func (l leaf) variable() string {
+	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(l.path, ".", "_"))
+}
+
+// set decodes what viper has of a key, nil if nothing sets it.
+func (d *decoder) set(l leaf, from any) {
+	if g, ok := from.(given); ok {
+		d.variable = g.variable
+		d.value(l.Value, g.node, l.path)
+	} else if l.Required != "" && !d.bad[""] {
+		d.add(l.path, "is missing", l.Required)
+	}
 }
 
 var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
@@ -127,11 +166,11 @@ func (s *source) syntaxError(err error) {
 		"Look at this line and its neighbours: indentation (blanks, no tabs), a missing \": \", or text with ':' or '#' that needs quotes.")
 }
 
-// environment applies the variables that begin with EnvPrefix to v.
-func (s *source) environment(v *viper.Viper, environ []string) {
+// environment gives viper the variables that begin with EnvPrefix.
+func (s *source) environment(v *viper.Viper, keys []Key, environ []string) {
 	known := map[string]leaf{}
 	var names []string
-	for _, l := range leaves(reflect.TypeFor[Config]()) {
+	for _, l := range leaves(keys, "") {
 		known[l.variable()] = l
 		names = append(names, strings.ToLower(l.variable()))
 	}
@@ -142,22 +181,19 @@ func (s *source) environment(v *viper.Viper, environ []string) {
 		}
 		l, ok := known[name]
 		if !ok {
-			mend := "Unset it; keys inside of lists have no variable."
+			hint := "Unset it; keys inside of lists have no variable."
 			if like := nearest(name, names); like != "" {
-				mend = "Did you mean " + strings.ToUpper(like) + "?"
+				hint = "Did you mean " + strings.ToUpper(like) + "?"
 			}
-			s.addAt(place{variable: printable(name)}, "", "no such key", mend)
+			s.addAt(place{variable: printable(name)}, "", "no such key", hint)
 			continue
 		}
 		var n yaml.Node
 		if err := yaml.Unmarshal([]byte(value), &n); err != nil || len(n.Content) == 0 {
-			s.addAt(place{variable: name}, l.path(), "the value is not valid YAML",
+			s.addAt(place{variable: name}, l.path, "the value is not valid YAML",
 				"Write what would stand behind the key in the file.")
 			continue
 		}
-		t := tree{source: s, variable: name}
-		if val, ok := t.value(n.Content[0], l.field.Type, l.path()); ok {
-			v.Set(l.viperKey(), val)
-		}
+		v.Set(l.viperKey(), given{n.Content[0], name})
 	}
 }

@@ -7,14 +7,18 @@ import (
 	"strings"
 )
 
-// Problem is one error of a configuration: where it is, what is wrong and how to mend it.
+// Problem is one error or warning about a configuration: where it is, what is wrong, and a hint how to
+// fix it.
 type Problem struct {
+	// Warning: the configuration can be used.
+	Warning bool
+
 	// Place is "FILE:LINE:COLUMN", "FILE" or "environment variable NAME".
 	Place string
 	// Path is the key: "subsystems[0].namespaces[1].size"; "" for the whole document.
 	Path string
 	What string
-	Mend string
+	Hint string
 
 	line, column int
 }
@@ -23,17 +27,20 @@ type Problem struct {
 // "size"?".
 func (p Problem) Error() string {
 	b := p.Place + ": "
+	if p.Warning {
+		b += "warning: "
+	}
 	if p.Path != "" {
 		b += p.Path + ": "
 	}
 	b += p.What
-	if p.Mend != "" {
-		b += ". " + p.Mend
+	if p.Hint != "" {
+		b += ". " + p.Hint
 	}
 	return b
 }
 
-// Problems is every error found, in the order of the file.
+// Problems is every error and warning found, in the order of the file.
 type Problems []Problem
 
 // Error is one line for each problem.
@@ -45,11 +52,16 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-func (ps Problems) sorted() Problems {
+// Sort puts the problems into the order of the file.
+func (ps Problems) Sort() {
 	slices.SortStableFunc(ps, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
 	})
-	return ps
+}
+
+// Failed says that there is an error among the problems.
+func (ps Problems) Failed() bool {
+	return slices.ContainsFunc(ps, func(p Problem) bool { return !p.Warning })
 }
 
 // source knows where each value of a configuration came from.
@@ -74,17 +86,17 @@ func newSource(file string) *source {
 
 // add records a problem at path, or at the nearest enclosing value that has a place. A path is
 // reported once.
-func (s *source) add(path, what, mend string) {
+func (s *source) add(path, what, hint string) {
 	if s.bad[path] {
 		return
 	}
 	s.bad[path] = true
-	s.addAt(s.find(path), path, what, mend)
+	s.addAt(s.find(path), path, what, hint)
 }
 
-func (s *source) addAt(at place, path, what, mend string) {
+func (s *source) addAt(at place, path, what, hint string) {
 	p := Problem{
-		Place: s.file, Path: path, What: what, Mend: mend, line: at.line,
+		Place: s.file, Path: path, What: what, Hint: hint, line: at.line,
 		column: at.column,
 	}
 	switch {
@@ -112,25 +124,30 @@ func (s *source) err() error {
 	if len(s.problems) == 0 {
 		return nil
 	}
-	return s.problems.sorted()
+	s.problems.Sort()
+	return s.problems
 }
 
 // Problem makes an error about the value at path ("subsystems[0].namespaces[1].path") that was
 // found outside of this package, with the value's place in the file.
-func (c *Config) Problem(path, what, mend string) Problem {
+func (c *Config) Problem(path, what, hint string) Problem {
 	s := newSource("configuration")
 	if c.src != nil {
 		s.file, s.places = c.src.file, c.src.places
 	}
-	s.add(path, what, mend)
+	s.add(path, what, hint)
 	return s.problems[0]
 }
 
+// Warning is a Problem that does not keep the configuration from being used.
+func (c *Config) Warning(path, what, hint string) Problem {
+	p := c.Problem(path, what, hint)
+	p.Warning = true
+	return p
+}
+
 // Given says whether the file or the environment sets the key at path ("reactors.spin").
-func (c *Config) Given(path string) bool {
-	if c.src == nil {
-		return false
-	}
-	_, ok := c.src.places[path]
+func (s *source) Given(path string) bool {
+	_, ok := s.places[path]
 	return ok
 }

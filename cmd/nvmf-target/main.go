@@ -4,6 +4,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -15,7 +16,15 @@ var version string
 
 func main() {
 	if err := command().Execute(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
+		printed := make(chan struct{})
+		go func() {
+			fmt.Fprintln(os.Stderr, err)
+			close(printed)
+		}()
+		select {
+		case <-printed:
+		case <-time.After(2 * time.Second): // a pipe that nobody reads
+		}
 		os.Exit(1)
 	}
 }

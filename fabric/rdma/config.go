@@ -85,10 +85,19 @@ type Config struct {
 	DrainTimeout time.Duration
 }
 
+// The bounds of Config, which the configuration's parser uses as well.
 const (
-	maxDepth       = 1024
-	maxAdminDepth  = 128 // Linux hosts ask for 32; drivers/nvme/host/rdma.c, NVME_AQ_DEPTH
-	maxInCapsule   = 64 << 10
+	MaxQueueDepth     = 1024 // of MaxDepth
+	MaxInCapsuleSize  = 64 << 10
+	InCapsuleUnit     = 16        // IOCCSZ counts units of 16 bytes (Base section 5.1.13.2.1)
+	MinQueueMemory    = 512 << 10 // a queue of the default depth
+	MaxSharedReceives = 1 << 15
+	ConnectionsLimit  = 0xFFFF // of MaxQueues and MaxQueuesPerHost
+)
+
+const (
+	maxDepth       = MaxQueueDepth
+	maxAdminDepth  = 128          // Linux hosts ask for 32; drivers/nvme/host/rdma.c, NVME_AQ_DEPTH
 	capsuleSize    = nvme.SQESize // of commands, without data: RDMA section 3.3.1, figure 9
 	responseSize   = nvme.CQESize
 	pageSize       = 4096
@@ -106,9 +115,10 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("rdma: no provider")
 	case c.MaxDepth != 0 && (c.MaxDepth < 2 || c.MaxDepth > maxDepth):
 		return fmt.Errorf("rdma: queue depth %d: must be 2 to %d", c.MaxDepth, maxDepth)
-	case c.InCapsuleSize > maxInCapsule || c.InCapsuleSize > 0 && c.InCapsuleSize%16 != 0:
-		return fmt.Errorf("rdma: in-capsule data size %d: must be a multiple of 16 up to %d",
-			c.InCapsuleSize, maxInCapsule)
+	case c.InCapsuleSize > MaxInCapsuleSize ||
+		c.InCapsuleSize > 0 && c.InCapsuleSize%InCapsuleUnit != 0:
+		return fmt.Errorf("rdma: in-capsule data size %d: must be a multiple of %d up to %d",
+			c.InCapsuleSize, InCapsuleUnit, MaxInCapsuleSize)
 	case c.StagingSize != 0 && c.StagingSize < 1<<20:
 		return fmt.Errorf("rdma: staging memory of %d bytes: must be at least %d", c.StagingSize,
 			1<<20)
@@ -116,12 +126,15 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("rdma: %d RDMA READs in flight: must be 1 to 255", c.MaxReads)
 	case c.MaxQID < 0 || c.MaxQID > 0xFFFE:
 		return fmt.Errorf("rdma: largest queue ID %d: must be 1 to 65534", c.MaxQID)
-	case c.MaxQueues < 0 || c.MaxQueues > 0xFFFF || c.MaxQueuesPerHost < 0:
-		return fmt.Errorf("rdma: queue limits must be 0 to 65535")
-	case c.QueueMemory < 0:
-		return fmt.Errorf("rdma: memory of queues: must not be negative")
-	case c.SharedReceives < 0 || c.SharedReceives > maxShared:
-		return fmt.Errorf("rdma: %d shared receives: must be 0 to %d", c.SharedReceives, maxShared)
+	case c.MaxQueues < 0 || c.MaxQueues > ConnectionsLimit || c.MaxQueuesPerHost < 0 ||
+		c.MaxQueuesPerHost > ConnectionsLimit:
+		return fmt.Errorf("rdma: queue limits must be 1 to %d", ConnectionsLimit)
+	case c.QueueMemory != 0 && c.QueueMemory < MinQueueMemory:
+		return fmt.Errorf("rdma: queue memory of %d bytes: must be at least %d", c.QueueMemory,
+			MinQueueMemory)
+	case c.SharedReceives < 0 || c.SharedReceives > MaxSharedReceives:
+		return fmt.Errorf("rdma: %d shared receives: must be 0 to %d", c.SharedReceives,
+			MaxSharedReceives)
 	case c.ConnectTimeout < 0, c.SendTimeout < 0, c.MemoryTimeout < 0, c.LingerTimeout < 0,
 		c.DrainTimeout < 0:
 		return fmt.Errorf("rdma: time limits must not be negative")
@@ -129,7 +142,8 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-func (c *Config) setDefaults() {
+// SetDefaults replaces zero values by the defaults.
+func (c *Config) SetDefaults() {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}

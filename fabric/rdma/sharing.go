@@ -19,10 +19,7 @@ type chunk struct {
 	base   uint64
 }
 
-const (
-	chunkSlots = 128
-	maxShared  = 1 << 15
-)
+const chunkSlots = 128
 
 // sharing says whether queues on a device share receives, and why not if that was asked for. Any
 // goroutine may call it.

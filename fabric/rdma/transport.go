@@ -37,7 +37,7 @@ type Transport struct {
 
 // New makes a transport. The configuration must be valid; see Config.Validate.
 func New(cfg Config) *Transport {
-	cfg.setDefaults()
+	cfg.SetDefaults()
 	return &Transport{
 		cfg: cfg, log: ratelog.New(cfg.Log),
 		byID: make(map[verbs.ID]*listener), open: make(map[*listener]struct{}),

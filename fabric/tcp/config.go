@@ -31,7 +31,7 @@ type Config struct {
 	// MaxDepth is the largest number of commands on one queue, 2 to 1024. Default 128.
 	MaxDepth int
 	// InCapsuleSize is the number of data bytes that a command capsule of an I/O queue may carry, a
-	// multiple of 16, at most 1 MiB. Fabrics and admin capsules may always carry 8192. Default
+	// multiple of 16, from 4 KiB to 1 MiB. Fabrics and admin capsules may always carry 8192. Default
 	// 131072. Larger writes wait for an R2T.
 	InCapsuleSize int
 	// MaxH2CData is MAXH2CDATA: the largest number of data bytes in one H2CData PDU; a multiple of
@@ -76,9 +76,18 @@ type Config struct {
 	MaxConnections, MaxConnectionsPerHost int
 }
 
+// The bounds of Config, which the configuration's parser uses as well.
 const (
-	maxDepth       = 1024
-	maxInCapsule   = 64 << 10
+	MaxQueueDepth    = 1024 // of MaxDepth
+	MinInCapsuleSize = 4 << 10
+	MaxInCapsuleSize = 1 << 20
+	InCapsuleUnit    = 16        // IOCCSZ counts units of 16 bytes (Base section 5.1.13.2.1)
+	MinQueueMemory   = 128 << 10 // a queue of the default depth
+	ConnectionsLimit = 1 << 16   // of MaxConnections and MaxConnectionsPerHost
+)
+
+const (
+	maxDepth       = MaxQueueDepth
 	initialDepth   = 2 // requests until Connect tells the size of the queue
 	maxBusyPoll    = 10 * time.Millisecond
 	orderlyLinger  = time.Second
@@ -93,9 +102,10 @@ func (c *Config) Validate() error {
 	case c.MaxDepth != 0 && (c.MaxDepth < initialDepth || c.MaxDepth > maxDepth):
 		return fmt.Errorf("tcp: queue depth %d: must be %d to %d", c.MaxDepth, initialDepth,
 			maxDepth)
-	case c.InCapsuleSize < 0 || c.InCapsuleSize > maxInCapsule || c.InCapsuleSize%16 != 0:
-		return fmt.Errorf("tcp: in-capsule data size %d: must be a multiple of 16 up to %d",
-			c.InCapsuleSize, maxInCapsule)
+	case c.InCapsuleSize != 0 && (c.InCapsuleSize < MinInCapsuleSize ||
+		c.InCapsuleSize > MaxInCapsuleSize || c.InCapsuleSize%InCapsuleUnit != 0):
+		return fmt.Errorf("tcp: in-capsule data size %d: must be a multiple of %d from %d to %d",
+			c.InCapsuleSize, InCapsuleUnit, MinInCapsuleSize, MaxInCapsuleSize)
 	case c.MaxH2CData != 0 &&
 		(c.MaxH2CData < pdu.MinMaxH2CData || c.MaxH2CData > 1<<30 || c.MaxH2CData%4 != 0):
 		return fmt.Errorf("tcp: MAXH2CDATA %d: must be a multiple of 4 from %d to %d", c.MaxH2CData,
@@ -108,15 +118,18 @@ func (c *Config) Validate() error {
 	case c.BusyPoll < 0 || c.BusyPoll > maxBusyPoll || c.BusyPoll%time.Microsecond != 0:
 		return fmt.Errorf("tcp: busy polling for %v: must be whole microseconds up to %v",
 			c.BusyPoll, maxBusyPoll)
-	case c.QueueMemory < 0:
-		return fmt.Errorf("tcp: queue memory must not be negative")
-	case c.MaxConnections < 0 || c.MaxConnectionsPerHost < 0:
-		return fmt.Errorf("tcp: connection limits must not be negative")
+	case c.QueueMemory != 0 && c.QueueMemory < MinQueueMemory:
+		return fmt.Errorf("tcp: queue memory of %d bytes: must be at least %d", c.QueueMemory,
+			MinQueueMemory)
+	case c.MaxConnections < 0 || c.MaxConnections > ConnectionsLimit ||
+		c.MaxConnectionsPerHost < 0 || c.MaxConnectionsPerHost > ConnectionsLimit:
+		return fmt.Errorf("tcp: connection limits must be 1 to %d", ConnectionsLimit)
 	}
 	return nil
 }
 
-func (c *Config) setDefaults() {
+// SetDefaults replaces zero values by the defaults.
+func (c *Config) SetDefaults() {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}

@@ -225,6 +225,8 @@ func (l *listener) run() {
 		case errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.EINTR),
 			errors.Is(err, unix.EPROTO):
 			continue // the peer gave up meanwhile
+		case errors.Is(err, unix.EMFILE):
+			err = fmt.Errorf("%w (raise LimitNOFILE= of the systemd unit, or ulimit -n)", err)
 		}
 		l.t.log.Warn("accept failed, trying again", "listener", l.addr, "in", pause, "error", err)
 		select {

@@ -281,8 +281,12 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%+v is valid", c)
 		}
 	}
-	if err := (&Config{}).Validate(); err != nil {
-		t.Error(err)
+	var defaults Config
+	defaults.SetDefaults()
+	for _, c := range []Config{{}, defaults, {InCapsuleSize: MaxInCapsuleSize}} {
+		if err := c.Validate(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -26,7 +26,7 @@ type Transport struct {
 
 // New makes a transport. The configuration must be valid; see Config.Validate.
 func New(cfg Config) *Transport {
-	cfg.setDefaults()
+	cfg.SetDefaults()
 	return &Transport{
 		cfg: cfg, log: ratelog.New(cfg.Log),
 		listeners: make(map[*listener]struct{}), perHost: make(map[netip.Addr]int),

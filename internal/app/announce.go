@@ -24,6 +24,7 @@ type announcement struct {
 	namespaces int
 	up         []fabric.Addr
 	waiting    []fabric.Addr
+	pending    []*namespace
 }
 
 // summary is one line.
@@ -34,6 +35,9 @@ func (a announcement) summary() string {
 	if len(a.waiting) > 0 {
 		line += " and waits for " + addrs(a.waiting)
 	}
+	if n := len(a.pending); n > 0 {
+		line += "; pending: " + count(n, "namespace")
+	}
 	return line
 }
 
@@ -41,6 +45,10 @@ func (a announcement) summary() string {
 // addresses of a wildcard.
 func (a announcement) text(reachable func(fabric.Addr) []netip.Addr) string {
 	text := a.summary() + "\n"
+	for _, n := range a.pending {
+		s, _ := n.storage()
+		text += fmt.Sprintf("  pending: namespace %d of %s, until %s is there\n", n.NSID, n.nqn, s.path())
+	}
 	for _, addr := range a.up {
 		text += connectCommands(addr, a.subsystems, reachable)
 	}

@@ -16,7 +16,7 @@ import (
 // those that come (C11).
 func TestHangupKeepsTheConfiguration(t *testing.T) {
 	file := writeConfig(t, validFile)
-	c, err := config.Load(file, nil, rules)
+	c, err := config.Load(file, nil, backends)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func TestHangupKeepsTheConfiguration(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	before, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0]}, hostOptions(testNQN))
+	before, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort}, hostOptions(testNQN))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestHangupKeepsTheConfiguration(t *testing.T) {
 	if err := before.Err(); err != nil {
 		t.Errorf("a host lost its connection: %v", err)
 	}
-	writeAndRead(t, host.TCP{Addr: s.Addrs()[0]})
+	writeAndRead(t, host.TCP{Addr: s.Addrs()[0].AddrPort})
 	signals <- syscall.SIGTERM
 	if err := <-ended; err != nil {
 		t.Errorf("after SIGTERM: %v", err)

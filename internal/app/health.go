@@ -1,15 +1,11 @@
 package app
 
 import (
-	"fmt"
-	"os"
-	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/inventory"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -17,36 +13,17 @@ import (
 // healthEvery is how often drives are asked whether they warn of something.
 const healthEvery = time.Minute
 
-// driveOf is the drive that a storage is, or is a partition of; nil for storage that is none or
-// lies on one among other things.
-func driveOf(s *config.Storage) target.Drive {
-	_, layers := s.Layers("")
-	number, err := blockNumber(layers[len(layers)-1])
-	if err != nil {
+// driveOf is the drive that a namespace's storage is, or is a partition of; nil for storage that is
+// none or lies on one among other things.
+func driveOf(n *namespace) target.Drive {
+	var st unix.Stat_t
+	if err := unix.Stat(blockPath(n), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return nil
 	}
-	if d := inventory.Linux().DriveOf(number); d != nil {
+	if d := inventory.Linux().DriveOf(deviceNumber(st.Rdev)); d != nil {
 		return d
 	}
 	return nil
-}
-
-// onDrive says that a namespace of the subsystem lies on a drive.
-func onDrive(s config.Subsystem) bool {
-	return slices.ContainsFunc(s.Namespaces,
-		func(n config.Namespace) bool { return driveOf(&n.Storage) != nil })
-}
-
-// blockNumber is the number of a storage's block device.
-func blockNumber(s *config.Storage) (string, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(blockPath(s), &st); err != nil {
-		return "", err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return "", os.ErrInvalid
-	}
-	return fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)), nil
 }
 
 // watcher calls a function every now and then, on a goroutine of its own, until it is closed.

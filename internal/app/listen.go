@@ -52,16 +52,16 @@ func (l *listeners) start(ports []port) error {
 		err := l.tryOnce(p)
 		switch {
 		case err == nil:
-		case p.fail:
+		case p.required:
 			errs = append(errs, fmt.Errorf("%w (on_unavailable: fail)", err))
 		case errors.Is(err, verbs.ErrNotBuilt):
-			l.log.Error("listener cannot start and never will", "error", err)
+			l.log.Error("listener cannot start and never will", "err", err)
 		default:
-			l.log.Warn("listener cannot start yet, waiting for it", "error", err)
+			l.log.Warn("listener cannot start yet, waiting for it", "err", err)
 			l.mu.Lock()
 			l.waiting = append(l.waiting, p)
 			l.mu.Unlock()
-			l.wg.Go(func() { l.keepTrying(ctx, p, err) })
+			l.wg.Go(func() { l.waitFor(ctx, p, err) })
 		}
 	}
 	return errors.Join(errs...)
@@ -70,7 +70,7 @@ func (l *listeners) start(ports []port) error {
 func (l *listeners) tryOnce(p port) error {
 	listener, err := l.open(p)
 	if err != nil {
-		return err // it names the address and the mend
+		return err // it names the address and a hint
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,26 +79,14 @@ func (l *listeners) tryOnce(p port) error {
 	return nil
 }
 
-// keepTrying opens p as soon as it can be. An error is logged again only when it changes.
-func (l *listeners) keepTrying(ctx context.Context, p port, last error) {
-	pause := l.retry
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-		err := l.tryOnce(p)
-		if err == nil {
-			l.log.Info("listener is up", "addr", p.addr)
-			l.up(p.addr)
-			return
-		}
-		if err.Error() != last.Error() {
-			l.log.Warn("listener still cannot start, waiting for it", "error", err)
-			last = err
-		}
-		pause = min(2*pause, retryMax)
+// waitFor opens p as soon as it can be. An error is logged again only when it changes.
+func (l *listeners) waitFor(ctx context.Context, p port, last error) {
+	changed := func(err error) {
+		l.log.Warn("listener still cannot start, waiting for it", "err", err)
+	}
+	if keepTrying(ctx, l.retry, retryMax, last, func() error { return l.tryOnce(p) }, changed) {
+		l.log.Info("listener is up", "listener", p.addr)
+		l.up(p.addr)
 	}
 }
 
@@ -133,7 +121,7 @@ func (l *listeners) close() error {
 }
 
 // checkMemlock fails if RDMA could not register the arenas of the reactors.
-func checkMemlock(reactors int, arena config.Size) error {
+func checkMemlock(reactors int, arena int) error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil ||
 		limit.Cur == unix.RLIM_INFINITY || mayLockMemory() {
@@ -143,7 +131,7 @@ func checkMemlock(reactors int, arena config.Size) error {
 		return fmt.Errorf(
 			"the limit of locked memory is too low: %v, for %s of %v (set LimitMEMLOCK=infinity in the systemd unit, or "+
 				"\"ulimit -l unlimited\" as root before the start)", config.Size(limit.Cur),
-			count(reactors, "arena"), arena)
+			count(reactors, "arena"), config.Size(arena))
 	}
 	return nil
 }

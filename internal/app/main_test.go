@@ -44,7 +44,7 @@ subsystems:
     namespaces: [{nsid: 1, backend: ram, size: 16MiB}]
 reactors: {count: 2, memory: 16MiB}
 %s`, listeners, testNQN, strings.Join(more, "\n"))
-	c, err := config.Parse("test.yaml", []byte(text), nil, rules)
+	c, err := Parse("test.yaml", []byte(text), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,10 +61,7 @@ func newServer(t *testing.T, o Options) *Server {
 	}
 	o.Version = "test"
 	o.Failed = func(err error) { t.Errorf("a reactor failed: %v", err) }
-	s, err := NewServer(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := NewServer(o)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()

@@ -2,7 +2,6 @@ package app
 
 import (
 	"fmt"
-	"net/netip"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
@@ -11,16 +10,13 @@ import (
 // startMetrics serves /metrics if the configuration wants it.
 func (s *Server) startMetrics() error {
 	c := s.opts.Config
-	if c.Metrics.Listen == "" {
+	if !c.Metrics.Listen.IsValid() {
 		return nil
-	}
-	addr, err := netip.ParseAddrPort(c.Metrics.Listen)
-	if err != nil {
-		return fmt.Errorf("metrics.listen: %w", err)
 	}
 	src := metrics.Source{
 		Version: s.opts.Version, Namespaces: s.target.Stats, Controllers: s.target.Controllers,
 		Transports: map[string]func() fabric.Usage{},
+		Pending:    func() int { return len(s.namespaces.waiting()) },
 	}
 	for name, t := range s.transports {
 		if u, ok := t.(fabric.UsageReporter); ok {
@@ -30,9 +26,10 @@ func (s *Server) startMetrics() error {
 	for range s.workers {
 		src.ReactorMemory = append(src.ReactorMemory, int64(c.Reactors.Memory))
 	}
-	if s.metrics, err = metrics.Listen(addr, src, s.log); err != nil {
+	var err error
+	if s.metrics, err = metrics.Listen(c.Metrics.Listen, src, s.log); err != nil {
 		return c.Problem("metrics.listen", err.Error(), "")
 	}
-	s.log.Info("metrics are served", "at", fmt.Sprintf("http://%v/metrics", s.metrics.Addr()))
+	s.log.Info("metrics are served", "url", fmt.Sprintf("http://%v/metrics", s.metrics.Addr()))
 	return nil
 }

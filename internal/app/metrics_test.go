@@ -64,7 +64,7 @@ func ofNS(name, nsid string, more ...string) string {
 
 // TestMetrics: a scrape shows what a host has just done, and a namespace that is degraded.
 func TestMetrics(t *testing.T) {
-	c, err := config.Parse("test.yaml", []byte(`
+	c, err := Parse("test.yaml", []byte(`
 listeners: [`+anyPort+`]
 subsystems:
   - nqn: `+testNQN+`
@@ -75,7 +75,7 @@ subsystems:
       - {nsid: 3, backend: ram, size: 16MiB, read_only: true}
 reactors: {count: 2, memory: 16MiB}
 metrics: {listen: "127.0.0.1:0"}
-`), nil, rules)
+`), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ metrics: {listen: "127.0.0.1:0"}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	h, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0]})
+	h, q := oneQueue(ctx, t, host.TCP{Addr: s.Addrs()[0].AddrPort})
 	data, err := h.Map(4096)
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +180,7 @@ func TestMetricsUntilHostsAreGone(t *testing.T) {
 	if _, err := io.WriteString(slow, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	addr := s.Addrs()[0].String()
+	addr := s.Addrs()[0].AddrPort.String()
 	release := sync.OnceFunc(blockReactor(s))
 	defer release()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
@@ -215,7 +215,7 @@ func TestMetricsOfRDMA(t *testing.T) {
 	c := parse(t, "{transport: rdma, address: 10.0.0.1, on_unavailable: fail}",
 		"metrics: {listen: '127.0.0.1:0'}")
 	c.Subsystems[0].Namespaces[0] = slowNamespace(t)
-	s := newServer(t, Options{Config: c, RDMA: network.Provider("target")})
+	s := newServer(t, Options{Config: c, Verbs: network.Provider("target")})
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -246,13 +246,13 @@ func TestMetricsOfRDMA(t *testing.T) {
 // slowNamespace takes 6 s for a flush, and hosts are told to try again much earlier.
 func slowNamespace(t *testing.T) config.Namespace {
 	t.Helper()
-	c, err := config.Parse("test.yaml", []byte(`
+	c, err := Parse("test.yaml", []byte(`
 listeners: [`+anyPort+`]
 subsystems:
   - nqn: `+testNQN+`
     allow_any_host: true
     namespaces: [{nsid: 1, backend: delay, operations: [flush], latency: 6s, io_timeout: 100ms, of: {backend: ram, size: 16MiB}}]
-`), nil, rules)
+`), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,31 +1,23 @@
 package app
 
 import (
-	"encoding/hex"
-	"errors"
-	"fmt"
 	"net/netip"
 	"runtime"
-
-	"github.com/google/uuid"
+	"slices"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // This file turns configuration into what the packages below ask for. It opens nothing.
 
-// rules are the checks of the wire formats' package that the configuration parser applies.
-var rules = config.Rules{
-	SubsystemNQN: func(nqn string) error {
-		if nqn == nvme.DiscoveryNQN {
-			return errors.New("the discovery subsystem exists by itself")
-		}
-		return nvme.ValidateNQN(nqn)
-	},
-	HostNQN: nvme.ValidateNQN,
+// Parse checks the text of a configuration file; file is its name for messages. See config.Parse.
+func Parse(file string, data []byte, environ []string) (*config.Config, error) {
+	return config.Parse(file, data, environ, backends)
 }
 
 // reactorCPUs is the CPU of each reactor, -1 for a reactor that is not pinned.
@@ -37,85 +29,59 @@ func reactorCPUs(c config.Reactors) []int {
 	if n == 0 {
 		n = max(1, runtime.NumCPU()/2)
 	}
-	cpus := make([]int, n)
-	for i := range cpus {
-		cpus[i] = -1
-	}
-	return cpus
+	return slices.Repeat([]int{-1}, n)
 }
 
 // port is one configured listener. Its ID is the NVMe port ID in the discovery log.
 type port struct {
 	id   uint16
 	addr fabric.Addr
-	tos  uint8
-	// fail says that the target must not run without this port.
-	fail bool
+	// required: the target must not run without this port.
+	required bool
 }
 
-func ports(listeners []config.Listener) ([]port, error) {
+func ports(listeners []config.Listener) []port {
 	out := make([]port, 0, len(listeners))
 	for i, l := range listeners {
-		ip, err := netip.ParseAddr(l.Address)
-		if err != nil {
-			return nil, fmt.Errorf("listeners[%d]: %w", i, err)
-		}
 		out = append(out, port{
-			id: uint16(i + 1),
+			id: uint16(i + 1), required: l.Required,
 			addr: fabric.Addr{
-				Transport: transportType(l.Transport),
-				AddrPort:  netip.AddrPortFrom(ip, l.Port),
+				Transport: l.Transport, AddrPort: netip.AddrPortFrom(l.Address, l.Port),
 			},
-			tos:  l.TOS,
-			fail: l.OnUnavailable == "fail",
 		})
 	}
-	return out, nil
-}
-
-func transportType(name string) nvme.TransportType {
-	if name == "rdma" {
-		return nvme.TransportRDMA
-	}
-	return nvme.TransportTCP
+	return out
 }
 
 // uses says whether any listener is of the transport.
-func uses(ps []port, t nvme.TransportType) bool {
-	for _, p := range ps {
-		if p.addr.Transport == t {
-			return true
-		}
-	}
-	return false
+func uses(listeners []config.Listener, t nvme.TransportType) bool {
+	return slices.ContainsFunc(listeners, func(l config.Listener) bool { return l.Transport == t })
 }
 
-// namespaceIDs fills in the identifiers that the configuration gives; the target derives the
-// others.
-func namespaceIDs(n config.Namespace, out *target.NamespaceConfig) error {
-	if n.UUID != "" {
-		id, err := uuid.Parse(n.UUID)
-		if err != nil {
-			return err
-		}
-		out.UUID = id
+func (s *Server) tcpConfig() tcp.Config {
+	c := s.opts.Config.TCP
+	c.Log = s.log
+	if s.opts.TCP != nil {
+		s.opts.TCP(&c)
 	}
-	if err := decodeHex(out.NGUID[:], n.NGUID); err != nil {
-		return fmt.Errorf("nguid: %w", err)
-	}
-	if err := decodeHex(out.EUI64[:], n.EUI64); err != nil {
-		return fmt.Errorf("eui64: %w", err)
-	}
-	return nil
+	return c
 }
 
-func decodeHex(dst []byte, s string) error {
-	if s == "" {
-		return nil
+func (s *Server) rdmaConfig() rdma.Config {
+	c := s.opts.Config.RDMA
+	c.Log, c.Provider, c.TOS = s.log, s.opts.Verbs, map[uint16]uint8{}
+	for i, l := range s.opts.Config.Listeners {
+		c.TOS[s.ports[i].id] = l.TOS
 	}
-	if hex.DecodedLen(len(s)) != len(dst) {
-		return fmt.Errorf("%q has not %d digits", s, 2*len(dst))
+	if s.opts.RDMA != nil {
+		s.opts.RDMA(&c)
 	}
-	_, err := hex.Decode(dst, []byte(s))
-	return err
+	return c
+}
+
+// subsystemConfig is a subsystem without its namespaces.
+func subsystemConfig(c *config.Config, sub *config.Subsystem) target.SubsystemConfig {
+	tc := sub.SubsystemConfig
+	tc.MaxQueueSize = max(c.TCP.MaxDepth, c.RDMA.MaxDepth)
+	return tc
 }

@@ -1,36 +1,40 @@
 package app
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strings"
+	"log/slog"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // Check reads a configuration file and reports everything that is wrong with it, on this machine
-// too: files, directories and CPUs that are not there. It changes nothing. A nil error means that
-// "serve" can use the file.
+// too: files, disks and CPUs. It changes nothing. A nil error means that "serve" can use the file;
+// what it would warn of is written to out.
 func Check(file string, environ []string, out io.Writer) error {
-	c, err := config.Load(file, environ, rules)
+	c, err := config.Load(file, environ, backends)
 	if err != nil {
 		return err
 	}
-	if ps := probe(c); len(ps) > 0 {
+	ps := probe(c)
+	if ps.Failed() {
 		return ps
 	}
-	namespaces := 0
-	for _, s := range c.Subsystems {
-		namespaces += len(s.Namespaces)
+	text := ""
+	for _, p := range ps {
+		text += p.Error() + "\n"
 	}
-	_, err = fmt.Fprintf(out, "%s: valid: %s, %s, %s\n", file, count(len(c.Listeners), "listener"),
-		count(len(c.Subsystems), "subsystem"), count(namespaces, "namespace"))
+	text += fmt.Sprintf("%s: valid: %s, %s, %s", file, count(len(c.Listeners), "listener"),
+		count(len(c.Subsystems), "subsystem"), count(len(all(c)), "namespace"))
+	if len(ps) > 0 {
+		text += ", with " + count(len(ps), "warning")
+	}
+	_, err = io.WriteString(out, text+"\n")
 	return err
 }
 
@@ -41,122 +45,127 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// probe looks at what the configuration names on this machine.
+// probe looks at what the configuration names on this machine: storage, CPUs, memory and limits.
 func probe(c *config.Config) config.Problems {
-	var ps config.Problems
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err == nil {
-		for i, cpu := range c.Reactors.CPUs {
-			if !set.IsSet(cpu) {
-				ps = append(ps,
-					c.Problem(fmt.Sprintf("reactors.cpus[%d]", i),
-						fmt.Sprintf("CPU %d does not exist or this process may not use it", cpu),
-						"Choose among those that \"taskset -cp $$\" prints."))
-			}
+	ps := append(probeCPUs(c), probeLimits(c)...)
+	known := stacks{}
+	for _, n := range all(c) {
+		ps = append(ps, probeNamespace(c, n, known)...)
+	}
+	ps.Sort()
+	return ps
+}
+
+// stacks are what namespaces stand on.
+type stacks map[*namespace]*stack
+
+// probeNamespace looks at the storage of a namespace, and whether it is that of another one that is
+// known. What is wrong with storage that is not there is a warning: the namespace is pending.
+func probeNamespace(c *config.Config, n *namespace, known stacks) (ps config.Problems) {
+	s, key := n.storage()
+	at := env{readOnly: n.ReadOnly, engine: c.Disks, log: slog.New(slog.DiscardHandler)}
+	name, path := key, s.path()
+	if path != "" {
+		name = strconv.Quote(path)
+		key += ".path"
+	}
+	r := s.probe(at)
+	if absent(n, at) {
+		for _, p := range r.Errors {
+			ps = append(ps, c.Warning(key, name+" "+p.What+"; the namespace is pending until it is there",
+				p.Hint))
+		}
+		return ps
+	}
+	for _, p := range r.Errors {
+		ps = append(ps, c.Problem(key, name+" "+p.What, p.Hint))
+	}
+	for _, p := range r.Warnings {
+		ps = append(ps, c.Warning(key, name+" "+p.What, p.Hint))
+	}
+	if path == "" {
+		return ps
+	}
+	mine, err := stackOf(blockPath(n))
+	if err != nil {
+		return ps // as new files
+	}
+	for other, theirs := range known {
+		if where, ok := mine.Overlaps(theirs); ok && other.key != n.key {
+			ps = append(ps, c.Problem(key, fmt.Sprintf(
+				"namespace %d of %s is on the same storage as namespace %d of %s: %s", n.NSID, n.nqn,
+				other.NSID, other.nqn, where), "Give each namespace storage of its own."))
 		}
 	}
-	type user struct {
-		info os.FileInfo
-		path string
-	}
-	var files []user
-	for i, s := range c.Subsystems {
-		for j, n := range s.Namespaces {
-			paths, layers := n.Layers(fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j))
-			path, last := paths[len(paths)-1], layers[len(layers)-1]
-			var info os.FileInfo
-			var what, mend string
-			switch last.Backend {
-			case "file":
-				info, what, mend = probeFile(last, n.ReadOnly)
-			case "block":
-				info, what, mend = probeBlock(last, n.ReadOnly)
-			case "nvme":
-				info, what, mend = probeNVMe(last, n.ReadOnly)
-			}
-			if what != "" {
-				ps = append(ps, c.Problem(path+".path", what, mend))
-			}
-			for _, f := range files {
-				if info != nil && os.SameFile(info, f.info) {
-					ps = append(ps,
-						c.Problem(path+".path", "is the same file as that of "+f.path,
-							"Give each namespace its own."))
-				}
-			}
-			if info != nil {
-				files = append(files, user{info, path})
-			}
+	known[n] = mine
+	return ps
+}
+
+// probeAlone looks at one namespace after the others have been opened.
+func probeAlone(c *config.Config, n *namespace) config.Problems {
+	known := stacks{}
+	for _, o := range all(c) {
+		if st, err := stackOf(blockPath(o)); err == nil && o.key != n.key {
+			known[o] = st
 		}
+	}
+	return probeNamespace(c, n, known)
+}
+
+// usableCPUs are those that this process may use.
+func usableCPUs() (set unix.CPUSet, n int) {
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return set, 0
+	}
+	return set, set.Count()
+}
+
+func probeCPUs(c *config.Config) (ps config.Problems) {
+	set, n := usableCPUs()
+	if n == 0 {
+		return nil // not known
+	}
+	for i, cpu := range c.Reactors.CPUs {
+		if !set.IsSet(cpu) {
+			ps = append(ps, c.Problem(fmt.Sprintf("reactors.cpus[%d]", i),
+				fmt.Sprintf("CPU %d does not exist or this process may not use it", cpu),
+				"Choose among those that \"taskset -cp $$\" prints."))
+		}
+	}
+	if c.Reactors.Count > n {
+		ps = append(ps, c.Warning("reactors.count", fmt.Sprintf("%s share %s and take them from "+
+			"each other", count(c.Reactors.Count, "reactor"), count(n, "CPU")),
+			"At most one for each CPU; without the key it is half of them."))
 	}
 	return ps
 }
 
-// probeFile says what is wrong with the file of a namespace and how to mend it. info is nil if
-// there is no file yet.
-func probeFile(n *config.Storage, readOnly bool) (info os.FileInfo, what, mend string) {
-	info, err := os.Stat(n.Path)
-	if errors.Is(err, fs.ErrNotExist) {
-		what, mend = probeNewFile(n, readOnly)
-		return nil, what, mend
+// probeLimits warns of memory and descriptors that may not be enough.
+func probeLimits(c *config.Config) (ps config.Problems) {
+	reactors := config.Size(len(reactorCPUs(c.Reactors)) * c.Reactors.Memory)
+	ram := config.Size(0)
+	for _, n := range all(c) {
+		s, _ := n.storage()
+		ram += config.Size(s.memory())
 	}
-	if err != nil {
-		return nil, err.Error(), "Let the user that runs the target reach it."
+	if n, err := sys.AvailableMemory(); err == nil && reactors+ram > config.Size(n) {
+		ps = append(ps, c.Warning("reactors.memory", fmt.Sprintf("the reactors take %v and the "+
+			"namespaces in memory may take %v, and %v are available", reactors, ram, config.Size(n)),
+			"Make them smaller; the kernel ends processes when memory is used up."))
 	}
-	switch {
-	case info.IsDir():
-		return nil, fmt.Sprintf("%q is a directory", n.Path), "Name a file in it."
-	case info.Mode()&os.ModeCharDevice != 0 && strings.HasPrefix(filepath.Base(n.Path), "dax"):
-		return nil, fmt.Sprintf("%q is persistent memory without a file system", n.Path),
-			"Make it one of mode fsdax (ndctl), mount ext4 or xfs there with -o dax, and name a file in it."
-	case !info.Mode().IsRegular():
-		return nil, fmt.Sprintf("%q is not a regular file", n.Path), "Name a regular file."
-	case info.Size() == 0 && n.Size == 0:
-		return info, fmt.Sprintf("%q is empty and no size is given", n.Path),
-			"Add size, for instance size: 10GiB."
-	case info.Size() != 0 && n.Size != 0 && info.Size() != int64(n.Size):
-		return info, fmt.Sprintf("%q has %d bytes, not %d", n.Path, info.Size(), n.Size),
-			"Delete size to take over that of the file."
+	if !uses(c.Listeners, nvme.TransportTCP) {
+		return ps
 	}
-	if err := mayOpen(n.Path, readOnly); err != nil {
-		return info, fmt.Sprintf("%q cannot be opened: %v", n.Path, err),
-			"Give the user that runs the target the right to it, or set read_only: true."
+	var limit unix.Rlimit // Go has raised it as far as it may be
+	files := uint64(c.TCP.MaxConnections + otherFiles*(1+len(all(c))))
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < files {
+		ps = append(ps, c.Warning("tcp.max_connections", fmt.Sprintf("%d connections and the rest "+
+			"need %d open files, and the limit is %d", c.TCP.MaxConnections, files, limit.Cur),
+			"Set LimitNOFILE= in the systemd unit (ulimit -n), or lower max_connections."))
 	}
-	var stx unix.Statx_t
-	if n.DAX == "on" && unix.Statx(unix.AT_FDCWD, n.Path, 0, 0, &stx) == nil &&
-		stx.Attributes&unix.STATX_ATTR_DAX == 0 {
-		return info,
-			fmt.Sprintf("%q is not on persistent memory, or that is not mounted with -o dax",
-				n.Path), "Put it there, or delete dax."
-	}
-	return info, "", ""
+	return ps
 }
 
-// mayOpen is the error that opening path would give for lack of rights.
-func mayOpen(path string, readOnly bool) error {
-	mode := uint32(unix.R_OK)
-	if !readOnly {
-		mode |= unix.W_OK
-	}
-	return unix.Access(path, mode)
-}
-
-func probeNewFile(n *config.Storage, readOnly bool) (what, mend string) {
-	dir := filepath.Dir(n.Path)
-	info, err := os.Stat(dir)
-	switch {
-	case err != nil || !info.IsDir():
-		return fmt.Sprintf("directory %q does not exist", dir), "Create it: mkdir -p " + dir + "."
-	case readOnly:
-		return fmt.Sprintf("%q does not exist, and a read-only namespace is not created", n.Path),
-			"Create the file, or delete read_only."
-	case n.Size == 0:
-		return fmt.Sprintf("%q does not exist and no size is given", n.Path),
-			"Add size to create it, for instance size: 10GiB."
-	}
-	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
-		return fmt.Sprintf("%q cannot be created: %v", n.Path, err),
-			"Give the user that runs the target the right to write in " + dir + "."
-	}
-	return "", ""
-}
+// otherFiles is how many files the program has open besides connections, and each namespace, at most
+// on most machines.
+const otherFiles = 32

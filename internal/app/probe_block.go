@@ -12,57 +12,55 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/nvmedrive"
-	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/inventory"
 )
 
-// probeBlock says what is wrong with the block device of a namespace and how to mend it.
-func probeBlock(n *config.Storage, readOnly bool) (info os.FileInfo, what, mend string) {
-	info, err := os.Stat(n.Path)
+// probeBlock says what block.Open would fail with.
+func probeBlock(path string, readOnly bool) (r backend.Report) {
+	const list = "\"nvmf-target disks\" lists the disks of this machine."
+	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Sprintf("%q does not exist", n.Path),
-			"\"nvmf-target disks\" lists the disks of this machine."
+		r.Errorf(list, "does not exist")
+		return r
 	case err != nil:
-		return nil, err.Error(), "Let the user that runs the target reach it."
+		r.Errorf("Let the user that runs the target reach it.", "cannot be reached: %v", err)
+		return r
 	case info.Mode().IsRegular():
-		return info, fmt.Sprintf("%q is a regular file", n.Path), "Use backend: file."
+		r.Errorf("Use backend: file.", "is a regular file")
+		return r
 	case info.Mode()&(fs.ModeDevice|fs.ModeCharDevice) != fs.ModeDevice:
-		return info, fmt.Sprintf("%q is not a block device", n.Path),
-			"\"nvmf-target disks\" lists the disks of this machine."
+		r.Errorf(list, "is not a block device")
+		return r
 	}
 	if uses := blockUses(info.Sys().(*syscall.Stat_t).Rdev); len(uses) > 0 {
-		return info, fmt.Sprintf("%q is in use: %s", n.Path, strings.Join(uses, ", ")),
-			"Unmount it, or end what is made of it; or name another disk (\"nvmf-target disks\")."
+		r.Errorf("Unmount it, or end what is made of it; or name another disk (\"nvmf-target disks\").",
+			"is in use: %s", strings.Join(uses, ", "))
+	} else if err := mayOpen(path, readOnly); err != nil {
+		r.Errorf("Give the user that runs the target the right to it, for instance by the group "+
+			"disk, or set read_only: true.", "cannot be opened: %v", err)
 	}
-	if err := mayOpen(n.Path, readOnly); err != nil {
-		return info, fmt.Sprintf("%q cannot be opened: %v", n.Path, err),
-			"Give the user that runs the target the right to it, for instance by the group disk, or set read_only: true."
-	}
-	return info, "", ""
+	return r
 }
 
-// probeNVMe says what is wrong with the drive of a namespace and how to mend it. info is that of
-// its block device, so that a namespace with backend block on it is found.
-func probeNVMe(n *config.Storage, readOnly bool) (info os.FileInfo, what, mend string) {
-	ns, err := nvmedrive.Find(n.Path)
+// probeNVMe says what nvmedrive.Open would fail with.
+func probeNVMe(path string, readOnly bool) (r backend.Report) {
+	ns, err := nvmedrive.Find(path)
 	if err != nil {
-		return nil, fmt.Sprintf("%q: %v", n.Path, err),
-			"\"nvmf-target disks\" lists the disks of this machine; NVMe drives have devices like /dev/ng0n1."
+		r.Errorf("\"nvmf-target disks\" lists the disks of this machine; NVMe drives have devices "+
+			"like /dev/ng0n1.", "%v", err)
+		return r
 	}
-	if info, what, mend = probeBlock(&config.Storage{Path: ns.Block}, readOnly); what != "" {
-		return info, what, mend
+	if r = probeBlock(ns.Block, readOnly); r.Errors != nil {
+		return r
 	}
-	access := uint32(unix.R_OK)
-	if !readOnly {
-		access |= unix.W_OK
+	if err := mayOpen(ns.Char, readOnly); err != nil {
+		r.Errorf("Give the user that runs the target the right to it, or use backend: block.",
+			"cannot be opened: %s: %v", ns.Char, err)
 	}
-	if err := unix.Access(ns.Char, access); err != nil {
-		return info, fmt.Sprintf("%q cannot be opened: %v", ns.Char, err),
-			"Give the user that runs the target the right to it, or use backend: block."
-	}
-	return info, "", ""
+	return r
 }
 
 // blockUses says who uses a device: a whole disk by itself and all of its partitions, a partition

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/backend"
 )
 
 // TestProbeBlock: what cannot be exported is refused before it is opened, with who uses it.
@@ -23,19 +23,13 @@ func TestProbeBlock(t *testing.T) {
 		"/dev/null":         "not a block device", file: "is a regular file",
 		"/": "not a block device",
 	} {
-		if _, what, mend := probeBlock(&config.Storage{Path: path}, false); !strings.Contains(what,
-			want) || mend == "" {
-			t.Errorf("%s: %q, mend %q", path, what, mend)
-		}
+		expectError(t, path, probeBlock(path, false), want)
 	}
 	for path, want := range map[string]string{
 		"/dev/ng99n9": "no such device",
 		"/dev/null":   "not a namespace of an NVMe drive", file: "is a regular file",
 	} {
-		if _, what, mend := probeNVMe(&config.Storage{Path: path}, false); !strings.Contains(what,
-			want) || mend == "" {
-			t.Errorf("%s: %q, mend %q", path, what, mend)
-		}
+		expectError(t, path, probeNVMe(path, false), want)
 	}
 	var st unix.Stat_t
 	if err := unix.Stat("/", &st); err != nil {
@@ -51,5 +45,12 @@ func TestProbeBlock(t *testing.T) {
 	}
 	if uses := blockUses(st.Dev); len(uses) == 0 || !strings.HasPrefix(uses[0], "/") {
 		t.Errorf("the device of the root file system is used by %q", uses)
+	}
+}
+
+func expectError(t *testing.T, path string, r backend.Report, want string) {
+	t.Helper()
+	if len(r.Errors) != 1 || !strings.Contains(r.Errors[0].What, want) || r.Errors[0].Hint == "" {
+		t.Errorf("%s: %+v, want %q", path, r, want)
 	}
 }

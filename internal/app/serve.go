@@ -21,21 +21,29 @@ import (
 // Serve runs the target until SIGTERM or SIGINT. stdout gets what is served and how to connect,
 // stderr the log.
 func Serve(file, version string, stdout, stderr io.Writer) error {
-	c, err := config.Load(file, os.Environ(), rules)
+	c, err := config.Load(file, os.Environ(), backends)
 	if err != nil {
 		return err
 	}
-	log := newLogger(c.Log, stderr)
+	log, closeLog := openLog(c.Log, stderr)
+	defer closeLog()
+	announced := newSink(stdout, func(lines int) { log.Warn("output was dropped", "lines", lines) })
+	defer announced.close(outputPatience)
 	// Before anything is started: a signal that comes early still ends in an orderly stop.
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)
 
 	failed := make(chan error, 1)
-	up := make(chan fabric.Addr, len(c.Listeners))
-	s, err := NewServer(Options{
-		Config: c, Log: log, Version: version, RDMA: ibv.New(),
-		ListenerUp: func(a fabric.Addr) { up <- a },
+	up := make(chan string, len(c.Listeners)+len(all(c))) // what is served since the start
+	s := NewServer(Options{
+		Config: c, Log: log, Version: version, Verbs: ibv.New(),
+		ListenerUp: func(a fabric.Addr) {
+			up <- fmt.Sprintf("now on %s as well:\n%s", a, connectCommands(a, nqns(c), reachable))
+		},
+		NamespaceUp: func(nqn string, nsid uint32) {
+			up <- fmt.Sprintf("now with namespace %d of %s as well\n", nsid, nqn)
+		},
 		Failed: func(err error) {
 			select {
 			case failed <- err:
@@ -43,12 +51,9 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 			}
 		},
 	})
-	if err != nil {
-		return err
-	}
 	err = s.Start()
 	if err == nil {
-		d := program{server: s, log: log, out: stdout}
+		d := program{server: s, log: log, out: announced}
 		err = d.run(signals, up, failed)
 	}
 	return errors.Join(err, stop(s, c.ShutdownTimeout, signals, log))
@@ -61,11 +66,9 @@ type program struct {
 	out    io.Writer
 }
 
-func (d *program) run(signals <-chan os.Signal, up <-chan fabric.Addr, failed <-chan error) error {
+func (d *program) run(signals <-chan os.Signal, up <-chan string, failed <-chan error) error {
 	a := d.server.announcement()
-	if _, err := io.WriteString(d.out, a.text(reachable)); err != nil {
-		d.log.Warn("cannot print what is served", "error", err)
-	}
+	_, _ = io.WriteString(d.out, a.text(reachable))
 	notify(d.log, "READY=1\nSTATUS="+a.summary())
 	tick, endWatchdog := watchdog(d.log)
 	defer endWatchdog()
@@ -79,12 +82,9 @@ func (d *program) run(signals <-chan os.Signal, up <-chan fabric.Addr, failed <-
 			}
 			d.log.Info("stopping", "signal", sig)
 			return nil
-		case addr := <-up:
-			a := d.server.announcement()
-			_, _ = io.WriteString(d.out,
-				fmt.Sprintf("now on %s as well:\n%s", addr,
-					connectCommands(addr, a.subsystems, reachable)))
-			notify(d.log, "STATUS="+a.summary())
+		case text := <-up:
+			_, _ = io.WriteString(d.out, text)
+			notify(d.log, "STATUS="+d.server.announcement().summary())
 		case err := <-failed:
 			return err
 		case <-tick:
@@ -117,11 +117,21 @@ func stop(s *Server, limit time.Duration, signals <-chan os.Signal, log *slog.Lo
 	}
 }
 
+// outputPatience is how long the end of the program may wait for what reads its output.
+const outputPatience = 2 * time.Second
+
+// openLog makes a log that never waits for w; end writes what is left.
+func openLog(c config.Log, w io.Writer) (log *slog.Logger, end func()) {
+	direct := newLogger(c, w)
+	s := newSink(w, func(lines int) {
+		direct.Warn("log lines were dropped, since they were not read in time", "lines", lines)
+	})
+	return newLogger(c, s), func() { s.close(outputPatience) }
+}
+
 func newLogger(c config.Log, w io.Writer) *slog.Logger {
-	var level slog.Level
-	_ = level.UnmarshalText([]byte(c.Level)) // the configuration has been checked
-	opts := &slog.HandlerOptions{Level: level}
-	if c.Format == "json" {
+	opts := &slog.HandlerOptions{Level: c.Level}
+	if c.JSON {
 		return slog.New(slog.NewJSONHandler(w, opts))
 	}
 	return slog.New(slog.NewTextHandler(w, opts))

@@ -164,31 +164,33 @@ func TestCheckLooksAtFiles(t *testing.T) {
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, test := range []struct{ namespace, want string }{
-		{"path: " + disk, ""},
-		{"path: " + disk + ", size: 8KiB", ""},
-		{"path: " + disk + ", size: 16KiB", "has 8192 bytes, not 16384"},
-		{"path: " + fifo + ", size: 16KiB", "is not a regular file"},
-		{"path: " + disk + ", dax: off", ""},
-		{"path: " + disk + ", dax: on", "is not on persistent memory"},
-		{"path: " + dir + "/new", "does not exist and no size is given"},
-		{"path: " + dir + "/new, size: 1MiB", ""},
+	for _, test := range []struct{ namespace, err, warning string }{
+		{"path: " + disk, "", ""},
+		{"path: " + disk + ", size: 8KiB", "", ""},
+		{"path: " + disk + ", size: 16KiB", "has 8192 bytes, not 16384", ""},
+		{"path: " + fifo + ", size: 16KiB", "is not a regular file", ""},
+		{"path: " + dir + "/new", "", "does not exist and no size is given; the namespace is pending"},
+		{"path: " + dir + "/new, size: 1MiB", "", ""},
 		{
-			"path: " + dir + "/new, size: 1MiB, read_only: true",
-			"a read-only namespace is not created",
+			"path: " + dir + "/new, size: 1MiB, read_only: true", "",
+			"a read-only namespace is not created; the namespace is pending",
 		},
 		{
 			"path: " + link + "}, {nsid: 2, backend: file, path: " + disk,
-			"is the same file as that of subsystems[0].namespaces[0]",
+			"namespace 2 of " + testNQN + " is on the same storage as namespace 1 of " + testNQN, "",
 		},
 	} {
 		file := writeConfig(t,
 			strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: file, "+
 				test.namespace, 1))
-		err := Check(file, nil, io.Discard)
-		if (err == nil) != (test.want == "") || err != nil &&
-			!strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: got %v, want %q", test.namespace, err, test.want)
+		var out bytes.Buffer
+		err := Check(file, nil, &out)
+		if (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
+			t.Errorf("%s: got %v, want %q", test.namespace, err, test.err)
+		}
+		if warned := strings.HasSuffix(out.String(), ", with 1 warning\n"); warned != (test.warning != "") ||
+			!strings.Contains(out.String(), test.warning) {
+			t.Errorf("%s: printed %q, want %q", test.namespace, out.String(), test.warning)
 		}
 	}
 }
@@ -314,12 +316,11 @@ func TestWrappedStorage(t *testing.T) {
       - nsid: 1
         backend: delay
         latency: 1ms
-        of: {backend: limit, iops: 1000, of: {backend: error, error: gone, operations: [flush], of: {backend: ram, size: 16MiB, block_size: 4096}}}`, 1)), nil, rules)
+        of: {backend: limit, iops: 1000, of: {backend: error, error: offline, operations: [flush], of: {backend: ram, size: 16MiB, block_size: 4096}}}`, 1)), nil, backends)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev, err := (&Server{opts: Options{Config: c}}).openDevice(
-		&c.Subsystems[0].Namespaces[0].Storage, false)
+	dev, err := openStorage(&c.Subsystems[0].Namespaces[0].Storage, env{})
 	if err != nil {
 		t.Fatal(err)
 	}

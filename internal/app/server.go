@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,13 +29,23 @@ type Options struct {
 	Log    *slog.Logger
 	// Version is shown to hosts as the firmware revision and in the announcement.
 	Version string
-	// RDMA is the RDMA stack to use.
-	RDMA verbs.Provider
-	// ListenerUp is called when a listener that was waited for has come up; any goroutine.
+	// Verbs is the RDMA stack to use; nil if no listener needs one.
+	Verbs verbs.Provider
+	// OpenDevice opens the storage of a namespace, which is the server's from then on; nil opens
+	// what the configuration describes.
+	OpenDevice func(*config.Namespace) (backend.Device, error)
+	// TCP and RDMA change what a transport is made with; nil changes nothing.
+	TCP  func(*tcp.Config)
+	RDMA func(*rdma.Config)
+	// ListenerUp is called when a listener that was waited for has come up; any goroutine; nil: not.
 	ListenerUp func(fabric.Addr)
-	// Failed is called when a reactor ends by itself; the server is of no use then. Any goroutine.
+	// NamespaceUp is called when a namespace that was pending is served; any goroutine; nil: not.
+	NamespaceUp func(nqn string, nsid uint32)
+	// Failed is called when a reactor ends by itself; the server is of no use then. Any goroutine;
+	// nil: not.
 	Failed func(error)
-	// Retry is the first pause before a listener is tried again; 0 is one second.
+	// Retry is the first pause before a listener or a pending namespace is tried again; 0 is the
+	// usual one.
 	Retry time.Duration
 }
 
@@ -51,48 +59,64 @@ type Server struct {
 	opts       Options
 	log        *slog.Logger
 	ports      []port
-	devices    []backend.Device
+	namespaces namespaces
 	target     *target.Target
 	transports map[nvme.TransportType]fabric.Transport
 	workers    []*worker
-	health     *watcher        // nil without drives
+	health     *watcher
 	metrics    *metrics.Server // nil: not wanted
 	listeners  listeners
 	next       atomic.Uint64
+	foreign    bool // storage is opened by Options.OpenDevice
 
 	stopOnce sync.Once
 	stopErr  error
 	stopped  chan struct{}
 }
 
-// NewServer checks opts; nothing is opened before Start.
-func NewServer(opts Options) (*Server, error) {
-	ps, err := ports(opts.Config.Listeners)
-	if err != nil {
-		return nil, err
-	}
-	return &Server{
-		opts: opts, log: opts.Log, ports: ps,
+// NewServer makes a server that opens nothing before Start.
+func NewServer(opts Options) *Server {
+	s := &Server{
+		opts: opts, log: opts.Log, ports: ports(opts.Config.Listeners),
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
-	}, nil
+	}
+	s.namespaces.s = s
+	if opts.NamespaceUp == nil {
+		s.opts.NamespaceUp = func(string, uint32) {}
+	}
+	if opts.ListenerUp == nil {
+		s.opts.ListenerUp = func(fabric.Addr) {}
+	}
+	if opts.Failed == nil {
+		s.opts.Failed = func(error) {}
+	}
+	s.foreign = opts.OpenDevice != nil
+	if !s.foreign {
+		s.opts.OpenDevice = func(n *config.Namespace) (backend.Device, error) {
+			return openStorage(&n.Storage, s.env(n))
+		}
+	}
+	return s
+}
+
+// env is what the storage of a namespace is opened in.
+func (s *Server) env(n *config.Namespace) env {
+	return env{readOnly: n.ReadOnly, engine: s.opts.Config.Disks, log: s.log}
 }
 
 // Start opens everything and begins to serve. After an error the caller still has to call Stop.
 func (s *Server) Start() error {
-	c := s.opts.Config
-	if ps := probe(c); len(ps) > 0 {
-		return ps
+	if err := s.probe(); err != nil {
+		return err
 	}
 	s.target = target.New(target.Options{Log: s.log, Firmware: s.opts.Version})
-	if err := s.addSubsystems(); err != nil {
+	if err := s.namespaces.start(); err != nil {
 		return err
 	}
 	if err := s.startWorkers(); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(c.Subsystems, onDrive) {
-		s.health = watch(healthEvery, s.target.CheckHealth)
-	}
+	s.health = watch(healthEvery, s.target.CheckHealth)
 	if err := s.startMetrics(); err != nil {
 		return err
 	}
@@ -100,46 +124,17 @@ func (s *Server) Start() error {
 	return s.listeners.start(s.ports)
 }
 
-// addSubsystems opens the devices; every one that cannot be opened is reported.
-func (s *Server) addSubsystems() error {
-	c := s.opts.Config
-	var problems config.Problems
-	for i, sub := range c.Subsystems {
-		tc := target.SubsystemConfig{
-			NQN: sub.NQN, Serial: sub.Serial, Model: sub.Model, AllowAnyHost: sub.AllowAnyHost,
-			Hosts:     sub.Hosts,
-			CNTLIDMin: sub.CNTLIDMin, CNTLIDMax: sub.CNTLIDMax, MaxIOQueues: sub.MaxIOQueues,
-			MaxTransfer:  int(sub.MaxTransfer),
-			MaxQueueSize: max(c.TCP.QueueDepth, c.RDMA.QueueDepth),
-		}
-		for j, n := range sub.Namespaces {
-			dev, err := s.openDevice(&n.Storage, n.ReadOnly)
-			if err != nil {
-				problems = append(problems,
-					c.Problem(fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j), err.Error(),
-						deviceMend(&n.Storage)))
-				continue
-			}
-			s.devices = append(s.devices, dev)
-			nc := target.NamespaceConfig{
-				NSID: n.NSID, Device: dev, ReadOnly: n.ReadOnly,
-				Timeout: n.IOTimeout, Drive: driveOf(&n.Storage),
-			}
-			if err := namespaceIDs(n, &nc); err != nil {
-				return fmt.Errorf("subsystems[%d].namespaces[%d]: %w", i, j, err)
-			}
-			tc.Namespaces = append(tc.Namespaces, nc)
-		}
-		if len(problems) > 0 {
-			continue
-		}
-		if err := s.target.AddSubsystem(tc); err != nil {
-			problems = append(problems,
-				c.Problem(fmt.Sprintf("subsystems[%d]", i), err.Error(), ""))
-		}
+// probe logs what looks doubtful on this machine, and returns what is wrong.
+func (s *Server) probe() error {
+	if s.foreign {
+		return nil
 	}
-	if len(problems) > 0 {
-		return problems
+	ps := probe(s.opts.Config)
+	if ps.Failed() {
+		return ps
+	}
+	for _, p := range ps {
+		s.log.Warn(p.Error())
 	}
 	return nil
 }
@@ -153,45 +148,22 @@ func (s *Server) startWorkers() error {
 		runtime.GOMAXPROCS(limit)
 	}
 	var list []fabric.Transport
-	if uses(s.ports, nvme.TransportTCP) {
-		list = append(list, tcp.New(tcp.Config{
-			Log: s.log, MaxDepth: c.TCP.QueueDepth, InCapsuleSize: int(c.TCP.InCapsuleSize),
-			NoHeaderDigest: !c.TCP.HeaderDigest, NoDataDigest: !c.TCP.DataDigest,
-			QueueMemory:           int64(c.TCP.QueueMemory),
-			BusyPoll:              c.TCP.BusyPoll.Truncate(time.Microsecond),
-			CongestionControl:     c.TCP.CongestionControl,
-			MaxConnections:        c.TCP.MaxConnections,
-			MaxConnectionsPerHost: c.TCP.MaxConnectionsPerHost,
-		}))
+	if uses(c.Listeners, nvme.TransportTCP) {
+		list = append(list, tcp.New(s.tcpConfig()))
 	}
-	if uses(s.ports, nvme.TransportRDMA) {
-		inCapsule := int(c.RDMA.InCapsuleSize)
-		if inCapsule == 0 {
-			inCapsule = -1 // none; 0 would be the default
-		}
-		tos := make(map[uint16]uint8)
-		for _, p := range s.ports {
-			tos[p.id] = p.tos
-		}
-		list = append(list, rdma.New(rdma.Config{
-			Provider: s.opts.RDMA, Log: s.log, MaxDepth: c.RDMA.QueueDepth,
-			InCapsuleSize: inCapsule,
-			MaxQueues:     c.RDMA.MaxConnections, MaxQueuesPerHost: c.RDMA.MaxConnectionsPerHost,
-			TOS: tos, QueueMemory: int64(c.RDMA.QueueMemory),
-			SharedReceives: c.RDMA.SharedReceives,
-		}))
+	if uses(c.Listeners, nvme.TransportRDMA) {
+		list = append(list, rdma.New(s.rdmaConfig()))
 	}
 	for _, t := range list {
 		s.transports[t.Type()] = t
 	}
 	spin := c.Reactors.Spin
-	if !c.Given("reactors.spin") {
+	if spin < 0 {
 		spin = reactor.DefaultSpin()
 	}
 	for i, cpu := range cpus {
 		w, err := newWorker(workerConfig{
-			index: i, cpu: cpu, spin: spin, spinShare: c.Reactors.SpinShare,
-			memory: int(c.Reactors.Memory),
+			index: i, cpu: cpu, spin: spin, memory: c.Reactors.Memory,
 			target: s.target, transports: list, log: s.log,
 		})
 		if err != nil {
@@ -200,14 +172,16 @@ func (s *Server) startWorkers() error {
 		s.workers = append(s.workers, w)
 		w.run(s.opts.Failed)
 	}
-	pinned := "no CPU"
-	if len(c.Reactors.CPUs) > 0 {
-		pinned = fmt.Sprint(c.Reactors.CPUs)
-	}
-	s.log.Info("reactors run", "count", len(cpus), "pinned to", pinned, "memory of each",
-		c.Reactors.Memory, "spin", spin.Round(time.Microsecond))
+	s.log.Info("reactors run", "reactors", len(cpus), "cpus", c.Reactors.CPUs,
+		"memory", config.Size(c.Reactors.Memory), "spin", spin.Round(time.Microsecond))
 	return nil
 }
+
+// Target is what hosts reach; Start makes it.
+func (s *Server) Target() *target.Target { return s.target }
+
+// Transport is the transport of this type; nil before Start or if no listener uses it.
+func (s *Server) Transport(t nvme.TransportType) fabric.Transport { return s.transports[t] }
 
 // listen opens one port and tells the discovery service.
 func (s *Server) listen(p port) (fabric.Listener, error) {
@@ -246,7 +220,7 @@ func (s *Server) place(conn fabric.Conn) {
 		}
 	}
 	if err := w.groups[info.Transport].Adopt(conn); err != nil {
-		s.log.Warn("connection refused", "remote", info.Remote, "error", err)
+		s.log.Warn("connection refused", "remote", info.Remote, "err", err)
 	}
 }
 
@@ -275,23 +249,27 @@ func load(g fabric.Group) int {
 
 // announcement describes what is served now.
 func (s *Server) announcement() announcement {
-	a := announcement{version: s.opts.Version}
-	for _, sub := range s.opts.Config.Subsystems {
-		a.subsystems = append(a.subsystems, sub.NQN)
-		a.namespaces += len(sub.Namespaces)
+	c := s.opts.Config
+	a := announcement{
+		version: s.opts.Version, subsystems: nqns(c), pending: s.namespaces.waiting(),
 	}
+	a.namespaces = len(all(c)) - len(a.pending)
 	a.up, a.waiting = s.listeners.addrs()
 	return a
 }
 
-// Addrs are the addresses listened on now, with real ports.
-func (s *Server) Addrs() []netip.AddrPort {
-	up, _ := s.listeners.addrs()
-	var out []netip.AddrPort
-	for _, a := range up {
-		out = append(out, a.AddrPort)
+// nqns are the names of the subsystems.
+func nqns(c *config.Config) (list []string) {
+	for _, s := range c.Subsystems {
+		list = append(list, s.NQN)
 	}
-	return out
+	return list
+}
+
+// Addrs are the addresses listened on now, with real ports.
+func (s *Server) Addrs() []fabric.Addr {
+	up, _ := s.listeners.addrs()
+	return up
 }
 
 // Stop ends everything: no new connection is taken, what is connected is drained, then all is
@@ -314,6 +292,7 @@ func (s *Server) Stop(ctx context.Context) error {
 
 func (s *Server) stop() error {
 	errs := []error{s.listeners.close()}
+	s.namespaces.stop()
 	var gone []<-chan struct{}
 	for _, w := range s.workers {
 		gone = append(gone, w.disconnect())
@@ -339,8 +318,5 @@ func (s *Server) stop() error {
 	for _, t := range s.transports {
 		errs = append(errs, t.Close())
 	}
-	for _, d := range s.devices {
-		errs = append(errs, d.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.namespaces.close())...)
 }

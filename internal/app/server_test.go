@@ -79,7 +79,7 @@ func TestServeTCP(t *testing.T) {
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
-	writeAndRead(t, host.TCP{Addr: s.Addrs()[0]})
+	writeAndRead(t, host.TCP{Addr: s.Addrs()[0].AddrPort})
 }
 
 func TestDiscoveryNamesTheSubsystem(t *testing.T) {
@@ -91,7 +91,8 @@ func TestDiscoveryNamesTheSubsystem(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	c, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0]}, hostOptions(nvme.DiscoveryNQN))
+	c, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort},
+		hostOptions(nvme.DiscoveryNQN))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +119,7 @@ func TestStopDisconnectsHosts(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	c, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0]}, hostOptions(testNQN))
+	c, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort}, hostOptions(testNQN))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +174,7 @@ func TestUnavailableWaitServesTheRestAndComesUp(t *testing.T) {
 	if a := s.announcement(); len(a.up) != 1 || len(a.waiting) != 1 {
 		t.Fatalf("up %v, waiting %v: want one each", a.up, a.waiting)
 	}
-	writeAndRead(t, host.TCP{Addr: s.Addrs()[0]})
+	writeAndRead(t, host.TCP{Addr: s.Addrs()[0].AddrPort})
 	if err := taken.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +202,7 @@ func TestRDMAWaitsForItsDevice(t *testing.T) {
 	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))
 	up := make(chan fabric.Addr, 1)
 	s := newServer(t, Options{
-		Config: parse(t, "{transport: rdma, address: 10.0.0.1}"), RDMA: network.Provider("target"),
+		Config: parse(t, "{transport: rdma, address: 10.0.0.1}"), Verbs: network.Provider("target"),
 		Retry: time.Millisecond, ListenerUp: func(a fabric.Addr) { up <- a },
 	})
 	if err := s.Start(); err != nil {
@@ -226,7 +227,7 @@ func TestRDMANotBuilt(t *testing.T) {
 	var log bytes.Buffer
 	c := parse(t,
 		"{transport: tcp, address: 127.0.0.1, port: 0}, {transport: rdma, address: 127.0.0.1}")
-	s := newServer(t, Options{Config: c, Log: newLogger(c.Log, &log), RDMA: noRDMA{}})
+	s := newServer(t, Options{Config: c, Log: newLogger(c.Log, &log), Verbs: noRDMA{}})
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +256,7 @@ subsystems:
       - {nsid: 1, backend: file, path: ` + path + `}
 `
 	start := func() error {
-		c, err := config.Parse("test.yaml", []byte(text), nil, rules)
+		c, err := Parse("test.yaml", []byte(text), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 // notify tells the service manager, if there is one (sd_notify(3)).
 func notify(log *slog.Logger, state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		log.Warn("cannot notify the service manager", "error", err)
+		log.Warn("cannot notify the service manager", "err", err)
 	}
 }
 
@@ -19,7 +19,7 @@ func notify(log *slog.Logger, state string) {
 func watchdog(log *slog.Logger) (tick <-chan time.Time, end func()) {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
-		log.Warn("no watchdog", "error", err)
+		log.Warn("no watchdog", "err", err)
 	}
 	if err != nil || interval <= 0 {
 		return nil, func() {}

@@ -10,24 +10,35 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 )
 
-// Version is linked, or what Go recorded of the source, or "devel".
+// Version is the linked version, or else what Go recorded of the source: a tag or a commit. Without
+// either ("go build -buildvcs=false") it is "devel".
 func Version(linked string) string {
-	if linked != "" {
+	info, _ := debug.ReadBuildInfo()
+	return versionOf(linked, info)
+}
+
+func versionOf(linked string, info *debug.BuildInfo) string {
+	switch {
+	case linked != "":
 		return linked
-	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
+	case info == nil:
 		return "devel"
+	case info.Main.Version != "" && info.Main.Version != "(devel)":
+		return info.Main.Version
 	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		return v
-	}
+	version, suffix := "devel", ""
 	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			return s.Value[:min(len(s.Value), 12)]
+		switch {
+		case s.Key == "vcs.revision":
+			version = s.Value[:min(len(s.Value), 12)]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			suffix = "-dirty"
 		}
 	}
-	return "devel"
+	if version == "devel" {
+		return version
+	}
+	return version + suffix
 }
 
 // Describe is the version, the toolchain, and whether RDMA is built in and how many devices there

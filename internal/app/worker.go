@@ -36,7 +36,6 @@ const mostReserve = 4 << 20
 type workerConfig struct {
 	index, cpu int
 	spin       time.Duration
-	spinShare  int
 	memory     int
 	target     *target.Target
 	transports []fabric.Transport
@@ -57,7 +56,6 @@ func newWorker(c workerConfig) (w *worker, err error) {
 	}()
 	if w.loop, err = reactor.New(reactor.Config{
 		Index: c.index, CPU: c.cpu, Spin: c.spin,
-		SpinShare: c.spinShare,
 	}); err != nil {
 		return w, err
 	}
@@ -69,7 +67,7 @@ func newWorker(c workerConfig) (w *worker, err error) {
 	if w.node != sys.NoNode {
 		if err := w.memory.Region().Prefer(w.node); err != nil { // containers may forbid it
 			c.log.Warn("data memory is not bound to the reactor's NUMA node", "reactor", c.index,
-				"error", err)
+				"err", err)
 		}
 	}
 	w.handler, err = c.target.NewHandler(target.HandlerConfig{

@@ -26,7 +26,7 @@ const (
 // imported by nobody.
 var allowed = map[string][]string{
 	"cmd/nvmf-target": {"internal/app"},
-	"config":          {},
+	"config":          {"backend/disk", "fabric/rdma", "fabric/tcp", "nvme", "nvme/target"},
 	"internal/app": {
 		"internal/inventory",
 		"config", "nvme", "nvme/target", "fabric", "fabric/tcp", "fabric/rdma", "fabric/rdma/verbs",

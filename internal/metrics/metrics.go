@@ -22,6 +22,8 @@ type Source struct {
 	// Transports is what each transport has of connections and memory for their queues, by its
 	// name.
 	Transports map[string]func() fabric.Usage
+	// Pending is the number of configured namespaces whose storage has not been found yet.
+	Pending func() int
 	// ReactorMemory is the data memory of each reactor in bytes.
 	ReactorMemory []int64
 }
@@ -43,6 +45,8 @@ var (
 	buildInfo = desc("build_info", "1, labelled with the version of the target and of Go.",
 		"version", "goversion")
 
+	pending = desc("namespaces_pending",
+		"Configured namespaces whose storage has not been found yet.")
 	connections = desc("connections", "Connections (queues) that are open, by transport.",
 		"transport")
 	queueMemory = desc("queue_memory_bytes", "Memory that is counted for queues, by transport.",
@@ -121,6 +125,7 @@ func (c collector) Describe(chan<- *prometheus.Desc) {}
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	s := sink{out: out}
 	s.gauge(buildInfo, 1, text(c.src.Version), runtime.Version())
+	s.gauge(pending, float64(c.src.Pending()))
 	for name, usage := range c.src.Transports {
 		u := usage()
 		s.gauge(connections, float64(u.Connections), name)

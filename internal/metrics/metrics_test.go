@@ -34,7 +34,7 @@ func source() Source {
 	}
 	at := time.Unix(1700000000, 0)
 	return Source{
-		Version: "v1\xff",
+		Version: "v1\xff", Pending: func() int { return 2 },
 		Namespaces: func() []target.NamespaceStats {
 			return []target.NamespaceStats{
 				{

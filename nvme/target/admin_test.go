@@ -53,7 +53,7 @@ func checkAny(check check, id *nvme.IdentifyController) {
 	check("IORCSZ", id.IORCSZ, uint32(1))
 	check("ICDOFF", id.ICDOFF, uint16(0))
 	check("MSDBD", id.MSDBD, uint8(16))
-	check("MDTS", 4096<<id.MDTS, maxTransfer)
+	check("MDTS", 4096<<id.MDTS, defaultTransfer)
 	check("MAXCMD", id.MAXCMD, uint16(128))
 	check("TBKAS", id.CTRATT&nvme.CTRATTTBKAS != 0, true)
 	check("SGL", id.SGLS&3, nvme.SGLSSupported)

@@ -118,7 +118,7 @@ func (e *catalogEntry) append(b []byte) []byte {
 	d := &nvme.DiscoveryEntry{
 		TRTYPE: e.port.Addr.Transport, ADRFAM: nvme.AddressIPv4, SUBTYPE: nvme.SubsystemNVM,
 		TREQ:   nvme.TREQNoFlowControl,
-		PORTID: e.port.ID, CNTLID: nvme.CNTLIDDynamic, ASQSZ: minEntries,
+		PORTID: e.port.ID, CNTLID: nvme.CNTLIDDynamic, ASQSZ: MinQueueSize,
 	}
 	if e.addr.Is6() {
 		d.ADRFAM = nvme.AddressIPv6

@@ -7,14 +7,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// The largest transfer in bytes, a power of two (Base section 5.1.13.2.1, MDTS): the default, and
-// what may be configured. A block is never larger than the least.
-const (
-	maxTransfer  = 1 << 20
-	minTransfer  = 64 << 10
-	mostTransfer = 4 << 20
-)
-
 // mdts is the controllers' MDTS, in powers of two of 4 KiB (CAP.MPSMIN).
 func (c *SubsystemConfig) mdts() uint8 {
 	return uint8(

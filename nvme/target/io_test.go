@@ -341,7 +341,7 @@ func TestBackends(t *testing.T) {
 				model := make([]byte, size)
 				rnd := rand.New(rand.NewPCG(1, uint64(bs)))
 				for range 40 {
-					n := 1 + rnd.IntN(maxTransfer/bs)
+					n := 1 + rnd.IntN(defaultTransfer/bs)
 					at := rnd.IntN(size/bs - n + 1)
 					part := model[at*bs : (at+n)*bs]
 					switch rnd.IntN(4) {

@@ -79,9 +79,9 @@ type geometry struct {
 
 func newGeometry(info backend.Info, readOnly bool) (*geometry, error) {
 	bs := info.BlockSize
-	if bs < 512 || bs&(bs-1) != 0 || bs > minTransfer {
+	if bs < 512 || bs&(bs-1) != 0 || bs > MinTransfer {
 		return nil, fmt.Errorf("block size %d: must be a power of two of 512 to %d", bs,
-			minTransfer)
+			MinTransfer)
 	}
 	if info.Size < int64(bs) {
 		return nil, fmt.Errorf("size %d is below one block of %d bytes", info.Size, bs)

@@ -143,7 +143,7 @@ func TestNoAuthentication(t *testing.T) {
 	refused := func(where string, send func(c *fabrictest.Command), want nvme.Status) {
 		t.Helper()
 		for _, typ := range []nvme.FabricsType{nvme.FabricsAuthSend, nvme.FabricsAuthReceive} {
-			for _, n := range []int{0, 1, 512, 4096, maxTransfer + 512} {
+			for _, n := range []int{0, 1, 512, 4096, defaultTransfer + 512} {
 				c := auth(typ, n)
 				if send(c); c.CQE.Status()&^statusMore != want || c.Returned != 0 {
 					t.Errorf("%s, type %02Xh with %d bytes: %v and %d bytes, want %v", where,

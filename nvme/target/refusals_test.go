@@ -71,10 +71,10 @@ func checkedRows(bs int) []ioRow {
 		{"read across the end", rw(nvme.NVMRead, 1, blocks-1, 2, buf(2*bs)), outOfRange},
 		{"last block", rw(nvme.NVMRead, 1, blocks-1, 1, buf(bs)), nvme.Success},
 		{
-			"above MDTS", rw(nvme.NVMRead, 1, 0, uint32(maxTransfer/bs+1), buf(maxTransfer+bs)),
+			"above MDTS", rw(nvme.NVMRead, 1, 0, uint32(defaultTransfer/bs+1), buf(defaultTransfer+bs)),
 			invalidField,
 		},
-		{"MDTS", rw(nvme.NVMRead, 1, 0, uint32(maxTransfer/bs), buf(maxTransfer)), nvme.Success},
+		{"MDTS", rw(nvme.NVMRead, 1, 0, uint32(defaultTransfer/bs), buf(defaultTransfer)), nvme.Success},
 		{"NSID 0", rw(nvme.NVMRead, 0, 0, 1, buf(bs)), invalidNamespace},
 		{"NSID all", rw(nvme.NVMRead, nvme.NSIDAll, 0, 1, buf(bs)), invalidNamespace},
 		{"unknown NSID", rw(nvme.NVMWrite, 77, 0, 1, buf(bs)), invalidNamespace},

@@ -31,23 +31,36 @@ type SubsystemConfig struct {
 	Namespaces  []NamespaceConfig
 }
 
+// The bounds of SubsystemConfig, which the configuration's parser uses as well.
+const (
+	SerialSize, ModelSize = 20, 40 // Base section 5.1.13.2.1
+	MinCNTLID             = 1
+	MaxIOQueues           = 1024
+	// MinQueueSize is that of a Linux host's admin queue; ASQSZ is at least 32 (Base section
+	// 5.1.12.3.1).
+	MinQueueSize = 32
+	// MinTransfer and MaxTransfer bound MDTS (Base section 5.1.13.2.1). A block is never larger than
+	// MinTransfer.
+	MinTransfer, MaxTransfer = 64 << 10, 4 << 20
+)
+
 const (
 	defaultModel    = "nvmf-target"
 	defaultIOQueues = 128
 	defaultEntries  = 128
-	// a Linux host's admin queue; ASQSZ is at least 32 (Base section 5.1.12.3.1)
-	minEntries = 32
+	defaultTransfer = 1 << 20
 )
 
-func (c SubsystemConfig) withDefaults() SubsystemConfig {
+// SetDefaults replaces zero values by the defaults; Serial if there is an NQN.
+func (c *SubsystemConfig) SetDefaults() {
 	if c.Model == "" {
 		c.Model = defaultModel
 	}
-	if c.Serial == "" {
+	if c.Serial == "" && c.NQN != "" {
 		c.Serial = derivedSerial(c.NQN)
 	}
 	if c.CNTLIDMin == 0 {
-		c.CNTLIDMin = 1
+		c.CNTLIDMin = MinCNTLID
 	}
 	if c.CNTLIDMax == 0 {
 		c.CNTLIDMax = nvme.CNTLIDMax
@@ -59,9 +72,8 @@ func (c SubsystemConfig) withDefaults() SubsystemConfig {
 		c.MaxQueueSize = defaultEntries
 	}
 	if c.MaxTransfer == 0 {
-		c.MaxTransfer = maxTransfer
+		c.MaxTransfer = defaultTransfer
 	}
-	return c
 }
 
 func (c *SubsystemConfig) validate() error {
@@ -74,21 +86,23 @@ func (c *SubsystemConfig) validate() error {
 	switch {
 	case c.NQN == nvme.DiscoveryNQN:
 		return fail("the discovery subsystem is built in")
-	case len(c.Serial) > 20 || !isText(c.Serial):
-		return fail("serial %q: at most 20 printable ASCII characters are allowed", c.Serial)
-	case len(c.Model) > 40 || !isText(c.Model):
-		return fail("model %q: at most 40 printable ASCII characters are allowed", c.Model)
+	case len(c.Serial) > SerialSize || !isText(c.Serial):
+		return fail("serial %q: at most %d printable ASCII characters are allowed", c.Serial,
+			SerialSize)
+	case len(c.Model) > ModelSize || !isText(c.Model):
+		return fail("model %q: at most %d printable ASCII characters are allowed", c.Model,
+			ModelSize)
 	case c.CNTLIDMin > c.CNTLIDMax || c.CNTLIDMax > nvme.CNTLIDMax:
 		return fail("CNTLID range %d to %d: must ascend and end at most at %d", c.CNTLIDMin,
 			c.CNTLIDMax, nvme.CNTLIDMax)
-	case c.MaxIOQueues < 1 || c.MaxIOQueues > 65534:
-		return fail("%d I/O queues: 1 to 65534 are allowed", c.MaxIOQueues)
-	case c.MaxQueueSize < minEntries || c.MaxQueueSize > 65536:
-		return fail("queue size %d: %d to 65536 are allowed", c.MaxQueueSize, minEntries)
-	case c.MaxTransfer < minTransfer || c.MaxTransfer > mostTransfer ||
+	case c.MaxIOQueues < 1 || c.MaxIOQueues > MaxIOQueues:
+		return fail("%d I/O queues: 1 to %d are allowed", c.MaxIOQueues, MaxIOQueues)
+	case c.MaxQueueSize < MinQueueSize || c.MaxQueueSize > 65536:
+		return fail("queue size %d: %d to 65536 are allowed", c.MaxQueueSize, MinQueueSize)
+	case c.MaxTransfer < MinTransfer || c.MaxTransfer > MaxTransfer ||
 		c.MaxTransfer&(c.MaxTransfer-1) != 0:
 		return fail("largest transfer %d: a power of two from %d to %d is allowed", c.MaxTransfer,
-			minTransfer, mostTransfer)
+			MinTransfer, MaxTransfer)
 	}
 	for _, h := range c.Hosts {
 		if err := nvme.ValidateNQN(h); err != nil {

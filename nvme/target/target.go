@@ -60,8 +60,9 @@ func New(o Options) *Target {
 	if t.log == nil {
 		t.log = slog.Default()
 	}
-	t.discovery = newSubsystem(t,
-		SubsystemConfig{NQN: nvme.DiscoveryNQN, AllowAnyHost: true}.withDefaults())
+	discovery := SubsystemConfig{NQN: nvme.DiscoveryNQN, AllowAnyHost: true}
+	discovery.SetDefaults()
+	t.discovery = newSubsystem(t, discovery)
 	t.discovery.discovery = true
 	t.table.Store(&map[string]*subsystem{})
 	t.genctr.Store(1)
@@ -89,7 +90,7 @@ func (t *Target) setTable(change func(map[string]*subsystem)) {
 // AddSubsystem makes a subsystem and its namespaces reachable. The devices must be open and stay so
 // until RemoveSubsystem, RemoveNamespace or Close has returned.
 func (t *Target) AddSubsystem(cfg SubsystemConfig) error {
-	cfg = cfg.withDefaults()
+	cfg.SetDefaults()
 	if err := cfg.validate(); err != nil {
 		return err
 	}

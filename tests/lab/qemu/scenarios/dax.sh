@@ -28,18 +28,6 @@ read_all() {
 }
 lab_up
 
-say "a file that is not on persistent memory"
-cat >/run/refused.yaml <<EOT
-listeners: [{transport: tcp, address: $ADDR}]
-subsystems:
-  - nqn: $NQN
-    allow_any_host: true
-    namespaces: [{nsid: 1, backend: file, path: /var/tmp/disk.img, size: 1MiB, dax: on}]
-EOT
-timeout 20 "$TARGET_BIN" serve --config /run/refused.yaml >/tmp/refused 2>&1 &&
-  fail "a target with dax: on runs"
-grep "mounted with -o dax" /tmp/refused || { cat /tmp/refused; fail "the target does not say why"; }
-
 NAMESPACES=(1:file:64MiB:/run/pm0/disk.img:4096 2:file:64MiB:/run/pm1/disk.img:512)
 TARGET_LISTENERS=tcp/10.0.0.1/4421
 target_start

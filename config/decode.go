@@ -1,0 +1,234 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxValues bounds the values of a configuration after aliases are expanded, so that a small file
+// cannot become a huge one.
+const maxValues = 100_000
+
+// decoder decodes YAML nodes into Values. It remembers the place of each value and reports
+// everything that is wrong.
+type decoder struct {
+	*source
+	backends []Backend
+	variable string // the environment variable being read, "" for the file
+	values   int
+	used     map[string]string // the paths of values that may appear only once
+}
+
+// value decodes a node, which may be an alias.
+func (d *decoder) value(v Value, n *yaml.Node, path string) {
+	if n, ok := d.enter(n, path); ok {
+		v.decode(d, n, path)
+	}
+}
+
+// enter notes where the value at path is, and returns its node unless there are too many values.
+func (d *decoder) enter(n *yaml.Node, path string) (*yaml.Node, bool) {
+	d.places[path] = d.placeOf(n)
+	d.values++
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n, d.values <= maxValues
+}
+
+func (d *decoder) placeOf(n *yaml.Node) place {
+	return place{line: n.Line, column: n.Column, variable: d.variable}
+}
+
+// once reports a value that another key of the same kind has already.
+func (d *decoder) once(kind, value, path, hint string) {
+	if value == "" {
+		return
+	}
+	first, used := d.used[kind+" "+value]
+	if !used {
+		d.used[kind+" "+value] = path
+		return
+	}
+	d.add(path, fmt.Sprintf("%s is used already by %s (line %d)", printable(value), first,
+		d.find(first).line), hint)
+}
+
+// Mapping is a mapping of keys to values.
+type Mapping []Key
+
+// Type implements Value.
+func (m Mapping) Type() string { return "mapping" }
+
+// String implements Value.
+func (m Mapping) String() string { return "" }
+
+func (m Mapping) decode(d *decoder, n *yaml.Node, path string) {
+	given := d.entries(n, path, m, nil)
+	for _, e := range given {
+		d.value(e.key.Value, e.node, e.path)
+	}
+	d.required(m, given, path)
+}
+
+// entry is a key of a mapping and its value.
+type entry struct {
+	key  *Key
+	node *yaml.Node
+	path string
+}
+
+// entries returns what a mapping has of the keys; what else it has is reported, with a text of
+// foreign or, if that is nil or returns "", as unknown.
+func (d *decoder) entries(n *yaml.Node, path string, keys []Key,
+	foreign func(name string) (what, hint string),
+) (given []entry) {
+	names := make([]string, len(keys))
+	for i, k := range keys {
+		names[i] = k.Name
+	}
+	known := strings.Join(names, ", ") + "."
+	if n.Kind != yaml.MappingNode {
+		d.add(path, "must be a mapping of keys to values, not "+kindName(n), "Its keys are: "+known)
+		return nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, at := n.Content[i], d.placeOf(n.Content[i])
+		if key.Kind != yaml.ScalarNode || key.Tag == "!!merge" {
+			d.addAt(at, path, "merge keys and composite keys are not supported", "Write the keys out.")
+			continue
+		}
+		sub, index := join(path, printable(key.Value)), slices.Index(names, key.Value)
+		if index < 0 {
+			d.unknown(at, path, key.Value, names, foreign)
+			continue
+		}
+		same := slices.IndexFunc(given, func(e entry) bool { return e.key == &keys[index] })
+		if same >= 0 {
+			d.addAt(at, sub, fmt.Sprintf("given twice, first in line %d", given[same].node.Line),
+				"Delete one of the two.")
+			continue
+		}
+		given = append(given, entry{&keys[index], n.Content[i+1], sub})
+	}
+	return given
+}
+
+// unknown reports a key that is none of names and, if it looks like one of them, that one.
+func (d *decoder) unknown(at place, path, key string, names []string,
+	foreign func(name string) (what, hint string),
+) {
+	what, hint := "unknown key", "Delete it; known here: "+strings.Join(names, ", ")+"."
+	if gone, ok := removed[key]; ok {
+		hint = gone
+	} else if like := nearest(key, names); like != "" {
+		hint = fmt.Sprintf("Did you mean %q?", like)
+		d.bad[join(path, like)] = true // that one is not missing, it is misspelt
+	}
+	if foreign != nil {
+		if w, h := foreign(key); w != "" {
+			what, hint = w, h
+		}
+	}
+	d.addAt(at, join(path, printable(key)), what, hint)
+}
+
+// removed has the hints for keys of earlier versions.
+var removed = map[string]string{
+	"spin_share":      "It was removed. Delete it; reactors.spin bounds what polling costs.",
+	"busy_poll":       "It was removed, since it brought nothing. Delete it.",
+	"workers":         "It was removed. Delete it: threads are started as they are needed.",
+	"dax":             "It was removed. Delete it: files on persistent memory are always mapped.",
+	"shared_receives": "It is called srq_depth now.",
+}
+
+// required reports the keys that must be there and are not.
+func (d *decoder) required(keys []Key, given []entry, path string) {
+	for i, k := range keys {
+		if k.Required != "" && !d.bad[path] &&
+			!slices.ContainsFunc(given, func(e entry) bool { return e.key == &keys[i] }) {
+			d.add(join(path, k.Name), "is missing", k.Required)
+		}
+	}
+}
+
+// list is a Value of several.
+type list[T any] struct {
+	p           *[]T
+	least, most int
+	elem        func(*T) Value
+}
+
+// List is a list; elem makes the Value of an entry and sets the entry's defaults.
+func List[T any](p *[]T, least, most int, elem func(*T) Value) Value {
+	return &list[T]{p, least, most, elem}
+}
+
+// Type implements Value.
+func (l *list[T]) Type() string { return "list of: " + l.entry().Type() }
+
+// String implements Value.
+func (l *list[T]) String() string { return "" }
+
+// entry is the Value of some entry, for the documentation.
+func (l *list[T]) entry() Value { return l.elem(new(T)) }
+
+func (l *list[T]) decode(d *decoder, n *yaml.Node, path string) {
+	if n.Kind != yaml.SequenceNode {
+		d.add(path, "must be a list, not "+kindName(n),
+			"Begin each entry with \"- \", or write [a, b].")
+		return
+	}
+	switch size := len(n.Content); {
+	case size < l.least:
+		d.add(path, "is empty", "Add at least one entry.")
+	case size > l.most:
+		d.add(path, fmt.Sprintf("%d entries are too many", size), fmt.Sprintf("At most %d.", l.most))
+		return
+	}
+	*l.p = make([]T, len(n.Content))
+	for i, c := range n.Content {
+		d.value(l.elem(&(*l.p)[i]), c, path+"["+strconv.Itoa(i)+"]")
+	}
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// kindName says what a node is, for "must be X, not Y".
+func kindName(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	switch n.Tag {
+	case "!!null":
+		if n.Value == "" {
+			return "empty"
+		}
+		return "YAML's null (nothing)"
+	case "!!str":
+		return "the text " + strconv.Quote(printable(n.Value))
+	case "!!bool":
+		return "the truth value " + printable(n.Value)
+	}
+	return "the number " + printable(n.Value)
+}
+
+// printable caps a value that a message repeats and makes control characters visible.
+func printable(s string) string {
+	if len(s) > 64 {
+		s = s[:64] + "..."
+	}
+	return strings.Trim(strconv.Quote(s), `"`)
+}

@@ -1,0 +1,96 @@
+package app
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/config"
+)
+
+//go:generate go test -run TestDocumentation -update .
+
+const documentationHead = `# Configuration
+
+This page is made of the parser's own table; ` + "`go generate ./internal/app`" + ` writes it anew.
+
+    nvmf-target check --config FILE     # every error and warning, each with its place and a hint
+    nvmf-target serve --config FILE     # until SIGTERM or SIGINT
+
+` + "```yaml" + `
+listeners:
+  - {transport: rdma, address: 10.0.0.1, port: 4420}
+  - {transport: tcp, address: 0.0.0.0, port: 4420}
+subsystems:
+  - nqn: nqn.2026-11.io.nvmf-target:disk0
+    allow_any_host: true              # or: hosts: [nqn.2014-08.org.nvmexpress:uuid:…]
+    namespaces:
+      - {nsid: 1, backend: ram, size: 1GiB}
+      - {nsid: 2, backend: file, path: /var/lib/nvmf-target/disk0.img, size: 10GiB, block_size: 4096}
+      - {nsid: 3, backend: "null", size: 1TiB}
+` + "```" + `
+
+Sizes are whole numbers with KiB, MiB, GiB, TiB (powers of 1024) or KB, MB, GB, TB (powers of 1000). Durations have a unit:
+` + "`50us`, `10s`" + `. A key that is unknown or misspelt is an error. ` + "`--config`" + ` defaults to ` +
+	"`/etc/nvmf-target/nvmf-target.yaml`" + `.
+
+Environment variables override keys outside of lists: ` + "`NVMF_TARGET_`" + ` and the path in capitals, for instance
+` + "`NVMF_TARGET_LOG_LEVEL=debug`, `NVMF_TARGET_REACTORS_CPUS='[2, 3]'`" + `. The value is YAML. A whole list can be replaced, too:
+` + "`NVMF_TARGET_LISTENERS='[{transport: tcp, address: 0.0.0.0}]'`." + `
+
+Most of the keys below need not be set: each says when to.
+`
+
+// TestDocumentation: docs/configuration.md has every key, with its default and its limits.
+func TestDocumentation(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(documentationHead)
+	for _, s := range config.Sections(backends) {
+		title := "The file"
+		if s.Path != "" {
+			title = "`" + s.Path + "`"
+		}
+		writeSection(&b, "## "+title, s.Doc, s.Keys)
+	}
+	b.WriteString("\n## Backends\n\n`backend` of a namespace names one of these. Backends `delay`, " +
+		"`error` and `limit` pass everything on\nto the storage under their key `of`, a mapping of " +
+		"`backend` and its keys, to try what a disk may do.\n")
+	for _, k := range backends {
+		writeSection(&b, "### `"+k.Name+"`", k.Doc, k.New().Keys())
+	}
+	golden(t, "../../docs/configuration.md", b.String())
+}
+
+func writeSection(b *strings.Builder, title, doc string, keys []config.Key) {
+	fmt.Fprintf(b, "\n%s\n\n", title)
+	if doc != "" {
+		fmt.Fprintf(b, "%s\n\n", doc)
+	}
+	b.WriteString("| key | default | value | meaning |\n|---|---|---|---|\n")
+	for _, k := range keys {
+		def := k.Default
+		switch text := k.Value.String(); {
+		case k.Required != "":
+			def = "required"
+		case def == "" && text != "":
+			def = "`" + text + "`"
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", k.Name, def, k.Value.Type(), k.Doc)
+	}
+}
+
+// Every key says what it means, and those that may be left out when to set them.
+func TestEveryKeyIsExplained(t *testing.T) {
+	all := config.Sections(backends)
+	for _, b := range backends {
+		all = append(all, config.Section{Path: "backend " + b.Name, Keys: b.New().Keys()})
+	}
+	for _, s := range all {
+		for _, k := range s.Keys {
+			if k.Doc == "" || k.Required == "" && !strings.Contains(k.Doc, "Set it ") &&
+				!strings.Contains(k.Doc, "The same") {
+				t.Errorf("%s: %s: %q", s.Path, k.Name, k.Doc)
+			}
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// pendingConfig has a namespace in memory, and one in a file in a directory that does not exist.
+func pendingConfig(t *testing.T, path string) *config.Config {
+	t.Helper()
+	c, err := Parse("test.yaml", []byte(`
+listeners: [`+anyPort+`]
+subsystems:
+  - nqn: `+testNQN+`
+    allow_any_host: true
+    namespaces:
+      - {nsid: 1, backend: ram, size: 16MiB}
+      - {nsid: 2, backend: file, path: `+path+`, size: 1MiB}
+reactors: {count: 1, memory: 16MiB}
+metrics: {listen: "127.0.0.1:0"}
+`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestMissingStorage: the namespace whose storage is missing is pending and all others are served;
+// hosts are told when it is there.
+func TestMissingStorage(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "mount")
+	var log lockedBuffer
+	c := pendingConfig(t, filepath.Join(dir, "disk"))
+	up := make(chan uint32, 1)
+	s := newServer(t, Options{
+		Config: c, Log: newLogger(c.Log, &log), Retry: time.Millisecond,
+		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
+	})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	o := hostOptions(testNQN)
+	o.Events = nvme.EventNamespaceChanged
+	h, err := host.Connect(ctx, host.TCP{Addr: s.Addrs()[0].AddrPort}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	namespaces := func(want ...uint32) {
+		t.Helper()
+		if got, err := h.ActiveNamespaces(ctx); err != nil || !slices.Equal(got, want) {
+			t.Errorf("the host sees the namespaces %v (%v), want %v", got, err, want)
+		}
+		pending := 2 - len(want)
+		expect(t, scrape(t, s), map[string]float64{"nvmf_target_namespaces_pending": float64(pending)})
+	}
+	namespaces(1)
+	writeAndRead(t, host.TCP{Addr: s.Addrs()[0].AddrPort})
+	a := s.announcement()
+	if text := a.text(reachable); !strings.Contains(text, "with 1 namespace on") ||
+		!strings.Contains(text, "  pending: namespace 2 of "+testNQN+", until "+dir) {
+		t.Errorf("announced: %s", text)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case nsid := <-up:
+		if nsid != 2 {
+			t.Errorf("namespace %d is up", nsid)
+		}
+	case <-ctx.Done():
+		t.Fatalf("the namespace did not come up: %s", log.String())
+	}
+	select {
+	case e := <-h.Events():
+		if e != nvme.AsyncNamespaceChanged {
+			t.Errorf("event %v", e)
+		}
+	case <-ctx.Done():
+		t.Fatal("the host was not told")
+	}
+	namespaces(1, 2)
+	if text := log.String(); strings.Count(text, "namespace is pending") != 1 ||
+		strings.Count(text, "namespace is served now") != 1 {
+		t.Errorf("log:\n%s", text)
+	}
+}
+
+// TestWrongStorageAppears: what is wrong is said once, and the namespace stays pending until it is
+// not wrong any more.
+func TestWrongStorageAppears(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "mount")
+	path := filepath.Join(dir, "disk")
+	var log lockedBuffer
+	c := pendingConfig(t, path)
+	up := make(chan uint32, 1)
+	s := newServer(t, Options{
+		Config: c, Log: newLogger(c.Log, &log), Retry: time.Millisecond,
+		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
+	})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	made := filepath.Join(t.TempDir(), "mount") // at once, or the target creates the file
+	if err := errors.Join(os.MkdirAll(filepath.Join(made, "disk"), 0o700),
+		os.Rename(made, dir)); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(testTimeout)
+	for !strings.Contains(log.String(), "is a directory") {
+		if time.Now().After(deadline) {
+			t.Fatalf("log:\n%s", log.String())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if len(s.announcement().pending) != 1 {
+		t.Error("the namespace is not pending")
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-up:
+	case <-time.After(testTimeout):
+		t.Fatal("the namespace did not come up")
+	}
+	if n := strings.Count(log.String(), "is a directory"); n != 1 {
+		t.Errorf("it was said %d times", n)
+	}
+}
+
+// lockedBuffer is a log that several goroutines write.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

@@ -1,0 +1,152 @@
+package lint
+
+import (
+	"go/ast"
+	"go/token"
+	"slices"
+	"strconv"
+	"testing"
+)
+
+// logKeys returns what is wrong with the keys of the log lines of a file.
+func logKeys(f *goFile, known []string) (wrong []string) {
+	add := func(n ast.Node, what string) {
+		wrong = append(wrong, f.name+":"+strconv.Itoa(f.line(n.Pos()))+": "+what)
+	}
+	check := func(args []ast.Expr) {
+		for i := 0; i < len(args); i += 2 {
+			arg := args[i]
+			if call, ok := arg.(*ast.CallExpr); ok && isAttr(call) {
+				i-- // key and value in one
+				arg = call.Args[0]
+			}
+			if key, ok := constant(arg); !ok {
+				add(arg, "the key of a log line is not a constant")
+			} else if !slices.Contains(known, key) {
+				add(arg, "the key "+strconv.Quote(key)+" of a log line is not in docs/glossary.md")
+			}
+		}
+	}
+	ast.Inspect(f.ast, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			args, ok := logArgs(n)
+			switch {
+			case !ok:
+			case !n.Ellipsis.IsValid():
+				check(args)
+			case isCallOf(args[len(args)-1], "append"):
+				check(args[len(args)-1].(*ast.CallExpr).Args[1:])
+			}
+		case *ast.CompositeLit: // what is appended to
+			if a, ok := n.Type.(*ast.ArrayType); ok && isNamed(a.Elt, "any") && len(n.Elts) > 1 {
+				if _, ok := constant(n.Elts[0]); ok {
+					check(n.Elts)
+				}
+			}
+		}
+		return true
+	})
+	return wrong
+}
+
+// logArgs are the keys and values of a call that logs.
+func logArgs(call *ast.CallExpr) ([]ast.Expr, bool) {
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || len(call.Args) == 0 {
+		return nil, false
+	}
+	if isNamed(sel.X, "t") || isNamed(sel.X, "tb") { // of a test
+		return nil, false
+	}
+	_, text := constant(call.Args[0])
+	switch sel.Sel.Name {
+	case "Debug", "Warn":
+		return call.Args[1:], true
+	case "Info", "Error", "warn", "note":
+		return call.Args[1:], text
+	case "With":
+		return call.Args, text
+	case "Log":
+		return call.Args[min(3, len(call.Args)):], len(call.Args) > 2
+	}
+	return nil, false
+}
+
+// isAttr: the call makes a slog.Attr.
+func isAttr(call *ast.CallExpr) bool {
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	return ok && isNamed(sel.X, "slog") && len(call.Args) > 0
+}
+
+func isCallOf(e ast.Expr, name string) bool {
+	call, ok := e.(*ast.CallExpr)
+	return ok && isNamed(call.Fun, name)
+}
+
+// isNamed: the expression is a name, or a selector that ends with it.
+func isNamed(e ast.Expr, name string) bool {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name == name
+	case *ast.SelectorExpr:
+		return e.Sel.Name == name
+	}
+	return false
+}
+
+// constant is the value of a string literal, or of some that are added.
+func constant(e ast.Expr) (string, bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		if e.Kind != token.STRING {
+			return "", false
+		}
+		s, err := strconv.Unquote(e.Value)
+		return s, err == nil
+	case *ast.BinaryExpr:
+		a, ok := constant(e.X)
+		b, also := constant(e.Y)
+		return a + b, ok && also
+	}
+	return "", false
+}
+
+// TestLogKeys: one key for one thing, from the table of the glossary.
+func TestLogKeys(t *testing.T) {
+	_, rows := glossary(t)
+	known := slices.Concat(rows...)
+	goFiles(t, func(f *goFile) {
+		if f.isTest() {
+			return
+		}
+		for _, w := range logKeys(f, known) {
+			t.Error(w)
+		}
+	})
+}
+
+func TestLogKeysAreFound(t *testing.T) {
+	for line, want := range map[string]int{
+		`log.Warn("a line")`:                                     0,
+		`log.Warn("a line", "err", err, "path", p)`:              0,
+		`log.Warn("a"+" line", "error", err)`:                    1,
+		`s.t.cfg.Log.Info("a line", "err", err, "pathes", p)`:    1,
+		`log.Error("a line", key, err)`:                          1,
+		`log.Debug(text, "err", err, key, v)`:                    1,
+		`log.Log(ctx, level, "a line", "from", a)`:               1,
+		`log.With("from", a).Info("a line")`:                     1,
+		`log.Info("a line", slog.String("path", p), "err", err)`: 0,
+		`log.Info("a line", slog.String("file", p), "err", err)`: 1,
+		`h.warn("a line", "from", a)`:                            1,
+		`log.Warn("a line", append(more, "from", a)...)`:         1,
+		`_ = []any{"from", a, "err", err}`:                       1,
+		`_ = dev.Info()`:                                         0,
+		`t.Error("from", err)`:                                   0,
+	} {
+		f := parseGo(t, "a.go", []byte("package a\n\nfunc b() {\n"+line+"\n}\n"))
+		if got := logKeys(f, []string{"err", "path"}); len(got) != want {
+			t.Errorf("%s: %q, want %d", line, got, want)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package lint
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// goFile is a file of Go.
+type goFile struct {
+	name string // relative to the module, with slashes
+	text []byte
+	fset *token.FileSet
+	ast  *ast.File
+}
+
+func (f *goFile) line(p token.Pos) int { return f.fset.Position(p).Line }
+
+// isTest: the file is part of tests.
+func (f *goFile) isTest() bool {
+	return strings.HasSuffix(f.name, "_test.go") || strings.HasPrefix(f.name, "tests/")
+}
+
+// parseGo parses a file with its comments.
+func parseGo(t *testing.T, name string, text []byte) *goFile {
+	t.Helper()
+	f := &goFile{name: name, text: text, fset: token.NewFileSet()}
+	var err error
+	if f.ast, err = parser.ParseFile(f.fset, name, text, parser.ParseComments); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// goFiles calls fn with every file of Go of the module.
+func goFiles(t *testing.T, fn func(f *goFile)) {
+	t.Helper()
+	sourceFiles(t, func(name string) {
+		if !strings.HasSuffix(name, ".go") {
+			return
+		}
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fn(parseGo(t, name, text))
+	})
+}
+
+// glossary returns the first cells of the tables of docs/glossary.md, each cut at its commas: those of
+// terms, and those of the keys of log lines.
+func glossary(t *testing.T) (terms, keys [][]string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "docs/glossary.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inKeys := false
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "## ") {
+			inKeys = line == "## Keys of log lines"
+		}
+		row, ok := strings.CutPrefix(line, "| ")
+		if !ok || strings.HasPrefix(row, "term |") || strings.HasPrefix(row, "key |") {
+			continue
+		}
+		cells := strings.Split(strings.TrimSuffix(row, "|"), "|")
+		first := strings.Split(strings.Trim(cells[0], " "), ", ")
+		for i := range first {
+			first[i] = strings.Trim(first[i], "`")
+		}
+		if inKeys {
+			keys = append(keys, first)
+		} else {
+			terms = append(terms, first)
+		}
+	}
+	return terms, keys
+}
+
+// TestGlossaryListsEachTermOnce: a term has one meaning, and so has a key.
+func TestGlossaryListsEachTermOnce(t *testing.T) {
+	terms, keys := glossary(t)
+	if len(terms) < 40 || len(keys) < 10 {
+		t.Fatalf("docs/glossary.md has %d rows of terms and %d of keys", len(terms), len(keys))
+	}
+	for _, rows := range [][][]string{terms, keys} {
+		all := slices.Concat(rows...)
+		slices.Sort(all)
+		for i := 1; i < len(all); i++ {
+			if all[i] == all[i-1] {
+				t.Errorf("docs/glossary.md lists %q twice", all[i])
+			}
+		}
+	}
+}

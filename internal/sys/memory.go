@@ -1,0 +1,59 @@
+package sys
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// AvailableMemory returns how many bytes this process may still use without swapping: MemAvailable
+// (proc(5), meminfo), or what the memory limits of its control groups leave (version 2), if that is
+// less.
+func AvailableMemory() (int64, error) { return availableMemory("/") }
+
+func availableMemory(root string) (int64, error) {
+	text, err := os.ReadFile(filepath.Join(root, "proc/meminfo"))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, ok := bytes.Cut(text, []byte("MemAvailable:"))
+	var kb int64
+	if _, err := fmt.Fscan(bytes.NewReader(rest), &kb); !ok || err != nil {
+		return 0, fmt.Errorf("no MemAvailable in %s/proc/meminfo", root)
+	}
+	n := kb << 10
+	groups := filepath.Join(root, "sys/fs/cgroup")
+	for dir := filepath.Join(groups, ownGroup(root)); len(dir) > len(groups); dir = filepath.Dir(dir) {
+		limit, err1 := readInt(dir + "/memory.max") // "max": none
+		used, err2 := readInt(dir + "/memory.current")
+		if err1 == nil && err2 == nil {
+			n = min(n, max(limit-used, 0))
+		}
+	}
+	return n, nil
+}
+
+// ownGroup returns the control group of this process, below the root of the hierarchy.
+func ownGroup(root string) string {
+	text, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(text)) {
+		if path, ok := strings.CutPrefix(line, "0::"); ok {
+			return strings.TrimSpace(path)
+		}
+	}
+	return ""
+}
+
+func readInt(name string) (int64, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+}
