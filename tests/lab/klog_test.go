@@ -22,6 +22,7 @@ func TestKernelLogCheck(t *testing.T) {
 		{"sched: DL replenish lagged too much", false},
 		{"workqueue: nvme_tcp_io_work [nvme_tcp] hogged CPU for >10000us 4 times", false},
 		{"iwpm_register_pid: Unable to send a nlmsg (client = 2)", false},
+		{"nvme nvme0: long keepalive RTT (1998 ms)", false},
 
 		{"WARNING: CPU: 0 PID: 12 at drivers/nvme/host/core.c:1 nvme_x+0x1/0x2", true},
 		{"BUG: kernel NULL pointer dereference, address: 0000000000000008", true},
@@ -30,7 +31,7 @@ func TestKernelLogCheck(t *testing.T) {
 		{"INFO: task nvme:123 blocked for more than 120 seconds.", true},
 		{"rcu: INFO: rcu_preempt self-detected stall on CPU", true},
 		{"nvme nvme0: I/O tag 5 (5005) opcode 0x1 (I/O Cmd) QID 1 timeout", true},
-		{"nvme nvme0: long keepalive RTT (12 ms)", true},
+		{"nvme nvme0: long keepalive RTT (2500 ms)", true},
 		{"I/O error, dev nvme0n1, sector 8 op 0x0:(READ) flags 0x0", true},
 		{"a line of a driver that has complained about hrtimer: latency", true},
 		{"hrtimer: BUG in a callback", true},

@@ -44,7 +44,8 @@ need() { local c; for c; do command -v "$c" >/dev/null || fail "missing: $c"; do
 sample() {
   local n=$1; shift
   if [ -z "$SAMPLE" ]; then printf '%s\n' "$@"; else
-    printf '%s\n' "$@" | shuf -n "$n" --random-source=<(yes "$SAMPLE")
+    printf '%s\n' "$@" | awk -v seed="$SAMPLE" 'BEGIN {srand(seed)} {print rand() "\t" $0}' |
+      sort | head -n "$n" | cut -f 2
   fi
 }
 # copy_function FUNCTION NAME: copies a function, so that it can be redefined and still be called.
