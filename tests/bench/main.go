@@ -6,7 +6,7 @@
 //	go build -o bin/ ./cmd/nvmf-target && go run ./tests/bench -target bin/nvmf-target
 //	go run ./tests/bench -run 'QD 32'                    # some workloads
 //	go run ./tests/bench -all -out docs/benchmarks       # all workloads; with report and plot
-//	go run ./tests/bench -check-floor                    # compare the floor with its definition in C
+//	go run ./tests/bench -check-floor                    # the floor and its definition in C
 //	go run ./tests/bench -attach rdma:10.0.0.1:4420      # a target that runs elsewhere
 //	go run ./tests/bench -lab FILE -out docs/benchmarks  # report on records of tests/lab/bench.sh
 package main
