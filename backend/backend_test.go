@@ -8,35 +8,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-func TestList(t *testing.T) {
-	var l List
-	if l.Pop() != nil || l.First() != nil || l.Fill(make([]*IO, 4)) != 0 {
-		t.Fatal("an empty list has something")
-	}
-	var ios [10]IO
-	for round := range 3 {
-		for i := range ios {
-			l.Push(&ios[i])
-		}
-		if l.First() != &ios[0] || l.Pop() != &ios[0] {
-			t.Fatalf("round %d: the first is not first", round)
-		}
-		done := make([]*IO, 6)
-		for i := 1; i < len(ios); {
-			n := l.Fill(done)
-			for _, io := range done[:n] {
-				if io != &ios[i] || io.Next != nil {
-					t.Fatalf("round %d: position %d is wrong", round, i)
-				}
-				i++
-			}
-		}
-		if l.First() != nil || l.tail != nil {
-			t.Fatalf("round %d: something is left", round)
-		}
-	}
-}
-
 func TestCheckGeometry(t *testing.T) {
 	for _, tc := range []struct {
 		size  int64

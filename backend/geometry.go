@@ -6,14 +6,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// The block sizes devices support, in bytes.
+// The logical block sizes that devices support, in bytes.
 const (
 	MinBlockSize = 512
 	MaxBlockSize = 64 << 10
 )
 
-// CheckGeometry says whether a device may have this size and logical block size, and if not how to
-// mend it.
+// CheckGeometry returns an error if a device cannot have this size and logical block size, both in
+// bytes. The error says what would be possible.
 func CheckGeometry(size int64, blockSize int) error {
 	switch {
 	case blockSize < MinBlockSize || blockSize > MaxBlockSize || blockSize&(blockSize-1) != 0:
@@ -23,16 +23,15 @@ func CheckGeometry(size int64, blockSize int) error {
 		return fmt.Errorf("size %d: must be positive", size)
 	case size%int64(blockSize) != 0:
 		return fmt.Errorf(
-			"size %d: must be a multiple of the block size %d; %d is the next smaller one", size,
-			blockSize,
-			size-size%int64(blockSize))
+			"size %d: must be a multiple of the block size %d; %d is the next smaller one",
+			size, blockSize, size-size%int64(blockSize))
 	}
 	return nil
 }
 
-// Check returns an error if the IO is not within a device of this size, or its segments are not Len
-// bytes. Submitters have checked; devices check again, because memory behind an end is somebody
-// else's.
+// Check returns an error if the IO is not within a device of size bytes, or if its segments do not
+// have Len bytes. Submitters have checked that; devices check again, because what lies beyond an
+// end belongs to others.
 func (io *IO) Check(size int64) error {
 	if io.Op == OpFlush {
 		return nil
@@ -48,7 +47,7 @@ func (io *IO) Check(size int64) error {
 	return nil
 }
 
-// String is the operation's name.
+// String returns the operation's name.
 func (op Op) String() string {
 	switch op {
 	case OpRead:

@@ -1,12 +1,16 @@
 package backend
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
 
 // Problem is one thing that is wrong with configured storage, or that may go wrong later.
 type Problem struct {
 	// What says what is wrong: a phrase that follows the name of the storage.
 	What string
-	// Hint says how to fix it, as a sentence.
+	// Hint says how to fix it, in a sentence; "" if What says all.
 	Hint string
 }
 
@@ -32,3 +36,43 @@ func (r *Report) Errorf(hint, format string, args ...any) {
 func (r *Report) Warnf(hint, format string, args ...any) {
 	r.Warnings = append(r.Warnings, Problem{fmt.Sprintf(format, args...), hint})
 }
+
+// Add adds err, with its hint if WithHint made it.
+func (r *Report) Add(err error) {
+	if h, ok := err.(*hinted); ok {
+		r.Errorf(h.hint, "%v", h.error)
+		return
+	}
+	r.Errorf("", "%v", err)
+}
+
+// Err returns the errors as one, each with its hint, nil if there are none.
+func (r *Report) Err() error {
+	var errs []error
+	for _, p := range r.Errors {
+		errs = append(errs, WithHint(errors.New(p.What), p.Hint))
+	}
+	return errors.Join(errs...)
+}
+
+// WithHint returns err with a hint, a sentence that says how to fix it. The text of the result is
+// "err (hint)", the hint as part of that sentence.
+func WithHint(err error, hint string) error {
+	if hint == "" {
+		return err
+	}
+	return &hinted{err, hint}
+}
+
+type hinted struct {
+	error
+	hint string
+}
+
+func (h *hinted) Error() string {
+	hint := strings.ToLower(h.hint[:1]) + strings.TrimSuffix(h.hint[1:], ".")
+	return h.error.Error() + " (" + hint + ")"
+}
+
+// Unwrap returns the error without the hint.
+func (h *hinted) Unwrap() error { return h.error }

@@ -2,8 +2,8 @@
 // its place and a hint, and the checks of what concerns several keys at once.
 //
 // The sections are the Config types of the packages that they configure, which own the defaults and
-// the limits; keys.go says what each key is called and when to set it. Values come from the file and
-// from environment variables named NVMF_TARGET_ and the key's path in capitals
+// the limits; keys.go says what each key is called and when to set it. Values come from the file
+// and from environment variables named NVMF_TARGET_ and the key's path in capitals
 // (NVMF_TARGET_LOG_LEVEL=debug), which override it. The value of a variable is YAML, so lists work
 // as well: NVMF_TARGET_REACTORS_CPUS='[2, 3]'. Only keys outside of lists have a variable.
 package config

@@ -140,7 +140,10 @@ func TestProblems(t *testing.T) {
 			"a list", "- a\n", nil,
 			[]string{"test.yaml:1:1: must be a mapping of keys to values, not a list"},
 		},
-		{"capitals", strings.Replace(minimal, "listeners", "Listeners", 1), nil, []string{`test.yaml:2:1: Listeners: unknown key. Did you mean "listeners"?`}},
+		{
+			"capitals", strings.Replace(minimal, "listeners", "Listeners", 1), nil,
+			[]string{`test.yaml:2:1: Listeners: unknown key. Did you mean "listeners"?`},
+		},
 		{
 			"merge key", minimal + "log: {<<: {level: info}}\n", nil,
 			[]string{"log: merge keys and composite keys are not supported"},
@@ -148,17 +151,20 @@ func TestProblems(t *testing.T) {
 		{
 			"bad variable name", minimal,
 			[]string{"NVMF_TARGET_LOG_LEVL=info"},
-			[]string{"environment variable NVMF_TARGET_LOG_LEVL: no such key. Did you mean NVMF_TARGET_LOG_LEVEL?"},
+			[]string{"environment variable NVMF_TARGET_LOG_LEVL: no such key. " +
+				"Did you mean NVMF_TARGET_LOG_LEVEL?"},
 		},
 		{
 			"bad variable value", minimal,
 			[]string{"NVMF_TARGET_REACTORS_COUNT=many"},
-			[]string{"environment variable NVMF_TARGET_REACTORS_COUNT: reactors.count: must be a whole number"},
+			[]string{"environment variable NVMF_TARGET_REACTORS_COUNT: reactors.count: " +
+				"must be a whole number"},
 		},
 		{
 			"variable out of range", minimal,
 			[]string{"NVMF_TARGET_REACTORS_COUNT=1000"},
-			[]string{"environment variable NVMF_TARGET_REACTORS_COUNT: reactors.count: 1000 is too large. At most 256."},
+			[]string{"environment variable NVMF_TARGET_REACTORS_COUNT: reactors.count: " +
+				"1000 is too large. At most 256."},
 		},
 		{"unknown key in a variable", minimal, []string{"NVMF_TARGET_LISTENERS=[{transport: tcp, address: '::', prt: 1}]"}, []string{`NVMF_TARGET_LISTENERS: listeners[0].prt: unknown key. Did you mean "port"?`}},
 		{"control characters are not repeated", minimal + "\"\\e[31mred\\n\": 1\n", nil, []string{`\x1b[31mred\n: unknown key`}},
@@ -183,6 +189,17 @@ func TestProblems(t *testing.T) {
 		{
 			"metrics without an interface", minimal + "metrics: {listen: '[fe80::1]:9500'}\n", nil,
 			[]string{"metrics.listen: a link-local IPv6 address needs its interface"},
+		},
+		{"no address", strings.Replace(minimal, "127.0.0.1", `""`, 1), nil, []string{
+			"listeners[0].address: is empty. Write an IPv4 or IPv6 address",
+		}},
+		{
+			"identifiers that differ by a zero",
+			strings.Replace(minimal, "size: 1GiB}", `size: 1GiB, eui64: "0000000000000010"},
+      {nsid: 2, backend: ram, size: 1GiB, eui64: "0000000000000001"}, {nsid: 3, backend: ram, size: 1GiB,
+      eui64: "0000000000000010"}`, 1), nil,
+			[]string{"namespaces[2].eui64: 0000000000000010 is used already by " +
+				"subsystems[0].namespaces[0].eui64"},
 		},
 		{"huge size", strings.Replace(minimal, "1GiB", "9000PiB", 1), nil, []string{`"9000PiB" is more than 2^63-1 bytes`}},
 	} {
@@ -225,8 +242,9 @@ func TestProblemFoundLaterHasItsPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := c.Problem("subsystems[0].namespaces[0].path", "is a directory", "Name a file.").Error()
-	if want := "test.yaml:6:18: subsystems[0].namespaces[0].path: is a directory. Name a file."; got != want {
+	const path = "subsystems[0].namespaces[0].path"
+	got := c.Problem(path, "is a directory", "Name a file.").Error()
+	if want := "test.yaml:6:18: " + path + ": is a directory. Name a file."; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

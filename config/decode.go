@@ -99,7 +99,8 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []Key,
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, at := n.Content[i], d.placeOf(n.Content[i])
 		if key.Kind != yaml.ScalarNode || key.Tag == "!!merge" {
-			d.addAt(at, path, "merge keys and composite keys are not supported", "Write the keys out.")
+			d.addAt(at, path, "merge keys and composite keys are not supported",
+				"Write the keys out.")
 			continue
 		}
 		sub, index := join(path, printable(key.Value)), slices.Index(names, key.Value)
@@ -143,7 +144,7 @@ var removed = map[string]string{
 	"busy_poll":       "It was removed, since it brought nothing. Delete it.",
 	"workers":         "It was removed. Delete it: threads are started as they are needed.",
 	"dax":             "It was removed. Delete it: files on persistent memory are always mapped.",
-	"shared_receives": "It is called srq_depth now.",
+	"shared_receives": "It is called srq_size now.",
 }
 
 // required reports the keys that must be there and are not.
@@ -187,7 +188,8 @@ func (l *list[T]) decode(d *decoder, n *yaml.Node, path string) {
 	case size < l.least:
 		d.add(path, "is empty", "Add at least one entry.")
 	case size > l.most:
-		d.add(path, fmt.Sprintf("%d entries are too many", size), fmt.Sprintf("At most %d.", l.most))
+		d.add(path, fmt.Sprintf("%d entries are too many", size),
+			fmt.Sprintf("At most %d.", l.most))
 		return
 	}
 	*l.p = make([]T, len(n.Content))

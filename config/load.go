@@ -163,7 +163,8 @@ func (s *source) syntaxError(err error) {
 		at.line, _ = strconv.Atoi(m[1])
 	}
 	s.addAt(at, "", "not valid YAML: "+text,
-		"Look at this line and its neighbours: indentation (blanks, no tabs), a missing \": \", or text with ':' or '#' that needs quotes.")
+		"Look at this line and its neighbours: indentation (blanks, no tabs), a missing \": \", "+
+			"or text with ':' or '#' that needs quotes.")
 }
 
 // environment gives viper the variables that begin with EnvPrefix.

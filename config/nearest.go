@@ -2,8 +2,8 @@ package config
 
 import "strings"
 
-// nearest is the candidate closest to word if a slip of the pen could explain the difference, else
-// "".
+// nearest returns the candidate closest to word if the difference is small enough for a
+// misspelling, else "".
 func nearest(word string, candidates []string) string {
 	best, limit := "", max(1, len(word)/3)
 	for _, c := range candidates {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Problem is one error or warning about a configuration: where it is, what is wrong, and a hint how to
-// fix it.
+// Problem is one error or warning about a configuration: where it is, what is wrong, and a hint how
+// to fix it.
 type Problem struct {
 	// Warning: the configuration can be used.
 	Warning bool
@@ -146,8 +146,8 @@ func (c *Config) Warning(path, what, hint string) Problem {
 	return p
 }
 
-// Given says whether the file or the environment sets the key at path ("reactors.spin").
-func (s *source) Given(path string) bool {
+// isGiven says whether the file or the environment sets the key at path.
+func (s *source) isGiven(path string) bool {
 	_, ok := s.places[path]
 	return ok
 }

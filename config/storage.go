@@ -187,7 +187,7 @@ func (v *ofValue) decode(d *decoder, n *yaml.Node, path string) {
 	(&storageValue{s: v.s.Of}).decode(d, n, path)
 }
 
-// ignored is a value that nothing is known of.
+// ignored accepts any value.
 type ignored struct{ Mapping }
 
 func (ignored) decode(*decoder, *yaml.Node, string) {}

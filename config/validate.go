@@ -55,11 +55,13 @@ func (d *decoder) subsystem(c *Config, s *Subsystem, path string) {
 			"Delete one of the two.")
 	case !s.AllowAnyHost && len(s.Hosts) == 0 && !d.bad[path+".hosts"] &&
 		!d.bad[path+".allow_any_host"]:
-		d.add(path, "no host may connect", "List the host NQNs (cat /etc/nvme/hostnqn on the host) "+
-			"in hosts, or set allow_any_host: true.")
+		d.add(path, "no host may connect",
+			"List the host NQNs (cat /etc/nvme/hostnqn on the host) in hosts, or set "+
+				"allow_any_host: true.")
 	}
 	if s.CNTLIDMin > s.CNTLIDMax {
-		d.add(path+".cntlid_min", fmt.Sprintf("%d is above cntlid_max, %d", s.CNTLIDMin, s.CNTLIDMax),
+		d.add(path+".cntlid_min",
+			fmt.Sprintf("%d is above cntlid_max, %d", s.CNTLIDMin, s.CNTLIDMax),
 			"Exchange the two.")
 	}
 	if c.Reactors.Memory < 4*s.MaxTransfer {
@@ -74,7 +76,7 @@ func (d *decoder) subsystem(c *Config, s *Subsystem, path string) {
 
 func (d *decoder) namespace(n *Namespace, path string) {
 	if b := d.backend(n.Backend); b != nil && b.AlwaysAnswers {
-		if d.Given(path+".io_timeout") && n.Timeout != 0 {
+		if d.isGiven(path+".io_timeout") && n.Timeout != 0 {
 			d.add(path+".io_timeout", "backend "+n.Backend+
 				" always answers, so it would have no effect", "Delete it.")
 		}

@@ -2,26 +2,21 @@ package config
 
 import (
 	"cmp"
-	"encoding/hex"
-	"errors"
+	"encoding"
 	"fmt"
 	"math"
 	"math/bits"
-	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"go.yaml.in/yaml/v3"
-
-	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Value decodes the value of a key into a variable and checks it against its limits.
+// Value decodes the value of a key into a variable and checks it.
 type Value interface {
-	// Type says what may be written, for the documentation: "whole number, 32 to 1024".
+	// Type says what may be written, for the documentation: "number, 32 to 1024".
 	Type() string
 	// String is what the variable holds, as it would be written.
 	String() string
@@ -30,62 +25,48 @@ type Value interface {
 }
 
 // scalar is a Value of one word.
-type scalar[T any] struct {
-	p *T
+type scalar struct {
 	// name is what must be written, with its article, and doc the same for the documentation.
 	name, doc string
-	// parse is the value of a node, or what is wrong with it: unfit if it is of another type.
-	parse  func(n *yaml.Node) (v T, what, hint string)
-	format func(T) string
-	// check says what is wrong with a value; nil accepts all.
-	check func(T) (what, hint string)
+	get       func() string
+	// set sets the variable, or says what is wrong: unfit if the word is of another type.
+	set func(n *yaml.Node) (what, hint string)
 }
 
-// unfit has scalar say which type a value has and which it must have.
 const unfit = "unfit"
 
-func (s *scalar[T]) decode(d *decoder, n *yaml.Node, path string) {
-	if n.Kind != yaml.ScalarNode {
-		d.add(path, "must be "+s.name+", not "+kindName(n), "Write one value.")
-		return
+// Type implements Value.
+func (s *scalar) Type() string { return s.doc }
+
+// String implements Value.
+func (s *scalar) String() string { return s.get() }
+
+func (s *scalar) decode(d *decoder, n *yaml.Node, path string) {
+	what, hint := unfit, "Write one value."
+	if n.Kind == yaml.ScalarNode {
+		what, hint = s.set(n)
 	}
-	v, what, hint := s.parse(n)
 	switch {
 	case what == unfit && n.Tag == "!!null" && n.Value == "":
 		what, hint = "has no value", "Give it one, or delete the key."
 	case what == unfit:
 		what = "must be " + s.name + ", not " + kindName(n)
-	case what == "" && s.check != nil:
-		what, hint = s.check(v)
 	}
 	if what != "" {
 		d.add(path, what, hint)
-		return
 	}
-	*s.p = v
 }
 
-// Type implements Value.
-func (s *scalar[T]) Type() string { return s.doc }
-
-// String implements Value.
-func (s *scalar[T]) String() string { return s.format(*s.p) }
-
-// between adds limits.
-func between[T cmp.Ordered](s *scalar[T], least, most T) *scalar[T] {
-	s.doc += ", " + s.format(least) + " to " + s.format(most)
-	s.check = func(v T) (what, hint string) { return outside(v, least, most, s.format) }
-	return s
-}
-
-// outside says whether a value is too small or too large.
-func outside[T cmp.Ordered](v, least, most T, format func(T) string) (what, hint string) {
+// assign sets *p unless it is outside of its limits.
+func assign[T any, V cmp.Ordered](p *T, v, least, most V, to func(V) T, format func(V) string,
+) (what, hint string) {
 	switch {
 	case v < least:
 		return format(v) + " is too small", "At least " + format(least) + "."
 	case v > most:
 		return format(v) + " is too large", "At most " + format(most) + "."
 	}
+	*p = to(v)
 	return "", ""
 }
 
@@ -94,35 +75,35 @@ func Bool(p *bool) Value { return boolean(p, true) }
 
 // boolean is true or false for a variable that is then yes or its opposite.
 func boolean(p *bool, yes bool) Value {
-	return &scalar[bool]{
-		p: p, name: "true or false", doc: "true or false",
-		format: func(v bool) string { return strconv.FormatBool(v == yes) },
-		parse: func(n *yaml.Node) (v bool, what, hint string) {
+	return &scalar{
+		name: "true or false", doc: "true or false",
+		get: func() string { return strconv.FormatBool(*p == yes) },
+		set: func(n *yaml.Node) (what, hint string) {
 			b, err := strconv.ParseBool(n.Value)
 			if n.Tag != "!!bool" || err != nil {
-				return false, unfit, "Write true or false."
+				return unfit, "Write true or false."
 			}
-			return b == yes, "", ""
+			*p = b == yes
+			return "", ""
 		},
 	}
 }
 
 // Int is a whole number.
 func Int[T ~int | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64](p *T, least, most int) Value {
-	return &scalar[T]{
-		p: p, name: "a whole number", doc: fmt.Sprintf("number, %d to %d", least, most),
-		format: func(v T) string { return fmt.Sprint(v) },
-		parse: func(n *yaml.Node) (v T, what, hint string) {
+	return &scalar{
+		name: "a whole number", doc: fmt.Sprintf("number, %d to %d", least, most),
+		get: func() string { return fmt.Sprint(*p) },
+		set: func(n *yaml.Node) (what, hint string) {
 			if n.Tag != "!!int" {
-				return 0, unfit, "Write a whole number without quotes or unit."
+				return unfit, "Write a whole number without quotes or unit."
 			}
 			i, err := strconv.ParseInt(n.Value, 0, strconv.IntSize)
 			if err != nil {
-				return 0, printable(n.Value) + " is out of range",
+				return printable(n.Value) + " is out of range",
 					fmt.Sprintf("Write a number from %d to %d.", least, most)
 			}
-			what, hint = outside(int(i), least, most, strconv.Itoa)
-			return T(i), what, hint
+			return assign(p, int(i), least, most, func(i int) T { return T(i) }, strconv.Itoa)
 		},
 	}
 }
@@ -148,90 +129,105 @@ func Bytes[T ~int | ~int64](p *T, least, most, unit Size) Value {
 	} else if unit > 1 {
 		doc += fmt.Sprintf(", a multiple of %d", unit)
 	}
-	return &scalar[T]{
-		p: p, name: "a size in bytes", doc: doc, format: func(v T) string { return Size(v).String() },
-		parse: func(n *yaml.Node) (v T, what, hint string) {
+	return &scalar{
+		name: "a size in bytes", doc: doc, get: func() string { return Size(*p).String() },
+		set: func(n *yaml.Node) (what, hint string) {
 			hint = "Write a whole number with a unit, such as 10GiB; units: " + sizeUnits + "."
 			if n.Tag != "!!str" && n.Tag != "!!int" {
-				return 0, unfit, hint
+				return unfit, hint
 			}
 			size, err := ParseSize(n.Value)
-			if err != nil {
-				return 0, err.Error(), hint
-			}
-			what, hint = outside(size, least, most, Size.String)
-			switch {
-			case what != "":
+			switch above := Size(1) << bits.Len64(uint64(size)); {
+			case err != nil:
+				return err.Error(), hint
 			case unit == PowerOfTwo && size&(size-1) != 0:
-				what, hint = size.String()+" is not a power of two", "Use "+around(size)+"."
+				return size.String() + " is not a power of two",
+					fmt.Sprintf("Use %v or %v.", above/2, above)
 			case unit > 1 && size%unit != 0:
-				what, hint = fmt.Sprintf("%v is not a multiple of %d", size, unit), "Round it."
+				return fmt.Sprintf("%v is not a multiple of %d", size, unit), "Round it."
 			}
-			return T(size), what, hint
+			return assign(p, size, least, most, func(s Size) T { return T(s) }, Size.String)
 		},
 	}
-}
-
-// around is the powers of two around a size.
-func around(s Size) string {
-	above := Size(1) << bits.Len64(uint64(s))
-	return fmt.Sprintf("%v or %v", above/2, above)
 }
 
 // Duration is a time.
 func Duration(p *time.Duration, least, most time.Duration) Value {
-	format := func(d time.Duration) string {
-		s := d.String()
-		if short, ok := strings.CutSuffix(s, "m0s"); ok {
-			s = short + "m"
-		}
-		if short, ok := strings.CutSuffix(s, "h0m"); ok {
-			s = short + "h"
-		}
-		return strings.Replace(s, "µ", "u", 1)
-	}
-	return between(&scalar[time.Duration]{
-		p: p, name: "a duration", doc: "duration", format: format,
-		parse: func(n *yaml.Node) (time.Duration, string, string) {
-			what := unfit
-			if n.Tag == "!!str" {
-				d, err := time.ParseDuration(n.Value)
-				if err == nil {
-					return d, "", ""
-				}
-				what = printable(strconv.Quote(n.Value)) + " is not a duration"
-			}
-			return 0, what, "Write a number with a unit, such as 50us, 10ms or 5s."
-		},
-	}, least, most)
-}
-
-// Parsed is text with a meaning; parse says what is wrong with it. doc is its Type.
-func Parsed[T any](p *T, doc string, format func(T) string,
-	parse func(text string) (v T, what, hint string),
-) Value {
-	return &scalar[T]{
-		p: p, name: "text", doc: doc, format: format,
-		parse: func(n *yaml.Node) (v T, what, hint string) {
+	return &scalar{
+		name: "a duration", doc: "duration, " + duration(least) + " to " + duration(most),
+		get: func() string { return duration(*p) },
+		set: func(n *yaml.Node) (what, hint string) {
+			hint = "Write a number with a unit, such as 50us, 10ms or 5s."
 			if n.Tag != "!!str" {
-				return v, unfit, "Put it in quotes: " + strconv.Quote(printable(n.Value)) + "."
+				return unfit, hint
 			}
-			return parse(n.Value)
+			v, err := time.ParseDuration(n.Value)
+			if err != nil {
+				return printable(strconv.Quote(n.Value)) + " is not a duration", hint
+			}
+			return assign(p, v, least, most, func(v time.Duration) time.Duration { return v },
+				duration)
 		},
 	}
 }
 
-// checked is text with a check.
-func checked(p *string, doc string, check func(text string) (what, hint string)) Value {
-	return Parsed(p, doc, func(s string) string { return s }, func(s string) (v, what, hint string) {
-		what, hint = check(s)
-		return s, what, hint
-	})
+// duration is d without the zeroes that time.Duration.String adds.
+func duration(d time.Duration) string {
+	s := strings.Replace(d.String(), "µ", "u", 1)
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// parsed is a text that set makes sense of. doc is its Type.
+func parsed(doc string, get func() string, set func(text string) (what, hint string)) Value {
+	return &scalar{
+		name: "text", doc: doc, get: get,
+		set: func(n *yaml.Node) (what, hint string) {
+			if n.Tag != "!!str" {
+				return unfit, "Put it in quotes: " + strconv.Quote(printable(n.Value)) + "."
+			}
+			return set(n.Value)
+		},
+	}
 }
 
 // Text is any text.
 func Text(p *string) Value {
 	return checked(p, "text", func(string) (what, hint string) { return "", "" })
+}
+
+// checked is a text with a check.
+func checked(p *string, doc string, check func(text string) (what, hint string)) Value {
+	return parsed(doc, func() string { return *p }, func(text string) (what, hint string) {
+		if what, hint = check(text); what == "" {
+			*p = text
+		}
+		return what, hint
+	})
+}
+
+// unmarshaled is a text for a type that parses it; check may refuse what it has become.
+func unmarshaled[T any, P interface {
+	*T
+	encoding.TextUnmarshaler
+	fmt.Stringer
+}](p P, doc, hint string, check func(T) (what, hint string)) Value {
+	return parsed(doc, func() string { return p.String() }, func(text string) (string, string) {
+		v := P(new(T))
+		if err := v.UnmarshalText([]byte(text)); err != nil {
+			return fmt.Sprintf("%q is not an %s", printable(text), doc), hint
+		}
+		what, hint := check(*v)
+		if what == "" {
+			*p = *v
+		}
+		return what, hint
+	})
 }
 
 // Choice is a word and what it means.
@@ -246,24 +242,24 @@ func Choose[T comparable](p *T, choices ...Choice[T]) Value {
 	for i, c := range choices {
 		words[i] = c.Word
 	}
-	format := func(v T) string {
+	list := strings.Join(words, ", ")
+	get := func() string {
 		for _, c := range choices {
-			if c.Meaning == v {
+			if c.Meaning == *p {
 				return c.Word
 			}
 		}
 		return ""
 	}
-	return Parsed(p, "one of "+strings.Join(words, ", "), format,
-		func(s string) (v T, what, hint string) {
-			for _, c := range choices {
-				if c.Word == s {
-					return c.Meaning, "", ""
-				}
+	return parsed("one of "+list, get, func(text string) (what, hint string) {
+		for _, c := range choices {
+			if c.Word == text {
+				*p = c.Meaning
+				return "", ""
 			}
-			return v, fmt.Sprintf("%q is not possible here", printable(s)),
-				"Use one of: " + strings.Join(words, ", ") + "."
-		})
+		}
+		return fmt.Sprintf("%q is not possible here", printable(text)), "Use one of: " + list + "."
+	})
 }
 
 // OneOf is one of some words.
@@ -289,12 +285,11 @@ func (u unique) decode(d *decoder, n *yaml.Node, path string) {
 	if d.bad[path] {
 		return
 	}
-	kind := u.kind
-	if i, j := strings.LastIndex(path, "["), strings.LastIndex(path, "]"); kind == "" {
+	kind, value := u.kind, u.String()
+	switch i, j := strings.LastIndex(path, "["), strings.LastIndex(path, "]"); kind {
+	case "":
 		kind = path[:i] + path[j:]
-	}
-	value := u.String()
-	if kind == pathKind {
+	case pathKind:
 		value = filepath.Clean(value)
 	}
 	d.once(kind, value, path, u.hint)
@@ -310,121 +305,4 @@ func Path(p *string) Value {
 		}
 		return "", ""
 	}), pathKind, "Two namespaces on one would overwrite each other; give each its own."}
-}
-
-func nqn(p *string, hint string, check func(string) error) Value {
-	return Unique(checked(p, "NQN", func(s string) (what, hint string) {
-		if err := check(s); err != nil {
-			return err.Error(), "An NQN is nqn.YYYY-MM.REVERSED.DOMAIN:NAME or " +
-				"nqn.2014-08.org.nvmexpress:uuid:UUID, 223 bytes at most."
-		}
-		return "", ""
-	}), hint)
-}
-
-func subsystemNQN(s string) error {
-	if s == nvme.DiscoveryNQN {
-		return errors.New("the discovery subsystem exists by itself")
-	}
-	return nvme.ValidateNQN(s)
-}
-
-// ascii is one of the strings of Identify Controller, of printable ASCII characters (Base sections
-// 1.4.2 and 5.1.13.2.1).
-func ascii(p *string, size int) Value {
-	return checked(p, fmt.Sprintf("text, up to %d characters", size), func(s string) (what, hint string) {
-		if len(s) > size {
-			return fmt.Sprintf("%d characters, but NVMe has room for %d", len(s), size), "Shorten it."
-		}
-		if i := strings.IndexFunc(s, func(r rune) bool { return r < 0x20 || r > 0x7E }); i >= 0 {
-			return "contains a character that is not printable ASCII: " +
-				printable(s[i:min(len(s), i+4)]), "Use letters, digits, blanks and punctuation."
-		}
-		return "", ""
-	})
-}
-
-const identifierHint = "Identifiers must be unique, or hosts ignore the namespace."
-
-func id(p *uuid.UUID) Value {
-	parse := func(s string) (id uuid.UUID, what, hint string) {
-		id, err := uuid.Parse(s)
-		if err != nil || len(s) != 36 || id == uuid.Nil {
-			return id, fmt.Sprintf("%q is not a UUID", printable(s)),
-				"Write the output of uuidgen, or delete the key: a stable one is derived."
-		}
-		return id, "", ""
-	}
-	format := func(id uuid.UUID) string {
-		if id == uuid.Nil {
-			return ""
-		}
-		return id.String()
-	}
-	return unique{Parsed(p, "UUID", format, parse), "uuid", identifierHint}
-}
-
-// hexadecimal is an NGUID or EUI-64.
-func hexadecimal[A [8]byte | [16]byte](p *A) Value {
-	digits := 2 * len(*p)
-	parse := func(s string) (a A, what, hint string) {
-		b, err := hex.DecodeString(s)
-		if err != nil || len(s) != digits || strings.Trim(s, "0") == "" {
-			return a, fmt.Sprintf("%q is not %d hexadecimal digits other than all zeroes",
-				printable(s), digits), "Correct it, or delete the key: a stable one is derived."
-		}
-		return A(b), "", ""
-	}
-	format := func(a A) string {
-		if a == *new(A) {
-			return ""
-		}
-		return fmt.Sprintf("%x", a)
-	}
-	return unique{
-		Parsed(p, fmt.Sprintf("%d hexadecimal digits", digits), format, parse),
-		"identifier", identifierHint,
-	}
-}
-
-// address is an IP address that can be listened on.
-func address(p *netip.Addr) Value {
-	return Parsed(p, "IP address", netip.Addr.String, func(s string) (netip.Addr, string, string) {
-		addr, err := netip.ParseAddr(s)
-		if err != nil {
-			return addr, fmt.Sprintf("%q is not an IP address", printable(s)),
-				"Write an IPv4 or IPv6 address, 0.0.0.0 or \"::\"; host names are not resolved."
-		}
-		what, hint := local(addr)
-		return addr, what, hint
-	})
-}
-
-// addrPort is an IP address and a port that can be listened on; "" is none.
-func addrPort(p *netip.AddrPort) Value {
-	return Parsed(p, "IP address and port", netip.AddrPort.String,
-		func(s string) (addr netip.AddrPort, what, hint string) {
-			if s == "" {
-				return addr, "", ""
-			}
-			addr, err := netip.ParseAddrPort(s)
-			if err != nil {
-				return addr, fmt.Sprintf("%q is not an IP address and a port", printable(s)),
-					"Write for instance 127.0.0.1:9500 or \"[::1]:9500\"; host names are not resolved."
-			}
-			what, hint = local(addr.Addr())
-			return addr, what, hint
-		})
-}
-
-// local says why an address cannot be listened on anywhere.
-func local(addr netip.Addr) (what, hint string) {
-	switch {
-	case addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "":
-		return "a link-local IPv6 address needs its interface",
-			fmt.Sprintf("Write \"%s%%eth0\" with the interface's name.", addr)
-	case addr.IsMulticast():
-		return "a multicast address cannot be listened on", "Write an address of this machine."
-	}
-	return "", ""
 }

@@ -73,8 +73,8 @@ type Request struct {
 	// ZeroCopy says that Prepare attached Segs, memory of the namespace itself: for a read memory
 	// that Queue.CanSendFrom accepts, for a write memory that Queue.CanReceiveInto accepts. It
 	// stays valid until the transport calls Handler.EndZeroCopy, once, when its device no longer
-	// touches it. Until Execute the transport may write there what it likes; data in the capsule is
-	// copied.
+	// touches it. Until Execute the transport may write there what it likes. Prepare attaches
+	// nothing to a command whose data is in the capsule.
 	ZeroCopy bool
 	// CompletesInExecute says of a write that its device is expected to complete it before Execute
 	// returns. In-capsule data may then stay where it was received; should the device take longer

@@ -20,32 +20,32 @@ import (
 // Deadline is how long a Client waits for a device.
 const Deadline = 30 * time.Second
 
-// Client uses one channel of a device as a reactor does: it sleeps until it is woken when Poll has
-// nothing. One goroutine uses it, which is locked to its thread from the first use to Close.
+// Client uses one channel of a device as a reactor does: when Poll returns nothing, it sleeps until
+// it is woken. One goroutine uses it, which is locked to its thread from the first use to Close.
 type Client struct {
 	tb      testing.TB
 	Channel backend.Channel
-	bell    int // an eventfd
+	eventFD int // an eventfd
 	locked  bool
 	done    [16]*backend.IO
 	region  *mem.Region
-	// out is what has been submitted and not returned yet.
+	// out is the IOs that have been submitted and not returned.
 	out map[*backend.IO]bool
 }
 
-// NewClient opens a channel of dev, with size bytes of memory for data. Close it.
+// NewClient opens a channel of dev, with size bytes of memory for data. The caller closes it.
 func NewClient(tb testing.TB, dev backend.Device, size int) *Client {
 	tb.Helper()
 	c := &Client{tb: tb, out: map[*backend.IO]bool{}}
 	var err error
-	if c.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+	if c.eventFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		tb.Fatal(err)
 	}
 	if c.region, err = mem.Map("backendtest", size); err != nil {
 		tb.Fatal(err)
 	}
 	c.Channel, err = dev.OpenChannel(backend.Reactor{
-		Wake: c.wake, EventFD: c.bell, Memory: c.region,
+		Wake: c.wake, EventFD: c.eventFD, Memory: c.region,
 	})
 	if err != nil {
 		tb.Fatal(err)
@@ -53,7 +53,7 @@ func NewClient(tb testing.TB, dev backend.Device, size int) *Client {
 	return c
 }
 
-// BenchmarkReads reads 32 blocks of size bytes per call of Submit and Poll, from a device that
+// BenchmarkReads makes 32 reads of size bytes per call of Submit and Poll, from a device that
 // completes them at once.
 func BenchmarkReads(b *testing.B, dev backend.Device, size int) {
 	c := NewClient(b, dev, 1<<20)
@@ -71,12 +71,12 @@ func BenchmarkReads(b *testing.B, dev backend.Device, size int) {
 
 var eventOne = binary.NativeEndian.AppendUint64(nil, 1)
 
-func (c *Client) wake() { _, _ = unix.Write(c.bell, eventOne) }
+func (c *Client) wake() { _, _ = unix.Write(c.eventFD, eventOne) }
 
-// Sleep waits until the channel, after an Arm, has rung the bell.
+// Sleep waits until the channel, which has been armed, wakes the client.
 func (c *Client) Sleep() {
 	c.tb.Helper()
-	fds := []unix.PollFd{{Fd: int32(c.bell), Events: unix.POLLIN}}
+	fds := []unix.PollFd{{Fd: int32(c.eventFD), Events: unix.POLLIN}}
 	for end := time.Now().Add(Deadline); ; {
 		n, err := unix.Poll(fds, int(time.Until(end).Milliseconds()))
 		if err == unix.EINTR && time.Now().Before(end) {
@@ -87,7 +87,7 @@ func (c *Client) Sleep() {
 				err)
 		}
 		var count [8]byte
-		_, _ = unix.Read(c.bell, count[:])
+		_, _ = unix.Read(c.eventFD, count[:])
 		return
 	}
 }
@@ -95,7 +95,7 @@ func (c *Client) Sleep() {
 // Close closes the channel and frees the memory.
 func (c *Client) Close() {
 	c.tb.Helper()
-	if err := errors.Join(c.Channel.Close(), c.region.Unmap(), unix.Close(c.bell)); err != nil {
+	if err := errors.Join(c.Channel.Close(), c.region.Unmap(), unix.Close(c.eventFD)); err != nil {
 		c.tb.Error(err)
 	}
 	if c.locked {
@@ -103,10 +103,10 @@ func (c *Client) Close() {
 	}
 }
 
-// Memory is n bytes of the client's memory at off.
+// Memory returns n bytes of the client's memory at off.
 func (c *Client) Memory(off, n int) []byte { return c.region.Bytes()[off : off+n : off+n] }
 
-// Segs makes segments of b, cut at the given positions.
+// Segs returns b as segments, cut at the given positions.
 func (c *Client) Segs(b []byte, cuts ...int) []mem.Segment {
 	var segs []mem.Segment
 	at := 0
@@ -117,8 +117,8 @@ func (c *Client) Segs(b []byte, cuts ...int) []mem.Segment {
 	return segs
 }
 
-// Lock locks the calling goroutine to its thread until Close, as a reactor's is. Users of Channel
-// itself call it before.
+// Lock locks the calling goroutine to its thread until Close, as a reactor's is. Tests that call
+// Channel themselves call it first.
 func (c *Client) Lock() {
 	if !c.locked {
 		c.locked = true
@@ -126,7 +126,7 @@ func (c *Client) Lock() {
 	}
 }
 
-// Submit starts all ios. It polls when the device is full; finished are those it got back
+// Submit starts all ios. It polls when the device is full, and returns the IOs that finished
 // meanwhile.
 func (c *Client) Submit(ios ...*backend.IO) (finished []*backend.IO) {
 	c.tb.Helper()
@@ -149,7 +149,7 @@ func (c *Client) Submit(ios ...*backend.IO) (finished []*backend.IO) {
 	return finished
 }
 
-// Wait waits for at least n IOs to finish.
+// Wait waits until at least n IOs have finished, and returns them.
 func (c *Client) Wait(n int) (finished []*backend.IO) {
 	c.tb.Helper()
 	for len(finished) < n {
@@ -171,7 +171,7 @@ func (c *Client) Wait(n int) (finished []*backend.IO) {
 	return finished
 }
 
-// Do starts ios and waits until all outstanding ones are finished. It returns the errors.
+// Do starts ios, waits until all outstanding ones have finished, and returns their errors.
 func (c *Client) Do(ios ...*backend.IO) error {
 	c.tb.Helper()
 	finished := c.Submit(ios...)
@@ -191,21 +191,20 @@ func (c *Client) MustDo(ios ...*backend.IO) {
 	}
 }
 
-// Read is an IO that reads into b, Write one that writes it.
+// Read returns an IO that reads at off into b, as segments cut at the given positions.
 func (c *Client) Read(off int64, b []byte, cuts ...int) *backend.IO {
 	return &backend.IO{Op: backend.OpRead, Off: off, Len: int64(len(b)), Segs: c.Segs(b, cuts...)}
 }
 
-// Write is an IO that writes b at off.
+// Write returns an IO that writes b at off, as segments cut at the given positions.
 func (c *Client) Write(off int64, b []byte, cuts ...int) *backend.IO {
 	return &backend.IO{Op: backend.OpWrite, Off: off, Len: int64(len(b)), Segs: c.Segs(b, cuts...)}
 }
 
-// fill makes b differ everywhere from what other seeds give.
+// fill fills b with random bytes.
 func fill(b []byte, seed uint64) {
-	rnd := rand.NewChaCha8([32]byte{
-		byte(seed), byte(seed >> 8), byte(seed >> 16),
-		byte(seed >> 24),
-	})
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], seed)
+	rnd := rand.NewChaCha8(key)
 	_, _ = rnd.Read(b)
 }

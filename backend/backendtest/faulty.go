@@ -5,10 +5,11 @@ import (
 	"sync"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
-// Faulty is a device that passes everything on to another one, except what it is told to fail or to
-// hold. Its own methods may be called by any goroutine at any time.
+// Faulty is a wrapper that fails or holds IOs on request. Any goroutine may call its own methods at
+// any time.
 type Faulty struct {
 	backend.Device
 
@@ -16,26 +17,26 @@ type Faulty struct {
 	fault func(*backend.IO) error
 	hold  func(*backend.IO) bool
 	full  bool
-	gives bool
+	abort bool
 	wakes map[*faultyChannel]func()
 	held  int
 }
 
-// NewFaulty wraps dev, which it closes when it is closed.
+// NewFaulty wraps dev. Close closes dev, too.
 func NewFaulty(dev backend.Device) *Faulty {
 	return &Faulty{Device: dev, wakes: map[*faultyChannel]func(){}}
 }
 
-// Fail makes every IO that is submitted from now on fail with the error that fault returns for it,
-// unless that is nil; the device never sees it. Fail(nil) ends that.
+// Fail makes every IO that is submitted from now on complete with the error that fault returns for
+// it, unless that is nil. The device never sees such an IO. Fail(nil) ends that.
 func (f *Faulty) Fail(fault func(*backend.IO) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fault = fault
 }
 
-// Hold keeps the IOs that are submitted from now on and for which hold is true (all of them if hold
-// is nil) away from the device, until Release: they are outstanding, and their memory is in use.
+// Hold keeps the IOs that are submitted from now on and for which hold returns true, or all of them
+// if hold is nil, from the device until Release: they are outstanding, and their memory is in use.
 func (f *Faulty) Hold(hold func(*backend.IO) bool) {
 	if hold == nil {
 		hold = func(*backend.IO) bool { return true }
@@ -45,7 +46,7 @@ func (f *Faulty) Hold(hold func(*backend.IO) bool) {
 	f.hold = hold
 }
 
-// Release ends Hold: what was kept goes to the device.
+// Release ends Hold: the IOs that were held go to the device.
 func (f *Faulty) Release() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -53,7 +54,7 @@ func (f *Faulty) Release() {
 	f.wakeAll()
 }
 
-// Held is the number of IOs that are kept.
+// Held returns the number of IOs that are held.
 func (f *Faulty) Held() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,11 +69,11 @@ func (f *Faulty) Full(full bool) {
 	f.wakeAll()
 }
 
-// GivesBack makes IOs that are kept come back with ErrAborted when they are canceled.
-func (f *Faulty) GivesBack() {
+// HonorCancel makes Cancel complete an IO that is held with ErrAborted. Otherwise it does nothing.
+func (f *Faulty) HonorCancel() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.gives = true
+	f.abort = true
 }
 
 func (f *Faulty) wakeAll() {
@@ -98,9 +99,8 @@ type faultyChannel struct {
 	f     *Faulty
 	inner backend.Channel
 	wake  func()
-	kept  backend.List // held, or released and not yet taken by the device
-	next  *backend.IO  // of kept, refused by a full device
-	done  backend.List
+	held  list.List[backend.IO] // held, or released and not yet taken by the device
+	done  list.List[backend.IO]
 	one   [1]*backend.IO
 }
 
@@ -124,12 +124,12 @@ func (c *faultyChannel) submit(io *backend.IO) bool {
 	if fault != nil {
 		if err := fault(io); err != nil {
 			io.Err = err
-			c.done.Push(io)
+			c.done.Push(io, &io.Node)
 			return true
 		}
 	}
 	if hold != nil && hold(io) {
-		c.kept.Push(io)
+		c.held.Push(io, &io.Node)
 		c.f.count(1)
 		return true
 	}
@@ -148,14 +148,10 @@ func (c *faultyChannel) Poll(done []*backend.IO) int {
 	c.f.mu.Lock()
 	holding := c.f.hold != nil
 	c.f.mu.Unlock()
-	for !holding {
-		if c.one[0] = c.next; c.next == nil {
-			if c.one[0] = c.kept.Pop(); c.one[0] == nil {
-				break
-			}
-		}
-		if c.next = nil; c.inner.Submit(c.one[:]) == 0 {
-			c.next = c.one[0]
+	for !holding && !c.held.Empty() {
+		io := c.held.Pop()
+		if c.one[0] = io; c.inner.Submit(c.one[:]) == 0 {
+			c.held.PushFirst(io, &io.Node)
 			c.wake() // full: again after this Poll, which makes room
 			break
 		}
@@ -168,27 +164,24 @@ func (c *faultyChannel) Poll(done []*backend.IO) int {
 // Cancel implements backend.Canceler.
 func (c *faultyChannel) Cancel(io *backend.IO) {
 	c.f.mu.Lock()
-	gives := c.f.gives
+	abort := c.f.abort
 	c.f.mu.Unlock()
-	var rest backend.List
-	for o := c.kept.Pop(); o != nil; o = c.kept.Pop() {
-		if o != io || !gives {
-			rest.Push(o)
-			continue
+	for held := range c.held.All() {
+		if held == io && abort {
+			c.held.Remove(&io.Node)
+			io.Err = backend.ErrAborted
+			c.done.Push(io, &io.Node)
+			c.f.count(-1)
 		}
-		o.Err = backend.ErrAborted
-		c.done.Push(o)
-		c.f.count(-1)
 	}
-	c.kept = rest
 }
 
 // Arm implements backend.Channel.
-func (c *faultyChannel) Arm() bool { return c.done.First() == nil && c.inner.Arm() }
+func (c *faultyChannel) Arm() bool { return c.done.Empty() && c.inner.Arm() }
 
 // Close implements backend.Channel.
 func (c *faultyChannel) Close() error {
-	if c.next != nil || c.kept.First() != nil || c.done.First() != nil {
+	if !c.held.Empty() || !c.done.Empty() {
 		return errors.New("close channel of faulty device: operations are outstanding")
 	}
 	c.f.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
 // echo is a device that completes everything at once and takes at most 4 IOs.
@@ -15,7 +16,7 @@ type echo struct {
 
 type echoChannel struct {
 	d    *echo
-	done backend.List
+	done list.List[backend.IO]
 	n    int
 }
 
@@ -32,7 +33,7 @@ func (c *echoChannel) Submit(ios []*backend.IO) int {
 		}
 		c.n++
 		io.Err = nil
-		c.done.Push(io)
+		c.done.Push(io, &io.Node)
 	}
 	return len(ios)
 }
@@ -43,7 +44,7 @@ func (c *echoChannel) Poll(done []*backend.IO) int {
 	return n
 }
 
-func (c *echoChannel) Arm() bool { return c.done.First() == nil }
+func (c *echoChannel) Arm() bool { return c.done.Empty() }
 
 func (c *echoChannel) Close() error { c.d.open--; return nil }
 

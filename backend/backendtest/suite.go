@@ -11,17 +11,17 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// Options say what a device does that others do not.
+// Options say in what a device differs from others.
 type Options struct {
-	// Forgets: writes vanish, reads give zeroes.
+	// Forgets: writes are not stored, reads give zeroes.
 	Forgets bool
-	// Lends: its channels are backend.Lenders.
-	Lends bool
-	// Receives: its channels are backend.Receivers.
-	Receives bool
+	// ZeroCopyReads: its channels are backend.ZeroCopyReaders.
+	ZeroCopyReads bool
+	// ZeroCopyWrites: its channels are backend.ZeroCopyWriters, and ZeroCopyReaders as well.
+	ZeroCopyWrites bool
 }
 
-// MinSize is the size a device needs for Run, in bytes.
+// MinSize is the size that a device needs for Run, in bytes.
 const MinSize = 8 << 20
 
 type suite struct {
@@ -35,8 +35,8 @@ type check struct {
 	fn   func(t *testing.T, dev backend.Device)
 }
 
-// Run checks a device against the contract. open opens a new one of at least MinSize bytes that
-// reads as zeroes; Run closes it.
+// Run checks a device against the contract. open opens a new device of at least MinSize bytes that
+// reads as zeroes. Run closes it.
 func Run(t *testing.T, open func(t *testing.T) backend.Device, opts Options) {
 	s := &suite{open: open, Options: opts}
 	tests := []check{
@@ -57,22 +57,26 @@ func Run(t *testing.T, open func(t *testing.T) backend.Device, opts Options) {
 		{"NoAllocation", s.noAlloc},
 	}
 	switch {
-	case !opts.Lends:
-		tests = append(tests, check{"DoesNotLend", isNo[backend.ZeroCopyReader]})
-	case !opts.Forgets: // nothing on loan would change
-		tests = append(tests, check{"LoanStaysAsItIs", s.loanFence})
+	case !opts.ZeroCopyReads:
+		tests = append(tests, check{"NoZeroCopyReader", isNo[backend.ZeroCopyReader]})
+	case !opts.Forgets: // otherwise nothing ever changes
+		tests = append(tests, check{"ZeroCopyReadStable", s.stable})
 		fallthrough
 	default:
-		tests = append(tests, check{"Lend", s.lend}, check{"NoTornBlockOnLoan", s.loansTorn},
-			check{"LoansStarveNoWriter", s.loansStarve}, check{"LendNoAllocation", s.lendNoAlloc})
+		tests = append(tests,
+			check{"ZeroCopyRead", s.zeroCopyRead},
+			check{"ZeroCopyReadNoTornBlock", s.zeroCopyReadTorn},
+			check{"ZeroCopyReadStarvesNoWriter", s.zeroCopyReadStarve},
+			check{"ZeroCopyReadNoAllocation", s.zeroCopyReadNoAlloc})
 	}
-	if opts.Receives {
-		tests = append(tests, check{"Reserve", s.reserve},
-			check{"ReservedAgainstModel", s.reserveModel},
-			check{"NoTornBlockReserved", s.reserveTorn},
-			check{"ReserveNoAllocation", s.reserveNoAlloc})
+	if opts.ZeroCopyWrites {
+		tests = append(tests,
+			check{"ZeroCopyWrite", s.zeroCopyWrite},
+			check{"ZeroCopyWriteAgainstModel", s.zeroCopyWriteModel},
+			check{"ZeroCopyWriteNoTornBlock", s.zeroCopyWriteTorn},
+			check{"ZeroCopyWriteNoAllocation", s.zeroCopyWriteNoAlloc})
 	} else {
-		tests = append(tests, check{"DoesNotReceive", isNo[backend.ZeroCopyWriter]})
+		tests = append(tests, check{"NoZeroCopyWriter", isNo[backend.ZeroCopyWriter]})
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -146,7 +150,7 @@ func (s *suite) fresh(t *testing.T, dev backend.Device) {
 	}
 }
 
-// sizes writes and reads from one block to more than a megabyte, in segments cut in many ways.
+// sizes writes and reads from one block to more than a megabyte, in segments of many shapes.
 func (s *suite) sizes(t *testing.T, dev backend.Device) {
 	bs := dev.Info().BlockSize
 	c := NewClient(t, dev, 4<<20)
@@ -190,7 +194,7 @@ func every(n, step int) (cuts []int) {
 	return cuts
 }
 
-// misaligned uses memory at any address: data that came inside of a capsule lies behind its header.
+// misaligned uses memory at any address: in-capsule data lies behind a header.
 func (s *suite) misaligned(t *testing.T, dev backend.Device) {
 	bs := dev.Info().BlockSize
 	c := NewClient(t, dev, 4<<20)
@@ -206,7 +210,7 @@ func (s *suite) misaligned(t *testing.T, dev backend.Device) {
 	}
 }
 
-// boundaries writes the first and the last block and around megabytes, and sees that neighbours
+// boundaries writes the first and the last block and around megabytes, and checks that neighbours
 // stay.
 func (s *suite) boundaries(t *testing.T, dev backend.Device) {
 	info := dev.Info()
@@ -229,11 +233,11 @@ func (s *suite) boundaries(t *testing.T, dev backend.Device) {
 			s.check(t, fmt.Sprintf("block %d", b/bs), r, w)
 		}
 	}
-	// nothing is fine
+	// no bytes are fine
 	c.MustDo(&backend.IO{Op: backend.OpRead}, &backend.IO{Op: backend.OpWrite, Off: info.Size})
 }
 
-// refused: what is behind the end and other mistakes of the submitter are errors and touch nothing.
+// refused: ranges beyond the end and other mistakes of the submitter are errors and change nothing.
 func (s *suite) refused(t *testing.T, dev backend.Device) {
 	size, bs := dev.Info().Size, int64(dev.Info().BlockSize)
 	c := NewClient(t, dev, 1<<20)
@@ -265,7 +269,7 @@ func (s *suite) refused(t *testing.T, dev backend.Device) {
 	s.check(t, "the last block", r, make([]byte, bs))
 }
 
-// zeroing checks write zeroes and discard of blocks, of parts and of all.
+// zeroing checks write zeroes and discard of single blocks, of ranges and of the whole device.
 func (s *suite) zeroing(t *testing.T, dev backend.Device) {
 	info := dev.Info()
 	bs := int64(info.BlockSize)

@@ -91,7 +91,7 @@ func (s *suite) random(t *testing.T, c *Client, info backend.Info, base int64, w
 	}
 }
 
-// torn lets several channels write, zero, discard and read the same blocks: a block is always
+// torn makes several channels write, zero, discard and read the same blocks: a block is always
 // uniform.
 func (s *suite) torn(t *testing.T, dev backend.Device) {
 	const rounds = 100
@@ -143,7 +143,7 @@ func (s *suite) torn(t *testing.T, dev backend.Device) {
 	wg.Wait()
 }
 
-// flush mixes flushes and FUA with writes: every one succeeds, and what was written is there.
+// flush mixes flushes and FUA with writes: all of them succeed, and the data is there.
 func (s *suite) flush(t *testing.T, dev backend.Device) {
 	bs := dev.Info().BlockSize
 	const n = 32
@@ -172,7 +172,7 @@ func (s *suite) flush(t *testing.T, dev backend.Device) {
 	s.check(t, "after the flushes", r, c.Memory(0, n*bs))
 }
 
-// flood submits more than any device takes at once; each IO comes back once, with its owner.
+// flood submits more than any device takes at once: each IO is returned once, with its owner.
 func (s *suite) flood(t *testing.T, dev backend.Device) {
 	bs := dev.Info().BlockSize
 	c := NewClient(t, dev, 8*bs)
@@ -190,7 +190,7 @@ func (s *suite) flood(t *testing.T, dev backend.Device) {
 	}
 }
 
-// smallPolls takes what is finished one by one, and nothing into an empty array.
+// smallPolls polls with room for one IO, and with none.
 func (s *suite) smallPolls(t *testing.T, dev backend.Device) {
 	bs := dev.Info().BlockSize
 	c := NewClient(t, dev, 8*bs)
@@ -213,8 +213,8 @@ func (s *suite) smallPolls(t *testing.T, dev backend.Device) {
 	}
 }
 
-// closeBusy: neither a channel with outstanding IOs nor a device with an open channel closes, and
-// both still work afterwards.
+// closeBusy: neither a channel with outstanding IOs nor a device with an open channel can be
+// closed, and both still work afterwards.
 func (s *suite) closeBusy(t *testing.T, dev backend.Device) {
 	bs := dev.Info().BlockSize
 	c := NewClient(t, dev, 8*bs)
@@ -266,7 +266,7 @@ func (s *suite) noAlloc(t *testing.T, dev backend.Device) {
 		}
 	}
 	for range 20 {
-		round() // workers start and find their buffers
+		round() // workers start and map their buffers
 	}
 	if n := testutil.AllocsPerRun(50, round); n != 0 {
 		t.Errorf("%v allocations for %d IOs", n, len(ios))

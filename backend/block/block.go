@@ -1,5 +1,5 @@
-// Package block is storage on a whole disk or a partition. It opens the device for itself alone and
-// learns from the kernel what it can do; package disk does the rest.
+// Package block is storage on a whole disk or a partition. It opens the device exclusively and
+// describes it by what the kernel knows; package disk does the rest.
 package block
 
 import (
@@ -19,19 +19,19 @@ import (
 
 // Config describes a block device.
 type Config struct {
-	// Path of a block device, best one below /dev/disk/by-id, which stays the same.
+	// Path of a block device, preferably below /dev/disk/by-id, where names stay the same.
 	Path string
-	// ReadOnly opens it for reading, still for this process alone: what somebody else writes would
-	// change under the hosts.
+	// ReadOnly opens it for reading, still exclusively: otherwise data could change under the
+	// hosts.
 	ReadOnly bool
 	// Engine makes the system calls.
 	Engine disk.Engine
-	// Log is for warnings; nil: none.
+	// Log is for warnings; nil for none.
 	Log *slog.Logger
 }
 
-// Open opens the device exclusively: it must not be mounted, swap, or part of anything else, nor
-// may a partition of it.
+// Open opens the device exclusively: neither it nor a partition of it may be mounted, swap, or part
+// of another device.
 func Open(cfg Config) (backend.Device, error) {
 	d, err := open(cfg)
 	if err != nil {
@@ -45,7 +45,7 @@ func open(cfg Config) (*disk.Disk, error) {
 	if err != nil {
 		return nil, err
 	}
-	dc.Look, dc.Reopen = look, reopener(cfg, dc)
+	dc.Size, dc.Reopen = size, reopener(cfg, dc)
 	d, err := disk.New(dc)
 	if err != nil {
 		_ = unix.Close(dc.FD)
@@ -53,18 +53,35 @@ func open(cfg Config) (*disk.Disk, error) {
 	return d, err
 }
 
-// Claim opens a device as Open does and tells what the kernel knows of it, for whoever works on it
-// in another way. The caller closes FD.
+// Claim opens a device as Open does and returns what the kernel knows of it, for another package
+// that works on it by other means. The caller closes FD.
 func Claim(cfg Config) (disk.Config, error) {
 	dc, err := claim(cfg)
 	if err != nil {
 		return dc, fmt.Errorf("block device %s: %w", cfg.Path, err)
 	}
-	dc.Look = look
+	dc.Size = size
 	return dc, nil
 }
 
-func claim(cfg Config) (dc disk.Config, err error) {
+func claim(cfg Config) (disk.Config, error) {
+	mode := unix.O_RDWR
+	if cfg.ReadOnly {
+		mode = unix.O_RDONLY
+	}
+	dc, err := attach(cfg, mode)
+	if err == nil && dc.Info.ReadOnly && !cfg.ReadOnly {
+		return dc, errors.Join(errReadOnly, unix.Close(dc.FD))
+	}
+	dc.Info.ReadOnly = cfg.ReadOnly
+	return dc, err
+}
+
+var errReadOnly = backend.WithHint(errors.New("is read-only"),
+	"Make the namespace read_only, or the device writable: blockdev --setrw.")
+
+// attach opens a device exclusively and describes it.
+func attach(cfg Config, mode int) (dc disk.Config, err error) {
 	if cfg.Path == "" {
 		return dc, errors.New("no path is given")
 	}
@@ -72,38 +89,23 @@ func claim(cfg Config) (dc disk.Config, err error) {
 	if err != nil {
 		return dc, err
 	}
-	mode := unix.O_RDWR
-	if cfg.ReadOnly {
-		mode = unix.O_RDONLY
-	}
 	fd, err := unix.Open(cfg.Path, mode|unix.O_EXCL|unix.O_DIRECT|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return dc, explain(err, cfg.ReadOnly)
 	}
-	defer func() {
-		if err != nil {
-			_ = unix.Close(fd)
-		}
-	}()
 	sysfs := sysfs(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)))
 	dc = disk.Config{Path: cfg.Path, FD: fd, Block: true, Engine: cfg.Engine, Log: cfg.Log}
 	if err := describe(&dc, sysfs); err != nil {
-		return dc, err
-	}
-	if cfg.ReadOnly {
-		dc.Info.ReadOnly = true
-	} else if dc.Info.ReadOnly {
-		return dc, errors.New(
-			"is read-only (make the namespace read_only, or the device writable: blockdev --setrw)")
+		return dc, errors.Join(err, unix.Close(fd))
 	}
 	return dc, nil
 }
 
-// stat tells devices from other files before anything is opened, which may have effects.
+// stat distinguishes devices from other files before anything is opened, which may have effects.
 func stat(path string) (st unix.Stat_t, err error) {
 	if err = unix.Stat(path, &st); err != nil {
 		if err == unix.ENOENT {
-			err = errors.New("no such device (\"nvmf-target disks\" lists those that are there)")
+			err = disk.ErrMissing
 		}
 		return st, err
 	}
@@ -116,27 +118,31 @@ func stat(path string) (st unix.Stat_t, err error) {
 	return st, errors.New("is not a block device")
 }
 
-// explain says what an error of open means and how to mend it.
+// explain returns what an error of open(2) or access(2) means, with a hint.
 func explain(err error, readOnly bool) error {
+	hint := ""
 	switch err {
 	case unix.EBUSY:
-		return fmt.Errorf(
-			"is in use: %w (\"nvmf-target disks\" shows by whom; unmount it, or end what is made of it)", err)
+		err = fmt.Errorf("is in use: %w", err)
+		hint = "\"nvmf-target disks\" shows by whom; unmount it, or stop what uses it."
 	case unix.EACCES, unix.EPERM:
-		if readOnly {
-			return fmt.Errorf(
-				"open: %w (give the user that runs the target the right to it, for instance by the group disk)", err)
+		err = fmt.Errorf("open: %w", err)
+		hint = "Give the user that runs the target the right to it, for instance by the group disk"
+		if !readOnly {
+			hint += ", or make the namespace read_only"
 		}
-		return fmt.Errorf(
-			"open for writing: %w (give the user that runs the target the right to it, for instance by the group disk, or make the namespace read_only)", err)
+		hint += "."
 	case unix.EROFS:
-		return fmt.Errorf("is read-only: %w (make the namespace read_only)", err)
+		err = fmt.Errorf("is read-only: %w", err)
+		hint = "Make the namespace read_only."
 	case unix.ENOMEDIUM:
-		return fmt.Errorf("has no medium: %w", err)
+		err = fmt.Errorf("has no medium: %w", err)
 	case unix.ENXIO, unix.ENODEV:
-		return fmt.Errorf("the device behind this name is gone: %w", err)
+		err = fmt.Errorf("there is no device behind this name: %w", err)
+	default:
+		err = fmt.Errorf("open: %w", err)
 	}
-	return fmt.Errorf("open: %w", err)
+	return backend.WithHint(err, hint)
 }
 
 // describe asks the kernel for the properties of the device.
@@ -184,8 +190,8 @@ func describe(d *disk.Config, sys sysfs) error {
 	return nil
 }
 
-// memoryAlignment is the unit of addresses that the device takes, as far as the kernel tells (Linux
-// 6.0).
+// memoryAlignment returns the unit of addresses that the device takes, as far as the kernel tells
+// it (Linux 6.0).
 func memoryAlignment(sys sysfs, logical int) int {
 	if sys.text("queue/dma_alignment") == "" {
 		return logical
@@ -196,7 +202,7 @@ func memoryAlignment(sys sysfs, logical int) int {
 	return logical
 }
 
-// identity names the storage wherever it is plugged in, if it has a name of its own.
+// identity returns a name that the storage has wherever it is plugged in, otherwise its path.
 func identity(path string, sys sysfs) string {
 	for _, name := range []string{
 		"wwid", "device/wwid", "serial", "device/serial", "../wwid",
@@ -216,7 +222,7 @@ func identity(path string, sys sysfs) string {
 type sysfs string
 
 func (s sysfs) text(name string) string {
-	// not Join: ".." is the parent of what a link leads to
+	// not Join: ".." is the parent of the directory that a link leads to
 	b, err := os.ReadFile(string(s) + "/" + name)
 	if err != nil && strings.HasPrefix(name, "queue/") {
 		b, err = os.ReadFile(string(s) + "/../" + name)

@@ -157,7 +157,7 @@ func TestSpaceComesBack(t *testing.T) {
 	}
 }
 
-// TestOpenRefuses: each refusal says what is wrong and how to mend it.
+// TestOpenRefuses: each refusal says what is wrong and how to fix it, and Probe says it before.
 func TestOpenRefuses(t *testing.T) {
 	device, _ := loop(t, 1<<20)
 	readOnly, _ := loop(t, 1<<20, "--read-only")
@@ -187,6 +187,59 @@ func TestOpenRefuses(t *testing.T) {
 			!strings.Contains(err.Error(), "block device "+tc.cfg.Path) {
 			t.Errorf("%+v: %v, want %q", tc.cfg, err, tc.want)
 		}
+		if r := Probe(tc.cfg); len(r.Errors) != 1 ||
+			!strings.Contains(r.Errors[0].What, strings.TrimSuffix(tc.want, " busy")) {
+			t.Errorf("%+v: %+v, want %q", tc.cfg, r, tc.want)
+		}
+	}
+}
+
+// TestProbe: a device that can be opened is left as it is, a use of it is found.
+func TestProbe(t *testing.T) {
+	device, file := loop(t, 1<<20)
+	for _, readOnly := range []bool{false, true} {
+		cfg := Config{Path: device, ReadOnly: readOnly}
+		if r := Probe(cfg); len(r.Errors)+len(r.Warnings) != 0 {
+			t.Errorf("%+v", r)
+		}
+		mustClose(t, mustOpen(t, cfg))
+	}
+	f, err := os.OpenFile(file, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder := exec.Command("sh", "-c", "read line; true") // it has the file behind the device open
+	holder.ExtraFiles = []*os.File{f}
+	in, err := holder.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r := Probe(Config{Path: device})
+	if err := errors.Join(in.Close(), holder.Wait(), f.Close()); err != nil {
+		t.Error(err)
+	}
+	want := fmt.Sprintf("is in use by process %d (sh) (%s)", holder.Process.Pid, file)
+	if len(r.Errors) != 0 || len(r.Warnings) != 1 || r.Warnings[0].What != want {
+		t.Errorf("%+v, want %q", r, want)
+	}
+	other, _ := loop(t, 1<<20)
+	if out, err := exec.Command("losetup", "-f", "--show", device).CombinedOutput(); err == nil {
+		upper := strings.TrimSpace(string(out))
+		r = Probe(Config{Path: device})
+		if out, err := exec.Command("losetup", "-d", upper).CombinedOutput(); err != nil {
+			t.Errorf("losetup -d: %v: %s", err, out)
+		}
+		if len(r.Errors) != 1 || !strings.Contains(r.Errors[0].What, filepath.Base(upper)) {
+			t.Errorf("a loop device on a loop device: %+v", r)
+		}
+	} else {
+		t.Logf("no loop device on %s: %s", device, out)
+	}
+	if r := Probe(Config{Path: other, Engine: disk.Engine{Name: "aio"}}); len(r.Errors) != 1 {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -10,31 +10,32 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
-// maxOutstanding is the most IOs a channel takes.
+// maxOutstanding is the most IOs that a channel takes.
 const maxOutstanding = 1024
 
-// channel is one reactor's. Fields above inbox are the reactor's alone.
+// channel belongs to one reactor. Only inbox, wake and jobs are used by other goroutines.
 type channel struct {
 	d           *Disk
 	outstanding int
-	ops         []*op  // all
-	free        *op    // a stack of those not in use
-	ready       opList // ops whose step is to be started
-	done        backend.List
+	ops         []*op         // all
+	free        list.List[op] // those not in use, the latest first
+	ready       list.List[op] // those whose step is to be started
+	done        list.List[backend.IO]
 	workers     int
 	working     int // ops with workers
 
-	// rings are none with threads, one, or two: the second one polls devices. added says that files
-	// are known to them, those that were open as Disk.opened says.
+	// rings are none with threads, otherwise one, or two: the second one polls devices. If added,
+	// files are those of the descriptor when Disk.opened was opened.
 	rings  []*uring.Ring
 	files  [2]uring.File
 	added  bool
 	opened uint32
 
-	inbox inbox
+	inbox list.Inbox[op]
 	wake  func()
 	jobs  chan *op
 	wg    sync.WaitGroup
@@ -72,15 +73,13 @@ func (c *channel) Submit(ios []*backend.IO) int {
 // begin makes an op of io and chooses its first step.
 func (c *channel) begin(io *backend.IO) {
 	d := c.d
-	o := c.free
+	o := c.free.Pop()
 	if o == nil {
 		o = &op{c: c}
 		c.ops = append(c.ops, o)
-	} else {
-		c.free, o.next = o.next, nil
 	}
-	o.io, o.done, o.flags, o.write, o.dirty, o.unwanted = io, 0, 0, io.Op != backend.OpRead, false,
-		false
+	o.io, o.done, o.flags, o.write = io, 0, 0, io.Op != backend.OpRead
+	o.dirty, o.canceled = false, false
 	if io.Op == backend.OpFlush {
 		c.flush(o)
 		return
@@ -109,18 +108,18 @@ func (c *channel) begin(io *backend.IO) {
 			o.step = stepBounced
 		}
 		// With O_DIRECT the write itself reports every error. Through the page cache RWF_DSYNC
-		// could take away the report of a failed write-back that a flush should get, so there FUA
+		// could consume the report of a failed write-back that a flush should get, so there FUA
 		// is a flush.
 		if io.Op == backend.OpWrite && io.Flags&backend.FUA != 0 && d.cfg.Offset != 0 {
 			o.flags = unix.RWF_DSYNC
 		}
 	}
-	if o.fenced = d.fence.acquire(o); o.fenced {
-		c.ready.push(o)
+	if o.locked = d.ranges.lock(o); o.locked {
+		c.ready.Push(o, &o.node)
 	}
 }
 
-// refuse is the error of an IO that the disk does not even try.
+// refuse returns the error of an IO that the disk does not even try.
 func (d *Disk) refuse(io *backend.IO) error {
 	info := d.info.Load()
 	if info.Offline {
@@ -134,7 +133,7 @@ func (d *Disk) refuse(io *backend.IO) error {
 		return nil
 	case backend.OpDiscard:
 		if !info.Discard && !info.ReadOnly {
-			return fmt.Errorf("%s: %v: space cannot be given back here: %w", d.cfg.Path, io.Op,
+			return fmt.Errorf("%s: %v: space cannot be freed here: %w", d.cfg.Path, io.Op,
 				backend.ErrUnsupported)
 		}
 	case backend.OpWrite, backend.OpWriteZeroes:
@@ -150,10 +149,10 @@ func (d *Disk) refuse(io *backend.IO) error {
 	return nil
 }
 
-// deliver puts an op into the inbox and wakes its reactor. Any goroutine.
-func (c *channel) deliver(o *op, n news) {
-	o.news = n
-	c.inbox.push(o)
+// deliver puts an op into the inbox and wakes the reactor. Any goroutine calls it.
+func (c *channel) deliver(o *op, e event) {
+	o.event = e
+	c.inbox.Push(o, &o.node)
 	c.wake()
 }
 
@@ -170,45 +169,44 @@ func (c *channel) Poll(done []*backend.IO) int {
 	return n
 }
 
-// receive takes what others have for this channel.
+// receive takes the ops that other goroutines have delivered.
 func (c *channel) receive() {
-	for o := c.inbox.take(); o != nil; {
-		next := o.next
-		o.next = nil
-		switch o.news {
+	var ops list.List[op]
+	c.inbox.Take(&ops)
+	for o := ops.Pop(); o != nil; o = ops.Pop() {
+		switch o.event {
 		case executed:
 			c.working--
 			c.stepped(o, o.res)
-		case admitted:
-			o.fenced = o.step != stepSync
-			c.ready.push(o)
+		case granted:
+			o.locked = o.step != stepSync
+			c.ready.Push(o, &o.node)
 		case shared:
 			err := o.err
 			o.err = nil
 			c.end(o, err)
 		}
-		o = next
 	}
 }
 
-// pump starts what is ready.
+// pump starts the steps that are ready.
 func (c *channel) pump() {
-	for o := c.ready.pop(); o != nil; o = c.ready.pop() {
+	for o := c.ready.Pop(); o != nil; o = c.ready.Pop() {
 		if !c.start(o) {
-			c.ready.putBack(o)
+			c.ready.PushFirst(o, &o.node)
 			return
 		}
 	}
 }
 
-// start gives the step of o to the ring or to a worker. False: the ring is full.
+// start gives the step of o to the ring or to a worker. It returns false if the ring is full.
 func (c *channel) start(o *op) bool {
-	if o.unwanted && o.step != stepSync { // a flush has its turn, which others wait for
+	if o.canceled && o.step != stepSync { // others wait for a flush whose turn it is
 		c.end(o, c.d.failure(o.io.Op, o.io.Off+o.done, unix.ECANCELED))
 		return true
 	}
 	o.opened = c.d.opened.Load()
-	if o.step == stepSync && c.d.dirty.Load() { // what completes from here on is for the next flush
+	if o.step == stepSync && c.d.dirty.Load() { // the next flush covers what completes from here on
 		c.d.dirty.Store(false)
 		o.dirty = true
 	}
@@ -217,7 +215,7 @@ func (c *channel) start(o *op) bool {
 		return c.startRing(o)
 	}
 	c.working++
-	if c.workers < c.d.cfg.Engine.Workers && c.working > c.workers {
+	if c.workers < c.d.maxWorkers && c.working > c.workers {
 		c.workers++
 		c.wg.Go(c.work)
 	}
@@ -233,23 +231,23 @@ func (o *op) Complete(res int32) {
 	o.c.stepped(o, res)
 }
 
-// stepped is called when a step of o is over; res is its result as io_uring has it.
+// stepped is called when a step of o is over. res is its result as io_uring returns it.
 func (c *channel) stepped(o *op, res int32) {
 	d := c.d
-	if d.tamper != nil {
-		res = d.tamper(o.step, res)
+	if d.inject != nil {
+		res = d.inject(o.step, res)
 	}
 	switch e := syscall.Errno(-res); {
 	case o.step == stepSync && res != -int32(unix.EINTR) && res != -int32(unix.EAGAIN):
 		c.synced(o, res)
 		return
 	case res >= 0:
-	case c.another(o, e):
-		c.ready.push(o)
+	case c.again(o, e):
+		c.ready.Push(o, &o.node)
 		return
 	default:
-		err := c.verdict(o, e)
-		if o.flags&unix.RWF_DSYNC != 0 && !d.returns(err) {
+		err := c.stepError(o, e)
+		if o.flags&unix.RWF_DSYNC != 0 && !d.removed(err) {
 			d.syncFailed(err)
 		}
 		c.end(o, err)
@@ -257,7 +255,7 @@ func (c *channel) stepped(o *op, res int32) {
 	}
 	if o.step <= stepBounced {
 		if res == 0 {
-			c.end(o, c.verdict(o, 0))
+			c.end(o, c.stepError(o, 0))
 			return
 		}
 		if o.done += int64(res); o.done < o.io.Len {
@@ -265,25 +263,26 @@ func (c *channel) stepped(o *op, res int32) {
 				(o.done&int64(d.cfg.Offset-1) != 0 || !d.aligned(o.io.Segs)) {
 				o.step = stepBounced
 			}
-			c.ready.push(o)
+			c.ready.Push(o, &o.node)
 			return
 		}
 	} else if d.cfg.Driver != nil && o.step != stepZeroes {
 		if o.done += int64(res); o.done < o.io.Len {
-			c.ready.push(o)
+			c.ready.Push(o, &o.node)
 			return
 		}
 	}
 	if o.io.Flags&backend.FUA != 0 && o.write && o.flags == 0 {
-		c.unfence(o)
+		c.unlock(o)
 		c.flush(o)
 		return
 	}
 	c.end(o, nil)
 }
 
-// another says that after this error the step of o is made again, possibly in another way.
-func (c *channel) another(o *op, e syscall.Errno) bool {
+// again says whether the step of o is made again after this error, and chooses another step if that
+// is better.
+func (c *channel) again(o *op, e syscall.Errno) bool {
 	unknown := e == unix.EOPNOTSUPP || e == unix.ENOSYS || e == unix.EINVAL || e == unix.ENOTTY
 	switch {
 	case e == unix.EINTR || e == unix.EAGAIN:
@@ -303,29 +302,29 @@ func (c *channel) another(o *op, e syscall.Errno) bool {
 	return true
 }
 
-// Cancel implements backend.Canceler. A flush goes on, since others may share it.
+// Cancel implements backend.Canceler. A flush continues, since others may share it.
 func (c *channel) Cancel(io *backend.IO) {
 	i := slices.IndexFunc(c.ops, func(o *op) bool { return o.io == io })
 	if i < 0 || c.ops[i].step == stepSync {
 		return
 	}
 	o := c.ops[i]
-	o.unwanted = true
+	o.canceled = true
 	for _, r := range c.rings {
 		r.Cancel(o)
 	}
 }
 
-func (c *channel) unfence(o *op) {
-	if o.fenced {
-		o.fenced = false
-		c.d.fence.release(o)
+func (c *channel) unlock(o *op) {
+	if o.locked {
+		o.locked = false
+		c.d.ranges.unlock(o)
 	}
 }
 
-// end gives io back, through Poll.
+// end completes the IO of o, which Poll returns.
 func (c *channel) end(o *op, err error) {
-	c.unfence(o)
+	c.unlock(o)
 	if err == nil && o.write && o.io.Flags&backend.FUA == 0 && o.io.Op != backend.OpFlush &&
 		!c.d.dirty.Load() {
 		c.d.dirty.Store(true)
@@ -335,14 +334,14 @@ func (c *channel) end(o *op, err error) {
 	}
 	clear(o.iov)
 	o.io.Err = err
-	c.done.Push(o.io)
+	c.done.Push(o.io, &o.io.Node)
 	o.io = nil
-	o.next, c.free = c.free, o
+	c.free.PushFirst(o, &o.node)
 }
 
 // Arm implements backend.Channel.
 func (c *channel) Arm() bool {
-	if c.done.First() != nil || c.ready.head != nil || c.inbox.top.Load() != nil {
+	if !c.done.Empty() || !c.ready.Empty() || !c.inbox.Empty() {
 		return false
 	}
 	for _, r := range c.rings {
@@ -360,7 +359,7 @@ func (c *channel) Close() error {
 			c.outstanding)
 	}
 	close(c.jobs)
-	c.wg.Wait() // they are idle, or just returned from wake
+	c.wg.Wait() // workers are idle, or have just returned from wake
 	var errs []error
 	for i, r := range c.rings {
 		if c.added {

@@ -12,36 +12,37 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
-// Driver works on a disk by commands of its own instead of by the system calls for files. The
-// methods with a Command are called by any goroutine, with a Command that nobody else uses.
+// Driver works on a disk by commands of its own instead of the system calls for files. Any
+// goroutine calls the methods with a Command, which is not used elsewhere meanwhile.
 type Driver interface {
-	// Limit is the most bytes of one command, a multiple of the block size; not positive: there is
-	// no such command.
+	// Limit returns the most bytes of one command, a multiple of the block size; 0 or less if there
+	// is no such command.
 	Limit(op backend.Op) int64
 	// Start queues a command, whose result is its status: 0 for success, a positive number that
-	// Failure explains, or a negative errno. False: the ring is full.
+	// Failure explains, or a negative errno. It returns false if the ring is full.
 	Start(r *uring.Ring, f uring.File, cmd *Command, c uring.Completer) bool
 	// Do carries a command out and returns its result. It may block.
 	Do(cmd *Command) int32
-	// Failure is what a positive result means, as an error that wraps a sentinel of package
+	// Failure returns what a positive result means, as an error that wraps a sentinel of package
 	// backend.
 	Failure(status int32) error
 }
 
-// Command is one step of an IO for a Driver. It stays where it is until the step is over.
+// Command is one step of an IO for a Driver. It is not moved until the step is over.
 type Command struct {
 	Op       backend.Op
 	FUA      bool // durable when it is over
 	Unmap    bool // OpWriteZeroes: may deallocate
 	Off, Len int64
-	// Data is what to transfer, or Vectors, if that is not in one piece.
+	// Data is the data to transfer, or Vectors if it is not in one piece.
 	Data    []byte
 	Vectors []sys.Iovec
-	// Scratch is the driver's; it stays from command to command.
+	// Scratch is the driver's. It is kept from command to command.
 	Scratch any
 }
 
-// command makes o.cmd of the next step. False: its data is cut up too much for one command.
+// command sets o.cmd to the next step. It returns false if the data has too many segments for one
+// command.
 func (o *op) command() bool {
 	io, c := o.io, &o.cmd
 	*c = Command{Op: io.Op, Off: io.Off + o.done, Len: io.Len - o.done, Scratch: c.Scratch}
@@ -66,8 +67,8 @@ func (o *op) command() bool {
 	return c.Len > 0
 }
 
-// startCommand gives the step of o to the ring, or to a worker if its data is cut up too much.
-// False: the ring is full.
+// startCommand gives the step of o to the ring, or to a worker if its data has too many segments.
+// It returns false if the ring is full.
 func (c *channel) startCommand(o *op) bool {
 	if !o.command() {
 		o.step = stepBounced
@@ -76,7 +77,7 @@ func (c *channel) startCommand(o *op) bool {
 	return c.d.cfg.Driver.Start(c.rings[0], c.files[0], &o.cmd, o)
 }
 
-// transfer reads or writes what iov refers to, as much of it as one command takes. A worker's.
+// transfer reads or writes what iov refers to, as much of it as one command takes. Workers call it.
 func (o *op) transfer(iov []sys.Iovec, off int64, flags int) int32 {
 	c, d := &o.cmd, o.c.d
 	*c = Command{Op: backend.OpWrite, FUA: flags&unix.RWF_DSYNC != 0, Off: off, Scratch: c.Scratch}
@@ -106,8 +107,8 @@ func clip(iov []sys.Iovec, n, block int64) ([]sys.Iovec, int64) {
 	return nil, 0
 }
 
-// outcome makes of a driver's result what io_uring returns for files: the number of bytes, or a
-// negative errno.
+// outcome converts a driver's result into what io_uring returns for files: the number of bytes, or
+// a negative errno.
 func (o *op) outcome(status int32) int32 {
 	switch {
 	case status < 0:
@@ -123,7 +124,7 @@ func (o *op) outcome(status int32) int32 {
 	return -int32(unix.EIO)
 }
 
-// failure is the error of a step: what the driver said, or what e means.
+// failure returns the error of a step: what the driver says, or what e means.
 func (o *op) failure(e syscall.Errno) error {
 	d, off := o.c.d, o.io.Off+o.done
 	if o.cause == nil {

@@ -1,19 +1,19 @@
-// Package disk carries out IOs on a descriptor: it is what the devices of packages file and block
-// have in common. One of two engines does the work, io_uring where it is allowed, otherwise a pool
-// of goroutines that make blocking system calls.
+// Package disk carries out IOs on a descriptor: it is what the devices of packages file, block and
+// nvmedrive have in common. One of two engines does the work: io_uring where it is allowed,
+// otherwise a pool of goroutines that make blocking system calls.
 //
-// The way of an IO; everything but the workers runs on its channel's reactor:
+// The path of an IO. Everything but the workers runs on the reactor of its channel:
 //
-//	Submit  -> op -> fence (waits if a racing command holds one of its blocks) -> ready
+//	Submit  io -> op -> range lock (waits while a racing command has one of its blocks) -> ready
 //	pump    ready -> ring or worker: one step (a transfer, a flush, fallocate, ...)
-//	Poll    step done -> again, if something is left to do (short transfer, FUA without O_DIRECT) -> done
+//	Poll    step over -> ready again, if something is left (a short transfer, FUA without O_DIRECT)
+//	        -> done
 //
-// An op waits without occupying anybody. What one reactor has for another's op (its blocks are
-// free, the flush that it shares is over) comes through an inbox without locks, as does what
-// workers finish.
+// An op that waits occupies no thread. What happens to it on another reactor (its range is locked,
+// the flush that it shares is over) arrives through an inbox, as does what workers finish.
 //
 // Durability: a write is in the volatile cache of the device until a flush, except with FUA. When a
-// flush fails the kernel drops what it could not write and forgets about it: a second flush would
+// flush fails, the kernel drops what it could not write and forgets about it: a second flush would
 // succeed although data is lost. So a failure stays: from then on every flush and every write fails
 // until the device is opened again.
 package disk
@@ -33,56 +33,51 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
-// The engines, as they are called in the configuration.
+// The names of the engines, as in the configuration.
 const (
-	Auto    = "auto"     // io_uring, or with a warning threads
+	Auto    = "auto"     // io_uring, or threads with a warning
 	IOUring = "io_uring" // nothing else
 	Threads = "threads"
 )
 
 // Engine says how system calls are made.
 type Engine struct {
-	// Name is Auto, which "" means as well, IOUring or Threads.
+	// Name is Auto, IOUring or Threads; "" means Auto.
 	Name string
-	// SQPoll lets a thread of the kernel submit; it sleeps after SQIdle without work, 0: a second.
+	// SQPoll makes a kernel thread submit. It sleeps after SQIdle without work, 0 for a second.
 	SQPoll bool
 	SQIdle time.Duration
 	// IOPoll polls the device instead of waiting for its interrupts, for transfers with O_DIRECT.
 	IOPoll bool
-	// Workers is the largest number of blocking system calls in progress per channel, 0 for the
-	// default of 32. They are started as needed; with io_uring for little but data at odd
-	// addresses.
-	Workers int
 }
-
-const defaultWorkers = 32
 
 // Config describes a Disk.
 type Config struct {
 	// Path names the disk in errors.
 	Path string
-	// FD is the open file or block device. The Disk owns and closes it, once New has succeeded.
+	// FD is the open file or block device. The Disk owns and closes it once New has succeeded.
 	FD   int
 	Info backend.Info
-	// Offset is the unit of positions and lengths that O_DIRECT asks for, Memory that of addresses,
+	// Offset is the unit of positions and lengths that O_DIRECT requires, Memory that of addresses,
 	// both in bytes and powers of two; 0 if the page cache is used.
 	Offset, Memory int
-	// Block: FD is a block device, whose space is given back by BLKDISCARD instead of by punching
-	// holes.
+	// Block says that FD is a block device, whose space is freed by BLKDISCARD instead of by
+	// punching holes.
 	Block bool
-	// Driver takes the place of the system calls for files; nil: none.
+	// Driver replaces the system calls for files; nil for none.
 	Driver Driver
 	Engine Engine
-	Log    *slog.Logger
+	// Log is for warnings and errors; nil for none.
+	Log *slog.Logger
 
-	// Look tells the present size of what FD refers to, in bytes; 0 or an error: it is gone. Any
-	// goroutine calls it, for block devices also reactors. nil: the size does not change.
-	Look func(fd int) (int64, error)
-	// Allocated tells how much space the content of FD takes, in bytes; nil: all of it. Any
-	// goroutine calls it.
+	// Size returns the present size of what FD refers to, in bytes; 0 or an error if it is offline.
+	// Any goroutine calls it, for block devices also reactors. nil if the size does not change.
+	Size func(fd int) (int64, error)
+	// Allocated returns how much space the content of FD takes, in bytes. Any goroutine calls it.
+	// nil if that is all of it.
 	Allocated func(fd int) (int64, error)
-	// Reopen opens and describes the disk again that is gone, if it is there and the same. The Disk
-	// takes the new FD over. nil: what is gone comes back by itself.
+	// Reopen opens and describes a disk again that was offline, if it is there and the same. The
+	// Disk takes over the new FD. nil if such a disk comes back by itself.
 	Reopen func() (Config, error)
 }
 
@@ -90,26 +85,29 @@ type Config struct {
 type Disk struct {
 	cfg      Config
 	uring    bool
-	fence    fence
+	ranges   rangeLock
 	channels atomic.Int32
 
-	// info is the present description, and opened counts how often the disk came back; see watcher.
+	// info is the present description. opened counts how often the disk came back; see watcher.
 	info   atomic.Pointer[backend.Info]
 	opened atomic.Uint32
 	watch  watcher
 
-	// noZeroRange, noCommand and noIOPoll are set when the kernel turns out not to know
+	// noZeroRange, noCommand and noIOPoll are set when the kernel turns out not to have
 	// FALLOC_FL_ZERO_RANGE, discards by io_uring, or polled transfers for this file.
 	noZeroRange, noCommand, noIOPoll atomic.Bool
 
-	// failed is why flushes and writes are refused, nil while all is well.
+	// failed is why flushes and writes are refused, nil if they are not.
 	failed atomic.Pointer[error]
 	sync   syncer
 	// dirty says that writes have completed that no flush has covered.
 	dirty atomic.Bool
 
-	// tamper replaces results in tests; any goroutine.
-	tamper func(s step, res int32) int32
+	// maxWorkers is the most blocking system calls in progress per channel. Workers are started as
+	// they are needed; with io_uring for little but data at odd addresses.
+	maxWorkers int
+	// inject replaces results in tests. Any goroutine calls it.
+	inject func(s step, res int32) int32
 }
 
 var (
@@ -119,43 +117,46 @@ var (
 
 // New makes a Disk of an open descriptor. An error leaves FD open.
 func New(cfg Config) (*Disk, error) {
-	e := &cfg.Engine
-	if e.Workers == 0 {
-		e.Workers = defaultWorkers
-	}
-	if e.Workers < 1 || e.Workers > maxOutstanding {
-		return nil, fmt.Errorf("%d workers: must be from 1 to %d", e.Workers, maxOutstanding)
-	}
-	if e.SQIdle == 0 {
-		e.SQIdle = time.Second
+	if cfg.Engine.SQIdle == 0 {
+		cfg.Engine.SQIdle = time.Second
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &Disk{cfg: cfg}
+	d := &Disk{cfg: cfg, maxWorkers: 32}
 	d.info.Store(&d.cfg.Info)
-	d.fence.init(cfg.Info.BlockSize)
+	d.ranges.init(cfg.Info.BlockSize)
 	d.noZeroRange.Store(cfg.Driver != nil && cfg.Driver.Limit(backend.OpWriteZeroes) <= 0)
-	switch e.Name {
-	case Threads:
+	if err := cfg.Engine.check(); err != nil {
+		return nil, err
+	}
+	switch cfg.Engine.Name {
 	case "", Auto:
 		d.uring = d.fallBack(available()) == nil
 	case IOUring:
-		if err := available(); err != nil {
-			return nil, fmt.Errorf("engine io_uring: %w", err)
-		}
 		d.uring = true
-	default:
-		return nil, fmt.Errorf("engine %q is not known; use %s, %s or %s", e.Name, Auto, IOUring,
-			Threads)
 	}
-	if cfg.Look != nil {
+	if cfg.Size != nil {
 		d.startWatch()
 	}
 	return d, nil
 }
 
-// available tells why io_uring cannot be used; tests replace it.
+// check returns an error if this engine cannot be used.
+func (e *Engine) check() error {
+	switch e.Name {
+	case "", Auto, Threads:
+		return nil
+	case IOUring:
+		if err := available(); err != nil {
+			return fmt.Errorf("engine io_uring: %w", err)
+		}
+		return nil
+	}
+	return fmt.Errorf("engine %q is not known; use %s, %s or %s", e.Name, Auto, IOUring, Threads)
+}
+
+// available returns why io_uring cannot be used; tests replace it.
 var available = sync.OnceValue(uring.Available)
 
 var warnOnce sync.Once
@@ -164,8 +165,8 @@ var warnOnce sync.Once
 func (d *Disk) fallBack(err error) error {
 	if err != nil {
 		warnOnce.Do(func() {
-			d.cfg.Log.Warn(
-				"io_uring cannot be used: disks are served by threads, which costs more CPU for each command", "error", err)
+			d.cfg.Log.Warn("io_uring cannot be used: disks are served by threads, "+
+				"which costs more CPU for each command", "err", err)
 		})
 	}
 	return err
@@ -173,19 +174,19 @@ func (d *Disk) fallBack(err error) error {
 
 var unregisteredOnce sync.Once
 
-// unregistered warns, once in the process, that io_uring works without knowing the reactors'
-// memory, if err says why.
+// unregistered warns, once in the process, that io_uring works without registered memory, if err
+// says why.
 func (d *Disk) unregistered(err error) {
 	if err == nil {
 		return
 	}
-	mend := ""
+	hint := ""
 	if errors.Is(err, unix.ENOMEM) {
-		mend = " (raise the limit of locked memory: ulimit -l, LimitMEMLOCK=)"
+		hint = " (raise the limit of locked memory: ulimit -l, LimitMEMLOCK=)"
 	}
 	unregisteredOnce.Do(func() {
 		d.cfg.Log.Warn("memory cannot be registered with io_uring: each transfer costs more CPU",
-			"error", fmt.Errorf("%w%s", err, mend))
+			"err", fmt.Errorf("%w%s", err, hint))
 	})
 }
 
@@ -202,8 +203,8 @@ func (d *Disk) Allocated() (int64, error) {
 	return min(n, size), err
 }
 
-// Close implements backend.Device. It does not flush: what the hosts flushed is durable, what they
-// did not is theirs to lose, and the kernel writes it back all the same.
+// Close implements backend.Device. It does not flush: what hosts have flushed is durable, and the
+// kernel writes back the rest.
 func (d *Disk) Close() error {
 	if n := d.channels.Load(); n != 0 {
 		return fmt.Errorf("close %s: %d channels are open", d.cfg.Path, n)
@@ -215,7 +216,7 @@ func (d *Disk) Close() error {
 	return nil
 }
 
-// failure is the error of a system call.
+// failure returns the error of a system call.
 func (d *Disk) failure(op backend.Op, off int64, e syscall.Errno) error {
 	class := backend.ErrIO
 	switch e {
@@ -233,8 +234,8 @@ func (d *Disk) failure(op backend.Op, off int64, e syscall.Errno) error {
 	return fmt.Errorf("%s: %v at %d: %w: %w", d.cfg.Path, op, off, class, e)
 }
 
-// syncFailed makes the failure of a durable write stay, unless it says that the write was refused,
-// as for lack of space: then nothing was lost that had been accepted.
+// syncFailed makes the failure of a durable write stay, unless the write was refused, as for lack
+// of space: then nothing is lost that had been accepted.
 func (d *Disk) syncFailed(err error) {
 	if !errors.Is(err, backend.ErrIO) && !errors.Is(err, backend.ErrOffline) {
 		return
@@ -242,7 +243,7 @@ func (d *Disk) syncFailed(err error) {
 	err = fmt.Errorf("%w; nothing more is accepted until the namespace is opened again: %w",
 		backend.ErrDegraded, err)
 	if d.failed.CompareAndSwap(nil, &err) {
-		d.lookSoon() // which makes it known
-		d.cfg.Log.Error("a flush failed: the disk takes no more writes", "error", err)
+		d.checkSoon() // which makes it known
+		d.cfg.Log.Error("a flush failed: the disk takes no more writes", "err", err)
 	}
 }

@@ -78,14 +78,14 @@ func expect(t *testing.T, c *backendtest.Client, io *backend.IO, want error) {
 	}
 }
 
-// TestNothingSupported: without discards, ZERO_RANGE and commands for block devices all the rest
+// TestNothingSupported: without discards, ZERO_RANGE and commands for block devices everything else
 // works.
 func TestNothingSupported(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		backendtest.Run(t, func(t *testing.T) backend.Device {
 			d := newDisk(t, backendtest.MinSize, true, e)
 			d.cfg.Info.Discard, d.cfg.Info.DiscardZeroes = false, false
-			d.tamper = func(s step, res int32) int32 {
+			d.inject = func(s step, res int32) int32 {
 				if s == stepZeroRange {
 					return -int32(unix.EOPNOTSUPP)
 				}
@@ -96,14 +96,22 @@ func TestNothingSupported(t *testing.T) {
 	})
 }
 
-// TestShortTransfers: what the kernel does by halves, not at all or not now is finished, from where
-// it ended.
+// TestOneWorker: steps wait for the only worker.
+func TestOneWorker(t *testing.T) {
+	backendtest.Run(t, func(t *testing.T) backend.Device {
+		d := newDisk(t, backendtest.MinSize, true, Engine{Name: Threads})
+		d.maxWorkers = 1
+		return d
+	}, backendtest.Options{})
+}
+
+// TestShortTransfers: a transfer that ends early, or is to be repeated, continues where it ended.
 func TestShortTransfers(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		backendtest.Run(t, func(t *testing.T) backend.Device {
 			d := newDisk(t, backendtest.MinSize, true, e)
 			var n atomic.Int64
-			d.tamper = func(_ step, res int32) int32 {
+			d.inject = func(_ step, res int32) int32 {
 				switch k := n.Add(1); {
 				case res < 0:
 				case res >= 2 && k%3 == 0:
@@ -120,13 +128,13 @@ func TestShortTransfers(t *testing.T) {
 	})
 }
 
-// failing is a tamper that fails flushes while fail is set, and counts them.
+// failing makes flushes fail while fail is set, and counts them.
 type failing struct {
 	fail  atomic.Bool
 	syncs atomic.Int64
 }
 
-func (f *failing) tamper(s step, res int32) int32 {
+func (f *failing) inject(s step, res int32) int32 {
 	if s == stepSync {
 		f.syncs.Add(1)
 		if f.fail.Load() {
@@ -136,7 +144,7 @@ func (f *failing) tamper(s step, res int32) int32 {
 	return res
 }
 
-// TestFailedFlushStays: after a flush failed no flush and no write succeeds until the device is
+// TestFailedFlushStays: after a failed flush no flush and no write succeeds until the device is
 // opened again.
 func TestFailedFlushStays(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
@@ -144,7 +152,7 @@ func TestFailedFlushStays(t *testing.T) {
 		var log bytes.Buffer
 		d := newDisk(t, 1<<20, true, e)
 		d.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
-		d.tamper = f.tamper
+		d.inject = f.inject
 		c := backendtest.NewClient(t, d, 8192)
 		b := c.Memory(0, 4096)
 		flush := &backend.IO{Op: backend.OpFlush}
@@ -170,13 +178,13 @@ func TestFailedFlushStays(t *testing.T) {
 	})
 }
 
-// TestFailedFUAStays: the same for a write through O_DIRECT that had to be durable, unless there
-// was no room for it.
+// TestFailedFUAStays: the same for a durable write through O_DIRECT, unless there was no room for
+// it.
 func TestFailedFUAStays(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		d := newDisk(t, 1<<20, true, e)
 		var result atomic.Int32
-		d.tamper = func(s step, res int32) int32 {
+		d.inject = func(s step, res int32) int32 {
 			if r := result.Load(); r != 0 && s == stepTransfer {
 				return r
 			}
@@ -205,7 +213,7 @@ func TestFUAIsDurable(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		var f failing
 		d := newDisk(t, 1<<20, false, e)
-		d.tamper = f.tamper
+		d.inject = f.inject
 		c := backendtest.NewClient(t, d, 8192)
 		fua := func(op backend.Op) *backend.IO {
 			return &backend.IO{
@@ -228,13 +236,12 @@ func TestFUAIsDurable(t *testing.T) {
 }
 
 // TestFlushesShare: flushes that come while one is in progress, which may have begun before the
-// writes they cover, are served by one more, whichever channel they come from; and its failure is
-// everybody's.
+// writes they cover, share one more, whichever channel they come from, and its failure.
 func TestFlushesShare(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		var f failing
 		d := newDisk(t, 1<<20, true, e)
-		d.tamper = f.tamper
+		d.inject = f.inject
 		c := backendtest.NewClient(t, d, 4096)
 		flushes := make([]*backend.IO, 10)
 		for i := range flushes {
@@ -267,7 +274,7 @@ func TestFlushesShare(t *testing.T) {
 	})
 }
 
-// TestErrno: the errors of system calls are told apart, and say what happened where.
+// TestErrno: the errors of system calls are classified, and say what failed and where.
 func TestErrno(t *testing.T) {
 	d := &Disk{cfg: Config{Path: "/some/disk.img"}}
 	for errno, want := range map[syscall.Errno]error{
@@ -284,8 +291,8 @@ func TestErrno(t *testing.T) {
 	}
 }
 
-// TestFallsBack: where io_uring is forbidden threads take over, with one warning for all disks,
-// unless io_uring is asked for.
+// TestFallsBack: where io_uring is forbidden, threads are used, with one warning for all disks,
+// unless io_uring is asked for; Probe says so before.
 func TestFallsBack(t *testing.T) {
 	old := available
 	defer func() { available, warnOnce = old, sync.Once{} }()
@@ -305,11 +312,16 @@ func TestFallsBack(t *testing.T) {
 		if err != nil || d.uring {
 			t.Errorf("%v, io_uring %v", err, d.uring)
 		}
+		e := Engine{Name: IOUring}
 		if _, err := New(Config{
-			Info:   backend.Info{BlockSize: 512},
-			Engine: Engine{Name: IOUring},
+			Info: backend.Info{BlockSize: 512}, Engine: e,
 		}); !errors.Is(err, unix.EPERM) {
 			t.Errorf("engine io_uring where that is forbidden: %v", err)
+		}
+		var r backend.Report
+		(&Engine{}).Probe(&r)
+		if e.Probe(&r); len(r.Errors) != 1 || !strings.Contains(r.Errors[0].What, "io_uring") {
+			t.Errorf("%+v", r)
 		}
 	}
 	if n := strings.Count(log.String(), "\n"); n != 1 ||
@@ -318,7 +330,7 @@ func TestFallsBack(t *testing.T) {
 	}
 }
 
-// TestUnregistered: memory that the kernel refuses to register is used all the same, with one
+// TestUnregistered: memory that the kernel refuses to register is used unregistered, with one
 // warning for all disks.
 func TestUnregistered(t *testing.T) {
 	if err := uring.Available(); err != nil {
@@ -336,7 +348,7 @@ func TestUnregistered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+		eventFD, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -344,7 +356,7 @@ func TestUnregistered(t *testing.T) {
 		if err := unix.Mprotect(region.Bytes(), unix.PROT_READ); err != nil {
 			t.Fatal(err)
 		}
-		c, err := d.OpenChannel(backend.Reactor{Wake: func() {}, EventFD: bell, Memory: region})
+		c, err := d.OpenChannel(backend.Reactor{Wake: func() {}, EventFD: eventFD, Memory: region})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -356,7 +368,7 @@ func TestUnregistered(t *testing.T) {
 				t.Fatal("the write does not end")
 			}
 		}
-		if err := errors.Join(io.Err, c.Close(), unix.Close(bell), region.Unmap()); err != nil {
+		if err := errors.Join(io.Err, c.Close(), unix.Close(eventFD), region.Unmap()); err != nil {
 			t.Error(err)
 		}
 		mustClose(t, d)
@@ -367,12 +379,12 @@ func TestUnregistered(t *testing.T) {
 	}
 }
 
-// TestFaultPlace: an error after a part of the transfer tells where that ended.
-func TestFaultPlace(t *testing.T) {
+// TestFaultOffset: an error after a part of the transfer says where that ended.
+func TestFaultOffset(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		d := newDisk(t, backendtest.MinSize, true, e)
 		steps := 0
-		d.tamper = func(_ step, res int32) int32 {
+		d.inject = func(_ step, res int32) int32 {
 			if steps++; steps == 1 {
 				return 8192
 			}

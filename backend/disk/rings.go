@@ -7,8 +7,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
-// openRings gives the channel the rings of its reactor: one, and a second one for transfers that
-// are polled for.
+// openRings acquires the rings of the reactor: one, and a second one for transfers that are polled
+// for.
 func (c *channel) openRings(r backend.Reactor) error {
 	e := c.d.cfg.Engine
 	cfg := uring.Config{
@@ -77,11 +77,11 @@ func (c *channel) startRing(o *op) bool {
 	return c.rings[use].Start(c.files[use], &u, o)
 }
 
-// addFiles makes the file known to the rings, in place of the one before.
+// addFiles adds the file to the rings, in place of the one before.
 func (c *channel) addFiles(opened uint32) {
 	for i, r := range c.rings {
 		if c.added {
-			_ = r.RemoveFile(c.files[i]) // what is under way on it ends by itself
+			_ = r.RemoveFile(c.files[i]) // what is in progress on it ends by itself
 		}
 		c.files[i] = r.AddFile(c.d.cfg.FD)
 	}

@@ -6,17 +6,18 @@ import (
 	"syscall"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
-// syncer serialises flushes: the kernel reports a failure to one of two callers only. Those that
+// syncer serialises flushes: the kernel reports a failure to one of two callers only. Flushes that
 // come while one is in progress, which may have begun before the writes they cover, share the next.
 type syncer struct {
 	mu    sync.Mutex
-	busy  bool   // under mu
-	queue opList // under mu
+	busy  bool          // under mu
+	queue list.List[op] // under mu
 }
 
-// flush begins a flush for o, or lets it share the next one.
+// flush begins a flush for o, or makes it share the next one.
 func (c *channel) flush(o *op) {
 	d := c.d
 	switch info := d.info.Load(); {
@@ -35,21 +36,21 @@ func (c *channel) flush(o *op) {
 	d.sync.mu.Lock()
 	wait := d.sync.busy
 	if wait {
-		d.sync.queue.push(o)
+		d.sync.queue.Push(o, &o.node)
 	}
 	d.sync.busy = true
 	d.sync.mu.Unlock()
 	if !wait {
-		c.ready.push(o)
+		c.ready.Push(o, &o.node)
 	}
 }
 
-// synced ends the flush of o and of those that share it, and has the next one begin.
+// synced ends the flush of o and of those that share it, and starts the next one.
 func (c *channel) synced(o *op, res int32) {
 	d := c.d
 	var err error
 	if d.cfg.Reopen != nil && res < 0 && !o.dirty && d.sizeNow() == 0 { // there was nothing to lose
-		d.lookSoon()
+		d.checkSoon()
 		err = fmt.Errorf("%s: %v: %w", d.cfg.Path, o.io.Op, backend.ErrOffline)
 	} else if res < 0 {
 		err := fmt.Errorf("%s: fdatasync: %w: %w", d.cfg.Path, backend.ErrIO, syscall.Errno(-res))
@@ -63,16 +64,16 @@ func (c *channel) synced(o *op, res int32) {
 		err = *failed
 	}
 	d.sync.mu.Lock()
-	next := d.sync.queue.pop()
+	next := d.sync.queue.Pop()
 	if next != nil {
-		next.shares, d.sync.queue = d.sync.queue, opList{}
+		next.shares, d.sync.queue = d.sync.queue, list.List[op]{}
 	}
 	d.sync.busy = next != nil
 	d.sync.mu.Unlock()
 	if next != nil {
-		next.c.deliver(next, admitted)
+		next.c.deliver(next, granted)
 	}
-	for s := o.shares.pop(); s != nil; s = o.shares.pop() {
+	for s := o.shares.Pop(); s != nil; s = o.shares.Pop() {
 		s.err = err
 		s.c.deliver(s, shared)
 	}

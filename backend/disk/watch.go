@@ -12,26 +12,25 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 )
 
-// lookEvery is how often a disk is asked how large it is.
-const lookEvery = time.Second
+// checkInterval is how often the size of a disk is read.
+const checkInterval = time.Second
 
-// watcher notices on a goroutine of its own that a disk grows, shrinks, goes and comes back. It
-// alone changes Disk.info.
+// watcher notices, on a goroutine of its own, that a disk grows, shrinks, goes offline and comes
+// back. It alone changes Disk.info.
 //
-// A disk that is gone (its size is zero) may come back. Then Reopen opens it again, and the new
-// file takes the number of the old descriptor, so that whoever uses that number goes on; rings
-// learn from Disk.opened that they have to look the file up again. What was in the cache of the
-// disk is lost, so if it had writes that no flush has covered, none is accepted any more.
+// A disk that is offline (its size is zero) may come back. Then Reopen opens it again, and the new
+// file gets the number of the old descriptor, so that users of that number continue; rings see from
+// Disk.opened that they have to add the file again. What was in the cache of the disk is lost, so
+// if it had writes that no flush has covered, no more are accepted.
 type watcher struct {
-	kick  chan struct{} // look now
+	kick  chan struct{} // check now
 	stop  chan struct{}
 	ended chan struct{}
 
-	mu sync.Mutex // held while notify runs
-	// notify is told of changes; under mu.
-	notify func()
+	mu     sync.Mutex // held while notify runs
+	notify func()     // under mu
 
-	told string // why the disk does not come back, as last logged
+	lastErr string // why the disk does not come back, as last logged
 }
 
 func (d *Disk) startWatch() {
@@ -39,7 +38,7 @@ func (d *Disk) startWatch() {
 	w.kick, w.stop, w.ended = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(w.ended)
-		tick := time.NewTicker(lookEvery)
+		tick := time.NewTicker(checkInterval)
 		defer tick.Stop()
 		for {
 			select {
@@ -48,12 +47,12 @@ func (d *Disk) startWatch() {
 			case <-tick.C:
 			case <-w.kick:
 			}
-			d.look()
+			d.check()
 		}
 	}()
 }
 
-// stopWatch waits, but not for ever: file systems in a network may leave fstat without an answer.
+// stopWatch waits for the watcher, but not for ever: on a network file system fstat may not return.
 func (d *Disk) stopWatch() {
 	if d.watch.stop == nil {
 		return
@@ -61,15 +60,15 @@ func (d *Disk) stopWatch() {
 	close(d.watch.stop)
 	select {
 	case <-d.watch.ended:
-	case <-time.After(lookEvery):
+	case <-time.After(checkInterval):
 	}
 }
 
-// lookSoon has the watcher look now. Any goroutine.
-func (d *Disk) lookSoon() {
+// checkSoon makes the watcher check now. Any goroutine calls it.
+func (d *Disk) checkSoon() {
 	select {
 	case d.watch.kick <- struct{}{}:
-	default: // it will, or nobody watches
+	default: // it will, or there is none
 	}
 }
 
@@ -80,8 +79,8 @@ func (d *Disk) Notify(fn func()) {
 	d.watch.mu.Unlock()
 }
 
-// look compares the disk with what is known of it.
-func (d *Disk) look() {
+// check compares the disk with its description.
+func (d *Disk) check() {
 	old := d.info.Load()
 	now := *old
 	if !old.Offline || d.cfg.Reopen == nil {
@@ -92,13 +91,13 @@ func (d *Disk) look() {
 	}
 	switch {
 	case now.Offline && !old.Offline:
-		d.lost()
+		d.wentOffline()
 	case now.Offline && d.cfg.Reopen != nil && d.reopen(&now):
 		d.cfg.Log.Warn("a disk is back", "path", d.cfg.Path, "bytes", now.Size)
 	case !now.Offline && old.Offline:
 		d.cfg.Log.Warn("a disk has content again", "path", d.cfg.Path, "bytes", now.Size)
 	case now.Size != old.Size:
-		d.cfg.Log.Warn("the size of a disk changed", "path", d.cfg.Path, "bytes before", old.Size,
+		d.cfg.Log.Warn("the size of a disk changed", "path", d.cfg.Path, "before", old.Size,
 			"bytes", now.Size)
 	}
 	now.Degraded = d.failed.Load() != nil
@@ -113,25 +112,27 @@ func (d *Disk) look() {
 	}
 }
 
-// sizeNow is the present size in whole blocks, 0 if the disk is gone. Any goroutine.
+// sizeNow returns the present size in whole blocks, 0 if the disk is offline. Any goroutine calls
+// it.
 func (d *Disk) sizeNow() int64 {
-	size, err := d.cfg.Look(d.cfg.FD)
+	size, err := d.cfg.Size(d.cfg.FD)
 	if err != nil {
 		return 0
 	}
 	return size - size%int64(d.cfg.Info.BlockSize)
 }
 
-// lost takes notice that the disk is gone, and the content of its cache with it.
-func (d *Disk) lost() {
-	d.cfg.Log.Error("a disk is gone", "path", d.cfg.Path)
+// wentOffline is called when the disk has gone, and the content of its cache with it.
+func (d *Disk) wentOffline() {
+	d.cfg.Log.Error("a disk is offline", "path", d.cfg.Path)
 	if d.cfg.Block && d.cfg.Info.VolatileCache && d.dirty.Load() {
-		d.syncFailed(fmt.Errorf("%s: gone with writes in its cache: %w", d.cfg.Path,
+		d.syncFailed(fmt.Errorf("%s: offline with writes in its cache: %w", d.cfg.Path,
 			backend.ErrOffline))
 	}
 }
 
-// reopen puts the disk that is there now into the place of the one that is gone, and describes it.
+// reopen replaces the descriptor of a disk that was offline by that of the disk that is there now,
+// and describes it.
 func (d *Disk) reopen(info *backend.Info) bool {
 	w := &d.watch
 	c, err := d.cfg.Reopen()
@@ -140,31 +141,32 @@ func (d *Disk) reopen(info *backend.Info) bool {
 		_ = unix.Close(c.FD)
 	}
 	if err != nil {
-		if text := err.Error(); text != w.told {
-			w.told = text
-			d.cfg.Log.Error("a disk that is gone is not back", "path", d.cfg.Path, "error", err)
+		if text := err.Error(); text != w.lastErr {
+			w.lastErr = text
+			d.cfg.Log.Error("a disk that is offline cannot be opened again", "path", d.cfg.Path,
+				"err", err)
 		}
 		return false
 	}
-	w.told = ""
+	w.lastErr = ""
 	d.opened.Add(1)
 	*info = c.Info
 	return true
 }
 
-// verdict is the error of a step of o that failed with e, or that came to the end of the disk, 0.
-// The medium is not to blame if the disk is gone, or smaller than it was.
-func (c *channel) verdict(o *op, e syscall.Errno) error {
+// stepError returns the error of a step of o that failed with e, or with e = 0 that transferred
+// nothing. It is not one of the medium if the disk is offline, or smaller than it was.
+func (c *channel) stepError(o *op, e syscall.Errno) error {
 	d, io := c.d, o.io
 	at := io.Off + o.done
-	if d.cfg.Look != nil && (d.cfg.Block || e == 0) {
+	if d.cfg.Size != nil && (d.cfg.Block || e == 0) {
 		size := d.sizeNow()
 		switch {
 		case size == 0 || o.opened != d.opened.Load():
-			d.lookSoon()
+			d.checkSoon()
 			return fmt.Errorf("%s: %v at %d: %w", d.cfg.Path, io.Op, at, backend.ErrOffline)
 		case io.Op != backend.OpFlush && io.Off+io.Len > size:
-			d.lookSoon()
+			d.checkSoon()
 			return fmt.Errorf("%s: %v at %d, the disk now ends at %d: %w", d.cfg.Path, io.Op, at,
 				size, backend.ErrOutOfRange)
 		}
@@ -176,8 +178,8 @@ func (c *channel) verdict(o *op, e syscall.Errno) error {
 	return o.failure(e)
 }
 
-// returns says that an error is about a disk that may come back, whose cache is judged when its
-// absence is noticed.
-func (d *Disk) returns(err error) bool {
+// removed says whether an error comes from a disk that is offline and may come back. Then
+// wentOffline decides whether writes were lost.
+func (d *Disk) removed(err error) bool {
 	return d.cfg.Reopen != nil && errors.Is(err, backend.ErrOffline)
 }

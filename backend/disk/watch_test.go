@@ -15,8 +15,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 )
 
-// plug is a disk that tests pull out and put back: a file that stands for a block device.
-type plug struct {
+// removable is a disk that tests remove and bring back: a file that stands for a block device.
+type removable struct {
 	*Disk
 	t       *testing.T
 	out     atomic.Bool  // commands fail, and the size is 0
@@ -27,15 +27,15 @@ type plug struct {
 	changes chan backend.Info
 }
 
-func newPlug(t *testing.T, e Engine, volatile bool) *plug {
-	p := &plug{t: t, changes: make(chan backend.Info, 10), refused: make(chan struct{}, 100)}
+func newRemovable(t *testing.T, e Engine, volatile bool) *removable {
+	p := &removable{t: t, changes: make(chan backend.Info, 10), refused: make(chan struct{}, 100)}
 	p.size.Store(1 << 20)
 	base := newDisk(t, 1<<20, true, e)
 	cfg := base.cfg
 	path := cfg.Path
 	cfg.Block, cfg.Info.VolatileCache = true, volatile
 	cfg.Log = slog.New(slog.NewTextHandler(&p.log, nil))
-	cfg.Look = func(int) (int64, error) {
+	cfg.Size = func(int) (int64, error) {
 		if p.out.Load() {
 			return 0, nil
 		}
@@ -56,7 +56,7 @@ func newPlug(t *testing.T, e Engine, volatile bool) *plug {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.tamper = func(_ step, res int32) int32 {
+	d.inject = func(_ step, res int32) int32 {
 		if p.out.Load() {
 			return -int32(unix.EIO)
 		}
@@ -67,33 +67,33 @@ func newPlug(t *testing.T, e Engine, volatile bool) *plug {
 	return p
 }
 
-// pull takes the disk away. It comes back when it is let.
-func (p *plug) pull() {
-	away := errors.New("no such device")
-	p.refuse.Store(&away)
+// remove takes the disk offline. It comes back when refuse is nil.
+func (p *removable) remove() {
+	missing := errors.New("no such device")
+	p.refuse.Store(&missing)
 	p.out.Store(true)
-	p.lookSoon()
+	p.checkSoon()
 }
 
-func (p *plug) change() backend.Info { p.t.Helper(); return <-p.changes }
+func (p *removable) change() backend.Info { p.t.Helper(); return <-p.changes }
 
-func (p *plug) close(c *backendtest.Client) {
+func (p *removable) close(c *backendtest.Client) {
 	p.t.Helper()
 	c.Close()
 	mustClose(p.t, p.Disk)
 }
 
-// TestGoneAndBack: a disk goes, nothing that happens meanwhile is its fault, and when it is back
-// the channels use the new one.
-func TestGoneAndBack(t *testing.T) {
+// TestOfflineAndBack: what fails while a disk is offline is not an error of the medium, and when it
+// is back the channels use the new one.
+func TestOfflineAndBack(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
-		p := newPlug(t, e, true)
+		p := newRemovable(t, e, true)
 		c := backendtest.NewClient(t, p.Disk, 64<<10)
 		b := c.Memory(0, 4096)
 		copy(b, "before")
 		c.MustDo(c.Write(0, b))
 		c.MustDo(&backend.IO{Op: backend.OpFlush})
-		p.pull()
+		p.remove()
 		flush := &backend.IO{Op: backend.OpFlush}
 		fua := c.Write(0, b)
 		fua.Flags = backend.FUA
@@ -104,7 +104,7 @@ func TestGoneAndBack(t *testing.T) {
 			expect(t, c, io, backend.ErrOffline)
 		}
 		if i := p.change(); !i.Offline || i.Degraded || i.Size != 1<<20 {
-			t.Errorf("gone: %+v", i)
+			t.Errorf("offline: %+v", i)
 		}
 		expect(t, c, c.Read(0, b), backend.ErrOffline)
 
@@ -132,7 +132,7 @@ func TestGoneAndBack(t *testing.T) {
 		}
 		p.close(c)
 		for _, want := range []string{
-			"a disk is gone", "a disk that is gone is not back",
+			"a disk is offline", "a disk that is offline cannot be opened again",
 			"a disk is back",
 		} {
 			if n := strings.Count(p.log.String(), "msg=\""+want+"\""); n != 1 {
@@ -142,10 +142,9 @@ func TestGoneAndBack(t *testing.T) {
 	})
 }
 
-// TestGoneWithItsCache: writes that no flush has covered are gone with a volatile cache, and that
-// is not forgotten; a flush under way is no other flush. Without such a cache, or with FUA, nothing
-// is lost.
-func TestGoneWithItsCache(t *testing.T) {
+// TestOfflineWithItsCache: writes that no flush has covered are lost with a volatile cache, and the
+// disk stays degraded. Without such a cache, or with FUA, nothing is lost.
+func TestOfflineWithItsCache(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		for _, tc := range []struct {
 			name     string
@@ -158,14 +157,14 @@ func TestGoneWithItsCache(t *testing.T) {
 			{"FUA", true, backend.FUA, false},
 		} {
 			t.Run(tc.name, func(t *testing.T) {
-				p := newPlug(t, e, tc.volatile)
+				p := newRemovable(t, e, tc.volatile)
 				c := backendtest.NewClient(t, p.Disk, 64<<10)
 				w := c.Write(0, c.Memory(0, 4096))
 				w.Flags = tc.flags
 				c.MustDo(w)
-				p.pull()
+				p.remove()
 				if i := p.change(); !i.Offline || i.Degraded != tc.lost {
-					t.Errorf("gone: %+v", i)
+					t.Errorf("offline: %+v", i)
 				}
 				p.refuse.Store(nil)
 				if i := p.change(); i.Offline || i.Degraded != tc.lost {
@@ -184,19 +183,19 @@ func TestGoneWithItsCache(t *testing.T) {
 	})
 }
 
-// TestFlushWhileGoing: a flush that meets the end of the disk fails for good if it was to cover
-// something.
-func TestFlushWhileGoing(t *testing.T) {
+// TestFlushWhileOffline: a flush of a disk that has just gone offline fails for good if there were
+// writes that it was to cover.
+func TestFlushWhileOffline(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
 		for _, dirty := range []bool{false, true} {
-			p := newPlug(t, e, true)
+			p := newRemovable(t, e, true)
 			c := backendtest.NewClient(t, p.Disk, 64<<10)
 			if dirty {
 				c.MustDo(c.Write(0, c.Memory(0, 4096)))
 			}
-			away := errors.New("away")
-			p.refuse.Store(&away)
-			p.out.Store(true) // and nobody has looked yet
+			missing := errors.New("missing")
+			p.refuse.Store(&missing)
+			p.out.Store(true) // and the watcher has not checked yet
 			want := map[bool]error{false: backend.ErrOffline, true: backend.ErrDegraded}[dirty]
 			expect(t, c, &backend.IO{Op: backend.OpFlush}, want)
 			if i := p.change(); !i.Offline || i.Degraded != dirty {
@@ -207,18 +206,18 @@ func TestFlushWhileGoing(t *testing.T) {
 	})
 }
 
-// TestSmallerThanItWas: errors behind the end of a disk that shrank are out of range, others stay
+// TestSmallerThanItWas: errors beyond the end of a disk that shrank are out of range, others stay
 // what they are.
 func TestSmallerThanItWas(t *testing.T) {
 	each(t, func(t *testing.T, e Engine) {
-		p := newPlug(t, e, true)
+		p := newRemovable(t, e, true)
 		c := backendtest.NewClient(t, p.Disk, 64<<10)
-		bad := p.tamper
-		p.tamper = func(s step, res int32) int32 {
+		inject := p.inject
+		p.inject = func(s step, res int32) int32 {
 			if s != stepSync {
-				return -int32(unix.ENOSPC) // as the kernel says behind the end
+				return -int32(unix.ENOSPC) // as the kernel says beyond the end
 			}
-			return bad(s, res)
+			return inject(s, res)
 		}
 		expect(t, c, c.Write(1<<20-4096, c.Memory(0, 4096)), backend.ErrNoSpace)
 		p.size.Store(512 << 10)

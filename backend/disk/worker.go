@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// bounceSize is the memory through which a worker moves data whose address is not aligned for
-	// O_DIRECT.
+	// bounceSize is the size of the buffer through which a worker moves data whose address is not
+	// aligned for O_DIRECT, in bytes.
 	bounceSize = 256 << 10
 	purpose    = "disk bounce buffers"
 
@@ -20,7 +20,7 @@ const (
 	zeroRange = unix.FALLOC_FL_ZERO_RANGE | unix.FALLOC_FL_KEEP_SIZE
 )
 
-// worker makes the system calls of one op after the other, on a goroutine of its own.
+// worker makes the system calls of one op after another, on a goroutine of its own.
 type worker struct {
 	d      *Disk
 	bounce *mem.Region
@@ -37,7 +37,8 @@ func (c *channel) work() {
 	}
 }
 
-// do makes the step of o. The result is that of io_uring: a number of bytes or a negative errno.
+// do makes the step of o. The result is as io_uring returns it: a number of bytes or a negative
+// errno.
 func (w *worker) do(o *op) int32 {
 	fd := w.d.cfg.FD
 	if drv := w.d.cfg.Driver; drv != nil && o.step != stepBounced && o.step != stepZeroes {
@@ -91,7 +92,7 @@ func (w *worker) vectors(o *op, iov []sys.Iovec, off int64, flags int) int32 {
 	return int32(n)
 }
 
-// bounced moves a piece of what is left through aligned memory. It begins and ends at units of
+// bounced moves a part of what is left through aligned memory. It begins and ends at units of
 // O_DIRECT.
 func (w *worker) bounced(o *op) int32 {
 	buf, e := w.buffer()
@@ -100,15 +101,14 @@ func (w *worker) bounced(o *op) int32 {
 	}
 	from := o.done &^ int64(w.d.cfg.Offset-1) // a short transfer may have ended within a unit
 	buf = buf[:min(bounceSize, o.io.Len-from)]
-	var segs [8]mem.Segment
-	part := mem.Slice(segs[:0], o.io.Segs, int(from), len(buf))
+	data := mem.NewCursor(o.io.Segs, int(from))
 	if o.io.Op == backend.OpWrite {
-		gather(buf, part)
+		data.CopyTo(buf)
 	}
 	n := w.vectors(o, o.whole(buf), o.io.Off+from, o.flags)
 	if n > 0 {
 		if o.io.Op == backend.OpRead {
-			scatter(part, buf[:n])
+			data.CopyFrom(buf[:n])
 		}
 		n = max(n-int32(o.done-from), 0)
 	}
@@ -132,7 +132,7 @@ func (w *worker) zeroes(o *op) int32 {
 	return 0
 }
 
-// buffer is the worker's own aligned memory of bounceSize bytes.
+// buffer returns the worker's own aligned memory of bounceSize bytes.
 func (w *worker) buffer() ([]byte, syscall.Errno) {
 	if w.bounce == nil {
 		r, err := mem.Map(purpose, bounceSize)
@@ -142,16 +142,4 @@ func (w *worker) buffer() ([]byte, syscall.Errno) {
 		w.bounce = r
 	}
 	return w.bounce.Bytes(), 0
-}
-
-func gather(b []byte, segs []mem.Segment) {
-	for i := range segs {
-		b = b[copy(b, segs[i].B):]
-	}
-}
-
-func scatter(segs []mem.Segment, b []byte) {
-	for i := range segs {
-		b = b[copy(segs[i].B, b):]
-	}
 }

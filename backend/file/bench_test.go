@@ -22,8 +22,8 @@ const benchSize = 256 << 20
 // spin is how long a reactor without work polls before it sleeps.
 const spin = 50 * time.Microsecond
 
-// load keeps depth IOs of 4 KiB at random positions in flight, until more says no. It polls and
-// sleeps as a reactor does.
+// load keeps depth IOs of 4 KiB at random positions in flight until more returns false. It polls
+// and sleeps as a reactor does.
 func load(tb testing.TB, d backend.Device, op backend.Op, depth int,
 	more func(done int) bool,
 ) (done int) {
@@ -63,7 +63,7 @@ func load(tb testing.TB, d backend.Device, op backend.Op, depth int,
 	return done
 }
 
-// filled opens a file whose blocks are all written.
+// filled creates a file and writes all of its blocks.
 func filled(tb testing.TB, path string, cfg Config) backend.Device {
 	cfg.Path, cfg.Size, cfg.BlockSize = path, benchSize, 4096
 	d := mustOpen(tb, cfg)
@@ -95,16 +95,16 @@ func BenchmarkRead4K(b *testing.B)    { benchmark(b, Config{}, backend.OpRead, 3
 func BenchmarkWrite4K(b *testing.B)   { benchmark(b, Config{}, backend.OpWrite, 32) }
 func BenchmarkRead4KQD1(b *testing.B) { benchmark(b, Config{}, backend.OpRead, 1) }
 func BenchmarkRead4KBuffered(b *testing.B) {
-	benchmark(b, Config{Buffered: true}, backend.OpRead,
-		32)
+	benchmark(b, Config{Buffered: true}, backend.OpRead, 32)
 }
 
-// ofFio is the share of fio's IOPS that reads are to reach.
+// ofFio is the share of fio's IOPS that reads should reach.
 const ofFio = 0.9
 
-// BenchmarkAgainstFio reads 4 KiB at random positions of one file with 32 in flight, by turns with
-// fio's io_uring engine, and reports the median of the rounds' ratios. It says whether that is
-// enough and does not fail: machines have moods. $NVMF_BENCH_DIR is where the file is made.
+// BenchmarkAgainstFio reads 4 KiB at random positions of one file with 32 in flight, alternating
+// with fio's io_uring engine, and reports the median of the ratios. It logs whether that is enough
+// and does not fail, because other load on the machine counts. $NVMF_BENCH_DIR is where the file is
+// made.
 func BenchmarkAgainstFio(b *testing.B) {
 	fio, err := exec.LookPath("fio")
 	if err != nil {
@@ -134,11 +134,11 @@ func BenchmarkAgainstFio(b *testing.B) {
 	slices.Sort(ratios)
 	median := ratios[len(ratios)/2]
 	b.ReportMetric(median, "of-fio")
-	verdict := "at least"
+	result := "at least"
 	if median < ofFio {
-		verdict = "BELOW"
+		result = "BELOW"
 	}
-	b.Logf("median %.2f (%.2f to %.2f), %s %.2f", median, ratios[0], ratios[len(ratios)-1], verdict,
+	b.Logf("median %.2f (%.2f to %.2f), %s %.2f", median, ratios[0], ratios[len(ratios)-1], result,
 		ofFio)
 }
 

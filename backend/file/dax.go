@@ -1,11 +1,7 @@
 package file
 
 import (
-	"errors"
 	"fmt"
-	"slices"
-	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -14,23 +10,20 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// A file on persistent memory, of a file system that is mounted with -o dax, is memory: nothing of
-// it is in the page cache, and what maps it sees what is written at once. So the file is mapped,
-// for reading, and its blocks are lent from there; package disk does all else, by system calls,
+// A file on persistent memory, on a file system that is mounted with -o dax, is memory: nothing of
+// it is in the page cache, and a mapping sees at once what is written. So the file is mapped for
+// reading, and its blocks are sent from there. Package disk does everything else by system calls,
 // which on such a file copy past the caches of the CPU and report broken memory as an error.
 //
-//	Lend, Return  the fence counts the loan; refused while the blocks change or are about to, and then read by the disk
-//	Submit        a change announces itself to the fence and goes to the disk, or is parked while loans of its blocks are out
-//	Poll          what is parked goes on when the last such loan is back, on whatever reactor; a change that is done leaves the fence
+//	StartZeroCopyRead  adds a reader to the ranges; refused while the blocks change or are about to,
+//	                   and then the disk reads them
+//	Submit             adds a change to the ranges and gives it to the disk, or blocks it while its
+//	                   blocks have readers
+//	EndZeroCopyRead    removes the reader; the last one that a change waits for wakes all channels
+//	                   with blocked changes
+//	Poll               submits changes whose readers have ended, and removes changes that are done
 //
-// A read by the disk waits for no loan and for nothing that is parked.
-
-// The values of Config.DAX; "" means Auto.
-const (
-	Auto = "auto" // map the file if it is on DAX
-	On   = "on"   // nothing else
-	Off  = "off"  // never
-)
+// A read by the disk waits neither for readers nor for blocked changes.
 
 const purpose = "file namespace mapping"
 
@@ -44,51 +37,35 @@ var isDAX = func(fd int) (bool, error) {
 	return stx.Attributes&unix.STATX_ATTR_DAX != 0, nil
 }
 
-// mapped maps the file if it is to be; nil: it is not.
-func mapped(cfg Config, d *disk.Config) (*mem.Region, error) {
-	switch cfg.DAX {
-	case Off:
-		return nil, nil
-	case "", Auto, On:
-	default:
-		return nil, fmt.Errorf("dax %q is not known; use %s, %s or %s", cfg.DAX, Auto, On, Off)
-	}
+// mapped maps the file if it is on DAX. It returns nil otherwise, and if it cannot be mapped.
+func mapped(cfg *Config, d *disk.Config) *mem.Region {
 	yes, err := isDAX(d.FD)
 	var region *mem.Region
 	if yes {
 		region, err = mem.MapFile(purpose, d.FD, d.Info.Size)
 	}
 	switch {
-	case err != nil && cfg.DAX == On:
-		return nil, err
 	case err != nil:
-		cfg.Log.Warn("a file is not mapped: what is read of it is copied", "path", cfg.Path,
-			"error", err)
-	case !yes && cfg.DAX == On:
-		return nil, errors.New(
-			"dax is on, but the file is not on DAX: put it on ext4 or xfs on persistent memory, mounted with -o dax, or let " +
-				"dax be auto")
+		cfg.Log.Warn("a file cannot be mapped: what is read of it is copied", "path", cfg.Path,
+			"err", err)
 	case yes:
 		cfg.Log.Info("a file on DAX is mapped: its blocks are sent from where they are", "path",
 			cfg.Path)
 	}
-	return region, nil
+	return region
 }
 
-// daxDevice is a disk whose blocks are lent.
+// daxDevice is a disk whose blocks can be read in place.
 type daxDevice struct {
 	*disk.Disk
-	region *mem.Region
-	fence  fence
-
-	mu       sync.Mutex // held by those who change channels
-	channels atomic.Pointer[[]*daxChannel]
+	region  *mem.Region
+	ranges  daxRanges
+	blocked backend.RetryGroup
 }
 
 func newDAX(d *disk.Disk, region *mem.Region) *daxDevice {
 	dax := &daxDevice{Disk: d, region: region}
-	dax.fence.init(d.Info().BlockSize)
-	dax.channels.Store(new([]*daxChannel))
+	dax.ranges.init(d.Info().BlockSize)
 	return dax
 }
 
@@ -98,9 +75,7 @@ func (d *daxDevice) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &daxChannel{d: d, inner: inner.(backend.Canceler), wake: r.Wake}
-	d.change(func(list []*daxChannel) []*daxChannel { return append(list, c) })
-	return c, nil
+	return &daxChannel{d: d, inner: inner.(backend.Canceler), retry: d.blocked.Join(r.Wake)}, nil
 }
 
 // Close implements backend.Device.
@@ -109,22 +84,4 @@ func (d *daxDevice) Close() error {
 		return err
 	}
 	return d.region.Unmap()
-}
-
-// change replaces the list of channels.
-func (d *daxDevice) change(fn func(list []*daxChannel) []*daxChannel) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	list := fn(slices.Clone(*d.channels.Load()))
-	d.channels.Store(&list)
-}
-
-// progress has those try again who wait for loans.
-func (d *daxDevice) progress() {
-	for _, c := range *d.channels.Load() {
-		if c.waiting.Load() {
-			c.retry.Store(true)
-			c.wake()
-		}
-	}
 }

@@ -2,26 +2,22 @@ package file
 
 import (
 	"fmt"
-	"slices"
-	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// daxChannel is a channel of the disk that lends, and lets changes wait for loans.
+// daxChannel is a channel of the disk with zero-copy reads, for which changes wait.
 type daxChannel struct {
 	d     *daxDevice
 	inner backend.Canceler
-	wake  func()
-	loans int // taken and not returned
+	reads int // zero-copy reads that have not ended
 
-	// parked has the changes that wait for loans, in order. waiting says that there are some:
-	// whoever returns a loan then sets retry and wakes us.
-	parked         backend.List
-	waiting, retry atomic.Bool
-	one            [1]*backend.IO
-	aborted        backend.List // canceled while parked
+	blocked list.List[backend.IO] // changes that wait for readers, in order
+	retry   *backend.Retry
+	aborted list.List[backend.IO] // canceled while they were blocked
+	one     [1]*backend.IO
 }
 
 var (
@@ -29,17 +25,17 @@ var (
 	_ backend.Canceler       = (*daxChannel)(nil)
 )
 
-// StartZeroCopyRead implements backend.Lender. What the file has grown by since it was opened is
-// not mapped.
+// StartZeroCopyRead implements backend.ZeroCopyReader. What the file has grown by since it was
+// opened is not mapped.
 func (c *daxChannel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
 	info := c.d.Info()
 	if size := min(info.Size, int64(len(c.d.region.Bytes()))); info.Offline || n <= 0 ||
 		uint64(off) > uint64(size) || n > size-off {
 		return dst, false
 	}
-	if ok, ended := c.d.fence.lend(off, n); !ok {
-		if ended {
-			c.d.progress()
+	if ok, last := c.d.ranges.addReader(off, n); !ok {
+		if last {
+			c.d.blocked.Wake()
 		}
 		return dst, false
 	}
@@ -49,135 +45,124 @@ func (c *daxChannel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.S
 		dst = append(dst, mem.Segment{B: b[off:stop:stop], Region: id, File: true})
 		off = stop
 	}
-	c.loans++
+	c.reads++
 	return dst, true
 }
 
-// EndZeroCopyRead implements backend.Lender.
+// EndZeroCopyRead implements backend.ZeroCopyReader.
 func (c *daxChannel) EndZeroCopyRead(_ []mem.Segment, off, n int64) {
-	c.loans--
-	if c.d.fence.giveBack(off, n) {
-		c.d.progress()
+	c.reads--
+	if c.d.ranges.removeReader(off, n) {
+		c.d.blocked.Wake()
 	}
 }
 
-// changes says that an IO has to leave loans alone.
+// changes says whether an IO changes blocks.
 func changes(io *backend.IO) bool { return io.Op != backend.OpRead && io.Op != backend.OpFlush }
 
 // Submit implements backend.Channel.
 func (c *daxChannel) Submit(ios []*backend.IO) int {
 	from := 0 // what precedes has been taken
 	for i, io := range ios {
-		if !changes(io) || c.d.fence.announce(io.Off, io.Len) {
+		if !changes(io) || c.d.ranges.addChange(io.Off, io.Len) {
 			continue
 		}
-		if n := c.pass(ios[from:i]); from+n < i {
-			c.d.fence.over(io.Off, io.Len)
+		if n := c.submit(ios[from:i]); from+n < i {
+			c.d.ranges.removeChange(io.Off, io.Len)
 			return from + n
 		}
-		c.park(io)
+		c.block(io)
 		from = i + 1
 	}
-	return from + c.pass(ios[from:])
+	return from + c.submit(ios[from:])
 }
 
-// pass gives the disk IOs, of which the changes have been announced. Those that it does not take
-// are announced no longer.
-func (c *daxChannel) pass(ios []*backend.IO) int {
+// submit gives IOs to the disk. Their changes have been added to the ranges; those of IOs that the
+// disk does not take are removed.
+func (c *daxChannel) submit(ios []*backend.IO) int {
 	if len(ios) == 0 {
 		return 0
 	}
 	n := c.inner.Submit(ios)
 	for _, io := range ios[n:] {
-		c.leave(io)
+		c.removeChange(io)
 	}
 	return n
 }
 
-// leave ends what a change has announced.
-func (c *daxChannel) leave(io *backend.IO) {
+func (c *daxChannel) removeChange(io *backend.IO) {
 	if changes(io) {
-		c.d.fence.over(io.Off, io.Len)
+		c.d.ranges.removeChange(io.Off, io.Len)
 	}
 }
 
-// park lets a change wait for loans.
-func (c *daxChannel) park(io *backend.IO) {
-	c.parked.Push(io)
-	c.waiting.Store(true)
-	if c.d.fence.clear(io.Off, io.Len) { // before waiting was seen
-		c.retry.Store(true)
+// block makes a change wait for readers.
+func (c *daxChannel) block(io *backend.IO) {
+	c.blocked.Push(io, &io.Node)
+	c.retry.Wait(true)
+	if c.d.ranges.clear(io.Off, io.Len) { // before it was visible that the channel waits
+		c.retry.Set()
 	}
 }
 
-// resume goes on with the changes whose loans are back, as far as the disk has room.
-func (c *daxChannel) resume() {
-	c.retry.Store(false)
-	parked := c.parked
-	c.parked = backend.List{}
-	for io := parked.Pop(); io != nil; io = parked.Pop() {
-		if c.d.fence.clear(io.Off, io.Len) {
-			if c.one[0] = io; c.inner.Submit(c.one[:]) == 1 {
-				continue
-			}
-			c.retry.Store(true)
+// retryBlocked submits the changes whose readers have ended, as far as the disk has room.
+func (c *daxChannel) retryBlocked() {
+	for io := range c.blocked.All() {
+		if !c.d.ranges.clear(io.Off, io.Len) {
+			continue
 		}
-		c.parked.Push(io)
+		c.blocked.Remove(&io.Node)
+		if c.one[0] = io; c.inner.Submit(c.one[:]) == 0 {
+			c.blocked.PushFirst(io, &io.Node)
+			c.retry.Set() // full: again after this Poll, which makes room
+			break
+		}
 	}
 	c.one[0] = nil
-	c.waiting.Store(c.parked.First() != nil)
+	c.retry.Wait(!c.blocked.Empty())
 }
 
 // Poll implements backend.Channel.
 func (c *daxChannel) Poll(done []*backend.IO) int {
-	if c.retry.Load() {
-		c.resume()
+	if c.retry.Take() {
+		c.retryBlocked()
 	}
 	k := c.aborted.Fill(done)
 	n := k + c.inner.Poll(done[k:])
 	for _, io := range done[:n] {
-		c.leave(io)
+		c.removeChange(io)
 	}
 	return n
 }
 
 // Arm implements backend.Channel.
 func (c *daxChannel) Arm() bool {
-	return c.aborted.First() == nil && !c.retry.Load() && c.inner.Arm()
+	return c.aborted.Empty() && !c.retry.Due() && c.inner.Arm()
 }
 
 // Cancel implements backend.Canceler.
 func (c *daxChannel) Cancel(io *backend.IO) {
-	parked := c.parked
-	c.parked = backend.List{}
-	found := false
-	for p := parked.Pop(); p != nil; p = parked.Pop() {
-		if p != io {
-			c.parked.Push(p)
-			continue
+	for blocked := range c.blocked.All() {
+		if blocked == io {
+			c.blocked.Remove(&io.Node)
+			io.Err = fmt.Errorf("%s: %v at %d, waiting for readers: %w", c.d.Info().Identity,
+				io.Op, io.Off, backend.ErrAborted)
+			c.aborted.Push(io, &io.Node)
+			return
 		}
-		found = true
-		io.Err = fmt.Errorf("%s: %v at %d, waiting for readers: %w", c.d.Info().Identity, io.Op,
-			io.Off, backend.ErrAborted)
-		c.aborted.Push(io)
 	}
-	if !found {
-		c.inner.Cancel(io)
-	}
+	c.inner.Cancel(io)
 }
 
 // Close implements backend.Channel.
 func (c *daxChannel) Close() error {
-	if c.loans != 0 || c.parked.First() != nil || c.aborted.First() != nil {
-		return fmt.Errorf(
-			"close channel of %s: %d loans, or operations that wait for some, are out",
-			c.d.Info().Identity, c.loans)
+	if c.reads != 0 || !c.blocked.Empty() || !c.aborted.Empty() {
+		return fmt.Errorf("close channel of %s: %d zero-copy reads, or operations that wait for "+
+			"some, are outstanding", c.d.Info().Identity, c.reads)
 	}
 	if err := c.inner.Close(); err != nil {
 		return err
 	}
-	c.d.change(func(list []*daxChannel) []*daxChannel {
-		return slices.DeleteFunc(list, func(o *daxChannel) bool { return o == c })
-	})
+	c.retry.Leave()
 	return nil
 }

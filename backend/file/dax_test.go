@@ -17,8 +17,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
-// pretendDAX has files be on DAX until the end of the test. On tmpfs mappings are the medium
-// itself, too.
+// pretendDAX makes all files count as on DAX until the end of the test. On tmpfs mappings are the
+// medium itself, too.
 func pretendDAX(tb testing.TB) {
 	real := isDAX
 	tb.Cleanup(func() { isDAX = real })
@@ -29,8 +29,7 @@ func onDAX(tb testing.TB) Config {
 	tb.Helper()
 	pretendDAX(tb)
 	return Config{
-		Path: filepath.Join(shm(tb), "disk.img"), Size: backendtest.MinSize,
-		BlockSize: 4096, DAX: On,
+		Path: filepath.Join(shm(tb), "disk.img"), Size: backendtest.MinSize, BlockSize: 4096,
 	}
 }
 
@@ -46,54 +45,40 @@ func TestDAXConformance(t *testing.T) {
 					cfg := onDAX(t)
 					cfg.BlockSize, cfg.Engine.Name = blockSize, engine
 					return mustOpen(t, cfg)
-				}, backendtest.Options{Lends: true})
+				}, backendtest.Options{ZeroCopyReads: true})
 			})
 		}
 	}
 }
 
-// TestDAXSetting: what is configured decides, and with auto the file system; who asks for DAX and
-// does not get it learns how.
-func TestDAXSetting(t *testing.T) {
+// TestDAXDetected: the file system decides whether a file is mapped, which is logged.
+func TestDAXDetected(t *testing.T) {
 	dir := shm(t)
 	for _, tc := range []struct {
-		dax  string
 		yes  bool
 		err  error  // of statx
-		want string // the error, or what is logged
-		lend bool
+		want string // in the log
 	}{
-		{dax: Auto},
-		{dax: "", yes: true, want: "is mapped", lend: true},
-		{dax: Auto, yes: true, want: "is mapped", lend: true},
-		{dax: Auto, err: errors.New("no answer"), want: "no answer"},
-		{dax: On, yes: true, want: "is mapped", lend: true},
-		{dax: On, want: "mounted with -o dax"},
-		{dax: On, err: errors.New("no answer"), want: "no answer"},
-		{dax: Off, yes: true},
-		{dax: "maybe", want: `dax "maybe" is not known`},
+		{},
+		{yes: true, want: "is mapped"},
+		{err: errors.New("no answer"), want: "no answer"},
 	} {
 		real := isDAX
 		isDAX = func(int) (bool, error) { return tc.yes, tc.err }
 		var log bytes.Buffer
 		path := filepath.Join(dir, "disk.img")
-		d, err := Open(Config{
-			Path: path, Size: 1 << 20, BlockSize: 4096, DAX: tc.dax,
+		d := mustOpen(t, Config{
+			Path: path, Size: 1 << 20, BlockSize: 4096,
 			Log: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		isDAX = real
-		if err == nil {
-			c := backendtest.NewClient(t, d, 4096)
-			if _, lends := c.Channel.(backend.ZeroCopyReader); lends != tc.lend {
-				t.Errorf("%+v: lends %v", tc, lends)
-			}
-			c.Close()
-			mustClose(t, d)
+		c := backendtest.NewClient(t, d, 4096)
+		if _, ok := c.Channel.(backend.ZeroCopyReader); ok != tc.yes {
+			t.Errorf("%+v: zero-copy reads: %v", tc, ok)
 		}
-		if fails := tc.dax == On && !tc.lend || tc.dax == "maybe"; fails != (err != nil) {
-			t.Errorf("%+v: %v", tc, err)
-		}
-		if said := fmt.Sprint(err) + log.String(); !strings.Contains(said, tc.want) ||
+		c.Close()
+		mustClose(t, d)
+		if said := log.String(); !strings.Contains(said, tc.want) ||
 			tc.want == "" && strings.Contains(said, "mapped") {
 			t.Errorf("%+v: %s", tc, said)
 		}
@@ -101,7 +86,7 @@ func TestDAXSetting(t *testing.T) {
 	}
 }
 
-// TestDAXReadOnly: a file that may only be read is lent, too.
+// TestDAXReadOnly: a read-only file can be read without a copy, too.
 func TestDAXReadOnly(t *testing.T) {
 	cfg := onDAX(t)
 	want := bytes.Repeat([]byte("read-only"), 1<<20/9+1)[:1<<20]
@@ -114,7 +99,7 @@ func TestDAXReadOnly(t *testing.T) {
 	l := c.Channel.(backend.ZeroCopyReader)
 	segs, ok := l.StartZeroCopyRead(nil, 4096, 8192)
 	if !ok || len(segs) != 1 || !segs[0].File || !bytes.Equal(segs[0].B, want[4096:][:8192]) {
-		t.Errorf("lent %v, %d segments", ok, len(segs))
+		t.Errorf("started %v, %d segments", ok, len(segs))
 	}
 	l.EndZeroCopyRead(segs, 4096, 8192)
 	expect(t, c, c.Write(0, c.Memory(0, 4096)), backend.ErrReadOnly)
@@ -122,19 +107,20 @@ func TestDAXReadOnly(t *testing.T) {
 	mustClose(t, d)
 }
 
-// TestDAXTruncated: what is on loan when the file is cut off can be told from data, and once that
-// is known it is not lent; what comes back, or is new, is.
+// TestDAXTruncated: memory that is being read when the file is cut off can be told from data, and
+// once the disk has noticed, zero-copy reads of it are refused. What comes back can be read, but
+// not what the file has grown by.
 func TestDAXTruncated(t *testing.T) {
 	cfg := onDAX(t)
 	d := mustOpen(t, cfg)
 	c := backendtest.NewClient(t, d, 1<<20)
 	l := c.Channel.(backend.ZeroCopyReader)
-	told := make(chan backend.Info, 10)
-	d.(backend.Changer).Notify(func() { told <- d.Info() })
+	notified := make(chan backend.Info, 10)
+	d.(backend.Changer).Notify(func() { notified <- d.Info() })
 	c.MustDo(c.Write(0, c.Memory(0, 1<<20)))
 	segs, ok := l.StartZeroCopyRead(nil, 0, 1<<20)
 	if !ok {
-		t.Fatal("nothing is lent")
+		t.Fatal("the zero-copy read is refused")
 	}
 	for _, size := range []int64{512 << 10, 4 << 20, cfg.Size + 4096} {
 		if err := os.Truncate(cfg.Path, size); err != nil {
@@ -142,18 +128,18 @@ func TestDAXTruncated(t *testing.T) {
 		}
 		own := c.Segs(c.Memory(0, 1<<20))
 		if ok := mem.CopyFile(own, segs); ok != (size > 1<<20) {
-			t.Errorf("with %d bytes: a loan can be copied: %v", size, ok)
+			t.Errorf("with %d bytes: it can be copied: %v", size, ok)
 		}
-		if info := <-told; info.Size != size {
-			t.Fatalf("told %+v", info)
+		if info := <-notified; info.Size != size {
+			t.Fatalf("notified of %+v", info)
 		}
 		if some, ok := l.StartZeroCopyRead(nil, size-4096, 4096); ok != (size <= cfg.Size) {
-			t.Errorf("with %d bytes the last ones are lent: %v", size, ok)
+			t.Errorf("with %d bytes the last ones can be read: %v", size, ok)
 		} else if ok {
 			l.EndZeroCopyRead(some, size-4096, 4096)
 		}
 		if _, ok := l.StartZeroCopyRead(nil, size-4096, 8192); ok {
-			t.Errorf("with %d bytes more is lent", size)
+			t.Errorf("with %d bytes more can be read", size)
 		}
 		if size > 1<<20 {
 			expect(t, c, c.Write(size-4096, c.Memory(0, 4096)), nil)
@@ -167,8 +153,8 @@ func TestDAXTruncated(t *testing.T) {
 	mustClose(t, d)
 }
 
-// TestDAXWaits: of more changes than the disk takes, with some among them whose blocks are on loan,
-// those wait alone; they end when the loan is back, or when nobody wants them any more.
+// TestDAXWaits: of more changes than the disk takes, only those wait whose blocks are being read.
+// They complete when the read ends, or when they are canceled.
 func TestDAXWaits(t *testing.T) {
 	d := mustOpen(t, onDAX(t))
 	c := backendtest.NewClient(t, d, 8192)
@@ -176,56 +162,55 @@ func TestDAXWaits(t *testing.T) {
 	c.MustDo(c.Write(0, c.Memory(0, 4096)))
 	segs, ok := l.StartZeroCopyRead(nil, 0, 4096)
 	if !ok {
-		t.Fatal("nothing is lent")
+		t.Fatal("the zero-copy read is refused")
 	}
 	b := c.Memory(4096, 4096)
 	b[0] = 1
-	held, unwanted := c.Write(0, b), c.Write(0, c.Memory(0, 4096))
+	blocked, canceled := c.Write(0, b), c.Write(0, c.Memory(0, 4096))
 	ios := []*backend.IO{}
 	for i := range 3000 {
 		ios = append(ios, c.Write(int64(1<<20+i%256*4096), b))
 	}
-	ios[5], ios[6], ios[2500] = held, unwanted, &backend.IO{Op: backend.OpDiscard, Len: 1 << 20}
+	ios[5], ios[6], ios[2500] = blocked, canceled, &backend.IO{Op: backend.OpDiscard, Len: 1 << 20}
 	finished := c.Submit(ios...)
 	finished = append(finished, c.Wait(len(ios)-3-len(finished))...)
 	for _, io := range finished {
-		if io == held || io == unwanted || io == ios[2500] {
-			t.Errorf("a %v of what is on loan is done: %v", io.Op, io.Err)
+		if io == blocked || io == canceled || io == ios[2500] {
+			t.Errorf("a %v of what is being read is done: %v", io.Op, io.Err)
 		}
 	}
 	if segs[0].B[0] != 0 {
-		t.Error("what is on loan has changed")
+		t.Error("what is being read has changed")
 	}
 	if l.Close() == nil {
-		t.Error("the channel closed with a loan out")
+		t.Error("the channel closed with a zero-copy read outstanding")
 	}
-	c.Channel.(backend.Canceler).Cancel(unwanted)
-	if done := c.Wait(1); done[0] != unwanted || !errors.Is(unwanted.Err, backend.ErrAborted) {
-		t.Errorf("canceled: %v", unwanted.Err)
+	c.Channel.(backend.Canceler).Cancel(canceled)
+	if done := c.Wait(1); done[0] != canceled || !errors.Is(canceled.Err, backend.ErrAborted) {
+		t.Errorf("canceled: %v", canceled.Err)
 	}
 	if _, ok := l.StartZeroCopyRead(nil, 0, 4096); ok {
-		t.Error("a block is lent while a change waits")
+		t.Error("a zero-copy read started while a change waits")
 	}
 	l.EndZeroCopyRead(segs, 0, 4096)
 	c.Wait(2)
-	if held.Err != nil || ios[2500].Err != nil {
-		t.Error(held.Err, ios[2500].Err)
+	if blocked.Err != nil || ios[2500].Err != nil {
+		t.Error(blocked.Err, ios[2500].Err)
 	}
 	segs, ok = l.StartZeroCopyRead(nil, 0, 4096)
 	if !ok {
-		t.Fatal("nothing is lent once all is over")
+		t.Fatal("the zero-copy read is refused once all is over")
 	}
 	l.EndZeroCopyRead(segs, 0, 4096)
 	c.Close()
 	mustClose(t, d)
 }
 
-// TestFenceSpans: wherever a range lies and however long it is, each of its stripes is taken once
-// and given back.
-func TestFenceSpans(t *testing.T) {
-	var f fence
-	f.init(512)
-	const stripe = leastStripe
+// TestDAXRanges: wherever a range lies and however long it is, each of its stripes is counted once.
+func TestDAXRanges(t *testing.T) {
+	var ranges daxRanges
+	ranges.init(512)
+	const stripe = minStripe
 	for _, r := range [][2]int64{
 		{0, 0},
 		{0, -512},
@@ -237,43 +222,44 @@ func TestFenceSpans(t *testing.T) {
 		{-512, 1024},
 		{1 << 62, 4096},
 	} {
-		first, count := f.span(r[0], r[1])
-		if ok, _ := f.lend(r[0], r[1]); !ok {
-			t.Fatalf("%v: not lent", r)
+		first, count := ranges.span(r[0], r[1])
+		if ok, _ := ranges.addReader(r[0], r[1]); !ok {
+			t.Fatalf("%v: refused", r)
 		}
-		if clear := f.announce(r[0], r[1]); clear != (count == 0) {
-			t.Errorf("%v: a change meets loans: %v", r, !clear)
+		if clear := ranges.addChange(r[0], r[1]); clear != (count == 0) {
+			t.Errorf("%v: a change meets readers: %v", r, !clear)
 		}
 		taken := int64(0)
-		for i := range f.table {
-			switch f.table[i].Load() {
-			case oneLoan + oneChange:
+		for i := range ranges.table {
+			switch ranges.table[i].Load() {
+			case oneReader + oneChange:
 				taken++
 			case 0:
 			default:
-				t.Fatalf("%v: a stripe is %#x", r, f.table[i].Load())
+				t.Fatalf("%v: a stripe is %#x", r, ranges.table[i].Load())
 			}
 		}
-		if taken != count || count > 0 && f.at(first).Load() == 0 {
+		if taken != count || count > 0 && ranges.at(first).Load() == 0 {
 			t.Errorf("%v: %d of %d stripes are taken", r, taken, count)
 		}
-		if ok, ended := f.lend(r[0], r[1]); ok != (count == 0) || ended {
-			t.Errorf("%v: lent although it changes", r)
+		if ok, last := ranges.addReader(r[0], r[1]); ok != (count == 0) || last {
+			t.Errorf("%v: not refused although it changes", r)
 		}
-		if ended := f.giveBack(r[0], r[1]); ended != (count > 0) || !f.clear(r[0], r[1]) {
-			t.Errorf("%v: the last loan is back: %v", r, ended)
+		if last := ranges.removeReader(r[0], r[1]); last != (count > 0) ||
+			!ranges.clear(r[0], r[1]) {
+			t.Errorf("%v: the last read has ended: %v", r, last)
 		}
-		f.over(r[0], r[1])
-		for i := range f.table {
-			if f.table[i].Load() != 0 {
+		ranges.removeChange(r[0], r[1])
+		for i := range ranges.table {
+			if ranges.table[i].Load() != 0 {
 				t.Fatalf("%v: something is left", r)
 			}
 		}
 	}
 }
 
-// BenchmarkDAXLend lends and returns what a read takes.
-func BenchmarkDAXLend(b *testing.B) {
+// BenchmarkDAXRead starts and ends zero-copy reads.
+func BenchmarkDAXRead(b *testing.B) {
 	for _, size := range []int64{4 << 10, 128 << 10, 1 << 20} {
 		b.Run(fmt.Sprintf("%dK", size>>10), func(b *testing.B) {
 			d := mustOpen(b, onDAX(b))
@@ -285,7 +271,7 @@ func BenchmarkDAXLend(b *testing.B) {
 				var ok bool
 				off := n * size & (backendtest.MinSize - 1)
 				if segs, ok = l.StartZeroCopyRead(segs[:0], off, size); !ok {
-					b.Fatal("nothing is lent")
+					b.Fatal("the zero-copy read is refused")
 				}
 				l.EndZeroCopyRead(segs, off, size)
 			}

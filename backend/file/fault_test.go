@@ -22,7 +22,7 @@ func expect(t *testing.T, c *backendtest.Client, io *backend.IO, want error) {
 	}
 }
 
-// variants are both ways of opening with both engines.
+// variants runs fn with O_DIRECT and with the page cache, with both engines.
 func variants(t *testing.T, fn func(t *testing.T, cfg Config)) {
 	for i := range 4 {
 		cfg := Config{
@@ -37,8 +37,8 @@ func variants(t *testing.T, fn func(t *testing.T, cfg Config)) {
 	}
 }
 
-// TestTruncatedFile: what is behind the end of a file that somebody truncated is out of range and
-// never a short success, also before anybody has noticed.
+// TestTruncatedFile: ranges beyond the end of a file that was truncated are out of range and never
+// a short success, even before the disk has noticed.
 func TestTruncatedFile(t *testing.T) {
 	variants(t, func(t *testing.T, cfg Config) {
 		d := mustOpen(t, cfg)
@@ -55,13 +55,13 @@ func TestTruncatedFile(t *testing.T) {
 	})
 }
 
-// TestResize: a file that grows, shrinks, becomes empty and has content again is noticed, and told.
+// TestResize: a file that grows, shrinks, becomes empty and has content again causes notifications.
 func TestResize(t *testing.T) {
 	variants(t, func(t *testing.T, cfg Config) {
 		d := mustOpen(t, cfg)
 		c := backendtest.NewClient(t, d, 64<<10)
-		told := make(chan backend.Info, 10)
-		d.(backend.Changer).Notify(func() { told <- d.Info() })
+		notified := make(chan backend.Info, 10)
+		d.(backend.Changer).Notify(func() { notified <- d.Info() })
 		b := c.Memory(0, 64<<10)
 		for _, size := range []int64{2 << 20, 512 << 10, 512<<10 + 100, 0, 4096, 1 << 20} {
 			before := d.Info()
@@ -77,8 +77,8 @@ func TestResize(t *testing.T) {
 			if want.Offline = whole == 0; whole > 0 {
 				want.Size = whole
 			}
-			if got := <-told; got != want {
-				t.Fatalf("with %d bytes: told %+v, want %+v", size, got, want)
+			if got := <-notified; got != want {
+				t.Fatalf("with %d bytes: notified of %+v, want %+v", size, got, want)
 			}
 			switch {
 			case want.Offline:
@@ -97,15 +97,15 @@ func TestResize(t *testing.T) {
 		d.(backend.Changer).Notify(nil)
 		c.Close()
 		mustClose(t, d)
-		if len(told) > 0 {
-			t.Errorf("told too much: %+v", <-told)
+		if len(notified) > 0 {
+			t.Errorf("notified too often: %+v", <-notified)
 		}
 	})
 }
 
-// TestFullFileSystem: a write that there is no room for says so, and is not the end: what was there
-// is there, and once there is room again writes succeed. A file on a read-only file system is not
-// opened for writing.
+// TestFullFileSystem: a write without room fails as such, what was written before stays, and once
+// there is room again writes succeed. A file on a read-only file system is not opened for writing.
+// Probe warns of the first and reports the second.
 func TestFullFileSystem(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
@@ -117,6 +117,16 @@ func TestFullFileSystem(t *testing.T) {
 		}
 	}()
 	cfg := Config{Path: filepath.Join(dir, "disk.img"), Size: 1 << 20, BlockSize: 4096}
+	cfg.Preallocate = true
+	if r := Probe(cfg); len(r.Errors) != 1 || !strings.Contains(r.Errors[0].What,
+		"needs 1048576 more bytes, and its file system has ") {
+		t.Errorf("without the space to preallocate: %+v", r)
+	}
+	cfg.Preallocate = false
+	if r := Probe(cfg); len(r.Errors) != 0 || len(r.Warnings) != 1 ||
+		!strings.Contains(r.Warnings[0].What, "may grow by 1048576 bytes") {
+		t.Errorf("larger than the file system: %+v", r)
+	}
 	d := mustOpen(t, cfg)
 	c := backendtest.NewClient(t, d, 1<<20)
 	b := c.Memory(0, 128<<10)
@@ -135,14 +145,24 @@ func TestFullFileSystem(t *testing.T) {
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(cfg); !errors.Is(err, unix.EROFS) ||
-		!strings.Contains(err.Error(), "make the namespace read-only") {
-		t.Errorf("opened for writing on a read-only file system: %v", err)
+	readOnly := func(what string) {
+		t.Helper()
+		if _, err := Open(cfg); !errors.Is(err, unix.EROFS) ||
+			!strings.Contains(err.Error(), "ReadWritePaths=") ||
+			!strings.Contains(err.Error(), "set read_only: true") {
+			t.Errorf("%s on a read-only file system: %v", what, err)
+		}
+		if r := Probe(cfg); len(r.Errors) != 1 ||
+			!strings.Contains(r.Errors[0].Hint, "ReadWritePaths=") {
+			t.Errorf("%s on a read-only file system: %+v", what, r)
+		}
 	}
+	readOnly("opened for writing")
 	cfg.ReadOnly = true
+	if r := Probe(cfg); len(r.Errors)+len(r.Warnings) != 0 {
+		t.Errorf("read-only: %+v", r)
+	}
 	mustClose(t, mustOpen(t, cfg))
 	cfg.Path, cfg.ReadOnly = filepath.Join(dir, "new"), false
-	if _, err := Open(cfg); !errors.Is(err, unix.EROFS) {
-		t.Errorf("created on a read-only file system: %v", err)
-	}
+	readOnly("created")
 }

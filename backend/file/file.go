@@ -1,4 +1,4 @@
-// Package file is storage in a file. It opens, sizes and probes the file; package disk does the
+// Package file is storage in a file. It opens, sizes and describes the file; package disk does the
 // rest.
 package file
 
@@ -18,11 +18,12 @@ import (
 
 // Config describes a file device.
 type Config struct {
-	// Path of a regular file. If there is none it is created with Size bytes, all zeroes and not
-	// yet allocated.
+	// Path of a regular file. If there is none, it is created with Size bytes, all zeroes and not
+	// allocated.
 	Path string
-	// Size in bytes, a multiple of BlockSize. It must be the size of an existing file that is not
-	// empty; 0 takes that over.
+	// Size in bytes, a multiple of BlockSize; 0 for that of the file. A larger file is served
+	// whole, since files may grow while they are served; a smaller one that is not empty is
+	// refused.
 	Size int64
 	// BlockSize is the logical block size in bytes.
 	BlockSize int
@@ -31,20 +32,18 @@ type Config struct {
 	// Buffered keeps data in the kernel's page cache. Otherwise O_DIRECT is used where the file
 	// system allows it for BlockSize.
 	Buffered bool
-	// Preallocate gives the file all of its space at once, so that no write fails later for lack of
+	// Preallocate allocates all space of the file at once, so that no write fails later for lack of
 	// space. For the same reason it keeps that space: nothing can be discarded, and zeroes are
-	// written to the space that there is. Otherwise space is taken as it is written.
+	// written to the space that there is. Otherwise space is allocated by writes.
 	Preallocate bool
-	// DAX says whether blocks are lent from where they are: Auto, which "" means as well, On or
-	// Off.
-	DAX string
 	// Engine makes the system calls.
 	Engine disk.Engine
-	// Log is for warnings; nil: none.
+	// Log is for warnings; nil for none.
 	Log *slog.Logger
 }
 
-// Open opens or creates the file and locks it against a second Open, here or in another process.
+// Open opens or creates the file and locks it against a second Open, here or in another process. A
+// file on persistent memory (DAX) is mapped and can be read without a copy.
 func Open(cfg Config) (backend.Device, error) {
 	d, err := open(cfg)
 	if err != nil {
@@ -54,13 +53,10 @@ func Open(cfg Config) (backend.Device, error) {
 }
 
 func open(cfg Config) (_ backend.Device, err error) {
-	if cfg.Path == "" {
-		return nil, errors.New("no path is given")
-	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	fd, created, err := openFile(cfg)
+	fd, created, err := openFile(&cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +73,7 @@ func open(cfg Config) (_ backend.Device, err error) {
 		return nil, err
 	}
 	locked = true
-	size, err := settleSize(fd, cfg, created)
+	size, err := prepare(fd, &cfg, created)
 	if err != nil {
 		return nil, err
 	}
@@ -86,19 +82,16 @@ func open(cfg Config) (_ backend.Device, err error) {
 		return nil, err
 	}
 	dc := disk.Config{
-		Path: cfg.Path, FD: fd, Engine: cfg.Engine, Log: cfg.Log, Look: look(cfg),
+		Path: cfg.Path, FD: fd, Engine: cfg.Engine, Log: cfg.Log, Size: sizeOf(&cfg),
 		Info: backend.Info{
 			Size: size, BlockSize: cfg.BlockSize, PhysicalBlockSize: cfg.BlockSize,
 			VolatileCache: !cfg.ReadOnly, ReadOnly: cfg.ReadOnly, Identity: path,
 		},
 	}
-	if err := probe(cfg, &dc); err != nil {
+	if err := describe(&cfg, &dc); err != nil {
 		return nil, err
 	}
-	region, err := mapped(cfg, &dc)
-	if err != nil {
-		return nil, err
-	}
+	region := mapped(&cfg, &dc)
 	d, err := disk.New(dc)
 	switch {
 	case err != nil && region != nil:
@@ -111,8 +104,8 @@ func open(cfg Config) (_ backend.Device, err error) {
 	return newDAX(d, region), nil
 }
 
-// look is what tells the size of the file. It says once that the file was deleted.
-func look(cfg Config) func(fd int) (int64, error) {
+// sizeOf returns a function that reads the size of the file, and logs once if it has been deleted.
+func sizeOf(cfg *Config) func(fd int) (int64, error) {
 	var once sync.Once
 	return func(fd int) (int64, error) {
 		var st unix.Stat_t
@@ -121,15 +114,15 @@ func look(cfg Config) func(fd int) (int64, error) {
 		}
 		if st.Nlink == 0 {
 			once.Do(func() {
-				cfg.Log.Error(
-					"the file of a namespace was deleted: what is in it is lost when the target ends", "path", cfg.Path)
+				cfg.Log.Error("the file of a namespace was deleted: "+
+					"its content is lost when the target ends", "path", cfg.Path)
 			})
 		}
 		return st.Size, nil
 	}
 }
 
-// identity is the path as it is reached from anywhere.
+// identity returns the path by which the file can be reached from anywhere.
 func identity(path string) (string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -139,50 +132,31 @@ func identity(path string) (string, error) {
 }
 
 // openFile opens the file, or creates it if it does not exist.
-func openFile(cfg Config) (fd int, created bool, err error) {
+func openFile(cfg *Config) (fd int, created bool, err error) {
 	// Look before opening: opening a device or a FIFO has effects.
-	switch st, err := os.Stat(cfg.Path); {
-	case errors.Is(err, os.ErrNotExist) && !cfg.ReadOnly:
-		fd, err := create(cfg)
-		return fd, err == nil, err
-	case errors.Is(err, os.ErrNotExist):
-		return -1, false, errors.New("no such file, and a read-only device does not create one")
-	case err != nil:
-		return -1, false, errors.Unwrap(err)
-	case st.IsDir():
-		return -1, false, errors.New("is a directory; give the path of a file in it")
-	case !st.Mode().IsRegular():
-		return -1, false, fmt.Errorf("is not a regular file (%v)", st.Mode().Type())
+	var r backend.Report
+	info := examine(cfg, &r)
+	if err := r.Err(); err != nil {
+		return -1, false, err
 	}
 	mode := unix.O_RDWR
-	if cfg.ReadOnly {
+	switch {
+	case info == nil:
+		mode |= unix.O_CREAT | unix.O_EXCL
+	case cfg.ReadOnly:
 		mode = unix.O_RDONLY
 	}
-	fd, err = unix.Open(cfg.Path, mode|unix.O_CLOEXEC, 0)
-	switch err {
-	case nil:
-		return fd, false, nil
-	case unix.EROFS, unix.EACCES, unix.EPERM:
-		if !cfg.ReadOnly {
-			err = fmt.Errorf(
-				"open for writing: %w (mend the permissions, or make the namespace read-only)", err)
-		}
+	fd, err = unix.Open(cfg.Path, mode|unix.O_CLOEXEC, 0o600)
+	switch {
+	case err == nil:
+		return fd, info == nil, nil
+	case info == nil:
+		return -1, false, backend.WithHint(fmt.Errorf("create it: %w", err), accessHint(err, cfg))
 	}
-	return -1, false, err
+	return -1, false, backend.WithHint(fmt.Errorf("open it: %w", err), accessHint(err, cfg))
 }
 
-// create makes the file. Its length is set by settleSize.
-func create(cfg Config) (int, error) {
-	if err := backend.CheckGeometry(cfg.Size, cfg.BlockSize); err != nil {
-		return -1, fmt.Errorf("cannot create it: %w", err)
-	}
-	fd, err := unix.Open(cfg.Path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return -1, fmt.Errorf("create it: %w", err)
-	}
-	return fd, nil
-}
-
+// lock locks the file: exclusively, or against those who lock it exclusively.
 func lock(fd int, shared bool) error {
 	how := unix.LOCK_EX
 	if shared {
@@ -192,49 +166,42 @@ func lock(fd int, shared bool) error {
 	case nil:
 		return nil
 	case unix.EWOULDBLOCK:
-		return errors.New("is in use by another namespace or process (flock)")
+		return errInUse
 	default:
 		return fmt.Errorf("flock: %w", err)
 	}
 }
 
-// settleSize gives an empty file its size and compares that of any other with the configured one.
-func settleSize(fd int, cfg Config, created bool) (int64, error) {
+var errInUse = backend.WithHint(errors.New("is in use by another namespace or process (flock)"),
+	"Stop what uses it, or give each namespace its own file.")
+
+// prepare gives a file its size and its space, and returns the size of the device.
+func prepare(fd int, cfg *Config, created bool) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return 0, fmt.Errorf("fstat: %w", err)
 	}
-	size := st.Size
-	switch {
-	case size == 0 && cfg.Size > 0 && !cfg.ReadOnly:
-		// New, or left behind when creating it was interrupted.
-		size = cfg.Size
-		if err := backend.CheckGeometry(size, cfg.BlockSize); err != nil {
-			return 0, err
-		}
-		if err := unix.Ftruncate(fd, size); err != nil {
-			return 0, fmt.Errorf("set the size to %d bytes: %w", size, err)
-		}
-		if err := preallocate(fd, size, cfg); err != nil {
-			_ = unix.Ftruncate(fd, 0)
-			return 0, err
-		}
-		if err := unix.Fsync(fd); err != nil {
-			return 0, fmt.Errorf("fsync: %w", err)
-		}
-	case size == 0:
-		return 0, errors.New("is empty; give a size, or a file with content")
-	case cfg.Size != 0 && cfg.Size != size:
-		return 0, fmt.Errorf(
-			"has %d bytes but %d are configured; correct or omit the size, or resize the file",
-			size, cfg.Size)
-	default:
-		if err := preallocate(fd, size, cfg); err != nil {
-			return 0, err
-		}
-	}
-	if err := backend.CheckGeometry(size, cfg.BlockSize); err != nil {
+	var r backend.Report
+	size := cfg.sizeFor(st.Size, &r)
+	if err := r.Err(); err != nil {
 		return 0, err
+	}
+	for _, w := range r.Warnings {
+		cfg.Log.Warn("a file "+w.What+". "+w.Hint, "path", cfg.Path)
+	}
+	if st.Size > 0 {
+		return size, preallocate(fd, size, cfg)
+	}
+	// New, or left behind when creating it was interrupted.
+	if err := unix.Ftruncate(fd, size); err != nil {
+		return 0, fmt.Errorf("set the size to %d bytes: %w", size, err)
+	}
+	if err := preallocate(fd, size, cfg); err != nil {
+		_ = unix.Ftruncate(fd, 0)
+		return 0, err
+	}
+	if err := unix.Fsync(fd); err != nil {
+		return 0, fmt.Errorf("fsync: %w", err)
 	}
 	if created {
 		return size, syncDirectory(cfg.Path)
@@ -242,13 +209,14 @@ func settleSize(fd int, cfg Config, created bool) (int64, error) {
 	return size, nil
 }
 
-// preallocate gives space to what has none, if it is wanted.
-func preallocate(fd int, size int64, cfg Config) error {
+// preallocate allocates what has no space yet, if it is configured.
+func preallocate(fd int, size int64, cfg *Config) error {
 	if !cfg.Preallocate || cfg.ReadOnly {
 		return nil
 	}
 	if err := unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, size); err != nil {
-		return fmt.Errorf("allocate %d bytes: %w (make room, or let it be sparse)", size, err)
+		return backend.WithHint(fmt.Errorf("allocate %d bytes: %w", size, err),
+			"Make room, or let it be sparse.")
 	}
 	return nil
 }

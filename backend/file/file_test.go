@@ -37,7 +37,7 @@ func mustClose(tb testing.TB, dev backend.Device) {
 	}
 }
 
-// shm is a directory on tmpfs, which knows neither ZERO_RANGE nor, before Linux 6.6, O_DIRECT.
+// shm returns a directory on tmpfs, which has neither ZERO_RANGE nor, before Linux 6.6, O_DIRECT.
 func shm(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "file-test-")
@@ -54,8 +54,7 @@ func TestConformance(t *testing.T) {
 		t.Logf("threads only: %v", err)
 		engines = engines[:1]
 	} else {
-		engines = append(engines, disk.Engine{SQPoll: true}, disk.Engine{IOPoll: true},
-			disk.Engine{Name: disk.Threads, Workers: 1})
+		engines = append(engines, disk.Engine{SQPoll: true}, disk.Engine{IOPoll: true})
 	}
 	for name, tc := range map[string]struct {
 		cfg Config
@@ -88,8 +87,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestDirect: where the kernel says that O_DIRECT works it is used, and never when the block size
-// does not fit or the page cache is asked for; that it could not be used is said.
+// TestDirect: O_DIRECT is used where the kernel says that it works, but not when the block size
+// does not fit or the page cache is asked for. There is a warning if it cannot be used.
 func TestDirect(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "disk.img"))
 	if err != nil {
@@ -122,7 +121,7 @@ func TestDirect(t *testing.T) {
 		var log bytes.Buffer
 		tc.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 		d := disk.Config{FD: int(f.Fd()), Info: backend.Info{BlockSize: tc.cfg.BlockSize}}
-		if err := probe(tc.cfg, &d); err != nil {
+		if err := describe(&tc.cfg, &d); err != nil {
 			t.Fatal(err)
 		}
 		flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
@@ -140,9 +139,8 @@ func TestDirect(t *testing.T) {
 	}
 }
 
-// TestPreallocate: the space of a file is there from the start and stays, or is taken where
-// something is written and comes back with a discard; a sparse file that is opened for all of its
-// space gets the rest.
+// TestPreallocate: the space of a file is allocated from the start and stays, or is allocated by
+// writes and freed by discards. A sparse file that is opened with Preallocate gets the rest.
 func TestPreallocate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	allocated := func() int64 {
@@ -187,7 +185,7 @@ func TestPreallocate(t *testing.T) {
 		t.Error("a petabyte was allocated")
 	}
 	if _, err := os.Stat(cfg.Path); !os.IsNotExist(err) {
-		t.Error("a file is left that could not be made")
+		t.Error("a file is left that could not be created")
 	}
 }
 
@@ -259,10 +257,10 @@ func TestOpenRefuses(t *testing.T) {
 		{Config{Path: dir}, "is a directory"},
 		{Config{Path: fifo}, "not a regular file"},
 		{Config{Path: "/dev/null"}, "not a regular file"},
-		{Config{Path: filepath.Join(dir, "new")}, "cannot create it: size 0"},
+		{Config{Path: filepath.Join(dir, "new")}, "no size is given"},
 		{
 			Config{Path: filepath.Join(dir, "new"), Size: 1000},
-			"cannot create it: size 1000: must be a multiple of the block size 512",
+			"cannot be created: size 1000: must be a multiple of the block size 512",
 		},
 		{Config{Path: filepath.Join(dir, "new"), Size: 1 << 20, ReadOnly: true}, "no such file"},
 		{
@@ -271,19 +269,21 @@ func TestOpenRefuses(t *testing.T) {
 		},
 		{
 			Config{Path: filepath.Join(dir, "no", "such", "dir"), Size: 512},
-			"create it: no such file or directory",
+			"directory " + filepath.Join(dir, "no", "such") + " does not exist",
 		},
 		{Config{Path: filepath.Join(file("f", 512), "x"), Size: 512}, "not a directory"},
+		{Config{Path: "/proc/new", Size: 1 << 20}, "/proc is the kernel's"},
+		{Config{Path: "/proc/version", Size: 1 << 20}, "is a file of the kernel"},
 		{
-			Config{Path: file("larger", 2<<20), Size: 1 << 20},
-			"has 2097152 bytes but 1048576 are configured",
+			Config{Path: file("smaller", 1<<20), Size: 2 << 20},
+			"has 1048576 bytes but 2097152 are configured (grow it with truncate --size, " +
+				"or correct or delete size)",
 		},
 		{Config{Path: file("odd", 1000)}, "size 1000: must be a multiple of the block size 512"},
 		{Config{Path: file("empty", 0)}, "is empty"},
 		{Config{Path: file("empty", 0), Size: 512, ReadOnly: true}, "is empty"},
 		{Config{Path: busyPath}, "is in use by another namespace or process"},
 		{Config{Path: busyPath, ReadOnly: true}, "is in use by another namespace or process"},
-		{Config{Path: file("w", 512), Engine: disk.Engine{Workers: -1}}, "-1 workers"},
 		{
 			Config{Path: file("w", 512), Engine: disk.Engine{Name: "aio"}},
 			"engine \"aio\" is not known",
@@ -307,8 +307,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestEmptyFileIsSized: an empty file, which a crash while creating it leaves behind, is as good as
-// none.
+// TestEmptyFileIsSized: an empty file, which a crash while creating it leaves behind, is treated as
+// a new one.
 func TestEmptyFileIsSized(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -319,4 +319,32 @@ func TestEmptyFileIsSized(t *testing.T) {
 		t.Errorf("size %d", d.Info().Size)
 	}
 	mustClose(t, d)
+}
+
+// TestGrown: a file that has grown beyond its configured size is served whole, with a warning, now
+// and the next time; a part of a block at its end is not.
+func TestGrown(t *testing.T) {
+	cfg := Config{Path: filepath.Join(t.TempDir(), "disk.img"), Size: 1 << 20, BlockSize: 4096}
+	mustClose(t, mustOpen(t, cfg))
+	for _, size := range []int64{2 << 20, 2<<20 + 100} {
+		if err := os.Truncate(cfg.Path, size); err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		want := fmt.Sprintf("has %d bytes, more than the 1048576 that are configured: "+
+			"2097152 are served", size)
+		r := Probe(cfg)
+		if len(r.Errors) != 0 || len(r.Warnings) != 1 || r.Warnings[0].What != want {
+			t.Errorf("%+v", r)
+		}
+		d := mustOpen(t, cfg)
+		if d.Info().Size != 2<<20 || strings.Count(log.String(), want) != 1 {
+			t.Errorf("%d bytes; log: %s", d.Info().Size, &log)
+		}
+		c := backendtest.NewClient(t, d, 4096)
+		c.MustDo(c.Write(2<<20-4096, c.Memory(0, 4096)))
+		c.Close()
+		mustClose(t, d)
+	}
 }

@@ -1,74 +1,212 @@
 package file
 
 import (
-	"fmt"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 )
 
-// probe finds out what the file system can do, without changing the file.
-func probe(cfg Config, d *disk.Config) error {
-	if !cfg.Buffered {
-		if err := goDirect(d); err != nil {
-			return err
-		}
-		if d.Offset == 0 {
-			cfg.Log.Warn("O_DIRECT is not possible here, the page cache is used", "path", cfg.Path,
-				"block size", cfg.BlockSize)
-		}
+// Probe reports what Open would refuse, and what may fail later. It leaves no trace: whether a file
+// of the size could be created is tried with one that has no name.
+func Probe(cfg Config) (r backend.Report) {
+	cfg.Engine.Probe(&r)
+	info := examine(&cfg, &r)
+	if len(r.Errors) > 0 {
+		return r
 	}
-	d.Info.PhysicalBlockSize = max(d.Info.BlockSize, d.Offset)
-	var fs unix.Statfs_t
-	if err := unix.Fstatfs(d.FD, &fs); err != nil {
-		return fmt.Errorf("fstatfs: %w", err)
+	allocated := int64(0)
+	if info == nil {
+		probeNew(&cfg, &r)
+	} else {
+		allocated = probeFile(&cfg, &r)
 	}
-	if size := int(fs.Bsize); size >= d.Info.BlockSize && size&(size-1) == 0 && size <= 1<<20 {
-		d.Info.OptimalIO = size
+	if len(r.Errors) > 0 || cfg.ReadOnly {
+		return r
 	}
-	if !cfg.ReadOnly && !cfg.Preallocate {
-		// Behind the end there is nothing to discard.
-		err := unix.Fallocate(d.FD, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, d.Info.Size,
-			1<<20)
-		d.Info.Discard = err == nil
-		d.Info.DiscardZeroes = err == nil
+	size := cfg.Size
+	if info != nil {
+		size = max(size, info.Size())
 	}
-	d.Info.Thin, d.Allocated = !cfg.Preallocate, allocated
-	return nil
+	probeSpace(&cfg, size-allocated, &r)
+	return r
 }
 
-// allocated is the space of a file, with what the file system keeps about it.
-func allocated(fd int) (int64, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return 0, fmt.Errorf("fstat: %w", err)
-	}
-	return st.Blocks << 9, nil
-}
-
-// goDirect turns O_DIRECT on if the file system has it and its units fit the block size.
-func goDirect(d *disk.Config) error {
-	var stx unix.Statx_t
-	if err := unix.Statx(d.FD, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &stx); err != nil &&
-		err != unix.ENOSYS {
-		return fmt.Errorf("statx: %w", err)
-	}
-	offset, memory := int(stx.Dio_offset_align), int(stx.Dio_mem_align)
-	if stx.Mask&unix.STATX_DIOALIGN == 0 {
-		// Linux before 6.1, or a file system that does not say. Pages and blocks of 4 KiB satisfy
-		// all of them.
-		offset, memory = 4096, 4096
-	}
-	if offset == 0 || memory == 0 || d.Info.BlockSize%offset != 0 {
+// examine looks at the path, and returns nil if there is no file yet.
+func examine(cfg *Config, r *backend.Report) os.FileInfo {
+	if cfg.Path == "" {
+		r.Errorf("Add path.", "no path is given")
 		return nil
 	}
-	flags, err := unix.FcntlInt(uintptr(d.FD), unix.F_GETFL, 0)
+	info, err := os.Stat(cfg.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		examineNew(cfg, r)
+		return nil
+	}
+	switch {
+	case err != nil:
+		r.Errorf("Let the user that runs the target reach it.", "cannot be reached: %v",
+			errors.Unwrap(err))
+	case info.IsDir():
+		r.Errorf("Name a file in it.", "is a directory")
+	case info.Mode()&os.ModeCharDevice != 0 && strings.HasPrefix(filepath.Base(cfg.Path), "dax"):
+		r.Errorf("Make it one of mode fsdax (ndctl), mount ext4 or xfs there with -o dax, and "+
+			"name a file in it.", "is persistent memory without a file system")
+	case !info.Mode().IsRegular():
+		r.Errorf("Name a regular file; for disks use backend: block.",
+			"is not a regular file (%v)", info.Mode().Type())
+	case pseudo(cfg.Path):
+		r.Errorf("Name a file on a disk.", "is a file of the kernel, which holds no data")
+	default:
+		cfg.sizeFor(info.Size(), r)
+	}
+	return info
+}
+
+// examineNew looks at what there is of a file that is to be created.
+func examineNew(cfg *Config, r *backend.Report) {
+	dir := filepath.Dir(cfg.Path)
+	info, err := os.Stat(dir)
+	switch {
+	case err != nil || !info.IsDir():
+		r.Errorf("Create it: mkdir -p "+dir+".", "cannot be created: directory %s does not exist",
+			dir)
+	case cfg.ReadOnly:
+		r.Errorf("Create the file, or delete read_only.",
+			"does not exist: no such file, and a read-only namespace is not created")
+	case pseudo(dir):
+		r.Errorf("Name a file on a disk.", "cannot be created: %s is the kernel's", dir)
+	case cfg.Size == 0:
+		r.Errorf("Add size to create it, for instance size: 10GiB.",
+			"does not exist, and no size is given")
+	default:
+		if err := backend.CheckGeometry(cfg.Size, cfg.BlockSize); err != nil {
+			r.Errorf("Correct size or block_size.", "cannot be created: %v", err)
+		}
+	}
+}
+
+// pseudoFileSystems are those of the kernel that have files and hold no data.
+var pseudoFileSystems = map[int64]bool{
+	unix.PROC_SUPER_MAGIC: true, unix.SYSFS_MAGIC: true, unix.CGROUP_SUPER_MAGIC: true,
+	unix.CGROUP2_SUPER_MAGIC: true, unix.DEBUGFS_MAGIC: true, unix.TRACEFS_MAGIC: true,
+	unix.SECURITYFS_MAGIC: true, unix.BPF_FS_MAGIC: true, unix.PSTOREFS_MAGIC: true,
+	unix.EFIVARFS_MAGIC: true, unix.SELINUX_MAGIC: true,
+}
+
+func pseudo(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && pseudoFileSystems[int64(st.Type)]
+}
+
+// sizeFor returns the size of the device in a file that has this many bytes.
+func (cfg *Config) sizeFor(have int64, r *backend.Report) int64 {
+	size := have
+	switch {
+	case have == 0 && (cfg.Size == 0 || cfg.ReadOnly):
+		r.Errorf("Add size, for instance size: 10GiB, or name a file with content.", "is empty")
+		return 0
+	case have == 0:
+		size = cfg.Size
+	case have < cfg.Size:
+		r.Errorf("Grow it with truncate --size, or correct or delete size.",
+			"has %d bytes but %d are configured", have, cfg.Size)
+		return 0
+	case have > cfg.Size && cfg.Size > 0 && cfg.BlockSize > 0:
+		// It has grown, perhaps while it was served, which is by whole blocks.
+		size -= size % int64(cfg.BlockSize)
+		r.Warnf("Correct or delete size.", "has %d bytes, more than the %d that are configured: "+
+			"%d are served", have, cfg.Size, size)
+	}
+	if err := backend.CheckGeometry(size, cfg.BlockSize); err != nil {
+		r.Errorf("Correct size and block_size, or resize the file.", "%v", err)
+	}
+	return size
+}
+
+// probeFile tries whether a file can be opened, and returns how many bytes it has space for.
+func probeFile(cfg *Config, r *backend.Report) (allocated int64) {
+	mode := uint32(unix.R_OK)
+	if !cfg.ReadOnly {
+		mode |= unix.W_OK
+	}
+	if err := unix.Access(cfg.Path, mode); err != nil {
+		r.Errorf(accessHint(err, cfg), "cannot be opened: %v", err)
+		return 0
+	}
+	f, err := os.Open(cfg.Path)
 	if err != nil {
-		return fmt.Errorf("fcntl(F_GETFL): %w", err)
+		r.Errorf(accessHint(errors.Unwrap(err), cfg), "cannot be opened: %v", errors.Unwrap(err))
+		return 0
 	}
-	if _, err := unix.FcntlInt(uintptr(d.FD), unix.F_SETFL, flags|unix.O_DIRECT); err == nil {
-		d.Offset, d.Memory = offset, memory
+	defer func() { _ = f.Close() }()
+	if err := lock(int(f.Fd()), cfg.ReadOnly); err != nil || !cfg.ReadOnly {
+		disk.ProbeUsers(cfg.Path, err, r)
 	}
-	return nil
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err == nil {
+		allocated = st.Blocks << 9
+	}
+	return allocated
+}
+
+// accessHint says what to do about an error of open(2) or access(2).
+func accessHint(err error, cfg *Config) string {
+	switch {
+	case err == unix.EROFS:
+		return "Mount its file system for writing (of a systemd service: ReadWritePaths=), " +
+			"or set read_only: true."
+	case cfg.ReadOnly:
+		return "Give the user that runs the target the right to read it."
+	}
+	return "Give the user that runs the target the right to write it, or set read_only: true."
+}
+
+// probeNew tries whether the file can be created.
+func probeNew(cfg *Config, r *backend.Report) {
+	dir := filepath.Dir(cfg.Path)
+	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+		r.Errorf(accessHint(err, cfg), "cannot be created: %v", err)
+		return
+	}
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return // not every file system has such files
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.Ftruncate(fd, cfg.Size); err != nil {
+		r.Errorf("Make it smaller, or use a file system for larger files, such as xfs.",
+			"cannot be created: %d bytes: %v", cfg.Size, err)
+	}
+}
+
+// probeSpace compares the bytes that are not allocated yet with what the file system has free.
+func probeSpace(cfg *Config, missing int64, r *backend.Report) {
+	var st unix.Statfs_t
+	path := cfg.Path
+	if _, err := os.Stat(path); err != nil {
+		path = filepath.Dir(path)
+	}
+	if unix.Statfs(path, &st) != nil {
+		return
+	}
+	free := int64(st.Bavail) * st.Bsize
+	if os.Geteuid() == 0 {
+		free = int64(st.Bfree) * st.Bsize // root may use what is reserved
+	}
+	switch {
+	case missing <= free:
+	case cfg.Preallocate:
+		r.Errorf("Make room, or make it smaller, or use preallocate: sparse.",
+			"needs %d more bytes, and its file system has %d free", missing, free)
+	default:
+		r.Warnf("Make room, or make it smaller: writes fail when the file system is full.",
+			"may grow by %d bytes, and its file system has %d free", missing, free)
+	}
 }

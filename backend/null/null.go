@@ -1,5 +1,5 @@
-// Package null is storage that keeps nothing: reads give zeroes, writes vanish. It shows what the
-// rest of the target can do.
+// Package null is storage that stores nothing: reads give zeroes, and what is written is dropped.
+// It shows how fast the rest of the target is.
 package null
 
 import (
@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
@@ -19,14 +20,22 @@ type Config struct {
 	BlockSize int
 }
 
-// zeroes is the size of the memory that is lent, in bytes. Nobody writes to it, so all of it is the
-// kernel's one page of zeroes.
+// zeroes is the size of the memory for zero-copy reads, in bytes. It is never written to, so all of
+// it is the kernel's one page of zeroes.
 const zeroes = 1 << 20
 
 type device struct {
 	info     backend.Info
 	region   *mem.Region
 	channels atomic.Int32
+}
+
+// Probe reports what Open would refuse.
+func Probe(cfg Config) (r backend.Report) {
+	if err := backend.CheckGeometry(cfg.Size, cfg.BlockSize); err != nil {
+		r.Errorf("Correct size or block_size.", "%v", err)
+	}
+	return r
 }
 
 // Open makes a null device.
@@ -63,8 +72,8 @@ func (d *device) Close() error {
 
 type channel struct {
 	d     *device
-	done  backend.List
-	loans int
+	done  list.List[backend.IO]
+	reads int // zero-copy reads that have not ended
 }
 
 // Submit implements backend.Channel.
@@ -72,12 +81,12 @@ func (c *channel) Submit(ios []*backend.IO) int {
 	for _, io := range ios {
 		io.Err = io.Check(c.d.info.Size)
 		if io.Op == backend.OpRead && io.Err == nil {
-			// The memory has been used for other data before.
+			// The memory still has other data.
 			for i := range io.Segs {
 				clear(io.Segs[i].B)
 			}
 		}
-		c.done.Push(io)
+		c.done.Push(io, &io.Node)
 	}
 	return len(ios)
 }
@@ -86,9 +95,9 @@ func (c *channel) Submit(ios []*backend.IO) int {
 func (c *channel) Poll(done []*backend.IO) int { return c.done.Fill(done) }
 
 // Arm implements backend.Channel.
-func (c *channel) Arm() bool { return c.done.First() == nil }
+func (c *channel) Arm() bool { return c.done.Empty() }
 
-// StartZeroCopyRead implements backend.Lender. Nothing ever changes, so nobody waits.
+// StartZeroCopyRead implements backend.ZeroCopyReader.
 func (c *channel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
 	if size := c.d.info.Size; n <= 0 || uint64(off) > uint64(size) || n > size-off {
 		return dst, false
@@ -97,20 +106,21 @@ func (c *channel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segm
 		k := min(n, zeroes)
 		dst = append(dst, mem.Segment{B: c.d.region.Bytes()[:k:k], Region: c.d.region.ID()})
 	}
-	c.loans++
+	c.reads++
 	return dst, true
 }
 
-// EndZeroCopyRead implements backend.Lender.
-func (c *channel) EndZeroCopyRead([]mem.Segment, int64, int64) { c.loans-- }
+// EndZeroCopyRead implements backend.ZeroCopyReader.
+func (c *channel) EndZeroCopyRead([]mem.Segment, int64, int64) { c.reads-- }
 
 // Close implements backend.Channel.
 func (c *channel) Close() error {
-	if c.done.First() != nil {
+	if !c.done.Empty() {
 		return errors.New("close channel of null device: operations are outstanding")
 	}
-	if c.loans != 0 {
-		return fmt.Errorf("close channel of null device: %d loans are out", c.loans)
+	if c.reads != 0 {
+		return fmt.Errorf("close channel of null device: %d zero-copy reads have not ended",
+			c.reads)
 	}
 	c.d.channels.Add(-1)
 	return nil

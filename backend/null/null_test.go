@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 				t.Fatal(err)
 			}
 			return dev
-		}, backendtest.Options{Forgets: true, Lends: true})
+		}, backendtest.Options{Forgets: true, ZeroCopyReads: true})
 	}
 }
 
@@ -32,6 +32,16 @@ func TestBadConfig(t *testing.T) {
 		if _, err := Open(cfg); err == nil {
 			t.Errorf("%+v: no error", cfg)
 		}
+		if r := Probe(cfg); len(r.Errors) != 1 {
+			t.Errorf("%+v: %+v", cfg, r)
+		}
+	}
+}
+
+func TestProbe(t *testing.T) {
+	r := Probe(Config{Size: 1 << 40, BlockSize: 512})
+	if len(r.Errors)+len(r.Warnings) != 0 {
+		t.Errorf("%+v", r)
 	}
 }
 

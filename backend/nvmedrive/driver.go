@@ -20,7 +20,7 @@ const (
 	maxDiscard = 1 << 30 // bytes; a result counts them in 31 bits
 )
 
-// driver is the disk.Driver of a namespace: it makes NVMe commands of Commands. It is immutable.
+// driver is the disk.Driver of a namespace: it turns Commands into NVMe commands. It is immutable.
 type driver struct {
 	drive  passthru.Drive
 	nsid   uint32
@@ -31,13 +31,13 @@ type driver struct {
 
 var _ disk.Driver = (*driver)(nil)
 
-// scratch is what a command needs besides its data, for as long as it takes.
+// scratch is what a command needs besides its data until it completes.
 type scratch struct {
 	cmd    sys.NVMeCommand
 	ranges [nvme.DSMRangeSize]byte
 }
 
-// newDriver makes the driver of a disk and completes its description.
+// newDriver makes the driver of a disk and completes the description of the disk.
 func newDriver(d passthru.Drive, id *identity, l limits, dc *disk.Config) error {
 	if err := id.describe(dc); err != nil {
 		return err
@@ -47,7 +47,8 @@ func newDriver(d passthru.Drive, id *identity, l limits, dc *disk.Config) error 
 		l.transfer = min(l.transfer, n)
 	}
 	if l.transfer < block {
-		return fmt.Errorf("the kernel lets no block through at once, only %d bytes", l.transfer)
+		return fmt.Errorf("the kernel passes on at most %d bytes at once, less than a block",
+			l.transfer)
 	}
 	if id.ctrl.ONCS&nvme.ONCSWriteZeroes == 0 {
 		l.zeroes = 0
@@ -60,7 +61,7 @@ func newDriver(d passthru.Drive, id *identity, l limits, dc *disk.Config) error 
 		drive: d, nsid: id.nsid, shift: id.ns.Format().LBADS, deac: id.deallocates(),
 		limits: l,
 	}
-	// Data may begin anywhere: what the drive cannot reach the kernel copies.
+	// Data may begin anywhere: the kernel copies what the drive cannot reach.
 	dc.Driver, dc.Block, dc.Offset, dc.Memory = drv, true, int(block), 0
 	return nil
 }
@@ -76,7 +77,7 @@ func (d *driver) Limit(op backend.Op) int64 {
 	return d.limits.transfer
 }
 
-// encode makes the NVMe command of c.
+// encode returns the NVMe command of c.
 func (d *driver) encode(c *disk.Command) *sys.NVMeCommand {
 	s, _ := c.Scratch.(*scratch)
 	if s == nil {
@@ -146,8 +147,8 @@ func (d *driver) Do(c *disk.Command) int32 {
 	return int32(st)
 }
 
-// try reads the first block by io_uring, to see whether commands come through. What the drive says
-// of the block does not matter.
+// try reads the first block by io_uring, to see whether the kernel passes commands on. The drive's
+// answer does not matter.
 func (d *driver) try(fd int) (err error) {
 	m, err := mem.Map("NVMe trial", 1<<d.shift)
 	if err != nil {
@@ -159,12 +160,9 @@ func (d *driver) try(fd int) (err error) {
 		}
 	}()
 	c := &disk.Command{Op: backend.OpRead, Len: 1 << d.shift, Data: m.Bytes()[:1<<d.shift]}
-	res, err := uring.Once(fd,
-		func(r *uring.Ring, f uring.File,
-			then uring.Completer,
-		) bool {
-			return d.Start(r, f, c, then)
-		})
+	res, err := uring.Once(fd, func(r *uring.Ring, f uring.File, then uring.Completer) bool {
+		return d.Start(r, f, c, then)
+	})
 	if err == nil && res < 0 {
 		err = refused(syscall.Errno(-res))
 	}

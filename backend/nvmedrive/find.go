@@ -10,22 +10,24 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend/disk"
 )
 
-// Namespace is where a namespace of a drive is found on this machine.
+// Namespace is where a namespace of a drive is on this machine.
 type Namespace struct {
-	// Char takes commands, Block is what would be mounted.
+	// Char is the character device, which takes commands, Block the block device.
 	Char, Block string
 	// sysfs is the directory of the block device.
 	sysfs string
 }
 
-// names are those that the kernel gives to the devices of a namespace: ng0n1 and nvme0n1. The first
-// numbers may differ, as one may count controllers and the other subsystems; the second ones are
-// the same, and so is the directory in sysfs.
+// names are what the kernel calls the devices of a namespace: ng0n1 and nvme0n1. The first numbers
+// may differ, as one may count controllers and the other subsystems; the second ones are the same,
+// and so is the directory in sysfs.
 var names = regexp.MustCompile(`^(ng|nvme)[0-9]+(n[0-9]+)(p[0-9]+)?$`)
 
-// Find finds the namespace that a character or block device belongs to. It opens nothing.
+// Find returns the namespace that a character or block device belongs to. It opens nothing.
 func Find(path string) (Namespace, error) {
 	if path == "" {
 		return Namespace{}, errors.New("no path is given")
@@ -33,7 +35,7 @@ func Find(path string) (Namespace, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		if err == unix.ENOENT {
-			err = errors.New("no such device (\"nvmf-target disks\" lists those that are there)")
+			err = disk.ErrMissing
 		}
 		return Namespace{}, err
 	}
@@ -50,26 +52,25 @@ func Find(path string) (Namespace, error) {
 	link := fmt.Sprintf("/sys/dev/%s/%d:%d", kind, unix.Major(st.Rdev), unix.Minor(st.Rdev))
 	place, err := filepath.EvalSymlinks(link)
 	if err != nil {
-		return Namespace{}, fmt.Errorf("the device behind this name is gone: %w", unix.ENXIO)
+		return Namespace{}, fmt.Errorf("there is no device behind this name: %w", unix.ENXIO)
 	}
 	return named(place, kind)
 }
 
-// named is the namespace with the device that is at this place in sysfs.
+// named returns the namespace with the device that is at this place in sysfs.
 func named(place, kind string) (Namespace, error) {
 	dir, name := filepath.Split(place)
 	m := names.FindStringSubmatch(name)
 	switch {
 	case m == nil && kind == "block":
-		return Namespace{},
-			fmt.Errorf("is %s, not a namespace of an NVMe drive; use backend: block", name)
+		return Namespace{}, fmt.Errorf(
+			"is %s, not a namespace of an NVMe drive; use backend: block", name)
 	case m == nil:
-		return Namespace{},
-			fmt.Errorf("is %s, not a namespace of an NVMe drive, which is called ng0n1 or the like",
-				name)
+		return Namespace{}, fmt.Errorf(
+			"is %s, not a namespace of an NVMe drive, which is called ng0n1 or the like", name)
 	case m[3] != "":
-		return Namespace{},
-			fmt.Errorf("is a partition: commands go to whole namespaces; name %s, or use backend: block", strings.TrimSuffix(name, m[3]))
+		return Namespace{}, fmt.Errorf("is a partition: commands go to whole namespaces; "+
+			"name %s, or use backend: block", strings.TrimSuffix(name, m[3]))
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -88,8 +89,8 @@ func named(place, kind string) (Namespace, error) {
 	}
 	switch {
 	case n.Char == "":
-		return n, errors.New(
-			"has no character device: the kernel has no commands for single namespaces (Linux 5.13 has); use backend: block")
+		return n, errors.New("has no character device: the kernel has no commands for single " +
+			"namespaces (Linux 5.13 has); use backend: block")
 	case n.Block == "":
 		return n, errors.New(
 			"has no block device: its command set or its format is not one for blocks")
@@ -97,8 +98,8 @@ func named(place, kind string) (Namespace, error) {
 	return n, nil
 }
 
-// limits are what the kernel lets through in one command, in bytes; 0 for commands that it does not
-// send itself.
+// limits are the most that the kernel passes on in one command, in bytes; 0 for commands that it
+// does not send itself.
 type limits struct{ transfer, zeroes, discard int64 }
 
 func (n *Namespace) limits() limits {

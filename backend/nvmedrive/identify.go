@@ -10,14 +10,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// identity is what a drive says of itself and of one namespace.
+// identity is what a drive reports of itself and of one namespace.
 type identity struct {
 	nsid uint32
 	ctrl *nvme.IdentifyController
 	ns   *nvme.IdentifyNamespace
 }
 
-// identify asks the drive.
+// identify reads the identity.
 func identify(d passthru.Drive, nsid uint32) (*identity, error) {
 	id := &identity{nsid: nsid}
 	b, err := passthru.Identify(d, nvme.CNSController, 0, 0)
@@ -38,8 +38,8 @@ func identify(d passthru.Drive, nsid uint32) (*identity, error) {
 	return id, id.check(deallocatedFails(d, nsid))
 }
 
-// deallocatedFails asks whether reads of deallocated blocks fail: feature Error Recovery, DULBE
-// (NVM section 4.1.3.2). Whoever may not ask does not know: then it is not so, as after each reset.
+// deallocatedFails says whether reads of deallocated blocks fail: feature Error Recovery, DULBE
+// (NVM section 4.1.3.2). If the feature cannot be read, they do not, as after each reset.
 func deallocatedFails(d passthru.Drive, nsid uint32) bool {
 	v, err := passthru.Feature(d, nsid, errorRecovery)
 	return err == nil && v&dulbe != 0
@@ -57,27 +57,27 @@ func (id *identity) check(deallocatedFails bool) error {
 	case id.ns.NSZE == 0:
 		return errors.New("is not active (nvme attach-ns)")
 	case f.MS != 0:
-		return fmt.Errorf(
-			"is formatted with %d bytes of metadata per block, which would be lost (nvme format with an LBA format without metadata; \"nvme id-ns -H\" lists them)", f.MS)
+		return fmt.Errorf("is formatted with %d bytes of metadata per block, which would be lost "+
+			"(nvme format with an LBA format without metadata; \"nvme id-ns -H\" lists them)", f.MS)
 	case id.ns.DPS&7 != 0:
 		return errors.New(
 			"is formatted with protection information, which would be lost (nvme format --pi=0)")
 	case f.LBADS < 9 || f.LBADS > 16:
 		return fmt.Errorf("has blocks of 2^%d bytes, which are not supported", f.LBADS)
 	case deallocatedFails:
-		return errors.New(
-			"fails reads of deallocated blocks (DULBE), which hosts do not expect (nvme set-feature -f 5 -v 0)")
+		return errors.New("fails reads of deallocated blocks (DULBE), which hosts do not expect " +
+			"(nvme set-feature -f 5 -v 0)")
 	}
 	return nil
 }
 
-// describe corrects what the kernel says of the block device by what the drive says.
+// describe corrects the kernel's description of the block device by that of the drive.
 func (id *identity) describe(dc *disk.Config) error {
 	block := 1 << id.ns.Format().LBADS
 	if dc.Info.BlockSize != block || dc.Info.Size != int64(id.ns.NSZE)<<id.ns.Format().LBADS {
 		return fmt.Errorf(
-			"the kernel sees %d bytes in blocks of %d, the drive has %d blocks of %d; rescan it (nvme ns-rescan)",
-			dc.Info.Size, dc.Info.BlockSize, id.ns.NSZE, block)
+			"the kernel sees %d bytes in blocks of %d, the drive has %d blocks of %d; "+
+				"rescan it (nvme ns-rescan)", dc.Info.Size, dc.Info.BlockSize, id.ns.NSZE, block)
 	}
 	dc.Info.VolatileCache = id.ctrl.VWC&nvme.VWCPresent != 0
 	dc.Info.Discard = id.ctrl.ONCS&nvme.ONCSDatasetManagement != 0
@@ -87,9 +87,9 @@ func (id *identity) describe(dc *disk.Config) error {
 	return nil
 }
 
-// atomic is how many blocks, wherever they begin at a multiple of it, are written whole or not at
-// all when power fails: AWUPF, or for this namespace NAWUPF within boundaries (NVM section 2.1.4).
-// A power of two.
+// atomic returns how many blocks, aligned to their number, are written whole or not at all when
+// power fails: AWUPF, or for this namespace NAWUPF within boundaries (NVM section 2.1.4). It is a
+// power of two.
 func (id *identity) atomic() int {
 	n := int(id.ctrl.AWUPF) + 1
 	if id.ns.NSFEAT&nvme.NSFEATAtomics != 0 {
@@ -106,14 +106,14 @@ func (id *identity) atomic() int {
 	return 1 << (bits.Len(uint(n)) - 1)
 }
 
-// deallocates says that Write Zeroes with DEAC leaves blocks that read as zeroes (NVM section
+// deallocates says whether Write Zeroes with DEAC leaves blocks that read as zeroes (NVM section
 // 3.3.8, DLFEAT).
 func (id *identity) deallocates() bool {
 	return id.ns.DLFEAT&7 == nvme.DLFEATReadsZeroes && id.ns.DLFEAT&nvme.DLFEATWriteZeroes != 0
 }
 
-// mdts is the most bytes of one transfer, 0 if there is no limit; in pages of 4 KiB, the smallest
-// that a drive may mean.
+// mdts returns the most bytes of one transfer, 0 if there is no limit. MDTS counts pages of 4 KiB,
+// the smallest that a drive may mean.
 func (id *identity) mdts() int64 {
 	if id.ctrl.MDTS == 0 || id.ctrl.MDTS > 18 {
 		return 0

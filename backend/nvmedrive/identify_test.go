@@ -15,7 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestRefusals: each says what is wrong and how to mend it.
+// TestRefusals: each says what is wrong and how to fix it.
 func TestRefusals(t *testing.T) {
 	for _, tc := range []struct {
 		want   string
@@ -31,9 +31,7 @@ func TestRefusals(t *testing.T) {
 		{"CAP_SYS_ADMIN", func(d *passthrutest.Drive) { d.Fault = errno(unix.EACCES) }},
 		{"use backend: block", func(d *passthrutest.Drive) { d.Fault = errno(unix.ENOTTY) }},
 		{"Invalid Namespace", func(d *passthrutest.Drive) {
-			d.Fault = func(uintptr, *nvme.SQE) (nvme.Status,
-				syscall.Errno,
-			) {
+			d.Fault = func(uintptr, *nvme.SQE) (nvme.Status, syscall.Errno) {
 				return nvme.InvalidNamespaceOrFormat, 0
 			}
 		}},
@@ -131,7 +129,8 @@ func TestNamed(t *testing.T) {
 		},
 		{
 			"nvme7/nvme7n1", "block",
-			"has no character device: the kernel has no commands for single namespaces (Linux 5.13 has); use backend: block",
+			"has no character device: the kernel has no commands for single namespaces " +
+				"(Linux 5.13 has); use backend: block",
 		},
 		{
 			"nvme8/ng8n1", "char",
@@ -156,7 +155,7 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// TestOpenRefuses: what is no NVMe namespace is not opened.
+// TestOpenRefuses: what is not an NVMe namespace is not opened, and Probe says so before.
 func TestOpenRefuses(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -169,6 +168,10 @@ func TestOpenRefuses(t *testing.T) {
 		if _, err := Open(Config{Path: path}); err == nil || !strings.Contains(err.Error(), want) ||
 			!strings.HasPrefix(err.Error(), "NVMe namespace "+path) {
 			t.Errorf("%q: %v", path, err)
+		}
+		if r := Probe(Config{Path: path}); len(r.Errors) != 1 ||
+			!strings.Contains(r.Errors[0].What, want) {
+			t.Errorf("%q: %+v", path, r)
 		}
 	}
 }

@@ -1,6 +1,6 @@
-// Package nvmedrive is storage on a namespace of an NVMe drive that is worked on by commands of the
-// drive itself (passthrough), past the kernel's block layer. Package disk does what is common to
-// all disks; here are the commands and what the drive says of itself.
+// Package nvmedrive is storage on a namespace of an NVMe drive, to which it sends the drive's own
+// commands (passthrough), past the kernel's block layer. Package disk does what is common to all
+// disks; this package has the commands and the description of the drive.
 package nvmedrive
 
 import (
@@ -20,19 +20,19 @@ import (
 
 // Config describes a namespace of a drive.
 type Config struct {
-	// Path of the character device of a namespace (/dev/ng0n1), or of its block device, best one
-	// below /dev/disk/by-id.
+	// Path of the character device of a namespace (/dev/ng0n1), or of its block device, preferably
+	// below /dev/disk/by-id, where names stay the same.
 	Path string
-	// ReadOnly opens it for reading, still for this process alone.
+	// ReadOnly opens it for reading, still exclusively.
 	ReadOnly bool
-	// Engine sends the commands: io_uring, or threads by blocking ioctls. Nothing is polled
-	// (IOPoll).
+	// Engine sends the commands: io_uring, or threads by blocking ioctls. IOPoll has no effect.
 	Engine disk.Engine
-	// Log is for warnings; nil: none.
+	// Log is for warnings; nil for none.
 	Log *slog.Logger
 }
 
-// drive is the Disk of a namespace. Its block device is held as well, so that nobody mounts it.
+// drive is the Disk of a namespace. Its block device is open exclusively as well, so that it cannot
+// be mounted.
 type drive struct {
 	*disk.Disk
 	claim int
@@ -46,8 +46,8 @@ func (d *drive) Close() error {
 	return unix.Close(d.claim)
 }
 
-// Open opens a namespace exclusively: its block device must not be mounted, swap, or part of
-// anything else, nor may a partition of it.
+// Open opens a namespace exclusively: neither its block device nor a partition of that may be
+// mounted, swap, or part of another device.
 func Open(cfg Config) (backend.Device, error) {
 	d, err := open(cfg)
 	if err != nil {
@@ -72,7 +72,7 @@ func open(cfg Config) (_ *drive, err error) {
 		return nil, err
 	}
 	d.claim = held.FD
-	dc.Look = func(int) (int64, error) { return held.Look(d.claim) }
+	dc.Size = func(int) (int64, error) { return held.Size(d.claim) }
 	dc.Reopen = func() (disk.Config, error) { return d.reopen(cfg, dc.Info, claim) }
 	if dc.Engine.Name, err = engine(&dc, cfg.Log); err == nil {
 		d.Disk, err = disk.New(dc)
@@ -83,8 +83,8 @@ func open(cfg Config) (_ *drive, err error) {
 	return &d, nil
 }
 
-// attach opens the namespace and asks the drive what it is. claim opens its block device at a path;
-// held is what it found.
+// attach opens the namespace and describes it. claim opens its block device; held is what it
+// returns.
 func attach(cfg Config, claim func(path string) (disk.Config, error)) (dc, held disk.Config,
 	err error,
 ) {
@@ -107,9 +107,9 @@ func attach(cfg Config, claim func(path string) (disk.Config, error)) (dc, held 
 	}()
 	nsid, e := sys.NVMeNamespace(fd)
 	if e != 0 {
-		return dc, held,
-			fmt.Errorf("%s is not an NVMe namespace: ioctl(NVME_IOCTL_ID): %w; use backend: block",
-				n.Char, e)
+		return dc, held, backend.WithHint(fmt.Errorf(
+			"%s is not an NVMe namespace: ioctl(NVME_IOCTL_ID): %w", n.Char, e),
+			"Use backend: block.")
 	}
 	id, err := identify(passthru.FD(fd), nsid)
 	if err != nil {
@@ -124,11 +124,10 @@ func attach(cfg Config, claim func(path string) (disk.Config, error)) (dc, held 
 		}
 	}()
 	if other, e := sys.NVMeNamespace(held.FD); e != 0 || other != nsid {
-		return dc, held,
-			fmt.Errorf("%s and %s are not the same namespace: %d and %d (%w)", n.Char, n.Block,
-				nsid, other, e)
+		return dc, held, fmt.Errorf("%s and %s are not the same namespace: %d and %d (%w)", n.Char,
+			n.Block, nsid, other, e)
 	}
-	// What others wrote through the page cache must not follow later.
+	// What was written through the page cache must not arrive later.
 	if err := unix.Fsync(held.FD); err != nil {
 		return dc, held, fmt.Errorf("write back the page cache: %w", err)
 	}
@@ -137,7 +136,7 @@ func attach(cfg Config, claim func(path string) (disk.Config, error)) (dc, held 
 	return dc, held, newDriver(passthru.FD(fd), id, n.limits(), &dc)
 }
 
-// reopen opens both devices of a namespace again that was gone, wherever the path leads to now, if
+// reopen opens both devices of a namespace again that was offline, wherever the path leads now, if
 // it is the same.
 func (d *drive) reopen(cfg Config, was backend.Info,
 	claim func(path string) (disk.Config, error),
@@ -147,8 +146,9 @@ func (d *drive) reopen(cfg Config, was backend.Info,
 		return dc, err
 	}
 	if dc.Info != was {
-		err = fmt.Errorf(
-			"this is another drive, or it says other things of itself, and is not touched (%q, before %q); restart the target to use it", dc.Info.Identity, was.Identity)
+		err = backend.WithHint(fmt.Errorf("this is another drive, or its description has changed, "+
+			"and it is not used (%q, before %q)", dc.Info.Identity, was.Identity),
+			"Restart the target to use it.")
 	} else {
 		err = unix.Dup3(held.FD, d.claim, unix.O_CLOEXEC)
 	}
@@ -158,7 +158,7 @@ func (d *drive) reopen(cfg Config, was backend.Info,
 	return dc, err
 }
 
-// engine is the engine that works: commands by io_uring need Linux 5.19 and may be forbidden
+// engine returns the engine that works: commands by io_uring need Linux 5.19 and may be forbidden
 // although io_uring is not.
 func engine(dc *disk.Config, log *slog.Logger) (string, error) {
 	if dc.Engine.Name == disk.Threads {
@@ -169,42 +169,43 @@ func engine(dc *disk.Config, log *slog.Logger) (string, error) {
 		return dc.Engine.Name, nil
 	}
 	if dc.Engine.Name == disk.IOUring {
-		return "", fmt.Errorf(
-			"commands by io_uring: %w; with disks.engine: threads they go by ioctl, with backend: block through the block layer", err)
+		return "", backend.WithHint(fmt.Errorf("commands by io_uring: %w", err), "With "+
+			"disks.engine: threads they go by ioctl, with backend: block through the block layer.")
 	}
-	log.Warn("commands for an NVMe drive go by blocking ioctls, which costs more CPU for each: io_uring does not take them; backend: block may be faster",
-		"path", dc.Path, "error", err)
+	log.Warn("io_uring does not take commands for an NVMe drive: they go by blocking ioctls, "+
+		"which costs more CPU for each; backend: block may be faster", "path", dc.Path, "err", err)
 	return disk.Threads, nil
 }
 
-// explain says what an error of open means and how to mend it.
+// explain returns what an error of open means, with a hint.
 func explain(path string, err error) error {
+	hint := ""
 	switch err {
 	case unix.ENOENT:
-		return fmt.Errorf(
-			"%s is missing: the kernel has no commands for single namespaces (Linux 5.13 has) or they are hidden here; use backend: block", path)
-	case unix.EACCES, unix.EPERM:
-		return fmt.Errorf(
-			"open %s: %w (give the user that runs the target the right to it, for instance by a udev rule for the subsystem nvme-generic; or use backend: block)", path, err)
+		return backend.WithHint(fmt.Errorf("%s is missing: the kernel has no commands for single "+
+			"namespaces (Linux 5.13 has), or they are hidden here", path), "Use backend: block.")
 	case unix.ENXIO, unix.ENODEV:
-		return fmt.Errorf("the drive behind %s is gone: %w", path, err)
+		return fmt.Errorf("there is no drive behind %s: %w", path, err)
+	case unix.EACCES, unix.EPERM:
+		hint = "Give the user that runs the target the right to it, for instance by a udev rule " +
+			"for the subsystem nvme-generic; or use backend: block."
 	}
-	return fmt.Errorf("open %s: %w", path, err)
+	return backend.WithHint(fmt.Errorf("open %s: %w", path, err), hint)
 }
 
-// refused says why the kernel did not pass a command on.
+// refused adds a hint to the error of a command that the kernel did not pass on.
 func refused(err error) error {
 	var e syscall.Errno
 	if !errors.As(err, &e) {
 		return err
 	}
+	hint := ""
 	switch e {
 	case unix.EACCES, unix.EPERM:
-		return fmt.Errorf(
-			"%w (the kernel lets only root send commands, from Linux 6.2 on whoever may open the device: give the target CAP_SYS_ADMIN, or use backend: block)", err)
+		hint = "The kernel lets only root send commands, from Linux 6.2 on whoever may open the " +
+			"device: give the target CAP_SYS_ADMIN, or use backend: block."
 	case unix.ENOTTY, unix.EOPNOTSUPP, unix.ENOSYS:
-		return fmt.Errorf(
-			"%w (the kernel passes no commands on to this device; use backend: block)", err)
+		hint = "The kernel passes no commands on to this device; use backend: block."
 	}
-	return err
+	return backend.WithHint(err, hint)
 }

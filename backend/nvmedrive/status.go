@@ -7,14 +7,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Failure implements disk.Driver: what the status of a command means. The error names the status.
+// Failure implements disk.Driver. The error names the status.
 func (d *driver) Failure(status int32) error {
 	st := nvme.Status(status)
 	return fmt.Errorf("%w: %w", class(st.Code()), st)
 }
 
-// class is the kind of error that a status is (Base section 4.2.3, NVM section 3.1). What no case
-// names is the medium's or the drive's failure: nobody is told that data is there when it is not.
+// class returns the kind of error that a status is (Base section 4.2.3, NVM section 3.1). A status
+// that no case names counts as a failure of the medium or the drive.
 func class(st nvme.Status) error {
 	switch st {
 	case nvme.InvalidOpcode, nvme.InvalidField:

@@ -2,64 +2,63 @@ package ram
 
 import (
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// Small writes of one Submit are made several at a time: their slots are held, then all is copied,
-// then the slots are let go. Letting go waits until what was written before has left the processor
-// for memory that mostly is in no cache; so that is waited for once, and not at each write.
+// Small writes of one Submit are made several at a time: all their slots are locked, then
+// everything is copied, then the slots are unlocked. An unlock waits until the stores before it
+// have left the processor for memory that mostly is in no cache; a batch pays for that once instead
+// of once per write (docs/adr/0012).
 
-// batchMost is how many slots a channel holds at most, for the time of as many copies of up to
+// maxBatch is how many slots a channel has locked at most, for the time of as many copies of up to
 // minFrame.
-const batchMost = 8
+const maxBatch = 8
 
-// batch is writes whose slots are held.
+// batch is writes whose slots are locked.
 type batch struct {
-	ios [batchMost]*backend.IO
-	to  [batchMost][]byte
-	s   [batchMost]*slot
+	ios [maxBatch]*backend.IO
+	dst [maxBatch][]byte
+	s   [maxBatch]*slot
 	n   int
 }
 
-// gather takes a write into the batch, if it can be made in place within a frame and its slot is
-// free. Whoever holds one slot must not wait for another.
-func (c *channel) gather(io *backend.IO) bool {
+// addToBatch adds a write to the batch if it can be made in place, within one frame, and its slot
+// is not locked: with one slot locked, the channel must not wait for another.
+func (c *channel) addToBatch(io *backend.IO) bool {
 	d, w := c.d, &c.batch
 	end := io.Off + io.Len
 	if io.Len == 0 || io.Len > minFrame || d.frameEnd(io.Off, end) != end {
 		return false
 	}
 	s := d.slotOf(io.Off)
-	was, ok := s.try()
+	was, ok := s.tryLock()
 	if !ok {
 		return false
 	}
 	frame := was.frame()
-	if frame < 0 || was.loans() > 0 {
-		s.release()
+	if frame < 0 || was.readers() > 0 {
+		s.unlock()
 		return false
 	}
 	in := io.Off & (d.frame - 1)
-	w.ios[w.n], w.to[w.n], w.s[w.n] = io, d.frames.memory(frame, 1)[in:in+io.Len], s
-	if w.n++; w.n == batchMost {
-		c.commit()
+	w.ios[w.n], w.dst[w.n], w.s[w.n] = io, d.frames.memory(frame, 1)[in:in+io.Len], s
+	if w.n++; w.n == maxBatch {
+		w.run(&c.done)
 	}
 	return true
 }
 
-// commit makes the writes of the batch.
-func (c *channel) commit() {
-	w := &c.batch
+// run makes the writes of the batch and adds them to done.
+func (w *batch) run(done *list.List[backend.IO]) {
 	for i, io := range w.ios[:w.n] {
-		from := cursor{segs: io.Segs}
-		for b := w.to[i]; len(b) > 0; {
-			b = b[mem.Copy(b, from.next(int64(len(b)))):]
-		}
+		from := mem.NewCursor(io.Segs, 0)
+		from.CopyTo(w.dst[i])
 	}
 	for i, io := range w.ios[:w.n] {
-		w.s[i].release()
-		c.done.Push(io)
-		w.ios[i], w.to[i], w.s[i] = nil, nil, nil
+		w.s[i].unlock()
+		done.Push(io, &io.Node)
+		w.ios[i], w.dst[i], w.s[i] = nil, nil, nil
 	}
 	w.n = 0
 }

@@ -8,20 +8,20 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 )
 
-// TestBatches: of what comes with one Submit a later write wins, and a read sees what was before
-// it; whether writes can be made together with others or not, because there is no frame yet, one on
-// loan, or two of them, or because the slot is held already.
+// TestBatches: of the IOs of one Submit a later write wins, and a read sees what was written before
+// it, whether writes can be batched or not: because there is no frame yet, one with a reader, or
+// two of them, or because the slot is locked already.
 func TestBatches(t *testing.T) {
 	const block, frame, n = 4096, minFrame, 64
 	d := mustOpen(t, 8<<20, block).(*device)
 	c := backendtest.NewClient(t, d, 2<<20)
 	c.MustDo(c.Write(0, c.Memory(0, 1<<20)))
 	ch := c.Channel.(*channel)
-	loan, ok := ch.StartZeroCopyRead(nil, 4*frame, frame)
+	reading, ok := ch.StartZeroCopyRead(nil, 4*frame, frame)
 	if !ok {
-		t.Fatal("nothing is lent")
+		t.Fatal("the zero-copy read is refused")
 	}
-	lent := bytes.Clone(loan[0].B)
+	was := bytes.Clone(reading[0].B)
 	want := make([]byte, 2<<20)
 	var ios []*backend.IO
 	for i := range n {
@@ -61,10 +61,10 @@ func TestBatches(t *testing.T) {
 	if seen[0] != before {
 		t.Errorf("a read sees %d, %d was written before it", seen[0], before)
 	}
-	if !bytes.Equal(loan[0].B, lent) {
-		t.Error("what is on loan was changed")
+	if !bytes.Equal(reading[0].B, was) {
+		t.Error("a frame was changed while it was being read")
 	}
-	ch.EndZeroCopyRead(loan, 4*frame, frame)
+	ch.EndZeroCopyRead(reading, 4*frame, frame)
 	for off := int64(0); off < int64(len(want)); off += frame {
 		got := c.Memory(0, frame)
 		c.MustDo(c.Read(off, got))

@@ -10,63 +10,59 @@ type outcome uint8
 
 const (
 	finished outcome = iota
-	paused           // it took long: others have their turn
-	blocked          // loans are out, and no frame is free
+	yielded          // there is more to do; others have their turn first
+	blocked          // zero-copy reads are outstanding, and no frame is free
 )
 
-// position is the offset of the next byte of io: its Scratch is the bytes done.
+// position returns the offset of the next byte of io, whose Scratch is the number of bytes done.
 func position(io *backend.IO) int64 { return io.Off + int64(io.Scratch) }
 
-// frameEnd is where the frame of the byte at off ends, or end if that comes first.
+// frameEnd returns where the frame of the byte at off ends, or end if that comes first.
 func (d *device) frameEnd(off, end int64) int64 { return min(off&^(d.frame-1)+d.frame, end) }
 
-// chunkEnd is where the chunk of the byte at off ends, or end if that comes first.
+// chunkEnd returns where the chunk of the byte at off ends, or end if that comes first.
 func (d *device) chunkEnd(off, end int64) int64 { return min(off&^(chunk-1)+chunk, end) }
 
-// slotOf is the slot of the byte at off.
+// slotOf returns the slot of the byte at off.
 func (d *device) slotOf(off int64) *slot { return &d.slots[off>>d.frames.shift] }
 
-// whole says that [off, end), within a frame, is all that the device has of it.
+// whole says whether [off, end), within a frame, is all that the device has of that frame.
 func (d *device) whole(off, end int64) bool {
 	return end-off == d.frame || off&(d.frame-1) == 0 && end == d.info.Size
 }
 
-// read fills the segments of io. A frame is held while it is copied from, however many segments it
-// goes to.
+// read fills the segments of io. A slot is locked while its frame is copied from, however many
+// segments the data goes to.
 func (d *device) read(io *backend.IO) {
-	c := cursor{segs: io.Segs}
+	c := mem.NewCursor(io.Segs, 0)
 	for off, end := io.Off, io.Off+io.Len; off < end; {
-		stop := d.frameEnd(off, end)
+		n, in := d.frameEnd(off, end)-off, off&(d.frame-1)
 		s := d.slotOf(off)
 		if s.load().frame() < 0 {
-			for ; off < stop; off += c.clear(stop - off) {
+			c.Clear(int(n))
+		} else {
+			if frame := s.lock().frame(); frame >= 0 {
+				c.CopyFrom(d.frames.memory(frame, 1)[in : in+n])
+			} else {
+				c.Clear(int(n))
 			}
-			continue
+			s.unlock()
 		}
-		if frame := s.hold().frame(); frame >= 0 {
-			for b := d.frames.memory(frame, 1)[off&(d.frame-1):]; off < stop; {
-				n := mem.Copy(c.next(stop-off), b)
-				b, off = b[n:], off+int64(n)
-			}
-		}
-		s.release()
+		off += n
 	}
 }
 
 // write stores what is left of the segments of io.
 func (c *channel) write(io *backend.IO) outcome {
 	off, end := position(io), io.Off+io.Len
-	from := cursor{segs: io.Segs}
-	from.skip(off - io.Off)
+	from := mem.NewCursor(io.Segs, int(off-io.Off))
 	for off < end {
 		stop := c.d.frameEnd(off, end)
 		e, ok := c.edit(off, stop)
 		if !ok {
 			return blocked
 		}
-		for b := e.b; len(b) > 0; {
-			b = b[mem.Copy(b, from.next(int64(len(b)))):]
-		}
+		from.CopyTo(e.b)
 		c.finish(&e)
 		off = stop
 		io.Scratch = uint64(off - io.Off)
@@ -74,27 +70,27 @@ func (c *channel) write(io *backend.IO) outcome {
 	return finished
 }
 
-// edit is a change of a part of a frame. The slot is held.
+// edit is a change of a part of a frame. The slot is locked.
 type edit struct {
 	s     *slot
-	was   place
+	was   slotWord
 	b     []byte // the part
-	frame int64  // to replace the one there is, -1 if that is changed in place
+	frame int64  // replaces that of the slot, -1 if that is changed in place
 	off   int64
 }
 
-// edit begins to change [off, end), within a frame: in place, if nobody has it on loan, otherwise
+// edit begins to change [off, end), within a frame: in place if the frame has no readers, otherwise
 // in another frame. It returns false if there is none. The content of the part is undefined until
 // the caller has written it; finish ends the change.
 func (c *channel) edit(off, end int64) (e edit, ok bool) {
 	d, in := c.d, off&(c.d.frame-1)
 	e = edit{s: d.slotOf(off), frame: -1, off: off}
-	e.was = e.s.hold()
+	e.was = e.s.lock()
 	frame := e.was.frame()
-	if frame < 0 || e.was.loans() > 0 {
+	if frame < 0 || e.was.readers() > 0 {
 		var clean bool
-		if e.frame, clean, ok = c.fresh(off>>d.frames.shift, frame >= 0); !ok {
-			e.s.release()
+		if e.frame, clean, ok = c.newFrame(off>>d.frames.shift, frame >= 0); !ok {
+			e.s.unlock()
 			return e, false
 		}
 		if !clean || frame >= 0 {
@@ -106,7 +102,7 @@ func (c *channel) edit(off, end int64) (e edit, ok bool) {
 	return e, true
 }
 
-// complete fills a frame but for [from, to) with what another one has there, or zeroes if that is
+// complete fills a frame except [from, to) with what an old one has there, or with zeroes if old is
 // -1.
 func (d *device) complete(frame, old, from, to int64) {
 	b := d.frames.memory(frame, 1)
@@ -123,76 +119,45 @@ func (d *device) complete(frame, old, from, to int64) {
 // finish makes a change visible.
 func (c *channel) finish(e *edit) {
 	if e.frame < 0 {
-		e.s.release()
+		e.s.unlock()
 		return
 	}
 	c.install(e.s, e.was, e.off, e.frame)
 }
 
-// install puts a frame of the channel into the slot of off, which is held and was as given, and
-// lets go of it.
-func (c *channel) install(s *slot, was place, off, frame int64) {
+// install puts a frame of the channel into the slot of off, which is locked and held was, and
+// unlocks it.
+func (c *channel) install(s *slot, was slotWord, off, frame int64) {
 	if was.frame() < 0 {
-		c.d.mapped[off>>chunkShift].Add(1) // before there is something to be found
+		c.d.mapped[off>>chunkShift].Add(1) // before the frame can be found
 		s.replace(frame)
 		return
 	}
 	c.retire(s.replace(frame))
 }
 
-// retire takes care of a frame that was replaced: it is the channel's, or that of its loans.
-func (c *channel) retire(p place) {
-	if n := p.loans(); n == 0 || c.d.frames.orphan(p.frame(), n) {
-		c.d.frames.poison(p.frame(), 1)
-		c.stash.put(p.frame(), 1)
+// retire puts a frame that was replaced into the cache, or leaves it to its readers.
+func (c *channel) retire(was slotWord) {
+	if n := was.readers(); n == 0 || c.d.frames.leaveToReaders(was.frame(), n) {
+		c.d.frames.poison(was.frame(), 1)
+		c.cache.put(was.frame(), 1)
 	}
 }
 
-// fresh takes a frame for the slot with this number; has says that the slot has one, which loans
-// are going to keep. clean says that it reads as zeroes. Preferred is the frame of the same number,
-// so that neighbours lie side by side.
-func (c *channel) fresh(number int64, has bool) (frame int64, clean, ok bool) {
+// newFrame takes a frame for the slot with this number. replaces says that the slot has one, which
+// is left to its readers. clean says that the new frame reads as zeroes. The frame of the same
+// number is preferred, so that neighbours lie side by side.
+func (c *channel) newFrame(number int64, replaces bool) (frame int64, clean, ok bool) {
 	f := &c.d.frames
-	if has || !f.claim(number) {
+	if replaces || !f.claim(number) {
 		var n int64
-		if number, n = c.stash.take(1); n == 0 {
-			if number, ok = f.last(has); !ok {
+		if number, n = c.cache.take(1); n == 0 {
+			if number, ok = f.last(replaces); !ok {
 				return 0, false, false
 			}
-		} else if !has {
+		} else if !replaces {
 			f.spare.Add(1) // the channel has one less
 		}
 	}
-	return number, f.soil(number, 1), true
-}
-
-// cursor walks through the memory of segments.
-type cursor struct {
-	segs []mem.Segment
-	b    []byte
-}
-
-// next is the next piece of memory, at most n bytes and at least one. The caller knows that there
-// is more.
-func (c *cursor) next(n int64) []byte {
-	for len(c.b) == 0 {
-		c.b, c.segs = c.segs[0].B, c.segs[1:]
-	}
-	b := c.b[:min(n, int64(len(c.b)))]
-	c.b = c.b[len(b):]
-	return b
-}
-
-// skip passes over n bytes.
-func (c *cursor) skip(n int64) {
-	for n > 0 {
-		n -= int64(len(c.next(n)))
-	}
-}
-
-// clear overwrites the next piece, at most n bytes, with zeroes and returns its length.
-func (c *cursor) clear(n int64) int64 {
-	b := c.next(n)
-	clear(b)
-	return int64(len(b))
+	return number, f.markDirty(number, 1), true
 }

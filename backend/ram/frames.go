@@ -10,44 +10,45 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// frames is the memory of a device. It is cut into frames, of which a group has at most 64 within
-// one chunk, so that a word says all of a group: neighbours that become free are together again by
-// that alone. A frame belongs to
+// frames is the memory of a device, cut into frames. A group has at most 64 of them, all within one
+// chunk, so that one word describes a group, and neighbours that become free are adjacent again
+// without further work. A frame is
 //
-//	nobody     its bit of used is clear
-//	a slot     at most one
-//	a channel  on its stash, or reserved for a write
-//	loans      it was replaced, or discarded, while on loan; the last one returned frees it
+//	free              its bit in used is clear
+//	in a slot         in one at most
+//	with a channel    in its frame cache, or part of a zero-copy write that has not been committed
+//	with its readers  replaced or discarded while it was being read; the last read to end frees it
 //
-// There are spare frames beyond those that slots can have. What channels and loans have comes out
-// of them, so that a slot without a frame finds one, unless loans of discarded frames are out.
+// There are spare frames beyond those that slots can hold. The frames of channels and readers come
+// out of them, so that a slot without a frame finds one, unless discarded frames are still being
+// read.
 type frames struct {
 	region *mem.Region
-	shift  uint  // of a frame
+	shift  uint  // log2 of the bytes of a frame
 	per    int64 // frames of a group, a power of two
 	count  int64
 	used   []atomic.Uint64
 	// dirty frames are populated; others read as zeroes.
 	dirty []atomic.Uint64
-	// loans of frames that are in no slot any more. They may be returned before they are counted:
-	// the count that is 0 after a change is the last one.
-	loans []atomic.Int64
-	// spare is how many more frames channels and loans may have.
-	spare atomic.Int64
-	most  int64 // of spare
-	// filled is called when the last frames of a group are going to be written.
+	// readers of frames that are in no slot any more. A read may end before the count is added:
+	// the change that leaves 0 is the last one.
+	readers []atomic.Int64
+	// spare is how many more frames channels and readers may have.
+	spare    atomic.Int64
+	maxSpare int64
+	// filled is called when the last frames of a group become dirty.
 	filled func()
 }
 
-// mark is the frames of [first, first+n), which lie within a group, in its word.
-func (f *frames) mark(first, n int64) (group int64, bits uint64) {
+// mask returns the group of the frames [first, first+n), which lie within it, and their bits.
+func (f *frames) mask(first, n int64) (group int64, bits uint64) {
 	return first / f.per, (^uint64(0) >> (64 - n)) << (first & (f.per - 1))
 }
 
 // full is the word of a group without free frames.
 func (f *frames) full() uint64 { return ^uint64(0) >> (64 - f.per) }
 
-// each calls fn with the parts of [first, first+n) by group.
+// each calls fn with the part of [first, first+n) in each group.
 func (f *frames) each(first, n int64, fn func(first, n int64)) {
 	for n > 0 {
 		k := min(n, f.per-first&(f.per-1))
@@ -56,28 +57,28 @@ func (f *frames) each(first, n int64, fn func(first, n int64)) {
 	}
 }
 
-// memory is the bytes of n frames.
+// memory returns the bytes of n frames.
 func (f *frames) memory(first, n int64) []byte {
 	return f.region.Bytes()[first<<f.shift : (first+n)<<f.shift]
 }
 
 // claim takes a frame if it is free.
 func (f *frames) claim(frame int64) bool {
-	g, bit := f.mark(frame, 1)
+	g, bit := f.mask(frame, 1)
 	return f.used[g].Load()&bit == 0 && f.used[g].Or(bit)&bit == 0
 }
 
-// free makes frames that lie within a group free.
+// free makes frames within a group free.
 func (f *frames) free(first, n int64) {
-	g, mask := f.mark(first, n)
+	g, mask := f.mask(first, n)
 	f.used[g].And(^mask)
 }
 
-// scanMost is how many groups are looked at before a search is given up.
-const scanMost = 4096
+// maxScan is how many groups a search looks at before it gives up.
+const maxScan = 4096
 
-// grab takes all free frames of a group that has some, the first one from group at on, and says
-// which.
+// grab takes all free frames of the first group from at on that has some, within most groups, and
+// returns which they are.
 func (f *frames) grab(at, most int64) (group int64, taken uint64, ok bool) {
 	full, groups := f.full(), f.count/f.per
 	for range min(most, groups) {
@@ -92,28 +93,28 @@ func (f *frames) grab(at, most int64) (group int64, taken uint64, ok bool) {
 	return at, 0, false
 }
 
-// last takes a frame from wherever there is one, for a slot that has one or has none: only then it
+// last takes any free frame for a slot. replaces says that the slot has one already: then the frame
 // is a spare one.
-func (f *frames) last(has bool) (frame int64, ok bool) {
-	if has && f.spare.Add(-1) < 0 {
+func (f *frames) last(replaces bool) (frame int64, ok bool) {
+	if replaces && f.spare.Add(-1) < 0 {
 		f.spare.Add(1)
 		return 0, false
 	}
 	g, taken, ok := f.grab(0, f.count/f.per)
 	if !ok {
-		if has {
+		if replaces {
 			f.spare.Add(1)
 		}
 		return 0, false
 	}
-	f.used[g].And(^(taken & (taken - 1))) // the lowest one will do
+	f.used[g].And(^(taken & (taken - 1))) // keep the lowest one
 	return g*f.per + int64(bits.TrailingZeros64(taken)), true
 }
 
-// soil notes that frames within a group are going to be written. It says whether all of them read
-// as zeroes so far.
-func (f *frames) soil(first, n int64) (clean bool) {
-	g, mask := f.mark(first, n)
+// markDirty records that frames within a group are about to be written. It returns true if all of
+// them read as zeroes until now.
+func (f *frames) markDirty(first, n int64) (clean bool) {
+	g, mask := f.mask(first, n)
 	was := f.dirty[g].Load()
 	if was&mask != mask {
 		was = f.dirty[g].Or(mask)
@@ -125,7 +126,7 @@ func (f *frames) soil(first, n int64) (clean bool) {
 	return was&mask == 0
 }
 
-// populated says that all of [from, to) of the region is.
+// populated says whether all of [from, to) of the region is.
 func (f *frames) populated(from, to int64) bool {
 	group := f.per << f.shift
 	for g := from / group; g*group < to; g++ {
@@ -136,16 +137,16 @@ func (f *frames) populated(from, to int64) bool {
 	return true
 }
 
-// wash gives the memory of frames that the caller has, within a group, back to the kernel, if no
-// device has it registered.
-func (f *frames) wash(first, n int64) error {
-	g, mask := f.mark(first, n)
+// discard gives the memory of frames within a group, which belong to the caller, back to the
+// kernel, unless a device has it registered.
+func (f *frames) discard(first, n int64) error {
+	g, mask := f.mask(first, n)
 	if f.dirty[g].Load()&mask == 0 {
 		return nil
 	}
 	err := f.region.Discard(int(first<<f.shift), int(n<<f.shift))
 	if errors.Is(err, mem.ErrPinned) {
-		return nil // it is free all the same
+		return nil // the frames are free all the same
 	}
 	if err != nil {
 		return fmt.Errorf("ram device: %w: %w", backend.ErrIO, err)
@@ -155,13 +156,15 @@ func (f *frames) wash(first, n int64) error {
 	return nil
 }
 
-// orphan notes the loans of a frame that is in no slot any more. It returns true if all of them
-// have been returned meanwhile: the frame is the caller's.
-func (f *frames) orphan(frame, loans int64) bool { return f.loans[frame].Add(loans) == 0 }
+// leaveToReaders records the readers of a frame that has been taken out of its slot. It returns
+// true if all of them have ended meanwhile: the frame then belongs to the caller.
+func (f *frames) leaveToReaders(frame, readers int64) bool {
+	return f.readers[frame].Add(readers) == 0
+}
 
-// giveBack returns a loan of such a frame. The last one frees it.
-func (f *frames) giveBack(frame int64) {
-	if f.loans[frame].Add(-1) == 0 {
+// removeReader ends a read of such a frame. The last one frees it.
+func (f *frames) removeReader(frame int64) {
+	if f.readers[frame].Add(-1) == 0 {
 		f.poison(frame, 1)
 		f.free(frame, 1)
 		f.spare.Add(1)

@@ -10,14 +10,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// audited is a device whose books are checked when it is closed.
+// audited is a device whose counters are checked when it is closed.
 type audited struct {
 	*device
 	t *testing.T
 }
 
 func (a audited) Close() error {
-	if len(*a.channels.Load()) == 0 {
+	if a.blocked.Len() == 0 {
 		a.audit(a.t)
 	}
 	return a.device.Close()
@@ -28,11 +28,11 @@ func (a audited) Close() error {
 func (d *device) audit(t *testing.T) {
 	t.Helper()
 	f := &d.frames
-	if got := f.spare.Load(); got != f.most {
-		t.Errorf("%d frames are spare, want %d", got, f.most)
+	if got := f.spare.Load(); got != f.maxSpare {
+		t.Errorf("%d frames are spare, want %d", got, f.maxSpare)
 	}
-	if n := d.waiters.Load(); n != 0 {
-		t.Errorf("%d channels wait", n)
+	if d.blocked.Waiting() {
+		t.Error("a channel waits")
 	}
 	owned := map[int64]bool{}
 	for c := range d.mapped {
@@ -43,7 +43,7 @@ func (d *device) audit(t *testing.T) {
 		for off := int64(c) << chunkShift; off < min(int64(c+1)<<chunkShift,
 			d.info.Size); off += d.frame {
 			p := d.slotOf(off).load()
-			if p.loans() != 0 || p&held != 0 {
+			if p.readers() != 0 || p&locked != 0 {
 				t.Errorf("the slot at %d is left as %#x", off, uint64(p))
 			}
 			if frame := p.frame(); frame >= 0 {
@@ -64,11 +64,11 @@ func (d *device) audit(t *testing.T) {
 		dirty += bits.OnesCount64(f.dirty[g].Load())
 	}
 	for frame := range owned {
-		if g, bit := f.mark(frame, 1); f.used[g].Load()&bit == 0 {
+		if g, bit := f.mask(frame, 1); f.used[g].Load()&bit == 0 {
 			t.Errorf("frame %d is in a slot and free", frame)
 		}
-		if n := f.loans[frame].Load(); n != 0 {
-			t.Errorf("frame %d has %d loans beside those of its slot", frame, n)
+		if n := f.readers[frame].Load(); n != 0 {
+			t.Errorf("frame %d has %d readers beside those of its slot", frame, n)
 		}
 	}
 	if last := d.slotOf(d.info.Size - 1).load().frame(); last >= 0 && !owned[last] {
@@ -99,31 +99,31 @@ func expect(t *testing.T, c *backendtest.Client, off int64, n int, v byte) {
 	}
 }
 
-// uniform checks that a loan is all v.
+// uniform checks that what is being read is all v.
 func uniform(t *testing.T, segs []mem.Segment, v byte) {
 	t.Helper()
 	for _, s := range segs {
 		if bytes.Count(s.B, []byte{v}) != len(s.B) {
-			t.Errorf("a loan of %d bytes is not all %d", len(s.B), v)
+			t.Errorf("%d bytes that are being read are not all %d", len(s.B), v)
 		}
 	}
 }
 
-// TestReplaceWhileLent: writes of all sizes go on while their blocks are on loan, and the loans
-// stay; what loans kept is free again when they are back.
-func TestReplaceWhileLent(t *testing.T) {
+// TestReplaceWhileRead: writes of all sizes proceed while their blocks are being read, and readers
+// see no change; the frames that were left to them are free again when the reads have ended.
+func TestReplaceWhileRead(t *testing.T) {
 	dev := audited{mustOpen(t, 64<<20, 512).(*device), t}
 	c, other := backendtest.NewClient(t, dev, 1<<20), backendtest.NewClient(t, dev, 1<<20)
 	l, r := c.Channel.(backend.ZeroCopyReader), c.Channel.(backend.ZeroCopyWriter)
 	const n = 4 * minFrame
 	fill(c, 0, n, 1)
-	var loans [][]mem.Segment
+	var reads [][]mem.Segment
 	for v := byte(1); v < 5; v++ {
 		segs, ok := l.StartZeroCopyRead(nil, 0, n)
 		if !ok {
-			t.Fatal("nothing is lent")
+			t.Fatal("the zero-copy read is refused")
 		}
-		loans = append(loans, segs)
+		reads = append(reads, segs)
 		switch v {
 		case 1: // frame by frame
 			fill(other, 0, n, v+1)
@@ -136,7 +136,7 @@ func TestReplaceWhileLent(t *testing.T) {
 			fill(c, n-512, 512, v+1)
 			segs, ok := r.StartZeroCopyWrite(nil, 512, n-1024)
 			if !ok {
-				t.Fatal("nothing is reserved")
+				t.Fatal("the zero-copy write is refused")
 			}
 			for _, s := range segs {
 				copy(s.B, bytes.Repeat([]byte{v + 1}, len(s.B)))
@@ -150,7 +150,7 @@ func TestReplaceWhileLent(t *testing.T) {
 		}
 		expect(t, other, 0, n, (v+1)%5)
 	}
-	for i, segs := range loans {
+	for i, segs := range reads {
 		uniform(t, segs, byte(i+1))
 		l.EndZeroCopyRead(segs, 0, n)
 	}
@@ -161,34 +161,35 @@ func TestReplaceWhileLent(t *testing.T) {
 	}
 }
 
-// TestExhausted: when loans and reservations have all spare frames, reservations are refused and
-// writes wait for loans, but only for those of their own blocks; what comes back lets them go on.
+// TestExhausted: when zero-copy reads and writes have all spare frames, zero-copy writes are
+// refused and other writes wait for reads, but only for those of their own blocks. A frame that is
+// given back unblocks them.
 func TestExhausted(t *testing.T) {
 	dev := audited{mustOpen(t, 64<<20, 4096).(*device), t}
 	c := backendtest.NewClient(t, dev, 1<<20)
 	l, r := c.Channel.(backend.ZeroCopyReader), c.Channel.(backend.ZeroCopyWriter)
-	var reserved [][]mem.Segment
+	var writes [][]mem.Segment
 	for {
 		segs, ok := r.StartZeroCopyWrite(nil, 0, 1<<20)
 		if !ok {
 			break
 		}
-		reserved = append(reserved, segs)
+		writes = append(writes, segs)
 	}
-	if got := int64(len(reserved)) << 20; got < leastSpare/4 || got > leastSpare/2 {
-		t.Errorf("%d bytes were reserved of %d", got, leastSpare)
+	if got := int64(len(writes)) << 20; got < minSpare/4 || got > minSpare/2 {
+		t.Errorf("zero-copy writes have %d bytes of %d", got, minSpare)
 	}
-	var loans [][]mem.Segment
+	var reads [][]mem.Segment
 	var stuck *backend.IO
 	for stuck == nil {
-		fill(c, 0, minFrame, byte(len(loans)))
+		fill(c, 0, minFrame, byte(len(reads)))
 		segs, ok := l.StartZeroCopyRead(nil, 0, minFrame)
-		if !ok || len(loans) > leastSpare/minFrame {
-			t.Fatalf("%d loans of one frame: %v", len(loans), ok)
+		if !ok || len(reads) > minSpare/minFrame {
+			t.Fatalf("%d reads of one frame: %v", len(reads), ok)
 		}
-		loans = append(loans, segs)
+		reads = append(reads, segs)
 		b := c.Memory(0, minFrame)
-		copy(b, bytes.Repeat([]byte{byte(len(loans))}, minFrame))
+		copy(b, bytes.Repeat([]byte{byte(len(reads))}, minFrame))
 		io := c.Write(0, b)
 		if c.Submit(io); c.Channel.Arm() {
 			stuck = io
@@ -196,25 +197,25 @@ func TestExhausted(t *testing.T) {
 			c.Wait(1)
 		}
 	}
-	// a place for it there is, and one that is not lent
+	// a block whose slot has a frame of its own, which is not being read
 	fill2 := c.Write(1<<20, c.Memory(512<<10, minFrame))
 	c.Submit(fill2)
 	if got := c.Wait(1); got[0] != fill2 {
 		t.Error("a write that needs no spare frame did not overtake")
 	}
 	if _, ok := r.StartZeroCopyWrite(nil, 4<<20, 1<<20); ok {
-		t.Error("frames were reserved while a write waits")
+		t.Error("a zero-copy write started while a write is blocked")
 	}
-	l.EndZeroCopyRead(loans[0], 0, minFrame)
+	l.EndZeroCopyRead(reads[0], 0, minFrame)
 	if got := c.Wait(1); got[0] != stuck || stuck.Err != nil {
 		t.Errorf("%v: %v", got[0].Op, got[0].Err)
 	}
-	expect(t, c, 0, minFrame, byte(len(loans)))
-	for i, segs := range loans[1:] {
+	expect(t, c, 0, minFrame, byte(len(reads)))
+	for i, segs := range reads[1:] {
 		uniform(t, segs, byte(i+1))
 		l.EndZeroCopyRead(segs, 0, minFrame)
 	}
-	for _, segs := range reserved {
+	for _, segs := range writes {
 		r.AbortZeroCopyWrite(segs)
 	}
 	c.Close()
@@ -241,7 +242,7 @@ func TestReuse(t *testing.T) {
 				Len: 128 << 10, Segs: segs,
 			})
 			if segs, ok = l.StartZeroCopyRead(nil, off, 128<<10); !ok || len(segs) != 1 {
-				t.Fatalf("round %d, %d: %v, lent in %d segments", round, off, ok, len(segs))
+				t.Fatalf("round %d, %d: %v, read in %d segments", round, off, ok, len(segs))
 			}
 			l.EndZeroCopyRead(segs, off, 128<<10)
 		}

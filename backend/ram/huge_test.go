@@ -65,7 +65,7 @@ func TestHugePages(t *testing.T) {
 		c.MustDo(c.Write(off, data))
 	}
 	if asked == 0 {
-		t.Error("nobody asked for a pass")
+		t.Error("no pass was asked for")
 	}
 	d.collapse()
 	able := !d.huge.pending.Load() // otherwise the kernel has refused for good
@@ -120,9 +120,9 @@ func TestHugePagesOfDevices(t *testing.T) {
 	}
 }
 
-func TestUnwanted(t *testing.T) {
+func TestNever(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "enabled")
-	if unwanted(name) {
+	if never(name) {
 		t.Error("a kernel that has no such setting")
 	}
 	for text, want := range map[string]bool{
@@ -132,7 +132,7 @@ func TestUnwanted(t *testing.T) {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if unwanted(name) != want {
+		if never(name) != want {
 			t.Errorf("%q: %v", text, !want)
 		}
 	}

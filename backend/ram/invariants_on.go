@@ -2,7 +2,7 @@
 
 package ram
 
-// poison overwrites what nobody may use any more, so that a use after that shows.
+// poison overwrites frames that may not be used any more, so that a later use shows.
 func (f *frames) poison(first, n int64) {
 	b := f.memory(first, n)
 	for i := range b {

@@ -1,27 +1,36 @@
-// Package ram is storage in memory: as large as it likes, sparse until written, gone when closed.
+// Package ram is storage in memory: of any size, sparse until it is written, lost when it is
+// closed.
 //
-// A device is a table of slots, one for each piece of the size of a frame, and frames, the memory,
-// which lie in one reserved mapping; the kernel supplies a page when it is first written. A slot
-// without a frame reads as zeroes, and discarding takes the frames out of slots and gives their
-// pages back.
+// A device is a table of slots, one for each piece of the size of a frame, and frames, which are
+// the memory. Frames lie in one reserved mapping, in which the kernel supplies a page when it is
+// first written. A slot without a frame reads as zeroes. Discarding takes the frames out of their
+// slots and gives their pages back.
 //
 // Several reactors use a device at the same time. A logical block must never be seen torn by two
 // racing commands (NVM Express Base Specification 1.4, section 6.4: AWUN is at least one block),
-// and lies in one frame. Small changes are made in place while the slot is held; large ones come in
-// frames of their own, received by the transport, which then take the place of the old ones
-// (reserve.go). Reads that copy nothing borrow frames, and keep what they borrowed when the slot
-// gets another one (lend.go). Nothing is held across anything that waits, another slot included
-// (batch.go); a change for which there is no frame is parked (wait.go).
+// and lies in one frame. The data of a command takes one of these paths:
+//
+//	small write      copied in place, several of one Submit at a time (batch.go)
+//	other write      copied frame by frame, in place, or into a new frame if the old one has readers
+//	                 (copy.go)
+//	zero-copy write  received by the transport into new frames, which then replace the old ones
+//	                 (zerocopy_write.go)
+//	read             copied while the slot is locked (copy.go)
+//	zero-copy read   sent from the frames themselves, which do not change even if their slots get
+//	                 others (zerocopy_read.go)
+//
+// No slot stays locked across anything that waits, another slot included. A change for which there
+// is no frame is blocked until there is one (blocked.go).
 package ram
 
 import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"sync"
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
@@ -34,17 +43,17 @@ type Config struct {
 }
 
 const (
-	// chunk is the unit in which long ranges are passed over.
+	// chunk is the unit in which long ranges without frames are skipped, in bytes.
 	chunk      = mem.ChunkSize
 	chunkShift = 21
 	maxSize    = 1 << 53
-	// minFrame is the size of a frame, unless blocks are larger: less makes more segments of what
-	// is lent, more lets larger writes be copied.
+	// minFrame is the size of a frame in bytes, unless blocks are larger. Smaller frames cut
+	// zero-copy data into more segments, larger ones let larger writes be copied.
 	minFrame = 16 << 10
-	// optimal is the transfer size, or alignment, below which nothing is gained.
+	// optimal is the transfer size in bytes, and its alignment, below which nothing is gained.
 	optimal = 4 << 10
-	// The spare memory is a sixteenth of the size, within these bounds.
-	leastSpare, mostSpare = 8 << 20, 256 << 20
+	// The spare memory is a sixteenth of the size, within these bounds, in bytes.
+	minSpare, maxSpare = 8 << 20, 256 << 20
 
 	purpose      = "ram namespace"
 	tablePurpose = "ram namespace tables"
@@ -57,23 +66,18 @@ type device struct {
 	base     uint64 // address of the region
 	zeroesAt int64  // see the constant; offset in the region
 	slots    []slot
-	// mapped counts the slots of a chunk that have frames: never too few.
+	// mapped counts the slots of a chunk that have frames. It is never too small.
 	mapped []atomic.Int32
 	tables *mem.Region
 	huge   huge
 
-	mu       sync.Mutex // held by those who change channels
-	channels atomic.Pointer[[]*channel]
-	waiters  atomic.Int32 // channels that wait
+	blocked backend.RetryGroup // all channels
 }
 
 // Open makes a RAM device that reads as zeroes.
 func Open(cfg Config) (backend.Device, error) {
-	if err := backend.CheckGeometry(cfg.Size, cfg.BlockSize); err != nil {
+	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("ram device: %w", err)
-	}
-	if cfg.Size > maxSize {
-		return nil, fmt.Errorf("ram device: size %d: must be at most %d", cfg.Size, int64(maxSize))
 	}
 	d := &device{
 		info: backend.Info{
@@ -84,23 +88,22 @@ func Open(cfg Config) (backend.Device, error) {
 		frame:  int64(max(cfg.BlockSize, minFrame)),
 		mapped: make([]atomic.Int32, (cfg.Size+chunk-1)>>chunkShift),
 	}
-	d.channels.Store(new([]*channel))
 	if err := d.reserve(); err != nil {
 		return nil, fmt.Errorf("ram device: %w", err)
 	}
 	return d, nil
 }
 
-// reserve maps the memory and the tables, of which the kernel supplies what is used.
+// reserve maps the memory and the tables. The kernel supplies the pages that are used.
 func (d *device) reserve() (err error) {
 	f := &d.frames
 	f.shift = uint(bits.TrailingZeros64(uint64(d.frame)))
 	f.per = min(64, int64(chunk)>>f.shift)
 	group := f.per << f.shift
-	spare := min(max(d.info.Size/16, leastSpare), mostSpare) / group * f.per
+	spare := min(max(d.info.Size/16, minSpare), maxSpare) / group * f.per
 	slots := (d.info.Size + d.frame - 1) >> f.shift
 	groups := (slots + f.per - 1 + spare) / f.per
-	f.count, f.most = groups*f.per, spare
+	f.count, f.maxSpare = groups*f.per, spare
 	f.spare.Store(spare)
 	d.zeroesAt = (groups*group + chunk - 1) &^ (chunk - 1)
 	if f.region, err = mem.Reserve(purpose, int(d.zeroesAt+zeroes)); err != nil {
@@ -118,7 +121,7 @@ func (d *device) reserve() (err error) {
 		return part
 	}
 	d.slots = mem.View[slot](cut(slots))
-	f.loans = mem.View[atomic.Int64](cut(f.count))
+	f.readers = mem.View[atomic.Int64](cut(f.count))
 	f.used = mem.View[atomic.Uint64](cut(groups))
 	f.dirty = mem.View[atomic.Uint64](cut(groups))
 	d.initHuge()
@@ -128,17 +131,17 @@ func (d *device) reserve() (err error) {
 // Info implements backend.Device.
 func (d *device) Info() backend.Info { return d.info }
 
-// OpenChannel implements backend.Device. Reads and writes complete within Submit, but for writes
-// that wait for a frame; long discards take several polls.
+// OpenChannel implements backend.Device. Reads complete within Submit, as do writes that are not
+// blocked; long discards take several polls.
 func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
-	c := &channel{d: d, wake: r.Wake, stash: newStash(&d.frames)}
-	d.join(c)
-	return c, nil
+	return &channel{
+		d: d, wake: r.Wake, cache: newFrameCache(&d.frames), retry: d.blocked.Join(r.Wake),
+	}, nil
 }
 
 // Close implements backend.Device.
 func (d *device) Close() error {
-	if n := len(*d.channels.Load()); n != 0 {
+	if n := d.blocked.Len(); n != 0 {
 		return fmt.Errorf("close ram device: %d channels are open", n)
 	}
 	d.huge.stop()
@@ -148,96 +151,87 @@ func (d *device) Close() error {
 type channel struct {
 	d    *device
 	wake func()
-	done backend.List
-	// long has discards that are larger than a chunk: a step is made with each Poll, so that
+	done list.List[backend.IO]
+	// long has discards that are larger than a chunk. Each Poll makes one step of one, so that
 	// nothing else waits for gigabytes.
-	long backend.List
+	long list.List[backend.IO]
 
-	// parked has what waits for a frame, in order. Any reactor that may have freed one sees
-	// waiting, sets retry and wakes us.
-	parked         backend.List
-	waiting, retry atomic.Bool
+	blocked list.List[backend.IO] // changes that wait for a frame, in order
+	retry   *backend.Retry
 
-	batch           batch
-	stash           stash
-	loans, reserved int // taken and not returned, submitted or canceled
+	batch         batch
+	cache         frameCache
+	reads, writes int // zero-copy reads and writes that have not ended
 }
 
-// longStep is the most a Poll passes over of a long discard, in bytes: chunks that were never
-// written cost next to nothing.
+// longStep is the most that a Poll skips of a long discard, in bytes: chunks without frames cost
+// next to nothing.
 const longStep = 1024 * chunk
 
 // Submit implements backend.Channel.
 func (c *channel) Submit(ios []*backend.IO) int {
 	for _, io := range ios {
 		if io.Err = io.Check(c.d.info.Size); io.Err != nil {
-			c.done.Push(io)
+			c.done.Push(io, &io.Node)
 			continue
 		}
 		io.Scratch = 0
-		if io.Op == backend.OpWrite && io.Flags&backend.ZeroCopy == 0 && c.gather(io) {
+		zeroCopy := io.Flags&backend.ZeroCopy != 0
+		if io.Op == backend.OpWrite && !zeroCopy && c.addToBatch(io) {
 			continue
 		}
-		c.commit()
-		switch io.Op {
-		case backend.OpRead:
+		c.batch.run(&c.done)
+		switch {
+		case io.Op == backend.OpRead:
 			c.d.read(io)
-			c.done.Push(io)
-		case backend.OpWrite:
-			if io.Flags&backend.ZeroCopy != 0 {
-				c.adopt(io)
-				c.done.Push(io)
-				continue
-			}
-			c.change(io)
-		case backend.OpWriteZeroes, backend.OpDiscard:
-			if io.Len > chunk {
-				c.long.Push(io)
-				c.wake()
-				continue
-			}
-			c.change(io)
-		case backend.OpFlush:
-			c.done.Push(io)
-		default:
+			c.done.Push(io, &io.Node)
+		case io.Op == backend.OpWrite && zeroCopy:
+			c.commit(io)
+			c.done.Push(io, &io.Node)
+		case io.Op == backend.OpFlush:
+			c.done.Push(io, &io.Node)
+		case io.Op > backend.OpDiscard:
 			io.Err = fmt.Errorf("ram device: %v: %w", io.Op, backend.ErrUnsupported)
-			c.done.Push(io)
+			c.done.Push(io, &io.Node)
+		case io.Op != backend.OpWrite && io.Len > chunk:
+			c.long.Push(io, &io.Node)
+			c.wake()
+		default:
+			c.change(io)
 		}
 	}
-	c.commit()
-	c.tidy()
+	c.batch.run(&c.done)
+	c.trimCache()
 	return len(ios)
 }
 
 // Poll implements backend.Channel.
 func (c *channel) Poll(done []*backend.IO) int {
-	if c.retry.Load() {
-		c.resume()
+	if c.retry.Take() {
+		c.retryBlocked()
 	}
 	if io := c.long.Pop(); io != nil {
 		c.change(io)
-		c.tidy()
+		c.trimCache()
 	}
 	return c.done.Fill(done)
 }
 
 // Arm implements backend.Channel.
-func (c *channel) Arm() bool {
-	return c.done.First() == nil && c.long.First() == nil && !c.retry.Load()
-}
+func (c *channel) Arm() bool { return c.done.Empty() && c.long.Empty() && !c.retry.Due() }
 
 // Close implements backend.Channel.
 func (c *channel) Close() error {
-	if c.done.First() != nil || c.long.First() != nil || c.parked.First() != nil {
+	if !c.done.Empty() || !c.long.Empty() || !c.blocked.Empty() {
 		return errors.New("close channel of ram device: operations are outstanding")
 	}
-	if c.loans+c.reserved != 0 {
-		return fmt.Errorf("close channel of ram device: %d loans and %d reservations are out",
-			c.loans, c.reserved)
+	if c.reads+c.writes != 0 {
+		return fmt.Errorf("close channel of ram device: %d zero-copy reads and %d zero-copy "+
+			"writes have not ended", c.reads, c.writes)
 	}
-	c.stash.shed(len(c.stash.runs))
-	c.d.leave(c)
-	c.d.progress()
+	c.cache.evict(len(c.cache.runs))
+	c.retry.Leave()
+	c.d.blocked.Wake()
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package ram
 
 import (
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -33,7 +34,7 @@ func TestConformance(t *testing.T) {
 			func(t *testing.T) backend.Device {
 				return audited{mustOpen(t, cfg.Size,
 					cfg.BlockSize).(*device), t}
-			}, backendtest.Options{Lends: true, Receives: true})
+			}, backendtest.Options{ZeroCopyReads: true, ZeroCopyWrites: true})
 	}
 }
 
@@ -168,3 +169,27 @@ func BenchmarkRead4K(b *testing.B)     { benchmark(b, 4096, backend.OpRead, 1) }
 func BenchmarkWrite4K(b *testing.B)    { benchmark(b, 4096, backend.OpWrite, 1) }
 func BenchmarkWrite4KTwo(b *testing.B) { benchmark(b, 4096, backend.OpWrite, 2) }
 func BenchmarkWrite128K(b *testing.B)  { benchmark(b, 128<<10, backend.OpWrite, 1) }
+
+// TestProbe: what Open refuses is an error, more than the memory that is available a warning.
+func TestProbe(t *testing.T) {
+	real := availableMemory
+	defer func() { availableMemory = real }()
+	availableMemory = func() (int64, error) { return 1 << 30, nil }
+	for _, tc := range []struct {
+		cfg              Config
+		errors, warnings int
+	}{
+		{Config{Size: 1 << 30, BlockSize: 4096}, 0, 0},
+		{Config{Size: 1<<30 + 4096, BlockSize: 4096}, 0, 1},
+		{Config{Size: 4097, BlockSize: 512}, 1, 0},
+		{Config{Size: 1 << 62, BlockSize: 4096}, 1, 0},
+	} {
+		if r := Probe(tc.cfg); len(r.Errors) != tc.errors || len(r.Warnings) != tc.warnings {
+			t.Errorf("%+v: %+v", tc.cfg, r)
+		}
+	}
+	availableMemory = func() (int64, error) { return 0, errors.New("unknown") }
+	if r := Probe(Config{Size: 1 << 40, BlockSize: 4096}); len(r.Errors)+len(r.Warnings) != 0 {
+		t.Errorf("%+v", r)
+	}
+}

@@ -5,84 +5,82 @@ import (
 	"sync/atomic"
 )
 
-// slot says where one frame's worth of the device lies, in one word:
+// slot says which frame holds its part of the device, in one word:
 //
-//	bit 63      held: the frame is being copied from or changed in place, never across anything that waits
-//	bits 62:40  loans of the frame: somebody outside reads it in place
-//	bits 39:0   number of the frame and one, 0 if there is none: it reads as zeroes
+//	bit 63      locked: the frame is being copied from or changed in place
+//	bits 62:40  readers: zero-copy reads outstanding on the frame
+//	bits 39:0   number of the frame plus one; 0 if there is none, which reads as zeroes
 //
-// Whoever holds the slot may change the frame in place if there are no loans, and put another one
-// into it in any case. A holder may be preempted, so those who spin soon let others run.
+// The holder of the lock may change the frame in place if it has no readers, and may replace it in
+// any case. It never waits for anything, but may be preempted, so a spinning goroutine soon yields.
 type slot struct{ word atomic.Uint64 }
 
 const (
-	held     = 1 << 63
-	oneLoan  = 1 << 40
-	mostLent = held/oneLoan - 1
-	frameNo  = oneLoan - 1
+	locked     = 1 << 63
+	oneReader  = 1 << 40
+	maxReaders = locked/oneReader - 1
+	frameMask  = oneReader - 1
 )
 
-// place is the word of a slot.
-type place uint64
+// slotWord is the content of a slot at one moment.
+type slotWord uint64
 
-// frame is the frame of a slot, -1 if it has none.
-func (p place) frame() int64 { return int64(p&frameNo) - 1 }
+// frame returns the number of the frame, -1 if there is none.
+func (w slotWord) frame() int64 { return int64(w&frameMask) - 1 }
 
-// loans is how often it is lent.
-func (p place) loans() int64 { return int64(p &^ held / oneLoan) }
+// readers returns the number of zero-copy reads outstanding on the frame.
+func (w slotWord) readers() int64 { return int64(w &^ locked / oneReader) }
 
-// load is the slot as it is now.
-func (s *slot) load() place { return place(s.word.Load()) }
+func (s *slot) load() slotWord { return slotWord(s.word.Load()) }
 
-// hold takes the slot.
-func (s *slot) hold() place {
+// lock locks the slot and returns what it holds.
+func (s *slot) lock() slotWord {
 	for i := 1; ; i++ {
-		if w := s.word.Load(); w&held == 0 && s.word.CompareAndSwap(w, w|held) {
-			return place(w)
+		if w := s.word.Load(); w&locked == 0 && s.word.CompareAndSwap(w, w|locked) {
+			return slotWord(w)
 		}
 		pause(i)
 	}
 }
 
-// try takes the slot if nobody holds it.
-func (s *slot) try() (place, bool) {
+// tryLock locks the slot unless it is locked.
+func (s *slot) tryLock() (slotWord, bool) {
 	w := s.word.Load()
-	return place(w), w&held == 0 && s.word.CompareAndSwap(w, w|held)
+	return slotWord(w), w&locked == 0 && s.word.CompareAndSwap(w, w|locked)
 }
 
-// release lets go of the slot: the top bit is cleared, and the carry goes nowhere.
-func (s *slot) release() { s.word.Add(held) }
+// unlock clears the top bit: the carry of the addition is lost.
+func (s *slot) unlock() { s.word.Add(locked) }
 
-// replace puts a frame into a slot that the caller holds, lets go of it, and returns what was
-// there.
-func (s *slot) replace(frame int64) place { return place(s.word.Swap(uint64(frame + 1))) }
+// replace puts a frame without readers into a locked slot, unlocks it, and returns what it held.
+func (s *slot) replace(frame int64) slotWord { return slotWord(s.word.Swap(uint64(frame + 1))) }
 
-// lend takes a loan of the frame and returns it, -1 if there is none. It returns false if too many
-// are out.
-func (s *slot) lend() (frame int64, ok bool) {
+// addReader adds a reader to the frame and returns it, -1 if there is none. It returns false if the
+// frame has as many readers as can be counted.
+func (s *slot) addReader() (frame int64, ok bool) {
 	for i := 1; ; i++ {
 		w := s.word.Load()
 		switch {
-		case w&frameNo == 0: // what is being written for the first time is not there yet
+		case w&frameMask == 0: // a first write in progress is not visible yet
 			return -1, true
-		case w&held != 0:
+		case w&locked != 0:
 			pause(i)
-		case place(w).loans() == mostLent:
+		case slotWord(w).readers() == maxReaders:
 			return -1, false
-		case s.word.CompareAndSwap(w, w+oneLoan):
-			return place(w).frame(), true
+		case s.word.CompareAndSwap(w, w+oneReader):
+			return slotWord(w).frame(), true
 		}
 	}
 }
 
-// giveBack returns a loan. It returns false if the frame is not in the slot any more.
-func (s *slot) giveBack(frame int64) bool {
+// removeReader undoes addReader. It returns false if the slot holds another frame by now.
+func (s *slot) removeReader(frame int64) bool {
 	for {
 		w := s.word.Load()
-		if place(w).frame() != frame {
+		if slotWord(w).frame() != frame {
 			return false
 		}
-		if s.word.CompareAndSwap(w, w-oneLoan) {
+		if s.word.CompareAndSwap(w, w-oneReader) {
 			return true
 		}
 	}

@@ -7,8 +7,8 @@ import (
 )
 
 // zero makes what is left of the range of io read as zeroes: whole frames are taken out of their
-// slots and given back. A step of it passes over chunks that have none, at most longStep, and ends
-// with the first one that costs time.
+// slots and freed. One step skips chunks without frames, longStep at most, and ends after the first
+// chunk that has some.
 func (c *channel) zero(io *backend.IO) (outcome, error) {
 	d := c.d
 	off, end := position(io), io.Off+io.Len
@@ -26,13 +26,13 @@ func (c *channel) zero(io *backend.IO) (outcome, error) {
 		io.Scratch = uint64(off - io.Off)
 	}
 	if off < end {
-		return paused, nil
+		return yielded, nil
 	}
 	return finished, nil
 }
 
-// zeroPart goes on up to end, which is in the chunk of the next byte. It returns false if it has to
-// wait.
+// zeroPart continues up to end, which is in the chunk of the next byte. It returns false if it is
+// blocked.
 func (c *channel) zeroPart(io *backend.IO, end int64) (ok bool, err error) {
 	d := c.d
 	var freed run
@@ -42,19 +42,19 @@ func (c *channel) zeroPart(io *backend.IO, end int64) (ok bool, err error) {
 			if frame, ok := c.drop(off); ok && freed.n > 0 && frame == freed.first+freed.n {
 				freed.n++
 			} else if ok {
-				err = errors.Join(err, d.giveUp(freed))
+				err = errors.Join(err, d.freeRun(freed))
 				freed = run{frame, 1}
 			}
 		} else if !c.clear(off, stop) {
-			return false, errors.Join(err, d.giveUp(freed))
+			return false, errors.Join(err, d.freeRun(freed))
 		}
 		off = stop
 		io.Scratch = uint64(off - io.Off)
 	}
-	return true, errors.Join(err, d.giveUp(freed))
+	return true, errors.Join(err, d.freeRun(freed))
 }
 
-// clear overwrites [off, end), within a frame, with zeroes. It returns false if it has to wait.
+// clear overwrites [off, end), within a frame, with zeroes. It returns false if it is blocked.
 func (c *channel) clear(off, end int64) bool {
 	if c.d.slotOf(off).load().frame() < 0 {
 		return true
@@ -67,39 +67,40 @@ func (c *channel) clear(off, end int64) bool {
 	return ok
 }
 
-// drop empties the slot at off. It returns the frame if that is free now.
+// drop empties the slot at off. It returns the frame that was in it and true, unless there was none
+// or it is left to its readers.
 func (c *channel) drop(off int64) (int64, bool) {
 	d, s := c.d, c.d.slotOf(off)
 	if s.load().frame() < 0 {
 		return 0, false
 	}
-	if s.hold().frame() < 0 {
-		s.release()
+	if s.lock().frame() < 0 {
+		s.unlock()
 		return 0, false
 	}
-	p := s.replace(-1)
-	d.mapped[off>>chunkShift].Add(-1) // after there is nothing to be found
-	if n := p.loans(); n > 0 {
+	was := s.replace(-1)
+	d.mapped[off>>chunkShift].Add(-1) // after the frame can no longer be found
+	if n := was.readers(); n > 0 {
 		d.frames.spare.Add(-1)
-		if !d.frames.orphan(p.frame(), n) {
+		if !d.frames.leaveToReaders(was.frame(), n) {
 			return 0, false
 		}
 		d.frames.spare.Add(1)
 	}
-	return p.frame(), true
+	return was.frame(), true
 }
 
-// giveUp frees frames that are in no slot any more, and their memory.
-func (d *device) giveUp(r run) (err error) {
+// freeRun frees frames that are in no slot any more, and their memory.
+func (d *device) freeRun(r run) (err error) {
 	if r.n == 0 {
 		return nil
 	}
 	d.frames.each(r.first, r.n, func(first, n int64) {
-		if e := d.frames.wash(first, n); e != nil {
+		if e := d.frames.discard(first, n); e != nil {
 			err = e
 		}
 		d.frames.free(first, n)
 	})
-	d.progress()
+	d.blocked.Wake()
 	return err
 }

@@ -2,17 +2,17 @@ package wrap
 
 import "github.com/nvmf-target/nvmf-target/backend"
 
-// heap is operations by the time at which they are due, the earliest first. It grows to what was
-// held at most.
-type heap []held
+// heap is delayed operations by the time at which they are due, the earliest first. Its array grows
+// to the most there were, and is kept.
+type heap []delayed
 
-type held struct {
+type delayed struct {
 	due int64
 	io  *backend.IO
 }
 
 func (h *heap) push(io *backend.IO, due int64) {
-	s := append(*h, held{due, io})
+	s := append(*h, delayed{due, io})
 	i := len(s) - 1
 	for up := (i - 1) / 2; i > 0 && s[i].due < s[up].due; i, up = up, (up-1)/2 {
 		s[i], s[up] = s[up], s[i]
@@ -20,11 +20,11 @@ func (h *heap) push(io *backend.IO, due int64) {
 	*h = s
 }
 
-// pop removes the earliest. The heap must not be empty.
+// pop removes and returns the earliest. The heap is not empty.
 func (h *heap) pop() *backend.IO {
 	s := *h
 	io, last := s[0].io, len(s)-1
-	s[0], s[last] = s[last], held{}
+	s[0], s[last] = s[last], delayed{}
 	s = s[:last]
 	for i := 0; ; {
 		least := i

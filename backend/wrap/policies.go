@@ -14,15 +14,16 @@ import (
 type DelayConfig struct {
 	// Latency is added to each operation, and a random time up to Jitter, evenly distributed.
 	Latency, Jitter time.Duration
-	Ops             Ops
-	Seed            uint64
+	// Ops are the operations that are delayed.
+	Ops  Ops
+	Seed uint64
 }
 
-// Delay returns dev with its operations delayed before the device sees them. Any number of them
-// waits at the same time.
+// Delay returns a wrapper that delays operations before the device sees them. Any number of them
+// are delayed at the same time.
 func Delay(dev backend.Device, cfg DelayConfig) backend.Device {
 	return &device{Device: dev, policy: func(n uint64) policy {
-		return &delay{DelayConfig: cfg, random: dice(cfg.Seed, n)}
+		return &delay{DelayConfig: cfg, random: newRandom(cfg.Seed, n)}
 	}}
 }
 
@@ -31,7 +32,7 @@ type delay struct {
 	random *rand.Rand
 }
 
-func (d *delay) judge(io *backend.IO, now int64) (int64, error) {
+func (d *delay) admit(io *backend.IO, now int64) (int64, error) {
 	if !d.Ops.has(io.Op) {
 		return now, nil
 	}
@@ -42,30 +43,31 @@ func (d *delay) judge(io *backend.IO, now int64) (int64, error) {
 	return due, nil
 }
 
-// dice is the randomness of the n-th channel of a device.
-func dice(seed, n uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, n)) }
+// newRandom returns the random numbers of the n-th channel of a device.
+func newRandom(seed, n uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, n)) }
 
 // ErrorConfig describes a failing device.
 type ErrorConfig struct {
 	// Err is the outcome of operations that fail; it wraps one of the sentinels of package backend.
 	Err error
-	// OneIn: one in so many fails, at random; 1 or less is all.
+	// OneIn makes one in so many operations fail, at random; 1 or less makes all fail.
 	OneIn int
-	// Offset and Length are the bytes that an operation must touch to fail; Length 0 is to the end.
-	// A flush touches all.
+	// Offset and Length are the range in bytes that an operation must touch to fail; Length 0 is to
+	// the end. A flush touches everything.
 	Offset, Length int64
-	Ops            Ops
-	Seed           uint64
+	// Ops are the operations that fail.
+	Ops  Ops
+	Seed uint64
 }
 
-// Error returns dev with some of its operations failing before the device sees them.
+// Error returns a wrapper that makes some operations fail before the device sees them.
 func Error(dev backend.Device, cfg ErrorConfig) backend.Device {
 	if cfg.Length == 0 {
 		cfg.Length = math.MaxInt64 - cfg.Offset
 	}
 	cfg.Err = fmt.Errorf("by configuration: %w", cfg.Err)
 	return &device{Device: dev, policy: func(n uint64) policy {
-		return &failure{ErrorConfig: cfg, random: dice(cfg.Seed, n)}
+		return &failure{ErrorConfig: cfg, random: newRandom(cfg.Seed, n)}
 	}}
 }
 
@@ -74,7 +76,7 @@ type failure struct {
 	random *rand.Rand
 }
 
-func (f *failure) judge(io *backend.IO, now int64) (int64, error) {
+func (f *failure) admit(io *backend.IO, now int64) (int64, error) {
 	touches := io.Op == backend.OpFlush || io.Off-f.Offset < f.Length && io.Off+io.Len > f.Offset
 	if f.Ops.has(io.Op) && touches && (f.OneIn <= 1 || f.random.IntN(f.OneIn) == 0) {
 		return 0, f.Err
@@ -85,12 +87,12 @@ func (f *failure) judge(io *backend.IO, now int64) (int64, error) {
 // LimitConfig describes a device with limited throughput.
 type LimitConfig struct {
 	// IOPS is the most operations per second, Bandwidth the most bytes of reads and writes per
-	// second; 0 is no limit.
+	// second; 0 for no limit.
 	IOPS, Bandwidth int64
 }
 
-// Limit returns dev with its throughput limited, over all reactors. After a pause the first burst
-// (10 ms) goes unhindered.
+// Limit returns a wrapper that limits the throughput over all reactors. After a pause the first
+// operations, worth 10 ms, are not delayed.
 func Limit(dev backend.Device, cfg LimitConfig) backend.Device {
 	l := &limit{}
 	if cfg.IOPS > 0 {
@@ -105,13 +107,13 @@ func Limit(dev backend.Device, cfg LimitConfig) backend.Device {
 // burst is how far behind its schedule a limited device may be, in nanoseconds.
 const burst = int64(10 * time.Millisecond)
 
-// limit is a schedule that all channels share: each operation takes the time that it is worth.
+// limit is a schedule that all channels share: each operation takes its share of the time.
 type limit struct {
 	perOp, perByte float64 // nanoseconds
 	next           atomic.Int64
 }
 
-func (l *limit) judge(io *backend.IO, now int64) (int64, error) {
+func (l *limit) admit(io *backend.IO, now int64) (int64, error) {
 	cost := l.perOp
 	if io.Op <= backend.OpWrite {
 		cost = max(cost, float64(io.Len)*l.perByte)

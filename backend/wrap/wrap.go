@@ -1,6 +1,6 @@
-// Package wrap is storage that passes everything on to other storage, late or not at all, so that
-// slow and failing disks can be rehearsed: Delay, Limit and Error. What it does at random depends
-// on a seed and on the order of operations only.
+// Package wrap has wrappers, which pass everything on to other storage, later or not at all, so
+// that slow and failing disks can be rehearsed: Delay, Limit and Error. What they do at random
+// depends only on a seed and on the order of operations.
 package wrap
 
 import (
@@ -9,38 +9,37 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
-// Ops says which operations are concerned: bit 1<<backend.OpRead and so on. 0 means all.
+// Ops is a set of operations: bit 1<<backend.OpRead and so on. 0 means all.
 type Ops uint
 
 func (o Ops) has(op backend.Op) bool { return o == 0 || o>>op&1 != 0 }
 
 // policy decides about the operations of one channel. Only the channel's reactor calls it.
 type policy interface {
-	// judge answers when an operation may go to the device, in nanoseconds of the channel's clock;
-	// now and before mean at once. An error is its outcome, and the device never sees it.
-	judge(io *backend.IO, now int64) (due int64, err error)
+	// admit returns when an operation may go to the device, in nanoseconds of the channel's clock;
+	// now or earlier means at once. An error completes the operation, and the device never sees it.
+	admit(io *backend.IO, now int64) (due int64, err error)
 }
 
-// device is the storage behind, and what makes the policy of each channel. It closes the storage
-// when it is closed.
+// device is a wrapper. Close closes the wrapped device, too.
 type device struct {
 	backend.Device
-	// policy is called once for each channel, numbered from 0; it may be called by several
-	// goroutines.
+	// policy makes the policy of each channel, numbered from 0. Any goroutine calls it.
 	policy   func(channel uint64) policy
 	channels atomic.Uint64
 }
 
-// Notify implements backend.Changer for storage that does.
+// Notify implements backend.Changer if the wrapped device does.
 func (d *device) Notify(fn func()) {
 	if c, ok := d.Device.(backend.Changer); ok {
 		c.Notify(fn)
 	}
 }
 
-// Allocated implements backend.Allocator for storage that does.
+// Allocated implements backend.Allocator if the wrapped device does.
 func (d *device) Allocated() (int64, error) {
 	if a, ok := d.Device.(backend.Allocator); ok {
 		return a.Allocated()
@@ -54,25 +53,25 @@ func (d *device) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	alarm, err := newAlarm(r.Wake)
+	t, err := newTimer(r.Wake)
 	if err != nil {
 		return nil, errors.Join(err, inner.Close())
 	}
-	return &channel{inner: inner, policy: d.policy(d.channels.Add(1) - 1), alarm: alarm}, nil
+	return &channel{inner: inner, policy: d.policy(d.channels.Add(1) - 1), timer: t}, nil
 }
 
-// channel takes every operation at once. It is late, ready for the device, in the device, or done;
-// then Poll returns it.
+// channel takes every operation at once. An operation is delayed, ready for the device, in the
+// device, or done; then Poll returns it.
 type channel struct {
 	inner    backend.Channel
 	policy   policy
-	late     heap
-	ready    backend.List
-	batch    []*backend.IO // from ready, refused by a full device; never more than batchSize
+	delayed  heap
+	ready    list.List[backend.IO]
+	batch    []*backend.IO // from ready, refused by a full device
 	array    [batchSize]*backend.IO
 	inflight int // in the device
-	done     backend.List
-	alarm    *alarm
+	done     list.List[backend.IO]
+	timer    *timer
 }
 
 const batchSize = 32
@@ -81,22 +80,22 @@ const batchSize = 32
 func (c *channel) Submit(ios []*backend.IO) int {
 	now := clock()
 	for _, io := range ios {
-		switch due, err := c.policy.judge(io, now); {
+		switch due, err := c.policy.admit(io, now); {
 		case err != nil:
 			io.Err = err
-			c.done.Push(io)
+			c.done.Push(io, &io.Node)
 		case due > now:
-			c.late.push(io, due)
+			c.delayed.push(io, due)
 		default:
-			c.ready.Push(io)
+			c.ready.Push(io, &io.Node)
 		}
 	}
-	c.pass()
+	c.submit()
 	return len(ios)
 }
 
-// pass gives the device what is ready until it is full.
-func (c *channel) pass() {
+// submit gives the device what is ready, until it is full.
+func (c *channel) submit() {
 	for {
 		if len(c.batch) == 0 {
 			if c.batch = c.array[:c.ready.Fill(c.array[:])]; len(c.batch) == 0 {
@@ -114,36 +113,37 @@ func (c *channel) pass() {
 
 // Poll implements backend.Channel.
 func (c *channel) Poll(done []*backend.IO) int {
-	if len(c.late) > 0 {
-		for now := clock(); len(c.late) > 0 && c.late[0].due <= now; {
-			c.ready.Push(c.late.pop())
+	if len(c.delayed) > 0 {
+		for now := clock(); len(c.delayed) > 0 && c.delayed[0].due <= now; {
+			io := c.delayed.pop()
+			c.ready.Push(io, &io.Node)
 		}
 	}
-	c.pass()
+	c.submit()
 	n := c.done.Fill(done)
 	m := c.inner.Poll(done[n:])
 	c.inflight -= m
 	if m > 0 {
-		c.pass() // there is room
+		c.submit() // there is room
 	}
 	return n + m
 }
 
 // Arm implements backend.Channel.
 func (c *channel) Arm() bool {
-	if c.done.First() != nil || len(c.batch) > 0 && c.inflight == 0 {
+	if !c.done.Empty() || len(c.batch) > 0 && c.inflight == 0 {
 		return false
 	}
-	if len(c.late) > 0 {
-		wait := c.late[0].due - clock()
-		if wait <= 0 || c.alarm.set(time.Duration(wait)) != nil {
+	if len(c.delayed) > 0 {
+		wait := c.delayed[0].due - clock()
+		if wait <= 0 || c.timer.set(time.Duration(wait)) != nil {
 			return false
 		}
 	}
 	return c.inner.Arm()
 }
 
-// Cancel implements backend.Canceler for storage that does. What is late stays late.
+// Cancel implements backend.Canceler if the wrapped device does. A delay is not cut short.
 func (c *channel) Cancel(io *backend.IO) {
 	if inner, ok := c.inner.(backend.Canceler); ok {
 		inner.Cancel(io)
@@ -152,16 +152,16 @@ func (c *channel) Cancel(io *backend.IO) {
 
 // Close implements backend.Channel.
 func (c *channel) Close() error {
-	if len(c.late) > 0 || len(c.batch) > 0 || c.done.First() != nil {
+	if len(c.delayed) > 0 || len(c.batch) > 0 || !c.done.Empty() {
 		return errors.New("close channel: operations are outstanding")
 	}
 	if err := c.inner.Close(); err != nil {
 		return err
 	}
-	return c.alarm.close()
+	return c.timer.close()
 }
 
-// clock is monotonic, in nanoseconds.
+// clock returns nanoseconds, monotonic.
 func clock() int64 { return int64(time.Since(start)) }
 
 var start = time.Now()

@@ -92,7 +92,7 @@ func TestJitter(t *testing.T) {
 		p := Delay(nil, DelayConfig{Latency: 10, Jitter: 5, Seed: seed}).(*device).policy(channel)
 		out := make([]int64, 200)
 		for i := range out {
-			out[i], _ = p.judge(&backend.IO{}, 100)
+			out[i], _ = p.admit(&backend.IO{}, 100)
 			if out[i] < 110 || out[i] > 115 {
 				t.Fatalf("due at %d, want 110 to 115", out[i])
 			}
@@ -148,7 +148,7 @@ func TestErrorRate(t *testing.T) {
 	count := func(seed uint64) (n int) {
 		p := Error(nil, ErrorConfig{Err: backend.ErrIO, OneIn: 100, Seed: seed}).(*device).policy(0)
 		for range 100_000 {
-			if _, err := p.judge(&backend.IO{Len: 512}, 0); err != nil {
+			if _, err := p.admit(&backend.IO{Len: 512}, 0); err != nil {
 				n++
 			}
 		}
@@ -169,25 +169,25 @@ func TestLimit(t *testing.T) {
 	now := int64(1000) * ms
 	var due int64
 	for range 110 { // small ones: a millisecond each
-		due, _ = p.judge(&backend.IO{Op: backend.OpRead, Len: 512}, now)
+		due, _ = p.admit(&backend.IO{Op: backend.OpRead, Len: 512}, now)
 	}
 	if got := due - now; got != 99*ms {
 		t.Errorf("110 operations are over after %d ms, want 99: ten of them are the burst", got/ms)
 	}
-	due, _ = p.judge(&backend.IO{Op: backend.OpWrite, Len: 1 << 20}, now)
-	after, _ := p.judge(&backend.IO{Op: backend.OpFlush}, now)
+	due, _ = p.admit(&backend.IO{Op: backend.OpWrite, Len: 1 << 20}, now)
+	after, _ := p.admit(&backend.IO{Op: backend.OpFlush}, now)
 	if got := after - due; got != 100*ms {
 		t.Errorf("1 MiB took %d ms, want 100", got/ms)
 	}
 	p = Limit(nil, LimitConfig{Bandwidth: 10 << 20}).(*device).policy(0)
 	for range 1000 {
-		if due, _ = p.judge(&backend.IO{Op: backend.OpWriteZeroes, Len: 1 << 30}, now); due > now {
+		if due, _ = p.admit(&backend.IO{Op: backend.OpWriteZeroes, Len: 1 << 30}, now); due > now {
 			t.Fatal("bandwidth limits what moves no data")
 		}
 	}
 }
 
-// TestFullDevice: what a device refuses is offered again.
+// TestFullDevice: what a full device refuses is submitted again.
 func TestFullDevice(t *testing.T) {
 	f := backendtest.NewFaulty(openRAM(t))
 	c := use(t, Delay(f, DelayConfig{}))
@@ -198,28 +198,28 @@ func TestFullDevice(t *testing.T) {
 	}
 	c.Submit(ios...)
 	if c.Channel.Arm() {
-		t.Error("sleeps although the device takes nothing and has nothing")
+		t.Error("sleeps although the full device has nothing to complete")
 	}
 	f.Full(false)
 	c.Wait(len(ios))
 }
 
-func TestCloseWithLate(t *testing.T) {
+func TestCloseWithDelayed(t *testing.T) {
 	dev := Delay(openRAM(t), DelayConfig{Latency: 20 * time.Millisecond})
 	c := use(t, dev)
 	c.Submit(c.Read(0, c.Memory(0, 512)))
 	if err := c.Channel.Close(); err == nil {
-		t.Error("closed with a late operation")
+		t.Error("closed with a delayed operation")
 	}
 	c.Wait(1)
 }
 
-// thin tells how much space it takes.
+// thin knows how much space it takes.
 type thin struct{ backend.Device }
 
 func (thin) Allocated() (int64, error) { return 4096, nil }
 
-// TestAllocated: what the storage behind knows of its space is passed on.
+// TestAllocated: what the wrapped device knows of its space is passed on.
 func TestAllocated(t *testing.T) {
 	if n, err := Delay(thin{}, DelayConfig{}).(backend.Allocator).Allocated(); n != 4096 ||
 		err != nil {
@@ -227,7 +227,7 @@ func TestAllocated(t *testing.T) {
 	}
 	if _, err := Delay(struct{ backend.Device }{},
 		DelayConfig{}).(backend.Allocator).Allocated(); err == nil {
-		t.Error("storage that does not know its space is said to")
+		t.Error("no error for storage that does not know its space")
 	}
 }
 

@@ -23,7 +23,7 @@ func main() {
 		}()
 		select {
 		case <-printed:
-		case <-time.After(2 * time.Second): // a pipe that nobody reads
+		case <-time.After(2 * time.Second): // a full pipe
 		}
 		os.Exit(1)
 	}
@@ -53,7 +53,7 @@ func command() *cobra.Command {
 		}),
 		configFlag(&cobra.Command{
 			Use:   "check",
-			Short: "Check a configuration and print every error found",
+			Short: "Check a configuration and print every error and warning",
 			Args:  cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return app.Check(file, os.Environ(), c.OutOrStdout())
@@ -61,7 +61,7 @@ func command() *cobra.Command {
 		}),
 		configFlag(&cobra.Command{
 			Use:   "disks",
-			Short: "List the disks of this machine, their health, their users, and whether they can be exported",
+			Short: "List the disks of this machine, their health, and whether they can be exported",
 			Args:  cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return app.Disks(file, c.Flags().Changed("config"), os.Environ(), c.OutOrStdout())

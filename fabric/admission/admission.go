@@ -1,5 +1,5 @@
-// Package admission counts the connections of a transport, in all and by host address, and the
-// memory that their queues need, and refuses what exceeds the limits.
+// Package admission counts the connections of a transport, in total and by host address, and the
+// memory of their queues, and refuses what exceeds the limits.
 package admission
 
 import (
@@ -13,9 +13,9 @@ import (
 
 // Limits are what a Counter holds a transport to.
 type Limits struct {
-	// Connections and PerHost are the most connections in all and from one address.
+	// Connections and PerHost limit the connections in total and from one address.
 	Connections, PerHost int
-	// Memory is the most memory of all queues in bytes.
+	// Memory limits the memory of all queues, in bytes.
 	Memory int64
 }
 
@@ -30,14 +30,14 @@ type Counter struct {
 	perHost map[netip.Addr]int
 }
 
-// ErrClosed is the refusal of a Counter that was closed.
+// ErrClosed is returned by Admit after Close.
 var ErrClosed = errors.New("the transport is closing")
 
-// New makes a Counter with nothing in it.
+// New makes an empty Counter.
 func New(l Limits) *Counter { return &Counter{limits: l, perHost: make(map[netip.Addr]int)} }
 
-// Admit counts a connection from host whose queue needs memory bytes, or says which limit it
-// exceeds. Leave and Uncharge undo the two parts of it.
+// Admit counts a connection from host whose queue needs so many bytes of memory. The error says
+// which limit it would exceed; then nothing is counted. Leave and Uncharge undo the two parts.
 func (c *Counter) Admit(host netip.Addr, memory int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,7 +57,7 @@ func (c *Counter) Admit(host netip.Addr, memory int64) error {
 	return nil
 }
 
-// Leave counts a connection from host no more. Its memory stays counted until Uncharge.
+// Leave removes a connection from host. Its memory stays counted until Uncharge.
 func (c *Counter) Leave(host netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +67,7 @@ func (c *Counter) Leave(host netip.Addr) {
 	}
 }
 
-// Charge counts more memory of queues, or says that it exceeds the limit.
+// Charge adds n bytes of memory of queues, maybe negative. After an error nothing was added.
 func (c *Counter) Charge(n int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,28 +78,27 @@ func (c *Counter) Charge(n int64) error {
 func (c *Counter) charge(n int64) error {
 	if c.memory+n > c.limits.Memory {
 		return fmt.Errorf("%d queues have %d KiB of memory and this one wants %d, the limit is %d",
-			c.total, c.memory>>10, n>>10,
-			c.limits.Memory>>10)
+			c.total, c.memory>>10, n>>10, c.limits.Memory>>10)
 	}
 	c.memory += n
 	return nil
 }
 
-// Uncharge counts memory no more.
+// Uncharge removes n bytes of memory of queues.
 func (c *Counter) Uncharge(n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.memory -= n
 }
 
-// Usage is what is counted now.
+// Usage returns the current counts.
 func (c *Counter) Usage() fabric.Usage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return fabric.Usage{Connections: c.total, Memory: c.memory, MemoryLimit: c.limits.Memory}
 }
 
-// Close refuses every connection from now on.
+// Close makes Admit refuse every connection from now on.
 func (c *Counter) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,8 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Command is one command of the host, and what came of it. The host owns it again when Done is
-// true.
+// Command is one command of the host with its result. The host owns it again when Done is true.
 type Command struct {
 	SQE nvme.SQE
 	// Data is the host's buffer: sent, or filled. Its length is what the SGL describes.
@@ -48,11 +47,11 @@ type Queue struct {
 	RefuseDepth error
 	// NoZeroCopy: the queue can neither send from nor receive into memory of a namespace.
 	NoZeroCopy bool
-	// Depth is what SetDepth was told.
+	// Depth is the argument of SetDepth.
 	Depth int
 	// Reason is why the handler disconnected the queue.
 	Reason error
-	// OnClose, if set, is called when the queue is dead.
+	// OnClose, if set, is called when the queue has ended.
 	OnClose func()
 	closed  bool
 }
@@ -91,10 +90,10 @@ func DialOn(l fabric.Loop, memory *mem.Pool, h fabric.Handler, info fabric.Queue
 // Outstanding is the number of commands that have not come back.
 func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) }
 
-// Closed says that the queue is dead.
+// Closed says whether the queue has ended.
 func (q *Queue) Closed() bool { return q.closed }
 
-// errFull says that more commands were sent than the queue has requests.
+// errFull: more commands were sent than the queue has requests.
 var errFull = errors.New("fabrictest: queue is full")
 
 // Send gives a batch of commands to the handler. Sending on a closed queue loses the commands.
@@ -121,7 +120,7 @@ func (q *Queue) Send(cmds ...*Command) error {
 		c := r.Owner.(*slot).cmd
 		if c.Lost {
 			q.h.Abandon(r)
-			q.release(r)
+			q.recycle(r)
 			continue
 		}
 		q.moveIn(r, c)
@@ -164,15 +163,15 @@ func (q *Queue) Complete(reqs []*fabric.Request) {
 				}
 			}
 		}
-		q.release(r)
+		q.recycle(r)
 		if c.Done && c.Then != nil {
 			c.Then()
 		}
 	}
 }
 
-// release takes the request and its memory back.
-func (q *Queue) release(r *fabric.Request) {
+// recycle takes the request and its memory back.
+func (q *Queue) recycle(r *fabric.Request) {
 	switch {
 	case r.ZeroCopy:
 		q.h.EndZeroCopy(r)

@@ -17,7 +17,7 @@ type env struct {
 
 func one(r *fabric.Request) []*fabric.Request { return []*fabric.Request{r} }
 
-// violations are all that the watcher knows, each with a part of what it is to say.
+// violations are all that the watcher detects, each with a part of its report.
 var violations = []struct {
 	name, want string
 	run        func(e env)
@@ -52,35 +52,35 @@ var violations = []struct {
 		e.w.Close(e.s)
 	}},
 	{"Close of a stranger", "Open did not return", func(e env) { e.w.Close(new(int)) }},
-	{"unreachable loan", "not said it reaches", func(e env) {
+	{"memory that was not accepted", "not accepted", func(e env) {
 		e.r.HostLength = 16
-		e.f.lend(2)
+		e.f.attach(2)
 		e.w.Prepare(one(e.r))
 	}},
-	{"Release before Execute", "which is prepared", func(e env) {
+	{"EndZeroCopy before Execute", "which is prepared", func(e env) {
 		e.r.HostLength = 8
-		e.f.lend(1)
+		e.f.attach(1)
 		e.w.Prepare(one(e.r))
 		e.w.EndZeroCopy(e.r)
 	}},
-	{"Release twice", "a second one", func(e env) {
+	{"EndZeroCopy twice", "a second one", func(e env) {
 		e.r.HostLength = 8
-		e.f.lend(1)
+		e.f.attach(1)
 		e.w.Prepare(one(e.r))
 		e.w.Abandon(e.r)
 		e.w.EndZeroCopy(e.r)
 		e.w.EndZeroCopy(e.r)
 	}},
-	{"no Release", "not released", func(e env) {
+	{"no EndZeroCopy", "not ended", func(e env) {
 		e.r.HostLength = 8
-		e.f.lend(1)
+		e.f.attach(1)
 		e.w.Prepare(one(e.r))
 		e.w.Abandon(e.r)
 		e.r.Reset()
 		e.r.HostLength = 8
 		e.w.Prepare(one(e.r))
 	}},
-	{"Release of nothing", "lent nothing", func(e env) { e.w.EndZeroCopy(e.r) }},
+	{"EndZeroCopy of nothing", "has no zero copy", func(e env) { e.w.EndZeroCopy(e.r) }},
 	{"not reset", "was not reset", func(e env) {
 		e.r.Length = 4
 		e.w.Prepare(one(e.r))
@@ -112,7 +112,7 @@ var violations = []struct {
 		e.f.prepare = func(r *fabric.Request) { r.Length = 8 }
 		e.w.Prepare(one(e.r))
 	}},
-	{"lent too little", "4 bytes lent, 8 wanted", func(e env) {
+	{"too little attached", "4 bytes attached, 8 wanted", func(e env) {
 		e.r.HostLength = 8
 		e.f.prepare = func(r *fabric.Request) {
 			r.Dir, r.Length, r.ZeroCopy, r.Segs = fabric.ControllerToHost, 8, true,
@@ -120,7 +120,12 @@ var violations = []struct {
 		}
 		e.w.Prepare(one(e.r))
 	}},
-	{"segments not lent", "not lent", func(e env) {
+	{"zero copy of data in the capsule", "data in the capsule", func(e env) {
+		e.r.HostLength, e.r.InCapsule = 8, true
+		e.f.attach(1)
+		e.w.Prepare(one(e.r))
+	}},
+	{"segments without zero copy", "without zero copy", func(e env) {
 		e.r.HostLength = 8
 		e.f.prepare = func(r *fabric.Request) {
 			r.Dir, r.Length, r.Segs = fabric.ControllerToHost, 8,

@@ -1,7 +1,6 @@
-// Package fabrictest checks that transports and handlers keep the contract of package fabric.
-//
-// Watch goes between a transport and a handler and reports every violation, whoever commits it.
-// Handler is a scripted controller for the tests of transports.
+// Package fabrictest has what tests of controllers and transports need: Watch, which is put between
+// the two and reports violations of the contract of package fabric by either, and Queue, a
+// transport in the test's own process, on the reactors of a World.
 package fabrictest
 
 import (
@@ -13,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// stage is where a request is on its way.
+// stage is where a request is on its path.
 type stage uint8
 
 const (
@@ -24,10 +23,10 @@ const (
 
 var stageNames = [...]string{"idle", "prepared", "executing"}
 
-// Watch returns a handler that passes everything to h and tells report of each violation of the
-// contract: a step that is missing or comes twice, answers that do not fit together, loans that are
-// not released once, a CQE that is not complete, use after Close. The handler under test must
-// complete requests through the queue it was given by Open.
+// Watch returns a handler that passes everything to h and calls report for each violation of the
+// contract: a step that is missing or comes twice, results of Prepare that contradict each other, a
+// zero copy that is not ended once, a CQE that is not complete, use after Close. The handler under
+// test must complete requests through the queue it was given by Open.
 func Watch(h fabric.Handler, report func(violation string)) fabric.Handler {
 	return &watcher{h: h, report: report, sessions: make(map[fabric.Session]*watched)}
 }
@@ -44,11 +43,11 @@ type watched struct {
 	fabric.Queue
 	w        *watcher
 	requests map[*fabric.Request]stage
-	loans    map[*fabric.Request]bool // not released
-	// by direction: addresses of which Reaches or Receives said yes
-	reached [3]map[uint64]bool
-	depth   bool
-	closed  bool
+	zeroCopy map[*fabric.Request]bool // not ended
+	// by direction: addresses that CanSendFrom or CanReceiveInto accepted
+	accepted [3]map[uint64]bool
+	depth    bool
+	closed   bool
 }
 
 func (w *watcher) failf(format string, args ...any) { w.report(fmt.Sprintf(format, args...)) }
@@ -75,8 +74,8 @@ func (q *watched) move(r *fabric.Request, step string, from, to stage) {
 func (w *watcher) Open(queue fabric.Queue) (fabric.Session, error) {
 	q := &watched{
 		Queue: queue, w: w, requests: make(map[*fabric.Request]stage),
-		loans:   make(map[*fabric.Request]bool),
-		reached: [3]map[uint64]bool{fabric.ControllerToHost: {}, fabric.HostToController: {}},
+		zeroCopy: make(map[*fabric.Request]bool),
+		accepted: [3]map[uint64]bool{fabric.ControllerToHost: {}, fabric.HostToController: {}},
 	}
 	s, err := w.h.Open(q)
 	if err == nil {
@@ -94,10 +93,10 @@ func (w *watcher) Prepare(reqs []*fabric.Request) {
 			if q.closed {
 				w.failf("Prepare of command %d after Close", r.SQE.CID())
 			}
-			if q.loans[r] {
-				w.failf("Prepare of command %d, whose loan was not released", r.SQE.CID())
+			if q.zeroCopy[r] {
+				w.failf("Prepare of command %d, whose zero copy was not ended", r.SQE.CID())
 			}
-			for _, m := range q.reached {
+			for _, m := range q.accepted {
 				clear(m)
 			}
 			if len(r.Segs) > 0 || r.ZeroCopy || r.Dir != fabric.NoData || r.Length != 0 {
@@ -121,25 +120,27 @@ func (w *watcher) Prepare(reqs []*fabric.Request) {
 		case (r.Length == 0) != (r.Dir == fabric.NoData):
 			w.failf("command %d: direction %d and %d bytes", r.SQE.CID(), r.Dir, r.Length)
 		case r.ZeroCopy && mem.Length(r.Segs) != int(r.Length):
-			w.failf("command %d: %d bytes lent, %d wanted", r.SQE.CID(), mem.Length(r.Segs),
+			w.failf("command %d: %d bytes attached, %d wanted", r.SQE.CID(), mem.Length(r.Segs),
 				r.Length)
 		case !r.ZeroCopy && len(r.Segs) > 0:
-			w.failf("command %d: segments that are not lent", r.SQE.CID())
+			w.failf("command %d: segments without zero copy", r.SQE.CID())
+		case r.ZeroCopy && r.InCapsule:
+			w.failf("command %d: zero copy of data in the capsule", r.SQE.CID())
 		case r.ZeroCopy:
-			w.lent(r)
+			w.startZeroCopy(r)
 		}
 	}
 }
 
-// lent notes a loan.
-func (w *watcher) lent(r *fabric.Request) {
+// startZeroCopy notes that memory was attached to a request.
+func (w *watcher) startZeroCopy(r *fabric.Request) {
 	q := w.find(r)
 	if q == nil {
 		return
 	}
-	q.loans[r] = true
-	if !q.reached[r.Dir][mem.Addr(r.Segs[0].B)] {
-		w.failf("command %d: memory was lent that the queue has not said it reaches", r.SQE.CID())
+	q.zeroCopy[r] = true
+	if !q.accepted[r.Dir][mem.Addr(r.Segs[0].B)] {
+		w.failf("command %d: memory was attached that the queue has not accepted", r.SQE.CID())
 	}
 }
 
@@ -194,7 +195,7 @@ func (q *watched) SetDepth(depth int) error {
 func (q *watched) CanSendFrom(segs []mem.Segment) bool {
 	ok := q.Queue.CanSendFrom(segs)
 	if ok && len(segs) > 0 {
-		q.reached[fabric.ControllerToHost][mem.Addr(segs[0].B)] = true
+		q.accepted[fabric.ControllerToHost][mem.Addr(segs[0].B)] = true
 	}
 	return ok
 }
@@ -202,26 +203,26 @@ func (q *watched) CanSendFrom(segs []mem.Segment) bool {
 func (q *watched) CanReceiveInto(segs []mem.Segment) bool {
 	ok := q.Queue.CanReceiveInto(segs)
 	if ok && len(segs) > 0 {
-		q.reached[fabric.HostToController][mem.Addr(segs[0].B)] = true
+		q.accepted[fabric.HostToController][mem.Addr(segs[0].B)] = true
 	}
 	return ok
 }
 
 func (q *watched) HandOverBuffers(r *fabric.Request) (free func()) {
 	if is := q.requests[r]; is != executing {
-		q.w.failf("Keep of command %d, which is %s", r.SQE.CID(), stageNames[is])
+		q.w.failf("HandOverBuffers of command %d, which is %s", r.SQE.CID(), stageNames[is])
 	}
 	inner := q.Queue.HandOverBuffers(r)
 	if inner == nil {
 		return nil
 	}
 	if len(r.Segs) > 0 {
-		q.w.failf("command %d has memory after Keep", r.SQE.CID())
+		q.w.failf("command %d has memory after HandOverBuffers", r.SQE.CID())
 	}
 	freed := false
 	return func() {
 		if freed {
-			q.w.failf("kept memory of command %d is freed twice", r.SQE.CID())
+			q.w.failf("memory of command %d that was handed over is freed twice", r.SQE.CID())
 		}
 		freed = true
 		inner()
@@ -240,13 +241,13 @@ func (w *watcher) EndZeroCopy(r *fabric.Request) {
 	switch {
 	case q == nil:
 	case !r.ZeroCopy:
-		w.failf("Release of command %d, which lent nothing", r.SQE.CID())
-	case !q.loans[r]:
-		w.failf("Release of command %d, a second one", r.SQE.CID())
+		w.failf("EndZeroCopy of command %d, which has no zero copy", r.SQE.CID())
+	case !q.zeroCopy[r]:
+		w.failf("EndZeroCopy of command %d, a second one", r.SQE.CID())
 	case q.requests[r] != idle:
-		w.failf("Release of command %d, which is %s", r.SQE.CID(), stageNames[q.requests[r]])
+		w.failf("EndZeroCopy of command %d, which is %s", r.SQE.CID(), stageNames[q.requests[r]])
 	default:
-		delete(q.loans, r)
+		delete(q.zeroCopy, r)
 	}
 	w.h.EndZeroCopy(r)
 }

@@ -56,8 +56,8 @@ func (*sink) CanReceiveInto(segs []mem.Segment) bool { return len(segs) == 1 }
 
 func (*sink) CanSendFrom(segs []mem.Segment) bool { return len(segs) == 1 }
 
-// lend attaches n segments of 8 bytes, of which the sink reaches one.
-func (f *faulty) lend(n int) {
+// attach makes Prepare attach n segments of 8 bytes; the sink accepts only one.
+func (f *faulty) attach(n int) {
 	f.prepare = func(r *fabric.Request) {
 		r.Dir, r.ZeroCopy = fabric.ControllerToHost, true
 		for range n {
@@ -105,23 +105,23 @@ func TestHandlerOverLoop(t *testing.T) {
 		t.Fatal(err)
 	}
 	var written []byte
-	h := &Handler{
-		Script: func(r *fabric.Request) Answer {
+	h := &handler{
+		Script: func(r *fabric.Request) answer {
 			switch r.SQE.Opcode() {
 			case nvme.NVMRead:
-				return Answer{
+				return answer{
 					Dir: fabric.ControllerToHost, Length: r.HostLength,
 					Data: []byte("hello"), Result: 9,
 				}
 			case nvme.NVMWrite:
-				return Answer{Dir: fabric.HostToController, Length: r.HostLength, Hold: true}
+				return answer{Dir: fabric.HostToController, Length: r.HostLength, Hold: true}
 			case nvme.NVMFlush:
-				return Answer{
+				return answer{
 					Dir: fabric.ControllerToHost, Length: 4096,
-					Lend: []mem.Segment{{B: region.Bytes(), Region: region.ID()}},
+					ZeroCopy: []mem.Segment{{B: region.Bytes(), Region: region.ID()}},
 				}
 			}
-			return Answer{Status: nvme.InvalidOpcode}
+			return answer{Status: nvme.InvalidOpcode}
 		},
 		Written: func(_ *fabric.Request, b []byte) { written = b },
 	}
@@ -136,19 +136,19 @@ func TestHandlerOverLoop(t *testing.T) {
 		return c
 	}
 	read, write := cmd(nvme.NVMRead, make([]byte, 8)), cmd(nvme.NVMWrite, []byte("data"))
-	lent, refused, lost := cmd(nvme.NVMFlush, make([]byte, 4096)), cmd(0x55, nil),
+	attached, refused, lost := cmd(nvme.NVMFlush, make([]byte, 4096)), cmd(0x55, nil),
 		cmd(nvme.NVMRead, make([]byte, 8))
 	lost.Lost = true
-	copy(region.Bytes(), "lent")
-	if err := q.Send(read, write, lent, refused, lost); err != nil {
+	copy(region.Bytes(), "zero")
+	if err := q.Send(read, write, attached, refused, lost); err != nil {
 		t.Fatal(err)
 	}
 	if string(read.Data) != "hello\x00\x00\x00" || read.CQE.Result() != 9 ||
-		string(lent.Data[:4]) != "lent" || string(written) != "data" {
-		t.Errorf("read %q, lent %q, written %q", read.Data, lent.Data[:4], written)
+		string(attached.Data[:4]) != "zero" || string(written) != "data" {
+		t.Errorf("read %q, attached %q, written %q", read.Data, attached.Data[:4], written)
 	}
 	if refused.CQE.Status() != nvme.InvalidOpcode || write.Done || h.Held() != 1 ||
-		h.Abandoned != 1 || h.Released != 1 {
+		h.Abandoned != 1 || h.ZeroCopyEnds != 1 {
 		t.Errorf("refused %v, write done %v, %+v", refused.CQE.Status(), write.Done, h)
 	}
 	h.Finish()

@@ -85,7 +85,7 @@ func (w *World) Until(cond func() bool) error {
 	return nil
 }
 
-// Advance moves the clock by d, running what is due on the way in order, and settles.
+// Advance moves the clock by d, running what becomes due in order, and settles.
 func (w *World) Advance(d time.Duration) {
 	end := w.now + int64(d)
 	for {

@@ -11,25 +11,24 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// The way of a connection into a group:
+// How a connection becomes a queue of a group:
 //
-//	Adopt (its own goroutine)   memory, queue pair
-//	open (reactor)              number, Handler.Open, receives posted
-//	accept (Adopt's goroutine)  the connection is accepted; capsules may come at once
-//	event (reactor)             established
+//	newQueue (Adopt's goroutine)  memory, queue pair
+//	open     (reactor)            Handler.Open, ID, receives posted
+//	accept   (Adopt's goroutine)  the connection is accepted; capsules may come at once
+//	event    (reactor)            established
 //
-// Up to open the connection is refused with "no resources" and everything freed here; afterwards
-// the queue ends as all do, in teardown.go.
+// Until open has succeeded, the connection is rejected with "no resources" and everything is freed
+// here; afterwards the queue ends as all do, in close.go.
 
-// Adopt takes over an accepted connection. It blocks while the device makes the queue pair; not on
-// a reactor. On error the connection has been closed.
+// Adopt implements fabric.Group. It blocks while the device makes the queue pair; not on a reactor.
 func (g *group) Adopt(fc fabric.Conn) error {
 	c, ok := fc.(*conn)
 	if !ok {
 		return errors.Join(fmt.Errorf("rdma: a connection of another transport: %T", fc),
 			fc.Close())
 	}
-	if err := c.take(); err != nil {
+	if err := c.claim(); err != nil {
 		return err
 	}
 	if err := g.adopt(c); err != nil {
@@ -39,83 +38,102 @@ func (g *group) Adopt(fc fabric.Conn) error {
 }
 
 func (g *group) adopt(c *conn) error {
-	q, err := g.setup(c)
-	if err == nil {
-		if err = g.install(q); err == nil {
-			g.settle()
-			return q.accept()
+	err := errShutdown
+	if g.beginSetup() {
+		defer g.endSetup()
+		var q *queue
+		if q, err = g.newQueue(c); err == nil {
+			if err = g.install(q); err == nil {
+				return q.accept()
+			}
+			err = errors.Join(err, q.qp.Destroy(), q.release())
 		}
-		err = errors.Join(err, q.discard())
 	}
-	defer c.t.leave(c)
-	err = errors.Join(err, c.refuse(cmwire.NoResources))
-	g.settle()
-	return err
+	defer c.leave()
+	return errors.Join(err, c.reject(cmwire.NoResources))
 }
 
-// settle ends an adoption that setup began.
-func (g *group) settle() {
+// beginSetup keeps the group from shutting down until endSetup. It returns false if the group is
+// closing. Any goroutine may call both.
+func (g *group) beginSetup() bool {
 	g.mu.Lock()
-	g.adopting--
-	last := g.closing && g.adopting == 0
+	defer g.mu.Unlock()
+	if !g.closing {
+		g.setups++
+	}
+	return !g.closing
+}
+
+func (g *group) endSetup() {
+	g.mu.Lock()
+	g.setups--
+	last := g.closing && g.setups == 0
 	g.mu.Unlock()
 	if last {
-		g.cfg.Loop.Post(g.maybeDone)
+		g.cfg.Loop.Post(g.checkShutdown)
 	}
 }
 
-// setup makes everything a queue has of the device.
-func (g *group) setup(c *conn) (*queue, error) {
-	g.mu.Lock()
-	g.adopting++
-	closing := g.closing
-	g.mu.Unlock()
-	if closing {
-		return nil, errShutdown
-	}
-	g.making.Lock()
-	defer g.making.Unlock()
+// newQueue makes everything that a queue has of the device.
+func (g *group) newQueue(c *conn) (*queue, error) {
+	g.setupMu.Lock()
+	defer g.setupMu.Unlock()
 	if c.id.Device() == nil {
 		return nil, errRemoved
 	}
-	p, err := g.port(c.id.Device())
+	p, err := g.poller(c.id.Device())
 	if err != nil {
 		return nil, err
 	}
 	attr := &p.dev.attr
-	sq := sendQueueSize(c, attr)
 	if attr.MaxQPWR > 0 && c.depth > attr.MaxQPWR {
 		return nil, fmt.Errorf("receive queue of %d: %s has at most %d", c.depth, attr.Name,
 			attr.MaxQPWR)
 	}
-	q := &queue{g: g, p: p, conn: c, sqSize: sq, slots: sq}
-	if c.shared {
-		if q.shared, err = p.share(c.depth); err != nil {
+	sq := sendQueueSize(c, attr)
+	q := &queue{
+		g: g, p: p, conn: c, sqSize: sq, sqFree: sq, maxChain: min(max(sq/2, 1), maxChain),
+	}
+	if c.useSRQ {
+		if q.srq, err = p.acquireSRQ(c.depth); err == nil && q.srq == nil {
+			err = c.useOwnReceives()
+		}
+		if err != nil {
 			return nil, err
 		}
-		if q.shared == nil {
-			if err := c.ownReceives(); err != nil {
-				return nil, err
-			}
-		}
 	}
-	if q.cq, err = p.reserve(q.entries(), q.shared); err == nil {
+	if q.cq, err = p.acquireCQ(q.cqEntries(), q.srq); err == nil {
 		if err = q.build(); err == nil {
 			p.refs++
-			g.count(c, 1)
+			g.countLoad(c, 1)
 			return q, nil
 		}
-		q.cq.vacate(q.entries(), q.shared)
+		q.cq.release(q.cqEntries(), q.srq)
 	}
-	if q.shared != nil {
-		err = errors.Join(err, p.unshare(q.shared, c.depth))
+	if q.srq != nil {
+		err = errors.Join(err, p.releaseSRQ(q.srq, c.depth))
 	}
 	return nil, err
 }
 
-// entries is how many completions of its own work a queue can have at once.
-func (q *queue) entries() int {
-	if q.shared != nil {
+// release undoes newQueue, but for the queue pair, which must have been destroyed. Not on a
+// reactor.
+func (q *queue) release() error {
+	err := q.slab.free()
+	q.g.setupMu.Lock()
+	defer q.g.setupMu.Unlock()
+	q.cq.release(q.cqEntries(), q.srq)
+	q.p.refs--
+	q.g.countLoad(q.conn, -1)
+	if q.srq != nil {
+		err = errors.Join(err, q.p.releaseSRQ(q.srq, q.conn.depth))
+	}
+	return err
+}
+
+// cqEntries is how many completions of its own work a queue can have at once.
+func (q *queue) cqEntries() int {
+	if q.srq != nil {
 		return q.sqSize
 	}
 	return q.sqSize + q.conn.depth
@@ -131,18 +149,18 @@ func sendQueueSize(c *conn, attr *verbs.DeviceAttr) int {
 	return max(n, 4)
 }
 
-// port finds or makes the port of a device. g.making is held.
-func (g *group) port(dev verbs.Device) (*port, error) {
+// poller finds or makes the poller of a device. g.setupMu is held.
+func (g *group) poller(dev verbs.Device) (*poller, error) {
 	for d, p := range g.byDevice {
 		if d.dev == dev && !d.removed.Load() {
 			return p, nil
 		}
 	}
-	d, err := g.t.device(dev)
+	d, err := g.t.acquireDevice(dev)
 	if err != nil {
 		return nil, err
 	}
-	p, err := g.newPort(d)
+	p, err := g.newPoller(d)
 	if err != nil {
 		return nil, err
 	}
@@ -150,12 +168,12 @@ func (g *group) port(dev verbs.Device) (*port, error) {
 	return p, nil
 }
 
-// install brings the queue to the reactor and waits for the handler's word.
+// install opens the queue on the reactor and waits for the result.
 func (g *group) install(q *queue) error {
-	var given atomic.Bool // by whoever is first: the reactor or the deadline
+	var decided atomic.Bool // by the reactor or the time limit, whichever is first
 	result := make(chan error, 1)
 	g.cfg.Loop.Post(func() {
-		if given.CompareAndSwap(false, true) {
+		if decided.CompareAndSwap(false, true) {
 			result <- g.open(q)
 		}
 	})
@@ -166,117 +184,65 @@ func (g *group) install(q *queue) error {
 		return err
 	case <-timer.C:
 	}
-	if given.CompareAndSwap(false, true) {
+	if decided.CompareAndSwap(false, true) {
 		return fmt.Errorf("reactor %d did not answer within %v", g.cfg.Index, openTimeout)
 	}
 	return <-result
 }
 
-// open makes the queue one of the group's. Reactor only. After an error nothing is left of it here.
+// open adds the queue to the group. After an error nothing is left of it here. Reactor only.
 func (g *group) open(q *queue) error {
 	if err := q.p.attach(q.cq); err != nil {
 		return err
 	}
-	q.number = g.free()
-	g.gen = (g.gen + 1) & genMask
-	q.gen = g.gen
 	session, err := g.cfg.Handler.Open(q)
 	if err != nil {
 		return fmt.Errorf("refused: %w", err)
 	}
-	q.session, q.opened = session, true
+	q.session = session
 	for i := range q.reqs {
 		q.reqs[i].Session = session
 	}
-	// The queue has a handler and an entry from here on: whatever goes wrong ends it like any
-	// other.
-	g.slots[q.number] = q
-	g.queues++
-	if q.shared != nil {
-		q.shared.attach(q)
+	// The queue has a session and an ID from here on: whatever goes wrong ends it like any other.
+	q.id = g.queues.add(q)
+	if q.srq != nil {
+		q.srq.attach(q)
 	}
-	q.within(g.t.cfg.ConnectTimeout)
-	if err := q.conn.own(q); err != nil {
+	q.setTimer(g.t.cfg.ConnectTimeout)
+	if err := q.conn.bind(q); err != nil {
 		q.fail(err)
-		return nil
-	}
-	if q.shared != nil {
-		return nil
-	}
-	for i := range q.reqs {
-		g.recvs = append(g.recvs, q.recvWR(uint16(i)))
-		if len(g.recvs) == cap(g.recvs) || i == len(q.reqs)-1 {
-			q.post()
-		}
+	} else if q.srq == nil {
+		q.own.wrid = workID(workRecv, q.id, 0)
+		q.postRecvs()
 	}
 	return nil
 }
 
-// free finds a number for a queue. Reactor only.
-func (g *group) free() uint16 {
-	for i, q := range g.slots {
-		if q == nil {
-			return uint16(i)
-		}
-	}
-	g.slots = append(g.slots, nil)
-	return uint16(len(g.slots) - 1)
-}
-
-// accept accepts the connection of an open queue.
+// accept accepts the connection of an open queue. RDMA section 3.1.4: no READ of the host is
+// served, and it retries without end when no receive is posted, as we do.
 func (q *queue) accept() error {
 	q.cm.Lock()
 	defer q.cm.Unlock()
 	if q.ended {
 		return errors.New("the queue ended before the connection was accepted")
 	}
-	err := q.conn.t.acceptID(q)
-	if err != nil {
+	var rep cmwire.Rep
+	rep.Set(uint16(q.conn.depth))
+	if err := q.conn.id.Accept(verbs.ConnParam{
+		PrivateData: rep[:], InitiatorDepth: uint8(q.maxReads), RNRRetryCount: 7, RetryCount: 7,
+		FlowControl: true,
+	}); err != nil {
 		err = fmt.Errorf("accept: %w", err)
 		q.g.cfg.Loop.Post(func() { q.fail(err) })
 		return err
 	}
 	q.accepted = true
-	if q.shared != nil {
-		// then hosts wait longer, or the queue has failed already
-		if err := q.qp.RetrySoon(); err != nil {
+	if q.srq != nil {
+		// After an error hosts wait longer, or the queue has failed already.
+		if err := q.qp.ShortenRNRTimer(); err != nil {
 			q.g.t.cfg.Log.Debug("RDMA queue pair keeps its RNR timer", "remote", q.conn.info.Remote,
-				"error", err)
+				"err", err)
 		}
 	}
 	return nil
-}
-
-func (t *Transport) acceptID(q *queue) error {
-	c := q.conn
-	var rep cmwire.Rep
-	rep.Set(uint16(c.depth))
-	// RDMA section 3.1.4: no READ of the host is served, and it retries for ever when no receive is
-	// posted, as we do.
-	return c.id.Accept(verbs.ConnParam{
-		PrivateData: rep[:], InitiatorDepth: uint8(q.maxReads), RNRRetryCount: 7, RetryCount: 7,
-		FlowControl: true,
-	})
-}
-
-// discard frees a queue that was never opened. Not on a reactor.
-func (q *queue) discard() error {
-	err := q.qp.Destroy()
-	if err == nil {
-		err = q.free()
-	}
-	return errors.Join(err, q.g.release(q))
-}
-
-// release gives the queue's share of its port back. Not on a reactor.
-func (g *group) release(q *queue) error {
-	g.making.Lock()
-	defer g.making.Unlock()
-	q.cq.vacate(q.entries(), q.shared)
-	q.p.refs--
-	g.count(q.conn, -1)
-	if q.shared == nil {
-		return nil
-	}
-	return q.p.unshare(q.shared, q.conn.depth)
 }

@@ -11,12 +11,10 @@ import (
 )
 
 // qpNum is the queue pair number of the target's only queue.
-func (b *bench) qpNum() (n uint32) {
+func (b *harness) qpNum() (n uint32) {
 	b.on(func() {
-		for _, q := range b.g.slots {
-			if q != nil {
-				n = q.qp.Num()
-			}
+		for q := range b.g.queues.all() {
+			n = q.qp.Num()
 		}
 	})
 	return n
@@ -27,15 +25,15 @@ func TestAsyncEventsOfQueuePairs(t *testing.T) {
 		verbs.AsyncQPFatal, verbs.AsyncQPReqErr,
 		verbs.AsyncQPAccessErr,
 	} {
-		b := newBench(t, benchOptions{})
+		b := newHarness(t, harnessOptions{})
 		q := b.host.connect(b.addr(), ioParam(8))
 		num := b.qpNum()
-		b.f.RaiseQP("target", num, verbs.AsyncCommEst)
-		b.f.RaiseQP("target", num+1, ev)
+		b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncCommEst, QPNum: num})
+		b.f.Raise("target", verbs.AsyncEvent{Type: ev, QPNum: num + 1})
 		if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
 			t.Fatal(st)
 		}
-		b.f.RaiseQP("target", num, ev)
+		b.f.Raise("target", verbs.AsyncEvent{Type: ev, QPNum: num})
 		b.idle()
 		if !strings.Contains(b.log(), "the device reports "+ev.String()) {
 			t.Errorf("log without the reason:\n%s", b.log())
@@ -43,11 +41,11 @@ func TestAsyncEventsOfQueuePairs(t *testing.T) {
 	}
 }
 
-// An idle queue never polls; the event alone tells that its completion queue is dead.
+// An idle queue never polls; only the event shows that its completion queue has failed.
 func TestAsyncEventOfCompletionQueue(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	b.host.connect(b.addr(), ioParam(8))
-	b.f.KillCQs("target")
+	b.f.FailCQs("target")
 	b.idle()
 	if !strings.Contains(b.log(), "completion queue: ") {
 		t.Errorf("log without the reason:\n%s", b.log())
@@ -56,10 +54,10 @@ func TestAsyncEventOfCompletionQueue(t *testing.T) {
 
 // A failed device ends its queues at once and is given up; the next connection starts afresh.
 func TestAsyncDeviceFatal(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	b.host.connect(b.addr(), ioParam(8))
 	b.host.connect(b.addr(), ioParam(8))
-	b.f.Raise("target", verbs.AsyncDeviceFatal)
+	b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncDeviceFatal})
 	b.idle()
 	b.eventually("retired", func() bool { return b.f.Live("target").PDs == 0 })
 	if !strings.Contains(b.log(), errDeviceFatal.Error()) {
@@ -75,13 +73,13 @@ func TestAsyncDeviceFatal(t *testing.T) {
 
 // Ports and addresses come and go without queues ending for it.
 func TestAsyncEventsOfPorts(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), ioParam(8))
 	for _, ev := range []verbs.AsyncType{
 		verbs.AsyncPortErr, verbs.AsyncPortActive,
 		verbs.AsyncGIDChange, verbs.AsyncType(77),
 	} {
-		b.f.Raise("target", ev)
+		b.f.Raise("target", verbs.AsyncEvent{Type: ev})
 	}
 	if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
 		t.Error(st)
@@ -93,7 +91,7 @@ func TestAsyncEventsOfPorts(t *testing.T) {
 }
 
 func TestAsyncCannotBeWatched(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	b.f.FailCalls("target", verbstest.CallWatch, 0, 1, nil)
 	if st := b.host.rejected(b.addr(), ioParam(8)); st != cmwire.NoResources {
 		t.Error(st)

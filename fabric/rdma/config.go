@@ -1,28 +1,34 @@
 // Package rdma is the NVMe/RDMA transport: queue pairs over fabric/rdma/verbs, owned by the reactor
 // their group belongs to.
 //
-// The way of a batch, in one Poll of a group (no locks, nothing allocated):
+// The path of a command, file by file. Group.Poll (group.go) runs it in batches; nothing here takes
+// a lock or allocates:
 //
-//	poll     one call takes up to 64 completions of all queues of a device
-//	recv     a capsule lies in a slot of its queue's registered memory: the SQE is copied into the request of the slot, the SGL
-//	         is parsed; in-capsule data stays where it is
-//	Prepare  all commands of the batch at once; then in-capsule data is used in place, or memory is taken from the arena, and
-//	         writes RDMA READ the host's data into it, as many at once as the host serves
-//	Execute  everything whose data is in place
-//	flush    what was completed leaves with one post per queue: receives first, then RDMA WRITEs (unsignalled), each followed by
-//	         its response (signalled, inline if the device can), then new RDMA READs
+//	group.go    completed      a receive has completed: the capsule belongs to a queue
+//	command.go  received       it gets a request; the SQE is copied, the SGL parsed
+//	            Prepare        (handler) for the whole batch
+//	            prepared       in-capsule data is used where it was received, or:
+//	buffers.go  getBuffers     the data buffers: memory of the namespace (zero copy) or of the pool
+//	            postRead       a write: RDMA READ the host's data
+//	            execute        the data is in place
+//	            Execute        (handler) for the whole batch
+//	queue.go    Complete       the handler is done
+//	            run            one post for everything the queue has to send
+//	send.go     sendResponse   a read: RDMA WRITEs (unsignaled) to the host's memory; then the
+//	                           response (signaled, inline if the device can)
+//	            sent           the response has completed: the request is free
 //
-// A slot's receive is posted again just before its response, so that a host which answers at once
-// finds it. The request of the slot stays in use until the response's completion; a capsule that
-// lands in the slot before that waits for it.
+// wr.go makes and posts the work requests of buffers.go and send.go. Receives are posted first, so
+// that a host that answers a response at once finds one.
 //
-// What may block (creating, registering, accepting, destroying) runs on ordinary goroutines, in
-// adopt.go and teardown.go; the queue itself, from its first receive to its last completion,
-// belongs to the reactor. "RDMA" in comments is the NVM Express RDMA Transport Specification 1.0,
-// "Base" the Base Specification 2.1.
+// What may block (creating, registering, accepting, destroying) runs on ordinary goroutines: making
+// a queue in adopt.go, ending it in close.go. Between its first receive and its last completion a
+// queue belongs to its reactor. "RDMA" in comments is the NVM Express RDMA Transport Specification
+// 1.0, "Base" the Base Specification 2.1.
 package rdma
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -32,112 +38,137 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Config is what New needs; zero values mean the defaults named below.
+// Config is what New needs. A field that is zero has its default; defaults and limits are the
+// constants below.
 type Config struct {
 	// Provider is the RDMA stack. Required.
 	Provider verbs.Provider
-	// Log takes what happens to connections, never I/O. Default: slog.Default().
+	// Log receives what happens to connections, never I/O. Default: slog.Default().
 	Log *slog.Logger
-	// MaxDepth is the largest number of commands on one I/O queue, 2 to 1024. Default 128.
+	// MaxDepth is the largest number of commands on one I/O queue, MinDepth to DepthLimit.
 	MaxDepth int
 	// InCapsuleSize is the number of data bytes that a command capsule of an I/O queue may carry, a
-	// multiple of 16, at most 65536; negative for none. Default 4096: more has corrupted writes of
-	// Linux 5.4 to 5.12 hosts.
+	// multiple of 16 up to InCapsuleLimit; negative for none. More than the default has corrupted
+	// writes of Linux 5.4 to 5.12 hosts.
 	InCapsuleSize int
 	// StagingSize is the memory per reactor and iWARP device that hosts' data is read into, in
-	// bytes. iWARP requires that memory to be writable by peers who guess its key, so it is kept
-	// apart from everything else. Default 16 MiB.
+	// bytes, MinStaging to StagingLimit. iWARP requires that memory to be writable by any peer that
+	// has its key, so it is kept apart from everything else.
 	StagingSize int
-	// MaxReads is the largest number of RDMA READs in flight per queue, 1 to 255. Device and host
-	// may allow less. Default 128.
+	// MaxReads is the largest number of RDMA READs in flight per queue, up to ReadsLimit. Device
+	// and host may allow less.
 	MaxReads int
-	// MaxQID is the largest queue ID. Default 1024.
+	// MaxQID is the largest queue ID, up to QIDLimit.
 	MaxQID int
-	// MaxQueues and MaxQueuesPerHost bound the queues of the transport and of one source address,
-	// those being connected included. Default 4096 and 1024.
+	// MaxQueues and MaxQueuesPerHost limit the queues of the transport and of one source address,
+	// including those being connected. Both are at most QueuesLimit.
 	MaxQueues, MaxQueuesPerHost int
-	// QueueMemory bounds the registered memory of all queues in bytes: capsules and in-capsule
+	// QueueMemory limits the registered memory of all queues in bytes: capsules and in-capsule
 	// data, about 4.2 KiB for each command of a queue's depth by default. A queue that does not fit
-	// is refused. Default 1 GiB.
+	// is refused.
 	QueueMemory int64
-	// SharedReceives is how many commands the queues of a reactor and device take together from one
-	// shared receive queue, at most; 0: each queue has receives for its own depth. At most 32768;
-	// it is rounded up to a multiple of 128. See shared.go.
-	SharedReceives int
+	// SRQSize is the number of receives, up to SRQSizeLimit, that the queues of a reactor and
+	// device share through one shared receive queue, rounded up to a multiple of 128. 0: each queue
+	// has receives for its own depth. See srq.go.
+	SRQSize int
 	// TOS is the type of service of connections by port ID of their listener; 0 leaves the
-	// system's. On RoCE the host's counts.
+	// system's. On RoCE the host's value counts.
 	TOS map[uint16]uint8
 
 	// ConnectTimeout is the longest time from accepting a connection to its establishment, and from
-	// there to a successful Connect command. Default 15 s.
+	// there to a successful Connect command.
 	ConnectTimeout time.Duration
-	// SendTimeout is the longest time that work handed to the device makes no progress. Default 30
-	// s.
+	// SendTimeout is the longest time that posted work requests make no progress.
 	SendTimeout time.Duration
-	// MemoryTimeout is the longest time that a command waits for data memory; then it fails with
-	// Command Interrupted, which hosts retry. Default 20 s.
+	// MemoryTimeout is the longest time that a command waits for data buffers; then it fails with
+	// Command Interrupted, which hosts retry.
 	MemoryTimeout time.Duration
 	// LingerTimeout is the longest time that a queue which is being disconnected waits for its last
-	// responses to leave. Default 1 s.
+	// responses to leave.
 	LingerTimeout time.Duration
-	// DrainTimeout is the longest time that a dead queue waits for the completions of its work
-	// before its queue pair is destroyed all the same. Default 1 s.
+	// DrainTimeout is the longest time that an ended queue waits for the completions of its work
+	// requests before its queue pair is destroyed anyway.
 	DrainTimeout time.Duration
 }
 
-// The bounds of Config, which the configuration's parser uses as well.
+// Defaults and limits of Config.
 const (
-	MaxQueueDepth     = 1024 // of MaxDepth
-	MaxInCapsuleSize  = 64 << 10
-	InCapsuleUnit     = 16        // IOCCSZ counts units of 16 bytes (Base section 5.1.13.2.1)
-	MinQueueMemory    = 512 << 10 // a queue of the default depth
-	MaxSharedReceives = 1 << 15
-	ConnectionsLimit  = 0xFFFF // of MaxQueues and MaxQueuesPerHost
+	DefaultDepth, MinDepth, DepthLimit       = 128, 2, 1024
+	DefaultInCapsule, InCapsuleLimit         = 4 << 10, 64 << 10
+	InCapsuleUnit                            = 16 // as IOCCSZ counts (Base section 5.1.13.2.1)
+	DefaultStaging, MinStaging, StagingLimit = 16 << 20, 1 << 20, 1 << 40
+	DefaultReads, ReadsLimit                 = 128, 255
+	DefaultMaxQID, QIDLimit                  = 1024, 0xFFFE
+	DefaultMaxQueues, QueuesLimit            = 4096, 0xFFFF
+	DefaultMaxQueuesPerHost                  = 1024
+	DefaultQueueMemory, MinQueueMemory       = 1 << 30, 512 << 10 // a queue of default depth
+	SRQSizeLimit                             = 1 << 15
+
+	DefaultConnectTimeout = 15 * time.Second
+	DefaultSendTimeout    = 30 * time.Second
+	DefaultMemoryTimeout  = 20 * time.Second
+	DefaultLingerTimeout  = time.Second
+	DefaultDrainTimeout   = time.Second
 )
 
 const (
-	maxDepth       = MaxQueueDepth
-	maxAdminDepth  = 128          // Linux hosts ask for 32; drivers/nvme/host/rdma.c, NVME_AQ_DEPTH
-	capsuleSize    = nvme.SQESize // of commands, without data: RDMA section 3.3.1, figure 9
-	responseSize   = nvme.CQESize
-	pageSize       = 4096
-	maxSendSGE     = 8    // memory is rarely in more pieces
-	cqEntries      = 8192 // of the first completion queue
-	cqDoublings    = 6
-	openTimeout    = 10 * time.Second
-	defaultStaging = 16 << 20
+	maxAdminDepth = 128          // Linux hosts ask for 32: drivers/nvme/host/rdma.c, NVME_AQ_DEPTH
+	capsuleSize   = nvme.SQESize // of commands, without data: RDMA section 3.3.1, figure 9
+	responseSize  = nvme.CQESize
+	pageSize      = 4096
+	maxSendSGE    = 8 // buffers rarely have more segments
+	openTimeout   = 10 * time.Second
 )
 
-// Validate reports what cannot work.
+// number is a setting with its default and limits; 0 always means the default.
+type number struct {
+	name             string
+	value            *int
+	def, least, most int
+}
+
+func (c *Config) numbers() []number {
+	return []number{
+		{"queue depth", &c.MaxDepth, DefaultDepth, MinDepth, DepthLimit},
+		{"size of staging memory", &c.StagingSize, DefaultStaging, MinStaging, StagingLimit},
+		{"number of RDMA READs in flight", &c.MaxReads, DefaultReads, 1, ReadsLimit},
+		{"largest queue ID", &c.MaxQID, DefaultMaxQID, 1, QIDLimit},
+		{"number of queues", &c.MaxQueues, DefaultMaxQueues, 1, QueuesLimit},
+		{"queues per host", &c.MaxQueuesPerHost, DefaultMaxQueuesPerHost, 1, QueuesLimit},
+		{"size of shared receive queues", &c.SRQSize, 0, 1, SRQSizeLimit},
+	}
+}
+
+// timeouts are the time limits with their defaults.
+func (c *Config) timeouts() map[*time.Duration]time.Duration {
+	return map[*time.Duration]time.Duration{
+		&c.ConnectTimeout: DefaultConnectTimeout, &c.SendTimeout: DefaultSendTimeout,
+		&c.MemoryTimeout: DefaultMemoryTimeout, &c.LingerTimeout: DefaultLingerTimeout,
+		&c.DrainTimeout: DefaultDrainTimeout,
+	}
+}
+
+// Validate reports settings that cannot work.
 func (c *Config) Validate() error {
+	for _, n := range c.numbers() {
+		if v := *n.value; v != 0 && (v < n.least || v > n.most) {
+			return fmt.Errorf("rdma: %s %d: must be %d to %d", n.name, v, n.least, n.most)
+		}
+	}
+	for d := range c.timeouts() {
+		if *d < 0 {
+			return errors.New("rdma: time limits must not be negative")
+		}
+	}
 	switch {
 	case c.Provider == nil:
-		return fmt.Errorf("rdma: no provider")
-	case c.MaxDepth != 0 && (c.MaxDepth < 2 || c.MaxDepth > maxDepth):
-		return fmt.Errorf("rdma: queue depth %d: must be 2 to %d", c.MaxDepth, maxDepth)
-	case c.InCapsuleSize > MaxInCapsuleSize ||
-		c.InCapsuleSize > 0 && c.InCapsuleSize%InCapsuleUnit != 0:
+		return errors.New("rdma: no provider")
+	case c.InCapsuleSize > InCapsuleLimit || c.InCapsuleSize > 0 && c.InCapsuleSize%InCapsuleUnit != 0:
 		return fmt.Errorf("rdma: in-capsule data size %d: must be a multiple of %d up to %d",
-			c.InCapsuleSize, InCapsuleUnit, MaxInCapsuleSize)
-	case c.StagingSize != 0 && c.StagingSize < 1<<20:
-		return fmt.Errorf("rdma: staging memory of %d bytes: must be at least %d", c.StagingSize,
-			1<<20)
-	case c.MaxReads < 0 || c.MaxReads > 255:
-		return fmt.Errorf("rdma: %d RDMA READs in flight: must be 1 to 255", c.MaxReads)
-	case c.MaxQID < 0 || c.MaxQID > 0xFFFE:
-		return fmt.Errorf("rdma: largest queue ID %d: must be 1 to 65534", c.MaxQID)
-	case c.MaxQueues < 0 || c.MaxQueues > ConnectionsLimit || c.MaxQueuesPerHost < 0 ||
-		c.MaxQueuesPerHost > ConnectionsLimit:
-		return fmt.Errorf("rdma: queue limits must be 1 to %d", ConnectionsLimit)
+			c.InCapsuleSize, InCapsuleUnit, InCapsuleLimit)
 	case c.QueueMemory != 0 && c.QueueMemory < MinQueueMemory:
-		return fmt.Errorf("rdma: queue memory of %d bytes: must be at least %d", c.QueueMemory,
+		return fmt.Errorf("rdma: memory of queues %d: must be at least %d", c.QueueMemory,
 			MinQueueMemory)
-	case c.SharedReceives < 0 || c.SharedReceives > MaxSharedReceives:
-		return fmt.Errorf("rdma: %d shared receives: must be 0 to %d", c.SharedReceives,
-			MaxSharedReceives)
-	case c.ConnectTimeout < 0, c.SendTimeout < 0, c.MemoryTimeout < 0, c.LingerTimeout < 0,
-		c.DrainTimeout < 0:
-		return fmt.Errorf("rdma: time limits must not be negative")
 	}
 	return nil
 }
@@ -147,31 +178,26 @@ func (c *Config) SetDefaults() {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	fill(&c.MaxDepth, 128)
-	fill(&c.InCapsuleSize, 4096)
+	for _, n := range c.numbers() {
+		setDefault(n.value, n.def)
+	}
+	for d, def := range c.timeouts() {
+		setDefault(d, def)
+	}
+	setDefault(&c.QueueMemory, DefaultQueueMemory)
+	setDefault(&c.InCapsuleSize, DefaultInCapsule)
 	c.InCapsuleSize = max(c.InCapsuleSize, 0)
-	fill(&c.StagingSize, defaultStaging)
-	fill(&c.MaxReads, 128)
-	fill(&c.MaxQID, 1024)
-	fill(&c.MaxQueues, 4096)
-	fill(&c.MaxQueuesPerHost, 1024)
-	fill(&c.QueueMemory, 1<<30)
-	c.SharedReceives = roundUp(c.SharedReceives, chunkSlots)
-	fill(&c.ConnectTimeout, 15*time.Second)
-	fill(&c.SendTimeout, 30*time.Second)
-	fill(&c.MemoryTimeout, 20*time.Second)
-	fill(&c.LingerTimeout, time.Second)
-	fill(&c.DrainTimeout, time.Second)
+	c.SRQSize = roundUp(c.SRQSize, srqSlabSlots)
 }
 
-func fill[T comparable](v *T, def T) {
+func setDefault[T comparable](v *T, def T) {
 	var zero T
 	if *v == zero {
 		*v = def
 	}
 }
 
-// limits is what connect requests are judged by.
+// limits are what connect requests are checked against.
 func (c *Config) limits() cmwire.Limits {
 	return cmwire.Limits{
 		MaxQID: uint16(c.MaxQID), MaxAdminDepth: maxAdminDepth, MaxDepth: c.MaxDepth,
@@ -179,7 +205,7 @@ func (c *Config) limits() cmwire.Limits {
 	}
 }
 
-// tick is how often a group with work in flight looks for what is stuck.
-func (c *Config) tick() int64 {
+// tickInterval is how often a group with work in flight checks its progress.
+func (c *Config) tickInterval() int64 {
 	return int64(min(max(min(c.SendTimeout, c.MemoryTimeout)/4, time.Millisecond), 5*time.Second))
 }

@@ -34,7 +34,7 @@ func TestReadDepth(t *testing.T) {
 			}
 			m.turn()
 			look()
-			if m.q.needRead.head == nil {
+			if m.q.toRead.Empty() {
 				t.Error("no write waits")
 			}
 			reads.Release()
@@ -53,12 +53,12 @@ func TestReadDepth(t *testing.T) {
 
 // A queue of the largest depth takes as many commands at once.
 func TestDeepest(t *testing.T) {
-	b := newBench(t, benchOptions{cfg: Config{MaxDepth: maxDepth}})
-	q := b.host.connect(b.addr(), ioParam(maxDepth))
-	if st := q.do(command(opConnect, 1, maxDepth, 0), nil); !st.OK() {
+	b := newHarness(t, harnessOptions{cfg: Config{MaxDepth: DepthLimit}})
+	q := b.host.connect(b.addr(), ioParam(DepthLimit))
+	if st := q.do(command(opConnect, 1, DepthLimit, 0), nil); !st.OK() {
 		t.Fatal(st)
 	}
-	for i := range maxDepth {
+	for i := range DepthLimit {
 		s := command(opHold, uint16(i), 0, 0)
 		q.send(&s, nil)
 		if i%256 == 255 { // the SENDs give their places back
@@ -67,17 +67,17 @@ func TestDeepest(t *testing.T) {
 			}
 		}
 	}
-	b.eventually("held", func() bool { return b.h.count("held") == maxDepth })
+	b.eventually("held", func() bool { return b.h.count("held") == DepthLimit })
 	b.letGo()
 	seen := make(map[uint16]bool)
-	for range maxDepth {
+	for range DepthLimit {
 		cqe, _, ok := q.response()
 		if !ok {
 			t.Fatalf("%+v", q.bad)
 		}
 		seen[cqe.CID()] = true
 	}
-	if len(seen) != maxDepth {
+	if len(seen) != DepthLimit {
 		t.Errorf("%d different responses", len(seen))
 	}
 }

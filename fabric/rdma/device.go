@@ -8,30 +8,93 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// device is what all groups share of an RDMA device: its protection domain. It lives as long as a
-// port needs it.
+// device is what all groups share of an RDMA device: its protection domain and the registrations of
+// namespaces' memory. It lives as long as a poller needs it.
 type device struct {
 	dev  verbs.Device
 	attr verbs.DeviceAttr
 	pd   verbs.PD
-	lent *lentTable
-	stop func() // ends Transport.async
+	mrs  *mrCache
+	stop func() // ends the calls of Transport.asyncEvent
 	refs int    // under Transport.mu
 
-	// removed says that the device went away; when it returns it is another one.
+	// removed: the device was removed. When it returns it is another verbs.Device.
 	removed atomic.Bool
-	// noInvalidate says that the device does not take SEND_WITH_INV, which hosts must be prepared
-	// for: RDMA section 3.6.1. It is found out by a post that fails (postSend) or by a first one
-	// that ends its queue (suspectInvalidate).
+	// noInvalidate: the device does not support SEND_WITH_INV, which hosts must be prepared for
+	// (RDMA section 3.6.1). A post that fails shows it (postSend), or the first one that ends its
+	// queue (suspectInvalidate).
 	noInvalidate atomic.Bool
 }
 
-// suspectInvalidate gives SEND_WITH_INV up if one is in flight on a queue that fails for no fault
-// of the host's, and none has ever completed. The host connects again and is served without.
+// acquireDevice finds or makes the entry of a device; releaseDevice gives it back. Not on a
+// reactor.
+func (t *Transport) acquireDevice(dev verbs.Device) (*device, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if d := t.devices[dev]; d != nil {
+		d.refs++
+		return d, nil
+	}
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return nil, fmt.Errorf("protection domain: %w", err)
+	}
+	d := &device{dev: dev, attr: dev.Attr(), pd: pd, refs: 1}
+	d.mrs = newMRCache(d, t.log)
+	// Soft iWARP cannot do SEND_WITH_INV from user space, and gets stuck on it: libsiw passes the
+	// wrong field as key (rdma-core, providers/siw/siw.c, push_send_wqe), the kernel does not take
+	// it inline (siw_qp.c, siw_activate_tx_from_sq), and for short data that is not inline it may
+	// use the wrong address space (siw_qp_tx.c, siw_try_1seg).
+	d.noInvalidate.Store(d.attr.VendorID == verbs.VendorSIW)
+	if d.stop, err = dev.Watch(func(ev verbs.AsyncEvent) { t.asyncEvent(d, ev) }); err != nil {
+		return nil, errors.Join(err, pd.Dealloc())
+	}
+	t.devices[dev] = d
+	return d, nil
+}
+
+func (t *Transport) releaseDevice(d *device) error {
+	t.mu.Lock()
+	d.refs--
+	last := d.refs == 0
+	if last && t.devices[d.dev] == d {
+		delete(t.devices, d.dev)
+	}
+	t.mu.Unlock()
+	if !last {
+		return nil
+	}
+	d.stop()
+	err := d.mrs.close()
+	if e := d.pd.Dealloc(); e != nil {
+		err = errors.Join(err, fmt.Errorf("free the protection domain of %s: %w", d.attr.Name, e))
+	}
+	return err
+}
+
+// deviceRemoved frees what no queue uses of a device that was removed; the next connection on it
+// starts with a new entry. Any goroutine may call it.
+func (t *Transport) deviceRemoved(dev verbs.Device) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d := t.devices[dev]
+	if d == nil {
+		return
+	}
+	d.removed.Store(true)
+	delete(t.devices, dev)
+	delete(t.noSRQ, dev)
+	for g := range t.groups {
+		g.freePoller(d)
+	}
+}
+
+// suspectInvalidate disables SEND_WITH_INV if one is in flight on a queue that fails through no
+// fault of the host, and none has ever completed. The host connects again and is served without.
 // Reactor only.
 func (q *queue) suspectInvalidate() {
 	d := q.p.dev
-	if q.p.invalidates || d.noInvalidate.Load() {
+	if q.p.invalidateWorks || d.noInvalidate.Load() {
 		return
 	}
 	for i := range q.reqs {
@@ -44,64 +107,69 @@ func (q *queue) suspectInvalidate() {
 	}
 }
 
-// device finds or makes the entry of a device; putDevice gives it back. Not on a reactor.
-func (t *Transport) device(dev verbs.Device) (*device, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if d := t.devices[dev]; d != nil {
-		d.refs++
-		return d, nil
-	}
-	pd, err := dev.AllocPD()
-	if err != nil {
-		return nil, fmt.Errorf("protection domain: %w", err)
-	}
-	d := &device{dev: dev, attr: dev.Attr(), pd: pd, refs: 1}
-	d.lent = newLentTable(d, t.log)
-	// On soft iWARP SEND_WITH_INV is not usable from user space, and says so by getting stuck:
-	// libsiw passes the wrong field as key (rdma-core, providers/siw/siw.c, push_send_wqe), the
-	// kernel does not take it inline (siw_qp.c, siw_activate_tx_from_sq), and for short data that
-	// is not inline it may use the wrong address space (siw_qp_tx.c, siw_try_1seg).
-	d.noInvalidate.Store(d.attr.VendorID == verbs.VendorSIW)
-	if d.stop, err = dev.Watch(func(ev verbs.AsyncEvent) { t.async(d, ev) }); err != nil {
-		return nil, errors.Join(err, pd.Dealloc())
-	}
-	t.devices[dev] = d
-	return d, nil
-}
+var (
+	errDeviceFatal = errors.New("the RDMA device failed")
+	errCQ          = errors.New("the device reports CQ_ERR")
+	errSRQ         = errors.New("the device reports SRQ_ERR")
+)
 
-func (t *Transport) putDevice(d *device) error {
-	t.mu.Lock()
-	d.refs--
-	last := d.refs == 0
-	if last && t.devices[d.dev] == d {
-		delete(t.devices, d.dev)
-	}
-	t.mu.Unlock()
-	if !last {
-		return nil
-	}
-	d.stop()
-	err := d.lent.close()
-	if e := d.pd.Dealloc(); e != nil {
-		err = errors.Join(err, fmt.Errorf("free the protection domain of %s: %w", d.attr.Name, e))
-	}
-	return err
-}
-
-// lost takes note that a device went away: the next connection on it starts afresh, and what nobody
-// uses is freed. Any goroutine may call it.
-func (t *Transport) lost(dev verbs.Device) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	d := t.devices[dev]
-	if d == nil {
+// asyncEvent hands an asynchronous event of a device to the groups. Goroutine of the binding; it
+// does not block.
+func (t *Transport) asyncEvent(d *device, ev verbs.AsyncEvent) {
+	switch ev.Type {
+	case verbs.AsyncCQErr, verbs.AsyncSRQErr, verbs.AsyncQPFatal, verbs.AsyncQPReqErr,
+		verbs.AsyncQPAccessErr, verbs.AsyncQPLastWQEReached:
+	case verbs.AsyncDeviceFatal:
+		t.cfg.Log.Error("RDMA device failed, its queues end", "device", d.attr.Name)
+		defer t.deviceRemoved(d.dev) // later connections make a new entry, or fail
+	case verbs.AsyncPortErr, verbs.AsyncWQFatal, verbs.AsyncPathMigErr:
+		t.log.Warn("RDMA device event", "device", d.attr.Name, "event", ev.Type)
+		return
+	case verbs.AsyncPortActive:
+		t.cfg.Log.Info("RDMA port is active", "device", d.attr.Name)
+		return
+	// addresses and subnet management, or what a receive or the end of a queue pair shows as well
+	default:
+		t.cfg.Log.Debug("RDMA device event", "device", d.attr.Name, "event", ev.Type)
 		return
 	}
-	d.removed.Store(true)
-	delete(t.devices, dev)
-	delete(t.unshared, dev)
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for g := range t.groups {
-		g.retire(d)
+		g.cfg.Loop.Post(func() { g.asyncEvent(d, ev) })
+	}
+}
+
+// asyncEvent ends the queues that an event of a device concerns.
+func (g *group) asyncEvent(d *device, ev verbs.AsyncEvent) {
+	switch ev.Type {
+	case verbs.AsyncCQErr:
+		for _, p := range g.pollers {
+			for _, c := range p.polled {
+				if c.CQ == ev.CQ {
+					c.fail(errCQ)
+				}
+			}
+		}
+		return
+	case verbs.AsyncSRQErr:
+		for s := range g.srqs.all() {
+			if s.SRQ == ev.SRQ {
+				s.fail(errSRQ)
+			}
+		}
+		return
+	}
+	for q := range g.queues.all() {
+		switch {
+		case q.p.dev != d:
+		case ev.Type == verbs.AsyncDeviceFatal:
+			q.fail(errDeviceFatal)
+		case q.qp.Num() != ev.QPNum:
+		case ev.Type == verbs.AsyncQPLastWQEReached:
+			q.lastReceived()
+		default:
+			q.fail(fmt.Errorf("the device reports %v", ev.Type))
+		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 
 // What a host does wrong ends its queue and no other.
 func TestOffenders(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
-		b := newBench(t, o)
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
 		good := b.host.connect(b.addr(), ioParam(8))
 		tests := map[string]func(q *hostQueue){
 			"short capsule": func(q *hostQueue) { q.sendBytes(make([]byte, 63), nil) },
@@ -49,16 +49,16 @@ func TestOffenders(t *testing.T) {
 }
 
 func TestQueuePairFails(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
-		b := newBench(t, o)
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
 		hold := b.f.Inject(verbstest.Fault{Host: "target", Ops: verbstest.OpRead, Hold: true})
 		q := b.host.connect(b.addr(), ioParam(8))
 		s := q.keyed(command(opWrite, 1, 0, 4096), 0, 4096)
 		q.send(&s, nil)
 		b.eventually("reading", func() bool { return hold.Fired() == 1 })
 		var num uint32
-		b.on(func() { num = b.g.slots[0].qp.Num() })
-		if !b.f.KillQP("target", num) {
+		b.on(func() { num = b.g.first().qp.Num() })
+		if !b.f.FailQP("target", num) {
 			t.Fatal("no such queue pair")
 		}
 		b.idle()
@@ -76,7 +76,7 @@ func TestFailedWork(t *testing.T) {
 		"failed response": {Ops: verbstest.OpSend, Fail: verbs.WCRetryExcErr},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, benchOptions{})
+			b := newHarness(t, harnessOptions{})
 			f.Host = "target"
 			b.f.Inject(f)
 			q := b.host.connect(b.addr(), ioParam(8))
@@ -94,13 +94,13 @@ func TestFailedWork(t *testing.T) {
 
 // A completion queue that fails takes its queues with it; the next connection gets another one.
 func TestCompletionQueueFails(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), ioParam(8))
 	b.host.connect(b.addr(), ioParam(8))
 	s := command(opHold, 1, 0, 0)
 	q.send(&s, nil)
 	b.eventually("held", func() bool { return b.h.count("held") == 1 })
-	b.f.KillCQs("target")
+	b.f.FailCQs("target")
 	b.on(func() {}) // awake
 	b.letGo()
 	b.idle()
@@ -112,11 +112,11 @@ func TestCompletionQueueFails(t *testing.T) {
 	}
 }
 
-// The host posts no receives: only its queue suffers, and not for ever.
+// The host posts no receives: only its queue is affected, and ends after a time.
 func TestHostWithoutReceives(t *testing.T) {
-	for name, retry := range map[string]uint8{"few retries": 1, "for ever": 7} {
+	for name, retry := range map[string]uint8{"few retries": 1, "unlimited retries": 7} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, benchOptions{cfg: Config{SendTimeout: 50 * time.Millisecond}})
+			b := newHarness(t, harnessOptions{cfg: Config{SendTimeout: 50 * time.Millisecond}})
 			good := b.host.connect(b.addr(), ioParam(8))
 			p := ioParam(8)
 			p.recvs, p.rnrRetry = -1, retry
@@ -133,20 +133,20 @@ func TestHostWithoutReceives(t *testing.T) {
 
 // A host that vanishes without a word: the first response that is not acknowledged ends the queue.
 func TestHostVanishes(t *testing.T) {
-	b := newBench(t, benchOptions{fabric: verbstest.Options{CMTimeout: time.Hour}})
+	b := newHarness(t, harnessOptions{fabric: verbstest.Options{CMTimeout: time.Hour}})
 	q := b.host.connect(b.addr(), ioParam(8))
 	s := command(opHold, 1, 0, 0)
 	q.send(&s, nil)
 	b.eventually("held", func() bool { return b.h.count("held") == 1 })
 	b.f.Cut("host", "target")
 	b.letGo()
-	b.eventually("gone", func() bool { b.f.ExpireCM(); return b.h.count("closed") == 1 })
+	b.eventually("closed", func() bool { b.f.ExpireCM(); return b.h.count("closed") == 1 })
 	b.idle()
 }
 
 // A device that goes away takes its queues along; the listener returns with it.
 func TestDeviceRemoval(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), ioParam(8))
 	s := command(opHold, 1, 0, 0)
 	q.send(&s, nil)
@@ -175,7 +175,7 @@ func TestDeviceRemoval(t *testing.T) {
 }
 
 func TestListenerClosedWhileDeviceIsAway(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	b.f.RemoveDevice("target", "roce0")
 	b.eventually("noticed", func() bool { return strings.Contains(b.log(), "lost its device") })
 	if err := b.l.Close(); err != nil {

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -12,46 +13,45 @@ import (
 
 // group is the part of the transport on one reactor.
 type group struct {
-	t    *Transport
-	cfg  fabric.GroupConfig
-	pool *pool // of the reactor's arena
+	t   *Transport
+	cfg fabric.GroupConfig
 
 	// Reactor only.
-	ports   []*port
-	slots   []*queue // by queue.number; nil: free
-	gen     uint32
-	queues  int
-	shareds []*shared // by shared.number; nil: free
-	dirty   []*queue
-	ticks   func() // stops the timer of tick; nil if it does not run
+	pollers   []*poller
+	pools     []*mem.Pool // the reactor's data memory, and staging memory of pollers
+	queues    table[queue]
+	srqs      table[srq]
+	scheduled []*queue
+	stopTicks func() // stops the timer of tick; nil if it does not run
 
 	// The batches of a poll, reused.
 	wcs   []verbs.WC
 	prep  []*fabric.Request
 	exec  []*fabric.Request
-	ready []*fabric.Request // the batch the handler has now
+	ready []*fabric.Request // the batch that the handler has now
 	wrs   []verbs.SendWR
 	sges  []verbs.SGE
 	recvs []verbs.RecvWR
 
 	load atomic.Int64 // see Load
 
-	// making is held while ports, completion queues and queue pairs are made; never by the reactor.
-	making   sync.Mutex
-	byDevice map[*device]*port
+	// setupMu is held while pollers, completion queues and queue pairs are made; never by the
+	// reactor.
+	setupMu  sync.Mutex
+	byDevice map[*device]*poller
 
 	// mu guards what follows, for moments only.
-	mu       sync.Mutex
-	adopting int // connections on their way in, and ports on their way out
-	closing  bool
-	done     func()
+	mu      sync.Mutex
+	setups  int // connections being adopted, and pollers being freed
+	closing bool
+	done    func()
 }
 
 const pollBatch = 64
 
 func newGroup(t *Transport, cfg fabric.GroupConfig) *group {
 	return &group{
-		t: t, cfg: cfg, pool: newPool(cfg.Memory), byDevice: make(map[*device]*port),
+		t: t, cfg: cfg, pools: []*mem.Pool{cfg.Memory}, byDevice: make(map[*device]*poller),
 		wcs: make([]verbs.WC, pollBatch), prep: make([]*fabric.Request, 0, 4*pollBatch),
 		exec:  make([]*fabric.Request, 0, 4*pollBatch),
 		ready: make([]*fabric.Request, 0, 4*pollBatch), wrs: make([]verbs.SendWR, 0, batchWRs),
@@ -59,51 +59,25 @@ func newGroup(t *Transport, cfg fabric.GroupConfig) *group {
 	}
 }
 
-// Load is the number of I/O queues, those on their way in included. Any goroutine may call it.
-func (g *group) Load() int { return int(g.load.Load()) }
-
-// count counts a queue for Load.
-func (g *group) count(c *conn, n int64) {
-	if c.info.QID != 0 {
-		g.load.Add(n)
-	}
-}
-
-// near has the pages of a new region come from where those of the reactor's arena do. If that
-// cannot be they come from anywhere: whoever made the arena has told.
-func (g *group) near(r *mem.Region) { _ = r.Follow(g.cfg.Memory.Region()) }
-
-func (g *group) now() int64 { return g.cfg.Loop.Now() }
-
-// Poll moves at most about budget commands along.
+// Poll implements fabric.Group.
 func (g *group) Poll(budget int) int {
 	work := 0
-	for _, p := range g.ports {
-		for _, c := range p.cqs {
+	for _, p := range g.pollers {
+		for _, c := range p.polled {
 			work += g.reap(c, budget)
 		}
 	}
-	if g.pool.waiting.head != nil {
-		work += g.pool.serve()
-	}
-	for _, p := range g.ports {
-		if p.staging != nil && p.staging.waiting.head != nil {
-			work += p.staging.serve()
-		}
+	for _, p := range g.pools {
+		work += p.Serve()
 	}
 	g.dispatch()
-	for _, s := range g.shareds {
-		if s != nil {
-			s.refill()
-		}
+	for s := range g.srqs.all() {
+		s.refill()
 	}
-	if len(g.dirty) > 0 {
-		work += g.clean()
-	}
-	return work
+	return work + g.runScheduled()
 }
 
-// reap takes completions, at most about budget.
+// reap handles completions, at most about budget.
 func (g *group) reap(c *cq, budget int) (work int) {
 	for work < budget {
 		n, err := c.Poll(g.wcs)
@@ -122,15 +96,77 @@ func (g *group) reap(c *cq, budget int) (work int) {
 	return work
 }
 
+// completed handles the completion of a work request.
+func (g *group) completed(wc *verbs.WC) {
+	kind := workKind(wc.WRID >> 56)
+	q := g.queues.find(wc.WRID)
+	if kind == workSRQRecv {
+		q = g.srqReceived(wc)
+	}
+	if q == nil {
+		return // it was removed
+	}
+	switch kind {
+	case workRecv:
+		q.own.posted--
+	case workRead, workWrite, workSend, workData:
+		q.signaled--
+		q.progress++
+	}
+	switch tag := uint16(wc.WRID); {
+	case wc.Status != verbs.WCSuccess:
+		q.workFailed(kind, wc)
+	case kind == workRecv, kind == workSRQRecv:
+		q.received(tag, wc.ByteLen)
+	case kind == workRead:
+		q.readDone(&q.reqs[tag])
+	case kind == workWrite:
+		q.writeDone(&q.reqs[tag])
+	case kind == workSend:
+		q.sent(&q.reqs[tag])
+	}
+	if q.state >= queueDraining {
+		q.checkDrained()
+	}
+}
+
+// srqReceived finds the queue that has taken a receive of an SRQ, nil if it was removed. A slot
+// without a capsule is free again.
+func (g *group) srqReceived(wc *verbs.WC) *queue {
+	s := g.srqs.find(wc.WRID)
+	if s == nil {
+		return nil
+	}
+	s.recv.posted--
+	q := s.queues[wc.QPNum]
+	if q == nil || wc.Status != verbs.WCSuccess {
+		s.recv.free = append(s.recv.free, uint16(wc.WRID))
+	}
+	return q
+}
+
+// workFailed ends a queue whose work request has failed. One that was flushed is not the cause:
+// that may be the peer, or a later completion of this batch.
+func (q *queue) workFailed(kind workKind, wc *verbs.WC) {
+	if wc.Status == verbs.WCWRFlushErr {
+		q.fail(errFlushed)
+		return
+	}
+	if wc.Status == verbs.WCLocQPOpErr {
+		q.suspectInvalidate()
+	}
+	q.fail(fmt.Errorf("%v failed: %v (vendor error %#x)", kind, wc.Status, wc.VendorErr))
+}
+
 // dispatch gives the batches to the handler until they are empty.
 func (g *group) dispatch() {
 	for len(g.prep) > 0 || len(g.exec) > 0 {
 		if len(g.prep) > 0 {
 			g.prep, g.ready = g.ready[:0], g.prep
 			g.cfg.Handler.Prepare(g.ready)
-			for _, r := range g.ready {
-				q := r.Queue.(*queue)
-				q.route(r.Owner.(*request))
+			for _, fr := range g.ready {
+				r := fr.Owner.(*request)
+				fr.Queue.(*queue).prepared(r)
 			}
 		}
 		if len(g.exec) > 0 {
@@ -140,31 +176,30 @@ func (g *group) dispatch() {
 	}
 }
 
-// clean looks at every queue that was touched: it ends or posts. What is touched meanwhile has its
-// turn in the next poll.
-func (g *group) clean() (work int) {
-	n := len(g.dirty)
+// runScheduled runs every queue that is scheduled. What is scheduled meanwhile runs in the next
+// poll.
+func (g *group) runScheduled() (work int) {
+	n := len(g.scheduled)
 	for i := 0; i < n; i++ {
-		q := g.dirty[i]
-		q.dirty = false
-		work += 1 + q.step()
+		q := g.scheduled[i]
+		q.scheduled = false
+		work += 1 + q.run()
 	}
-	rest := copy(g.dirty, g.dirty[n:])
-	clear(g.dirty[rest:])
-	g.dirty = g.dirty[:rest]
+	rest := copy(g.scheduled, g.scheduled[n:])
+	clear(g.scheduled[rest:])
+	g.scheduled = g.scheduled[:rest]
 	return work
 }
 
-// Arm prepares to sleep: the next completion makes the reactor poll. False: there is something to
-// do already.
+// Arm implements fabric.Group: the next completion wakes the reactor.
 func (g *group) Arm() bool {
 	if g.busy() {
 		return false
 	}
-	for _, p := range g.ports {
-		for _, c := range p.cqs {
+	for _, p := range g.pollers {
+		for _, c := range p.polled {
 			c.arm()
-			if g.reap(c, 1) > 0 { // it came before the queue was armed
+			if g.reap(c, 1) > 0 { // it came before the completion queue was armed
 				return false
 			}
 		}
@@ -172,77 +207,93 @@ func (g *group) Arm() bool {
 	return !g.busy()
 }
 
-// busy says that a poll would do something without a new completion.
+// busy says whether a poll would do something without a new completion. Another group on the
+// reactor may have granted memory to requests of this one.
 func (g *group) busy() bool {
-	if len(g.dirty) > 0 || len(g.prep) > 0 || len(g.exec) > 0 || g.pool.pendingMemory() {
+	if len(g.scheduled) > 0 || len(g.prep) > 0 || len(g.exec) > 0 {
 		return true
 	}
-	for _, p := range g.ports {
-		if p.staging != nil && p.staging.pendingMemory() {
+	for _, p := range g.pools {
+		if p.CanServe() {
 			return true
 		}
 	}
-	for _, s := range g.shareds {
-		if s != nil && len(s.free) > 0 && !s.dead.Load() {
+	for s := range g.srqs.all() {
+		if len(s.recv.free) > 0 && !s.failed.Load() {
 			return true
 		}
 	}
 	return false
 }
 
-// watch makes tick run as long as something is in flight or waits. An idle group has no timer.
-func (g *group) watch() {
-	if g.ticks == nil {
-		g.ticks = g.cfg.Loop.After(g.t.cfg.tick(), g.tick)
+// startTicks runs tick as long as something is in flight or waits. An idle group has no timer.
+func (g *group) startTicks() {
+	if g.stopTicks == nil {
+		g.stopTicks = g.cfg.Loop.After(g.t.cfg.tickInterval(), g.tick)
 	}
 }
 
-// tick looks for what is stuck.
+// tick fails what has waited too long.
 func (g *group) tick() {
-	g.ticks = nil
+	g.stopTicks = nil
 	now := g.now()
-	limit := g.t.cfg.MemoryTimeout.Nanoseconds()
-	g.pool.expire(now - limit)
-	for _, p := range g.ports {
-		if p.staging != nil {
-			p.staging.expire(now - limit)
-		}
+	waiting := false
+	for _, p := range g.pools {
+		p.Expire(now - g.t.cfg.MemoryTimeout.Nanoseconds())
+		waiting = waiting || p.Crowded()
 	}
-	waiting := g.pool.waiting.head != nil
-	for _, p := range g.ports {
-		waiting = waiting || p.staging != nil && p.staging.waiting.head != nil
-	}
-	for _, q := range g.slots {
-		if q != nil && q.look(now) {
+	for q := range g.queues.all() {
+		if q.checkProgress(now) {
 			waiting = true
 		}
 	}
 	if waiting {
-		g.watch()
+		g.startTicks()
 	}
 }
 
-// Shutdown disconnects every queue and calls done when the last one is gone. Connections on their
-// way in are refused.
+func (g *group) now() int64 { return g.cfg.Loop.Now() }
+
+// Load implements fabric.LoadReporter: the number of I/O queues, including those being made.
+func (g *group) Load() int { return int(g.load.Load()) }
+
+// countLoad counts n queues for Load.
+func (g *group) countLoad(c *conn, n int64) {
+	if c.info.QID != 0 {
+		g.load.Add(n)
+	}
+}
+
+// bindToNode takes the pages of a new region from the NUMA node of the reactor's data memory. After
+// an error they come from any node; the maker of the data memory has logged the reason.
+func (g *group) bindToNode(r *mem.Region) { _ = r.Follow(g.cfg.Memory.Region()) }
+
+// callReactor runs fn on the reactor and waits for it. Not on a reactor.
+func (g *group) callReactor(fn func()) {
+	done := make(chan struct{})
+	g.cfg.Loop.Post(func() {
+		fn()
+		close(done)
+	})
+	<-done
+}
+
+// Shutdown implements fabric.Group. Connections that are being adopted are rejected.
 func (g *group) Shutdown(done func()) {
 	g.mu.Lock()
 	g.closing, g.done = true, done
 	g.mu.Unlock()
-	for _, q := range g.slots {
-		if q != nil {
-			q.Disconnect(errShutdown)
-		}
+	for q := range g.queues.all() {
+		q.Disconnect(errShutdown)
 	}
-	g.maybeDone()
+	g.checkShutdown()
 }
 
-var errShutdown = errors.New("the target shuts down")
-
-// maybeDone calls done if nothing is left. Reactor only.
-func (g *group) maybeDone() {
+// checkShutdown ends a shutdown once nothing is left. Reactor only.
+func (g *group) checkShutdown() {
 	g.mu.Lock()
 	done := g.done
-	if g.queues > 0 || g.adopting > 0 {
+	if g.setups > 0 || g.queues.len() > 0 {
 		done = nil
 	}
 	if done != nil {
@@ -252,21 +303,21 @@ func (g *group) maybeDone() {
 	if done == nil {
 		return
 	}
-	if g.ticks != nil {
-		g.ticks()
-		g.ticks = nil
+	if g.stopTicks != nil {
+		g.stopTicks()
+		g.stopTicks = nil
 	}
-	for len(g.ports) > 0 {
-		g.ports[0].detach()
+	for len(g.pollers) > 0 {
+		g.pollers[0].detach()
 	}
 	done()
 }
 
-// Close frees what the group owns; every queue must be gone.
+// Close implements fabric.Group.
 func (g *group) Close() error {
 	g.mu.Lock()
 	g.closing = true
-	busy := g.queues > 0 || g.adopting > 0
+	busy := g.setups > 0 || g.queues.len() > 0
 	g.mu.Unlock()
 	if busy {
 		return errors.New("rdma: close a group that still has queues")
@@ -274,8 +325,8 @@ func (g *group) Close() error {
 	g.t.mu.Lock()
 	delete(g.t.groups, g)
 	g.t.mu.Unlock()
-	g.making.Lock()
-	defer g.making.Unlock()
+	g.setupMu.Lock()
+	defer g.setupMu.Unlock()
 	var errs []error
 	for d, p := range g.byDevice {
 		errs = append(errs, p.free())
@@ -284,4 +335,7 @@ func (g *group) Close() error {
 	return errors.Join(errs...)
 }
 
-var _ fabric.Group = (*group)(nil)
+var _ interface {
+	fabric.Group
+	fabric.LoadReporter
+} = (*group)(nil)

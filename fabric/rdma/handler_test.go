@@ -12,21 +12,21 @@ import (
 
 // The commands of testHandler. Length is CDW12 bytes, the place CDW10 in bytes.
 const (
-	opNothing   nvme.Opcode = 0x00
-	opWrite     nvme.Opcode = 0x01
-	opRead      nvme.Opcode = 0x02
-	opReadFail  nvme.Opcode = 0x10 // a read whose medium fails
-	opRefused   nvme.Opcode = 0x11 // refused by Prepare
-	opHold      nvme.Opcode = 0x12 // does not complete until letGo
-	opLentRead  nvme.Opcode = 0x20
-	opLentWrite nvme.Opcode = 0x21
-	opLeave     nvme.Opcode = 0x30 // completes, then Disconnect
-	opConnect   nvme.Opcode = 0x31 // SetDepth
-	opHoldWrite nvme.Opcode = 0x32
+	opNothing       nvme.Opcode = 0x00
+	opWrite         nvme.Opcode = 0x01
+	opRead          nvme.Opcode = 0x02
+	opReadFail      nvme.Opcode = 0x10 // a read whose medium fails
+	opRefused       nvme.Opcode = 0x11 // refused by Prepare
+	opHold          nvme.Opcode = 0x12 // does not complete until letGo
+	opZeroCopyRead  nvme.Opcode = 0x20
+	opZeroCopyWrite nvme.Opcode = 0x21
+	opLeave         nvme.Opcode = 0x30 // completes, then Disconnect
+	opConnect       nvme.Opcode = 0x31 // SetDepth
+	opHoldWrite     nvme.Opcode = 0x32
 )
 
-// testHandler is a controller with a piece of memory; it checks that every request goes the way of
-// the contract.
+// testHandler is a controller with a piece of memory; it checks that every request
+// follows the contract.
 type testHandler struct {
 	t       testing.TB
 	store   *mem.Region
@@ -86,7 +86,7 @@ func (h *testHandler) step(r *fabric.Request, to string, from ...string) {
 
 func (h *testHandler) Prepare(reqs []*fabric.Request) {
 	for _, r := range reqs {
-		h.step(r, "prepare", "", "complete", "release", "abandon")
+		h.step(r, "prepare", "", "complete", "end zero copy", "abandon")
 		if !r.Status.OK() {
 			continue
 		}
@@ -95,13 +95,13 @@ func (h *testHandler) Prepare(reqs []*fabric.Request) {
 			r.Status = nvme.DataSGLLengthInvalid
 			continue
 		}
-		lend := func(reaches func([]mem.Segment) bool) {
+		attach := func(canUse func([]mem.Segment) bool) {
 			off := int(r.SQE.CDW(10))
 			b := h.store.Bytes()[off : off+int(n)]
 			half := len(b) / 2
 			segs := append(r.Segs[:0], mem.Segment{B: b[:half], Region: h.store.ID()},
 				mem.Segment{B: b[half:], Region: h.store.ID()})
-			if reaches(segs) {
+			if canUse(segs) {
 				r.Segs, r.ZeroCopy = segs, true
 			}
 		}
@@ -110,12 +110,14 @@ func (h *testHandler) Prepare(reqs []*fabric.Request) {
 			r.Dir, r.Length = fabric.HostToController, n
 		case opRead, opReadFail:
 			r.Dir, r.Length = fabric.ControllerToHost, n
-		case opLentRead:
+		case opZeroCopyRead:
 			r.Dir, r.Length = fabric.ControllerToHost, n
-			lend(r.Queue.CanSendFrom)
-		case opLentWrite:
+			attach(r.Queue.CanSendFrom)
+		case opZeroCopyWrite:
 			r.Dir, r.Length = fabric.HostToController, n
-			lend(r.Queue.CanReceiveInto)
+			if !r.InCapsule {
+				attach(r.Queue.CanReceiveInto)
+			}
 		case opRefused:
 			r.Status = nvme.LBAOutOfRange | nvme.DNR
 		}
@@ -129,7 +131,7 @@ func (h *testHandler) Execute(reqs []*fabric.Request) {
 		off := int(r.SQE.CDW(10))
 		switch op := r.SQE.Opcode(); {
 		case !st.OK(), r.ZeroCopy:
-		case op == opWrite, op == opLentWrite:
+		case op == opWrite, op == opZeroCopyWrite:
 			for _, s := range r.Segs {
 				if h.checks {
 					h.mu.Lock()
@@ -138,7 +140,7 @@ func (h *testHandler) Execute(reqs []*fabric.Request) {
 				}
 				off += copy(h.store.Bytes()[off:], s.B)
 			}
-		case op == opRead, op == opLentRead:
+		case op == opRead, op == opZeroCopyRead:
 			for _, s := range r.Segs {
 				off += copy(s.B, h.store.Bytes()[off:])
 			}
@@ -171,8 +173,10 @@ func (h *testHandler) complete(r *fabric.Request, st nvme.Status) {
 	r.Queue.Complete(h.one[:])
 }
 
-func (h *testHandler) Abandon(r *fabric.Request)     { h.step(r, "abandon", "prepare") }
-func (h *testHandler) EndZeroCopy(r *fabric.Request) { h.step(r, "release", "complete", "abandon") }
+func (h *testHandler) Abandon(r *fabric.Request) { h.step(r, "abandon", "prepare") }
+func (h *testHandler) EndZeroCopy(r *fabric.Request) {
+	h.step(r, "end zero copy", "complete", "abandon")
+}
 
 func (h *testHandler) Close(s fabric.Session) {
 	h.mu.Lock()

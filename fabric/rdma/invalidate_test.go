@@ -44,7 +44,7 @@ func TestInvalidateFoundOut(t *testing.T) {
 		"failed": {Host: "target", Ops: verbstest.OpSend, Fail: verbs.WCLocQPOpErr},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, benchOptions{cfg: Config{SendTimeout: 50 * time.Millisecond}})
+			b := newHarness(t, harnessOptions{cfg: Config{SendTimeout: 50 * time.Millisecond}})
 			q := b.host.connect(b.addr(), ioParam(8))
 			b.f.Inject(fault)
 			s := command(opRead, 1, 0, 512)
@@ -68,7 +68,7 @@ func TestInvalidateFoundOut(t *testing.T) {
 func TestInvalidateNotSuspected(t *testing.T) {
 	for name, proven := range map[string]bool{"proven": true, "not used": false} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, benchOptions{cfg: Config{SendTimeout: 50 * time.Millisecond}})
+			b := newHarness(t, harnessOptions{cfg: Config{SendTimeout: 50 * time.Millisecond}})
 			q := b.host.connect(b.addr(), ioParam(8))
 			sub := uint8(nvme.SGLSubtypeAddress)
 			if proven {

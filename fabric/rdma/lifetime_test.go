@@ -15,7 +15,7 @@ import (
 // or if that is lost.
 func TestCapsuleBeforeEstablished(t *testing.T) {
 	timers := &earlyLoop{}
-	b := newBench(t, benchOptions{timers: timers})
+	b := newHarness(t, harnessOptions{timers: timers})
 	b.f.DropMessages("host", verbstest.MessageRTU, -1)
 	q := b.host.connect(b.addr(), ioParam(8))
 	if st := q.do(command(opConnect, 1, 8, 0), nil); !st.OK() {
@@ -31,7 +31,7 @@ func TestDeadlines(t *testing.T) {
 	for name, drop := range map[string]bool{"not established": true, "no Connect command": false} {
 		t.Run(name, func(t *testing.T) {
 			timers := &earlyLoop{}
-			b := newBench(t, benchOptions{timers: timers})
+			b := newHarness(t, harnessOptions{timers: timers})
 			if drop {
 				b.f.DropMessages("target", verbstest.MessageREP, 1)
 			}
@@ -39,10 +39,10 @@ func TestDeadlines(t *testing.T) {
 			q.request(adminParam())
 			state, want := queueLive, errNoConnect
 			if drop {
-				state, want = queueOpening, errNoEstab
+				state, want = queueOpening, errNotEstablished
 			}
 			b.eventually("open", func() (ok bool) {
-				b.on(func() { ok = b.g.queues == 1 && b.g.slots[0].state == state })
+				b.on(func() { ok = b.g.queues.len() == 1 && b.g.first().state == state })
 				return ok
 			})
 			b.expire(timers)
@@ -56,10 +56,10 @@ func TestDeadlines(t *testing.T) {
 
 // Whatever state its commands are in, the end of a queue frees everything, once.
 func TestDisconnectInEveryState(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
+	both(t, func(t *testing.T, o harnessOptions) {
 		o.arena = 1 << 20
 		o.cfg = Config{StagingSize: 1 << 20, DrainTimeout: 5 * time.Second}
-		b := newBench(t, o)
+		b := newHarness(t, o)
 		reads := b.f.Inject(verbstest.Fault{
 			Host: "target", Ops: verbstest.OpRead, Hold: true,
 			Times: -1,
@@ -77,7 +77,7 @@ func TestDisconnectInEveryState(t *testing.T) {
 			q.keyed(command(opWrite, 2, 0, 512<<10), 0, 512<<10),
 			q.keyed(command(opWrite, 3, 0, 512<<10), 0, 512<<10),
 			q.keyed(command(opWrite, 4, 0, 512<<10), 0, 512<<10), // waits for memory
-			q.keyed(command(opLentWrite, 5, 0, 512<<10), 0, 512<<10),
+			q.keyed(command(opZeroCopyWrite, 5, 0, 512<<10), 0, 512<<10),
 			command(opNothing, 6, 0, 0), // its response is held
 			command(opNothing, 7, 0, 0),
 		} {
@@ -89,11 +89,12 @@ func TestDisconnectInEveryState(t *testing.T) {
 		b.eventually("closed", func() bool { return b.h.count("closed") == 1 })
 		reads.Release()
 		sends.Release()
-		b.eventually("the queue pair is gone", func() bool { return b.f.Live("target").QPs == 0 })
+		b.eventually("the queue pair is destroyed",
+			func() bool { return b.f.Live("target").QPs == 0 })
 		b.on(func() {
-			if b.g.queues != 1 || b.g.slots[0].state != queueGone {
+			if b.g.queues.len() != 1 || b.g.first().state != queueDestroyed {
 				t.Errorf("%d queues, the first in state %d: the handler still has a request",
-					b.g.queues, b.g.slots[0].state)
+					b.g.queues.len(), b.g.first().state)
 			}
 		})
 		b.letGo()
@@ -105,8 +106,8 @@ func TestDisconnectInEveryState(t *testing.T) {
 }
 
 func TestTargetDisconnects(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
-		b := newBench(t, o)
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
 		q := b.host.connect(b.addr(), adminParam())
 		s := command(opHold, 1, 0, 0)
 		q.send(&s, nil)
@@ -119,9 +120,9 @@ func TestTargetDisconnects(t *testing.T) {
 	})
 }
 
-// I/O that is under way when the target shuts down is answered.
+// I/O that is in flight when the target shuts down is answered.
 func TestShutdownAnswers(t *testing.T) {
-	b := newBench(t, benchOptions{cfg: Config{LingerTimeout: 5 * time.Second}})
+	b := newHarness(t, harnessOptions{cfg: Config{LingerTimeout: 5 * time.Second}})
 	q := b.host.connect(b.addr(), ioParam(8))
 	s := q.keyed(command(opHoldWrite, 1, 0, 512), 0, 512)
 	q.send(&s, nil)
@@ -140,8 +141,8 @@ func TestShutdownAnswers(t *testing.T) {
 }
 
 func TestManyConnections(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
-		b := newBench(t, o)
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
 		for i := range 50 {
 			q := b.host.connect(b.addr(), ioParam(16))
 			for j := range 8 {
@@ -162,11 +163,11 @@ func TestManyConnections(t *testing.T) {
 	})
 }
 
-// TestHostGivesUpWhileConnecting: a host that is gone before its connection is established leaves
+// TestHostGivesUpWhileConnecting: a host that ends before its connection is established leaves
 // nothing behind, and disturbs no other (R10, R12).
 func TestHostGivesUpWhileConnecting(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
-		b := newBench(t, o)
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
 		good := b.host.connect(b.addr(), ioParam(8))
 		if st := good.do(command(opConnect, 1, 8, 0), nil); !st.OK() {
 			t.Fatal(st)
@@ -177,12 +178,13 @@ func TestHostGivesUpWhileConnecting(t *testing.T) {
 			q := b.host.dial(b.addr(), ioParam(8))
 			q.request(ioParam(8))
 			b.eventually("the target waits for the host", func() (ok bool) {
-				b.on(func() { ok = b.g.queues == 2 })
+				b.on(func() { ok = b.g.queues.len() == 2 })
 				return ok
 			})
 			q.free()
 			b.f.ExpireCM()
-			b.eventually("the connection is gone", func() bool { return b.tr.Connections() == 1 })
+			b.eventually("the connection has ended",
+				func() bool { return b.tr.Usage().Connections == 1 })
 		}
 		b.eventually("everything of theirs is free",
 			func() bool { return b.f.Live("target") == one })

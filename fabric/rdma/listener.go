@@ -10,15 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// How often a listener that lost its device tries to come back: after rearmFirst, then twice as
-// long each time up to rearmMax.
+// A listener that lost its device retries after retryFirst, then after twice as long each time, up
+// to retryMax.
 const (
-	rearmFirst = 500 * time.Millisecond
-	rearmMax   = 15 * time.Second
+	retryFirst = 500 * time.Millisecond
+	retryMax   = 15 * time.Second
 	backlog    = 512
 )
 
@@ -29,18 +30,17 @@ type listener struct {
 	portID uint16
 	accept func(fabric.Conn)
 	stop   chan struct{}
-	// goroutines that bring it back; connection requests that are neither adopted nor refused
+	// wg counts the goroutine that reopens the listener, and accept callbacks.
 	wg sync.WaitGroup
 
 	// Under t.mu.
 	id     verbs.ID // nil while the device is away
 	closed bool
-	arming bool // a goroutine brings the listener back
 }
 
-// Listen starts to accept connections at addr, which may be a wildcard; :: takes IPv4 as well.
-// accept is called on a goroutine of its own for each connection request that may be served, and
-// must adopt or close the connection; Close waits for it to return.
+// Listen starts to accept connections at addr, which may be a wildcard; :: includes IPv4. accept is
+// called on a goroutine of its own for each connection request that may be served. It must adopt or
+// close the connection; Close waits for it to return.
 func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	accept func(fabric.Conn),
 ) (fabric.Listener, error) {
@@ -52,43 +52,40 @@ func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	defer t.mu.Unlock()
 	err := t.startCM()
 	if err == nil {
-		err = l.bind()
+		err = l.open()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("listen at %v: %w%s", addr, err, mend(err))
+		return nil, fmt.Errorf("listen at %v: %w%s", addr, err, listenHint(err))
 	}
-	t.open[l] = struct{}{}
+	t.listeners[l] = struct{}{}
 	return l, nil
 }
 
-// mend is what to do about an error of Listen.
-func mend(err error) string {
+// listenHint says how to fix an error of Listen that is not about the communication manager: those
+// have hints of the binding.
+func listenHint(err error) string {
 	switch {
-	case errors.Is(err, verbs.ErrNotBuilt):
-		return ""
 	case errors.Is(err, verbs.ErrNoDevice), errors.Is(err, unix.ENODEV):
-		return "; see that an RDMA device belongs to the interface with this address (rdma link) and is up"
+		return "; see that an RDMA device belongs to the interface with this address (rdma link) " +
+			"and is up"
 	case errors.Is(err, unix.EADDRNOTAVAIL):
 		return "; see that an interface has this address (ip address)"
 	case errors.Is(err, unix.EADDRINUSE):
-		return "; another program listens there: stop it or choose another port"
-	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return "; see to the permissions of /dev/infiniband/rdma_cm"
-	case errors.Is(err, unix.ENOENT):
-		return "; see that the kernel module rdma_ucm is loaded"
+		return "; another program listens there (rdma resource show cm_id): stop it or choose " +
+			"another port"
 	}
 	return ""
 }
 
-// bind makes the identifier and listens. t.mu is held, so that no request is looked at before the
-// listener is known.
-func (l *listener) bind() error {
+// open makes the identifier and listens. t.mu is held, so that no connection request is handled
+// before the listener is known.
+func (l *listener) open() error {
 	id, err := l.t.cm.Listen(l.addr.AddrPort, backlog, l.t.cfg.TOS[l.portID])
 	if err != nil {
 		return err
 	}
 	l.id = id
-	l.t.byID[id] = l
+	l.t.listening[id] = l
 	if l.addr.Port() == 0 {
 		l.addr.AddrPort = netip.AddrPortFrom(l.addr.Addr(), id.Local().Port())
 	}
@@ -98,7 +95,7 @@ func (l *listener) bind() error {
 // Addr is the address listened on.
 func (l *listener) Addr() fabric.Addr { return l.addr }
 
-// Close stops accepting and returns when accept is not called any more; connections live on.
+// Close stops accepting and waits for accept callbacks; connections live on.
 func (l *listener) Close() error {
 	t := l.t
 	t.mu.Lock()
@@ -109,8 +106,8 @@ func (l *listener) Close() error {
 	l.closed = true
 	id := l.id
 	l.id = nil
-	delete(t.byID, id)
-	delete(t.open, l)
+	delete(t.listening, id)
+	delete(t.listeners, l)
 	t.mu.Unlock()
 	close(l.stop)
 	l.wg.Wait()
@@ -123,7 +120,7 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// event brings the listener back when its device goes away or the address moves to another one. CM
+// event reopens the listener after its device was removed or its address moved to another one. CM
 // goroutine.
 func (l *listener) event(ev *verbs.Event) {
 	if ev.Type != verbs.EventDeviceRemoval && ev.Type != verbs.EventAddrChange {
@@ -132,26 +129,27 @@ func (l *listener) event(ev *verbs.Event) {
 	t := l.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if l.closed || l.arming || l.id == nil {
+	if l.closed || l.id == nil {
 		return
 	}
 	id := l.id
-	l.id, l.arming = nil, true
-	delete(t.byID, id)
-	t.cfg.Log.Warn("RDMA listener lost its device, waiting for it to return", "addr", l.addr,
+	l.id = nil
+	delete(t.listening, id)
+	t.cfg.Log.Warn("RDMA listener lost its device, waiting for it to return", "listener", l.addr,
 		"event", ev.Type)
 	l.wg.Go(func() {
 		if err := id.Destroy(); err != nil {
-			t.cfg.Log.Warn("RDMA listener cannot be freed", "addr", l.addr, "error", err)
+			t.cfg.Log.Warn("RDMA listener cannot be freed", "listener", l.addr, "err", err)
 		}
-		l.rearm()
+		l.reopen()
 	})
 }
 
-// rearm listens again as soon as that works. An error is logged only when it changes.
-func (l *listener) rearm() {
+// reopen retries until the listener is open again or closed. An error is logged only when it
+// changes.
+func (l *listener) reopen() {
 	last := ""
-	for pause := rearmFirst; ; pause = min(2*pause, rearmMax) {
+	for pause := retryFirst; ; pause = min(2*pause, retryMax) {
 		timer := time.NewTimer(pause)
 		select {
 		case <-l.stop:
@@ -159,27 +157,237 @@ func (l *listener) rearm() {
 			return
 		case <-timer.C:
 		}
-		err := l.tryRearm()
+		err := l.tryReopen()
 		if err == nil {
 			return
 		}
 		if s := err.Error(); s != last {
-			l.t.cfg.Log.Warn("RDMA listener still cannot start", "addr", l.addr, "error", err)
+			l.t.cfg.Log.Warn("RDMA listener still cannot start", "listener", l.addr, "err", err)
 			last = s
 		}
 	}
 }
 
-func (l *listener) tryRearm() error {
+func (l *listener) tryReopen() error {
 	l.t.mu.Lock()
 	defer l.t.mu.Unlock()
 	if l.closed || l.t.closed {
 		return nil
 	}
-	if err := l.bind(); err != nil {
+	if err := l.open(); err != nil {
 		return err
 	}
-	l.arming = false
-	l.t.cfg.Log.Info("RDMA listener is back", "addr", l.addr)
+	l.t.cfg.Log.Info("RDMA listener is back", "listener", l.addr)
 	return nil
+}
+
+// conn is a connection request that passed the checks. Group.Adopt makes it the connection of a
+// queue.
+type conn struct {
+	t    *Transport
+	id   verbs.ID
+	info fabric.QueueInfo
+	// depth is the number of commands that the host sends, credits the number of responses that it
+	// receives, reads the number of RDMA READs that it serves at once.
+	depth, credits, reads int
+	// useSRQ: capsules come from a shared receive queue.
+	useSRQ bool
+	// memory is the registered memory of the queue that is charged, in bytes.
+	memory int64
+
+	mu      sync.Mutex
+	q       *queue // once adopted
+	claimed bool   // adopted or closed
+	ended   error  // why the connection ended before it was adopted
+}
+
+// connectRequest accepts a connection request or rejects it. CM goroutine.
+func (t *Transport) connectRequest(ev *verbs.Event) {
+	t.mu.Lock()
+	l := t.listening[ev.Listener]
+	if l != nil {
+		l.wg.Add(1) // before Close may wait
+		defer l.wg.Done()
+	}
+	t.mu.Unlock()
+	c := &conn{t: t, id: ev.ID}
+	ev.ID.SetContext(c)
+	c.info = fabric.QueueInfo{
+		Transport: nvme.TransportRDMA, Local: unmap(ev.ID.Local()), Remote: unmap(ev.ID.Remote()),
+		CNTLID:        nvme.CNTLIDDynamic,
+		InCapsuleSize: t.cfg.InCapsuleSize, MSDBD: msdbd(t.cfg.InCapsuleSize),
+	}
+	st, why := cmwire.NoResources, "the listener is closed"
+	if l != nil {
+		c.info.PortID = l.portID
+		st, why = c.validate(&ev.Param)
+	}
+	if st == cmwire.Accepted {
+		c.useSRQ = t.useSRQ(ev.ID.Device())
+		c.memory = c.slabSize()
+		if err := t.admission.Admit(c.info.Remote.Addr(), c.memory); err != nil {
+			st, why = cmwire.NoResources, err.Error()
+		}
+	}
+	if st != cmwire.Accepted {
+		t.log.Warn("RDMA connection rejected", "remote", c.info.Remote, "local", c.info.Local,
+			"status", st, "reason", why)
+		if err := c.reject(st); err != nil {
+			t.log.Warn("RDMA connection cannot be rejected", "remote", c.info.Remote, "err", err)
+		}
+		return
+	}
+	l.wg.Go(func() { l.accept(c) })
+}
+
+func unmap(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// validate checks what the host sent (RDMA section 3.1.4) and takes its values over.
+func (c *conn) validate(p *verbs.ConnParam) (cmwire.Status, string) {
+	cfg := &c.t.cfg
+	req, ok := cmwire.ParseReq(p.PrivateData)
+	if !ok {
+		return cmwire.InvalidLength,
+			fmt.Sprintf("private data of %d bytes, a request has %d (padding does not count)",
+				len(p.PrivateData), cmwire.ReqSize)
+	}
+	limits := cfg.limits()
+	if st, why := req.Check(&limits); st != cmwire.Accepted {
+		return st, why
+	}
+	// InitiatorDepth, as seen from here, is the number of READs that the host serves at once:
+	// writes need at least one. How many it wants to issue does not matter, it gets none: RDMA
+	// section 3.1.4.
+	if p.InitiatorDepth == 0 {
+		return cmwire.InvalidIRD, "the host serves no RDMA READ (inbound READ depth 0)"
+	}
+	c.info.QID = int(req.QID())
+	if req.QID() != 0 && req.CNTLID() != 0 { // 0: the host is older than the field
+		c.info.CNTLID = req.CNTLID()
+	}
+	c.depth = int(req.HSQSize()) + 1
+	if c.info.MaxDepth = c.depth; req.QID() == 0 {
+		c.info.MaxDepth = cfg.MaxDepth // of the I/O queues that will follow: it becomes CAP.MQES
+	}
+	c.credits = min(int(req.HRQSize()), c.depth)
+	c.reads = min(int(p.InitiatorDepth), cfg.MaxReads)
+	return cmwire.Accepted, ""
+}
+
+// inCapsule is the size of in-capsule data: RDMA section 3.3.1, none on the admin queue.
+func (c *conn) inCapsule() int {
+	if c.info.QID == 0 {
+		return 0
+	}
+	return c.info.InCapsuleSize
+}
+
+// slabSize is the registered memory that the queue has of its own, in bytes.
+func (c *conn) slabSize() int64 {
+	slots := c.depth
+	if c.useSRQ {
+		slots = 0
+	}
+	return int64(slabSize(slots, c.inCapsule(), c.depth*responseSize))
+}
+
+// useOwnReceives gives the queue receives of its own instead of an SRQ, and charges their memory.
+func (c *conn) useOwnReceives() error {
+	c.useSRQ = false
+	size := c.slabSize()
+	if err := c.t.admission.Charge(size - c.memory); err != nil {
+		return err
+	}
+	c.memory = size
+	return nil
+}
+
+// leave ends the accounting of the connection.
+func (c *conn) leave() {
+	c.t.admission.Uncharge(c.memory)
+	c.t.admission.Leave(c.info.Remote.Addr())
+}
+
+// Node is the NUMA node of the device, negative if it has none.
+func (c *conn) Node() int {
+	if dev := c.id.Device(); dev != nil {
+		return dev.Attr().Node
+	}
+	return -1
+}
+
+// Info describes the connection.
+func (c *conn) Info() *fabric.QueueInfo { return &c.info }
+
+// Close rejects the connection with "no resources".
+func (c *conn) Close() error {
+	if err := c.claim(); err != nil {
+		return nil // it was adopted or closed
+	}
+	defer c.leave()
+	return c.reject(cmwire.NoResources)
+}
+
+var errClaimed = errors.New("the connection has been adopted or closed before")
+
+// claim lets one caller decide about the connection.
+func (c *conn) claim() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.claimed {
+		return errClaimed
+	}
+	c.claimed = true
+	return nil
+}
+
+// bind delivers the connection's events to q from now on. An error says that it has ended already.
+func (c *conn) bind(q *queue) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended == nil {
+		c.q = q
+	}
+	return c.ended
+}
+
+// reject rejects the request and frees the identifier; its queue pair must have been destroyed.
+func (c *conn) reject(st cmwire.Status) error {
+	var rej cmwire.Rej
+	rej.Set(st)
+	c.mu.Lock()
+	ended := c.ended != nil
+	c.mu.Unlock()
+	var err error
+	if !ended {
+		err = c.id.Reject(rej[:])
+	}
+	return errors.Join(err, c.id.Destroy())
+}
+
+// event handles an event of the connection. CM goroutine.
+func (c *conn) event(ev *verbs.Event) {
+	typ, status := ev.Type, ev.Status
+	c.mu.Lock()
+	q := c.q
+	if q == nil && endsConnection(typ) {
+		c.ended = fmt.Errorf("the connection ended before it was accepted: %v", typ)
+	}
+	c.mu.Unlock()
+	if q != nil {
+		q.g.cfg.Loop.Post(func() { q.event(typ, status) })
+	}
+}
+
+// endsConnection says whether an event ends its connection.
+func endsConnection(t verbs.EventType) bool {
+	switch t {
+	case verbs.EventDisconnected, verbs.EventDeviceRemoval, verbs.EventConnectError,
+		verbs.EventUnreachable, verbs.EventRejected,
+		verbs.EventAddrChange, verbs.EventTimewaitExit:
+		return true
+	}
+	return false
 }

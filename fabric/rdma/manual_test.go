@@ -72,7 +72,7 @@ func newManual(t testing.TB, o verbstest.Options, cfg Config, p hostParam) *manu
 	arena, err := mem.NewArena("test arena", 4<<20)
 	must(err)
 	cfg.Provider = m.f.Provider("target")
-	fill(&cfg.SharedReceives, testShared)
+	setDefault(&cfg.SRQSize, testSRQSize)
 	tr := New(cfg)
 	g, err := tr.NewGroup(fabric.GroupConfig{
 		Loop: m.loop, Handler: m.h,
@@ -101,12 +101,12 @@ func newManual(t testing.TB, o verbstest.Options, cfg Config, p hostParam) *manu
 	m.until(t, func() bool {
 		select {
 		case <-established:
-			return m.g.queues == 1 && m.g.slots[0].state == queueLive
+			return m.g.queues.len() == 1 && m.g.first().state == queueLive
 		default:
 			return false
 		}
 	})
-	m.q = m.g.slots[0]
+	m.q = m.g.first()
 	t.Cleanup(func() {
 		done := false
 		m.g.Shutdown(func() { done = true })
@@ -173,16 +173,16 @@ func TestTransitions(t *testing.T) {
 	})
 	one(q.keyed(command(opRead, 1, 0, 4096), 0, 4096))
 	step(requestSending)
-	if m.q.slots != m.q.sqSize-2 || m.q.sends != 7 || m.q.signalled != 1 || m.q.posted != 8 {
-		t.Errorf("%d of %d slots, %d sends, %d signalled, %d receives", m.q.slots, m.q.sqSize,
-			m.q.sends, m.q.signalled, m.q.posted)
+	if m.q.sqFree != m.q.sqSize-2 || m.q.sends != 7 || m.q.signaled != 1 || m.q.recv.posted != 8 {
+		t.Errorf("%d of %d slots, %d sends, %d signaled, %d receives", m.q.sqFree, m.q.sqSize,
+			m.q.sends, m.q.signaled, m.q.recv.posted)
 	}
 	sends.Release()
 	m.turn()
 	step(requestIdle)
 
 	// A write whose memory, data and backend are late.
-	memory, _ := m.g.pool.memory.AllocReserve(nil, m.g.pool.memory.Available())
+	memory, _ := m.g.cfg.Memory.AllocReserve(nil, m.g.cfg.Memory.Available())
 	reads := m.f.Inject(verbstest.Fault{
 		Host: "target", Ops: verbstest.OpRead, Hold: true,
 		Times: -1,
@@ -192,7 +192,7 @@ func TestTransitions(t *testing.T) {
 	if !m.g.Arm() {
 		t.Error("waiting for memory that is not there keeps the reactor awake")
 	}
-	m.g.pool.memory.Free(memory)
+	m.g.cfg.Memory.Free(memory)
 	if m.g.Arm() {
 		t.Error("the reactor may sleep although memory has come back")
 	}
@@ -201,11 +201,11 @@ func TestTransitions(t *testing.T) {
 	m.turn()
 	step(requestNeedRead)
 	m.q.reads = taken
-	m.q.touch()
+	m.q.schedule()
 	m.turn()
 	step(requestReading)
-	if m.q.reads != taken-1 || m.q.signalled != 1 {
-		t.Errorf("%d reads, %d signalled", m.q.reads, m.q.signalled)
+	if m.q.reads != taken-1 || m.q.signaled != 1 {
+		t.Errorf("%d reads, %d signaled", m.q.reads, m.q.signaled)
 	}
 	reads.Release()
 	m.turn()
@@ -217,18 +217,57 @@ func TestTransitions(t *testing.T) {
 	m.turn()
 	step(requestNeedSend)
 	m.q.sends = 8
-	m.q.touch()
+	m.q.schedule()
 	m.turn()
 	m.turn()
 	step(requestIdle)
-	if m.q.slots != m.q.sqSize || m.q.reads != taken || m.q.sends != 8 || m.q.signalled != 0 ||
-		m.q.posted != 8 {
-		t.Errorf("at rest: %d of %d slots, %d reads, %d sends, %d signalled, %d receives",
-			m.q.slots, m.q.sqSize, m.q.reads, m.q.sends, m.q.signalled, m.q.posted)
+	if m.q.sqFree != m.q.sqSize || m.q.reads != taken || m.q.sends != 8 || m.q.signaled != 0 ||
+		m.q.recv.posted != 8 {
+		t.Errorf("at rest: %d of %d slots, %d reads, %d sends, %d signaled, %d receives",
+			m.q.sqFree, m.q.sqSize, m.q.reads, m.q.sends, m.q.signaled, m.q.recv.posted)
 	}
 }
 
-// On iWARP every RDMA WRITE is signalled; elsewhere only the response is.
+// Another group on the reactor serves the pool: what it grants or expires keeps the reactor awake,
+// and the next poll continues.
+func TestMemoryGrantedByAnotherGroup(t *testing.T) {
+	m := newManual(t, verbstest.Options{}, Config{}, ioParam(8))
+	pool := m.g.cfg.Memory
+	for i, tt := range []struct {
+		op    nvme.Opcode
+		grant bool
+		state requestState
+		want  nvme.Status
+	}{
+		{opRead, true, requestExecuting, nvme.Success},
+		{opWrite, true, requestNeedRead, nvme.Success},
+		{opRead, false, requestExecuting, nvme.CommandInterrupted},
+	} {
+		all, _ := pool.AllocReserve(nil, pool.Available())
+		s := m.host.keyed(command(tt.op, uint16(i), 0, 4096), 0, 4096)
+		m.host.send(&s, nil)
+		m.turn()
+		if m.state(t) != requestNeedMemory || !m.g.Arm() {
+			t.Fatalf("%d: state %v, or the reactor stays awake for nothing", i, m.state(t))
+		}
+		if tt.grant {
+			pool.Free(all)
+			pool.Serve()
+		} else {
+			pool.Expire(1 << 62)
+			pool.Free(all)
+		}
+		if m.state(t) != tt.state || m.g.Arm() {
+			t.Fatalf("%d: state %v, want %v, or the reactor may sleep", i, m.state(t), tt.state)
+		}
+		m.until(t, func() bool { return m.state(t) == requestIdle })
+		if cqe, _, ok := m.host.response(); !ok || cqe.Status() != tt.want {
+			t.Errorf("%d: %v, want %v", i, cqe.Status(), tt.want)
+		}
+	}
+}
+
+// On iWARP every RDMA WRITE is signaled; elsewhere only the response is.
 func TestSignalledWrites(t *testing.T) {
 	for iwarp, want := range map[bool]int{false: 1, true: 2} {
 		m := newManual(t, verbstest.Options{IWARP: iwarp}, Config{}, ioParam(8))
@@ -236,47 +275,48 @@ func TestSignalledWrites(t *testing.T) {
 		s := m.host.keyed(command(opRead, 1, 0, 4096), 0, 4096)
 		m.host.send(&s, nil)
 		m.turn()
-		if m.q.signalled != want {
-			t.Errorf("iWARP %v: %d of a WRITE and a SEND are signalled, want %d", iwarp,
-				m.q.signalled, want)
+		if m.q.signaled != want {
+			t.Errorf("iWARP %v: %d of a WRITE and a SEND are signaled, want %d", iwarp,
+				m.q.signaled, want)
 		}
 		writes.Release()
 		m.turn()
-		if m.q.signalled != 0 || m.state(t) != requestIdle {
-			t.Errorf("iWARP %v: %d signalled at rest", iwarp, m.q.signalled)
+		if m.q.signaled != 0 || m.state(t) != requestIdle {
+			t.Errorf("iWARP %v: %d signaled at rest", iwarp, m.q.signaled)
 		}
 	}
 }
 
-// A capsule that lands in a slot whose last response is still in flight is served after that.
-func TestCapsuleWaitsForResponse(t *testing.T) {
-	m := newManual(t, verbstest.Options{}, Config{}, ioParam(2))
-	sends := m.f.Inject(verbstest.Fault{
-		Host: "target", Ops: verbstest.OpSend, Hold: true,
-		Times: -1,
-	})
-	for cid := range uint16(4) {
-		s := command(opNothing, cid, 0, 0)
-		m.host.send(&s, nil)
-		m.turn()
-	}
-	if m.q.reqs[0].waiting != capsuleSize || m.q.reqs[1].waiting != capsuleSize ||
-		m.h.counts["prepare"] != 2 {
-		t.Fatalf("%d and %d bytes wait, %d were prepared", m.q.reqs[0].waiting, m.q.reqs[1].waiting,
-			m.h.counts["prepare"])
-	}
-	sends.Release()
-	m.until(t, func() bool { return m.h.counts["complete"] == 4 })
-	seen := map[uint16]bool{}
-	for range 4 {
-		cqe, _, ok := m.host.response()
-		if !ok {
-			t.Fatalf("%+v", m.host.bad)
+// Capsules that come while the responses of all requests are in flight wait for a request, in
+// order.
+func TestCapsuleWaitsForRequest(t *testing.T) {
+	for _, srqSize := range []int{0, srqSlabSlots} {
+		m := newManual(t, verbstest.Options{}, Config{SRQSize: srqSize}, ioParam(2))
+		sends := m.f.Inject(verbstest.Fault{
+			Host: "target", Ops: verbstest.OpSend, Hold: true,
+			Times: -1,
+		})
+		for cid := range uint16(4) {
+			s := command(opNothing, cid, 0, 0)
+			m.host.send(&s, nil)
+			m.turn()
 		}
-		seen[cqe.CID()] = true
-	}
-	if len(seen) != 4 {
-		t.Errorf("responses to %v", seen)
+		if len(m.q.capsules) != 2 || m.h.counts["prepare"] != 2 || m.q.taken != 2 {
+			t.Fatalf("%d capsules wait, %d were prepared, %d are without a response",
+				len(m.q.capsules), m.h.counts["prepare"], m.q.taken)
+		}
+		sends.Release()
+		m.until(t, func() bool { return m.h.counts["complete"] == 4 })
+		for cid := range uint16(4) {
+			if cqe, _, ok := m.host.response(); !ok || cqe.CID() != cid {
+				t.Fatalf("response to %d, want %d (%+v)", cqe.CID(), cid, m.host.bad)
+			}
+		}
+		m.turn()
+		if want := max(srqSize, 2); m.q.recv.posted != want || m.q.taken != 0 {
+			t.Errorf("%d of %d receives posted, %d commands without a response",
+				m.q.recv.posted, want, m.q.taken)
+		}
 	}
 }
 
@@ -306,15 +346,15 @@ func TestDeviceWithoutInvalidate(t *testing.T) {
 		{Opcode: verbs.WRSendWithInv, Flags: verbs.SendSignaled},
 	}
 	fake := &refusingQP{}
-	q := &queue{qp: fake, g: &group{}, p: &port{dev: &device{}}}
+	q := &queue{qp: fake, g: &group{}, p: &poller{dev: &device{}}}
 	if err := q.postSend(slices.Clone(wrs)); err != nil {
 		t.Fatal(err)
 	}
 	want := []verbs.SendOpcode{verbs.WRRDMAWrite, verbs.WRSend, verbs.WRSend, verbs.WRSend}
-	if !slices.Equal(fake.posted, want) || q.signalled != 3 || !q.p.dev.noInvalidate.Load() {
-		t.Errorf("posted %v, %d signalled", fake.posted, q.signalled)
+	if !slices.Equal(fake.posted, want) || q.signaled != 3 || !q.p.dev.noInvalidate.Load() {
+		t.Errorf("posted %v, %d signaled", fake.posted, q.signaled)
 	}
-	broken := &queue{qp: &refusingQP{all: true}, g: &group{}, p: &port{dev: &device{}}}
+	broken := &queue{qp: &refusingQP{all: true}, g: &group{}, p: &poller{dev: &device{}}}
 	if err := broken.postSend(slices.Clone(wrs[1:])); err == nil ||
 		broken.p.dev.noInvalidate.Load() {
 		t.Errorf("a queue pair that takes nothing: %v", err)
@@ -324,43 +364,44 @@ func TestDeviceWithoutInvalidate(t *testing.T) {
 func TestStaleCompletions(t *testing.T) {
 	m := newManual(t, verbstest.Options{}, Config{}, ioParam(8))
 	for _, id := range []uint64{
-		workID(workRecv, m.q.gen+1, 0, 0), workID(workSend, m.q.gen, 1, 0),
-		workID(workRead, m.q.gen-1, 0, 3), 0, 1<<64 - 1,
+		workID(workRecv, m.q.id+1<<32, 0), workID(workSend, m.q.id+1<<16, 0),
+		workID(workRead, m.q.id-1<<32, 3), 0, 1<<64 - 1,
 	} {
 		m.g.completed(&verbs.WC{WRID: id, Status: verbs.WCGeneralErr})
 	}
-	if m.q.failed || m.q.posted != 8 {
+	if m.q.failed || m.q.recv.posted != 8 {
 		t.Error("a completion of another queue was taken")
 	}
 }
 
-func TestList(t *testing.T) {
-	var l list
-	qs := [2]*queue{{}, {}}
-	rs := make([]request, 5)
-	for i := range rs {
-		rs[i].Queue = qs[i%2]
-		rs[i].tag = uint16(i)
-	}
-	tags := func() (out []uint16) {
-		for r := l.pop(); r != nil; r = l.pop() {
-			out = append(out, r.tag)
+// TestTable: IDs are not used again when numbers are.
+func TestTable(t *testing.T) {
+	var tab table[int]
+	vs := [3]int{}
+	a, b := tab.add(&vs[0]), tab.add(&vs[1])
+	for kind := range workData {
+		if tab.find(workID(kind, a, 0xFFFF)) != &vs[0] || tab.find(workID(kind, b, 1)) != &vs[1] {
+			t.Error("not found")
 		}
-		return out
 	}
-	l.push(&rs[0])
-	l.push(&rs[1])
-	l.unpop(&rs[2])
-	if got := tags(); !slices.Equal(got, []uint16{2, 0, 1}) || l.tail != nil {
-		t.Error(got)
+	tab.remove(a)
+	if tab.find(a) != nil || tab.len() != 1 {
+		t.Error("found although it was removed")
 	}
-	l.unpop(&rs[3])
-	for _, i := range []int{0, 1, 2, 4} {
-		l.push(&rs[i])
+	c := tab.add(&vs[2])
+	if uint16(c>>16) != uint16(a>>16) || tab.find(a) != nil || tab.find(c) != &vs[2] {
+		t.Errorf("IDs %#x and %#x of one number", a, c)
 	}
-	l.remove(qs[0])
-	if got := tags(); !slices.Equal(got, []uint16{3, 1}) {
-		t.Error(got)
+	for v := range tab.all() { // what is there may be removed meanwhile
+		tab.remove(b)
+		if v == &vs[1] {
+			t.Error("yielded although it was removed")
+		}
+	}
+	tab.remove(c)
+	tab.entries[0].gen = genMask // the generation wraps
+	if d := tab.add(&vs[0]); d>>56 != 0 || tab.find(d) != &vs[0] {
+		t.Errorf("ID %#x", d)
 	}
 }
 
@@ -384,7 +425,7 @@ func TestNothingIsAllocatedPerCommand(t *testing.T) {
 			m.h.checks = false
 			var sqes []nvme.SQE
 			for i := range 32 {
-				op := []nvme.Opcode{opRead, opWrite, opLentRead, opNothing}[i%4]
+				op := []nvme.Opcode{opRead, opWrite, opZeroCopyRead, opNothing}[i%4]
 				s := m.host.keyed(command(op, uint16(i), 0, 4096), i*4096, 4096)
 				if op == opWrite && i%8 == 1 {
 					s.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 0)

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
@@ -14,62 +16,51 @@ import (
 // otherwise.
 type queue struct {
 	g    *group
-	p    *port
+	p    *poller
 	cq   *cq
 	conn *conn
 	qp   verbs.QP
 
-	number  uint16 // in g.slots
-	gen     uint32
+	id      uint64 // in g.queues
 	state   queueState
 	session fabric.Session
-	opened  bool // Handler.Open succeeded
 	joined  bool // Connect succeeded
 
-	// The registered memory: depth capsules, depth responses, and on I/O queues depth pages-aligned
-	// areas of in-capsule data.
-	region    *mem.Region
-	mr        verbs.MR
-	key       uint32
-	base      uint64 // address of the region
-	responses int    // offset of the first response
-	inCapsule int    // offset of the first area of in-capsule data
-	stride    int    // from one area to the next
-	icd       int    // bytes of in-capsule data per capsule, 0 on the admin queue
-	inline    bool   // responses are sent inline
-
-	reqs []request
-
-	// shared is where capsules come from if the queue has no receives of its own. Then reqs that no
-	// capsule has are on idle, capsules have no request yet, taken is the number of commands
-	// without a response, and last says that the queue pair takes no more receives.
-	shared   *shared
-	idle     list
-	capsules []arrival
+	// Receiving. capsules have arrived and wait for a request; taken is the number of commands
+	// without a response. With an SRQ, recv is that of the SRQ, and last says that the queue pair
+	// takes no more receives.
+	slab     *slab
+	srq      *srq // nil: the queue has receives of its own
+	recv     *recvQueue
+	own      recvQueue
+	icd      int // bytes of in-capsule data per capsule, 0 on the admin queue
+	capsules []capsule
 	taken    int
 	last     bool
 
-	// Credits. sqSize is the size of the send queue, slots what is free of it; reads and sends are
-	// RDMA READs and responses that may be put in flight now.
-	sqSize, slots int
-	reads, sends  int
-	maxReads      int
-	// posted and signalled are receives and signalled sends that have not completed; the queue pair
-	// is drained when both are 0.
-	posted, signalled int
-	executing         int // requests the handler has
+	reqs []request
+	idle []*request // a stack: the one used last is in the cache
 
-	out      list // completed requests
-	needRead list // requests whose data is to be read
-	dirty    bool // on g.dirty
+	// Sending. sqSize is the size of the send queue, sqFree what is free of it; a chain takes at
+	// most maxChain. reads and sends are the RDMA READs and responses that may be posted now, of
+	// maxReads and conn.credits.
+	sqSize, sqFree, maxChain int
+	reads, sends, maxReads   int
+	signaled                 int // signaled sends that have not completed
+	inline                   bool
+	executing                int // requests that the handler has
+
+	toSend    list.List[request] // completed requests
+	toRead    list.List[request] // requests whose data is to be read
+	scheduled bool               // on g.scheduled
 
 	why      error  // why the queue ends, once it does
 	failed   bool   // it must end now
 	flushed  bool   // the queue pair is in the error state
-	stop     func() // the timer of the present state, nil if it has none
-	progress uint64
-	seen     uint64 // progress at the last look
-	stuckBy  int64  // when the queue counts as stuck, 0 if nothing is in flight
+	stop     func() // of the timer of the present state, nil if there is none
+	progress uint64 // signaled sends that have completed
+	checked  uint64 // progress at the last check
+	stuckAt  int64  // when the queue counts as stuck, 0 if nothing is in flight
 
 	// cm is held by ordinary goroutines while they call the connection's identifier and queue pair.
 	cm       sync.Mutex
@@ -77,164 +68,121 @@ type queue struct {
 	ended    bool
 }
 
-// build makes the memory and the queue pair of a connection; free undoes it. Not on a reactor. The
-// completion queue and shared receives are there.
+// capsule is a capsule that waits for a request.
+type capsule struct {
+	slot uint16
+	size uint32
+}
+
+// build makes the memory and the queue pair of a connection; free undoes it. The completion queue
+// and the SRQ exist. Not on a reactor.
 func (q *queue) build() (err error) {
-	c, attr := q.conn, &q.p.dev.attr
-	q.reads, q.sends = min(c.reads, max(attr.MaxQPInitRdAtom, 1)), c.credits
-	q.maxReads = q.reads
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, q.free())
-		}
-	}()
+	c := q.conn
+	q.maxReads = min(c.reads, max(q.p.dev.attr.MaxQPInitRdAtom, 1))
+	q.reads, q.sends = q.maxReads, c.credits
 	q.icd = c.inCapsule()
-	if err = q.layout(); err != nil {
+	slots := c.depth
+	if q.srq != nil {
+		slots = 0
+	}
+	if q.slab, err = q.p.newSlab(slots, q.icd, c.depth*responseSize); err != nil {
 		return err
 	}
 	init := verbs.QPInit{
 		SendCQ: q.cq.CQ, RecvCQ: q.cq.CQ, MaxSendWR: q.sqSize, MaxSendSGE: q.p.sendSGE,
-		MaxRecvSGE: 1, MaxInline: responseSize,
+		MaxRecvWR: slots, MaxRecvSGE: 1, MaxInline: responseSize,
 	}
 	if q.icd > 0 {
 		init.MaxRecvSGE = 2
 	}
-	if q.shared != nil {
-		init.SRQ = q.shared.srq
-	} else {
-		init.MaxRecvWR = c.depth
+	if q.srq != nil {
+		init.SRQ = q.srq.SRQ
 	}
 	if q.qp, err = c.id.CreateQP(q.p.dev.pd, init); err != nil {
-		return fmt.Errorf("queue pair of %d sends and %d receives: %w", q.sqSize, init.MaxRecvWR,
-			err)
+		return errors.Join(fmt.Errorf("queue pair of %d sends and %d receives: %w", q.sqSize,
+			slots, err), q.slab.free())
 	}
 	q.inline = q.qp.MaxInline() >= responseSize
-	return nil
-}
-
-// layout maps and registers the memory of capsules and responses and makes the requests. The device
-// writes capsules there and nobody else can: LOCAL_WRITE only.
-func (q *queue) layout() (err error) {
-	depth := q.conn.depth
-	q.responses = depth * capsuleSize
-	size := capsuleMemory(depth, q.icd)
-	if q.shared != nil {
-		q.responses, size = 0, depth*responseSize
-		q.capsules = make([]arrival, 0, depth)
-	} else if q.icd > 0 {
-		q.inCapsule = roundUp(depth*(capsuleSize+responseSize), pageSize)
-		q.stride = roundUp(q.icd, pageSize)
+	if q.recv = &q.own; q.srq != nil {
+		q.recv = &q.srq.recv
+	} else {
+		q.own.post, q.own.shift = q.qp, 16
+		q.own.addSlots(q.slab, slots)
 	}
-	if q.region, err = mem.Map("RDMA capsules", size); err != nil {
-		return err
-	}
-	q.g.near(q.region)
-	if q.mr, err = q.p.dev.pd.RegMR(q.region.Bytes(), verbs.AccessLocalWrite); err != nil {
-		return fmt.Errorf("register %d bytes for capsules with %s: %w (see the memlock limit)",
-			size, q.p.dev.attr.Name, err)
-	}
-	q.key, q.base = q.mr.LKey(), mem.Addr(q.region.Bytes())
-	q.reqs = make([]request, depth)
-	segs := make([]mem.Segment, depth*2) // most commands need one, some two
+	q.capsules = make([]capsule, 0, c.depth)
+	q.reqs, q.idle = make([]request, c.depth), make([]*request, 0, c.depth)
+	segs := make([]mem.Segment, c.depth*2) // most commands need one, some two
 	for i := range q.reqs {
 		r := &q.reqs[i]
 		r.Queue, r.Owner, r.tag = q, r, uint16(i)
 		r.Segs = segs[2*i : 2*i : 2*i+2]
-		if q.shared != nil {
-			q.idle.push(r)
-		}
+		r.waiter.Owner = r
+		q.idle = append(q.idle, r)
 	}
 	return nil
 }
 
-// capsuleMemory is the registered memory of a queue: capsules, responses, and in-capsule data page
-// by page.
-func capsuleMemory(depth, icd int) int {
-	size := depth * (capsuleSize + responseSize)
-	if icd > 0 {
-		size = roundUp(size, pageSize) + depth*roundUp(icd, pageSize)
-	}
-	return size
-}
-
-func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }
-
-// free gives back the memory of a queue whose queue pair does not exist. Not on a reactor. Memory
-// that cannot be deregistered stays mapped: the device might still use it.
-func (q *queue) free() error {
-	if q.mr != nil {
-		if err := q.mr.Dereg(); err != nil {
-			return fmt.Errorf("free the capsules of a queue: %w", err)
-		}
-		q.mr = nil
-	}
-	if q.region == nil {
-		return nil
-	}
-	return q.region.Unmap()
-}
-
-// capsule is the memory that the command capsule of r lies in.
-func (q *queue) capsule(r *request) []byte {
-	if q.shared != nil {
-		return q.shared.capsule(r.slot)
-	}
-	off := int(r.tag) * capsuleSize
-	return q.region.Bytes()[off : off+capsuleSize]
-}
-
-// capsuleData is the memory that the in-capsule data of r lies in, on an I/O queue.
-func (q *queue) capsuleData(r *request) []byte {
-	if q.shared != nil {
-		return q.shared.capsuleData(r.slot)
-	}
-	off := q.inCapsule + int(r.tag)*q.stride
-	return q.region.Bytes()[off : off+q.icd : off+q.icd]
-}
-
-// capsuleRegion is the region that capsule and capsuleData are of.
-func (q *queue) capsuleRegion(r *request) mem.RegionID {
-	if q.shared != nil {
-		return q.shared.chunks[r.slot/chunkSlots].region.ID()
-	}
-	return q.region.ID()
-}
-
-// recvWR is the receive of slot i.
-func (q *queue) recvWR(i uint16) verbs.RecvWR {
-	wr := verbs.RecvWR{WRID: workID(workRecv, q.gen, q.number, i), NumSGE: 1}
-	wr.SGE[0] = verbs.SGE{Addr: q.base + uint64(i)*capsuleSize, Length: capsuleSize, LKey: q.key}
-	if q.icd > 0 {
-		wr.NumSGE = 2
-		wr.SGE[1] = verbs.SGE{
-			Addr:   q.base + uint64(q.inCapsule) + uint64(i)*uint64(q.stride),
-			Length: uint32(q.icd), LKey: q.key,
-		}
-	}
-	return wr
-}
-
-// Complete takes requests back from the handler. Their responses leave with the next poll of the
-// group.
+// Complete implements fabric.Queue: executing -> needSend. The responses leave with the next poll
+// of the group.
 func (q *queue) Complete(reqs []*fabric.Request) {
 	for _, fr := range reqs {
 		r := fr.Owner.(*request)
 		q.executing--
-		if q.state >= queueDying {
-			q.drop(r)
+		if q.state >= queueDraining {
+			q.freeRequest(r)
 			continue
 		}
-		r.state, r.at = requestNeedSend, cursor{}
-		q.out.push(r)
+		r.state = requestNeedSend
+		r.rewind()
+		q.toSend.Push(r, &r.node)
 	}
-	if q.state < queueDying {
-		q.touch()
+	if q.state < queueDraining {
+		q.schedule()
 		return
 	}
 	q.finish()
 }
 
-// SetDepth is the success of Connect. The queue was made as deep as the host announced to the
+// schedule puts the queue on the list of those that run in this or the next poll.
+func (q *queue) schedule() {
+	if !q.scheduled {
+		q.scheduled = true
+		q.g.scheduled = append(q.g.scheduled, q)
+	}
+}
+
+// run posts what the queue's credits allow, responses with their data first, because they free what
+// other requests wait for, then RDMA READs; or it ends the queue. It returns the number of work
+// requests.
+func (q *queue) run() (n int) {
+	if q.state >= queueDraining {
+		return 0
+	}
+	if q.failed {
+		q.beginTeardown()
+		return 0
+	}
+	for r := q.toSend.First(); r != nil && q.sendResponse(r); r = q.toSend.First() {
+		n += q.postIfFull()
+	}
+	for r := q.toRead.First(); r != nil && q.postRead(r); r = q.toRead.First() {
+		n += q.postIfFull()
+	}
+	n += q.post()
+	if q.state == queueClosing && q.finished() {
+		q.beginTeardown()
+	}
+	return n
+}
+
+// finished says whether a queue that is being disconnected has nothing left to send. Commands on an
+// admin queue may never complete (Asynchronous Event Requests), so they are not waited for.
+func (q *queue) finished() bool {
+	return q.toSend.Empty() && q.toRead.Empty() && q.signaled == 0 &&
+		(q.executing == 0 || q.conn.info.QID == 0)
+}
+
+// SetDepth implements fabric.Queue. The queue was made as deep as the host announced to the
 // connection manager.
 func (q *queue) SetDepth(depth int) error {
 	if depth < 1 || depth > q.conn.depth {
@@ -244,43 +192,112 @@ func (q *queue) SetDepth(depth int) error {
 	}
 	q.joined = true
 	if q.state < queueClosing {
-		q.relax()
+		q.stopTimer()
 	}
 	return nil
 }
 
-// Disconnect starts the orderly end of the queue. The next poll goes on with it, so that the
-// handler, which may have called this, is not called from here.
+// Disconnect implements fabric.Queue. The next poll continues, so that the handler, which may have
+// called this, is not called from here.
 func (q *queue) Disconnect(why error) {
 	if q.state >= queueClosing {
 		return
 	}
 	q.state, q.why = queueClosing, why
-	q.within(q.g.t.cfg.LingerTimeout)
-	q.touch()
+	q.setTimer(q.g.t.cfg.LingerTimeout)
+	q.schedule()
 }
 
-// Info describes the connection.
+// Info implements fabric.Queue.
 func (q *queue) Info() *fabric.QueueInfo { return &q.conn.info }
 
-// fail ends the queue at once, at the next poll. The first reason counts.
+// fail ends the queue in the next poll, without waiting for responses. The first reason counts.
 func (q *queue) fail(why error) {
-	if q.state >= queueDying || q.failed {
+	if q.state >= queueDraining || q.failed {
 		return
 	}
 	q.failed = true
 	if q.why == nil {
 		q.why = why
 	}
-	q.touch()
+	q.schedule()
 }
 
-// touch has the queue looked at in this or the next poll.
-func (q *queue) touch() {
-	if !q.dirty {
-		q.dirty = true
-		q.g.dirty = append(q.g.dirty, q)
+// Why queues end.
+var (
+	errFlushed        = errors.New("the queue pair went to the error state")
+	errHostLeft       = errors.New("the host disconnected")
+	errShutdown       = errors.New("the target shuts down")
+	errRemoved        = errors.New("the RDMA device was removed")
+	errNotEstablished = errors.New("the connection was not established in time")
+	errNoConnect      = errors.New("no Connect command came in time")
+	errStuck          = errors.New("the device made no progress with what it was given")
+)
+
+// event handles an event of the connection.
+func (q *queue) event(t verbs.EventType, status int) {
+	switch {
+	case t == verbs.EventEstablished:
+		if q.state == queueOpening {
+			q.state = queueLive
+			if !q.joined {
+				q.setTimer(q.g.t.cfg.ConnectTimeout)
+			}
+		}
+	case t == verbs.EventDisconnected:
+		q.fail(errHostLeft)
+	case t == verbs.EventDeviceRemoval:
+		q.fail(errRemoved)
+	case endsConnection(t):
+		q.fail(fmt.Errorf("the connection failed: %v (status %d)", t, status))
 	}
+}
+
+// setTimer sets the time limit of the present state, instead of the one before.
+func (q *queue) setTimer(d time.Duration) {
+	q.stopTimer()
+	q.stop = q.g.cfg.Loop.After(d.Nanoseconds(), q.timerExpired)
+}
+
+func (q *queue) stopTimer() {
+	if q.stop != nil {
+		q.stop()
+		q.stop = nil
+	}
+}
+
+func (q *queue) timerExpired() {
+	q.stop = nil
+	switch q.state {
+	case queueOpening:
+		q.fail(errNotEstablished)
+	case queueLive:
+		q.fail(errNoConnect)
+	case queueClosing:
+		q.fail(nil)
+	case queueDraining:
+		q.signaled, q.own.posted, q.last = 0, 0, true // they will not complete
+		q.checkDrained()
+	}
+}
+
+// checkProgress ends a queue whose sends do not complete, for instance because the host posts no
+// receives. It says whether any are in flight.
+func (q *queue) checkProgress(now int64) bool {
+	if q.state >= queueDraining {
+		return false
+	}
+	switch {
+	case q.signaled == 0:
+		q.stuckAt = 0
+	case q.stuckAt == 0 || q.progress != q.checked:
+		q.stuckAt = now + q.g.t.cfg.SendTimeout.Nanoseconds()
+	case now >= q.stuckAt:
+		q.suspectInvalidate()
+		q.fail(errStuck)
+	}
+	q.checked = q.progress
+	return q.signaled > 0
 }
 
 var _ fabric.Queue = (*queue)(nil)

@@ -24,18 +24,18 @@ func pattern(n, seed int) []byte {
 }
 
 // both runs a test on RoCE and on iWARP.
-func both(t *testing.T, fn func(t *testing.T, o benchOptions)) {
+func both(t *testing.T, fn func(t *testing.T, o harnessOptions)) {
 	for name, iwarp := range map[string]bool{"roce": false, "iwarp": true} {
 		t.Run(name, func(t *testing.T) {
 			fn(t,
-				benchOptions{fabric: verbstest.Options{IWARP: iwarp}})
+				harnessOptions{fabric: verbstest.Options{IWARP: iwarp}})
 		})
 	}
 }
 
 func TestReadsAndWrites(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
-		b := newBench(t, o)
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
 		q := b.host.connect(b.addr(), ioParam(32))
 		for _, n := range []int{1, 512, 4096, 4097, 128 << 10, 1 << 20, 1<<20 + 512} {
 			want := pattern(n, n)
@@ -61,8 +61,8 @@ func TestReadsAndWrites(t *testing.T) {
 // What peers can reach: on iWARP alone, and there only memory that is nothing but a sink of RDMA
 // READs.
 func TestWritesGoThroughStaging(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
-		b := newBench(t, o)
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
 		q := b.host.connect(b.addr(), ioParam(32))
 		if st := q.do(q.keyed(command(opWrite, 1, 0, 4096), 0, 4096), nil); !st.OK() {
 			t.Fatal(st)
@@ -76,8 +76,8 @@ func TestWritesGoThroughStaging(t *testing.T) {
 }
 
 func TestInCapsuleData(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
-		b := newBench(t, o)
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
 		q := b.host.connect(b.addr(), ioParam(32))
 		inCapsule := func(op nvme.Opcode, addr uint64, n uint32) nvme.SQE {
 			s := command(op, 9, 0, n)
@@ -136,7 +136,7 @@ func TestInCapsuleData(t *testing.T) {
 }
 
 func TestDescriptors(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), ioParam(32))
 	with := func(typ, sub uint8, n uint32) nvme.SQE {
 		s := command(opRead, 4, 0, n)
@@ -170,7 +170,7 @@ func TestDescriptors(t *testing.T) {
 
 // A failed read sends no data: what lies in the buffer is not the host's.
 func TestFailedReadSendsNoData(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), ioParam(32))
 	copy(q.buf, "untouched")
 	for op, want := range map[nvme.Opcode]nvme.Status{
@@ -187,8 +187,8 @@ func TestFailedReadSendsNoData(t *testing.T) {
 }
 
 func TestRemoteInvalidate(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
-		b := newBench(t, o)
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
 		q := b.host.connect(b.addr(), ioParam(32))
 		for _, op := range []nvme.Opcode{opRead, opWrite, opReadFail, opRefused} {
 			r, err := mem.Map("test host", 4096)
@@ -221,45 +221,47 @@ func TestRemoteInvalidate(t *testing.T) {
 	})
 }
 
-// TestLentMemory: data moves between the host and memory of the handler, before the device knows
+// TestZeroCopy: data moves between the host and memory of the handler, before the device knows
 // that and afterwards. On iWARP nothing is received there.
-func TestLentMemory(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
-		b := newBench(t, o)
+func TestZeroCopy(t *testing.T) {
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
 		q := b.host.connect(b.addr(), ioParam(32))
 		want := pattern(12345, 1)
 		move := func() {
 			t.Helper()
 			copy(q.buf, want)
 			clear(q.buf[1<<20:])
-			if st := q.do(q.keyed(command(opLentWrite, 1, 512, 12345), 0, 12345), nil); !st.OK() {
+			if st := q.do(q.keyed(command(opZeroCopyWrite, 1, 512, 12345), 0, 12345),
+				nil); !st.OK() {
 				t.Fatal(st)
 			}
-			if st := q.do(q.keyed(command(opLentRead, 1, 512, 12345), 1<<20, 12345),
+			if st := q.do(q.keyed(command(opZeroCopyRead, 1, 512, 12345), 1<<20, 12345),
 				nil); !st.OK() {
 				t.Fatal(st)
 			}
 			if !bytes.Equal(q.buf[1<<20:1<<20+12345], want) {
 				t.Error("other data came back")
 			}
-			s := command(opLentWrite, 1, 0, 100)
+			s := command(opZeroCopyWrite, 1, 0, 100)
 			s.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 100)
 			if st := q.do(s, want[:100]); !st.OK() ||
 				!bytes.Equal(b.h.store.Bytes()[:100], want[:100]) {
-				t.Errorf("in-capsule data to lent memory: %v", st)
+				t.Errorf("in-capsule data: %v", st)
 			}
 		}
 		move()
-		if !b.reachable(0) {
+		if !b.registered(0) {
 			t.Fatalf("not registered:\n%s", b.log())
 		}
-		before, more := b.h.count("release"), 3
+		before, more := b.h.count("end zero copy"), 2
 		if o.fabric.IWARP {
 			more = 1
 		}
 		want = pattern(12345, 2)
 		move()
-		b.eventually("the releases", func() bool { return b.h.count("release") == before+more })
+		b.eventually("the ends of zero copy",
+			func() bool { return b.h.count("end zero copy") == before+more })
 	})
 }
 
@@ -290,8 +292,8 @@ func TestRejects(t *testing.T) {
 		{"no READs served", with(func(p *hostParam) { p.reads = 0 }), cmwire.InvalidIRD},
 		{"controller ID", with(func(p *hostParam) { p.cntlid = 0xFFFE }), cmwire.InvalidCNTLID},
 	}
-	both(t, func(t *testing.T, o benchOptions) {
-		b := newBench(t, o)
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
 		for _, tt := range tests {
 			if got := b.host.rejected(b.addr(), tt.p); got != tt.want {
 				t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
@@ -316,7 +318,7 @@ func TestRejects(t *testing.T) {
 }
 
 func TestQueueInfo(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	p := ioParam(16)
 	p.qid, p.cntlid = 5, 77
 	b.host.connect(b.addr(), p)
@@ -338,7 +340,7 @@ func TestQueueInfo(t *testing.T) {
 }
 
 func TestSetDepth(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), adminParam())
 	if st := q.do(command(opConnect, 1, 33, 0), nil); st != nvme.ConnectInvalidParameters {
 		t.Errorf("33 commands on a queue made for 32: %v", st)
@@ -349,7 +351,7 @@ func TestSetDepth(t *testing.T) {
 }
 
 func TestListenErrors(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	rdma := func(s string) fabric.Addr {
 		return fabric.Addr{Transport: nvme.TransportRDMA, AddrPort: netip.MustParseAddrPort(s)}
 	}
@@ -383,7 +385,7 @@ func TestListenErrors(t *testing.T) {
 func TestWildcards(t *testing.T) {
 	for _, listen := range []string{"0.0.0.0", "::"} {
 		t.Run(listen, func(t *testing.T) {
-			b := newBench(t, benchOptions{})
+			b := newHarness(t, harnessOptions{})
 			addr := netip.AddrPortFrom(netip.MustParseAddr(listen), 0)
 			l, err := b.tr.Listen(fabric.Addr{Transport: nvme.TransportRDMA, AddrPort: addr}, 2,
 				b.adopt)
@@ -417,7 +419,7 @@ func TestWildcards(t *testing.T) {
 
 // A group says how many I/O queues it has, and a connection where its device is.
 func TestLoad(t *testing.T) {
-	b := newBench(t, benchOptions{setup: func(f *verbstest.Fabric) {
+	b := newHarness(t, harnessOptions{setup: func(f *verbstest.Fabric) {
 		d := verbstest.RoCE("roce0", netip.MustParseAddr("192.0.2.1"))
 		d.Attr.Node = 3
 		f.AddHost("target", d)
@@ -428,7 +430,7 @@ func TestLoad(t *testing.T) {
 		t.Errorf("load %d with two I/O queues", n)
 	}
 	b.on(func() {
-		if n := b.g.slots[1].conn.Node(); n != 3 {
+		if n := b.g.queues.entries[1].v.conn.Node(); n != 3 {
 			t.Errorf("the device is on node %d", n)
 		}
 	})

@@ -9,10 +9,10 @@ import (
 )
 
 // TestNothingIsRemote: a host that knows the keys and addresses of the target's memory can neither
-// read, write nor invalidate it; it loses its queue, and the others go on (R14).
+// read, write nor invalidate it; its queue ends, and the others continue (R14).
 func TestNothingIsRemote(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
-		b := newBench(t, o)
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
 		good := b.host.connect(b.addr(), ioParam(8))
 		want := 0
 		if o.fabric.IWARP {
@@ -22,7 +22,7 @@ func TestNothingIsRemote(t *testing.T) {
 			t.Errorf("%d memory regions with remote rights, want %d", n, want)
 		}
 		var key uint32
-		b.on(func() { key = b.g.ports[0].arenaMR.RKey() })
+		b.on(func() { key = b.g.pollers[0].data.mr.RKey() })
 		arena := b.arena.Region().Bytes()
 		before := bytes.Clone(arena)
 		attacks := map[string]verbs.SendWR{

@@ -17,7 +17,7 @@ import (
 // Whatever the device refuses, the connection is rejected with "no resources", nothing is left
 // over, and the next one works.
 func TestNoResources(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
+	both(t, func(t *testing.T, o harnessOptions) {
 		o.cfg = Config{ConnectTimeout: 20 * time.Second}
 		for _, call := range []verbstest.Call{
 			verbstest.CallAllocPD, verbstest.CallCreateCompChannel, verbstest.CallRegMR,
@@ -28,7 +28,7 @@ func TestNoResources(t *testing.T) {
 				if skip > 0 && call != verbstest.CallRegMR {
 					continue
 				}
-				b := newBench(t, o)
+				b := newHarness(t, o)
 				b.f.FailCalls("target", call, skip, 1, nil)
 				if skip == 2 && !o.fabric.IWARP { // there are two registrations
 					b.f.FailCalls("target", call, 0, 0, nil)
@@ -47,7 +47,7 @@ func TestNoResources(t *testing.T) {
 }
 
 func TestHandlerRefuses(t *testing.T) {
-	b := newBench(t, benchOptions{})
+	b := newHarness(t, harnessOptions{})
 	b.h.mu.Lock()
 	b.h.openErr = errors.New("no room for hosts")
 	b.h.mu.Unlock()
@@ -65,7 +65,7 @@ func TestLimits(t *testing.T) {
 		"queues per host": {MaxQueuesPerHost: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, benchOptions{cfg: cfg})
+			b := newHarness(t, harnessOptions{cfg: cfg})
 			q := b.host.connect(b.addr(), ioParam(8))
 			b.host.connect(b.addr(), ioParam(8))
 			if st := b.host.rejected(b.addr(), ioParam(8)); st != cmwire.NoResources {
@@ -73,7 +73,7 @@ func TestLimits(t *testing.T) {
 			}
 			q.disconnect()
 			b.host.event(verbs.EventDisconnected)
-			b.eventually("one connection", func() bool { return b.tr.Connections() == 1 })
+			b.eventually("one connection", func() bool { return b.tr.Usage().Connections == 1 })
 			b.host.connect(b.addr(), ioParam(8))
 		})
 	}
@@ -82,12 +82,12 @@ func TestLimits(t *testing.T) {
 // More queues than one completion queue has room for get another one; a device without room for
 // more refuses.
 func TestCompletionQueuesFillUp(t *testing.T) {
-	o := benchOptions{setup: func(f *verbstest.Fabric) {
+	o := harnessOptions{setup: func(f *verbstest.Fabric) {
 		d := verbstest.RoCE("roce0", netip.MustParseAddr("192.0.2.1"))
 		d.Attr.MaxCQE, d.Attr.MaxCQ = 64, 2
 		f.AddHost("target", d)
 	}}
-	b := newBench(t, o)
+	b := newHarness(t, o)
 	p := ioParam(8) // 8 receives, 24 sends
 	var qs []*hostQueue
 	for range 4 {
@@ -101,7 +101,7 @@ func TestCompletionQueuesFillUp(t *testing.T) {
 	}
 	qs[0].disconnect()
 	b.host.event(verbs.EventDisconnected)
-	b.eventually("room", func() bool { return b.tr.Connections() == 3 })
+	b.eventually("room", func() bool { return b.tr.Usage().Connections == 3 })
 	qs = append(qs[1:], b.host.connect(b.addr(), p))
 	for _, q := range qs {
 		if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
@@ -115,9 +115,9 @@ func TestCompletionQueuesFillUp(t *testing.T) {
 
 // With less memory than commands ask for they take turns.
 func TestMemoryIsShort(t *testing.T) {
-	both(t, func(t *testing.T, o benchOptions) {
+	both(t, func(t *testing.T, o harnessOptions) {
 		o.arena, o.cfg.StagingSize = 1<<20, 1<<20
-		b := newBench(t, o)
+		b := newHarness(t, o)
 		q := b.host.connect(b.addr(), ioParam(32))
 		want := pattern(600<<10, 9)
 		copy(q.buf, want)
@@ -142,8 +142,8 @@ func TestMemoryIsShort(t *testing.T) {
 }
 
 func TestMemoryNeverComes(t *testing.T) {
-	b := newBench(t,
-		benchOptions{arena: 1 << 20, cfg: Config{MemoryTimeout: 30 * time.Millisecond}})
+	b := newHarness(t,
+		harnessOptions{arena: 1 << 20, cfg: Config{MemoryTimeout: 30 * time.Millisecond}})
 	q := b.host.connect(b.addr(), ioParam(32))
 	s := q.keyed(command(opHoldWrite, 1, 0, 1<<20), 0, 1<<20)
 	q.send(&s, nil)
@@ -160,17 +160,17 @@ func TestMemoryNeverComes(t *testing.T) {
 
 // The narrowest device: few work requests, one element each, one READ at once, and no inline data.
 func TestNarrowDevice(t *testing.T) {
-	o := benchOptions{setup: func(f *verbstest.Fabric) {
+	o := harnessOptions{setup: func(f *verbstest.Fabric) {
 		d := verbstest.RoCE("roce0", netip.MustParseAddr("192.0.2.1"))
 		d.Attr.MaxQPWR, d.Attr.MaxSGE, d.Attr.MaxSGERD, d.Attr.MaxQPInitRdAtom = 8, 2, 1, 1
 		d.MaxInline = -1
 		f.AddHost("target", d)
 	}}
-	b := newBench(t, o)
+	b := newHarness(t, o)
 	p := ioParam(8)
 	p.hrqsize = 2
 	q := b.host.connect(b.addr(), p)
-	// Single pages are lent out, so that a transfer of 2 MiB is in hundreds of pieces.
+	// Every other page is taken, so that a transfer of 2 MiB has hundreds of segments.
 	b.on(func() { b.fragment() })
 	want := pattern(1<<20, 5)
 	copy(q.buf, want)

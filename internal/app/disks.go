@@ -14,11 +14,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/inventory"
 )
 
-// Disks lists the disks of this machine. The configuration, which tells which of them the target
-// uses, may be missing unless it was asked for.
-func Disks(file string, asked bool, environ []string, out io.Writer) error {
+// Disks lists the disks of this machine. The configuration, which says which of them the target
+// uses, may be missing unless it is required.
+func Disks(file string, required bool, environ []string, out io.Writer) error {
 	c, err := config.Load(file, environ, backends)
-	if err != nil && (asked || !errors.Is(err, os.ErrNotExist)) {
+	if err != nil && (required || !errors.Is(err, os.ErrNotExist)) {
 		return err
 	}
 	var users map[string][]string
@@ -32,18 +32,18 @@ func Disks(file string, asked bool, environ []string, out io.Writer) error {
 	return inventory.Print(out, list)
 }
 
-// blockPath is the path of a namespace's storage, of a namespace of an NVMe drive that of its block
-// device; "" without a path.
+// blockPath returns the path of a namespace's storage, for backend nvme that of the block device;
+// "" if it has none.
 func blockPath(n *namespace) string {
-	s, _ := n.storage()
+	s, _ := n.backing()
 	if ns, err := nvmedrive.Find(s.path()); err == nil && s.name() == "nvme" {
 		return ns.Block
 	}
 	return s.path()
 }
 
-// diskUsers says which namespaces lie on which device, by its number ("8:1"). Files that do not
-// exist yet lie nowhere.
+// diskUsers returns the namespaces on each block device, by its number ("8:1"). Files that do not
+// exist yet are on none.
 func diskUsers(c *config.Config) map[string][]string {
 	users := map[string][]string{}
 	for _, n := range all(c) {
@@ -60,4 +60,8 @@ func diskUsers(c *config.Config) map[string][]string {
 		users[at] = append(users[at], fmt.Sprintf("namespace %d of %s", n.NSID, n.nqn))
 	}
 	return users
+}
+
+func deviceNumber(dev uint64) string {
+	return fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev))
 }

@@ -41,6 +41,23 @@ Environment variables override keys outside of lists: ` + "`NVMF_TARGET_`" + ` a
 Most of the keys below need not be set: each says when to.
 `
 
+const backendsHead = `
+## Backends
+
+The key ` + "`backend`" + ` of a namespace names one of these. ` + "`delay`, `error` and `limit`" + ` are wrappers: they pass everything on to the storage
+under their key ` + "`of`, which is a mapping of `backend`" + ` and its keys, to try what a disk may do:
+
+` + "```yaml" + `
+      - {nsid: 4, backend: delay, latency: 2ms, jitter: 1ms, of: {backend: ram, size: 1GiB}}
+      - nsid: 5               # a disk with a bad spot, and every thousandth write fails
+        backend: error
+        operations: [read]
+        offset: 512MiB
+        length: 64KiB
+        of: {backend: error, operations: [write], one_in: 1000, of: {backend: ram, size: 1GiB}}
+` + "```" + `
+`
+
 // TestDocumentation: docs/configuration.md has every key, with its default and its limits.
 func TestDocumentation(t *testing.T) {
 	var b strings.Builder
@@ -52,13 +69,16 @@ func TestDocumentation(t *testing.T) {
 		}
 		writeSection(&b, "## "+title, s.Doc, s.Keys)
 	}
-	b.WriteString("\n## Backends\n\n`backend` of a namespace names one of these. Backends `delay`, " +
-		"`error` and `limit` pass everything on\nto the storage under their key `of`, a mapping of " +
-		"`backend` and its keys, to try what a disk may do.\n")
+	b.WriteString(backendsHead)
 	for _, k := range backends {
 		writeSection(&b, "### `"+k.Name+"`", k.Doc, k.New().Keys())
 	}
 	golden(t, "../../docs/configuration.md", b.String())
+	_, example, _ := strings.Cut(documentationHead, "```yaml")
+	example, _, _ = strings.Cut(example, "```")
+	if _, err := Parse("docs/configuration.md", []byte(example), nil); err != nil {
+		t.Errorf("its example: %v", err)
+	}
 }
 
 func writeSection(b *strings.Builder, title, doc string, keys []config.Key) {

@@ -11,9 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestHangupKeepsTheConfiguration: SIGHUP does not reload, so whatever stands in the file by then,
-// one that is broken too, what runs goes on as it was, for the hosts that are connected and for
-// those that come (C11).
+// TestHangupKeepsTheConfiguration: SIGHUP does not reload. Although the file is broken by then,
+// hosts that are connected stay so, and others can connect (C11).
 func TestHangupKeepsTheConfiguration(t *testing.T) {
 	file := writeConfig(t, validFile)
 	c, err := config.Load(file, nil, backends)

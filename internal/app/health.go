@@ -10,11 +10,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// healthEvery is how often drives are asked whether they warn of something.
+// healthEvery is how often drives are asked for warnings, and the space of sparse files is measured.
 const healthEvery = time.Minute
 
-// driveOf is the drive that a namespace's storage is, or is a partition of; nil for storage that is
-// none or lies on one among other things.
+// driveOf returns the drive that is, or has as a partition, the storage of a namespace. It is nil
+// for all other storage, such as files on a drive.
 func driveOf(n *namespace) target.Drive {
 	var st unix.Stat_t
 	if err := unix.Stat(blockPath(n), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
@@ -26,7 +26,7 @@ func driveOf(n *namespace) target.Drive {
 	return nil
 }
 
-// watcher calls a function every now and then, on a goroutine of its own, until it is closed.
+// watcher calls a function at intervals, on its own goroutine, until it is closed.
 type watcher struct {
 	stop chan struct{}
 	wg   sync.WaitGroup
@@ -49,7 +49,7 @@ func watch(every time.Duration, fn func()) *watcher {
 	return w
 }
 
-// close ends the calls and waits for the one in progress.
+// close stops the calls and waits for the one in progress.
 func (w *watcher) close() {
 	close(w.stop)
 	w.wg.Wait()

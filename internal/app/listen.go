@@ -9,15 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// Waiting for an unavailable listener: the first retry after retryFirst, then twice as long each
-// time up to retryMax.
+// The pauses between attempts to open an unavailable listener: the first and the longest.
 const (
 	retryFirst = time.Second
 	retryMax   = 30 * time.Second
@@ -27,7 +23,7 @@ const (
 // all of them.
 type listeners struct {
 	log *slog.Logger
-	// open starts one port; up is called after a port that was waited for has come up.
+	// open opens one port; up is called when a port that was unavailable has been opened.
 	open  func(port) (fabric.Listener, error)
 	up    func(fabric.Addr)
 	retry time.Duration // the first pause
@@ -40,7 +36,7 @@ type listeners struct {
 	wg   sync.WaitGroup
 }
 
-// start opens every port. An error means that a port which must be there is not.
+// start opens every port. It fails if a required port is unavailable.
 func (l *listeners) start(ports []port) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stop = cancel
@@ -90,7 +86,8 @@ func (l *listeners) waitFor(ctx context.Context, p port, last error) {
 	}
 }
 
-// addrs are the real addresses of the open ports, and the ports waited for.
+// addrs returns the addresses of the open ports with real port numbers, and those of the
+// unavailable ones.
 func (l *listeners) addrs() (up, waiting []fabric.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,7 +100,7 @@ func (l *listeners) addrs() (up, waiting []fabric.Addr) {
 	return up, waiting
 }
 
-// close ends the waiting and closes what is open; connections live on.
+// close stops waiting and closes the listeners; established connections stay.
 func (l *listeners) close() error {
 	if l.stop == nil {
 		return nil
@@ -118,28 +115,4 @@ func (l *listeners) close() error {
 	}
 	l.running = nil
 	return errors.Join(errs...)
-}
-
-// checkMemlock fails if RDMA could not register the arenas of the reactors.
-func checkMemlock(reactors int, arena int) error {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil ||
-		limit.Cur == unix.RLIM_INFINITY || mayLockMemory() {
-		return nil
-	}
-	if need := uint64(reactors) * uint64(arena); limit.Cur < need {
-		return fmt.Errorf(
-			"the limit of locked memory is too low: %v, for %s of %v (set LimitMEMLOCK=infinity in the systemd unit, or "+
-				"\"ulimit -l unlimited\" as root before the start)", config.Size(limit.Cur),
-			count(reactors, "arena"), config.Size(arena))
-	}
-	return nil
-}
-
-// mayLockMemory says whether the process has CAP_IPC_LOCK, to which the limit does not apply.
-func mayLockMemory() bool {
-	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	err := unix.Capget(&head, &data[0])
-	return err == nil && data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
 )
 
-// startMetrics serves /metrics if the configuration wants it.
+// startMetrics serves /metrics if an address is configured.
 func (s *Server) startMetrics() error {
 	c := s.opts.Config
 	if !c.Metrics.Listen.IsValid() {

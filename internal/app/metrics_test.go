@@ -138,7 +138,7 @@ metrics: {listen: "127.0.0.1:0"}
 	})
 }
 
-// TestNoMetricsByDefault: nobody asked for a listener.
+// TestNoMetricsByDefault: without the key nothing listens.
 func TestNoMetricsByDefault(t *testing.T) {
 	s := newServer(t, Options{Config: parse(t, anyPort)})
 	if err := s.Start(); err != nil {
@@ -165,9 +165,9 @@ func TestMetricsPortIsTaken(t *testing.T) {
 	}
 }
 
-// TestMetricsUntilHostsAreGone: while connections drain there is something to see, and then a
-// scraper that reads nothing holds nobody.
-func TestMetricsUntilHostsAreGone(t *testing.T) {
+// TestMetricsWhileDraining: metrics are served while connections drain, and a scraper that does not
+// read does not delay the end.
+func TestMetricsWhileDraining(t *testing.T) {
 	s := newServer(t, Options{Config: parse(t, anyPort, "metrics: {listen: '127.0.0.1:0'}")})
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
@@ -243,7 +243,7 @@ func TestMetricsOfRDMA(t *testing.T) {
 		map[string]float64{ofNS("namespace_orphans", "1"): 0, ofNS("namespace_ready", "1"): 1})
 }
 
-// slowNamespace takes 6 s for a flush, and hosts are told to try again much earlier.
+// slowNamespace takes 6 s for a flush, far more than its io_timeout.
 func slowNamespace(t *testing.T) config.Namespace {
 	t.Helper()
 	c, err := Parse("test.yaml", []byte(`

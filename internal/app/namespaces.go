@@ -18,14 +18,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// The pauses between looks for storage that is not there: the first and the longest.
+// The pauses between attempts to open absent storage: the first and the longest.
 const (
 	pendingFirst = 250 * time.Millisecond
 	pendingMost  = 4 * time.Second
 )
 
-// namespaces opens the storage of all namespaces and closes it. A namespace whose storage is not
-// there is pending: it is added to its subsystem when the storage appears.
+// namespaces opens and closes the storage of all namespaces. A namespace whose storage is absent is
+// pending: it is added to its subsystem when the storage appears.
 type namespaces struct {
 	s *Server
 
@@ -44,11 +44,11 @@ type namespace struct {
 	key string // "subsystems[0].namespaces[1]"
 }
 
-// storage is where the blocks are in the end, behind wrappers, and its key.
-func (n *namespace) storage() (s storage, key string) {
+// backing is where the blocks are in the end, behind wrappers, and its key.
+func (n *namespace) backing() (s backingStore, key string) {
 	keys, layers := n.Layers(n.key)
 	last := len(layers) - 1
-	return layers[last].Options.(storage), keys[last]
+	return layers[last].Options.(backingStore), keys[last]
 }
 
 // all lists the namespaces of the configuration.
@@ -64,8 +64,8 @@ func all(c *config.Config) (list []*namespace) {
 	return list
 }
 
-// start adds the subsystems with the namespaces that can be opened, and looks for the others. Every
-// one that is wrong rather than absent is reported.
+// start adds the subsystems with the namespaces that can be opened, and begins to wait for those
+// whose storage is absent. It reports every namespace that has another problem.
 func (ns *namespaces) start() error {
 	c := ns.s.opts.Config
 	var problems config.Problems
@@ -97,15 +97,15 @@ func (ns *namespaces) start() error {
 	}
 	var ctx context.Context
 	ctx, ns.cancel = context.WithCancel(context.Background())
-	for _, n := range ns.pending {
+	for _, n := range ns.waiting() {
 		ns.wg.Go(func() { ns.waitFor(ctx, n) })
 	}
 	return nil
 }
 
-// attrs say in a log line which namespace is meant.
+// attrs identify the namespace in a log line.
 func (n *namespace) attrs() []any {
-	s, _ := n.storage()
+	s, _ := n.backing()
 	return []any{"subsystem", n.nqn, "nsid", n.NSID, "path", s.path()}
 }
 
@@ -123,7 +123,7 @@ func (ns *namespaces) open(n *namespace) (target.NamespaceConfig, error) {
 	return nc, nil
 }
 
-// waitFor adds a namespace as soon as its storage is there and nothing is wrong with it.
+// waitFor adds a namespace as soon as its storage is there and can be used.
 func (ns *namespaces) waitFor(ctx context.Context, n *namespace) {
 	first := ns.s.opts.Retry
 	if first == 0 {
@@ -141,14 +141,14 @@ func (ns *namespaces) waitFor(ctx context.Context, n *namespace) {
 
 var errAbsent = errors.New("its storage is not there")
 
-// add opens the storage of a pending namespace and tells the hosts.
+// add opens the storage of a pending namespace and adds it; hosts get an event.
 func (ns *namespaces) add(n *namespace) error {
 	at := ns.s.env(n.Namespace)
 	if absent(n, at) {
 		return errAbsent
 	}
-	if !ns.s.foreign {
-		if ps := probeAlone(ns.s.opts.Config, n); ps.Failed() {
+	if !ns.s.external {
+		if ps := probeAgain(ns.s.opts.Config, n); ps.Failed() {
 			return ps
 		}
 	}
@@ -165,7 +165,7 @@ func (ns *namespaces) add(n *namespace) error {
 	return nil
 }
 
-// drop closes a device that is not served.
+// drop closes a device that is not used.
 func (ns *namespaces) drop(dev backend.Device) error {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
@@ -180,7 +180,7 @@ func (ns *namespaces) waiting() []*namespace {
 	return slices.Clone(ns.pending)
 }
 
-// stop ends the waiting for storage.
+// stop ends the attempts to open absent storage.
 func (ns *namespaces) stop() {
 	if ns.cancel != nil {
 		ns.cancel()
@@ -188,7 +188,7 @@ func (ns *namespaces) stop() {
 	ns.wg.Wait()
 }
 
-// close closes the devices, which nothing may use any more.
+// close closes the devices. The target must be closed.
 func (ns *namespaces) close() error {
 	var errs []error
 	for _, d := range ns.devices {
@@ -197,22 +197,32 @@ func (ns *namespaces) close() error {
 	return errors.Join(errs...)
 }
 
-// absent says that nothing is at the path of a namespace's storage, and that nothing is to be made
-// there.
+// absent says whether the storage of a namespace is missing rather than wrong: nothing is at its
+// path and nothing will be created there, or the device at its path cannot be opened because its
+// hardware is missing or does not answer.
 func absent(n *namespace, at env) bool {
-	s, _ := n.storage()
+	s, _ := n.backing()
 	path := s.path()
 	if path == "" {
 		return false
 	}
-	_, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) && s.creates(at) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && s.creates(at):
 		_, err = os.Stat(filepath.Dir(path))
+		return errors.Is(err, fs.ErrNotExist)
+	case err != nil || info.Mode()&fs.ModeDevice == 0:
+		return errors.Is(err, fs.ErrNotExist)
 	}
-	return errors.Is(err, fs.ErrNotExist)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return offline(err)
 }
 
-// offline says that opening storage failed because the device was removed or does not answer.
+// offline says whether err, of opening storage, means that the device is missing or does not
+// answer.
 func offline(err error) bool {
 	return slices.ContainsFunc([]error{unix.ENXIO, unix.ENODEV, unix.ENOMEDIUM, unix.EIO},
 		func(e error) bool { return errors.Is(err, e) })

@@ -66,7 +66,8 @@ func TestMissingStorage(t *testing.T) {
 			t.Errorf("the host sees the namespaces %v (%v), want %v", got, err, want)
 		}
 		pending := 2 - len(want)
-		expect(t, scrape(t, s), map[string]float64{"nvmf_target_namespaces_pending": float64(pending)})
+		expect(t, scrape(t, s),
+			map[string]float64{"nvmf_target_namespaces_pending": float64(pending)})
 	}
 	namespaces(1)
 	writeAndRead(t, host.TCP{Addr: s.Addrs()[0].AddrPort})

@@ -118,7 +118,7 @@ func TestPlaceOnNode(t *testing.T) {
 				groups: map[nvme.TransportType]fabric.Group{nvme.TransportTCP: g},
 			})
 	}
-	// of which this many are on node 1, until its reactors have more load than the others
+	// how many are on node 1, until its reactors have more load than the others
 	for i, want := range []int{1, 2, 3, 4} {
 		s.place(nodeConn{placedConn{qid: 1}, 1})
 		near := groups[2].got + groups[3].got

@@ -13,7 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// This file turns configuration into what the packages below ask for. It opens nothing.
+// This file translates the configuration for the packages below. It opens nothing.
 
 // Parse checks the text of a configuration file; file is its name for messages. See config.Parse.
 func Parse(file string, data []byte, environ []string) (*config.Config, error) {
@@ -61,9 +61,6 @@ func uses(listeners []config.Listener, t nvme.TransportType) bool {
 func (s *Server) tcpConfig() tcp.Config {
 	c := s.opts.Config.TCP
 	c.Log = s.log
-	if s.opts.TCP != nil {
-		s.opts.TCP(&c)
-	}
 	return c
 }
 
@@ -72,9 +69,6 @@ func (s *Server) rdmaConfig() rdma.Config {
 	c.Log, c.Provider, c.TOS = s.log, s.opts.Verbs, map[uint16]uint8{}
 	for i, l := range s.opts.Config.Listeners {
 		c.TOS[s.ports[i].id] = l.TOS
-	}
-	if s.opts.RDMA != nil {
-		s.opts.RDMA(&c)
 	}
 	return c
 }

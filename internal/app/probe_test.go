@@ -3,6 +3,8 @@ package app
 import (
 	"bufio"
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -12,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // warnings are what check warns of, and an error if it finds one.
@@ -25,9 +29,31 @@ func warnings(t *testing.T, text string) (string, error) {
 // TestCheckWarns: what can be used although it looks doubtful is a warning, and the number of
 // warnings is in the last line.
 func TestCheckWarns(t *testing.T) {
+	available, err := sys.AvailableMemory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespaces := func(text string) string {
+		return strings.Replace(validFile, "{nsid: 1, backend: ram, size: 16MiB}", text, 1)
+	}
 	for _, test := range []struct{ name, text, want string }{
-		{"reactors", strings.Replace(validFile, "count: 1", "count: 256", 1), "256 reactors share "},
-		{"memory", strings.Replace(validFile, "16MiB", "4000TiB", 1), "may take 4000TiB, and "},
+		{
+			"reactors", strings.Replace(validFile, "count: 1", "count: 256", 1),
+			"256 reactors share ",
+		},
+		{
+			"memory", namespaces("{nsid: 1, backend: ram, size: 4000TiB}"),
+			"may grow to ",
+		},
+		{
+			"memory in all", namespaces(fmt.Sprintf("{nsid: 1, backend: ram, size: %d}, "+
+				"{nsid: 2, backend: ram, size: %[1]d}", available/4*3>>12<<12)),
+			"the namespaces in memory may take ",
+		},
+		{
+			"space", namespaces("{nsid: 1, backend: file, size: 10TiB, path: " + t.TempDir() +
+				"/disk}"), "may grow by ",
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			out, err := warnings(t, test.text)
@@ -41,6 +67,85 @@ func TestCheckWarns(t *testing.T) {
 				t.Errorf("printed:\n%s\nwant %q", out, test.want)
 			}
 		})
+	}
+}
+
+// TestCheckAndServeAgree: what check passes is served, and what it refuses is not, for the same
+// reason.
+func TestCheckAndServeAgree(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string, size int64) string {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, size)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for namespace, ok := range map[string]bool{
+		"backend: ram, size: 1MiB":                                        true,
+		"backend: file, path: " + file("grown", 3<<20) + ", size: 1MiB":   true,
+		"backend: file, path: " + file("odd", 1<<20+100) + ", size: 1MiB": true,
+		"backend: file, path: " + dir + "/sparse, size: 1TiB":             true,
+		// pending
+		"backend: file, path: " + dir + "/no/disk, size: 1MiB": true,
+		// pending
+		"backend: block, path: /dev/no-such-disk":                                     true,
+		"backend: file, path: " + file("alone", 1000):                                 false,
+		"backend: file, path: " + file("shrunk", 1<<20) + ", size: 2MiB":              false,
+		"backend: file, path: /proc/version":                                          false,
+		"backend: file, path: " + dir + "/huge, size: 100PiB":                         false,
+		"backend: file, path: " + dir + "/full, size: 100TiB, preallocate: full":      false,
+		"backend: file, path: " + dir:                                                 false,
+		"backend: block, path: /dev/null":                                             false,
+		"backend: nvme, path: /dev/null":                                              false,
+		"backend: limit, iops: 9, of: {backend: file, path: " + file("e", 0) + "}":    false,
+		"backend: limit, iops: 9, of: {backend: file, path: " + file("f", 4096) + "}": true,
+	} {
+		t.Run(namespace, func(t *testing.T) {
+			text := strings.Replace(validFile, "backend: ram, size: 16MiB", namespace, 1)
+			out, checked := warnings(t, text)
+			c, err := Parse("test.yaml", []byte(text), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			served := newServer(t, Options{Config: c}).Start()
+			if (checked == nil) != ok || (served == nil) != ok {
+				t.Fatalf("check: %v, serve: %v, want success %v\n%s", checked, served, ok, out)
+			}
+			if ok {
+				return
+			}
+			_, a, _ := strings.Cut(checked.Error(), "subsystems[0]")
+			if _, b, _ := strings.Cut(served.Error(), "subsystems[0]"); a != b {
+				t.Errorf("check says %q, serve %q", a, b)
+			}
+		})
+	}
+}
+
+// TestStorageThatDoesNotAnswer: a device whose driver refuses to open it is not there.
+func TestStorageThatDoesNotAnswer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk")
+	const demo = 42 << 8 // major numbers that no driver has
+	if err := syscall.Mknod(path, syscall.S_IFBLK|0o600, demo); err != nil {
+		t.Skipf("no device: mknod needs CAP_MKNOD: %v", err)
+	}
+	text := strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: block, path: "+path,
+		1)
+	if out, err := warnings(t, text); err != nil ||
+		!strings.Contains(out, "the namespace is pending") {
+		t.Errorf("check: %v, %s", err, out)
+	}
+	c, err := Parse("test.yaml", []byte(text), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, Options{Config: c})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.announcement(); len(a.pending) != 1 {
+		t.Errorf("%d namespaces are pending", len(a.pending))
 	}
 }
 
@@ -96,7 +201,8 @@ func TestFewDescriptors(t *testing.T) {
 	}
 	log, warned := bufio.NewScanner(stderr), false
 	for log.Scan() && !strings.Contains(log.Text(), "too many open files (raise LimitNOFILE=") {
-		warned = warned || strings.Contains(log.Text(), "open files, and the limit is 64. Set LimitNOFILE=")
+		warned = warned ||
+			strings.Contains(log.Text(), "open files, and the limit is 64. Set LimitNOFILE=")
 	}
 	if log.Text() == "" || !warned {
 		t.Errorf("warned at the start: %v; the last line: %q", warned, log.Text())

@@ -18,8 +18,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 )
 
-// Serve runs the target until SIGTERM or SIGINT. stdout gets what is served and how to connect,
-// stderr the log.
+// Serve runs the target until SIGTERM or SIGINT. It writes what is served and how to connect to
+// stdout, and the log to stderr.
 func Serve(file, version string, stdout, stderr io.Writer) error {
 	c, err := config.Load(file, os.Environ(), backends)
 	if err != nil {
@@ -29,7 +29,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	defer closeLog()
 	announced := newSink(stdout, func(lines int) { log.Warn("output was dropped", "lines", lines) })
 	defer announced.close(outputPatience)
-	// Before anything is started: a signal that comes early still ends in an orderly stop.
+	// Before anything is started, so that an early signal ends in an orderly stop, too.
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)
@@ -59,7 +59,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	return errors.Join(err, stop(s, c.ShutdownTimeout, signals, log))
 }
 
-// program is the part of the program between start and stop.
+// program is the program between start and stop.
 type program struct {
 	server *Server
 	log    *slog.Logger
@@ -115,24 +115,4 @@ func stop(s *Server, limit time.Duration, signals <-chan os.Signal, log *slog.Lo
 			}
 		}
 	}
-}
-
-// outputPatience is how long the end of the program may wait for what reads its output.
-const outputPatience = 2 * time.Second
-
-// openLog makes a log that never waits for w; end writes what is left.
-func openLog(c config.Log, w io.Writer) (log *slog.Logger, end func()) {
-	direct := newLogger(c, w)
-	s := newSink(w, func(lines int) {
-		direct.Warn("log lines were dropped, since they were not read in time", "lines", lines)
-	})
-	return newLogger(c, s), func() { s.close(outputPatience) }
-}
-
-func newLogger(c config.Log, w io.Writer) *slog.Logger {
-	opts := &slog.HandlerOptions{Level: c.Level}
-	if c.JSON {
-		return slog.New(slog.NewJSONHandler(w, opts))
-	}
-	return slog.New(slog.NewTextHandler(w, opts))
 }

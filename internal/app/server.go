@@ -18,13 +18,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
-	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // Options are what a Server is made of.
 type Options struct {
+	// Config may have settings that no file has: those of the transports that have no key.
 	Config *config.Config
 	Log    *slog.Logger
 	// Version is shown to hosts as the firmware revision and in the announcement.
@@ -34,16 +34,16 @@ type Options struct {
 	// OpenDevice opens the storage of a namespace, which is the server's from then on; nil opens
 	// what the configuration describes.
 	OpenDevice func(*config.Namespace) (backend.Device, error)
-	// TCP and RDMA change what a transport is made with; nil changes nothing.
-	TCP  func(*tcp.Config)
-	RDMA func(*rdma.Config)
-	// ListenerUp is called when a listener that was waited for has come up; any goroutine; nil: not.
+
+	// The following are called by any goroutine; nil is not called.
+
+	// ListenerUp: a listener that was not available at the start listens now.
 	ListenerUp func(fabric.Addr)
-	// NamespaceUp is called when a namespace that was pending is served; any goroutine; nil: not.
+	// NamespaceUp: a namespace that was pending is served now.
 	NamespaceUp func(nqn string, nsid uint32)
-	// Failed is called when a reactor ends by itself; the server is of no use then. Any goroutine;
-	// nil: not.
+	// Failed: a reactor has ended with an error; the server must be stopped.
 	Failed func(error)
+
 	// Retry is the first pause before a listener or a pending namespace is tried again; 0 is the
 	// usual one.
 	Retry time.Duration
@@ -51,10 +51,12 @@ type Options struct {
 
 // Server is a target assembled from a configuration:
 //
-//	Start  devices -> target with its subsystems -> transports -> workers (reactor, arena, handler, groups) -> metrics -> listeners
-//	Stop   listeners -> connections drained -> metrics -> target -> workers -> transports -> devices
+//	Start  probe -> devices -> target with its subsystems -> transports
+//	       -> workers (reactor, memory, handler, groups) -> metrics -> listeners
+//	Stop   listeners -> connections drained -> metrics -> target -> workers -> transports
+//	       -> devices
 //
-// What Start opened, Stop closes, in the opposite order, also after a Start that failed half-way.
+// Stop closes what Start opened in the opposite order, also after a Start that failed half-way.
 type Server struct {
 	opts       Options
 	log        *slog.Logger
@@ -67,7 +69,7 @@ type Server struct {
 	metrics    *metrics.Server // nil: not wanted
 	listeners  listeners
 	next       atomic.Uint64
-	foreign    bool // storage is opened by Options.OpenDevice
+	external   bool // storage is opened by Options.OpenDevice
 
 	stopOnce sync.Once
 	stopErr  error
@@ -90,8 +92,8 @@ func NewServer(opts Options) *Server {
 	if opts.Failed == nil {
 		s.opts.Failed = func(error) {}
 	}
-	s.foreign = opts.OpenDevice != nil
-	if !s.foreign {
+	s.external = opts.OpenDevice != nil
+	if !s.external {
 		s.opts.OpenDevice = func(n *config.Namespace) (backend.Device, error) {
 			return openStorage(&n.Storage, s.env(n))
 		}
@@ -124,9 +126,9 @@ func (s *Server) Start() error {
 	return s.listeners.start(s.ports)
 }
 
-// probe logs what looks doubtful on this machine, and returns what is wrong.
+// probe logs the warnings about this machine and returns the errors.
 func (s *Server) probe() error {
-	if s.foreign {
+	if s.external {
 		return nil
 	}
 	ps := probe(s.opts.Config)
@@ -177,16 +179,16 @@ func (s *Server) startWorkers() error {
 	return nil
 }
 
-// Target is what hosts reach; Start makes it.
+// Target returns the target, nil before Start.
 func (s *Server) Target() *target.Target { return s.target }
 
-// Transport is the transport of this type; nil before Start or if no listener uses it.
+// Transport returns the transport of this type, nil before Start or if no listener uses it.
 func (s *Server) Transport(t nvme.TransportType) fabric.Transport { return s.transports[t] }
 
 // listen opens one port and tells the discovery service.
 func (s *Server) listen(p port) (fabric.Listener, error) {
 	c := s.opts.Config.Reactors
-	if p.addr.Transport == nvme.TransportRDMA && !s.foreign { // tests have no real device
+	if p.addr.Transport == nvme.TransportRDMA && !s.external { // tests have no real device
 		if err := checkMemlock(len(s.workers), c.Memory); err != nil {
 			return nil, fmt.Errorf("listen at %v: %w", p.addr, err)
 		}
@@ -201,53 +203,7 @@ func (s *Server) listen(p port) (fabric.Listener, error) {
 	return l, nil
 }
 
-// place gives a new connection to the reactor with the least load, and among those with the same to
-// one that is near: on the processor where its packets come in, or on the NUMA node of its device;
-// or to the next in turn. Queue 0 has no load worth spreading; RDMA tells it apart now, TCP only
-// later, and does not count it from then on.
-func (s *Server) place(conn fabric.Conn) {
-	info := conn.Info()
-	w := s.workers[0]
-	if info.QID != 0 {
-		n, near := int(s.next.Add(1)%uint64(len(s.workers))), nearness(conn)
-		w = s.workers[n]
-		for _, other := range append(s.workers[n+1:len(s.workers):len(s.workers)],
-			s.workers[:n]...) {
-			more := load(other.groups[info.Transport]) - load(w.groups[info.Transport])
-			if more < 0 || more == 0 && near(other) && !near(w) {
-				w = other
-			}
-		}
-	}
-	if err := w.groups[info.Transport].Adopt(conn); err != nil {
-		s.log.Warn("connection refused", "remote", info.Remote, "err", err)
-	}
-}
-
-// nearness tells reactors that are near to a connection from others, as far as that is known.
-func nearness(conn fabric.Conn) func(w *worker) bool {
-	cpu, node := -1, sys.NoNode
-	if c, ok := conn.(fabric.CPUConn); ok {
-		cpu = c.CPU()
-	}
-	if c, ok := conn.(fabric.NodeConn); ok {
-		node = c.Node()
-	}
-	return func(w *worker) bool {
-		return cpu >= 0 && w.cpu == cpu || node != sys.NoNode &&
-			w.node == node
-	}
-}
-
-// load is how many I/O queues a group has, as far as it knows.
-func load(g fabric.Group) int {
-	if l, ok := g.(fabric.LoadReporter); ok {
-		return l.Load()
-	}
-	return 0
-}
-
-// announcement describes what is served now.
+// announcement describes what is served at present.
 func (s *Server) announcement() announcement {
 	c := s.opts.Config
 	a := announcement{
@@ -266,14 +222,14 @@ func nqns(c *config.Config) (list []string) {
 	return list
 }
 
-// Addrs are the addresses listened on now, with real ports.
+// Addrs returns the addresses of the open listeners, with real port numbers.
 func (s *Server) Addrs() []fabric.Addr {
 	up, _ := s.listeners.addrs()
 	return up
 }
 
-// Stop ends everything: no new connection is taken, what is connected is drained, then all is
-// closed. If ctx ends first, Stop returns at once while the rest goes on; another call waits for it
+// Stop accepts no more connections, drains the present ones and closes everything. If ctx ends
+// first, Stop returns at once and the rest continues in the background; another call waits for it
 // again.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopOnce.Do(func() {
@@ -293,12 +249,12 @@ func (s *Server) Stop(ctx context.Context) error {
 func (s *Server) stop() error {
 	errs := []error{s.listeners.close()}
 	s.namespaces.stop()
-	var gone []<-chan struct{}
+	var drained []<-chan struct{}
 	for _, w := range s.workers {
-		gone = append(gone, w.disconnect())
+		drained = append(drained, w.disconnect())
 	}
-	for _, g := range gone {
-		<-g
+	for _, d := range drained {
+		<-d
 	}
 	if s.metrics != nil {
 		errs = append(errs, s.metrics.Close())

@@ -162,8 +162,8 @@ func listen(t *testing.T, addr string) takenPort {
 
 func TestUnavailableWaitServesTheRestAndComesUp(t *testing.T) {
 	taken := listen(t, "127.0.0.1:0")
-	c := parse(t,
-		"{transport: tcp, address: 127.0.0.1, port: 0}, {transport: tcp, address: 127.0.0.1, port: 0}")
+	const listener = "{transport: tcp, address: 127.0.0.1, port: 0}"
+	c := parse(t, listener+", "+listener)
 	c.Listeners[1].Port = taken.AddrPort().Port()
 	up := make(chan fabric.Addr, 1)
 	s := newServer(t,
@@ -268,8 +268,8 @@ subsystems:
 	// The file is locked now: a second target must not have it.
 	err := start()
 	if err == nil ||
-		!strings.Contains(err.Error(), "test.yaml:7:9: subsystems[0].namespaces[0]: file device "+
-			path) {
+		!strings.Contains(err.Error(), "test.yaml:7:40: subsystems[0].namespaces[0].path: \""+path+
+			"\" is in use by another namespace") {
 		t.Errorf("got %v", err)
 	}
 }

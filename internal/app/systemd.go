@@ -7,15 +7,14 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// notify tells the service manager, if there is one (sd_notify(3)).
+// notify sends a state to the service manager, if there is one (sd_notify(3)).
 func notify(log *slog.Logger, state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		log.Warn("cannot notify the service manager", "err", err)
 	}
 }
 
-// watchdog ticks twice in each interval in which the service manager wants a sign of life; never if
-// it wants none.
+// watchdog ticks twice in each interval of the service manager's watchdog; never if that is off.
 func watchdog(log *slog.Logger) (tick <-chan time.Time, end func()) {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
@@ -28,7 +27,7 @@ func watchdog(log *slog.Logger) (tick <-chan time.Time, end func()) {
 	return t.C, t.Stop
 }
 
-// aliveTimeout is the longest time in which a healthy reactor answers.
+// aliveTimeout is the longest time that a healthy reactor takes to answer.
 const aliveTimeout = 2 * time.Second
 
 // alive says whether every reactor runs what is posted to it within the timeout.

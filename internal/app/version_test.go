@@ -9,7 +9,10 @@ func TestVersion(t *testing.T) {
 	build := func(version string, settings ...debug.BuildSetting) *debug.BuildInfo {
 		return &debug.BuildInfo{Main: debug.Module{Version: version}, Settings: settings}
 	}
-	revision := debug.BuildSetting{Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"}
+	revision := debug.BuildSetting{
+		Key:   "vcs.revision",
+		Value: "0123456789abcdef0123456789abcdef01234567",
+	}
 	modified := debug.BuildSetting{Key: "vcs.modified", Value: "true"}
 	for _, test := range []struct {
 		linked string
@@ -24,7 +27,8 @@ func TestVersion(t *testing.T) {
 		{"", nil, "devel"},
 	} {
 		if got := versionOf(test.linked, test.info); got != test.want {
-			t.Errorf("linked %q, built from %+v: %q, want %q", test.linked, test.info, got, test.want)
+			t.Errorf("linked %q, built from %+v: %q, want %q", test.linked, test.info, got,
+				test.want)
 		}
 	}
 }

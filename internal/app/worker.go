@@ -29,8 +29,8 @@ type worker struct {
 	ended  chan error
 }
 
-// mostReserve is the most data memory of a reactor that is kept for data in capsules, in bytes; see
-// mem.Pool. It is an eighth of small ones.
+// mostReserve is the largest reserve for in-capsule data in the data memory of a reactor, in bytes;
+// see mem.Pool. Of small memories it is an eighth.
 const mostReserve = 4 << 20
 
 type workerConfig struct {
@@ -42,7 +42,7 @@ type workerConfig struct {
 	log        *slog.Logger
 }
 
-// newWorker makes a worker that does not run yet. On error nothing is left of it.
+// newWorker makes a worker that does not run yet. On error everything is closed again.
 func newWorker(c workerConfig) (w *worker, err error) {
 	w = &worker{
 		cpu: c.cpu, node: sys.NodeOfCPU(c.cpu),
@@ -92,7 +92,7 @@ func newWorker(c workerConfig) (w *worker, err error) {
 	return w, nil
 }
 
-// run starts the reactor. failed is called if it ends by itself.
+// run starts the reactor. failed is called if it ends with an error.
 func (w *worker) run(failed func(error)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel = cancel
@@ -105,7 +105,7 @@ func (w *worker) run(failed func(error)) {
 	}()
 }
 
-// disconnect ends every connection; the channel is closed when the last one is gone.
+// disconnect ends every connection; the channel is closed when the last one has ended.
 func (w *worker) disconnect() <-chan struct{} {
 	done := make(chan struct{})
 	w.loop.Post(func() {

@@ -10,14 +10,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Drive is hardware that can be asked for its health. Any goroutine may use it.
+// Drive is hardware that reports its health. Any goroutine may use it.
 type Drive struct {
 	m Machine
-	d *Disk // as it was found
+	d *Disk // as DriveOf found it
 }
 
-// DriveOf finds the drive on which the block device with this number ("8:1") lies, a whole disk or
-// a partition; nil if that is none which can be asked.
+// DriveOf returns the drive of the block device with this number ("8:1"), a whole disk or a
+// partition; nil if it does not report its health.
 func (m Machine) DriveOf(number string) *Drive {
 	place, err := filepath.EvalSymlinks(filepath.Join(m.Sys, "dev/block", number))
 	if err != nil {
@@ -33,7 +33,7 @@ func (m Machine) DriveOf(number string) *Drive {
 	return &Drive{m, d}
 }
 
-// ID is the same for all that lies on one drive: its model and serial number, if it has one.
+// ID returns what identifies the drive: its model and serial number, if it has one.
 func (d *Drive) ID() string {
 	if d.d.Serial == "" {
 		return d.d.Name
@@ -41,10 +41,10 @@ func (d *Drive) ID() string {
 	return strings.Join([]string{d.d.Bus, d.d.Model, d.d.Serial}, " ")
 }
 
-// Counts says that SMART tells what was read and written.
+// Counts says whether SMART has what was read and written.
 func (d *Drive) Counts() bool { return d.d.Bus == "nvme" }
 
-// SMART reads the health, in the form that NVMe has for it. It may block for some seconds.
+// SMART reads the health, in the form of the NVMe log page. It may block for some seconds.
 func (d *Drive) SMART() (*nvme.SMARTLog, error) {
 	device, err := d.device()
 	if err != nil {
@@ -65,8 +65,8 @@ func (d *Drive) SMART() (*nvme.SMARTLog, error) {
 	return h.smart(), nil
 }
 
-// device is the path under which the drive is found now: one that was gone may be back under
-// another name.
+// device returns the path at which the drive is now: one that was offline may be back under another
+// name.
 func (d *Drive) device() (string, error) {
 	names := []string{d.d.Name}
 	entries, err := os.ReadDir(filepath.Join(d.m.Sys, "block"))
@@ -93,8 +93,8 @@ func readNVMe(device string) (*nvme.SMARTLog, error) {
 	return passthru.SMART(passthru.FD(f.Fd()))
 }
 
-// smart is the health as log 02h has it (Base section 5.1.12.1.3). What is worn out or fails is no
-// longer reliable; a spare that is not known is full.
+// smart returns the health as log page 02h (Base section 5.1.12.1.3). A drive that fails is no
+// longer reliable; an unknown spare is full.
 func (h Health) smart() *nvme.SMARTLog {
 	l := &nvme.SMARTLog{AvailableSpare: 100}
 	if h.Celsius != 0 {

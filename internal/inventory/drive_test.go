@@ -20,14 +20,14 @@ func TestDriveOf(t *testing.T) {
 	} {
 		d := m.DriveOf(number)
 		if d == nil {
-			t.Errorf("%s is on no drive", number)
+			t.Errorf("%s has no drive", number)
 			continue
 		}
 		if d.ID() != want.id || d.Counts() != want.counts {
 			t.Errorf("%s: %q, counts %t", number, d.ID(), d.Counts())
 		}
 		was := *d.d
-		was.Name = "another" // it was gone and is back
+		was.Name = "another" // it was offline and is back
 		if path, err := (&Drive{m, &was}).device(); was.Serial != "" &&
 			(path != "/dev/"+d.d.Name || err != nil) {
 			t.Errorf("%s: is back at %q, %v", number, path, err)

@@ -18,7 +18,7 @@ import (
 // State sums a health up.
 type State uint8
 
-// The states, from good to bad; Unknown is that of disks nobody asked.
+// The states, from good to bad; Unknown is that of disks that were not asked.
 const (
 	Unknown State = iota
 	Good
@@ -26,10 +26,10 @@ const (
 	Failing
 )
 
-// Health is what a drive says of itself.
+// Health is what a drive reports of itself.
 type Health struct {
 	State State
-	// Notes say what is wrong, or why nothing is known.
+	// Notes say what is wrong, or why the health is unknown.
 	Notes []string
 	// Celsius is the temperature, 0 if unknown. Hours is the time under power, -1 if unknown. Used
 	// is the endurance that is used up in percent, -1 if unknown.
@@ -62,14 +62,14 @@ func ask(d *Disk) Health {
 	case errors.Is(err, os.ErrPermission):
 		return unknown("only root may ask")
 	case errors.Is(err, errNoHealth):
-		return unknown("not told")
+		return unknown("not reported")
 	case err != nil:
 		return unknown(err.Error())
 	}
 	return h
 }
 
-// askNVMe reads log 02h by an ioctl of our own: the library prints it, and does not look at the
+// askNVMe reads log page 02h by an ioctl, because the library prints it instead, and ignores the
 // status of the command.
 func askNVMe(device string) (Health, error) {
 	l, err := readNVMe(device)
@@ -79,7 +79,7 @@ func askNVMe(device string) (Health, error) {
 	return nvmeHealth(l), nil
 }
 
-// nvmeHealth judges log 02h (Base section 5.1.12.1.3).
+// nvmeHealth evaluates log page 02h (Base section 5.1.12.1.3).
 func nvmeHealth(l *nvme.SMARTLog) Health {
 	hours, _ := l.PowerOnHours.Uint64()
 	h := Health{State: Good, Hours: int64(hours), Used: int(l.PercentageUsed)}
@@ -113,12 +113,12 @@ func nvmeHealth(l *nvme.SMARTLog) Health {
 // askATA asks a SATA drive through the SCSI layer.
 func askATA(device string) (h Health, err error) {
 	defer func() {
-		if p := recover(); p != nil { // the library trusts the length of answers
+		if p := recover(); p != nil { // the library does not check the length of answers
 			h, err = Health{}, fmt.Errorf("SMART data makes no sense: %v", p)
 		}
 	}()
-	// Not OpenSCSIAutodetect, which leaves the device open if it fails; sysfs has told that it is
-	// an ATA drive.
+	// Not OpenSCSIAutodetect, which leaves the device open if it fails; sysfs says that it is an
+	// ATA drive.
 	dev := scsi.SATDevice{SCSIDevice: scsi.SCSIDevice{Name: device}}
 	if err := dev.Open(); err != nil {
 		return Health{}, err
@@ -128,13 +128,13 @@ func askATA(device string) (h Health, err error) {
 	err = dev.PrintSMART(&drivedb.DriveDb{Drives: []drivedb.DriveModel{attributes}}, &out)
 	h, found := ataHealth(&out)
 	if found {
-		return h, nil // what is printed after the attributes does not matter
+		return h, nil // errors after the attributes do not matter
 	}
 	return Health{}, errors.Join(errors.New("no SMART attributes"), err)
 }
 
-// attributes is what the library must know to print raw values as plain numbers, of the attributes
-// that ataHealth looks at.
+// attributes makes the library print raw values as plain numbers, of the attributes that ataHealth
+// reads.
 var attributes = func() drivedb.DriveModel {
 	m := drivedb.DriveModel{Family: "DEFAULT", Presets: map[string]drivedb.AttrConv{}}
 	for _, id := range []string{"5", "9", "187", "190", "194", "197", "198"} {
@@ -144,8 +144,8 @@ var attributes = func() drivedb.DriveModel {
 }()
 
 // ataHealth reads the table of attributes as the library prints it: ID NAME FLAG VALUE WORST
-// RESERVED TYPE UPDATED RAW. found says that there was one. The thresholds of the maker are not
-// read, so it judges by the counters of bad sectors that all makers share.
+// RESERVED TYPE UPDATED RAW. found says whether there was one. The thresholds of the vendor are not
+// read; the counters of bad sectors, which all vendors share, decide.
 func ataHealth(r io.Reader) (h Health, found bool) {
 	h = Health{State: Good, Hours: -1, Used: -1}
 	text, err := io.ReadAll(r)
@@ -168,14 +168,14 @@ func ataHealth(r io.Reader) (h Health, found bool) {
 			if raw &= 0xFFFFFFFF; raw > 0 {
 				h.note(Warning, "%d reallocated sectors", raw)
 			}
-		case 9: // some makers keep minutes in the upper bytes
+		case 9: // some vendors have minutes in the upper bytes
 			h.Hours = int64(raw & 0xFFFFFF)
 		case 187:
 			if raw > 0 {
 				h.note(Warning, "%d uncorrectable errors", raw)
 			}
-		// of the air, which not all have, and of the drive; lowest and highest are in the upper
-		// bytes
+		// airflow temperature, which not all drives have, and that of the drive; minimum and
+		// maximum are in the upper bytes
 		case 190, 194:
 			if t := int(int8(raw)); id == 194 || h.Celsius == 0 {
 				h.Celsius = t
@@ -186,7 +186,7 @@ func ataHealth(r io.Reader) (h Health, found bool) {
 			}
 		case 198:
 			if raw > 0 {
-				h.note(Failing, "%d sectors were uncorrectable", raw)
+				h.note(Failing, "%d sectors are uncorrectable", raw)
 			}
 		}
 	}

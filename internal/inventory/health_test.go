@@ -32,8 +32,8 @@ func unhex(t *testing.T, file string) []byte {
 	return b
 }
 
-// TestATA goes the way of a SATA drive's answer: the library's parser and printer, and then what
-// reads it.
+// TestATA passes a SATA drive's answer through the library's parser and printer, and then through
+// ataHealth.
 func TestATA(t *testing.T) {
 	for file, want := range map[string]Health{
 		"testdata/smart-good.hex": {State: Good, Celsius: 30, Hours: 21389, Used: -1},

@@ -1,5 +1,5 @@
 // Package inventory lists the block devices of this machine with their health and their users, for
-// the operator who chooses what to export. It reads sysfs and, where there is a drive, asks it.
+// the operator who chooses what to export. It reads sysfs, and asks drives for their health.
 package inventory
 
 import (
@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/nvmf-target/nvmf-target/internal/storage"
 )
 
 // Disk is a whole block device.
@@ -25,24 +27,24 @@ type Disk struct {
 	Bus        string
 	Rotational bool
 	ReadOnly   bool
-	// Zoned is the model of a zoned device, "" for others.
+	// Zoned is the zone model of a zoned device ("host-managed"), "" for others.
 	Zoned      string
 	Partitions []string
 	// Uses says who uses the disk or a partition of it: "/ (vda1)", "swap", "dm-0", "namespace 2 of
-	// nqn...".
+	// nqn...", "process 812 (qemu)".
 	Uses   []string
 	Health Health
 
 	numbers []string // "8:0" of the disk and its partitions
 }
 
-// Drive says that the disk may be hardware of its own, whose health can be asked for. Drives behind
-// some adapters are "scsi", as are disks of virtual machines and arrays, which tell nothing.
+// Drive says whether the disk may be hardware that reports its health. Drives behind some adapters
+// are "scsi", as are disks of virtual machines and arrays, which do not.
 func (d *Disk) Drive() bool {
 	return d.Bus == "nvme" || d.Bus == "sata" || d.Bus == "sas" || d.Bus == "scsi"
 }
 
-// Exportable says why a disk cannot be exported as a whole; "" means that it can.
+// Exportable returns why a disk cannot be exported as a whole, "" if it can.
 func (d *Disk) Exportable() string {
 	switch {
 	case d.Size == 0:
@@ -63,20 +65,22 @@ type Machine struct {
 	Ask func(d *Disk) Health
 }
 
-// Linux is this machine.
+// Linux returns this machine.
 func Linux() Machine { return Machine{Sys: "/sys", Proc: "/proc", Ask: ask} }
 
-// List returns the disks in the order of their names. users are what this target uses: by device
-// number ("8:1"), who.
+// List returns the disks in the order of their names. users are the namespaces of this target, by
+// device number ("8:1").
 func (m Machine) List(users map[string][]string) ([]*Disk, error) {
 	entries, err := os.ReadDir(filepath.Join(m.Sys, "block"))
 	if err != nil {
 		return nil, fmt.Errorf("block devices: %w", err)
 	}
-	mounts, err := m.mounts()
+	where := storage.Machine{Sys: m.Sys, Proc: m.Proc}
+	mounts, err := where.Mounts()
 	if err != nil {
 		return nil, err
 	}
+	processes := where.Processes()
 	var list []*Disk
 	for _, e := range entries {
 		d := m.disk(e.Name())
@@ -84,10 +88,7 @@ func (m Machine) List(users map[string][]string) ([]*Disk, error) {
 			continue // unused loop devices and the like
 		}
 		for i, n := range d.numbers {
-			for _, where := range mounts[n] {
-				d.use(where, i)
-			}
-			for _, who := range users[n] {
+			for _, who := range slices.Concat(mounts[n], users[n], processes[n]) {
 				d.use(who, i)
 			}
 		}
@@ -101,7 +102,7 @@ func (m Machine) List(users map[string][]string) ([]*Disk, error) {
 	return list, nil
 }
 
-// use notes a user of the disk (part 0) or of its partition number part-1.
+// use adds a user of the disk (part 0) or of its partition part-1.
 func (d *Disk) use(who string, part int) {
 	if part > 0 {
 		who += " (" + d.Partitions[part-1] + ")"
@@ -109,7 +110,7 @@ func (d *Disk) use(who string, part int) {
 	d.Uses = append(d.Uses, who)
 }
 
-// disk reads what sysfs knows of a disk. What is missing stays zero.
+// disk reads what sysfs has of a disk. What is missing stays zero.
 func (m Machine) disk(name string) *Disk {
 	dir := os.DirFS(filepath.Join(m.Sys, "block", name))
 	d := &Disk{
@@ -144,7 +145,7 @@ func (m Machine) disk(name string) *Disk {
 	return d
 }
 
-// holders notes device-mapper, RAID and bcache devices made of the disk or of a partition.
+// holders adds device-mapper, RAID and bcache devices made of the disk or of a partition.
 func (d *Disk) holders(dir fs.FS, at string, part int) {
 	list, _ := fs.ReadDir(dir, path.Join(at, "holders"))
 	for _, h := range list {
@@ -152,7 +153,7 @@ func (d *Disk) holders(dir fs.FS, at string, part int) {
 	}
 }
 
-// bus tells from the place in the device tree what a disk is attached to.
+// bus returns what a disk is attached to, from its place in the device tree.
 func bus(name, place, vendor, transport string) string {
 	switch {
 	case strings.Contains(place, "/devices/virtual/") && !strings.HasPrefix(name, "nvme"):
@@ -193,8 +194,7 @@ func number(dir fs.FS, name string) int64 {
 // the numbers is the same.
 func compareNames(a, b string) int {
 	letters := func(s string) string {
-		return s[:len(s)-len(strings.TrimLeft(s,
-			"abcdefghijklmnopqrstuvwxyz"))]
+		return s[:len(s)-len(strings.TrimLeft(s, "abcdefghijklmnopqrstuvwxyz"))]
 	}
 	if letters(a) == letters(b) && len(a) != len(b) || strings.HasPrefix(a, "sd") &&
 		strings.HasPrefix(b, "sd") && len(a) != len(b) {

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// Print writes a table. Text from drives is quoted if it is not plain.
+// Print writes a table of the disks.
 func Print(w io.Writer, list []*Disk) error {
 	drives := 0
 	for _, d := range list {
@@ -60,8 +60,8 @@ func exportText(d *Disk) string {
 	return s
 }
 
-// String is the health in a few words: "good, 34 °C, 1200 h, 3% worn", "failing: 8 sectors cannot
-// be read; ...".
+// String returns the health in a few words: "good, 34 °C, 1200 h, 3% worn", "failing: 8 sectors
+// cannot be read, ...".
 func (h Health) String() string {
 	notes := strings.Join(h.Notes, ", ")
 	if h.State == Unknown {
@@ -90,7 +90,7 @@ func orDash(s string) string {
 	return s
 }
 
-// plain is a text that a drive reports, safe to print.
+// plain returns a text that a drive reports without what is not safe to print.
 func plain(s string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r < 0x20 || r > 0x7E {
@@ -101,7 +101,7 @@ func plain(s string) string {
 	return orDash(strings.Join(strings.Fields(clean), " "))
 }
 
-// size is a number of bytes as drives are sold.
+// size returns a number of bytes in decimal units, as drives are sold.
 func size(n int64) string {
 	v, unit := float64(n), "B"
 	for _, u := range []string{"kB", "MB", "GB", "TB", "PB"} {

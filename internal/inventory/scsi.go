@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// dswarbrick/smart knows nothing of the health of SCSI drives, so their log pages are read here
+// dswarbrick/smart does not support the health of SCSI drives, so their log pages are read here
 // (SPC-4 sections 6.6 and 7.3).
 const (
 	scsiLogSense     = 0x4D
@@ -24,16 +24,17 @@ const (
 	scsiHeader       = 4 // of a page and of a parameter
 	scsiLogSize      = 252
 	scsiPageCodeMask = 0x3F
-	// ILLEGAL REQUEST, SPC-4 section 4.5.6: there is no such page, or no such command
+	// ILLEGAL REQUEST, SPC-4 section 4.5.6: no such page, or no such command
 	senseIllegal   = 5
 	senseAttention = 6 // UNIT ATTENTION
 )
 
-// errNoHealth is that of disks which are no drives, such as a virtual machine's or those of an
-// array.
-var errNoHealth = errors.New("it tells nothing of its health")
+// errNoHealth is the error of disks that are not drives, such as those of virtual machines or
+// arrays.
+var errNoHealth = errors.New("it does not report its health")
 
-// senseKey is the sense key of sense data (SPC-4 sections 4.5.2 and 4.5.3), 0 if there is none.
+// senseKey returns the sense key of sense data (SPC-4 sections 4.5.2 and 4.5.3), 0 if there is
+// none.
 func senseKey(sense []byte) uint8 {
 	if len(sense) < 3 {
 		return 0
@@ -41,7 +42,7 @@ func senseKey(sense []byte) uint8 {
 	switch sense[0] & 0x7F {
 	case 0x70, 0x71: // in fixed format
 		return sense[2] & 0xF
-	case 0x72, 0x73: // in descriptors
+	case 0x72, 0x73: // in descriptor format
 		return sense[1] & 0xF
 	}
 	return 0
@@ -66,7 +67,7 @@ func askSCSI(device string) (Health, error) {
 	})
 }
 
-// scsiHealth judges the informational exceptions, the temperature and the wear. A drive need not
+// scsiHealth evaluates the informational exceptions, the temperature and the wear. A drive need not
 // have more than the first.
 func scsiHealth(read scsiRead) (Health, error) {
 	h := Health{State: Good, Hours: -1, Used: -1}
@@ -96,7 +97,7 @@ func scsiHealth(read scsiRead) (Health, error) {
 		case len(v) < 2 || v[1] == noTemperature:
 		case code == 0:
 			h.Celsius = int(v[1])
-		case code == 1: // the highest at which it works
+		case code == 1: // the reference temperature, its maximum
 			limit = int(v[1])
 		}
 	})
@@ -126,7 +127,7 @@ func logParameters(read scsiRead, page uint8, fn func(code uint16, value []byte)
 	r, err := read(cdb, b)
 	for tries := 3; err == nil && r.Status != 0 && senseKey(r.Sense) == senseAttention &&
 		tries > 0; tries-- {
-		// that something changed, as by a reset, was told, and now comes the answer
+		// the first answer only said that something has changed, as by a reset
 		r, err = read(cdb, b)
 	}
 	switch {

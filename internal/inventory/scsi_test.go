@@ -22,7 +22,7 @@ func (a answers) read(cdb, data []byte) (sys.SCSIResult, error) {
 		sense[0], sense[2], sense[12] = 0x70, 5, 0x24
 		return sys.SCSIResult{Status: 2, Sense: sense}, nil
 	}
-	if page == "gone" {
+	if page == "missing" {
 		return sys.SCSIResult{}, errors.New("no such device")
 	}
 	b, err := hex.DecodeString(strings.ReplaceAll(page, " ", ""))
@@ -106,9 +106,9 @@ func TestSCSI(t *testing.T) {
 		"no page": {
 			answers{},
 			Health{},
-			"it tells nothing of its health (sense 70 00 05",
+			"it does not report its health (sense 70 00 05",
 		},
-		"gone":         {answers{0x2F: "gone"}, Health{}, "log page 2Fh: no such device"},
+		"missing":      {answers{0x2F: "missing"}, Health{}, "log page 2Fh: no such device"},
 		"another page": {answers{0x2F: temperature}, Health{}, "another page"},
 		"cut off": {
 			answers{0x2F: "2f00 0008 0000 03 08 0000 1fff"},
@@ -131,11 +131,11 @@ func TestSCSI(t *testing.T) {
 	}
 }
 
-// TestAttention: a drive that was reset, say, answers the next time; one that always has other news
-// is not asked for ever.
+// TestAttention: a drive with a unit attention, as after a reset, answers the next time; one that
+// always has another is not asked for ever.
 func TestAttention(t *testing.T) {
-	for news, ok := range map[int]bool{0: true, 1: true, 3: true, 1000: false} {
-		left := news
+	for attentions, ok := range map[int]bool{0: true, 1: true, 3: true, 1000: false} {
+		left := attentions
 		h, err := scsiHealth(func(cdb, data []byte) (sys.SCSIResult, error) {
 			if left--; left >= 0 {
 				return sys.SCSIResult{Status: 2, Sense: []byte{0x72, 6, 0x2A, 1}}, nil
@@ -143,7 +143,7 @@ func TestAttention(t *testing.T) {
 			return answers{0x2F: "2f00 0008 0000 03 04 0000 1fff"}.read(cdb, data)
 		})
 		if (err == nil) != ok || ok && h.State != Good || !ok && left < 900 {
-			t.Errorf("%d times news: %+v, %v, asked %d times", news, h, err, news-left)
+			t.Errorf("%d attentions: %+v, %v, asked %d times", attentions, h, err, attentions-left)
 		}
 	}
 }
@@ -162,9 +162,7 @@ func TestNotSCSI(t *testing.T) {
 func FuzzSCSI(f *testing.F) {
 	f.Add([]byte("\x2f\x00\x00\x08\x00\x00\x03\x04\x00\x00\x1f\xff"))
 	f.Fuzz(func(t *testing.T, page []byte) {
-		_, _ = scsiHealth(func(_, data []byte) (sys.SCSIResult,
-			error,
-		) {
+		_, _ = scsiHealth(func(_, data []byte) (sys.SCSIResult, error) {
 			return sys.SCSIResult{N: copy(data, page)}, nil
 		})
 	})

@@ -1,4 +1,5 @@
-// Package lint keeps the rules of the house that a compiler does not: who may import whom, where
-// cgo and unsafe may be used, how long a file may be. The rules are the tables in its test; a new
-// package edits them and says why in docs/adr.
+// Package lint has the rules of this module that a compiler does not check: who may import whom,
+// where cgo and unsafe may be used, how long files and lines may be, which keys log lines have, and
+// which words docs/glossary.md has replaced. The rules are the tables in its tests; a new package
+// edits them and says why in docs/adr.
 package lint

@@ -52,8 +52,8 @@ func goFiles(t *testing.T, fn func(f *goFile)) {
 	})
 }
 
-// glossary returns the first cells of the tables of docs/glossary.md, each cut at its commas: those of
-// terms, and those of the keys of log lines.
+// glossary returns the first cells of the tables of docs/glossary.md, each cut at its commas: those
+// of terms, and those of the keys of log lines.
 func glossary(t *testing.T) (terms, keys [][]string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "docs/glossary.md"))

@@ -62,7 +62,8 @@ func privateWords(f *goFile) (found []string) {
 	return found
 }
 
-// wordsOf are the words of a text or an identifier, in small letters: "newLender" is new and lender.
+// wordsOf are the words of a text or an identifier, in small letters: "newLender" is new and
+// lender.
 func wordsOf(text string) []string {
 	var b strings.Builder
 	for _, r := range text {
@@ -91,7 +92,8 @@ func TestWords(t *testing.T) {
 }
 
 func TestPrivateWordsAreFound(t *testing.T) {
-	text := "package a\n\n// Lend it; spend, amend and lending-free.\nfunc newLender(rig int) { _ = trigger }\n"
+	text := "package a\n\n// Lend it; spend, amend and lending-free.\n" +
+		"func newLender(rig int) { _ = trigger }\n"
 	got := privateWords(parseGo(t, "a.go", []byte(text)))
 	want := []string{
 		`a.go:4: "lender"; say zero-copy read`, `a.go:4: "rig"; say harness`,

@@ -2,14 +2,14 @@ package list
 
 import "sync/atomic"
 
-// Inbox is what other threads have for the owner of a reactor: any goroutine pushes, the owner
-// takes all of it. The zero Inbox is empty. Whoever pushes wakes the owner afterwards; the Inbox
-// does not.
+// Inbox carries elements from other threads to their owner, usually a reactor: any goroutine
+// pushes, the owner takes everything that has come. It takes no locks. The zero Inbox is empty.
+// Push does not wake the owner: the caller does, afterwards.
 type Inbox[T any] struct{ top atomic.Pointer[Node[T]] }
 
-// Push adds v; n is its node, which is on no list. Any goroutine.
+// Push adds v; n is its node, which is on no list. Any goroutine may call it.
 func (b *Inbox[T]) Push(v *T, n *Node[T]) {
-	n.value, n.listed = v, true
+	n.value = v
 	for {
 		n.next = b.top.Load()
 		if b.top.CompareAndSwap(n.next, n) {
@@ -18,10 +18,11 @@ func (b *Inbox[T]) Push(v *T, n *Node[T]) {
 	}
 }
 
-// Empty says whether nothing was pushed since the last Take. Any goroutine.
+// Empty says whether nothing has been pushed since the last Take. Any goroutine may call it.
 func (b *Inbox[T]) Empty() bool { return b.top.Load() == nil }
 
-// Take moves everything to the end of l, in the order in which it was pushed. Owner only.
+// Take moves all elements to the end of l, in the order in which they were pushed. Only the owner
+// calls it.
 func (b *Inbox[T]) Take(l *List[T]) {
 	if b.Empty() {
 		return

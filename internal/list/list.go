@@ -1,28 +1,28 @@
 // Package list has the two queues that the I/O path is made of: a first-in first-out list of
-// elements that carry their own links, so that adding one allocates nothing, and an inbox for what
-// other threads have finished.
+// elements that carry their own links, so that adding one allocates nothing, and an inbox through
+// which other threads hand elements to the owner of such a list.
 package list
 
 import "iter"
 
-// Node links an element into a List. The element has it as a field; it is on one list at a time.
+// Node links an element into a List or an Inbox. The element has it as a field; it is in one of
+// them at a time.
 type Node[T any] struct {
 	next, prev *Node[T]
-	value      *T
-	listed     bool
+	value      *T // nil if it is on no list
 }
 
-// Listed says whether the element is on a list.
-func (n *Node[T]) Listed() bool { return n.listed }
+// Listed says whether the element is on a list or in an inbox.
+func (n *Node[T]) Listed() bool { return n.value != nil }
 
 // List is a first-in first-out list. The zero List is empty. It takes no locks: one goroutine owns
-// it.
+// it. A List may be moved by assignment, if its old place is set to the zero List.
 type List[T any] struct{ head, tail *Node[T] }
 
 // Empty says whether the list has no element.
 func (l *List[T]) Empty() bool { return l.head == nil }
 
-// First is the oldest element, nil if the list is empty.
+// First returns the oldest element, nil if the list is empty.
 func (l *List[T]) First() *T {
 	if l.head == nil {
 		return nil
@@ -30,9 +30,9 @@ func (l *List[T]) First() *T {
 	return l.head.value
 }
 
-// Push adds v as the newest element; n is its node.
+// Push adds v as the newest element; n is its node, which is on no list.
 func (l *List[T]) Push(v *T, n *Node[T]) {
-	n.value, n.prev, n.listed = v, l.tail, true
+	n.value, n.prev = v, l.tail
 	if l.tail == nil {
 		l.head = n
 	} else {
@@ -41,9 +41,9 @@ func (l *List[T]) Push(v *T, n *Node[T]) {
 	l.tail = n
 }
 
-// PushFirst adds v as the oldest element.
+// PushFirst adds v as the oldest element; n is its node, which is on no list.
 func (l *List[T]) PushFirst(v *T, n *Node[T]) {
-	n.value, n.next, n.listed = v, l.head, true
+	n.value, n.next = v, l.head
 	if l.head == nil {
 		l.tail = n
 	} else {
@@ -52,18 +52,31 @@ func (l *List[T]) PushFirst(v *T, n *Node[T]) {
 	l.head = n
 }
 
-// Pop takes the oldest element off the list, nil if it is empty.
+// Pop removes and returns the oldest element, nil if the list is empty.
 func (l *List[T]) Pop() *T {
 	n := l.head
 	if n == nil {
 		return nil
 	}
 	v := n.value
-	l.Remove(n)
+	if l.head = n.next; l.head == nil {
+		l.tail = nil
+	} else {
+		l.head.prev = nil
+	}
+	*n = Node[T]{}
 	return v
 }
 
-// Remove takes the element of n, which is on the list, off it.
+// Fill moves the oldest elements into dst, as many as there are or as fit, and returns how many.
+func (l *List[T]) Fill(dst []*T) (n int) {
+	for ; n < len(dst) && l.head != nil; n++ {
+		dst[n] = l.Pop()
+	}
+	return n
+}
+
+// Remove removes the element of n, which is on the list.
 func (l *List[T]) Remove(n *Node[T]) {
 	if n.prev == nil {
 		l.head = n.next
@@ -78,7 +91,7 @@ func (l *List[T]) Remove(n *Node[T]) {
 	*n = Node[T]{}
 }
 
-// All yields the elements, oldest first. The current one may be removed meanwhile.
+// All yields the elements, oldest first. The loop may remove the current one.
 func (l *List[T]) All() iter.Seq[*T] {
 	return func(yield func(*T) bool) {
 		for n := l.head; n != nil; {

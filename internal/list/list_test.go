@@ -117,6 +117,34 @@ func TestInbox(t *testing.T) {
 	}
 }
 
+// TestFill: what fits moves, oldest first, and the rest stays.
+func TestFill(t *testing.T) {
+	var l List[element]
+	if l.Fill(make([]*element, 4)) != 0 {
+		t.Fatal("an empty list has something")
+	}
+	e := elements(10)
+	for i := range e {
+		l.Push(&e[i], &e[i].node)
+	}
+	dst := make([]*element, 6)
+	for _, want := range [][]int{{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9}, nil} {
+		var got []int
+		for _, v := range dst[:l.Fill(dst)] {
+			if v.node.Listed() {
+				t.Errorf("%d is still listed", v.id)
+			}
+			got = append(got, v.id)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+	}
+	if !l.Empty() || l.Fill(nil) != 0 {
+		t.Error("something is left")
+	}
+}
+
 func TestNoAllocation(t *testing.T) {
 	var l List[element]
 	var b Inbox[element]

@@ -1,14 +1,15 @@
 package mem
 
-// The way of a block:
+// The path of a block:
 //
-//	Alloc   class cache -> buddy lists (split, low half first) -> after merging the caches -> several smaller blocks
+//	Alloc   class cache -> buddy lists (split, low half first) -> the same after merging the caches
+//	        -> several smaller blocks
 //	Free    class cache -> buddy lists (merge with the free buddy, and again)
 //
 // An allocation is a run of pages. A run that is not a power of two is the front of a larger block
-// whose tail went back to the lists at once; so an allocation that fits a block is always one
-// segment and wastes less than a page. All bookkeeping lies on the Go heap in arrays indexed by
-// page number: blocks themselves are never touched, so free memory stays unpopulated.
+// whose tail went back to the lists at once, so an allocation that fits a block is always one
+// segment and wastes less than a page. All bookkeeping is on the Go heap, in arrays indexed by page
+// number: blocks themselves are never accessed, so free memory stays unpopulated.
 
 import (
 	"fmt"
@@ -33,7 +34,7 @@ const (
 	none = -1
 )
 
-// Arena hands out page-aligned blocks of one Region. It belongs to one reactor: its methods take no
+// Arena hands out page-aligned blocks of one Region. It belongs to one reactor; its methods take no
 // locks.
 type Arena struct {
 	region *Region
@@ -42,7 +43,7 @@ type Arena struct {
 
 	// run is the length in pages of the allocation that starts at this page, 0 if none does.
 	run []int32
-	// block says what free block starts at this page: order+1 on a buddy list, 0 if none.
+	// block is the free block that starts at this page: order+1 on a buddy list, 0 if none.
 	block []uint8
 	// next and prev link the buddy lists.
 	next, prev []int32
@@ -52,8 +53,8 @@ type Arena struct {
 	avail uint32
 }
 
-// NewArena maps size bytes (rounded up to BlockMin) for purpose and makes an arena of them. It lies
-// in huge pages if enough are free and size is a multiple of 2 MiB.
+// NewArena maps size bytes (rounded up to BlockMin) for purpose and makes an arena of them, in huge
+// pages if enough are free and size is a multiple of 2 MiB.
 func NewArena(purpose string, size int) (*Arena, error) {
 	if size <= 0 || size > BlockMin<<30 {
 		return nil, fmt.Errorf("arena for %s: size %d bytes: must be from %d bytes to %d", purpose,
@@ -83,14 +84,14 @@ func NewArena(purpose string, size int) (*Arena, error) {
 	return a, nil
 }
 
-// Region is the memory the blocks come from, for registration.
+// Region returns the memory that blocks come from, for registration.
 func (a *Arena) Region() *Region { return a.region }
 
-// Available is the number of bytes that are free.
+// Available returns the number of bytes that are free.
 func (a *Arena) Available() int { return a.free << pageShift }
 
-// Close unmaps the memory. Every block must have been freed, otherwise nothing is unmapped and the
-// error says how much is still out.
+// Close unmaps the memory. If a block has not been freed, nothing is unmapped, and the error says
+// how many bytes are still allocated.
 func (a *Arena) Close() error {
 	if a.free != len(a.run) {
 		return fmt.Errorf("close arena for %s: %d of %d bytes are still allocated",
@@ -102,9 +103,9 @@ func (a *Arena) Close() error {
 }
 
 // Alloc appends to dst segments of n bytes in total and returns the extended slice: one for each
-// whole BlockMax and one for the rest, more if memory is fragmented. Their content is whatever was
-// there before. It returns dst and false, and takes nothing, if less than n bytes (in whole
-// BlockMin) are free. n is positive.
+// whole BlockMax and one for the rest, more if memory is fragmented. Their content is undefined. If
+// less than n bytes (in whole BlockMin) are free, it takes nothing and returns dst and false. n is
+// positive.
 func (a *Arena) Alloc(dst []Segment, n int) ([]Segment, bool) {
 	if n <= BlockMin && n > 0 {
 		if c := a.cache[0]; len(c) > 0 {
@@ -131,7 +132,7 @@ func (a *Arena) allocSlow(dst []Segment, n int) ([]Segment, bool) {
 			merged = true
 			p = a.get(o)
 		}
-		if p == none { // no block is large enough: the largest there is, and go on
+		if p == none { // no block is large enough: take the largest one and continue
 			o = bits.Len32(a.avail) - 1
 			want = 1 << o
 			p = a.get(o)
@@ -155,9 +156,9 @@ func (a *Arena) take(dst []Segment, p int32, pages, n int) []Segment {
 	return append(dst, Segment{B: a.base[off : off+n : off+pages<<pageShift], Region: a.region.id})
 }
 
-// Free gives back segments that Alloc returned, of one or several calls, in any order. A segment's
-// B may have been shortened at its end, but must start where it did. Freeing what is not allocated
-// panics.
+// Free frees segments that Alloc returned, of one or several calls, in any order. B of a segment
+// may have been shortened at its end, but must start where it did. Free panics if a segment is not
+// allocated.
 func (a *Arena) Free(segs []Segment) {
 	base := Addr(a.base)
 	for i := range segs {

@@ -21,8 +21,8 @@ func newArena(tb testing.TB, size int) *Arena {
 	return a
 }
 
-// check walks everything: each page is in exactly one run, cached block or listed block, and free
-// buddies are merged.
+// check walks the whole arena: each page is in exactly one run, cached block or listed block, and
+// free buddies are merged.
 func (a *Arena) check(tb testing.TB) {
 	tb.Helper()
 	owner := make([]string, len(a.run))
@@ -214,8 +214,8 @@ func TestArenaLowAddressesFirst(t *testing.T) {
 	}
 }
 
-// TestArenaStaysUnpopulated: bookkeeping does not touch blocks, so that the kernel supplies only
-// pages that somebody wrote.
+// TestArenaStaysUnpopulated: bookkeeping does not access blocks, so the kernel supplies only pages
+// that were written.
 func TestArenaStaysUnpopulated(t *testing.T) {
 	if invariants {
 		t.Skip("the build tag invariants overwrites freed memory")
@@ -246,7 +246,7 @@ func TestArenaStaysUnpopulated(t *testing.T) {
 		a.Free(segs)
 	}
 	if n := present(); n != 0 {
-		t.Errorf("%d pages are populated, nobody wrote one", n)
+		t.Errorf("%d pages are populated, none was written", n)
 	}
 	for range 100 { // one block at a time is always the same one
 		segs, _ := a.Alloc(nil, BlockMin)

@@ -1,28 +1,30 @@
 package mem
 
 // Cursor walks through the bytes of segments in order. It refers to the segments and does not
-// change them; the zero Cursor is at the end. It is a value: a copy goes on from the same place.
+// change them. The zero Cursor is at the end. A copy continues from the same position.
 type Cursor struct {
-	segs []Segment // those not passed, the current one first; none of them is empty
-	off  int       // bytes of the current one that are passed
+	segs []Segment // the current one, which is not empty, and those after it
+	off  int       // position in the current one
 }
 
-// NewCursor is a cursor at byte off of segs, or at the end if there are fewer.
+// NewCursor returns a cursor at byte off of segs, or at the end if there are fewer bytes.
 func NewCursor(segs []Segment, off int) Cursor {
 	c := Cursor{segs: segs}
-	c.settle()
-	c.Skip(off)
+	c.skipEmpty()
+	if off > 0 {
+		c.Skip(off)
+	}
 	return c
 }
 
-// settle passes segments of which nothing is left.
-func (c *Cursor) settle() {
+// skipEmpty moves on to the next byte at the end of a segment.
+func (c *Cursor) skipEmpty() {
 	for len(c.segs) > 0 && c.off == len(c.segs[0].B) {
 		c.segs, c.off = c.segs[1:], 0
 	}
 }
 
-// Segment is the segment in which the next byte lies, nil at the end.
+// Segment returns the segment of the next byte, nil at the end.
 func (c *Cursor) Segment() *Segment {
 	if len(c.segs) == 0 {
 		return nil
@@ -30,26 +32,30 @@ func (c *Cursor) Segment() *Segment {
 	return &c.segs[0]
 }
 
-// Next passes the next contiguous bytes, at most n of them, and returns them: nil at the end.
+// Next returns the next contiguous bytes, at most n of them, and moves past them. At the end it
+// returns nil.
 func (c *Cursor) Next(n int) []byte {
 	if len(c.segs) == 0 {
 		return nil
 	}
 	b := c.segs[0].B[c.off:]
-	b = b[:min(n, len(b)):min(n, len(b))]
-	c.off += len(b)
-	c.settle()
-	return b
+	if n < len(b) {
+		c.off += n
+		return b[:n:n]
+	}
+	c.segs, c.off = c.segs[1:], 0
+	c.skipEmpty()
+	return b[:len(b):len(b)]
 }
 
-// Skip passes n bytes, or all that are left.
+// Skip moves past n bytes, or to the end if there are fewer.
 func (c *Cursor) Skip(n int) {
 	for n > 0 && len(c.segs) > 0 {
 		n -= len(c.Next(n))
 	}
 }
 
-// CopyFrom fills the next bytes with b, by Copy, and returns how many there were.
+// CopyFrom copies b to the next bytes, by Copy, and returns how many there were.
 func (c *Cursor) CopyFrom(b []byte) (n int) {
 	for n < len(b) && len(c.segs) > 0 {
 		n += Copy(c.Next(len(b)-n), b[n:])
@@ -57,7 +63,7 @@ func (c *Cursor) CopyFrom(b []byte) (n int) {
 	return n
 }
 
-// CopyTo fills b with the next bytes, by Copy, and returns how many there were.
+// CopyTo copies the next bytes to b, by Copy, and returns how many there were.
 func (c *Cursor) CopyTo(b []byte) (n int) {
 	for n < len(b) && len(c.segs) > 0 {
 		n += Copy(b[n:], c.Next(len(b)-n))
@@ -65,7 +71,7 @@ func (c *Cursor) CopyTo(b []byte) (n int) {
 	return n
 }
 
-// Clear overwrites the next n bytes, or all that are left, with zeroes.
+// Clear overwrites the next n bytes, or all to the end, with zeroes.
 func (c *Cursor) Clear(n int) {
 	for n > 0 && len(c.segs) > 0 {
 		b := c.Next(n)
@@ -74,5 +80,5 @@ func (c *Cursor) Clear(n int) {
 	}
 }
 
-// Rest is the number of bytes to the end.
+// Rest returns the number of bytes to the end.
 func (c *Cursor) Rest() int { return Length(c.segs) - c.off }

@@ -8,8 +8,8 @@ import (
 )
 
 // MapFile maps the first size bytes of the file fd, rounded up to whole pages, for reading. The
-// memory is the file's, changes with it and is charged to nobody; whoever makes segments of it says
-// so in them (Segment.File). fd may be closed afterwards.
+// memory is that of the file, changes with it, and is not charged to the purpose; segments of it
+// say so (Segment.File). fd may be closed afterwards.
 func MapFile(purposeName string, fd int, size int64) (*Region, error) {
 	page := int64(unix.Getpagesize())
 	if size <= 0 || size > 1<<62 {
@@ -25,14 +25,14 @@ func MapFile(purposeName string, fd int, size int64) (*Region, error) {
 	return newRegion(purposeName, b)
 }
 
-// CopyFile is CopySegments out of memory of files. False: not all of it could be read.
+// CopyFile is CopySegments from memory of files. It returns false if not all of that could be read.
 func CopyFile(dst, src []Segment) bool {
 	return Guard(func() { CopySegments(dst, src) })
 }
 
-// Guard calls fn, which touches memory of files, or has the kernel touch it, and nothing else that
-// may fault. It returns false if that raised SIGBUS, as where the file has been cut off or its
-// medium is broken: then fn was left in the middle.
+// Guard calls fn, which accesses memory of files, or makes the kernel access it, and nothing else
+// that may fault. It returns false if that raised SIGBUS, as where the file has been truncated or
+// its medium is broken: then fn did not complete.
 func Guard(fn func()) (ok bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

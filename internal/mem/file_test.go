@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// fileRegion is a file of so many pages, each of which holds its number, and its mapping.
+// fileRegion returns a file of this many pages, each of which holds its number, and its mapping.
 func fileRegion(t *testing.T, pages int) (path string, r *Region) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "file")
@@ -37,8 +37,8 @@ func fileRegion(t *testing.T, pages int) (path string, r *Region) {
 	return path, r
 }
 
-// TestCopyFile: what a file has is copied, and where it has been cut off that is said; nobody dies
-// of it, and the guard is gone with the call.
+// TestCopyFile: what a file has is copied; where it has been truncated, that is reported and the
+// process survives. The guard ends with the call.
 func TestCopyFile(t *testing.T) {
 	page := os.Getpagesize()
 	path, r := fileRegion(t, 3)
@@ -69,7 +69,7 @@ func TestCopyFile(t *testing.T) {
 	}
 }
 
-// TestGuardPassesPanicsOn: only faults are what a guard is for.
+// TestGuardPassesPanicsOn: a guard catches only faults.
 func TestGuardPassesPanicsOn(t *testing.T) {
 	defer func() {
 		if v := recover(); v != "other" {

@@ -7,11 +7,11 @@ import (
 	"sync"
 )
 
-// ChunkSize is the unit in which memory that is lent gets registered with devices, in bytes: a lent
-// segment lies within one chunk, counted from the start of its region.
+// ChunkSize is the unit in which memory of namespaces is registered with devices, in bytes: each
+// segment of a zero-copy read or write lies within one chunk, counted from the start of its region.
 const ChunkSize = 2 << 20
 
-// ErrPinned says that pages cannot be given back, because a device has them registered.
+// ErrPinned says that pages cannot be freed, because a device has them registered.
 var ErrPinned = errors.New("a device has the memory registered")
 
 // live maps the RegionID of each mapped region to it.
@@ -26,20 +26,21 @@ func Find(id RegionID) *Region {
 	return nil
 }
 
-// pins is what the outside world has of a region.
+// pins is what devices have of a region.
 type pins struct {
 	mu     sync.Mutex
-	gone   bool
+	ended  bool        // the region is being unmapped
 	counts map[int]int // by chunk
-	leave  []*func() error
+	unmaps []*func() error
 }
 
-// Pin keeps Discard away from the chunk with this number, so that a device can have it registered;
-// Unpin ends that. It returns false if the region is being unmapped. Any goroutine may call it.
+// Pin keeps the pages of the chunk with this number in place, so that a device can have it
+// registered, until Unpin. It returns false if the region is being unmapped. Any goroutine may call
+// it.
 func (r *Region) Pin(chunk int) bool {
 	r.pins.mu.Lock()
 	defer r.pins.mu.Unlock()
-	if r.pins.gone {
+	if r.pins.ended {
 		return false
 	}
 	if r.pins.counts == nil {
@@ -58,32 +59,33 @@ func (r *Region) Unpin(chunk int) {
 	}
 }
 
-// BeforeUnmap has Unmap call fn first, on its goroutine, so that devices let go of the memory; an
-// error keeps it mapped. It returns false if the region is being unmapped. cancel undoes it; a call
-// that has begun goes on. Any goroutine may call both.
+// BeforeUnmap makes Unmap call fn first, on its goroutine, to deregister the memory from a device;
+// an error keeps it mapped. It returns false if the region is being unmapped. cancel undoes it, but
+// does not stop a call that has begun. Any goroutine may call both.
 func (r *Region) BeforeUnmap(fn func() error) (cancel func(), ok bool) {
 	r.pins.mu.Lock()
 	defer r.pins.mu.Unlock()
-	if r.pins.gone {
+	if r.pins.ended {
 		return nil, false
 	}
 	p := &fn
-	r.pins.leave = append(r.pins.leave, p)
+	r.pins.unmaps = append(r.pins.unmaps, p)
 	return func() {
 		r.pins.mu.Lock()
 		defer r.pins.mu.Unlock()
-		r.pins.leave = slices.DeleteFunc(r.pins.leave, func(o *func() error) bool { return o == p })
+		r.pins.unmaps = slices.DeleteFunc(r.pins.unmaps,
+			func(o *func() error) bool { return o == p })
 	}, true
 }
 
-// release lets no pins be made any more and has everybody let go of the memory.
-func (r *Region) release() error {
+// unpin refuses further pins and deregisters the memory from all devices.
+func (r *Region) unpin() error {
 	r.pins.mu.Lock()
-	r.pins.gone = true
-	leave := slices.Clone(r.pins.leave)
+	r.pins.ended = true
+	unmaps := slices.Clone(r.pins.unmaps)
 	r.pins.mu.Unlock()
 	var errs []error
-	for _, fn := range leave {
+	for _, fn := range unmaps {
 		errs = append(errs, (*fn)())
 	}
 	r.pins.mu.Lock()

@@ -59,7 +59,8 @@ func TestPinKeepsDiscardAway(t *testing.T) {
 	}
 }
 
-// TestUnmapAsksFirst: whoever has the memory registered is told before it goes, and can keep it.
+// TestUnmapAsksFirst: devices that have the memory registered are called before it is unmapped, and
+// can keep it.
 func TestUnmapAsksFirst(t *testing.T) {
 	r, err := Reserve("test unmap", ChunkSize)
 	if err != nil {

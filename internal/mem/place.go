@@ -16,9 +16,9 @@ const (
 	hugeSize      = 2 << 20
 )
 
-// Prefer has the kernel take pages of the region from a NUMA node when they are first touched, or
-// from others if it has none (mbind(2), MPOL_PREFERRED). Pages that were touched before stay. It is
-// called by the owner, before others use the region.
+// Prefer makes the kernel take pages of the region from a NUMA node when they are first accessed,
+// or from others if that has none (mbind(2), MPOL_PREFERRED). Pages that were accessed before stay.
+// The owner calls it before others use the region.
 func (r *Region) Prefer(node int) error {
 	if node < 0 || node >= maxNodes {
 		return fmt.Errorf("memory of %s: NUMA node %d: must be 0 to %d", r.purpose.name, node,
@@ -26,7 +26,7 @@ func (r *Region) Prefer(node int) error {
 	}
 	var mask [maxNodes / 64]uint64
 	mask[node/64] = 1 << (node % 64)
-	// The kernel takes one bit less than it is told.
+	// The kernel uses one bit less than the number it gets.
 	_, _, e := syscall.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(unsafe.SliceData(r.b))),
 		uintptr(len(r.b)), mpolPreferred,
 		uintptr(unsafe.Pointer(&mask)), maxNodes+1, 0)
@@ -37,7 +37,7 @@ func (r *Region) Prefer(node int) error {
 	return nil
 }
 
-// Follow prefers the NUMA node that another region prefers, if it does.
+// Follow prefers the NUMA node that another region prefers, if any.
 func (r *Region) Follow(other *Region) error {
 	if other.node == 0 {
 		return nil
@@ -45,9 +45,8 @@ func (r *Region) Follow(other *Region) error {
 	return r.Prefer(int(other.node) - 1)
 }
 
-// mapPages maps size bytes: in huge pages if that many are free, which the kernel then sets aside
-// for good, otherwise in ordinary ones. Huge pages are asked for only if size is a multiple of
-// theirs.
+// mapPages maps size bytes: in huge pages if that many are free, which the kernel then reserves for
+// them, otherwise in ordinary ones. Huge pages are used only if size is a multiple of their size.
 func mapPages(size int, huge bool) ([]byte, error) {
 	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_ANONYMOUS | unix.MAP_PRIVATE
 	if huge && size%hugeSize == 0 {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// policy asks the kernel what it does for an address: get_mempolicy(2), MPOL_F_ADDR.
+// policy returns the memory policy of an address: get_mempolicy(2), MPOL_F_ADDR.
 func policy(t *testing.T, addr uint64) (mode int32, mask [maxNodes / 64]uint64) {
 	t.Helper()
 	const byAddress = 1 << 1
@@ -67,7 +67,7 @@ func TestPrefer(t *testing.T) {
 	}
 }
 
-// pageSize is the size of the pages that hold an address, in bytes, as /proc/self/smaps has it.
+// pageSize returns the size of the pages at an address, in bytes, from /proc/self/smaps.
 func pageSize(t *testing.T, addr uint64) int {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/smaps")
@@ -92,7 +92,7 @@ func pageSize(t *testing.T, addr uint64) int {
 	return 0
 }
 
-// freeHugePages is how many huge pages anybody may take.
+// freeHugePages returns how many huge pages are free.
 func freeHugePages(t *testing.T) int {
 	t.Helper()
 	count := map[string]int{}
@@ -108,7 +108,7 @@ func freeHugePages(t *testing.T) int {
 	return count["free_hugepages"] - count["resv_hugepages"]
 }
 
-// Arenas are in huge pages as long as some are free, and work all the same without.
+// Arenas are in huge pages as long as some are free, and work without.
 func TestArenaPages(t *testing.T) {
 	for _, size := range []int{2 * hugeSize, 2*hugeSize + BlockMin} {
 		want := os.Getpagesize()

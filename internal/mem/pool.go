@@ -2,13 +2,13 @@ package mem
 
 import "github.com/nvmf-target/nvmf-target/internal/list"
 
-// Pool is an arena and the queue of those who wait for its memory, first come first served. The
-// data memory of a reactor is one Pool, shared by all that lives there: whoever waits is served,
-// whoever frees. It takes no locks: reactor only.
+// Pool is an arena and the queue of those that wait for its memory, first come first served. The
+// data memory of a reactor is one Pool, shared by everything on that reactor: memory that one frees
+// may serve another that waits. It takes no locks; only the reactor uses it.
 //
-// The last part of the arena is a reserve for data that must be taken in before anything else can
-// go on, such as data in a capsule that blocks the byte stream behind it, where what others wait
-// for may come.
+// The last part of the arena is a reserve for data that has to be received before anything else can
+// proceed, such as in-capsule data that blocks the byte stream behind it, which may have what
+// others wait for.
 type Pool struct {
 	arena   *Arena
 	most    int // bytes that Alloc and Wait may be asked for
@@ -16,12 +16,12 @@ type Pool struct {
 	waiting list.List[Waiter]
 }
 
-// Waiter is a place in the queue of a Pool. Whoever waits owns it and makes it once, with Owner
-// set.
+// Waiter is a place in the queue of a Pool. It belongs to the one that waits, who makes it once,
+// with Owner set.
 type Waiter struct {
-	// Owner is told what came of the wait.
+	// Owner is called when the wait ends.
 	Owner WaitOwner
-	// Segs is the memory, from Granted on; its array is reused.
+	// Segs is the memory, from Granted on. Its array is reused.
 	Segs []Segment
 
 	node  list.Node[Waiter]
@@ -29,38 +29,38 @@ type Waiter struct {
 	since int64
 }
 
-// WaitOwner is who waits for memory. It may use the pool from within its methods.
+// WaitOwner waits for memory. Its methods may use the pool.
 type WaitOwner interface {
-	// Granted says that Segs of the owner's Waiter has the memory that was asked for.
+	// Granted is called when Segs of the Waiter has the memory that was asked for.
 	Granted()
-	// Expired says that the wait took too long: the Waiter has left the queue with nothing.
+	// Expired is called when the wait has taken too long. The Waiter has left the queue.
 	Expired()
 }
 
-// NewPool makes a pool of an arena, which nobody else allocates from any more. reserve is in bytes,
-// rounded up to BlockMin.
+// NewPool makes a pool of an arena, which is not used otherwise any more. reserve is in bytes and
+// is rounded up to BlockMin.
 func NewPool(a *Arena, reserve int) *Pool {
 	reserve = (reserve + BlockMin - 1) &^ (BlockMin - 1)
 	return &Pool{arena: a, most: len(a.base) - reserve, reserve: reserve}
 }
 
-// Region is the memory that the pool hands out, for registration.
+// Region returns the memory that the pool hands out, for registration.
 func (p *Pool) Region() *Region { return p.arena.Region() }
 
-// Max is the most that Alloc and Wait may be asked for, in bytes: more will never be free.
+// Max returns the most bytes that Alloc and Wait may be asked for: more is never free.
 func (p *Pool) Max() int { return p.most }
 
-// Available is how many bytes are free beyond the reserve; negative if some of that is used.
+// Available returns how many bytes are free beyond the reserve, negative if part of that is used.
 func (p *Pool) Available() int { return p.arena.Available() - p.reserve }
 
-// Reserve is how many bytes of the arena only AllocReserve hands out.
+// Reserve returns how many bytes only AllocReserve hands out.
 func (p *Pool) Reserve() int { return p.reserve }
 
-// Crowded says whether somebody waits.
+// Crowded says whether a Waiter waits.
 func (p *Pool) Crowded() bool { return !p.waiting.Empty() }
 
-// Alloc appends n bytes to dst, in as few segments as there are, and returns the extended slice. It
-// returns dst and false if so much is not free or if others wait: the caller then waits, too, or
+// Alloc appends n bytes to dst, in as few segments as possible, and returns the extended slice. It
+// returns dst and false if there are not so many, or if others wait: the caller then waits, too, or
 // does without.
 func (p *Pool) Alloc(dst []Segment, n int) ([]Segment, bool) {
 	if p.Crowded() || p.Available() < n {
@@ -69,20 +69,19 @@ func (p *Pool) Alloc(dst []Segment, n int) ([]Segment, bool) {
 	return p.arena.Alloc(dst, n)
 }
 
-// AllocReserve is Alloc that may use the reserve and goes ahead of those who wait.
+// AllocReserve is an Alloc that may use the reserve and does not queue behind others.
 func (p *Pool) AllocReserve(dst []Segment, n int) ([]Segment, bool) { return p.arena.Alloc(dst, n) }
 
-// Free takes memory back. Those who wait get it at the next Serve.
+// Free returns memory to the pool. Those that wait get it at the next Serve.
 func (p *Pool) Free(segs []Segment) { p.arena.Free(segs) }
 
-// Wait puts w, which is not waiting, at the end of the queue for n bytes. now is the time that
-// Expire compares with.
+// Wait queues w, which is not waiting, for n bytes. now is the time that Expire compares with.
 func (p *Pool) Wait(w *Waiter, n int, now int64) {
 	w.size, w.since = n, now
 	p.waiting.Push(w, &w.node)
 }
 
-// Cancel takes w out of the queue, if it is there.
+// Cancel removes w from the queue if it is there.
 func (p *Pool) Cancel(w *Waiter) {
 	if w.Waiting() {
 		p.waiting.Remove(&w.node)
@@ -98,7 +97,7 @@ func (p *Pool) CanServe() bool {
 	return w != nil && p.Available() >= w.size
 }
 
-// Serve grants memory to those who wait, as far as there is some, and returns how many got it.
+// Serve grants memory to those that wait, as far as there is enough, and returns how many got it.
 func (p *Pool) Serve() (n int) {
 	for w := p.waiting.First(); w != nil; w = p.waiting.First() {
 		if p.Available() < w.size {
@@ -112,7 +111,7 @@ func (p *Pool) Serve() (n int) {
 	return n
 }
 
-// Expire takes those out of the queue who have waited since before a moment, and returns how many.
+// Expire removes those from the queue that have waited since before a time, and returns how many.
 func (p *Pool) Expire(before int64) (n int) {
 	for w := p.waiting.First(); w != nil && w.since < before; w = p.waiting.First() {
 		p.waiting.Remove(&w.node)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// user waits for memory and notes what came of it.
+// user waits for memory and records the outcome.
 type user struct {
 	w    Waiter
 	name string

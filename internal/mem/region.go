@@ -12,18 +12,18 @@ import (
 )
 
 // Region is anonymous memory outside the Go heap: page aligned, zeroed, populated by the kernel
-// when first touched, and not inherited by child processes, so that a fork can never move a page
-// away from under a device. Or it is a file (MapFile).
+// when first accessed, and not inherited by child processes, so that a fork never moves a page that
+// a device uses. Or it is the memory of a file (MapFile).
 //
-// Whoever mapped it owns it and unmaps it. Bytes may be read and written by any goroutine, those of
-// a file only as MapFile says.
+// The caller that mapped it unmaps it. Any goroutine may read and write its bytes, those of a file
+// only as MapFile says.
 type Region struct {
 	id      RegionID
 	purpose *purpose
 	b       []byte
 	charged atomic.Int64
 	pins    pins
-	node    int32 // 1 more than the NUMA node that is preferred, 0 if none is
+	node    int32 // the preferred NUMA node plus one, 0 if there is none
 }
 
 // PurposeUsage is the memory of one purpose.
@@ -51,7 +51,7 @@ var (
 // Map maps size bytes, rounded up to whole pages, and charges them to purpose.
 func Map(purpose string, size int) (*Region, error) { return mapRegion(purpose, size, false) }
 
-// mapRegion is Map, in huge pages if some are free and they are asked for; see mapPages.
+// mapRegion is Map, in huge pages if that is asked for and possible; see mapPages.
 func mapRegion(purpose string, size int, huge bool) (*Region, error) {
 	r, err := reserve(purpose, size, huge)
 	if err != nil {
@@ -61,11 +61,9 @@ func mapRegion(purpose string, size int, huge bool) (*Region, error) {
 	return r, nil
 }
 
-// Reserve maps size bytes, rounded up to whole pages, without charging anything. It is for large
-// sparse memory whose owner charges what it populates.
-func Reserve(purposeName string, size int) (*Region,
-	error,
-) {
+// Reserve maps size bytes, rounded up to whole pages, without charging them. It is for large sparse
+// memory whose owner charges what it populates.
+func Reserve(purposeName string, size int) (*Region, error) {
 	return reserve(purposeName, size, false)
 }
 
@@ -85,7 +83,7 @@ func reserve(purposeName string, size int, huge bool) (*Region, error) {
 	return newRegion(purposeName, b)
 }
 
-// newRegion makes a region of what has been mapped.
+// newRegion makes a region of mapped memory.
 func newRegion(purposeName string, b []byte) (*Region, error) {
 	if err := unix.Madvise(b, unix.MADV_DONTFORK); err != nil {
 		_ = unix.Munmap(b)
@@ -102,23 +100,23 @@ func newRegion(purposeName string, b []byte) (*Region, error) {
 	return r, nil
 }
 
-// ID is the region's number. Any goroutine may call it.
+// ID returns the region's number. Any goroutine may call it.
 func (r *Region) ID() RegionID { return r.id }
 
-// Bytes is all of the memory, nil after Unmap.
+// Bytes returns all of the memory, nil after Unmap.
 func (r *Region) Bytes() []byte { return r.b }
 
-// Charge adds n bytes (maybe negative) to the usage of the region's purpose. Any goroutine may call
-// it.
+// Charge adds n bytes, which may be negative, to the usage of the region's purpose. Any goroutine
+// may call it.
 func (r *Region) Charge(n int64) {
 	r.charged.Add(n)
 	r.purpose.bytes.Add(n)
 }
 
-// Discard gives the pages of Bytes()[off:off+n] back to the kernel; they read as zeroes afterwards.
-// Both are multiples of the page size. The caller sees to it that nobody writes there meanwhile. It
-// does not change what is charged. If a device has any of it registered (Pin), it does nothing and
-// returns ErrPinned: the device would keep the old pages.
+// Discard gives the pages of Bytes()[off:off+n] back to the kernel. They read as zeroes afterwards.
+// off and n are multiples of the page size. The caller makes sure that nothing writes there
+// meanwhile. Discard does not change what is charged. If a device has any of the range registered
+// (Pin), it does nothing and returns ErrPinned: the device would keep the old pages.
 func (r *Region) Discard(off, n int) error {
 	r.pins.mu.Lock()
 	defer r.pins.mu.Unlock()
@@ -134,11 +132,11 @@ func (r *Region) Discard(off, n int) error {
 }
 
 // Collapse asks the kernel to move the pages of Bytes()[off:off+n], all of them populated, into
-// huge ones (madvise(2), MADV_COLLAPSE, since Linux 6.1). Others may use the memory meanwhile. If a
-// device has any of the region registered (Pin), it does nothing and returns ErrPinned: such pages
-// cannot be moved, and all mappings of the process would wait for the attempt while a device takes
-// more of them. EINVAL says that the kernel cannot do so at all; after other errors, which are not
-// worth mentioning, there were no huge pages.
+// huge ones (madvise(2), MADV_COLLAPSE, since Linux 6.1). The memory may be used meanwhile. If a
+// device has any of the region registered (Pin), Collapse does nothing and returns ErrPinned: such
+// pages cannot be moved, and all mappings of the process would wait for the attempt while a device
+// registers more. EINVAL says that the kernel cannot do so at all; after other errors there were no
+// huge pages.
 func (r *Region) Collapse(off, n int) error {
 	r.pins.mu.Lock()
 	pinned := len(r.pins.counts) > 0
@@ -149,14 +147,14 @@ func (r *Region) Collapse(off, n int) error {
 	return unix.Madvise(r.b[off:off+n], unix.MADV_COLLAPSE)
 }
 
-// Unmap gives the memory back. Nothing may touch it afterwards: no goroutine, and no device it was
-// registered with but those that asked to be told with BeforeUnmap. After an error it may be called
-// again; a second call after success does nothing.
+// Unmap unmaps the memory. Nothing may access it afterwards: no goroutine, and no device that it
+// was registered with, except by BeforeUnmap. After an error it may be called again. A second call
+// after success does nothing.
 func (r *Region) Unmap() error {
 	if r.b == nil {
 		return nil
 	}
-	if err := r.release(); err != nil {
+	if err := r.unpin(); err != nil {
 		return fmt.Errorf("unmap memory of %s: %w", r.purpose.name, err)
 	}
 	if err := unix.Munmap(r.b); err != nil {
@@ -169,11 +167,11 @@ func (r *Region) Unmap() error {
 	return nil
 }
 
-// Addr is the address of b[0], 0 if b has no memory. It is stable for memory of regions only: the
-// Go heap may not be handed to devices.
+// Addr returns the address of b[0], 0 if b has no memory. It is stable for memory of regions only:
+// the Go heap must not be given to devices.
 func Addr(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
 
-// Usage lists the memory of each purpose that has any, by name. Any goroutine may call it.
+// Usage returns the memory of each purpose that has any, by name. Any goroutine may call it.
 func Usage() []PurposeUsage {
 	var list []PurposeUsage
 	purposes.Range(func(_, v any) bool {

@@ -1,30 +1,32 @@
-// Package mem holds memory that devices may touch: mapped outside the Go heap, tagged by purpose,
-// counted, and handed out in page-aligned blocks from arenas. It is the only place besides the
-// bindings where an address becomes a number.
+// Package mem has memory that devices may access: mapped outside the Go heap, tagged by purpose,
+// counted, and handed out in page-aligned blocks from arenas. It is the only package besides the
+// bindings in which an address becomes a number.
 package mem
 
 // RegionID is the number of a Region within this process, from 1 on. Transports find their local
-// keys by it. A number is never used twice.
+// keys by it. A number is never used again.
 type RegionID int32
 
-// NoRegion is the RegionID of memory that lies in no Region, for instance on the Go heap: no device
-// may be given it.
+// NoRegion is the RegionID of memory that lies in no Region, as on the Go heap. Such memory must
+// not be given to a device.
 const NoRegion RegionID = 0
 
 // Segment is one contiguous piece of a Region. A request's data is a list of segments in order.
 //
-// A Segment does not own memory: whoever allocated or lent it decides how long B stays valid.
+// A Segment does not own memory: what it came from (a Pool, a zero-copy read) says how long B stays
+// valid.
 type Segment struct {
 	// B is the memory itself.
 	B []byte
 	// Region is the Region that B lies in, or NoRegion.
 	Region RegionID
-	// File says that B is memory of a file (MapFile), for reading. That raises SIGBUS where the
-	// file has been cut off or its medium is broken, so it is left to the kernel and to CopyFile.
+	// File says that B is memory of a file (MapFile), for reading. An access raises SIGBUS where
+	// the file has been truncated or its medium is broken, so only the kernel and CopyFile access
+	// it.
 	File bool
 }
 
-// Length is the sum of the segments' bytes.
+// Length returns the number of bytes of all segments.
 func Length(segs []Segment) int {
 	n := 0
 	for i := range segs {
@@ -33,8 +35,8 @@ func Length(segs []Segment) int {
 	return n
 }
 
-// Slice appends to dst the part of segs that starts at byte off and is n bytes long, and returns
-// the extended slice. The caller guarantees off+n <= Length(segs).
+// Slice appends to dst the n bytes of segs from byte off on, and returns the extended slice. The
+// caller guarantees off+n <= Length(segs).
 func Slice(dst, segs []Segment, off, n int) []Segment {
 	c := NewCursor(segs, off)
 	for n > 0 {

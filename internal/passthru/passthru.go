@@ -14,7 +14,7 @@ import (
 // timeoutMillis is how long a drive may take for an admin command.
 const timeoutMillis = 10_000
 
-// Encode is sqe as the driver takes it, without data.
+// Encode returns sqe as the driver takes it, without data.
 func Encode(sqe *nvme.SQE) (c sys.NVMeCommand) {
 	c.Opcode, c.NSID, c.CDW2, c.CDW3 = uint8(sqe.Opcode()), sqe.NSID(), sqe.CDW(2), sqe.CDW(3)
 	for i := range c.CDW10 {
@@ -23,8 +23,8 @@ func Encode(sqe *nvme.SQE) (c sys.NVMeCommand) {
 	return c
 }
 
-// Drive is what commands go through: the character or block device of a drive or of a namespace of
-// it. Tests replace it.
+// Drive takes commands: the character or block device of a drive or of a namespace of it. Tests
+// replace it.
 type Drive interface {
 	// Ioctl sends c; see sys.NVMeIoctl.
 	Ioctl(request uintptr, c *sys.NVMeCommand) (status uint16, e syscall.Errno)
@@ -39,7 +39,7 @@ func (fd FD) Ioctl(request uintptr, c *sys.NVMeCommand) (uint16, syscall.Errno) 
 }
 
 // Admin sends an admin command that reads len(data) bytes. An error is a syscall.Errno of the
-// kernel or an nvme.Status of the drive. It may block, ten seconds at most.
+// kernel or an nvme.Status of the drive. It may block, for ten seconds at most.
 func Admin(d Drive, sqe *nvme.SQE, data []byte) error {
 	c := Encode(sqe)
 	return admin(d, &c, data)
@@ -62,8 +62,8 @@ func admin(d Drive, c *sys.NVMeCommand, data []byte) error {
 	return nil
 }
 
-// Feature is the current value of the feature fid of a namespace; 0 for drives. Errors are those of
-// Admin.
+// Feature returns the current value of the feature fid of a namespace, or of the drive if nsid is
+// 0. Errors are those of Admin.
 func Feature(d Drive, nsid uint32, fid uint8) (uint32, error) {
 	var sqe nvme.SQE
 	sqe.SetOpcode(nvme.AdminGetFeatures)
@@ -76,7 +76,8 @@ func Feature(d Drive, nsid uint32, fid uint8) (uint32, error) {
 	return uint32(c.Result), nil
 }
 
-// Identify reads the data structure cns of the namespace nsid, or of the controller.
+// Identify reads the data structure cns of the namespace nsid, or of the controller. Errors are
+// those of Admin.
 func Identify(d Drive, cns nvme.CNS, nsid uint32, csi nvme.CSI) ([]byte, error) {
 	var sqe nvme.SQE
 	sqe.SetOpcode(nvme.AdminIdentify)
@@ -89,7 +90,7 @@ func Identify(d Drive, cns nvme.CNS, nsid uint32, csi nvme.CSI) ([]byte, error) 
 	return b, nil
 }
 
-// SMART reads the health log of the whole drive.
+// SMART reads the health log of the whole drive. Errors are those of Admin.
 func SMART(d Drive) (*nvme.SMARTLog, error) {
 	var sqe nvme.SQE
 	sqe.SetOpcode(nvme.AdminGetLogPage)

@@ -8,19 +8,19 @@ import (
 )
 
 // Preadv2 reads from fd at off, which is not negative, into iov (preadv2(2)). Unlike the calls on
-// sockets it may block and tells the scheduler.
+// sockets it may block, and the scheduler knows.
 func Preadv2(fd int, iov []Iovec, off int64, flags int) (int, syscall.Errno) {
 	return positioned(unix.SYS_PREADV2, fd, iov, off, flags)
 }
 
 // Pwritev2 writes iov to fd at off, which is not negative (pwritev2(2)). Unlike the calls on
-// sockets it may block and tells the scheduler.
+// sockets it may block, and the scheduler knows.
 func Pwritev2(fd int, iov []Iovec, off int64, flags int) (int, syscall.Errno) {
 	return positioned(unix.SYS_PWRITEV2, fd, iov, off, flags)
 }
 
 func positioned(trap uintptr, fd int, iov []Iovec, off int64, flags int) (int, syscall.Errno) {
-	// The offset travels in two words, of which only the lower counts where a word holds all of it.
+	// The offset is passed in two words; where one word holds all of it only the lower counts.
 	high := uintptr(uint64(off) >> (unix.SizeofLong*8 - 1) >> 1)
 	for {
 		n, _, e := syscall.Syscall6(trap, uintptr(fd),
@@ -32,8 +32,8 @@ func positioned(trap uintptr, fd int, iov []Iovec, off int64, flags int) (int, s
 	}
 }
 
-// BlockDiscard is the ioctl BLKDISCARD (linux/fs.h) on a block device. It may block and tells the
-// scheduler.
+// BlockDiscard is the ioctl BLKDISCARD (linux/fs.h) on a block device. It may block, and the
+// scheduler knows.
 func BlockDiscard(fd int, off, n int64) syscall.Errno {
 	r := [2]uint64{uint64(off), uint64(n)}
 	_, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.BLKDISCARD,

@@ -26,7 +26,8 @@ func availableMemory(root string) (int64, error) {
 	}
 	n := kb << 10
 	groups := filepath.Join(root, "sys/fs/cgroup")
-	for dir := filepath.Join(groups, ownGroup(root)); len(dir) > len(groups); dir = filepath.Dir(dir) {
+	for dir := filepath.Join(groups,
+		ownGroup(root)); len(dir) > len(groups); dir = filepath.Dir(dir) {
 		limit, err1 := readInt(dir + "/memory.max") // "max": none
 		used, err2 := readInt(dir + "/memory.current")
 		if err1 == nil && err2 == nil {

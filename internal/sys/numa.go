@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// NoNode stands for memory and devices that are near to no processor in particular.
+// NoNode stands for memory and devices that are not near to any processor in particular.
 const NoNode = -1
 
-// NodeOfCPU is the NUMA node of a processor; NoNode on machines with one node, where nothing can be
-// chosen, and if it is not known.
+// NodeOfCPU returns the NUMA node of a processor, NoNode if it is unknown, and on machines with one
+// node.
 func NodeOfCPU(cpu int) int { return nodeOfCPU("/sys/devices/system", cpu) }
 
 func nodeOfCPU(root string, cpu int) int {
@@ -27,8 +27,7 @@ func nodeOfCPU(root string, cpu int) int {
 	return parseNode(strings.TrimPrefix(filepath.Base(links[0]), "node"))
 }
 
-// NodeOfDevice is the NUMA node of a device of a class in /sys/class, NoNode if the kernel knows
-// none.
+// NodeOfDevice returns the NUMA node of a device of a class in /sys/class, NoNode if it is unknown.
 func NodeOfDevice(class, name string) int { return nodeOfDevice("/sys/class", class, name) }
 
 func nodeOfDevice(root, class, name string) int {

@@ -9,7 +9,7 @@ import (
 
 // NVMeCommand is struct nvme_passthru_cmd64 of linux/nvme_ioctl.h: a command for an NVMe drive. The
 // names are those of the submission queue entry (NVM Express Base Specification 2.0, section
-// 3.3.3.1). What SetData and SetVectors refer to is kept alive by the caller.
+// 3.3.3.1). The caller keeps alive what SetData and SetVectors refer to.
 type NVMeCommand struct {
 	Opcode, flags        uint8
 	_                    uint16
@@ -57,15 +57,15 @@ func (c *NVMeCommand) SetVectors(iov []Iovec) {
 	c.addr, c.dataLen = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(iov)))), uint32(len(iov))
 }
 
-// Uring is the command as io_uring takes it, in place.
+// Uring returns the memory of the command as io_uring takes it.
 func (c *NVMeCommand) Uring() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(c)),
 		nvmeUringSize)
 }
 
 // NVMeIoctl sends c to the drive that the character or block device fd belongs to. status is that
-// of the command, without phase tag; 0 is success. It may block, as long as the time-out of the
-// command, and tells the scheduler.
+// of the command, without phase tag; 0 is success. It may block, as long as the timeout of the
+// command, and the scheduler knows.
 func NVMeIoctl(fd int, request uintptr, c *NVMeCommand) (status uint16, e syscall.Errno) {
 	r, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(c)))
 	if e != 0 {
@@ -74,7 +74,7 @@ func NVMeIoctl(fd int, request uintptr, c *NVMeCommand) (status uint16, e syscal
 	return uint16(r), 0
 }
 
-// NVMeNamespace is the identifier of the namespace that the character or block device fd is
+// NVMeNamespace returns the identifier of the namespace of the character or block device fd
 // (NVME_IOCTL_ID).
 func NVMeNamespace(fd int) (uint32, syscall.Errno) {
 	r, _, e := syscall.Syscall(unix.SYS_IOCTL, uintptr(fd), NVMeID, 0)

@@ -34,18 +34,17 @@ const (
 
 // SCSIResult is the outcome of a SCSI command.
 type SCSIResult struct {
-	// Status is that of the drive, 0 for success; Transport what adapter and driver say of the way
-	// there, 0 if they have nothing to say.
+	// Status is that of the drive, Transport that of adapter and driver; 0 for success.
 	Status    uint8
 	Transport uint32
-	// N is how many bytes came.
+	// N is how many bytes were read.
 	N int
-	// Sense is what the drive says of an error.
+	// Sense is the drive's sense data about an error.
 	Sense []byte
 }
 
-// SCSIRead sends a command that reads to the SCSI or ATA drive whose block device fd is, and fills
-// data with the answer. It may block, ten seconds at most, and tells the scheduler.
+// SCSIRead sends a command to the SCSI or ATA drive with the block device fd and reads the answer
+// into data. It may block, for ten seconds at most, and the scheduler knows.
 func SCSIRead(fd int, cdb, data []byte) (SCSIResult, syscall.Errno) {
 	sense := make([]byte, scsiSenseBytes)
 	var pin runtime.Pinner

@@ -1,7 +1,7 @@
-// Package sys makes the vectored system calls of the I/O path without allocation. The calls on
-// sockets do not pass through the Go scheduler either: they are on descriptors in non-blocking mode
-// and return at once. A raw call that blocks stops the garbage collector; see
-// docs/adr/0002-raw-nonblocking-syscalls.md. The calls on files may block and tell the scheduler.
+// Package sys makes the system calls of the I/O path without allocation. The calls on sockets
+// bypass the Go scheduler as well: their descriptors are in non-blocking mode, and they return at
+// once. A raw call that blocks stops the garbage collector; see
+// docs/adr/0002-raw-nonblocking-syscalls.md. The calls on files may block, and the scheduler knows.
 //
 // Errors are syscall.Errno values, 0 for success; EAGAIN means that the call would have blocked.
 // EINTR is retried.
@@ -16,8 +16,8 @@ import (
 
 // Iovec is one piece of a vectored transfer, as the kernel reads it (readv(2)).
 //
-// Arrays of Iovec belong to the caller and are reused. They hold pointers that the garbage
-// collector sees, so what they refer to stays alive until it is overwritten or cleared.
+// Arrays of Iovec belong to the caller and are reused. The garbage collector sees the pointers in
+// them, so what they refer to stays alive until they are overwritten or cleared.
 type Iovec = unix.Iovec
 
 // MaxIovecs is the most vectors one call may carry (UIO_MAXIOV of linux/uio.h).
@@ -29,7 +29,7 @@ func SetIovec(v *Iovec, b []byte) {
 	v.SetLen(len(b))
 }
 
-// Advance takes n transferred bytes off the front of iov, in place, and returns what is left:
+// Advance removes n transferred bytes from the front of iov, in place, and returns what is left:
 // vectors that are done are dropped, the first of the rest is shortened. n is at most the sum of
 // the lengths.
 func Advance(iov []Iovec, n int) []Iovec {
@@ -47,25 +47,6 @@ func Advance(iov []Iovec, n int) []Iovec {
 		iov = iov[1:]
 	}
 	return iov
-}
-
-// Readv reads into iov (readv(2)) and returns the number of bytes; 0 with no error is the end of
-// the stream.
-func Readv(fd int, iov []Iovec) (int, syscall.Errno) { return vectored(unix.SYS_READV, fd, iov) }
-
-// Writev writes iov (writev(2)) and returns the number of bytes. A broken connection raises
-// SIGPIPE, which Go programs ignore on descriptors above 2; on sockets prefer Sendmsg with
-// MSG_NOSIGNAL.
-func Writev(fd int, iov []Iovec) (int, syscall.Errno) { return vectored(unix.SYS_WRITEV, fd, iov) }
-
-func vectored(trap uintptr, fd int, iov []Iovec) (int, syscall.Errno) {
-	for {
-		n, _, e := syscall.RawSyscall(trap, uintptr(fd),
-			uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
-		if e != syscall.EINTR {
-			return result(n, e)
-		}
-	}
 }
 
 // Recv reads from a socket into b (recv(2)). MSG_DONTWAIT is added to flags. 0 with no error is the
@@ -107,8 +88,8 @@ func Recvmsg(fd int, iov []Iovec, flags int) (int, syscall.Errno) {
 	return message(unix.SYS_RECVMSG, fd, iov, flags)
 }
 
-// bytesOf is what v refers to. A single vector goes without a message: fetching that is half of
-// what a call in vain costs.
+// bytesOf returns what v refers to. A single vector needs no message, whose fetch is half of what a
+// call that transfers nothing costs.
 func bytesOf(v Iovec) []byte { return unsafe.Slice(v.Base, v.Len) }
 
 func message(trap uintptr, fd int, iov []Iovec, flags int) (int, syscall.Errno) {

@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// HeadersAgree fails the test unless each C expression has its value. Headers are named as in
-// #include, without the brackets. Without a C compiler the test is skipped: nothing can be
-// compared, and whoever builds with cgo has one.
+// HeadersAgree fails the test unless each C expression has its value. names are those of headers,
+// as in #include without the brackets. Without a C compiler, which builds with cgo have, the test
+// is skipped.
 func HeadersAgree[V ~int | ~uint32 | ~uintptr](t *testing.T, names []string, want map[string]V) {
 	t.Helper()
 	cc, err := exec.LookPath("cc")
 	if err != nil {
-		t.Skip("no C compiler reads the headers")
+		t.Skip("there is no C compiler to read the headers")
 	}
 	var source strings.Builder
 	for _, name := range append([]string{"stddef.h"}, names...) {

@@ -1,4 +1,4 @@
-// Package testutil is what tests of several packages need: a check for leaked goroutines and
+// Package testutil has what tests of several packages need: a check for leaked goroutines and
 // descriptors, counts of allocations, and a comparison of constants with C headers.
 package testutil
 
@@ -12,8 +12,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main runs the tests of m, fails if goroutines or descriptors are left or one of more finds
-// something, and exits. For TestMain.
+// Main runs the tests of m, fails if goroutines or descriptors leak or one of more returns an
+// error, and exits. TestMain calls it.
 func Main(m *testing.M, more ...func() error) {
 	before := openFiles()
 	code := m.Run()
@@ -23,12 +23,12 @@ func Main(m *testing.M, more ...func() error) {
 			code = 1
 		}
 	}
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(timeout); ; time.Sleep(10 * time.Millisecond) {
 		err := errors.Join(goleak.Find(), descriptors(before))
 		if err == nil {
 			break
 		}
-		if code != 0 || time.Now().After(end) { // after a failure nobody waits for what it left
+		if code != 0 || time.Now().After(end) { // a failed test may leave things for good
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 			break
@@ -37,8 +37,8 @@ func Main(m *testing.M, more ...func() error) {
 	os.Exit(code)
 }
 
-// patience is how long what has been told to end may take; goleak's own is less than a second.
-const patience = 30 * time.Second
+// timeout is how long goroutines may take to end; goleak waits less than a second.
+const timeout = 30 * time.Second
 
 func descriptors(before int) error {
 	if after := openFiles(); after > before {
@@ -47,7 +47,7 @@ func descriptors(before int) error {
 	return nil
 }
 
-// openFiles is the number of open descriptors.
+// openFiles returns the number of open descriptors.
 func openFiles() int {
 	// The first use of a pipe or a timer opens the runtime's own poller for good.
 	if r, w, err := os.Pipe(); err == nil {

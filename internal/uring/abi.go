@@ -2,7 +2,7 @@ package uring
 
 import "unsafe"
 
-// What linux/io_uring.h defines, as far as it is used here.
+// The parts of linux/io_uring.h that this package uses.
 
 // sqe is struct io_uring_sqe, the form with 64 bytes.
 type sqe struct {
@@ -21,7 +21,7 @@ type sqe struct {
 	_        uint64
 }
 
-// commandRoom is how much of a command fits into an entry of 128 bytes, from addr3 on.
+// commandRoom is how many bytes of a command fit into an entry of 128 bytes, from addr3 on.
 const commandRoom = 80
 
 // cqe is struct io_uring_cqe, the form with 16 bytes.

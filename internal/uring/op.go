@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Op is one operation on a file. What it refers to belongs to the kernel from Start until its
-// completion.
+// Op is one operation on a file. The memory that it refers to belongs to the kernel from Start
+// until the operation has completed.
 type Op struct{ e sqe }
 
 // Nop does nothing.
@@ -31,9 +31,7 @@ func transfer(opcode uint8, b []byte, off int64, flags uint32) Op {
 func Readv(iov []unix.Iovec, off int64) Op { return vectored(opReadv, iov, off, 0) }
 
 // Writev writes what iov refers to; see Readv and Write.
-func Writev(iov []unix.Iovec, off int64,
-	flags uint32,
-) Op {
+func Writev(iov []unix.Iovec, off int64, flags uint32) Op {
 	return vectored(opWritev, iov, off, flags)
 }
 

@@ -1,17 +1,18 @@
-// Package uring is the binding to io_uring(7): one ring per reactor, shared by whatever works on
-// files there.
+// Package uring is the binding to io_uring(7): one ring per reactor, shared by everything there
+// that works on files.
 //
-//	Start   a submission entry is filled (registered file, registered memory) and waits in the queue; the first ones do not wait
-//	        while the devices may have nothing to do
-//	Poll    one io_uring_enter submits all that wait and fetches completions, each of which calls its Completer
-//	Arm     from now on a completion writes to the reactor's eventfd; until then nothing disturbs a reactor that polls
+//	Start   fills a submission entry (registered file, registered memory), which waits in the queue;
+//	        while the devices may be idle, the first ones are submitted at once
+//	Poll    submits all that wait by one io_uring_enter, and calls the Completers of what completed
+//	Arm     makes completions write to the reactor's eventfd from now on; until then nothing
+//	        disturbs a reactor that polls
 //
-// Shared memory: the kernel and we are the only two parties; each index has one writer. What it
-// publishes is stored with release and loaded with acquire semantics, which sync/atomic gives.
-// Everything else is the reactor's alone.
+// Shared memory: the kernel and the ring are the only two parties, and each index has one writer.
+// It is stored with release and loaded with acquire semantics, which sync/atomic provides.
+// Everything else belongs to the reactor.
 //
-// A Ring has as many slots as completions it surely has room for, so its completion queue does not
-// overflow; should it still, the kernel keeps the rest (IORING_FEAT_NODROP) until the next Poll.
+// A Ring has fewer slots than its completion queue has entries, so that queue does not overflow. If
+// it does, the kernel keeps the rest (IORING_FEAT_NODROP) until the next Poll.
 package uring
 
 import (
@@ -26,20 +27,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// taskBatch is how much of what finishes operations the kernel runs in one call
+// taskBatch is how many operations the kernel finishes in one call at most
 // (IO_LOCAL_TW_DEFAULT_MAX of its io_uring.c).
 const taskBatch = 20
 
 const (
-	// earlyGrowth is how much more is prepared each time before the devices get it, while they may
-	// have nothing to do.
-	earlyGrowth = 4
-	never       = math.MaxUint32
+	// While the devices may be idle, the first entry is submitted at once, and then batches that
+	// grow by this factor. Without that the devices would have nothing to do until the next Poll
+	// (measured in docs/adr/0012).
+	batchGrowth = 4
+	atPoll      = math.MaxUint32
 )
 
-// Completer is told the outcome of an Op: a number of bytes or whatever it returns, or a negative
-// errno. It is called within Poll and may call Start.
+// Completer is the owner of an Op.
 type Completer interface {
+	// Complete is called within Poll when the Op has completed. res is a number of bytes, or what
+	// else the Op returns, or a negative errno. Complete may call Start.
 	Complete(res int32)
 }
 
@@ -54,21 +57,22 @@ type Ring struct {
 	enabled bool
 	armed   bool
 	more    bool   // the kernel may have left finished operations for the next call
-	pending uint32 // entries that the kernel has not been told of
-	early   uint32 // the kernel is told of so many without waiting for a Poll
+	pending uint32 // entries that have not been submitted
+	batch   uint32 // so many are submitted without waiting for a Poll
 
 	wide uint8 // 1 if entries take two places in sqes and cqes, otherwise 0
 
 	sqHead, sqTail, sqFlags *uint32
 	sqMask                  uint32
 	sqes                    []sqe
-	tail                    uint32 // as published in *sqTail, or further
+	tail                    uint32 // as in *sqTail, or further
 
 	cqHead, cqTail, cqFlags *uint32
 	cqMask                  uint32
 	cqes                    []cqe
 
-	// slots are who started what; an entry's user data is its slot. free are those not in use.
+	// slots are the Completers of operations; the user data of an entry is its slot. free are those
+	// not in use.
 	slots []Completer
 	free  []int32
 
@@ -77,7 +81,7 @@ type Ring struct {
 	base, size uint64
 	refused    error
 	files      []int32 // descriptors by slot of registered files, -1 for free ones
-	update     int32   // a descriptor for the kernel to read: a stack may move, this does not
+	update     int32   // a descriptor for the kernel to read, which must not be on a stack
 }
 
 // File is a descriptor that a Ring works on.
@@ -86,8 +90,8 @@ type File struct {
 	fixed bool
 }
 
-// Start queues op on f; the next Poll submits it at the latest. False: the ring is full, try again
-// after a Poll.
+// Start queues op on f; the next Poll submits it at the latest. It returns false if the ring is
+// full, which a Poll may change.
 func (r *Ring) Start(f File, op *Op, c Completer) bool {
 	if !r.room() {
 		return false
@@ -103,9 +107,9 @@ func (r *Ring) Start(f File, op *Op, c Completer) bool {
 	return true
 }
 
-// StartCommand queues a command that the driver of f defines (IORING_OP_URING_CMD): number tells
-// which, and payload, at most 80 bytes, is copied. data is what payload refers to if that is one
-// piece of memory outside of the Go heap, otherwise nil. Config.Commands is set.
+// StartCommand queues the command with this number, which the driver of f defines
+// (IORING_OP_URING_CMD). payload, at most 80 bytes, is copied. data is the memory that it refers to
+// if that is in one piece and outside of the Go heap, otherwise nil. Config.Commands is set.
 func (r *Ring) StartCommand(f File, number uint32, payload, data []byte, c Completer) bool {
 	if !r.room() {
 		return false
@@ -122,20 +126,20 @@ func (r *Ring) StartCommand(f File, number uint32, payload, data []byte, c Compl
 	return true
 }
 
-// Cancel asks the kernel to give up what c has started. That completes as ever, soon and with
-// ECANCELED if the kernel could. It cannot take a transfer back that a device has. False: c has
-// nothing on this ring, or the ring is full.
+// Cancel asks the kernel to cancel what c has started. That completes as usual, soon and with
+// ECANCELED if the kernel could cancel it. It cannot take back a transfer that a device has. Cancel
+// returns false if c has nothing on this ring, or if the ring is full.
 func (r *Ring) Cancel(c Completer) bool {
 	slot := slices.Index(r.slots, c)
-	return slot >= 0 && r.Start(File{}, &Op{sqe{opcode: opCancel, addr: uint64(slot)}}, deaf{})
+	return slot >= 0 && r.Start(File{}, &Op{sqe{opcode: opCancel, addr: uint64(slot)}}, ignored{})
 }
 
-// deaf does not care for the outcome.
-type deaf struct{}
+// ignored ignores the outcome.
+type ignored struct{}
 
-func (deaf) Complete(int32) {}
+func (ignored) Complete(int32) {}
 
-// room says that there is a slot and an entry for one more operation.
+// room says whether there is a slot and an entry for one more operation.
 func (r *Ring) room() bool {
 	if len(r.free) == 0 {
 		return false
@@ -158,14 +162,13 @@ func (r *Ring) publish(e *sqe, f File, c Completer) {
 	}
 	r.tail++
 	atomic.StoreUint32(r.sqTail, r.tail)
-	if r.pending++; r.pending >= r.early {
-		r.early *= earlyGrowth
+	if r.pending++; r.pending >= r.batch {
+		r.batch *= batchGrowth
 		r.enter(0)
 	}
 }
 
-// registered is the index of the registered piece of memory that holds n bytes at addr, if one
-// does.
+// registered returns the index of the registered buffer that holds n bytes at addr, if one does.
 func (r *Ring) registered(addr uint64, n uint32) (uint16, bool) {
 	at := addr - r.base
 	if at >= r.size || uint64(n) > r.size-at || at/bufferMax != (at+uint64(n)-1)/bufferMax ||
@@ -175,37 +178,38 @@ func (r *Ring) registered(addr uint64, n uint32) (uint16, bool) {
 	return uint16(at / bufferMax), true
 }
 
-// Poll submits what waits and calls the Completer of all that is finished. It returns how many.
+// Poll submits what waits and calls the Completers of all operations that have finished. It returns
+// how many.
 func (r *Ring) Poll() int {
 	if r.armed {
 		r.armed = false
 		atomic.StoreUint32(r.cqFlags, cqEventFDDisabled)
 	}
 	n := r.reap()
-	if r.owed() {
+	if r.mustEnter() {
 		r.enter(enterGetEvents)
 		k := r.reap()
 		r.more = k >= taskBatch
 		n += k
 	}
-	r.early = never
-	if r.dry() {
-		r.early = 1
+	r.batch = atPoll
+	if r.idle() {
+		r.batch = 1
 	}
 	return n
 }
 
-// dry says that the devices may have nothing to do: all is back, or the rest may be finished as
-// well, which the kernel keeps for the next call. Then they work on the first operations while
-// further ones are prepared; while they are busy larger batches cost less.
-func (r *Ring) dry() bool {
+// idle says whether the devices may have nothing to do: everything has completed, or the rest may
+// have finished as well and is left for the next call. Then they work on the first operations while
+// further ones are prepared. While they are busy, one large batch costs less.
+func (r *Ring) idle() bool {
 	left := r.Outstanding()
 	return r.flags&setupSQPoll == 0 && (left == 0 || r.more && left <= taskBatch)
 }
 
-// owed says that the kernel has to be entered: to submit, to run what finishes operations, or to
-// fetch completions.
-func (r *Ring) owed() bool {
+// mustEnter says whether the kernel has to be entered: to submit, to finish operations, or to fetch
+// completions.
+func (r *Ring) mustEnter() bool {
 	switch flags := atomic.LoadUint32(r.sqFlags); {
 	case r.more || flags&(sqTaskrun|sqOverflow) != 0:
 		return true
@@ -220,9 +224,9 @@ func (r *Ring) owed() bool {
 	return r.pending > 0
 }
 
-// reap calls the Completers of what the queue holds.
+// reap calls the Completers of the completions in the queue.
 func (r *Ring) reap() int {
-	head := *r.cqHead // only we write it
+	head := *r.cqHead // written here only
 	tail := atomic.LoadUint32(r.cqTail)
 	if head == tail {
 		return 0
@@ -240,11 +244,11 @@ func (r *Ring) reap() int {
 	return n
 }
 
-// Arm prepares for the reactor's sleep: from now on a completion adds to the eventfd. False: there
-// is something to Poll for.
+// Arm prepares for the reactor's sleep: from now on a completion writes to the eventfd. It returns
+// false if there is something to Poll for.
 func (r *Ring) Arm() bool {
 	if r.flags&setupIOPoll != 0 {
-		return r.Outstanding() == 0 // nothing tells of these completions
+		return r.Outstanding() == 0 // these completions do not write to the eventfd
 	}
 	if r.more || r.pending > 0 && r.flags&setupSQPoll == 0 {
 		return false
@@ -254,28 +258,28 @@ func (r *Ring) Arm() bool {
 	}
 	r.armed = true
 	atomic.StoreUint32(r.cqFlags, 0)
-	// What finished before the store told nobody. Entering makes the kernel look itself, in the
-	// order of its own barriers: on a weakly ordered machine the flags in shared memory could still
-	// be those of before. Once is not enough if so much waits that the kernel leaves some of it,
-	// for which it does not raise the flag again.
+	// What finished before the store has not written to the eventfd. Entering makes the kernel
+	// check, in the order of its own barriers: on a weakly ordered machine the flags in shared
+	// memory could still be old. Once is not enough if so much waits that the kernel leaves some
+	// of it, for which it does not set the flag again.
 	for left := r.Outstanding(); left > 0 && r.quiet(); left -= taskBatch {
 		r.enter(enterGetEvents)
 	}
 	return r.quiet()
 }
 
-// quiet says that there is nothing to Poll for, as far as can be seen in shared memory.
+// quiet says whether there is nothing to Poll for, as far as shared memory shows.
 func (r *Ring) quiet() bool {
 	return *r.cqHead == atomic.LoadUint32(r.cqTail) &&
 		atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) == 0
 }
 
-// Outstanding is the number of operations that have been started and not completed.
+// Outstanding returns the number of operations that have been started and not completed.
 func (r *Ring) Outstanding() int { return len(r.slots) - len(r.free) }
 
 // enter is io_uring_enter(2), without waiting. It is a raw call although it takes as long as the
-// submissions in it do (about a microsecond each): it never sleeps for them, because the kernel
-// hands what would block to workers of its own.
+// submissions in it (about a microsecond each): it does not sleep for them, because the kernel
+// hands those that would block to workers of its own.
 func (r *Ring) enter(flags uintptr) {
 	if !r.enabled {
 		r.enable()
@@ -293,15 +297,16 @@ func (r *Ring) enter(flags uintptr) {
 	case 0:
 		r.pending -= min(uint32(n), r.pending)
 	case unix.EAGAIN, unix.EBUSY, unix.EINTR:
-		// No memory, completions first, a signal: the next Poll tries again.
+		// no memory, completions first, a signal: the next Poll tries again
 	default:
-		// EEXIST is another thread than before. Nothing of it can be mended, and operations would
-		// be lost.
+		// EEXIST means another thread than before. There is no way to continue, and operations
+		// would be lost.
 		panic(fmt.Sprintf("uring: io_uring_enter: %v", e))
 	}
 }
 
-// enable makes the calling thread the only one that may use the ring, and the goroutine stay on it.
+// enable makes the calling thread the only one that may use the ring, and locks the goroutine to
+// it.
 func (r *Ring) enable() {
 	runtime.LockOSThread()
 	r.enabled = true
@@ -312,8 +317,8 @@ func (r *Ring) enable() {
 	}
 }
 
-// AddFile makes fd known to the ring: registered if there is a place, which saves the kernel
-// looking it up each time. The caller removes it before it closes fd.
+// AddFile adds fd to the ring, registered if there is a free place, which saves the kernel a lookup
+// per operation. The caller removes it before it closes fd.
 func (r *Ring) AddFile(fd int) File {
 	if !r.enabled {
 		r.enable()
@@ -329,7 +334,7 @@ func (r *Ring) AddFile(fd int) File {
 	return File{fd: int32(fd)}
 }
 
-// RemoveFile forgets f; nothing that was started on it is outstanding.
+// RemoveFile removes f, on which nothing is outstanding.
 func (r *Ring) RemoveFile(f File) error {
 	if !f.fixed {
 		return nil

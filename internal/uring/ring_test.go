@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestCancel: what waits in the kernel comes back canceled, its neighbour does not, and nothing
-// else happens to the ring.
+// TestCancel: an operation that waits in the kernel completes as canceled, its neighbour does not,
+// and the ring is not affected otherwise.
 func TestCancel(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
-		g := newRig(t, cfg)
+		g := newHarness(t, cfg)
 		var p [2]int
 		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 			t.Fatal(err)
@@ -31,7 +31,7 @@ func TestCancel(t *testing.T) {
 		}
 		g.Poll()
 		if g.Cancel(&none) || !g.Cancel(&second) {
-			t.Error("what is not there was canceled, or what is was not")
+			t.Error("an operation that is not there was canceled, or one that is was not")
 		}
 		for end := time.Now().Add(time.Minute); second.n == 0 && time.Now().Before(end); {
 			g.Poll()
@@ -55,7 +55,7 @@ func TestCancel(t *testing.T) {
 
 func TestOperations(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
-		g := newRig(t, cfg)
+		g := newHarness(t, cfg)
 		if g.Memory() != 512<<10 || !g.f.fixed {
 			t.Logf("memory registered: %d bytes; file registered: %v", g.Memory(), g.f.fixed)
 		}
@@ -94,7 +94,7 @@ func TestOperations(t *testing.T) {
 			t.Errorf("after punching a hole: %d", res)
 		}
 		if res := g.do(Read(b, 2<<20)); res != 0 {
-			t.Errorf("read behind the end: %d", res)
+			t.Errorf("read beyond the end: %d", res)
 		}
 		if res := g.do(Discard(0, 4096)); res >= 0 {
 			t.Errorf("discard on a file: %d", res)
@@ -105,11 +105,10 @@ func TestOperations(t *testing.T) {
 	})
 }
 
-// TestFull: more than the submission queue holds is submitted on the way, more than there are slots
-// is refused, and Completers start the rest. TestCommands mixes commands, which /dev/null takes
-// from Linux 6.4 on and regular files refuse, with transfers.
+// TestCommands mixes commands, which /dev/null takes from Linux 6.4 on and regular files refuse,
+// with transfers.
 func TestCommands(t *testing.T) {
-	g := newSmallRig(t, Config{Commands: true}, 4, 16)
+	g := newSmall(t, Config{Commands: true}, 4, 16)
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
@@ -148,9 +147,9 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestCommandEntry looks at the entry that the kernel would see.
+// TestCommandEntry checks the entry that the kernel would see.
 func TestCommandEntry(t *testing.T) {
-	g := newRig(t, Config{Commands: true})
+	g := newHarness(t, Config{Commands: true})
 	payload := make([]byte, commandRoom)
 	for i := range payload {
 		payload[i] = byte(i + 1)
@@ -172,10 +171,12 @@ func TestCommandEntry(t *testing.T) {
 	}
 }
 
+// TestFull: what does not fit into the submission queue is submitted at once, what there is no slot
+// for is refused, and Completers start the rest.
 func TestFull(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
 		const slots, total = 64, 1000
-		g := newSmallRig(t, cfg, 8, slots)
+		g := newSmall(t, cfg, 8, slots)
 		nop := Nop()
 		started, finished := 0, 0
 		var c result
@@ -202,11 +203,10 @@ func TestFull(t *testing.T) {
 	})
 }
 
-// TestOverflow: completions for which there is no room are kept by the kernel and come with the
-// next polls.
+// TestOverflow: the kernel keeps completions for which there is no room until the next polls.
 func TestOverflow(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
-		g := newSmallRig(t, cfg, 8, 8) // 16 completions
+		g := newSmall(t, cfg, 8, 8) // 16 completions
 		const total = 200
 		g.slots = make([]Completer, total)
 		g.free = nil

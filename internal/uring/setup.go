@@ -16,18 +16,18 @@ import (
 type Config struct {
 	// EventFD is written to by the kernel when an armed ring has something to Poll for.
 	EventFD int
-	// Memory is registered once, so that the kernel need not look up and hold the pages of each
-	// transfer in it; may be nil. It stays mapped until Close. Without the right to lock that much
-	// (RLIMIT_MEMLOCK) it is used unregistered.
+	// Memory is registered once, so that the kernel need not pin the pages of each transfer in it;
+	// may be nil. It stays mapped until Close. Without the right to lock that much (RLIMIT_MEMLOCK)
+	// it is used unregistered.
 	Memory []byte
-	// SQPoll lets a thread of the kernel fetch submissions, which burns a CPU; it sleeps after
-	// SQIdle without any.
+	// SQPoll makes a kernel thread fetch submissions, which takes a CPU; it sleeps after SQIdle
+	// without any.
 	SQPoll bool
 	SQIdle time.Duration
-	// IOPoll polls devices for completions instead of waiting for interrupts; only for transfers
+	// IOPoll polls devices for completions instead of waiting for interrupts, only for transfers
 	// with O_DIRECT.
 	IOPoll bool
-	// Commands allows StartCommand; Linux 5.19.
+	// Commands allows StartCommand (Linux 5.19).
 	Commands bool
 }
 
@@ -35,11 +35,11 @@ const (
 	entries   = 512
 	slots     = 2048
 	files     = 1024
-	bufferMax = 1 << 30 // the most that one registered buffer may have
+	bufferMax = 1 << 30 // the most bytes of one registered buffer
 )
 
-// modes are the ways to run what finishes operations, the best one first, for kernels from 6.1,
-// 5.19 and 5.10 on. With the first it runs when we enter the kernel and never interrupts. All start
+// modes are how the kernel finishes operations, the best one first, for kernels from 6.1, 5.19 and
+// 5.10 on. With the first it does so when it is entered, and never interrupts. All rings start
 // disabled, since the thread that makes a ring is not the one that uses it.
 var modes = []uint32{
 	setupDisabled | setupSubmitAll | setupSingleIssuer | setupDeferTaskrun | setupTaskrunFlag,
@@ -56,7 +56,7 @@ func create(cfg Config, entries, slots int) (*Ring, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Ring{cfg: cfg, fd: fd, flags: p.flags, early: never}
+	r := &Ring{cfg: cfg, fd: fd, flags: p.flags, batch: atPoll}
 	if err := r.initialise(&p, slots); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
@@ -84,7 +84,7 @@ func setup(cfg Config, entries, completions int, p *params) (int, error) {
 		switch e {
 		case 0:
 			return int(fd), nil
-		case unix.EINVAL: // a flag that this kernel does not know
+		case unix.EINVAL: // a flag that this kernel does not have
 		default:
 			return -1, refusal(e)
 		}
@@ -92,25 +92,27 @@ func setup(cfg Config, entries, completions int, p *params) (int, error) {
 	return -1, refusal(unix.EINVAL)
 }
 
-// refusal explains why there is no io_uring and how to mend it.
+// refusal returns why there is no io_uring, with a hint.
 func refusal(e syscall.Errno) error {
-	mend := ""
+	hint := ""
 	switch e {
 	case unix.ENOSYS:
-		mend = " (the kernel, or a filter of system calls around this process, does not have it; Linux 5.10 or later is needed)"
+		hint = " (the kernel, or a filter of system calls around this process, does not have it; " +
+			"Linux 5.10 or later is needed)"
 	case unix.EPERM:
-		mend = " (a filter of system calls forbids it: allow io_uring_setup, io_uring_enter and io_uring_register, with Docker by --security-opt seccomp=PROFILE)"
+		hint = " (a filter of system calls forbids it: allow io_uring_setup, io_uring_enter and " +
+			"io_uring_register, with Docker by --security-opt seccomp=PROFILE)"
 		if b, err := os.ReadFile("/proc/sys/kernel/io_uring_disabled"); err == nil &&
 			strings.TrimSpace(string(b)) != "0" {
-			mend = " (the administrator forbids it: sysctl kernel.io_uring_disabled=0 allows it)"
+			hint = " (the administrator forbids it: sysctl kernel.io_uring_disabled=0 allows it)"
 		}
 	case unix.ENOMEM:
-		mend = " (raise the limit of locked memory: ulimit -l, LimitMEMLOCK=)"
+		hint = " (raise the limit of locked memory: ulimit -l, LimitMEMLOCK=)"
 	}
-	return fmt.Errorf("io_uring_setup: %w%s", e, mend)
+	return fmt.Errorf("io_uring_setup: %w%s", e, hint)
 }
 
-// initialise maps the queues and registers what is to be registered.
+// initialise maps the queues and registers eventfd, memory and a table of files.
 func (r *Ring) initialise(p *params, nslots int) (err error) {
 	if p.features&featSingleMmap == 0 || p.features&featNoDrop == 0 {
 		return fmt.Errorf("io_uring lacks features: %w (Linux 5.10 or later is needed)",
@@ -162,7 +164,7 @@ func (r *Ring) initialise(p *params, nslots int) (err error) {
 	return nil
 }
 
-// registerMemory registers Config.Memory, if that is possible.
+// registerMemory registers Config.Memory if possible.
 func (r *Ring) registerMemory() {
 	var iov []unix.Iovec
 	for b := r.cfg.Memory; len(b) > 0; {
@@ -180,10 +182,10 @@ func (r *Ring) registerMemory() {
 	}
 }
 
-// Memory tells how many bytes are registered.
+// Memory returns how many bytes are registered.
 func (r *Ring) Memory() int { return int(r.size) }
 
-// Refused is why Config.Memory could not be registered, nil if it is, or if there is none.
+// Refused returns why Config.Memory could not be registered, nil if it is, or if there is none.
 func (r *Ring) Refused() error { return r.refused }
 
 // register is io_uring_register(2).
@@ -196,8 +198,8 @@ func (r *Ring) register(what uintptr, arg unsafe.Pointer, n uintptr) error {
 	return nil
 }
 
-// Close ends the ring; nothing may be outstanding. The kernel lets go of memory and files a little
-// later.
+// Close closes the ring. It fails while operations are outstanding. The kernel unpins memory and
+// closes files a little later.
 func (r *Ring) Close() error {
 	if n := r.Outstanding(); n > 0 {
 		return fmt.Errorf("close io_uring: %d operations are outstanding", n)
@@ -211,7 +213,7 @@ func (r *Ring) Close() error {
 	return errors.Join(append(errs, unix.Close(r.fd))...)
 }
 
-// Available tells why rings cannot be made here, and how to mend that; nil if they can.
+// Available returns why rings cannot be made here, with a hint; nil if they can.
 func Available() error {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {

@@ -2,7 +2,7 @@ package uring
 
 import "sync"
 
-// shared are the rings in use, by their eventfd: that is, one for each reactor and kind.
+// shared are the rings in use, by their eventfd and kind, that is, one of each kind per reactor.
 var shared = struct {
 	sync.Mutex
 	rings map[key]*entry
@@ -20,7 +20,7 @@ type entry struct {
 	err   error
 }
 
-// Acquire returns the ring of the reactor that cfg.EventFD belongs to; the first caller makes it.
+// Acquire returns the ring of the reactor that cfg.EventFD belongs to. The first caller makes it.
 // Any goroutine may call it. Each success is followed by one Release.
 func Acquire(cfg Config) (*Ring, error) {
 	k := cfg.key()
@@ -40,8 +40,7 @@ func Acquire(cfg Config) (*Ring, error) {
 	return e.ring, nil
 }
 
-// Release ends one use of a ring of Acquire; the last one closes it. The thread that used the ring
-// calls it.
+// Release undoes one Acquire; the last one closes the ring. The thread that used the ring calls it.
 func (r *Ring) Release() error {
 	k := r.cfg.key()
 	shared.Lock()

@@ -15,10 +15,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestArm: an armed ring rings the bell for what finishes later; one that polls does not.
+// TestArm: completions of an armed ring write to the eventfd, those of one that polls do not.
 func TestArm(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
-		g := newRig(t, cfg)
+		g := newHarness(t, cfg)
 		pipe := make([]int, 2)
 		if err := unix.Pipe2(pipe, unix.O_CLOEXEC); err != nil {
 			t.Fatal(err)
@@ -29,7 +29,7 @@ func TestArm(t *testing.T) {
 		read := Read(g.b[:1], -1)
 		count := func() bool {
 			var b [8]byte
-			_, err := unix.Read(g.bell, b[:])
+			_, err := unix.Read(g.eventFD, b[:])
 			return err == nil
 		}
 		for round := range 50 {
@@ -46,14 +46,14 @@ func TestArm(t *testing.T) {
 				t.Fatal(err)
 			}
 			if round%2 == 0 {
-				fds := []unix.PollFd{{Fd: int32(g.bell), Events: unix.POLLIN}}
+				fds := []unix.PollFd{{Fd: int32(g.eventFD), Events: unix.POLLIN}}
 				for {
 					n, err := unix.Poll(fds, 60000)
 					if err == unix.EINTR {
 						continue
 					}
 					if n != 1 {
-						t.Fatalf("round %d: the bell did not ring", round)
+						t.Fatalf("round %d: the eventfd was not written to", round)
 					}
 					break
 				}
@@ -65,7 +65,7 @@ func TestArm(t *testing.T) {
 				}
 			}
 			if count() {
-				t.Errorf("round %d: the bell rang while polling", round)
+				t.Errorf("round %d: the eventfd was written to while polling", round)
 			}
 		}
 		if err := g.RemoveFile(f); err != nil {
@@ -78,7 +78,7 @@ func TestArm(t *testing.T) {
 // model.
 func TestRandom(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
-		g := newSmallRig(t, cfg, 16, 32)
+		g := newSmall(t, cfg, 16, 32)
 		const pieces, piece = 32, 8192
 		rnd := rand.New(rand.NewPCG(1, 2))
 		want := make([]byte, pieces*piece)
@@ -109,7 +109,7 @@ func TestRandom(t *testing.T) {
 }
 
 func TestCloseRefusesOutstanding(t *testing.T) {
-	g := newRig(t, Config{})
+	g := newHarness(t, Config{})
 	nop := Nop()
 	var c result
 	g.Start(g.f, &nop, &c)
@@ -120,10 +120,9 @@ func TestCloseRefusesOutstanding(t *testing.T) {
 	g.drain()
 }
 
-// TestAnotherThread: a ring that is used by a second thread says so instead of losing what was
-// started.
+// TestAnotherThread: the use of a ring by a second thread panics, so that no operation is lost.
 func TestAnotherThread(t *testing.T) {
-	g := newRig(t, Config{})
+	g := newHarness(t, Config{})
 	if g.flags&setupSingleIssuer == 0 {
 		t.Skip("IORING_SETUP_SINGLE_ISSUER is missing (Linux 6.0)")
 	}
@@ -141,7 +140,7 @@ func TestAnotherThread(t *testing.T) {
 }
 
 func TestShared(t *testing.T) {
-	g := newRig(t, Config{})
+	g := newHarness(t, Config{})
 	other, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
@@ -149,10 +148,10 @@ func TestShared(t *testing.T) {
 	defer func() { _ = unix.Close(other) }()
 	var rings []*Ring
 	for _, cfg := range []Config{
-		{EventFD: g.bell},
-		{EventFD: g.bell},
+		{EventFD: g.eventFD},
+		{EventFD: g.eventFD},
 		{EventFD: other},
-		{EventFD: g.bell, IOPoll: true},
+		{EventFD: g.eventFD, IOPoll: true},
 	} {
 		r, err := Acquire(cfg)
 		if err != nil {
@@ -191,7 +190,7 @@ func TestRefusal(t *testing.T) {
 }
 
 func TestNoAlloc(t *testing.T) {
-	g := newRig(t, Config{})
+	g := newHarness(t, Config{})
 	var c result
 	read := Read(g.b[:4096], 0)
 	if n := testutil.AllocsPerRun(100, func() {
@@ -208,10 +207,10 @@ func TestNoAlloc(t *testing.T) {
 	}
 }
 
-// TestEarly: while nothing is out, the first operations are submitted at once, further ones in
-// growing batches; while something is, all wait for the Poll.
-func TestEarly(t *testing.T) {
-	g := newRig(t, Config{})
+// TestIdle: while nothing is outstanding, the first operation is submitted at once and further ones
+// in growing batches; while something is, all wait for the Poll.
+func TestIdle(t *testing.T) {
+	g := newHarness(t, Config{})
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
@@ -249,7 +248,7 @@ func TestEarly(t *testing.T) {
 }
 
 func BenchmarkNop32(b *testing.B) {
-	g := newRig(b, Config{})
+	g := newHarness(b, Config{})
 	var c result
 	nop := Nop()
 	for b.Loop() {

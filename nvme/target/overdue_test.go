@@ -200,7 +200,7 @@ func (r *rig) infos() (list []NamespaceInfo) {
 // TestCanceledCommands: a device that can gives back what is given up, and is ready again at once.
 func TestCanceledCommands(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
-	dev.GivesBack()
+	dev.HonorCancel()
 	r := newRig(t, 1, sub)
 	q := r.connectHost(1).io[0]
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))

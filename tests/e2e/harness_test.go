@@ -43,7 +43,7 @@ type options struct {
 	iwarp      bool
 	hosts      []string // allowed; nil: any
 	queueDepth int      // 128 if 0
-	tcp        func(*tcp.Config)
+	tcp        func(*tcp.Config) // sets what has no key
 	rdma       func(*rdma.Config)
 	devices    []backend.Device // instead of the RAM namespaces; the server closes them
 }
@@ -79,7 +79,14 @@ func (o *options) parse() (*config.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return app.Parse("e2e.yaml", text.Bytes(), nil)
+	c, err := app.Parse("e2e.yaml", text.Bytes(), nil)
+	if err == nil && o.tcp != nil {
+		o.tcp(&c.TCP)
+	}
+	if err == nil && o.rdma != nil {
+		o.rdma(&c.RDMA)
+	}
+	return c, err
 }
 
 // or is n, or otherwise if that is 0.
@@ -147,7 +154,7 @@ func newHarness(t *testing.T, o options) *harness {
 	h.server = app.NewServer(app.Options{
 		Config:  c,
 		Log:     slog.New(slog.NewTextHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Version: "e2e", Verbs: h.fabric.Provider("target"), TCP: o.tcp, RDMA: o.rdma,
+		Version: "e2e", Verbs: h.fabric.Provider("target"),
 		OpenDevice: func(n *config.Namespace) (backend.Device, error) {
 			return o.devices[n.NSID-1], nil
 		},

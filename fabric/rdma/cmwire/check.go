@@ -14,7 +14,7 @@ type Limits struct {
 }
 
 // Check validates a request and returns Accepted, or the status to reject it with and the reason in
-// words, for the log. The fields are judged in their order on the wire.
+// words, for the log. The fields are checked in their order on the wire.
 func (r *Req) Check(l *Limits) (s Status, why string) {
 	depth, most := int(r.HSQSize())+1, l.MaxDepth
 	if r.QID() == 0 {

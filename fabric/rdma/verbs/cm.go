@@ -9,7 +9,7 @@ import (
 type CM interface {
 	// Listen binds and listens: rdma_create_id, rdma_bind_addr, rdma_listen. The address may be a
 	// wildcard, IPv4 or IPv6; :: takes IPv4 as well. Port 0 chooses one. ErrNoDevice if no RDMA
-	// device has the address, EADDRINUSE if somebody listens there. tos is the type of service of
+	// device has the address, EADDRINUSE if the port is in use. tos is the type of service of
 	// the connections if it is not 0: on RoCE the kernel takes that of the host's request instead.
 	Listen(addr netip.AddrPort, backlog int, tos uint8) (ID, error)
 	// NewID makes an ID for the active side: ResolveAddr, ResolveRoute, CreateQP, Connect, each
@@ -49,8 +49,8 @@ type ID interface {
 	Accept(p ConnParam) error
 	// Reject refuses a ConnectRequest with private data.
 	Reject(private []byte) error
-	// Disconnect ends the connection. This side's QP goes to the error state; on RoCE the peer's QP
-	// stays as it is until the peer, told by EventDisconnected, calls Disconnect as well, on iWARP
+	// Disconnect ends the connection. This side's QP goes to the error state. On RoCE the peer's QP
+	// does not change until the peer, after EventDisconnected, calls Disconnect as well; on iWARP
 	// it fails at once. Harmless when repeated.
 	Disconnect() error
 	// Destroy frees the ID; its QP must have been destroyed. No event of it is delivered
@@ -68,7 +68,7 @@ type ConnParam struct {
 	// InitiatorDepth how many it issues. In an event they are the peer's values seen from here, as
 	// rdma_get_cm_event(3) says.
 	ResponderResources, InitiatorDepth uint8
-	RetryCount, RNRRetryCount          uint8 // RNRRetryCount 7 is for ever
+	RetryCount, RNRRetryCount          uint8 // RNRRetryCount 7 is unlimited
 	FlowControl                        bool
 }
 

@@ -2,10 +2,10 @@
 // interfaces. verbs/ibv binds them to rdma-core, verbs/verbstest is an in-process fake with faults;
 // both pass the same conformance suite.
 //
-// Names follow libibverbs and librdmacm: what a method does not say is what the manual page of the
-// call of that name says. Data-path calls (CQ.Poll, CQ.ReqNotify, QP.PostSend, PostRecv) are made
-// by one goroutine at a time per object and never block; everything else may block and may be
-// called by any goroutine.
+// Names follow libibverbs and librdmacm: the manual page of the call with the name of a method
+// applies, unless the comment differs. Data-path calls (CQ.Poll, CQ.ReqNotify, QP.PostSend,
+// PostRecv) are made by one goroutine at a time per object and never block; everything else may
+// block and may be called by any goroutine.
 package verbs
 
 import "errors"
@@ -29,9 +29,9 @@ type Provider interface {
 }
 
 // VendorSIW is the vendor ID of the kernel's software iWARP (SIW_VENDOR_ID in
-// drivers/infiniband/sw/siw/siw.h), which differs from the specifications in ways that nothing else
-// tells. It lets a peer read a region without the right to, and goes on after a SEND that could not
-// invalidate its key.
+// drivers/infiniband/sw/siw/siw.h), which differs from the specifications in ways that show nowhere
+// else: it lets a peer read a region without the right to, and keeps the connection after a SEND
+// that could not invalidate its key.
 const VendorSIW = 0x626d74
 
 // DeviceAttr describes a device (ibv_query_device, ibv_query_port).
@@ -104,7 +104,8 @@ type CompChannel interface {
 
 // CQ is a completion queue.
 type CQ interface {
-	// Poll fills wc and returns how many it filled. An error means that the CQ is dead (overrun).
+	// Poll fills wc and returns how many it filled. An error means that the CQ has failed
+	// (overrun).
 	Poll(wc []WC) (n int, err error)
 	// ReqNotify arms the CQ: its channel becomes readable at the next completion. Poll once more
 	// after arming.
@@ -116,7 +117,7 @@ type CQ interface {
 type SRQInit struct{ MaxWR, MaxSGE int }
 
 // SRQ is a shared receive queue. A queue pair that uses one and goes to the error state takes no
-// more of its receives: the device says so with AsyncQPLastWQEReached, and what the queue pair
+// more of its receives: the device reports that with AsyncQPLastWQEReached, and what the queue pair
 // completed before is in its CQ by then. A receive whose message was arriving at that moment may be
 // lost without a completion (rxe).
 type SRQ interface {
@@ -140,15 +141,15 @@ type QP interface {
 	Num() uint32
 	// MaxInline is the number of bytes SendInline may carry.
 	MaxInline() int
-	// PostSend posts wrs in order with one call; WR i uses sges[FirstSGE : FirstSGE+NumSGE]. n were
-	// posted; err is nil if all were. The arrays may be reused at once.
+	// PostSend posts wrs in order with one call; WR i uses sges[FirstSGE : FirstSGE+NumSGE]. It
+	// returns how many were posted; err is nil if all were. The arrays may be reused at once.
 	PostSend(wrs []SendWR, sges []SGE) (n int, err error)
 	// PostRecv posts receives; not for a QP with an SRQ.
 	PostRecv(wrs []RecvWR) (n int, err error)
-	// RetrySoon has the peer of a connected QP wait for no more than 1.28 ms before it sends a
-	// message again that found no receive, instead of the longest time there is, 655 ms, which the
-	// connection manager sets. Not on iWARP, which has no such thing.
-	RetrySoon() error
+	// ShortenRNRTimer makes the peer of a connected QP wait for 1.28 ms before it repeats a message
+	// that found no receive, instead of 655 ms, the maximum, which the connection manager sets. Not
+	// on iWARP, which has no such timer.
+	ShortenRNRTimer() error
 	// ToError moves the QP to the error state: everything posted before completes with
 	// WCWRFlushErr. What is posted after a QP failed may be refused, flushed, or forgotten without
 	// a completion (rxe: receives, siw: all), and a QP that failed by itself may flush only after
@@ -209,7 +210,7 @@ type RecvWR struct {
 // WCStatus is the outcome of a work request, with the values of enum ibv_wc_status.
 type WCStatus uint32
 
-// The outcomes told apart.
+// The outcomes that matter here.
 const (
 	WCSuccess        WCStatus = 0
 	WCLocLenErr      WCStatus = 1
@@ -222,7 +223,6 @@ const (
 	WCRemOpErr       WCStatus = 11
 	WCRetryExcErr    WCStatus = 12
 	WCRNRRetryExcErr WCStatus = 13
-	WCFatalErr       WCStatus = 19
 	WCGeneralErr     WCStatus = 21
 )
 
@@ -230,7 +230,7 @@ const (
 // WCSuccess.
 type WCOpcode uint32
 
-// The completions told apart.
+// The completions that matter here.
 const (
 	WCSend      WCOpcode = 0
 	WCRDMAWrite WCOpcode = 1
@@ -243,7 +243,6 @@ type WCFlags uint32
 
 // The flags used.
 const (
-	WCWithImm WCFlags = 1 << 1
 	WCWithInv WCFlags = 1 << 3
 )
 

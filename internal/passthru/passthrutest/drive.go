@@ -1,5 +1,6 @@
-// Package passthrutest is an NVMe drive in memory, for tests of those who send commands to drives.
-// It sees of a command what the kernel would see: the bytes of the ioctl, and what they point to.
+// Package passthrutest has an NVMe drive in memory, for tests of packages that send commands to
+// drives. Of a command it sees what the kernel would see: the bytes of the ioctl, and what they
+// point to.
 package passthrutest
 
 import (
@@ -22,9 +23,9 @@ type Drive struct {
 	Namespace  nvme.IdentifyNamespace
 	SMART      nvme.SMARTLog
 	Features   map[uint8]uint32
-	// Limit is the most bytes that the kernel lets through in one transfer, 0: any.
+	// Limit is the most bytes that the kernel passes on in one transfer, 0 for any number.
 	Limit int
-	// Fault is asked before each command; what it returns is the outcome unless both are zero.
+	// Fault is called before each command. What it returns is the outcome unless both are zero.
 	Fault func(request uintptr, sqe *nvme.SQE) (nvme.Status, syscall.Errno)
 
 	mu     sync.Mutex
@@ -35,11 +36,11 @@ type Drive struct {
 	list   []byte // the vectors of a command, as they are in memory
 }
 
-// NSID is that of the namespace.
+// NSID is the identifier of the namespace.
 const NSID = 3
 
-// New makes a drive with a namespace of so many blocks of 1<<lbads bytes, which supports what there
-// is.
+// New makes a drive with a namespace of this many blocks of 1<<lbads bytes, which supports all
+// commands.
 func New(blocks uint64, lbads uint8) *Drive {
 	d := &Drive{blocks: make([]byte, blocks<<lbads), counts: map[nvme.Opcode]int{}}
 	d.Controller.VWC, d.Controller.ONCS = nvme.VWCPresent,
@@ -50,7 +51,7 @@ func New(blocks uint64, lbads uint8) *Drive {
 	return d
 }
 
-// Count is how many commands with this opcode came by.
+// Count returns how many commands with this opcode the drive has seen.
 func (d *Drive) Count(op nvme.Opcode) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -20,7 +20,7 @@ run_tests() {
   say "$(grep -c '^ *--- PASS' $log) tests passed;" \
     "$(grep -oE '[0-9]+ commands[^0-9]*( [0-9]+ (queues|blocks))?' $log | tr '\n' ';')"
 }
-for RDMA in "queue_depth: 1024" "queue_depth: 1024, srq_depth: 512"; do
+for RDMA in "queue_depth: 1024" "queue_depth: 1024, srq_size: 512"; do
   target_start
   run_tests
   klog_check

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,26 +33,25 @@ func toC(a netip.AddrPort) (c C.struct_vb_addr, err error) {
 	ip = ip.Unmap()
 	c.valid = 1
 	c.port = C.uint16_t(a.Port())
-	b := ip.AsSlice()
-	if len(b) == 16 {
+	if b := ip.AsSlice(); copy(bytesOf(&c.addr), b) == 16 {
 		c.is6 = 1
-	}
-	for i, x := range b {
-		c.addr[i] = C.uint8_t(x)
 	}
 	return c, nil
 }
 
-// fromC converts an address. The zone is the name of the interface, or its number if it has gone.
+// bytesOf is the memory of a C array.
+func bytesOf[T any](array *T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(array)), unsafe.Sizeof(*array))
+}
+
+// fromC converts an address. The zone is the name of the interface, or its number if there is no
+// such interface any more.
 func fromC(c *C.struct_vb_addr) netip.AddrPort {
 	if c.valid == 0 {
 		return netip.AddrPort{}
 	}
-	var b [16]byte
-	for i := range b {
-		b[i] = byte(c.addr[i])
-	}
-	ip := netip.AddrFrom16(b)
+	b := bytesOf(&c.addr)
+	ip := netip.AddrFrom16([16]byte(b))
 	if c.is6 == 0 {
 		ip = netip.AddrFrom4([4]byte(b[:4]))
 	} else if c.scope != 0 && !ip.Is4In6() {

@@ -9,22 +9,22 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// watchers are those who want the asynchronous events of a device. One goroutine reads them while
-// there are any: an event can be read only once, and freeing a queue waits until its events are
-// acknowledged.
+// watchers are the functions that get the asynchronous events of a device. One goroutine reads the
+// events while there are any: an event can be read only once, and freeing a queue waits until its
+// events are acknowledged.
 type watchers struct {
-	mu   sync.Mutex
-	fns  []*func(verbs.AsyncEvent)
-	cqs  map[*C.struct_ibv_cq]*cq
-	srqs map[*C.struct_ibv_srq]*srq
-	file *os.File // duplicate of the descriptor, for the runtime to watch
-	done chan struct{}
+	mu      sync.Mutex
+	fns     []*func(verbs.AsyncEvent)
+	objects map[unsafe.Pointer]any // *cq and *srq by C address
+	file    *os.File               // duplicate of the descriptor, for the runtime to watch
+	done    chan struct{}
 }
 
 func (d *device) Watch(fn func(verbs.AsyncEvent)) (stop func(), err error) {
@@ -52,8 +52,8 @@ func (d *device) startWatch() error {
 	w.file, w.done = file, done
 	go func() {
 		defer close(done)
-		// Read returns when the file is closed, or when events cannot be read because the device is
-		// gone.
+		// Read returns when the file is closed, or when the device was removed and has no more
+		// events.
 		_ = raw.Read(func(uintptr) bool { return !d.readAsync() })
 	}()
 	return nil
@@ -74,12 +74,12 @@ func (d *device) unwatch(entry *func(verbs.AsyncEvent)) {
 	}
 }
 
-// readAsync takes all events there are. False: no more will come.
+// readAsync reads all pending events. False: no more will come.
 func (d *device) readAsync() bool {
 	w := &d.watchers
 	for {
 		var e C.struct_vb_async
-		// Until the acknowledgement what the event names is not freed.
+		// The object of the event is not freed before the acknowledgement.
 		switch errno := unix.Errno(C.vb_get_async(d.ctx, &e)); errno {
 		case 0:
 		case unix.EAGAIN:
@@ -91,12 +91,8 @@ func (d *device) readAsync() bool {
 		}
 		ev := verbs.AsyncEvent{Type: verbs.AsyncType(e.event.event_type), QPNum: uint32(e.qp_num)}
 		w.mu.Lock()
-		if c := w.cqs[e.cq]; c != nil {
-			ev.CQ = c
-		}
-		if s := w.srqs[e.srq]; s != nil {
-			ev.SRQ = s
-		}
+		ev.CQ, _ = w.objects[unsafe.Pointer(e.cq)].(verbs.CQ)
+		ev.SRQ, _ = w.objects[unsafe.Pointer(e.srq)].(verbs.SRQ)
 		fns := slices.Clone(w.fns)
 		w.mu.Unlock()
 		C.ibv_ack_async_event(&e.event)
@@ -106,34 +102,19 @@ func (d *device) readAsync() bool {
 	}
 }
 
-// known notes a completion queue for events; forget undoes that.
-func (w *watchers) known(c *cq) {
+// add notes a completion queue or shared receive queue, by its C address, for events; remove undoes
+// that.
+func (w *watchers) add(c unsafe.Pointer, v any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.cqs == nil {
-		w.cqs = make(map[*C.struct_ibv_cq]*cq)
+	if w.objects == nil {
+		w.objects = make(map[unsafe.Pointer]any)
 	}
-	w.cqs[c.c] = c
+	w.objects[c] = v
 }
 
-func (w *watchers) forget(c *cq) {
+func (w *watchers) remove(c unsafe.Pointer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.cqs, c.c)
-}
-
-// knownSRQ notes a shared receive queue for events; forgetSRQ undoes that.
-func (w *watchers) knownSRQ(s *srq) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.srqs == nil {
-		w.srqs = make(map[*C.struct_ibv_srq]*srq)
-	}
-	w.srqs[s.c] = s
-}
-
-func (w *watchers) forgetSRQ(s *srq) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.srqs, s.c)
+	delete(w.objects, c)
 }

@@ -14,7 +14,8 @@ static uint64_t posted(uint32_t n, int err)
 	return (uint64_t)(uint32_t)err << 32 | n;
 }
 
-uint64_t vb_post_send(struct ibv_qp *qp, const struct vb_send_wr *wrs, uint32_t n, const struct ibv_sge *sges, uint64_t nsges)
+uint64_t vb_post_send(struct ibv_qp *qp, const struct vb_send_wr *wrs, uint32_t n,
+		      const struct ibv_sge *sges, uint64_t nsges)
 {
 	struct ibv_send_wr chain[CHAIN], *bad;
 	uint32_t done = 0;
@@ -121,7 +122,8 @@ int vb_drain(struct ibv_comp_channel *ch)
 	int total = 0, err;
 	void *context;
 
-	// The queue must not be acknowledged after it may have gone, so at every change of queue; acknowledging takes a lock.
+	// Acknowledging takes a lock, so events of one queue are acknowledged together; but at every
+	// change of queue, because the queue may be destroyed later.
 	while (!(err = ibv_get_cq_event(ch, &cq, &context))) {
 		if (cq != last && unacked) {
 			ibv_ack_cq_events(last, unacked);
@@ -143,7 +145,8 @@ int vb_query(struct ibv_context *ctx, struct vb_device_attr *out)
 	int err = ibv_query_device(ctx, &out->dev);
 	if (!err)
 		err = ibv_query_port(ctx, 1, &out->port);
-	out->iwarp = ctx->device->transport_type == IBV_TRANSPORT_IWARP || ctx->device->node_type == IBV_NODE_RNIC;
+	out->iwarp = ctx->device->transport_type == IBV_TRANSPORT_IWARP ||
+		     ctx->device->node_type == IBV_NODE_RNIC;
 	out->comp_vectors = ctx->num_comp_vectors;
 	return err < 0 ? -err : err;
 }
@@ -196,7 +199,7 @@ int vb_to_error(struct ibv_qp *qp)
 	return ibv_modify_qp(qp, &attr, IBV_QP_STATE);
 }
 
-int vb_retry_soon(struct ibv_qp *qp)
+int vb_shorten_rnr_timer(struct ibv_qp *qp)
 {
 	// 14 is 1.28 ms: InfiniBand Architecture Specification, volume 1, "RNR NAK Timer Field".
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS, .min_rnr_timer = 14};
@@ -240,7 +243,8 @@ static void from_sockaddr(const struct sockaddr *s, struct vb_addr *a)
 	}
 }
 
-int vb_listen(struct rdma_cm_id *id, const struct vb_addr *addr, int backlog, uint8_t tos, const char **call)
+int vb_listen(struct rdma_cm_id *id, const struct vb_addr *addr, int backlog, uint8_t tos,
+	      const char **call)
 {
 	struct sockaddr_storage s;
 	struct sockaddr *sa = to_sockaddr(addr, &s);
@@ -249,7 +253,7 @@ int vb_listen(struct rdma_cm_id *id, const struct vb_addr *addr, int backlog, ui
 	*call = "rdma_set_option";
 	if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof on))
 		return errno;
-	// One family each, whatever net.ipv6.bindv6only says: see cm.Listen.
+	// One address family, regardless of net.ipv6.bindv6only: see cm.listen.
 	if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof on))
 		return errno;
 	if (tos && rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof tos))
@@ -261,7 +265,8 @@ int vb_listen(struct rdma_cm_id *id, const struct vb_addr *addr, int backlog, ui
 	return rdma_listen(id, backlog) ? errno : 0;
 }
 
-int vb_resolve_addr(struct rdma_cm_id *id, const struct vb_addr *src, const struct vb_addr *dst, int ms)
+int vb_resolve_addr(struct rdma_cm_id *id, const struct vb_addr *src, const struct vb_addr *dst,
+		    int ms)
 {
 	struct sockaddr_storage s, d;
 	return rdma_resolve_addr(id, to_sockaddr(src, &s), to_sockaddr(dst, &d), ms) ? errno : 0;
@@ -304,7 +309,8 @@ int vb_connect(struct rdma_cm_id *id, struct vb_conn_param *p, int accept)
 	struct rdma_conn_param cp = {
 		.private_data = p->private_data, .private_data_len = p->private_len,
 		.responder_resources = p->responder_resources, .initiator_depth = p->initiator_depth,
-		.flow_control = p->flow_control, .retry_count = p->retry_count, .rnr_retry_count = p->rnr_retry_count,
+		.flow_control = p->flow_control, .retry_count = p->retry_count,
+		.rnr_retry_count = p->rnr_retry_count,
 	};
 	return (accept ? rdma_accept(id, &cp) : rdma_connect(id, &cp)) ? errno : 0;
 }

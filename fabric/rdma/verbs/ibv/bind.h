@@ -37,12 +37,13 @@ struct vb_wc {
 	uint32_t reserved;
 };
 
-// Posting returns the number posted in the low half and the errno in the high half. A work request that names elements beyond
-// its array is EINVAL, and nothing of its chain is posted.
-uint64_t vb_post_send(struct ibv_qp *qp, const struct vb_send_wr *wrs, uint32_t n, const struct ibv_sge *sges, uint64_t nsges);
+// Posting returns the number posted in the low half and the errno in the high half. A work request
+// that refers to elements beyond the array is EINVAL, and nothing of its chain is posted.
+uint64_t vb_post_send(struct ibv_qp *qp, const struct vb_send_wr *wrs, uint32_t n,
+		      const struct ibv_sge *sges, uint64_t nsges);
 uint64_t vb_post_recv(struct ibv_qp *qp, struct vb_recv_wr *wrs, uint32_t n);
 uint64_t vb_post_srq_recv(struct ibv_srq *srq, struct vb_recv_wr *wrs, uint32_t n);
-// vb_poll returns the number of completions, or a negative number if the queue is dead.
+// vb_poll returns the number of completions, or a negative number if the queue has failed.
 int vb_poll(struct ibv_cq *cq, struct vb_wc *wcs, int n);
 int vb_req_notify(struct ibv_cq *cq);
 // vb_drain returns the number of events, or a negative errno.
@@ -65,7 +66,8 @@ struct vb_device_attr {
 };
 
 struct vb_conn_param {
-	uint8_t responder_resources, initiator_depth, flow_control, retry_count, rnr_retry_count, private_len;
+	uint8_t responder_resources, initiator_depth, flow_control, retry_count, rnr_retry_count;
+	uint8_t private_len;
 	uint8_t private_data[256];
 };
 
@@ -95,10 +97,12 @@ int vb_get_async(struct ibv_context *ctx, struct vb_async *out);
 int vb_reg_mr(struct ibv_pd *pd, void *addr, size_t len, int access, struct ibv_mr **out);
 int vb_create_srq(struct ibv_pd *pd, uint32_t max_wr, uint32_t max_sge, struct ibv_srq **out);
 int vb_to_error(struct ibv_qp *qp);
-int vb_retry_soon(struct ibv_qp *qp);
+int vb_shorten_rnr_timer(struct ibv_qp *qp);
 
-int vb_listen(struct rdma_cm_id *id, const struct vb_addr *addr, int backlog, uint8_t tos, const char **call);
-int vb_resolve_addr(struct rdma_cm_id *id, const struct vb_addr *src, const struct vb_addr *dst, int ms);
+int vb_listen(struct rdma_cm_id *id, const struct vb_addr *addr, int backlog, uint8_t tos,
+	      const char **call);
+int vb_resolve_addr(struct rdma_cm_id *id, const struct vb_addr *src, const struct vb_addr *dst,
+		    int ms);
 void vb_addrs(struct rdma_cm_id *id, struct vb_addr *local, struct vb_addr *remote);
 int vb_set_tos(struct rdma_cm_id *id, uint8_t tos);
 int vb_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct vb_qp_init *init);

@@ -41,14 +41,12 @@ var (
 	_ = same{}[verbs.WCRemOpErr^C.IBV_WC_REM_OP_ERR]
 	_ = same{}[verbs.WCRetryExcErr^C.IBV_WC_RETRY_EXC_ERR]
 	_ = same{}[verbs.WCRNRRetryExcErr^C.IBV_WC_RNR_RETRY_EXC_ERR]
-	_ = same{}[verbs.WCFatalErr^C.IBV_WC_FATAL_ERR]
 	_ = same{}[verbs.WCGeneralErr^C.IBV_WC_GENERAL_ERR]
 
 	_ = same{}[verbs.WCSend^C.IBV_WC_SEND]
 	_ = same{}[verbs.WCRDMAWrite^C.IBV_WC_RDMA_WRITE]
 	_ = same{}[verbs.WCRDMARead^C.IBV_WC_RDMA_READ]
 	_ = same{}[verbs.WCRecv^C.IBV_WC_RECV]
-	_ = same{}[verbs.WCWithImm^C.IBV_WC_WITH_IMM]
 	_ = same{}[verbs.WCWithInv^C.IBV_WC_WITH_INV]
 
 	_ = same{}[verbs.EventAddrResolved^C.RDMA_CM_EVENT_ADDR_RESOLVED]

@@ -27,7 +27,7 @@ type cm struct {
 	file *os.File
 	raw  syscall.RawConn
 
-	// inEvent is held while an event is taken and acknowledged: librdmacm then uses the ID and its
+	// inEvent is held from reading an event to acknowledging it: librdmacm then uses the ID and its
 	// queue pair.
 	inEvent sync.Mutex
 	closed  bool // under inEvent
@@ -65,7 +65,7 @@ func (c *cm) Close() error {
 	if was {
 		return nil
 	}
-	err := c.file.Close() // ends Next, and waits until it has let go of the descriptor
+	err := c.file.Close() // ends Next, and waits until it does not use the descriptor any more
 	C.rdma_destroy_event_channel(c.ch)
 	return err
 }
@@ -81,7 +81,7 @@ func (c *cm) Next() (verbs.Event, error) {
 			return !again
 		})
 		switch {
-		case err != nil && c.isClosed(): // os has no exported error for a wait that Close ended
+		case err != nil && c.isClosed(): // os exports no error for a wait that Close ended
 			return verbs.Event{}, verbs.ErrClosed
 		case err != nil:
 			return verbs.Event{}, fmt.Errorf("wait for an event: %w", err)
@@ -117,9 +117,9 @@ func (c *cm) take() (ev verbs.Event, ok, again bool, err error) {
 	default:
 		return ev, false, false, fail("rdma_get_cm_event", errno, "")
 	}
-	// Until the acknowledgement the C IDs are not freed, so their addresses are still theirs.
+	// The C IDs are not freed before the acknowledgement, so no other has their addresses.
 	ev = verbs.Event{Type: verbs.EventType(e._type), Status: int(e.status), Param: param(&e.param)}
-	var orphan *C.struct_rdma_cm_id
+	var unwanted *C.struct_rdma_cm_id
 	c.mu.Lock()
 	if ev.Type == verbs.EventConnectRequest {
 		if l := c.ids[e.listen_id]; l != nil {
@@ -127,7 +127,7 @@ func (c *cm) take() (ev verbs.Event, ok, again bool, err error) {
 			i.refresh()
 			ev.ID, ev.Listener, ok = i, l, true
 		} else {
-			orphan = e.id // its listener is being destroyed
+			unwanted = e.id // its listener is being destroyed
 		}
 	} else if i := c.ids[e.id]; i != nil {
 		if ev.Type == verbs.EventAddrResolved {
@@ -137,8 +137,8 @@ func (c *cm) take() (ev verbs.Event, ok, again bool, err error) {
 	}
 	c.mu.Unlock()
 	C.rdma_ack_cm_event(e.event)
-	if orphan != nil {
-		C.rdma_destroy_id(orphan)
+	if unwanted != nil {
+		C.rdma_destroy_id(unwanted)
 	}
 	return ev, ok, false, nil
 }

@@ -28,7 +28,7 @@ type cq struct {
 	dev *device
 }
 
-var errPoll = errors.New("ibv_poll_cq: the completion queue is dead")
+var errPoll = errors.New("ibv_poll_cq: the completion queue has failed")
 
 func (d *device) CreateCQ(entries int, ch verbs.CompChannel, vector int) (verbs.CQ, error) {
 	var cc *C.struct_ibv_comp_channel
@@ -45,7 +45,7 @@ func (d *device) CreateCQ(entries int, ch verbs.CompChannel, vector int) (verbs.
 			d.attr.Name, d.attr.MaxCQE)
 	}
 	q := &cq{c, d}
-	d.watchers.known(q)
+	d.watchers.add(unsafe.Pointer(c), q)
 	return q, nil
 }
 
@@ -65,10 +65,10 @@ func (q *cq) ReqNotify() error {
 }
 
 func (q *cq) Destroy() error {
-	q.dev.watchers.forget(q) // another may get the same address
+	q.dev.watchers.remove(unsafe.Pointer(q.c)) // another may get the same address
 	err := fail("ibv_destroy_cq", unix.Errno(C.ibv_destroy_cq(q.c)), "")
 	if err != nil {
-		q.dev.watchers.known(q)
+		q.dev.watchers.add(unsafe.Pointer(q.c), q)
 	}
 	return err
 }

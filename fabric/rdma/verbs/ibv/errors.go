@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// callError is a failed call of rdma-core: which, on what, why, and what may help.
+// callError is a failed call of rdma-core, with its arguments and a hint.
 type callError struct {
 	call, what, hint string
 	errno            unix.Errno
@@ -54,7 +54,7 @@ func fail(call string, errno unix.Errno, format string, args ...any) error {
 func failErr(call string, err error, format string, args ...any) error {
 	errno, ok := err.(unix.Errno)
 	if !ok || errno == 0 {
-		errno = unix.EIO // it failed without saying why
+		errno = unix.EIO // it failed without setting errno
 	}
 	return fail(call, errno, format, args...)
 }
@@ -72,25 +72,25 @@ func noDevice(err error, errnos ...unix.Errno) error {
 	return err
 }
 
-// hint says how to mend what commonly goes wrong.
+// hint says how to fix what commonly goes wrong.
 func hint(call string, errno unix.Errno) string {
 	switch {
 	case call == "ibv_reg_mr" &&
 		(errno == unix.ENOMEM || errno == unix.EAGAIN || errno == unix.EPERM):
-		return "the limit on locked memory may be too low: LimitMEMLOCK=infinity in the service, or ulimit -l unlimited"
+		return "the limit on locked memory may be too low: LimitMEMLOCK=infinity in the service, " +
+			"or ulimit -l unlimited"
 	case call == "rdma_create_event_channel" && errno == unix.ENOENT:
 		return "there is no /dev/infiniband/rdma_cm: load the module rdma_ucm"
 	case call == "rdma_create_event_channel" && errno == unix.ENODEV, call == "ibv_get_device_list":
-		return "load the driver of the adapter and the module ib_uverbs; without hardware, rdma link add rxe0 type rxe netdev ..."
+		return "load the driver of the adapter and the module ib_uverbs; without hardware, " +
+			"rdma link add rxe0 type rxe netdev ..."
 	case (call == "rdma_create_event_channel" || call == "ibv_open_device") &&
 		(errno == unix.EACCES || errno == unix.EPERM):
 		return "no permission on /dev/infiniband: run as root or in the group that owns its files"
 	case (call == "rdma_create_qp" || call == "ibv_create_cq" || call == "ibv_create_srq") &&
 		errno == unix.ENOMEM:
-		return "the device has no more resources, or the limit on locked memory is too low: ulimit -l"
-	case call == "rdma_bind_addr" && errno == unix.EADDRINUSE, call == "rdma_listen" &&
-		errno == unix.EADDRINUSE:
-		return "another program listens there: rdma resource show cm_id"
+		return "the device has no more resources, or the limit on locked memory is too low: " +
+			"ulimit -l"
 	}
 	return ""
 }

@@ -75,8 +75,9 @@ func TestPost(t *testing.T) {
 				t.Helper()
 				posted, sum := s.seen()
 				if got != want || posted != want || sum != wantSum || !errors.Is(err, wantErr) {
-					t.Errorf("%s of %d with room for %d: %d, %v, driver saw %d, sum %#x; want %d, %v, sum %#x",
-						call, n, room, got, err, posted, sum, want, wantErr, wantSum)
+					t.Errorf("%s of %d with room for %d: %d, %v, driver saw %d, sum %#x; "+
+						"want %d, %v, sum %#x", call, n, room, got, err, posted, sum, want,
+						wantErr, wantSum)
 				}
 			}
 			wrs, sges := sendBatch(n)
@@ -258,7 +259,8 @@ func TestErrors(t *testing.T) {
 	if !errors.Is(err, unix.ENOMEM) || errors.Is(err, verbs.ErrNoDevice) {
 		t.Errorf("%v is not ENOMEM alone", err)
 	}
-	if want := "ibv_reg_mr of 4096 bytes on rxe0: cannot allocate memory (the limit on locked memory"; !strings.HasPrefix(err.Error(), want) {
+	want := "ibv_reg_mr of 4096 bytes on rxe0: cannot allocate memory (the limit on locked memory"
+	if !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("error %q, want %q...", err, want)
 	}
 	err = noDevice(fail("rdma_bind_addr", unix.EADDRNOTAVAIL, "10.0.0.1:4420"), unix.ENODEV,

@@ -8,6 +8,7 @@ import "C"
 import (
 	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,12 +18,12 @@ import (
 
 // id is a communication identifier.
 type id struct {
-	cm   *cm
-	c    *C.struct_rdma_cm_id
-	twin *C.struct_rdma_cm_id // the IPv4 half of a listener at ::
-	ctx  any
+	cm  *cm
+	c   *C.struct_rdma_cm_id
+	v4  *C.struct_rdma_cm_id // of a listener at ::, which listens for IPv4 besides
+	ctx any
 
-	// What librdmacm knows of the ID, copied under cm.mu when it changes: these may be asked for
+	// Copies of what librdmacm has, made under cm.mu when it changes, because they may be read
 	// after Destroy.
 	dev           *device
 	local, remote netip.AddrPort
@@ -114,7 +115,7 @@ func (i *id) CreateQP(vpd verbs.PD, init verbs.QPInit) (verbs.QP, error) {
 		}
 		*x.to = n
 	}
-	i.cm.inEvent.Lock() // librdmacm looks for the queue pair while it takes events
+	i.cm.inEvent.Lock() // librdmacm uses the queue pair while it takes events
 	defer i.cm.inEvent.Unlock()
 	errno := unix.Errno(C.vb_create_qp(i.c, vpd.(*pd).c, &q))
 	if err := fail("rdma_create_qp", errno, "with %d/%d work requests of %d/%d elements",
@@ -136,9 +137,7 @@ func toParam(call string, p *verbs.ConnParam) (c C.struct_vb_conn_param, err err
 		c.flow_control = 1
 	}
 	c.private_len = C.uint8_t(len(p.PrivateData))
-	for i, b := range p.PrivateData {
-		c.private_data[i] = C.uint8_t(b)
-	}
+	copy(bytesOf(&c.private_data), p.PrivateData)
 	return c, nil
 }
 
@@ -150,10 +149,7 @@ func param(c *C.struct_vb_conn_param) verbs.ConnParam {
 		FlowControl: c.flow_control != 0,
 	}
 	if n := int(c.private_len); n > 0 {
-		p.PrivateData = make([]byte, n)
-		for i := range p.PrivateData {
-			p.PrivateData[i] = byte(c.private_data[i])
-		}
+		p.PrivateData = slices.Clone(bytesOf(&c.private_data)[:n])
 	}
 	return p
 }
@@ -191,7 +187,7 @@ func (i *id) Disconnect() error {
 	if i.c.qp != nil {
 		C.vb_to_error(i.c.qp) // iWARP closes the stream in order, which may wait for the peer
 	}
-	// those say that there is no connection any more
+	// EINVAL and ENOTCONN: there is no connection any more.
 	if r != 0 && err != unix.EINVAL && err != unix.ENOTCONN {
 		return failErr("rdma_disconnect", err, "from %v", i.Remote())
 	}
@@ -199,14 +195,14 @@ func (i *id) Disconnect() error {
 }
 
 func (i *id) Destroy() error {
-	// Forget it first: no event finds it any more, and its address may be used again as soon as it
-	// is freed.
+	// Remove it from the map first: no event may find it any more, and its address may be used
+	// again as soon as it is freed.
 	c := i.cm
 	c.mu.Lock()
 	delete(c.ids, i.c)
-	delete(c.ids, i.twin)
+	delete(c.ids, i.v4)
 	c.mu.Unlock()
-	for _, cid := range []*C.struct_rdma_cm_id{i.twin, i.c} {
+	for _, cid := range []*C.struct_rdma_cm_id{i.v4, i.c} {
 		if cid == nil {
 			continue
 		}

@@ -40,13 +40,13 @@ func (c *cm) Listen(addr netip.AddrPort, backlog int, tos uint8) (verbs.ID, erro
 	}
 }
 
-// listen lets a new ID listen. At :: a second one, for IPv4, listens with it: an iWARP device
-// serves only one family by one listener.
+// listen lets a new ID listen. At :: a second C ID listens for IPv4: an iWARP device serves only
+// one family per listener.
 func (c *cm) listen(i *id, addr netip.AddrPort, backlog int, tos uint8) error {
 	a := addr.Addr().Unmap()
 	if err := bindListen(i.c, netip.AddrPortFrom(a, addr.Port()), backlog, tos); err != nil {
 		if !a.IsUnspecified() && errors.Is(err, unix.EADDRNOTAVAIL) && c.has(a) {
-			// The kernel says so as well if somebody listens at the port on all addresses.
+			// The kernel returns this, too, if there is a listener on the port at all addresses.
 			return fail("rdma_bind_addr", unix.EADDRINUSE, "%v", addr)
 		}
 		return noDevice(err, unix.ENODEV, unix.EADDRNOTAVAIL)
@@ -56,30 +56,30 @@ func (c *cm) listen(i *id, addr netip.AddrPort, backlog int, tos uint8) error {
 	c.mu.Unlock()
 	switch {
 	case a == netip.IPv6Unspecified():
-		return c.listenTwin(i, backlog, tos)
+		return c.listenV4(i, backlog, tos)
 	case !a.IsUnspecified() && i.Device() == nil:
-		// The kernel lets a loopback address listen, but nobody can connect to it.
+		// The kernel lets a loopback address listen, but no host can connect to it.
 		return noDevice(fail("rdma_bind_addr", unix.ENODEV, "%v", addr), unix.ENODEV)
 	}
 	return nil
 }
 
-// listenTwin adds the IPv4 half of a listener at ::, on the same port.
-func (c *cm) listenTwin(i *id, backlog int, tos uint8) error {
-	twin, err := c.createC()
+// listenV4 lets a listener at :: listen for IPv4 on the same port.
+func (c *cm) listenV4(i *id, backlog int, tos uint8) error {
+	v4, err := c.createC()
 	if err != nil {
 		return err
 	}
 	c.mu.Lock()
-	i.twin = twin
-	c.ids[twin] = i
+	i.v4 = v4
+	c.ids[v4] = i
 	c.mu.Unlock()
-	return bindListen(twin, netip.AddrPortFrom(netip.IPv4Unspecified(), i.Local().Port()), backlog,
+	return bindListen(v4, netip.AddrPortFrom(netip.IPv4Unspecified(), i.Local().Port()), backlog,
 		tos)
 }
 
-// bindListen binds and listens. A port that is taken is EADDRINUSE; on a given address it may be
-// EADDRNOTAVAIL.
+// bindListen binds and listens. A port that is in use is EADDRINUSE; on a specific address it may
+// be EADDRNOTAVAIL.
 func bindListen(cid *C.struct_rdma_cm_id, addr netip.AddrPort, backlog int, tos uint8) error {
 	a, err := toC(addr)
 	if err != nil {
@@ -88,7 +88,7 @@ func bindListen(cid *C.struct_rdma_cm_id, addr netip.AddrPort, backlog int, tos 
 	var call *C.char
 	errno := unix.Errno(C.vb_listen(cid, &a, C.int(backlog), C.uint8_t(tos), &call))
 	if errno == unix.EADDRNOTAVAIL && addr.Addr().IsUnspecified() {
-		errno = unix.EADDRINUSE // somebody has the port on one of the addresses
+		errno = unix.EADDRINUSE // the port is in use on one of the addresses
 	}
 	if errno == 0 {
 		return nil

@@ -25,7 +25,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// provider keeps the devices that IDs were seen on. librdmacm opens each device once and shares its
+// provider has the devices of IDs. librdmacm opens each device once and shares its
 // context among all IDs.
 type provider struct {
 	mu      sync.Mutex
@@ -62,7 +62,7 @@ func (p *provider) Devices() ([]verbs.DeviceAttr, error) {
 	return attrs, nil
 }
 
-// query asks for the attributes of a device.
+// query returns the attributes of a device.
 func query(ctx *C.struct_ibv_context) (verbs.DeviceAttr, error) {
 	name := C.GoString(C.ibv_get_device_name(ctx.device))
 	var a C.struct_vb_device_attr
@@ -96,13 +96,13 @@ func (p *provider) device(ctx *C.struct_ibv_context) (*device, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The list holds a reference on every device. It is kept: a device lives as long as the
-	// provider, also when its last ID goes.
+	// The list holds a reference on every device. It is not freed: a device lives as long as the
+	// provider, even after its last ID.
 	if C.rdma_get_devices(nil) == nil {
 		return nil, fail("rdma_get_devices", unix.EIO, "")
 	}
 	d := &device{ctx: ctx, attr: attr}
-	if err := d.cork(); err != nil {
+	if err := d.occupyInvalidKey(); err != nil {
 		return nil, err
 	}
 	p.devices[ctx] = d

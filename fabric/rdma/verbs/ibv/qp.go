@@ -29,7 +29,7 @@ type qp struct {
 	inline int
 }
 
-// posted takes apart what the posting functions return.
+// posted splits the result of a posting function: how many were posted, and the errno.
 func posted(call string, r C.uint64_t) (int, error) {
 	if errno := unix.Errno(r >> 32); errno != 0 {
 		return int(uint32(r)), fail(call, errno, "")
@@ -57,8 +57,9 @@ func (q *qp) ToError() error {
 	return fail("ibv_modify_qp", unix.Errno(C.vb_to_error(q.c)), "to the error state")
 }
 
-func (q *qp) RetrySoon() error {
-	return fail("ibv_modify_qp", unix.Errno(C.vb_retry_soon(q.c)), "for the RNR timer")
+func (q *qp) ShortenRNRTimer() error {
+	return fail("ibv_modify_qp", unix.Errno(C.vb_shorten_rnr_timer(q.c)),
+		"to shorten the RNR timer")
 }
 
 func (q *qp) Destroy() error {
@@ -88,7 +89,7 @@ func (p *pd) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 		init.MaxWR, init.MaxSGE, p.dev.attr.Name); err != nil {
 		return nil, err
 	}
-	p.dev.watchers.knownSRQ(s)
+	p.dev.watchers.add(unsafe.Pointer(s.c), s)
 	return s, nil
 }
 
@@ -99,10 +100,10 @@ func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
 }
 
 func (s *srq) Destroy() error {
-	s.dev.watchers.forgetSRQ(s) // another may get the same address
+	s.dev.watchers.remove(unsafe.Pointer(s.c)) // another may get the same address
 	err := fail("ibv_destroy_srq", unix.Errno(C.ibv_destroy_srq(s.c)), "")
 	if err != nil {
-		s.dev.watchers.knownSRQ(s)
+		s.dev.watchers.add(unsafe.Pointer(s.c), s)
 	}
 	return err
 }

@@ -28,7 +28,8 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
 			*bad = wr;
 			return err;
 		}
-		s->sum += wr->opcode + wr->send_flags + wr->wr.rdma.remote_addr + wr->wr.rdma.rkey + wr->invalidate_rkey;
+		s->sum += wr->opcode + wr->send_flags + wr->wr.rdma.remote_addr +
+			  wr->wr.rdma.rkey + wr->invalidate_rkey;
 	}
 	return 0;
 }
@@ -64,8 +65,11 @@ static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 	if (n > s->completions)
 		n = s->completions;
 	for (int i = 0; i < n; i++)
-		wc[i] = (struct ibv_wc){.wr_id = s->completions - i, .status = 1, .opcode = IBV_WC_RECV, .vendor_err = 3, .byte_len = 4,
-			.invalidated_rkey = 5, .qp_num = 6, .wc_flags = IBV_WC_WITH_INV};
+		wc[i] = (struct ibv_wc){
+			.wr_id = s->completions - i, .status = 1, .opcode = IBV_WC_RECV,
+			.vendor_err = 3, .byte_len = 4, .invalidated_rkey = 5, .qp_num = 6,
+			.wc_flags = IBV_WC_WITH_INV,
+		};
 	s->completions -= n;
 	return n;
 }

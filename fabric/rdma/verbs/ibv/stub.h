@@ -9,9 +9,9 @@ struct vb_stub {
 	struct ibv_qp qp;
 	struct ibv_srq srq;
 	struct ibv_cq cq;
-	// What the driver saw of the last call: the sum of all it was given, to be compared.
+	// Work requests that the driver got, and the sum of all their fields.
 	uint64_t posted, sum;
-	// Posting fails with ENOMEM after so many.
+	// Posting fails with ENOMEM after this many.
 	uint64_t room;
 	// Completions that polling returns.
 	int completions;

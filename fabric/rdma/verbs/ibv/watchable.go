@@ -12,7 +12,7 @@ import (
 
 // watchable makes a descriptor of rdma-core non-blocking and returns a duplicate for the Go runtime
 // to wait on, so that waiting holds no thread. The caller closes the duplicate, which ends the
-// waiting; the descriptor itself stays rdma-core's.
+// waiting; rdma-core closes the descriptor itself.
 func watchable(fd int, name string) (*os.File, syscall.RawConn, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, nil, err

@@ -7,11 +7,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
 
-// testAsync lets a completion queue overrun: every watcher of the device hears of it, until it
+// testAsync lets a completion queue overrun: every watcher of the device gets the event, until it
 // stops.
 func testAsync(t *testing.T, s *Setup) {
-	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
-	l := sp.listen(netip0(s))
+	sp, sa, l := sides(t, s)
 	var events [3]chan verbs.AsyncEvent
 	for i := range events {
 		ch := make(chan verbs.AsyncEvent, 64)

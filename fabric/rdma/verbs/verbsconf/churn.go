@@ -91,8 +91,8 @@ func (c *churner) qp(id verbs.ID) (verbs.QP, error) {
 		})
 }
 
-// drop frees a connection in whatever state it is.
-func (c *churner) drop(id verbs.ID, qp verbs.QP) {
+// free frees a connection in any state.
+func (c *churner) free(id verbs.ID, qp verbs.QP) {
 	if qp != nil {
 		c.check(qp.Destroy(), "destroy QP")
 	}
@@ -102,7 +102,7 @@ func (c *churner) drop(id verbs.ID, qp verbs.QP) {
 	c.mu.Unlock()
 }
 
-// active makes a connection and gives it up at a random stage.
+// active makes a connection and ends it at a random stage.
 func (c *churner) active(to netip.AddrPort, rnd *rand.Rand) {
 	id, err := c.cm.NewID()
 	if err != nil {
@@ -111,7 +111,7 @@ func (c *churner) active(to netip.AddrPort, rnd *rand.Rand) {
 	}
 	c.add(id)
 	var qp verbs.QP
-	defer func() { c.drop(id, qp) }()
+	defer func() { c.free(id, qp) }()
 	stop := rnd.IntN(8)
 	step := func(n int, err error, want verbs.EventType) bool {
 		if err != nil || stop == 2*n {
@@ -139,7 +139,7 @@ func (c *churner) active(to netip.AddrPort, rnd *rand.Rand) {
 // passive treats a connection request at random.
 func (c *churner) passive(id verbs.ID, choice int) {
 	var qp verbs.QP
-	defer func() { c.drop(id, qp) }()
+	defer func() { c.free(id, qp) }()
 	switch choice {
 	case 0:
 		return
@@ -152,9 +152,9 @@ func (c *churner) passive(id verbs.ID, choice int) {
 		err = id.Accept(params("churn"))
 	}
 	if err != nil {
-		return // the active side may have gone
+		return // the active side may have ended
 	}
-	// A peer that vanishes may take the CM minutes to notice.
+	// The CM may take minutes to notice that a peer has disappeared.
 	for limit := time.Now().Add(2 * time.Second); ; {
 		ev, ok := c.wait(id, time.Until(limit))
 		if !ok || ev != verbs.EventEstablished {
@@ -167,8 +167,8 @@ func (c *churner) passive(id verbs.ID, choice int) {
 	_ = id.Disconnect()
 }
 
-// settle waits until the event goroutine has done with every event so far, by one of its own.
-func (c *churner) settle() {
+// sync waits until the event goroutine has handled every event so far, by an event of its own.
+func (c *churner) sync() {
 	id, err := c.cm.NewID()
 	if err != nil {
 		c.t.Errorf("NewID: %v", err)
@@ -180,7 +180,7 @@ func (c *churner) settle() {
 	if _, ok := c.wait(id, c.s.Timeout); !ok {
 		c.t.Error("no event")
 	}
-	c.drop(id, nil)
+	c.free(id, nil)
 }
 
 // testChurn makes and breaks connections from several goroutines, at every stage, while events of
@@ -205,7 +205,7 @@ func testChurn(t *testing.T, s *Setup) {
 	var loops sync.WaitGroup
 	loops.Go(p.run)
 	loops.Go(a.run)
-	l, err := p.cm.Listen(netip0(s), 64, 0)
+	l, err := p.cm.Listen(s.addr(), 64, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func testChurn(t *testing.T, s *Setup) {
 	}
 	actives.Wait()
 	p.check(l.Destroy(), "destroy listener")
-	p.settle()
+	p.sync()
 	passives.Wait()
 	for _, c := range []*churner{p, a} {
 		c.check(c.cq.Destroy(), "destroy CQ")

@@ -47,21 +47,21 @@ func testCloseWhileNext(t *testing.T, s *Setup) {
 
 func testListen(t *testing.T, s *Setup) {
 	x := newSide(t, s, s.A)
-	// RFC 5737, RFC 3849: nobody has these addresses.
+	// RFC 5737, RFC 3849: these addresses are not in use.
 	for _, a := range []string{"203.0.113.1", "2001:db8:ffff::1"} {
 		if l, err := x.cm.Listen(netip.AddrPortFrom(netip.MustParseAddr(a), 4420), 1,
 			0); !errors.Is(err, verbs.ErrNoDevice) {
 			t.Errorf("Listen at foreign address %s: %v, %v, want ErrNoDevice", a, l, err)
 		}
 	}
-	l := x.listen(netip.AddrPortFrom(s.AddrA, 0))
+	l := x.listen(s.addr())
 	if l.Local().Addr().WithZone("") != s.AddrA.WithZone("") || l.Local().Port() == 0 {
 		t.Fatalf("listener at %v, want a port of %v", l.Local(), s.AddrA)
 	}
 	if l.Device() == nil || l.Device().Attr().Name == "" {
 		t.Fatal("listener at an address of a device has no device")
 	}
-	l2 := x.listen(netip.AddrPortFrom(s.AddrA, 0))
+	l2 := x.listen(s.addr())
 	if l2.Local().Port() == l.Local().Port() {
 		t.Fatal("two listeners got the same port")
 	}
@@ -100,8 +100,7 @@ func testListenWildcard(t *testing.T, s *Setup) {
 }
 
 func testConnect(t *testing.T, s *Setup) {
-	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
-	l := sp.listen(netip.AddrPortFrom(s.AddrA, 0))
+	sp, sa, l := sides(t, s)
 	l.SetContext("listener")
 	a := sa.endpoint(sa.route(l.Local()), sizes{})
 	a.id.SetContext("active")
@@ -118,7 +117,8 @@ func testConnect(t *testing.T, s *Setup) {
 	}
 	checkPrivate(t, "request", req.Param.PrivateData, cp.PrivateData, 56, a.iwarp())
 	if req.Param.InitiatorDepth != 3 || req.Param.ResponderResources != 2 {
-		t.Fatalf("depths in the request: %+v; want initiator depth 3, responder resources 2, as seen from here", req.Param)
+		t.Fatalf("depths in the request: %+v; want initiator depth 3, responder resources 2, "+
+			"as seen from the passive side", req.Param)
 	}
 	p := sp.endpoint(req.ID, sizes{})
 	reply := verbs.ConnParam{
@@ -164,9 +164,9 @@ func checkPrivate(t *testing.T, what string, got, want []byte, size int, iwarp b
 	}
 }
 
-func testConnectNobody(t *testing.T, s *Setup) {
+func testConnectRefused(t *testing.T, s *Setup) {
 	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
-	l, err := sp.cm.Listen(netip.AddrPortFrom(s.AddrA, 0), 1, 0)
+	l, err := sp.cm.Listen(s.addr(), 1, 0)
 	sp.must(err, "Listen")
 	to := l.Local()
 	sp.must(l.Destroy(), "destroy listener")
@@ -182,8 +182,7 @@ func testConnectNobody(t *testing.T, s *Setup) {
 }
 
 func testReject(t *testing.T, s *Setup) {
-	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
-	l := sp.listen(netip.AddrPortFrom(s.AddrA, 0))
+	sp, sa, l := sides(t, s)
 	a := sa.endpoint(sa.route(l.Local()), sizes{})
 	a.postRecv(a.recvWR(5, 0, 64))
 	a.must(a.id.Connect(params("")), "Connect")
@@ -199,14 +198,14 @@ func testReject(t *testing.T, s *Setup) {
 	a.failure(5, verbs.WCWRFlushErr)
 }
 
-// testListenerGone takes the listener away while a request waits that nobody has read.
-func testListenerGone(t *testing.T, s *Setup) {
+// testListenerClosed destroys the listener while a request waits that was not read.
+func testListenerClosed(t *testing.T, s *Setup) {
 	sa := newSide(t, s, s.B)
 	c, err := s.A.NewCM()
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := c.Listen(netip.AddrPortFrom(s.AddrA, 0), 4, 0)
+	l, err := c.Listen(s.addr(), 4, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +219,7 @@ func testListenerGone(t *testing.T, s *Setup) {
 // testDestroyUnread destroys an ID whose events were never read.
 func testDestroyUnread(t *testing.T, s *Setup) {
 	sp := newSide(t, s, s.A)
-	l := sp.listen(netip.AddrPortFrom(s.AddrA, 0))
+	l := sp.listen(s.addr())
 	c, err := s.B.NewCM()
 	if err != nil {
 		t.Fatal(err)
@@ -253,7 +252,7 @@ func testDisconnect(t *testing.T, s *Setup) {
 	})
 }
 
-// testDestroyConnected frees one half without a word.
+// testDestroyConnected frees one half without disconnecting.
 func testDestroyConnected(t *testing.T, s *Setup) {
 	p := connect(t, s, sizes{}, sizes{})
 	p.a.free()
@@ -263,8 +262,7 @@ func testDestroyConnected(t *testing.T, s *Setup) {
 
 // testMany has several connections on one channel at once.
 func testMany(t *testing.T, s *Setup) {
-	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
-	l := sp.listen(netip.AddrPortFrom(s.AddrA, 0))
+	sp, sa, l := sides(t, s)
 	var pairs []*pair
 	for range 8 {
 		pairs = append(pairs, connectTo(t, sp, sa, l, sizes{}, sizes{}))
@@ -274,10 +272,7 @@ func testMany(t *testing.T, s *Setup) {
 		p.p.postRecv(p.p.recvWR(uint64(i), 0, 512))
 	}
 	for i, p := range pairs {
-		p.a.postSend(verbs.SendWR{
-			WRID: uint64(i), Opcode: verbs.WRSend, Flags: verbs.SendSignaled,
-			NumSGE: 1,
-		}, p.a.sge(0, 512))
+		p.a.send(uint64(i), 0, 512)
 	}
 	for i, p := range pairs {
 		p.a.success(uint64(i), verbs.WCSend)
@@ -291,8 +286,7 @@ func testMany(t *testing.T, s *Setup) {
 
 // testManyCQs makes hundreds of completion queues. Soft iWARP's library fails at the 145th.
 func testManyCQs(t *testing.T, s *Setup) {
-	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
-	l := sp.listen(netip.AddrPortFrom(s.AddrA, 0))
+	_, sa, l := sides(t, s)
 	id := sa.route(l.Local())
 	t.Cleanup(func() { sa.must(id.Destroy(), "destroy ID") })
 	for i := range 300 {

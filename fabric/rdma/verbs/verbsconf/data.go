@@ -59,7 +59,7 @@ func testInline(t *testing.T, s *Setup) {
 		WRID: 1, Opcode: verbs.WRSend, Flags: signaled | verbs.SendInline,
 		NumSGE: 1,
 	}, g)
-	clear(p.a.buf[:n]) // ours again as soon as the call returns
+	clear(p.a.buf[:n]) // may be reused as soon as the call returns
 	p.a.success(1, verbs.WCSend)
 	p.p.success(1, verbs.WCRecv)
 	p.p.checkFill(0, n, 3, "inline message")
@@ -86,10 +86,7 @@ func testWrite(t *testing.T, s *Setup) {
 		t.Fatal("WRITE touched memory beside its range")
 	}
 	p.p.success(2, verbs.WCSend)
-	p.p.postSend(verbs.SendWR{
-		WRID: 3, Opcode: verbs.WRRDMAWrite, Flags: signaled, RemoteAddr: p.a.addr(0), NumSGE: 1,
-		RKey: p.a.mr.RKey(),
-	}, p.p.sge(0, 1))
+	p.p.rdma(3, verbs.WRRDMAWrite, 0, 1, p.a.addr(0), p.a.mr.RKey())
 	p.p.success(3, verbs.WCRDMAWrite)
 }
 
@@ -181,15 +178,14 @@ func testUnsignalled(t *testing.T, s *Setup) {
 	p.p.idle("unsignalled work requests")
 }
 
-// testLateReceive sends to a peer that has no receive yet. On iWARP that is the end of a connection
-// and none of our business.
+// testLateReceive sends to a peer that has no receive yet. On iWARP that ends the connection, so it
+// is not tested.
 func testLateReceive(t *testing.T, s *Setup) {
 	p := connect(t, s, sizes{}, sizes{})
 	if p.p.iwarp() {
 		return
 	}
-	p.a.postSend(verbs.SendWR{WRID: 1, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1},
-		p.a.sge(0, 8))
+	p.a.send(1, 0, 8)
 	p.a.idle("SEND without a receive")
 	p.p.postRecv(p.p.recvWR(2, 0, 8))
 	p.a.success(1, verbs.WCSend)
@@ -209,8 +205,7 @@ func testLateReceive(t *testing.T, s *Setup) {
 }
 
 func testSRQ(t *testing.T, s *Setup) {
-	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
-	l := sp.listen(netip0(s))
+	sp, sa, l := sides(t, s)
 	dev := l.Device()
 	if dev.Attr().MaxSRQ == 0 {
 		return
@@ -229,23 +224,22 @@ func testSRQ(t *testing.T, s *Setup) {
 	}
 	for i, from := range []*pair{q, p, q} {
 		fill(from.a.buf[:64], byte(i))
-		from.a.postSend(verbs.SendWR{WRID: 9, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1},
-			from.a.sge(0, 64))
+		from.a.send(9, 0, 64)
 		from.a.success(9, verbs.WCSend)
-		from.p.success(uint64(1+i), verbs.WCRecv) // in the order they were posted, whoever sends
+		from.p.success(uint64(1+i), verbs.WCRecv) // in the order in which they were posted
 		p.p.checkFill(64*i, 64, byte(i), "message through a shared receive queue")
 	}
 	lastWQE(t, sp, srq, p, q)
 }
 
-// lastWQE fails one queue pair of a shared receive queue: the device says when it has taken its
-// last receive, and those it has not taken are still there for others.
+// lastWQE fails one queue pair of a shared receive queue: the device reports that it takes no more
+// receives, and those it has not taken are there for others.
 func lastWQE(t *testing.T, sp *side, srq verbs.SRQ, p, q *pair) {
 	if p.p.dev.Attr().IWARP {
 		// neither required of iWARP devices (RFC 5040 knows no such event) nor raised by soft iWARP
 		return
 	}
-	p.p.must(p.p.qp.RetrySoon(), "RetrySoon")
+	p.p.must(p.p.qp.ShortenRNRTimer(), "ShortenRNRTimer")
 	num := p.p.qp.Num()
 	reached := make(chan struct{}, 8)
 	stop, err := p.p.dev.Watch(func(ev verbs.AsyncEvent) {
@@ -265,11 +259,10 @@ func lastWQE(t *testing.T, sp *side, srq verbs.SRQ, p, q *pair) {
 		t.Fatal("no QP_LAST_WQE_REACHED of a queue pair in the error state")
 	}
 	p.p.idle("a queue pair that took no receive")
-	if p.p.qp.RetrySoon() == nil {
+	if p.p.qp.ShortenRNRTimer() == nil {
 		t.Error("a queue pair in the error state is taken for a connected one")
 	}
-	q.a.postSend(verbs.SendWR{WRID: 9, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1},
-		q.a.sge(0, 64))
+	q.a.send(9, 0, 64)
 	q.p.success(4, verbs.WCRecv)
 }
 
@@ -290,15 +283,13 @@ func readable(t *testing.T, ch verbs.CompChannel, ms int) bool {
 }
 
 func testNotify(t *testing.T, s *Setup) {
-	sp, sa := newSide(t, s, s.A), newSide(t, s, s.B)
-	l := sp.listen(netip0(s))
+	sp, sa, l := sides(t, s)
 	ch, err := l.Device().CreateCompChannel()
 	sp.must(err, "CreateCompChannel")
 	t.Cleanup(func() { sp.must(ch.Close(), "close completion channel") })
 	p := connectTo(t, sp, sa, l, sizes{ch: ch}, sizes{})
 	send := func(id uint64) {
-		p.a.postSend(verbs.SendWR{WRID: id, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1},
-			p.a.sge(0, 8))
+		p.a.send(id, 0, 8)
 		p.a.success(id, verbs.WCSend)
 	}
 	drain := func(want int) {
@@ -336,6 +327,6 @@ func testNotify(t *testing.T, s *Setup) {
 	if !readable(t, ch, int(s.Timeout.Milliseconds())) {
 		t.Fatal("no event for a completion after arming again")
 	}
-	// An event that nobody took must not keep the queue from being destroyed.
+	// A pending event must not keep the queue from being destroyed.
 	p.p.success(3, verbs.WCRecv)
 }

@@ -53,6 +53,13 @@ func newSide(t testing.TB, s *Setup, p verbs.Provider) *side {
 	return x
 }
 
+// sides are both machines, with a listener at AddrA.
+func sides(t testing.TB, s *Setup) (p, a *side, l verbs.ID) {
+	t.Helper()
+	p, a = newSide(t, s, s.A), newSide(t, s, s.B)
+	return p, a, p.listen(s.addr())
+}
+
 // event waits for the next event and checks its type.
 func (x *side) event(want verbs.EventType) verbs.Event {
 	x.t.Helper()
@@ -103,7 +110,7 @@ func (x *side) route(dst netip.AddrPort) verbs.ID {
 type sizes struct {
 	send, recv, cq int
 	inline         int
-	// the peer of this side tries a SEND without a receive once more, not for ever
+	// the peer of this side repeats a SEND without a receive once, not without end
 	rnrOnce bool
 	srq     verbs.SRQ
 	pd      verbs.PD // of the shared receive queue
@@ -123,7 +130,7 @@ type endpoint struct {
 	reg *mem.Region
 	mr  verbs.MR // all rights
 	buf []byte
-	wcs []verbs.WC // polled and not taken
+	wcs []verbs.WC // polled and not returned yet
 }
 
 const bufSize = 4 << 20
@@ -163,7 +170,7 @@ func (x *side) endpoint(id verbs.ID, z sizes) *endpoint {
 	return e
 }
 
-// free releases the endpoint in the one right order.
+// free frees the endpoint, in the only order that works.
 func (e *endpoint) free() {
 	if e.qp == nil {
 		return
@@ -194,12 +201,7 @@ type pair struct{ p, a *endpoint }
 // 5044, 7.1).
 func connect(t *testing.T, s *Setup, zp, za sizes) *pair {
 	t.Helper()
-	return connectOn(t, newSide(t, s, s.A), newSide(t, s, s.B), zp, za)
-}
-
-func connectOn(t *testing.T, sp, sa *side, zp, za sizes) *pair {
-	t.Helper()
-	l := sp.listen(netip.AddrPortFrom(sp.s.AddrA, 0))
+	sp, sa, l := sides(t, s)
 	return connectTo(t, sp, sa, l, zp, za)
 }
 
@@ -228,10 +230,7 @@ func connectTo(t *testing.T, sp, sa *side, l verbs.ID, zp, za sizes) *pair {
 	sp.must(req.ID.Accept(reply), "Accept")
 	sa.event(verbs.EventEstablished)
 	sp.event(verbs.EventEstablished)
-	x.a.postSend(verbs.SendWR{
-		WRID: helloID, Opcode: verbs.WRSend, Flags: verbs.SendSignaled,
-		NumSGE: 1,
-	}, x.a.sge(0, 1))
+	x.a.send(helloID, 0, 1)
 	x.a.success(helloID, verbs.WCSend)
 	x.p.success(helloID, verbs.WCRecv)
 	return x
@@ -263,6 +262,21 @@ func (e *endpoint) postSend(wr verbs.SendWR, sges ...verbs.SGE) {
 	}
 }
 
+// send posts a signaled SEND of n bytes at an offset.
+func (e *endpoint) send(id uint64, off, n int) {
+	e.t.Helper()
+	e.postSend(verbs.SendWR{WRID: id, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1},
+		e.sge(off, n))
+}
+
+// rdma posts a signaled RDMA READ or WRITE of n bytes at an offset.
+func (e *endpoint) rdma(id uint64, op verbs.SendOpcode, off, n int, addr uint64, key uint32) {
+	e.t.Helper()
+	e.postSend(verbs.SendWR{
+		WRID: id, Opcode: op, Flags: signaled, NumSGE: 1, RemoteAddr: addr, RKey: key,
+	}, e.sge(off, n))
+}
+
 // next waits for a completion.
 func (e *endpoint) next() verbs.WC {
 	e.t.Helper()
@@ -273,8 +287,8 @@ func (e *endpoint) next() verbs.WC {
 	return wc
 }
 
-// find waits for the completion of one work request. Others, where their order is the device's, are
-// kept.
+// find waits for the completion of one work request. It leaves others, whose order is up to the
+// device, for later calls.
 func (e *endpoint) find(id uint64) verbs.WC {
 	e.t.Helper()
 	var others []verbs.WC

@@ -1,15 +1,12 @@
 package verbsconf
 
 import (
-	"net/netip"
 	"runtime"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
-
-func netip0(s *Setup) netip.AddrPort { return netip.AddrPortFrom(s.AddrA, 0) }
 
 func testToError(t *testing.T, s *Setup) {
 	p := connect(t, s, sizes{}, sizes{})
@@ -38,15 +35,15 @@ func testToError(t *testing.T, s *Setup) {
 
 const guardID = 404
 
-// guard posts a receive whose flush shows that the queue pair is in the error state.
-func (e *endpoint) guard() {
+// postGuard posts a receive whose flush shows that the queue pair is in the error state.
+func (e *endpoint) postGuard() {
 	e.t.Helper()
 	e.postRecv(e.recvWR(guardID, 2<<20, 64))
 }
 
-// dead waits for that. On iWARP the end of the connection is certain, the error state is not: siw
-// waits to be told.
-func (e *endpoint) dead() {
+// waitError waits for that. On iWARP the connection ends for certain, but siw goes to the error
+// state only with ToError.
+func (e *endpoint) waitError() {
 	e.t.Helper()
 	if e.iwarp() {
 		e.event(verbs.EventDisconnected)
@@ -57,8 +54,8 @@ func (e *endpoint) dead() {
 	}
 }
 
-// testRemoteAccess tries what memory rights forbid. On iWARP, where nothing answers a WRITE, it may
-// complete well; but the connection ends all the same.
+// testRemoteAccess tries what memory rights forbid. On iWARP, where nothing answers a WRITE, the
+// WRITE may succeed; but the connection ends.
 func testRemoteAccess(t *testing.T, s *Setup) {
 	for _, c := range []struct {
 		name   string
@@ -102,12 +99,8 @@ func testRemoteAccess(t *testing.T, s *Setup) {
 			p.a.must(err, "RegMR")
 			t.Cleanup(func() { p.a.must(m.Dereg(), "deregister") })
 			fill(p.p.buf[:64], 1)
-			p.p.guard()
-			p.p.postSend(verbs.SendWR{
-				WRID: 1, Opcode: c.op, Flags: signaled, NumSGE: 1,
-				RemoteAddr: p.a.addr(1<<20 + c.off),
-				RKey:       m.RKey() ^ c.key,
-			}, p.p.sge(0, 64))
+			p.p.postGuard()
+			p.p.rdma(1, c.op, 0, 64, p.a.addr(1<<20+c.off), m.RKey()^c.key)
 			wc := p.p.find(1)
 			switch attr := p.p.dev.Attr(); {
 			case !attr.IWARP && wc.Status != verbs.WCRemAccessErr,
@@ -117,7 +110,7 @@ func testRemoteAccess(t *testing.T, s *Setup) {
 			case c.op == verbs.WRRDMARead && wc.Status == verbs.WCSuccess:
 				return
 			}
-			p.p.dead()
+			p.p.waitError()
 			for i, b := range p.a.buf[1<<20-64 : 1<<20+4096+64] {
 				if b != 0 {
 					t.Fatalf("byte %d of the peer's memory was written", i-64)
@@ -151,7 +144,7 @@ func testLocalAccess(t *testing.T, s *Setup) {
 		t.Run(c.name, func(t *testing.T) {
 			p := connect(t, s, sizes{}, sizes{})
 			p.p.postRecv(p.p.recvWR(3, 0, 64))
-			p.a.guard()
+			p.a.postGuard()
 			n, err := p.a.qp.PostSend([]verbs.SendWR{{
 				WRID: 1, Opcode: c.op, Flags: signaled, NumSGE: 1,
 				RemoteAddr: p.p.addr(1 << 20), RKey: p.p.mr.RKey(),
@@ -162,7 +155,7 @@ func testLocalAccess(t *testing.T, s *Setup) {
 			if wc := p.a.find(1); wc.Status == verbs.WCSuccess {
 				t.Fatalf("completion %+v", wc)
 			}
-			p.a.dead()
+			p.a.waitError()
 		})
 	}
 }
@@ -171,16 +164,15 @@ func testLocalAccess(t *testing.T, s *Setup) {
 func testShortReceive(t *testing.T, s *Setup) {
 	p := connect(t, s, sizes{}, sizes{})
 	p.p.postRecv(p.p.recvWR(1, 1<<20, 63))
-	p.each((*endpoint).guard)
-	p.a.postSend(verbs.SendWR{WRID: 9, Opcode: verbs.WRSend, Flags: signaled, NumSGE: 1},
-		p.a.sge(0, 64))
+	p.each((*endpoint).postGuard)
+	p.a.send(9, 0, 64)
 	p.p.failure(1)
-	p.p.dead()
+	p.p.waitError()
 	if wc := p.a.find(9); !p.a.iwarp() && wc.Status != verbs.WCRemInvReqErr &&
 		wc.Status != verbs.WCRemOpErr {
 		t.Fatalf("completion %+v", wc)
 	}
-	p.a.dead()
+	p.a.waitError()
 	if p.p.buf[1<<20+63] != 0 {
 		t.Fatal("memory behind the receive was written")
 	}
@@ -199,7 +191,7 @@ func testInvalidate(t *testing.T, s *Setup) {
 			key ^= 0x7700
 		}
 		p.a.postRecv(p.a.recvWR(1, 0, 64))
-		p.a.guard()
+		p.a.postGuard()
 		p.p.postSend(verbs.SendWR{
 			WRID: 3, Opcode: verbs.WRSendWithInv, Flags: signaled, NumSGE: 1,
 			InvalidateRKey: key,
@@ -214,13 +206,9 @@ func testInvalidate(t *testing.T, s *Setup) {
 			t.Fatalf("completion %+v, invalidated %#x, wrong key: %v", wc, key, wrong)
 		default:
 			p.p.success(3, verbs.WCSend)
-			p.p.postSend(verbs.SendWR{
-				WRID: 4, Opcode: verbs.WRRDMAWrite, Flags: signaled, NumSGE: 1,
-				RemoteAddr: p.a.addr(1 << 20),
-				RKey:       key,
-			}, p.p.sge(0, 64))
+			p.p.rdma(4, verbs.WRRDMAWrite, 0, 64, p.a.addr(1<<20), key)
 		}
-		p.a.dead()
+		p.a.waitError()
 		if p.a.buf[1<<20] != 0 {
 			t.Fatal("memory of an invalidated key was written")
 		}

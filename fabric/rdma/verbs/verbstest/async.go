@@ -58,7 +58,7 @@ func (w *watcher) next() (ev verbs.AsyncEvent, ok bool) {
 	return ev, true
 }
 
-// raise tells the watchers of an event.
+// raise reports an event to the watchers.
 func (d *device) raise(ev verbs.AsyncEvent) {
 	for _, w := range d.watchers {
 		w.mu.Lock()
@@ -68,40 +68,11 @@ func (d *device) raise(ev verbs.AsyncEvent) {
 	}
 }
 
-// Raise lets every device of a machine report an event that concerns no queue. DEVICE_FATAL does
-// not end its queues by itself.
-func (f *Fabric) Raise(machine string, t verbs.AsyncType) {
+// Raise makes every device of a machine report an event, without any other effect.
+func (f *Fabric) Raise(machine string, ev verbs.AsyncEvent) {
 	f.lock()
 	defer f.unlock()
 	for _, d := range f.host(machine).devices {
-		d.raise(verbs.AsyncEvent{Type: t})
-	}
-}
-
-// RaiseSRQ lets the shared receive queues of a machine report an event, and nothing else happen.
-func (f *Fabric) RaiseSRQ(machine string, t verbs.AsyncType) {
-	f.lock()
-	defer f.unlock()
-	for _, d := range f.host(machine).devices {
-		var seen []*srq
-		for _, q := range d.qps {
-			if q.srq != nil && !slices.Contains(seen, q.srq) {
-				seen = append(seen, q.srq)
-				d.raise(verbs.AsyncEvent{Type: t, SRQ: q.srq})
-			}
-		}
-	}
-}
-
-// RaiseQP lets the device of a queue pair report an event of it, and nothing else happen.
-func (f *Fabric) RaiseQP(machine string, num uint32, t verbs.AsyncType) {
-	f.lock()
-	defer f.unlock()
-	for _, d := range f.host(machine).devices {
-		for _, q := range d.qps {
-			if q.num == num {
-				d.raise(verbs.AsyncEvent{Type: t, QPNum: num})
-			}
-		}
+		d.raise(ev)
 	}
 }

@@ -21,7 +21,7 @@ type cm struct {
 	closed bool
 }
 
-// queued is an event on its way to Next. take does what librdmacm does when the event is read;
+// queued is an event that Next will return. take does what librdmacm does when the event is read;
 // false: drop the event after all.
 type queued struct {
 	ev   verbs.Event
@@ -63,7 +63,7 @@ func (c *cm) Next() (verbs.Event, error) {
 		}
 		e := c.queue[0]
 		c.queue = slices.Delete(c.queue, 0, 1)
-		if e.id.destroyed || e.take != nil && !e.take(&e.ev) {
+		if e.id.freed || e.take != nil && !e.take(&e.ev) {
 			continue
 		}
 		return e.ev, nil
@@ -96,10 +96,10 @@ const (
 	idRouted    // may connect
 	idReqSent   // waits for the answer to its request
 	idReqRcvd   // a request to be accepted or rejected
-	idRepSent   // accepted; waits for the active side to take note
+	idRepSent   // accepted; waits for the confirmation of the active side
 	idConnected // established
-	idDreqSent  // said goodbye, waits for the answer
-	idDreqRcvd  // the peer said goodbye
+	idDreqSent  // disconnected, waits for the answer
+	idDreqRcvd  // the peer disconnected
 	idDone      // rejected, failed or disconnected
 )
 
@@ -113,9 +113,9 @@ type cmID struct {
 	peer          *cmID
 	request       verbs.ConnParam // what this side sent in its REQ, or the peer's as seen from here
 	tos           uint8
-	destroyed     bool
+	freed         bool
 	expire        func() // what happens if nothing else does
-	gen           uint64 // tells timers of a past state from the present one
+	gen           uint64 // distinguishes timers of a past state from that of the present one
 
 	// of a listener
 	backlog, pending int
@@ -185,7 +185,7 @@ func (id *cmID) TOS() uint8 {
 func (id *cmID) post(ev verbs.Event) { id.postTake(ev, nil) }
 
 func (id *cmID) postTake(ev verbs.Event, take func(*verbs.Event) bool) {
-	if id.destroyed || id.cm.closed || id.cm.host.lost(ev.Type) {
+	if id.freed || id.cm.closed {
 		return
 	}
 	ev.ID = id
@@ -193,21 +193,7 @@ func (id *cmID) postTake(ev verbs.Event, take func(*verbs.Event) bool) {
 	id.cm.cond.Signal()
 }
 
-// lost says whether DropEvents is to lose an event.
-func (h *host) lost(t verbs.EventType) bool {
-	d := h.dropEvents[t]
-	if d == nil || d.times == 0 {
-		return false
-	}
-	if d.skip > 0 {
-		d.skip--
-		return false
-	}
-	d.times--
-	return true
-}
-
-// set moves the ID on; a timer of the state it leaves does nothing.
+// set changes the state; a timer of the state before has no effect.
 func (id *cmID) set(s idState) {
 	id.state = s
 	id.expire = nil
@@ -220,14 +206,14 @@ func (id *cmID) timeout(d time.Duration, fn func()) {
 	id.expire = fn
 	id.cm.host.f.after(d, func() {
 		if id.gen == gen {
-			id.timeIsUp()
+			id.expired()
 		}
 	})
 }
 
-func (id *cmID) timeIsUp() {
+func (id *cmID) expired() {
 	fn := id.expire
-	if fn != nil && !id.destroyed {
+	if fn != nil && !id.freed {
 		id.expire = nil
 		fn()
 	}

@@ -25,7 +25,6 @@ const (
 // Reasons of a REJ, InfiniBand specification 12.6.7.2.
 const (
 	rejTimeout        = 4
-	rejUnsupported    = 5
 	rejInvalidCommID  = 6
 	rejInvalidService = 8
 	rejConsumer       = 28
@@ -51,9 +50,35 @@ func (d *device) params(p *verbs.ConnParam) error {
 	if int(p.ResponderResources) > d.opt.Attr.MaxQPRdAtom ||
 		int(p.InitiatorDepth) > d.opt.Attr.MaxQPInitRdAtom {
 		return fmt.Errorf("responder resources %d of %d, initiator depth %d of %d: %w",
-			p.ResponderResources,
-			d.opt.Attr.MaxQPRdAtom, p.InitiatorDepth, d.opt.Attr.MaxQPInitRdAtom, unix.EINVAL)
+			p.ResponderResources, d.opt.Attr.MaxQPRdAtom,
+			p.InitiatorDepth, d.opt.Attr.MaxQPInitRdAtom, unix.EINVAL)
 	}
+	return nil
+}
+
+// send checks a Connect or Accept, which need the ID in a state, and waits in the next one for the
+// answer to its message. p becomes what the peer's event shows.
+func (id *cmID) send(c Call, p *verbs.ConnParam, size int, state, next idState) error {
+	f := id.cm.host.f
+	if err := id.cm.host.fault(c); err != nil {
+		return err
+	}
+	if id.state != state || id.qp == nil {
+		return fmt.Errorf("%s: no route or request, or no queue pair: %w", c, unix.EINVAL)
+	}
+	private, err := id.dev.private(p.PrivateData, size)
+	if err == nil {
+		err = id.dev.params(p)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", c, err)
+	}
+	p.PrivateData = private
+	id.set(next)
+	id.timeout(f.opt.CMTimeout, func() {
+		id.set(idDone)
+		id.post(verbs.Event{Type: verbs.EventUnreachable, Status: -int(unix.ETIMEDOUT)})
+	})
 	return nil
 }
 
@@ -62,26 +87,10 @@ func (id *cmID) Connect(p verbs.ConnParam) error {
 	f := h.f
 	f.lock()
 	defer f.unlock()
-	if err := h.fault(CallConnect); err != nil {
+	if err := id.send(CallConnect, &p, reqPrivate, idRouted, idReqSent); err != nil {
 		return err
 	}
-	if id.state != idRouted || id.qp == nil {
-		return fmt.Errorf("%s: no route, or no queue pair: %w", CallConnect, unix.EINVAL)
-	}
-	priv, err := id.dev.private(p.PrivateData, reqPrivate)
-	if err == nil {
-		err = id.dev.params(&p)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", CallConnect, err)
-	}
-	p.PrivateData = priv
 	id.request = p
-	id.set(idReqSent)
-	id.timeout(f.opt.CMTimeout, func() {
-		id.set(idDone)
-		id.post(verbs.Event{Type: verbs.EventUnreachable, Status: -int(unix.ETIMEDOUT)})
-	})
 	to := f.find(id.remote.Addr())
 	if to != nil && to.opt.Attr.IWARP == id.dev.opt.Attr.IWARP &&
 		f.reaches(h, to.host, MessageREQ) {
@@ -144,31 +153,14 @@ func (id *cmID) recvREJ(from *host, reason int, errno unix.Errno, private []byte
 
 func (id *cmID) Accept(p verbs.ConnParam) error {
 	h := id.cm.host
-	f := h.f
-	f.lock()
-	defer f.unlock()
-	if err := h.fault(CallAccept); err != nil {
+	h.f.lock()
+	defer h.f.unlock()
+	if err := id.send(CallAccept, &p, repPrivate, idReqRcvd, idRepSent); err != nil {
 		return err
 	}
-	if id.state != idReqRcvd || id.qp == nil {
-		return fmt.Errorf("%s: no request, or no queue pair: %w", CallAccept, unix.EINVAL)
-	}
-	priv, err := id.dev.private(p.PrivateData, repPrivate)
-	if err == nil {
-		err = id.dev.params(&p)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", CallAccept, err)
-	}
-	p.PrivateData = priv
 	to := id.peer
 	id.qp.connect(to.qp, p.InitiatorDepth, to.request.RNRRetryCount)
-	id.set(idRepSent)
-	id.timeout(f.opt.CMTimeout, func() {
-		id.set(idDone)
-		id.post(verbs.Event{Type: verbs.EventUnreachable, Status: -int(unix.ETIMEDOUT)})
-	})
-	if f.reaches(h, to.cm.host, MessageREP) {
+	if h.f.reaches(h, to.cm.host, MessageREP) {
 		to.recvREP(id, p)
 	}
 	return nil
@@ -181,13 +173,13 @@ func (q *qp) connect(peer *qp, depth, rnrRetry uint8) {
 	}
 	q.state, q.peer = stateRTS, peer
 	q.rdAtomic, q.rnrRetry = int(depth), min(rnrRetry, 7)
-	q.dev.f.kick(q)
-	q.dev.f.kick(peer)
+	q.dev.f.schedule(q)
+	q.dev.f.schedule(peer)
 }
 
 // recvREP is the arrival of the acceptance. The answer is sent when Next takes the event.
 func (id *cmID) recvREP(from *cmID, p verbs.ConnParam) {
-	if id.state != idReqSent || id.destroyed {
+	if id.state != idReqSent || id.freed {
 		from.recvREJ(id.cm.host, rejInvalidCommID, unix.ECONNRESET, nil)
 		return
 	}
@@ -196,7 +188,7 @@ func (id *cmID) recvREP(from *cmID, p verbs.ConnParam) {
 		if id.state != idReqSent || id.qp == nil {
 			return false
 		}
-		// The passive side has the last word on READ depths, whatever was asked for.
+		// The passive side decides the READ depths.
 		if id.dev.params(&ev.Param) != nil {
 			id.qp.toError()
 			ev.Type, ev.Status = verbs.EventConnectError, -int(unix.EINVAL)
@@ -220,10 +212,7 @@ func (id *cmID) recvREP(from *cmID, p verbs.ConnParam) {
 
 // recvRTU is the arrival of the active side's confirmation.
 func (id *cmID) recvRTU(from *cmID) {
-	if id.destroyed {
-		return
-	}
-	if id.state == idRepSent {
+	if !id.freed && id.state == idRepSent {
 		id.set(idConnected)
 		id.post(verbs.Event{Type: verbs.EventEstablished})
 	}
@@ -260,7 +249,7 @@ func (id *cmID) Disconnect() error {
 	}
 	switch {
 	case id.dev == nil || id.dev.opt.Attr.IWARP: // toError has ended the stream
-	case id.state == idConnected: // before that the InfiniBand CM has no goodbye
+	case id.state == idConnected: // before that the InfiniBand CM has no DREQ
 		id.sendDREQ()
 	case id.state == idDreqRcvd:
 		id.sendDREP()
@@ -268,27 +257,28 @@ func (id *cmID) Disconnect() error {
 	return nil
 }
 
-// sendDREQ says goodbye and waits for the answer.
+// sendDREQ disconnects and waits for the answer.
 func (id *cmID) sendDREQ() {
 	h := id.cm.host
 	id.set(idDreqSent)
-	id.timeout(h.f.opt.CMTimeout, func() { id.gone(-int(unix.ETIMEDOUT)) })
+	id.timeout(h.f.opt.CMTimeout, func() { id.disconnected(-int(unix.ETIMEDOUT)) })
 	if to := id.peer; h.f.reaches(h, to.cm.host, MessageDREQ) {
 		to.recvDREQ(id)
 	}
 }
 
-// recvDREQ is the arrival of a goodbye. The queue pair stays as it is until this side disconnects.
+// recvDREQ is the arrival of a disconnection. The queue pair stays as it is until this side
+// disconnects.
 func (id *cmID) recvDREQ(from *cmID) {
 	switch id.state {
 	case idConnected, idRepSent:
 		id.set(idDreqRcvd)
 		id.post(verbs.Event{Type: verbs.EventDisconnected})
 	case idDreqSent: // both at once
-		id.gone(0)
-		from.gone(0)
-	default: // it has no connection any more: the kernel answers for it
-		from.gone(0)
+		id.disconnected(0)
+		from.disconnected(0)
+	default: // it has no connection: the kernel answers
+		from.disconnected(0)
 	}
 }
 
@@ -296,27 +286,26 @@ func (id *cmID) sendDREP() {
 	h := id.cm.host
 	id.set(idDone)
 	if to := id.peer; h.f.reaches(h, to.cm.host, MessageDREP) && to.state == idDreqSent {
-		to.gone(0)
+		to.disconnected(0)
 	}
 	id.timewait()
 }
 
-// gone ends the connection of the side that sent a DREQ.
-func (id *cmID) gone(status int) {
+// disconnected ends the connection of the side that sent a DREQ.
+func (id *cmID) disconnected(status int) {
 	id.set(idDone)
 	id.post(verbs.Event{Type: verbs.EventDisconnected, Status: status})
 	id.timewait()
 }
 
 func (id *cmID) timewait() {
-	id.timeout(id.cm.host.f.opt.Timewait,
-		func() { id.post(verbs.Event{Type: verbs.EventTimewaitExit}) })
+	id.timeout(timewait, func() { id.post(verbs.Event{Type: verbs.EventTimewaitExit}) })
 }
 
 // streamLost ends an iWARP connection at once on both sides.
 func (id *cmID) streamLost() {
 	for _, x := range []*cmID{id, id.peer} {
-		if x == nil || x.destroyed {
+		if x == nil || x.freed {
 			continue
 		}
 		if x.state == idConnected || x.state == idRepSent {
@@ -336,8 +325,8 @@ func (id *cmID) Destroy() error {
 	if err := h.fault(CallDestroyID); err != nil {
 		return err
 	}
-	if id.destroyed {
-		panic("verbstest: ID freed twice")
+	if id.freed {
+		panic("verbstest: a second " + string(CallDestroyID))
 	}
 	if id.qp != nil {
 		return fmt.Errorf("%s: it has a queue pair: %w", CallDestroyID, unix.EBUSY)
@@ -346,14 +335,14 @@ func (id *cmID) Destroy() error {
 	return nil
 }
 
-// destroy frees an ID. The peer is told as the kernel does.
+// destroy frees an ID. The peer gets the message that the kernel sends.
 func (id *cmID) destroy() {
 	h := id.cm.host
 	switch id.state {
 	case idListening:
 		for _, x := range slices.Clone(h.ids) {
 			if x.parent == id {
-				x.destroy() // nobody has seen it yet
+				x.destroy() // Next has not returned it yet
 			}
 		}
 	case idReqSent:
@@ -373,7 +362,7 @@ func (id *cmID) destroy() {
 	case idDreqRcvd:
 		id.sendDREP()
 	}
-	id.destroyed = true
+	id.freed = true
 	id.set(idDone)
 	id.cm.ids--
 	h.live.IDs--

@@ -23,17 +23,15 @@ type cqEntry struct {
 }
 
 type cq struct {
-	dev  *device
-	ch   *compChannel
-	ring []cqEntry
-	// head is the oldest entry, tail the next free one; entries from shown on are held back.
-	head, shown, tail uint64
-	armed             bool
-	overrun           bool
-	uses              int
-	destroyed         bool
+	object
+	dev        *device
+	ch         *compChannel
+	ring       []cqEntry
+	head, tail uint64 // the oldest entry, and the next free one
+	armed      bool
+	overrun    bool
 
-	// avail is shown-head, for polling an empty queue without the lock. A dead queue has -1.
+	// avail is tail-head, for polling an empty queue without the lock. A failed queue has -1.
 	avail atomic.Int64
 	// polls is written without a lock: the race detector reports overlapping calls.
 	polls uint64
@@ -61,8 +59,8 @@ func (d *device) CreateCQ(entries int, ch verbs.CompChannel, vector int) (verbs.
 		}
 		c.ch.uses++
 	}
+	c.object = newObject(&d.host.live.CQs)
 	d.cqs = append(d.cqs, c)
-	d.host.live.CQs++
 	return c, nil
 }
 
@@ -74,14 +72,12 @@ func (c *cq) Poll(wc []verbs.WC) (int, error) {
 	f := c.dev.f
 	f.lock()
 	defer f.unlock()
-	if c.destroyed {
-		panic("verbstest: Poll of a destroyed completion queue")
-	}
+	c.use("Poll")
 	if c.overrun {
 		return 0, errOverrun
 	}
 	n := 0
-	for ; n < len(wc) && c.head < c.shown; n++ {
+	for ; n < len(wc) && c.head < c.tail; n++ {
 		e := &c.ring[c.head%uint64(len(c.ring))]
 		wc[n] = e.wc
 		if e.send != nil {
@@ -93,7 +89,7 @@ func (c *cq) Poll(wc []verbs.WC) (int, error) {
 		*e = cqEntry{}
 		c.head++
 	}
-	c.avail.Store(int64(c.shown - c.head))
+	c.avail.Store(int64(c.tail - c.head))
 	return n, nil
 }
 
@@ -102,9 +98,7 @@ func (c *cq) ReqNotify() error {
 	f := c.dev.f
 	f.lock()
 	defer f.unlock()
-	if c.destroyed {
-		panic("verbstest: ReqNotify of a destroyed completion queue")
-	}
+	c.use("ReqNotify")
 	c.armed = true
 	return nil
 }
@@ -113,40 +107,39 @@ func (c *cq) Destroy() error {
 	d := c.dev
 	d.f.lock()
 	defer d.f.unlock()
-	if c.destroyed {
-		panic("verbstest: completion queue freed twice")
+	if err := c.free(CallDestroyCQ); err != nil {
+		return err
 	}
-	if c.uses > 0 {
-		return fmt.Errorf("%s: %d queue pairs use it: %w", CallDestroyCQ, c.uses, unix.EBUSY)
-	}
-	c.destroyed = true
-	c.avail.Store(-1) // Poll takes the slow way and panics
+	c.avail.Store(-1) // Poll takes the lock and panics
 	d.cqs = slices.DeleteFunc(d.cqs, func(x *cq) bool { return x == c })
-	d.host.live.CQs--
 	if c.ch != nil {
 		c.ch.uses--
 	}
 	return nil
 }
 
-// push adds a completion. A full queue dies, and with it the queue pairs that use it.
+// push adds a completion. A full queue overruns, which ends the queue pairs that use it.
 func (c *cq) push(e cqEntry) {
-	if c.overrun || c.destroyed {
+	if c.overrun || c.freed {
 		return
 	}
 	if c.tail-c.head == uint64(len(c.ring)) {
-		c.die()
+		c.fail()
 		return
 	}
 	c.ring[c.tail%uint64(len(c.ring))] = e
 	c.tail++
-	if !c.dev.host.hold {
-		c.show()
+	c.avail.Store(int64(c.tail - c.head))
+	if c.armed {
+		c.armed = false
+		if c.ch != nil {
+			c.ch.signal()
+		}
 	}
 }
 
-// die makes the queue useless.
-func (c *cq) die() {
+// fail makes the queue useless.
+func (c *cq) fail() {
 	if c.overrun {
 		return
 	}
@@ -160,27 +153,11 @@ func (c *cq) die() {
 	}
 }
 
-// show lets Poll see everything and fires the notification.
-func (c *cq) show() {
-	if c.shown == c.tail || c.overrun {
-		return
-	}
-	c.shown = c.tail
-	c.avail.Store(int64(c.shown - c.head))
-	if c.armed {
-		c.armed = false
-		if c.ch != nil {
-			c.ch.signal()
-		}
-	}
-}
-
 // compChannel is a completion channel: an eventfd that counts events.
 type compChannel struct {
-	dev    *device
-	fd     int
-	uses   int
-	closed bool
+	object
+	dev *device
+	fd  int
 }
 
 func (d *device) CreateCompChannel() (verbs.CompChannel, error) {
@@ -193,8 +170,7 @@ func (d *device) CreateCompChannel() (verbs.CompChannel, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", CallCreateCompChannel, err)
 	}
-	d.host.live.CompChannels++
-	return &compChannel{dev: d, fd: fd}, nil
+	return &compChannel{object: newObject(&d.host.live.CompChannels), dev: d, fd: fd}, nil
 }
 
 func (c *compChannel) FD() int { return c.fd }
@@ -223,14 +199,8 @@ func (c *compChannel) Close() error {
 	d := c.dev
 	d.f.lock()
 	defer d.f.unlock()
-	if c.closed {
-		panic("verbstest: completion channel closed twice")
+	if err := c.free(CallDestroyCompChannel); err != nil {
+		return err
 	}
-	if c.uses > 0 {
-		return fmt.Errorf("%s: %d completion queues use it: %w", CallDestroyCompChannel, c.uses,
-			unix.EBUSY)
-	}
-	c.closed = true
-	d.host.live.CompChannels--
 	return unix.Close(c.fd)
 }

@@ -46,40 +46,29 @@ func (d *device) AllocPD() (verbs.PD, error) {
 	if err := d.call(CallAllocPD); err != nil {
 		return nil, err
 	}
-	d.host.live.PDs++
-	return &pd{dev: d}, nil
+	return &pd{object: newObject(&d.host.live.PDs), dev: d}, nil
 }
 
 type pd struct {
-	dev  *device
-	uses int // memory regions, queue pairs, shared receive queues
-	dead bool
+	object // used by memory regions, queue pairs, shared receive queues
+	dev    *device
 }
 
 func (p *pd) Dealloc() error {
 	p.dev.f.lock()
 	defer p.dev.f.unlock()
-	if p.dead {
-		panic("verbstest: protection domain freed twice")
-	}
-	if p.uses > 0 {
-		return fmt.Errorf("%s: %d objects use the protection domain: %w", CallDeallocPD, p.uses,
-			unix.EBUSY)
-	}
-	p.dead = true
-	p.dev.host.live.PDs--
-	return nil
+	return p.free(CallDeallocPD)
 }
 
 type mr struct {
+	object
 	pd     *pd
 	b      []byte
 	addr   uint64
 	access verbs.Access
 	key    uint32 // the local one
-	// invalidated by a peer's SEND_WITH_INV: the remote key is worth nothing any more.
+	// invalidated by a peer's SEND_WITH_INV: the remote key is not valid any more.
 	invalidated bool
-	dead        bool
 }
 
 func (p *pd) RegMR(b []byte, access verbs.Access) (verbs.MR, error) {
@@ -89,9 +78,8 @@ func (p *pd) RegMR(b []byte, access verbs.Access) (verbs.MR, error) {
 	if err := d.call(CallRegMR); err != nil {
 		return nil, err
 	}
+	p.use("RegMR")
 	switch {
-	case p.dead:
-		panic("verbstest: memory registered in a freed protection domain")
 	case len(b) == 0 || uint64(len(b)) > d.opt.Attr.MaxMRSize:
 		return nil, fmt.Errorf("%s: %d bytes: %w", CallRegMR, len(b), unix.EINVAL)
 	case access&^(verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead) != 0,
@@ -100,14 +88,16 @@ func (p *pd) RegMR(b []byte, access verbs.Access) (verbs.MR, error) {
 	case len(d.mrs)-len(d.freeMRs) >= d.opt.Attr.MaxMR:
 		return nil, fmt.Errorf("%s: %w", CallRegMR, unix.ENOMEM)
 	}
-	m := &mr{pd: p, b: b, addr: mem.Addr(b), access: access}
+	m := &mr{
+		object: newObject(&d.host.live.MRs), pd: p, b: b, addr: mem.Addr(b), access: access,
+	}
 	if n := len(d.freeMRs); n > 0 {
-		// The new generation makes keys of the last user worthless.
+		// The new generation makes the keys of the last user invalid.
 		m.key = d.freeMRs[n-1]&^0xff | uint32(uint8(d.freeMRs[n-1])+1)
 		d.freeMRs = d.freeMRs[:n-1]
 		d.mrs[m.key>>8] = m
 	} else {
-		// Index 0 is never used: key 0 is nobody's.
+		// Index 0 is never used, so key 0 is not valid.
 		if len(d.mrs) == 0 {
 			d.mrs = append(d.mrs, nil)
 		}
@@ -115,7 +105,6 @@ func (p *pd) RegMR(b []byte, access verbs.Access) (verbs.MR, error) {
 		d.mrs = append(d.mrs, m)
 	}
 	p.uses++
-	d.host.live.MRs++
 	d.host.live.MRBytes += uint64(len(b))
 	d.host.live.RemoteMRs += m.remote()
 	return m, nil
@@ -136,12 +125,10 @@ func (m *mr) Dereg() error {
 	d := m.pd.dev
 	d.f.lock()
 	defer d.f.unlock()
-	if m.dead {
-		panic("verbstest: memory region freed twice")
+	if err := m.free(CallDeregMR); err != nil {
+		return err
 	}
-	m.dead = true
 	m.pd.uses--
-	d.host.live.MRs--
 	d.host.live.MRBytes -= uint64(len(m.b))
 	d.host.live.RemoteMRs -= m.remote()
 	d.mrs[m.key>>8] = nil
@@ -150,7 +137,7 @@ func (m *mr) Dereg() error {
 	return nil
 }
 
-// find returns the region of a key of either kind, or nil.
+// findMR returns the region of a key of either kind, or nil.
 func (d *device) findMR(key uint32, remote bool) *mr {
 	if (key&rkeyBit != 0) != remote {
 		return nil

@@ -8,12 +8,13 @@ import (
 
 // The engine executes work requests. Everything here runs with the fabric locked.
 //
-//	issue   in order: SEND and WRITE have their whole effect, READ goes into flight, faults and waits stop it
+//	issue   in order: SEND and WRITE have their whole effect, READ is in flight; faults and waits
+//	        stop it
 //	finish  in order: READ data is fetched, completions are written
 
 // step does what can be done for the queue pair now.
 func (q *qp) step() {
-	if q.destroyed {
+	if q.freed {
 		return
 	}
 	for {
@@ -32,7 +33,7 @@ func (q *qp) issue() bool {
 		if e.wr.Flags&verbs.SendFence != 0 && q.reads > 0 {
 			break // C10-96 of the InfiniBand specification: after all READs before it
 		}
-		if !q.pass(e) || !q.execute(e) {
+		if !q.checkFaults(e) || !q.execute(e) {
 			break
 		}
 		q.stall = notStalled
@@ -54,7 +55,7 @@ func (q *qp) execute(e *sendEntry) bool {
 	f := q.dev.f
 	p := q.peer
 	switch {
-	case p == nil || p.destroyed || p.state == stateErr || f.isCut(q.dev.host, p.dev.host):
+	case p == nil || p.freed || p.state == stateErr || f.isCut(q.dev.host, p.dev.host):
 		q.wait(stallDead, f.opt.RetryTimeout, verbs.WCRetryExcErr)
 		return false
 	// accepted, but the peer has not seen the reply yet: it retries until then
@@ -233,7 +234,7 @@ func (q *qp) noReceive(e *sendEntry) bool {
 	} else if q.rnrRetry == 0 {
 		q.fail(e, verbs.WCRNRRetryExcErr)
 	} else {
-		q.wait(stallRNR, q.dev.f.opt.RNRTimer*time.Duration(q.rnrRetry), verbs.WCRNRRetryExcErr)
+		q.wait(stallRNR, rnrTimer*time.Duration(q.rnrRetry), verbs.WCRNRRetryExcErr)
 	}
 	return false
 }
@@ -260,7 +261,7 @@ func (q *qp) finish() bool {
 	for q.state == stateRTS && q.comp < q.exec {
 		e := &q.sq[q.comp%uint64(len(q.sq))]
 		if e.state == sendInFlight {
-			if e.fate == fateDataHeld {
+			if e.hold == holdData {
 				break
 			}
 			q.reads--
@@ -286,7 +287,7 @@ func (q *qp) fetch(e *sendEntry) verbs.WCStatus {
 		return verbs.WCSuccess
 	}
 	p := q.peer
-	if p.destroyed || p.state != stateRTS {
+	if p.freed || p.state != stateRTS {
 		return verbs.WCRetryExcErr
 	}
 	from, ok := p.dev.bytes(p.pd, e.wr.RKey, true, e.wr.RemoteAddr, e.bytes, verbs.AccessRemoteRead)

@@ -1,22 +1,26 @@
-// Package verbstest is RDMA in one process: machines with fake devices on one fake network, which
-// move real bytes between real memory and keep the rules of hardware - queue pair states, keys,
+// Package verbstest is RDMA in one process: machines with fake devices on one fake network. They
+// move real bytes between real memory and follow the rules of hardware (queue pair states, keys,
 // bounds and rights of memory, READ depth, queue capacities, receiver-not-ready, flushing,
-// connection management with its events - and on which faults can be provoked.
+// connection management with its events), and tests can inject faults.
 //
-//	PostSend -> send queue -> step (under the fabric's lock) -> peer's memory, receive queue -> completion queues -> Poll
+//	PostSend -> send queue -> step (under the fabric's lock) -> peer's memory and receive queue ->
+//		completion queues -> Poll
 //
 // Work is done at once by the goroutine that makes it possible, so tests are deterministic;
-// Options.Async hands it to a goroutine instead. Where hardware gives no order, the fake takes the
-// unkind one: the data of an RDMA READ is fetched after the work requests behind it were executed,
+// Options.Async hands it to a goroutine instead. Where hardware gives no order, the fake chooses
+// the worst: the data of an RDMA READ is fetched after the work requests behind it were executed,
 // unless one carries a fence. Everything may be used by several goroutines, but data-path calls of
 // one object must not overlap: the race detector reports it.
 package verbstest
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 )
@@ -25,50 +29,43 @@ import (
 type Options struct {
 	// IWARP gives machines that AddHost did not describe an iWARP device instead of a RoCE device.
 	IWARP bool
-	// Async lets a goroutine of the fabric do all work instead of the goroutine that posts. Close
+	// Async: a goroutine of the fabric does all work instead of the goroutine that posts. Close
 	// ends it.
 	Async bool
-	// FlushLate flushes also what is posted to a queue pair that has failed already. Otherwise
-	// receives, and on iWARP sends too, are forgotten then, as soft RoCE and soft iWARP do.
-	FlushLate bool
 	// CMTimeout is how long the communication manager waits for an answer of the peer; 0 is 5 s.
 	CMTimeout time.Duration
-	// RetryTimeout is how long a send queue tries to reach a dead peer; 0 is 20 ms.
+	// RetryTimeout is how long a send queue tries to reach a peer that does not answer; 0 is 20 ms.
 	RetryTimeout time.Duration
-	// RNRTimer is the pause before one retry to a peer without receives; 0 is 1 ms.
-	RNRTimer time.Duration
-	// Timewait is the time from Disconnected to TimewaitExit on RoCE; 0 is 1 ms.
-	Timewait time.Duration
 }
+
+const (
+	rnrTimer = time.Millisecond // the pause before one retry to a peer without receives
+	timewait = time.Millisecond // from Disconnected to TimewaitExit on RoCE
+)
 
 // Fabric is a network of machines.
 type Fabric struct {
 	opt Options
 
-	mu      sync.Mutex
-	hosts   map[string]*host
-	run     *qp // queue pairs with something to do, linked by nextRun
-	runLast *qp
-	faults  []*Injection
-	drops   []*messageDrop
-	cuts    map[[2]*host]bool
-	closed  bool
-	wake    chan struct{}
-	done    chan struct{}
+	mu     sync.Mutex
+	hosts  map[string]*host
+	run    []*qp // queue pairs with something to do
+	faults []*Injection
+	drops  map[messageDrop]int // how many to lose
+	cuts   map[[2]*host]bool
+	closed bool
+	wake   chan struct{}
+	done   chan struct{}
 }
 
 // New makes a network without machines.
 func New(opt Options) *Fabric {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
+	opt.CMTimeout = cmp.Or(opt.CMTimeout, 5*time.Second)
+	opt.RetryTimeout = cmp.Or(opt.RetryTimeout, 20*time.Millisecond)
+	f := &Fabric{
+		opt: opt, hosts: map[string]*host{}, cuts: map[[2]*host]bool{},
+		drops: map[messageDrop]int{},
 	}
-	def(&opt.CMTimeout, 5*time.Second)
-	def(&opt.RetryTimeout, 20*time.Millisecond)
-	def(&opt.RNRTimer, time.Millisecond)
-	def(&opt.Timewait, time.Millisecond)
-	f := &Fabric{opt: opt, hosts: map[string]*host{}, cuts: map[[2]*host]bool{}}
 	if opt.Async {
 		f.wake, f.done = make(chan struct{}, 1), make(chan struct{})
 		go f.work()
@@ -76,8 +73,7 @@ func New(opt Options) *Fabric {
 	return f
 }
 
-// Close stops timers and the goroutine of an asynchronous fabric. What is not freed by then shows
-// in Live.
+// Close stops timers and the goroutine of an asynchronous fabric.
 func (f *Fabric) Close() {
 	f.mu.Lock()
 	was := f.closed
@@ -102,7 +98,7 @@ func (f *Fabric) work() {
 func (f *Fabric) lock() { f.mu.Lock() }
 
 func (f *Fabric) unlock() {
-	if f.run != nil {
+	if len(f.run) > 0 {
 		if f.wake == nil {
 			f.runAll()
 		} else if !f.closed {
@@ -116,28 +112,21 @@ func (f *Fabric) unlock() {
 }
 
 func (f *Fabric) runAll() {
-	for q := f.run; q != nil; q = f.run {
-		f.run = q.nextRun
-		if f.run == nil {
-			f.runLast = nil
-		}
-		q.nextRun, q.inRun = nil, false
+	for i := 0; i < len(f.run); i++ {
+		q := f.run[i]
+		q.scheduled = false
 		q.step()
 	}
+	clear(f.run)
+	f.run = f.run[:0]
 }
 
-// kick has q looked at before the fabric is unlocked.
-func (f *Fabric) kick(q *qp) {
-	if q == nil || q.inRun || q.destroyed {
-		return
+// schedule makes q step before the fabric is unlocked.
+func (f *Fabric) schedule(q *qp) {
+	if q != nil && !q.scheduled && !q.freed {
+		q.scheduled = true
+		f.run = append(f.run, q)
 	}
-	q.inRun = true
-	if f.runLast == nil {
-		f.run = q
-	} else {
-		f.runLast.nextRun = q
-	}
-	f.runLast = q
 }
 
 // after calls fn with the fabric locked, d from now, unless the fabric is closed by then.
@@ -186,10 +175,8 @@ type host struct {
 	ids      []*cmID // all that live
 	nextPort uint16
 	live     Counts
-	hold     bool // completions stay hidden
 
-	failCalls  map[Call]*callFault
-	dropEvents map[verbs.EventType]*callFault
+	failCalls map[Call]*callFault
 }
 
 // AddHost makes a machine with these devices, or adds them to the machine of this name.
@@ -208,14 +195,14 @@ func (f *Fabric) AddHost(name string, devices ...DeviceOptions) {
 func (f *Fabric) newHost(name string) *host {
 	h := &host{
 		f: f, name: name, index: len(f.hosts) + 1, nextPort: 49152,
-		failCalls: map[Call]*callFault{}, dropEvents: map[verbs.EventType]*callFault{},
+		failCalls: map[Call]*callFault{},
 	}
 	f.hosts[name] = h
 	return h
 }
 
-// host returns the machine of this name; one that nobody described gets one device with an IPv4 and
-// an IPv6 address.
+// host returns the machine of this name; one that AddHost did not describe gets one device with an
+// IPv4 and an IPv6 address.
 func (f *Fabric) host(name string) *host {
 	if h := f.hosts[name]; h != nil {
 		return h
@@ -277,6 +264,39 @@ func (h *host) find(a netip.Addr) *device {
 		}
 	}
 	return nil
+}
+
+// object is what objects of the verbs have in common: they can be freed once, and not while others
+// use them.
+type object struct {
+	freed bool
+	uses  int
+	count *int // of Counts
+}
+
+func newObject(count *int) object {
+	*count++
+	return object{count: count}
+}
+
+// free frees the object. A second time it panics.
+func (o *object) free(c Call) error {
+	if o.freed {
+		panic("verbstest: a second " + string(c))
+	}
+	if o.uses > 0 {
+		return fmt.Errorf("%s: %d objects use it: %w", c, o.uses, unix.EBUSY)
+	}
+	o.freed = true
+	*o.count--
+	return nil
+}
+
+// use panics if the object has been freed.
+func (o *object) use(call string) {
+	if o.freed {
+		panic("verbstest: " + call + " of a freed object")
+	}
 }
 
 // Counts are the objects of a machine that are alive.

@@ -1,8 +1,8 @@
 package verbstest
 
 import (
+	"fmt"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,6 +28,7 @@ const (
 	CallAllocPD            Call = "ibv_alloc_pd"
 	CallDeallocPD          Call = "ibv_dealloc_pd"
 	CallRegMR              Call = "ibv_reg_mr"
+	CallDeregMR            Call = "ibv_dereg_mr"
 	CallCreateCompChannel  Call = "ibv_create_comp_channel"
 	CallDestroyCompChannel Call = "ibv_destroy_comp_channel"
 	CallCreateCQ           Call = "ibv_create_cq"
@@ -35,6 +36,7 @@ const (
 	CallCreateSRQ          Call = "ibv_create_srq"
 	CallDestroySRQ         Call = "ibv_destroy_srq"
 	CallCreateQP           Call = "rdma_create_qp"
+	CallDestroyQP          Call = "rdma_destroy_qp"
 	CallWatch              Call = "ibv_get_async_event"
 )
 
@@ -43,8 +45,8 @@ type callFault struct {
 	err         error
 }
 
-// FailCalls lets skip calls of a machine pass and the next times ones fail with err; times < 0: all
-// from then on, 0: none any more. A nil err is ENOMEM.
+// FailCalls makes calls of a machine fail with err (nil: ENOMEM): after skip calls, times calls;
+// all from then on if times < 0, none any more if it is 0.
 func (f *Fabric) FailCalls(machine string, call Call, skip, times int, err error) {
 	f.lock()
 	defer f.unlock()
@@ -53,15 +55,6 @@ func (f *Fabric) FailCalls(machine string, call Call, skip, times int, err error
 	}
 	f.host(machine).failCalls[call] = &callFault{skip, times, err}
 }
-
-// callError is what a failed call returns.
-type callError struct {
-	call Call
-	err  error
-}
-
-func (e *callError) Error() string { return string(e.call) + ": " + e.err.Error() }
-func (e *callError) Unwrap() error { return e.err }
 
 func (h *host) fault(c Call) error {
 	cf := h.failCalls[c]
@@ -73,7 +66,7 @@ func (h *host) fault(c Call) error {
 		return nil
 	}
 	cf.times--
-	return &callError{c, cf.err}
+	return fmt.Errorf("%s: %w", c, cf.err)
 }
 
 // Ops is a set of send operations.
@@ -86,23 +79,21 @@ const (
 	OpRead                  // RDMA READ
 )
 
-// Fault is something that happens to send work requests as they reach the head of their queue. One
-// of Fail, Drop, Hold and Delay is given.
+// Fault is what happens to send work requests as they reach the head of their queue: one of Fail,
+// Drop and Hold.
 type Fault struct {
-	Host  string // whose work requests; empty: everybody's
+	Host  string // the machine that posted; empty: any
 	Ops   Ops    // 0: all
-	Skip  int    // so many matching ones go by first
-	Times int    // so many are hit; 0 is one, < 0 all from then on
+	Skip  int    // so many matching ones are not affected at first
+	Times int    // so many are affected; 0 is one, < 0 all from then on
 
 	// Fail completes the work request with this error, without effect.
 	Fail verbs.WCStatus
-	// Drop loses it on the way, with all its retries: WCRetryExcErr after Options.RetryTimeout.
+	// Drop loses it on the network, with all its retries: WCRetryExcErr after Options.RetryTimeout.
 	Drop bool
-	// Hold keeps it from being executed until Release, and what is behind it. A READ is executed,
+	// Hold keeps it, and what is behind it, from being executed until Release. A READ is executed,
 	// but its data is held.
 	Hold bool
-	// Delay is a Hold that ends by itself.
-	Delay time.Duration
 }
 
 // Injection is a Fault in force.
@@ -131,44 +122,44 @@ func (f *Fabric) Inject(fault Fault) *Injection {
 	return i
 }
 
-// Fired is how many work requests were hit.
+// Fired is how many work requests were affected.
 func (i *Injection) Fired() int {
 	i.f.lock()
 	defer i.f.unlock()
 	return i.fired
 }
 
-// Release ends the fault; what it held goes on.
+// Release ends the fault; what it held continues.
 func (i *Injection) Release() {
 	i.f.lock()
 	defer i.f.unlock()
 	i.f.faults = slices.DeleteFunc(i.f.faults, func(x *Injection) bool { return x == i })
 	for _, h := range i.held {
-		h.q.letGo(h.seq)
+		h.q.release(h.seq)
 	}
 	i.held = nil
 }
 
-// fate is what the injected faults decided for a work request.
-type fate uint8
+// hold is whether faults hold a work request.
+type hold uint8
 
 const (
-	fateOpen     fate = iota // not looked at yet
-	fateFree                 // nothing, or no more
-	fateHeld                 // must not be executed
-	fateDataHeld             // a READ whose data is kept back
+	holdUnknown hold = iota // not checked yet
+	holdNone
+	holdAll  // must not be executed
+	holdData // a READ that is executed without its data
 )
 
-// letGo ends the hold of a work request that may have been flushed meanwhile.
-func (q *qp) letGo(seq uint64) {
-	if q.destroyed || q.state != stateRTS || seq < q.comp {
+// release ends the hold of a work request that may have been flushed meanwhile.
+func (q *qp) release(seq uint64) {
+	if q.freed || q.state != stateRTS || seq < q.comp {
 		return
 	}
-	q.sq[seq%uint64(len(q.sq))].fate = fateFree
-	q.dev.f.kick(q)
+	q.sq[seq%uint64(len(q.sq))].hold = holdNone
+	q.dev.f.schedule(q)
 }
 
-// match says whether the fault hits the work request, and counts it.
+// match says whether the fault affects the work request, and counts it.
 func (i *Injection) match(q *qp, e *sendEntry) bool {
 	op := OpSend
 	switch e.wr.Opcode {
@@ -190,52 +181,43 @@ func (i *Injection) match(q *qp, e *sendEntry) bool {
 	return true
 }
 
-// pass looks once for faults that hit the work request at exec. It says whether the work request
-// may be executed now.
-func (q *qp) pass(e *sendEntry) bool {
-	if e.fate != fateOpen {
-		return e.fate != fateHeld
+// checkFaults applies the first fault that matches the work request at exec, once. It says whether
+// the work request may be executed now.
+func (q *qp) checkFaults(e *sendEntry) bool {
+	if e.hold != holdUnknown {
+		return e.hold != holdAll
 	}
-	e.fate = fateFree
+	e.hold = holdNone
 	for _, i := range q.dev.f.faults {
-		if i.match(q, e) {
-			return q.hit(e, i)
+		if !i.match(q, e) {
+			continue
 		}
+		switch {
+		case i.fault.Fail != verbs.WCSuccess:
+			q.fail(e, i.fault.Fail)
+			return false
+		case i.fault.Drop:
+			e.hold = holdAll
+			q.wait(stallFault, q.dev.f.opt.RetryTimeout, verbs.WCRetryExcErr)
+			return false
+		}
+		i.held = append(i.held, heldWR{q, q.exec})
+		if e.wr.Opcode == verbs.WRRDMARead {
+			e.hold = holdData
+			return true
+		}
+		e.hold = holdAll
+		return false
 	}
 	return true
 }
 
-// hit applies a fault to the work request at exec.
-func (q *qp) hit(e *sendEntry, i *Injection) bool {
-	f, x := q.dev.f, &i.fault
-	switch {
-	case x.Fail != verbs.WCSuccess:
-		q.fail(e, x.Fail)
-		return false
-	case x.Drop:
-		e.fate = fateHeld
-		q.wait(stallFault, f.opt.RetryTimeout, verbs.WCRetryExcErr)
-		return false
-	}
-	seq := q.exec
-	if x.Hold {
-		i.held = append(i.held, heldWR{q, seq})
-	} else {
-		f.after(x.Delay, func() { q.letGo(seq) })
-	}
-	e.fate = fateHeld
-	if e.wr.Opcode == verbs.WRRDMARead {
-		e.fate = fateDataHeld
-	}
-	return e.fate == fateDataHeld
-}
-
-// Cut loses everything between two machines until Mend: posted work fails after its retries,
+// Cut loses everything between two machines until Restore: posted work fails after its retries,
 // connection management times out.
 func (f *Fabric) Cut(a, b string) { f.cut(a, b, true) }
 
-// Mend ends Cut.
-func (f *Fabric) Mend(a, b string) { f.cut(a, b, false) }
+// Restore ends Cut.
+func (f *Fabric) Restore(a, b string) { f.cut(a, b, false) }
 
 func (f *Fabric) cut(a, b string, cut bool) {
 	f.lock()
@@ -245,7 +227,7 @@ func (f *Fabric) cut(a, b string, cut bool) {
 	for _, h := range []*host{ha, hb} {
 		for _, d := range h.devices {
 			for _, q := range d.qps {
-				f.kick(q)
+				f.schedule(q)
 			}
 		}
 	}
@@ -253,29 +235,9 @@ func (f *Fabric) cut(a, b string, cut bool) {
 
 func (f *Fabric) isCut(a, b *host) bool { return len(f.cuts) > 0 && f.cuts[[2]*host{a, b}] }
 
-// HoldCompletions hides new completions of a machine from Poll and sends no notifications until
-// ReleaseCompletions. The work itself is done.
-func (f *Fabric) HoldCompletions(machine string) {
-	f.lock()
-	defer f.unlock()
-	f.host(machine).hold = true
-}
-
-// ReleaseCompletions shows what HoldCompletions hid.
-func (f *Fabric) ReleaseCompletions(machine string) {
-	f.lock()
-	defer f.unlock()
-	h := f.host(machine)
-	h.hold = false
-	for _, d := range h.devices {
-		for _, c := range d.cqs {
-			c.show()
-		}
-	}
-}
-
-// KillQP moves a queue pair to the error state, as a device does by itself after a fault.
-func (f *Fabric) KillQP(machine string, num uint32) bool {
+// FailQP moves a queue pair to the error state, as a device does by itself after a fault. It
+// returns false if there is none with this number.
+func (f *Fabric) FailQP(machine string, num uint32) bool {
 	f.lock()
 	defer f.unlock()
 	for _, d := range f.host(machine).devices {
@@ -289,13 +251,13 @@ func (f *Fabric) KillQP(machine string, num uint32) bool {
 	return false
 }
 
-// KillCQs lets every completion queue of a machine die as if it had overrun.
-func (f *Fabric) KillCQs(machine string) {
+// FailCQs makes every completion queue of a machine fail as if it had overrun.
+func (f *Fabric) FailCQs(machine string) {
 	f.lock()
 	defer f.unlock()
 	for _, d := range f.host(machine).devices {
 		for _, c := range d.cqs {
-			c.die()
+			c.fail()
 		}
 	}
 }
@@ -324,8 +286,8 @@ func (f *Fabric) RemoveDevice(machine, name string) bool {
 	return false
 }
 
-// ExpireCM lets the time pass that connection management waits for answers: every Options.CMTimeout
-// and Options.Timewait that is running is over.
+// ExpireCM ends the time that connection management waits for answers: every Options.CMTimeout and
+// timewait that is running is over.
 func (f *Fabric) ExpireCM() {
 	f.lock()
 	defer f.unlock()
@@ -334,16 +296,8 @@ func (f *Fabric) ExpireCM() {
 		ids = append(ids, h.ids...)
 	}
 	for _, id := range ids {
-		id.timeIsUp()
+		id.expired()
 	}
-}
-
-// DropEvents loses events of a type on their way to a machine's event channels: skip go by first,
-// then times are lost (< 0: all).
-func (f *Fabric) DropEvents(machine string, t verbs.EventType, skip, times int) {
-	f.lock()
-	defer f.unlock()
-	f.host(machine).dropEvents[t] = &callFault{skip: skip, times: times}
 }
 
 // Message is a message of the connection management protocol.
@@ -360,9 +314,8 @@ const (
 )
 
 type messageDrop struct {
-	h     *host
-	m     Message
-	times int
+	h *host
+	m Message
 }
 
 // DropMessages loses the next connection management messages of this kind that a machine sends
@@ -370,7 +323,7 @@ type messageDrop struct {
 func (f *Fabric) DropMessages(machine string, m Message, times int) {
 	f.lock()
 	defer f.unlock()
-	f.drops = append(f.drops, &messageDrop{f.host(machine), m, times})
+	f.drops[messageDrop{f.host(machine), m}] = times
 }
 
 // reaches says whether a message of one machine arrives at the other.
@@ -378,11 +331,10 @@ func (f *Fabric) reaches(from, to *host, m Message) bool {
 	if f.isCut(from, to) {
 		return false
 	}
-	for _, d := range f.drops {
-		if d.h == from && d.m == m && d.times != 0 {
-			d.times--
-			return false
-		}
+	drop := messageDrop{from, m}
+	if f.drops[drop] == 0 {
+		return true
 	}
-	return true
+	f.drops[drop]--
+	return false
 }

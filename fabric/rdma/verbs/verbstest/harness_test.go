@@ -81,7 +81,7 @@ type end struct {
 type sizes struct {
 	send, recv, cq int
 	ch             verbs.CompChannel
-	param          verbs.ConnParam // depths 4, retry for ever if it is zero
+	param          verbs.ConnParam // depths 4, unlimited retries if it is zero
 }
 
 func newEnd(t testing.TB, c verbs.CM, id verbs.ID, z sizes) *end {

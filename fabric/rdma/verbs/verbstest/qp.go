@@ -16,7 +16,7 @@ type qpState uint8
 
 const (
 	stateInit qpState = iota // receives may be posted
-	stateRTS                 // connected, both ways
+	stateRTS                 // connected, in both directions
 	stateErr                 // everything is flushed
 )
 
@@ -33,7 +33,7 @@ type sendEntry struct {
 	wr     verbs.SendWR // FirstSGE is relative to the slot's elements
 	state  sendState
 	status verbs.WCStatus
-	fate   fate
+	hold   hold
 	bytes  uint32
 	inline []byte
 }
@@ -45,6 +45,7 @@ type sendEntry struct {
 //	exec     next to be executed
 //	tail     next to be posted
 type qp struct {
+	object
 	dev      *device
 	id       *cmID
 	pd       *pd
@@ -67,11 +68,8 @@ type qp struct {
 	failing   bool // a work request failed: nothing more is executed
 	stall     stallReason
 	stallSeq  uint64 // the work request that waits
-	stallGen  uint64 // tells timers of past stalls from the present one
-	destroyed bool
-
-	inRun   bool
-	nextRun *qp
+	stallGen  uint64 // distinguishes timers of past stalls from that of the present one
+	scheduled bool   // in Fabric.run
 
 	// posts is written without a lock: the race detector reports overlapping calls.
 	posts uint64
@@ -82,16 +80,16 @@ func (id *cmID) CreateQP(vpd verbs.PD, init verbs.QPInit) (verbs.QP, error) {
 	f.lock()
 	defer f.unlock()
 	d := id.dev
-	if d == nil || id.qp != nil || id.destroyed || id.state == idDone {
+	if d == nil || id.qp != nil || id.freed || id.state == idDone {
 		return nil, fmt.Errorf(
-			"%s: the ID has no device, has a queue pair, or its peer has gone: %w", CallCreateQP,
+			"%s: the ID has no device, has a queue pair, or its peer has ended: %w", CallCreateQP,
 			unix.EINVAL)
 	}
 	if err := d.call(CallCreateQP); err != nil {
 		return nil, err
 	}
 	p, scq, rcq := vpd.(*pd), init.SendCQ.(*cq), init.RecvCQ.(*cq)
-	if p.dead || p.dev != d || scq.dev != d || rcq.dev != d || scq.destroyed || rcq.destroyed {
+	if p.freed || p.dev != d || scq.dev != d || rcq.dev != d || scq.freed || rcq.freed {
 		return nil, fmt.Errorf("%s: objects of another device, or freed: %w", CallCreateQP,
 			unix.EINVAL)
 	}
@@ -112,7 +110,7 @@ func (id *cmID) CreateQP(vpd verbs.PD, init verbs.QPInit) (verbs.QP, error) {
 	q := &qp{dev: d, id: id, pd: p, scq: scq, rcq: rcq, init: init}
 	if init.SRQ != nil {
 		q.srq = init.SRQ.(*srq)
-		if q.srq.pd.dev != d || q.srq.destroyed {
+		if q.srq.pd.dev != d || q.srq.freed {
 			return nil, fmt.Errorf("%s: shared receive queue of another device, or freed: %w",
 				CallCreateQP, unix.EINVAL)
 		}
@@ -131,20 +129,14 @@ func (id *cmID) CreateQP(vpd verbs.PD, init verbs.QPInit) (verbs.QP, error) {
 	p.uses++
 	scq.uses++
 	rcq.uses++
+	q.object = newObject(&d.host.live.QPs)
 	d.qps = append(d.qps, q)
-	d.host.live.QPs++
 	id.qp = q
 	return q, nil
 }
 
 func (q *qp) Num() uint32    { return q.num }
 func (q *qp) MaxInline() int { return q.init.MaxInline }
-
-func (q *qp) alive(call string) {
-	if q.destroyed {
-		panic("verbstest: " + call + " on a destroyed queue pair")
-	}
-}
 
 // Errors of posting are made once: posting does not allocate.
 var (
@@ -162,7 +154,7 @@ func (q *qp) PostSend(wrs []verbs.SendWR, sges []verbs.SGE) (int, error) {
 	f := q.dev.f
 	f.lock()
 	defer f.unlock()
-	q.alive("PostSend")
+	q.use("PostSend")
 	for i := range wrs {
 		if err := q.postSend(&wrs[i], sges); err != nil {
 			return i, err
@@ -184,7 +176,7 @@ func (q *qp) postSend(wr *verbs.SendWR, sges []verbs.SGE) error {
 	}
 	slot := int(q.tail % uint64(len(q.sq)))
 	e := &q.sq[slot]
-	e.wr, e.state, e.status, e.fate, e.bytes = *wr, sendPosted, verbs.WCSuccess, fateOpen, 0
+	e.wr, e.state, e.status, e.hold, e.bytes = *wr, sendPosted, verbs.WCSuccess, holdUnknown, 0
 	to := q.sges[slot*q.init.MaxSendSGE:][:n]
 	copy(to, sges[wr.FirstSGE:][:n])
 	e.wr.FirstSGE = uint32(slot * q.init.MaxSendSGE)
@@ -201,12 +193,11 @@ func (q *qp) postSend(wr *verbs.SendWR, sges []verbs.SGE) error {
 		return errSendWR
 	}
 	q.tail++
-	if q.state == stateErr {
-		if q.dev.f.opt.FlushLate || !q.dev.opt.Attr.IWARP {
-			q.flushSend()
-		}
-	} else {
-		q.dev.f.kick(q)
+	switch {
+	case q.state != stateErr:
+		q.dev.f.schedule(q)
+	case !q.dev.opt.Attr.IWARP: // soft iWARP forgets it
+		q.flushSend()
 	}
 	return nil
 }
@@ -218,7 +209,7 @@ func (q *qp) takeInline(e *sendEntry, sges []verbs.SGE) bool {
 		if int(e.bytes+s.Length) > q.init.MaxInline || int(s.Length) > q.init.MaxInline {
 			return false
 		}
-		// The fake has no other way to memory than a registration.
+		// The fake can reach memory only by a registration.
 		b, ok := q.dev.anyBytes(s.Addr, s.Length)
 		if !ok {
 			return false
@@ -245,37 +236,30 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	f := q.dev.f
 	f.lock()
 	defer f.unlock()
-	q.alive("PostRecv")
+	q.use("PostRecv")
 	if q.srq != nil {
 		return 0, errRecvSRQ
 	}
-	for i := range wrs {
-		if err := q.rq.post(&wrs[i], q.init.MaxRecvSGE); err != nil {
-			return i, err
-		}
-	}
-	if q.state == stateErr && f.opt.FlushLate {
-		q.flushRecv()
-	}
-	f.kick(q.peer)
-	return len(wrs), nil
+	n, err := q.rq.post(wrs, q.init.MaxRecvSGE) // forgotten in the error state, as by soft devices
+	f.schedule(q.peer)
+	return n, err
 }
 
 func (q *qp) ToError() error {
 	f := q.dev.f
 	f.lock()
 	defer f.unlock()
-	q.alive("ToError")
+	q.use("ToError")
 	q.toError()
 	return nil
 }
 
-// RetrySoon changes nothing: the fake sends again when there is a receive.
-func (q *qp) RetrySoon() error {
+// ShortenRNRTimer has no effect: the fake sends again when there is a receive.
+func (q *qp) ShortenRNRTimer() error {
 	f := q.dev.f
 	f.lock()
 	defer f.unlock()
-	q.alive("RetrySoon")
+	q.use("ShortenRNRTimer")
 	if q.state != stateRTS || q.dev.opt.Attr.IWARP {
 		return fmt.Errorf("ibv_modify_qp: the queue pair is not connected, or iWARP: %w",
 			unix.EINVAL)
@@ -287,9 +271,10 @@ func (q *qp) Destroy() error {
 	d := q.dev
 	d.f.lock()
 	defer d.f.unlock()
-	q.alive("Destroy")
+	if err := q.free(CallDestroyQP); err != nil {
+		return err
+	}
 	q.dropConnection()
-	q.destroyed = true
 	q.state = stateErr
 	q.stallGen++
 	if q.srq != nil {
@@ -299,9 +284,8 @@ func (q *qp) Destroy() error {
 	q.scq.uses--
 	q.rcq.uses--
 	d.qps = slices.DeleteFunc(d.qps, func(x *qp) bool { return x == q })
-	d.host.live.QPs--
 	q.id.qp = nil
-	d.f.kick(q.peer)
+	d.f.schedule(q.peer)
 	return nil
 }
 
@@ -323,7 +307,7 @@ func (q *qp) toError() {
 		q.dev.raise(verbs.AsyncEvent{Type: verbs.AsyncQPLastWQEReached, QPNum: q.num})
 	}
 	q.dropConnection()
-	q.dev.f.kick(q.peer)
+	q.dev.f.schedule(q.peer)
 }
 
 // dropConnection ends the connection of an iWARP queue pair, which lives on a TCP stream: the peer
@@ -349,7 +333,7 @@ func (q *qp) flushRecv() {
 	}
 }
 
-// badOpcode stands in completions that failed, where the opcode means nothing.
+// badOpcode is in completions that failed, where the opcode has no meaning.
 const badOpcode verbs.WCOpcode = 0xbad
 
 func (q *qp) completeSend(e *sendEntry, status verbs.WCStatus) {
@@ -384,11 +368,12 @@ func (q *qp) completeRecv(rq *recvQueue, wr *verbs.RecvWR, wc verbs.WC) {
 type stallReason uint8
 
 const (
-	notStalled  stallReason = iota
-	stallDead               // the peer does not answer: retries, then WCRetryExcErr
-	stallRNR                // the peer has no receive: retries, then WCRNRRetryExcErr, or for ever
-	stallFault              // an Injection delays or holds it
-	stallSilent             // waits for something that kicks the queue pair
+	notStalled stallReason = iota
+	stallDead              // the peer does not answer: retries, then WCRetryExcErr
+	// the peer has no receive: retries, then WCRNRRetryExcErr, or without end
+	stallRNR
+	stallFault  // an Injection delays or holds it
+	stallSilent // waits for something that schedules the queue pair
 )
 
 // wait leaves the work request at exec where it is. After d, if d is not 0, it fails with status.
@@ -407,6 +392,6 @@ func (q *qp) wait(reason stallReason, d time.Duration, status verbs.WCStatus) {
 			return
 		}
 		q.fail(&q.sq[q.exec%uint64(len(q.sq))], status)
-		q.dev.f.kick(q)
+		q.dev.f.schedule(q)
 	})
 }

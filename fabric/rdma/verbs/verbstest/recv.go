@@ -15,16 +15,18 @@ type recvQueue struct {
 	head, take, tail uint64
 }
 
-func (r *recvQueue) post(wr *verbs.RecvWR, maxSGE int) error {
-	if r.tail-r.head == uint64(len(r.ring)) {
-		return errRecvFull
+func (r *recvQueue) post(wrs []verbs.RecvWR, maxSGE int) (int, error) {
+	for i := range wrs {
+		if r.tail-r.head == uint64(len(r.ring)) {
+			return i, errRecvFull
+		}
+		if wrs[i].NumSGE > uint64(min(maxSGE, len(wrs[i].SGE))) {
+			return i, errRecvWR
+		}
+		r.ring[r.tail%uint64(len(r.ring))] = wrs[i]
+		r.tail++
 	}
-	if wr.NumSGE > uint64(min(maxSGE, len(wr.SGE))) {
-		return errRecvWR
-	}
-	r.ring[r.tail%uint64(len(r.ring))] = *wr
-	r.tail++
-	return nil
+	return len(wrs), nil
 }
 
 func (r *recvQueue) next() *verbs.RecvWR {
@@ -34,12 +36,11 @@ func (r *recvQueue) next() *verbs.RecvWR {
 }
 
 type srq struct {
-	pd        *pd
-	init      verbs.SRQInit
-	rq        recvQueue
-	uses      int
-	destroyed bool
-	posts     uint64
+	object
+	pd    *pd
+	init  verbs.SRQInit
+	rq    recvQueue
+	posts uint64 // written without a lock: the race detector reports overlapping calls
 }
 
 func (p *pd) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
@@ -50,7 +51,7 @@ func (p *pd) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 		return nil, err
 	}
 	a := &d.opt.Attr
-	if p.dead || init.MaxWR < 1 || init.MaxWR > a.MaxSRQWR || init.MaxSGE < 0 ||
+	if p.freed || init.MaxWR < 1 || init.MaxWR > a.MaxSRQWR || init.MaxSGE < 0 ||
 		init.MaxSGE > a.MaxSRQSGE {
 		return nil, fmt.Errorf("%s: %d work requests, %d elements: %w", CallCreateSRQ, init.MaxWR,
 			init.MaxSGE, unix.EINVAL)
@@ -59,9 +60,11 @@ func (p *pd) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 		return nil, fmt.Errorf("%s: %w", CallCreateSRQ, unix.ENOMEM)
 	}
 	d.srqs++
-	d.host.live.SRQs++
 	p.uses++
-	return &srq{pd: p, init: init, rq: recvQueue{ring: make([]verbs.RecvWR, init.MaxWR)}}, nil
+	return &srq{
+		object: newObject(&d.host.live.SRQs), pd: p, init: init,
+		rq: recvQueue{ring: make([]verbs.RecvWR, init.MaxWR)},
+	}, nil
 }
 
 func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
@@ -69,19 +72,11 @@ func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	d := s.pd.dev
 	d.f.lock()
 	defer d.f.unlock()
-	if s.destroyed {
-		panic("verbstest: PostRecv on a destroyed shared receive queue")
-	}
-	n := 0
-	var err error
-	for ; n < len(wrs) && err == nil; n++ {
-		if err = s.rq.post(&wrs[n], s.init.MaxSGE); err != nil {
-			break
-		}
-	}
+	s.use("PostRecv")
+	n, err := s.rq.post(wrs, s.init.MaxSGE)
 	for _, q := range d.qps {
 		if q.srq == s {
-			d.f.kick(q.peer)
+			d.f.schedule(q.peer)
 		}
 	}
 	return n, err
@@ -91,15 +86,10 @@ func (s *srq) Destroy() error {
 	d := s.pd.dev
 	d.f.lock()
 	defer d.f.unlock()
-	if s.destroyed {
-		panic("verbstest: shared receive queue freed twice")
+	if err := s.free(CallDestroySRQ); err != nil {
+		return err
 	}
-	if s.uses > 0 {
-		return fmt.Errorf("%s: %d queue pairs use it: %w", CallDestroySRQ, s.uses, unix.EBUSY)
-	}
-	s.destroyed = true
 	s.pd.uses--
 	d.srqs--
-	d.host.live.SRQs--
 	return nil
 }

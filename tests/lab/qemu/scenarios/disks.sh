@@ -36,7 +36,7 @@ disks
 row nvme0n1 'QEMU NVMe Ctrl' lab-nvme good yes
 row "${sata#/dev/}" sata 'QEMU HARDDISK' lab-sata good "$(sata_says 190) °C" "$(sata_says 9) h" \
   yes
-row "${virtual#/dev/}" scsi 'QEMU HARDDISK' lab-scsi 'not told' yes
+row "${virtual#/dev/}" scsi 'QEMU HARDDISK' lab-scsi 'not reported' yes
 row "${sas#/dev/}" scsi 'scsi_debug' good "$(sas_degrees) °C" yes
 say "without root"
 setpriv --reuid=65534 --regid=65534 --clear-groups "$TARGET_BIN" disks | tee /tmp/disks
@@ -101,7 +101,7 @@ head -c 1M /dev/urandom >/tmp/random
 dd if=/tmp/random of="$DEV" bs=64k oflag=direct conv=fsync status=none
 host=$(readlink -f "/sys/block/${sas#/dev/}/device" | sed 's,.*/host\([0-9]*\)/.*,\1,')
 echo 1 >"/sys/block/${sas#/dev/}/device/delete"
-wait_for 20 log_has "a disk is gone"
+wait_for 20 log_has "a disk is offline"
 dd if="$(namespace_device 2)" of=/dev/null bs=64k count=16 iflag=direct status=none ||
   fail "another drive is affected"
 echo "- - -" >"/sys/class/scsi_host/host$host/scan"

@@ -1,0 +1,71 @@
+package block
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend/disk"
+)
+
+// size returns the present size of a block device in bytes, 0 if it is offline. It does not block.
+func size(fd int) (int64, error) {
+	n, err := unix.IoctlGetInt(fd, unix.BLKGETSIZE64)
+	return int64(n), err
+}
+
+// errOther says that a path leads to another device than before.
+var errOther = errors.New(
+	"another disk is in its place, which is not touched; restart the target to use that one")
+
+// reopener returns a function that opens the device of cfg again after it was offline, if it is the
+// one that old describes.
+func reopener(cfg Config, old disk.Config) func() (disk.Config, error) {
+	was := place(old.FD)
+	return func() (disk.Config, error) {
+		dc, err := claim(cfg)
+		if err != nil {
+			return dc, err
+		}
+		if err := same(&old, &dc, was, place(dc.FD)); err != nil {
+			_ = unix.Close(dc.FD)
+			return dc, err
+		}
+		return dc, nil
+	}
+}
+
+// same compares what is known of two disks. One without a name of its own (serial number, WWID)
+// must be where it was.
+func same(old, now *disk.Config, was, is string) error {
+	a, b := &old.Info, &now.Info
+	switch {
+	case a.Identity != b.Identity:
+		return fmt.Errorf("%w: it is %q, not %q", errOther, b.Identity, a.Identity)
+	case strings.HasPrefix(a.Identity, "/") && was != is: // only a path
+		return fmt.Errorf("%w: neither has a serial number, and it is at %s, not %s", errOther, is,
+			was)
+	case a.Size != b.Size:
+		return fmt.Errorf("%w: it has %d bytes, not %d", errOther, b.Size, a.Size)
+	case a.BlockSize != b.BlockSize || b.PhysicalBlockSize > a.PhysicalBlockSize ||
+		now.Offset > old.Offset || now.Memory > old.Memory:
+		return fmt.Errorf("%w: its blocks are of another size", errOther)
+	case a.ReadOnly != b.ReadOnly:
+		return fmt.Errorf("%w: one of the two is read-only", errOther)
+	}
+	return nil
+}
+
+// place returns where in the machine a device is: its directory in /sys.
+func place(fd int) string {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return ""
+	}
+	path, _ := filepath.EvalSymlinks(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Rdev),
+		unix.Minor(st.Rdev)))
+	return path
+}

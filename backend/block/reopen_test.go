@@ -1,0 +1,96 @@
+package block
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/backend/disk"
+)
+
+// TestSame: which disk counts as the one that was offline.
+func TestSame(t *testing.T) {
+	named := disk.Config{
+		Offset: 512, Memory: 4,
+		Info: backend.Info{
+			Size: 1 << 20, BlockSize: 512, PhysicalBlockSize: 4096,
+			Identity: "naa.5000",
+		},
+	}
+	unnamed := named
+	unnamed.Info.Identity = "/dev/vda"
+	for _, tc := range []struct {
+		name   string
+		old    disk.Config
+		change func(*disk.Config)
+		is     string
+		ok     bool
+	}{
+		{"itself", named, func(*disk.Config) {}, "here", true},
+		{"elsewhere", named, func(*disk.Config) {}, "there", true},
+		{
+			"of another name", named, func(c *disk.Config) { c.Info.Identity = "naa.5001" }, "here",
+			false,
+		},
+		{"of another size", named, func(c *disk.Config) { c.Info.Size *= 2 }, "here", false},
+		{"of other blocks", named, func(c *disk.Config) { c.Info.BlockSize = 4096 }, "here", false},
+		{
+			"of larger atoms", named, func(c *disk.Config) { c.Info.PhysicalBlockSize *= 2 },
+			"here",
+			false,
+		},
+		{"more particular", named, func(c *disk.Config) { c.Memory = 512 }, "here", false},
+		{"less particular", named, func(c *disk.Config) { c.Memory = 1 }, "here", true},
+		{"read-only", named, func(c *disk.Config) { c.Info.ReadOnly = true }, "here", false},
+		{"without a name, in its place", unnamed, func(*disk.Config) {}, "here", true},
+		{"without a name, elsewhere", unnamed, func(*disk.Config) {}, "there", false},
+		{
+			"that has a name now", unnamed, func(c *disk.Config) { c.Info.Identity = "naa.5000" },
+			"here", false,
+		},
+	} {
+		now := tc.old
+		tc.change(&now)
+		if err := same(&tc.old, &now, "here", tc.is); (err == nil) != tc.ok || err != nil &&
+			!errors.Is(err, errOther) {
+			t.Errorf("a disk %s: %v", tc.name, err)
+		}
+	}
+}
+
+// TestResize: a device that grows is noticed, and ranges beyond the end of one that shrinks are out
+// of range.
+func TestResize(t *testing.T) {
+	path, file := loop(t, 1<<20)
+	d := mustOpen(t, Config{Path: path})
+	defer mustClose(t, d)
+	c := backendtest.NewClient(t, d, 64<<10)
+	defer c.Close()
+	told := make(chan backend.Info, 4)
+	d.(backend.Changer).Notify(func() { told <- d.Info() })
+	for _, size := range []int64{2 << 20, 512 << 10} {
+		if err := unix.Truncate(file, size); err != nil {
+			t.Fatal(err)
+		}
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0),
+			unix.Close(fd)); err != nil {
+			t.Fatal(err)
+		}
+		beyond := c.Write(1<<20-4096, c.Memory(0, 4096))
+		if err := c.Do(beyond); size < 1<<20 && !errors.Is(err, backend.ErrOutOfRange) ||
+			size > 1<<20 && err != nil {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+		if i := <-told; i.Size != size || i.Offline {
+			t.Errorf("told %+v, want %d bytes", i, size)
+		}
+		c.MustDo(c.Write(size-4096, c.Memory(0, 4096)))
+	}
+}

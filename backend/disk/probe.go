@@ -1,0 +1,57 @@
+package disk
+
+import (
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/storage"
+)
+
+// ErrMissing says that there is no such device. It is an fs.ErrNotExist.
+var ErrMissing = backend.WithHint(missing{}, "\"nvmf-target disks\" lists those that are there.")
+
+type missing struct{}
+
+func (missing) Error() string { return "no such device" }
+
+func (missing) Unwrap() error { return fs.ErrNotExist }
+
+// Probe reports whether the engine can be used.
+func (e *Engine) Probe(r *backend.Report) {
+	if err := e.check(); err != nil {
+		r.Errorf("Allow io_uring, or set disks.engine: auto or threads.", "%v", err)
+	}
+}
+
+// ProbeUsers reports who uses the file or block device at path. held is why it cannot be opened
+// exclusively, nil if it can. A process is a warning if it does not keep Open from succeeding, or
+// if it is another instance of this program, which may end before this one opens anything;
+// everything else is an error.
+func ProbeUsers(path string, held error, r *backend.Report) {
+	m := storage.Linux()
+	var users []storage.User
+	if s, err := m.StackOf(path); err == nil {
+		users, _ = m.Users(s)
+	}
+	self, _ := os.ReadFile("/proc/self/comm")
+	var names []string
+	for _, u := range users {
+		same := u.Program == strings.TrimSpace(string(self))
+		if u.Program == "" || held != nil && !same {
+			names = append(names, u.Name)
+			continue
+		}
+		held = nil
+		r.Warnf("Stop it before the target starts.", "is in use by %s", u.Name)
+	}
+	switch {
+	case len(names) > 0:
+		r.Errorf("Unmount it, or stop what uses it, or choose another one; "+
+			"\"nvmf-target disks\" lists disks and who uses them.", "is in use: %s",
+			strings.Join(names, ", "))
+	case held != nil:
+		r.Add(held)
+	}
+}

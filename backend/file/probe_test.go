@@ -1,0 +1,159 @@
+package file
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/disk"
+)
+
+// TestProbe: what Open refuses is an error before, and a probe leaves nothing behind.
+func TestProbe(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string, size int64) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, make([]byte, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	busy := file("busy", 1<<20)
+	d := mustOpen(t, Config{Path: busy, BlockSize: 512})
+	defer mustClose(t, d)
+	missing := filepath.Join(dir, "new")
+	for _, tc := range []struct {
+		cfg  Config
+		want string // what is wrong; "" if nothing is
+	}{
+		{Config{Path: missing, Size: 1 << 20}, ""},
+		{Config{Path: file("whole", 1<<20)}, ""},
+		{Config{Path: file("empty", 0), Size: 1 << 20}, ""},
+		{Config{}, "no path"},
+		{Config{Path: dir}, "is a directory"},
+		{Config{Path: os.DevNull}, "not a regular file"},
+		{Config{Path: missing}, "no size is given"},
+		{
+			Config{Path: missing, Size: 1 << 20, ReadOnly: true},
+			"a read-only namespace is not created",
+		},
+		{Config{Path: missing, Size: 1000}, "size 1000: must be a multiple"},
+		{Config{Path: filepath.Join(dir, "no", "new"), Size: 512}, "does not exist"},
+		{Config{Path: "/proc/nvmf-target", Size: 1 << 20}, "is the kernel's"},
+		{Config{Path: "/proc/version", Size: 1 << 20}, "a file of the kernel"},
+		{Config{Path: "/sys/power/state"}, "a file of the kernel"},
+		{Config{Path: file("odd", 1000)}, "size 1000: must be a multiple"},
+		{Config{Path: file("small", 1<<20), Size: 2 << 20}, "2097152 are configured"},
+		{Config{Path: busy}, "is in use by another namespace or process"},
+		{Config{Path: missing, Size: 1 << 20, Engine: disk.Engine{Name: "aio"}}, `engine "aio"`},
+	} {
+		tc.cfg.BlockSize = 512
+		if strings.HasPrefix(tc.cfg.Path, "/sys/") {
+			if _, err := os.Stat(tc.cfg.Path); err != nil {
+				t.Logf("not tried: %v", err)
+				continue
+			}
+		}
+		r := Probe(tc.cfg)
+		if tc.want == "" && len(r.Errors) > 0 || tc.want != "" && (len(r.Errors) != 1 ||
+			!strings.Contains(r.Errors[0].What, tc.want) || r.Errors[0].Hint == "") {
+			t.Errorf("%+v: %+v, want %q", tc.cfg, r, tc.want)
+		}
+		if _, err := os.Stat(missing); !os.IsNotExist(err) {
+			t.Fatalf("%+v: the probe has created the file", tc.cfg)
+		}
+		d, err := Open(tc.cfg)
+		if (err == nil) != (tc.want == "") {
+			t.Errorf("%+v: probed as %q, opened: %v", tc.cfg, tc.want, err)
+		}
+		if err == nil {
+			mustClose(t, d)
+		}
+		_ = os.Remove(missing)
+	}
+}
+
+// TestProbeHuge: a file that is larger than the file system allows is an error, one that is larger
+// than its free space a warning.
+func TestProbeHuge(t *testing.T) {
+	for _, dir := range []string{t.TempDir(), shm(t)} {
+		cfg := Config{Path: filepath.Join(dir, "huge"), Size: 100 << 40, BlockSize: 4096}
+		r := Probe(cfg)
+		d, err := Open(cfg)
+		if err == nil {
+			mustClose(t, d)
+		}
+		if len(r.Errors)+len(r.Warnings) != 1 || (err == nil) != (len(r.Errors) == 0) {
+			t.Errorf("%s: %+v, opened: %v", dir, r, err)
+		}
+	}
+}
+
+// TestProbeHeld: a file that another process has locked is an error that names the process, and a
+// warning if that is another instance of this program. One that is written without a lock is a
+// warning.
+func TestProbeHeld(t *testing.T) {
+	if _, err := exec.LookPath("flock"); err != nil {
+		t.Skip("flock(1) is missing")
+	}
+	self, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	same := filepath.Join(dir, strings.TrimSpace(string(self)))
+	if err := os.Symlink("/bin/sh", same); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		program, lock    string
+		errors, warnings string
+	}{
+		{"/bin/sh", "flock 3", "is in use: process %d (sh)", ""},
+		{same, "flock 3", "", "is in use by process %d (" + filepath.Base(same) + ")"},
+		{"/bin/sh", "true", "", "is in use by process %d (sh)"},
+	} {
+		path := filepath.Join(dir, "disk.img")
+		if err := os.WriteFile(path, make([]byte, 1<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		holder := exec.Command(tc.program, "-c",
+			`exec 3<>"$0"; `+tc.lock+`; echo ready; read line; true`, path)
+		in, err1 := holder.StdinPipe()
+		out, err2 := holder.StdoutPipe()
+		if err1 != nil || err2 != nil {
+			t.Fatal(err1, err2)
+		}
+		if err := holder.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 6)); err != nil {
+			t.Error(err)
+		}
+		text := func(list []backend.Problem) (s string) {
+			for _, p := range list {
+				s += p.What
+			}
+			return s
+		}
+		want := func(s string) string {
+			if s == "" {
+				return ""
+			}
+			return fmt.Sprintf(s, holder.Process.Pid)
+		}
+		r := Probe(Config{Path: path, BlockSize: 512})
+		if text(r.Errors) != want(tc.errors) || text(r.Warnings) != want(tc.warnings) {
+			t.Errorf("%+v: %+v", tc, r)
+		}
+		_ = in.Close()
+		if err := holder.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,27 @@
+package nvmedrive
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/block"
+)
+
+// Probe reports what Open would refuse, as far as that shows without a command to the drive, and
+// who else uses the namespace.
+func Probe(cfg Config) (r backend.Report) {
+	n, err := Find(cfg.Path)
+	if err != nil {
+		r.Add(err)
+		return r
+	}
+	r = block.Probe(block.Config{Path: n.Block, ReadOnly: cfg.ReadOnly, Engine: cfg.Engine})
+	mode := uint32(unix.R_OK)
+	if !cfg.ReadOnly {
+		mode |= unix.W_OK
+	}
+	if err := unix.Access(n.Char, mode); err != nil {
+		r.Add(explain(n.Char, err))
+	}
+	return r
+}

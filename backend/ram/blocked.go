@@ -1,0 +1,58 @@
+package ram
+
+import (
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/list"
+)
+
+// The path of a change that needs a frame when none is free, because its own frame is being read
+// without a copy, or because readers have all others:
+//
+//	Submit              the channel waits (RetryGroup), tries once more, and keeps the change
+//	StartZeroCopyWrite  refuses on every reactor; active channels empty their frame caches
+//	EndZeroCopyRead     wakes all channels that wait, as does everything that frees frames
+//	Poll                the channel tries again, in the order in which the changes came
+//
+// A change proceeds frame by frame and keeps what it has done while it waits for the next frame:
+// only blocks are atomic.
+
+// change makes a step of an IO that changes something, and puts it where it belongs afterwards.
+func (c *channel) change(io *backend.IO) {
+	how := c.step(io)
+	if how == blocked {
+		c.retry.Wait(true) // before another try: from now on the channel is woken
+		how = c.step(io)
+	}
+	switch how {
+	case finished:
+		c.done.Push(io, &io.Node)
+	case yielded:
+		c.long.Push(io, &io.Node)
+		c.wake() // nothing else says that there is more to do
+	case blocked:
+		c.blocked.Push(io, &io.Node)
+	}
+	if c.blocked.Empty() {
+		c.retry.Wait(false)
+	}
+}
+
+func (c *channel) step(io *backend.IO) (how outcome) {
+	if io.Op == backend.OpWrite {
+		return c.write(io)
+	}
+	how, io.Err = c.zero(io)
+	for how == yielded && io.Len <= chunk {
+		how, io.Err = c.zero(io)
+	}
+	return how
+}
+
+// retryBlocked tries everything again that is blocked.
+func (c *channel) retryBlocked() {
+	ios := c.blocked
+	c.blocked = list.List[backend.IO]{}
+	for io := ios.Pop(); io != nil; io = ios.Pop() {
+		c.change(io)
+	}
+}

@@ -1,0 +1,101 @@
+package ram
+
+import "github.com/nvmf-target/nvmf-target/internal/mem"
+
+// zeroes is the size of the memory at the end of the region that is read where nothing was ever
+// written. It is never written to, so all of it is the kernel's one page of zeroes.
+const zeroes = 1 << 20
+
+// outside says whether there is no such range.
+func (d *device) outside(off, n int64) bool {
+	return n <= 0 || uint64(off) > uint64(d.info.Size) || n > d.info.Size-off
+}
+
+// StartZeroCopyRead implements backend.ZeroCopyReader.
+func (c *channel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
+	d, own := c.d, len(dst)
+	if d.outside(off, n) {
+		return dst, false
+	}
+	for at, end := off, off+n; at < end; {
+		if d.mapped[at>>chunkShift].Load() == 0 {
+			stop := d.chunkEnd(at, end)
+			dst = d.appendZeroes(dst, own, stop-at)
+			at = stop
+			continue
+		}
+		stop := d.frameEnd(at, end)
+		frame, ok := d.slotOf(at).addReader()
+		switch {
+		case !ok:
+			d.removeReaders(dst[own:], off)
+			clear(dst[own:])
+			return dst[:own], false
+		case frame < 0:
+			dst = d.appendZeroes(dst, own, stop-at)
+		default:
+			dst = d.appendPart(dst, own, frame<<d.frames.shift+at&(d.frame-1), stop-at)
+		}
+		at = stop
+	}
+	c.reads++
+	return dst, true
+}
+
+// appendPart appends n bytes at off of the region to dst, or adds them to the last segment if that
+// ends there and is not one of the first own.
+func (d *device) appendPart(dst []mem.Segment, own int, off, n int64) []mem.Segment {
+	b := d.frames.region.Bytes()
+	if k := len(dst); k > own && off&(chunk-1) != 0 {
+		if first := d.offset(dst[k-1].B); first+int64(len(dst[k-1].B)) == off {
+			dst[k-1].B = b[first : off+n : off+n]
+			return dst
+		}
+	}
+	return append(dst, mem.Segment{B: b[off : off+n : off+n], Region: d.frames.region.ID()})
+}
+
+// appendZeroes appends n bytes that were never written.
+func (d *device) appendZeroes(dst []mem.Segment, own int, n int64) []mem.Segment {
+	b := d.frames.region.Bytes()[d.zeroesAt:]
+	if k := len(dst); k > own && d.offset(dst[k-1].B) == d.zeroesAt {
+		if m := min(n, zeroes-int64(len(dst[k-1].B))); m > 0 {
+			m += int64(len(dst[k-1].B))
+			n -= m - int64(len(dst[k-1].B))
+			dst[k-1].B = b[:m:m]
+		}
+	}
+	for ; n > 0; n -= zeroes {
+		m := min(zeroes, n)
+		dst = append(dst, mem.Segment{B: b[:m:m], Region: d.frames.region.ID()})
+	}
+	return dst
+}
+
+// offset returns where b lies in the region.
+func (d *device) offset(b []byte) int64 { return int64(mem.Addr(b) - d.base) }
+
+// EndZeroCopyRead implements backend.ZeroCopyReader.
+func (c *channel) EndZeroCopyRead(segs []mem.Segment, off, _ int64) {
+	c.reads--
+	c.d.removeReaders(segs, off)
+	c.d.blocked.Wake()
+}
+
+// removeReaders ends a read of the slots from off on, whose frames are in segs.
+func (d *device) removeReaders(segs []mem.Segment, off int64) {
+	for i := range segs {
+		at, stop := d.offset(segs[i].B), off+int64(len(segs[i].B))
+		if at >= d.zeroesAt {
+			off = stop
+			continue
+		}
+		for off < stop {
+			next := d.frameEnd(off, stop)
+			if frame := at >> d.frames.shift; !d.slotOf(off).removeReader(frame) {
+				d.frames.removeReader(frame)
+			}
+			at, off = at+next-off, next
+		}
+	}
+}

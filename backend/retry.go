@@ -1,0 +1,98 @@
+package backend
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// RetryGroup has the channels of a device whose operations may be blocked by what channels on other
+// reactors hold, such as a block that is being read without a copy. A blocked operation stays on
+// its channel; whoever gives something back makes every channel that waits try again. The zero
+// RetryGroup is empty.
+//
+//	blocked channel   Retry.Wait(true), then it tries once more, so that no wake-up is missed
+//	other channel     gives back what it held, then RetryGroup.Wake
+//	blocked channel   Poll: if Retry.Take, it tries again; Retry.Wait(false) once nothing is blocked
+type RetryGroup struct {
+	mu      sync.Mutex // held by those who change members
+	members atomic.Pointer[[]*Retry]
+	waiting atomic.Int32
+}
+
+// Retry is the membership of one channel.
+type Retry struct {
+	group        *RetryGroup
+	wake         func()
+	waiting, due atomic.Bool
+}
+
+// Join adds a channel, whose reactor wake makes poll.
+func (g *RetryGroup) Join(wake func()) *Retry {
+	r := &Retry{group: g, wake: wake}
+	g.change(func(members []*Retry) []*Retry { return append(members, r) })
+	return r
+}
+
+// Leave removes the channel.
+func (r *Retry) Leave() {
+	r.Wait(false)
+	r.group.change(func(members []*Retry) []*Retry {
+		return slices.DeleteFunc(members, func(o *Retry) bool { return o == r })
+	})
+}
+
+func (g *RetryGroup) change(fn func([]*Retry) []*Retry) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	members := fn(slices.Clone(g.list()))
+	g.members.Store(&members)
+}
+
+func (g *RetryGroup) list() []*Retry {
+	if p := g.members.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Len returns the number of channels.
+func (g *RetryGroup) Len() int { return len(g.list()) }
+
+// Waiting says whether a channel waits. Any goroutine may call it.
+func (g *RetryGroup) Waiting() bool { return g.waiting.Load() != 0 }
+
+// Wake makes every channel that waits try again. Any goroutine may call it.
+func (g *RetryGroup) Wake() {
+	if !g.Waiting() {
+		return
+	}
+	for _, r := range g.list() {
+		if r.waiting.Load() {
+			r.due.Store(true)
+			r.wake()
+		}
+	}
+}
+
+// Wait says whether the channel has blocked operations. Only its reactor calls it.
+func (r *Retry) Wait(yes bool) {
+	if r.waiting.Load() == yes {
+		return
+	}
+	r.waiting.Store(yes)
+	if yes {
+		r.group.waiting.Add(1)
+	} else {
+		r.group.waiting.Add(-1)
+	}
+}
+
+// Set makes the channel try again. Only its reactor calls it.
+func (r *Retry) Set() { r.due.Store(true) }
+
+// Due says whether the channel is to try again.
+func (r *Retry) Due() bool { return r.due.Load() }
+
+// Take says whether the channel is to try again and resets that. Only its reactor calls it.
+func (r *Retry) Take() bool { return r.due.Load() && r.due.Swap(false) }

@@ -1,0 +1,121 @@
+package config
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// This file has the Values of what NVMe and IP give names to.
+
+func nqn(p *string, hint string, check func(string) error) Value {
+	return Unique(checked(p, "NQN", func(s string) (what, hint string) {
+		if err := check(s); err != nil {
+			return err.Error(), "An NQN is nqn.YYYY-MM.REVERSED.DOMAIN:NAME or " +
+				"nqn.2014-08.org.nvmexpress:uuid:UUID, 223 bytes at most."
+		}
+		return "", ""
+	}), hint)
+}
+
+func subsystemNQN(s string) error {
+	if s == nvme.DiscoveryNQN {
+		return errors.New("the discovery subsystem exists by itself")
+	}
+	return nvme.ValidateNQN(s)
+}
+
+// ascii is one of the strings of Identify Controller, of printable ASCII characters (Base sections
+// 1.4.2 and 5.1.13.2.1).
+func ascii(p *string, size int) Value {
+	return checked(p, fmt.Sprintf("up to %d characters", size), func(s string) (what, hint string) {
+		if len(s) > size {
+			return fmt.Sprintf("%d characters, but NVMe has room for %d", len(s), size),
+				"Shorten it."
+		}
+		if i := strings.IndexFunc(s, func(r rune) bool { return r < 0x20 || r > 0x7E }); i >= 0 {
+			return "contains a character that is not printable ASCII: " +
+				printable(s[i:min(len(s), i+4)]), "Use letters, digits, blanks and punctuation."
+		}
+		return "", ""
+	})
+}
+
+const (
+	sameIdentifier = "Identifiers must be unique, or hosts ignore the namespace."
+	orDelete       = ", or delete the key: a stable one is derived."
+)
+
+func id(p *uuid.UUID) Value {
+	get := func() string {
+		if *p == uuid.Nil {
+			return ""
+		}
+		return p.String()
+	}
+	return unique{parsed("UUID", get, func(s string) (what, hint string) {
+		id, err := uuid.Parse(s)
+		if err != nil || len(s) != 36 || id == uuid.Nil {
+			return fmt.Sprintf("%q is not a UUID", printable(s)),
+				"Write the output of uuidgen" + orDelete
+		}
+		*p = id
+		return "", ""
+	}), "uuid", sameIdentifier}
+}
+
+// hexadecimal is an NGUID or EUI-64.
+func hexadecimal(p []byte) Value {
+	get := func() string {
+		if s := hex.EncodeToString(p); strings.Trim(s, "0") != "" {
+			return s
+		}
+		return ""
+	}
+	doc := fmt.Sprintf("%d hexadecimal digits", 2*len(p))
+	return unique{parsed(doc, get, func(s string) (what, hint string) {
+		b, err := hex.DecodeString(s)
+		if err != nil || len(b) != len(p) || strings.Trim(s, "0") == "" {
+			return fmt.Sprintf("%q is not %s other than all zeroes", printable(s), doc),
+				"Correct it" + orDelete
+		}
+		copy(p, b)
+		return "", ""
+	}), "identifier", sameIdentifier}
+}
+
+// address is an IP address that can be listened on.
+func address(p *netip.Addr) Value {
+	const hint = "Write an IPv4 or IPv6 address, 0.0.0.0 or \"::\"; host names are not resolved."
+	return unmarshaled(p, "IP address", hint, func(a netip.Addr) (string, string) {
+		if !a.IsValid() {
+			return "is empty", hint
+		}
+		return local(a)
+	})
+}
+
+// addrPort is an IP address and a port that can be listened on; "" is none.
+func addrPort(p *netip.AddrPort) Value {
+	return unmarshaled(p, "IP address and a port",
+		"Write for instance 127.0.0.1:9500 or \"[::1]:9500\"; host names are not resolved.",
+		func(a netip.AddrPort) (what, hint string) { return local(a.Addr()) })
+}
+
+// local says why an address cannot be listened on anywhere.
+func local(addr netip.Addr) (what, hint string) {
+	switch {
+	case addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "":
+		return "a link-local IPv6 address needs its interface",
+			fmt.Sprintf("Write \"%s%%eth0\" with the interface's name.", addr)
+	case addr.IsMulticast():
+		return "a multicast address cannot be listened on", "Write an address of this machine."
+	}
+	return "", ""
+}

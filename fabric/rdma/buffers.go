@@ -1,0 +1,134 @@
+package rdma
+
+import (
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// getBuffers gives a prepared request the memory that its data moves through: prepared -> needRead
+// or executing, or needMemory.
+func (q *queue) getBuffers(r *request) {
+	if r.ZeroCopy {
+		q.haveBuffers(r)
+		return
+	}
+	pool := q.g.cfg.Memory
+	if q.p.staging.pool != nil && r.Dir == fabric.HostToController {
+		pool = q.p.staging.pool
+	}
+	if int(r.Length) > pool.Max() {
+		q.refuse(r, nvme.InternalError) // so much memory will never be free
+		return
+	}
+	segs, ok := pool.Alloc(r.Segs[:0], int(r.Length))
+	if ok {
+		r.pool, r.Segs = pool, segs
+		q.haveBuffers(r)
+		return
+	}
+	r.state, r.pool = requestNeedMemory, pool
+	r.waiter.Segs = r.Segs
+	pool.Wait(&r.waiter, int(r.Length), q.g.now())
+	q.g.startTicks()
+}
+
+// Granted implements mem.WaitOwner. It may be called while another group on the reactor polls.
+func (r *request) Granted() {
+	r.Segs = r.waiter.Segs
+	r.Queue.(*queue).haveBuffers(r)
+}
+
+// Expired implements mem.WaitOwner: hosts retry a command that was interrupted (Base figure 102).
+func (r *request) Expired() {
+	r.pool = nil
+	r.Queue.(*queue).refuse(r, nvme.CommandInterrupted)
+}
+
+// haveBuffers continues with a request that has memory.
+func (q *queue) haveBuffers(r *request) {
+	if r.Dir == fabric.ControllerToHost {
+		q.execute(r)
+		return
+	}
+	r.state = requestNeedRead
+	r.rewind()
+	q.toRead.Push(r, &r.node)
+	q.schedule()
+}
+
+// postRead posts RDMA READs of the data of the first request of q.toRead, as many as the device and
+// the host take now: needRead -> reading. False: none.
+func (q *queue) postRead(r *request) bool {
+	most := min(q.sqFree, q.maxChain, q.reads)
+	if most == 0 {
+		return false
+	}
+	q.toRead.Pop()
+	r.wrs = q.addWRs(r, verbs.WRRDMARead, q.p.readSGE, most)
+	q.signalLast(workRead, r)
+	q.sqFree -= r.wrs
+	q.reads -= r.wrs
+	r.state = requestReading
+	return true
+}
+
+// readDone handles the completion of the last RDMA READ that was posted: reading -> executing, or
+// needRead for the rest of the data.
+func (q *queue) readDone(r *request) {
+	if r.state != requestReading {
+		return
+	}
+	q.sqFree += r.wrs
+	q.reads += r.wrs
+	r.wrs = 0
+	q.scheduleIfWaiting()
+	if r.data.Segment() != nil {
+		r.state = requestNeedRead
+		q.toRead.PushFirst(r, &r.node)
+		q.schedule()
+		return
+	}
+	q.execute(r)
+}
+
+// execute puts the request into the batch that goes to the handler: -> executing.
+func (q *queue) execute(r *request) {
+	r.state = requestExecuting
+	q.executing++
+	q.g.exec = append(q.g.exec, &r.Request)
+}
+
+// HandOverBuffers implements fabric.Queue. In-capsule data cannot be handed over: a receive slot is
+// posted again with the response.
+func (q *queue) HandOverBuffers(fr *fabric.Request) (free func()) {
+	r := fr.Owner.(*request)
+	switch {
+	case r.ZeroCopy || r.pool == nil && len(r.Segs) > 0:
+		return nil
+	case r.pool == nil:
+		return func() {}
+	}
+	pool, segs := r.pool, r.Segs
+	r.pool, r.Segs = nil, nil
+	return func() { pool.Free(segs) }
+}
+
+// CanSendFrom implements fabric.Queue: every segment lies in memory that is registered with the
+// device. Those that are not will be.
+func (q *queue) CanSendFrom(segs []mem.Segment) bool {
+	all := true
+	for i := range segs {
+		if _, ok := q.p.lkey(&segs[i]); !ok {
+			all = false // the others are looked up, too, so that they get registered
+		}
+	}
+	return all
+}
+
+// CanReceiveInto implements fabric.Queue. On iWARP data from the host is received into staging
+// memory: what receives it is open to remote writes.
+func (q *queue) CanReceiveInto(segs []mem.Segment) bool {
+	return q.p.staging.pool == nil && q.CanSendFrom(segs)
+}

@@ -1,0 +1,195 @@
+package rdma
+
+import (
+	"errors"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
+)
+
+// The end of a queue, whatever the reason:
+//
+//	beginTeardown (reactor)    what is not executing is abandoned, Handler.Close is called; what the
+//	                           device has stays as it is
+//	disconnect    (goroutine)  disconnect or reject, queue pair to the error state
+//	checkDrained  (reactor)    every receive and signaled send has completed, or the time is over
+//	destroy       (goroutine)  queue pair and identifier
+//	destroyed     (reactor)    the device's requests are free; the handler may still have some
+//	finish        (reactor)    it has none; then memory (goroutine)
+//	remove        (reactor)    the entry in the group
+//
+// Data memory is given back only when neither the handler nor the device can touch it.
+
+// beginTeardown ends the queue for the handler and begins to end it for the device.
+func (q *queue) beginTeardown() {
+	q.logEnd()
+	q.state = queueDraining
+	for _, c := range q.capsules {
+		q.recv.free = append(q.recv.free, c.slot)
+	}
+	q.capsules = q.capsules[:0]
+	h := q.g.cfg.Handler
+	for i := range q.reqs {
+		r := &q.reqs[i]
+		switch r.state {
+		case requestNeedMemory:
+			r.pool.Cancel(&r.waiter)
+			r.pool = nil
+			h.Abandon(&r.Request)
+			q.freeRequest(r)
+		case requestNeedRead:
+			q.toRead.Remove(&r.node)
+			h.Abandon(&r.Request)
+			q.freeRequest(r)
+		case requestReading:
+			h.Abandon(&r.Request)
+			r.state = requestFlushing
+		case requestNeedSend:
+			q.toSend.Remove(&r.node)
+			q.freeRequest(r)
+		case requestWriting, requestSending:
+			r.state = requestFlushing
+		}
+	}
+	h.Close(q.session)
+	q.setTimer(q.g.t.cfg.DrainTimeout)
+	go q.disconnect()
+}
+
+// logEnd logs why the queue ends. What hosts do in the ordinary course is no warning; on iWARP the
+// queue pair may fail before the event of the connection.
+func (q *queue) logEnd() {
+	i := &q.conn.info
+	args := []any{"remote", i.Remote, "local", i.Local, "qid", i.QID, "reason", q.why}
+	if errors.Is(q.why, errHostLeft) || errors.Is(q.why, errShutdown) ||
+		errors.Is(q.why, errFlushed) && q.p.dev.attr.IWARP {
+		q.g.t.cfg.Log.Debug("RDMA queue ends", args...)
+		return
+	}
+	q.g.t.log.Warn("RDMA queue ends", args...)
+}
+
+// disconnect ends the connection and the work of the queue pair. Not on a reactor.
+func (q *queue) disconnect() {
+	q.cm.Lock()
+	q.ended = true
+	var err error
+	if q.accepted {
+		err = q.conn.id.Disconnect()
+	} else {
+		var rej cmwire.Rej
+		rej.Set(cmwire.NoResources)
+		err = q.conn.id.Reject(rej[:])
+	}
+	err = errors.Join(err, q.qp.ToError())
+	q.cm.Unlock()
+	if err != nil && !q.p.dev.removed.Load() {
+		q.g.t.cfg.Log.Debug("RDMA queue cannot be disconnected", "remote", q.conn.info.Remote,
+			"err", err)
+	}
+	q.g.cfg.Loop.Post(func() {
+		q.flushed = true
+		q.checkDrained()
+	})
+}
+
+// lastReceived handles the event that the queue pair takes no more receives of the SRQ. What it
+// took before is in the completion queue.
+func (q *queue) lastReceived() {
+	if q.srq == nil {
+		return
+	}
+	q.last = true
+	q.g.reap(q.cq, q.cq.size)
+	q.fail(errFlushed)
+	q.checkDrained()
+}
+
+// checkDrained destroys the queue pair once all of its work requests have completed.
+func (q *queue) checkDrained() {
+	if q.state != queueDraining || !q.flushed {
+		return
+	}
+	if !q.cq.failed.Load() &&
+		(q.own.posted > 0 || q.signaled > 0 || q.srq != nil && !q.last) {
+		return
+	}
+	q.state = queueDestroying
+	q.stopTimer()
+	go q.destroy()
+}
+
+// destroy frees queue pair and identifier. Not on a reactor.
+func (q *queue) destroy() {
+	q.cm.Lock()
+	err := errors.Join(q.qp.Destroy(), q.conn.id.Destroy())
+	q.cm.Unlock()
+	if err != nil {
+		q.g.t.cfg.Log.Error("RDMA queue pair cannot be destroyed, its memory stays", "remote",
+			q.conn.info.Remote, "err", err)
+	}
+	q.g.cfg.Loop.Post(q.destroyed)
+}
+
+// destroyed takes the requests back that the device had.
+func (q *queue) destroyed() {
+	q.state = queueDestroyed
+	if q.srq != nil {
+		q.srq.leave(q)
+	}
+	for i := range q.reqs {
+		if r := &q.reqs[i]; r.state == requestFlushing {
+			q.freeRequest(r)
+		}
+	}
+	q.finish()
+}
+
+// finish frees the rest once the handler has no request of the queue any more.
+func (q *queue) finish() {
+	if q.state != queueDestroyed || q.executing > 0 {
+		return
+	}
+	q.state = queueFreed
+	go func() {
+		if err := q.release(); err != nil && !q.p.dev.removed.Load() {
+			q.g.t.cfg.Log.Error("RDMA queue cannot be freed", "remote", q.conn.info.Remote, "err",
+				err)
+		}
+		q.conn.leave()
+		q.g.cfg.Loop.Post(q.remove)
+	}()
+}
+
+// remove removes the queue from the group, and with the last queue the poller of a device that was
+// removed.
+func (q *queue) remove() {
+	g := q.g
+	g.queues.remove(q.id)
+	if q.p.dev.removed.Load() {
+		g.freePoller(q.p.dev)
+	}
+	g.checkShutdown()
+}
+
+// freePoller frees the poller of a device that was removed, once no queue uses it. Any goroutine
+// may call it.
+func (g *group) freePoller(d *device) {
+	if !g.beginSetup() { // Close frees every poller
+		return
+	}
+	go func() {
+		defer g.endSetup()
+		g.setupMu.Lock()
+		p := g.byDevice[d]
+		if p == nil || p.refs > 0 {
+			g.setupMu.Unlock()
+			return
+		}
+		delete(g.byDevice, d)
+		g.setupMu.Unlock()
+		g.callReactor(p.detach)
+		if err := p.free(); err != nil {
+			g.t.cfg.Log.Debug("RDMA device was removed", "device", d.attr.Name, "err", err)
+		}
+	}()
+}

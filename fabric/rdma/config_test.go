@@ -1,0 +1,157 @@
+package rdma
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+func TestValidate(t *testing.T) {
+	f := verbstest.New(verbstest.Options{})
+	defer f.Close()
+	ok := Config{Provider: f.Provider("target")}
+	if err := ok.Validate(); err != nil {
+		t.Error(err)
+	}
+	for name, change := range map[string]func(*Config){
+		"no provider":        func(c *Config) { c.Provider = nil },
+		"depth 1":            func(c *Config) { c.MaxDepth = 1 },
+		"depth 1025":         func(c *Config) { c.MaxDepth = 1025 },
+		"in-capsule 100":     func(c *Config) { c.InCapsuleSize = 100 },
+		"in-capsule 128 KiB": func(c *Config) { c.InCapsuleSize = 128 << 10 },
+		"staging":            func(c *Config) { c.StagingSize = 4096 },
+		"reads":              func(c *Config) { c.MaxReads = 256 },
+		"queue ID":           func(c *Config) { c.MaxQID = 0xFFFF },
+		"queues":             func(c *Config) { c.MaxQueues = -1 },
+		"queue memory":       func(c *Config) { c.QueueMemory = -1 },
+		"shared":             func(c *Config) { c.SRQSize = 1<<15 + 1 },
+		"queues per host":    func(c *Config) { c.MaxQueuesPerHost = 1 << 16 },
+		"time":               func(c *Config) { c.DrainTimeout = -1 },
+	} {
+		c := ok
+		if change(&c); c.Validate() == nil {
+			t.Errorf("%s is taken", name)
+		}
+	}
+}
+
+// Defaults are within the limits, and settings that were given stay.
+func TestDefaults(t *testing.T) {
+	f := verbstest.New(verbstest.Options{})
+	defer f.Close()
+	c := Config{Provider: f.Provider("target"), InCapsuleSize: -1, MaxReads: 7}
+	c.SetDefaults()
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+	if c.MaxDepth != DefaultDepth || c.QueueMemory != DefaultQueueMemory || c.SRQSize != 0 ||
+		c.DrainTimeout != DefaultDrainTimeout || c.InCapsuleSize != 0 || c.MaxReads != 7 {
+		t.Errorf("%+v", c)
+	}
+	c = Config{SRQSize: 129}
+	c.SetDefaults()
+	if c.SRQSize != 2*srqSlabSlots || c.InCapsuleSize != DefaultInCapsule {
+		t.Errorf("%+v", c)
+	}
+}
+
+// A connection that is closed instead of adopted is refused; adopting it afterwards fails.
+func TestConnClosed(t *testing.T) {
+	b := newHarness(t, harnessOptions{})
+	result := make(chan error, 2)
+	l, err := b.tr.Listen(fabric.Addr{
+		Transport: nvme.TransportRDMA,
+		AddrPort:  netipWithPort(b.addr(), 0),
+	}, 3, func(c fabric.Conn) {
+		if c.Info().PortID != 3 {
+			t.Errorf("port %d", c.Info().PortID)
+		}
+		result <- c.Close()
+		result <- b.g.Adopt(c)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := b.host.rejected(l.Addr().AddrPort, ioParam(8)); st != cmwire.NoResources {
+		t.Error(st)
+	}
+	if err := <-result; err != nil {
+		t.Error(err)
+	}
+	if err := <-result; !errors.Is(err, errClaimed) {
+		t.Errorf("adopted after Close: %v", err)
+	}
+	b.idle()
+}
+
+// BenchmarkPoll: 32 reads of 4 KiB from capsule to response on the fake fabric, whose share of the
+// time is the larger one.
+func BenchmarkPoll(b *testing.B) {
+	for name, shared := range map[string]int{"own receives": 0, "shared receives": srqSlabSlots} {
+		b.Run(name, func(b *testing.B) {
+			m := newManual(b, verbstest.Options{},
+				Config{Log: slog.New(slog.DiscardHandler), SRQSize: shared}, ioParam(32))
+			m.h.checks = false
+			sqes := make([]nvme.SQE, 32)
+			for i := range sqes {
+				sqes[i] = m.host.keyed(command(opRead, uint16(i), 0, 4096), i*4096, 4096)
+			}
+			m.ioRound(sqes)
+			b.ReportAllocs()
+			for b.Loop() {
+				m.ioRound(sqes)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(sqes)),
+				"ns/command")
+		})
+	}
+}
+
+// Each listener has its own type of service.
+func TestListenerTOS(t *testing.T) {
+	b := newHarness(t, harnessOptions{cfg: Config{TOS: map[uint16]uint8{3: 104}}})
+	for port, want := range map[uint16]uint8{3: 104, 4: 0} {
+		l, err := b.tr.Listen(fabric.Addr{
+			Transport: nvme.TransportRDMA,
+			AddrPort:  netipWithPort(b.addr(), 0),
+		}, port, b.adopt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := l.(*listener).id.(interface{ TOS() uint8 }).TOS(); got != want {
+			t.Errorf("port %d: %d, want %d", port, got, want)
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Queues that the memory does not suffice for are refused; those that leave make room.
+func TestQueueMemory(t *testing.T) {
+	b := newHarness(t, harnessOptions{cfg: Config{QueueMemory: 1 << 20}})
+	two := ioParam(100) // 408 KiB each
+	q := b.host.connect(b.addr(), two)
+	b.host.connect(b.addr(), two)
+	if st := b.host.rejected(b.addr(), two); st != cmwire.NoResources {
+		t.Error(st)
+	}
+	if !strings.Contains(b.log(),
+		"2 queues have 816 KiB of memory and this one wants 408, the limit is 1024") {
+		t.Errorf("log:\n%s", b.log())
+	}
+	b.host.connect(b.addr(), adminParam()) // 2.5 KiB
+	q.disconnect()
+	b.host.event(verbs.EventDisconnected)
+	b.eventually("two connections", func() bool { return b.tr.Usage().Connections == 2 })
+	if st := b.host.connect(b.addr(), two).do(command(opNothing, 1, 0, 0), nil); !st.OK() {
+		t.Error(st)
+	}
+}

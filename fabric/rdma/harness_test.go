@@ -1,0 +1,255 @@
+package rdma
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/reactor"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// harness is a target with one group on a real reactor and a fake fabric.
+type harness struct {
+	t       testing.TB
+	f       *verbstest.Fabric
+	tr      *Transport
+	g       *group
+	r       *reactor.Reactor
+	h       *testHandler
+	l       fabric.Listener
+	arena   *mem.Arena
+	logs    *bytes.Buffer
+	logMu   sync.Mutex
+	cancel  context.CancelFunc
+	stopped chan struct{}
+	host    *testHost
+	taken   []mem.Segment
+	closed  bool
+}
+
+// lockedWriter makes the log readable while it is written.
+type lockedWriter struct{ b *harness }
+
+func (w lockedWriter) Write(p []byte) (int, error) {
+	w.b.logMu.Lock()
+	defer w.b.logMu.Unlock()
+	return w.b.logs.Write(p)
+}
+
+func (b *harness) log() string {
+	b.logMu.Lock()
+	defer b.logMu.Unlock()
+	return b.logs.String()
+}
+
+type harnessOptions struct {
+	fabric verbstest.Options
+	cfg    Config
+	arena  int
+	setup  func(*verbstest.Fabric)
+	wrap   func(verbs.Provider) verbs.Provider
+	timers *earlyLoop // takes the place of the loop
+}
+
+func newHarness(t *testing.T, o harnessOptions) *harness {
+	t.Helper()
+	b := &harness{
+		t: t, f: verbstest.New(o.fabric), logs: &bytes.Buffer{},
+		stopped: make(chan struct{}),
+	}
+	if o.setup != nil {
+		o.setup(b.f)
+	}
+	o.cfg.Provider = b.f.Provider("target")
+	if o.wrap != nil {
+		o.cfg.Provider = o.wrap(o.cfg.Provider)
+	}
+	if o.cfg.Log == nil {
+		o.cfg.Log = slog.New(slog.NewTextHandler(lockedWriter{b},
+			&slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	if o.arena == 0 {
+		o.arena = 4 << 20
+	}
+	setDefault(&o.cfg.SRQSize, testSRQSize)
+	var err error
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.arena, err = mem.NewArena("test arena", o.arena)
+	must(err)
+	b.r, err = reactor.New(reactor.Config{CPU: -1})
+	must(err)
+	b.h = newHandler(t)
+	b.tr = New(o.cfg)
+	loop := fabric.Loop(b.r)
+	if o.timers != nil {
+		o.timers.Reactor, o.timers.pending = b.r, make(map[*earlyTimer]struct{})
+		loop = o.timers
+	}
+	g, err := b.tr.NewGroup(fabric.GroupConfig{
+		Loop: loop, Handler: b.h,
+		Memory: mem.NewPool(b.arena, 0),
+	})
+	must(err)
+	b.g = g.(*group)
+	b.r.Attach(b.g)
+	ctx, cancel := context.WithCancel(context.Background())
+	b.cancel = cancel
+	go func() {
+		defer close(b.stopped)
+		if err := b.r.Run(ctx); err != nil {
+			t.Errorf("reactor: %v", err)
+		}
+	}()
+	t.Cleanup(b.close)
+	b.l, err = b.tr.Listen(fabric.Addr{
+		Transport: nvme.TransportRDMA,
+		AddrPort:  netip.AddrPortFrom(b.f.Addr("target"), 0),
+	}, 7, b.adopt)
+	must(err)
+	b.host = newHost(t, b.f.Provider("host"))
+	return b
+}
+
+func (b *harness) adopt(c fabric.Conn) {
+	if err := b.g.Adopt(c); err != nil {
+		fmt.Fprintf(lockedWriter{b}, "adopt: %v\n", err)
+	}
+}
+
+func (b *harness) addr() netip.AddrPort { return b.l.Addr().AddrPort }
+
+// close ends the target in order and looks for leaks.
+func (b *harness) close() {
+	if b.closed {
+		return
+	}
+	b.closed = true
+	check := func(what string, err error) {
+		if err != nil {
+			b.t.Errorf("close %s: %v", what, err)
+		}
+	}
+	if b.l != nil { // none if it could not listen
+		check("listener", b.l.Close())
+	}
+	done := make(chan struct{})
+	b.r.Post(func() { b.g.Shutdown(func() { close(done) }) })
+	select {
+	case <-done:
+	case <-time.After(patience):
+		b.t.Fatalf("shutdown hangs:\n%s", b.log())
+	}
+	b.cancel()
+	<-b.stopped
+	check("group", b.g.Close())
+	check("transport", b.tr.Close())
+	check("reactor", b.r.Close())
+	if n := b.tr.Usage().Connections; n != 0 {
+		b.t.Errorf("%d connections are counted", n)
+	}
+	check("arena", b.arena.Close())
+	check("store", b.h.store.Unmap())
+	if live := b.f.Live("target"); live != (verbstest.Counts{}) {
+		b.t.Errorf("leaked: %+v\n%s", live, b.log())
+	}
+	if b.h.opened != b.h.closed {
+		b.t.Errorf("%d sessions were opened, %d closed", b.h.opened, b.h.closed)
+	}
+	b.f.Close()
+}
+
+// on runs fn on the reactor.
+func (b *harness) on(fn func()) {
+	b.t.Helper()
+	done := make(chan struct{})
+	b.r.Post(func() { fn(); close(done) })
+	select {
+	case <-done:
+	case <-time.After(patience):
+		b.t.Fatal("the reactor does not answer")
+	}
+}
+
+// eventually waits for a condition that other goroutines bring about.
+func (b *harness) eventually(what string, ok func() bool) {
+	b.t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.t.Fatalf("not in time: %s\n%s", what, b.log())
+		}
+	}
+}
+
+// idle waits until the group has no queue and all data memory is back.
+func (b *harness) idle() {
+	b.t.Helper()
+	b.eventually("no queues, no connections, all memory free", func() bool {
+		n, free := 0, 0
+		b.on(func() { n, free = b.g.queues.len(), b.arena.Available() })
+		return n == 0 && free == len(b.arena.Region().Bytes()) && b.tr.Usage().Connections == 0
+	})
+}
+
+// letGo completes what the handler holds.
+func (b *harness) letGo() {
+	b.on(func() {
+		b.h.mu.Lock()
+		held := b.h.held
+		b.h.held = nil
+		b.h.mu.Unlock()
+		for _, r := range held {
+			b.h.complete(r, nvme.Success)
+		}
+	})
+}
+
+// fragment takes every other page of the arena away; defragment gives them back.
+func (b *harness) fragment() {
+	var all []mem.Segment
+	for {
+		segs, ok := b.arena.Alloc(nil, mem.BlockMin)
+		if !ok {
+			break
+		}
+		all = append(all, segs...)
+	}
+	for i, s := range all {
+		if i%2 == 0 {
+			b.arena.Free([]mem.Segment{s})
+		} else {
+			b.taken = append(b.taken, s)
+		}
+	}
+}
+
+func (b *harness) defragment() {
+	b.arena.Free(b.taken)
+	b.taken = nil
+}
+
+func netipWithPort(a netip.AddrPort, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr(), port)
+}
+
+// first is the queue of the group that was made first.
+func (g *group) first() *queue {
+	for q := range g.queues.all() {
+		return q
+	}
+	return nil
+}

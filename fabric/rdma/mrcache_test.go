@@ -1,0 +1,221 @@
+package rdma
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+)
+
+// mrs is the MR cache of the device that the last queue is on.
+func (b *harness) mrs() *mrCache {
+	var t *mrCache
+	b.on(func() { t = b.h.queue.(*queue).p.dev.mrs })
+	return t
+}
+
+// registered asks for a chunk of the store until it is registered, or nothing is being registered
+// any more.
+func (b *harness) registered(chunk int) (ok bool) {
+	b.t.Helper()
+	seg := []mem.Segment{{
+		B:      b.h.store.Bytes()[chunk*mem.ChunkSize:][:4096],
+		Region: b.h.store.ID(),
+	}}
+	table := b.mrs()
+	b.on(func() { b.h.queue.CanSendFrom(seg) }) // asks
+	b.eventually("the memory is registered or is not", func() bool {
+		table.mu.Lock()
+		busy := table.working
+		table.mu.Unlock()
+		b.on(func() { ok = b.h.queue.CanSendFrom(seg) })
+		return ok || !busy
+	})
+	return ok
+}
+
+func (b *harness) zeroCopyRead(q *hostQueue, chunk int) {
+	b.t.Helper()
+	const n = 64 << 10
+	copy(b.h.store.Bytes()[chunk*mem.ChunkSize:], pattern(n, chunk))
+	if st := q.do(q.keyed(command(opZeroCopyRead, 1, uint64(chunk*mem.ChunkSize), n), 0, n),
+		nil); !st.OK() {
+		b.t.Fatal(st)
+	}
+	if !bytes.Equal(q.buf[:n], pattern(n, chunk)) {
+		b.t.Error("other data came back")
+	}
+}
+
+// TestFilesAreNotRegistered: memory of files is not reached, which is said once; other memory is.
+func TestFilesAreNotRegistered(t *testing.T) {
+	b := newHarness(t, harnessOptions{})
+	b.host.connect(b.addr(), ioParam(32))
+	seg := mem.Segment{B: b.h.store.Bytes()[:4096], Region: b.h.store.ID(), File: true}
+	for range 3 {
+		b.on(func() {
+			if b.h.queue.CanSendFrom([]mem.Segment{seg}) ||
+				b.h.queue.CanReceiveInto([]mem.Segment{seg}) {
+				t.Error("the memory of a file is reached")
+			}
+		})
+	}
+	if n := strings.Count(b.log(), "what is read of mapped files is copied"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, b.log())
+	}
+	if !b.registered(0) {
+		t.Error("other memory is not registered any more")
+	}
+}
+
+// TestRegisteredByChunk: a chunk is registered when it is first asked for and stays so; its pages
+// cannot be given back, others can. The region takes the registration with it.
+func TestRegisteredByChunk(t *testing.T) {
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
+		q := b.host.connect(b.addr(), ioParam(32))
+		before := b.f.Live("target").MRs
+		b.zeroCopyRead(q, 1)
+		if !b.registered(1) {
+			t.Fatalf("not registered:\n%s", b.log())
+		}
+		for range 3 {
+			b.zeroCopyRead(q, 1)
+		}
+		if n := b.f.Live("target").MRs; n != before+1 {
+			t.Errorf("%d memory regions for one chunk", n-before)
+		}
+		if err := b.h.store.Discard(mem.ChunkSize, mem.ChunkSize); !errors.Is(err, mem.ErrPinned) {
+			t.Errorf("the pages of a registered chunk are given back: %v", err)
+		}
+		if err := b.h.store.Discard(0, mem.ChunkSize); err != nil {
+			t.Error(err)
+		}
+		b.on(func() {
+			across := mem.Segment{
+				B:      b.h.store.Bytes()[mem.ChunkSize-1 : mem.ChunkSize+1],
+				Region: b.h.store.ID(),
+			}
+			stranger := mem.Segment{B: make([]byte, 1), Region: 1 << 30}
+			if q := b.h.queue; q.CanSendFrom([]mem.Segment{across}) ||
+				q.CanSendFrom([]mem.Segment{stranger}) || !q.CanSendFrom(nil) {
+				t.Error("reaches what it cannot")
+			}
+		})
+		if err := b.h.store.Unmap(); err != nil {
+			t.Error(err)
+		}
+		if n := b.f.Live("target").MRs; n != before {
+			t.Errorf("%d memory regions outlive the memory", n-before)
+		}
+	})
+}
+
+// TestRegistrationLimit: what cannot be registered is copied, as long as that lasts, and said once.
+func TestRegistrationLimit(t *testing.T) {
+	for name, limit := range map[string]func(b *harness){
+		"limit": func(b *harness) { b.mrs().limit = 1 },
+		"memlock": func(b *harness) {
+			b.f.FailCalls("target", verbstest.CallRegMR, 1, -1,
+				unix.ENOMEM)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newHarness(t, harnessOptions{})
+			other, err := mem.Map("test store", mem.ChunkSize)
+			if err != nil {
+				t.Fatal(err)
+			}
+			q := b.host.connect(b.addr(), ioParam(32))
+			limit(b)
+			if !b.registered(0) || b.registered(1) {
+				t.Error("the limit does not hold")
+			}
+			seg := []mem.Segment{{B: other.Bytes(), Region: other.ID()}}
+			b.on(func() { b.h.queue.CanSendFrom(seg) })
+			b.eventually("the other region is asked for", func() bool {
+				table := b.mrs()
+				table.mu.Lock()
+				defer table.mu.Unlock()
+				return !table.working
+			})
+			for range 3 {
+				b.zeroCopyRead(q, 0)
+				b.zeroCopyRead(q, 1)
+			}
+			if n := strings.Count(b.log(), "see the memlock limit"); n != 1 {
+				t.Errorf("said %d times:\n%s", n, b.log())
+			}
+			b.f.FailCalls("target", verbstest.CallRegMR, 0, 0, nil)
+			if err := other.Unmap(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestRegistrationLimitIsHalf: half of what a device and the system allow is left to others.
+func TestRegistrationLimitIsHalf(t *testing.T) {
+	b := newHarness(t, harnessOptions{})
+	b.host.connect(b.addr(), ioParam(32))
+	attr := b.mrs().d.attr
+	attr.MaxMR = 1000
+	if n := mrLimit(&attr); n > 500 {
+		t.Errorf("%d of 1000 memory regions", n)
+	}
+}
+
+// TestRegisteredAfterRemoval: a device that was removed pins no memory.
+func TestRegisteredAfterRemoval(t *testing.T) {
+	b := newHarness(t, harnessOptions{})
+	q := b.host.connect(b.addr(), ioParam(32))
+	b.zeroCopyRead(q, 0)
+	if !b.registered(0) {
+		t.Fatal("not registered")
+	}
+	if !b.f.RemoveDevice("target", "roce0") {
+		t.Fatal("no such device")
+	}
+	b.idle()
+	b.eventually("the memory is free",
+		func() bool { return b.h.store.Discard(0, mem.ChunkSize) == nil })
+}
+
+// TestZeroCopyDisconnect: however a host disconnects, every zero copy is ended once.
+func TestZeroCopyDisconnect(t *testing.T) {
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newHarness(t, o)
+		for round := range 20 {
+			q := b.host.connect(b.addr(), ioParam(32))
+			if round == 0 {
+				b.zeroCopyRead(q, 0)
+				b.registered(0)
+			}
+			for i := range 16 {
+				sqe := q.keyed(command(opZeroCopyRead, uint16(i), 0, 1<<20), i<<10, 1<<20)
+				q.send(&sqe, nil)
+			}
+			if round%2 == 1 {
+				b.on(func() { b.h.queue.Disconnect(errors.New("test")) })
+			}
+			q.disconnect()
+			b.host.event(verbs.EventDisconnected)
+			b.idle()
+			q.free()
+		}
+		b.h.mu.Lock()
+		defer b.h.mu.Unlock()
+		for r, phase := range b.h.phase {
+			if r.ZeroCopy || phase != "" && phase != "end zero copy" && phase != "complete" &&
+				phase != "abandon" {
+				t.Errorf("a request is left %q, zero copy %v", phase, r.ZeroCopy)
+			}
+		}
+	})
+}

@@ -1,0 +1,39 @@
+package rdma
+
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+)
+
+// cqDevice is a device of which only completion queues are made.
+type cqDevice struct{ verbs.Device }
+
+func (cqDevice) CreateCQ(int, verbs.CompChannel, int) (verbs.CQ, error) { return nil, nil }
+
+// A thousand queues of the usual depth share few completion queues; on a device that has only small
+// ones there are more.
+func TestCompletionQueuesAreShared(t *testing.T) {
+	const queues, need = 1024, 3*128 + 16
+	for most, want := range map[int]int{1 << 20: 6, 32767: 14} { // 32767: soft RoCE
+		p := &poller{
+			g:   &group{},
+			dev: &device{dev: cqDevice{}, attr: verbs.DeviceAttr{MaxCQE: most}},
+		}
+		for range queues {
+			if _, err := p.acquireCQ(need, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		promised := 0
+		for _, c := range p.cqs {
+			if c.used > c.size || c.size > most {
+				t.Errorf("%d of %d entries are promised", c.used, c.size)
+			}
+			promised += c.used
+		}
+		if promised != queues*need || len(p.cqs) != want {
+			t.Errorf("%d completion queues for %d entries, want %d", len(p.cqs), promised, want)
+		}
+	}
+}

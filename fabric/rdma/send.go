@@ -1,0 +1,103 @@
+package rdma
+
+import "github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+
+// sendResponse posts the response to the first request of q.toSend, after the data if it goes to
+// the host: needSend -> sending. If not all of the data fits into the send queue, part of it is
+// written first: needSend -> writing. False: nothing can be posted now.
+func (q *queue) sendResponse(r *request) bool {
+	most := min(q.sqFree, q.maxChain)
+	if most == 0 || q.sends == 0 {
+		return false
+	}
+	q.toSend.Pop()
+	if r.sendsData() {
+		r.wrs = q.addWRs(r, verbs.WRRDMAWrite, q.p.sendSGE, most)
+	}
+	if r.wrs == most { // no room for the response
+		q.signalLast(workWrite, r)
+		q.sqFree -= r.wrs
+		r.state = requestWriting
+		return true
+	}
+	q.addResponse(r)
+	r.wrs++
+	q.sqFree -= r.wrs
+	q.sends--
+	q.taken--
+	r.state = requestSending
+	q.releaseSlot(r)
+	return true
+}
+
+// addResponse adds the SEND of the response. It invalidates the host's key if the command asked for
+// that.
+func (q *queue) addResponse(r *request) {
+	g := q.g
+	off := q.slab.responses + int(r.tag)*responseSize
+	copy(q.slab.region.Bytes()[off:off+responseSize], r.CQE[:])
+	wr := verbs.SendWR{
+		WRID: workID(workSend, q.id, r.tag), Opcode: verbs.WRSend, Flags: verbs.SendSignaled,
+		FirstSGE: uint32(len(g.sges)), NumSGE: 1,
+	}
+	if r.invalidate && !q.p.dev.noInvalidate.Load() {
+		wr.Opcode, wr.InvalidateRKey = verbs.WRSendWithInv, r.staleKey
+	}
+	if q.inline {
+		wr.Flags |= verbs.SendInline
+	}
+	g.sges = append(g.sges, q.slab.sge(off, responseSize))
+	g.wrs = append(g.wrs, wr)
+}
+
+// writeDone handles the completion of RDMA WRITEs ahead of a response: writing -> needSend.
+func (q *queue) writeDone(r *request) {
+	if r.state != requestWriting {
+		return
+	}
+	q.sqFree += r.wrs
+	r.wrs = 0
+	r.state = requestNeedSend
+	q.toSend.PushFirst(r, &r.node)
+	q.schedule()
+}
+
+// sent handles the completion of a response: sending -> idle. The next capsule may begin.
+func (q *queue) sent(r *request) {
+	if r.state != requestSending {
+		return
+	}
+	q.sqFree += r.wrs
+	q.sends++
+	if r.invalidate {
+		q.p.invalidateWorks = true
+	}
+	q.scheduleIfWaiting()
+	q.freeRequest(r)
+	if len(q.capsules) > 0 && q.state < queueClosing {
+		q.beginNext()
+	}
+}
+
+// scheduleIfWaiting schedules the queue if a completion makes room for more, or lets it end.
+func (q *queue) scheduleIfWaiting() {
+	if !q.toRead.Empty() || !q.toSend.Empty() || q.state == queueClosing {
+		q.schedule()
+	}
+}
+
+// freeRequest makes a request idle that neither the handler nor the device uses any more, and gives
+// its memory back.
+func (q *queue) freeRequest(r *request) {
+	if r.pool != nil {
+		r.pool.Free(r.Segs)
+		r.pool = nil
+	}
+	if r.ZeroCopy {
+		q.g.cfg.Handler.EndZeroCopy(&r.Request)
+	}
+	q.releaseSlot(r)
+	r.Reset()
+	r.state, r.wrs, r.invalidate = requestIdle, 0, false
+	q.idle = append(q.idle, r)
+}

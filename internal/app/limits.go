@@ -1,0 +1,81 @@
+package app
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// usableCPUs returns the CPUs that this process may use, and how many; 0 if that is unknown.
+func usableCPUs() (set unix.CPUSet, n int) {
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return set, 0
+	}
+	return set, set.Count()
+}
+
+func probeCPUs(c *config.Config) (ps config.Problems) {
+	set, n := usableCPUs()
+	if n == 0 {
+		return nil
+	}
+	for i, cpu := range c.Reactors.CPUs {
+		if !set.IsSet(cpu) {
+			ps = append(ps, c.Problem(fmt.Sprintf("reactors.cpus[%d]", i),
+				fmt.Sprintf("CPU %d does not exist or this process may not use it", cpu),
+				"Choose among those that \"taskset -cp $$\" prints."))
+		}
+	}
+	if c.Reactors.Count > n {
+		ps = append(ps, c.Warning("reactors.count", fmt.Sprintf("%s share %s and take them from "+
+			"each other", count(c.Reactors.Count, "reactor"), count(n, "CPU")),
+			"At most one for each CPU; without the key it is half of them."))
+	}
+	return ps
+}
+
+// probeLimits warns of memory and descriptors that may not be enough.
+func probeLimits(c *config.Config) (ps config.Problems) {
+	var ram, largest int64
+	for _, n := range all(c) {
+		s, _ := n.backing()
+		ram, largest = ram+s.memory(), max(largest, s.memory())
+	}
+	reactors := int64(len(reactorCPUs(c.Reactors)) * c.Reactors.Memory)
+	// A single namespace that is too large is reported by its own probe.
+	if n, err := sys.AvailableMemory(); err == nil && reactors+ram > n && largest <= n {
+		ps = append(ps, c.Warning("reactors.memory", fmt.Sprintf("the reactors take %v and the "+
+			"namespaces in memory may take %v, and %v are available", config.Size(reactors),
+			config.Size(ram), config.Size(n)),
+			"Make them smaller; the kernel kills processes when memory is used up."))
+	}
+	if !uses(c.Listeners, nvme.TransportTCP) {
+		return ps
+	}
+	var limit unix.Rlimit // Go has raised the soft limit to the hard one
+	files := uint64(c.TCP.MaxConnections + otherFiles*(1+len(all(c))))
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < files {
+		ps = append(ps, c.Warning("tcp.max_connections", fmt.Sprintf("%d connections and the rest "+
+			"need %d open files, and the limit is %d", c.TCP.MaxConnections, files, limit.Cur),
+			"Set LimitNOFILE= in the systemd unit (ulimit -n), or lower max_connections."))
+	}
+	return ps
+}
+
+// otherFiles is more files than the program itself and each namespace usually have open.
+const otherFiles = 32
+
+// checkMemlock fails if RDMA cannot register the arenas of the reactors.
+func checkMemlock(reactors, arena int) error {
+	limit, limited := sys.MemlockLimit()
+	if need := uint64(reactors) * uint64(arena); limited && limit < need {
+		return fmt.Errorf("the limit of locked memory is too low: %v, for %s of %v (set "+
+			"LimitMEMLOCK=infinity in the systemd unit, or \"ulimit -l unlimited\" as root before "+
+			"the start)", config.Size(limit), count(reactors, "arena"), config.Size(arena))
+	}
+	return nil
+}

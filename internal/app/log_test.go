@@ -1,0 +1,142 @@
+package app
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// gate is a writer that waits until it is opened.
+type gate struct {
+	open chan struct{}
+	mu   sync.Mutex
+	b    bytes.Buffer
+}
+
+func (g *gate) Write(b []byte) (int, error) {
+	<-g.open
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.b.Write(b)
+}
+
+// TestSink: writing never waits, what there is room for is written in order, and what was dropped
+// is counted when there is room again.
+func TestSink(t *testing.T) {
+	g := &gate{open: make(chan struct{})}
+	dropped := 0
+	s := newSink(g, func(n int) { dropped += n })
+	line := []byte(strings.Repeat("x", 1023) + "\n")
+	const lines = 4 * sinkSize / 1024
+	for range lines {
+		if n, err := s.Write(line); n != len(line) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	close(g.open)
+	s.close(testTimeout)
+	written := bytes.Count(g.b.Bytes(), line)
+	if written < sinkSize/1024 || written > 2*sinkSize/1024 || g.b.Len() != written*len(line) {
+		t.Errorf("%d lines are written, in %d bytes", written, g.b.Len())
+	}
+	if written+dropped != lines {
+		t.Errorf("%d lines of %d are written, %d counted as dropped", written, lines, dropped)
+	}
+	if _, err := s.Write(line); err != nil {
+		t.Errorf("after close: %v", err)
+	}
+}
+
+// TestSinkCloseHasADeadline: a writer that never gets on does not keep the program from its end.
+func TestSinkCloseHasADeadline(t *testing.T) {
+	g := &gate{open: make(chan struct{})}
+	s := newSink(g, func(int) {})
+	if _, err := s.Write([]byte("line\n")); err != nil {
+		t.Fatal(err)
+	}
+	s.close(time.Millisecond)
+	close(g.open)
+	<-s.ended
+}
+
+// TestLogThatNobodyReads: with a full pipe as standard error the target starts, serves and ends,
+// and once somebody reads, its log is there.
+func TestLogThatNobodyReads(t *testing.T) {
+	for _, read := range []bool{true, false} {
+		r, w := fullPipe(t)
+		child := exec.Command(os.Args[0])
+		child.Env = append(os.Environ(), serveFile+"="+writeConfig(t, validFile))
+		child.Stderr = w
+		stdout, err := child.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		kill := time.AfterFunc(testTimeout, func() { _ = child.Process.Kill() })
+		defer kill.Stop()
+		line, err := bufio.NewReader(stdout).ReadString('\n')
+		if err != nil {
+			t.Fatalf("the target does not start: %v", err)
+		}
+		_, addr, _ := strings.Cut(strings.TrimSpace(line), " on tcp ")
+		writeAndRead(t, host.TCP{Addr: netip.MustParseAddrPort(addr)})
+		var log []byte
+		ended := make(chan struct{})
+		_ = w.Close()
+		go func() {
+			defer close(ended)
+			if read {
+				log, _ = io.ReadAll(r)
+			}
+		}()
+		_ = child.Process.Signal(syscall.SIGTERM)
+		if err := child.Wait(); err != nil {
+			t.Errorf("read %v: %v", read, err)
+		}
+		if <-ended; read && !strings.Contains(string(log), "msg=\"reactors run\"") {
+			t.Errorf("the log is not there: %q", bytes.TrimLeft(log, "x"))
+		}
+		_ = r.Close()
+	}
+}
+
+// fullPipe is a pipe in which there is no room.
+func fullPipe(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd := int(w.Fd()) // which makes it block
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, 4096); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = unix.Write(fd, []byte("x"))
+	}
+	if !errors.Is(err, unix.EAGAIN) {
+		t.Fatal(err)
+	}
+	if err := unix.SetNonblock(fd, false); err != nil {
+		t.Fatal(err)
+	}
+	return r, w
+}

@@ -1,0 +1,53 @@
+package app
+
+import (
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+)
+
+// place gives a new connection to the reactor with the least load. Of reactors with the same load
+// it takes one that is near, on the CPU where the connection's packets arrive or on the NUMA node
+// of its device, else the next in turn. An admin queue is no load worth spreading: RDMA recognizes
+// it here and it goes to the first reactor, TCP only later and does not count it from then on.
+func (s *Server) place(conn fabric.Conn) {
+	info := conn.Info()
+	w := s.workers[0]
+	if info.QID != 0 {
+		n, near := int(s.next.Add(1)%uint64(len(s.workers))), nearness(conn)
+		w = s.workers[n]
+		for _, other := range append(s.workers[n+1:len(s.workers):len(s.workers)],
+			s.workers[:n]...) {
+			more := load(other.groups[info.Transport]) - load(w.groups[info.Transport])
+			if more < 0 || more == 0 && near(other) && !near(w) {
+				w = other
+			}
+		}
+	}
+	if err := w.groups[info.Transport].Adopt(conn); err != nil {
+		s.log.Warn("connection refused", "remote", info.Remote, "err", err)
+	}
+}
+
+// nearness returns a function that says whether a reactor is near to a connection, as far as that
+// is known.
+func nearness(conn fabric.Conn) func(w *worker) bool {
+	cpu, node := -1, sys.NoNode
+	if c, ok := conn.(fabric.CPUConn); ok {
+		cpu = c.CPU()
+	}
+	if c, ok := conn.(fabric.NodeConn); ok {
+		node = c.Node()
+	}
+	return func(w *worker) bool {
+		return cpu >= 0 && w.cpu == cpu || node != sys.NoNode &&
+			w.node == node
+	}
+}
+
+// load returns the number of I/O queues of a group, as far as it knows.
+func load(g fabric.Group) int {
+	if l, ok := g.(fabric.LoadReporter); ok {
+		return l.Load()
+	}
+	return 0
+}

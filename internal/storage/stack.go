@@ -1,0 +1,202 @@
+// Package storage says on which storage a path stands, whether two paths stand on the same storage,
+// and who uses it. It reads sysfs and procfs and opens nothing.
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Machine is where the facts come from.
+type Machine struct {
+	// Sys and Proc are the mount points of sysfs and procfs.
+	Sys, Proc string
+}
+
+// Linux returns this machine.
+func Linux() Machine { return Machine{Sys: "/sys", Proc: "/proc"} }
+
+// Stack is what a path stands on: the file or block device itself, and everything below it.
+//
+//	file          -> the block device that its file system is on
+//	loop device   -> the file behind it
+//	partition     -> its disk
+//	device mapper, MD -> the devices that it is made of
+type Stack struct {
+	layers []layer // the path's own first
+}
+
+// layer is a range of a file or block device.
+type layer struct {
+	id   string // "8:1" for a block device, "8:1 file 1234" for a file
+	name string // for people: "sda1", "/srv/disk.img"
+	from int64  // in bytes
+	to   int64  // end of the range, math.MaxInt64 for all
+	// shared says that what stands on this layer is somewhere within the range, as a file system or
+	// the device mapper has placed it, beside other things.
+	shared bool
+}
+
+// maxDepth is where a stack is cut off that does not end.
+const maxDepth = 32
+
+// StackOf returns what the file or block device at path stands on. A file that does not exist yet
+// is known by its directory and its name.
+func (m Machine) StackOf(path string) (*Stack, error) {
+	if path == "" {
+		return nil, errors.New("no path is given")
+	}
+	s := &Stack{}
+	err := m.addPath(s, path, layer{to: math.MaxInt64})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// addPath adds the file or block device at path, and what it stands on. part is the range of it
+// that counts.
+func (m Machine) addPath(s *Stack, path string, part layer) error {
+	var st unix.Stat_t
+	err := unix.Stat(path, &st)
+	id := fmt.Sprint("file ", st.Ino)
+	if err == unix.ENOENT {
+		err = unix.Stat(filepath.Dir(path), &st)
+		id = fmt.Sprint("file ", st.Ino, "/", filepath.Base(path))
+		st.Mode = unix.S_IFREG
+	}
+	if err != nil {
+		return &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFBLK:
+		m.addDevice(s, deviceNumber(st.Rdev), part)
+		return nil
+	case unix.S_IFREG:
+		number := deviceNumber(st.Dev)
+		part.id, part.name = number+" "+id, path
+		s.layers = append(s.layers, part)
+		m.addDevice(s, m.fileSystem(number), layer{to: math.MaxInt64, shared: true})
+		return nil
+	}
+	return fmt.Errorf("%s is not a regular file or a block device", path)
+}
+
+func deviceNumber(dev uint64) string {
+	return fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev))
+}
+
+// fileSystem returns the number of the block device that a file system with this number is on, ""
+// if there is none.
+func (m Machine) fileSystem(number string) string {
+	if !strings.HasPrefix(number, "0:") {
+		return number
+	}
+	_, anonymous, err := m.mountTable()
+	if err != nil {
+		return ""
+	}
+	return anonymous[number]
+}
+
+// addDevice adds the block device with this number, and what it stands on. part is the range of it
+// that counts.
+func (m Machine) addDevice(s *Stack, number string, part layer) {
+	if number == "" || len(s.layers) >= maxDepth {
+		return
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Join(m.Sys, "dev/block", number))
+	part.id, part.name = number, filepath.Base(dir)
+	if err != nil {
+		part.name = number
+	}
+	s.layers = append(s.layers, part)
+	if err != nil {
+		return
+	}
+	if start, err := sectors(dir, "start"); err == nil && exists(dir, "partition") {
+		size, err := sectors(dir, "size")
+		if err != nil {
+			size = math.MaxInt64 - start
+		}
+		m.addDevice(s, text(filepath.Join(filepath.Dir(dir), "dev")), part.within(start, size))
+	}
+	if file := text(filepath.Join(dir, "loop/backing_file")); file != "" {
+		off, _ := number64(dir, "loop/offset")
+		size, _ := number64(dir, "loop/sizelimit")
+		if size == 0 {
+			size = math.MaxInt64 - off
+		}
+		_ = m.addPath(s, file, part.within(off, size)) // it may have been deleted
+	}
+	slaves, _ := os.ReadDir(filepath.Join(dir, "slaves"))
+	for _, slave := range slaves {
+		m.addDevice(s, text(filepath.Join(dir, "slaves", slave.Name(), "dev")),
+			layer{to: math.MaxInt64, shared: true})
+	}
+}
+
+// within returns the range in the layer below, where this one is n bytes from off on.
+func (l layer) within(off, n int64) layer {
+	l.from = min(l.from, n) + off
+	l.to = min(l.to, n) + off
+	return l
+}
+
+// overlaps says whether two ranges have bytes in common that only one user may have.
+func (l layer) overlaps(o layer) bool {
+	return l.id == o.id && l.from < o.to && o.from < l.to && !(l.shared && o.shared)
+}
+
+// Overlaps says whether two paths stand on the same bytes, and returns the name of the file or
+// block device where they meet. Both may stand on one device without that, in files of one file
+// system, in partitions, or in volumes of the device mapper.
+func (s *Stack) Overlaps(o *Stack) (where string, ok bool) {
+	for _, a := range s.layers {
+		for _, b := range o.layers {
+			if a.overlaps(b) {
+				return a.name, true
+			}
+		}
+	}
+	return "", false
+}
+
+// Name returns the name of the file or block device itself: "sda1", or the path of a file.
+func (s *Stack) Name() string {
+	if len(s.layers) == 0 {
+		return ""
+	}
+	return s.layers[0].name
+}
+
+func text(name string) string {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func exists(dir, name string) bool {
+	_, err := os.Stat(filepath.Join(dir, name))
+	return err == nil
+}
+
+func number64(dir, name string) (int64, error) {
+	return strconv.ParseInt(text(filepath.Join(dir, name)), 10, 64)
+}
+
+// sectors reads a number of sectors of 512 bytes, and returns bytes.
+func sectors(dir, name string) (int64, error) {
+	n, err := number64(dir, name)
+	return n << 9, err
+}

@@ -1,0 +1,316 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+func TestMain(m *testing.M) { testutil.Main(m) }
+
+// fake is a machine whose sysfs and procfs are files in a directory.
+type fake struct {
+	Machine
+	t    *testing.T
+	root string
+}
+
+func newFake(t *testing.T) *fake {
+	root := t.TempDir()
+	f := &fake{Machine{filepath.Join(root, "sys"), filepath.Join(root, "proc")}, t, root}
+	f.write("proc/self/mountinfo", "")
+	return f
+}
+
+func (f *fake) write(name, text string) {
+	f.t.Helper()
+	path := filepath.Join(f.root, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fake) link(name, target string) {
+	f.t.Helper()
+	path := filepath.Join(f.root, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(f.root, target), path); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// disk adds a block device; files are its attributes.
+func (f *fake) disk(dir, number string, files map[string]string) {
+	f.t.Helper()
+	dir = "sys/devices/" + dir
+	f.write(dir+"/dev", number+"\n")
+	for name, text := range files {
+		f.write(dir+"/"+name, text+"\n")
+	}
+	f.link("sys/dev/block/"+number, dir)
+	f.link("sys/class/block/"+filepath.Base(dir), dir)
+}
+
+// partition adds a partition, in sectors.
+func (f *fake) partition(dir, number string, start, size int) {
+	f.t.Helper()
+	f.disk(dir, number, map[string]string{
+		"partition": "1", "start": fmt.Sprint(start), "size": fmt.Sprint(size),
+	})
+}
+
+// newMachine has two disks with partitions, a RAID, volumes, and loop devices on files.
+func newMachine(t *testing.T) *fake {
+	f := newFake(t)
+	f.disk("pci/sda", "8:0", nil)
+	f.partition("pci/sda/sda1", "8:1", 2048, 1000)
+	f.partition("pci/sda/sda2", "8:2", 4096, 1000)
+	f.partition("pci/sda/sda3", "8:3", 4000, 200) // overlaps the second one
+	f.disk("pci/sdb", "8:16", nil)
+	f.disk("virtual/dm-0", "252:0", map[string]string{"slaves/sda2/dev": "8:2"})
+	f.disk("virtual/dm-1", "252:1", map[string]string{"slaves/sda2/dev": "8:2"})
+	f.write("sys/devices/pci/sda/sda2/holders/dm-0/x", "")
+	f.write("sys/devices/pci/sda/sda2/holders/dm-1/x", "")
+	f.disk("virtual/md127", "9:127", map[string]string{"slaves/sdb/dev": "8:16"})
+	f.write("sys/devices/pci/sdb/holders/md127/x", "")
+	for i, loop := range []map[string]string{
+		{},
+		{"loop/offset": "0", "loop/sizelimit": "8192"},
+		{"loop/offset": "8192", "loop/sizelimit": "0"},
+	} {
+		loop["loop/backing_file"] = filepath.Join(f.root, "image")
+		f.disk(fmt.Sprint("virtual/loop", i), fmt.Sprint("7:", i), loop)
+	}
+	f.partition("virtual/loop1/loop1p1", "259:1", 0, 4)
+	f.partition("virtual/loop1/loop1p2", "259:2", 4, 4)
+	f.disk("virtual/loop9", "7:9", map[string]string{
+		"loop/backing_file": filepath.Join(f.root, "none") + " (deleted)",
+	})
+	f.write("image", "an image")
+	f.write("other", "another file")
+	return f
+}
+
+// at returns the stack of a block device of the fake machine, or of a file.
+func (f *fake) at(name string) *Stack {
+	f.t.Helper()
+	if number := text(filepath.Join(f.Sys, "class/block", name, "dev")); number != "" {
+		return f.device(number)
+	}
+	s, err := f.StackOf(filepath.Join(f.root, name))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return s
+}
+
+func TestOverlaps(t *testing.T) {
+	f := newMachine(t)
+	if err := os.Link(filepath.Join(f.root, "image"), filepath.Join(f.root, "hard")); err != nil {
+		t.Fatal(err)
+	}
+	f.link("symbolic", "image")
+	for _, tc := range []struct{ a, b, where string }{
+		{"sda", "sda", "sda"},
+		{"sda", "sdb", ""},
+		{"sda", "sda1", "sda"},
+		{"sda1", "sda2", ""},
+		{"sda2", "sda3", "sda"},
+		{"sda2", "dm-0", "sda2"},
+		{"sda3", "dm-0", "sda"},
+		{"sda1", "dm-0", ""},
+		{"sda", "dm-1", "sda"},
+		{"dm-0", "dm-1", ""},
+		{"md127", "sdb", "sdb"},
+		{"md127", "sda", ""},
+		{"image", "image", "image"},
+		{"image", "hard", "image"},
+		{"image", "symbolic", "image"},
+		{"image", "other", ""},
+		{"missing", "missing", "missing"},
+		{"missing", "image", ""},
+		{"loop0", "image", "image"},
+		{"loop0", "other", ""},
+		{"loop0", "loop1", "image"}, // all of the file, and its beginning
+		{"loop1", "loop2", ""},      // two parts of it
+		{"loop1p1", "loop1p2", ""},
+		{"loop1p2", "loop1", "loop1"},
+		{"loop1p2", "loop2", ""},
+		{"loop1p2", "loop0", "image"},
+		{"loop1p2", "image", "image"},
+		{"loop9", "image", ""},
+	} {
+		where, ok := f.at(tc.a).Overlaps(f.at(tc.b))
+		if ok != (tc.where != "") || ok && filepath.Base(where) != tc.where {
+			t.Errorf("%s and %s: %q, %v, want %q", tc.a, tc.b, where, ok, tc.where)
+		}
+		if _, other := f.at(tc.b).Overlaps(f.at(tc.a)); other != ok {
+			t.Errorf("%s and %s: %v, the other way round %v", tc.a, tc.b, ok, other)
+		}
+	}
+}
+
+func TestStackOf(t *testing.T) {
+	f := newMachine(t)
+	for path, want := range map[string]error{
+		f.root: nil, "": nil, filepath.Join(f.root, "no/such/file"): fs.ErrNotExist,
+		os.DevNull: nil,
+	} {
+		if _, err := f.StackOf(path); err == nil || want != nil && !errors.Is(err, want) {
+			t.Errorf("%q: %v, want %v", path, err, want)
+		}
+	}
+	// a file system on several devices has a number of its own
+	f.write("proc/self/mountinfo",
+		"30 1 0:40 / /srv rw - btrfs /dev/sda1 rw\n31 1 0:41 / /tmp rw - tmpfs tmpfs rw\n")
+	for number, want := range map[string]string{
+		"0:40": "8:1", "0:41": "", "0:42": "",
+		"8:1": "8:1",
+	} {
+		if got := f.fileSystem(number); got != want {
+			t.Errorf("%s: %q, want %q", number, got, want)
+		}
+	}
+	// something that stands on itself ends
+	f.disk("virtual/dm-7", "252:7", map[string]string{"slaves/dm-7/dev": "252:7"})
+	if n := len(f.at("dm-7").layers); n != maxDepth {
+		t.Errorf("%d layers", n)
+	}
+}
+
+func TestUsers(t *testing.T) {
+	f := newMachine(t)
+	f.write("proc/self/mountinfo", `22 1 252:0 / / rw - ext4 /dev/mapper/root rw
+23 1 252:0 /var /srv rw - ext4 /dev/mapper/root rw
+24 1 8:1 / /boot\040files rw - vfat /dev/sda1 rw
+25 1 7:2 / /mnt ro - squashfs /dev/loop2 ro
+`)
+	f.write("proc/swaps", "Filename Type\n/dev/dm-1 partition 1000 0 -2\n")
+	process := func(pid int, name, target, flags string) {
+		f.t.Helper()
+		dir := fmt.Sprintf("proc/%d/", pid)
+		f.write(dir+"comm", name+"\n")
+		f.write(dir+"fdinfo/3", "pos:\t0\nflags:\t"+flags+"\nmnt_id:\t27\n")
+		f.link(dir+"fd/3", target)
+	}
+	process(812, "qemu", "other", "0100002")
+	process(813, "cat", "other", "0100000")
+	process(os.Getpid(), "self", "other", "0100002")
+	f.write("proc/814/comm", "no descriptors")
+	for name, want := range map[string]string{
+		"sda":    "/ (dm-0), /boot files (sda1), dm-0 (sda2), dm-1 (sda2), swap (dm-1)",
+		"sda1":   "/boot files",
+		"sda2":   "/ (dm-0), dm-0, dm-1, swap (dm-1)",
+		"dm-0":   "/",
+		"dm-1":   "swap",
+		"sdb":    "md127",
+		"md127":  "",
+		"other":  "process 812 (qemu)",
+		"loop0":  "/mnt (loop2), loop1 (image), loop2 (image)",
+		"loop1":  "loop0 (image)",
+		"image":  "/mnt (loop2), loop0, loop1, loop2",
+		"absent": "",
+	} {
+		users, err := f.Users(f.at(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, u := range users {
+			got = append(got, strings.ReplaceAll(u.Name, f.root+"/", ""))
+			if (u.Program == "qemu") != (name == "other") {
+				t.Errorf("%s: %+v", name, u)
+			}
+		}
+		if text := strings.Join(got, ", "); text != want {
+			t.Errorf("%s:\n%s, want\n%s", name, text, want)
+		}
+	}
+	f.Proc = "/does/not/exist"
+	if _, err := f.Users(f.at("sda")); err == nil {
+		t.Error("no error without procfs")
+	}
+}
+
+// TestProcesses: block devices that are open, by number.
+func TestProcesses(t *testing.T) {
+	f := newFake(t)
+	node := filepath.Join(f.root, "node")
+	if err := unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(8, 17))); err != nil {
+		t.Skipf("a device node cannot be made (root is needed): %v", err)
+	}
+	for _, fd := range []string{"3", "4"} {
+		f.write("proc/812/fdinfo/"+fd, "flags:\t02100002\n")
+		f.link("proc/812/fd/"+fd, "node")
+	}
+	f.write("proc/812/comm", "nvmf-target\n")
+	got := f.Processes()["8:17"]
+	if !slices.Equal(got, []string{"process 812 (nvmf-target)"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestLoopDevice does it with a loop device and a process of this machine.
+func TestLoopDevice(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "backing")
+	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("losetup", "-f", "--show", file).CombinedOutput()
+	if err != nil {
+		t.Skipf("no loop device (root and losetup are needed): %v: %s", err, out)
+	}
+	device := strings.TrimSpace(string(out))
+	defer func() {
+		if out, err := exec.Command("losetup", "-d", device).CombinedOutput(); err != nil {
+			t.Errorf("losetup -d: %v: %s", err, out)
+		}
+	}()
+	m := Linux()
+	onFile, err1 := m.StackOf(file)
+	onLoop, err2 := m.StackOf(device)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	if where, ok := onLoop.Overlaps(onFile); !ok || where != file {
+		t.Errorf("%s and its file: %q, %v", device, where, ok)
+	}
+	// a process that has the device open
+	holder := exec.Command("sh", "-c", "echo ready; read line; true", "holder")
+	in, err1 := holder.StdinPipe()
+	ready, err2 := holder.StdoutPipe()
+	open, err3 := os.OpenFile(device, os.O_RDWR, 0)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	holder.ExtraFiles = []*os.File{open}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_, err1 = ready.Read(make([]byte, 6))
+	of, err2 := m.Users(onFile)
+	on, err3 := m.Users(onLoop)
+	if err := errors.Join(err1, err2, err3, open.Close(), in.Close(), holder.Wait()); err != nil {
+		t.Error(err)
+	}
+	who := User{fmt.Sprintf("process %d (sh)", holder.Process.Pid), "sh"}
+	if !slices.Contains(of, User{Name: filepath.Base(device)}) || !slices.Contains(on, who) ||
+		len(on) != 1 {
+		t.Errorf("users of the file: %v; of the device: %v", of, on)
+	}
+}

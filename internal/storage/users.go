@@ -1,0 +1,176 @@
+package storage
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// User is one that uses storage.
+type User struct {
+	// Name says who it is and, if that is another layer than the one asked for, of what: "/
+	// (sda1)", "swap", "dm-0 (sda2)", "loop0", "process 812 (qemu)".
+	Name string
+	// Program is the name of the program if it is a process, otherwise "".
+	Program string
+}
+
+// use is a user and what it uses.
+type use struct {
+	User
+	by string // the number of the block device that is the user, if it is one
+	on *Stack
+}
+
+// Users returns who uses what s stands on: file systems, swap, other block devices, and processes
+// that have it open for writing, this one excepted. What s itself is made of does not count: the
+// loop device of a stack does not use its file.
+func (m Machine) Users(s *Stack) ([]User, error) {
+	all, err := m.uses()
+	if err != nil {
+		return nil, err
+	}
+	var users []User
+	for _, u := range all {
+		where, ok := s.usedBy(u)
+		if !ok {
+			continue
+		}
+		if where != s.Name() {
+			u.Name += " (" + where + ")"
+		}
+		if !slices.Contains(users, u.User) {
+			users = append(users, u.User)
+		}
+	}
+	return users, nil
+}
+
+// usedBy says whether u uses a part of s, and of which device. What a file system or the device
+// mapper shares out is theirs.
+func (s *Stack) usedBy(u use) (where string, ok bool) {
+	if slices.ContainsFunc(s.layers, func(l layer) bool { return l.id == u.by }) {
+		return "", false
+	}
+	for _, l := range s.layers {
+		if l.shared {
+			continue
+		}
+		for _, o := range u.on.layers {
+			if l.overlaps(o) {
+				return u.on.Name(), true
+			}
+		}
+	}
+	return "", false
+}
+
+// uses returns everything that is in use on this machine.
+func (m Machine) uses() ([]use, error) {
+	mounts, err := m.Mounts()
+	if err != nil {
+		return nil, err
+	}
+	var list []use
+	for number, where := range mounts {
+		for _, name := range where {
+			list = append(list, use{User: User{Name: name}, on: m.device(number)})
+		}
+	}
+	devices, _ := os.ReadDir(filepath.Join(m.Sys, "class/block"))
+	for _, d := range devices {
+		dir := filepath.Join(m.Sys, "class/block", d.Name())
+		number := text(filepath.Join(dir, "dev"))
+		holders, _ := os.ReadDir(filepath.Join(dir, "holders"))
+		for _, h := range holders {
+			list = append(list, use{
+				User: User{Name: h.Name()}, on: m.device(number),
+				by: text(filepath.Join(m.Sys, "class/block", h.Name(), "dev")),
+			})
+		}
+		if exists(dir, "loop/backing_file") {
+			on := m.device(number)
+			on.layers = on.layers[1:] // the file
+			list = append(list, use{User: User{Name: d.Name()}, by: number, on: on})
+		}
+	}
+	m.opened(func(u User, l layer) {
+		on := &Stack{layers: []layer{l}}
+		if !strings.Contains(l.id, " ") {
+			on = m.device(l.id)
+		}
+		list = append(list, use{User: u, on: on})
+	})
+	slices.SortFunc(list, func(a, b use) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+// device returns the stack of a block device.
+func (m Machine) device(number string) *Stack {
+	s := &Stack{}
+	m.addDevice(s, number, layer{to: math.MaxInt64})
+	return s
+}
+
+// Processes returns the processes that have a block device open for writing, by the number of the
+// device.
+func (m Machine) Processes() map[string][]string {
+	list := map[string][]string{}
+	m.opened(func(u User, l layer) {
+		if !slices.Contains(list[l.id], u.Name) {
+			list[l.id] = append(list[l.id], u.Name)
+		}
+	})
+	return list
+}
+
+// opened calls fn with every block device and regular file that another process has open for
+// writing, as far as this process may see that.
+func (m Machine) opened(fn func(User, layer)) {
+	processes, _ := os.ReadDir(m.Proc)
+	for _, p := range processes {
+		pid, err := strconv.Atoi(p.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		dir := filepath.Join(m.Proc, p.Name())
+		files, _ := os.ReadDir(filepath.Join(dir, "fd"))
+		for _, f := range files {
+			var st unix.Stat_t
+			if unix.Stat(filepath.Join(dir, "fd", f.Name()), &st) != nil {
+				continue
+			}
+			l := layer{id: deviceNumber(st.Rdev), to: math.MaxInt64}
+			switch st.Mode & unix.S_IFMT {
+			case unix.S_IFBLK:
+			case unix.S_IFREG:
+				l.id = fmt.Sprint(deviceNumber(st.Dev), " file ", st.Ino)
+			default:
+				continue
+			}
+			if !forWriting(filepath.Join(dir, "fdinfo", f.Name())) {
+				continue
+			}
+			l.name, _ = os.Readlink(filepath.Join(dir, "fd", f.Name()))
+			program := text(filepath.Join(dir, "comm"))
+			fn(User{Name: fmt.Sprintf("process %d (%s)", pid, program), Program: program}, l)
+		}
+	}
+}
+
+// forWriting says whether a file is open for writing (proc(5), fdinfo, which has no O_EXCL).
+func forWriting(fdinfo string) bool {
+	for line := range strings.Lines(text(fdinfo)) {
+		if v, ok := strings.CutPrefix(line, "flags:"); ok {
+			flags, err := strconv.ParseUint(strings.TrimSpace(v), 8, 64)
+			return err == nil && flags&unix.O_ACCMODE != unix.O_RDONLY
+		}
+	}
+	return false
+}
