@@ -163,7 +163,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestCuts: there is no cut before the first mark, and one between a flush and the writes it covers.
+// TestCuts: no cut is before the first mark, and one is between a flush and the writes it covers.
 func TestCuts(t *testing.T) {
 	d := history()
 	got := cuts(append(d.log, entry{flags: flagMark, mark: -1}))
