@@ -76,7 +76,7 @@ type IO struct {
 	Scratch uint64
 }
 
-// The outcomes that the controller tells apart. Devices wrap them with %w in errors that say what
+// The outcomes that the controller distinguishes. Devices wrap them with %w in errors that say what
 // failed and where.
 var (
 	ErrIO          = errors.New("I/O error")             // the medium or its driver failed

@@ -2,7 +2,7 @@ package backend
 
 import "github.com/nvmf-target/nvmf-target/internal/mem"
 
-// able has every ability that a device, and that a channel, may have: no two of them collide.
+// ableDevice and ableChannel have every optional ability: no two of them collide.
 type (
 	ableDevice  struct{}
 	ableChannel struct{}

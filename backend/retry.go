@@ -8,8 +8,8 @@ import (
 
 // RetryGroup has the channels of a device whose operations may be blocked by what channels on other
 // reactors hold, such as a block that is being read without a copy. A blocked operation stays on
-// its channel; whoever gives something back makes every channel that waits try again. The zero
-// RetryGroup is empty.
+// its channel; the channel that gives something back makes every channel that waits try again. The
+// zero RetryGroup is empty.
 //
 //	blocked channel   Retry.Wait(true), then it tries once more, so that no wake-up is missed
 //	other channel     gives back what it held, then RetryGroup.Wake

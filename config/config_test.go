@@ -37,6 +37,11 @@ func (m *memory) Keys() []Key {
 
 func (m *memory) Check(func(key, what, hint string)) {}
 
+// nothing is the options of a wrapper.
+type nothing struct{ memory }
+
+func (*nothing) Keys() []Key { return nil }
+
 // volume is the options of a backend with a path.
 type volume struct {
 	memory
@@ -51,6 +56,7 @@ func (v *volume) Keys() []Key {
 
 var testBackends = []Backend{
 	{Name: "ram", AlwaysAnswers: true, New: func() Options { return new(memory) }},
+	{Name: "pass", Wrapper: true, New: func() Options { return new(nothing) }},
 	{Name: "null", AlwaysAnswers: true, New: func() Options { return new(memory) }},
 	{Name: "file", New: func() Options { return &volume{blockSize: 512} }},
 }
@@ -200,6 +206,18 @@ func TestProblems(t *testing.T) {
       eui64: "0000000000000010"}`, 1), nil,
 			[]string{"namespaces[2].eui64: 0000000000000010 is used already by " +
 				"subsystems[0].namespaces[0].eui64"},
+		},
+		{
+			"a namespace that is a word",
+			strings.Replace(minimal, "[{nsid: 1, backend: ram, size: 1GiB}]", "[ram]", 1), nil,
+			[]string{"namespaces[0]: must be a mapping of keys to values, not the text"},
+		},
+		{
+			"nine backends",
+			strings.Replace(minimal, "{nsid: 1, backend: ram, size: 1GiB}", "{nsid: 1, "+
+				strings.Repeat("backend: pass, of: {", 8)+"backend: ram, size: 1GiB"+
+				strings.Repeat("}", 9), 1), nil,
+			[]string{"more than 8 backends behind each other. Leave some out."},
 		},
 		{"huge size", strings.Replace(minimal, "1GiB", "9000PiB", 1), nil, []string{`"9000PiB" is more than 2^63-1 bytes`}},
 	} {

@@ -91,9 +91,9 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []Key,
 	for i, k := range keys {
 		names[i] = k.Name
 	}
-	known := strings.Join(names, ", ") + "."
 	if n.Kind != yaml.MappingNode {
-		d.add(path, "must be a mapping of keys to values, not "+kindName(n), "Its keys are: "+known)
+		d.add(path, "must be a mapping of keys to values, not "+kindName(n),
+			"Its keys are: "+strings.Join(names, ", ")+".")
 		return nil
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -123,17 +123,21 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []Key,
 func (d *decoder) unknown(at place, path, key string, names []string,
 	foreign func(name string) (what, hint string),
 ) {
-	what, hint := "unknown key", "Delete it; known here: "+strings.Join(names, ", ")+"."
-	if gone, ok := removed[key]; ok {
-		hint = gone
-	} else if like := nearest(key, names); like != "" {
-		hint = fmt.Sprintf("Did you mean %q?", like)
-		d.bad[join(path, like)] = true // that one is not missing, it is misspelt
-	}
+	what, hint := "", ""
 	if foreign != nil {
-		if w, h := foreign(key); w != "" {
-			what, hint = w, h
-		}
+		what, hint = foreign(key)
+	}
+	switch like := nearest(key, names); {
+	case what == known:
+		return
+	case what != "":
+	case removed[key] != "":
+		what, hint = "unknown key", removed[key]
+	case like != "":
+		what, hint = "unknown key", fmt.Sprintf("Did you mean %q?", like)
+		d.bad[join(path, like)] = true // that one is not missing, it is misspelt
+	default:
+		what, hint = "unknown key", "Delete it; known here: "+strings.Join(names, ", ")+"."
 	}
 	d.addAt(at, join(path, printable(key)), what, hint)
 }

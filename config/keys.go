@@ -331,7 +331,8 @@ func (s *Subsystem) value() Value {
 
 func (n *Namespace) value() Value {
 	n.Timeout = 20 * time.Second
-	return &storageValue{&n.Storage, []Key{
+	storage := &n.Storage
+	return &storageValue{&storage, []Key{
 		{
 			Name: "nsid", Required: "Add it.",
 			Value: Unique(Int(&n.NSID, 1, target.MaxNSID),

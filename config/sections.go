@@ -19,7 +19,7 @@ func sections(path, doc string, v Value, backends []Backend) []Section {
 	case Mapping:
 		keys = v
 	case *storageValue:
-		keys = append(v.common, backendKey(&v.s.Backend, backends))
+		keys = append(v.common, backendKey(&(*v.p).Backend, backends))
 	}
 	out := []Section{{Path: path, Doc: doc}}
 	for _, k := range keys {

@@ -48,9 +48,9 @@ func (s *Storage) Layers(path string) (paths []string, layers []*Storage) {
 	return paths, layers
 }
 
-// storageValue decodes a storage and the keys of what it is part of.
+// storageValue decodes a storage, which it makes if *p is nil, and the keys of what it is part of.
 type storageValue struct {
-	s      *Storage
+	p      **Storage
 	common []Key
 }
 
@@ -61,30 +61,40 @@ func (v *storageValue) Type() string { return "mapping" }
 func (v *storageValue) String() string { return "" }
 
 func (v *storageValue) decode(d *decoder, n *yaml.Node, path string) {
-	b := d.backendOf(n)
-	keys := append(slices.Clone(v.common), backendKey(&v.s.Backend, d.backends))
-	foreign := func(name string) (what, hint string) { return d.foreignKey(b, name) }
-	if b == nil { // which is reported; the keys may be right
-		for _, name := range d.backendKeys() {
-			keys = append(keys, Key{Name: name, Value: ignored{}})
-		}
-	} else {
-		v.s.Options = b.New()
-		keys = append(keys, v.s.Options.Keys()...)
+	switch {
+	case n.Kind != yaml.MappingNode:
+		d.add(path, "must be a mapping of keys to values, not "+kindName(n),
+			"Write, for instance, {backend: ram, size: 1GiB}.")
+		return
+	case strings.Count(path, ".of") >= maxLayers:
+		d.add(path, fmt.Sprintf("more than %d backends behind each other", maxLayers),
+			"Leave some out.")
+		return
+	}
+	if *v.p == nil {
+		*v.p = new(Storage)
+	}
+	s, b := *v.p, d.backendOf(n)
+	keys := append(slices.Clone(v.common), backendKey(&s.Backend, d.backends))
+	if b != nil {
+		s.Options = b.New()
+		keys = append(keys, s.Options.Keys()...)
 		if b.Wrapper {
 			keys = append(keys, Key{
-				Name: "of", Value: &ofValue{s: v.s}, Required: "backend " + b.Name +
+				Name: "of", Value: &storageValue{p: &s.Of}, Required: "backend " + b.Name +
 					" needs a storage behind it: of: {backend: ram, size: 1GiB}.",
 			})
 		}
 	}
-	given := d.entries(n, path, keys, foreign)
+	given := d.entries(n, path, keys, func(name string) (what, hint string) {
+		return d.foreignKey(b, name)
+	})
 	for _, e := range given {
 		d.value(e.key.Value, e.node, e.path)
 	}
 	d.required(keys, given, path)
 	if b != nil {
-		v.s.Options.Check(func(key, what, hint string) {
+		s.Options.Check(func(key, what, hint string) {
 			d.add(strings.TrimSuffix(join(path, key), "."), what, hint)
 		})
 	}
@@ -138,24 +148,19 @@ func (b *Backend) keys() []string {
 	return names
 }
 
-// backendKeys are the names of the keys of all backends.
-func (d *decoder) backendKeys() (names []string) {
-	for _, b := range d.backends {
-		for _, name := range b.keys() {
-			if !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		}
-	}
-	return names
-}
+// known is what foreignKey says of a key that need not be reported.
+const known = "known"
 
-// foreignKey says that a key belongs to other backends than b; what is "" if it belongs to none.
+// foreignKey says that a key belongs to other backends than b. what is "" if it belongs to none,
+// and known if b is nil, which has been reported.
 func (d *decoder) foreignKey(b *Backend, name string) (what, hint string) {
 	var others []string
 	for _, o := range d.backends {
 		if !slices.Contains(o.keys(), name) {
 			continue
+		}
+		if b == nil {
+			return known, ""
 		}
 		others = append(others, o.Name)
 		if b.Wrapper && !o.Wrapper {
@@ -170,24 +175,3 @@ func (d *decoder) foreignKey(b *Backend, name string) (what, hint string) {
 	}
 	return fmt.Sprintf("backend %s has no %s", b.Name, name), hint
 }
-
-// ofValue is the storage behind a wrapper.
-type ofValue struct {
-	storageValue
-	s *Storage
-}
-
-func (v *ofValue) decode(d *decoder, n *yaml.Node, path string) {
-	if strings.Count(path, ".of") >= maxLayers {
-		d.add(path, fmt.Sprintf("more than %d backends behind each other", maxLayers),
-			"Leave some out.")
-		return
-	}
-	v.s.Of = new(Storage)
-	(&storageValue{s: v.s.Of}).decode(d, n, path)
-}
-
-// ignored accepts any value.
-type ignored struct{ Mapping }
-
-func (ignored) decode(*decoder, *yaml.Node, string) {}

@@ -190,8 +190,8 @@ func describe(d *disk.Config, sys sysfs) error {
 	return nil
 }
 
-// memoryAlignment returns the unit of addresses that the device takes, as far as the kernel tells
-// it (Linux 6.0).
+// memoryAlignment returns the unit of addresses that the device takes, if the kernel reports it
+// (Linux 6.0), otherwise a block.
 func memoryAlignment(sys sysfs, logical int) int {
 	if sys.text("queue/dma_alignment") == "" {
 		return logical

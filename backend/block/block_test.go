@@ -101,7 +101,7 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// TestDescribed: what the kernel knows of the device is what hosts are told.
+// TestDescribed: the description of the device is that of the kernel.
 func TestDescribed(t *testing.T) {
 	device, _ := loop(t, 64<<20+1536, "--sector-size", "4096")
 	d := mustOpen(t, Config{Path: device})

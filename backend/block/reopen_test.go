@@ -69,8 +69,8 @@ func TestResize(t *testing.T) {
 	defer mustClose(t, d)
 	c := backendtest.NewClient(t, d, 64<<10)
 	defer c.Close()
-	told := make(chan backend.Info, 4)
-	d.(backend.Changer).Notify(func() { told <- d.Info() })
+	notified := make(chan backend.Info, 4)
+	d.(backend.Changer).Notify(func() { notified <- d.Info() })
 	for _, size := range []int64{2 << 20, 512 << 10} {
 		if err := unix.Truncate(file, size); err != nil {
 			t.Fatal(err)
@@ -88,8 +88,8 @@ func TestResize(t *testing.T) {
 			size > 1<<20 && err != nil {
 			t.Errorf("%d bytes: %v", size, err)
 		}
-		if i := <-told; i.Size != size || i.Offline {
-			t.Errorf("told %+v, want %d bytes", i, size)
+		if i := <-notified; i.Size != size || i.Offline {
+			t.Errorf("notified of %+v, want %d bytes", i, size)
 		}
 		c.MustDo(c.Write(size-4096, c.Memory(0, 4096)))
 	}

@@ -54,7 +54,7 @@ type op struct {
 	shares   list.List[op] // flushes that end with this one
 	iov      []sys.Iovec
 	cmd      Command // of a Driver
-	cause    error   // what a Driver says of a step that failed
+	cause    error   // the Driver's error of a step that failed
 }
 
 // vectors sets o.iov to what is left to transfer, at most as many vectors as one call takes, and

@@ -37,13 +37,14 @@ func ProbeUsers(path string, held error, r *backend.Report) {
 	}
 	self, _ := os.ReadFile("/proc/self/comm")
 	var names []string
+	explained := held == nil
 	for _, u := range users {
 		same := u.Program == strings.TrimSpace(string(self))
 		if u.Program == "" || held != nil && !same {
 			names = append(names, u.Name)
 			continue
 		}
-		held = nil
+		explained = true
 		r.Warnf("Stop it before the target starts.", "is in use by %s", u.Name)
 	}
 	switch {
@@ -51,7 +52,7 @@ func ProbeUsers(path string, held error, r *backend.Report) {
 		r.Errorf("Unmount it, or stop what uses it, or choose another one; "+
 			"\"nvmf-target disks\" lists disks and who uses them.", "is in use: %s",
 			strings.Join(names, ", "))
-	case held != nil:
+	case !explained:
 		r.Add(held)
 	}
 }

@@ -60,8 +60,8 @@ func (r *rangeLock) lock(o *op) bool {
 	if r.waiting.Load() == 0 && r.try(o) {
 		return true
 	}
-	// A range that is unlocked from here on causes a scan by whoever unlocks it; one unlocked
-	// before is seen by this scan. The scan is due as well because other ops may have queued when
+	// A range that is unlocked from here on is followed by a scan; one that was unlocked before is
+	// seen by this scan. The scan is due as well because other ops may have queued when
 	// they met what try had locked for a moment.
 	r.waiting.Add(1)
 	r.mu.Lock()

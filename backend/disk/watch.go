@@ -122,7 +122,7 @@ func (d *Disk) sizeNow() int64 {
 	return size - size%int64(d.cfg.Info.BlockSize)
 }
 
-// wentOffline is called when the disk has gone, and the content of its cache with it.
+// wentOffline is called when the disk is offline. The content of its cache is lost.
 func (d *Disk) wentOffline() {
 	d.cfg.Log.Error("a disk is offline", "path", d.cfg.Path)
 	if d.cfg.Block && d.cfg.Info.VolatileCache && d.dirty.Load() {

@@ -107,7 +107,7 @@ func TestDAXReadOnly(t *testing.T) {
 	mustClose(t, d)
 }
 
-// TestDAXTruncated: memory that is being read when the file is cut off can be told from data, and
+// TestDAXTruncated: memory that is being read when the file is truncated differs from data, and
 // once the disk has noticed, zero-copy reads of it are refused. What comes back can be read, but
 // not what the file has grown by.
 func TestDAXTruncated(t *testing.T) {

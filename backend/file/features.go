@@ -32,12 +32,12 @@ func describe(cfg *Config, d *disk.Config) error {
 		d.Info.Discard = unix.Fallocate(d.FD, how, d.Info.Size, 1<<20) == nil
 		d.Info.DiscardZeroes = d.Info.Discard
 	}
-	d.Info.Thin, d.Allocated = !cfg.Preallocate, allocated
+	d.Info.Thin, d.Allocated = !cfg.Preallocate, allocatedBytes
 	return nil
 }
 
-// allocated returns the space of a file, with what the file system needs to manage it.
-func allocated(fd int) (int64, error) {
+// allocatedBytes returns the space of a file, with what the file system needs to manage it.
+func allocatedBytes(fd int) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return 0, fmt.Errorf("fstat: %w", err)

@@ -139,12 +139,9 @@ func openFile(cfg *Config) (fd int, created bool, err error) {
 	if err := r.Err(); err != nil {
 		return -1, false, err
 	}
-	mode := unix.O_RDWR
-	switch {
-	case info == nil:
+	mode := cfg.openMode()
+	if info == nil {
 		mode |= unix.O_CREAT | unix.O_EXCL
-	case cfg.ReadOnly:
-		mode = unix.O_RDONLY
 	}
 	fd, err = unix.Open(cfg.Path, mode|unix.O_CLOEXEC, 0o600)
 	switch {
@@ -154,6 +151,13 @@ func openFile(cfg *Config) (fd int, created bool, err error) {
 		return -1, false, backend.WithHint(fmt.Errorf("create it: %w", err), accessHint(err, cfg))
 	}
 	return -1, false, backend.WithHint(fmt.Errorf("open it: %w", err), accessHint(err, cfg))
+}
+
+func (cfg *Config) openMode() int {
+	if cfg.ReadOnly {
+		return unix.O_RDONLY
+	}
+	return unix.O_RDWR
 }
 
 // lock locks the file: exclusively, or against those who lock it exclusively.

@@ -69,7 +69,7 @@ func examine(cfg *Config, r *backend.Report) os.FileInfo {
 	return info
 }
 
-// examineNew looks at what there is of a file that is to be created.
+// examineNew looks at the directory of a file that does not exist yet.
 func examineNew(cfg *Config, r *backend.Report) {
 	dir := filepath.Dir(cfg.Path)
 	info, err := os.Stat(dir)
@@ -132,27 +132,16 @@ func (cfg *Config) sizeFor(have int64, r *backend.Report) int64 {
 
 // probeFile tries whether a file can be opened, and returns how many bytes it has space for.
 func probeFile(cfg *Config, r *backend.Report) (allocated int64) {
-	mode := uint32(unix.R_OK)
-	if !cfg.ReadOnly {
-		mode |= unix.W_OK
-	}
-	if err := unix.Access(cfg.Path, mode); err != nil {
+	fd, err := unix.Open(cfg.Path, cfg.openMode()|unix.O_CLOEXEC, 0)
+	if err != nil {
 		r.Errorf(accessHint(err, cfg), "cannot be opened: %v", err)
 		return 0
 	}
-	f, err := os.Open(cfg.Path)
-	if err != nil {
-		r.Errorf(accessHint(errors.Unwrap(err), cfg), "cannot be opened: %v", errors.Unwrap(err))
-		return 0
-	}
-	defer func() { _ = f.Close() }()
-	if err := lock(int(f.Fd()), cfg.ReadOnly); err != nil || !cfg.ReadOnly {
+	defer func() { _ = unix.Close(fd) }()
+	if err := lock(fd, cfg.ReadOnly); err != nil || !cfg.ReadOnly {
 		disk.ProbeUsers(cfg.Path, err, r)
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err == nil {
-		allocated = st.Blocks << 9
-	}
+	allocated, _ = allocatedBytes(fd)
 	return allocated
 }
 

@@ -228,7 +228,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestFlushFails: a failed flush stays; who is told that the drive does not know Write Zeroes
+// TestFlushFails: a failed flush stays; a disk whose drive does not support Write Zeroes
 // writes zeroes.
 func TestFlushFails(t *testing.T) {
 	fake := newDrive(9)

@@ -3,7 +3,8 @@ package ram
 import "math/bits"
 
 // frameCache is the frames that a channel has ready for its next writes, in runs of neighbours, the
-// latest run last: frames that writes replace are used by the next writes, mostly in one piece.
+// latest run last: frames that writes replace are used by the next writes, mostly in one piece
+// (measured in docs/adr/0012).
 type frameCache struct {
 	f         *frames
 	runs      []run

@@ -13,12 +13,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 )
 
-// inHugePages is how much anonymous memory of this process is, in kB (proc(5), smaps_rollup).
+// inHugePages returns how much anonymous memory of this process is in huge pages, in kB (proc(5),
+// smaps_rollup).
 func inHugePages(t *testing.T) (kb int) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/smaps_rollup")
 	if err != nil {
-		t.Skipf("nothing tells about huge pages here: %v", err)
+		t.Skipf("the kernel does not report huge pages: %v", err)
 	}
 	_, rest, _ := strings.Cut(string(text), "AnonHugePages:")
 	if _, err := fmt.Sscan(rest, &kb); err != nil {
@@ -27,7 +28,7 @@ func inHugePages(t *testing.T) (kb int) {
 	return kb
 }
 
-// count is how many areas a pass has dealt with.
+// count returns how many areas passes have moved, or tried to.
 func (h *huge) count() (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -39,8 +40,8 @@ func (h *huge) count() (n int) {
 	return n
 }
 
-// TestHugePages: what was written all over, and nothing else, comes in huge pages, with its data,
-// and stops to if it is discarded.
+// TestHugePages: memory that was written all over, and no other, moves into huge pages, with its
+// data, and counts as moved until it is discarded.
 func TestHugePages(t *testing.T) {
 	const size = 16 << 20
 	d := mustOpen(t, size, 4096).(*device)
@@ -138,7 +139,7 @@ func TestNever(t *testing.T) {
 	}
 }
 
-// TestHugePagesEnd: Close ends a pass, however long that wants to rest.
+// TestHugePagesEnd: Close ends a pass, however long that is going to sleep.
 func TestHugePagesEnd(t *testing.T) {
 	d := mustOpen(t, 64<<20, 4096).(*device)
 	d.huge.rest = 1e9 // years

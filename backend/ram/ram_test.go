@@ -60,8 +60,8 @@ func used() int64 {
 	return 0
 }
 
-// TestSparse: memory is charged by frame when it is written, and comes back when it is discarded;
-// reading charges nothing.
+// TestSparse: memory is charged by frame when it is written, until it is discarded; reading charges
+// nothing.
 func TestSparse(t *testing.T) {
 	dev := mustOpen(t, 1<<30+4096, 4096)
 	c := backendtest.NewClient(t, dev, 1<<20)
@@ -97,7 +97,7 @@ func TestSparse(t *testing.T) {
 	}
 }
 
-// TestLongDiscard: a discard of everything goes on in steps, and others get their turn in between.
+// TestLongDiscard: a discard of everything is made in steps, and others get their turn in between.
 func TestLongDiscard(t *testing.T) {
 	dev := mustOpen(t, 64<<20, 4096)
 	c := backendtest.NewClient(t, dev, 1<<20)

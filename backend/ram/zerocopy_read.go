@@ -2,8 +2,8 @@ package ram
 
 import "github.com/nvmf-target/nvmf-target/internal/mem"
 
-// zeroes is the size of the memory at the end of the region that is read where nothing was ever
-// written. It is never written to, so all of it is the kernel's one page of zeroes.
+// zeroes is the size of the memory at the end of the region that zero-copy reads of slots without
+// frames return, in bytes. It is never written to, so all of it is the kernel's one page of zeroes.
 const zeroes = 1 << 20
 
 // outside says whether there is no such range.

@@ -46,9 +46,8 @@ func (a announcement) summary() string {
 func (a announcement) text(reachable func(fabric.Addr) []netip.Addr) string {
 	text := a.summary() + "\n"
 	for _, n := range a.pending {
-		s, _ := n.backing()
 		text += fmt.Sprintf("  pending: namespace %d of %s, until %s is there\n", n.NSID, n.nqn,
-			s.path())
+			n.path())
 	}
 	for _, addr := range a.up {
 		text += connectCommands(addr, a.subsystems, reachable)

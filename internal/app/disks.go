@@ -32,14 +32,13 @@ func Disks(file string, required bool, environ []string, out io.Writer) error {
 	return inventory.Print(out, list)
 }
 
-// blockPath returns the path of a namespace's storage, for backend nvme that of the block device;
+// blockPath returns the path of a namespace's storage, for an NVMe drive that of its block device;
 // "" if it has none.
 func blockPath(n *namespace) string {
-	s, _ := n.backing()
-	if ns, err := nvmedrive.Find(s.path()); err == nil && s.name() == "nvme" {
+	if ns, err := nvmedrive.Find(n.path()); err == nil {
 		return ns.Block
 	}
-	return s.path()
+	return n.path()
 }
 
 // diskUsers returns the namespaces on each block device, by its number ("8:1"). Files that do not

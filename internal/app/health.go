@@ -10,7 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// healthEvery is how often drives are asked for warnings, and the space of sparse files is measured.
+// healthEvery is how often drives are asked for warnings, and the space of sparse files is
+// measured.
 const healthEvery = time.Minute
 
 // driveOf returns the drive that is, or has as a partition, the storage of a namespace. It is nil

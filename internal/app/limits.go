@@ -42,8 +42,9 @@ func probeCPUs(c *config.Config) (ps config.Problems) {
 func probeLimits(c *config.Config) (ps config.Problems) {
 	var ram, largest int64
 	for _, n := range all(c) {
-		s, _ := n.backing()
-		ram, largest = ram+s.memory(), max(largest, s.memory())
+		if s, _ := n.backing(); s.memory != nil {
+			ram, largest = ram+*s.memory, max(largest, *s.memory)
+		}
 	}
 	reactors := int64(len(reactorCPUs(c.Reactors)) * c.Reactors.Memory)
 	// A single namespace that is too large is reported by its own probe.

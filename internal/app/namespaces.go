@@ -45,10 +45,18 @@ type namespace struct {
 }
 
 // backing is where the blocks are in the end, behind wrappers, and its key.
-func (n *namespace) backing() (s backingStore, key string) {
+func (n *namespace) backing() (s *store, key string) {
 	keys, layers := n.Layers(n.key)
 	last := len(layers) - 1
-	return layers[last].Options.(backingStore), keys[last]
+	return layers[last].Options.(*store), keys[last]
+}
+
+// path is where the storage is, "" if it has no path.
+func (n *namespace) path() string {
+	if s, _ := n.backing(); s.path != nil {
+		return *s.path
+	}
+	return ""
 }
 
 // all lists the namespaces of the configuration.
@@ -105,8 +113,7 @@ func (ns *namespaces) start() error {
 
 // attrs identify the namespace in a log line.
 func (n *namespace) attrs() []any {
-	s, _ := n.backing()
-	return []any{"subsystem", n.nqn, "nsid", n.NSID, "path", s.path()}
+	return []any{"subsystem", n.nqn, "nsid", n.NSID, "path", n.path()}
 }
 
 // open opens the storage of a namespace.
@@ -202,13 +209,13 @@ func (ns *namespaces) close() error {
 // hardware is missing or does not answer.
 func absent(n *namespace, at env) bool {
 	s, _ := n.backing()
-	path := s.path()
+	path := n.path()
 	if path == "" {
 		return false
 	}
 	info, err := os.Stat(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && s.creates(at):
+	case errors.Is(err, fs.ErrNotExist) && s.creates != nil && s.creates(at):
 		_, err = os.Stat(filepath.Dir(path))
 		return errors.Is(err, fs.ErrNotExist)
 	case err != nil || info.Mode()&fs.ModeDevice == 0:

@@ -77,7 +77,7 @@ func probeAgain(c *config.Config, n *namespace) config.Problems {
 func probeStorage(c *config.Config, n *namespace) (ps config.Problems) {
 	s, key := n.backing()
 	at := env{readOnly: n.ReadOnly, engine: c.Disks, log: slog.New(slog.DiscardHandler)}
-	name, path := key, s.path()
+	name, path := key, n.path()
 	if path != "" {
 		name, key = strconv.Quote(path), key+".path"
 	}

@@ -7,8 +7,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
@@ -91,6 +94,32 @@ func TestList(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "testdata/machine.golden", out.String())
+}
+
+// TestListProcesses: a process that has a disk open for writing uses it, so it cannot be exported.
+func TestListProcesses(t *testing.T) {
+	m := machine(t, "testdata/machine.txt")
+	dir := filepath.Join(m.Proc, "812")
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "fd"), 0o700),
+		os.MkdirAll(filepath.Join(dir, "fdinfo"), 0o700),
+		os.WriteFile(filepath.Join(dir, "comm"), []byte("nvmf-target\n"), 0o600),
+		os.WriteFile(filepath.Join(dir, "fdinfo/3"), []byte("flags:\t0140002\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	number := int(unix.Mkdev(259, 0)) // nvme0n1
+	if err := unix.Mknod(filepath.Join(dir, "fd/3"), unix.S_IFBLK|0o600, number); err != nil {
+		t.Skipf("a device node cannot be made (root is needed): %v", err)
+	}
+	list, err := m.List(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range list {
+		if used := slices.Equal(d.Uses, []string{"process 812 (nvmf-target)"}); used !=
+			(d.Name == "nvme0n1") || used && d.Exportable() != "in use" {
+			t.Errorf("%s: %q", d.Name, d.Uses)
+		}
+	}
 }
 
 func golden(t *testing.T, file, got string) {

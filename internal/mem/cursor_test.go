@@ -80,7 +80,7 @@ func TestCursorCopies(t *testing.T) {
 	}
 }
 
-// TestCursorIsAValue: a copy goes on from where it was made, and the segments stay what they are.
+// TestCursorIsAValue: a copy continues from its position, and the segments do not change.
 func TestCursorIsAValue(t *testing.T) {
 	segs := cut(count(10), 4, 6)
 	c := NewCursor(segs, 3)

@@ -66,9 +66,9 @@ func TestUnmapAsksFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refuse, told := errors.New("still in use"), 0
+	refuse, calls := errors.New("still in use"), 0
 	_, ok := r.BeforeUnmap(func() error {
-		if told++; told == 1 {
+		if calls++; calls == 1 {
 			return refuse
 		}
 		r.Unpin(0)
@@ -85,7 +85,7 @@ func TestUnmapAsksFirst(t *testing.T) {
 	if _, ok := r.BeforeUnmap(func() error { return nil }); ok || r.Pin(0) {
 		t.Error("a region that is being unmapped was pinned")
 	}
-	if err := r.Unmap(); err != nil || told != 2 {
-		t.Fatalf("second Unmap: %v, told %d times", err, told)
+	if err := r.Unmap(); err != nil || calls != 2 {
+		t.Fatalf("second Unmap: %v, %d calls", err, calls)
 	}
 }

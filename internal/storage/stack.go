@@ -144,6 +144,9 @@ func (m Machine) addDevice(s *Stack, number string, part layer) {
 	}
 }
 
+// device says whether the layer is a block device.
+func (l layer) device() bool { return !strings.Contains(l.id, " ") }
+
 // within returns the range in the layer below, where this one is n bytes from off on.
 func (l layer) within(off, n int64) layer {
 	l.from = min(l.from, n) + off

@@ -258,9 +258,12 @@ func TestProcesses(t *testing.T) {
 		f.write("proc/812/fdinfo/"+fd, "flags:\t02100002\n")
 		f.link("proc/812/fd/"+fd, "node")
 	}
+	f.write("proc/812/fdinfo/5", "flags:\t02100002\n")
+	f.link("proc/812/fd/5", "file")
+	f.write("file", "")
 	f.write("proc/812/comm", "nvmf-target\n")
-	got := f.Processes()["8:17"]
-	if !slices.Equal(got, []string{"process 812 (nvmf-target)"}) {
+	got := f.Processes()
+	if len(got) != 1 || !slices.Equal(got["8:17"], []string{"process 812 (nvmf-target)"}) {
 		t.Errorf("%q", got)
 	}
 }

@@ -52,8 +52,8 @@ func (m Machine) Users(s *Stack) ([]User, error) {
 	return users, nil
 }
 
-// usedBy says whether u uses a part of s, and of which device. What a file system or the device
-// mapper shares out is theirs.
+// usedBy says whether u uses a part of s, and of which device. Layers that a file system or the
+// device mapper shares out do not count.
 func (s *Stack) usedBy(u use) (where string, ok bool) {
 	if slices.ContainsFunc(s.layers, func(l layer) bool { return l.id == u.by }) {
 		return "", false
@@ -102,7 +102,7 @@ func (m Machine) uses() ([]use, error) {
 	}
 	m.opened(func(u User, l layer) {
 		on := &Stack{layers: []layer{l}}
-		if !strings.Contains(l.id, " ") {
+		if l.device() {
 			on = m.device(l.id)
 		}
 		list = append(list, use{User: u, on: on})
@@ -123,7 +123,7 @@ func (m Machine) device(number string) *Stack {
 func (m Machine) Processes() map[string][]string {
 	list := map[string][]string{}
 	m.opened(func(u User, l layer) {
-		if !slices.Contains(list[l.id], u.Name) {
+		if l.device() && !slices.Contains(list[l.id], u.Name) {
 			list[l.id] = append(list[l.id], u.Name)
 		}
 	})

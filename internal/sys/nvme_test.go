@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestNVMeHeaders compares what this package says of linux/nvme_ioctl.h with the header.
+// TestNVMeHeaders compares this package with linux/nvme_ioctl.h.
 func TestNVMeHeaders(t *testing.T) {
 	var c NVMeCommand
 	want := map[string]uintptr{

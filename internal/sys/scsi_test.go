@@ -10,7 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestSCSIHeaders compares what this package says of scsi/sg.h with the header.
+// TestSCSIHeaders compares this package with scsi/sg.h.
 func TestSCSIHeaders(t *testing.T) {
 	var r scsiRequest
 	testutil.HeadersAgree(t, []string{"scsi/sg.h"}, map[string]int{

@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// TestHeaders compares what this package says of linux/io_uring.h with the header.
+// TestHeaders compares this package with linux/io_uring.h.
 func TestHeaders(t *testing.T) {
 	var e sqe
 	want := map[string]uintptr{
