@@ -1,5 +1,5 @@
 # Everything is done by the scripts that the rules name. "make" alone lists the rules.
-.PHONY: help deps build run test unit lint fmt demo bench bench-lab show-broken clean
+.PHONY: help deps build run test unit soak lint fmt demo bench bench-lab show-broken clean
 
 help: ## list the rules
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -8,23 +8,26 @@ deps: ## install what building and testing need (Debian 12, as root or through s
 build: ## build bin/nvmf-target
 	scripts/deps.sh build
 	scripts/build.sh
-run: build ## build, serve a RAM namespace on TCP, and on RDMA where a device exists, and print how to connect
+run: build ## build and serve a RAM namespace on TCP, and on RDMA if there is a device
 	scripts/run.sh
-test: ## run everything, the lab included
+test: ## run everything, of long matrices of the lab a sample: about 40 minutes
 	scripts/test.sh all
-unit: ## run everything except for the lab
+unit: ## run everything except the lab: about 15 minutes
 	scripts/test.sh unit
+soak: ## run the long matrices of the lab in full, and longer fuzzing: about an hour
+	scripts/test.sh soak
 lint: ## run go vet, golangci-lint and shellcheck
 	scripts/deps.sh unit
 	scripts/lint.sh
 fmt: ## format the Go code
 	scripts/with-go.sh go tool -modfile=.ci/tools/go.mod golangci-lint fmt
-demo: ## boot the lab, connect a Linux host over RDMA, make a file system, run fio: about a minute
-	scripts/deps.sh test
+demo: ## boot a Linux host that connects over RDMA and runs fio: 1 to 3 minutes
+	scripts/deps.sh demo
 	scripts/with-go.sh tests/lab/demo.sh
-bench: build ## load over loopback TCP, compared with bare sockets, and what was to be reached; ALL=1, RUN=REGEXP, ROUNDS=5, SECONDS_EACH=1
+# ALL=1, RUN=REGEXP, ROUNDS=5 and SECONDS_EACH=1 change what is measured; see docs/benchmarks.
+bench: build ## measure over loopback TCP and compare with bare sockets
 	scripts/with-go.sh go run ./tests/bench -run "$(RUN)" -out "$(if $(RUN),,docs/benchmarks)"
-bench-lab: ## compare with the kernel's target, both in one boot of the lab; the same, and LINKS=siw, VMS=qemu
+bench-lab: ## compare with the kernel's target in one boot of the lab; also LINKS=siw, VMS=qemu
 	scripts/deps.sh test
 	OUT="$(if $(RUN)$(LINKS)$(VMS),,docs/benchmarks)" scripts/with-go.sh tests/lab/bench.sh
 show-broken: build ## print what "check" says about every broken configuration of the tests

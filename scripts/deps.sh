@@ -1,6 +1,7 @@
 #!/bin/bash
-# deps.sh [build|unit|test]: installs what building, testing without the lab, or all of it needs on Debian 12: packages with apt, as root or through sudo,
-# and a Go into ~/.cache/nvmf-target when the machine has none. Does nothing when all is there.
+# deps.sh [build|unit|demo|test]: installs what building, testing without the lab, the demo, or
+# everything needs on Debian 12: packages with apt, as root or through sudo, and a Go into
+# ~/.cache/nvmf-target if the machine has none. Does nothing if all is installed.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
@@ -8,15 +9,20 @@ set -euo pipefail
 apt_install() {
   local p missing=() as_root=()
   for p; do
-    case $(dpkg-query -W -f '${Status}' "$p" 2>/dev/null) in *" installed") ;; *) missing+=("$p") ;; esac
+    case $(dpkg-query -W -f '${Status}' "$p" 2>/dev/null) in
+      *" installed") ;;
+      *) missing+=("$p") ;;
+    esac
   done
   [ ${#missing[@]} -gt 0 ] || return 0
   if [ "$(id -u)" != 0 ]; then
-    command -v sudo >/dev/null || die "these packages are missing: ${missing[*]}. Run this as root, or install sudo"
+    command -v sudo >/dev/null ||
+      die "these packages are missing: ${missing[*]}. Run this as root, or install sudo"
     as_root=(sudo)
   fi
   echo "installing: ${missing[*]}" >&2
-  local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300)
+  local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq
+    -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300)
   "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null 2>&1 || {
     "${apt[@]}" update
     "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null
@@ -30,8 +36,10 @@ fetch_go() {
   rm -rf "$dir"; mkdir -p "$dir"
   (
     . tests/lab/common.sh
-    private_apt "$(. /etc/os-release && echo "$VERSION_CODENAME")-backports trixie" "$dir/apt"
-    package=$(apt-cache "${APT[@]}" pkgnames golang-1. | grep -E '^golang-1\.[0-9]+-go$' | sort -V | tail -n1)
+    suites="$(. /etc/os-release && echo "$VERSION_CODENAME")-backports trixie"
+    private_apt "$suites" "$dir/apt"
+    package=$(apt-cache "${APT[@]}" pkgnames golang-1. | grep -E '^golang-1\.[0-9]+-go$' |
+      sort -V | tail -n1)
     cd "$dir"
     apt-get "${APT[@]}" download "$package"
     dpkg-deb -x golang-*.deb .
@@ -41,13 +49,16 @@ fetch_go() {
   rm -rf "$cache/go" && mv "$dir" "$cache/go"
 }
 
-apt_install bash ca-certificates curl gcc git libc6-dev make pkg-config libibverbs-dev librdmacm-dev
+apt_install bash ca-certificates curl gcc git libc6-dev make pkg-config libibverbs-dev \
+  librdmacm-dev
 case ${1:-build} in
   build) ;;
   unit) apt_install shellcheck ;;
+  demo) tests/lab/install.sh demo ;;
   test) apt_install shellcheck; tests/lab/install.sh ;;
-  *) die "usage: deps.sh [build|unit|test]" ;;
+  *) die "usage: deps.sh [build|unit|demo|test]" ;;
 esac
 # shellcheck disable=SC2031
 find_go || { fetch_go; find_go || die "the Go fetched into $cache/go does not run"; }
-go version >/dev/null || die "Go cannot fetch the toolchain that go.mod names: see the message above"
+go version >/dev/null ||
+  die "Go cannot fetch the toolchain that go.mod names: see the message above"

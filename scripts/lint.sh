@@ -1,5 +1,6 @@
 #!/bin/bash
-# lint.sh: go vet, golangci-lint and shellcheck. golangci-lint is pinned in .ci/tools/go.mod and built once.
+# lint.sh: go vet, golangci-lint and shellcheck. golangci-lint is pinned in .ci/tools/go.mod and
+# built once.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"

@@ -1,6 +1,7 @@
 #!/bin/bash
-# run.sh: serves a RAM namespace on TCP port 4420 of all addresses, and on RDMA where a device exists, with the binary of
-# scripts/build.sh. For trying out: every host may connect. PORT and SIZE (1GiB) may be set.
+# run.sh: serves a RAM namespace on TCP port 4420 of all addresses, and on RDMA if there is a
+# device, with the binary of scripts/build.sh. For trying out: every host may connect. PORT and SIZE
+# (1GiB) may be set.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
@@ -21,6 +22,7 @@ subsystems:
 YAML
 } >"$config"
 echo "configuration: $config" >&2
-echo "On a host: modprobe -a nvme-tcp nvme-rdma, then one of the commands below. Ctrl-C stops the target." >&2
+echo "On a host: modprobe -a nvme-tcp nvme-rdma, then one of the commands below." >&2
+echo "Ctrl-C stops the target." >&2
 ulimit -l unlimited 2>/dev/null || true # RDMA registers memory
 exec bin/nvmf-target serve --config "$config"

@@ -1,5 +1,6 @@
 #!/bin/bash
-# show-broken.sh: what "nvmf-target check" says about every broken configuration of the tests.
+# show-broken.sh: prints what "nvmf-target check" says about every broken configuration of the
+# tests.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"

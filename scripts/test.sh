@@ -1,67 +1,122 @@
 #!/bin/bash
-# test.sh [all|unit]: every check there is, the lab last ("unit" leaves it out). Every step runs, whatever failed before; the last line
-# counts tests and steps. NVMF_TEST_LOG keeps the full output of each step in a directory; otherwise only that of failures is shown.
+# test.sh [all|unit|soak]: runs every check, those that fail soonest first and the lab last. "unit"
+# leaves the lab out. "soak" fuzzes ten times longer and runs the long matrices of the lab in full,
+# of which "all" has a sample (tests/lab/README.md). Every step runs, whatever failed before. At the
+# end come the skipped tests with their reasons, and the number of tests and steps. NVMF_TEST_LOG
+# keeps the output of every step in a directory; otherwise only that of failures is shown.
 set -uo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
 what=${1:-all} fuzz_time=${FUZZ_TIME:-10000x}
-case $what in all) scripts/deps.sh test ;; unit) scripts/deps.sh unit ;; *) die "usage: test.sh [all|unit]" ;; esac || exit 1
+case $what in
+  all) scripts/deps.sh test ;;
+  unit) scripts/deps.sh unit ;;
+  soak) fuzz_time=${FUZZ_TIME:-100000x}; scripts/deps.sh test ;;
+  *) die "usage: test.sh [all|unit|soak]" ;;
+esac || exit 1
 find_go || die "no Go found"
+mkdir -p "$cache"
+recorded=$cache/durations
+touch "$recorded"
+. tests/lab/common.sh # for duration; it changes $cache
 logs=${NVMF_TEST_LOG:-$(mktemp -d)}
 [ -n "${NVMF_TEST_LOG:-}" ] || trap 'rm -rf "$logs"' EXIT
 mkdir -p "$logs"
-passed=0 failed=0 steps_failed=()
 
-# step NAME COMMAND...: runs COMMAND and shows the lines of its output that $show selects, all of it if COMMAND failed.
-show='^(ok|--- (FAIL|SKIP))'
-step() {
-  local name=$1 log rc begin=$SECONDS; shift
+# A binary without cgo serves TCP and says that it has no RDMA.
+without_cgo() {
+  CGO_ENABLED=0 go build -o "$logs/nvmf-target-tcp" ./cmd/nvmf-target
+  "$logs/nvmf-target-tcp" version | tee /dev/stderr | grep -q 'no rdma' ||
+    die "version does not say that RDMA is missing"
+  CGO_ENABLED=0 go vet ./...
+}
+
+# A number of executions instead of a time: with a time, Go before 1.27 sometimes fails at its end
+# (go.dev/issue/75804).
+fuzz_all() {
+  local package target rc=0
+  for package in $(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do
+    for target in $(go test -list '^Fuzz' "$package" | grep '^Fuzz'); do
+      echo "ok fuzzing $package $target"
+      go test -run '^$' -fuzz "^$target\$" -fuzztime "$fuzz_time" -fuzzminimizetime 100x \
+        "$package" || rc=1
+    done
+  done
+  return $rc
+}
+
+# Steps: the SECONDS that a step takes on two quiet CPUs, its NAME and COMMAND. After the first run
+# the duration recorded on this machine is used instead of SECONDS.
+steps=(
+  "1|import and unsafe rules|go test -v -count=1 ./internal/lint"
+  "38|build|go build ./..."
+  "19|build without cgo|without_cgo"
+  "97|lint|scripts/lint.sh"
+  "86|fuzzing|fuzz_all"
+  "129|tests, costly checks on|go test -v -tags invariants -count=1 ./..."
+  "209|tests, one processor|env GOMAXPROCS=1 go test -v -shuffle=on -count=1 ./..."
+  "282|tests, race detector, random order|go test -v -race -shuffle=on -count=1 ./..."
+)
+lab="go test -v -tags lab -count=1 ./tests/lab -timeout"
+case $what in
+  all) steps+=("1600|lab|$lab 80m") ;;
+  soak) steps=("600|longer fuzzing|fuzz_all" "2000|lab in full|env NVMF_LAB_SOAK=1 $lab 4h") ;;
+esac
+expected() { # STEP: prints its duration in seconds
+  local usual=${1%%|*} name=${1#*|}
+  awk -F'|' -v name="${name%%|*}" -v s="$usual" '$2 == name {s = $1} END {print s}' "$recorded"
+}
+record() { # NAME SECONDS
+  { awk -F'|' -v name="$1" '$2 != name' "$recorded"; echo "$2|$1"; } >"$recorded.new"
+  mv "$recorded.new" "$recorded"
+}
+
+# run NAME COMMAND: shows how far the step is, and all of its output if it fails.
+passed=0 failed=0 steps_failed=()
+run() {
+  local name=$1 log rc begin=$SECONDS
   log=$logs/${name//[^a-z0-9]/-}.log
-  echo "==> $name"
-  "$@" 2>&1 </dev/null | tee "$log" | grep --line-buffered -E "$show"
+  # shellcheck disable=SC2086  # a command with its arguments
+  $2 2>&1 </dev/null | tee "$log" | grep --line-buffered -E '^(ok|lab: )|^--- FAIL'
   rc=${PIPESTATUS[0]}
-  if [ "$rc" != 0 ]; then
+  if [ "$rc" = 0 ]; then
+    record "$name" $((SECONDS - begin))
+  else
     grep -Ev '^(=== (RUN|PAUSE|CONT|NAME)|\s*--- PASS|PASS$)' "$log"
     steps_failed+=("$name")
     grep -qE '^\s*--- FAIL' "$log" || failed=$((failed + 1))
   fi
   passed=$((passed + $(grep -cE '^\s*--- PASS' "$log")))
   failed=$((failed + $(grep -cE '^\s*--- FAIL' "$log")))
+  skips "$name" "$log" >>"$logs/skipped"
   echo "    $([ "$rc" = 0 ] && echo passed || echo FAILED) in $((SECONDS - begin)) s"
 }
-
-# A binary without cgo serves TCP and says that it has no RDMA.
-without_cgo() {
-  CGO_ENABLED=0 go build -o "$logs/nvmf-target-tcp" ./cmd/nvmf-target
-  "$logs/nvmf-target-tcp" version | tee /dev/stderr | grep -q 'no rdma' || die "version does not say that RDMA is missing"
-  CGO_ENABLED=0 go vet ./...
+# skips STEP LOG: prints TEST|REASON|STEP for every skipped test. The reason is what the test logged
+# last.
+skips() {
+  awk -v step="$1" '
+    /^=== (RUN|NAME|CONT)/ { test = $3 }
+    /^ +[a-z0-9_]+\.go:[0-9]+: / { reason[test] = $0; sub(/^ +[^ ]+ /, "", reason[test]) }
+    /^ *--- SKIP: / { print $3 "|" reason[$3] "|" step; reason[$3] = "" }' "$2"
 }
 
-# A number of executions instead of a time: with a time, Go before 1.27 fails now and then when it is over (go.dev/issue/75804).
-fuzz_all() {
-  local package target rc=0
-  for package in $(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do
-    for target in $(go test -list '^Fuzz' "$package" | grep '^Fuzz'); do
-      echo "ok fuzzing $package $target"
-      go test -run '^$' -fuzz "^$target\$" -fuzztime "$fuzz_time" -fuzzminimizetime 100x "$package" || rc=1
-    done
-  done
-  return $rc
-}
+: >"$logs/skipped"
+left=0
+for s in "${steps[@]}"; do left=$((left + $(expected "$s"))); done
+n=0
+for s in "${steps[@]}"; do
+  IFS='|' read -r _ name command <<<"$s"
+  n=$((n + 1)) seconds=$(expected "$s")
+  echo "==> $n of ${#steps[@]}: $name, $(duration "$seconds"); $(duration $left) to the end"
+  run "$name" "$command"
+  left=$((left - seconds))
+done
 
-step "build" go build ./...
-step "build without cgo" without_cgo
-step "import and unsafe rules" go test -v -count=1 ./internal/lint
-step "lint" scripts/lint.sh
-step "tests, race detector, random order" go test -v -race -shuffle=on -count=1 ./...
-step "tests, one processor" env GOMAXPROCS=1 go test -v -shuffle=on -count=1 ./...
-step "tests, costly checks on" go test -v -tags invariants -count=1 ./...
-step "fuzzing" fuzz_all
-if [ "$what" = all ]; then
-  show='^(ok|=== RUN|\s*--- )' # one by one: they take minutes
-  step "lab" go test -v -tags lab -count=1 -timeout 80m ./tests/lab
+if [ -s "$logs/skipped" ]; then
+  echo "==> skipped, and why (in how many steps)"
+  cut -d'|' -f1,2 "$logs/skipped" | sort | uniq -c |
+    awk '{n = $1; sub(/^ *[0-9]+ /, ""); sub(/\|/, ": "); print "    " $0 " (" n ")"}'
 fi
-
 [ ${#steps_failed[@]} = 0 ] || printf 'failed: %s\n' "${steps_failed[@]}"
-echo "$passed passed, $failed failed"
+echo "$passed passed, $failed failed, $(cut -d'|' -f1,2 "$logs/skipped" | sort -u | wc -l) skipped"
 [ ${#steps_failed[@]} = 0 ]

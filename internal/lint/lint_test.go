@@ -40,7 +40,7 @@ var allowed = map[string][]string{
 	"nvme/target": {"nvme", "fabric", "backend", "internal/list", "internal/mem"},
 	"nvme/host": {
 		"nvme", "fabric/tcp/pdu", "fabric/rdma/cmwire", "fabric/rdma/verbs",
-		"internal/mem", "internal/sys",
+		"internal/list", "internal/mem", "internal/sys",
 	},
 
 	"fabric":            {"nvme", "internal/mem"},

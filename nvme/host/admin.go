@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,32 +14,32 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// admin owns an admin queue: one goroutine submits what others ask for, sends keep alives and
-// collects asynchronous events.
+// admin owns an admin queue: one goroutine submits the commands of all callers, sends keep alives
+// and collects asynchronous events.
 type admin struct {
 	q      *Queue
 	wakeFD int
-	dead   chan struct{} // closed when the goroutine has ended
-	err    error         // why; valid once dead is closed
+	ended  chan struct{} // closed when the goroutine has ended
+	err    error         // why it ended; valid once ended is closed
 	events chan nvme.AsyncEvent
 
 	mu       sync.Mutex
-	asked    []*adminCall // not submitted yet
+	pending  []*adminCall // not submitted yet
 	closed   bool
-	aliveGap time.Duration
+	interval time.Duration // between keep alives, 0 for none
 
-	// Of the goroutine.
-	calls     map[uint64]*adminCall
-	nextToken uint64
-	nextAlive time.Time
-	seenGap   time.Duration
+	// Owned by the goroutine.
+	calls        map[uint64]*adminCall // by token
+	nextToken    uint64
+	nextAlive    time.Time
+	aliveStarted time.Duration // the interval that nextAlive was computed with
 }
 
 type adminCall struct {
 	op   Op
 	cqe  nvme.CQE
 	err  error
-	done chan struct{} // nil: nobody waits
+	done chan struct{} // closed at completion; nil if no caller waits
 	then func(nvme.CQE)
 }
 
@@ -47,33 +49,40 @@ func startAdmin(q *Queue) (*admin, error) {
 		return nil, err
 	}
 	a := &admin{
-		q: q, wakeFD: fd, dead: make(chan struct{}), calls: make(map[uint64]*adminCall),
+		q: q, wakeFD: fd, ended: make(chan struct{}), calls: make(map[uint64]*adminCall),
 		events: make(chan nvme.AsyncEvent, 64),
 	}
 	go a.run()
 	return a, nil
 }
 
-// ask hands a call to the goroutine.
-func (a *admin) ask(c *adminCall) error {
+// enqueue passes a call to the goroutine.
+func (a *admin) enqueue(c *adminCall) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
 		return fmt.Errorf("admin queue: %w", ErrClosed)
 	}
-	a.asked = append(a.asked, c)
+	a.pending = append(a.pending, c)
 	a.wake()
 	return nil
 }
 
-// wake needs mu: the descriptor is closed under it.
+// start enqueues op with a copy of its data, so that the caller keeps its own.
+func (a *admin) start(op *Op) (*adminCall, error) {
+	c := &adminCall{op: *op, done: make(chan struct{})}
+	c.op.Data = append([]byte(nil), op.Data...)
+	return c, a.enqueue(c)
+}
+
+// wake requires mu, under which the descriptor is closed.
 func (a *admin) wake() { wakeEventFD(a.wakeFD) }
 
-func (a *admin) keepAlive(gap time.Duration) {
+func (a *admin) keepAlive(interval time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.closed {
-		a.aliveGap = gap
+		a.interval = interval
 		a.wake()
 	}
 }
@@ -86,7 +95,7 @@ func (a *admin) stop() {
 		a.wake()
 	}
 	a.mu.Unlock()
-	<-a.dead
+	<-a.ended
 }
 
 func (a *admin) run() {
@@ -97,18 +106,14 @@ func (a *admin) run() {
 	}
 	a.mu.Lock()
 	a.closed = true
-	for _, c := range a.asked {
-		a.calls[a.nextToken] = c
-		a.nextToken++
-	}
-	a.asked = nil
+	failed := append(slices.Collect(maps.Values(a.calls)), a.pending...)
 	_ = unix.Close(a.wakeFD)
 	a.mu.Unlock()
 	_ = a.q.Close()
 	a.err = err
 	close(a.events)
-	close(a.dead)
-	for _, c := range a.calls {
+	close(a.ended)
+	for _, c := range failed {
 		if c.done != nil {
 			c.err = err
 			close(c.done)
@@ -116,14 +121,10 @@ func (a *admin) run() {
 	}
 }
 
-// step does what there is to do, then waits for more.
+// step submits and completes commands, or waits if there are none.
 func (a *admin) step(done []Completion) error {
-	closed, err := a.submit()
-	if err != nil {
+	if err := a.submit(); err != nil {
 		return err
-	}
-	if closed {
-		return ErrClosed
 	}
 	n, err := a.q.Poll(done)
 	if err != nil {
@@ -136,7 +137,7 @@ func (a *admin) step(done []Completion) error {
 		return nil
 	}
 	d := time.Minute
-	if a.seenGap > 0 {
+	if a.aliveStarted > 0 {
 		d = time.Until(a.nextAlive)
 	}
 	if d <= 0 {
@@ -149,39 +150,35 @@ func (a *admin) step(done []Completion) error {
 	return nil
 }
 
-// submit submits what was asked for and the keep alive that is due.
-func (a *admin) submit() (closed bool, err error) {
+// submit submits pending calls and the keep alive that is due.
+func (a *admin) submit() error {
 	a.mu.Lock()
-	asked := a.asked[:min(len(a.asked), a.q.Free())]
-	a.asked = a.asked[len(asked):]
-	closed = a.closed
-	if a.aliveGap != a.seenGap {
-		a.seenGap = a.aliveGap
-		a.nextAlive = time.Now().Add(a.seenGap)
+	if a.closed {
+		a.mu.Unlock()
+		return ErrClosed
+	}
+	calls := a.pending[:min(len(a.pending), a.q.Free())]
+	a.pending = a.pending[len(calls):]
+	if a.interval != a.aliveStarted {
+		a.aliveStarted = a.interval
+		a.nextAlive = time.Now().Add(a.interval)
 	}
 	a.mu.Unlock()
-	if closed {
-		for _, c := range asked {
-			a.calls[a.nextToken] = c
-			a.nextToken++
-		}
-		return true, nil
-	}
-	for _, c := range asked {
-		if err := a.start(c); err != nil {
-			return false, err
+	for _, c := range calls {
+		if err := a.submitCall(c); err != nil {
+			return err
 		}
 	}
-	if a.seenGap > 0 && !time.Now().Before(a.nextAlive) && a.q.Free() > 0 {
-		a.nextAlive = time.Now().Add(a.seenGap)
+	if a.aliveStarted > 0 && !time.Now().Before(a.nextAlive) && a.q.Free() > 0 {
+		a.nextAlive = time.Now().Add(a.aliveStarted)
 		c := new(adminCall)
 		c.op.SQE.SetOpcode(nvme.AdminKeepAlive)
-		return false, a.start(c)
+		return a.submitCall(c)
 	}
-	return false, nil
+	return nil
 }
 
-func (a *admin) start(c *adminCall) error {
+func (a *admin) submitCall(c *adminCall) error {
 	a.nextToken++
 	c.op.Token = a.nextToken
 	a.calls[c.op.Token] = c
@@ -211,13 +208,12 @@ func (a *admin) finish(done *Completion) {
 }
 
 // Admin sends an admin or Fabrics command and waits for its completion, whatever its status.
-// op.Data is filled or sent by way of a copy, so it is the caller's again when Admin returns.
+// op.Data is copied in both directions, so it belongs to the caller again when Admin returns.
 func (c *Controller) Admin(ctx context.Context, op *Op) (nvme.CQE, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
-	call := &adminCall{op: *op, done: make(chan struct{})}
-	call.op.Data = append([]byte(nil), op.Data...)
-	if err := c.admin.ask(call); err != nil {
+	call, err := c.admin.start(op)
+	if err != nil {
 		return nvme.CQE{}, errors.Join(err, c.Err())
 	}
 	select {
@@ -234,12 +230,10 @@ func (c *Controller) Admin(ctx context.Context, op *Op) (nvme.CQE, error) {
 	}
 }
 
-// AdminAsync is Admin for commands that may take long: the result comes from the function returned,
-// which waits.
+// AdminAsync is Admin for commands that may take long: it returns at once, and the function it
+// returns waits for the completion.
 func (c *Controller) AdminAsync(ctx context.Context, op *Op) func() (nvme.CQE, error) {
-	call := &adminCall{op: *op, done: make(chan struct{})}
-	call.op.Data = append([]byte(nil), op.Data...)
-	err := c.admin.ask(call)
+	call, err := c.admin.start(op)
 	return func() (nvme.CQE, error) {
 		if err != nil {
 			return nvme.CQE{}, err
@@ -253,8 +247,8 @@ func (c *Controller) AdminAsync(ctx context.Context, op *Op) func() (nvme.CQE, e
 	}
 }
 
-// Events delivers asynchronous events if Options.Events asked for some. The channel is closed when
-// the admin queue is dead. Events that nobody takes are lost beyond the first 64.
+// Events delivers the asynchronous events that Options.Events enables. The channel is closed when
+// the admin queue has ended. It buffers 64 events; further ones are dropped until it is read.
 func (c *Controller) Events() <-chan nvme.AsyncEvent { return c.admin.events }
 
 // enableEvents configures events and keeps one Asynchronous Event Request outstanding, as Linux
@@ -269,8 +263,8 @@ func (c *Controller) enableEvents(ctx context.Context) error {
 	return c.admin.requestEvent()
 }
 
-// requestEvent submits an Asynchronous Event Request that renews itself. It may be called from the
-// goroutine too.
+// requestEvent submits an Asynchronous Event Request, and another one whenever it completes. Any
+// goroutine may call it, the admin queue's own included.
 func (a *admin) requestEvent() error {
 	call := new(adminCall)
 	call.op.SQE.SetOpcode(nvme.AdminAsyncEventReq)
@@ -284,5 +278,5 @@ func (a *admin) requestEvent() error {
 		}
 		_ = a.requestEvent()
 	}
-	return a.ask(call)
+	return a.enqueue(call)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// command sends an admin command and turns an unsuccessful status into an error.
+// command sends an admin command and returns an unsuccessful status as an error.
 func (c *Controller) command(ctx context.Context, what string, op *Op) (nvme.CQE, error) {
 	cqe, err := c.Admin(ctx, op)
 	if err == nil && !cqe.Status().OK() {
@@ -81,7 +81,7 @@ func (c *Controller) NamespaceIDs(ctx context.Context, nsid uint32) ([]nvme.Name
 	return nvme.ParseNamespaceIDs(b)
 }
 
-// ActiveNamespaces reads all of the active namespace list, CNS 02h, page by page.
+// ActiveNamespaces reads the whole active namespace list, CNS 02h, page by page.
 func (c *Controller) ActiveNamespaces(ctx context.Context) ([]uint32, error) {
 	var all []uint32
 	last := uint32(0)
@@ -137,7 +137,7 @@ func (c *Controller) GetFeature(ctx context.Context, fid nvme.FID) (uint32, erro
 	return cqe.DW0(), err
 }
 
-// SetQueueCount asks for n I/O queues and returns how many are granted, never more than n.
+// SetQueueCount requests n I/O queues and returns how many the controller grants, at most n.
 func (c *Controller) SetQueueCount(ctx context.Context, n int) (int, error) {
 	v, err := c.SetFeature(ctx, nvme.FeatureNumberOfQueues, uint32(nvme.MakeNumberOfQueues(n)))
 	granted := nvme.NumberOfQueues(v)
@@ -152,7 +152,7 @@ func (c *Controller) KeepAlive(ctx context.Context) error {
 	return err
 }
 
-// Abort asks to abort a command; aborted is what the controller answers.
+// Abort sends an Abort for one command; aborted is the controller's answer.
 func (c *Controller) Abort(ctx context.Context, sqid, cid uint16) (aborted bool, err error) {
 	var op Op
 	op.SQE.SetOpcode(nvme.AdminAbort)
@@ -161,8 +161,8 @@ func (c *Controller) Abort(ctx context.Context, sqid, cid uint16) (aborted bool,
 	return cqe.DW0()&nvme.AbortNotDone == 0, err
 }
 
-// Discover reads the Discovery log as libnvme does: the header, the entries, the header again,
-// until GENCTR has not moved.
+// Discover reads the Discovery log as libnvme does: the header, the entries, and the header again,
+// until GENCTR stays the same.
 func (c *Controller) Discover(ctx context.Context) (*nvme.DiscoveryHeader, []*nvme.DiscoveryEntry,
 	error,
 ) {
@@ -186,7 +186,7 @@ func (c *Controller) Discover(ctx context.Context) (*nvme.DiscoveryHeader, []*nv
 			return after, entries, err
 		}
 	}
-	return nil, nil, errors.New("discovery log: GENCTR moved during each of 10 tries")
+	return nil, nil, errors.New("discovery log: GENCTR changed during each of 10 attempts")
 }
 
 func (c *Controller) discoveryEntries(ctx context.Context, n uint64) ([]*nvme.DiscoveryEntry,
@@ -212,8 +212,8 @@ func (c *Controller) discoveryEntries(ctx context.Context, n uint64) ([]*nvme.Di
 	return entries, nil
 }
 
-// checkIdentity refuses what the Linux host refuses (drivers/nvme/host: core.c, fabrics.c, rdma.c
-// and tcp.c).
+// checkIdentity applies the checks of the Linux host to Identify Controller (drivers/nvme/host:
+// core.c, fabrics.c, rdma.c and tcp.c).
 func (c *Controller) checkIdentity() error {
 	id := c.id
 	discovery := c.o.SubNQN == nvme.DiscoveryNQN

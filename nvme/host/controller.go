@@ -9,7 +9,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Options says who connects to what, and how.
+// Options describe a connection to a controller.
 type Options struct {
 	// HostNQN and HostID identify the host.
 	HostNQN string
@@ -31,8 +31,8 @@ type Options struct {
 	Timeout time.Duration
 }
 
-// Controller is an association with one controller: its admin queue and what is known of it. Its
-// methods may be called by any goroutine.
+// Controller is an association with one controller: its admin queue and its identity. Any
+// goroutine may call its methods.
 type Controller struct {
 	t      Transport
 	o      Options
@@ -85,7 +85,7 @@ func Dial(ctx context.Context, t Transport, o Options) (*Controller, error) {
 // ConnectError is a refused Connect command.
 type ConnectError struct {
 	Status nvme.Status
-	// Invalid names the field that was refused if Status says so.
+	// Invalid names the offending field for Connect Invalid Parameters and Connect Invalid Host.
 	Invalid nvme.InvalidParameter
 }
 
@@ -152,7 +152,7 @@ func (c *Controller) Enable(ctx context.Context) error {
 	return c.enableEvents(ctx)
 }
 
-// waitStatus reads CSTS until ok is true, as often as Linux does.
+// waitStatus reads CSTS until ok returns true, with the timeout of the Linux host.
 func (c *Controller) waitStatus(ctx context.Context, what string, ok func(nvme.CSTS) bool) error {
 	limit := time.Duration(int(c.cap.TO())+1) * 500 * time.Millisecond
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -175,8 +175,8 @@ func (c *Controller) waitStatus(ctx context.Context, what string, ok func(nvme.C
 	}
 }
 
-// Reset clears CC.EN and waits until the controller is not ready. Enable starts it again; I/O
-// queues are gone.
+// Reset clears CC.EN and waits until the controller is not ready, which ends its I/O queues. Enable
+// starts it again.
 func (c *Controller) Reset(ctx context.Context) error {
 	if err := c.PropertySet(ctx, nvme.PropertyCC, uint64(nvme.CCLinux&^nvme.CCEnable)); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (c *Controller) Reset(ctx context.Context) error {
 	return c.waitStatus(ctx, "not ready", func(s nvme.CSTS) bool { return !s.RDY() })
 }
 
-// Shutdown asks for a normal shutdown by CC.SHN and waits until it is complete.
+// Shutdown requests a normal shutdown with CC.SHN and waits until it is complete.
 func (c *Controller) Shutdown(ctx context.Context) error {
 	if err := c.PropertySet(ctx, nvme.PropertyCC,
 		uint64(nvme.CCLinux|nvme.CCShutdownNormal)); err != nil {
@@ -194,8 +194,8 @@ func (c *Controller) Shutdown(ctx context.Context) error {
 		func(s nvme.CSTS) bool { return s&nvme.CSTSShutdownComplete != 0 })
 }
 
-// Close ends the admin connection without a word to the controller and frees what Map gave. I/O
-// queues are closed by their owners, before.
+// Close disconnects the admin queue without a shutdown and frees the memory of Map. The caller
+// closes the I/O queues first.
 func (c *Controller) Close() {
 	c.close.Do(func() {
 		if c.admin != nil {
@@ -205,13 +205,13 @@ func (c *Controller) Close() {
 	})
 }
 
-// Done is closed when the admin queue is dead; Err tells why.
-func (c *Controller) Done() <-chan struct{} { return c.admin.dead }
+// Done is closed when the admin queue has ended; Err returns the reason.
+func (c *Controller) Done() <-chan struct{} { return c.admin.ended }
 
-// Err is why the admin queue is dead, nil while it lives.
+// Err is the reason why the admin queue ended, nil while it works.
 func (c *Controller) Err() error {
 	select {
-	case <-c.admin.dead:
+	case <-c.admin.ended:
 		return c.admin.err
 	default:
 		return nil
@@ -230,7 +230,7 @@ func (c *Controller) Version() nvme.Version { return c.vs }
 // Identity is the Identify Controller data read by Enable.
 func (c *Controller) Identity() *nvme.IdentifyController { return c.id }
 
-// MaxTransfer is the largest data of a command in bytes (MDTS), 0 if there is no limit.
+// MaxTransfer is the largest data transfer of a command in bytes (MDTS), 0 if unlimited.
 func (c *Controller) MaxTransfer() int {
 	if c.id.MDTS == 0 {
 		return 0
@@ -238,7 +238,7 @@ func (c *Controller) MaxTransfer() int {
 	return c.cap.MPSMin() << c.id.MDTS
 }
 
-// OpenQueue connects an I/O queue of size entries. It belongs to the caller.
+// OpenQueue connects an I/O queue of size entries, which the caller closes.
 func (c *Controller) OpenQueue(ctx context.Context, qid uint16, size int) (*Queue, error) {
 	if size > MaxQueueSize {
 		return nil, fmt.Errorf("queue %d: %d entries, at most %d", qid, size, MaxQueueSize)

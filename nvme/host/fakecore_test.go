@@ -6,15 +6,15 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// fakeCore is what a fake controller does, whatever the transport: one namespace of 512-byte blocks
-// in memory.
+// fakeCore is the part of a fake controller that does not depend on the transport: one namespace of
+// 512-byte blocks in memory.
 type fakeCore struct {
 	mu   sync.Mutex
 	disk [4 << 20]byte
 	cc   nvme.CC
 }
 
-// fakeIO is how a fake controller answers.
+// fakeIO sends the responses of a fake controller.
 type fakeIO interface {
 	// sendData sends data and a successful response.
 	sendData(cid uint16, data []byte) error
@@ -45,7 +45,7 @@ func (q *fakeQueue) cqe(cid uint16, result uint64, st nvme.Status) (cqe nvme.CQE
 	return cqe
 }
 
-// command executes a command whose data is here. A queue of 33 entries is an admin queue.
+// command executes a command whose data has arrived. A queue of 33 entries is an admin queue.
 func (f *fakeCore) command(io fakeIO, q *fakeQueue, sqe *nvme.SQE, data []byte) error {
 	cid := sqe.CID()
 	switch {

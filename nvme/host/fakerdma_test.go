@@ -31,8 +31,8 @@ type fakeRDMA struct {
 
 	// reject, if not Accepted, refuses connections.
 	reject cmwire.Status
-	// evil, if set, sees every command and answers it itself if it returns true.
-	evil func(q *fakeRDMAQueue, sqe *nvme.SQE) bool
+	// override, if set, is called with every command and answers it if it returns true.
+	override func(q *fakeRDMAQueue, sqe *nvme.SQE) bool
 }
 
 type fakeRDMAQueue struct {
@@ -46,13 +46,13 @@ type fakeRDMAQueue struct {
 	region *mem.Region
 	mr     verbs.MR
 	depth  int
-	wait   []verbs.WC // receives that came while a send was waited for
+	wait   []verbs.WC // receives that completed while send waited
 
-	mu   sync.Mutex
-	dead bool
+	mu    sync.Mutex
+	ended bool
 
-	sqe        nvme.SQE // the command in hand
-	key        uint32   // what to invalidate with the response
+	sqe        nvme.SQE // the current command
+	key        uint32   // to be invalidated with the response
 	invalidate bool
 }
 
@@ -79,7 +79,7 @@ func newFakeRDMA(t *testing.T, configure ...func(*fakeRDMA)) *fakeRDMA {
 		f.events()
 	}()
 	t.Cleanup(func() {
-		f.wg.Wait() // hosts are gone: they were connected later
+		f.wg.Wait() // hosts have disconnected: their cleanup runs first
 		if err := listener.Destroy(); err != nil {
 			t.Error(err)
 		}
@@ -107,10 +107,10 @@ func (f *fakeRDMA) events() {
 		case verbs.EventConnectRequest:
 			f.accept(ev)
 		case verbs.EventEstablished, verbs.EventTimewaitExit:
-		default: // the end, also of a connection that the host never made
+		default: // the connection has ended, or failed before it was established
 			if q, ok := ev.ID.Context().(*fakeRDMAQueue); ok {
 				q.mu.Lock()
-				if !q.dead {
+				if !q.ended {
 					_ = q.id.Disconnect()
 					_ = q.qp.ToError()
 				}
@@ -121,7 +121,7 @@ func (f *fakeRDMA) events() {
 }
 
 func (f *fakeRDMA) accept(ev verbs.Event) {
-	f.wg.Add(1) // before the host may learn of it and end the test
+	f.wg.Add(1) // before the host sees the connection and the test may end
 	if f.reject != cmwire.Accepted {
 		defer f.wg.Done()
 		var rej cmwire.Rej
@@ -169,8 +169,8 @@ func (q *fakeRDMAQueue) create() (err error) {
 	if q.cq, err = dev.CreateCQ(4*q.depth+4, q.ch, 0); err != nil {
 		return err
 	}
-	if q.region,
-		err = mem.Map("fake controller", q.depth*fakeCapsule+nvme.CQESize+fakeData); err != nil {
+	q.region, err = mem.Map("fake controller", q.depth*fakeCapsule+nvme.CQESize+fakeData)
+	if err != nil {
 		return err
 	}
 	if q.mr, err = q.pd.RegMR(q.region.Bytes(), verbs.AccessLocalWrite); err != nil {
@@ -239,16 +239,14 @@ func (q *fakeRDMAQueue) serve() {
 		d := q.sqe.SGL1()
 		q.key, q.invalidate = d.Key(), d.Type() == nvme.SGLKeyedDataBlock &&
 			d.Subtype() == nvme.SGLSubtypeInvalidate
-		if q.f.evil != nil && q.f.evil(q, &q.sqe) {
+		if q.f.override != nil && q.f.override(q, &q.sqe) {
 			continue
 		}
 		if dir := directionOf(&q.sqe); dir == toCtrl && d.Type() == nvme.SGLKeyedDataBlock &&
 			d.KeyedLength() > 0 {
 			data = q.dataArea()[:d.KeyedLength()]
-			if !q.send(verbs.SendWR{
-				Opcode: verbs.WRRDMARead, RemoteAddr: d.Address(),
-				RKey: d.Key(),
-			}, q.dataOff(), len(data)) {
+			wr := verbs.SendWR{Opcode: verbs.WRRDMARead, RemoteAddr: d.Address(), RKey: d.Key()}
+			if !q.send(wr, q.dataOff(), len(data)) {
 				return
 			}
 		}
@@ -280,8 +278,8 @@ func (q *fakeRDMAQueue) send(wr verbs.SendWR, off, n int) bool {
 func (q *fakeRDMAQueue) sendData(cid uint16, data []byte) error {
 	copy(q.dataArea(), data)
 	d := q.sqe.SGL1()
-	if !q.send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, RemoteAddr: d.Address(), RKey: d.Key()},
-		q.dataOff(), len(data)) {
+	wr := verbs.SendWR{Opcode: verbs.WRRDMAWrite, RemoteAddr: d.Address(), RKey: d.Key()}
+	if !q.send(wr, q.dataOff(), len(data)) {
 		return ErrClosed
 	}
 	return q.respond(cid, 0, 0)
@@ -307,7 +305,7 @@ func (q *fakeRDMAQueue) sendResponse(b []byte, wr verbs.SendWR) error {
 func (q *fakeRDMAQueue) free() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.dead = true
+	q.ended = true
 	_ = q.id.Disconnect()
 	q.must(q.qp.Destroy())
 	q.must(q.id.Destroy())

@@ -13,7 +13,7 @@ import (
 )
 
 // fakeTCP is a small NVMe/TCP controller, one goroutine per connection, with one namespace of
-// 512-byte blocks in memory. It does what it is told to do wrong.
+// 512-byte blocks in memory.
 type fakeTCP struct {
 	addr netip.AddrPort
 	ln   net.Listener
@@ -27,8 +27,8 @@ type fakeTCP struct {
 	mu   sync.Mutex
 	cons []net.Conn
 
-	// evil, if set, sees every command and answers it itself if it returns true.
-	evil func(c *fakeConn, sqe *nvme.SQE) bool
+	// override, if set, is called with every command and answers it if it returns true.
+	override func(c *fakeConn, sqe *nvme.SQE) bool
 }
 
 type fakeConn struct {
@@ -135,7 +135,7 @@ func (c *fakeConn) serve() error {
 			data = data[:n]
 		}
 		if h.Type() == pdu.TypeH2CData {
-			err = c.takeData((*pdu.Data)(b), data)
+			err = c.writeData((*pdu.Data)(b), data)
 		} else {
 			err = c.command((*pdu.CapsuleCmd)(b).SQE(), data)
 		}
@@ -147,13 +147,13 @@ func (c *fakeConn) serve() error {
 
 func (c *fakeConn) command(sqe *nvme.SQE, data []byte) error {
 	c.fetched()
-	if c.f.evil != nil && c.f.evil(c, sqe) {
+	if c.f.override != nil && c.f.override(c, sqe) {
 		return nil
 	}
 	if sqe.Opcode() == nvme.NVMWrite && sqe.SGL1().Type() == nvme.SGLTransportDataBlock {
 		w := &fakeWrite{sqe: *sqe, data: make([]byte, sqe.SGL1().Length())}
 		c.writes[sqe.CID()] = w
-		return c.askData(w)
+		return c.requestData(w)
 	}
 	return c.f.core.command(c, &c.fakeQueue, sqe, data)
 }
@@ -201,13 +201,13 @@ func (c *fakeConn) r2tPDU(cid, ttag uint16, off, n uint32) []byte {
 	return c.plain(r[:])
 }
 
-func (c *fakeConn) askData(w *fakeWrite) error {
+func (c *fakeConn) requestData(w *fakeWrite) error {
 	n := min(uint32(len(w.data))-w.got, c.f.r2t)
 	w.end = w.got + n
 	return c.write(c.r2tPDU(w.sqe.CID(), w.sqe.CID()^0x5555, w.got, n))
 }
 
-func (c *fakeConn) takeData(d *pdu.Data, data []byte) error {
+func (c *fakeConn) writeData(d *pdu.Data, data []byte) error {
 	w := c.writes[d.CCCID()]
 	last := d.Header().Flags()&pdu.LastPDU != 0
 	if w == nil || d.TTAG() != d.CCCID()^0x5555 || d.DATAO() != w.got ||
@@ -223,7 +223,7 @@ func (c *fakeConn) takeData(d *pdu.Data, data []byte) error {
 		c.f.core.store(&w.sqe, w.data)
 		return c.respond(d.CCCID(), 0, 0)
 	case w.got == w.end:
-		return c.askData(w)
+		return c.requestData(w)
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// remoteAccess are the rights of a host's data: the controller reads and writes it.
+// remoteAccess are the access rights of the host's memory: the controller reads and writes it.
 const remoteAccess = verbs.AccessLocalWrite | verbs.AccessRemoteRead | verbs.AccessRemoteWrite
 
 // memory is the data memory of one controller: regions outside the Go heap and, over RDMA, the
@@ -24,12 +24,12 @@ type memory struct {
 	freed   bool
 }
 
-// domain is a protection domain; it lives as long as one of its links.
+// domain is a protection domain, which exists while a link uses it.
 type domain struct {
 	m     *memory
 	dev   verbs.Device
 	pd    verbs.PD
-	users int // links; under m.mu
+	links int // under m.mu
 	mrs   []verbs.MR
 	keys  atomic.Pointer[[]regionKey] // replaced under m.mu, read by links
 }
@@ -39,8 +39,8 @@ type regionKey struct {
 	lkey, rkey uint32
 }
 
-// Map maps n bytes for data. They live until Close. Over RDMA the data of I/O commands must come
-// from here; over TCP any memory will do.
+// Map allocates n bytes outside the Go heap for data, which are valid until Close. Over RDMA the
+// data of I/O commands must be in such memory; over TCP any memory will do.
 func (c *Controller) Map(n int) ([]byte, error) {
 	m := c.mem
 	m.mu.Lock()
@@ -58,23 +58,23 @@ func (c *Controller) Map(n int) ([]byte, error) {
 	return r.Bytes()[:n], nil
 }
 
-// domain is the domain of a device, with one more user.
+// domain returns the domain of a device for one more link, which calls release in the end.
 func (m *memory) domain(dev verbs.Device) (*domain, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if d := m.domains[dev]; d != nil {
-		d.users++
+		d.links++
 		return d, nil
 	}
 	pd, err := dev.AllocPD()
 	if err != nil {
 		return nil, err
 	}
-	d := &domain{m: m, dev: dev, pd: pd, users: 1}
+	d := &domain{m: m, dev: dev, pd: pd, links: 1}
 	d.keys.Store(new([]regionKey))
 	for _, r := range m.regions {
 		if err := d.register(r); err != nil {
-			d.drop()
+			d.dealloc()
 			return nil, err
 		}
 	}
@@ -100,7 +100,7 @@ func (d *domain) register(r *mem.Region) error {
 	return nil
 }
 
-// find returns the keys of the region that holds n bytes at addr, or nil.
+// find returns the keys of the region that contains n bytes at addr, or nil.
 func (d *domain) find(addr, n uint64) *regionKey {
 	keys := *d.keys.Load()
 	for i := range keys {
@@ -111,18 +111,18 @@ func (d *domain) find(addr, n uint64) *regionKey {
 	return nil
 }
 
-// release takes a link off the domain, which goes with the last.
+// release ends a link's use of the domain; the last link frees it.
 func (d *domain) release() {
 	d.m.mu.Lock()
 	defer d.m.mu.Unlock()
-	if d.users--; d.users == 0 {
-		d.drop()
+	if d.links--; d.links == 0 {
+		d.dealloc()
 		delete(d.m.domains, d.dev)
 		d.m.unmap()
 	}
 }
 
-func (d *domain) drop() {
+func (d *domain) dealloc() {
 	for _, mr := range d.mrs {
 		_ = mr.Dereg()
 	}
@@ -130,7 +130,7 @@ func (d *domain) drop() {
 	_ = d.pd.Dealloc()
 }
 
-// free unmaps the data as soon as no link can have it registered.
+// free unmaps the data once no link has it registered.
 func (m *memory) free() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -138,7 +138,7 @@ func (m *memory) free() {
 	m.unmap()
 }
 
-// unmap needs mu.
+// unmap requires mu.
 func (m *memory) unmap() {
 	if !m.freed || len(m.domains) > 0 {
 		return

@@ -2,67 +2,60 @@ package host
 
 import "github.com/nvmf-target/nvmf-target/nvme"
 
-// Op is a command to submit. It may be reused as soon as Submit has returned; Data may not be
-// touched until the completion.
+// Op is a command to submit. It may be reused once Submit has returned; Data belongs to the command
+// until its completion.
 type Op struct {
 	// SQE is the command. Submit fills CID, flags and the SGL.
 	SQE nvme.SQE
-	// Data is what the command carries or where its data goes, by bits 1:0 of the opcode.
+	// Data is the source or the destination of the transfer, according to bits 1:0 of the opcode.
 	Data []byte
-	// Token comes back with the completion.
+	// Token is returned with the completion.
 	Token uint64
-	// Blocks is the number of keyed data blocks, in a list in the capsule, that describe Data over
-	// RDMA; at most the controller's MSDBD and the bytes of Data. 0 and 1: one in the command, or
-	// Data in the capsule. Data is memory of Controller.Map.
+	// Blocks is the number of keyed data blocks that describe Data over RDMA, in a list in the
+	// capsule: at most the controller's MSDBD. With 0 or 1 there is no list: one data block in the
+	// command, or in-capsule data. A list requires Data from Controller.Map.
 	Blocks int
-	// Raw leaves flags and SGL of SQE alone: for tests of controllers that must refuse them.
+	// Raw keeps flags and SGL of SQE as they are: for tests of controllers that must refuse them.
 	Raw bool
 }
 
-// Read makes a Read of blocks logical blocks into data.
-func (o *Op) Read(nsid uint32, slba uint64, blocks uint32, data []byte) {
-	o.rw(nvme.NVMRead, nsid, slba, blocks, 0, data)
-}
-
-// Write makes a Write of blocks logical blocks from data.
-func (o *Op) Write(nsid uint32, slba uint64, blocks uint32, data []byte, flags nvme.RWFlags) {
-	o.rw(nvme.NVMWrite, nsid, slba, blocks, flags, data)
-}
-
-// WriteZeroes makes a Write Zeroes.
-func (o *Op) WriteZeroes(nsid uint32, slba uint64, blocks uint32, flags nvme.RWFlags) {
-	o.rw(nvme.NVMWriteZeroes, nsid, slba, blocks, flags, nil)
-}
-
-// Flush makes a Flush.
-func (o *Op) Flush(nsid uint32) {
-	o.SQE = nvme.SQE{}
-	o.SQE.SetOpcode(nvme.NVMFlush)
-	o.SQE.SetNSID(nsid)
-	o.Data, o.Blocks, o.Raw = nil, 0, false
-}
-
-// Discard makes a Dataset Management that deallocates the ranges in data, nvme.DSMRangeSize bytes
-// each.
-func (o *Op) Discard(nsid uint32, data []byte) {
-	o.SQE = nvme.SQE{}
-	o.SQE.SetOpcode(nvme.NVMDatasetManagement)
-	o.SQE.SetNSID(nsid)
-	o.SQE.DSM().Set(len(data)/nvme.DSMRangeSize, true)
-	o.Data, o.Blocks, o.Raw = data, 0, false
-}
-
-func (o *Op) rw(code nvme.Opcode, nsid uint32, slba uint64, blocks uint32, flags nvme.RWFlags,
-	data []byte,
-) {
+// set replaces the command and its data.
+func (o *Op) set(code nvme.Opcode, nsid uint32, data []byte) {
 	o.SQE = nvme.SQE{}
 	o.SQE.SetOpcode(code)
 	o.SQE.SetNSID(nsid)
-	o.SQE.RW().Set(slba, blocks, flags)
 	o.Data, o.Blocks, o.Raw = data, 0, false
 }
 
-// Completion is the end of a command.
+// Read makes o a Read of blocks logical blocks into data.
+func (o *Op) Read(nsid uint32, slba uint64, blocks uint32, data []byte) {
+	o.set(nvme.NVMRead, nsid, data)
+	o.SQE.RW().Set(slba, blocks, 0)
+}
+
+// Write makes o a Write of blocks logical blocks from data.
+func (o *Op) Write(nsid uint32, slba uint64, blocks uint32, data []byte, flags nvme.RWFlags) {
+	o.set(nvme.NVMWrite, nsid, data)
+	o.SQE.RW().Set(slba, blocks, flags)
+}
+
+// WriteZeroes makes o a Write Zeroes of blocks logical blocks.
+func (o *Op) WriteZeroes(nsid uint32, slba uint64, blocks uint32, flags nvme.RWFlags) {
+	o.set(nvme.NVMWriteZeroes, nsid, nil)
+	o.SQE.RW().Set(slba, blocks, flags)
+}
+
+// Flush makes o a Flush.
+func (o *Op) Flush(nsid uint32) { o.set(nvme.NVMFlush, nsid, nil) }
+
+// Discard makes o a Dataset Management that deallocates the ranges in data, each of
+// nvme.DSMRangeSize bytes.
+func (o *Op) Discard(nsid uint32, data []byte) {
+	o.set(nvme.NVMDatasetManagement, nsid, data)
+	o.SQE.DSM().Set(len(data)/nvme.DSMRangeSize, true)
+}
+
+// Completion is a completed command: its Op.Token and the completion queue entry.
 type Completion struct {
 	Token uint64
 	CQE   nvme.CQE
@@ -71,7 +64,7 @@ type Completion struct {
 // Status is the status of the command.
 func (c *Completion) Status() nvme.Status { return c.CQE.Status() }
 
-// direction is which way the data of a command goes: bits 1:0 of the opcode, or of the Fabrics
+// direction is the data transfer direction of a command: bits 1:0 of the opcode, or of the Fabrics
 // command type (Base sections 4.1.1 and 6).
 type direction uint8
 

@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// MaxQueueSize is the largest queue: the command identifier holds the slot in its lower 12 bits and
-// a generation above, so that a response for an earlier use of the slot is recognised.
+// MaxQueueSize is the largest number of entries: the command identifier has the slot in its lower
+// 12 bits and a generation above, which identifies responses to earlier commands of the slot.
 const MaxQueueSize = 4096
 
 const slotBits = 12
@@ -22,17 +23,18 @@ type slot struct {
 	dir      direction
 	busy     bool
 	raw      bool
-	blocks   int    // data blocks that the data is described with, see Op
-	capsuled bool   // the data travels in the capsule
-	moved    uint32 // bytes of data received, or asked for by R2Ts
-	key      uint32 // RDMA: the key to be invalidated by the response, 0 if none
+	blocks   int    // see Op.Blocks
+	capsuled bool   // the data is in-capsule data
+	moved    uint32 // bytes of data received, or requested by R2Ts
+	key      uint32 // RDMA: the key that the response is to invalidate, 0 if none
 
-	// TCP: the part of the data that an R2T has asked for and that is not built into PDUs yet.
+	// TCP: the data requested by an R2T and not sent yet.
 	r2tOff, r2tLeft uint32
 	r2tTag          uint16
+	r2tNode         list.Node[slot]
 }
 
-// Queue is one submission and completion queue pair over its own connection. One goroutine at a
+// Queue is a submission and a completion queue over a connection of their own. One goroutine at a
 // time uses it, apart from Close.
 type Queue struct {
 	link  link
@@ -42,19 +44,19 @@ type Queue struct {
 	slots []slot
 	free  []uint16
 
-	done     []Completion // finished, not polled yet
+	done     []Completion // not returned by Poll yet
 	doneHead int
 
-	capsule int // data bytes that fit into a command capsule
+	capsule int // in-capsule data size in bytes
 
 	submitted uint64 // commands submitted
-	consumed  uint64 // commands the controller says it has taken (SQHD)
+	consumed  uint64 // commands that the controller has fetched, according to SQHD
 
 	err error
 }
 
 func newQueue(l link, id uint16, size, capsule int) *Queue {
-	n := max(size-1, 1) // one entry stays free, as in a ring that tells full from empty
+	n := max(size-1, 1) // one entry stays unused: a full queue is not an empty one
 	q := &Queue{
 		link: l, id: id, size: size, flow: true, slots: make([]slot, n),
 		free: make([]uint16, n), capsule: capsule,
@@ -71,7 +73,7 @@ func newQueue(l link, id uint16, size, capsule int) *Queue {
 // ID is the queue identifier; 0 is an admin queue.
 func (q *Queue) ID() uint16 { return q.id }
 
-// Depth is the largest number of commands outstanding.
+// Depth is the maximum number of outstanding commands.
 func (q *Queue) Depth() int { return len(q.slots) }
 
 // Free is the number of commands that can be submitted now.
@@ -80,11 +82,11 @@ func (q *Queue) Free() int { return len(q.slots) - q.Outstanding() }
 // Outstanding is the number of commands submitted and not yet returned by Poll.
 func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) + len(q.done) - q.doneHead }
 
-// Err is why the queue is dead, nil while it lives.
+// Err is the reason why the queue ended, nil while it works.
 func (q *Queue) Err() error { return q.err }
 
-// Submit builds a command and returns its CID. It is sent by the next Poll at the latest. ErrFull
-// asks for a Poll first. It does not allocate.
+// Submit builds a command and returns its CID. The next Poll sends it at the latest. With ErrFull
+// the caller has to poll first. Submit does not allocate.
 func (q *Queue) Submit(op *Op) (uint16, error) {
 	if q.err != nil {
 		return 0, q.err
@@ -104,7 +106,7 @@ func (q *Queue) Submit(op *Op) (uint16, error) {
 	s.cid += 1 << slotBits
 	s.sqe.SetCID(s.cid)
 	if !op.Raw {
-		s.sqe.SetFlags(1 << 6) // PSDT 01b: SGL, as over fabrics always (Base section 4.1.1)
+		s.sqe.SetFlags(1 << 6) // PSDT 01b: SGL, always over fabrics (Base section 4.1.1)
 	}
 	if err := q.link.describe(s, int(i), q.capsule); err != nil {
 		return 0, err
@@ -118,9 +120,9 @@ func (q *Queue) Submit(op *Op) (uint16, error) {
 	return s.cid, nil
 }
 
-// Poll sends what Submit built, takes what has arrived and fills done with finished commands. It
-// returns how many, and an error once the queue is dead and every completion that came before has
-// been returned. It does not block or allocate.
+// Poll sends the commands that Submit built, processes what has arrived, and fills done with
+// completed commands. It returns their number, or an error once the queue has ended and all earlier
+// completions have been returned. It neither blocks nor allocates.
 func (q *Queue) Poll(done []Completion) (int, error) {
 	q.done, q.doneHead = q.done[:copy(q.done, q.done[q.doneHead:])], 0
 	if q.err == nil {
@@ -136,7 +138,7 @@ func (q *Queue) Poll(done []Completion) (int, error) {
 	return n, nil
 }
 
-// Wait blocks until Poll may have something to do or d has passed.
+// Wait blocks until Poll may have work or d has passed.
 func (q *Queue) Wait(d time.Duration) error {
 	if q.err != nil || len(q.done) > q.doneHead {
 		return q.err
@@ -144,8 +146,8 @@ func (q *Queue) Wait(d time.Duration) error {
 	return q.link.wait(q, -1, d)
 }
 
-// Close ends the connection. Outstanding commands are lost; their data may be reused. Harmless when
-// repeated.
+// Close disconnects. Outstanding commands are lost, and their data belongs to the caller again. It
+// may be called repeatedly.
 func (q *Queue) Close() error {
 	_ = q.fail(ErrClosed)
 	return q.link.close()
@@ -162,7 +164,7 @@ func (q *Queue) violation(format string, a ...any) error {
 	return &Violation{QID: q.id, What: fmt.Sprintf(format, a...)}
 }
 
-// find returns the outstanding command that a CID names.
+// find returns the outstanding command with this CID, nil if there is none.
 func (q *Queue) find(cid uint16) (*slot, int) {
 	i := int(cid & (1<<slotBits - 1))
 	if i >= len(q.slots) || !q.slots[i].busy || q.slots[i].cid != cid {
@@ -171,8 +173,8 @@ func (q *Queue) find(cid uint16) (*slot, int) {
 	return &q.slots[i], i
 }
 
-// complete takes a completion queue entry from the wire. sqhd is false if it says nothing
-// about the submission queue, or that has been judged.
+// complete validates a completion queue entry and queues it for Poll. sqhd is false if SQHD is not
+// valid or was checked before.
 func (q *Queue) complete(cqe *nvme.CQE, sqhd bool) error {
 	s, i := q.find(cqe.CID())
 	if s == nil {
@@ -183,7 +185,7 @@ func (q *Queue) complete(cqe *nvme.CQE, sqhd bool) error {
 		return err
 	}
 	if sqhd {
-		if err := q.judgeHead(s, cqe); err != nil {
+		if err := q.checkSQHD(s, cqe); err != nil {
 			return err
 		}
 	}
@@ -193,7 +195,7 @@ func (q *Queue) complete(cqe *nvme.CQE, sqhd bool) error {
 	return nil
 }
 
-// check judges a completion against its command.
+// check validates a completion against its command.
 func (q *Queue) check(s *slot, cqe *nvme.CQE) error {
 	st := cqe.Status()
 	n := uint32(len(s.data))
@@ -203,22 +205,21 @@ func (q *Queue) check(s *slot, cqe *nvme.CQE) error {
 	case cqe[10]|cqe[11] != 0:
 		return q.violation("CID %#x: the SQ identifier is reserved over fabrics", s.cid)
 	case cqe.Result()&^resultMask(q.id, s.sqe, st) != 0:
-		return q.violation("CID %#x, opcode %#x, %v: result %#x where there is none", s.cid,
+		return q.violation("CID %#x, opcode %#x, %v: result %#x in reserved fields", s.cid,
 			s.sqe.Opcode(), st, cqe.Result())
 	case !st.OK() && isConnect(s.sqe) && !s.raw &&
 		(st.Code() == nvme.InvalidField || st&nvme.More != 0):
-		// Base section 6.3: a refused Connect never says so, and never makes an entry of the error
-		// log.
+		// Base section 6.3: Connect has status codes of its own, and creates no error log entry.
 		return q.violation("CID %#x: Connect refused with %#x", s.cid, uint16(st))
+	case s.r2tLeft != 0:
+		return q.violation("CID %#x: %v while %d bytes of an R2T are outstanding", s.cid, st,
+			s.r2tLeft)
 	case s.raw || !st.OK():
 		return nil
 	case s.dir == toHost && s.moved != n && q.link.countsData():
 		return q.violation("CID %#x: success with %d of %d bytes sent", s.cid, s.moved, n)
 	case s.dir == toCtrl && s.moved != n && !s.capsuled && q.link.countsData():
-		return q.violation("CID %#x: success with %d of %d bytes asked for", s.cid, s.moved, n)
-	case s.r2tLeft != 0:
-		return q.violation("CID %#x: success while %d bytes of an R2T are outstanding", s.cid,
-			s.r2tLeft)
+		return q.violation("CID %#x: success with %d of %d bytes requested", s.cid, s.moved, n)
 	}
 	return nil
 }
@@ -227,14 +228,14 @@ func isConnect(s *nvme.SQE) bool {
 	return s.Opcode() == nvme.FabricsOpcode && s.FabricsType() == nvme.FabricsConnect
 }
 
-// resultMask is the part of DW0 and DW1 that a completion may use: what a command does not define
-// is reserved and must not carry what the controller's memory held before (Base section 4.2.1).
+// resultMask is the part of DW0 and DW1 that the command defines. The rest is reserved and must not
+// leak old contents of the controller's memory (Base section 4.2.1).
 func resultMask(qid uint16, s *nvme.SQE, st nvme.Status) uint64 {
 	const dw0, all = 1<<32 - 1, 1<<64 - 1
 	code, typ := s.Opcode(), s.FabricsType()
 	switch {
 	case isConnect(s):
-		return dw0 // the controller, or what is invalid
+		return dw0 // the controller ID, or the invalid parameter
 	case !st.OK():
 		return 0
 	case code == nvme.FabricsOpcode && typ == nvme.FabricsPropertyGet:
@@ -248,17 +249,14 @@ func resultMask(qid uint16, s *nvme.SQE, st nvme.Status) uint64 {
 	return 0
 }
 
-// judgeHead judges the SQHD of a response as it arrives; that to a refused Connect has none.
-func (q *Queue) judgeHead(s *slot, cqe *nvme.CQE) error {
+// checkSQHD validates the SQHD of a response when it arrives (Base section 3.3.2.6): it only moves
+// forward, stays within the queue, and never passes the submitted commands. The response to a
+// refused Connect has none.
+func (q *Queue) checkSQHD(s *slot, cqe *nvme.CQE) error {
 	if isConnect(s.sqe) && !cqe.Status().OK() {
 		return nil
 	}
-	return q.checkHead(cqe.SQHD())
-}
-
-// checkHead judges SQHD (Base section 3.3.2.6): it moves forward only, never past what was
-// submitted, within the queue.
-func (q *Queue) checkHead(sqhd uint16) error {
+	sqhd := cqe.SQHD()
 	if !q.flow {
 		if sqhd != 0xFFFF {
 			return q.violation("SQHD %#x though SQ flow control is off", sqhd)
@@ -271,8 +269,8 @@ func (q *Queue) checkHead(sqhd uint16) error {
 	last := int(q.consumed % uint64(q.size))
 	step := (int(sqhd) - last + q.size) % q.size
 	if q.consumed+uint64(step) > q.submitted {
-		return q.violation("SQHD %d: %d commands taken, %d were submitted", sqhd, q.consumed+
-			uint64(step), q.submitted)
+		return q.violation("SQHD %d: %d commands fetched, %d were submitted", sqhd,
+			q.consumed+uint64(step), q.submitted)
 	}
 	q.consumed += uint64(step)
 	return nil

@@ -11,21 +11,21 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// RDMA reaches controllers by NVMe/RDMA.
+// RDMA is the NVMe/RDMA transport.
 type RDMA struct {
 	// Provider is the RDMA stack.
 	Provider verbs.Provider
 	// Addr is the controller's address and port.
 	Addr netip.AddrPort
-	// Source is the local address, if it is valid.
+	// Source is the local address to connect from; the zero value leaves it to the system.
 	Source netip.Addr
-	// Invalidate registers the data of each command on its own and asks the controller to
-	// invalidate the key with the response, as Linux does; the response is judged by it. It needs
-	// devices that invalidate such keys: verbs/verbstest does, hardware in general does not for
-	// memory registered from user space. Without it one registration serves all commands.
+	// Invalidate registers the data of each command separately and asks the controller to
+	// invalidate the key with the response, as Linux does; responses are checked for it. The device
+	// must support it: verbs/verbstest does, hardware in general does not for memory registered
+	// from user space. Without it one registration serves all commands.
 	Invalidate bool
-	// AlterRequest, if set, changes the private data of the connect request before it is sent: for
-	// tests of controllers.
+	// AlterRequest, if set, returns the private data to send with the connect request instead of
+	// private: for tests of controllers.
 	AlterRequest func(private []byte) []byte
 }
 
@@ -76,8 +76,8 @@ func (r RDMA) open(ctx context.Context, p linkParams) (_ link, err error) {
 	return l, l.connect(ctx, p, r)
 }
 
-// connect sends the connect request with the private data and values of the Linux host and waits
-// for the answer.
+// connect sends the connect request with the private data and parameters of the Linux host and
+// waits for the reply.
 func (l *rdmaLink) connect(ctx context.Context, p linkParams, r RDMA) error {
 	var req cmwire.Req
 	cntlid := p.cntlid
@@ -115,7 +115,7 @@ func resolveTimeout(ctx context.Context) time.Duration {
 	return 10 * time.Second
 }
 
-// openCM opens an event channel of the link's own, and the goroutine that reads it.
+// openCM opens an event channel for this link and starts the goroutine that reads it.
 func (l *rdmaLink) openCM(p verbs.Provider) error {
 	var err error
 	if l.cm, err = p.NewCM(); err != nil {
@@ -134,8 +134,8 @@ func (l *rdmaLink) openCM(p verbs.Provider) error {
 	return nil
 }
 
-// watch reads events until the channel is closed. Those of connecting go to expect; the end of the
-// connection is noted for poll.
+// watch reads events until the channel is closed. Those of connection establishment go to expect;
+// the end of the connection is recorded for poll.
 func (l *rdmaLink) watch() {
 	defer close(l.done)
 	for {
@@ -145,12 +145,12 @@ func (l *rdmaLink) watch() {
 		}
 		switch ev.Type {
 		case verbs.EventDisconnected, verbs.EventDeviceRemoval, verbs.EventTimewaitExit:
-			l.gone.Store(true)
+			l.disconnected.Store(true)
 			wakeEventFD(l.wakeFD)
 		}
 		select {
 		case l.events <- ev:
-		default: // nobody connects any more
+		default: // the connection is established, nothing expects events
 		}
 	}
 }

@@ -14,26 +14,27 @@ import (
 )
 
 const (
-	rdmaAdminBounce = 64 << 10 // bytes per command for data that is not in mapped memory
+	// Bounce buffer of each command for data that is not from Controller.Map, in bytes.
+	rdmaAdminBounce = 64 << 10
 	rdmaBounce      = 4 << 10
-	rdmaRecvID      = 1 << 63 // WRIDs of receives; the rest is an index
+	rdmaRecvID      = 1 << 63 // set in WRIDs of receives; the other bits are the index
 )
 
-// rdmaLink is a queue's queue pair. Submit collects SENDs, poll posts them in one call, takes
-// completions and posts the receives again. A command is finished when its response is here and its
-// SEND has completed: until then the device may read its capsule.
+// rdmaLink is the queue pair of a queue. submit collects SENDs; poll posts them in one call, reaps
+// completions and posts the receives again. A command completes when its response has arrived and
+// its SEND has completed: until then the device may read its capsule.
 //
-// One region holds the commands, the responses and bounce buffers for data from elsewhere.
+// One region contains the commands, the responses and the bounce buffers.
 type rdmaLink struct {
 	qid        uint16
 	invalidate bool
 
-	cm     verbs.CM
-	id     verbs.ID
-	events chan verbs.Event
-	done   chan struct{} // closed when watch has ended
-	gone   atomic.Bool   // the connection has ended
-	wakeFD int
+	cm           verbs.CM
+	id           verbs.ID
+	events       chan verbs.Event
+	done         chan struct{} // closed when watch has ended
+	disconnected atomic.Bool
+	wakeFD       int
 
 	dom    *domain
 	ch     verbs.CompChannel
@@ -57,18 +58,16 @@ type rdmaLink struct {
 	closed bool
 }
 
-// rdmaSlot is what a command has beyond slot.
+// rdmaSlot is the state of a command over RDMA.
 type rdmaSlot struct {
-	sent, answered bool
-	bounced        bool
-	data           verbs.SGE // its in-capsule data
-	mr             verbs.MR  // its own registration
+	sent, answered bool      // the SEND has completed, the response has arrived
+	bounced        bool      // the data is in the bounce buffer
+	data           verbs.SGE // in-capsule data, or a list of data blocks
+	mr             verbs.MR  // registration of the data, with RDMA.Invalidate
 	cqe            nvme.CQE
-	invalidated    uint32
 }
 
-// create makes the queue pair and posts a receive for every response the queue may get, as Linux
-// does.
+// create creates the queue pair and posts a receive for every possible response, as Linux does.
 func (l *rdmaLink) create(p linkParams) error {
 	dev := l.id.Device()
 	var err error
@@ -80,8 +79,8 @@ func (l *rdmaLink) create(p linkParams) error {
 	if p.qid == 0 {
 		l.step = rdmaAdminBounce
 	}
-	if l.region,
-		err = mem.Map("host queue", n*nvme.SQESize+p.size*nvme.CQESize+n*l.step); err != nil {
+	l.region, err = mem.Map("host queue", n*nvme.SQESize+p.size*nvme.CQESize+n*l.step)
+	if err != nil {
 		return err
 	}
 	b := l.region.Bytes()
@@ -118,8 +117,8 @@ func (l *rdmaLink) sqe(i int) *nvme.SQE { return (*nvme.SQE)(l.sqes[i*nvme.SQESi
 
 func (l *rdmaLink) countsData() bool { return false }
 
-// describe follows Linux: data in the capsule on I/O queues if it fits, else one keyed data block,
-// which is also the null descriptor.
+// describe follows Linux: in-capsule data on I/O queues if it fits, else one keyed data block; a
+// command without data has an empty one.
 func (l *rdmaLink) describe(s *slot, i, capsule int) error {
 	st := &l.state[i]
 	*st = rdmaSlot{}
@@ -157,13 +156,13 @@ func (l *rdmaLink) describe(s *slot, i, capsule int) error {
 	return nil
 }
 
-// list describes data with a last segment in the command and s.blocks keyed data blocks in the
-// capsule (RDMA section 3.3.1).
+// list describes data by a Last Segment descriptor in the command and s.blocks keyed data blocks in
+// the capsule (RDMA section 3.3.1).
 func (l *rdmaLink) list(s *slot, i, capsule int, key uint32) error {
 	n := uint32(s.blocks * nvme.SGLDescriptorSize)
 	if l.state[i].bounced || s.blocks > len(s.data) || int(n) > min(capsule, l.step) {
-		return fmt.Errorf(
-			"a list of %d data blocks for %d bytes: the data must be from Controller.Map, the list fit into a capsule, of %d bytes",
+		return fmt.Errorf("a list of %d data blocks for %d bytes: the data must be from "+
+			"Controller.Map, and the list must fit into a capsule with %d bytes of data",
 			s.blocks, len(s.data), capsule)
 	}
 	b := l.bounce[i*l.step:][:n]
@@ -178,17 +177,16 @@ func (l *rdmaLink) list(s *slot, i, capsule int, key uint32) error {
 	return nil
 }
 
-// locate finds the keys of a command's data, by way of a bounce buffer if it is not in memory of
-// Controller.Map.
+// locate returns address and keys of a command's data, which it copies to the bounce buffer if it
+// is not from Controller.Map.
 func (l *rdmaLink) locate(s *slot, i int) (addr uint64, lkey, rkey uint32, err error) {
 	addr = mem.Addr(s.data)
 	if k := l.dom.find(addr, uint64(len(s.data))); k != nil {
 		return addr, k.lkey, k.rkey, nil
 	}
 	if len(s.data) > l.step {
-		return 0, 0, 0,
-			fmt.Errorf("%d bytes of data that are not from Controller.Map, at most %d", len(s.data),
-				l.step)
+		return 0, 0, 0, fmt.Errorf("%d bytes of data that are not from Controller.Map, at most %d",
+			len(s.data), l.step)
 	}
 	l.state[i].bounced = true
 	b := l.memoryOf(s, i)
@@ -196,7 +194,7 @@ func (l *rdmaLink) locate(s *slot, i int) (addr uint64, lkey, rkey uint32, err e
 	return mem.Addr(b), l.mr.LKey(), l.mr.RKey(), nil
 }
 
-// memoryOf is the memory that the device reads or writes for a command.
+// memoryOf is the memory that the device reads or writes for the data of a command.
 func (l *rdmaLink) memoryOf(s *slot, i int) []byte {
 	if l.state[i].bounced {
 		return l.bounce[i*l.step:][:len(s.data)]
@@ -264,7 +262,7 @@ func (l *rdmaLink) poll(q *Queue) error {
 			return fmt.Errorf("%w: completion queue: %w", ErrClosed, err)
 		}
 		for i := range l.wcs[:n] {
-			if err := l.take(q, &l.wcs[i]); err != nil {
+			if err := l.handle(q, &l.wcs[i]); err != nil {
 				return err
 			}
 		}
@@ -275,14 +273,14 @@ func (l *rdmaLink) poll(q *Queue) error {
 			break
 		}
 	}
-	if l.gone.Load() {
+	if l.disconnected.Load() {
 		return fmt.Errorf("%w: the controller disconnected", ErrClosed)
 	}
 	return nil
 }
 
-// take handles one work completion.
-func (l *rdmaLink) take(q *Queue, wc *verbs.WC) error {
+// handle processes one work completion.
+func (l *rdmaLink) handle(q *Queue, wc *verbs.WC) error {
 	if wc.Status != verbs.WCSuccess {
 		what := "command"
 		if wc.WRID&rdmaRecvID != 0 {
@@ -306,17 +304,13 @@ func (l *rdmaLink) take(q *Queue, wc *verbs.WC) error {
 			cqe[:])
 	}
 	st := &l.state[i]
-	if wc.Flags&verbs.WCWithInv != 0 {
-		if wc.InvalidatedRKey != s.key || s.key == 0 {
-			return q.violation(
-				"CID %#x: key %#x invalidated, the command's is %#x (0: none asked for)", s.cid,
-				wc.InvalidatedRKey, s.key)
-		}
-		st.invalidated = wc.InvalidatedRKey
+	if wc.Flags&verbs.WCWithInv != 0 && (wc.InvalidatedRKey != s.key || s.key == 0) {
+		return q.violation("CID %#x: key %#x invalidated, the command's is %#x (0: none)", s.cid,
+			wc.InvalidatedRKey, s.key)
 	}
-	// Judged as it arrives: the command may end later than those of later responses, when its SEND
-	// completes.
-	if err := q.judgeHead(s, cqe); err != nil {
+	// Here, in the order of arrival: the command itself completes with its SEND, maybe after
+	// commands whose responses arrive later.
+	if err := q.checkSQHD(s, cqe); err != nil {
 		return err
 	}
 	st.cqe, st.answered = *cqe, true
@@ -324,7 +318,7 @@ func (l *rdmaLink) take(q *Queue, wc *verbs.WC) error {
 	return l.finish(q, i)
 }
 
-// finish completes the command in slot i once nothing of it is in use any more.
+// finish completes the command in slot i once the device no longer uses its memory.
 func (l *rdmaLink) finish(q *Queue, i int) error {
 	st := &l.state[i]
 	if !st.sent || !st.answered {
@@ -366,7 +360,7 @@ func (l *rdmaLink) wait(q *Queue, wakeFD int, d time.Duration) error {
 	return err
 }
 
-// close frees everything; what was never made is skipped.
+// close frees everything that was created.
 func (l *rdmaLink) close() error {
 	if l.closed {
 		return nil

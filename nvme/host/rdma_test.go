@@ -103,7 +103,7 @@ func TestRDMAPipeline(t *testing.T) {
 	}
 }
 
-// TestFree: what Wait has found and Poll has not returned yet still takes its place in the queue.
+// TestFree: completions that Wait has reaped and Poll has not returned count as outstanding.
 func TestFree(t *testing.T) {
 	_, q := connectRDMA(t, newFakeRDMA(t), false, 4)
 	var op Op
@@ -134,9 +134,8 @@ func TestFree(t *testing.T) {
 }
 
 func TestRDMAViolations(t *testing.T) {
-	answer := func(change func(q *fakeRDMAQueue, cqe *nvme.CQE,
-		wr *verbs.SendWR),
-	) func(*fakeRDMAQueue, *nvme.SQE) {
+	type alter func(q *fakeRDMAQueue, cqe *nvme.CQE, wr *verbs.SendWR)
+	answer := func(change alter) func(*fakeRDMAQueue, *nvme.SQE) {
 		return func(q *fakeRDMAQueue, sqe *nvme.SQE) {
 			cqe := q.cqe(sqe.CID(), 0, 0)
 			wr := verbs.SendWR{Opcode: verbs.WRSend}
@@ -148,14 +147,14 @@ func TestRDMAViolations(t *testing.T) {
 		name       string
 		op         nvme.Opcode
 		invalidate bool
-		evil       func(*fakeRDMAQueue, *nvme.SQE)
+		fault      func(*fakeRDMAQueue, *nvme.SQE)
 	}{
 		{
 			"unknown CID", nvme.NVMFlush, false,
 			answer(func(_ *fakeRDMAQueue, c *nvme.CQE, _ *verbs.SendWR) { c[12] ^= 1 }),
 		},
 		{
-			"invalidation not asked for", nvme.NVMRead, false,
+			"invalidation not requested", nvme.NVMRead, false,
 			answer(func(q *fakeRDMAQueue, _ *nvme.CQE, wr *verbs.SendWR) {
 				wr.Opcode, wr.InvalidateRKey = verbs.WRSendWithInv, q.key
 			}),
@@ -173,7 +172,7 @@ func TestRDMAViolations(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := newFakeRDMA(t, func(f *fakeRDMA) {
-				f.evil = func(q *fakeRDMAQueue, sqe *nvme.SQE) bool {
+				f.override = func(q *fakeRDMAQueue, sqe *nvme.SQE) bool {
 					if q.size != 16 || sqe.Opcode() != tc.op {
 						if q.size == 16 && sqe.Opcode() == nvme.NVMRead {
 							lastKey = q.key
@@ -181,7 +180,7 @@ func TestRDMAViolations(t *testing.T) {
 						}
 						return false
 					}
-					tc.evil(q, sqe)
+					tc.fault(q, sqe)
 					return true
 				}
 			})
@@ -215,8 +214,8 @@ func TestRDMAViolations(t *testing.T) {
 	}
 }
 
-// lastKey is the key of the last read that was not answered; only the fake's one goroutine per test
-// touches it.
+// lastKey is the key of the last read that was not answered. Only the goroutine of the fake uses
+// it.
 var lastKey uint32
 
 func TestRDMARefused(t *testing.T) {
@@ -231,7 +230,7 @@ func TestRDMARefused(t *testing.T) {
 
 func TestRDMADisconnect(t *testing.T) {
 	f := newFakeRDMA(t, func(f *fakeRDMA) {
-		f.evil = func(q *fakeRDMAQueue, sqe *nvme.SQE) bool {
+		f.override = func(q *fakeRDMAQueue, sqe *nvme.SQE) bool {
 			if sqe.Opcode() != nvme.NVMFlush || q.size == 33 {
 				return false
 			}
@@ -252,8 +251,7 @@ func TestRDMAZeroAllocation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The link alone: a SEND to oneself is not possible, so build and describe are counted, and
-	// posting is the fabric's.
+	// Without posting, which is the fake fabric's.
 	var op Op
 	i := q.free[len(q.free)-1]
 	l := q.link.(*rdmaLink)
@@ -276,8 +274,8 @@ func TestRDMAZeroAllocation(t *testing.T) {
 	}
 }
 
-// The completion of a SEND may be seen after later responses; SQHD is in the order of the
-// responses.
+// TestRDMALateSendCompletion: the completion of a SEND may follow later responses, and SQHD is in
+// the order of the responses.
 func TestRDMALateSendCompletion(t *testing.T) {
 	f := newFakeRDMA(t)
 	_, q := connectRDMA(t, f, false, 16)
@@ -301,7 +299,7 @@ func TestRDMALateSendCompletion(t *testing.T) {
 		{WRID: uint64(ids[1])},
 		{WRID: uint64(ids[0])},
 	} {
-		if err := l.take(q, &wc); err != nil {
+		if err := l.handle(q, &wc); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -310,8 +308,8 @@ func TestRDMALateSendCompletion(t *testing.T) {
 	}
 }
 
-// A list describes all of the data, in order, in blocks of the same size and a rest; what cannot be
-// described is not submitted.
+// TestRDMAList: a list describes all data, in order, in blocks of the same size and a rest; what
+// cannot be described is not submitted.
 func TestRDMAList(t *testing.T) {
 	f := newFakeRDMA(t)
 	c, q := connectRDMA(t, f, false, 16)
@@ -352,7 +350,7 @@ func TestRDMAList(t *testing.T) {
 	} {
 		op.SQE.SetOpcode(nvme.NVMRead)
 		if _, err := q.Submit(&op); err == nil {
-			t.Errorf("%s is taken", name)
+			t.Errorf("%s: accepted", name)
 		}
 	}
 }

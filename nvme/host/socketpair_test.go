@@ -13,14 +13,14 @@ func socketPair(t testing.TB) (host, controller int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, fd := range fds { // room for what a test has outstanding
+	for _, fd := range fds { // room for all outstanding commands of a test
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4<<20)
 	}
 	t.Cleanup(func() { _ = unix.Close(fds[0]); _ = unix.Close(fds[1]) })
 	return fds[0], fds[1]
 }
 
-// pipeRoundTrip takes what the host sent and answers.
+// pipeRoundTrip reads what the host has sent and sends answer.
 func pipeRoundTrip(t testing.TB, fd int, drain, answer []byte) {
 	if n, err := unix.Read(fd, drain); n <= 0 || err != nil {
 		t.Fatalf("nothing from the host: %v", err)

@@ -9,9 +9,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// DialQueue opens the connection of a queue and nothing more: no Connect command is sent. It is for
-// tests of controllers. The size is that of the submission queue in entries; cntlid goes into the
-// RDMA connect request of an I/O queue.
+// DialQueue opens the connection of a queue without a Connect command: for tests of controllers.
+// size is the number of entries of the submission queue; cntlid is sent in the RDMA connect request
+// of an I/O queue.
 func DialQueue(ctx context.Context, t Transport, qid uint16, size int, cntlid uint16) (*Queue,
 	error,
 ) {
@@ -23,8 +23,7 @@ func DialQueue(ctx context.Context, t Transport, qid uint16, size int, cntlid ui
 	return newQueue(l, qid, size, 0), nil
 }
 
-// ConnectCommand makes a Connect command for q; data may be altered before it is appended to
-// op.Data by the caller.
+// ConnectCommand returns a Connect command for queue qid. The caller may alter it and its data.
 func ConnectCommand(qid uint16, size int, o *Options, cntlid uint16) *Op {
 	op := new(Op)
 	var cattr nvme.CATTR
@@ -43,8 +42,8 @@ func ConnectCommand(qid uint16, size int, o *Options, cntlid uint16) *Op {
 	return op
 }
 
-// Do submits a command and waits for its completion. Nothing else may be outstanding. If ctx ends
-// first the queue is dead, since its data may not be touched before the controller is done with it.
+// Do submits a command and waits for its completion. No other command may be outstanding. If ctx is
+// done first the queue ends, because the controller may still use the data of the command.
 func (q *Queue) Do(ctx context.Context, op *Op) (nvme.CQE, error) {
 	if n := q.Outstanding(); n > 0 {
 		return nvme.CQE{}, fmt.Errorf("queue %d: %d commands are outstanding", q.id, n)
@@ -73,9 +72,9 @@ func (q *Queue) Do(ctx context.Context, op *Op) (nvme.CQE, error) {
 	}
 }
 
-// waitSlice is how long to block before looking at ctx again.
+// waitSlice is how long to block before checking ctx again.
 func waitSlice(ctx context.Context) time.Duration {
-	d := 20 * time.Millisecond
+	d := 20 * time.Millisecond // the delay until a cancellation without deadline is seen
 	if t, ok := ctx.Deadline(); ok {
 		d = min(d, max(time.Until(t), time.Millisecond))
 	}
@@ -100,7 +99,7 @@ func (q *Queue) Write(ctx context.Context, nsid uint32, slba uint64, blocks uint
 	return q.run(ctx, &op)
 }
 
-// WriteZeroes makes blocks logical blocks read as zeroes.
+// WriteZeroes overwrites blocks logical blocks with zeroes.
 func (q *Queue) WriteZeroes(ctx context.Context, nsid uint32, slba uint64, blocks uint32,
 	flags nvme.RWFlags,
 ) error {
@@ -123,7 +122,7 @@ func (q *Queue) Discard(ctx context.Context, nsid uint32, data []byte) error {
 	return q.run(ctx, &op)
 }
 
-// run is Do with an unsuccessful status as error.
+// run is Do, with an unsuccessful status returned as an error.
 func (q *Queue) run(ctx context.Context, op *Op) error {
 	cqe, err := q.Do(ctx, op)
 	if err == nil && !cqe.Status().OK() {
@@ -132,7 +131,7 @@ func (q *Queue) run(ctx context.Context, op *Op) error {
 	return err
 }
 
-// StatusOf is the NVMe status in err: Success for nil, and false if err is no status.
+// StatusOf returns the NVMe status in err: Success for nil, and false if err has none.
 func StatusOf(err error) (nvme.Status, bool) {
 	var st nvme.Status
 	return st, err == nil || errors.As(err, &st)

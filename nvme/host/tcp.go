@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,22 +15,22 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TCP reaches controllers by NVMe/TCP.
+// TCP is the NVMe/TCP transport.
 type TCP struct {
 	// Addr is the controller's address and port.
 	Addr netip.AddrPort
-	// HeaderDigest and DataDigest ask for digests; the controller must grant them, as Linux
-	// insists.
+	// HeaderDigest and DataDigest request digests. A controller that does not enable them is
+	// refused, as by Linux.
 	HeaderDigest, DataDigest bool
-	// HPDA is the alignment of C2HData asked for: (HPDA+1)*4 bytes; 0 to 31.
+	// HPDA is the requested alignment of C2HData: (HPDA+1)*4 bytes; 0 to 31.
 	HPDA uint8
-	// Source is the local address, if it is valid.
+	// Source is the local address to connect from; the zero value leaves it to the system.
 	Source netip.Addr
-	// CongestionControl names that of the connection as seen from the host (tcp(7),
-	// TCP_CONGESTION); "" is the system's.
+	// CongestionControl is the congestion control algorithm of the connection (TCP_CONGESTION in
+	// tcp(7)); "" is the system's default.
 	CongestionControl string
-	// Turn is how many bytes one poll of a queue sends at most, about: whoever polls several must
-	// get to the others. 0 is 256 KiB.
+	// Turn is the approximate number of bytes that one Poll sends at most, so that a goroutine that
+	// polls several queues serves all of them. 0 is 256 KiB.
 	Turn int
 }
 
@@ -54,7 +53,7 @@ func (t TCP) open(ctx context.Context, p linkParams) (link, error) {
 	return l, nil
 }
 
-// dialTCP makes a connected non-blocking socket.
+// dialTCP returns a connected non-blocking socket.
 func dialTCP(ctx context.Context, t TCP) (int, error) {
 	family := unix.AF_INET6
 	if t.Addr.Addr().Is4() {
@@ -99,17 +98,12 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 
 // pollFD waits until fd has one of the events or ctx is done.
 func pollFD(ctx context.Context, fd int, events int16) error {
-	const slice = 20 * time.Millisecond // how late a cancellation without deadline is seen
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		d := slice
-		if t, ok := ctx.Deadline(); ok {
-			d = min(d, max(time.Until(t), time.Millisecond))
-		}
 		fds := []unix.PollFd{{Fd: int32(fd), Events: events}}
-		if n, err := unix.Poll(fds, int(d.Milliseconds())); n > 0 {
+		if n, err := unix.Poll(fds, int(waitSlice(ctx).Milliseconds())); n > 0 {
 			return nil
 		} else if err != nil && !errors.Is(err, unix.EINTR) {
 			return os.NewSyscallError("poll", err)
@@ -117,8 +111,8 @@ func pollFD(ctx context.Context, fd int, events int16) error {
 	}
 }
 
-// initialize exchanges ICReq and ICResp and judges the answer as Linux does (TCP sections 3.6.2.2
-// and 3.6.2.3).
+// initialize exchanges ICReq and ICResp and validates the response as Linux does (TCP sections
+// 3.6.2.2 and 3.6.2.3).
 func (l *tcpLink) initialize(ctx context.Context, t TCP) error {
 	want := pdu.Params{HeaderDigest: t.HeaderDigest, DataDigest: t.DataDigest, HPDA: t.HPDA}
 	var req pdu.ICReq
@@ -163,10 +157,10 @@ func (l *tcpLink) initialize(ctx context.Context, t TCP) error {
 	}
 	switch {
 	case resp.HeaderDigest() != t.HeaderDigest || resp.DataDigest() != t.DataDigest:
-		return fmt.Errorf("%w: ICResp: digests header %t data %t, asked for %t %t", ErrRefused,
+		return fmt.Errorf("%w: ICResp: digests header %t data %t, requested %t %t", ErrRefused,
 			resp.HeaderDigest(), resp.DataDigest(), t.HeaderDigest, t.DataDigest)
 	case resp.CPDA() != 0:
-		return fmt.Errorf("%w: ICResp: CPDA %d, Linux takes 0 only", ErrRefused, resp.CPDA())
+		return fmt.Errorf("%w: ICResp: CPDA %d, Linux accepts only 0", ErrRefused, resp.CPDA())
 	case [112]byte(resp[16:]) != [112]byte{}:
 		return fmt.Errorf("%w: ICResp: reserved bytes are not zero", ErrRefused)
 	}

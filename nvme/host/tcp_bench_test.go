@@ -8,8 +8,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// wire is a TCP queue whose controller is the test itself, at the other end of a socket pair: no
-// goroutine takes part, and nothing is allocated but by the host.
+// wire is a TCP queue whose controller is the test itself, at the other end of a socket pair: there
+// is no other goroutine, and only the host can allocate.
 type wire struct {
 	tb     testing.TB
 	q      *Queue
@@ -112,8 +112,8 @@ func TestTCPZeroAllocation(t *testing.T) {
 	}
 }
 
-// BenchmarkTCP is what a command costs the host at queue depth 32, its share of the system calls
-// and the answering included.
+// BenchmarkTCP measures a command of the host at queue depth 32, with its share of the system calls
+// and of the controller's answer.
 func BenchmarkTCP(b *testing.B) {
 	for name, write := range map[string]bool{"read4K": false, "write4K": true} {
 		b.Run(name, func(b *testing.B) {

@@ -7,23 +7,23 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 const (
 	tcpReceiveBuffer = 256 << 10
-	// what is missing of a payload beyond this is received without the buffer
-	tcpDirectReceive = 16 << 10
-	tcpDataHeaders   = 64 // H2CData PDUs built at once
-	// what one poll receives at most, about, and sends if nothing else is said (TCP.Turn)
+	tcpDirectReceive = 16 << 10 // at least this much missing data is received without the buffer
+	tcpDataHeaders   = 64       // H2CData PDUs built at once
+	// Approximate limit in bytes of what one poll receives, and of what it sends without TCP.Turn.
 	tcpTurn    = 256 << 10
-	maxC2HData = 1 << 30 // what a C2HData may carry before its command is known
+	maxC2HData = 1 << 30 // limit of a C2HData before its command has been looked up
 )
 
-// tcpLink is a queue's TCP connection. Sending: submit appends vectors (header, data, digest) to
-// tx, flush hands them to the kernel in one call; H2CData for R2Ts is built while headers are free.
-// Receiving: tcp_receive.go.
+// tcpLink is the TCP connection of a queue. Sending: submit appends vectors (header, data, digest)
+// to tx, and flush passes them to the kernel in one call; H2CData for R2Ts is built while headers
+// are free. Receiving: tcp_receive.go.
 type tcpLink struct {
 	fd     int
 	turn   int // bytes
@@ -33,13 +33,12 @@ type tcpLink struct {
 
 	capsules []tcpCapsule
 
-	// tx holds vectors not sent yet in tx[txHead:txEnd].
+	// tx[txHead:txEnd] are the vectors that are not sent yet.
 	tx            []sys.Iovec
 	txHead, txEnd int
 	data          [tcpDataHeaders]tcpDataHeader
 	dataUsed      int
-	r2t           []uint16 // slots with an R2T to answer, a ring of one entry per slot
-	r2tHead, r2tN int
+	r2ts          list.List[slot] // commands with an R2T that is not answered completely
 
 	rx  tcpReceiver
 	fds [2]unix.PollFd // of wait
@@ -60,8 +59,7 @@ func newTCPLink(fd int, p linkParams) *tcpLink {
 	n := max(p.size-1, 1)
 	l := &tcpLink{
 		fd: fd, turn: tcpTurn, admin: p.qid == 0, capsules: make([]tcpCapsule, n),
-		r2t: make([]uint16, n),
-		tx:  make([]sys.Iovec, 3*n+3*tcpDataHeaders),
+		tx: make([]sys.Iovec, 3*n+3*tcpDataHeaders),
 	}
 	l.rx.buf = make([]byte, tcpReceiveBuffer)
 	return l
@@ -71,8 +69,8 @@ func (l *tcpLink) sqe(i int) *nvme.SQE { return (*pdu.CapsuleCmd)(l.capsules[i].
 
 func (l *tcpLink) countsData() bool { return true }
 
-// describe follows Linux: data to the controller travels in the capsule if it fits, everything else
-// by a transport data block, which also is the null descriptor (TCP section 3.3.2).
+// describe follows Linux: in-capsule data for writes that fit, a transport data block for
+// everything else, commands without data included (TCP section 3.3.2).
 func (l *tcpLink) describe(s *slot, _, capsule int) error {
 	if l.admin || s.sqe.Opcode() == nvme.FabricsOpcode {
 		capsule = pdu.AdminInCapsule
@@ -81,11 +79,11 @@ func (l *tcpLink) describe(s *slot, _, capsule int) error {
 	if s.raw {
 		return nil
 	}
+	n := uint32(len(s.data))
 	if s.capsuled {
-		s.sqe.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, uint32(len(s.data)))
+		s.sqe.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, n)
 	} else {
-		s.sqe.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0,
-			uint32(len(s.data)))
+		s.sqe.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, n)
 	}
 	return nil
 }
@@ -109,7 +107,7 @@ func (l *tcpLink) submit(q *Queue, i int) error {
 	return nil
 }
 
-// push appends a vector to what is to be sent.
+// push appends a vector to tx.
 func (l *tcpLink) push(b []byte) {
 	if l.txEnd == len(l.tx) {
 		n := copy(l.tx, l.tx[l.txHead:])
@@ -127,27 +125,27 @@ func (l *tcpLink) pushData(b []byte, digest *[pdu.DigestSize]byte) {
 	}
 }
 
-// flush sends until everything is sent, the socket is full, or about a turn's bytes have left.
-func (l *tcpLink) flush(q *Queue) error {
-	for left := 0; left < l.turn; {
-		l.buildData(q)
+// flush sends until everything is sent, the socket is full, or about a turn's bytes are sent.
+func (l *tcpLink) flush() error {
+	for sent := 0; sent < l.turn; {
+		l.buildData()
 		if l.txHead == l.txEnd {
 			return nil
 		}
-		n, errno := sys.Sendmsg(l.fd, l.batch(l.turn-left), 0)
+		n, errno := sys.Sendmsg(l.fd, l.batch(l.turn-sent), 0)
 		if errno == unix.EAGAIN {
 			return nil
 		}
 		if errno != 0 {
 			return fmt.Errorf("%w: send: %w", ErrClosed, errno)
 		}
-		l.sent(n)
-		left += n
+		l.advance(n)
+		sent += n
 	}
 	return nil
 }
 
-// batch is the vectors of about the next n bytes to be sent.
+// batch returns the next vectors to send, of about n bytes.
 func (l *tcpLink) batch(n int) []sys.Iovec {
 	end := l.txHead
 	for most := min(l.txEnd, l.txHead+sys.MaxIovecs); end < most && n > 0; end++ {
@@ -156,8 +154,8 @@ func (l *tcpLink) batch(n int) []sys.Iovec {
 	return l.tx[l.txHead:end]
 }
 
-// sent takes n bytes off the vectors.
-func (l *tcpLink) sent(n int) {
+// advance removes n sent bytes from tx.
+func (l *tcpLink) advance(n int) {
 	batch := l.tx[l.txHead:l.txEnd]
 	l.txHead = l.txEnd - len(sys.Advance(batch, n))
 	if l.txHead == l.txEnd {
@@ -166,11 +164,11 @@ func (l *tcpLink) sent(n int) {
 	}
 }
 
-// buildData turns R2Ts, up to about tcpTurn bytes, into H2CData PDUs of at most MAXH2CDATA bytes,
-// in the order the R2Ts came (TCP section 3.3.2.2).
-func (l *tcpLink) buildData(q *Queue) {
-	for built := 0; l.r2tN > 0 && l.dataUsed < tcpDataHeaders && built < tcpTurn; {
-		s := &q.slots[l.r2t[l.r2tHead]]
+// buildData answers R2Ts in the order of their arrival, with H2CData PDUs of at most MAXH2CDATA
+// bytes and about tcpTurn bytes in all (TCP section 3.3.2.2).
+func (l *tcpLink) buildData() {
+	for built := 0; !l.r2ts.Empty() && l.dataUsed < tcpDataHeaders && built < tcpTurn; {
+		s := l.r2ts.First()
 		n := min(s.r2tLeft, l.p.MaxH2CData)
 		var flags pdu.Flags
 		if n == s.r2tLeft {
@@ -188,40 +186,39 @@ func (l *tcpLink) buildData(q *Queue) {
 		s.r2tOff += n
 		s.r2tLeft -= n
 		if s.r2tLeft == 0 {
-			l.r2tHead = (l.r2tHead + 1) % len(l.r2t)
-			l.r2tN--
+			l.r2ts.Pop()
 		}
 	}
 }
 
 func (l *tcpLink) poll(q *Queue) error {
-	if err := l.flush(q); err != nil {
+	if err := l.flush(); err != nil {
 		return err
 	}
 	if err := l.receive(q); err != nil {
 		return err
 	}
-	if l.r2tN > 0 {
-		return l.flush(q)
+	if !l.r2ts.Empty() {
+		return l.flush()
 	}
 	return nil
 }
 
 func (l *tcpLink) wait(q *Queue, wakeFD int, d time.Duration) error {
-	if err := l.flush(q); err != nil {
+	if err := l.flush(); err != nil {
 		return q.fail(err)
 	}
 	l.fds = [2]unix.PollFd{
 		{Fd: int32(l.fd), Events: unix.POLLIN},
 		{Fd: int32(wakeFD), Events: unix.POLLIN},
 	}
-	if l.txHead != l.txEnd || l.r2tN > 0 { // flush ends before everything is sent
+	if l.txHead != l.txEnd || !l.r2ts.Empty() { // flush may leave something
 		l.fds[0].Events |= unix.POLLOUT
 	}
 	return pollFor(l.fds[:], d)
 }
 
-// pollFor is poll(2), rounded up to milliseconds; a signal ends it early.
+// pollFor is poll(2) with a timeout rounded up to milliseconds; a signal ends it early.
 func pollFor(fds []unix.PollFd, d time.Duration) error {
 	_, err := unix.Poll(fds, int((d+time.Millisecond-1)/time.Millisecond))
 	if err == unix.EINTR {

@@ -10,29 +10,28 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// tcpReceiver holds what has arrived and is not understood yet. Small payloads are copied out of
-// buf; the missing part of a large one is received where it belongs, with buf behind it for what
+// tcpReceiver is the receiving side of a link. Small data is copied out of buf; the missing part of
+// large data is received straight into the memory of its command, with buf behind it for what
 // follows.
 type tcpReceiver struct {
 	buf  []byte
-	r, w int // buf[r:w] is to be looked at
+	r, w int // buf[r:w] is not parsed yet
 
-	// The payload of the C2HData being received.
-	slot    int
-	dest    []byte // where its next bytes go; empty if no payload is being received
-	crc     uint32
-	flags   pdu.Flags
-	digest  bool // the data digest comes next
-	payload bool // within a C2HData
+	// The C2HData that is being received.
+	slot   int
+	dest   []byte // destination of its missing bytes
+	crc    uint32
+	flags  pdu.Flags
+	inData bool // its data or data digest is incomplete
 
 	iov [2]sys.Iovec
-	cqe nvme.CQE // made up for the success flag
+	cqe nvme.CQE // the completion that a success flag stands for
 }
 
-// receive takes what the socket has, up to about tcpTurn.
+// receive processes what the socket has, up to about tcpTurn bytes.
 func (l *tcpLink) receive(q *Queue) error {
 	rx := &l.rx
-	for taken := 0; taken < tcpTurn; {
+	for received := 0; received < tcpTurn; {
 		if rx.r == rx.w {
 			rx.r, rx.w = 0, 0
 		} else if rx.r > 0 && len(rx.buf)-rx.w < len(rx.buf)/4 {
@@ -48,7 +47,7 @@ func (l *tcpLink) receive(q *Queue) error {
 		case n == 0:
 			return fmt.Errorf("%w by the controller", ErrClosed)
 		}
-		taken += n
+		received += n
 		if err := l.parse(q); err != nil {
 			return err
 		}
@@ -59,7 +58,7 @@ func (l *tcpLink) receive(q *Queue) error {
 	return nil
 }
 
-// recv makes one call. It returns how many bytes came and how many could have.
+// recv makes one system call. It returns how many bytes arrived and how many there was room for.
 func (l *tcpLink) recv() (n, want int, errno unix.Errno) {
 	rx := &l.rx
 	if len(rx.dest) < tcpDirectReceive || rx.r != rx.w {
@@ -86,12 +85,12 @@ func (l *tcpLink) recv() (n, want int, errno unix.Errno) {
 	return n, want, errno
 }
 
-// parse understands as much of the buffer as is complete.
+// parse processes the complete PDUs and the data in the buffer.
 func (l *tcpLink) parse(q *Queue) error {
 	rx := &l.rx
 	for {
-		if rx.payload {
-			if more, err := l.parsePayload(q); !more || err != nil {
+		if rx.inData {
+			if more, err := l.parseData(q); !more || err != nil {
 				return err
 			}
 			continue
@@ -123,7 +122,7 @@ func (l *tcpLink) parse(q *Queue) error {
 
 func (l *tcpLink) headerDigest(h *pdu.Header) int {
 	if h.Type() == pdu.TypeC2HTermReq {
-		return 0 // never has digests (TCP section 3.6.2.5)
+		return 0 // has no digest (TCP section 3.6.2.5)
 	}
 	return l.p.HeaderDigestSize()
 }
@@ -135,7 +134,7 @@ func (l *tcpLink) dispatch(q *Queue, t pdu.Type, b []byte) error {
 	case pdu.TypeC2HData:
 		return l.startData(q, (*pdu.Data)(b[:pdu.DataSize]), b)
 	case pdu.TypeR2T:
-		return l.takeR2T(q, (*pdu.R2T)(b[:pdu.R2TSize]))
+		return l.addR2T(q, (*pdu.R2T)(b[:pdu.R2TSize]))
 	case pdu.TypeC2HTermReq:
 		return fmt.Errorf("%w by C2HTermReq: %w", ErrClosed,
 			(*pdu.TermReq)(b[:pdu.TermReqSize]).Fault())
@@ -143,8 +142,8 @@ func (l *tcpLink) dispatch(q *Queue, t pdu.Type, b []byte) error {
 	return q.violation("unexpected %s", t)
 }
 
-// startData judges the header of a C2HData (TCP section 3.6.2.9). Linux puts data where the last
-// PDU ended, so the offsets must follow each other.
+// startData validates the header of a C2HData (TCP section 3.6.2.9). Linux appends the data to that
+// of the previous PDU, so the offsets must be consecutive.
 func (l *tcpLink) startData(q *Queue, d *pdu.Data, whole []byte) error {
 	s, i := q.find(d.CCCID())
 	if s == nil {
@@ -157,7 +156,7 @@ func (l *tcpLink) startData(q *Queue, d *pdu.Data, whole []byte) error {
 	flags := d.Header().Flags()
 	switch {
 	case s.dir != toHost:
-		return q.violation("C2HData for CID %#x, opcode %#x, which reads nothing", s.cid,
+		return q.violation("C2HData for CID %#x, opcode %#x, which has no data to the host", s.cid,
 			s.sqe.Opcode())
 	case d.DATAO() != s.moved:
 		return q.violation("C2HData for CID %#x at offset %d, expected %d", s.cid, d.DATAO(),
@@ -179,15 +178,13 @@ func (l *tcpLink) startData(q *Queue, d *pdu.Data, whole []byte) error {
 		}
 	}
 	l.rx.slot, l.rx.flags, l.rx.crc = i, flags, 0
-	l.rx.dest = s.data[s.moved : s.moved+d.DATAL()]
-	l.rx.payload, l.rx.digest = true, l.p.DataDigest
+	l.rx.dest, l.rx.inData = s.data[s.moved:s.moved+d.DATAL()], true
 	s.moved += d.DATAL()
 	return nil
 }
 
-// parsePayload copies payload out of the buffer and ends the PDU. more is false if bytes are
-// missing.
-func (l *tcpLink) parsePayload(q *Queue) (more bool, err error) {
+// parseData copies data out of the buffer and ends the PDU. more is false if bytes are missing.
+func (l *tcpLink) parseData(q *Queue) (more bool, err error) {
 	rx := &l.rx
 	if len(rx.dest) > 0 {
 		n := copy(rx.dest, rx.buf[rx.r:rx.w])
@@ -199,18 +196,17 @@ func (l *tcpLink) parsePayload(q *Queue) (more bool, err error) {
 			return false, nil
 		}
 	}
-	if rx.digest {
+	if l.p.DataDigest {
 		if rx.w-rx.r < pdu.DigestSize {
 			return false, nil
 		}
 		if got := pdu.GetCRC(rx.buf[rx.r:]); got != rx.crc {
-			return false,
-				q.violation("C2HData for CID %#x: data digest %#x, should be %#x",
-					q.slots[rx.slot].cid, got, rx.crc)
+			return false, q.violation("C2HData for CID %#x: data digest %#x, should be %#x",
+				q.slots[rx.slot].cid, got, rx.crc)
 		}
 		rx.r += pdu.DigestSize
 	}
-	rx.payload, rx.dest = false, nil
+	rx.inData, rx.dest = false, nil
 	if rx.flags&pdu.Success != 0 {
 		rx.cqe.Fill(0, 0, q.slots[rx.slot].cid, nvme.Success)
 		return true, q.complete(&rx.cqe, false)
@@ -218,9 +214,10 @@ func (l *tcpLink) parsePayload(q *Queue) (more bool, err error) {
 	return true, nil
 }
 
-// takeR2T judges an R2T (TCP section 3.6.2.10); the host allows one per command at a time.
-func (l *tcpLink) takeR2T(q *Queue, r *pdu.R2T) error {
-	s, i := q.find(r.CCCID())
+// addR2T validates an R2T (TCP section 3.6.2.10) and queues it for buildData; the host allows one
+// per command at a time.
+func (l *tcpLink) addR2T(q *Queue, r *pdu.R2T) error {
+	s, _ := q.find(r.CCCID())
 	if s == nil {
 		return q.violation("R2T for CID %#x, which is not outstanding", r.CCCID())
 	}
@@ -232,14 +229,13 @@ func (l *tcpLink) takeR2T(q *Queue, r *pdu.R2T) error {
 	case s.r2tLeft != 0:
 		return q.violation("R2T for CID %#x while another is outstanding", s.cid)
 	case r.R2TL() == 0 || r.R2TO() != s.moved || r.R2TL() > n-s.moved:
-		return q.violation("R2T for CID %#x: offset %d length %d, %d of %d bytes were asked for",
+		return q.violation("R2T for CID %#x: offset %d length %d, %d of %d bytes were requested",
 			s.cid, r.R2TO(), r.R2TL(), s.moved, n)
 	case [4]byte(r[20:]) != [4]byte{}:
 		return q.violation("R2T: reserved bytes are not zero")
 	}
 	s.r2tOff, s.r2tLeft, s.r2tTag = r.R2TO(), r.R2TL(), r.TTAG()
 	s.moved += r.R2TL()
-	l.r2t[(l.r2tHead+l.r2tN)%len(l.r2t)] = uint16(i)
-	l.r2tN++
+	l.r2ts.Push(s, &s.r2tNode)
 	return nil
 }

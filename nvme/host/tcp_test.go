@@ -27,8 +27,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// connectTCP connects to f and opens one I/O queue.
-// connectQueue makes a controller and an I/O queue. The queue is the caller's to close.
+// connectQueue returns a controller and an I/O queue, which the caller closes.
 func connectQueue(t *testing.T, tr Transport, o Options, size int) (*Controller, *Queue) {
 	t.Helper()
 	ctx := testContext(t)
@@ -44,6 +43,7 @@ func connectQueue(t *testing.T, tr Transport, o Options, size int) (*Controller,
 	return c, q
 }
 
+// connectTCP connects to f and opens an I/O queue.
 func connectTCP(t *testing.T, f *fakeTCP, tr TCP, o Options, size int) (*Controller, *Queue) {
 	t.Helper()
 	tr.Addr = f.addr
@@ -170,11 +170,11 @@ func TestTCPPipeline(t *testing.T) {
 	}
 }
 
-// evil is what a controller does with a command instead of what it should.
-type evil func(c *fakeConn, sqe *nvme.SQE)
+// fault is what a controller wrongly does with a command.
+type fault func(c *fakeConn, sqe *nvme.SQE)
 
-// answer is a completion that is changed.
-func answer(change func(c *fakeConn, sqe *nvme.SQE, cqe *nvme.CQE)) evil {
+// answer sends a completion that change has altered.
+func answer(change func(c *fakeConn, sqe *nvme.SQE, cqe *nvme.CQE)) fault {
 	return func(c *fakeConn, sqe *nvme.SQE) {
 		var cqe nvme.CQE
 		cqe.Fill(0, c.sqhd, sqe.CID(), 0)
@@ -183,16 +183,14 @@ func answer(change func(c *fakeConn, sqe *nvme.SQE, cqe *nvme.CQE)) evil {
 	}
 }
 
-func sendData(flags pdu.Flags, off uint32, n int) evil {
-	return func(c *fakeConn,
-		sqe *nvme.SQE,
-	) {
+func sendData(flags pdu.Flags, off uint32, n int) fault {
+	return func(c *fakeConn, sqe *nvme.SQE) {
 		_ = c.write(c.dataPDU(flags, sqe.CID(), off, make([]byte, n)))
 	}
 }
 
-// alterData sends all of the data in a PDU that is changed.
-func alterData(change func(c *fakeConn, b []byte)) evil {
+// alterData sends all data in a PDU that change has altered.
+func alterData(change func(c *fakeConn, b []byte)) fault {
 	return func(c *fakeConn, sqe *nvme.SQE) {
 		b := c.dataPDU(pdu.LastPDU, sqe.CID(), 0, make([]byte, size))
 		change(c, b)
@@ -200,7 +198,7 @@ func alterData(change func(c *fakeConn, b []byte)) evil {
 	}
 }
 
-func ask(off, n uint32) evil {
+func requestData(off, n uint32) fault {
 	return func(c *fakeConn, sqe *nvme.SQE) { _ = c.write(c.r2tPDU(sqe.CID(), 1, off, n)) }
 }
 
@@ -211,7 +209,7 @@ var violations = []struct {
 	name  string
 	op    nvme.Opcode
 	bytes int
-	evil  evil
+	fault fault
 }{
 	{
 		"unknown CID", nvme.NVMFlush, 0,
@@ -241,8 +239,8 @@ var violations = []struct {
 	{
 		"two completions", nvme.NVMFlush, 0,
 		func(c *fakeConn, s *nvme.SQE) {
-			_, _ = c.respond(s.CID(), 0, 0),
-				c.respond(s.CID(), 0, 0)
+			_ = c.respond(s.CID(), 0, 0)
+			_ = c.respond(s.CID(), 0, 0)
 		},
 	},
 	{"success without data", nvme.NVMRead, size, answer(func(*fakeConn, *nvme.SQE, *nvme.CQE) {})},
@@ -277,35 +275,39 @@ var violations = []struct {
 		r.Set(&c.p)
 		_ = c.write(append(r[:], 0, 0, 0, 0))
 	}},
-	{"R2T for a read", nvme.NVMRead, size, ask(0, size)},
-	{"R2T for in-capsule data", nvme.NVMWrite, 512, ask(0, 512)},
-	{"R2T of nothing", nvme.NVMWrite, big, ask(0, 0)},
-	{"R2T too long", nvme.NVMWrite, big, ask(0, big+4)},
-	{"R2T with a gap", nvme.NVMWrite, big, ask(512, 512)},
+	{"failure before the data of an R2T", nvme.NVMWrite, big, func(c *fakeConn, s *nvme.SQE) {
+		cqe := c.cqe(s.CID(), 0, nvme.DataTransferError)
+		_ = c.write(append(c.r2tPDU(s.CID(), 1, 0, 512), c.respPDU(&cqe)...))
+	}},
+	{"R2T for a read", nvme.NVMRead, size, requestData(0, size)},
+	{"R2T for in-capsule data", nvme.NVMWrite, 512, requestData(0, 512)},
+	{"R2T of nothing", nvme.NVMWrite, big, requestData(0, 0)},
+	{"R2T too long", nvme.NVMWrite, big, requestData(0, big+4)},
+	{"R2T with a gap", nvme.NVMWrite, big, requestData(512, 512)},
 	{
 		"success of a write without R2T", nvme.NVMWrite, big,
 		answer(func(*fakeConn, *nvme.SQE, *nvme.CQE) {}),
 	},
 }
 
-// TestViolations has the controller break each rule and checks that the host says so.
+// TestViolations: the host detects each violation of the protocol.
 func TestViolations(t *testing.T) {
 	for _, tc := range violations {
 		t.Run(tc.name, func(t *testing.T) {
-			evil := func(c *fakeConn, sqe *nvme.SQE) bool {
+			override := func(c *fakeConn, sqe *nvme.SQE) bool {
 				if c.size != 16 || sqe.Opcode() != tc.op {
 					return false
 				}
-				tc.evil(c, sqe)
+				tc.fault(c, sqe)
 				return true
 			}
-			f := newFakeTCP(t, func(f *fakeTCP) { f.evil = evil })
+			f := newFakeTCP(t, func(f *fakeTCP) { f.override = override })
 			_, q := connectTCP(t, f, TCP{HeaderDigest: true, DataDigest: true}, testOptions(), 16)
 			op := Op{Data: make([]byte, tc.bytes)}
 			op.SQE.SetOpcode(tc.op)
 			ctx := testContext(t)
 			_, err := q.Do(ctx, &op)
-			for err == nil { // "two completions" shows with the next poll
+			for err == nil { // the next poll finds "two completions"
 				_ = q.Wait(time.Second)
 				_, err = q.Poll(nil)
 			}
@@ -314,14 +316,14 @@ func TestViolations(t *testing.T) {
 				t.Fatalf("got %v, want a violation", err)
 			}
 			if _, err := q.Submit(&op); !errors.As(err, &v) {
-				t.Fatalf("submit to a dead queue: %v", err)
+				t.Fatalf("submit to a ended queue: %v", err)
 			}
 		})
 	}
 }
 
 func TestTermReq(t *testing.T) {
-	evil := func(c *fakeConn, sqe *nvme.SQE) bool {
+	override := func(c *fakeConn, sqe *nvme.SQE) bool {
 		if c.size != 16 || sqe.Opcode() != nvme.NVMFlush {
 			return false
 		}
@@ -329,7 +331,7 @@ func TestTermReq(t *testing.T) {
 			sqe[:]))
 		return true
 	}
-	f := newFakeTCP(t, func(f *fakeTCP) { f.evil = evil })
+	f := newFakeTCP(t, func(f *fakeTCP) { f.override = override })
 	_, q := connectTCP(t, f, TCP{HeaderDigest: true}, testOptions(), 16)
 	err := q.Flush(testContext(t), 1)
 	var fault pdu.Fault
@@ -350,12 +352,12 @@ func TestConnectRefused(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	f = newFakeTCP(t, func(f *fakeTCP) { f.cpda = 1 })
-	if _, err := Connect(testContext(t), TCP{Addr: f.addr}, testOptions()); !errors.Is(err,
-		ErrRefused) {
+	_, err = Connect(testContext(t), TCP{Addr: f.addr}, testOptions())
+	if !errors.Is(err, ErrRefused) {
 		t.Fatalf("CPDA: got %v", err)
 	}
 	f.ln.Close()
-	if _, err := Connect(testContext(t), TCP{Addr: f.addr}, testOptions()); err == nil {
+	if _, err = Connect(testContext(t), TCP{Addr: f.addr}, testOptions()); err == nil {
 		t.Fatal("connected to a closed port")
 	}
 }
@@ -368,7 +370,7 @@ func TestAdmin(t *testing.T) {
 	// answers.
 	var eventCID uint16
 	alive, armed, sent := 0, false, false
-	evil := func(c *fakeConn, sqe *nvme.SQE) bool {
+	override := func(c *fakeConn, sqe *nvme.SQE) bool {
 		switch {
 		case c.size != 33:
 		case sqe.Opcode() == nvme.AdminAsyncEventReq:
@@ -381,7 +383,7 @@ func TestAdmin(t *testing.T) {
 		}
 		return false
 	}
-	f := newFakeTCP(t, func(f *fakeTCP) { f.evil = evil })
+	f := newFakeTCP(t, func(f *fakeTCP) { f.override = override })
 	c, q := connectTCP(t, f, TCP{}, o, 16)
 	ctx := testContext(t)
 	if n, err := c.SetQueueCount(ctx, 8); n != 3 || err != nil {
@@ -412,18 +414,18 @@ func TestAdmin(t *testing.T) {
 	f.mu.Unlock()
 	<-c.Done()
 	if !errors.Is(c.Err(), ErrClosed) {
-		t.Fatalf("dead of %v", c.Err())
+		t.Fatalf("ended because of %v", c.Err())
 	}
 	if err := c.KeepAlive(ctx); !errors.Is(err, ErrClosed) {
-		t.Fatalf("command to a dead controller: %v", err)
+		t.Fatalf("command to a controller that has ended: %v", err)
 	}
 	if _, open := <-c.Events(); open {
-		t.Fatal("events of a dead controller")
+		t.Fatal("events of a controller that has ended")
 	}
 }
 
-// However much waits on one queue, a call hands about tcpTurn of it to the kernel: other queues of
-// the same thread have their turn.
+// TestTCPTurn: a call passes about tcpTurn bytes to the kernel, however much there is to send, so
+// that other queues of the same thread have their turn.
 func TestTCPTurn(t *testing.T) {
 	l := newTCPLink(-1, linkParams{qid: 1, size: 129})
 	data := make([]byte, 128<<10)
@@ -439,7 +441,7 @@ func TestTCPTurn(t *testing.T) {
 		if sent += n; n < tcpTurn && sent < 64*(len(data)+72) || n > tcpTurn+len(data) {
 			t.Fatalf("%d bytes at once, want about %d", n, tcpTurn)
 		}
-		l.sent(n)
+		l.advance(n)
 	}
 	l.push(data[:1])
 	if n := len(l.batch(1)); n != 1 {

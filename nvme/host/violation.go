@@ -5,25 +5,25 @@ import (
 	"fmt"
 )
 
-// Violation is a breach of the protocol by the controller. It ends the queue.
+// Violation is a protocol violation by the controller. It ends the queue.
 type Violation struct {
 	QID  uint16
 	What string
 }
 
-// Error describes the breach.
+// Error describes the violation.
 func (v *Violation) Error() string {
 	return fmt.Sprintf("queue %d: protocol violation by the controller: %s", v.QID, v.What)
 }
 
-// Errors of queues. They are wrapped with what happened.
+// Errors of queues. They are returned wrapped, with details.
 var (
-	// ErrClosed says that the connection is gone: closed by the controller, by Close, or by an
-	// error of the network.
+	// ErrClosed means that the connection has ended: closed by the controller, by Close, or by a
+	// network error.
 	ErrClosed = errors.New("connection closed")
-	// ErrFull says that every command of the queue is outstanding: Poll first.
+	// ErrFull means that every command of the queue is outstanding: Poll first.
 	ErrFull = errors.New("queue is full")
-	// ErrRefused says that the controller refused the connection below the Connect command (RDMA
-	// reject, ICResp missing).
+	// ErrRefused means that the controller refused the connection before the Connect command (RDMA
+	// reject, no valid ICResp).
 	ErrRefused = errors.New("connection refused")
 )

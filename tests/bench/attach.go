@@ -11,23 +11,22 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// attach measures a target that runs already. Nothing is known of its process, and there is no
-// floor.
+// attach measures a running target, without its CPU time and without a floor.
 func attach(o options, where, nqn string) (err error) {
 	kind, address, _ := strings.Cut(where, ":")
 	addr, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return fmt.Errorf("%s: want TRANSPORT:ADDRESS:PORT: %w", where, err)
 	}
-	var reach func(digests bool) host.Transport
+	var transport func(digests bool) host.Transport
 	switch kind {
 	case "tcp":
-		reach = func(digests bool) host.Transport {
+		transport = func(digests bool) host.Transport {
 			return host.TCP{Addr: addr, HeaderDigest: digests, DataDigest: digests}
 		}
 	case "rdma":
 		provider := ibv.New()
-		reach = func(bool) host.Transport { return host.RDMA{Provider: provider, Addr: addr} }
+		transport = func(bool) host.Transport { return host.RDMA{Provider: provider, Addr: addr} }
 	default:
 		return fmt.Errorf("%s: the transport must be tcp or rdma", where)
 	}
@@ -46,7 +45,7 @@ func attach(o options, where, nqn string) (err error) {
 			if w.on != (variant{}) || w.digests && kind != "tcp" {
 				continue
 			}
-			f, err := measureTarget(reach(w.digests), nqn, w, o.duration, nil)
+			f, err := measureTarget(transport(w.digests), nqn, w, o.duration, nil)
 			if err != nil {
 				return fmt.Errorf("%s: %w", w.name, err)
 			}

@@ -8,8 +8,8 @@ import (
 )
 
 func TestHistogramBucketsAreFine(t *testing.T) {
-	for _, ns := range []uint64{0, 1, 31, 32, 33, 63, 64, 1000, 4095, 4096, 1 << 20, 1<<40 +
-		12345} {
+	values := []uint64{0, 1, 31, 32, 33, 63, 64, 1000, 4095, 4096, 1 << 20, 1<<40 + 12345}
+	for _, ns := range values {
 		low := lowest(bucketOf(ns))
 		if low > ns || ns-low > ns/(1<<subBits) {
 			t.Errorf("%d falls into the bucket that begins at %d", ns, low)
@@ -46,7 +46,7 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// The floor must answer exactly what it is asked for, whatever the shape.
+// TestFloorServesEveryShape: the floor answers every request, whatever its shape.
 func TestFloorServesEveryShape(t *testing.T) {
 	for _, w := range []workload{
 		{size: 4096, depth: 4, queues: 1, reads: 100, timed: true},
@@ -109,7 +109,7 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
-// Whatever stops a burst, no I/O may run beside the flush.
+// TestBurstFlushesAlone: no I/O runs beside a flush.
 func TestBurstFlushesAlone(t *testing.T) {
 	s := &stream{w: workload{burst: 4, depth: 2}, left: 0, outstanding: 1, idle: []int{0}}
 	if err := s.submit(time.Now()); err != nil || s.flushing {

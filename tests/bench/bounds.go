@@ -5,24 +5,24 @@ import (
 	"strings"
 )
 
-// The claims by which the target is judged, natively and in the lab, are one table: both reports
-// take their verdicts and the column of what is wanted from it. docs/benchmarks/README.md says
-// where the bounds come from.
+// This is the table of all claims about performance, natively and in the lab. Both reports take
+// their checks and the column of bounds from it. docs/benchmarks/README.md says where the bounds
+// come from.
 
-// bound is one claim: a value made of records, and what its median is to reach.
+// bound is one claim: a value computed from records, and the bound of its median.
 type bound struct {
-	group   string // of the records it judges
+	group   string // of the records
 	claim   string
-	limit   float64 // the most that is allowed, or the least if atLeast is set
+	limit   float64 // the maximum, or the minimum if atLeast is set
 	atLeast bool
-	peer    string // what others reach
-	// row is the workload whose ratio, target over reference, is to reach ratio; "" if the claim is
-	// not about one row.
+	peer    string // the value of other targets
+	// row is the workload whose ratio, target over reference, has the bound ratio; "" if the claim
+	// is not about one row.
 	row   string
 	ratio float64
-	// value is the value round by round, none if it was not measured.
+	// value returns the value of each round, none if it was not measured.
 	value func(m measured) []float64
-	// detail is what the value was made from, nil if that is in the table anyway.
+	// detail describes how the value came about, nil if the table shows that.
 	detail func(m measured) string
 }
 
@@ -32,12 +32,12 @@ type measured struct {
 	group   string
 }
 
-// of are the values of one figure, round by round.
+// of returns the values of one figure, round by round.
 func (m measured) of(workload, who, figure string) []float64 {
 	return series(m.records, m.group, workload, who, figure)
 }
 
-// median is that of one figure, 0 if it was not measured.
+// median is the median of one figure, 0 if it was not measured.
 func (m measured) median(workload, who, figure string) float64 {
 	if v := m.of(workload, who, figure); len(v) > 0 {
 		return spreadOf(v).Median
@@ -51,30 +51,27 @@ func share(group, row, of string, least float64, peer string) bound {
 		group: group, claim: row + ": IOPS over " + of, limit: least, atLeast: true, peer: peer,
 		row: row, ratio: least,
 		value: func(m measured) []float64 {
-			return over(m.of(row, whoTarget, "iops"),
-				m.of(row, whoReference, "iops"))
+			return over(m.of(row, whoTarget, "iops"), m.of(row, whoReference, "iops"))
 		},
 	}
 }
 
-// compared is one figure of the target over the reference's.
+// compared is one figure of the target over the same of the reference.
 func compared(group, row, figure, what string, most float64, peer string) bound {
 	return bound{
 		group: group, claim: row + ": " + what, limit: most, peer: peer,
 		value: func(m measured) []float64 {
-			return over(m.of(row, whoTarget, figure),
-				m.of(row, whoReference, figure))
+			return over(m.of(row, whoTarget, figure), m.of(row, whoReference, figure))
 		},
 	}
 }
 
-// beside is the target's IOPS of one row over those of another.
+// beside is the IOPS of the target in one row over those in another row.
 func beside(claim, row, base string, least float64, peer string) bound {
 	return bound{
 		group: nativeGroup, claim: claim, limit: least, atLeast: true, peer: peer,
 		value: func(m measured) []float64 {
-			return over(m.of(row, whoTarget, "iops"),
-				m.of(base, whoTarget, "iops"))
+			return over(m.of(row, whoTarget, "iops"), m.of(base, whoTarget, "iops"))
 		},
 	}
 }
@@ -87,16 +84,15 @@ func plain(claim, row, figure string, most float64) bound {
 	}
 }
 
-// nothing is the limit of bytes per I/O where there are to be none: what a process allocates now
-// and then anyway, spread over all I/Os, is less than a byte of each.
+// nothing is the bound of bytes per I/O where the I/O path allocates none: the occasional
+// allocations of the process amount to less than a byte per I/O.
 const nothing = 0.5
 
 // nativeBounds are the claims of "make bench".
 func nativeBounds() []bound {
 	const single, read32, write32 = "4K random read QD 1", "4K random read QD 32",
 		"4K random write QD 32"
-	// At depth 1 the mean of the latency is the inverse of the IOPS, for the floor too, which keeps
-	// no histogram.
+	// At depth 1 the mean latency is the inverse of the IOPS, so the floor needs no histogram.
 	adaptive := compared(nativeGroup, single, "mean_us", "mean latency over the floor's, adaptive",
 		1.25, "SPDK 1.27, interrupts")
 	polling := compared(nativeGroup, pollingName, "mean_us", "mean latency over the floor's", 1.10,
@@ -107,8 +103,8 @@ func nativeBounds() []bound {
 			return fmt.Sprintf("the floor's was %s µs", rounds(m.of(row, whoReference, "mean_us")))
 		}
 	}
-	// The floor's data ends in one buffer that stays in the cache, the target's in the namespace:
-	// what that makes of it is said beside it.
+	// The floor receives into one buffer, which stays in the cache, the target into the namespace.
+	// The detail compares it with a floor that receives into a large area.
 	write := share(nativeGroup, writeName, "the floor", 0.95, "")
 	write.detail = func(m measured) string {
 		cold := over(m.of(coldName, whoTarget, "iops"), m.of(coldName, whoReference, "iops"))
@@ -159,17 +155,15 @@ func nativeBounds() []bound {
 	return append(append(list, connectionBounds()...), fairnessBounds()...)
 }
 
-// connectionBounds are two for each number of connections: what the target keeps of its IOPS on one
-// connection, and that over what the floor keeps of its own. Where each connection has one command
-// in flight there is nothing to batch, for bare sockets neither.
+// connectionBounds are two claims for each number of connections: the IOPS of the target over those
+// on one connection, and this ratio over the same ratio of the floor. With one command in flight on
+// each connection there is nothing to batch, for bare sockets neither.
 func connectionBounds() []bound {
 	var list []bound
 	one := connectionsName(1)
 	for _, n := range connections[1:] {
 		many := connectionsName(n)
-		keeps := func(m measured,
-			who string,
-		) []float64 {
+		keeps := func(m measured, who string) []float64 {
 			return over(m.of(many, who, "iops"), m.of(one, who, "iops"))
 		}
 		what := fmt.Sprintf("%d connections over 1, %d in flight in all", n, inFlight)
@@ -186,8 +180,7 @@ func connectionBounds() []bound {
 				group: nativeGroup, claim: what + ": share of the floor with as many", limit: 0.85,
 				atLeast: true,
 				value: func(m measured) []float64 {
-					return over(keeps(m, whoTarget),
-						keeps(m, whoReference))
+					return over(keeps(m, whoTarget), keeps(m, whoReference))
 				},
 			})
 	}
@@ -201,23 +194,23 @@ func fairnessBounds() []bound {
 		b.value = func(m measured) []float64 {
 			return over(m.of(f.name, whoTarget, besideFigure), m.of(f.name, whoTarget, aloneFigure))
 		}
-		if f.think > 0 { // alone it is a wake-up of the target: the p99 itself counts
+		if f.think > 0 { // alone this is the latency of a wake-up: the bound is of p99 itself
 			b.claim, b.limit = f.name+": p99 in µs", 1000
 			b.value = func(m measured) []float64 { return m.of(f.name, whoTarget, besideFigure) }
 		}
 		b.detail = func(m measured) string {
-			return fmt.Sprintf("p99 alone %.0f µs, beside %.0f µs, the greedy queue got %.1f kIOPS",
+			return fmt.Sprintf("p99 alone %.0f µs, beside %.0f µs, the deep queue got %.1f kIOPS",
 				m.median(f.name, whoTarget, aloneFigure),
 				m.median(f.name, whoTarget, besideFigure),
-				m.median(f.name, whoTarget, greedyFigure)/1e3)
+				m.median(f.name, whoTarget, deepFigure)/1e3)
 		}
 		list = append(list, b)
 	}
 	return list
 }
 
-// qemuGroup is the group of what was measured under QEMU, where host and target have a CPU each; in
-// spinGroup the target spins longer than it does by default.
+// qemuGroup has the measurements under QEMU, where host and target have a CPU each; in spinGroup
+// the target spins longer than by default.
 const (
 	qemuGroup = "rxe under QEMU"
 	spinGroup = qemuGroup + ", spinning"
@@ -255,8 +248,8 @@ func labBounds() []bound {
 	return list
 }
 
-// labLimits are the programs of perftest that move data the same way: the target reads by RDMA
-// WRITE and writes by RDMA READ.
+// labLimits are the programs of perftest that transfer data in the same way: the target uses RDMA
+// WRITE for reads and RDMA READ for writes.
 var labLimits = []struct{ workload, limit string }{
 	{"128K read QD 16", "ib_write_bw 128K"},
 	{"128K read QD 16", "ib_write_bw 128K QD 16"},
@@ -265,21 +258,20 @@ var labLimits = []struct{ workload, limit string }{
 	{"128K write QD 16", "ib_read_bw 128K QD 16"},
 }
 
-// ofLimit is what the target moves over what perftest moves.
+// ofLimit is the throughput of the target over that of perftest.
 func ofLimit(group, workload, limit string) bound {
 	b := bound{group: group, claim: workload + ": MiB/s over " + limit, limit: 0.9, atLeast: true}
 	b.value = func(m measured) []float64 {
 		return over(m.of(workload, whoTarget, "mib_s"), m.of(limit, whoLimit, "mib_s"))
 	}
 	b.detail = func(m measured) string {
-		return fmt.Sprintf("nvmet: %.2f",
-			spreadOf(over(m.of(workload, whoReference, "mib_s"),
-				m.of(limit, whoLimit, "mib_s"))).Median)
+		nvmet := over(m.of(workload, whoReference, "mib_s"), m.of(limit, whoLimit, "mib_s"))
+		return fmt.Sprintf("nvmet: %.2f", spreadOf(nvmet).Median)
 	}
 	return b
 }
 
-// rounds are values one by one.
+// rounds formats the values of all rounds.
 func rounds(values []float64) string {
 	words := make([]string, len(values))
 	for i, v := range values {
@@ -288,24 +280,24 @@ func rounds(values []float64) string {
 	return strings.Join(words, " ")
 }
 
-// check is the verdict on a bound.
+// check is a bound with the measured value.
 type check struct {
-	Verdict string `json:"verdict"` // met, missed, or not measured
-	Claim   string `json:"claim"`
+	Result string `json:"result"` // met, missed, or not measured
+	Claim  string `json:"claim"`
 	// Value is nil if it was not measured.
 	Value *spread `json:"value,omitempty"`
-	// Bound is the most that the median may be, or the least if AtLeast is set.
+	// Bound is the maximum of the median, or the minimum if AtLeast is set.
 	Bound   float64 `json:"bound"`
 	AtLeast bool    `json:"at_least,omitempty"`
-	// Peer is what others reach, Detail what the value was made from.
+	// Peer is the value of other targets, Detail describes how the value came about.
 	Peer   string `json:"peer,omitempty"`
 	Detail string `json:"detail,omitempty"`
 }
 
-// judge finds the verdict from the records.
-func (b bound) judge(records []record) check {
+// evaluate checks the bound with the records.
+func (b bound) evaluate(records []record) check {
 	c := check{
-		Verdict: "not measured", Claim: b.claim, Bound: b.limit, AtLeast: b.atLeast,
+		Result: "not measured", Claim: b.claim, Bound: b.limit, AtLeast: b.atLeast,
 		Peer: b.peer,
 	}
 	if b.group != nativeGroup {
@@ -318,9 +310,9 @@ func (b bound) judge(records []record) check {
 	}
 	s := spreadOf(values)
 	c.Value = &s
-	c.Verdict = "missed"
+	c.Result = "missed"
 	if s.Median == b.limit || (s.Median > b.limit) == b.atLeast {
-		c.Verdict = "met"
+		c.Result = "met"
 	}
 	if b.detail != nil {
 		c.Detail = b.detail(m)
@@ -328,12 +320,12 @@ func (b bound) judge(records []record) check {
 	return c
 }
 
-// judgeAll finds the verdicts; what was not measured is among them only if everything should have
-// been.
-func judgeAll(bounds []bound, records []record, everything bool) []check {
+// evaluateAll checks all bounds. It includes those that were not measured only if everything was to
+// be measured.
+func evaluateAll(bounds []bound, records []record, everything bool) []check {
 	var list []check
 	for _, b := range bounds {
-		if c := b.judge(records); c.Value != nil || everything {
+		if c := b.evaluate(records); c.Value != nil || everything {
 			list = append(list, c)
 		}
 	}

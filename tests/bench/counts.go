@@ -19,21 +19,20 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// Some of what is claimed cannot be seen from outside of nvmf-target: garbage collections at will,
-// what is allocated, what is copied. For that the target runs in this program, as a process of its
-// own: subcommand own-target.
+// Some claims cannot be checked from outside of nvmf-target: forced garbage collections, bytes
+// allocated, bytes copied. For these the subcommand own-target of this program is the target.
 
-// variant is how a target differs from nvmf-target with its defaults.
+// variant selects a target.
 type variant struct {
 	// spin is reactors.spin: "" for the default, which adapts.
 	spin string
-	// own is a target in this program: "collecting", whose garbage collector runs every second;
-	// "counting", which counts what it allocates; "copying", built to count copies of payload. ""
-	// is nvmf-target.
+	// own is a target in this program: "collecting" runs the garbage collector every second,
+	// "counting" counts allocated bytes, "copying" is built to count copied bytes. "" is
+	// nvmf-target.
 	own string
 }
 
-// ownTarget starts the target of this program.
+// ownTarget starts this program as a target.
 func ownTarget(cpu int, dir string, v variant) (*server, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -50,15 +49,15 @@ func ownTarget(cpu int, dir string, v variant) (*server, error) {
 	return startTarget(cpu, dir, v.spin, self, "own-target", v.own)
 }
 
-// ownTargetMain is that process: what "nvmf-target serve --config FILE" does. SIGUSR1 makes it
-// write its counters beside the file.
+// ownTargetMain is that process. It does the same as "nvmf-target serve --config FILE"; at SIGUSR1
+// it writes its counters beside the file.
 func ownTargetMain(args []string) error {
 	if len(args) != 4 {
 		return errors.New("own-target takes: VARIANT serve --config FILE")
 	}
 	kind, config := args[0], args[3]
-	asked := make(chan os.Signal, 1)
-	signal.Notify(asked, syscall.SIGUSR1)
+	requests := make(chan os.Signal, 1)
+	signal.Notify(requests, syscall.SIGUSR1)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
@@ -72,7 +71,7 @@ func ownTargetMain(args []string) error {
 				if kind == "collecting" {
 					runtime.GC()
 				}
-			case <-asked:
+			case <-requests:
 				writeCounters(config + countersSuffix)
 			}
 		}
@@ -82,8 +81,8 @@ func ownTargetMain(args []string) error {
 
 const countersSuffix = ".counters"
 
-// writeCounters puts the bytes allocated and the bytes of payload copied so far into a file that is
-// complete once it is there.
+// writeCounters writes the bytes allocated and the bytes of payload copied so far to a file, which
+// is complete when it appears.
 func writeCounters(name string) {
 	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(samples)
@@ -94,7 +93,7 @@ func writeCounters(name string) {
 	}
 }
 
-// counters asks an own target.
+// counters returns the counters of an own target.
 func (s *server) counters() (allocated, copied float64, err error) {
 	name := s.config + countersSuffix
 	if err := s.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
@@ -113,8 +112,7 @@ func (s *server) counters() (allocated, copied float64, err error) {
 	}
 }
 
-// countedWorkloads are those whose bytes are counted: allocated in any build, copied only in one
-// that counts them.
+// countedWorkloads are the rows for which allocated and copied bytes are counted.
 func countedWorkloads() []workload {
 	return []workload{
 		{name: "counted: 4K random read QD 32", size: 4 << 10, depth: 32, queues: 1, reads: 100},
@@ -152,21 +150,21 @@ func (b *bench) countRound(w workload) error {
 	return nil
 }
 
-// count is what a target allocates and copies while a workload runs for d.
+// count returns the bytes that a target allocates and copies while a workload runs for d.
 func count(s *server, w workload, d time.Duration) (allocated, copied, ops float64, err error) {
-	l, err := newLoad(s.reach(false), benchNQN, w)
+	l, err := newLoad(s.transport(false), benchNQN, w)
 	if err != nil {
 		return 0, 0, 0, err
 	}
 	defer l.close()
-	if err := l.run(d/2, func(*stream) *outcome { return &outcome{} }); err != nil { // warm up
+	var warmUp, o outcome
+	if err := l.run(d/2, func(*stream) *outcome { return &warmUp }); err != nil {
 		return 0, 0, 0, err
 	}
 	allocated0, copied0, err := s.counters()
 	if err != nil {
 		return 0, 0, 0, err
 	}
-	var o outcome
 	if err := l.run(d, func(*stream) *outcome { return &o }); err != nil {
 		return 0, 0, 0, err
 	}
@@ -174,27 +172,27 @@ func count(s *server, w workload, d time.Duration) (allocated, copied, ops float
 	return allocated - allocated0, copied - copied0, float64(o.ops), err
 }
 
-// idleName is the row of a target with nothing to do.
+// idleName is the row of an idle target.
 const idleName = "idle: 1024 queues connected"
 
-// idleRound measures what the target costs meanwhile.
+// idleRound measures the CPU time of an idle target.
 func (b *bench) idleRound() error {
 	s, err := b.server(variant{})
 	if err != nil {
 		return err
 	}
-	l, err := newLoad(s.reach(false), benchNQN, workload{connected: 1024})
+	l, err := newLoad(s.transport(false), benchNQN, workload{connected: 1024})
 	if err != nil {
 		return err
 	}
 	defer l.close()
-	time.Sleep(time.Second) // what connecting left to do
+	time.Sleep(time.Second) // until the work of connecting is done
 	before, err := s.runTime()
 	if err != nil {
 		return err
 	}
 	start := time.Now()
-	time.Sleep(max(b.duration, 5*time.Second)) // longer than what happens now and then
+	time.Sleep(max(b.duration, 5*time.Second)) // includes periodic work
 	after, err := s.runTime()
 	if err != nil {
 		return err
@@ -204,8 +202,8 @@ func (b *bench) idleRound() error {
 	return nil
 }
 
-// runTime is the CPU time of all threads of the process, finer than cpuTime (the first field of
-// schedstat, in nanoseconds).
+// runTime is the CPU time of all threads of the process, with a finer resolution than cpuTime (the
+// first field of schedstat, in nanoseconds).
 func (s *server) runTime() (time.Duration, error) {
 	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", s.cmd.Process.Pid))
 	if err != nil || len(names) == 0 {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A target in this program says what it allocated when it is asked.
+// TestOwnTargetCounts: a target in this program reports the bytes it has allocated.
 func TestOwnTargetCounts(t *testing.T) {
 	self := filepath.Join(t.TempDir(), "bench")
 	goBuild(t, self)
@@ -40,7 +40,7 @@ func TestOwnTargetCounts(t *testing.T) {
 	}
 }
 
-// ownCPU is one that this process may use.
+// ownCPU is a CPU that this process may use.
 func ownCPU(t *testing.T) int {
 	t.Helper()
 	var set unix.CPUSet

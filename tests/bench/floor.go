@@ -13,31 +13,31 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// The floor is what loopback TCP allows for traffic of NVMe/TCP's shape with no NVMe in it: a
-// client keeps a number of small requests in flight on each connection, a server answers each with
-// one response gathered from a large memory area. Both sides poll. testdata/tcpfloor.c is its
+// The floor measures what loopback TCP allows for messages of the sizes of NVMe/TCP, without NVMe:
+// a client keeps a number of small requests in flight on each connection, and a server answers each
+// with one response gathered from a large memory area. Both sides poll. testdata/tcpfloor.c is its
 // definition; "bench -check-floor" compares the two.
 
 const (
-	floorArea    = 256 << 20 // server memory that responses come from
+	floorArea    = 256 << 20 // memory of the server that it sends from
 	floorHeader  = 24        // a C2HData header
 	floorRequest = 72        // a CapsuleCmd
 	floorBatch   = 64        // responses in one sendmsg
-	serverBuffer = 256 << 10 // what a server receives at once
+	serverBuffer = 256 << 10 // receive buffer of a server
 	clientBuffer = 1 << 20
 )
 
 // floorShape is one request and its response, in bytes on the wire.
 type floorShape struct{ request, response int }
 
-// readFloor is the shape of reads of size bytes: a capsule against a C2HData PDU with its data.
+// readFloor is the shape of reads of size bytes: a capsule and a C2HData PDU with data.
 func readFloor(size int) floorShape { return floorShape{floorRequest, floorHeader + size} }
 
-// writeFloor is the shape of in-capsule writes of size bytes: a capsule with data against a
+// writeFloor is the shape of in-capsule writes of size bytes: a capsule with data and a
 // CapsuleResp.
 func writeFloor(size int) floorShape { return floorShape{floorRequest + size, floorHeader} }
 
-// after is the index of the shape behind i, without the division that a remainder is.
+// after is the index of the shape behind i, computed without a division.
 func after(i int, pattern []floorShape) int {
 	if i++; i == len(pattern) {
 		return 0
@@ -45,20 +45,19 @@ func after(i int, pattern []floorShape) int {
 	return i
 }
 
-// floorTraffic is what goes over each connection of a floor: the shapes of the pattern over and
-// over.
+// floorTraffic is the traffic of a floor. Each connection repeats the shapes of the pattern.
 type floorTraffic struct {
 	pattern []floorShape
 	depth   int // requests in flight on each connection
 	conns   int
-	// the server receives into its memory, from one end to the other, instead of one buffer
+	// cold has the server receive into consecutive places of its memory instead of one buffer.
 	cold bool
-	// latency is that of the client's first connection, nil if it is not kept.
+	// latency is that of the client's first connection, nil if it is not measured.
 	latency *floorLatency
 }
 
-// serveFloor answers the connections that arrive on port until the client closes them. It pins its
-// thread to cpu.
+// serveFloor accepts the connections of t on port and answers them until the client closes them. It
+// pins its thread to cpu.
 func serveFloor(port, cpu int, t floorTraffic) error {
 	if err := pin(cpu); err != nil {
 		return err
@@ -68,7 +67,7 @@ func serveFloor(port, cpu int, t floorTraffic) error {
 		return err
 	}
 	defer func() { _ = area.Unmap() }()
-	touch(area.Bytes())
+	populate(area.Bytes())
 	listener, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	if err != nil {
 		return err
@@ -105,15 +104,15 @@ func serveFloor(port, cpu int, t floorTraffic) error {
 	}
 }
 
-// touch makes the kernel give every page of b a frame of its own.
-func touch(b []byte) {
+// populate writes to every page of b, so that it is mapped.
+func populate(b []byte) {
 	for i := 0; i < len(b); i += 4096 {
 		b[i] = 1
 	}
 }
 
-// floorServer is one connection. It counts requests in bytes and owes a response for each complete
-// one.
+// floorServer is one connection. It counts the bytes of requests and owes a response for each
+// complete one.
 type floorServer struct {
 	fd      int
 	pattern []floorShape
@@ -121,18 +120,18 @@ type floorServer struct {
 	rng     *rand.Rand
 	in      []byte
 	cold    bool
-	at      int // in memory, if cold: where the next bytes go
+	at      int // in memory, if cold: destination of the next bytes
 	header  [floorHeader]byte
 	store   [2 * floorBatch]sys.Iovec
 	queued  []sys.Iovec // the unsent rest of the last batch
 	have    int         // bytes of an incomplete request
-	request int         // index in pattern of the request that arrives
+	request int         // index in pattern of the current request
 	respond int         // index in pattern of the next response
 	owe     int         // responses not queued yet
 }
 
-// poll receives once and sends what is owed. The error is what ends the connection; the client's
-// end of it is ECONNRESET.
+// poll receives once and sends the responses owed. An error ends the connection; ECONNRESET means
+// that the client has closed it.
 func (f *floorServer) poll() syscall.Errno {
 	in := f.in
 	if f.cold {
@@ -171,7 +170,7 @@ func (f *floorServer) poll() syscall.Errno {
 	return 0
 }
 
-// hangup says that the client has closed, perhaps with responses on the way.
+// hangup says whether the client has closed the connection, possibly with responses outstanding.
 func hangup(e syscall.Errno) bool { return e == syscall.EPIPE || e == syscall.ECONNRESET }
 
 func (f *floorServer) gather() {
@@ -190,21 +189,21 @@ func (f *floorServer) gather() {
 	}
 }
 
-// floorClient is the other end of one connection.
+// floorClient is the client of one connection.
 type floorClient struct {
 	fd      int
 	pattern []floorShape
-	out     []byte // more than all requests in flight
+	out     []byte // at least as large as all requests in flight
 	in      []byte
 	unsent  int // bytes
 	request int // index in pattern of the next request
 	part    int // bytes of an incomplete response
-	respond int // index in pattern of the response that arrives
+	respond int // index in pattern of the current response
 	done    uint64
-	latency *floorLatency // nil if it is not kept
+	latency *floorLatency // nil if it is not measured
 }
 
-// next adds n requests to what is to be sent.
+// next adds n requests to the unsent bytes.
 func (c *floorClient) next(n int) {
 	for range n {
 		c.unsent += c.pattern[c.request].request
@@ -243,7 +242,7 @@ func (c *floorClient) poll() error {
 	return nil
 }
 
-// loadFloor keeps the traffic going for d, or until something is answered, and returns the requests
+// loadFloor runs the traffic for d, but at least until the first response, and returns the requests
 // answered per second.
 func loadFloor(port, cpu int, t floorTraffic, d time.Duration) (float64, error) {
 	if err := pin(cpu); err != nil {
@@ -294,8 +293,8 @@ func loopback(port int) unix.Sockaddr {
 	return &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}
 }
 
-// dial connects to a port of the loopback address, waiting up to half a minute for the listener,
-// which touches its memory first.
+// dial connects to a port of the loopback address. It waits up to half a minute for the listener,
+// which populates its memory first.
 func dial(port int) (int, error) {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
@@ -314,9 +313,9 @@ func dial(port int) (int, error) {
 	}
 }
 
-// congestion is the congestion control of every connection of a native run, on both sides. Every
-// kernel has it and lets everybody use it. bbr, the system's on some machines, paces some
-// connections and not others, by what it makes of their start.
+// congestion is the congestion control algorithm of all connections of a native run, on both sides.
+// Every kernel has it and allows it without privileges. bbr, the default of some machines, paces
+// some connections and not others, depending on their start.
 const congestion = "reno"
 
 func tune(fd int) error {

@@ -11,15 +11,15 @@ import (
 	"strconv"
 )
 
-// floorDefinition is the program that defines the floor: "server CPU PORT REQUEST RESPONSE" answers
-// one connection, "client CPU PORT REQUEST RESPONSE DEPTH SECONDS" prints how many requests per
-// second it had answered.
+// floorDefinition is the program that defines the floor: "server CPU PORT REQUEST RESPONSE" serves
+// one connection, "client CPU PORT REQUEST RESPONSE DEPTH SECONDS" prints the requests answered per
+// second.
 //
 //go:embed testdata/tcpfloor.c
 var floorDefinition []byte
 
 // compareFloors compiles the definition of the floor and measures it and the floor of this program
-// by turns. It fails if the medians differ by more than 10 %.
+// in alternating order. It fails if the medians differ by more than 10 %.
 func compareFloors(o options) error {
 	dir, err := os.MkdirTemp("", "nvmf-bench-")
 	if err != nil {
@@ -30,8 +30,8 @@ func compareFloors(o options) error {
 	if err := os.WriteFile(source, floorDefinition, 0o600); err != nil {
 		return err
 	}
-	if out, err := exec.Command("cc", "-O2", "-w", "-o", program,
-		source).CombinedOutput(); err != nil {
+	out, err := exec.Command("cc", "-O2", "-w", "-o", program, source).CombinedOutput()
+	if err != nil {
 		return fmt.Errorf("cc: %w\n%s", err, out)
 	}
 	if err := pin(o.clientCPU); err != nil {
@@ -53,14 +53,14 @@ func compareFloors(o options) error {
 		if !re.MatchString(w.name) {
 			continue
 		}
-		here, there, err := measureBoth(o, program, w)
+		ours, defined, err := measureBoth(o, program, w)
 		if err != nil {
 			return err
 		}
-		ratio := spreadOf(over(here, there))
+		ratio := spreadOf(over(ours, defined))
 		fmt.Printf("%-18s floor %7.1f kIOPS, its definition %7.1f, ratio %.2f (%.2f..%.2f)\n",
-			w.name, spreadOf(here).Median/1e3,
-			spreadOf(there).Median/1e3, ratio.Median, ratio.Min, ratio.Max)
+			w.name, spreadOf(ours).Median/1e3, spreadOf(defined).Median/1e3,
+			ratio.Median, ratio.Min, ratio.Max)
 		if ratio.Median < 0.9 || ratio.Median > 1.1 {
 			failed = errors.Join(failed,
 				fmt.Errorf("%s: the floor is %.2f of its definition", w.name, ratio.Median))
@@ -69,31 +69,31 @@ func compareFloors(o options) error {
 	return failed
 }
 
-// measureBoth measures the floor and its definition, in turns first.
-func measureBoth(o options, program string, w workload) (here, there []float64, err error) {
+// measureBoth measures the floor and its definition, in alternating order.
+func measureBoth(o options, program string, w workload) (ours, defined []float64, err error) {
 	for round := range o.rounds {
 		for i := range 2 {
-			list, measure := &here, func() (float64, error) {
-				f, err := measureFloor(o, w)
-				return f["iops"], err
-			}
 			if (i+round)%2 == 1 {
-				list, measure = &there,
-					func() (float64, error) { return measureDefinition(o, program, w) }
+				v, err := measureDefinition(o, program, w)
+				if err != nil {
+					return nil, nil, err
+				}
+				defined = append(defined, v)
+				continue
 			}
-			v, err := measure()
+			f, err := measureFloor(o, w)
 			if err != nil {
 				return nil, nil, err
 			}
-			*list = append(*list, v)
+			ours = append(ours, f["iops"])
 		}
 	}
-	return here, there, nil
+	return ours, defined, nil
 }
 
 var definitionResult = regexp.MustCompile(`qd \d+: (\d+) IOPS`)
 
-// measureDefinition measures the C program: its server on the one CPU, its client on the other.
+// measureDefinition measures the C program, server and client on different CPUs.
 func measureDefinition(o options, program string, w workload) (float64, error) {
 	port, err := freePort()
 	if err != nil {

@@ -2,8 +2,8 @@ package main
 
 import "time"
 
-// floorLatency keeps how long the requests of a floor took. Only rows that ask for it have one: it
-// costs the client time, which is part of what other rows compare.
+// floorLatency measures how long the requests of a floor take. Only workloads with timed set have
+// one, because it slows the client down.
 type floorLatency struct {
 	began []time.Time // of the requests in flight, a ring: they are answered in order
 	next  int         // the oldest
@@ -14,14 +14,14 @@ func newFloorLatency(depth int) *floorLatency {
 	return &floorLatency{began: make([]time.Time, depth)}
 }
 
-// begin is when the first requests are ready to be sent.
+// begin records that the first requests are ready to be sent.
 func (l *floorLatency) begin() {
 	for i := range l.began {
 		l.began[i] = time.Now()
 	}
 }
 
-// answered counts the n oldest requests, in whose place as many begin now.
+// answered counts the n oldest requests, which as many new ones replace.
 func (l *floorLatency) answered(n int) {
 	if n == 0 {
 		return

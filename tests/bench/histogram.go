@@ -2,7 +2,7 @@ package main
 
 import "math/bits"
 
-// histogram counts latencies in nanoseconds in buckets of at most 1/32 of their value.
+// histogram counts latencies in nanoseconds, in buckets whose width is at most 1/32 of their value.
 type histogram struct {
 	counts [64 << subBits]uint64
 	total  uint64
@@ -34,8 +34,7 @@ func (h *histogram) add(ns uint64) {
 	h.max = max(h.max, ns)
 }
 
-// quantile is the latency in nanoseconds that a share q of all did not exceed, or the maximum for q
-// = 1.
+// quantile is the latency in nanoseconds that the fraction q did not exceed; the maximum for 1.
 func (h *histogram) quantile(q float64) float64 {
 	if q >= 1 {
 		return float64(h.max)

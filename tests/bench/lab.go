@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// reportLab makes table, report and plot of the records in a file; lines that begin with # are
-// notes, "#rounds N SECONDS" and "#load L" tell about the run.
+// reportLab makes table, report and plot of the records in a file. Lines that begin with # are
+// notes; "#rounds N SECONDS" and "#load L" describe the run.
 func reportLab(o options, file string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -32,13 +32,13 @@ func reportLab(o options, file string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	p, err := newReport("Linux host in the lab: nvmf-target beside the kernel's target, one boot",
+	p, err := newReport("Linux host in the lab: nvmf-target and the kernel's target in one boot",
 		"nvmet", records, loads)
 	if err != nil {
 		return err
 	}
 	p.Rounds, p.Seconds, p.Notes = rounds, seconds, notes
-	p.judge(labBounds(), records, o.filter == "")
+	p.evaluate(labBounds(), records, o.filter == "")
 	if o.out != "" {
 		if err := p.writeFiles(o.out, "lab"); err != nil {
 			return err

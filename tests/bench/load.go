@@ -10,17 +10,17 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// queuesPerController is what the target grants one by default.
+// queuesPerController is the default limit of the target.
 const queuesPerController = 128
 
-// load keeps workloads running, all their queues on one thread.
+// load runs workloads, with all queues on one thread.
 type load struct {
 	controllers []*host.Controller
 	streams     []*stream
 	idle        []*host.Queue
 }
 
-// outcome is what a measurement counts.
+// outcome is the result of a measurement.
 type outcome struct {
 	ops     uint64
 	elapsed time.Duration
@@ -33,12 +33,10 @@ func (o *outcome) figures() figures {
 	return f
 }
 
-// quantiles adds those of a latency.
+// quantiles adds the quantiles of a latency.
 func (f figures) quantiles(h *histogram) {
-	for name, q := range map[string]float64{
-		"p50_us": 0.5, "p99_us": 0.99, "p99.9_us": 0.999,
-		"max_us": 1,
-	} {
+	quantiles := map[string]float64{"p50_us": 0.5, "p99_us": 0.99, "p99.9_us": 0.999, "max_us": 1}
+	for name, q := range quantiles {
 		f[name] = h.quantile(q) / 1e3
 	}
 }
@@ -72,7 +70,7 @@ func (l *load) add(ctx context.Context, t host.Transport, nqn string, w workload
 	return nil
 }
 
-// open opens a queue that works.
+// open opens a queue that runs w.
 func (l *load) open(ctx context.Context, c *host.Controller, qid uint16, w workload) error {
 	ns, err := c.IdentifyNamespace(ctx, 1)
 	if err != nil {
@@ -82,8 +80,8 @@ func (l *load) open(ctx context.Context, c *host.Controller, qid uint16, w workl
 	if err != nil {
 		return err
 	}
-	touch(memory)
-	// One entry of a queue stays free.
+	populate(memory)
+	// One entry of a queue stays unused.
 	q, err := c.OpenQueue(ctx, qid, max(2, min(w.depth+1, int(c.CAP().MQES())+1)))
 	if err != nil {
 		return err
@@ -93,9 +91,11 @@ func (l *load) open(ctx context.Context, c *host.Controller, qid uint16, w workl
 	return nil
 }
 
-// connect dials the target, waiting until it listens.
+const hostNQN = "nqn.2014-08.org.nvmexpress:uuid:2cd2c43b-a90a-45c1-a8cd-86b33ab273b5"
+
+// connect connects to the target, and waits until it listens.
 func connect(ctx context.Context, t host.Transport, nqn string) (*host.Controller, error) {
-	o := host.Options{HostNQN: "nqn.2014-08.org.nvmexpress:uuid:2cd2c43b-a90a-45c1-a8cd-86b33ab273b5", HostID: [16]byte{15: 1}, SubNQN: nqn}
+	o := host.Options{HostNQN: hostNQN, HostID: [16]byte{15: 1}, SubNQN: nqn}
 	for {
 		c, err := host.Connect(ctx, t, o)
 		if err == nil {
@@ -109,8 +109,8 @@ func connect(ctx context.Context, t host.Transport, nqn string) (*host.Controlle
 	}
 }
 
-// aloneTurn is what a load with one queue, which keeps no other waiting, sends in a turn: as much
-// as the socket takes, as the floor does.
+// aloneTurn is the turn of a load with only one queue: as much as the socket accepts, as for the
+// floor.
 const aloneTurn = 16 << 20
 
 func newLoad(t host.Transport, nqn string, list ...workload) (*load, error) {
@@ -142,8 +142,8 @@ func (l *load) close() {
 	}
 }
 
-// run keeps the queues full for d and lets them run empty. What streams complete is counted in the
-// outcome that count returns for each.
+// run keeps the queues full for d, and then waits for the I/Os in flight. It counts completions of
+// each stream in the outcome that count returns for it.
 func (l *load) run(d time.Duration, count func(*stream) *outcome) error {
 	counted := make([]*outcome, len(l.streams))
 	for i, s := range l.streams {
@@ -155,7 +155,7 @@ func (l *load) run(d time.Duration, count func(*stream) *outcome) error {
 		busy = false
 		for i, s := range l.streams {
 			if len(l.streams) > 1 && len(s.idle) > 0 {
-				now = time.Now() // others took their time since
+				now = time.Now() // other streams have used time
 			}
 			if now.Before(deadline) {
 				busy = true
@@ -179,7 +179,7 @@ func (l *load) run(d time.Duration, count func(*stream) *outcome) error {
 	return nil
 }
 
-// stream is one queue with its work.
+// stream is one queue with its workload.
 type stream struct {
 	w           workload
 	queue       *host.Queue
@@ -194,9 +194,9 @@ type stream struct {
 	began       []time.Time // per slot
 	idle        []int       // slots
 	outstanding int
-	ready       time.Time // nothing is submitted before
+	ready       time.Time // of the next submission
 	done        []host.Completion
-	vain        uint // polls without a completion
+	emptyPolls  uint // polls without a completion
 }
 
 func newStream(w workload, q *host.Queue, index, block int, nsze uint64, memory []byte) *stream {
@@ -206,7 +206,7 @@ func newStream(w workload, q *host.Queue, index, block int, nsze uint64, memory 
 		done: make([]host.Completion, w.depth),
 	}
 	s.places = nsze / uint64(s.blocks)
-	// Sequential queues begin far from one another.
+	// Sequential queues start at evenly distributed places.
 	s.next = s.places / uint64(w.queues) * uint64(index%w.queues)
 	for i := range min(w.depth, q.Depth()) {
 		s.data = append(s.data, memory[i*w.size:(i+1)*w.size])
@@ -219,7 +219,7 @@ func newStream(w workload, q *host.Queue, index, block int, nsze uint64, memory 
 // flushToken is the token of a flush; those of others are slots.
 const flushToken = ^uint64(0)
 
-// submit fills the queue as far as the workload wants it full. now is when the I/Os begin.
+// submit fills the queue up to the depth of the workload. now is the start time of the I/Os.
 func (s *stream) submit(now time.Time) error {
 	if s.w.burst > 0 && s.left == 0 {
 		if s.outstanding > 0 {
@@ -268,15 +268,15 @@ func (s *stream) place() uint64 {
 	return p * uint64(s.blocks)
 }
 
-// clockEvery is how many polls without a completion share a reading of the clock.
+// clockEvery is the number of polls without a completion that share one reading of the clock.
 const clockEvery = 64
 
-// poll counts what has been completed and returns the time, a few polls old if nothing has. before
-// is what it returned last.
+// poll counts completions and returns the time, which is a few polls old if there are none. before
+// is the time that it returned last.
 func (s *stream) poll(o *outcome, before time.Time) (now time.Time, err error) {
 	n, err := s.queue.Poll(s.done)
 	now = before
-	if s.vain++; n > 0 || s.vain%clockEvery == 0 {
+	if s.emptyPolls++; n > 0 || s.emptyPolls%clockEvery == 0 {
 		now = time.Now()
 	}
 	if err != nil {

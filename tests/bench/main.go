@@ -1,14 +1,14 @@
-// Command bench measures nvmf-target natively over loopback TCP: the target pinned to one CPU,
-// nvme/host as load generator on another, beside the floor, which is what the sockets alone allow
-// (floor.go). Floor and target alternate within one run, so that what counts, their ratio, does not
-// depend on the mood of the machine.
+// Command bench measures nvmf-target natively over loopback TCP: the target is pinned to one CPU,
+// and nvme/host generates load on another. It compares the target with the floor, the same messages
+// over bare sockets (floor.go). Floor and target alternate within one run, so that their ratio does
+// not depend on the momentary speed of the machine.
 //
 //	go build -o bin/ ./cmd/nvmf-target && go run ./tests/bench -target bin/nvmf-target
 //	go run ./tests/bench -run 'QD 32'                    # some workloads
-//	go run ./tests/bench -all -out docs/benchmarks       # all of them, with several queues; report and plot
-//	go run ./tests/bench -check-floor                    # the floor beside its definition in C
-//	go run ./tests/bench -attach rdma:10.0.0.1:4420      # a target that runs already, wherever it is
-//	go run ./tests/bench -lab FILE -out docs/benchmarks  # report and plot of what tests/lab/bench.sh measured
+//	go run ./tests/bench -all -out docs/benchmarks       # all workloads; with report and plot
+//	go run ./tests/bench -check-floor                    # the floor and its definition in C
+//	go run ./tests/bench -attach rdma:10.0.0.1:4420      # a target that runs elsewhere
+//	go run ./tests/bench -lab FILE -out docs/benchmarks  # report on records of tests/lab/bench.sh
 package main
 
 import (
@@ -47,18 +47,19 @@ func main() {
 	flag.DurationVar(&o.duration, "duration", 0,
 		"length of a measurement (default 1s, with -all 5s; also SECONDS_EACH=5)")
 	flag.StringVar(&o.filter, "run", "",
-		"measure only workloads whose name matches this `regexp`, of all there are")
+		"measure the workloads whose name matches this `regexp`, also those that need -all")
 	flag.BoolVar(&o.all, "all", os.Getenv("ALL") == "1",
-		"measure all workloads, several queues included (also ALL=1)")
+		"measure all workloads, also those with several queues (also ALL=1)")
 	flag.StringVar(&o.out, "out", "", "write report (JSON) and plot (SVG) into this `directory`")
 	flag.IntVar(&o.serverCPU, "server-cpu", 0, "CPU of the target")
 	flag.IntVar(&o.clientCPU, "client-cpu", 1, "CPU of the load generator, -1 for any")
 	checkFloor := flag.Bool("check-floor", false,
 		"compare the floor with its definition in C, which needs a C compiler")
 	attachTo := flag.String("attach", "",
-		"measure the target at `TRANSPORT:ADDRESS:PORT`, tcp or rdma, without a floor; its namespace 1 is overwritten")
-	nqn := flag.String("nqn", benchNQN, "the subsystem there")
-	lab := flag.String("lab", "", "report what the `file` of tests/lab/bench.sh holds")
+		"measure the target at `TRANSPORT:ADDRESS:PORT`, tcp or rdma, without a floor; "+
+			"its namespace 1 is overwritten")
+	nqn := flag.String("nqn", benchNQN, "the subsystem of that target")
+	lab := flag.String("lab", "", "report on the records that tests/lab/bench.sh wrote to `file`")
 	flag.Parse()
 	if o.duration == 0 {
 		seconds := 1.0
@@ -82,7 +83,7 @@ func main() {
 	}
 }
 
-// environment is the number in a variable, or otherwise if it is not set.
+// environment is the number in an environment variable, or otherwise if it is not set.
 func environment(name string, otherwise float64) float64 {
 	text := os.Getenv(name)
 	if text == "" {

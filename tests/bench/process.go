@@ -53,7 +53,7 @@ type server struct {
 	config string // the file, of a target
 }
 
-// start runs a command with every thread on cpu.
+// start runs a command with all threads on cpu.
 func start(cpu, port int, name string, args ...string) (*server, error) {
 	s := &server{
 		port: port,
@@ -67,7 +67,7 @@ func start(cpu, port int, name string, args ...string) (*server, error) {
 	return s, nil
 }
 
-// startFloor serves the floor from a process of its own: this program's subcommand floor-server.
+// startFloor starts the server of the floor as a process: the subcommand floor-server.
 func startFloor(cpu int, t floorTraffic) (*server, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -91,8 +91,8 @@ func startFloor(cpu int, t floorTraffic) (*server, error) {
 	return start(cpu, port, self, words...)
 }
 
-// floorServerMain is that process: port, CPU, connections, 1 if it is cold, and bytes of request
-// and response for each shape of the pattern.
+// floorServerMain is that process. Its arguments are port, CPU, connections, 1 for a cold floor,
+// and the bytes of request and response for each shape of the pattern.
 func floorServerMain(args []string) error {
 	var n []int
 	for _, a := range args {
@@ -103,7 +103,7 @@ func floorServerMain(args []string) error {
 		n = append(n, v)
 	}
 	if len(n) < 6 || len(n)%2 != 0 {
-		return errors.New("floor-server takes port, CPU, connections, 0 or 1, and pairs of bytes")
+		return errors.New("floor-server: want port, CPU, connections, 0 or 1, and pairs of sizes")
 	}
 	t := floorTraffic{conns: n[2], cold: n[3] == 1}
 	for i := 4; i < len(n); i += 2 {
@@ -114,14 +114,14 @@ func floorServerMain(args []string) error {
 
 const (
 	benchNQN = "nqn.2026-11.io.nvmf-target:bench"
-	// namespaceSize keeps the data well beyond the caches.
+	// namespaceSize is larger than any cache.
 	namespaceSize = 256 << 20
 	blockSize     = 4096
 )
 
-// startTarget serves a RAM namespace with the reactor on cpu, and everything else on it too.
-// command is a program that takes the arguments of nvmf-target, with what goes before those. spin
-// is reactors.spin, "" for the default.
+// startTarget starts a target that serves a RAM namespace with all threads on cpu. command is a
+// program, and arguments that precede those of nvmf-target. spin is reactors.spin, "" for the
+// default.
 func startTarget(cpu int, dir, spin string, command ...string) (*server, error) {
 	port, err := freePort()
 	if err != nil {
@@ -131,7 +131,8 @@ func startTarget(cpu int, dir, spin string, command ...string) (*server, error) 
 		spin = ", spin: " + spin
 	}
 	config := filepath.Join(dir, fmt.Sprintf("bench-%d.yaml", port))
-	text := fmt.Sprintf(`listeners: [{transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}]
+	text := fmt.Sprintf(`listeners:
+  - {transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}
 reactors: {cpus: [%d]%s}
 tcp: {queue_depth: 1024, congestion_control: %s}
 subsystems:
@@ -147,15 +148,15 @@ subsystems:
 		return nil, err
 	}
 	s.config = config
-	if err := fillTarget(s.reach(false)); err != nil {
+	if err := fillTarget(s.transport(false)); err != nil {
 		return nil, fmt.Errorf("%w\nlog of the target:\n%s", errors.Join(err, s.stop()),
 			s.log.String())
 	}
 	return s, nil
 }
 
-// reach is how an initiator gets to the server.
-func (s *server) reach(digests bool) host.Transport {
+// transport connects an initiator to the server.
+func (s *server) transport(digests bool) host.Transport {
 	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(s.port))
 	return host.TCP{
 		Addr: addr, HeaderDigest: digests, DataDigest: digests,
@@ -163,7 +164,7 @@ func (s *server) reach(digests bool) host.Transport {
 	}
 }
 
-// stop ends the process: at once if it does not stop by itself.
+// stop ends the process, and kills it if it does not exit within 15 s.
 func (s *server) stop() error {
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
 	kill := time.AfterFunc(15*time.Second, func() { _ = s.cmd.Process.Kill() })
@@ -176,8 +177,11 @@ func (s *server) stop() error {
 }
 
 // cpuTime is the user and system time of the process in seconds (proc(5), stat fields 14 and 15, in
-// ticks of 10 ms).
+// ticks of 10 ms); 0 if s is nil.
 func (s *server) cpuTime() (user, system float64, err error) {
+	if s == nil {
+		return 0, 0, nil
+	}
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
 	if err != nil {
 		return 0, 0, err

@@ -8,20 +8,20 @@ import (
 	"slices"
 )
 
-// figures are what one measurement found, by name: iops, mib_s, mean_us, p50_us, p99_us, p99.9_us,
-// max_us; CPU time per I/O of the target's process as user_us and system_us, of all of the machine
-// as machine_us; and those of counts.go and fairness.go. What cannot be known is not there.
+// figures are the results of one measurement, by name: iops, mib_s, mean_us, p50_us, p99_us,
+// p99.9_us, max_us; CPU time per I/O of the target process as user_us and system_us, of the whole
+// machine as machine_us; and those of counts.go and fairness.go. Unknown ones are left out.
 type figures map[string]float64
 
-// record is one measurement, taken here or in the lab, which writes one per line as JSON.
+// record is one measurement, made here or in the lab, which writes one per line as JSON.
 type record struct {
 	// Group is the transport or link, Workload the row of the table.
 	Group    string `json:"group"`
 	Workload string `json:"workload"`
 	// Size is the bytes of an I/O.
 	Size int `json:"size"`
-	// Who is "target", "reference" (what the target is compared with), or "limit" (what the fabric
-	// does without NVMe).
+	// Who was measured: "target", "reference" (what the target is compared with), or "limit" (the
+	// fabric without NVMe).
 	Who     string  `json:"who"`
 	Figures figures `json:"figures"`
 }
@@ -32,7 +32,7 @@ const (
 	whoLimit     = "limit"
 )
 
-// readRecords reads what the lab wrote.
+// readRecords reads the records of the lab.
 func readRecords(r io.Reader) ([]record, error) {
 	var list []record
 	lines := bufio.NewScanner(r)
@@ -46,14 +46,15 @@ func readRecords(r io.Reader) ([]record, error) {
 	return list, lines.Err()
 }
 
-// spread is median, least and largest of what was measured round by round.
+// spread is median, minimum and maximum over all rounds.
 type spread struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
 }
 
-// spreadOf wants at least one value. The median of an even number is the mean of the middle two.
+// spreadOf requires at least one value. The median of an even number of values is the mean of the
+// two in the middle.
 func spreadOf(values []float64) spread {
 	s := slices.Sorted(slices.Values(values))
 	n := len(s)
@@ -70,7 +71,7 @@ func over(a, b []float64) []float64 {
 	return q
 }
 
-// series are the values of one figure of the records that match, in the order they were taken.
+// series are the values of one figure of the records that match, in their order.
 func series(list []record, group, workload, who, figure string) []float64 {
 	var values []float64
 	for _, r := range list {
@@ -82,7 +83,7 @@ func series(list []record, group, workload, who, figure string) []float64 {
 	return values
 }
 
-// row is what the rounds of one workload come to.
+// row summarises all rounds of one workload.
 type row struct {
 	Group    string `json:"group"`
 	Workload string `json:"workload"`
@@ -94,11 +95,11 @@ type row struct {
 	Limit     map[string]spread `json:"limit,omitempty"`
 	// Ratio is IOPS of target over reference, round by round.
 	Ratio *spread `json:"ratio,omitempty"`
-	// AtLeast is what Ratio is to reach, if there is a claim.
+	// AtLeast is the bound of Ratio, if there is a claim about it.
 	AtLeast float64 `json:"at_least,omitempty"`
 }
 
-// rowsOf gathers records into rows, in the order of their first records.
+// rowsOf groups records into rows, in the order of their first records.
 func rowsOf(list []record) []row {
 	var rows []row
 	for _, r := range list {

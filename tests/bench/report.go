@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// report is what is printed and written.
+// report is printed as a table and written as JSON and SVG.
 type report struct {
 	Title string `json:"title"`
 	// Reference is what the target is compared with.
@@ -30,16 +30,16 @@ type report struct {
 	Notes     []string `json:"notes,omitempty"`
 }
 
-// machine is where it was measured.
+// machine describes the machine of the measurement.
 type machine struct {
 	CPU    string `json:"cpu"`
 	CPUs   int    `json:"cpus"`
 	Kernel string `json:"kernel"`
 	Go     string `json:"go"`
-	// Load is the load average of one minute before the rounds, in which the measurements
-	// themselves show.
+	// Load is the load average of one minute before the rounds, which includes the measurements
+	// themselves.
 	Load *spread `json:"load_average,omitempty"`
-	// Loads are those before each round.
+	// Loads are the load averages before each round.
 	Loads []float64 `json:"load_before_each_round,omitempty"`
 }
 
@@ -67,7 +67,7 @@ func thisMachine(loads []float64) (machine, error) {
 	if err := unix.Uname(&u); err != nil {
 		return m, err
 	}
-	// Only the version: what follows is the name somebody gave to a build.
+	// Only the version, without the name of the build.
 	m.Kernel, _, _ = strings.Cut(unix.ByteSliceToString(u.Release[:]), "-")
 	if len(loads) > 0 {
 		s := spreadOf(loads)
@@ -76,7 +76,7 @@ func thisMachine(loads []float64) (machine, error) {
 	return m, nil
 }
 
-// newReport is a report of records without verdicts.
+// newReport is a report on records, without checks.
 func newReport(title, reference string, list []record, loads []float64) (*report, error) {
 	m, err := thisMachine(loads)
 	return &report{
@@ -85,9 +85,9 @@ func newReport(title, reference string, list []record, loads []float64) (*report
 	}, err
 }
 
-// judge adds the verdicts.
-func (p *report) judge(bounds []bound, records []record, everything bool) {
-	p.Checks = judgeAll(bounds, records, everything)
+// evaluate adds the checks.
+func (p *report) evaluate(bounds []bound, records []record, everything bool) {
+	p.Checks = evaluateAll(bounds, records, everything)
 	for i := range p.Rows {
 		for _, b := range bounds {
 			if b.row == p.Rows[i].Workload && b.group == p.Rows[i].Group {
@@ -97,7 +97,7 @@ func (p *report) judge(bounds []bound, records []record, everything bool) {
 	}
 }
 
-// column is one of the table; cell returns "" where a row has nothing to show.
+// column is a column of the table; cell returns "" if a row has no value for it.
 type column struct {
 	head string
 	cell func(r row) string
@@ -121,13 +121,13 @@ func reference(r row) map[string]spread { return r.Reference }
 func limit(r row) map[string]spread     { return r.Limit }
 
 func (p *report) columns() []column {
-	iops := func(show func(s spread, r row) string) func(r row) string {
+	iops := func(show func(s spread, size int) string) func(r row) string {
 		return func(r row) string {
 			s, ok := r.Target["iops"]
 			if !ok {
 				return ""
 			}
-			return show(s, r)
+			return show(s, r.Size)
 		}
 	}
 	ratio := func(show func(s spread) string) func(r row) string {
@@ -143,24 +143,16 @@ func (p *report) columns() []column {
 		{"workload", func(r row) string { return r.Workload }},
 		{p.Reference + " kIOPS", value(reference, "iops", "%.1f", 1e-3)},
 		{"target kIOPS", value(target, "iops", "%.1f", 1e-3)},
-		{
-			"min..max",
-			iops(func(s spread,
-				_ row,
-			) string {
-				return fmt.Sprintf("%.1f..%.1f", s.Min/1e3, s.Max/1e3)
-			}),
-		},
-		{"MiB/s", iops(func(s spread,
-			r row,
-		) string {
-			return fmt.Sprintf("%.0f", s.Median*float64(r.Size)/(1<<20))
+		{"min..max", iops(func(s spread, _ int) string {
+			return fmt.Sprintf("%.1f..%.1f", s.Min/1e3, s.Max/1e3)
+		})},
+		{"MiB/s", iops(func(s spread, size int) string {
+			return fmt.Sprintf("%.0f", s.Median*float64(size)/(1<<20))
 		})},
 		{"ratio", ratio(func(s spread) string { return fmt.Sprintf("%.2f", s.Median) })},
-		{
-			"min..max",
-			ratio(func(s spread) string { return fmt.Sprintf("%.2f..%.2f", s.Min, s.Max) }),
-		},
+		{"min..max", ratio(func(s spread) string {
+			return fmt.Sprintf("%.2f..%.2f", s.Min, s.Max)
+		})},
 		{"wanted", func(r row) string {
 			if r.AtLeast == 0 {
 				return ""
@@ -193,12 +185,12 @@ func (p *report) columns() []column {
 		column{"limit µs", value(limit, "latency_us", "%.1f", 1)})
 }
 
-// writeTable prints the rows and columns that have something to show, and the verdicts.
+// writeTable prints the rows and columns that have values, and the checks.
 func (p *report) writeTable(out io.Writer) error {
 	var b bytes.Buffer
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	columns := p.columns()
-	const names = 2 // the columns that say what a row is
+	const names = 2 // the columns that name a row
 	shown := slices.Clone(columns[:names])
 	for _, c := range columns[names:] {
 		if slices.ContainsFunc(p.Rows, func(r row) bool { return c.cell(r) != "" }) {
@@ -211,7 +203,7 @@ func (p *report) writeTable(out io.Writer) error {
 	_, _ = fmt.Fprintln(t)
 	for _, r := range p.Rows {
 		if !slices.ContainsFunc(shown[names:], func(c column) bool { return c.cell(r) != "" }) {
-			continue // all it has is in the verdicts
+			continue // its figures are in the checks
 		}
 		for _, c := range shown {
 			_, _ = fmt.Fprintf(t, "%s\t", c.cell(r))
@@ -227,15 +219,15 @@ func (p *report) writeTable(out io.Writer) error {
 	}
 	if len(p.Checks) > 0 {
 		_, _ = fmt.Fprintln(&b)
-		p.writeVerdicts(&b)
+		p.writeChecks(&b)
 	}
 	_, err := out.Write(b.Bytes())
 	return err
 }
 
-func (p *report) writeVerdicts(out io.Writer) {
+func (p *report) writeChecks(out io.Writer) {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(t, "verdict\tmedian (least..largest)\twanted\tothers\tclaim")
+	_, _ = fmt.Fprintln(t, "result\tmedian (min..max)\twanted\tothers\tclaim")
 	met := 0
 	for _, c := range p.Checks {
 		value, sign, detail := "", "at most", ""
@@ -248,10 +240,10 @@ func (p *report) writeVerdicts(out io.Writer) {
 		if c.Detail != "" {
 			detail = "; " + c.Detail
 		}
-		if c.Verdict == "met" {
+		if c.Result == "met" {
 			met++
 		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s %.2f\t%s\t%s%s\n", c.Verdict, value, sign, c.Bound,
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s %.2f\t%s\t%s%s\n", c.Result, value, sign, c.Bound,
 			c.Peer, c.Claim, detail)
 	}
 	_ = t.Flush()
@@ -267,8 +259,8 @@ func (p *report) writeFiles(dir, name string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, name+".json"), append(text, '\n'),
-		0o644); err != nil {
+	err = os.WriteFile(filepath.Join(dir, name+".json"), append(text, '\n'), 0o644)
+	if err != nil {
 		return err
 	}
 	var picture bytes.Buffer

@@ -14,25 +14,23 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// nativeGroup is the group of all that is measured here: there is only one.
+// nativeGroup is the only group of native measurements.
 const nativeGroup = ""
 
-// bench is one run natively over loopback TCP.
+// bench is one native run over loopback TCP.
 type bench struct {
 	options
-	dir     string
-	servers map[variant]*server // those that run; each is started when it is first needed
-	records []record
-	loads   []float64
-	moved   int // measurements taken again because the latency of the machine changed meanwhile
+	dir      string
+	servers  map[variant]*server // running ones; each is started when it is first needed
+	records  []record
+	loads    []float64
+	repeated int // measurements repeated because the latency of the machine had changed
 }
 
 // run measures every workload, prints the table and writes the files.
 func run(o options) error {
-	if runtime.NumCPU() < 2 {
-		return fmt.Errorf(
-			"needs two CPUs, one for the target and one for the load; this machine has %d",
-			runtime.NumCPU())
+	if n := runtime.NumCPU(); n < 2 {
+		return fmt.Errorf("two CPUs are needed, for the target and for the load, not %d", n)
 	}
 	b := &bench{options: o, servers: map[variant]*server{}}
 	steps, err := b.steps()
@@ -61,11 +59,12 @@ func run(o options) error {
 		return err
 	}
 	p.Rounds, p.Seconds = o.rounds, o.duration.Seconds()
-	p.judge(nativeBounds(), b.records, o.filter == "")
+	p.evaluate(nativeBounds(), b.records, o.filter == "")
 	p.Notes = []string{
-		"floor: bare sockets with the same messages, both sides polling. All connections have the congestion control " + congestion + ".",
-		fmt.Sprintf(
-			"Latency at depth 1 depends on where the machine runs its CPUs. The target is measured between two floors that agree; taken again: %d.", b.moved),
+		"floor: bare sockets with the same messages, both sides polling. " +
+			"The congestion control of all connections is " + congestion + ".",
+		fmt.Sprintf("Latency at depth 1 depends on where the machine runs its CPUs. The target is "+
+			"measured between two floors that agree; repeated measurements: %d.", b.repeated),
 	}
 	if o.out != "" {
 		if err := p.writeFiles(o.out, "tcp"); err != nil {
@@ -75,13 +74,13 @@ func run(o options) error {
 	return p.writeTable(os.Stdout)
 }
 
-// step is what one row takes of a round.
+// step measures one row in a round.
 type step struct {
-	name string
-	take func(round int) error
+	name    string
+	measure func(round int) error
 }
 
-// steps are the rows that were asked for.
+// steps are the selected rows.
 func (b *bench) steps() ([]step, error) {
 	list, err := workloads(b.filter, b.all)
 	if err != nil {
@@ -92,10 +91,10 @@ func (b *bench) steps() ([]step, error) {
 		steps = append(steps,
 			step{w.name, func(round int) error { return b.workloadRound(w, round) }})
 	}
-	re := regexp.MustCompile(b.filter) // workloads has seen it
-	add := func(name string, take func(round int) error) {
+	re := regexp.MustCompile(b.filter) // workloads has compiled it
+	add := func(name string, measure func(round int) error) {
 		if re.MatchString(name) {
-			steps = append(steps, step{name, take})
+			steps = append(steps, step{name, measure})
 		}
 	}
 	for _, f := range fairnessCases() {
@@ -111,8 +110,8 @@ func (b *bench) steps() ([]step, error) {
 	return steps, nil
 }
 
-// measure takes all rounds. Each goes through all rows, so that a mood of the machine is spread
-// over all of them.
+// measure runs all rounds. Each round measures all rows, so that a slow phase of the machine
+// affects all of them.
 func (b *bench) measure(steps []step) error {
 	start := time.Now()
 	for round := range b.rounds {
@@ -120,7 +119,7 @@ func (b *bench) measure(steps []step) error {
 		fmt.Fprintf(os.Stderr, "round %d of %d, %v since the start, load average %.2f\n", round+1,
 			b.rounds, time.Since(start).Round(time.Second), b.loads[round])
 		for _, s := range steps {
-			if err := s.take(round); err != nil {
+			if err := s.measure(round); err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
 		}
@@ -133,7 +132,7 @@ func (b *bench) record(w workload, who string, f figures) {
 		record{Group: nativeGroup, Workload: w.name, Size: w.size, Who: who, Figures: f})
 }
 
-// workloadRound measures floor and target one after another, in turns first.
+// workloadRound measures floor and target, in alternating order.
 func (b *bench) workloadRound(w workload, round int) error {
 	if w.alone() {
 		return b.latencyRound(w)
@@ -157,13 +156,13 @@ func (b *bench) workloadRound(w workload, round int) error {
 }
 
 const (
-	sameMode    = 1.2 // the most by which two floors differ that were taken in the same mode
-	modeRetries = 3
+	maxFloorRatio  = 1.2 // of two floors that count as equal
+	latencyRetries = 3
 )
 
-// latencyRound measures one I/O at a time. Two CPUs of a virtual machine are near to one another or
-// far, which changes latency by more than anything here does, and may change at any time: the
-// target is measured between two halves of the floor, again while these differ.
+// latencyRound measures one I/O at a time. The hypervisor may move the CPUs of a virtual machine
+// closer together or apart at any time, which changes the latency more than anything measured here.
+// So the target is measured between two halves of the floor, again if these differ.
 func (b *bench) latencyRound(w workload) error {
 	half := b.options
 	half.duration /= 2
@@ -180,12 +179,12 @@ func (b *bench) latencyRound(w workload) error {
 		if err != nil {
 			return err
 		}
-		if before, after := before["iops"],
-			after["iops"]; max(before, after) > sameMode*min(before, after) && try < modeRetries {
-			b.moved++
+		first, second := before["iops"], after["iops"]
+		if max(first, second) > maxFloorRatio*min(first, second) && try < latencyRetries {
+			b.repeated++
 			continue
 		}
-		floor := (before["iops"] + after["iops"]) / 2
+		floor := (first + second) / 2
 		target["mean_us"] = 1e6 / target["iops"]
 		b.record(w, whoReference, figures{"iops": floor, "mean_us": 1e6 / floor})
 		b.record(w, whoTarget, target)
@@ -193,8 +192,8 @@ func (b *bench) latencyRound(w workload) error {
 	}
 }
 
-// measureFloor is how many requests of w's shape bare sockets answer in a second, and how long
-// those take where w asks for it.
+// measureFloor measures the IOPS of bare sockets with the messages of w, and the latency if w.timed
+// is set.
 func measureFloor(o options, w workload) (figures, error) {
 	t := floorTraffic{pattern: w.pattern(), depth: w.depth, conns: w.queues, cold: w.cold}
 	s, err := startFloor(o.serverCPU, t)
@@ -212,7 +211,7 @@ func measureFloor(o options, w workload) (figures, error) {
 	return f, errors.Join(err, s.stop())
 }
 
-// server is the target of a variant, which is started if it does not run yet.
+// server returns the target of a variant, and starts it if it does not run yet.
 func (b *bench) server(v variant) (*server, error) {
 	if s := b.servers[v]; s != nil {
 		return s, nil
@@ -235,7 +234,7 @@ func (b *bench) measureTarget(w workload) (figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	return measureTarget(s.reach(w.digests), benchNQN, w, b.duration, s)
+	return measureTarget(s.transport(w.digests), benchNQN, w, b.duration, s)
 }
 
 // measureTarget runs one workload for d after a warm-up. s is the process whose CPU time is
@@ -248,33 +247,31 @@ func measureTarget(t host.Transport, nqn string, w workload, d time.Duration, s 
 		return nil, err
 	}
 	defer l.close()
-	// warm up
-	if err := l.run(min(time.Second, d/2),
-		func(*stream) *outcome { return &outcome{} }); err != nil {
+	var warmUp, o outcome
+	err = l.run(min(time.Second, d/2), func(*stream) *outcome { return &warmUp })
+	if err != nil {
 		return nil, err
 	}
-	var user, system, userAfter, systemAfter float64
-	if s != nil {
-		if user, system, err = s.cpuTime(); err != nil {
-			return nil, err
-		}
+	user, system, err := s.cpuTime()
+	if err != nil {
+		return nil, err
 	}
-	var o outcome
 	if err := l.run(d, func(*stream) *outcome { return &o }); err != nil {
+		return nil, err
+	}
+	userAfter, systemAfter, err := s.cpuTime()
+	if err != nil {
 		return nil, err
 	}
 	f := o.figures()
 	if s != nil {
-		if userAfter, systemAfter, err = s.cpuTime(); err != nil {
-			return nil, err
-		}
-		f["user_us"], f["system_us"] = (userAfter-user)*1e6/float64(o.ops),
-			(systemAfter-system)*1e6/float64(o.ops)
+		f["user_us"] = (userAfter - user) * 1e6 / float64(o.ops)
+		f["system_us"] = (systemAfter - system) * 1e6 / float64(o.ops)
 	}
 	return f, nil
 }
 
-// loadAverage is how busy the machine was in the last minute.
+// loadAverage is the load average of the machine over the last minute.
 func loadAverage() float64 {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	_ "embed"
 	"fmt"
 	"io"
 	"math"
@@ -8,30 +9,22 @@ import (
 	"text/template"
 )
 
-// The plot is one bar per row: the ratio with its spread, beside a line at 1, and the figures
-// behind it as text. A plotting library would bring nine modules, fonts among them, for what is a
-// rectangle and a line each.
+// The plot has one bar per row, with the ratio, its spread and the figures behind it. A plotting
+// library would add nine modules for a rectangle and a line per row.
 
 const (
 	svgRow   = 24  // pixels of a row
-	svgLeft  = 370 // where bars begin
+	svgLeft  = 370 // start of the bars
 	svgUnit  = 300 // pixels of the ratio 1
-	svgMost  = 2.0 // ratios beyond are cut
+	svgMost  = 2.0 // largest ratio shown
 	svgWidth = svgLeft + int(svgUnit*svgMost) + 330
 )
 
-var svgTemplate = template.Must(template.New("plot").Funcs(template.FuncMap{"xml": template.HTMLEscapeString}).Parse(`<svg xmlns="http://www.w3.org/2000/svg" width="{{.Width}}" height="{{.Height}}" viewBox="0 0 {{.Width}} {{.Height}}" font-family="sans-serif" font-size="13">
-<rect width="100%" height="100%" fill="#fff"/>
-<text x="12" y="26" font-size="18" font-weight="bold">{{xml .Title}}</text>
-<text x="12" y="46" fill="#555">{{xml .Subtitle}}</text>
-<text x="12" y="64" fill="#555">{{xml .Machine}}</text>
-{{range .Marks}}<line x1="{{.X}}" x2="{{.X}}" y1="78" y2="{{$.Bottom}}" stroke="#ddd"/><text x="{{.X}}" y="{{$.Below}}" text-anchor="middle" fill="#555">{{.Text}}</text>
-{{end}}{{range .Bars}}<text x="{{$.Label}}" y="{{.Text}}" text-anchor="end">{{xml .Name}}</text>
-{{if .Drawn}}<rect x="{{$.Left}}" y="{{.Y}}" width="{{.Width}}" height="14" fill="{{.Fill}}"/><line x1="{{.From}}" x2="{{.To}}" y1="{{.Middle}}" y2="{{.Middle}}" stroke="#222" stroke-width="2"/>{{if .Wanted}}<line x1="{{.Wanted}}" x2="{{.Wanted}}" y1="{{.High}}" y2="{{.Low}}" stroke="#c33" stroke-width="2"/>{{end}}
-{{end}}<text x="{{$.Right}}" y="{{.Text}}" fill="#333">{{xml .Figures}}</text>
-{{end}}<line x1="{{.One}}" x2="{{.One}}" y1="78" y2="{{.Bottom}}" stroke="#222"/>
-</svg>
-`))
+//go:embed plot.svg.tmpl
+var svgText string
+
+var svgTemplate = template.Must(template.New("plot").
+	Funcs(template.FuncMap{"xml": template.HTMLEscapeString}).Parse(svgText))
 
 type svgBar struct {
 	Name, Figures, Fill        string
@@ -49,7 +42,7 @@ func svgX(ratio float64) int { return svgLeft + int(svgUnit*math.Min(ratio, svgM
 
 func (p *report) writeSVG(w io.Writer) error {
 	const top = 84
-	// all they have is in the verdicts
+	// Rows without IOPS have figures in the checks only.
 	rows := slices.DeleteFunc(slices.Clone(p.Rows), func(r row) bool {
 		_, ok := r.Target["iops"]
 		return !ok && len(r.Limit) == 0
@@ -63,7 +56,8 @@ func (p *report) writeSVG(w io.Writer) error {
 	}{
 		Title: p.Title, Machine: p.Date + ": " + p.Machine.String(),
 		Subtitle: fmt.Sprintf(
-			"IOPS of the target over %s: median of %d alternating rounds of %v s, black: least to largest, red: what is wanted", p.Reference, p.Rounds, p.Seconds),
+			"IOPS of the target over %s: median of %d alternating rounds of %v s, "+
+				"black: minimum to maximum, red: bound", p.Reference, p.Rounds, p.Seconds),
 		Width: svgWidth, Height: bottom + 30, Bottom: bottom, Below: bottom + 18, Left: svgLeft,
 		Label: svgLeft - 8, Right: svgX(svgMost) + 12, One: svgX(1),
 	}
@@ -81,8 +75,8 @@ func (p *report) writeSVG(w io.Writer) error {
 		}
 		if r.Ratio != nil {
 			b.Drawn = true
-			b.Width, b.From, b.To = svgX(r.Ratio.Median)-svgLeft, svgX(r.Ratio.Min),
-				svgX(r.Ratio.Max)
+			b.Width = svgX(r.Ratio.Median) - svgLeft
+			b.From, b.To = svgX(r.Ratio.Min), svgX(r.Ratio.Max)
 			b.Figures = fmt.Sprintf("%.2f · ", r.Ratio.Median)
 		}
 		if r.AtLeast > 0 {

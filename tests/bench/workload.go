@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// workload is one row of the table: what every queue of it does.
+// workload is one row of the table: the I/O of each of its queues.
 type workload struct {
 	name       string
 	size       int // bytes of an I/O
 	depth      int // I/Os in flight on each queue
 	queues     int
-	connected  int           // queues beside those, which do nothing
+	connected  int           // further queues, which are idle
 	reads      int           // percent; the others are writes
 	think      time.Duration // from a completion to the next submission
 	sequential bool
-	burst      int // I/Os after which everything is awaited and flushed, 0 for never
+	burst      int // I/Os between flushes, which run alone; 0 for no flushes
 	digests    bool
-	// the floor receives into a large area, as the target does, instead of one buffer that stays in
-	// the cache
+	// The floor receives into a large area, as the target does, instead of one buffer that stays in
+	// the cache.
 	cold  bool
-	timed bool    // the latency of the floor is kept, too
+	timed bool    // the latency of the floor is measured, too
 	on    variant // of the target
-	extra bool    // not without -all
+	extra bool    // only with -all
 }
 
 // pattern is the same traffic for the floor.
@@ -31,7 +31,7 @@ func (w workload) pattern() []floorShape {
 	if w.reads%100 != 0 {
 		n := w.reads / 10
 		var p []floorShape
-		for i := range 10 { // reads and writes as evenly mixed as they can be
+		for i := range 10 { // evenly mixed
 			if (i+1)*n/10 > i*n/10 {
 				p = append(p, readFloor(w.size))
 			} else {
@@ -46,14 +46,14 @@ func (w workload) pattern() []floorShape {
 	return []floorShape{readFloor(w.size)}
 }
 
-// besideIdle is the row with many queues that do nothing.
+// besideIdle is the row with many idle queues.
 const besideIdle = "4K random read QD 32 beside 1023 idle connections"
 
 const inFlight = 1024 // of the rows that differ only in the number of connections
 
 var connections = []int{1, 16, 64, 256, 1024}
 
-// Rows of a target that is not as it is by default.
+// Rows with a special target or floor.
 const (
 	gcName      = "4K random read QD 32 GC each second"
 	pollingName = "4K random read QD 1 polling"
@@ -63,14 +63,15 @@ const (
 	coldName    = "128K write QD 16, floor receives into a large area"
 )
 
-// alone says that there is never more than one I/O: what is measured is latency.
+// alone says that there is only one I/O at a time: the row measures latency.
 func (w workload) alone() bool { return w.depth == 1 && w.queues == 1 }
 
 func connectionsName(queues int) string {
 	return fmt.Sprintf("4K random read, %d in flight on %d connections", inFlight, queues)
 }
 
-// workloads are what performance is judged by; all adds those with several queues and more.
+// workloads are the rows whose name matches filter; without a filter, those that need -all are
+// left out unless all is set.
 func workloads(filter string, all bool) ([]workload, error) {
 	re, err := regexp.Compile(filter)
 	if err != nil {

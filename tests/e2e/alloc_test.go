@@ -8,21 +8,22 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestZeroAllocation counts every allocation of the process - target, host, fake fabric - while a
-// queue is kept full. Once everything has its size, I/O allocates nothing.
+// TestZeroAllocation counts all allocations of the process - target, host, fake fabric - while a
+// queue is kept full. After a warm-up, I/O allocates nothing.
 func TestZeroAllocation(t *testing.T) {
-	eachWay(t, func(o *options) { o.spin = -1 }, func(t *testing.T, r *rig, w way) {
-		if w.rdma.Invalidate {
-			t.Skip("the host registers memory for each command")
+	eachVariant(t, nil, func(t *testing.T, h *harness, v variant) {
+		if v.rdma.Invalidate {
+			t.Skip("the host allocates: it registers memory for each command")
 		}
-		if raceEnabled && w.isRDMA {
-			t.Skip("a build without the race detector is missing: with it the completion channels of verbstest allocate")
+		if raceEnabled && v.isRDMA {
+			t.Skip("needs a build without the race detector, with which the completion channels " +
+				"of verbstest allocate")
 		}
-		c := r.connect(w)
-		q := r.open(c, 1, 33)
+		c := h.connect(v)
+		q := h.open(c, 1, 33)
 		for _, size := range []int{512, 4096, 131072} {
 			ios := min(256, 8<<20/size)
-			buf := r.buffer(c, q.Depth()*size)
+			buf := h.buffer(c, q.Depth()*size)
 			for _, write := range []bool{false, true} {
 				var op host.Op
 				var done [64]host.Completion
@@ -51,9 +52,9 @@ func TestZeroAllocation(t *testing.T) {
 						}
 					}
 				}
-				run() // buffers, free lists and tables grow to their size
+				run() // buffers, free lists and tables grow
 				run()
-				// One run is a sample: timers tick now and then.
+				// One run per sample: timers allocate occasionally.
 				if n := testutil.AllocsPerRun(1, run); n != 0 {
 					t.Errorf("%d bytes, write %t: %v allocations in %d commands", size, write, n,
 						ios)
@@ -63,7 +64,7 @@ func TestZeroAllocation(t *testing.T) {
 	})
 }
 
-// collect polls once and sleeps if there was nothing.
+// collect polls once and waits if there is no completion.
 func collect(q *host.Queue, done []host.Completion) error {
 	n, err := q.Poll(done)
 	if err != nil {

@@ -13,23 +13,20 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// gated runs fn on a rig whose namespace 1 (512-byte blocks) has a gate.
-func gated(t *testing.T, fn func(t *testing.T, r *rig, w way, g *gate)) {
-	for _, w := range ways {
-		if w.name != "tcp" && w.name != "rdma" {
-			continue
-		}
-		t.Run(w.name, func(t *testing.T) {
-			o := w.options
-			g := &gate{Device: ramDevice(t)}
-			o.devices = []backend.Device{g, ramDevice(t)}
-			fn(t, newRig(t, o), w, g)
+// gated runs fn on a harness whose namespace 1 (512-byte blocks) has a gate.
+func gated(t *testing.T, fn func(t *testing.T, h *harness, v variant, g *gate)) {
+	for _, v := range plain {
+		t.Run(v.name, func(t *testing.T) {
+			o := v.options
+			g := &gate{Device: openRAM(t, 8<<20, 512)}
+			o.devices = []backend.Device{g, openRAM(t, 8<<20, 512)}
+			fn(t, newHarness(t, o), v, g)
 		})
 	}
 }
 
-// outstanding fills q with reads and writes of namespace 1 that the gate holds.
-func outstanding(t *testing.T, r *rig, q *host.Queue, buf []byte, g *gate) {
+// outstanding fills q with reads and writes of namespace 1, which the gate holds.
+func outstanding(t *testing.T, h *harness, q *host.Queue, buf []byte, g *gate) {
 	t.Helper()
 	var op host.Op
 	for i := range q.Depth() {
@@ -43,63 +40,62 @@ func outstanding(t *testing.T, r *rig, q *host.Queue, buf []byte, g *gate) {
 			t.Fatal(err)
 		}
 	}
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	for g.holds() < q.Depth() {
 		if n, err := q.Poll(nil); n != 0 || err != nil {
 			t.Fatalf("%d completions of a device that holds everything, %v", n, err)
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d commands have arrived\n%s", g.holds(), q.Depth(), r.log)
+			t.Fatalf("%d of %d commands have arrived\n%s", g.holds(), q.Depth(), h.log)
 		}
 		_ = q.Wait(time.Millisecond)
 	}
 }
 
-// TestDeadQueueWithBusyDevice ends connections while the device works for them. Memory must stay
-// theirs until the device lets go, and everything must come back then.
-func TestDeadQueueWithBusyDevice(t *testing.T) {
-	for name, end := range map[string]func(t *testing.T, r *rig, c *host.Controller, q *host.Queue){
-		"connection": func(_ *testing.T, _ *rig, _ *host.Controller,
-			q *host.Queue,
-		) {
+// TestEndedQueueWithBusyDevice ends connections while the device has their I/Os. Their memory must
+// not be reused until the device has completed them, and then all of it must be freed.
+func TestEndedQueueWithBusyDevice(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, h *harness, c *host.Controller,
+		q *host.Queue){
+		"connection": func(_ *testing.T, _ *harness, _ *host.Controller, q *host.Queue) {
 			_ = q.Close()
 		},
-		"admin connection": func(_ *testing.T, _ *rig, c *host.Controller, q *host.Queue) {
+		"admin connection": func(_ *testing.T, _ *harness, c *host.Controller, q *host.Queue) {
 			c.Close()
 			_ = q.Close()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			gated(t, func(t *testing.T, r *rig, w way, g *gate) {
-				other := r.connect(w,
+			gated(t, func(t *testing.T, h *harness, v variant, g *gate) {
+				other := h.connect(v,
 					func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
-				oq := r.open(other, 1, 32)
-				noise := r.buffer(other, 65536)
+				oq := h.open(other, 1, 32)
+				noise := h.buffer(other, 65536)
 				fillBytes(noise, 0xA5)
-				c := r.connect(w)
-				q := r.open(c, 1, 17)
-				buf := r.buffer(c, q.Depth()*4096)
+				c := h.connect(v)
+				q := h.open(c, 1, 17)
+				buf := h.buffer(c, q.Depth()*4096)
 				fillBytes(buf, 0x11)
 				g.set(true, nil)
-				outstanding(t, r, q, buf, g)
-				end(t, r, c, q)
+				outstanding(t, h, q, buf, g)
+				end(t, h, c, q)
 				err := pipeline(oq, 200,
 					func(op *host.Op, i int) { op.Write(2, uint64(i), 128, noise, 0) })
 				if err != nil {
 					t.Fatalf("another namespace: %v", err)
 				}
-				r.ping(other)
+				h.ping(other)
 				g.set(false, nil)
-				// The device still writes what the dead queue gave it: that memory must not have
-				// had another use. The rig finds what has not come back.
+				// The device now writes the data of the ended queue: its memory must not have been
+				// used for anything else. The harness checks that all of it is freed.
 				for slba := uint64(0); slba < uint64(q.Depth()*8); slba += 128 {
 					if err := oq.Read(testContext(t), 1, slba, 128, noise); err != nil {
 						t.Fatalf("the namespace afterwards: %v", err)
 					}
 					for i, b := range noise {
 						if b != 0 && b != 0x11 {
-							t.Fatalf("byte %d of block %d is %#x, which nobody wrote there", i%512,
-								slba+uint64(i/512), b)
+							t.Fatalf("byte %d of block %d is %#x, which was never written there",
+								i%512, slba+uint64(i/512), b)
 						}
 					}
 				}
@@ -108,32 +104,32 @@ func TestDeadQueueWithBusyDevice(t *testing.T) {
 	}
 }
 
-// TestHungDevice checks that a device which does nothing stops nothing else.
+// TestHungDevice: a device that completes nothing delays nothing else.
 func TestHungDevice(t *testing.T) {
-	gated(t, func(t *testing.T, r *rig, w way, g *gate) {
+	gated(t, func(t *testing.T, h *harness, v variant, g *gate) {
 		t.Parallel() // it mostly waits
-		c := r.connect(w, func(o *host.Options) { o.KATO = 2 * time.Second })
-		q, q2 := r.open(c, 1, 17), r.open(c, 2, 17)
-		buf := r.buffer(c, q.Depth()*4096+4096)
+		c := h.connect(v, func(o *host.Options) { o.KATO = 2 * time.Second })
+		q, q2 := h.open(c, 1, 17), h.open(c, 2, 17)
+		buf := h.buffer(c, q.Depth()*4096+4096)
 		g.set(true, nil)
-		outstanding(t, r, q, buf, g)
-		r.ping(c)
+		outstanding(t, h, q, buf, g)
+		h.ping(c)
 		if aborted, err := c.Abort(testContext(t), 1, 0x1000); aborted || err != nil {
-			t.Errorf("abort of what the device has: %t, %v", aborted, err)
+			t.Errorf("abort of a command that the device has: %t, %v", aborted, err)
 		}
 		last := buf[q.Depth()*4096:]
-		r.must(q2.Write(testContext(t), 2, 0, 8, last, 0))
-		// longer than KATO: the host is alive
+		h.must(q2.Write(testContext(t), 2, 0, 8, last, 0))
+		// Longer than KATO, which must not expire.
 		for start := time.Now(); time.Since(start) < 4500*time.Millisecond; {
-			r.must(q2.Read(testContext(t), 2, 0, 8, last))
-			r.must(q2.Wait(50 * time.Millisecond))
+			h.must(q2.Read(testContext(t), 2, 0, 8, last))
+			h.must(q2.Wait(50 * time.Millisecond))
 		}
 		g.set(false, nil)
 		collectAll(t, q, nvme.Success)
 	})
 }
 
-// collectAll waits for everything outstanding and wants one status of all.
+// collectAll waits for all outstanding commands and checks their status.
 func collectAll(t *testing.T, q *host.Queue, want nvme.Status) {
 	t.Helper()
 	var done [32]host.Completion
@@ -153,27 +149,27 @@ func collectAll(t *testing.T, q *host.Queue, want nvme.Status) {
 	}
 }
 
-// TestAbortWaiting aborts commands that the device has not taken yet.
+// TestAbortWaiting aborts commands that the device has not accepted yet.
 func TestAbortWaiting(t *testing.T) {
-	gated(t, func(t *testing.T, r *rig, w way, g *gate) {
-		c := r.connect(w)
-		q := r.open(c, 1, 17)
-		buf := r.buffer(c, 8192)
-		r.must(q.Write(testContext(t), 1, 0, 8, buf[:4096], 0))
-		g.choke(true)
+	gated(t, func(t *testing.T, h *harness, v variant, g *gate) {
+		c := h.connect(v)
+		q := h.open(c, 1, 17)
+		buf := h.buffer(c, 8192)
+		h.must(q.Write(testContext(t), 1, 0, 8, buf[:4096], 0))
+		g.setFull(true)
 		var op host.Op
 		op.Read(1, 0, 8, buf[:4096])
 		first, err := q.Submit(&op)
-		r.must(err)
+		h.must(err)
 		op.Read(1, 0, 8, buf[4096:])
 		op.Token = 1
 		_, err = q.Submit(&op)
-		r.must(err)
+		h.must(err)
 		if _, err := q.Poll(nil); err != nil {
 			t.Fatal(err)
 		}
 		aborted := false
-		for range 1000 { // until it has arrived
+		for range 1000 { // until the command has arrived
 			if aborted, err = c.Abort(testContext(t), 1, first); err != nil {
 				t.Fatal(err)
 			}
@@ -191,31 +187,29 @@ func TestAbortWaiting(t *testing.T) {
 		if !aborted || done[0].Token != 0 || done[0].Status().Code() != nvme.AbortRequested {
 			t.Errorf("aborted %t, command %d: %v", aborted, done[0].Token, done[0].Status())
 		}
-		g.choke(false)
+		g.setFull(false)
 		collectAll(t, q, nvme.Success)
 	})
 }
 
-// TestDeviceErrors checks what hosts are told.
+// TestDeviceErrors checks the status of commands that fail.
 func TestDeviceErrors(t *testing.T) {
-	gated(t, func(t *testing.T, r *rig, w way, g *gate) {
-		c := r.connect(w)
-		q := r.open(c, 1, 17)
-		buf := r.buffer(c, 4096)
+	gated(t, func(t *testing.T, h *harness, v variant, g *gate) {
+		c := h.connect(v)
+		q := h.open(c, 1, 17)
+		buf := h.buffer(c, 4096)
 		ctx := testContext(t)
+		const (
+			full      = nvme.CapacityExceeded | nvme.DNR
+			protected = nvme.NamespaceWriteProtected | nvme.DNR
+		)
 		for _, tc := range []struct {
 			err         error
 			read, write nvme.Status
 		}{
 			{backend.ErrIO, nvme.UnrecoveredReadError, nvme.WriteFault},
-			{
-				backend.ErrNoSpace, nvme.CapacityExceeded | nvme.DNR,
-				nvme.CapacityExceeded | nvme.DNR,
-			},
-			{
-				backend.ErrReadOnly, nvme.NamespaceWriteProtected | nvme.DNR,
-				nvme.NamespaceWriteProtected | nvme.DNR,
-			},
+			{backend.ErrNoSpace, full, full},
+			{backend.ErrReadOnly, protected, protected},
 			{backend.ErrOutOfRange, nvme.LBAOutOfRange | nvme.DNR, nvme.LBAOutOfRange | nvme.DNR},
 			{backend.ErrUnsupported, nvme.InvalidOpcode | nvme.DNR, nvme.InvalidOpcode | nvme.DNR},
 			{backend.ErrOffline, nvme.InternalPathError, nvme.InternalPathError},
@@ -229,66 +223,54 @@ func TestDeviceErrors(t *testing.T) {
 				tc.write)
 		}
 		g.set(false, nil)
-		r.must(q.Read(ctx, 1, 0, 8, buf))
+		h.must(q.Read(ctx, 1, 0, 8, buf))
 	})
 }
 
-// TestFile serves a file, ends the target and serves it again.
+// TestFile serves a file, stops the target and serves the file again.
 func TestFile(t *testing.T) {
-	for _, w := range ways {
-		if w.name != "tcp" && w.name != "rdma" {
-			continue
-		}
+	for _, v := range plain {
 		for _, buffered := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, buffered %t", w.name, buffered), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, buffered %t", v.name, buffered), func(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "disk")
-				serve := func(name string,
-					fn func(t *testing.T, r *rig, q *host.Queue, buf []byte),
-				) {
+				type body func(t *testing.T, h *harness, q *host.Queue, buf []byte)
+				serve := func(name string, fn body) {
 					t.Run(name, func(t *testing.T) {
 						d, err := file.Open(file.Config{
-							Path: path, Size: 16 << 20, BlockSize: 4096,
-							Buffered: buffered,
+							Path: path, Size: 16 << 20, BlockSize: 4096, Buffered: buffered,
 						})
 						if err != nil {
 							t.Fatal(err)
 						}
-						o := w.options
+						o := v.options
 						o.devices = []backend.Device{d}
-						r := newRig(t, o)
-						c := r.connect(w)
-						fn(t, r, r.open(c, 1, 32), r.buffer(c, 1<<20))
+						h := newHarness(t, o)
+						c := h.connect(v)
+						fn(t, h, h.open(c, 1, 32), h.buffer(c, 1<<20))
 					})
 				}
-				serve("write", func(t *testing.T, r *rig, q *host.Queue, buf []byte) {
+				serve("write", func(t *testing.T, h *harness, q *host.Queue, buf []byte) {
 					ctx := testContext(t)
 					pattern(buf, 5)
-					r.must(q.Write(ctx, 1, 3, 256, buf, 0))
-					r.must(q.WriteZeroes(ctx, 1, 10, 2, 0))
-					r.must(pipeline(q, 100,
-						func(op *host.Op,
-							i int,
-						) {
-							op.Write(1, uint64(1000+i), 1, buf[i*4096:][:4096],
-								nvme.RWFUA)
-						}))
-					r.must(q.Flush(ctx, 1))
+					h.must(q.Write(ctx, 1, 3, 256, buf, 0))
+					h.must(q.WriteZeroes(ctx, 1, 10, 2, 0))
+					h.must(pipeline(q, 100, func(op *host.Op, i int) {
+						op.Write(1, uint64(1000+i), 1, buf[i*4096:][:4096], nvme.RWFUA)
+					}))
+					h.must(q.Flush(ctx, 1))
 				})
-				serve("read", func(t *testing.T, r *rig, q *host.Queue, buf []byte) {
+				serve("read", func(t *testing.T, h *harness, q *host.Queue, buf []byte) {
 					ctx := testContext(t)
 					want := make([]byte, 1<<20)
 					pattern(want, 5)
-					r.must(pipeline(q, 100,
-						func(op *host.Op,
-							i int,
-						) {
-							op.Read(1, uint64(1000+i), 1, buf[i*4096:][:4096])
-						}))
+					h.must(pipeline(q, 100, func(op *host.Op, i int) {
+						op.Read(1, uint64(1000+i), 1, buf[i*4096:][:4096])
+					}))
 					if d := differ(buf[:100*4096], want[:100*4096]); d != "" {
 						t.Fatal(d)
 					}
 					clear(want[7*4096 : 9*4096])
-					r.must(q.Read(ctx, 1, 3, 256, buf))
+					h.must(q.Read(ctx, 1, 3, 256, buf))
 					if d := differ(buf, want); d != "" {
 						t.Fatal(d)
 					}

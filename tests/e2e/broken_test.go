@@ -7,8 +7,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestBrokenWrites drops connections in the middle of writes, over and over, while another host, on
-// another reactor, reads what they are about: each block is from one write, and whole.
+// TestBrokenWrites repeatedly drops connections in the middle of writes, while another host, on
+// another reactor, reads the same blocks: each block is from a single write.
 func TestBrokenWrites(t *testing.T) {
 	const (
 		rounds = 20
@@ -16,12 +16,12 @@ func TestBrokenWrites(t *testing.T) {
 		block  = 512
 		window = 1 << 20
 	)
-	eachWay(t, func(o *options) { o.reactors = 2 }, func(t *testing.T, r *rig, w way) {
-		reader := r.connect(w,
+	eachVariant(t, func(o *options) { o.reactors = 2 }, func(t *testing.T, h *harness, v variant) {
+		reader := h.connect(v,
 			func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
-		q := r.open(reader, 1, 8)
-		buf := r.buffer(reader, window)
-		look := func() bool {
+		q := h.open(reader, 1, 8)
+		buf := h.buffer(reader, window)
+		check := func() bool {
 			var done [8]host.Completion
 			var op host.Op
 			op.Read(1, 0, window/block, buf)
@@ -35,20 +35,20 @@ func TestBrokenWrites(t *testing.T) {
 					return false
 				}
 			}
-			return untorn(t, buf, block)
+			return wantWholeBlocks(t, buf, block)
 		}
-		stop := over(look)
+		stop := repeat(check)
 		for round := range rounds {
-			c := r.connect(w)
-			q := r.open(c, 1, 16)
-			data := r.buffer(c, 15*size)
+			c := h.connect(v)
+			q := h.open(c, 1, 16)
+			data := h.buffer(c, 15*size)
 			var op host.Op
 			for i := range 15 {
 				b := data[i*size:][:size]
 				for at := 0; at < size; at += block {
 					copy(b[at:], bytes.Repeat([]byte{byte(round*31 + i*17 + at/block)}, block))
 				}
-				// in step with frames, and not
+				// aligned to frames, and not
 				first := (round*5 + i*96) % (window/block - size/block)
 				op.Write(1, uint64(first), size/block, b, 0)
 				if _, err := q.Submit(&op); err != nil {
@@ -65,12 +65,12 @@ func TestBrokenWrites(t *testing.T) {
 			c.Close()
 		}
 		stop()
-		look()
+		check()
 	})
 }
 
-// untorn says that all bytes of each block are the same.
-func untorn(t *testing.T, b []byte, block int) bool {
+// wantWholeBlocks checks that all bytes of a block are the same.
+func wantWholeBlocks(t *testing.T, b []byte, block int) bool {
 	for ; len(b) > 0; b = b[block:] {
 		if n := bytes.Count(b[:block], b[:1]); n != block {
 			t.Errorf("a torn block: %d of %d bytes are %#x", n, block, b[0])

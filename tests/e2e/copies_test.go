@@ -8,24 +8,24 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestCopiedBytes counts what the target copies of the data of commands on RAM namespaces: nothing
-// of reads, what was never written included, nothing of writes of whole frames whose data is asked
-// for, and the ends of others (docs/adr/0015). Over iWARP data is received in a place of its own
-// and copied once. So is data in capsules of RDMA, and small data in those of TCP.
+// TestCopiedBytes counts the bytes that the target copies for commands on RAM namespaces: none for
+// reads, also of blocks never written, none for writes of whole frames by R2T or RDMA READ, and the
+// partial frames of others (docs/adr/0015). Data over iWARP, in-capsule data over RDMA and small
+// in-capsule data over TCP is copied once.
 func TestCopiedBytes(t *testing.T) {
 	if _, counted := mem.Copied(); !counted {
-		t.Skip("a build with the tag invariants is missing: only that counts copies")
+		t.Skip("needs a build with the tag invariants, which counts copies")
 	}
-	eachWay(t, nil, func(t *testing.T, r *rig, w way) {
-		c := r.connect(w)
-		q := r.open(c, 1, 33)
-		small := 16 << 10 // data that comes with its command
-		if n := w.options.tcp.InCapsuleSize; n > 0 {
-			small = n
+	eachVariant(t, nil, func(t *testing.T, h *harness, v variant) {
+		c := h.connect(v)
+		q := h.open(c, 1, 33)
+		small := 16 << 10 // in-capsule data that is received with its command
+		if v.smallPDUs {
+			small = smallPDU
 		}
 		for _, size := range []int{512, 4096, 8192, 16 << 10, 128 << 10, 1 << 20} {
 			const ios, frame = 40, 16 << 10
-			buf := r.buffer(c, size)
+			buf := h.buffer(c, size)
 			var done [64]host.Completion
 			run := func(write bool, base int) int64 {
 				t.Helper()
@@ -51,8 +51,8 @@ func TestCopiedBytes(t *testing.T) {
 				return after - before
 			}
 			run(true, 0)
-			// RDMA devices learn the memory when it is first asked for.
-			for end := time.Now().Add(patience); run(false, 0)+run(false, 32<<20) > 0 &&
+			// The memory is registered with RDMA devices when it is first used.
+			for end := time.Now().Add(timeout); run(false, 0)+run(false, 32<<20) > 0 &&
 				time.Now().Before(end); {
 				time.Sleep(time.Millisecond)
 			}
@@ -65,16 +65,17 @@ func TestCopiedBytes(t *testing.T) {
 			}
 			bound := int64(ios * size)
 			switch {
-			case !w.isRDMA && size <= small:
+			case !v.isRDMA && size <= small:
 				n := run(true, 0)
 				for i := 0; n != bound && i < 100; n, i = run(true, 0), i+1 {
-					// a capsule that arrives in two parts is copied out of the receive buffer first
+					// A capsule that arrives in two parts is copied out of the receive buffer
+					// first.
 				}
 				if n != bound {
 					t.Errorf("%d writes of %d bytes: %d bytes were copied", ios, size, n)
 				}
 				continue
-			case w.isRDMA && (size < frame || w.options.iwarp):
+			case v.isRDMA && (size < frame || v.options.iwarp):
 				if n := run(true, 0); n != bound {
 					t.Errorf("%d writes of %d bytes: %d bytes were copied", ios, size, n)
 				}
@@ -84,14 +85,14 @@ func TestCopiedBytes(t *testing.T) {
 			if size < frame {
 				least = bound
 			}
-			// of the latter the ends are copied
+			// With an offset the partial frames at both ends are copied.
 			for base, want := range map[int]int64{0: least, 512: ios * int64(min(size, frame))} {
-				if w.options.tcp.MaxH2CData > 0 {
-					want += bound / 3 // in small PDUs, each received with a part of the next
+				if v.smallPDUs {
+					want += bound / 3 // small PDUs, each received with a part of the next one
 				}
 				n := run(true, base)
 				for i := 0; n > want && i < 100; n, i = run(true, base), i+1 {
-					time.Sleep(time.Millisecond) // until devices know the memory
+					time.Sleep(time.Millisecond) // until the memory is registered
 				}
 				if n > want {
 					t.Errorf("%d writes of %d bytes from %d on: %d bytes were copied", ios, size,

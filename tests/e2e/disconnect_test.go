@@ -9,8 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// over calls fn over and over until that returns false or stop is called, which waits for it.
-func over(fn func() bool) (stop func()) {
+// repeat calls fn until it returns false or stop is called; stop waits for the last call.
+func repeat(fn func() bool) (stop func()) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -25,29 +25,29 @@ func over(fn func() bool) (stop func()) {
 	return func() { close(end); <-ended }
 }
 
-// TestDisconnectDuringIO drops connections with everything outstanding, over and over: what the
-// target holds for them must come back (the rig checks arenas, sessions and RDMA objects), and
-// another host must not notice.
+// TestDisconnectDuringIO repeatedly drops connections with full queues: the target must free
+// everything (the harness checks arenas, sessions and RDMA objects), and another host must not be
+// affected.
 func TestDisconnectDuringIO(t *testing.T) {
 	const rounds = 25
-	eachWay(t, func(o *options) { o.reactors = 2; o.arena = 16 << 20 },
-		func(t *testing.T, r *rig, w way) {
-			steady := r.connect(w,
+	eachVariant(t, func(o *options) { o.reactors = 2; o.memory = 16 },
+		func(t *testing.T, h *harness, v variant) {
+			bystander := h.connect(v,
 				func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
-			q := r.open(steady, 1, 16)
-			buf := r.buffer(steady, q.Depth()*32768)
-			stop := over(func() bool {
+			q := h.open(bystander, 1, 16)
+			buf := h.buffer(bystander, q.Depth()*32768)
+			stop := repeat(func() bool {
 				err := verify(q, 65536, buf, 2)
 				if err != nil {
-					t.Errorf("the steady host: %v", err)
+					t.Errorf("the bystander host: %v", err)
 				}
 				return err == nil
 			})
 			for round := range rounds {
-				c := r.connect(w)
-				data := r.buffer(c, 31*131072)
+				c := h.connect(v)
+				data := h.buffer(c, 31*131072)
 				for qid := range 2 {
-					q := r.open(c, uint16(qid+1), 32)
+					q := h.open(c, uint16(qid+1), 32)
 					var op host.Op
 					for i := range q.Depth() {
 						size := []int{512, 4096, 65536, 131072}[(i+round)%4]
@@ -77,20 +77,20 @@ func TestDisconnectDuringIO(t *testing.T) {
 				c.Close()
 			}
 			stop()
-			r.until("one controller is left",
-				func() bool { return len(r.target.Controllers()) == 1 })
+			h.until("one controller is left",
+				func() bool { return len(h.target.Controllers()) == 1 })
 		})
 }
 
-// TestConnectCycles connects and disconnects often, four hosts at once.
+// TestConnectCycles: four hosts connect and disconnect repeatedly.
 func TestConnectCycles(t *testing.T) {
-	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
+	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
 		var wg sync.WaitGroup
 		for i := range 4 {
 			wg.Go(func() {
 				for range 15 {
-					if err := cycle(testContext(t), r.transport(w), w.hostOptions(),
-						uint8(i)); err != nil {
+					err := cycle(testContext(t), h.transport(v), v.hostOptions(), uint8(i))
+					if err != nil {
 						t.Error(err)
 						return
 					}
@@ -101,7 +101,7 @@ func TestConnectCycles(t *testing.T) {
 	})
 }
 
-// cycle connects with three I/O queues, uses them and hangs up.
+// cycle connects with three I/O queues, uses them and disconnects.
 func cycle(ctx context.Context, t host.Transport, o host.Options, id uint8) error {
 	o.HostNQN, o.HostID = fmt.Sprintf("nqn.2026-11.io.nvmf-target:host%d", id), [16]byte{100 + id}
 	c, err := host.Connect(ctx, t, o)

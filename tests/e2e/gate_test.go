@@ -6,14 +6,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 )
 
-// gate is a device in front of another that can hold what is submitted, and fail it.
+// gate is a device in front of another one that can hold IOs, fail them, and refuse to accept any.
 type gate struct {
 	backend.Device
 	mu       sync.Mutex
-	shut     bool  // hold everything
-	fail     error // what becomes of everything let through
-	held     int   // IOs held now
-	full     bool  // take nothing
+	shut     bool  // hold all IOs
+	fail     error // fail the IOs that are not held
+	held     int   // IOs
+	full     bool  // accept no IO
 	channels []*gateChannel
 }
 
@@ -37,7 +37,8 @@ func (g *gate) OpenChannel(r backend.Reactor) (backend.Channel, error) {
 	return ch, nil
 }
 
-// set opens or shuts the gate; fail is what becomes of IOs that pass, those held so far included.
+// set opens or shuts the gate. If fail is not nil, all IOs that pass fail with it, those held so
+// far included.
 func (g *gate) set(shut bool, fail error) {
 	g.mu.Lock()
 	g.shut, g.fail = shut, fail
@@ -48,8 +49,8 @@ func (g *gate) set(shut bool, fail error) {
 	}
 }
 
-// choke makes the device take nothing.
-func (g *gate) choke(full bool) {
+// setFull makes the device accept no IO, or accept them again.
+func (g *gate) setFull(full bool) {
 	g.mu.Lock()
 	g.full = full
 	channels := g.channels
@@ -59,7 +60,7 @@ func (g *gate) choke(full bool) {
 	}
 }
 
-// holds is how many IOs are held.
+// holds is the number of IOs that are held.
 func (g *gate) holds() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

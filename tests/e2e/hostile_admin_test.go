@@ -13,8 +13,8 @@ var (
 	badBuffer = refused(nvme.DataSGLLengthInvalid, nvme.InvalidField)
 )
 
-func identifyOp(cns nvme.CNS, nsid uint32, n int) func(*prey, *host.Op) {
-	return func(_ *prey, op *host.Op) {
+func identifyOp(cns nvme.CNS, nsid uint32, n int) func(*attacker, *host.Op) {
+	return func(_ *attacker, op *host.Op) {
 		op.SQE.SetOpcode(nvme.AdminIdentify)
 		op.SQE.SetNSID(nsid)
 		op.SQE.Identify().Set(cns, 0, 0)
@@ -22,17 +22,17 @@ func identifyOp(cns nvme.CNS, nsid uint32, n int) func(*prey, *host.Op) {
 	}
 }
 
-func logOp(lid nvme.LID, nsid uint32, asked, offset uint64, n int) func(*prey, *host.Op) {
-	return func(_ *prey, op *host.Op) {
+func logOp(lid nvme.LID, nsid uint32, length, offset uint64, n int) func(*attacker, *host.Op) {
+	return func(_ *attacker, op *host.Op) {
 		op.SQE.SetOpcode(nvme.AdminGetLogPage)
 		op.SQE.SetNSID(nsid)
-		op.SQE.GetLog().Set(lid, asked, offset, 0, false)
+		op.SQE.GetLog().Set(lid, length, offset, 0, false)
 		op.Data = make([]byte, n)
 	}
 }
 
-func featureOp(code nvme.Opcode, cdw10, cdw11 uint32, n int) func(*prey, *host.Op) {
-	return func(_ *prey, op *host.Op) {
+func featureOp(code nvme.Opcode, cdw10, cdw11 uint32, n int) func(*attacker, *host.Op) {
+	return func(_ *attacker, op *host.Op) {
 		op.SQE.SetOpcode(code)
 		op.SQE.SetCDW(10, cdw10)
 		op.SQE.SetCDW(11, cdw11)
@@ -40,9 +40,10 @@ func featureOp(code nvme.Opcode, cdw10, cdw11 uint32, n int) func(*prey, *host.O
 	}
 }
 
-func propertyOp(typ nvme.FabricsType, off nvme.PropertyOffset, attrib byte, v uint64) func(*prey,
+func propertyOp(typ nvme.FabricsType, off nvme.PropertyOffset, attrib byte,
+	v uint64) func(*attacker,
 	*host.Op) {
-	return func(_ *prey, op *host.Op) {
+	return func(_ *attacker, op *host.Op) {
 		op.SQE.Property().Set(typ, off, v)
 		op.SQE[40] = attrib
 	}
@@ -50,8 +51,8 @@ func propertyOp(typ nvme.FabricsType, off nvme.PropertyOffset, attrib byte, v ui
 
 var adminAttacks = []attack{
 	{name: "M02 unknown CNS", op: identifyOp(0xFE, 0, 4096), want: badField},
-	{name: "M02 unknown command set", op: func(p *prey, op *host.Op) {
-		identifyOp(nvme.CNSCommandSetController, 0, 4096)(p, op)
+	{name: "M02 unknown command set", op: func(a *attacker, op *host.Op) {
+		identifyOp(nvme.CNSCommandSetController, 0, 4096)(a, op)
 		op.SQE.Identify().Set(nvme.CNSCommandSetController, 0, 9)
 	}, want: badField},
 	{name: "M03 namespace 0", op: identifyOp(nvme.CNSNamespace, 0, 4096), want: noNamespace},
@@ -124,19 +125,19 @@ var adminAttacks = []attack{
 		op:   featureOp(nvme.AdminSetFeatures, uint32(nvme.FeatureAsyncEventConfig)|1<<31, 0, 0),
 		want: refused(nvme.FeatureNotSaveable),
 	},
-	{name: "M11 set the host identifier", op: func(p *prey, op *host.Op) {
-		featureOp(nvme.AdminSetFeatures, uint32(nvme.FeatureHostIdentifier), 1, 16)(p, op)
+	{name: "M11 set the host identifier", op: func(a *attacker, op *host.Op) {
+		featureOp(nvme.AdminSetFeatures, uint32(nvme.FeatureHostIdentifier), 1, 16)(a, op)
 	}, want: refused(nvme.CommandSequenceError)},
 	{
 		name: "M13 keep alive without a timer",
-		op:   func(_ *prey, op *host.Op) { op.SQE.SetOpcode(nvme.AdminKeepAlive) },
+		op:   func(_ *attacker, op *host.Op) { op.SQE.SetOpcode(nvme.AdminKeepAlive) },
 		want: refused(nvme.KATOInvalid),
 	},
 }
 
 var fabricsAttacks = []attack{
-	{name: "F16 second Connect", op: func(p *prey, op *host.Op) {
-		o := p.w.hostOptions()
+	{name: "F16 second Connect", op: func(a *attacker, op *host.Op) {
+		o := a.v.hostOptions()
 		*op = *host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic)
 	}, want: refused(nvme.CommandSequenceError)},
 	{
@@ -189,22 +190,22 @@ var fabricsAttacks = []attack{
 		op: propertyOp(nvme.FabricsPropertySet, nvme.PropertyCC, 0,
 			uint64(nvme.CCEnable|7<<16|4<<20)), want: badField,
 	},
-	{name: "G06 disconnect of the admin queue", op: func(_ *prey, op *host.Op) {
+	{name: "G06 disconnect of the admin queue", op: func(_ *attacker, op *host.Op) {
 		op.SQE.SetOpcode(nvme.FabricsOpcode)
 		op.SQE[4] = byte(nvme.FabricsDisconnect)
 	}, want: refused(nvme.InvalidOpcode, nvme.InvalidField, nvme.InvalidQueueIdentifier,
 		nvme.InvalidQueueType)},
-	{name: "A02 security send", op: func(_ *prey, op *host.Op) {
+	{name: "A02 security send", op: func(_ *attacker, op *host.Op) {
 		op.SQE.SetOpcode(nvme.FabricsOpcode)
 		op.SQE[4] = byte(nvme.FabricsAuthSend)
 		op.Data = make([]byte, 512)
 	}, want: refused(nvme.InvalidOpcode, nvme.InvalidField, nvme.CommandSequenceError)},
-	{name: "S02 fused admin", op: func(p *prey, op *host.Op) {
+	{name: "S02 fused admin", op: func(a *attacker, op *host.Op) {
 		op.SQE.SetOpcode(nvme.AdminGetFeatures)
 		op.SQE.SetCDW(10, uint32(nvme.FeatureNumberOfQueues))
 		op.Raw = true
 		op.SQE.SetFlags(1<<6 | 1)
-		if p.w.isRDMA {
+		if a.v.isRDMA {
 			op.SQE.SGL1().SetKeyed(0, 0, 0, 0)
 		} else {
 			op.SQE.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, 0)
@@ -214,12 +215,12 @@ var fabricsAttacks = []attack{
 
 // TestHostileAdmin sends admin and Fabrics commands that must be refused.
 func TestHostileAdmin(t *testing.T) {
-	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
-		p := newPrey(r, w)
-		p.run(t, true, adminAttacks)
-		p.run(t, true, fabricsAttacks)
+	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+		a := newAttacker(h, v)
+		a.run(t, true, adminAttacks)
+		a.run(t, true, fabricsAttacks)
 		t.Run("M01 M15 M16 every other opcode", func(t *testing.T) {
-			p.refuses(t, p.c.Admin, nvme.AdminGetLogPage, nvme.AdminIdentify, nvme.AdminAbort,
+			a.refuses(t, a.c.Admin, nvme.AdminGetLogPage, nvme.AdminIdentify, nvme.AdminAbort,
 				nvme.AdminSetFeatures, nvme.AdminGetFeatures,
 				nvme.AdminAsyncEventReq, nvme.AdminKeepAlive, nvme.FabricsOpcode)
 		})
@@ -233,7 +234,7 @@ func TestHostileAdmin(t *testing.T) {
 				op := new(host.Op)
 				op.SQE.SetOpcode(nvme.FabricsOpcode)
 				op.SQE[4] = byte(typ)
-				if cqe, err := p.c.Admin(testContext(t), op); err != nil ||
+				if cqe, err := a.c.Admin(testContext(t), op); err != nil ||
 					cqe.Status().Code() != nvme.InvalidOpcode {
 					t.Fatalf("type %#x: %v, %v", typ, cqe.Status(), err)
 				}

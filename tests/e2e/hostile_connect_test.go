@@ -7,7 +7,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// connectAttack is a Connect command of prey's host, on a connection of its own, that is altered.
+// connectAttack is an altered Connect command of the attacker, on a connection of its own.
 type connectAttack struct {
 	name   string
 	qid    uint16
@@ -18,50 +18,50 @@ type connectAttack struct {
 	inData bool
 }
 
-// run makes the attack. id is prey's controller.
-func (a connectAttack) run(t *testing.T, p *prey, id uint16) {
-	cm := a.cntlid
-	if a.qid != 0 && cm > nvme.CNTLIDMax {
+// run sends the command. id is the attacker's controller.
+func (c connectAttack) run(t *testing.T, a *attacker, id uint16) {
+	cm := c.cntlid
+	if c.qid != 0 && cm > nvme.CNTLIDMax {
 		cm = id
 	}
-	q, err := host.DialQueue(testContext(t), p.r.transport(p.w), a.qid, 32, cm)
+	q, err := host.DialQueue(testContext(t), a.h.transport(a.v), c.qid, 32, cm)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	o := p.w.hostOptions()
-	op := host.ConnectCommand(a.qid, 32, &o, a.cntlid)
-	a.alter(op)
-	a.want.retry = false
+	o := a.v.hostOptions()
+	op := host.ConnectCommand(c.qid, 32, &o, c.cntlid)
+	c.alter(op)
+	c.want.retry = false
 	cqe, err := q.Do(testContext(t), op)
-	want := a.want
+	want := c.want
 	if err == nil && cqe.Status()&nvme.DNR == 0 {
-		want.retry = true // both are right; what must not be retried is tested by the lab
+		want.retry = true // both are right; the lab tests what must not be retried
 	}
 	if !want.accepts(&cqe, err) {
-		t.Errorf("got %v, error %v; want %v", cqe.Status(), err, a.want.codes)
+		t.Errorf("got %v, error %v; want %v", cqe.Status(), err, c.want.codes)
 	}
 	ip := nvme.InvalidParameter(cqe.DW0())
-	if c := cqe.Status().Code(); a.ipo >= 0 &&
-		(c == nvme.ConnectInvalidParameters || c == nvme.ConnectInvalidHost) &&
-		(int(ip.IPO()) != a.ipo || ip.InData() != a.inData) {
-		t.Errorf("names offset %d, in data %t; want %d, %t", ip.IPO(), ip.InData(), a.ipo, a.inData)
+	if code := cqe.Status().Code(); c.ipo >= 0 &&
+		(code == nvme.ConnectInvalidParameters || code == nvme.ConnectInvalidHost) &&
+		(int(ip.IPO()) != c.ipo || ip.InData() != c.inData) {
+		t.Errorf("names offset %d, in data %t; want %d, %t", ip.IPO(), ip.InData(), c.ipo, c.inData)
 	}
-	p.unharmed(t)
-	if err := p.q.Flush(testContext(t), 1); err != nil {
-		t.Fatalf("the queue that was there: %v", err)
+	a.checkBystander(t)
+	if err := a.q.Flush(testContext(t), 1); err != nil {
+		t.Fatalf("the existing queue: %v", err)
 	}
 }
 
 // TestHostileConnect sends Connect commands that must be refused, each on a connection of its own.
 func TestHostileConnect(t *testing.T) {
-	bothWays(t, func(o *options) { o.hosts = []string{hostNQN, hostNQN2} },
-		func(t *testing.T, r *rig, w way) {
-			p := newPrey(r, w)
-			id := p.c.CNTLID()
+	eachTransport(t, func(o *options) { o.hosts = []string{hostNQN, hostNQN2} },
+		func(t *testing.T, h *harness, v variant) {
+			a := newAttacker(h, v)
+			id := a.c.CNTLID()
 			const subNQNAt, hostNQNAt, cntlidAt, hostIDAt = 256, 512, 16, 0
 			bad := refused(nvme.ConnectInvalidParameters)
-			for _, a := range []connectAttack{
+			for _, c := range []connectAttack{
 				{
 					"F02 record format", 0, 0xFFFF, func(op *host.Op) { op.SQE[40] = 1 },
 					refused(nvme.ConnectIncompatibleFormat), -1, false,
@@ -172,7 +172,7 @@ func TestHostileConnect(t *testing.T) {
 					true,
 				},
 			} {
-				t.Run(a.name, func(t *testing.T) { a.run(t, p, id) })
+				t.Run(c.name, func(t *testing.T) { c.run(t, a, id) })
 			}
 		})
 }

@@ -16,22 +16,22 @@ var (
 	noNamespace = refused(nvme.InvalidNamespaceOrFormat)
 )
 
-func readAt(slba uint64, n uint32) func(*prey, *host.Op) {
-	return func(p *prey, op *host.Op) { op.Read(1, slba, n, p.buf[:min(n, 2048)*512]) }
+func readAt(slba uint64, n uint32) func(*attacker, *host.Op) {
+	return func(a *attacker, op *host.Op) { op.Read(1, slba, n, a.buf[:min(n, 2048)*512]) }
 }
 
-func writeAt(slba uint64, n uint32) func(*prey, *host.Op) {
-	return func(p *prey, op *host.Op) { op.Write(1, slba, n, p.buf[:n*512], 0) }
+func writeAt(slba uint64, n uint32) func(*attacker, *host.Op) {
+	return func(a *attacker, op *host.Op) { op.Write(1, slba, n, a.buf[:n*512], 0) }
 }
 
-func readOf(nsid uint32) func(*prey, *host.Op) {
-	return func(p *prey, op *host.Op) { op.Read(nsid, 0, 1, p.buf[:512]) }
+func readOf(nsid uint32) func(*attacker, *host.Op) {
+	return func(a *attacker, op *host.Op) { op.Read(nsid, 0, 1, a.buf[:512]) }
 }
 
-// discard makes a Dataset Management of n ranges that set fills in.
-func discard(n int, set func(ranges []byte)) func(*prey, *host.Op) {
-	return func(p *prey, op *host.Op) {
-		b := p.buf[:n*nvme.DSMRangeSize]
+// discard is a Dataset Management with n ranges, which set fills in.
+func discard(n int, set func(ranges []byte)) func(*attacker, *host.Op) {
+	return func(a *attacker, op *host.Op) {
+		b := a.buf[:n*nvme.DSMRangeSize]
 		clear(b)
 		set(b)
 		op.Discard(1, b)
@@ -41,7 +41,7 @@ func discard(n int, set func(ranges []byte)) func(*prey, *host.Op) {
 var ioAttacks = []attack{
 	{name: "I01 first block beyond the end", op: readAt(hostileBlocks, 1), want: outOfRange},
 	{name: "I01 across the end", op: readAt(hostileBlocks-1, 2), want: outOfRange},
-	{name: "I01 last LBA there is", op: readAt(math.MaxUint64, 1), want: outOfRange},
+	{name: "I01 largest LBA", op: readAt(math.MaxUint64, 1), want: outOfRange},
 	{name: "I01 sum wraps", op: readAt(math.MaxUint64, 2), want: outOfRange},
 	{name: "I01 write across the end", op: writeAt(hostileBlocks-1, 2), want: outOfRange},
 	{name: "I02 bytes wrap", op: writeAt(1<<55, 1), want: outOfRange},
@@ -49,18 +49,19 @@ var ioAttacks = []attack{
 	{name: "I02 sign", op: readAt(1<<63, 1), want: outOfRange},
 	{
 		name: "I03 beyond MDTS",
-		op:   func(p *prey, op *host.Op) { op.Read(1, 0, 2056, p.buf[:2056*512]) },
+		op:   func(a *attacker, op *host.Op) { op.Read(1, 0, 2056, a.buf[:2056*512]) },
 		want: refused(nvme.InvalidField),
 	},
 	{name: "I04 NSID 0", op: readOf(0), want: noNamespace},
 	{name: "I04 NSID FFFFFFFFh", op: readOf(nvme.NSIDAll), want: noNamespace},
 	{name: "I04 unknown NSID", op: readOf(77), want: noNamespace},
 	{
-		name: "I05 flush of an unknown namespace", op: func(_ *prey, op *host.Op) { op.Flush(77) },
+		name: "I05 flush of an unknown namespace",
+		op:   func(_ *attacker, op *host.Op) { op.Flush(77) },
 		want: noNamespace,
 	},
-	{name: "I07 fused", op: func(p *prey, op *host.Op) {
-		op.Read(1, 0, 1, p.buf[:512])
+	{name: "I07 fused", op: func(a *attacker, op *host.Op) {
+		op.Read(1, 0, 1, a.buf[:512])
 		op.Raw = true
 		op.SQE.SetFlags(0x41)
 		op.SQE.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, 512)
@@ -79,66 +80,61 @@ var ioAttacks = []attack{
 		name: "I08 256 ranges of nothing", op: discard(256, func([]byte) {}),
 		want: refused(nvme.Success),
 	},
-	{name: "I08 not enough data", op: func(p *prey, op *host.Op) {
-		op.Discard(1, p.buf[:16])
+	{name: "I08 not enough data", op: func(a *attacker, op *host.Op) {
+		op.Discard(1, a.buf[:16])
 		op.SQE.DSM().Set(2, true)
 	}, want: refused(nvme.DataSGLLengthInvalid)},
-	{name: "I08 without deallocate", op: func(p *prey, op *host.Op) {
-		op.Discard(1, p.buf[:16])
+	{name: "I08 without deallocate", op: func(a *attacker, op *host.Op) {
+		op.Discard(1, a.buf[:16])
 		op.SQE.DSM().Set(1, false)
 	}, want: refused(nvme.Success)},
 	{
 		name: "I09 zeroes beyond the end",
-		op:   func(_ *prey, op *host.Op) { op.WriteZeroes(1, hostileBlocks-1, 2, 0) },
+		op:   func(_ *attacker, op *host.Op) { op.WriteZeroes(1, hostileBlocks-1, 2, 0) },
 		want: outOfRange,
 	},
 	{
 		name: "I09 zeroes wrap",
-		op:   func(_ *prey, op *host.Op) { op.WriteZeroes(1, math.MaxUint64-1, 65536, 0) },
+		op:   func(_ *attacker, op *host.Op) { op.WriteZeroes(1, math.MaxUint64-1, 65536, 0) },
 		want: outOfRange,
 	},
 	{
 		name: "I09 65536 blocks of zeroes",
-		op: func(_ *prey,
-			op *host.Op,
-		) {
+		op: func(_ *attacker, op *host.Op) {
 			op.WriteZeroes(1, 1024, 65536, nvme.RWDeallocate|nvme.RWFUA)
 		},
 		want: refused(nvme.Success, nvme.InvalidField),
 	},
 	{
 		name: "I11 protection information",
-		op:   func(p *prey, op *host.Op) { op.Write(1, 8, 1, p.buf[:512], nvme.RWPRInfo) },
+		op:   func(a *attacker, op *host.Op) { op.Write(1, 8, 1, a.buf[:512], nvme.RWPRInfo) },
 		want: refused(nvme.Success, nvme.InvalidField),
 	},
 	{
 		name: "I11 directive",
-		op:   func(p *prey, op *host.Op) { op.Write(1, 8, 1, p.buf[:512], nvme.RWDirective) },
+		op:   func(a *attacker, op *host.Op) { op.Write(1, 8, 1, a.buf[:512], nvme.RWDirective) },
 		want: refused(nvme.Success, nvme.InvalidField),
 	},
 	{
 		name: "G05 property on an I/O queue",
-		op: func(_ *prey,
-			op *host.Op,
-		) {
-			op.SQE.Property().Set(nvme.FabricsPropertyGet, nvme.PropertyCAP,
-				0)
+		op: func(_ *attacker, op *host.Op) {
+			op.SQE.Property().Set(nvme.FabricsPropertyGet, nvme.PropertyCAP, 0)
 		},
 		want: refused(nvme.InvalidOpcode, nvme.CommandSequenceError, nvme.InvalidField),
 	},
-	{name: "F16 second Connect", op: func(p *prey, op *host.Op) {
-		o := p.w.hostOptions()
-		*op = *host.ConnectCommand(1, 32, &o, p.c.CNTLID())
+	{name: "F16 second Connect", op: func(a *attacker, op *host.Op) {
+		o := a.v.hostOptions()
+		*op = *host.ConnectCommand(1, 32, &o, a.c.CNTLID())
 	}, want: refused(nvme.CommandSequenceError)},
 }
 
 // TestHostileIO sends I/O commands that must be refused.
 func TestHostileIO(t *testing.T) {
-	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
-		p := newPrey(r, w)
-		p.run(t, false, ioAttacks)
+	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+		a := newAttacker(h, v)
+		a.run(t, false, ioAttacks)
 		t.Run("I06 every other opcode", func(t *testing.T) {
-			p.refuses(t, p.q.Do, nvme.NVMFlush, nvme.NVMWrite, nvme.NVMRead, nvme.NVMWriteZeroes,
+			a.refuses(t, a.q.Do, nvme.NVMFlush, nvme.NVMWrite, nvme.NVMRead, nvme.NVMWriteZeroes,
 				nvme.NVMDatasetManagement, nvme.FabricsOpcode)
 		})
 	})

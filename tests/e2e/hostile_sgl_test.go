@@ -19,22 +19,22 @@ var (
 		nvme.SGLOffsetInvalid, nvme.DataSGLLengthInvalid,
 		nvme.InvalidField,
 	}, ends: true}
-	dead = outcome{ends: true}
+	closed = outcome{ends: true}
 )
 
 type setSGL func(*nvme.SQE, *nvme.SGLDescriptor)
 
-func rawRead(set setSGL) func(*prey, *host.Op)  { return raw(nvme.NVMRead, set) }
-func rawWrite(set setSGL) func(*prey, *host.Op) { return raw(nvme.NVMWrite, set) }
+func rawRead(set setSGL) func(*attacker, *host.Op)  { return raw(nvme.NVMRead, set) }
+func rawWrite(set setSGL) func(*attacker, *host.Op) { return raw(nvme.NVMWrite, set) }
 
-// raw makes a read or write of 8 blocks (4096 bytes) with a descriptor of its own.
-func raw(code nvme.Opcode, set setSGL) func(*prey, *host.Op) {
-	return func(p *prey, op *host.Op) {
+// raw is a read or write of 8 blocks (4096 bytes) with a descriptor that set alters.
+func raw(code nvme.Opcode, set setSGL) func(*attacker, *host.Op) {
+	return func(a *attacker, op *host.Op) {
 		op.Read(1, 0, 8, nil)
 		op.SQE.SetOpcode(code)
 		op.Raw, op.Data = true, nil
 		op.SQE.SetFlags(1 << 6)
-		if p.w.isRDMA {
+		if a.v.isRDMA {
 			op.SQE.SGL1().SetKeyed(nvme.SGLSubtypeAddress, 0, 4096, 0)
 		} else {
 			op.SQE.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, 4096)
@@ -47,7 +47,7 @@ func typed(ty nvme.SGLType, sub uint8, addr uint64, n uint32) setSGL {
 	return func(_ *nvme.SQE, d *nvme.SGLDescriptor) { d.SetData(ty, sub, addr, n) }
 }
 
-// shorter sets the length of the descriptor that is there.
+// shorter sets the length of the descriptor.
 func shorter(n uint32) setSGL {
 	return func(_ *nvme.SQE, d *nvme.SGLDescriptor) {
 		if d.Type() == nvme.SGLKeyedDataBlock {
@@ -57,6 +57,8 @@ func shorter(n uint32) setSGL {
 		}
 	}
 }
+
+func unknownKey(_ *nvme.SQE, d *nvme.SGLDescriptor) { d.SetKeyed(0, 4096, 4096, 0xDEADBEEF) }
 
 var sglAttacks = []attack{
 	{
@@ -148,34 +150,23 @@ var sglAttacks = []attack{
 		want: badOffset,
 	},
 	{
-		name: "S12 data that is not there",
+		name: "S12 missing data",
 		op:   rawWrite(typed(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 4096)), want: badOffset,
 	},
 	{
-		name: "S13 read to a key of nobody",
-		op: rawRead(func(_ *nvme.SQE,
-			d *nvme.SGLDescriptor,
-		) {
-			d.SetKeyed(0, 4096, 4096, 0xDEADBEEF)
-		}), want: dead,
-		rdma: true,
+		name: "S13 read to an unknown key", op: rawRead(unknownKey), want: closed, rdma: true,
 	},
 	{
-		name: "S13 write from a key of nobody",
-		op: rawWrite(func(_ *nvme.SQE,
-			d *nvme.SGLDescriptor,
-		) {
-			d.SetKeyed(0, 4096, 4096, 0xDEADBEEF)
-		}), want: dead,
-		rdma: true,
+		name: "S13 write from an unknown key", op: rawWrite(unknownKey), want: closed, rdma: true,
 	},
-	{name: "S15 MPTR", op: func(p *prey, op *host.Op) {
-		op.Read(1, 0, 8, p.buf[:4096])
+	{name: "S15 MPTR", op: func(a *attacker, op *host.Op) {
+		op.Read(1, 0, 8, a.buf[:4096])
 		op.SQE.SetCDW64(4, 0x1234)
 	}, want: refused(nvme.Success, nvme.InvalidField)},
 }
 
-// TestHostileSGL sends descriptors that must be refused, and some that are odd but legal.
+// TestHostileSGL sends descriptors that must be refused, and some that are unusual but legal.
 func TestHostileSGL(t *testing.T) {
-	bothWays(t, nil, func(t *testing.T, r *rig, w way) { newPrey(r, w).run(t, false, sglAttacks) })
+	eachTransport(t, nil,
+		func(t *testing.T, h *harness, v variant) { newAttacker(h, v).run(t, false, sglAttacks) })
 }

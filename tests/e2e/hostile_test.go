@@ -10,18 +10,18 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// outcome is what a hostile command may end with.
+// outcome is the permitted outcome of a hostile command.
 type outcome struct {
 	codes []nvme.Status // without DNR and More
-	retry bool          // the host may try again: DNR must not be set; otherwise it must be
+	retry bool          // DNR must not be set; otherwise it must be set
 	ends  bool          // the connection may end instead
-	// endsTCP: over TCP only.
+	// endsTCP is ends over TCP only.
 	endsTCP bool
 }
 
 func refused(codes ...nvme.Status) outcome { return outcome{codes: codes} }
 
-// accepts judges an answer.
+// accepts says whether a completion, or an error of the queue, is permitted.
 func (o outcome) accepts(cqe *nvme.CQE, err error) bool {
 	if err != nil {
 		return o.ends && errors.Is(err, host.ErrClosed)
@@ -36,88 +36,90 @@ func (o outcome) accepts(cqe *nvme.CQE, err error) bool {
 // attack is one hostile command on an I/O or admin queue.
 type attack struct {
 	name string
-	op   func(p *prey, op *host.Op)
+	op   func(a *attacker, op *host.Op)
 	want outcome
 	rdma bool // RDMA only
 	tcp  bool // TCP only
 }
 
-// prey is a connected host that attacks from a queue, and another that must not notice.
-type prey struct {
-	r       *rig
-	w       way
-	c       *host.Controller
-	q       *host.Queue
-	buf     []byte
-	steady  *host.Controller
-	steadyQ *host.Queue
-	data    []byte
+// attacker is a host that sends hostile commands, with another host beside it that must not be
+// affected.
+type attacker struct {
+	h          *harness
+	v          variant
+	c          *host.Controller
+	q          *host.Queue
+	buf        []byte
+	bystander  *host.Controller
+	bystanderQ *host.Queue
+	data       []byte
 }
 
-func newPrey(r *rig, w way) *prey {
-	p := &prey{r: r, w: w}
-	p.steady = r.connect(w, func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
-	p.steadyQ = r.open(p.steady, 1, 32)
-	p.data = r.buffer(p.steady, 8192)
-	pattern(p.data[:4096], 77)
-	r.must(p.steadyQ.Write(testContext(r.t), 2, 100, 1, p.data[:4096], 0))
-	p.reconnect()
-	return p
+func newAttacker(h *harness, v variant) *attacker {
+	a := &attacker{h: h, v: v}
+	a.bystander = h.connect(v,
+		func(o *host.Options) { o.HostNQN, o.HostID = hostNQN2, [16]byte{9} })
+	a.bystanderQ = h.open(a.bystander, 1, 32)
+	a.data = h.buffer(a.bystander, 8192)
+	pattern(a.data[:4096], 77)
+	h.must(a.bystanderQ.Write(testContext(h.t), 2, 100, 1, a.data[:4096], 0))
+	a.reconnect()
+	return a
 }
 
-func (p *prey) reconnect() {
-	p.c = p.r.connect(p.w)
-	p.q = p.r.open(p.c, 1, 32)
-	p.buf = p.r.buffer(p.c, mdts+65536)
+func (a *attacker) reconnect() {
+	a.c = a.h.connect(a.v)
+	a.q = a.h.open(a.c, 1, 32)
+	a.buf = a.h.buffer(a.c, mdts+65536)
 }
 
-// unharmed checks that the other host reads what it wrote.
-func (p *prey) unharmed(t *testing.T) {
+// checkBystander checks that the other host reads what it has written.
+func (a *attacker) checkBystander(t *testing.T) {
 	t.Helper()
-	back := p.data[4096:]
+	back := a.data[4096:]
 	clear(back)
-	if err := p.steadyQ.Read(testContext(t), 2, 100, 1, back); err != nil {
+	if err := a.bystanderQ.Read(testContext(t), 2, 100, 1, back); err != nil {
 		t.Fatalf("another host: %v", err)
 	}
-	if d := differ(back, p.data[:4096]); d != "" {
+	if d := differ(back, a.data[:4096]); d != "" {
 		t.Fatalf("another host: %s", d)
 	}
 }
 
-// run makes each attack, on a connection that works.
-func (p *prey) run(t *testing.T, admin bool, attacks []attack) {
-	for _, a := range attacks {
-		if a.rdma && !p.w.isRDMA || a.tcp && p.w.isRDMA {
+// run sends the hostile commands, each on a working connection.
+func (a *attacker) run(t *testing.T, admin bool, attacks []attack) {
+	for _, tc := range attacks {
+		if tc.rdma && !a.v.isRDMA || tc.tcp && a.v.isRDMA {
 			continue
 		}
-		t.Run(a.name, func(t *testing.T) {
+		t.Run(tc.name, func(t *testing.T) {
 			op := new(host.Op)
-			a.op(p, op)
+			tc.op(a, op)
 			var cqe nvme.CQE
 			var err error
 			if admin {
-				cqe, err = p.c.Admin(testContext(t), op)
+				cqe, err = a.c.Admin(testContext(t), op)
 			} else {
-				cqe, err = p.q.Do(testContext(t), op)
+				cqe, err = a.q.Do(testContext(t), op)
 			}
-			a.want.ends = a.want.ends || a.want.endsTCP && !p.w.isRDMA
-			if !a.want.accepts(&cqe, err) {
+			tc.want.ends = tc.want.ends || tc.want.endsTCP && !a.v.isRDMA
+			if !tc.want.accepts(&cqe, err) {
 				t.Errorf("got %v, error %v; want %v, retry %t, or the end %t", cqe.Status(), err,
-					a.want.codes, a.want.retry, a.want.ends)
+					tc.want.codes, tc.want.retry, tc.want.ends)
 			}
-			p.unharmed(t)
-			if p.q.Err() != nil || p.c.Err() != nil {
-				p.reconnect()
+			a.checkBystander(t)
+			if a.q.Err() != nil || a.c.Err() != nil {
+				a.reconnect()
 			}
-			if err := p.q.Read(testContext(t), 1, 0, 1, p.buf[:512]); err != nil {
+			if err := a.q.Read(testContext(t), 1, 0, 1, a.buf[:512]); err != nil {
 				t.Fatalf("the queue afterwards: %v", err)
 			}
 		})
 	}
 }
 
-// refuses tries the opcodes that are not known: each is an invalid one.
-func (p *prey) refuses(t *testing.T, do func(context.Context, *host.Op) (nvme.CQE, error),
+// refuses sends all opcodes that are not known: each is an Invalid Opcode.
+func (a *attacker) refuses(t *testing.T, do func(context.Context, *host.Op) (nvme.CQE, error),
 	known ...nvme.Opcode,
 ) {
 	for code := range 256 {
@@ -136,30 +138,30 @@ func (p *prey) refuses(t *testing.T, do func(context.Context, *host.Op) (nvme.CQ
 
 // TestBeforeConnect sends commands on connections without a controller (F01).
 func TestBeforeConnect(t *testing.T) {
-	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
+	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
 		for _, code := range []nvme.Opcode{
 			nvme.AdminIdentify, nvme.AdminKeepAlive,
 			nvme.AdminAsyncEventReq, nvme.AdminAbort, 0xC0,
 		} {
-			q, err := host.DialQueue(testContext(t), r.transport(w), 0, 32, 0)
-			r.must(err)
+			q, err := host.DialQueue(testContext(t), h.transport(v), 0, 32, 0)
+			h.must(err)
 			op := new(host.Op)
 			op.SQE.SetOpcode(code)
 			cqe, err := q.Do(testContext(t), op)
-			if !(outcome{codes: []nvme.Status{nvme.CommandSequenceError}, ends: true}).accepts(&cqe,
-				err) {
+			want := outcome{codes: []nvme.Status{nvme.CommandSequenceError}, ends: true}
+			if !want.accepts(&cqe, err) {
 				t.Errorf("opcode %#x: %v, %v", code, cqe.Status(), err)
 			}
-			r.must(q.Close())
+			h.must(q.Close())
 		}
 	})
 }
 
 // TestIOBeforeEnable connects an I/O queue to a controller that is not enabled (F14).
 func TestIOBeforeEnable(t *testing.T) {
-	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
-		c, err := host.Dial(testContext(t), r.transport(w), w.hostOptions())
-		r.must(err)
+	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+		c, err := host.Dial(testContext(t), h.transport(v), v.hostOptions())
+		h.must(err)
 		defer c.Close()
 		var ce *host.ConnectError
 		if _, err := c.OpenQueue(testContext(t), 1, 32); !errors.As(err, &ce) {

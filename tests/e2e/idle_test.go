@@ -10,33 +10,32 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestIdle: with 16 connected queues and keep-alives going on, everything in this process,
-// initiators included, takes less than 1 % of a CPU. CPU time is not wall time, so a busy machine
-// does not matter.
+// TestIdle: with 16 connected queues and keep alives, this process, initiators included, uses less
+// than 1 % of a CPU. CPU time is not wall time, so a busy machine does not matter.
 func TestIdle(t *testing.T) {
-	eachWay(t, nil, func(t *testing.T, r *rig, w way) {
+	eachVariant(t, nil, func(t *testing.T, h *harness, v variant) {
 		for range 4 {
-			c := r.connect(w, func(o *host.Options) { o.KATO = 5 * time.Second })
+			c := h.connect(v, func(o *host.Options) { o.KATO = 5 * time.Second })
 			for qid := uint16(1); qid <= 4; qid++ {
-				r.open(c, qid, 128)
+				h.open(c, qid, 128)
 			}
 		}
 		wantIdle(t, 2*time.Second, 0.01)
 	})
 }
 
-// TestIdleMany: with 1024 connected queues of 16 hosts it is less than 0.5 %.
+// TestIdleMany: with 1024 connected queues of 16 hosts it uses less than 0.5 %.
 func TestIdleMany(t *testing.T) {
 	if raceEnabled {
-		t.Skip("the race detector's own work counts")
+		t.Skip("needs a build without the race detector, whose CPU time would count")
 	}
-	for _, w := range []way{{name: "tcp"}, {name: "rdma", isRDMA: true}} {
-		t.Run(w.name, func(t *testing.T) {
-			r := newRig(t, options{rdma: rdma.Config{MaxQueuesPerHost: 2048}})
+	for _, v := range []variant{{name: "tcp"}, {name: "rdma", isRDMA: true}} {
+		t.Run(v.name, func(t *testing.T) {
+			h := newHarness(t, options{rdma: func(c *rdma.Config) { c.MaxQueuesPerHost = 2048 }})
 			for range 16 {
-				c := r.connect(w, func(o *host.Options) { o.KATO = 10 * time.Second })
+				c := h.connect(v, func(o *host.Options) { o.KATO = 10 * time.Second })
 				for qid := uint16(1); qid <= 64; qid++ {
-					r.open(c, qid, 32)
+					h.open(c, qid, 32)
 				}
 			}
 			wantIdle(t, 5*time.Second, 0.005)
@@ -45,8 +44,8 @@ func TestIdleMany(t *testing.T) {
 }
 
 // wantIdle fails if this process uses more than a share of a CPU in each of several rounds. The
-// first may see what connecting left behind, for instance a garbage collection; on a busy machine
-// the same work takes twice or thrice the time now and then, with cold caches.
+// first may include leftovers of connecting, such as a garbage collection; on a busy machine, with
+// cold caches, the same work sometimes takes two or three times as long.
 func wantIdle(t *testing.T, window time.Duration, share float64) {
 	t.Helper()
 	const rounds = 8

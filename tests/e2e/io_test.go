@@ -8,21 +8,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestReadWrite writes and reads back every kind of size: one block, around what fits into a
-// capsule, around pages and the blocks of the arena, up to MDTS.
+// TestReadWrite writes and reads back all kinds of sizes: one block, around the in-capsule data
+// size, around pages and the blocks of the arena, up to MDTS.
 func TestReadWrite(t *testing.T) {
-	eachWay(t, nil, func(t *testing.T, r *rig, w way) {
-		c := r.connect(w)
-		q := r.open(c, 1, 32)
+	eachVariant(t, nil, func(t *testing.T, h *harness, v variant) {
+		c := h.connect(v)
+		q := h.open(c, 1, 32)
 		if c.MaxTransfer() != mdts {
 			t.Fatalf("MDTS is %d bytes", c.MaxTransfer())
 		}
 		ctx := testContext(t)
-		buf := r.buffer(c, 2*mdts)
+		buf := h.buffer(c, 2*mdts)
 		for nsid, bs := range map[uint32]int{1: 512, 2: 4096} {
 			for _, size := range []int{
 				512, 1024, 3584, 4096, 4608, 8192, 12288, 16384, 16896, 20480, 65536, 69632, 131072,
@@ -56,47 +57,47 @@ func TestReadWrite(t *testing.T) {
 }
 
 func TestOtherCommands(t *testing.T) {
-	eachWay(t, nil, func(t *testing.T, r *rig, w way) {
-		c := r.connect(w)
-		q := r.open(c, 1, 32)
+	eachVariant(t, nil, func(t *testing.T, h *harness, v variant) {
+		c := h.connect(v)
+		q := h.open(c, 1, 32)
 		ctx := testContext(t)
-		buf := r.buffer(c, 64<<10)
-		back := r.buffer(c, 64<<10)
+		buf := h.buffer(c, 64<<10)
+		back := h.buffer(c, 64<<10)
 		pattern(buf, 1)
-		r.must(q.Write(ctx, 1, 0, 128, buf, nvme.RWFUA))
-		r.must(q.Flush(ctx, 1))
-		r.must(q.Flush(ctx, nvme.NSIDAll))
-		r.must(q.WriteZeroes(ctx, 1, 8, 8, 0))
+		h.must(q.Write(ctx, 1, 0, 128, buf, nvme.RWFUA))
+		h.must(q.Flush(ctx, 1))
+		h.must(q.Flush(ctx, nvme.NSIDAll))
+		h.must(q.WriteZeroes(ctx, 1, 8, 8, 0))
 		clear(buf[8*512 : 16*512])
-		r.must(q.WriteZeroes(ctx, 1, 64, 16, nvme.RWDeallocate|nvme.RWFUA))
+		h.must(q.WriteZeroes(ctx, 1, 64, 16, nvme.RWDeallocate|nvme.RWFUA))
 		clear(buf[64*512 : 80*512])
-		ranges := r.buffer(c, 2*nvme.DSMRangeSize)
+		ranges := h.buffer(c, 2*nvme.DSMRangeSize)
 		(*nvme.DSMRange)(ranges).Set(96, 8)
 		(*nvme.DSMRange)(ranges[16:]).Set(120, 8)
-		r.must(q.Discard(ctx, 1, ranges))
+		h.must(q.Discard(ctx, 1, ranges))
 		clear(buf[96*512 : 104*512])
 		clear(buf[120*512 : 128*512])
-		r.must(q.Read(ctx, 1, 0, 128, back))
+		h.must(q.Read(ctx, 1, 0, 128, back))
 		if d := differ(back, buf); d != "" {
 			t.Fatal(d)
 		}
 	})
 }
 
-// TestManyQueues verifies data on many queues at once: each goroutine has a queue and a part of the
-// namespace of its own.
+// TestManyQueues verifies data on many queues concurrently: each goroutine has its own queue and
+// part of the namespace.
 func TestManyQueues(t *testing.T) {
 	const queues, rounds = 8, 8
-	eachWay(t, func(o *options) { o.reactors = 2; o.queueSize = 64 },
-		func(t *testing.T, r *rig, w way) {
-			c := r.connect(w)
+	eachVariant(t, func(o *options) { o.reactors = 2; o.queueDepth = 64 },
+		func(t *testing.T, h *harness, v variant) {
+			c := h.connect(v)
 			if n, err := c.SetQueueCount(testContext(t), queues); n != queues || err != nil {
 				t.Fatalf("%d queues granted: %v", n, err)
 			}
 			var wg sync.WaitGroup
 			for i := range queues {
-				q := r.open(c, uint16(i+1), 17+i*4)
-				buf := r.buffer(c, q.Depth()*32768)
+				q := h.open(c, uint16(i+1), 17+i*4)
+				buf := h.buffer(c, q.Depth()*32768)
 				wg.Go(func() {
 					if err := verify(q, uint64(i)*16384, buf, rounds); err != nil {
 						t.Errorf("queue %d: %v", i+1, err)
@@ -107,7 +108,7 @@ func TestManyQueues(t *testing.T) {
 		})
 }
 
-// verify keeps q full of writes of mixed sizes, then of reads of the same places, and compares.
+// verify keeps q full of writes of mixed sizes, then of reads of the same blocks, and compares.
 func verify(q *host.Queue, slba uint64, buf []byte, rounds int) error {
 	const most = 32768
 	n := len(buf) / most
@@ -142,7 +143,7 @@ func verify(q *host.Queue, slba uint64, buf []byte, rounds int) error {
 	return nil
 }
 
-// pipeline submits n commands, as many at once as q takes, and waits for all.
+// pipeline submits n commands, as many at a time as q accepts, and waits for all.
 func pipeline(q *host.Queue, n int, prepare func(op *host.Op, i int)) error {
 	var op host.Op
 	var done [32]host.Completion
@@ -174,17 +175,18 @@ func pipeline(q *host.Queue, n int, prepare func(op *host.Op, i int)) error {
 	return nil
 }
 
-// TestMemoryPressure keeps more data outstanding than the target has memory for: commands wait, and
+// TestMemoryPressure has more data outstanding than the target has memory for: commands wait, and
 // all of them succeed.
 func TestMemoryPressure(t *testing.T) {
 	const queues, depth = 2, 12
-	eachWay(t, func(o *options) { o.arena, o.rdma.StagingSize = 4<<20, 2<<20 },
-		func(t *testing.T, r *rig, w way) {
-			c := r.connect(w)
+	smallStaging := func(c *rdma.Config) { c.StagingSize = 2 << 20 }
+	eachVariant(t, func(o *options) { o.memory, o.rdma = 8, smallStaging },
+		func(t *testing.T, h *harness, v variant) {
+			c := h.connect(v)
 			var wg sync.WaitGroup
 			for i := range queues {
-				q := r.open(c, uint16(i+1), depth+1)
-				buf := r.buffer(c, depth*mdts)
+				q := h.open(c, uint16(i+1), depth+1)
+				buf := h.buffer(c, depth*mdts)
 				want := make([]byte, mdts)
 				pattern(want, uint32(i))
 				wg.Go(func() {

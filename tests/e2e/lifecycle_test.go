@@ -14,66 +14,62 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// TestNoTornBlock has several queues write and read one block of 4096 bytes at once, on two
-// reactors: every read must see one whole write (NVM section 2.1.4, AWUN).
+// TestNoTornBlock: several queues concurrently write and read one block of 4096 bytes, on two
+// reactors, and every read returns a single write (NVM section 2.1.4, AWUN).
 func TestNoTornBlock(t *testing.T) {
-	bothWays(t, func(o *options) { o.reactors = 2 }, func(t *testing.T, r *rig, w way) {
-		c := r.connect(w)
-		var wg sync.WaitGroup
-		for i := range 4 {
-			q := r.open(c, uint16(i+1), 9)
-			buf := r.buffer(c, q.Depth()*8192)
-			wg.Go(func() {
-				for round := range 60 {
-					err := pipeline(q, q.Depth(), func(op *host.Op, k int) {
-						b := buf[k*8192:][:8192]
-						if k%2 == 0 {
-							fillBytes(b, byte(i*64+round))
-							op.Write(2, 10, 2, b, 0)
-						} else {
-							op.Read(2, 10, 2, b)
+	eachTransport(t, func(o *options) { o.reactors = 2 },
+		func(t *testing.T, h *harness, v variant) {
+			c := h.connect(v)
+			var wg sync.WaitGroup
+			for i := range 4 {
+				q := h.open(c, uint16(i+1), 9)
+				buf := h.buffer(c, q.Depth()*8192)
+				wg.Go(func() {
+					for round := range 60 {
+						err := pipeline(q, q.Depth(), func(op *host.Op, k int) {
+							b := buf[k*8192:][:8192]
+							if k%2 == 0 {
+								fillBytes(b, byte(i*64+round))
+								op.Write(2, 10, 2, b, 0)
+							} else {
+								op.Read(2, 10, 2, b)
+							}
+						})
+						if err != nil {
+							t.Error(err)
+							return
 						}
-					})
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					for k := 1; k < q.Depth(); k += 2 {
-						for block := range 2 {
-							b := buf[k*8192+block*4096:][:4096]
-							if n := bytes.Count(b, b[:1]); n != len(b) {
-								t.Errorf("queue %d, round %d: a torn block: %d of %d bytes are %#x",
-									i+1, round, n, len(b), b[0])
+						for k := 1; k < q.Depth(); k += 2 {
+							if !wantWholeBlocks(t, buf[k*8192:][:8192], 4096) {
 								return
 							}
 						}
 					}
-				}
-			})
-		}
-		wg.Wait()
-	})
+				})
+			}
+			wg.Wait()
+		})
 }
 
-// TestSubmissionQueueWraps sends more commands than a 16-bit counter has values, through queues of
+// TestSubmissionQueueWraps sends more commands than a 16-bit counter can count, through queues of
 // different sizes.
 func TestSubmissionQueueWraps(t *testing.T) {
-	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
+	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
 		t.Parallel()
-		c := r.connect(w)
+		c := h.connect(v)
 		for size, n := range map[int]int{2: 500, 3: 500, 64: 70000, 128: 1000} {
-			q := r.open(c, 1, size)
+			q := h.open(c, 1, size)
 			if err := pipeline(q, n, func(op *host.Op, _ int) { op.Flush(1) }); err != nil {
 				t.Fatalf("queue of %d: %v", size, err)
 			}
-			r.must(q.Close())
-			r.until("the queue identifier is free", func() bool { return r.target.Sessions() == 1 })
+			h.must(q.Close())
+			h.until("the queue identifier is free", func() bool { return h.target.Sessions() == 1 })
 		}
 	})
 }
 
-// hammer keeps q busy with reads and writes of nsid until one fails.
-func hammer(q *host.Queue, nsid uint32, buf []byte, count *atomic.Int64) error {
+// keepBusy runs reads and writes of nsid on q until one fails.
+func keepBusy(q *host.Queue, nsid uint32, buf []byte, count *atomic.Int64) error {
 	for {
 		err := pipeline(q, q.Depth(), func(op *host.Op, i int) {
 			if b := buf[i*4096:][:4096]; i%2 == 0 {
@@ -89,27 +85,29 @@ func hammer(q *host.Queue, nsid uint32, buf []byte, count *atomic.Int64) error {
 	}
 }
 
-// underLoad runs fn while a queue is busy with namespace nsid, and returns how the queue ended.
-func underLoad(t *testing.T, r *rig, w way, nsid uint32, fn func(c *host.Controller)) error {
+// underLoad runs fn while a queue is busy with namespace nsid, and returns the error that ended it.
+func underLoad(t *testing.T, h *harness, v variant, nsid uint32,
+	fn func(c *host.Controller),
+) error {
 	t.Helper()
-	c := r.connect(w)
-	q := r.open(c, 1, 33)
-	buf := r.buffer(c, q.Depth()*4096)
+	c := h.connect(v)
+	q := h.open(c, 1, 33)
+	buf := h.buffer(c, q.Depth()*4096)
 	var count atomic.Int64
 	ended := make(chan error, 1)
-	go func() { ended <- hammer(q, nsid, buf, &count) }()
-	r.until("I/O is under way", func() bool { return count.Load() > 2 || len(ended) > 0 })
+	go func() { ended <- keepBusy(q, nsid, buf, &count) }()
+	h.until("I/O is in progress", func() bool { return count.Load() > 2 || len(ended) > 0 })
 	fn(c)
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Fatal("the queue hangs")
 		return nil
 	}
 }
 
-// wantRetry checks that a host which loses its queue tries again: the connection ended, or a
+// wantRetry checks that the host may retry after the end of its queue: the connection ended, or a
 // command failed without DNR.
 func wantRetry(t *testing.T, err error) {
 	t.Helper()
@@ -120,28 +118,29 @@ func wantRetry(t *testing.T, err error) {
 }
 
 func TestStopUnderLoad(t *testing.T) {
-	bothWays(t, func(o *options) { o.reactors = 2 }, func(t *testing.T, r *rig, w way) {
-		wantRetry(t, underLoad(t, r, w, 1, func(*host.Controller) { r.stop() }))
-		if _, err := host.Connect(testContext(t), r.transport(w), w.hostOptions()); err == nil {
-			t.Error("connected to a target that has stopped")
-		}
-	})
+	eachTransport(t, func(o *options) { o.reactors = 2 },
+		func(t *testing.T, h *harness, v variant) {
+			wantRetry(t, underLoad(t, h, v, 1, func(*host.Controller) { h.stop() }))
+			if _, err := host.Connect(testContext(t), h.transport(v), v.hostOptions()); err == nil {
+				t.Error("connected to a target that has stopped")
+			}
+		})
 }
 
 func TestRemoveSubsystemUnderLoad(t *testing.T) {
-	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
-		dev := r.ram(1<<20, 512)
-		r.must(r.target.AddSubsystem(target.SubsystemConfig{
+	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+		dev := h.ram(1<<20, 512)
+		h.must(h.target.AddSubsystem(target.SubsystemConfig{
 			NQN: otherSub, AllowAnyHost: true,
 			Namespaces: []target.NamespaceConfig{{NSID: 1, Device: dev}},
 		}))
-		other := r.connect(w, func(o *host.Options) { o.SubNQN = otherSub })
-		oq := r.open(other, 1, 16)
-		err := underLoad(t, r, w, 1,
-			func(*host.Controller) { r.must(r.target.RemoveSubsystem(subNQN)) })
+		other := h.connect(v, func(o *host.Options) { o.SubNQN = otherSub })
+		oq := h.open(other, 1, 16)
+		err := underLoad(t, h, v, 1,
+			func(*host.Controller) { h.must(h.target.RemoveSubsystem(subNQN)) })
 		wantRetry(t, err)
-		r.must(oq.Flush(testContext(t), 1))
-		_, err = host.Connect(testContext(t), r.transport(w), w.hostOptions())
+		h.must(oq.Flush(testContext(t), 1))
+		_, err = host.Connect(testContext(t), h.transport(v), v.hostOptions())
 		var ce *host.ConnectError
 		if !errors.As(err, &ce) || ce.Status.Code() != nvme.ConnectInvalidParameters {
 			t.Errorf("connect to a removed subsystem: %v", err)
@@ -150,10 +149,10 @@ func TestRemoveSubsystemUnderLoad(t *testing.T) {
 }
 
 func TestRemoveNamespaceUnderLoad(t *testing.T) {
-	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
-		err := underLoad(t, r, w, 1, func(c *host.Controller) {
-			r.must(r.target.RemoveNamespace(subNQN, 1))
-			r.ping(c)
+	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+		err := underLoad(t, h, v, 1, func(c *host.Controller) {
+			h.must(h.target.RemoveNamespace(subNQN, 1))
+			h.ping(c)
 		})
 		if st, ok := host.StatusOf(err); !ok || st.Code() != nvme.InvalidNamespaceOrFormat {
 			t.Errorf("the queue ended with %v", err)
@@ -162,35 +161,36 @@ func TestRemoveNamespaceUnderLoad(t *testing.T) {
 }
 
 func TestResetUnderLoad(t *testing.T) {
-	bothWays(t, func(o *options) { o.reactors = 2 }, func(t *testing.T, r *rig, w way) {
-		for range 5 {
-			err := underLoad(t, r, w, 1, func(c *host.Controller) {
-				r.must(c.Reset(context.Background()))
-				r.must(c.Enable(context.Background()))
-			})
-			wantRetry(t, err)
-		}
-	})
+	eachTransport(t, func(o *options) { o.reactors = 2 },
+		func(t *testing.T, h *harness, v variant) {
+			for range 5 {
+				err := underLoad(t, h, v, 1, func(c *host.Controller) {
+					h.must(c.Reset(context.Background()))
+					h.must(c.Enable(context.Background()))
+				})
+				wantRetry(t, err)
+			}
+		})
 }
 
-// TestReadOnly checks a namespace that takes no writes.
+// TestReadOnly: a read-only namespace refuses writes.
 func TestReadOnly(t *testing.T) {
-	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
-		dev := r.ram(1<<20, 512)
-		r.must(r.target.AddNamespace(subNQN,
+	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+		dev := h.ram(1<<20, 512)
+		h.must(h.target.AddNamespace(subNQN,
 			target.NamespaceConfig{NSID: 3, Device: dev, ReadOnly: true}))
-		c := r.connect(w)
+		c := h.connect(v)
 		ctx := testContext(t)
 		ns, err := c.IdentifyNamespace(ctx, 3)
-		r.must(err)
+		h.must(err)
 		if ns.NSATTR&nvme.NSATTRWriteProtected == 0 {
-			t.Error("not shown as write protected")
+			t.Error("not reported as write protected")
 		}
-		q := r.open(c, 1, 16)
-		buf := r.buffer(c, 8192)
+		q := h.open(c, 1, 16)
+		buf := h.buffer(c, 8192)
 		const protected = nvme.NamespaceWriteProtected | nvme.DNR
-		r.must(q.Read(ctx, 3, 0, 16, buf))
-		r.must(q.Flush(ctx, 3))
+		h.must(q.Read(ctx, 3, 0, 16, buf))
+		h.must(q.Flush(ctx, 3))
 		wantStatus(t, "write", q.Write(ctx, 3, 0, 16, buf, 0), protected)
 		wantStatus(t, "write zeroes", q.WriteZeroes(ctx, 3, 0, 16, 0), protected)
 		(*nvme.DSMRange)(buf).Set(0, 8)
@@ -198,13 +198,13 @@ func TestReadOnly(t *testing.T) {
 	})
 }
 
-// TestLogTails reads more of logs than there is: the rest must be zero, or the command refused.
+// TestLogTails reads beyond the end of logs: the rest must be zero, or the command refused.
 func TestLogTails(t *testing.T) {
-	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
-		c := r.connect(w, func(o *host.Options) { o.SubNQN = nvme.DiscoveryNQN })
-		h, _, err := c.Discover(testContext(t))
-		r.must(err)
-		end := nvme.DiscoveryHeaderSize + int(h.NUMREC)*nvme.DiscoveryEntrySize
+	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+		c := h.connect(v, func(o *host.Options) { o.SubNQN = nvme.DiscoveryNQN })
+		header, _, err := c.Discover(testContext(t))
+		h.must(err)
+		end := nvme.DiscoveryHeaderSize + int(header.NUMREC)*nvme.DiscoveryEntrySize
 		for _, off := range []int{0, nvme.DiscoveryHeaderSize, end - 4} {
 			b, err := c.GetLog(testContext(t), nvme.LogDiscovery, 0, uint64(off), 8192, 0, false)
 			if st, ok := host.StatusOf(err); !ok {

@@ -17,16 +17,16 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/uring"
 )
 
-// supply is the power of a machine. It fails after some steps of commands; from then on nothing
-// succeeds and nothing changes.
+// supply is the power supply of a machine. It fails after a number of steps of commands; from then
+// on nothing succeeds and nothing changes.
 type supply struct {
-	mu     sync.Mutex // of the disks too
+	mu     sync.Mutex // also of the disks
 	rng    *rand.Rand
 	left   int
 	failed chan struct{} // closed when left is used up
 }
 
-// step uses the power up by one and says whether there is any left. mu is held.
+// step counts a step and says whether there is still power. It requires mu.
 func (s *supply) step() bool {
 	switch {
 	case s.left == 0:
@@ -38,7 +38,7 @@ func (s *supply) step() bool {
 	return s.left > 0
 }
 
-// cut ends it now, if it has not failed.
+// cut lets the power fail now, if it has not failed.
 func (s *supply) cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,36 +47,36 @@ func (s *supply) cut() {
 	}
 }
 
-// lies are what a bad disk does: it ignores flushes, ignores FUA, reports a flush that failed as
-// done, or writes half a block.
-type lies struct{ flush, fua, failure, tear bool }
+// faults of a disk: it ignores flushes, ignores FUA, reports success for a failed flush, or writes
+// half a block.
+type faults struct{ flush, fua, failure, tear bool }
 
-// volatileDisk is a disk with a volatile cache, below backend/disk: it carries out what that makes
-// of IOs. A write goes to the cache when it begins; a flush moves to the medium what had completed
-// when it began, and nothing else. When the power fails, each block keeps what the medium has or
-// any one of the later writes to it, whatever becomes of others: so much may a disk that promises
-// atomic blocks lose and reorder.
+// volatileDisk is a disk with a volatile cache, below backend/disk, whose commands it executes. A
+// write enters the cache when it begins; a flush moves to the medium the writes that had completed
+// when it began, and nothing else. When the power fails, each block has the content of the medium
+// or of any one of the later writes to it, independent of other blocks: a disk that promises atomic
+// blocks may lose and reorder that much.
 type volatileDisk struct {
-	block, limit int64 // bytes: what is written as a whole; the longest command
+	block, limit int64 // bytes of an atomic block, and of the longest command
 	engine       string
-	cache        bool // FUA is a flush that follows, as through the page cache
-	lies         lies
-	flushes      int // until one fails, 0: none does
+	cache        bool // FUA is followed by a flush, as for the page cache
+	faults       faults
+	flushes      int // number of the flush that fails, 0 for none
 
 	power   *supply
-	fd      int // what reads see, a file in memory
+	fd      int // the content that reads return, a file in memory
 	medium  []byte
-	written map[int64][]*version // by block, oldest first: what the medium lacks
+	written map[int64][]*version // by block, oldest first: what is not on the medium
 	clock   uint64               // of completions
 }
 
-// version is what a write left in a block. done is when it completed, 0: not yet.
+// version is the content of a block after a write. done is the time of its completion, 0 before.
 type version struct {
 	data []byte
 	done uint64
 }
 
-// open starts the machine's disk again on what survived.
+// open starts the disk again with the content that survived.
 func (d *volatileDisk) open(s *supply) (backend.Device, error) {
 	fd, err := unix.MemfdCreate("volatile disk", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -112,17 +112,17 @@ func (d *volatileDisk) Failure(int32) error { return backend.ErrIO }
 
 // Do implements disk.Driver.
 func (d *volatileDisk) Do(c *disk.Command) int32 {
-	f := &flight{d: d, c: c}
+	f := &inFlight{d: d, c: c}
 	f.begin()
 	runtime.Gosched()
 	return f.end()
 }
 
-// Start implements disk.Driver: the command ends with an operation of the ring that does nothing.
+// Start implements disk.Driver: the command completes with a no-op of the ring.
 func (d *volatileDisk) Start(r *uring.Ring, file uring.File, c *disk.Command,
 	then uring.Completer,
 ) bool {
-	nop, f := uring.Nop(), &flight{d: d, c: c, then: then}
+	nop, f := uring.Nop(), &inFlight{d: d, c: c, then: then}
 	if !r.Start(file, &nop, f) {
 		return false
 	}
@@ -130,20 +130,20 @@ func (d *volatileDisk) Start(r *uring.Ring, file uring.File, c *disk.Command,
 	return true
 }
 
-// flight is a command under way.
-type flight struct {
+// inFlight is a command in flight.
+type inFlight struct {
 	d     *volatileDisk
 	c     *disk.Command
 	then  uring.Completer
 	first int64 // block of a write
 	made  []*version
-	since uint64 // when it began
+	since uint64 // time of its start
 }
 
 // Complete implements uring.Completer.
-func (f *flight) Complete(int32) { f.then.Complete(f.end()) }
+func (f *inFlight) Complete(int32) { f.then.Complete(f.end()) }
 
-func (f *flight) begin() {
+func (f *inFlight) begin() {
 	d, c := f.d, f.c
 	d.power.mu.Lock()
 	defer d.power.mu.Unlock()
@@ -179,14 +179,14 @@ func whole(b []byte) []sys.Iovec {
 	return iov
 }
 
-// must is for a file in memory, which fails only with the model.
+// must checks operations on the file in memory, which cannot fail.
 func must(_ int, e syscall.Errno) {
 	if e != 0 {
 		panic(e)
 	}
 }
 
-func (f *flight) end() int32 {
+func (f *inFlight) end() int32 {
 	d := f.d
 	d.power.mu.Lock()
 	defer d.power.mu.Unlock()
@@ -202,17 +202,17 @@ func (f *flight) end() int32 {
 	d.clock++
 	for i, v := range f.made {
 		v.done = d.clock
-		if f.c.FUA && !d.lies.fua {
-			d.settle(f.first+int64(i), func(w *version) bool { return v == w })
+		if f.c.FUA && !d.faults.fua {
+			d.persist(f.first+int64(i), func(w *version) bool { return v == w })
 		}
 	}
 	return 0
 }
 
-// flush moves what had completed to the medium. One that fails does so with a part, and the disk
+// flush moves completed writes to the medium. A flush that fails moves a part of them, and the disk
 // forgets the rest.
 func (d *volatileDisk) flush(since uint64) int32 {
-	if d.lies.flush {
+	if d.faults.flush {
 		return 0
 	}
 	d.flushes--
@@ -222,16 +222,16 @@ func (d *volatileDisk) flush(since uint64) int32 {
 			d.written[b] = slices.DeleteFunc(d.written[b], covered)
 			continue
 		}
-		d.settle(b, covered)
+		d.persist(b, covered)
 	}
-	if d.flushes == 0 && !d.lies.failure {
+	if d.flushes == 0 && !d.faults.failure {
 		return -int32(unix.EIO)
 	}
 	return 0
 }
 
-// settle moves the last version of a block that is covered to the medium.
-func (d *volatileDisk) settle(b int64, covered func(*version) bool) {
+// persist moves the last covered version of a block to the medium.
+func (d *volatileDisk) persist(b int64, covered func(*version) bool) {
 	list := d.written[b]
 	for i, v := range slices.Backward(list) {
 		if covered(v) {
@@ -242,14 +242,14 @@ func (d *volatileDisk) settle(b int64, covered func(*version) bool) {
 	}
 }
 
-// lose leaves of the cache what chance keeps. The power has failed.
+// lose drops a random part of the cache after a power failure.
 func (d *volatileDisk) lose() {
 	d.power.mu.Lock()
 	defer d.power.mu.Unlock()
 	for _, b := range slices.Sorted(maps.Keys(d.written)) {
 		if n := d.power.rng.IntN(len(d.written[b]) + 1); n > 0 {
 			data := d.written[b][n-1].data
-			if d.lies.tear {
+			if d.faults.tear {
 				data = data[:d.block/2]
 			}
 			copy(d.medium[b*d.block:], data)
@@ -257,5 +257,5 @@ func (d *volatileDisk) lose() {
 	}
 }
 
-// at is the block as it survived.
+// at is the content of a block that survived.
 func (d *volatileDisk) at(b int64) []byte { return d.medium[b*d.block:][:d.block] }

@@ -18,32 +18,32 @@ type place struct {
 	lba  uint64
 }
 
-// deed is a write to one block as the host knows it. Times count up with all that the host sends
-// and learns.
-type deed struct {
+// blockWrite is a write to one block as seen by the host. Times increase with everything that the
+// host sends and receives.
+type blockWrite struct {
 	id          uint64 // 0: zeroes
-	sent, acked uint64 // acked: when it was acknowledged, 0 if it was not
-	durable     bool   // acknowledged with FUA, or before a flush was sent that was acknowledged
+	sent, acked uint64 // acked is 0 if it was not acknowledged
+	durable     bool   // acknowledged with FUA, or before an acknowledged flush was sent
 }
 
-// ledger is what hosts were promised.
+// ledger records what was acknowledged to hosts.
 type ledger struct {
 	mu     sync.Mutex
 	clock  uint64
-	blocks map[place][]*deed
+	blocks map[place][]*blockWrite
 }
 
-func newLedger() *ledger { return &ledger{blocks: map[place][]*deed{}} }
+func newLedger() *ledger { return &ledger{blocks: map[place][]*blockWrite{}} }
 
-// send notes a write of blocks that is about to be sent, each as a deed with the same id.
-func (l *ledger) send(id uint64, nsid uint32, slba uint64, blocks uint32) (sent []*deed) {
+// send records a write that is about to be sent, as a blockWrite for each block with the same id.
+func (l *ledger) send(id uint64, nsid uint32, slba uint64, blocks uint32) (sent []*blockWrite) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.clock++
 	for i := range blocks {
-		p, d := place{nsid, slba + uint64(i)}, &deed{id: id, sent: l.clock}
-		if l.blocks[p] == nil { // was never written, so it is zero
-			l.blocks[p] = []*deed{{acked: l.clock, durable: true}}
+		p, d := place{nsid, slba + uint64(i)}, &blockWrite{id: id, sent: l.clock}
+		if l.blocks[p] == nil { // never written, so it is zero
+			l.blocks[p] = []*blockWrite{{acked: l.clock, durable: true}}
 			l.clock++
 			d.sent = l.clock
 		}
@@ -53,17 +53,17 @@ func (l *ledger) send(id uint64, nsid uint32, slba uint64, blocks uint32) (sent 
 	return sent
 }
 
-// acked notes the answer to a write.
-func (l *ledger) acked(deeds []*deed, durable bool) {
+// acked records the completion of a write.
+func (l *ledger) acked(writes []*blockWrite, durable bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.clock++
-	for _, d := range deeds {
+	for _, d := range writes {
 		d.acked, d.durable = l.clock, durable
 	}
 }
 
-// now is the time of a flush that is about to be sent.
+// now returns the time for a flush that is about to be sent.
 func (l *ledger) now() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,35 +71,35 @@ func (l *ledger) now() uint64 {
 	return l.clock
 }
 
-// flushed notes the answer to a flush that was sent at a time.
+// flushed records the completion of a flush that was sent at that time.
 func (l *ledger) flushed(nsid uint32, sent uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for p, deeds := range l.blocks {
+	for p, writes := range l.blocks {
 		if p.nsid != nsid && nsid != nvme.NSIDAll {
 			continue
 		}
-		for _, d := range deeds {
+		for _, d := range writes {
 			d.durable = d.durable || d.acked != 0 && d.acked < sent
 		}
 	}
 }
 
-// settle compares the blocks that were written with what survived, which is from now on all there
-// is of them. It returns what is wrong.
-func (l *ledger) settle(survived func(place) []byte) (wrong []error) {
+// check compares the blocks written with their content after a power failure, which is durable from
+// then on. It returns the errors found.
+func (l *ledger) check(survived func(place) []byte) (wrong []error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.clock++
 	for _, p := range slices.SortedFunc(maps.Keys(l.blocks), comparePlaces) {
-		id, err := recognise(survived(p), p)
+		id, err := identify(survived(p), p)
 		if err == nil {
-			err = judge(l.blocks[p], id)
+			err = checkBlock(l.blocks[p], id)
 		}
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("block %d of namespace %d: %w", p.lba, p.nsid, err))
 		}
-		l.blocks[p] = []*deed{{id: id, sent: l.clock, acked: l.clock, durable: true}}
+		l.blocks[p] = []*blockWrite{{id: id, sent: l.clock, acked: l.clock, durable: true}}
 	}
 	return wrong
 }
@@ -108,29 +108,29 @@ func comparePlaces(a, b place) int {
 	return cmp.Or(cmp.Compare(a.nsid, b.nsid), cmp.Compare(a.lba, b.lba))
 }
 
-// judge says whether a block may contain the write with this id: not if one is durable that was
-// sent after its acknowledgement.
-func judge(deeds []*deed, id uint64) error {
-	err := fmt.Errorf("what is in it was never written there (%d)", id)
-	for _, d := range deeds {
+// checkBlock checks whether a block may contain the write with this id. It may not if a write that
+// was sent after its acknowledgement is durable.
+func checkBlock(writes []*blockWrite, id uint64) error {
+	err := fmt.Errorf("its content, write %d, was never written there", id)
+	for _, d := range writes {
 		if d.id != id {
 			continue
 		}
-		i := slices.IndexFunc(deeds,
-			func(o *deed) bool { return o.durable && d.acked != 0 && o.sent > d.acked })
+		i := slices.IndexFunc(writes,
+			func(o *blockWrite) bool { return o.durable && d.acked != 0 && o.sent > d.acked })
 		if i < 0 {
 			return nil
 		}
-		err = fmt.Errorf("write %d is lost, which was durable: there is write %d", deeds[i].id, id)
+		err = fmt.Errorf("write %d is lost, which was durable: there is write %d", writes[i].id, id)
 	}
 	return err
 }
 
-// recordSize is how often a block says what it is, in bytes.
+// recordSize is the size of a stamp, which fills a block repeatedly, in bytes.
 const recordSize = 32
 
-// describe fills the block with what it is.
-func describe(b []byte, p place, id uint64) {
+// stampBlock fills a block with its place and the write.
+func stampBlock(b []byte, p place, id uint64) {
 	binary.LittleEndian.PutUint64(b, id)
 	binary.LittleEndian.PutUint64(b[8:], ^id)
 	binary.LittleEndian.PutUint64(b[16:], p.lba)
@@ -140,12 +140,12 @@ func describe(b []byte, p place, id uint64) {
 	}
 }
 
-// recognise is the write that a block is from.
-func recognise(b []byte, p place) (id uint64, err error) {
+// identify returns the write whose content a block has.
+func identify(b []byte, p place) (id uint64, err error) {
 	id = binary.LittleEndian.Uint64(b)
 	want := make([]byte, len(b))
 	if id != 0 {
-		describe(want, p, id)
+		stampBlock(want, p, id)
 	}
 	if !bytes.Equal(b, want) {
 		return id, fmt.Errorf("it is torn: %s of write %d", differ(b, want), id)

@@ -14,45 +14,45 @@ import (
 )
 
 var seedFlag = flag.Uint64("powerloss.seed", rand.Uint64(),
-	"of TestPowerLoss; what depends on the scheduler differs all the same")
+	"seed of TestPowerLoss; a run also depends on the scheduler")
 
 const (
-	crashes      = 200
-	stormQueues  = 3
-	stormDepth   = 16
-	stormOps     = 128 // of each queue at most
-	stormBlocks  = 8   // of a write at most
-	stormSpan    = 64  // blocks that are written
-	stormStep    = 2 * stormQueues * stormOps
-	stormMemory  = stormBlocks * 4096
-	stormDevices = 2
+	crashes     = 200
+	loadQueues  = 3
+	loadDepth   = 16
+	loadOps     = 128 // of each queue at most
+	loadBlocks  = 8   // of a write at most
+	loadSpan    = 64  // blocks that are written
+	loadStep    = 2 * loadQueues * loadOps
+	loadMemory  = loadBlocks * 4096
+	loadDevices = 2
 )
 
-// machine is a target with its disks, which outlive it.
+// machine has the disks, which survive the target.
 type machine struct {
-	disks  [stormDevices]*volatileDisk
+	disks  [loadDevices]*volatileDisk
 	ledger *ledger
 	nextID uint64 // of writes
 }
 
-func newMachine(l lies) *machine {
+func newMachine(l faults) *machine {
 	m := &machine{ledger: newLedger(), nextID: 1}
-	m.disks[0] = &volatileDisk{block: 4096, limit: 16 << 10, lies: l}
-	m.disks[1] = &volatileDisk{block: 512, limit: 2 << 10, lies: l, cache: true}
+	m.disks[0] = &volatileDisk{block: 4096, limit: 16 << 10, faults: l}
+	m.disks[1] = &volatileDisk{block: 512, limit: 2 << 10, faults: l, cache: true}
 	for _, d := range m.disks {
-		d.medium = make([]byte, stormSpan*d.block)
+		d.medium = make([]byte, loadSpan*d.block)
 	}
 	return m
 }
 
-// TestPowerLoss serves two disks with volatile caches over TCP, lets the power fail in the middle
-// of writes, flushes and writes with FUA, and serves what is left, over and over: what was
-// acknowledged as durable is there, and no block is torn.
+// TestPowerLoss repeatedly serves two disks with volatile caches over TCP and lets the power fail
+// in the middle of writes, flushes and writes with FUA: what was acknowledged as durable survives,
+// and no block is torn.
 func TestPowerLoss(t *testing.T) {
 	for _, engine := range []string{disk.Threads, disk.Auto} {
 		t.Run(engine, func(t *testing.T) {
 			t.Logf("-powerloss.seed=%d", *seedFlag)
-			m := newMachine(lies{})
+			m := newMachine(faults{})
 			for i := range crashes / 2 {
 				for _, err := range m.crash(t, engine, i) {
 					t.Errorf("crash %d: %v", i, err)
@@ -65,9 +65,9 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// TestPowerLossOfLiars: the same with disks that lie is found out.
-func TestPowerLossOfLiars(t *testing.T) {
-	for name, l := range map[string]lies{
+// TestPowerLossOfFaultyDisks: the same test detects disks with faults.
+func TestPowerLossOfFaultyDisks(t *testing.T) {
+	for name, l := range map[string]faults{
 		"flush does nothing": {flush: true}, "FUA does nothing": {fua: true},
 		"a failed flush succeeds": {failure: true},
 		"blocks are torn":         {tear: true},
@@ -80,22 +80,24 @@ func TestPowerLossOfLiars(t *testing.T) {
 					return
 				}
 			}
-			t.Errorf("-powerloss.seed=%d: %d crashes have lost nothing", *seedFlag, crashes)
+			t.Errorf("-powerloss.seed=%d: nothing was lost in %d crashes", *seedFlag, crashes)
 		})
 	}
 }
 
-// crash starts the target on what there is, lets the power fail at some moment and returns what is
-// wrong with what survived.
+// crash starts the target on the surviving content, lets the power fail at some time and returns
+// the errors found in what survives.
 func (m *machine) crash(t *testing.T, engine string, i int) (wrong []error) {
 	t.Run(fmt.Sprintf("crash %d", i), func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(*seedFlag, uint64(i)))
-		s := &supply{rng: rand.New(rand.NewPCG(*seedFlag, uint64(i)+1<<32)), left: 1 +
-			rng.IntN(stormStep), failed: make(chan struct{})}
-		o := options{reactors: 2, arena: 8 << 20}
+		s := &supply{
+			rng:  rand.New(rand.NewPCG(*seedFlag, uint64(i)+1<<32)),
+			left: 1 + rng.IntN(loadStep), failed: make(chan struct{}),
+		}
+		o := options{reactors: 2, memory: 8}
 		for _, d := range m.disks {
 			d.engine, d.flushes = engine, 0
-			if d.lies.failure || rng.IntN(4) == 0 {
+			if d.faults.failure || rng.IntN(4) == 0 {
 				d.flushes = 1 + rng.IntN(10)
 			}
 			dev, err := d.open(s)
@@ -104,79 +106,78 @@ func (m *machine) crash(t *testing.T, engine string, i int) (wrong []error) {
 			}
 			o.devices = append(o.devices, dev)
 		}
-		r := newRig(t, o)
-		c := r.connect(ways[0])
+		h := newHarness(t, o)
+		c := h.connect(plain[0])
 		through := rng.IntN(8) == 0
-		if through { // every write is as if with FUA
+		if through { // every write is treated as with FUA
 			_, err := c.SetFeature(testContext(t), nvme.FeatureVolatileWriteCache, 0)
-			r.must(err)
+			h.must(err)
 		}
 		var wg sync.WaitGroup
-		for n := range stormQueues {
-			w := &storm{
-				m: m, rng: rand.New(rand.NewPCG(*seedFlag, uint64(i*stormQueues+n))),
-				q:   r.open(c, uint16(n+1), stormDepth),
-				buf: r.buffer(c, stormDepth*stormMemory), through: through, id: m.nextID +
-					uint64(n*stormOps), failed: s.failed,
+		for n := range loadQueues {
+			w := &workload{
+				m: m, rng: rand.New(rand.NewPCG(*seedFlag, uint64(i*loadQueues+n))),
+				q: h.open(c, uint16(n+1), loadDepth), buf: h.buffer(c, loadDepth*loadMemory),
+				through: through, id: m.nextID + uint64(n*loadOps), failed: s.failed,
 			}
 			wg.Go(func() { w.run(t) })
 		}
 		wg.Wait()
-		m.nextID += stormQueues * stormOps
+		m.nextID += loadQueues * loadOps
 		s.cut()
 		c.Close()
-		r.stop()
+		h.stop()
 		for _, d := range m.disks {
 			d.lose()
 		}
-		wrong = m.ledger.settle(func(p place) []byte { return m.disks[p.nsid-1].at(int64(p.lba)) })
+		wrong = m.ledger.check(func(p place) []byte { return m.disks[p.nsid-1].at(int64(p.lba)) })
 	})
 	return wrong
 }
 
-// storm is a host's use of one queue. What it keeps of a command is at the place of its data in
-// buf.
-type storm struct {
+// workload is the I/O of a host on one queue. The data of the command with token i is the i-th part
+// of buf.
+type workload struct {
 	m       *machine
 	rng     *rand.Rand
 	q       *host.Queue
 	buf     []byte
-	through bool // nothing stays in the cache
+	through bool // the volatile cache is off
 	id      uint64
 	failed  <-chan struct{}
-	sent    [stormDepth]sent
+	sent    [loadDepth]sent
 	free    []int
 }
 
-// sent is a command under way.
+// sent is a command in flight.
 type sent struct {
 	op     host.Op
-	deeds  []*deed // of a write
-	flush  uint64  // when it was sent
+	writes []*blockWrite // of a write
+	flush  uint64        // the time when it was sent
 	nsid   uint32
 	slba   uint64
 	blocks uint32
 }
 
-// run keeps the queue full until the power fails, or it has done enough, and cuts the connection,
-// at once or when nothing more comes.
-func (w *storm) run(t *testing.T) {
+// run keeps the queue full until the power fails or loadOps commands were sent. Then it
+// disconnects, at once or after the last completion.
+func (w *workload) run(t *testing.T) {
 	defer func() { _ = w.q.Close() }()
-	patient := w.rng.IntN(2) == 0
+	waits := w.rng.IntN(2) == 0
 	for i := range w.q.Depth() {
 		w.free = append(w.free, i)
 	}
-	var done [stormDepth]host.Completion
-	for n := 0; n < stormOps || w.q.Outstanding() > 0; {
+	var done [loadDepth]host.Completion
+	for n := 0; n < loadOps || w.q.Outstanding() > 0; {
 		select {
 		case <-w.failed:
-			if !patient {
+			if !waits {
 				return
 			}
-			n = stormOps
+			n = loadOps
 		default:
 		}
-		for ; n < stormOps && len(w.free) > 0; n++ {
+		for ; n < loadOps && len(w.free) > 0; n++ {
 			if err := w.submit(); err != nil {
 				t.Error(err)
 				return
@@ -196,13 +197,15 @@ func (w *storm) run(t *testing.T) {
 	}
 }
 
-func (w *storm) submit() error {
+func (w *workload) submit() error {
 	token := w.free[len(w.free)-1]
 	w.free = w.free[:len(w.free)-1]
 	s := &w.sent[token]
-	*s = sent{nsid: 1 + w.rng.Uint32N(stormDevices), slba: w.rng.Uint64N(stormSpan), blocks: 1 +
-		w.rng.Uint32N(stormBlocks)}
-	s.blocks = min(s.blocks, stormSpan-uint32(s.slba))
+	*s = sent{
+		nsid: 1 + w.rng.Uint32N(loadDevices), slba: w.rng.Uint64N(loadSpan),
+		blocks: 1 + w.rng.Uint32N(loadBlocks),
+	}
+	s.blocks = min(s.blocks, loadSpan-uint32(s.slba))
 	data := w.data(token)
 	var flags nvme.RWFlags
 	if w.rng.IntN(4) == 0 {
@@ -220,42 +223,42 @@ func (w *storm) submit() error {
 	case what < 8:
 		s.op.WriteZeroes(s.nsid, s.slba, s.blocks,
 			flags|nvme.RWFlags(w.rng.IntN(2))*nvme.RWDeallocate)
-		s.deeds = w.m.ledger.send(0, s.nsid, s.slba, s.blocks)
+		s.writes = w.m.ledger.send(0, s.nsid, s.slba, s.blocks)
 	default:
 		w.id++
 		block := len(data) / int(s.blocks)
 		for i := range s.blocks {
-			describe(data[int(i)*block:][:block], place{s.nsid, s.slba + uint64(i)}, w.id)
+			stampBlock(data[int(i)*block:][:block], place{s.nsid, s.slba + uint64(i)}, w.id)
 		}
 		s.op.Write(s.nsid, s.slba, s.blocks, data, flags)
-		s.deeds = w.m.ledger.send(w.id, s.nsid, s.slba, s.blocks)
+		s.writes = w.m.ledger.send(w.id, s.nsid, s.slba, s.blocks)
 	}
 	s.op.Token = uint64(token)
 	_, err := w.q.Submit(&s.op)
 	return err
 }
 
-// data is the memory of a command, of as many bytes as its blocks have.
-func (w *storm) data(token int) []byte {
+// data is the memory of a command, with the size of its blocks.
+func (w *workload) data(token int) []byte {
 	s := &w.sent[token]
-	return w.buf[token*stormMemory:][:int64(s.blocks)*w.m.disks[s.nsid-1].block]
+	return w.buf[token*loadMemory:][:int64(s.blocks)*w.m.disks[s.nsid-1].block]
 }
 
-// finish notes what the answer to a command promises. Blocks that were read are whole.
-func (w *storm) finish(t *testing.T, token int, ok bool) {
+// finish records what the completion of a command promises, and checks that no block read is torn.
+func (w *workload) finish(t *testing.T, token int, ok bool) {
 	s := &w.sent[token]
 	w.free = append(w.free, token)
 	switch {
 	case !ok:
 	case s.flush != 0:
 		w.m.ledger.flushed(s.nsid, s.flush)
-	case s.deeds != nil:
-		w.m.ledger.acked(s.deeds, w.through || s.op.SQE.RW().Flags()&nvme.RWFUA != 0)
+	case s.writes != nil:
+		w.m.ledger.acked(s.writes, w.through || s.op.SQE.RW().Flags()&nvme.RWFUA != 0)
 	default:
 		data := w.data(token)
 		block := len(data) / int(s.blocks)
 		for i := range s.blocks {
-			if _, err := recognise(data[int(i)*block:][:block],
+			if _, err := identify(data[int(i)*block:][:block],
 				place{s.nsid, s.slba + uint64(i)}); err != nil {
 				t.Errorf("read of block %d of namespace %d: %v", s.slba+uint64(i), s.nsid, err)
 			}

@@ -5,15 +5,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestQueueMemory opens queues until the memory for them is used up: the next one is refused, the
-// log says why, the others go on, and one that is closed makes room.
+// TestQueueMemory opens queues until their memory is used up: the next one is refused, the log says
+// why, the others continue, and closing one makes room.
 func TestQueueMemory(t *testing.T) {
-	limit := func(o *options) { o.tcp.QueueMemory, o.rdma.QueueMemory = 500<<10, 2<<20 }
-	bothWays(t, limit, func(t *testing.T, r *rig, w way) {
-		c := r.connect(w)
+	limit := func(o *options) {
+		o.tcp = func(c *tcp.Config) { c.QueueMemory = 500 << 10 }
+		o.rdma = func(c *rdma.Config) { c.QueueMemory = 2 << 20 }
+	}
+	eachTransport(t, limit, func(t *testing.T, h *harness, v variant) {
+		c := h.connect(v)
 		var open []*host.Queue
 		for {
 			q, err := c.OpenQueue(testContext(t), uint16(len(open)+1), 128)
@@ -27,33 +32,25 @@ func TestQueueMemory(t *testing.T) {
 		if len(open) < 2 {
 			t.Fatalf("%d queues", len(open))
 		}
-		said := func() bool {
-			return strings.Contains(r.log.String(),
-				"KiB of memory and this one wants")
-		}
-		// it is written beside the reactor
-		for end := time.Now().Add(patience); !said() && time.Now().Before(end); {
-			time.Sleep(time.Millisecond)
-		}
-		if !said() {
-			t.Errorf("the log does not say why:\n%s", r.log)
-		}
+		h.until("the log says why", func() bool { // it is written asynchronously
+			return strings.Contains(h.log.String(), "KiB of memory and this one wants")
+		})
 		for _, q := range open {
-			r.must(q.Flush(testContext(t), 1))
+			h.must(q.Flush(testContext(t), 1))
 		}
-		r.ping(c)
+		h.ping(c)
 		last := uint16(len(open))
-		r.must(open[last-1].Close())
+		h.must(open[last-1].Close())
 		open = open[:last-1]
 		again, err := c.OpenQueue(testContext(t), last, 128)
-		// the target notices a moment later
-		for end := time.Now().Add(patience); err != nil && time.Now().Before(end); {
+		// The target notices the closed queue a moment later.
+		for end := time.Now().Add(timeout); err != nil && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 			again, err = c.OpenQueue(testContext(t), last, 128)
 		}
-		r.must(err)
+		h.must(err)
 		for _, q := range append(open, again) {
-			r.must(q.Close())
+			h.must(q.Close())
 		}
 	})
 }

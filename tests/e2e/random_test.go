@@ -9,62 +9,62 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// TestRandomCommands changes some bytes of valid commands. Whatever comes of it, the target must go
-// on, another host must not notice, and what is sent to this one must keep the rules (nvme/host
-// checks them). The seed is fixed: a failure repeats.
+// TestRandomCommands changes some bytes of valid commands. Whatever happens, the target must
+// continue, another host must not be affected, and responses must follow the protocol (nvme/host
+// checks them). The seed is fixed, so that a failure can be repeated.
 func TestRandomCommands(t *testing.T) {
 	const rounds = 1500
-	bothWays(t, nil, func(t *testing.T, r *rig, w way) {
-		p := newPrey(r, w)
+	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+		a := newAttacker(h, v)
 		rng := rand.New(rand.NewPCG(2026, 11))
 		for i := range rounds {
 			admin := rng.IntN(2) == 0
 			var op *host.Op
 			if admin {
-				op = randomAdmin(rng, p)
+				op = randomAdmin(rng, a)
 			} else {
-				op = randomIO(rng, p)
+				op = randomIO(rng, a)
 			}
 			mutate(rng, op)
-			if op.SQE.NSID() == 2 { // what the other host has there
+			if op.SQE.NSID() == 2 { // with the data of the other host
 				op.SQE.SetNSID(1)
 			}
 			if admin && op.SQE.Opcode() == nvme.AdminAsyncEventReq {
-				continue // completes when it likes
+				continue // may never complete
 			}
 			was := op.SQE
 			var err error
 			if admin {
-				_, err = p.c.Admin(testContext(t), op)
+				_, err = a.c.Admin(testContext(t), op)
 			} else {
-				_, err = p.q.Do(testContext(t), op)
+				_, err = a.q.Do(testContext(t), op)
 			}
-			// Data of another length than this host has is its own fault: it described that.
+			// If the data has another length than the descriptor, the host caused the violation.
 			var v *host.Violation
 			if err != nil && !errors.Is(err, host.ErrClosed) &&
 				(!errors.As(err, &v) || described(&was) == uint32(len(op.Data))) {
 				t.Fatalf("command %d, admin %t, % x: %v", i, admin, was, err)
 			}
 			if i%50 == 0 {
-				p.unharmed(t)
+				a.checkBystander(t)
 			}
-			p.revive()
+			a.reconnectIfClosed()
 		}
-		p.unharmed(t)
+		a.checkBystander(t)
 	})
 }
 
-// revive reconnects if the last command was fatal. The old connection's resources go at once, for
-// there are many.
-func (p *prey) revive() {
-	if p.q.Err() == nil && p.c.Err() == nil {
-		if _, err := p.q.Poll(nil); err == nil {
+// reconnectIfClosed reconnects if the last command ended the connection. It frees the resources of
+// the old connection at once, because there are many.
+func (a *attacker) reconnectIfClosed() {
+	if a.q.Err() == nil && a.c.Err() == nil {
+		if _, err := a.q.Poll(nil); err == nil {
 			return
 		}
 	}
-	_ = p.q.Close()
-	p.c.Close()
-	p.reconnect()
+	_ = a.q.Close()
+	a.c.Close()
+	a.reconnect()
 }
 
 func described(s *nvme.SQE) uint32 {
@@ -74,10 +74,10 @@ func described(s *nvme.SQE) uint32 {
 	return s.SGL1().KeyedLength()
 }
 
-func randomIO(rng *rand.Rand, p *prey) *host.Op {
+func randomIO(rng *rand.Rand, a *attacker) *host.Op {
 	op := new(host.Op)
 	blocks := uint32(1) << rng.IntN(8)
-	data := p.buf[:blocks*512]
+	data := a.buf[:blocks*512]
 	switch slba := rng.Uint64N(1000); rng.IntN(5) {
 	case 0:
 		op.Read(1, slba, blocks, data)
@@ -88,7 +88,7 @@ func randomIO(rng *rand.Rand, p *prey) *host.Op {
 	case 3:
 		op.Flush(1)
 	case 4:
-		b := p.buf[:nvme.DSMRangeSize*(1+rng.IntN(4))]
+		b := a.buf[:nvme.DSMRangeSize*(1+rng.IntN(4))]
 		for i := range b {
 			b[i] = byte(rng.Uint32())
 		}
@@ -97,7 +97,7 @@ func randomIO(rng *rand.Rand, p *prey) *host.Op {
 	return op
 }
 
-func randomAdmin(rng *rand.Rand, p *prey) *host.Op {
+func randomAdmin(rng *rand.Rand, a *attacker) *host.Op {
 	op := new(host.Op)
 	s := &op.SQE
 	switch rng.IntN(6) {
@@ -128,13 +128,13 @@ func randomAdmin(rng *rand.Rand, p *prey) *host.Op {
 	return op
 }
 
-// mutate changes up to four bytes of a command, and now and then its descriptor too, which it
-// leaves to the host otherwise.
+// mutate changes up to four bytes of a command, and sometimes its descriptor, too, which the host
+// sets otherwise.
 func mutate(rng *rand.Rand, op *host.Op) {
 	for range rng.IntN(5) {
 		at := rng.IntN(nvme.SQESize)
 		if at >= 24 && at < 40 || at == 2 || at == 3 {
-			continue // the host writes them
+			continue // set by the host
 		}
 		op.SQE[at] = byte(rng.Uint32())
 	}

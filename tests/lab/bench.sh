@@ -1,12 +1,14 @@
 #!/bin/bash
-# bench.sh [TARGET_BIN]: the target and the kernel's nvmet by turns in one boot with the same initiator, over each link, beside what perftest
-# moves, and again at depth 1 over soft RoCE under QEMU, where host and target have a CPU each, with the target's defaults and with one that
-# spins for up to 1 ms; prints a table and what was to be reached.
-# Without TARGET_BIN the target is built from this tree. About half an hour; with ALL=1 three.
-#   ALL=1             every workload, several queues included
-#   RUN="QD 32"       only workloads whose name matches this regular expression, of all there are
+# bench.sh [TARGET_BIN]: measures the target and the kernel's nvmet in one boot, alternating, with
+# the same initiator, over each link, beside perftest; and again at depth 1 over soft RoCE under
+# QEMU, where host and target have a CPU each, with the target's defaults and with one that spins
+# for up to 1 ms. Prints a table and which bounds were met. Without TARGET_BIN the target is built
+# from this tree. Takes about half an hour; with ALL=1 three hours.
+#   ALL=1             every workload, also those with several queues
+#   RUN="QD 32"       the workloads whose name matches this regular expression, also those of ALL=1
 #   OUT=DIR           writes report (lab.json) and plot (lab.svg) there
-#   VMS="uml qemu spinning"  LINKS="rxe siw tcp"  ROUNDS=5  SECONDS_EACH=1 (ALL: 3)  CPUS=1  RECORDS=FILE (keeps what was measured)
+#   VMS="uml qemu spinning"  LINKS="rxe siw tcp"  ROUNDS=5  SECONDS_EACH=1 (ALL: 3)  CPUS=1
+#   RECORDS=FILE      keeps the measurements
 set -eu
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
@@ -14,21 +16,24 @@ need go taskset
 bin=$(target_binary "${1:-}" "$work") out=${OUT:+$(readlink -m "$OUT")}
 (cd "$lab/../.." && go build -o "$work/bench" ./tests/bench)
 load() { cut -d' ' -f1 /proc/loadavg; }
-load | awk '$1 > 0.5 { print "warning: the load of this machine is " $1 ": other work shows in the figures" }'
+load | awk '$1 > 0.5 {
+  print "warning: the load of this machine is " $1 ": other work shows in the figures" }'
 links=${LINKS:-rxe siw tcp} run=${RUN:-} all=${ALL:-0} each=1 limit=7200
 if [ "$all" = 1 ]; then each=3 limit=36000; fi
 settings=(ROUNDS="${ROUNDS:-5}" SECONDS_EACH="${SECONDS_EACH:-$each}")
-# What is given to a kernel has no blanks; "." matches them.
-# One CPU inside is one CPU of this machine: the kernel and each process inside are processes here, and if they may spread, what a system call
-# costs depends on how far apart two CPUs are and on who else uses them.
+# Settings of a kernel have no blanks; "." matches them.
+# One CPU inside is one CPU of this machine: the kernel and each process inside are processes here,
+# and if they may spread, the cost of a system call depends on how far apart two CPUs are and on who
+# else uses them.
 uml() {
   local on=()
   [ "${CPUS:-1}" != 1 ] || on=(taskset -c "$(taskset -cp $$ | sed 's/.*[^0-9]//')")
-  "${on[@]}" "$lab/boot.sh" -c "${CPUS:-1}" -t "$limit" -o "$1" "$lab/bench-inside.sh" TARGET=ours TARGET_BIN="$bin" LINKS="${links// /,}" ALL="$all" \
-    RUN="${run// /.}" "${settings[@]}"
+  "${on[@]}" "$lab/boot.sh" -c "${CPUS:-1}" -t "$limit" -o "$1" "$lab/bench-inside.sh" TARGET=ours \
+    TARGET_BIN="$bin" LINKS="${links// /,}" ALL="$all" RUN="${run// /.}" "${settings[@]}"
 }
 qemu() {
-  NVMF_LAB_OUT=$1 "$lab/qemu/run.sh" bench rxe TARGET=ours TARGET_BIN="$bin" LINKS=rxe RUN="$(tr " " . <<<"${RUN:-random (read|write) QD 1$}")" \
+  local rows; rows=$(tr " " . <<<"${RUN:-random (read|write) QD 1$}")
+  NVMF_LAB_OUT=$1 "$lab/qemu/run.sh" bench rxe TARGET=ours TARGET_BIN="$bin" LINKS=rxe RUN="$rows" \
     "${settings[@]}" "${@:2}"
 }
 spinning() { qemu "$1" SPIN=1ms; }
@@ -37,10 +42,11 @@ loads() {
   local round='' last=''
   while sleep 0.5; do
     round=$(cat "$1" 2>/dev/null || true)
-    [ "$round" = "$last" ] || { last=$round; echo "#load $(load)"; echo "$round, load average $(load)" >&2; }
+    [ "$round" = "$last" ] ||
+      { last=$round; echo "#load $(load)"; echo "$round, load average $(load)" >&2; }
   done
 }
-# With a choice of workloads or links only user-mode Linux is booted, unless that was chosen as well.
+# With a choice of workloads or links only user-mode Linux is booted, unless VMS says otherwise.
 partial=${RUN:-}${LINKS:-}${VMS:-}
 vms=${VMS:-uml}; [ -n "$partial" ] || vms="uml qemu spinning"
 for vm in $vms; do

@@ -1,19 +1,21 @@
 #!/bin/bash
 # boot.sh [-c CPUS] [-m MEMORY] [-t SECONDS] [-o DIR] [-k KERNEL] SCRIPT [NAME=VALUE...]
-# Boots a user-mode Linux kernel on this machine's own file system, read-only, runs SCRIPT inside as root and powers off. The exit
-# code is SCRIPT's; 124 after SECONDS; 125 when the kernel ended before the script did. SCRIPT sees each NAME=VALUE in its
-# environment (values without blanks) and DIR, writable, at /run/out.
+# Boots a user-mode Linux kernel on this machine's own file system, read-only, runs SCRIPT inside as
+# root and powers off. The exit code is that of SCRIPT; 124 after SECONDS; 125 if the kernel ended
+# before the script. SCRIPT has every NAME=VALUE in its environment (values without blanks) and DIR,
+# writable, at /run/out.
 set -eu
 . "$(dirname "$(readlink -f "$0")")/common.sh"
+usage="usage: $(sed -n '2s/^# //p' "$0")"
 cpus=1 mem=3G limit=120 out='' kernel=${NVMF_LAB_KERNEL:-}
 while getopts c:m:t:o:k: opt; do
   case $opt in
     c) cpus=$OPTARG ;; m) mem=$OPTARG ;; t) limit=$OPTARG ;; o) out=$OPTARG ;; k) kernel=$OPTARG ;;
-    *) die "usage: $(sed -n '2s/^# //p' "$0")" ;;
+    *) die "$usage" ;;
   esac
 done
 shift $((OPTIND - 1))
-[ $# -ge 1 ] || die "usage: $(sed -n '2s/^# //p' "$0")"
+[ $# -ge 1 ] || die "$usage"
 script=$(readlink -f "$1"); shift
 [ -n "$kernel" ] || kernel=$("$lab/build-kernel.sh")
 tmp=''
@@ -21,14 +23,15 @@ if [ -z "$out" ]; then out=$(mktemp -d); tmp=$out; fi
 trap '[ -z "$tmp" ] || rm -rf "$tmp"' EXIT
 mkdir -p "$out"; out=$(readlink -f "$out"); rm -f "$out/rc"
 
-# The kernel's memory is a file in TMPDIR: in memory when there is room.
+# The kernel's memory is a file in TMPDIR: in memory if there is room.
 ram=/dev/shm; [ -w $ram ] || ram=$cache
 mhz=$(awk '/cpu MHz/{print $4; exit}' /proc/cpuinfo)
 TMPDIR=$ram timeout -k 5 "$limit" "$kernel" mem="$mem" ncpus="$cpus" seccomp=on \
   root=/dev/root rootfstype=hostfs rootflags=/ ro init="$lab/init.sh" \
   con=null con0=null,fd:1 con1=null panic=-1 hung_task_panic=0 \
   null_blk.nr_devices=0 brd.rd_nr=2 brd.rd_size=4194304 \
-  LAB_VM=uml LAB_DIR="$lab" LAB_OUT="$out" LAB_SCRIPT="$script" LAB_MHZ="$mhz" LAB_LIMIT="$limit" "$@" </dev/null && rc=0 || rc=$?
+  LAB_VM=uml LAB_DIR="$lab" LAB_OUT="$out" LAB_SCRIPT="$script" LAB_MHZ="$mhz" \
+  LAB_LIMIT="$limit" "$@" </dev/null && rc=0 || rc=$?
 if [ -e "$out/rc" ]; then exit "$(cat "$out/rc")"; fi
 [ "$rc" = 124 ] || [ "$rc" = 137 ] || rc=125
 [ "$rc" = 125 ] || { echo "boot.sh: stopped after $limit seconds"; rc=124; }

@@ -1,44 +1,66 @@
-# Sourced by the scripts that run on the machine itself (not inside the lab's kernels).
+# Sourced by the scripts that run on the machine itself, not inside the lab's kernels.
 lab=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 cache=${NVMF_LAB_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/nvmf-target/lab}
 mkdir -p "$cache"
 
 die() { echo "$(basename "$0"): $*" >&2; exit 1; }
 
-# need COMMAND...: fails naming every command that is missing.
+# need COMMAND...: fails and names every command that is missing.
 need() {
   local c missing=
   for c; do command -v "$c" >/dev/null || missing="$missing $c"; done
   [ -z "$missing" ] || die "missing:$missing (install with $lab/install.sh)"
 }
 
-# target_binary BIN DIR: the path of BIN, or, if that is empty, of a target built from this tree into DIR.
+# target_binary BIN DIR: prints the path of BIN; without BIN it builds the target of this tree into
+# DIR and prints its path.
 target_binary() {
   local bin=$1
   if [ -z "$bin" ]; then
-    need go
+    CGO_ENABLED=1 "$lab/../../scripts/build.sh" "$2" >&2
     bin=$2/nvmf-target
-    (cd "$lab/../.." && CGO_ENABLED=1 go build -o "$bin" ./cmd/nvmf-target)
   fi
   readlink -f "$bin"
 }
 
-# digest FILE... -- STRING...: a short hash of the inputs of something cached.
+# progress WHAT LINES: reads lines, about LINES of them, and shows what share has come and how long
+# the rest will take: on a terminal in place, elsewhere one line for every tenth.
+progress() {
+  local what=$1 lines=$2 n=0 percent shown=0 begin=$SECONDS every=10 end='\n'
+  [ ! -t 2 ] || every=1 end='   \r'
+  while read -r _; do
+    n=$((n + 1)) percent=$((100 * n / lines))
+    if [ $percent -lt $((shown + every)) ] || [ $percent -gt 99 ]; then continue; fi
+    shown=$percent
+    # shellcheck disable=SC2059  # $end is an escape sequence
+    printf "%s: %d %%, %s left$end" "$what" $percent \
+      "$(duration $(((SECONDS - begin) * (100 - percent) / percent)))" >&2
+  done
+}
+# duration SECONDS: prints about how long that is.
+duration() {
+  if [ "$1" -lt 100 ]; then echo "about $1 s"; else echo "about $((($1 + 30) / 60)) min"; fi
+}
+
+# digest FILE... -- STRING...: prints a short hash of what a cached file is made from.
 digest() {
   local files=()
   while [ $# -gt 0 ] && [ "$1" != -- ]; do files+=("$1"); shift; done
   { cat "${files[@]}"; echo "$@"; } | sha256sum | cut -c1-12
 }
 
-# mirror_of PATTERN DEFAULT: the address of this machine's package source that matches PATTERN.
+# mirror_of PATTERN DEFAULT: prints the address of this machine's package source that matches
+# PATTERN.
 mirror_of() {
   local found
-  found=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | grep -E "$1" | head -n1) || true
+  found=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
+    grep -E "$1" | head -n1) || true
   echo "${found:-$2}"
 }
 
-# private_apt SUITES DIR: makes DIR a complete apt state of its own, for SUITES on the mirror this machine uses, and updates it. The
-# machine's sources are neither read beyond the mirror's address nor changed. After it, apt-get "${APT[@]}" works on that state.
+# private_apt SUITES DIR: creates an apt state of its own in DIR, for SUITES on the mirror of this
+# machine, and updates it. Of the machine's own sources only the address of the mirror is used.
+# Afterwards apt-get "${APT[@]}" works on that state.
 private_apt() {
   local suites=$1 dir=$2 suite mirror
   mirror=$(mirror_of '/debian/?$' http://deb.debian.org/debian)
@@ -46,7 +68,8 @@ private_apt() {
   for suite in $suites; do
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main"
   done >"$dir/etc/sources.list"
-  APT=(-qq -o Dir::Etc::SourceList="$dir/etc/sources.list" -o Dir::Etc::SourceParts=/dev/null -o Dir::State::Lists="$dir/lists"
-       -o Dir::Cache="$dir/cache" -o APT::Sandbox::User=root -o Acquire::Languages=none -o Acquire::Retries=3)
+  APT=(-qq -o Dir::Etc::SourceList="$dir/etc/sources.list" -o Dir::Etc::SourceParts=/dev/null
+    -o Dir::State::Lists="$dir/lists" -o Dir::Cache="$dir/cache" -o APT::Sandbox::User=root
+    -o Acquire::Languages=none -o Acquire::Retries=3)
   apt-get "${APT[@]}" update
 }

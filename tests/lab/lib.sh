@@ -1,13 +1,15 @@
 # Sourced by every scenario, inside the lab's kernel. Environment:
 #   TRANSPORT   rxe, siw or tcp, with a 6 at the end for IPv6 (rxe6)
-#   TARGET      ours (default) or nvmet: the kernel's own target, which tells whether a failure is the target's
+#   TARGET      ours (default) or nvmet: the kernel's own target, for comparison
 #   TARGET_BIN  the nvmf-target binary
-#   TOPOLOGY    two:  the target has a network namespace of its own at the other end of a veth, as in life
-#               wire: one namespace, with routes that send what host and target say to each other over the veth; for kernel targets
-#               loop: one namespace, nothing in between
+#   TOPOLOGY    two:  the target has a network namespace of its own at the other end of a veth
+#               wire: one namespace, with routes that send the packets of both ends over the veth;
+#                     for kernel targets
+#               loop: one namespace, no network between host and target
+#   SAMPLE      run a sample of a long matrix, chosen by this number; empty: all of it
 set -euE
 trap 'echo "FAIL: exit code $? of: $BASH_COMMAND (${BASH_SOURCE[0]##*/}:$LINENO)" >&2' ERR
-: "${TRANSPORT:=rxe}" "${TARGET:=ours}" "${TARGET_BIN:=}" "${LAB_DIR:?}" "${LAB_VM:?}"
+: "${TRANSPORT:=rxe}" "${TARGET:=ours}" "${TARGET_BIN:=}" "${SAMPLE:=}" "${LAB_DIR:?}" "${LAB_VM:?}"
 NQN=nqn.2026-11.io.nvmf-target:disk0
 HOSTID=12345678-0000-4000-8000-00000000000a
 HOSTNQN=nqn.2014-08.org.nvmexpress:uuid:$HOSTID
@@ -15,9 +17,17 @@ PORT=4420
 OUT=/run/out
 
 case $TRANSPORT in *6) FAMILY=6 LINK=${TRANSPORT%6} ;; *) FAMILY=4 LINK=$TRANSPORT ;; esac
-case $LINK in rxe | siw) TRTYPE=rdma ;; tcp) TRTYPE=tcp ;; *) echo "unknown transport $TRANSPORT"; exit 2 ;; esac
-case $FAMILY in 4) ADDR=10.0.0.1 HOSTADDR=10.0.0.2 PREFIX=24 ;; 6) ADDR=fd00::1 HOSTADDR=fd00::2 PREFIX=64 ;; esac
-# Both kernel sides of RDMA live in the first network namespace, and soft RoCE knows only that one before Linux 7.
+case $LINK in
+  rxe | siw) TRTYPE=rdma ;;
+  tcp) TRTYPE=tcp ;;
+  *) echo "unknown transport $TRANSPORT"; exit 2 ;;
+esac
+case $FAMILY in
+  4) ADDR=10.0.0.1 HOSTADDR=10.0.0.2 PREFIX=24 ;;
+  6) ADDR=fd00::1 HOSTADDR=fd00::2 PREFIX=64 ;;
+esac
+# The kernel's RDMA hosts and targets use the first network namespace, and before Linux 7 so does
+# soft RoCE.
 if [ -z "${TOPOLOGY:-}" ]; then
   case $TARGET-$(uname -r) in nvmet-* | *-[1-6].*) TOPOLOGY=wire ;; *) TOPOLOGY=two ;; esac
 fi
@@ -30,8 +40,19 @@ say() { printf '%s\n' "== $*"; }
 fail() { printf '%s\n' "FAIL: $*" >&2; exit 1; }
 skip() { printf '%s\n' "SKIP: $*"; exit 77; }
 need() { local c; for c; do command -v "$c" >/dev/null || fail "missing: $c"; done; }
+# sample N ITEM...: prints the items, of a sample only N of them, in random order.
+sample() {
+  local n=$1; shift
+  if [ -z "$SAMPLE" ]; then printf '%s\n' "$@"; else
+    printf '%s\n' "$@" | awk -v seed="$SAMPLE" 'BEGIN {srand(seed)} {print rand() "\t" $0}' |
+      sort | head -n "$n" | cut -f 2
+  fi
+}
+# copy_function FUNCTION NAME: copies a function, so that it can be redefined and still be called.
+copy_function() { eval "$(declare -f "$1" | sed "1s/.*/$2 ()/")"; }
 
-# wait_for SECONDS COMMAND...: until COMMAND succeeds, which takes at most SECONDS; a busy machine has four times as long.
+# wait_for SECONDS COMMAND...: waits until COMMAND succeeds. That takes at most SECONDS, and four
+# times as long on a busy machine.
 wait_for() {
   local limit=$1 end; shift
   end=$(($(date +%s%N) + 4 * limit * 1000000000))
@@ -41,9 +62,12 @@ wait_for() {
   done
 }
 
-on_target() { if [ $TOPOLOGY = two ]; then nsenter --net=/run/netns/target "$@"; else "$@"; fi; }
+on_target() {
+  if [ $TOPOLOGY = two ]; then nsenter --net=/run/netns/target "$@"; else "$@"; fi
+}
 
-# The network: veth0 is the target's, veth1 the host's, with an RDMA device on each unless the transport is tcp.
+# The network: veth0 is the target's, veth1 the host's, with an RDMA device on each unless the
+# transport is tcp.
 lab_up() {
   ip link add veth0 type veth peer name veth1
   if [ $TOPOLOGY = two ]; then
@@ -60,10 +84,12 @@ lab_up() {
   [ $TOPOLOGY = loop ] || wait_for 10 reachable
   klog_mark
 }
-# What is sent to the other end's address leaves by the veth, although both addresses are local; what arrives is local.
+# Packets to the address of the other end leave by the veth, although both addresses are local.
 wire_routes() {
   local f ip="ip -$FAMILY" pair to dev from n=1
-  for f in /proc/sys/net/ipv4/conf/{all,veth0,veth1}; do echo 1 >$f/accept_local; echo 0 >$f/rp_filter; done
+  for f in /proc/sys/net/ipv4/conf/{all,veth0,veth1}; do
+    echo 1 >$f/accept_local; echo 0 >$f/rp_filter
+  done
   $ip rule add pref 100 lookup local; $ip rule del pref 0
   for pair in "$ADDR veth1 $HOSTADDR" "$HOSTADDR veth0 $ADDR"; do
     read -r to dev from <<<"$pair"
@@ -81,17 +107,25 @@ rdma_link() { # DEVICE INTERFACE PREFIX-COMMAND
   wait_for 10 eval "rdma link show $1/1 | grep -q 'state ACTIVE'"
 }
 
-# disk_up: an ext4 file system of the target's own at /run/disk, for file namespaces. It outlives the target, not the kernel.
+# disk_up: an ext4 file system at /run/disk for file namespaces. It survives the target, not the
+# kernel.
 disk_up() {
   mkfs.ext4 -q -F /dev/ram0; mkdir -p /run/disk; mount /dev/ram0 /run/disk
 }
+# dm NAME TABLE: creates a device of device-mapper. dm_table NAME TABLE: replaces its table.
+dm() {
+  dmsetup create "$1" --table "$2" || fail "dmsetup create $1"
+  dmsetup mknodes
+}
+dm_table() { dmsetup suspend --noflush "$1"; dmsetup load "$1" --table "$2"; dmsetup resume "$1"; }
+dm_block() { dmsetup info -c --noheadings -o blkdevname "$1"; } # NAME: prints dm-N
 
 # lab_teardown runs at the end of every scenario, whatever its result.
 lab_teardown() {
   local rc=$?
   trap - EXIT
   if [ $rc != 0 ] && [ $rc != 77 ] && [ -s /run/target.log ]; then
-    echo "-- the target's log, last lines:"; tail -n 60 /run/target.log
+    echo "-- the last lines of the target's log:"; tail -n 60 /run/target.log
   fi
   exit $rc
 }

@@ -1,12 +1,19 @@
 #!/bin/bash
-# run.sh SCENARIO [VARIANT] [NAME=VALUE...]: runs one scenario of scenarios/ in the user-mode kernel, as its head says:
-#   # variants: rxe tcp ...   the transports it is for; the first one is the default
-#   # cpus: 1                 CPUs of the kernel        # limit: 120   seconds
+# run.sh SCENARIO [VARIANT] [NAME=VALUE...]: runs one scenario of scenarios/ in the user-mode
+# kernel, according to its head:
+#   # variants: rxe tcp ...   its transports; the first one is the default
+#   # sample: 1               how many of them "make test" runs, chosen by a seed; all without it
+#   # cpus: 1                 CPUs of the kernel
+#   # limit: 120              seconds
 #   # go-test: ./package      its test binary is built and given to the scenario as $TEST_BIN
-# TARGET_BIN=FILE names the target's binary; TARGET=nvmet runs the kernel's target instead. $NVMF_LAB_OUT keeps what it writes.
+#   # alone: REASON           nothing else may run beside it
+# TARGET_BIN=FILE names the target's binary; TARGET=nvmet runs the kernel's target instead. SAMPLE=N
+# has scenarios with long matrices run a sample of them, chosen by the seed N. $NVMF_LAB_OUT keeps
+# the files that the scenario writes.
 set -eu
 . "$(dirname "$(readlink -f "$0")")/common.sh"
-[ $# -ge 1 ] || die "usage: run.sh SCENARIO [VARIANT] [NAME=VALUE...]; scenarios: $(cd "$lab/scenarios" && echo *.sh)"
+scenarios=$(cd "$lab/scenarios" && echo *.sh)
+[ $# -ge 1 ] || die "usage: run.sh SCENARIO [VARIANT] [NAME=VALUE...]; scenarios: $scenarios"
 script=$lab/scenarios/${1%.sh}.sh; shift
 [ -e "$script" ] || die "no scenario $script"
 head_value() { sed -n "s/^# $1: *//p" "$script" | head -n1; }
@@ -19,6 +26,8 @@ if [ -n "$package" ]; then
   (cd "$lab/../.." && go test -c -o "$tmp/go.test" "$package")
   set -- "$@" TEST_BIN="/run/host$tmp/go.test"
 fi
-# siw's transmit thread can crash a kernel of several CPUs when a user-space queue pair fills its socket.
+# siw's transmit thread can crash a kernel of several CPUs when a user-space queue pair fills its
+# socket.
 case $variant in siw*) cpus=1 ;; esac
-"$lab/boot.sh" -c "${cpus:-1}" -t "${limit:-60}" ${NVMF_LAB_OUT:+-o "$NVMF_LAB_OUT"} "$script" TRANSPORT="$variant" "$@"
+"$lab/boot.sh" -c "${cpus:-1}" -t "${limit:-60}" ${NVMF_LAB_OUT:+-o "$NVMF_LAB_OUT"} "$script" \
+  TRANSPORT="$variant" "$@"

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// logBytes is a log as dm-log-writes makes it.
+// logBytes is a log in the format of dm-log-writes.
 func logBytes(log []entry) []byte {
 	le := binary.LittleEndian
 	out := make([]byte, sector)
@@ -34,7 +34,7 @@ func logBytes(log []entry) []byte {
 	return out
 }
 
-// disk makes logs by hand: a journal and what the disk is told.
+// disk builds logs by hand: a journal and the commands of the disk.
 type disk struct {
 	j   Journal
 	log []entry
@@ -42,7 +42,7 @@ type disk struct {
 
 func newDisk() *disk { return &disk{j: Journal{Seed: 7, Zero: make([][]bool, 8)}} }
 
-// write is the next generation of a block.
+// write adds the next generation of a block.
 func (d *disk) write(block int, flags uint64) {
 	d.j.Zero[block] = append(d.j.Zero[block], false)
 	data := make([]byte, BlockSize)
@@ -78,7 +78,7 @@ func (d *disk) replay(t *testing.T) (Report, error) {
 	return Replay(log, &d.j, make([]byte, 8*BlockSize), whole, 100, 1)
 }
 
-// history is what a disk does that keeps its promises.
+// history is the log of a disk without faults.
 func history() *disk {
 	d := newDisk()
 	d.write(0, 0)
@@ -106,7 +106,7 @@ func TestPromisesKept(t *testing.T) {
 	}
 }
 
-// TestPromisesBroken: what is not flushed is later in the log, or not there at all.
+// TestPromisesBroken: entries that were not flushed are later in the log, or missing.
 func TestPromisesBroken(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -130,7 +130,7 @@ func TestPromisesBroken(t *testing.T) {
 	}
 }
 
-// TestDamage: blocks that are torn, or that nobody wrote, are told apart from older ones.
+// TestDamage: torn blocks and blocks that were never written are distinguished from older ones.
 func TestDamage(t *testing.T) {
 	j := &Journal{Seed: 1, Zero: [][]bool{{false, true, false}}}
 	block := func(gen uint32) []byte {
@@ -163,8 +163,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestCuts: before the first mark nothing is promised, and between a flush and what it covers there
-// is a crash.
+// TestCuts: no cut is before the first mark, and one is between a flush and the writes it covers.
 func TestCuts(t *testing.T) {
 	d := history()
 	got := cuts(append(d.log, entry{flags: flagMark, mark: -1}))
@@ -191,8 +190,7 @@ func TestReadLogRefuses(t *testing.T) {
 		"another magic": func(b []byte) []byte { b[0]++; return b },
 		"cut short":     func(b []byte) []byte { return b[:len(b)-1] },
 		"a huge entry": func(b []byte) []byte {
-			binary.LittleEndian.PutUint64(b[sector+8:],
-				1<<40)
+			binary.LittleEndian.PutUint64(b[sector+8:], 1<<40)
 			return b
 		},
 		"no sectors": func(b []byte) []byte { clear(b[24:28]); return b },

@@ -7,33 +7,32 @@ import (
 	"math/rand/v2"
 )
 
-// BlockSize is the unit that Writers stamp, in bytes. It is what the disks of the lab write without
-// tearing it.
+// BlockSize is the unit of Writers in bytes, which the disks of the lab write atomically.
 const BlockSize = 4096
 
-// Journal is what a Writer did to the blocks of a namespace. Each write or zeroing of a block is
-// its next generation, from 1.
+// Journal records what a Writer did to the blocks of a namespace. Each write or zeroing of a block
+// is its next generation, from 1.
 type Journal struct {
 	Seed uint64
-	// Zero says of each block which generations were zeroes: of generation g, Zero[block][g-1].
+	// Zero says which generations of each block are zeroes: for generation g, Zero[block][g-1].
 	Zero  [][]bool
 	Marks []Mark
 }
 
-// Mark is what changed until the Writer put a mark into the log; each was put there before the next
-// one was thought of.
+// Mark records what has changed since the previous mark in the log. A mark is in the log before the
+// next one is created.
 type Mark struct {
-	Durable []Gen // the host was promised that these, or later ones, are there after any crash
-	Begun   []Gen // the last ones that had been begun
+	Durable []Gen // acknowledged as durable: these or later ones are there after any crash
+	Begun   []Gen // the last ones that were begun
 }
 
 // Gen is a generation of a block.
 type Gen struct{ Block, Gen uint32 }
 
-// errLost is what was acknowledged as durable and is not there.
+// errLost says that data acknowledged as durable is not there.
 var errLost = errors.New("acknowledged as durable, and lost")
 
-// stamp fills b with what only this generation of this block has.
+// stamp fills b with the content of this generation of this block.
 func (j *Journal) stamp(b []byte, block, gen uint32) {
 	r := rand.NewPCG(j.Seed, uint64(block)<<32|uint64(gen))
 	binary.LittleEndian.PutUint32(b, block)
@@ -43,8 +42,8 @@ func (j *Journal) stamp(b []byte, block, gen uint32) {
 	}
 }
 
-// check says whether b may be what block holds after a crash, when want is the generation promised
-// last, 0 if none was, and limit the last one that had been begun.
+// check says whether b may be the content of block after a crash, if want is the last generation
+// acknowledged as durable, 0 if none was, and limit the last one that was begun.
 func (j *Journal) check(b []byte, block, want, limit uint32) error {
 	zero := j.Zero[block][:limit]
 	if allZero(b) {

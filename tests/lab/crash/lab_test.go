@@ -7,11 +7,12 @@ import (
 	"testing"
 )
 
-// env is a setting of the scenario that runs the test.
+// env is an environment variable set by the scenario that runs the test.
 func env(t *testing.T, name string) string {
 	t.Helper()
 	if os.Getenv("CRASH_JOURNAL") == "" {
-		t.Skip("needs a disk below dm-log-writes, which tests/lab/scenarios/powerloss.sh makes and names by CRASH_JOURNAL and others")
+		t.Skip("needs a disk below dm-log-writes, which tests/lab/scenarios/powerloss.sh creates " +
+			"and names in CRASH_JOURNAL and other variables")
 	}
 	v := os.Getenv(name)
 	if v == "" {
@@ -29,8 +30,8 @@ func envInt(t *testing.T, name string) int {
 	return n
 }
 
-// TestWrite works on the namespace CRASH_DEV, whose disk is the device of dm-log-writes CRASH_DM,
-// and leaves CRASH_JOURNAL.
+// TestWrite runs a Writer on the namespace CRASH_DEV, whose disk is the device CRASH_DM of
+// dm-log-writes, and writes the file CRASH_JOURNAL.
 func TestWrite(t *testing.T) {
 	dev := env(t, "CRASH_DEV")
 	mark, done, err := Marker(env(t, "CRASH_DM"))
@@ -60,8 +61,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestReplay makes CRASH_COUNT crashes of the log on the device CRASH_LOG, of a disk of CRASH_SIZE
-// bytes, that was made while TestWrite left CRASH_JOURNAL. With CRASH_FS, which is the type of the
+// TestReplay makes CRASH_COUNT crashes of the log that TestWrite has left on the device CRASH_LOG,
+// of a disk of CRASH_SIZE bytes, and checks them with CRASH_JOURNAL. With CRASH_FS, the type of the
 // file system on the disk, the namespace is the file 1.img in it, and CRASH_SCRATCH a disk of the
 // same size.
 func TestReplay(t *testing.T) {
@@ -94,6 +95,6 @@ func TestReplay(t *testing.T) {
 		t.Fatal(err)
 	}
 	if rep.Crashes == 0 || rep.Promised == 0 || rep.Dropped == 0 || rep.Kept == 0 {
-		t.Fatal("this shows nothing")
+		t.Fatal("the crashes show nothing")
 	}
 }

@@ -1,7 +1,7 @@
-// Package crash shows what survives when the power fails under a target. A Writer works on the
-// namespace of a Linux host and keeps a journal of what was acknowledged as durable, with marks in
-// the log that dm-log-writes makes of the disk below the target. Replay makes of that log the
-// states that power failures may leave on the disk, and holds each against the journal.
+// Package crash checks what survives a power failure of a target. A Writer writes to the namespace
+// of a Linux host and has a journal of what was acknowledged as durable, with marks in the log that
+// dm-log-writes makes of the disk below the target. Replay makes the possible states of the disk
+// after power failures from the log, and checks them with the journal.
 package crash
 
 import (
@@ -12,14 +12,14 @@ import (
 	"strconv"
 )
 
-// The log of dm-log-writes: Linux, Documentation/admin-guide/device-mapper/log-writes.rst. A
-// superblock, then entries of one sector each with what they write behind them. A write is logged
-// when a flush that began after its completion is over, one with FUA when it is over itself; so
-// whatever precedes the entry of a flush or of a write with FUA was durable by then.
+// The log of dm-log-writes: Linux, Documentation/admin-guide/device-mapper/log-writes.rst. It has a
+// superblock, then entries of one sector each, followed by their data. A write is logged when a
+// flush that began after its completion completes, one with FUA when it completes itself; so
+// everything before the entry of a flush or of a write with FUA was durable at that time.
 const (
 	logMagic   = 0x6a736677736872
 	logVersion = 1
-	sector     = 512 // the log's positions, whatever its sector size
+	sector     = 512 // unit of positions in the log, independent of its sector size
 )
 
 // Flags of an entry.
@@ -35,13 +35,13 @@ type entry struct {
 	off, length int64 // in bytes
 	flags       uint64
 	data        []byte // of a write
-	mark        int    // with flagMark; -1: not one of a Writer
+	mark        int    // with flagMark; -1 if it is not of a Writer
 }
 
-// cached says that the entry may be lost until the next flush.
+// cached says whether the entry may be lost until the next flush.
 func (e *entry) cached() bool { return e.flags&(flagFlush|flagFUA|flagMark) == 0 }
 
-// readLog reads all of the log.
+// readLog reads the whole log.
 func readLog(r io.ReaderAt) ([]entry, error) {
 	var head [sector]byte
 	if _, err := r.ReadAt(head[:], 0); err != nil {
@@ -67,7 +67,7 @@ func readLog(r io.ReaderAt) ([]entry, error) {
 	return log, nil
 }
 
-// readEntry reads the entry at at and returns where the next one is.
+// readEntry reads the entry at position at and returns the position of the next one.
 func readEntry(r io.ReaderAt, at, size int64) (e entry, next int64, err error) {
 	head := make([]byte, size)
 	if _, err := r.ReadAt(head, at); err != nil {

@@ -11,7 +11,7 @@ import (
 
 const ioctlTargetMessage = 0xc138fd0e // DM_TARGET_MSG
 
-// mapperMessage is struct dm_ioctl of linux/dm-ioctl.h, with the struct dm_target_msg behind it.
+// mapperMessage is struct dm_ioctl of linux/dm-ioctl.h, followed by struct dm_target_msg.
 type mapperMessage struct {
 	version                [3]uint32
 	dataSize, dataStart    uint32
@@ -40,8 +40,9 @@ func Marker(device string) (mark func(id int) error, close func() error, err err
 		m.dataSize = uint32(unsafe.Sizeof(m))
 		copy(m.name[:], device)
 		copy(m.text[:], "mark "+strconv.Itoa(id))
-		if _, _, e := unix.Syscall(unix.SYS_IOCTL, control.Fd(), ioctlTargetMessage,
-			uintptr(unsafe.Pointer(&m))); e != 0 {
+		_, _, e := unix.Syscall(unix.SYS_IOCTL, control.Fd(), ioctlTargetMessage,
+			uintptr(unsafe.Pointer(&m)))
+		if e != 0 {
 			return fmt.Errorf("mark %d in the log of %s: %w", id, device, e)
 		}
 		return nil

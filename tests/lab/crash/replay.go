@@ -8,17 +8,16 @@ import (
 	"slices"
 )
 
-// cut is a power failure. The entries before durable are on the disk. Of those from there to
-// cached, which the disk has in its volatile cache, any part may be, block by block: it drops some
-// and has written others out of order.
+// cut is a power failure. The entries before durable are on the disk. Those from there to cached
+// are in its volatile cache: any of their blocks may be on the disk, too, in any order.
 type cut struct{ durable, cached int }
 
 // cuts are the places in the log where a power failure makes a difference, from the first mark on:
-// behind each flush, mark and write with FUA, with nothing of what follows; and before each flush,
-// with parts of what it is to make durable. There, no entry that comes between has been left out:
-// what the log has between two flushes is first what was durable at once, then what was cached.
+// behind each flush, mark and write with FUA, without anything that follows; and before each flush,
+// with parts of what it makes durable. Between two flushes the log first has the entries that were
+// durable at once, then those that were cached.
 func cuts(log []entry) (all []cut) {
-	begun, end := false, 0 // end: behind the last entry that was not cached
+	begun, end := false, 0 // end is behind the last entry that was not cached
 	for i := range log {
 		e := &log[i]
 		if e.cached() {
@@ -36,8 +35,8 @@ func cuts(log []entry) (all []cut) {
 	return all
 }
 
-// choose takes n cuts, in order: half of them with something in the cache if there are any, some of
-// these more than once.
+// choose returns n cuts, in order: half of them with data in the cache, if there are any. Cuts may
+// be repeated.
 func choose(all []cut, n int, r *rand.Rand) []cut {
 	var plain, cached []cut
 	for _, c := range all {
@@ -60,19 +59,18 @@ func choose(all []cut, n int, r *rand.Rand) []cut {
 	return out
 }
 
-// Report is what Replay did.
+// Report is the result of Replay.
 type Report struct {
 	Crashes       int
-	Kept, Dropped int // blocks that the disk had in its cache
-	Promised      int // blocks that had been acknowledged as durable, over all crashes
+	Kept, Dropped int // blocks in the cache of the disk
+	Promised      int // blocks acknowledged as durable, over all crashes
 }
 
-// Reader returns the content of the namespace that lies on image, the content of the disk after a
-// crash.
+// Reader returns the content of the namespace on image, the content of the disk after a crash.
 type Reader func(image []byte) ([]byte, error)
 
-// Replay makes n crashes of a log, chosen and made with seed, and checks the namespace after each.
-// image is the disk as it was before the log, which is what Replay works in.
+// Replay makes n crashes of a log, chosen by seed, and checks the namespace after each of them.
+// image is the content of the disk before the log; Replay changes it.
 func Replay(log []entry, j *Journal, image []byte, read Reader, n int, seed uint64) (Report,
 	error,
 ) {
@@ -104,13 +102,13 @@ func Replay(log []entry, j *Journal, image []byte, read Reader, n int, seed uint
 	return rep, nil
 }
 
-// knowledge is what the journal says about a crash.
+// knowledge is what the journal says about the blocks after a crash.
 type knowledge struct {
 	j      *Journal
 	places []int // of the marks in the log
-	// the generation of each block that was promised; the last that may be there
-	want, limit []uint32
-	told, begun int // marks that want and limit contain
+	// want is the generation of each block that is durable, limit the last one that may be there.
+	want, limit    []uint32
+	durable, begun int // marks that are included in want and limit
 }
 
 func newKnowledge(log []entry, j *Journal) *knowledge {
@@ -123,11 +121,11 @@ func newKnowledge(log []entry, j *Journal) *knowledge {
 	return k
 }
 
-// at is called with cuts in order. What had been begun is known from the second mark after the cut:
-// the first one may have been thought of before it.
+// at advances to a cut; it is called with cuts in order. What was begun is known from the second
+// mark after the cut, because the first one may have been created before it.
 func (k *knowledge) at(c cut) {
-	for ; k.told < len(k.places) && k.places[k.told] < c.durable; k.told++ {
-		raise(k.want, k.j.Marks[k.told].Durable)
+	for ; k.durable < len(k.places) && k.places[k.durable] < c.durable; k.durable++ {
+		raise(k.want, k.j.Marks[k.durable].Durable)
 	}
 	next, _ := slices.BinarySearch(k.places, c.cached)
 	for ; k.begun < min(next+2, len(k.places)); k.begun++ {
@@ -146,7 +144,7 @@ func raise(to []uint32, gens []Gen) {
 	}
 }
 
-// crash is the image with some of what was cached.
+// crash returns the image with a random part of the cached entries.
 func (rep *Report) crash(cached []entry, image []byte, r *rand.Rand) ([]byte, error) {
 	if len(cached) == 0 {
 		return image, nil
@@ -170,7 +168,7 @@ func (rep *Report) crash(cached []entry, image []byte, r *rand.Rand) ([]byte, er
 	return after, nil
 }
 
-// apply makes the change of e to image, of each block that keep agrees to; nil: all of it.
+// apply applies e to image, to each block for which keep returns true, or to all if keep is nil.
 func apply(image []byte, e *entry, keep func() bool) error {
 	if e.flags&flagMark != 0 {
 		return nil
@@ -193,7 +191,7 @@ func apply(image []byte, e *entry, keep func() bool) error {
 	return nil
 }
 
-// check holds the content of a namespace against the journal.
+// check compares the content of a namespace with the journal.
 func (rep *Report) check(content []byte, j *Journal, k *knowledge) error {
 	if len(content) < len(k.want)*BlockSize {
 		return fmt.Errorf("the namespace has %d bytes: %w", len(content), errLost)

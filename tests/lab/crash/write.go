@@ -23,22 +23,22 @@ const (
 	controlFUA = 1 << 14
 )
 
-// Writer writes, zeroes and flushes at random from several threads.
+// Writer writes, zeroes and flushes randomly from several threads.
 type Writer struct {
 	f     *os.File
 	lba   int // bytes
 	mark  func(id int) error
 	mu    sync.Mutex
 	j     Journal
-	acked []uint32 // generation of each block that is known to be complete
-	safe  []uint32 // and that was acknowledged as durable
-	begun []uint32 // at the last mark
+	acked []uint32 // completed generation of each block
+	safe  []uint32 // generation of each block that was acknowledged as durable
+	begun []uint32 // generation of each block that was begun at the last mark
 
-	marking sync.Mutex // held from the making of a mark until it is in the log
+	marking sync.Mutex // held from the creation of a mark until it is in the log
 }
 
-// NewWriter makes a Writer of the first blocks of the namespace dev, all zeroes so far. mark puts a
-// number into the log of the disk.
+// NewWriter creates a Writer to the first blocks of the namespace dev, which are zeroes. mark
+// writes a mark with that number to the log of the disk.
 func NewWriter(dev string, blocks int, seed uint64, mark func(id int) error) (*Writer, error) {
 	f, err := os.OpenFile(dev, os.O_RDWR|unix.O_DIRECT|unix.O_EXCL, 0)
 	if err != nil {
@@ -54,7 +54,7 @@ func NewWriter(dev string, blocks int, seed uint64, mark func(id int) error) (*W
 	}, nil
 }
 
-// Run makes ops operations in each thread and returns what was done.
+// Run runs ops operations in each thread and returns the journal.
 func (w *Writer) Run(ops int) (*Journal, error) {
 	errs := make([]error, workers)
 	var wg sync.WaitGroup
@@ -74,9 +74,8 @@ func (w *Writer) work(id, ops int) error {
 	}
 	defer func() { _ = unix.Munmap(buf) }()
 	r := rand.New(rand.NewPCG(w.j.Seed, uint64(id)))
-	// The last quarter of the thread's blocks is for writes with FUA alone: dm-log-writes logs
-	// those at once, and would have what was written to the same blocks before them, and not
-	// flushed, behind them.
+	// The last quarter of the thread's blocks is only for writes with FUA: dm-log-writes logs these
+	// at once, before earlier writes to the same blocks that were not flushed yet.
 	region := len(w.acked) / workers
 	plain := region * 3 / 4
 	place := func(from, size, most int) (first, n int) {
@@ -105,7 +104,7 @@ func (w *Writer) work(id, ops int) error {
 	return nil
 }
 
-// begin makes the next generation of n blocks and returns them.
+// begin creates the next generation of n blocks.
 func (w *Writer) begin(first, n int, zero bool) (gens [mostPlain]uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,7 +116,7 @@ func (w *Writer) begin(first, n int, zero bool) (gens [mostPlain]uint32) {
 	return gens
 }
 
-// end notes that the host was told of the completion.
+// end records the completion.
 func (w *Writer) end(first int, gens []uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -157,16 +156,16 @@ type userIO struct {
 	application, applicationTag uint16
 }
 
-// writeFUA sends a Write with FUA and nothing else; a block device's own O_DSYNC would make a Flush
-// follow it.
+// writeFUA sends only a Write with FUA. O_DSYNC on a block device would add a Flush.
 func (w *Writer) writeFUA(buf []byte, first int) error {
 	io := userIO{
-		// mapped, it stays where it is
+		// buf is mapped memory, which does not move.
 		opcode: opWrite, control: controlFUA, addr: uint64(uintptr(unsafe.Pointer(&buf[0]))),
 		slba: uint64(first * BlockSize / w.lba), blocks: uint16(len(buf)/w.lba - 1),
 	}
-	switch status, _,
-		e := unix.Syscall(unix.SYS_IOCTL, w.f.Fd(), ioctlSubmitIO, uintptr(unsafe.Pointer(&io))); {
+	status, _, e := unix.Syscall(unix.SYS_IOCTL, w.f.Fd(), ioctlSubmitIO,
+		uintptr(unsafe.Pointer(&io)))
+	switch {
 	case e != 0:
 		return e
 	case status != 0:
@@ -175,7 +174,7 @@ func (w *Writer) writeFUA(buf []byte, first int) error {
 	return nil
 }
 
-// zero makes the blocks read as zeroes, with leave to deallocate them or without.
+// zero overwrites the blocks with zeroes; punch permits to deallocate them.
 func (w *Writer) zero(first, n int, punch bool) error {
 	gens := w.begin(first, n, true)
 	mode := uint32(unix.FALLOC_FL_ZERO_RANGE | unix.FALLOC_FL_KEEP_SIZE)
@@ -204,7 +203,7 @@ func (w *Writer) flush() error {
 	})
 }
 
-// promise notes what is durable from now on, and marks the place in the log.
+// promise records what is durable from now on, and marks the place in the log.
 func (w *Writer) promise(each func(promise func(block int, gen uint32))) error {
 	w.marking.Lock()
 	defer w.marking.Unlock()

@@ -1,4 +1,4 @@
-// Package hostgo proves nvme/host over rdma-core against a target that runs elsewhere, in the lab.
+// Package hostgo tests nvme/host over rdma-core with a target that runs elsewhere, in the lab.
 package hostgo
 
 import (
@@ -21,29 +21,32 @@ const (
 	block     = 512
 	regions   = 128      // of the namespace, each with one command at a time
 	regionLen = 64 << 10 // bytes
-	settle    = 30 * time.Second
+	timeout   = 30 * time.Second
 )
 
-// where is the target: NVMF_TEST_TARGET is ADDRESS:PORT and NVMF_TEST_NQN a subsystem whose
-// namespace 1 has 512-byte blocks, at least 16 MiB of them that may be overwritten.
-func where(t *testing.T) (transport host.RDMA, o host.Options) {
+const hostNQN = "nqn.2014-08.org.nvmexpress:uuid:12345678-0000-4000-8000-00000000000b"
+
+// testTarget returns how to connect: NVMF_TEST_TARGET is ADDRESS:PORT and NVMF_TEST_NQN a subsystem
+// whose namespace 1 has blocks of 512 bytes, at least 16 MiB, which are overwritten.
+func testTarget(t *testing.T) (transport host.RDMA, o host.Options) {
 	t.Helper()
 	text, nqn := os.Getenv("NVMF_TEST_TARGET"), os.Getenv("NVMF_TEST_NQN")
 	if text == "" || nqn == "" {
-		t.Skip("needs NVMF_TEST_TARGET, the address and port of a target over RDMA, and NVMF_TEST_NQN")
+		t.Skip("needs a target over RDMA in NVMF_TEST_TARGET and NVMF_TEST_NQN, which " +
+			"tests/lab/scenarios/host-go.sh starts")
 	}
 	addr, err := netip.ParseAddrPort(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o = host.Options{HostNQN: "nqn.2014-08.org.nvmexpress:uuid:12345678-0000-4000-8000-00000000000b", HostID: [16]byte{1}, SubNQN: nqn, KATO: 5 * time.Second}
+	o = host.Options{HostNQN: hostNQN, HostID: [16]byte{1}, SubNQN: nqn, KATO: 5 * time.Second}
 	return host.RDMA{Provider: ibv.New(), Addr: addr}, o
 }
 
-// connect connects and asks for a number of I/O queues.
+// connect connects and requests a number of I/O queues.
 func connect(t *testing.T, tr host.RDMA, o host.Options, queues int) *host.Controller {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), settle)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	c, err := host.Connect(ctx, tr, o)
 	if err != nil {
@@ -71,7 +74,7 @@ func open(t *testing.T, c *host.Controller, qid uint16, size int) *host.Queue {
 }
 
 func TestSizes(t *testing.T) {
-	tr, o := where(t)
+	tr, o := testTarget(t)
 	c := connect(t, tr, o, 4)
 	q := open(t, c, 1, 32)
 	largest := 1 << 20
@@ -82,7 +85,7 @@ func TestSizes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), settle)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	random := rand.NewChaCha8([32]byte{})
 	for n := block; n <= largest; n *= 2 {
@@ -105,16 +108,16 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// lane is one region of the namespace: what it holds, and its share of memory.
+// lane is one region of the namespace: its content, and its part of the memory.
 type lane struct {
 	slba    uint64
 	data    []byte
-	version uint64 // written last
+	version uint64 // of the last write
 	size    int
 	reading bool
 }
 
-// stamp fills data with what only this lane writes in this version.
+// stamp fills data with a pattern of this lane and version.
 func (l *lane) stamp() {
 	for i := 0; i < l.size; i += 8 {
 		binary.LittleEndian.PutUint64(l.data[i:], l.slba<<40^l.version<<20^uint64(i))
@@ -130,7 +133,7 @@ func (l *lane) intact() bool {
 	return true
 }
 
-// next makes the lane's next command: a write of a new version, or a read of what was written.
+// next prepares the lane's next command: a write of a new version, or a read of the last one.
 func (l *lane) next(op *host.Op, token int, random *rand.Rand) {
 	l.reading = l.size > 0 && random.IntN(2) == 0
 	if l.reading {
@@ -145,12 +148,12 @@ func (l *lane) next(op *host.Op, token int, random *rand.Rand) {
 	op.Token = uint64(token)
 }
 
-// Many commands at once, of all sizes and both ways, each read checked; at the depth that Linux
-// hosts use and at the deepest.
+// TestDepth runs many commands concurrently, reads and writes of all sizes, and checks each read;
+// at the depth of Linux hosts and at the maximum.
 func TestDepth(t *testing.T) {
 	for name, size := range map[string]int{"128": 128, "1024": 1024} {
 		t.Run(name, func(t *testing.T) {
-			tr, o := where(t)
+			tr, o := testTarget(t)
 			c := connect(t, tr, o, 4)
 			if mqes := int(c.CAP().MQES()) + 1; mqes < size {
 				t.Fatalf("the target has queues of %d", mqes)
@@ -160,12 +163,7 @@ func TestDepth(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			lanes := make([]lane, regions)
-			for i := range lanes {
-				lanes[i].slba, lanes[i].data = uint64(i)*regionLen/block,
-					memory[i*regionLen:(i+1)*regionLen]
-			}
-			n, err := churn(q, lanes, 3*time.Second)
+			n, err := churn(q, newLanes(memory), 3*time.Second)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -174,12 +172,22 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-// churn keeps a command on every lane until the time is over, and returns how many there were. Any
+// newLanes divides memory into a lane for each region.
+func newLanes(memory []byte) []lane {
+	lanes := make([]lane, regions)
+	for i := range lanes {
+		lanes[i].slba = uint64(i) * regionLen / block
+		lanes[i].data = memory[i*regionLen:][:regionLen]
+	}
+	return lanes
+}
+
+// churn runs a command on every lane until d has passed, and returns the number of commands. Any
 // goroutine may call it.
 func churn(q *host.Queue, lanes []lane, d time.Duration) (n int, err error) {
 	random := rand.New(rand.NewPCG(1, uint64(len(lanes))))
 	var op host.Op
-	idle := make([]int, 0, len(lanes)) // lanes that the queue has no room for
+	idle := make([]int, 0, len(lanes)) // lanes without a command
 	for i := range lanes {
 		idle = append(idle, i)
 	}
@@ -217,7 +225,7 @@ func churn(q *host.Queue, lanes []lane, d time.Duration) (n int, err error) {
 			if err := q.Wait(time.Second); err != nil {
 				return n, err
 			}
-			if time.Since(last) > settle {
+			if time.Since(last) > timeout {
 				return n, fmt.Errorf("%d commands do not complete", outstanding)
 			}
 		}
@@ -225,9 +233,9 @@ func churn(q *host.Queue, lanes []lane, d time.Duration) (n int, err error) {
 	return n, nil
 }
 
-// Small commands fill the deepest queue to the brim: in-capsule writes, then reads.
-func TestBrim(t *testing.T) {
-	tr, o := where(t)
+// TestFullQueue fills the deepest queue with small commands: in-capsule writes, then reads.
+func TestFullQueue(t *testing.T) {
+	tr, o := testTarget(t)
 	c := connect(t, tr, o, 4)
 	const size = 1024
 	q := open(t, c, 1, size)
@@ -263,11 +271,11 @@ func TestBrim(t *testing.T) {
 	}
 }
 
-// collect waits for n good completions.
+// collect waits for n successful completions.
 func collect(t *testing.T, q *host.Queue, n int) {
 	t.Helper()
 	done := make([]host.Completion, 64)
-	for end := time.Now().Add(settle); n > 0; {
+	for end := time.Now().Add(timeout); n > 0; {
 		got, err := q.Poll(done)
 		if err != nil {
 			t.Fatal(err)
@@ -288,11 +296,11 @@ func collect(t *testing.T, q *host.Queue, n int) {
 	}
 }
 
-// Queues come and go, and a controller is reset under them.
+// TestReset connects and closes queues, and resets their controller.
 func TestReset(t *testing.T) {
-	tr, o := where(t)
+	tr, o := testTarget(t)
 	c := connect(t, tr, o, 4)
-	ctx, cancel := context.WithTimeout(context.Background(), settle)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	buf, err := c.Map(4096)
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
-// Data described by lists of several data blocks, both ways, of any number that the target takes,
-// and by one more than that.
+// TestLists describes data by lists of all numbers of data blocks that the target supports, for
+// reads and writes, and by one more than that.
 func TestLists(t *testing.T) {
-	tr, o := where(t)
+	tr, o := testTarget(t)
 	c := connect(t, tr, o, 4)
 	most := int(c.Identity().MSDBD)
 	if most < 2 {
-		t.Fatalf("the target takes %d data blocks", most)
+		t.Fatalf("the target supports %d data blocks", most)
 	}
 	q := open(t, c, 1, 32)
 	const largest = 256 << 10
@@ -25,7 +25,7 @@ func TestLists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), settle)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	do := func(op *host.Op, blocks int) nvme.Status {
 		t.Helper()
@@ -49,7 +49,7 @@ func TestLists(t *testing.T) {
 				t.Fatalf("write of %d bytes in %d blocks: %v", size, blocks, st)
 			}
 			op.Read(1, 3, uint32(size/block), back)
-			if st := do(&op, 1+(blocks+size/block)%most); !st.OK() { // described otherwise
+			if st := do(&op, 1+(blocks+size/block)%most); !st.OK() { // another number of blocks
 				t.Fatalf("read of %d bytes: %v", size, st)
 			}
 			if !bytes.Equal(data, back) {

@@ -6,22 +6,18 @@ import (
 	"time"
 )
 
-// More I/O queues than a Linux host makes on so few processors, all of them busy at once, each with
+// TestManyQueues keeps more I/O queues busy than a Linux host opens on few processors, each with
 // regions of its own.
 func TestManyQueues(t *testing.T) {
 	const queues, depth = 16, 128
 	each := regions / queues
-	tr, o := where(t)
+	tr, o := testTarget(t)
 	c := connect(t, tr, o, queues)
 	memory, err := c.Map(regions * regionLen)
 	if err != nil {
 		t.Fatal(err)
 	}
-	lanes := make([]lane, regions)
-	for i := range lanes {
-		lanes[i].slba, lanes[i].data = uint64(i)*regionLen/block,
-			memory[i*regionLen:(i+1)*regionLen]
-	}
+	lanes := newLanes(memory)
 	var wg sync.WaitGroup
 	var counts [queues]int
 	var errs [queues]error

@@ -1,6 +1,13 @@
 #!/bin/bash
-# run.sh SCENARIO [VARIANT] [NAME=VALUE...]: like ../run.sh, for the scenarios of this directory, on Debian's unmodified kernel under
-# QEMU without acceleration: ten to twenty times slower than a real machine.
+# run.sh SCENARIO [VARIANT] [NAME=VALUE...]: like ../run.sh, for the scenarios of this directory, on
+# Debian's unmodified kernel under QEMU without acceleration: ten to twenty times slower than a real
+# machine. More lines of the head:
+#   # init: systemd           the first process is systemd
+#   # drives: yes             an NVMe, a SATA and a SCSI drive, which read as zeroes
+#   # nvme: yes               NVMe drives that store what is written
+#   # virtio: 256M            a virtio disk of this size that stores what is written
+#   # numa: yes               two NUMA nodes, with a CPU and half of the memory each
+#   # memmap: SIZE!ADDRESS    memory that the kernel takes for persistent
 set -eu
 . "$(dirname "$(readlink -f "$0")")/../common.sh"
 need qemu-system-x86_64
@@ -19,55 +26,74 @@ if [ -z "$out" ]; then out=$(mktemp -d); tmp=$out; fi
 trap 'rm -f "$out"/*.img "$out/go.test"; [ -z "$tmp" ] || rm -rf "$tmp"' EXIT
 mkdir -p "$out"; out=$(readlink -f "$out"); rm -f "$out/rc"
 cp -r "$lab/../../packaging" "$out/"
-case $(head_value init) in systemd) init="/lib/systemd/systemd systemd.wants=lab.service systemd.mask=serial-getty@ttyS0.service" ;; *) init=/sbin/lab-init ;; esac
-devices=() # of scenarios that want drives: one of each kind, which read as zeroes
+case $(head_value init) in
+  systemd)
+    init="/lib/systemd/systemd systemd.wants=lab.service"
+    init+=" systemd.mask=serial-getty@ttyS0.service" ;;
+  *) init=/sbin/lab-init ;;
+esac
+
+devices=()
+blockdev() { devices+=(-blockdev "$1"); }
+device() { local d; for d; do devices+=(-device "$d"); done; }
 if [ -n "$(head_value drives)" ]; then
-  for d in nvme sata scsi; do devices+=(-blockdev "driver=null-co,node-name=$d,size=1073741824,read-zeroes=on"); done
-  # shellcheck disable=SC2054
-  devices+=(-device nvme,drive=nvme,serial=lab-nvme -device ahci,id=ahci -device ide-hd,drive=sata,bus=ahci.0,serial=lab-sata
-    -device virtio-scsi-pci,id=scsi -device scsi-hd,drive=scsi,bus=scsi.0,serial=lab-scsi)
+  for d in nvme sata scsi; do
+    blockdev "driver=null-co,node-name=$d,size=1073741824,read-zeroes=on"
+  done
+  device nvme,drive=nvme,serial=lab-nvme
+  device ahci,id=ahci ide-hd,drive=sata,bus=ahci.0,serial=lab-sata
+  device virtio-scsi-pci,id=scsi scsi-hd,drive=scsi,bus=scsi.0,serial=lab-scsi
 fi
-if [ -n "$(head_value nvme)" ]; then # NVMe drives that keep what is written; where they free space, their files do
-  # nvme_drive NAME SIZE CONTROLLER-OPTIONS NAMESPACE-OPTIONS
-  nvme_drive() {
-    truncate -s "$2" "$out/$1.img"
-    devices+=(-blockdev "driver=raw,node-name=$1,discard=unmap,detect-zeroes=off,file.driver=file,file.filename=$out/$1.img"
-      -device "nvme,id=$1,serial=lab-$1$3" -device "nvme-ns,bus=$1,drive=$1,nsid=1$4")
-  }
+# nvme_drive NAME SIZE CONTROLLER-OPTIONS NAMESPACE-OPTIONS: where it frees space, its file does.
+nvme_drive() {
+  truncate -s "$2" "$out/$1.img"
+  local file="file.driver=file,file.filename=$out/$1.img"
+  blockdev "driver=raw,node-name=$1,discard=unmap,detect-zeroes=off,$file"
+  device "nvme,id=$1,serial=lab-$1$3" "nvme-ns,bus=$1,drive=$1,nsid=1$4"
+}
+if [ -n "$(head_value nvme)" ]; then
   nvme_drive first 256M "" ""
   nvme_drive second 64M ,mdts=3 ,logical_block_size=4096,physical_block_size=4096
   nvme_drive suite 16M ,mdts=4 ""
   nvme_drive meta 16M "" ,ms=8
 fi
-if [ -n "$(head_value numa)" ]; then # two nodes, a CPU and half of the memory each
-  for n in 0 1; do devices+=(-object "memory-backend-ram,size=1G,id=memory$n" -numa "node,nodeid=$n,cpus=$n,memdev=memory$n"); done
+if [ -n "$(head_value virtio)" ]; then
+  truncate -s "$(head_value virtio)" "$out/virtio.img"
+  devices+=(-drive "file=$out/virtio.img,if=virtio,format=raw,discard=unmap")
 fi
+if [ -n "$(head_value numa)" ]; then
+  for n in 0 1; do
+    devices+=(-object "memory-backend-ram,size=1G,id=memory$n"
+      -numa "node,nodeid=$n,cpus=$n,memdev=memory$n")
+  done
+fi
+memmap=$(head_value memmap)
 package=$(head_value go-test)
 if [ -n "$package" ]; then
   need go
   (cd "$lab/../.." && CGO_ENABLED=0 go test -c -o "$out/go.test" "$package")
   set -- "$@" TEST_BIN=/run/out/go.test
 fi
-if [ -n "$(head_value virtio)" ]; then # a virtio disk of this size that keeps what is written; space that is freed leaves its file
-  truncate -s "$(head_value virtio)" "$out/virtio.img"
-  devices+=(-drive "file=$out/virtio.img,if=virtio,format=raw,discard=unmap")
-fi
-memmap=$(head_value memmap) # memory that the kernel is to take for persistent: SIZE!ADDRESS,...
 settings=()
 for s; do
-  case $s in TARGET_BIN=*) cp "${s#*=}" "$out/nvmf-target"; s=TARGET_BIN=/run/out/nvmf-target ;; esac
+  case $s in
+    TARGET_BIN=*) cp "${s#*=}" "$out/nvmf-target"; s=TARGET_BIN=/run/out/nvmf-target ;;
+  esac
   settings+=("$s")
 done
+append="root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check mitigations=off"
+append+=" init=$init ${memmap:+memmap=$memmap }LAB_VM=qemu LAB_DIR=/lab LAB_LIMIT=$limit"
+append+=" LAB_SCRIPT=/lab/qemu/scenarios/$name.sh TRANSPORT=$variant ${settings[*]}"
 boot() {
-  timeout -k 5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "${cpus:-2}" -m 2G -nographic -no-reboot -nic none \
-    -kernel "$image/vmlinuz" -initrd "$image/initrd" \
-    -append "root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check mitigations=off init=$init ${memmap:+memmap=$memmap }LAB_VM=qemu LAB_DIR=/lab LAB_SCRIPT=/lab/qemu/scenarios/$name.sh TRANSPORT=$variant LAB_LIMIT=$limit ${settings[*]}" \
-    -drive "file=$image/image,if=virtio,format=raw,snapshot=on" \
-    "${devices[@]}" \
+  timeout -k 5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "${cpus:-2}" \
+    -m 2G -nographic -no-reboot -nic none \
+    -kernel "$image/vmlinuz" -initrd "$image/initrd" -append "$append" \
+    -drive "file=$image/image,if=virtio,format=raw,snapshot=on" "${devices[@]}" \
     -virtfs "local,path=$lab,mount_tag=lab,security_model=none,readonly=on" \
     -virtfs "local,path=$out,mount_tag=out,security_model=none" </dev/null
 }
-# Emulation of two CPUs now and then runs code that the kernel is changing, which kills that as it boots: then nothing was tested yet.
+# Emulation of two CPUs sometimes executes code that the kernel is patching, which crashes it during
+# boot, before anything was tested.
 for _ in 1 2 3; do
   rm -f "$out/began"
   boot && rc=0 || rc=$?

@@ -1,17 +1,21 @@
-# A bad network: packets are lost, doubled, reordered, delayed and damaged, then the link is down for six seconds, while fio writes and
-# verifies. No I/O error, no wrong data; digests are on, so that damage which the checksums of TCP let through would show too.
+# A bad network: packets are lost, duplicated, reordered, delayed and corrupted, then the link is
+# down for six seconds, while fio writes and verifies. No I/O error, no wrong data. Digests are on,
+# so that damage which the checksums of TCP do not detect would show, too.
 # variants: tcp
 # cpus: 2
 # limit: 180
 . "$LAB_DIR/lib.sh"
 [ "$TOPOLOGY" != loop ] || skip "needs a network between host and target"
 NAMESPACES=(1:ram:256MiB)
-lab_up; target_start; host_connect --hdr-digest --data-digest --keep-alive-tmo=30 --reconnect-delay=1 --ctrl-loss-tmo=120
+lab_up; target_start
+host_connect --hdr-digest --data-digest --keep-alive-tmo=30 --reconnect-delay=1 --ctrl-loss-tmo=120
 both() { "$@" dev veth1 root "${NETEM[@]}"; on_target "$@" dev veth0 root "${NETEM[@]}"; }
-for fault in "loss 1%" "duplicate 1%" "delay 2ms reorder 25% 50%" "delay 5ms 2ms" "corrupt 0.1%" "loss 5%"; do
+for fault in "loss 1%" "duplicate 1%" "delay 2ms reorder 25% 50%" "delay 5ms 2ms" "corrupt 0.1%" \
+  "loss 5%"; do
   read -ra NETEM <<<"netem $fault"
   both tc qdisc add
-  fio_verify "${fault//[^a-z0-9]/-}" --iodepth=16 --bsrange=512-32k --blockalign=512 --size=8M --io_size=2M
+  fio_verify "${fault//[^a-z0-9]/-}" --iodepth=16 --bsrange=512-32k --blockalign=512 --size=8M \
+    --io_size=2M
   NETEM=(); both tc qdisc del
 done
 load down --iodepth=16 --bs=4k --size=16M --time_based --runtime=12

@@ -1,4 +1,4 @@
-# Discovery, connect, reads, writes and disconnect, captured on the wire: tshark decodes every frame.
+# Discovery, connect, reads, writes and disconnect, captured on the wire: tshark decodes each frame.
 # variants: rxe siw tcp
 # limit: 120
 . "$LAB_DIR/lib.sh"
@@ -16,17 +16,24 @@ fio_verify capture --iodepth=4 --bs=4k --size=256k
 fio_verify capture-large --iodepth=2 --bs=128k --size=512k
 nvme id-ctrl "/dev/$CTRL" >/dev/null
 host_disconnect
-frames_written() { [ "$(stat -c %s /run/capture.pcap)" = "${size:-}" ] || { size=$(stat -c %s /run/capture.pcap); return 1; }; }
-wait_for 10 frames_written
+size=''
+size_stable() {
+  local before=$size
+  size=$(stat -c %s /run/capture.pcap)
+  [ "$size" = "$before" ]
+}
+wait_for 10 size_stable
 kill -INT $dump; wait $dump || true
 grep -E 'captured|dropped' /run/tcpdump.log
 grep -q '^0 packets dropped by kernel' /run/tcpdump.log || fail "tcpdump lost packets"
 cp /run/capture.pcap $OUT/capture.pcap
 
-# Two registered ports would hide iWARP: it is found by its first frame, before the port is looked at.
+# Two registered ports would hide iWARP: it is recognised by its first frame, before the port.
 case $LINK in
   tcp) layer=nvme-tcp options="-d tcp.port==$PORT,nvme-tcp" ;;
-  siw) layer=iwarp_ddp_rdmap options="-o tcp.try_heuristic_first:TRUE --disable-protocol nvme-tcp" ;;
+  siw)
+    layer=iwarp_ddp_rdmap
+    options="-o tcp.try_heuristic_first:TRUE --disable-protocol nvme-tcp" ;;
   rxe) layer=nvme-rdma options='' ;;
 esac
 # shellcheck disable=SC2086  # options

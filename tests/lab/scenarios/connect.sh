@@ -1,19 +1,24 @@
-# A Linux host connects, sees the namespaces at their sizes, reads and writes, disconnects; on TCP with every mix of digests.
+# A Linux host connects, sees the namespaces with their sizes, reads and writes, and disconnects; on
+# TCP with every combination of digests.
 # variants: rxe rxe6 siw siw6 tcp tcp6
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB 3:null:1TiB)
 lab_up; target_start
-case $LINK in tcp) mixes=("" --hdr-digest --data-digest "--hdr-digest --data-digest") ;; *) mixes=("") ;; esac
+combinations=("")
+[ $LINK != tcp ] || combinations+=(--hdr-digest --data-digest "--hdr-digest --data-digest")
 pattern=/tmp/pattern; head -c 1M /dev/urandom >$pattern
-for mix in "${mixes[@]}"; do
-  say "connect $mix"
+for options in "${combinations[@]}"; do
+  say "connect $options"
   # shellcheck disable=SC2086  # options
-  host_connect $mix
+  host_connect $options
   [ "$(blockdev --getsize64 "$DEV")" = $((64 << 20)) ] || fail "namespace 1 is not 64 MiB"
-  [ "$(blockdev --getsize64 "$(namespace_device 3)")" = $((1 << 40)) ] || fail "namespace 3 is not 1 TiB"
+  [ "$(blockdev --getsize64 "$(namespace_device 3)")" = $((1 << 40)) ] ||
+    fail "namespace 3 is not 1 TiB"
   dd if=$pattern of="$DEV" bs=1M oflag=direct status=none
-  dd if="$DEV" bs=1M count=1 iflag=direct status=none | cmp - $pattern || fail "reads back other data"
-  dd if="$DEV" bs=4k count=256 iflag=direct status=none | cmp - $pattern || fail "reads back other data in 4 KiB pieces"
+  dd if="$DEV" bs=1M count=1 iflag=direct status=none | cmp - $pattern ||
+    fail "reads back other data"
+  dd if="$DEV" bs=4k count=256 iflag=direct status=none | cmp - $pattern ||
+    fail "reads back other data in pieces of 4 KiB"
   host_disconnect
 done
 klog_check

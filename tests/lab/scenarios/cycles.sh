@@ -1,11 +1,11 @@
-# 64 times: connect, read, disconnect. The target holds afterwards what it held before.
+# 64 times: connect, read, disconnect. Afterwards the target holds the same objects as before.
 # variants: rxe siw tcp
 # limit: 130
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)
 lab_up; target_start
 cycle() {
-  nvme connect -t $TRTYPE -a $ADDR -s $PORT -n $NQN --hostnqn=$HOSTNQN --hostid=$HOSTID || fail "nvme connect: exit code $?"
+  nvme_connect || fail "nvme connect: exit code $?"
   wait_for 10 readable
   nvme disconnect -n $NQN >/dev/null || fail "nvme disconnect: exit code $?"
 }

@@ -1,4 +1,4 @@
-# The discovery controller, on the same listener, lists the subsystem with the transport's own fields.
+# The discovery controller, on the same listener, lists the subsystem with the transport's fields.
 # variants: rxe rxe6 siw siw6 tcp tcp6
 # limit: 30
 . "$LAB_DIR/lib.sh"

@@ -1,18 +1,20 @@
-# How disks are worked on, by configuration: threads, io_uring, a thread of the kernel that fetches submissions (sqpoll), and a drive that is
-# polled for completions (iopoll). Each is seen to be what it says, and fio verifies through it, on a drive with a queue for polling and on a
-# file that has none. Then a target without the right to lock memory says so once, and works.
+# The engines of disks, by configuration: threads, io_uring, a kernel thread that fetches
+# submissions (sqpoll), and polling of the drive for completions (iopoll). Each is checked to be in
+# use, and fio verifies through it, on a drive with a poll queue and on a file that has none. Then a
+# target without the right to lock memory says so once, and works.
 # variants: tcp rxe
+# sample: 1
 # go-test: ./backend/block
 # limit: 260
 . "$LAB_DIR/lib.sh"
-drive=/sys/kernel/config/nullb/poll
-mkdir $drive
-for setting in size=128 memory_backed=1 blocksize=4096 queue_mode=2 irqmode=0 discard=1 submit_queues=1 poll_queues=1 power=1; do echo "${setting#*=}" >$drive/${setting%=*}; done
-if [ -b /dev/poll ]; then node=/dev/poll; else node=/dev/nullb$(cat $drive/index); fi
+node=$(null_disk poll size=128 memory_backed=1 blocksize=4096 discard=1 submit_queues=1 \
+  poll_queues=1)
 debug=/sys/kernel/debug/block/${node#/dev/}
-[ "$(cat $debug/hctx0/type) $(cat $debug/hctx1/type)" = "default poll" ] || fail "the drive has no queue for polling"
-# interrupted: whether transfers go to the drive's queue that is not polled. Its tags tell: where the search for the next one begins, and how
-# many were freed since. After a load with interrupts both are by chance what they were, one time in ten; so there are up to ten loads.
+[ "$(cat $debug/hctx0/type) $(cat $debug/hctx1/type)" = "default poll" ] ||
+  fail "the drive has no poll queue"
+# interrupted: transfers go to the drive's queue with interrupts. Its tags show that: where the
+# search for the next one starts, and how many were freed since. After a load with interrupts both
+# can be the same as before by chance, one time in ten; so there are up to ten loads.
 interrupted() {
   local before i
   before=$(cat $debug/hctx0/tags)
@@ -23,7 +25,8 @@ interrupted() {
   done
   return 1
 }
-thread() { cat /proc/"$TPID"/task/*/comm | grep -q "^$1"; }
+threads() { cat /proc/"$TPID"/task/*/comm; }
+has_thread() { threads | grep -q "^$1"; }
 rings() { find "/proc/$TPID/fd" -lname 'anon_inode:\[io_uring\]' | wc -l; }
 
 disk_up
@@ -41,13 +44,14 @@ subsystems:
 EOT
 }
 NAMESPACES=(1 2)
-# with KEYS: the target works so; verified: fio agrees.
+# with KEYS: starts the target with these keys. verified: fio finds no error.
 with() { disks=$1; say "disks: {$1}"; target_start; host_connect; }
 verified() {
   local nsid
   for nsid in 1 2; do
-    DEV=$(namespace_device $nsid)
-    for work in 4k:4M 64k:16M; do fio_verify "ns$nsid-${work%:*}" --iodepth=32 --bs=${work%:*} --size=${work#*:}; done
+    for work in 4k:4M 64k:16M; do
+      fio_on $nsid "ns$nsid-${work%:*}" --iodepth=32 --bs=${work%:*} --size=${work#*:}
+    done
   done
 }
 without() { host_disconnect; target_stop; }
@@ -59,36 +63,41 @@ verified
 without
 with "engine: io_uring"
 verified
-[ "$(rings)" = 1 ] && ! thread iou-sqp || fail "io_uring: $(rings) rings; threads: $(cat /proc/"$TPID"/task/*/comm)"
+[ "$(rings)" = 1 ] && ! has_thread iou-sqp || fail "io_uring: $(rings) rings; threads: $(threads)"
 interrupted || fail "io_uring: the drive was polled"
 without
 with "engine: io_uring, sqpoll: true"
 verified
-thread iou-sqp || fail "sqpoll: no thread of the kernel"
+has_thread iou-sqp || fail "sqpoll: no kernel thread"
 without
 with "engine: io_uring, iopoll: true"
 verified
 ! interrupted || fail "iopoll: the drive was not polled"
 [ "$(rings)" = 2 ] || fail "iopoll: $(rings) rings"
 without
-[ "$(grep -c 'cannot be registered' /run/target.log)" = 0 ] || fail "memory was not registered"
+! log_has "cannot be registered" || fail "memory was not registered"
 
-if [ "$TRANSPORT" = tcp ]; then
-  NVMF_TEST_BLOCK=$node "$TEST_BIN" -test.v -test.run 'TestDevice/^iopoll$' -test.timeout 100s >/run/conf.log 2>&1 || { grep -vE '^=== RUN|--- PASS' /run/conf.log | tail -n 60; fail "the suite does not pass"; }
+if [ "$TRANSPORT" = tcp ] || [ -n "$SAMPLE" ]; then
+  NVMF_TEST_BLOCK=$node "$TEST_BIN" -test.v -test.run 'TestDevice/^iopoll$' -test.timeout 100s \
+    >/run/conf.log 2>&1 ||
+    { grep -vE '^=== RUN|--- PASS' /run/conf.log | tail -n 60; fail "the suite does not pass"; }
   grep -q '^ *--- PASS: TestDevice/iopoll' /run/conf.log || fail "the suite did not run"
   say "the suite: $(grep -c '^ *--- PASS' /run/conf.log) tests passed"
 
-  say "1 MiB of memory may be locked"
+  say "1 MiB of memory may be locked, which is not enough for RDMA"
+  TRTYPE=tcp
   cat >/run/unprivileged <<EOT
 #!/bin/bash
 ulimit -l 1024
 exec setpriv --reuid=65534 --regid=65534 --clear-groups "$TARGET_BIN" "\$@"
 EOT
-  chmod +x /run/unprivileged; chown 65534 $node; chmod 777 /run/disk /run/notify; rm /run/disk/2.img
+  chmod +x /run/unprivileged; chown 65534 $node; chmod 777 /run/disk /run/notify
+  rm /run/disk/2.img
   TARGET_BIN=/run/unprivileged with "engine: io_uring"
   verified
-  [ "$(grep -c 'memory cannot be registered' /run/target.log)" = 1 ] || fail "not one warning that memory is not registered"
-  grep -q LimitMEMLOCK /run/target.log || fail "the warning does not say how to mend it"
+  [ "$(log_count "memory cannot be registered")" = 1 ] ||
+    fail "not one warning that memory is not registered"
+  log_has LimitMEMLOCK || fail "the warning does not say how to fix it"
   without
 fi
 klog_check

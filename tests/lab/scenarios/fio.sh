@@ -1,4 +1,5 @@
-# fio writes with checksums and reads back, at depths 1, 32 and 128, from 512 bytes to 1 MiB, then from 4 jobs over 4 queues.
+# fio writes with checksums and reads back, at depths 1, 32 and 128, from 512 bytes to 1 MiB, then
+# from 4 jobs over 4 queues. A sample has three of the twelve combinations of depth and size.
 # variants: rxe siw tcp
 # cpus: 4
 # limit: 400
@@ -7,11 +8,11 @@ NAMESPACES=(1:ram:512MiB)
 lab_up; target_start
 host_connect --nr-io-queues=4 --queue-size=128
 want=$(($(nproc) < 4 ? $(nproc) : 4)) # Linux makes at most one queue per CPU
-[ "$(cat "/sys/class/nvme/$CTRL/queue_count")" = $((want + 1)) ] || fail "not $want I/O queues: queue_count is $(cat "/sys/class/nvme/$CTRL/queue_count") with the admin queue"
-for depth in 1 32 128; do
-  for work in 512:1M 4k:8M 64k:32M 1M:128M; do
-    fio_verify "qd$depth-${work%:*}" --iodepth=$depth --bs=${work%:*} --size=${work#*:}
-  done
+[ "$(cat "/sys/class/nvme/$CTRL/queue_count")" = $((want + 1)) ] ||
+  fail "not $want I/O queues: queue_count is $(cat "/sys/class/nvme/$CTRL/queue_count")"
+for work in $(sample 3 {1,32,128}:{512:1M,4k:8M,64k:32M,1M:128M}); do
+  IFS=: read -r depth bs size <<<"$work"
+  fio_verify "qd$depth-$bs" --iodepth=$depth --bs=$bs --size=$size
 done
 fio_verify mixed --iodepth=32 --bsrange=512-1M --bs_unaligned=0 --size=64M
 fio_verify 4jobs --iodepth=32 --bs=4k --size=8M --numjobs=4 --offset_increment=64M

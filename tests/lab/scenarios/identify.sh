@@ -1,4 +1,4 @@
-# What nvme-cli shows of a connected controller, and nothing of it makes the kernel warn.
+# What nvme-cli shows of a connected controller. The kernel does not warn about anything of it.
 # variants: rxe siw tcp
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB 2:ram:64MiB::4096)
@@ -19,7 +19,7 @@ show fw-log "/dev/$CTRL"
 show effects-log "/dev/$CTRL"
 show get-property "/dev/$CTRL" --offset=0; want "^property: [0-9a-f]"
 show get-property "/dev/$CTRL" --offset=8
-show get-feature "/dev/$CTRL" -f 7; show get-feature "/dev/$CTRL" -f 0xb; show get-feature "/dev/$CTRL" -f 0xf
+for feature in 7 0xb 0xf; do show get-feature "/dev/$CTRL" -f $feature; done
 klog_check
 host_disconnect
 klog_check

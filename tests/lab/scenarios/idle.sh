@@ -1,6 +1,8 @@
-# Memory with 1 and with 16 connected I/O queues of depth 128; with 16 idle ones the target uses less than 1 % of a CPU. One CPU: with
-# several, this kernel charges a process about 2 ms for each switch of threads, a hundred times of what it costs.
+# Memory with 1 and with 16 connected I/O queues of depth 128; with 16 idle ones the target uses
+# less than 1 % of a CPU. One CPU: with several, this kernel charges a process about 2 ms for each
+# switch of threads, a hundred times its cost.
 # variants: rxe siw tcp
+# sample: 1
 # cpus: 1
 # alone: it measures
 # limit: 250
@@ -17,20 +19,26 @@ queues() {
   for c in $(controllers); do n=$((n + $(cat "/sys/class/nvme/$c/queue_count") - 1)); done
   echo $n
 }
-# Linux makes at most one queue per CPU and controller, so these are 16 controllers. With a timeout of 20 s they send as many Keep Alives as
-# four controllers of four queues do with Linux's default of 5 s.
+# Linux makes at most one queue per CPU and controller, so these are 16 controllers. With a timeout
+# of 20 s they send as many Keep Alives as four controllers with four queues each and Linux's
+# default of 5 s.
 host_connect --nr-io-queues=4 --queue-size=128 --keep-alive-tmo=20
-while [ "$(queues)" -lt 16 ]; do host_connect_again nr_io_queues=4,queue_size=128,keep_alive_tmo=20; done
+while [ "$(queues)" -lt 16 ]; do
+  host_connect_again nr_io_queues=4,queue_size=128,keep_alive_tmo=20
+done
 for p in /sys/class/nvme-subsystem/*/iopolicy; do echo round-robin >"$p"; done
 fio_run sixteen --rw=randread --bs=4k --iodepth=128 --size=64M --io_size=64M --numjobs=4
-say "RSS with 16 I/O queues of depth 128: $(target_rss) KiB, $(target_fds) descriptors, $(target_threads) threads"
+say "RSS with 16 I/O queues of depth 128: $(target_rss) KiB, $(target_fds) descriptors," \
+  "$(target_threads) threads"
 [ "$TARGET" = nvmet ] && skip "the kernel's target has no process to measure"
-# Keep-alives go on; one window of 10 s must be below 1 %: 10 ticks of 10 ms. Time that the machine gave to others counts as used in here.
+# Keep Alives continue; one window of 10 s must stay below 1 %: 10 ticks of 10 ms. Time that the
+# machine gives to other processes counts as used.
 best=1000
 for i in 1 2 3; do
   before=$(target_cpu) switches=$(target_switches); sleep 10
   used=$(($(target_cpu) - before)) switches=$(($(target_switches) - switches))
-  say "idle with 16 I/O queues, 10 s: CPU $((used / 10)).$((used % 10)) %, $((switches / 10)) context switches a second"
+  say "idle with 16 I/O queues, 10 s: CPU $((used / 10)).$((used % 10)) %," \
+    "$((switches / 10)) context switches a second"
   [ $used -ge $best ] || best=$used
   [ $best -ge 10 ] || break
 done

@@ -1,5 +1,5 @@
-# The target is killed while fio writes and verifies a file namespace, and started again: the host reconnects, fio sees no error, and
-# the data is intact.
+# The target is killed while fio writes and verifies a file namespace, and started again: the host
+# reconnects, fio sees no error, and the data is intact.
 # variants: rxe siw tcp
 # cpus: 2
 # limit: 230
@@ -18,6 +18,7 @@ for i in 1 2 3; do
   say "killed and back: $i"
 done
 load_ends
-fio_run after --rw=randread --verify=crc32c --verify_fatal=1 --verify_only --norandommap=0 --iodepth=32 --bs=4k --size=32M --offset=128M
+fio_run after --rw=randread --verify=crc32c --verify_fatal=1 --verify_only --norandommap=0 \
+  --iodepth=32 --bs=4k --size=32M --offset=128M
 host_disconnect
 target_stop

@@ -1,4 +1,5 @@
-# The main scenarios in one boot: discover, connect over soft RoCE and over TCP, fio with checksums, a file system.
+# The main scenarios in one boot: discover, connect over soft RoCE and over TCP, fio with checksums,
+# a file system.
 # variants: rxe
 # cpus: 2
 # limit: 360
@@ -9,7 +10,8 @@ lab_up; target_start
 for t in rdma/4420 tcp/4421; do
   TRTYPE=${t%/*} PORT=${t#*/}
   say "discover over $TRTYPE"
-  discover >/tmp/discovery; grep "^subnqn: *$NQN\$" /tmp/discovery || fail "the discovery log does not list $NQN"
+  discover >/tmp/discovery
+  grep "^subnqn: *$NQN\$" /tmp/discovery || fail "the discovery log does not list $NQN"
   say "connect over $TRTYPE"
   host_connect
   nvme list
@@ -20,7 +22,9 @@ for t in rdma/4420 tcp/4421; do
   mkfs.ext4 -q -F "$DEV"; mkdir -p /tmp/fs; mount "$DEV" /tmp/fs
   cp -r /usr/share/perl5 /tmp/fs/; umount /tmp/fs
   e2fsck -fn "$DEV" >/tmp/check 2>&1 || { cat /tmp/check; fail "the file system is damaged"; }
-  mount "$DEV" /tmp/fs; diff -r /usr/share/perl5 /tmp/fs/perl5 || fail "files differ"; umount /tmp/fs
+  mount "$DEV" /tmp/fs
+  diff -r /usr/share/perl5 /tmp/fs/perl5 || fail "files differ"
+  umount /tmp/fs
   host_disconnect
 done
 klog_check

@@ -1,5 +1,5 @@
-# Memory on a machine with two NUMA nodes and free huge pages: arenas lie in them, those of a reactor on the node of its CPU, and what is
-# larger in ordinary pages.
+# Memory on a machine with two NUMA nodes and free huge pages: arenas use huge pages, on the node of
+# their reactor's CPU, and ordinary pages if there are not enough.
 # variants: rxe
 # numa: yes
 # go-test: ./internal/mem
@@ -10,22 +10,25 @@ pages=/sys/kernel/mm/hugepages/hugepages-2048kB
 echo 100 >$pages/nr_hugepages
 free=$(cat $pages/free_hugepages)
 [ "$free" -ge 64 ] || fail "only $free huge pages"
-"$TEST_BIN" -test.v -test.timeout 120s >/run/mem.log 2>&1 || { tail -n 40 /run/mem.log; fail "the tests of memory fail with huge pages"; }
+"$TEST_BIN" -test.v -test.timeout 120s >/run/mem.log 2>&1 ||
+  { tail -n 40 /run/mem.log; fail "the tests of memory fail with huge pages"; }
 grep -q '^--- PASS: TestArenaPages' /run/mem.log || fail "the test of huge pages did not run"
 say "$(grep -c '^--- PASS' /run/mem.log) tests passed with huge pages"
 
 NAMESPACES=(1:ram:64MiB)
-eval "$(declare -f target_config | sed '1s/target_config/plain_config/')"
+copy_function target_config plain_config
 target_config() { plain_config; echo "reactors: {cpus: [1]}"; }
 lab_up; target_start; host_connect --nr-io-queues=1 --queue-size=32
 dev=$(namespace_device 1)
 dd if=/dev/zero of="$dev" bs=128k count=256 oflag=direct status=none
-maps=$(grep -E ' prefer[a-z ]*[:=]1 ' /proc/"$TPID"/numa_maps) || { cat /proc/"$TPID"/numa_maps; fail "no memory prefers node 1"; }
+maps=$(grep -E ' prefer[a-z ]*[:=]1 ' /proc/"$TPID"/numa_maps) ||
+  { cat /proc/"$TPID"/numa_maps; fail "no memory prefers node 1"; }
 echo "$maps"
-# Pages are there now, and none of them on the other node.
+# The pages exist now, none of them on the other node.
 grep -q ' N1=' <<<"$maps" || fail "no page on node 1"
 if grep -q ' N0=' <<<"$maps"; then fail "pages on node 0"; fi
 grep -q ' huge ' <<<"$maps" || fail "the arena is not in huge pages"
 host_disconnect; target_stop
-[ "$(cat $pages/free_hugepages)" = "$free" ] || fail "$(cat $pages/free_hugepages) of $free huge pages are free after the target"
+[ "$(cat $pages/free_hugepages)" = "$free" ] ||
+  fail "$(cat $pages/free_hugepages) of $free huge pages are free after the target"
 klog_check

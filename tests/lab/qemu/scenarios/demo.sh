@@ -1,0 +1,5 @@
+# What ../../demo.sh shows, on Debian's kernel.
+# variants: rxe
+# cpus: 2
+# limit: 600
+. "$LAB_DIR/demo-inside.sh"

@@ -1,0 +1,51 @@
+package lab
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestLogTexts: every text that a scenario expects in the log of the target is in the source. This
+// matters most for texts that have to be absent, which would pass for ever after a change.
+func TestLogTexts(t *testing.T) {
+	var source strings.Builder
+	collect := func(dir, suffix string, add func(name string, text []byte)) {
+		err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(name, suffix) {
+				return err
+			}
+			text, err := os.ReadFile(name)
+			add(name, text)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range []string{"backend", "fabric", "internal", "nvme"} {
+		collect("../../"+dir, ".go", func(name string, text []byte) {
+			if !strings.HasSuffix(name, "_test.go") {
+				source.Write(text)
+			}
+		})
+	}
+	// Literals that are broken into lines are one text.
+	code := regexp.MustCompile(`" \+\s*"`).ReplaceAllString(source.String(), "")
+	expectation := regexp.MustCompile(`\blog_(?:has|count) "([^"$]+)"`)
+	found := 0
+	collect(".", ".sh", func(name string, text []byte) {
+		for _, m := range expectation.FindAllSubmatch(text, -1) {
+			found++
+			if want := string(m[1]); !strings.Contains(code, want) {
+				t.Errorf("%s looks for %q in the log, which is not in the source", name, want)
+			}
+		}
+	})
+	if found < 20 {
+		t.Errorf("only %d texts found", found)
+	}
+}
