@@ -133,7 +133,7 @@ NAMESPACES=("1:nvme::/run/by-id" "2:nvme::$(char second)")
 target_start; host_connect
 DEV=$(namespace_device 1); head -c 1M /tmp/random | dd of="$DEV" bs=1M oflag=direct conv=fsync status=none
 echo 1 >"$pci/remove"
-wait_for 20 grep -q "a disk is gone" /run/target.log
+wait_for 20 grep -q "a disk is offline" /run/target.log
 DEV=$(namespace_device 2); fio_verify other --iodepth=8 --bs=64k --size=1M
 echo 1 >/sys/bus/pci/rescan
 wait_for 60 there first; ln -sfn "$(char first)" /run/by-id
