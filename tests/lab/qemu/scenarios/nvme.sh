@@ -112,7 +112,7 @@ say "without io_uring"
 echo 2 >/proc/sys/kernel/io_uring_disabled
 NAMESPACES=("1:nvme::$(char first)")
 target_start
-grep "commands for an NVMe drive go by blocking ioctls" /run/target.log || fail "no warning"
+grep "they go by blocking ioctls" /run/target.log || fail "no warning"
 echo 0 >/proc/sys/kernel/io_uring_disabled # fio wants it
 host_connect
 fio_verify threads --iodepth=8 --bs=64k --size=2M
