@@ -126,7 +126,7 @@ func explain(err error, readOnly bool) error {
 		err = fmt.Errorf("is in use: %w", err)
 		hint = "\"nvmf-target disks\" shows by whom; unmount it, or stop what uses it."
 	case unix.EACCES, unix.EPERM:
-		err = fmt.Errorf("open: %w", err)
+		err = fmt.Errorf("cannot be opened: %w", err)
 		hint = "Give the user that runs the target the right to it, for instance by the group disk"
 		if !readOnly {
 			hint += ", or make the namespace read_only"
@@ -140,7 +140,7 @@ func explain(err error, readOnly bool) error {
 	case unix.ENXIO, unix.ENODEV:
 		err = fmt.Errorf("there is no device behind this name: %w", err)
 	default:
-		err = fmt.Errorf("open: %w", err)
+		err = fmt.Errorf("cannot be opened: %w", err)
 	}
 	return backend.WithHint(err, hint)
 }

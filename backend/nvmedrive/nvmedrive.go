@@ -190,7 +190,7 @@ func explain(path string, err error) error {
 		hint = "Give the user that runs the target the right to it, for instance by a udev rule " +
 			"for the subsystem nvme-generic; or use backend: block."
 	}
-	return backend.WithHint(fmt.Errorf("open %s: %w", path, err), hint)
+	return backend.WithHint(fmt.Errorf("%s cannot be opened: %w", path, err), hint)
 }
 
 // refused adds a hint to the error of a command that the kernel did not pass on.

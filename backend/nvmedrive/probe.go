@@ -15,7 +15,13 @@ func Probe(cfg Config) (r backend.Report) {
 		r.Add(err)
 		return r
 	}
-	r = block.Probe(block.Config{Path: n.Block, ReadOnly: cfg.ReadOnly, Engine: cfg.Engine})
+	r = block.Probe(block.Config{Path: n.Block, ReadOnly: cfg.ReadOnly})
+	for _, list := range [][]backend.Problem{r.Errors, r.Warnings} {
+		for i := range list {
+			list[i].What = "has the block device " + n.Block + ", which " + list[i].What
+		}
+	}
+	cfg.Engine.Probe(&r)
 	mode := uint32(unix.R_OK)
 	if !cfg.ReadOnly {
 		mode |= unix.W_OK
