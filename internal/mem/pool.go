@@ -14,6 +14,7 @@ type Pool struct {
 	most    int // bytes that Alloc and Wait may be asked for
 	reserve int
 	waiting list.List[Waiter]
+	urgent  list.List[Waiter] // those who may have the reserve
 }
 
 // Waiter is a place in the queue of a Pool. Whoever waits owns it and makes it once, with Owner
@@ -25,6 +26,7 @@ type Waiter struct {
 	Segs []Segment
 
 	node  list.Node[Waiter]
+	queue *list.List[Waiter] // that it is in
 	size  int
 	since int64
 }
@@ -33,7 +35,7 @@ type Waiter struct {
 type WaitOwner interface {
 	// Granted says that Segs of the owner's Waiter has the memory that was asked for.
 	Granted()
-	// Expired says that the wait took too long: the Waiter has left the queue with nothing.
+	// Expired says that the wait took too long: the Waiter has left the queue, and Segs is empty.
 	Expired()
 }
 
@@ -57,7 +59,7 @@ func (p *Pool) Available() int { return p.arena.Available() - p.reserve }
 func (p *Pool) Reserve() int { return p.reserve }
 
 // Crowded says whether somebody waits.
-func (p *Pool) Crowded() bool { return !p.waiting.Empty() }
+func (p *Pool) Crowded() bool { return !p.waiting.Empty() || !p.urgent.Empty() }
 
 // Alloc appends n bytes to dst, in as few segments as there are, and returns the extended slice. It
 // returns dst and false if so much is not free or if others wait: the caller then waits, too, or
@@ -77,35 +79,46 @@ func (p *Pool) Free(segs []Segment) { p.arena.Free(segs) }
 
 // Wait puts w, which is not waiting, at the end of the queue for n bytes. now is the time that
 // Expire compares with.
-func (p *Pool) Wait(w *Waiter, n int, now int64) {
-	w.size, w.since = n, now
-	p.waiting.Push(w, &w.node)
+func (p *Pool) Wait(w *Waiter, n int, now int64) { p.wait(&p.waiting, w, n, now) }
+
+// WaitReserve is Wait for memory that may be that of the reserve, ahead of those who wait for other
+// memory.
+func (p *Pool) WaitReserve(w *Waiter, n int, now int64) { p.wait(&p.urgent, w, n, now) }
+
+func (p *Pool) wait(q *list.List[Waiter], w *Waiter, n int, now int64) {
+	w.queue, w.size, w.since, w.Segs = q, n, now, w.Segs[:0]
+	q.Push(w, &w.node)
 }
 
 // Cancel takes w out of the queue, if it is there.
 func (p *Pool) Cancel(w *Waiter) {
 	if w.Waiting() {
-		p.waiting.Remove(&w.node)
+		w.queue.Remove(&w.node)
 	}
 }
 
 // Waiting says whether w is in the queue.
 func (w *Waiter) Waiting() bool { return w.node.Listed() }
 
-// CanServe says whether Serve would grant something.
-func (p *Pool) CanServe() bool {
-	w := p.waiting.First()
-	return w != nil && p.Available() >= w.size
+// next is the first who can be served, nil if there is none.
+func (p *Pool) next() *Waiter {
+	if w := p.urgent.First(); w != nil && p.arena.Available() >= w.size {
+		return w
+	}
+	if w := p.waiting.First(); w != nil && p.Available() >= w.size {
+		return w
+	}
+	return nil
 }
+
+// CanServe says whether Serve would grant something.
+func (p *Pool) CanServe() bool { return p.next() != nil }
 
 // Serve grants memory to those who wait, as far as there is some, and returns how many got it.
 func (p *Pool) Serve() (n int) {
-	for w := p.waiting.First(); w != nil; w = p.waiting.First() {
-		if p.Available() < w.size {
-			break
-		}
-		p.waiting.Remove(&w.node)
-		w.Segs, _ = p.arena.Alloc(w.Segs[:0], w.size) // there is enough
+	for w := p.next(); w != nil; w = p.next() {
+		p.Cancel(w)
+		w.Segs, _ = p.arena.Alloc(w.Segs, w.size) // there is enough
 		w.Owner.Granted()
 		n++
 	}
@@ -114,10 +127,12 @@ func (p *Pool) Serve() (n int) {
 
 // Expire takes those out of the queue who have waited since before a moment, and returns how many.
 func (p *Pool) Expire(before int64) (n int) {
-	for w := p.waiting.First(); w != nil && w.since < before; w = p.waiting.First() {
-		p.waiting.Remove(&w.node)
-		w.Owner.Expired()
-		n++
+	for _, q := range []*list.List[Waiter]{&p.urgent, &p.waiting} {
+		for w := q.First(); w != nil && w.since < before; w = q.First() {
+			p.Cancel(w)
+			w.Owner.Expired()
+			n++
+		}
 	}
 	return n
 }
