@@ -83,7 +83,7 @@ func (d *disk) Open(q fabric.Queue) (fabric.Session, error) {
 	if d.refuse != nil {
 		return nil, d.refuse
 	}
-	s := &session{q: q, states: make([]cmdState, maxDepth)}
+	s := &session{q: q, states: make([]cmdState, MaxQueueDepth)}
 	d.sessions[s] = struct{}{}
 	d.opened.Add(1)
 	return s, nil
@@ -159,7 +159,7 @@ func (d *disk) judge(s *session, r *fabric.Request) nvme.Status {
 	if op == nvme.NVMWrite {
 		r.Dir, r.CompletesInExecute = fabric.HostToController, !d.hold || d.late
 	}
-	if op == nvme.NVMWrite && d.writes || op == nvme.NVMRead && d.lend {
+	if op == nvme.NVMWrite && d.writes && !r.InCapsule || op == nvme.NVMRead && d.lend {
 		b := d.data.Bytes()[off : off+uint64(n)]
 		for len(b) > 0 {
 			m := min(len(b), d.piece)

@@ -108,11 +108,11 @@ func serve(tb testing.TB, o options) *target {
 		cancel()
 		must(wait(tb, "the reactor", done))
 		must(errors.Join(g.Close(), r.Close(), arena.Close(), d.data.Unmap()))
-		if n := t.Connections(); n != 0 {
+		if n := t.Usage().Connections; n != 0 {
 			tb.Errorf("%d connections are still counted", n)
 		}
-		if t.memory != 0 {
-			tb.Errorf("%d bytes of queues are still counted", t.memory)
+		if n := t.Usage().Memory; n != 0 {
+			tb.Errorf("%d bytes of queues are still counted", n)
 		}
 		if o, c := d.opened.Load(), d.closed.Load(); o != c {
 			tb.Errorf("%d sessions opened, %d closed", o, c)

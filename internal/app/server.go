@@ -158,7 +158,6 @@ func (s *Server) startWorkers() error {
 			Log: s.log, MaxDepth: c.TCP.QueueDepth, InCapsuleSize: int(c.TCP.InCapsuleSize),
 			NoHeaderDigest: !c.TCP.HeaderDigest, NoDataDigest: !c.TCP.DataDigest,
 			QueueMemory:           int64(c.TCP.QueueMemory),
-			BusyPoll:              c.TCP.BusyPoll.Truncate(time.Microsecond),
 			CongestionControl:     c.TCP.CongestionControl,
 			MaxConnections:        c.TCP.MaxConnections,
 			MaxConnectionsPerHost: c.TCP.MaxConnectionsPerHost,

@@ -9,7 +9,7 @@ type Inbox[T any] struct{ top atomic.Pointer[Node[T]] }
 
 // Push adds v; n is its node, which is on no list. Any goroutine.
 func (b *Inbox[T]) Push(v *T, n *Node[T]) {
-	n.value, n.listed = v, true
+	n.value = v
 	for {
 		n.next = b.top.Load()
 		if b.top.CompareAndSwap(n.next, n) {

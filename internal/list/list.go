@@ -8,12 +8,11 @@ import "iter"
 // Node links an element into a List. The element has it as a field; it is on one list at a time.
 type Node[T any] struct {
 	next, prev *Node[T]
-	value      *T
-	listed     bool
+	value      *T // nil while it is on no list
 }
 
 // Listed says whether the element is on a list.
-func (n *Node[T]) Listed() bool { return n.listed }
+func (n *Node[T]) Listed() bool { return n.value != nil }
 
 // List is a first-in first-out list. The zero List is empty. It takes no locks: one goroutine owns
 // it.
@@ -32,7 +31,7 @@ func (l *List[T]) First() *T {
 
 // Push adds v as the newest element; n is its node.
 func (l *List[T]) Push(v *T, n *Node[T]) {
-	n.value, n.prev, n.listed = v, l.tail, true
+	n.value, n.prev = v, l.tail
 	if l.tail == nil {
 		l.head = n
 	} else {
@@ -43,7 +42,7 @@ func (l *List[T]) Push(v *T, n *Node[T]) {
 
 // PushFirst adds v as the oldest element.
 func (l *List[T]) PushFirst(v *T, n *Node[T]) {
-	n.value, n.next, n.listed = v, l.head, true
+	n.value, n.next = v, l.head
 	if l.head == nil {
 		l.tail = n
 	} else {

@@ -89,7 +89,7 @@ func (r *rig) wantNothingLeft(controllers, queues int) {
 	r.t.Helper()
 	r.until(fmt.Sprintf("%d controllers and %d queues are left", controllers, queues), func() bool {
 		return len(r.target.Controllers()) == controllers && r.target.Sessions() == queues &&
-			r.transports[0].(*tcp.Transport).Connections() == queues
+			r.transports[0].(*tcp.Transport).Usage().Connections == queues
 	})
 }
 

@@ -10,7 +10,7 @@ import (
 // Memory that a device keeps is not the queue's any more: the command is answered, its request
 // serves others, the queue ends, and all of that leaves the memory alone until the device lets go.
 func TestKeep(t *testing.T) {
-	h := newHand(t, options{hold: true})
+	h := newManual(t, options{hold: true})
 	c := h.connect(pdu.Params{}, 8)
 	total := h.arena.Available()
 	for i, capsule := range []bool{true, false} {
