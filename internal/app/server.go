@@ -189,8 +189,7 @@ func (s *Server) startWorkers() error {
 	}
 	for i, cpu := range cpus {
 		w, err := newWorker(workerConfig{
-			index: i, cpu: cpu, spin: spin, spinShare: c.Reactors.SpinShare,
-			memory: int(c.Reactors.Memory),
+			index: i, cpu: cpu, spin: spin, memory: int(c.Reactors.Memory),
 			target: s.target, transports: list, log: s.log,
 		})
 		if err != nil {

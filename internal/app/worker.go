@@ -36,7 +36,6 @@ const mostReserve = 4 << 20
 type workerConfig struct {
 	index, cpu int
 	spin       time.Duration
-	spinShare  int
 	memory     int
 	target     *target.Target
 	transports []fabric.Transport
@@ -57,7 +56,6 @@ func newWorker(c workerConfig) (w *worker, err error) {
 	}()
 	if w.loop, err = reactor.New(reactor.Config{
 		Index: c.index, CPU: c.cpu, Spin: c.spin,
-		SpinShare: c.spinShare,
 	}); err != nil {
 		return w, err
 	}

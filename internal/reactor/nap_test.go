@@ -51,7 +51,7 @@ func TestWait(t *testing.T) {
 // TestNapsAreLearned: only sleeps that were short are expected to be so again.
 func TestNapsAreLearned(t *testing.T) {
 	var s spin
-	s.init(0, 100)
+	s.init(0)
 	for _, d := range []time.Duration{0, nap - 1, nap, time.Hour, nap / 2} {
 		if s.slept(int64(d)); s.brief != (d < nap) {
 			t.Errorf("after %v: %v", d, s.brief)

@@ -44,12 +44,9 @@ type Config struct {
 	Index int
 	// CPU is the processor that Run pins its thread to, -1 for none.
 	CPU int
-	// Spin is the longest time without work before sleeping; the loop learns how much of it pays.
+	// Spin is the longest time without work before a sleep; the loop learns how much of it pays.
 	// 0: sleep at once.
 	Spin time.Duration
-	// SpinShare is how much of its time the loop may spend on polls without work, in percent of a
-	// CPU, 1 to 100; 0 is 100.
-	SpinShare int
 }
 
 const (
@@ -139,10 +136,7 @@ func New(cfg Config) (*Reactor, error) {
 		r.yield = yield
 	}
 	r.clock.init()
-	if cfg.SpinShare == 0 {
-		cfg.SpinShare = 100
-	}
-	r.spin.init(cfg.Spin.Nanoseconds(), int64(cfg.SpinShare))
+	r.spin.init(cfg.Spin.Nanoseconds())
 	return r, nil
 }
 
