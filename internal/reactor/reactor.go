@@ -24,6 +24,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
 // Poller is a source of work that the loop polls: a transport's group or the controller's handler
@@ -75,7 +77,7 @@ type Reactor struct {
 
 	// The only fields other goroutines touch.
 	state   atomic.Uint32
-	mailbox atomic.Pointer[post]
+	mailbox list.Inbox[post]
 	_       [64]byte
 
 	pollers  []Poller // nil: detached, removed after the iteration
@@ -108,7 +110,7 @@ type Stats struct {
 // post is one function in the mailbox.
 type post struct {
 	fn   func()
-	next *post
+	node list.Node[post]
 }
 
 // running counts reactors in Run, to tell whether processors are short.
@@ -174,12 +176,7 @@ func (r *Reactor) Detach(p Poller) {
 // goroutine may call it, before Run too. What is posted after Run has returned never runs.
 func (r *Reactor) Post(fn func()) {
 	p := &post{fn: fn}
-	for {
-		p.next = r.mailbox.Load()
-		if r.mailbox.CompareAndSwap(p.next, p) {
-			break
-		}
-	}
+	r.mailbox.Push(p, &p.node)
 	r.Wake()
 }
 
@@ -250,7 +247,7 @@ func (r *Reactor) Run(ctx context.Context) error {
 // iterate polls everything once and reports whether there was work.
 func (r *Reactor) iterate() bool {
 	work := 0
-	if r.mailbox.Load() != nil {
+	if !r.mailbox.Empty() {
 		work = r.runPosts()
 	}
 	for i := 0; i < len(r.pollers); i++ {
@@ -344,12 +341,10 @@ func (r *Reactor) sleep() error {
 
 // runPosts runs what the mailbox holds, oldest first.
 func (r *Reactor) runPosts() int {
-	var fifo *post
-	for p := r.mailbox.Swap(nil); p != nil; {
-		p.next, fifo, p = fifo, p, p.next
-	}
+	var posts list.List[post]
+	r.mailbox.Take(&posts)
 	n := 0
-	for p := fifo; p != nil; p = p.next {
+	for p := posts.Pop(); p != nil; p = posts.Pop() {
 		p.fn()
 		n++
 	}
