@@ -10,7 +10,7 @@ type spin struct {
 	// them, since the first other one, or 0.
 	empty       int
 	last, since int64
-	brief       bool // the last sleep was shorter than a nap
+	short       bool // the last sleep was shorter than shortSleep
 }
 
 const (
@@ -19,7 +19,7 @@ const (
 	spinYield = 32 // iterations between two yields where processors are short
 )
 
-func (s *spin) init(longest int64) { s.max, s.cur, s.brief = longest, longest, true }
+func (s *spin) init(longest int64) { s.max, s.cur, s.short = longest, longest, true }
 
 // busy notes that there was work.
 func (s *spin) busy() { s.empty = 0 }
@@ -46,7 +46,7 @@ func (s *spin) done(now int64) bool {
 // slept learns from a sleep of d nanoseconds.
 func (s *spin) slept(d int64) {
 	s.busy()
-	s.brief = d < int64(nap)
+	s.short = d < int64(shortSleep)
 	switch {
 	case s.max == 0:
 	case d >= s.max:
