@@ -11,8 +11,8 @@ import (
 )
 
 // In-capsule data that its device takes at once stays where it was received. A device that does
-// not, after all, has it for as long as it likes, whatever is received meanwhile; also if the list of
-// ready requests fills up in their midst.
+// not, after all, has it for as long as it likes, whatever is received meanwhile; also if the list
+// of ready requests fills up in their midst.
 func TestBorrowedData(t *testing.T) {
 	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
 		for _, ready := range []int{1, 2, MaxQueueDepth} {

@@ -67,8 +67,8 @@ func TestCommandBytes(t *testing.T) {
 	}
 }
 
-// Of the queues that wait for memory only the first saves all that it had received, and only as long
-// as it waits.
+// Of the queues that wait for memory only the first saves all that it had received, and only as
+// long as it waits.
 func TestStallsSaveLittle(t *testing.T) {
 	h := newManual(t, options{})
 	const writes = 7

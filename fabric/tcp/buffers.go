@@ -9,10 +9,10 @@ import (
 
 // Data memory comes from the reactor's pool. When that is empty, commands wait for it in the order
 // of their arrival, while further capsules are taken out of the streams: data that was asked for,
-// and whose arrival frees memory again, may come behind them. In-capsule data cannot wait like that,
-// for it blocks its stream. Therefore small in-capsule data may have the reserve of the pool, and
-// large such data may if an R2T is outstanding on its connection. If even that is used up the queue
-// is stalled: it is not read until something has been freed.
+// and whose arrival frees memory again, may come behind them. In-capsule data cannot wait like
+// that, for it blocks its stream. Therefore small in-capsule data may have the reserve of the pool,
+// and large such data may if an R2T is outstanding on its connection. If even that is used up the
+// queue is stalled: it is not read until something has been freed.
 
 // promise sees to it that there is memory for n bytes of in-capsule data in case that they turn out
 // to need it, which is known when the batch has been prepared.

@@ -9,8 +9,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Commands with large data in their capsules among others with small data, refused ones, flushes and
-// the data of R2Ts, the stream cut anywhere: data gets where it belongs, with and without zero copy.
+// Commands with large data in their capsules among others with small data, refused ones, flushes
+// and the data of R2Ts, the stream cut anywhere: data gets where it belongs, with and without zero
+// copy.
 func TestDirectData(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 8))

@@ -66,8 +66,8 @@ func TestManyConnections(t *testing.T) {
 	}
 }
 
-// A connection that is alone in having input stays active until it has had none for a while. Of those
-// that have some in turns none does: the set is asked in each poll, which finds the next.
+// A connection that is alone in having input stays active until it has had none for a while. Of
+// those that have some in turns none does: the set is asked in each poll, which finds the next.
 func TestActive(t *testing.T) {
 	h := newManual(t, options{})
 	defer h.close()

@@ -180,7 +180,8 @@ func TestNoDescriptors(t *testing.T) {
 		t.Errorf("%d connections", n)
 	}
 	restore()
-	eventually(t, "the connection is accepted", func() bool { return tg.t.Usage().Connections == 3 })
+	eventually(t, "the connection is accepted",
+		func() bool { return tg.t.Usage().Connections == 3 })
 	_ = unix.Close(fd)
 	eventually(t, "the connection is gone", func() bool { return tg.t.Usage().Connections == 2 })
 }

@@ -61,10 +61,11 @@ type queue struct {
 
 // queueState is the life of a connection.
 //
-//	connecting --ICReq--> live --Disconnect--> disconnecting --> closing --all sent--> lingering --end of stream, deadline--> dead
-//	                        \--fault--> terminating --all sent--> lingering
+//	connecting --ICReq--> live -+--Disconnect--> disconnecting --> closing -+--all sent--> lingering
+//	                            +--fault----------------------> terminating -+
 //
-// A broken socket leads to dead from anywhere.
+// A lingering connection is dead at the end of its stream or at a deadline; one whose socket fails
+// is dead at once.
 type queueState uint8
 
 const (

@@ -8,24 +8,28 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// The paths of the data of writes:
+// Data from the host takes one of two paths. Small in-capsule data that was received as a whole
+// behind its command:
 //
-//	in the capsule, small, and received as a whole with its command
-//	    receive     takes it into the group's receive buffer, with what is around it
-//	    capsule     leaves it there, and puts the command on the batch for Prepare
-//	    fromCapsule has its device take it from there (borrowed data), or copies it to memory of the pool
-//	in the capsule, large, or received only in part: direct data
-//	    capsule     has the command prepared at once
-//	    start       the queue is stalled until there is memory: that which Prepare attached, or of the pool
-//	    data, receiveDirect
-//	asked for with an R2T: direct data
-//	    start       sends an R2T when there is memory
-//	    h2cData     finds the request that the data belongs to
-//	    data, receiveDirect
+//	1 receive        takes it into the receive buffer, with headers and data of other PDUs
+//	2 capsule        leaves it there, and puts the command on the batch for Prepare
+//	3 fromCapsule    has the device take it from there (borrowed data) or, if that may take longer
+//	                 than Execute, copies it to memory of the pool
+//	4 markReady      puts the command on the list for Execute
 //
-// Direct data is received straight into the memory of its request; only what came in one receive
-// with the header before it is copied there. While direct data is expected no more than a header is
-// received behind other things, so that there is nothing to copy.
+// All other data is direct data, in a capsule or asked for with an R2T:
+//
+//	1 capsule        puts the command on the batch for Prepare, at once if its data follows
+//	2 wantMemory     finds memory: that of the namespace, which Prepare attached (zero copy), or of
+//	                 the pool, perhaps later
+//	3 start          expects the data of the capsule, or sends an R2T;
+//	  h2cData        knows which request an H2CData belongs to
+//	4 receiveDirect  receives the data straight into that memory;
+//	  data           copies there what was received in one piece with the header before it
+//	5 markReady      puts the command on the list for Execute
+//
+// While direct data is expected, no more than the next header is received behind anything else, so
+// that there is nothing to copy.
 
 // directMin is the least in-capsule data that is worth a receive of its own.
 const directMin = 32 << 10

@@ -10,8 +10,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// However a host answers its R2Ts, in any order, in pieces of any size, with capsules in between, the
-// stream cut anywhere: the data gets where it belongs.
+// However a host answers its R2Ts, in any order, in pieces of any size, with capsules in between,
+// the stream cut anywhere: the data gets where it belongs.
 func TestDataOfR2Ts(t *testing.T) {
 	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 7))

@@ -15,10 +15,10 @@ import (
 // the headers are made again (they are a function of the request) and the bytes that have left are
 // skipped. So a slow host costs no memory beyond its requests and their data.
 //
-// A zero-copy read ends before the host has taken its data in two cases: the host may be slow, while
-// a writer waits for the memory; and memory of a file may be missing, which the kernel reports when
-// it is to send it. Then the data is copied to memory of the pool. So that a command can still fail
-// at that time, data of files does not carry the success flag.
+// A zero-copy read ends before the host has taken its data in two cases: the host may be slow,
+// while a writer waits for the memory; and memory of a file may be missing, which the kernel
+// reports when it is to send it. Then the data is copied to memory of the pool. So that a command
+// can still fail at that time, data of files does not carry the success flag.
 
 const (
 	iovFull   = 128 // no further PDU is started beyond
@@ -287,8 +287,8 @@ func (s *sender) vector(b []byte) {
 	s.total += len(b)
 }
 
-// CanSendFrom implements fabric.Queue: the kernel takes data from wherever it lies. But data digests
-// are computed here, and memory of files is read by the kernel only.
+// CanSendFrom implements fabric.Queue: the kernel takes data from wherever it lies. But data
+// digests are computed here, and memory of files is read by the kernel only.
 func (q *queue) CanSendFrom(segs []mem.Segment) bool {
 	return !q.params.DataDigest || len(segs) == 0 || !segs[0].File
 }
@@ -310,8 +310,8 @@ func (q *queue) transmit(ofFile bool) (n int, e syscall.Errno) {
 }
 
 // copyUnsent copies the data of zero-copy reads that the socket has not taken since the last tick:
-// a writer may wait for the memory, and this host may never read. Reads for which there is no memory
-// stay as they are.
+// a writer may wait for the memory, and this host may never read. Reads for which there is no
+// memory stay as they are.
 func (q *queue) copyUnsent() {
 	for r := range q.sendq.All() {
 		switch {

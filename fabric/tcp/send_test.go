@@ -12,8 +12,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// A queue that takes turns with others sends no more than its share in its turn, and continues in the
-// next.
+// A queue that takes turns with others sends no more than its share in its turn, and continues in
+// the next.
 func TestTurnOfOutput(t *testing.T) {
 	for _, reads := range []struct{ size, count, most int }{
 		{4 << 10, 127, turnVectors / 2},

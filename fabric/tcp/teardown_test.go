@@ -179,8 +179,8 @@ func TestDisconnectBeforeR2T(t *testing.T) {
 	h.close()
 }
 
-// Zero copy of a host that has stopped to read ends within two ticks, since writers may wait for the
-// memory, and the host still gets what it asked for. Without memory to copy to it does not end.
+// Zero copy of a host that has stopped to read ends within two ticks, since writers may wait for
+// the memory, and the host still gets what it asked for. Without memory to copy to it does not end.
 func TestCopyUnsent(t *testing.T) {
 	for _, exhausted := range []bool{false, true} {
 		h := newManual(t, options{lend: true, arena: 8 << 20})

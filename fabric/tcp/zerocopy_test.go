@@ -139,7 +139,7 @@ func fileCutOff(t *testing.T, p pdu.Params, n int) {
 	}
 	h.exhaust()
 	if b = read(end); h.t.Usage().Connections != 0 {
-		t.Errorf("without memory to put in the place of the file's the connection goes on: %d bytes", len(b))
+		t.Errorf("the connection lives on without memory to copy to: %d bytes", len(b))
 	}
 }
 

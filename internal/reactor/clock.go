@@ -3,8 +3,8 @@ package reactor
 import "time"
 
 // clock is the monotonic clock, read once in some hundred steps of work, because under user-mode
-// Linux a reading is a system call. It also sets the pace of all else that a busy loop does only now
-// and then.
+// Linux a reading is a system call. It also sets the pace of all else that a busy loop does only
+// now and then.
 type clock struct {
 	now   int64 // the last reading
 	ticks int   // steps of work since then

@@ -21,9 +21,9 @@ const (
 	wakePause   = 300 * time.Microsecond // until a thread is asleep
 )
 
-// DefaultSpin is the longest spin (Config.Spin) that suits this machine: as long as some wake-ups of
-// a thread take, but at least 200 µs and at most 1 ms; 100 µs if there is one CPU. The first call
-// measures for about 10 ms. Any goroutine may call it.
+// DefaultSpin is the longest spin (Config.Spin) that suits this machine: as long as some wake-ups
+// of a thread take, but at least 200 µs and at most 1 ms; 100 µs if there is one CPU. The first
+// call measures for about 10 ms. Any goroutine may call it.
 func DefaultSpin() time.Duration {
 	if singleCPU() {
 		return singleCPUSpin

@@ -1,12 +1,12 @@
 // Package reactor is the loop that owns a share of the target: queues, backend channels, timers and
 // descriptors.
 //
-// A Reactor is one goroutine, on one OS thread that is pinned to a CPU if the configuration says so.
-// It polls while there is work and for a short, adaptive time after, then arms its pollers and
+// A Reactor is one goroutine, on one OS thread that is pinned to a CPU if the configuration says
+// so. It polls while there is work and for a short, adaptive time after, then arms its pollers and
 // sleeps in epoll_wait, so that an idle reactor takes no CPU time:
 //
 //	Run:  mailbox -> pollers -> (now and then: timers, descriptors) -> again
-//	      no work for the spin time -> Arm all -> sleep until a wake-up, a descriptor or a timer -> again
+//	      no work for the spin time -> Arm all -> sleep until Wake, a descriptor or a timer -> again
 //
 // Everything that a Reactor calls runs on its goroutine and must not block. GOMAXPROCS must exceed
 // the number of running reactors, so that other goroutines always have a P (processor of the Go
@@ -58,8 +58,8 @@ const (
 	idleTicks = 8
 
 	maxEvents = 128
-	// pollFDsEvery is how many readings of the clock a busy loop makes for each time that it looks at
-	// descriptors. Pollers that need to know sooner look themselves.
+	// pollFDsEvery is how many readings of the clock a busy loop makes for each time that it looks
+	// at descriptors. Pollers that need to know sooner look themselves.
 	pollFDsEvery = 4
 )
 
@@ -164,8 +164,8 @@ func (r *Reactor) Stats() Stats { return r.stats }
 // Attach adds p to the pollers; the loop polls it from the next iteration on at the latest.
 func (r *Reactor) Attach(p Poller) { r.pollers = append(r.pollers, p) }
 
-// Detach removes p: it is not polled or armed again, not even in the current iteration. A poller may
-// detach itself or others while it is polled.
+// Detach removes p: it is not polled or armed again, not even in the current iteration. A poller
+// may detach itself or others while it is polled.
 func (r *Reactor) Detach(p Poller) {
 	for i, q := range r.pollers {
 		if q == p {
@@ -288,8 +288,8 @@ func (r *Reactor) housekeep() int {
 	return n
 }
 
-// spinOrSleep is called after an iteration without work. It returns at once as long as spinning pays,
-// and sleeps otherwise.
+// spinOrSleep is called after an iteration without work. It returns at once as long as spinning
+// pays, and sleeps otherwise.
 func (r *Reactor) spinOrSleep() error {
 	if !r.spin.done(r.clock.now) {
 		if r.yield != nil {
@@ -320,8 +320,8 @@ func (r *Reactor) spinOrSleep() error {
 // sleep blocks until a descriptor is ready, the reactor is woken, or a timer is due, and runs the
 // callbacks.
 func (r *Reactor) sleep() error {
-	// Without spinning the length of the sleep is not needed, and the reading after the last sleep is
-	// good enough for a timeout.
+	// Without spinning the length of the sleep is not needed, and the reading after the last sleep
+	// is good enough for a timeout.
 	before := r.clock.now
 	if r.spin.max > 0 {
 		before = r.clock.read()

@@ -246,7 +246,8 @@ func TestIdle(t *testing.T) {
 					return
 				}
 				if round == rounds { // now and then a thread is charged for what others did
-					t.Fatalf("%v of CPU time in %v without work, %d sleeps, want one or two; %d times in a row", used, idle, sleeps, rounds)
+					t.Fatalf("%v of CPU time in %v without work, %d sleeps, want one or two; "+
+						"%d times in a row", used, idle, sleeps, rounds)
 				}
 			}
 		})

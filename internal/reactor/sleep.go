@@ -12,14 +12,14 @@ import (
 // shortSleep is for how long a sleep keeps its P, the processor of the Go runtime. The runtime's
 // monitor takes the P away from every system call that it sees, however short, of a goroutine that
 // was last scheduled more than 10 ms ago, as a reactor's always was; getting one back wakes the
-// monitor, and that sees the next sleep: a wake-up of another thread for every second I/O at depth 1
-// (runtime/proc.go of Go 1.26: retake, exitsyscallTryGetP). Without it an I/O whose sleep is short
-// costs 1.3 times as much CPU (docs/experiments/tcp.md).
+// monitor, and that sees the next sleep: a wake-up of another thread for every second I/O at depth
+// 1 (runtime/proc.go of Go 1.26: retake, exitsyscallTryGetP). Without it an I/O whose sleep is
+// short costs 1.3 times as much CPU (docs/experiments/tcp.md).
 const shortSleep = time.Millisecond
 
-// timeSlice is how long a reactor that hardly sleeps runs without a call of Gosched. After 10 ms the
-// monitor preempts it by a signal, at any moment, and until it has, takes the P away in each call
-// into C that it sees, as in sleeps.
+// timeSlice is how long a reactor that hardly sleeps runs without a call of Gosched. After 10 ms
+// the monitor preempts it by a signal, at any moment, and until it has, takes the P away in each
+// call into C that it sees, as in sleeps.
 const timeSlice = 8 * time.Millisecond
 
 // yieldBeforeSleep lets other goroutines run.

@@ -59,7 +59,8 @@ func TestShortSleepsAreLearned(t *testing.T) {
 	}
 }
 
-// TestYieldBeforeSleep: only a reactor that hardly sleeps yields of its own accord, and not each time.
+// TestYieldBeforeSleep: only a reactor that hardly sleeps yields of its own accord, and not each
+// time.
 func TestYieldBeforeSleep(t *testing.T) {
 	r := &Reactor{}
 	for _, tc := range []struct {
@@ -79,7 +80,8 @@ func TestYieldBeforeSleep(t *testing.T) {
 	}
 }
 
-// TestYieldWhenBusy: a busy reactor that is not pinned yields of its own accord, once per time slice.
+// TestYieldWhenBusy: a busy reactor that is not pinned yields of its own accord, once per time
+// slice.
 func TestYieldWhenBusy(t *testing.T) {
 	for _, cpu := range []int{-1, 0} {
 		r := &Reactor{cfg: Config{CPU: cpu}}

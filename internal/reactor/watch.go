@@ -6,8 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watch is a watched descriptor. An event carries the generation of its watch, so that it is dropped
-// if the descriptor was unwatched and closed and its number used again within the same batch.
+// watch is a watched descriptor. An event carries the generation of its watch, so that it is
+// dropped if the descriptor was unwatched and closed and its number used again within the same
+// batch.
 type watch struct {
 	fn  func(events uint32)
 	gen int32
