@@ -25,7 +25,7 @@ func TestBorrowedData(t *testing.T) {
 func testBorrowedData(t *testing.T, p pdu.Params, ready int) {
 	h := newManual(t, options{hold: true})
 	h.g.ready = make([]*fabric.Request, 0, ready)
-	h.d.late = true
+	h.d.misjudge = true
 	c := h.connect(p, 16)
 	total := h.arena.Available()
 	write := func(i, nsid int) []byte {

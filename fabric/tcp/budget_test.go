@@ -31,7 +31,7 @@ func (l *logText) has(s string) bool {
 }
 
 // What the memory does not suffice for is refused, a queue at its Connect and a connection at once;
-// those that exist go on, and those that leave make room.
+// those that exist live on, and those that end make room.
 func TestQueueMemory(t *testing.T) {
 	var log logText
 	tg := serve(t,

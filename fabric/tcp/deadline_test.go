@@ -62,7 +62,7 @@ func TestDataDeadlines(t *testing.T) {
 	granted.send(granted.capsule(&sqe, nil))
 	ttag := granted.r2t(1, 8192)
 	granted.send(granted.h2cData(0, 1, ttag, 0, random(0, 4096)))
-	eventually(t, "all connections gone", func() bool {
+	eventually(t, "all connections ended", func() bool {
 		tg.later(time.Minute)
 		return tg.t.Usage().Connections == 0
 	})
@@ -90,7 +90,7 @@ func TestSendDeadline(t *testing.T) {
 
 // A host that reads slowly but steadily gets every byte, whatever the sizes of the pieces.
 func TestSlowReader(t *testing.T) {
-	tg := serve(t, options{lend: true})
+	tg := serve(t, options{zeroCopy: true})
 	variants(t, func(t *testing.T, p pdu.Params) {
 		c := tg.connect(t, p, 32, nvme.CATTRNoFlowControl)
 		const n = 1 << 20

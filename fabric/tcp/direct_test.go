@@ -17,7 +17,7 @@ func TestDirectData(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 8))
 		p := pdu.Params{HeaderDigest: seed&1 != 0, DataDigest: seed&2 != 0}
 		h := newManual(t, options{cfg: Config{InCapsuleSize: 256 << 10}, arena: 8 << 20})
-		h.d.writes = seed&4 != 0
+		h.d.zeroCopyWrites = seed&4 != 0
 		c := h.connect(p, 64)
 		answered := make([][]byte, 3)
 		want := h.askForWrites(c, answered, rng)
@@ -72,7 +72,7 @@ func TestDirectDataIsNotCopied(t *testing.T) {
 	const n, writes = 128 << 10, 8
 	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
 		h := newManual(t, options{cfg: Config{InCapsuleSize: n}})
-		h.d.writes = true
+		h.d.zeroCopyWrites = true
 		c := h.connect(p, 64)
 		write := func(i int) []byte {
 			sqe := rw(nvme.NVMWrite, uint16(i), i*n, n, true)
@@ -107,7 +107,7 @@ func TestDamagedDirectData(t *testing.T) {
 	const n = 64 << 10
 	for _, zeroCopy := range []bool{false, true} {
 		h := newManual(t, options{cfg: Config{InCapsuleSize: n}})
-		h.d.writes = zeroCopy
+		h.d.zeroCopyWrites = zeroCopy
 		c := h.connect(pdu.Params{DataDigest: true}, 8)
 		for i := range 3 {
 			sqe := rw(nvme.NVMWrite, uint16(i), i*n, n, true)
@@ -138,7 +138,7 @@ func TestDirectDataEnds(t *testing.T) {
 	const n = 64 << 10
 	for _, zeroCopy := range []bool{false, true} {
 		h := newManual(t, options{cfg: Config{InCapsuleSize: n}})
-		h.d.writes = zeroCopy
+		h.d.zeroCopyWrites = zeroCopy
 		c := h.connect(pdu.Params{}, 8)
 		sqe := rw(nvme.NVMWrite, 1, 0, n, true)
 		h.send(c.capsule(&sqe, random(1, n))[:n/2])

@@ -243,7 +243,7 @@ func (g *Group) runScheduled() int {
 	for q := g.scheduled.First(); q != nil && q != last; q = g.scheduled.First() {
 		g.scheduled.Remove(&q.scheduled)
 		work += q.run()
-		if q.scheduled.Listed() && last == nil { // it goes on in the next poll
+		if q.scheduled.Listed() && last == nil { // it continues in the next poll
 			last = q
 		}
 	}

@@ -116,7 +116,7 @@ func TestQueueOverrun(t *testing.T) {
 	}
 	c.term(sequence)
 	tg.do(tg.d.release)
-	eventually(t, "all connections gone", func() bool { return tg.t.Usage().Connections == 0 })
+	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 }
 
 // Two commands with the same identifier get one response each.

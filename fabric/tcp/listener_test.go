@@ -133,7 +133,7 @@ func connectionLimits(t *testing.T, tg *target) {
 	c.readBlocks(1, 0, 512)
 }
 
-// Without descriptors accept waits, and goes on afterwards.
+// Without descriptors accept waits, and continues afterwards.
 func TestNoDescriptors(t *testing.T) {
 	var lines atomic.Int64
 	tg := serve(t, options{cfg: Config{Log: countingLog(&lines)}})
@@ -183,7 +183,7 @@ func TestNoDescriptors(t *testing.T) {
 	eventually(t, "the connection is accepted",
 		func() bool { return tg.t.Usage().Connections == 3 })
 	_ = unix.Close(fd)
-	eventually(t, "the connection is gone", func() bool { return tg.t.Usage().Connections == 2 })
+	eventually(t, "the connection is ended", func() bool { return tg.t.Usage().Connections == 2 })
 }
 
 // Hosts that come and go at once, with a reset or in the middle of ICReq, leave nothing behind, and

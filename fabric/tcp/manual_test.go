@@ -12,10 +12,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// manualLoop is a fabric.Loop that a test turns by hand, with a clock that only the test moves.
-// testPool keeps the part of an arena for in-capsule data that the program does.
+// testPool makes a pool with the reserve that the program's have.
 func testPool(a *mem.Arena) *mem.Pool { return mem.NewPool(a, min(a.Available()/8, 4<<20)) }
 
+// manualLoop is a fabric.Loop that runs only when a test says so, with a clock that only the test
+// moves.
 type manualLoop struct {
 	now    int64
 	posts  []func()
@@ -55,8 +56,8 @@ func (l *manualLoop) advance(d time.Duration) {
 	}
 }
 
-// hand is a group turned by hand, with one connection over a socket pair: everything happens on the
-// goroutine of the test.
+// manual is a group that is polled only when a test says so, with one connection over a socket
+// pair: everything happens on the goroutine of the test.
 type manual struct {
 	tb    testing.TB
 	loop  *manualLoop
@@ -81,7 +82,7 @@ func newManual(tb testing.TB, o options) *manual {
 	}
 	h := &manual{
 		tb: tb, loop: &manualLoop{now: 1, fns: make(map[int]func(uint32))}, t: New(o.cfg),
-		d: newDisk(o.lend), arena: arena,
+		d: newDisk(o.zeroCopy), arena: arena,
 		peer: -1, in: make([]byte, 4<<20),
 	}
 	h.d.hold = o.hold
@@ -93,7 +94,7 @@ func newManual(tb testing.TB, o options) *manual {
 	return h
 }
 
-// open makes a connection; the previous one must be gone.
+// open makes a connection; the previous one must be ended.
 func (h *manual) open() {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
 		0)

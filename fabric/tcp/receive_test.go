@@ -89,7 +89,7 @@ func TestTurnOfInput(t *testing.T) {
 	const n = 1 << 20
 	h := newManual(t, options{})
 	c := h.connect(pdu.Params{}, 4)
-	greedy := h.peer
+	busy := h.peer
 	sqe := rw(nvme.NVMWrite, 1, 0, n, false)
 	h.send(c.capsule(&sqe, nil))
 	r2t := h.recv()
@@ -103,7 +103,7 @@ func TestTurnOfInput(t *testing.T) {
 	h.g.crowdedUntil = h.loop.now + recent
 	h.g.activate(q)
 	all := c.h2cData(pdu.LastPDU, 1, tag, 0, random(1, n))
-	sent, _ := sys.Send(greedy, all, 0)
+	sent, _ := sys.Send(busy, all, 0)
 	if sent < turnInput+2*partialSize {
 		t.Skipf("the socket takes no more than %d bytes", sent)
 	}
@@ -112,7 +112,7 @@ func TestTurnOfInput(t *testing.T) {
 	if crowded < turnInput-2*pdu.DataSize || crowded > turnInput {
 		t.Errorf("%d bytes in a turn beside another queue, want about %d", crowded, turnInput)
 	}
-	more, _ := sys.Send(greedy, all[sent:], 0)
+	more, _ := sys.Send(busy, all[sent:], 0)
 	h.loop.now += 2 * recent
 	h.g.Poll(64)
 	if alone, there := int(r.recvd)-crowded, sent+
@@ -120,6 +120,6 @@ func TestTurnOfInput(t *testing.T) {
 		t.Errorf("%d bytes in a turn alone, %d were there", alone, there)
 	}
 	h.hangUp()
-	h.peer = greedy
+	h.peer = busy
 	h.close()
 }

@@ -70,7 +70,7 @@ func TestTruncation(t *testing.T) {
 			cut(tg, t, all[:n], []string{"FIN", "RST"}[n%2])
 		}
 	}
-	eventually(t, "all connections gone", func() bool { return tg.t.Usage().Connections == 0 })
+	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 	if n := tg.free(); n != 16<<20 {
 		t.Errorf("%d bytes of the arena are free", n)
 	}
@@ -108,7 +108,7 @@ func TestSegmentation(t *testing.T) {
 
 // A thousand commands in as few segments as possible.
 func TestManyPDUs(t *testing.T) {
-	tg := serve(t, options{cfg: Config{MaxDepth: 1024}, lend: true})
+	tg := serve(t, options{cfg: Config{MaxDepth: 1024}, zeroCopy: true})
 	c := tg.connect(t, pdu.Params{}, 1024, 0)
 	var all []byte
 	for i := range 1000 {

@@ -22,7 +22,7 @@ func TestTurnOfOutput(t *testing.T) {
 		t.Run(fmt.Sprint(reads.size), func(t *testing.T) {
 			h := newManual(t, options{})
 			c := h.connect(pdu.Params{}, 128)
-			greedy := h.peer
+			busy := h.peer
 			h.connect(pdu.Params{}, 4)
 			q := h.g.queues[0]
 			_ = unix.SetsockoptInt(q.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 4<<20)
@@ -33,7 +33,7 @@ func TestTurnOfOutput(t *testing.T) {
 				sqe := rw(nvme.NVMRead, uint16(i), i*reads.size, reads.size, false)
 				batch = append(batch, c.capsule(&sqe, nil)...)
 			}
-			if n, err := sys.Send(greedy, batch, 0); n != len(batch) || err != 0 {
+			if n, err := sys.Send(busy, batch, 0); n != len(batch) || err != 0 {
 				t.Fatal(n, err)
 			}
 			before := q.sentBytes
@@ -50,7 +50,7 @@ func TestTurnOfOutput(t *testing.T) {
 			h.loop.now += 2 * recent
 			h.hangUp()
 			all := sent
-			for h.peer = greedy; len(h.recv()) > 0; all = int(q.sentBytes - before) {
+			for h.peer = busy; len(h.recv()) > 0; all = int(q.sentBytes - before) {
 				h.turn()
 			}
 			if all != reads.count*each {
@@ -62,7 +62,7 @@ func TestTurnOfOutput(t *testing.T) {
 }
 
 // TestEveryPartialSend: wherever the socket stops taking bytes, in a header, in data or in a
-// digest, the next send goes on with the byte that follows.
+// digest, the next send continues with the byte that follows.
 func TestEveryPartialSend(t *testing.T) {
 	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true, HPDA: 5}} {
 		h := newManual(t, options{hold: true})

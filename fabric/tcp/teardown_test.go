@@ -68,7 +68,7 @@ var moments = map[string]func(h *manual, c *client){
 	},
 }
 
-// ends are the ways a queue ends.
+// ends are what makes a queue end.
 var ends = map[string]func(h *manual, c *client){
 	"hang-up":    func(h *manual, _ *client) { h.hangUp() },
 	"disconnect": func(h *manual, _ *client) { h.queue().Disconnect(errors.New("test")); h.turn() },
@@ -110,7 +110,7 @@ func TestTeardown(t *testing.T) {
 		for how, end := range ends {
 			for _, late := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s,%s,late=%v", moment, how, late), func(t *testing.T) {
-					h := newManual(t, options{lend: true, hold: true})
+					h := newManual(t, options{zeroCopy: true, hold: true})
 					c := h.connect(pdu.Params{}, 8)
 					reach(h, c)
 					if !late {
@@ -155,7 +155,7 @@ func TestDisconnectSendsWhatIsQueued(t *testing.T) {
 
 // A command whose R2T leaves when the queue has already ended is given up, once.
 func TestDisconnectBeforeR2T(t *testing.T) {
-	h := newManual(t, options{lend: true})
+	h := newManual(t, options{zeroCopy: true})
 	c := h.connect(pdu.Params{}, 8)
 	moments["R2T blocked"](h, c)
 	h.queue().Disconnect(errors.New("test"))
@@ -183,23 +183,23 @@ func TestDisconnectBeforeR2T(t *testing.T) {
 // the memory, and the host still gets what it asked for. Without memory to copy to it does not end.
 func TestCopyUnsent(t *testing.T) {
 	for _, exhausted := range []bool{false, true} {
-		h := newManual(t, options{lend: true, arena: 8 << 20})
+		h := newManual(t, options{zeroCopy: true, arena: 8 << 20})
 		c := h.connect(pdu.Params{}, 8)
 		if exhausted {
 			h.exhaust()
 		}
 		moments["responses blocked"](h, c)
 		h.loop.advance(300 * time.Millisecond)
-		if n := h.d.released.Load(); n != 0 {
+		if n := h.d.ended.Load(); n != 0 {
 			t.Errorf("zero copy of %d reads ended before the host had a chance to read", n)
 		}
 		h.loop.advance(300 * time.Millisecond)
-		if want := map[bool]int64{false: 3, true: 0}[exhausted]; h.d.released.Load() != want {
+		if want := map[bool]int64{false: 3, true: 0}[exhausted]; h.d.ended.Load() != want {
 			t.Errorf("memory exhausted %v: zero copy of %d reads ended, want %d", exhausted,
-				h.d.released.Load(), want)
+				h.d.ended.Load(), want)
 		}
 		if !exhausted {
-			clear(h.d.data.Bytes()) // somebody writes
+			clear(h.d.data.Bytes()) // a write
 		}
 		total, first := 0, []byte(nil)
 		for idle := 0; idle < 2; idle++ {
@@ -245,8 +245,8 @@ func TestNothingAfterTermReq(t *testing.T) {
 	h.close()
 }
 
-// Commands wait for memory in order and go on when there is some; in-capsule data does not have to
-// wait for them.
+// Commands wait for memory in order and continue when there is some; in-capsule data does not have
+// to wait for them.
 func TestMemoryPressure(t *testing.T) {
 	h := newManual(t, options{arena: 4 << 20})
 	c := h.connect(pdu.Params{}, 16)

@@ -13,11 +13,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// newManualFile is a hand whose reads lend the memory of a file, with a connection without flow
-// control of the submission queue, for which responses to reads are left out.
+// newManualFile is a group whose zero-copy reads are of the memory of a file, with a connection
+// without flow control of the submission queue, for which responses to reads are left out.
 func newManualFile(t *testing.T, p pdu.Params) (h *manual, c *client, path string) {
 	t.Helper()
-	h = newManual(t, options{lend: true})
+	h = newManual(t, options{zeroCopy: true})
 	path = filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(path, h.d.data.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
@@ -165,8 +165,8 @@ func TestFileCutOffUnderway(t *testing.T) {
 		if tick {
 			h.loop.advance(300 * time.Millisecond)
 			h.loop.advance(300 * time.Millisecond)
-			if h.d.released.Load() != 3 {
-				t.Errorf("%d loans came back", h.d.released.Load())
+			if h.d.ended.Load() != 3 {
+				t.Errorf("zero copy of %d reads ended", h.d.ended.Load())
 			}
 		}
 		b := wantRead(t, c, h.drain(), 0, 0, n, has, nvme.UnrecoveredReadError)
@@ -201,7 +201,7 @@ func TestFileCutOffAfterwards(t *testing.T) {
 		}
 		q.freeMemory(r) // all as it was
 		r.CQE, r.Segs, r.ZeroCopy, q.sent = cqe, segs, true, sent
-		h.d.change(&r.Request, idle, lentOut)
+		h.d.change(&r.Request, idle, attached)
 	}
 	h.close()
 }
