@@ -59,7 +59,7 @@ type Request struct {
 
 	// HostLength is the number of bytes that the command's SGL describes. Set before Prepare.
 	HostLength uint32
-	// InCapsule says that the data described lies in the capsule itself. Set before Prepare.
+	// InCapsule says that the data was received with the capsule. Set before Prepare.
 	InCapsule bool
 
 	// Dir and Length are set by Prepare: which way the data goes and how many bytes. Length is at
@@ -73,8 +73,8 @@ type Request struct {
 	// ZeroCopy says that Prepare attached Segs, memory of the namespace itself: for a read memory
 	// that Queue.CanSendFrom accepts, for a write memory that Queue.CanReceiveInto accepts. It
 	// stays valid until the transport calls Handler.EndZeroCopy, once, when its device no longer
-	// touches it. Until Execute the transport may write there what it likes. Prepare attaches
-	// nothing to a command whose data is in the capsule.
+	// touches it. Until Execute the transport may write there what it likes. Nothing is attached to
+	// a write whose data was received with its capsule (InCapsule).
 	ZeroCopy bool
 	// CompletesInExecute says of a write that its device is expected to complete it before Execute
 	// returns. In-capsule data may then stay where it was received; should the device take longer

@@ -9,7 +9,7 @@ import (
 )
 
 // connect makes a queue ready for commands.
-func (h *hand) connect(p pdu.Params, depth int) *client {
+func (h *manual) connect(p pdu.Params, depth int) *client {
 	h.tb.Helper()
 	c := &client{tb: h.tb, p: p}
 	h.open()
@@ -26,7 +26,7 @@ func (h *hand) connect(p pdu.Params, depth int) *client {
 
 // roundTrips returns a function that makes the target serve depth commands in one batch, and what
 // it should answer in bytes.
-func (h *hand) roundTrips(c *client, op nvme.Opcode, n, depth int, inCapsule bool) (func(), int) {
+func (h *manual) roundTrips(c *client, op nvme.Opcode, n, depth int, inCapsule bool) (func(), int) {
 	var batch []byte
 	answer := pdu.CapsuleRespSize + c.p.HeaderDigestSize()
 	for i := range depth {
@@ -61,12 +61,12 @@ func (h *hand) roundTrips(c *client, op nvme.Opcode, n, depth int, inCapsule boo
 	}, answer * depth
 }
 
-// Nothing is allocated per command: reads lent and copied, writes in the capsule, behind it and by
-// R2T, with and without digests.
+// Nothing is allocated per command: reads with and without zero copy, writes with small and large
+// data in their capsules and by R2T, with and without digests.
 func TestNoAllocations(t *testing.T) {
-	for _, lend := range []bool{false, true} {
+	for _, zeroCopy := range []bool{false, true} {
 		for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
-			h := newHand(t, options{lend: lend, arena: 32 << 20})
+			h := newManual(t, options{zeroCopy: zeroCopy, arena: 32 << 20})
 			c := h.connect(p, 32)
 			for _, w := range []struct {
 				name string
@@ -90,8 +90,8 @@ func TestNoAllocations(t *testing.T) {
 				}
 				run() // the backing arrays of segments grow to their size
 				if a := testutil.AllocsPerRun(20, run); a != 0 {
-					t.Errorf("%s, lend %v, digests %v: %v allocations per %d commands", w.name,
-						lend, p.DataDigest, a, depth)
+					t.Errorf("%s, zero copy %v, digests %v: %v allocations per %d commands", w.name,
+						zeroCopy, p.DataDigest, a, depth)
 				}
 			}
 			h.close()
@@ -100,7 +100,7 @@ func TestNoAllocations(t *testing.T) {
 }
 
 func benchmark(b *testing.B, p pdu.Params, op nvme.Opcode, n, depth int, ic bool) {
-	h := newHand(b, options{lend: true, arena: 64 << 20})
+	h := newManual(b, options{zeroCopy: true, arena: 64 << 20})
 	c := h.connect(p, depth+1)
 	trip, answer := h.roundTrips(c, op, n, depth, ic)
 	for b.Loop() {

@@ -31,7 +31,7 @@ func (l *logText) has(s string) bool {
 }
 
 // What the memory does not suffice for is refused, a queue at its Connect and a connection at once;
-// those that exist go on, and those that leave make room.
+// those that exist live on, and those that end make room.
 func TestQueueMemory(t *testing.T) {
 	var log logText
 	tg := serve(t,
@@ -51,11 +51,7 @@ func TestQueueMemory(t *testing.T) {
 		c.readBlocks(uint16(i), 0, 512)
 	}
 	_ = a.Close()
-	eventually(t, "there is room", func() bool {
-		tg.t.mu.Lock()
-		defer tg.t.mu.Unlock()
-		return tg.t.memory < 109<<10
-	})
+	eventually(t, "there is room", func() bool { return tg.t.Usage().Memory < 109<<10 })
 	tg.connect(t, pdu.Params{}, 100, 0).readBlocks(1, 0, 512)
 }
 
@@ -65,16 +61,16 @@ func TestCommandBytes(t *testing.T) {
 	if n := reflect.TypeFor[request]().Size() + 400; n > commandBytes {
 		t.Errorf("%d bytes for each command, %d are counted", n, commandBytes)
 	}
-	if n := reflect.TypeFor[queue]().Size() + reflect.TypeFor[conn]().Size() + tightSize +
+	if n := reflect.TypeFor[queue]().Size() + reflect.TypeFor[conn]().Size() + stalledBuffer +
 		2048; n > queueBytes {
 		t.Errorf("%d bytes for each queue, %d are counted", n, queueBytes)
 	}
 }
 
-// Of the queues that wait for memory only the first keeps all that it had received, and only as
+// Of the queues that wait for memory only the first saves all that it had received, and only as
 // long as it waits.
-func TestStallsKeepLittle(t *testing.T) {
-	h := newHand(t, options{})
+func TestStallsSaveLittle(t *testing.T) {
+	h := newManual(t, options{})
 	const writes = 7
 	var hosts [3]*client
 	var peers [3]int
@@ -91,14 +87,14 @@ func TestStallsKeepLittle(t *testing.T) {
 			all = append(all, c.capsule(&sqe, random(i*writes+k, 16384))...)
 		}
 		h.send(all)
-		if q := h.g.queues[i]; !q.stalled {
+		if q := h.g.queues[i]; !q.stalled() {
 			t.Fatalf("queue %d is not stalled", i)
-		} else if i > 0 && cap(q.carry) > tightSize {
-			t.Errorf("queue %d keeps %d bytes", i, cap(q.carry))
+		} else if i > 0 && cap(q.partial) > stalledBuffer {
+			t.Errorf("queue %d has saved %d bytes", i, cap(q.partial))
 		}
 	}
-	if n := len(h.g.queues[0].carry); n <= tightSize {
-		t.Errorf("the first queue keeps %d bytes: nothing is tested", n)
+	if n := len(h.g.queues[0].partial); n <= stalledBuffer {
+		t.Errorf("the first queue has saved %d bytes: nothing is tested", n)
 	}
 	h.giveBack()
 	h.turn()
@@ -106,8 +102,8 @@ func TestStallsKeepLittle(t *testing.T) {
 		t.Errorf("%d writes", n)
 	}
 	for i, q := range h.g.queues {
-		if cap(q.carry) > tightSize {
-			t.Errorf("queue %d keeps %d bytes afterwards", i, cap(q.carry))
+		if cap(q.partial) > stalledBuffer {
+			t.Errorf("queue %d has %d bytes saved afterwards", i, cap(q.partial))
 		}
 	}
 	for _, h.peer = range peers {

@@ -13,12 +13,12 @@ import (
 func TestHandshakeDeadlines(t *testing.T) {
 	var req pdu.ICReq
 	req.Set(&pdu.Params{}, 1)
-	for name, second := range map[string]func(h *hand, n int){
-		"silent":             func(*hand, int) {},
-		"one byte at a time": func(h *hand, n int) { h.send(req[n : n+1]) },
-		"no Connect command": func(h *hand, n int) { h.send(req[:len(req)*max(1-n, 0)]) },
+	for name, second := range map[string]func(h *manual, n int){
+		"silent":             func(*manual, int) {},
+		"one byte at a time": func(h *manual, n int) { h.send(req[n : n+1]) },
+		"no Connect command": func(h *manual, n int) { h.send(req[:len(req)*max(1-n, 0)]) },
 	} {
-		h := newHand(t,
+		h := newManual(t,
 			options{cfg: Config{
 				ICReqTimeout: time.Minute, ConnectTimeout: time.Minute,
 				DataTimeout: time.Hour,
@@ -35,7 +35,7 @@ func TestHandshakeDeadlines(t *testing.T) {
 		}
 		h.close()
 	}
-	h := newHand(t,
+	h := newManual(t,
 		options{cfg: Config{
 			ICReqTimeout: time.Minute, ConnectTimeout: time.Minute,
 			DataTimeout: time.Hour,
@@ -62,9 +62,9 @@ func TestDataDeadlines(t *testing.T) {
 	granted.send(granted.capsule(&sqe, nil))
 	ttag := granted.r2t(1, 8192)
 	granted.send(granted.h2cData(0, 1, ttag, 0, random(0, 4096)))
-	eventually(t, "all connections gone", func() bool {
+	eventually(t, "all connections ended", func() bool {
 		tg.later(time.Minute)
-		return tg.t.Connections() == 0
+		return tg.t.Usage().Connections == 0
 	})
 	header.end()
 	data.end()
@@ -82,7 +82,7 @@ func TestSendDeadline(t *testing.T) {
 		sqe := rw(nvme.NVMRead, uint16(i), 0, 1<<20, false)
 		c.send(c.capsule(&sqe, nil))
 	}
-	eventually(t, "the connection is cut", func() bool { return tg.t.Connections() == 0 })
+	eventually(t, "the connection is cut", func() bool { return tg.t.Usage().Connections == 0 })
 	if n := tg.free(); n != 16<<20 {
 		t.Errorf("%d bytes of the arena are free", n)
 	}
@@ -90,7 +90,7 @@ func TestSendDeadline(t *testing.T) {
 
 // A host that reads slowly but steadily gets every byte, whatever the sizes of the pieces.
 func TestSlowReader(t *testing.T) {
-	tg := serve(t, options{lend: true})
+	tg := serve(t, options{zeroCopy: true})
 	variants(t, func(t *testing.T, p pdu.Params) {
 		c := tg.connect(t, p, 32, nvme.CATTRNoFlowControl)
 		const n = 1 << 20

@@ -12,21 +12,21 @@ import (
 // disk is a fabric.Handler with one memory-backed namespace. It checks that the transport keeps the
 // contract, and panics if not. Everything but the atomics belongs to the reactor.
 type disk struct {
-	data   *mem.Region
-	lend   bool // reads lend the namespace's memory, in pieces
-	piece  int  // bytes of these
-	file   bool // they are a file's
-	writes bool // lend for writes too
-	hold   bool // commands with NSID 7 wait for release
-	late   bool // Prepare does not expect them to
-	refuse error
+	data           *mem.Region
+	zeroCopyReads  bool // reads are zero copy, in pieces
+	piece          int  // bytes of these
+	file           bool // they are a file's
+	zeroCopyWrites bool // writes are
+	hold           bool // commands with NSID 7 wait for release
+	misjudge       bool // Prepare says that they complete in Execute
+	refuse         error
 
 	held      []*fabric.Request
 	sessions  map[*session]struct{}
 	one       [1]*fabric.Request
 	opened    atomic.Int64
 	closed    atomic.Int64
-	released  atomic.Int64
+	ended     atomic.Int64 // zero copies
 	abandoned atomic.Int64
 	executed  atomic.Int64
 	written   atomic.Int64
@@ -54,16 +54,17 @@ const (
 	idle cmdState = iota
 	prepared
 	executing
-	lentOut
+	attached
 )
 
-func newDisk(lend bool) *disk {
+func newDisk(zeroCopy bool) *disk {
 	r, err := mem.Map("test disk", diskSize)
 	if err != nil {
 		panic(err)
 	}
 	fillPattern(r.Bytes())
-	return &disk{data: r, lend: lend, piece: 1536, sessions: make(map[*session]struct{})}
+	return &disk{data: r, zeroCopyReads: zeroCopy, piece: 1536,
+		sessions: make(map[*session]struct{})}
 }
 
 // pattern is the initial content of the disk.
@@ -83,7 +84,7 @@ func (d *disk) Open(q fabric.Queue) (fabric.Session, error) {
 	if d.refuse != nil {
 		return nil, d.refuse
 	}
-	s := &session{q: q, states: make([]cmdState, maxDepth)}
+	s := &session{q: q, states: make([]cmdState, MaxQueueDepth)}
 	d.sessions[s] = struct{}{}
 	d.opened.Add(1)
 	return s, nil
@@ -95,7 +96,7 @@ func (d *disk) Close(fs fabric.Session) {
 		panic("closed twice")
 	}
 	for i, st := range s.states {
-		if st == prepared || st == lentOut {
+		if st == prepared || st == attached {
 			panic(fmt.Sprintf("request %d is in state %d when its session closes", i, st))
 		}
 	}
@@ -125,12 +126,12 @@ func (d *disk) Prepare(reqs []*fabric.Request) {
 			panic("request is not clean")
 		}
 		if r.Status.OK() {
-			r.Status = d.judge(s, r)
+			r.Status = d.check(s, r)
 		}
 	}
 }
 
-func (d *disk) judge(s *session, r *fabric.Request) nvme.Status {
+func (d *disk) check(s *session, r *fabric.Request) nvme.Status {
 	op := r.SQE.Opcode()
 	connect := op == nvme.FabricsOpcode && r.SQE.FabricsType() == nvme.FabricsConnect
 	if connect == s.connected {
@@ -157,9 +158,10 @@ func (d *disk) judge(s *session, r *fabric.Request) nvme.Status {
 	r.Length = n
 	r.Dir = fabric.ControllerToHost
 	if op == nvme.NVMWrite {
-		r.Dir, r.CompletesInExecute = fabric.HostToController, !d.hold || d.late
+		r.Dir, r.CompletesInExecute = fabric.HostToController, !d.hold || d.misjudge
 	}
-	if op == nvme.NVMWrite && d.writes || op == nvme.NVMRead && d.lend {
+	if op == nvme.NVMWrite && d.zeroCopyWrites && !r.InCapsule || op == nvme.NVMRead &&
+		d.zeroCopyReads {
 		b := d.data.Bytes()[off : off+uint64(n)]
 		for len(b) > 0 {
 			m := min(len(b), d.piece)
@@ -235,7 +237,7 @@ func (d *disk) finish(r *fabric.Request) {
 	}
 	next := idle
 	if r.ZeroCopy {
-		next = lentOut
+		next = attached
 	}
 	d.change(r, executing, next)
 	r.CQE.Fill(result, sqhd, r.SQE.CID(), st)
@@ -246,13 +248,13 @@ func (d *disk) finish(r *fabric.Request) {
 func (d *disk) Abandon(r *fabric.Request) {
 	next := idle
 	if r.ZeroCopy {
-		next = lentOut
+		next = attached
 	}
 	d.change(r, prepared, next)
 	d.abandoned.Add(1)
 }
 
 func (d *disk) EndZeroCopy(r *fabric.Request) {
-	d.change(r, lentOut, idle)
-	d.released.Add(1)
+	d.change(r, attached, idle)
+	d.ended.Add(1)
 }

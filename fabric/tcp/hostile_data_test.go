@@ -168,7 +168,7 @@ func TestHostileH2CData(t *testing.T) {
 			c.term(tt.want)
 		})
 	}
-	eventually(t, "all connections gone", func() bool { return tg.t.Connections() == 0 })
+	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 	if w := tg.d.written.Load(); w != 0 {
 		t.Errorf("%d writes executed", w)
 	}
@@ -211,7 +211,7 @@ func TestH2CDataForOtherCommands(t *testing.T) {
 		c.term(sequence)
 		tg.do(tg.d.release)
 	}
-	eventually(t, "all connections gone", func() bool { return tg.t.Connections() == 0 })
+	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 }
 
 // TestH2CDataBeforeConnect: data right after ICResp, when no command can have asked for any
@@ -226,7 +226,7 @@ func TestH2CDataBeforeConnect(t *testing.T) {
 			c.term(sequence)
 		}
 	}
-	eventually(t, "all connections gone", func() bool { return tg.t.Connections() == 0 })
+	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 	if n := tg.d.executed.Load(); n != 0 {
 		t.Errorf("%d commands executed", n)
 	}
@@ -237,18 +237,18 @@ func TestH2CDataBeforeConnect(t *testing.T) {
 func TestH2CDataBeforeR2T(t *testing.T) {
 	for name, tt := range map[string]struct {
 		o     options
-		reach func(h *hand, c *client)
+		reach func(h *manual, c *client)
 		state requestState
 	}{
-		"waiting for memory": {options{}, func(h *hand, c *client) {
+		"waiting for memory": {options{}, func(h *manual, c *client) {
 			h.exhaust()
 			sqe := rw(nvme.NVMWrite, 3, 0, 65536, false)
 			h.send(c.capsule(&sqe, nil))
 		}, requestWaiting},
-		"R2T blocked": {options{lend: true}, moments["R2T blocked"], requestGranting},
+		"R2T blocked": {options{zeroCopy: true}, moments["R2T blocked"], requestGranting},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHand(t, tt.o)
+			h := newManual(t, tt.o)
 			c := h.connect(pdu.Params{}, 8)
 			tt.reach(h, c)
 			var early *request

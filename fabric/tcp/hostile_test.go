@@ -80,7 +80,7 @@ func TestHostileICReq(t *testing.T) {
 			c.term(tt.want)
 		})
 	}
-	eventually(t, "all connections gone", func() bool { return tg.t.Connections() == 0 })
+	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 	if n := tg.d.executed.Load(); n != 0 {
 		t.Errorf("%d commands executed", n)
 	}
@@ -245,7 +245,7 @@ func TestHostilePDU(t *testing.T) {
 	if n := tg.d.executed.Load(); n != before {
 		t.Errorf("%d commands executed", n-before)
 	}
-	eventually(t, "all connections gone", func() bool { return tg.t.Connections() == 0 })
+	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 }
 
 // A TermReq of the host ends the connection without an answer.
@@ -259,5 +259,5 @@ func TestTermReqFromHost(t *testing.T) {
 		c.send(b)
 		c.end()
 	}
-	eventually(t, "all connections gone", func() bool { return tg.t.Connections() == 0 })
+	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 }

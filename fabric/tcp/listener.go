@@ -17,8 +17,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// listener accepts on its own goroutine. The socket is non-blocking and waits in the runtime's
-// poller.
+// listener accepts on its own goroutine. Its socket is non-blocking: the goroutine waits in the
+// runtime's poller.
 type listener struct {
 	t      *Transport
 	addr   fabric.Addr
@@ -70,9 +70,9 @@ func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	return l, nil
 }
 
-// inherited are the options that accepted sockets get from the listener. Keep-alive finds hosts
-// that vanished without a word and whose controller has no keep-alive timer of its own. Buffers are
-// left to the kernel, which tunes them.
+// inherited are the options that accepted sockets inherit from the listening one. TCP keep-alive
+// finds hosts that vanished and whose controller has no keep-alive timer. The sizes of the socket
+// buffers are left to the kernel, which tunes them.
 var inherited = []struct {
 	level, name, value int
 	what               string
@@ -112,8 +112,8 @@ func listen(addr netip.AddrPort, c *Config) (fd int, bound netip.AddrPort, err e
 			return fail(o.what, err)
 		}
 	}
-	if what, err := c.choose(fd); err != nil {
-		return fail(what, err)
+	if err := setCongestionControl(fd, c.CongestionControl); err != nil {
+		return fail("TCP_CONGESTION", err)
 	}
 	if err := unix.Bind(fd, sa); err != nil {
 		return fail("bind", err)
@@ -128,9 +128,28 @@ func listen(addr netip.AddrPort, c *Config) (fd int, bound netip.AddrPort, err e
 	return fd, addrPort(name), nil
 }
 
-// explain adds the mend to the errors that people meet.
+// setCongestionControl chooses the congestion control of the connections; "" leaves the system's.
+func setCongestionControl(fd int, name string) error {
+	if name == "" {
+		return nil
+	}
+	err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%q needs the capability CAP_NET_ADMIN, or to be in sysctl "+
+			"net.ipv4.tcp_allowed_congestion_control", name)
+	case errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("%q is not in sysctl net.ipv4.tcp_available_congestion_control", name)
+	}
+	return err
+}
+
+// explain adds a hint to the errors that are common.
 func explain(err error) error {
 	switch {
+	case errors.Is(err, unix.EMFILE):
+		return fmt.Errorf("%w: this process has as many descriptors as it may, raise the limit "+
+			"(ulimit -n, or LimitNOFILE= of a systemd unit)", err)
 	case errors.Is(err, unix.EADDRINUSE):
 		return fmt.Errorf("%w: another process listens there (see ss -ltnp)", err)
 	case errors.Is(err, unix.EADDRNOTAVAIL):
@@ -144,7 +163,7 @@ func explain(err error) error {
 	return err
 }
 
-// sockaddr converts an address. A zone is the name or the number of an interface.
+// sockaddr converts an address. A zone is the name or the index of an interface.
 func sockaddr(a netip.AddrPort) (sa unix.Sockaddr, family int, err error) {
 	addr := a.Addr().Unmap()
 	switch {
@@ -174,7 +193,7 @@ func sockaddr(a netip.AddrPort) (sa unix.Sockaddr, family int, err error) {
 	return s, unix.AF_INET6, nil
 }
 
-// addrPort converts back; link-local addresses get the name of their interface as zone.
+// addrPort converts back. Link-local addresses get the name of their interface as their zone.
 func addrPort(sa unix.Sockaddr) netip.AddrPort {
 	switch s := sa.(type) {
 	case *unix.SockaddrInet4:
@@ -196,7 +215,7 @@ func addrPort(sa unix.Sockaddr) netip.AddrPort {
 // Addr is the address listened on, with the real port.
 func (l *listener) Addr() fabric.Addr { return l.addr }
 
-// Close stops accepting and returns when accept is not called any more.
+// Close stops accepting and waits until the accept function has returned for the last time.
 func (l *listener) Close() error {
 	l.once.Do(func() {
 		close(l.closed)
@@ -209,7 +228,8 @@ func (l *listener) Close() error {
 	return l.err
 }
 
-// run accepts until Close. Errors that pass (no descriptors, no memory) make it pause and go on.
+// run accepts until Close. After an error that may pass (no descriptors, no memory) it pauses and
+// tries again.
 func (l *listener) run() {
 	defer close(l.done)
 	pause := pauseMin
@@ -224,11 +244,9 @@ func (l *listener) run() {
 			return
 		case errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.EINTR),
 			errors.Is(err, unix.EPROTO):
-			continue // the peer gave up meanwhile
-		case errors.Is(err, unix.EMFILE):
-			err = fmt.Errorf("%w (raise LimitNOFILE= of the systemd unit, or ulimit -n)", err)
+			continue // the peer has given up
 		}
-		l.t.log.Warn("accept failed, trying again", "listener", l.addr, "in", pause, "error", err)
+		l.t.log.Warn("accept failed, trying again", "listener", l.addr, "err", explain(err))
 		select {
 		case <-l.closed:
 			return
@@ -247,7 +265,7 @@ func (l *listener) isClosed() bool {
 	}
 }
 
-// next waits for a connection.
+// next waits for the next connection.
 func (l *listener) next() (fd int, sa unix.Sockaddr, err error) {
 	waitErr := l.raw.Read(func(lfd uintptr) bool {
 		fd, sa, err = unix.Accept4(int(lfd), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
@@ -259,20 +277,20 @@ func (l *listener) next() (fd int, sa unix.Sockaddr, err error) {
 	return fd, sa, err
 }
 
-// serve hands an accepted socket on.
+// serve passes an accepted socket to the accept function if it is admitted.
 func (l *listener) serve(fd int, peer unix.Sockaddr) {
 	c := &conn{t: l.t, fd: fd, accepted: time.Now(), info: fabric.QueueInfo{
 		Transport: nvme.TransportTCP, Remote: addrPort(peer), PortID: l.portID, QID: -1,
 		CNTLID:   nvme.CNTLIDDynamic,
 		MaxDepth: l.t.cfg.MaxDepth, InCapsuleSize: l.t.cfg.InCapsuleSize, MSDBD: 1,
 	}}
-	if err := l.t.admit(c); err != nil {
+	if err := c.admit(); err != nil {
 		_ = unix.Close(fd)
-		l.t.log.Warn("connection refused", "from", c.info.Remote, "listener", l.addr, "error", err)
+		l.t.log.Warn("connection refused", "remote", c.info.Remote, "listener", l.addr, "err", err)
 		return
 	}
 	name, err := unix.Getsockname(fd)
-	if err != nil { // the peer is gone already
+	if err != nil { // the peer has closed it already
 		_ = c.Close()
 		return
 	}
@@ -280,15 +298,39 @@ func (l *listener) serve(fd int, peer unix.Sockaddr) {
 	l.accept(c)
 }
 
-// conn is an accepted connection until a group adopts it.
+// conn is an accepted connection.
 type conn struct {
 	t        *Transport
 	fd       int
 	accepted time.Time
 	info     fabric.QueueInfo
-	memory   int64 // counted in Transport.memory
-	adopted  bool  // a queue gives the memory back
+	memory   int64 // that is charged for its queue
+	adopted  bool  // its queue gives the memory back
 	closed   sync.Once
+}
+
+// admit counts the connection, with the memory that every queue needs.
+func (c *conn) admit() error {
+	if err := c.t.admission.Admit(c.info.Remote.Addr(), queueBytes); err != nil {
+		return err
+	}
+	c.memory = queueBytes
+	return nil
+}
+
+// charge counts more memory for its queue.
+func (c *conn) charge(n int64) error {
+	if err := c.t.admission.Charge(n); err != nil {
+		return err
+	}
+	c.memory += n
+	return nil
+}
+
+// uncharge gives back all the memory that was counted.
+func (c *conn) uncharge() {
+	c.t.admission.Uncharge(c.memory)
+	c.memory = 0
 }
 
 // Info describes the connection.
@@ -312,10 +354,12 @@ func (c *conn) Close() error {
 	var err error
 	c.closed.Do(func() {
 		err = unix.Close(c.fd)
-		c.t.leave(c.info.Remote.Addr())
+		c.t.admission.Leave(c.info.Remote.Addr())
 		if !c.adopted {
-			c.t.giveBack(c)
+			c.uncharge()
 		}
 	})
 	return err
 }
+
+var _ fabric.CPUConn = (*conn)(nil)

@@ -113,7 +113,12 @@ func TestWildcards(t *testing.T) {
 }
 
 func TestConnectionLimits(t *testing.T) {
-	tg := serve(t, options{cfg: Config{MaxConnectionsPerHost: 3}})
+	for _, cfg := range []Config{{MaxConnectionsPerHost: 3}, {MaxConnections: 3}} {
+		connectionLimits(t, serve(t, options{cfg: cfg}))
+	}
+}
+
+func connectionLimits(t *testing.T, tg *target) {
 	var open []*client
 	for range 3 {
 		open = append(open, tg.connect(t, pdu.Params{}, 4, 0))
@@ -123,21 +128,18 @@ func TestConnectionLimits(t *testing.T) {
 		c.end()
 	}
 	_ = open[0].Close()
-	eventually(t, "a place is free", func() bool { return tg.t.Connections() == 2 })
+	eventually(t, "a place is free", func() bool { return tg.t.Usage().Connections == 2 })
 	c := tg.connect(t, pdu.Params{}, 4, 0)
 	c.readBlocks(1, 0, 512)
-	if err := (&Transport{cfg: Config{MaxConnections: 1}, total: 1}).admit(&conn{}); err == nil {
-		t.Error("more connections than the transport may have")
-	}
 }
 
-// Without descriptors accept waits, and goes on afterwards.
+// Without descriptors accept waits, and continues afterwards.
 func TestNoDescriptors(t *testing.T) {
 	var lines atomic.Int64
 	tg := serve(t, options{cfg: Config{Log: countingLog(&lines)}})
 	before := tg.connect(t, pdu.Params{}, 4, 0)
 	waiting := tg.dial(t) // has its descriptor already
-	eventually(t, "both are accepted", func() bool { return tg.t.Connections() == 2 })
+	eventually(t, "both are accepted", func() bool { return tg.t.Usage().Connections == 2 })
 	// the host's end of the connection to come
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -174,13 +176,14 @@ func TestNoDescriptors(t *testing.T) {
 	before.readBlocks(1, 0, 512)
 	waiting.icReq(pdu.Params{})
 	eventually(t, "accept complains", func() bool { return lines.Load() > 0 })
-	if n := tg.t.Connections(); n != 2 {
+	if n := tg.t.Usage().Connections; n != 2 {
 		t.Errorf("%d connections", n)
 	}
 	restore()
-	eventually(t, "the connection is accepted", func() bool { return tg.t.Connections() == 3 })
+	eventually(t, "the connection is accepted",
+		func() bool { return tg.t.Usage().Connections == 3 })
 	_ = unix.Close(fd)
-	eventually(t, "the connection is gone", func() bool { return tg.t.Connections() == 2 })
+	eventually(t, "the connection is ended", func() bool { return tg.t.Usage().Connections == 2 })
 }
 
 // Hosts that come and go at once, with a reset or in the middle of ICReq, leave nothing behind, and
@@ -226,7 +229,7 @@ func TestFloods(t *testing.T) {
 	if failed.Load() > 0 {
 		t.Errorf("%d connections failed", failed.Load())
 	}
-	eventually(t, "only the good connection", func() bool { return tg.t.Connections() == 1 })
+	eventually(t, "only the good connection", func() bool { return tg.t.Usage().Connections == 1 })
 	good.readBlocks(1, 0, 512)
 }
 
@@ -271,9 +274,6 @@ func TestConfig(t *testing.T) {
 		{LingerTimeout: time.Minute},
 		{ICReqTimeout: -1},
 		{QueueMemory: -1},
-		{BusyPoll: -time.Microsecond},
-		{BusyPoll: time.Second},
-		{BusyPoll: 1500},
 		{MaxConnections: -1},
 		{InCapsuleSize: -16},
 	} {
@@ -292,7 +292,7 @@ func TestConfig(t *testing.T) {
 
 // Refused digests are not echoed.
 func TestNoDigests(t *testing.T) {
-	h := newHand(t, options{cfg: Config{NoHeaderDigest: true, NoDataDigest: true}})
+	h := newManual(t, options{cfg: Config{NoHeaderDigest: true, NoDataDigest: true}})
 	h.open()
 	var r pdu.ICReq
 	r.Set(&pdu.Params{HeaderDigest: true, DataDigest: true}, 1)
@@ -306,7 +306,7 @@ func TestNoDigests(t *testing.T) {
 
 // SetDepth within the limits only.
 func TestSetDepth(t *testing.T) {
-	h := newHand(t, options{})
+	h := newManual(t, options{})
 	h.connect(pdu.Params{}, 8)
 	q := h.queue()
 	for _, n := range []int{-1, 0, 129} {
@@ -317,46 +317,15 @@ func TestSetDepth(t *testing.T) {
 	h.close()
 }
 
-// Busy polling is an option of every accepted socket.
-func TestBusyPoll(t *testing.T) {
-	tr := New(Config{Log: quiet, BusyPoll: 50 * time.Microsecond})
-	got := make(chan int, 1)
-	l, err := tr.Listen(listenAddr("127.0.0.1:0"), 1, func(c fabric.Conn) {
-		n, err := unix.GetsockoptInt(c.(*conn).fd, unix.SOL_SOCKET, unix.SO_BUSY_POLL)
-		if err != nil {
-			t.Error(err)
-		}
-		if cpu := c.(*conn).CPU(); cpu != -1 {
-			t.Errorf("a host on this machine is taken for one near CPU %d", cpu)
-		}
-		got <- n
-		_ = c.Close()
-	})
-	if err != nil {
-		if strings.Contains(err.Error(), "CAP_NET_ADMIN") ||
-			strings.Contains(err.Error(), "NET_RX_BUSY_POLL") {
-			t.Skip(err)
-		}
-		t.Fatal(err)
-	}
-	c, err := net.Dial("tcp", l.Addr().AddrPort.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := wait(t, "a connection", got); n != 50 {
-		t.Errorf("SO_BUSY_POLL is %d", n)
-	}
-	if err := errors.Join(c.Close(), tr.Close()); err != nil {
-		t.Error(err)
-	}
-}
-
 // The CPU of a connection from elsewhere is what the kernel says.
 func TestIncomingCPU(t *testing.T) {
 	tg := serve(t, options{})
 	tg.connect(t, pdu.Params{}, 4, 0)
 	tg.do(func() {
 		c := tg.g.queues[0].conn
+		if cpu := c.CPU(); cpu != -1 {
+			t.Errorf("a host on this machine is taken for one near CPU %d", cpu)
+		}
 		c.info.Remote = netip.MustParseAddrPort("192.0.2.1:4711")
 		if cpu := c.CPU(); cpu < 0 || cpu >= 1<<16 {
 			t.Errorf("CPU %d", cpu)

@@ -193,9 +193,9 @@ func transportServer(b *testing.B, l load) (string, func() (int64, int64), func(
 	}
 	return ln.Addr().AddrPort.String(), cpu, func() {
 		_ = t.Close()
-		gone := make(chan struct{})
-		r.Post(func() { g.Shutdown(func() { close(gone) }) })
-		<-gone
+		ended := make(chan struct{})
+		r.Post(func() { g.Shutdown(func() { close(ended) }) })
+		<-ended
 		cancel()
 		<-done
 		_, _, _, _ = g.Close(), r.Close(), arena.Close(), d.data.Unmap()

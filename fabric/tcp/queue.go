@@ -9,6 +9,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
@@ -17,82 +18,130 @@ type queue struct {
 	g     *Group
 	fd    int
 	conn  *conn
-	index int // in Group.queues
+	index int // in Group.queues, -1 when removed
 
-	state   queueState
-	hot     bool
-	drained bool // the socket was read empty: the next input is an event
-	dirty   bool // on Group.dirty, or about to be cleaned
-	ending  bool // Disconnect was called
-	faulted bool // a C2HTermReq is queued: nothing may follow it
-	eof     bool // the peer closed its side
-	empty   int  // polls without work since it became hot
+	state     queueState
+	active    list.Node[queue] // on Group.active
+	scheduled list.Node[queue] // on Group.scheduled
+	drained   bool             // the socket was read empty: the next input is an event
+	hungUp    bool             // the peer has closed its side, so the stream is read to its end
+	blocked   bool             // the socket takes no more for now
 
-	session fabric.Session
-	open    bool // Handler.Open succeeded, Handler.Close has not been called
-	params  pdu.Params
-	admin   bool // QID 0, as the Connect command says
-	light   bool // not counted in Group.load: an admin queue, or dead
+	session   fabric.Session
+	open      bool // Handler.Open succeeded, Handler.Close has not been called
+	params    pdu.Params
+	admin     bool // QID 0, as the Connect command says
+	connected bool // a Connect command succeeded
 
 	// Requests. free is a stack.
-	reqs      []*request
-	free      []*request
-	depth     int // commands the host may have outstanding
-	connected bool
+	reqs  []*request
+	free  []*request
+	depth int // commands the host may have outstanding
 
 	// Receiving.
-	rx   receiveState
-	cur  *request // whose data arrives
-	left int      // data bytes of the current PDU still to come
-	crc  uint32   // digest of the data of the current PDU so far
-	// what was received and not consumed: less than a unit, or more while stalled
-	carry      []byte
-	stalled    bool        // the capsule at the start of carry waits for memory
-	stallNeed  int         // how much, in bytes
-	stallAhead bool        // it would be prepared ahead of its data
-	large      bool        // the last command had much data in its capsule, and so may the next one
-	grants     requestList // R2Ts whose data is outstanding, in their order
+	rx      receiveState
+	cur     *request   // whose data arrives
+	dst     mem.Cursor // where it goes
+	left    int        // data bytes of the current PDU still to come
+	crc     uint32     // digest of the data of the current PDU so far
+	partial []byte     // received and not consumed: less than a header, or more while stalled
+	large   bool       // the last command had large data in its capsule, and so may the next one
+	grants  list.List[request]
 
 	// Sending.
-	sendq   requestList
-	sent    int  // bytes of the first entry that have left
-	blocked bool // the socket takes no more for now
+	sendq list.List[request]
+	sent  int // bytes of the first entry that have left
 
-	executing int         // requests the handler has
-	dropped   requestList // completed requests of a dead queue, still to be released
-	why       error       // why it ends
+	executing int                // requests the handler has
+	dropped   list.List[request] // completed requests of a dead queue
+	why       error              // why it ends
 
 	deadlines
 }
 
-// request is one command and what the transport keeps of it.
+// queueState is the life of a connection.
+//
+//	connecting --ICReq--> live -+--Disconnect--> disconnecting --> closing -+--all sent--> lingering
+//	                            +--fault----------------------> terminating -+
+//
+// A lingering connection is dead at the end of its stream or at a deadline; one whose socket fails
+// is dead at once.
+type queueState uint8
+
+const (
+	// queueConnecting waits for an ICReq. The handler does not know the queue.
+	queueConnecting queueState = iota
+	// queueLive takes capsules.
+	queueLive
+	// queueDisconnecting takes nothing more. The next poll closes it.
+	queueDisconnecting
+	// queueClosing sends what is queued, and responses that are completed meanwhile. Input is
+	// discarded.
+	queueClosing
+	// queueTerminating sends what is queued, a C2HTermReq at the end, which nothing may follow.
+	queueTerminating
+	// queueLingering has sent everything, has shut down its side of the connection, and discards
+	// input until the peer closes or a deadline: closing with unread input would send a reset and
+	// could destroy what the peer has not read yet. The session is closed.
+	queueLingering
+	// queueDead has no socket. The queue stays in its group until the handler has given back every
+	// request.
+	queueDead
+)
+
+// request is one command and what the transport knows about it.
 type request struct {
 	fabric.Request
-	tag      uint16 // index in queue.reqs
-	state    requestState
-	prepared bool          // Prepare has been called
-	whole    bool          // in-capsule data has arrived completely
-	ahead    bool          // Prepare comes before in-capsule data (ahead.go)
-	damaged  bool          // a data digest was wrong
-	old      bool          // on sendq since before the last tick
-	send     sendKind      // what to send, while it is on sendq
-	next     *request      // on sendq, grants, waiting or dropped
-	own      []mem.Segment // memory of the arena to give back
-	// in-capsule data in the group's receive buffer, from its arrival to Execute
-	passing []byte
-	recvd   uint32 // data bytes received
+	node   list.Node[request] // on sendq, grants, dropped or resumed
+	memory mem.Waiter         // its memory of the pool, which is given back, or its wait for it
+	// data is in-capsule data in the group's receive buffer, until Execute returns, or what sendRaw
+	// sends.
+	data    []byte
 	wire    int    // bytes of what is to be sent
+	recvd   uint32 // data bytes of R2Ts received
 	crc     uint32 // data digest of the response
-	crcDone bool
+	tag     uint16 // index in queue.reqs
 	ttag    uint16
 	round   uint16 // counts uses, makes stale transfer tags recognisable
-	since   int64  // when it began to wait for memory
-	raw     []byte // sendRaw: the bytes
-	ctl     bool   // not a command: carries an ICResp or a TermReq
+	state   requestState
+	send    sendKind // what to send, while it is on sendq
+	damaged bool     // a data digest was wrong
+	unsent  bool     // on sendq since before the last tick
+	crcDone bool
 }
 
+// requestState is the life of a command. In each state exactly one party may touch the request.
+//
+//	free -> parsed -+-> executing -> sending -> free
+//	                +-> waiting --+-> receiving -> executing
+//	                +-------------+-> granting -> receiving
+type requestState uint8
+
+const (
+	// requestFree is on the queue's free list.
+	requestFree requestState = iota
+	// requestParsed is on the group's batch for Prepare.
+	requestParsed
+	// requestWaiting is prepared and waits for data memory.
+	requestWaiting
+	// requestGranting is prepared, has memory, and its R2T is queued for sending.
+	requestGranting
+	// requestReceiving is prepared, has memory, and its data is arriving: that of its capsule, or
+	// H2CData.
+	requestReceiving
+	// requestExecuting belongs to the handler, or will in a moment.
+	requestExecuting
+	// requestSending is completed; its response is queued for sending.
+	requestSending
+)
+
+func (r *request) queue() *queue { return r.Queue.(*queue) }
+
+// partialSize is the most bytes of an incomplete header, with its padding: PDO is a byte.
+const partialSize = 256
+
 func newQueue(g *Group, c *conn) *queue {
-	q := &queue{g: g, fd: c.fd, conn: c, carry: make([]byte, 0, carryMax)}
+	q := &queue{g: g, fd: c.fd, conn: c, partial: make([]byte, 0, partialSize)}
 	q.params.InCapsule = uint32(max(pdu.AdminInCapsule, c.info.InCapsuleSize))
 	q.params.MaxH2CData = uint32(g.t.cfg.MaxH2CData)
 	q.handshakeBy = q.now() + g.t.cfg.ICReqTimeout.Nanoseconds() - sinceNanos(c.accepted)
@@ -101,39 +150,41 @@ func newQueue(g *Group, c *conn) *queue {
 
 func (q *queue) now() int64 { return q.g.loop.Now() }
 
-// lighten takes the queue out of the load of its group.
-func (q *queue) lighten() {
-	if !q.light {
-		q.light = true
+// setAdmin notes whether it is an admin queue, which does not count in the load of its group.
+func (q *queue) setAdmin(admin bool) {
+	switch {
+	case admin && !q.admin:
 		q.g.load.Add(-1)
+	case !admin && q.admin:
+		q.g.load.Add(1)
 	}
+	q.admin = admin
 }
 
 // event is called when the socket changes.
 func (q *queue) event(events uint32) {
-	if q.state == queueDead {
+	const ended = unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
+	switch {
+	case q.state == queueDead:
+		return
+	case q.stalled() && events&ended != 0: // otherwise reading finds out
+		q.kill(errPeerClosed)
 		return
 	}
-	if q.stalled && events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
-		q.kill(errPeerClosed) // otherwise found by reading
-		return
-	}
-	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
-		q.drained = false
-		q.g.heat(q)
+	if events&(unix.EPOLLIN|ended) != 0 {
+		q.hungUp = q.hungUp || events&ended != 0
+		q.g.activate(q)
 	}
 	if events&unix.EPOLLOUT != 0 && q.blocked {
 		q.blocked = false
-		q.g.heat(q)
-		q.touch()
+		q.schedule()
 	}
 }
 
-// touch puts the queue on the list of those to be cleaned.
-func (q *queue) touch() {
-	if !q.dirty {
-		q.dirty = true
-		q.g.dirty = append(q.g.dirty, q)
+// schedule has the queue run in the next poll, or at the end of its turn in this one.
+func (q *queue) schedule() {
+	if !q.scheduled.Listed() {
+		q.g.scheduled.Push(q, &q.scheduled)
 	}
 }
 
@@ -145,7 +196,7 @@ func (q *queue) SetDepth(depth int) error {
 	if limit := q.g.t.cfg.MaxDepth; depth < 1 || depth > limit {
 		return fmt.Errorf("tcp: queue depth %d: must be 1 to %d", depth, limit)
 	}
-	if err := q.g.t.deepen(q.conn, depth); err != nil {
+	if err := q.conn.charge(int64(depth) * commandBytes); err != nil {
 		return fmt.Errorf("tcp: queue depth %d: %w", depth, err)
 	}
 	q.depth = depth
@@ -164,6 +215,7 @@ func (q *queue) allocate(n int) {
 	for i := range block {
 		r := &block[i]
 		r.Session, r.Queue, r.Owner, r.tag = q.session, q, r, uint16(len(q.reqs))
+		r.memory.Owner = r
 		q.reqs = append(q.reqs, r)
 	}
 	for i := len(block) - 1; i >= 0; i-- { // low tags first
@@ -182,196 +234,157 @@ func (q *queue) get() *request {
 	return r
 }
 
-// put takes a request back after its response, or at the end of the queue: memory is returned.
+// put takes a request back after its response, or at the end of the queue, with its memory.
 func (q *queue) put(r *request) {
-	q.freeOwn(r)
+	q.freeMemory(r)
 	if r.ZeroCopy {
 		q.g.cfg.Handler.EndZeroCopy(&r.Request)
 	}
 	r.Request.Reset()
-	r.state, r.prepared, r.whole, r.ahead, r.damaged, r.crcDone, r.old = requestFree, false, false,
-		false, false, false, false
-	r.passing = nil
+	r.state, r.damaged, r.unsent, r.crcDone = requestFree, false, false, false
 	q.free = append(q.free, r)
 }
 
-// freeOwn gives arena memory back.
-func (q *queue) freeOwn(r *request) {
-	if len(r.own) > 0 {
-		q.g.leaveAhead(r)
-		q.g.cfg.Memory.Free(r.own)
-		clear(r.own)
-		r.own = r.own[:0]
-	}
+// abandon frees a prepared request that will not be executed.
+func (q *queue) abandon(r *request) {
+	q.g.cfg.Handler.Abandon(&r.Request)
+	q.put(r)
 }
 
-// Complete takes requests back from the handler.
-func (q *queue) Complete(reqs []*fabric.Request) {
-	for _, fr := range reqs {
-		r := fr.Owner.(*request)
-		if r.state != requestExecuting {
-			panic(fmt.Sprintf(
-				"tcp: request %d was completed without having been executed, or twice", r.tag))
-		}
-		q.executing--
-		r.state = requestSending
-		if q.state >= queueLingering || q.faulted {
-			q.dropped.push(r)
-			continue
-		}
-		q.respond(r)
-	}
-	q.touch()
-}
-
-// Disconnect starts the orderly end of the queue. The next poll goes on with it, so that the
+// Disconnect starts the orderly end of the queue. The next poll continues with it, so that the
 // handler, which may have called this, is not called from here.
 func (q *queue) Disconnect(why error) {
-	if q.state < queueClosing && !q.ending {
-		q.ending, q.why = true, why
-		if why != errShutdown {
-			q.g.t.log.Info("disconnecting", "remote", q.conn.info.Remote, "local",
-				q.conn.info.Local, "reason", why)
-		}
-		q.touch()
+	if q.state >= queueDisconnecting {
+		return
 	}
+	q.state, q.why = queueDisconnecting, why
+	if why != errShutdown {
+		q.g.t.log.Info("disconnecting", "remote", q.conn.info.Remote, "local", q.conn.info.Local,
+			"reason", why)
+	}
+	q.schedule()
 }
 
 // fault ends the connection because of what the peer sent: a C2HTermReq with the offending header
 // is the last thing it gets (TCP section 3.5).
 func (q *queue) fault(f pdu.Fault, offending []byte) {
-	q.g.runBatch() // what came before it is good
+	q.g.prepareBatch() // what came before it is good
 	if q.state >= queueClosing {
 		return
 	}
 	q.sendRaw(pdu.AppendTermReq(nil, pdu.TypeC2HTermReq, f, offending))
-	q.faulted = true
 	q.g.t.log.Warn("connection ended for a protocol error", "remote", q.conn.info.Remote, "local",
-		q.conn.info.Local, "error", f)
-	q.close(f, q.g.t.cfg.LingerTimeout.Nanoseconds())
+		q.conn.info.Local, "err", f)
+	q.close(queueTerminating, f, q.g.t.cfg.LingerTimeout.Nanoseconds())
 }
 
-// close stops taking input, gives up what has not been executed, and lets what is queued be sent
-// for a while.
-func (q *queue) close(why error, linger int64) {
-	q.state, q.why = queueClosing, why
-	q.closeBy = q.now() + linger
-	q.handshakeBy, q.partialBy, q.stalledBy, q.grantBy = 0, 0, 0, 0
-	q.g.startTick()
-	q.cur, q.left, q.carry, q.stalled = nil, 0, q.carry[:0], false
-	q.grants.take()
-	q.unwait()
-	for _, r := range q.reqs {
-		switch r.state {
-		case requestParsed, requestWaiting, requestGranted:
-			q.abandon(r)
-		}
-	}
-	q.g.heat(q)
-	q.drained = false
-	q.touch()
-}
-
-// abandon frees a request that will not be executed.
-func (q *queue) abandon(r *request) {
-	if r.prepared {
-		q.g.cfg.Handler.Abandon(&r.Request)
-	}
-	q.put(r)
-}
-
-// unwait takes the queue's requests off the list of those that wait for memory, and the queue
-// itself.
-func (q *queue) unwait() {
-	g := q.g
-	for r := g.waiting.take(); r != nil; {
-		next := r.next
-		if r.Queue != fabric.Queue(q) {
-			g.waiting.push(r)
-		}
-		r = next
-	}
-	for i, s := range g.stalled {
-		if s == q {
-			g.stalled = append(g.stalled[:i], g.stalled[i+1:]...)
-			break
-		}
-	}
-}
-
-// clean is the part of a poll that every queue with something to do gets: it sends, and goes on
-// with the end of the queue.
-func (q *queue) clean() int {
-	q.dirty = false
+// run is called when the queue was scheduled: it sends, and continues the end of the queue. It
+// returns the number of steps made.
+func (q *queue) run() int {
 	work := 0
-	for r := q.dropped.take(); r != nil; work++ {
-		next := r.next
+	for r := q.dropped.Pop(); r != nil; r = q.dropped.Pop() {
 		q.put(r)
-		r = next
-	}
-	if q.ending && q.state < queueClosing {
-		q.close(q.why, min(orderlyLinger, q.g.t.cfg.LingerTimeout).Nanoseconds())
 		work++
 	}
-	if q.state != queueDead && !q.blocked && q.sendq.head != nil {
+	if q.state == queueDisconnecting {
+		q.close(queueClosing, q.why,
+			min(orderlyLinger, q.g.t.cfg.LingerTimeout).Nanoseconds())
+		work++
+	}
+	if q.state != queueDead && !q.blocked && !q.sendq.Empty() {
 		work += q.flush()
 	}
-	if q.state == queueClosing && q.sendq.head == nil {
-		q.linger()
-		work++
-	}
-	if q.state == queueDead && q.executing == 0 && q.dropped.head == nil && q.index >= 0 {
-		q.g.gone(q)
+	switch q.state {
+	case queueClosing, queueTerminating:
+		if q.sendq.Empty() {
+			q.linger()
+			work++
+		}
+	case queueDead:
+		if q.executing == 0 && q.dropped.Empty() && q.index >= 0 {
+			q.g.remove(q)
+		}
 	}
 	return work
 }
 
-// linger tells the handler that the queue is dead, and the peer that no more comes.
-func (q *queue) linger() {
-	q.state = queueLingering
-	q.farewell()
-	if err := unix.Shutdown(q.fd, unix.SHUT_WR); err != nil || q.eof {
-		q.kill(q.why)
+// close stops taking input, abandons what has not been executed, and lets what is queued be sent
+// for a while. The new state is closing or terminating.
+func (q *queue) close(state queueState, why error, linger int64) {
+	q.state, q.why = state, why
+	q.closeBy = q.now() + linger
+	q.handshakeBy, q.partialBy, q.grantBy = 0, 0, 0
+	q.g.startTick()
+	if q.stalled() {
+		q.g.stalled--
 	}
+	q.cur, q.dst, q.left, q.partial = nil, mem.Cursor{}, 0, q.partial[:0]
+	for q.grants.Pop() != nil {
+	}
+	for _, r := range q.reqs {
+		switch r.state {
+		case requestWaiting:
+			q.g.cancelWait(r)
+			q.abandon(r)
+		case requestReceiving:
+			q.abandon(r)
+		}
+	}
+	q.g.activate(q)
+	q.schedule()
 }
 
-// farewell ends the session, once.
-func (q *queue) farewell() {
+// linger closes the session, and this side of the connection.
+func (q *queue) linger() {
+	q.state = queueLingering
+	q.closeSession()
+	if err := unix.Shutdown(q.fd, unix.SHUT_WR); err != nil {
+		q.kill(q.why)
+		return
+	}
+	q.g.activate(q) // the peer may have closed its side before
+}
+
+// closeSession tells the handler, once, that the queue has ended.
+func (q *queue) closeSession() {
 	if q.open {
 		q.open = false
 		q.g.cfg.Handler.Close(q.session)
 	}
 }
 
-// kill closes the socket at once and releases everything but what the handler still executes. It
-// must not be called from within a call of the handler.
+// kill closes the socket at once and frees everything but what the handler still executes. It must
+// not be called from within a call of the handler.
 func (q *queue) kill(why error) {
 	if q.state == queueDead {
 		return
 	}
 	if q.state < queueClosing {
-		q.close(why, 0)
+		q.close(queueClosing, why, 0)
 	}
 	q.state = queueDead
 	q.g.t.cfg.Log.Debug("connection closed", "remote", q.conn.info.Remote, "local",
 		q.conn.info.Local, "reason", why)
-	q.g.part(q)
-	q.lighten()
+	q.g.unregister(q)
+	if q.active.Listed() {
+		q.g.active.Remove(&q.active)
+	}
+	if !q.admin {
+		q.g.load.Add(-1)
+	}
 	_ = q.conn.Close()
 	q.closeBy, q.sendBy = 0, 0
-	for r := q.sendq.take(); r != nil; {
-		next := r.next
+	for r := q.sendq.Pop(); r != nil; r = q.sendq.Pop() {
 		switch {
-		case r.ctl:
+		case r.send == sendRaw:
 		case r.state == requestGranting:
 			q.abandon(r)
 		default:
 			q.put(r)
 		}
-		r = next
 	}
-	q.farewell()
-	q.touch()
+	q.closeSession()
+	q.schedule()
 }
 
 // broken ends the queue because the socket failed.

@@ -4,253 +4,200 @@ import (
 	"syscall"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
-	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// bulkWindow is how much is received beyond the data that goes straight to its place while large
-// data is expected: the next headers. A larger window would catch data in the shared buffer, from
-// where it has to be copied.
-const bulkWindow = 1 << 10
+// Data from the host takes one of two paths. Small in-capsule data that was received as a whole
+// behind its command:
+//
+//	1 receive        takes it into the receive buffer, with headers and data of other PDUs
+//	2 capsule        leaves it there, and puts the command on the batch for Prepare
+//	3 fromCapsule    has the device take it from there (borrowed data) or, if that may take longer
+//	                 than Execute, copies it to memory of the pool
+//	4 markReady      puts the command on the list for Execute
+//
+// All other data is direct data, in a capsule or asked for with an R2T:
+//
+//	1 capsule        puts the command on the batch for Prepare, at once if its data follows
+//	2 wantMemory     finds memory: that of the namespace, which Prepare attached (zero copy), or of
+//	                 the pool, perhaps later
+//	3 start          expects the data of the capsule, or sends an R2T;
+//	  h2cData        knows which request an H2CData belongs to
+//	4 receiveDirect  receives the data straight into that memory;
+//	  data           copies there what was received in one piece with the header before it
+//	5 markReady      puts the command on the list for Execute
+//
+// While direct data is expected, no more than the next header is received behind anything else, so
+// that there is nothing to copy.
+
+// directMin is the least in-capsule data that is worth a receive of its own.
+const directMin = 32 << 10
+
+// receiveState says what the next input byte of a queue is.
+type receiveState uint8
+
+const (
+	// receiveHeader: a PDU header (with digest and padding).
+	receiveHeader receiveState = iota
+	// receiveData: direct data of the PDU, for the current request.
+	receiveData
+	// receiveDigest: the data digest of the PDU.
+	receiveDigest
+)
 
 // receive takes input once and handles it. It returns the number of steps made, 0 if there was
 // nothing.
 func (q *queue) receive() int {
 	switch {
-	case q.state >= queueClosing:
+	case q.state > queueLive:
 		return q.discard()
-	case q.stalled || q.eof:
+	case q.stalled():
 		q.drained = true
 		return 0
+	case q.rx == receiveData:
+		return q.receiveDirect()
 	}
-	g := q.g
-	buf := g.rx
-	if len(g.stalled) > 0 {
-		buf = buf[:tightSize]
-	}
-	have := copy(buf, q.carry)
-	head, r, size := 0, q.cur, q.left
-	if size == 0 {
-		head, r, size = q.foretell(have)
-	}
-	if r != nil {
-		return q.receiveData(r, have, head, size)
-	}
-	if q.large && have < q.untilData() {
-		buf = buf[:q.untilData()]
-	}
+	buf := q.window()
+	have := copy(buf, q.partial)
 	n, e := sys.Recv(q.fd, buf[have:], 0)
-	if q.received(n, len(buf)-have, e) {
-		return q.process(buf[:have+n])
-	}
-	return q.nothing(e)
-}
-
-// receiveData receives with up to three parts: a header into the group's buffer, which has the
-// first have bytes of it, up to size bytes of data straight to their place with r, and what follows
-// into the buffer again. head is 0 if the header has been there before; otherwise the next PDU is
-// taken for the H2CData that continues r, and what comes in its place is copied out again.
-func (q *queue) receiveData(r *request, have, head, size int) int {
-	g := q.g
-	buf := g.rx
-	iov := g.iov[:0]
-	if head > 0 {
-		iov = append(iov, sys.Iovec{})
-		sys.SetIovec(&iov[0], buf[have:head])
-	}
-	wanted := size
-	iov, size = appendTargets(iov, r, min(size, g.input))
-	window := buf
-	if head > 0 {
-		window = buf[head+size:] // room for the data before it, should the guess be wrong
-	}
-	switch {
-	case head > 0 && size < min(int(r.Length-r.recvd), int(q.params.MaxH2CData)), head == 0 &&
-		size < wanted:
-		window = window[:0] // more of the same follows
-	case q.large && head == 0:
-		window = window[:q.untilData()]
-	case q.grants.head != nil:
-		window = window[:bulkWindow]
-	case len(g.stalled) > 0:
-		window = window[:tightSize]
-	}
-	iov = append(iov, sys.Iovec{})
-	sys.SetIovec(&iov[len(iov)-1], window)
-	n, e := sys.Recvmsg(q.fd, iov, 0)
-	clear(iov)
-	if !q.received(n, head-have+size+len(window), e) {
+	if n == 0 {
 		return q.nothing(e)
 	}
-	n += have
-	if n <= head {
-		return q.process(buf[:n])
+	q.received(n, len(buf)-have)
+	return q.process(buf[:have+n])
+}
+
+// receiveDirect receives the rest of the data of a PDU straight into the memory of its request, as
+// far as it has some, and what follows into the receive buffer.
+func (q *queue) receiveDirect() int {
+	iov, dst, size := q.g.iov[:0], q.dst, 0
+	for most := min(q.left, q.g.input); size < most && len(iov) < iovMax-1; {
+		b := dst.Next(most - size)
+		if b == nil {
+			break
+		}
+		iov = append(iov, sys.Iovec{})
+		sys.SetIovec(&iov[len(iov)-1], b)
+		size += len(b)
 	}
-	n -= head
+	buf := q.window()
+	if size < q.left && dst.Segment() != nil {
+		buf = buf[:0] // more of the same follows
+	}
+	iov = append(iov, sys.Iovec{})
+	sys.SetIovec(&iov[len(iov)-1], buf)
+	n, e := sys.Recvmsg(q.fd, iov, 0)
+	clear(iov)
+	if n == 0 {
+		return q.nothing(e)
+	}
+	q.received(n, size+len(buf))
 	placed := min(n, size)
-	if head == 0 {
-		q.landed(placed)
-		return q.process(window[:n-placed])
-	}
-	return q.judge(r, buf[:head+n], head, placed)
+	q.advance(placed)
+	return q.process(buf[:n-placed])
 }
 
-// judge goes on with b, of which the first placed bytes behind a header of head bytes lie with r,
-// if they are its data; b has room for them.
-func (q *queue) judge(r *request, b []byte, head, placed int) int {
-	ours := min(q.asForetold(r, b[:head]), placed)
-	copyOut(b[head+ours:head+placed], r, int(r.recvd)+ours)
-	if ours == 0 {
-		return q.process(b)
+// window is the part of the receive buffer that the next receive may fill.
+func (q *queue) window() []byte {
+	buf, p := q.g.rx, &q.params
+	if q.g.stalled > 0 {
+		buf = buf[:stalledBuffer]
 	}
-	if q.header(b[:head]); q.cur != r {
-		return q.process(nil) // the connection ends
+	if !q.expectsDirect() {
+		return buf
 	}
-	q.landed(ours)
-	return q.process(b[head+ours:])
+	n := p.PDO(pdu.CapsuleCmdSize, p.CPDA)
+	if data := p.PDO(pdu.DataSize, p.CPDA); !q.grants.Empty() && len(q.partial) < data {
+		n = data // if it is that of a capsule, the next receive takes the rest
+	}
+	switch {
+	case q.rx != receiveHeader: // data that is discarded, and the digest
+		n += max(q.left-q.dst.Rest(), 0) + p.DataDigestSize()
+	case len(q.partial) >= n: // more padding than usual
+		return buf
+	}
+	return buf[:min(n, len(buf))]
 }
 
-// received notes the outcome of a receive that asked for want bytes and reports whether there is
-// something to process.
-func (q *queue) received(n, want int, e syscall.Errno) bool {
-	q.drained = n < want
-	q.g.sockets.moved += n
+// expectsDirect says that the next PDU probably carries direct data.
+func (q *queue) expectsDirect() bool { return q.large || !q.grants.Empty() }
+
+// received notes that n of the bytes asked for were received.
+func (q *queue) received(n, asked int) {
+	q.drained = n < asked && !q.hungUp // the end of the stream is no further event
+	q.g.moved += n
 	q.g.input -= n
-	return n > 0 && e == 0
 }
 
-// nothing goes on after a receive without data and returns the number of steps made.
+// nothing handles a receive without data. It returns the number of steps made.
 func (q *queue) nothing(e syscall.Errno) int {
+	q.drained = true
 	switch e {
 	case syscall.EAGAIN:
 		return 0
-	case 0:
-		q.endOfStream()
+	case 0: // a host that closes its side has ended: half-open connections have no use
+		q.kill(errPeerClosed)
 	default:
 		q.broken("receive", e)
 	}
 	return 1
 }
 
-// foretell guesses whose data comes next, and how much of it in one PDU, if R2Ts are outstanding
-// and of a header no more than a part, the have bytes at the start of the group's buffer, has been
-// received. head is what such a header measures, with digest and padding.
-func (q *queue) foretell(have int) (head int, r *request, size int) {
-	head = q.params.PDO(pdu.DataSize, q.params.CPDA)
-	r = q.grants.head
-	if r == nil || q.rx != receiveHeader || have >= head || have > 0 &&
-		pdu.Type(q.g.rx[0]) != pdu.TypeH2CData {
-		return 0, nil, 0
-	}
-	most := min(len(q.g.rx)-head-bulkWindow, int(q.params.MaxH2CData))
-	return head, r, min(int(r.Length-r.recvd), most)
-}
-
-// asForetold returns how much data a header announces that continues what r has got so far, and 0
-// if it is of anything else. It only compares; what is wrong with such a header is found by those
-// who handle it.
-func (q *queue) asForetold(r *request, head []byte) int {
-	d := (*pdu.Data)(head)
-	h := d.Header()
-	if h.Type() != pdu.TypeH2CData || h.PDO() != len(head) || d.TTAG() != r.ttag ||
-		d.DATAO() != r.recvd {
+// discard throws input away until the peer closes.
+func (q *queue) discard() int {
+	if q.state == queueDead {
 		return 0
 	}
-	return int(d.DATAL())
+	n, e := sys.Recv(q.fd, q.g.rx, 0)
+	q.drained = n < len(q.g.rx) && (n == 0 || !q.hungUp)
+	switch {
+	case n > 0:
+		return 1
+	case e == syscall.EAGAIN:
+	case e != 0, q.state == queueLingering:
+		q.kill(q.why)
+	}
+	return 0
 }
 
-// landed counts n bytes that the kernel put into the current request's memory.
-func (q *queue) landed(n int) {
-	r := q.cur
-	if q.params.DataDigest {
-		dst := r.target()
-		off, left := int(r.recvd), n
-		for i := range dst {
-			b := dst[i].B
-			if off >= len(b) {
-				off -= len(b)
-				continue
-			}
-			b = b[off:min(len(b), off+left)]
-			off = 0
-			q.crc = pdu.CRC(q.crc, b)
-			if left -= len(b); left == 0 {
-				break
-			}
-		}
-	}
-	r.recvd += uint32(n)
-	q.left -= n
-}
-
-// store takes the front of b for the current request and returns the rest of b. It is copied into
-// the request's memory, but for in-capsule data that lies in b as a whole: what becomes of that is
-// decided after Prepare.
-func (q *queue) store(b []byte) []byte {
-	n := min(len(b), q.left)
-	data := b[:n]
-	if q.params.DataDigest {
-		q.crc = pdu.CRC(q.crc, data)
-	}
-	r := q.cur
-	if r.InCapsule && len(r.own) == 0 {
-		r.passing = data
-	} else {
-		copyIn(r, data)
-	}
-	r.recvd += uint32(n)
-	q.left -= n
-	return b[n:]
-}
-
-// process consumes b, which lies in the group's buffer; what is left over is carried.
+// process consumes b, which lies in the receive buffer; what is left of it is saved.
 func (q *queue) process(b []byte) int {
-	steps := 1
-	for q.state < queueClosing && !q.ending {
-		rest, more := b, false
+	g, steps := q.g, 1
+	for more := true; more && q.state <= queueLive; {
 		switch q.rx {
 		case receiveHeader:
-			rest, more = q.header(b)
+			b, more = q.header(b)
 		case receiveData:
-			rest = q.store(b)
-			more = q.left == 0
-			if more {
-				q.dataComplete()
-			}
+			b, more = q.data(b)
 		case receiveDigest:
-			if more = len(b) >= pdu.DigestSize; more {
-				rest = b[pdu.DigestSize:]
-				q.digestComplete(pdu.GetCRC(b))
-			}
+			b, more = q.digest(b)
 		}
-		b = rest
-		// What follows a Connect may depend on it, however the stream is cut.
-		if len(q.g.batch) == cap(q.g.batch) || !q.connected || q.cur != nil && q.cur.ahead &&
-			!q.cur.prepared {
-			steps += q.g.runBatch()
-		}
-		if !more {
-			break
+		// What follows a Connect may depend on it, however the stream is cut; direct data needs to
+		// know its place.
+		if len(g.batch) == cap(g.batch) || !q.connected ||
+			q.cur != nil && q.cur.state == requestParsed {
+			steps += g.prepareBatch()
 		}
 	}
-	steps += q.g.runBatch()
-	q.keep(b)
+	steps += g.prepareBatch()
+	q.savePartial(b)
 	return steps
 }
 
-// keep carries what was not consumed to the next call.
-func (q *queue) keep(b []byte) {
-	if q.state >= queueClosing {
+// savePartial saves what was not consumed for the next receive.
+func (q *queue) savePartial(b []byte) {
+	if q.state > queueLive {
 		b = nil
 	}
-	if len(b) <= carryMax && cap(q.carry) > tightSize {
-		q.carry = make([]byte, 0, carryMax)
+	if len(b) <= partialSize && cap(q.partial) > stalledBuffer {
+		q.partial = make([]byte, 0, partialSize)
 	}
-	q.carry = append(q.carry[:0], b...)
+	q.partial = append(q.partial[:0], b...)
 	q.waitPartial()
 }
 
-// header handles the PDU header at the start of b. It returns what follows and whether to go on.
+// header handles the PDU header at the start of b. It returns what follows and whether to continue.
 func (q *queue) header(b []byte) (rest []byte, more bool) {
 	if len(b) < pdu.HeaderSize {
 		return b, false
@@ -280,11 +227,10 @@ func (q *queue) header(b []byte) (rest []byte, more bool) {
 		return nil, false
 	}
 	q.pdus++
+	rest = b[need:]
 	switch t {
 	case pdu.TypeCapsuleCmd:
-		if !q.capsule((*pdu.CapsuleCmd)(b[:pdu.CapsuleCmdSize]), b[need:]) {
-			return b, false
-		}
+		rest = q.capsule((*pdu.CapsuleCmd)(b[:pdu.CapsuleCmdSize]), rest)
 	case pdu.TypeH2CData:
 		q.h2cData((*pdu.Data)(b[:pdu.DataSize]))
 	case pdu.TypeICReq:
@@ -292,87 +238,75 @@ func (q *queue) header(b []byte) (rest []byte, more bool) {
 	case pdu.TypeH2CTermReq:
 		q.termReq((*pdu.TermReq)(b[:pdu.TermReqSize]))
 	}
-	return b[need:], q.state < queueClosing
+	return rest, true
 }
 
-// expect makes the n data bytes of a PDU go to r.
+// expect makes the n data bytes of a PDU go to r, to its segments as soon as they are known.
 func (q *queue) expect(r *request, n uint32) {
-	q.cur, q.left, q.crc = r, int(n), 0
-	q.rx = receiveData
+	q.cur, q.left, q.crc, q.rx = r, int(n), 0, receiveData
 }
 
-// dataComplete is called when the last data byte of a PDU has arrived.
-func (q *queue) dataComplete() {
+// data takes direct data at the start of b to its place, and discards what has none. It returns
+// what follows and whether to continue.
+func (q *queue) data(b []byte) (rest []byte, more bool) {
+	if q.stalled() {
+		return b, false
+	}
+	n := min(len(b), q.left)
+	if q.params.DataDigest {
+		q.crc = pdu.CRC(q.crc, b[:n])
+	}
+	q.dst.CopyFrom(b[:n])
+	q.cur.recvd += uint32(n)
+	if q.left -= n; q.left > 0 {
+		return b[n:], false
+	}
 	if q.params.DataDigest {
 		q.rx = receiveDigest
-		return
+	} else {
+		q.dataComplete()
 	}
-	q.pduComplete()
+	return b[n:], true
 }
 
-// digestComplete compares the data digest of a PDU. A mismatch costs the command, not the
-// connection (TCP section 3.5, Base section 4.2.3.1).
-func (q *queue) digestComplete(got uint32) {
-	if got != q.crc {
+// advance counts n bytes of direct data that the kernel has put in their place.
+func (q *queue) advance(n int) {
+	q.cur.recvd += uint32(n)
+	q.left -= n
+	if !q.params.DataDigest {
+		q.dst.Skip(n)
+		return
+	}
+	for n > 0 {
+		b := q.dst.Next(n)
+		q.crc = pdu.CRC(q.crc, b)
+		n -= len(b)
+	}
+}
+
+// digest compares the data digest of a PDU, at the start of b. A mismatch costs the command, not
+// the connection (TCP section 3.5, Base section 4.2.3.1).
+func (q *queue) digest(b []byte) (rest []byte, more bool) {
+	if len(b) < pdu.DigestSize {
+		return b, false
+	}
+	if pdu.GetCRC(b) != q.crc {
 		q.cur.damaged = true
 	}
-	q.pduComplete()
+	q.dataComplete()
+	return b[pdu.DigestSize:], true
 }
 
-// discard throws input away until the peer closes.
-func (q *queue) discard() int {
-	if q.state == queueDead {
-		return 0
-	}
-	n, e := sys.Recv(q.fd, q.g.rx, 0)
-	switch {
-	case e == syscall.EAGAIN:
-		q.drained = true
-	case e != 0:
-		q.kill(q.why)
-	case n == 0:
-		q.drained, q.eof = true, true
-		if q.state == queueLingering {
-			q.kill(q.why)
-		}
-	default:
-		q.drained = n < len(q.g.rx)
-		return 1
-	}
-	return 0
-}
-
-// endOfStream ends the queue after the peer has closed. Half-open use is not allowed: a host that
-// closes is gone.
-func (q *queue) endOfStream() {
-	q.eof, q.drained = true, true
-	q.kill(errPeerClosed)
-}
-
-// pduComplete goes on with the command whose data PDU has been received.
-func (q *queue) pduComplete() {
+// dataComplete is called when all data of a PDU has been received.
+func (q *queue) dataComplete() {
 	r := q.cur
-	q.cur, q.rx = nil, receiveHeader
-	if r.InCapsule {
-		r.whole = true
-		if r.prepared {
-			q.placeInCapsule(r)
+	q.cur, q.dst, q.rx = nil, mem.Cursor{}, receiveHeader
+	if r.node.Listed() { // on grants
+		if r.recvd < r.Length {
+			return
 		}
-		return
+		q.grants.Remove(&r.node)
+		q.waitProgress()
 	}
-	if r.recvd == r.Length {
-		if !r.ahead {
-			q.grants.remove(r)
-			q.waitProgress()
-		}
-		q.dataInPlace(r)
-	}
-}
-
-// dataInPlace lets a prepared command be executed, or fail if its data was damaged on the way.
-func (q *queue) dataInPlace(r *request) {
-	if r.damaged && r.Status.OK() {
-		r.Status = nvme.TransientTransportError
-	}
-	q.g.toReady(r)
+	q.g.markReady(r)
 }

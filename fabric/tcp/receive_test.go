@@ -3,7 +3,6 @@ package tcp
 import (
 	"bytes"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
@@ -11,14 +10,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// The receive path guesses whose data comes next. However a host answers its R2Ts, in any order, in
-// pieces of any size, with capsules in between, the stream cut anywhere: the data gets where it
-// belongs.
-func TestGuessesOfTheNextData(t *testing.T) {
+// However a host answers its R2Ts, in any order, in pieces of any size, with capsules in between,
+// the stream cut anywhere: the data gets where it belongs.
+func TestDataOfR2Ts(t *testing.T) {
 	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		p := pdu.Params{HeaderDigest: seed&1 != 0, DataDigest: seed&2 != 0}
-		h := newHand(t, options{})
+		h := newManual(t, options{})
 		c := h.connect(p, 16)
 		writes := make([][]byte, 5)
 		want := h.askForWrites(c, writes, rng)
@@ -38,7 +36,7 @@ func TestGuessesOfTheNextData(t *testing.T) {
 
 // askForWrites sends commands, one for each of writes, which it fills in, and returns how many
 // bytes of responses will follow, including those to the flushes in answers.
-func (h *hand) askForWrites(c *client, writes [][]byte, rng *rand.Rand) int {
+func (h *manual) askForWrites(c *client, writes [][]byte, rng *rand.Rand) int {
 	var all []byte
 	for i := range writes {
 		writes[i] = random(i+1, (1+rng.IntN(400))*blockSize)
@@ -50,7 +48,7 @@ func (h *hand) askForWrites(c *client, writes [][]byte, rng *rand.Rand) int {
 }
 
 // answers takes the R2Ts and returns the data for them, shuffled, with a flush for each.
-func (h *hand) answers(c *client, writes [][]byte, rng *rand.Rand) (stream []byte) {
+func (h *manual) answers(c *client, writes [][]byte, rng *rand.Rand) (stream []byte) {
 	size := pdu.R2TSize + c.p.HeaderDigestSize()
 	r2ts := bytes.Clone(h.recv())
 	if len(r2ts) != size*len(writes) {
@@ -77,7 +75,7 @@ func (h *hand) answers(c *client, writes [][]byte, rng *rand.Rand) (stream []byt
 }
 
 // cutUp sends b in pieces.
-func (h *hand) cutUp(b []byte, rng *rand.Rand) {
+func (h *manual) cutUp(b []byte, rng *rand.Rand) {
 	for len(b) > 0 {
 		n := min(len(b), 1+rng.IntN(1<<rng.IntN(19)))
 		h.send(b[:n])
@@ -85,13 +83,13 @@ func (h *hand) cutUp(b []byte, rng *rand.Rand) {
 	}
 }
 
-// A queue that is not the only one takes no more than its share of a large transfer in one turn,
-// and all there is when it is alone.
+// A queue that takes turns with others receives no more than its share of a large transfer in its
+// turn, and all there is when it is alone.
 func TestTurnOfInput(t *testing.T) {
 	const n = 1 << 20
-	h := newHand(t, options{})
+	h := newManual(t, options{})
 	c := h.connect(pdu.Params{}, 4)
-	greedy := h.peer
+	busy := h.peer
 	sqe := rw(nvme.NVMWrite, 1, 0, n, false)
 	h.send(c.capsule(&sqe, nil))
 	r2t := h.recv()
@@ -101,29 +99,27 @@ func TestTurnOfInput(t *testing.T) {
 	tag := (*pdu.R2T)(r2t).TTAG()
 	h.connect(pdu.Params{}, 4)
 	q := h.g.queues[0]
-	r := q.grants.head
-	h.g.heat(h.g.queues[1])
-	q.drained = false
-	h.g.heat(q)
+	r := q.grants.First()
+	h.g.crowdedUntil = h.loop.now + recent
+	h.g.activate(q)
 	all := c.h2cData(pdu.LastPDU, 1, tag, 0, random(1, n))
-	sent, _ := sys.Send(greedy, all, 0)
-	if sent < turnInput+2*bulkWindow {
+	sent, _ := sys.Send(busy, all, 0)
+	if sent < turnInput+2*partialSize {
 		t.Skipf("the socket takes no more than %d bytes", sent)
 	}
 	h.g.Poll(64)
 	crowded := int(r.recvd)
-	if most := turnInput + bulkWindow; crowded < turnInput-pdu.DataSize || crowded > most {
+	if crowded < turnInput-2*pdu.DataSize || crowded > turnInput {
 		t.Errorf("%d bytes in a turn beside another queue, want about %d", crowded, turnInput)
 	}
-	more, _ := sys.Send(greedy, all[sent:], 0)
-	h.g.cool(slices.Index(h.g.hot, h.g.queues[1]))
-	h.loop.now += 2 * crowdTime
+	more, _ := sys.Send(busy, all[sent:], 0)
+	h.loop.now += 2 * recent
 	h.g.Poll(64)
 	if alone, there := int(r.recvd)-crowded, sent+
 		more-pdu.DataSize-crowded; alone != max(there, 0) {
 		t.Errorf("%d bytes in a turn alone, %d were there", alone, there)
 	}
 	h.hangUp()
-	h.peer = greedy
+	h.peer = busy
 	h.close()
 }

@@ -39,8 +39,8 @@ func conversation(p pdu.Params) []byte {
 // its place.
 func largeCapsule(p pdu.Params) []byte {
 	c := &client{p: p}
-	sqe := rw(nvme.NVMWrite, 3, 16384, aheadMin+512, true)
-	return c.capsule(&sqe, random(3, aheadMin+512))
+	sqe := rw(nvme.NVMWrite, 3, 16384, directMin+512, true)
+	return c.capsule(&sqe, random(3, directMin+512))
 }
 
 func cut(tg *target, t *testing.T, b []byte, how string) {
@@ -70,7 +70,7 @@ func TestTruncation(t *testing.T) {
 			cut(tg, t, all[:n], []string{"FIN", "RST"}[n%2])
 		}
 	}
-	eventually(t, "all connections gone", func() bool { return tg.t.Connections() == 0 })
+	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 	if n := tg.free(); n != 16<<20 {
 		t.Errorf("%d bytes of the arena are free", n)
 	}
@@ -108,7 +108,7 @@ func TestSegmentation(t *testing.T) {
 
 // A thousand commands in as few segments as possible.
 func TestManyPDUs(t *testing.T) {
-	tg := serve(t, options{cfg: Config{MaxDepth: 1024}, lend: true})
+	tg := serve(t, options{cfg: Config{MaxDepth: 1024}, zeroCopy: true})
 	c := tg.connect(t, pdu.Params{}, 1024, 0)
 	var all []byte
 	for i := range 1000 {
@@ -134,7 +134,7 @@ func FuzzStream(f *testing.F) {
 	f.Add(append([]byte{4}, conversation(pdu.Params{})[1000:1400]...), uint64(3))
 	f.Add(append([]byte{15}, largeCapsule(pdu.Params{HeaderDigest: true, DataDigest: true})...),
 		uint64(4))
-	h := newHand(f, options{})
+	h := newManual(f, options{})
 	defer h.close()
 	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
 		if len(b) == 0 || len(b) > 64<<10 {
@@ -168,7 +168,7 @@ func damage(stream []byte, at int, by byte) {
 
 // compare runs a stream against the target twice, cut differently, after begin has opened a
 // connection.
-func compare(t *testing.T, h *hand, begin func(), stream []byte, seed uint64) {
+func compare(t *testing.T, h *manual, begin func(), stream []byte, seed uint64) {
 	const disk = 64 << 10 // what conversations write to
 	run := func(piece func() int) string {
 		fillPattern(h.d.data.Bytes()[:disk])
@@ -230,7 +230,7 @@ func sorted(t *testing.T, b []byte) []byte {
 
 // Damaged conversations, a few of what FuzzStream tries.
 func TestRandomStreams(t *testing.T) {
-	h := newHand(t, options{})
+	h := newManual(t, options{})
 	defer h.close()
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for i := range 500 {
@@ -248,7 +248,7 @@ func TestRandomStreams(t *testing.T) {
 }
 
 // grants connects and has three writes of 16 KiB asked for; tags are their transfer tags.
-func (h *hand) grants(p pdu.Params) (c *client, tags [3]uint16) {
+func (h *manual) grants(p pdu.Params) (c *client, tags [3]uint16) {
 	c = h.connect(p, 8)
 	for i := range tags {
 		sqe := rw(nvme.NVMWrite, uint16(i), i*16384, 16384, false)
@@ -287,7 +287,7 @@ func FuzzData(f *testing.F) {
 	f.Add([]byte{0}, []byte{}, uint64(1))
 	f.Add([]byte{3}, []byte{0, 1, 2, 60, 70, 0, 0, 128}, uint64(2))
 	f.Add([]byte{1, 0, 20, 1}, []byte{1, 2, 3}, uint64(3))
-	h := newHand(f, options{})
+	h := newManual(f, options{})
 	defer h.close()
 	f.Fuzz(func(t *testing.T, b, sizes []byte, seed uint64) {
 		if len(b) == 0 || len(sizes) > 500 {
@@ -297,7 +297,7 @@ func FuzzData(f *testing.F) {
 	})
 }
 
-func data(t *testing.T, h *hand, b, sizes []byte, seed uint64) {
+func data(t *testing.T, h *manual, b, sizes []byte, seed uint64) {
 	defer func(old testing.TB) { h.tb = old }(h.tb)
 	h.tb = t
 	p := pdu.Params{HeaderDigest: b[0]&1 != 0, DataDigest: b[0]&2 != 0}
@@ -312,7 +312,7 @@ func data(t *testing.T, h *hand, b, sizes []byte, seed uint64) {
 
 // Damaged data, a little of what FuzzData tries.
 func TestRandomData(t *testing.T) {
-	h := newHand(t, options{})
+	h := newManual(t, options{})
 	defer h.close()
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for i := range 200 {
@@ -327,7 +327,7 @@ func TestRandomData(t *testing.T) {
 // The stream ends at every byte of a H2CData and of a TermReq.
 func TestTruncatedData(t *testing.T) {
 	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
-		h := newHand(t, options{})
+		h := newManual(t, options{})
 		c, tags := h.grants(p)
 		h.hangUp()
 		for _, b := range [][]byte{
@@ -353,7 +353,7 @@ func TestTruncatedData(t *testing.T) {
 // A write in 16384 PDUs of one byte, in one segment and in segments of one byte.
 func TestBytewiseData(t *testing.T) {
 	for _, piece := range []int{1 << 20, 1} {
-		h := newHand(t, options{})
+		h := newManual(t, options{})
 		c, tags := h.grants(pdu.Params{})
 		var stream []byte
 		want := random(7, 16384)

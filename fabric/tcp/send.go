@@ -5,14 +5,33 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // What waits to be sent is a list of requests, not of bytes: headers are made when they are sent,
-// into a buffer of the group. After a partial send they are made again (they are a function of the
-// request) and the bytes that have left are skipped. So a slow host costs no memory beyond its
-// requests and their data.
+// side by side in a buffer of the group, and data is sent from where it lies. After a partial send
+// the headers are made again (they are a function of the request) and the bytes that have left are
+// skipped. So a slow host costs no memory beyond its requests and their data.
+//
+// A zero-copy read ends before the host has taken its data in two cases: the host may be slow,
+// while a writer waits for the memory; and memory of a file may be missing, which the kernel
+// reports when it is to send it. Then the data is copied to memory of the pool. So that a command
+// can still fail at that time, data of files does not carry the success flag.
+
+const (
+	iovFull   = 128 // no further PDU is started beyond
+	headsFull = headsSize - headMax
+	// headMax is the most header bytes of one response: aligned C2HData header, digests, response
+	// capsule.
+	headMax  = 256
+	sendMost = 1 << 20 // bytes per sendmsg, and per turn
+	// turnVectors and turnBytes are about what a queue that takes turns with others sends in its
+	// turn: 32 small reads, or three of 128 KiB.
+	turnVectors = 64
+	turnBytes   = 384 << 10
+)
 
 // sendKind is what a request on sendq stands for.
 type sendKind uint8
@@ -29,14 +48,14 @@ const (
 func (q *queue) enqueue(r *request, kind sendKind, wire int) {
 	r.send, r.wire = kind, wire
 	q.queuedBytes += uint64(wire)
-	q.sendq.push(r)
+	q.sendq.Push(r, &r.node)
 }
 
 // sendRaw queues bytes that belong to no command.
 func (q *queue) sendRaw(b []byte) {
-	r := &request{ctl: true, raw: append([]byte(nil), b...)}
-	q.enqueue(r, sendRaw, len(r.raw))
-	q.touch()
+	r := &request{data: append([]byte(nil), b...)}
+	q.enqueue(r, sendRaw, len(r.data))
+	q.schedule()
 }
 
 // respond queues the response to a completed command, with its data if it is a successful read.
@@ -44,7 +63,7 @@ func (q *queue) respond(r *request) {
 	p := &q.params
 	resp := pdu.CapsuleRespSize + p.HeaderDigestSize()
 	if r.Dir != fabric.ControllerToHost || r.Length == 0 || !r.CQE.Status().OK() {
-		q.freeOwn(r)
+		q.freeMemory(r)
 		q.enqueue(r, sendResponse, resp)
 		return
 	}
@@ -67,16 +86,15 @@ const noFlowControl = 0xFFFF
 func (q *queue) flush() int {
 	g, done := q.g, 0
 	crowded := g.crowded()
-	for sent := 0; q.sendq.head != nil; {
+	for sent := 0; !q.sendq.Empty(); {
 		if sent >= sendMost || crowded && sent > 0 {
-			g.heat(q)
-			q.dirty = true // Poll goes on with it
+			q.schedule()
 			break
 		}
 		want, ofFile := q.gather(crowded)
 		n, e := q.transmit(ofFile)
 		clear(g.iov)
-		if e == syscall.EFAULT && q.rescue() {
+		if e == syscall.EFAULT && q.copyFiles() {
 			continue
 		}
 		if e != 0 && e != syscall.EAGAIN {
@@ -84,9 +102,9 @@ func (q *queue) flush() int {
 			return done + 1
 		}
 		sent += n
-		g.sockets.moved += n
-		done += q.depart(n)
-		// A file may also be why not all has left; then the next call says so.
+		g.moved += n
+		done += q.advanceSend(n)
+		// A file may also be the reason that not all has left; then the next call says so.
 		if q.blocked = n < want && (n == 0 || !ofFile); q.blocked {
 			break
 		}
@@ -95,51 +113,54 @@ func (q *queue) flush() int {
 	return done
 }
 
-// depart counts n bytes that have left.
-func (q *queue) depart(n int) int {
+// advanceSend counts n bytes that have left, and returns the number of requests that they end.
+func (q *queue) advanceSend(n int) int {
 	done := 0
 	q.sentBytes += uint64(n)
 	q.sent += n
-	for r := q.sendq.head; r != nil && q.sent >= r.wire; r = q.sendq.head {
+	for r := q.sendq.First(); r != nil && q.sent >= r.wire; r = q.sendq.First() {
 		q.sent -= r.wire
-		q.sendq.pop()
+		q.sendq.Remove(&r.node)
 		q.hasLeft(r)
 		done++
 	}
 	return done
 }
 
-// hasLeft goes on with a request whose bytes have all been taken by the kernel, which has copied
+// hasLeft continues with a request whose bytes have all been taken by the kernel, which has copied
 // them.
 func (q *queue) hasLeft(r *request) {
 	switch {
-	case r.ctl:
+	case r.send == sendRaw:
 	case r.send != sendR2T:
 		q.put(r)
 	case q.state >= queueClosing:
 		q.abandon(r)
 	default:
-		r.state = requestGranted
-		if q.grants.push(r); q.grants.head == r {
+		r.state = requestReceiving
+		first := q.grants.Empty()
+		if q.grants.Push(r, &r.node); first {
 			q.waitProgress()
 		}
 	}
 }
 
-// gather makes Group.iov out of the front of sendq, without the bytes that have left, and returns
-// its length in bytes. Headers that follow each other share a vector. It is less if the queue is
-// one of a crowd. ofFile: memory of files is among it.
+// gather fills Group.iov from the front of sendq, without the bytes that have left, and returns
+// their number. Headers that follow each other share a vector. It gathers less if the queue takes
+// turns with others. ofFile says that memory of files is among it.
 func (q *queue) gather(crowded bool) (n int, ofFile bool) {
 	s := sender{iov: q.g.iov[:0], heads: q.g.heads[:0], skip: q.sent}
 	vectors, bytes := iovFull, sendMost
 	if crowded {
 		vectors, bytes = turnVectors, turnBytes
 	}
-	for r := q.sendq.head; r != nil && len(s.iov) < vectors && len(s.heads) < headsFull &&
-		s.total < bytes; r = r.next {
+	for r := range q.sendq.All() {
+		if len(s.iov) >= vectors || len(s.heads) >= headsFull || s.total >= bytes {
+			break
+		}
 		switch r.send {
 		case sendRaw:
-			s.data(r.raw)
+			s.data(r.data)
 		case sendR2T:
 			b := s.head(pdu.R2TSize, q.params.HeaderDigest)
 			(*pdu.R2T)(b).Set(&q.params, r.SQE.CID(), r.ttag, 0, r.Length)
@@ -175,7 +196,7 @@ type sender struct {
 	ofFile bool
 }
 
-// head makes room for a header of n bytes, and for its digest if one is wanted, and returns the
+// head makes room for a header of n bytes, and for its digest if it has one, and returns the
 // header.
 func (s *sender) head(n int, digest bool) []byte {
 	at := len(s.heads)
@@ -248,8 +269,8 @@ func (s *sender) close() {
 	}
 }
 
-// vector adds b but for what is to be skipped. After the last vector nothing more may be added: the
-// rest goes next time.
+// vector adds b without what is to be skipped. After the last vector nothing more may be added: the
+// rest is sent next time.
 func (s *sender) vector(b []byte) {
 	if s.skip >= len(b) {
 		s.skip -= len(b)
@@ -264,4 +285,81 @@ func (s *sender) vector(b []byte) {
 	s.iov = s.iov[:len(s.iov)+1]
 	sys.SetIovec(&s.iov[len(s.iov)-1], b)
 	s.total += len(b)
+}
+
+// CanSendFrom implements fabric.Queue: the kernel takes data from wherever it lies. But data
+// digests are computed here, and memory of files is read by the kernel only.
+func (q *queue) CanSendFrom(segs []mem.Segment) bool {
+	return !q.params.DataDigest || len(segs) == 0 || !segs[0].File
+}
+
+// ofFile says that what r sends is memory of a file.
+func (r *request) ofFile() bool { return r.ZeroCopy && len(r.Segs) > 0 && r.Segs[0].File }
+
+// transmit sends what is in Group.iov. Some of it may be memory of files: if the medium is broken
+// the kernel may fail, or raise SIGBUS, and then it is not known how much has left.
+func (q *queue) transmit(ofFile bool) (n int, e syscall.Errno) {
+	iov := q.g.iov
+	if !ofFile {
+		return sys.Sendmsg(q.fd, iov, 0)
+	}
+	if !mem.Guard(func() { n, e = sys.Sendmsg(q.fd, iov, 0) }) {
+		return 0, syscall.EIO
+	}
+	return n, e
+}
+
+// copyUnsent copies the data of zero-copy reads that the socket has not taken since the last tick:
+// a writer may wait for the memory, and this host may never read. Reads for which there is no
+// memory stay as they are.
+func (q *queue) copyUnsent() {
+	for r := range q.sendq.All() {
+		switch {
+		case !r.ZeroCopy || r.Dir == fabric.HostToController:
+		case !r.unsent:
+			r.unsent = true
+		default:
+			q.copyData(r)
+		}
+	}
+}
+
+// copyFiles copies the data of all zero-copy reads of files that is to be sent, because some of it
+// cannot be read. It returns false if that helps nothing.
+func (q *queue) copyFiles() (some bool) {
+	for r := range q.sendq.All() {
+		some = r.ofFile() && q.copyData(r) || some
+	}
+	return some
+}
+
+// copyData copies the data of r, a zero-copy read, to memory of the pool. What a file does not have
+// becomes zeroes, and the command fails, unless its data has left. It returns false if there is no
+// memory.
+func (q *queue) copyData(r *request) (ok bool) {
+	g, pool := q.g, q.g.cfg.Memory
+	if pool.Available() < int(r.Length) {
+		return false
+	}
+	if r.memory.Segs, ok = pool.AllocReserve(r.memory.Segs, int(r.Length)); !ok {
+		return false
+	}
+	own := r.memory.Segs
+	switch left := r == q.sendq.First() &&
+		q.sent >= r.wire-pdu.CapsuleRespSize-q.params.HeaderDigestSize(); {
+	case !r.ofFile():
+		mem.CopySegments(own, r.Segs)
+	case !left && !mem.CopyFile(own, r.Segs):
+		for i := range own {
+			clear(own[i].B)
+		}
+		// Base section 4.2.3.3, 81h
+		r.CQE.Fill(0, r.CQE.SQHD(), r.CQE.CID(), nvme.UnrecoveredReadError)
+		g.t.log.Warn("the file of a namespace cannot be read where it is mapped", "remote",
+			q.conn.info.Remote, "cid", r.SQE.CID())
+	}
+	g.cfg.Handler.EndZeroCopy(&r.Request)
+	clear(r.Segs)
+	r.ZeroCopy, r.Segs = false, append(r.Segs[:0], own...)
+	return true
 }

@@ -3,7 +3,6 @@ package tcp
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -13,29 +12,28 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// A queue that is not the only one sends no more than its share in one turn, and goes on in the
-// next.
+// A queue that takes turns with others sends no more than its share in its turn, and continues in
+// the next.
 func TestTurnOfOutput(t *testing.T) {
 	for _, reads := range []struct{ size, count, most int }{
 		{4 << 10, 127, turnVectors / 2},
 		{128 << 10, 8, (turnBytes + 128<<10 - 1) / (128 << 10)},
 	} {
 		t.Run(fmt.Sprint(reads.size), func(t *testing.T) {
-			h := newHand(t, options{})
+			h := newManual(t, options{})
 			c := h.connect(pdu.Params{}, 128)
-			greedy := h.peer
+			busy := h.peer
 			h.connect(pdu.Params{}, 4)
 			q := h.g.queues[0]
 			_ = unix.SetsockoptInt(q.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 4<<20)
-			h.g.heat(h.g.queues[1])
-			h.g.heat(q)
-			q.drained = false
+			h.g.crowdedUntil = h.loop.now + recent
+			h.g.activate(q)
 			var batch []byte
 			for i := range reads.count {
 				sqe := rw(nvme.NVMRead, uint16(i), i*reads.size, reads.size, false)
 				batch = append(batch, c.capsule(&sqe, nil)...)
 			}
-			if n, err := sys.Send(greedy, batch, 0); n != len(batch) || err != 0 {
+			if n, err := sys.Send(busy, batch, 0); n != len(batch) || err != 0 {
 				t.Fatal(n, err)
 			}
 			before := q.sentBytes
@@ -49,10 +47,10 @@ func TestTurnOfOutput(t *testing.T) {
 				t.Errorf("%d bytes in a turn beside another queue, want at most %d reads of %d",
 					sent, reads.most, each)
 			}
-			h.g.cool(slices.Index(h.g.hot, h.g.queues[1]))
+			h.loop.now += 2 * recent
 			h.hangUp()
 			all := sent
-			for h.peer = greedy; len(h.recv()) > 0; all = int(q.sentBytes - before) {
+			for h.peer = busy; len(h.recv()) > 0; all = int(q.sentBytes - before) {
 				h.turn()
 			}
 			if all != reads.count*each {
@@ -64,10 +62,10 @@ func TestTurnOfOutput(t *testing.T) {
 }
 
 // TestEveryPartialSend: wherever the socket stops taking bytes, in a header, in data or in a
-// digest, the next send goes on with the byte that follows.
+// digest, the next send continues with the byte that follows.
 func TestEveryPartialSend(t *testing.T) {
 	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true, HPDA: 5}} {
-		h := newHand(t, options{hold: true})
+		h := newManual(t, options{hold: true})
 		c := h.connect(p, 8)
 		for i, n := range []int{512, 1024} {
 			sqe := rw(nvme.NVMRead, uint16(i), i*4096, n, false)
@@ -98,7 +96,7 @@ func TestEveryPartialSend(t *testing.T) {
 
 // sendFrom sends what is queued as if left bytes of it had left already, and returns what arrives.
 // The queue still believes the old.
-func (h *hand) sendFrom(q *queue, left int) []byte {
+func (h *manual) sendFrom(q *queue, left int) []byte {
 	h.tb.Helper()
 	q.sent = left
 	want, _ := q.gather(false)

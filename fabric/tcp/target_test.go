@@ -35,16 +35,16 @@ type aheadLoop struct {
 
 func (l *aheadLoop) Now() int64 { return l.Reactor.Now() + l.ahead }
 
-// later moves the clock of the target on; what is overdue by then ends at the next tick.
+// later moves the clock of the target on; what has timed out by then ends at the next tick.
 func (tg *target) later(d time.Duration) { tg.do(func() { tg.clock.ahead += d.Nanoseconds() }) }
 
 type options struct {
-	cfg   Config
-	lend  bool
-	hold  bool
-	arena int
-	addr  string
-	spin  bool
+	cfg      Config
+	zeroCopy bool // of reads
+	hold     bool
+	arena    int
+	addr     string
+	spin     bool
 }
 
 func serve(tb testing.TB, o options) *target {
@@ -75,7 +75,7 @@ func serve(tb testing.TB, o options) *target {
 	must(err)
 	arena, err := mem.NewArena("test data", o.arena)
 	must(err)
-	d := newDisk(o.lend)
+	d := newDisk(o.zeroCopy)
 	d.hold = o.hold
 	t, clock := New(o.cfg), &aheadLoop{Reactor: r}
 	fg, err := t.NewGroup(fabric.GroupConfig{Loop: clock, Handler: d, Memory: testPool(arena)})
@@ -94,12 +94,12 @@ func serve(tb testing.TB, o options) *target {
 	must(err)
 	tg.stop = sync.OnceFunc(func() {
 		must(t.Close())
-		gone := make(chan struct{})
-		r.Post(func() { g.Shutdown(func() { close(gone) }) })
+		ended := make(chan struct{})
+		r.Post(func() { g.Shutdown(func() { close(ended) }) })
 		for open := true; open; { // what the handler holds comes back
 			tg.do(d.release)
 			select {
-			case <-gone:
+			case <-ended:
 				open = false
 			default:
 			}
@@ -108,11 +108,11 @@ func serve(tb testing.TB, o options) *target {
 		cancel()
 		must(wait(tb, "the reactor", done))
 		must(errors.Join(g.Close(), r.Close(), arena.Close(), d.data.Unmap()))
-		if n := t.Connections(); n != 0 {
+		if n := t.Usage().Connections; n != 0 {
 			tb.Errorf("%d connections are still counted", n)
 		}
-		if t.memory != 0 {
-			tb.Errorf("%d bytes of queues are still counted", t.memory)
+		if n := t.Usage().Memory; n != 0 {
+			tb.Errorf("%d bytes of queues are still counted", n)
 		}
 		if o, c := d.opened.Load(), d.closed.Load(); o != c {
 			tb.Errorf("%d sessions opened, %d closed", o, c)

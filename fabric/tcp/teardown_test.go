@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -16,85 +17,85 @@ import (
 
 // moments are states that a queue can be in when it ends. Each leaves the commands it needs
 // outstanding.
-var moments = map[string]func(h *hand, c *client){
-	"idle":   func(*hand, *client) {},
-	"header": func(h *hand, c *client) { h.send(c.connectPDU(1, 4, 0)[:50]) },
-	"in-capsule data": func(h *hand, c *client) {
+var moments = map[string]func(h *manual, c *client){
+	"idle":   func(*manual, *client) {},
+	"header": func(h *manual, c *client) { h.send(c.connectPDU(1, 4, 0)[:50]) },
+	"in-capsule data": func(h *manual, c *client) {
 		sqe := rw(nvme.NVMWrite, 1, 0, 4096, true)
 		h.send(c.capsule(&sqe, random(0, 4096))[:2000])
 	},
-	"R2T": func(h *hand, c *client) {
+	"R2T": func(h *manual, c *client) {
 		sqe := rw(nvme.NVMWrite, 1, 0, 65536, false)
 		h.send(c.capsule(&sqe, nil))
 	},
-	"H2CData": func(h *hand, c *client) {
+	"H2CData": func(h *manual, c *client) {
 		sqe := rw(nvme.NVMWrite, 1, 0, 65536, false)
 		h.send(c.capsule(&sqe, nil))
 		ttag := (*pdu.R2T)(h.recv()).TTAG()
 		h.send(c.h2cData(0, 1, ttag, 0, random(0, 5000))[:3000])
 	},
-	"executing": func(h *hand, c *client) {
+	"executing": func(h *manual, c *client) {
 		for i := range 4 {
 			sqe := rw([]nvme.Opcode{nvme.NVMWrite, nvme.NVMRead}[i%2], uint16(i), 0, 4096, i%2 == 0)
 			sqe.SetNSID(holdNSID)
 			h.send(c.capsule(&sqe, random(0, 4096*(1-i%2))))
 		}
 	},
-	"responses blocked": func(h *hand, c *client) {
+	"responses blocked": func(h *manual, c *client) {
 		h.narrow()
 		for i := range 3 {
 			sqe := rw(nvme.NVMRead, uint16(i), 0, 1<<20, false)
 			h.send(c.capsule(&sqe, nil))
 		}
 	},
-	"R2T blocked": func(h *hand, c *client) {
+	"R2T blocked": func(h *manual, c *client) {
 		h.narrow()
 		for i := range 4 {
 			sqe := rw([]nvme.Opcode{nvme.NVMRead, nvme.NVMWrite}[i/3], uint16(i), 0, 1<<20, false)
 			h.send(c.capsule(&sqe, nil))
 		}
 	},
-	"waiting for memory": func(h *hand, c *client) {
+	"waiting for memory": func(h *manual, c *client) {
 		for i := range 4 {
 			sqe := rw(nvme.NVMWrite, uint16(i), 0, 2<<20, false)
 			h.send(c.capsule(&sqe, nil))
 		}
 	},
-	"stalled": func(h *hand, c *client) {
+	"stalled": func(h *manual, c *client) {
 		h.exhaust()
 		sqe := rw(nvme.NVMWrite, 1, 0, 4096, true)
 		h.send(c.capsule(&sqe, random(0, 4096)))
 	},
 }
 
-// ends are the ways a queue ends.
-var ends = map[string]func(h *hand, c *client){
-	"hang-up":    func(h *hand, _ *client) { h.hangUp() },
-	"disconnect": func(h *hand, _ *client) { h.queue().Disconnect(errors.New("test")); h.turn() },
-	"shutdown": func(h *hand, _ *client) {
+// ends are what makes a queue end.
+var ends = map[string]func(h *manual, c *client){
+	"hang-up":    func(h *manual, _ *client) { h.hangUp() },
+	"disconnect": func(h *manual, _ *client) { h.queue().Disconnect(errors.New("test")); h.turn() },
+	"shutdown": func(h *manual, _ *client) {
 		h.g.Shutdown(func() {})
 		h.turn()
 	},
-	"fault": func(h *hand, _ *client) { h.send(bytes.Repeat([]byte{0xFF}, 100000)) },
-	"timeout": func(h *hand, _ *client) {
+	"fault": func(h *manual, _ *client) { h.send(bytes.Repeat([]byte{0xFF}, 100000)) },
+	"timeout": func(h *manual, _ *client) {
 		h.loop.advance(time.Minute)
 		h.turn()
 	},
-	"unwatched death": func(h *hand, _ *client) { h.queue().kill(errors.New("test")); h.turn() },
+	"unwatched death": func(h *manual, _ *client) { h.queue().kill(errors.New("test")); h.turn() },
 }
 
 // narrow makes the socket take less than a response of a megabyte.
-func (h *hand) narrow() {
+func (h *manual) narrow() {
 	if err := unix.SetsockoptInt(h.queue().fd, unix.SOL_SOCKET, unix.SO_SNDBUF,
 		64<<10); err != nil {
 		h.tb.Fatal(err)
 	}
 }
 
-func (h *hand) queue() *queue { return h.g.queues[0] }
+func (h *manual) queue() *queue { return h.g.queues[0] }
 
 // exhaust takes all memory of the arena until the end of the test.
-func (h *hand) exhaust() {
+func (h *manual) exhaust() {
 	segs, ok := h.arena.Alloc(nil, h.arena.Available())
 	if !ok {
 		h.tb.Fatal("the arena does not give all it has")
@@ -109,7 +110,7 @@ func TestTeardown(t *testing.T) {
 		for how, end := range ends {
 			for _, late := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s,%s,late=%v", moment, how, late), func(t *testing.T) {
-					h := newHand(t, options{lend: true, hold: true})
+					h := newManual(t, options{zeroCopy: true, hold: true})
 					c := h.connect(pdu.Params{}, 8)
 					reach(h, c)
 					if !late {
@@ -127,7 +128,7 @@ func TestTeardown(t *testing.T) {
 // A response that the handler gave before Disconnect still leaves; then the stream ends, and the
 // handler hears of it at once.
 func TestDisconnectSendsWhatIsQueued(t *testing.T) {
-	h := newHand(t, options{hold: true})
+	h := newManual(t, options{hold: true})
 	c := h.connect(pdu.Params{}, 8)
 	sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
 	sqe.SetNSID(holdNSID)
@@ -141,12 +142,12 @@ func TestDisconnectSendsWhatIsQueued(t *testing.T) {
 	if h.d.closed.Load() != 1 {
 		t.Error("the session is still open")
 	}
-	if h.t.Connections() != 1 {
+	if h.t.Usage().Connections != 1 {
 		t.Error("the connection was closed before the host could read")
 	}
 	h.loop.advance(2 * time.Second)
 	h.turn()
-	if h.t.Connections() != 0 {
+	if h.t.Usage().Connections != 0 {
 		t.Error("the connection lingers for ever")
 	}
 	h.close()
@@ -154,7 +155,7 @@ func TestDisconnectSendsWhatIsQueued(t *testing.T) {
 
 // A command whose R2T leaves when the queue has already ended is given up, once.
 func TestDisconnectBeforeR2T(t *testing.T) {
-	h := newHand(t, options{lend: true})
+	h := newManual(t, options{zeroCopy: true})
 	c := h.connect(pdu.Params{}, 8)
 	moments["R2T blocked"](h, c)
 	h.queue().Disconnect(errors.New("test"))
@@ -178,28 +179,27 @@ func TestDisconnectBeforeR2T(t *testing.T) {
 	h.close()
 }
 
-// A host that reads no more gives back what it has on loan within two ticks, whoever waits to write
-// there, and still gets what it asked for. Without memory to put in the place of a loan that stays
-// out.
-func TestStandIn(t *testing.T) {
+// Zero copy of a host that has stopped to read ends within two ticks, since writers may wait for
+// the memory, and the host still gets what it asked for. Without memory to copy to it does not end.
+func TestCopyUnsent(t *testing.T) {
 	for _, exhausted := range []bool{false, true} {
-		h := newHand(t, options{lend: true, arena: 8 << 20})
+		h := newManual(t, options{zeroCopy: true, arena: 8 << 20})
 		c := h.connect(pdu.Params{}, 8)
 		if exhausted {
 			h.exhaust()
 		}
 		moments["responses blocked"](h, c)
 		h.loop.advance(300 * time.Millisecond)
-		if n := h.d.released.Load(); n != 0 {
-			t.Errorf("%d loans came back before the host had a chance to read", n)
+		if n := h.d.ended.Load(); n != 0 {
+			t.Errorf("zero copy of %d reads ended before the host had a chance to read", n)
 		}
 		h.loop.advance(300 * time.Millisecond)
-		if want := map[bool]int64{false: 3, true: 0}[exhausted]; h.d.released.Load() != want {
-			t.Errorf("memory exhausted %v: %d loans came back, want %d", exhausted,
-				h.d.released.Load(), want)
+		if want := map[bool]int64{false: 3, true: 0}[exhausted]; h.d.ended.Load() != want {
+			t.Errorf("memory exhausted %v: zero copy of %d reads ended, want %d", exhausted,
+				h.d.ended.Load(), want)
 		}
 		if !exhausted {
-			clear(h.d.data.Bytes()) // somebody writes
+			clear(h.d.data.Bytes()) // a write
 		}
 		total, first := 0, []byte(nil)
 		for idle := 0; idle < 2; idle++ {
@@ -224,7 +224,7 @@ func TestStandIn(t *testing.T) {
 
 // Nothing follows a C2HTermReq, and what follows the fault is not parsed.
 func TestNothingAfterTermReq(t *testing.T) {
-	h := newHand(t, options{hold: true})
+	h := newManual(t, options{hold: true})
 	c := h.connect(pdu.Params{}, 8)
 	sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
 	sqe.SetNSID(holdNSID)
@@ -245,10 +245,10 @@ func TestNothingAfterTermReq(t *testing.T) {
 	h.close()
 }
 
-// Commands wait for memory in order and go on when there is some; in-capsule data does not have to
-// wait for them.
+// Commands wait for memory in order and continue when there is some; in-capsule data does not have
+// to wait for them.
 func TestMemoryPressure(t *testing.T) {
-	h := newHand(t, options{arena: 4 << 20})
+	h := newManual(t, options{arena: 4 << 20})
 	c := h.connect(pdu.Params{}, 16)
 	const n = 1 << 20
 	for i := range 8 {
@@ -293,7 +293,7 @@ func TestMemoryPressure(t *testing.T) {
 
 // A connection whose in-capsule data finds no memory is read again when there is some.
 func TestStall(t *testing.T) {
-	h := newHand(t, options{})
+	h := newManual(t, options{})
 	c := h.connect(pdu.Params{}, 16)
 	h.exhaust()
 	var all []byte
@@ -302,7 +302,7 @@ func TestStall(t *testing.T) {
 		all = append(all, c.capsule(&sqe, random(i, 8192))...)
 	}
 	h.send(all)
-	if h.d.written.Load() != 0 || !h.queue().stalled {
+	if h.d.written.Load() != 0 || !h.queue().stalled() {
 		t.Fatal("the queue is not stalled")
 	}
 	if !h.g.Arm() {
@@ -318,7 +318,7 @@ func TestStall(t *testing.T) {
 
 // Neither wait is for ever: a command fails so that the host retries, a stalled connection ends.
 func TestMemoryDeadline(t *testing.T) {
-	h := newHand(t, options{cfg: Config{MemoryTimeout: time.Second}})
+	h := newManual(t, options{cfg: Config{MemoryTimeout: time.Second}})
 	c := h.connect(pdu.Params{}, 16)
 	h.exhaust()
 	sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
@@ -334,7 +334,7 @@ func TestMemoryDeadline(t *testing.T) {
 	h.send(c.capsule(&sqe, random(0, 4096)))
 	h.loop.advance(2 * time.Second)
 	h.turn()
-	if h.t.Connections() != 0 {
+	if h.t.Usage().Connections != 0 {
 		t.Error("a stalled connection stays for ever")
 	}
 	h.close()
@@ -342,7 +342,7 @@ func TestMemoryDeadline(t *testing.T) {
 
 // A queue that the handler refuses is closed.
 func TestOpenRefused(t *testing.T) {
-	h := newHand(t, options{})
+	h := newManual(t, options{})
 	h.d.refuse = errors.New("no room")
 	h.open()
 	var r pdu.ICReq
@@ -356,7 +356,7 @@ func TestOpenRefused(t *testing.T) {
 
 // After Shutdown nothing is adopted.
 func TestAdoptAfterShutdown(t *testing.T) {
-	h := newHand(t, options{})
+	h := newManual(t, options{})
 	h.open()
 	done := false
 	h.g.Shutdown(func() { done = true })
@@ -368,6 +368,6 @@ func TestAdoptAfterShutdown(t *testing.T) {
 	if err := h.g.Adopt(fabric.Conn(&conn{t: h.t, fd: -1})); err == nil {
 		t.Error("adopted")
 	}
-	h.t.total++ // the connection above was never admitted
+	_ = h.t.admission.Admit(netip.Addr{}, 0) // the connection above never was
 	h.close()
 }

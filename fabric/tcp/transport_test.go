@@ -24,15 +24,15 @@ func variants(t *testing.T, fn func(t *testing.T, p pdu.Params)) {
 	}
 }
 
-// Memory of the transport, and memory lent by the handler, also in more pieces than one system call
-// takes.
+// Memory of the pool, and memory that the handler attached, also in more pieces than one system
+// call takes.
 func TestReadWrite(t *testing.T) {
 	for _, piece := range []int{0, diskSize, 1536, 512} {
-		t.Run(fmt.Sprint("lent pieces of ", piece), func(t *testing.T) {
+		t.Run(fmt.Sprint("zero copy in pieces of ", piece), func(t *testing.T) {
 			tg := serve(t, options{})
 			tg.do(func() {
 				if piece > 0 {
-					tg.d.lend, tg.d.writes, tg.d.piece = true, true, piece
+					tg.d.zeroCopyReads, tg.d.zeroCopyWrites, tg.d.piece = true, true, piece
 				}
 			})
 			variants(t, func(t *testing.T, p pdu.Params) {

@@ -14,6 +14,7 @@ type Pool struct {
 	most    int // bytes that Alloc and Wait may be asked for
 	reserve int
 	waiting list.List[Waiter]
+	urgent  list.List[Waiter] // of WaitReserve
 }
 
 // Waiter is a place in the queue of a Pool. It belongs to the one that waits, who makes it once,
@@ -25,6 +26,7 @@ type Waiter struct {
 	Segs []Segment
 
 	node  list.Node[Waiter]
+	queue *list.List[Waiter] // that it is in
 	size  int
 	since int64
 }
@@ -57,7 +59,7 @@ func (p *Pool) Available() int { return p.arena.Available() - p.reserve }
 func (p *Pool) Reserve() int { return p.reserve }
 
 // Crowded says whether a Waiter waits.
-func (p *Pool) Crowded() bool { return !p.waiting.Empty() }
+func (p *Pool) Crowded() bool { return !p.waiting.Empty() || !p.urgent.Empty() }
 
 // Alloc appends n bytes to dst, in as few segments as possible, and returns the extended slice. It
 // returns dst and false if there are not so many, or if others wait: the caller then waits, too, or
@@ -75,36 +77,47 @@ func (p *Pool) AllocReserve(dst []Segment, n int) ([]Segment, bool) { return p.a
 // Free returns memory to the pool. Those that wait get it at the next Serve.
 func (p *Pool) Free(segs []Segment) { p.arena.Free(segs) }
 
-// Wait queues w, which is not waiting, for n bytes. now is the time that Expire compares with.
-func (p *Pool) Wait(w *Waiter, n int, now int64) {
-	w.size, w.since = n, now
-	p.waiting.Push(w, &w.node)
+// Wait puts w, which is not waiting, at the end of the queue for n bytes. now is the time that
+// Expire compares with.
+func (p *Pool) Wait(w *Waiter, n int, now int64) { p.wait(&p.waiting, w, n, now) }
+
+// WaitReserve is Wait for memory that may come from the reserve, ahead of all that wait by Wait.
+func (p *Pool) WaitReserve(w *Waiter, n int, now int64) { p.wait(&p.urgent, w, n, now) }
+
+func (p *Pool) wait(q *list.List[Waiter], w *Waiter, n int, now int64) {
+	w.queue, w.size, w.since, w.Segs = q, n, now, w.Segs[:0]
+	q.Push(w, &w.node)
 }
 
 // Cancel removes w from the queue if it is there.
 func (p *Pool) Cancel(w *Waiter) {
 	if w.Waiting() {
-		p.waiting.Remove(&w.node)
+		w.queue.Remove(&w.node)
 	}
 }
 
 // Waiting says whether w is in the queue.
 func (w *Waiter) Waiting() bool { return w.node.Listed() }
 
-// CanServe says whether Serve would grant something.
-func (p *Pool) CanServe() bool {
-	w := p.waiting.First()
-	return w != nil && p.Available() >= w.size
+// next returns the first that can be served, nil if there is none.
+func (p *Pool) next() *Waiter {
+	if w := p.urgent.First(); w != nil && p.arena.Available() >= w.size {
+		return w
+	}
+	if w := p.waiting.First(); w != nil && p.Available() >= w.size {
+		return w
+	}
+	return nil
 }
+
+// CanServe says whether Serve would grant something.
+func (p *Pool) CanServe() bool { return p.next() != nil }
 
 // Serve grants memory to those that wait, as far as there is enough, and returns how many got it.
 func (p *Pool) Serve() (n int) {
-	for w := p.waiting.First(); w != nil; w = p.waiting.First() {
-		if p.Available() < w.size {
-			break
-		}
-		p.waiting.Remove(&w.node)
-		w.Segs, _ = p.arena.Alloc(w.Segs[:0], w.size) // there is enough
+	for w := p.next(); w != nil; w = p.next() {
+		p.Cancel(w)
+		w.Segs, _ = p.arena.Alloc(w.Segs, w.size) // there is enough
 		w.Owner.Granted()
 		n++
 	}
@@ -113,10 +126,12 @@ func (p *Pool) Serve() (n int) {
 
 // Expire removes those from the queue that have waited since before a time, and returns how many.
 func (p *Pool) Expire(before int64) (n int) {
-	for w := p.waiting.First(); w != nil && w.since < before; w = p.waiting.First() {
-		p.waiting.Remove(&w.node)
-		w.Owner.Expired()
-		n++
+	for _, q := range []*list.List[Waiter]{&p.urgent, &p.waiting} {
+		for w := q.First(); w != nil && w.since < before; w = q.First() {
+			p.Cancel(w)
+			w.Owner.Expired()
+			n++
+		}
 	}
 	return n
 }

@@ -99,6 +99,37 @@ func TestPoolExpire(t *testing.T) {
 	p.Free(b.w.Segs)
 }
 
+// TestPoolReserve: those who may have the reserve get it, and go ahead of others, who do not.
+func TestPoolReserve(t *testing.T) {
+	p := newTestPool(t, 64<<10, 16<<10)
+	rest, _ := p.AllocReserve(nil, 44<<10)
+	some, _ := p.AllocReserve(nil, 20<<10)
+	var log []string
+	a, b, c := newUser("a", &log), newUser("b", &log), newUser("c", &log)
+	p.Wait(&a.w, 4<<10, 10)
+	p.WaitReserve(&b.w, 16<<10, 20)
+	p.WaitReserve(&c.w, 4<<10, 30)
+	if !p.Crowded() || p.CanServe() {
+		t.Fatal("memory is granted that is not there")
+	}
+	p.Free(some)
+	if p.Serve() != 2 || !slices.Equal(log, []string{"b 16384", "c 4096"}) {
+		t.Fatalf("%v", log)
+	}
+	p.Free(b.w.Segs)
+	p.WaitReserve(&b.w, 32<<10, 20)
+	p.Cancel(&b.w)
+	if p.Expire(15) != 1 || p.Crowded() || len(a.w.Segs) != 0 {
+		t.Fatalf("%v", log)
+	}
+	p.WaitReserve(&b.w, 32<<10, 20)
+	if p.Expire(21) != 1 || p.Crowded() || len(b.w.Segs) != 0 {
+		t.Fatalf("%v", log)
+	}
+	p.Free(rest)
+	p.Free(c.w.Segs)
+}
+
 func TestPoolNoAllocation(t *testing.T) {
 	p := newTestPool(t, 64<<10, 0)
 	var log []string

@@ -1,4 +1,5 @@
-// Package ratelog logs what peers cause, a few lines a second, so that they cannot fill the disk.
+// Package ratelog limits the log lines that peers cause to a few per second, so that they cannot fill
+// the disk.
 package ratelog
 
 import (
@@ -8,8 +9,8 @@ import (
 	"time"
 )
 
-// Logger passes lines on to another logger as long as there are few. Any goroutine may use it;
-// never per I/O.
+// Logger passes lines on to another logger as long as there are few. Any goroutine may use it, but
+// not for each I/O: it takes a lock.
 type Logger struct {
 	log *slog.Logger
 
@@ -30,7 +31,7 @@ func (l *Logger) Warn(msg string, args ...any) { l.print(slog.LevelWarn, msg, ar
 // Info logs at the level of information.
 func (l *Logger) Info(msg string, args ...any) { l.print(slog.LevelInfo, msg, args) }
 
-// print logs unless too much was logged in this second; the first line of a later second tells how
+// print logs unless too much was logged in this second. The first line of a later second says how
 // many were dropped.
 func (l *Logger) print(level slog.Level, msg string, args []any) {
 	now := time.Now().Unix()
@@ -38,6 +39,9 @@ func (l *Logger) print(level slog.Level, msg string, args []any) {
 	dropped := 0
 	if now != l.second {
 		l.second, l.lines, dropped, l.dropped = now, 0, l.dropped, 0
+		if dropped > 0 {
+			l.lines++
+		}
 	}
 	l.lines++
 	if l.lines > linesPerSecond {
@@ -47,7 +51,7 @@ func (l *Logger) print(level slog.Level, msg string, args []any) {
 	}
 	l.mu.Unlock()
 	if dropped > 0 {
-		args = append(args, "lines dropped before", dropped)
+		l.log.Warn("too many log lines, some were dropped", "lines", dropped)
 	}
 	l.log.Log(context.Background(), level, msg, args...)
 }

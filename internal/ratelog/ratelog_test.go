@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Peers cannot fill the log, and what was kept out of it is counted.
+// Peers cannot fill the log, and what was dropped is counted.
 func TestFewLines(t *testing.T) {
 	var b bytes.Buffer
 	l := New(slog.New(slog.NewTextHandler(&b, nil)))
@@ -24,7 +24,7 @@ func TestFewLines(t *testing.T) {
 	l.second-- // another second
 	l.Info("y", "key", "value")
 	if got := b.String(); !strings.Contains(got, "level=INFO msg=y key=value") ||
-		!strings.Contains(got, "lines dropped before") {
+		!strings.Contains(got, "dropped\" lines=") {
 		t.Errorf("the next second began with %q", got)
 	}
 }

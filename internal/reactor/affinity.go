@@ -23,13 +23,13 @@ func pin(cpu int) (unpin func(), err error) {
 	return func() { _ = unix.SchedSetaffinity(0, &old) }, nil
 }
 
-// onlyCPU says that the machine has one CPU. How many this process may use says nothing: what the
-// loop waits for happens on others.
-func onlyCPU() bool { return listsOne("/sys/devices/system/cpu/online") }
+// singleCPU says that the machine has one CPU. It does not matter how many of them this process may
+// use: what the loop waits for happens on any of them.
+func singleCPU() bool { return listsOneCPU("/sys/devices/system/cpu/online") }
 
-// listsOne says that the list of CPUs in a file, such as "0-3,5", has one entry; if there is no
-// such file, that the process has one.
-func listsOne(name string) bool {
+// listsOneCPU says that the list of CPUs in a file, such as "0-3,5", has one entry. Without such a
+// file it says that the process has one CPU.
+func listsOneCPU(name string) bool {
 	online, err := os.ReadFile(name)
 	if err != nil {
 		return runtime.NumCPU() == 1
@@ -37,8 +37,8 @@ func listsOne(name string) bool {
 	return !strings.ContainsAny(string(online), "-,")
 }
 
-// yield lets other threads of the machine run, if any waits for a CPU. The system call cannot
-// block, so the scheduler of the runtime need not know.
+// yield lets other threads of the machine run, if any waits for a CPU. The system call does not
+// block, so the runtime's scheduler need not know.
 func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // cpuList is "CPUs 0 1 5".

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-func TestListsOne(t *testing.T) {
+func TestListsOneCPU(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "online")
-	if got, want := listsOne(name), runtime.NumCPU() == 1; got != want {
+	if got, want := listsOneCPU(name), runtime.NumCPU() == 1; got != want {
 		t.Errorf("without the list: %t, want %t", got, want)
 	}
 	for list, want := range map[string]bool{
@@ -19,7 +19,7 @@ func TestListsOne(t *testing.T) {
 		if err := os.WriteFile(name, []byte(list), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := listsOne(name); got != want {
+		if got := listsOneCPU(name); got != want {
 			t.Errorf("CPUs %q: %t, want %t", list, got, want)
 		}
 	}

@@ -2,9 +2,9 @@ package reactor
 
 import "time"
 
-// clock is the monotonic clock, read once per some hundred steps of work, because under user-mode
-// Linux a reading is a system call. It also paces everything else that a busy loop does only now
-// and then.
+// clock is the monotonic clock, read once in some hundred steps of work, because under user-mode
+// Linux a reading is a system call. It also sets the pace of all else that a busy loop does only
+// now and then.
 type clock struct {
 	now   int64 // the last reading
 	ticks int   // steps of work since then
@@ -17,7 +17,7 @@ const (
 	clockCoarse = int64(time.Millisecond)
 )
 
-// epoch is a moment before any reading, so that readings are positive.
+// epoch is before any reading, so that readings are positive.
 var epoch = time.Now().Add(-time.Second)
 
 func (c *clock) init() {

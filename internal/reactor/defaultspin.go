@@ -11,10 +11,10 @@ import (
 const (
 	leastSpin = 200 * time.Microsecond
 	mostSpin  = time.Millisecond
-	// aloneSpin is for a machine with one CPU: what the loop waits for happens between its polls,
-	// so it takes longer.
-	aloneSpin = 100 * time.Microsecond
-	// spinWakes is how many wake-ups a spin may cost. What comes later than that is worth a sleep.
+	// singleCPUSpin is for a machine with one CPU, where the loop yields after each poll without
+	// work.
+	singleCPUSpin = 100 * time.Microsecond
+	// spinWakes is the length of a spin in wake-ups. What comes later than that is worth a sleep.
 	spinWakes = 8
 
 	wakeSamples = 15
@@ -22,11 +22,11 @@ const (
 )
 
 // DefaultSpin is the longest spin (Config.Spin) that suits this machine: as long as some wake-ups
-// of a thread take, within 200 µs and 1 ms; 100 µs if there is one CPU. The first call measures for
-// some 10 ms. Any goroutine may call it.
+// of a thread take, but at least 200 µs and at most 1 ms; 100 µs if there is one CPU. The first
+// call measures for about 10 ms. Any goroutine may call it.
 func DefaultSpin() time.Duration {
-	if onlyCPU() {
-		return aloneSpin
+	if singleCPU() {
+		return singleCPUSpin
 	}
 	return spinFor(wakeTime())
 }
@@ -34,9 +34,9 @@ func DefaultSpin() time.Duration {
 // spinFor is the longest spin on a machine where it takes w to wake a thread.
 func spinFor(w time.Duration) time.Duration { return min(max(leastSpin, spinWakes*w), mostSpin) }
 
-// wakeTime is how long it takes on this machine until a thread that sleeps in epoll_wait goes on,
+// wakeTime is how long it takes on this machine until a thread that sleeps in epoll_wait continues
 // after another one has woken it: 10 to 30 µs mostly, but more than 100 where processors are
-// emulated. It is measured once, within some 10 ms. 0 if that fails.
+// emulated. It is measured once, in about 10 ms, and is 0 if that fails.
 var wakeTime = sync.OnceValue(func() time.Duration {
 	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {

@@ -1,17 +1,17 @@
-// Package reactor is the loop that owns a share of the target: its queues, its backend channels,
-// its timers, its descriptors.
+// Package reactor is the loop that owns a share of the target: queues, backend channels, timers and
+// descriptors.
 //
-// One Reactor is one goroutine, on one OS thread pinned to a CPU if asked. It polls while there is
-// work and for a short, adaptive time after, then arms its pollers and sleeps in epoll_wait: idle
-// costs no CPU.
+// A Reactor is one goroutine, on one OS thread that is pinned to a CPU if the configuration says
+// so. It polls while there is work and for a short, adaptive time after, then arms its pollers and
+// sleeps in epoll_wait, so that an idle reactor takes no CPU time:
 //
 //	Run:  mailbox -> pollers -> (now and then: timers, descriptors) -> again
-//	      nothing to do for the spin time -> Arm all -> sleep until a wake-up, a descriptor or a timer -> again
+//	      no work for the spin time -> Arm all -> sleep until Wake, a descriptor or a timer -> again
 //
-// Everything a Reactor calls runs on its goroutine and must not block. GOMAXPROCS must exceed the
-// number of running reactors, so that other goroutines always have a processor to run on; the
-// application sets it. With fewer the loop still works, but yields before each sleep, which costs
-// two thread switches.
+// Everything that a Reactor calls runs on its goroutine and must not block. GOMAXPROCS must exceed
+// the number of running reactors, so that other goroutines always have a P (processor of the Go
+// runtime) to run on; the application sets it. With fewer the loop still works, but yields before
+// each sleep, which costs two thread switches.
 package reactor
 
 import (
@@ -24,6 +24,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
 // Poller is a source of work that the loop polls: a transport's group or the controller's handler
@@ -32,9 +34,9 @@ type Poller interface {
 	// Poll moves at most about budget commands along and returns how many steps it made; 0 means
 	// nothing to do.
 	Poll(budget int) int
-	// Arm prepares to sleep: from now on whatever needs a Poll wakes the reactor. False: there is
-	// work already. It may be called again, with or without a Poll in between, when another poller
-	// refused or the reactor did sleep.
+	// Arm prepares to sleep: from now on whatever needs a Poll wakes the reactor. It returns false
+	// if there is work already. It may be called again, with or without a Poll in between, after
+	// another poller has refused or the reactor has slept.
 	Arm() bool
 }
 
@@ -44,12 +46,9 @@ type Config struct {
 	Index int
 	// CPU is the processor that Run pins its thread to, -1 for none.
 	CPU int
-	// Spin is the longest time without work before sleeping; the loop learns how much of it pays.
+	// Spin is the longest time without work before a sleep; the loop learns how much of it pays.
 	// 0: sleep at once.
 	Spin time.Duration
-	// SpinShare is how much of its time the loop may spend on polls without work, in percent of a
-	// CPU, 1 to 100; 0 is 100.
-	SpinShare int
 }
 
 const (
@@ -59,18 +58,20 @@ const (
 	idleTicks = 8
 
 	maxEvents = 128
-	looksLess = 4 // who needs to know sooner polls
+	// pollFDsEvery is how many readings of the clock a busy loop makes for each time that it looks
+	// at descriptors. Pollers that need to know sooner look themselves.
+	pollFDsEvery = 4
 )
 
 // The states of Reactor.state.
 const (
-	awake    = iota // polling; events are found by themselves
-	notified        // polling, and somebody called Wake: poll at least once more before sleeping
+	awake    = iota // polling
+	notified        // polling, and Wake was called: poll at least once more before sleeping
 	asleep          // in epoll_wait or about to: Wake must write to the eventfd
 )
 
-// Reactor is one loop. Except where said otherwise its methods may be called only on its own
-// goroutine, or by anyone before Run.
+// Reactor is one loop. Except where a comment says otherwise, its methods may be called only on its
+// own goroutine, or by any goroutine before Run.
 type Reactor struct {
 	cfg  Config
 	epfd int
@@ -78,24 +79,25 @@ type Reactor struct {
 
 	// The only fields other goroutines touch.
 	state   atomic.Uint32
-	mailbox atomic.Pointer[post]
+	mailbox list.Inbox[post]
 	_       [64]byte
 
 	pollers  []Poller // nil: detached, removed after the iteration
 	detached bool
 	stopped  bool
-	starved  bool // there are not more processors than reactors
-	// gives other threads the CPU between polls without work, nil if they have others
+	starved  bool // there are no more Ps than reactors
+	// yield gives the CPU to other threads between polls without work; nil if they have others.
 	yield func()
 
 	clock clock
 	spin  spin
-	gave  int64 // when giveWay last did
+	// yielded is when the reactor last called Gosched of its own accord.
+	yielded int64
 
-	timers  timerHeap
-	watches watches
-	looks   uint // times that housekeep could have looked at descriptors
-	events  [maxEvents]unix.EpollEvent
+	timers     timerHeap
+	watches    watches
+	housekeeps uint // calls of housekeep
+	events     [maxEvents]unix.EpollEvent
 
 	stats Stats
 }
@@ -111,7 +113,7 @@ type Stats struct {
 // post is one function in the mailbox.
 type post struct {
 	fn   func()
-	next *post
+	node list.Node[post]
 }
 
 // running counts reactors in Run, to tell whether processors are short.
@@ -135,19 +137,16 @@ func New(cfg Config) (*Reactor, error) {
 		return nil, fmt.Errorf("reactor %d: epoll_ctl: %w", cfg.Index, err)
 	}
 	r := &Reactor{cfg: cfg, epfd: epfd, evfd: evfd}
-	if onlyCPU() {
+	if singleCPU() {
 		r.yield = yield
 	}
 	r.clock.init()
-	if cfg.SpinShare == 0 {
-		cfg.SpinShare = 100
-	}
-	r.spin.init(cfg.Spin.Nanoseconds(), int64(cfg.SpinShare))
+	r.spin.init(cfg.Spin.Nanoseconds())
 	return r, nil
 }
 
-// Close frees the descriptors. Run must have returned or never been called; nobody may call Post or
-// Wake any more.
+// Close frees the descriptors. Run must have returned or never been called, and Post and Wake must
+// not be called any more.
 func (r *Reactor) Close() error {
 	return errors.Join(unix.Close(r.evfd), unix.Close(r.epfd))
 }
@@ -165,7 +164,7 @@ func (r *Reactor) Stats() Stats { return r.stats }
 // Attach adds p to the pollers; the loop polls it from the next iteration on at the latest.
 func (r *Reactor) Attach(p Poller) { r.pollers = append(r.pollers, p) }
 
-// Detach removes p; it is not polled or armed any more, not even in the current iteration. A poller
+// Detach removes p: it is not polled or armed again, not even in the current iteration. A poller
 // may detach itself or others while it is polled.
 func (r *Reactor) Detach(p Poller) {
 	for i, q := range r.pollers {
@@ -176,22 +175,17 @@ func (r *Reactor) Detach(p Poller) {
 	}
 }
 
-// Post runs fn on the reactor soon, after what was posted before by the same goroutine. Any
-// goroutine may call it, before Run too. What is posted after Run has returned never runs.
+// Post runs fn on the reactor soon, after what the same goroutine has posted before. Any goroutine
+// may call it, also before Run. What is posted after Run has returned never runs.
 func (r *Reactor) Post(fn func()) {
 	p := &post{fn: fn}
-	for {
-		p.next = r.mailbox.Load()
-		if r.mailbox.CompareAndSwap(p.next, p) {
-			break
-		}
-	}
+	r.mailbox.Push(p, &p.node)
 	r.Wake()
 }
 
 // Wake makes the reactor poll everything at least once more before it sleeps, and ends its sleep.
-// Any goroutine may call it, the reactor too. It is one atomic load while the reactor is awake and
-// has been woken already.
+// Any goroutine may call it, the reactor's as well. It costs one atomic load while the reactor is
+// awake and has been woken already.
 func (r *Reactor) Wake() {
 	for {
 		switch r.state.Load() {
@@ -202,22 +196,21 @@ func (r *Reactor) Wake() {
 				return
 			}
 		default:
-			// The state stays: a wake-up is never owed to a waker that has been preempted right
-			// here. Surplus writes are absorbed by the counter.
+			// The state stays asleep, so that no wake-up depends on a goroutine that is preempted
+			// right here. Surplus writes only add to the counter.
 			_, _ = unix.Write(r.evfd, eventOne)
 			return
 		}
 	}
 }
 
-// eventOne is the number 1 as eventfd(2) takes it. The counter is never read and has room for 2^64
+// eventOne is the number 1 as eventfd(2) takes it. The counter is never read: it has room for 2^64
 // of them.
 var eventOne = binary.NativeEndian.AppendUint64(nil, 1)
 
-// Run is the loop. It pins its thread to Config.CPU and locks itself to it if that is given;
-// otherwise what needs to stay on a thread locks the goroutine when it is called on it. Run returns
-// when ctx is done, or with an error if the thread cannot be pinned or epoll fails. It may be
-// called once.
+// Run is the loop. If Config.CPU is given it locks the goroutine to its thread and pins that;
+// otherwise code that needs to stay on one thread locks the goroutine itself. Run returns when ctx
+// is done, or with an error if the thread cannot be pinned or epoll fails. It may be called once.
 func (r *Reactor) Run(ctx context.Context) error {
 	if r.cfg.CPU >= 0 {
 		runtime.LockOSThread()
@@ -237,7 +230,7 @@ func (r *Reactor) Run(ctx context.Context) error {
 	})
 	defer func() {
 		if !cancel() {
-			<-posted // it must not write to an eventfd that Close has closed
+			<-posted // it must not write to the eventfd after Close
 		}
 	}()
 
@@ -246,7 +239,7 @@ func (r *Reactor) Run(ctx context.Context) error {
 		if r.iterate() {
 			continue
 		}
-		if err := r.rest(); err != nil {
+		if err := r.spinOrSleep(); err != nil {
 			return fmt.Errorf("reactor %d: %w", r.cfg.Index, err)
 		}
 	}
@@ -256,7 +249,7 @@ func (r *Reactor) Run(ctx context.Context) error {
 // iterate polls everything once and reports whether there was work.
 func (r *Reactor) iterate() bool {
 	work := 0
-	if r.mailbox.Load() != nil {
+	if !r.mailbox.Empty() {
 		work = r.runPosts()
 	}
 	for i := 0; i < len(r.pollers); i++ {
@@ -283,21 +276,21 @@ func (r *Reactor) iterate() bool {
 	return true
 }
 
-// housekeep reads the clock, runs due timers and now and then looks at descriptors without waiting;
-// it returns how many callbacks it made.
+// housekeep reads the clock, runs timers that are due and, every few calls, takes the events of
+// descriptors. It returns the number of callbacks that it ran.
 func (r *Reactor) housekeep() int {
 	r.clock.adapt()
 	n := r.runTimers()
-	r.endTurn()
-	if r.looks++; r.looks%looksLess == 0 && r.watches.n > 0 {
+	r.yieldWhenBusy()
+	if r.housekeeps++; r.housekeeps%pollFDsEvery == 0 && r.watches.n > 0 {
 		n += r.pollEvents()
 	}
 	return n
 }
 
-// rest is called after an iteration without work: it returns at once while spinning pays, otherwise
-// it sleeps.
-func (r *Reactor) rest() error {
+// spinOrSleep is called after an iteration without work. It returns at once as long as spinning
+// pays, and sleeps otherwise.
+func (r *Reactor) spinOrSleep() error {
 	if !r.spin.done(r.clock.now) {
 		if r.yield != nil {
 			r.yield() // what the loop waits for cannot happen while it has the only CPU
@@ -307,8 +300,7 @@ func (r *Reactor) rest() error {
 		}
 		return nil
 	}
-	// Clear the note before a last round of polls: what was noted before is found by them, what
-	// comes later is noted again.
+	// The reactor polls once more after a wake-up; a later one sets the state again.
 	if r.state.CompareAndSwap(notified, awake) {
 		return nil
 	}
@@ -317,27 +309,27 @@ func (r *Reactor) rest() error {
 			return nil
 		}
 	}
-	// Whoever publishes something calls Wake afterwards. Before this swap that makes it fail; after
-	// it, Wake writes to the eventfd.
+	// Wake is called after something was published. Before this swap it makes the swap fail; after
+	// the swap it writes to the eventfd.
 	if !r.state.CompareAndSwap(awake, asleep) {
 		return nil
 	}
 	return r.sleep()
 }
 
-// sleep blocks until a descriptor is ready, somebody wakes the reactor, or a timer is due, and runs
-// the callbacks.
+// sleep blocks until a descriptor is ready, the reactor is woken, or a timer is due, and runs the
+// callbacks.
 func (r *Reactor) sleep() error {
-	// Without spinning nothing measures the sleep, and the reading after the last sleep is good
-	// enough for a timeout.
+	// Without spinning the length of the sleep is not needed, and the reading after the last sleep
+	// is good enough for a timeout.
 	before := r.clock.now
 	if r.spin.max > 0 {
 		before = r.clock.read()
 	}
 	r.stats.Sleeps++
-	r.giveWay(before)
+	r.yieldBeforeSleep(before)
 	n, err := r.wait(r.timers.timeout(before))
-	// Awake before any callback: what they and others wake from now on costs no system call.
+	// Awake before any callback, so that a Wake from now on costs no system call.
 	r.state.Store(awake)
 	r.spin.slept(r.clock.read() - before)
 	if err != nil && err != unix.EINTR {
@@ -350,12 +342,10 @@ func (r *Reactor) sleep() error {
 
 // runPosts runs what the mailbox holds, oldest first.
 func (r *Reactor) runPosts() int {
-	var fifo *post
-	for p := r.mailbox.Swap(nil); p != nil; {
-		p.next, fifo, p = fifo, p, p.next
-	}
+	var posts list.List[post]
+	r.mailbox.Take(&posts)
 	n := 0
-	for p := fifo; p != nil; p = p.next {
+	for p := posts.Pop(); p != nil; p = posts.Pop() {
 		p.fn()
 		n++
 	}

@@ -246,7 +246,8 @@ func TestIdle(t *testing.T) {
 					return
 				}
 				if round == rounds { // now and then a thread is charged for what others did
-					t.Fatalf("%v of CPU time in %v without work, %d sleeps, want one or two; %d times in a row", used, idle, sleeps, rounds)
+					t.Fatalf("%v of CPU time in %v without work, %d sleeps, want one or two; "+
+						"%d times in a row", used, idle, sleeps, rounds)
 				}
 			}
 		})
@@ -351,7 +352,7 @@ func TestIterationDoesNotAllocate(t *testing.T) {
 	})
 }
 
-// TestYield: on a machine with one CPU the loop gives way after every poll without work, and never
+// TestYield: on a machine with one CPU the loop yields after every poll without work, and never
 // while there is work.
 func TestYield(t *testing.T) {
 	r, err := New(Config{CPU: -1, Spin: time.Millisecond})
@@ -367,7 +368,7 @@ func TestYield(t *testing.T) {
 				return 1
 			}
 			if polls == 101 && yields != 0 {
-				t.Errorf("the loop gave way %d times while there was work", yields)
+				t.Errorf("the loop yielded %d times while there was work", yields)
 			}
 			return 0
 		},
@@ -377,7 +378,7 @@ func TestYield(t *testing.T) {
 		t.Error(err)
 	}
 	if idle := polls - 100; yields < idle/2 || yields == 0 {
-		t.Errorf("the loop gave way %d times in %d polls without work", yields, idle)
+		t.Errorf("the loop yielded %d times in %d polls without work", yields, idle)
 	}
 	if err := r.Close(); err != nil {
 		t.Error(err)

@@ -12,9 +12,8 @@ type timer struct {
 	index int // in the heap, -1 when out of it
 }
 
-// After runs fn on the reactor once, d nanoseconds from now or slightly later: a millisecond while
-// the reactor sleeps or is busy. stop drops it; it is idempotent, and harmless after fn ran. Both
-// are for the reactor only.
+// After runs fn on the reactor once, d nanoseconds from now or up to a few milliseconds later. stop
+// drops it; it is idempotent, and does nothing after fn has run. Both are for the reactor only.
 func (r *Reactor) After(d int64, fn func()) (stop func()) {
 	t := &timer{at: math.MaxInt64, fn: fn}
 	if now := r.clock.read(); d < math.MaxInt64-now {
@@ -30,7 +29,7 @@ func (r *Reactor) After(d int64, fn func()) (stop func()) {
 }
 
 // runTimers runs the timers that are due by the last reading of the clock and returns how many.
-// Timers that those start wait for the next time.
+// Timers that they start run in the next call at the earliest.
 func (r *Reactor) runTimers() int {
 	if len(r.timers) == 0 {
 		return 0

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watch is a watched descriptor. An event carries the generation of the watch it is for: an event
-// of a descriptor that was unwatched, closed and its number used again within the same batch is
-// recognised and dropped.
+// watch is a watched descriptor. An event carries the generation of its watch, so that it is
+// dropped if the descriptor was unwatched and closed and its number used again within the same
+// batch.
 type watch struct {
 	fn  func(events uint32)
 	gen int32
@@ -21,9 +21,8 @@ type watches struct {
 }
 
 // Watch calls fn on the reactor whenever fd has one of the epoll events (EPOLLIN, ...; EPOLLERR and
-// EPOLLHUP always), which it is given. Level-triggered unless events has EPOLLET. The caller
-// unwatches fd before closing it. While the reactor is busy it looks at descriptors only now and
-// then, every few milliseconds at most.
+// EPOLLHUP always), with those that it has. It is level-triggered unless events has EPOLLET. The
+// caller unwatches fd before closing it. A busy reactor takes events once in a few milliseconds.
 func (r *Reactor) Watch(fd int, events uint32, fn func(events uint32)) error {
 	w := &r.watches
 	if fd < 0 {
@@ -42,9 +41,9 @@ func (r *Reactor) Watch(fd int, events uint32, fn func(events uint32)) error {
 	return nil
 }
 
-// Unwatch ends a Watch; its function is not called any more, not even for events that are already
-// known. An error says that the descriptor was not watched or has been closed before; nothing is
-// left of the watch in any case.
+// Unwatch ends a Watch: its function is not called again, not even for events that are already
+// known. An error says that the descriptor was not watched or has been closed; nothing is left of
+// the watch in any case.
 func (r *Reactor) Unwatch(fd int) error {
 	if !r.watches.has(fd) {
 		return fmt.Errorf("reactor %d: unwatch descriptor %d: %w", r.cfg.Index, fd, unix.ENOENT)

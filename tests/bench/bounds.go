@@ -152,7 +152,8 @@ func nativeBounds() []bound {
 			},
 		},
 		beside(besideIdle+": IOPS over without them", besideIdle, read32, 0.85, ""))
-	return append(append(list, connectionBounds()...), fairnessBounds()...)
+	list = append(append(list, connectionBounds()...), rotationBounds()...)
+	return append(list, fairnessBounds()...)
 }
 
 // connectionBounds are two claims for each number of connections: the IOPS of the target over those

@@ -97,6 +97,9 @@ func (b *bench) steps() ([]step, error) {
 			steps = append(steps, step{name, measure})
 		}
 	}
+	for _, n := range rotations {
+		add(rotationName(n), func(int) error { return b.rotationRound(n) })
+	}
 	for _, f := range fairnessCases() {
 		add(f.name, func(round int) error { return b.fairnessRound(f, round) })
 	}

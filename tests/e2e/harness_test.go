@@ -41,8 +41,8 @@ type options struct {
 	reactors   int // 1 if 0
 	memory     int // MiB of each reactor, 64 if 0
 	iwarp      bool
-	hosts      []string // allowed; nil: any
-	queueDepth int      // 128 if 0
+	hosts      []string          // allowed; nil: any
+	queueDepth int               // 128 if 0
 	tcp        func(*tcp.Config) // sets what has no key
 	rdma       func(*rdma.Config)
 	devices    []backend.Device // instead of the RAM namespaces; the server closes them

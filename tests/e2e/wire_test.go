@@ -89,7 +89,7 @@ func (h *harness) wantLeft(controllers, queues int) {
 	h.t.Helper()
 	h.until(fmt.Sprintf("%d controllers and %d queues are left", controllers, queues), func() bool {
 		return len(h.target.Controllers()) == controllers && h.target.Sessions() == queues &&
-			h.server.Transport(nvme.TransportTCP).(*tcp.Transport).Connections() == queues
+			h.server.Transport(nvme.TransportTCP).(*tcp.Transport).Usage().Connections == queues
 	})
 }
 

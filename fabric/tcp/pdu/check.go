@@ -4,7 +4,7 @@ package pdu
 // nothing else, so it can run as soon as 8 bytes are there; whether the type is allowed now is the
 // caller's to know.
 //
-// Type, then HLEN, flags, PLEN and PDO are judged in this order (TCP section 3.6.2; 3.5 on errors),
+// Type, then HLEN, flags, PLEN and PDO are checked in this order (TCP section 3.6.2; 3.5 on errors),
 // and a limit on data is FESLimit. A PDU that passes has header, padding, data and digest inside
 // PLEN.
 func (p *Params) CheckFromHost(h *Header) Fault {

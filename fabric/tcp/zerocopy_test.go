@@ -13,11 +13,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// newFileHand is a hand whose reads lend the memory of a file, with a connection without flow
-// control of the submission queue, for which responses to reads are left out.
-func newFileHand(t *testing.T, p pdu.Params) (h *hand, c *client, path string) {
+// newManualFile is a group whose zero-copy reads are of the memory of a file, with a connection
+// without flow control of the submission queue, for which responses to reads are left out.
+func newManualFile(t *testing.T, p pdu.Params) (h *manual, c *client, path string) {
 	t.Helper()
-	h = newHand(t, options{lend: true})
+	h = newManual(t, options{zeroCopy: true})
 	path = filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(path, h.d.data.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func newFileHand(t *testing.T, p pdu.Params) (h *hand, c *client, path string) {
 }
 
 // drain takes everything that the target sends, though the socket takes little at a time.
-func (h *hand) drain() (all []byte) {
+func (h *manual) drain() (all []byte) {
 	for idle := 0; idle < 2; idle++ {
 		if b := h.recv(); len(b) > 0 {
 			all, idle = append(all, b...), 0
@@ -101,7 +101,7 @@ func TestFileCutOff(t *testing.T) {
 }
 
 func fileCutOff(t *testing.T, p pdu.Params, n int) {
-	h, c, path := newFileHand(t, p)
+	h, c, path := newManualFile(t, p)
 	defer h.close()
 	h.d.piece = 4096
 	read := func(offs ...int) []byte {
@@ -138,8 +138,8 @@ func fileCutOff(t *testing.T, p pdu.Params, n int) {
 		t.Errorf("more came: %x", b)
 	}
 	h.exhaust()
-	if b = read(end); h.t.Connections() != 0 {
-		t.Errorf("without memory to put in the place of the file's the connection goes on: %d bytes", len(b))
+	if b = read(end); h.t.Usage().Connections != 0 {
+		t.Errorf("the connection lives on without memory to copy to: %d bytes", len(b))
 	}
 }
 
@@ -147,7 +147,7 @@ func fileCutOff(t *testing.T, p pdu.Params, n int) {
 // right, and the command fails, whether the rest is to be sent or is copied first.
 func TestFileCutOffUnderway(t *testing.T) {
 	for _, tick := range []bool{false, true} {
-		h, c, path := newFileHand(t, pdu.Params{})
+		h, c, path := newManualFile(t, pdu.Params{})
 		h.narrow()
 		const n = 1 << 20
 		for i := range 3 {
@@ -165,8 +165,8 @@ func TestFileCutOffUnderway(t *testing.T) {
 		if tick {
 			h.loop.advance(300 * time.Millisecond)
 			h.loop.advance(300 * time.Millisecond)
-			if h.d.released.Load() != 3 {
-				t.Errorf("%d loans came back", h.d.released.Load())
+			if h.d.ended.Load() != 3 {
+				t.Errorf("zero copy of %d reads ended", h.d.ended.Load())
 			}
 		}
 		b := wantRead(t, c, h.drain(), 0, 0, n, has, nvme.UnrecoveredReadError)
@@ -180,7 +180,7 @@ func TestFileCutOffUnderway(t *testing.T) {
 
 // A command whose data has left does not fail: a part of its response may have left, too.
 func TestFileCutOffAfterwards(t *testing.T) {
-	h, c, path := newFileHand(t, pdu.Params{})
+	h, c, path := newManualFile(t, pdu.Params{})
 	h.narrow()
 	const n = 1 << 20
 	sqe := rw(nvme.NVMRead, 0, 0, n, false)
@@ -193,15 +193,15 @@ func TestFileCutOffAfterwards(t *testing.T) {
 		pdu.CapsuleRespSize + 1: nvme.UnrecoveredReadError,
 		pdu.CapsuleRespSize:     nvme.Success, 1: nvme.Success,
 	} {
-		r, sent := q.sendq.head, q.sent
+		r, sent := q.sendq.First(), q.sent
 		cqe, segs := r.CQE, append([]mem.Segment(nil), r.Segs...)
 		q.sent = r.wire - left
-		if !q.replace(r) || r.CQE.Status() != want || r.ZeroCopy {
+		if !q.copyData(r) || r.CQE.Status() != want || r.ZeroCopy {
 			t.Errorf("%d bytes before the end: %v", left, r.CQE.Status())
 		}
-		q.freeOwn(r) // all as it was
+		q.freeMemory(r) // all as it was
 		r.CQE, r.Segs, r.ZeroCopy, q.sent = cqe, segs, true, sent
-		h.d.change(&r.Request, idle, lentOut)
+		h.d.change(&r.Request, idle, attached)
 	}
 	h.close()
 }
@@ -210,7 +210,7 @@ func TestFileCutOffAfterwards(t *testing.T) {
 // sent from where it is.
 func TestReachesFiles(t *testing.T) {
 	for _, digest := range []bool{false, true} {
-		h := newHand(t, options{})
+		h := newManual(t, options{})
 		h.connect(pdu.Params{DataDigest: digest}, 8)
 		b := h.d.data.Bytes()[:512]
 		if q := h.queue(); q.CanSendFrom([]mem.Segment{{B: b, File: true}}) == digest ||

@@ -7,10 +7,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// Memory that a device keeps is not the queue's any more: the command is answered, its request
-// serves others, the queue ends, and all of that leaves the memory alone until the device lets go.
-func TestKeep(t *testing.T) {
-	h := newHand(t, options{hold: true})
+// Memory that was handed over is not the queue's any more: the command is answered, its request
+// serves others, the queue ends, and none of that touches the memory until the device frees it.
+func TestHandOverBuffers(t *testing.T) {
+	h := newManual(t, options{hold: true})
 	c := h.connect(pdu.Params{}, 8)
 	total := h.arena.Available()
 	for i, capsule := range []bool{true, false} {
@@ -22,14 +22,14 @@ func TestKeep(t *testing.T) {
 	if len(h.d.held) != 2 {
 		t.Fatalf("%d commands are executing", len(h.d.held))
 	}
-	var kept [][]byte
+	var handed [][]byte
 	var frees []func()
 	for i, r := range h.d.held {
 		b := r.Segs[0].B
 		for j := range b {
 			b[j] = byte(100 + i)
 		}
-		kept = append(kept, b)
+		handed = append(handed, b)
 		frees = append(frees, h.queue().HandOverBuffers(r))
 		if len(r.Segs) != 0 || frees[i] == nil {
 			t.Fatal("the memory is still the request's")
@@ -52,11 +52,11 @@ func TestKeep(t *testing.T) {
 		t.Error("the queue waits for the device")
 	}
 	if n := total - h.arena.Available(); n != 8192 {
-		t.Errorf("%d bytes are kept, want 8192", n)
+		t.Errorf("%d bytes are still in use, want 8192", n)
 	}
-	for i, b := range kept {
+	for i, b := range handed {
 		if b[0] != byte(100+i) || b[4095] != byte(100+i) {
-			t.Errorf("kept memory %d was used by somebody else", i)
+			t.Errorf("memory %d was used although the device has it", i)
 		}
 		frees[i]()
 	}

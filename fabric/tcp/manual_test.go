@@ -12,37 +12,38 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// handLoop is a fabric.Loop that a test turns by hand, with a clock that only the test moves.
-// testPool keeps the part of an arena for in-capsule data that the program does.
+// testPool makes a pool with the reserve that the program's have.
 func testPool(a *mem.Arena) *mem.Pool { return mem.NewPool(a, min(a.Available()/8, 4<<20)) }
 
-type handLoop struct {
+// manualLoop is a fabric.Loop that runs only when a test says so, with a clock that only the test
+// moves.
+type manualLoop struct {
 	now    int64
 	posts  []func()
-	timers []handTimer
+	timers []manualTimer
 	fns    map[int]func(uint32)
 }
 
-type handTimer struct {
+type manualTimer struct {
 	at int64
 	fn func()
 }
 
-func (l *handLoop) Post(fn func()) { l.posts = append(l.posts, fn) }
-func (l *handLoop) Wake()          {}
-func (l *handLoop) Watch(fd int, _ uint32, fn func(uint32)) error {
+func (l *manualLoop) Post(fn func()) { l.posts = append(l.posts, fn) }
+func (l *manualLoop) Wake()          {}
+func (l *manualLoop) Watch(fd int, _ uint32, fn func(uint32)) error {
 	l.fns[fd] = fn
 	return nil
 }
-func (l *handLoop) Unwatch(fd int) error { delete(l.fns, fd); return nil }
-func (l *handLoop) Now() int64           { return l.now }
-func (l *handLoop) After(d int64, fn func()) (stop func()) {
-	l.timers = append(l.timers, handTimer{l.now + d, fn})
+func (l *manualLoop) Unwatch(fd int) error { delete(l.fns, fd); return nil }
+func (l *manualLoop) Now() int64           { return l.now }
+func (l *manualLoop) After(d int64, fn func()) (stop func()) {
+	l.timers = append(l.timers, manualTimer{l.now + d, fn})
 	return func() {}
 }
 
 // advance moves the clock and runs what is due.
-func (l *handLoop) advance(d time.Duration) {
+func (l *manualLoop) advance(d time.Duration) {
 	l.now += d.Nanoseconds()
 	due := l.timers
 	l.timers = nil
@@ -55,11 +56,11 @@ func (l *handLoop) advance(d time.Duration) {
 	}
 }
 
-// hand is a group turned by hand, with one connection over a socket pair: everything happens on the
-// goroutine of the test.
-type hand struct {
+// manual is a group that is polled only when a test says so, with one connection over a socket
+// pair: everything happens on the goroutine of the test.
+type manual struct {
 	tb    testing.TB
-	loop  *handLoop
+	loop  *manualLoop
 	t     *Transport
 	g     *Group
 	d     *disk
@@ -69,7 +70,7 @@ type hand struct {
 	taken []mem.Segment // by exhaust
 }
 
-func newHand(tb testing.TB, o options) *hand {
+func newManual(tb testing.TB, o options) *manual {
 	tb.Helper()
 	if o.arena == 0 {
 		o.arena = 4 << 20
@@ -79,9 +80,9 @@ func newHand(tb testing.TB, o options) *hand {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	h := &hand{
-		tb: tb, loop: &handLoop{now: 1, fns: make(map[int]func(uint32))}, t: New(o.cfg),
-		d: newDisk(o.lend), arena: arena,
+	h := &manual{
+		tb: tb, loop: &manualLoop{now: 1, fns: make(map[int]func(uint32))}, t: New(o.cfg),
+		d: newDisk(o.zeroCopy), arena: arena,
 		peer: -1, in: make([]byte, 4<<20),
 	}
 	h.d.hold = o.hold
@@ -93,8 +94,8 @@ func newHand(tb testing.TB, o options) *hand {
 	return h
 }
 
-// open makes a connection; the previous one must be gone.
-func (h *hand) open() {
+// open makes a connection; the previous one must be ended.
+func (h *manual) open() {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
 		0)
 	if err != nil {
@@ -107,7 +108,7 @@ func (h *hand) open() {
 	c := &conn{t: h.t, fd: fds[0], accepted: time.Now(), info: fabric.QueueInfo{
 		MaxDepth: h.t.cfg.MaxDepth, InCapsuleSize: h.t.cfg.InCapsuleSize,
 	}}
-	if err := h.t.admit(c); err != nil {
+	if err := c.admit(); err != nil {
 		h.tb.Fatal(err)
 	}
 	if err := h.g.Adopt(c); err != nil {
@@ -116,8 +117,8 @@ func (h *hand) open() {
 	h.turn()
 }
 
-// turn runs posts and polls until nothing happens.
-func (h *hand) turn() {
+// turn runs posts and polls until nothing happens, and no socket has an event.
+func (h *manual) turn() {
 	for {
 		posts := h.loop.posts
 		h.loop.posts = nil
@@ -125,13 +126,15 @@ func (h *hand) turn() {
 			fn()
 		}
 		if h.g.Poll(64) == 0 && len(h.loop.posts) == 0 {
-			return
+			if h.g.look(); h.g.Poll(64) == 0 && len(h.loop.posts) == 0 {
+				return
+			}
 		}
 	}
 }
 
 // send hands bytes to the target and lets it work.
-func (h *hand) send(b []byte) {
+func (h *manual) send(b []byte) {
 	for len(b) > 0 && h.peer >= 0 {
 		n, e := sys.Send(h.peer, b, 0)
 		if e != 0 && e != unix.EAGAIN {
@@ -143,7 +146,7 @@ func (h *hand) send(b []byte) {
 }
 
 // recv takes what the target has said so far; the slice is valid until the next call.
-func (h *hand) recv() []byte {
+func (h *manual) recv() []byte {
 	have := 0
 	for {
 		n, e := sys.Recv(h.peer, h.in[have:], 0)
@@ -156,7 +159,7 @@ func (h *hand) recv() []byte {
 }
 
 // hangUp closes the host's end.
-func (h *hand) hangUp() {
+func (h *manual) hangUp() {
 	if h.peer >= 0 {
 		_ = unix.Close(h.peer)
 		h.peer = -1
@@ -168,13 +171,13 @@ func (h *hand) hangUp() {
 }
 
 // giveBack undoes exhaust.
-func (h *hand) giveBack() {
+func (h *manual) giveBack() {
 	h.arena.Free(h.taken)
 	h.taken = nil
 }
 
 // close ends everything and checks that nothing is left.
-func (h *hand) close() {
+func (h *manual) close() {
 	h.tb.Helper()
 	h.hangUp()
 	h.d.release()
@@ -186,7 +189,7 @@ func (h *hand) close() {
 	if err := errors.Join(h.g.Close(), h.arena.Close(), h.d.data.Unmap()); err != nil {
 		h.tb.Error(err)
 	}
-	if n := h.t.Connections(); n != 0 {
+	if n := h.t.Usage().Connections; n != 0 {
 		h.tb.Errorf("%d connections are still counted", n)
 	}
 	if o, c := h.d.opened.Load(), h.d.closed.Load(); o != c {

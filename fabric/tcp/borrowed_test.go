@@ -11,21 +11,21 @@ import (
 )
 
 // In-capsule data that its device takes at once stays where it was received. A device that does
-// not, after all, has it for as long as it likes, whatever is received meanwhile, and whoever else
-// keeps it; also if the list of those that are ready fills up in their midst.
-func TestDataInPassing(t *testing.T) {
+// not, after all, has it for as long as it likes, whatever is received meanwhile; also if the list
+// of ready requests fills up in their midst.
+func TestBorrowedData(t *testing.T) {
 	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
-		for _, ready := range []int{1, 2, maxDepth} {
+		for _, ready := range []int{1, 2, MaxQueueDepth} {
 			t.Run(fmt.Sprintf("digests %v, %d ready", p.HeaderDigest, ready),
-				func(t *testing.T) { testDataInPassing(t, p, ready) })
+				func(t *testing.T) { testBorrowedData(t, p, ready) })
 		}
 	}
 }
 
-func testDataInPassing(t *testing.T, p pdu.Params, ready int) {
-	h := newHand(t, options{hold: true})
+func testBorrowedData(t *testing.T, p pdu.Params, ready int) {
+	h := newManual(t, options{hold: true})
 	h.g.ready = make([]*fabric.Request, 0, ready)
-	h.d.late = true
+	h.d.misjudge = true
 	c := h.connect(p, 16)
 	total := h.arena.Available()
 	write := func(i, nsid int) []byte {
@@ -42,10 +42,10 @@ func testDataInPassing(t *testing.T, p pdu.Params, ready int) {
 		t.Errorf("%d writes are held, %d bytes taken of the arena for them", len(h.d.held),
 			total-h.arena.Available())
 	}
-	kept := h.d.held[1].Segs[0].B
+	handed := h.d.held[1].Segs[0].B
 	free := h.queue().HandOverBuffers(h.d.held[1])
 	if free == nil {
-		t.Fatal("a device may not keep the data")
+		t.Fatal("the data cannot be handed over")
 	}
 	h.d.held[1].Status = nvme.InternalPathError
 	h.d.release()
@@ -58,19 +58,19 @@ func testDataInPassing(t *testing.T, p pdu.Params, ready int) {
 			t.Errorf("write %d did not arrive", i)
 		}
 	}
-	if !bytes.Equal(kept, random(2, 4096)) {
-		t.Error("what a device keeps was overwritten")
+	if !bytes.Equal(handed, random(2, 4096)) {
+		t.Error("data that was handed over has been overwritten")
 	}
 	free()
 	h.close()
 }
 
-// More data in capsules than there is memory for, in one batch with reads that need some of it:
-// everybody gets his turn, and nobody the memory that was promised to another.
+// More in-capsule data than there is memory for, in one batch with reads that need some of it: each
+// gets its turn, and none the memory that was promised to another.
 func TestPromisedMemory(t *testing.T) {
 	const ios = 150 // more than a batch
 	for _, size := range []int{512, 4096, 16384} {
-		h := newHand(t, options{cfg: Config{MaxDepth: 2 * ios}, hold: true, arena: 128 << 10})
+		h := newManual(t, options{cfg: Config{MaxDepth: 2 * ios}, hold: true, arena: 128 << 10})
 		c := h.connect(pdu.Params{}, 2*ios)
 		var all []byte
 		for i := range ios {

@@ -15,7 +15,7 @@ func (q *queue) icReq(r *pdu.ICReq) {
 	}
 	session, err := q.g.cfg.Handler.Open(q)
 	if err != nil {
-		q.g.t.log.Warn("connection refused", "from", q.conn.info.Remote, "error", err)
+		q.g.t.log.Warn("connection refused", "remote", q.conn.info.Remote, "err", err)
 		q.Disconnect(err)
 		return
 	}
@@ -24,8 +24,8 @@ func (q *queue) icReq(r *pdu.ICReq) {
 	q.params.HPDA = r.HPDA()
 	q.params.HeaderDigest = r.HeaderDigest() && !cfg.NoHeaderDigest
 	q.params.DataDigest = r.DataDigest() && !cfg.NoDataDigest
-	q.depth = initialDepth
-	q.allocate(initialDepth)
+	q.depth = MinQueueDepth
+	q.allocate(MinQueueDepth)
 	var resp pdu.ICResp
 	resp.Set(&q.params)
 	q.sendRaw(resp[:])
@@ -33,62 +33,59 @@ func (q *queue) icReq(r *pdu.ICReq) {
 	q.handshakeBy = q.now() + cfg.ConnectTimeout.Nanoseconds()
 }
 
-// termReq ends the connection on the host's demand.
+// termReq ends the connection because the host says that it has found a fault.
 func (q *queue) termReq(r *pdu.TermReq) {
 	f := r.Fault()
 	q.g.t.log.Warn("the host ended a connection for a protocol error", "remote", q.conn.info.Remote,
-		"local", q.conn.info.Local, "error", f)
+		"local", q.conn.info.Local, "err", f)
 	q.Disconnect(f)
 }
 
-// capsule takes a command into a request; b is what has been received behind its header. It returns
-// false, having changed nothing, if there is no memory for its data. One with much data that is
-// still to come is prepared ahead of it (ahead.go).
-func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) bool {
+// capsule takes a command into a request and puts it on the batch for Prepare. b is what has been
+// received behind its header. Small data that is there as a whole stays there; other data is
+// direct: then the caller has the batch prepared before it continues. capsule returns what follows
+// what it has consumed.
+func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) (rest []byte) {
 	n := q.params.DataLength(c.Header())
 	status, f := q.checkSGL(c, n)
 	if !f.OK() {
 		q.fault(f, c[:])
-		return true
+		return nil
 	}
 	r := q.get()
 	if r == nil {
 		// More commands than the submission queue has entries (Base section 3.3.2.6): flow control
 		// is lost.
 		q.fault(pdu.Fault{FES: pdu.FESSequence}, c[:])
-		return true
-	}
-	whole := len(b) >= int(n)+q.params.DataDigestSize()
-	large := n >= aheadMin && status.OK()
-	ahead := large && !whole
-	if n > 0 && !q.room(r, int(n), whole, ahead) {
-		q.free = append(q.free, r)
-		q.stall(int(n), ahead)
-		return false
+		return nil
 	}
 	sqe := c.SQE()
 	if !q.connected && sqe.Opcode() == nvme.FabricsOpcode &&
 		sqe.FabricsType() == nvme.FabricsConnect {
-		if q.admin = sqe.Connect().QID() == 0; q.admin {
-			q.lighten()
-		}
+		q.setAdmin(sqe.Connect().QID() == 0)
 	}
 	r.SQE = *sqe
 	r.Status = status
-	r.InCapsule = n > 0 && !ahead
-	r.ahead, q.large = ahead, large
 	if status.OK() {
 		r.HostLength = sqe.SGL1().Length()
 	}
 	r.Start = q.now()
 	r.state = requestParsed
-	r.whole = n == 0
 	r.recvd = 0
 	q.g.batch = append(q.g.batch, &r.Request)
-	if n > 0 {
-		q.expect(r, n)
+	q.large = n >= directMin
+	if n == 0 {
+		return b
 	}
-	return true
+	digest := q.params.DataDigestSize()
+	if q.large || len(b) < int(n)+digest || !q.g.promise(int(n)) {
+		q.expect(r, n)
+		return b
+	}
+	r.InCapsule = true
+	r.data = b[:n]
+	r.damaged = digest > 0 && pdu.CRC(0, r.data) != pdu.GetCRC(b[n:])
+	return b[int(n)+digest:]
 }
 
 // checkSGL validates the descriptor of a command that carries n bytes of data. A Fault says that
@@ -141,15 +138,55 @@ func toHost(sqe *nvme.SQE) bool {
 	return sqe.Opcode()&3 == 2
 }
 
-// runBatch lets the handler judge the commands of the batch, starts their data, and executes what
-// is ready.
-func (g *Group) runBatch() int {
+// h2cData validates the header of an H2CData and makes its data go to the right place. Data comes
+// in order, in PDUs of any size up to MAXH2CDATA (TCP section 3.3.2.2).
+func (q *queue) h2cData(d *pdu.Data) {
+	r, f := q.findGrant(d)
+	if !f.OK() {
+		q.fault(f, d[:])
+		return
+	}
+	q.expect(r, d.DATAL())
+	q.dst = mem.NewCursor(r.Segs, int(r.recvd))
+}
+
+// findGrant finds the request whose R2T an H2CData answers.
+func (q *queue) findGrant(d *pdu.Data) (*request, pdu.Fault) {
+	ttag := d.TTAG()
+	i := int(ttag & (1<<ttagBits - 1))
+	if i >= len(q.reqs) {
+		return nil, pdu.Fault{FES: pdu.FESSequence}
+	}
+	r := q.reqs[i]
+	if r.state != requestReceiving || r.ttag != ttag || r.SQE.CID() != d.CCCID() {
+		return nil, pdu.Fault{FES: pdu.FESSequence} // no R2T asked for this
+	}
+	n, end := uint64(d.DATAL()), uint64(d.DATAO())+uint64(d.DATAL())
+	switch {
+	case n == 0:
+		return nil, pdu.Fault{FES: pdu.FESInvalidHeader, FEI: pdu.OffDATAL}
+	case d.DATAO() != r.recvd, end > uint64(r.Length):
+		return nil, pdu.Fault{FES: pdu.FESOutOfRange}
+	}
+	if f := d.Check(&q.params); !f.OK() {
+		return nil, f
+	}
+	if d.Header().Flags()&pdu.LastPDU != 0 && end < uint64(r.Length) {
+		// The rest would never come. A missing LAST_PDU does no harm.
+		return nil, pdu.Fault{FES: pdu.FESInvalidHeader, FEI: pdu.OffFlags}
+	}
+	return r, pdu.Fault{}
+}
+
+// prepareBatch has the handler prepare the commands of the batch, and gives those whose data is in
+// place to it for execution.
+func (g *Group) prepareBatch() int {
 	n := len(g.batch)
 	if n > 0 {
 		g.cfg.Handler.Prepare(g.batch)
 		for _, fr := range g.batch {
-			q := fr.Queue.(*queue)
-			q.prepared(fr.Owner.(*request))
+			r := fr.Owner.(*request)
+			r.queue().prepared(r)
 		}
 		clear(g.batch)
 		g.batch = g.batch[:0]
@@ -158,101 +195,15 @@ func (g *Group) runBatch() int {
 	return n + g.execute()
 }
 
-// prepared goes on with a command after Prepare.
+// prepared continues with a command after Prepare.
 func (q *queue) prepared(r *request) {
-	r.prepared = true
+	moves := r.Status.OK() && r.Dir != fabric.NoData && r.Length > 0
 	switch {
-	case r.ahead:
-		q.placeAhead(r)
-	case r.InCapsule:
-		if r.whole {
-			q.placeInCapsule(r)
-		}
-	case !r.Status.OK() || r.Dir == fabric.NoData || r.Length == 0:
-		q.g.toReady(r)
-	case r.ZeroCopy || len(r.Segs) > 0:
-		q.start(r)
+	case r.data != nil:
+		q.fromCapsule(r, moves && !r.damaged)
+	case moves && !r.ZeroCopy:
+		q.wantMemory(r)
 	default:
-		q.g.wantMemory(r)
-	}
-}
-
-// placeInCapsule executes a command that is prepared and whose in-capsule data has arrived, in
-// memory of ours: unless Prepare attached memory of its own that becomes the request's. Data that
-// its device takes at once stays where it was received.
-func (q *queue) placeInCapsule(r *request) {
-	if r.Status.OK() && r.Dir == fabric.HostToController && !r.damaged {
-		switch {
-		case r.CompletesInExecute && r.passing != nil && !r.ZeroCopy:
-			r.Segs = append(r.Segs, mem.Segment{B: r.passing[:r.Length:r.Length]})
-			q.dataInPlace(r)
-			q.g.passing = true // after what was ready before has been executed, perhaps
-			return
-		case len(r.Segs) > 0 && r.passing != nil:
-			mem.CopySegments(r.Segs, []mem.Segment{{B: r.passing}})
-		case len(r.Segs) > 0:
-			mem.CopySegments(r.Segs, r.own)
-		default:
-			if r.passing != nil {
-				q.own(r, len(r.passing)) // there is room
-				mem.CopySegments(r.own, []mem.Segment{{B: r.passing}})
-			}
-			r.Segs = mem.Slice(r.Segs, r.own, 0, int(r.Length))
-		}
-	}
-	r.passing = nil
-	q.dataInPlace(r)
-}
-
-// start goes on with a command that has memory for its data.
-func (q *queue) start(r *request) {
-	if r.Dir == fabric.HostToController {
-		q.grant(r)
-		return
-	}
-	q.g.toReady(r)
-}
-
-// toReady puts a request on the list for Execute.
-func (g *Group) toReady(r *request) {
-	if len(g.ready) == cap(g.ready) {
-		g.execute()
-	}
-	g.ready = append(g.ready, &r.Request)
-}
-
-// execute hands all ready requests to the handler.
-func (g *Group) execute() int {
-	n := len(g.ready)
-	if n == 0 {
-		return 0
-	}
-	for _, fr := range g.ready {
-		fr.Owner.(*request).state = requestExecuting
-		fr.Queue.(*queue).executing++
-	}
-	ready := g.ready
-	g.cfg.Handler.Execute(ready)
-	if g.passing {
-		g.leavePassing(ready)
-	}
-	clear(ready)
-	g.ready = g.ready[:0]
-	return n
-}
-
-// leavePassing leaves the receive buffer to requests that are executing and have their data in it,
-// and takes another one. Few are: of a device that may be slow Prepare says so, as long as it has
-// something to do.
-func (g *Group) leavePassing(reqs []*fabric.Request) {
-	g.passing = false
-	left := false
-	for _, fr := range reqs {
-		r := fr.Owner.(*request)
-		left = left || r.passing != nil && r.state == requestExecuting
-		r.passing = nil
-	}
-	if left {
-		g.rx = make([]byte, rxSize)
+		q.start(r)
 	}
 }

@@ -1,0 +1,195 @@
+package tcp
+
+import (
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Data memory comes from the reactor's pool. When that is empty, commands wait for it in the order
+// of their arrival, while further capsules are taken out of the streams: data that was asked for,
+// and whose arrival frees memory again, may come behind them. In-capsule data cannot wait like
+// that, for it blocks its stream. Therefore small in-capsule data may have the reserve of the pool,
+// and large such data may if an R2T is outstanding on its connection. If even that is used up the
+// queue is stalled: it is not read until something has been freed.
+
+// promise sees to it that there is memory for n bytes of in-capsule data in case that they turn out
+// to need it, which is known when the batch has been prepared.
+func (g *Group) promise(n int) bool {
+	n = (n + mem.BlockMin - 1) &^ (mem.BlockMin - 1)
+	if g.cfg.Memory.Available()+g.cfg.Memory.Reserve()-g.promised < n {
+		return false
+	}
+	g.promised += n
+	return true
+}
+
+// fromCapsule executes a command whose in-capsule data is in the receive buffer. The data stays
+// there if the device takes it at once; take says whether it is wanted at all.
+func (q *queue) fromCapsule(r *request, take bool) {
+	switch {
+	case !take:
+	case r.CompletesInExecute:
+		r.Segs = append(r.Segs, mem.Segment{B: r.data[:r.Length:r.Length]})
+		q.g.markReady(r)
+		q.g.borrowed++ // after what was ready before has been executed, perhaps
+		return
+	default:
+		r.memory.Segs, _ = q.g.cfg.Memory.AllocReserve(r.memory.Segs, int(r.Length)) // promised
+		r.Segs = append(r.Segs, r.memory.Segs...)
+		c := mem.NewCursor(r.Segs, 0)
+		c.CopyFrom(r.data[:r.Length])
+	}
+	r.data = nil
+	q.g.markReady(r)
+}
+
+// wantMemory gives a prepared command memory for its data, now or later.
+func (q *queue) wantMemory(r *request) {
+	g, n := q.g, int(r.Length)
+	pool := g.cfg.Memory
+	free := pool.Available() - g.promised
+	urgent := r == q.cur && (!q.large || !q.grants.Empty())
+	ok := false
+	switch {
+	case n > pool.Max():
+		r.Status = nvme.DataSGLLengthInvalid | nvme.DNR
+		q.start(r)
+		return
+	case urgent && free+pool.Reserve() >= n:
+		r.memory.Segs, ok = pool.AllocReserve(r.memory.Segs, n)
+	case free >= n:
+		r.memory.Segs, ok = pool.Alloc(r.memory.Segs, n)
+	}
+	if ok {
+		r.Segs = append(r.Segs, r.memory.Segs...)
+		q.start(r)
+		return
+	}
+	r.state = requestWaiting
+	if r == q.cur {
+		g.stalled++
+	}
+	if urgent {
+		pool.WaitReserve(&r.memory, n, q.now())
+	} else {
+		pool.Wait(&r.memory, n, q.now())
+	}
+	g.startTick()
+}
+
+// stalled says that the queue is not read because in-capsule data waits for memory.
+func (q *queue) stalled() bool { return q.cur != nil && q.cur.state == requestWaiting }
+
+// start continues with a prepared command that needs no memory, or has it.
+func (q *queue) start(r *request) {
+	write := r.Status.OK() && r.Dir == fabric.HostToController && r.Length > 0
+	switch {
+	case r == q.cur: // its data follows; that of a refused command is discarded
+		r.state = requestReceiving
+		if write {
+			q.dst = mem.NewCursor(r.Segs, 0)
+		}
+	case write:
+		q.grant(r)
+	default:
+		q.g.markReady(r)
+	}
+}
+
+// Transfer tags: the request's tag in the low bits and a count of its uses above, never 0 or FFFFh,
+// so that a tag of the past is recognised.
+const (
+	ttagBits   = 10 // MaxQueueDepth = 1<<ttagBits
+	ttagRounds = 1<<(16-ttagBits) - 2
+)
+
+// grant asks for all the data of a command with one R2T. One is always within the host's MAXR2T,
+// which counts from 1 (TCP section 3.6.2.2).
+func (q *queue) grant(r *request) {
+	r.round = r.round%ttagRounds + 1
+	r.ttag = r.tag | r.round<<ttagBits
+	r.state = requestGranting
+	q.enqueue(r, sendR2T, pdu.R2TSize+q.params.HeaderDigestSize())
+	q.schedule()
+}
+
+// Granted implements mem.WaitOwner. Any group of the reactor may serve the pool, so this only notes
+// it for the next poll.
+func (r *request) Granted() {
+	q := r.queue()
+	q.g.resumed.Push(r, &r.node)
+}
+
+// Expired implements mem.WaitOwner.
+func (r *request) Expired() { r.Granted() }
+
+// cancelWait ends the wait of r, which may be over already.
+func (g *Group) cancelWait(r *request) {
+	g.cfg.Memory.Cancel(&r.memory)
+	if r.node.Listed() {
+		g.resumed.Remove(&r.node)
+	}
+}
+
+// resume continues with commands whose wait for memory is over, and returns the number of steps
+// made.
+func (g *Group) resume() int {
+	work := 0
+	if g.cfg.Memory.CanServe() {
+		g.cfg.Memory.Serve()
+	}
+	for r := g.resumed.Pop(); r != nil; r = g.resumed.Pop() {
+		work += r.queue().resume(r)
+	}
+	return work + g.execute()
+}
+
+// resume continues with a command that has memory now, or has waited for too long.
+func (q *queue) resume(r *request) int {
+	g, inCapsule := q.g, r == q.cur
+	switch {
+	case len(r.memory.Segs) > 0:
+		r.Segs = append(r.Segs, r.memory.Segs...)
+	case inCapsule:
+		g.execute() // before the session is closed
+		q.timedOut("no memory for in-capsule data within %v", g.t.cfg.MemoryTimeout)
+		return 1
+	default: // hosts retry (Base section 4.2.3.1)
+		r.Status = nvme.CommandInterrupted
+	}
+	q.start(r)
+	if !inCapsule {
+		return 1
+	}
+	g.stalled--
+	g.activate(q)
+	return q.process(g.rx[:copy(g.rx, q.partial)])
+}
+
+// freeMemory gives memory of the pool back.
+func (q *queue) freeMemory(r *request) {
+	if len(r.memory.Segs) > 0 {
+		q.g.cfg.Memory.Free(r.memory.Segs)
+		clear(r.memory.Segs)
+		r.memory.Segs = r.memory.Segs[:0]
+	}
+}
+
+// CanReceiveInto implements fabric.Queue: the kernel puts data wherever it belongs.
+func (q *queue) CanReceiveInto([]mem.Segment) bool { return true }
+
+// HandOverBuffers implements fabric.Queue.
+func (q *queue) HandOverBuffers(fr *fabric.Request) (free func()) {
+	r := fr.Owner.(*request)
+	if r.ZeroCopy {
+		return nil
+	}
+	if r.data != nil {
+		q.g.replaceBuffer()
+	}
+	pool, memory := q.g.cfg.Memory, r.memory.Segs
+	r.memory.Segs, r.Segs = nil, nil
+	return func() { pool.Free(memory) }
+}

@@ -1,0 +1,255 @@
+package tcp
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Commands with large data in their capsules among others with small data, refused ones, flushes
+// and the data of R2Ts, the stream cut anywhere: data gets where it belongs, with and without zero
+// copy.
+func TestDirectData(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 8))
+		p := pdu.Params{HeaderDigest: seed&1 != 0, DataDigest: seed&2 != 0}
+		h := newManual(t, options{cfg: Config{InCapsuleSize: 256 << 10}, arena: 8 << 20})
+		h.d.zeroCopyWrites = seed&4 != 0
+		c := h.connect(p, 64)
+		answered := make([][]byte, 3)
+		want := h.askForWrites(c, answered, rng)
+		streams := [][]byte{h.answers(c, answered, rng), nil}
+		inCapsule := make([][]byte, 12)
+		for i := range inCapsule {
+			n := (1 + rng.IntN(8)) * blockSize
+			if i%4 != 0 {
+				n = directMin + rng.IntN(300)*blockSize
+			}
+			off := (4 + i) << 18
+			if inCapsule[i] = random(100+i, n); i%5 == 1 {
+				off, inCapsule[i] = diskSize-blockSize, nil // refused
+			}
+			sqe := rw(nvme.NVMWrite, uint16(200+i), off, n, true)
+			streams[1] = append(streams[1], c.capsule(&sqe, random(100+i, n))...)
+			want += pdu.CapsuleRespSize + p.HeaderDigestSize()
+		}
+		h.cutUp(merged(streams, rng), rng)
+		if n := len(h.recv()); n != want {
+			t.Fatalf("seed %d: %d bytes of answers, want %d", seed, n, want)
+		}
+		for i, data := range append(append(answered, nil), inCapsule...) {
+			if off := i << 18; !bytes.Equal(h.d.data.Bytes()[off:off+len(data)], data) {
+				t.Fatalf("seed %d: write %d did not arrive", seed, i)
+			}
+		}
+		if h.g.promised != 0 {
+			t.Fatalf("seed %d: %d bytes are still promised", seed, h.g.promised)
+		}
+		h.close()
+	}
+}
+
+// merged mixes two streams, PDU by PDU.
+func merged(streams [][]byte, rng *rand.Rand) (all []byte) {
+	for len(streams[0])+len(streams[1]) > 0 {
+		s := &streams[rng.IntN(2)]
+		if len(*s) == 0 {
+			continue
+		}
+		n := (*pdu.Header)(*s).PLEN()
+		all = append(all, (*s)[:n]...)
+		*s = (*s)[n:]
+	}
+	return all
+}
+
+// While one large write follows another none of their data is received into the receive buffer, but
+// of the first.
+func TestDirectDataIsNotCopied(t *testing.T) {
+	const n, writes = 128 << 10, 8
+	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
+		h := newManual(t, options{cfg: Config{InCapsuleSize: n}})
+		h.d.zeroCopyWrites = true
+		c := h.connect(p, 64)
+		write := func(i int) []byte {
+			sqe := rw(nvme.NVMWrite, uint16(i), i*n, n, true)
+			return c.capsule(&sqe, random(i, n))
+		}
+		h.send(write(0))
+		var all []byte
+		for i := 1; i < writes; i++ {
+			all = append(all, write(i)...)
+		}
+		mark := bytes.Repeat([]byte{0xA5}, rxSize)
+		copy(h.g.rx, mark)
+		h.send(all)
+		if used := len(bytes.TrimRight(h.g.rx, "\xA5")); used > pdu.CapsuleCmdSize+
+			2*pdu.DigestSize {
+			t.Errorf("%v: %d bytes of the buffer were used", p, used)
+		}
+		if n := h.d.written.Load(); n != writes {
+			t.Errorf("%d writes", n)
+		}
+		for i := range writes {
+			if !bytes.Equal(h.d.data.Bytes()[i*n:][:n], random(i, n)) {
+				t.Errorf("write %d did not arrive", i)
+			}
+		}
+		h.close()
+	}
+}
+
+// Data that was damaged on the way costs its command only, and its zero copy ends.
+func TestDamagedDirectData(t *testing.T) {
+	const n = 64 << 10
+	for _, zeroCopy := range []bool{false, true} {
+		h := newManual(t, options{cfg: Config{InCapsuleSize: n}})
+		h.d.zeroCopyWrites = zeroCopy
+		c := h.connect(pdu.Params{DataDigest: true}, 8)
+		for i := range 3 {
+			sqe := rw(nvme.NVMWrite, uint16(i), i*n, n, true)
+			b := c.capsule(&sqe, random(i, n))
+			if i == 1 {
+				b[len(b)/2] ^= 1
+			}
+			h.send(b[:n/3])
+			h.send(b[n/3:])
+			want := nvme.Success
+			if i == 1 {
+				want = nvme.TransientTransportError
+			}
+			if cqe := (*pdu.CapsuleResp)(h.recv()).CQE(); cqe.CID() != uint16(i) ||
+				cqe.Status() != want {
+				t.Errorf("command %d: %v, want %v", cqe.CID(), cqe.Status(), want)
+			}
+		}
+		if n := h.d.written.Load(); n != 2 {
+			t.Errorf("%d writes", n)
+		}
+		h.close()
+	}
+}
+
+// The connection ends in the midst of direct data, with zero copy or in memory of the pool.
+func TestDirectDataEnds(t *testing.T) {
+	const n = 64 << 10
+	for _, zeroCopy := range []bool{false, true} {
+		h := newManual(t, options{cfg: Config{InCapsuleSize: n}})
+		h.d.zeroCopyWrites = zeroCopy
+		c := h.connect(pdu.Params{}, 8)
+		sqe := rw(nvme.NVMWrite, 1, 0, n, true)
+		h.send(c.capsule(&sqe, random(1, n))[:n/2])
+		if taken := len(h.arena.Region().Bytes()) - h.arena.Available(); (taken == n) == zeroCopy {
+			t.Errorf("%d bytes of the arena are taken", taken)
+		}
+		h.hangUp()
+		if h.arena.Available() != len(h.arena.Region().Bytes()) || h.d.abandoned.Load() != 1 ||
+			h.d.written.Load() != 0 {
+			t.Errorf("%d bytes are free, %d abandoned, %d written", h.arena.Available(),
+				h.d.abandoned.Load(), h.d.written.Load())
+		}
+		h.close()
+	}
+}
+
+// Large in-capsule data leaves the reserve to small data and takes its turn with others that wait
+// for memory, in the order of their arrival.
+func TestMemoryOfDirectData(t *testing.T) {
+	const n = 256 << 10
+	h := newManual(t, options{cfg: Config{InCapsuleSize: n}, hold: true})
+	c := h.connect(pdu.Params{}, 64)
+	large := h.peer
+	write := func(i, nsid, n int) []byte {
+		sqe := rw(nvme.NVMWrite, uint16(i), 0, n, true)
+		sqe.SetNSID(uint32(nsid))
+		return c.capsule(&sqe, random(i, n))
+	}
+	fit := h.g.cfg.Memory.Available() / n
+	for i := range fit + 1 {
+		h.send(write(i, holdNSID, n))
+	}
+	q := h.g.queues[0]
+	if len(h.d.held) != fit || !q.stalled() || h.g.stalled != 1 {
+		t.Fatalf("%d commands are executing, want %d; stalled: %v", len(h.d.held), fit, q.stalled())
+	}
+	h.connect(pdu.Params{}, 8)
+	small := h.peer
+	h.send(write(0, 1, 4096))
+	if got := len(h.recv()); got != pdu.CapsuleRespSize {
+		t.Fatalf("a small write beside them: %d bytes of answers", got)
+	}
+	const wanted = 2 << 20
+	sqe := rw(nvme.NVMRead, 1, 0, wanted, false)
+	h.send(c.capsule(&sqe, nil))
+	if len(h.recv()) != 0 {
+		t.Fatal("the read does not wait")
+	}
+	releaseOne := func() {
+		more := h.d.held[1:]
+		h.d.held = h.d.held[:1]
+		h.d.release()
+		h.d.held = more
+		h.turn()
+	}
+	releaseOne()
+	if q.stalled() || len(h.d.held) != fit {
+		t.Errorf("the write that came before the read has no memory; %d are executing",
+			len(h.d.held))
+	}
+	h.peer = large
+	h.send(write(fit+1, holdNSID, n))
+	releaseOne() // enough for the write, but not for the read
+	if !q.stalled() {
+		t.Error("the write went before the read")
+	}
+	h.peer = small
+	h.d.release()
+	h.turn()
+	if got := len(h.recv()); got < wanted || q.stalled() || len(h.d.held) != 1 {
+		t.Errorf("%d bytes were read; stalled: %v; %d writes are executing", got, q.stalled(),
+			len(h.d.held))
+	}
+	h.d.release()
+	h.turn()
+	h.hangUp()
+	h.peer = large
+	h.close()
+}
+
+// Behind large in-capsule data may come data that was asked for and that has all the other memory:
+// it may have the reserve.
+func TestReserveForDirectData(t *testing.T) {
+	const n = 256 << 10
+	h := newManual(t, options{cfg: Config{InCapsuleSize: n}})
+	c := h.connect(pdu.Params{}, 64)
+	var want int64
+	for ; h.g.cfg.Memory.Available() >= n; want++ {
+		sqe := rw(nvme.NVMWrite, uint16(want), int(want)*n, n, false)
+		h.send(c.capsule(&sqe, nil))
+	}
+	r2ts := bytes.Clone(h.recv())
+	sqe := rw(nvme.NVMWrite, 100, diskSize-n, n, true)
+	asked := h.peer
+	h.connect(pdu.Params{}, 8)
+	h.send(c.capsule(&sqe, random(1, n)))
+	if !h.g.queues[1].stalled() {
+		t.Error("large data has the reserve although nothing was asked for on its connection")
+	}
+	h.hangUp()
+	h.peer = asked
+	h.send(c.capsule(&sqe, random(100, n)))
+	if h.d.written.Load() != 1 || h.g.stalled != 0 {
+		t.Fatalf("%d writes, %d queues are stalled", h.d.written.Load(), h.g.stalled)
+	}
+	for ; len(r2ts) > 0; r2ts = r2ts[pdu.R2TSize:] {
+		r := (*pdu.R2T)(r2ts)
+		h.send(c.h2cData(pdu.LastPDU, r.CCCID(), r.TTAG(), 0, random(int(r.CCCID()), n)))
+	}
+	if h.d.written.Load() != want+1 || !bytes.Equal(h.d.data.Bytes()[diskSize-n:], random(100, n)) {
+		t.Errorf("%d writes, want %d", h.d.written.Load(), want+1)
+	}
+	h.close()
+}

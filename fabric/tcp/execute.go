@@ -1,0 +1,70 @@
+package tcp
+
+import (
+	"fmt"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// markReady puts a request whose data is in place on the list for Execute.
+func (g *Group) markReady(r *request) {
+	if r.damaged && r.Status.OK() {
+		r.Status = nvme.TransientTransportError
+	}
+	if len(g.ready) == cap(g.ready) {
+		g.execute()
+	}
+	r.state = requestExecuting
+	r.queue().executing++
+	g.ready = append(g.ready, &r.Request)
+}
+
+// execute gives all ready requests to the handler.
+func (g *Group) execute() int {
+	n := len(g.ready)
+	if n == 0 {
+		return 0
+	}
+	g.cfg.Handler.Execute(g.ready)
+	if g.borrowed > 0 {
+		g.replaceBuffer()
+	}
+	clear(g.ready)
+	g.ready = g.ready[:0]
+	return n
+}
+
+// replaceBuffer leaves the receive buffer to the executing requests that have their data in it, and
+// takes another one. That is rare: Prepare says of a device that may be slow that it does not
+// complete in Execute, as long as it has something to do.
+func (g *Group) replaceBuffer() {
+	for _, fr := range g.ready {
+		fr.Owner.(*request).data = nil
+	}
+	g.borrowed = 0
+	g.rx = make([]byte, rxSize)
+}
+
+// Complete takes requests back from the handler.
+func (q *queue) Complete(reqs []*fabric.Request) {
+	for _, fr := range reqs {
+		r := fr.Owner.(*request)
+		if r.state != requestExecuting {
+			panic(fmt.Sprintf(
+				"tcp: request %d was completed without having been executed, or twice", r.tag))
+		}
+		q.executing--
+		r.state = requestSending
+		if r.data != nil {
+			r.data = nil
+			q.g.borrowed--
+		}
+		if q.state >= queueTerminating {
+			q.dropped.Push(r, &r.node)
+			continue
+		}
+		q.respond(r)
+	}
+	q.schedule()
+}

@@ -1,0 +1,191 @@
+package tcp
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// actives are the queues that the next poll receives from.
+func (h *manual) actives() (list []*queue) {
+	for q := range h.g.active.All() {
+		list = append(list, q)
+	}
+	return list
+}
+
+// Of many connections only those with something to do are received from, and one that has is found:
+// within a few polls, or when the reactor says that the set is ready.
+func TestManyConnections(t *testing.T) {
+	h := newManual(t, options{})
+	defer h.close()
+	var peers []int
+	for range 40 {
+		h.open()
+		peers = append(peers, h.peer)
+	}
+	if n := len(h.actives()); n > 1 {
+		t.Errorf("%d connections are polled without having said anything", n)
+	}
+	var r pdu.ICReq
+	r.Set(&pdu.Params{}, 1)
+	say := func(peer int) {
+		if n, e := sys.Send(peer, r[:], 0); n != len(r) || e != 0 {
+			t.Fatal(n, e)
+		}
+	}
+	answered := func(peer int) bool {
+		var b [pdu.ICRespSize]byte
+		n, _ := sys.Recv(peer, b[:], 0)
+		return n == len(b)
+	}
+	say(peers[17])
+	n := 1
+	for h.g.Poll(64); !answered(peers[17]); h.g.Poll(64) {
+		if n++; n > pollsPerLook {
+			t.Fatalf("not answered after %d polls", n)
+		}
+	}
+	for range 20 {
+		h.g.Poll(64)
+	}
+	say(peers[5])
+	if !h.g.Arm() {
+		t.Error("the group does not let the reactor sleep")
+	}
+	h.loop.fns[h.g.epfd](unix.EPOLLIN)
+	if h.g.Poll(64); !answered(peers[5]) {
+		t.Error("not answered after the wake-up")
+	}
+	for _, fd := range peers[:len(peers)-1] {
+		_ = unix.Close(fd)
+	}
+}
+
+// A connection that is alone in having input stays active until it has had none for a while. Of
+// those that have some in turns none does: the set is asked in each poll, which finds the next.
+func TestActive(t *testing.T) {
+	h := newManual(t, options{})
+	defer h.close()
+	const connections = 3
+	var peers [connections]int
+	var hosts [connections]*client
+	for i := range peers {
+		hosts[i] = h.connect(pdu.Params{}, 8)
+		peers[i] = h.peer
+	}
+	h.loop.now += 2 * recent
+	read := func(i int) {
+		t.Helper()
+		h.peer = peers[i]
+		sqe := rw(nvme.NVMRead, 1, 0, 512, false)
+		b := hosts[i].capsule(&sqe, nil)
+		if n, e := sys.Send(h.peer, b, 0); n != len(b) || e != 0 {
+			t.Fatal(n, e)
+		}
+	}
+	ask := func(when string, most int) {
+		t.Helper()
+		for range most {
+			h.g.Poll(64)
+		}
+		if want := pdu.DataSize + 512 + pdu.CapsuleRespSize; len(h.recv()) != want {
+			t.Errorf("%s: no answer after %d polls", when, most)
+		}
+	}
+	read(0)
+	ask("alone, parked", pollsPerLook)
+	h.loop.now += 2 * recent // a moment ago others had input
+	read(0)
+	ask("alone, again", pollsPerLook)
+	if a := h.actives(); len(a) != 1 || a[0] != h.g.queues[0] {
+		t.Fatalf("%d connections are active", len(a))
+	}
+	for range 3 * pollsPerLook {
+		read(0)
+		ask("alone", 1)
+	}
+	read(1)
+	ask("another one", pollsPerLook)
+	for i := range 3 * connections {
+		read(i % connections)
+		ask("in turns", 1)
+		if a := h.actives(); len(a) != 0 {
+			t.Errorf("%d connections are active", len(a))
+		}
+	}
+	h.loop.now += 2 * recent
+	read(2)
+	ask("alone in the end", pollsPerLook)
+	if len(h.actives()) != 1 {
+		t.Error("a connection alone is not active")
+	}
+	h.loop.now += 2 * recent
+	if h.g.Poll(64); len(h.actives()) != 0 {
+		t.Error("a connection without input stays active")
+	}
+	for _, fd := range peers[1:] {
+		_ = unix.Close(fd)
+	}
+	h.peer = peers[0]
+}
+
+// The end of a stream is noticed also if it comes in one event with the last data.
+func TestEndWithData(t *testing.T) {
+	for _, crowded := range []bool{false, true} {
+		h := newManual(t, options{})
+		c := h.connect(pdu.Params{}, 8)
+		if crowded {
+			h.g.crowdedUntil = h.loop.now + recent
+		} else {
+			h.loop.now += 2 * recent
+		}
+		h.turn()
+		if !h.g.Arm() {
+			t.Fatal("the group does not let the reactor sleep")
+		}
+		sqe := rw(nvme.NVMFlush, 1, 0, 0, false)
+		if _, e := sys.Send(h.peer, c.capsule(&sqe, nil), 0); e != 0 {
+			t.Fatal(e)
+		}
+		_ = unix.Close(h.peer)
+		h.peer = -1
+		h.loop.fns[h.g.epfd](unix.EPOLLIN)
+		for h.g.Poll(64) > 0 {
+		}
+		if n := len(h.g.queues); n != 0 {
+			t.Errorf("crowded %v: %d connections are left", crowded, n)
+		}
+		h.close()
+	}
+}
+
+// An admin queue does not count as load, a dead connection neither.
+func TestLoad(t *testing.T) {
+	h := newManual(t, options{})
+	defer h.close()
+	load := func(what string, want int) {
+		t.Helper()
+		if n := h.g.Load(); n != want {
+			t.Errorf("%s: load %d, want %d", what, n, want)
+		}
+	}
+	load("no connection", 0)
+	c := &client{tb: t}
+	for qid, want := range []int{0, 1} {
+		h.open()
+		load("accepted", 1)
+		var r pdu.ICReq
+		r.Set(&c.p, 1)
+		h.send(r[:])
+		load("before Connect", 1)
+		h.send(c.connectPDU(uint16(qid), 4, 0))
+		load("after Connect", want)
+		h.hangUp()
+		load("closed", 0)
+	}
+}
