@@ -13,7 +13,7 @@ import (
 //
 //	blocked channel   Retry.Wait(true), then it tries once more, so that no wake-up is missed
 //	other channel     gives back what it held, then RetryGroup.Wake
-//	blocked channel   Poll: if Retry.Take, it tries again; Retry.Wait(false) once nothing is blocked
+//	blocked channel   Poll: if Retry.Take, tries again; Retry.Wait(false) once nothing is blocked
 type RetryGroup struct {
 	mu      sync.Mutex // held by those who change members
 	members atomic.Pointer[[]*Retry]

@@ -6,7 +6,7 @@
 //
 //	Submit  io -> op -> range lock (waits while a racing command has one of its blocks) -> ready
 //	pump    ready -> ring or worker: one step (a transfer, a flush, fallocate, ...)
-//	Poll    step over -> ready again, if something is left (a short transfer, FUA without O_DIRECT)
+//	Poll    step over -> ready again, if something is left (short transfer, FUA without O_DIRECT)
 //	        -> done
 //
 // An op that waits occupies no thread. What happens to it on another reactor (its range is locked,

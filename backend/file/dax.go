@@ -15,10 +15,10 @@ import (
 // reading, and its blocks are sent from there. Package disk does everything else by system calls,
 // which on such a file copy past the caches of the CPU and report broken memory as an error.
 //
-//	StartZeroCopyRead  adds a reader to the ranges; refused while the blocks change or are about to,
-//	                   and then the disk reads them
-//	Submit             adds a change to the ranges and gives it to the disk, or blocks it while its
-//	                   blocks have readers
+//	StartZeroCopyRead  adds a reader to the ranges; refused, so that the disk reads, while the
+//	                   blocks change or are about to
+//	Submit             adds a change to the ranges and gives it to the disk, or blocks it while
+//	                   its blocks have readers
 //	EndZeroCopyRead    removes the reader; the last one that a change waits for wakes all channels
 //	                   with blocked changes
 //	Poll               submits changes whose readers have ended, and removes changes that are done

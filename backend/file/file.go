@@ -148,9 +148,11 @@ func openFile(cfg *Config) (fd int, created bool, err error) {
 	case err == nil:
 		return fd, info == nil, nil
 	case info == nil:
-		return -1, false, backend.WithHint(fmt.Errorf("cannot be created: %w", err), accessHint(err, cfg))
+		err = fmt.Errorf("cannot be created: %w", err)
+		return -1, false, backend.WithHint(err, accessHint(err, cfg))
 	}
-	return -1, false, backend.WithHint(fmt.Errorf("cannot be opened: %w", err), accessHint(err, cfg))
+	err = fmt.Errorf("cannot be opened: %w", err)
+	return -1, false, backend.WithHint(err, accessHint(err, cfg))
 }
 
 func (cfg *Config) openMode() int {

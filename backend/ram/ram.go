@@ -11,8 +11,8 @@
 // and lies in one frame. The data of a command takes one of these paths:
 //
 //	small write      copied in place, several of one Submit at a time (batch.go)
-//	other write      copied frame by frame, in place, or into a new frame if the old one has readers
-//	                 (copy.go)
+//	other write      copied frame by frame, in place, or into a new frame if the old one has
+//	                 readers (copy.go)
 //	zero-copy write  received by the transport into new frames, which then replace the old ones
 //	                 (zerocopy_write.go)
 //	read             copied while the slot is locked (copy.go)

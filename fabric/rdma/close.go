@@ -8,8 +8,8 @@ import (
 
 // The end of a queue, whatever the reason:
 //
-//	beginTeardown (reactor)    what is not executing is abandoned, Handler.Close is called; what the
-//	                           device has stays as it is
+//	beginTeardown (reactor)    what is not executing is abandoned, Handler.Close is called; what
+//	                           the device has stays as it is
 //	disconnect    (goroutine)  disconnect or reject, queue pair to the error state
 //	checkDrained  (reactor)    every receive and signaled send has completed, or the time is over
 //	destroy       (goroutine)  queue pair and identifier

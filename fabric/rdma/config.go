@@ -8,7 +8,7 @@
 //	command.go  received       it gets a request; the SQE is copied, the SGL parsed
 //	            Prepare        (handler) for the whole batch
 //	            prepared       in-capsule data is used where it was received, or:
-//	buffers.go  getBuffers     the data buffers: memory of the namespace (zero copy) or of the pool
+//	buffers.go  getBuffers     data buffers: memory of the namespace (zero copy) or of the pool
 //	            postRead       a write: RDMA READ the host's data
 //	            execute        the data is in place
 //	            Execute        (handler) for the whole batch
@@ -163,7 +163,8 @@ func (c *Config) Validate() error {
 	switch {
 	case c.Provider == nil:
 		return errors.New("rdma: no provider")
-	case c.InCapsuleSize > InCapsuleLimit || c.InCapsuleSize > 0 && c.InCapsuleSize%InCapsuleUnit != 0:
+	case c.InCapsuleSize > InCapsuleLimit,
+		c.InCapsuleSize > 0 && c.InCapsuleSize%InCapsuleUnit != 0:
 		return fmt.Errorf("rdma: in-capsule data size %d: must be a multiple of %d up to %d",
 			c.InCapsuleSize, InCapsuleUnit, InCapsuleLimit)
 	case c.QueueMemory != 0 && c.QueueMemory < MinQueueMemory:

@@ -63,8 +63,10 @@ func newDisk(zeroCopy bool) *disk {
 		panic(err)
 	}
 	fillPattern(r.Bytes())
-	return &disk{data: r, zeroCopyReads: zeroCopy, piece: 1536,
-		sessions: make(map[*session]struct{})}
+	return &disk{
+		data: r, zeroCopyReads: zeroCopy, piece: 1536,
+		sessions: make(map[*session]struct{}),
+	}
 }
 
 // pattern is the initial content of the disk.

@@ -148,8 +148,7 @@ func setCongestionControl(fd int, name string) error {
 func explain(err error) error {
 	switch {
 	case errors.Is(err, unix.EMFILE):
-		return fmt.Errorf("%w: this process has as many descriptors as it may, raise the limit "+
-			"(ulimit -n, or LimitNOFILE= of a systemd unit)", err)
+		return fmt.Errorf("%w (raise LimitNOFILE= of the systemd unit, or ulimit -n)", err)
 	case errors.Is(err, unix.EADDRINUSE):
 		return fmt.Errorf("%w: another process listens there (see ss -ltnp)", err)
 	case errors.Is(err, unix.EADDRNOTAVAIL):

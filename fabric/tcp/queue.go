@@ -61,8 +61,8 @@ type queue struct {
 
 // queueState is the life of a connection.
 //
-//	connecting --ICReq--> live -+--Disconnect--> disconnecting --> closing -+--all sent--> lingering
-//	                            +--fault----------------------> terminating -+
+//	connecting --ICReq--> live -+-Disconnect-> disconnecting --> closing -+--all sent--> lingering
+//	                            +--fault--------------------> terminating -+
 //
 // A lingering connection is dead at the end of its stream or at a deadline; one whose socket fails
 // is dead at once.

@@ -20,8 +20,8 @@ import (
 // All other data is direct data, in a capsule or asked for with an R2T:
 //
 //	1 capsule        puts the command on the batch for Prepare, at once if its data follows
-//	2 wantMemory     finds memory: that of the namespace, which Prepare attached (zero copy), or of
-//	                 the pool, perhaps later
+//	2 wantMemory     finds memory: that of the namespace, which Prepare attached (zero copy), or
+//	                 of the pool, perhaps later
 //	3 start          expects the data of the capsule, or sends an R2T;
 //	  h2cData        knows which request an H2CData belongs to
 //	4 receiveDirect  receives the data straight into that memory;

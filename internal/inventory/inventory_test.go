@@ -103,7 +103,8 @@ func TestListProcesses(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "fd"), 0o700),
 		os.MkdirAll(filepath.Join(dir, "fdinfo"), 0o700),
 		os.WriteFile(filepath.Join(dir, "comm"), []byte("nvmf-target\n"), 0o600),
-		os.WriteFile(filepath.Join(dir, "fdinfo/3"), []byte("flags:\t0140002\n"), 0o600)); err != nil {
+		os.WriteFile(filepath.Join(dir, "fdinfo/3"), []byte("flags:\t0140002\n"), 0o600),
+	); err != nil {
 		t.Fatal(err)
 	}
 	number := int(unix.Mkdev(259, 0)) // nvme0n1

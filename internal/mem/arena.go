@@ -2,7 +2,7 @@ package mem
 
 // The path of a block:
 //
-//	Alloc   class cache -> buddy lists (split, low half first) -> the same after merging the caches
+//	Alloc   class cache -> buddy lists (split, low half first) -> both again with caches merged
 //	        -> several smaller blocks
 //	Free    class cache -> buddy lists (merge with the free buddy, and again)
 //

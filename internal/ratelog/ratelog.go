@@ -1,5 +1,5 @@
-// Package ratelog limits the log lines that peers cause to a few per second, so that they cannot fill
-// the disk.
+// Package ratelog limits the log lines that peers cause to a few per second, so that they cannot
+// fill the disk.
 package ratelog
 
 import (

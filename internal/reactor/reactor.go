@@ -6,7 +6,7 @@
 // sleeps in epoll_wait, so that an idle reactor takes no CPU time:
 //
 //	Run:  mailbox -> pollers -> (now and then: timers, descriptors) -> again
-//	      no work for the spin time -> Arm all -> sleep until Wake, a descriptor or a timer -> again
+//	      no work for the spin time -> Arm all -> sleep until Wake, descriptor or timer -> again
 //
 // Everything that a Reactor calls runs on its goroutine and must not block. GOMAXPROCS must exceed
 // the number of running reactors, so that other goroutines always have a P (processor of the Go

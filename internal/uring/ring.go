@@ -1,11 +1,11 @@
 // Package uring is the binding to io_uring(7): one ring per reactor, shared by everything there
 // that works on files.
 //
-//	Start   fills a submission entry (registered file, registered memory), which waits in the queue;
-//	        while the devices may be idle, the first ones are submitted at once
-//	Poll    submits all that wait by one io_uring_enter, and calls the Completers of what completed
-//	Arm     makes completions write to the reactor's eventfd from now on; until then nothing
-//	        disturbs a reactor that polls
+//	Start   fills a submission entry (registered file, registered memory), which waits in the
+//	        queue; while the devices may be idle, the first are submitted at once
+//	Poll    submits all that wait by one io_uring_enter, calls the Completers of what completed
+//	Arm     makes completions write to the reactor's eventfd from now on; until then
+//	        nothing disturbs a reactor that polls
 //
 // Shared memory: the kernel and the ring are the only two parties, and each index has one writer.
 // It is stored with release and loaded with acquire semantics, which sync/atomic provides.

@@ -4,9 +4,9 @@ package pdu
 // nothing else, so it can run as soon as 8 bytes are there; whether the type is allowed now is the
 // caller's to know.
 //
-// Type, then HLEN, flags, PLEN and PDO are checked in this order (TCP section 3.6.2; 3.5 on errors),
-// and a limit on data is FESLimit. A PDU that passes has header, padding, data and digest inside
-// PLEN.
+// Type, then HLEN, flags, PLEN and PDO are checked in this order (TCP section 3.6.2; 3.5 on
+// errors), and a limit on data is FESLimit. A PDU that passes has header, padding, data and digest
+// inside PLEN.
 func (p *Params) CheckFromHost(h *Header) Fault {
 	switch t := h.Type(); t {
 	case TypeCapsuleCmd:

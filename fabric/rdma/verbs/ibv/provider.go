@@ -2,7 +2,7 @@
 
 // Package ibv binds verbs to rdma-core: libibverbs and librdmacm.
 //
-//	Go arrays without pointers -> one C call per batch (bind.c) -> chains of work requests -> driver
+//	Go arrays without pointers -> one C call per batch (bind.c) -> work request chains -> driver
 //
 // The data path makes one C call per batch and allocates nothing. The communication manager's
 // descriptor is non-blocking and watched by the Go runtime, so Next holds no thread and Close ends
