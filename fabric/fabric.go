@@ -4,12 +4,12 @@
 // The path of a command, each step exactly once (NVM Express Base Specification 2.1, section 3.3.2,
 // message-based queues):
 //
-//	transport receives the capsule, fills SQE, HostLength and InCapsule(owner: transport)
-//	Handler.Prepare   sets Dir, Length and maybe Segs, or a Status     (owner: transport again)
-//	transport moves host data into Segs when Dir is HostToController   (owner: transport)
-//	Handler.Execute   starts the command                               (owner: handler)
+//	transport receives the capsule, fills SQE, HostLength and InCapsule (owner: transport)
+//	Handler.Prepare   sets Dir, Length and maybe Segs, or a Status      (owner: transport again)
+//	transport moves host data into Segs when Dir is HostToController    (owner: transport)
+//	Handler.Execute   starts the command                                (owner: handler)
 //	Queue.Complete    CQE is final; the transport moves data out of Segs,
-//	                  sends the response and reuses the request        (owner: transport)
+//	                  sends the response and reuses the request         (owner: transport)
 //
 // Zero copy: if the storage of a namespace is memory, Prepare may attach that memory to the request
 // (Request.ZeroCopy). The transport then sends from there, or receives into it, and calls
