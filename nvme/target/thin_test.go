@@ -71,11 +71,12 @@ func TestThin(t *testing.T) {
 	}
 }
 
-// TestThinHangs: storage that does not say how much it stores holds up neither Identify for long nor
-// the end of the controller, and there is one call however many commands ask.
+// TestThinHangs: storage that does not say how much it stores holds up neither Identify for long
+// nor the end of the controller, and there is one call however many commands ask.
 func TestThinHangs(t *testing.T) {
 	thin := &thinDevice{
-		Device: ramDeviceOpen(t, 1<<20, 4096), asked: make(chan struct{}), hang: make(chan struct{}),
+		Device: ramDeviceOpen(t, 1<<20, 4096),
+		asked:  make(chan struct{}), hang: make(chan struct{}),
 	}
 	closeLast(t, thin)
 	sub := ramSubsystem(t, 0)
