@@ -59,9 +59,10 @@ func (q *query[T]) run() {
 	q.mu.Unlock()
 }
 
-// peek returns the last answer and when it was given, without asking. It does not block.
-func (q *query[T]) peek() (*T, time.Time) {
+// peek returns the last answer, when it was given, and the error of the last call, without asking.
+// It does not block.
+func (q *query[T]) peek() (*T, time.Time, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.last, q.arrived
+	return q.last, q.arrived, q.err
 }

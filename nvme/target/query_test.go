@@ -39,7 +39,7 @@ func TestQuery(t *testing.T) {
 		}
 		next <- nil
 		synctest.Wait()
-		if v, at := q.peek(); v == nil || *v != 1 || at != start {
+		if v, at, _ := q.peek(); v == nil || *v != 1 || at != start {
 			t.Errorf("the late answer: %v, %v", v, at)
 		}
 		done := make(chan bool)

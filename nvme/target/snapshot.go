@@ -91,13 +91,13 @@ func (ns *namespace) stats() NamespaceStats {
 	for i, e := range ioErrors {
 		s.Errors[e.reason] = n[statErrors+i]
 	}
-	if sp, _ := ns.space.peek(); sp != nil {
+	if sp, _, err := ns.space.peek(); sp != nil && err == nil {
 		s.Allocated, s.Free = sp.allocated, sp.free
 	}
 	answers := map[*namespace]*nvme.SMARTLog{}
 	if ns.drive != nil {
 		s.Drive = &DriveState{ID: ns.drive.ID(), Counts: ns.drive.Counts()}
-		if l, at := ns.drive.smart.peek(); l != nil {
+		if l, at, _ := ns.drive.smart.peek(); l != nil {
 			s.Drive.Answered, answers[ns] = at, l
 		}
 	}
