@@ -81,6 +81,9 @@ func TestCheckAndServeAgree(t *testing.T) {
 		}
 		return path
 	}
+	if err := os.Symlink("nothing", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
 	for namespace, ok := range map[string]bool{
 		"backend: ram, size: 1MiB":                                        true,
 		"backend: file, path: " + file("grown", 3<<20) + ", size: 1MiB":   true,
@@ -88,6 +91,8 @@ func TestCheckAndServeAgree(t *testing.T) {
 		"backend: file, path: " + dir + "/sparse, size: 1TiB":             true,
 		// pending
 		"backend: file, path: " + dir + "/no/disk, size: 1MiB": true,
+		// pending
+		"backend: file, path: " + dir + "/link, size: 1MiB": true,
 		// pending
 		"backend: block, path: /dev/no-such-disk":                                     true,
 		"backend: file, path: " + file("alone", 1000):                                 false,
