@@ -203,16 +203,20 @@ func probeNew(cfg *Config, r *backend.Report) {
 // probeSpace compares the bytes that are not allocated yet with what the file system has free.
 func probeSpace(cfg *Config, missing int64, r *backend.Report) {
 	var st unix.Statfs_t
+	var at unix.Stat_t
 	path := cfg.Path
-	if _, err := os.Stat(path); err != nil {
+	if unix.Stat(path, &at) != nil {
 		path = filepath.Dir(path)
 	}
-	if unix.Statfs(path, &st) != nil {
+	if unix.Statfs(path, &st) != nil || unix.Stat(path, &at) != nil {
 		return
 	}
 	free := available(&st, st.Bavail)
 	if os.Geteuid() == 0 {
 		free = available(&st, st.Bfree) // root may use what is reserved
+	}
+	r.Space = backend.Space{
+		FileSystem: at.Dev, Free: free, Growth: max(missing, 0), AtOnce: cfg.Preallocate,
 	}
 	switch {
 	case missing <= free:

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
@@ -32,6 +34,21 @@ func TestCheckWarns(t *testing.T) {
 	available, err := sys.AvailableMemory()
 	if err != nil {
 		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 {
+		fs.Bavail = fs.Bfree
+	}
+	most := int64(fs.Bavail) * fs.Bsize / 4 * 3 >> 12 << 12
+	// two are files that fit their file system only alone.
+	two := func(name, options string) string {
+		return fmt.Sprintf("{nsid: 1, backend: file, path: %s/%s1, size: %d%s}, "+
+			"{nsid: 2, backend: file, path: %[1]s/%[2]s2, size: %[3]d%[4]s}", dir, name, most,
+			options)
 	}
 	namespaces := func(text string) string {
 		return strings.Replace(validFile, "{nsid: 1, backend: ram, size: 16MiB}", text, 1)
@@ -54,6 +71,11 @@ func TestCheckWarns(t *testing.T) {
 			"space", namespaces("{nsid: 1, backend: file, size: 10TiB, path: " + t.TempDir() +
 				"/disk}"), "may grow by ",
 		},
+		{
+			"space in all", namespaces(two("sparse", "")),
+			fmt.Sprintf("sparse2\" and the files before it on its file system may take %d more "+
+				"bytes, and that has ", 2*most),
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			out, err := warnings(t, test.text)
@@ -67,6 +89,12 @@ func TestCheckWarns(t *testing.T) {
 				t.Errorf("printed:\n%s\nwant %q", out, test.want)
 			}
 		})
+	}
+	_, err = warnings(t, namespaces(two("full", ", preallocate: full")))
+	want := fmt.Sprintf("full2\" and the files before it on its file system need %d more bytes",
+		2*most)
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
 	}
 }
 
