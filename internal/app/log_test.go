@@ -115,7 +115,8 @@ func TestLogThatNobodyReads(t *testing.T) {
 	}
 }
 
-// TestLogWhoseReaderEnded: with a closed pipe as standard error the target serves and ends as usual.
+// TestLogWhoseReaderEnded: with a closed pipe as standard error the target serves and ends as
+// usual.
 func TestLogWhoseReaderEnded(t *testing.T) {
 	r, w, err1 := os.Pipe()
 	child := exec.Command(os.Args[0])

@@ -1,25 +1,34 @@
 package app
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/storage"
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // Check reads a configuration file and reports everything that is wrong with it, on this machine
-// too: files, disks and CPUs. It changes nothing. A nil error means that "serve" can use the file;
+// too: files, disks, CPUs and addresses. It changes nothing. A nil error means that "serve" can use the file;
 // what it would warn of is written to out.
 func Check(file string, environ []string, out io.Writer) error {
 	c, err := config.Load(file, environ, backends)
 	if err != nil {
 		return err
 	}
-	ps := probe(c)
+	ps := append(probe(c), probeListeners(c, ibv.New())...)
+	ps.Sort()
 	if ps.Failed() {
 		return ps
 	}
@@ -57,6 +66,35 @@ func probe(c *config.Config) config.Problems {
 		}
 	}
 	ps.Sort()
+	return ps
+}
+
+// probeListeners reports the listeners that could not be opened now. "serve" does not need it: it
+// logs those that it cannot open and waits for them.
+func probeListeners(c *config.Config, rdma verbs.Provider) (ps config.Problems) {
+	for i, l := range c.Listeners {
+		at := netip.AddrPortFrom(l.Address, l.Port)
+		var err error
+		if l.Transport == nvme.TransportRDMA {
+			if _, err = rdma.Devices(); err == nil {
+				// its ports are not those of TCP, but its addresses are those of the machine
+				err = tcp.Probe(netip.AddrPortFrom(l.Address, 0), &c.TCP)
+			}
+		} else {
+			err = tcp.Probe(at, &c.TCP)
+		}
+		if err == nil {
+			continue
+		}
+		key := fmt.Sprintf("listeners[%d]", i)
+		what := fmt.Sprintf("%v %v: %v", l.Transport, at, err)
+		if l.Required && !errors.Is(err, unix.EADDRINUSE) { // by an instance that may end before
+			ps = append(ps, c.Problem(key, what,
+				"With on_unavailable: wait the target starts without it."))
+		} else {
+			ps = append(ps, c.Warning(key, what, ""))
+		}
+	}
 	return ps
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
@@ -95,6 +97,60 @@ func TestCheckWarns(t *testing.T) {
 		2*most)
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %q", err, want)
+	}
+}
+
+// TestCheckLooksAtListeners: what keeps a listener from starting now is a warning, or an error if
+// the target does not start without it.
+func TestCheckLooksAtListeners(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	network := verbstest.New(verbstest.Options{})
+	defer network.Close()
+	network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.1")))
+	const elsewhere = "no interface of this machine has that address now"
+	for _, tc := range []struct {
+		listener, more string
+		want           string // "" if nothing is wrong
+		failed         bool
+	}{
+		{"transport: tcp, address: 127.0.0.1, port: 0", "", "", false},
+		{"transport: tcp, address: 0.0.0.0, port: 0", "", "", false},
+		{"transport: rdma, address: 127.0.0.1, port: " + port, "", "", false},
+		{
+			"transport: tcp, address: 127.0.0.1, port: " + port, "",
+			"tcp 127.0.0.1:" + port + ": bind: address already in use: another process listens " +
+				"there", false,
+		},
+		{
+			"transport: tcp, address: 127.0.0.1, on_unavailable: fail, port: " + port, "",
+			"another process listens there", false,
+		},
+		{"transport: tcp, address: 192.0.2.1", "", elsewhere, false},
+		{"transport: tcp, address: 192.0.2.1, on_unavailable: fail", "", elsewhere, true},
+		{"transport: rdma, address: 192.0.2.1, on_unavailable: fail", "", elsewhere, true},
+		{
+			"transport: tcp, address: 127.0.0.1, port: 0", "tcp: {congestion_control: none}",
+			"is not in sysctl net.ipv4.tcp_available_congestion_control", false,
+		},
+	} {
+		ps := probeListeners(parse(t, "{"+tc.listener+"}", tc.more),
+			network.Provider("target"))
+		if (len(ps) == 0) != (tc.want == "") || ps.Failed() != tc.failed ||
+			!strings.Contains(ps.Error(), tc.want) {
+			t.Errorf("%s %s: %v, want %q", tc.listener, tc.more, ps, tc.want)
+		}
+	}
+	out, err := warnings(t, strings.Replace(validFile, "port: 0", "port: "+port, 1))
+	if err != nil || !strings.Contains(out, ":2:13: warning: listeners[0]: tcp 127.0.0.1:") {
+		t.Errorf("check: %v, %s", err, out)
 	}
 }
 
