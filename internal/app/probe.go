@@ -20,8 +20,8 @@ import (
 )
 
 // Check reads a configuration file and reports everything that is wrong with it, on this machine
-// too: files, disks, CPUs and addresses. It changes nothing. A nil error means that "serve" can use the file;
-// what it would warn of is written to out.
+// too: files, disks, CPUs and addresses. It changes nothing. A nil error means that "serve" can use
+// the file; what it would warn of is written to out.
 func Check(file string, environ []string, out io.Writer) error {
 	c, err := config.Load(file, environ, backends)
 	if err != nil {
@@ -118,7 +118,7 @@ func probeAgain(c *config.Config, n *namespace) config.Problems {
 func probeStorage(c *config.Config, n *namespace) (ps config.Problems, space backend.Space) {
 	s, key := n.backing()
 	at := env{readOnly: n.ReadOnly, engine: c.Disks, log: slog.New(slog.DiscardHandler)}
-	name, path := key, n.path()
+	name, path := "it", n.path()
 	if path != "" {
 		name, key = strconv.Quote(path), key+".path"
 	}

@@ -62,7 +62,7 @@ func TestCheckWarns(t *testing.T) {
 		},
 		{
 			"memory", namespaces("{nsid: 1, backend: ram, size: 4000TiB}"),
-			"may grow to ",
+			"namespaces[0]: it may grow to ",
 		},
 		{
 			"memory in all", namespaces(fmt.Sprintf("{nsid: 1, backend: ram, size: %d}, "+
