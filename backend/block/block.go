@@ -171,7 +171,7 @@ func describe(d *disk.Config, sys sysfs) error {
 		return fmt.Errorf("ioctl(BLKROGET): %w", err)
 	}
 	if size == 0 {
-		return errors.New("has no medium or no size")
+		return fmt.Errorf("has no size: %w", unix.ENOMEDIUM)
 	}
 	// The kernel rounds sizes to sectors of 512 bytes, not to blocks.
 	block := int(logical)

@@ -205,8 +205,8 @@ func (ns *namespaces) close() error {
 }
 
 // absent says whether the storage of a namespace is missing rather than wrong: nothing is at its
-// path and nothing will be created there, or the device at its path cannot be opened because its
-// hardware is missing or does not answer.
+// path and nothing will be created there, or the device at its path is empty or cannot be opened
+// because its hardware is missing or does not answer.
 func absent(n *namespace, at env) bool {
 	s, _ := n.backing()
 	path := n.path()
@@ -225,10 +225,12 @@ func absent(n *namespace, at env) bool {
 		return errors.Is(err, fs.ErrNotExist)
 	}
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err == nil {
-		_ = unix.Close(fd)
+	if err != nil {
+		return offline(err)
 	}
-	return offline(err)
+	defer func() { _ = unix.Close(fd) }()
+	size, err := unix.Seek(fd, 0, unix.SEEK_END) // 0: a loop device that has no file, for instance
+	return err == nil && size == 0 && info.Mode()&fs.ModeCharDevice == 0
 }
 
 // offline says whether err, of opening storage, means that the device is missing or does not

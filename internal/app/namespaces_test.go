@@ -4,13 +4,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -99,6 +103,56 @@ func TestMissingStorage(t *testing.T) {
 	if text := log.String(); strings.Count(text, "namespace is pending") != 1 ||
 		strings.Count(text, "namespace is served now") != 1 {
 		t.Errorf("log:\n%s", text)
+	}
+}
+
+// TestEmptyDevice: a block device without a medium, such as a loop device that has no file yet, is
+// not there.
+func TestEmptyDevice(t *testing.T) {
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("no loop device: %v", err)
+	}
+	t.Cleanup(func() { _ = control.Close() })
+	n := 1000 + os.Getpid()%100000 // which losetup --find does not choose
+	if err := unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_ADD, n); err != nil {
+		t.Skipf("no loop device: %v", err)
+	}
+	device, backing := fmt.Sprintf("/dev/loop%d", n), filepath.Join(t.TempDir(), "backing")
+	t.Cleanup(func() { // after the server has closed it
+		_ = exec.Command("losetup", "--detach", device).Run()
+		if err := unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_REMOVE, n); err != nil {
+			t.Errorf("remove %s: %v", device, err)
+		}
+	})
+	if err := os.WriteFile(backing, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Replace(validFile, "backend: ram, size: 16MiB", "backend: block, path: "+
+		device, 1)
+	if out, err := warnings(t, text); err != nil ||
+		!strings.Contains(out, "the namespace is pending") {
+		t.Errorf("check: %v, %s", err, out)
+	}
+	c, err := Parse("test.yaml", []byte(text), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := make(chan uint32, 1)
+	s := newServer(t, Options{
+		Config: c, Retry: time.Millisecond,
+		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
+	})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("losetup", device, backing).CombinedOutput(); err != nil {
+		t.Skipf("no loop device: %v: %s", err, out)
+	}
+	select {
+	case <-up:
+	case <-time.After(testTimeout):
+		t.Error("the namespace did not come up")
 	}
 }
 
