@@ -107,10 +107,7 @@ func attach(cfg Config, mode int) (dc disk.Config, err error) {
 // stat distinguishes devices from other files before anything is opened, which may have effects.
 func stat(path string) (st unix.Stat_t, err error) {
 	if err = unix.Stat(path, &st); err != nil {
-		if err == unix.ENOENT {
-			err = disk.ErrMissing
-		}
-		return st, err
+		return st, disk.Unreachable(err)
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFBLK:

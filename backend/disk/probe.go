@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -18,6 +19,18 @@ type missing struct{}
 func (missing) Error() string { return "no such device" }
 
 func (missing) Unwrap() error { return fs.ErrNotExist }
+
+// Unreachable explains an error of stat(2): ErrMissing if there is no such device.
+func Unreachable(err error) error {
+	hint := "Correct the path."
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return ErrMissing
+	case errors.Is(err, fs.ErrPermission):
+		hint = "Let the user that runs the target reach it."
+	}
+	return backend.WithHint(fmt.Errorf("cannot be reached: %w", err), hint)
+}
 
 // Probe reports whether the engine can be used.
 func (e *Engine) Probe(r *backend.Report) {

@@ -34,10 +34,7 @@ func Find(path string) (Namespace, error) {
 	}
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
-		if err == unix.ENOENT {
-			err = disk.ErrMissing
-		}
-		return Namespace{}, err
+		return Namespace{}, disk.Unreachable(err)
 	}
 	kind := "char"
 	switch st.Mode & unix.S_IFMT {

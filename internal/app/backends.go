@@ -2,7 +2,10 @@ package app
 
 import (
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"math"
+	"os"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -60,6 +63,9 @@ type store struct {
 	path *string
 	// creates says whether open creates what is missing at the path; nil: never.
 	creates func(env) bool
+	// device says whether the path leads to a device of this kind, even if the hardware behind it
+	// is missing; nil: the backend works on none.
+	device func(path string) bool
 	// memory is how much memory the storage may take; nil: next to none.
 	memory *int64
 	// probe returns what open would fail with, without changing anything; nil of a wrapper.
@@ -164,7 +170,7 @@ func newBlock() config.Options {
 		}
 	}
 	return &store{
-		path: &c.Path,
+		path: &c.Path, device: isBlock,
 		keys: []config.Key{pathKey(&c.Path, "block device",
 			"Path of the device, best one below `/dev/disk/by-id`, which stays the same.")},
 		probe: func(at env) backend.Report { return block.Probe(in(at)) },
@@ -172,6 +178,16 @@ func newBlock() config.Options {
 			return block.Open(in(at))
 		},
 	}
+}
+
+func isBlock(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode()&(fs.ModeDevice|fs.ModeCharDevice) == fs.ModeDevice
+}
+
+func isNVMe(path string) bool {
+	_, err := nvmedrive.Find(path)
+	return err == nil || offline(err)
 }
 
 func newNVMe() config.Options {
@@ -182,7 +198,7 @@ func newNVMe() config.Options {
 		}
 	}
 	return &store{
-		path: &c.Path,
+		path: &c.Path, device: isNVMe,
 		keys: []config.Key{pathKey(&c.Path, "namespace of an NVMe drive",
 			"Path of the namespace, `/dev/ng0n1`, or of its block device.")},
 		probe: func(at env) backend.Report { return nvmedrive.Probe(in(at)) },
@@ -314,10 +330,18 @@ func sized(size *int64, blockSize *int) []config.Key {
 // wholeBlocks returns a check that a size is a multiple of the block size.
 func wholeBlocks(size *int64, blockSize *int) func(report) {
 	return func(report report) {
-		if n, bs := *size, int64(*blockSize); n%bs != 0 {
-			report("size", fmt.Sprintf("%d bytes is not a multiple of block_size, %d", n, bs),
-				fmt.Sprintf("Use %d or %d.", n/bs*bs, (n/bs+1)*bs))
+		n, bs := *size, int64(*blockSize)
+		if n%bs == 0 {
+			return
 		}
+		hint := fmt.Sprintf("Use %d or %d.", n/bs*bs, (n/bs+1)*bs)
+		switch {
+		case n < bs:
+			hint = fmt.Sprintf("Use %d.", bs)
+		case n > math.MaxInt64-bs:
+			hint = fmt.Sprintf("Use %d.", n/bs*bs)
+		}
+		report("size", fmt.Sprintf("%d bytes is not a multiple of block_size, %d", n, bs), hint)
 	}
 }
 

@@ -223,6 +223,8 @@ func absent(n *namespace, at env) bool {
 		return errors.Is(err, fs.ErrNotExist)
 	case err != nil || info.Mode()&fs.ModeDevice == 0:
 		return errors.Is(err, fs.ErrNotExist)
+	case s.device == nil || !s.device(path):
+		return false
 	}
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

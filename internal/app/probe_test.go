@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -165,8 +166,14 @@ func TestCheckAndServeAgree(t *testing.T) {
 		}
 		return path
 	}
-	if err := os.Symlink("nothing", filepath.Join(dir, "link")); err != nil {
+	if err := errors.Join(os.Symlink("nothing", filepath.Join(dir, "link")),
+		os.Symlink("loop", filepath.Join(dir, "loop"))); err != nil {
 		t.Fatal(err)
+	}
+	// wrong for a file, although its hardware is missing
+	missing := filepath.Join(dir, "missing")
+	if err := syscall.Mknod(missing, syscall.S_IFBLK|0o600, 42<<8); err != nil {
+		missing = "/dev/null"
 	}
 	for namespace, ok := range map[string]bool{
 		"backend: ram, size: 1MiB":                                        true,
@@ -185,6 +192,10 @@ func TestCheckAndServeAgree(t *testing.T) {
 		"backend: file, path: " + dir + "/huge, size: 100PiB":                         false,
 		"backend: file, path: " + dir + "/full, size: 100TiB, preallocate: full":      false,
 		"backend: file, path: " + dir:                                                 false,
+		"backend: block, path: " + dir + "/loop":                                      false,
+		"backend: nvme, path: " + dir + "/loop":                                       false,
+		"backend: nvme, path: /dev/tty":                                               false,
+		"backend: file, path: " + missing:                                             false,
 		"backend: block, path: /dev/null":                                             false,
 		"backend: nvme, path: /dev/null":                                              false,
 		"backend: limit, iops: 9, of: {backend: file, path: " + file("e", 0) + "}":    false,
@@ -300,5 +311,19 @@ func TestFewDescriptors(t *testing.T) {
 	_, _ = io.Copy(io.Discard, stderr)
 	if err := child.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestSizesInWholeBlocks: the sizes that a hint proposes can be used.
+func TestSizesInWholeBlocks(t *testing.T) {
+	for size, want := range map[int64]string{
+		1024: "", 1000: "Use 512 or 1024.", 7: "Use 512.",
+		math.MaxInt64: "Use 9223372036854775296.",
+	} {
+		got, block := "", 512
+		wholeBlocks(&size, &block)(func(_, _, hint string) { got = hint })
+		if got != want {
+			t.Errorf("%d: %q, want %q", size, got, want)
+		}
 	}
 }
