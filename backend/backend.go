@@ -12,7 +12,8 @@
 // something that a channel on another reactor holds use a RetryGroup.
 //
 // Devices and channels may have optional abilities, each an interface of its own: Changer,
-// Allocator and SpaceReporter for devices; Canceler, ZeroCopyReader and ZeroCopyWriter for channels.
+// Allocator and SpaceReporter for devices; Canceler, ZeroCopyReader and ZeroCopyWriter for
+// channels.
 package backend
 
 import (
