@@ -98,7 +98,14 @@ func TestSpace(t *testing.T) {
 	check("before", -1, -1)
 	r.target.CheckHealth()
 	check("measured", 5000, 3<<30)
+	again := func() {
+		r.target.find(testSub).namespaces.Load().get(1).space.asked = time.Time{}
+		r.target.CheckHealth()
+	}
 	dev.err = backend.ErrOffline
-	r.target.CheckHealth()
+	again()
+	check("the file system does not answer", 5000, -1)
+	dev.used.Store(-1)
+	again()
 	check("offline", -1, -1)
 }

@@ -2,21 +2,27 @@ package target
 
 import "github.com/nvmf-target/nvmf-target/backend"
 
-// space is what a thin namespace takes of its storage, and what is left there, in bytes.
+// space is what a thin namespace takes of its storage, and what is left there, in bytes; free is -1
+// if that is not known.
 type space struct{ allocated, free int64 }
 
-// measureSpace asks the device of a thin namespace for its space. It may block.
-func (ns *namespace) measureSpace() {
-	used, ok := ns.dev.(backend.Allocator)
-	left, ok2 := ns.dev.(backend.SpaceReporter)
-	if !ok || !ok2 || !ns.geo.Load().info.Thin {
-		return
+// askSpace asks the device of a thin namespace for its space. It may block.
+func (ns *namespace) askSpace() (*space, error) {
+	n, err := ns.dev.(backend.Allocator).Allocated()
+	if err != nil {
+		return nil, err
 	}
-	a, err := used.Allocated()
-	f, err2 := left.FreeSpace()
-	if err != nil || err2 != nil {
-		ns.space.Store(nil)
-		return
+	s := &space{n, -1}
+	if d, ok := ns.dev.(backend.SpaceReporter); ok {
+		if free, err := d.FreeSpace(); err == nil {
+			s.free = free
+		}
 	}
-	ns.space.Store(&space{a, f})
+	return s, nil
+}
+
+// isThin says whether the namespace takes its space as it is written, and can tell how much.
+func (ns *namespace) isThin() bool {
+	_, ok := ns.dev.(backend.Allocator)
+	return ok && ns.geo.Load().info.Thin
 }
