@@ -11,8 +11,9 @@
 // inbox in Poll; Arm returns false while the inbox is not empty. Operations that wait for
 // something that a channel on another reactor holds use a RetryGroup.
 //
-// Devices and channels may have optional abilities, each an interface of its own: Changer and
-// Allocator for devices; Canceler, ZeroCopyReader and ZeroCopyWriter for channels.
+// Devices and channels may have optional abilities, each an interface of its own: Changer,
+// Allocator and SpaceReporter for devices; Canceler, ZeroCopyReader and ZeroCopyWriter for
+// channels.
 package backend
 
 import (
