@@ -271,6 +271,11 @@ func OneOf(p *string, words ...string) Value {
 	return Choose(p, choices...)
 }
 
+// Either is one of two words for a bool.
+func Either(p *bool, no, yes string) Value {
+	return Choose(p, Choice[bool]{no, false}, Choice[bool]{yes, true})
+}
+
 // Unique is a Value that no other entry of its list may have under the same key.
 func Unique(v Value, hint string) Value { return unique{v, "", hint} }
 
