@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/internal/inventory"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -21,7 +22,7 @@ func driveOf(n *namespace) target.Drive {
 	if err := unix.Stat(blockPath(n), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return nil
 	}
-	if d := inventory.Linux().DriveOf(deviceNumber(st.Rdev)); d != nil {
+	if d := inventory.Linux().DriveOf(sys.DeviceNumber(st.Rdev)); d != nil {
 		return d
 	}
 	return nil

@@ -9,10 +9,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // Machine is where the facts come from.
@@ -78,20 +79,16 @@ func (m Machine) addPath(s *Stack, path string, part layer) error {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFBLK:
-		m.addDevice(s, deviceNumber(st.Rdev), part)
+		m.addDevice(s, sys.DeviceNumber(st.Rdev), part)
 		return nil
 	case unix.S_IFREG:
-		number := deviceNumber(st.Dev)
+		number := sys.DeviceNumber(st.Dev)
 		part.id, part.name = number+" "+id, path
 		s.layers = append(s.layers, part)
 		m.addDevice(s, m.fileSystem(number), layer{to: math.MaxInt64, shared: true})
 		return nil
 	}
 	return fmt.Errorf("%s is not a regular file or a block device", path)
-}
-
-func deviceNumber(dev uint64) string {
-	return fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev))
 }
 
 // fileSystem returns the number of the block device that a file system with this number is on, ""
@@ -127,11 +124,12 @@ func (m Machine) addDevice(s *Stack, number string, part layer) {
 		if err != nil {
 			size = math.MaxInt64 - start
 		}
-		m.addDevice(s, text(filepath.Join(filepath.Dir(dir), "dev")), part.within(start, size))
+		m.addDevice(s, sys.Attribute(filepath.Join(filepath.Dir(dir), "dev")),
+			part.within(start, size))
 	}
-	if file := text(filepath.Join(dir, "loop/backing_file")); file != "" {
-		off, _ := number64(dir, "loop/offset")
-		size, _ := number64(dir, "loop/sizelimit")
+	if file := sys.Attribute(filepath.Join(dir, "loop/backing_file")); file != "" {
+		off, _ := sys.Number(filepath.Join(dir, "loop/offset"))
+		size, _ := sys.Number(filepath.Join(dir, "loop/sizelimit"))
 		if size == 0 {
 			size = math.MaxInt64 - off
 		}
@@ -139,7 +137,7 @@ func (m Machine) addDevice(s *Stack, number string, part layer) {
 	}
 	slaves, _ := os.ReadDir(filepath.Join(dir, "slaves"))
 	for _, slave := range slaves {
-		m.addDevice(s, text(filepath.Join(dir, "slaves", slave.Name(), "dev")),
+		m.addDevice(s, sys.Attribute(filepath.Join(dir, "slaves", slave.Name(), "dev")),
 			layer{to: math.MaxInt64, shared: true})
 	}
 }
@@ -181,25 +179,13 @@ func (s *Stack) Name() string {
 	return s.layers[0].name
 }
 
-func text(name string) string {
-	b, err := os.ReadFile(name)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
-}
-
 func exists(dir, name string) bool {
 	_, err := os.Stat(filepath.Join(dir, name))
 	return err == nil
 }
 
-func number64(dir, name string) (int64, error) {
-	return strconv.ParseInt(text(filepath.Join(dir, name)), 10, 64)
-}
-
 // sectors reads a number of sectors of 512 bytes, and returns bytes.
 func sectors(dir, name string) (int64, error) {
-	n, err := number64(dir, name)
+	n, err := sys.Number(filepath.Join(dir, name))
 	return n << 9, err
 }

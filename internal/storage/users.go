@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // User is one that uses storage.
@@ -86,12 +88,12 @@ func (m Machine) uses() ([]use, error) {
 	devices, _ := os.ReadDir(filepath.Join(m.Sys, "class/block"))
 	for _, d := range devices {
 		dir := filepath.Join(m.Sys, "class/block", d.Name())
-		number := text(filepath.Join(dir, "dev"))
+		number := sys.Attribute(filepath.Join(dir, "dev"))
 		holders, _ := os.ReadDir(filepath.Join(dir, "holders"))
 		for _, h := range holders {
 			list = append(list, use{
 				User: User{Name: h.Name()}, on: m.device(number),
-				by: text(filepath.Join(m.Sys, "class/block", h.Name(), "dev")),
+				by: sys.Attribute(filepath.Join(m.Sys, "class/block", h.Name(), "dev")),
 			})
 		}
 		if exists(dir, "loop/backing_file") {
@@ -146,11 +148,11 @@ func (m Machine) opened(fn func(User, layer)) {
 			if unix.Stat(filepath.Join(dir, "fd", f.Name()), &st) != nil {
 				continue
 			}
-			l := layer{id: deviceNumber(st.Rdev), to: math.MaxInt64}
+			l := layer{id: sys.DeviceNumber(st.Rdev), to: math.MaxInt64}
 			switch st.Mode & unix.S_IFMT {
 			case unix.S_IFBLK:
 			case unix.S_IFREG:
-				l.id = fmt.Sprint(deviceNumber(st.Dev), " file ", st.Ino)
+				l.id = fmt.Sprint(sys.DeviceNumber(st.Dev), " file ", st.Ino)
 			default:
 				continue
 			}
@@ -158,7 +160,7 @@ func (m Machine) opened(fn func(User, layer)) {
 				continue
 			}
 			l.name, _ = os.Readlink(filepath.Join(dir, "fd", f.Name()))
-			program := text(filepath.Join(dir, "comm"))
+			program := sys.Attribute(filepath.Join(dir, "comm"))
 			fn(User{Name: fmt.Sprintf("process %d (%s)", pid, program), Program: program}, l)
 		}
 	}
@@ -166,7 +168,7 @@ func (m Machine) opened(fn func(User, layer)) {
 
 // forWriting says whether a file is open for writing (proc(5), fdinfo, which has no O_EXCL).
 func forWriting(fdinfo string) bool {
-	for line := range strings.Lines(text(fdinfo)) {
+	for line := range strings.Lines(sys.Attribute(fdinfo)) {
 		if v, ok := strings.CutPrefix(line, "flags:"); ok {
 			flags, err := strconv.ParseUint(strings.TrimSpace(v), 8, 64)
 			return err == nil && flags&unix.O_ACCMODE != unix.O_RDONLY
