@@ -10,9 +10,6 @@ import (
 // until the operation has completed.
 type Op struct{ e sqe }
 
-// Nop does nothing.
-func Nop() Op { return Op{sqe{opcode: opNop}} }
-
 // Read reads at off into b, which lies outside of the Go heap.
 func Read(b []byte, off int64) Op { return transfer(opRead, b, off, 0) }
 
