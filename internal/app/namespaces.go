@@ -97,7 +97,8 @@ func (ns *namespaces) start() error {
 		return problems
 	}
 	for i := range c.Subsystems {
-		tc := subsystemConfig(c, &c.Subsystems[i])
+		tc := c.Subsystems[i].SubsystemConfig
+		tc.MaxQueueSize = max(c.TCP.MaxDepth, c.RDMA.MaxDepth)
 		tc.Namespaces = open[tc.NQN]
 		if err := ns.s.target.AddSubsystem(tc); err != nil {
 			return c.Problem(fmt.Sprintf("subsystems[%d]", i), err.Error(), "")

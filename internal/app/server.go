@@ -151,7 +151,9 @@ func (s *Server) startWorkers() error {
 	}
 	var list []fabric.Transport
 	if uses(c.Listeners, nvme.TransportTCP) {
-		list = append(list, tcp.New(s.tcpConfig()))
+		c := c.TCP
+		c.Log = s.log
+		list = append(list, tcp.New(c))
 	}
 	if uses(c.Listeners, nvme.TransportRDMA) {
 		list = append(list, rdma.New(s.rdmaConfig()))
