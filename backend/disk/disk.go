@@ -40,13 +40,14 @@ const (
 	Threads = "threads"
 )
 
+const sqIdle = time.Second
+
 // Engine says how system calls are made.
 type Engine struct {
 	// Name is Auto, IOUring or Threads; "" means Auto.
 	Name string
-	// SQPoll makes a kernel thread submit. It sleeps after SQIdle without work, 0 for a second.
+	// SQPoll makes a kernel thread submit. It sleeps after sqIdle without work.
 	SQPoll bool
-	SQIdle time.Duration
 	// IOPoll polls the device instead of waiting for its interrupts, for transfers with O_DIRECT.
 	IOPoll bool
 }
@@ -121,9 +122,6 @@ var (
 
 // New makes a Disk of an open descriptor. An error leaves FD open.
 func New(cfg Config) (*Disk, error) {
-	if cfg.Engine.SQIdle == 0 {
-		cfg.Engine.SQIdle = time.Second
-	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}

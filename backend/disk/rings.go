@@ -12,7 +12,7 @@ import (
 func (c *channel) openRings(r backend.Reactor) error {
 	e := c.d.cfg.Engine
 	cfg := uring.Config{
-		EventFD: r.EventFD, SQPoll: e.SQPoll, SQIdle: e.SQIdle,
+		EventFD: r.EventFD, SQPoll: e.SQPoll, SQIdle: sqIdle,
 		Commands: c.d.cfg.Driver != nil,
 	}
 	if r.Memory != nil {

@@ -35,8 +35,6 @@ type ID interface {
 	Local() netip.AddrPort
 	Remote() netip.AddrPort
 
-	// SetTOS sets the type of service before Connect.
-	SetTOS(tos uint8) error
 	ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error
 	ResolveRoute(timeout time.Duration) error
 	// CreateQP makes the one QP of this ID (rdma_create_qp) on a PD of Device(). EINVAL if the peer

@@ -167,13 +167,6 @@ func (id *cmID) Remote() netip.AddrPort {
 	return id.remote
 }
 
-func (id *cmID) SetTOS(tos uint8) error {
-	id.cm.host.f.lock()
-	defer id.cm.host.f.unlock()
-	id.tos = tos
-	return nil
-}
-
 // TOS is the type of service that was set; tests find it with an assertion of their own.
 func (id *cmID) TOS() uint8 {
 	id.cm.host.f.lock()
