@@ -180,10 +180,8 @@ type SendFlags uint32
 
 // The flags used.
 const (
-	SendFence     SendFlags = 1 << 0
-	SendSignaled  SendFlags = 1 << 1
-	SendSolicited SendFlags = 1 << 2
-	SendInline    SendFlags = 1 << 3
+	SendSignaled SendFlags = 1 << 1
+	SendInline   SendFlags = 1 << 3
 )
 
 // SendWR is a send work request, pointer-free.

@@ -8,9 +8,9 @@
 //
 // Work is done at once by the goroutine that makes it possible, so tests are deterministic;
 // Options.Async hands it to a goroutine instead. Where hardware gives no order, the fake chooses
-// the worst: the data of an RDMA READ is fetched after the work requests behind it were executed,
-// unless one carries a fence. Everything may be used by several goroutines, but data-path calls of
-// one object must not overlap: the race detector reports it.
+// the worst: the data of an RDMA READ is fetched after the work requests behind it were executed.
+// Everything may be used by several goroutines, but data-path calls of one object must not overlap:
+// the race detector reports it.
 package verbstest
 
 import (
