@@ -7,7 +7,7 @@ import (
 )
 
 // Op is one operation on a file. The memory that it refers to belongs to the kernel from Start
-// until the operation has completed.
+// until the operation has completed. The zero Op does nothing.
 type Op struct{ e sqe }
 
 // Read reads at off into b, which lies outside of the Go heap.
