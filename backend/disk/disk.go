@@ -74,12 +74,9 @@ type Config struct {
 	// Size returns the present size of what FD refers to, in bytes; 0 or an error if it is offline.
 	// Any goroutine calls it, for block devices also reactors. nil if the size does not change.
 	Size func(fd int) (int64, error)
-	// Allocated returns how much space the content of FD takes, in bytes. Any goroutine calls it.
-	// nil if that is all of it.
-	Allocated func(fd int) (int64, error)
-	// FreeSpace returns how many bytes are left where the content of FD takes its space; nil: it
-	// has all of its space. Any goroutine calls it.
-	FreeSpace func(fd int) (int64, error)
+	// Space returns how much space the content of FD takes, and how much is left where it takes it,
+	// in bytes; nil: it has all of its space. Any goroutine calls it.
+	Space func(fd int) (allocated, free int64, err error)
 	// Reopen opens and describes a disk again that was offline, if it is there and the same. The
 	// Disk takes over the new FD. nil if such a disk comes back by itself.
 	Reopen func() (Config, error)
@@ -116,7 +113,6 @@ type Disk struct {
 
 var (
 	_ backend.Changer       = (*Disk)(nil)
-	_ backend.Allocator     = (*Disk)(nil)
 	_ backend.SpaceReporter = (*Disk)(nil)
 )
 
@@ -195,22 +191,13 @@ func (d *Disk) unregistered(err error) {
 // Info implements backend.Device.
 func (d *Disk) Info() backend.Info { return *d.info.Load() }
 
-// Allocated implements backend.Allocator.
-func (d *Disk) Allocated() (int64, error) {
-	size := d.Info().Size
-	if d.cfg.Allocated == nil {
-		return size, nil
+// Space implements backend.SpaceReporter.
+func (d *Disk) Space() (allocated, free int64, err error) {
+	if d.cfg.Space == nil {
+		return 0, 0, errors.ErrUnsupported
 	}
-	n, err := d.cfg.Allocated(d.cfg.FD)
-	return min(n, size), err
-}
-
-// FreeSpace implements backend.SpaceReporter.
-func (d *Disk) FreeSpace() (int64, error) {
-	if d.cfg.FreeSpace == nil {
-		return 0, errors.ErrUnsupported
-	}
-	return d.cfg.FreeSpace(d.cfg.FD)
+	allocated, free, err = d.cfg.Space(d.cfg.FD)
+	return min(allocated, d.Info().Size), free, err
 }
 
 // Close implements backend.Device. It does not flush: what hosts have flushed is durable, and the

@@ -39,20 +39,12 @@ func (d *device) Notify(fn func()) {
 	}
 }
 
-// Allocated implements backend.Allocator if the wrapped device does.
-func (d *device) Allocated() (int64, error) {
-	if a, ok := d.Device.(backend.Allocator); ok {
-		return a.Allocated()
-	}
-	return 0, errors.ErrUnsupported
-}
-
-// FreeSpace implements backend.SpaceReporter for storage that does.
-func (d *device) FreeSpace() (int64, error) {
+// Space implements backend.SpaceReporter if the wrapped device does.
+func (d *device) Space() (allocated, free int64, err error) {
 	if r, ok := d.Device.(backend.SpaceReporter); ok {
-		return r.FreeSpace()
+		return r.Space()
 	}
-	return 0, errors.ErrUnsupported
+	return 0, 0, errors.ErrUnsupported
 }
 
 // OpenChannel implements backend.Device.

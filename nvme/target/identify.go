@@ -130,12 +130,12 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) reply {
 		id.DLFEAT |= nvme.DLFEATReadsZeroes
 	}
 	setGranularity(id, g)
-	dev, ok := ns.dev.(backend.Allocator)
+	dev, ok := ns.dev.(backend.SpaceReporter)
 	if !ok || !g.info.Thin {
 		return reply{data: nvme.Append(nil, id)}
 	}
 	return reply{slow: func() reply {
-		if n, err := dev.Allocated(); err == nil {
+		if n, _, err := dev.Space(); err == nil {
 			id.NSFEAT |= nvme.NSFEATThin
 			id.NUSE = min(uint64(n)>>g.shift, id.NCAP)
 		}

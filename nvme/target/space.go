@@ -7,16 +7,14 @@ type space struct{ allocated, free int64 }
 
 // measureSpace asks the device of a thin namespace for its space. It may block.
 func (ns *namespace) measureSpace() {
-	used, ok := ns.dev.(backend.Allocator)
-	left, ok2 := ns.dev.(backend.SpaceReporter)
-	if !ok || !ok2 || !ns.geo.Load().info.Thin {
+	dev, ok := ns.dev.(backend.SpaceReporter)
+	if !ok || !ns.geo.Load().info.Thin {
 		return
 	}
-	a, err := used.Allocated()
-	f, err2 := left.FreeSpace()
-	if err != nil || err2 != nil {
+	allocated, free, err := dev.Space()
+	if err != nil {
 		ns.space.Store(nil)
 		return
 	}
-	ns.space.Store(&space{a, f})
+	ns.space.Store(&space{allocated, free})
 }

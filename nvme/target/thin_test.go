@@ -21,11 +21,11 @@ func (d *thinDevice) Info() backend.Info {
 	return i
 }
 
-func (d *thinDevice) Allocated() (int64, error) {
+func (d *thinDevice) Space() (allocated, free int64, err error) {
 	if n := d.used.Load(); n >= 0 {
-		return n, nil
+		return n, 3 << 30, nil
 	}
-	return 0, errors.New("unknown")
+	return 0, 0, errors.New("unknown")
 }
 
 // TestThin: hosts see how much of a thin namespace is in use; others, and one that does not know,
@@ -33,7 +33,7 @@ func (d *thinDevice) Allocated() (int64, error) {
 func TestThin(t *testing.T) {
 	thin := &thinDevice{Device: ramDeviceOpen(t, 1<<20, 4096)}
 	closeLast(t, thin)
-	mute := struct{ backend.Device }{thin} // without Allocated
+	mute := struct{ backend.Device }{thin} // without Space
 	sub := ramSubsystem(t, 1)
 	sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: 2, Device: thin},
 		NamespaceConfig{NSID: 3, Device: mute})
