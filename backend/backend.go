@@ -161,7 +161,7 @@ type Changer interface {
 type SpaceReporter interface {
 	Device
 	// Space returns that space, and how much is left for all that share the place where the content
-	// is stored, both in bytes. It may block.
+	// is stored, both in bytes; free is -1 if it is not known. It may block.
 	Space() (allocated, free int64, err error)
 }
 

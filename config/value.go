@@ -111,8 +111,10 @@ func Int[T ~int | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64](p *T, least, mo
 const (
 	// NoLimit is more bytes than any storage has.
 	NoLimit = math.MaxInt64
-	// AnySize and PowerOfTwo are units of Bytes.
-	AnySize, PowerOfTwo = 1, 0
+	// AnySize is a unit of Bytes that every number is a multiple of.
+	AnySize = 1
+	// PowerOfTwo instead of a unit stands for powers of two.
+	PowerOfTwo = 0
 )
 
 // Bytes is a number of bytes, a multiple of unit or a power of two; most may be NoLimit.

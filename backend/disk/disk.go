@@ -75,7 +75,7 @@ type Config struct {
 	// Any goroutine calls it, for block devices also reactors. nil if the size does not change.
 	Size func(fd int) (int64, error)
 	// Space returns how much space the content of FD takes, and how much is left where it takes it,
-	// in bytes; nil: it has all of its space. Any goroutine calls it.
+	// in bytes, as for backend.SpaceReporter; nil: it has all of its space. Any goroutine calls it.
 	Space func(fd int) (allocated, free int64, err error)
 	// Reopen opens and describes a disk again that was offline, if it is there and the same. The
 	// Disk takes over the new FD. nil if such a disk comes back by itself.

@@ -47,14 +47,14 @@ func allocatedBytes(fd int) (int64, error) {
 }
 
 // space returns the space of a file, and what is left on its file system for users without
-// privileges.
+// privileges, -1 if that is not known.
 func space(fd int) (allocated, free int64, err error) {
 	var fs unix.Statfs_t
-	if err := unix.Fstatfs(fd, &fs); err != nil {
-		return 0, 0, fmt.Errorf("fstatfs: %w", err)
+	if free = -1; unix.Fstatfs(fd, &fs) == nil {
+		free = available(&fs, fs.Bavail)
 	}
 	allocated, err = allocatedBytes(fd)
-	return allocated, available(&fs, fs.Bavail), err
+	return allocated, free, err
 }
 
 // available is the size of blocks of a file system in bytes.

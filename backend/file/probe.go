@@ -102,7 +102,7 @@ var pseudoFileSystems = map[int64]bool{
 
 func pseudo(path string) bool {
 	var st unix.Statfs_t
-	return unix.Statfs(path, &st) == nil && pseudoFileSystems[int64(st.Type)]
+	return unix.Statfs(path, &st) == nil && pseudoFileSystems[st.Type]
 }
 
 // sizeFor returns the size of the device in a file that has this many bytes.
@@ -148,7 +148,7 @@ func probeFile(cfg *Config, r *backend.Report) (allocated int64) {
 // accessHint says what to do about an error of open(2) or access(2).
 func accessHint(err error, cfg *Config) string {
 	switch {
-	case err == unix.EROFS:
+	case errors.Is(err, unix.EROFS):
 		return "Mount its file system for writing (of a systemd service: ReadWritePaths=), " +
 			"or set read_only: true."
 	case cfg.ReadOnly:

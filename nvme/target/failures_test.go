@@ -72,9 +72,23 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
+// sparse is a thin device that knows what is left for it.
+type sparse struct {
+	thinDevice
+	err error
+}
+
+func (d *sparse) Space() (allocated, free int64, err error) {
+	allocated, free, err = d.thinDevice.Space()
+	if d.err == nil {
+		free = 3 << 30
+	}
+	return allocated, free, err
+}
+
 // TestSpace: the space of thin namespaces is measured by CheckHealth, and unknown otherwise.
 func TestSpace(t *testing.T) {
-	dev := &thinDevice{Device: ramDevice(t, 1<<20, 512)}
+	dev := &sparse{thinDevice: thinDevice{Device: ramDevice(t, 1<<20, 512)}}
 	dev.used.Store(5000)
 	r := newHarness(t, 1, subsystemOf(testSub, dev, ramDevice(t, 1<<20, 512)))
 	check := func(when string, allocated, free int64) {
@@ -90,7 +104,14 @@ func TestSpace(t *testing.T) {
 	check("before", -1, -1)
 	r.target.CheckHealth()
 	check("measured", 5000, 3<<30)
+	again := func() {
+		r.target.find(testSub).namespaces.Load().get(1).space.asked = time.Time{}
+		r.target.CheckHealth()
+	}
+	dev.err = backend.ErrOffline
+	again()
+	check("the file system does not answer", 5000, -1)
 	dev.used.Store(-1)
-	r.target.CheckHealth()
-	check("unknown", -1, -1)
+	again()
+	check("offline", -1, -1)
 }

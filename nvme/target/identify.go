@@ -5,7 +5,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -130,14 +129,13 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) reply {
 		id.DLFEAT |= nvme.DLFEATReadsZeroes
 	}
 	setGranularity(id, g)
-	dev, ok := ns.dev.(backend.SpaceReporter)
-	if !ok || !g.info.Thin {
+	if !ns.isThin() {
 		return reply{data: nvme.Append(nil, id)}
 	}
 	return reply{slow: func() reply {
-		if n, _, err := dev.Space(); err == nil {
+		if sp, err := ns.space.get(); sp != nil && err == nil {
 			id.NSFEAT |= nvme.NSFEATThin
-			id.NUSE = min(uint64(n)>>g.shift, id.NCAP)
+			id.NUSE = min(uint64(sp.allocated)>>g.shift, id.NCAP)
 		}
 		return reply{data: nvme.Append(nil, id)}
 	}}
