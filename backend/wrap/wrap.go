@@ -1,6 +1,6 @@
-// Package wrap has wrappers, which pass everything on to other storage, later or not at all, so
-// that slow and failing disks can be rehearsed: Delay, Limit and Error. What they do at random
-// depends only on a seed and on the order of operations.
+// Package wrap has wrappers, which pass everything on to other storage, later or not at all, to
+// simulate slow and failing disks: Delay, Limit and Error. What they do at random depends only on a
+// seed and on the order of operations.
 package wrap
 
 import (

@@ -68,7 +68,7 @@ type store struct {
 	open func(at env, of backend.Device) (backend.Device, error)
 }
 
-// report takes what is wrong with a key.
+// report reports a problem with a key.
 type report = func(key, what, hint string)
 
 // env is what storage depends on besides its keys.
@@ -246,7 +246,7 @@ func newLimit() config.Options {
 	}
 }
 
-// pathKey is the path of what a backend is named after.
+// pathKey is the key for the path of storage.
 func pathKey(p *string, what, doc string) config.Key {
 	return config.NewKey("path", config.Path(p), doc).Require("Write the path of a " + what + ".")
 }

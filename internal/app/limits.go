@@ -60,7 +60,7 @@ func probeLimits(c *config.Config) (ps config.Problems) {
 	return ps
 }
 
-// otherFiles is more files than the program itself and each namespace usually have open.
+// otherFiles is a generous number of open files for the program itself and for each namespace.
 const otherFiles = 32
 
 // checkMemlock fails if RDMA cannot register the arenas of the reactors.

@@ -37,14 +37,14 @@ type namespaces struct {
 	wg     sync.WaitGroup
 }
 
-// namespace is one of the configuration.
+// namespace is a namespace of the configuration.
 type namespace struct {
 	*config.Namespace
 	nqn string
 	key string // "subsystems[0].namespaces[1]"
 }
 
-// backing is where the blocks are in the end, behind wrappers, and its key.
+// backing returns the storage behind all wrappers, and its key.
 func (n *namespace) backing() (s *store, key string) {
 	keys, layers := n.Layers(n.key)
 	last := len(layers) - 1

@@ -16,7 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// State sums a health up.
+// State summarizes a Health.
 type State uint8
 
 // The states, from good to bad; Unknown is that of disks that were not asked.
