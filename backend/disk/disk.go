@@ -105,7 +105,7 @@ type Disk struct {
 	dirty atomic.Bool
 
 	// maxWorkers is the most blocking system calls in progress per channel. Workers are started as
-	// they are needed; with io_uring for little but data at odd addresses.
+	// they are needed; with io_uring for little but data that is not aligned.
 	maxWorkers int
 	// inject replaces results in tests. Any goroutine calls it.
 	inject func(s step, res int32) int32

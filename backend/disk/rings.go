@@ -81,7 +81,7 @@ func (c *channel) startRing(o *op) bool {
 func (c *channel) addFiles(opened uint32) {
 	for i, r := range c.rings {
 		if c.added {
-			_ = r.RemoveFile(c.files[i]) // what is in progress on it ends by itself
+			_ = r.RemoveFile(c.files[i]) // operations in progress keep it open
 		}
 		c.files[i] = r.AddFile(c.d.cfg.FD)
 	}

@@ -1,5 +1,5 @@
-// Package storage says on which storage a path stands, whether two paths stand on the same storage,
-// and who uses it. It reads sysfs and procfs and opens nothing.
+// Package storage finds out what storage backs a path, whether two paths share storage, and who
+// uses it. It reads sysfs and procfs and opens nothing.
 package storage
 
 import (
@@ -25,7 +25,7 @@ type Machine struct {
 // Linux returns this machine.
 func Linux() Machine { return Machine{Sys: "/sys", Proc: "/proc"} }
 
-// Stack is what a path stands on: the file or block device itself, and everything below it.
+// Stack is what backs a path: the file or block device itself, and everything below it.
 //
 //	file          -> the block device that its file system is on
 //	loop device   -> the file behind it
@@ -41,16 +41,16 @@ type layer struct {
 	name string // for people: "sda1", "/srv/disk.img"
 	from int64  // in bytes
 	to   int64  // end of the range, math.MaxInt64 for all
-	// shared says that what stands on this layer is somewhere within the range, as a file system or
-	// the device mapper has placed it, beside other things.
+	// shared says that the layer above is somewhere within the range, where a file system or the
+	// device mapper has placed it, beside others.
 	shared bool
 }
 
-// maxDepth is where a stack is cut off that does not end.
+// maxDepth is the most layers of a stack, which might otherwise be a loop.
 const maxDepth = 32
 
-// StackOf returns what the file or block device at path stands on. A file that does not exist yet
-// is known by its directory and its name.
+// StackOf returns what backs the file or block device at path. A file that does not exist yet is
+// identified by its directory and its name.
 func (m Machine) StackOf(path string) (*Stack, error) {
 	if path == "" {
 		return nil, errors.New("no path is given")
@@ -63,8 +63,8 @@ func (m Machine) StackOf(path string) (*Stack, error) {
 	return s, nil
 }
 
-// addPath adds the file or block device at path, and what it stands on. part is the range of it
-// that counts.
+// addPath adds the file or block device at path, and what backs it. part is the range of it that
+// counts.
 func (m Machine) addPath(s *Stack, path string, part layer) error {
 	var st unix.Stat_t
 	err := unix.Stat(path, &st)
@@ -104,8 +104,8 @@ func (m Machine) fileSystem(number string) string {
 	return anonymous[number]
 }
 
-// addDevice adds the block device with this number, and what it stands on. part is the range of it
-// that counts.
+// addDevice adds the block device with this number, and what backs it. part is the range of it that
+// counts.
 func (m Machine) addDevice(s *Stack, number string, part layer) {
 	if number == "" || len(s.layers) >= maxDepth {
 		return
@@ -152,13 +152,13 @@ func (l layer) within(off, n int64) layer {
 	return l
 }
 
-// overlaps says whether two ranges have bytes in common that only one user may have.
+// overlaps says whether two ranges have bytes in common that are not shared out.
 func (l layer) overlaps(o layer) bool {
 	return l.id == o.id && l.from < o.to && o.from < l.to && !(l.shared && o.shared)
 }
 
-// Overlaps says whether two paths stand on the same bytes, and returns the name of the file or
-// block device where they meet. Both may stand on one device without that, in files of one file
+// Overlaps says whether two paths are backed by the same bytes, and returns the name of the file or
+// block device where they meet. Both may be on one device without that: in files of one file
 // system, in partitions, or in volumes of the device mapper.
 func (s *Stack) Overlaps(o *Stack) (where string, ok bool) {
 	for _, a := range s.layers {

@@ -16,8 +16,9 @@ import (
 
 // User is one that uses storage.
 type User struct {
-	// Name says who it is and, if that is another layer than the one asked for, of what: "/
-	// (sda1)", "swap", "dm-0 (sda2)", "loop0", "process 812 (qemu)".
+	// Name identifies the user and, in parentheses, the device that it uses if that is another
+	// layer than the one asked about: "/ (sda1)", "swap", "dm-0 (sda2)", "loop0", "process 812
+	// (qemu)".
 	Name string
 	// Program is the name of the program if it is a process, otherwise "".
 	Program string
@@ -30,9 +31,9 @@ type use struct {
 	on *Stack
 }
 
-// Users returns who uses what s stands on: file systems, swap, other block devices, and processes
-// that have it open for writing, this one excepted. What s itself is made of does not count: the
-// loop device of a stack does not use its file.
+// Users returns the users of s and of what backs it: file systems, swap, other block devices, and
+// processes that have it open for writing, except this one. The layers of s itself do not count:
+// the loop device of a stack does not use its file.
 func (m Machine) Users(s *Stack) ([]User, error) {
 	all, err := m.uses()
 	if err != nil {

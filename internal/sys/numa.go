@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// NoNode stands for memory and devices that are not near to any processor in particular.
+// NoNode is the node of memory and devices that are local to no NUMA node in particular.
 const NoNode = -1
 
 // NodeOfCPU returns the NUMA node of a processor, NoNode if it is unknown, and on machines with one

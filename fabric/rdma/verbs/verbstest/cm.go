@@ -272,7 +272,8 @@ func (h *host) port() uint16 {
 	}
 }
 
-// listener finds who listens at an address; a given address goes before a wildcard.
+// listener finds the ID that listens at an address; a given address takes precedence over a
+// wildcard.
 func (h *host) listener(dst netip.AddrPort) (found *cmID) {
 	addr := dst.Addr().Unmap().WithZone("")
 	for _, x := range h.ids {
