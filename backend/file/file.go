@@ -146,7 +146,7 @@ func openFile(cfg *Config) (fd int, created bool, err error) {
 	fd, err = unix.Open(cfg.Path, mode|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return -1, false, backend.WithHint(fmt.Errorf("cannot be %s: %w", verb, err),
-			accessHint(err, cfg))
+			accessHint(err, cfg, info == nil))
 	}
 	return fd, info == nil, nil
 }

@@ -65,7 +65,7 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 		ELPE: errorLogSize - 1, KAS: keepAliveGranularity,
 		SQES: 0x66, CQES: 0x44, MAXCMD: uint16(min(c.entries(), 0xFFFF)),
 		NN: MaxNSID, MNAN: MaxNSID,
-		ONCS: nvme.ONCSWriteZeroes | nvme.ONCSSaveSelect,
+		ONCS: oncs(c) | nvme.ONCSSaveSelect,
 		VWC:  nvme.VWCFlushAll,
 		SGLS: nvme.SGLSSupported | nvme.SGLSOffset,
 
@@ -80,9 +80,6 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 	nvme.PutNQN(&id.SUBNQN, c.sub.nqn)
 	if c.cached {
 		id.VWC |= nvme.VWCPresent
-	}
-	if c.discard.Load() {
-		id.ONCS |= nvme.ONCSDatasetManagement
 	}
 	if c.rotational {
 		id.CTRATT |= nvme.CTRATTEnduranceGroups
