@@ -46,7 +46,10 @@ func open(cfg Config) (*disk.Disk, error) {
 		return nil, err
 	}
 	dc.Size, dc.Reopen = size, reopener(cfg, dc)
-	d, err := disk.New(dc)
+	var d *disk.Disk
+	if err = disk.CheckInstances(cfg.Path); err == nil {
+		d, err = disk.New(dc)
+	}
 	if err != nil {
 		_ = unix.Close(dc.FD)
 	}

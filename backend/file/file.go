@@ -149,10 +149,10 @@ func openFile(cfg *Config) (fd int, created bool, err error) {
 		return fd, info == nil, nil
 	case info == nil:
 		err = fmt.Errorf("cannot be created: %w", err)
-		return -1, false, backend.WithHint(err, accessHint(err, cfg))
+	default:
+		err = fmt.Errorf("cannot be opened: %w", err)
 	}
-	err = fmt.Errorf("cannot be opened: %w", err)
-	return -1, false, backend.WithHint(err, accessHint(err, cfg))
+	return -1, false, backend.WithHint(err, accessHint(err, cfg, info == nil))
 }
 
 func (cfg *Config) openMode() int {

@@ -216,6 +216,9 @@ func absent(n *namespace, at env) bool {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && s.creates != nil && s.creates(at):
+		if _, err := os.Lstat(path); err == nil {
+			return true // a link to nothing, where no file is created
+		}
 		_, err = os.Stat(filepath.Dir(path))
 		return errors.Is(err, fs.ErrNotExist)
 	case err != nil || info.Mode()&fs.ModeDevice == 0:

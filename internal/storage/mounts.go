@@ -51,15 +51,23 @@ func (m Machine) Mounts() (map[string][]string, error) {
 			used[mt.number] = []string{mt.point}
 		}
 	}
-	swaps, _ := os.ReadFile(filepath.Join(m.Proc, "swaps")) // missing in kernels without swap
-	for line := range strings.Lines(string(swaps)) {
-		if name, _, _ := strings.Cut(line, " "); strings.HasPrefix(name, "/dev/") {
-			if n := m.numberOf(name); n != "" {
-				used[n] = append(used[n], "swap")
-			}
+	for _, name := range m.swaps() {
+		if n := m.numberOf(name); n != "" {
+			used[n] = append(used[n], "swap")
 		}
 	}
 	return used, nil
+}
+
+// swaps returns the paths of the devices and files that are swap.
+func (m Machine) swaps() (list []string) {
+	table, _ := os.ReadFile(filepath.Join(m.Proc, "swaps")) // missing in kernels without swap
+	for line := range strings.Lines(string(table)) {
+		if name, _, _ := strings.Cut(line, " "); strings.HasPrefix(name, "/") {
+			list = append(list, unescape(strings.TrimRight(name, "\t")))
+		}
+	}
+	return list
 }
 
 // numberOf returns the number of a device below /dev, "" if it is no block device.

@@ -83,6 +83,12 @@ func (m Machine) uses() ([]use, error) {
 			list = append(list, use{User: User{Name: name}, on: m.device(number)})
 		}
 	}
+	for _, name := range m.swaps() {
+		on, err := m.StackOf(name)
+		if err == nil && !on.layers[0].device() { // devices are among the mounts
+			list = append(list, use{User: User{Name: "swap"}, on: on})
+		}
+	}
 	devices, _ := os.ReadDir(filepath.Join(m.Sys, "class/block"))
 	for _, d := range devices {
 		dir := filepath.Join(m.Sys, "class/block", d.Name())
