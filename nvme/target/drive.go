@@ -83,8 +83,8 @@ func askDrives(list []*namespace) map[*namespace]*nvme.SMARTLog {
 }
 
 // CheckHealth asks all drives, and notifies the hosts that want to know of warnings that were not
-// there at the last call. It asks for the space of thin namespaces, too. It may block for answerWait
-// for each of them; one goroutine calls it, periodically.
+// there at the last call. It asks for the space of thin namespaces, too. It may block for
+// answerWait for each of them; one goroutine calls it, periodically.
 func (t *Target) CheckHealth() {
 	for _, s := range *t.table.Load() {
 		list := s.namespaces.Load().list

@@ -114,7 +114,8 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	}
 	ns := &namespace{
 		sub: s, nsid: cfg.NSID, dev: cfg.Device, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64,
-		drive: newHardware(cfg.Drive, s.t.log), readOnly: cfg.ReadOnly, timeout: cfg.Timeout.Nanoseconds(),
+		drive: newHardware(cfg.Drive, s.t.log), readOnly: cfg.ReadOnly,
+		timeout: cfg.Timeout.Nanoseconds(),
 	}
 	if ns.uuid == uuid.Nil && ns.nguid == [16]byte{} && ns.eui64 == [8]byte{} {
 		ns.uuid = uuid.NewSHA1(identifierSpace, fmt.Appendf(nil, "%s\n%d", s.nqn, cfg.NSID))
