@@ -73,7 +73,7 @@ func assign[T any, V cmp.Ordered](p *T, v, least, most V, to func(V) T, format f
 // Bool is true or false.
 func Bool(p *bool) Value { return boolean(p, true) }
 
-// boolean is true or false for a variable that is then yes or its opposite.
+// boolean is true or false; true sets the variable to yes, false to the opposite.
 func boolean(p *bool, yes bool) Value {
 	return &scalar{
 		name: "true or false", doc: "true or false",
@@ -185,7 +185,7 @@ func duration(d time.Duration) string {
 	return s
 }
 
-// parsed is a text that set makes sense of. doc is its Type.
+// parsed is a text that set parses. doc is its Type.
 func parsed(doc string, get func() string, set func(text string) (what, hint string)) Value {
 	return &scalar{
 		name: "text", doc: doc, get: get,
@@ -213,7 +213,7 @@ func checked(p *string, doc string, check func(text string) (what, hint string))
 	})
 }
 
-// unmarshaled is a text for a type that parses it; check may refuse what it has become.
+// unmarshaled is a text for a type that parses it; check may reject the result.
 func unmarshaled[T any, P interface {
 	*T
 	encoding.TextUnmarshaler
@@ -271,6 +271,11 @@ func OneOf(p *string, words ...string) Value {
 		choices[i] = Choice[string]{w, w}
 	}
 	return Choose(p, choices...)
+}
+
+// Either is one of two words for a bool.
+func Either(p *bool, no, yes string) Value {
+	return Choose(p, Choice[bool]{no, false}, Choice[bool]{yes, true})
 }
 
 // Unique is a Value that no other entry of its list may have under the same key.

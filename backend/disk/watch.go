@@ -52,7 +52,7 @@ func (d *Disk) startWatch() {
 	}()
 }
 
-// stopWatch waits for the watcher, but not for ever: on a network file system fstat may not return.
+// stopWatch waits for the watcher, but not forever: on a network file system fstat may not return.
 func (d *Disk) stopWatch() {
 	if d.watch.stop == nil {
 		return

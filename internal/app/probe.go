@@ -176,13 +176,13 @@ func probeSpace(c *config.Config, n *namespace, s backend.Space,
 	return nil
 }
 
-// stack is the storage that a namespace stands on.
+// stack is the storage that backs a namespace.
 type stack struct {
 	*storage.Stack
 	n *namespace
 }
 
-// stackOf finds out what a namespace stands on; false if it has no path, or nothing is there.
+// stackOf finds out what backs a namespace; false if it has no path, or nothing is there.
 func stackOf(n *namespace) (stack, bool) {
 	s, err := storage.Linux().StackOf(blockPath(n))
 	return stack{s, n}, err == nil

@@ -89,6 +89,25 @@ func (p *Pool) wait(q *list.List[Waiter], w *Waiter, n int, now int64) {
 	q.Push(w, &w.node)
 }
 
+// Promote makes w wait as if by WaitReserve, among those by its age, if it waits by Wait.
+func (p *Pool) Promote(w *Waiter) {
+	if !w.Waiting() || w.queue == &p.urgent {
+		return
+	}
+	p.Cancel(w)
+	w.queue = &p.urgent
+	p.urgent.Push(w, &w.node)
+	for u := range p.urgent.All() {
+		if u == w {
+			break
+		}
+		if u.since > w.since {
+			p.urgent.Remove(&u.node)
+			p.urgent.Push(u, &u.node)
+		}
+	}
+}
+
 // Cancel removes w from the queue if it is there.
 func (p *Pool) Cancel(w *Waiter) {
 	if w.Waiting() {

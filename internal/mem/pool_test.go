@@ -130,6 +130,37 @@ func TestPoolReserve(t *testing.T) {
 	p.Free(c.w.Segs)
 }
 
+// TestPoolPromote: one that may have the reserve after all gets it according to its age.
+func TestPoolPromote(t *testing.T) {
+	p := newTestPool(t, 64<<10, 16<<10)
+	all, _ := p.AllocReserve(nil, 64<<10)
+	var log []string
+	var users [5]*user
+	for i := range users {
+		users[i] = newUser(string(rune('a'+i)), &log)
+	}
+	a, b, c, d, e := users[0], users[1], users[2], users[3], users[4]
+	p.WaitReserve(&a.w, 4096, 10)
+	p.Wait(&b.w, 4096, 20)
+	p.Wait(&c.w, 4096, 30)
+	p.WaitReserve(&d.w, 4096, 40)
+	p.WaitReserve(&e.w, 4096, 50)
+	p.Promote(&c.w)
+	p.Promote(&d.w) // it has what it is promised
+	if p.Expire(11) != 1 || !slices.Equal(log, []string{"a expired"}) {
+		t.Fatalf("%v", log)
+	}
+	p.Promote(&a.w) // it does not wait
+	p.Free(all)
+	if p.Serve() != 4 ||
+		!slices.Equal(log[1:], []string{"c 4096", "d 4096", "e 4096", "b 4096"}) {
+		t.Fatalf("%v", log)
+	}
+	for _, u := range users[1:] {
+		p.Free(u.w.Segs)
+	}
+}
+
 func TestPoolNoAllocation(t *testing.T) {
 	p := newTestPool(t, 64<<10, 0)
 	var log []string

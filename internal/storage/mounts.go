@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // mount is a line of the table of mounts (proc(5), mountinfo).
@@ -79,7 +81,7 @@ func (m Machine) numberOf(device string) string {
 	if real, err := filepath.EvalSymlinks(device); err == nil { // /dev/mapper/NAME
 		name = real
 	}
-	return text(filepath.Join(m.Sys, "class/block", filepath.Base(name), "dev"))
+	return sys.Attribute(filepath.Join(m.Sys, "class/block", filepath.Base(name), "dev"))
 }
 
 // unescape undoes the kernel's escapes in mount points.

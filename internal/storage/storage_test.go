@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
@@ -109,7 +110,7 @@ func newMachine(t *testing.T) *fake {
 // at returns the stack of a block device of the fake machine, or of a file.
 func (f *fake) at(name string) *Stack {
 	f.t.Helper()
-	if number := text(filepath.Join(f.Sys, "class/block", name, "dev")); number != "" {
+	if number := sys.Attribute(filepath.Join(f.Sys, "class/block", name, "dev")); number != "" {
 		return f.device(number)
 	}
 	s, err := f.StackOf(filepath.Join(f.root, name))

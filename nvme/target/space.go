@@ -8,21 +8,15 @@ type space struct{ allocated, free int64 }
 
 // askSpace asks the device of a thin namespace for its space. It may block.
 func (ns *namespace) askSpace() (*space, error) {
-	n, err := ns.dev.(backend.Allocator).Allocated()
+	allocated, free, err := ns.dev.(backend.SpaceReporter).Space()
 	if err != nil {
 		return nil, err
 	}
-	s := &space{n, -1}
-	if d, ok := ns.dev.(backend.SpaceReporter); ok {
-		if free, err := d.FreeSpace(); err == nil {
-			s.free = free
-		}
-	}
-	return s, nil
+	return &space{allocated, free}, nil
 }
 
 // isThin says whether the namespace takes its space as it is written, and can tell how much.
 func (ns *namespace) isThin() bool {
-	_, ok := ns.dev.(backend.Allocator)
+	_, ok := ns.dev.(backend.SpaceReporter)
 	return ok && ns.geo.Load().info.Thin
 }

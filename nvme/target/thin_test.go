@@ -25,15 +25,15 @@ func (d *thinDevice) Info() backend.Info {
 	return i
 }
 
-func (d *thinDevice) Allocated() (int64, error) {
+func (d *thinDevice) Space() (allocated, free int64, err error) {
 	if d.hang != nil {
 		d.asked <- struct{}{}
 		<-d.hang
 	}
 	if n := d.used.Load(); n >= 0 {
-		return n, nil
+		return n, -1, nil
 	}
-	return 0, errors.New("unknown")
+	return 0, 0, errors.New("unknown")
 }
 
 // TestThin: hosts see how much of a thin namespace is in use; others, and one that does not know,
