@@ -189,8 +189,8 @@ func TestPreallocate(t *testing.T) {
 	}
 }
 
-// TestFreeSpace: a file reports what is left on its file system.
-func TestFreeSpace(t *testing.T) {
+// TestSpace: a file reports what is left on its file system.
+func TestSpace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	d := mustOpen(t, Config{Path: path, Size: 1 << 20, BlockSize: 4096})
 	defer mustClose(t, d)

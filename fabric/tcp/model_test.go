@@ -14,7 +14,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// What hosts of TestModel do: each has slots, which are CIDs and parts of the namespace of their own.
+// What hosts of TestModel do: each has slots, which are CIDs and parts of the namespace of their
+// own.
 const (
 	modelHosts = 3
 	modelSlots = 8
@@ -278,7 +279,8 @@ func (m *modelHost) handle(msg message, rng *rand.Rand, model []byte) {
 	case pdu.TypeR2T:
 		r := (*pdu.R2T)(msg.raw)
 		o := &m.ops[r.CCCID()]
-		if !o.started || o.opcode != nvme.NVMWrite || r.R2TO() != 0 || int(r.R2TL()) != len(o.data) {
+		if !o.started || o.opcode != nvme.NVMWrite || r.R2TO() != 0 ||
+			int(r.R2TL()) != len(o.data) {
 			tb.Fatalf("R2T %x", msg.raw)
 		}
 		for at := 0; at < len(o.data); {

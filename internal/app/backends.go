@@ -279,9 +279,11 @@ func blockSizeKey(p *int) config.Key {
 
 // sized are the keys of storage in memory.
 func sized(size *int64, blockSize *int) []config.Key {
-	return []config.Key{config.NewKey("size",
-		config.Bytes(size, 512, config.NoLimit, config.AnySize),
-		"Size in bytes.").Require("Write, for instance, size: 1GiB."), blockSizeKey(blockSize)}
+	return []config.Key{
+		config.NewKey("size", config.Bytes(size, 512, config.NoLimit, config.AnySize),
+			"Size in bytes.").Require("Write, for instance, size: 1GiB."),
+		blockSizeKey(blockSize),
+	}
 }
 
 // wholeBlocks returns a check that a size is a multiple of the block size.

@@ -75,7 +75,10 @@ func readHealth(bus, device string) (h Health, log *nvme.SMARTLog, err error) {
 	default:
 		h, err = askSCSI(device)
 	}
-	return h, h.smart(), err
+	if err != nil {
+		return Health{}, nil, err
+	}
+	return h, h.smart(), nil
 }
 
 // readNVMe reads log page 02h by an ioctl, because the library prints it instead, and ignores the

@@ -58,14 +58,14 @@ func (p *Pool) Available() int { return p.arena.Available() - p.reserve }
 // Reserve returns how many bytes only AllocReserve hands out.
 func (p *Pool) Reserve() int { return p.reserve }
 
-// Crowded says whether a Waiter waits.
-func (p *Pool) Crowded() bool { return !p.waiting.Empty() || !p.urgent.Empty() }
+// HasWaiters says whether a Waiter waits.
+func (p *Pool) HasWaiters() bool { return !p.waiting.Empty() || !p.urgent.Empty() }
 
 // Alloc appends n bytes to dst, in as few segments as possible, and returns the extended slice. It
 // returns dst and false if there are not so many, or if others wait: the caller then waits, too, or
 // does without.
 func (p *Pool) Alloc(dst []Segment, n int) ([]Segment, bool) {
-	if p.Crowded() || p.Available() < n {
+	if p.HasWaiters() || p.Available() < n {
 		return dst, false
 	}
 	return p.arena.Alloc(dst, n)
