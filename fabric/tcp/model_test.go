@@ -14,7 +14,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// What hosts of TestModel do: each has slots, which are CIDs and parts of the namespace of their own.
+// What hosts of TestModel do: each has slots, which are CIDs and parts of the namespace of their
+// own.
 const (
 	modelHosts = 3
 	modelSlots = 8
@@ -76,7 +77,7 @@ func testModel(t *testing.T, seed uint64) {
 		zeroCopy: rng.IntN(2) == 0, hold: true, arena: arena,
 		cfg: Config{InCapsuleSize: modelInCapsule, MaxH2CData: 4096 << rng.IntN(6)},
 	})
-	h.d.misjudge = rng.IntN(2) == 0
+	h.d.optimistic = rng.IntN(2) == 0
 	h.d.zeroCopyWrites = rng.IntN(3) == 0
 	model := bytes.Clone(h.d.data.Bytes())
 	hosts := make([]*modelHost, 1+rng.IntN(modelHosts))
@@ -106,7 +107,7 @@ func testModel(t *testing.T, seed uint64) {
 				progress = m.issue(i, rng) || progress
 			}
 			progress = m.send(rng) || progress
-			if rng.IntN(4) != 0 || idle > 4 { // sometimes the host is slow to take what there is
+			if rng.IntN(4) != 0 || idle > 4 { // sometimes the host reads slowly
 				progress = m.receive(rng, model) || progress
 			}
 			all = all && m.done == ops
@@ -278,7 +279,8 @@ func (m *modelHost) handle(msg message, rng *rand.Rand, model []byte) {
 	case pdu.TypeR2T:
 		r := (*pdu.R2T)(msg.raw)
 		o := &m.ops[r.CCCID()]
-		if !o.started || o.opcode != nvme.NVMWrite || r.R2TO() != 0 || int(r.R2TL()) != len(o.data) {
+		if !o.started || o.opcode != nvme.NVMWrite || r.R2TO() != 0 ||
+			int(r.R2TL()) != len(o.data) {
 			tb.Fatalf("R2T %x", msg.raw)
 		}
 		for at := 0; at < len(o.data); {

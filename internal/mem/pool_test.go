@@ -39,7 +39,7 @@ func newTestPool(t *testing.T, size, reserve int) *Pool {
 
 func TestPool(t *testing.T) {
 	p := newTestPool(t, 64<<10, 16<<10)
-	if p.Max() != 48<<10 || p.Available() != 48<<10 || p.Crowded() {
+	if p.Max() != 48<<10 || p.Available() != 48<<10 || p.HasWaiters() {
 		t.Fatalf("most %d, available %d", p.Max(), p.Available())
 	}
 	all, ok := p.Alloc(nil, 48<<10)
@@ -73,7 +73,7 @@ func TestPool(t *testing.T) {
 		t.Fatal("Alloc went ahead of those who wait")
 	}
 	if !p.CanServe() || p.Serve() != 2 || !slices.Equal(log, []string{"a 40960", "c 4096"}) ||
-		p.Crowded() {
+		p.HasWaiters() {
 		t.Fatalf("served: %v", log)
 	}
 	p.Free(a.w.Segs)
@@ -109,7 +109,7 @@ func TestPoolReserve(t *testing.T) {
 	p.Wait(&a.w, 4<<10, 10)
 	p.WaitReserve(&b.w, 16<<10, 20)
 	p.WaitReserve(&c.w, 4<<10, 30)
-	if !p.Crowded() || p.CanServe() {
+	if !p.HasWaiters() || p.CanServe() {
 		t.Fatal("memory is granted that is not there")
 	}
 	p.Free(some)
@@ -119,11 +119,11 @@ func TestPoolReserve(t *testing.T) {
 	p.Free(b.w.Segs)
 	p.WaitReserve(&b.w, 32<<10, 20)
 	p.Cancel(&b.w)
-	if p.Expire(15) != 1 || p.Crowded() || len(a.w.Segs) != 0 {
+	if p.Expire(15) != 1 || p.HasWaiters() || len(a.w.Segs) != 0 {
 		t.Fatalf("%v", log)
 	}
 	p.WaitReserve(&b.w, 32<<10, 20)
-	if p.Expire(21) != 1 || p.Crowded() || len(b.w.Segs) != 0 {
+	if p.Expire(21) != 1 || p.HasWaiters() || len(b.w.Segs) != 0 {
 		t.Fatalf("%v", log)
 	}
 	p.Free(rest)
