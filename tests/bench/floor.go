@@ -52,6 +52,8 @@ type floorTraffic struct {
 	conns   int
 	// cold has the server receive into consecutive places of its memory instead of one buffer.
 	cold bool
+	// events has the server ask an epoll set which connections have requests.
+	events bool
 	// latency is that of the client's first connection, nil if it is not measured.
 	latency *floorLatency
 }
@@ -93,8 +95,14 @@ func serveFloor(port, cpu int, t floorTraffic) error {
 			rng: rand.New(rand.NewPCG(1, uint64(i))), in: in, cold: t.cold,
 		}
 	}
+	next := func() []*floorServer { return servers }
+	if t.events {
+		if next, err = floorEvents(servers); err != nil {
+			return err
+		}
+	}
 	for {
-		for _, s := range servers {
+		for _, s := range next() {
 			if e := s.poll(); hangup(e) {
 				return nil
 			} else if e != 0 {
@@ -102,6 +110,29 @@ func serveFloor(port, cpu int, t floorTraffic) error {
 			}
 		}
 	}
+}
+
+// floorEvents returns a function that asks for the servers with events. The epoll set is closed when
+// the process ends.
+func floorEvents(servers []*floorServer) (func() []*floorServer, error) {
+	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	for i, s := range servers {
+		ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(i)}
+		if err := unix.EpollCtl(epfd, unix.EPOLL_CTL_ADD, s.fd, &ev); err != nil {
+			return nil, err
+		}
+	}
+	events, ready := make([]unix.EpollEvent, len(servers)), make([]*floorServer, len(servers))
+	return func() []*floorServer {
+		n, _ := sys.EpollWait(epfd, events, 0)
+		for i := range max(n, 0) {
+			ready[i] = servers[events[i].Fd]
+		}
+		return ready[:max(n, 0)]
+	}, nil
 }
 
 // populate writes to every page of b, so that it is mapped.

@@ -79,7 +79,10 @@ func startFloor(cpu int, t floorTraffic) (*server, error) {
 	}
 	args := []int{port, cpu, t.conns, 0}
 	if t.cold {
-		args[3] = 1
+		args[3] |= floorCold
+	}
+	if t.events {
+		args[3] |= floorByEvents
 	}
 	for _, s := range t.pattern {
 		args = append(args, s.request, s.response)
@@ -91,8 +94,14 @@ func startFloor(cpu int, t floorTraffic) (*server, error) {
 	return start(cpu, port, self, words...)
 }
 
-// floorServerMain is that process. Its arguments are port, CPU, connections, 1 for a cold floor,
-// and the bytes of request and response for each shape of the pattern.
+// The flags of a floor-server.
+const (
+	floorCold = 1 << iota
+	floorByEvents
+)
+
+// floorServerMain is that process. Its arguments are port, CPU, connections, flags, and the bytes of
+// request and response for each shape of the pattern.
 func floorServerMain(args []string) error {
 	var n []int
 	for _, a := range args {
@@ -103,9 +112,11 @@ func floorServerMain(args []string) error {
 		n = append(n, v)
 	}
 	if len(n) < 6 || len(n)%2 != 0 {
-		return errors.New("floor-server: want port, CPU, connections, 0 or 1, and pairs of sizes")
+		return errors.New("floor-server: want port, CPU, connections, flags, and pairs of sizes")
 	}
-	t := floorTraffic{conns: n[2], cold: n[3] == 1}
+	t := floorTraffic{
+		conns: n[2], cold: n[3]&floorCold != 0, events: n[3]&floorByEvents != 0,
+	}
 	for i := 4; i < len(n); i += 2 {
 		t.pattern = append(t.pattern, floorShape{n[i], n[i+1]})
 	}
