@@ -112,8 +112,8 @@ func serveFloor(port, cpu int, t floorTraffic) error {
 	}
 }
 
-// floorEvents returns a function that asks for the servers with events. The epoll set is closed when
-// the process ends.
+// floorEvents returns a function that asks for the servers with events. The epoll set is closed
+// when the process ends.
 func floorEvents(servers []*floorServer) (func() []*floorServer, error) {
 	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {

@@ -100,8 +100,8 @@ const (
 	floorByEvents
 )
 
-// floorServerMain is that process. Its arguments are port, CPU, connections, flags, and the bytes of
-// request and response for each shape of the pattern.
+// floorServerMain is that process. Its arguments are port, CPU, connections, flags, and the bytes
+// of request and response for each shape of the pattern.
 func floorServerMain(args []string) error {
 	var n []int
 	for _, a := range args {

@@ -11,8 +11,8 @@ import (
 // A host with a queue for each of its CPUs and an application that waits for each I/O before the
 // next has one I/O in flight, now on this connection and now on that. What the target spends on the
 // others is seen in its IOPS, beside those on one connection. Host and kernel lose some as well,
-// because more connections take more of the caches: bare sockets that go round in the same way, with
-// an epoll set for the server, show how much.
+// because more connections take more of the caches: bare sockets that go round in the same way,
+// with an epoll set for the server, show how much.
 
 var rotations = []int{1, 4, 16, 100}
 
