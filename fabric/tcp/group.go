@@ -225,9 +225,6 @@ func (g *Group) serve(q *queue) int {
 			g.turnsUntil = g.activeUntil
 		}
 		g.last = q
-	} else if q.blocked { // nothing better to do than to try again
-		q.blocked = false
-		q.schedule()
 	}
 	if q.scheduled.Listed() {
 		g.scheduled.Remove(&q.scheduled)
