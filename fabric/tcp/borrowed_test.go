@@ -25,7 +25,7 @@ func TestBorrowedData(t *testing.T) {
 func testBorrowedData(t *testing.T, p pdu.Params, ready int) {
 	h := newManual(t, options{hold: true})
 	h.g.ready = make([]*fabric.Request, 0, ready)
-	h.d.misjudge = true
+	h.d.optimistic = true
 	c := h.connect(p, 16)
 	total := h.arena.Available()
 	write := func(i, nsid int) []byte {
@@ -99,4 +99,42 @@ func TestPromisedMemory(t *testing.T) {
 		}
 		h.close()
 	}
+}
+
+// The handler may use memory of the pool while it executes the first part of a batch. If that was
+// promised to the rest the host tries those commands again.
+func TestPromisedMemoryIsUsed(t *testing.T) {
+	h := newManual(t, options{hold: true, arena: 128 << 10})
+	h.g.ready = make([]*fabric.Request, 0, 1)
+	c := h.connect(pdu.Params{}, 16)
+	pool := h.g.cfg.Memory
+	h.d.onExecute = func() {
+		if len(h.taken) == 0 {
+			h.taken, _ = pool.AllocReserve(nil, pool.Available()+pool.Reserve())
+		}
+	}
+	var all []byte
+	for i := range 4 {
+		sqe := rw(nvme.NVMWrite, uint16(i), i*4096, 4096, true)
+		sqe.SetNSID(holdNSID)
+		all = append(all, c.capsule(&sqe, random(i, 4096))...)
+	}
+	h.send(all)
+	h.d.release()
+	h.turn()
+	got := h.recv()
+	for i, want := range []nvme.Status{
+		nvme.Success, nvme.Success, nvme.CommandInterrupted, nvme.CommandInterrupted,
+	} {
+		for b := got; len(b) > 0; b = b[pdu.CapsuleRespSize:] {
+			cqe := (*pdu.CapsuleResp)(b).CQE()
+			if int(cqe.CID()) == i && cqe.Status() != want {
+				t.Errorf("command %d: %v, want %v", i, cqe.Status(), want)
+			}
+		}
+	}
+	if n := h.d.written.Load(); n != 2 {
+		t.Errorf("%d writes", n)
+	}
+	h.close()
 }

@@ -8,14 +8,14 @@ import (
 )
 
 // Data memory comes from the reactor's pool. When that is empty, commands wait for it in the order
-// of their arrival, while further capsules are taken out of the streams: data that was asked for,
-// and whose arrival frees memory again, may come behind them. In-capsule data cannot wait like
-// that, for it blocks its stream. Therefore small in-capsule data may have the reserve of the pool,
-// and large such data may if an R2T is outstanding on its connection. If even that is used up the
-// queue is stalled: it is not read until something has been freed.
+// of their arrival, while further capsules are received: the data of R2Ts, whose arrival frees
+// memory again, may come behind them. In-capsule data blocks its stream while it waits. Therefore
+// small in-capsule data may use the reserve of the pool, and large in-capsule data may while an R2T
+// is outstanding on its connection. If the reserve is used up too, the queue is stalled: it is not
+// read until there is memory.
 
-// promise sees to it that there is memory for n bytes of in-capsule data in case that they turn out
-// to need it, which is known when the batch has been prepared.
+// promise sets memory aside for n bytes of in-capsule data, which may turn out to need it when the
+// batch has been prepared. It returns false if there is not enough.
 func (g *Group) promise(n int) bool {
 	n = (n + mem.BlockMin - 1) &^ (mem.BlockMin - 1)
 	if g.cfg.Memory.Available()+g.cfg.Memory.Reserve()-g.promised < n {
@@ -26,7 +26,7 @@ func (g *Group) promise(n int) bool {
 }
 
 // fromCapsule executes a command whose in-capsule data is in the receive buffer. The data stays
-// there if the device takes it at once; take says whether it is wanted at all.
+// there if the device takes it during Execute. take is false if the command does not use the data.
 func (q *queue) fromCapsule(r *request, take bool) {
 	switch {
 	case !take:
@@ -36,7 +36,12 @@ func (q *queue) fromCapsule(r *request, take bool) {
 		q.g.borrowed++ // after what was ready before has been executed, perhaps
 		return
 	default:
-		r.memory.Segs, _ = q.g.cfg.Memory.AllocReserve(r.memory.Segs, int(r.Length)) // promised
+		var ok bool
+		r.memory.Segs, ok = q.g.cfg.Memory.AllocReserve(r.memory.Segs, int(r.Length))
+		if !ok { // the handler has used what was promised, for other commands of the batch
+			r.Status = nvme.CommandInterrupted
+			break
+		}
 		r.Segs = append(r.Segs, r.memory.Segs...)
 		c := mem.NewCursor(r.Segs, 0)
 		c.CopyFrom(r.data[:r.Length])
@@ -115,8 +120,8 @@ func (q *queue) grant(r *request) {
 	q.schedule()
 }
 
-// Granted implements mem.WaitOwner. Any group of the reactor may serve the pool, so this only notes
-// it for the next poll.
+// Granted implements mem.WaitOwner. Any group of the reactor may serve the pool, so the request
+// only continues in the next poll of its own group.
 func (r *request) Granted() {
 	q := r.queue()
 	q.g.resumed.Push(r, &r.node)

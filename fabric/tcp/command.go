@@ -33,7 +33,7 @@ func (q *queue) icReq(r *pdu.ICReq) {
 	q.handshakeBy = q.now() + cfg.ConnectTimeout.Nanoseconds()
 }
 
-// termReq ends the connection because the host says that it has found a fault.
+// termReq ends the connection because the host reports a protocol error.
 func (q *queue) termReq(r *pdu.TermReq) {
 	f := r.Fault()
 	q.g.t.log.Warn("the host ended a connection for a protocol error", "remote", q.conn.info.Remote,
@@ -41,10 +41,10 @@ func (q *queue) termReq(r *pdu.TermReq) {
 	q.Disconnect(f)
 }
 
-// capsule takes a command into a request and puts it on the batch for Prepare. b is what has been
-// received behind its header. Small data that is there as a whole stays there; other data is
-// direct: then the caller has the batch prepared before it continues. capsule returns what follows
-// what it has consumed.
+// capsule makes a request of a command and puts it on the batch for Prepare. b is what was received
+// behind its header. Small data that is complete in b stays there; all other data is direct, and
+// the caller has the batch prepared before it continues. capsule returns the part of b that it has
+// not consumed.
 func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) (rest []byte) {
 	n := q.params.DataLength(c.Header())
 	status, f := q.checkSGL(c, n)
@@ -138,8 +138,8 @@ func toHost(sqe *nvme.SQE) bool {
 	return sqe.Opcode()&3 == 2
 }
 
-// h2cData validates the header of an H2CData and makes its data go to the right place. Data comes
-// in order, in PDUs of any size up to MAXH2CDATA (TCP section 3.3.2.2).
+// h2cData validates the header of an H2CData and finds the place of its data. Data comes in order,
+// in PDUs of any size up to MAXH2CDATA (TCP section 3.3.2.2).
 func (q *queue) h2cData(d *pdu.Data) {
 	r, f := q.findGrant(d)
 	if !f.OK() {

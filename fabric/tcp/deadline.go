@@ -100,7 +100,7 @@ func (q *queue) waitProgress() {
 	}
 }
 
-// waitPartial keeps the deadline for the PDU that is incomplete now.
+// waitPartial sets, renews or clears the deadline for the PDU that is incomplete now.
 func (q *queue) waitPartial() {
 	switch {
 	case q.rx == receiveHeader && len(q.partial) == 0, q.stalled():
@@ -112,7 +112,7 @@ func (q *queue) waitPartial() {
 	}
 }
 
-// waitSend keeps the deadline for what is queued, after something was sent or could not be.
+// waitSend sets, renews or clears the deadline for what is queued, after an attempt to send.
 func (q *queue) waitSend() {
 	switch {
 	case !q.blocked:

@@ -36,8 +36,8 @@ func (g *Group) execute() int {
 }
 
 // replaceBuffer leaves the receive buffer to the executing requests that have their data in it, and
-// takes another one. That is rare: Prepare says of a device that may be slow that it does not
-// complete in Execute, as long as it has something to do.
+// allocates another one. That is rare: Prepare promises completion in Execute only of a device that
+// is idle.
 func (g *Group) replaceBuffer() {
 	for _, fr := range g.ready {
 		fr.Owner.(*request).data = nil

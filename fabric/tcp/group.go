@@ -15,15 +15,15 @@ import (
 
 // Group is the part of the transport on one reactor: its connections and what they share.
 //
-// A connection with input that has not been received is active, and is served in turn with others.
-// When its socket has been read empty it is parked: its next input is an event in an epoll set of
-// the group's own, so that one call asks for all parked connections. An edge cannot be lost, since
-// only a connection that was read empty is parked. The reactor watches the set as one descriptor,
-// by which all of them end its sleep.
+// A connection with unread input is active; active connections are served in turn. A connection
+// whose socket has been read empty is parked: its next input is an event in the group's own epoll
+// set, so that one system call polls all parked connections. No edge is lost, because only a
+// connection that was read empty is parked. The reactor watches the set as one descriptor, so that
+// an event of any connection ends its sleep.
 //
-// A connection that is alone in having input stays active for a while, and is received from in each
-// poll: that finds its next command with one call instead of two. The set is then asked now and
-// then only.
+// A connection that is the only one with input stays active for a while, and each poll receives
+// from it directly: that finds its next command with one system call instead of two. The epoll set
+// is then polled only now and then.
 type Group struct {
 	t    *Transport
 	cfg  fabric.GroupConfig
@@ -40,11 +40,11 @@ type Group struct {
 	events  [maxEvents]unix.EpollEvent
 	watched bool // by the reactor
 
-	last         *queue // that had input last
-	activeUntil  int64  // it stays active for so long if it is alone
-	crowdedUntil int64  // several queues had input a moment ago
-	polls        int    // since the set was last asked
-	moved        int    // bytes sent and received since then
+	last        *queue // the last one that had input
+	activeUntil int64  // until then it stays active if it is the only one
+	turnsUntil  int64  // until then queues take turns: several have input
+	polls       int    // since the set was last polled
+	moved       int    // bytes sent and received since then
 
 	promised int // bytes of memory for the in-capsule data of the batch, see promise
 	stalled  int // queues whose in-capsule data waits for memory
@@ -71,29 +71,29 @@ type Group struct {
 const (
 	// rxSize is the size of the receive buffer: 128 KiB of data and the headers around them.
 	rxSize = 130 << 10
-	// stalledBuffer is how much of it is used while some queue is stalled, because a stalled queue
-	// saves what has been received behind its capsule.
+	// stalledBuffer is how much of it is used while a queue is stalled, because a stalled queue
+	// saves what was received behind its capsule.
 	stalledBuffer = 8 << 10
 	batchSize     = 64       // commands per Prepare
 	iovMax        = 256      // vectors per system call
 	headsSize     = 32 << 10 // headers per sendmsg
 	maxEvents     = 128      // of the epoll set, taken at once
 
-	// pollsPerLook and bytesPerLook are how often the set is asked while it has not had anything
-	// for a while: that many polls or bytes later, whatever comes first.
-	pollsPerLook = 64
-	bytesPerLook = 64 << 10
-	// recent is how long a connection that had input counts as one that may have some again soon:
-	// it stays active if it is alone, and takes turns with others if it is not. The reactor's clock
-	// is as coarse.
+	// pollsPerEvents and bytesPerEvents are how often the set is polled while only one connection
+	// has input: after that many polls or bytes, whichever comes first.
+	pollsPerEvents = 64
+	bytesPerEvents = 64 << 10
+	// recent is for how long a connection that had input is expected to have some again: it stays
+	// active if it is the only one, and takes turns with the others if it is not. The reactor's
+	// clock is not much finer.
 	recent = int64(2 * time.Millisecond)
 
-	// turnInput is about how much a queue that takes turns with others receives in its turn: the
-	// data of two writes of 128 KiB.
+	// turnInput is roughly how much a queue that takes turns with others receives in its turn: the
+	// data of two 128 KiB writes.
 	turnInput  = 2 * rxSize
 	aloneInput = 1 << 30
-	// directReceives is how often a queue that receives direct data is received from before
-	// anything is sent on it: the responses of several writes leave together.
+	// directReceives is the number of receives of direct data on a queue before anything is sent on
+	// it, so that the responses of several writes leave together.
 	directReceives = 4
 
 	// socketEvents are edge-triggered, once for the life of a connection.
@@ -164,7 +164,7 @@ func (g *Group) adopt(c *conn) {
 // register adds the queue's socket to the epoll set.
 func (g *Group) register(q *queue) error {
 	if !g.watched {
-		if err := g.loop.Watch(g.epfd, unix.EPOLLIN, func(uint32) { g.look() }); err != nil {
+		if err := g.loop.Watch(g.epfd, unix.EPOLLIN, func(uint32) { g.pollEvents() }); err != nil {
 			return err
 		}
 		g.watched = true
@@ -190,8 +190,8 @@ func (g *Group) unregister(q *queue) {
 func (g *Group) Poll(budget int) int {
 	g.polls++
 	if len(g.queues) > 0 &&
-		(g.crowded() || g.polls >= pollsPerLook || g.moved >= bytesPerLook) {
-		g.look()
+		(g.takesTurns() || g.polls >= pollsPerEvents || g.moved >= bytesPerEvents) {
+		g.pollEvents()
 	}
 	work := g.runScheduled() + g.resume()
 	var first *queue // that stays active
@@ -211,7 +211,7 @@ func (g *Group) Poll(budget int) int {
 
 // serve receives and sends for one queue and returns how many steps it made.
 func (g *Group) serve(q *queue) int {
-	if g.input = aloneInput; g.crowded() {
+	if g.input = aloneInput; g.takesTurns() {
 		g.input = turnInput
 	}
 	steps := q.receive()
@@ -222,12 +222,9 @@ func (g *Group) serve(q *queue) int {
 	if steps > 0 {
 		g.activeUntil = g.loop.Now() + recent
 		if g.last != nil && g.last != q {
-			g.crowdedUntil = g.activeUntil
+			g.turnsUntil = g.activeUntil
 		}
 		g.last = q
-	} else if q.blocked { // nothing better to do than to try again
-		q.blocked = false
-		q.schedule()
 	}
 	if q.scheduled.Listed() {
 		g.scheduled.Remove(&q.scheduled)
@@ -250,17 +247,17 @@ func (g *Group) runScheduled() int {
 	return work
 }
 
-// crowded says that more than one connection has input these days.
-func (g *Group) crowded() bool { return g.loop.Now() < g.crowdedUntil }
+// takesTurns says that several connections have input, and each gets a limited turn.
+func (g *Group) takesTurns() bool { return g.loop.Now() < g.turnsUntil }
 
-// staysActive says whether the only active queue stays so although its socket was read empty.
+// staysActive says that a queue whose socket was read empty stays active, as the only one.
 func (g *Group) staysActive() bool {
-	return g.active.Empty() && !g.crowded() && g.loop.Now() < g.activeUntil
+	return g.active.Empty() && !g.takesTurns() && g.loop.Now() < g.activeUntil
 }
 
-// look takes events of the epoll set, at most maxEvents of them: the rest is found by the next
-// look, and keeps the reactor awake.
-func (g *Group) look() {
+// pollEvents takes at most maxEvents events of the epoll set. The remaining ones wait for the next
+// call; until then the set is ready, and the reactor does not sleep.
+func (g *Group) pollEvents() {
 	g.polls, g.moved = 0, 0
 	n, _ := sys.EpollWait(g.epfd, g.events[:], 0)
 	for i := range max(n, 0) {
@@ -270,7 +267,7 @@ func (g *Group) look() {
 	}
 }
 
-// activate has the queue received from in the next poll.
+// activate makes the next poll receive from the queue.
 func (g *Group) activate(q *queue) {
 	q.drained = false
 	if !q.active.Listed() && q.state != queueDead {
@@ -278,8 +275,8 @@ func (g *Group) activate(q *queue) {
 	}
 }
 
-// Arm prepares to sleep. All that arrives from now on is an event, since every socket has been read
-// empty.
+// Arm prepares to sleep. Every socket has been read empty, so whatever arrives from now on is an
+// event.
 func (g *Group) Arm() bool {
 	if !g.scheduled.Empty() || !g.resumed.Empty() || g.cfg.Memory.CanServe() {
 		return false

@@ -46,7 +46,7 @@ func TestManyConnections(t *testing.T) {
 	say(peers[17])
 	n := 1
 	for h.g.Poll(64); !answered(peers[17]); h.g.Poll(64) {
-		if n++; n > pollsPerLook {
+		if n++; n > pollsPerEvents {
 			t.Fatalf("not answered after %d polls", n)
 		}
 	}
@@ -98,19 +98,19 @@ func TestActive(t *testing.T) {
 		}
 	}
 	read(0)
-	ask("alone, parked", pollsPerLook)
+	ask("alone, parked", pollsPerEvents)
 	h.loop.now += 2 * recent // a moment ago others had input
 	read(0)
-	ask("alone, again", pollsPerLook)
+	ask("alone, again", pollsPerEvents)
 	if a := h.actives(); len(a) != 1 || a[0] != h.g.queues[0] {
 		t.Fatalf("%d connections are active", len(a))
 	}
-	for range 3 * pollsPerLook {
+	for range 3 * pollsPerEvents {
 		read(0)
 		ask("alone", 1)
 	}
 	read(1)
-	ask("another one", pollsPerLook)
+	ask("another one", pollsPerEvents)
 	for i := range 3 * connections {
 		read(i % connections)
 		ask("in turns", 1)
@@ -120,7 +120,7 @@ func TestActive(t *testing.T) {
 	}
 	h.loop.now += 2 * recent
 	read(2)
-	ask("alone in the end", pollsPerLook)
+	ask("alone in the end", pollsPerEvents)
 	if len(h.actives()) != 1 {
 		t.Error("a connection alone is not active")
 	}
@@ -136,11 +136,11 @@ func TestActive(t *testing.T) {
 
 // The end of a stream is noticed also if it comes in one event with the last data.
 func TestEndWithData(t *testing.T) {
-	for _, crowded := range []bool{false, true} {
+	for _, inTurns := range []bool{false, true} {
 		h := newManual(t, options{})
 		c := h.connect(pdu.Params{}, 8)
-		if crowded {
-			h.g.crowdedUntil = h.loop.now + recent
+		if inTurns {
+			h.g.turnsUntil = h.loop.now + recent
 		} else {
 			h.loop.now += 2 * recent
 		}
@@ -158,7 +158,7 @@ func TestEndWithData(t *testing.T) {
 		for h.g.Poll(64) > 0 {
 		}
 		if n := len(h.g.queues); n != 0 {
-			t.Errorf("crowded %v: %d connections are left", crowded, n)
+			t.Errorf("inTurns %v: %d connections are left", inTurns, n)
 		}
 		h.close()
 	}

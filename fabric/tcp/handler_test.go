@@ -18,7 +18,8 @@ type disk struct {
 	file           bool // they are a file's
 	zeroCopyWrites bool // writes are
 	hold           bool // commands with NSID 7 wait for release
-	misjudge       bool // Prepare says that they complete in Execute
+	optimistic     bool // Prepare says that they complete in Execute
+	onExecute      func()
 	refuse         error
 
 	held      []*fabric.Request
@@ -160,7 +161,7 @@ func (d *disk) check(s *session, r *fabric.Request) nvme.Status {
 	r.Length = n
 	r.Dir = fabric.ControllerToHost
 	if op == nvme.NVMWrite {
-		r.Dir, r.CompletesInExecute = fabric.HostToController, !d.hold || d.misjudge
+		r.Dir, r.CompletesInExecute = fabric.HostToController, !d.hold || d.optimistic
 	}
 	if op == nvme.NVMWrite && d.zeroCopyWrites && !r.InCapsule || op == nvme.NVMRead &&
 		d.zeroCopyReads {
@@ -176,6 +177,9 @@ func (d *disk) check(s *session, r *fabric.Request) nvme.Status {
 }
 
 func (d *disk) Execute(reqs []*fabric.Request) {
+	if d.onExecute != nil {
+		d.onExecute()
+	}
 	for _, r := range reqs {
 		d.executed.Add(1)
 		d.change(r, prepared, executing)

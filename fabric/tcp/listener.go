@@ -39,9 +39,9 @@ const (
 	pauseMax = time.Second
 )
 
-// Listen opens a port. The address may be a wildcard; [::] takes IPv6 only, so that it can stand
-// beside 0.0.0.0. A link-local address needs its zone. accept must adopt or close each connection;
-// Close waits for it to return.
+// Listen opens a port. The address may be a wildcard; [::] accepts IPv6 only, so that 0.0.0.0 can
+// be listened on as well. A link-local address needs its zone. accept must adopt or close each
+// connection; Close waits for it to return.
 func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	accept func(fabric.Conn),
 ) (fabric.Listener, error) {

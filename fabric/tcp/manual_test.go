@@ -126,7 +126,7 @@ func (h *manual) turn() {
 			fn()
 		}
 		if h.g.Poll(64) == 0 && len(h.loop.posts) == 0 {
-			if h.g.look(); h.g.Poll(64) == 0 && len(h.loop.posts) == 0 {
+			if h.g.pollEvents(); h.g.Poll(64) == 0 && len(h.loop.posts) == 0 {
 				return
 			}
 		}

@@ -77,7 +77,7 @@ func testModel(t *testing.T, seed uint64) {
 		zeroCopy: rng.IntN(2) == 0, hold: true, arena: arena,
 		cfg: Config{InCapsuleSize: modelInCapsule, MaxH2CData: 4096 << rng.IntN(6)},
 	})
-	h.d.misjudge = rng.IntN(2) == 0
+	h.d.optimistic = rng.IntN(2) == 0
 	h.d.zeroCopyWrites = rng.IntN(3) == 0
 	model := bytes.Clone(h.d.data.Bytes())
 	hosts := make([]*modelHost, 1+rng.IntN(modelHosts))
@@ -107,7 +107,7 @@ func testModel(t *testing.T, seed uint64) {
 				progress = m.issue(i, rng) || progress
 			}
 			progress = m.send(rng) || progress
-			if rng.IntN(4) != 0 || idle > 4 { // sometimes the host is slow to take what there is
+			if rng.IntN(4) != 0 || idle > 4 { // sometimes the host reads slowly
 				progress = m.receive(rng, model) || progress
 			}
 			all = all && m.done == ops

@@ -45,7 +45,7 @@ type queue struct {
 	left    int        // data bytes of the current PDU still to come
 	crc     uint32     // digest of the data of the current PDU so far
 	partial []byte     // received and not consumed: less than a header, or more while stalled
-	large   bool       // the last command had large data in its capsule, and so may the next one
+	large   bool       // the last command had large in-capsule data, so the next may have it too
 	grants  list.List[request]
 
 	// Sending.
@@ -181,7 +181,7 @@ func (q *queue) event(events uint32) {
 	}
 }
 
-// schedule has the queue run in the next poll, or at the end of its turn in this one.
+// schedule makes the queue run in the next poll, or at the end of its turn in this one.
 func (q *queue) schedule() {
 	if !q.scheduled.Listed() {
 		q.g.scheduled.Push(q, &q.scheduled)

@@ -13,8 +13,8 @@ import (
 //
 //	1 receive        takes it into the receive buffer, with headers and data of other PDUs
 //	2 capsule        leaves it there, and puts the command on the batch for Prepare
-//	3 fromCapsule    has the device take it from there (borrowed data) or, if that may take longer
-//	                 than Execute, copies it to memory of the pool
+//	3 fromCapsule    lets the device take it from there (borrowed data) or, if that may take
+//	                 longer than Execute, copies it to memory of the pool
 //	4 markReady      puts the command on the list for Execute
 //
 // All other data is direct data, in a capsule or asked for with an R2T:
@@ -241,13 +241,13 @@ func (q *queue) header(b []byte) (rest []byte, more bool) {
 	return rest, true
 }
 
-// expect makes the n data bytes of a PDU go to r, to its segments as soon as they are known.
+// expect begins the n data bytes of a PDU for r. Their place is known once r has been prepared.
 func (q *queue) expect(r *request, n uint32) {
 	q.cur, q.left, q.crc, q.rx = r, int(n), 0, receiveData
 }
 
-// data takes direct data at the start of b to its place, and discards what has none. It returns
-// what follows and whether to continue.
+// data copies the direct data at the start of b to its place, or discards data of a refused
+// command. It returns what follows and whether to continue.
 func (q *queue) data(b []byte) (rest []byte, more bool) {
 	if q.stalled() {
 		return b, false
@@ -269,7 +269,7 @@ func (q *queue) data(b []byte) (rest []byte, more bool) {
 	return b[n:], true
 }
 
-// advance counts n bytes of direct data that the kernel has put in their place.
+// advance counts n bytes of direct data that the kernel has received into place.
 func (q *queue) advance(n int) {
 	q.cur.recvd += uint32(n)
 	q.left -= n

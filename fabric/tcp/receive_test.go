@@ -100,7 +100,7 @@ func TestTurnOfInput(t *testing.T) {
 	h.connect(pdu.Params{}, 4)
 	q := h.g.queues[0]
 	r := q.grants.First()
-	h.g.crowdedUntil = h.loop.now + recent
+	h.g.turnsUntil = h.loop.now + recent
 	h.g.activate(q)
 	all := c.h2cData(pdu.LastPDU, 1, tag, 0, random(1, n))
 	sent, _ := sys.Send(busy, all, 0)
@@ -108,15 +108,15 @@ func TestTurnOfInput(t *testing.T) {
 		t.Skipf("the socket takes no more than %d bytes", sent)
 	}
 	h.g.Poll(64)
-	crowded := int(r.recvd)
-	if crowded < turnInput-2*pdu.DataSize || crowded > turnInput {
-		t.Errorf("%d bytes in a turn beside another queue, want about %d", crowded, turnInput)
+	inTurns := int(r.recvd)
+	if inTurns < turnInput-2*pdu.DataSize || inTurns > turnInput {
+		t.Errorf("%d bytes in a turn beside another queue, want about %d", inTurns, turnInput)
 	}
 	more, _ := sys.Send(busy, all[sent:], 0)
 	h.loop.now += 2 * recent
 	h.g.Poll(64)
-	if alone, there := int(r.recvd)-crowded, sent+
-		more-pdu.DataSize-crowded; alone != max(there, 0) {
+	if alone, there := int(r.recvd)-inTurns, sent+
+		more-pdu.DataSize-inTurns; alone != max(there, 0) {
 		t.Errorf("%d bytes in a turn alone, %d were there", alone, there)
 	}
 	h.hangUp()

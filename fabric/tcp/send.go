@@ -27,7 +27,7 @@ const (
 	// capsule.
 	headMax  = 256
 	sendMost = 1 << 20 // bytes per sendmsg, and per turn
-	// turnVectors and turnBytes are about what a queue that takes turns with others sends in its
+	// turnVectors and turnBytes are roughly what a queue that takes turns with others sends in its
 	// turn: 32 small reads, or three of 128 KiB.
 	turnVectors = 64
 	turnBytes   = 384 << 10
@@ -85,13 +85,13 @@ const noFlowControl = 0xFFFF
 // requests whose bytes have all left.
 func (q *queue) flush() int {
 	g, done := q.g, 0
-	crowded := g.crowded()
+	inTurns := g.takesTurns()
 	for sent := 0; !q.sendq.Empty(); {
-		if sent >= sendMost || crowded && sent > 0 {
+		if sent >= sendMost || inTurns && sent > 0 {
 			q.schedule()
 			break
 		}
-		want, ofFile := q.gather(crowded)
+		want, ofFile := q.gather(inTurns)
 		n, e := q.transmit(ofFile)
 		clear(g.iov)
 		if e == syscall.EFAULT && q.copyFiles() {
@@ -127,8 +127,7 @@ func (q *queue) advanceSend(n int) int {
 	return done
 }
 
-// hasLeft continues with a request whose bytes have all been taken by the kernel, which has copied
-// them.
+// hasLeft continues with a request all of whose bytes the kernel has copied.
 func (q *queue) hasLeft(r *request) {
 	switch {
 	case r.send == sendRaw:
@@ -142,7 +141,7 @@ func (q *queue) hasLeft(r *request) {
 		if q.grants.Push(r, &r.node); first {
 			q.waitProgress()
 		}
-		if q.stalled() { // the data of r comes behind that which waits
+		if q.stalled() { // the data of r will come behind that of the stalled command
 			q.g.cfg.Memory.Promote(&q.cur.memory)
 		}
 	}
@@ -151,10 +150,10 @@ func (q *queue) hasLeft(r *request) {
 // gather fills Group.iov from the front of sendq, without the bytes that have left, and returns
 // their number. Headers that follow each other share a vector. It gathers less if the queue takes
 // turns with others. ofFile says that memory of files is among it.
-func (q *queue) gather(crowded bool) (n int, ofFile bool) {
+func (q *queue) gather(inTurns bool) (n int, ofFile bool) {
 	s := sender{iov: q.g.iov[:0], heads: q.g.heads[:0], skip: q.sent}
 	vectors, bytes := iovFull, sendMost
-	if crowded {
+	if inTurns {
 		vectors, bytes = turnVectors, turnBytes
 	}
 	for r := range q.sendq.All() {
@@ -327,8 +326,8 @@ func (q *queue) copyUnsent() {
 	}
 }
 
-// copyFiles copies the data of all zero-copy reads of files that is to be sent, because some of it
-// cannot be read. It returns false if that helps nothing.
+// copyFiles copies the data of all queued zero-copy reads of files, because the kernel cannot read
+// some of it. It returns false if nothing was copied.
 func (q *queue) copyFiles() (some bool) {
 	for r := range q.sendq.All() {
 		some = r.ofFile() && q.copyData(r) || some

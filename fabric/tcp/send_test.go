@@ -26,7 +26,7 @@ func TestTurnOfOutput(t *testing.T) {
 			h.connect(pdu.Params{}, 4)
 			q := h.g.queues[0]
 			_ = unix.SetsockoptInt(q.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 4<<20)
-			h.g.crowdedUntil = h.loop.now + recent
+			h.g.turnsUntil = h.loop.now + recent
 			h.g.activate(q)
 			var batch []byte
 			for i := range reads.count {

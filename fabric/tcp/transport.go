@@ -21,8 +21,8 @@ type Transport struct {
 	listeners map[*listener]struct{}
 }
 
-// What a queue is counted with in bytes, when it is accepted and for each command that it may have
-// outstanding. Rather more than it needs.
+// How many bytes are counted for a queue when it is accepted, and for each command that it may have
+// outstanding. A queue needs slightly less.
 const (
 	queueBytes   = 16 << 10 // mostly stalledBuffer
 	commandBytes = 768      // a request, the handler's state of it, and their lists of segments

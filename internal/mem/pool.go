@@ -2,23 +2,23 @@ package mem
 
 import "github.com/nvmf-target/nvmf-target/internal/list"
 
-// Pool is an arena and the queue of those that wait for its memory, first come first served. The
-// data memory of a reactor is one Pool, shared by everything on that reactor: memory that one frees
-// may serve another that waits. It takes no locks; only the reactor uses it.
+// Pool is an arena with a first-come first-served queue of waiters for its memory. The data memory
+// of a reactor is one Pool, shared by all groups of that reactor: memory that one frees may serve a
+// waiter of another. It takes no locks; only the reactor uses it.
 //
-// The last part of the arena is a reserve for data that has to be received before anything else can
-// proceed, such as in-capsule data that blocks the byte stream behind it, which may have what
-// others wait for.
+// The last part of the arena is a reserve for data that must be received before anything else can
+// proceed, such as in-capsule data: it blocks the byte stream behind it, and in that stream may
+// come what frees the memory that others wait for.
 type Pool struct {
 	arena   *Arena
 	most    int // bytes that Alloc and Wait may be asked for
 	reserve int
 	waiting list.List[Waiter]
-	urgent  list.List[Waiter] // of WaitReserve
+	urgent  list.List[Waiter] // of WaitReserve, oldest first
 }
 
-// Waiter is a place in the queue of a Pool. It belongs to the one that waits, who makes it once,
-// with Owner set.
+// Waiter is a place in the queue of a Pool. Its owner embeds it and sets Owner before the first
+// Wait; it is reused for each wait.
 type Waiter struct {
 	// Owner is called when the wait ends.
 	Owner WaitOwner
@@ -39,7 +39,7 @@ type WaitOwner interface {
 	Expired()
 }
 
-// NewPool makes a pool of an arena, which is not used otherwise any more. reserve is in bytes and
+// NewPool makes a pool of an arena, which belongs to the pool from then on. reserve is in bytes and
 // is rounded up to BlockMin.
 func NewPool(a *Arena, reserve int) *Pool {
 	reserve = (reserve + BlockMin - 1) &^ (BlockMin - 1)
@@ -62,8 +62,8 @@ func (p *Pool) Reserve() int { return p.reserve }
 func (p *Pool) HasWaiters() bool { return !p.waiting.Empty() || !p.urgent.Empty() }
 
 // Alloc appends n bytes to dst, in as few segments as possible, and returns the extended slice. It
-// returns dst and false if there are not so many, or if others wait: the caller then waits, too, or
-// does without.
+// returns dst and false if less is available, or if the queue is not empty: the caller then joins
+// the queue or does without.
 func (p *Pool) Alloc(dst []Segment, n int) ([]Segment, bool) {
 	if p.HasWaiters() || p.Available() < n {
 		return dst, false
@@ -74,14 +74,15 @@ func (p *Pool) Alloc(dst []Segment, n int) ([]Segment, bool) {
 // AllocReserve is an Alloc that may use the reserve and does not queue behind others.
 func (p *Pool) AllocReserve(dst []Segment, n int) ([]Segment, bool) { return p.arena.Alloc(dst, n) }
 
-// Free returns memory to the pool. Those that wait get it at the next Serve.
+// Free returns memory to the pool. Waiters get it at the next Serve.
 func (p *Pool) Free(segs []Segment) { p.arena.Free(segs) }
 
 // Wait puts w, which is not waiting, at the end of the queue for n bytes. now is the time that
 // Expire compares with.
 func (p *Pool) Wait(w *Waiter, n int, now int64) { p.wait(&p.waiting, w, n, now) }
 
-// WaitReserve is Wait for memory that may come from the reserve, ahead of all that wait by Wait.
+// WaitReserve is Wait for memory that may come from the reserve. It goes ahead of all calls of
+// Wait.
 func (p *Pool) WaitReserve(w *Waiter, n int, now int64) { p.wait(&p.urgent, w, n, now) }
 
 func (p *Pool) wait(q *list.List[Waiter], w *Waiter, n int, now int64) {
@@ -89,7 +90,8 @@ func (p *Pool) wait(q *list.List[Waiter], w *Waiter, n int, now int64) {
 	q.Push(w, &w.node)
 }
 
-// Promote makes w wait as if by WaitReserve, among those by its age, if it waits by Wait.
+// Promote changes a Wait of w into a WaitReserve, ordered by when it began. If w waits otherwise,
+// or not at all, it does nothing.
 func (p *Pool) Promote(w *Waiter) {
 	if !w.Waiting() || w.queue == &p.urgent {
 		return
@@ -132,7 +134,7 @@ func (p *Pool) next() *Waiter {
 // CanServe says whether Serve would grant something.
 func (p *Pool) CanServe() bool { return p.next() != nil }
 
-// Serve grants memory to those that wait, as far as there is enough, and returns how many got it.
+// Serve grants memory to waiters while there is enough, and returns how many got it.
 func (p *Pool) Serve() (n int) {
 	for w := p.next(); w != nil; w = p.next() {
 		p.Cancel(w)
@@ -143,7 +145,7 @@ func (p *Pool) Serve() (n int) {
 	return n
 }
 
-// Expire removes those from the queue that have waited since before a time, and returns how many.
+// Expire removes the waiters that have waited since before a time, and returns how many.
 func (p *Pool) Expire(before int64) (n int) {
 	for _, q := range []*list.List[Waiter]{&p.urgent, &p.waiting} {
 		for w := q.First(); w != nil && w.since < before; w = q.First() {

@@ -58,8 +58,8 @@ const (
 	idleTicks = 8
 
 	maxEvents = 128
-	// pollFDsEvery is how many readings of the clock a busy loop makes for each time that it looks
-	// at descriptors. Pollers that need to know sooner look themselves.
+	// pollFDsEvery is how many times a busy loop reads the clock for each time that it polls
+	// descriptors. Pollers that need events sooner poll for themselves.
 	pollFDsEvery = 4
 )
 
@@ -91,7 +91,7 @@ type Reactor struct {
 
 	clock clock
 	spin  spin
-	// yielded is when the reactor last called Gosched of its own accord.
+	// yielded is when the reactor last called Gosched because its time slice was over.
 	yielded int64
 
 	timers     timerHeap

@@ -59,8 +59,7 @@ func TestShortSleepsAreLearned(t *testing.T) {
 	}
 }
 
-// TestYieldBeforeSleep: only a reactor that hardly sleeps yields of its own accord, and not each
-// time.
+// TestYieldBeforeSleep: only a reactor that hardly sleeps yields, and not each time.
 func TestYieldBeforeSleep(t *testing.T) {
 	r := &Reactor{}
 	for _, tc := range []struct {
@@ -80,8 +79,7 @@ func TestYieldBeforeSleep(t *testing.T) {
 	}
 }
 
-// TestYieldWhenBusy: a busy reactor that is not pinned yields of its own accord, once per time
-// slice.
+// TestYieldWhenBusy: a busy reactor that is not pinned yields once per time slice.
 func TestYieldWhenBusy(t *testing.T) {
 	for _, cpu := range []int{-1, 0} {
 		r := &Reactor{cfg: Config{CPU: cpu}}

@@ -51,8 +51,10 @@ type floorTraffic struct {
 	Pattern []floorShape
 	Conns   int
 	// Cold has the server receive into consecutive places of its memory instead of one buffer.
-	Cold  bool
-	depth int // requests in flight on each connection
+	Cold bool
+	// Events has the server ask an epoll set which connections have requests.
+	Events bool
+	depth  int // requests in flight on each connection
 	// latency is that of the client's first connection, nil if it is not measured.
 	latency *floorLatency
 }
@@ -94,8 +96,14 @@ func serveFloor(port, cpu int, t floorTraffic) error {
 			rng: rand.New(rand.NewPCG(1, uint64(i))), in: in, cold: t.Cold,
 		}
 	}
+	next := func() []*floorServer { return servers }
+	if t.Events {
+		if next, err = floorEvents(servers); err != nil {
+			return err
+		}
+	}
 	for {
-		for _, s := range servers {
+		for _, s := range next() {
 			if e := s.poll(); hangup(e) {
 				return nil
 			} else if e != 0 {
@@ -103,6 +111,29 @@ func serveFloor(port, cpu int, t floorTraffic) error {
 			}
 		}
 	}
+}
+
+// floorEvents returns a function that asks for the servers with events. The epoll set is closed
+// when the process ends.
+func floorEvents(servers []*floorServer) (func() []*floorServer, error) {
+	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	for i, s := range servers {
+		ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(i)}
+		if err := unix.EpollCtl(epfd, unix.EPOLL_CTL_ADD, s.fd, &ev); err != nil {
+			return nil, err
+		}
+	}
+	events, ready := make([]unix.EpollEvent, len(servers)), make([]*floorServer, len(servers))
+	return func() []*floorServer {
+		n, _ := sys.EpollWait(epfd, events, 0)
+		for i := range max(n, 0) {
+			ready[i] = servers[events[i].Fd]
+		}
+		return ready[:max(n, 0)]
+	}, nil
 }
 
 // populate writes to every page of b, so that it is mapped.
