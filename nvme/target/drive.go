@@ -25,8 +25,8 @@ type Drive interface {
 // often as they like.
 const healthAge = time.Second
 
-// hardware is a Drive and its answers.
-type hardware struct {
+// cachedDrive is a Drive and what it last answered.
+type cachedDrive struct {
 	Drive
 	mu   sync.Mutex
 	at   time.Time              // under mu: when it was last asked
@@ -40,15 +40,15 @@ type answer struct {
 	at  time.Time
 }
 
-func newHardware(d Drive) *hardware {
+func newCachedDrive(d Drive) *cachedDrive {
 	if d == nil {
 		return nil
 	}
-	return &hardware{Drive: d, ok: true}
+	return &cachedDrive{Drive: d, ok: true}
 }
 
 // read is the health of the drive, nil if it never reported any. It may block.
-func (d *hardware) read(log *slog.Logger) *nvme.SMARTLog {
+func (d *cachedDrive) read(log *slog.Logger) *nvme.SMARTLog {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if time.Since(d.at) < healthAge {
@@ -67,7 +67,7 @@ func (d *hardware) read(log *slog.Logger) *nvme.SMARTLog {
 }
 
 // latest is what the drive last reported, nil if it never did.
-func (d *hardware) latest() *nvme.SMARTLog {
+func (d *cachedDrive) latest() *nvme.SMARTLog {
 	if a := d.last.Load(); a != nil {
 		return a.log
 	}
@@ -105,7 +105,7 @@ func merge(l, d *nvme.SMARTLog, first bool) {
 	l.ErrorLogEntries = l.ErrorLogEntries.Add(d.ErrorLogEntries)
 }
 
-// askDrives asks the drives of the namespaces. It may block.
+// askDrives reads the health of the namespaces' drives. It may block.
 func (t *Target) askDrives(list []*namespace) map[*namespace]*nvme.SMARTLog {
 	answers := map[*namespace]*nvme.SMARTLog{}
 	for _, ns := range list {
@@ -116,9 +116,10 @@ func (t *Target) askDrives(list []*namespace) map[*namespace]*nvme.SMARTLog {
 	return answers
 }
 
-// CheckHealth asks all drives, and notifies the hosts that want to know of warnings that were not
-// there at the last call. It measures the space of thin namespaces, too. It may block for some
-// seconds for each drive; one goroutine calls it, periodically.
+// CheckHealth reads the health of all drives, and sends an asynchronous event for each critical
+// warning that was not set at the last call, to hosts that have enabled it (Base section 5.1.2). It
+// also measures the space of thin namespaces. It may block for some seconds for each drive; one
+// goroutine calls it, periodically.
 func (t *Target) CheckHealth() {
 	for _, s := range *t.table.Load() {
 		list := s.namespaces.Load().list

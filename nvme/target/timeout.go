@@ -16,11 +16,11 @@ import "github.com/nvmf-target/nvmf-target/backend"
 const (
 	// timeoutInterval is how often commands that have timed out are looked for, in nanoseconds.
 	timeoutInterval = int64(500e6)
-	// rangeFactor is how many times the timeout discards and zeroes may take: one of them may
-	// concern the whole disk.
+	// rangeFactor multiplies the timeout of discards and zeroes, each of which may cover the whole
+	// disk.
 	rangeFactor = 10
-	// closeGrace is how long devices may take for the commands of a queue that has ended: a reset
-	// waits for them.
+	// closeGrace is how long devices may take for the commands of a queue that has ended, in
+	// nanoseconds: a controller reset waits for them.
 	closeGrace = int64(5e9)
 )
 
@@ -93,7 +93,8 @@ func (ns *namespace) timeoutOf(op backend.Op) int64 {
 	return ns.timeout
 }
 
-// giveUp completes a command that a device has, or that waits for it.
+// giveUp completes a command that is with a device, or waits for one, with notReady. A command
+// whose data lies in memory that cannot be handed over stays outstanding.
 func (h *Handler) giveUp(c *cmd) {
 	if m := c.compound; m != nil {
 		m.giveUp(h)
