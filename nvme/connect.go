@@ -84,8 +84,8 @@ const (
 	ConnectDataOffsetHOSTNQN = 512
 )
 
-// ConnectResult is DW0 of a successful Connect: CNTLID in bits 15:0 and AUTHREQ in bits 31:16, which
-// is 0 because no authentication is required.
+// ConnectResult is DW0 of a successful Connect: CNTLID in bits 15:0 and AUTHREQ in bits 31:16,
+// which is 0 because no authentication is required.
 type ConnectResult uint32
 
 // MakeConnectResult makes the result of a Connect that needs no authentication.

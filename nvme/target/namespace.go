@@ -125,6 +125,7 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	ns.slot = s.t.takeSlot()
 	if d, ok := ns.dev.(backend.Changer); ok {
 		d.Notify(func() { ns.changed(s.t.log) })
+		ns.changed(s.t.log) // it may have changed, or have been offline, before
 	}
 	return ns, nil
 }
