@@ -287,8 +287,8 @@ func (s *Subsystem) value() Value {
 				return nqn(h, "Delete one of the two.", nvme.ValidateNQN)
 			}),
 			Doc: "The host NQNs that may connect (`cat /etc/nvme/hostnqn` on the host). Set it " +
-				"unless `allow_any_host` is set. An NQN is no proof of identity: whoever reaches " +
-				"the port can claim it.",
+				"unless `allow_any_host` is set. An NQN is no proof of identity: any host that " +
+				"reaches the port can claim it.",
 		},
 		{
 			Name: "serial", Value: ascii(&s.Serial, target.SerialSize),
