@@ -94,7 +94,8 @@ func (ns *namespace) timeoutOf(op backend.Op) int64 {
 }
 
 // giveUp completes a command that is with a device, or waits for one, with notReady. A command
-// whose data lies in memory that cannot be handed over stays outstanding.
+// whose data lies in memory that cannot be handed over is only canceled, if the device can, and
+// stays outstanding until the device is done.
 func (h *Handler) giveUp(c *cmd) {
 	if m := c.compound; m != nil {
 		m.giveUp(h)
@@ -109,7 +110,8 @@ func (h *Handler) giveUp(c *cmd) {
 	r := c.req
 	if len(c.capsule) == 0 {
 		if c.free = c.s.q.HandOverBuffers(r); c.free == nil {
-			return // it cannot be completed before the device is done
+			ch.cancel(&c.io) // it cannot be completed before the device is done
+			return
 		}
 	}
 	// The device has c.io, and maybe the array of its segments: the request gets another state.

@@ -411,3 +411,20 @@ func TestInCapsuleDataIsCopied(t *testing.T) {
 		t.Error("the device wrote the data of a later capsule")
 	}
 }
+
+// TestCancelWithoutHandOver: a command that cannot be given up, because there is no memory for a
+// copy of its in-capsule data, is canceled at least.
+func TestCancelWithoutHandOver(t *testing.T) {
+	b, dev, prepare := capsuleWrite(t)
+	dev.HonorCancel()
+	dev.Hold(nil)
+	all, _ := b.h.memory.Alloc(nil, b.h.memory.Max())
+	defer b.h.memory.Free(all)
+	r, done := prepare(), b.q.done
+	b.h.Execute([]*fabric.Request{r})
+	b.w.Advance(2 * time.Second)
+	if b.q.done != done+1 || dev.Held() != 0 || r.CQE.Status() != nvme.AbortRequested {
+		t.Errorf("%d done, the device has %d, %v", b.q.done-done, dev.Held(), r.CQE.Status())
+	}
+	dev.Release()
+}
