@@ -34,15 +34,11 @@ func (l *errorLog) add(s *session, sqe *nvme.SQE, st nvme.Status, lba uint64) {
 	l.mu.Unlock()
 }
 
-// hasLBA says whether a command has an SLBA field.
-func hasLBA(qid uint16, o nvme.Opcode) bool {
-	return qid != 0 && (o == nvme.NVMRead || o == nvme.NVMWrite || o == nvme.NVMWriteZeroes)
-}
-
 // failedLBA is the first block that a command failed with, as far as is known: the one that err
-// names, or the command's first; 0 if it has no blocks.
+// names, or the command's first; 0 if the command has no SLBA.
 func (c *cmd) failedLBA(err error) uint64 {
-	if !hasLBA(c.s.qid, c.req.SQE.Opcode()) {
+	switch o := c.req.SQE.Opcode(); {
+	case c.s.qid == 0, o != nvme.NVMRead && o != nvme.NVMWrite && o != nvme.NVMWriteZeroes:
 		return 0
 	}
 	if err != nil && c.ch != nil { // refused commands allocate nothing
