@@ -146,18 +146,23 @@ func (m *compound) abort(h *Handler) {
 // giveUp completes the command. IOs that devices have come back to ioDone, and then the compound is
 // free.
 func (m *compound) giveUp(h *Handler) {
+	var counted *namespace // of Flush each IO has another one
 	for i := range m.ios {
-		switch o := &m.ios[i]; {
-		case o.ch == nil:
-		case o.ch.withdraw(&o.IO):
-			if o.ch.ns.timeout > 0 { // otherwise it waited for another namespace
-				o.ch.ns.timedOut()
-			}
-			m.putIdle(o)
-		default:
-			o.ch.ns.orphaned(h.t.log)
-			o.ch.cancel(&o.IO)
+		o := &m.ios[i]
+		if o.ch == nil {
+			continue
 		}
+		ns, withdrawn := o.ch.ns, o.ch.withdraw(&o.IO)
+		if ns != counted && (!withdrawn || ns.timeout > 0) { // or it waited for another namespace
+			counted = ns
+			ns.timedOut()
+		}
+		if withdrawn {
+			m.putIdle(o)
+			continue
+		}
+		ns.orphaned(h.t.log)
+		o.ch.cancel(&o.IO)
 	}
 	c := m.cmd
 	m.cmd, c.compound = nil, nil

@@ -16,9 +16,9 @@ type NamespaceInfo struct {
 	// Ready is false while the storage is offline or does not answer. Degraded says that accepted
 	// writes may be lost.
 	Ready, Degraded bool
-	// Timeouts counts IOs whose commands were given up: one for each range of a Dataset Management.
-	// Orphans is how many of them the device still has, with their memory. Returns counts how often
-	// storage that was not ready became ready again.
+	// Timeouts counts commands that were given up. Orphans is how many IOs of such commands the
+	// device still has, with their memory. Returns counts how often storage that was not ready
+	// became ready again.
 	Timeouts uint64
 	Orphans  int
 	Returns  uint64

@@ -14,7 +14,7 @@ type namespaceState struct {
 	degraded bool      // accepted writes may be lost
 	orphans  int       // IOs that devices still have although their commands were given up
 	since    time.Time // of the first of them
-	timeouts uint64    // IOs whose commands were given up
+	timeouts uint64    // commands given up
 	returns  uint64    // how often storage that was not ready became so again
 }
 
@@ -72,7 +72,7 @@ func (ns *namespace) degrade(log *slog.Logger, err error) {
 	})
 }
 
-// timedOut counts an IO whose command was given up before the device had it.
+// timedOut counts a command that is given up. Any reactor.
 func (ns *namespace) timedOut() { ns.update(func(s *namespaceState) { s.timeouts++ }) }
 
 // orphaned records that the device has an IO whose command was given up. Any reactor.
@@ -83,7 +83,6 @@ func (ns *namespace) orphaned(log *slog.Logger) {
 			s.since = time.Now()
 		}
 		s.orphans++
-		s.timeouts++
 	})
 	if first {
 		log.Error("device does not answer: its namespace is not ready until it does", "subsystem",

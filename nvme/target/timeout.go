@@ -119,6 +119,7 @@ func (h *Handler) giveUp(c *cmd) {
 	next.io.Owner = next
 	c.s.cmds[c.i], r.Command = next, next
 	c.req, c.executing = nil, false
+	ch.ns.timedOut()
 	ch.ns.orphaned(h.t.log)
 	h.finish(next, 0, notReady)
 	ch.cancel(&c.io)

@@ -153,7 +153,7 @@ func (x *hang) refused() {
 		x.t.Errorf("a device that hangs was given more: it has %d", x.dev.Held())
 	}
 	want := []NamespaceInfo{
-		{SubNQN: testSub, NSID: 1, Timeouts: uint64(x.ios), Orphans: x.ios},
+		{SubNQN: testSub, NSID: 1, Timeouts: uint64(len(x.all)), Orphans: x.ios},
 		{SubNQN: testSub, NSID: 2, Ready: true},
 	}
 	if l := x.infos(); !slices.Equal(l, want) {
@@ -175,7 +175,7 @@ func (x *hang) comesBack() {
 		x.t.Errorf("%d bytes have not come back", x.free-n)
 	}
 	want := NamespaceInfo{
-		SubNQN: testSub, NSID: 1, Ready: true, Timeouts: uint64(x.ios),
+		SubNQN: testSub, NSID: 1, Ready: true, Timeouts: uint64(len(x.all)),
 		Returns: 1,
 	}
 	if l := x.infos(); l[0] != want {
@@ -218,7 +218,7 @@ func TestCanceledCommands(t *testing.T) {
 			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
 		}
 	}
-	if l := r.infos(); !l[0].Ready || l[0].Orphans != 0 || l[0].Timeouts != 7 || dev.Held() != 0 {
+	if l := r.infos(); !l[0].Ready || l[0].Orphans != 0 || l[0].Timeouts != 6 || dev.Held() != 0 {
 		t.Errorf("%+v, the device has %d", l[0], dev.Held())
 	}
 	if n := r.w.Reactors[0].Memory().Available(); n != free {
