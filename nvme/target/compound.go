@@ -146,14 +146,16 @@ func (m *compound) abort(h *Handler) {
 // giveUp completes the command. IOs that devices have come back to ioDone, and then the compound is
 // free.
 func (m *compound) giveUp(h *Handler) {
-	var counted *namespace // of Flush each IO has another one
+	// Flush has one IO for each namespace, Dataset Management all of them for the same.
+	var counted *namespace
 	for i := range m.ios {
 		o := &m.ios[i]
 		if o.ch == nil {
 			continue
 		}
 		ns, withdrawn := o.ch.ns, o.ch.withdraw(&o.IO)
-		if ns != counted && (!withdrawn || ns.timeout > 0) { // or it waited for another namespace
+		// Without a timeout, one that was not submitted waited for another namespace.
+		if ns != counted && (!withdrawn || ns.timeout > 0) {
 			counted = ns
 			ns.timedOut()
 		}

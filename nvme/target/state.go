@@ -43,7 +43,8 @@ func (ns *namespace) update(change func(*namespaceState)) {
 	}
 }
 
-// changed adopts what the device reports of itself now. A goroutine of the device.
+// changed adopts what the device reports of itself now. A goroutine of the device, or the one that
+// adds the namespace.
 func (ns *namespace) changed(log *slog.Logger) {
 	if ns.dev.Info().Degraded {
 		ns.degrade(log, backend.ErrDegraded)
