@@ -12,7 +12,7 @@
 // something that a channel on another reactor holds use a RetryGroup.
 //
 // Devices and channels may have optional abilities, each an interface of its own: Changer and
-// Allocator for devices; Canceler, ZeroCopyReader and ZeroCopyWriter for channels.
+// SpaceReporter for devices; Canceler, ZeroCopyReader and ZeroCopyWriter for channels.
 package backend
 
 import (
@@ -124,7 +124,7 @@ type Info struct {
 	// afterwards.
 	Discard, DiscardZeroes bool
 	// Thin says that the storage allocates space when it is written, and may run out of it; see
-	// Allocator.
+	// SpaceReporter.
 	Thin bool
 	// Rotational media seek.
 	Rotational bool
@@ -157,18 +157,12 @@ type Changer interface {
 	Notify(fn func())
 }
 
-// Allocator is a Device that knows how much space its content takes.
-type Allocator interface {
-	Device
-	// Allocated returns that space in bytes. It may block.
-	Allocated() (int64, error)
-}
-
-// SpaceReporter is a thin Device that knows how much space is left where its content is stored.
+// SpaceReporter is a thin Device that knows how much space its content takes.
 type SpaceReporter interface {
 	Device
-	// FreeSpace is how many bytes are left there, for all that share it. It may block.
-	FreeSpace() (int64, error)
+	// Space returns that space, and how much is left for all that share the place where the content
+	// is stored, both in bytes; free is -1 if it is not known. It may block.
+	Space() (allocated, free int64, err error)
 }
 
 // Reactor is what a device knows of the reactor that a channel belongs to.

@@ -11,7 +11,7 @@ type (
 var (
 	_ interface {
 		Changer
-		Allocator
+		SpaceReporter
 	} = ableDevice{}
 	_ interface {
 		Canceler
@@ -24,7 +24,7 @@ func (ableDevice) Info() Info                           { return Info{} }
 func (ableDevice) OpenChannel(Reactor) (Channel, error) { return ableChannel{}, nil }
 func (ableDevice) Close() error                         { return nil }
 func (ableDevice) Notify(func())                        {}
-func (ableDevice) Allocated() (int64, error)            { return 0, nil }
+func (ableDevice) Space() (int64, int64, error)         { return 0, 0, nil }
 
 func (ableChannel) Submit([]*IO) int { return 0 }
 func (ableChannel) Poll([]*IO) int   { return 0 }

@@ -25,6 +25,18 @@ type Report struct {
 	Errors []Problem
 	// Warnings are about what works now and may fail later.
 	Warnings []Problem
+	// Space is what the storage may take of a file system that others may share.
+	Space Space
+}
+
+// Space is how far storage may grow, in bytes. The zero value is that of storage which does not.
+type Space struct {
+	// FileSystem is the device number of the file system, which has Free bytes left.
+	FileSystem uint64
+	Free       int64
+	// Growth is what the storage does not have yet. If AtOnce is set, Open takes all of it.
+	Growth int64
+	AtOnce bool
 }
 
 // Errorf adds an error; format and args say what is wrong.

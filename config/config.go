@@ -72,8 +72,8 @@ type Listener struct {
 	Required bool
 }
 
-// Subsystem is one NVM subsystem. Namespaces are those of the file; the program makes those of the
-// embedded SubsystemConfig of them.
+// Subsystem is one NVM subsystem. Namespaces are as in the file; the program sets those of the
+// embedded SubsystemConfig.
 type Subsystem struct {
 	target.SubsystemConfig
 	Namespaces []Namespace

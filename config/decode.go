@@ -44,7 +44,7 @@ func (d *decoder) placeOf(n *yaml.Node) place {
 	return place{line: n.Line, column: n.Column, variable: d.variable}
 }
 
-// once reports a value that another key of the same kind has already.
+// once reports a value that another key of the same kind already has.
 func (d *decoder) once(kind, value, path, hint string) {
 	if value == "" {
 		return
@@ -82,8 +82,8 @@ type entry struct {
 	path string
 }
 
-// entries returns what a mapping has of the keys; what else it has is reported, with a text of
-// foreign or, if that is nil or returns "", as unknown.
+// entries returns the entries of a mapping whose keys are among keys. It reports all others: with
+// what foreign returns, or as unknown if foreign is nil or returns "".
 func (d *decoder) entries(n *yaml.Node, path string, keys []Key,
 	foreign func(name string) (what, hint string),
 ) (given []entry) {
@@ -119,7 +119,7 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []Key,
 	return given
 }
 
-// unknown reports a key that is none of names and, if it looks like one of them, that one.
+// unknown reports a key that is not in names, with the name that it resembles, if any.
 func (d *decoder) unknown(at place, path, key string, names []string,
 	foreign func(name string) (what, hint string),
 ) {
@@ -135,7 +135,7 @@ func (d *decoder) unknown(at place, path, key string, names []string,
 		what, hint = "unknown key", removed[key]
 	case like != "":
 		what, hint = "unknown key", fmt.Sprintf("Did you mean %q?", like)
-		d.bad[join(path, like)] = true // that one is not missing, it is misspelt
+		d.bad[join(path, like)] = true // not missing, but misspelt
 	default:
 		what, hint = "unknown key", "Delete it; known here: "+strings.Join(names, ", ")+"."
 	}
@@ -151,7 +151,7 @@ var removed = map[string]string{
 	"shared_receives": "It is called srq_size now.",
 }
 
-// required reports the keys that must be there and are not.
+// required reports required keys that are missing.
 func (d *decoder) required(keys []Key, given []entry, path string) {
 	for i, k := range keys {
 		if k.Required != "" && !d.bad[path] &&
@@ -161,7 +161,7 @@ func (d *decoder) required(keys []Key, given []entry, path string) {
 	}
 }
 
-// list is a Value of several.
+// list is a Value with any number of entries.
 type list[T any] struct {
 	p           *[]T
 	least, most int
@@ -179,7 +179,7 @@ func (l *list[T]) Type() string { return "list of: " + l.entry().Type() }
 // String implements Value.
 func (l *list[T]) String() string { return "" }
 
-// entry is the Value of some entry, for the documentation.
+// entry returns the Value of an entry, for the documentation.
 func (l *list[T]) entry() Value { return l.elem(new(T)) }
 
 func (l *list[T]) decode(d *decoder, n *yaml.Node, path string) {

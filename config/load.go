@@ -23,8 +23,8 @@ const maxFile = 4 << 20
 // keyDelimiter is viper's separator of nested keys; the usual dot would cut an NQN.
 const keyDelimiter = "::"
 
-// Load reads and checks a configuration file. environ is os.Environ(), backends are the kinds of
-// storage there are. The error is a Problems with everything found, or says why the file cannot be
+// Load reads and checks a configuration file. environ is os.Environ(), backends are the known kinds
+// of storage. The error is a Problems with everything found, or says why the file cannot be
 // read.
 func Load(file string, environ []string, backends []Backend) (*Config, error) {
 	f, err := os.Open(file)
@@ -97,7 +97,7 @@ func (s *source) document(data []byte) *yaml.Node {
 	return doc.Content[0]
 }
 
-// tree is a mapping as viper merges it: sections are maps, all else are nodes.
+// tree returns a mapping as viper merges it: sections are maps, everything else is a node.
 func (d *decoder) tree(keys []Key, n *yaml.Node, path string) map[string]any {
 	tree := map[string]any{}
 	n, ok := d.enter(n, path)
@@ -144,7 +144,7 @@ func (l leaf) variable() string {
 	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(l.path, ".", "_"))
 }
 
-// set decodes what viper has of a key, nil if nothing sets it.
+// set decodes viper's value of a key; from is nil if nothing sets it.
 func (d *decoder) set(l leaf, from any) {
 	if g, ok := from.(given); ok {
 		d.variable = g.variable

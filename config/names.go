@@ -12,7 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// This file has the Values of what NVMe and IP give names to.
+// This file has the Values of names and identifiers of NVMe, and of IP addresses.
 
 func nqn(p *string, hint string, check func(string) error) Value {
 	return Unique(checked(p, "NQN", func(s string) (what, hint string) {

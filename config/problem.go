@@ -145,9 +145,3 @@ func (c *Config) Warning(path, what, hint string) Problem {
 	p.Warning = true
 	return p
 }
-
-// isGiven says whether the file or the environment sets the key at path.
-func (s *source) isGiven(path string) bool {
-	_, ok := s.places[path]
-	return ok
-}

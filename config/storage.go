@@ -40,7 +40,8 @@ type Storage struct {
 // maxLayers is how many storages may stand behind each other.
 const maxLayers = 8
 
-// Layers is the storage and what stands behind it, in this order, each with its path below path.
+// Layers returns the storage and those behind it, in this order, and their keys; path is the key of
+// the first.
 func (s *Storage) Layers(path string) (paths []string, layers []*Storage) {
 	for ; s != nil; s, path = s.Of, path+".of" {
 		paths, layers = append(paths, path), append(layers, s)
@@ -148,11 +149,11 @@ func (b *Backend) keys() []string {
 	return names
 }
 
-// known is what foreignKey says of a key that need not be reported.
+// known is what foreignKey returns for a key that need not be reported.
 const known = "known"
 
-// foreignKey says that a key belongs to other backends than b. what is "" if it belongs to none,
-// and known if b is nil, which has been reported.
+// foreignKey returns the error of a key that belongs to backends other than b. what is "" if it
+// belongs to none, and known if b is nil, which has been reported.
 func (d *decoder) foreignKey(b *Backend, name string) (what, hint string) {
 	var others []string
 	for _, o := range d.backends {

@@ -76,7 +76,7 @@ func (d *decoder) subsystem(c *Config, s *Subsystem, path string) {
 
 func (d *decoder) namespace(n *Namespace, path string) {
 	if b := d.backend(n.Backend); b != nil && b.AlwaysAnswers {
-		if d.isGiven(path+".io_timeout") && n.Timeout != 0 {
+		if _, given := d.places[path+".io_timeout"]; given && n.Timeout != 0 {
 			d.add(path+".io_timeout", "backend "+n.Backend+
 				" always answers, so it would have no effect", "Delete it.")
 		}

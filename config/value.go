@@ -73,7 +73,7 @@ func assign[T any, V cmp.Ordered](p *T, v, least, most V, to func(V) T, format f
 // Bool is true or false.
 func Bool(p *bool) Value { return boolean(p, true) }
 
-// boolean is true or false for a variable that is then yes or its opposite.
+// boolean is true or false; true sets the variable to yes, false to the opposite.
 func boolean(p *bool, yes bool) Value {
 	return &scalar{
 		name: "true or false", doc: "true or false",
@@ -111,8 +111,10 @@ func Int[T ~int | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64](p *T, least, mo
 const (
 	// NoLimit is more bytes than any storage has.
 	NoLimit = math.MaxInt64
-	// AnySize and PowerOfTwo are units of Bytes.
-	AnySize, PowerOfTwo = 1, 0
+	// AnySize is a unit of Bytes that every number is a multiple of.
+	AnySize = 1
+	// PowerOfTwo instead of a unit stands for powers of two.
+	PowerOfTwo = 0
 )
 
 // Bytes is a number of bytes, a multiple of unit or a power of two; most may be NoLimit.
@@ -183,7 +185,7 @@ func duration(d time.Duration) string {
 	return s
 }
 
-// parsed is a text that set makes sense of. doc is its Type.
+// parsed is a text that set parses. doc is its Type.
 func parsed(doc string, get func() string, set func(text string) (what, hint string)) Value {
 	return &scalar{
 		name: "text", doc: doc, get: get,
@@ -211,7 +213,7 @@ func checked(p *string, doc string, check func(text string) (what, hint string))
 	})
 }
 
-// unmarshaled is a text for a type that parses it; check may refuse what it has become.
+// unmarshaled is a text for a type that parses it; check may reject the result.
 func unmarshaled[T any, P interface {
 	*T
 	encoding.TextUnmarshaler
@@ -269,6 +271,11 @@ func OneOf(p *string, words ...string) Value {
 		choices[i] = Choice[string]{w, w}
 	}
 	return Choose(p, choices...)
+}
+
+// Either is one of two words for a bool.
+func Either(p *bool, no, yes string) Value {
+	return Choose(p, Choice[bool]{no, false}, Choice[bool]{yes, true})
 }
 
 // Unique is a Value that no other entry of its list may have under the same key.

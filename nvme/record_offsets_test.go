@@ -25,6 +25,7 @@ func offsetsOf(v any) map[string]int {
 // with struct nvme_id_ctrl and its siblings of the Linux header include/linux/nvme.h and of
 // libnvme's types.h.
 func TestOffsets(t *testing.T) {
+	compared := map[reflect.Type]bool{}
 	for _, tc := range []struct {
 		v    any
 		want map[string]int
@@ -113,8 +114,14 @@ func TestOffsets(t *testing.T) {
 			"SUBNQN": 256, "TRADDR": 512, "TSAS": 768,
 		}},
 	} {
+		compared[reflect.TypeOf(tc.v)] = true
 		if got := offsetsOf(tc.v); !reflect.DeepEqual(got, tc.want) {
 			t.Errorf("%T:\n got %v\nwant %v", tc.v, got, tc.want)
+		}
+	}
+	for _, r := range records {
+		if r.typ.Kind() == reflect.Struct && !compared[r.typ] {
+			t.Errorf("%s: no offsets to compare with", r.name)
 		}
 	}
 }

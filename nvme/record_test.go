@@ -4,12 +4,18 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"reflect"
+	"slices"
 	"testing"
 )
 
 // recordCase is a record with the size that the specification gives.
 type recordCase struct {
 	name  string
+	typ   reflect.Type
 	size  int
 	zero  []byte
 	again func([]byte) ([]byte, error) // parses and appends
@@ -17,7 +23,7 @@ type recordCase struct {
 
 func record[T Record](size int) recordCase {
 	return recordCase{
-		fmt.Sprintf("%T", *new(T)), size, Append(nil, new(T)),
+		fmt.Sprintf("%T", *new(T)), reflect.TypeFor[T](), size, Append(nil, new(T)),
 		func(b []byte) ([]byte, error) {
 			r, err := Parse[T](b)
 			return Append(nil, r), err
@@ -40,6 +46,30 @@ var records = []recordCase{
 	record[FeatureEffectsLog](FeatureEffectsSize),
 	record[DiscoveryHeader](DiscoveryHeaderSize),
 	record[DiscoveryEntry](DiscoveryEntrySize),
+}
+
+// TestEveryRecordIsTested: every member of Record is in the table above, so that its size is
+// compared and it is fuzzed.
+func TestEveryRecordIsTested(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "record.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	members := 0
+	ast.Inspect(file.Scope.Lookup("Record").Decl.(*ast.TypeSpec).Type, func(n ast.Node) bool {
+		if id, ok := n.(*ast.Ident); ok {
+			members++
+			if !slices.ContainsFunc(records, func(r recordCase) bool {
+				return r.typ.Name() == id.Name
+			}) {
+				t.Errorf("%s is in Record and not in the table of this test", id.Name)
+			}
+		}
+		return true
+	})
+	if members != len(records) {
+		t.Errorf("Record has %d members, the table of this test %d", members, len(records))
+	}
 }
 
 func TestRecordSizes(t *testing.T) {

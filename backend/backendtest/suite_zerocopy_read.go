@@ -22,7 +22,8 @@ func clientOf[C any](t *testing.T, dev backend.Device, size int) (*Client, C) {
 	return c, c.Channel.(C)
 }
 
-// isNo: an ability that the Options do not name is not there, or it would go untested.
+// isNo checks that the channel lacks an ability that the Options do not name, which would go
+// untested.
 func isNo[C any](t *testing.T, dev backend.Device) {
 	c := NewClient(t, dev, 4096)
 	defer c.Close()

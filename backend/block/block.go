@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // Config describes a block device.
@@ -46,7 +46,10 @@ func open(cfg Config) (*disk.Disk, error) {
 		return nil, err
 	}
 	dc.Size, dc.Reopen = size, reopener(cfg, dc)
-	d, err := disk.New(dc)
+	var d *disk.Disk
+	if err = disk.CheckInstances(cfg.Path); err == nil {
+		d, err = disk.New(dc)
+	}
 	if err != nil {
 		_ = unix.Close(dc.FD)
 	}
@@ -93,7 +96,7 @@ func attach(cfg Config, mode int) (dc disk.Config, err error) {
 	if err != nil {
 		return dc, explain(err, cfg.ReadOnly)
 	}
-	sysfs := sysfs(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)))
+	sysfs := sysfs("/sys/dev/block/" + sys.DeviceNumber(st.Rdev))
 	dc = disk.Config{Path: cfg.Path, FD: fd, Block: true, Engine: cfg.Engine, Log: cfg.Log}
 	if err := describe(&dc, sysfs); err != nil {
 		return dc, errors.Join(err, unix.Close(fd))
@@ -146,8 +149,8 @@ func explain(err error, readOnly bool) error {
 }
 
 // describe asks the kernel for the properties of the device.
-func describe(d *disk.Config, sys sysfs) error {
-	if z := sys.text("queue/zoned"); z == "host-managed" {
+func describe(d *disk.Config, dev sysfs) error {
+	if z := dev.text("queue/zoned"); z == "host-managed" {
 		return errors.New(
 			"has host-managed zones, which take no random writes; it cannot be exported")
 	}
@@ -176,15 +179,15 @@ func describe(d *disk.Config, sys sysfs) error {
 	if err := backend.CheckGeometry(size, block); err != nil {
 		return err
 	}
-	d.Offset, d.Memory = block, memoryAlignment(sys, block)
+	d.Offset, d.Memory = block, memoryAlignment(dev, block)
 	d.Info = backend.Info{
-		Size: size, BlockSize: block, PhysicalBlockSize: physicalBlock(sys, int(physical), block),
-		VolatileCache: sys.text("queue/write_cache") == "write back", ReadOnly: readOnly != 0,
-		Discard:    sys.number("queue/discard_max_bytes") > 0,
-		Rotational: sys.number("queue/rotational") == 1,
-		Identity:   identity(d.Path, sys),
+		Size: size, BlockSize: block, PhysicalBlockSize: physicalBlock(dev, int(physical), block),
+		VolatileCache: dev.text("queue/write_cache") == "write back", ReadOnly: readOnly != 0,
+		Discard:    dev.number("queue/discard_max_bytes") > 0,
+		Rotational: dev.number("queue/rotational") == 1,
+		Identity:   identity(d.Path, dev),
 	}
-	if n := sys.number("queue/optimal_io_size"); n > 0 && n%int64(block) == 0 && n < 1<<30 {
+	if n := dev.number("queue/optimal_io_size"); n > 0 && n%int64(block) == 0 && n < 1<<30 {
 		d.Info.OptimalIO = int(n)
 	}
 	return nil
@@ -193,8 +196,8 @@ func describe(d *disk.Config, sys sysfs) error {
 // physicalBlock is the size of a physical block, which is written whole. A partition may begin
 // within one, or a stacked device have several offsets: its logical blocks at multiples of that
 // size are then not one physical block.
-func physicalBlock(sys sysfs, physical, logical int) int {
-	if sys.number("alignment_offset") != 0 {
+func physicalBlock(dev sysfs, physical, logical int) int {
+	if dev.number("alignment_offset") != 0 {
 		return logical
 	}
 	return max(physical, logical)
@@ -202,24 +205,24 @@ func physicalBlock(sys sysfs, physical, logical int) int {
 
 // memoryAlignment returns the unit of addresses that the device takes, if the kernel reports it
 // (Linux 6.0), otherwise a block.
-func memoryAlignment(sys sysfs, logical int) int {
-	if sys.text("queue/dma_alignment") == "" {
+func memoryAlignment(dev sysfs, logical int) int {
+	if dev.text("queue/dma_alignment") == "" {
 		return logical
 	}
-	if n := sys.number("queue/dma_alignment") + 1; n > 0 && n&(n-1) == 0 && n <= int64(logical) {
+	if n := dev.number("queue/dma_alignment") + 1; n > 0 && n&(n-1) == 0 && n <= int64(logical) {
 		return int(n)
 	}
 	return logical
 }
 
 // identity returns a name that the storage has wherever it is plugged in, otherwise its path.
-func identity(path string, sys sysfs) string {
+func identity(path string, dev sysfs) string {
 	for _, name := range []string{
 		"wwid", "device/wwid", "serial", "device/serial", "../wwid",
 		"../device/wwid", "../serial",
 	} {
-		if id := sys.text(name); id != "" {
-			return strings.TrimSpace(id + " " + sys.text("partition"))
+		if id := dev.text(name); id != "" {
+			return strings.TrimSpace(id + " " + dev.text("partition"))
 		}
 	}
 	if real, err := filepath.EvalSymlinks(path); err == nil {
@@ -233,14 +236,11 @@ type sysfs string
 
 func (s sysfs) text(name string) string {
 	// not Join: ".." is the parent of the directory that a link leads to
-	b, err := os.ReadFile(string(s) + "/" + name)
-	if err != nil && strings.HasPrefix(name, "queue/") {
-		b, err = os.ReadFile(string(s) + "/../" + name)
+	text := sys.Attribute(string(s) + "/" + name)
+	if text == "" && strings.HasPrefix(name, "queue/") {
+		text = sys.Attribute(string(s) + "/../" + name)
 	}
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
+	return text
 }
 
 func (s sysfs) number(name string) int64 {

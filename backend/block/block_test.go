@@ -101,6 +101,48 @@ func TestDevice(t *testing.T) {
 	}
 }
 
+// TestInstances: a loop device on a file that another instance of this program writes is refused,
+// although it can be opened exclusively.
+func TestInstances(t *testing.T) {
+	device, file := loop(t, 1<<20)
+	self, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		strings.TrimSpace(string(self)): "is in use by process %d (" +
+			strings.TrimSpace(string(self)) + ") (" + file + ")",
+		"other": "",
+	} {
+		program := filepath.Join(t.TempDir(), name)
+		if err := os.Symlink("/bin/sh", program); err != nil {
+			t.Fatal(err)
+		}
+		holder := exec.Command(program, "-c", `exec 3<>"$0"; echo ready; read line; true`, file)
+		in, err1 := holder.StdinPipe()
+		out, err2 := holder.StdoutPipe()
+		if err := errors.Join(err1, err2, holder.Start()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 6)); err != nil {
+			t.Error(err)
+		}
+		d, err := Open(Config{Path: device})
+		if err == nil {
+			mustClose(t, d)
+		}
+		if want != "" {
+			want = fmt.Sprintf(want, holder.Process.Pid)
+		}
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+		if err := errors.Join(in.Close(), holder.Wait()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestDescribed: the description of the device is that of the kernel.
 func TestDescribed(t *testing.T) {
 	device, _ := loop(t, 64<<20+1536, "--sector-size", "4096")

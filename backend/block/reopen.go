@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // size returns the present size of a block device in bytes, 0 if it is offline. It does not block.
@@ -65,7 +66,6 @@ func place(fd int) string {
 	if unix.Fstat(fd, &st) != nil {
 		return ""
 	}
-	path, _ := filepath.EvalSymlinks(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Rdev),
-		unix.Minor(st.Rdev)))
+	path, _ := filepath.EvalSymlinks("/sys/dev/block/" + sys.DeviceNumber(st.Rdev))
 	return path
 }

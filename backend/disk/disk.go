@@ -40,13 +40,14 @@ const (
 	Threads = "threads"
 )
 
+const sqIdle = time.Second
+
 // Engine says how system calls are made.
 type Engine struct {
 	// Name is Auto, IOUring or Threads; "" means Auto.
 	Name string
-	// SQPoll makes a kernel thread submit. It sleeps after SQIdle without work, 0 for a second.
+	// SQPoll makes a kernel thread submit. It sleeps after sqIdle without work.
 	SQPoll bool
-	SQIdle time.Duration
 	// IOPoll polls the device instead of waiting for its interrupts, for transfers with O_DIRECT.
 	IOPoll bool
 }
@@ -73,12 +74,9 @@ type Config struct {
 	// Size returns the present size of what FD refers to, in bytes; 0 or an error if it is offline.
 	// Any goroutine calls it, for block devices also reactors. nil if the size does not change.
 	Size func(fd int) (int64, error)
-	// Allocated returns how much space the content of FD takes, in bytes. Any goroutine calls it.
-	// nil if that is all of it.
-	Allocated func(fd int) (int64, error)
-	// FreeSpace returns how many bytes are left where the content of FD takes its space; nil: it
-	// has all of its space. Any goroutine calls it.
-	FreeSpace func(fd int) (int64, error)
+	// Space returns how much space the content of FD takes, and how much is left where it takes it,
+	// in bytes, as for backend.SpaceReporter; nil: it has all of its space. Any goroutine calls it.
+	Space func(fd int) (allocated, free int64, err error)
 	// Reopen opens and describes a disk again that was offline, if it is there and the same. The
 	// Disk takes over the new FD. nil if such a disk comes back by itself.
 	Reopen func() (Config, error)
@@ -107,7 +105,7 @@ type Disk struct {
 	dirty atomic.Bool
 
 	// maxWorkers is the most blocking system calls in progress per channel. Workers are started as
-	// they are needed; with io_uring for little but data at odd addresses.
+	// they are needed; with io_uring for little but data that is not aligned.
 	maxWorkers int
 	// inject replaces results in tests. Any goroutine calls it.
 	inject func(s step, res int32) int32
@@ -115,15 +113,11 @@ type Disk struct {
 
 var (
 	_ backend.Changer       = (*Disk)(nil)
-	_ backend.Allocator     = (*Disk)(nil)
 	_ backend.SpaceReporter = (*Disk)(nil)
 )
 
 // New makes a Disk of an open descriptor. An error leaves FD open.
 func New(cfg Config) (*Disk, error) {
-	if cfg.Engine.SQIdle == 0 {
-		cfg.Engine.SQIdle = time.Second
-	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -197,22 +191,13 @@ func (d *Disk) unregistered(err error) {
 // Info implements backend.Device.
 func (d *Disk) Info() backend.Info { return *d.info.Load() }
 
-// Allocated implements backend.Allocator.
-func (d *Disk) Allocated() (int64, error) {
-	size := d.Info().Size
-	if d.cfg.Allocated == nil {
-		return size, nil
+// Space implements backend.SpaceReporter.
+func (d *Disk) Space() (allocated, free int64, err error) {
+	if d.cfg.Space == nil {
+		return 0, 0, errors.ErrUnsupported
 	}
-	n, err := d.cfg.Allocated(d.cfg.FD)
-	return min(n, size), err
-}
-
-// FreeSpace implements backend.SpaceReporter.
-func (d *Disk) FreeSpace() (int64, error) {
-	if d.cfg.FreeSpace == nil {
-		return 0, errors.ErrUnsupported
-	}
-	return d.cfg.FreeSpace(d.cfg.FD)
+	allocated, free, err = d.cfg.Space(d.cfg.FD)
+	return min(allocated, d.Info().Size), free, err
 }
 
 // Close implements backend.Device. It does not flush: what hosts have flushed is durable, and the

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -25,22 +26,45 @@ func (e *Engine) Probe(r *backend.Report) {
 	}
 }
 
+// CheckInstances returns an error if another instance of this program writes to what the block
+// device at path stands on: to the file of a loop device, which opening that exclusively does not
+// show.
+func CheckInstances(path string) error {
+	for _, u := range usersOf(path) {
+		if isInstance(u) {
+			return backend.WithHint(fmt.Errorf("is in use by %s", u.Name),
+				"Stop it, or choose another one.")
+		}
+	}
+	return nil
+}
+
+// usersOf returns who uses what the path stands on, as far as that can be found out.
+func usersOf(path string) []storage.User {
+	m := storage.Linux()
+	s, err := m.StackOf(path)
+	if err != nil {
+		return nil
+	}
+	users, _ := m.Users(s)
+	return users
+}
+
+// isInstance says whether a user is another process of this program.
+func isInstance(u storage.User) bool {
+	self, _ := os.ReadFile("/proc/self/comm")
+	return u.Program != "" && u.Program == strings.TrimSpace(string(self))
+}
+
 // ProbeUsers reports who uses the file or block device at path. held is why it cannot be opened
 // exclusively, nil if it can. A process is a warning if it does not keep Open from succeeding, or
 // if it is another instance of this program, which may end before this one opens anything;
 // everything else is an error.
 func ProbeUsers(path string, held error, r *backend.Report) {
-	m := storage.Linux()
-	var users []storage.User
-	if s, err := m.StackOf(path); err == nil {
-		users, _ = m.Users(s)
-	}
-	self, _ := os.ReadFile("/proc/self/comm")
 	var names []string
 	explained := held == nil
-	for _, u := range users {
-		same := u.Program == strings.TrimSpace(string(self))
-		if u.Program == "" || held != nil && !same {
+	for _, u := range usersOf(path) {
+		if u.Program == "" || held != nil && !isInstance(u) {
 			names = append(names, u.Name)
 			continue
 		}

@@ -21,7 +21,7 @@ const (
 //
 // Locking a free range is one atomic operation per unit. An op that meets a unit that is locked
 // unlocks those it has and queues. An unlock of a range while ops are queued scans the queue in
-// order, so that no op is overtaken for ever by those it conflicts with.
+// order, so that no op is overtaken forever by those it conflicts with.
 type rangeLock struct {
 	shift uint
 	table [nUnits]atomic.Int32 // the number of readers, -1 for a writer

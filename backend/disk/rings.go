@@ -12,7 +12,7 @@ import (
 func (c *channel) openRings(r backend.Reactor) error {
 	e := c.d.cfg.Engine
 	cfg := uring.Config{
-		EventFD: r.EventFD, SQPoll: e.SQPoll, SQIdle: e.SQIdle,
+		EventFD: r.EventFD, SQPoll: e.SQPoll, SQIdle: sqIdle,
 		Commands: c.d.cfg.Driver != nil,
 	}
 	if r.Memory != nil {
@@ -81,7 +81,7 @@ func (c *channel) startRing(o *op) bool {
 func (c *channel) addFiles(opened uint32) {
 	for i, r := range c.rings {
 		if c.added {
-			_ = r.RemoveFile(c.files[i]) // what is in progress on it ends by itself
+			_ = r.RemoveFile(c.files[i]) // operations in progress keep it open
 		}
 		c.files[i] = r.AddFile(c.d.cfg.FD)
 	}

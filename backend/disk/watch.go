@@ -52,7 +52,7 @@ func (d *Disk) startWatch() {
 	}()
 }
 
-// stopWatch waits for the watcher, but not for ever: on a network file system fstat may not return.
+// stopWatch waits for the watcher, but not forever: on a network file system fstat may not return.
 func (d *Disk) stopWatch() {
 	if d.watch.stop == nil {
 		return
@@ -93,12 +93,12 @@ func (d *Disk) check() {
 	case now.Offline && !old.Offline:
 		d.wentOffline()
 	case now.Offline && d.cfg.Reopen != nil && d.reopen(&now):
-		d.cfg.Log.Warn("a disk is back", "path", d.cfg.Path, "bytes", now.Size)
+		d.cfg.Log.Warn("a disk is back", "path", d.cfg.Path, "size", now.Size)
 	case !now.Offline && old.Offline:
-		d.cfg.Log.Warn("a disk has content again", "path", d.cfg.Path, "bytes", now.Size)
+		d.cfg.Log.Warn("a disk has content again", "path", d.cfg.Path, "size", now.Size)
 	case now.Size != old.Size:
-		d.cfg.Log.Warn("the size of a disk changed", "path", d.cfg.Path, "before", old.Size,
-			"bytes", now.Size)
+		d.cfg.Log.Warn("the size of a disk changed", "path", d.cfg.Path, "old_size", old.Size,
+			"size", now.Size)
 	}
 	now.Degraded = d.failed.Load() != nil
 	if now == *old {

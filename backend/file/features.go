@@ -33,7 +33,7 @@ func describe(cfg *Config, d *disk.Config) error {
 		d.Info.Discard = unix.Fallocate(d.FD, how, d.Info.Size, 1<<20) == nil
 		d.Info.DiscardZeroes = d.Info.Discard
 	}
-	d.Info.Thin, d.Allocated, d.FreeSpace = !cfg.Preallocate, allocatedBytes, freeBytes
+	d.Info.Thin, d.Space = !cfg.Preallocate, space
 	return nil
 }
 
@@ -46,13 +46,15 @@ func allocatedBytes(fd int) (int64, error) {
 	return st.Blocks << 9, nil
 }
 
-// freeBytes returns what is left on the file system of a file for users without privileges.
-func freeBytes(fd int) (int64, error) {
+// space returns the space of a file, and what is left on its file system for users without
+// privileges, -1 if that is not known.
+func space(fd int) (allocated, free int64, err error) {
 	var fs unix.Statfs_t
-	if err := unix.Fstatfs(fd, &fs); err != nil {
-		return 0, fmt.Errorf("fstatfs: %w", err)
+	if free = -1; unix.Fstatfs(fd, &fs) == nil {
+		free = available(&fs, fs.Bavail)
 	}
-	return available(&fs, fs.Bavail), nil
+	allocated, err = allocatedBytes(fd)
+	return allocated, free, err
 }
 
 // available is the size of blocks of a file system in bytes.

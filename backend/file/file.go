@@ -139,20 +139,16 @@ func openFile(cfg *Config) (fd int, created bool, err error) {
 	if err := r.Err(); err != nil {
 		return -1, false, err
 	}
-	mode := cfg.openMode()
+	mode, verb := cfg.openMode(), "opened"
 	if info == nil {
-		mode |= unix.O_CREAT | unix.O_EXCL
+		mode, verb = mode|unix.O_CREAT|unix.O_EXCL, "created"
 	}
 	fd, err = unix.Open(cfg.Path, mode|unix.O_CLOEXEC, 0o600)
-	switch {
-	case err == nil:
-		return fd, info == nil, nil
-	case info == nil:
-		err = fmt.Errorf("cannot be created: %w", err)
-		return -1, false, backend.WithHint(err, accessHint(err, cfg))
+	if err != nil {
+		return -1, false, backend.WithHint(fmt.Errorf("cannot be %s: %w", verb, err),
+			accessHint(err, cfg, info == nil))
 	}
-	err = fmt.Errorf("cannot be opened: %w", err)
-	return -1, false, backend.WithHint(err, accessHint(err, cfg))
+	return fd, info == nil, nil
 }
 
 func (cfg *Config) openMode() int {

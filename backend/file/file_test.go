@@ -159,7 +159,7 @@ func TestPreallocate(t *testing.T) {
 		c := backendtest.NewClient(t, d, 1<<20)
 		c.MustDo(c.Write(0, c.Memory(0, 1<<20)))
 		before := allocated()
-		if n, err := d.(backend.Allocator).Allocated(); err != nil || n != min(before, size) ||
+		if n, _, err := d.(backend.SpaceReporter).Space(); err != nil || n != min(before, size) ||
 			d.Info().Thin == full {
 			t.Errorf("full %v: %d bytes in use (%v), allocated are %d; thin %v", full, n, err,
 				before, d.Info().Thin)
@@ -189,8 +189,8 @@ func TestPreallocate(t *testing.T) {
 	}
 }
 
-// TestFreeSpace: a file reports what is left on its file system.
-func TestFreeSpace(t *testing.T) {
+// TestSpace: a file reports what is left on its file system.
+func TestSpace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	d := mustOpen(t, Config{Path: path, Size: 1 << 20, BlockSize: 4096})
 	defer mustClose(t, d)
@@ -199,7 +199,7 @@ func TestFreeSpace(t *testing.T) {
 		t.Fatal(err)
 	}
 	total := int64(fs.Blocks) * fs.Frsize
-	if n, err := d.(backend.SpaceReporter).FreeSpace(); err != nil || n <= 0 || n > total {
+	if _, n, err := d.(backend.SpaceReporter).Space(); err != nil || n <= 0 || n > total {
 		t.Errorf("%v: %d bytes are free of %d", err, n, total)
 	}
 }

@@ -50,9 +50,11 @@ func examine(cfg *Config, r *backend.Report) os.FileInfo {
 		return nil
 	}
 	switch {
-	case err != nil:
+	case errors.Is(err, fs.ErrPermission):
 		r.Errorf("Let the user that runs the target reach it.", "cannot be reached: %v",
 			errors.Unwrap(err))
+	case err != nil:
+		r.Errorf("Correct the path.", "cannot be reached: %v", errors.Unwrap(err))
 	case info.IsDir():
 		r.Errorf("Name a file in it.", "is a directory")
 	case info.Mode()&os.ModeCharDevice != 0 && strings.HasPrefix(filepath.Base(cfg.Path), "dax"):
@@ -60,7 +62,7 @@ func examine(cfg *Config, r *backend.Report) os.FileInfo {
 			"name a file in it.", "is persistent memory without a file system")
 	case !info.Mode().IsRegular():
 		r.Errorf("Name a regular file; for disks use backend: block.",
-			"is not a regular file (%v)", info.Mode().Type())
+			"is a %s, not a regular file", kindOf(info.Mode()))
 	case pseudo(cfg.Path):
 		r.Errorf("Name a file on a disk.", "is a file of the kernel, which holds no data")
 	default:
@@ -69,11 +71,28 @@ func examine(cfg *Config, r *backend.Report) os.FileInfo {
 	return info
 }
 
+// kindOf names what is neither a regular file nor a directory.
+func kindOf(mode fs.FileMode) string {
+	switch {
+	case mode&fs.ModeCharDevice != 0:
+		return "character device"
+	case mode&fs.ModeDevice != 0:
+		return "block device"
+	case mode&fs.ModeNamedPipe != 0:
+		return "FIFO"
+	}
+	return "socket"
+}
+
 // examineNew looks at the directory of a file that does not exist yet.
 func examineNew(cfg *Config, r *backend.Report) {
 	dir := filepath.Dir(cfg.Path)
 	info, err := os.Stat(dir)
+	to, linkErr := os.Readlink(cfg.Path)
 	switch {
+	case linkErr == nil:
+		r.Errorf("Create that file, or delete the link.",
+			"is a symbolic link to %s, which does not exist", to)
 	case err != nil || !info.IsDir():
 		r.Errorf("Create it: mkdir -p "+dir+".", "cannot be created: directory %s does not exist",
 			dir)
@@ -102,7 +121,7 @@ var pseudoFileSystems = map[int64]bool{
 
 func pseudo(path string) bool {
 	var st unix.Statfs_t
-	return unix.Statfs(path, &st) == nil && pseudoFileSystems[int64(st.Type)]
+	return unix.Statfs(path, &st) == nil && pseudoFileSystems[st.Type]
 }
 
 // sizeFor returns the size of the device in a file that has this many bytes.
@@ -134,7 +153,7 @@ func (cfg *Config) sizeFor(have int64, r *backend.Report) int64 {
 func probeFile(cfg *Config, r *backend.Report) (allocated int64) {
 	fd, err := unix.Open(cfg.Path, cfg.openMode()|unix.O_CLOEXEC, 0)
 	if err != nil {
-		r.Errorf(accessHint(err, cfg), "cannot be opened: %v", err)
+		r.Errorf(accessHint(err, cfg, false), "cannot be opened: %v", err)
 		return 0
 	}
 	defer func() { _ = unix.Close(fd) }()
@@ -145,12 +164,18 @@ func probeFile(cfg *Config, r *backend.Report) (allocated int64) {
 	return allocated
 }
 
-// accessHint says what to do about an error of open(2) or access(2).
-func accessHint(err error, cfg *Config) string {
+// accessHint says what to do about an error of open(2) or access(2): of the file or, if there is
+// none yet, of its directory.
+func accessHint(err error, cfg *Config, isNew bool) string {
 	switch {
-	case err == unix.EROFS:
+	case errors.Is(err, unix.EROFS):
 		return "Mount its file system for writing (of a systemd service: ReadWritePaths=), " +
 			"or set read_only: true."
+	case !errors.Is(err, fs.ErrPermission):
+		return ""
+	case isNew:
+		return "Give the user that runs the target the right to write to " +
+			filepath.Dir(cfg.Path) + "."
 	case cfg.ReadOnly:
 		return "Give the user that runs the target the right to read it."
 	}
@@ -161,7 +186,7 @@ func accessHint(err error, cfg *Config) string {
 func probeNew(cfg *Config, r *backend.Report) {
 	dir := filepath.Dir(cfg.Path)
 	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
-		r.Errorf(accessHint(err, cfg), "cannot be created: %v", err)
+		r.Errorf(accessHint(err, cfg, true), "cannot be created: %v", err)
 		return
 	}
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
@@ -178,16 +203,20 @@ func probeNew(cfg *Config, r *backend.Report) {
 // probeSpace compares the bytes that are not allocated yet with what the file system has free.
 func probeSpace(cfg *Config, missing int64, r *backend.Report) {
 	var st unix.Statfs_t
+	var at unix.Stat_t
 	path := cfg.Path
-	if _, err := os.Stat(path); err != nil {
+	if unix.Stat(path, &at) != nil {
 		path = filepath.Dir(path)
 	}
-	if unix.Statfs(path, &st) != nil {
+	if unix.Statfs(path, &st) != nil || unix.Stat(path, &at) != nil {
 		return
 	}
 	free := available(&st, st.Bavail)
 	if os.Geteuid() == 0 {
 		free = available(&st, st.Bfree) // root may use what is reserved
+	}
+	r.Space = backend.Space{
+		FileSystem: at.Dev, Free: free, Growth: max(missing, 0), AtOnce: cfg.Preallocate,
 	}
 	switch {
 	case missing <= free:

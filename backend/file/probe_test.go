@@ -1,12 +1,15 @@
 package file
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/disk"
@@ -27,6 +30,10 @@ func TestProbe(t *testing.T) {
 	d := mustOpen(t, Config{Path: busy, BlockSize: 512})
 	defer mustClose(t, d)
 	missing := filepath.Join(dir, "new")
+	link, fifo := filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
+	if err := errors.Join(os.Symlink("nothing", link), unix.Mkfifo(fifo, 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct {
 		cfg  Config
 		want string // what is wrong; "" if nothing is
@@ -36,7 +43,10 @@ func TestProbe(t *testing.T) {
 		{Config{Path: file("empty", 0), Size: 1 << 20}, ""},
 		{Config{}, "no path"},
 		{Config{Path: dir}, "is a directory"},
-		{Config{Path: os.DevNull}, "not a regular file"},
+		{Config{Path: os.DevNull}, "is a character device, not a regular file"},
+		{Config{Path: fifo}, "is a FIFO, not a regular file"},
+		{Config{Path: link, Size: 1 << 20}, "is a symbolic link to nothing, which does not exist"},
+		{Config{Path: busy + "/x", Size: 1 << 20}, "cannot be reached: not a directory"},
 		{Config{Path: missing}, "no size is given"},
 		{
 			Config{Path: missing, Size: 1 << 20, ReadOnly: true},

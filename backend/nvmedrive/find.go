@@ -6,12 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // Namespace is where a namespace of a drive is on this machine.
@@ -49,8 +49,7 @@ func Find(path string) (Namespace, error) {
 	default:
 		return Namespace{}, errors.New("is not a device")
 	}
-	link := fmt.Sprintf("/sys/dev/%s/%d:%d", kind, unix.Major(st.Rdev), unix.Minor(st.Rdev))
-	place, err := filepath.EvalSymlinks(link)
+	place, err := filepath.EvalSymlinks(filepath.Join("/sys/dev", kind, sys.DeviceNumber(st.Rdev)))
 	if err != nil {
 		return Namespace{}, fmt.Errorf("there is no device behind this name: %w", unix.ENXIO)
 	}
@@ -104,8 +103,7 @@ type limits struct{ transfer, zeroes, discard int64 }
 
 func (n *Namespace) limits() limits {
 	queue := func(name string) int64 {
-		b, _ := os.ReadFile(n.sysfs + "/queue/" + name)
-		v, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+		v, _ := sys.Number(n.sysfs + "/queue/" + name)
 		return v
 	}
 	// A transfer may begin anywhere in a page, and each page may be a segment.

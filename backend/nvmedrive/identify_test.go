@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/block"
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 	"github.com/nvmf-target/nvmf-target/internal/passthru/passthrutest"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -165,11 +166,12 @@ func TestOpenRefuses(t *testing.T) {
 		"": "no path", "/dev/ng999n9": "no such device", file: "use backend: file",
 		t.TempDir(): "is not a device", os.DevNull: "not a namespace of an NVMe drive",
 	} {
-		if _, err := Open(Config{Path: path}); err == nil || !strings.Contains(err.Error(), want) ||
+		if _, err := Open(block.Config{Path: path}); err == nil ||
+			!strings.Contains(err.Error(), want) ||
 			!strings.HasPrefix(err.Error(), "NVMe namespace "+path) {
 			t.Errorf("%q: %v", path, err)
 		}
-		if r := Probe(Config{Path: path}); len(r.Errors) != 1 ||
+		if r := Probe(block.Config{Path: path}); len(r.Errors) != 1 ||
 			!strings.Contains(r.Errors[0].What, want) {
 			t.Errorf("%q: %+v", path, r)
 		}

@@ -18,19 +18,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
-// Config describes a namespace of a drive.
-type Config struct {
-	// Path of the character device of a namespace (/dev/ng0n1), or of its block device, preferably
-	// below /dev/disk/by-id, where names stay the same.
-	Path string
-	// ReadOnly opens it for reading, still exclusively.
-	ReadOnly bool
-	// Engine sends the commands: io_uring, or threads by blocking ioctls. IOPoll has no effect.
-	Engine disk.Engine
-	// Log is for warnings; nil for none.
-	Log *slog.Logger
-}
-
 // drive is the Disk of a namespace. Its block device is open exclusively as well, so that it cannot
 // be mounted.
 type drive struct {
@@ -47,8 +34,10 @@ func (d *drive) Close() error {
 }
 
 // Open opens a namespace exclusively: neither its block device nor a partition of that may be
-// mounted, swap, or part of another device.
-func Open(cfg Config) (backend.Device, error) {
+// mounted, swap, or part of another device. cfg.Path is its character device (/dev/ng0n1) or its
+// block device. The engine sends the commands: io_uring, or threads by blocking ioctls; IOPoll has
+// no effect.
+func Open(cfg block.Config) (backend.Device, error) {
 	d, err := open(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("NVMe namespace %s: %w", cfg.Path, err)
@@ -56,16 +45,15 @@ func Open(cfg Config) (backend.Device, error) {
 	return d, nil
 }
 
-func open(cfg Config) (_ *drive, err error) {
+func open(cfg block.Config) (_ *drive, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	var d drive
 	claim := func(path string) (disk.Config, error) {
-		return block.Claim(block.Config{
-			Path: path, ReadOnly: cfg.ReadOnly, Engine: cfg.Engine,
-			Log: cfg.Log,
-		})
+		cfg := cfg
+		cfg.Path = path
+		return block.Claim(cfg)
 	}
 	dc, held, err := attach(cfg, claim)
 	if err != nil {
@@ -85,7 +73,7 @@ func open(cfg Config) (_ *drive, err error) {
 
 // attach opens the namespace and describes it. claim opens its block device; held is what it
 // returns.
-func attach(cfg Config, claim func(path string) (disk.Config, error)) (dc, held disk.Config,
+func attach(cfg block.Config, claim func(path string) (disk.Config, error)) (dc, held disk.Config,
 	err error,
 ) {
 	n, err := Find(cfg.Path)
@@ -138,7 +126,7 @@ func attach(cfg Config, claim func(path string) (disk.Config, error)) (dc, held 
 
 // reopen opens both devices of a namespace again that was offline, wherever the path leads now, if
 // it is the same.
-func (d *drive) reopen(cfg Config, was backend.Info,
+func (d *drive) reopen(cfg block.Config, was backend.Info,
 	claim func(path string) (disk.Config, error),
 ) (disk.Config, error) {
 	dc, held, err := attach(cfg, claim)

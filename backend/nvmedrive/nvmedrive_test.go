@@ -12,6 +12,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/backend/block"
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 	"github.com/nvmf-target/nvmf-target/internal/passthru/passthrutest"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
@@ -129,7 +130,7 @@ func TestDevice(t *testing.T) {
 	for _, engine := range []string{disk.Threads, disk.IOUring} {
 		t.Run(engine, func(t *testing.T) {
 			backendtest.Run(t, func(t *testing.T) backend.Device {
-				d, err := Open(Config{Path: path, Engine: disk.Engine{Name: engine}})
+				d, err := Open(block.Config{Path: path, Engine: disk.Engine{Name: engine}})
 				if err != nil {
 					t.Fatal(err)
 				}

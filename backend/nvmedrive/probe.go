@@ -7,9 +7,9 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/block"
 )
 
-// Probe reports what Open would refuse, as far as that shows without a command to the drive, and
-// who else uses the namespace.
-func Probe(cfg Config) (r backend.Report) {
+// Probe reports what Open would refuse, as far as it can tell without sending a command to the
+// drive, and who else uses the namespace.
+func Probe(cfg block.Config) (r backend.Report) {
 	n, err := Find(cfg.Path)
 	if err != nil {
 		r.Add(err)

@@ -14,10 +14,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
-// huge moves memory that has been written all over into huge pages, an area of 2 MiB at a time, so
-// that a block read at random is found without a walk through page tables that no cache holds.
-// Areas that are written in part stay as they are: whole ones would take memory that was never
-// asked for. What is discarded of a huge page returns to the kernel when that looks for memory.
+// huge moves memory that has been written completely into huge pages, an area of 2 MiB at a time,
+// so that a block read at random is found without a walk through page tables that no cache holds.
+// Areas that are written in part stay as they are: a huge page would take memory that no host asked
+// for. What is discarded of a huge page returns to the kernel when it needs memory.
 //
 // A pass over the areas runs on a goroutine of its own, a while after frames have been populated.
 // None runs where the machine is set to have no huge pages, or where an RDMA device has some of the
@@ -28,7 +28,7 @@ type huge struct {
 	ctx     context.Context
 	end     context.CancelFunc
 	mu      sync.Mutex // held by a pass, and by Close to wait for it
-	rest    int        // after each area a pass sleeps this many times as long as the area took
+	pause   int        // after each area a pass sleeps this many times as long as the area took
 	first   int64      // offset of the first area in the region
 	tried   []bool     // by area: it is in huge pages, or the kernel had none
 }
@@ -38,7 +38,7 @@ const (
 	// The kernel takes 1 to 4 ms to move an area and does not yield its CPU meanwhile. If no other
 	// CPU is free, that is a reactor's, and its commands wait. One part in 250 keeps the share of
 	// such commands below one in a thousand, and so p99.9 (measured in docs/adr/0012).
-	hugeRest = 249
+	hugePause = 249
 )
 
 func (d *device) initHuge() {
@@ -46,22 +46,22 @@ func (d *device) initHuge() {
 	h.first = int64(-d.base & (chunk - 1))
 	h.tried = make([]bool, max(d.frames.count<<d.frames.shift-h.first, 0)>>chunkShift)
 	h.ctx, h.end = context.WithCancel(context.Background())
-	h.rest = hugeRest
+	h.pause = hugePause
 	h.timer = time.AfterFunc(hugeDelay, d.collapse)
 	h.timer.Stop()
-	d.frames.filled = h.soon
-	h.pending.Store(never("/sys/kernel/mm/transparent_hugepage/enabled"))
+	d.frames.filled = h.schedule
+	h.pending.Store(disabled("/sys/kernel/mm/transparent_hugepage/enabled"))
 }
 
-// never says whether a setting of Documentation/admin-guide/mm/transhuge.rst is "never", which
+// disabled says whether a setting of Documentation/admin-guide/mm/transhuge.rst is "never", which
 // MADV_COLLAPSE ignores.
-func never(name string) bool {
+func disabled(name string) bool {
 	b, err := os.ReadFile(name)
 	return err == nil && bytes.Contains(b, []byte("[never]"))
 }
 
-// soon starts a pass after hugeDelay. Any goroutine may call it.
-func (h *huge) soon() {
+// schedule starts a pass after hugeDelay. Any goroutine may call it.
+func (h *huge) schedule() {
 	if h.pending.CompareAndSwap(false, true) {
 		h.timer.Reset(hugeDelay)
 	}
@@ -102,7 +102,7 @@ func (d *device) collapse() {
 		}
 		select {
 		case <-h.ctx.Done():
-		case <-time.After(time.Duration(h.rest) * time.Since(start)):
+		case <-time.After(time.Duration(h.pause) * time.Since(start)):
 		}
 	}
 }

@@ -47,7 +47,7 @@ func TestHugePages(t *testing.T) {
 	d := mustOpen(t, size, 4096).(*device)
 	asked := 0
 	d.frames.filled = func() { asked++ } // passes begin here
-	d.huge.rest = 1
+	d.huge.pause = 1
 	c := backendtest.NewClient(t, d, 2<<20)
 	data, got := c.Memory(0, 1<<20), c.Memory(1<<20, 1<<20)
 	pattern := func(off int64) {
@@ -123,7 +123,7 @@ func TestHugePagesOfDevices(t *testing.T) {
 
 func TestNever(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "enabled")
-	if never(name) {
+	if disabled(name) {
 		t.Error("a kernel that has no such setting")
 	}
 	for text, want := range map[string]bool{
@@ -133,7 +133,7 @@ func TestNever(t *testing.T) {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if never(name) != want {
+		if disabled(name) != want {
 			t.Errorf("%q: %v", text, !want)
 		}
 	}
@@ -142,7 +142,7 @@ func TestNever(t *testing.T) {
 // TestHugePagesEnd: Close ends a pass, however long that is going to sleep.
 func TestHugePagesEnd(t *testing.T) {
 	d := mustOpen(t, 64<<20, 4096).(*device)
-	d.huge.rest = 1e9 // years
+	d.huge.pause = 1e9 // years
 	c := backendtest.NewClient(t, d, 1<<20)
 	for off := int64(0); off < 64<<20; off += 1 << 20 {
 		c.MustDo(c.Write(off, c.Memory(0, 1<<20)))
@@ -165,6 +165,6 @@ func TestHugePagesEnd(t *testing.T) {
 	}
 	<-ended
 	if n := d.huge.count(); n > 1 {
-		t.Errorf("%d areas without a rest", n)
+		t.Errorf("%d areas without a pause", n)
 	}
 }

@@ -1,6 +1,6 @@
-// Package wrap has wrappers, which pass everything on to other storage, later or not at all, so
-// that slow and failing disks can be rehearsed: Delay, Limit and Error. What they do at random
-// depends only on a seed and on the order of operations.
+// Package wrap has wrappers, which pass everything on to other storage, later or not at all, to
+// simulate slow and failing disks: Delay, Limit and Error. What they do at random depends only on a
+// seed and on the order of operations.
 package wrap
 
 import (
@@ -39,20 +39,12 @@ func (d *device) Notify(fn func()) {
 	}
 }
 
-// Allocated implements backend.Allocator if the wrapped device does.
-func (d *device) Allocated() (int64, error) {
-	if a, ok := d.Device.(backend.Allocator); ok {
-		return a.Allocated()
-	}
-	return 0, errors.ErrUnsupported
-}
-
-// FreeSpace implements backend.SpaceReporter for storage that does.
-func (d *device) FreeSpace() (int64, error) {
+// Space implements backend.SpaceReporter if the wrapped device does.
+func (d *device) Space() (allocated, free int64, err error) {
 	if r, ok := d.Device.(backend.SpaceReporter); ok {
-		return r.FreeSpace()
+		return r.Space()
 	}
-	return 0, errors.ErrUnsupported
+	return 0, 0, errors.ErrUnsupported
 }
 
 // OpenChannel implements backend.Device.

@@ -217,23 +217,17 @@ func TestCloseWithDelayed(t *testing.T) {
 // thin knows how much space it takes.
 type thin struct{ backend.Device }
 
-func (thin) Allocated() (int64, error) { return 4096, nil }
-func (thin) FreeSpace() (int64, error) { return 8192, nil }
+func (thin) Space() (allocated, free int64, err error) { return 4096, 8192, nil }
 
 // TestSpace: what the storage behind knows of its space is passed on.
 func TestSpace(t *testing.T) {
 	known, unknown := Delay(thin{}, DelayConfig{}), Delay(struct{ backend.Device }{}, DelayConfig{})
-	if n, err := known.(backend.Allocator).Allocated(); n != 4096 || err != nil {
-		t.Errorf("%d bytes, %v", n, err)
+	if n, left, err := known.(backend.SpaceReporter).Space(); n != 4096 || left != 8192 ||
+		err != nil {
+		t.Errorf("%d bytes, %d are left, %v", n, left, err)
 	}
-	if n, err := known.(backend.SpaceReporter).FreeSpace(); n != 8192 || err != nil {
-		t.Errorf("%d bytes are left, %v", n, err)
-	}
-	if _, err := unknown.(backend.Allocator).Allocated(); err == nil {
+	if _, _, err := unknown.(backend.SpaceReporter).Space(); err == nil {
 		t.Error("storage that does not know its space reports it")
-	}
-	if _, err := unknown.(backend.SpaceReporter).FreeSpace(); err == nil {
-		t.Error("storage that does not know what is left reports it")
 	}
 }
 

@@ -93,16 +93,25 @@ type Config struct {
 
 // Defaults and limits of Config.
 const (
-	DefaultDepth, MinDepth, DepthLimit       = 128, 2, 1024
-	DefaultInCapsule, InCapsuleLimit         = 4 << 10, 64 << 10
-	InCapsuleUnit                            = 16 // as IOCCSZ counts (Base section 5.1.13.2.1)
-	DefaultStaging, MinStaging, StagingLimit = 16 << 20, 1 << 20, 1 << 40
-	DefaultReads, ReadsLimit                 = 128, 255
-	DefaultMaxQID, QIDLimit                  = 1024, 0xFFFE
-	DefaultMaxQueues, QueuesLimit            = 4096, 0xFFFF
-	DefaultMaxQueuesPerHost                  = 1024
-	DefaultQueueMemory, MinQueueMemory       = 1 << 30, 512 << 10 // a queue of default depth
-	SRQSizeLimit                             = 1 << 15
+	DefaultDepth            = 128
+	MinDepth                = 2
+	DepthLimit              = 1024
+	DefaultInCapsule        = 4 << 10
+	InCapsuleLimit          = 64 << 10
+	InCapsuleUnit           = 16 // as IOCCSZ counts (Base section 5.1.13.2.1)
+	DefaultStaging          = 16 << 20
+	MinStaging              = 1 << 20
+	StagingLimit            = 1 << 40
+	DefaultReads            = 128
+	ReadsLimit              = 255
+	DefaultMaxQID           = 1024
+	QIDLimit                = 0xFFFE
+	DefaultMaxQueues        = 4096
+	QueuesLimit             = 0xFFFF
+	DefaultMaxQueuesPerHost = 1024
+	DefaultQueueMemory      = 1 << 30
+	MinQueueMemory          = 512 << 10 // a queue of default depth
+	SRQSizeLimit            = 1 << 15
 
 	DefaultConnectTimeout = 15 * time.Second
 	DefaultSendTimeout    = 30 * time.Second

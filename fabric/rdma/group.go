@@ -240,7 +240,7 @@ func (g *group) tick() {
 	waiting := false
 	for _, p := range g.pools {
 		p.Expire(now - g.t.cfg.MemoryTimeout.Nanoseconds())
-		waiting = waiting || p.Crowded()
+		waiting = waiting || p.HasWaiters()
 	}
 	for q := range g.queues.all() {
 		if q.checkProgress(now) {

@@ -52,7 +52,7 @@ func (g *Group) checkDeadlines() {
 		pending = q.checkDeadlines(now) || pending
 	}
 	pool.Expire(now - g.t.cfg.MemoryTimeout.Nanoseconds() + 1)
-	if pending || pool.Crowded() {
+	if pending || pool.HasWaiters() {
 		g.startTick()
 	}
 }

@@ -253,3 +253,41 @@ func TestReserveForDirectData(t *testing.T) {
 	}
 	h.close()
 }
+
+// The R2Ts that large in-capsule data blocks the answers to may leave after the data has begun to
+// wait: it may have the reserve then, too.
+func TestReserveAfterR2T(t *testing.T) {
+	const n = 256 << 10
+	for _, waiting := range []bool{false, true} {
+		h := newManual(t, options{cfg: Config{InCapsuleSize: n}})
+		c := h.connect(pdu.Params{}, 64)
+		if waiting { // the R2Ts wait for memory when the data comes
+			h.exhaust()
+		}
+		fit := h.g.cfg.Memory.Max() / n
+		var all []byte
+		for i := range fit {
+			sqe := rw(nvme.NVMWrite, uint16(i), i*n, n, false)
+			all = append(all, c.capsule(&sqe, nil)...)
+		}
+		sqe := rw(nvme.NVMWrite, 100, diskSize-n, n, true)
+		h.send(append(all, c.capsule(&sqe, random(100, n))...))
+		if waiting {
+			h.giveBack()
+			h.turn()
+		}
+		r2ts := bytes.Clone(h.recv())[:fit*pdu.R2TSize]
+		if h.g.stalled != 0 || h.d.written.Load() != 1 {
+			t.Errorf("waiting %v: %d queues are stalled, %d writes", waiting, h.g.stalled,
+				h.d.written.Load())
+		}
+		for ; len(r2ts) > 0; r2ts = r2ts[pdu.R2TSize:] {
+			r := (*pdu.R2T)(r2ts)
+			h.send(c.h2cData(pdu.LastPDU, r.CCCID(), r.TTAG(), 0, random(int(r.CCCID()), n)))
+		}
+		if got := h.d.written.Load(); got != int64(fit+1) {
+			t.Errorf("waiting %v: %d writes, want %d", waiting, got, fit+1)
+		}
+		h.close()
+	}
+}

@@ -84,20 +84,47 @@ var inherited = []struct {
 	{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 6, "TCP_KEEPCNT"},
 }
 
+// Probe returns why Listen would fail at addr now, nil if it would not. For that it binds a socket
+// to the address and closes it again.
+func Probe(addr netip.AddrPort, c *Config) error {
+	fd, err := bind(addr, c)
+	if err != nil {
+		return explain(err)
+	}
+	return unix.Close(fd)
+}
+
 // listen makes a listening socket and returns the address it really has.
 func listen(addr netip.AddrPort, c *Config) (fd int, bound netip.AddrPort, err error) {
+	if fd, err = bind(addr, c); err != nil {
+		return -1, bound, err
+	}
+	if err := unix.Listen(fd, backlog); err != nil {
+		_ = unix.Close(fd)
+		return -1, bound, fmt.Errorf("listen: %w", err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, bound, fmt.Errorf("getsockname: %w", err)
+	}
+	return fd, addrPort(name), nil
+}
+
+// bind makes a socket with the options that connections inherit, and binds it to addr.
+func bind(addr netip.AddrPort, c *Config) (fd int, err error) {
 	sa, family, err := sockaddr(addr)
 	if err != nil {
-		return -1, bound, err
+		return -1, err
 	}
 	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
 		unix.IPPROTO_TCP)
 	if err != nil {
-		return -1, bound, fmt.Errorf("socket: %w", err)
+		return -1, fmt.Errorf("socket: %w", err)
 	}
-	fail := func(what string, err error) (int, netip.AddrPort, error) {
+	fail := func(what string, err error) (int, error) {
 		_ = unix.Close(fd)
-		return -1, netip.AddrPort{}, fmt.Errorf("%s: %w", what, err)
+		return -1, fmt.Errorf("%s: %w", what, err)
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 		return fail("SO_REUSEADDR", err)
@@ -118,14 +145,7 @@ func listen(addr netip.AddrPort, c *Config) (fd int, bound netip.AddrPort, err e
 	if err := unix.Bind(fd, sa); err != nil {
 		return fail("bind", err)
 	}
-	if err := unix.Listen(fd, backlog); err != nil {
-		return fail("listen", err)
-	}
-	name, err := unix.Getsockname(fd)
-	if err != nil {
-		return fail("getsockname", err)
-	}
-	return fd, addrPort(name), nil
+	return fd, nil
 }
 
 // setCongestionControl chooses the congestion control of the connections; "" leaves the system's.

@@ -142,6 +142,9 @@ func (q *queue) hasLeft(r *request) {
 		if q.grants.Push(r, &r.node); first {
 			q.waitProgress()
 		}
+		if q.stalled() { // the data of r comes behind that which waits
+			q.g.cfg.Memory.Promote(&q.cur.memory)
+		}
 	}
 }
 

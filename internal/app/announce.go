@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -142,9 +142,7 @@ func rdmaInterfaces(class string) []string {
 	files, _ := filepath.Glob(filepath.Join(class, "*/ports/*/gid_attrs/ndevs/*"))
 	var out []string
 	for _, f := range files {
-		b, err := os.ReadFile(f)
-		if name := strings.TrimSpace(string(b)); err == nil && name != "" &&
-			!slices.Contains(out, name) {
+		if name := sys.Attribute(f); name != "" && !slices.Contains(out, name) {
 			out = append(out, name)
 		}
 	}

@@ -68,7 +68,7 @@ type store struct {
 	open func(at env, of backend.Device) (backend.Device, error)
 }
 
-// report takes what is wrong with a key.
+// report reports a problem with a key.
 type report = func(key, what, hint string)
 
 // env is what storage depends on besides its keys.
@@ -133,62 +133,45 @@ func newFile() config.Options {
 		},
 		keys: []config.Key{
 			pathKey(&c.Path, "file", "Path of the file."),
-			{
-				Name: "size", Value: config.Bytes(&c.Size, 0, config.NoLimit, config.AnySize),
-				Default: "that of the file",
-				Doc:     "Size in bytes of a new file. Set it when the file does not exist yet.",
-			},
+			config.NewKey("size", config.Bytes(&c.Size, 0, config.NoLimit, config.AnySize),
+				"Size in bytes of a new file. Set it when the file does not exist yet.").
+				Without("that of the file"),
 			blockSizeKey(&c.BlockSize),
-			{
-				Name: "buffered", Value: config.Bool(&c.Buffered),
-				Doc: "The page cache is used instead of O_DIRECT. Set it when hosts read the " +
-					"same data again and the machine has memory to spare.",
-			},
-			{
-				Name: "preallocate", Value: config.Choose(&c.Preallocate,
-					config.Choice[bool]{Word: "sparse", Meaning: false},
-					config.Choice[bool]{Word: "full", Meaning: true}),
-				Doc: "A file gets its space as it is written, and hosts give it back by " +
-					"discarding, or all at once and for good. Set it to `full` when no write may " +
-					"fail because the file system is full.",
-			},
+			config.NewKey("buffered", config.Bool(&c.Buffered),
+				"The page cache is used instead of O_DIRECT. Set it when hosts read the same "+
+					"data again and the machine has memory to spare."),
+			config.NewKey("preallocate", config.Either(&c.Preallocate, "sparse", "full"),
+				"A file gets its space as it is written, and hosts give it back by discarding, "+
+					"or all at once and for good. Set it to `full` when no write may fail "+
+					"because the file system is full."),
 		},
 	}
 }
 
 func newBlock() config.Options {
-	c := &block.Config{}
-	in := func(at env) block.Config {
-		return block.Config{
-			Path: c.Path, ReadOnly: at.readOnly, Engine: at.engine, Log: at.log,
-		}
-	}
-	return &store{
-		path: &c.Path,
-		keys: []config.Key{pathKey(&c.Path, "block device",
-			"Path of the device, best one below `/dev/disk/by-id`, which stays the same.")},
-		probe: func(at env) backend.Report { return block.Probe(in(at)) },
-		open: func(at env, _ backend.Device) (backend.Device, error) {
-			return block.Open(in(at))
-		},
-	}
+	return newDevice("block device",
+		"Path of the device, best one below `/dev/disk/by-id`, which stays the same.",
+		block.Probe, block.Open)
 }
 
 func newNVMe() config.Options {
-	c := &nvmedrive.Config{}
-	in := func(at env) nvmedrive.Config {
-		return nvmedrive.Config{
-			Path: c.Path, ReadOnly: at.readOnly, Engine: at.engine, Log: at.log,
-		}
+	return newDevice("namespace of an NVMe drive",
+		"Path of the namespace, `/dev/ng0n1`, or of its block device.",
+		nvmedrive.Probe, nvmedrive.Open)
+}
+
+// newDevice is storage on hardware, which is never created.
+func newDevice(what, doc string, probe func(block.Config) backend.Report,
+	open func(block.Config) (backend.Device, error),
+) *store {
+	var path string
+	in := func(at env) block.Config {
+		return block.Config{Path: path, ReadOnly: at.readOnly, Engine: at.engine, Log: at.log}
 	}
 	return &store{
-		path: &c.Path,
-		keys: []config.Key{pathKey(&c.Path, "namespace of an NVMe drive",
-			"Path of the namespace, `/dev/ng0n1`, or of its block device.")},
-		probe: func(at env) backend.Report { return nvmedrive.Probe(in(at)) },
-		open: func(at env, _ backend.Device) (backend.Device, error) {
-			return nvmedrive.Open(in(at))
-		},
+		path: &path, keys: []config.Key{pathKey(&path, what, doc)},
+		probe: func(at env) backend.Report { return probe(in(at)) },
+		open:  func(at env, _ backend.Device) (backend.Device, error) { return open(in(at)) },
 	}
 }
 
@@ -196,16 +179,12 @@ func newDelay() config.Options {
 	c, ops := &wrap.DelayConfig{}, new(operations)
 	return &store{
 		keys: []config.Key{
-			{
-				Name: "latency", Value: config.Duration(&c.Latency, 0, time.Hour),
-				Doc: "Added to each operation. Set it to try hosts with a slow disk or, above " +
-					"`io_timeout`, with one that hangs.",
-			},
-			{
-				Name: "jitter", Value: config.Duration(&c.Jitter, 0, time.Hour),
-				Doc: "A random time up to this is added as well. Set it to let operations " +
-					"overtake each other.",
-			},
+			config.NewKey("latency", config.Duration(&c.Latency, 0, time.Hour),
+				"Added to each operation. Set it to try hosts with a slow disk or, above "+
+					"`io_timeout`, with one that hangs."),
+			config.NewKey("jitter", config.Duration(&c.Jitter, 0, time.Hour),
+				"A random time up to this is added as well. Set it to let operations overtake "+
+					"each other."),
 			ops.key(), seedKey(&c.Seed),
 		},
 		check: func(report report) {
@@ -224,28 +203,17 @@ func newError() config.Options {
 	c, ops := &wrap.ErrorConfig{Err: backend.ErrIO, OneIn: 1}, new(operations)
 	return &store{
 		keys: []config.Key{
-			{
-				Name: "error", Value: config.Choose(&c.Err, outcomes...),
-				Doc: "The outcome of operations that fail: `io` looks like a broken medium, " +
-					"`no_space` like a full file system, `offline` like a disk that was pulled " +
-					"out, `degraded` like one whose flush failed. Set it to what you want to try.",
-			},
-			{
-				Name: "one_in", Value: config.Int(&c.OneIn, 1, 1e9),
-				Doc: "One operation in so many fails, at random. Set it to let only some fail.",
-			},
-			{
-				Name:  "offset",
-				Value: config.Bytes(&c.Offset, 0, config.NoLimit, config.AnySize),
-				Doc: "Only operations that touch bytes from here on fail. Set it to try a disk " +
-					"with a bad spot.",
-			},
-			{
-				Name:    "length",
-				Value:   config.Bytes(&c.Length, 0, config.NoLimit, config.AnySize),
-				Default: "to the end",
-				Doc:     "The number of those bytes. Set it with `offset`.",
-			},
+			config.NewKey("error", config.Choose(&c.Err, outcomes...),
+				"The outcome of operations that fail: `io` looks like a broken medium, "+
+					"`no_space` like a full file system, `offline` like a disk that was pulled "+
+					"out, `degraded` like one whose flush failed. Set it to what you want to try."),
+			config.NewKey("one_in", config.Int(&c.OneIn, 1, 1e9),
+				"One operation in so many fails, at random. Set it to let only some fail."),
+			config.NewKey("offset", config.Bytes(&c.Offset, 0, config.NoLimit, config.AnySize),
+				"Only operations that touch bytes from here on fail. Set it to try a disk with a "+
+					"bad spot."),
+			config.NewKey("length", config.Bytes(&c.Length, 0, config.NoLimit, config.AnySize),
+				"The number of those bytes. Set it with `offset`.").Without("to the end"),
 			ops.key(), seedKey(&c.Seed),
 		},
 		open: func(_ env, of backend.Device) (backend.Device, error) {
@@ -259,17 +227,12 @@ func newLimit() config.Options {
 	c := &wrap.LimitConfig{}
 	return &store{
 		keys: []config.Key{
-			{
-				Name: "iops", Value: config.Int(&c.IOPS, 0, 1e9), Default: "no limit",
-				Doc: "The most operations per second. Set it to share a disk, or to try hosts " +
-					"with a slow one.",
-			},
-			{
-				Name:    "bandwidth",
-				Value:   config.Bytes(&c.Bandwidth, 0, config.NoLimit, config.AnySize),
-				Default: "no limit",
-				Doc:     "The most bytes per second. Set it for the same reasons.",
-			},
+			config.NewKey("iops", config.Int(&c.IOPS, 0, 1e9),
+				"The most operations per second. Set it to share a disk, or to try hosts with a "+
+					"slow one.").Without("no limit"),
+			config.NewKey("bandwidth",
+				config.Bytes(&c.Bandwidth, 0, config.NoLimit, config.AnySize),
+				"The most bytes per second. Set it for the same reasons.").Without("no limit"),
 		},
 		check: func(report report) {
 			if c.IOPS == 0 && c.Bandwidth == 0 {
@@ -283,32 +246,28 @@ func newLimit() config.Options {
 	}
 }
 
-// pathKey is the path of what a backend is named after.
+// pathKey is the key for the path of storage.
 func pathKey(p *string, what, doc string) config.Key {
-	return config.Key{
-		Name: "path", Value: config.Path(p), Required: "Write the path of a " + what + ".",
-		Doc: doc,
-	}
+	return config.NewKey("path", config.Path(p), doc).Require("Write the path of a " + what + ".")
 }
 
 // The block sizes that every Linux host takes; larger than a page are not among them.
 const defaultBlock, maxBlock = 512, 4096
 
 func blockSizeKey(p *int) config.Key {
-	return config.Key{
-		Name:  "block_size",
-		Value: config.Bytes(p, backend.MinBlockSize, maxBlock, config.PowerOfTwo),
-		Doc: "Logical block size in bytes. Set it to 4096 when hosts work in such blocks anyway; " +
-			"partitions that were made with another block size are lost to hosts.",
-	}
+	return config.NewKey("block_size",
+		config.Bytes(p, backend.MinBlockSize, maxBlock, config.PowerOfTwo),
+		"Logical block size in bytes. Set it to 4096 when hosts work in such blocks anyway; "+
+			"partitions that were made with another block size are lost to hosts.")
 }
 
 // sized are the keys of storage in memory.
 func sized(size *int64, blockSize *int) []config.Key {
-	return []config.Key{{
-		Name: "size", Value: config.Bytes(size, 512, config.NoLimit, config.AnySize),
-		Required: "Write, for instance, size: 1GiB.", Doc: "Size in bytes.",
-	}, blockSizeKey(blockSize)}
+	return []config.Key{
+		config.NewKey("size", config.Bytes(size, 512, config.NoLimit, config.AnySize),
+			"Size in bytes.").Require("Write, for instance, size: 1GiB."),
+		blockSizeKey(blockSize),
+	}
 }
 
 // wholeBlocks returns a check that a size is a multiple of the block size.
@@ -332,13 +291,12 @@ func (o *operations) key() config.Key {
 		{Word: "write_zeroes", Meaning: backend.OpWriteZeroes},
 		{Word: "discard", Meaning: backend.OpDiscard},
 	}
-	return config.Key{
-		Name: "operations", Default: "all",
-		Value: config.List((*[]backend.Op)(o), 0, len(choices), func(op *backend.Op) config.Value {
-			return config.Unique(config.Choose(op, choices...), "Delete one of the two.")
-		}),
-		Doc: "The kinds of operations that are affected. Set it to leave the others alone.",
+	one := func(op *backend.Op) config.Value {
+		return config.Unique(config.Choose(op, choices...), "Delete one of the two.")
 	}
+	return config.NewKey("operations", config.List((*[]backend.Op)(o), 0, len(choices), one),
+		"The kinds of operations that are affected. Set it to leave the others alone.").
+		Without("all")
 }
 
 // set is the operations as wrappers take them.
@@ -350,11 +308,9 @@ func (o operations) set() (ops wrap.Ops) {
 }
 
 func seedKey(p *uint64) config.Key {
-	return config.Key{
-		Name: "seed", Value: config.Int(p, 0, 1<<32-1),
-		Doc: "Seed of the randomness. Set it to repeat what happened: the same operations then " +
-			"have the same outcomes.",
-	}
+	return config.NewKey("seed", config.Int(p, 0, 1<<32-1),
+		"Seed of the randomness. Set it to repeat what happened: the same operations then have "+
+			"the same outcomes.")
 }
 
 // outcomes are what operations of backend error fail with.

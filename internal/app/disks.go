@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/nvmedrive"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/inventory"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // Disks lists the disks of this machine. The configuration, which says which of them the target
@@ -55,12 +56,8 @@ func diskUsers(c *config.Config) map[string][]string {
 		if st.Mode&unix.S_IFMT == unix.S_IFBLK {
 			dev = st.Rdev
 		}
-		at := deviceNumber(dev)
+		at := sys.DeviceNumber(dev)
 		users[at] = append(users[at], fmt.Sprintf("namespace %d of %s", n.NSID, n.nqn))
 	}
 	return users
-}
-
-func deviceNumber(dev uint64) string {
-	return fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 )
 
-//go:generate go test -run TestDocumentation -update .
+//go:generate go test -run TestDocumentation|TestBrokenFiles -update .
 
 const documentationHead = `# Configuration
 

@@ -1,12 +1,12 @@
 package app
 
 import (
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/internal/inventory"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -21,37 +21,31 @@ func driveOf(n *namespace) target.Drive {
 	if err := unix.Stat(blockPath(n), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return nil
 	}
-	if d := inventory.Linux().DriveOf(deviceNumber(st.Rdev)); d != nil {
+	if d := inventory.Linux().DriveOf(sys.DeviceNumber(st.Rdev)); d != nil {
 		return d
 	}
 	return nil
 }
 
-// watcher calls a function at intervals, on its own goroutine, until it is closed.
-type watcher struct {
-	stop chan struct{}
-	wg   sync.WaitGroup
-}
-
-func watch(every time.Duration, fn func()) *watcher {
-	w := &watcher{stop: make(chan struct{})}
-	w.wg.Go(func() {
+// watch calls fn at intervals, on a goroutine of its own, until stop is called. stop waits for the
+// call in progress.
+func watch(every time.Duration, fn func()) (stop func()) {
+	quit, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
 		t := time.NewTicker(every)
 		defer t.Stop()
 		for {
 			fn()
 			select {
 			case <-t.C:
-			case <-w.stop:
+			case <-quit:
 				return
 			}
 		}
-	})
-	return w
-}
-
-// close stops the calls and waits for the one in progress.
-func (w *watcher) close() {
-	close(w.stop)
-	w.wg.Wait()
+	}()
+	return func() {
+		close(quit)
+		<-ended
+	}
 }

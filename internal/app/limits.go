@@ -10,17 +10,10 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// usableCPUs returns the CPUs that this process may use, and how many; 0 if that is unknown.
-func usableCPUs() (set unix.CPUSet, n int) {
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		return set, 0
-	}
-	return set, set.Count()
-}
-
+// probeCPUs checks that the reactors have CPUs that this process may use.
 func probeCPUs(c *config.Config) (ps config.Problems) {
-	set, n := usableCPUs()
-	if n == 0 {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
 		return nil
 	}
 	for i, cpu := range c.Reactors.CPUs {
@@ -30,7 +23,7 @@ func probeCPUs(c *config.Config) (ps config.Problems) {
 				"Choose among those that \"taskset -cp $$\" prints."))
 		}
 	}
-	if c.Reactors.Count > n {
+	if n := set.Count(); c.Reactors.Count > n {
 		ps = append(ps, c.Warning("reactors.count", fmt.Sprintf("%s share %s and take them from "+
 			"each other", count(c.Reactors.Count, "reactor"), count(n, "CPU")),
 			"At most one for each CPU; without the key it is half of them."))
@@ -67,7 +60,7 @@ func probeLimits(c *config.Config) (ps config.Problems) {
 	return ps
 }
 
-// otherFiles is more files than the program itself and each namespace usually have open.
+// otherFiles is a generous number of open files for the program itself and for each namespace.
 const otherFiles = 32
 
 // checkMemlock fails if RDMA cannot register the arenas of the reactors.

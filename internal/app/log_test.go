@@ -115,6 +115,31 @@ func TestLogThatNobodyReads(t *testing.T) {
 	}
 }
 
+// TestLogWhoseReaderEnded: with a closed pipe as standard error the target serves and ends as
+// usual.
+func TestLogWhoseReaderEnded(t *testing.T) {
+	r, w, err1 := os.Pipe()
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), serveFile+"="+writeConfig(t, validFile))
+	child.Stderr = w
+	stdout, err2 := child.StdoutPipe()
+	if err := errors.Join(err1, err2, r.Close(), child.Start(), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	kill := time.AfterFunc(testTimeout, func() { _ = child.Process.Kill() })
+	defer kill.Stop()
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatalf("the target does not start: %v", err)
+	}
+	_, addr, _ := strings.Cut(strings.TrimSpace(line), " on tcp ")
+	writeAndRead(t, host.TCP{Addr: netip.MustParseAddrPort(addr)})
+	_ = child.Process.Signal(syscall.SIGTERM)
+	if err := child.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // fullPipe is a pipe in which there is no room.
 func fullPipe(t *testing.T) (r, w *os.File) {
 	t.Helper()

@@ -37,14 +37,14 @@ type namespaces struct {
 	wg     sync.WaitGroup
 }
 
-// namespace is one of the configuration.
+// namespace is a namespace of the configuration.
 type namespace struct {
 	*config.Namespace
 	nqn string
 	key string // "subsystems[0].namespaces[1]"
 }
 
-// backing is where the blocks are in the end, behind wrappers, and its key.
+// backing returns the storage behind all wrappers, and its key.
 func (n *namespace) backing() (s *store, key string) {
 	keys, layers := n.Layers(n.key)
 	last := len(layers) - 1
@@ -97,7 +97,8 @@ func (ns *namespaces) start() error {
 		return problems
 	}
 	for i := range c.Subsystems {
-		tc := subsystemConfig(c, &c.Subsystems[i])
+		tc := c.Subsystems[i].SubsystemConfig
+		tc.MaxQueueSize = max(c.TCP.MaxDepth, c.RDMA.MaxDepth)
 		tc.Namespaces = open[tc.NQN]
 		if err := ns.s.target.AddSubsystem(tc); err != nil {
 			return c.Problem(fmt.Sprintf("subsystems[%d]", i), err.Error(), "")
@@ -216,6 +217,9 @@ func absent(n *namespace, at env) bool {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && s.creates != nil && s.creates(at):
+		if _, err := os.Lstat(path); err == nil {
+			return true // a link to nothing, where no file is created
+		}
 		_, err = os.Stat(filepath.Dir(path))
 		return errors.Is(err, fs.ErrNotExist)
 	case err != nil || info.Mode()&fs.ModeDevice == 0:

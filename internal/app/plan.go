@@ -8,9 +8,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
-	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // This file translates the configuration for the packages below. It opens nothing.
@@ -58,12 +56,6 @@ func uses(listeners []config.Listener, t nvme.TransportType) bool {
 	return slices.ContainsFunc(listeners, func(l config.Listener) bool { return l.Transport == t })
 }
 
-func (s *Server) tcpConfig() tcp.Config {
-	c := s.opts.Config.TCP
-	c.Log = s.log
-	return c
-}
-
 func (s *Server) rdmaConfig() rdma.Config {
 	c := s.opts.Config.RDMA
 	c.Log, c.Provider, c.TOS = s.log, s.opts.Verbs, map[uint16]uint8{}
@@ -71,11 +63,4 @@ func (s *Server) rdmaConfig() rdma.Config {
 		c.TOS[s.ports[i].id] = l.TOS
 	}
 	return c
-}
-
-// subsystemConfig is a subsystem without its namespaces.
-func subsystemConfig(c *config.Config, sub *config.Subsystem) target.SubsystemConfig {
-	tc := sub.SubsystemConfig
-	tc.MaxQueueSize = max(c.TCP.MaxDepth, c.RDMA.MaxDepth)
-	return tc
 }

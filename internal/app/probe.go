@@ -1,24 +1,34 @@
 package app
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"strconv"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/storage"
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // Check reads a configuration file and reports everything that is wrong with it, on this machine
-// too: files, disks and CPUs. It changes nothing. A nil error means that "serve" can use the file;
-// what it would warn of is written to out.
+// too: files, disks, CPUs and addresses. It changes nothing. A nil error means that "serve" can use
+// the file; what it would warn of is written to out.
 func Check(file string, environ []string, out io.Writer) error {
 	c, err := config.Load(file, environ, backends)
 	if err != nil {
 		return err
 	}
-	ps := probe(c)
+	ps := append(probe(c), probeListeners(c, ibv.New())...)
+	ps.Sort()
 	if ps.Failed() {
 		return ps
 	}
@@ -46,8 +56,10 @@ func count(n int, what string) string {
 func probe(c *config.Config) config.Problems {
 	ps := append(probeCPUs(c), probeLimits(c)...)
 	var known []stack
+	taken := map[uint64]*growth{}
 	for _, n := range all(c) {
-		ps = append(ps, probeStorage(c, n)...)
+		found, space := probeStorage(c, n)
+		ps = append(append(ps, found...), probeSpace(c, n, space, taken)...)
 		if s, ok := stackOf(n); ok {
 			ps = append(ps, s.overlaps(c, known)...)
 			known = append(known, s)
@@ -57,9 +69,38 @@ func probe(c *config.Config) config.Problems {
 	return ps
 }
 
+// probeListeners reports the listeners that could not be opened now. "serve" does not need it: it
+// logs those that it cannot open and waits for them.
+func probeListeners(c *config.Config, rdma verbs.Provider) (ps config.Problems) {
+	for i, l := range c.Listeners {
+		at := netip.AddrPortFrom(l.Address, l.Port)
+		var err error
+		if l.Transport == nvme.TransportRDMA {
+			if _, err = rdma.Devices(); err == nil {
+				// its ports are not those of TCP, but its addresses are those of the machine
+				err = tcp.Probe(netip.AddrPortFrom(l.Address, 0), &c.TCP)
+			}
+		} else {
+			err = tcp.Probe(at, &c.TCP)
+		}
+		if err == nil {
+			continue
+		}
+		key := fmt.Sprintf("listeners[%d]", i)
+		what := fmt.Sprintf("%v %v: %v", l.Transport, at, err)
+		if l.Required && !errors.Is(err, unix.EADDRINUSE) { // by an instance that may end before
+			ps = append(ps, c.Problem(key, what,
+				"With on_unavailable: wait the target starts without it."))
+		} else {
+			ps = append(ps, c.Warning(key, what, ""))
+		}
+	}
+	return ps
+}
+
 // probeAgain looks at one namespace while the others are served.
 func probeAgain(c *config.Config, n *namespace) config.Problems {
-	ps := probeStorage(c, n)
+	ps, _ := probeStorage(c, n)
 	var known []stack
 	for _, o := range all(c) {
 		if s, ok := stackOf(o); ok && o.key != n.key {
@@ -74,10 +115,10 @@ func probeAgain(c *config.Config, n *namespace) config.Problems {
 
 // probeStorage looks at the storage of a namespace. If it is absent that is a warning, because the
 // namespace is pending then.
-func probeStorage(c *config.Config, n *namespace) (ps config.Problems) {
+func probeStorage(c *config.Config, n *namespace) (ps config.Problems, space backend.Space) {
 	s, key := n.backing()
 	at := env{readOnly: n.ReadOnly, engine: c.Disks, log: slog.New(slog.DiscardHandler)}
-	name, path := key, n.path()
+	name, path := "it", n.path()
 	if path != "" {
 		name, key = strconv.Quote(path), key+".path"
 	}
@@ -94,16 +135,54 @@ func probeStorage(c *config.Config, n *namespace) (ps config.Problems) {
 	for _, p := range r.Warnings {
 		ps = append(ps, c.Warning(key, name+" "+p.What, p.Hint))
 	}
-	return ps
+	return ps, r.Space
 }
 
-// stack is the storage that a namespace stands on.
+// growth is what namespaces may take of a file system, in bytes: at once, and sooner or later.
+type growth struct{ atOnce, all int64 }
+
+// probeSpace adds a namespace to what others take of the same file system, and reports the one with
+// which it no longer fits. What does not fit alone has been reported.
+func probeSpace(c *config.Config, n *namespace, s backend.Space,
+	taken map[uint64]*growth,
+) config.Problems {
+	if s.Growth == 0 || s.Growth > s.Free {
+		return nil
+	}
+	g := taken[s.FileSystem]
+	if g == nil {
+		g = &growth{}
+		taken[s.FileSystem] = g
+	}
+	before := *g
+	g.all += s.Growth
+	if s.AtOnce {
+		g.atOnce += s.Growth
+	}
+	_, key := n.backing()
+	key += ".path"
+	what := func(verb string, bytes int64) string {
+		return fmt.Sprintf("%q and the files before it on its file system %s %d more bytes, and "+
+			"that has %d free", n.path(), verb, bytes, s.Free)
+	}
+	switch {
+	case before.atOnce <= s.Free && g.atOnce > s.Free:
+		return config.Problems{c.Problem(key, what("need", g.atOnce),
+			"Make room, or make them smaller, or use preallocate: sparse.")}
+	case before.all <= s.Free && g.all > s.Free:
+		return config.Problems{c.Warning(key, what("may take", g.all),
+			"Make room, or make them smaller: writes fail when the file system is full.")}
+	}
+	return nil
+}
+
+// stack is the storage that backs a namespace.
 type stack struct {
 	*storage.Stack
 	n *namespace
 }
 
-// stackOf finds out what a namespace stands on; false if it has no path, or nothing is there.
+// stackOf finds out what backs a namespace; false if it has no path, or nothing is there.
 func stackOf(n *namespace) (stack, bool) {
 	s, err := storage.Linux().StackOf(blockPath(n))
 	return stack{s, n}, err == nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
@@ -33,6 +37,21 @@ func TestCheckWarns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	dir := t.TempDir()
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 {
+		fs.Bavail = fs.Bfree
+	}
+	most := int64(fs.Bavail) * fs.Bsize / 4 * 3 >> 12 << 12
+	// two are files that fit their file system only alone.
+	two := func(name, options string) string {
+		return fmt.Sprintf("{nsid: 1, backend: file, path: %s/%s1, size: %d%s}, "+
+			"{nsid: 2, backend: file, path: %[1]s/%[2]s2, size: %[3]d%[4]s}", dir, name, most,
+			options)
+	}
 	namespaces := func(text string) string {
 		return strings.Replace(validFile, "{nsid: 1, backend: ram, size: 16MiB}", text, 1)
 	}
@@ -43,7 +62,7 @@ func TestCheckWarns(t *testing.T) {
 		},
 		{
 			"memory", namespaces("{nsid: 1, backend: ram, size: 4000TiB}"),
-			"may grow to ",
+			"namespaces[0]: it may grow to ",
 		},
 		{
 			"memory in all", namespaces(fmt.Sprintf("{nsid: 1, backend: ram, size: %d}, "+
@@ -53,6 +72,11 @@ func TestCheckWarns(t *testing.T) {
 		{
 			"space", namespaces("{nsid: 1, backend: file, size: 10TiB, path: " + t.TempDir() +
 				"/disk}"), "may grow by ",
+		},
+		{
+			"space in all", namespaces(two("sparse", "")),
+			fmt.Sprintf("sparse2\" and the files before it on its file system may take %d more "+
+				"bytes, and that has ", 2*most),
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -68,6 +92,66 @@ func TestCheckWarns(t *testing.T) {
 			}
 		})
 	}
+	_, err = warnings(t, namespaces(two("full", ", preallocate: full")))
+	want := fmt.Sprintf("full2\" and the files before it on its file system need %d more bytes",
+		2*most)
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
+	}
+}
+
+// TestCheckLooksAtListeners: what keeps a listener from starting now is a warning, or an error if
+// the target does not start without it.
+func TestCheckLooksAtListeners(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	network := verbstest.New(verbstest.Options{})
+	defer network.Close()
+	network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.1")))
+	const elsewhere = "no interface of this machine has that address now"
+	for _, tc := range []struct {
+		listener, more string
+		want           string // "" if nothing is wrong
+		failed         bool
+	}{
+		{"transport: tcp, address: 127.0.0.1, port: 0", "", "", false},
+		{"transport: tcp, address: 0.0.0.0, port: 0", "", "", false},
+		{"transport: rdma, address: 127.0.0.1, port: " + port, "", "", false},
+		{
+			"transport: tcp, address: 127.0.0.1, port: " + port, "",
+			"tcp 127.0.0.1:" + port + ": bind: address already in use: another process listens " +
+				"there", false,
+		},
+		{
+			"transport: tcp, address: 127.0.0.1, on_unavailable: fail, port: " + port, "",
+			"another process listens there", false,
+		},
+		{"transport: tcp, address: 192.0.2.1", "", elsewhere, false},
+		{"transport: tcp, address: 192.0.2.1, on_unavailable: fail", "", elsewhere, true},
+		{"transport: rdma, address: 192.0.2.1, on_unavailable: fail", "", elsewhere, true},
+		{
+			"transport: tcp, address: 127.0.0.1, port: 0", "tcp: {congestion_control: none}",
+			"is not in sysctl net.ipv4.tcp_available_congestion_control", false,
+		},
+	} {
+		ps := probeListeners(parse(t, "{"+tc.listener+"}", tc.more),
+			network.Provider("target"))
+		if (len(ps) == 0) != (tc.want == "") || ps.Failed() != tc.failed ||
+			!strings.Contains(ps.Error(), tc.want) {
+			t.Errorf("%s %s: %v, want %q", tc.listener, tc.more, ps, tc.want)
+		}
+	}
+	out, err := warnings(t, strings.Replace(validFile, "port: 0", "port: "+port, 1))
+	if err != nil || !strings.Contains(out, ":2:13: warning: listeners[0]: tcp 127.0.0.1:") {
+		t.Errorf("check: %v, %s", err, out)
+	}
 }
 
 // TestCheckAndServeAgree: what check passes is served, and what it refuses is not, for the same
@@ -81,6 +165,9 @@ func TestCheckAndServeAgree(t *testing.T) {
 		}
 		return path
 	}
+	if err := os.Symlink("nothing", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
 	for namespace, ok := range map[string]bool{
 		"backend: ram, size: 1MiB":                                        true,
 		"backend: file, path: " + file("grown", 3<<20) + ", size: 1MiB":   true,
@@ -88,6 +175,8 @@ func TestCheckAndServeAgree(t *testing.T) {
 		"backend: file, path: " + dir + "/sparse, size: 1TiB":             true,
 		// pending
 		"backend: file, path: " + dir + "/no/disk, size: 1MiB": true,
+		// pending
+		"backend: file, path: " + dir + "/link, size: 1MiB": true,
 		// pending
 		"backend: block, path: /dev/no-such-disk":                                     true,
 		"backend: file, path: " + file("alone", 1000):                                 false,

@@ -29,6 +29,8 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	defer closeLog()
 	announced := newSink(stdout, func(lines int) { log.Warn("output was dropped", "lines", lines) })
 	defer announced.close(outputPatience)
+	// Writing to a closed pipe is an error of the log, not the end of the program.
+	signal.Ignore(syscall.SIGPIPE)
 	// Before anything is started, so that an early signal ends in an orderly stop, too.
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)

@@ -169,7 +169,7 @@ func TestCheckLooksAtFiles(t *testing.T) {
 		{"path: " + disk + ", size: 8KiB", "", ""},
 		{"path: " + disk + ", size: 16KiB", "has 8192 bytes but 16384 are configured", ""},
 		{"path: " + disk + ", size: 4KiB", "", "has 8192 bytes, more than the 4096"},
-		{"path: " + fifo + ", size: 16KiB", "is not a regular file", ""},
+		{"path: " + fifo + ", size: 16KiB", "is a FIFO, not a regular file", ""},
 		{"path: " + dir + "/new", "", "no size is given; the namespace is pending"},
 		{"path: " + dir + "/new, size: 1MiB", "", ""},
 		{

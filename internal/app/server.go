@@ -65,7 +65,7 @@ type Server struct {
 	target     *target.Target
 	transports map[nvme.TransportType]fabric.Transport
 	workers    []*worker
-	health     *watcher        // nil before Start
+	stopHealth func()          // nil before Start
 	metrics    *metrics.Server // nil: not wanted
 	listeners  listeners
 	next       atomic.Uint64
@@ -118,7 +118,7 @@ func (s *Server) Start() error {
 	if err := s.startWorkers(); err != nil {
 		return err
 	}
-	s.health = watch(healthEvery, s.target.CheckHealth)
+	s.stopHealth = watch(healthEvery, s.target.CheckHealth)
 	if err := s.startMetrics(); err != nil {
 		return err
 	}
@@ -151,7 +151,9 @@ func (s *Server) startWorkers() error {
 	}
 	var list []fabric.Transport
 	if uses(c.Listeners, nvme.TransportTCP) {
-		list = append(list, tcp.New(s.tcpConfig()))
+		c := c.TCP
+		c.Log = s.log
+		list = append(list, tcp.New(c))
 	}
 	if uses(c.Listeners, nvme.TransportRDMA) {
 		list = append(list, rdma.New(s.rdmaConfig()))
@@ -259,8 +261,8 @@ func (s *Server) stop() error {
 	if s.metrics != nil {
 		errs = append(errs, s.metrics.Close())
 	}
-	if s.health != nil {
-		s.health.close()
+	if s.stopHealth != nil {
+		s.stopHealth()
 	}
 	if s.target != nil {
 		errs = append(errs, s.target.Close())

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/nvmf-target/nvmf-target/internal/passthru"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -50,19 +49,8 @@ func (d *Drive) SMART() (*nvme.SMARTLog, error) {
 	if err != nil {
 		return nil, err
 	}
-	var h Health
-	switch d.d.Bus {
-	case "nvme":
-		return readNVMe(device)
-	case "sata":
-		h, err = askATA(device)
-	default:
-		h, err = askSCSI(device)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return h.smart(), nil
+	_, log, err := readHealth(d.d.Bus, device)
+	return log, err
 }
 
 // device returns the path at which the drive is now: one that was offline may be back under another
@@ -82,15 +70,6 @@ func (d *Drive) device() (string, error) {
 		}
 	}
 	return "", fmt.Errorf("%s: %w", d.ID(), os.ErrNotExist)
-}
-
-func readNVMe(device string) (*nvme.SMARTLog, error) {
-	f, err := os.Open(device)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return passthru.SMART(passthru.FD(f.Fd()))
 }
 
 // smart returns the health as log page 02h (Base section 5.1.12.1.3). A drive that fails is no

@@ -12,10 +12,11 @@ import (
 	"github.com/dswarbrick/smart/drivedb"
 	"github.com/dswarbrick/smart/scsi"
 
+	"github.com/nvmf-target/nvmf-target/internal/passthru"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// State sums a health up.
+// State summarizes a Health.
 type State uint8
 
 // The states, from good to bad; Unknown is that of disks that were not asked.
@@ -48,16 +49,7 @@ func (h *Health) note(s State, format string, args ...any) {
 
 // ask reads the health of a drive.
 func ask(d *Disk) Health {
-	var h Health
-	var err error
-	switch d.Bus {
-	case "nvme":
-		h, err = askNVMe("/dev/" + d.Name)
-	case "sata":
-		h, err = askATA("/dev/" + d.Name)
-	default:
-		h, err = askSCSI("/dev/" + d.Name)
-	}
+	h, _, err := readHealth(d.Bus, "/dev/"+d.Name)
 	switch {
 	case errors.Is(err, os.ErrPermission):
 		return unknown("only root may ask")
@@ -69,14 +61,35 @@ func ask(d *Disk) Health {
 	return h
 }
 
-// askNVMe reads log page 02h by an ioctl, because the library prints it instead, and ignores the
-// status of the command.
-func askNVMe(device string) (Health, error) {
-	l, err := readNVMe(device)
-	if err != nil {
-		return Health{}, err
+// readHealth reads the health of a drive, also in the form of log page 02h. It may block for some
+// seconds.
+func readHealth(bus, device string) (h Health, log *nvme.SMARTLog, err error) {
+	switch bus {
+	case "nvme":
+		if log, err = readNVMe(device); err == nil {
+			h = nvmeHealth(log)
+		}
+		return h, log, err
+	case "sata":
+		h, err = askATA(device)
+	default:
+		h, err = askSCSI(device)
 	}
-	return nvmeHealth(l), nil
+	if err != nil {
+		return Health{}, nil, err
+	}
+	return h, h.smart(), nil
+}
+
+// readNVMe reads log page 02h by an ioctl, because the library prints it instead, and ignores the
+// status of the command.
+func readNVMe(device string) (*nvme.SMARTLog, error) {
+	f, err := os.Open(device)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return passthru.SMART(passthru.FD(f.Fd()))
 }
 
 // nvmeHealth evaluates log page 02h (Base section 5.1.12.1.3).

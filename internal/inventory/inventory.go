@@ -4,15 +4,13 @@ package inventory
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/nvmf-target/nvmf-target/internal/storage"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // Disk is a whole block device.
@@ -112,42 +110,47 @@ func (d *Disk) use(who string, part int) {
 
 // disk reads what sysfs has of a disk. What is missing stays zero.
 func (m Machine) disk(name string) *Disk {
-	dir := os.DirFS(filepath.Join(m.Sys, "block", name))
+	dir := filepath.Join(m.Sys, "block", name)
+	text := func(file string) string { return sys.Attribute(filepath.Join(dir, file)) }
+	number := func(file string) int64 {
+		n, _ := sys.Number(filepath.Join(dir, file))
+		return n
+	}
 	d := &Disk{
-		Name: name, Size: number(dir, "size") << 9,
-		BlockSize:  int(number(dir, "queue/logical_block_size")),
-		Rotational: number(dir, "queue/rotational") == 1, ReadOnly: number(dir, "ro") == 1,
-		Model: text(dir, "device/model"), Serial: text(dir, "device/serial"),
-		numbers: []string{text(dir, "dev")},
+		Name: name, Size: number("size") << 9,
+		BlockSize:  int(number("queue/logical_block_size")),
+		Rotational: number("queue/rotational") == 1, ReadOnly: number("ro") == 1,
+		Model: text("device/model"), Serial: text("device/serial"),
+		numbers: []string{text("dev")},
 	}
 	// SCSI: behind a header of four bytes
-	if vpd, err := fs.ReadFile(dir, "device/vpd_pg80"); err == nil && len(vpd) > 4 {
+	if vpd, err := os.ReadFile(filepath.Join(dir, "device/vpd_pg80")); err == nil && len(vpd) > 4 {
 		d.Serial = strings.TrimSpace(string(vpd[4:]))
 	}
-	if z := text(dir, "queue/zoned"); z != "none" {
+	if z := text("queue/zoned"); z != "none" {
 		d.Zoned = z
 	}
-	real, _ := filepath.EvalSymlinks(filepath.Join(m.Sys, "block", name))
-	transport := text(dir, "device/transport")
-	// behind native multipath
-	if paths, _ := fs.Glob(dir, "device/nvme[0-9]*/transport"); transport == "" && len(paths) > 0 {
-		transport = text(dir, paths[0])
+	real, _ := filepath.EvalSymlinks(dir)
+	transport := text("device/transport")
+	paths, _ := filepath.Glob(filepath.Join(dir, "device/nvme[0-9]*/transport"))
+	if transport == "" && len(paths) > 0 { // behind native multipath
+		transport = sys.Attribute(paths[0])
 	}
-	d.Bus = bus(name, real, text(dir, "device/vendor"), transport)
-	d.holders(dir, ".", 0)
-	parts, _ := fs.Glob(dir, "*/partition")
+	d.Bus = bus(name, real, text("device/vendor"), transport)
+	d.holders(dir, 0)
+	parts, _ := filepath.Glob(filepath.Join(dir, "*/partition"))
 	for _, p := range parts {
-		part := path.Dir(p)
+		part := filepath.Base(filepath.Dir(p))
 		d.Partitions = append(d.Partitions, part)
-		d.numbers = append(d.numbers, text(dir, part+"/dev"))
-		d.holders(dir, part, len(d.Partitions))
+		d.numbers = append(d.numbers, text(part+"/dev"))
+		d.holders(filepath.Dir(p), len(d.Partitions))
 	}
 	return d
 }
 
 // holders adds device-mapper, RAID and bcache devices made of the disk or of a partition.
-func (d *Disk) holders(dir fs.FS, at string, part int) {
-	list, _ := fs.ReadDir(dir, path.Join(at, "holders"))
+func (d *Disk) holders(dir string, part int) {
+	list, _ := os.ReadDir(filepath.Join(dir, "holders"))
 	for _, h := range list {
 		d.use(h.Name(), part)
 	}
@@ -175,19 +178,6 @@ func bus(name, place, vendor, transport string) string {
 		return "sas"
 	}
 	return "scsi"
-}
-
-func text(dir fs.FS, name string) string {
-	b, err := fs.ReadFile(dir, name)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
-}
-
-func number(dir fs.FS, name string) int64 {
-	n, _ := strconv.ParseInt(text(dir, name), 10, 64)
-	return n
 }
 
 // compareNames puts sda before sdaa and nvme2n1 before nvme10n1: shorter first if what comes before

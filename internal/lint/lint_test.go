@@ -64,7 +64,7 @@ var allowed = map[string][]string{
 
 	"backend":             {"internal/list", "internal/mem"},
 	"backend/backendtest": {"backend", "internal/list", "internal/mem", "internal/testutil"},
-	"backend/block":       {"backend", "backend/disk"},
+	"backend/block":       {"backend", "backend/disk", "internal/sys"},
 	"backend/disk": {
 		"backend", "internal/list", "internal/mem", "internal/storage", "internal/sys",
 		"internal/uring",
@@ -89,7 +89,7 @@ var allowed = map[string][]string{
 	"internal/passthru/passthrutest": {"nvme", "internal/sys"},
 	"internal/ratelog":               {},
 	"internal/reactor":               {"internal/list", "internal/sys"},
-	"internal/storage":               {},
+	"internal/storage":               {"internal/sys"},
 	"internal/sys":                   {},
 	"internal/testutil":              {},
 	"internal/uring":                 {},

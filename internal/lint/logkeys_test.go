@@ -8,11 +8,15 @@ import (
 	"testing"
 )
 
-// logKeys returns what is wrong with the keys of the log lines of a file.
-func logKeys(f *goFile, known []string) (wrong []string) {
-	add := func(n ast.Node, what string) {
-		wrong = append(wrong, f.name+":"+strconv.Itoa(f.line(n.Pos()))+": "+what)
-	}
+// logKey is the key of a value in a log line.
+type logKey struct {
+	name     string
+	constant bool
+	place    string
+}
+
+// logKeys returns the keys of the log lines of a file.
+func logKeys(f *goFile) (keys []logKey) {
 	check := func(args []ast.Expr) {
 		for i := 0; i < len(args); i += 2 {
 			arg := args[i]
@@ -20,11 +24,9 @@ func logKeys(f *goFile, known []string) (wrong []string) {
 				i-- // key and value in one
 				arg = call.Args[0]
 			}
-			if key, ok := constant(arg); !ok {
-				add(arg, "the key of a log line is not a constant")
-			} else if !slices.Contains(known, key) {
-				add(arg, "the key "+strconv.Quote(key)+" of a log line is not in docs/glossary.md")
-			}
+			key, ok := constant(arg)
+			place := f.name + ":" + strconv.Itoa(f.line(arg.Pos()))
+			keys = append(keys, logKey{key, ok, place})
 		}
 	}
 	ast.Inspect(f.ast, func(n ast.Node) bool {
@@ -47,6 +49,19 @@ func logKeys(f *goFile, known []string) (wrong []string) {
 		}
 		return true
 	})
+	return keys
+}
+
+// wrongKeys are complaints about keys that are not known.
+func wrongKeys(keys []logKey, known []string) (wrong []string) {
+	for _, k := range keys {
+		if !k.constant {
+			wrong = append(wrong, k.place+": the key of a log line is not a constant")
+		} else if !slices.Contains(known, k.name) {
+			wrong = append(wrong, k.place+": the key "+strconv.Quote(k.name)+
+				" of a log line is not in docs/glossary.md")
+		}
+	}
 	return wrong
 }
 
@@ -63,7 +78,7 @@ func logArgs(call *ast.CallExpr) ([]ast.Expr, bool) {
 	switch sel.Sel.Name {
 	case "Debug", "Warn":
 		return call.Args[1:], true
-	case "Info", "Error", "warn", "note":
+	case "Info", "Error", "info", "warn", "note":
 		return call.Args[1:], text
 	case "With":
 		return call.Args, text
@@ -112,18 +127,28 @@ func constant(e ast.Expr) (string, bool) {
 	return "", false
 }
 
-// TestLogKeys: one key for one thing, from the table of the glossary.
+// TestLogKeys: one key for one thing, from the table of the glossary, which has no other.
 func TestLogKeys(t *testing.T) {
 	_, rows := glossary(t)
 	known := slices.Concat(rows...)
+	used := map[string]bool{}
 	goFiles(t, func(f *goFile) {
 		if f.isTest() {
 			return
 		}
-		for _, w := range logKeys(f, known) {
+		keys := logKeys(f)
+		for _, w := range wrongKeys(keys, known) {
 			t.Error(w)
 		}
+		for _, k := range keys {
+			used[k.name] = true
+		}
 	})
+	for _, k := range known {
+		if !used[k] {
+			t.Errorf("no log line has the key %q of docs/glossary.md", k)
+		}
+	}
 }
 
 func TestLogKeysAreFound(t *testing.T) {
@@ -139,13 +164,15 @@ func TestLogKeysAreFound(t *testing.T) {
 		`log.Info("a line", slog.String("path", p), "err", err)`: 0,
 		`log.Info("a line", slog.String("file", p), "err", err)`: 1,
 		`h.warn("a line", "from", a)`:                            1,
+		`c.h.info("a line", "from", a)`:                          1,
 		`log.Warn("a line", append(more, "from", a)...)`:         1,
 		`_ = []any{"from", a, "err", err}`:                       1,
 		`_ = dev.Info()`:                                         0,
 		`t.Error("from", err)`:                                   0,
 	} {
 		f := parseGo(t, "a.go", []byte("package a\n\nfunc b() {\n"+line+"\n}\n"))
-		if got := logKeys(f, []string{"err", "path"}); len(got) != want {
+		got := wrongKeys(logKeys(f), []string{"err", "path"})
+		if len(got) != want {
 			t.Errorf("%s: %q, want %d", line, got, want)
 		}
 	}

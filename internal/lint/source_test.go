@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -98,5 +99,59 @@ func TestGlossaryListsEachTermOnce(t *testing.T) {
 				t.Errorf("docs/glossary.md lists %q twice", all[i])
 			}
 		}
+	}
+}
+
+// missingTerms are those of the terms that none of the files says, in an identifier or a comment.
+func missingTerms(terms []string, files []*goFile) []string {
+	missing := map[string]string{} // by their words
+	for _, t := range terms {
+		missing[" "+strings.Join(wordsOf(t), " ")] = t
+	}
+	for _, f := range files {
+		var b strings.Builder
+		add := func(text string) {
+			b.WriteString("\n " + strings.Join(wordsOf(text), " "))
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if id, ok := n.(*ast.Ident); ok {
+				add(id.Name)
+			}
+			return true
+		})
+		for _, c := range f.ast.Comments {
+			add(c.Text())
+		}
+		said := b.String()
+		for words := range missing {
+			if strings.Contains(said, words) {
+				delete(missing, words)
+			}
+		}
+	}
+	return slices.Sorted(maps.Values(missing))
+}
+
+// TestGlossaryIsUsed: the code says each term.
+func TestGlossaryIsUsed(t *testing.T) {
+	rows, _ := glossary(t)
+	var files []*goFile
+	goFiles(t, func(f *goFile) {
+		if !strings.HasPrefix(f.name, "internal/lint/") {
+			files = append(files, f)
+		}
+	})
+	for _, term := range missingTerms(slices.Concat(rows...), files) {
+		t.Errorf("no code says %q, a term of docs/glossary.md", term)
+	}
+}
+
+func TestMissingTermsAreFound(t *testing.T) {
+	f := parseGo(t, "a.go", []byte("package a\n\n// b is a zero-\n// copy read.\n"+
+		"func frameCaches() {}\n"))
+	got := missingTerms([]string{"zero-copy read", "frame cache", "zero-copy write", "cached"},
+		[]*goFile{f})
+	if want := []string{"cached", "zero-copy write"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

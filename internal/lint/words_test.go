@@ -109,7 +109,8 @@ func TestWords(t *testing.T) {
 		}
 	})
 	sourceFiles(t, func(name string) {
-		if !strings.HasSuffix(name, ".md") && !strings.HasSuffix(name, ".sh") {
+		about := "docs/adr/0019-the-fields-language.md" // names what was replaced
+		if name == about || !strings.HasSuffix(name, ".md") && !strings.HasSuffix(name, ".sh") {
 			return
 		}
 		text, err := os.ReadFile(filepath.Join(root, name))

@@ -58,14 +58,14 @@ func (p *Pool) Available() int { return p.arena.Available() - p.reserve }
 // Reserve returns how many bytes only AllocReserve hands out.
 func (p *Pool) Reserve() int { return p.reserve }
 
-// Crowded says whether a Waiter waits.
-func (p *Pool) Crowded() bool { return !p.waiting.Empty() || !p.urgent.Empty() }
+// HasWaiters says whether a Waiter waits.
+func (p *Pool) HasWaiters() bool { return !p.waiting.Empty() || !p.urgent.Empty() }
 
 // Alloc appends n bytes to dst, in as few segments as possible, and returns the extended slice. It
 // returns dst and false if there are not so many, or if others wait: the caller then waits, too, or
 // does without.
 func (p *Pool) Alloc(dst []Segment, n int) ([]Segment, bool) {
-	if p.Crowded() || p.Available() < n {
+	if p.HasWaiters() || p.Available() < n {
 		return dst, false
 	}
 	return p.arena.Alloc(dst, n)
@@ -87,6 +87,25 @@ func (p *Pool) WaitReserve(w *Waiter, n int, now int64) { p.wait(&p.urgent, w, n
 func (p *Pool) wait(q *list.List[Waiter], w *Waiter, n int, now int64) {
 	w.queue, w.size, w.since, w.Segs = q, n, now, w.Segs[:0]
 	q.Push(w, &w.node)
+}
+
+// Promote makes w wait as if by WaitReserve, among those by its age, if it waits by Wait.
+func (p *Pool) Promote(w *Waiter) {
+	if !w.Waiting() || w.queue == &p.urgent {
+		return
+	}
+	p.Cancel(w)
+	w.queue = &p.urgent
+	p.urgent.Push(w, &w.node)
+	for u := range p.urgent.All() {
+		if u == w {
+			break
+		}
+		if u.since > w.since {
+			p.urgent.Remove(&u.node)
+			p.urgent.Push(u, &u.node)
+		}
+	}
 }
 
 // Cancel removes w from the queue if it is there.

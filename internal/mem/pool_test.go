@@ -39,7 +39,7 @@ func newTestPool(t *testing.T, size, reserve int) *Pool {
 
 func TestPool(t *testing.T) {
 	p := newTestPool(t, 64<<10, 16<<10)
-	if p.Max() != 48<<10 || p.Available() != 48<<10 || p.Crowded() {
+	if p.Max() != 48<<10 || p.Available() != 48<<10 || p.HasWaiters() {
 		t.Fatalf("most %d, available %d", p.Max(), p.Available())
 	}
 	all, ok := p.Alloc(nil, 48<<10)
@@ -73,7 +73,7 @@ func TestPool(t *testing.T) {
 		t.Fatal("Alloc went ahead of those who wait")
 	}
 	if !p.CanServe() || p.Serve() != 2 || !slices.Equal(log, []string{"a 40960", "c 4096"}) ||
-		p.Crowded() {
+		p.HasWaiters() {
 		t.Fatalf("served: %v", log)
 	}
 	p.Free(a.w.Segs)
@@ -109,7 +109,7 @@ func TestPoolReserve(t *testing.T) {
 	p.Wait(&a.w, 4<<10, 10)
 	p.WaitReserve(&b.w, 16<<10, 20)
 	p.WaitReserve(&c.w, 4<<10, 30)
-	if !p.Crowded() || p.CanServe() {
+	if !p.HasWaiters() || p.CanServe() {
 		t.Fatal("memory is granted that is not there")
 	}
 	p.Free(some)
@@ -119,15 +119,46 @@ func TestPoolReserve(t *testing.T) {
 	p.Free(b.w.Segs)
 	p.WaitReserve(&b.w, 32<<10, 20)
 	p.Cancel(&b.w)
-	if p.Expire(15) != 1 || p.Crowded() || len(a.w.Segs) != 0 {
+	if p.Expire(15) != 1 || p.HasWaiters() || len(a.w.Segs) != 0 {
 		t.Fatalf("%v", log)
 	}
 	p.WaitReserve(&b.w, 32<<10, 20)
-	if p.Expire(21) != 1 || p.Crowded() || len(b.w.Segs) != 0 {
+	if p.Expire(21) != 1 || p.HasWaiters() || len(b.w.Segs) != 0 {
 		t.Fatalf("%v", log)
 	}
 	p.Free(rest)
 	p.Free(c.w.Segs)
+}
+
+// TestPoolPromote: one that may have the reserve after all gets it according to its age.
+func TestPoolPromote(t *testing.T) {
+	p := newTestPool(t, 64<<10, 16<<10)
+	all, _ := p.AllocReserve(nil, 64<<10)
+	var log []string
+	var users [5]*user
+	for i := range users {
+		users[i] = newUser(string(rune('a'+i)), &log)
+	}
+	a, b, c, d, e := users[0], users[1], users[2], users[3], users[4]
+	p.WaitReserve(&a.w, 4096, 10)
+	p.Wait(&b.w, 4096, 20)
+	p.Wait(&c.w, 4096, 30)
+	p.WaitReserve(&d.w, 4096, 40)
+	p.WaitReserve(&e.w, 4096, 50)
+	p.Promote(&c.w)
+	p.Promote(&d.w) // it has what it is promised
+	if p.Expire(11) != 1 || !slices.Equal(log, []string{"a expired"}) {
+		t.Fatalf("%v", log)
+	}
+	p.Promote(&a.w) // it does not wait
+	p.Free(all)
+	if p.Serve() != 4 ||
+		!slices.Equal(log[1:], []string{"c 4096", "d 4096", "e 4096", "b 4096"}) {
+		t.Fatalf("%v", log)
+	}
+	for _, u := range users[1:] {
+		p.Free(u.w.Segs)
+	}
 }
 
 func TestPoolNoAllocation(t *testing.T) {

@@ -181,6 +181,8 @@ func namespace(s sink, ns *target.NamespaceStats) {
 	s.gauge(blockSize, float64(ns.BlockSize))
 	if ns.Allocated >= 0 {
 		s.gauge(allocated, float64(ns.Allocated))
+	}
+	if ns.Free >= 0 {
 		s.gauge(free, float64(ns.Free))
 	}
 	s.gauge(ready, boolean(ns.Ready))

@@ -38,14 +38,11 @@ func (fd FD) Ioctl(request uintptr, c *sys.NVMeCommand) (uint16, syscall.Errno) 
 	return sys.NVMeIoctl(int(fd), request, c)
 }
 
-// Admin sends an admin command that reads len(data) bytes. An error is a syscall.Errno of the
-// kernel or an nvme.Status of the drive. It may block, for ten seconds at most.
-func Admin(d Drive, sqe *nvme.SQE, data []byte) error {
+// admin sends an admin command that reads len(data) bytes, and returns its result. An error is a
+// syscall.Errno of the kernel or an nvme.Status of the drive. It may block, for ten seconds at
+// most.
+func admin(d Drive, sqe *nvme.SQE, data []byte) (result uint64, err error) {
 	c := Encode(sqe)
-	return admin(d, &c, data)
-}
-
-func admin(d Drive, c *sys.NVMeCommand, data []byte) error {
 	c.TimeoutMillis = timeoutMillis
 	var pin runtime.Pinner
 	if len(data) > 0 {
@@ -53,51 +50,51 @@ func admin(d Drive, c *sys.NVMeCommand, data []byte) error {
 		defer pin.Unpin()
 	}
 	c.SetData(data)
-	switch st, e := d.Ioctl(sys.NVMeAdmin, c); {
+	switch st, e := d.Ioctl(sys.NVMeAdmin, &c); {
 	case e != 0:
-		return e
+		return 0, e
 	case st != 0:
-		return nvme.Status(st).Code()
+		return 0, nvme.Status(st).Code()
 	}
-	return nil
+	return c.Result, nil
 }
 
 // Feature returns the current value of the feature fid of a namespace, or of the drive if nsid is
-// 0. Errors are those of Admin.
+// 0. Errors wrap those of the kernel or the drive.
 func Feature(d Drive, nsid uint32, fid uint8) (uint32, error) {
 	var sqe nvme.SQE
 	sqe.SetOpcode(nvme.AdminGetFeatures)
 	sqe.SetNSID(nsid)
 	sqe.SetCDW(10, uint32(fid))
-	c := Encode(&sqe)
-	if err := admin(d, &c, nil); err != nil {
+	v, err := admin(d, &sqe, nil)
+	if err != nil {
 		return 0, fmt.Errorf("feature %02Xh: %w", fid, err)
 	}
-	return uint32(c.Result), nil
+	return uint32(v), nil
 }
 
-// Identify reads the data structure cns of the namespace nsid, or of the controller. Errors are
-// those of Admin.
+// Identify reads the data structure cns of the namespace nsid, or of the controller. Errors are as
+// for Feature.
 func Identify(d Drive, cns nvme.CNS, nsid uint32, csi nvme.CSI) ([]byte, error) {
 	var sqe nvme.SQE
 	sqe.SetOpcode(nvme.AdminIdentify)
 	sqe.SetNSID(nsid)
 	sqe.Identify().Set(cns, 0, csi)
 	b := make([]byte, nvme.IdentifyDataSize)
-	if err := Admin(d, &sqe, b); err != nil {
+	if _, err := admin(d, &sqe, b); err != nil {
 		return nil, fmt.Errorf("identify %02Xh: %w", uint8(cns), err)
 	}
 	return b, nil
 }
 
-// SMART reads the health log of the whole drive. Errors are those of Admin.
+// SMART reads the health log of the whole drive. Errors are as for Feature.
 func SMART(d Drive) (*nvme.SMARTLog, error) {
 	var sqe nvme.SQE
 	sqe.SetOpcode(nvme.AdminGetLogPage)
 	sqe.SetNSID(nvme.NSIDAll)
 	sqe.GetLog().Set(nvme.LogSMART, nvme.SMARTLogSize, 0, 0, false)
 	b := make([]byte, nvme.SMARTLogSize)
-	if err := Admin(d, &sqe, b); err != nil {
+	if _, err := admin(d, &sqe, b); err != nil {
 		return nil, fmt.Errorf("health log: %w", err)
 	}
 	l, err := nvme.Parse[nvme.SMARTLog](b)

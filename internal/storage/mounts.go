@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // mount is a line of the table of mounts (proc(5), mountinfo).
@@ -51,15 +53,23 @@ func (m Machine) Mounts() (map[string][]string, error) {
 			used[mt.number] = []string{mt.point}
 		}
 	}
-	swaps, _ := os.ReadFile(filepath.Join(m.Proc, "swaps")) // missing in kernels without swap
-	for line := range strings.Lines(string(swaps)) {
-		if name, _, _ := strings.Cut(line, " "); strings.HasPrefix(name, "/dev/") {
-			if n := m.numberOf(name); n != "" {
-				used[n] = append(used[n], "swap")
-			}
+	for _, name := range m.swaps() {
+		if n := m.numberOf(name); n != "" {
+			used[n] = append(used[n], "swap")
 		}
 	}
 	return used, nil
+}
+
+// swaps returns the paths of the devices and files that are swap.
+func (m Machine) swaps() (list []string) {
+	table, _ := os.ReadFile(filepath.Join(m.Proc, "swaps")) // missing in kernels without swap
+	for line := range strings.Lines(string(table)) {
+		if name, _, _ := strings.Cut(line, " "); strings.HasPrefix(name, "/") {
+			list = append(list, unescape(strings.TrimRight(name, "\t")))
+		}
+	}
+	return list
 }
 
 // numberOf returns the number of a device below /dev, "" if it is no block device.
@@ -71,7 +81,7 @@ func (m Machine) numberOf(device string) string {
 	if real, err := filepath.EvalSymlinks(device); err == nil { // /dev/mapper/NAME
 		name = real
 	}
-	return text(filepath.Join(m.Sys, "class/block", filepath.Base(name), "dev"))
+	return sys.Attribute(filepath.Join(m.Sys, "class/block", filepath.Base(name), "dev"))
 }
 
 // unescape undoes the kernel's escapes in mount points.

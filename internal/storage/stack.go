@@ -1,5 +1,5 @@
-// Package storage says on which storage a path stands, whether two paths stand on the same storage,
-// and who uses it. It reads sysfs and procfs and opens nothing.
+// Package storage finds out what storage backs a path, whether two paths share storage, and who
+// uses it. It reads sysfs and procfs and opens nothing.
 package storage
 
 import (
@@ -9,10 +9,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // Machine is where the facts come from.
@@ -24,7 +25,7 @@ type Machine struct {
 // Linux returns this machine.
 func Linux() Machine { return Machine{Sys: "/sys", Proc: "/proc"} }
 
-// Stack is what a path stands on: the file or block device itself, and everything below it.
+// Stack is what backs a path: the file or block device itself, and everything below it.
 //
 //	file          -> the block device that its file system is on
 //	loop device   -> the file behind it
@@ -40,16 +41,16 @@ type layer struct {
 	name string // for people: "sda1", "/srv/disk.img"
 	from int64  // in bytes
 	to   int64  // end of the range, math.MaxInt64 for all
-	// shared says that what stands on this layer is somewhere within the range, as a file system or
-	// the device mapper has placed it, beside other things.
+	// shared says that the layer above is somewhere within the range, where a file system or the
+	// device mapper has placed it, beside others.
 	shared bool
 }
 
-// maxDepth is where a stack is cut off that does not end.
+// maxDepth is the most layers of a stack, which might otherwise be a loop.
 const maxDepth = 32
 
-// StackOf returns what the file or block device at path stands on. A file that does not exist yet
-// is known by its directory and its name.
+// StackOf returns what backs the file or block device at path. A file that does not exist yet is
+// identified by its directory and its name.
 func (m Machine) StackOf(path string) (*Stack, error) {
 	if path == "" {
 		return nil, errors.New("no path is given")
@@ -62,8 +63,8 @@ func (m Machine) StackOf(path string) (*Stack, error) {
 	return s, nil
 }
 
-// addPath adds the file or block device at path, and what it stands on. part is the range of it
-// that counts.
+// addPath adds the file or block device at path, and what backs it. part is the range of it that
+// counts.
 func (m Machine) addPath(s *Stack, path string, part layer) error {
 	var st unix.Stat_t
 	err := unix.Stat(path, &st)
@@ -78,20 +79,16 @@ func (m Machine) addPath(s *Stack, path string, part layer) error {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFBLK:
-		m.addDevice(s, deviceNumber(st.Rdev), part)
+		m.addDevice(s, sys.DeviceNumber(st.Rdev), part)
 		return nil
 	case unix.S_IFREG:
-		number := deviceNumber(st.Dev)
+		number := sys.DeviceNumber(st.Dev)
 		part.id, part.name = number+" "+id, path
 		s.layers = append(s.layers, part)
 		m.addDevice(s, m.fileSystem(number), layer{to: math.MaxInt64, shared: true})
 		return nil
 	}
 	return fmt.Errorf("%s is not a regular file or a block device", path)
-}
-
-func deviceNumber(dev uint64) string {
-	return fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev))
 }
 
 // fileSystem returns the number of the block device that a file system with this number is on, ""
@@ -107,8 +104,8 @@ func (m Machine) fileSystem(number string) string {
 	return anonymous[number]
 }
 
-// addDevice adds the block device with this number, and what it stands on. part is the range of it
-// that counts.
+// addDevice adds the block device with this number, and what backs it. part is the range of it that
+// counts.
 func (m Machine) addDevice(s *Stack, number string, part layer) {
 	if number == "" || len(s.layers) >= maxDepth {
 		return
@@ -127,11 +124,12 @@ func (m Machine) addDevice(s *Stack, number string, part layer) {
 		if err != nil {
 			size = math.MaxInt64 - start
 		}
-		m.addDevice(s, text(filepath.Join(filepath.Dir(dir), "dev")), part.within(start, size))
+		m.addDevice(s, sys.Attribute(filepath.Join(filepath.Dir(dir), "dev")),
+			part.within(start, size))
 	}
-	if file := text(filepath.Join(dir, "loop/backing_file")); file != "" {
-		off, _ := number64(dir, "loop/offset")
-		size, _ := number64(dir, "loop/sizelimit")
+	if file := sys.Attribute(filepath.Join(dir, "loop/backing_file")); file != "" {
+		off, _ := sys.Number(filepath.Join(dir, "loop/offset"))
+		size, _ := sys.Number(filepath.Join(dir, "loop/sizelimit"))
 		if size == 0 {
 			size = math.MaxInt64 - off
 		}
@@ -139,7 +137,7 @@ func (m Machine) addDevice(s *Stack, number string, part layer) {
 	}
 	slaves, _ := os.ReadDir(filepath.Join(dir, "slaves"))
 	for _, slave := range slaves {
-		m.addDevice(s, text(filepath.Join(dir, "slaves", slave.Name(), "dev")),
+		m.addDevice(s, sys.Attribute(filepath.Join(dir, "slaves", slave.Name(), "dev")),
 			layer{to: math.MaxInt64, shared: true})
 	}
 }
@@ -154,13 +152,13 @@ func (l layer) within(off, n int64) layer {
 	return l
 }
 
-// overlaps says whether two ranges have bytes in common that only one user may have.
+// overlaps says whether two ranges have bytes in common that are not shared out.
 func (l layer) overlaps(o layer) bool {
 	return l.id == o.id && l.from < o.to && o.from < l.to && !(l.shared && o.shared)
 }
 
-// Overlaps says whether two paths stand on the same bytes, and returns the name of the file or
-// block device where they meet. Both may stand on one device without that, in files of one file
+// Overlaps says whether two paths are backed by the same bytes, and returns the name of the file or
+// block device where they meet. Both may be on one device without that: in files of one file
 // system, in partitions, or in volumes of the device mapper.
 func (s *Stack) Overlaps(o *Stack) (where string, ok bool) {
 	for _, a := range s.layers {
@@ -181,25 +179,13 @@ func (s *Stack) Name() string {
 	return s.layers[0].name
 }
 
-func text(name string) string {
-	b, err := os.ReadFile(name)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
-}
-
 func exists(dir, name string) bool {
 	_, err := os.Stat(filepath.Join(dir, name))
 	return err == nil
 }
 
-func number64(dir, name string) (int64, error) {
-	return strconv.ParseInt(text(filepath.Join(dir, name)), 10, 64)
-}
-
 // sectors reads a number of sectors of 512 bytes, and returns bytes.
 func sectors(dir, name string) (int64, error) {
-	n, err := number64(dir, name)
+	n, err := sys.Number(filepath.Join(dir, name))
 	return n << 9, err
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
@@ -109,7 +110,7 @@ func newMachine(t *testing.T) *fake {
 // at returns the stack of a block device of the fake machine, or of a file.
 func (f *fake) at(name string) *Stack {
 	f.t.Helper()
-	if number := text(filepath.Join(f.Sys, "class/block", name, "dev")); number != "" {
+	if number := sys.Attribute(filepath.Join(f.Sys, "class/block", name, "dev")); number != "" {
 		return f.device(number)
 	}
 	s, err := f.StackOf(filepath.Join(f.root, name))
@@ -200,7 +201,9 @@ func TestUsers(t *testing.T) {
 24 1 8:1 / /boot\040files rw - vfat /dev/sda1 rw
 25 1 7:2 / /mnt ro - squashfs /dev/loop2 ro
 `)
-	f.write("proc/swaps", "Filename Type\n/dev/dm-1 partition 1000 0 -2\n")
+	f.write("a swap", "")
+	f.write("proc/swaps", "Filename\t\tType\n/dev/dm-1                 partition 1000 0 -2\n"+
+		f.root+"/a\\040swap file 1000 0 -3\n")
 	process := func(pid int, name, target, flags string) {
 		f.t.Helper()
 		dir := fmt.Sprintf("proc/%d/", pid)
@@ -224,6 +227,7 @@ func TestUsers(t *testing.T) {
 		"loop0":  "/mnt (loop2), loop1 (image), loop2 (image)",
 		"loop1":  "loop0 (image)",
 		"image":  "/mnt (loop2), loop0, loop1, loop2",
+		"a swap": "swap",
 		"absent": "",
 	} {
 		users, err := f.Users(f.at(name))

@@ -10,12 +10,15 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
 
 // User is one that uses storage.
 type User struct {
-	// Name says who it is and, if that is another layer than the one asked for, of what: "/
-	// (sda1)", "swap", "dm-0 (sda2)", "loop0", "process 812 (qemu)".
+	// Name identifies the user and, in parentheses, the device that it uses if that is another
+	// layer than the one asked about: "/ (sda1)", "swap", "dm-0 (sda2)", "loop0", "process 812
+	// (qemu)".
 	Name string
 	// Program is the name of the program if it is a process, otherwise "".
 	Program string
@@ -28,9 +31,9 @@ type use struct {
 	on *Stack
 }
 
-// Users returns who uses what s stands on: file systems, swap, other block devices, and processes
-// that have it open for writing, this one excepted. What s itself is made of does not count: the
-// loop device of a stack does not use its file.
+// Users returns the users of s and of what backs it: file systems, swap, other block devices, and
+// processes that have it open for writing, except this one. The layers of s itself do not count:
+// the loop device of a stack does not use its file.
 func (m Machine) Users(s *Stack) ([]User, error) {
 	all, err := m.uses()
 	if err != nil {
@@ -83,15 +86,21 @@ func (m Machine) uses() ([]use, error) {
 			list = append(list, use{User: User{Name: name}, on: m.device(number)})
 		}
 	}
+	for _, name := range m.swaps() {
+		on, err := m.StackOf(name)
+		if err == nil && !on.layers[0].device() { // devices are among the mounts
+			list = append(list, use{User: User{Name: "swap"}, on: on})
+		}
+	}
 	devices, _ := os.ReadDir(filepath.Join(m.Sys, "class/block"))
 	for _, d := range devices {
 		dir := filepath.Join(m.Sys, "class/block", d.Name())
-		number := text(filepath.Join(dir, "dev"))
+		number := sys.Attribute(filepath.Join(dir, "dev"))
 		holders, _ := os.ReadDir(filepath.Join(dir, "holders"))
 		for _, h := range holders {
 			list = append(list, use{
 				User: User{Name: h.Name()}, on: m.device(number),
-				by: text(filepath.Join(m.Sys, "class/block", h.Name(), "dev")),
+				by: sys.Attribute(filepath.Join(m.Sys, "class/block", h.Name(), "dev")),
 			})
 		}
 		if exists(dir, "loop/backing_file") {
@@ -146,11 +155,11 @@ func (m Machine) opened(fn func(User, layer)) {
 			if unix.Stat(filepath.Join(dir, "fd", f.Name()), &st) != nil {
 				continue
 			}
-			l := layer{id: deviceNumber(st.Rdev), to: math.MaxInt64}
+			l := layer{id: sys.DeviceNumber(st.Rdev), to: math.MaxInt64}
 			switch st.Mode & unix.S_IFMT {
 			case unix.S_IFBLK:
 			case unix.S_IFREG:
-				l.id = fmt.Sprint(deviceNumber(st.Dev), " file ", st.Ino)
+				l.id = fmt.Sprint(sys.DeviceNumber(st.Dev), " file ", st.Ino)
 			default:
 				continue
 			}
@@ -158,7 +167,7 @@ func (m Machine) opened(fn func(User, layer)) {
 				continue
 			}
 			l.name, _ = os.Readlink(filepath.Join(dir, "fd", f.Name()))
-			program := text(filepath.Join(dir, "comm"))
+			program := sys.Attribute(filepath.Join(dir, "comm"))
 			fn(User{Name: fmt.Sprintf("process %d (%s)", pid, program), Program: program}, l)
 		}
 	}
@@ -166,7 +175,7 @@ func (m Machine) opened(fn func(User, layer)) {
 
 // forWriting says whether a file is open for writing (proc(5), fdinfo, which has no O_EXCL).
 func forWriting(fdinfo string) bool {
-	for line := range strings.Lines(text(fdinfo)) {
+	for line := range strings.Lines(sys.Attribute(fdinfo)) {
 		if v, ok := strings.CutPrefix(line, "flags:"); ok {
 			flags, err := strconv.ParseUint(strings.TrimSpace(v), 8, 64)
 			return err == nil && flags&unix.O_ACCMODE != unix.O_RDONLY

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 )
 
@@ -28,8 +27,8 @@ func availableMemory(root string) (int64, error) {
 	groups := filepath.Join(root, "sys/fs/cgroup")
 	for dir := filepath.Join(groups,
 		ownGroup(root)); len(dir) > len(groups); dir = filepath.Dir(dir) {
-		limit, err1 := readInt(dir + "/memory.max") // "max": none
-		used, err2 := readInt(dir + "/memory.current")
+		limit, err1 := Number(dir + "/memory.max") // "max": none
+		used, err2 := Number(dir + "/memory.current")
 		if err1 == nil && err2 == nil {
 			n = min(n, max(limit-used, 0))
 		}
@@ -39,22 +38,10 @@ func availableMemory(root string) (int64, error) {
 
 // ownGroup returns the control group of this process, below the root of the hierarchy.
 func ownGroup(root string) string {
-	text, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
-	if err != nil {
-		return ""
-	}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.SplitSeq(Attribute(filepath.Join(root, "proc/self/cgroup")), "\n") {
 		if path, ok := strings.CutPrefix(line, "0::"); ok {
-			return strings.TrimSpace(path)
+			return path
 		}
 	}
 	return ""
-}
-
-func readInt(name string) (int64, error) {
-	text, err := os.ReadFile(name)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 }

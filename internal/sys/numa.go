@@ -2,13 +2,12 @@ package sys
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 )
 
-// NoNode stands for memory and devices that are not near to any processor in particular.
+// NoNode is the node of memory and devices that are local to no NUMA node in particular.
 const NoNode = -1
 
 // NodeOfCPU returns the NUMA node of a processor, NoNode if it is unknown, and on machines with one
@@ -16,8 +15,8 @@ const NoNode = -1
 func NodeOfCPU(cpu int) int { return nodeOfCPU("/sys/devices/system", cpu) }
 
 func nodeOfCPU(root string, cpu int) int {
-	online, err := os.ReadFile(filepath.Join(root, "node/online")) // "0-1,4"
-	if err != nil || cpu < 0 || !strings.ContainsAny(string(online), "-,") {
+	online := Attribute(filepath.Join(root, "node/online")) // "0-1,4"
+	if cpu < 0 || !strings.ContainsAny(online, "-,") {
 		return NoNode
 	}
 	links, err := filepath.Glob(filepath.Join(root, fmt.Sprintf("cpu/cpu%d/node[0-9]*", cpu)))
@@ -31,11 +30,7 @@ func nodeOfCPU(root string, cpu int) int {
 func NodeOfDevice(class, name string) int { return nodeOfDevice("/sys/class", class, name) }
 
 func nodeOfDevice(root, class, name string) int {
-	text, err := os.ReadFile(filepath.Join(root, class, name, "device/numa_node"))
-	if err != nil {
-		return NoNode
-	}
-	return parseNode(strings.TrimSpace(string(text)))
+	return parseNode(Attribute(filepath.Join(root, class, name, "device/numa_node")))
 }
 
 func parseNode(text string) int {

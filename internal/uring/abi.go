@@ -110,7 +110,6 @@ const (
 
 	sqeFixedFile = 1 << 0
 
-	opNop        = 0
 	opReadv      = 1
 	opWritev     = 2
 	opFsync      = 3

@@ -7,11 +7,8 @@ import (
 )
 
 // Op is one operation on a file. The memory that it refers to belongs to the kernel from Start
-// until the operation has completed.
+// until the operation has completed. The zero Op does nothing.
 type Op struct{ e sqe }
-
-// Nop does nothing.
-func Nop() Op { return Op{sqe{opcode: opNop}} }
 
 // Read reads at off into b, which lies outside of the Go heap.
 func Read(b []byte, off int64) Op { return transfer(opRead, b, off, 0) }

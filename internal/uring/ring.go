@@ -46,7 +46,7 @@ type Completer interface {
 	Complete(res int32)
 }
 
-// Ring is one io_uring. After New only one thread uses it: the one that made the first call.
+// Ring is one io_uring. After create only one thread uses it: the one that made the first call.
 type Ring struct {
 	cfg   Config
 	fd    int

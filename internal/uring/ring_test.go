@@ -56,8 +56,8 @@ func TestCancel(t *testing.T) {
 func TestOperations(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
 		g := newHarness(t, cfg)
-		if g.Memory() != 512<<10 || !g.f.fixed {
-			t.Logf("memory registered: %d bytes; file registered: %v", g.Memory(), g.f.fixed)
+		if g.size != 512<<10 || !g.f.fixed {
+			t.Logf("memory registered: %d bytes; file registered: %v", g.size, g.f.fixed)
 		}
 		// registered, across the end of it, not registered
 		for _, at := range []int{0, 256 << 10, 512<<10 - 2048, 768 << 10} {
@@ -99,7 +99,7 @@ func TestOperations(t *testing.T) {
 		if res := g.do(Discard(0, 4096)); res >= 0 {
 			t.Errorf("discard on a file: %d", res)
 		}
-		if res := g.do(Nop()); res != 0 {
+		if res := g.do(Op{}); res != 0 {
 			t.Errorf("nop: %d", res)
 		}
 	})
@@ -177,18 +177,18 @@ func TestFull(t *testing.T) {
 	each(t, func(t *testing.T, cfg Config) {
 		const slots, total = 64, 1000
 		g := newSmall(t, cfg, 8, slots)
-		nop := Nop()
+		idle := Op{} // IORING_OP_NOP
 		started, finished := 0, 0
 		var c result
 		c.then = func() {
 			finished++
-			if started < total && g.Start(g.f, &nop, &c) {
+			if started < total && g.Start(g.f, &idle, &c) {
 				started++
 			}
 		}
 		for started < total {
 			before := started
-			for started < total && g.Start(g.f, &nop, &c) {
+			for started < total && g.Start(g.f, &idle, &c) {
 				started++
 			}
 			if !cfg.SQPoll && before == 0 && started != slots {
@@ -214,9 +214,9 @@ func TestOverflow(t *testing.T) {
 			g.free = append(g.free, int32(i))
 		}
 		var c result
-		nop := Nop()
+		idle := Op{} // IORING_OP_NOP
 		for range total {
-			for !g.Start(g.f, &nop, &c) {
+			for !g.Start(g.f, &idle, &c) {
 				runtime.Gosched()
 				if !cfg.SQPoll && len(g.free) > 0 {
 					g.enter(enterGetEvents) // refused while completions wait

@@ -47,9 +47,7 @@ var modes = []uint32{
 	setupDisabled,
 }
 
-// New makes a ring; any goroutine may call it, and it may take milliseconds.
-func New(cfg Config) (*Ring, error) { return create(cfg, entries, slots) }
-
+// create makes a ring; any goroutine may call it, and it may take milliseconds.
 func create(cfg Config, entries, slots int) (*Ring, error) {
 	var p params
 	fd, err := setup(cfg, entries, 2*slots, &p)
@@ -181,9 +179,6 @@ func (r *Ring) registerMemory() {
 			uint64(len(r.cfg.Memory))
 	}
 }
-
-// Memory returns how many bytes are registered.
-func (r *Ring) Memory() int { return int(r.size) }
 
 // Refused returns why Config.Memory could not be registered, nil if it is, or if there is none.
 func (r *Ring) Refused() error { return r.refused }

@@ -32,7 +32,7 @@ func Acquire(cfg Config) (*Ring, error) {
 	}
 	e.users++
 	shared.Unlock()
-	e.once.Do(func() { e.ring, e.err = New(cfg) })
+	e.once.Do(func() { e.ring, e.err = create(cfg, entries, slots) })
 	if e.err != nil {
 		_ = e.leave(k)
 		return nil, e.err

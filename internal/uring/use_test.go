@@ -110,9 +110,9 @@ func TestRandom(t *testing.T) {
 
 func TestCloseRefusesOutstanding(t *testing.T) {
 	g := newHarness(t, Config{})
-	nop := Nop()
+	idle := Op{}
 	var c result
-	g.Start(g.f, &nop, &c)
+	g.Start(g.f, &idle, &c)
 	if err := g.Close(); err == nil ||
 		!strings.Contains(err.Error(), "1 operations are outstanding") {
 		t.Errorf("%v", err)
@@ -126,7 +126,7 @@ func TestAnotherThread(t *testing.T) {
 	if g.flags&setupSingleIssuer == 0 {
 		t.Skip("IORING_SETUP_SINGLE_ISSUER is missing (Linux 6.0)")
 	}
-	g.do(Nop())
+	g.do(Op{})
 	ended := make(chan any)
 	go func() {
 		runtime.LockOSThread()
@@ -229,12 +229,12 @@ func TestIdle(t *testing.T) {
 	}
 	g.Poll()
 	for range 2 {
-		start(g.f, Nop(), 0, 1, 2, 3, 0, 1, 2)
+		start(g.f, Op{}, 0, 1, 2, 3, 0, 1, 2)
 		g.drain()
 	}
 	start(File{fd: int32(p[0])}, Read(g.b[:1], 0), 0)
 	g.Poll()
-	start(g.f, Nop(), 1, 2, 3, 4, 5)
+	start(g.f, Op{}, 1, 2, 3, 4, 5)
 	if _, err := unix.Write(p[1], []byte{0}); err != nil {
 		t.Fatal(err)
 	}
@@ -250,10 +250,10 @@ func TestIdle(t *testing.T) {
 func BenchmarkNop32(b *testing.B) {
 	g := newHarness(b, Config{})
 	var c result
-	nop := Nop()
+	idle := Op{}
 	for b.Loop() {
 		for range 32 {
-			g.Start(g.f, &nop, &c)
+			g.Start(g.f, &idle, &c)
 		}
 		g.Poll()
 	}

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -66,13 +67,6 @@ func (a *admin) enqueue(c *adminCall) error {
 	a.pending = append(a.pending, c)
 	a.wake()
 	return nil
-}
-
-// start enqueues op with a copy of its data, so that the caller keeps its own.
-func (a *admin) start(op *Op) (*adminCall, error) {
-	c := &adminCall{op: *op, done: make(chan struct{})}
-	c.op.Data = append([]byte(nil), op.Data...)
-	return c, a.enqueue(c)
 }
 
 // wake requires mu, under which the descriptor is closed.
@@ -212,37 +206,28 @@ func (a *admin) finish(done *Completion) {
 func (c *Controller) Admin(ctx context.Context, op *Op) (nvme.CQE, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
-	call, err := c.admin.start(op)
-	if err != nil {
-		return nvme.CQE{}, errors.Join(err, c.Err())
-	}
-	select {
-	case <-call.done:
-		if call.err != nil {
-			return nvme.CQE{}, call.err
-		}
-		if directionOf(&op.SQE) == toHost {
-			copy(op.Data, call.op.Data)
-		}
-		return call.cqe, nil
-	case <-ctx.Done():
-		return nvme.CQE{}, fmt.Errorf("admin opcode %#x: no answer: %w", op.SQE.Opcode(), ctx.Err())
-	}
+	return c.AdminAsync(ctx, op)()
 }
 
 // AdminAsync is Admin for commands that may take long: it returns at once, and the function it
 // returns waits for the completion.
 func (c *Controller) AdminAsync(ctx context.Context, op *Op) func() (nvme.CQE, error) {
-	call, err := c.admin.start(op)
+	call := &adminCall{op: *op, done: make(chan struct{})}
+	call.op.Data = bytes.Clone(op.Data)
+	err := c.admin.enqueue(call)
 	return func() (nvme.CQE, error) {
 		if err != nil {
-			return nvme.CQE{}, err
+			return nvme.CQE{}, errors.Join(err, c.Err())
 		}
 		select {
 		case <-call.done:
+			if call.err == nil && directionOf(&op.SQE) == toHost {
+				copy(op.Data, call.op.Data)
+			}
 			return call.cqe, call.err
 		case <-ctx.Done():
-			return nvme.CQE{}, ctx.Err()
+			return nvme.CQE{}, fmt.Errorf("admin opcode %#x: no answer: %w", op.SQE.Opcode(),
+				ctx.Err())
 		}
 	}
 }

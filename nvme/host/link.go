@@ -36,8 +36,6 @@ type link interface {
 	poll(q *Queue) error
 	// wait blocks until poll may have work, wakeFD (if not negative) is readable, or d has passed.
 	wait(q *Queue, wakeFD int, d time.Duration) error
-	// countsData says whether the link counts the transferred data of commands in slot.moved.
-	countsData() bool
 	// close ends the connection.
 	close() error
 }

@@ -115,14 +115,13 @@ func (l *rdmaLink) create(p linkParams) error {
 
 func (l *rdmaLink) sqe(i int) *nvme.SQE { return (*nvme.SQE)(l.sqes[i*nvme.SQESize:]) }
 
-func (l *rdmaLink) countsData() bool { return false }
-
 // describe follows Linux: in-capsule data on I/O queues if it fits, else one keyed data block; a
 // command without data has an empty one.
 func (l *rdmaLink) describe(s *slot, i, capsule int) error {
 	st := &l.state[i]
 	*st = rdmaSlot{}
 	n := uint32(len(s.data))
+	s.moved = n // a host does not see what an RDMA controller transfers
 	if s.dir == noData {
 		if !s.raw {
 			s.sqe.SGL1().SetKeyed(nvme.SGLSubtypeAddress, 0, 0, 0)

@@ -67,8 +67,6 @@ func newTCPLink(fd int, p linkParams) *tcpLink {
 
 func (l *tcpLink) sqe(i int) *nvme.SQE { return (*pdu.CapsuleCmd)(l.capsules[i].header[:]).SQE() }
 
-func (l *tcpLink) countsData() bool { return true }
-
 // describe follows Linux: in-capsule data for writes that fit, a transport data block for
 // everything else, commands without data included (TCP section 3.3.2).
 func (l *tcpLink) describe(s *slot, _, capsule int) error {

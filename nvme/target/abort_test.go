@@ -86,7 +86,7 @@ func TestAbortCancels(t *testing.T) {
 		r.send(q, c)
 	}
 	stays := r.send(q, rw(nvme.NVMWrite, 1, 8, 1, bytes.Repeat([]byte{1}, 512)))
-	r.until("the device has everything", func() bool { return dev.Held() == 8 })
+	r.until("the device has everything", func() bool { return dev.Held() == everyIOs+1 })
 	for _, c := range all {
 		abort := r.send(h.admin, abortCommand(1, c.SQE.CID()))
 		r.until("the Abort command completes", func() bool {

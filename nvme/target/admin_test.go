@@ -195,7 +195,7 @@ func TestIdentifyRefused(t *testing.T) {
 		{"no buffer", none, invalidLength},
 		{"in-capsule", capsule, invalidField},
 	} {
-		t.Run(tc.name, func(t *testing.T) { r.status(h.admin, tc.c, tc.want) })
+		r.run(tc.name, func(t *testing.T) { r.status(h.admin, tc.c, tc.want) })
 	}
 	d := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
 	r.status(d.admin, identifyCommand(nvme.CNSNamespace, 1), invalidField)

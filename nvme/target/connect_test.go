@@ -93,7 +93,7 @@ func TestConnectRefusals(t *testing.T) {
 	sub.AllowAnyHost, sub.Hosts = false, []string{testHost}
 	r := newHarness(t, 1, sub)
 	for _, tc := range cases {
-		t.Run(tc.name, func(t *testing.T) {
+		r.run(tc.name, func(t *testing.T) {
 			a := adminArgs(testSub)
 			q := r.dial(0)
 			c := tc.change(&a, nil)
@@ -236,7 +236,7 @@ func TestConnectIORefusals(t *testing.T) {
 		},
 	}
 	for _, tc := range cases {
-		t.Run(tc.name, func(t *testing.T) {
+		r.run(tc.name, func(t *testing.T) {
 			a := h.ioArgs(2)
 			q := r.dial(1)
 			tc.change(&a, q)

@@ -188,7 +188,7 @@ func (c *controller) dropQueues(then pending, why string) {
 // earlier queues ended, while others have connected since.
 func (c *controller) ioQueuesEnded() {
 	c.mu.Lock()
-	left := len(c.queues)
+	left, failed := len(c.queues), c.failed
 	c.mu.Unlock()
 	if left > 0 {
 		return
@@ -200,6 +200,9 @@ func (c *controller) ioQueuesEnded() {
 	}
 	if then&pendingShutdown != 0 {
 		c.csts = c.csts&^nvme.CSTSShutdownOccurring | nvme.CSTSShutdownComplete
+		if failed {
+			return // the association ends anyway
+		}
 		c.stopLinger = c.h.after(shutdownLinger, func() {
 			c.stopLinger = nil
 			c.fail(errors.New("the host shut the controller down and left the association open"))
@@ -226,8 +229,8 @@ func (c *controller) configure(v nvme.CC) nvme.Status {
 	case !v.EN() && old.EN():
 		c.reset()
 	}
-	if v.SHN() != 0 && old.SHN() == 0 {
-		c.shutdown()
+	if v.SHN() != 0 && old.SHN() == 0 && c.csts.SHST() == 0 {
+		c.shutdown() // once: after it only a reset clears SHST (Base section 3.6.2)
 	}
 	return nvme.Success
 }

@@ -140,6 +140,34 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
+// TestShutdownOnce: a host that writes SHN again and again gets one shutdown and one timer, and the
+// association ends two minutes after it.
+func TestShutdownOnce(t *testing.T) {
+	for name, sub := range map[string]string{"NVM": testSub, "discovery": nvme.DiscoveryNQN} {
+		t.Run(name, func(t *testing.T) {
+			r := newHarness(t, 1, ramSubsystem(t, 1))
+			h := r.connectHost(0, func(a *connectArgs) { a.sub = sub })
+			before := r.w.Reactors[0].Timers()
+			for range 100 {
+				for _, cc := range []nvme.CC{nvme.CCLinux | nvme.CCShutdownNormal, nvme.CCLinux} {
+					r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(cc)))
+				}
+				r.w.Advance(1e9)
+			}
+			if n := r.w.Reactors[0].Timers(); n > before+1 {
+				t.Errorf("%d timers, %d before", n, before)
+			}
+			if st := h.csts(); st.SHST() != 2 {
+				t.Errorf("CSTS %#x", st)
+			}
+			r.w.Advance(21e9)
+			if !h.admin.Closed() || len(r.target.Controllers()) != 0 {
+				t.Error("the association has not ended")
+			}
+		})
+	}
+}
+
 // TestResetAfterQueuesEnded: that the last of earlier queues has ended does not complete the reset
 // of those that exist now.
 func TestResetAfterQueuesEnded(t *testing.T) {

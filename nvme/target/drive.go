@@ -2,9 +2,6 @@ package target
 
 import (
 	"log/slog"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -21,57 +18,26 @@ type Drive interface {
 	SMART() (*nvme.SMARTLog, error)
 }
 
-// healthAge is how old the last answer of a drive may be before it is asked again: hosts may ask as
-// often as they like.
-const healthAge = time.Second
-
 // cachedDrive is a Drive and what it last answered.
 type cachedDrive struct {
 	Drive
-	mu   sync.Mutex
-	at   time.Time              // under mu: when it was last asked
-	ok   bool                   // under mu: it answered then
-	last atomic.Pointer[answer] // stored under mu: its last answer, nil before there is one
+	smart query[nvme.SMARTLog]
 }
 
-// answer is the health that a drive reported, and when. It is immutable.
-type answer struct {
-	log *nvme.SMARTLog
-	at  time.Time
-}
-
-func newCachedDrive(d Drive) *cachedDrive {
+func newCachedDrive(d Drive, log *slog.Logger) *cachedDrive {
 	if d == nil {
 		return nil
 	}
-	return &cachedDrive{Drive: d, ok: true}
-}
-
-// read is the health of the drive, nil if it never reported any. It may block.
-func (d *cachedDrive) read(log *slog.Logger) *nvme.SMARTLog {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if time.Since(d.at) < healthAge {
-		return d.latest()
-	}
-	l, err := d.SMART()
-	d.at = time.Now()
-	if err == nil {
-		d.last.Store(&answer{l, d.at})
-	} else if d.ok {
-		log.Warn("the health of a drive cannot be read; hosts see what is known without it",
-			"device", d.ID(), "err", err)
-	}
-	d.ok = err == nil
-	return d.latest()
-}
-
-// latest is what the drive last reported, nil if it never did.
-func (d *cachedDrive) latest() *nvme.SMARTLog {
-	if a := d.last.Load(); a != nil {
-		return a.log
-	}
-	return nil
+	failed := false
+	return &cachedDrive{Drive: d, smart: query[nvme.SMARTLog]{ask: func() (*nvme.SMARTLog, error) {
+		l, err := d.SMART()
+		if err != nil && !failed {
+			log.Warn("the health of a drive cannot be read; hosts see what is known without it",
+				"device", d.ID(), "err", err)
+		}
+		failed = err != nil
+		return l, err
+	}}}
 }
 
 // merge adds the health of one more drive to l: counts are summed, and of measurements the worst
@@ -105,12 +71,13 @@ func merge(l, d *nvme.SMARTLog, first bool) {
 	l.ErrorLogEntries = l.ErrorLogEntries.Add(d.ErrorLogEntries)
 }
 
-// askDrives reads the health of the namespaces' drives. It may block.
-func (t *Target) askDrives(list []*namespace) map[*namespace]*nvme.SMARTLog {
+// askDrives reads the health of the namespaces' drives. It may block for answerWait for each of
+// them.
+func askDrives(list []*namespace) map[*namespace]*nvme.SMARTLog {
 	answers := map[*namespace]*nvme.SMARTLog{}
 	for _, ns := range list {
 		if ns.drive != nil {
-			answers[ns] = ns.drive.read(t.log)
+			answers[ns], _ = ns.drive.smart.get()
 		}
 	}
 	return answers
@@ -118,16 +85,18 @@ func (t *Target) askDrives(list []*namespace) map[*namespace]*nvme.SMARTLog {
 
 // CheckHealth reads the health of all drives, and sends an asynchronous event for each critical
 // warning that was not set at the last call, to hosts that have enabled it (Base section 5.1.2). It
-// also measures the space of thin namespaces. It may block for some seconds for each drive; one
+// also asks for the space of thin namespaces. It may block for answerWait for each of them; one
 // goroutine calls it, periodically.
 func (t *Target) CheckHealth() {
 	for _, s := range *t.table.Load() {
 		list := s.namespaces.Load().list
 		for _, ns := range list {
-			ns.measureSpace()
+			if ns.isThin() {
+				_, _ = ns.space.get()
+			}
 		}
 		var w uint8
-		for _, l := range t.askDrives(list) {
+		for _, l := range askDrives(list) {
 			if l != nil {
 				w |= l.CriticalWarning
 			}

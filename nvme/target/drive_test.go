@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -158,7 +159,7 @@ func TestDriveWarns(t *testing.T) {
 	check := func() {
 		for _, s := range *r.target.table.Load() {
 			for _, ns := range s.namespaces.Load().list {
-				ns.drive.at = ns.drive.at.Add(-healthAge)
+				ns.drive.smart.asked = time.Time{}
 			}
 		}
 		r.target.CheckHealth()

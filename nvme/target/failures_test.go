@@ -78,7 +78,13 @@ type sparse struct {
 	err error
 }
 
-func (d *sparse) FreeSpace() (int64, error) { return 3 << 30, d.err }
+func (d *sparse) Space() (allocated, free int64, err error) {
+	allocated, free, err = d.thinDevice.Space()
+	if d.err == nil {
+		free = 3 << 30
+	}
+	return allocated, free, err
+}
 
 // TestSpace: the space of thin namespaces is measured by CheckHealth, and unknown otherwise.
 func TestSpace(t *testing.T) {
@@ -98,7 +104,14 @@ func TestSpace(t *testing.T) {
 	check("before", -1, -1)
 	r.target.CheckHealth()
 	check("measured", 5000, 3<<30)
+	again := func() {
+		r.target.find(testSub).namespaces.Load().get(1).space.asked = time.Time{}
+		r.target.CheckHealth()
+	}
 	dev.err = backend.ErrOffline
-	r.target.CheckHealth()
+	again()
+	check("the file system does not answer", 5000, -1)
+	dev.used.Store(-1)
+	again()
 	check("offline", -1, -1)
 }

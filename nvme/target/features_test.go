@@ -30,7 +30,7 @@ func TestFeatureOfNoNamespace(t *testing.T) {
 		2: invalidNamespace, MaxNSID: invalidNamespace, MaxNSID + 1: invalidNamespace,
 		nvme.NSIDAll - 1: invalidNamespace,
 	} {
-		t.Run(fmt.Sprintf("NSID %#x", nsid), func(t *testing.T) {
+		r.run(fmt.Sprintf("NSID %#x", nsid), func(t *testing.T) {
 			r.status(h.admin, get(nvme.FeatureErrorRecovery, nsid), want)
 			r.status(h.admin, get(nvme.FeatureNumberOfQueues, nsid), nvme.Success)
 		})
@@ -104,7 +104,7 @@ func TestFeatures(t *testing.T) {
 		{"host ID without buffer", getFeature(nvme.FeatureHostIdentifier, 0, 1), invalidLength, 0},
 		{"temperature", getFeature(nvme.FeatureTemperatureThreshold, 0, 0), nvme.Success, 0xFFFF},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
+		r.run(tc.name, func(t *testing.T) {
 			r.status(h.admin, tc.c, tc.want)
 			if got := tc.c.CQE.DW0(); got != tc.result {
 				t.Errorf("result %#x, want %#x", got, tc.result)

@@ -85,6 +85,16 @@ func newHarness(t *testing.T, n int, subs ...SubsystemConfig) *harness {
 	return r
 }
 
+// run runs a subtest, to which the failures of the harness meanwhile belong.
+func (r *harness) run(name string, fn func(t *testing.T)) {
+	outer := r.t
+	defer func() { r.t = outer }()
+	outer.Run(name, func(t *testing.T) {
+		r.t = t
+		fn(t)
+	})
+}
+
 func (r *harness) must(err error) {
 	r.t.Helper()
 	if err != nil {

@@ -44,7 +44,7 @@ func (c *controller) health(list []*namespace, retired counters,
 	page func(*nvme.SMARTLog) []byte,
 ) reply {
 	build := func() reply {
-		return reply{data: page(smartLog(list, c.t.askDrives(list), retired, c.errors.total(),
+		return reply{data: page(smartLog(list, askDrives(list), retired, c.errors.total(),
 			c.t.started))}
 	}
 	if slices.ContainsFunc(list, func(ns *namespace) bool { return ns.drive != nil }) {

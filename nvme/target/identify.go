@@ -5,7 +5,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -66,7 +65,7 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 		ELPE: errorLogSize - 1, KAS: keepAliveGranularity,
 		SQES: 0x66, CQES: 0x44, MAXCMD: uint16(min(c.entries(), 0xFFFF)),
 		NN: MaxNSID, MNAN: MaxNSID,
-		ONCS: nvme.ONCSWriteZeroes | nvme.ONCSSaveSelect,
+		ONCS: oncs(c) | nvme.ONCSSaveSelect,
 		VWC:  nvme.VWCFlushAll,
 		SGLS: nvme.SGLSSupported | nvme.SGLSOffset,
 
@@ -81,9 +80,6 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 	nvme.PutNQN(&id.SUBNQN, c.sub.nqn)
 	if c.cached {
 		id.VWC |= nvme.VWCPresent
-	}
-	if c.discard.Load() {
-		id.ONCS |= nvme.ONCSDatasetManagement
 	}
 	if c.rotational {
 		id.CTRATT |= nvme.CTRATTEnduranceGroups
@@ -130,14 +126,13 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) reply {
 		id.DLFEAT |= nvme.DLFEATReadsZeroes
 	}
 	setGranularity(id, g)
-	dev, ok := ns.dev.(backend.Allocator)
-	if !ok || !g.info.Thin {
+	if !ns.isThin() {
 		return reply{data: nvme.Append(nil, id)}
 	}
 	return reply{slow: func() reply {
-		if n, err := dev.Allocated(); err == nil {
+		if sp, err := ns.space.get(); sp != nil && err == nil {
 			id.NSFEAT |= nvme.NSFEATThin
-			id.NUSE = min(uint64(n)>>g.shift, id.NCAP)
+			id.NUSE = min(uint64(sp.allocated)>>g.shift, id.NCAP)
 		}
 		return reply{data: nvme.Append(nil, id)}
 	}}

@@ -69,7 +69,7 @@ type namespace struct {
 	users users
 	// failureLogged is when a failed IO was last logged, by index of ioErrors; 0: never.
 	failureLogged [len(ioErrors)]atomic.Int64
-	space         atomic.Pointer[space] // as last measured; nil: unknown
+	space         query[space] // of a thin namespace
 }
 
 // geometry is what the I/O path needs to know of a device.
@@ -114,7 +114,7 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	}
 	ns := &namespace{
 		sub: s, nsid: cfg.NSID, dev: cfg.Device, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64,
-		drive: newCachedDrive(cfg.Drive), readOnly: cfg.ReadOnly,
+		drive: newCachedDrive(cfg.Drive, s.t.log), readOnly: cfg.ReadOnly,
 		timeout: cfg.Timeout.Nanoseconds(),
 	}
 	if ns.uuid == uuid.Nil && ns.nguid == [16]byte{} && ns.eui64 == [8]byte{} {
@@ -122,6 +122,7 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 		ns.nguid = ns.uuid
 	}
 	ns.geo.Store(geo)
+	ns.space.ask = ns.askSpace
 	ns.slot = s.t.takeSlot()
 	if d, ok := ns.dev.(backend.Changer); ok {
 		d.Notify(func() { ns.changed(s.t.log) })

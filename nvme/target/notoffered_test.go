@@ -1,6 +1,7 @@
 package target
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -54,7 +55,9 @@ func TestNotOffered(t *testing.T) {
 		}
 	}
 	for _, lid := range []nvme.LID{nvme.LogANA, nvme.LogReservation, 0x81} { // 81h: Sanitize Status
-		r.status(h.admin, logCommand(lid, 512, 0), nvme.InvalidLogPage|nvme.DNR)
+		r.run(fmt.Sprintf("log %02Xh", uint8(lid)), func(t *testing.T) {
+			r.status(h.admin, logCommand(lid, 512, 0), nvme.InvalidLogPage|nvme.DNR)
+		})
 	}
 	for _, fid := range []nvme.FID{
 		nvme.FeatureReservationMask, nvme.FeatureReservationPersist,
@@ -69,7 +72,7 @@ func TestNotOffered(t *testing.T) {
 		}
 	}
 	for name, op := range absentIO {
-		t.Run(name, func(t *testing.T) {
+		r.run(name, func(t *testing.T) {
 			for _, data := range [][]byte{nil, make([]byte, 512)} {
 				c := command(op, 1, data)
 				if r.status(h.io[0], c, invalidOpcode); c.Returned != 0 {
@@ -112,7 +115,7 @@ func TestNoFusedCommands(t *testing.T) {
 			half(nvme.NVMWrite, 0, 2),
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		r.run(name, func(t *testing.T) {
 			r.must(q.Send(batch...))
 			r.w.Settle()
 			for i, c := range batch {

@@ -19,19 +19,22 @@ type op struct {
 	flags   opFlags
 	// effect is the entry of log 05h without CSUPP and scope.
 	effect nvme.Effect
+	// oncs is the bit of ONCS that reports an optional I/O command.
+	oncs nvme.ONCS
 }
 
 // offered says whether a controller has the command.
 func (o *op) offered(c *controller) bool { return o.execute != nil && o.scope.has(c) }
 
-// opFlags restrict where a Fabrics command may be sent.
 type opFlags uint8
 
 const (
-	// opUnconnected: before Connect, and only then.
+	// opUnconnected: a Fabrics command that is sent before Connect, and only then.
 	opUnconnected opFlags = 1 << iota
-	// opAdminQueue: not on I/O queues.
+	// opAdminQueue: a Fabrics command that is not sent on I/O queues.
 	opAdminQueue
+	// opBlocks: an I/O command that names its blocks by SLBA and NLB.
+	opBlocks
 )
 
 // The scope of a command in log 05h, bits 31:20 (Base section 5.1.12.1.6, CSP). I/O commands report
@@ -76,16 +79,19 @@ func init() {
 		nvme.NVMFlush: {name: "Flush", prepare: prepareFlush, execute: executeFlush},
 		nvme.NVMWrite: {
 			name: "Write", dir: in, prepare: prepareWrite, execute: executeIO,
-			effect: nvme.EffectContentChange,
+			flags: opBlocks, effect: nvme.EffectContentChange,
 		},
-		nvme.NVMRead: {name: "Read", dir: out, prepare: prepareRead, execute: executeRead},
+		nvme.NVMRead: {
+			name: "Read", dir: out, prepare: prepareRead, execute: executeRead, flags: opBlocks,
+		},
 		nvme.NVMWriteZeroes: {
 			name: "Write Zeroes", prepare: prepareWriteZeroes, execute: executeIO,
-			effect: nvme.EffectContentChange,
+			flags: opBlocks, effect: nvme.EffectContentChange, oncs: nvme.ONCSWriteZeroes,
 		},
 		nvme.NVMDatasetManagement: {
 			name: "Dataset Management", scope: withDiscard, dir: in, prepare: prepareDSM,
 			execute: executeDSM, effect: nvme.EffectContentChange,
+			oncs: nvme.ONCSDatasetManagement,
 		},
 	}
 	fabricsOps = [256]op{
@@ -109,6 +115,16 @@ func init() {
 
 // withDiscard: Dataset Management is offered if a namespace can deallocate.
 func withDiscard(c *controller) bool { return c.discard.Load() }
+
+// oncs reports the optional I/O commands that a controller has.
+func oncs(c *controller) (bits nvme.ONCS) {
+	for i := range ioOps {
+		if o := &ioOps[i]; o.offered(c) {
+			bits |= o.oncs
+		}
+	}
+	return bits
+}
 
 // effects makes the descriptors of log 05h from a table whose commands have the given scope.
 func effects(c *controller, table *[256]op, scope nvme.Effect) (e [256]nvme.Effect) {

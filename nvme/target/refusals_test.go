@@ -40,7 +40,7 @@ func TestIORefusals(t *testing.T) {
 			r.ok(q, rw(nvme.NVMWrite, 1, 0, 1, marker))
 			for _, tc := range slices.Concat(checkedRows(bs), farRows(bs), unknownOpcodeRows(),
 				flagRows(bs)) {
-				t.Run(tc.name, func(t *testing.T) {
+				r.run(tc.name, func(t *testing.T) {
 					dev.take()
 					r.status(q, tc.c, tc.want)
 					if l := dev.take(); !tc.want.OK() && (tc.c.Returned > 0 || len(l) > 0) {

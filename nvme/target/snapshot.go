@@ -91,14 +91,14 @@ func (ns *namespace) stats() NamespaceStats {
 	for i, e := range ioErrors {
 		s.Errors[e.reason] = n[statErrors+i]
 	}
-	if sp := ns.space.Load(); sp != nil {
+	if sp, _, err := ns.space.peek(); sp != nil && err == nil {
 		s.Allocated, s.Free = sp.allocated, sp.free
 	}
 	answers := map[*namespace]*nvme.SMARTLog{}
 	if ns.drive != nil {
 		s.Drive = &DriveState{ID: ns.drive.ID(), Counts: ns.drive.Counts()}
-		if a := ns.drive.last.Load(); a != nil {
-			s.Drive.Answered, answers[ns] = a.at, a.log
+		if l, at, _ := ns.drive.smart.peek(); l != nil {
+			s.Drive.Answered, answers[ns] = at, l
 		}
 	}
 	s.Health = smartLog([]*namespace{ns}, answers, counters{}, 0, ns.sub.t.started)

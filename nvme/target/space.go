@@ -2,21 +2,21 @@ package target
 
 import "github.com/nvmf-target/nvmf-target/backend"
 
-// space is what a thin namespace takes of its storage, and what is left there, in bytes.
+// space is what a thin namespace takes of its storage, and what is left there, in bytes; free is -1
+// if that is not known.
 type space struct{ allocated, free int64 }
 
-// measureSpace asks the device of a thin namespace for its space. It may block.
-func (ns *namespace) measureSpace() {
-	used, ok := ns.dev.(backend.Allocator)
-	left, ok2 := ns.dev.(backend.SpaceReporter)
-	if !ok || !ok2 || !ns.geo.Load().info.Thin {
-		return
+// askSpace asks the device of a thin namespace for its space. It may block.
+func (ns *namespace) askSpace() (*space, error) {
+	allocated, free, err := ns.dev.(backend.SpaceReporter).Space()
+	if err != nil {
+		return nil, err
 	}
-	a, err := used.Allocated()
-	f, err2 := left.FreeSpace()
-	if err != nil || err2 != nil {
-		ns.space.Store(nil)
-		return
-	}
-	ns.space.Store(&space{a, f})
+	return &space{allocated, free}, nil
+}
+
+// isThin says whether the namespace takes its space as it is written, and can tell how much.
+func (ns *namespace) isThin() bool {
+	_, ok := ns.dev.(backend.SpaceReporter)
+	return ok && ns.geo.Load().info.Thin
 }

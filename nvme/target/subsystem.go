@@ -37,15 +37,17 @@ type SubsystemConfig struct {
 
 // The bounds of SubsystemConfig, which the configuration's parser uses as well.
 const (
-	SerialSize, ModelSize = 20, 40 // Base section 5.1.13.2.1
-	MinCNTLID             = 1
-	MaxIOQueues           = 1024
+	SerialSize  = 20 // Base section 5.1.13.2.1
+	ModelSize   = 40 // as above
+	MinCNTLID   = 1
+	MaxIOQueues = 1024
 	// MinQueueSize is that of a Linux host's admin queue; ASQSZ is at least 32 (Base section
 	// 5.1.12.3.1).
 	MinQueueSize = 32
-	// MinTransfer and MaxTransfer bound MDTS (Base section 5.1.13.2.1). A block is never larger
-	// than MinTransfer.
-	MinTransfer, MaxTransfer = 64 << 10, 4 << 20
+	// MinTransfer is the least that MDTS may allow (Base section 5.1.13.2.1). No block is larger.
+	MinTransfer = 64 << 10
+	// MaxTransfer is the most that MDTS may allow.
+	MaxTransfer = 4 << 20
 )
 
 const (

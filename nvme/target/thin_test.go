@@ -2,8 +2,10 @@ package target
 
 import (
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -13,6 +15,8 @@ import (
 type thinDevice struct {
 	backend.Device
 	used atomic.Int64 // negative: an error
+	// If set, Allocated sends on asked and then waits until hang is closed.
+	asked, hang chan struct{}
 }
 
 func (d *thinDevice) Info() backend.Info {
@@ -21,11 +25,15 @@ func (d *thinDevice) Info() backend.Info {
 	return i
 }
 
-func (d *thinDevice) Allocated() (int64, error) {
-	if n := d.used.Load(); n >= 0 {
-		return n, nil
+func (d *thinDevice) Space() (allocated, free int64, err error) {
+	if d.hang != nil {
+		d.asked <- struct{}{}
+		<-d.hang
 	}
-	return 0, errors.New("unknown")
+	if n := d.used.Load(); n >= 0 {
+		return n, -1, nil
+	}
+	return 0, 0, errors.New("unknown")
 }
 
 // TestThin: hosts see how much of a thin namespace is in use; others, and one that does not know,
@@ -53,11 +61,52 @@ func TestThin(t *testing.T) {
 		{1, 4096, 2048, false},
 	} {
 		thin.used.Store(tc.used)
+		r.target.find(testSub).namespaces.Load().get(tc.nsid).space.asked = time.Time{}
 		id, err := nvme.Parse[nvme.IdentifyNamespace](r.ok(h.admin,
 			identifyCommand(nvme.CNSNamespace, tc.nsid)).Data)
 		if err != nil || id.NUSE != tc.want || id.NSFEAT&nvme.NSFEATThin != 0 != tc.thin {
 			t.Errorf("namespace %d with %d bytes: %v, NUSE %d, NSFEAT %#x", tc.nsid, tc.used, err,
 				id.NUSE, id.NSFEAT)
 		}
+	}
+}
+
+// TestThinHangs: storage that does not say how much it stores holds up neither Identify for long
+// nor the end of the controller, and there is one call however many commands ask.
+func TestThinHangs(t *testing.T) {
+	thin := &thinDevice{
+		Device: ramDeviceOpen(t, 1<<20, 4096),
+		asked:  make(chan struct{}), hang: make(chan struct{}),
+	}
+	closeLast(t, thin)
+	sub := ramSubsystem(t, 0)
+	sub.Namespaces = []NamespaceConfig{{NSID: 1, Device: thin}}
+	r := newHarness(t, 1, sub)
+	defer close(thin.hang)
+	space := &r.target.find(testSub).namespaces.Load().get(1).space
+	go space.get()
+	<-thin.asked
+	space.mu.Lock()
+	space.asked = time.Now().Add(-answerWait)
+	space.mu.Unlock()
+	before := runtime.NumGoroutine()
+	for range 20 {
+		h := r.connectHost(0)
+		for range 50 {
+			id, err := nvme.Parse[nvme.IdentifyNamespace](r.ok(h.admin,
+				identifyCommand(nvme.CNSNamespace, 1)).Data)
+			if err != nil || id.NUSE != 256 || id.NSFEAT&nvme.NSFEATThin != 0 {
+				t.Fatalf("%v, NUSE %d, NSFEAT %#x", err, id.NUSE, id.NSFEAT)
+			}
+		}
+		h.admin.HangUp()
+		r.until("the controller has ended", func() bool { return r.target.Sessions() == 0 })
+	}
+	end := time.Now().Add(10 * time.Second) // the last ones may be about to end
+	for runtime.NumGoroutine() > before {
+		if time.Now().After(end) {
+			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+		}
+		runtime.Gosched()
 	}
 }

@@ -47,6 +47,9 @@ func (r *harness) notReady(q *fabrictest.Queue, c *fabrictest.Command) {
 	}
 }
 
+// everyIOs is how many IOs the device gets of everyCommand: one of them deallocates two ranges.
+var everyIOs = len(everyCommand()) + 1
+
 // everyCommand has one of each command that a device carries out.
 func everyCommand() []*fabrictest.Command {
 	return []*fabrictest.Command{
@@ -69,7 +72,6 @@ type hang struct {
 	dev  *backendtest.Faulty
 	h    *host
 	all  []*fabrictest.Command
-	ios  int // that the device has of them
 	free int // bytes in the arena before
 }
 
@@ -79,8 +81,7 @@ type hang struct {
 func TestHangingDevice(t *testing.T) {
 	sub, dev := hangingSubsystem(t)
 	r := newHarness(t, 3, sub)
-	// one of them deallocates two ranges
-	x := &hang{harness: r, dev: dev, h: r.connectHost(3), all: everyCommand(), ios: 7}
+	x := &hang{harness: r, dev: dev, h: r.connectHost(3), all: everyCommand()}
 	q := x.h.io[0]
 	r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 	r.ok(x.h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
@@ -90,7 +91,7 @@ func TestHangingDevice(t *testing.T) {
 	for _, c := range x.all {
 		r.send(q, c)
 	}
-	r.until("the device has everything", func() bool { return dev.Held() == x.ios })
+	r.until("the device has everything", func() bool { return dev.Held() == everyIOs })
 	x.givenUp()
 	if !aer.Done || nvme.AsyncEvent(aer.CQE.DW0()) != nvme.AsyncNamespaceChanged {
 		t.Error("hosts were not notified")
@@ -149,11 +150,11 @@ func (x *hang) refused() {
 		}
 		x.ok(q, rw(nvme.NVMRead, 2, 0, 1, make([]byte, 512)))
 	}
-	if x.dev.Held() != x.ios {
+	if x.dev.Held() != everyIOs {
 		x.t.Errorf("a device that hangs was given more: it has %d", x.dev.Held())
 	}
 	want := []NamespaceInfo{
-		{SubNQN: testSub, NSID: 1, Timeouts: uint64(len(x.all)), Orphans: x.ios},
+		{SubNQN: testSub, NSID: 1, Timeouts: uint64(len(x.all)), Orphans: everyIOs},
 		{SubNQN: testSub, NSID: 2, Ready: true},
 	}
 	if l := x.infos(); !slices.Equal(l, want) {
@@ -218,7 +219,8 @@ func TestCanceledCommands(t *testing.T) {
 			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
 		}
 	}
-	if l := r.infos(); !l[0].Ready || l[0].Orphans != 0 || l[0].Timeouts != 6 || dev.Held() != 0 {
+	if l := r.infos(); !l[0].Ready || l[0].Orphans != 0 || l[0].Timeouts != uint64(len(all)) ||
+		dev.Held() != 0 {
 		t.Errorf("%+v, the device has %d", l[0], dev.Held())
 	}
 	if n := r.w.Reactors[0].Memory().Available(); n != free {
@@ -307,7 +309,7 @@ func TestResetWhileDeviceHangs(t *testing.T) {
 			for _, c := range everyCommand() {
 				r.send(h.io[0], c)
 			}
-			r.until("the device has everything", func() bool { return dev.Held() == 7 })
+			r.until("the device has everything", func() bool { return dev.Held() == everyIOs })
 			r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux&^nvme.CCEnable)))
 			r.w.Settle()
 			if !h.csts().RDY() {

@@ -55,7 +55,7 @@ func TestFloorServesEveryShape(t *testing.T) {
 		{size: 4096, depth: 5, queues: 2, reads: 70},
 		{size: 128 << 10, depth: 4, queues: 1, cold: true},
 	} {
-		traffic := floorTraffic{pattern: w.pattern(), depth: w.depth, conns: w.queues, cold: w.cold}
+		traffic := floorTraffic{Pattern: w.pattern(), depth: w.depth, Conns: w.queues, Cold: w.cold}
 		if w.timed {
 			traffic.latency = newFloorLatency(w.depth)
 		}

@@ -28,7 +28,7 @@ const (
 )
 
 // floorShape is one request and its response, in bytes on the wire.
-type floorShape struct{ request, response int }
+type floorShape struct{ Request, Response int }
 
 // readFloor is the shape of reads of size bytes: a capsule and a C2HData PDU with data.
 func readFloor(size int) floorShape { return floorShape{floorRequest, floorHeader + size} }
@@ -45,13 +45,14 @@ func after(i int, pattern []floorShape) int {
 	return i
 }
 
-// floorTraffic is the traffic of a floor. Each connection repeats the shapes of the pattern.
+// floorTraffic is the traffic of a floor. Each connection repeats the shapes of the pattern. The
+// server gets the exported fields as JSON.
 type floorTraffic struct {
-	pattern []floorShape
-	depth   int // requests in flight on each connection
-	conns   int
-	// cold has the server receive into consecutive places of its memory instead of one buffer.
-	cold bool
+	Pattern []floorShape
+	Conns   int
+	// Cold has the server receive into consecutive places of its memory instead of one buffer.
+	Cold  bool
+	depth int // requests in flight on each connection
 	// latency is that of the client's first connection, nil if it is not measured.
 	latency *floorLatency
 }
@@ -74,10 +75,10 @@ func serveFloor(port, cpu int, t floorTraffic) error {
 	}
 	defer func() { _ = unix.Close(listener) }()
 	if err := errors.Join(unix.SetsockoptInt(listener, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
-		unix.Bind(listener, loopback(port)), unix.Listen(listener, t.conns)); err != nil {
+		unix.Bind(listener, loopback(port)), unix.Listen(listener, t.Conns)); err != nil {
 		return err
 	}
-	servers := make([]*floorServer, t.conns)
+	servers := make([]*floorServer, t.Conns)
 	in := make([]byte, serverBuffer)
 	for i := range servers {
 		fd, _, err := unix.Accept(listener)
@@ -89,8 +90,8 @@ func serveFloor(port, cpu int, t floorTraffic) error {
 			return err
 		}
 		servers[i] = &floorServer{
-			fd: fd, pattern: t.pattern, memory: area.Bytes(),
-			rng: rand.New(rand.NewPCG(1, uint64(i))), in: in, cold: t.cold,
+			fd: fd, pattern: t.Pattern, memory: area.Bytes(),
+			rng: rand.New(rand.NewPCG(1, uint64(i))), in: in, cold: t.Cold,
 		}
 	}
 	for {
@@ -148,8 +149,8 @@ func (f *floorServer) poll() syscall.Errno {
 		return e
 	}
 	f.at += n
-	for f.have += n; f.have >= f.pattern[f.request].request; f.owe++ {
-		f.have -= f.pattern[f.request].request
+	for f.have += n; f.have >= f.pattern[f.request].Request; f.owe++ {
+		f.have -= f.pattern[f.request].Request
 		f.request = after(f.request, f.pattern)
 	}
 	for f.owe > 0 || len(f.queued) > 0 {
@@ -179,7 +180,7 @@ func (f *floorServer) gather() {
 		var v sys.Iovec
 		sys.SetIovec(&v, f.header[:])
 		f.queued = append(f.queued, v)
-		if data := f.pattern[f.respond].response - floorHeader; data > 0 {
+		if data := f.pattern[f.respond].Response - floorHeader; data > 0 {
 			off := f.rng.IntN((len(f.memory)-data)/4096) * 4096
 			sys.SetIovec(&v, f.memory[off:off+data])
 			f.queued = append(f.queued, v)
@@ -206,7 +207,7 @@ type floorClient struct {
 // next adds n requests to the unsent bytes.
 func (c *floorClient) next(n int) {
 	for range n {
-		c.unsent += c.pattern[c.request].request
+		c.unsent += c.pattern[c.request].Request
 		c.request = after(c.request, c.pattern)
 	}
 }
@@ -230,8 +231,8 @@ func (c *floorClient) poll() error {
 		return fmt.Errorf("floor client: receive: %w", e)
 	}
 	finished := 0
-	for c.part += n; c.part >= c.pattern[c.respond].response; finished++ {
-		c.part -= c.pattern[c.respond].response
+	for c.part += n; c.part >= c.pattern[c.respond].Response; finished++ {
+		c.part -= c.pattern[c.respond].Response
 		c.respond = after(c.respond, c.pattern)
 	}
 	c.done += uint64(finished)
@@ -249,18 +250,18 @@ func loadFloor(port, cpu int, t floorTraffic, d time.Duration) (float64, error) 
 		return 0, err
 	}
 	largest := 0
-	for _, s := range t.pattern {
-		largest = max(largest, s.request)
+	for _, s := range t.Pattern {
+		largest = max(largest, s.Request)
 	}
 	out, in := make([]byte, largest*t.depth), make([]byte, clientBuffer)
-	clients := make([]*floorClient, t.conns)
+	clients := make([]*floorClient, t.Conns)
 	for i := range clients {
 		fd, err := dial(port)
 		if err != nil {
 			return 0, err
 		}
 		defer func() { _ = unix.Close(fd) }()
-		c := &floorClient{fd: fd, pattern: t.pattern, out: out, in: in}
+		c := &floorClient{fd: fd, pattern: t.Pattern, out: out, in: in}
 		if i == 0 && t.latency != nil {
 			c.latency = t.latency
 			c.latency.begin()
@@ -276,7 +277,7 @@ func loadFloor(port, cpu int, t floorTraffic, d time.Duration) (float64, error) 
 				return 0, err
 			}
 		}
-		if (i&1023 != 0 && t.conns == 1) || time.Now().Before(deadline) {
+		if (i&1023 != 0 && t.Conns == 1) || time.Now().Before(deadline) {
 			continue
 		}
 		done := uint64(0)

@@ -102,7 +102,7 @@ func measureDefinition(o options, program string, w workload) (float64, error) {
 	shape := w.pattern()[0]
 	args := func(side string, cpu int, more ...int) []string {
 		list := []string{side}
-		for _, n := range append([]int{cpu, port, shape.request, shape.response}, more...) {
+		for _, n := range append([]int{cpu, port, shape.Request, shape.Response}, more...) {
 			list = append(list, strconv.Itoa(n))
 		}
 		return list

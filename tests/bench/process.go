@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -77,39 +78,26 @@ func startFloor(cpu int, t floorTraffic) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	args := []int{port, cpu, t.conns, 0}
-	if t.cold {
-		args[3] = 1
+	text, err := json.Marshal(t)
+	if err != nil {
+		return nil, err
 	}
-	for _, s := range t.pattern {
-		args = append(args, s.request, s.response)
-	}
-	words := []string{"floor-server"}
-	for _, n := range args {
-		words = append(words, strconv.Itoa(n))
-	}
-	return start(cpu, port, self, words...)
+	return start(cpu, port, self, "floor-server", strconv.Itoa(port), strconv.Itoa(cpu),
+		string(text))
 }
 
-// floorServerMain is that process. Its arguments are port, CPU, connections, 1 for a cold floor,
-// and the bytes of request and response for each shape of the pattern.
+// floorServerMain is that process. Its arguments are port, CPU and the traffic.
 func floorServerMain(args []string) error {
-	var n []int
-	for _, a := range args {
-		v, err := strconv.Atoi(a)
-		if err != nil {
-			return err
-		}
-		n = append(n, v)
+	if len(args) != 3 {
+		return errors.New("floor-server takes: PORT CPU TRAFFIC")
 	}
-	if len(n) < 6 || len(n)%2 != 0 {
-		return errors.New("floor-server: want port, CPU, connections, 0 or 1, and pairs of sizes")
+	port, err := strconv.Atoi(args[0])
+	cpu, err2 := strconv.Atoi(args[1])
+	var t floorTraffic
+	if err := errors.Join(err, err2, json.Unmarshal([]byte(args[2]), &t)); err != nil {
+		return fmt.Errorf("floor-server: %w", err)
 	}
-	t := floorTraffic{conns: n[2], cold: n[3] == 1}
-	for i := 4; i < len(n); i += 2 {
-		t.pattern = append(t.pattern, floorShape{n[i], n[i+1]})
-	}
-	return serveFloor(n[0], n[1], t)
+	return serveFloor(port, cpu, t)
 }
 
 const (

@@ -198,7 +198,7 @@ func (b *bench) latencyRound(w workload) error {
 // measureFloor measures the IOPS of bare sockets with the messages of w, and the latency if w.timed
 // is set.
 func measureFloor(o options, w workload) (figures, error) {
-	t := floorTraffic{pattern: w.pattern(), depth: w.depth, conns: w.queues, cold: w.cold}
+	t := floorTraffic{Pattern: w.pattern(), depth: w.depth, Conns: w.queues, Cold: w.cold}
 	s, err := startFloor(o.serverCPU, t)
 	if err != nil {
 		return nil, err

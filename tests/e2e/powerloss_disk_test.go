@@ -122,7 +122,7 @@ func (d *volatileDisk) Do(c *disk.Command) int32 {
 func (d *volatileDisk) Start(r *uring.Ring, file uring.File, c *disk.Command,
 	then uring.Completer,
 ) bool {
-	nop, f := uring.Nop(), &inFlight{d: d, c: c, then: then}
+	nop, f := uring.Op{}, &inFlight{d: d, c: c, then: then}
 	if !r.Start(file, &nop, f) {
 		return false
 	}

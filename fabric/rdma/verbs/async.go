@@ -46,10 +46,10 @@ func (t AsyncType) String() string {
 // AsyncEvent is an asynchronous event (ibv_get_async_event).
 type AsyncEvent struct {
 	Type AsyncType
-	// CQ is the completion queue concerned, the same value its maker got; nil for events of other
-	// things.
+	// CQ is the completion queue concerned, the same value that CreateCQ returned; nil for other
+	// events.
 	CQ CQ
-	// SRQ is the shared receive queue concerned, likewise.
+	// SRQ is the shared receive queue concerned; nil for other events.
 	SRQ SRQ
 	// QPNum is the queue pair concerned, for events of queue pairs.
 	QPNum uint32

@@ -35,12 +35,10 @@ type ID interface {
 	Local() netip.AddrPort
 	Remote() netip.AddrPort
 
-	// SetTOS sets the type of service before Connect.
-	SetTOS(tos uint8) error
 	ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error
 	ResolveRoute(timeout time.Duration) error
 	// CreateQP makes the one QP of this ID (rdma_create_qp) on a PD of Device(). EINVAL if the peer
-	// has given up its request.
+	// has withdrawn its request.
 	CreateQP(pd PD, init QPInit) (QP, error)
 	// Connect asks for the connection: Established, Rejected or Unreachable follows. Soft iWARP
 	// devices connect at once and return the error.

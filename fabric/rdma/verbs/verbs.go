@@ -34,14 +34,13 @@ type Provider interface {
 // that could not invalidate its key.
 const VendorSIW = 0x626d74
 
-// DeviceAttr describes a device (ibv_query_device, ibv_query_port).
+// DeviceAttr describes a device (ibv_query_device).
 type DeviceAttr struct {
 	Name string // rxe0, mlx5_0
 	// IWARP says that the transport is iWARP: the sink of an RDMA READ needs AccessRemoteWrite
 	// there.
-	IWARP bool
-	// VendorID and VendorPartID as ibv_query_device gives them.
-	VendorID, VendorPartID uint32
+	IWARP                  bool
+	VendorID               uint32
 	MaxQP, MaxQPWR, MaxSGE int
 	// MaxSGERD is the largest number of SGEs of an RDMA READ.
 	MaxSGERD                     int
@@ -50,7 +49,6 @@ type DeviceAttr struct {
 	MaxQPRdAtom, MaxQPInitRdAtom int // READs served and issued at once per QP
 	MaxSRQ, MaxSRQWR, MaxSRQSGE  int
 	NumCompVectors               int
-	ActiveMTU                    int // bytes, of port 1
 	Node                         int // NUMA node, negative if there is none
 }
 
@@ -182,10 +180,8 @@ type SendFlags uint32
 
 // The flags used.
 const (
-	SendFence     SendFlags = 1 << 0
-	SendSignaled  SendFlags = 1 << 1
-	SendSolicited SendFlags = 1 << 2
-	SendInline    SendFlags = 1 << 3
+	SendSignaled SendFlags = 1 << 1
+	SendInline   SendFlags = 1 << 3
 )
 
 // SendWR is a send work request, pointer-free.

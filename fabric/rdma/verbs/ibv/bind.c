@@ -143,8 +143,6 @@ int vb_query(struct ibv_context *ctx, struct vb_device_attr *out)
 {
 	memset(out, 0, sizeof *out);
 	int err = ibv_query_device(ctx, &out->dev);
-	if (!err)
-		err = ibv_query_port(ctx, 1, &out->port);
 	out->iwarp = ctx->device->transport_type == IBV_TRANSPORT_IWARP ||
 		     ctx->device->node_type == IBV_NODE_RNIC;
 	out->comp_vectors = ctx->num_comp_vectors;
@@ -276,11 +274,6 @@ void vb_addrs(struct rdma_cm_id *id, struct vb_addr *local, struct vb_addr *remo
 {
 	from_sockaddr(rdma_get_local_addr(id), local);
 	from_sockaddr(rdma_get_peer_addr(id), remote);
-}
-
-int vb_set_tos(struct rdma_cm_id *id, uint8_t tos)
-{
-	return rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof tos) ? errno : 0;
 }
 
 int vb_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct vb_qp_init *q)

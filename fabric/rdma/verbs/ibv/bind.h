@@ -60,7 +60,6 @@ struct vb_addr {
 
 struct vb_device_attr {
 	struct ibv_device_attr dev;
-	struct ibv_port_attr port;
 	int iwarp;
 	int comp_vectors;
 };
@@ -104,7 +103,6 @@ int vb_listen(struct rdma_cm_id *id, const struct vb_addr *addr, int backlog, ui
 int vb_resolve_addr(struct rdma_cm_id *id, const struct vb_addr *src, const struct vb_addr *dst,
 		    int ms);
 void vb_addrs(struct rdma_cm_id *id, struct vb_addr *local, struct vb_addr *remote);
-int vb_set_tos(struct rdma_cm_id *id, uint8_t tos);
 int vb_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct vb_qp_init *init);
 int vb_connect(struct rdma_cm_id *id, struct vb_conn_param *p, int accept);
 int vb_reject(struct rdma_cm_id *id, const uint8_t *data, uint8_t len);

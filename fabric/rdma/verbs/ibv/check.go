@@ -25,9 +25,7 @@ var (
 	_ = same{}[verbs.WRRDMARead^C.IBV_WR_RDMA_READ]
 	_ = same{}[verbs.WRSendWithInv^C.IBV_WR_SEND_WITH_INV]
 
-	_ = same{}[verbs.SendFence^C.IBV_SEND_FENCE]
 	_ = same{}[verbs.SendSignaled^C.IBV_SEND_SIGNALED]
-	_ = same{}[verbs.SendSolicited^C.IBV_SEND_SOLICITED]
 	_ = same{}[verbs.SendInline^C.IBV_SEND_INLINE]
 
 	_ = same{}[verbs.WCSuccess^C.IBV_WC_SUCCESS]

@@ -64,10 +64,6 @@ func (i *id) Remote() netip.AddrPort {
 	return i.remote
 }
 
-func (i *id) SetTOS(tos uint8) error {
-	return fail("rdma_set_option", unix.Errno(C.vb_set_tos(i.c, C.uint8_t(tos))), "TOS %#x", tos)
-}
-
 // milliseconds converts a timeout for C, at least 1.
 func milliseconds(d time.Duration) C.int {
 	return C.int(min(max(d.Milliseconds(), 1), math.MaxInt32))

@@ -71,17 +71,15 @@ func query(ctx *C.struct_ibv_context) (verbs.DeviceAttr, error) {
 	}
 	return verbs.DeviceAttr{
 		Name: name, IWARP: a.iwarp != 0,
-		VendorID: uint32(a.dev.vendor_id), VendorPartID: uint32(a.dev.vendor_part_id),
-		MaxQP: int(a.dev.max_qp), MaxQPWR: int(a.dev.max_qp_wr), MaxSGE: int(a.dev.max_sge),
+		VendorID: uint32(a.dev.vendor_id),
+		MaxQP:    int(a.dev.max_qp), MaxQPWR: int(a.dev.max_qp_wr), MaxSGE: int(a.dev.max_sge),
 		MaxSGERD: int(a.dev.max_sge_rd),
 		MaxCQ:    int(a.dev.max_cq), MaxCQE: int(a.dev.max_cqe), MaxMR: int(a.dev.max_mr),
 		MaxMRSize:   uint64(a.dev.max_mr_size),
 		MaxQPRdAtom: int(a.dev.max_qp_rd_atom), MaxQPInitRdAtom: int(a.dev.max_qp_init_rd_atom),
 		MaxSRQ: int(a.dev.max_srq), MaxSRQWR: int(a.dev.max_srq_wr),
-		MaxSRQSGE: int(a.dev.max_srq_sge),
-		// enum ibv_mtu: 1 is 256
-		NumCompVectors: int(a.comp_vectors), ActiveMTU: 128 << a.port.active_mtu,
-		Node: sys.NodeOfDevice("infiniband", name),
+		MaxSRQSGE:      int(a.dev.max_srq_sge),
+		NumCompVectors: int(a.comp_vectors), Node: sys.NodeOfDevice("infiniband", name),
 	}, nil
 }
 

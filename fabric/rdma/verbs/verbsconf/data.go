@@ -22,10 +22,7 @@ func testSendRecv(t *testing.T, s *Setup) {
 		to.postRecv(wr, to.recvWR(2, 0, 1), to.recvWR(3, 1<<20, 1<<20))
 		fill(from.buf[:1<<20], 9)
 		n, err := from.qp.PostSend([]verbs.SendWR{
-			{
-				WRID: 11, Opcode: verbs.WRSend, Flags: signaled | verbs.SendSolicited, FirstSGE: 1,
-				NumSGE: 2,
-			},
+			{WRID: 11, Opcode: verbs.WRSend, Flags: signaled, FirstSGE: 1, NumSGE: 2},
 			{WRID: 12, Opcode: verbs.WRSend, Flags: signaled},
 			{WRID: 13, Opcode: verbs.WRSend, Flags: signaled, FirstSGE: 0, NumSGE: 1},
 		}, []verbs.SGE{from.sge(0, 1<<20), from.sge(0, 100), from.sge(100, 200)})
@@ -127,32 +124,6 @@ func testReadDepth(t *testing.T, s *Setup) {
 		p.p.success(uint64(i), verbs.WCRDMARead)
 	}
 	p.p.checkFill(0, reads*4096, 1, "read data")
-}
-
-// testFence lets a fenced SEND follow a READ: when it arrives, the READ has its data.
-func testFence(t *testing.T, s *Setup) {
-	p := connect(t, s, sizes{}, sizes{})
-	for round := range 8 {
-		p.a.postRecv(p.a.recvWR(1, 1<<20, 16))
-		fill(p.a.buf[:65536], byte(round))
-		n, err := p.p.qp.PostSend([]verbs.SendWR{
-			{
-				WRID: 2, Opcode: verbs.WRRDMARead, NumSGE: 1, RemoteAddr: p.a.addr(0),
-				RKey: p.a.mr.RKey(),
-			},
-			{
-				WRID: 3, Opcode: verbs.WRSend, Flags: signaled | verbs.SendFence, FirstSGE: 1,
-				NumSGE: 1,
-			},
-		}, []verbs.SGE{p.p.sge(0, 65536), p.p.sge(1<<20, 16)})
-		if n != 2 || err != nil {
-			t.Fatalf("PostSend: %d, %v", n, err)
-		}
-		p.a.success(1, verbs.WCRecv)
-		clear(p.a.buf[:65536])
-		p.p.success(3, verbs.WCSend)
-		p.p.checkFill(0, 65536, byte(round), "data read before the fence")
-	}
 }
 
 // testUnsignalled goes round the send queue several times with one signalled work request in eight.

@@ -41,7 +41,7 @@ func (e *endpoint) postGuard() {
 	e.postRecv(e.recvWR(guardID, 2<<20, 64))
 }
 
-// waitError waits for that. On iWARP the connection ends for certain, but siw goes to the error
+// waitError waits for that flush. On iWARP the connection certainly ends, but siw goes to the error
 // state only with ToError.
 func (e *endpoint) waitError() {
 	e.t.Helper()

@@ -51,7 +51,6 @@ func Run(t *testing.T, s Setup) {
 		{"Write", testWrite},
 		{"Read", testRead},
 		{"ReadDepth", testReadDepth},
-		{"Fence", testFence},
 		{"Unsignalled", testUnsignalled},
 		{"LateReceive", testLateReceive},
 		{"SRQ", testSRQ},

@@ -167,13 +167,6 @@ func (id *cmID) Remote() netip.AddrPort {
 	return id.remote
 }
 
-func (id *cmID) SetTOS(tos uint8) error {
-	id.cm.host.f.lock()
-	defer id.cm.host.f.unlock()
-	id.tos = tos
-	return nil
-}
-
 // TOS is the type of service that was set; tests find it with an assertion of their own.
 func (id *cmID) TOS() uint8 {
 	id.cm.host.f.lock()
@@ -279,7 +272,8 @@ func (h *host) port() uint16 {
 	}
 }
 
-// listener finds who listens at an address; a given address goes before a wildcard.
+// listener finds the ID that listens at an address; a given address takes precedence over a
+// wildcard.
 func (h *host) listener(dst netip.AddrPort) (found *cmID) {
 	addr := dst.Addr().Unmap().WithZone("")
 	for _, x := range h.ids {

@@ -30,9 +30,6 @@ func (q *qp) issue() bool {
 	from := q.exec
 	for q.state == stateRTS && !q.failing && q.exec < q.tail {
 		e := &q.sq[q.exec%uint64(len(q.sq))]
-		if e.wr.Flags&verbs.SendFence != 0 && q.reads > 0 {
-			break // C10-96 of the InfiniBand specification: after all READs before it
-		}
 		if !q.checkFaults(e) || !q.execute(e) {
 			break
 		}

@@ -8,9 +8,9 @@
 //
 // Work is done at once by the goroutine that makes it possible, so tests are deterministic;
 // Options.Async hands it to a goroutine instead. Where hardware gives no order, the fake chooses
-// the worst: the data of an RDMA READ is fetched after the work requests behind it were executed,
-// unless one carries a fence. Everything may be used by several goroutines, but data-path calls of
-// one object must not overlap: the race detector reports it.
+// the worst: the data of an RDMA READ is fetched after the work requests behind it were executed.
+// Everything may be used by several goroutines, but data-path calls of one object must not overlap:
+// the race detector reports it.
 package verbstest
 
 import (
@@ -151,11 +151,11 @@ type DeviceOptions struct {
 // RoCE describes a RoCE device with the limits of common hardware.
 func RoCE(name string, addrs ...netip.Addr) DeviceOptions {
 	return DeviceOptions{Addrs: addrs, Attr: verbs.DeviceAttr{
-		Name: name, VendorID: 0xfa4e, VendorPartID: 1,
+		Name: name, VendorID: 0xfa4e,
 		MaxQP: 4096, MaxQPWR: 16384, MaxSGE: 16, MaxSGERD: 16, MaxCQ: 4096, MaxCQE: 1 << 20,
 		MaxMR: 65536, MaxMRSize: 1 << 40,
 		MaxQPRdAtom: 16, MaxQPInitRdAtom: 16, MaxSRQ: 1024, MaxSRQWR: 32768, MaxSRQSGE: 2,
-		NumCompVectors: 4, ActiveMTU: 4096,
+		NumCompVectors: 4,
 	}}
 }
 
@@ -163,7 +163,7 @@ func RoCE(name string, addrs ...netip.Addr) DeviceOptions {
 func IWARP(name string, addrs ...netip.Addr) DeviceOptions {
 	d := RoCE(name, addrs...)
 	d.Attr.IWARP = true
-	d.Attr.MaxSGE, d.Attr.MaxSGERD, d.Attr.VendorPartID = 6, 1, 2
+	d.Attr.MaxSGE, d.Attr.MaxSGERD = 6, 1
 	return d
 }
 

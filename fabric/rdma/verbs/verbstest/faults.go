@@ -235,7 +235,7 @@ func (f *Fabric) cut(a, b string, cut bool) {
 
 func (f *Fabric) isCut(a, b *host) bool { return len(f.cuts) > 0 && f.cuts[[2]*host{a, b}] }
 
-// FailQP moves a queue pair to the error state, as a device does by itself after a fault. It
+// FailQP moves a queue pair to the error state, as a device does after a fault. It
 // returns false if there is none with this number.
 func (f *Fabric) FailQP(machine string, num uint32) bool {
 	f.lock()

@@ -20,7 +20,7 @@ const (
 	stateErr                 // everything is flushed
 )
 
-// sendState is what has become of a posted work request.
+// sendState is the state of a posted work request.
 type sendState uint8
 
 const (

@@ -1,0 +1,189 @@
+package lint
+
+import (
+	"go/ast"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// documents calls fn with every page of the documentation.
+func documents(t *testing.T, fn func(name, text string)) {
+	t.Helper()
+	sourceFiles(t, func(name string) {
+		if path.Ext(name) != ".md" {
+			return
+		}
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fn(name, string(text))
+	})
+}
+
+// tableCells are the quoted words in the first cells of the tables of a page.
+func tableCells(text string) (cells []string) {
+	for line := range strings.Lines(text) {
+		row, ok := strings.CutPrefix(line, "| ")
+		if !ok {
+			continue
+		}
+		first, _, _ := strings.Cut(row, " | ")
+		for _, m := range quoted.FindAllStringSubmatch(first, -1) {
+			cells = append(cells, m[1])
+		}
+	}
+	return cells
+}
+
+// metricNames are the names that a file gives to metrics, without their prefix.
+func metricNames(f *goFile) (names []string) {
+	ast.Inspect(f.ast, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if ok && (isNamed(call.Fun, "desc") || isNamed(call.Fun, "ofNamespace")) {
+			if name, ok := constant(call.Args[0]); ok {
+				names = append(names, name)
+			}
+		}
+		return true
+	})
+	return names
+}
+
+// TestDocumentedMetrics: docs/metrics.md lists exactly the metrics that exist, and no page names
+// another.
+func TestDocumentedMetrics(t *testing.T) {
+	var names []string
+	goFiles(t, func(f *goFile) {
+		if path.Dir(f.name) == "internal/metrics" && !f.isTest() {
+			names = append(names, metricNames(f)...)
+		}
+	})
+	if len(names) < 30 {
+		t.Fatalf("only %d metrics found", len(names))
+	}
+	full := regexp.MustCompile(`nvmf_target_([a-z][a-z_]*[a-z])`)
+	documents(t, func(file, text string) {
+		for _, m := range full.FindAllStringSubmatch(text, -1) {
+			if !slices.Contains(names, m[1]) {
+				t.Errorf("%s names the metric %s, which does not exist", file, m[0])
+			}
+		}
+		if file != "docs/metrics.md" {
+			return
+		}
+		listed := tableCells(text)
+		for _, m := range listed {
+			if !slices.Contains(names, m) {
+				t.Errorf("%s lists the metric %s, which does not exist", file, m)
+			}
+		}
+		for _, n := range names {
+			if !slices.Contains(listed, n) {
+				t.Errorf("%s does not list the metric %s", file, n)
+			}
+		}
+	})
+}
+
+func TestMetricsAreFound(t *testing.T) {
+	f := parseGo(t, "a.go", []byte("package a\n\nvar (\n\tb = desc(\"c\"+\"_d\", \"help\")\n"+
+		"\te = ofNamespace(\"f\", \"help\", \"label\")\n\tg = other(\"h\")\n)\n"))
+	if got := metricNames(f); !slices.Equal(got, []string{"c_d", "f"}) {
+		t.Errorf("%q", got)
+	}
+	page := "| name | meaning |\n|---|---|\n| `c_d`, `x` | by `op` |\ntext `y`\n"
+	if got := tableCells(page); !slices.Equal(got, []string{"c_d", "x"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// unknownMessages are those of the messages which no text contains; … stands for anything.
+func unknownMessages(messages, texts []string) (unknown []string) {
+	for _, m := range messages {
+		for part := range strings.SplitSeq(m, "…") {
+			if !slices.ContainsFunc(texts, func(s string) bool {
+				return strings.Contains(s, strings.TrimSpace(part))
+			}) {
+				unknown = append(unknown, m)
+				break
+			}
+		}
+	}
+	return unknown
+}
+
+// TestDocumentedMessages: the messages of the target in docs/troubleshooting.md are in the code or,
+// if they are put together there, in the golden files of the configuration.
+func TestDocumentedMessages(t *testing.T) {
+	var texts []string
+	goFiles(t, func(f *goFile) {
+		if f.isTest() {
+			return
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if e, ok := n.(ast.Expr); ok {
+				if s, ok := constant(e); ok {
+					texts = append(texts, s)
+				}
+			}
+			return true
+		})
+	})
+	golden, err := filepath.Glob(filepath.Join(root, "config/testdata/broken/*.golden"))
+	if err != nil || len(golden) == 0 {
+		t.Fatal("no golden files: ", err)
+	}
+	for _, name := range golden {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, string(b))
+	}
+	text, err := os.ReadFile(filepath.Join(root, "docs/troubleshooting.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, ours, _ := strings.Cut(string(text), "## Messages of the target")
+	ours, _, _ = strings.Cut(ours, "\n## ")
+	messages := tableCells(ours)
+	if len(messages) < 10 {
+		t.Fatalf("only %d messages found", len(messages))
+	}
+	for _, m := range unknownMessages(messages, texts) {
+		t.Errorf("docs/troubleshooting.md quotes %q, which the target does not say", m)
+	}
+}
+
+func TestUnknownMessagesAreFound(t *testing.T) {
+	texts := []string{"%d queues have %d KiB", "no host may connect"}
+	got := unknownMessages([]string{"no host", "… queues have … KiB", "no disk", "queues … MiB"},
+		texts)
+	if !slices.Equal(got, []string{"no disk", "queues … MiB"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+var link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+
+// TestLinks: pages link to files that exist.
+func TestLinks(t *testing.T) {
+	links := 0
+	documents(t, func(file, text string) {
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			links++
+			if _, err := os.Stat(filepath.Join(root, path.Dir(file), m[1])); err != nil {
+				t.Errorf("%s links to %s: %v", file, m[1], err)
+			}
+		}
+	})
+	if links < 30 {
+		t.Errorf("only %d links found", links)
+	}
+}
