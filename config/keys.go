@@ -222,8 +222,8 @@ func (s *Subsystem) value() Value {
 			return nqn(h, "Delete one of the two.", nvme.ValidateNQN)
 		}),
 			"The host NQNs that may connect (`cat /etc/nvme/hostnqn` on the host). Set it unless "+
-				"`allow_any_host` is set. An NQN is no proof of identity: whoever reaches the "+
-				"port can claim it.").Without("none"),
+				"`allow_any_host` is set. An NQN is no proof of identity: any host that "+
+				"reaches the port can claim it.").Without("none"),
 		NewKey("serial", ascii(&s.Serial, target.SerialSize),
 			"Serial number. Set it when hosts know the subsystem by another one, for instance "+
 				"after a migration.").Without("derived from the NQN"),

@@ -28,13 +28,8 @@ func (s *SQE) Connect() *ConnectSQE { return (*ConnectSQE)(s) }
 // CATTR is the Connect attributes, byte 46.
 type CATTR uint8
 
-// CATTR bits: bits 1:0 are the priority class, bit 2 turns SQ flow control off, bit 3 allows
-// individual I/O queue deletion.
-const (
-	CATTRPriority      CATTR = 3 << 0
-	CATTRNoFlowControl CATTR = 1 << 2
-	CATTRDeleteIOQueue CATTR = 1 << 3
-)
+// CATTRNoFlowControl disables SQ flow control.
+const CATTRNoFlowControl CATTR = 1 << 2
 
 // RECFMT is the record format, 0.
 func (s *ConnectSQE) RECFMT() uint16 { return binary.LittleEndian.Uint16(s[40:]) }
@@ -89,16 +84,9 @@ const (
 	ConnectDataOffsetHOSTNQN = 512
 )
 
-// ConnectResult is DW0 of a successful Connect: CNTLID in bits 15:0 and AUTHREQ in bits 31:16 (ATR
-// bit 17, ASCR bit 18).
+// ConnectResult is DW0 of a successful Connect: CNTLID in bits 15:0 and AUTHREQ in bits 31:16,
+// which is 0 because no authentication is required.
 type ConnectResult uint32
-
-// The authentication requirements.
-const (
-	ConnectAuthRequired ConnectResult = 1 << 17 // ATR: authentication transaction required
-	// ASCR: authentication and secure channel required
-	ConnectSecureChannelRequired ConnectResult = 1 << 18
-)
 
 // MakeConnectResult makes the result of a Connect that needs no authentication.
 func MakeConnectResult(cntlid uint16) ConnectResult { return ConnectResult(cntlid) }

@@ -3,7 +3,8 @@
 // commands, discovery entries and NQN rules.
 //
 // It imports the standard library only. What the I/O path uses are arrays with accessor methods,
-// converted once after a length check; see Record for the others. All integers are little-endian
-// (Base section 1.4.3). "Base" in comments means the NVM Express Base Specification 2.1, "NVM" the
-// NVM Command Set Specification 1.1, "TCP" and "RDMA" the transport specifications 1.1 and 1.0.
+// converted once after a length check; see Record for the others. Of enumerations and bit masks
+// only the values that this module uses are declared. All integers are little-endian (Base section
+// 1.4.3). "Base" in comments means the NVM Express Base Specification 2.1, "NVM" the NVM Command
+// Set Specification 1.1, "TCP" and "RDMA" the transport specifications 1.1 and 1.0.
 package nvme

@@ -37,15 +37,8 @@ const (
 	FeatureNumberOfQueues       FID = 0x07
 	FeatureWriteAtomicity       FID = 0x0A // NVM section 4.1.3
 	FeatureAsyncEventConfig     FID = 0x0B
-	FeatureTimestamp            FID = 0x0E
 	FeatureKeepAliveTimer       FID = 0x0F
-	FeatureThermalManagement    FID = 0x10
-	FeatureHostBehavior         FID = 0x16
-	FeatureCommandSetProfile    FID = 0x19
 	FeatureSpinupControl        FID = 0x1A
-	FeatureControllerMetadata   FID = 0x7E
-	FeatureNamespaceMetadata    FID = 0x7F
-	FeatureSoftwareProgress     FID = 0x80
 	FeatureHostIdentifier       FID = 0x81
 	FeatureReservationMask      FID = 0x82
 	FeatureReservationPersist   FID = 0x83
@@ -65,7 +58,6 @@ const (
 
 // The result of Get Features with SEL FeatureCapabilities (DW0).
 const (
-	FeatureCapSaveable          uint32 = 1 << 0
 	FeatureCapNamespaceSpecific uint32 = 1 << 1
 	FeatureCapChangeable        uint32 = 1 << 2
 )
@@ -100,7 +92,6 @@ const (
 	EventReadOnly         EventMask = SMARTReadOnly
 	EventVolatileMemory   EventMask = SMARTVolatileMemory
 	EventNamespaceChanged EventMask = 1 << 8  // attached namespace attribute notices
-	EventFirmware         EventMask = 1 << 9  // firmware activation notices
 	EventANAChanged       EventMask = 1 << 11 // asymmetric namespace access change notices
 	EventDiscoveryChanged EventMask = 1 << 31 // discovery log page change notices
 )

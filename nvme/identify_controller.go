@@ -126,7 +126,6 @@ type ControllerType uint8
 const (
 	ControllerTypeIO        ControllerType = 1
 	ControllerTypeDiscovery ControllerType = 2
-	ControllerTypeAdmin     ControllerType = 3
 )
 
 // CMIC is Controller Multi-Path I/O and Namespace Sharing Capabilities (byte 76).
@@ -136,7 +135,6 @@ type CMIC uint8
 const (
 	CMICMultiPort       CMIC = 1 << 0
 	CMICMultiController CMIC = 1 << 1
-	CMICSRIOV           CMIC = 1 << 2
 	CMICANA             CMIC = 1 << 3
 )
 
@@ -148,7 +146,6 @@ const (
 	CTRATTHostID128       CTRATT = 1 << 0 // 128-bit host identifiers: mandatory over fabrics
 	CTRATTEnduranceGroups CTRATT = 1 << 4
 	CTRATTTBKAS           CTRATT = 1 << 6 // traffic counts as keep alive
-	CTRATTELBAS           CTRATT = 1 << 15
 )
 
 // LPA is Log Page Attributes (byte 261).
@@ -159,8 +156,6 @@ const (
 	LPASMARTPerNamespace LPA = 1 << 0
 	LPAEffects           LPA = 1 << 1 // log 05h
 	LPAExtendedData      LPA = 1 << 2 // NUMDU and LPO
-	LPATelemetry         LPA = 1 << 3
-	LPAPersistentEvent   LPA = 1 << 4
 	LPASupportedPages    LPA = 1 << 5 // logs 00h, 12h and 13h
 )
 
@@ -169,15 +164,9 @@ type ONCS uint16
 
 // The bits of ONCS.
 const (
-	ONCSCompare            ONCS = 1 << 0
-	ONCSWriteUncorrectable ONCS = 1 << 1
-	ONCSDatasetManagement  ONCS = 1 << 2
-	ONCSWriteZeroes        ONCS = 1 << 3
-	ONCSSaveSelect         ONCS = 1 << 4
-	ONCSReservations       ONCS = 1 << 5
-	ONCSTimestamp          ONCS = 1 << 6
-	ONCSVerify             ONCS = 1 << 7
-	ONCSCopy               ONCS = 1 << 8
+	ONCSDatasetManagement ONCS = 1 << 2
+	ONCSWriteZeroes       ONCS = 1 << 3
+	ONCSSaveSelect        ONCS = 1 << 4
 )
 
 // VWC is Volatile Write Cache (byte 525).
@@ -185,10 +174,8 @@ type VWC uint8
 
 // VWC bits: whether a cache is present, and in bits 2:1 how Flush treats NSID FFFFFFFFh.
 const (
-	VWCPresent VWC = 1 << 0
-	// Flush with FFFFFFFFh is refused with Invalid Namespace or Format
-	VWCFlushAllForbidden VWC = 2 << 1
-	VWCFlushAll          VWC = 3 << 1 // Flush with FFFFFFFFh flushes every namespace
+	VWCPresent  VWC = 1 << 0
+	VWCFlushAll VWC = 3 << 1 // Flush with FFFFFFFFh flushes every namespace
 )
 
 // SGLS is SGL Support (bytes 536 to 539).
@@ -196,13 +183,8 @@ type SGLS uint32
 
 // The bits of SGLS.
 const (
-	SGLSSupported       SGLS = 1 << 0  // bits 1:0 = 01b: no alignment or granularity required
-	SGLSDwordAligned    SGLS = 2 << 0  // bits 1:0 = 10b: dword alignment and granularity
-	SGLSKeyed           SGLS = 1 << 2  // keyed SGL data block descriptors
-	SGLSBitBucket       SGLS = 1 << 16 // bit bucket descriptors
-	SGLSMetadataAligned SGLS = 1 << 17
-	SGLSLonger          SGLS = 1 << 18 // an SGL longer than the data is accepted
-	SGLSMetadataSGL     SGLS = 1 << 19
+	SGLSSupported SGLS = 1 << 0 // bits 1:0 = 01b: no alignment or granularity required
+	SGLSKeyed     SGLS = 1 << 2 // keyed SGL data block descriptors
 	// SAOS: the address of a data block may be an offset into the capsule
 	SGLSOffset             SGLS = 1 << 20
 	SGLSTransportDataBlock SGLS = 1 << 21

@@ -64,7 +64,6 @@ type NSFEAT uint8
 const (
 	NSFEATThin      NSFEAT = 1 << 0
 	NSFEATAtomics   NSFEAT = 1 << 1 // NAWUN, NAWUPF and NACWU are defined
-	NSFEATDealloc   NSFEAT = 1 << 2 // reads of deallocated blocks may fail
 	NSFEATOptimalIO NSFEAT = 1 << 4 // NPWG, NPWA, NPDG, NPDA and NOWS are defined
 )
 
@@ -81,7 +80,6 @@ type DLFEAT uint8
 // The values and bits of DLFEAT.
 const (
 	DLFEATReadsZeroes DLFEAT = 1      // bits 2:0 = 001b
-	DLFEATReadsOnes   DLFEAT = 2      // bits 2:0 = 010b
 	DLFEATWriteZeroes DLFEAT = 1 << 3 // DEAC of Write Zeroes is supported
 )
 

@@ -59,9 +59,6 @@ type AddressFamily uint8
 const (
 	AddressIPv4 AddressFamily = 1
 	AddressIPv6 AddressFamily = 2
-	AddressIB   AddressFamily = 3
-	AddressFC   AddressFamily = 4
-	AddressLoop AddressFamily = 254
 )
 
 // SubsystemType is SUBTYPE.
@@ -69,7 +66,6 @@ type SubsystemType uint8
 
 // The subsystem types.
 const (
-	SubsystemReferral  SubsystemType = 1 // another discovery service
 	SubsystemNVM       SubsystemType = 2
 	SubsystemDiscovery SubsystemType = 3 // this discovery service
 )
@@ -80,7 +76,6 @@ type TREQ uint8
 
 // The values of TREQ.
 const (
-	TREQNotSpecified  TREQ = 0
 	TREQRequired      TREQ = 1
 	TREQNotRequired   TREQ = 2
 	TREQNoFlowControl TREQ = 1 << 2
@@ -94,7 +89,6 @@ const (
 	// DUPRETINFO: this entry leads to the same subsystem as the one in use
 	EFLAGSDuplicate  EFLAGS = 1 << 0
 	EFLAGSPersistent EFLAGS = 1 << 1 // EPCSD: explicit persistent connection support
-	EFLAGSNoCDC      EFLAGS = 1 << 2 // NCC: not registered with a central discovery controller
 )
 
 // RDMAProvider is RDMA_PRTYPE (RDMA section 3.1, figure 3).
@@ -103,10 +97,7 @@ type RDMAProvider uint8
 // The provider types.
 const (
 	RDMAProviderAny    RDMAProvider = 1
-	RDMAProviderIB     RDMAProvider = 2
-	RDMAProviderRoCE   RDMAProvider = 3
 	RDMAProviderRoCEv2 RDMAProvider = 4
-	RDMAProviderIWARP  RDMAProvider = 5
 )
 
 // SetRDMA writes the RDMA transport specific address subtype: reliable connected service by RDMA CM
@@ -125,7 +116,6 @@ type TCPSecurity uint8
 // The security types.
 const (
 	TCPNoSecurity TCPSecurity = 0
-	TCPTLS12      TCPSecurity = 1
 	TCPTLS13      TCPSecurity = 2
 )
 

@@ -8,11 +8,8 @@ type Effect uint32
 
 // The bits of an Effect.
 const (
-	EffectSupported           Effect = 1 << 0 // CSUPP
-	EffectContentChange       Effect = 1 << 1 // LBCC: logical block content
-	EffectNamespaceCapability Effect = 1 << 2 // NCC
-	EffectNamespaceInventory  Effect = 1 << 3 // NIC
-	EffectControllerChange    Effect = 1 << 4 // CCC
+	EffectSupported     Effect = 1 << 0 // CSUPP
+	EffectContentChange Effect = 1 << 1 // LBCC: logical block content
 )
 
 // EffectsLog is the Commands Supported and Effects log, LID 05h. A Fabrics command is not part of

@@ -5,7 +5,7 @@ const ErrorLogEntrySize = 64
 
 // ErrorLogEntry is an entry of the Error Information log, newest first (Base section 5.1.12.1.2).
 type ErrorLogEntry struct {
-	Count    uint64 // counts errors over the life of the controller; 0 is an unused entry
+	Count    uint64 // number of the error since the controller was created; 0 is an unused entry
 	SQID     uint16
 	CID      uint16
 	Status   uint16 // as in the CQE: status field in bits 15:1, phase tag in bit 0
@@ -16,10 +16,11 @@ type ErrorLogEntry struct {
 	TRTYPE   TransportType
 	CSI      CSI
 	Opcode   Opcode
-	Specific uint64
-	Trtype   uint16
-	_        [21]byte
-	Version  uint8
+	// CommandSpecific and TransportSpecific are further information about the error.
+	CommandSpecific   uint64
+	TransportSpecific uint16
+	_                 [21]byte
+	Version           uint8
 }
 
 // Values of ErrorLogEntry.Location: fields of the command.

@@ -73,10 +73,7 @@ const (
 	CAPCQR       CAP = 1 << 16 // contiguous queues required: always 1 over fabrics
 	CAPCSSNVM    CAP = 1 << 37 // CSS: the NVM command set
 	CAPCSSIOSets CAP = 1 << 43 // CSS: I/O command sets by CC.CSS 110b
-	// CSS: no I/O command set (discovery and administrative controllers)
-	CAPCSSNoIO    CAP = 1 << 44
-	CAPCRMSMedia  CAP = 1 << 59 // CRWMS: controller ready with media
-	CAPCRMSNoWait CAP = 1 << 60 // CRIMS: controller ready independent of media
+	CAPCRMSMedia CAP = 1 << 59 // CRWMS: controller ready with media
 )
 
 // MakeCAP makes a CAP for queues of at most entries (at least 2) and a worst-case ready time in
@@ -119,11 +116,10 @@ const (
 	CCShutdownAbrupt CC = 2 << 14
 )
 
-// CSSNVM, CSSAllIO and CSSAdmin are the values of CC.CSS.
+// CSSNVM and CSSAllIO are values of CC.CSS.
 const (
 	CSSNVM   = 0
 	CSSAllIO = 6
-	CSSAdmin = 7
 )
 
 // CCLinux is what a Linux host writes to enable a controller: 4 KiB pages, round robin, entries of

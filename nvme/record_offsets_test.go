@@ -83,7 +83,7 @@ func TestOffsets(t *testing.T) {
 		{ErrorLogEntry{}, map[string]int{
 			"Count": 0, "SQID": 8, "CID": 10, "Status": 12, "Location": 14, "LBA": 16, "NSID": 24,
 			"Vendor": 28, "TRTYPE": 29,
-			"CSI": 30, "Opcode": 31, "Specific": 32, "Trtype": 40, "Version": 63,
+			"CSI": 30, "Opcode": 31, "CommandSpecific": 32, "TransportSpecific": 40, "Version": 63,
 		}},
 		{SMARTLog{}, map[string]int{
 			"CriticalWarning": 0, "Temperature": 1, "AvailableSpare": 3, "SpareThreshold": 4,

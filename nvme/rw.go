@@ -18,7 +18,6 @@ const (
 	RWFUA          RWFlags = 1 << 30 // force unit access
 	RWPRInfo       RWFlags = 0xF << 26
 	RWDeallocate   RWFlags = 1 << 25   // DEAC, Write Zeroes only
-	RWStorageTag   RWFlags = 1 << 24   // STC
 	RWDirective    RWFlags = 0xF << 20 // DTYPE, Write only
 )
 

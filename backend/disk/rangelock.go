@@ -20,7 +20,7 @@ const (
 // to zero parts of pages, never works on a page that another command writes directly.
 //
 // Locking a free range is one atomic operation per unit. An op that meets a unit that is locked
-// unlocks those it has and queues. Whoever unlocks a range while ops are queued scans the queue in
+// unlocks those it has and queues. An unlock of a range while ops are queued scans the queue in
 // order, so that no op is overtaken forever by those it conflicts with.
 type rangeLock struct {
 	shift uint

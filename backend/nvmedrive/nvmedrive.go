@@ -190,8 +190,8 @@ func refused(err error) error {
 	hint := ""
 	switch e {
 	case unix.EACCES, unix.EPERM:
-		hint = "The kernel lets only root send commands, from Linux 6.2 on whoever may open the " +
-			"device: give the target CAP_SYS_ADMIN, or use backend: block."
+		hint = "The kernel lets only root send commands, from Linux 6.2 on any user who may open " +
+			"the device: give the target CAP_SYS_ADMIN, or use backend: block."
 	case unix.ENOTTY, unix.EOPNOTSUPP, unix.ENOSYS:
 		hint = "The kernel passes no commands on to this device; use backend: block."
 	}

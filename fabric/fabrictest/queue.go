@@ -2,6 +2,7 @@ package fabrictest
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
@@ -59,6 +60,8 @@ type Queue struct {
 type slot struct {
 	req fabric.Request
 	cmd *Command
+	// capsule is the memory that in-capsule data is received into.
+	capsule []byte
 }
 
 // Dial opens a queue on a reactor of a World.
@@ -132,7 +135,12 @@ func (q *Queue) Send(cmds ...*Command) error {
 
 // moveIn gives the request its memory and moves the host's data into it.
 func (q *Queue) moveIn(r *fabric.Request, c *Command) {
-	if r.Length > 0 && len(r.Segs) == 0 {
+	switch s := r.Owner.(*slot); {
+	case r.Length == 0 || len(r.Segs) > 0:
+	case r.InCapsule:
+		s.capsule = slices.Grow(s.capsule[:0], int(r.Length))[:r.Length]
+		r.Segs = append(r.Segs, mem.Segment{B: s.capsule})
+	default:
 		segs, ok := q.memory.Alloc(r.Segs, int(r.Length))
 		if !ok {
 			r.Status = nvme.InternalError
@@ -175,6 +183,8 @@ func (q *Queue) recycle(r *fabric.Request) {
 	switch {
 	case r.ZeroCopy:
 		q.h.EndZeroCopy(r)
+	case r.InCapsule:
+		clear(r.Owner.(*slot).capsule) // the next capsule arrives
 	case mem.Length(r.Segs) > 0:
 		q.memory.Free(r.Segs)
 	}
@@ -197,9 +207,9 @@ func (q *Queue) CanSendFrom([]mem.Segment) bool { return !q.NoZeroCopy }
 // CanReceiveInto implements fabric.Queue.
 func (q *Queue) CanReceiveInto([]mem.Segment) bool { return !q.NoZeroCopy }
 
-// HandOverBuffers implements fabric.Queue.
+// HandOverBuffers implements fabric.Queue. In-capsule data is part of the queue.
 func (q *Queue) HandOverBuffers(r *fabric.Request) (free func()) {
-	if r.ZeroCopy {
+	if r.ZeroCopy || r.InCapsule && r.Length > 0 {
 		return nil
 	}
 	segs := r.Segs

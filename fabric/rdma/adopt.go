@@ -46,7 +46,7 @@ func (g *group) adopt(c *conn) error {
 			if err = g.install(q); err == nil {
 				return q.accept()
 			}
-			err = errors.Join(err, q.qp.Destroy(), q.release())
+			err = errors.Join(err, q.qp.Destroy(), q.free())
 		}
 	}
 	defer c.leave()
@@ -116,9 +116,9 @@ func (g *group) newQueue(c *conn) (*queue, error) {
 	return nil, err
 }
 
-// release undoes newQueue, but for the queue pair, which must have been destroyed. Not on a
+// free undoes newQueue, but for the queue pair, which must have been destroyed. Not on a
 // reactor.
-func (q *queue) release() error {
+func (q *queue) free() error {
 	err := q.slab.free()
 	q.g.setupMu.Lock()
 	defer q.g.setupMu.Unlock()

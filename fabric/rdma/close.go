@@ -92,13 +92,13 @@ func (q *queue) disconnect() {
 	})
 }
 
-// lastReceived handles the event that the queue pair takes no more receives of the SRQ. What it
+// lastWQEReached handles the event that the queue pair takes no more receives of the SRQ. What it
 // took before is in the completion queue.
-func (q *queue) lastReceived() {
+func (q *queue) lastWQEReached() {
 	if q.srq == nil {
 		return
 	}
-	q.last = true
+	q.recvsEnded = true
 	q.g.reap(q.cq, q.cq.size)
 	q.fail(errFlushed)
 	q.checkDrained()
@@ -110,7 +110,7 @@ func (q *queue) checkDrained() {
 		return
 	}
 	if !q.cq.failed.Load() &&
-		(q.own.posted > 0 || q.signaled > 0 || q.srq != nil && !q.last) {
+		(q.own.posted > 0 || q.signaled > 0 || q.srq != nil && !q.recvsEnded) {
 		return
 	}
 	q.state = queueDestroying
@@ -151,7 +151,7 @@ func (q *queue) finish() {
 	}
 	q.state = queueFreed
 	go func() {
-		if err := q.release(); err != nil && !q.p.dev.removed.Load() {
+		if err := q.free(); err != nil && !q.p.dev.removed.Load() {
 			q.g.t.cfg.Log.Error("RDMA queue cannot be freed", "remote", q.conn.info.Remote, "err",
 				err)
 		}

@@ -46,13 +46,13 @@ func (q *queue) begin(slot uint16, size uint32) {
 	copy(r.SQE[:], q.recv.capsule(slot))
 	q.parseSGL(r, size-capsuleSize)
 	if q.srq != nil && !r.InCapsule && r.blocks == nil {
-		q.releaseSlot(r)
+		q.freeSlot(r)
 	}
 	q.g.prep = append(q.g.prep, &r.Request)
 }
 
-// releaseSlot frees the receive slot of a request: nothing in it is needed any more.
-func (q *queue) releaseSlot(r *request) {
+// freeSlot frees the receive slot of a request: nothing in it is needed any more.
+func (q *queue) freeSlot(r *request) {
 	if r.hasSlot {
 		r.hasSlot = false
 		q.recv.free = append(q.recv.free, r.slot)
@@ -184,6 +184,6 @@ func (q *queue) useInCapsule(r *request) {
 	if segs, ok := q.g.cfg.Memory.Alloc(r.Segs[:0], int(r.Length)); ok {
 		mem.CopySegments(segs, []mem.Segment{s})
 		r.Segs, r.pool = segs, q.g.cfg.Memory
-		q.releaseSlot(r)
+		q.freeSlot(r)
 	}
 }

@@ -167,7 +167,7 @@ func (g *group) asyncEvent(d *device, ev verbs.AsyncEvent) {
 			q.fail(errDeviceFatal)
 		case q.qp.Num() != ev.QPNum:
 		case ev.Type == verbs.AsyncQPLastWQEReached:
-			q.lastReceived()
+			q.lastWQEReached()
 		default:
 			q.fail(fmt.Errorf("the device reports %v", ev.Type))
 		}

@@ -21,22 +21,22 @@ type queue struct {
 	conn *conn
 	qp   verbs.QP
 
-	id      uint64 // in g.queues
-	state   queueState
-	session fabric.Session
-	joined  bool // Connect succeeded
+	id        uint64 // in g.queues
+	state     queueState
+	session   fabric.Session
+	connected bool // Connect succeeded
 
 	// Receiving. capsules have arrived and wait for a request; taken is the number of commands
-	// without a response. With an SRQ, recv is that of the SRQ, and last says that the queue pair
-	// takes no more receives.
-	slab     *slab
-	srq      *srq // nil: the queue has receives of its own
-	recv     *recvQueue
-	own      recvQueue
-	icd      int // bytes of in-capsule data per capsule, 0 on the admin queue
-	capsules []capsule
-	taken    int
-	last     bool
+	// without a response. With an SRQ, recv is that of the SRQ, and recvsEnded says that the queue
+	// pair takes no more receives of it (the event "last WQE reached").
+	slab       *slab
+	srq        *srq // nil: the queue has receives of its own
+	recv       *recvQueue
+	own        recvQueue
+	icd        int // bytes of in-capsule data per capsule, 0 on the admin queue
+	capsules   []capsule
+	taken      int
+	recvsEnded bool
 
 	reqs []request
 	idle []*request // a stack: the one used last is in the cache
@@ -74,8 +74,8 @@ type capsule struct {
 	size uint32
 }
 
-// build makes the memory and the queue pair of a connection; free undoes it. The completion queue
-// and the SRQ exist. Not on a reactor.
+// build makes the memory and the queue pair of a connection; after an error neither exists. The
+// completion queue and the SRQ have been acquired. Not on a reactor.
 func (q *queue) build() (err error) {
 	c := q.conn
 	q.maxReads = min(c.reads, max(q.p.dev.attr.MaxQPInitRdAtom, 1))
@@ -190,7 +190,7 @@ func (q *queue) SetDepth(depth int) error {
 			"rdma: queue of %d commands: the connection was made for at most %d (HSQSIZE+1)", depth,
 			q.conn.depth)
 	}
-	q.joined = true
+	q.connected = true
 	if q.state < queueClosing {
 		q.stopTimer()
 	}
@@ -240,7 +240,7 @@ func (q *queue) event(t verbs.EventType, status int) {
 	case t == verbs.EventEstablished:
 		if q.state == queueOpening {
 			q.state = queueLive
-			if !q.joined {
+			if !q.connected {
 				q.setTimer(q.g.t.cfg.ConnectTimeout)
 			}
 		}
@@ -276,7 +276,7 @@ func (q *queue) timerExpired() {
 	case queueClosing:
 		q.fail(nil)
 	case queueDraining:
-		q.signaled, q.own.posted, q.last = 0, 0, true // they will not complete
+		q.signaled, q.own.posted, q.recvsEnded = 0, 0, true // they will not complete
 		q.checkDrained()
 	}
 }

@@ -26,7 +26,7 @@ func (q *queue) sendResponse(r *request) bool {
 	q.sends--
 	q.taken--
 	r.state = requestSending
-	q.releaseSlot(r)
+	q.freeSlot(r)
 	return true
 }
 
@@ -96,7 +96,7 @@ func (q *queue) freeRequest(r *request) {
 	if r.ZeroCopy {
 		q.g.cfg.Handler.EndZeroCopy(&r.Request)
 	}
-	q.releaseSlot(r)
+	q.freeSlot(r)
 	r.Reset()
 	r.state, r.wrs, r.invalidate = requestIdle, 0, false
 	q.idle = append(q.idle, r)

@@ -285,7 +285,7 @@ func TestSRQWithoutLastEvent(t *testing.T) {
 	m := newManual(t, verbstest.Options{}, Config{SRQSize: srqSlabSlots}, ioParam(8))
 	m.g.asyncEvent(m.q.p.dev,
 		verbs.AsyncEvent{Type: verbs.AsyncQPLastWQEReached, QPNum: m.q.qp.Num() + 1})
-	if m.q.last || m.q.failed {
+	if m.q.recvsEnded || m.q.failed {
 		t.Error("an event of another queue pair was taken")
 	}
 	m.q.state, m.q.flushed = queueDraining, true
@@ -295,7 +295,7 @@ func TestSRQWithoutLastEvent(t *testing.T) {
 	m.q.state, m.q.flushed = queueLive, false
 	m.g.asyncEvent(m.q.p.dev,
 		verbs.AsyncEvent{Type: verbs.AsyncQPLastWQEReached, QPNum: m.q.qp.Num()})
-	if !m.q.last || !errors.Is(m.q.why, errFlushed) {
+	if !m.q.recvsEnded || !errors.Is(m.q.why, errFlushed) {
 		t.Errorf("the event did not end the queue: %v", m.q.why)
 	}
 }

@@ -73,7 +73,7 @@ func TestSinkCloseHasADeadline(t *testing.T) {
 }
 
 // TestLogThatNobodyReads: with a full pipe as standard error the target starts, serves and ends,
-// and once somebody reads, its log is there.
+// and once it is read, its log is there.
 func TestLogThatNobodyReads(t *testing.T) {
 	for _, read := range []bool{true, false} {
 		r, w := fullPipe(t)

@@ -2,6 +2,8 @@ package lint
 
 import (
 	"go/ast"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,7 +12,7 @@ import (
 )
 
 // replaced are words that this code once had for things of which its field has names, with what is
-// said instead. They appear in no identifier and in no comment; docs/glossary.md has the terms.
+// said instead. docs/glossary.md has the terms.
 var replaced = []struct {
 	words   string
 	instead string
@@ -30,33 +32,49 @@ var replaced = []struct {
 	{"verdict verdicts", "error, status"},
 	{"tamper tampers tampered", "inject"},
 	{"news", "event"},
+	{"heat heats heated heating cool cools cooled cooling", "activate, park"},
+	{"landed", "arrived"},
+	{"rescue rescues rescued", "copy, move"},
+	{"shed sheds shedding", "evict"},
+	{"unshared", "with receives of its own"},
+	{"whoever somebody", "the caller, the host, a user"},
 }
 
-// privateWords returns where a file says one of the words.
-func privateWords(f *goFile) (found []string) {
-	instead := map[string]string{}
+// instead has what is said in place of each replaced word.
+var instead = func() map[string]string {
+	m := map[string]string{}
 	for _, r := range replaced {
 		for _, w := range strings.Fields(r.words) {
-			instead[w] = r.instead
+			m[w] = r.instead
 		}
 	}
-	check := func(n ast.Node, text string) {
-		for _, w := range wordsOf(text) {
+	return m
+}()
+
+// privateText returns where a text says one of the words; name and line are those of its start.
+func privateText(name string, line int, text string) (found []string) {
+	for s := range strings.Lines(text) {
+		for _, w := range wordsOf(s) {
 			if to, ok := instead[w]; ok {
-				found = append(found, f.name+":"+strconv.Itoa(f.line(n.Pos()))+": "+
-					strconv.Quote(w)+"; say "+to)
+				found = append(found, name+":"+strconv.Itoa(line)+": "+strconv.Quote(w)+"; say "+to)
 			}
 		}
+		line++
 	}
+	return found
+}
+
+// privateWords returns where the identifiers and the comments of a file say one of the words.
+func privateWords(f *goFile) (found []string) {
 	ast.Inspect(f.ast, func(n ast.Node) bool {
 		if id, ok := n.(*ast.Ident); ok {
-			check(id, id.Name)
+			found = append(found, privateText(f.name, f.line(id.Pos()), id.Name)...)
 		}
 		return true
 	})
 	for _, group := range f.ast.Comments {
 		for _, c := range group.List {
-			check(c, c.Text)
+			found = append(found, privateText(f.name, f.line(c.Pos()), c.Text)...)
 		}
 	}
 	return found
@@ -80,12 +98,26 @@ func wordsOf(text string) []string {
 	return strings.Fields(b.String())
 }
 
+// TestWords: the words are in no comment and no identifier, in no document and in no script.
 func TestWords(t *testing.T) {
 	goFiles(t, func(f *goFile) {
 		if f.name == "internal/lint/words_test.go" {
 			return
 		}
 		for _, w := range privateWords(f) {
+			t.Error(w)
+		}
+	})
+	sourceFiles(t, func(name string) {
+		about := "docs/adr/0019-the-fields-language.md" // names what was replaced
+		if name == about || !strings.HasSuffix(name, ".md") && !strings.HasSuffix(name, ".sh") {
+			return
+		}
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range privateText(name, 1, string(text)) {
 			t.Error(w)
 		}
 	})
@@ -99,6 +131,11 @@ func TestPrivateWordsAreFound(t *testing.T) {
 		`a.go:4: "lender"; say zero-copy read`, `a.go:4: "rig"; say harness`,
 		`a.go:3: "lend"; say zero-copy read`, `a.go:3: "lending"; say zero-copy read`,
 	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	got = privateText("a.md", 1, "A rig.\n\nA harness;\nno prey.\n")
+	want = []string{`a.md:1: "rig"; say harness`, `a.md:4: "prey"; say target process`}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

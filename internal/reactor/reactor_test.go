@@ -189,7 +189,7 @@ func TestArmRefuses(t *testing.T) {
 	})
 }
 
-// TestDetachDuringPoll: a poller that is detached is not polled any more, whoever detaches it, and
+// TestDetachDuringPoll: a poller that is detached is not polled any more, whatever detaches it, and
 // the others are.
 func TestDetachDuringPoll(t *testing.T) {
 	r := start(t, Config{CPU: -1})

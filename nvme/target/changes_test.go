@@ -1,6 +1,7 @@
 package target
 
 import (
+	"sync/atomic"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -86,5 +87,54 @@ func TestDeviceChanges(t *testing.T) {
 	r.during(r.target.Close)
 	if dev.notify != nil {
 		t.Error("the device notifies a namespace that was removed")
+	}
+}
+
+// late is a device that changes while it is added, just before it is given the function to call.
+type late struct {
+	backend.Device
+	change  func(*backend.Info)
+	changed atomic.Bool
+}
+
+func (d *late) Notify(func()) { d.changed.Store(true) }
+
+func (d *late) Info() backend.Info {
+	info := d.Device.Info()
+	if d.changed.Load() {
+		d.change(&info)
+	}
+	return info
+}
+
+// TestChangeWhileAdded: a change between the first look at a device and Notify is not missed.
+func TestChangeWhileAdded(t *testing.T) {
+	shrunk := &late{
+		Device: ramDevice(t, 1<<20, 512), change: func(i *backend.Info) { i.Size /= 2 },
+	}
+	offline := &late{
+		Device: ramDevice(t, 1<<20, 512), change: func(i *backend.Info) { i.Offline = true },
+	}
+	r := newHarness(t, 1, subsystemOf(testSub, shrunk, offline))
+	if n := r.connectHost(0).namespace(1).NSZE; n != 1024 {
+		t.Errorf("the namespace has %d blocks, want 1024", n)
+	}
+	if l := r.infos(); !l[0].Ready || l[1].Ready {
+		t.Errorf("%+v", l)
+	}
+}
+
+// TestOfflineWhenAdded: the namespace of a device that is offline is not ready.
+func TestOfflineWhenAdded(t *testing.T) {
+	dev := &changing{Device: ramDevice(t, 1<<20, 512)}
+	dev.i = dev.Device.Info()
+	dev.i.Offline = true
+	r := newHarness(t, 1, subsystemOf(testSub, dev))
+	if l := r.infos(); l[0].Ready {
+		t.Errorf("%+v", l[0])
+	}
+	dev.set(func(i *backend.Info) { i.Offline = false })
+	if l := r.infos(); !l[0].Ready || l[0].Returns != 1 {
+		t.Errorf("%+v", l[0])
 	}
 }

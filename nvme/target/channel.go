@@ -154,8 +154,8 @@ func (ch *channel) count(op backend.Op, n int64) {
 // busy says that IOs wait for the device or are in it.
 func (ch *channel) busy() bool { return ch.inflight > 0 || len(ch.pending) > 0 }
 
-// settle has a busy channel polled, and closes an idle one whose namespace is retired.
-func (ch *channel) settle() {
+// pollOrClose lets Poll visit a busy channel, and closes an idle one whose namespace is retired.
+func (ch *channel) pollOrClose() {
 	switch {
 	case ch.state == channelOpening || ch.active.Listed():
 	case ch.busy():

@@ -48,14 +48,15 @@ func (h *Handler) newCompound(c *cmd) *compound {
 	return m
 }
 
-// putIdle takes an IO back.
+// putIdle makes an IO free for the next step.
 func (m *compound) putIdle(o *compoundIO) {
 	o.ch = nil
 	m.idle.Push(o, &o.node)
 	m.outstanding--
 }
 
-// advance submits what may be submitted, and completes the command when everything is back.
+// advance submits as many IOs as compoundWidth allows, unless one has failed or the queue has
+// ended, and completes the command when devices have none of them.
 func (m *compound) advance(h *Handler) {
 	for m.cmd != nil && m.next < m.steps && m.outstanding < compoundWidth && m.status.OK() &&
 		!m.cmd.s.closed {
@@ -94,7 +95,7 @@ func (m *compound) advance(h *Handler) {
 	h.finish(c, 0, st)
 }
 
-// fill makes IO number i and returns its channel, or nil if there is nothing to do.
+// fill prepares IO number i and returns its channel, or nil if there is nothing to do.
 func (m *compound) fill(h *Handler, io *backend.IO, i int) *channel {
 	if m.flush != nil {
 		io.Op, io.Flags, io.Off, io.Len = backend.OpFlush, 0, 0, 0
@@ -113,8 +114,8 @@ func (m *compound) fill(h *Handler, io *backend.IO, i int) *channel {
 	return m.ch
 }
 
-// ioDone takes an IO back. The first error becomes the status of the command, but for a device that
-// cannot deallocate after all.
+// ioDone takes an IO back. The first error becomes the status of the command, except that a device
+// need not be able to deallocate (NVM section 3.3.3).
 func (m *compound) ioDone(h *Handler, o *compoundIO, st nvme.Status) {
 	if m.cmd == nil {
 		o.ch.ns.returned(h.t.log)
@@ -145,18 +146,25 @@ func (m *compound) abort(h *Handler) {
 // giveUp completes the command. IOs that devices have come back to ioDone, and then the compound is
 // free.
 func (m *compound) giveUp(h *Handler) {
+	// Flush has one IO for each namespace, Dataset Management all of them for the same.
+	var counted *namespace
 	for i := range m.ios {
-		switch o := &m.ios[i]; {
-		case o.ch == nil:
-		case o.ch.withdraw(&o.IO):
-			if o.ch.ns.timeout > 0 { // otherwise it waited for another namespace
-				o.ch.ns.timedOut()
-			}
-			m.putIdle(o)
-		default:
-			o.ch.ns.orphaned(h.t.log)
-			o.ch.cancel(&o.IO)
+		o := &m.ios[i]
+		if o.ch == nil {
+			continue
 		}
+		ns, withdrawn := o.ch.ns, o.ch.withdraw(&o.IO)
+		// Without a timeout, one that was not submitted waited for another namespace.
+		if ns != counted && (!withdrawn || ns.timeout > 0) {
+			counted = ns
+			ns.timedOut()
+		}
+		if withdrawn {
+			m.putIdle(o)
+			continue
+		}
+		ns.orphaned(h.t.log)
+		o.ch.cancel(&o.IO)
 	}
 	c := m.cmd
 	m.cmd, c.compound = nil, nil

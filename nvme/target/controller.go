@@ -51,12 +51,12 @@ type controller struct {
 	pending    pending
 	stopLinger func() // stops the timer after a shutdown, nil if it does not run
 
-	features [256]uint32
-	alive    keepAliveTimer
-	events   events
-	aborts   int // Abort commands in progress
-	changed  changedNamespaces
-	catalog  atomic.Pointer[catalog] // the last one made for a discovery log
+	features     [256]uint32
+	alive        keepAliveTimer
+	events       events
+	aborts       int // Abort commands in progress
+	changed      changedNamespaces
+	discoveryLog atomic.Pointer[discoveryLog] // the last one that was read
 }
 
 // pending is what happens when the last I/O queue has ended.
@@ -170,7 +170,8 @@ func (c *controller) sessionEnded(s *session) {
 	}
 }
 
-// dropQueues disconnects the I/O queues; then happens when they have ended. Admin reactor.
+// dropQueues disconnects the I/O queues. Once all have ended, ioQueuesEnded does what then says.
+// Admin reactor.
 func (c *controller) dropQueues(then pending, why string) {
 	c.mu.Lock()
 	c.ready.Store(false)
@@ -183,8 +184,8 @@ func (c *controller) dropQueues(then pending, why string) {
 	}
 }
 
-// ioQueuesEnded completes a reset or shutdown if no I/O queue is left: the posted call may be about
-// earlier queues.
+// ioQueuesEnded completes a reset or shutdown if no I/O queue is left. It may have been posted when
+// earlier queues ended, while others have connected since.
 func (c *controller) ioQueuesEnded() {
 	c.mu.Lock()
 	left, failed := len(c.queues), c.failed

@@ -3,8 +3,8 @@ package target
 import "github.com/nvmf-target/nvmf-target/nvme"
 
 // notReadyDelay is how long the completion with the status notReady is delayed, in nanoseconds.
-// Hosts with several paths retry at once and without end, and those with one path give up after a
-// few attempts.
+// Without it, hosts with several paths would retry in a tight loop, and hosts with one path would
+// use up their few attempts within a moment.
 const notReadyDelay = int64(1e9)
 
 // finishLater completes a command with notReady, after a delay unless its queue has ended.

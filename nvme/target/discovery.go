@@ -9,14 +9,14 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// catalog is the discovery log of one host in one generation. It is immutable. Entries are encoded
+// discoveryLog is log 70h of one host in one generation. It is immutable. Entries are encoded
 // only when they are read.
-type catalog struct {
+type discoveryLog struct {
 	generation uint64
-	entries    []catalogEntry
+	entries    []discoveryEntry
 }
 
-type catalogEntry struct {
+type discoveryEntry struct {
 	port Port
 	addr netip.Addr
 	sub  *subsystem
@@ -27,17 +27,17 @@ type catalogEntry struct {
 func discoveryPage(c *controller, sqe *nvme.SQE) reply {
 	off, n := sqe.GetLog().LPO(), sqe.GetLog().Bytes()
 	return reply{slow: func() reply {
-		cat := c.catalog.Load()
-		if cat == nil || cat.generation != c.t.genctr.Load() {
-			cat = c.newCatalog()
-			c.catalog.Store(cat)
+		l := c.discoveryLog.Load()
+		if l == nil || l.generation != c.t.genctr.Load() {
+			l = c.newDiscoveryLog()
+			c.discoveryLog.Store(l)
 		}
-		return cat.read(off, n)
+		return l.read(off, n)
 	}}
 }
 
-// newCatalog makes the catalog of the current generation. Any goroutine.
-func (c *controller) newCatalog() *catalog {
+// newDiscoveryLog makes the log of the current generation. Any goroutine.
+func (c *controller) newDiscoveryLog() *discoveryLog {
 	t := c.t
 	t.mu.Lock()
 	generation, ports, table := t.genctr.Load(), t.ports, *t.table.Load()
@@ -50,15 +50,15 @@ func (c *controller) newCatalog() *catalog {
 	}
 	slices.SortFunc(subs, func(a, b *subsystem) int { return strings.Compare(a.nqn, b.nqn) })
 	subs = append([]*subsystem{t.discovery}, subs...)
-	list := make([]catalogEntry, 0, len(subs)*len(ports))
+	list := make([]discoveryEntry, 0, len(subs)*len(ports))
 	for _, s := range subs {
 		for _, p := range ports {
 			if addr, ok := c.reachable(p); ok {
-				list = append(list, catalogEntry{p, addr, s})
+				list = append(list, discoveryEntry{p, addr, s})
 			}
 		}
 	}
-	return &catalog{generation, list}
+	return &discoveryLog{generation, list}
 }
 
 // reachable is the address under which this host reaches a port: for a wildcard the address that
@@ -73,8 +73,8 @@ func (c *controller) reachable(p Port) (netip.Addr, bool) {
 }
 
 // read encodes at most n bytes of the log from off on.
-func (cat *catalog) read(off, n uint64) reply {
-	size := uint64(nvme.DiscoveryHeaderSize + len(cat.entries)*nvme.DiscoveryEntrySize)
+func (l *discoveryLog) read(off, n uint64) reply {
+	size := uint64(nvme.DiscoveryHeaderSize + len(l.entries)*nvme.DiscoveryEntrySize)
 	if off >= size {
 		return reply{st: invalidField}
 	}
@@ -84,17 +84,17 @@ func (cat *catalog) read(off, n uint64) reply {
 	for i := first; uint64(len(b)) < skip+min(n, size-off); i++ {
 		if i == 0 {
 			b = nvme.Append(b, &nvme.DiscoveryHeader{
-				GENCTR: cat.generation, NUMREC: uint64(len(cat.entries)),
+				GENCTR: l.generation, NUMREC: uint64(len(l.entries)),
 			})
 		} else {
-			b = cat.entries[i-1].append(b)
+			b = l.entries[i-1].append(b)
 		}
 	}
 	return reply{data: b[skip:]}
 }
 
 // append appends the entry as the log has it.
-func (e *catalogEntry) append(b []byte) []byte {
+func (e *discoveryEntry) append(b []byte) []byte {
 	d := &nvme.DiscoveryEntry{
 		TRTYPE: e.port.Addr.Transport, ADRFAM: nvme.AddressIPv4, SUBTYPE: nvme.SubsystemNVM,
 		TREQ:   nvme.TREQNoFlowControl,

@@ -43,8 +43,8 @@ func TestDiscoveryLog(t *testing.T) {
 	mine := SubsystemConfig{NQN: testSub + ".mine", Hosts: []string{testHost}}
 	closed := SubsystemConfig{NQN: testSub + ".closed", Hosts: []string{testHost + "0"}}
 	closed.Hosts[0] = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555556"
-	nobody := SubsystemConfig{NQN: testSub + ".nobody"}
-	r := newHarness(t, 1, open, mine, closed, nobody)
+	noHosts := SubsystemConfig{NQN: testSub + ".nohosts"}
+	r := newHarness(t, 1, open, mine, closed, noHosts)
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "0.0.0.0:4420")))
 	r.must(r.target.AddPort(port(2, nvme.TransportRDMA, "[2001:db8::5]:4421")))
 	r.must(r.target.AddPort(port(3, nvme.TransportTCP, "[::]:4422")))

@@ -18,18 +18,18 @@ type Drive interface {
 	SMART() (*nvme.SMARTLog, error)
 }
 
-// hardware is a Drive and its answers.
-type hardware struct {
+// cachedDrive is a Drive and what it last answered.
+type cachedDrive struct {
 	Drive
 	smart query[nvme.SMARTLog]
 }
 
-func newHardware(d Drive, log *slog.Logger) *hardware {
+func newCachedDrive(d Drive, log *slog.Logger) *cachedDrive {
 	if d == nil {
 		return nil
 	}
 	failed := false
-	return &hardware{Drive: d, smart: query[nvme.SMARTLog]{ask: func() (*nvme.SMARTLog, error) {
+	return &cachedDrive{Drive: d, smart: query[nvme.SMARTLog]{ask: func() (*nvme.SMARTLog, error) {
 		l, err := d.SMART()
 		if err != nil && !failed {
 			log.Warn("the health of a drive cannot be read; hosts see what is known without it",
@@ -71,7 +71,8 @@ func merge(l, d *nvme.SMARTLog, first bool) {
 	l.ErrorLogEntries = l.ErrorLogEntries.Add(d.ErrorLogEntries)
 }
 
-// askDrives asks the drives of the namespaces. It may block for answerWait for each of them.
+// askDrives reads the health of the namespaces' drives. It may block for answerWait for each of
+// them.
 func askDrives(list []*namespace) map[*namespace]*nvme.SMARTLog {
 	answers := map[*namespace]*nvme.SMARTLog{}
 	for _, ns := range list {
@@ -82,9 +83,10 @@ func askDrives(list []*namespace) map[*namespace]*nvme.SMARTLog {
 	return answers
 }
 
-// CheckHealth asks all drives, and notifies the hosts that want to know of warnings that were not
-// there at the last call. It asks for the space of thin namespaces, too. It may block for
-// answerWait for each of them; one goroutine calls it, periodically.
+// CheckHealth reads the health of all drives, and sends an asynchronous event for each critical
+// warning that was not set at the last call, to hosts that have enabled it (Base section 5.1.2). It
+// also asks for the space of thin namespaces. It may block for answerWait for each of them; one
+// goroutine calls it, periodically.
 func (t *Target) CheckHealth() {
 	for _, s := range *t.table.Load() {
 		list := s.namespaces.Load().list

@@ -35,7 +35,7 @@ func (l *errorLog) add(s *session, sqe *nvme.SQE, st nvme.Status, lba uint64) {
 }
 
 // failedLBA is the first block that a command failed with, as far as is known: the one that err
-// names, or the command's first; 0 if it has no blocks.
+// names, or the command's first; 0 if the command has no SLBA.
 func (c *cmd) failedLBA(err error) uint64 {
 	if c.s.table[c.req.SQE.Opcode()].flags&opBlocks == 0 {
 		return 0

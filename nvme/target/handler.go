@@ -20,10 +20,11 @@ type HandlerConfig struct {
 	// Index of the reactor, for logs.
 	Index int
 	// Memory is the reactor's data memory. Transports supply the memory of commands; the handler
-	// takes some only for in-capsule data that a device may keep for longer than the queue can
-	// spare its receive buffer.
+	// allocates only for copies of in-capsule data, which a device may use for longer than the
+	// queue can keep the receive buffer; see NamespaceConfig.Timeout.
 	Memory *mem.Pool
-	// EventFD wakes the reactor when something is added to it, for devices; 0 if there is none.
+	// EventFD is an eventfd that wakes the reactor, which devices pass to the kernel; 0 if there is
+	// none.
 	EventFD int
 }
 

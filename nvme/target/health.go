@@ -1,118 +1,12 @@
 package target
 
 import (
-	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
-
-// health is what is wrong with a namespace. The I/O path sees it in the geometry.
-type health struct {
-	mu       sync.Mutex
-	degraded bool      // accepted writes may be lost
-	orphans  int       // IOs that devices still have although their commands were given up
-	since    time.Time // of the first of them
-	timeouts uint64    // commands given up
-	returns  uint64    // how often storage that was not ready became so again
-}
-
-// update changes the state of a namespace, and notifies hosts if that concerns them. Any goroutine.
-func (ns *namespace) update(change func(*health)) {
-	ns.state.mu.Lock()
-	old := ns.geo.Load()
-	change(&ns.state)
-	g, err := newGeometry(ns.dev.Info(), ns.readOnly || ns.state.degraded)
-	if err != nil || g.shift != old.shift { // nothing that hosts could use
-		c := *old
-		g = &c
-		g.info.Offline = true
-	}
-	g.unready = g.info.Offline || ns.state.orphans > 0
-	if old.unready && !g.unready {
-		ns.state.returns++
-	}
-	changed := *g != *old
-	if changed {
-		ns.geo.Store(g)
-	}
-	ns.state.mu.Unlock()
-	if changed {
-		ns.sub.namespaceChanged(ns.nsid)
-	}
-}
-
-// changed adopts what the device reports of itself now. A goroutine of the device.
-func (ns *namespace) changed(log *slog.Logger) {
-	if ns.dev.Info().Degraded {
-		ns.degrade(log, backend.ErrDegraded)
-	}
-	before := ns.geo.Load()
-	ns.update(func(*health) {})
-	if now := ns.geo.Load(); now.blocks != before.blocks {
-		log.Info("the size of a namespace changed", "subsystem", ns.sub.nqn, "nsid", ns.nsid,
-			"old_size", before.blocks<<before.shift, "size", now.blocks<<now.shift)
-	}
-}
-
-// degrade records that a device may have lost writes that it had accepted (backend.ErrDegraded).
-// Until the namespace is opened again it is write protected, the health log warns, and hosts are
-// notified of both. Any reactor; all calls but the first do nothing.
-func (ns *namespace) degrade(log *slog.Logger, err error) {
-	first := false
-	ns.update(func(s *health) { first, s.degraded = !s.degraded, true })
-	if !first {
-		return
-	}
-	log.Error("namespace is write protected: writes that it had accepted may be lost", "subsystem",
-		ns.sub.nqn, "nsid", ns.nsid, "err", err)
-	ns.sub.each(func(c *controller) {
-		c.h.post(func() { c.raise(eventReliability) })
-	})
-}
-
-// timedOut counts a command that was given up before its device had it.
-func (ns *namespace) timedOut() { ns.update(func(s *health) { s.timeouts++ }) }
-
-// orphaned records that the device has an IO whose command was given up. Any reactor.
-func (ns *namespace) orphaned(log *slog.Logger) {
-	first := false
-	ns.update(func(s *health) {
-		if first = s.orphans == 0; first {
-			s.since = time.Now()
-		}
-		s.orphans++
-		s.timeouts++
-	})
-	if first {
-		log.Error("device does not answer: its namespace is not ready until it does", "subsystem",
-			ns.sub.nqn, "nsid", ns.nsid, "device", ns.dev.Info().Identity)
-	}
-}
-
-// returned records that such an IO came back. Any reactor.
-func (ns *namespace) returned(log *slog.Logger) {
-	var since time.Time
-	ns.update(func(s *health) {
-		if s.orphans--; s.orphans == 0 {
-			since = s.since
-		}
-	})
-	if !since.IsZero() {
-		log.Warn("device answers again", "subsystem", ns.sub.nqn, "nsid", ns.nsid, "device",
-			ns.dev.Info().Identity, "duration", time.Since(since).Round(time.Millisecond))
-	}
-}
-
-// isDegraded: see degrade.
-func (ns *namespace) isDegraded() bool {
-	ns.state.mu.Lock()
-	defer ns.state.mu.Unlock()
-	return ns.state.degraded
-}
 
 // criticalWarning is the warning of the health log for these namespaces: a degraded one lowers the
 // reliability, and if all are degraded, everything is read-only.

@@ -167,8 +167,8 @@ func nsattr(g *geometry) nvme.NSATTR {
 	return 0
 }
 
-// identified looks up a namespace for the structures that are all zeroes for an inactive one: nil
-// with Success.
+// identified looks up the namespace of a data structure that is all zeroes if the namespace is
+// inactive. It returns nil and Success for an inactive namespace.
 func (c *controller) identified(nsid uint32) (*namespace, nvme.Status) {
 	// FFFFFFFFh too: there is no namespace management, so there are no common capabilities
 	if nsid == 0 || nsid > MaxNSID {

@@ -64,8 +64,8 @@ type namespace struct {
 	timeout  int64 // nanoseconds, 0 is none
 
 	geo   atomic.Pointer[geometry]
-	drive *hardware // nil if there is none
-	state health
+	drive *cachedDrive // nil if there is none
+	state namespaceState
 	users users
 	// failureLogged is when a failed IO was last logged, by index of ioErrors; 0: never.
 	failureLogged [len(ioErrors)]atomic.Int64
@@ -114,7 +114,7 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	}
 	ns := &namespace{
 		sub: s, nsid: cfg.NSID, dev: cfg.Device, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64,
-		drive: newHardware(cfg.Drive, s.t.log), readOnly: cfg.ReadOnly,
+		drive: newCachedDrive(cfg.Drive, s.t.log), readOnly: cfg.ReadOnly,
 		timeout: cfg.Timeout.Nanoseconds(),
 	}
 	if ns.uuid == uuid.Nil && ns.nguid == [16]byte{} && ns.eui64 == [8]byte{} {
@@ -126,6 +126,7 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	ns.slot = s.t.takeSlot()
 	if d, ok := ns.dev.(backend.Changer); ok {
 		d.Notify(func() { ns.changed(s.t.log) })
+		ns.changed(s.t.log) // it may have changed, or have been offline, before
 	}
 	return ns, nil
 }

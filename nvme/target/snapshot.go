@@ -16,9 +16,9 @@ type NamespaceInfo struct {
 	// Ready is false while the storage is offline or does not answer. Degraded says that accepted
 	// writes may be lost.
 	Ready, Degraded bool
-	// Timeouts counts commands that were given up, and Orphans the IOs of such commands that the
+	// Timeouts counts commands that were given up. Orphans is how many IOs of such commands the
 	// device still has, with their memory. Returns counts how often storage that was not ready
-	// became so again.
+	// became ready again.
 	Timeouts uint64
 	Orphans  int
 	Returns  uint64

@@ -16,11 +16,11 @@ import "github.com/nvmf-target/nvmf-target/backend"
 const (
 	// timeoutInterval is how often commands that have timed out are looked for, in nanoseconds.
 	timeoutInterval = int64(500e6)
-	// rangeFactor is how many times the timeout discards and zeroes may take: one of them may
-	// concern the whole disk.
+	// rangeFactor multiplies the timeout of discards and zeroes, each of which may cover the whole
+	// disk.
 	rangeFactor = 10
-	// closeGrace is how long devices may take for the commands of a queue that has ended: a reset
-	// waits for them.
+	// closeGrace is how long devices may take for the commands of a queue that has ended, in
+	// nanoseconds: a controller reset waits for them.
 	closeGrace = int64(5e9)
 )
 
@@ -93,7 +93,9 @@ func (ns *namespace) timeoutOf(op backend.Op) int64 {
 	return ns.timeout
 }
 
-// giveUp completes a command that a device has, or that waits for it.
+// giveUp completes a command that is with a device, or waits for one, with notReady. A command
+// whose data lies in memory that cannot be handed over is only canceled, if the device can, and
+// stays outstanding until the device is done.
 func (h *Handler) giveUp(c *cmd) {
 	if m := c.compound; m != nil {
 		m.giveUp(h)
@@ -108,7 +110,8 @@ func (h *Handler) giveUp(c *cmd) {
 	r := c.req
 	if len(c.capsule) == 0 {
 		if c.free = c.s.q.HandOverBuffers(r); c.free == nil {
-			return // it cannot be completed before the device is done
+			ch.cancel(&c.io) // it cannot be completed before the device is done
+			return
 		}
 	}
 	// The device has c.io, and maybe the array of its segments: the request gets another state.
@@ -116,6 +119,7 @@ func (h *Handler) giveUp(c *cmd) {
 	next.io.Owner = next
 	c.s.cmds[c.i], r.Command = next, next
 	c.req, c.executing = nil, false
+	ch.ns.timedOut()
 	ch.ns.orphaned(h.t.log)
 	h.finish(next, 0, notReady)
 	ch.cancel(&c.io)

@@ -154,7 +154,7 @@ func (x *hang) refused() {
 		x.t.Errorf("a device that hangs was given more: it has %d", x.dev.Held())
 	}
 	want := []NamespaceInfo{
-		{SubNQN: testSub, NSID: 1, Timeouts: uint64(everyIOs), Orphans: everyIOs},
+		{SubNQN: testSub, NSID: 1, Timeouts: uint64(len(x.all)), Orphans: everyIOs},
 		{SubNQN: testSub, NSID: 2, Ready: true},
 	}
 	if l := x.infos(); !slices.Equal(l, want) {
@@ -176,7 +176,7 @@ func (x *hang) comesBack() {
 		x.t.Errorf("%d bytes have not come back", x.free-n)
 	}
 	want := NamespaceInfo{
-		SubNQN: testSub, NSID: 1, Ready: true, Timeouts: uint64(everyIOs),
+		SubNQN: testSub, NSID: 1, Ready: true, Timeouts: uint64(len(x.all)),
 		Returns: 1,
 	}
 	if l := x.infos(); l[0] != want {
@@ -219,7 +219,7 @@ func TestCanceledCommands(t *testing.T) {
 			t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
 		}
 	}
-	if l := r.infos(); !l[0].Ready || l[0].Orphans != 0 || l[0].Timeouts != uint64(everyIOs) ||
+	if l := r.infos(); !l[0].Ready || l[0].Orphans != 0 || l[0].Timeouts != uint64(len(all)) ||
 		dev.Held() != 0 {
 		t.Errorf("%+v, the device has %d", l[0], dev.Held())
 	}
@@ -412,4 +412,21 @@ func TestInCapsuleDataIsCopied(t *testing.T) {
 	if !bytes.Equal(got, bytes.Repeat([]byte{1}, 4096)) {
 		t.Error("the device wrote the data of a later capsule")
 	}
+}
+
+// TestCancelWithoutHandOver: a command that cannot be given up, because there is no memory for a
+// copy of its in-capsule data, is canceled at least.
+func TestCancelWithoutHandOver(t *testing.T) {
+	b, dev, prepare := capsuleWrite(t)
+	dev.HonorCancel()
+	dev.Hold(nil)
+	all, _ := b.h.memory.Alloc(nil, b.h.memory.Max())
+	defer b.h.memory.Free(all)
+	r, done := prepare(), b.q.done
+	b.h.Execute([]*fabric.Request{r})
+	b.w.Advance(2 * time.Second)
+	if b.q.done != done+1 || dev.Held() != 0 || r.CQE.Status() != nvme.AbortRequested {
+		t.Errorf("%d done, the device has %d, %v", b.q.done-done, dev.Held(), r.CQE.Status())
+	}
+	dev.Release()
 }
