@@ -248,10 +248,11 @@ func (l *listener) Close() error {
 }
 
 // run accepts until Close. After an error that may pass (no descriptors, no memory) it pauses and
-// tries again.
+// tries again; it logs that once a minute.
 func (l *listener) run() {
 	defer close(l.done)
 	pause := pauseMin
+	var logged time.Time
 	for {
 		fd, sa, err := l.next()
 		switch {
@@ -265,7 +266,10 @@ func (l *listener) run() {
 			errors.Is(err, unix.EPROTO):
 			continue // the peer has given up
 		}
-		l.t.log.Warn("accept failed, trying again", "listener", l.addr, "err", explain(err))
+		if time.Since(logged) >= time.Minute {
+			logged = time.Now()
+			l.t.log.Warn("accept failed, trying again", "listener", l.addr, "err", explain(err))
+		}
 		select {
 		case <-l.closed:
 			return
