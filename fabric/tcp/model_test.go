@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"bytes"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"testing"
@@ -319,6 +318,6 @@ func (m *modelHost) handle(msg message, rng *rand.Rand, model []byte) {
 		*o = modelOp{}
 		m.done++
 	default:
-		tb.Fatal(fmt.Sprintf("got %v %x", msg.t, msg.raw))
+		tb.Fatalf("got %v %x", msg.t, msg.raw)
 	}
 }
