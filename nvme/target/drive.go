@@ -2,6 +2,7 @@ package target
 
 import (
 	"log/slog"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -29,7 +30,7 @@ func newCachedDrive(d Drive, log *slog.Logger) *cachedDrive {
 		return nil
 	}
 	failed := false
-	return &cachedDrive{Drive: d, smart: query[nvme.SMARTLog]{ask: func() (*nvme.SMARTLog, error) {
+	ask := func() (*nvme.SMARTLog, error) {
 		l, err := d.SMART()
 		if err != nil && !failed {
 			log.Warn("the health of a drive cannot be read; hosts see what is known without it",
@@ -37,7 +38,8 @@ func newCachedDrive(d Drive, log *slog.Logger) *cachedDrive {
 		}
 		failed = err != nil
 		return l, err
-	}}}
+	}
+	return &cachedDrive{Drive: d, smart: query[nvme.SMARTLog]{ask: ask, age: time.Second}}
 }
 
 // merge adds the health of one more drive to l: counts are summed, and of measurements the worst

@@ -7,10 +7,10 @@ import (
 
 // query asks for something that may block without end, such as a system call on a network file
 // system or a command to a drive. Hosts may want to know as often as they like: the question is
-// asked by one goroutine at a time, at most once per answerAge, for all that wait. Any goroutine
-// may use it.
+// asked by one goroutine at a time, for all that wait. Any goroutine may use it.
 type query[T any] struct {
 	ask func() (*T, error)
+	age time.Duration // how old the last answer may be before the question is asked again
 
 	mu      sync.Mutex
 	done    chan struct{} // closed when the running call has returned; nil if none runs
@@ -20,18 +20,14 @@ type query[T any] struct {
 	err     error         // of the last call that has returned
 }
 
-const (
-	// answerAge is how old an answer may be before the question is asked again.
-	answerAge = time.Second
-	// answerWait is how long a call may take before the last answer is used instead.
-	answerWait = 5 * time.Second
-)
+// answerWait is how long a call may take before the last answer is used instead.
+const answerWait = 5 * time.Second
 
 // get returns the last answer, nil if there is none, and the error of the last call. It asks first
-// if the answer is older than answerAge, and waits until answerWait after the call began.
+// if the answer is older than age, and waits until answerWait after the call began.
 func (q *query[T]) get() (*T, error) {
 	q.mu.Lock()
-	if q.done == nil && time.Since(q.asked) >= answerAge {
+	if q.done == nil && time.Since(q.asked) >= q.age {
 		q.done, q.asked = make(chan struct{}), time.Now()
 		go q.run()
 	}

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// TestQuery: a question is asked once for all that want to know, at most once a second, and an
+// TestQuery: a question is asked once for all that want to know, at most once per age, and an
 // answer that does not come within answerWait is replaced by the last one.
 func TestQuery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
 		next := make(chan error)
-		q := query[int]{ask: func() (*int, error) {
+		q := query[int]{age: time.Second, ask: func() (*int, error) {
 			n := int(calls.Add(1))
 			return &n, <-next
 		}}
@@ -58,7 +58,7 @@ func TestQuery(t *testing.T) {
 		if n := calls.Load(); n != 2 {
 			t.Errorf("%d calls", n)
 		}
-		time.Sleep(answerAge)
+		time.Sleep(q.age)
 		failed := errors.New("failed")
 		go func() { next <- failed }()
 		want("the last answer stays", 2, failed)

@@ -61,7 +61,6 @@ func TestThin(t *testing.T) {
 		{1, 4096, 2048, false},
 	} {
 		thin.used.Store(tc.used)
-		r.target.find(testSub).namespaces.Load().get(tc.nsid).space.asked = time.Time{}
 		id, err := nvme.Parse[nvme.IdentifyNamespace](r.ok(h.admin,
 			identifyCommand(nvme.CNSNamespace, tc.nsid)).Data)
 		if err != nil || id.NUSE != tc.want || id.NSFEAT&nvme.NSFEATThin != 0 != tc.thin {
