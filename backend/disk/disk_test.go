@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -288,45 +287,6 @@ func TestErrno(t *testing.T) {
 			!strings.Contains(err.Error(), "/some/disk.img: write at 8192: ") {
 			t.Errorf("%v: %v", errno, err)
 		}
-	}
-}
-
-// TestFallsBack: where io_uring is forbidden, threads are used, with one warning for all disks,
-// unless io_uring is asked for; Probe says so before.
-func TestFallsBack(t *testing.T) {
-	old := available
-	defer func() { available, warnOnce = old, sync.Once{} }()
-	available = func() error { return unix.EPERM }
-	warnOnce = sync.Once{}
-	var log bytes.Buffer
-	for range 3 {
-		f, err := os.Create(filepath.Join(t.TempDir(), "f"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = f.Close() }()
-		d, err := New(Config{
-			FD: int(f.Fd()), Info: backend.Info{BlockSize: 512},
-			Log: slog.New(slog.NewTextHandler(&log, nil)),
-		})
-		if err != nil || d.uring {
-			t.Errorf("%v, io_uring %v", err, d.uring)
-		}
-		e := Engine{Name: IOUring}
-		if _, err := New(Config{
-			Info: backend.Info{BlockSize: 512}, Engine: e,
-		}); !errors.Is(err, unix.EPERM) {
-			t.Errorf("engine io_uring where that is forbidden: %v", err)
-		}
-		var r backend.Report
-		(&Engine{}).Probe(&r)
-		if e.Probe(&r); len(r.Errors) != 1 || !strings.Contains(r.Errors[0].What, "io_uring") {
-			t.Errorf("%+v", r)
-		}
-	}
-	if n := strings.Count(log.String(), "\n"); n != 1 ||
-		!strings.Contains(log.String(), "level=WARN") {
-		t.Errorf("%d lines: %s", n, log.String())
 	}
 }
 

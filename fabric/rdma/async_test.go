@@ -35,8 +35,8 @@ func TestAsyncEventsOfQueuePairs(t *testing.T) {
 		}
 		b.f.Raise("target", verbs.AsyncEvent{Type: ev, QPNum: num})
 		b.idle()
-		if !strings.Contains(b.log(), "the device reports "+ev.String()) {
-			t.Errorf("log without the reason:\n%s", b.log())
+		if !strings.Contains(b.log.String(), "the device reports "+ev.String()) {
+			t.Errorf("log without the reason:\n%s", b.log)
 		}
 	}
 }
@@ -47,8 +47,8 @@ func TestAsyncEventOfCompletionQueue(t *testing.T) {
 	b.host.connect(b.addr(), ioParam(8))
 	b.f.FailCQs("target")
 	b.idle()
-	if !strings.Contains(b.log(), "completion queue: ") {
-		t.Errorf("log without the reason:\n%s", b.log())
+	if !strings.Contains(b.log.String(), "completion queue: ") {
+		t.Errorf("log without the reason:\n%s", b.log)
 	}
 }
 
@@ -60,8 +60,8 @@ func TestAsyncDeviceFatal(t *testing.T) {
 	b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncDeviceFatal})
 	b.idle()
 	b.eventually("retired", func() bool { return b.f.Live("target").PDs == 0 })
-	if !strings.Contains(b.log(), errDeviceFatal.Error()) {
-		t.Errorf("log without the reason:\n%s", b.log())
+	if !strings.Contains(b.log.String(), errDeviceFatal.Error()) {
+		t.Errorf("log without the reason:\n%s", b.log)
 	}
 	b.host.event(verbs.EventDisconnected)
 	b.host.event(verbs.EventDisconnected)
@@ -85,8 +85,8 @@ func TestAsyncEventsOfPorts(t *testing.T) {
 		t.Error(st)
 	}
 	b.eventually("log", func() bool {
-		return strings.Count(b.log(), "PORT_ERR") == 1 &&
-			strings.Contains(b.log(), "RDMA port is active")
+		return strings.Count(b.log.String(), "PORT_ERR") == 1 &&
+			strings.Contains(b.log.String(), "RDMA port is active")
 	})
 }
 

@@ -143,9 +143,9 @@ func TestQueueMemory(t *testing.T) {
 	if st := b.host.rejected(b.addr(), two); st != cmwire.NoResources {
 		t.Error(st)
 	}
-	if !strings.Contains(b.log(),
+	if !strings.Contains(b.log.String(),
 		"2 queues have 816 KiB of memory and this one wants 408, the limit is 1024") {
-		t.Errorf("log:\n%s", b.log())
+		t.Errorf("log:\n%s", b.log)
 	}
 	b.host.connect(b.addr(), adminParam()) // 2.5 KiB
 	q.disconnect()

@@ -85,8 +85,8 @@ func TestFailedWork(t *testing.T) {
 				q.send(&s, nil)
 			}
 			b.idle()
-			if !strings.Contains(b.log(), "failed: ") {
-				t.Errorf("no reason in the log:\n%s", b.log())
+			if !strings.Contains(b.log.String(), "failed: ") {
+				t.Errorf("no reason in the log:\n%s", b.log)
 			}
 		})
 	}
@@ -165,7 +165,7 @@ func TestDeviceRemoval(t *testing.T) {
 	})
 	b.f.AddHost("target", verbstest.RoCE("roce0", addrs...))
 	b.eventually("the listener is back",
-		func() bool { return strings.Contains(b.log(), "RDMA listener is back") })
+		func() bool { return strings.Contains(b.log.String(), "RDMA listener is back") })
 	q.free()
 	b.host.event(verbs.EventDisconnected)
 	q = b.host.connect(b.addr(), ioParam(8))
@@ -177,7 +177,8 @@ func TestDeviceRemoval(t *testing.T) {
 func TestListenerClosedWhileDeviceIsAway(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	b.f.RemoveDevice("target", "roce0")
-	b.eventually("noticed", func() bool { return strings.Contains(b.log(), "lost its device") })
+	b.eventually("noticed",
+		func() bool { return strings.Contains(b.log.String(), "lost its device") })
 	if err := b.l.Close(); err != nil {
 		t.Error(err)
 	}

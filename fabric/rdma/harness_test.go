@@ -1,12 +1,9 @@
 package rdma
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"net/netip"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -28,28 +26,12 @@ type harness struct {
 	h       *testHandler
 	l       fabric.Listener
 	arena   *mem.Arena
-	logs    *bytes.Buffer
-	logMu   sync.Mutex
+	log     *testutil.Log
 	cancel  context.CancelFunc
 	stopped chan struct{}
 	host    *testHost
 	taken   []mem.Segment
 	closed  bool
-}
-
-// lockedWriter makes the log readable while it is written.
-type lockedWriter struct{ b *harness }
-
-func (w lockedWriter) Write(p []byte) (int, error) {
-	w.b.logMu.Lock()
-	defer w.b.logMu.Unlock()
-	return w.b.logs.Write(p)
-}
-
-func (b *harness) log() string {
-	b.logMu.Lock()
-	defer b.logMu.Unlock()
-	return b.logs.String()
 }
 
 type harnessOptions struct {
@@ -64,7 +46,7 @@ type harnessOptions struct {
 func newHarness(t *testing.T, o harnessOptions) *harness {
 	t.Helper()
 	b := &harness{
-		t: t, f: verbstest.New(o.fabric), logs: &bytes.Buffer{},
+		t: t, f: verbstest.New(o.fabric), log: new(testutil.Log),
 		stopped: make(chan struct{}),
 	}
 	if o.setup != nil {
@@ -75,8 +57,7 @@ func newHarness(t *testing.T, o harnessOptions) *harness {
 		o.cfg.Provider = o.wrap(o.cfg.Provider)
 	}
 	if o.cfg.Log == nil {
-		o.cfg.Log = slog.New(slog.NewTextHandler(lockedWriter{b},
-			&slog.HandlerOptions{Level: slog.LevelDebug}))
+		o.cfg.Log = b.log.Logger()
 	}
 	if o.arena == 0 {
 		o.arena = 4 << 20
@@ -127,7 +108,7 @@ func newHarness(t *testing.T, o harnessOptions) *harness {
 
 func (b *harness) adopt(c fabric.Conn) {
 	if err := b.g.Adopt(c); err != nil {
-		fmt.Fprintf(lockedWriter{b}, "adopt: %v\n", err)
+		fmt.Fprintf(b.log, "adopt: %v\n", err)
 	}
 }
 
@@ -152,7 +133,7 @@ func (b *harness) close() {
 	select {
 	case <-done:
 	case <-time.After(patience):
-		b.t.Fatalf("shutdown hangs:\n%s", b.log())
+		b.t.Fatalf("shutdown hangs:\n%s", b.log)
 	}
 	b.cancel()
 	<-b.stopped
@@ -165,7 +146,7 @@ func (b *harness) close() {
 	check("arena", b.arena.Close())
 	check("store", b.h.store.Unmap())
 	if live := b.f.Live("target"); live != (verbstest.Counts{}) {
-		b.t.Errorf("leaked: %+v\n%s", live, b.log())
+		b.t.Errorf("leaked: %+v\n%s", live, b.log)
 	}
 	if b.h.opened != b.h.closed {
 		b.t.Errorf("%d sessions were opened, %d closed", b.h.opened, b.h.closed)
@@ -190,7 +171,7 @@ func (b *harness) eventually(what string, ok func() bool) {
 	b.t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			b.t.Fatalf("not in time: %s\n%s", what, b.log())
+			b.t.Fatalf("not in time: %s\n%s", what, b.log)
 		}
 	}
 }

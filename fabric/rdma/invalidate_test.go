@@ -56,8 +56,8 @@ func TestInvalidateFoundOut(t *testing.T) {
 			if did, ok := q.invalidated(); did || !ok {
 				t.Errorf("afterwards: invalidated %v, answered %v", did, ok)
 			}
-			if !strings.Contains(b.log(), "does not invalidate") {
-				t.Errorf("log:\n%s", b.log())
+			if !strings.Contains(b.log.String(), "does not invalidate") {
+				t.Errorf("log:\n%s", b.log)
 			}
 		})
 	}

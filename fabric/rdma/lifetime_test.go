@@ -47,8 +47,8 @@ func TestDeadlines(t *testing.T) {
 			})
 			b.expire(timers)
 			b.idle()
-			if !strings.Contains(b.log(), want.Error()) {
-				t.Errorf("log without %q:\n%s", want, b.log())
+			if !strings.Contains(b.log.String(), want.Error()) {
+				t.Errorf("log without %q:\n%s", want, b.log)
 			}
 		})
 	}

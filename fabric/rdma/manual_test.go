@@ -12,7 +12,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -371,72 +370,5 @@ func TestStaleCompletions(t *testing.T) {
 	}
 	if m.q.failed || m.q.recv.posted != 8 {
 		t.Error("a completion of another queue was taken")
-	}
-}
-
-// TestTable: IDs are not used again when numbers are.
-func TestTable(t *testing.T) {
-	var tab table[int]
-	vs := [3]int{}
-	a, b := tab.add(&vs[0]), tab.add(&vs[1])
-	for kind := range workData {
-		if tab.find(workID(kind, a, 0xFFFF)) != &vs[0] || tab.find(workID(kind, b, 1)) != &vs[1] {
-			t.Error("not found")
-		}
-	}
-	tab.remove(a)
-	if tab.find(a) != nil || tab.len() != 1 {
-		t.Error("found although it was removed")
-	}
-	c := tab.add(&vs[2])
-	if uint16(c>>16) != uint16(a>>16) || tab.find(a) != nil || tab.find(c) != &vs[2] {
-		t.Errorf("IDs %#x and %#x of one number", a, c)
-	}
-	for v := range tab.all() { // what is there may be removed meanwhile
-		tab.remove(b)
-		if v == &vs[1] {
-			t.Error("yielded although it was removed")
-		}
-	}
-	tab.remove(c)
-	tab.entries[0].gen = genMask // the generation wraps
-	if d := tab.add(&vs[0]); d>>56 != 0 || tab.find(d) != &vs[0] {
-		t.Errorf("ID %#x", d)
-	}
-}
-
-// ioRound sends n commands, turns the loop and takes the responses.
-func (m *manual) ioRound(sqes []nvme.SQE) {
-	for i := range sqes {
-		m.host.send(&sqes[i], nil)
-	}
-	m.turn()
-	m.turn()
-	m.turn()
-	for range sqes {
-		m.host.response()
-	}
-}
-
-func TestNothingIsAllocatedPerCommand(t *testing.T) {
-	for name, iwarp := range map[string]bool{"roce": false, "iwarp": true} {
-		t.Run(name, func(t *testing.T) {
-			m := newManual(t, verbstest.Options{IWARP: iwarp}, Config{}, ioParam(32))
-			m.h.checks = false
-			var sqes []nvme.SQE
-			for i := range 32 {
-				op := []nvme.Opcode{opRead, opWrite, opZeroCopyRead, opNothing}[i%4]
-				s := m.host.keyed(command(op, uint16(i), 0, 4096), i*4096, 4096)
-				if op == opWrite && i%8 == 1 {
-					s.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 0)
-					s.SetCDW(12, 0)
-				}
-				sqes = append(sqes, s)
-			}
-			m.ioRound(sqes)
-			if n := testutil.AllocsPerRun(50, func() { m.ioRound(sqes) }); n != 0 {
-				t.Errorf("%v allocations in 32 commands", n)
-			}
-		})
 	}
 }

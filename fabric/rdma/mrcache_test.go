@@ -66,8 +66,8 @@ func TestFilesAreNotRegistered(t *testing.T) {
 			}
 		})
 	}
-	if n := strings.Count(b.log(), "what is read of mapped files is copied"); n != 1 {
-		t.Errorf("said %d times:\n%s", n, b.log())
+	if n := strings.Count(b.log.String(), "what is read of mapped files is copied"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, b.log)
 	}
 	if !b.registered(0) {
 		t.Error("other memory is not registered any more")
@@ -83,7 +83,7 @@ func TestRegisteredByChunk(t *testing.T) {
 		before := b.f.Live("target").MRs
 		b.zeroCopyRead(q, 1)
 		if !b.registered(1) {
-			t.Fatalf("not registered:\n%s", b.log())
+			t.Fatalf("not registered:\n%s", b.log)
 		}
 		for range 3 {
 			b.zeroCopyRead(q, 1)
@@ -149,8 +149,8 @@ func TestRegistrationLimit(t *testing.T) {
 				b.zeroCopyRead(q, 0)
 				b.zeroCopyRead(q, 1)
 			}
-			if n := strings.Count(b.log(), "see the memlock limit"); n != 1 {
-				t.Errorf("said %d times:\n%s", n, b.log())
+			if n := strings.Count(b.log.String(), "see the memlock limit"); n != 1 {
+				t.Errorf("said %d times:\n%s", n, b.log)
 			}
 			b.f.FailCalls("target", verbstest.CallRegMR, 0, 0, nil)
 			if err := other.Unmap(); err != nil {

@@ -3,12 +3,8 @@ package rdma
 import (
 	"bytes"
 	"errors"
-	"net/netip"
-	"strings"
 	"testing"
 
-	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
@@ -252,7 +248,7 @@ func TestZeroCopy(t *testing.T) {
 		}
 		move()
 		if !b.registered(0) {
-			t.Fatalf("not registered:\n%s", b.log())
+			t.Fatalf("not registered:\n%s", b.log)
 		}
 		before, more := b.h.count("end zero copy"), 2
 		if o.fabric.IWARP {
@@ -265,80 +261,6 @@ func TestZeroCopy(t *testing.T) {
 	})
 }
 
-func TestRejects(t *testing.T) {
-	with := func(change func(*hostParam)) hostParam { p := ioParam(32); change(&p); return p }
-	fmt1 := make([]byte, 32)
-	fmt1[0], fmt1[4], fmt1[6] = 1, 32, 31
-	tests := []struct {
-		name string
-		p    hostParam
-		want cmwire.Status
-	}{
-		{
-			"no private data", with(func(p *hostParam) { p.private = []byte{} }),
-			cmwire.InvalidLength,
-		},
-		{"record format", with(func(p *hostParam) { p.private = fmt1 }), cmwire.InvalidRecFmt},
-		{"queue ID", with(func(p *hostParam) { p.qid = 0xFFFF }), cmwire.InvalidQID},
-		{
-			"admin queue too deep",
-			with(func(p *hostParam) { p.qid, p.cntlid, p.hsqsize = 0, 0, 128 }),
-			cmwire.InvalidHSQSize,
-		},
-		{"queue too deep", with(func(p *hostParam) { p.hsqsize = 128 }), cmwire.InvalidHSQSize},
-		{"deepest", with(func(p *hostParam) { p.hsqsize = 0xFFFF }), cmwire.InvalidHSQSize},
-		{"no depth", with(func(p *hostParam) { p.hsqsize = 0 }), cmwire.InvalidHSQSize},
-		{"no receives", with(func(p *hostParam) { p.hrqsize = 0 }), cmwire.InvalidHRQSize},
-		{"no READs served", with(func(p *hostParam) { p.reads = 0 }), cmwire.InvalidIRD},
-		{"controller ID", with(func(p *hostParam) { p.cntlid = 0xFFFE }), cmwire.InvalidCNTLID},
-	}
-	both(t, func(t *testing.T, o harnessOptions) {
-		b := newHarness(t, o)
-		for _, tt := range tests {
-			if got := b.host.rejected(b.addr(), tt.p); got != tt.want {
-				t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
-			}
-		}
-		if o.fabric.IWARP { // RoCE pads, so that the length does not show
-			short := with(func(p *hostParam) { p.private = []byte{0, 0, 1, 0, 32, 0, 31, 0, 1, 0} })
-			if got := b.host.rejected(b.addr(), short); got != cmwire.InvalidLength {
-				t.Errorf("10 bytes: %v", got)
-			}
-		}
-		if n := strings.Count(b.log(), "RDMA connection rejected"); n != min(len(tests), 10) &&
-			!o.fabric.IWARP {
-			t.Errorf("%d rejections were logged:\n%s", n, b.log())
-		}
-		b.idle()
-		q := b.host.connect(b.addr(), ioParam(128))
-		if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-			t.Error(st)
-		}
-	})
-}
-
-func TestQueueInfo(t *testing.T) {
-	b := newHarness(t, harnessOptions{})
-	p := ioParam(16)
-	p.qid, p.cntlid = 5, 77
-	b.host.connect(b.addr(), p)
-	b.eventually("open", func() bool { return b.h.count("opened") == 1 })
-	b.h.mu.Lock()
-	i := *b.h.queue.Info()
-	b.h.mu.Unlock()
-	if i.Remote.Addr() != b.f.Addr("host") {
-		t.Errorf("remote %v", i.Remote)
-	}
-	i.Remote = netip.AddrPort{}
-	want := fabric.QueueInfo{
-		Transport: nvme.TransportRDMA, Local: b.addr(), PortID: 7, QID: 5, CNTLID: 77, MaxDepth: 16,
-		InCapsuleSize: 4096, MSDBD: 16,
-	}
-	if i != want {
-		t.Errorf("%+v, want %+v", i, want)
-	}
-}
-
 func TestSetDepth(t *testing.T) {
 	b := newHarness(t, harnessOptions{})
 	q := b.host.connect(b.addr(), adminParam())
@@ -348,93 +270,4 @@ func TestSetDepth(t *testing.T) {
 	if st := q.do(command(opConnect, 1, 32, 0), nil); !st.OK() {
 		t.Errorf("32 commands: %v", st)
 	}
-}
-
-func TestListenErrors(t *testing.T) {
-	b := newHarness(t, harnessOptions{})
-	rdma := func(s string) fabric.Addr {
-		return fabric.Addr{Transport: nvme.TransportRDMA, AddrPort: netip.MustParseAddrPort(s)}
-	}
-	if _, err := b.tr.Listen(rdma("203.0.113.9:4420"), 1, b.adopt); !errors.Is(err,
-		verbs.ErrNoDevice) ||
-		!strings.Contains(err.Error(), "203.0.113.9:4420") ||
-		!strings.Contains(err.Error(), "rdma link") {
-		t.Errorf("no device: %v", err)
-	}
-	if _, err := b.tr.Listen(b.l.Addr(), 1, b.adopt); err == nil ||
-		!strings.Contains(err.Error(), "another program") {
-		t.Errorf("port in use: %v", err)
-	}
-	if _, err := b.tr.Listen(fabric.Addr{Transport: nvme.TransportTCP, AddrPort: b.addr()}, 1,
-		b.adopt); err == nil {
-		t.Error("listened for TCP")
-	}
-	b.f.FailCalls("other", verbstest.CallCreateCM, 0, 1, nil)
-	other := New(Config{Provider: b.f.Provider("other")})
-	if _, err := other.Listen(rdma("0.0.0.0:4420"), 1, b.adopt); err == nil {
-		t.Error("listened without a communication manager")
-	}
-	if err := other.Close(); err != nil {
-		t.Error(err)
-	}
-	if _, err := other.Listen(rdma("0.0.0.0:4420"), 1, b.adopt); err == nil {
-		t.Error("listened after Close")
-	}
-}
-
-func TestWildcards(t *testing.T) {
-	for _, listen := range []string{"0.0.0.0", "::"} {
-		t.Run(listen, func(t *testing.T) {
-			b := newHarness(t, harnessOptions{})
-			addr := netip.AddrPortFrom(netip.MustParseAddr(listen), 0)
-			l, err := b.tr.Listen(fabric.Addr{Transport: nvme.TransportRDMA, AddrPort: addr}, 2,
-				b.adopt)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if l.Addr().Port() == 0 {
-				t.Error("no port was chosen")
-			}
-			for _, a := range b.f.Addrs("target") {
-				if a.Is6() && listen != "::" {
-					continue
-				}
-				q := b.host.connect(netip.AddrPortFrom(a, l.Addr().Port()), ioParam(4))
-				if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
-					t.Error(st)
-				}
-				b.h.mu.Lock()
-				local := b.h.queue.Info().Local
-				b.h.mu.Unlock()
-				if local.Addr() != a {
-					t.Errorf("local address %v, want %v", local, a)
-				}
-			}
-			if err := l.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-}
-
-// A group says how many I/O queues it has, and a connection where its device is.
-func TestLoad(t *testing.T) {
-	b := newHarness(t, harnessOptions{setup: func(f *verbstest.Fabric) {
-		d := verbstest.RoCE("roce0", netip.MustParseAddr("192.0.2.1"))
-		d.Attr.Node = 3
-		f.AddHost("target", d)
-	}})
-	b.host.connect(b.addr(), adminParam())
-	qs := []*hostQueue{b.host.connect(b.addr(), ioParam(8)), b.host.connect(b.addr(), ioParam(8))}
-	if n := b.g.Load(); n != 2 {
-		t.Errorf("load %d with two I/O queues", n)
-	}
-	b.on(func() {
-		if n := b.g.queues.entries[1].v.conn.Node(); n != 3 {
-			t.Errorf("the device is on node %d", n)
-		}
-	})
-	qs[0].disconnect()
-	b.host.event(verbs.EventDisconnected)
-	b.eventually("one I/O queue", func() bool { return b.g.Load() == 1 })
 }

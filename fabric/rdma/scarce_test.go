@@ -55,7 +55,7 @@ func TestHandlerRefuses(t *testing.T) {
 		t.Error(st)
 	}
 	b.eventually("the reason is reported",
-		func() bool { return strings.Contains(b.log(), "no room for hosts") })
+		func() bool { return strings.Contains(b.log.String(), "no room for hosts") })
 	b.idle()
 }
 

@@ -116,7 +116,9 @@ func TestSRQDepthIsEnforced(t *testing.T) {
 	}
 	b.host.event(verbs.EventDisconnected)
 	b.eventually("its queue ends",
-		func() bool { return strings.Contains(b.log(), "more commands than the queue's depth, 4") })
+		func() bool {
+			return strings.Contains(b.log.String(), "more commands than the queue's depth, 4")
+		})
 	b.eventually("the handler has its requests", func() bool { return b.h.count("held") == 4 })
 	if st := good.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
 		t.Error(st)
@@ -213,8 +215,8 @@ func TestSRQFallsBack(t *testing.T) {
 			if n := b.f.Live("target").SRQs; n != 0 {
 				t.Errorf("%d shared receive queues", n)
 			}
-			if n := strings.Count(b.log(), "do not share receives"); n != 1 {
-				t.Errorf("said %d times:\n%s", n, b.log())
+			if n := strings.Count(b.log.String(), "do not share receives"); n != 1 {
+				t.Errorf("said %d times:\n%s", n, b.log)
 			}
 			if got, want := b.tr.Usage().Memory, int64(2*slabSize(8, 4096, 8*16)); got != want {
 				t.Errorf("%d bytes are counted, want %d", got, want)
@@ -250,8 +252,8 @@ func TestSRQIsReplaced(t *testing.T) {
 		b.f.Raise("target", verbs.AsyncEvent{Type: verbs.AsyncSRQErr, SRQ: b.g.one(t).SRQ})
 	})
 	b.host.event(verbs.EventDisconnected)
-	if !strings.Contains(b.log(), errSRQ.Error()) {
-		t.Errorf("the log has no reason:\n%s", b.log())
+	if !strings.Contains(b.log.String(), errSRQ.Error()) {
+		t.Errorf("the log has no reason:\n%s", b.log)
 	}
 	q.free()
 	b.idle()

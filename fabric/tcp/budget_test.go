@@ -1,41 +1,20 @@
 package tcp
 
 import (
-	"bytes"
-	"log/slog"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
-
-// logText is a log that a test reads while it is written.
-type logText struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logText) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *logText) has(s string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Contains(l.b.String(), s)
-}
 
 // What the memory does not suffice for is refused, a queue at its Connect and a connection at once;
 // those that exist live on, and those that end make room.
 func TestQueueMemory(t *testing.T) {
-	var log logText
-	tg := serve(t,
-		options{cfg: Config{QueueMemory: 200 << 10, Log: slog.New(slog.NewTextHandler(&log, nil))}})
+	var log testutil.Log
+	tg := serve(t, options{cfg: Config{QueueMemory: 200 << 10, Log: log.Logger()}})
 	a := tg.connect(t, pdu.Params{}, 100, 0) // 91 KiB
 	b := tg.connect(t, pdu.Params{}, 100, 0)
 	deep := tg.dial(t)
@@ -46,7 +25,8 @@ func TestQueueMemory(t *testing.T) {
 	deep.status(0, nvme.Success)
 	tg.dial(t).end()
 	const reason = "3 queues have 199 KiB of memory and this one wants 16, the limit is 200"
-	eventually(t, "the reason is in the log", func() bool { return log.has(reason) })
+	eventually(t, "the reason is in the log",
+		func() bool { return strings.Contains(log.String(), reason) })
 	for i, c := range []*client{a, b, deep} {
 		c.readBlocks(uint16(i), 0, 512)
 	}

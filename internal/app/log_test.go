@@ -1,7 +1,6 @@
 package app
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"io"
@@ -78,22 +77,8 @@ func TestLogThatNobodyReads(t *testing.T) {
 	for _, read := range []bool{true, false} {
 		r, w := fullPipe(t)
 		child := exec.Command(os.Args[0])
-		child.Env = append(os.Environ(), serveFile+"="+writeConfig(t, validFile))
 		child.Stderr = w
-		stdout, err := child.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := child.Start(); err != nil {
-			t.Fatal(err)
-		}
-		kill := time.AfterFunc(testTimeout, func() { _ = child.Process.Kill() })
-		defer kill.Stop()
-		line, err := bufio.NewReader(stdout).ReadString('\n')
-		if err != nil {
-			t.Fatalf("the target does not start: %v", err)
-		}
-		_, addr, _ := strings.Cut(strings.TrimSpace(line), " on tcp ")
+		addr := address(t, startServe(t, child))
 		writeAndRead(t, host.TCP{Addr: netip.MustParseAddrPort(addr)})
 		var log []byte
 		ended := make(chan struct{})
@@ -118,21 +103,14 @@ func TestLogThatNobodyReads(t *testing.T) {
 // TestLogWhoseReaderEnded: with a closed pipe as standard error the target serves and ends as
 // usual.
 func TestLogWhoseReaderEnded(t *testing.T) {
-	r, w, err1 := os.Pipe()
-	child := exec.Command(os.Args[0])
-	child.Env = append(os.Environ(), serveFile+"="+writeConfig(t, validFile))
-	child.Stderr = w
-	stdout, err2 := child.StdoutPipe()
-	if err := errors.Join(err1, err2, r.Close(), child.Start(), w.Close()); err != nil {
+	r, w, err := os.Pipe()
+	if err := errors.Join(err, r.Close()); err != nil {
 		t.Fatal(err)
 	}
-	kill := time.AfterFunc(testTimeout, func() { _ = child.Process.Kill() })
-	defer kill.Stop()
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		t.Fatalf("the target does not start: %v", err)
-	}
-	_, addr, _ := strings.Cut(strings.TrimSpace(line), " on tcp ")
+	child := exec.Command(os.Args[0])
+	child.Stderr = w
+	addr := address(t, startServe(t, child))
+	_ = w.Close()
 	writeAndRead(t, host.TCP{Addr: netip.MustParseAddrPort(addr)})
 	_ = child.Process.Signal(syscall.SIGTERM)
 	if err := child.Wait(); err != nil {

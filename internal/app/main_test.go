@@ -14,7 +14,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// serveFile makes the test binary a target: TestSignals starts itself with this variable.
+// serveFile makes the test binary a target, see startServe.
 const serveFile = "NVMF_TEST_SERVE_FILE"
 
 func TestMain(m *testing.M) {

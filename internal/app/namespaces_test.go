@@ -1,7 +1,6 @@
 package app
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,13 +9,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -45,7 +44,7 @@ metrics: {listen: "127.0.0.1:0"}
 // hosts are told when it is there.
 func TestMissingStorage(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mount")
-	var log lockedBuffer
+	var log testutil.Log
 	c := pendingConfig(t, filepath.Join(dir, "disk"))
 	up := make(chan uint32, 1)
 	s := newServer(t, Options{
@@ -159,7 +158,7 @@ func TestEmptyDevice(t *testing.T) {
 func TestWrongStorageAppears(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mount")
 	path := filepath.Join(dir, "disk")
-	var log lockedBuffer
+	var log testutil.Log
 	c := pendingConfig(t, path)
 	up := make(chan uint32, 1)
 	s := newServer(t, Options{
@@ -195,22 +194,4 @@ func TestWrongStorageAppears(t *testing.T) {
 	if n := strings.Count(log.String(), "is a directory"); n != 1 {
 		t.Errorf("it was said %d times", n)
 	}
-}
-
-// lockedBuffer is a log that several goroutines write.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

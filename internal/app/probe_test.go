@@ -15,7 +15,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -273,25 +272,11 @@ func TestTheSameStorageTwice(t *testing.T) {
 // what to do when a connection cannot be accepted.
 func TestFewDescriptors(t *testing.T) {
 	child := exec.Command("sh", "-c", "ulimit -n 64; exec \"$0\"", os.Args[0])
-	child.Env = append(os.Environ(), serveFile+"="+writeConfig(t, validFile))
-	stdout, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
 	stderr, err := child.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	kill := time.AfterFunc(testTimeout, func() { _ = child.Process.Kill() })
-	defer kill.Stop()
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		t.Fatalf("the target does not start: %v", err)
-	}
-	_, addr, _ := strings.Cut(strings.TrimSpace(line), " on tcp ")
+	addr := address(t, startServe(t, child))
 	for range 80 {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {

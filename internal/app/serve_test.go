@@ -222,6 +222,34 @@ func TestCheckLooksAtCPUs(t *testing.T) {
 	}
 }
 
+// startServe starts a process, which main_test.go makes one that serves validFile, and returns the
+// lines that it prints. child.Env is added to this process's environment. It is killed after
+// testTimeout.
+func startServe(t *testing.T, child *exec.Cmd) *bufio.Scanner {
+	t.Helper()
+	child.Env = append(append(os.Environ(), serveFile+"="+writeConfig(t, validFile)), child.Env...)
+	stdout, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill := time.AfterFunc(testTimeout, func() { _ = child.Process.Kill() })
+	t.Cleanup(func() { kill.Stop() })
+	return bufio.NewScanner(stdout)
+}
+
+// address returns the address that such a process announces first.
+func address(t *testing.T, lines *bufio.Scanner) string {
+	t.Helper()
+	if !lines.Scan() {
+		t.Fatal("the target does not start")
+	}
+	_, addr, _ := strings.Cut(lines.Text(), " on tcp ")
+	return addr
+}
+
 // A real process: it says when it is ready, survives SIGHUP, and exits with code 0 after SIGTERM or
 // SIGINT.
 func TestSignals(t *testing.T) {
@@ -229,22 +257,12 @@ func TestSignals(t *testing.T) {
 		t.Run(sig.String(), func(t *testing.T) {
 			notified, socket := notifySocket(t)
 			child := exec.Command(os.Args[0])
-			child.Env = append(os.Environ(), serveFile+"="+writeConfig(t, validFile),
-				"NOTIFY_SOCKET="+socket, "WATCHDOG_USEC=20000")
-			stdout, err := child.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			child.Env = []string{"NOTIFY_SOCKET=" + socket, "WATCHDOG_USEC=20000"}
 			stderr, err := child.StderrPipe()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := child.Start(); err != nil {
-				t.Fatal(err)
-			}
-			kill := time.AfterFunc(testTimeout, func() { _ = child.Process.Kill() })
-			defer kill.Stop()
-			lines := bufio.NewScanner(stdout)
+			lines := startServe(t, child)
 			var said []string
 			for len(said) < 2 && lines.Scan() {
 				said = append(said, lines.Text())

@@ -1,10 +1,7 @@
 package target
 
 import (
-	"log/slog"
 	"net/netip"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -37,26 +34,8 @@ type harness struct {
 	target   *Target
 	raw      []*Handler
 	handlers []fabric.Handler
-	log      *logBuffer
+	log      *testutil.Log
 	queues   []*fabrictest.Queue
-}
-
-// logBuffer is a log that tests read.
-type logBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *logBuffer) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // newHarness makes a target with n reactors; everything is checked for leaks when the test ends.
@@ -66,8 +45,8 @@ func newHarness(t *testing.T, n int, subs ...SubsystemConfig) *harness {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &harness{t: t, w: w, log: new(logBuffer)}
-	r.target = New(Options{Log: slog.New(slog.NewTextHandler(r.log, nil)), Firmware: testFW})
+	r := &harness{t: t, w: w, log: new(testutil.Log)}
+	r.target = New(Options{Log: r.log.Logger(), Firmware: testFW})
 	for i, re := range w.Reactors {
 		h, err := r.target.NewHandler(HandlerConfig{Loop: re, Index: i, Memory: re.Memory()})
 		if err != nil {

@@ -10,9 +10,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
-	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -362,71 +360,4 @@ func TestCloseEndsDelays(t *testing.T) {
 	if n := r.target.Sessions(); n != 0 {
 		t.Errorf("%d queues are left", n)
 	}
-}
-
-// TestInCapsuleDataIsCopied: a device whose commands may be given up gets a copy of data that lies
-// in the receive slots of a queue.
-func TestInCapsuleDataIsCopied(t *testing.T) {
-	dev := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
-	closeLast(t, dev)
-	b := newBare(t, NamespaceConfig{NSID: 1, Device: dev, Timeout: time.Second}, 32)
-	arena := b.w.Reactors[0].Memory()
-	b.h.memory = arena
-	slot := bytes.Repeat([]byte{1}, 4096)
-	send := func() {
-		r := b.reqs[0]
-		r.Reset()
-		r.SQE = nvme.SQE{}
-		r.SQE.SetOpcode(nvme.NVMWrite)
-		r.SQE.SetFlags(psdtSGL << 6)
-		r.SQE.SetNSID(1)
-		r.SQE.RW().Set(0, 8, 0)
-		r.HostLength, r.InCapsule = 4096, true
-		b.h.Prepare([]*fabric.Request{r})
-		r.Segs = append(r.Segs, mem.Segment{B: slot[:1000], Region: -1},
-			mem.Segment{B: slot[1000:], Region: -1})
-		b.h.Execute([]*fabric.Request{r})
-	}
-	free, done := arena.Available(), b.q.done
-	send()
-	if b.q.done != done+1 || b.q.bad != 0 || arena.Available() != free {
-		t.Fatalf("%d done, %d failed, %d bytes taken", b.q.done-done, b.q.bad,
-			free-arena.Available())
-	}
-	dev.Hold(nil)
-	send()
-	b.w.Advance(3 * time.Second)
-	if b.q.done != done+2 || b.q.bad != 1 {
-		t.Fatalf("%d done, %d failed", b.q.done-done, b.q.bad)
-	}
-	clear(slot) // the next capsule
-	dev.Release()
-	b.w.Settle()
-	if arena.Available() != free {
-		t.Errorf("%d bytes have not come back", free-arena.Available())
-	}
-	c := backendtest.NewClient(t, dev, 4096)
-	defer c.Close()
-	got := c.Memory(0, 4096)
-	c.MustDo(c.Read(0, got))
-	if !bytes.Equal(got, bytes.Repeat([]byte{1}, 4096)) {
-		t.Error("the device wrote the data of a later capsule")
-	}
-}
-
-// TestCancelWithoutHandOver: a command that cannot be given up, because there is no memory for a
-// copy of its in-capsule data, is canceled at least.
-func TestCancelWithoutHandOver(t *testing.T) {
-	b, dev, prepare := capsuleWrite(t)
-	dev.HonorCancel()
-	dev.Hold(nil)
-	all, _ := b.h.memory.Alloc(nil, b.h.memory.Max())
-	defer b.h.memory.Free(all)
-	r, done := prepare(), b.q.done
-	b.h.Execute([]*fabric.Request{r})
-	b.w.Advance(2 * time.Second)
-	if b.q.done != done+1 || dev.Held() != 0 || r.CQE.Status() != nvme.AbortRequested {
-		t.Errorf("%d done, the device has %d, %v", b.q.done-done, dev.Held(), r.CQE.Status())
-	}
-	dev.Release()
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"os"
 	"runtime"
@@ -22,6 +21,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -105,30 +105,9 @@ type harness struct {
 	target  *target.Target
 	fabric  *verbstest.Fabric
 	addrs   map[nvme.TransportType]netip.AddrPort
-	log     *logBuffer
+	log     *testutil.Log
 	devices []backend.Device // of ram, closed after the server
 	stop    func()           // ends the target; further calls do nothing
-}
-
-// logBuffer has the log, which is shown if the test fails.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-// String is the end of the log.
-func (l *logBuffer) String() string {
-	const most = 4000
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	b := l.b.Bytes()
-	return string(b[max(0, len(b)-most):])
 }
 
 // timeout is how long a test waits for an event.
@@ -137,7 +116,7 @@ const timeout = time.Minute
 func newHarness(t *testing.T, o options) *harness {
 	t.Helper()
 	h := &harness{
-		t: t, log: new(logBuffer), addrs: map[nvme.TransportType]netip.AddrPort{},
+		t: t, log: new(testutil.Log), addrs: map[nvme.TransportType]netip.AddrPort{},
 		fabric: verbstest.New(verbstest.Options{}),
 	}
 	if o.devices == nil {
@@ -153,7 +132,7 @@ func newHarness(t *testing.T, o options) *harness {
 	h.fabric.AddHost("host", device("dev0", netip.MustParseAddr("10.0.0.2")))
 	h.server = app.NewServer(app.Options{
 		Config:  c,
-		Log:     slog.New(slog.NewTextHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Log:     h.log.Logger(),
 		Version: "e2e", Verbs: h.fabric.Provider("target"),
 		OpenDevice: func(n *config.Namespace) (backend.Device, error) {
 			return o.devices[n.NSID-1], nil

@@ -1,0 +1,36 @@
+package rdma
+
+import (
+	"testing"
+)
+
+// TestTable: IDs are not used again when numbers are.
+func TestTable(t *testing.T) {
+	var tab table[int]
+	vs := [3]int{}
+	a, b := tab.add(&vs[0]), tab.add(&vs[1])
+	for kind := range workData {
+		if tab.find(workID(kind, a, 0xFFFF)) != &vs[0] || tab.find(workID(kind, b, 1)) != &vs[1] {
+			t.Error("not found")
+		}
+	}
+	tab.remove(a)
+	if tab.find(a) != nil || tab.len() != 1 {
+		t.Error("found although it was removed")
+	}
+	c := tab.add(&vs[2])
+	if uint16(c>>16) != uint16(a>>16) || tab.find(a) != nil || tab.find(c) != &vs[2] {
+		t.Errorf("IDs %#x and %#x of one number", a, c)
+	}
+	for v := range tab.all() { // what is there may be removed meanwhile
+		tab.remove(b)
+		if v == &vs[1] {
+			t.Error("yielded although it was removed")
+		}
+	}
+	tab.remove(c)
+	tab.entries[0].gen = genMask // the generation wraps
+	if d := tab.add(&vs[0]); d>>56 != 0 || tab.find(d) != &vs[0] {
+		t.Errorf("ID %#x", d)
+	}
+}

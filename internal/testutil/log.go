@@ -1,0 +1,33 @@
+package testutil
+
+import (
+	"log/slog"
+	"strings"
+	"sync"
+)
+
+// Log is a log that a test reads while it is written. The zero Log is empty; any goroutine may use
+// it.
+type Log struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+// Logger returns a logger that writes to the log, at all levels.
+func (l *Log) Logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// Write implements io.Writer.
+func (l *Log) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+// String returns all of the log.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

@@ -1,0 +1,137 @@
+package target
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// TestRacingConnects: two Connects, or two Disconnects, in one batch.
+func TestRacingConnects(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	q := r.dial(0)
+	a, b := adminArgs(testSub).command(), adminArgs(testSub).command()
+	r.must(q.Send(a, b))
+	r.w.Settle()
+	if !a.CQE.Status().OK() || b.CQE.Status()&^nvme.More != sequenceError ||
+		len(r.target.Controllers()) != 1 {
+		t.Errorf("%v, %v, %d controllers", a.CQE.Status(), b.CQE.Status(),
+			len(r.target.Controllers()))
+	}
+	h := &host{
+		r: r, args: adminArgs(testSub), info: *q.Info(), admin: q,
+		cntlid: uint16(a.CQE.DW0()),
+	}
+	r.ok(q, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	io := h.connectIO(0)
+	c, d := &fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)},
+		&fabrictest.Command{SQE: fabricsCommand(nvme.FabricsDisconnect)}
+	r.must(io.Send(c, d))
+	r.w.Settle()
+	if !c.CQE.Status().OK() || d.CQE.Status()&^nvme.More != sequenceError || !io.Closed() {
+		t.Errorf("%v, %v, closed %v", c.CQE.Status(), d.CQE.Status(), io.Closed())
+	}
+	// A transport without memory for the admin queue leaves no controller behind.
+	poor := r.dial(0)
+	poor.RefuseDepth = errors.New("test")
+	r.status(poor, adminArgs(testSub).command(), nvme.ConnectControllerBusy)
+	if n := len(r.target.Controllers()); n != 1 {
+		t.Errorf("%d controllers", n)
+	}
+}
+
+// TestConnectDeadline: a queue without a successful Connect is closed (F20).
+func TestConnectDeadline(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	idle, failed := r.dial(0), r.dial(0)
+	a := adminArgs(testSub)
+	a.sub += "x"
+	r.status(failed, a.command(), nvme.ConnectInvalidParameters)
+	h := r.connectHost(0)
+	r.w.Advance(11e9)
+	if !idle.Closed() || !failed.Closed() || h.admin.Closed() {
+		t.Errorf("closed: idle %v, failed %v, connected %v", idle.Closed(), failed.Closed(),
+			h.admin.Closed())
+	}
+}
+
+// TestCNTLIDs: identifiers are used in turn, none twice at a time; without a free one Connect is
+// refused (F22).
+func TestCNTLIDs(t *testing.T) {
+	sub := ramSubsystem(t, 1)
+	sub.CNTLIDMin, sub.CNTLIDMax = 10, 12
+	r := newHarness(t, 1, sub)
+	a, b, c := r.connectHost(0), r.connectHost(0), r.connectHost(0)
+	if a.cntlid != 10 || b.cntlid != 11 || c.cntlid != 12 {
+		t.Errorf("CNTLIDs %d, %d, %d", a.cntlid, b.cntlid, c.cntlid)
+	}
+	r.status(r.dial(0), adminArgs(testSub).command(), nvme.ConnectControllerBusy)
+	b.hangUp()
+	r.w.Settle()
+	if d := r.connectHost(0); d.cntlid != 11 {
+		t.Errorf("CNTLID %d, want the free 11", d.cntlid)
+	}
+	// F21: the same host NQN with another Host Identifier.
+	a.hangUp()
+	r.w.Settle()
+	x := adminArgs(testSub)
+	x.hostID[5] = 9
+	r.status(r.dial(0), x.command(), nvme.ConnectInvalidParameters)
+}
+
+// TestReconnectWhileOldLingers: a host gets a new controller while the device still has I/O of the
+// old one (Q03).
+func TestReconnectWhileOldLingers(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newHarness(t, 2, sub)
+	old := r.connectHost(1)
+	dev.Hold(nil)
+	c := r.send(old.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
+	old.hangUp()
+	h := r.connectHost(1)
+	if h.cntlid == old.cntlid {
+		t.Error("the CNTLID is used twice")
+	}
+	if n := len(r.target.Controllers()); n != 2 {
+		t.Errorf("%d controllers, want 2", n)
+	}
+	dev.Release()
+	r.until("the old controller is removed",
+		func() bool { return len(r.target.Controllers()) == 1 })
+	if c.Done {
+		t.Error("a command of an ended queue completed")
+	}
+}
+
+// TestSQHD: flow control counts entries modulo the queue size; without it SQHD is FFFFh (F18, Q06).
+func TestSQHD(t *testing.T) {
+	r := newHarness(t, 2, ramSubsystem(t, 1))
+	h := r.connectHost(0)
+	tiny := h.ioArgs(1)
+	tiny.sqsize = 1
+	q := r.dial(1)
+	want := uint16(1)
+	if c := r.ok(q, tiny.command()); c.CQE.SQHD() != want {
+		t.Errorf("Connect: SQHD %d, want %d", c.CQE.SQHD(), want)
+	}
+	for range 1<<16 + 3 {
+		c := r.do(q, command(nvme.NVMFlush, 1, nil))
+		want ^= 1
+		if c.CQE.SQHD() != want {
+			t.Fatalf("SQHD %d, want %d", c.CQE.SQHD(), want)
+		}
+	}
+	free := h.ioArgs(2)
+	free.cattr = nvme.CATTRNoFlowControl | 0xF0
+	q = r.dial(1)
+	if c := r.ok(q, free.command()); c.CQE.SQHD() != 0xFFFF {
+		t.Errorf("SQHD %#x, want FFFFh", c.CQE.SQHD())
+	}
+	if c := r.status(q, rw(nvme.NVMRead, 9, 0, 1, make([]byte, 512)),
+		invalidNamespace); c.CQE.SQHD() != 0xFFFF {
+		t.Errorf("SQHD %#x, want FFFFh", c.CQE.SQHD())
+	}
+}
