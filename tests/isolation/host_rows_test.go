@@ -366,17 +366,17 @@ func brokenPDUs(ctx context.Context, a *attack) error {
 func unplugged(ctx context.Context, a *attack) error {
 	a.inPlace()
 	return a.repeat(ctx, 50*time.Millisecond, func() error {
-		p, err := a.join(ctx, 1)
+		p, err := a.joinFrom(ctx, "unplugged", 1)
 		if err != nil {
 			return nil // the end of the last one may still be under way
 		}
 		defer p.close()
 		a.takes(1)
-		defer a.fabric.Restore("culprit", "target")
+		defer a.fabric.Restore("unplugged", "target")
 		if err := p.submit(p.queues[0], bigCommands, false, nsPool, mdts); err != nil {
 			return err
 		}
-		a.fabric.Cut("culprit", "target")
+		a.fabric.Cut("unplugged", "target")
 		sleep(ctx, 50*time.Millisecond)
 		return nil
 	})
