@@ -79,7 +79,7 @@ func allCulprits(t *testing.T, link nvme.TransportType, seed uint64) {
 	if len(turns) == 0 {
 		t.Error("no culprit took anything")
 	}
-	if err := all.quick(); err != nil {
+	if err := all.quick(false); err != nil {
 		t.Error(err)
 	}
 	for _, v := range victims {
@@ -104,6 +104,14 @@ func together(victims []*victim, d time.Duration) (latencies []time.Duration, al
 	return latencies, all
 }
 
+// longestTurn is how long a culprit works, or pauses, at most.
+func longestTurn() time.Duration {
+	if soak {
+		return 20 * time.Second
+	}
+	return 2 * time.Second
+}
+
 // startAll starts every culprit on the victims' transport, each at random times for random times.
 // stop waits for them, after the end of ctx, and returns how often each of them took something.
 func (e *env) startAll(ctx context.Context, seed uint64) (stop func() map[string]int) {
@@ -117,7 +125,7 @@ func (e *env) startAll(ctx context.Context, seed uint64) (stop func() map[string
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(seed, uint64(i)))
 			random := func() time.Duration {
-				return time.Duration(rng.IntN(2000)) * time.Millisecond
+				return time.Duration(rng.Int64N(int64(longestTurn())))
 			}
 			for sleep(ctx, random()) {
 				turn, cancel := context.WithTimeout(ctx, random())

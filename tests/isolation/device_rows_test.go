@@ -28,7 +28,7 @@ var deviceRows = []row{
 	},
 	{
 		name: "hung namespace, host reconnects", culprit: "device",
-		attacks: "data memory of ended queues", links: onBoth,
+		attacks: "data memory of ended queues", links: onBoth, busy: true,
 		pending: pendingShares,
 		run:     hungReconnects,
 	},

@@ -59,19 +59,19 @@ var hostRows = []row{
 	},
 	{
 		name: "bursts of large reads", culprit: "host", attacks: "turns of the reactor",
-		links: onBoth, run: bursts,
+		links: onBoth, busy: true, run: bursts,
 	},
 	{
 		name: "connects again and again", culprit: "host", attacks: "controllers and queues",
-		links: onBoth, run: churn,
+		links: onBoth, busy: true, run: churn,
 	},
 	{
-		name: "broken PDUs", culprit: "host", attacks: "connections and the log", links: onTCP,
-		run: brokenPDUs,
+		name: "broken PDUs", culprit: "host", attacks: "connections and the log",
+		links: onTCP, busy: true, run: brokenPDUs,
 	},
 	{
 		name: "unplugged in the middle of reads", culprit: "host", attacks: "queue pairs",
-		links: onRDMA, run: unplugged,
+		links: onRDMA, run: unplugged, busy: true,
 	},
 }
 
@@ -237,7 +237,7 @@ func unreadZeroCopy(ctx context.Context, a *attack, short bool) error {
 
 // stopped is a host whose process is stopped with a full queue of reads (SIGSTOP).
 func stopped(ctx context.Context, a *attack) error {
-	cmd, err := a.startChild(ctx)
+	cmd, _, err := startChild(ctx, a.addrs[a.link].String())
 	if err != nil {
 		return err
 	}
@@ -328,7 +328,7 @@ func churn(ctx context.Context, a *attack) error {
 		}
 		defer p.close()
 		a.takes(1)
-		return p.submit(p.queues[1], 16, false, nsPool, mdts)
+		return p.submit(p.queues[1], 4, false, nsPool, mdts)
 	})
 }
 
@@ -373,7 +373,7 @@ func unplugged(ctx context.Context, a *attack) error {
 		defer p.close()
 		a.takes(1)
 		defer a.fabric.Restore("unplugged", "target")
-		if err := p.submit(p.queues[0], bigCommands, false, nsPool, mdts); err != nil {
+		if err := p.submit(p.queues[0], 16, false, nsPool, mdts); err != nil {
 			return err
 		}
 		a.fabric.Cut("unplugged", "target")

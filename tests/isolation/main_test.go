@@ -10,10 +10,10 @@ import (
 )
 
 // TestMain fails if a goroutine, a file descriptor or off-heap memory is left after all tests. In a
-// process that a test has started it is that host instead.
+// process that a test has started it does what childMode says.
 func TestMain(m *testing.M) {
-	if addr := os.Getenv(childAddress); addr != "" {
-		os.Exit(childMain(addr))
+	if mode := os.Getenv(childMode); mode != "" {
+		os.Exit(childMain(mode))
 	}
 	testutil.Main(m, func() error {
 		if u := mem.Usage(); len(u) > 0 {

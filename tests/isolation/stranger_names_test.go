@@ -13,7 +13,11 @@ import (
 // linesPerSecond is how many lines of the log all peers together may cause.
 const linesPerSecond = 40
 
-func (a *attack) lines() int { return strings.Count(a.log.String(), "\n") }
+// lines counts what the log has at its usual level.
+func (a *attack) lines() int {
+	log := a.log.String()
+	return strings.Count(log, "\n") - strings.Count(log, " level=DEBUG ")
+}
 
 // quiet says that the log has grown slowly.
 func (a *attack) quiet(before int, d time.Duration) error {

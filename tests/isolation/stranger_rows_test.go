@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
@@ -20,8 +21,7 @@ var strangerRows = []row{
 	},
 	{
 		name: "half Connect capsules", culprit: "stranger", attacks: "the reserve of data memory",
-		links:   onTCP,
-		pending: pendingBudgets,
+		links: onTCP,
 		run: func(ctx context.Context, a *attack) error {
 			return halfConnects(ctx, a, 1100)
 		},
@@ -29,25 +29,25 @@ var strangerRows = []row{
 	{
 		name: "unread discovery logs and half capsules", culprit: "stranger",
 		attacks: "data memory and its reserve", links: onTCP,
-		pending: pendingBudgets,
+		pending: pendingShares,
 		run:     func(ctx context.Context, a *attack) error { return unreadLogs(ctx, a, 1100) },
 	},
 	{
-		name: "CC.SHN toggled", culprit: "stranger", attacks: "timers", links: onTCP,
+		name: "CC.SHN toggled", culprit: "stranger", attacks: "timers", links: onTCP, busy: true,
 		run: toggleShutdown,
 	},
 	{
 		name: "idle connections", culprit: "stranger", attacks: "connections", links: onTCP,
-		pending: pendingBudgets,
-		alone:   true, change: fewConnections,
+		busy: true, pending: pendingBudgets,
+		alone: true, change: fewConnections,
 		run: func(ctx context.Context, a *attack) error {
 			return flood(ctx, a, func(r *raw) error { return nil })
 		},
 	},
 	{
 		name: "connections after ICReq", culprit: "stranger", attacks: "connections", links: onTCP,
-		pending: pendingBudgets,
-		alone:   true, change: fewConnections,
+		busy: true, pending: pendingBudgets,
+		alone: true, change: fewConnections,
 		run: func(ctx context.Context, a *attack) error {
 			return flood(ctx, a, (*raw).greet)
 		},
@@ -55,21 +55,21 @@ var strangerRows = []row{
 	{
 		name: "idle discovery controllers", culprit: "stranger",
 		attacks: "connections and controllers", links: onTCP,
-		pending: pendingBudgets,
-		alone:   true, change: fewConnections,
+		busy: true, pending: pendingBudgets,
+		alone: true, change: fewConnections,
 		run: func(ctx context.Context, a *attack) error {
 			return flood(ctx, a, (*raw).discovery)
 		},
 	},
 	{
 		name: "queue pairs without Connect", culprit: "stranger", attacks: "queue pairs",
-		links: onRDMA, alone: true, run: idleQueuePairs,
+		links: onRDMA, busy: true, alone: true, run: idleQueuePairs,
 		change: func(c *config.Config) { c.RDMA.MaxQueues, c.RDMA.MaxQueuesPerHost = 64, 48 },
 	},
 	{
 		name: "refused connects", culprit: "stranger", attacks: "the log", links: onBoth,
-		pending: pendingLogs,
-		run:     refused, alone: true,
+		busy: true, pending: pendingLogs,
+		run: refused, alone: true,
 	},
 	{
 		name: "the victim's NQN first", culprit: "stranger", attacks: "identity", links: onBoth,
@@ -84,7 +84,7 @@ var strangerRows = []row{
 	},
 	{
 		name: "random bytes", culprit: "stranger", attacks: "connections and the log",
-		links: onTCP, run: randomBytes,
+		links: onTCP, busy: true, run: randomBytes,
 	},
 }
 
@@ -288,7 +288,14 @@ func idleQueuePairs(ctx context.Context, a *attack) error {
 		}
 	}()
 	more := func() {
-		for len(queues) < 512 {
+		queues = slices.DeleteFunc(queues, func(q *host.Queue) bool {
+			_, err := q.Poll(nil)
+			if err != nil { // the target has ended it
+				_ = q.Close()
+			}
+			return err != nil
+		})
+		for len(queues) < 128 {
 			q, err := host.DialQueue(ctx, a.transport(a.from(0), "culprit"), 0, 32, 0)
 			if err != nil {
 				return

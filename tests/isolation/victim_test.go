@@ -34,8 +34,13 @@ const (
 	aliveEvery  = 50 * time.Millisecond
 )
 
+// victimKATO is the keep alive timeout of victims.
+const victimKATO = 5 * time.Second
+
 // newVictim connects victim i and writes its blocks.
-func newVictim(e *env, i int) *victim {
+func newVictim(e *env, i int) *victim { return newVictimKATO(e, i, victimKATO) }
+
+func newVictimKATO(e *env, i int, kato time.Duration) *victim {
 	nqn := []string{victimNQN, victimNQN2}[i]
 	v := &victim{
 		e: e, options: hostOptions(nqn), first: uint64(i) * rangeBlocks,
@@ -44,7 +49,7 @@ func newVictim(e *env, i int) *victim {
 	if e.link == nvme.TransportTCP {
 		v.from = address(i)
 	}
-	v.options.KATO = 5 * time.Second
+	v.options.KATO = kato
 	for _, nsid := range []uint32{nsRAM, nsPool} {
 		v.generation[nsid] = make([]uint32, rangeBlocks)
 	}
