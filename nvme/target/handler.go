@@ -122,6 +122,7 @@ func (h *Handler) Close(fs fabric.Session) {
 			h.finishDelayed(c, notReady)
 		}
 	}
+	s.cancelAll()
 	h.run()
 	s.endIfIdle()
 }
