@@ -16,7 +16,7 @@ import (
 // Transport makes NVMe/RDMA listeners and groups.
 type Transport struct {
 	cfg       Config
-	log       *ratelog.Logger
+	log       *ratelog.Logger // what peers can cause at will; the rest goes to cfg.Log
 	admission *admission.Counter
 
 	mu        sync.Mutex

@@ -57,9 +57,9 @@ func connect(h *Handler, c *cmd) {
 		}
 	}
 	if !st.OK() {
-		h.warn("connect refused", "remote", s.info.Remote, "qid", sqe.QID(), "subsystem",
-			loggedNQN(&data.SUBNQN), "host", loggedNQN(&data.HOSTNQN), "status", st.String(),
-			"field", field.String())
+		log := h.t.strangerLog.Peer(s.info.Remote)
+		log.Warn("connect refused", "qid", sqe.QID(), "subsystem", loggedNQN(&data.SUBNQN), "host",
+			loggedNQN(&data.HOSTNQN), "status", st.String(), "field", field.String())
 		h.finish(c, uint64(field), st)
 		return
 	}
@@ -193,7 +193,7 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.
 func (s *session) establish(sqe *nvme.ConnectSQE) bool {
 	depth := int(sqe.SQSIZE()) + 1
 	if err := s.q.SetDepth(depth); err != nil {
-		s.h.warn("no resources for a queue", "remote", s.info.Remote, "depth", depth, "err", err)
+		s.ctrl.peerLog().Warn("no resources for a queue", "depth", depth, "err", err)
 		return false
 	}
 	s.setDepth(depth)

@@ -105,8 +105,8 @@ func (c *controller) checkKeepAlive() {
 	}
 	if now-k.lastSeen >= limit {
 		c.csts |= nvme.CSTSFatal
-		c.h.warn("keep alive timer expired", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
-			c.hostNQN, "timeout", time.Duration(limit))
+		c.peerLog().Warn("keep alive timer expired", "subsystem", c.sub.nqn, "cntlid",
+			c.cntlid, "host", c.hostNQN, "timeout", time.Duration(limit))
 		c.fail(fmt.Errorf("keep alive timer expired after %v", time.Duration(limit)))
 		return
 	}
