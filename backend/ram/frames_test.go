@@ -207,6 +207,9 @@ func TestExhausted(t *testing.T) {
 	if _, ok := r.StartZeroCopyWrite(nil, 4<<20, 1<<20); ok {
 		t.Error("a zero-copy write started while a write is blocked")
 	}
+	if !l.WriterWaits() {
+		t.Error("no writer waits, although a write is blocked")
+	}
 	if _, ok := l.StartZeroCopyRead(nil, 4<<20, minFrame); ok {
 		t.Error("a zero-copy read started while a write is blocked")
 	}

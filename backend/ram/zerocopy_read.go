@@ -94,6 +94,9 @@ func (c *channel) EndZeroCopyRead(segs []mem.Segment, off, _ int64) {
 	c.d.blocked.Wake()
 }
 
+// WriterWaits implements backend.ZeroCopyReader.
+func (c *channel) WriterWaits() bool { return c.d.blocked.Waiting() }
+
 // removeReaders ends a read of the slots from off on, whose frames are in segs, and returns how
 // many these are.
 func (d *device) removeReaders(segs []mem.Segment, off int64) (frames int64) {

@@ -252,6 +252,13 @@ func (w *watcher) EndZeroCopy(r *fabric.Request) {
 	w.h.EndZeroCopy(r)
 }
 
+func (w *watcher) WriterWaits(r *fabric.Request) bool {
+	if q := w.find(r); q != nil && !q.zeroCopy[r] {
+		w.failf("WriterWaits of command %d, which has no zero copy", r.SQE.CID())
+	}
+	return w.h.WriterWaits(r)
+}
+
 func (w *watcher) Close(s fabric.Session) {
 	w.mu.Lock()
 	q := w.sessions[s]

@@ -41,9 +41,10 @@ func (f *faulty) complete(r *fabric.Request) {
 	f.q.Complete([]*fabric.Request{r})
 }
 
-func (f *faulty) Abandon(*fabric.Request)     {}
-func (f *faulty) EndZeroCopy(*fabric.Request) {}
-func (f *faulty) Close(fabric.Session)        {}
+func (f *faulty) Abandon(*fabric.Request)          {}
+func (f *faulty) EndZeroCopy(*fabric.Request)      {}
+func (f *faulty) WriterWaits(*fabric.Request) bool { return false }
+func (f *faulty) Close(fabric.Session)             {}
 
 // sink is a queue of which a test plays the transport.
 type sink struct{ info fabric.QueueInfo }

@@ -177,6 +177,7 @@ func (h *testHandler) Abandon(r *fabric.Request) { h.step(r, "abandon", "prepare
 func (h *testHandler) EndZeroCopy(r *fabric.Request) {
 	h.step(r, "end zero copy", "complete", "abandon")
 }
+func (h *testHandler) WriterWaits(*fabric.Request) bool { return false }
 
 func (h *testHandler) Close(s fabric.Session) {
 	h.mu.Lock()

@@ -3,6 +3,8 @@ package tcp
 import (
 	"fmt"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 )
 
 // orderlyLinger is the longest time that a connection stays open after an end without fault.
@@ -74,14 +76,17 @@ func (q *queue) checkDeadlines(now int64) bool {
 		q.timedOut("the data of an R2T did not arrive within %v", c.DataTimeout)
 	case passed(q.sendBy):
 		q.timedOut("the host did not read within %v", c.SendTimeout)
+	case q.blocked && !q.copyUnsent():
+		q.timedOut("the host did not read within %v what a writer waits for",
+			time.Duration(writerPatience))
 	default:
-		if q.blocked {
-			q.copyUnsent()
-		}
 		return q.closeBy|q.handshakeBy|q.partialBy|q.grantBy|q.sendBy != 0
 	}
 	return false
 }
+
+// peerLog logs what the host of this connection has caused.
+func (q *queue) peerLog() ratelog.Peer { return q.g.t.log.Peer(q.conn.info.Remote) }
 
 // timedOut ends the connection because something did not happen for as long as the format says.
 func (q *queue) timedOut(format string, limit time.Duration) {

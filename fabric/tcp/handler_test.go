@@ -19,6 +19,7 @@ type disk struct {
 	zeroCopyWrites bool // writes are
 	hold           bool // commands with NSID 7 wait for release
 	optimistic     bool // Prepare says that they complete in Execute
+	writerWaits    bool // for zero-copy reads
 	onExecute      func()
 	refuse         error
 
@@ -259,6 +260,8 @@ func (d *disk) Abandon(r *fabric.Request) {
 	d.change(r, prepared, next)
 	d.abandoned.Add(1)
 }
+
+func (d *disk) WriterWaits(*fabric.Request) bool { return d.writerWaits }
 
 func (d *disk) EndZeroCopy(r *fabric.Request) {
 	d.change(r, attached, idle)

@@ -11,7 +11,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
-	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 )
 
 // queue is one connection. Everything runs on the reactor of its group.
@@ -104,10 +103,10 @@ type request struct {
 	tag     uint16 // index in queue.reqs
 	ttag    uint16
 	round   uint16 // counts uses, makes stale transfer tags recognisable
+	unsent  uint16 // ticks that found it on sendq
 	state   requestState
 	send    sendKind // what to send, while it is on sendq
 	damaged bool     // a data digest was wrong
-	unsent  bool     // on sendq since before the last tick
 	crcDone bool
 }
 
@@ -150,9 +149,6 @@ func newQueue(g *Group, c *conn) *queue {
 }
 
 func (q *queue) now() int64 { return q.g.loop.Now() }
-
-// peerLog logs what the host of this connection has caused.
-func (q *queue) peerLog() ratelog.Peer { return q.g.t.log.Peer(q.conn.info.Remote) }
 
 // setAdmin notes whether it is an admin queue, which does not count in the load of its group.
 func (q *queue) setAdmin(admin bool) {
@@ -245,7 +241,7 @@ func (q *queue) put(r *request) {
 		q.g.cfg.Handler.EndZeroCopy(&r.Request)
 	}
 	r.Request.Reset()
-	r.state, r.damaged, r.unsent, r.crcDone = requestFree, false, false, false
+	r.state, r.damaged, r.unsent, r.crcDone = requestFree, false, 0, false
 	q.free = append(q.free, r)
 }
 
