@@ -81,6 +81,10 @@ type Request struct {
 	// after all, it must stay there for as long as the handler has the request. Set by Prepare.
 	CompletesInExecute bool
 
+	// Flow is whom the memory is allocated for: the host and the namespace of the command, or a host
+	// that is not known yet. Set by Prepare.
+	Flow *mem.Flow
+
 	// Status is nvme.Success, or why the command must not be executed. The transport sets it before
 	// Prepare (malformed SGL) or between Prepare and Execute (the data could not be moved, for
 	// instance after a data digest error); Prepare sets it for everything it refuses. A request
@@ -98,7 +102,7 @@ func (r *Request) Reset() {
 	r.ZeroCopy, r.CompletesInExecute = false, false
 	clear(r.Segs)
 	r.Segs = r.Segs[:0]
-	r.Status = nvme.Success
+	r.Status, r.Flow = nvme.Success, nil
 	r.Start = 0
 }
 

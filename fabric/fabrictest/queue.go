@@ -62,6 +62,7 @@ type slot struct {
 	cmd *Command
 	// capsule is the memory that in-capsule data is received into.
 	capsule []byte
+	memory  mem.Allocation
 }
 
 // Dial opens a queue on a reactor of a World.
@@ -141,12 +142,11 @@ func (q *Queue) moveIn(r *fabric.Request, c *Command) {
 		s.capsule = slices.Grow(s.capsule[:0], int(r.Length))[:r.Length]
 		r.Segs = append(r.Segs, mem.Segment{B: s.capsule})
 	default:
-		segs, ok := q.memory.Alloc(r.Segs, int(r.Length))
-		if !ok {
+		if !q.memory.Alloc(&s.memory, r.Flow, int(r.Length)) {
 			r.Status = nvme.InternalError
 			return
 		}
-		r.Segs = segs
+		r.Segs = append(r.Segs, s.memory.Segs...)
 	}
 	if r.Dir == fabric.HostToController {
 		b := c.Data
@@ -185,10 +185,9 @@ func (q *Queue) recycle(r *fabric.Request) {
 		q.h.EndZeroCopy(r)
 	case r.InCapsule:
 		clear(r.Owner.(*slot).capsule) // the next capsule arrives
-	case mem.Length(r.Segs) > 0:
-		q.memory.Free(r.Segs)
 	}
 	s := r.Owner.(*slot)
+	s.memory.Free()
 	s.cmd = nil
 	q.free = append(q.free, s)
 }
@@ -212,9 +211,8 @@ func (q *Queue) HandOverBuffers(r *fabric.Request) (free func()) {
 	if r.ZeroCopy || r.InCapsule && r.Length > 0 {
 		return nil
 	}
-	segs := r.Segs
 	r.Segs = nil
-	return func() { q.memory.Free(segs) }
+	return r.Owner.(*slot).memory.HandOver()
 }
 
 // Disconnect implements fabric.Queue: the queue closes at the next step.

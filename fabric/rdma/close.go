@@ -32,8 +32,7 @@ func (q *queue) beginTeardown() {
 		r := &q.reqs[i]
 		switch r.state {
 		case requestNeedMemory:
-			r.pool.Cancel(&r.waiter)
-			r.pool = nil
+			r.memory.Cancel()
 			h.Abandon(&r.Request)
 			q.freeRequest(r)
 		case requestNeedRead:

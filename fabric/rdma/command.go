@@ -181,9 +181,9 @@ func (q *queue) useInCapsule(r *request) {
 		return
 	}
 	// Copy it, if there is memory, so that the slot is free for the next capsule.
-	if segs, ok := q.g.cfg.Memory.Alloc(r.Segs[:0], int(r.Length)); ok {
-		mem.CopySegments(segs, []mem.Segment{s})
-		r.Segs, r.pool = segs, q.g.cfg.Memory
+	if q.g.cfg.Memory.Alloc(&r.memory, r.Flow, int(r.Length)) {
+		mem.CopySegments(r.memory.Segs, []mem.Segment{s})
+		r.Segs = append(r.Segs[:0], r.memory.Segs...)
 		q.freeSlot(r)
 	}
 }

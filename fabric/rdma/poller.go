@@ -108,7 +108,7 @@ func (g *group) newPoller(d *device) (p *poller, err error) {
 		return p, err
 	}
 	g.bindToNode(arena.Region())
-	p.staging, err = d.registerPool(mem.NewPool(arena, 0), "staging memory",
+	p.staging, err = d.registerPool(mem.NewStagingPool(arena), "staging memory",
 		verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	return p, err
 }

@@ -116,7 +116,7 @@ func (q *queue) build() (err error) {
 		r := &q.reqs[i]
 		r.Queue, r.Owner, r.tag = q, r, uint16(i)
 		r.Segs = segs[2*i : 2*i : 2*i+2]
-		r.waiter.Owner = r
+		r.memory.Owner = r
 		q.idle = append(q.idle, r)
 	}
 	return nil

@@ -46,7 +46,6 @@ type Group struct {
 	polls       int    // since the set was last polled
 	moved       int    // bytes sent and received since then
 
-	promised int // bytes of memory for the in-capsule data of the batch, see promise
 	stalled  int // queues whose in-capsule data waits for memory
 	borrowed int // requests of ready with their data in rx
 

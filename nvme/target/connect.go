@@ -197,6 +197,9 @@ func (s *session) establish(sqe *nvme.ConnectSQE) bool {
 		return false
 	}
 	s.setDepth(depth)
+	if !s.ctrl.sub.discovery {
+		s.joinHost(s.ctrl.hostNQN)
+	}
 	s.noFlowControl = sqe.CATTR()&nvme.CATTRNoFlowControl != 0
 	return true
 }

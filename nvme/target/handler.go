@@ -39,6 +39,9 @@ type Handler struct {
 	sessions     list.List[session]
 	sessionCount atomic.Int64
 
+	hosts        map[string]*hostShare // by NQN
+	unidentified mem.Share             // of queues without a host
+
 	channels  []*channel         // by namespace.slot
 	scheduled list.List[channel] // to be pushed and reaped by the next run
 	active    list.List[channel] // busy: to be polled
@@ -63,10 +66,11 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	if cfg.Loop == nil {
 		return nil, errors.New("target: handler without a loop")
 	}
-	h := &Handler{t: t, loop: cfg.Loop, index: cfg.Index}
+	h := &Handler{t: t, loop: cfg.Loop, index: cfg.Index, hosts: map[string]*hostShare{}}
 	h.reactor = backend.Reactor{Wake: cfg.Loop.Wake, EventFD: cfg.EventFD}
 	if cfg.Memory != nil {
 		h.memory, h.reactor.Memory = cfg.Memory, cfg.Memory.Region()
+		h.unidentified.Limit = cfg.Memory.Max(nil) / unidentifiedPart
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

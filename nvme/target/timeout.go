@@ -108,11 +108,11 @@ func (h *Handler) giveUp(c *cmd) {
 		return
 	}
 	r := c.req
-	if len(c.capsule) == 0 {
-		if c.free = c.s.q.HandOverBuffers(r); c.free == nil {
-			ch.cancel(&c.io) // it cannot be completed before the device is done
-			return
-		}
+	if len(c.capsule.Segs) > 0 {
+		c.free = c.capsule.HandOver()
+	} else if c.free = c.s.q.HandOverBuffers(r); c.free == nil {
+		ch.cancel(&c.io) // it cannot be completed before the device is done
+		return
 	}
 	// The device has c.io, and maybe the array of its segments: the request gets another state.
 	next := &cmd{s: c.s, i: c.i, req: r, op: c.op, ch: ch, executing: true}
