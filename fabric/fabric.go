@@ -81,8 +81,8 @@ type Request struct {
 	// after all, it must stay there for as long as the handler has the request. Set by Prepare.
 	CompletesInExecute bool
 
-	// Flow is whom the memory is allocated for: the host and the namespace of the command, or a host
-	// that is not known yet. Set by Prepare.
+	// Flow is whom the memory is allocated for: the host and the namespace of the command, or a
+	// host that is not known yet. Set by Prepare.
 	Flow *mem.Flow
 
 	// Status is nvme.Success, or why the command must not be executed. The transport sets it before

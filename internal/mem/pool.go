@@ -102,9 +102,9 @@ func (p *Pool) free(urgent bool) int {
 	return n
 }
 
-// Alloc allocates n bytes for a flow, in as few segments as possible: a.Segs, which is empty before.
-// It returns false if the shares of the flow do not allow that, if too little is free, or if the
-// flow or one with less memory waits: the caller then waits, too, or does without.
+// Alloc allocates n bytes for a flow, in as few segments as possible: a.Segs, which is empty
+// before. It returns false if the shares of the flow do not allow that, if too little is free, or
+// if the flow or one with less memory waits: the caller then waits, too, or does without.
 func (p *Pool) Alloc(a *Allocation, f *Flow, n int) bool {
 	q := p.queue(f)
 	if !q.empty() || p.short && !p.isLittle(q, n) || p.free(false) < n || !p.within(q, n, false) {

@@ -54,15 +54,17 @@ func TestShares(t *testing.T) {
 			t.Errorf("%s: the last one has %d KiB, want %d to %d MiB", name, last>>10, tt.least,
 				tt.most)
 		}
-		// Whoever comes next finds memory: another host, or the same with another namespace.
+		// The next one finds memory: another host, or the same with another namespace.
 		for range 16 {
 			a := new(Allocation)
-			if all = append(all, a); !p.Alloc(a, &Flow{Host: new(Share), Namespace: new(Share)}, 4096) {
+			if all = append(all, a); !p.Alloc(a, &Flow{Host: new(Share), Namespace: new(Share)},
+				4096) {
 				t.Errorf("%s: nothing is left for others", name)
 			}
 		}
 		freeAll(all)
-		if n := slices.MaxFunc(shares, func(a, b Share) int { return a.Used() - b.Used() }); n.Used() != 0 {
+		if n := slices.MaxFunc(shares,
+			func(a, b Share) int { return a.Used() - b.Used() }); n.Used() != 0 {
 			t.Errorf("%s: %d bytes stay counted", name, n.Used())
 		}
 	}
@@ -88,11 +90,13 @@ func TestShareOfNamespace(t *testing.T) {
 	before := host.Used()
 	free := all[0].HandOver()
 	if host.Used() != before-mebi || p.Orphaned() != mebi || hung.Used() < 29*mebi {
-		t.Errorf("%d bytes of the host, %d orphaned, %d hang", host.Used(), p.Orphaned(), hung.Used())
+		t.Errorf("%d bytes of the host, %d orphaned, %d hang", host.Used(), p.Orphaned(),
+			hung.Used())
 	}
 	free()
 	if host.Used() != before-mebi || p.Orphaned() != 0 || hung.Used() > 30*mebi {
-		t.Errorf("%d bytes of the host, %d orphaned, %d hang", host.Used(), p.Orphaned(), hung.Used())
+		t.Errorf("%d bytes of the host, %d orphaned, %d hang", host.Used(), p.Orphaned(),
+			hung.Used())
 	}
 	freeAll(all)
 	if host.Used() != 0 || hung.Used() != 0 || healthy.Used() != 0 {

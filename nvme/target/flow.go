@@ -2,8 +2,8 @@ package target
 
 import "github.com/nvmf-target/nvmf-target/internal/mem"
 
-// hostShare is what one reactor knows of a host that is connected to a subsystem: its share of the data
-// memory. All controllers and queues of a host NQN are one host. Reactor only.
+// hostShare is what one reactor knows of a host that is connected to a subsystem: its share of the
+// data memory. All controllers and queues of a host NQN are one host. Reactor only.
 type hostShare struct {
 	nqn      string
 	share    mem.Share
