@@ -84,7 +84,7 @@ var allowed = map[string][]string{
 	"internal/lint":                  {},
 	"internal/list":                  {},
 	"internal/mem":                   {"internal/list"},
-	"internal/metrics":               {"fabric", "nvme", "nvme/target"},
+	"internal/metrics":               {"fabric", "internal/mem", "nvme", "nvme/target"},
 	"internal/passthru":              {"nvme", "internal/sys"},
 	"internal/passthru/passthrutest": {"nvme", "internal/sys"},
 	"internal/ratelog":               {},

@@ -16,6 +16,7 @@ type Pool struct {
 	reserve  int
 	promised int
 	orphaned int
+	waiters  int
 	noFlow   Flow // of allocations that belong to no host
 	waiting  list.List[flowQueue]
 	// short: a host that has nothing waits for more than is free. Only flows that have little go
@@ -87,8 +88,20 @@ func (p *Pool) Reserve() int { return p.reserve }
 // Promised returns how many bytes are set aside at present.
 func (p *Pool) Promised() int { return p.promised }
 
-// Orphaned returns how many bytes were handed over and have not been freed since.
-func (p *Pool) Orphaned() int { return p.orphaned }
+// PoolUsage is what a pool is used for at one moment, in bytes.
+type PoolUsage struct {
+	Size, Used int
+	// Orphaned is the part of Used that was handed over and has not been freed since.
+	Orphaned int
+	// Waiters is the number of allocations that wait.
+	Waiters int
+}
+
+// Usage returns what the pool is used for now.
+func (p *Pool) Usage() PoolUsage {
+	size := len(p.arena.base)
+	return PoolUsage{size, size - p.arena.Available(), p.orphaned, p.waiters}
+}
 
 // HasWaiters says whether an Allocation waits.
 func (p *Pool) HasWaiters() bool { return !p.waiting.Empty() }

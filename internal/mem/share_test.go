@@ -89,13 +89,13 @@ func TestShareOfNamespace(t *testing.T) {
 	// What hangs is handed over, and does not count for the host any more.
 	before := host.Used()
 	free := all[0].HandOver()
-	if host.Used() != before-mebi || p.Orphaned() != mebi || hung.Used() < 29*mebi {
-		t.Errorf("%d bytes of the host, %d orphaned, %d hang", host.Used(), p.Orphaned(),
+	if host.Used() != before-mebi || p.Usage().Orphaned != mebi || hung.Used() < 29*mebi {
+		t.Errorf("%d bytes of the host, %d orphaned, %d hang", host.Used(), p.Usage().Orphaned,
 			hung.Used())
 	}
 	free()
-	if host.Used() != before-mebi || p.Orphaned() != 0 || hung.Used() > 30*mebi {
-		t.Errorf("%d bytes of the host, %d orphaned, %d hang", host.Used(), p.Orphaned(),
+	if host.Used() != before-mebi || p.Usage().Orphaned != 0 || hung.Used() > 30*mebi {
+		t.Errorf("%d bytes of the host, %d orphaned, %d hang", host.Used(), p.Usage().Orphaned,
 			hung.Used())
 	}
 	freeAll(all)
@@ -275,7 +275,8 @@ func TestSharesRandomly(t *testing.T) {
 		}
 	}
 	for _, f := range flows {
-		if f.queues[dataPool].used != 0 || !f.queues[dataPool].empty() || p.HasWaiters() {
+		if f.queues[dataPool].used != 0 || !f.queues[dataPool].empty() || p.HasWaiters() ||
+			p.Usage() != (PoolUsage{Size: 8 * mebi}) {
 			t.Error("a flow is not at rest")
 		}
 	}

@@ -23,6 +23,7 @@ func (p *Pool) wait(q *flowQueue, l *list.List[Allocation], a *Allocation, n int
 		p.waiting.Push(q, &q.node)
 	}
 	l.Push(a, &a.node)
+	p.waiters++
 	p.next()
 }
 
@@ -53,6 +54,7 @@ func (a *Allocation) Cancel() {
 		return
 	}
 	a.list.Remove(&a.node)
+	a.pool.waiters--
 	if a.queue.empty() {
 		a.pool.waiting.Remove(&a.queue.node)
 	}
