@@ -56,7 +56,7 @@ type controller struct {
 	events       events
 	aborts       int // Abort commands in progress
 	changed      changedNamespaces
-	discoveryLog atomic.Pointer[discoveryLog] // the last one that was read
+	discoveryLog *discoveryLog // the last one that was read
 }
 
 // pending is what happens when the last I/O queue has ended.
