@@ -66,10 +66,11 @@ type cmd struct {
 	// free gives memory back that the device of a command that was given up may still use. req is
 	// nil then.
 	free     func()
-	capsule  []mem.Segment // a copy of in-capsule data, see copyCapsule
-	compound *compound     // carries the command out, if that takes several IOs
-	delayed  list.Node[cmd]
-	due      int64 // when a delayed command completes
+	capsule  []mem.Segment  // a copy of in-capsule data, see copyCapsule
+	compound *compound      // carries the command out, if that takes several IOs
+	awaiting *awaiting      // what the command waits for; nil if it does not
+	delayed  list.Node[cmd] // in Handler.delayed or Handler.awaiting
+	due      int64          // when that ends
 }
 
 func (c *cmd) isConnect() bool {
