@@ -142,6 +142,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 	}
 	s.table = &adminOps
 	c.setKeepAlive(sqe.KATO())
+	c.startLimit()
 	c.logCreated()
 	return 0, nvme.Success
 }
