@@ -78,8 +78,9 @@ func (l *discoveryLog) read(off, n uint64) reply {
 	}
 	// The header is as long as an entry.
 	first, skip := off/nvme.DiscoveryEntrySize, off%nvme.DiscoveryEntrySize
-	var b []byte
-	for i := first; uint64(len(b)) < skip+min(n, size-off); i++ {
+	end := skip + min(n, size-off)
+	b := make([]byte, 0, end+nvme.DiscoveryEntrySize)
+	for i := first; uint64(len(b)) < end; i++ {
 		if i == 0 {
 			b = nvme.Append(b, &nvme.DiscoveryHeader{GENCTR: l.generation, NUMREC: entries})
 			continue
