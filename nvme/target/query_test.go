@@ -198,6 +198,34 @@ func testManyWait(t *testing.T) {
 	}
 }
 
+// TestDrivesAreAskedTogether: drives that do not answer hold up the health log of their subsystem,
+// and the check of all drives, for answerWait, not each of them for that long.
+func TestDrivesAreAskedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var drives []Drive
+		for range 3 {
+			d := hangingDrive{make(chan struct{}), make(chan struct{})}
+			defer close(d.release)
+			drives = append(drives, d)
+		}
+		r := newHarness(t, 1, onDrives(t, drives...))
+		h := r.connectHost(0)
+		start := time.Now()
+		log := r.send(h.admin, logCommand(nvme.LogSMART, nvme.SMARTLogSize, 0))
+		r.target.CheckHealth()
+		for _, d := range drives {
+			<-d.(hangingDrive).asked
+		}
+		if d := time.Since(start); d != answerWait {
+			t.Errorf("checked for %v", d)
+		}
+		r.w.Advance(answerWait)
+		if !log.Done || !log.CQE.Status().OK() {
+			t.Errorf("the log is read: %v, %v", log.Done, log.CQE.Status())
+		}
+	})
+}
+
 // thinHarness is a target with one namespace, which is thin and whose storage answers when it is
 // told to.
 func thinHarness(t *testing.T) (*harness, *thinDevice) {
