@@ -142,11 +142,18 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 	}
 	s.table = &adminOps
 	c.setKeepAlive(sqe.KATO())
+	c.startLimit()
 	c.logCreated()
+	if o := sub.otherHostID(c); o != nil {
+		s.h.warn("host is connected with another host identifier as well", "subsystem", sub.nqn,
+			"host", hostNQN, "remote", s.info.Remote, "other_remote", o.info.Remote)
+	}
 	return 0, nvme.Success
 }
 
-// connectIO adds an I/O queue to a controller of the same host on the same port.
+// connectIO adds an I/O queue to a controller of the same host on the same port, from the same
+// address (see 0020): the identifiers of a host can be guessed. The status has no DNR, so that a
+// host whose address has changed connects the whole controller again.
 func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.InvalidParameter,
 	nvme.Status,
 ) {
@@ -166,6 +173,11 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.
 	case data.HostID != [16]byte{} && c.hostID != data.HostID:
 		return nvme.InvalidInData(nvme.ConnectDataOffsetHostID), connectRefused
 	case c.info.PortID != s.info.PortID || c.info.Transport != s.info.Transport:
+		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectRefused
+	case c.info.Remote.Addr() != s.info.Remote.Addr():
+		s.h.warn("I/O queue does not come from the address of its admin queue", "subsystem",
+			sub.nqn, "host", hostNQN, "cntlid", c.cntlid, "qid", sqe.QID(), "remote", s.info.Remote,
+			"other_remote", c.info.Remote)
 		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectRefused
 	case sub.discovery:
 		// no I/O queues (Base section 3.1.3.3)

@@ -51,9 +51,9 @@ type Handler struct {
 	running   bool
 	compounds list.List[compound] // free
 
-	delayed      list.List[cmd] // completed after notReadyDelay
-	stopDelay    func()         // stops the timer of delayed, nil if it does not run
-	stopTimeouts func()         // stops the timer that looks for timeouts, nil if it does not run
+	delayed      delayList // completed after notReadyDelay
+	awaiting     delayList // wait for the answers of queries, for answerWait
+	stopTimeouts func()    // stops the timer that looks for timeouts, nil if it does not run
 
 	logged   int // lines in the current second
 	logStart int64
@@ -67,6 +67,10 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 		return nil, errors.New("target: handler without a loop")
 	}
 	h := &Handler{t: t, loop: cfg.Loop, index: cfg.Index, hosts: map[string]*hostShare{}}
+	h.delayed = delayList{
+		h: h, delay: notReadyDelay, end: func(c *cmd) { h.finishDelayed(c, notReady) },
+	}
+	h.awaiting = delayList{h: h, delay: int64(answerWait), end: h.endAwait}
 	h.reactor = backend.Reactor{Wake: cfg.Loop.Wake, EventFD: cfg.EventFD}
 	if cfg.Memory != nil {
 		h.memory, h.reactor.Memory = cfg.Memory, cfg.Memory.Region()
@@ -121,11 +125,8 @@ func (h *Handler) Close(fs fabric.Session) {
 			ch.abortPending(s)
 		}
 	}
-	for c := range h.delayed.All() {
-		if c.s == s {
-			h.finishDelayed(c, notReady)
-		}
-	}
+	h.delayed.endSession(s)
+	h.awaiting.endSession(s)
 	h.run()
 	s.endIfIdle()
 }
