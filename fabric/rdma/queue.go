@@ -62,6 +62,8 @@ type queue struct {
 	checked  uint64 // progress at the last check
 	stuckAt  int64  // when the queue counts as stuck, 0 if nothing is in flight
 
+	quarantined bool // the queue pair could not be destroyed: set before queueDestroyed
+
 	// cm is held by ordinary goroutines while they call the connection's identifier and queue pair.
 	cm       sync.Mutex
 	accepted bool
