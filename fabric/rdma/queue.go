@@ -36,6 +36,7 @@ type queue struct {
 	icd        int // bytes of in-capsule data per capsule, 0 on the admin queue
 	capsules   []capsule
 	taken      int
+	slots      int // receive slots that capsules and requests hold
 	recvsEnded bool
 
 	reqs []request
@@ -233,6 +234,7 @@ var (
 	errRemoved        = errors.New("the RDMA device was removed")
 	errNotEstablished = errors.New("the connection was not established in time")
 	errNoConnect      = errors.New("no Connect command came in time")
+	errShare          = errors.New("the host takes no responses, and receives are short")
 	errStuck          = errors.New("the device made no progress with what it was given")
 )
 
