@@ -225,6 +225,9 @@ type Usage struct {
 	Connections int
 	// Memory is that of the queues, without data memory, and MemoryLimit its limit, both in bytes.
 	Memory, MemoryLimit int64
+	// Quarantined is the number of queues that ended although the device may still use their
+	// memory, which is kept, since the start.
+	Quarantined int
 }
 
 // Loop is what a group may ask of the reactor it belongs to; *reactor.Reactor implements it.

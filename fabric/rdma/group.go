@@ -23,6 +23,8 @@ type group struct {
 	srqs      table[srq]
 	scheduled []*queue
 	stopTicks func() // stops the timer of tick; nil if it does not run
+	// quarantined are queues that are not in queues any more.
+	quarantined []*queue
 
 	// The batches of a poll, reused.
 	wcs   []verbs.WC
@@ -307,6 +309,7 @@ func (g *group) checkShutdown() {
 		g.stopTicks()
 		g.stopTicks = nil
 	}
+	g.endQuarantines()
 	for len(g.pollers) > 0 {
 		g.pollers[0].detach()
 	}

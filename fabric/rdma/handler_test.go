@@ -59,11 +59,11 @@ type testSession struct{ closed bool }
 func (h *testHandler) Open(q fabric.Queue) (fabric.Session, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.queue = q
 	if h.openErr != nil {
 		return nil, h.openErr
 	}
 	h.opened++
-	h.queue = q
 	return &testSession{}, nil
 }
 

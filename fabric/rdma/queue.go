@@ -36,6 +36,7 @@ type queue struct {
 	icd        int // bytes of in-capsule data per capsule, 0 on the admin queue
 	capsules   []capsule
 	taken      int
+	slots      int // receive slots that capsules and requests hold
 	recvsEnded bool
 
 	reqs []request
@@ -61,6 +62,8 @@ type queue struct {
 	progress uint64 // signaled sends that have completed
 	checked  uint64 // progress at the last check
 	stuckAt  int64  // when the queue counts as stuck, 0 if nothing is in flight
+
+	quarantined bool // the queue pair could not be destroyed: set before queueDestroyed
 
 	// cm is held by ordinary goroutines while they call the connection's identifier and queue pair.
 	cm       sync.Mutex
@@ -231,6 +234,7 @@ var (
 	errRemoved        = errors.New("the RDMA device was removed")
 	errNotEstablished = errors.New("the connection was not established in time")
 	errNoConnect      = errors.New("no Connect command came in time")
+	errShare          = errors.New("the host takes no responses, and receives are short")
 	errStuck          = errors.New("the device made no progress with what it was given")
 )
 

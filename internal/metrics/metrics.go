@@ -53,6 +53,8 @@ var (
 		"transport")
 	queueLimit = desc("queue_memory_limit_bytes", "The configured limit of queue_memory_bytes.",
 		"transport")
+	quarantined = desc("quarantined_queues_total",
+		"Queues that could not be destroyed and whose memory is kept, by transport.", "transport")
 	reactorMemory   = desc("reactor_memory_bytes", "Data memory of a reactor.", "reactor")
 	reactorUsed     = desc("reactor_memory_used_bytes", "Data memory that is in use.", "reactor")
 	reactorOrphaned = desc("reactor_memory_orphaned_bytes",
@@ -144,6 +146,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		s.gauge(connections, float64(u.Connections), name)
 		s.gauge(queueMemory, float64(u.Memory), name)
 		s.gauge(queueLimit, float64(u.MemoryLimit), name)
+		s.counter(quarantined, float64(u.Quarantined), name)
 	}
 	for i, u := range c.src.ReactorMemory() {
 		reactor := strconv.Itoa(i)
