@@ -59,13 +59,14 @@ func (q *queue) beginTeardown() {
 // queue pair may fail before the event of the connection.
 func (q *queue) logEnd() {
 	i := &q.conn.info
-	args := []any{"remote", i.Remote, "local", i.Local, "qid", i.QID, "reason", q.why}
+	log := q.g.t.log.Peer(i.Remote)
+	args := []any{"local", i.Local, "qid", i.QID, "reason", q.why}
 	if errors.Is(q.why, errHostLeft) || errors.Is(q.why, errShutdown) ||
 		errors.Is(q.why, errFlushed) && q.p.dev.attr.IWARP {
-		q.g.t.cfg.Log.Debug("RDMA queue ends", args...)
+		log.Debug("RDMA queue ends", args...)
 		return
 	}
-	q.g.t.log.Warn("RDMA queue ends", args...)
+	log.Warn("RDMA queue ends", args...)
 }
 
 // disconnect ends the connection and the work of the queue pair. Not on a reactor.

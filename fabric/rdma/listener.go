@@ -230,10 +230,10 @@ func (t *Transport) connectRequest(ev *verbs.Event) {
 		}
 	}
 	if st != cmwire.Accepted {
-		t.log.Warn("RDMA connection rejected", "remote", c.info.Remote, "local", c.info.Local,
-			"status", st, "reason", why)
+		log := t.log.Peer(c.info.Remote)
+		log.Warn("RDMA connection rejected", "local", c.info.Local, "status", st, "reason", why)
 		if err := c.reject(st); err != nil {
-			t.log.Warn("RDMA connection cannot be rejected", "remote", c.info.Remote, "err", err)
+			log.Warn("RDMA connection cannot be rejected", "err", err)
 		}
 		return
 	}

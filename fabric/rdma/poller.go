@@ -44,6 +44,7 @@ type poller struct {
 	attached        bool
 	polled          []*cq // those of cqs that are polled
 	events          int   // events of the channel that have not been taken out
+	drainFailed     bool  // which was logged
 }
 
 // poolMR is the memory of a pool, registered with a device.
@@ -246,7 +247,7 @@ func (p *poller) detach() {
 	p.attached = false
 	g := p.g
 	if err := g.cfg.Loop.Unwatch(p.channel.FD()); err != nil {
-		g.t.log.Warn("RDMA completion channel cannot be unwatched", "err", err)
+		g.t.cfg.Log.Warn("RDMA completion channel cannot be unwatched", "err", err)
 	}
 	g.pollers = slices.DeleteFunc(g.pollers, func(x *poller) bool { return x == p })
 	g.pools = slices.DeleteFunc(g.pools, func(x *mem.Pool) bool { return x == p.staging.pool })
@@ -262,8 +263,9 @@ func (p *poller) notified(uint32) {
 		return
 	}
 	p.events = 0
-	if _, err := p.channel.Drain(); err != nil && !p.dev.removed.Load() {
-		p.g.t.log.Warn("RDMA completion channel fails", "device", p.dev.attr.Name, "err", err)
+	if _, err := p.channel.Drain(); err != nil && !p.dev.removed.Load() && !p.drainFailed {
+		p.drainFailed = true
+		p.g.t.cfg.Log.Warn("RDMA completion channel fails", "device", p.dev.attr.Name, "err", err)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 // Transport makes NVMe/RDMA listeners and groups.
 type Transport struct {
 	cfg       Config
-	log       *ratelog.Logger
+	log       *ratelog.Logger // what peers can cause at will; the rest goes to cfg.Log
 	admission *admission.Counter
 	// quarantined counts queues; see quarantine.go.
 	quarantined atomic.Int64

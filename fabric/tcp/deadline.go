@@ -91,8 +91,7 @@ func (q *queue) checkDeadlines(now int64) bool {
 // timedOut ends the connection because something did not happen for as long as the format says.
 func (q *queue) timedOut(format string, limit time.Duration) {
 	err := fmt.Errorf(format, limit)
-	q.g.t.log.Warn("connection ended", "remote", q.conn.info.Remote, "local", q.conn.info.Local,
-		"err", err)
+	q.peerLog().Warn("connection ended", "local", q.conn.info.Local, "err", err)
 	q.kill(err)
 }
 

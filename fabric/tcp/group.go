@@ -147,7 +147,7 @@ func (g *Group) adopt(c *conn) {
 	}
 	q := newQueue(g, c)
 	if err := g.register(q); err != nil {
-		g.t.log.Warn("connection refused", "remote", c.info.Remote, "err", err)
+		g.t.log.Peer(c.info.Remote).Warn("connection refused", "err", err)
 		g.load.Add(-1)
 		_ = c.Close()
 		return

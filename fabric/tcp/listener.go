@@ -268,7 +268,7 @@ func (l *listener) run() {
 		}
 		if time.Since(logged) >= time.Minute {
 			logged = time.Now()
-			l.t.log.Warn("accept failed, trying again", "listener", l.addr, "err", explain(err))
+			l.t.cfg.Log.Warn("accept failed, trying again", "listener", l.addr, "err", explain(err))
 		}
 		select {
 		case <-l.closed:
@@ -309,7 +309,7 @@ func (l *listener) serve(fd int, peer unix.Sockaddr) {
 	}}
 	if err := c.admit(); err != nil {
 		_ = unix.Close(fd)
-		l.t.log.Warn("connection refused", "remote", c.info.Remote, "listener", l.addr, "err", err)
+		l.t.log.Peer(c.info.Remote).Warn("connection refused", "listener", l.addr, "err", err)
 		return
 	}
 	name, err := unix.Getsockname(fd)

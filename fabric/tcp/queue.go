@@ -11,6 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 )
 
 // queue is one connection. Everything runs on the reactor of its group.
@@ -152,6 +153,9 @@ func newQueue(g *Group, c *conn) *queue {
 
 func (q *queue) now() int64 { return q.g.loop.Now() }
 
+// peerLog logs what the host of this connection has caused.
+func (q *queue) peerLog() ratelog.Peer { return q.g.t.log.Peer(q.conn.info.Remote) }
+
 // setAdmin notes whether it is an admin queue, which does not count in the load of its group.
 func (q *queue) setAdmin(admin bool) {
 	switch {
@@ -261,8 +265,7 @@ func (q *queue) Disconnect(why error) {
 	}
 	q.state, q.why = queueDisconnecting, why
 	if why != errShutdown {
-		q.g.t.log.Info("disconnecting", "remote", q.conn.info.Remote, "local", q.conn.info.Local,
-			"reason", why)
+		q.peerLog().Info("disconnecting", "local", q.conn.info.Local, "reason", why)
 	}
 	q.schedule()
 }
@@ -275,8 +278,7 @@ func (q *queue) fault(f pdu.Fault, offending []byte) {
 		return
 	}
 	q.sendRaw(pdu.AppendTermReq(nil, pdu.TypeC2HTermReq, f, offending))
-	q.g.t.log.Warn("connection ended for a protocol error", "remote", q.conn.info.Remote, "local",
-		q.conn.info.Local, "err", f)
+	q.peerLog().Warn("connection ended for a protocol error", "local", q.conn.info.Local, "err", f)
 	q.close(queueTerminating, f, q.g.t.cfg.LingerTimeout.Nanoseconds())
 }
 

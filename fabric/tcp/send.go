@@ -351,8 +351,8 @@ func (q *queue) copyData(r *request) (ok bool) {
 		}
 		// Base section 4.2.3.3, 81h
 		r.CQE.Fill(0, r.CQE.SQHD(), r.CQE.CID(), nvme.UnrecoveredReadError)
-		g.t.log.Warn("the file of a namespace cannot be read where it is mapped", "remote",
-			q.conn.info.Remote, "cid", r.SQE.CID())
+		q.peerLog().Warn("the file of a namespace cannot be read where it is mapped", "cid",
+			r.SQE.CID())
 	}
 	g.cfg.Handler.EndZeroCopy(&r.Request)
 	clear(r.Segs)

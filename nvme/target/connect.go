@@ -57,9 +57,9 @@ func connect(h *Handler, c *cmd) {
 		}
 	}
 	if !st.OK() {
-		h.warn("connect refused", "remote", s.info.Remote, "qid", sqe.QID(), "subsystem",
-			loggedNQN(&data.SUBNQN), "host", loggedNQN(&data.HOSTNQN), "status", st.String(),
-			"field", field.String())
+		log := h.t.strangerLog.Peer(s.info.Remote)
+		log.Warn("connect refused", "qid", sqe.QID(), "subsystem", loggedNQN(&data.SUBNQN), "host",
+			loggedNQN(&data.HOSTNQN), "status", st.String(), "field", field.String())
 		h.finish(c, uint64(field), st)
 		return
 	}
@@ -145,8 +145,8 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 	c.startLimit()
 	c.logCreated()
 	if o := sub.otherHostID(c); o != nil {
-		s.h.warn("host is connected with another host identifier as well", "subsystem", sub.nqn,
-			"host", hostNQN, "remote", s.info.Remote, "other_remote", o.info.Remote)
+		s.ctrl.peerLog().Warn("host is connected with another host identifier as well",
+			"subsystem", sub.nqn, "host", hostNQN, "other_remote", o.info.Remote)
 	}
 	return 0, nvme.Success
 }
@@ -175,9 +175,9 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.
 	case c.info.PortID != s.info.PortID || c.info.Transport != s.info.Transport:
 		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectRefused
 	case c.info.Remote.Addr() != s.info.Remote.Addr():
-		s.h.warn("I/O queue does not come from the address of its admin queue", "subsystem",
-			sub.nqn, "host", hostNQN, "cntlid", c.cntlid, "qid", sqe.QID(), "remote", s.info.Remote,
-			"other_remote", c.info.Remote)
+		s.h.t.strangerLog.Peer(s.info.Remote).Warn(
+			"I/O queue does not come from the address of its admin queue", "subsystem", sub.nqn,
+			"host", hostNQN, "cntlid", c.cntlid, "qid", sqe.QID(), "other_remote", c.info.Remote)
 		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectRefused
 	case sub.discovery:
 		// no I/O queues (Base section 3.1.3.3)
@@ -205,7 +205,7 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.
 func (s *session) establish(sqe *nvme.ConnectSQE) bool {
 	depth := int(sqe.SQSIZE()) + 1
 	if err := s.q.SetDepth(depth); err != nil {
-		s.h.warn("no resources for a queue", "remote", s.info.Remote, "depth", depth, "err", err)
+		s.ctrl.peerLog().Warn("no resources for a queue", "depth", depth, "err", err)
 		return false
 	}
 	s.setDepth(depth)

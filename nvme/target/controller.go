@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -156,8 +157,8 @@ func (c *controller) startLimit() {
 	}
 	c.stopLimit = c.h.after(disabledLimit, func() {
 		c.stopLimit = nil
-		c.h.warn("controller was not enabled in time", "subsystem", c.sub.nqn, "cntlid", c.cntlid,
-			"host", c.hostNQN, "remote", c.info.Remote, "timeout", time.Duration(disabledLimit))
+		c.peerLog().Warn("controller was not enabled in time", "subsystem", c.sub.nqn, "cntlid",
+			c.cntlid, "host", c.hostNQN, "timeout", time.Duration(disabledLimit))
 		c.fail(fmt.Errorf("the controller was not enabled for %v", time.Duration(disabledLimit)))
 	})
 }
@@ -182,8 +183,8 @@ func (c *controller) sessionEnded(s *session) {
 	switch {
 	case last && adminEnded:
 		c.sub.remove(c)
-		s.h.info("controller removed", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
-			c.hostNQN)
+		c.peerLog().Info("controller removed", "subsystem", c.sub.nqn, "cntlid", c.cntlid,
+			"host", c.hostNQN)
 	case last && s.qid != 0:
 		c.h.post(c.ioQueuesEnded)
 	}
@@ -287,7 +288,15 @@ func (c *controller) shutdown() {
 }
 
 func (c *controller) logCreated() {
-	c.h.info("controller created", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN,
-		"transport", c.info.Transport, "remote", c.info.Remote, "timeout",
-		time.Duration(c.alive.period))
+	c.peerLog().Info("controller created", "subsystem", c.sub.nqn, "cntlid", c.cntlid,
+		"host", c.hostNQN, "transport", c.info.Transport, "timeout", time.Duration(c.alive.period))
+}
+
+// peerLog logs what the host of the controller has caused.
+func (c *controller) peerLog() ratelog.Peer {
+	log := c.t.hostLog
+	if c.sub.discovery {
+		log = c.t.strangerLog
+	}
+	return log.Peer(c.info.Remote)
 }

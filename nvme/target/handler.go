@@ -1,9 +1,7 @@
 package target
 
 import (
-	"context"
 	"errors"
-	"log/slog"
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -54,9 +52,6 @@ type Handler struct {
 	delayed      delayList // completed after notReadyDelay
 	awaiting     delayList // wait for the answers of queries, for answerWait
 	stopTimeouts func()    // stops the timer that looks for timeouts, nil if it does not run
-
-	logged   int // lines in the current second
-	logStart int64
 }
 
 var _ fabric.Handler = (*Handler)(nil)
@@ -127,6 +122,7 @@ func (h *Handler) Close(fs fabric.Session) {
 	}
 	h.delayed.endSession(s)
 	h.awaiting.endSession(s)
+	s.cancelAll()
 	h.run()
 	s.endIfIdle()
 }
@@ -138,35 +134,15 @@ func (h *Handler) disconnectAll() {
 	}
 }
 
-// logLimit is how many lines a reactor logs in a second, so that no peer fills the disk.
-const logLimit = 20
-
-func (h *Handler) warn(msg string, args ...any) { h.log(slog.LevelWarn, msg, args) }
-func (h *Handler) info(msg string, args ...any) { h.log(slog.LevelInfo, msg, args) }
-
 // debugFailure logs a failed command at the debug level.
 func (h *Handler) debugFailure(c *cmd, st nvme.Status) {
-	if !h.t.log.Enabled(context.Background(), slog.LevelDebug) {
+	if !h.t.hostLog.DebugEnabled() {
 		return
 	}
 	name := "unknown command"
 	if c.op != nil {
 		name = c.op.name
 	}
-	h.log(slog.LevelDebug, "command failed", []any{
-		"command", name, "opcode", c.req.SQE.Opcode(), "status", st.String(), "host",
-		c.s.ctrl.hostNQN, "qid", c.s.qid, "nsid", c.req.SQE.NSID(),
-	})
-}
-
-func (h *Handler) log(level slog.Level, msg string, args []any) {
-	if now := h.loop.Now(); now-h.logStart > 1e9 || h.logStart == 0 {
-		if h.logged > logLimit {
-			h.t.log.Warn("log lines were dropped", "reactor", h.index, "lines", h.logged-logLimit)
-		}
-		h.logStart, h.logged = now, 0
-	}
-	if h.logged++; h.logged <= logLimit {
-		h.t.log.Log(context.Background(), level, msg, args...)
-	}
+	c.s.ctrl.peerLog().Debug("command failed", "command", name, "opcode", c.req.SQE.Opcode(),
+		"status", st.String(), "host", c.s.ctrl.hostNQN, "qid", c.s.qid, "nsid", c.req.SQE.NSID())
 }

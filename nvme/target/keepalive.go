@@ -99,8 +99,8 @@ func (c *controller) checkKeepAlive() {
 	}
 	if now-k.lastSeen >= k.period {
 		c.csts |= nvme.CSTSFatal
-		c.h.warn("keep alive timer expired", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
-			c.hostNQN, "timeout", time.Duration(k.period))
+		c.peerLog().Warn("keep alive timer expired", "subsystem", c.sub.nqn, "cntlid",
+			c.cntlid, "host", c.hostNQN, "timeout", time.Duration(k.period))
 		c.fail(fmt.Errorf("keep alive timer expired after %v", time.Duration(k.period)))
 		return
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -31,9 +32,11 @@ const closeDeadline = 30 * time.Second
 // methods may be called by any goroutine that is not a reactor; those that remove something wait
 // until no reactor and no device uses it any more.
 type Target struct {
-	log      *slog.Logger
+	log      *slog.Logger // no peer causes its lines at will
 	firmware string
 	started  time.Time
+	// hostLog is for what hosts that are allowed can cause, strangerLog for what anybody can.
+	hostLog, strangerLog *ratelog.Logger
 
 	// table maps NQNs to subsystems; readers take no lock.
 	table     atomic.Pointer[map[string]*subsystem]
@@ -63,6 +66,7 @@ func New(o Options) *Target {
 	if t.log == nil {
 		t.log = slog.Default()
 	}
+	t.hostLog, t.strangerLog = ratelog.New(t.log), ratelog.New(t.log)
 	discovery := SubsystemConfig{NQN: nvme.DiscoveryNQN, AllowAnyHost: true}
 	discovery.SetDefaults()
 	discovery.MaxTransfer = discoveryTransfer
