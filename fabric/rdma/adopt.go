@@ -122,7 +122,7 @@ func (g *group) newQueue(c *conn) (*queue, error) {
 func (q *queue) free() error {
 	q.g.countLoad(q.conn, -1)
 	if q.quarantined {
-		q.conn.memory = 0 // it stays charged
+		q.conn.counted.Keep()
 		q.g.setupMu.Lock()
 		defer q.g.setupMu.Unlock()
 		q.p.quarantined = true

@@ -138,8 +138,8 @@ func TestListenerTOS(t *testing.T) {
 func TestQueueMemory(t *testing.T) {
 	b := newHarness(t, harnessOptions{cfg: Config{QueueMemory: 1 << 20}})
 	two := ioParam(100) // 408 KiB each
-	q := b.host.connect(b.addr(), two)
-	b.host.connect(b.addr(), two)
+	q := b.host.associate(b.addr(), two)
+	b.host.associate(b.addr(), two)
 	if st := b.host.rejected(b.addr(), two); st != cmwire.NoResources {
 		t.Error(st)
 	}
