@@ -63,7 +63,10 @@ func New(o Options) *Target {
 	if t.log == nil {
 		t.log = slog.Default()
 	}
-	discovery := SubsystemConfig{NQN: nvme.DiscoveryNQN, AllowAnyHost: true}
+	// Small queues: they are anybody's.
+	discovery := SubsystemConfig{
+		NQN: nvme.DiscoveryNQN, AllowAnyHost: true, MaxQueueSize: MinQueueSize,
+	}
 	discovery.SetDefaults()
 	discovery.MaxTransfer = discoveryTransfer
 	t.discovery = newSubsystem(t, discovery)
