@@ -53,7 +53,7 @@ const (
 	DefaultInCapsuleSize         = 128 << 10
 	DefaultMaxH2CData            = 1 << 20
 	DefaultICReqTimeout          = 10 * time.Second
-	DefaultConnectTimeout        = 30 * time.Second
+	DefaultConnectTimeout        = 10 * time.Second
 	DefaultDataTimeout           = 30 * time.Second
 	DefaultSendTimeout           = 30 * time.Second
 	DefaultMemoryTimeout         = 20 * time.Second
