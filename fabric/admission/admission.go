@@ -170,6 +170,13 @@ func (e *Conn) Associate(allowed bool, memory int64) error {
 	return nil
 }
 
+// FromAllowed says that an allowed host has connected from the address of the connection.
+func (e *Conn) FromAllowed() bool {
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	return e.host.allowed
+}
+
 // Keep leaves the memory of the queue counted for good, because a device may still use it: Uncharge
 // does nothing then.
 func (e *Conn) Keep() {

@@ -137,6 +137,13 @@ func TestLimits(t *testing.T) {
 	}
 	a.Uncharge()
 	c.empty()
+	kept := c.admit("kept", one, 5)
+	kept.Keep()
+	kept.Leave()
+	kept.Uncharge()
+	if u := c.Usage(); u.Memory != 5 || u.Connections != 0 {
+		t.Errorf("%+v with memory that is kept", u)
+	}
 	c.Close()
 	refused(t, admit(one, 0), "closing")
 	refused(t, a.Associate(true, 0), "ended")
@@ -263,9 +270,17 @@ func TestDiscovery(t *testing.T) {
 func TestAllowedAddress(t *testing.T) {
 	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
 	before := []*Conn{c.admit("before", two, 1), c.discovery("of the host", two)}
+	if before[0].FromAllowed() {
+		t.Error("allowed before a Connect")
+	}
 	e := c.allowed("host", two)
 	for i := range 130 {
-		c.admit("stranger", addr(i), 1)
+		if c.admit("stranger", addr(i), 1).FromAllowed() {
+			t.Error("a stranger is allowed")
+		}
+	}
+	if !before[0].FromAllowed() {
+		t.Error("not allowed after a Connect")
 	}
 	c.expect("stranger")
 	if s := &c.budgets[1][unassociated]; s.connections != 1 || s.memory != 1 {

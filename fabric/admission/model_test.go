@@ -26,7 +26,8 @@ type modelConn struct {
 	since    time.Time
 	all, own int // the order in the two budgets
 	left     bool
-	told     bool // it is evicted
+	evicted  bool
+	told     bool // that it is evicted
 }
 
 type model struct {
@@ -45,31 +46,37 @@ func (m *model) kind(host int) int {
 	return 0
 }
 
-// budget is the connections of a class, of one address or of all addresses of its kind.
-func (m *model) budget(host int, cl class, own bool) (list []*modelConn, memory int64) {
-	for _, e := range m.conns {
-		if e.class == cl && (e.host == host || !own && m.kind(e.host) == m.kind(host)) {
-			list, memory = append(list, e), memory+e.memory
-		}
-	}
-	slices.SortFunc(list, func(a, b *modelConn) int {
-		if own {
-			return a.own - b.own
-		}
-		return a.all - b.all
-	})
-	return list, memory
+// modelBudget is what the connections of a class have, of one address or of all addresses of its
+// kind.
+type modelBudget struct {
+	connections int
+	memory      int64
+	oldest      *modelConn
 }
 
-// oldest evicts the first of a list, if it may.
-func (m *model) oldest(list []*modelConn) bool {
-	if len(list) == 0 || list[0].class == discovery && m.clock.Sub(list[0].since) < discoveryAge ||
-		m.room[m.kind(list[0].host)] == 0 {
+func (m *model) budget(host int, cl class, own bool) (b modelBudget) {
+	for _, e := range m.conns {
+		if e.class != cl || e.host != host && (own || m.kind(e.host) != m.kind(host)) {
+			continue
+		}
+		b.connections, b.memory = b.connections+1, b.memory+e.memory
+		if b.oldest == nil || own && e.own < b.oldest.own || !own && e.all < b.oldest.all {
+			b.oldest = e
+		}
+	}
+	return b
+}
+
+// evict evicts the oldest connection of a budget, if it may.
+func (m *model) evict(b modelBudget) bool {
+	e := b.oldest
+	if e == nil || e.class == discovery && m.clock.Sub(e.since) < discoveryAge ||
+		m.room[m.kind(e.host)] == 0 {
 		return false
 	}
-	m.room[m.kind(list[0].host)]--
-	list[0].class = inNoBudget
-	m.evicted = append(m.evicted, list[0])
+	m.room[m.kind(e.host)]--
+	e.class, e.evicted = inNoBudget, true
+	m.evicted = append(m.evicted, e)
 	return true
 }
 
@@ -78,11 +85,12 @@ func (m *model) makeRoom(host int, cl class, memory int64) bool {
 	for i, own := range []bool{true, false} {
 		l := modelLimits[m.kind(host)][cl][1-i]
 		for {
-			list, sum := m.budget(host, cl, own)
-			if len(list) < l.connections && (len(list) == 0 || sum+memory <= l.memory) {
+			b := m.budget(host, cl, own)
+			if b.connections < l.connections &&
+				(b.connections == 0 || b.memory+memory <= l.memory) {
 				break
 			}
-			if !m.oldest(list) {
+			if !m.evict(b) {
 				return false
 			}
 		}
@@ -93,7 +101,7 @@ func (m *model) makeRoom(host int, cl class, memory int64) bool {
 // open counts the connections that were not evicted, of one address or, if it is negative, of all.
 func (m *model) open(host int) (n int) {
 	for _, e := range m.conns {
-		if !e.left && !slices.Contains(m.evicted, e) && !e.told && (host < 0 || host == e.host) {
+		if !e.left && !e.evicted && (host < 0 || host == e.host) {
 			n++
 		}
 	}
@@ -113,7 +121,7 @@ func (m *model) admits(host int, memory int64) bool {
 		return false
 	}
 	if m.open(host) >= 200 {
-		if list, _ := m.budget(host, unassociated, true); !m.oldest(list) {
+		if !m.evict(m.budget(host, unassociated, true)) {
 			return false
 		}
 	}
@@ -123,8 +131,7 @@ func (m *model) admits(host int, memory int64) bool {
 		}
 		for h := range m.allowed {
 			if m.kind(h) == kind {
-				list, _ := m.budget(h, unassociated, false)
-				m.oldest(list)
+				m.evict(m.budget(h, unassociated, false))
 				break
 			}
 		}
@@ -237,7 +244,13 @@ func (m *model) allow(host int) {
 		return
 	}
 	for cl := range classes {
-		list, _ := m.budget(host, cl, true)
+		var list []*modelConn
+		for _, e := range m.conns {
+			if e.host == host && e.class == cl {
+				list = append(list, e)
+			}
+		}
+		slices.SortFunc(list, func(a, b *modelConn) int { return a.own - b.own })
 		for _, e := range list {
 			e.all = m.next
 			m.next++

@@ -77,8 +77,15 @@ func (g *group) endSetup() {
 
 // newQueue makes everything that a queue has of the device.
 func (g *group) newQueue(c *conn) (*queue, error) {
+	if !c.counted.FromAllowed() {
+		g.strangersMu.Lock()
+		defer g.strangersMu.Unlock()
+	}
 	g.setupMu.Lock()
 	defer g.setupMu.Unlock()
+	if err := c.mustEnd(); err != nil {
+		return nil, err
+	}
 	if c.id.Device() == nil {
 		return nil, errRemoved
 	}

@@ -314,7 +314,7 @@ func (c *conn) leave() {
 // be anywhere between Admit and its end.
 func (c *conn) evict(why error) {
 	c.mu.Lock()
-	c.evicted = why // for bind
+	c.evicted = why // for mustEnd and bind
 	q := c.q
 	c.mu.Unlock()
 	if q != nil {
@@ -353,6 +353,13 @@ func (c *conn) claim() error {
 	}
 	c.claimed = true
 	return nil
+}
+
+// mustEnd says why the connection has ended, or must, before it was bound to a queue.
+func (c *conn) mustEnd() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return cmp.Or(c.ended, c.evicted)
 }
 
 // bind delivers the connection's events to q from now on. An error says that it has ended already,
