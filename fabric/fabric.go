@@ -140,9 +140,11 @@ type Queue interface {
 	// queue has ended, drops them. The transport does not keep the slice.
 	Complete(reqs []*Request)
 	// SetDepth is called once, before the successful response to Connect is completed: the queue
-	// will carry at most depth commands (SQSIZE+1). The transport allocates what it lacks. An error
-	// refuses the Connect with "no resources".
-	SetDepth(depth int) error
+	// will carry at most depth commands (SQSIZE+1). The transport allocates what it lacks. allowed
+	// says that an NVM subsystem allows the host; a discovery controller is anybody's, and its
+	// queue stays in the part of the transport's resources that is for such peers. An error refuses
+	// the Connect with "no resources".
+	SetDepth(depth int, allowed bool) error
 	// CanSendFrom says whether the transport can send straight from segs, each of which lies within
 	// one mem.ChunkSize of its region. Registering memory takes time: no may become yes a moment
 	// later.
@@ -222,7 +224,12 @@ type UsageReporter interface {
 
 // Usage is what the queues of a transport take.
 type Usage struct {
-	Connections int
+	// Connections are all of them; no Connect command has succeeded on the Unassociated ones, and
+	// those of Discovery belong to discovery controllers.
+	Connections, Unassociated, Discovery int
+	// Refused counts connections and Connect commands that would have exceeded a limit, Evicted the
+	// connections that ended because newer ones took their place.
+	Refused, Evicted uint64
 	// Memory is that of the queues, without data memory, and MemoryLimit its limit, both in bytes.
 	Memory, MemoryLimit int64
 	// Quarantined is the number of queues that ended although the device may still use their

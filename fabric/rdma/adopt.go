@@ -77,8 +77,15 @@ func (g *group) endSetup() {
 
 // newQueue makes everything that a queue has of the device.
 func (g *group) newQueue(c *conn) (*queue, error) {
+	if !c.counted.FromAllowed() {
+		g.strangersMu.Lock()
+		defer g.strangersMu.Unlock()
+	}
 	g.setupMu.Lock()
 	defer g.setupMu.Unlock()
+	if err := c.mustEnd(); err != nil {
+		return nil, err
+	}
 	if c.id.Device() == nil {
 		return nil, errRemoved
 	}
@@ -122,7 +129,7 @@ func (g *group) newQueue(c *conn) (*queue, error) {
 func (q *queue) free() error {
 	q.g.countLoad(q.conn, -1)
 	if q.quarantined {
-		q.conn.memory = 0 // it stays charged
+		q.conn.counted.Keep()
 		q.g.setupMu.Lock()
 		defer q.g.setupMu.Unlock()
 		q.p.quarantined = true

@@ -41,6 +41,9 @@ type group struct {
 	// reactor.
 	setupMu  sync.Mutex
 	byDevice map[*device]*poller
+	// strangersMu is held before setupMu to make a queue for an address that no allowed host has
+	// connected from: the queues of others wait for one of those at most.
+	strangersMu sync.Mutex
 
 	// mu guards what follows, for moments only.
 	mu      sync.Mutex

@@ -187,11 +187,14 @@ func (q *queue) finished() bool {
 
 // SetDepth implements fabric.Queue. The queue was made as deep as the host announced to the
 // connection manager.
-func (q *queue) SetDepth(depth int) error {
+func (q *queue) SetDepth(depth int, allowed bool) error {
 	if depth < 1 || depth > q.conn.depth {
 		return fmt.Errorf(
 			"rdma: queue of %d commands: the connection was made for at most %d (HSQSIZE+1)", depth,
 			q.conn.depth)
+	}
+	if err := q.conn.counted.Associate(allowed, 0); err != nil {
+		return fmt.Errorf("rdma: queue of %d commands: %w", depth, err)
 	}
 	q.connected = true
 	if q.state < queueClosing {

@@ -90,9 +90,15 @@ func (q *queue) checkDeadlines(now int64) bool {
 
 // timedOut ends the connection because something did not happen for as long as the format says.
 func (q *queue) timedOut(format string, limit time.Duration) {
-	err := fmt.Errorf(format, limit)
-	q.peerLog().Warn("connection ended", "local", q.conn.info.Local, "err", err)
-	q.kill(err)
+	q.end(fmt.Errorf(format, limit))
+}
+
+// end ends the connection at once, with a line in the log. Not from within a call of the handler.
+func (q *queue) end(why error) {
+	if q.state != queueDead {
+		q.peerLog().Warn("connection ended", "local", q.conn.info.Local, "err", why)
+		q.kill(why)
+	}
 }
 
 // grantBy is when more data must have come for the R2T that has waited longest for some, 0 if there

@@ -198,11 +198,11 @@ func (q *queue) schedule() {
 func (q *queue) Info() *fabric.QueueInfo { return &q.conn.info }
 
 // SetDepth makes room for depth commands.
-func (q *queue) SetDepth(depth int) error {
+func (q *queue) SetDepth(depth int, allowed bool) error {
 	if limit := q.g.t.cfg.MaxDepth; depth < 1 || depth > limit {
 		return fmt.Errorf("tcp: queue depth %d: must be 1 to %d", depth, limit)
 	}
-	if err := q.conn.charge(int64(depth) * commandBytes); err != nil {
+	if err := q.conn.counted.Associate(allowed, int64(depth)*commandBytes); err != nil {
 		return fmt.Errorf("tcp: queue depth %d: %w", depth, err)
 	}
 	q.depth = depth

@@ -46,7 +46,7 @@ var allowed = map[string][]string{
 	},
 
 	"fabric":            {"nvme", "internal/mem"},
-	"fabric/admission":  {"fabric"},
+	"fabric/admission":  {"fabric", "internal/list"},
 	"fabric/fabrictest": {"fabric", "nvme", "internal/mem"},
 	"fabric/tcp": {
 		"fabric", "fabric/admission", "fabric/tcp/pdu", "internal/list",

@@ -204,7 +204,7 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.
 // establish gives the queue its depth. It returns false if the transport lacks resources.
 func (s *session) establish(sqe *nvme.ConnectSQE) bool {
 	depth := int(sqe.SQSIZE()) + 1
-	if err := s.q.SetDepth(depth); err != nil {
+	if err := s.q.SetDepth(depth, !s.ctrl.sub.discovery); err != nil {
 		s.ctrl.peerLog().Warn("no resources for a queue", "depth", depth, "err", err)
 		return false
 	}

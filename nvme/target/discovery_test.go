@@ -37,6 +37,22 @@ func discoveryHost(r *harness, local string) *host {
 	return r.connectHostInfo(0, qi, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
 }
 
+// TestDiscoveryQueue: the queue of a discovery controller has no more entries than a host may rely
+// on.
+func TestDiscoveryQueue(t *testing.T) {
+	r := newHarness(t, 1)
+	a := adminArgs(nvme.DiscoveryNQN)
+	a.sqsize = MinQueueSize
+	r.status(r.dial(0), a.command(), connectMalformed)
+	h := discoveryHost(r, "192.0.2.1:4420")
+	if n := nvme.CAP(h.property(nvme.PropertyCAP)).MQES(); n != MinQueueSize-1 {
+		t.Errorf("MQES %d", n)
+	}
+	if h.admin.Depth != MinQueueSize {
+		t.Errorf("a queue of %d entries", h.admin.Depth)
+	}
+}
+
 // TestDiscoveryLog: every port and allowed subsystem, real addresses for wildcards, the self entry,
 // and the generation counter.
 func TestDiscoveryLog(t *testing.T) {

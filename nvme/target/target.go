@@ -67,7 +67,10 @@ func New(o Options) *Target {
 		t.log = slog.Default()
 	}
 	t.hostLog, t.strangerLog = ratelog.New(t.log), ratelog.New(t.log)
-	discovery := SubsystemConfig{NQN: nvme.DiscoveryNQN, AllowAnyHost: true}
+	// Small queues: they are anybody's.
+	discovery := SubsystemConfig{
+		NQN: nvme.DiscoveryNQN, AllowAnyHost: true, MaxQueueSize: MinQueueSize,
+	}
 	discovery.SetDefaults()
 	discovery.MaxTransfer = discoveryTransfer
 	t.discovery = newSubsystem(t, discovery)
