@@ -184,12 +184,12 @@ func (q *watched) Complete(reqs []*fabric.Request) {
 	q.Queue.Complete(reqs)
 }
 
-func (q *watched) SetDepth(depth int) error {
+func (q *watched) SetDepth(depth int, allowed bool) error {
 	if depth < 2 || depth > q.Info().MaxDepth {
 		q.w.failf("SetDepth(%d), the transport takes 2 to %d", depth, q.Info().MaxDepth)
 	}
 	q.depth = true
-	return q.Queue.SetDepth(depth)
+	return q.Queue.SetDepth(depth, allowed)
 }
 
 func (q *watched) CanSendFrom(segs []mem.Segment) bool {

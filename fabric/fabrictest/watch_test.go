@@ -50,7 +50,7 @@ func (f *faulty) Close(fabric.Session)             {}
 type sink struct{ info fabric.QueueInfo }
 
 func (*sink) Complete([]*fabric.Request) {}
-func (*sink) SetDepth(int) error         { return nil }
+func (*sink) SetDepth(int, bool) error   { return nil }
 func (*sink) Disconnect(error)           {}
 
 func (*sink) CanReceiveInto(segs []mem.Segment) bool { return len(segs) == 1 }

@@ -17,6 +17,8 @@ type device struct {
 	mrs  *mrCache
 	stop func() // ends the calls of Transport.asyncEvent
 	refs int    // under Transport.mu
+	// quarantined: queue pairs exist that could not be destroyed. Under Transport.mu.
+	quarantined bool
 
 	// removed: the device was removed. When it returns it is another verbs.Device.
 	removed atomic.Bool
@@ -65,6 +67,9 @@ func (t *Transport) releaseDevice(d *device) error {
 		return nil
 	}
 	d.stop()
+	if d.quarantined {
+		return nil
+	}
 	err := d.mrs.close()
 	if e := d.pd.Dealloc(); e != nil {
 		err = errors.Join(err, fmt.Errorf("free the protection domain of %s: %w", d.attr.Name, e))

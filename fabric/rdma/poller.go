@@ -34,9 +34,10 @@ type poller struct {
 	signalWrites bool
 
 	// Under g.setupMu.
-	cqs  []*cq // all
-	refs int   // queues
-	srq  *srq  // for new queues, nil if there is none
+	cqs         []*cq // all
+	refs        int   // queues
+	srq         *srq  // for new queues, nil if there is none
+	quarantined bool  // one of the queues is
 
 	// Reactor only.
 	invalidateWorks bool // a SEND_WITH_INV has completed, or the SEND in its place
@@ -109,7 +110,7 @@ func (g *group) newPoller(d *device) (p *poller, err error) {
 		return p, err
 	}
 	g.bindToNode(arena.Region())
-	p.staging, err = d.registerPool(mem.NewPool(arena, 0), "staging memory",
+	p.staging, err = d.registerPool(mem.NewStagingPool(arena), "staging memory",
 		verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	return p, err
 }
@@ -117,6 +118,9 @@ func (g *group) newPoller(d *device) (p *poller, err error) {
 // free frees everything that was made. No queue uses the poller; not on a reactor, or after that
 // has stopped.
 func (p *poller) free() error {
+	if p.quarantined {
+		return p.keep()
+	}
 	var errs []error
 	note := func(what string, err error) {
 		if err != nil {

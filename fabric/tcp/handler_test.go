@@ -22,6 +22,7 @@ type disk struct {
 	writerWaits    bool // for zero-copy reads
 	onExecute      func()
 	refuse         error
+	discovery      bool // queues are those of discovery controllers
 
 	held      []*fabric.Request
 	sessions  map[*session]struct{}
@@ -213,7 +214,7 @@ func (d *disk) finish(r *fabric.Request) {
 	case !st.OK():
 	case op == nvme.FabricsOpcode:
 		c := r.SQE.Connect()
-		if err := s.q.SetDepth(int(c.SQSIZE()) + 1); err != nil {
+		if err := s.q.SetDepth(int(c.SQSIZE())+1, !d.discovery); err != nil {
 			st = nvme.ConnectInvalidParameters | nvme.DNR
 			break
 		}

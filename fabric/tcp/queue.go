@@ -30,8 +30,9 @@ type queue struct {
 	session   fabric.Session
 	open      bool // Handler.Open succeeded, Handler.Close has not been called
 	params    pdu.Params
-	admin     bool // QID 0, as the Connect command says
-	connected bool // a Connect command succeeded
+	flow      *mem.Flow // of the last command that was prepared
+	admin     bool      // QID 0, as the Connect command says
+	connected bool      // a Connect command succeeded
 
 	// Requests. free is a stack.
 	reqs  []*request
@@ -93,10 +94,11 @@ const (
 type request struct {
 	fabric.Request
 	node   list.Node[request] // on sendq, grants, dropped or resumed
-	memory mem.Waiter         // its memory of the pool, which is given back, or its wait for it
+	memory mem.Allocation     // its memory of the pool, or its wait for it
 	// data is in-capsule data in the group's receive buffer, until Execute returns, or what sendRaw
 	// sends.
 	data    []byte
+	asked   int64  // when its R2T left, or data of that last came
 	wire    int    // bytes of what is to be sent
 	recvd   uint32 // data bytes of R2Ts received
 	crc     uint32 // data digest of the response
@@ -192,11 +194,11 @@ func (q *queue) schedule() {
 func (q *queue) Info() *fabric.QueueInfo { return &q.conn.info }
 
 // SetDepth makes room for depth commands.
-func (q *queue) SetDepth(depth int) error {
+func (q *queue) SetDepth(depth int, allowed bool) error {
 	if limit := q.g.t.cfg.MaxDepth; depth < 1 || depth > limit {
 		return fmt.Errorf("tcp: queue depth %d: must be 1 to %d", depth, limit)
 	}
-	if err := q.conn.charge(int64(depth) * commandBytes); err != nil {
+	if err := q.conn.counted.Associate(allowed, int64(depth)*commandBytes); err != nil {
 		return fmt.Errorf("tcp: queue depth %d: %w", depth, err)
 	}
 	q.depth = depth
@@ -236,7 +238,7 @@ func (q *queue) get() *request {
 
 // put takes a request back after its response, or at the end of the queue, with its memory.
 func (q *queue) put(r *request) {
-	q.freeMemory(r)
+	r.memory.Free()
 	if r.ZeroCopy {
 		q.g.cfg.Handler.EndZeroCopy(&r.Request)
 	}
@@ -311,7 +313,7 @@ func (q *queue) run() int {
 func (q *queue) close(state queueState, why error, linger int64) {
 	q.state, q.why = state, why
 	q.closeBy = q.now() + linger
-	q.handshakeBy, q.partialBy, q.grantBy = 0, 0, 0
+	q.handshakeBy, q.partialBy = 0, 0
 	q.g.startTick()
 	if q.stalled() {
 		q.g.stalled--

@@ -63,7 +63,7 @@ func (q *queue) respond(r *request) {
 	p := &q.params
 	resp := pdu.CapsuleRespSize + p.HeaderDigestSize()
 	if r.Dir != fabric.ControllerToHost || r.Length == 0 || !r.CQE.Status().OK() {
-		q.freeMemory(r)
+		r.memory.Free()
 		q.enqueue(r, sendResponse, resp)
 		return
 	}
@@ -137,10 +137,7 @@ func (q *queue) hasLeft(r *request) {
 		q.abandon(r)
 	default:
 		r.state = requestReceiving
-		first := q.grants.Empty()
-		if q.grants.Push(r, &r.node); first {
-			q.waitProgress()
-		}
+		q.waitData(r)
 		if q.stalled() { // the data of r will come behind that of the stalled command
 			q.g.cfg.Memory.Promote(&q.cur.memory)
 		}
@@ -348,10 +345,7 @@ func (q *queue) copyFiles() (some bool) {
 // memory.
 func (q *queue) copyData(r *request) (ok bool) {
 	g, pool := q.g, q.g.cfg.Memory
-	if pool.Available() < int(r.Length) {
-		return false
-	}
-	if r.memory.Segs, ok = pool.AllocReserve(r.memory.Segs, int(r.Length)); !ok {
+	if n := int(r.Length); pool.Available() < n || !pool.AllocReserve(&r.memory, r.Flow, n) {
 		return false
 	}
 	own := r.memory.Segs

@@ -46,7 +46,7 @@ var allowed = map[string][]string{
 	},
 
 	"fabric":            {"nvme", "internal/mem"},
-	"fabric/admission":  {"fabric"},
+	"fabric/admission":  {"fabric", "internal/list"},
 	"fabric/fabrictest": {"fabric", "nvme", "internal/mem"},
 	"fabric/tcp": {
 		"fabric", "fabric/admission", "fabric/tcp/pdu", "internal/list",
@@ -86,7 +86,7 @@ var allowed = map[string][]string{
 	"internal/lint":                  {},
 	"internal/list":                  {},
 	"internal/mem":                   {"internal/list"},
-	"internal/metrics":               {"fabric", "nvme", "nvme/target"},
+	"internal/metrics":               {"fabric", "internal/mem", "nvme", "nvme/target"},
 	"internal/passthru":              {"nvme", "internal/sys"},
 	"internal/passthru/passthrutest": {"nvme", "internal/sys"},
 	"internal/ratelog":               {},

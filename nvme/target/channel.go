@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -40,6 +41,9 @@ type channel struct {
 	// The channel is on the list of Handler of the same name.
 	scheduled, active, counted list.Node[channel]
 
+	// share is the data memory that commands for the namespace have, of all hosts. What devices
+	// keep of those that were given up is included.
+	share     mem.Share
 	stats     *ioStats
 	busySince int64
 	err       error // why opening failed

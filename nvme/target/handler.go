@@ -37,6 +37,9 @@ type Handler struct {
 	sessions     list.List[session]
 	sessionCount atomic.Int64
 
+	hosts        map[string]*hostShare // by NQN
+	unidentified mem.Share             // of queues without a host
+
 	channels  []*channel         // by namespace.slot
 	scheduled list.List[channel] // to be pushed and reaped by the next run
 	active    list.List[channel] // busy: to be polled
@@ -46,9 +49,9 @@ type Handler struct {
 	running   bool
 	compounds list.List[compound] // free
 
-	delayed      list.List[cmd] // completed after notReadyDelay
-	stopDelay    func()         // stops the timer of delayed, nil if it does not run
-	stopTimeouts func()         // stops the timer that looks for timeouts, nil if it does not run
+	delayed      delayList // completed after notReadyDelay
+	awaiting     delayList // wait for the answers of queries, for answerWait
+	stopTimeouts func()    // stops the timer that looks for timeouts, nil if it does not run
 }
 
 var _ fabric.Handler = (*Handler)(nil)
@@ -58,10 +61,15 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	if cfg.Loop == nil {
 		return nil, errors.New("target: handler without a loop")
 	}
-	h := &Handler{t: t, loop: cfg.Loop, index: cfg.Index}
+	h := &Handler{t: t, loop: cfg.Loop, index: cfg.Index, hosts: map[string]*hostShare{}}
+	h.delayed = delayList{
+		h: h, delay: notReadyDelay, end: func(c *cmd) { h.finishDelayed(c, notReady) },
+	}
+	h.awaiting = delayList{h: h, delay: int64(answerWait), end: h.endAwait}
 	h.reactor = backend.Reactor{Wake: cfg.Loop.Wake, EventFD: cfg.EventFD}
 	if cfg.Memory != nil {
 		h.memory, h.reactor.Memory = cfg.Memory, cfg.Memory.Region()
+		h.unidentified.Limit = cfg.Memory.Max(nil) / unidentifiedPart
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -112,11 +120,8 @@ func (h *Handler) Close(fs fabric.Session) {
 			ch.abortPending(s)
 		}
 	}
-	for c := range h.delayed.All() {
-		if c.s == s {
-			h.finishDelayed(c, notReady)
-		}
-	}
+	h.delayed.endSession(s)
+	h.awaiting.endSession(s)
 	s.cancelAll()
 	h.run()
 	s.endIfIdle()
