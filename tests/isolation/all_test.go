@@ -150,7 +150,7 @@ func (e *env) startAll(ctx context.Context, seed uint64) (stop func() map[string
 func (r *row) mayJoin(link nvme.TransportType) bool {
 	for _, l := range r.links {
 		if l == link {
-			return !r.alone && (r.pending == "" || runPending)
+			return !r.alone
 		}
 	}
 	return false

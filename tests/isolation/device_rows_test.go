@@ -12,34 +12,28 @@ import (
 var deviceRows = []row{
 	{
 		name: "hung namespace, reads", culprit: "device", attacks: "data memory", links: onBoth,
-		pending: pendingShares,
-		run:     func(ctx context.Context, a *attack) error { return hungDevice(ctx, a, false) },
+		run: func(ctx context.Context, a *attack) error { return hungDevice(ctx, a, false) },
 	},
 	{
 		name: "hung namespace, writes", culprit: "device", attacks: "data memory", links: onBoth,
-		pending: pendingShares,
-		run:     func(ctx context.Context, a *attack) error { return hungDevice(ctx, a, true) },
+		run: func(ctx context.Context, a *attack) error { return hungDevice(ctx, a, true) },
 	},
 	{
 		name: "hung namespace, commands given up", culprit: "device",
 		attacks: "data memory of orphans", links: onBoth,
-		pending: pendingShares,
-		run:     givenUp,
+		run: givenUp,
 	},
 	{
 		name: "hung namespace, host reconnects", culprit: "device",
 		attacks: "data memory of ended queues", links: onBoth, busy: true,
-		pending: pendingShares,
-		run:     hungReconnects,
+		run: hungReconnects,
 	},
 	{
 		name: "device takes nothing", culprit: "device", attacks: "data memory", links: onBoth,
-		pending: pendingShares,
-		run:     fullDevice,
+		run: fullDevice,
 	},
 	{
 		name: "space query hangs", culprit: "device", attacks: "goroutines", links: onBoth,
-		pending: pendingQueries,
 		run: func(ctx context.Context, a *attack) error {
 			defer a.thin.begin()()
 			return queries(ctx, a, func() *host.Op {
@@ -53,7 +47,6 @@ var deviceRows = []row{
 	},
 	{
 		name: "SMART query hangs", culprit: "device", attacks: "goroutines", links: onBoth,
-		pending: pendingQueries,
 		run: func(ctx context.Context, a *attack) error {
 			defer a.drive.begin()()
 			return queries(ctx, a, func() *host.Op {

@@ -15,25 +15,21 @@ import (
 var hostRows = []row{
 	{
 		name: "unanswered R2Ts and half capsules", culprit: "host", attacks: "data memory",
-		links:   onTCP,
-		pending: pendingShares,
-		run:     unanswered,
+		links: onTCP,
+		run:   unanswered,
 	},
 	{
 		name: "R2Ts answered now and then", culprit: "host", attacks: "deadlines of data memory",
-		links:   onTCP,
-		pending: pendingShares,
-		run:     trickle, alone: true,
+		links: onTCP,
+		run:   trickle, alone: true,
 		change: func(c *config.Config) { c.TCP.DataTimeout = trickleTimeout },
 	},
 	{
 		name: "unread reads", culprit: "host", attacks: "data memory", links: onTCP,
-		pending: pendingShares,
-		run:     func(ctx context.Context, a *attack) error { return unread(ctx, a, 0) },
+		run: func(ctx context.Context, a *attack) error { return unread(ctx, a, 0) },
 	},
 	{
 		name: "reads taken byte by byte", culprit: "host", attacks: "data memory", links: onTCP,
-		pending: pendingShares,
 		run: func(ctx context.Context, a *attack) error {
 			return unread(ctx, a, 10*time.Millisecond)
 		},
@@ -46,8 +42,7 @@ var hostRows = []row{
 	{
 		name: "unread zero-copy reads without data memory", culprit: "host",
 		attacks: "loaned blocks and data memory", links: onTCP,
-		pending: pendingShares,
-		run:     func(ctx context.Context, a *attack) error { return unreadZeroCopy(ctx, a, true) },
+		run: func(ctx context.Context, a *attack) error { return unreadZeroCopy(ctx, a, true) },
 	},
 	{
 		name: "stopped process", culprit: "host", attacks: "data memory", links: onTCP,

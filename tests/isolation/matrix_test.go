@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -30,8 +29,6 @@ type row struct {
 	busy bool
 	// alone: the row needs a configuration of its own, or stands in the way of the others.
 	alone bool
-	// pending names what has to be built first.
-	pending string
 }
 
 var (
@@ -40,22 +37,10 @@ var (
 	onBoth = []nvme.TransportType{nvme.TransportTCP, nvme.TransportRDMA}
 )
 
-// What has to be built for the rows that are pending.
-const (
-	pendingShares   = "shares of data memory"
-	pendingQueries  = "queries that take no goroutine each"
-	pendingBudgets  = "budgets for peers that are not an allowed host"
-	pendingLogs     = "a budget of the log for peers"
-	pendingIdentity = "queues and controllers bound to who connected them"
-)
-
 // rows is the matrix.
 func rows() (list []row) {
 	return append(append(append(list, deviceRows...), hostRows...), strangerRows...)
 }
-
-// runPending runs the rows that are pending, too.
-var runPending = os.Getenv("NVMF_ISOLATION_PENDING") != ""
 
 // attack is what a culprit does during one window.
 type attack struct {
@@ -104,9 +89,6 @@ func TestMatrix(t *testing.T) {
 	for _, r := range rows() {
 		for _, link := range r.links {
 			t.Run(fmt.Sprintf("%s/%s", r.name, link), func(t *testing.T) {
-				if r.pending != "" && !runPending {
-					t.Skipf("waits for: %s", r.pending)
-				}
 				r.test(newEnv(t, link, r.change))
 			})
 		}

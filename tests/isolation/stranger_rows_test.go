@@ -16,8 +16,7 @@ import (
 var strangerRows = []row{
 	{
 		name: "unread discovery logs", culprit: "stranger", attacks: "data memory", links: onTCP,
-		pending: pendingShares,
-		run:     func(ctx context.Context, a *attack) error { return unreadLogs(ctx, a, 0) },
+		run: func(ctx context.Context, a *attack) error { return unreadLogs(ctx, a, 0) },
 	},
 	{
 		name: "half Connect capsules", culprit: "stranger", attacks: "the reserve of data memory",
@@ -29,8 +28,7 @@ var strangerRows = []row{
 	{
 		name: "unread discovery logs and half capsules", culprit: "stranger",
 		attacks: "data memory and its reserve", links: onTCP,
-		pending: pendingShares,
-		run:     func(ctx context.Context, a *attack) error { return unreadLogs(ctx, a, 1100) },
+		run: func(ctx context.Context, a *attack) error { return unreadLogs(ctx, a, 1100) },
 	},
 	{
 		name: "CC.SHN toggled", culprit: "stranger", attacks: "timers", links: onTCP, busy: true,
@@ -38,7 +36,7 @@ var strangerRows = []row{
 	},
 	{
 		name: "idle connections", culprit: "stranger", attacks: "connections", links: onTCP,
-		busy: true, pending: pendingBudgets,
+		busy:  true,
 		alone: true, change: fewConnections,
 		run: func(ctx context.Context, a *attack) error {
 			return flood(ctx, a, func(r *raw) error { return nil })
@@ -46,7 +44,7 @@ var strangerRows = []row{
 	},
 	{
 		name: "connections after ICReq", culprit: "stranger", attacks: "connections", links: onTCP,
-		busy: true, pending: pendingBudgets,
+		busy:  true,
 		alone: true, change: fewConnections,
 		run: func(ctx context.Context, a *attack) error {
 			return flood(ctx, a, (*raw).greet)
@@ -55,7 +53,7 @@ var strangerRows = []row{
 	{
 		name: "idle discovery controllers", culprit: "stranger",
 		attacks: "connections and controllers", links: onTCP,
-		busy: true, pending: pendingBudgets,
+		busy:  true,
 		alone: true, change: fewConnections,
 		run: func(ctx context.Context, a *attack) error {
 			return flood(ctx, a, (*raw).discovery)
@@ -68,19 +66,17 @@ var strangerRows = []row{
 	},
 	{
 		name: "refused connects", culprit: "stranger", attacks: "the log", links: onBoth,
-		busy: true, pending: pendingLogs,
-		run: refused, alone: true,
+		busy: true,
+		run:  refused, alone: true,
 	},
 	{
 		name: "the victim's NQN first", culprit: "stranger", attacks: "identity", links: onBoth,
-		pending: pendingIdentity,
-		run:     firstCome, alone: true,
+		run: firstCome, alone: true,
 	},
 	{
 		name: "a queue of the victim's controller", culprit: "stranger", attacks: "identity",
-		links:   onBoth,
-		pending: pendingIdentity,
-		run:     guessQueue, alone: true,
+		links: onBoth,
+		run:   guessQueue, alone: true,
 	},
 	{
 		name: "random bytes", culprit: "stranger", attacks: "connections and the log",
