@@ -29,7 +29,7 @@ var deviceRows = []row{
 		run: hungReconnects,
 	},
 	{
-		name: "device takes nothing", culprit: "device", attacks: "data memory", links: onBoth,
+		name: "device is full", culprit: "device", attacks: "data memory", links: onBoth,
 		run: fullDevice,
 	},
 	{
@@ -151,14 +151,20 @@ func hungReconnects(ctx context.Context, a *attack) error {
 	return a.repeat(ctx, 100*time.Millisecond, again)
 }
 
-// fullDevice has a host whose commands wait for a device that takes none.
+// fullDevice has a host whose commands wait for a device that takes no more, with one in progress.
 func fullDevice(ctx context.Context, a *attack) error {
-	defer a.full.begin()()
+	defer a.hangs.begin()()
 	p, err := a.join(ctx, 1)
 	if err != nil {
 		return err
 	}
 	defer p.close()
+	if err := p.submit(p.queues[0], 1, false, nsHung, blockSize); err != nil {
+		return err
+	}
+	for a.hung.Held() == 0 && sleep(ctx, time.Millisecond) {
+	}
+	defer a.full.begin()()
 	if err := p.submit(p.queues[0], bigCommands, false, nsHung, mdts); err != nil {
 		return err
 	}

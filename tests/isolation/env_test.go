@@ -98,7 +98,7 @@ func newEnv(t *testing.T, link nvme.TransportType, change func(*config.Config)) 
 	t.Helper()
 	e := &env{
 		t: t, link: link, log: new(testutil.Log), addrs: map[nvme.TransportType]netip.AddrPort{},
-		fabric: verbstest.New(verbstest.Options{}),
+		fabric: verbstest.New(verbstest.Options{CMTimeout: 500 * time.Millisecond}), // as shorten
 	}
 	e.before = e.process()
 	c, err := app.Parse("isolation.yaml", []byte(configuration), nil)

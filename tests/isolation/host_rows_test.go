@@ -50,7 +50,7 @@ var hostRows = []row{
 	},
 	{
 		name: "aborted writes", culprit: "host", attacks: "data memory", links: onBoth,
-		run: abortedWrites, alone: true,
+		run: abortedWrites, alone: true, busy: true,
 	},
 	{
 		name: "bursts of large reads", culprit: "host", attacks: "turns of the reactor",
@@ -245,7 +245,8 @@ func stopped(ctx context.Context, a *attack) error {
 	return nil
 }
 
-// abortedWrites aborts writes that wait for a device, 100 in all.
+// abortedWrites aborts writes that wait for a device, 100 in all. A device that refuses what it gets
+// while it has nothing is polled without a pause.
 func abortedWrites(ctx context.Context, a *attack) error {
 	const writes = 100
 	defer a.full.begin()()
