@@ -5,7 +5,8 @@
 // a lock or allocates:
 //
 //	group.go    completed      a receive has completed: the capsule belongs to a queue
-//	command.go  received       it gets a request; the SQE is copied, the SGL parsed
+//	command.go  received       in its turn (turn.go) it gets a request; the SQE is copied, the
+//	                           SGL parsed
 //	            Prepare        (handler) for the whole batch
 //	            prepared       in-capsule data is used where it was received, or:
 //	buffers.go  getBuffers     data buffers: memory of the namespace (zero copy) or of the pool

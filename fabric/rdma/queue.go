@@ -38,6 +38,9 @@ type queue struct {
 	taken      int
 	slots      int // receive slots that capsules and requests hold
 	recvsEnded bool
+	turn       int    // bytes that may still begin in turnPoll; see turn.go
+	turnPoll   uint64 // a value of g.polls
+	waits      bool   // on g.waiting
 
 	reqs []request
 	idle []*request // a stack: the one used last is in the cache
@@ -154,9 +157,9 @@ func (q *queue) schedule() {
 	}
 }
 
-// run posts what the queue's credits allow, responses with their data first, because they free what
-// other requests wait for, then RDMA READs; or it ends the queue. It returns the number of work
-// requests.
+// run posts what the queue's credits and its turn allow, responses with their data first, because
+// they free what other requests wait for, then RDMA READs; or it ends the queue. It returns the
+// number of work requests.
 func (q *queue) run() (n int) {
 	if q.state >= queueDraining {
 		return 0
@@ -165,13 +168,21 @@ func (q *queue) run() (n int) {
 		q.beginTeardown()
 		return 0
 	}
-	for r := q.toSend.First(); r != nil && q.sendResponse(r); r = q.toSend.First() {
+	left := turnBytes
+	for r := q.toSend.First(); r != nil && left > 0 && q.sendResponse(r); r = q.toSend.First() {
+		if r.sendsData() {
+			left -= int(r.Length)
+		}
 		n += q.postIfFull()
 	}
-	for r := q.toRead.First(); r != nil && q.postRead(r); r = q.toRead.First() {
+	for r := q.toRead.First(); r != nil && left > 0 && q.postRead(r); r = q.toRead.First() {
+		left -= int(r.Length)
 		n += q.postIfFull()
 	}
 	n += q.post()
+	if left <= 0 {
+		q.scheduleIfWaiting()
+	}
 	if q.state == queueClosing && q.finished() {
 		q.beginTeardown()
 	}
