@@ -243,25 +243,6 @@ func (g *group) startTicks() {
 	}
 }
 
-// tick fails what has waited too long.
-func (g *group) tick() {
-	g.stopTicks = nil
-	now := g.now()
-	waiting := false
-	for _, p := range g.pools {
-		p.Expire(now - g.t.cfg.MemoryTimeout.Nanoseconds())
-		waiting = waiting || p.HasWaiters()
-	}
-	for q := range g.queues.all() {
-		if q.checkProgress(now) {
-			waiting = true
-		}
-	}
-	if waiting {
-		g.startTicks()
-	}
-}
-
 func (g *group) now() int64 { return g.cfg.Loop.Now() }
 
 // Load implements fabric.LoadReporter: the number of I/O queues, including those being made.

@@ -63,8 +63,8 @@ type queue struct {
 	flushed  bool   // the queue pair is in the error state
 	stop     func() // of the timer of the present state, nil if there is none
 	progress uint64 // signaled sends that have completed
-	checked  uint64 // progress at the last check
-	stuckAt  int64  // when the queue counts as stuck, 0 if nothing is in flight
+	mark     uint64 // progress that must be reached
+	stuckAt  int64  // before this, 0 if nothing is in flight
 
 	quarantined bool // the queue pair could not be destroyed: set before queueDestroyed
 
@@ -138,7 +138,7 @@ func (q *queue) Complete(reqs []*fabric.Request) {
 			q.freeRequest(r)
 			continue
 		}
-		r.state = requestNeedSend
+		r.state, r.since = requestNeedSend, q.g.now()
 		r.rewind()
 		q.toSend.Push(r, &r.node)
 	}
@@ -246,7 +246,8 @@ var (
 	errNotEstablished = errors.New("the connection was not established in time")
 	errNoConnect      = errors.New("no Connect command came in time")
 	errShare          = errors.New("the host takes no responses, and receives are short")
-	errStuck          = errors.New("the device made no progress with what it was given")
+	errStuck          = errors.New("the device did not finish what it was given in time")
+	errHolds          = errors.New("memory is short, and the host does not move its data")
 )
 
 // event handles an event of the connection.
@@ -294,25 +295,6 @@ func (q *queue) timerExpired() {
 		q.signaled, q.own.posted, q.recvsEnded = 0, 0, true // they will not complete
 		q.checkDrained()
 	}
-}
-
-// checkProgress ends a queue whose sends do not complete, for instance because the host posts no
-// receives. It says whether any are in flight.
-func (q *queue) checkProgress(now int64) bool {
-	if q.state >= queueDraining {
-		return false
-	}
-	switch {
-	case q.signaled == 0:
-		q.stuckAt = 0
-	case q.stuckAt == 0 || q.progress != q.checked:
-		q.stuckAt = now + q.g.t.cfg.SendTimeout.Nanoseconds()
-	case now >= q.stuckAt:
-		q.suspectInvalidate()
-		q.fail(errStuck)
-	}
-	q.checked = q.progress
-	return q.signaled > 0
 }
 
 var _ fabric.Queue = (*queue)(nil)

@@ -73,7 +73,8 @@ type request struct {
 	moved     uint32
 	blockUsed uint32
 	// wrs is the number of send queue slots that what is in flight takes.
-	wrs int
+	wrs   int
+	since int64 // when it began to wait for the host, see waitsForHost
 	// pool is where Segs came from, nil if from the namespace or the capsule.
 	pool   *mem.Pool
 	waiter mem.Waiter // for memory of pool
