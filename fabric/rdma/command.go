@@ -23,21 +23,25 @@ func (q *queue) received(slot uint16, size uint32) {
 	default:
 		q.taken++
 		q.slots++
-		if len(q.idle) > 0 {
-			q.begin(slot, size)
-		} else { // the responses to earlier commands are in flight
-			q.capsules = append(q.capsules, capsule{slot, size})
-		}
+		q.capsules = append(q.capsules, capsule{slot, size})
+		q.beginNext()
 		return
 	}
 	q.recv.free = append(q.recv.free, slot)
 }
 
-// beginNext begins the oldest capsule that waits for a request.
+// beginNext begins the oldest capsules. What is beyond the queue's turn waits for the next poll,
+// what finds no request for the completion of a response.
 func (q *queue) beginNext() {
-	c := q.capsules[0]
-	q.capsules = q.capsules[:copy(q.capsules, q.capsules[1:])]
-	q.begin(c.slot, c.size)
+	n := 0
+	for ; n < len(q.capsules) && len(q.idle) > 0 && q.hasTurn(); n++ {
+		q.begin(q.capsules[n].slot, q.capsules[n].size)
+	}
+	q.capsules = q.capsules[:copy(q.capsules, q.capsules[n:])]
+	if len(q.capsules) > 0 && len(q.idle) > 0 && !q.waits {
+		q.waits = true
+		q.g.waiting = append(q.g.waiting, q)
+	}
 }
 
 // begin makes an idle request of the capsule in a slot: idle -> prepared.
@@ -48,6 +52,7 @@ func (q *queue) begin(slot uint16, size uint32) {
 	r.Start = q.g.now()
 	copy(r.SQE[:], q.recv.capsule(slot))
 	q.parseSGL(r, size-capsuleSize)
+	q.turn -= max(int(r.HostLength), turnBytes/turnCommands)
 	if r.blocks != nil && q.overShare(q.slots) {
 		r.blocks, r.Status = nil, nvme.CommandInterrupted
 	}

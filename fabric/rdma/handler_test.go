@@ -23,6 +23,7 @@ const (
 	opLeave         nvme.Opcode = 0x30 // completes, then Disconnect
 	opConnect       nvme.Opcode = 0x31 // SetDepth
 	opHoldWrite     nvme.Opcode = 0x32
+	opHoldRead      nvme.Opcode = 0x33
 )
 
 // testHandler is a controller with a piece of memory; it checks that every request
@@ -110,7 +111,7 @@ func (h *testHandler) Prepare(reqs []*fabric.Request) {
 		switch r.SQE.Opcode() {
 		case opWrite, opHoldWrite:
 			r.Dir, r.Length = fabric.HostToController, n
-		case opRead, opReadFail:
+		case opRead, opReadFail, opHoldRead:
 			r.Dir, r.Length = fabric.ControllerToHost, n
 		case opZeroCopyRead:
 			r.Dir, r.Length = fabric.ControllerToHost, n
@@ -151,7 +152,7 @@ func (h *testHandler) Execute(reqs []*fabric.Request) {
 				copy(s.B, "secret of another host")
 			}
 			st = nvme.UnrecoveredReadError
-		case op == opHold, op == opHoldWrite:
+		case op == opHold, op == opHoldWrite, op == opHoldRead:
 			h.mu.Lock()
 			h.held = append(h.held, r)
 			h.mu.Unlock()

@@ -135,7 +135,7 @@ func (g *Group) endStuck(waits *mem.Share, before int64) {
 		if since == 0 || since >= before || !q.holdsMemory() {
 			continue
 		}
-		if q.flow == nil || q.flow.Host == waits || q.flow.Host.Used() > waits.Used() {
+		if g.cfg.Memory.MayTake(q.flow, waits) {
 			stuck, before = q, since
 		}
 	}

@@ -146,5 +146,14 @@ func (p *Pool) Shortage(before int64) *Share {
 	return nil
 }
 
+// MayTake says whether memory of flow f may be taken from it for a host that waits: because it is
+// the same host, or has more.
+func (p *Pool) MayTake(f *Flow, waits *Share) bool {
+	if f == nil || f.Host == nil {
+		return true
+	}
+	return f.Host == waits || f.Host.used[p.kind] > waits.used[p.kind]
+}
+
 // Close unmaps the memory; see Arena.Close.
 func (p *Pool) Close() error { return p.arena.Close() }
