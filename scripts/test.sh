@@ -1,9 +1,10 @@
 #!/bin/bash
 # test.sh [all|unit|soak]: runs every check, those that fail soonest first and the lab last. "unit"
-# leaves the lab out. "soak" fuzzes ten times longer, runs tests/isolation for an hour with its strict
-# bound, and the long matrices of the lab in full, of which "all" has a sample (tests/lab/README.md). Every step runs, whatever failed before. At the
-# end come the skipped tests with their reasons, and the number of tests and steps. NVMF_TEST_LOG
-# keeps the output of every step in a directory; otherwise only that of failures is shown.
+# leaves the lab out. "soak" fuzzes ten times longer, runs tests/isolation for an hour with its
+# strict bound, and the long matrices of the lab in full, of which "all" has a sample
+# (tests/lab/README.md). Every step runs, whatever failed before. At the end come the skipped tests
+# with their reasons, and the number of tests and steps. NVMF_TEST_LOG keeps the output of every
+# step in a directory; otherwise only that of failures is shown.
 set -uo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"

@@ -1,25 +1,30 @@
 package app
 
-import "context"
+import (
+	"context"
+
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+)
 
 // ReactorUsage is what a reactor has in use.
 type ReactorUsage struct {
-	DataMemory int // bytes of its data memory that are allocated
-	Timers     int // that have not run
+	Memory mem.PoolUsage // its data memory
+	Timers int           // that have neither run nor been stopped
 }
 
 // Reactors returns what each reactor has in use. Any goroutine may call it between Start and Stop;
 // the error is that of ctx, which ended before a reactor answered.
-func (s *Server) Reactors(ctx context.Context) (list []ReactorUsage, err error) {
-	for _, w := range s.workers {
-		answer := make(chan ReactorUsage, 1)
+func (s *Server) Reactors(ctx context.Context) ([]ReactorUsage, error) {
+	list, answers := make([]ReactorUsage, len(s.workers)), make(chan struct{}, len(s.workers))
+	for i, w := range s.workers {
 		w.loop.Post(func() {
-			all := len(w.memory.Region().Bytes()) - w.memory.Reserve()
-			answer <- ReactorUsage{DataMemory: all - w.memory.Available(), Timers: w.loop.Timers()}
+			list[i] = ReactorUsage{Memory: w.memory.Usage(), Timers: w.loop.Timers()}
+			answers <- struct{}{}
 		})
+	}
+	for range s.workers {
 		select {
-		case u := <-answer:
-			list = append(list, u)
+		case <-answers:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}

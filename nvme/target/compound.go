@@ -172,7 +172,7 @@ func (m *compound) giveUp(h *Handler) {
 			m.putIdle(o)
 			continue
 		}
-		ns.orphaned(h.t.log)
+		ns.orphaned(h)
 		o.ch.cancel(&o.IO)
 	}
 	c := m.cmd

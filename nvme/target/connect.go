@@ -128,7 +128,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectMalformed
 	}
 	c := newController(s, sub, hostNQN, data.HostID)
-	if int(sqe.SQSIZE()) >= c.entries() {
+	if int(sqe.SQSIZE()) >= c.adminEntries() {
 		return nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE), connectMalformed
 	}
 	if field, st := sub.admit(c); !st.OK() {

@@ -84,6 +84,15 @@ func newController(s *session, sub *subsystem, hostNQN string, hostID [16]byte) 
 // entries is the size of the controller's queues: CAP.MQES+1.
 func (c *controller) entries() int { return min(c.sub.cfg.MaxQueueSize, max(c.info.MaxDepth, 2)) }
 
+// adminEntries is the largest size of its admin queue. MQES of a discovery controller says more,
+// because Linux warns if it is less than what is asked for I/O queues.
+func (c *controller) adminEntries() int {
+	if c.sub.discovery {
+		return MinQueueSize
+	}
+	return c.entries()
+}
+
 // describe may be called by any goroutine.
 func (c *controller) describe() ControllerInfo {
 	c.mu.Lock()

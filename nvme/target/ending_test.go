@@ -3,6 +3,7 @@ package target
 import (
 	"bytes"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -334,5 +335,8 @@ func TestAbortDelayed(t *testing.T) {
 	}
 	if l := r.infos(); !l[0].Ready || l[0].Orphans != 0 || l[0].Timeouts != 1 {
 		t.Errorf("%+v", l[0])
+	}
+	if strings.Contains(r.log.String(), "answer") {
+		t.Error("the log says that the storage does not answer, which has not seen the command")
 	}
 }

@@ -42,7 +42,7 @@ const (
 	MinCNTLID   = 1
 	MaxIOQueues = 1024
 	// MinQueueSize is that of a Linux host's admin queue; ASQSZ is at least 32 (Base section
-	// 5.1.12.3.1). The queues of discovery controllers have no more.
+	// 5.1.12.3.1). Discovery controllers, which anybody may create, have no more.
 	MinQueueSize = 32
 	// MinTransfer is the least that MDTS may allow (Base section 5.1.13.2.1). No block is larger.
 	MinTransfer = 64 << 10

@@ -67,10 +67,7 @@ func New(o Options) *Target {
 		t.log = slog.Default()
 	}
 	t.hostLog, t.strangerLog = ratelog.New(t.log), ratelog.New(t.log)
-	// Small queues: they are anybody's.
-	discovery := SubsystemConfig{
-		NQN: nvme.DiscoveryNQN, AllowAnyHost: true, MaxQueueSize: MinQueueSize,
-	}
+	discovery := SubsystemConfig{NQN: nvme.DiscoveryNQN, AllowAnyHost: true}
 	discovery.SetDefaults()
 	discovery.MaxTransfer = discoveryTransfer
 	t.discovery = newSubsystem(t, discovery)

@@ -120,7 +120,7 @@ func (h *Handler) giveUp(c *cmd) {
 	c.s.cmds[c.i], r.Command = next, next
 	c.req, c.executing = nil, false
 	ch.ns.timedOut()
-	ch.ns.orphaned(h.t.log)
+	ch.ns.orphaned(h)
 	h.finish(next, 0, notReady)
 	ch.cancel(&c.io)
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -47,34 +48,92 @@ func (w *wire) readAndWait(from, n int) {
 	w.write(all)
 }
 
+// slowSize is the size of the namespace that is read and written.
+const slowSize = 64 << 20
+
 // TestSlowReaders: hosts that do not take what they read of a namespace in memory do not stop the
 // writes of another host to the same blocks, although there is no memory to copy the data to.
 func TestSlowReaders(t *testing.T) {
-	h := newHarness(t, options{memory: 16})
-	victim := h.connect(plain[0])
-	q := h.open(victim, 1, 32)
-	ctx := testContext(t)
-	const size = 64 << 20
-	for off := 0; off < size; off += 1 << 20 {
-		h.must(q.Write(ctx, 1, uint64(off>>9), 1<<20>>9, h.buffer(victim, 1<<20), 0))
+	for name, slow := range map[string]func(h *harness){"tcp": unreadTCP, "rdma": unreadRDMA} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, options{memory: 16})
+			victim := h.connect(plain[0])
+			q := h.open(victim, 1, 32)
+			ctx := testContext(t)
+			big, small := h.buffer(victim, 1<<20), h.buffer(victim, 4096)
+			for off := 0; off < slowSize; off += 1 << 20 {
+				h.must(q.Write(ctx, 1, uint64(off>>9), 1<<20>>9, big, 0))
+			}
+			slow(h)
+			var longest time.Duration
+			for off := 0; off < slowSize; off += 16 << 10 {
+				start := time.Now()
+				if err := q.Write(ctx, 1, uint64(off>>9), 8, small, 0); err != nil {
+					t.Fatalf("a write at %d after %v: %v", off, time.Since(start), err)
+				}
+				longest = max(longest, time.Since(start))
+			}
+			t.Logf("the longest of %d writes took %v", slowSize>>14, longest)
+			if longest > time.Second {
+				t.Errorf("a write took %v", longest)
+			}
+		})
 	}
-	culprit := h.connect(plain[0])
+}
+
+// unreadTCP reads all of the namespace and takes none of it from its sockets.
+func unreadTCP(h *harness) {
+	c := h.connect(plain[0])
 	for i := range 4 {
-		h.ioWire(culprit, uint16(i+1), 32).readAndWait(i*16, 16)
+		h.ioWire(c, uint16(i+1), 32).readAndWait(i*16, 16)
 	}
-	h.ping(culprit)
-	b := h.buffer(victim, 4096)
-	var longest time.Duration
-	began := time.Now()
-	for off := 0; off < size; off += 16 << 10 {
-		start := time.Now()
-		if err := q.Write(ctx, 1, uint64(off>>9), 8, b, 0); err != nil {
-			t.Fatalf("a write at %d after %v: %v", off, time.Since(start), err)
+	h.ping(c)
+}
+
+// unreadRDMA does so with RDMA WRITEs that are not acknowledged before the end of the test.
+func unreadRDMA(h *harness) {
+	c := h.connect(plain[1])
+	q := h.open(c, 1, 128)
+	b := h.buffer(c, 1<<20)
+	var held *verbstest.Injection
+	for range 2 { // at first, memory is registered
+		for off := uint64(0); off < slowSize; off += 1 << 20 {
+			op := new(host.Op)
+			op.Read(1, off>>9, 1<<20>>9, b)
+			_, err := q.Submit(op)
+			h.must(err)
 		}
-		longest = max(longest, time.Since(start))
+		if held == nil {
+			h.finish(q, slowSize>>20)
+			held = h.fabric.Inject(verbstest.Fault{
+				Host: "target", Ops: verbstest.OpWrite, Times: -1, Hold: true,
+			})
+		}
 	}
-	t.Logf("%d writes within %v, the longest %v", size>>14, time.Since(began), longest)
-	if longest > time.Second {
-		t.Errorf("a write took %v", longest)
+	h.t.Cleanup(func() {
+		held.Release()
+		h.finish(q, slowSize>>20)
+	})
+	_, err := q.Poll(make([]host.Completion, 1)) // sends what was submitted
+	h.must(err)
+	h.ping(c)
+	h.until("the WRITEs are held", func() bool { return held.Fired() > 0 })
+}
+
+// finish waits for n successful commands.
+func (h *harness) finish(q *host.Queue, n int) {
+	h.t.Helper()
+	done := make([]host.Completion, n)
+	for n > 0 {
+		got, err := q.Poll(done)
+		h.must(err)
+		for i := range done[:got] {
+			if st := done[i].Status(); !st.OK() {
+				h.t.Error(st)
+			}
+		}
+		if n -= got; got == 0 {
+			h.must(q.Wait(timeout))
+		}
 	}
 }

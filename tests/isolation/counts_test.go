@@ -51,7 +51,7 @@ func (e *env) count() counts {
 	list, err := e.server.Reactors(ctx)
 	e.must(err)
 	for _, r := range list {
-		c.dataMemory += r.DataMemory
+		c.dataMemory += r.Memory.Used
 		c.timers += r.Timers
 	}
 	for _, t := range []nvme.TransportType{nvme.TransportTCP, nvme.TransportRDMA} {

@@ -245,8 +245,8 @@ func stopped(ctx context.Context, a *attack) error {
 	return nil
 }
 
-// abortedWrites aborts writes that wait for a device, 100 in all. The device, which refuses what it
-// gets while it has nothing, is polled without a pause.
+// abortedWrites aborts writes that wait for a device, 100 in all. A device that refuses what it
+// gets while it has nothing is polled without a pause.
 func abortedWrites(ctx context.Context, a *attack) error {
 	const writes = 100
 	defer a.full.begin()()
