@@ -99,6 +99,7 @@ type request struct {
 	// sends.
 	data    []byte
 	asked   int64  // when its R2T left, or data of that last came
+	dataBy  int64  // when more of that must have come
 	wire    int    // bytes of what is to be sent
 	recvd   uint32 // data bytes of R2Ts received
 	crc     uint32 // data digest of the response
@@ -323,6 +324,7 @@ func (q *queue) close(state queueState, why error, linger int64) {
 	q.cur, q.dst, q.left, q.partial = nil, mem.Cursor{}, 0, q.partial[:0]
 	for q.grants.Pop() != nil {
 	}
+	q.owed = 0
 	for _, r := range q.reqs {
 		switch r.state {
 		case requestWaiting:
