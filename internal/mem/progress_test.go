@@ -189,7 +189,7 @@ func TestCanceledWaitKeepsNobodyBack(t *testing.T) {
 	freeAll(append(all, a))
 }
 
-// Whoever waits gets memory once those that have some give it back, whatever was held back for whom
+// All that wait get memory once those that have some give it back, whatever was held back for whom
 // meanwhile.
 func TestAllWaitersAreServed(t *testing.T) {
 	for seed := range uint64(50) {
