@@ -191,7 +191,7 @@ func TestStuckHolderEnds(t *testing.T) {
 // DataTimeout, and others wait for the memory.
 func TestSlowHostThatMovesOn(t *testing.T) {
 	h := newManual(t, options{arena: 16 << 20, cfg: Config{
-		MaxDepth: 32, DataTimeout: 10 * time.Second, MemoryTimeout: 16 * time.Second,
+		MaxDepth: 32, DataTimeout: 10 * time.Second, MemoryTimeout: 15 * time.Second,
 	}})
 	defer h.close()
 	h.connect(pdu.Params{}, 32)
@@ -211,13 +211,16 @@ func TestSlowHostThatMovesOn(t *testing.T) {
 	if len(ttags) != 14 || !h.g.cfg.Memory.HasWaiters() {
 		t.Fatalf("%d R2Ts", len(ttags))
 	}
-	data := random(0, 1<<20)
-	for cid, ttag := range ttags { // 1 MiB/s
-		for range 4 {
-			h.loop.advance(time.Second / 4)
-			h.turn()
+	const part = 1 << 18
+	data := random(0, part)
+	for i := range 4 * len(ttags) { // 1 MiB/s
+		h.loop.advance(time.Second / 4)
+		h.turn()
+		cid, flags := i/4, pdu.Flags(0)
+		if i%4 == 3 {
+			flags = pdu.LastPDU
 		}
-		h.send(c.h2cData(pdu.LastPDU, uint16(cid), ttag, 0, data))
+		h.send(c.h2cData(flags, uint16(cid), ttags[cid], i%4*part, data))
 		h.drain()
 		if len(h.g.queues) == 0 {
 			t.Fatalf("the connection was ended after %d s", cid+1)
