@@ -86,7 +86,8 @@ type Config struct {
 	// SendTimeout is the longest time that something ready to be sent waits for the host to read.
 	SendTimeout time.Duration
 	// MemoryTimeout is the longest time that a command waits for data memory; then it fails with
-	// Command Interrupted, which hosts retry. A connection whose in-capsule data waits ends.
+	// Command Interrupted, which hosts retry; in-capsule data is discarded. After a quarter of it,
+	// a host that keeps the memory and does not move on may lose its connection.
 	MemoryTimeout time.Duration
 	// LingerTimeout is the longest time that a connection stays open after a C2HTermReq, up to
 	// MaxLingerTimeout. After an orderly end without fault it is at most one second.

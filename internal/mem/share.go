@@ -36,6 +36,9 @@ type Share struct {
 // Used returns the bytes of data memory that it has.
 func (s *Share) Used() int { return s.used[dataPool] }
 
+// Idle says that it has nothing of any pool.
+func (s *Share) Idle() bool { return s.used == [poolKinds]int{} }
+
 // class returns the bytes that count for an allocation of a kind of pool.
 func (s *Share) class(kind poolKind, urgent bool) int {
 	if urgent {
