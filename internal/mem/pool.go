@@ -23,6 +23,9 @@ type Pool struct {
 	// host that has nothing waited for more than is free. Only flows that have little go ahead of
 	// it, and of those that a share keeps waiting in the present one; see Share.keeps.
 	scan, short uint64
+	// searched: nobody can be served as long as this many bytes are available, if it is not
+	// negative. What changes more than that sets it to -1.
+	searched int
 }
 
 // Allocation is memory of a Pool, or a place in its queue. Its owner embeds it and sets Owner
@@ -57,7 +60,7 @@ type WaitOwner interface {
 // is rounded up to BlockMin.
 func NewPool(a *Arena, reserve int) *Pool {
 	reserve = roundUp(reserve)
-	return &Pool{arena: a, most: len(a.base) - reserve, reserve: reserve, scan: 1}
+	return &Pool{arena: a, most: len(a.base) - reserve, reserve: reserve, scan: 1, searched: -1}
 }
 
 // NewStagingPool makes a pool for data on its way elsewhere. What hosts and namespaces have of it
@@ -162,7 +165,11 @@ func (p *Pool) AllocPromised(a *Allocation, f *Flow, n int) bool {
 }
 
 // EndPromises ends what is left of promises.
-func (p *Pool) EndPromises() { p.promised = 0 }
+func (p *Pool) EndPromises() {
+	if p.promised > 0 {
+		p.promised, p.searched = 0, -1
+	}
+}
 
 // take allocates n bytes that are free.
 func (p *Pool) take(a *Allocation, q *flowQueue, n int, urgent bool) {
@@ -178,6 +185,7 @@ func (a *Allocation) Free() {
 		return
 	}
 	p := a.pool
+	p.searched = -1
 	p.arena.Free(a.Segs)
 	if a.orphan {
 		p.orphaned -= a.charged
@@ -200,6 +208,7 @@ func (a *Allocation) HandOver() (free func()) {
 	}
 	a.Segs, a.charged = nil, 0
 	o.pool.orphaned += o.charged
+	o.pool.searched = -1
 	o.chargeHost(-1)
 	return o.Free
 }

@@ -290,7 +290,9 @@ func TestSharesRandomly(t *testing.T) {
 		if got := 8*mebi - p.arena.Available(); got != total || p.Promised() != 0 {
 			t.Fatalf("%d bytes are allocated, %d counted", got, total)
 		}
-		if p.CanServe() && p.Serve() == 0 {
+		if can := p.CanServe(); can != (p.next() != nil) {
+			t.Fatalf("CanServe says %v", can)
+		} else if can && p.Serve() == 0 {
 			t.Fatal("CanServe says so, Serve does not")
 		}
 	}

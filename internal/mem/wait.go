@@ -39,7 +39,7 @@ func (p *Pool) Promote(a *Allocation) {
 		return
 	}
 	q.waiting.Remove(&a.node)
-	a.list = &q.urgent
+	a.list, p.searched = &q.urgent, -1
 	q.urgent.Push(a, &a.node)
 	for u := range q.urgent.All() {
 		if u == a {
@@ -63,6 +63,7 @@ func (a *Allocation) Cancel() {
 		a.pool.waiting.Remove(&a.queue.node)
 	}
 	a.pool.scan++ // until the next search it keeps nobody back
+	a.pool.searched = -1
 }
 
 // Waiting says whether a waits for memory.
@@ -72,6 +73,7 @@ func (a *Allocation) Waiting() bool { return a.node.Listed() }
 // for is not given to those behind it, unless they have little.
 func (p *Pool) next() *Allocation {
 	p.scan++
+	p.searched = -1
 	for q := range p.waiting.All() {
 		if a := q.urgent.First(); a != nil && p.free(true) >= a.size && p.within(q, a.size, true) {
 			return a
@@ -85,6 +87,7 @@ func (p *Pool) next() *Allocation {
 			p.keep(q, a.size)
 		}
 	}
+	p.searched = p.arena.Available()
 	return nil
 }
 
@@ -109,11 +112,13 @@ func (p *Pool) yields(q *flowQueue, n int) bool {
 }
 
 // CanServe says whether Serve would grant something.
-func (p *Pool) CanServe() bool { return !p.waiting.Empty() && p.next() != nil }
+func (p *Pool) CanServe() bool {
+	return !p.waiting.Empty() && p.searched != p.arena.Available() && p.next() != nil
+}
 
 // Serve grants memory to waiters while there is enough, and returns how many got it.
 func (p *Pool) Serve() (n int) {
-	if p.waiting.Empty() {
+	if p.waiting.Empty() || p.searched == p.arena.Available() {
 		return 0
 	}
 	for a := p.next(); a != nil; a = p.next() {
