@@ -136,7 +136,7 @@ func TestNoTrafficStarves(t *testing.T) {
 				x.p = p
 				x.fill()
 			}
-			for range 30_000 { // a device completes something
+			for range 5_000 { // a device completes something
 				x := tt.all[rnd.IntN(len(tt.all))]
 				if len(x.held) > 0 {
 					i := rnd.IntN(len(x.held))
@@ -150,7 +150,7 @@ func TestNoTrafficStarves(t *testing.T) {
 				}
 			}
 			for i, x := range tt.all {
-				if x.granted < 10 {
+				if x.granted < 3 {
 					t.Errorf("%d: %d transfers of %d KiB, waits %v", i, x.granted, x.n>>10,
 						x.waits != nil)
 				}
