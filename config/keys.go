@@ -114,8 +114,9 @@ func queueDepth(depth *int, limit int) Key {
 func connectionLimits(all, perHost *int, limit int) []Key {
 	return []Key{
 		NewKey("max_connections", Int(all, 1, limit),
-			"The largest number of connections (queues). Set it higher when hosts times their "+
-				"queues exceed it, lower to protect a small machine."),
+			"The largest number of connections (queues). Peers that have not shown to be allowed "+
+				"hosts share a part of it. Set it higher when hosts times their queues exceed "+
+				"it, lower to protect a small machine."),
 		NewKey("max_connections_per_host", Int(perHost, 1, limit),
 			"The largest number of connections from one address. Set it when many hosts share an "+
 				"address (NAT, containers), or to keep one host from taking all connections."),

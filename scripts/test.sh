@@ -1,9 +1,10 @@
 #!/bin/bash
 # test.sh [all|unit|soak]: runs every check, those that fail soonest first and the lab last. "unit"
-# leaves the lab out. "soak" fuzzes ten times longer and runs the long matrices of the lab in full,
-# of which "all" has a sample (tests/lab/README.md). Every step runs, whatever failed before. At the
-# end come the skipped tests with their reasons, and the number of tests and steps. NVMF_TEST_LOG
-# keeps the output of every step in a directory; otherwise only that of failures is shown.
+# leaves the lab out. "soak" fuzzes ten times longer, runs tests/isolation for an hour with its
+# strict bound, and the long matrices of the lab in full, of which "all" has a sample
+# (tests/lab/README.md). Every step runs, whatever failed before. At the end come the skipped tests
+# with their reasons, and the number of tests and steps. NVMF_TEST_LOG keeps the output of every
+# step in a directory; otherwise only that of failures is shown.
 set -uo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
@@ -58,9 +59,15 @@ steps=(
   "282|tests, race detector, random order|go test -v -race -shuffle=on -count=1 ./..."
 )
 lab="go test -v -tags lab -count=1 ./tests/lab -timeout"
+isolation="env NVMF_ISOLATION_SOAK=1 NVMF_ISOLATION_SECONDS=1800 \
+go test -v -count=1 -timeout 3h ./tests/isolation"
 case $what in
   all) steps+=("1600|lab|$lab 80m") ;;
-  soak) steps=("600|longer fuzzing|fuzz_all" "2000|lab in full|env NVMF_LAB_SOAK=1 $lab 4h") ;;
+  soak) steps=(
+    "600|longer fuzzing|fuzz_all"
+    "3600|isolation, all culprits at once for half an hour|$isolation"
+    "2000|lab in full|env NVMF_LAB_SOAK=1 $lab 4h"
+  ) ;;
 esac
 expected() { # STEP: prints its duration in seconds
   local usual=${1%%|*} name=${1#*|}

@@ -48,8 +48,9 @@ type Queue struct {
 	RefuseDepth error
 	// NoZeroCopy: the queue can neither send from nor receive into memory of a namespace.
 	NoZeroCopy bool
-	// Depth is the argument of SetDepth.
-	Depth int
+	// Depth and Allowed are the arguments of SetDepth.
+	Depth   int
+	Allowed bool
 	// Reason is why the handler disconnected the queue.
 	Reason error
 	// OnClose, if set, is called when the queue has ended.
@@ -193,9 +194,9 @@ func (q *Queue) recycle(r *fabric.Request) {
 }
 
 // SetDepth implements fabric.Queue.
-func (q *Queue) SetDepth(depth int) error {
+func (q *Queue) SetDepth(depth int, allowed bool) error {
 	if q.RefuseDepth == nil {
-		q.Depth = depth
+		q.Depth, q.Allowed = depth, allowed
 	}
 	return q.RefuseDepth
 }

@@ -51,7 +51,7 @@ func (q *queue) haveBuffers(r *request) {
 		q.execute(r)
 		return
 	}
-	r.state = requestNeedRead
+	r.state, r.since = requestNeedRead, q.g.now()
 	r.rewind()
 	q.toRead.Push(r, &r.node)
 	q.schedule()

@@ -5,7 +5,8 @@
 // a lock or allocates:
 //
 //	group.go    completed      a receive has completed: the capsule belongs to a queue
-//	command.go  received       it gets a request; the SQE is copied, the SGL parsed
+//	command.go  received       in its turn (turn.go) it gets a request; the SQE is copied, the
+//	                           SGL parsed
 //	            Prepare        (handler) for the whole batch
 //	            prepared       in-capsule data is used where it was received, or:
 //	buffers.go  getBuffers     data buffers: memory of the namespace (zero copy) or of the pool
@@ -61,7 +62,8 @@ type Config struct {
 	// MaxQID is the largest queue ID, up to QIDLimit.
 	MaxQID int
 	// MaxQueues and MaxQueuesPerHost limit the queues of the transport and of one source address,
-	// including those being connected. Both are at most QueuesLimit.
+	// including those being connected. Both are at most QueuesLimit. Package admission says which
+	// part of them, and of QueueMemory, is for queues that are not yet those of allowed hosts.
 	MaxQueues, MaxQueuesPerHost int
 	// QueueMemory limits the registered memory of all queues in bytes: capsules and in-capsule
 	// data, about 4.2 KiB for each command of a queue's depth by default. A queue that does not fit
@@ -78,7 +80,8 @@ type Config struct {
 	// ConnectTimeout is the longest time from accepting a connection to its establishment, and from
 	// there to a successful Connect command.
 	ConnectTimeout time.Duration
-	// SendTimeout is the longest time that posted work requests make no progress.
+	// SendTimeout is the longest time that the work requests that are posted at one time take, up
+	// to twice that for each.
 	SendTimeout time.Duration
 	// MemoryTimeout is the longest time that a command waits for data buffers; then it fails with
 	// Command Interrupted, which hosts retry.
@@ -217,5 +220,5 @@ func (c *Config) limits() cmwire.Limits {
 
 // tickInterval is how often a group with work in flight checks its progress.
 func (c *Config) tickInterval() int64 {
-	return int64(min(max(min(c.SendTimeout, c.MemoryTimeout)/4, time.Millisecond), 5*time.Second))
+	return int64(min(max(min(c.SendTimeout, c.MemoryTimeout)/8, time.Millisecond), 5*time.Second))
 }

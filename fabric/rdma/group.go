@@ -22,7 +22,11 @@ type group struct {
 	queues    table[queue]
 	srqs      table[srq]
 	scheduled []*queue
+	waiting   []*queue // with capsules that wait for their turn
+	polls     uint64
 	stopTicks func() // stops the timer of tick; nil if it does not run
+	// quarantined are queues that are not in queues any more.
+	quarantined []*queue
 
 	// The batches of a poll, reused.
 	wcs   []verbs.WC
@@ -39,6 +43,9 @@ type group struct {
 	// reactor.
 	setupMu  sync.Mutex
 	byDevice map[*device]*poller
+	// strangersMu is held before setupMu to make a queue for an address that no allowed host has
+	// connected from: the queues of others wait for one of those at most.
+	strangersMu sync.Mutex
 
 	// mu guards what follows, for moments only.
 	mu      sync.Mutex
@@ -47,7 +54,12 @@ type group struct {
 	done    func()
 }
 
-const pollBatch = 64
+const (
+	pollBatch = 64
+	// reapMost is so large that a command is not hidden behind those of a deep queue, which wait
+	// for their turns.
+	reapMost = 16 * pollBatch
+)
 
 func newGroup(t *Transport, cfg fabric.GroupConfig) *group {
 	return &group{
@@ -61,10 +73,11 @@ func newGroup(t *Transport, cfg fabric.GroupConfig) *group {
 
 // Poll implements fabric.Group.
 func (g *group) Poll(budget int) int {
-	work := 0
+	g.polls++
+	work := g.beginWaiting(budget)
 	for _, p := range g.pollers {
 		for _, c := range p.polled {
-			work += g.reap(c, budget)
+			work += g.reap(c, reapMost)
 		}
 	}
 	for _, p := range g.pools {
@@ -77,9 +90,9 @@ func (g *group) Poll(budget int) int {
 	return work + g.runScheduled()
 }
 
-// reap handles completions, at most about budget.
-func (g *group) reap(c *cq, budget int) (work int) {
-	for work < budget {
+// reap handles completions, at most about most.
+func (g *group) reap(c *cq, most int) (work int) {
+	for work < most {
 		n, err := c.Poll(g.wcs)
 		for i := range g.wcs[:n] {
 			g.completed(&g.wcs[i])
@@ -210,7 +223,7 @@ func (g *group) Arm() bool {
 // busy says whether a poll would do something without a new completion. Another group on the
 // reactor may have granted memory to requests of this one.
 func (g *group) busy() bool {
-	if len(g.scheduled) > 0 || len(g.prep) > 0 || len(g.exec) > 0 {
+	if len(g.scheduled) > 0 || len(g.waiting) > 0 || len(g.prep) > 0 || len(g.exec) > 0 {
 		return true
 	}
 	for _, p := range g.pools {
@@ -230,25 +243,6 @@ func (g *group) busy() bool {
 func (g *group) startTicks() {
 	if g.stopTicks == nil {
 		g.stopTicks = g.cfg.Loop.After(g.t.cfg.tickInterval(), g.tick)
-	}
-}
-
-// tick fails what has waited too long.
-func (g *group) tick() {
-	g.stopTicks = nil
-	now := g.now()
-	waiting := false
-	for _, p := range g.pools {
-		p.Expire(now - g.t.cfg.MemoryTimeout.Nanoseconds())
-		waiting = waiting || p.HasWaiters()
-	}
-	for q := range g.queues.all() {
-		if q.checkProgress(now) {
-			waiting = true
-		}
-	}
-	if waiting {
-		g.startTicks()
 	}
 }
 
@@ -307,6 +301,7 @@ func (g *group) checkShutdown() {
 		g.stopTicks()
 		g.stopTicks = nil
 	}
+	g.endQuarantines()
 	for len(g.pollers) > 0 {
 		g.pollers[0].detach()
 	}

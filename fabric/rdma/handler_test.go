@@ -23,6 +23,7 @@ const (
 	opLeave         nvme.Opcode = 0x30 // completes, then Disconnect
 	opConnect       nvme.Opcode = 0x31 // SetDepth
 	opHoldWrite     nvme.Opcode = 0x32
+	opHoldRead      nvme.Opcode = 0x33
 )
 
 // testHandler is a controller with a piece of memory; it checks that every request
@@ -39,8 +40,10 @@ type testHandler struct {
 	phase   map[*fabric.Request]string
 	counts  map[string]int
 	checks  bool
-	one     [1]*fabric.Request
-	regions map[mem.RegionID]bool // where the data of writes came
+	// discovery: queues are those of discovery controllers.
+	discovery bool
+	one       [1]*fabric.Request
+	regions   map[mem.RegionID]bool // where the data of writes came
 }
 
 func newHandler(t testing.TB) *testHandler {
@@ -59,11 +62,11 @@ type testSession struct{ closed bool }
 func (h *testHandler) Open(q fabric.Queue) (fabric.Session, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.queue = q
 	if h.openErr != nil {
 		return nil, h.openErr
 	}
 	h.opened++
-	h.queue = q
 	return &testSession{}, nil
 }
 
@@ -108,7 +111,7 @@ func (h *testHandler) Prepare(reqs []*fabric.Request) {
 		switch r.SQE.Opcode() {
 		case opWrite, opHoldWrite:
 			r.Dir, r.Length = fabric.HostToController, n
-		case opRead, opReadFail:
+		case opRead, opReadFail, opHoldRead:
 			r.Dir, r.Length = fabric.ControllerToHost, n
 		case opZeroCopyRead:
 			r.Dir, r.Length = fabric.ControllerToHost, n
@@ -149,13 +152,13 @@ func (h *testHandler) Execute(reqs []*fabric.Request) {
 				copy(s.B, "secret of another host")
 			}
 			st = nvme.UnrecoveredReadError
-		case op == opHold, op == opHoldWrite:
+		case op == opHold, op == opHoldWrite, op == opHoldRead:
 			h.mu.Lock()
 			h.held = append(h.held, r)
 			h.mu.Unlock()
 			continue
 		case op == opConnect:
-			if err := r.Queue.SetDepth(int(r.SQE.CDW(10))); err != nil {
+			if err := r.Queue.SetDepth(int(r.SQE.CDW(10)), !h.discovery); err != nil {
 				st = nvme.ConnectInvalidParameters
 			}
 		}
@@ -177,6 +180,7 @@ func (h *testHandler) Abandon(r *fabric.Request) { h.step(r, "abandon", "prepare
 func (h *testHandler) EndZeroCopy(r *fabric.Request) {
 	h.step(r, "end zero copy", "complete", "abandon")
 }
+func (h *testHandler) WriterWaits(*fabric.Request) bool { return false }
 
 func (h *testHandler) Close(s fabric.Session) {
 	h.mu.Lock()

@@ -56,6 +56,9 @@ type manual struct {
 	h    *testHandler
 	q    *queue
 	host *hostQueue
+
+	machine *testHost
+	addr    netip.AddrPort
 }
 
 // newManual connects one queue. Stop ends it; it must be called before the test does.
@@ -89,22 +92,8 @@ func newManual(t testing.TB, o verbstest.Options, cfg Config, p hostParam) *manu
 			}
 		})
 	must(err)
-	host := newHost(t, m.f.Provider("host"))
-	m.host = host.dial(l.Addr().AddrPort, p)
-	m.host.request(p)
-	established := make(chan struct{})
-	go func() {
-		defer close(established)
-		host.event(verbs.EventEstablished)
-	}()
-	m.until(t, func() bool {
-		select {
-		case <-established:
-			return m.g.queues.len() == 1 && m.g.first().state == queueLive
-		default:
-			return false
-		}
-	})
+	m.addr, m.machine = l.Addr().AddrPort, newHost(t, m.f.Provider("host"))
+	m.host = m.connect(t, p)
 	m.q = m.g.first()
 	t.Cleanup(func() {
 		done := false
@@ -121,6 +110,32 @@ func newManual(t testing.TB, o verbstest.Options, cfg Config, p hostParam) *manu
 		m.f.Close()
 	})
 	return m
+}
+
+// connect connects a queue.
+func (m *manual) connect(t testing.TB, p hostParam) *hostQueue {
+	t.Helper()
+	host := m.machine.dial(m.addr, p)
+	host.request(p)
+	established := make(chan struct{})
+	go func() {
+		defer close(established)
+		m.machine.event(verbs.EventEstablished)
+	}()
+	m.until(t, func() bool {
+		for q := range m.g.queues.all() {
+			if q.state != queueLive {
+				return false
+			}
+		}
+		select {
+		case <-established:
+			return true
+		default:
+			return false
+		}
+	})
+	return host
 }
 
 // turn is one round of the loop.

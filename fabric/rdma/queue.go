@@ -36,7 +36,11 @@ type queue struct {
 	icd        int // bytes of in-capsule data per capsule, 0 on the admin queue
 	capsules   []capsule
 	taken      int
+	slots      int // receive slots that capsules and requests hold
 	recvsEnded bool
+	turn       int    // bytes that may still begin in turnPoll; see turn.go
+	turnPoll   uint64 // a value of g.polls
+	waits      bool   // on g.waiting
 
 	reqs []request
 	idle []*request // a stack: the one used last is in the cache
@@ -59,8 +63,10 @@ type queue struct {
 	flushed  bool   // the queue pair is in the error state
 	stop     func() // of the timer of the present state, nil if there is none
 	progress uint64 // signaled sends that have completed
-	checked  uint64 // progress at the last check
-	stuckAt  int64  // when the queue counts as stuck, 0 if nothing is in flight
+	mark     uint64 // progress that must be reached
+	stuckAt  int64  // before this, 0 if nothing is in flight
+
+	quarantined bool // the queue pair could not be destroyed: set before queueDestroyed
 
 	// cm is held by ordinary goroutines while they call the connection's identifier and queue pair.
 	cm       sync.Mutex
@@ -132,7 +138,7 @@ func (q *queue) Complete(reqs []*fabric.Request) {
 			q.freeRequest(r)
 			continue
 		}
-		r.state = requestNeedSend
+		r.state, r.since = requestNeedSend, q.g.now()
 		r.rewind()
 		q.toSend.Push(r, &r.node)
 	}
@@ -151,9 +157,9 @@ func (q *queue) schedule() {
 	}
 }
 
-// run posts what the queue's credits allow, responses with their data first, because they free what
-// other requests wait for, then RDMA READs; or it ends the queue. It returns the number of work
-// requests.
+// run posts what the queue's credits and its turn allow, responses with their data first, because
+// they free what other requests wait for, then RDMA READs; or it ends the queue. It returns the
+// number of work requests.
 func (q *queue) run() (n int) {
 	if q.state >= queueDraining {
 		return 0
@@ -162,13 +168,21 @@ func (q *queue) run() (n int) {
 		q.beginTeardown()
 		return 0
 	}
-	for r := q.toSend.First(); r != nil && q.sendResponse(r); r = q.toSend.First() {
+	left := turnBytes
+	for r := q.toSend.First(); r != nil && left > 0 && q.sendResponse(r); r = q.toSend.First() {
+		if r.sendsData() {
+			left -= int(r.Length)
+		}
 		n += q.postIfFull()
 	}
-	for r := q.toRead.First(); r != nil && q.postRead(r); r = q.toRead.First() {
+	for r := q.toRead.First(); r != nil && left > 0 && q.postRead(r); r = q.toRead.First() {
+		left -= int(r.Length)
 		n += q.postIfFull()
 	}
 	n += q.post()
+	if left <= 0 {
+		q.scheduleIfWaiting()
+	}
 	if q.state == queueClosing && q.finished() {
 		q.beginTeardown()
 	}
@@ -184,11 +198,14 @@ func (q *queue) finished() bool {
 
 // SetDepth implements fabric.Queue. The queue was made as deep as the host announced to the
 // connection manager.
-func (q *queue) SetDepth(depth int) error {
+func (q *queue) SetDepth(depth int, allowed bool) error {
 	if depth < 1 || depth > q.conn.depth {
 		return fmt.Errorf(
 			"rdma: queue of %d commands: the connection was made for at most %d (HSQSIZE+1)", depth,
 			q.conn.depth)
+	}
+	if err := q.conn.counted.Associate(allowed, 0); err != nil {
+		return fmt.Errorf("rdma: queue of %d commands: %w", depth, err)
 	}
 	q.connected = true
 	if q.state < queueClosing {
@@ -231,7 +248,9 @@ var (
 	errRemoved        = errors.New("the RDMA device was removed")
 	errNotEstablished = errors.New("the connection was not established in time")
 	errNoConnect      = errors.New("no Connect command came in time")
-	errStuck          = errors.New("the device made no progress with what it was given")
+	errShare          = errors.New("the host takes no responses, and receives are short")
+	errStuck          = errors.New("the device did not finish what it was given in time")
+	errHolds          = errors.New("memory is short, and the host does not move its data")
 )
 
 // event handles an event of the connection.
@@ -279,25 +298,6 @@ func (q *queue) timerExpired() {
 		q.signaled, q.own.posted, q.recvsEnded = 0, 0, true // they will not complete
 		q.checkDrained()
 	}
-}
-
-// checkProgress ends a queue whose sends do not complete, for instance because the host posts no
-// receives. It says whether any are in flight.
-func (q *queue) checkProgress(now int64) bool {
-	if q.state >= queueDraining {
-		return false
-	}
-	switch {
-	case q.signaled == 0:
-		q.stuckAt = 0
-	case q.stuckAt == 0 || q.progress != q.checked:
-		q.stuckAt = now + q.g.t.cfg.SendTimeout.Nanoseconds()
-	case now >= q.stuckAt:
-		q.suspectInvalidate()
-		q.fail(errStuck)
-	}
-	q.checked = q.progress
-	return q.signaled > 0
 }
 
 var _ fabric.Queue = (*queue)(nil)

@@ -74,7 +74,7 @@ func (q *queue) sent(r *request) {
 	}
 	q.scheduleIfWaiting()
 	q.freeRequest(r)
-	if len(q.capsules) > 0 && q.state < queueClosing {
+	if q.state < queueClosing {
 		q.beginNext()
 	}
 }

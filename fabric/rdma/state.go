@@ -73,8 +73,9 @@ type request struct {
 	moved     uint32
 	blockUsed uint32
 	// wrs is the number of send queue slots that what is in flight takes.
-	wrs int
-	// of a pool, or the wait for it; Segs may be of the namespace, or the capsule
+	wrs   int
+	since int64 // when it began to wait for the host, see waitsForHost
+	// memory is of a pool, or the wait for it; Segs may be of the namespace, or the capsule
 	memory mem.Allocation
 	node   list.Node[request]
 }

@@ -15,7 +15,7 @@ func (q *queue) icReq(r *pdu.ICReq) {
 	}
 	session, err := q.g.cfg.Handler.Open(q)
 	if err != nil {
-		q.g.t.log.Warn("connection refused", "remote", q.conn.info.Remote, "err", err)
+		q.peerLog().Warn("connection refused", "err", err)
 		q.Disconnect(err)
 		return
 	}
@@ -36,8 +36,8 @@ func (q *queue) icReq(r *pdu.ICReq) {
 // termReq ends the connection because the host reports a protocol error.
 func (q *queue) termReq(r *pdu.TermReq) {
 	f := r.Fault()
-	q.g.t.log.Warn("the host ended a connection for a protocol error", "remote", q.conn.info.Remote,
-		"local", q.conn.info.Local, "err", f)
+	q.peerLog().Warn("the host ended a connection for a protocol error", "local",
+		q.conn.info.Local, "err", f)
 	q.Disconnect(f)
 }
 

@@ -23,6 +23,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/fabric/admission"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 )
 
@@ -39,6 +40,8 @@ const (
 	MaxMaxH2CData    = 1 << 30
 	MinQueueMemory   = 128 << 10 // a queue of the default depth
 	ConnectionsLimit = 1 << 16   // of MaxConnections and MaxConnectionsPerHost
+	// MaxEvicted is how many connections may be open beyond MaxConnections while they end.
+	MaxEvicted = admission.MaxEvicted
 	// MaxLingerTimeout is the longest that a connection may stay open after a TermReq (TCP section
 	// 3.5).
 	MaxLingerTimeout = 30 * time.Second
@@ -50,7 +53,7 @@ const (
 	DefaultInCapsuleSize         = 128 << 10
 	DefaultMaxH2CData            = 1 << 20
 	DefaultICReqTimeout          = 10 * time.Second
-	DefaultConnectTimeout        = 30 * time.Second
+	DefaultConnectTimeout        = 10 * time.Second
 	DefaultDataTimeout           = 30 * time.Second
 	DefaultSendTimeout           = 30 * time.Second
 	DefaultMemoryTimeout         = 20 * time.Second
@@ -101,7 +104,8 @@ type Config struct {
 	// It decides how fast reads leave; writes depend on the host's.
 	CongestionControl string
 	// MaxConnections and MaxConnectionsPerHost bound the connections of the transport and of one
-	// source address.
+	// source address. Package admission says which part of them, and of QueueMemory, is for
+	// connections that are not yet those of allowed hosts.
 	MaxConnections, MaxConnectionsPerHost int
 }
 

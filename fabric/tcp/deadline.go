@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 )
 
 // orderlyLinger is the longest time that a connection stays open after an end without fault.
@@ -86,22 +87,30 @@ func (q *queue) checkDeadlines(now int64) bool {
 		q.timedOut("the data of an R2T did not arrive within %v", c.DataTimeout)
 	case passed(q.sendBy):
 		q.timedOut("the host did not read within %v", c.SendTimeout)
+	case q.blocked && !q.copyUnsent():
+		q.timedOut("the host did not read within %v what a writer waits for",
+			time.Duration(writerPatience))
 	default:
-		if q.blocked {
-			q.copyUnsent()
-		}
 		q.noteProgress(now)
 		return q.closeBy|q.handshakeBy|q.partialBy|q.grantBy()|q.sendBy != 0
 	}
 	return false
 }
 
+// peerLog logs what the host of this connection has caused.
+func (q *queue) peerLog() ratelog.Peer { return q.g.t.log.Peer(q.conn.info.Remote) }
+
 // timedOut ends the connection because something did not happen for as long as the format says.
 func (q *queue) timedOut(format string, limit time.Duration) {
-	err := fmt.Errorf(format, limit)
-	q.g.t.log.Warn("connection ended", "remote", q.conn.info.Remote, "local", q.conn.info.Local,
-		"err", err)
-	q.kill(err)
+	q.end(fmt.Errorf(format, limit))
+}
+
+// end ends the connection at once, with a line in the log. Not from within a call of the handler.
+func (q *queue) end(why error) {
+	if q.state != queueDead {
+		q.peerLog().Warn("connection ended", "local", q.conn.info.Local, "err", why)
+		q.kill(why)
+	}
 }
 
 // grantBy is when more data must have come for the R2T that has waited longest for some, 0 if there
@@ -137,10 +146,10 @@ func (g *Group) endStuck(s mem.Shortage, before int64) bool {
 	var stuck *queue
 	for _, q := range g.queues {
 		since := q.waitsSince()
-		if since == 0 || since >= before || q.held(s.Namespace) == 0 {
+		if since == 0 || since >= before || q.held(s) == 0 {
 			continue
 		}
-		if q.flow == nil || q.flow.Host == s.Host || q.flow.Host.Used() > s.Host.Used() {
+		if g.cfg.Memory.MayTake(q.flow, s.Host) {
 			stuck, before = q, since
 		}
 	}
@@ -184,13 +193,13 @@ func (q *queue) noteProgress(now int64) {
 	default:
 		q.progressAt = now
 	}
-	q.progressMark = moved + uint64(max(q.held(nil)/stuckPart, 1))
+	q.progressMark = moved + uint64(max(q.held(mem.Shortage{})/stuckPart, 1))
 }
 
-// held returns how many bytes of data memory the queue has for a namespace, nil: in all.
-func (q *queue) held(ns *mem.Share) (n int) {
+// held returns how many bytes of data memory the queue has that would end a shortage.
+func (q *queue) held(s mem.Shortage) (n int) {
 	for _, r := range q.reqs {
-		if ns == nil || r.Flow != nil && r.Flow.Namespace == ns {
+		if s.Needs(r.Flow) {
 			n += mem.Length(r.memory.Segs)
 		}
 	}

@@ -115,6 +115,47 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
+// TestUnreadZeroCopy: what a host does not take of zero-copy reads is copied after two ticks. If
+// there is no memory, the connection ends soon, but only if a writer waits.
+func TestUnreadZeroCopy(t *testing.T) {
+	for _, memory := range []bool{false, true} {
+		for _, waits := range []bool{false, true} {
+			h := newManual(t, options{zeroCopy: true, cfg: Config{SendTimeout: time.Minute}})
+			c := h.connect(pdu.Params{}, 8)
+			h.narrow()
+			const n = 1 << 20
+			for i := range 3 {
+				sqe := rw(nvme.NVMRead, uint16(i), i*n, n, false)
+				h.send(c.capsule(&sqe, nil))
+			}
+			if !memory {
+				h.exhaust()
+			}
+			h.d.writerWaits = waits
+			ticks := int(writerPatience / h.g.tick)
+			advance := func(n int) {
+				for range n {
+					h.loop.advance(time.Duration(h.g.tick))
+					h.turn()
+				}
+			}
+			advance(ticks - 1)
+			if h.t.Usage().Connections != 1 {
+				t.Errorf("memory %v, writer %v: the connection ended at once", memory, waits)
+			}
+			advance(2)
+			ended := h.t.Usage().Connections == 0
+			if want := waits && !memory; ended != want {
+				t.Errorf("memory %v, writer %v: ended %v", memory, waits, ended)
+			}
+			if got := h.d.ended.Load() == 3; got != (memory || ended) {
+				t.Errorf("memory %v, writer %v: %d reads ended", memory, waits, h.d.ended.Load())
+			}
+			h.close()
+		}
+	}
+}
+
 // Each R2T has a deadline of its own: that a host answers one does not excuse the others.
 func TestEachR2THasADeadline(t *testing.T) {
 	tg := serve(t, options{cfg: Config{DataTimeout: time.Minute}})

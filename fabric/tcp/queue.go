@@ -106,10 +106,10 @@ type request struct {
 	tag     uint16 // index in queue.reqs
 	ttag    uint16
 	round   uint16 // counts uses, makes stale transfer tags recognisable
+	unsent  uint16 // ticks that found it on sendq
 	state   requestState
 	send    sendKind // what to send, while it is on sendq
 	damaged bool     // a data digest was wrong
-	unsent  bool     // on sendq since before the last tick
 	crcDone bool
 }
 
@@ -195,11 +195,11 @@ func (q *queue) schedule() {
 func (q *queue) Info() *fabric.QueueInfo { return &q.conn.info }
 
 // SetDepth makes room for depth commands.
-func (q *queue) SetDepth(depth int) error {
+func (q *queue) SetDepth(depth int, allowed bool) error {
 	if limit := q.g.t.cfg.MaxDepth; depth < 1 || depth > limit {
 		return fmt.Errorf("tcp: queue depth %d: must be 1 to %d", depth, limit)
 	}
-	if err := q.conn.charge(int64(depth) * commandBytes); err != nil {
+	if err := q.conn.counted.Associate(allowed, int64(depth)*commandBytes); err != nil {
 		return fmt.Errorf("tcp: queue depth %d: %w", depth, err)
 	}
 	q.depth = depth
@@ -244,7 +244,7 @@ func (q *queue) put(r *request) {
 		q.g.cfg.Handler.EndZeroCopy(&r.Request)
 	}
 	r.Request.Reset()
-	r.state, r.damaged, r.unsent, r.crcDone = requestFree, false, false, false
+	r.state, r.damaged, r.unsent, r.crcDone = requestFree, false, 0, false
 	q.free = append(q.free, r)
 }
 
@@ -262,8 +262,7 @@ func (q *queue) Disconnect(why error) {
 	}
 	q.state, q.why = queueDisconnecting, why
 	if why != errShutdown {
-		q.g.t.log.Info("disconnecting", "remote", q.conn.info.Remote, "local", q.conn.info.Local,
-			"reason", why)
+		q.peerLog().Info("disconnecting", "local", q.conn.info.Local, "reason", why)
 	}
 	q.schedule()
 }
@@ -276,8 +275,7 @@ func (q *queue) fault(f pdu.Fault, offending []byte) {
 		return
 	}
 	q.sendRaw(pdu.AppendTermReq(nil, pdu.TypeC2HTermReq, f, offending))
-	q.g.t.log.Warn("connection ended for a protocol error", "remote", q.conn.info.Remote, "local",
-		q.conn.info.Local, "err", f)
+	q.peerLog().Warn("connection ended for a protocol error", "local", q.conn.info.Local, "err", f)
 	q.close(queueTerminating, f, q.g.t.cfg.LingerTimeout.Nanoseconds())
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -374,9 +373,12 @@ func TestAdoptAfterShutdown(t *testing.T) {
 	if !done {
 		t.Error("Shutdown did not report")
 	}
-	if err := h.g.Adopt(fabric.Conn(&conn{t: h.t, fd: -1})); err == nil {
+	c := &conn{t: h.t, fd: -1}
+	if err := c.admit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.g.Adopt(fabric.Conn(c)); err == nil {
 		t.Error("adopted")
 	}
-	_ = h.t.admission.Admit(netip.Addr{}, 0) // the connection above never was
 	h.close()
 }

@@ -13,7 +13,7 @@ import (
 // Transport makes NVMe/TCP listeners and groups.
 type Transport struct {
 	cfg       Config
-	log       *ratelog.Logger
+	log       *ratelog.Logger // what peers can cause at will; the rest goes to cfg.Log
 	admission *admission.Counter
 
 	mu        sync.Mutex

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -37,22 +38,16 @@ func (s *Server) startMetrics() error {
 // usageTimeout is how long a reactor may take to say what its memory is used for.
 const usageTimeout = time.Second
 
-// memoryUsage returns the use of the data memory of each reactor, zero of one that does not answer.
-func (s *Server) memoryUsage() []mem.PoolUsage {
-	answers := make([]chan mem.PoolUsage, len(s.workers))
-	for i, w := range s.workers {
-		answer := make(chan mem.PoolUsage, 1)
-		answers[i] = answer
-		w.loop.Post(func() { answer <- w.memory.Usage() })
+// memoryUsage returns the use of the data memory of each reactor, nil if one does not answer.
+func (s *Server) memoryUsage() (list []mem.PoolUsage) {
+	ctx, cancel := context.WithTimeout(context.Background(), usageTimeout)
+	defer cancel()
+	reactors, err := s.Reactors(ctx)
+	if err != nil {
+		return nil
 	}
-	timeout := time.After(usageTimeout)
-	list := make([]mem.PoolUsage, len(s.workers))
-	for i, answer := range answers {
-		select {
-		case list[i] = <-answer:
-		case <-timeout:
-			return list
-		}
+	for _, r := range reactors {
+		list = append(list, r.Memory)
 	}
 	return list
 }

@@ -179,6 +179,9 @@ func (p *Pool) take(a *Allocation, q *flowQueue, n int, urgent bool) {
 	p.charge(a, 1)
 }
 
+// Of says whether a has memory of p.
+func (a *Allocation) Of(p *Pool) bool { return len(a.Segs) > 0 && a.pool == p }
+
 // Free gives the memory back, if there is any. Waiters get it at the next Serve.
 func (a *Allocation) Free() {
 	if len(a.Segs) == 0 {

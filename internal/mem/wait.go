@@ -161,6 +161,11 @@ func (p *Pool) expired(before int64) *Allocation {
 // any that Host or one with more has.
 type Shortage struct{ Host, Namespace *Share }
 
+// Needs says whether memory of flow f would help.
+func (s Shortage) Needs(f *Flow) bool {
+	return s.Namespace == nil || f != nil && f.Namespace == s.Namespace
+}
+
 // Shortages returns what flows have waited for since before a time.
 func (p *Pool) Shortages(before int64) iter.Seq[Shortage] {
 	return func(yield func(Shortage) bool) {
@@ -181,6 +186,15 @@ func (p *Pool) Shortages(before int64) iter.Seq[Shortage] {
 			}
 		}
 	}
+}
+
+// MayTake says whether memory of flow f may be taken from it for a host that waits: because it is
+// the same host, or has more.
+func (p *Pool) MayTake(f *Flow, waits *Share) bool {
+	if f == nil || f.Host == nil {
+		return true
+	}
+	return f.Host == waits || f.Host.used[p.kind] > waits.used[p.kind]
 }
 
 // Close unmaps the memory; see Arena.Close.

@@ -49,10 +49,21 @@ var (
 		"Configured namespaces whose storage has not been found yet.")
 	connections = desc("connections", "Connections (queues) that are open, by transport.",
 		"transport")
+	unassociated = desc("connections_unassociated",
+		"Connections on which no Connect command has succeeded yet, by transport.", "transport")
+	discovery = desc("connections_discovery",
+		"Connections of discovery controllers, by transport.", "transport")
+	refused = desc("connections_refused_total",
+		"Connections and Connect commands that would have exceeded a limit, by transport.",
+		"transport")
+	evicted = desc("connections_evicted_total",
+		"Connections that ended because newer ones took their place, by transport.", "transport")
 	queueMemory = desc("queue_memory_bytes", "Memory that is counted for queues, by transport.",
 		"transport")
 	queueLimit = desc("queue_memory_limit_bytes", "The configured limit of queue_memory_bytes.",
 		"transport")
+	quarantined = desc("quarantined_queues_total",
+		"Queues that could not be destroyed and whose memory is kept, by transport.", "transport")
 	reactorMemory   = desc("reactor_memory_bytes", "Data memory of a reactor.", "reactor")
 	reactorUsed     = desc("reactor_memory_used_bytes", "Data memory that is in use.", "reactor")
 	reactorOrphaned = desc("reactor_memory_orphaned_bytes",
@@ -142,8 +153,13 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for name, usage := range c.src.Transports {
 		u := usage()
 		s.gauge(connections, float64(u.Connections), name)
+		s.gauge(unassociated, float64(u.Unassociated), name)
+		s.gauge(discovery, float64(u.Discovery), name)
+		s.counter(refused, float64(u.Refused), name)
+		s.counter(evicted, float64(u.Evicted), name)
 		s.gauge(queueMemory, float64(u.Memory), name)
 		s.gauge(queueLimit, float64(u.MemoryLimit), name)
+		s.counter(quarantined, float64(u.Quarantined), name)
 	}
 	for i, u := range c.src.ReactorMemory() {
 		reactor := strconv.Itoa(i)

@@ -82,7 +82,10 @@ func source() Source {
 			}
 		},
 		Transports: map[string]func() fabric.Usage{"tcp": func() fabric.Usage {
-			return fabric.Usage{Connections: 7, Memory: 1000, MemoryLimit: 2000}
+			return fabric.Usage{
+				Connections: 7, Unassociated: 3, Discovery: 2, Refused: 11, Evicted: 12,
+				Memory: 1000, MemoryLimit: 2000, Quarantined: 3,
+			}
 		}},
 		ReactorMemory: func() []mem.PoolUsage {
 			return []mem.PoolUsage{

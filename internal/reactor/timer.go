@@ -28,6 +28,9 @@ func (r *Reactor) After(d int64, fn func()) (stop func()) {
 	}
 }
 
+// Timers returns how many timers have neither run nor been stopped. Reactor only.
+func (r *Reactor) Timers() int { return len(r.timers) }
+
 // runTimers runs the timers that are due by the last reading of the clock and returns how many.
 // Timers that they start run in the next call at the earliest.
 func (r *Reactor) runTimers() int {

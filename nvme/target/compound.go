@@ -127,6 +127,15 @@ func (m *compound) ioDone(h *Handler, o *compoundIO, st nvme.Status) {
 	m.advance(h)
 }
 
+// cancel asks devices to give back what they have.
+func (m *compound) cancel() {
+	for i := range m.ios {
+		if o := &m.ios[i]; o.ch != nil {
+			o.ch.cancel(&o.IO)
+		}
+	}
+}
+
 // abort withdraws what devices have not seen and cancels the rest. The command completes when
 // everything is back.
 func (m *compound) abort(h *Handler) {
@@ -163,7 +172,7 @@ func (m *compound) giveUp(h *Handler) {
 			m.putIdle(o)
 			continue
 		}
-		ns.orphaned(h.t.log)
+		ns.orphaned(h)
 		o.ch.cancel(&o.IO)
 	}
 	c := m.cmd

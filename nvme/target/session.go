@@ -74,8 +74,9 @@ type cmd struct {
 	free     func()
 	capsule  mem.Allocation // a copy of in-capsule data, see copyCapsule
 	compound *compound      // carries the command out, if that takes several IOs
-	delayed  list.Node[cmd]
-	due      int64 // when a delayed command completes
+	awaiting *awaiting      // what the command waits for; nil if it does not
+	delayed  list.Node[cmd] // in Handler.delayed or Handler.awaiting
+	due      int64          // when that ends
 }
 
 func (c *cmd) isConnect() bool {

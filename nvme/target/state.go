@@ -14,6 +14,7 @@ type namespaceState struct {
 	degraded bool      // accepted writes may be lost
 	orphans  int       // IOs that devices still have although their commands were given up
 	since    time.Time // of the first of them
+	logged   bool      // that there are some
 	timeouts uint64    // commands given up
 	returns  uint64    // how often storage that was not ready became so again
 }
@@ -76,8 +77,9 @@ func (ns *namespace) degrade(log *slog.Logger, err error) {
 // timedOut counts a command that is given up. Any reactor.
 func (ns *namespace) timedOut() { ns.update(func(s *namespaceState) { s.timeouts++ }) }
 
-// orphaned records that the device has an IO whose command was given up. Any reactor.
-func (ns *namespace) orphaned(log *slog.Logger) {
+// orphaned records that the device has an IO whose command was given up, which the caller then
+// cancels. Reactor of h.
+func (ns *namespace) orphaned(h *Handler) {
 	first := false
 	ns.update(func(s *namespaceState) {
 		if first = s.orphans == 0; first {
@@ -85,6 +87,17 @@ func (ns *namespace) orphaned(log *slog.Logger) {
 		}
 		s.orphans++
 	})
+	if first {
+		h.post(func() { ns.logOrphans(h.t.log) }) // once what can be canceled is back
+	}
+}
+
+// logOrphans logs that the device has such IOs, once until all are back. Any reactor.
+func (ns *namespace) logOrphans(log *slog.Logger) {
+	ns.state.mu.Lock()
+	first := ns.state.orphans > 0 && !ns.state.logged
+	ns.state.logged = ns.state.orphans > 0
+	ns.state.mu.Unlock()
 	if first {
 		log.Error("device does not answer: its namespace is not ready until it does", "subsystem",
 			ns.sub.nqn, "nsid", ns.nsid, "device", ns.dev.Info().Identity)
@@ -95,8 +108,8 @@ func (ns *namespace) orphaned(log *slog.Logger) {
 func (ns *namespace) returned(log *slog.Logger) {
 	var since time.Time
 	ns.update(func(s *namespaceState) {
-		if s.orphans--; s.orphans == 0 {
-			since = s.since
+		if s.orphans--; s.orphans == 0 && s.logged {
+			since, s.logged = s.since, false
 		}
 	})
 	if !since.IsZero() {

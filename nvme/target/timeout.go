@@ -52,8 +52,8 @@ func (h *Handler) stopTimeoutsIfIdle() {
 func (h *Handler) checkTimeouts() (left bool) {
 	now := h.loop.Now()
 	for s := range h.sessions.All() {
-		if s.outstanding == 0 {
-			continue
+		if s.outstanding == 0 || s.qid == 0 {
+			continue // no device has commands of admin queues
 		}
 		expired := s.closed && now-s.closedAt >= closeGrace
 		for i, c := range s.cmds {
@@ -120,7 +120,7 @@ func (h *Handler) giveUp(c *cmd) {
 	c.s.cmds[c.i], r.Command = next, next
 	c.req, c.executing = nil, false
 	ch.ns.timedOut()
-	ch.ns.orphaned(h.t.log)
+	ch.ns.orphaned(h)
 	h.finish(next, 0, notReady)
 	ch.cancel(&c.io)
 }

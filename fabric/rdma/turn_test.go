@@ -1,0 +1,77 @@
+package rdma
+
+import (
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// A queue with 128 commands delays the one command of another by a turn, not by all of them; each
+// poll serves a turn of it.
+func TestTurns(t *testing.T) {
+	for name, tt := range map[string]struct {
+		op   nvme.Opcode
+		size uint32
+		turn int // commands
+	}{
+		"small":  {opRead, 512, turnCommands},
+		"large":  {opRead, 128 << 10, 3},
+		"writes": {opWrite, 128 << 10, 3},
+	} {
+		for srq, size := range map[string]int{"": 0, " SRQ": 2 * srqSlabSlots} {
+			t.Run(name+srq, func(t *testing.T) {
+				const depth = 128
+				m := newManual(t, verbstest.Options{}, Config{SRQSize: size}, ioParam(depth))
+				other := m.connect(t, ioParam(2))
+				for cid := range uint16(depth) {
+					s := m.host.keyed(command(tt.op, cid, 0, tt.size), 0, tt.size)
+					m.host.send(&s, nil)
+				}
+				s := other.keyed(command(opRead, 7, 0, 4096), 0, 4096)
+				other.send(&s, nil)
+				m.turn()
+				if n := m.h.counts["prepare"]; n != tt.turn+1 {
+					t.Errorf("%d commands have begun, want %d and the other", n, tt.turn)
+				}
+				if m.g.Arm() {
+					t.Error("the reactor may sleep although commands wait")
+				}
+				if cqe, _, ok := other.response(); !ok || !cqe.Status().OK() || cqe.CID() != 7 {
+					t.Errorf("the other: %v, %v", cqe.Status(), ok)
+				}
+				m.turn()
+				if n := m.h.counts["prepare"]; n != 2*tt.turn+1 {
+					t.Errorf("%d commands have begun in two polls, want %d", n, 2*tt.turn+1)
+				}
+				m.until(t, func() bool { return m.h.counts["complete"] == depth+1 })
+			})
+		}
+	}
+}
+
+// What completes at once, after a disk has answered, is sent in turns as well.
+func TestTurnsOfResponses(t *testing.T) {
+	const depth, size = 16, 128 << 10
+	m := newManual(t, verbstest.Options{}, Config{}, ioParam(depth))
+	hold := m.f.Inject(verbstest.Fault{
+		Host: "target", Ops: verbstest.OpWrite, Hold: true, Times: -1,
+	})
+	for cid := range uint16(depth) {
+		s := m.host.keyed(command(opHoldRead, cid, 0, size), 0, size)
+		m.host.send(&s, nil)
+	}
+	m.until(t, func() bool { return len(m.h.held) == depth })
+	for _, r := range m.h.held {
+		m.h.complete(r, nvme.Success)
+	}
+	m.h.held = nil
+	for polls := 1; polls <= 2; polls++ {
+		m.turn()
+		if n := m.q.sqSize - m.q.sqFree; n != 2*3*polls {
+			t.Errorf("%d work requests after %d polls, want %d", n, polls, 2*3*polls)
+		}
+	}
+	hold.Release()
+	m.until(t, func() bool { return m.q.sqFree == m.q.sqSize })
+}

@@ -1,0 +1,139 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// ioWire connects I/O queue qid of a controller, on which a test sends its own bytes.
+func (h *harness) ioWire(c *host.Controller, qid uint16, size int) *wire {
+	h.t.Helper()
+	w := h.wire()
+	h.must(w.SetReadBuffer(4096))
+	o := variant{}.hostOptions()
+	op := host.ConnectCommand(qid, size, &o, c.CNTLID())
+	op.SQE.SetFlags(1 << 6)
+	op.SQE.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, nvme.ConnectDataSize)
+	var capsule pdu.CapsuleCmd
+	capsule.Set(&w.p, nvme.ConnectDataSize)
+	*capsule.SQE() = op.SQE
+	w.write(append(append(greeting(), capsule[:]...), op.Data...))
+	w.take(pdu.TypeICResp)
+	if st := (*pdu.CapsuleResp)(w.take(pdu.TypeCapsuleResp)).CQE().Status(); !st.OK() {
+		h.t.Fatalf("I/O queue %d: %v", qid, st)
+	}
+	return w
+}
+
+// readAndWait sends reads of 1 MiB of namespace 1, one after the other, and takes none of the data.
+func (w *wire) readAndWait(from, n int) {
+	w.t.Helper()
+	var all []byte
+	for i := range n {
+		var c pdu.CapsuleCmd
+		c.Set(&w.p, 0)
+		op := new(host.Op)
+		op.Read(1, uint64(from+i)<<20>>9, 1<<20>>9, nil)
+		op.SQE.SetFlags(1 << 6)
+		op.SQE.SetCID(uint16(i))
+		op.SQE.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, 1<<20)
+		*c.SQE() = op.SQE
+		all = append(all, c[:]...)
+	}
+	w.write(all)
+}
+
+// slowSize is the size of the namespace that is read and written.
+const slowSize = 64 << 20
+
+// TestSlowReaders: hosts that do not take what they read of a namespace in memory do not stop the
+// writes of another host to the same blocks, although there is no memory to copy the data to.
+func TestSlowReaders(t *testing.T) {
+	for name, slow := range map[string]func(h *harness){"tcp": unreadTCP, "rdma": unreadRDMA} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, options{memory: 16})
+			victim := h.connect(plain[0])
+			q := h.open(victim, 1, 32)
+			ctx := testContext(t)
+			big, small := h.buffer(victim, 1<<20), h.buffer(victim, 4096)
+			for off := 0; off < slowSize; off += 1 << 20 {
+				h.must(q.Write(ctx, 1, uint64(off>>9), 1<<20>>9, big, 0))
+			}
+			slow(h)
+			var longest time.Duration
+			for off := 0; off < slowSize; off += 16 << 10 {
+				start := time.Now()
+				if err := q.Write(ctx, 1, uint64(off>>9), 8, small, 0); err != nil {
+					t.Fatalf("a write at %d after %v: %v", off, time.Since(start), err)
+				}
+				longest = max(longest, time.Since(start))
+			}
+			t.Logf("the longest of %d writes took %v", slowSize>>14, longest)
+			if longest > time.Second {
+				t.Errorf("a write took %v", longest)
+			}
+		})
+	}
+}
+
+// unreadTCP reads all of the namespace and takes none of it from its sockets.
+func unreadTCP(h *harness) {
+	c := h.connect(plain[0])
+	for i := range 4 {
+		h.ioWire(c, uint16(i+1), 32).readAndWait(i*16, 16)
+	}
+	h.ping(c)
+}
+
+// unreadRDMA does so with RDMA WRITEs that are not acknowledged before the end of the test.
+func unreadRDMA(h *harness) {
+	c := h.connect(plain[1])
+	q := h.open(c, 1, 128)
+	b := h.buffer(c, 1<<20)
+	var held *verbstest.Injection
+	for range 2 { // at first, memory is registered
+		for off := uint64(0); off < slowSize; off += 1 << 20 {
+			op := new(host.Op)
+			op.Read(1, off>>9, 1<<20>>9, b)
+			_, err := q.Submit(op)
+			h.must(err)
+		}
+		if held == nil {
+			h.finish(q, slowSize>>20)
+			held = h.fabric.Inject(verbstest.Fault{
+				Host: "target", Ops: verbstest.OpWrite, Times: -1, Hold: true,
+			})
+		}
+	}
+	h.t.Cleanup(func() {
+		held.Release()
+		h.finish(q, slowSize>>20)
+	})
+	_, err := q.Poll(make([]host.Completion, 1)) // sends what was submitted
+	h.must(err)
+	h.ping(c)
+	h.until("the WRITEs are held", func() bool { return held.Fired() > 0 })
+}
+
+// finish waits for n successful commands.
+func (h *harness) finish(q *host.Queue, n int) {
+	h.t.Helper()
+	done := make([]host.Completion, n)
+	for n > 0 {
+		got, err := q.Poll(done)
+		h.must(err)
+		for i := range done[:got] {
+			if st := done[i].Status(); !st.OK() {
+				h.t.Error(st)
+			}
+		}
+		if n -= got; got == 0 {
+			h.must(q.Wait(timeout))
+		}
+	}
+}

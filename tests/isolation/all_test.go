@@ -1,0 +1,157 @@
+package isolation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// duration is how long TestAllCulprits takes on each transport: NVMF_ISOLATION_SECONDS in all, or
+// 20 s.
+func duration(t *testing.T) time.Duration {
+	n := 20
+	if s := os.Getenv("NVMF_ISOLATION_SECONDS"); s != "" {
+		var err error
+		if n, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return time.Duration(n) * time.Second / 2
+}
+
+// TestAllCulprits: beside all culprits, which come and go at random, two victims keep their service
+// and their data. NVMF_ISOLATION_SEED repeats a run as far as that can be.
+func TestAllCulprits(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("NVMF_ISOLATION_SEED"); s != "" {
+		var err error
+		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("NVMF_ISOLATION_SEED=%d", seed)
+	for _, link := range onBoth {
+		t.Run(fmt.Sprint(link), func(t *testing.T) { allCulprits(t, link, seed) })
+	}
+}
+
+func allCulprits(t *testing.T, link nvme.TransportType, seed uint64) {
+	end := time.Now().Add(duration(t))
+	e := newEnv(t, link, nil)
+	victims := []*victim{newVictim(e, 0), newVictim(e, 1)}
+	together(victims, 50*time.Millisecond)
+	base := e.count()
+	var all outcome
+	turns := map[string]int{}
+	for round := uint64(0); time.Now().Before(end); round++ {
+		alone, beside := time.Second, min(4*time.Second, time.Until(end))
+		if soak {
+			alone, beside = 5*time.Second, min(time.Minute, time.Until(end))
+		}
+		latencies, o := together(victims, alone)
+		o.alone, o.keepAlives = latencies, nil
+		all.add(o)
+		ctx, cancel := context.WithCancel(context.Background())
+		stop := e.startAll(ctx, seed+round)
+		latencies, o = together(victims, beside)
+		o.beside = latencies
+		all.add(o)
+		cancel()
+		for name, n := range stop() {
+			turns[name] += n
+		}
+		err := e.settles("what the culprits took is given back",
+			func() error { return e.count().above(base) })
+		if err = errors.Join(err, all.unbroken()); err != nil {
+			t.Errorf("round %d: %v", round, err)
+			break
+		}
+	}
+	t.Logf("%v; turns of the culprits: %v", &all, turns)
+	if len(turns) == 0 {
+		t.Error("no culprit took anything")
+	}
+	if err := all.quick(false); err != nil {
+		t.Error(err)
+	}
+	for _, v := range victims {
+		e.must(v.sweep())
+	}
+}
+
+// together runs the victims at the same time.
+func together(victims []*victim, d time.Duration) (latencies []time.Duration, all outcome) {
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	for _, v := range victims {
+		wg.Go(func() {
+			list, o := v.run(d)
+			mu.Lock()
+			defer mu.Unlock()
+			latencies = append(latencies, list...)
+			all.add(o)
+		})
+	}
+	wg.Wait()
+	return latencies, all
+}
+
+// longestTurn is how long a culprit works, or pauses, at most.
+func longestTurn() time.Duration {
+	if soak {
+		return 20 * time.Second
+	}
+	return 2 * time.Second
+}
+
+// startAll starts every culprit on the victims' transport, each at random times for random times.
+// stop waits for them, after the end of ctx, and returns how often each of them took something.
+func (e *env) startAll(ctx context.Context, seed uint64) (stop func() map[string]int) {
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	turns := map[string]int{}
+	for i, r := range rows() {
+		if !r.mayJoin(e.link) {
+			continue
+		}
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(seed, uint64(i)))
+			random := func() time.Duration {
+				return time.Duration(rng.Int64N(int64(longestTurn())))
+			}
+			for sleep(ctx, random()) {
+				turn, cancel := context.WithTimeout(ctx, random())
+				a := &attack{env: e, ready: make(chan struct{})}
+				_ = r.run(turn, a) // beside others it may not get what it wants
+				if a.took.Load() > 0 {
+					mu.Lock()
+					turns[r.name]++
+					mu.Unlock()
+				}
+				cancel()
+			}
+		})
+	}
+	return func() map[string]int {
+		wg.Wait()
+		return turns
+	}
+}
+
+// mayJoin says that the row can be part of TestAllCulprits.
+func (r *row) mayJoin(link nvme.TransportType) bool {
+	for _, l := range r.links {
+		if l == link {
+			return !r.alone
+		}
+	}
+	return false
+}

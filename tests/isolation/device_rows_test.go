@@ -1,0 +1,208 @@
+package isolation
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+var deviceRows = []row{
+	{
+		name: "hung namespace, reads", culprit: "device", attacks: "data memory", links: onBoth,
+		run: func(ctx context.Context, a *attack) error { return hungDevice(ctx, a, false) },
+	},
+	{
+		name: "hung namespace, writes", culprit: "device", attacks: "data memory", links: onBoth,
+		run: func(ctx context.Context, a *attack) error { return hungDevice(ctx, a, true) },
+	},
+	{
+		name: "hung namespace, commands given up", culprit: "device",
+		attacks: "data memory of orphans", links: onBoth,
+		run: givenUp,
+	},
+	{
+		name: "hung namespace, host reconnects", culprit: "device",
+		attacks: "data memory of ended queues", links: onBoth, busy: true,
+		run: hungReconnects,
+	},
+	{
+		name: "device is full", culprit: "device", attacks: "data memory", links: onBoth,
+		run: fullDevice,
+	},
+	{
+		name: "space query hangs", culprit: "device", attacks: "goroutines", links: onBoth,
+		run: func(ctx context.Context, a *attack) error {
+			defer a.thin.begin()()
+			return queries(ctx, a, func() *host.Op {
+				op := &host.Op{Data: make([]byte, nvme.IdentifyDataSize)}
+				op.SQE.SetOpcode(nvme.AdminIdentify)
+				op.SQE.SetNSID(nsThin)
+				op.SQE.Identify().Set(nvme.CNSNamespace, 0, 0)
+				return op
+			})
+		},
+	},
+	{
+		name: "SMART query hangs", culprit: "device", attacks: "goroutines", links: onBoth,
+		run: func(ctx context.Context, a *attack) error {
+			defer a.drive.begin()()
+			return queries(ctx, a, func() *host.Op {
+				op := &host.Op{Data: make([]byte, 512)}
+				op.SQE.SetOpcode(nvme.AdminGetLogPage)
+				op.SQE.SetNSID(0xFFFFFFFF)
+				op.SQE.GetLog().Set(nvme.LogSMART, 512, 0, 0, true)
+				return op
+			})
+		},
+	},
+}
+
+// bigCommands is more than the data memory holds.
+const bigCommands = 100
+
+// hungDevice has a host with 100 commands of 1 MiB at a namespace that hangs.
+func hungDevice(ctx context.Context, a *attack, write bool) error {
+	defer a.hangs.begin()()
+	p, err := a.join(ctx, 1)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if err := p.submit(p.queues[0], bigCommands, write, nsHung, mdts); err != nil {
+		return err
+	}
+	// The data of writes is on its way as long as the host answers R2Ts.
+	var none [0]host.Completion
+	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
+		if _, err := p.queues[0].Poll(none[:]); err != nil {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+	a.takes(a.hung.Held())
+	a.hold(ctx)
+	return nil
+}
+
+// givenUp is hungDevice after io_timeout, when nobody waits for the commands any more but the
+// device.
+func givenUp(ctx context.Context, a *attack) error {
+	defer a.hangs.begin()()
+	p, err := a.join(ctx, 1)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	q := p.queues[0]
+	if err := p.submit(q, bigCommands, false, nsHung, mdts); err != nil {
+		return err
+	}
+	done := make([]host.Completion, bigCommands)
+	for end := time.Now().Add(answerLimit); q.Outstanding() > 0; {
+		if _, err := q.Poll(done); err != nil {
+			return err
+		}
+		if time.Now().After(end) {
+			return errors.New("commands of a hung device are not given up")
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		_ = q.Wait(10 * time.Millisecond)
+	}
+	a.takes(a.hung.Held())
+	a.hold(ctx)
+	return nil
+}
+
+// hungReconnects has a host that ends its queue and connects again while the device hangs: what the
+// ended queues had is still with the device.
+func hungReconnects(ctx context.Context, a *attack) error {
+	const each, rounds = 16, 8 // 128 MiB in all
+	defer a.hangs.begin()()
+	again := func() error {
+		p, err := a.join(ctx, 1)
+		if ctx.Err() != nil {
+			if err == nil {
+				p.close()
+			}
+			return nil
+		}
+		if err != nil {
+			return nil // it may be refused
+		}
+		defer p.close()
+		if err := p.submit(p.queues[0], each, false, nsHung, mdts); err != nil {
+			return err
+		}
+		sleep(ctx, 20*time.Millisecond)
+		return nil
+	}
+	for range rounds {
+		if err := again(); err != nil {
+			return err
+		}
+	}
+	a.takes(a.hung.Held())
+	a.inPlace()
+	return a.repeat(ctx, 100*time.Millisecond, again)
+}
+
+// fullDevice has a host whose commands wait for a device that takes no more, with one in progress.
+func fullDevice(ctx context.Context, a *attack) error {
+	defer a.hangs.begin()()
+	p, err := a.join(ctx, 1)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if err := p.submit(p.queues[0], 1, false, nsHung, blockSize); err != nil {
+		return err
+	}
+	for a.hung.Held() == 0 && sleep(ctx, time.Millisecond) {
+	}
+	defer a.full.begin()()
+	if err := p.submit(p.queues[0], bigCommands, false, nsHung, mdts); err != nil {
+		return err
+	}
+	a.takes(1)
+	if !sleep(ctx, 100*time.Millisecond) {
+		return nil
+	}
+	a.hold(ctx)
+	return nil
+}
+
+// queries has a host ask what hangs, as often as it can, on one controller after another. Answers
+// that were cached before come at once.
+func queries(ctx context.Context, a *attack, op func() *host.Op) error {
+	const controllers, each = 20, 30
+	stuck := int64(0)
+	for end := time.Now().Add(answerLimit); stuck < controllers && time.Now().Before(end); {
+		before := a.took.Load()
+		p, err := a.join(ctx, 0)
+		if err != nil {
+			return err
+		}
+		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		var answers []func() (nvme.CQE, error)
+		for range each {
+			answers = append(answers, p.AdminAsync(short, op()))
+		}
+		for _, answer := range answers {
+			if _, err := answer(); err != nil {
+				a.takes(1) // it is stuck
+			}
+		}
+		cancel()
+		p.close()
+		if a.took.Load() > before {
+			stuck++
+		}
+	}
+	a.hold(ctx)
+	return nil
+}

@@ -1,0 +1,81 @@
+package isolation
+
+import (
+	"sync"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// fault is something that several culprits may turn on: it ends when the last one has ended it. Any
+// goroutine may use it.
+type fault struct {
+	mu      sync.Mutex
+	users   int
+	on, off func()
+}
+
+// begin turns the fault on; the function it returns ends that.
+func (f *fault) begin() (end func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.users++; f.users == 1 {
+		f.on()
+	}
+	return sync.OnceFunc(func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.users--; f.users == 0 {
+			f.off()
+		}
+	})
+}
+
+// stall is a fault by which calls hang.
+type stall struct {
+	fault
+	stalled sync.RWMutex
+}
+
+func (s *stall) init() { s.on, s.off = s.stalled.Lock, s.stalled.Unlock }
+
+// pass returns when nobody has turned it on.
+func (s *stall) pass() {
+	s.stalled.RLock()
+	defer s.stalled.RUnlock()
+}
+
+// thinDevice is a thin device that may hang when it is asked for its space, as a network file
+// system does.
+type thinDevice struct {
+	backend.Device
+	stall
+}
+
+// Info implements backend.Device.
+func (d *thinDevice) Info() backend.Info {
+	i := d.Device.Info()
+	i.Thin = true
+	return i
+}
+
+// Space implements backend.SpaceReporter.
+func (d *thinDevice) Space() (allocated, free int64, err error) {
+	d.pass()
+	return blockSize, -1, nil
+}
+
+// drive is a target.Drive that may hang when it is asked for its health.
+type drive struct{ stall }
+
+// ID implements target.Drive.
+func (d *drive) ID() string { return "drive" }
+
+// Counts implements target.Drive.
+func (d *drive) Counts() bool { return false }
+
+// SMART implements target.Drive.
+func (d *drive) SMART() (*nvme.SMARTLog, error) {
+	d.pass()
+	return new(nvme.SMARTLog), nil
+}

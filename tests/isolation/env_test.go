@@ -1,0 +1,212 @@
+package isolation
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/backend/ram"
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+const (
+	subNQN      = "nqn.2026-11.io.nvmf-target:isolation"
+	victimNQN   = "nqn.2026-11.io.nvmf-target:victim"
+	victimNQN2  = "nqn.2026-11.io.nvmf-target:victim2"
+	culpritNQN  = "nqn.2026-11.io.nvmf-target:culprit"
+	strangerNQN = "nqn.2026-11.io.nvmf-target:stranger" // is allowed nowhere
+
+	blockSize     = 4096
+	namespaceSize = 64 << 20
+	mdts          = 1 << 20
+)
+
+// The namespaces: all with RAM behind them, but only the first is zero copy, so the others need
+// data memory.
+const (
+	nsRAM  = 1
+	nsPool = 2
+	nsHung = 3 // does not answer while a test holds it
+	nsThin = 4 // may hang when it is asked for its space
+	// nsDrive may hang when it is asked for its health. It is added to the running target, since
+	// the configuration has drives of real devices only.
+	nsDrive = 5
+)
+
+// configuration is the default one, which has one reactor with 64 MiB, but that it does not pin
+// threads, which share their CPUs with the hosts of the test.
+const configuration = `
+listeners:
+  - {transport: tcp, address: 127.0.0.1, port: 0, on_unavailable: fail}
+  - {transport: rdma, address: 10.0.0.1, on_unavailable: fail}
+reactors: {count: 1, spin: 0s, memory: 64MiB}
+subsystems:
+  - nqn: ` + subNQN + `
+    hosts: [` + victimNQN + `, ` + victimNQN2 + `, ` + culpritNQN + `]
+    namespaces:
+      - {nsid: 1, backend: ram, size: 1MiB}
+      - {nsid: 2, backend: ram, size: 1MiB}
+      - {nsid: 3, backend: ram, size: 1MiB}
+      - {nsid: 4, backend: ram, size: 1MiB}
+`
+
+// The time limits of the target are a tenth of the defaults, so that what is only noticed after
+// them is noticed within a test.
+func shorten(c *config.Config) {
+	c.TCP.ICReqTimeout = time.Second
+	c.TCP.ConnectTimeout = 3 * time.Second
+	c.TCP.DataTimeout = 3 * time.Second
+	c.TCP.SendTimeout = 3 * time.Second
+	c.TCP.MemoryTimeout = 2 * time.Second
+	c.TCP.LingerTimeout = time.Second
+	c.RDMA.ConnectTimeout = 1500 * time.Millisecond
+	c.RDMA.SendTimeout = 3 * time.Second
+	c.RDMA.MemoryTimeout = 2 * time.Second
+	for i := range c.Subsystems[0].Namespaces {
+		c.Subsystems[0].Namespaces[i].Timeout = 2 * time.Second
+	}
+}
+
+// env is a running target: the server of internal/app on TCP and a fake RDMA fabric.
+type env struct {
+	t      *testing.T
+	link   nvme.TransportType // of the hosts in this test
+	server *app.Server
+	fabric *verbstest.Fabric
+	addrs  map[nvme.TransportType]netip.AddrPort
+	log    *testutil.Log
+	hung   *backendtest.Faulty // nsHung
+	hangs  fault               // of nsHung: it keeps what it gets
+	full   fault               // of nsHung: it takes nothing
+	thin   *thinDevice
+	drive  *drive         // of nsDrive
+	extra  backend.Device // nsDrive
+	before counts         // what there was before the target started
+}
+
+func newEnv(t *testing.T, link nvme.TransportType, change func(*config.Config)) *env {
+	t.Helper()
+	e := &env{
+		t: t, link: link, log: new(testutil.Log), addrs: map[nvme.TransportType]netip.AddrPort{},
+		fabric: verbstest.New(verbstest.Options{CMTimeout: 500 * time.Millisecond}), // as shorten
+	}
+	e.before = e.process()
+	c, err := app.Parse("isolation.yaml", []byte(configuration), nil)
+	e.must(err)
+	shorten(c)
+	if change != nil {
+		change(c)
+	}
+	e.fabric.AddHost("target", verbstest.RoCE("dev0", netip.MustParseAddr("10.0.0.1")))
+	e.fabric.AddHost("host", verbstest.RoCE("dev0", netip.MustParseAddr("10.0.0.2")))
+	e.fabric.AddHost("culprit", verbstest.RoCE("dev0", netip.MustParseAddr("10.0.0.3")))
+	e.fabric.AddHost("unplugged", verbstest.RoCE("dev0", netip.MustParseAddr("10.0.0.4")))
+	e.hung = backendtest.NewFaulty(e.ram())
+	e.thin, e.drive, e.extra = &thinDevice{Device: e.ram()}, new(drive), e.ram()
+	e.thin.init()
+	e.drive.init()
+	e.hangs.on, e.hangs.off = func() { e.hung.Hold(nil) }, e.hung.Release
+	e.full.on, e.full.off = func() { e.hung.Full(true) }, func() { e.hung.Full(false) }
+	devices := map[uint32]backend.Device{
+		nsRAM: e.ram(), nsPool: backendtest.NewFaulty(e.ram()), nsHung: e.hung, nsThin: e.thin,
+	}
+	e.server = app.NewServer(app.Options{
+		Config: c, Log: e.log.Logger(), Version: "isolation", Verbs: e.fabric.Provider("target"),
+		OpenDevice: func(n *config.Namespace) (backend.Device, error) {
+			return devices[n.NSID], nil
+		},
+		Failed: func(err error) { t.Errorf("a reactor has failed: %v", err) },
+	})
+	t.Cleanup(e.close)
+	e.must(e.server.Start())
+	e.must(e.server.Target().AddNamespace(subNQN,
+		target.NamespaceConfig{NSID: nsDrive, Device: e.extra, Drive: e.drive}))
+	for _, a := range e.server.Addrs() {
+		e.addrs[a.Transport] = a.AddrPort
+	}
+	return e
+}
+
+func (e *env) must(err error) {
+	e.t.Helper()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e *env) ram() backend.Device {
+	d, err := ram.Open(ram.Config{Size: namespaceSize, BlockSize: blockSize})
+	e.must(err)
+	return d
+}
+
+// close stops the target, which reports memory that was not freed, and checks that nothing is left.
+func (e *env) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
+	defer cancel()
+	if err := e.server.Stop(ctx); err != nil {
+		e.t.Errorf("stop: %v", err)
+	}
+	if err := e.extra.Close(); err != nil {
+		e.t.Error(err)
+	}
+	e.fabric.Close()
+	if live := e.fabric.Live("target"); live != (verbstest.Counts{}) {
+		e.t.Errorf("RDMA objects of the target are left: %+v", live)
+	}
+	if err := e.settles("the process is as before the start", func() error {
+		return e.process().above(e.before)
+	}); err != nil {
+		e.t.Error(err)
+	}
+	if e.t.Failed() {
+		log := e.log.String()
+		e.t.Logf("end of the target's log:\n%s", log[max(0, len(log)-4000):])
+	}
+}
+
+// settles waits until cond returns nil, for settleLimit at most.
+func (e *env) settles(what string, cond func() error) error {
+	end := time.Now().Add(settleLimit)
+	for {
+		err := cond()
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%s: not within %v: %w", what, settleLimit, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// transport connects a host: over TCP from an address, the zero Addr is any, over RDMA from a
+// machine.
+func (e *env) transport(from netip.Addr, machine string) host.Transport {
+	if e.link == nvme.TransportRDMA {
+		return host.RDMA{
+			Provider: e.fabric.Provider(machine), Addr: e.addrs[nvme.TransportRDMA],
+		}
+	}
+	return host.TCP{Addr: e.addrs[nvme.TransportTCP], Source: from}
+}
+
+// address is a local address for hosts over TCP: 127.0.1.1 and following.
+func address(n int) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 1, byte(n + 1)}) }
+
+// hostOptions are those of an allowed host or a stranger.
+func hostOptions(nqn string) host.Options {
+	o := host.Options{HostNQN: nqn, SubNQN: subNQN, Timeout: answerLimit}
+	copy(o.HostID[:], nqn[len(nqn)-8:])
+	return o
+}

@@ -1,0 +1,379 @@
+package isolation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+var hostRows = []row{
+	{
+		name: "unanswered R2Ts and half capsules", culprit: "host", attacks: "data memory",
+		links: onTCP,
+		run:   unanswered,
+	},
+	{
+		name: "R2Ts answered now and then", culprit: "host", attacks: "deadlines of data memory",
+		links: onTCP,
+		run:   trickle, alone: true,
+		change: func(c *config.Config) { c.TCP.DataTimeout = trickleTimeout },
+	},
+	{
+		name: "unread reads", culprit: "host", attacks: "data memory", links: onTCP,
+		run: func(ctx context.Context, a *attack) error { return unread(ctx, a, 0) },
+	},
+	{
+		name: "reads taken byte by byte", culprit: "host", attacks: "data memory", links: onTCP,
+		run: func(ctx context.Context, a *attack) error {
+			return unread(ctx, a, 10*time.Millisecond)
+		},
+	},
+	{
+		name: "unread zero-copy reads of the victim's blocks", culprit: "host",
+		attacks: "loaned blocks", links: onTCP,
+		run: func(ctx context.Context, a *attack) error { return unreadZeroCopy(ctx, a, false) },
+	},
+	{
+		name: "unread zero-copy reads without data memory", culprit: "host",
+		attacks: "loaned blocks and data memory", links: onTCP,
+		run: func(ctx context.Context, a *attack) error { return unreadZeroCopy(ctx, a, true) },
+	},
+	{
+		name: "stopped process", culprit: "host", attacks: "data memory", links: onTCP,
+		run: stopped,
+	},
+	{
+		name: "aborted writes", culprit: "host", attacks: "data memory", links: onBoth,
+		run: abortedWrites, alone: true, busy: true,
+	},
+	{
+		name: "bursts of large reads", culprit: "host", attacks: "turns of the reactor",
+		links: onBoth, busy: true, run: bursts,
+	},
+	{
+		name: "connects again and again", culprit: "host", attacks: "controllers and queues",
+		links: onBoth, busy: true, run: churn,
+	},
+	{
+		name: "broken PDUs", culprit: "host", attacks: "connections and the log",
+		links: onTCP, busy: true, run: brokenPDUs,
+	},
+	{
+		name: "unplugged in the middle of reads", culprit: "host", attacks: "queue pairs",
+		links: onRDMA, run: unplugged, busy: true,
+	},
+}
+
+// unanswered has 64 R2Ts of 1 MiB and 39 half capsules of 128 KiB.
+func unanswered(ctx context.Context, a *attack) error {
+	const grants, halves, half = 64, 39, 128 << 10
+	p, err := a.join(ctx, 0)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	r, err := a.rawQueue(ctx, p)
+	if err != nil {
+		return err
+	}
+	if _, err := r.Write(sends(grants, true, nsPool, 1024, mdts)); err != nil {
+		return err
+	}
+	a.takes(1)
+	for range halves {
+		r, err := a.rawQueue(ctx, p)
+		if err != nil {
+			break // a limit of its own
+		}
+		var op host.Op
+		op.Write(nsPool, 1024, half/blockSize, make([]byte, half), 0)
+		if _, err := r.Write(capsule(&op)[:half/2]); err != nil {
+			return err
+		}
+	}
+	sleep(ctx, 100*time.Millisecond)
+	a.hold(ctx)
+	return nil
+}
+
+// trickleTimeout is the DataTimeout for trickle.
+const trickleTimeout = 600 * time.Millisecond
+
+// trickle leaves 50 R2Ts of 1 MiB unanswered, and answers one of 4 KiB before each deadline. That
+// must not renew the deadline of the others for ever.
+func trickle(ctx context.Context, a *attack) error {
+	const grants, small = 50, 100
+	p, err := a.join(ctx, 0)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	r, err := a.rawQueue(ctx, p)
+	if err != nil {
+		return err
+	}
+	if _, err := r.Write(sends(grants, true, nsPool, 1024, mdts)); err != nil {
+		return err
+	}
+	a.takes(1)
+	end := time.Now().Add(4 * trickleTimeout)
+	for cid := uint16(small); time.Now().Before(end); cid++ {
+		if err := r.answerOne(cid); err != nil { // the target has ended it
+			a.hold(ctx)
+			return nil
+		}
+		time.Sleep(trickleTimeout / 2) // no context: it must have had the time to end
+	}
+	return fmt.Errorf("R2Ts that were not answered for %v are still open", 4*trickleTimeout)
+}
+
+// answerOne writes a block with an R2T.
+func (r *raw) answerOne(cid uint16) error {
+	var op host.Op
+	op.Write(nsPool, 2048, 1, nil, 0)
+	op.SQE.SetCID(cid)
+	if _, err := r.Write(bare(&op, blockSize)); err != nil {
+		return err
+	}
+	for {
+		b, err := r.take()
+		if err != nil {
+			return err
+		}
+		switch head := (*pdu.Header)(b); head.Type() {
+		case pdu.TypeR2T:
+			if r2t := (*pdu.R2T)(b); r2t.CCCID() == cid {
+				var d pdu.Data
+				d.SetH2C(&pdu.Params{}, pdu.LastPDU, cid, r2t.TTAG(), 0, blockSize)
+				if _, err := r.Write(append(d[:], make([]byte, blockSize)...)); err != nil {
+					return err
+				}
+			}
+		case pdu.TypeCapsuleResp:
+			if (*pdu.CapsuleResp)(b).CQE().CID() == cid {
+				return nil
+			}
+		case pdu.TypeC2HTermReq:
+			return errors.New("terminated")
+		}
+	}
+}
+
+// unread reads 128 MiB on four queues and takes nothing of it, or a byte every so often.
+func unread(ctx context.Context, a *attack, every time.Duration) error {
+	const queues, each = 4, 32
+	p, err := a.join(ctx, 0)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	for range queues {
+		r, err := a.rawQueue(ctx, p)
+		if err != nil {
+			return err
+		}
+		if _, err := r.Write(sends(each, false, nsPool, 1024, mdts)); err != nil {
+			return err
+		}
+		a.takes(1)
+	}
+	sleep(ctx, 100*time.Millisecond)
+	a.inPlace()
+	if every == 0 {
+		a.hold(ctx)
+		return nil
+	}
+	return a.repeat(ctx, every, func() error {
+		for _, r := range p.raw {
+			_ = r.SetReadDeadline(time.Now().Add(time.Millisecond))
+			_, _ = r.Read(make([]byte, 1)) // the target may end it
+		}
+		return nil
+	})
+}
+
+// unreadZeroCopy reads the blocks of the victim, which stay with the transport until they
+// are sent, and takes nothing. short takes the memory for copies of them first.
+func unreadZeroCopy(ctx context.Context, a *attack, short bool) error {
+	const reads, size = 100, rangeBlocks * blockSize
+	p, err := a.join(ctx, 0)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if short {
+		r, err := a.rawQueue(ctx, p)
+		if err != nil {
+			return err
+		}
+		if _, err := r.Write(sends(64, true, nsPool, 1024, mdts)); err != nil {
+			return err
+		}
+		sleep(ctx, 50*time.Millisecond)
+	}
+	r, err := a.rawQueue(ctx, p)
+	if err != nil {
+		return err
+	}
+	if _, err := r.Write(sends(reads, false, nsRAM, 0, size)); err != nil {
+		return err
+	}
+	a.takes(1)
+	sleep(ctx, 50*time.Millisecond)
+	a.hold(ctx)
+	return nil
+}
+
+// stopped is a host whose process is stopped with a full queue of reads (SIGSTOP).
+func stopped(ctx context.Context, a *attack) error {
+	cmd, _, err := startChild(ctx, a.addrs[a.link].String())
+	if err != nil {
+		return err
+	}
+	a.takes(1)
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	a.hold(ctx)
+	_ = cmd.Wait() // it was killed
+	return nil
+}
+
+// abortedWrites aborts writes that wait for a device, 100 in all. A device that refuses what it
+// gets while it has nothing is polled without a pause.
+func abortedWrites(ctx context.Context, a *attack) error {
+	const writes = 100
+	defer a.full.begin()()
+	p, err := a.join(ctx, 1)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	q := p.queues[0]
+	for range writes {
+		var op host.Op
+		op.Write(nsHung, 0, 1, p.buf[:blockSize], 0)
+		cid, err := q.Submit(&op)
+		if err != nil {
+			return err
+		}
+		if _, err := q.Poll(nil); err != nil {
+			return err
+		}
+		aborted, err := p.Abort(context.Background(), 1, cid)
+		if err != nil {
+			return err
+		}
+		if aborted {
+			a.takes(1)
+		}
+		done := make([]host.Completion, 1)
+		if _, err := q.Poll(done); err != nil {
+			return err
+		}
+	}
+	a.hold(ctx)
+	return nil
+}
+
+// bursts reads 2 MiB every 20 ms: the victim waits while such a burst is sent.
+func bursts(ctx context.Context, a *attack) error {
+	const reads, size = 16, 128 << 10
+	p, err := a.join(ctx, 1)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	q := p.queues[0]
+	a.inPlace()
+	return a.repeat(ctx, 20*time.Millisecond, func() error {
+		if err := p.submit(q, reads, false, nsPool, size); err != nil {
+			return err
+		}
+		done := make([]host.Completion, reads)
+		for q.Outstanding() > 0 {
+			n, err := q.Poll(done)
+			if err != nil {
+				return err
+			}
+			a.takes(n)
+			if err := q.Wait(time.Millisecond); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// churn connects, reads and disconnects without an end.
+func churn(ctx context.Context, a *attack) error {
+	a.inPlace()
+	return a.repeat(ctx, 20*time.Millisecond, func() error {
+		p, err := a.join(ctx, 2)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		defer p.close()
+		a.takes(1)
+		return p.submit(p.queues[1], 4, false, nsPool, mdts)
+	})
+}
+
+// brokenPDUs has a host violate the protocol on one queue after another.
+func brokenPDUs(ctx context.Context, a *attack) error {
+	p, err := a.join(ctx, 0)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	a.inPlace()
+	lines := a.lines()
+	began := time.Now()
+	err = a.repeat(ctx, 10*time.Millisecond, func() error {
+		r, err := a.rawQueue(ctx, p)
+		if err == nil {
+			a.takes(1)
+			_, err = r.Write([]byte("GET / HTTP/1.1\r\nHost: target\r\n\r\n"))
+		}
+		for _, r := range p.raw {
+			_ = r.Close()
+		}
+		p.raw = nil
+		// The queue may not have ended when it connects again.
+		var ce *host.ConnectError
+		if ctx.Err() != nil || err != nil && !errors.As(err, &ce) {
+			return nil
+		}
+		return nil
+	})
+	return errors.Join(err, a.quiet(lines, time.Since(began)))
+}
+
+// unplugged loses its link with reads in flight.
+func unplugged(ctx context.Context, a *attack) error {
+	a.inPlace()
+	return a.repeat(ctx, 50*time.Millisecond, func() error {
+		p, err := a.joinFrom(ctx, "unplugged", 1)
+		if err != nil {
+			return nil // the end of the last one may still be under way
+		}
+		defer p.close()
+		a.takes(1)
+		defer a.fabric.Restore("unplugged", "target")
+		if err := p.submit(p.queues[0], 16, false, nsPool, mdts); err != nil {
+			return err
+		}
+		a.fabric.Cut("unplugged", "target")
+		sleep(ctx, 50*time.Millisecond)
+		return nil
+	})
+}

@@ -1,0 +1,24 @@
+package isolation
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+// TestMain fails if a goroutine, a file descriptor or off-heap memory is left after all tests. In a
+// process that a test has started it does what childMode says.
+func TestMain(m *testing.M) {
+	if mode := os.Getenv(childMode); mode != "" {
+		os.Exit(childMain(mode))
+	}
+	testutil.Main(m, func() error {
+		if u := mem.Usage(); len(u) > 0 {
+			return fmt.Errorf("off-heap memory is left: %+v", u)
+		}
+		return nil
+	})
+}

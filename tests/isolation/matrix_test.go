@@ -1,0 +1,184 @@
+package isolation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// row is one way to starve others.
+type row struct {
+	name    string
+	culprit string // "host" (an allowed one), "stranger" or "device"
+	attacks string // the resource
+	links   []nvme.TransportType
+	// run takes what it attacks, calls hold, and gives everything back when that returns. Its error
+	// says that it could not do what it should, or that the target did not do what it must.
+	run func(ctx context.Context, a *attack) error
+	// bounds checks what the culprit has made the target take; nil for what all rows check.
+	bounds func(a *attack, now, base counts) error
+	change func(*config.Config)
+	// busy: it also takes CPU time that the victim needs.
+	busy bool
+	// alone: the row needs a configuration of its own, or stands in the way of the others.
+	alone bool
+}
+
+var (
+	onTCP  = []nvme.TransportType{nvme.TransportTCP}
+	onRDMA = []nvme.TransportType{nvme.TransportRDMA}
+	onBoth = []nvme.TransportType{nvme.TransportTCP, nvme.TransportRDMA}
+)
+
+// rows is the matrix.
+func rows() (list []row) {
+	return append(append(append(list, deviceRows...), hostRows...), strangerRows...)
+}
+
+// attack is what a culprit does during one window.
+type attack struct {
+	*env
+	ready chan struct{} // closed when the attack is in place
+	once  sync.Once
+	took  atomic.Int64 // pieces of what is attacked
+}
+
+// takes counts a piece of what is attacked. A culprit that takes nothing tests nothing.
+func (a *attack) takes(n int) { a.took.Add(int64(n)) }
+
+// inPlace says that the attack is in place.
+func (a *attack) inPlace() { a.once.Do(func() { close(a.ready) }) }
+
+// hold is inPlace, and waits for the end.
+func (a *attack) hold(ctx context.Context) {
+	a.inPlace()
+	<-ctx.Done()
+}
+
+// repeat calls fn every so often until ctx ends, as part of an attack in place.
+func (a *attack) repeat(ctx context.Context, every time.Duration, fn func() error) error {
+	for {
+		if err := fn(); err != nil {
+			return err
+		}
+		if !sleep(ctx, every) {
+			return nil
+		}
+	}
+}
+
+// sleep returns false if ctx ended before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// TestMatrix: beside every culprit the victim keeps its service.
+func TestMatrix(t *testing.T) {
+	for _, r := range rows() {
+		for _, link := range r.links {
+			t.Run(fmt.Sprintf("%s/%s", r.name, link), func(t *testing.T) {
+				r.test(newEnv(t, link, r.change))
+			})
+		}
+	}
+}
+
+func (r *row) test(e *env) {
+	v := newVictim(e, 0)
+	var slow error
+	for attempt := range attempts {
+		o, err := r.measure(e, v)
+		e.t.Logf("%s takes %s: %v", r.culprit, r.attacks, &o)
+		if err = errors.Join(err, o.unbroken()); err != nil {
+			e.t.Fatalf("attempt %d: %v", attempt+1, err)
+		}
+		if slow = o.quick(r.busy); slow == nil {
+			return
+		}
+	}
+	e.t.Errorf("in each of %d attempts, the last: %v", attempts, slow)
+}
+
+// measure has the victim work alone and beside the culprit in turns.
+func (r *row) measure(e *env, v *victim) (all outcome, err error) {
+	_, o := v.run(50 * time.Millisecond)
+	all.add(o)
+	base := e.count()
+	windows, length := plan()
+	for range windows {
+		latencies, o := v.run(length)
+		o.alone, o.keepAlives = latencies, nil
+		all.add(o)
+		err = errors.Join(err, r.beside(e, v, length, base, &all))
+		err = errors.Join(err, e.settles("what the culprit took is given back", func() error {
+			return e.count().above(base)
+		}))
+		if err != nil {
+			return all, err
+		}
+	}
+	return all, nil
+}
+
+// beside has the victim work while the attack is mounted, which does not count for its latencies,
+// and beside it.
+func (r *row) beside(e *env, v *victim, length time.Duration, base counts, all *outcome) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	a := &attack{env: e, ready: make(chan struct{})}
+	ended := make(chan error, 1)
+	go func() { ended <- r.run(ctx, a) }()
+	for mounted := false; !mounted; {
+		_, o := v.run(20 * time.Millisecond)
+		all.add(o)
+		select {
+		case <-a.ready:
+			mounted = true
+		case err := <-ended:
+			return fmt.Errorf("the culprit has ended: %w", err)
+		default:
+		}
+	}
+	latencies, o := v.run(length)
+	o.beside = latencies
+	all.add(o)
+	now := e.count()
+	cancel()
+	err := <-ended
+	if a.took.Load() == 0 {
+		err = errors.Join(err, errors.New("the culprit has taken nothing"))
+	}
+	if more := now.goroutines - base.goroutines; more > mostGoroutines {
+		err = errors.Join(err, fmt.Errorf("%d goroutines more than before", more))
+	}
+	if more := now.timers - base.timers; more > mostTimers+2*(now.connections-base.connections) {
+		err = errors.Join(err, fmt.Errorf("%d timers more than before", more))
+	}
+	if more := int64(now.heap) - int64(base.heap); more > mostHeap {
+		err = errors.Join(err, fmt.Errorf("%d MiB of heap more than before", more>>20))
+	}
+	if r.bounds != nil {
+		err = errors.Join(err, r.bounds(a, now, base))
+	}
+	return err
+}
+
+// The most that a culprit may make the process take, its own part in it included. A connection, of
+// which there is a limit, may have two timers.
+const (
+	mostGoroutines = 256
+	mostTimers     = 64
+	mostHeap       = 128 << 20
+)

@@ -1,0 +1,122 @@
+package isolation
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// raw is a TCP connection on which a culprit sends its own bytes.
+type raw struct {
+	*net.TCPConn
+}
+
+// dial connects from an address. The receive buffer is small, so that what is not read stays with
+// the target.
+func (e *env) dial(ctx context.Context, from netip.Addr) (*raw, error) {
+	d := net.Dialer{
+		LocalAddr: &net.TCPAddr{IP: from.AsSlice()}, Timeout: answerLimit,
+		Control: func(_, _ string, c syscall.RawConn) (err error) {
+			return c.Control(func(fd uintptr) {
+				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096)
+			})
+		},
+	}
+	c, err := d.DialContext(ctx, "tcp", e.addrs[nvme.TransportTCP].String())
+	if err != nil {
+		return nil, err
+	}
+	return &raw{c.(*net.TCPConn)}, nil
+}
+
+// greet sends an ICReq without digests, and takes the response.
+func (r *raw) greet() error {
+	var req pdu.ICReq
+	req.Set(&pdu.Params{}, 1)
+	if _, err := r.Write(req[:]); err != nil {
+		return err
+	}
+	_, err := r.take()
+	return err
+}
+
+// take receives a PDU.
+func (r *raw) take() ([]byte, error) {
+	_ = r.SetReadDeadline(time.Now().Add(answerLimit))
+	b := make([]byte, pdu.HeaderSize)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return nil, err
+	}
+	head := (*pdu.Header)(b)
+	if head.PLEN() < pdu.HeaderSize || head.PLEN() > 2<<20 {
+		return nil, fmt.Errorf("PDU % x", b)
+	}
+	b = append(b, make([]byte, head.PLEN()-pdu.HeaderSize)...)
+	_, err := io.ReadFull(r, b[pdu.HeaderSize:])
+	return b, err
+}
+
+// capsule is a command with in-capsule data, of which an SGL tells.
+func capsule(op *host.Op) []byte {
+	op.SQE.SetFlags(1 << 6)
+	op.SQE.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, uint32(len(op.Data)))
+	return encode(op, op.Data)
+}
+
+// bare is a command whose n bytes of data are not in the capsule.
+func bare(op *host.Op, n int) []byte {
+	op.SQE.SetFlags(1 << 6)
+	op.SQE.SGL1().SetData(nvme.SGLTransportDataBlock, nvme.SGLSubtypeTransport, 0, uint32(n))
+	return encode(op, nil)
+}
+
+func encode(op *host.Op, data []byte) []byte {
+	var c pdu.CapsuleCmd
+	c.Set(&pdu.Params{}, uint32(len(data)))
+	*c.SQE() = op.SQE
+	return append(c[:], data...)
+}
+
+// do sends a command and takes its response.
+func (r *raw) do(b []byte) (nvme.CQE, error) {
+	if _, err := r.Write(b); err != nil {
+		return nvme.CQE{}, err
+	}
+	resp, err := r.take()
+	if err != nil {
+		return nvme.CQE{}, err
+	}
+	if pdu.Type(resp[0]) != pdu.TypeCapsuleResp || len(resp) < pdu.CapsuleRespSize {
+		return nvme.CQE{}, fmt.Errorf("got PDU % x", resp[:pdu.HeaderSize])
+	}
+	cqe := *(*pdu.CapsuleResp)(resp).CQE()
+	if !cqe.Status().OK() {
+		return cqe, cqe.Status()
+	}
+	return cqe, nil
+}
+
+// associate makes the connection queue qid of a controller, an admin queue with qid 0.
+func (r *raw) associate(qid uint16, size int, o host.Options, cntlid uint16) (nvme.CQE, error) {
+	if err := r.greet(); err != nil {
+		return nvme.CQE{}, err
+	}
+	return r.do(capsule(host.ConnectCommand(qid, size, &o, cntlid)))
+}
+
+// setCC sets the controller configuration.
+func setCC(cc nvme.CC) []byte {
+	var op host.Op
+	op.SQE.Property().Set(nvme.FabricsPropertySet, nvme.PropertyCC, uint64(cc))
+	return encode(&op, nil)
+}
