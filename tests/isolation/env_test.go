@@ -190,10 +190,16 @@ func (e *env) settles(what string, cond func() error) error {
 	}
 }
 
-// transport connects a host: over TCP from an address, the zero Addr is any, over RDMA from a
-// machine.
+// transport connects a host over the link of the test; see transportOver.
 func (e *env) transport(from netip.Addr, machine string) host.Transport {
-	if e.link == nvme.TransportRDMA {
+	return e.transportOver(e.link, from, machine)
+}
+
+// transportOver connects a host: over TCP from an address, the zero Addr is any, over RDMA from a
+// machine.
+func (e *env) transportOver(link nvme.TransportType, from netip.Addr, machine string,
+) host.Transport {
+	if link == nvme.TransportRDMA {
 		return host.RDMA{
 			Provider: e.fabric.Provider(machine), Addr: e.addrs[nvme.TransportRDMA],
 		}

@@ -15,8 +15,8 @@ import (
 var hostRows = []row{
 	{
 		name: "unanswered R2Ts and half capsules", culprit: "host", attacks: "data memory",
-		links: onTCP,
-		run:   unanswered,
+		links: onTCP, crossed: true,
+		run: unanswered,
 	},
 	{
 		name: "R2Ts answered now and then", culprit: "host", attacks: "deadlines of data memory",
@@ -25,7 +25,7 @@ var hostRows = []row{
 		change: func(c *config.Config) { c.TCP.DataTimeout = trickleTimeout },
 	},
 	{
-		name: "unread reads", culprit: "host", attacks: "data memory", links: onTCP,
+		name: "unread reads", culprit: "host", attacks: "data memory", links: onTCP, crossed: true,
 		run: func(ctx context.Context, a *attack) error { return unread(ctx, a, 0) },
 	},
 	{

@@ -27,6 +27,9 @@ type row struct {
 	change func(*config.Config)
 	// busy: it also takes CPU time that the victim needs.
 	busy bool
+	// crossed: there is also a victim on RDMA beside the culprit on TCP, since the transports share
+	// what is attacked.
+	crossed bool
 	// alone: the row needs a configuration of its own, or stands in the way of the others.
 	alone bool
 }
@@ -89,14 +92,20 @@ func TestMatrix(t *testing.T) {
 	for _, r := range rows() {
 		for _, link := range r.links {
 			t.Run(fmt.Sprintf("%s/%s", r.name, link), func(t *testing.T) {
-				r.test(newEnv(t, link, r.change))
+				e := newEnv(t, link, r.change)
+				r.test(e, newVictim(e, 0))
+			})
+		}
+		if r.crossed {
+			t.Run(r.name+"/tcp beside rdma", func(t *testing.T) {
+				e := newEnv(t, nvme.TransportTCP, r.change)
+				r.test(e, newVictimOver(e, nvme.TransportRDMA, 0, victimKATO))
 			})
 		}
 	}
 }
 
-func (r *row) test(e *env) {
-	v := newVictim(e, 0)
+func (r *row) test(e *env, v *victim) {
 	var slow error
 	for attempt := range attempts {
 		o, err := r.measure(e, v)

@@ -27,7 +27,7 @@ func TestStoppedTarget(t *testing.T) {
 	e := &env{t: t, link: nvme.TransportTCP, addrs: map[nvme.TransportType]netip.AddrPort{
 		nvme.TransportTCP: netip.MustParseAddrPort(addr),
 	}}
-	v := newVictimKATO(e, 0, kato)
+	v := newVictimOver(e, e.link, 0, kato)
 	_, all := v.run(100 * time.Millisecond)
 	e.must(cmd.Process.Signal(syscall.SIGSTOP))
 	resumed := make(chan error, 1)

@@ -15,7 +15,8 @@ import (
 
 var strangerRows = []row{
 	{
-		name: "unread discovery logs", culprit: "stranger", attacks: "data memory", links: onTCP,
+		name: "unread discovery logs", culprit: "stranger", attacks: "data memory",
+		links: onTCP, crossed: true,
 		run: func(ctx context.Context, a *attack) error { return unreadLogs(ctx, a, 0) },
 	},
 	{

@@ -16,6 +16,7 @@ import (
 // time, checks what it reads, and sends keep-alives. One goroutine uses it.
 type victim struct {
 	e       *env
+	link    nvme.TransportType
 	options host.Options
 	from    netip.Addr
 	first   uint64 // block of its own range, which has rangeBlocks
@@ -37,16 +38,16 @@ const (
 // victimKATO is the keep alive timeout of victims.
 const victimKATO = 5 * time.Second
 
-// newVictim connects victim i and writes its blocks.
-func newVictim(e *env, i int) *victim { return newVictimKATO(e, i, victimKATO) }
+// newVictim connects victim i over the link of the test and writes its blocks.
+func newVictim(e *env, i int) *victim { return newVictimOver(e, e.link, i, victimKATO) }
 
-func newVictimKATO(e *env, i int, kato time.Duration) *victim {
+func newVictimOver(e *env, link nvme.TransportType, i int, kato time.Duration) *victim {
 	nqn := []string{victimNQN, victimNQN2}[i]
 	v := &victim{
-		e: e, options: hostOptions(nqn), first: uint64(i) * rangeBlocks,
+		e: e, link: link, options: hostOptions(nqn), first: uint64(i) * rangeBlocks,
 		generation: map[uint32][]uint32{},
 	}
-	if e.link == nvme.TransportTCP {
+	if link == nvme.TransportTCP {
 		v.from = address(i)
 	}
 	v.options.KATO = kato
@@ -66,7 +67,8 @@ func newVictimKATO(e *env, i int, kato time.Duration) *victim {
 func (v *victim) connect() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
 	defer cancel()
-	if v.c, err = host.Connect(ctx, v.e.transport(v.from, "host"), v.options); err != nil {
+	transport := v.e.transportOver(v.link, v.from, "host")
+	if v.c, err = host.Connect(ctx, transport, v.options); err != nil {
 		return err
 	}
 	if v.buf, err = v.c.Map(blockSize); err == nil {
