@@ -35,6 +35,7 @@ func (ableChannel) StartZeroCopyRead(dst []mem.Segment, _, _ int64) ([]mem.Segme
 	return dst, false
 }
 func (ableChannel) EndZeroCopyRead([]mem.Segment, int64, int64) {}
+func (ableChannel) WriterWaits() bool                           { return false }
 func (ableChannel) StartZeroCopyWrite(dst []mem.Segment, _, _ int64) ([]mem.Segment, bool) {
 	return dst, false
 }

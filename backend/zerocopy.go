@@ -22,6 +22,9 @@ type ZeroCopyReader interface {
 	// EndZeroCopyRead ends one read. segs are those that StartZeroCopyRead appended for off and n.
 	// Every read ends before Close.
 	EndZeroCopyRead(segs []mem.Segment, off, n int64)
+	// WriterWaits says whether a change of the device, on any channel, waits for zero-copy reads to
+	// end.
+	WriterWaits() bool
 }
 
 // ZeroCopyWriter is a Channel whose storage is memory that data can be received into. The received

@@ -114,8 +114,9 @@ func queueDepth(depth *int, limit int) Key {
 func connectionLimits(all, perHost *int, limit int) []Key {
 	return []Key{
 		NewKey("max_connections", Int(all, 1, limit),
-			"The largest number of connections (queues). Set it higher when hosts times their "+
-				"queues exceed it, lower to protect a small machine."),
+			"The largest number of connections (queues). Peers that have not shown to be allowed "+
+				"hosts share a part of it. Set it higher when hosts times their queues exceed "+
+				"it, lower to protect a small machine."),
 		NewKey("max_connections_per_host", Int(perHost, 1, limit),
 			"The largest number of connections from one address. Set it when many hosts share an "+
 				"address (NAT, containers), or to keep one host from taking all connections."),
@@ -131,7 +132,7 @@ func tcpKeys(c *tcp.Config) []Key {
 				"trip for an R2T. Set it lower when large writes crowd out small ones on a slow "+
 				"link."),
 		NewKey("queue_memory", Bytes(&c.QueueMemory, tcp.MinQueueMemory, NoLimit, AnySize),
-			"Memory of all queues besides data: 16 KiB each and 768 bytes for each command of "+
+			"Memory of all queues besides data: 16 KiB each and 832 bytes for each command of "+
 				"their depth. The default is enough for 9,300 queues of depth 128; more are "+
 				"refused. Set it when the log reports queues that are refused because of it."),
 		NewKey("congestion_control", Text(&c.CongestionControl),

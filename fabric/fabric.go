@@ -81,6 +81,10 @@ type Request struct {
 	// after all, it must stay there for as long as the handler has the request. Set by Prepare.
 	CompletesInExecute bool
 
+	// Flow is whom the memory is allocated for: the host and the namespace of the command, or a
+	// host that is not known yet. Set by Prepare.
+	Flow *mem.Flow
+
 	// Status is nvme.Success, or why the command must not be executed. The transport sets it before
 	// Prepare (malformed SGL) or between Prepare and Execute (the data could not be moved, for
 	// instance after a data digest error); Prepare sets it for everything it refuses. A request
@@ -98,7 +102,7 @@ func (r *Request) Reset() {
 	r.ZeroCopy, r.CompletesInExecute = false, false
 	clear(r.Segs)
 	r.Segs = r.Segs[:0]
-	r.Status = nvme.Success
+	r.Status, r.Flow = nvme.Success, nil
 	r.Start = 0
 }
 
@@ -123,6 +127,9 @@ type Handler interface {
 	Abandon(req *Request)
 	// EndZeroCopy gives the memory back that Prepare attached; see Request.ZeroCopy.
 	EndZeroCopy(req *Request)
+	// WriterWaits says whether a command waits for zero-copy reads of the namespace of req, which
+	// is one that has not ended.
+	WriterWaits(req *Request) bool
 	// Close is called exactly once per session when its queue has ended. Requests that the handler
 	// still has must come back through Queue.Complete as soon as the backend no longer uses their
 	// memory; the transport drops them.
@@ -136,9 +143,11 @@ type Queue interface {
 	// queue has ended, drops them. The transport does not keep the slice.
 	Complete(reqs []*Request)
 	// SetDepth is called once, before the successful response to Connect is completed: the queue
-	// will carry at most depth commands (SQSIZE+1). The transport allocates what it lacks. An error
-	// refuses the Connect with "no resources".
-	SetDepth(depth int) error
+	// will carry at most depth commands (SQSIZE+1). The transport allocates what it lacks. allowed
+	// says that an NVM subsystem allows the host; a discovery controller is anybody's, and its
+	// queue stays in the part of the transport's resources that is for such peers. An error refuses
+	// the Connect with "no resources".
+	SetDepth(depth int, allowed bool) error
 	// CanSendFrom says whether the transport can send straight from segs, each of which lies within
 	// one mem.ChunkSize of its region. Registering memory takes time: no may become yes a moment
 	// later.
@@ -218,9 +227,17 @@ type UsageReporter interface {
 
 // Usage is what the queues of a transport take.
 type Usage struct {
-	Connections int
+	// Connections are all of them; no Connect command has succeeded on the Unassociated ones, and
+	// those of Discovery belong to discovery controllers.
+	Connections, Unassociated, Discovery int
+	// Refused counts connections and Connect commands that would have exceeded a limit, Evicted the
+	// connections that ended because newer ones took their place.
+	Refused, Evicted uint64
 	// Memory is that of the queues, without data memory, and MemoryLimit its limit, both in bytes.
 	Memory, MemoryLimit int64
+	// Quarantined is the number of queues that ended although the device may still use their
+	// memory, which is kept, since the start.
+	Quarantined int
 }
 
 // Loop is what a group may ask of the reactor it belongs to; *reactor.Reactor implements it.

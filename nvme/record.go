@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 )
 
 // ErrTruncated says that fewer bytes came than the record has.
@@ -24,11 +26,41 @@ type Record interface {
 
 // Append appends the bytes of a record.
 func Append[T Record](b []byte, r *T) []byte {
-	b, err := binary.Append(b, binary.LittleEndian, r)
-	if err != nil {
-		panic("nvme: " + err.Error()) // T is not of fixed size: a mistake in this package
+	v := reflect.ValueOf(r).Elem()
+	return appendValue(slices.Grow(b, int(v.Type().Size())), v)
+}
+
+// appendValue appends an addressable value as encoding/binary does, but whole byte arrays at a
+// time, which most of a record consists of: reactors encode what hosts ask for.
+func appendValue(b []byte, v reflect.Value) []byte {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if f := v.Field(i); f.CanSet() {
+				b = appendValue(b, f)
+			} else { // a blank field
+				b = append(b, make([]byte, f.Type().Size())...)
+			}
+		}
+		return b
+	case reflect.Array:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return append(b, v.Bytes()...)
+		}
+		for i := range v.Len() {
+			b = appendValue(b, v.Index(i))
+		}
+		return b
+	case reflect.Uint8:
+		return append(b, byte(v.Uint()))
+	case reflect.Uint16:
+		return binary.LittleEndian.AppendUint16(b, uint16(v.Uint()))
+	case reflect.Uint32:
+		return binary.LittleEndian.AppendUint32(b, uint32(v.Uint()))
+	case reflect.Uint64:
+		return binary.LittleEndian.AppendUint64(b, v.Uint())
 	}
-	return b
+	panic("nvme: a record has a field of type " + v.Type().String()) // a mistake in this package
 }
 
 // Parse reads a record from the start of b. The error is ErrTruncated or ErrReserved; with

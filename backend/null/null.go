@@ -113,6 +113,9 @@ func (c *channel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segm
 // EndZeroCopyRead implements backend.ZeroCopyReader.
 func (c *channel) EndZeroCopyRead([]mem.Segment, int64, int64) { c.reads-- }
 
+// WriterWaits implements backend.ZeroCopyReader.
+func (c *channel) WriterWaits() bool { return false }
+
 // Close implements backend.Channel.
 func (c *channel) Close() error {
 	if !c.done.Empty() {

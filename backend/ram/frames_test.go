@@ -166,6 +166,7 @@ func TestReplaceWhileRead(t *testing.T) {
 // given back unblocks them.
 func TestExhausted(t *testing.T) {
 	dev := audited{mustOpen(t, 64<<20, 4096).(*device), t}
+	dev.readable.Store(dev.frames.count) // reads may have more than they are meant to
 	c := backendtest.NewClient(t, dev, 1<<20)
 	l, r := c.Channel.(backend.ZeroCopyReader), c.Channel.(backend.ZeroCopyWriter)
 	var writes [][]mem.Segment
@@ -206,6 +207,12 @@ func TestExhausted(t *testing.T) {
 	if _, ok := r.StartZeroCopyWrite(nil, 4<<20, 1<<20); ok {
 		t.Error("a zero-copy write started while a write is blocked")
 	}
+	if !l.WriterWaits() {
+		t.Error("no writer waits, although a write is blocked")
+	}
+	if _, ok := l.StartZeroCopyRead(nil, 4<<20, minFrame); ok {
+		t.Error("a zero-copy read started while a write is blocked")
+	}
 	l.EndZeroCopyRead(reads[0], 0, minFrame)
 	if got := c.Wait(1); got[0] != stuck || stuck.Err != nil {
 		t.Errorf("%v: %v", got[0].Op, got[0].Err)
@@ -215,6 +222,7 @@ func TestExhausted(t *testing.T) {
 		uniform(t, segs, byte(i+1))
 		l.EndZeroCopyRead(segs, 0, minFrame)
 	}
+	dev.readable.Add(dev.frames.readLimit() - dev.frames.count)
 	for _, segs := range writes {
 		r.AbortZeroCopyWrite(segs)
 	}

@@ -72,6 +72,8 @@ type device struct {
 	huge   huge
 
 	blocked backend.RetryGroup // all channels
+	// readable is how many more frames zero-copy reads may hold, beside what channels have of it.
+	readable atomic.Int64
 }
 
 // Open makes a RAM device that reads as zeroes.
@@ -105,6 +107,7 @@ func (d *device) reserve() (err error) {
 	groups := (slots + f.per - 1 + spare) / f.per
 	f.count, f.maxSpare = groups*f.per, spare
 	f.spare.Store(spare)
+	d.readable.Store(f.readLimit())
 	d.zeroesAt = (groups*group + chunk - 1) &^ (chunk - 1)
 	if f.region, err = mem.Reserve(purpose, int(d.zeroesAt+zeroes)); err != nil {
 		return err
@@ -161,7 +164,8 @@ type channel struct {
 
 	batch         batch
 	cache         frameCache
-	reads, writes int // zero-copy reads and writes that have not ended
+	reads, writes int   // zero-copy reads and writes that have not ended
+	readable      int64 // see budget.go
 }
 
 // longStep is the most that a Poll skips of a long discard, in bytes: chunks without frames cost
@@ -229,6 +233,8 @@ func (c *channel) Close() error {
 		return fmt.Errorf("close channel of ram device: %d zero-copy reads and %d zero-copy "+
 			"writes have not ended", c.reads, c.writes)
 	}
+	c.d.readable.Add(c.readable)
+	c.readable = 0
 	c.cache.evict(len(c.cache.runs))
 	c.retry.Leave()
 	c.d.blocked.Wake()

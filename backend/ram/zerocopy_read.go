@@ -11,12 +11,14 @@ func (d *device) outside(off, n int64) bool {
 	return n <= 0 || uint64(off) > uint64(d.info.Size) || n > d.info.Size-off
 }
 
-// StartZeroCopyRead implements backend.ZeroCopyReader.
+// StartZeroCopyRead implements backend.ZeroCopyReader. It refuses while a change waits for a frame,
+// or if reads hold enough frames already.
 func (c *channel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segment, bool) {
 	d, own := c.d, len(dst)
-	if d.outside(off, n) {
+	if d.outside(off, n) || d.blocked.Waiting() {
 		return dst, false
 	}
+	frames := int64(0)
 	for at, end := off, off+n; at < end; {
 		if d.mapped[at>>chunkShift].Load() == 0 {
 			stop := d.chunkEnd(at, end)
@@ -28,18 +30,28 @@ func (c *channel) StartZeroCopyRead(dst []mem.Segment, off, n int64) ([]mem.Segm
 		frame, ok := d.slotOf(at).addReader()
 		switch {
 		case !ok:
-			d.removeReaders(dst[own:], off)
-			clear(dst[own:])
-			return dst[:own], false
+			return d.refuseRead(dst, own, off)
 		case frame < 0:
 			dst = d.appendZeroes(dst, own, stop-at)
 		default:
+			frames++
 			dst = d.appendPart(dst, own, frame<<d.frames.shift+at&(d.frame-1), stop-at)
 		}
 		at = stop
 	}
+	if !c.takeReadable(frames) {
+		return d.refuseRead(dst, own, off)
+	}
 	c.reads++
 	return dst, true
+}
+
+// refuseRead undoes a read from off on, of which dst has a part after the first own segments.
+func (d *device) refuseRead(dst []mem.Segment, own int, off int64) ([]mem.Segment, bool) {
+	d.removeReaders(dst[own:], off)
+	clear(dst[own:])
+	d.blocked.Wake()
+	return dst[:own], false
 }
 
 // appendPart appends n bytes at off of the region to dst, or adds them to the last segment if that
@@ -78,12 +90,16 @@ func (d *device) offset(b []byte) int64 { return int64(mem.Addr(b) - d.base) }
 // EndZeroCopyRead implements backend.ZeroCopyReader.
 func (c *channel) EndZeroCopyRead(segs []mem.Segment, off, _ int64) {
 	c.reads--
-	c.d.removeReaders(segs, off)
+	c.putReadable(c.d.removeReaders(segs, off))
 	c.d.blocked.Wake()
 }
 
-// removeReaders ends a read of the slots from off on, whose frames are in segs.
-func (d *device) removeReaders(segs []mem.Segment, off int64) {
+// WriterWaits implements backend.ZeroCopyReader.
+func (c *channel) WriterWaits() bool { return c.d.blocked.Waiting() }
+
+// removeReaders ends a read of the slots from off on, whose frames are in segs, and returns how
+// many these are.
+func (d *device) removeReaders(segs []mem.Segment, off int64) (frames int64) {
 	for i := range segs {
 		at, stop := d.offset(segs[i].B), off+int64(len(segs[i].B))
 		if at >= d.zeroesAt {
@@ -96,6 +112,8 @@ func (d *device) removeReaders(segs []mem.Segment, off int64) {
 				d.frames.removeReader(frame)
 			}
 			at, off = at+next-off, next
+			frames++
 		}
 	}
+	return frames
 }

@@ -2,8 +2,8 @@ package wrap
 
 import "github.com/nvmf-target/nvmf-target/backend"
 
-// heap is delayed operations by the time at which they are due, the earliest first. Its array grows
-// to the most there were, and is kept.
+// heap is delayed operations by the time at which they are due, the earliest first. Scratch of each
+// is its index. The array grows to the most there were, and is kept.
 type heap []delayed
 
 type delayed struct {
@@ -12,33 +12,62 @@ type delayed struct {
 }
 
 func (h *heap) push(io *backend.IO, due int64) {
-	s := append(*h, delayed{due, io})
-	i := len(s) - 1
-	for up := (i - 1) / 2; i > 0 && s[i].due < s[up].due; i, up = up, (up-1)/2 {
-		s[i], s[up] = s[up], s[i]
-	}
-	*h = s
+	*h = append(*h, delayed{})
+	h.up(len(*h)-1, delayed{due, io})
 }
 
 // pop removes and returns the earliest. The heap is not empty.
 func (h *heap) pop() *backend.IO {
-	s := *h
-	io, last := s[0].io, len(s)-1
-	s[0], s[last] = s[last], delayed{}
-	s = s[:last]
-	for i := 0; ; {
-		least := i
-		for _, down := range [2]int{2*i + 1, 2*i + 2} {
-			if down < last && s[down].due < s[least].due {
-				least = down
-			}
+	io := (*h)[0].io
+	h.remove(io)
+	return io
+}
+
+// remove removes an operation. It returns false if it is not there.
+func (h *heap) remove(io *backend.IO) bool {
+	s, i := *h, int(io.Scratch)
+	if i < 0 || i >= len(s) || s[i].io != io {
+		return false
+	}
+	end := len(s) - 1
+	last := s[end]
+	s[end] = delayed{}
+	if *h = s[:end]; i == end {
+		return true
+	}
+	if i > 0 && last.due < s[(i-1)/2].due {
+		h.up(i, last)
+	} else {
+		h.down(i, last)
+	}
+	return true
+}
+
+// up puts d at i, which is free, or above.
+func (h *heap) up(i int, d delayed) {
+	for ; i > 0 && d.due < (*h)[(i-1)/2].due; i = (i - 1) / 2 {
+		h.set(i, (*h)[(i-1)/2])
+	}
+	h.set(i, d)
+}
+
+// down puts d at i, which is free, or below.
+func (h *heap) down(i int, d delayed) {
+	for s := *h; ; {
+		least := 2*i + 1
+		if least+1 < len(s) && s[least+1].due < s[least].due {
+			least++
 		}
-		if least == i {
+		if least >= len(s) || d.due <= s[least].due {
 			break
 		}
-		s[i], s[least] = s[least], s[i]
+		h.set(i, s[least])
 		i = least
 	}
-	*h = s
-	return io
+	h.set(i, d)
+}
+
+func (h *heap) set(i int, d delayed) {
+	(*h)[i] = d
+	d.io.Scratch = uint64(i)
 }

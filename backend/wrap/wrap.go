@@ -5,6 +5,7 @@ package wrap
 
 import (
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -143,11 +144,34 @@ func (c *channel) Arm() bool {
 	return c.inner.Arm()
 }
 
-// Cancel implements backend.Canceler if the wrapped device does. A delay is not cut short.
+// Cancel implements backend.Canceler: what the wrapped device has not seen, it never will. The rest
+// is up to that.
 func (c *channel) Cancel(io *backend.IO) {
-	if inner, ok := c.inner.(backend.Canceler); ok {
+	if c.withdraw(io) {
+		io.Err = backend.ErrAborted
+		c.done.Push(io, &io.Node)
+	} else if inner, ok := c.inner.(backend.Canceler); ok {
 		inner.Cancel(io)
 	}
+}
+
+// withdraw takes back an operation that the device has not seen. It returns false if the device has
+// it, or if it is done.
+func (c *channel) withdraw(io *backend.IO) bool {
+	if c.delayed.remove(io) {
+		return true
+	}
+	if i := slices.Index(c.batch, io); i >= 0 {
+		c.batch = slices.Delete(c.batch, i, i+1)
+		return true
+	}
+	for waiting := range c.ready.All() {
+		if waiting == io {
+			c.ready.Remove(&io.Node)
+			return true
+		}
+	}
+	return false
 }
 
 // Close implements backend.Channel.

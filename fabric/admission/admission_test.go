@@ -1,14 +1,19 @@
 package admission
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 )
 
 var one, two = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+
+// addr is an address of its own for each i.
+func addr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
 
 // refused expects an error with a text, or none.
 func refused(t *testing.T, err error, text string) {
@@ -18,32 +23,294 @@ func refused(t *testing.T, err error, text string) {
 	}
 }
 
-func TestCounter(t *testing.T) {
-	c := New(Limits{Connections: 3, PerHost: 2, Memory: 100 << 10})
-	refused(t, c.Admit(one, 10<<10), "")
-	refused(t, c.Admit(one, 10<<10), "")
-	refused(t, c.Admit(one, 10<<10), "2 connections from this address")
-	refused(t, c.Admit(two, 81<<10),
+// counter is a Counter with a clock of its own, which notes whom it evicts.
+type counter struct {
+	*Counter
+	t       *testing.T
+	clock   time.Time
+	evicted map[string]bool
+}
+
+func newCounter(t *testing.T, l Limits) *counter {
+	c := &counter{Counter: New(l), t: t, clock: time.Unix(1, 0), evicted: map[string]bool{}}
+	c.now = func() time.Time { return c.clock }
+	return c
+}
+
+// admit admits a connection, which is noted under its name when it is evicted.
+func (c *counter) admit(name string, a netip.Addr, memory int64) *Conn {
+	c.t.Helper()
+	e, err := c.Admit(a, memory, func(error) { c.evicted[name] = true })
+	if err != nil {
+		c.t.Fatalf("%s: %v", name, err)
+	}
+	return e
+}
+
+// allowed admits a connection on which an allowed host sends Connect.
+func (c *counter) allowed(name string, a netip.Addr) *Conn {
+	c.t.Helper()
+	e := c.admit(name, a, 0)
+	refused(c.t, e.Associate(true, 0), "")
+	return e
+}
+
+// discovery admits the connection of a discovery controller.
+func (c *counter) discovery(name string, a netip.Addr) *Conn {
+	c.t.Helper()
+	e := c.admit(name, a, 0)
+	refused(c.t, e.Associate(false, 0), "")
+	return e
+}
+
+// expect compares whom the counter has evicted since the last call.
+func (c *counter) expect(names ...string) {
+	c.t.Helper()
+	for _, n := range names {
+		if !c.evicted[n] {
+			c.t.Errorf("%s was not evicted", n)
+		}
+		delete(c.evicted, n)
+	}
+	for n := range c.evicted {
+		c.t.Errorf("%s was evicted", n)
+	}
+	clear(c.evicted)
+}
+
+// empty expects that everything was given back.
+func (c *counter) empty() {
+	c.t.Helper()
+	u := c.Usage()
+	if u.Refused, u.Evicted = 0, 0; u != (fabric.Usage{MemoryLimit: c.limits.Memory}) {
+		c.t.Errorf("%+v is left", u)
+	}
+	for a, h := range c.hosts {
+		if !h.allowed || h.total != 0 || !h.node.Listed() {
+			c.t.Errorf("%v is left: %+v", a, h)
+		}
+	}
+	for _, budgets := range c.budgets {
+		for cl := range budgets {
+			if s := &budgets[cl]; s.connections != 0 || s.memory != 0 || !s.conns.Empty() {
+				c.t.Errorf("a budget is left: %+v", s)
+			}
+		}
+	}
+}
+
+func TestLimits(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 3, PerHost: 2, Memory: 100 << 10})
+	host := func(a netip.Addr, memory int64) *Conn {
+		e := c.admit("a host", a, memory)
+		refused(t, e.Associate(true, 0), "")
+		return e
+	}
+	admit := func(a netip.Addr, memory int64) error {
+		_, err := c.Admit(a, memory, nil)
+		return err
+	}
+	a, b := host(one, 10<<10), host(one, 10<<10)
+	refused(t, admit(one, 10<<10), "2 connections from this address")
+	refused(t, admit(two, 81<<10),
 		"2 queues have 20 KiB of memory and this one wants 81, the limit is 100")
-	refused(t, c.Admit(two, 0), "")
-	refused(t, c.Admit(netip.MustParseAddr("192.0.2.3"), 0), "3 connections are open")
+	d := host(two, 0)
+	refused(t, admit(netip.MustParseAddr("192.0.2.3"), 0), "3 connections are open")
 	if u := c.Usage(); u != (fabric.Usage{
-		Connections: 3, Memory: 20 << 10,
-		MemoryLimit: 100 << 10,
+		Connections: 3, Memory: 20 << 10, MemoryLimit: 100 << 10, Refused: 3,
 	}) {
 		t.Errorf("%+v", u) // what is refused leaves nothing
 	}
-	refused(t, c.Charge(80<<10), "")
+	refused(t, d.Charge(70<<10), "")
+	refused(t, c.Charge(10<<10), "")
 	refused(t, c.Charge(1), "the limit is 100")
-	c.Leave(one)
-	refused(t, c.Admit(one, 0), "")
-	c.Uncharge(100 << 10)
-	c.Leave(one)
-	c.Leave(one)
-	c.Leave(two)
-	if u := c.Usage(); u.Connections != 0 || u.Memory != 0 || len(c.perHost) != 0 {
-		t.Errorf("%+v is left, of %d hosts", u, len(c.perHost))
+	refused(t, d.Charge(1), "the limit is 100")
+	a.Leave()
+	e := host(one, 0)
+	c.Uncharge(10 << 10)
+	for _, e := range []*Conn{b, d, e} {
+		e.Leave()
+		e.Uncharge()
+	}
+	if n := c.Usage().Memory; n != 10<<10 {
+		t.Errorf("a connection that has left, but is not uncharged, has %d bytes", n)
+	}
+	a.Uncharge()
+	c.empty()
+	kept := c.admit("kept", one, 5)
+	kept.Keep()
+	kept.Leave()
+	kept.Uncharge()
+	if u := c.Usage(); u.Memory != 5 || u.Connections != 0 {
+		t.Errorf("%+v with memory that is kept", u)
 	}
 	c.Close()
-	refused(t, c.Admit(one, 0), "closing")
+	refused(t, admit(one, 0), "closing")
+	refused(t, a.Associate(true, 0), "ended")
+}
+
+// An unassociated connection that finds no room evicts the oldest one, of its own address first.
+func TestEviction(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
+	c.admit("first", two, 0)
+	for i := range 32 { // 1/16
+		c.admit(fmt.Sprint(i), one, 0)
+	}
+	c.expect()
+	c.admit("of the same address", one, 0)
+	c.expect("0")
+	for i := 33; i < 128; i++ { // 1/4
+		c.admit("another", addr(i), 0)
+	}
+	c.expect()
+	c.admit("of another address", addr(1000), 0)
+	c.expect("first")
+	if u := c.Usage(); u.Connections != 130 || u.Unassociated != 128 || u.Evicted != 2 {
+		t.Errorf("%+v", u) // evicted ones are open until they leave
+	}
+}
+
+// The memory of a budget is limited, too, but one connection has always room.
+func TestBudgetOfMemory(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1600})
+	c.admit("large", one, 150)
+	c.admit("small", one, 50)
+	c.expect("large")
+	c.admit("another", one, 51)
+	c.expect("small")
+	for i := range 4 {
+		c.admit(fmt.Sprint(i), addr(i), 100)
+	}
+	c.expect("another")
+	e := c.admit("a", two, 100)
+	c.expect("0")
+	refused(t, e.Charge(500), "")
+	c.admit("b", addr(9), 0)
+	c.expect("1", "2", "3", "a")
+	refused(t, c.admit("c", addr(10), 0).Associate(true, 300), "")
+	if e.Associate(true, 0) == nil {
+		t.Error("a Connect succeeds on an evicted connection")
+	}
+}
+
+// Strangers that hold everything they can get neither reach the connections of hosts nor keep a
+// host from connecting, wherever it comes from.
+func TestStrangers(t *testing.T) {
+	for _, from := range []string{"one address", "many", "the host's"} {
+		c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
+		for i := range 100 {
+			c.allowed("a host", addr(5000+i%10))
+		}
+		flood := func(n int) {
+			for i := range n {
+				a := one
+				if from == "many" {
+					a = addr(i)
+				} else if from == "the host's" {
+					a = two
+				}
+				e, err := c.Admit(a, 1<<10, func(error) {})
+				if err == nil && i%2 == 0 {
+					_ = e.Associate(false, 1<<10)
+				}
+			}
+		}
+		flood(maxEvicted) // evicts that many at most, and none of those leaves
+		for round := range 3 {
+			for range 8 {
+				c.allowed("the host", two)
+			}
+			c.expect()
+			if round == 0 {
+				clear(c.Counter.evicted[:]) // they leave
+			}
+			flood(maxEvicted / 2)
+		}
+	}
+}
+
+// Those that have not left yet are bounded, and when they leave there is room again.
+func TestEvictedStay(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 64, PerHost: 64, Memory: 1 << 30})
+	var first []*Conn
+	for range 16 + maxEvicted {
+		first = append(first, c.admit("x", one, 0))
+	}
+	_, err := c.Admit(one, 0, nil)
+	refused(t, err, "without a successful Connect")
+	if n := c.Usage().Connections; n != 16+maxEvicted {
+		t.Errorf("%d connections are open", n)
+	}
+	first[0].Leave()
+	c.admit("y", one, 0)
+}
+
+// Discovery controllers have budgets of their own, and are safe for a while.
+func TestDiscovery(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
+	for i := range 16 {
+		c.discovery(fmt.Sprint(i), one)
+	}
+	e := c.admit("e", one, 0)
+	refused(t, e.Associate(false, 0), "too many discovery controllers")
+	c.clock = c.clock.Add(discoveryAge)
+	refused(t, e.Associate(false, 0), "")
+	c.expect("0")
+	for i := range 18 { // with the first address, 1/16 of all and two more
+		c.discovery("other", addr(i))
+	}
+	c.expect("1", "2")
+	if u := c.Usage(); u.Discovery != 32 || u.Unassociated != 0 {
+		t.Errorf("%+v", u)
+	}
+}
+
+// An address that an allowed host has connected from has budgets of its own from then on, also for
+// the connections that it has, and when all of them have ended.
+func TestAllowedAddress(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
+	before := []*Conn{c.admit("before", two, 1), c.discovery("of the host", two)}
+	if before[0].FromAllowed() {
+		t.Error("allowed before a Connect")
+	}
+	e := c.allowed("host", two)
+	for i := range 130 {
+		if c.admit("stranger", addr(i), 1).FromAllowed() {
+			t.Error("a stranger is allowed")
+		}
+	}
+	if !before[0].FromAllowed() {
+		t.Error("not allowed after a Connect")
+	}
+	c.expect("stranger")
+	if s := &c.budgets[1][unassociated]; s.connections != 1 || s.memory != 1 {
+		t.Errorf("%d connections in the budget of allowed addresses", s.connections)
+	}
+	for _, e := range append(before, e) {
+		e.Leave()
+		e.Uncharge()
+	}
+	for range 128 { // 1/4 of all, where others have 1/16
+		c.admit("again", two, 1)
+	}
+	c.expect()
+	c.admit("one more", two, 1)
+	c.expect("again")
+}
+
+// Only so many addresses without connections are remembered.
+func TestForgotten(t *testing.T) {
+	c := newCounter(t, Limits{Connections: 512, PerHost: 512, Memory: 1 << 30})
+	for i := range idleHosts + 10 {
+		e := c.allowed("host", addr(i))
+		e.Leave()
+		e.Uncharge()
+	}
+	if n := len(c.hosts); n != idleHosts {
+		t.Errorf("%d addresses are remembered", n)
+	}
+	if c.hosts[addr(9)] != nil || c.hosts[addr(10)] == nil {
+		t.Error("not the oldest were forgotten")
+	}
+	c.empty()
 }

@@ -153,6 +153,9 @@ func (h *handler) Abandon(r *fabric.Request) {
 // EndZeroCopy implements fabric.Handler.
 func (h *handler) EndZeroCopy(*fabric.Request) { h.ZeroCopyEnds++ }
 
+// WriterWaits implements fabric.Handler.
+func (h *handler) WriterWaits(*fabric.Request) bool { return false }
+
 // Close implements fabric.Handler: held commands come back at once.
 func (h *handler) Close(fs fabric.Session) {
 	s := fs.(*scripted)

@@ -48,8 +48,9 @@ type Queue struct {
 	RefuseDepth error
 	// NoZeroCopy: the queue can neither send from nor receive into memory of a namespace.
 	NoZeroCopy bool
-	// Depth is the argument of SetDepth.
-	Depth int
+	// Depth and Allowed are the arguments of SetDepth.
+	Depth   int
+	Allowed bool
 	// Reason is why the handler disconnected the queue.
 	Reason error
 	// OnClose, if set, is called when the queue has ended.
@@ -62,6 +63,7 @@ type slot struct {
 	cmd *Command
 	// capsule is the memory that in-capsule data is received into.
 	capsule []byte
+	memory  mem.Allocation
 }
 
 // Dial opens a queue on a reactor of a World.
@@ -141,12 +143,11 @@ func (q *Queue) moveIn(r *fabric.Request, c *Command) {
 		s.capsule = slices.Grow(s.capsule[:0], int(r.Length))[:r.Length]
 		r.Segs = append(r.Segs, mem.Segment{B: s.capsule})
 	default:
-		segs, ok := q.memory.Alloc(r.Segs, int(r.Length))
-		if !ok {
+		if !q.memory.Alloc(&s.memory, r.Flow, int(r.Length)) {
 			r.Status = nvme.InternalError
 			return
 		}
-		r.Segs = segs
+		r.Segs = append(r.Segs, s.memory.Segs...)
 	}
 	if r.Dir == fabric.HostToController {
 		b := c.Data
@@ -185,18 +186,17 @@ func (q *Queue) recycle(r *fabric.Request) {
 		q.h.EndZeroCopy(r)
 	case r.InCapsule:
 		clear(r.Owner.(*slot).capsule) // the next capsule arrives
-	case mem.Length(r.Segs) > 0:
-		q.memory.Free(r.Segs)
 	}
 	s := r.Owner.(*slot)
+	s.memory.Free()
 	s.cmd = nil
 	q.free = append(q.free, s)
 }
 
 // SetDepth implements fabric.Queue.
-func (q *Queue) SetDepth(depth int) error {
+func (q *Queue) SetDepth(depth int, allowed bool) error {
 	if q.RefuseDepth == nil {
-		q.Depth = depth
+		q.Depth, q.Allowed = depth, allowed
 	}
 	return q.RefuseDepth
 }
@@ -212,9 +212,8 @@ func (q *Queue) HandOverBuffers(r *fabric.Request) (free func()) {
 	if r.ZeroCopy || r.InCapsule && r.Length > 0 {
 		return nil
 	}
-	segs := r.Segs
 	r.Segs = nil
-	return func() { q.memory.Free(segs) }
+	return r.Owner.(*slot).memory.HandOver()
 }
 
 // Disconnect implements fabric.Queue: the queue closes at the next step.

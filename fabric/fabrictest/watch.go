@@ -184,12 +184,12 @@ func (q *watched) Complete(reqs []*fabric.Request) {
 	q.Queue.Complete(reqs)
 }
 
-func (q *watched) SetDepth(depth int) error {
+func (q *watched) SetDepth(depth int, allowed bool) error {
 	if depth < 2 || depth > q.Info().MaxDepth {
 		q.w.failf("SetDepth(%d), the transport takes 2 to %d", depth, q.Info().MaxDepth)
 	}
 	q.depth = true
-	return q.Queue.SetDepth(depth)
+	return q.Queue.SetDepth(depth, allowed)
 }
 
 func (q *watched) CanSendFrom(segs []mem.Segment) bool {
@@ -250,6 +250,13 @@ func (w *watcher) EndZeroCopy(r *fabric.Request) {
 		delete(q.zeroCopy, r)
 	}
 	w.h.EndZeroCopy(r)
+}
+
+func (w *watcher) WriterWaits(r *fabric.Request) bool {
+	if q := w.find(r); q != nil && !q.zeroCopy[r] {
+		w.failf("WriterWaits of command %d, which has no zero copy", r.SQE.CID())
+	}
+	return w.h.WriterWaits(r)
 }
 
 func (w *watcher) Close(s fabric.Session) {

@@ -41,15 +41,16 @@ func (f *faulty) complete(r *fabric.Request) {
 	f.q.Complete([]*fabric.Request{r})
 }
 
-func (f *faulty) Abandon(*fabric.Request)     {}
-func (f *faulty) EndZeroCopy(*fabric.Request) {}
-func (f *faulty) Close(fabric.Session)        {}
+func (f *faulty) Abandon(*fabric.Request)          {}
+func (f *faulty) EndZeroCopy(*fabric.Request)      {}
+func (f *faulty) WriterWaits(*fabric.Request) bool { return false }
+func (f *faulty) Close(fabric.Session)             {}
 
 // sink is a queue of which a test plays the transport.
 type sink struct{ info fabric.QueueInfo }
 
 func (*sink) Complete([]*fabric.Request) {}
-func (*sink) SetDepth(int) error         { return nil }
+func (*sink) SetDepth(int, bool) error   { return nil }
 func (*sink) Disconnect(error)           {}
 
 func (*sink) CanReceiveInto(segs []mem.Segment) bool { return len(segs) == 1 }

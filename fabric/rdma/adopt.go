@@ -46,7 +46,8 @@ func (g *group) adopt(c *conn) error {
 			if err = g.install(q); err == nil {
 				return q.accept()
 			}
-			err = errors.Join(err, q.qp.Destroy(), q.free())
+			q.destroyQP()
+			err = errors.Join(err, q.free())
 		}
 	}
 	defer c.leave()
@@ -76,8 +77,15 @@ func (g *group) endSetup() {
 
 // newQueue makes everything that a queue has of the device.
 func (g *group) newQueue(c *conn) (*queue, error) {
+	if !c.counted.FromAllowed() {
+		g.strangersMu.Lock()
+		defer g.strangersMu.Unlock()
+	}
 	g.setupMu.Lock()
 	defer g.setupMu.Unlock()
+	if err := c.mustEnd(); err != nil {
+		return nil, err
+	}
 	if c.id.Device() == nil {
 		return nil, errRemoved
 	}
@@ -116,15 +124,22 @@ func (g *group) newQueue(c *conn) (*queue, error) {
 	return nil, err
 }
 
-// free undoes newQueue, but for the queue pair, which must have been destroyed. Not on a
-// reactor.
+// free undoes newQueue, but for the queue pair, which must have been destroyed, unless the queue is
+// quarantined. Not on a reactor.
 func (q *queue) free() error {
+	q.g.countLoad(q.conn, -1)
+	if q.quarantined {
+		q.conn.counted.Keep()
+		q.g.setupMu.Lock()
+		defer q.g.setupMu.Unlock()
+		q.p.quarantined = true
+		return nil
+	}
 	err := q.slab.free()
 	q.g.setupMu.Lock()
 	defer q.g.setupMu.Unlock()
 	q.cq.release(q.cqEntries(), q.srq)
 	q.p.refs--
-	q.g.countLoad(q.conn, -1)
 	if q.srq != nil {
 		err = errors.Join(err, q.p.releaseSRQ(q.srq, q.conn.depth))
 	}

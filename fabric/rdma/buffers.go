@@ -18,31 +18,30 @@ func (q *queue) getBuffers(r *request) {
 	if q.p.staging.pool != nil && r.Dir == fabric.HostToController {
 		pool = q.p.staging.pool
 	}
-	if int(r.Length) > pool.Max() {
+	n := int(r.Length)
+	if n > pool.Max(r.Flow) {
 		q.refuse(r, nvme.InternalError) // so much memory will never be free
 		return
 	}
-	segs, ok := pool.Alloc(r.Segs[:0], int(r.Length))
-	if ok {
-		r.pool, r.Segs = pool, segs
+	r.memory.Segs = r.Segs[:0]
+	if pool.Alloc(&r.memory, r.Flow, n) {
+		r.Segs = r.memory.Segs
 		q.haveBuffers(r)
 		return
 	}
-	r.state, r.pool = requestNeedMemory, pool
-	r.waiter.Segs = r.Segs
-	pool.Wait(&r.waiter, int(r.Length), q.g.now())
+	r.state = requestNeedMemory
+	pool.Wait(&r.memory, r.Flow, n, q.g.now())
 	q.g.startTicks()
 }
 
 // Granted implements mem.WaitOwner. It may be called while another group on the reactor polls.
 func (r *request) Granted() {
-	r.Segs = r.waiter.Segs
+	r.Segs = r.memory.Segs
 	r.Queue.(*queue).haveBuffers(r)
 }
 
 // Expired implements mem.WaitOwner: hosts retry a command that was interrupted (Base figure 102).
 func (r *request) Expired() {
-	r.pool = nil
 	r.Queue.(*queue).refuse(r, nvme.CommandInterrupted)
 }
 
@@ -105,14 +104,11 @@ func (q *queue) execute(r *request) {
 func (q *queue) HandOverBuffers(fr *fabric.Request) (free func()) {
 	r := fr.Owner.(*request)
 	switch {
-	case r.ZeroCopy || r.pool == nil && len(r.Segs) > 0:
+	case r.ZeroCopy || len(r.memory.Segs) == 0 && len(r.Segs) > 0:
 		return nil
-	case r.pool == nil:
-		return func() {}
 	}
-	pool, segs := r.pool, r.Segs
-	r.pool, r.Segs = nil, nil
-	return func() { pool.Free(segs) }
+	r.Segs = nil
+	return r.memory.HandOver()
 }
 
 // CanSendFrom implements fabric.Queue: every segment lies in memory that is registered with the

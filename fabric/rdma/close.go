@@ -17,7 +17,8 @@ import (
 //	finish        (reactor)    it has none; then memory (goroutine)
 //	remove        (reactor)    the entry in the group
 //
-// Data memory is given back only when neither the handler nor the device can touch it.
+// Data memory is given back only when neither the handler nor the device can touch it: never if the
+// queue pair cannot be destroyed (quarantine.go).
 
 // beginTeardown ends the queue for the handler and begins to end it for the device.
 func (q *queue) beginTeardown() {
@@ -32,8 +33,7 @@ func (q *queue) beginTeardown() {
 		r := &q.reqs[i]
 		switch r.state {
 		case requestNeedMemory:
-			r.pool.Cancel(&r.waiter)
-			r.pool = nil
+			r.memory.Cancel()
 			h.Abandon(&r.Request)
 			q.freeRequest(r)
 		case requestNeedRead:
@@ -59,13 +59,14 @@ func (q *queue) beginTeardown() {
 // queue pair may fail before the event of the connection.
 func (q *queue) logEnd() {
 	i := &q.conn.info
-	args := []any{"remote", i.Remote, "local", i.Local, "qid", i.QID, "reason", q.why}
+	log := q.g.t.log.Peer(i.Remote)
+	args := []any{"local", i.Local, "qid", i.QID, "reason", q.why}
 	if errors.Is(q.why, errHostLeft) || errors.Is(q.why, errShutdown) ||
 		errors.Is(q.why, errFlushed) && q.p.dev.attr.IWARP {
-		q.g.t.cfg.Log.Debug("RDMA queue ends", args...)
+		log.Debug("RDMA queue ends", args...)
 		return
 	}
-	q.g.t.log.Warn("RDMA queue ends", args...)
+	log.Warn("RDMA queue ends", args...)
 }
 
 // disconnect ends the connection and the work of the queue pair. Not on a reactor.
@@ -120,12 +121,13 @@ func (q *queue) checkDrained() {
 
 // destroy frees queue pair and identifier. Not on a reactor.
 func (q *queue) destroy() {
+	q.destroyQP()
 	q.cm.Lock()
-	err := errors.Join(q.qp.Destroy(), q.conn.id.Destroy())
+	err := q.conn.id.Destroy()
 	q.cm.Unlock()
 	if err != nil {
-		q.g.t.cfg.Log.Error("RDMA queue pair cannot be destroyed, its memory stays", "remote",
-			q.conn.info.Remote, "err", err)
+		q.g.t.cfg.Log.Error("RDMA connection cannot be freed", "remote", q.conn.info.Remote, "err",
+			err)
 	}
 	q.g.cfg.Loop.Post(q.destroyed)
 }
@@ -137,7 +139,11 @@ func (q *queue) destroyed() {
 		q.srq.leave(q)
 	}
 	for i := range q.reqs {
-		if r := &q.reqs[i]; r.state == requestFlushing {
+		switch r := &q.reqs[i]; {
+		case r.state != requestFlushing:
+		case q.quarantined:
+			q.keepBuffers(r)
+		default:
 			q.freeRequest(r)
 		}
 	}
@@ -165,6 +171,9 @@ func (q *queue) finish() {
 func (q *queue) remove() {
 	g := q.g
 	g.queues.remove(q.id)
+	if q.quarantined {
+		g.quarantined = append(g.quarantined, q)
+	}
 	if q.p.dev.removed.Load() {
 		g.freePoller(q.p.dev)
 	}

@@ -18,8 +18,11 @@ func (q *queue) received(slot uint16, size uint32) {
 			capsuleSize, q.icd))
 	case q.taken == q.conn.depth: // with an SRQ, the receives do not enforce it
 		q.fail(fmt.Errorf("more commands than the queue's depth, %d", q.conn.depth))
+	case len(q.idle) == 0 && q.overShare(q.slots+1):
+		q.fail(errShare)
 	default:
 		q.taken++
+		q.slots++
 		if len(q.idle) > 0 {
 			q.begin(slot, size)
 		} else { // the responses to earlier commands are in flight
@@ -45,6 +48,9 @@ func (q *queue) begin(slot uint16, size uint32) {
 	r.Start = q.g.now()
 	copy(r.SQE[:], q.recv.capsule(slot))
 	q.parseSGL(r, size-capsuleSize)
+	if r.blocks != nil && q.overShare(q.slots) {
+		r.blocks, r.Status = nil, nvme.CommandInterrupted
+	}
 	if q.srq != nil && !r.InCapsule && r.blocks == nil {
 		q.freeSlot(r)
 	}
@@ -55,6 +61,7 @@ func (q *queue) begin(slot uint16, size uint32) {
 func (q *queue) freeSlot(r *request) {
 	if r.hasSlot {
 		r.hasSlot = false
+		q.slots--
 		q.recv.free = append(q.recv.free, r.slot)
 	}
 }
@@ -158,7 +165,6 @@ func (q *queue) prepared(r *request) {
 		q.refuse(r, nvme.InvalidField|nvme.DNR)
 	default:
 		q.useInCapsule(r)
-		q.execute(r)
 	}
 }
 
@@ -169,7 +175,7 @@ func (q *queue) refuse(r *request, st nvme.Status) {
 }
 
 // useInCapsule makes the in-capsule data the data of the command. Its start is page aligned, which
-// backends rely on: data at an offset is moved there.
+// backends rely on: data at an offset is moved there. Then it executes or refuses the command.
 func (q *queue) useInCapsule(r *request) {
 	s := q.recv.capsuleData(r.slot)
 	if off := int(r.addr); off != 0 {
@@ -178,12 +184,20 @@ func (q *queue) useInCapsule(r *request) {
 	s.B = s.B[:r.Length]
 	r.Segs = append(r.Segs[:0], s)
 	if q.srq == nil || !q.srq.short() {
+		q.execute(r)
 		return
 	}
 	// Copy it, if there is memory, so that the slot is free for the next capsule.
-	if segs, ok := q.g.cfg.Memory.Alloc(r.Segs[:0], int(r.Length)); ok {
-		mem.CopySegments(segs, []mem.Segment{s})
-		r.Segs, r.pool = segs, q.g.cfg.Memory
+	switch {
+	case q.g.cfg.Memory.Alloc(&r.memory, r.Flow, int(r.Length)):
+		mem.CopySegments(r.memory.Segs, []mem.Segment{s})
+		r.Segs = append(r.Segs[:0], r.memory.Segs...)
 		q.freeSlot(r)
+	case q.overShare(q.slots):
+		r.Segs = r.Segs[:0]
+		q.freeSlot(r)
+		q.refuse(r, nvme.CommandInterrupted) // hosts retry it (Base figure 102)
+		return
 	}
+	q.execute(r)
 }

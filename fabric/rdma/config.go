@@ -61,7 +61,8 @@ type Config struct {
 	// MaxQID is the largest queue ID, up to QIDLimit.
 	MaxQID int
 	// MaxQueues and MaxQueuesPerHost limit the queues of the transport and of one source address,
-	// including those being connected. Both are at most QueuesLimit.
+	// including those being connected. Both are at most QueuesLimit. Package admission says which
+	// part of them, and of QueueMemory, is for queues that are not yet those of allowed hosts.
 	MaxQueues, MaxQueuesPerHost int
 	// QueueMemory limits the registered memory of all queues in bytes: capsules and in-capsule
 	// data, about 4.2 KiB for each command of a queue's depth by default. A queue that does not fit

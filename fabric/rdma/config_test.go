@@ -138,8 +138,8 @@ func TestListenerTOS(t *testing.T) {
 func TestQueueMemory(t *testing.T) {
 	b := newHarness(t, harnessOptions{cfg: Config{QueueMemory: 1 << 20}})
 	two := ioParam(100) // 408 KiB each
-	q := b.host.connect(b.addr(), two)
-	b.host.connect(b.addr(), two)
+	q := b.host.associate(b.addr(), two)
+	b.host.associate(b.addr(), two)
 	if st := b.host.rejected(b.addr(), two); st != cmwire.NoResources {
 		t.Error(st)
 	}
@@ -147,7 +147,7 @@ func TestQueueMemory(t *testing.T) {
 		"2 queues have 816 KiB of memory and this one wants 408, the limit is 1024") {
 		t.Errorf("log:\n%s", b.log)
 	}
-	b.host.connect(b.addr(), adminParam()) // 2.5 KiB
+	b.host.associate(b.addr(), adminParam()) // 2.5 KiB
 	q.disconnect()
 	b.host.event(verbs.EventDisconnected)
 	b.eventually("two connections", func() bool { return b.tr.Usage().Connections == 2 })

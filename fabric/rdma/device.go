@@ -17,6 +17,8 @@ type device struct {
 	mrs  *mrCache
 	stop func() // ends the calls of Transport.asyncEvent
 	refs int    // under Transport.mu
+	// quarantined: queue pairs exist that could not be destroyed. Under Transport.mu.
+	quarantined bool
 
 	// removed: the device was removed. When it returns it is another verbs.Device.
 	removed atomic.Bool
@@ -40,7 +42,7 @@ func (t *Transport) acquireDevice(dev verbs.Device) (*device, error) {
 		return nil, fmt.Errorf("protection domain: %w", err)
 	}
 	d := &device{dev: dev, attr: dev.Attr(), pd: pd, refs: 1}
-	d.mrs = newMRCache(d, t.log)
+	d.mrs = newMRCache(d, t.cfg.Log)
 	// Soft iWARP cannot do SEND_WITH_INV from user space, and gets stuck on it: libsiw passes the
 	// wrong field as key (rdma-core, providers/siw/siw.c, push_send_wqe), the kernel does not take
 	// it inline (siw_qp.c, siw_activate_tx_from_sq), and for short data that is not inline it may
@@ -65,6 +67,9 @@ func (t *Transport) releaseDevice(d *device) error {
 		return nil
 	}
 	d.stop()
+	if d.quarantined {
+		return nil
+	}
 	err := d.mrs.close()
 	if e := d.pd.Dealloc(); e != nil {
 		err = errors.Join(err, fmt.Errorf("free the protection domain of %s: %w", d.attr.Name, e))
@@ -100,7 +105,7 @@ func (q *queue) suspectInvalidate() {
 	for i := range q.reqs {
 		if r := &q.reqs[i]; r.state == requestSending && r.invalidate {
 			d.noInvalidate.Store(true)
-			q.g.t.log.Warn("RDMA device does not invalidate keys, going on without", "device",
+			q.g.t.cfg.Log.Warn("RDMA device does not invalidate keys, going on without", "device",
 				d.attr.Name)
 			return
 		}
@@ -123,7 +128,7 @@ func (t *Transport) asyncEvent(d *device, ev verbs.AsyncEvent) {
 		t.cfg.Log.Error("RDMA device failed, its queues end", "device", d.attr.Name)
 		defer t.deviceRemoved(d.dev) // later connections make a new entry, or fail
 	case verbs.AsyncPortErr, verbs.AsyncWQFatal, verbs.AsyncPathMigErr:
-		t.log.Warn("RDMA device event", "device", d.attr.Name, "event", ev.Type)
+		t.cfg.Log.Warn("RDMA device event", "device", d.attr.Name, "event", ev.Type)
 		return
 	case verbs.AsyncPortActive:
 		t.cfg.Log.Info("RDMA port is active", "device", d.attr.Name)

@@ -23,6 +23,8 @@ type group struct {
 	srqs      table[srq]
 	scheduled []*queue
 	stopTicks func() // stops the timer of tick; nil if it does not run
+	// quarantined are queues that are not in queues any more.
+	quarantined []*queue
 
 	// The batches of a poll, reused.
 	wcs   []verbs.WC
@@ -39,6 +41,9 @@ type group struct {
 	// reactor.
 	setupMu  sync.Mutex
 	byDevice map[*device]*poller
+	// strangersMu is held before setupMu to make a queue for an address that no allowed host has
+	// connected from: the queues of others wait for one of those at most.
+	strangersMu sync.Mutex
 
 	// mu guards what follows, for moments only.
 	mu      sync.Mutex
@@ -307,6 +312,7 @@ func (g *group) checkShutdown() {
 		g.stopTicks()
 		g.stopTicks = nil
 	}
+	g.endQuarantines()
 	for len(g.pollers) > 0 {
 		g.pollers[0].detach()
 	}

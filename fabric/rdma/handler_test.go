@@ -39,8 +39,10 @@ type testHandler struct {
 	phase   map[*fabric.Request]string
 	counts  map[string]int
 	checks  bool
-	one     [1]*fabric.Request
-	regions map[mem.RegionID]bool // where the data of writes came
+	// discovery: queues are those of discovery controllers.
+	discovery bool
+	one       [1]*fabric.Request
+	regions   map[mem.RegionID]bool // where the data of writes came
 }
 
 func newHandler(t testing.TB) *testHandler {
@@ -59,11 +61,11 @@ type testSession struct{ closed bool }
 func (h *testHandler) Open(q fabric.Queue) (fabric.Session, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.queue = q
 	if h.openErr != nil {
 		return nil, h.openErr
 	}
 	h.opened++
-	h.queue = q
 	return &testSession{}, nil
 }
 
@@ -155,7 +157,7 @@ func (h *testHandler) Execute(reqs []*fabric.Request) {
 			h.mu.Unlock()
 			continue
 		case op == opConnect:
-			if err := r.Queue.SetDepth(int(r.SQE.CDW(10))); err != nil {
+			if err := r.Queue.SetDepth(int(r.SQE.CDW(10)), !h.discovery); err != nil {
 				st = nvme.ConnectInvalidParameters
 			}
 		}
@@ -177,6 +179,7 @@ func (h *testHandler) Abandon(r *fabric.Request) { h.step(r, "abandon", "prepare
 func (h *testHandler) EndZeroCopy(r *fabric.Request) {
 	h.step(r, "end zero copy", "complete", "abandon")
 }
+func (h *testHandler) WriterWaits(*fabric.Request) bool { return false }
 
 func (h *testHandler) Close(s fabric.Session) {
 	h.mu.Lock()

@@ -207,6 +207,16 @@ func (h *testHost) connect(dst netip.AddrPort, p hostParam) *hostQueue {
 	return q
 }
 
+// associate makes a queue on which Connect has succeeded, too.
+func (h *testHost) associate(dst netip.AddrPort, p hostParam) *hostQueue {
+	h.t.Helper()
+	q := h.connect(dst, p)
+	if st := q.do(command(opConnect, 1, uint64(p.hsqsize)+1, 0), nil); !st.OK() {
+		h.t.Fatalf("Connect: %v", st)
+	}
+	return q
+}
+
 // rejected expects the connection to be refused.
 func (h *testHost) rejected(dst netip.AddrPort, p hostParam) cmwire.Status {
 	h.t.Helper()

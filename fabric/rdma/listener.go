@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/admission"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -192,13 +194,14 @@ type conn struct {
 	depth, credits, reads int
 	// useSRQ: capsules come from a shared receive queue.
 	useSRQ bool
-	// memory is the registered memory of the queue that is charged, in bytes.
-	memory int64
+	// counted has the registered memory of the queue, as slabSize says.
+	counted *admission.Conn
 
 	mu      sync.Mutex
 	q       *queue // once adopted
 	claimed bool   // adopted or closed
 	ended   error  // why the connection ended before it was adopted
+	evicted error  // why it must end, if it was evicted
 }
 
 // connectRequest accepts a connection request or rejects it. CM goroutine.
@@ -224,16 +227,17 @@ func (t *Transport) connectRequest(ev *verbs.Event) {
 	}
 	if st == cmwire.Accepted {
 		c.useSRQ = t.useSRQ(ev.ID.Device())
-		c.memory = c.slabSize()
-		if err := t.admission.Admit(c.info.Remote.Addr(), c.memory); err != nil {
+		var err error
+		c.counted, err = t.admission.Admit(c.info.Remote.Addr(), c.slabSize(), c.evict)
+		if err != nil {
 			st, why = cmwire.NoResources, err.Error()
 		}
 	}
 	if st != cmwire.Accepted {
-		t.log.Warn("RDMA connection rejected", "remote", c.info.Remote, "local", c.info.Local,
-			"status", st, "reason", why)
+		log := t.log.Peer(c.info.Remote)
+		log.Warn("RDMA connection rejected", "local", c.info.Local, "status", st, "reason", why)
 		if err := c.reject(st); err != nil {
-			t.log.Warn("RDMA connection cannot be rejected", "remote", c.info.Remote, "err", err)
+			log.Warn("RDMA connection cannot be rejected", "err", err)
 		}
 		return
 	}
@@ -295,19 +299,27 @@ func (c *conn) slabSize() int64 {
 
 // useOwnReceives gives the queue receives of its own instead of an SRQ, and charges their memory.
 func (c *conn) useOwnReceives() error {
+	shared := c.slabSize()
 	c.useSRQ = false
-	size := c.slabSize()
-	if err := c.t.admission.Charge(size - c.memory); err != nil {
-		return err
-	}
-	c.memory = size
-	return nil
+	return c.counted.Charge(c.slabSize() - shared)
 }
 
 // leave ends the accounting of the connection.
 func (c *conn) leave() {
-	c.t.admission.Uncharge(c.memory)
-	c.t.admission.Leave(c.info.Remote.Addr())
+	c.counted.Uncharge()
+	c.counted.Leave()
+}
+
+// evict ends the connection, because another one takes its place. Any goroutine; the connection may
+// be anywhere between Admit and its end.
+func (c *conn) evict(why error) {
+	c.mu.Lock()
+	c.evicted = why // for mustEnd and bind
+	q := c.q
+	c.mu.Unlock()
+	if q != nil {
+		q.g.cfg.Loop.Post(func() { q.fail(why) })
+	}
 }
 
 // Node is the NUMA node of the device, negative if it has none.
@@ -343,14 +355,22 @@ func (c *conn) claim() error {
 	return nil
 }
 
-// bind delivers the connection's events to q from now on. An error says that it has ended already.
+// mustEnd says why the connection has ended, or must, before it was bound to a queue.
+func (c *conn) mustEnd() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return cmp.Or(c.ended, c.evicted)
+}
+
+// bind delivers the connection's events to q from now on. An error says that it has ended already,
+// or must.
 func (c *conn) bind(q *queue) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended == nil {
 		c.q = q
 	}
-	return c.ended
+	return cmp.Or(c.ended, c.evicted)
 }
 
 // reject rejects the request and frees the identifier; its queue pair must have been destroyed.

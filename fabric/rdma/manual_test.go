@@ -181,7 +181,8 @@ func TestTransitions(t *testing.T) {
 	step(requestIdle)
 
 	// A write whose memory, data and backend are late.
-	memory, _ := m.g.cfg.Memory.AllocReserve(nil, m.g.cfg.Memory.Available())
+	var memory mem.Allocation
+	m.g.cfg.Memory.AllocReserve(&memory, nil, m.g.cfg.Memory.Available())
 	reads := m.f.Inject(verbstest.Fault{
 		Host: "target", Ops: verbstest.OpRead, Hold: true,
 		Times: -1,
@@ -191,7 +192,7 @@ func TestTransitions(t *testing.T) {
 	if !m.g.Arm() {
 		t.Error("waiting for memory that is not there keeps the reactor awake")
 	}
-	m.g.cfg.Memory.Free(memory)
+	memory.Free()
 	if m.g.Arm() {
 		t.Error("the reactor may sleep although memory has come back")
 	}
@@ -242,7 +243,8 @@ func TestMemoryGrantedByAnotherGroup(t *testing.T) {
 		{opWrite, true, requestNeedRead, nvme.Success},
 		{opRead, false, requestExecuting, nvme.CommandInterrupted},
 	} {
-		all, _ := pool.AllocReserve(nil, pool.Available())
+		var all mem.Allocation
+		pool.AllocReserve(&all, nil, pool.Available())
 		s := m.host.keyed(command(tt.op, uint16(i), 0, 4096), 0, 4096)
 		m.host.send(&s, nil)
 		m.turn()
@@ -250,11 +252,11 @@ func TestMemoryGrantedByAnotherGroup(t *testing.T) {
 			t.Fatalf("%d: state %v, or the reactor stays awake for nothing", i, m.state(t))
 		}
 		if tt.grant {
-			pool.Free(all)
+			all.Free()
 			pool.Serve()
 		} else {
 			pool.Expire(1 << 62)
-			pool.Free(all)
+			all.Free()
 		}
 		if m.state(t) != tt.state || m.g.Arm() {
 			t.Fatalf("%d: state %v, want %v, or the reactor may sleep", i, m.state(t), tt.state)

@@ -34,15 +34,17 @@ type poller struct {
 	signalWrites bool
 
 	// Under g.setupMu.
-	cqs  []*cq // all
-	refs int   // queues
-	srq  *srq  // for new queues, nil if there is none
+	cqs         []*cq // all
+	refs        int   // queues
+	srq         *srq  // for new queues, nil if there is none
+	quarantined bool  // one of the queues is
 
 	// Reactor only.
 	invalidateWorks bool // a SEND_WITH_INV has completed, or the SEND in its place
 	attached        bool
 	polled          []*cq // those of cqs that are polled
 	events          int   // events of the channel that have not been taken out
+	drainFailed     bool  // which was logged
 }
 
 // poolMR is the memory of a pool, registered with a device.
@@ -108,7 +110,7 @@ func (g *group) newPoller(d *device) (p *poller, err error) {
 		return p, err
 	}
 	g.bindToNode(arena.Region())
-	p.staging, err = d.registerPool(mem.NewPool(arena, 0), "staging memory",
+	p.staging, err = d.registerPool(mem.NewStagingPool(arena), "staging memory",
 		verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	return p, err
 }
@@ -116,6 +118,9 @@ func (g *group) newPoller(d *device) (p *poller, err error) {
 // free frees everything that was made. No queue uses the poller; not on a reactor, or after that
 // has stopped.
 func (p *poller) free() error {
+	if p.quarantined {
+		return p.keep()
+	}
 	var errs []error
 	note := func(what string, err error) {
 		if err != nil {
@@ -242,7 +247,7 @@ func (p *poller) detach() {
 	p.attached = false
 	g := p.g
 	if err := g.cfg.Loop.Unwatch(p.channel.FD()); err != nil {
-		g.t.log.Warn("RDMA completion channel cannot be unwatched", "err", err)
+		g.t.cfg.Log.Warn("RDMA completion channel cannot be unwatched", "err", err)
 	}
 	g.pollers = slices.DeleteFunc(g.pollers, func(x *poller) bool { return x == p })
 	g.pools = slices.DeleteFunc(g.pools, func(x *mem.Pool) bool { return x == p.staging.pool })
@@ -258,8 +263,9 @@ func (p *poller) notified(uint32) {
 		return
 	}
 	p.events = 0
-	if _, err := p.channel.Drain(); err != nil && !p.dev.removed.Load() {
-		p.g.t.log.Warn("RDMA completion channel fails", "device", p.dev.attr.Name, "err", err)
+	if _, err := p.channel.Drain(); err != nil && !p.dev.removed.Load() && !p.drainFailed {
+		p.drainFailed = true
+		p.g.t.cfg.Log.Warn("RDMA completion channel fails", "device", p.dev.attr.Name, "err", err)
 	}
 }
 

@@ -36,6 +36,7 @@ type queue struct {
 	icd        int // bytes of in-capsule data per capsule, 0 on the admin queue
 	capsules   []capsule
 	taken      int
+	slots      int // receive slots that capsules and requests hold
 	recvsEnded bool
 
 	reqs []request
@@ -61,6 +62,8 @@ type queue struct {
 	progress uint64 // signaled sends that have completed
 	checked  uint64 // progress at the last check
 	stuckAt  int64  // when the queue counts as stuck, 0 if nothing is in flight
+
+	quarantined bool // the queue pair could not be destroyed: set before queueDestroyed
 
 	// cm is held by ordinary goroutines while they call the connection's identifier and queue pair.
 	cm       sync.Mutex
@@ -116,7 +119,7 @@ func (q *queue) build() (err error) {
 		r := &q.reqs[i]
 		r.Queue, r.Owner, r.tag = q, r, uint16(i)
 		r.Segs = segs[2*i : 2*i : 2*i+2]
-		r.waiter.Owner = r
+		r.memory.Owner = r
 		q.idle = append(q.idle, r)
 	}
 	return nil
@@ -184,11 +187,14 @@ func (q *queue) finished() bool {
 
 // SetDepth implements fabric.Queue. The queue was made as deep as the host announced to the
 // connection manager.
-func (q *queue) SetDepth(depth int) error {
+func (q *queue) SetDepth(depth int, allowed bool) error {
 	if depth < 1 || depth > q.conn.depth {
 		return fmt.Errorf(
 			"rdma: queue of %d commands: the connection was made for at most %d (HSQSIZE+1)", depth,
 			q.conn.depth)
+	}
+	if err := q.conn.counted.Associate(allowed, 0); err != nil {
+		return fmt.Errorf("rdma: queue of %d commands: %w", depth, err)
 	}
 	q.connected = true
 	if q.state < queueClosing {
@@ -231,6 +237,7 @@ var (
 	errRemoved        = errors.New("the RDMA device was removed")
 	errNotEstablished = errors.New("the connection was not established in time")
 	errNoConnect      = errors.New("no Connect command came in time")
+	errShare          = errors.New("the host takes no responses, and receives are short")
 	errStuck          = errors.New("the device made no progress with what it was given")
 )
 

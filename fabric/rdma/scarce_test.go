@@ -66,8 +66,8 @@ func TestLimits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newHarness(t, harnessOptions{cfg: cfg})
-			q := b.host.connect(b.addr(), ioParam(8))
-			b.host.connect(b.addr(), ioParam(8))
+			q := b.host.associate(b.addr(), ioParam(8))
+			b.host.associate(b.addr(), ioParam(8))
 			if st := b.host.rejected(b.addr(), ioParam(8)); st != cmwire.NoResources {
 				t.Error(st)
 			}

@@ -89,10 +89,7 @@ func (q *queue) scheduleIfWaiting() {
 // freeRequest makes a request idle that neither the handler nor the device uses any more, and gives
 // its memory back.
 func (q *queue) freeRequest(r *request) {
-	if r.pool != nil {
-		r.pool.Free(r.Segs)
-		r.pool = nil
-	}
+	r.memory.Free()
 	if r.ZeroCopy {
 		q.g.cfg.Handler.EndZeroCopy(&r.Request)
 	}

@@ -14,10 +14,12 @@ import (
 // once if nothing but the SQE was in it, otherwise just before the response is posted.
 //
 // There is a slot for each command of every queue, so that a host that keeps to its depth always
-// finds a receive, until the capacity is reached. Beyond that, hosts that all send at once wait for
-// slots (RNR NAK), and in-capsule data is copied away when few are left. iWARP ends the connection
-// of a capsule that finds no receive (RFC 5041 section 7), so queues there have receives of their
-// own.
+// finds a receive, until the capacity is reached. Beyond that, when less than a quarter of the
+// slots is left, in-capsule data is copied away; without memory for that, a queue that holds more
+// than its share of a quarter has the command interrupted. So there are receives for every queue,
+// whatever becomes of the commands of others, unless hosts send faster than the reactor polls (RNR
+// NAK). iWARP ends the connection of a capsule that finds no receive (RFC 5041 section 7), so
+// queues there have receives of their own.
 type srq struct {
 	verbs.SRQ
 	p        *poller
@@ -97,9 +99,14 @@ func (p *poller) acquireSRQ(depth int) (*srq, error) {
 	}
 	s.depths += depth
 	s.refs++
-	for want := min(s.depths, s.capacity); s.slots < want; s.slots += srqSlabSlots {
-		if err := s.grow(); err != nil {
+	// A queue that has ended may have taken a slot along: it is replaced if there is memory.
+	for need := min(s.depths, s.capacity); s.slots < min(need+int(s.left.Load()), s.capacity); {
+		if err := s.grow(); err == nil {
+			s.slots += srqSlabSlots
+		} else if s.slots < need {
 			return nil, errors.Join(err, p.releaseSRQ(s, depth))
+		} else {
+			break
 		}
 	}
 	return s, nil
@@ -227,4 +234,12 @@ func (s *srq) fail(why error) {
 func (s *srq) short() bool {
 	slots := len(s.recv.slabs) * srqSlabSlots
 	return s.commands > slots && s.recv.posted+len(s.recv.free) < slots/4
+}
+
+// overShare says whether a queue that holds so many slots must give one back: few are left, and
+// others may need them.
+func (q *queue) overShare(slots int) bool {
+	s := q.srq
+	return s != nil && s.short() && len(s.queues) > 1 &&
+		slots > len(s.recv.slabs)*srqSlabSlots/4/len(s.queues)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -37,8 +38,8 @@ func TestSRQReceives(t *testing.T) {
 		"HandlerRefuses": TestHandlerRefuses, "Limits": TestLimits,
 		"DeviceRemoval": TestDeviceRemoval, "MemoryIsShort": TestMemoryIsShort,
 		"MemoryNeverComes": TestMemoryNeverComes, "ManyConnections": TestManyConnections,
-		"InvalidateFoundOut": TestInvalidateFoundOut,
-		"RegisteredByChunk":  TestRegisteredByChunk, "ZeroCopyDisconnect": TestZeroCopyDisconnect,
+		"InvalidateFoundOut": TestInvalidateFoundOut, "DestroyFails": TestDestroyFails,
+		"RegisteredByChunk": TestRegisteredByChunk, "ZeroCopyDisconnect": TestZeroCopyDisconnect,
 		"SignalledWrites":              TestSignalledWrites,
 		"NothingIsAllocatedPerCommand": TestNothingIsAllocatedPerCommand,
 		"ReadsAndWrites":               TestReadsAndWrites,
@@ -157,12 +158,13 @@ func TestSRQShortage(t *testing.T) {
 	if !bytes.Equal(m.h.store.Bytes()[4096:4096+512], data) {
 		t.Error("data that moved away is wrong")
 	}
-	memory, _ := m.g.cfg.Memory.AllocReserve(nil, m.g.cfg.Memory.Available())
+	var memory mem.Allocation
+	m.g.cfg.Memory.AllocReserve(&memory, nil, m.g.cfg.Memory.Available())
 	write(101, opWrite, 8192)
 	if !bytes.Equal(m.h.store.Bytes()[8192:8192+512], data) {
 		t.Error("data that stayed is wrong")
 	}
-	m.g.cfg.Memory.Free(memory)
+	memory.Free()
 	for _, r := range m.h.held {
 		m.h.complete(r, nvme.Success)
 	}

@@ -74,9 +74,8 @@ type request struct {
 	blockUsed uint32
 	// wrs is the number of send queue slots that what is in flight takes.
 	wrs int
-	// pool is where Segs came from, nil if from the namespace or the capsule.
-	pool   *mem.Pool
-	waiter mem.Waiter // for memory of pool
+	// of a pool, or the wait for it; Segs may be of the namespace, or the capsule
+	memory mem.Allocation
 	node   list.Node[request]
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
@@ -16,8 +17,10 @@ import (
 // Transport makes NVMe/RDMA listeners and groups.
 type Transport struct {
 	cfg       Config
-	log       *ratelog.Logger
+	log       *ratelog.Logger // what peers can cause at will; the rest goes to cfg.Log
 	admission *admission.Counter
+	// quarantined counts queues; see quarantine.go.
+	quarantined atomic.Int64
 
 	mu        sync.Mutex
 	closed    bool
@@ -49,7 +52,11 @@ func New(cfg Config) *Transport {
 func (t *Transport) Type() nvme.TransportType { return nvme.TransportRDMA }
 
 // Usage implements fabric.UsageReporter. Connections that are being made or ended count.
-func (t *Transport) Usage() fabric.Usage { return t.admission.Usage() }
+func (t *Transport) Usage() fabric.Usage {
+	u := t.admission.Usage()
+	u.Quarantined = int(t.quarantined.Load())
+	return u
+}
 
 // NewGroup makes the group of one reactor.
 func (t *Transport) NewGroup(cfg fabric.GroupConfig) (fabric.Group, error) {

@@ -94,8 +94,8 @@ func TestPromisedMemory(t *testing.T) {
 				t.Errorf("write %d of %d bytes did not arrive", i, size)
 			}
 		}
-		if h.g.promised != 0 {
-			t.Errorf("%d bytes are still promised", h.g.promised)
+		if h.g.cfg.Memory.Promised() != 0 {
+			t.Errorf("%d bytes are still promised", h.g.cfg.Memory.Promised())
 		}
 		h.close()
 	}
@@ -107,10 +107,9 @@ func TestPromisedMemoryIsUsed(t *testing.T) {
 	h := newManual(t, options{hold: true, arena: 128 << 10})
 	h.g.ready = make([]*fabric.Request, 0, 1)
 	c := h.connect(pdu.Params{}, 16)
-	pool := h.g.cfg.Memory
 	h.d.onExecute = func() {
 		if len(h.taken) == 0 {
-			h.taken, _ = pool.AllocReserve(nil, pool.Available()+pool.Reserve())
+			h.taken, _ = h.arena.Alloc(nil, h.arena.Available())
 		}
 	}
 	var all []byte

@@ -13,17 +13,10 @@ import (
 // small in-capsule data may use the reserve of the pool, and large in-capsule data may while an R2T
 // is outstanding on its connection. If the reserve is used up too, the queue is stalled: it is not
 // read until there is memory.
-
-// promise sets memory aside for n bytes of in-capsule data, which may turn out to need it when the
-// batch has been prepared. It returns false if there is not enough.
-func (g *Group) promise(n int) bool {
-	n = (n + mem.BlockMin - 1) &^ (mem.BlockMin - 1)
-	if g.cfg.Memory.Available()+g.cfg.Memory.Reserve()-g.promised < n {
-		return false
-	}
-	g.promised += n
-	return true
-}
+//
+// Memory is promised to small in-capsule data that has been received, because it may turn out to
+// need it when its batch has been prepared. Whose it is shows then; until then it counts for the
+// host of the command before it.
 
 // fromCapsule executes a command whose in-capsule data is in the receive buffer. The data stays
 // there if the device takes it during Execute. take is false if the command does not use the data.
@@ -36,9 +29,8 @@ func (q *queue) fromCapsule(r *request, take bool) {
 		q.g.borrowed++ // after what was ready before has been executed, perhaps
 		return
 	default:
-		var ok bool
-		r.memory.Segs, ok = q.g.cfg.Memory.AllocReserve(r.memory.Segs, int(r.Length))
-		if !ok { // the handler has used what was promised, for other commands of the batch
+		// The handler may have used what was promised, for other commands of the batch.
+		if !q.g.cfg.Memory.AllocPromised(&r.memory, r.Flow, int(r.Length)) {
 			r.Status = nvme.CommandInterrupted
 			break
 		}
@@ -54,20 +46,14 @@ func (q *queue) fromCapsule(r *request, take bool) {
 func (q *queue) wantMemory(r *request) {
 	g, n := q.g, int(r.Length)
 	pool := g.cfg.Memory
-	free := pool.Available() - g.promised
 	urgent := r == q.cur && (!q.large || !q.grants.Empty())
-	ok := false
 	switch {
-	case n > pool.Max():
+	case n > pool.Max(r.Flow):
 		r.Status = nvme.DataSGLLengthInvalid | nvme.DNR
 		q.start(r)
 		return
-	case urgent && free+pool.Reserve() >= n:
-		r.memory.Segs, ok = pool.AllocReserve(r.memory.Segs, n)
-	case free >= n:
-		r.memory.Segs, ok = pool.Alloc(r.memory.Segs, n)
-	}
-	if ok {
+	case urgent && pool.AllocReserve(&r.memory, r.Flow, n),
+		!urgent && pool.Alloc(&r.memory, r.Flow, n):
 		r.Segs = append(r.Segs, r.memory.Segs...)
 		q.start(r)
 		return
@@ -77,9 +63,9 @@ func (q *queue) wantMemory(r *request) {
 		g.stalled++
 	}
 	if urgent {
-		pool.WaitReserve(&r.memory, n, q.now())
+		pool.WaitReserve(&r.memory, r.Flow, n, q.now())
 	} else {
-		pool.Wait(&r.memory, n, q.now())
+		pool.Wait(&r.memory, r.Flow, n, q.now())
 	}
 	g.startTick()
 }
@@ -132,7 +118,7 @@ func (r *request) Expired() { r.Granted() }
 
 // cancelWait ends the wait of r, which may be over already.
 func (g *Group) cancelWait(r *request) {
-	g.cfg.Memory.Cancel(&r.memory)
+	r.memory.Cancel()
 	if r.node.Listed() {
 		g.resumed.Remove(&r.node)
 	}
@@ -157,11 +143,7 @@ func (q *queue) resume(r *request) int {
 	switch {
 	case len(r.memory.Segs) > 0:
 		r.Segs = append(r.Segs, r.memory.Segs...)
-	case inCapsule:
-		g.execute() // before the session is closed
-		q.timedOut("no memory for in-capsule data within %v", g.t.cfg.MemoryTimeout)
-		return 1
-	default: // hosts retry (Base section 4.2.3.1)
+	default: // hosts retry (Base section 4.2.3.1); in-capsule data is discarded
 		r.Status = nvme.CommandInterrupted
 	}
 	q.start(r)
@@ -171,15 +153,6 @@ func (q *queue) resume(r *request) int {
 	g.stalled--
 	g.activate(q)
 	return q.process(g.rx[:copy(g.rx, q.partial)])
-}
-
-// freeMemory gives memory of the pool back.
-func (q *queue) freeMemory(r *request) {
-	if len(r.memory.Segs) > 0 {
-		q.g.cfg.Memory.Free(r.memory.Segs)
-		clear(r.memory.Segs)
-		r.memory.Segs = r.memory.Segs[:0]
-	}
 }
 
 // CanReceiveInto implements fabric.Queue: the kernel puts data wherever it belongs.
@@ -194,7 +167,6 @@ func (q *queue) HandOverBuffers(fr *fabric.Request) (free func()) {
 	if r.data != nil {
 		q.g.replaceBuffer()
 	}
-	pool, memory := q.g.cfg.Memory, r.memory.Segs
-	r.memory.Segs, r.Segs = nil, nil
-	return func() { pool.Free(memory) }
+	r.Segs = nil
+	return r.memory.HandOver()
 }

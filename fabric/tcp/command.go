@@ -15,7 +15,7 @@ func (q *queue) icReq(r *pdu.ICReq) {
 	}
 	session, err := q.g.cfg.Handler.Open(q)
 	if err != nil {
-		q.g.t.log.Warn("connection refused", "remote", q.conn.info.Remote, "err", err)
+		q.peerLog().Warn("connection refused", "err", err)
 		q.Disconnect(err)
 		return
 	}
@@ -36,8 +36,8 @@ func (q *queue) icReq(r *pdu.ICReq) {
 // termReq ends the connection because the host reports a protocol error.
 func (q *queue) termReq(r *pdu.TermReq) {
 	f := r.Fault()
-	q.g.t.log.Warn("the host ended a connection for a protocol error", "remote", q.conn.info.Remote,
-		"local", q.conn.info.Local, "err", f)
+	q.peerLog().Warn("the host ended a connection for a protocol error", "local",
+		q.conn.info.Local, "err", f)
 	q.Disconnect(f)
 }
 
@@ -78,7 +78,7 @@ func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) (rest []byte) {
 		return b
 	}
 	digest := q.params.DataDigestSize()
-	if q.large || len(b) < int(n)+digest || !q.g.promise(int(n)) {
+	if q.large || len(b) < int(n)+digest || !q.g.cfg.Memory.Promise(q.flow, int(n)) {
 		q.expect(r, n)
 		return b
 	}
@@ -190,13 +190,14 @@ func (g *Group) prepareBatch() int {
 		}
 		clear(g.batch)
 		g.batch = g.batch[:0]
-		g.promised = 0
+		g.cfg.Memory.EndPromises()
 	}
 	return n + g.execute()
 }
 
 // prepared continues with a command after Prepare.
 func (q *queue) prepared(r *request) {
+	q.flow = r.Flow
 	moves := r.Status.OK() && r.Dir != fabric.NoData && r.Length > 0
 	switch {
 	case r.data != nil:

@@ -23,6 +23,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/fabric/admission"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 )
 
@@ -39,6 +40,8 @@ const (
 	MaxMaxH2CData    = 1 << 30
 	MinQueueMemory   = 128 << 10 // a queue of the default depth
 	ConnectionsLimit = 1 << 16   // of MaxConnections and MaxConnectionsPerHost
+	// MaxEvicted is how many connections may be open beyond MaxConnections while they end.
+	MaxEvicted = admission.MaxEvicted
 	// MaxLingerTimeout is the longest that a connection may stay open after a TermReq (TCP section
 	// 3.5).
 	MaxLingerTimeout = 30 * time.Second
@@ -50,7 +53,7 @@ const (
 	DefaultInCapsuleSize         = 128 << 10
 	DefaultMaxH2CData            = 1 << 20
 	DefaultICReqTimeout          = 10 * time.Second
-	DefaultConnectTimeout        = 30 * time.Second
+	DefaultConnectTimeout        = 10 * time.Second
 	DefaultDataTimeout           = 30 * time.Second
 	DefaultSendTimeout           = 30 * time.Second
 	DefaultMemoryTimeout         = 20 * time.Second
@@ -91,7 +94,7 @@ type Config struct {
 	// LingerTimeout is the longest time that a connection stays open after a C2HTermReq, up to
 	// MaxLingerTimeout. After an orderly end without fault it is at most one second.
 	LingerTimeout time.Duration
-	// QueueMemory bounds the memory of all queues in bytes: 16 KiB for each and 768 bytes for each
+	// QueueMemory bounds the memory of all queues in bytes: 16 KiB for each and 832 bytes for each
 	// command of its depth. A connection that does not fit is closed, a Connect command refused.
 	// Data memory (the reactors' pools) and what the kernel keeps for sockets come on top.
 	QueueMemory int64
@@ -100,7 +103,8 @@ type Config struct {
 	// It decides how fast reads leave; writes depend on the host's.
 	CongestionControl string
 	// MaxConnections and MaxConnectionsPerHost bound the connections of the transport and of one
-	// source address.
+	// source address. Package admission says which part of them, and of QueueMemory, is for
+	// connections that are not yet those of allowed hosts.
 	MaxConnections, MaxConnectionsPerHost int
 }
 

@@ -3,6 +3,9 @@ package tcp
 import (
 	"fmt"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 )
 
 // orderlyLinger is the longest time that a connection stays open after an end without fault.
@@ -16,7 +19,6 @@ type deadlines struct {
 	partialBy   int64 // the PDU that has begun must be complete
 	partialPDU  uint64
 	pdus        uint64 // complete headers so far: tells one incomplete PDU from the next
-	grantBy     int64  // another R2T must have got all its data
 	sendBy      int64  // the first sendMark bytes must have been sent
 	sendMark    uint64
 	queuedBytes uint64 // put on sendq so far
@@ -51,7 +53,11 @@ func (g *Group) checkDeadlines() {
 		}
 		pending = q.checkDeadlines(now) || pending
 	}
-	pool.Expire(now - g.t.cfg.MemoryTimeout.Nanoseconds() + 1)
+	limit := g.t.cfg.MemoryTimeout.Nanoseconds()
+	if host := pool.Shortage(now - limit/stuckPart); host != nil {
+		g.endStuck(host, now-limit/stuckPart)
+	}
+	pool.Expire(now - limit + 1)
 	if pending || pool.HasWaiters() {
 		g.startTick()
 	}
@@ -70,34 +76,97 @@ func (q *queue) checkDeadlines(now int64) bool {
 		q.timedOut("no successful Connect within %v", c.ConnectTimeout)
 	case passed(q.partialBy):
 		q.timedOut("the rest of a PDU did not arrive within %v", c.DataTimeout)
-	case passed(q.grantBy):
+	case passed(q.grantBy()):
 		q.timedOut("the data of an R2T did not arrive within %v", c.DataTimeout)
 	case passed(q.sendBy):
 		q.timedOut("the host did not read within %v", c.SendTimeout)
+	case q.blocked && !q.copyUnsent():
+		q.timedOut("the host did not read within %v what a writer waits for",
+			time.Duration(writerPatience))
 	default:
-		if q.blocked {
-			q.copyUnsent()
-		}
-		return q.closeBy|q.handshakeBy|q.partialBy|q.grantBy|q.sendBy != 0
+		return q.closeBy|q.handshakeBy|q.partialBy|q.grantBy()|q.sendBy != 0
 	}
 	return false
 }
 
+// peerLog logs what the host of this connection has caused.
+func (q *queue) peerLog() ratelog.Peer { return q.g.t.log.Peer(q.conn.info.Remote) }
+
 // timedOut ends the connection because something did not happen for as long as the format says.
 func (q *queue) timedOut(format string, limit time.Duration) {
-	err := fmt.Errorf(format, limit)
-	q.g.t.log.Warn("connection ended", "remote", q.conn.info.Remote, "local", q.conn.info.Local,
-		"err", err)
-	q.kill(err)
+	q.end(fmt.Errorf(format, limit))
 }
 
-// waitProgress renews the deadline for the data of R2Ts.
-func (q *queue) waitProgress() {
-	q.grantBy = 0
-	if !q.grants.Empty() {
-		q.grantBy = q.now() + q.g.t.cfg.DataTimeout.Nanoseconds()
-		q.g.startTick()
+// end ends the connection at once, with a line in the log. Not from within a call of the handler.
+func (q *queue) end(why error) {
+	if q.state != queueDead {
+		q.peerLog().Warn("connection ended", "local", q.conn.info.Local, "err", why)
+		q.kill(why)
 	}
+}
+
+// grantBy is when more data must have come for the R2T that has waited longest for some, 0 if there
+// is none.
+func (q *queue) grantBy() int64 {
+	if r := q.grants.First(); r != nil {
+		return r.asked + q.g.t.cfg.DataTimeout.Nanoseconds()
+	}
+	return 0
+}
+
+// waitData puts r last among those that wait for the data of their R2T.
+func (q *queue) waitData(r *request) {
+	r.asked = q.now()
+	q.grants.Push(r, &r.node)
+	q.g.startTick()
+}
+
+// stuckPart is the part of MemoryTimeout after which a host that makes no progress loses its
+// connection to one that waits for the memory.
+const stuckPart = 4
+
+// endStuck ends the connection that has waited longest for its host, since before a time, with
+// memory of the pool: otherwise commands that wait for memory would fail first. It is one of the
+// host that waits, or of one that has more.
+func (g *Group) endStuck(waits *mem.Share, before int64) {
+	var stuck *queue
+	for _, q := range g.queues {
+		since := q.waitsSince()
+		if since == 0 || since >= before || !q.holdsMemory() {
+			continue
+		}
+		if q.flow == nil || q.flow.Host == waits || q.flow.Host.Used() > waits.Used() {
+			stuck, before = q, since
+		}
+	}
+	if stuck != nil {
+		stuck.timedOut("memory is short, and the host has not moved on for %v",
+			g.t.cfg.MemoryTimeout/stuckPart)
+	}
+}
+
+// waitsSince is since when the queue has waited for the host to send the rest of a PDU or the data
+// of an R2T, or to read; 0 if it does not.
+func (q *queue) waitsSince() (since int64) {
+	if q.state > queueLive {
+		return 0
+	}
+	data, send := q.g.t.cfg.DataTimeout.Nanoseconds(), q.g.t.cfg.SendTimeout.Nanoseconds()
+	for _, t := range [...]int64{q.partialBy - data, q.grantBy() - data, q.sendBy - send} {
+		if t > 0 && (since == 0 || t < since) {
+			since = t
+		}
+	}
+	return since
+}
+
+func (q *queue) holdsMemory() bool {
+	for _, r := range q.reqs {
+		if len(r.memory.Segs) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // waitPartial sets, renews or clears the deadline for the PDU that is incomplete now.

@@ -114,3 +114,116 @@ func TestSlowReader(t *testing.T) {
 		_ = c.Close()
 	})
 }
+
+// TestUnreadZeroCopy: what a host does not take of zero-copy reads is copied after two ticks. If
+// there is no memory, the connection ends soon, but only if a writer waits.
+func TestUnreadZeroCopy(t *testing.T) {
+	for _, memory := range []bool{false, true} {
+		for _, waits := range []bool{false, true} {
+			h := newManual(t, options{zeroCopy: true, cfg: Config{SendTimeout: time.Minute}})
+			c := h.connect(pdu.Params{}, 8)
+			h.narrow()
+			const n = 1 << 20
+			for i := range 3 {
+				sqe := rw(nvme.NVMRead, uint16(i), i*n, n, false)
+				h.send(c.capsule(&sqe, nil))
+			}
+			if !memory {
+				h.exhaust()
+			}
+			h.d.writerWaits = waits
+			ticks := int(writerPatience / h.g.tick)
+			advance := func(n int) {
+				for range n {
+					h.loop.advance(time.Duration(h.g.tick))
+					h.turn()
+				}
+			}
+			advance(ticks - 1)
+			if h.t.Usage().Connections != 1 {
+				t.Errorf("memory %v, writer %v: the connection ended at once", memory, waits)
+			}
+			advance(2)
+			ended := h.t.Usage().Connections == 0
+			if want := waits && !memory; ended != want {
+				t.Errorf("memory %v, writer %v: ended %v", memory, waits, ended)
+			}
+			if got := h.d.ended.Load() == 3; got != (memory || ended) {
+				t.Errorf("memory %v, writer %v: %d reads ended", memory, waits, h.d.ended.Load())
+			}
+			h.close()
+		}
+	}
+}
+
+// Each R2T has a deadline of its own: that a host answers one does not excuse the others.
+func TestEachR2THasADeadline(t *testing.T) {
+	tg := serve(t, options{cfg: Config{DataTimeout: time.Minute}})
+	c := tg.connect(t, pdu.Params{}, 16, 0)
+	ask := func(cid uint16, n int) uint16 {
+		sqe := rw(nvme.NVMWrite, cid, 0, n, false)
+		c.send(c.capsule(&sqe, nil))
+		return c.r2t(cid, n)
+	}
+	for cid := range uint16(8) {
+		ask(cid, 1<<20)
+	}
+	ended := false
+	for i := 0; i < 10 && !ended; i++ { // one is finished each 20 s
+		ttag := ask(9, 4096)
+		c.send(c.h2cData(0, 9, ttag, 0, random(0, 4096)))
+		c.status(9, nvme.Success)
+		tg.later(20 * time.Second)
+		if i == 3 {
+			eventually(t, "the connection ends",
+				func() bool { return tg.t.Usage().Connections == 0 })
+			ended = true
+		}
+	}
+	eventually(t, "its memory is back", func() bool { return tg.free() == 16<<20 })
+	c.end()
+}
+
+// A host whose other commands have waited for memory for a while loses the connection that makes no
+// progress, before they fail.
+func TestStuckHolderEnds(t *testing.T) {
+	for name, stick := range map[string]func(c *client){
+		"R2T": func(c *client) {
+			for cid := range uint16(14) {
+				sqe := rw(nvme.NVMWrite, cid, 0, 1<<20, false)
+				c.send(c.capsule(&sqe, nil))
+				c.r2t(cid, 1<<20)
+			}
+		},
+		"read": func(c *client) {
+			for cid := range uint16(40) { // more than the buffers of the sockets take
+				sqe := rw(nvme.NVMRead, cid, 0, 1<<20, false)
+				c.send(c.capsule(&sqe, nil))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tg := serve(t, options{cfg: Config{
+				MemoryTimeout: 40 * time.Second, DataTimeout: time.Hour, SendTimeout: time.Hour,
+			}})
+			stuck := tg.connect(t, pdu.Params{}, 64, 0)
+			stick(stuck)
+			waits := tg.connect(t, pdu.Params{}, 16, 0)
+			eventually(t, "memory is short", func() bool { return tg.free() < 4<<20 })
+			sqe := rw(nvme.NVMRead, 1, 0, 4<<20, false)
+			waits.send(waits.capsule(&sqe, nil))
+			eventually(t, "the command waits", func() bool {
+				short := false
+				tg.do(func() { short = tg.g.cfg.Memory.HasWaiters() })
+				return short
+			})
+			tg.later(11 * time.Second)
+			if m := waits.recv(); m.t != pdu.TypeC2HData || len(m.data) != 4<<20 {
+				t.Errorf("got %v", m.t)
+			}
+			waits.status(1, nvme.Success)
+			eventually(t, "the stuck connection ends",
+				func() bool { return tg.t.Usage().Connections == 1 })
+		})
+	}
+}

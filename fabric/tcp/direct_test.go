@@ -45,8 +45,8 @@ func TestDirectData(t *testing.T) {
 				t.Fatalf("seed %d: write %d did not arrive", seed, i)
 			}
 		}
-		if h.g.promised != 0 {
-			t.Fatalf("seed %d: %d bytes are still promised", seed, h.g.promised)
+		if h.g.cfg.Memory.Promised() != 0 {
+			t.Fatalf("seed %d: %d bytes are still promised", seed, h.g.cfg.Memory.Promised())
 		}
 		h.close()
 	}
@@ -264,7 +264,7 @@ func TestReserveAfterR2T(t *testing.T) {
 		if waiting { // the R2Ts wait for memory when the data comes
 			h.exhaust()
 		}
-		fit := h.g.cfg.Memory.Max() / n
+		fit := h.g.cfg.Memory.Max(nil) / n
 		var all []byte
 		for i := range fit {
 			sqe := rw(nvme.NVMWrite, uint16(i), i*n, n, false)

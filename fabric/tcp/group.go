@@ -46,7 +46,6 @@ type Group struct {
 	polls       int    // since the set was last polled
 	moved       int    // bytes sent and received since then
 
-	promised int // bytes of memory for the in-capsule data of the batch, see promise
 	stalled  int // queues whose in-capsule data waits for memory
 	borrowed int // requests of ready with their data in rx
 
@@ -132,6 +131,7 @@ func (g *Group) Adopt(c fabric.Conn) error {
 		return errors.Join(errors.New("tcp: the group is shutting down"), c.Close())
 	}
 	g.load.Add(1)
+	tc.group.Store(g)
 	g.loop.Post(func() { g.adopt(tc) })
 	return nil
 }
@@ -141,19 +141,19 @@ func (g *Group) Adopt(c fabric.Conn) error {
 func (g *Group) Load() int { return int(g.load.Load()) }
 
 func (g *Group) adopt(c *conn) {
-	if g.stopping {
+	if g.stopping || c.evicted.Load() {
 		g.load.Add(-1)
 		_ = c.Close()
 		return
 	}
 	q := newQueue(g, c)
 	if err := g.register(q); err != nil {
-		g.t.log.Warn("connection refused", "remote", c.info.Remote, "err", err)
+		g.t.log.Peer(c.info.Remote).Warn("connection refused", "err", err)
 		g.load.Add(-1)
 		_ = c.Close()
 		return
 	}
-	c.adopted = true
+	c.q = q
 	q.index = len(g.queues)
 	g.queues = append(g.queues, q)
 	g.activeUntil = g.loop.Now() + recent // its ICReq is on the way
@@ -302,7 +302,7 @@ func (g *Group) remove(q *queue) {
 	if g.last == q {
 		g.last = nil
 	}
-	q.conn.uncharge()
+	q.conn.counted.Uncharge()
 	g.checkEmpty()
 }
 

@@ -19,8 +19,10 @@ type disk struct {
 	zeroCopyWrites bool // writes are
 	hold           bool // commands with NSID 7 wait for release
 	optimistic     bool // Prepare says that they complete in Execute
+	writerWaits    bool // for zero-copy reads
 	onExecute      func()
 	refuse         error
+	discovery      bool // queues are those of discovery controllers
 
 	held      []*fabric.Request
 	sessions  map[*session]struct{}
@@ -212,7 +214,7 @@ func (d *disk) finish(r *fabric.Request) {
 	case !st.OK():
 	case op == nvme.FabricsOpcode:
 		c := r.SQE.Connect()
-		if err := s.q.SetDepth(int(c.SQSIZE()) + 1); err != nil {
+		if err := s.q.SetDepth(int(c.SQSIZE())+1, !d.discovery); err != nil {
 			st = nvme.ConnectInvalidParameters | nvme.DNR
 			break
 		}
@@ -259,6 +261,8 @@ func (d *disk) Abandon(r *fabric.Request) {
 	d.change(r, prepared, next)
 	d.abandoned.Add(1)
 }
+
+func (d *disk) WriterWaits(*fabric.Request) bool { return d.writerWaits }
 
 func (d *disk) EndZeroCopy(r *fabric.Request) {
 	d.change(r, attached, idle)

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -83,6 +85,22 @@ func TestHostileICReq(t *testing.T) {
 	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 	if n := tg.d.executed.Load(); n != 0 {
 		t.Errorf("%d commands executed", n)
+	}
+}
+
+// TestHostileLog: bad PDUs leave a few lines, whatever their number.
+func TestHostileLog(t *testing.T) {
+	var log testutil.Log
+	tg := serve(t, options{cfg: Config{Log: log.Logger()}})
+	for range 200 {
+		c := tg.dial(t)
+		c.send(random(77, 128))
+		c.term(invalid(pdu.OffType))
+	}
+	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
+	n := strings.Count(log.String(), "level=WARN")
+	if n == 0 || n > 40 { // ten in as many seconds, each time with how many were dropped
+		t.Errorf("%d lines", n)
 	}
 }
 

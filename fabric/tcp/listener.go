@@ -8,12 +8,14 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/admission"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -268,7 +270,7 @@ func (l *listener) run() {
 		}
 		if time.Since(logged) >= time.Minute {
 			logged = time.Now()
-			l.t.log.Warn("accept failed, trying again", "listener", l.addr, "err", explain(err))
+			l.t.cfg.Log.Warn("accept failed, trying again", "listener", l.addr, "err", explain(err))
 		}
 		select {
 		case <-l.closed:
@@ -309,7 +311,7 @@ func (l *listener) serve(fd int, peer unix.Sockaddr) {
 	}}
 	if err := c.admit(); err != nil {
 		_ = unix.Close(fd)
-		l.t.log.Warn("connection refused", "remote", c.info.Remote, "listener", l.addr, "err", err)
+		l.t.log.Peer(c.info.Remote).Warn("connection refused", "listener", l.addr, "err", err)
 		return
 	}
 	name, err := unix.Getsockname(fd)
@@ -327,33 +329,31 @@ type conn struct {
 	fd       int
 	accepted time.Time
 	info     fabric.QueueInfo
-	memory   int64 // that is charged for its queue
-	adopted  bool  // its queue gives the memory back
+	counted  *admission.Conn
 	closed   sync.Once
+
+	group   atomic.Pointer[Group] // that adopts it
+	evicted atomic.Bool
+	q       *queue // reactor only; once adopted, its queue gives the memory back
 }
 
 // admit counts the connection, with the memory that every queue needs.
-func (c *conn) admit() error {
-	if err := c.t.admission.Admit(c.info.Remote.Addr(), queueBytes); err != nil {
-		return err
-	}
-	c.memory = queueBytes
-	return nil
+func (c *conn) admit() (err error) {
+	c.counted, err = c.t.admission.Admit(c.info.Remote.Addr(), queueBytes, c.evict)
+	return err
 }
 
-// charge counts more memory for its queue.
-func (c *conn) charge(n int64) error {
-	if err := c.t.admission.Charge(n); err != nil {
-		return err
+// evict ends the connection, because another one takes its place. Any goroutine; the connection may
+// be anywhere between admit and its end.
+func (c *conn) evict(why error) {
+	c.evicted.Store(true) // Group.adopt looks at it after Adopt has set the group
+	if g := c.group.Load(); g != nil {
+		g.loop.Post(func() {
+			if c.q != nil {
+				c.q.end(why)
+			}
+		})
 	}
-	c.memory += n
-	return nil
-}
-
-// uncharge gives back all the memory that was counted.
-func (c *conn) uncharge() {
-	c.t.admission.Uncharge(c.memory)
-	c.memory = 0
 }
 
 // Info describes the connection.
@@ -377,9 +377,9 @@ func (c *conn) Close() error {
 	var err error
 	c.closed.Do(func() {
 		err = unix.Close(c.fd)
-		c.t.admission.Leave(c.info.Remote.Addr())
-		if !c.adopted {
-			c.uncharge()
+		c.counted.Leave()
+		if c.q == nil {
+			c.counted.Uncharge()
 		}
 	})
 	return err

@@ -94,8 +94,8 @@ func newManual(tb testing.TB, o options) *manual {
 	return h
 }
 
-// open makes a connection; the previous one must be ended.
-func (h *manual) open() {
+// accepted is a connection as the listener makes it.
+func (h *manual) accepted() *conn {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
 		0)
 	if err != nil {
@@ -111,7 +111,12 @@ func (h *manual) open() {
 	if err := c.admit(); err != nil {
 		h.tb.Fatal(err)
 	}
-	if err := h.g.Adopt(c); err != nil {
+	return c
+}
+
+// open makes a connection; the previous one must be ended.
+func (h *manual) open() {
+	if err := h.g.Adopt(h.accepted()); err != nil {
 		h.tb.Fatal(err)
 	}
 	h.turn()

@@ -147,8 +147,10 @@ func testModel(t *testing.T, seed uint64) {
 	if free := h.arena.Available(); free != len(h.arena.Region().Bytes()) {
 		t.Errorf("%d bytes of the arena are free", free)
 	}
-	if h.g.promised != 0 || h.g.stalled != 0 || h.g.borrowed != 0 || !h.g.resumed.Empty() {
-		t.Errorf("promised %d, stalled %d, borrowed %d", h.g.promised, h.g.stalled, h.g.borrowed)
+	if h.g.cfg.Memory.Promised() != 0 || h.g.stalled != 0 || h.g.borrowed != 0 ||
+		!h.g.resumed.Empty() {
+		t.Errorf("promised %d, stalled %d, borrowed %d", h.g.cfg.Memory.Promised(), h.g.stalled,
+			h.g.borrowed)
 	}
 	h.close()
 }

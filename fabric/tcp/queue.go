@@ -30,8 +30,9 @@ type queue struct {
 	session   fabric.Session
 	open      bool // Handler.Open succeeded, Handler.Close has not been called
 	params    pdu.Params
-	admin     bool // QID 0, as the Connect command says
-	connected bool // a Connect command succeeded
+	flow      *mem.Flow // of the last command that was prepared
+	admin     bool      // QID 0, as the Connect command says
+	connected bool      // a Connect command succeeded
 
 	// Requests. free is a stack.
 	reqs  []*request
@@ -93,20 +94,21 @@ const (
 type request struct {
 	fabric.Request
 	node   list.Node[request] // on sendq, grants, dropped or resumed
-	memory mem.Waiter         // its memory of the pool, which is given back, or its wait for it
+	memory mem.Allocation     // its memory of the pool, or its wait for it
 	// data is in-capsule data in the group's receive buffer, until Execute returns, or what sendRaw
 	// sends.
 	data    []byte
+	asked   int64  // when its R2T left, or data of that last came
 	wire    int    // bytes of what is to be sent
 	recvd   uint32 // data bytes of R2Ts received
 	crc     uint32 // data digest of the response
 	tag     uint16 // index in queue.reqs
 	ttag    uint16
 	round   uint16 // counts uses, makes stale transfer tags recognisable
+	unsent  uint16 // ticks that found it on sendq
 	state   requestState
 	send    sendKind // what to send, while it is on sendq
 	damaged bool     // a data digest was wrong
-	unsent  bool     // on sendq since before the last tick
 	crcDone bool
 }
 
@@ -192,11 +194,11 @@ func (q *queue) schedule() {
 func (q *queue) Info() *fabric.QueueInfo { return &q.conn.info }
 
 // SetDepth makes room for depth commands.
-func (q *queue) SetDepth(depth int) error {
+func (q *queue) SetDepth(depth int, allowed bool) error {
 	if limit := q.g.t.cfg.MaxDepth; depth < 1 || depth > limit {
 		return fmt.Errorf("tcp: queue depth %d: must be 1 to %d", depth, limit)
 	}
-	if err := q.conn.charge(int64(depth) * commandBytes); err != nil {
+	if err := q.conn.counted.Associate(allowed, int64(depth)*commandBytes); err != nil {
 		return fmt.Errorf("tcp: queue depth %d: %w", depth, err)
 	}
 	q.depth = depth
@@ -236,12 +238,12 @@ func (q *queue) get() *request {
 
 // put takes a request back after its response, or at the end of the queue, with its memory.
 func (q *queue) put(r *request) {
-	q.freeMemory(r)
+	r.memory.Free()
 	if r.ZeroCopy {
 		q.g.cfg.Handler.EndZeroCopy(&r.Request)
 	}
 	r.Request.Reset()
-	r.state, r.damaged, r.unsent, r.crcDone = requestFree, false, false, false
+	r.state, r.damaged, r.unsent, r.crcDone = requestFree, false, 0, false
 	q.free = append(q.free, r)
 }
 
@@ -259,8 +261,7 @@ func (q *queue) Disconnect(why error) {
 	}
 	q.state, q.why = queueDisconnecting, why
 	if why != errShutdown {
-		q.g.t.log.Info("disconnecting", "remote", q.conn.info.Remote, "local", q.conn.info.Local,
-			"reason", why)
+		q.peerLog().Info("disconnecting", "local", q.conn.info.Local, "reason", why)
 	}
 	q.schedule()
 }
@@ -273,8 +274,7 @@ func (q *queue) fault(f pdu.Fault, offending []byte) {
 		return
 	}
 	q.sendRaw(pdu.AppendTermReq(nil, pdu.TypeC2HTermReq, f, offending))
-	q.g.t.log.Warn("connection ended for a protocol error", "remote", q.conn.info.Remote, "local",
-		q.conn.info.Local, "err", f)
+	q.peerLog().Warn("connection ended for a protocol error", "local", q.conn.info.Local, "err", f)
 	q.close(queueTerminating, f, q.g.t.cfg.LingerTimeout.Nanoseconds())
 }
 
@@ -313,7 +313,7 @@ func (q *queue) run() int {
 func (q *queue) close(state queueState, why error, linger int64) {
 	q.state, q.why = state, why
 	q.closeBy = q.now() + linger
-	q.handshakeBy, q.partialBy, q.grantBy = 0, 0, 0
+	q.handshakeBy, q.partialBy = 0, 0
 	q.g.startTick()
 	if q.stalled() {
 		q.g.stalled--

@@ -302,11 +302,11 @@ func (q *queue) dataComplete() {
 	r := q.cur
 	q.cur, q.dst, q.rx = nil, mem.Cursor{}, receiveHeader
 	if r.node.Listed() { // on grants
+		q.grants.Remove(&r.node)
 		if r.recvd < r.Length {
+			q.waitData(r)
 			return
 		}
-		q.grants.Remove(&r.node)
-		q.waitProgress()
 	}
 	q.g.markReady(r)
 }

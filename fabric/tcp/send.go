@@ -63,7 +63,7 @@ func (q *queue) respond(r *request) {
 	p := &q.params
 	resp := pdu.CapsuleRespSize + p.HeaderDigestSize()
 	if r.Dir != fabric.ControllerToHost || r.Length == 0 || !r.CQE.Status().OK() {
-		q.freeMemory(r)
+		r.memory.Free()
 		q.enqueue(r, sendResponse, resp)
 		return
 	}
@@ -137,10 +137,7 @@ func (q *queue) hasLeft(r *request) {
 		q.abandon(r)
 	default:
 		r.state = requestReceiving
-		first := q.grants.Empty()
-		if q.grants.Push(r, &r.node); first {
-			q.waitProgress()
-		}
+		q.waitData(r)
 		if q.stalled() { // the data of r will come behind that of the stalled command
 			q.g.cfg.Memory.Promote(&q.cur.memory)
 		}
@@ -311,19 +308,27 @@ func (q *queue) transmit(ofFile bool) (n int, e syscall.Errno) {
 	return n, e
 }
 
+// writerPatience is how long a writer waits, roughly, for a zero-copy read whose data the host does
+// not take and for whose copy there is no memory, in nanoseconds.
+const writerPatience = int64(2e9)
+
 // copyUnsent copies the data of zero-copy reads that the socket has not taken since the last tick:
 // a writer may wait for the memory, and this host may never read. Reads for which there is no
-// memory stay as they are.
-func (q *queue) copyUnsent() {
+// memory stay as they are, but if a writer does wait, not for long: then copyUnsent returns false,
+// and the connection must end.
+func (q *queue) copyUnsent() bool {
 	for r := range q.sendq.All() {
-		switch {
-		case !r.ZeroCopy || r.Dir == fabric.HostToController:
-		case !r.unsent:
-			r.unsent = true
-		default:
-			q.copyData(r)
+		if !r.ZeroCopy || r.Dir == fabric.HostToController {
+			continue
+		}
+		if r.unsent++; r.unsent == 1 || q.copyData(r) {
+			continue
+		}
+		if int64(r.unsent)*q.g.tick >= writerPatience && q.g.cfg.Handler.WriterWaits(&r.Request) {
+			return false
 		}
 	}
+	return true
 }
 
 // copyFiles copies the data of all queued zero-copy reads of files, because the kernel cannot read
@@ -340,10 +345,7 @@ func (q *queue) copyFiles() (some bool) {
 // memory.
 func (q *queue) copyData(r *request) (ok bool) {
 	g, pool := q.g, q.g.cfg.Memory
-	if pool.Available() < int(r.Length) {
-		return false
-	}
-	if r.memory.Segs, ok = pool.AllocReserve(r.memory.Segs, int(r.Length)); !ok {
+	if n := int(r.Length); pool.Available() < n || !pool.AllocReserve(&r.memory, r.Flow, n) {
 		return false
 	}
 	own := r.memory.Segs
@@ -357,8 +359,8 @@ func (q *queue) copyData(r *request) (ok bool) {
 		}
 		// Base section 4.2.3.3, 81h
 		r.CQE.Fill(0, r.CQE.SQHD(), r.CQE.CID(), nvme.UnrecoveredReadError)
-		g.t.log.Warn("the file of a namespace cannot be read where it is mapped", "remote",
-			q.conn.info.Remote, "cid", r.SQE.CID())
+		q.peerLog().Warn("the file of a namespace cannot be read where it is mapped", "cid",
+			r.SQE.CID())
 	}
 	g.cfg.Handler.EndZeroCopy(&r.Request)
 	clear(r.Segs)

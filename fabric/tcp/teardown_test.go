@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -316,26 +315,35 @@ func TestStall(t *testing.T) {
 	h.close()
 }
 
-// Neither wait is for ever: a command fails so that the host retries, a stalled connection ends.
+// Neither wait is for ever: the command fails so that the host retries; the data that a stalled
+// connection brings with it is discarded.
 func TestMemoryDeadline(t *testing.T) {
 	h := newManual(t, options{cfg: Config{MemoryTimeout: time.Second}})
 	c := h.connect(pdu.Params{}, 16)
 	h.exhaust()
 	sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
 	h.send(c.capsule(&sqe, nil))
-	h.loop.advance(2 * time.Second)
-	h.turn()
-	b := h.recv()
-	if len(b) != pdu.CapsuleRespSize ||
-		(*pdu.CapsuleResp)(b).CQE().Status() != nvme.CommandInterrupted {
-		t.Errorf("got %x", b)
+	expire := func() {
+		t.Helper()
+		h.loop.advance(2 * time.Second)
+		h.turn()
+		b := h.recv()
+		if len(b) != pdu.CapsuleRespSize ||
+			(*pdu.CapsuleResp)(b).CQE().Status() != nvme.CommandInterrupted {
+			t.Errorf("got %x", b)
+		}
 	}
-	sqe = rw(nvme.NVMWrite, 1, 0, 4096, true)
-	h.send(c.capsule(&sqe, random(0, 4096)))
-	h.loop.advance(2 * time.Second)
-	h.turn()
-	if h.t.Usage().Connections != 0 {
-		t.Error("a stalled connection stays for ever")
+	expire()
+	for range 2 {
+		sqe = rw(nvme.NVMWrite, 1, 0, 4096, true)
+		h.send(c.capsule(&sqe, random(0, 4096)))
+		if !h.queue().stalled() {
+			t.Error("the queue is not stalled")
+		}
+		expire()
+	}
+	if h.t.Usage().Connections != 1 || h.d.written.Load() != 0 || h.g.stalled != 0 {
+		t.Error("the connection has ended, or data was written without memory")
 	}
 	h.close()
 }
@@ -365,9 +373,12 @@ func TestAdoptAfterShutdown(t *testing.T) {
 	if !done {
 		t.Error("Shutdown did not report")
 	}
-	if err := h.g.Adopt(fabric.Conn(&conn{t: h.t, fd: -1})); err == nil {
+	c := &conn{t: h.t, fd: -1}
+	if err := c.admit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.g.Adopt(fabric.Conn(c)); err == nil {
 		t.Error("adopted")
 	}
-	_ = h.t.admission.Admit(netip.Addr{}, 0) // the connection above never was
 	h.close()
 }

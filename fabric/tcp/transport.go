@@ -13,7 +13,7 @@ import (
 // Transport makes NVMe/TCP listeners and groups.
 type Transport struct {
 	cfg       Config
-	log       *ratelog.Logger
+	log       *ratelog.Logger // what peers can cause at will; the rest goes to cfg.Log
 	admission *admission.Counter
 
 	mu        sync.Mutex
@@ -25,7 +25,7 @@ type Transport struct {
 // outstanding. A queue needs slightly less.
 const (
 	queueBytes   = 16 << 10 // mostly stalledBuffer
-	commandBytes = 768      // a request, the handler's state of it, and their lists of segments
+	commandBytes = 832      // a request, the handler's state of it, and their lists of segments
 )
 
 // New makes a transport. The configuration must be valid; see Config.Validate.

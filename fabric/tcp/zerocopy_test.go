@@ -199,7 +199,7 @@ func TestFileCutOffAfterwards(t *testing.T) {
 		if !q.copyData(r) || r.CQE.Status() != want || r.ZeroCopy {
 			t.Errorf("%d bytes before the end: %v", left, r.CQE.Status())
 		}
-		q.freeMemory(r) // all as it was
+		r.memory.Free() // all as it was
 		r.CQE, r.Segs, r.ZeroCopy, q.sent = cqe, segs, true, sent
 		h.d.change(&r.Request, idle, attached)
 	}

@@ -197,7 +197,7 @@ func newDelay() config.Options {
 		keys: []config.Key{
 			config.NewKey("latency", config.Duration(&c.Latency, 0, time.Hour),
 				"Added to each operation. Set it to try hosts with a slow disk or, above "+
-					"`io_timeout`, with one that hangs."),
+					"`io_timeout`, with one whose commands are given up."),
 			config.NewKey("jitter", config.Duration(&c.Jitter, 0, time.Hour),
 				"A random time up to this is added as well. Set it to let operations overtake "+
 					"each other."),

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -51,7 +52,7 @@ func probeLimits(c *config.Config) (ps config.Problems) {
 		return ps
 	}
 	var limit unix.Rlimit // Go has raised the soft limit to the hard one
-	files := uint64(c.TCP.MaxConnections + otherFiles*(1+len(all(c))))
+	files := uint64(c.TCP.MaxConnections + tcp.MaxEvicted + otherFiles*(1+len(all(c))))
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < files {
 		ps = append(ps, c.Warning("tcp.max_connections", fmt.Sprintf("%d connections and the rest "+
 			"need %d open files, and the limit is %d", c.TCP.MaxConnections, files, limit.Cur),

@@ -17,6 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -214,8 +217,17 @@ func TestMetricsOfRDMA(t *testing.T) {
 	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))
 	c := parse(t, "{transport: rdma, address: 10.0.0.1, on_unavailable: fail}",
 		"metrics: {listen: '127.0.0.1:0'}")
-	c.Subsystems[0].Namespaces[0] = slowNamespace(t)
-	s := newServer(t, Options{Config: c, Verbs: network.Provider("target")})
+	c.Subsystems[0].Namespaces[0].Timeout = 100 * time.Millisecond
+	dev, err := ram.Open(ram.Config{Size: 16 << 20, BlockSize: 512})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hung := backendtest.NewFaulty(dev)
+	hung.Hold(func(io *backend.IO) bool { return io.Op == backend.OpFlush })
+	s := newServer(t, Options{
+		Config: c, Verbs: network.Provider("target"),
+		OpenDevice: func(*config.Namespace) (backend.Device, error) { return hung, nil },
+	})
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -233,6 +245,7 @@ func TestMetricsOfRDMA(t *testing.T) {
 		ofNS("namespace_ready", "1"):                   0,
 		ofNS("namespace_returns_total", "1"):           0,
 	})
+	hung.Release()
 	for scrape(t, s)[ofNS("namespace_returns_total", "1")] == 0 {
 		if ctx.Err() != nil {
 			t.Fatal("the operation did not come back")
@@ -241,22 +254,6 @@ func TestMetricsOfRDMA(t *testing.T) {
 	}
 	expect(t, scrape(t, s),
 		map[string]float64{ofNS("namespace_orphans", "1"): 0, ofNS("namespace_ready", "1"): 1})
-}
-
-// slowNamespace takes 6 s for a flush, far more than its io_timeout.
-func slowNamespace(t *testing.T) config.Namespace {
-	t.Helper()
-	c, err := Parse("test.yaml", []byte(`
-listeners: [`+anyPort+`]
-subsystems:
-  - nqn: `+testNQN+`
-    allow_any_host: true
-    namespaces: [{nsid: 1, backend: delay, operations: [flush], latency: 6s, io_timeout: 100ms, of: {backend: ram, size: 16MiB}}]
-`), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c.Subsystems[0].Namespaces[0]
 }
 
 // oneQueue connects a host with one I/O queue; both are closed at the end of the test.

@@ -24,7 +24,7 @@ func (s *Server) place(conn fabric.Conn) {
 		}
 	}
 	if err := w.groups[info.Transport].Adopt(conn); err != nil {
-		s.log.Warn("connection refused", "remote", info.Remote, "err", err)
+		s.peers.Peer(info.Remote).Warn("connection refused", "err", err)
 	}
 }
 

@@ -1,24 +1,29 @@
 package app
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 type placedGroup struct {
 	fabric.Group
 	load, got int
+	err       error
 }
 
 func (g *placedGroup) Load() int { return g.load }
 func (g *placedGroup) Adopt(fabric.Conn) error {
 	g.load++
 	g.got++
-	return nil
+	return g.err
 }
 
 type placedConn struct {
@@ -35,6 +40,20 @@ func (c nearConn) CPU() int { return c.cpu }
 
 func (c placedConn) Info() *fabric.QueueInfo {
 	return &fabric.QueueInfo{Transport: nvme.TransportTCP, QID: c.qid}
+}
+
+// TestRefusedConnections: connections that a reactor refuses do not fill the log.
+func TestRefusedConnections(t *testing.T) {
+	log := new(testutil.Log)
+	g := &placedGroup{err: errors.New("no room")}
+	s := NewServer(Options{Config: &config.Config{}, Log: log.Logger()})
+	s.workers = []*worker{{groups: map[nvme.TransportType]fabric.Group{nvme.TransportTCP: g}}}
+	for range 10_000 {
+		s.place(placedConn{qid: 1})
+	}
+	if n := strings.Count(log.String(), "\n"); n == 0 || n > 100 {
+		t.Errorf("%d lines about %d connections", n, g.got)
+	}
 }
 
 // Hosts with one I/O queue each spread over the reactors, although every second connection is an

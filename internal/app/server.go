@@ -17,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -60,6 +61,7 @@ type Options struct {
 type Server struct {
 	opts       Options
 	log        *slog.Logger
+	peers      *ratelog.Logger // for what peers can cause at will
 	ports      []port
 	namespaces namespaces
 	target     *target.Target
@@ -79,7 +81,8 @@ type Server struct {
 // NewServer makes a server that opens nothing before Start.
 func NewServer(opts Options) *Server {
 	s := &Server{
-		opts: opts, log: opts.Log, ports: ports(opts.Config.Listeners),
+		opts: opts, log: opts.Log, peers: ratelog.New(opts.Log),
+		ports:      ports(opts.Config.Listeners),
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
 	}
 	s.namespaces.s = s

@@ -33,18 +33,20 @@ var allowed = map[string][]string{
 		"fabric/rdma/verbs/ibv",
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
 		"backend/nvmedrive", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
-		"internal/metrics", "internal/storage", "internal/sys",
+		"internal/metrics", "internal/ratelog", "internal/storage", "internal/sys",
 	},
 
-	"nvme":        {},
-	"nvme/target": {"nvme", "fabric", "backend", "internal/list", "internal/mem"},
+	"nvme": {},
+	"nvme/target": {
+		"nvme", "fabric", "backend", "internal/list", "internal/mem", "internal/ratelog",
+	},
 	"nvme/host": {
 		"nvme", "fabric/tcp/pdu", "fabric/rdma/cmwire", "fabric/rdma/verbs",
 		"internal/list", "internal/mem", "internal/sys",
 	},
 
 	"fabric":            {"nvme", "internal/mem"},
-	"fabric/admission":  {"fabric"},
+	"fabric/admission":  {"fabric", "internal/list"},
 	"fabric/fabrictest": {"fabric", "nvme", "internal/mem"},
 	"fabric/tcp": {
 		"fabric", "fabric/admission", "fabric/tcp/pdu", "internal/list",
@@ -84,7 +86,7 @@ var allowed = map[string][]string{
 	"internal/lint":                  {},
 	"internal/list":                  {},
 	"internal/mem":                   {"internal/list"},
-	"internal/metrics":               {"fabric", "nvme", "nvme/target"},
+	"internal/metrics":               {"fabric", "internal/mem", "nvme", "nvme/target"},
 	"internal/passthru":              {"nvme", "internal/sys"},
 	"internal/passthru/passthrutest": {"nvme", "internal/sys"},
 	"internal/ratelog":               {},

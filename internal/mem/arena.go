@@ -91,8 +91,11 @@ func (a *Arena) Region() *Region { return a.region }
 func (a *Arena) Available() int { return a.free << pageShift }
 
 // Close unmaps the memory. If a block has not been freed, nothing is unmapped, and the error says
-// how many bytes are still allocated.
+// how many bytes are still allocated. Memory with Region.Keep stays mapped, and is no error.
 func (a *Arena) Close() error {
+	if a.region.kept.Load() {
+		return nil
+	}
 	if a.free != len(a.run) {
 		return fmt.Errorf("close arena for %s: %d of %d bytes are still allocated",
 			a.region.purpose.name,

@@ -2,55 +2,82 @@ package mem
 
 import "github.com/nvmf-target/nvmf-target/internal/list"
 
-// Pool is an arena with a first-come first-served queue of waiters for its memory. The data memory
-// of a reactor is one Pool, shared by all groups of that reactor: memory that one frees may serve a
-// waiter of another. It takes no locks; only the reactor uses it.
+// Pool is an arena whose memory is shared out among hosts and namespaces, and waited for. The data
+// memory of a reactor is one Pool, shared by all groups of that reactor: memory that one frees may
+// serve a waiter of another. It takes no locks; only the reactor uses it.
 //
 // The last part of the arena is a reserve for data that must be received before anything else can
 // proceed, such as in-capsule data: it blocks the byte stream behind it, and in that stream may
 // come what frees the memory that others wait for.
 type Pool struct {
-	arena   *Arena
-	most    int // bytes that Alloc and Wait may be asked for
-	reserve int
-	waiting list.List[Waiter]
-	urgent  list.List[Waiter] // of WaitReserve, oldest first
+	arena    *Arena
+	kind     poolKind
+	most     int // bytes that Alloc and Wait may be asked for
+	reserve  int
+	promised int
+	orphaned int
+	waiters  int
+	noFlow   Flow // of allocations that belong to no host
+	waiting  list.List[flowQueue]
+	// short: a host that has nothing waits for more than is free. Only flows that have little go
+	// ahead of it.
+	short bool
 }
 
-// Waiter is a place in the queue of a Pool. Its owner embeds it and sets Owner before the first
-// Wait; it is reused for each wait.
-type Waiter struct {
-	// Owner is called when the wait ends.
+// Allocation is memory of a Pool, or a place in its queue. Its owner embeds it and sets Owner
+// before the first Wait; it is reused.
+type Allocation struct {
+	// Owner is called when a wait ends.
 	Owner WaitOwner
-	// Segs is the memory, from Granted on. Its array is reused.
+	// Segs is the memory. Its array is reused.
 	Segs []Segment
 
-	node  list.Node[Waiter]
-	queue *list.List[Waiter] // that it is in
+	pool    *Pool
+	queue   *flowQueue
+	charged int // bytes
+	orphan  bool
+
+	list  *list.List[Allocation] // that it waits in
+	node  list.Node[Allocation]
 	size  int
 	since int64
 }
 
 // WaitOwner waits for memory. Its methods may use the pool.
 type WaitOwner interface {
-	// Granted is called when Segs of the Waiter has the memory that was asked for.
+	// Granted is called when Segs of the Allocation has the memory that was asked for.
 	Granted()
-	// Expired is called when the wait has taken too long. The Waiter has left the queue.
+	// Expired is called when the wait has taken too long. The Allocation has left the queue.
 	Expired()
 }
 
 // NewPool makes a pool of an arena, which belongs to the pool from then on. reserve is in bytes and
 // is rounded up to BlockMin.
 func NewPool(a *Arena, reserve int) *Pool {
-	reserve = (reserve + BlockMin - 1) &^ (BlockMin - 1)
+	reserve = roundUp(reserve)
 	return &Pool{arena: a, most: len(a.base) - reserve, reserve: reserve}
 }
+
+// NewStagingPool makes a pool for data on its way elsewhere. What hosts and namespaces have of it
+// is counted separately.
+func NewStagingPool(a *Arena) *Pool {
+	p := NewPool(a, 0)
+	p.kind = stagingPool
+	return p
+}
+
+func roundUp(n int) int { return (n + BlockMin - 1) &^ (BlockMin - 1) }
 
 // Region returns the memory that the pool hands out, for registration.
 func (p *Pool) Region() *Region { return p.arena.Region() }
 
-// Max returns the most bytes that Alloc and Wait may be asked for: more is never free.
-func (p *Pool) Max() int { return p.most }
+// Max returns the most bytes that f may ever get at once: more is never free.
+func (p *Pool) Max(f *Flow) int {
+	if f != nil && f.Host != nil && f.Host.Limit > 0 {
+		return min(f.Host.Limit, p.most)
+	}
+	return p.most
+}
 
 // Available returns how many bytes are free beyond the reserve, negative if part of that is used.
 func (p *Pool) Available() int { return p.arena.Available() - p.reserve }
@@ -58,104 +85,123 @@ func (p *Pool) Available() int { return p.arena.Available() - p.reserve }
 // Reserve returns how many bytes only AllocReserve hands out.
 func (p *Pool) Reserve() int { return p.reserve }
 
-// HasWaiters says whether a Waiter waits.
-func (p *Pool) HasWaiters() bool { return !p.waiting.Empty() || !p.urgent.Empty() }
+// Promised returns how many bytes are set aside at present.
+func (p *Pool) Promised() int { return p.promised }
 
-// Alloc appends n bytes to dst, in as few segments as possible, and returns the extended slice. It
-// returns dst and false if less is available, or if the queue is not empty: the caller then joins
-// the queue or does without.
-func (p *Pool) Alloc(dst []Segment, n int) ([]Segment, bool) {
-	if p.HasWaiters() || p.Available() < n {
-		return dst, false
+// PoolUsage is what a pool is used for at one moment, in bytes.
+type PoolUsage struct {
+	Size, Used int
+	// Orphaned is the part of Used that was handed over and has not been freed since.
+	Orphaned int
+	// Waiters is the number of allocations that wait.
+	Waiters int
+}
+
+// Usage returns what the pool is used for now.
+func (p *Pool) Usage() PoolUsage {
+	size := len(p.arena.base)
+	return PoolUsage{size, size - p.arena.Available(), p.orphaned, p.waiters}
+}
+
+// HasWaiters says whether an Allocation waits.
+func (p *Pool) HasWaiters() bool { return !p.waiting.Empty() }
+
+// free returns how many bytes may be allocated now.
+func (p *Pool) free(urgent bool) int {
+	n := p.arena.Available() - p.promised
+	if !urgent {
+		n -= p.reserve
 	}
-	return p.arena.Alloc(dst, n)
+	return n
 }
 
-// AllocReserve is an Alloc that may use the reserve and does not queue behind others.
-func (p *Pool) AllocReserve(dst []Segment, n int) ([]Segment, bool) { return p.arena.Alloc(dst, n) }
-
-// Free returns memory to the pool. Waiters get it at the next Serve.
-func (p *Pool) Free(segs []Segment) { p.arena.Free(segs) }
-
-// Wait puts w, which is not waiting, at the end of the queue for n bytes. now is the time that
-// Expire compares with.
-func (p *Pool) Wait(w *Waiter, n int, now int64) { p.wait(&p.waiting, w, n, now) }
-
-// WaitReserve is Wait for memory that may come from the reserve. It goes ahead of all calls of
-// Wait.
-func (p *Pool) WaitReserve(w *Waiter, n int, now int64) { p.wait(&p.urgent, w, n, now) }
-
-func (p *Pool) wait(q *list.List[Waiter], w *Waiter, n int, now int64) {
-	w.queue, w.size, w.since, w.Segs = q, n, now, w.Segs[:0]
-	q.Push(w, &w.node)
+// Alloc allocates n bytes for a flow, in as few segments as possible: a.Segs, which is empty
+// before. It returns false if the shares of the flow do not allow that, if too little is free, or
+// if the flow or one with less memory waits: the caller then waits, too, or does without.
+func (p *Pool) Alloc(a *Allocation, f *Flow, n int) bool {
+	q := p.queue(f)
+	if !q.empty() || p.short && !p.isLittle(q, n) || p.free(false) < n || !p.within(q, n, false) {
+		return false
+	}
+	p.take(a, q, n)
+	return true
 }
 
-// Promote changes a Wait of w into a WaitReserve, ordered by when it began. If w waits otherwise,
-// or not at all, it does nothing.
-func (p *Pool) Promote(w *Waiter) {
-	if !w.Waiting() || w.queue == &p.urgent {
+// AllocReserve is an Alloc that may use the reserve.
+func (p *Pool) AllocReserve(a *Allocation, f *Flow, n int) bool {
+	q := p.queue(f)
+	if !q.urgent.Empty() || p.free(true) < n || !p.within(q, n, true) {
+		return false
+	}
+	p.take(a, q, n)
+	return true
+}
+
+// Promise sets memory aside for n bytes of a flow, or of one that is not known yet (nil). It
+// returns false if there is not enough.
+func (p *Pool) Promise(f *Flow, n int) bool {
+	n = roundUp(n)
+	if p.free(true) < n || !p.within(p.queue(f), n, true) {
+		return false
+	}
+	p.promised += n
+	return true
+}
+
+// AllocPromised is an Alloc of memory that was set aside. It returns false if it was used meanwhile
+// by another who did not ask.
+func (p *Pool) AllocPromised(a *Allocation, f *Flow, n int) bool {
+	if p.arena.Available() < n {
+		return false
+	}
+	p.promised -= roundUp(n)
+	p.take(a, p.queue(f), n)
+	return true
+}
+
+// EndPromises ends what is left of promises.
+func (p *Pool) EndPromises() { p.promised = 0 }
+
+// take allocates n bytes that are free.
+func (p *Pool) take(a *Allocation, q *flowQueue, n int) {
+	before := p.arena.Available()
+	a.Segs, _ = p.arena.Alloc(a.Segs, n)
+	a.pool, a.queue, a.charged = p, q, before-p.arena.Available()
+	p.charge(q, a.charged)
+}
+
+// Free gives the memory back, if there is any. Waiters get it at the next Serve.
+func (a *Allocation) Free() {
+	if len(a.Segs) == 0 {
 		return
 	}
-	p.Cancel(w)
-	w.queue = &p.urgent
-	p.urgent.Push(w, &w.node)
-	for u := range p.urgent.All() {
-		if u == w {
-			break
-		}
-		if u.since > w.since {
-			p.urgent.Remove(&u.node)
-			p.urgent.Push(u, &u.node)
+	p, q := a.pool, a.queue
+	p.arena.Free(a.Segs)
+	if a.orphan {
+		p.orphaned -= a.charged
+		if h := q.flow.Host; h != nil { // it was uncharged when the memory was handed over
+			h.used[p.kind] += a.charged
+			q.used += a.charged
 		}
 	}
+	p.charge(q, -a.charged)
+	clear(a.Segs)
+	a.Segs, a.charged = a.Segs[:0], 0
 }
 
-// Cancel removes w from the queue if it is there.
-func (p *Pool) Cancel(w *Waiter) {
-	if w.Waiting() {
-		w.queue.Remove(&w.node)
+// HandOver takes the memory away from the Allocation, because a device may use it after the command
+// has ended: free gives it back, once. Until then it counts for the namespace, not for the host.
+func (a *Allocation) HandOver() (free func()) {
+	if len(a.Segs) == 0 {
+		return func() {}
 	}
+	o := &Allocation{pool: a.pool, queue: a.queue, Segs: a.Segs, charged: a.charged, orphan: true}
+	a.Segs, a.charged = nil, 0
+	p, q := o.pool, o.queue
+	p.orphaned += o.charged
+	if h := q.flow.Host; h != nil {
+		h.used[p.kind] -= o.charged
+		q.used -= o.charged
+	}
+	return o.Free
 }
-
-// Waiting says whether w is in the queue.
-func (w *Waiter) Waiting() bool { return w.node.Listed() }
-
-// next returns the first that can be served, nil if there is none.
-func (p *Pool) next() *Waiter {
-	if w := p.urgent.First(); w != nil && p.arena.Available() >= w.size {
-		return w
-	}
-	if w := p.waiting.First(); w != nil && p.Available() >= w.size {
-		return w
-	}
-	return nil
-}
-
-// CanServe says whether Serve would grant something.
-func (p *Pool) CanServe() bool { return p.next() != nil }
-
-// Serve grants memory to waiters while there is enough, and returns how many got it.
-func (p *Pool) Serve() (n int) {
-	for w := p.next(); w != nil; w = p.next() {
-		p.Cancel(w)
-		w.Segs, _ = p.arena.Alloc(w.Segs, w.size) // there is enough
-		w.Owner.Granted()
-		n++
-	}
-	return n
-}
-
-// Expire removes the waiters that have waited since before a time, and returns how many.
-func (p *Pool) Expire(before int64) (n int) {
-	for _, q := range []*list.List[Waiter]{&p.urgent, &p.waiting} {
-		for w := q.First(); w != nil && w.since < before; w = q.First() {
-			p.Cancel(w)
-			w.Owner.Expired()
-			n++
-		}
-	}
-	return n
-}
-
-// Close unmaps the memory; see Arena.Close.
-func (p *Pool) Close() error { return p.arena.Close() }

@@ -8,7 +8,7 @@ import (
 
 // user waits for memory and records the outcome.
 type user struct {
-	w    Waiter
+	w    Allocation
 	name string
 	log  *[]string
 }
@@ -21,6 +21,12 @@ func newUser(name string, log *[]string) *user {
 
 func (u *user) Granted() { *u.log = append(*u.log, fmt.Sprintf("%s %d", u.name, Length(u.w.Segs))) }
 func (u *user) Expired() { *u.log = append(*u.log, u.name+" expired") }
+
+// taken allocates for no flow.
+func taken(alloc func(*Allocation, *Flow, int) bool, n int) (*Allocation, bool) {
+	a := new(Allocation)
+	return a, alloc(a, nil, n)
+}
 
 func newTestPool(t *testing.T, size, reserve int) *Pool {
 	t.Helper()
@@ -39,125 +45,125 @@ func newTestPool(t *testing.T, size, reserve int) *Pool {
 
 func TestPool(t *testing.T) {
 	p := newTestPool(t, 64<<10, 16<<10)
-	if p.Max() != 48<<10 || p.Available() != 48<<10 || p.HasWaiters() {
-		t.Fatalf("most %d, available %d", p.Max(), p.Available())
+	if p.Max(nil) != 48<<10 || p.Available() != 48<<10 || p.HasWaiters() {
+		t.Fatalf("most %d, available %d", p.Max(nil), p.Available())
 	}
-	all, ok := p.Alloc(nil, 48<<10)
+	all, ok := taken(p.Alloc, 48<<10)
 	if !ok {
 		t.Fatal("an empty pool has no memory")
 	}
-	if _, ok := p.Alloc(nil, 1); ok {
+	if _, ok := taken(p.Alloc, 1); ok {
 		t.Fatal("Alloc hands out the reserve")
 	}
-	urgent, ok := p.AllocReserve(nil, 16<<10)
+	urgent, ok := taken(p.AllocReserve, 16<<10)
 	if !ok || p.Available() != -16<<10 {
 		t.Fatal("AllocReserve does not hand out the reserve")
 	}
 
 	var log []string
 	a, b, c := newUser("a", &log), newUser("b", &log), newUser("c", &log)
-	p.Wait(&a.w, 40<<10, 10)
-	p.Wait(&b.w, 4<<10, 20)
-	p.Wait(&c.w, 4<<10, 30)
+	p.Wait(&a.w, nil, 40<<10, 10)
+	p.Wait(&b.w, nil, 4<<10, 20)
+	p.Wait(&c.w, nil, 4<<10, 30)
 	if p.CanServe() || p.Serve() != 0 || !b.w.Waiting() {
 		t.Fatal("memory was granted that is not there")
 	}
-	p.Free(urgent)
+	urgent.Free()
 	if p.CanServe() {
 		t.Fatal("the reserve is granted")
 	}
-	p.Cancel(&b.w)
-	p.Cancel(&b.w)
-	p.Free(all)
-	if _, ok := p.Alloc(nil, 4096); ok {
+	b.w.Cancel()
+	b.w.Cancel()
+	all.Free()
+	if _, ok := taken(p.Alloc, 4096); ok {
 		t.Fatal("Alloc went ahead of those who wait")
 	}
 	if !p.CanServe() || p.Serve() != 2 || !slices.Equal(log, []string{"a 40960", "c 4096"}) ||
 		p.HasWaiters() {
 		t.Fatalf("served: %v", log)
 	}
-	p.Free(a.w.Segs)
-	p.Free(c.w.Segs)
+	a.w.Free()
+	c.w.Free()
 }
 
 func TestPoolExpire(t *testing.T) {
 	p := newTestPool(t, 16<<10, 0)
-	all, _ := p.Alloc(nil, 16<<10)
+	all, _ := taken(p.Alloc, 16<<10)
 	var log []string
 	a, b := newUser("a", &log), newUser("b", &log)
-	p.Wait(&a.w, 4096, 10)
-	p.Wait(&b.w, 4096, 20)
+	p.Wait(&a.w, nil, 4096, 10)
+	p.Wait(&b.w, nil, 4096, 20)
 	if p.Expire(10) != 0 || p.Expire(11) != 1 || a.w.Waiting() || !b.w.Waiting() {
 		t.Fatalf("expired: %v", log)
 	}
-	p.Wait(&a.w, 8192, 30)
-	p.Free(all)
+	p.Wait(&a.w, nil, 8192, 30)
+	all.Free()
 	if p.Serve() != 2 || !slices.Equal(log, []string{"a expired", "b 4096", "a 8192"}) {
 		t.Fatalf("%v", log)
 	}
-	p.Free(a.w.Segs)
-	p.Free(b.w.Segs)
+	a.w.Free()
+	b.w.Free()
 }
 
 // TestPoolReserve: those who may have the reserve get it, and go ahead of others, who do not.
 func TestPoolReserve(t *testing.T) {
 	p := newTestPool(t, 64<<10, 16<<10)
-	rest, _ := p.AllocReserve(nil, 44<<10)
-	some, _ := p.AllocReserve(nil, 20<<10)
+	rest, _ := taken(p.AllocReserve, 44<<10)
+	some, _ := taken(p.AllocReserve, 20<<10)
 	var log []string
 	a, b, c := newUser("a", &log), newUser("b", &log), newUser("c", &log)
-	p.Wait(&a.w, 4<<10, 10)
-	p.WaitReserve(&b.w, 16<<10, 20)
-	p.WaitReserve(&c.w, 4<<10, 30)
+	p.Wait(&a.w, nil, 4<<10, 10)
+	p.WaitReserve(&b.w, nil, 16<<10, 20)
+	p.WaitReserve(&c.w, nil, 4<<10, 30)
 	if !p.HasWaiters() || p.CanServe() {
 		t.Fatal("memory is granted that is not there")
 	}
-	p.Free(some)
+	some.Free()
 	if p.Serve() != 2 || !slices.Equal(log, []string{"b 16384", "c 4096"}) {
 		t.Fatalf("%v", log)
 	}
-	p.Free(b.w.Segs)
-	p.WaitReserve(&b.w, 32<<10, 20)
-	p.Cancel(&b.w)
+	b.w.Free()
+	p.WaitReserve(&b.w, nil, 32<<10, 20)
+	b.w.Cancel()
 	if p.Expire(15) != 1 || p.HasWaiters() || len(a.w.Segs) != 0 {
 		t.Fatalf("%v", log)
 	}
-	p.WaitReserve(&b.w, 32<<10, 20)
+	p.WaitReserve(&b.w, nil, 32<<10, 20)
 	if p.Expire(21) != 1 || p.HasWaiters() || len(b.w.Segs) != 0 {
 		t.Fatalf("%v", log)
 	}
-	p.Free(rest)
-	p.Free(c.w.Segs)
+	rest.Free()
+	c.w.Free()
 }
 
 // TestPoolPromote: one that may have the reserve after all gets it according to its age.
 func TestPoolPromote(t *testing.T) {
 	p := newTestPool(t, 64<<10, 16<<10)
-	all, _ := p.AllocReserve(nil, 64<<10)
+	all, _ := taken(p.AllocReserve, 64<<10)
 	var log []string
 	var users [5]*user
 	for i := range users {
 		users[i] = newUser(string(rune('a'+i)), &log)
 	}
 	a, b, c, d, e := users[0], users[1], users[2], users[3], users[4]
-	p.WaitReserve(&a.w, 4096, 10)
-	p.Wait(&b.w, 4096, 20)
-	p.Wait(&c.w, 4096, 30)
-	p.WaitReserve(&d.w, 4096, 40)
-	p.WaitReserve(&e.w, 4096, 50)
+	p.WaitReserve(&a.w, nil, 4096, 10)
+	p.Wait(&b.w, nil, 4096, 20)
+	p.Wait(&c.w, nil, 4096, 30)
+	p.WaitReserve(&d.w, nil, 4096, 40)
+	p.WaitReserve(&e.w, nil, 4096, 50)
 	p.Promote(&c.w)
 	p.Promote(&d.w) // it has what it is promised
 	if p.Expire(11) != 1 || !slices.Equal(log, []string{"a expired"}) {
 		t.Fatalf("%v", log)
 	}
 	p.Promote(&a.w) // it does not wait
-	p.Free(all)
+	all.Free()
 	if p.Serve() != 4 ||
 		!slices.Equal(log[1:], []string{"c 4096", "d 4096", "e 4096", "b 4096"}) {
 		t.Fatalf("%v", log)
 	}
 	for _, u := range users[1:] {
-		p.Free(u.w.Segs)
+		u.w.Free()
 	}
 }
 
@@ -169,9 +175,9 @@ func TestPoolNoAllocation(t *testing.T) {
 	quiet := &quietOwner{}
 	u.w.Owner = quiet
 	if n := testing.AllocsPerRun(100, func() {
-		p.Wait(&u.w, 8192, 1)
+		p.Wait(&u.w, nil, 8192, 1)
 		p.Serve()
-		p.Free(u.w.Segs)
+		u.w.Free()
 	}); n != 0 || quiet.granted == 0 {
 		t.Errorf("%v allocations, %d grants", n, quiet.granted)
 	}

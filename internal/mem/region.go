@@ -23,6 +23,7 @@ type Region struct {
 	b       []byte
 	charged atomic.Int64
 	pins    pins
+	kept    atomic.Bool
 	node    int32 // the preferred NUMA node plus one, 0 if there is none
 }
 
@@ -147,11 +148,15 @@ func (r *Region) Collapse(off, n int) error {
 	return unix.Madvise(r.b[off:off+n], unix.MADV_COLLAPSE)
 }
 
+// Keep(true) makes Unmap do nothing: the memory stays mapped until the process ends, because a
+// device may use it that cannot be stopped. Any goroutine may call it.
+func (r *Region) Keep(on bool) { r.kept.Store(on) }
+
 // Unmap unmaps the memory. Nothing may access it afterwards: no goroutine, and no device that it
 // was registered with, except by BeforeUnmap. After an error it may be called again. A second call
 // after success does nothing.
 func (r *Region) Unmap() error {
-	if r.b == nil {
+	if r.b == nil || r.kept.Load() {
 		return nil
 	}
 	if err := r.unpin(); err != nil {

@@ -75,6 +75,28 @@ func TestRegionDiscard(t *testing.T) {
 	}
 }
 
+// A region that is kept stays mapped, and so does its arena with memory that was not freed.
+func TestRegionKeep(t *testing.T) {
+	a, err := NewArena("test keep", BlockMin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	segs, _ := a.Alloc(nil, BlockMin)
+	a.Region().Keep(true)
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := a.Region().Unmap(); err != nil || a.Region().Bytes() == nil {
+		t.Errorf("unmapped, %v", err)
+	}
+	segs[0].B[0] = 1 // it is there
+	a.Free(segs)
+	a.Region().Keep(false)
+	if err := a.Close(); err != nil || a.Region().Bytes() != nil {
+		t.Errorf("still mapped, %v", err)
+	}
+}
+
 func TestRegionIsNotInherited(t *testing.T) {
 	r, err := Map("test dontfork", 1<<20)
 	if err != nil {

@@ -10,12 +10,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// Source is what is exported. Several goroutines may call its functions at once; they must not
-// block.
+// Source is what is exported. Several goroutines may call its functions at once; they may wait for
+// a reactor for a moment, but for nothing else.
 type Source struct {
 	Version     string
 	Namespaces  func() []target.NamespaceStats
@@ -24,8 +25,8 @@ type Source struct {
 	Transports map[string]func() fabric.Usage
 	// Pending is the number of configured namespaces whose storage has not been found yet.
 	Pending func() int
-	// ReactorMemory is the data memory of each reactor in bytes.
-	ReactorMemory []int64
+	// ReactorMemory is the use of the data memory of each reactor.
+	ReactorMemory func() []mem.PoolUsage
 }
 
 // prefix begins every name. Names and labels do not change: alerts and dashboards depend on them.
@@ -48,12 +49,28 @@ var (
 		"Configured namespaces whose storage has not been found yet.")
 	connections = desc("connections", "Connections (queues) that are open, by transport.",
 		"transport")
+	unassociated = desc("connections_unassociated",
+		"Connections on which no Connect command has succeeded yet, by transport.", "transport")
+	discovery = desc("connections_discovery",
+		"Connections of discovery controllers, by transport.", "transport")
+	refused = desc("connections_refused_total",
+		"Connections and Connect commands that would have exceeded a limit, by transport.",
+		"transport")
+	evicted = desc("connections_evicted_total",
+		"Connections that ended because newer ones took their place, by transport.", "transport")
 	queueMemory = desc("queue_memory_bytes", "Memory that is counted for queues, by transport.",
 		"transport")
 	queueLimit = desc("queue_memory_limit_bytes", "The configured limit of queue_memory_bytes.",
 		"transport")
-	reactorMemory = desc("reactor_memory_bytes", "Data memory of a reactor.", "reactor")
-	controllers   = desc("controllers",
+	quarantined = desc("quarantined_queues_total",
+		"Queues that could not be destroyed and whose memory is kept, by transport.", "transport")
+	reactorMemory   = desc("reactor_memory_bytes", "Data memory of a reactor.", "reactor")
+	reactorUsed     = desc("reactor_memory_used_bytes", "Data memory that is in use.", "reactor")
+	reactorOrphaned = desc("reactor_memory_orphaned_bytes",
+		"Data memory that storage may still use although its commands were given up.", "reactor")
+	reactorWaiters = desc("reactor_memory_waiting_commands", "Commands that wait for data memory.",
+		"reactor")
+	controllers = desc("controllers",
 		"Controllers, which is hosts times paths, by subsystem and transport.", "subsystem",
 		"transport")
 	queues = desc("controller_queues", "Queues of these controllers, admin queues included.",
@@ -136,11 +153,20 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for name, usage := range c.src.Transports {
 		u := usage()
 		s.gauge(connections, float64(u.Connections), name)
+		s.gauge(unassociated, float64(u.Unassociated), name)
+		s.gauge(discovery, float64(u.Discovery), name)
+		s.counter(refused, float64(u.Refused), name)
+		s.counter(evicted, float64(u.Evicted), name)
 		s.gauge(queueMemory, float64(u.Memory), name)
 		s.gauge(queueLimit, float64(u.MemoryLimit), name)
+		s.counter(quarantined, float64(u.Quarantined), name)
 	}
-	for i, n := range c.src.ReactorMemory {
-		s.gauge(reactorMemory, float64(n), strconv.Itoa(i))
+	for i, u := range c.src.ReactorMemory() {
+		reactor := strconv.Itoa(i)
+		s.gauge(reactorMemory, float64(u.Size), reactor)
+		s.gauge(reactorUsed, float64(u.Used), reactor)
+		s.gauge(reactorOrphaned, float64(u.Orphaned), reactor)
+		s.gauge(reactorWaiters, float64(u.Waiters), reactor)
 	}
 	c.controllers(s)
 	for _, ns := range c.src.Namespaces() {

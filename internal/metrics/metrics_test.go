@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -81,9 +82,17 @@ func source() Source {
 			}
 		},
 		Transports: map[string]func() fabric.Usage{"tcp": func() fabric.Usage {
-			return fabric.Usage{Connections: 7, Memory: 1000, MemoryLimit: 2000}
+			return fabric.Usage{
+				Connections: 7, Unassociated: 3, Discovery: 2, Refused: 11, Evicted: 12,
+				Memory: 1000, MemoryLimit: 2000, Quarantined: 3,
+			}
 		}},
-		ReactorMemory: []int64{64 << 20, 64 << 20},
+		ReactorMemory: func() []mem.PoolUsage {
+			return []mem.PoolUsage{
+				{Size: 64 << 20},
+				{Size: 64 << 20, Used: 3 << 20, Orphaned: 1 << 20, Waiters: 5},
+			}
+		},
 	}
 }
 

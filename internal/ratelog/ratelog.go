@@ -1,57 +1,145 @@
-// Package ratelog limits the log lines that peers cause to a few per second, so that they cannot
-// fill the disk.
+// Package ratelog limits the log lines that peers can cause at will, so that they neither fill the
+// disk nor hide the lines about others. Lines about this machine do not pass through here: nothing
+// that a peer does may cost an operator one of them.
 package ratelog
 
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 )
 
-// Logger passes lines on to another logger as long as there are few. Any goroutine may use it, but
-// not for each I/O: it takes a lock.
+// Logger passes lines on to another logger as long as there are few. Lines with the same message
+// are of one kind. Each kind has a budget, and each address has a smaller one within it. Lines
+// above are counted, and one line for each kind says so at the end of the period. Any goroutine may
+// use a Logger, but not for each I/O: it takes a lock.
 type Logger struct {
 	log *slog.Logger
 
-	mu      sync.Mutex
-	second  int64
-	lines   int
-	dropped int
+	mu  sync.Mutex
+	now *period // nil before the first line
 }
 
-const linesPerSecond = 10
+const (
+	periodLength = 10 * time.Second
+	// kindLines is how many lines of a kind are passed on in a period, and peerLines how many of
+	// them because of one address. So no more than kindLines addresses are remembered.
+	kindLines = 100
+	peerLines = 10
+)
+
+// period is what there was in one period.
+type period struct {
+	end    time.Time
+	kinds  map[string]*kind
+	report *time.Timer // runs once a line was dropped
+}
+
+// kind is what there was of one kind.
+type kind struct {
+	lines, dropped int
+	peers          map[netip.Addr]*share
+}
+
+// share is the part of one address in it.
+type share struct{ lines, dropped int }
 
 // New makes a Logger in front of log.
 func New(log *slog.Logger) *Logger { return &Logger{log: log} }
 
+// Peer logs what one peer has caused. Its lines have the key remote first. Their messages are
+// constants.
+type Peer struct {
+	l      *Logger
+	remote netip.AddrPort
+}
+
+// Peer returns what logs for the peer at remote.
+func (l *Logger) Peer(remote netip.AddrPort) Peer { return Peer{l, remote} }
+
 // Warn logs at the level of warnings.
-func (l *Logger) Warn(msg string, args ...any) { l.print(slog.LevelWarn, msg, args) }
+func (p Peer) Warn(msg string, args ...any) { p.print(slog.LevelWarn, msg, args) }
 
 // Info logs at the level of information.
-func (l *Logger) Info(msg string, args ...any) { l.print(slog.LevelInfo, msg, args) }
+func (p Peer) Info(msg string, args ...any) { p.print(slog.LevelInfo, msg, args) }
 
-// print logs unless too much was logged in this second. The first line of a later second says how
-// many were dropped.
-func (l *Logger) print(level slog.Level, msg string, args []any) {
-	now := time.Now().Unix()
-	l.mu.Lock()
-	dropped := 0
-	if now != l.second {
-		l.second, l.lines, dropped, l.dropped = now, 0, l.dropped, 0
-		if dropped > 0 {
-			l.lines++
-		}
+// Debug logs at the level of debugging.
+func (p Peer) Debug(msg string, args ...any) { p.print(slog.LevelDebug, msg, args) }
+
+// DebugEnabled says whether Debug logs at all.
+func (l *Logger) DebugEnabled() bool { return l.log.Enabled(context.Background(), slog.LevelDebug) }
+
+func (p Peer) print(level slog.Level, msg string, args []any) {
+	ctx := context.Background()
+	if p.l.log.Enabled(ctx, level) && p.l.take(msg, p.remote.Addr().Unmap()) {
+		line := append([]any{"remote", p.remote}, args...)
+		p.l.log.Log(ctx, level, msg, line...)
 	}
-	l.lines++
-	if l.lines > linesPerSecond {
-		l.dropped++
-		l.mu.Unlock()
-		return
+}
+
+// take counts a line and says whether it is within the budgets.
+func (l *Logger) take(msg string, remote netip.Addr) bool {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.now
+	if t == nil || !now.Before(t.end) {
+		t = &period{end: now.Add(periodLength), kinds: map[string]*kind{}}
+		l.now = t
+	}
+	k := t.kinds[msg]
+	if k == nil {
+		k = &kind{peers: map[netip.Addr]*share{}}
+		t.kinds[msg] = k
+	}
+	p := k.peers[remote]
+	if p == nil && k.lines < kindLines {
+		p = &share{}
+		k.peers[remote] = p
+	}
+	if p != nil && p.lines < peerLines && k.lines < kindLines {
+		p.lines++
+		k.lines++
+		return true
+	}
+	k.dropped++
+	if p != nil {
+		p.dropped++
+	}
+	if t.report == nil {
+		t.report = time.AfterFunc(t.end.Sub(now), func() { l.report(t) })
+	}
+	return false
+}
+
+// report says what was dropped in a period that is over.
+func (l *Logger) report(t *period) {
+	l.mu.Lock()
+	if l.now == t {
+		l.now = nil
 	}
 	l.mu.Unlock()
-	if dropped > 0 {
-		l.log.Warn("too many log lines, some were dropped", "lines", dropped)
+	for msg, k := range t.kinds {
+		if k.dropped == 0 {
+			continue
+		}
+		args := []any{"lines", k.dropped, "message", msg}
+		if remote, ok := k.worst(); ok {
+			args = append(args, "remote", remote)
+		}
+		l.log.Warn("log lines were dropped", args...)
 	}
-	l.log.Log(context.Background(), level, msg, args...)
+}
+
+// worst returns the address of which most lines were dropped, if one had more than its share.
+func (k *kind) worst() (remote netip.Addr, ok bool) {
+	most := 0
+	for addr, p := range k.peers {
+		if p.dropped > most {
+			remote, most = addr, p.dropped
+		}
+	}
+	return remote, most > 0
 }

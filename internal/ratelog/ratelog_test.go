@@ -1,30 +1,135 @@
 package ratelog
 
 import (
-	"bytes"
-	"log/slog"
+	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-// Peers cannot fill the log, and what was dropped is counted.
-func TestFewLines(t *testing.T) {
-	var b bytes.Buffer
-	l := New(slog.New(slog.NewTextHandler(&b, nil)))
-	began := time.Now().Unix()
-	for i := 0; i < 1000 || l.dropped == 0; i++ { // none are just after a second has begun
-		l.Warn("x")
+// addr is the n-th address.
+func addr(n int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}),
+		uint16(n))
+}
+
+// lines counts those of a log that have all of these texts.
+func lines(log *testutil.Log, texts ...string) (n int) {
+	for line := range strings.Lines(log.String()) {
+		all := true
+		for _, text := range texts {
+			all = all && strings.Contains(line, text)
+		}
+		if all {
+			n++
+		}
 	}
-	if n, seconds := strings.Count(b.String(), "\n"), int(time.Now().Unix()-began)+
-		1; n > seconds*linesPerSecond {
-		t.Errorf("%d lines in %d seconds", n, seconds)
-	}
-	b.Reset()
-	l.second-- // another second
-	l.Info("y", "key", "value")
-	if got := b.String(); !strings.Contains(got, "level=INFO msg=y key=value") ||
-		!strings.Contains(got, "dropped\" lines=") {
-		t.Errorf("the next second began with %q", got)
-	}
+	return n
+}
+
+// TestAttack: of 10,000 lines a second few are left, all others are counted, and the lines of other
+// addresses and of other kinds appear.
+func TestAttack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const seconds = 35
+		log := new(testutil.Log)
+		l := New(log.Logger())
+		for s := range seconds {
+			for range 10_000 {
+				l.Peer(addr(1)).Warn("refused", "err", "attack")
+			}
+			l.Peer(addr(2)).Warn("refused", "err", fmt.Sprint("second", s))
+			l.Peer(addr(1)).Info("created", "cntlid", s)
+			time.Sleep(time.Second)
+		}
+		time.Sleep(periodLength)
+		synctest.Wait()
+		passed := lines(log, "refused", "attack")
+		if passed < peerLines || passed > (seconds/10+1)*peerLines {
+			t.Errorf("%d lines of the attack", passed)
+		}
+		if n := lines(log, "second"); n != seconds {
+			t.Errorf("%d of %d lines of another address", n, seconds)
+		}
+		if n := lines(log, "msg=created"); n != seconds {
+			t.Errorf("%d of %d lines of another kind", n, seconds)
+		}
+		dropped, reports := 0, 0
+		for line := range strings.Lines(log.String()) {
+			if _, rest, ok := strings.Cut(line, `msg="log lines were dropped" lines=`); ok {
+				var n int
+				_, err := fmt.Sscanf(rest, "%d message=refused remote=10.0.0.1", &n)
+				if err != nil {
+					t.Errorf("%q: %v", rest, err)
+				}
+				dropped += n
+				reports++
+			}
+		}
+		if dropped+passed != seconds*10_000 {
+			t.Errorf("%d lines appear and %d are said to be dropped, of %d", passed, dropped,
+				seconds*10_000)
+		}
+		if reports > seconds/10+1 {
+			t.Errorf("%d reports", reports)
+		}
+	})
+}
+
+// TestManyAddresses: the lines and the memory are bounded whatever number of addresses there is.
+func TestManyAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(testutil.Log)
+		l := New(log.Logger())
+		for i := range 100_000 {
+			l.Peer(addr(i)).Warn("refused")
+		}
+		if n := len(l.now.kinds["refused"].peers); n > kindLines {
+			t.Errorf("%d addresses are remembered", n)
+		}
+		l.Peer(addr(7)).Warn("expired")
+		time.Sleep(periodLength)
+		synctest.Wait()
+		if n := lines(log, "msg=refused"); n != kindLines {
+			t.Errorf("%d lines, want %d", n, kindLines)
+		}
+		if lines(log, "msg=expired") != 1 {
+			t.Error("a line of another kind is missing")
+		}
+		if lines(log, "dropped", fmt.Sprintf("lines=%d ", 100_000-kindLines)) != 1 {
+			t.Errorf("the log does not say how many were dropped: %s",
+				log.String()[len(log.String())-200:])
+		}
+		if l.now != nil {
+			t.Error("something is left after the period")
+		}
+		l.Peer(addr(1)).Warn("refused")
+		if n := lines(log, "msg=refused"); n != kindLines+1 {
+			t.Error("a line of the next period is missing")
+		}
+	})
+}
+
+// TestMappedAddresses: an IPv4 address is the same on an IPv6 socket, and the port does not matter.
+func TestMappedAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(testutil.Log)
+		l := New(log.Logger())
+		for i := range 2 * peerLines {
+			a := addr(1).Addr()
+			if i%2 == 0 {
+				a = netip.AddrFrom16(a.As16())
+			}
+			l.Peer(netip.AddrPortFrom(a, uint16(i))).Warn("refused")
+		}
+		time.Sleep(periodLength)
+		synctest.Wait()
+		if n := lines(log, "msg=refused"); n != peerLines {
+			t.Errorf("%d lines of one address, want %d", n, peerLines)
+		}
+	})
 }

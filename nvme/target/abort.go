@@ -60,6 +60,20 @@ func (c *controller) abortEvent(cid uint16) bool {
 	return true
 }
 
+// cancelAll asks devices to give back the IOs of this queue, which has ended: the host may retry
+// them elsewhere, and a late write must not follow. What a device cannot give back has closeGrace.
+func (s *session) cancelAll() {
+	for _, c := range s.cmds {
+		switch {
+		case !c.executing || c.since == 0:
+		case c.compound != nil:
+			c.compound.cancel()
+		default:
+			c.ch.cancel(&c.io)
+		}
+	}
+}
+
 // abort aborts a command of this queue, and delivers its completion before that of the Abort
 // command. It returns false if there is no such command or its device still has it. Reactor of the
 // session.

@@ -18,16 +18,17 @@ func onIO(c *controller) bool        { return !c.sub.discovery }
 func onDiscovery(c *controller) bool { return c.sub.discovery }
 
 // pageFunc makes the data that a command asks for. It runs on the reactor of the controller, and
-// must not block; see reply.slow.
+// must not block; see reply.queries.
 type pageFunc func(c *controller, sqe *nvme.SQE) reply
 
 // reply is what a command returns: data, or a status.
 type reply struct {
 	data []byte
 	st   nvme.Status
-	// slow, if set, makes the reply on an ordinary goroutine, because it may block or take long. It
-	// does not use the SQE.
-	slow func() reply
+	// queries, if any, have the answers that the reply is made of. When these are there, or
+	// answerWait is over, build makes it, on the reactor; it does not use the SQE.
+	queries []asker
+	build   func() reply
 }
 
 // reply completes a command with the part of a reply from off on. The rest of the host's buffer
@@ -43,12 +44,9 @@ func (h *Handler) reply(c *cmd, result uint64, r reply, off uint64) {
 		to.Clear(to.Rest())
 		return nvme.Success
 	}
-	if r.slow == nil {
+	if len(r.queries) == 0 {
 		h.finish(c, result, finish(r))
 		return
 	}
-	go func() {
-		st := finish(r.slow())
-		h.post(func() { h.finish(c, result, st) })
-	}()
+	h.await(c, r.queries, func() { h.finish(c, result, finish(r.build())) })
 }

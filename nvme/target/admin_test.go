@@ -53,8 +53,6 @@ func checkAny(check check, id *nvme.IdentifyController) {
 	check("IORCSZ", id.IORCSZ, uint32(1))
 	check("ICDOFF", id.ICDOFF, uint16(0))
 	check("MSDBD", id.MSDBD, uint8(16))
-	check("MDTS", 4096<<id.MDTS, defaultTransfer)
-	check("MAXCMD", id.MAXCMD, uint16(128))
 	check("TBKAS", id.CTRATT&nvme.CTRATTTBKAS != 0, true)
 	check("SGL", id.SGLS&3, nvme.SGLSSupported)
 	check("SAOS", id.SGLS&nvme.SGLSOffset != 0, true)
@@ -69,10 +67,14 @@ func checkDiscovery(check check, id *nvme.IdentifyController) {
 	check("CNTRLTYPE", id.CNTRLTYPE, nvme.ControllerTypeDiscovery)
 	check("OAES", id.OAES, nvme.EventDiscoveryChanged)
 	check("DCTYPE", id.DCTYPE, uint8(1))
+	check("MDTS", 4096<<id.MDTS, discoveryTransfer)
+	check("MAXCMD", id.MAXCMD, uint16(32))
 }
 
 func checkIO(check check, id *nvme.IdentifyController) {
 	check("CNTRLTYPE", id.CNTRLTYPE, nvme.ControllerTypeIO)
+	check("MDTS", 4096<<id.MDTS, defaultTransfer)
+	check("MAXCMD", id.MAXCMD, uint16(128))
 	check("SN", nvme.Text(id.SN[:]), "SN-1")
 	check("MN", nvme.Text(id.MN[:]), "model")
 	check("OAES", id.OAES, nvme.EventNamespaceChanged)

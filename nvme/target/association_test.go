@@ -42,6 +42,17 @@ func TestRacingConnects(t *testing.T) {
 	}
 }
 
+// TestAllowed: the transport learns which queues are those of a host that a subsystem allows.
+func TestAllowed(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	h := r.connectHost(1)
+	d := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
+	if !h.admin.Allowed || !h.io[0].Allowed || d.admin.Allowed {
+		t.Errorf("allowed: admin queue %v, I/O queue %v, discovery %v", h.admin.Allowed,
+			h.io[0].Allowed, d.admin.Allowed)
+	}
+}
+
 // TestConnectDeadline: a queue without a successful Connect is closed (F20).
 func TestConnectDeadline(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
@@ -73,12 +84,6 @@ func TestCNTLIDs(t *testing.T) {
 	if d := r.connectHost(0); d.cntlid != 11 {
 		t.Errorf("CNTLID %d, want the free 11", d.cntlid)
 	}
-	// F21: the same host NQN with another Host Identifier.
-	a.hangUp()
-	r.w.Settle()
-	x := adminArgs(testSub)
-	x.hostID[5] = 9
-	r.status(r.dial(0), x.command(), nvme.ConnectInvalidParameters)
 }
 
 // TestReconnectWhileOldLingers: a host gets a new controller while the device still has I/O of the

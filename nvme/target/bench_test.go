@@ -29,8 +29,8 @@ func (q *stubQueue) Complete(reqs []*fabric.Request) {
 		}
 	}
 }
-func (q *stubQueue) SetDepth(int) error { return nil }
-func (q *stubQueue) Disconnect(error)   {}
+func (q *stubQueue) SetDepth(int, bool) error { return nil }
+func (q *stubQueue) Disconnect(error)         {}
 
 func (q *stubQueue) HandOverBuffers(*fabric.Request) func() { return nil }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -40,6 +41,9 @@ type channel struct {
 	// The channel is on the list of Handler of the same name.
 	scheduled, active, counted list.Node[channel]
 
+	// share is the data memory that commands for the namespace have, of all hosts. What devices
+	// keep of those that were given up is included.
+	share     mem.Share
 	stats     *ioStats
 	busySince int64
 	err       error // why opening failed
@@ -193,10 +197,13 @@ func (ch *channel) opened(dev backend.Channel, err error) {
 	ch.dev, ch.state = dev, channelOpen
 	ch.reader, _ = dev.(backend.ZeroCopyReader)
 	ch.writer, _ = dev.(backend.ZeroCopyWriter)
-	if err != nil {
-		ch.state, ch.err, ch.retryAt = channelFailed, err, ch.h.loop.Now()+reopenAfter
-		ch.h.warn("opening a channel failed", "subsystem", ch.ns.sub.nqn, "nsid", ch.ns.nsid,
-			"err", err)
+	last := ch.err
+	if ch.err = err; err != nil {
+		ch.state, ch.retryAt = channelFailed, ch.h.loop.Now()+reopenAfter
+		if last == nil || last.Error() != err.Error() { // hosts retry for as long as it takes
+			ch.h.t.log.Warn("opening a channel failed", "subsystem", ch.ns.sub.nqn, "nsid",
+				ch.ns.nsid, "err", err)
+		}
 	}
 	ch.h.schedule(ch)
 }
@@ -273,8 +280,8 @@ func (ch *channel) closeIfRetired() {
 	}
 	if ch.dev != nil {
 		if err := ch.dev.Close(); err != nil {
-			ch.h.warn("closing a channel failed", "subsystem", ch.ns.sub.nqn, "nsid", ch.ns.nsid,
-				"err", err)
+			ch.h.t.log.Warn("closing a channel failed", "subsystem", ch.ns.sub.nqn, "nsid",
+				ch.ns.nsid, "err", err)
 		}
 	}
 	ch.state = channelClosed

@@ -65,7 +65,7 @@ func TestChannelOpenFails(t *testing.T) {
 	r.notReady(q, read())
 	r.notReady(q, dsm(1, true, [2]uint64{0, 1}, [2]uint64{2, 1}))
 	first := r.send(q, read())
-	r.until("it waits", func() bool { return !r.raw[0].delayed.Empty() })
+	r.until("it waits", func() bool { return !r.raw[0].delayed.list.Empty() })
 	dev.set(nil)
 	r.notReady(q, read()) // the channel is not opened before a second is over
 	if !first.Done {

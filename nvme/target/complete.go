@@ -72,6 +72,11 @@ func (h *Handler) deliver() {
 	}
 }
 
+// WriterWaits implements fabric.Handler.
+func (h *Handler) WriterWaits(req *fabric.Request) bool {
+	return req.Command.(*cmd).zeroCopy.reader.WriterWaits()
+}
+
 // EndZeroCopy implements fabric.Handler: memory that was attached to a request goes back, unless
 // the device has made it the content of its blocks.
 func (h *Handler) EndZeroCopy(req *fabric.Request) {

@@ -127,6 +127,15 @@ func (m *compound) ioDone(h *Handler, o *compoundIO, st nvme.Status) {
 	m.advance(h)
 }
 
+// cancel asks devices to give back what they have.
+func (m *compound) cancel() {
+	for i := range m.ios {
+		if o := &m.ios[i]; o.ch != nil {
+			o.ch.cancel(&o.IO)
+		}
+	}
+}
+
 // abort withdraws what devices have not seen and cancels the rest. The command completes when
 // everything is back.
 func (m *compound) abort(h *Handler) {

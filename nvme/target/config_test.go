@@ -165,28 +165,3 @@ func TestCloseWithoutReactors(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// TestLogLimit: lines that peers cause are escaped and limited in number, and the log says how many
-// were dropped (X08).
-func TestLogLimit(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	a := adminArgs(testSub)
-	a.sub = "evil\n\x1b[31m%s" + strings.Repeat("x", 200)
-	for range 100 {
-		q := r.dial(0)
-		r.status(q, a.command(), nvme.ConnectInvalidParameters)
-		q.HangUp()
-	}
-	log := r.log.String()
-	if strings.ContainsAny(log, "\x1b") || !strings.Contains(log, `evil\n\x1b[31m%s`) {
-		t.Errorf("not escaped: %q", log[:200])
-	}
-	if n := strings.Count(log, "\n"); n != logLimit {
-		t.Errorf("%d lines, want %d", n, logLimit)
-	}
-	r.w.Advance(2e9)
-	r.status(r.dial(0), a.command(), nvme.ConnectInvalidParameters)
-	if !strings.Contains(r.log.String(), "lines=80") {
-		t.Errorf("the log does not say how many lines were dropped: %s", r.log.String()[len(log):])
-	}
-}

@@ -57,9 +57,9 @@ func connect(h *Handler, c *cmd) {
 		}
 	}
 	if !st.OK() {
-		h.warn("connect refused", "remote", s.info.Remote, "qid", sqe.QID(), "subsystem",
-			loggedNQN(&data.SUBNQN), "host", loggedNQN(&data.HOSTNQN), "status", st.String(),
-			"field", field.String())
+		log := h.t.strangerLog.Peer(s.info.Remote)
+		log.Warn("connect refused", "qid", sqe.QID(), "subsystem", loggedNQN(&data.SUBNQN), "host",
+			loggedNQN(&data.HOSTNQN), "status", st.String(), "field", field.String())
 		h.finish(c, uint64(field), st)
 		return
 	}
@@ -142,11 +142,18 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 	}
 	s.table = &adminOps
 	c.setKeepAlive(sqe.KATO())
+	c.startLimit()
 	c.logCreated()
+	if o := sub.otherHostID(c); o != nil {
+		s.ctrl.peerLog().Warn("host is connected with another host identifier as well",
+			"subsystem", sub.nqn, "host", hostNQN, "other_remote", o.info.Remote)
+	}
 	return 0, nvme.Success
 }
 
-// connectIO adds an I/O queue to a controller of the same host on the same port.
+// connectIO adds an I/O queue to a controller of the same host on the same port, from the same
+// address (see 0020): the identifiers of a host can be guessed. The status has no DNR, so that a
+// host whose address has changed connects the whole controller again.
 func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.InvalidParameter,
 	nvme.Status,
 ) {
@@ -166,6 +173,11 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.
 	case data.HostID != [16]byte{} && c.hostID != data.HostID:
 		return nvme.InvalidInData(nvme.ConnectDataOffsetHostID), connectRefused
 	case c.info.PortID != s.info.PortID || c.info.Transport != s.info.Transport:
+		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectRefused
+	case c.info.Remote.Addr() != s.info.Remote.Addr():
+		s.h.t.strangerLog.Peer(s.info.Remote).Warn(
+			"I/O queue does not come from the address of its admin queue", "subsystem", sub.nqn,
+			"host", hostNQN, "cntlid", c.cntlid, "qid", sqe.QID(), "other_remote", c.info.Remote)
 		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectRefused
 	case sub.discovery:
 		// no I/O queues (Base section 3.1.3.3)
@@ -192,11 +204,14 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.
 // establish gives the queue its depth. It returns false if the transport lacks resources.
 func (s *session) establish(sqe *nvme.ConnectSQE) bool {
 	depth := int(sqe.SQSIZE()) + 1
-	if err := s.q.SetDepth(depth); err != nil {
-		s.h.warn("no resources for a queue", "remote", s.info.Remote, "depth", depth, "err", err)
+	if err := s.q.SetDepth(depth, !s.ctrl.sub.discovery); err != nil {
+		s.ctrl.peerLog().Warn("no resources for a queue", "depth", depth, "err", err)
 		return false
 	}
 	s.setDepth(depth)
+	if !s.ctrl.sub.discovery {
+		s.joinHost(s.ctrl.hostNQN)
+	}
 	s.noFlowControl = sqe.CATTR()&nvme.CATTRNoFlowControl != 0
 	return true
 }

@@ -2,6 +2,7 @@ package target
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -9,12 +10,15 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// shutdownLinger is how long an association outlives a completed shutdown, in nanoseconds (Base
-// section 3.6.2: at least two minutes).
-const shutdownLinger = int64(120e9)
+// disabledLimit is how long an association may last while its controller is not enabled, in
+// nanoseconds: after Connect, after a reset, and after a completed shutdown, where it lasts for at
+// least two minutes (Base section 3.6.2). Hosts enable a controller as soon as they have connected,
+// discovery controllers as well.
+const disabledLimit = int64(120e9)
 
 // controller is one association of a host with a subsystem. It belongs to the reactor of its admin
 // queue.
@@ -49,14 +53,14 @@ type controller struct {
 	cached     bool // Identify reports a volatile cache
 	rotational bool // Identify reports endurance groups, see identifyIndependent
 	pending    pending
-	stopLinger func() // stops the timer after a shutdown, nil if it does not run
+	stopLimit  func() // stops the timer of disabledLimit, nil if it does not run
 
 	features     [256]uint32
 	alive        keepAliveTimer
 	events       events
 	aborts       int // Abort commands in progress
 	changed      changedNamespaces
-	discoveryLog atomic.Pointer[discoveryLog] // the last one that was read
+	discoveryLog *discoveryLog // the last one that was read
 }
 
 // pending is what happens when the last I/O queue has ended.
@@ -137,16 +141,32 @@ func disconnectSessions(list []*session, why error) {
 // adminClosed is called when the transport closes the admin queue.
 func (c *controller) adminClosed() {
 	c.alive.stop()
-	c.endLinger()
 	c.fail(errors.New("the admin queue has ended"))
+	c.endLimit()
 	c.abortEvents()
 }
 
-// endLinger stops the timer after a shutdown.
-func (c *controller) endLinger() {
-	if c.stopLinger != nil {
-		c.stopLinger()
-		c.stopLinger = nil
+// startLimit starts the timer of disabledLimit, from the beginning if it runs.
+func (c *controller) startLimit() {
+	c.endLimit()
+	c.mu.Lock()
+	failed := c.failed
+	c.mu.Unlock()
+	if failed {
+		return // the association ends anyway
+	}
+	c.stopLimit = c.h.after(disabledLimit, func() {
+		c.stopLimit = nil
+		c.peerLog().Warn("controller was not enabled in time", "subsystem", c.sub.nqn, "cntlid",
+			c.cntlid, "host", c.hostNQN, "timeout", time.Duration(disabledLimit))
+		c.fail(fmt.Errorf("the controller was not enabled for %v", time.Duration(disabledLimit)))
+	})
+}
+
+func (c *controller) endLimit() {
+	if c.stopLimit != nil {
+		c.stopLimit()
+		c.stopLimit = nil
 	}
 }
 
@@ -163,8 +183,8 @@ func (c *controller) sessionEnded(s *session) {
 	switch {
 	case last && adminEnded:
 		c.sub.remove(c)
-		s.h.info("controller removed", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
-			c.hostNQN)
+		c.peerLog().Info("controller removed", "subsystem", c.sub.nqn, "cntlid", c.cntlid,
+			"host", c.hostNQN)
 	case last && s.qid != 0:
 		c.h.post(c.ioQueuesEnded)
 	}
@@ -178,6 +198,7 @@ func (c *controller) dropQueues(then pending, why string) {
 	list := c.ioQueues()
 	c.mu.Unlock()
 	c.pending |= then
+	c.startLimit()
 	disconnectSessions(list, errors.New(why))
 	if len(list) == 0 {
 		c.ioQueuesEnded()
@@ -188,7 +209,7 @@ func (c *controller) dropQueues(then pending, why string) {
 // earlier queues ended, while others have connected since.
 func (c *controller) ioQueuesEnded() {
 	c.mu.Lock()
-	left, failed := len(c.queues), c.failed
+	left := len(c.queues)
 	c.mu.Unlock()
 	if left > 0 {
 		return
@@ -200,13 +221,7 @@ func (c *controller) ioQueuesEnded() {
 	}
 	if then&pendingShutdown != 0 {
 		c.csts = c.csts&^nvme.CSTSShutdownOccurring | nvme.CSTSShutdownComplete
-		if failed {
-			return // the association ends anyway
-		}
-		c.stopLinger = c.h.after(shutdownLinger, func() {
-			c.stopLinger = nil
-			c.fail(errors.New("the host shut the controller down and left the association open"))
-		})
+		c.startLimit()
 	}
 }
 
@@ -243,7 +258,7 @@ func (c *controller) enable() {
 	c.writeThrough.Store(!c.cached)
 	c.rotational = t.any(func(g *geometry) bool { return g.info.Rotational })
 	c.discard.Store(len(t.list) == 0 || t.any(func(g *geometry) bool { return g.info.Discard }))
-	c.endLinger()
+	c.endLimit()
 	c.csts = c.csts&^(nvme.CSTSShutdownOccurring|nvme.CSTSShutdownComplete) | nvme.CSTSReady
 	c.mu.Lock()
 	if !c.failed {
@@ -255,7 +270,6 @@ func (c *controller) enable() {
 // reset is a Controller Reset: CC.EN from 1 to 0 (Base section 3.7.2). The admin queue and the keep
 // alive timer survive it.
 func (c *controller) reset() {
-	c.endLinger()
 	c.csts &^= nvme.CSTSShutdownOccurring | nvme.CSTSShutdownComplete
 	c.pending &^= pendingShutdown
 	c.abortEvents()
@@ -274,7 +288,15 @@ func (c *controller) shutdown() {
 }
 
 func (c *controller) logCreated() {
-	c.h.info("controller created", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host", c.hostNQN,
-		"transport", c.info.Transport, "remote", c.info.Remote, "timeout",
-		time.Duration(c.alive.period))
+	c.peerLog().Info("controller created", "subsystem", c.sub.nqn, "cntlid", c.cntlid,
+		"host", c.hostNQN, "transport", c.info.Transport, "timeout", time.Duration(c.alive.period))
+}
+
+// peerLog logs what the host of the controller has caused.
+func (c *controller) peerLog() ratelog.Peer {
+	log := c.t.hostLog
+	if c.sub.discovery {
+		log = c.t.strangerLog
+	}
+	return log.Peer(c.info.Remote)
 }

@@ -1,11 +1,63 @@
 package target
 
-import "github.com/nvmf-target/nvmf-target/nvme"
+import (
+	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
 
 // notReadyDelay is how long the completion with the status notReady is delayed, in nanoseconds.
 // Without it, hosts with several paths would retry in a tight loop, and hosts with one path would
 // use up their few attempts within a moment.
 const notReadyDelay = int64(1e9)
+
+// delayList has commands that one timer ends, each of them a fixed time after it was added. A
+// command is on one list at a time.
+type delayList struct {
+	h     *Handler
+	delay int64        // nanoseconds
+	end   func(c *cmd) // called when the time is over; it removes the command
+	list  list.List[cmd]
+	stop  func() // stops the timer, nil if it does not run
+}
+
+func (l *delayList) push(c *cmd) {
+	c.due = l.h.loop.Now() + l.delay
+	l.list.Push(c, &c.delayed)
+	if l.stop == nil {
+		l.start()
+	}
+}
+
+// start sets the timer for the oldest command.
+func (l *delayList) start() {
+	l.stop = l.h.after(max(l.list.First().due-l.h.loop.Now(), 1e6), func() {
+		l.stop = nil
+		now := l.h.loop.Now()
+		for c := l.list.First(); c != nil && c.due <= now; c = l.list.First() {
+			l.end(c)
+		}
+		if !l.list.Empty() {
+			l.start()
+		}
+	})
+}
+
+func (l *delayList) remove(c *cmd) {
+	l.list.Remove(&c.delayed)
+	if l.list.Empty() && l.stop != nil {
+		l.stop()
+		l.stop = nil
+	}
+}
+
+// endSession ends the commands of a queue that has ended.
+func (l *delayList) endSession(s *session) {
+	for c := range l.list.All() {
+		if c.s == s {
+			l.end(c)
+		}
+	}
+}
 
 // finishLater completes a command with notReady, after a delay unless its queue has ended.
 func (h *Handler) finishLater(c *cmd) {
@@ -14,33 +66,11 @@ func (h *Handler) finishLater(c *cmd) {
 		h.finish(c, 0, notReady)
 		return
 	}
-	c.due = h.loop.Now() + notReadyDelay
-	h.delayed.Push(c, &c.delayed)
-	if h.stopDelay == nil {
-		h.startDelay()
-	}
-}
-
-// startDelay sets the timer for the oldest delayed command.
-func (h *Handler) startDelay() {
-	h.stopDelay = h.after(max(h.delayed.First().due-h.loop.Now(), 1e6), func() {
-		h.stopDelay = nil
-		now := h.loop.Now()
-		for c := h.delayed.First(); c != nil && c.due <= now; c = h.delayed.First() {
-			h.finishDelayed(c, notReady)
-		}
-		if !h.delayed.Empty() {
-			h.startDelay()
-		}
-	})
+	h.delayed.push(c)
 }
 
 // finishDelayed completes a delayed command now.
 func (h *Handler) finishDelayed(c *cmd, st nvme.Status) {
-	h.delayed.Remove(&c.delayed)
+	h.delayed.remove(c)
 	h.finish(c, 0, st)
-	if h.delayed.Empty() && h.stopDelay != nil {
-		h.stopDelay()
-		h.stopDelay = nil
-	}
 }

@@ -2,63 +2,60 @@ package target
 
 import (
 	"net/netip"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// discoveryLog is log 70h of one host in one generation. It is immutable. Entries are encoded
-// only when they are read.
+// discoveryTransfer is MDTS of discovery controllers in bytes. It is small because anybody may have
+// such a controller, and every command takes memory that others need. libnvme reads the log in
+// pieces of 4 KiB (NVME_LOG_PAGE_PDU_SIZE). SPDK hosts read the whole log with one command: they
+// cannot read one of more than 15 entries.
+const discoveryTransfer = 16 << 10
+
+// discoveryTable is what the discovery logs of all hosts are made of, in one generation. It is
+// immutable.
+type discoveryTable struct {
+	generation uint64 // starts at 1 (Base section 5.1.12.3.1)
+	ports      []Port
+	subs       []*subsystem // the discovery subsystem, and the others by NQN
+}
+
+// discoveryLog is log 70h as one host sees it: each of the subsystems at each of the ports. It is
+// immutable. Entries are encoded when they are read.
 type discoveryLog struct {
 	generation uint64
-	entries    []discoveryEntry
+	ports      []reachablePort
+	subs       []*subsystem
 }
 
-type discoveryEntry struct {
-	port Port
-	addr netip.Addr
-	sub  *subsystem
+type reachablePort struct {
+	Port
+	addr netip.Addr // under which this host reaches it
 }
 
-// discoveryPage makes the requested part of log 70h (Base section 5.1.12.3.1). The log may be long,
-// so an ordinary goroutine makes it.
+// discoveryPage makes the requested part of log 70h (Base section 5.1.12.3.1).
 func discoveryPage(c *controller, sqe *nvme.SQE) reply {
-	off, n := sqe.GetLog().LPO(), sqe.GetLog().Bytes()
-	return reply{slow: func() reply {
-		l := c.discoveryLog.Load()
-		if l == nil || l.generation != c.t.genctr.Load() {
-			l = c.newDiscoveryLog()
-			c.discoveryLog.Store(l)
-		}
-		return l.read(off, n)
-	}}
+	t := c.t.discoveryTable.Load()
+	if c.discoveryLog == nil || c.discoveryLog.generation != t.generation {
+		c.discoveryLog = c.newDiscoveryLog(t)
+	}
+	return c.discoveryLog.read(sqe.GetLog().LPO(), sqe.GetLog().Bytes())
 }
 
-// newDiscoveryLog makes the log of the current generation. Any goroutine.
-func (c *controller) newDiscoveryLog() *discoveryLog {
-	t := c.t
-	t.mu.Lock()
-	generation, ports, table := t.genctr.Load(), t.ports, *t.table.Load()
-	t.mu.Unlock()
-	subs := make([]*subsystem, 0, len(table)+1)
-	for _, s := range table {
+func (c *controller) newDiscoveryLog(t *discoveryTable) *discoveryLog {
+	l := &discoveryLog{generation: t.generation}
+	for _, p := range t.ports {
+		if addr, ok := c.reachable(p); ok {
+			l.ports = append(l.ports, reachablePort{p, addr})
+		}
+	}
+	for _, s := range t.subs {
 		if s.allows(c.hostNQN) {
-			subs = append(subs, s)
+			l.subs = append(l.subs, s)
 		}
 	}
-	slices.SortFunc(subs, func(a, b *subsystem) int { return strings.Compare(a.nqn, b.nqn) })
-	subs = append([]*subsystem{t.discovery}, subs...)
-	list := make([]discoveryEntry, 0, len(subs)*len(ports))
-	for _, s := range subs {
-		for _, p := range ports {
-			if addr, ok := c.reachable(p); ok {
-				list = append(list, discoveryEntry{p, addr, s})
-			}
-		}
-	}
-	return &discoveryLog{generation, list}
+	return l
 }
 
 // reachable is the address under which this host reaches a port: for a wildcard the address that
@@ -74,46 +71,47 @@ func (c *controller) reachable(p Port) (netip.Addr, bool) {
 
 // read encodes at most n bytes of the log from off on.
 func (l *discoveryLog) read(off, n uint64) reply {
-	size := uint64(nvme.DiscoveryHeaderSize + len(l.entries)*nvme.DiscoveryEntrySize)
+	entries := uint64(len(l.subs) * len(l.ports))
+	size := nvme.DiscoveryHeaderSize + entries*nvme.DiscoveryEntrySize
 	if off >= size {
 		return reply{st: invalidField}
 	}
 	// The header is as long as an entry.
 	first, skip := off/nvme.DiscoveryEntrySize, off%nvme.DiscoveryEntrySize
-	var b []byte
-	for i := first; uint64(len(b)) < skip+min(n, size-off); i++ {
+	end := skip + min(n, size-off)
+	b := make([]byte, 0, end+nvme.DiscoveryEntrySize)
+	for i := first; uint64(len(b)) < end; i++ {
 		if i == 0 {
-			b = nvme.Append(b, &nvme.DiscoveryHeader{
-				GENCTR: l.generation, NUMREC: uint64(len(l.entries)),
-			})
-		} else {
-			b = l.entries[i-1].append(b)
+			b = nvme.Append(b, &nvme.DiscoveryHeader{GENCTR: l.generation, NUMREC: entries})
+			continue
 		}
+		ports := uint64(len(l.ports))
+		b = appendEntry(b, l.subs[(i-1)/ports], &l.ports[(i-1)%ports])
 	}
 	return reply{data: b[skip:]}
 }
 
-// append appends the entry as the log has it.
-func (e *discoveryEntry) append(b []byte) []byte {
+// appendEntry appends the entry of a subsystem at a port as the log has it.
+func appendEntry(b []byte, s *subsystem, p *reachablePort) []byte {
 	d := &nvme.DiscoveryEntry{
-		TRTYPE: e.port.Addr.Transport, ADRFAM: nvme.AddressIPv4, SUBTYPE: nvme.SubsystemNVM,
+		TRTYPE: p.Addr.Transport, ADRFAM: nvme.AddressIPv4, SUBTYPE: nvme.SubsystemNVM,
 		TREQ:   nvme.TREQNoFlowControl,
-		PORTID: e.port.ID, CNTLID: nvme.CNTLIDDynamic, ASQSZ: MinQueueSize,
+		PORTID: p.ID, CNTLID: nvme.CNTLIDDynamic, ASQSZ: MinQueueSize,
 	}
-	if e.addr.Is6() {
+	if p.addr.Is6() {
 		d.ADRFAM = nvme.AddressIPv6
 	}
-	if e.sub.discovery {
+	if s.discovery {
 		d.SUBTYPE = nvme.SubsystemDiscovery
 		d.EFLAGS = nvme.EFLAGSPersistent | nvme.EFLAGSDuplicate
 	}
-	d.SetAddress(e.addr.String(), strconv.Itoa(int(e.port.Addr.Port())))
-	switch e.port.Addr.Transport {
+	d.SetAddress(p.addr.String(), strconv.Itoa(int(p.Addr.Port())))
+	switch p.Addr.Transport {
 	case nvme.TransportRDMA:
 		d.SetRDMA(nvme.RDMAProviderAny, 0)
 	case nvme.TransportTCP:
 		d.SetTCP(nvme.TCPNoSecurity)
 	}
-	nvme.PutNQN(&d.SUBNQN, e.sub.nqn)
+	nvme.PutNQN(&d.SUBNQN, s.nqn)
 	return nvme.Append(b, d)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -34,6 +35,22 @@ func discoveryHost(r *harness, local string) *host {
 	qi := info(nvme.TransportTCP)
 	qi.Local = netip.MustParseAddrPort(local)
 	return r.connectHostInfo(0, qi, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
+}
+
+// TestDiscoveryQueue: the queue of a discovery controller has no more entries than a host may rely
+// on.
+func TestDiscoveryQueue(t *testing.T) {
+	r := newHarness(t, 1)
+	a := adminArgs(nvme.DiscoveryNQN)
+	a.sqsize = MinQueueSize
+	r.status(r.dial(0), a.command(), connectMalformed)
+	h := discoveryHost(r, "192.0.2.1:4420")
+	if n := nvme.CAP(h.property(nvme.PropertyCAP)).MQES(); n != MinQueueSize-1 {
+		t.Errorf("MQES %d", n)
+	}
+	if h.admin.Depth != MinQueueSize {
+		t.Errorf("a queue of %d entries", h.admin.Depth)
+	}
 }
 
 // TestDiscoveryLog: every port and allowed subsystem, real addresses for wildcards, the self entry,
@@ -124,6 +141,29 @@ func TestDiscoveryLogChunks(t *testing.T) {
 			t.Fatal("bytes beyond the log")
 		}
 	}
+}
+
+// TestDiscoveryTransfer: a discovery controller, which anybody may have, says that its commands
+// transfer little, and refuses others.
+func TestDiscoveryTransfer(t *testing.T) {
+	r := newHarness(t, 1)
+	h := discoveryHost(r, "192.0.2.1:4420")
+	id, err := nvme.Parse[nvme.IdentifyController](r.ok(h.admin,
+		identifyCommand(nvme.CNSController, 0)).Data)
+	if err != nil || id.MDTS != 2 {
+		t.Errorf("MDTS %d, %v, want 2: 16 KiB", id.MDTS, err)
+	}
+	const most = 4096 << 2
+	r.ok(h.admin, logCommand(nvme.LogDiscovery, most, 0))
+	for _, c := range []*fabrictest.Command{
+		logCommand(nvme.LogDiscovery, most+4, 0),
+		logCommand(nvme.LogDiscovery, 1<<20, 0),
+		logCommand(nvme.LogSupportedPages, most+4, 0),
+	} {
+		r.status(h.admin, c, invalidField)
+	}
+	r.status(h.admin, getFeatureInto(nvme.FeatureHostIdentifier, 1, make([]byte, most+4)),
+		invalidLength)
 }
 
 // TestDiscoveryEvents: persistent discovery controllers are notified of changes, and GENCTR changes

@@ -73,13 +73,22 @@ func merge(l, d *nvme.SMARTLog, first bool) {
 	l.ErrorLogEntries = l.ErrorLogEntries.Add(d.ErrorLogEntries)
 }
 
-// askDrives reads the health of the namespaces' drives. It may block for answerWait for each of
-// them.
-func askDrives(list []*namespace) map[*namespace]*nvme.SMARTLog {
+// driveQueries are the queries for the health of the namespaces' drives.
+func driveQueries(list []*namespace) (queries []asker) {
+	for _, ns := range list {
+		if ns.drive != nil {
+			queries = append(queries, &ns.drive.smart)
+		}
+	}
+	return queries
+}
+
+// driveAnswers are the last answers of driveQueries.
+func driveAnswers(list []*namespace) map[*namespace]*nvme.SMARTLog {
 	answers := map[*namespace]*nvme.SMARTLog{}
 	for _, ns := range list {
 		if ns.drive != nil {
-			answers[ns], _ = ns.drive.smart.get()
+			answers[ns], _, _ = ns.drive.smart.peek()
 		}
 	}
 	return answers
@@ -87,18 +96,24 @@ func askDrives(list []*namespace) map[*namespace]*nvme.SMARTLog {
 
 // CheckHealth reads the health of all drives, and sends an asynchronous event for each critical
 // warning that was not set at the last call, to hosts that have enabled it (Base section 5.1.2). It
-// also asks for the space of thin namespaces. It may block for answerWait for each of them; one
-// goroutine calls it, periodically.
+// also asks for the space of thin namespaces. It may block for answerWait; one goroutine calls it,
+// periodically.
 func (t *Target) CheckHealth() {
-	for _, s := range *t.table.Load() {
+	table := *t.table.Load()
+	var queries []asker
+	for _, s := range table {
 		list := s.namespaces.Load().list
+		queries = append(queries, driveQueries(list)...)
 		for _, ns := range list {
 			if ns.isThin() {
-				_, _ = ns.space.get()
+				queries = append(queries, &ns.space)
 			}
 		}
+	}
+	awaitAll(queries)
+	for _, s := range table {
 		var w uint8
-		for _, l := range askDrives(list) {
+		for _, l := range driveAnswers(s.namespaces.Load().list) {
 			if l != nil {
 				w |= l.CriticalWarning
 			}

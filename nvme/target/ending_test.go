@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/wrap"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -274,5 +276,63 @@ func TestQueueEndsBeforeSubmit(t *testing.T) {
 	got := r.ok(h.io[1], rw(nvme.NVMRead, 1, 0, 2, make([]byte, 1024)))
 	if !bytes.Equal(got.Data, append(make([]byte, 512), ones...)) {
 		t.Error("a write of the ended queue was carried out, or the other one was not")
+	}
+}
+
+// delayedWrites is a subsystem whose writes take some time before the storage sees them.
+func delayedWrites(t *testing.T, latency time.Duration) SubsystemConfig {
+	dev := wrap.Delay(ramDeviceOpen(t, 1<<20, 512),
+		wrap.DelayConfig{Latency: latency, Ops: 1 << backend.OpWrite})
+	closeLast(t, dev)
+	return SubsystemConfig{
+		NQN: testSub, AllowAnyHost: true,
+		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev, Timeout: time.Hour}},
+	}
+}
+
+// TestNoLateWrites: a write that waits before its storage when its queue ends does not happen after
+// a later one of another queue.
+func TestNoLateWrites(t *testing.T) {
+	r := newHarness(t, 1, delayedWrites(t, 300*time.Millisecond))
+	h := r.connectHost(2)
+	ones := bytes.Repeat([]byte{1}, 512)
+	r.ok(h.io[1], command(nvme.NVMWriteZeroes, 1, nil)) // opens the channel
+	r.send(h.io[0], rw(nvme.NVMWrite, 1, 8, 1, ones))
+	h.io[0].HangUp()
+	r.w.Step()
+	if n := h.io[0].Outstanding(); n != 0 {
+		t.Errorf("%d commands did not come back", n)
+	}
+	r.ok(h.io[1], rw(nvme.NVMWriteZeroes, 1, 8, 1, nil))
+	r.ok(h.io[1], rw(nvme.NVMWrite, 1, 0, 1, ones)) // until all that waited before is due
+	got := r.ok(h.io[1], rw(nvme.NVMRead, 1, 8, 1, make([]byte, 512)))
+	if !bytes.Equal(got.Data, make([]byte, 512)) {
+		t.Error("a write of a queue that had ended replaced a later one")
+	}
+}
+
+// TestAbortDelayed: a command that waits before its storage is aborted by Abort and by its timeout.
+func TestAbortDelayed(t *testing.T) {
+	sub := delayedWrites(t, time.Hour)
+	sub.Namespaces[0].Timeout = 2 * time.Second
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(1)
+	q := h.io[0]
+	r.ok(q, rw(nvme.NVMWriteZeroes, 1, 0, 1, nil)) // opens the channel
+	write := func() *fabrictest.Command {
+		return r.send(q, rw(nvme.NVMWrite, 1, 0, 8, bytes.Repeat([]byte{1}, 4096)))
+	}
+	c := write()
+	if a := r.ok(h.admin, abortCommand(1, c.SQE.CID())); a.CQE.DW0() != 0 || !c.Done ||
+		c.CQE.Status() != nvme.AbortRequested {
+		t.Errorf("result %d, done %v, %v", a.CQE.DW0(), c.Done, c.CQE.Status())
+	}
+	c = write()
+	r.w.Advance(3 * time.Second)
+	if st := c.CQE.Status() &^ nvme.More; !c.Done || st != notReady {
+		t.Errorf("after the timeout: done %v, %v", c.Done, st)
+	}
+	if l := r.infos(); !l[0].Ready || l[0].Orphans != 0 || l[0].Timeouts != 1 {
+		t.Errorf("%+v", l[0])
 	}
 }

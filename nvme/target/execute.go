@@ -68,22 +68,16 @@ func (c *cmd) copyCapsule(h *Handler) {
 	if h.memory == nil || len(segs) == 0 || segs[0].Region == h.memory.Region().ID() {
 		return
 	}
-	own, ok := h.memory.Alloc(c.capsule[:0], int(c.req.Length))
-	if !ok {
-		return
+	if h.memory.Alloc(&c.capsule, c.req.Flow, int(c.req.Length)) {
+		c.io.Segs = c.capsule.Segs
+		mem.CopySegments(c.io.Segs, segs)
 	}
-	c.capsule, c.io.Segs = own, own
-	mem.CopySegments(own, segs)
 }
 
 // freeSegs ends the use of the command's data by its IO and frees the copy of in-capsule data.
 func (c *cmd) freeSegs(h *Handler) {
 	c.io.Segs = nil
-	if len(c.capsule) > 0 {
-		h.memory.Free(c.capsule)
-		clear(c.capsule)
-		c.capsule = c.capsule[:0]
-	}
+	c.capsule.Free()
 }
 
 // submit queues an IO for a device; the caller runs the handler afterwards. It returns false if the

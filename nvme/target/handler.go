@@ -1,9 +1,7 @@
 package target
 
 import (
-	"context"
 	"errors"
-	"log/slog"
 	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -39,6 +37,9 @@ type Handler struct {
 	sessions     list.List[session]
 	sessionCount atomic.Int64
 
+	hosts        map[string]*hostShare // by NQN
+	unidentified mem.Share             // of queues without a host
+
 	channels  []*channel         // by namespace.slot
 	scheduled list.List[channel] // to be pushed and reaped by the next run
 	active    list.List[channel] // busy: to be polled
@@ -48,12 +49,9 @@ type Handler struct {
 	running   bool
 	compounds list.List[compound] // free
 
-	delayed      list.List[cmd] // completed after notReadyDelay
-	stopDelay    func()         // stops the timer of delayed, nil if it does not run
-	stopTimeouts func()         // stops the timer that looks for timeouts, nil if it does not run
-
-	logged   int // lines in the current second
-	logStart int64
+	delayed      delayList // completed after notReadyDelay
+	awaiting     delayList // wait for the answers of queries, for answerWait
+	stopTimeouts func()    // stops the timer that looks for timeouts, nil if it does not run
 }
 
 var _ fabric.Handler = (*Handler)(nil)
@@ -63,10 +61,15 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	if cfg.Loop == nil {
 		return nil, errors.New("target: handler without a loop")
 	}
-	h := &Handler{t: t, loop: cfg.Loop, index: cfg.Index}
+	h := &Handler{t: t, loop: cfg.Loop, index: cfg.Index, hosts: map[string]*hostShare{}}
+	h.delayed = delayList{
+		h: h, delay: notReadyDelay, end: func(c *cmd) { h.finishDelayed(c, notReady) },
+	}
+	h.awaiting = delayList{h: h, delay: int64(answerWait), end: h.endAwait}
 	h.reactor = backend.Reactor{Wake: cfg.Loop.Wake, EventFD: cfg.EventFD}
 	if cfg.Memory != nil {
 		h.memory, h.reactor.Memory = cfg.Memory, cfg.Memory.Region()
+		h.unidentified.Limit = cfg.Memory.Max(nil) / unidentifiedPart
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -117,11 +120,9 @@ func (h *Handler) Close(fs fabric.Session) {
 			ch.abortPending(s)
 		}
 	}
-	for c := range h.delayed.All() {
-		if c.s == s {
-			h.finishDelayed(c, notReady)
-		}
-	}
+	h.delayed.endSession(s)
+	h.awaiting.endSession(s)
+	s.cancelAll()
 	h.run()
 	s.endIfIdle()
 }
@@ -133,35 +134,15 @@ func (h *Handler) disconnectAll() {
 	}
 }
 
-// logLimit is how many lines a reactor logs in a second, so that no peer fills the disk.
-const logLimit = 20
-
-func (h *Handler) warn(msg string, args ...any) { h.log(slog.LevelWarn, msg, args) }
-func (h *Handler) info(msg string, args ...any) { h.log(slog.LevelInfo, msg, args) }
-
 // debugFailure logs a failed command at the debug level.
 func (h *Handler) debugFailure(c *cmd, st nvme.Status) {
-	if !h.t.log.Enabled(context.Background(), slog.LevelDebug) {
+	if !h.t.hostLog.DebugEnabled() {
 		return
 	}
 	name := "unknown command"
 	if c.op != nil {
 		name = c.op.name
 	}
-	h.log(slog.LevelDebug, "command failed", []any{
-		"command", name, "opcode", c.req.SQE.Opcode(), "status", st.String(), "host",
-		c.s.ctrl.hostNQN, "qid", c.s.qid, "nsid", c.req.SQE.NSID(),
-	})
-}
-
-func (h *Handler) log(level slog.Level, msg string, args []any) {
-	if now := h.loop.Now(); now-h.logStart > 1e9 || h.logStart == 0 {
-		if h.logged > logLimit {
-			h.t.log.Warn("log lines were dropped", "reactor", h.index, "lines", h.logged-logLimit)
-		}
-		h.logStart, h.logged = now, 0
-	}
-	if h.logged++; h.logged <= logLimit {
-		h.t.log.Log(context.Background(), level, msg, args...)
-	}
+	c.s.ctrl.peerLog().Debug("command failed", "command", name, "opcode", c.req.SQE.Opcode(),
+		"status", st.String(), "host", c.s.ctrl.hostNQN, "qid", c.s.qid, "nsid", c.req.SQE.NSID())
 }

@@ -67,8 +67,9 @@ func TestCancelWithoutHandOver(t *testing.T) {
 	b, dev, prepare := capsuleWrite(t)
 	dev.HonorCancel()
 	dev.Hold(nil)
-	all, _ := b.h.memory.Alloc(nil, b.h.memory.Max())
-	defer b.h.memory.Free(all)
+	var all mem.Allocation
+	b.h.memory.Alloc(&all, nil, b.h.memory.Max(nil))
+	defer all.Free()
 	r, done := prepare(), b.q.done
 	b.h.Execute([]*fabric.Request{r})
 	b.w.Advance(2 * time.Second)

@@ -1,7 +1,6 @@
 package target
 
 import (
-	"slices"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
@@ -39,16 +38,16 @@ func healthPage(c *controller, sqe *nvme.SQE) reply {
 }
 
 // health makes a page of the health of namespaces; retired has the counters of others that were
-// removed. Drives are asked on an ordinary goroutine.
+// removed.
 func (c *controller) health(list []*namespace, retired counters,
 	page func(*nvme.SMARTLog) []byte,
 ) reply {
 	build := func() reply {
-		return reply{data: page(smartLog(list, askDrives(list), retired, c.errors.total(),
+		return reply{data: page(smartLog(list, driveAnswers(list), retired, c.errors.total(),
 			c.t.started))}
 	}
-	if slices.ContainsFunc(list, func(ns *namespace) bool { return ns.drive != nil }) {
-		return reply{slow: build}
+	if queries := driveQueries(list); len(queries) > 0 {
+		return reply{queries: queries, build: build}
 	}
 	return build()
 }

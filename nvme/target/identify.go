@@ -103,9 +103,9 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 	return reply{data: nvme.Append(nil, id)}
 }
 
-// identifyNamespace makes CNS 00h (NVM section 4.1.5.1). For a thin namespace it asks the device,
-// on an ordinary goroutine, how much space the content takes (NSFEAT bit 0, and NUSE). If the
-// device cannot tell, thin provisioning is not reported.
+// identifyNamespace makes CNS 00h (NVM section 4.1.5.1). For a thin namespace it asks the device
+// how much space the content takes (NSFEAT bit 0, and NUSE). If the device cannot tell, thin
+// provisioning is not reported.
 func identifyNamespace(c *controller, sqe *nvme.SQE) reply {
 	ns, st := c.identified(sqe.NSID())
 	if ns == nil {
@@ -129,8 +129,8 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) reply {
 	if !ns.isThin() {
 		return reply{data: nvme.Append(nil, id)}
 	}
-	return reply{slow: func() reply {
-		if sp, err := ns.space.get(); sp != nil && err == nil {
+	return reply{queries: []asker{&ns.space}, build: func() reply {
+		if sp, _, err := ns.space.peek(); sp != nil && err == nil {
 			id.NSFEAT |= nvme.NSFEATThin
 			id.NUSE = min(uint64(sp.allocated)>>g.shift, id.NCAP)
 		}

@@ -102,6 +102,7 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 			return nil, invalidNamespace // the namespace is being removed
 		}
 	}
+	c.req.Flow = c.s.flowTo(c.ch)
 	return g, nvme.Success
 }
 

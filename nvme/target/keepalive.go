@@ -16,9 +16,6 @@ const (
 	// discoveryTimeout applies to a discovery controller whose host asked for no timeout (Base
 	// section 3.1.3.3: two minutes).
 	discoveryTimeout = int64(120e9)
-	// disabledTimeout is the shortest timeout while the controller is not enabled, when the host
-	// cannot send Keep Alive.
-	disabledTimeout = int64(120e9)
 	// keepAliveChecks is how often per period the timer looks for traffic.
 	keepAliveChecks = 2
 )
@@ -96,18 +93,15 @@ func (c *controller) checkKeepAlive() {
 	// nothing about the host.
 	late := now-k.lastCheck > k.period
 	k.lastCheck = now
-	if n != k.seen || late {
+	// A host cannot send Keep Alive while the controller is not enabled; disabledLimit holds then.
+	if n != k.seen || late || !c.ready.Load() {
 		k.seen, k.lastSeen = n, now
 	}
-	limit := k.period
-	if !c.ready.Load() {
-		limit = max(limit, disabledTimeout)
-	}
-	if now-k.lastSeen >= limit {
+	if now-k.lastSeen >= k.period {
 		c.csts |= nvme.CSTSFatal
-		c.h.warn("keep alive timer expired", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
-			c.hostNQN, "timeout", time.Duration(limit))
-		c.fail(fmt.Errorf("keep alive timer expired after %v", time.Duration(limit)))
+		c.peerLog().Warn("keep alive timer expired", "subsystem", c.sub.nqn, "cntlid",
+			c.cntlid, "host", c.hostNQN, "timeout", time.Duration(k.period))
+		c.fail(fmt.Errorf("keep alive timer expired after %v", time.Duration(k.period)))
 		return
 	}
 	c.startKeepAlive()

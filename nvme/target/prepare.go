@@ -16,7 +16,7 @@ func (h *Handler) Prepare(reqs []*fabric.Request) {
 		}
 		s.commands++
 		c := s.command(r)
-		c.req, c.op, c.ch = r, nil, nil
+		c.req, c.op, c.ch, r.Flow = r, nil, nil, s.flow
 		if !r.Status.OK() {
 			continue
 		}

@@ -22,6 +22,12 @@ type session struct {
 	info *fabric.QueueInfo
 	node list.Node[session] // in Handler.sessions
 
+	// flow is whom memory for commands without a namespace is for: unidentified until the host is
+	// known to be allowed, then hostShare.admin.
+	flow         *mem.Flow
+	unidentified mem.Flow
+	host         *hostShare // nil: as above
+
 	// Set by a successful Connect.
 	ctrl  *controller
 	qid   uint16
@@ -66,10 +72,11 @@ type cmd struct {
 	// free gives memory back that the device of a command that was given up may still use. req is
 	// nil then.
 	free     func()
-	capsule  []mem.Segment // a copy of in-capsule data, see copyCapsule
-	compound *compound     // carries the command out, if that takes several IOs
-	delayed  list.Node[cmd]
-	due      int64 // when a delayed command completes
+	capsule  mem.Allocation // a copy of in-capsule data, see copyCapsule
+	compound *compound      // carries the command out, if that takes several IOs
+	awaiting *awaiting      // what the command waits for; nil if it does not
+	delayed  list.Node[cmd] // in Handler.delayed or Handler.awaiting
+	due      int64          // when that ends
 }
 
 func (c *cmd) isConnect() bool {
@@ -82,6 +89,8 @@ func newSession(h *Handler, q fabric.Queue) *session {
 	s.stopDeadline = h.after(connectDeadline, func() {
 		s.disconnect(errors.New("no successful Connect command in time"))
 	})
+	s.unidentified.Host = &h.unidentified
+	s.flow = &s.unidentified
 	h.sessions.Push(s, &s.node)
 	h.sessionCount.Add(1)
 	return s
@@ -144,6 +153,7 @@ func (s *session) endIfIdle() {
 	s.ended = true
 	s.h.sessions.Remove(&s.node)
 	s.h.sessionCount.Add(-1)
+	s.leaveHost()
 	if s.ctrl != nil {
 		s.ctrl.sessionEnded(s)
 	}

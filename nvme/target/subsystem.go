@@ -42,7 +42,7 @@ const (
 	MinCNTLID   = 1
 	MaxIOQueues = 1024
 	// MinQueueSize is that of a Linux host's admin queue; ASQSZ is at least 32 (Base section
-	// 5.1.12.3.1).
+	// 5.1.12.3.1). The queues of discovery controllers have no more.
 	MinQueueSize = 32
 	// MinTransfer is the least that MDTS may allow (Base section 5.1.13.2.1). No block is larger.
 	MinTransfer = 64 << 10
@@ -151,14 +151,6 @@ func (s *subsystem) admit(c *controller) (nvme.InvalidParameter, nvme.Status) {
 	if s.removed {
 		return nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), nvme.ConnectInvalidParameters
 	}
-	for _, o := range s.controllers {
-		// One host has one Host Identifier (Base section 5.1.25.1.28). No DNR: an old association
-		// ends by its keep alive timer. Discovery is exempt, because tools without a configured
-		// identifier make one up for each call.
-		if o.hostNQN == c.hostNQN && o.hostID != c.hostID && !s.discovery {
-			return nvme.InvalidInData(nvme.ConnectDataOffsetHostID), nvme.ConnectInvalidParameters
-		}
-	}
 	for range int(s.cfg.CNTLIDMax) - int(s.cfg.CNTLIDMin) + 1 {
 		id := s.nextCNTLID
 		if s.nextCNTLID++; id == s.cfg.CNTLIDMax {
@@ -171,6 +163,24 @@ func (s *subsystem) admit(c *controller) (nvme.InvalidParameter, nvme.Status) {
 		}
 	}
 	return 0, nvme.ConnectControllerBusy
+}
+
+// otherHostID returns a controller of the same host NQN with another Host Identifier, or nil. One
+// host has one (Base section 5.1.25.1.28), but neither proves who a host is: a peer that came first
+// with a host's NQN would lock that host out. So this is not refused, as in nvmet, but logged.
+// Discovery is exempt, because tools without a configured identifier make one up for each call.
+func (s *subsystem) otherHostID(c *controller) *controller {
+	if s.discovery {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.controllers {
+		if o.hostNQN == c.hostNQN && o.hostID != c.hostID {
+			return o
+		}
+	}
+	return nil
 }
 
 // remove removes a controller whose queues have all ended.

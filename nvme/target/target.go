@@ -7,11 +7,13 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -30,16 +32,18 @@ const closeDeadline = 30 * time.Second
 // methods may be called by any goroutine that is not a reactor; those that remove something wait
 // until no reactor and no device uses it any more.
 type Target struct {
-	log      *slog.Logger
+	log      *slog.Logger // no peer causes its lines at will
 	firmware string
 	started  time.Time
+	// hostLog is for what hosts that are allowed can cause, strangerLog for what anybody can.
+	hostLog, strangerLog *ratelog.Logger
 
 	// table maps NQNs to subsystems; readers take no lock.
 	table     atomic.Pointer[map[string]*subsystem]
 	discovery *subsystem
-	// genctr is the generation of the discovery log; it starts at 1 (Base section 5.1.12.3.1).
-	genctr atomic.Uint64
-	closed atomic.Bool
+	// discoveryTable is what discovery logs are made of; readers take no lock.
+	discoveryTable atomic.Pointer[discoveryTable]
+	closed         atomic.Bool
 
 	mu       sync.Mutex // guards what follows and writes to table
 	ports    []Port
@@ -62,12 +66,17 @@ func New(o Options) *Target {
 	if t.log == nil {
 		t.log = slog.Default()
 	}
-	discovery := SubsystemConfig{NQN: nvme.DiscoveryNQN, AllowAnyHost: true}
+	t.hostLog, t.strangerLog = ratelog.New(t.log), ratelog.New(t.log)
+	// Small queues: they are anybody's.
+	discovery := SubsystemConfig{
+		NQN: nvme.DiscoveryNQN, AllowAnyHost: true, MaxQueueSize: MinQueueSize,
+	}
 	discovery.SetDefaults()
+	discovery.MaxTransfer = discoveryTransfer
 	t.discovery = newSubsystem(t, discovery)
 	t.discovery.discovery = true
 	t.table.Store(&map[string]*subsystem{})
-	t.genctr.Store(1)
+	t.discoveryTable.Store(&discoveryTable{generation: 1, subs: []*subsystem{t.discovery}})
 	return t
 }
 
@@ -269,9 +278,14 @@ func (t *Target) RemovePort(id uint16) error {
 }
 
 // discoveryChanged starts a new generation of the discovery log and notifies persistent discovery
-// controllers.
+// controllers. The caller holds t.mu.
 func (t *Target) discoveryChanged() {
-	t.genctr.Add(1)
+	subs := slices.SortedFunc(maps.Values(*t.table.Load()),
+		func(a, b *subsystem) int { return strings.Compare(a.nqn, b.nqn) })
+	t.discoveryTable.Store(&discoveryTable{
+		generation: t.discoveryTable.Load().generation + 1, ports: t.ports,
+		subs: append([]*subsystem{t.discovery}, subs...),
+	})
 	t.discovery.each(func(c *controller) {
 		c.h.post(func() { c.raise(eventDiscovery) })
 	})

@@ -15,7 +15,7 @@ import (
 type thinDevice struct {
 	backend.Device
 	used atomic.Int64 // negative: an error
-	// If set, Allocated sends on asked and then waits until hang is closed.
+	// If set, Space measures, sends on asked, and then waits for hang.
 	asked, hang chan struct{}
 }
 
@@ -26,11 +26,12 @@ func (d *thinDevice) Info() backend.Info {
 }
 
 func (d *thinDevice) Space() (allocated, free int64, err error) {
+	n := d.used.Load()
 	if d.hang != nil {
 		d.asked <- struct{}{}
 		<-d.hang
 	}
-	if n := d.used.Load(); n >= 0 {
+	if n >= 0 {
 		return n, -1, nil
 	}
 	return 0, 0, errors.New("unknown")
@@ -73,14 +74,7 @@ func TestThin(t *testing.T) {
 // TestThinHangs: storage that does not say how much it stores holds up neither Identify for long
 // nor the end of the controller, and there is one call however many commands ask.
 func TestThinHangs(t *testing.T) {
-	thin := &thinDevice{
-		Device: ramDeviceOpen(t, 1<<20, 4096),
-		asked:  make(chan struct{}), hang: make(chan struct{}),
-	}
-	closeLast(t, thin)
-	sub := ramSubsystem(t, 0)
-	sub.Namespaces = []NamespaceConfig{{NSID: 1, Device: thin}}
-	r := newHarness(t, 1, sub)
+	r, thin := thinHarness(t)
 	defer close(thin.hang)
 	space := &r.target.find(testSub).namespaces.Load().get(1).space
 	go space.get()

@@ -52,8 +52,8 @@ func (h *Handler) stopTimeoutsIfIdle() {
 func (h *Handler) checkTimeouts() (left bool) {
 	now := h.loop.Now()
 	for s := range h.sessions.All() {
-		if s.outstanding == 0 {
-			continue
+		if s.outstanding == 0 || s.qid == 0 {
+			continue // no device has commands of admin queues
 		}
 		expired := s.closed && now-s.closedAt >= closeGrace
 		for i, c := range s.cmds {
@@ -108,11 +108,11 @@ func (h *Handler) giveUp(c *cmd) {
 		return
 	}
 	r := c.req
-	if len(c.capsule) == 0 {
-		if c.free = c.s.q.HandOverBuffers(r); c.free == nil {
-			ch.cancel(&c.io) // it cannot be completed before the device is done
-			return
-		}
+	if len(c.capsule.Segs) > 0 {
+		c.free = c.capsule.HandOver()
+	} else if c.free = c.s.q.HandOverBuffers(r); c.free == nil {
+		ch.cancel(&c.io) // it cannot be completed before the device is done
+		return
 	}
 	// The device has c.io, and maybe the array of its segments: the request gets another state.
 	next := &cmd{s: c.s, i: c.i, req: r, op: c.op, ch: ch, executing: true}

@@ -30,7 +30,7 @@ func (r *harness) notReady(q *fabrictest.Queue, c *fabrictest.Command) {
 	r.send(q, c)
 	r.until("the refusal waits", func() bool {
 		for _, h := range r.raw {
-			if !h.delayed.Empty() {
+			if !h.delayed.list.Empty() {
 				return true
 			}
 		}
@@ -341,7 +341,7 @@ func TestCloseEndsDelays(t *testing.T) {
 	h := r.connectHost(1)
 	dev.Fail(func(*backend.IO) error { return backend.ErrOffline })
 	read := func() *fabrictest.Command { return rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)) }
-	waiting := func() bool { return !r.raw[1].delayed.Empty() }
+	waiting := func() bool { return !r.raw[1].delayed.list.Empty() }
 	c := r.send(h.io[0], read())
 	r.until("it waits", waiting)
 	abort := command(nvme.AdminAbort, 0, nil)

@@ -56,6 +56,9 @@ func TestZeroCopyReadsEnd(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	if b.h.WriterWaits(reqs[0]) {
+		t.Error("a writer waits, although there is none")
+	}
 	b.h.EndZeroCopy(reqs[0])
 	b.h.Close(b.io) // the queue ends with an executed and a prepared read
 	b.h.Abandon(reqs[2])

@@ -153,7 +153,9 @@ type QP interface {
 	// a completion (rxe: receives, siw: all), and a QP that failed by itself may flush only after
 	// ToError (siw); when a CQ is empty after Destroy, nothing more comes.
 	ToError() error
-	// Destroy frees the QP; nothing of it appears in a CQ polled empty afterwards.
+	// Destroy frees the QP; nothing of it appears in a CQ polled empty afterwards. After an error
+	// it may go on to use everything that it was given, and nothing may be called any more: libsiw
+	// has unmapped the queues by then.
 	Destroy() error
 }
 

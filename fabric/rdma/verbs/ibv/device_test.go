@@ -90,11 +90,15 @@ func TestConformance(t *testing.T) {
 		before := 0
 		t.Run(addr.String(), func(t *testing.T) {
 			t.Run("first", func(t *testing.T) { // opens the device, which stays open
-				verbsconf.Run(t, verbsconf.Setup{A: p, B: p, AddrA: addr})
+				verbsconf.Run(t, verbsconf.Setup{
+					A: p, B: p, AddrA: addr, FailDestroy: breakCommands,
+				})
 			})
 			before = openFiles(t)
 			t.Run("again", func(t *testing.T) {
-				verbsconf.Run(t, verbsconf.Setup{A: p, B: New(), AddrA: addr})
+				verbsconf.Run(t, verbsconf.Setup{
+					A: p, B: New(), AddrA: addr, FailDestroy: breakCommands,
+				})
 			})
 			if after := openFiles(t); after > before {
 				t.Errorf("%d open files after the second run, %d before", after, before)

@@ -65,7 +65,12 @@ func (q *qp) ShortenRNRTimer() error {
 func (q *qp) Destroy() error {
 	q.id.cm.inEvent.Lock() // librdmacm uses the queue pair while it takes events
 	defer q.id.cm.inEvent.Unlock()
-	C.rdma_destroy_qp(q.id.c)
+	// rdma_destroy_qp returns nothing. Besides this it only frees completion queues that librdmacm
+	// has made itself, of which there are none (rdma-core, librdmacm/cma.c, ucma_destroy_cqs).
+	if err := fail("ibv_destroy_qp", unix.Errno(C.ibv_destroy_qp(q.c)), ""); err != nil {
+		return err
+	}
+	q.id.c.qp = nil
 	return nil
 }
 

@@ -258,6 +258,22 @@ func testDestroyConnected(t *testing.T, s *Setup) {
 	p.p.must(p.p.id.Disconnect(), "Disconnect of the other side")
 }
 
+// testDestroyFails: a queue pair that cannot be destroyed says so. It is destroyed in the end,
+// which libsiw cannot do after an error: it would unmap its queues again.
+func testDestroyFails(t *testing.T, s *Setup) {
+	p := connect(t, s, sizes{}, sizes{})
+	if p.p.dev.Attr().VendorID == verbs.VendorSIW {
+		t.Skip("needs a device other than soft iWARP")
+	}
+	restore := s.FailDestroy(p.p.qp)
+	err := p.p.qp.Destroy()
+	restore()
+	if err == nil {
+		p.p.qp = nil
+		t.Fatal("the error was not reported")
+	}
+}
+
 // testMany has several connections on one channel at once.
 func testMany(t *testing.T, s *Setup) {
 	sp, sa, l := sides(t, s)

@@ -16,6 +16,8 @@ type Setup struct {
 	// A listens at AddrA and B connects to it. They may be the same provider.
 	A, B  verbs.Provider
 	AddrA netip.Addr
+	// FailDestroy makes Destroy of this queue pair of A fail until restore is called.
+	FailDestroy func(verbs.QP) (restore func())
 	// Timeout bounds every wait; 0 is 10 s.
 	Timeout time.Duration
 }
@@ -43,6 +45,7 @@ func Run(t *testing.T, s Setup) {
 		{"DestroyUnread", testDestroyUnread},
 		{"Disconnect", testDisconnect},
 		{"DestroyConnected", testDestroyConnected},
+		{"DestroyFails", testDestroyFails},
 		{"Many", testMany},
 		{"ManyCQs", testManyCQs},
 		{"Churn", testChurn},

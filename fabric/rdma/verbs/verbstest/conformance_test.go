@@ -3,6 +3,9 @@ package verbstest_test
 import (
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbsconf"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
@@ -26,7 +29,16 @@ func TestConformance(t *testing.T) {
 			for _, addr := range f.Addrs("a") {
 				t.Run(addr.String(), func(t *testing.T) {
 					verbsconf.Run(t,
-						verbsconf.Setup{A: f.Provider("a"), B: f.Provider("b"), AddrA: addr})
+						verbsconf.Setup{
+							A: f.Provider("a"), B: f.Provider("b"), AddrA: addr,
+							FailDestroy: func(verbs.QP) func() {
+								fail := func(times int) {
+									f.FailCalls("a", verbstest.CallDestroyQP, 0, times, unix.EBUSY)
+								}
+								fail(-1)
+								return func() { fail(0) }
+							},
+						})
 				})
 			}
 			for _, h := range []string{"a", "b"} {

@@ -107,7 +107,7 @@ func (c *cq) Destroy() error {
 	d := c.dev
 	d.f.lock()
 	defer d.f.unlock()
-	if err := c.free(CallDestroyCQ); err != nil {
+	if err := c.free(d.host, CallDestroyCQ); err != nil {
 		return err
 	}
 	c.avail.Store(-1) // Poll takes the lock and panics
@@ -199,7 +199,7 @@ func (c *compChannel) Close() error {
 	d := c.dev
 	d.f.lock()
 	defer d.f.unlock()
-	if err := c.free(CallDestroyCompChannel); err != nil {
+	if err := c.free(d.host, CallDestroyCompChannel); err != nil {
 		return err
 	}
 	return unix.Close(c.fd)

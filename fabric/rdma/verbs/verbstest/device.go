@@ -57,7 +57,7 @@ type pd struct {
 func (p *pd) Dealloc() error {
 	p.dev.f.lock()
 	defer p.dev.f.unlock()
-	return p.free(CallDeallocPD)
+	return p.free(p.dev.host, CallDeallocPD)
 }
 
 type mr struct {
@@ -125,7 +125,7 @@ func (m *mr) Dereg() error {
 	d := m.pd.dev
 	d.f.lock()
 	defer d.f.unlock()
-	if err := m.free(CallDeregMR); err != nil {
+	if err := m.free(d.host, CallDeregMR); err != nil {
 		return err
 	}
 	m.pd.uses--

@@ -279,13 +279,16 @@ func newObject(count *int) object {
 	return object{count: count}
 }
 
-// free frees the object. A second time it panics.
-func (o *object) free(c Call) error {
+// free frees the object of a machine. A second time it panics.
+func (o *object) free(h *host, c Call) error {
 	if o.freed {
 		panic("verbstest: a second " + string(c))
 	}
 	if o.uses > 0 {
 		return fmt.Errorf("%s: %d objects use it: %w", c, o.uses, unix.EBUSY)
+	}
+	if err := h.fault(c); err != nil {
+		return err
 	}
 	o.freed = true
 	*o.count--

@@ -36,7 +36,7 @@ const (
 	CallCreateSRQ          Call = "ibv_create_srq"
 	CallDestroySRQ         Call = "ibv_destroy_srq"
 	CallCreateQP           Call = "rdma_create_qp"
-	CallDestroyQP          Call = "rdma_destroy_qp"
+	CallDestroyQP          Call = "ibv_destroy_qp"
 	CallWatch              Call = "ibv_get_async_event"
 )
 

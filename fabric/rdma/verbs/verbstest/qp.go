@@ -66,6 +66,7 @@ type qp struct {
 	rnrRetry uint8
 
 	failing   bool // a work request failed: nothing more is executed
+	stuck     bool // Destroy has failed: the ID may be freed without it
 	stall     stallReason
 	stallSeq  uint64 // the work request that waits
 	stallGen  uint64 // distinguishes timers of past stalls from that of the present one
@@ -271,7 +272,8 @@ func (q *qp) Destroy() error {
 	d := q.dev
 	d.f.lock()
 	defer d.f.unlock()
-	if err := q.free(CallDestroyQP); err != nil {
+	if err := q.free(d.host, CallDestroyQP); err != nil {
+		q.stuck = true
 		return err
 	}
 	q.dropConnection()

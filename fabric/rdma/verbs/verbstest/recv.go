@@ -86,7 +86,7 @@ func (s *srq) Destroy() error {
 	d := s.pd.dev
 	d.f.lock()
 	defer d.f.unlock()
-	if err := s.free(CallDestroySRQ); err != nil {
+	if err := s.free(d.host, CallDestroySRQ); err != nil {
 		return err
 	}
 	s.pd.uses--

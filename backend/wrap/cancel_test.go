@@ -1,0 +1,126 @@
+package wrap
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+)
+
+// canceled cancels operations that the device has not seen.
+func canceled(t *testing.T, c *backendtest.Client, ios ...*backend.IO) {
+	t.Helper()
+	for _, io := range ios {
+		c.Channel.(backend.Canceler).Cancel(io)
+	}
+	if c.Channel.Arm() {
+		t.Error("sleeps with operations that are done")
+	}
+	c.Wait(len(ios))
+	for i, io := range ios {
+		if !errors.Is(io.Err, backend.ErrAborted) {
+			t.Errorf("operation %d: %v, want %v", i, io.Err, backend.ErrAborted)
+		}
+	}
+}
+
+// TestCancelDelayed: a delayed write that is canceled is back at once, through all wrappers, and
+// never reaches the device. The others stay.
+func TestCancelDelayed(t *testing.T) {
+	for name, wrap := range map[string]func(backend.Device) backend.Device{
+		"delay": func(d backend.Device) backend.Device {
+			return Delay(d, DelayConfig{Latency: time.Hour, Ops: 1 << backend.OpWrite})
+		},
+		"limit": func(d backend.Device) backend.Device {
+			return Limit(d, LimitConfig{Bandwidth: 1})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inner := openRAM(t)
+			c := use(t, Error(wrap(inner), ErrorConfig{
+				Err: backend.ErrIO, Offset: 1 << 62, Ops: 1 << backend.OpRead,
+			}))
+			first := c.Write(1<<20, c.Memory(0, 512)) // a limit delays only what comes after it
+			c.Submit(first)
+			var ios []*backend.IO
+			for i := range 100 {
+				copy(c.Memory(i<<9, 512), bytes.Repeat([]byte{1}, 512))
+				ios = append(ios, c.Write(int64(i)<<9, c.Memory(i<<9, 512)))
+			}
+			c.Submit(ios...)
+			rand.New(rand.NewPCG(1, 2)).Shuffle(len(ios), func(i, j int) {
+				ios[i], ios[j] = ios[j], ios[i]
+			})
+			if name == "delay" {
+				ios = append(ios, first)
+			} else {
+				c.Wait(1)
+			}
+			canceled(t, c, ios...)
+			direct := backendtest.NewClient(t, inner, 1<<20)
+			defer direct.Close()
+			got := direct.Memory(0, 100<<9)
+			direct.MustDo(direct.Read(0, got))
+			if !bytes.Equal(got, make([]byte, len(got))) {
+				t.Error("a write that was canceled has reached the device")
+			}
+		})
+	}
+}
+
+// TestCancelRefused: what a full device refuses comes back, too, whether it was offered already or
+// not; what the device has is its own to cancel.
+func TestCancelRefused(t *testing.T) {
+	f := backendtest.NewFaulty(openRAM(t))
+	c := use(t, Delay(f, DelayConfig{}))
+	f.Hold(nil)
+	held := c.Read(0, c.Memory(0, 512))
+	c.Submit(held)
+	f.Full(true)
+	var ios []*backend.IO
+	for i := range 3 * batchSize {
+		ios = append(ios, c.Write(int64(i)<<9, c.Memory(i<<9, 512)))
+	}
+	c.Submit(ios...)
+	canceled(t, c, ios[2], ios[0], ios[batchSize-1], ios[2*batchSize], ios[len(ios)-1])
+	c.Channel.(backend.Canceler).Cancel(held)
+	if f.Held() != 1 {
+		t.Error("the device gave back what it has")
+	}
+	f.HonorCancel()
+	canceled(t, c, held)
+	f.Release()
+	f.Full(false)
+	c.Wait(len(ios) - 5)
+}
+
+// TestHeapRemove: what is removed is gone, and the rest comes in order.
+func TestHeapRemove(t *testing.T) {
+	var h heap
+	r := rand.New(rand.NewPCG(1, 2))
+	ios := make([]backend.IO, 1000)
+	for i := range ios {
+		h.push(&ios[i], r.Int64N(100))
+	}
+	for i := range ios {
+		if i%3 != 0 && !h.remove(&ios[i]) {
+			t.Fatalf("operation %d is not there", i)
+		}
+	}
+	if h.remove(&ios[1]) || h.remove(&backend.IO{Scratch: 1 << 63}) {
+		t.Error("removed what is not there")
+	}
+	if len(h) != 334 {
+		t.Errorf("%d are left", len(h))
+	}
+	for last := int64(0); len(h) > 0; h.pop() {
+		if h[0].due < last {
+			t.Fatalf("%d after %d", h[0].due, last)
+		}
+		last = h[0].due
+	}
+}

@@ -1,0 +1,261 @@
+package admission
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// The numbers of a model with Limits{512, 200, 1 MiB}: by kind of address and class, in all and for
+// one address.
+var modelLimits = [2][2][2]struct {
+	connections int
+	memory      int64
+}{
+	{{{128, 256 << 10}, {32, 64 << 10}}, {{32, 64 << 10}, {16, 16 << 10}}},
+	{{{256, 512 << 10}, {128, 256 << 10}}, {{128, 256 << 10}, {64, 128 << 10}}},
+}
+
+// modelConn is a connection as a model sees it that finds everything by looking at all of them.
+type modelConn struct {
+	e        *Conn
+	host     int
+	class    class
+	memory   int64
+	since    time.Time
+	all, own int // the order in the two budgets
+	left     bool
+	evicted  bool
+	told     bool // that it is evicted
+}
+
+type model struct {
+	conns   []*modelConn
+	allowed [8]bool
+	next    int
+	clock   time.Time
+	evicted []*modelConn // by the operation
+	room    [2]int       // how many more may be evicted
+}
+
+func (m *model) kind(host int) int {
+	if m.allowed[host] {
+		return 1
+	}
+	return 0
+}
+
+// modelBudget is what the connections of a class have, of one address or of all addresses of its
+// kind.
+type modelBudget struct {
+	connections int
+	memory      int64
+	oldest      *modelConn
+}
+
+func (m *model) budget(host int, cl class, own bool) (b modelBudget) {
+	for _, e := range m.conns {
+		if e.class != cl || e.host != host && (own || m.kind(e.host) != m.kind(host)) {
+			continue
+		}
+		b.connections, b.memory = b.connections+1, b.memory+e.memory
+		if b.oldest == nil || own && e.own < b.oldest.own || !own && e.all < b.oldest.all {
+			b.oldest = e
+		}
+	}
+	return b
+}
+
+// evict evicts the oldest connection of a budget, if it may.
+func (m *model) evict(b modelBudget) bool {
+	e := b.oldest
+	if e == nil || e.class == discovery && m.clock.Sub(e.since) < discoveryAge ||
+		m.room[m.kind(e.host)] == 0 {
+		return false
+	}
+	m.room[m.kind(e.host)]--
+	e.class, e.evicted = inNoBudget, true
+	m.evicted = append(m.evicted, e)
+	return true
+}
+
+// makeRoom is Counter.makeRoom.
+func (m *model) makeRoom(host int, cl class, memory int64) bool {
+	for i, own := range []bool{true, false} {
+		l := modelLimits[m.kind(host)][cl][1-i]
+		for {
+			b := m.budget(host, cl, own)
+			if b.connections < l.connections &&
+				(b.connections == 0 || b.memory+memory <= l.memory) {
+				break
+			}
+			if !m.evict(b) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// open counts the connections that were not evicted, of one address or, if it is negative, of all.
+func (m *model) open(host int) (n int) {
+	for _, e := range m.conns {
+		if !e.left && !e.evicted && (host < 0 || host == e.host) {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *model) memory() (n int64) {
+	for _, e := range m.conns {
+		n += e.memory
+	}
+	return n
+}
+
+// admits says whether a connection is to be admitted.
+func (m *model) admits(host int, memory int64) bool {
+	if m.memory()+memory > 1<<20 || !m.makeRoom(host, unassociated, memory) {
+		return false
+	}
+	if m.open(host) >= 200 {
+		if !m.evict(m.budget(host, unassociated, true)) {
+			return false
+		}
+	}
+	for kind := range 2 {
+		if m.open(-1) < 512 {
+			break
+		}
+		for h := range m.allowed {
+			if m.kind(h) == kind {
+				m.evict(m.budget(h, unassociated, false))
+				break
+			}
+		}
+	}
+	return m.open(-1) < 512
+}
+
+// TestModel does random things to a Counter and compares whom it admits and evicts with the model.
+func TestModel(t *testing.T) {
+	ops := 100_000
+	if testing.Short() {
+		ops = 10_000
+	}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	c := New(Limits{Connections: 512, PerHost: 200, Memory: 1 << 20})
+	m := &model{clock: time.Unix(1, 0), room: [2]int{maxEvicted, maxEvicted}}
+	c.now = func() time.Time { return m.clock }
+	// told checks that exactly those were evicted that the model has.
+	told := func(op int) {
+		for _, e := range m.evicted {
+			if !e.told {
+				t.Fatalf("operation %d: not evicted: %+v", op, e)
+			}
+		}
+		m.evicted = m.evicted[:0]
+	}
+	leave := func(e *modelConn) {
+		if !e.left {
+			e.e.Leave()
+			if e.left = true; e.told {
+				m.room[e.e.evictedFrom]++
+			}
+			e.class = inNoBudget
+			return
+		}
+		e.e.Uncharge()
+		m.conns = slices.DeleteFunc(m.conns, func(o *modelConn) bool { return o == e })
+	}
+	for op := range ops {
+		// In most phases much more comes than goes; in some of these, most comes from one address,
+		// needs much memory, or comes fast.
+		phase := op / 2000
+		m.clock = m.clock.Add(time.Duration(rnd.IntN(300)) * time.Millisecond >> (phase % 4 * 2))
+		what := rnd.IntN(20)
+		if phase%3 == 0 && what < 10 {
+			what += 10
+		}
+		switch {
+		case what < 10:
+			host, memory := rnd.IntN(8), int64(rnd.IntN(1<<10))
+			if phase%2 == 0 && rnd.IntN(8) != 0 {
+				host = phase / 2 % 8
+			}
+			if phase%5 == 0 {
+				memory *= 5
+			}
+			want := m.admits(host, memory)
+			e := &modelConn{host: host, memory: memory, since: m.clock, all: m.next, own: m.next}
+			m.next++
+			var err error
+			e.e, err = c.Admit(addr(host), memory, func(error) { e.told = true })
+			if (err == nil) != want {
+				t.Fatalf("operation %d: %v, admitted by the model: %v", op, err, want)
+			}
+			if err == nil {
+				m.conns = append(m.conns, e)
+			}
+			told(op)
+		case len(m.conns) == 0:
+		case what < 18:
+			e := m.conns[rnd.IntN(len(m.conns))]
+			if e.class != unassociated && !e.told {
+				break // its Connect has succeeded
+			}
+			allowed := e.host >= 4 && rnd.IntN(3) == 0 // the others are strangers for ever
+			more := int64(rnd.IntN(1 << 10))
+			want := !e.told && !e.left && m.memory()+more <= 1<<20 &&
+				(allowed || m.makeRoom(e.host, discovery, e.memory+more))
+			if err := e.e.Associate(allowed, more); (err == nil) != want {
+				t.Fatalf("operation %d: %v, associated by the model: %v", op, err, want)
+			}
+			if want {
+				e.memory, e.class, e.since = e.memory+more, discovery, m.clock
+				e.all, e.own = m.next, m.next
+				m.next++
+			}
+			if want && allowed {
+				e.class = inNoBudget
+				m.allow(e.host)
+			}
+			told(op)
+		default:
+			leave(m.conns[rnd.IntN(len(m.conns))])
+		}
+		if u := c.Usage(); u.Memory != m.memory() {
+			t.Fatalf("operation %d: %d bytes, want %d", op, u.Memory, m.memory())
+		}
+	}
+	if u := c.Usage(); u.Evicted == 0 || u.Refused == 0 {
+		t.Errorf("%+v: nothing is tested", u)
+	}
+	for len(m.conns) > 0 {
+		leave(m.conns[0])
+	}
+	(&counter{Counter: c, t: t}).empty()
+}
+
+// allow moves the connections of an address, in their order, behind those of the allowed ones.
+func (m *model) allow(host int) {
+	if m.allowed[host] {
+		return
+	}
+	for cl := range classes {
+		var list []*modelConn
+		for _, e := range m.conns {
+			if e.host == host && e.class == cl {
+				list = append(list, e)
+			}
+		}
+		slices.SortFunc(list, func(a, b *modelConn) int { return a.own - b.own })
+		for _, e := range list {
+			e.all = m.next
+			m.next++
+		}
+	}
+	m.allowed[host] = true
+}

@@ -1,0 +1,108 @@
+package rdma
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+)
+
+// newEvictHarness is a harness in whose budgets 16 connections of an address fit.
+func newEvictHarness(t *testing.T, o harnessOptions) *harness {
+	o.cfg.MaxQueues = 64
+	return newHarness(t, o)
+}
+
+// Established connections without a Connect command make room for newer ones; the queues of hosts
+// stay.
+func TestEvictEstablished(t *testing.T) {
+	both(t, func(t *testing.T, o harnessOptions) {
+		b := newEvictHarness(t, o)
+		host := b.host.associate(b.addr(), ioParam(8))
+		idle := b.host.connect(b.addr(), adminParam())
+		for range 15 {
+			b.host.connect(b.addr(), adminParam())
+		}
+		newer := b.host.dial(b.addr(), ioParam(8))
+		newer.request(ioParam(8))
+		evicted, established := false, false
+		for !evicted || !established {
+			switch ev := <-b.host.events; {
+			case ev.Type == verbs.EventDisconnected && ev.ID == idle.id:
+				evicted = true
+			case ev.Type == verbs.EventEstablished && ev.ID == newer.id:
+				established = true
+			default:
+				t.Fatalf("event %v", ev.Type)
+			}
+		}
+		for _, q := range []*hostQueue{host, newer} {
+			if st := q.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
+				t.Error(st)
+			}
+		}
+		b.eventually("it has left", func() bool {
+			u := b.tr.Usage()
+			return u.Connections == 17 && u.Unassociated == 16 && u.Evicted == 1
+		})
+	})
+}
+
+// A connection request that is evicted before its queue is made is rejected, and takes nothing of
+// the device.
+func TestEvictRequested(t *testing.T) {
+	b := newEvictHarness(t, harnessOptions{})
+	made := b.host.connect(b.addr(), adminParam()) // and the poller
+	b.g.setupMu.Lock()                             // the device is slow
+	var waiting []*hostQueue
+	for range 16 {
+		q := b.host.dial(b.addr(), adminParam())
+		q.request(adminParam())
+		waiting = append(waiting, q)
+	}
+	b.eventually("the first one is evicted", func() bool { return b.tr.Usage().Evicted == 1 })
+	b.host.event(verbs.EventDisconnected)
+	last := b.host.dial(b.addr(), adminParam())
+	last.request(adminParam())
+	b.eventually("the next one is evicted", func() bool { return b.tr.Usage().Evicted == 2 })
+	b.g.setupMu.Unlock()
+	established := 0
+	for range 17 {
+		switch ev := <-b.host.events; ev.Type {
+		case verbs.EventEstablished:
+			established++
+		case verbs.EventRejected:
+			rej, ok := cmwire.ParseRej(ev.Param.PrivateData)
+			if ev.ID != waiting[0].id || !ok || rej.Status() != cmwire.NoResources {
+				t.Errorf("rejected: %x", ev.Param.PrivateData)
+			}
+		default:
+			t.Fatalf("event %v", ev.Type)
+		}
+	}
+	if established != 16 {
+		t.Errorf("%d are established", established)
+	}
+	b.eventually("the others have left", func() bool {
+		return b.tr.Usage().Connections == 16 && b.f.Live("target").QPs == 16
+	})
+	made.free()
+}
+
+// While queues are made for strangers, those from addresses of hosts do not wait for them.
+func TestStrangersWait(t *testing.T) {
+	b := newHarness(t, harnessOptions{setup: func(f *verbstest.Fabric) {
+		f.AddHost("stranger", verbstest.RoCE("roce0", netip.MustParseAddr("192.0.2.77")))
+	}})
+	b.host.associate(b.addr(), ioParam(8))
+	b.g.strangersMu.Lock() // one is being made
+	stranger := newHost(t, b.f.Provider("stranger"))
+	q := stranger.dial(b.addr(), adminParam())
+	q.request(adminParam())
+	b.eventually("it has asked", func() bool { return b.tr.Usage().Unassociated == 1 })
+	b.host.associate(b.addr(), ioParam(8))
+	b.g.strangersMu.Unlock()
+	stranger.event(verbs.EventEstablished)
+}

@@ -1,0 +1,125 @@
+package rdma
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// freeStuck frees what a quarantined queue has left after the target was closed.
+func (b *harness) freeStuck(q *queue) {
+	b.t.Helper()
+	b.f.FailCalls("target", verbstest.CallDestroyQP, 0, 0, nil)
+	errs := []error{q.qp.Destroy(), q.slab.free()}
+	if q.srq != nil {
+		errs = append(errs, q.srq.Destroy())
+		for _, sl := range q.srq.slabs {
+			errs = append(errs, sl.free())
+		}
+	}
+	p := q.p
+	p.quarantined, p.dev.quarantined = false, false
+	p.dev.refs, p.dev.stop = 1, func() {}
+	if p.staging.pool != nil {
+		p.staging.pool.Region().Keep(false)
+		errs = append(errs, p.staging.mr.Dereg(), p.staging.pool.Region().Unmap())
+		p.staging.pool = nil
+	}
+	errs = append(errs, p.free())
+	b.arena.Region().Keep(false)
+	b.h.store.Keep(false)
+	errs = append(errs, b.arena.Region().Unmap(), b.h.store.Unmap())
+	if err := errors.Join(errs...); err != nil {
+		b.t.Error(err)
+	}
+	if live := b.f.Live("target"); live != (verbstest.Counts{}) {
+		b.t.Errorf("leaked: %+v", live)
+	}
+}
+
+// available is how much data memory is free.
+func (b *harness) available() (n int) {
+	b.on(func() { n = b.arena.Available() })
+	return n
+}
+
+// A queue pair that cannot be destroyed may still use what it was given: none of that is used
+// again, not even after the target has stopped, which it does in order.
+func TestDestroyFails(t *testing.T) {
+	both(t, func(t *testing.T, o harnessOptions) {
+		o.stuck = true
+		b := newHarness(t, o)
+		hq := b.host.connect(b.addr(), ioParam(8))
+		b.zeroCopyRead(hq, 0)
+		if !b.registered(0) {
+			t.Fatal("there is no zero copy")
+		}
+		var q *queue
+		b.on(func() { q = b.g.first() })
+		completed, ended := b.h.count("complete"), b.h.count("end zero copy")
+		for _, ops := range []verbstest.Ops{verbstest.OpRead, verbstest.OpWrite} {
+			b.f.Inject(verbstest.Fault{Host: "target", Ops: ops, Hold: true, Times: -1})
+		}
+		free, memory := b.available(), b.tr.Usage().Memory
+		for i, op := range []nvme.Opcode{opWrite, opRead, opZeroCopyRead} {
+			s := hq.keyed(command(op, uint16(i), 0, 4096), 0, 4096)
+			hq.send(&s, nil)
+		}
+		b.eventually("in flight", func() bool { return b.h.count("complete") == completed+2 })
+		inFlight := b.available()
+		if inFlight == free {
+			t.Fatal("the device has no data memory")
+		}
+		b.f.FailCalls("target", verbstest.CallDestroyQP, 0, -1, unix.EBUSY)
+		hq.disconnect()
+		b.eventually("the queue ends", func() (ok bool) {
+			b.on(func() { ok = b.g.queues.len() == 0 })
+			return ok
+		})
+		if now := b.available(); now != inFlight {
+			t.Errorf("%d bytes of data memory are free, want %d", now, inFlight)
+		}
+		if b.h.count("end zero copy") != ended {
+			t.Error("memory of the namespace was given back")
+		}
+		if u := b.tr.Usage(); u.Quarantined != 1 || u.Memory != memory || u.Connections != 0 {
+			t.Errorf("%+v, want one queue with its memory of %d bytes", u, memory)
+		}
+		if n := strings.Count(b.log.String(), "cannot be destroyed"); n != 1 {
+			t.Errorf("said %d times:\n%s", n, b.log)
+		}
+		b.close()
+		if b.arena.Region().Bytes() == nil || b.h.store.Bytes() == nil ||
+			q.slab.region.Bytes() == nil {
+			t.Error("memory that the device may use was unmapped")
+		}
+		if b.h.count("end zero copy") != ended+1 {
+			t.Error("the target has stopped without the end of the zero copy")
+		}
+		b.freeStuck(q)
+	})
+}
+
+// The same for the queue pair of a connection that was refused.
+func TestDestroyFailsAfterRefusal(t *testing.T) {
+	b := newHarness(t, harnessOptions{stuck: true})
+	b.h.mu.Lock()
+	b.h.openErr = errors.New("no room for hosts")
+	b.h.mu.Unlock()
+	b.f.FailCalls("target", verbstest.CallDestroyQP, 0, -1, unix.EBUSY)
+	b.host.rejected(b.addr(), ioParam(8))
+	b.eventually("the connection ends", func() bool { return b.tr.Usage().Connections == 0 })
+	if u := b.tr.Usage(); u.Quarantined != 1 || u.Memory == 0 {
+		t.Errorf("%+v, want one queue with its memory", u)
+	}
+	b.h.mu.Lock()
+	q := b.h.queue.(*queue)
+	b.h.mu.Unlock()
+	b.close()
+	b.freeStuck(q)
+}

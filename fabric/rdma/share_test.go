@@ -1,0 +1,115 @@
+package rdma
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// inCapsuleWrite is a write of 512 bytes in the capsule.
+func inCapsuleWrite(op nvme.Opcode, cid uint16) nvme.SQE {
+	s := command(op, cid, 0, 512)
+	s.SGL1().SetData(nvme.SGLDataBlock, nvme.SGLSubtypeOffset, 0, 512)
+	return s
+}
+
+// One host with all its commands in a namespace that hangs, and no memory to copy their data to,
+// leaves receives for 31 others; and so do these when one command of each hangs.
+func TestSRQShares(t *testing.T) {
+	const others = 31
+	b := newHarness(t, harnessOptions{cfg: Config{SRQSize: srqSlabSlots}})
+	var taken []mem.Segment
+	b.on(func() { taken, _ = b.arena.Alloc(nil, b.arena.Available()) })
+	data := make([]byte, 512)
+	hog := b.host.connect(b.addr(), ioParam(srqSlabSlots))
+	var qs []*hostQueue
+	for range others {
+		qs = append(qs, b.host.connect(b.addr(), ioParam(32)))
+	}
+	posted := func() (n int) {
+		b.on(func() { n = b.g.one(t).recv.posted })
+		return n
+	}
+	for cid := range uint16(srqSlabSlots) {
+		s := inCapsuleWrite(opHoldWrite, cid)
+		hog.send(&s, data)
+	}
+	b.eventually("all commands of the host have come",
+		func() bool { return b.h.count("execute") == srqSlabSlots })
+	if held, n := b.h.count("held"), posted(); held+n != srqSlabSlots || n < srqSlabSlots/4-1 {
+		t.Fatalf("%d commands hang, and %d receives are left for others", held, n)
+	}
+	for i, q := range qs {
+		if st := q.do(inCapsuleWrite(opWrite, 1), data); !st.OK() {
+			t.Errorf("host %d: %v", i, st)
+		}
+		held := b.h.count("held")
+		s := inCapsuleWrite(opHoldWrite, 2)
+		q.send(&s, data)
+		b.eventually("its share", func() bool { return b.h.count("held") == held+1 })
+	}
+	for i, q := range qs {
+		if st := q.do(inCapsuleWrite(opHoldWrite, 3), data); st != nvme.CommandInterrupted {
+			t.Errorf("host %d, beyond its share: %v", i, st)
+		}
+		if st := q.do(q.keyed(command(opNothing, 4, 0, 0), 0, 0), nil); !st.OK() {
+			t.Errorf("host %d, which needs no slot: %v", i, st)
+		}
+	}
+	if posted() == 0 {
+		t.Error("no receive is left")
+	}
+	b.on(func() { b.arena.Free(taken) })
+	b.letGo()
+}
+
+// So do commands with lists of descriptors, which wait for memory in their slots, and capsules that
+// wait because their host takes no responses.
+func TestSRQSharesOfLists(t *testing.T) {
+	b := newHarness(t, harnessOptions{cfg: Config{SRQSize: srqSlabSlots}})
+	var taken []mem.Segment
+	b.on(func() { taken, _ = b.arena.Alloc(nil, b.arena.Available()) })
+	hog := b.host.connect(b.addr(), ioParam(srqSlabSlots))
+	other := b.host.connect(b.addr(), ioParam(32))
+	pieces, n := scatter(512, 512)
+	for cid := range uint16(srqSlabSlots) {
+		s, list := hog.listed(command(opWrite, cid, 0, uint32(n)), 0, pieces)
+		hog.send(&s, list)
+	}
+	for range srqSlabSlots / 4 {
+		if cqe, _, ok := hog.response(); !ok || cqe.Status() != nvme.CommandInterrupted {
+			t.Fatalf("%v, %v", cqe.Status(), ok)
+		}
+	}
+	if st := other.do(inCapsuleWrite(opWrite, 1), make([]byte, 512)); !st.OK() {
+		t.Errorf("another host: %v", st)
+	}
+	b.on(func() { b.arena.Free(taken) })
+}
+
+func TestSRQShareOfHostWithoutReceives(t *testing.T) {
+	b := newHarness(t, harnessOptions{cfg: Config{SRQSize: srqSlabSlots}})
+	hold := b.f.Inject(verbstest.Fault{
+		Host: "target", Ops: verbstest.OpSend, Hold: true, Times: -1,
+	})
+	hog := b.host.connect(b.addr(), ioParam(srqSlabSlots))
+	other := b.host.connect(b.addr(), ioParam(32))
+	for range 2 {
+		for cid := range uint16(srqSlabSlots) {
+			s := command(opNothing, cid, 0, 0)
+			hog.send(&s, nil)
+		}
+	}
+	b.host.event(verbs.EventDisconnected)
+	hold.Release()
+	if !strings.Contains(b.log.String(), errShare.Error()) {
+		t.Errorf("the log has no reason:\n%s", b.log)
+	}
+	if st := other.do(command(opNothing, 1, 0, 0), nil); !st.OK() {
+		t.Errorf("another host: %v", st)
+	}
+}

@@ -1,0 +1,110 @@
+package tcp
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+)
+
+// A connection may be evicted wherever it is on its way, and gives everything back.
+func TestEvict(t *testing.T) {
+	reason := errors.New("test")
+	adopt := func(h *manual, c *conn) {
+		if err := h.g.Adopt(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var ic pdu.ICReq
+	ic.Set(&pdu.Params{}, 1)
+	for name, run := range map[string]func(h *manual, c *conn){
+		"before Adopt": func(h *manual, c *conn) {
+			c.evict(reason)
+			adopt(h, c)
+		},
+		"before the reactor has it": func(h *manual, c *conn) {
+			adopt(h, c)
+			c.evict(reason)
+		},
+		"idle": func(h *manual, c *conn) {
+			adopt(h, c)
+			h.turn()
+			c.evict(reason)
+		},
+		"in ICReq": func(h *manual, c *conn) {
+			adopt(h, c)
+			h.send(ic[:40])
+			c.evict(reason)
+		},
+		"after ICReq": func(h *manual, c *conn) {
+			adopt(h, c)
+			h.send(ic[:])
+			if h.d.opened.Load() != 1 {
+				t.Fatal("the handler does not know the queue")
+			}
+			c.evict(reason)
+		},
+		"while it ends": func(h *manual, c *conn) {
+			adopt(h, c)
+			h.send(ic[:])
+			h.send(ic[:]) // a fault: it lingers
+			c.evict(reason)
+		},
+		"when it has ended": func(h *manual, c *conn) {
+			adopt(h, c)
+			h.hangUp()
+			c.evict(reason)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newManual(t, options{})
+			c := h.accepted()
+			run(h, c)
+			h.turn()
+			if n := len(h.g.queues); n != 0 {
+				t.Errorf("%d connections are left", n)
+			}
+			if h.peer >= 0 {
+				for { // what was said before, and the end
+					n, e := sys.Recv(h.peer, h.in, 0)
+					if n == 0 && e == 0 || e == unix.ECONNRESET {
+						break
+					} else if e != 0 {
+						t.Fatalf("the peer sees %v, not the end", e)
+					}
+				}
+			}
+			if u := h.t.Usage(); u.Connections != 0 || u.Memory != 0 {
+				t.Errorf("%+v", u)
+			}
+			h.close()
+		})
+	}
+}
+
+// A flood of connections evicts the oldest ones and ends them, those of hosts excepted.
+func TestFloodEvicts(t *testing.T) {
+	tg := serve(t, options{cfg: Config{MaxConnections: 64}})
+	host := tg.connect(t, pdu.Params{}, 4, 0)
+	var strangers []*client
+	for range 60 { // the budget of an allowed address is 16
+		strangers = append(strangers, tg.dial(t))
+	}
+	for _, c := range strangers[:44] {
+		c.end()
+	}
+	for _, c := range strangers[44:] {
+		c.icReq(pdu.Params{})
+	}
+	host.readBlocks(1, 0, 512)
+	eventually(t, "those that were evicted have left", func() bool {
+		u := tg.t.Usage()
+		return u.Connections == 17 && u.Unassociated == 16 && u.Evicted == 44
+	})
+	c := tg.connect(t, pdu.Params{}, 4, 0)
+	c.readBlocks(1, 0, 512)
+	strangers[44].end()
+}

@@ -1,0 +1,283 @@
+package mem
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+const mebi = 1 << 20
+
+// hog allocates n bytes at a time for a flow until it gets none, and returns how many it got.
+func hog(p *Pool, f *Flow, n int, all *[]*Allocation) (got int) {
+	for {
+		a := new(Allocation)
+		if !p.Alloc(a, f, n) {
+			return got
+		}
+		got += n
+		*all = append(*all, a)
+	}
+}
+
+func freeAll(all []*Allocation) {
+	for _, a := range all {
+		a.Free()
+	}
+}
+
+// What hosts and namespaces may have of 64 MiB, of which 4 are the reserve, when they take all they
+// get and keep it.
+func TestShares(t *testing.T) {
+	for name, tt := range map[string]struct {
+		hosts, namespaces int // each host works with each namespace
+		least, most       int // MiB of the last host
+	}{
+		"one host, one namespace": {1, 1, 29, 31},
+		"one host":                {1, 8, 38, 51},
+		"a namespace that hangs":  {2, 1, 1, 15},
+		"two hosts":               {2, 8, 8, 40},
+		"three hosts":             {3, 4, 1, 40},
+	} {
+		p := newTestPool(t, 64*mebi, 4*mebi)
+		var all []*Allocation
+		shares := make([]Share, tt.namespaces)
+		last := 0
+		for range tt.hosts {
+			host := new(Share)
+			last = 0
+			for i := range shares {
+				last += hog(p, &Flow{Host: host, Namespace: &shares[i]}, mebi, &all)
+			}
+		}
+		if last < tt.least*mebi || last > tt.most*mebi {
+			t.Errorf("%s: the last one has %d KiB, want %d to %d MiB", name, last>>10, tt.least,
+				tt.most)
+		}
+		// The next one finds memory: another host, or the same with another namespace.
+		for range 16 {
+			a := new(Allocation)
+			if all = append(all, a); !p.Alloc(a, &Flow{Host: new(Share), Namespace: new(Share)},
+				4096) {
+				t.Errorf("%s: nothing is left for others", name)
+			}
+		}
+		freeAll(all)
+		if n := slices.MaxFunc(shares,
+			func(a, b Share) int { return a.Used() - b.Used() }); n.Used() != 0 {
+			t.Errorf("%s: %d bytes stay counted", name, n.Used())
+		}
+	}
+}
+
+// A host all of whose memory hangs in one namespace reaches another.
+func TestShareOfNamespace(t *testing.T) {
+	p := newTestPool(t, 64*mebi, 4*mebi)
+	var host, hung, healthy, other Share
+	var all []*Allocation
+	toHung := &Flow{Host: &host, Namespace: &hung}
+	hog(p, toHung, mebi, &all)
+	if hung.Used() < 29*mebi || hung.Used() > 31*mebi {
+		t.Errorf("%d bytes hang", hung.Used())
+	}
+	if n := hog(p, &Flow{Host: &host, Namespace: &healthy}, mebi, &all); n < 8*mebi {
+		t.Errorf("%d bytes for the healthy namespace", n)
+	}
+	if n := hog(p, &Flow{Host: &other, Namespace: &healthy}, mebi, &all); n < 4*mebi {
+		t.Errorf("%d bytes for the other host", n)
+	}
+	// What hangs is handed over, and does not count for the host any more.
+	before := host.Used()
+	free := all[0].HandOver()
+	if host.Used() != before-mebi || p.Usage().Orphaned != mebi || hung.Used() < 29*mebi {
+		t.Errorf("%d bytes of the host, %d orphaned, %d hang", host.Used(), p.Usage().Orphaned,
+			hung.Used())
+	}
+	free()
+	if host.Used() != before-mebi || p.Usage().Orphaned != 0 || hung.Used() > 30*mebi {
+		t.Errorf("%d bytes of the host, %d orphaned, %d hang", host.Used(), p.Usage().Orphaned,
+			hung.Used())
+	}
+	freeAll(all)
+	if host.Used() != 0 || hung.Used() != 0 || healthy.Used() != 0 {
+		t.Error("bytes stay counted")
+	}
+}
+
+// A limit holds whatever is free.
+func TestShareLimit(t *testing.T) {
+	p := newTestPool(t, 64*mebi, 4*mebi)
+	limited := Share{Limit: 2 * mebi}
+	f := &Flow{Host: &limited}
+	var all []*Allocation
+	if n := hog(p, f, 8192, &all); n != 2*mebi || p.Max(f) != n {
+		t.Errorf("%d bytes, at most %d", n, p.Max(f))
+	}
+	if a := new(Allocation); p.AllocReserve(a, f, 4096) || p.Promise(f, 4096) {
+		t.Error("the reserve is beyond the limit")
+	}
+	freeAll(all)
+}
+
+// Flows that wait take turns, and one that needs much is not starved by those that need less.
+func TestTurns(t *testing.T) {
+	p := newTestPool(t, 64*mebi, 4*mebi)
+	rest, _ := taken(p.Alloc, 59*mebi) // of no host
+	var log []string
+	var users [6]*user
+	var flows [3]*Flow
+	for i := range flows {
+		flows[i] = &Flow{Host: new(Share), Namespace: new(Share)}
+	}
+	var held []*Allocation
+	for range 4 { // much of what is left
+		a := new(Allocation)
+		p.AllocReserve(a, flows[0], mebi/4)
+		held = append(held, a)
+	}
+	for i := range users {
+		users[i] = newUser(string(rune('a'+i)), &log)
+	}
+	p.Wait(&users[0].w, flows[0], 4096, 10)
+	p.Wait(&users[1].w, flows[0], 4096, 10)
+	p.Wait(&users[2].w, flows[0], 4096, 10)
+	p.Wait(&users[3].w, flows[1], 3*mebi, 20)
+	p.Wait(&users[4].w, flows[2], 4096, 20)
+	p.Wait(&users[5].w, flows[2], 4096, 20)
+	if p.Serve(); len(log) != 0 {
+		t.Fatalf("nothing is free, and %v", log)
+	}
+	held[0].Free() // d waits for more: only those that have little go ahead
+	p.Serve()
+	if !slices.Equal(log, []string{"e 4096", "f 4096"}) {
+		t.Fatalf("%v", log)
+	}
+	if a := new(Allocation); p.Alloc(a, &Flow{Host: flows[0].Host}, mebi/16) {
+		t.Error("memory for one that has much, while d waits")
+	}
+	rest.Free()
+	p.Serve()
+	want := []string{"a 4096", "d 3145728", "b 4096", "c 4096"}
+	if !slices.Equal(log[2:], want) || p.HasWaiters() {
+		t.Errorf("%v", log)
+	}
+	for _, u := range users {
+		u.w.Free()
+	}
+	freeAll(held[1:])
+}
+
+// Shortage finds those whom others could help.
+func TestShortage(t *testing.T) {
+	p := newTestPool(t, 64*mebi, 4*mebi)
+	var host, hung Share
+	var all []*Allocation
+	toHung := &Flow{Host: &host, Namespace: &hung}
+	hog(p, toHung, mebi, &all)
+	var log []string
+	u := newUser("u", &log)
+	p.Wait(&u.w, toHung, mebi, 10)
+	if p.Shortage(20) != nil {
+		t.Error("a namespace with too much is no shortage")
+	}
+	u.w.Cancel()
+	fresh := &Flow{Host: &host, Namespace: new(Share)}
+	hog(p, fresh, mebi, &all)
+	p.Wait(&u.w, fresh, 2*mebi, 10)
+	if p.Shortage(20) != &host {
+		t.Error("the host has too much")
+	}
+	if p.Shortage(10) != nil {
+		t.Error("nobody has waited so long")
+	}
+	u.w.Cancel()
+	rest, _ := taken(p.Alloc, p.Available())
+	p.Wait(&u.w, &Flow{Host: new(Share)}, 4096, 10)
+	if h := p.Shortage(20); h == nil || h.Used() != 0 {
+		t.Error("nothing is free")
+	}
+	u.w.Cancel()
+	rest.Free()
+	freeAll(all)
+}
+
+// Whatever happens, the counts agree with what is allocated.
+func TestSharesRandomly(t *testing.T) {
+	p := newTestPool(t, 8*mebi, mebi)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	var hosts, namespaces [4]Share
+	var flows []*Flow
+	for h := range hosts {
+		for n := range namespaces {
+			flows = append(flows, &Flow{Host: &hosts[h], Namespace: &namespaces[n]})
+		}
+	}
+	var log []string
+	users := make([]*user, 200)
+	orphans := []func(){}
+	for i := range users {
+		users[i] = newUser("u", &log)
+	}
+	for range 100_000 {
+		u, f, n := users[rnd.IntN(len(users))], flows[rnd.IntN(len(flows))], 1+rnd.IntN(256<<10)
+		log = log[:0]
+		switch has := len(u.w.Segs) > 0; {
+		case u.w.Waiting():
+			if rnd.IntN(4) == 0 {
+				u.w.Cancel()
+			} else {
+				p.Promote(&u.w)
+			}
+		case has && rnd.IntN(20) == 0:
+			orphans = append(orphans, u.w.HandOver())
+		case has:
+			u.w.Free()
+			p.Serve()
+		case rnd.IntN(3) == 0:
+			if p.Promise(f, n) && !p.AllocPromised(&u.w, f, n) {
+				t.Fatal("what was promised is not there")
+			}
+			p.EndPromises()
+		case rnd.IntN(2) == 0:
+			if !p.Alloc(&u.w, f, n) {
+				p.Wait(&u.w, f, n, int64(rnd.IntN(1000)))
+			}
+		default:
+			if !p.AllocReserve(&u.w, f, n) {
+				p.WaitReserve(&u.w, f, n, int64(rnd.IntN(1000)))
+			}
+		}
+		if len(orphans) > 8 {
+			orphans[0]()
+			orphans = orphans[1:]
+		}
+		total := 0
+		for i := range namespaces {
+			total += namespaces[i].Used()
+		}
+		if got := 8*mebi - p.arena.Available(); got != total || p.Promised() != 0 {
+			t.Fatalf("%d bytes are allocated, %d counted", got, total)
+		}
+		if p.CanServe() && p.Serve() == 0 {
+			t.Fatal("CanServe says so, Serve does not")
+		}
+	}
+	for _, u := range users {
+		u.w.Cancel()
+		u.w.Free()
+	}
+	for _, free := range orphans {
+		free()
+	}
+	for i := range hosts {
+		if hosts[i].Used() != 0 || namespaces[i].Used() != 0 {
+			t.Errorf("%d, %d bytes stay counted", hosts[i].Used(), namespaces[i].Used())
+		}
+	}
+	for _, f := range flows {
+		if f.queues[dataPool].used != 0 || !f.queues[dataPool].empty() || p.HasWaiters() ||
+			p.Usage() != (PoolUsage{Size: 8 * mebi}) {
+			t.Error("a flow is not at rest")
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package target
+
+import "github.com/nvmf-target/nvmf-target/internal/mem"
+
+// hostShare is what one reactor knows of a host that is connected to a subsystem: its share of the
+// data memory. All controllers and queues of a host NQN are one host. Reactor only.
+type hostShare struct {
+	nqn      string
+	share    mem.Share
+	admin    mem.Flow    // commands that concern no namespace
+	flows    []*mem.Flow // by namespace.slot, with the channel's share
+	sessions int
+}
+
+// unidentifiedPart is the part of the data memory that all queues have together whose host is not
+// known to be allowed: those without a successful Connect, and those of discovery controllers.
+const unidentifiedPart = 16
+
+// joinHost makes the session one of its host's.
+func (s *session) joinHost(nqn string) {
+	h := s.h
+	t := h.hosts[nqn]
+	if t == nil {
+		t = &hostShare{nqn: nqn}
+		t.admin.Host = &t.share
+		h.hosts[nqn] = t
+	}
+	t.sessions++
+	s.host, s.flow = t, &t.admin
+}
+
+// leaveHost undoes joinHost, if that was called.
+func (s *session) leaveHost() {
+	t := s.host
+	if t == nil {
+		return
+	}
+	if t.sessions--; t.sessions == 0 {
+		delete(s.h.hosts, t.nqn)
+	}
+}
+
+// flowTo returns the flow between the session's host and the namespace of a channel.
+func (s *session) flowTo(ch *channel) *mem.Flow {
+	t, slot := s.host, ch.ns.slot
+	if slot < len(t.flows) {
+		if f := t.flows[slot]; f != nil && f.Namespace == &ch.share {
+			return f
+		}
+	}
+	for len(t.flows) <= slot {
+		t.flows = append(t.flows, nil)
+	}
+	t.flows[slot] = &mem.Flow{Host: &t.share, Namespace: &ch.share}
+	return t.flows[slot]
+}

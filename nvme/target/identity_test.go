@@ -1,0 +1,120 @@
+package target
+
+import (
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// TestNeverEnabled: an association whose controller is not enabled ends after two minutes, whatever
+// its keep alive timeout and however much its host asks; so does one that is disabled later.
+func TestNeverEnabled(t *testing.T) {
+	for name, change := range map[string]func(*connectArgs){
+		"NVM":                  func(*connectArgs) {},
+		"NVM with keep alive":  func(a *connectArgs) { a.kato = 5000 },
+		"discovery":            func(a *connectArgs) { a.sub = nvme.DiscoveryNQN },
+		"discovery, long KATO": func(a *connectArgs) { a.sub, a.kato = nvme.DiscoveryNQN, 1e9 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newHarness(t, 1, ramSubsystem(t, 1))
+			a := adminArgs(testSub)
+			change(&a)
+			connect := func() *host {
+				h := &host{r: r, args: a, admin: r.dial(0)}
+				r.ok(h.admin, a.command())
+				return h
+			}
+			idle, late, disabled := connect(), connect(), connect()
+			enable := propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux))
+			r.ok(disabled.admin, enable)
+			for range 119 {
+				r.w.Advance(1e9)
+				idle.csts()
+				r.ok(disabled.admin, identifyCommand(nvme.CNSController, 0))
+			}
+			if idle.admin.Closed() || late.admin.Closed() {
+				t.Fatal("ended early")
+			}
+			r.ok(late.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+			r.ok(disabled.admin, propertySetCommand(nvme.PropertyCC, 0))
+			r.w.Advance(1e9)
+			if !idle.admin.Closed() || late.admin.Closed() || disabled.admin.Closed() {
+				t.Fatalf("closed: never enabled %v, enabled %v, disabled %v", idle.admin.Closed(),
+					late.admin.Closed(), disabled.admin.Closed())
+			}
+			for range 119 {
+				r.w.Advance(1e9)
+				r.ok(late.admin, identifyCommand(nvme.CNSController, 0))
+			}
+			if late.admin.Closed() || !disabled.admin.Closed() {
+				t.Errorf("closed: enabled %v, disabled %v", late.admin.Closed(),
+					disabled.admin.Closed())
+			}
+		})
+	}
+}
+
+// TestOtherHostID: who connects first with a host's NQN, another Host Identifier and no keep alive
+// does not keep that host out, gets no queue of its controllers, and is told in the log.
+func TestOtherHostID(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	first := r.connectHost(1, func(a *connectArgs) { a.hostID[0]++ })
+	for range 2 { // and again, after the host has come back
+		h := r.connectHost(1)
+		r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+		a := first.ioArgs(2)
+		a.cntlid = h.cntlid
+		r.status(r.dial(0), a.command(), nvme.ConnectInvalidParameters)
+		h.connectIO(0)
+		h.hangUp()
+		r.w.Settle()
+	}
+	const line = "host is connected with another host identifier as well"
+	if n := strings.Count(r.log.String(), line); n != 2 {
+		t.Errorf("logged %d times:\n%s", n, r.log)
+	}
+	for range 2 { // tools make one up
+		r.connectHost(0, func(a *connectArgs) {
+			a.sub = nvme.DiscoveryNQN
+			a.hostID[0] += byte(r.target.Sessions())
+		})
+	}
+	if n := strings.Count(r.log.String(), line); n != 2 {
+		t.Errorf("logged for discovery:\n%s", r.log)
+	}
+}
+
+// TestOtherAddress: a queue from another address than that of the admin queue does not join its
+// controller, whatever it knows or leaves out, and does not take the identifier of a queue.
+func TestOtherAddress(t *testing.T) {
+	for _, tr := range []nvme.TransportType{nvme.TransportTCP, nvme.TransportRDMA} {
+		t.Run(tr.String(), func(t *testing.T) {
+			r := newHarness(t, 2, ramSubsystem(t, 1))
+			h := r.connectHostInfo(1, info(tr))
+			for _, remote := range []string{
+				"192.0.2.8:50000", "[2001:db8::9]:50000", "[fe80::1%eth0]:50000",
+			} {
+				qi := info(tr)
+				qi.Remote = netip.MustParseAddrPort(remote)
+				a := h.ioArgs(2)
+				for range 2 {
+					c := r.status(r.dialInfo(1, qi), a.command(), nvme.ConnectInvalidParameters)
+					if got := c.CQE.Result(); got != 1<<16|16 {
+						t.Errorf("result %#x, want that of a CNTLID that does not exist", got)
+					}
+					a.hostID = [16]byte{} // to be ignored
+				}
+				want := regexp.MustCompile(" remote=" + regexp.QuoteMeta(remote) +
+					" .* other_remote=" + regexp.QuoteMeta(testPeer.String()))
+				if !want.MatchString(r.log.String()) {
+					t.Errorf("%v is not in the log:\n%s", want, r.log)
+				}
+			}
+			h.info.Remote = netip.AddrPortFrom(testPeer.Addr(), testPeer.Port()+1)
+			r.ok(h.connectIO(1), rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+		})
+	}
+}

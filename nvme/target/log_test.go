@@ -1,0 +1,77 @@
+package target
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// TestLogUnderAttack: 10,000 refused Connect commands a second leave a few lines, which are
+// escaped; the rest is counted. What operators must see appears in full, as do the lines about
+// hosts (X08).
+func TestLogUnderAttack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const seconds = 2
+		sub, dev := hangingSubsystem(t)
+		r := newHarness(t, 1, sub)
+		h := r.connectHost(1)
+		r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+		a := adminArgs("evil\n\x1b[31m%s" + strings.Repeat("x", 200))
+		attack := func() {
+			for range 10_000 {
+				q := r.dial(0)
+				r.status(q, a.command(), nvme.ConnectInvalidParameters)
+				q.HangUp()
+				r.queues = r.queues[:len(r.queues)-1]
+			}
+		}
+		for range seconds {
+			attack()
+			operate(r, h, dev)
+			time.Sleep(time.Second)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		log := r.log.String()
+		for text, want := range map[string]int{
+			"does not answer": seconds, "answers again": seconds, "I/O failed": 1,
+			"controller created": seconds + 1, "controller removed": seconds,
+			"keep alive timer expired": seconds, "log lines were dropped": 1,
+			`message="connect refused"`:                 1,
+			fmt.Sprintf("lines=%d ", seconds*10_000-10): 1, `evil\n\x1b[31m%s`: 10,
+		} {
+			if n := strings.Count(log, text); n != want {
+				t.Errorf("the log says %d times %q, want %d", n, text, want)
+			}
+		}
+		if strings.Contains(log, "\x1b") {
+			t.Error("what a peer sends is not escaped")
+		}
+		if n := strings.Count(log, "level=WARN") + strings.Count(log, "level=INFO"); n > 50 {
+			t.Errorf("%d lines", n)
+		}
+	})
+}
+
+// operate makes lines that operators must see: the device hangs and fails, and a host connects and
+// is lost.
+func operate(r *harness, h *host, dev *backendtest.Faulty) {
+	r.t.Helper()
+	dev.Fail(func(*backend.IO) error { return backend.ErrIO })
+	r.do(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	dev.Fail(nil)
+	other := r.connectHost(0)
+	r.target.find(testSub).lookup(other.cntlid).expire()
+	r.w.Settle()
+	dev.Hold(nil)
+	read := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	r.w.Advance(3 * time.Second)
+	dev.Release()
+	r.until("the device answers again", func() bool { return read.Done && r.infos()[0].Ready })
+}

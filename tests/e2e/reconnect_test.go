@@ -1,0 +1,58 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// TestMassReconnect: hundreds of hosts that come at once, as after a restart of the target, are
+// connected at their first attempt, each with an I/O queue.
+func TestMassReconnect(t *testing.T) {
+	h := newHarness(t, options{})
+	const hosts = 300
+	ctx := testContext(t)
+	connect := func(i int) (func(), error) {
+		o := variants[0].hostOptions()
+		o.HostNQN = fmt.Sprint("nqn.2026-11.io.nvmf-target:host", i)
+		o.HostID, o.Timeout = [16]byte{1, byte(i >> 8), byte(i)}, timeout
+		c, err := host.Connect(ctx, host.TCP{
+			Addr:   h.addrs[nvme.TransportTCP],
+			Source: netip.AddrFrom4([4]byte{127, 0, 2 + byte(i>>8), byte(i)}),
+		}, o)
+		if err != nil {
+			return nil, err
+		}
+		q, err := c.OpenQueue(ctx, 1, 32)
+		if err != nil {
+			return c.Close, err
+		}
+		return func() { _ = q.Close(); c.Close() }, q.Flush(ctx, 1)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	for i := range hosts {
+		wg.Go(func() {
+			leave, err := connect(i)
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+			if leave != nil {
+				t.Cleanup(leave)
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatalf("%v\n%s", err, h.log)
+	}
+	if u := h.usage(variants[0]); u.Connections != 2*hosts || u.Evicted != 0 || u.Refused != 0 {
+		t.Errorf("%+v", u)
+	}
+}

@@ -1,0 +1,267 @@
+package e2e
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// strangers are peers that are not allowed anywhere and take what connections they get.
+type strangers struct {
+	h    *harness
+	v    variant
+	from func(i int) netip.Addr
+
+	mu    sync.Mutex
+	close []func()
+}
+
+// strangersFrom says where strangers connect from: the address of the victim, or others.
+func (h *harness) strangersFrom(v variant, others bool) *strangers {
+	s := &strangers{h: h, v: v}
+	switch {
+	case !others && v.isRDMA:
+		s.from = func(int) netip.Addr { return netip.MustParseAddr("10.0.0.2") }
+	case v.isRDMA:
+		s.from = func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 1, byte(i % 8)}) }
+	case !others:
+		s.from = func(int) netip.Addr { return netip.MustParseAddr("127.0.0.1") }
+	default:
+		s.from = func(i int) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 1, byte(i % 8)}) }
+	}
+	if v.isRDMA && others {
+		var devices []verbstest.DeviceOptions
+		for i := range 8 {
+			devices = append(devices, verbstest.RoCE("dev"+string(rune('0'+i)), s.from(i)))
+		}
+		h.fabric.AddHost("strangers", devices...)
+		h.t.Cleanup(func() {
+			if live := h.fabric.Live("strangers"); live != (verbstest.Counts{}) {
+				h.t.Errorf("RDMA objects of the strangers left: %+v", live)
+			}
+		})
+	}
+	h.t.Cleanup(s.leave)
+	return s
+}
+
+// transport connects from the address of stranger i.
+func (s *strangers) transport(i int) host.Transport {
+	switch t := s.h.transport(s.v).(type) {
+	case host.TCP:
+		t.Source = s.from(i)
+		return t
+	case host.RDMA:
+		if t.Source = s.from(i); t.Source != netip.MustParseAddr("10.0.0.2") {
+			t.Provider = s.h.fabric.Provider("strangers")
+		}
+		return t
+	}
+	panic("another transport")
+}
+
+// keep has fn called by leave.
+func (s *strangers) keep(fn func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.close = append(s.close, fn)
+}
+
+// leave ends the connections of the strangers.
+func (s *strangers) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, fn := range s.close {
+		fn()
+	}
+	s.close = nil
+}
+
+// idle connects and sends nothing.
+func (s *strangers) idle(i int) error {
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: s.from(i).AsSlice()}}
+	c, err := d.DialContext(testContext(s.h.t), "tcp", s.h.addrs[nvme.TransportTCP].String())
+	if err == nil {
+		s.keep(func() { _ = c.Close() })
+	}
+	return err
+}
+
+// halfOpen connects, as far as the transport is concerned, and sends no Connect command.
+func (s *strangers) halfOpen(i int) error {
+	q, err := host.DialQueue(testContext(s.h.t), s.transport(i), uint16(i%2), 32, 1)
+	if err == nil {
+		s.keep(func() { _ = q.Close() })
+	}
+	return err
+}
+
+// refused sends a Connect command that is refused, and stays.
+func (s *strangers) refused(i int) error {
+	q, err := host.DialQueue(testContext(s.h.t), s.transport(i), 0, 32, 0)
+	if err == nil {
+		o := s.v.hostOptions()
+		o.HostNQN += "0"
+		_, err = q.Do(testContext(s.h.t), host.ConnectCommand(0, 32, &o, nvme.CNTLIDDynamic))
+		s.keep(func() { _ = q.Close() })
+	}
+	return err
+}
+
+// discovery creates a discovery controller.
+func (s *strangers) discovery(i int) error {
+	o := s.v.hostOptions()
+	o.SubNQN, o.HostNQN, o.HostID = nvme.DiscoveryNQN, o.HostNQN[:40], [16]byte{1: byte(i)}
+	c, err := host.Dial(testContext(s.h.t), s.transport(i), o)
+	if err == nil {
+		s.keep(c.Close)
+	}
+	return err
+}
+
+// flood has n strangers do it and returns how many succeeded.
+func (s *strangers) flood(n int, what func(i int) error) (taken int) {
+	for i := range n {
+		if what(i) == nil {
+			taken++
+		}
+	}
+	return taken
+}
+
+// usage is what the transport of the variant counts.
+func (h *harness) usage(v variant) fabric.Usage {
+	return h.server.Transport(h.transport(v).Type()).(fabric.UsageReporter).Usage()
+}
+
+// eachFlood runs fn on a harness with few connections for each transport, kind of stranger, and
+// whether the strangers connect from other addresses than the victim.
+func eachFlood(t *testing.T, fn func(t *testing.T, s *strangers, what func(i int) error)) {
+	kinds := []struct {
+		name    string
+		tcpOnly bool
+		what    func(s *strangers) func(i int) error
+	}{
+		{"idle", true, func(s *strangers) func(int) error { return s.idle }},
+		{"half open", false, func(s *strangers) func(int) error { return s.halfOpen }},
+		{"refused", false, func(s *strangers) func(int) error { return s.refused }},
+		{"discovery", false, func(s *strangers) func(int) error { return s.discovery }},
+	}
+	for _, v := range plain {
+		for _, k := range kinds {
+			for from, others := range map[string]bool{"the same address": false, "others": true} {
+				if k.tcpOnly && v.isRDMA {
+					continue
+				}
+				t.Run(v.name+" "+k.name+" from "+from, func(t *testing.T) {
+					h := newHarness(t, options{
+						hosts: []string{hostNQN, hostNQN2},
+						tcp:   func(c *tcp.Config) { c.MaxConnections = 64 },
+						rdma:  func(c *rdma.Config) { c.MaxQueues = 64 },
+					})
+					s := h.strangersFrom(v, others)
+					fn(t, s, k.what(s))
+				})
+			}
+		}
+	}
+}
+
+// TestStrangersFill: strangers take all the connections that they get and keep them. A host that is
+// connected notices nothing, and another one connects with eight queues, at once, each time, before
+// and after more strangers have come.
+func TestStrangersFill(t *testing.T) {
+	eachFlood(t, func(t *testing.T, s *strangers, what func(i int) error) {
+		h := s.h
+		a := newAttacker(h, s.v) // of which only the bystander is of interest
+		a.c.Close()
+		if n := s.flood(100, what); n < 16 {
+			t.Fatalf("%d strangers have connected: nothing is tested", n)
+		}
+		for round := range 3 {
+			c, err := host.Connect(testContext(t), h.transport(s.v), s.v.hostOptions())
+			if err != nil {
+				t.Fatalf("round %d: %v\n%s", round, err, h.log)
+			}
+			var queues []*host.Queue
+			for qid := range uint16(8) {
+				q, err := c.OpenQueue(testContext(t), qid+1, 32)
+				if err != nil {
+					t.Fatalf("round %d, queue %d: %v\n%s", round, qid+1, err, h.log)
+				}
+				h.must(q.Flush(testContext(t), 1))
+				queues = append(queues, q)
+			}
+			s.flood(20, what)
+			h.ping(c)
+			for _, q := range queues {
+				h.must(q.Flush(testContext(t), 1))
+				h.must(q.Close())
+			}
+			c.Close()
+			a.checkBystander(t)
+		}
+		s.leave()
+		h.until("only the bystander is left", func() bool {
+			u := h.usage(s.v)
+			return u.Connections == 2 && u.Unassociated == 0 && u.Discovery == 0 &&
+				len(h.target.Controllers()) == 1
+		})
+	})
+}
+
+// TestStrangersKeepComing: a host that has been connected before connects again and again while
+// strangers flood the target without a pause: at once if they have other addresses, and within a
+// second if they have its own, where a flood may be faster than a handshake.
+func TestStrangersKeepComing(t *testing.T) {
+	eachFlood(t, func(t *testing.T, s *strangers, what func(i int) error) {
+		h := s.h
+		attempt := func() error {
+			c, err := host.Connect(testContext(t), h.transport(s.v), s.v.hostOptions())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			q, err := c.OpenQueue(testContext(t), 1, 32)
+			if err != nil {
+				return err
+			}
+			return errors.Join(q.Flush(testContext(t), 1), q.Close())
+		}
+		h.must(attempt())
+		s.flood(100, what)
+		var stop atomic.Bool
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer stop.Store(true)
+		wg.Go(func() {
+			for i := 0; !stop.Load(); i++ {
+				_ = what(i)
+				if i%100 == 99 {
+					s.leave()
+				}
+			}
+		})
+		for i := range 20 {
+			err := attempt()
+			for end := time.Now().Add(time.Second); err != nil && s.from(0) == s.from(1) &&
+				time.Now().Before(end); {
+				err = attempt()
+			}
+			if err != nil {
+				t.Fatalf("round %d: %v\n%s", i, err, h.log)
+			}
+		}
+	})
+}
