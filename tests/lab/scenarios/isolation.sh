@@ -4,7 +4,7 @@
 # variants: rxe siw
 # cc: culprit
 # alone: it measures
-# limit: 400
+# limit: 500
 . "$LAB_DIR/lib.sh"
 [ "$TOPOLOGY" = two ] || skip "needs a network between host and target"
 culprits=(capsules remote-write remote-read dead-keys bad-private cm-flood half-open no-receives
@@ -100,6 +100,17 @@ for name in ${CULPRITS:-$(sample 4 "${culprits[@]}")}; do
   leak_check 65536
   wait_for 15 goroutines_back
 done
+if [ -z "$SAMPLE" ]; then
+  say "the target ends what makes no progress, although the culprit stays"
+  culprit half-open 25
+  log_has "no successful Connect command in time" || fail "half-open connections stay"
+  # On iWARP a message without a receive ends the connection at once.
+  if [ "$LINK" = rxe ]; then
+    culprit no-receives 60 | tee /run/culprit.log
+    grep -q "disconnected" /run/culprit.log || fail "queues whose host posts no receives stay"
+  fi
+  leak_check 65536
+fi
 [ "$(cat "/sys/class/nvme/$CTRL/state")" = live ] || fail "the host has lost its connection"
 host_disconnect
 # What software devices log about the culprit's queue pairs. Reconnects of the host would show.
