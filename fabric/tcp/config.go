@@ -5,7 +5,7 @@
 //
 //	listener.go  accepts connections and hands them to a group
 //	group.go     finds the connections that have something to do
-//	queue.go     the life of a connection
+//	queue.go     the life of a connection; request.go that of a command
 //	receive.go   takes bytes off a socket and cuts them into PDUs
 //	command.go   makes requests of capsules, and has the handler prepare them in batches
 //	buffers.go   memory for the data of a request
