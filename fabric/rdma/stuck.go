@@ -18,8 +18,10 @@ func (g *group) tick() {
 	waiting := false
 	for _, p := range g.pools {
 		before := now - limit/stuckPart
-		if host := p.Shortage(before); host != nil {
-			g.endStuck(p, host, before)
+		for s := range p.Shortages(before) {
+			if g.endStuck(p, s, before) {
+				break // the others may be served now
+			}
 		}
 		p.Expire(now - limit)
 		waiting = waiting || p.HasWaiters()
@@ -35,8 +37,9 @@ func (g *group) tick() {
 }
 
 // endStuck ends the queue whose request has waited longest for its host, since before a time, with
-// memory of the pool. It is one of the host that waits for memory, or of one that has more.
-func (g *group) endStuck(p *mem.Pool, waits *mem.Share, before int64) {
+// memory of the pool that is short. It is one of the host that waits for memory, or of one that has
+// more. False: there is none.
+func (g *group) endStuck(p *mem.Pool, s mem.Shortage, before int64) bool {
 	var stuck *queue
 	for q := range g.queues.all() {
 		if q.state >= queueDraining || q.failed {
@@ -44,7 +47,8 @@ func (g *group) endStuck(p *mem.Pool, waits *mem.Share, before int64) {
 		}
 		for i := range q.reqs {
 			r := &q.reqs[i]
-			if r.since < before && r.waitsForHost() && r.memory.Of(p) && p.MayTake(r.Flow, waits) {
+			if r.since < before && r.waitsForHost() && r.memory.Of(p) && s.Needs(r.Flow) &&
+				p.MayTake(r.Flow, s.Host) {
 				stuck, before = q, r.since
 			}
 		}
@@ -52,6 +56,7 @@ func (g *group) endStuck(p *mem.Pool, waits *mem.Share, before int64) {
 	if stuck != nil {
 		stuck.fail(errHolds)
 	}
+	return stuck != nil
 }
 
 // waitsForHost says whether it depends on the host alone when the request gives its memory back,

@@ -5,7 +5,7 @@
 //
 //	listener.go  accepts connections and hands them to a group
 //	group.go     finds the connections that have something to do
-//	queue.go     the life of a connection
+//	queue.go     the life of a connection; request.go that of a command
 //	receive.go   takes bytes off a socket and cuts them into PDUs
 //	command.go   makes requests of capsules, and has the handler prepare them in batches
 //	buffers.go   memory for the data of a request
@@ -89,7 +89,8 @@ type Config struct {
 	// SendTimeout is the longest time that something ready to be sent waits for the host to read.
 	SendTimeout time.Duration
 	// MemoryTimeout is the longest time that a command waits for data memory; then it fails with
-	// Command Interrupted, which hosts retry. A connection whose in-capsule data waits ends.
+	// Command Interrupted, which hosts retry; in-capsule data is discarded. After a quarter of it,
+	// a host that keeps the memory and does not move on may lose its connection.
 	MemoryTimeout time.Duration
 	// LingerTimeout is the longest time that a connection stays open after a C2HTermReq, up to
 	// MaxLingerTimeout. After an orderly end without fault it is at most one second.

@@ -23,6 +23,11 @@ type deadlines struct {
 	sendMark    uint64
 	queuedBytes uint64 // put on sendq so far
 	sentBytes   uint64
+
+	receivedBytes uint64
+	owed          int   // data bytes of R2Ts that are not complete
+	progressAt    int64 // when sent and received bytes reached progressMark, as a tick saw
+	progressMark  uint64
 }
 
 // tickPeriod is a fraction of the shortest time limit.
@@ -54,8 +59,10 @@ func (g *Group) checkDeadlines() {
 		pending = q.checkDeadlines(now) || pending
 	}
 	limit := g.t.cfg.MemoryTimeout.Nanoseconds()
-	if host := pool.Shortage(now - limit/stuckPart); host != nil {
-		g.endStuck(host, now-limit/stuckPart)
+	for s := range pool.Shortages(now - limit/stuckPart) {
+		if g.endStuck(s, now-limit/stuckPart) {
+			break // the others may be served now
+		}
 	}
 	pool.Expire(now - limit + 1)
 	if pending || pool.HasWaiters() {
@@ -84,6 +91,7 @@ func (q *queue) checkDeadlines(now int64) bool {
 		q.timedOut("the host did not read within %v what a writer waits for",
 			time.Duration(writerPatience))
 	default:
+		q.noteProgress(now)
 		return q.closeBy|q.handshakeBy|q.partialBy|q.grantBy()|q.sendBy != 0
 	}
 	return false
@@ -109,14 +117,20 @@ func (q *queue) end(why error) {
 // is none.
 func (q *queue) grantBy() int64 {
 	if r := q.grants.First(); r != nil {
-		return r.asked + q.g.t.cfg.DataTimeout.Nanoseconds()
+		return r.dataBy
 	}
 	return 0
 }
 
+// grantRate is the least rate of data for R2Ts, in bytes per second: as long as all that the host
+// was asked for takes at this rate is added to DataTimeout.
+const grantRate = 1 << 20
+
 // waitData puts r last among those that wait for the data of their R2T.
 func (q *queue) waitData(r *request) {
 	r.asked = q.now()
+	r.dataBy = r.asked + q.g.t.cfg.DataTimeout.Nanoseconds() +
+		int64(q.owed)*int64(time.Second)/grantRate
 	q.grants.Push(r, &r.node)
 	q.g.startTick()
 }
@@ -126,16 +140,16 @@ func (q *queue) waitData(r *request) {
 const stuckPart = 4
 
 // endStuck ends the connection that has waited longest for its host, since before a time, with
-// memory of the pool: otherwise commands that wait for memory would fail first. It is one of the
-// host that waits, or of one that has more.
-func (g *Group) endStuck(waits *mem.Share, before int64) {
+// memory of the pool that is short: otherwise commands that wait for memory would fail first. It is
+// one of the host that waits, or of one that has more. False: there is none.
+func (g *Group) endStuck(s mem.Shortage, before int64) bool {
 	var stuck *queue
 	for _, q := range g.queues {
 		since := q.waitsSince()
-		if since == 0 || since >= before || !q.holdsMemory() {
+		if since == 0 || since >= before || q.held(s) == 0 {
 			continue
 		}
-		if g.cfg.Memory.MayTake(q.flow, waits) {
+		if g.cfg.Memory.MayTake(q.flow, s.Host) {
 			stuck, before = q, since
 		}
 	}
@@ -143,30 +157,53 @@ func (g *Group) endStuck(waits *mem.Share, before int64) {
 		stuck.timedOut("memory is short, and the host has not moved on for %v",
 			g.t.cfg.MemoryTimeout/stuckPart)
 	}
+	return stuck != nil
 }
 
 // waitsSince is since when the queue has waited for the host to send the rest of a PDU or the data
-// of an R2T, or to read; 0 if it does not.
+// of an R2T, or to read, and has made no progress; 0 if it does not.
 func (q *queue) waitsSince() (since int64) {
 	if q.state > queueLive {
 		return 0
 	}
 	data, send := q.g.t.cfg.DataTimeout.Nanoseconds(), q.g.t.cfg.SendTimeout.Nanoseconds()
-	for _, t := range [...]int64{q.partialBy - data, q.grantBy() - data, q.sendBy - send} {
+	asked := int64(0)
+	if r := q.grants.First(); r != nil {
+		asked = r.asked
+	}
+	for _, t := range [...]int64{q.partialBy - data, asked, q.sendBy - send} {
 		if t > 0 && (since == 0 || t < since) {
 			since = t
 		}
 	}
+	if since > 0 {
+		since = max(since, q.progressAt)
+	}
 	return since
 }
 
-func (q *queue) holdsMemory() bool {
+// noteProgress notes whether the host moves on: within stuckPart of MemoryTimeout it must move as
+// large a part of the memory that its connection holds, for those that wait to get some in time.
+func (q *queue) noteProgress(now int64) {
+	moved := q.sentBytes + q.receivedBytes
+	switch {
+	case q.progressMark == 0:
+	case moved < q.progressMark:
+		return
+	default:
+		q.progressAt = now
+	}
+	q.progressMark = moved + uint64(max(q.held(mem.Shortage{})/stuckPart, 1))
+}
+
+// held returns how many bytes of data memory the queue has that would end a shortage.
+func (q *queue) held(s mem.Shortage) (n int) {
 	for _, r := range q.reqs {
-		if len(r.memory.Segs) > 0 {
-			return true
+		if s.Needs(r.Flow) {
+			n += mem.Length(r.memory.Segs)
 		}
 	}
-	return false
+	return n
 }
 
 // waitPartial sets, renews or clears the deadline for the PDU that is incomplete now.

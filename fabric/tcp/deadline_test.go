@@ -227,3 +227,47 @@ func TestStuckHolderEnds(t *testing.T) {
 		})
 	}
 }
+
+// A host that moves on keeps its connection, though all that it was asked for takes longer than
+// DataTimeout, and others wait for the memory.
+func TestSlowHostThatMovesOn(t *testing.T) {
+	h := newManual(t, options{arena: 16 << 20, cfg: Config{
+		MaxDepth: 32, DataTimeout: 10 * time.Second, MemoryTimeout: 15 * time.Second,
+	}})
+	defer h.close()
+	h.connect(pdu.Params{}, 32)
+	c := &client{tb: t}
+	for cid := range uint16(14) {
+		sqe := rw(nvme.NVMWrite, cid, 0, 1<<20, false)
+		h.send(c.capsule(&sqe, nil))
+	}
+	for cid := uint16(14); cid < 17; cid++ {
+		sqe := rw(nvme.NVMRead, cid, 0, 4<<20, false)
+		h.send(c.capsule(&sqe, nil))
+	}
+	var ttags []uint16
+	for b := h.recv(); len(b) >= pdu.R2TSize; b = b[pdu.R2TSize:] {
+		ttags = append(ttags, (*pdu.R2T)(b).TTAG())
+	}
+	if len(ttags) != 14 || !h.g.cfg.Memory.HasWaiters() {
+		t.Fatalf("%d R2Ts", len(ttags))
+	}
+	const part = 1 << 18
+	data := random(0, part)
+	for i := range 4 * len(ttags) { // 1 MiB/s
+		h.loop.advance(time.Second / 4)
+		h.turn()
+		cid, flags := i/4, pdu.Flags(0)
+		if i%4 == 3 {
+			flags = pdu.LastPDU
+		}
+		h.send(c.h2cData(flags, uint16(cid), ttags[cid], i%4*part, data))
+		h.drain()
+		if len(h.g.queues) == 0 {
+			t.Fatalf("the connection was ended after %d s", cid+1)
+		}
+	}
+	if h.g.queues[0].owed != 0 {
+		t.Errorf("%d bytes are still owed", h.g.queues[0].owed)
+	}
+}

@@ -128,6 +128,7 @@ func (q *queue) received(n, asked int) {
 	q.drained = n < asked && !q.hungUp // the end of the stream is no further event
 	q.g.moved += n
 	q.g.input -= n
+	q.receivedBytes += uint64(n)
 }
 
 // nothing handles a receive without data. It returns the number of steps made.
@@ -307,6 +308,7 @@ func (q *queue) dataComplete() {
 			q.waitData(r)
 			return
 		}
+		q.owed -= int(r.Length)
 	}
 	q.g.markReady(r)
 }

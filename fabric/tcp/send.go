@@ -137,6 +137,7 @@ func (q *queue) hasLeft(r *request) {
 		q.abandon(r)
 	default:
 		r.state = requestReceiving
+		q.owed += int(r.Length)
 		q.waitData(r)
 		if q.stalled() { // the data of r will come behind that of the stalled command
 			q.g.cfg.Memory.Promote(&q.cur.memory)

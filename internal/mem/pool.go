@@ -19,9 +19,13 @@ type Pool struct {
 	waiters  int
 	noFlow   Flow // of allocations that belong to no host
 	waiting  list.List[flowQueue]
-	// short: a host that has nothing waits for more than is free. Only flows that have little go
-	// ahead of it.
-	short bool
+	// scan counts the searches for a waiter that can be served. short is the last one in which a
+	// host that has nothing waited for more than is free. Only flows that have little go ahead of
+	// it, and of those that a share keeps waiting in the present one; see Share.keeps.
+	scan, short uint64
+	// searched: nobody can be served as long as this many bytes are available, if it is not
+	// negative. What changes more than that sets it to -1.
+	searched int
 }
 
 // Allocation is memory of a Pool, or a place in its queue. Its owner embeds it and sets Owner
@@ -35,6 +39,7 @@ type Allocation struct {
 	pool    *Pool
 	queue   *flowQueue
 	charged int // bytes
+	urgent  bool
 	orphan  bool
 
 	list  *list.List[Allocation] // that it waits in
@@ -55,7 +60,7 @@ type WaitOwner interface {
 // is rounded up to BlockMin.
 func NewPool(a *Arena, reserve int) *Pool {
 	reserve = roundUp(reserve)
-	return &Pool{arena: a, most: len(a.base) - reserve, reserve: reserve}
+	return &Pool{arena: a, most: len(a.base) - reserve, reserve: reserve, scan: 1, searched: -1}
 }
 
 // NewStagingPool makes a pool for data on its way elsewhere. What hosts and namespaces have of it
@@ -120,10 +125,10 @@ func (p *Pool) free(urgent bool) int {
 // if the flow or one with less memory waits: the caller then waits, too, or does without.
 func (p *Pool) Alloc(a *Allocation, f *Flow, n int) bool {
 	q := p.queue(f)
-	if !q.empty() || p.short && !p.isLittle(q, n) || p.free(false) < n || !p.within(q, n, false) {
+	if !q.empty() || p.yields(q, n) || p.free(false) < n || !p.within(q, n, false) {
 		return false
 	}
-	p.take(a, q, n)
+	p.take(a, q, n, false)
 	return true
 }
 
@@ -133,7 +138,7 @@ func (p *Pool) AllocReserve(a *Allocation, f *Flow, n int) bool {
 	if !q.urgent.Empty() || p.free(true) < n || !p.within(q, n, true) {
 		return false
 	}
-	p.take(a, q, n)
+	p.take(a, q, n, true)
 	return true
 }
 
@@ -155,19 +160,23 @@ func (p *Pool) AllocPromised(a *Allocation, f *Flow, n int) bool {
 		return false
 	}
 	p.promised -= roundUp(n)
-	p.take(a, p.queue(f), n)
+	p.take(a, p.queue(f), n, true)
 	return true
 }
 
 // EndPromises ends what is left of promises.
-func (p *Pool) EndPromises() { p.promised = 0 }
+func (p *Pool) EndPromises() {
+	if p.promised > 0 {
+		p.promised, p.searched = 0, -1
+	}
+}
 
 // take allocates n bytes that are free.
-func (p *Pool) take(a *Allocation, q *flowQueue, n int) {
+func (p *Pool) take(a *Allocation, q *flowQueue, n int, urgent bool) {
 	before := p.arena.Available()
 	a.Segs, _ = p.arena.Alloc(a.Segs, n)
-	a.pool, a.queue, a.charged = p, q, before-p.arena.Available()
-	p.charge(q, a.charged)
+	a.pool, a.queue, a.charged, a.urgent = p, q, before-p.arena.Available(), urgent
+	p.charge(a, 1)
 }
 
 // Of says whether a has memory of p.
@@ -178,16 +187,14 @@ func (a *Allocation) Free() {
 	if len(a.Segs) == 0 {
 		return
 	}
-	p, q := a.pool, a.queue
+	p := a.pool
+	p.searched = -1
 	p.arena.Free(a.Segs)
 	if a.orphan {
 		p.orphaned -= a.charged
-		if h := q.flow.Host; h != nil { // it was uncharged when the memory was handed over
-			h.used[p.kind] += a.charged
-			q.used += a.charged
-		}
+		a.chargeHost(1) // it was uncharged when the memory was handed over
 	}
-	p.charge(q, -a.charged)
+	p.charge(a, -1)
 	clear(a.Segs)
 	a.Segs, a.charged = a.Segs[:0], 0
 }
@@ -198,13 +205,13 @@ func (a *Allocation) HandOver() (free func()) {
 	if len(a.Segs) == 0 {
 		return func() {}
 	}
-	o := &Allocation{pool: a.pool, queue: a.queue, Segs: a.Segs, charged: a.charged, orphan: true}
-	a.Segs, a.charged = nil, 0
-	p, q := o.pool, o.queue
-	p.orphaned += o.charged
-	if h := q.flow.Host; h != nil {
-		h.used[p.kind] -= o.charged
-		q.used -= o.charged
+	o := &Allocation{
+		pool: a.pool, queue: a.queue, Segs: a.Segs, charged: a.charged,
+		urgent: a.urgent, orphan: true,
 	}
+	a.Segs, a.charged = nil, 0
+	o.pool.orphaned += o.charged
+	o.pool.searched = -1
+	o.chargeHost(-1)
 	return o.Free
 }

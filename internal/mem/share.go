@@ -6,9 +6,13 @@ import "github.com/nvmf-target/nvmf-target/internal/list"
 // as many bytes as stay free, and a namespace, of all hosts, up to namespaceFactor times. So
 // whatever one host or one device holds, and for however long, memory stays free: a host that is
 // alone may have two thirds, each of two hosts two fifths, and one namespace half. Twice as much is
-// allowed of the reserve, and to a host for a flow that has little, one part in littlePart of what
-// stays free; the namespace may then have any: a host reaches a namespace of which others hold
-// much, and one whose commands all hang in one namespace reaches others.
+// allowed to a host for a flow that has little, one part in littlePart of what stays free; the
+// namespace may then have any: a host reaches a namespace of which others hold much, and one whose
+// commands all hang in one namespace reaches others. A host that has nothing gets its first
+// allocation whatever the namespace has, and however large it is.
+//
+// What AllocReserve gives out counts by itself, with half the factors: other memory of the host may
+// be freed only by what comes behind it, so that must not keep it from getting some.
 const (
 	hostFactor      = 2
 	namespaceFactor = 1
@@ -23,10 +27,25 @@ type Share struct {
 	// Limit is the most bytes that it may have of one pool, whatever is free. 0: as above.
 	Limit int
 	used  [poolKinds]int
+	// urgent is the part of used that AllocReserve gave out.
+	urgent [poolKinds]int
+	// keeps is the Pool.scan in which one waited that the share does not allow what it asks for.
+	keeps [poolKinds]uint64
 }
 
 // Used returns the bytes of data memory that it has.
 func (s *Share) Used() int { return s.used[dataPool] }
+
+// Idle says that it has nothing of any pool.
+func (s *Share) Idle() bool { return s.used == [poolKinds]int{} }
+
+// class returns the bytes that count for an allocation of a kind of pool.
+func (s *Share) class(kind poolKind, urgent bool) int {
+	if urgent {
+		return s.urgent[kind]
+	}
+	return s.used[kind]
+}
 
 // Flow is the traffic between a host and a namespace: memory is allocated for a flow, and flows
 // that wait for memory get it in turn. It must not move.
@@ -52,6 +71,8 @@ const (
 // flowQueue is what a flow has of a pool and what it waits for, oldest first.
 type flowQueue struct {
 	flow    *Flow
+	pool    *Pool
+	next    *flowQueue // for another pool of the kind
 	used    int
 	urgent  list.List[Allocation] // of WaitReserve
 	waiting list.List[Allocation]
@@ -66,18 +87,22 @@ func (p *Pool) queue(f *Flow) *flowQueue {
 		f = &p.noFlow
 	}
 	q := &f.queues[p.kind]
-	q.flow = f
+	for q.pool != p {
+		if q.pool == nil {
+			q.pool, q.flow = p, f
+		} else if q.next == nil { // few have more than one, and only of staging memory
+			q.next = &flowQueue{pool: p, flow: f}
+			q = q.next
+		} else {
+			q = q.next
+		}
+	}
 	return q
 }
 
 // within says whether the shares allow n bytes more for a flow.
 func (p *Pool) within(q *flowQueue, n int, urgent bool) bool {
-	ns := q.flow.Namespace
-	if !p.hostWithin(q, n, urgent) {
-		return false
-	}
-	return ns == nil || p.isLittle(q, n) || p.isLarge(n) && ns.used[p.kind] == 0 ||
-		ns.used[p.kind]+n <= namespaceFactor*p.left(n, urgent)
+	return p.hostWithin(q, n, urgent) && p.namespaceWithin(q, n, urgent)
 }
 
 // hostWithin is within for the share of the host alone.
@@ -86,22 +111,31 @@ func (p *Pool) hostWithin(q *flowQueue, n int, urgent bool) bool {
 	if h == nil {
 		return true
 	}
-	used := h.used[p.kind]
 	if h.Limit > 0 {
-		return used+n <= h.Limit
+		return h.used[p.kind]+n <= h.Limit
 	}
-	left := hostFactor * p.left(n, urgent)
-	if p.isLittle(q, n) {
+	used, left := h.class(p.kind, urgent), hostFactor*p.left(n, urgent)
+	if !urgent && p.isLittle(q, n) {
 		left *= 2
 	}
-	return used+n <= left || p.isLarge(n) && used == 0
+	return used+n <= left || used == 0 && (urgent || p.isLarge(n))
 }
 
-// left is what stays free after an allocation of n bytes, twice as much of the reserve.
+// namespaceWithin is within for the share of the namespace alone.
+func (p *Pool) namespaceWithin(q *flowQueue, n int, urgent bool) bool {
+	h, ns := q.flow.Host, q.flow.Namespace
+	if ns == nil || h != nil && h.class(p.kind, urgent) == 0 || p.isLittle(q, n) {
+		return true
+	}
+	used := ns.class(p.kind, urgent)
+	return used == 0 || used+n <= namespaceFactor*p.left(n, urgent)
+}
+
+// left is what stays free after an allocation of n bytes, half as much of the reserve.
 func (p *Pool) left(n int, urgent bool) int {
 	left := max(p.free(urgent)-n, 0)
 	if urgent {
-		left *= 2
+		left /= 2
 	}
 	return left
 }
@@ -113,13 +147,25 @@ func (p *Pool) isLittle(q *flowQueue, n int) bool {
 
 func (p *Pool) isLarge(n int) bool { return n > p.most/largePart }
 
-// charge adds n bytes, maybe negative, to what a flow has.
-func (p *Pool) charge(q *flowQueue, n int) {
-	q.used += n
-	if h := q.flow.Host; h != nil {
-		h.used[p.kind] += n
+// charge adds what an allocation has, times sign, to what its flow has.
+func (p *Pool) charge(a *Allocation, sign int) {
+	a.chargeHost(sign)
+	if ns := a.queue.flow.Namespace; ns != nil {
+		ns.add(p.kind, sign*a.charged, a.urgent)
 	}
-	if ns := q.flow.Namespace; ns != nil {
-		ns.used[p.kind] += n
+}
+
+// chargeHost is charge without the namespace.
+func (a *Allocation) chargeHost(sign int) {
+	a.queue.used += sign * a.charged
+	if h := a.queue.flow.Host; h != nil {
+		h.add(a.pool.kind, sign*a.charged, a.urgent)
+	}
+}
+
+func (s *Share) add(kind poolKind, n int, urgent bool) {
+	s.used[kind] += n
+	if urgent {
+		s.urgent[kind] += n
 	}
 }

@@ -167,38 +167,70 @@ func TestTurns(t *testing.T) {
 	freeAll(held[1:])
 }
 
-// Shortage finds those whom others could help.
-func TestShortage(t *testing.T) {
+// Shortages tell whose memory would help those that wait.
+func TestShortages(t *testing.T) {
 	p := newTestPool(t, 64*mebi, 4*mebi)
 	var host, hung Share
 	var all []*Allocation
+	since := func(before int64) []Shortage { return slices.Collect(p.Shortages(before)) }
 	toHung := &Flow{Host: &host, Namespace: &hung}
 	hog(p, toHung, mebi, &all)
 	var log []string
-	u := newUser("u", &log)
+	u, v := newUser("u", &log), newUser("v", &log)
 	p.Wait(&u.w, toHung, mebi, 10)
-	if p.Shortage(20) != nil {
-		t.Error("a namespace with too much is no shortage")
+	if !slices.Equal(since(20), []Shortage{{&host, &hung}}) {
+		t.Error("the namespace has too much")
 	}
-	u.w.Cancel()
 	fresh := &Flow{Host: &host, Namespace: new(Share)}
 	hog(p, fresh, mebi, &all)
-	p.Wait(&u.w, fresh, 2*mebi, 10)
-	if p.Shortage(20) != &host {
+	p.Wait(&v.w, fresh, 2*mebi, 15)
+	if !slices.Equal(since(20), []Shortage{{&host, nil}, {&host, nil}}) {
 		t.Error("the host has too much")
 	}
-	if p.Shortage(10) != nil {
+	if len(since(15)) != 1 || len(since(10)) != 0 {
 		t.Error("nobody has waited so long")
 	}
 	u.w.Cancel()
+	v.w.Cancel()
 	rest, _ := taken(p.Alloc, p.Available())
 	p.Wait(&u.w, &Flow{Host: new(Share)}, 4096, 10)
-	if h := p.Shortage(20); h == nil || h.Used() != 0 {
+	if s := since(20); len(s) != 1 || s[0].Namespace != nil || s[0].Host.Used() != 0 {
 		t.Error("nothing is free")
 	}
 	u.w.Cancel()
 	rest.Free()
 	freeAll(all)
+}
+
+// A flow may wait in several pools of a kind, each of which serves its own waiters.
+func TestFlowOfSeveralPools(t *testing.T) {
+	var pools [2]*Pool
+	f := &Flow{Host: new(Share), Namespace: new(Share)}
+	var log []string
+	users := []*user{newUser("a", &log), newUser("b", &log)}
+	var rest [2]*Allocation
+	for i := range pools {
+		a, err := NewArena("test staging", 64<<10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pools[i] = NewStagingPool(a)
+		rest[i], _ = taken(pools[i].Alloc, 64<<10)
+		pools[i].Wait(&users[i].w, f, 4096, 0)
+	}
+	for i, p := range pools {
+		rest[i].Free()
+		if p.Serve() != 1 || p.HasWaiters() || p.Usage().Used != 4096 ||
+			users[i].w.Segs[0].Region != p.Region().ID() {
+			t.Errorf("pool %d: %v", i, log)
+		}
+	}
+	for i, u := range users {
+		u.w.Free()
+		if err := pools[i].Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // Whatever happens, the counts agree with what is allocated.
@@ -258,7 +290,9 @@ func TestSharesRandomly(t *testing.T) {
 		if got := 8*mebi - p.arena.Available(); got != total || p.Promised() != 0 {
 			t.Fatalf("%d bytes are allocated, %d counted", got, total)
 		}
-		if p.CanServe() && p.Serve() == 0 {
+		if can := p.CanServe(); can != (p.next() != nil) {
+			t.Fatalf("CanServe says %v", can)
+		} else if can && p.Serve() == 0 {
 			t.Fatal("CanServe says so, Serve does not")
 		}
 	}

@@ -1,6 +1,10 @@
 package mem
 
-import "github.com/nvmf-target/nvmf-target/internal/list"
+import (
+	"iter"
+
+	"github.com/nvmf-target/nvmf-target/internal/list"
+)
 
 // Wait queues a, which has no memory and is not waiting, for n bytes of a flow. now is the time
 // that Expire compares with.
@@ -35,7 +39,7 @@ func (p *Pool) Promote(a *Allocation) {
 		return
 	}
 	q.waiting.Remove(&a.node)
-	a.list = &q.urgent
+	a.list, p.searched = &q.urgent, -1
 	q.urgent.Push(a, &a.node)
 	for u := range q.urgent.All() {
 		if u == a {
@@ -58,46 +62,73 @@ func (a *Allocation) Cancel() {
 	if a.queue.empty() {
 		a.pool.waiting.Remove(&a.queue.node)
 	}
+	a.pool.scan++ // until the next search it keeps nobody back
+	a.pool.searched = -1
 }
 
 // Waiting says whether a waits for memory.
 func (a *Allocation) Waiting() bool { return a.node.Listed() }
 
-// next returns the first that can be served, nil if there is none. Flows take turns.
+// next returns the first that can be served, nil if there is none. Flows take turns: what one waits
+// for is not given to those behind it, unless they have little.
 func (p *Pool) next() *Allocation {
-	p.short = false
+	p.scan++
+	p.searched = -1
 	for q := range p.waiting.All() {
 		if a := q.urgent.First(); a != nil && p.free(true) >= a.size && p.within(q, a.size, true) {
 			return a
 		}
 		a := q.waiting.First()
 		switch {
-		case a == nil || p.short && !p.isLittle(q, a.size):
+		case a == nil || p.yields(q, a.size):
 		case p.free(false) >= a.size && p.within(q, a.size, false):
 			return a
-		case q.flow.Host == nil || q.flow.Host.used[p.kind] == 0 && !p.hostWithin(q, a.size, false):
-			p.short = true
+		default:
+			p.keep(q, a.size)
 		}
 	}
+	p.searched = p.arena.Available()
 	return nil
 }
 
+// keep notes what a flow that cannot be served lacks for n bytes.
+func (p *Pool) keep(q *flowQueue, n int) {
+	switch h := q.flow.Host; {
+	case h == nil, h.Limit == 0 && h.used[p.kind] == 0:
+		p.short = p.scan
+	case !p.namespaceWithin(q, n, false): // which may hang: the host may go on elsewhere
+		q.flow.Namespace.keeps[p.kind] = p.scan
+	default:
+		h.keeps[p.kind] = p.scan
+	}
+}
+
+// yields says whether a flow gets nothing because another waits.
+func (p *Pool) yields(q *flowQueue, n int) bool {
+	h, ns := q.flow.Host, q.flow.Namespace
+	kept := p.short == p.scan || h != nil && h.keeps[p.kind] == p.scan ||
+		ns != nil && ns.keeps[p.kind] == p.scan && (h == nil || h.used[p.kind] > 0)
+	return kept && !p.isLittle(q, n)
+}
+
 // CanServe says whether Serve would grant something.
-func (p *Pool) CanServe() bool { return !p.waiting.Empty() && p.next() != nil }
+func (p *Pool) CanServe() bool {
+	return !p.waiting.Empty() && p.searched != p.arena.Available() && p.next() != nil
+}
 
 // Serve grants memory to waiters while there is enough, and returns how many got it.
 func (p *Pool) Serve() (n int) {
-	if p.waiting.Empty() {
+	if p.waiting.Empty() || p.searched == p.arena.Available() {
 		return 0
 	}
 	for a := p.next(); a != nil; a = p.next() {
-		q := a.queue
+		q, urgent := a.queue, a.list == &a.queue.urgent
 		a.Cancel()
 		if !q.empty() { // the next turn is another's
 			p.waiting.Remove(&q.node)
 			p.waiting.Push(q, &q.node)
 		}
-		p.take(a, q, a.size)
+		p.take(a, q, a.size, urgent)
 		a.Owner.Granted()
 		n++
 	}
@@ -126,24 +157,35 @@ func (p *Pool) expired(before int64) *Allocation {
 	return nil
 }
 
-// Shortage returns the share of a host that has waited since before a time for memory that other
-// allocations have, of the same host or of others, nil if there is none. What waits because a
-// namespace has too much is not meant.
-func (p *Pool) Shortage(before int64) *Share {
-	for q := range p.waiting.All() {
-		a, urgent := q.urgent.First(), true
-		if a == nil {
-			a, urgent = q.waiting.First(), false
+// Shortage is what a flow has waited for: memory of Namespace, if that has too much, and otherwise
+// any that Host or one with more has.
+type Shortage struct{ Host, Namespace *Share }
+
+// Needs says whether memory of flow f would help.
+func (s Shortage) Needs(f *Flow) bool {
+	return s.Namespace == nil || f != nil && f.Namespace == s.Namespace
+}
+
+// Shortages returns what flows have waited for since before a time.
+func (p *Pool) Shortages(before int64) iter.Seq[Shortage] {
+	return func(yield func(Shortage) bool) {
+		for q := range p.waiting.All() {
+			a, urgent := q.urgent.First(), true
+			if a == nil {
+				a, urgent = q.waiting.First(), false
+			}
+			s := Shortage{Host: q.flow.Host}
+			if s.Host == nil {
+				s.Host = &Share{}
+			}
+			if p.hostWithin(q, a.size, urgent) && !p.namespaceWithin(q, a.size, urgent) {
+				s.Namespace = q.flow.Namespace
+			}
+			if a.since < before && !yield(s) {
+				return
+			}
 		}
-		if a.since >= before || p.hostWithin(q, a.size, urgent) && p.free(urgent) >= a.size {
-			continue
-		}
-		if q.flow.Host == nil {
-			return &Share{}
-		}
-		return q.flow.Host
 	}
-	return nil
 }
 
 // MayTake says whether memory of flow f may be taken from it for a host that waits: because it is

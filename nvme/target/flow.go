@@ -1,6 +1,10 @@
 package target
 
-import "github.com/nvmf-target/nvmf-target/internal/mem"
+import (
+	"maps"
+
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+)
 
 // hostShare is what one reactor knows of a host that is connected to a subsystem: its share of the
 // data memory. All controllers and queues of a host NQN are one host. Reactor only.
@@ -19,6 +23,7 @@ const unidentifiedPart = 16
 // joinHost makes the session one of its host's.
 func (s *session) joinHost(nqn string) {
 	h := s.h
+	maps.DeleteFunc(h.hosts, func(_ string, t *hostShare) bool { return t.gone() })
 	t := h.hosts[nqn]
 	if t == nil {
 		t = &hostShare{nqn: nqn}
@@ -35,10 +40,14 @@ func (s *session) leaveHost() {
 	if t == nil {
 		return
 	}
-	if t.sessions--; t.sessions == 0 {
+	if t.sessions--; t.gone() {
 		delete(s.h.hosts, t.nqn)
 	}
 }
+
+// gone says that nothing is left of the host. A transport may have memory of a queue that has ended
+// for a while: a host that connects anew has it still.
+func (t *hostShare) gone() bool { return t.sessions == 0 && t.share.Idle() }
 
 // flowTo returns the flow between the session's host and the namespace of a channel.
 func (s *session) flowTo(ch *channel) *mem.Flow {

@@ -42,6 +42,31 @@ func TestHosts(t *testing.T) {
 	}
 }
 
+// TestHostConnectsAnew: what the transport has not given back yet counts for the host when it
+// connects again.
+func TestHostConnectsAnew(t *testing.T) {
+	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
+	h := r.raw[0]
+	a := r.connectHost(1)
+	host := h.hosts[testHost]
+	var left mem.Allocation
+	if !h.memory.Alloc(&left, &host.admin, 4096) {
+		t.Fatal("no memory")
+	}
+	a.hangUp()
+	b := r.connectHost(1)
+	if h.hosts[testHost] != host || host.share.Used() != 4096 {
+		t.Error("the memory is forgotten")
+	}
+	b.hangUp()
+	left.Free()
+	other := r.connectHost(1, func(c *connectArgs) { c.host = testHost + "0" })
+	if len(h.hosts) != 1 || h.hosts[testHost] != nil {
+		t.Errorf("%d hosts are known", len(h.hosts))
+	}
+	other.hangUp()
+}
+
 // TestFlowOfNamespace: memory counts for the namespace of its command, also if another namespace
 // had its slot before; and what a device that hangs keeps counts for that alone.
 func TestFlowOfNamespace(t *testing.T) {

@@ -6,6 +6,7 @@
 #   # cpus: 1                 CPUs of the kernel
 #   # limit: 120              seconds
 #   # go-test: ./package      its test binary is built and given to the scenario as $TEST_BIN
+#   # cc: DIR                 a program of its C files, given to the scenario as $CULPRIT_BIN
 #   # alone: REASON           nothing else may run beside it
 # TARGET_BIN=FILE names the target's binary; TARGET=nvmet runs the kernel's target instead. SAMPLE=N
 # has scenarios with long matrices run a sample of them, chosen by the seed N. $NVMF_LAB_OUT keeps
@@ -19,12 +20,16 @@ script=$lab/scenarios/${1%.sh}.sh; shift
 head_value() { sed -n "s/^# $1: *//p" "$script" | head -n1; }
 variant=$(head_value variants); variant=${variant%% *}
 if [ $# -gt 0 ] && [[ $1 != *=* ]]; then variant=$1; shift; fi
-cpus=$(head_value cpus) limit=$(head_value limit) package=$(head_value go-test)
+cpus=$(head_value cpus) limit=$(head_value limit) package=$(head_value go-test) cc=$(head_value cc)
+tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
 if [ -n "$package" ]; then
   need go
-  tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
   (cd "$lab/../.." && go test -c -o "$tmp/go.test" "$package")
   set -- "$@" TEST_BIN="/run/host$tmp/go.test"
+fi
+if [ -n "$cc" ]; then
+  gcc -O2 -Wall -o "$tmp/culprit" "$lab/$cc"/*.c -libverbs -lrdmacm
+  set -- "$@" CULPRIT_BIN="/run/host$tmp/culprit"
 fi
 # siw's transmit thread can crash a kernel of several CPUs when a user-space queue pair fills its
 # socket.

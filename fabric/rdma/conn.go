@@ -1,0 +1,244 @@
+package rdma
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/admission"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/cmwire"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// conn is a connection request that passed the checks. Group.Adopt makes it the connection of a
+// queue.
+type conn struct {
+	t    *Transport
+	id   verbs.ID
+	info fabric.QueueInfo
+	// depth is the number of commands that the host sends, credits the number of responses that it
+	// receives, reads the number of RDMA READs that it serves at once.
+	depth, credits, reads int
+	// useSRQ: capsules come from a shared receive queue.
+	useSRQ bool
+	// counted has the registered memory of the queue, as slabSize says.
+	counted *admission.Conn
+
+	mu      sync.Mutex
+	q       *queue // once adopted
+	claimed bool   // adopted or closed
+	ended   error  // why the connection ended before it was adopted
+	evicted error  // why it must end, if it was evicted
+}
+
+// connectRequest accepts a connection request or rejects it. CM goroutine.
+func (t *Transport) connectRequest(ev *verbs.Event) {
+	t.mu.Lock()
+	l := t.listening[ev.Listener]
+	if l != nil {
+		l.wg.Add(1) // before Close may wait
+		defer l.wg.Done()
+	}
+	t.mu.Unlock()
+	c := &conn{t: t, id: ev.ID}
+	ev.ID.SetContext(c)
+	c.info = fabric.QueueInfo{
+		Transport: nvme.TransportRDMA, Local: unmap(ev.ID.Local()), Remote: unmap(ev.ID.Remote()),
+		CNTLID:        nvme.CNTLIDDynamic,
+		InCapsuleSize: t.cfg.InCapsuleSize, MSDBD: msdbd(t.cfg.InCapsuleSize),
+	}
+	st, why := cmwire.NoResources, "the listener is closed"
+	if l != nil {
+		c.info.PortID = l.portID
+		st, why = c.validate(&ev.Param)
+	}
+	if st == cmwire.Accepted {
+		c.useSRQ = t.useSRQ(ev.ID.Device())
+		var err error
+		c.counted, err = t.admission.Admit(c.info.Remote.Addr(), c.slabSize(), c.evict)
+		if err != nil {
+			st, why = cmwire.NoResources, err.Error()
+		}
+	}
+	if st != cmwire.Accepted {
+		log := t.log.Peer(c.info.Remote)
+		log.Warn("RDMA connection rejected", "local", c.info.Local, "status", st, "reason", why)
+		if err := c.reject(st); err != nil {
+			log.Warn("RDMA connection cannot be rejected", "err", err)
+		}
+		return
+	}
+	l.wg.Go(func() { l.accept(c) })
+}
+
+func unmap(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// validate checks what the host sent (RDMA section 3.1.4) and takes its values over.
+func (c *conn) validate(p *verbs.ConnParam) (cmwire.Status, string) {
+	cfg := &c.t.cfg
+	req, ok := cmwire.ParseReq(p.PrivateData)
+	if !ok {
+		return cmwire.InvalidLength,
+			fmt.Sprintf("private data of %d bytes, a request has %d (padding does not count)",
+				len(p.PrivateData), cmwire.ReqSize)
+	}
+	limits := cfg.limits()
+	if st, why := req.Check(&limits); st != cmwire.Accepted {
+		return st, why
+	}
+	// InitiatorDepth, as seen from here, is the number of READs that the host serves at once:
+	// writes need at least one. How many it wants to issue does not matter, it gets none: RDMA
+	// section 3.1.4.
+	if p.InitiatorDepth == 0 {
+		return cmwire.InvalidIRD, "the host serves no RDMA READ (inbound READ depth 0)"
+	}
+	c.info.QID = int(req.QID())
+	if req.QID() != 0 && req.CNTLID() != 0 { // 0: the host is older than the field
+		c.info.CNTLID = req.CNTLID()
+	}
+	c.depth = int(req.HSQSize()) + 1
+	if c.info.MaxDepth = c.depth; req.QID() == 0 {
+		c.info.MaxDepth = cfg.MaxDepth // of the I/O queues that will follow: it becomes CAP.MQES
+	}
+	c.credits = min(int(req.HRQSize()), c.depth)
+	c.reads = min(int(p.InitiatorDepth), cfg.MaxReads)
+	return cmwire.Accepted, ""
+}
+
+// inCapsule is the size of in-capsule data: RDMA section 3.3.1, none on the admin queue.
+func (c *conn) inCapsule() int {
+	if c.info.QID == 0 {
+		return 0
+	}
+	return c.info.InCapsuleSize
+}
+
+// slabSize is the registered memory that the queue has of its own, in bytes.
+func (c *conn) slabSize() int64 {
+	slots := c.depth
+	if c.useSRQ {
+		slots = 0
+	}
+	return int64(slabSize(slots, c.inCapsule(), c.depth*responseSize))
+}
+
+// useOwnReceives gives the queue receives of its own instead of an SRQ, and charges their memory.
+func (c *conn) useOwnReceives() error {
+	shared := c.slabSize()
+	c.useSRQ = false
+	return c.counted.Charge(c.slabSize() - shared)
+}
+
+// leave ends the accounting of the connection.
+func (c *conn) leave() {
+	c.counted.Uncharge()
+	c.counted.Leave()
+}
+
+// evict ends the connection, because another one takes its place. Any goroutine; the connection may
+// be anywhere between Admit and its end.
+func (c *conn) evict(why error) {
+	c.mu.Lock()
+	c.evicted = why // for mustEnd and bind
+	q := c.q
+	c.mu.Unlock()
+	if q != nil {
+		q.g.cfg.Loop.Post(func() { q.fail(why) })
+	}
+}
+
+// Node is the NUMA node of the device, negative if it has none.
+func (c *conn) Node() int {
+	if dev := c.id.Device(); dev != nil {
+		return dev.Attr().Node
+	}
+	return -1
+}
+
+// Info describes the connection.
+func (c *conn) Info() *fabric.QueueInfo { return &c.info }
+
+// Close rejects the connection with "no resources".
+func (c *conn) Close() error {
+	if err := c.claim(); err != nil {
+		return nil // it was adopted or closed
+	}
+	defer c.leave()
+	return c.reject(cmwire.NoResources)
+}
+
+var errClaimed = errors.New("the connection has been adopted or closed before")
+
+// claim lets one caller decide about the connection.
+func (c *conn) claim() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.claimed {
+		return errClaimed
+	}
+	c.claimed = true
+	return nil
+}
+
+// mustEnd says why the connection has ended, or must, before it was bound to a queue.
+func (c *conn) mustEnd() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return cmp.Or(c.ended, c.evicted)
+}
+
+// bind delivers the connection's events to q from now on. An error says that it has ended already,
+// or must.
+func (c *conn) bind(q *queue) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended == nil {
+		c.q = q
+	}
+	return cmp.Or(c.ended, c.evicted)
+}
+
+// reject rejects the request and frees the identifier; its queue pair must have been destroyed.
+func (c *conn) reject(st cmwire.Status) error {
+	var rej cmwire.Rej
+	rej.Set(st)
+	c.mu.Lock()
+	ended := c.ended != nil
+	c.mu.Unlock()
+	var err error
+	if !ended {
+		err = c.id.Reject(rej[:])
+	}
+	return errors.Join(err, c.id.Destroy())
+}
+
+// event handles an event of the connection. CM goroutine.
+func (c *conn) event(ev *verbs.Event) {
+	typ, status := ev.Type, ev.Status
+	c.mu.Lock()
+	q := c.q
+	if q == nil && endsConnection(typ) {
+		c.ended = fmt.Errorf("the connection ended before it was accepted: %v", typ)
+	}
+	c.mu.Unlock()
+	if q != nil {
+		q.g.cfg.Loop.Post(func() { q.event(typ, status) })
+	}
+}
+
+// endsConnection says whether an event ends its connection.
+func endsConnection(t verbs.EventType) bool {
+	switch t {
+	case verbs.EventDisconnected, verbs.EventDeviceRemoval, verbs.EventConnectError,
+		verbs.EventUnreachable, verbs.EventRejected,
+		verbs.EventAddrChange, verbs.EventTimewaitExit:
+		return true
+	}
+	return false
+}

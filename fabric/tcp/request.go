@@ -1,0 +1,57 @@
+package tcp
+
+import (
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/list"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+)
+
+// request is one command and what the transport knows about it.
+type request struct {
+	fabric.Request
+	node   list.Node[request] // on sendq, grants, dropped or resumed
+	memory mem.Allocation     // its memory of the pool, or its wait for it
+	// data is in-capsule data in the group's receive buffer, until Execute returns, or what sendRaw
+	// sends.
+	data    []byte
+	asked   int64  // when its R2T left, or data of that last came
+	dataBy  int64  // when more of that must have come
+	wire    int    // bytes of what is to be sent
+	recvd   uint32 // data bytes of R2Ts received
+	crc     uint32 // data digest of the response
+	tag     uint16 // index in queue.reqs
+	ttag    uint16
+	round   uint16 // counts uses, makes stale transfer tags recognisable
+	unsent  uint16 // ticks that found it on sendq
+	state   requestState
+	send    sendKind // what to send, while it is on sendq
+	damaged bool     // a data digest was wrong
+	crcDone bool
+}
+
+// requestState is the life of a command. In each state exactly one party may touch the request.
+//
+//	free -> parsed -+-> executing -> sending -> free
+//	                +-> waiting --+-> receiving -> executing
+//	                +-------------+-> granting -> receiving
+type requestState uint8
+
+const (
+	// requestFree is on the queue's free list.
+	requestFree requestState = iota
+	// requestParsed is on the group's batch for Prepare.
+	requestParsed
+	// requestWaiting is prepared and waits for data memory.
+	requestWaiting
+	// requestGranting is prepared, has memory, and its R2T is queued for sending.
+	requestGranting
+	// requestReceiving is prepared, has memory, and its data is arriving: that of its capsule, or
+	// H2CData.
+	requestReceiving
+	// requestExecuting belongs to the handler, or will in a moment.
+	requestExecuting
+	// requestSending is completed; its response is queued for sending.
+	requestSending
+)
+
+func (r *request) queue() *queue { return r.Queue.(*queue) }
