@@ -19,7 +19,7 @@ func (g *group) tick() {
 	for _, p := range g.pools {
 		before := now - limit/stuckPart
 		for s := range p.Shortages(before) {
-			if g.endStuck(p, s, before) {
+			if g.endStuck(p, s, now) {
 				break // the others may be served now
 			}
 		}
@@ -36,20 +36,23 @@ func (g *group) tick() {
 	}
 }
 
-// endStuck ends the queue whose request has waited longest for its host, since before a time, with
-// memory of the pool that is short. It is one of the host that waits for memory, or of one that has
-// more. False: there is none.
-func (g *group) endStuck(p *mem.Pool, s mem.Shortage, before int64) bool {
+// endStuck ends the queue whose request has waited longest for its host with memory of the pool
+// that is short; see mem.Pool.Patience. False: there is none.
+func (g *group) endStuck(p *mem.Pool, s mem.Shortage, now int64) bool {
 	var stuck *queue
+	longest := int64(0)
 	for q := range g.queues.all() {
 		if q.state >= queueDraining || q.failed {
 			continue
 		}
 		for i := range q.reqs {
 			r := &q.reqs[i]
-			if r.since < before && r.waitsForHost() && r.memory.Of(p) && s.Needs(r.Flow) &&
-				p.MayTake(r.Flow, s.Host) {
-				stuck, before = q, r.since
+			if !r.waitsForHost() || now-r.since <= longest || !r.memory.Of(p) {
+				continue
+			}
+			patience := p.Patience(r.Flow, s) * g.t.cfg.MemoryTimeout.Nanoseconds()
+			if patience > 0 && now-r.since > patience/stuckPart {
+				stuck, longest = q, now-r.since
 			}
 		}
 	}

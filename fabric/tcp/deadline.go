@@ -60,7 +60,7 @@ func (g *Group) checkDeadlines() {
 	}
 	limit := g.t.cfg.MemoryTimeout.Nanoseconds()
 	for s := range pool.Shortages(now - limit/stuckPart) {
-		if g.endStuck(s, now-limit/stuckPart) {
+		if g.endStuck(s, now) {
 			break // the others may be served now
 		}
 	}
@@ -136,26 +136,27 @@ func (q *queue) waitData(r *request) {
 }
 
 // stuckPart is the part of MemoryTimeout after which a host that makes no progress loses its
-// connection to one that waits for the memory.
+// connection to one that waits for the memory; see mem.Pool.Patience.
 const stuckPart = 4
 
-// endStuck ends the connection that has waited longest for its host, since before a time, with
-// memory of the pool that is short: otherwise commands that wait for memory would fail first. It is
-// one of the host that waits, or of one that has more. False: there is none.
-func (g *Group) endStuck(s mem.Shortage, before int64) bool {
+// endStuck ends the connection that has waited longest for its host with memory of the pool that is
+// short: otherwise commands that wait for memory would fail first. False: there is none.
+func (g *Group) endStuck(s mem.Shortage, now int64) bool {
 	var stuck *queue
+	longest := int64(0)
 	for _, q := range g.queues {
 		since := q.waitsSince()
-		if since == 0 || since >= before || q.held(s) == 0 {
+		if since == 0 || now-since <= longest || q.held(s) == 0 {
 			continue
 		}
-		if g.cfg.Memory.MayTake(q.flow, s.Host) {
-			stuck, before = q, since
+		patience := g.cfg.Memory.Patience(q.flow, s) * g.t.cfg.MemoryTimeout.Nanoseconds()
+		if patience > 0 && now-since > patience/stuckPart {
+			stuck, longest = q, now-since
 		}
 	}
 	if stuck != nil {
 		stuck.timedOut("memory is short, and the host has not moved on for %v",
-			g.t.cfg.MemoryTimeout/stuckPart)
+			time.Duration(longest).Round(time.Second/10))
 	}
 	return stuck != nil
 }

@@ -202,6 +202,37 @@ func TestShortages(t *testing.T) {
 	freeAll(all)
 }
 
+// TestPatience: those that have more end first, the same host late, and those with less never.
+func TestPatience(t *testing.T) {
+	p := newTestPool(t, 64*mebi, 4*mebi)
+	var all []*Allocation
+	flow := func(n int) *Flow {
+		f := &Flow{Host: new(Share), Namespace: new(Share)}
+		for range n {
+			a := new(Allocation)
+			p.Alloc(a, f, 4096)
+			all = append(all, a)
+		}
+		return f
+	}
+	waits, more, less := flow(2), flow(3), flow(1)
+	s := Shortage{Host: waits.Host}
+	for _, tt := range []struct {
+		f    *Flow
+		s    Shortage
+		want int64
+	}{
+		{more, s, 1}, {nil, s, 1}, {waits, s, 3}, {less, s, 0},
+		{more, Shortage{Host: waits.Host, Namespace: waits.Namespace}, 0},
+		{more, Shortage{Host: waits.Host, Namespace: more.Namespace}, 1},
+	} {
+		if got := p.Patience(tt.f, tt.s); got != tt.want {
+			t.Errorf("%d quarters, want %d", got, tt.want)
+		}
+	}
+	freeAll(all)
+}
+
 // A flow may wait in several pools of a kind, each of which serves its own waiters.
 func TestFlowOfSeveralPools(t *testing.T) {
 	var pools [2]*Pool

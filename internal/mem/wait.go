@@ -188,13 +188,20 @@ func (p *Pool) Shortages(before int64) iter.Seq[Shortage] {
 	}
 }
 
-// MayTake says whether memory of flow f may be taken from it for a host that waits: because it is
-// the same host, or has more.
-func (p *Pool) MayTake(f *Flow, waits *Share) bool {
-	if f == nil || f.Host == nil {
-		return true
+// Patience is the part of the longest wait for memory, in quarters, after which a connection ends
+// that has not moved on since with memory of flow f, for those that wait: one quarter if its host
+// has more than the one that waits, three if it is the same, whose network may be interrupted, and
+// never (0) if it has less.
+func (p *Pool) Patience(f *Flow, s Shortage) int64 {
+	switch {
+	case !s.Needs(f):
+		return 0
+	case f != nil && f.Host == s.Host:
+		return 3
+	case f == nil || f.Host == nil || f.Host.used[p.kind] > s.Host.used[p.kind]:
+		return 1
 	}
-	return f.Host == waits || f.Host.used[p.kind] > waits.used[p.kind]
+	return 0
 }
 
 // Close unmaps the memory; see Arena.Close.
