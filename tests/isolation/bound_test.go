@@ -20,7 +20,7 @@ const (
 	factor = 2
 	// tolerance is how much longer than alone the p99 may be in any case, since a single window is
 	// short and the machine may be busy; the best of attempts counts. With soak it is only for
-	// culprits that cannot but take CPU time.
+	// culprits that cannot but take CPU time, but not in TestAllCulprits.
 	tolerance = 20 * time.Millisecond
 	attempts  = 3
 
