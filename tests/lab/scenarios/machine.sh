@@ -6,8 +6,9 @@
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:64MiB)
 lab_up; target_start
-# The target keeps some objects of the first host, such as a completion queue.
-host_connect; host_disconnect
+# The target keeps some objects of the first host: a completion queue, registrations of the memory of
+# the namespace that was used, and that memory.
+host_connect; fio_verify first --iodepth=8 --bs=64k --size=32M; host_disconnect
 leak_mark
 host_connect --keep-alive-tmo=5 --reconnect-delay=1 --ctrl-loss-tmo=60
 busy() { load "$1" --iodepth=8 --bs=4k --size=32M --time_based --runtime="$2"; }
