@@ -222,7 +222,10 @@ func TestPatience(t *testing.T) {
 		s    Shortage
 		want int64
 	}{
-		{more, s, 1}, {nil, s, 1}, {waits, s, 3}, {less, s, 0},
+		{more, s, 1},
+		{nil, s, 1},
+		{waits, s, 3},
+		{less, s, 0},
 		{more, Shortage{Host: waits.Host, Namespace: waits.Namespace}, 0},
 		{more, Shortage{Host: waits.Host, Namespace: more.Namespace}, 1},
 	} {
