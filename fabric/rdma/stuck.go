@@ -5,11 +5,8 @@ import "github.com/nvmf-target/nvmf-target/internal/mem"
 // A host can hold up what it is sent and what is read from it: it posts no receives, or its device
 // answers slowly or not at all. What is in flight at one time must complete within SendTimeout,
 // however much completes meanwhile of what came later. When memory is short, a queue whose requests
-// wait for the host with memory for a quarter of MemoryTimeout ends, so that those who wait for
+// wait for the host with memory for too long (mem.Pool.HoldLimit) ends, so that those who wait for
 // memory get it before their commands fail.
-
-// stuckPart is that part of MemoryTimeout.
-const stuckPart = 4
 
 // tick ends or fails what has waited too long.
 func (g *group) tick() {
@@ -17,7 +14,7 @@ func (g *group) tick() {
 	now, limit := g.now(), g.t.cfg.MemoryTimeout.Nanoseconds()
 	waiting := false
 	for _, p := range g.pools {
-		before := now - limit/stuckPart
+		before := now - limit/mem.HoldPart
 		for s := range p.Shortages(before) {
 			if g.endStuck(p, s, now) {
 				break // the others may be served now
@@ -37,7 +34,7 @@ func (g *group) tick() {
 }
 
 // endStuck ends the queue whose request has waited longest for its host with memory of the pool
-// that is short; see mem.Pool.Patience. False: there is none.
+// that is short. False: there is none.
 func (g *group) endStuck(p *mem.Pool, s mem.Shortage, now int64) bool {
 	var stuck *queue
 	longest := int64(0)
@@ -50,8 +47,8 @@ func (g *group) endStuck(p *mem.Pool, s mem.Shortage, now int64) bool {
 			if !r.waitsForHost() || now-r.since <= longest || !r.memory.Of(p) {
 				continue
 			}
-			patience := p.Patience(r.Flow, s) * g.t.cfg.MemoryTimeout.Nanoseconds()
-			if patience > 0 && now-r.since > patience/stuckPart {
+			most := p.HoldLimit(r.Flow, s, g.t.cfg.MemoryTimeout.Nanoseconds())
+			if most > 0 && now-r.since > most {
 				stuck, longest = q, now-r.since
 			}
 		}

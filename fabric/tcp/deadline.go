@@ -59,7 +59,7 @@ func (g *Group) checkDeadlines() {
 		pending = q.checkDeadlines(now) || pending
 	}
 	limit := g.t.cfg.MemoryTimeout.Nanoseconds()
-	for s := range pool.Shortages(now - limit/stuckPart) {
+	for s := range pool.Shortages(now - limit/mem.HoldPart) {
 		if g.endStuck(s, now) {
 			break // the others may be served now
 		}
@@ -89,7 +89,7 @@ func (q *queue) checkDeadlines(now int64) bool {
 		q.timedOut("the host did not read within %v", c.SendTimeout)
 	case q.blocked && !q.copyUnsent():
 		q.timedOut("the host did not read within %v what a writer waits for",
-			time.Duration(writerPatience))
+			time.Duration(writerWait))
 	default:
 		q.noteProgress(now)
 		return q.closeBy|q.handshakeBy|q.partialBy|q.grantBy()|q.sendBy != 0
@@ -135,10 +135,6 @@ func (q *queue) waitData(r *request) {
 	q.g.startTick()
 }
 
-// stuckPart is the part of MemoryTimeout after which a host that makes no progress loses its
-// connection to one that waits for the memory; see mem.Pool.Patience.
-const stuckPart = 4
-
 // endStuck ends the connection that has waited longest for its host with memory of the pool that is
 // short: otherwise commands that wait for memory would fail first. False: there is none.
 func (g *Group) endStuck(s mem.Shortage, now int64) bool {
@@ -149,8 +145,8 @@ func (g *Group) endStuck(s mem.Shortage, now int64) bool {
 		if since == 0 || now-since <= longest || q.held(s) == 0 {
 			continue
 		}
-		patience := g.cfg.Memory.Patience(q.flow, s) * g.t.cfg.MemoryTimeout.Nanoseconds()
-		if patience > 0 && now-since > patience/stuckPart {
+		most := g.cfg.Memory.HoldLimit(q.flow, s, g.t.cfg.MemoryTimeout.Nanoseconds())
+		if most > 0 && now-since > most {
 			stuck, longest = q, now-since
 		}
 	}
@@ -183,7 +179,7 @@ func (q *queue) waitsSince() (since int64) {
 	return since
 }
 
-// noteProgress notes whether the host moves on: within stuckPart of MemoryTimeout it must move as
+// noteProgress notes whether the host moves on: within a HoldPart of MemoryTimeout it must move as
 // large a part of the memory that its connection holds, for those that wait to get some in time.
 func (q *queue) noteProgress(now int64) {
 	moved := q.sentBytes + q.receivedBytes
@@ -194,7 +190,7 @@ func (q *queue) noteProgress(now int64) {
 	default:
 		q.progressAt = now
 	}
-	q.progressMark = moved + uint64(max(q.held(mem.Shortage{})/stuckPart, 1))
+	q.progressMark = moved + uint64(max(q.held(mem.Shortage{})/mem.HoldPart, 1))
 }
 
 // held returns how many bytes of data memory the queue has that would end a shortage.

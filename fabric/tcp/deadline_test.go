@@ -132,7 +132,7 @@ func TestUnreadZeroCopy(t *testing.T) {
 				h.exhaust()
 			}
 			h.d.writerWaits = waits
-			ticks := int(writerPatience / h.g.tick)
+			ticks := int(writerWait / h.g.tick)
 			advance := func(n int) {
 				for range n {
 					h.loop.advance(time.Duration(h.g.tick))

@@ -309,9 +309,9 @@ func (q *queue) transmit(ofFile bool) (n int, e syscall.Errno) {
 	return n, e
 }
 
-// writerPatience is how long a writer waits, roughly, for a zero-copy read whose data the host does
+// writerWait is how long a writer waits, roughly, for a zero-copy read whose data the host does
 // not take and for whose copy there is no memory, in nanoseconds.
-const writerPatience = int64(2e9)
+const writerWait = int64(2e9)
 
 // copyUnsent copies the data of zero-copy reads that the socket has not taken since the last tick:
 // a writer may wait for the memory, and this host may never read. Reads for which there is no
@@ -325,7 +325,7 @@ func (q *queue) copyUnsent() bool {
 		if r.unsent++; r.unsent == 1 || q.copyData(r) {
 			continue
 		}
-		if int64(r.unsent)*q.g.tick >= writerPatience && q.g.cfg.Handler.WriterWaits(&r.Request) {
+		if int64(r.unsent)*q.g.tick >= writerWait && q.g.cfg.Handler.WriterWaits(&r.Request) {
 			return false
 		}
 	}

@@ -202,8 +202,8 @@ func TestShortages(t *testing.T) {
 	freeAll(all)
 }
 
-// TestPatience: those that have more end first, the same host late, and those with less never.
-func TestPatience(t *testing.T) {
+// TestHoldLimit: those that have more lose it first, the same host late, and those with less never.
+func TestHoldLimit(t *testing.T) {
 	p := newTestPool(t, 64*mebi, 4*mebi)
 	var all []*Allocation
 	flow := func(n int) *Flow {
@@ -229,7 +229,7 @@ func TestPatience(t *testing.T) {
 		{more, Shortage{Host: waits.Host, Namespace: waits.Namespace}, 0},
 		{more, Shortage{Host: waits.Host, Namespace: more.Namespace}, 1},
 	} {
-		if got := p.Patience(tt.f, tt.s); got != tt.want {
+		if got := p.HoldLimit(tt.f, tt.s, 4); got != tt.want {
 			t.Errorf("%d quarters, want %d", got, tt.want)
 		}
 	}

@@ -166,6 +166,10 @@ func (s Shortage) Needs(f *Flow) bool {
 	return s.Namespace == nil || f != nil && f.Namespace == s.Namespace
 }
 
+// HoldPart is the part of the longest wait for memory after which those that hold some without
+// progress lose it, so that the wait ends in time.
+const HoldPart = 4
+
 // Shortages returns what flows have waited for since before a time.
 func (p *Pool) Shortages(before int64) iter.Seq[Shortage] {
 	return func(yield func(Shortage) bool) {
@@ -188,18 +192,18 @@ func (p *Pool) Shortages(before int64) iter.Seq[Shortage] {
 	}
 }
 
-// Patience is the part of the longest wait for memory, in quarters, after which a connection ends
-// that has not moved on since with memory of flow f, for those that wait: one quarter if its host
-// has more than the one that waits, three if it is the same, whose network may be interrupted, and
-// never (0) if it has less.
-func (p *Pool) Patience(f *Flow, s Shortage) int64 {
+// HoldLimit returns how long memory of flow f may be held without progress while s lasts, in the
+// unit of limit, the longest wait for memory: a HoldPart of it if its host has more than the one
+// that waits, and all but that if it is the same, whose network may be interrupted. 0: there is no
+// limit.
+func (p *Pool) HoldLimit(f *Flow, s Shortage, limit int64) int64 {
 	switch {
 	case !s.Needs(f):
 		return 0
 	case f != nil && f.Host == s.Host:
-		return 3
+		return limit - limit/HoldPart
 	case f == nil || f.Host == nil || f.Host.used[p.kind] > s.Host.used[p.kind]:
-		return 1
+		return limit / HoldPart
 	}
 	return 0
 }

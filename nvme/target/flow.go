@@ -16,14 +16,14 @@ type hostShare struct {
 	sessions int
 }
 
-// unidentifiedPart is the part of the data memory that all queues have together whose host is not
+// strangersPart is the part of the data memory that all queues have together whose host is not
 // known to be allowed: those without a successful Connect, and those of discovery controllers.
-const unidentifiedPart = 16
+const strangersPart = 16
 
 // joinHost makes the session one of its host's.
 func (s *session) joinHost(nqn string) {
 	h := s.h
-	maps.DeleteFunc(h.hosts, func(_ string, t *hostShare) bool { return t.gone() })
+	maps.DeleteFunc(h.hosts, func(_ string, t *hostShare) bool { return t.unused() })
 	t := h.hosts[nqn]
 	if t == nil {
 		t = &hostShare{nqn: nqn}
@@ -40,14 +40,14 @@ func (s *session) leaveHost() {
 	if t == nil {
 		return
 	}
-	if t.sessions--; t.gone() {
+	if t.sessions--; t.unused() {
 		delete(s.h.hosts, t.nqn)
 	}
 }
 
-// gone says that nothing is left of the host. A transport may have memory of a queue that has ended
-// for a while: a host that connects anew has it still.
-func (t *hostShare) gone() bool { return t.sessions == 0 && t.share.Idle() }
+// unused says that nothing is left of the host. A transport may have memory of a queue that has
+// ended for a while: a host that connects anew has it still.
+func (t *hostShare) unused() bool { return t.sessions == 0 && t.share.Idle() }
 
 // flowTo returns the flow between the session's host and the namespace of a channel.
 func (s *session) flowTo(ch *channel) *mem.Flow {

@@ -23,11 +23,11 @@ func TestHosts(t *testing.T) {
 	}
 	limited := 0
 	for s := range h.sessions.All() {
-		if s.flow.Host == &h.unidentified {
+		if s.flow.Host == &h.strangers {
 			limited++
 		}
 	}
-	if limited != 1 || h.unidentified.Limit != h.memory.Max(nil)/unidentifiedPart {
+	if limited != 1 || h.strangers.Limit != h.memory.Max(nil)/strangersPart {
 		t.Errorf("%d queues of hosts that are not known", limited)
 	}
 	a.hangUp()

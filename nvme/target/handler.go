@@ -37,8 +37,8 @@ type Handler struct {
 	sessions     list.List[session]
 	sessionCount atomic.Int64
 
-	hosts        map[string]*hostShare // by NQN
-	unidentified mem.Share             // of queues without a host
+	hosts     map[string]*hostShare // by NQN
+	strangers mem.Share             // of queues without a host
 
 	channels  []*channel         // by namespace.slot
 	scheduled list.List[channel] // to be pushed and reaped by the next run
@@ -69,7 +69,7 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	h.reactor = backend.Reactor{Wake: cfg.Loop.Wake, EventFD: cfg.EventFD}
 	if cfg.Memory != nil {
 		h.memory, h.reactor.Memory = cfg.Memory, cfg.Memory.Region()
-		h.unidentified.Limit = cfg.Memory.Max(nil) / unidentifiedPart
+		h.strangers.Limit = cfg.Memory.Max(nil) / strangersPart
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

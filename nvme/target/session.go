@@ -22,11 +22,11 @@ type session struct {
 	info *fabric.QueueInfo
 	node list.Node[session] // in Handler.sessions
 
-	// flow is whom memory for commands without a namespace is for: unidentified until the host is
-	// known to be allowed, then hostShare.admin.
-	flow         *mem.Flow
-	unidentified mem.Flow
-	host         *hostShare // nil: as above
+	// flow is whom memory for commands without a namespace is for: stranger until the host is known
+	// to be allowed, then hostShare.admin.
+	flow     *mem.Flow
+	stranger mem.Flow
+	host     *hostShare // nil: as above
 
 	// Set by a successful Connect.
 	ctrl  *controller
@@ -89,8 +89,8 @@ func newSession(h *Handler, q fabric.Queue) *session {
 	s.stopDeadline = h.after(connectDeadline, func() {
 		s.disconnect(errors.New("no successful Connect command in time"))
 	})
-	s.unidentified.Host = &h.unidentified
-	s.flow = &s.unidentified
+	s.stranger.Host = &h.strangers
+	s.flow = &s.stranger
 	h.sessions.Push(s, &s.node)
 	h.sessionCount.Add(1)
 	return s

@@ -46,14 +46,7 @@ func (e *env) process() counts {
 // count also counts what the target has.
 func (e *env) count() counts {
 	c := e.process()
-	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
-	defer cancel()
-	list, err := e.server.Reactors(ctx)
-	e.must(err)
-	for _, r := range list {
-		c.dataMemory += r.Memory.Used
-		c.timers += r.Timers
-	}
+	c.dataMemory, c.timers = e.reactors()
 	for _, t := range []nvme.TransportType{nvme.TransportTCP, nvme.TransportRDMA} {
 		u := e.server.Transport(t).(fabric.UsageReporter).Usage()
 		c.queueMemory += u.Memory
@@ -61,6 +54,19 @@ func (e *env) count() counts {
 	}
 	c.controllers = len(e.server.Target().Controllers())
 	return c
+}
+
+// reactors returns the data memory that is allocated, and the number of timers.
+func (e *env) reactors() (memory, timers int) {
+	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	defer cancel()
+	list, err := e.server.Reactors(ctx)
+	e.must(err)
+	for _, r := range list {
+		memory += r.Memory.Used
+		timers += r.Timers
+	}
+	return memory, timers
 }
 
 // above says what is more than in the baseline, nil if nothing.

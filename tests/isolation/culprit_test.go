@@ -82,6 +82,16 @@ func (a *attack) rawQueue(ctx context.Context, p *party) (*raw, error) {
 	return r, nil
 }
 
+// send connects one more I/O queue and writes b to it, whose responses nobody reads.
+func (a *attack) send(ctx context.Context, p *party, b []byte) (*raw, error) {
+	r, err := a.rawQueue(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	_, err = r.Write(b)
+	return r, err
+}
+
 // submit puts n reads or writes of size bytes on a queue, and sends them.
 func (p *party) submit(q *host.Queue, n int, write bool, nsid uint32, size int) error {
 	for range n {

@@ -78,26 +78,19 @@ func unanswered(ctx context.Context, a *attack) error {
 		return err
 	}
 	defer p.close()
-	r, err := a.rawQueue(ctx, p)
-	if err != nil {
+	if _, err := a.send(ctx, p, sends(grants, true, nsPool, 1024, mdts)); err != nil {
 		return err
 	}
-	if _, err := r.Write(sends(grants, true, nsPool, 1024, mdts)); err != nil {
-		return err
-	}
-	a.takes(1)
 	for range halves {
-		r, err := a.rawQueue(ctx, p)
-		if err != nil {
-			break // a limit of its own
-		}
 		var op host.Op
 		op.Write(nsPool, 1024, half/blockSize, make([]byte, half), 0)
-		if _, err := r.Write(capsule(&op)[:half/2]); err != nil {
-			return err
+		if _, err := a.send(ctx, p, capsule(&op)[:half/2]); err != nil {
+			break // a limit of its own
 		}
 	}
-	sleep(ctx, 100*time.Millisecond)
+	if err := a.holdsMemory(ctx); err != nil {
+		return err
+	}
 	a.hold(ctx)
 	return nil
 }
@@ -114,11 +107,8 @@ func trickle(ctx context.Context, a *attack) error {
 		return err
 	}
 	defer p.close()
-	r, err := a.rawQueue(ctx, p)
+	r, err := a.send(ctx, p, sends(grants, true, nsPool, 1024, mdts))
 	if err != nil {
-		return err
-	}
-	if _, err := r.Write(sends(grants, true, nsPool, 1024, mdts)); err != nil {
 		return err
 	}
 	a.takes(1)
@@ -174,16 +164,13 @@ func unread(ctx context.Context, a *attack, every time.Duration) error {
 	}
 	defer p.close()
 	for range queues {
-		r, err := a.rawQueue(ctx, p)
-		if err != nil {
+		if _, err := a.send(ctx, p, sends(each, false, nsPool, 1024, mdts)); err != nil {
 			return err
 		}
-		if _, err := r.Write(sends(each, false, nsPool, 1024, mdts)); err != nil {
-			return err
-		}
-		a.takes(1)
 	}
-	sleep(ctx, 100*time.Millisecond)
+	if err := a.holdsMemory(ctx); err != nil {
+		return err
+	}
 	a.inPlace()
 	if every == 0 {
 		a.hold(ctx)
@@ -208,20 +195,14 @@ func unreadZeroCopy(ctx context.Context, a *attack, short bool) error {
 	}
 	defer p.close()
 	if short {
-		r, err := a.rawQueue(ctx, p)
-		if err != nil {
+		if _, err := a.send(ctx, p, sends(64, true, nsPool, 1024, mdts)); err != nil {
 			return err
 		}
-		if _, err := r.Write(sends(64, true, nsPool, 1024, mdts)); err != nil {
+		if err := a.holdsMemory(ctx); err != nil {
 			return err
 		}
-		sleep(ctx, 50*time.Millisecond)
 	}
-	r, err := a.rawQueue(ctx, p)
-	if err != nil {
-		return err
-	}
-	if _, err := r.Write(sends(reads, false, nsRAM, 0, size)); err != nil {
+	if _, err := a.send(ctx, p, sends(reads, false, nsRAM, 0, size)); err != nil {
 		return err
 	}
 	a.takes(1)
@@ -311,7 +292,7 @@ func bursts(ctx context.Context, a *attack) error {
 	})
 }
 
-// churn connects, reads and disconnects without an end.
+// churn connects, reads and disconnects again and again.
 func churn(ctx context.Context, a *attack) error {
 	a.inPlace()
 	return a.repeat(ctx, 20*time.Millisecond, func() error {
@@ -336,23 +317,17 @@ func brokenPDUs(ctx context.Context, a *attack) error {
 	}
 	defer p.close()
 	a.inPlace()
-	lines := a.lines()
-	began := time.Now()
+	lines, began := a.lines(), time.Now()
 	err = a.repeat(ctx, 10*time.Millisecond, func() error {
-		r, err := a.rawQueue(ctx, p)
+		// It may be refused: the last queue with this identifier has not ended yet.
+		_, err := a.send(ctx, p, []byte("GET / HTTP/1.1\r\nHost: target\r\n\r\n"))
 		if err == nil {
 			a.takes(1)
-			_, err = r.Write([]byte("GET / HTTP/1.1\r\nHost: target\r\n\r\n"))
 		}
 		for _, r := range p.raw {
 			_ = r.Close()
 		}
 		p.raw = nil
-		// The queue may not have ended when it connects again.
-		var ce *host.ConnectError
-		if ctx.Err() != nil || err != nil && !errors.As(err, &ce) {
-			return nil
-		}
 		return nil
 	})
 	return errors.Join(err, a.quiet(lines, time.Since(began)))

@@ -56,6 +56,23 @@ type attack struct {
 // takes counts a piece of what is attacked. A culprit that takes nothing tests nothing.
 func (a *attack) takes(n int) { a.took.Add(int64(n)) }
 
+// holdsMemory waits until the target has allocated data memory, for the culprit since the victim
+// has little, and counts it.
+func (a *attack) holdsMemory(ctx context.Context) error {
+	const least = 8 * mdts
+	for end := time.Now().Add(answerLimit); ; {
+		n, _ := a.reactors()
+		if n >= least || ctx.Err() != nil {
+			a.takes(n)
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the culprit holds only %d bytes of data memory", n)
+		}
+		sleep(ctx, 5*time.Millisecond)
+	}
+}
+
 // inPlace says that the attack is in place.
 func (a *attack) inPlace() { a.once.Do(func() { close(a.ready) }) }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -149,10 +150,10 @@ func (r *raw) largestLog() (int, error) {
 			if err != nil {
 				return 0, err
 			}
-			if len(b) == 24 { // a CapsuleResp
+			if (*pdu.Header)(b).Type() != pdu.TypeC2HData {
 				break
 			}
-			got += len(b) - 24
+			got += len(b) - pdu.DataSize
 		}
 		if got == size {
 			_, err := r.take() // its CapsuleResp
@@ -186,7 +187,7 @@ func halfConnects(ctx context.Context, a *attack, n int) error {
 	return nil
 }
 
-// toggleShutdown requests a shutdown and takes it back, without an end, on a discovery controller.
+// toggleShutdown requests a shutdown and takes it back, again and again, on a discovery controller.
 func toggleShutdown(ctx context.Context, a *attack) error {
 	r, err := a.dial(ctx, a.from(1))
 	if err != nil {
@@ -239,6 +240,12 @@ func flood(ctx context.Context, a *attack, fn func(*raw) error) error {
 			a.takes(1)
 		}
 	}
+	return a.besideVisits(ctx, more)
+}
+
+// besideVisits opens more connections again and again, beside a known host that must be able to
+// connect.
+func (a *attack) besideVisits(ctx context.Context, more func()) error {
 	more()
 	var errs error
 	err := a.repeat(ctx, 50*time.Millisecond, func() error {
@@ -301,15 +308,7 @@ func idleQueuePairs(ctx context.Context, a *attack) error {
 			a.takes(1)
 		}
 	}
-	more()
-	var errs error
-	err := a.repeat(ctx, 50*time.Millisecond, func() error {
-		errs = errors.Join(errs, a.visit())
-		a.inPlace()
-		more()
-		return nil
-	})
-	return errors.Join(err, errs)
+	return a.besideVisits(ctx, more)
 }
 
 // randomBytes speaks another protocol.
