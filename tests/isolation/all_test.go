@@ -52,30 +52,30 @@ func allCulprits(t *testing.T, link nvme.TransportType, seed uint64) {
 	together(victims, 50*time.Millisecond)
 	base := e.count()
 	var all outcome // alone: while the culprits attack the other target
-	var quiet []time.Duration
+	var quiet latencies
 	turns := map[string]int{}
 	window := 2 * time.Second
 	if soak {
 		window = 30 * time.Second
 	}
 	for round := uint64(0); time.Now().Before(end); round++ {
-		latencies, o := together(victims, window/4)
-		quiet = append(quiet, latencies...)
+		took, o := together(victims, window/4)
+		quiet.add(took)
 		o.keepAlives = nil
 		all.add(o)
 		for _, attacked := range []*env{other, e} {
 			ctx, cancel := context.WithCancel(context.Background())
 			stop := attacked.startAll(ctx, seed+round)
-			latencies, o = together(victims, window)
+			took, o = together(victims, window)
 			cancel()
-			took := stop()
+			taken := stop()
 			if attacked == e {
-				o.beside = latencies
-				for name, n := range took {
+				o.beside = took
+				for name, n := range taken {
 					turns[name] += n
 				}
 			} else {
-				o.alone, o.keepAlives = latencies, nil
+				o.alone, o.keepAlives = took, nil
 			}
 			all.add(o)
 			e.must(e.settles(fmt.Sprintf("what the culprits of round %d took is given back", round),
@@ -86,7 +86,7 @@ func allCulprits(t *testing.T, link nvme.TransportType, seed uint64) {
 		}
 	}
 	t.Logf("p99 without culprits %v; beside those of another target for alone: %v; turns: %v",
-		p99(quiet), &all, turns)
+		quiet.p99(), &all, turns)
 	if len(turns) == 0 {
 		t.Error("no culprit took anything")
 	}
@@ -99,20 +99,20 @@ func allCulprits(t *testing.T, link nvme.TransportType, seed uint64) {
 }
 
 // together runs the victims at the same time.
-func together(victims []*victim, d time.Duration) (latencies []time.Duration, all outcome) {
+func together(victims []*victim, d time.Duration) (took latencies, all outcome) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	for _, v := range victims {
 		wg.Go(func() {
-			list, o := v.run(d)
+			of, o := v.run(d)
 			mu.Lock()
 			defer mu.Unlock()
-			latencies = append(latencies, list...)
+			took.add(of)
 			all.add(o)
 		})
 	}
 	wg.Wait()
-	return latencies, all
+	return took, all
 }
 
 // longestTurn is how long a culprit works, or pauses, at most.

@@ -3,7 +3,6 @@ package isolation
 import (
 	"fmt"
 	"os"
-	"slices"
 	"time"
 )
 
@@ -42,27 +41,18 @@ func plan() (windows int, length time.Duration) {
 
 // outcome is what a victim has seen.
 type outcome struct {
-	alone, beside []time.Duration // latencies of reads and writes
-	keepAlives    []time.Duration // beside the culprit
-	failed        []error         // commands
-	ended         []error         // connections
+	alone, beside latencies // of reads and writes
+	keepAlives    latencies // beside the culprit
+	failed        []error   // commands
+	ended         []error   // connections
 }
 
 func (o *outcome) add(of outcome) {
-	o.alone = append(o.alone, of.alone...)
-	o.beside = append(o.beside, of.beside...)
-	o.keepAlives = append(o.keepAlives, of.keepAlives...)
+	o.alone.add(of.alone)
+	o.beside.add(of.beside)
+	o.keepAlives.add(of.keepAlives)
 	o.failed = append(o.failed, of.failed...)
 	o.ended = append(o.ended, of.ended...)
-}
-
-// p99 is the 99th percentile.
-func p99(list []time.Duration) time.Duration {
-	if len(list) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(list))
-	return sorted[len(sorted)*99/100].Round(time.Microsecond)
 }
 
 // unbroken says that no command failed and no connection ended.
@@ -74,16 +64,16 @@ func (o *outcome) unbroken() error {
 	case len(o.failed) > 0:
 		return fmt.Errorf("%d commands of the victim failed, the first: %w", len(o.failed),
 			o.failed[0])
-	case len(o.alone) == 0 || len(o.beside) == 0:
+	case o.alone.count() == 0 || o.beside.count() == 0:
 		return fmt.Errorf("the victim made %d commands alone and %d beside the culprit",
-			len(o.alone), len(o.beside))
+			o.alone.count(), o.beside.count())
 	}
 	return nil
 }
 
 // quick says that the p99 is within the bound, which for a busy culprit always has the tolerance.
 func (o *outcome) quick(busy bool) error {
-	alone, beside := p99(o.alone), p99(o.beside)
+	alone, beside := o.alone.p99(), o.beside.p99()
 	most := factor * alone
 	if !soak || busy {
 		most = max(most, alone+tolerance)
@@ -96,13 +86,6 @@ func (o *outcome) quick(busy bool) error {
 
 func (o *outcome) String() string {
 	const format = "p99 alone %v, beside %v, worst %v; worst keep-alive %v; %d failed, %d ended"
-	return fmt.Sprintf(format, p99(o.alone), p99(o.beside), worst(o.beside), worst(o.keepAlives),
+	return fmt.Sprintf(format, o.alone.p99(), o.beside.p99(), o.beside.worst(), o.keepAlives.worst(),
 		len(o.failed), len(o.ended))
-}
-
-func worst(list []time.Duration) time.Duration {
-	if len(list) == 0 {
-		return 0
-	}
-	return slices.Max(list).Round(time.Microsecond)
 }

@@ -144,8 +144,8 @@ func (r *row) measure(e *env, v *victim) (all outcome, err error) {
 	base := e.count()
 	windows, length := plan()
 	for range windows {
-		latencies, o := v.run(length)
-		o.alone, o.keepAlives = latencies, nil
+		took, o := v.run(length)
+		o.alone, o.keepAlives = took, nil
 		all.add(o)
 		err = errors.Join(err, r.beside(e, v, length, base, &all))
 		err = errors.Join(err, e.settles("what the culprit took is given back", func() error {
@@ -177,8 +177,8 @@ func (r *row) beside(e *env, v *victim, length time.Duration, base counts, all *
 		default:
 		}
 	}
-	latencies, o := v.run(length)
-	o.beside = latencies
+	took, o := v.run(length)
+	o.beside = took
 	all.add(o)
 	now := e.count()
 	cancel()

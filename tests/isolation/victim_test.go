@@ -156,7 +156,7 @@ func (v *victim) next() error {
 
 // run makes commands for a while, but at least eight, which are all kinds, and returns their
 // latencies. After the end of a connection it connects again.
-func (v *victim) run(d time.Duration) (latencies []time.Duration, o outcome) {
+func (v *victim) run(d time.Duration) (took latencies, o outcome) {
 	end := time.Now().Add(d)
 	for n := 0; n < 8 || time.Now().Before(end); n++ {
 		time.Sleep(pace)
@@ -169,11 +169,11 @@ func (v *victim) run(d time.Duration) (latencies []time.Duration, o outcome) {
 		}
 		began := time.Now()
 		err := v.next()
-		latencies = append(latencies, time.Since(began))
+		took.note(time.Since(began))
 		if err == nil && time.Since(v.alive) > aliveEvery {
 			v.alive = time.Now()
 			err = v.c.KeepAlive(context.Background())
-			o.keepAlives = append(o.keepAlives, time.Since(v.alive))
+			o.keepAlives.note(time.Since(v.alive))
 		}
 		switch {
 		case err == nil:
@@ -184,5 +184,5 @@ func (v *victim) run(d time.Duration) (latencies []time.Duration, o outcome) {
 			o.failed = append(o.failed, err)
 		}
 	}
-	return latencies, o
+	return took, o
 }

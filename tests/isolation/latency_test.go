@@ -1,0 +1,85 @@
+package isolation
+
+import (
+	"math/bits"
+	"testing"
+	"time"
+)
+
+// latencies counts latencies in buckets that are at most a 32nd wide, so that a run of any length
+// needs the same memory. nil counts nothing yet.
+type latencies []uint32
+
+// bucketBits is how many bits below its highest one a latency is told apart by.
+const bucketBits = 5
+
+func (l *latencies) note(d time.Duration) {
+	if *l == nil {
+		*l = make(latencies, 64<<bucketBits)
+	}
+	(*l)[bucket(d)]++
+}
+
+func bucket(d time.Duration) int {
+	v := uint64(max(d, 1<<bucketBits))
+	exponent := bits.Len64(v) - 1 - bucketBits
+	return exponent<<bucketBits + int(v>>exponent)
+}
+
+// upper is the longest latency of a bucket.
+func upper(i int) time.Duration {
+	exponent := i>>bucketBits - 1
+	return time.Duration((i&(1<<bucketBits-1)|1<<bucketBits)+1)<<exponent - 1
+}
+
+func (l *latencies) add(of latencies) {
+	if *l == nil && of != nil {
+		*l = make(latencies, len(of))
+	}
+	for i, n := range of {
+		(*l)[i] += n
+	}
+}
+
+func (l latencies) count() (n int) {
+	for _, c := range l {
+		n += int(c)
+	}
+	return n
+}
+
+// p99 is the 99th percentile.
+func (l latencies) p99() time.Duration {
+	for i, left := 0, l.count()*99/100; i < len(l); i++ {
+		if left -= int(l[i]); left < 0 {
+			return upper(i).Round(time.Microsecond)
+		}
+	}
+	return 0
+}
+
+// worst is the longest.
+func (l latencies) worst() (d time.Duration) {
+	for i, n := range l {
+		if n > 0 {
+			d = upper(i).Round(time.Microsecond)
+		}
+	}
+	return d
+}
+
+func TestLatencies(t *testing.T) {
+	for d := time.Duration(1); d < time.Hour; d += d/7 + 1 {
+		if up := upper(bucket(d)); up < d || up > d+max(d, 1<<bucketBits<<bucketBits)>>bucketBits {
+			t.Fatalf("%v is in a bucket up to %v", d, up)
+		}
+	}
+	var l latencies
+	for i := range 1000 {
+		l.note(time.Duration(i+1) * time.Microsecond)
+	}
+	got, most := l.p99(), l.worst()
+	if got < 991*time.Microsecond || got > 1024*time.Microsecond || most < time.Millisecond {
+		t.Errorf("p99 %v, longest %v", got, most)
+	}
+}
