@@ -1,16 +1,24 @@
 package testutil
 
 import (
+	"bytes"
 	"log/slog"
-	"strings"
 	"sync"
 )
 
 // Log is a log that a test reads while it is written. The zero Log is empty; any goroutine may use
 // it.
 type Log struct {
-	mu sync.Mutex
-	b  strings.Builder
+	mu   sync.Mutex
+	b    bytes.Buffer
+	most int
+}
+
+// Limit lets the log forget its first half when it has more than n bytes.
+func (l *Log) Limit(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.most = n
 }
 
 // Logger returns a logger that writes to the log, at all levels.
@@ -22,6 +30,9 @@ func (l *Log) Logger() *slog.Logger {
 func (l *Log) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.most > 0 && l.b.Len() > l.most {
+		l.b.Next(l.b.Len() / 2)
+	}
 	return l.b.Write(b)
 }
 
