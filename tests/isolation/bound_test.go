@@ -86,6 +86,6 @@ func (o *outcome) quick(busy bool) error {
 
 func (o *outcome) String() string {
 	const format = "p99 alone %v, beside %v, worst %v; worst keep-alive %v; %d failed, %d ended"
-	return fmt.Sprintf(format, o.alone.p99(), o.beside.p99(), o.beside.worst(), o.keepAlives.worst(),
-		len(o.failed), len(o.ended))
+	return fmt.Sprintf(format, o.alone.p99(), o.beside.p99(), o.beside.worst(),
+		o.keepAlives.worst(), len(o.failed), len(o.ended))
 }
