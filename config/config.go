@@ -35,7 +35,8 @@ type Config struct {
 	Subsystems      []Subsystem
 	ShutdownTimeout time.Duration
 
-	src *source
+	src      *source
+	settings Settings
 }
 
 // Log says what is logged and how.
@@ -64,6 +65,9 @@ type Metrics struct {
 
 // Listener is one NVMe port.
 type Listener struct {
+	// Name is "tcp 10.0.0.1:4420"; listeners after the first one with the same address and port 0
+	// have " #2" and so on behind it. No two have the same name.
+	Name      string
 	Transport nvme.TransportType
 	Address   netip.Addr
 	Port      uint16

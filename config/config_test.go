@@ -55,7 +55,7 @@ func (v *volume) Keys() []Key {
 }
 
 var testBackends = []Backend{
-	{Name: "ram", AlwaysAnswers: true, New: func() Options { return new(memory) }},
+	{Name: "ram", AlwaysAnswers: true, Volatile: true, New: func() Options { return new(memory) }},
 	{Name: "pass", Wrapper: true, New: func() Options { return new(nothing) }},
 	{Name: "null", AlwaysAnswers: true, New: func() Options { return new(memory) }},
 	{Name: "file", New: func() Options { return &volume{blockSize: 512} }},
@@ -66,15 +66,21 @@ func TestMinimalFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.src = nil
+	c.src, c.settings = nil, Settings{}
 	want := &Config{
 		Log:             Log{Level: slog.LevelInfo},
 		Reactors:        Reactors{Memory: 64 << 20, Spin: -1},
 		Disks:           disk.Engine{Name: disk.Auto},
 		ShutdownTimeout: 10 * time.Second,
 		Listeners: []Listener{
-			{Transport: nvme.TransportRDMA, Address: netip.MustParseAddr("10.0.0.1"), Port: 4420},
-			{Transport: nvme.TransportTCP, Address: netip.MustParseAddr("0.0.0.0"), Port: 4420},
+			{
+				Name: "rdma 10.0.0.1:4420", Transport: nvme.TransportRDMA,
+				Address: netip.MustParseAddr("10.0.0.1"), Port: 4420,
+			},
+			{
+				Name: "tcp 0.0.0.0:4420", Transport: nvme.TransportTCP,
+				Address: netip.MustParseAddr("0.0.0.0"), Port: 4420,
+			},
 		},
 		Subsystems: []Subsystem{{
 			SubsystemConfig: target.SubsystemConfig{
@@ -127,7 +133,7 @@ func TestEnvironmentReplacesLists(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Listener{{
-		Transport: nvme.TransportTCP, Address: netip.IPv6Loopback(), Port: 1,
+		Name: "tcp [::1]:1", Transport: nvme.TransportTCP, Address: netip.IPv6Loopback(), Port: 1,
 	}}
 	if !reflect.DeepEqual(c.Listeners, want) {
 		t.Errorf("got %+v, want %+v", c.Listeners, want)

@@ -166,11 +166,20 @@ type list[T any] struct {
 	p           *[]T
 	least, most int
 	elem        func(*T) Value
+	// ordered: the order of the entries has a meaning.
+	ordered bool
+	values  []Value
 }
 
-// List is a list; elem makes the Value of an entry and sets the entry's defaults.
+// List is a list whose order has no meaning, of mappings or Unique values; elem makes the Value of
+// an entry and sets the entry's defaults.
 func List[T any](p *[]T, least, most int, elem func(*T) Value) Value {
-	return &list[T]{p, least, most, elem}
+	return &list[T]{p: p, least: least, most: most, elem: elem}
+}
+
+// Sequence is a List whose order has a meaning.
+func Sequence[T any](p *[]T, least, most int, elem func(*T) Value) Value {
+	return &list[T]{p: p, least: least, most: most, elem: elem, ordered: true}
 }
 
 // Type implements Value.
@@ -181,6 +190,9 @@ func (l *list[T]) String() string { return "" }
 
 // entry returns the Value of an entry, for the documentation.
 func (l *list[T]) entry() Value { return l.elem(new(T)) }
+
+// decoded returns the Values of the entries that were decoded.
+func (l *list[T]) decoded() []Value { return l.values }
 
 func (l *list[T]) decode(d *decoder, n *yaml.Node, path string) {
 	if n.Kind != yaml.SequenceNode {
@@ -196,9 +208,10 @@ func (l *list[T]) decode(d *decoder, n *yaml.Node, path string) {
 			fmt.Sprintf("At most %d.", l.most))
 		return
 	}
-	*l.p = make([]T, len(n.Content))
+	*l.p, l.values = make([]T, len(n.Content)), make([]Value, len(n.Content))
 	for i, c := range n.Content {
-		d.value(l.elem(&(*l.p)[i]), c, path+"["+strconv.Itoa(i)+"]")
+		l.values[i] = l.elem(&(*l.p)[i])
+		d.value(l.values[i], c, path+"["+strconv.Itoa(i)+"]")
 	}
 }
 

@@ -22,6 +22,9 @@ type Key struct {
 	Required string
 	// Default says in the documentation what happens without the key, where the variable does not.
 	Default string
+	// Restart: a change of the key, or of any key of the section, needs a restart of the target.
+	// Changes of all others are live.
+	Restart bool
 }
 
 // NewKey makes a key that may be left out.
@@ -39,6 +42,12 @@ func (k Key) Without(text string) Key {
 	return k
 }
 
+// NeedsRestart returns the key with Restart set.
+func (k Key) NeedsRestart() Key {
+	k.Restart = true
+	return k
+}
+
 const gib = 1 << 30
 
 // keys is the schema of the file. It sets the defaults.
@@ -48,10 +57,12 @@ func (c *Config) keys() []Key {
 	c.ShutdownTimeout = 10 * time.Second
 	return []Key{
 		NewKey("log", Mapping(c.Log.keys()), "What is written to stderr."),
-		NewKey("reactors", Mapping(c.Reactors.keys()), "The polling threads that serve all I/O."),
-		NewKey("tcp", Mapping(tcpKeys(&c.TCP)), "The TCP transport."),
-		NewKey("rdma", Mapping(rdmaKeys(&c.RDMA)), "The RDMA transport."),
-		NewKey("disks", Mapping(diskKeys(&c.Disks)), "How files and disks are read and written."),
+		NewKey("reactors", Mapping(c.Reactors.keys()), "The polling threads that serve all I/O.").
+			NeedsRestart(),
+		NewKey("tcp", Mapping(tcpKeys(&c.TCP)), "The TCP transport.").NeedsRestart(),
+		NewKey("rdma", Mapping(rdmaKeys(&c.RDMA)), "The RDMA transport.").NeedsRestart(),
+		NewKey("disks", Mapping(diskKeys(&c.Disks)), "How files and disks are read and written.").
+			NeedsRestart(),
 		NewKey("metrics", Mapping{NewKey("listen", addrPort(&c.Metrics.Listen),
 			"IP address and TCP port at which Prometheus finds `/metrics`; port 0 takes any free "+
 				"one, and the log says which. Set it when you monitor the target, to an address "+
@@ -76,7 +87,8 @@ func (l *Log) keys() []Key {
 			"The least severe lines that are logged; nothing is logged per I/O. Set it to "+
 				"`debug` to find out why a host does not connect."),
 		NewKey("format", Either(&l.JSON, "text", "json"),
-			"Form of the lines. Set it to `json` when a program reads the log."),
+			"Form of the lines. Set it to `json` when a program reads the log.").
+			NeedsRestart(),
 	}
 }
 
@@ -86,7 +98,7 @@ func (r *Reactors) keys() []Key {
 		NewKey("count", Int(&r.Count, 0, 256),
 			"Number of reactors. Set it higher when the machine does nothing else, lower when "+
 				"others need its CPUs.").Without("one for each of `cpus`, else half of the CPUs"),
-		NewKey("cpus", List(&r.CPUs, 0, 256, func(cpu *int) Value {
+		NewKey("cpus", Sequence(&r.CPUs, 0, 256, func(cpu *int) Value {
 			return Unique(Int(cpu, 0, 4095), "Each reactor needs a CPU of its own.")
 		}),
 			"The CPU of each reactor. Set it when CPUs are reserved for the target, or to keep "+
@@ -251,7 +263,7 @@ func (s *Subsystem) value() Value {
 func (n *Namespace) value() Value {
 	n.Timeout = 20 * time.Second
 	storage := &n.Storage
-	return &storageValue{&storage, []Key{
+	return &storageValue{p: &storage, common: []Key{
 		NewKey("nsid", Unique(Int(&n.NSID, 1, target.MaxNSID),
 			"Give each namespace of a subsystem its own nsid."),
 			"Namespace ID, the 1 of `/dev/nvme0n1`.").Require("Add it."),

@@ -55,6 +55,8 @@ func Parse(file string, data []byte, environ []string, backends []Backend) (*Con
 			d.set(l, v.Get(l.viperKey()))
 		}
 		if d.values <= maxValues {
+			c.nameListeners()
+			c.settings = c.flatten(keys) // before validate replaces values
 			d.validate(c)
 		} else {
 			d.problems = nil

@@ -6,30 +6,32 @@ type Section struct {
 	Path, Doc string
 	// Keys are those that are not sections themselves.
 	Keys []Key
+	// Restart: changes of its keys need a restart.
+	Restart bool
 }
 
 // Sections lists the mappings of the file but for the keys of backends, in the order of the file.
 func Sections(backends []Backend) []Section {
-	return sections("", "", Mapping(new(Config).keys()), backends)
+	return sections("", Key{Value: Mapping(new(Config).keys())}, backends)
 }
 
-func sections(path, doc string, v Value, backends []Backend) []Section {
+func sections(path string, of Key, backends []Backend) []Section {
 	var keys []Key
-	switch v := v.(type) {
+	switch v := of.Value.(type) {
 	case Mapping:
 		keys = v
 	case *storageValue:
 		keys = append(v.common, backendKey(&(*v.p).Backend, backends))
 	}
-	out := []Section{{Path: path, Doc: doc}}
+	out := []Section{{Path: path, Doc: of.Doc, Restart: of.Restart}}
 	for _, k := range keys {
-		at, v := join(path, k.Name), k.Value
-		if l, ok := v.(interface{ entry() Value }); ok {
-			at, v = at+"[]", l.entry()
+		at, section := join(path, k.Name), k
+		if l, ok := k.Value.(interface{ entry() Value }); ok {
+			at, section.Value = at+"[]", l.entry()
 		}
-		switch v.(type) {
+		switch section.Value.(type) {
 		case Mapping, *storageValue:
-			out = append(out, sections(at, k.Doc, v, backends)...)
+			out = append(out, sections(at, section, backends)...)
 		default:
 			out[0].Keys = append(out[0].Keys, k)
 		}

@@ -16,6 +16,8 @@ type Backend struct {
 	Wrapper bool
 	// AlwaysAnswers: no command takes longer than it takes to copy its data.
 	AlwaysAnswers bool
+	// Volatile: the content ends with the target.
+	Volatile bool
 	// New makes the options of one storage, with their defaults.
 	New func() Options
 }
@@ -53,6 +55,10 @@ func (s *Storage) Layers(path string) (paths []string, layers []*Storage) {
 type storageValue struct {
 	p      **Storage
 	common []Key
+
+	// backend and keys are what was decoded; keys begin with common.
+	backend *Backend
+	keys    []Key
 }
 
 // Type implements Value.
@@ -75,7 +81,8 @@ func (v *storageValue) decode(d *decoder, n *yaml.Node, path string) {
 	if *v.p == nil {
 		*v.p = new(Storage)
 	}
-	s, b := *v.p, d.backendOf(n)
+	v.backend = d.backendOf(n)
+	s, b := *v.p, v.backend
 	keys := append(slices.Clone(v.common), backendKey(&s.Backend, d.backends))
 	if b != nil {
 		s.Options = b.New()
@@ -87,6 +94,7 @@ func (v *storageValue) decode(d *decoder, n *yaml.Node, path string) {
 			})
 		}
 	}
+	v.keys = keys
 	given := d.entries(n, path, keys, func(name string) (what, hint string) {
 		return d.foreignKey(b, name)
 	})

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"net/netip"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -43,8 +42,7 @@ func (d *decoder) listener(l *Listener, path string) {
 		d.add(path+".tos", "listeners with transport: tcp have none", "Delete it.")
 	}
 	if l.Address.IsValid() && l.Port != 0 {
-		d.once("listener", fmt.Sprintf("%v %v", l.Transport, netip.AddrPortFrom(l.Address, l.Port)),
-			path, "Delete one of the two listeners.")
+		d.once("listener", l.Name, path, "Delete one of the two listeners.")
 	}
 }
 

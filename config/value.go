@@ -22,6 +22,8 @@ type Value interface {
 	String() string
 	// decode reports what is wrong at path; the variable then keeps its default.
 	decode(d *decoder, n *yaml.Node, path string)
+	// flatten adds to o what has been decoded, if it is not the default; at is the key.
+	flatten(o *object, at setting)
 }
 
 // scalar is a Value of one word.
@@ -31,6 +33,10 @@ type scalar struct {
 	get       func() string
 	// set sets the variable, or says what is wrong: unfit if the word is of another type.
 	set func(n *yaml.Node) (what, hint string)
+
+	// decoded: there was a value instead of initial.
+	decoded bool
+	initial string
 }
 
 const unfit = "unfit"
@@ -42,6 +48,7 @@ func (s *scalar) Type() string { return s.doc }
 func (s *scalar) String() string { return s.get() }
 
 func (s *scalar) decode(d *decoder, n *yaml.Node, path string) {
+	s.decoded, s.initial = true, s.get()
 	what, hint := unfit, "Write one value."
 	if n.Kind == yaml.ScalarNode {
 		what, hint = s.set(n)

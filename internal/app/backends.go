@@ -23,7 +23,7 @@ import (
 var backends = []config.Backend{
 	{
 		Name: "ram", Doc: "Memory of this machine; its content ends with the target.",
-		AlwaysAnswers: true, New: newRAM,
+		AlwaysAnswers: true, Volatile: true, New: newRAM,
 	},
 	{Name: "file", Doc: "A file; one that is missing is created with `size`.", New: newFile},
 	{

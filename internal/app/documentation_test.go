@@ -38,7 +38,8 @@ Environment variables override keys outside of lists: ` + "`NVMF_TARGET_`" + ` a
 ` + "`NVMF_TARGET_LOG_LEVEL=debug`, `NVMF_TARGET_REACTORS_CPUS='[2, 3]'`" + `. The value is YAML. A whole list can be replaced, too:
 ` + "`NVMF_TARGET_LISTENERS='[{transport: tcp, address: 0.0.0.0}]'`." + `
 
-Most of the keys below need not be set: each says when to.
+Most of the keys below need not be set: each says when to. Changes are live: a target that runs takes them over without a pause, but
+for keys and sections that say that a change needs a restart.
 `
 
 const backendsHead = `
@@ -56,6 +57,9 @@ under their key ` + "`of`, which is a mapping of `backend`" + ` and its keys, to
         length: 64KiB
         of: {backend: error, operations: [write], one_in: 1000, of: {backend: ram, size: 1GiB}}
 ` + "```" + `
+
+Changes of ` + "`backend`, `of`" + ` and the keys below are live, unless the namespace has been in memory (` + "`ram`" + `): its content would be lost, so the change
+needs a restart.
 `
 
 // TestDocumentation: docs/configuration.md has every key, with its default and its limits.
@@ -66,6 +70,9 @@ func TestDocumentation(t *testing.T) {
 		title := "The file"
 		if s.Path != "" {
 			title = "`" + s.Path + "`"
+		}
+		if s.Restart {
+			s.Doc += " A change needs a restart."
 		}
 		writeSection(&b, "## "+title, s.Doc, s.Keys)
 	}
@@ -94,6 +101,9 @@ func writeSection(b *strings.Builder, title, doc string, keys []config.Key) {
 			def = "required"
 		case def == "" && text != "":
 			def = "`" + text + "`"
+		}
+		if k.Restart {
+			k.Doc += " A change needs a restart."
 		}
 		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", k.Name, def, k.Value.Type(), k.Doc)
 	}

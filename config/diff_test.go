@@ -1,0 +1,371 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// settings parses a file.
+func settings(t *testing.T, text string) Settings {
+	t.Helper()
+	c, err := parse(t, text)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return c.Settings()
+}
+
+// lines is a plan of the changes.
+func lines(changes []Change) string {
+	var b strings.Builder
+	for _, c := range changes {
+		fmt.Fprintln(&b, c)
+	}
+	return b.String()
+}
+
+const diffBase = `
+listeners:
+  - {transport: tcp, address: 10.0.0.1}
+  - {transport: tcp, address: 10.0.0.2, port: 0}
+  - {transport: tcp, address: 10.0.0.2, port: 0}
+subsystems:
+  - nqn: nqn.2026-11.io.nvmf-target:a
+    hosts: [nqn.2026-11.io.nvmf-target:h1, nqn.2026-11.io.nvmf-target:h2]
+    namespaces:
+      - {nsid: 1, backend: ram, size: 1GiB}
+      - {nsid: 2, backend: file, path: /a2, size: 1GiB}
+      - {nsid: 3, backend: pass, of: {backend: pass, of: {backend: file, path: /a3, size: 1GiB}}}
+      - {nsid: 4, backend: pass, of: {backend: ram, size: 1GiB}}
+  - nqn: nqn.2026-11.io.nvmf-target:b
+    allow_any_host: true
+    namespaces: [{nsid: 1, backend: "null", size: 1GiB}]
+`
+
+func TestDiff(t *testing.T) {
+	const h3 = "nqn.2026-11.io.nvmf-target:h3"
+	for _, test := range []struct {
+		name    string
+		replace []string // in diffBase: old, new, ...
+		more    string   // is appended
+		want    string
+	}{
+		{"nothing", nil, "", ""},
+		{
+			"defaults written out",
+			[]string{
+				"10.0.0.1}", "10.0.0.1, port: 4420, tos: 0, on_unavailable: wait}",
+				"path: /a2,", "path: /a2, read_only: false, io_timeout: 20000ms, block_size: 512B,",
+			},
+			"log: {level: info}\nmetrics: {listen: \"\"}\nreactors: {cpus: [], memory: 65536KiB}\n",
+			"",
+		},
+		{
+			"another form of the same",
+			[]string{"size: 1GiB", "size: 1024MiB"},
+			"shutdown_timeout: 10000ms\n", "",
+		},
+		{
+			"live keys of the file", nil,
+			"log: {level: debug}\nmetrics: {listen: '127.0.0.1:9500'}\n",
+			"~ log.level: info -> debug, metrics.listen: unset -> 127.0.0.1:9500\n",
+		},
+		{
+			"keys that need a restart", nil,
+			"log: {format: json}\nreactors: {cpus: [3, 2], spin: 0s}\nrdma: {in_capsule_size: 0}\n",
+			"~ log.format: text -> json (needs a restart), " +
+				"reactors.cpus: unset -> [3, 2] (needs a restart), " +
+				"reactors.spin: unset -> 0s (needs a restart), " +
+				"rdma.in_capsule_size: 4KiB -> 0B (needs a restart)\n",
+		},
+		{
+			"listeners",
+			[]string{
+				"10.0.0.1}", "10.0.0.1, on_unavailable: fail}\n" +
+					"  - {transport: rdma, address: \"::1\", tos: 104}",
+				"  - {transport: tcp, address: 10.0.0.2, port: 0}\nsub", "sub",
+			},
+			"",
+			"- listener tcp 10.0.0.2:0 #2\n" +
+				"~ listener tcp 10.0.0.1:4420: on_unavailable: wait -> fail\n" +
+				"+ listener rdma [::1]:4420: tos: 104\n",
+		},
+		{
+			"hosts one by one",
+			[]string{"nqn.2026-11.io.nvmf-target:h1", h3},
+			"",
+			"~ subsystem nqn.2026-11.io.nvmf-target:a: hosts: + " + h3 +
+				", hosts: - nqn.2026-11.io.nvmf-target:h1\n",
+		},
+		{
+			"storage",
+			[]string{
+				"backend: file, path: /a2, size: 1GiB", "backend: ram, size: 1GiB",
+				"path: /a3", "path: /a4, block_size: 4KiB",
+				"of: {backend: ram, size: 1GiB}", "of: {backend: ram, size: 2GiB}",
+				`"null", size: 1GiB`, `"null", size: 2GiB`,
+			},
+			"",
+			"~ namespace 2 of nqn.2026-11.io.nvmf-target:a: backend: file -> ram, " +
+				"path: /a2 -> unset\n" +
+				"~ namespace 3 of nqn.2026-11.io.nvmf-target:a: of.of.path: /a3 -> /a4, " +
+				"of.of.block_size: 512B -> 4KiB\n" +
+				"~ namespace 4 of nqn.2026-11.io.nvmf-target:a: " +
+				"of.size: 1GiB -> 2GiB (needs a restart)\n" +
+				"~ namespace 1 of nqn.2026-11.io.nvmf-target:b: size: 1GiB -> 2GiB\n",
+		},
+		{
+			"the order",
+			[]string{
+				"10.0.0.1", "10.0.0.3", // another listener
+				"target:b", "target:c", // another subsystem
+				"    hosts:", "    serial: \"1  2\"\n    hosts:",
+				"nsid: 3", "nsid: 5", // another namespace
+				"/a2,", "/a2, read_only: true,",
+			},
+			"shutdown_timeout: 20s\n",
+			"- listener tcp 10.0.0.1:4420\n" +
+				"- namespace 3 of nqn.2026-11.io.nvmf-target:a\n" +
+				"- namespace 1 of nqn.2026-11.io.nvmf-target:b\n" +
+				"- subsystem nqn.2026-11.io.nvmf-target:b\n" +
+				"~ subsystem nqn.2026-11.io.nvmf-target:a: serial: unset -> 1  2\n" +
+				"~ namespace 2 of nqn.2026-11.io.nvmf-target:a: read_only: false -> true\n" +
+				"+ subsystem nqn.2026-11.io.nvmf-target:c: allow_any_host: true\n" +
+				"+ namespace 1 of nqn.2026-11.io.nvmf-target:c: backend: null, size: 1GiB\n" +
+				"+ namespace 5 of nqn.2026-11.io.nvmf-target:a: backend: pass, " +
+				"of.backend: pass, of.of.backend: file, of.of.size: 1GiB, of.of.path: /a3\n" +
+				"+ listener tcp 10.0.0.3:4420\n" +
+				"~ shutdown_timeout: 10s -> 20s\n",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			wanted := diffBase
+			for i := 0; i < len(test.replace); i += 2 {
+				wanted = strings.Replace(wanted, test.replace[i], test.replace[i+1], 1)
+			}
+			got := lines(Diff(settings(t, diffBase), settings(t, wanted+test.more)))
+			if got != test.want {
+				t.Errorf("got\n%swant\n%s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestDiffMarksStorage(t *testing.T) {
+	wanted := strings.Replace(diffBase, "/a3", "/a4", 1)
+	wanted = strings.Replace(wanted, "nsid: 3,", "nsid: 3, read_only: true,", 1)
+	got := Diff(settings(t, diffBase), settings(t, wanted))
+	want := []KeyChange{
+		{Key: "read_only", Old: "false", New: "true"},
+		{Key: "of.of.path", Old: "/a3", New: "/a4", Storage: true},
+	}
+	if len(got) != 1 || !slices.Equal(got[0].Keys, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestChangesCannotForgeLines(t *testing.T) {
+	const text = "tcp: {congestion_control: \"a\\n+ b\"}\n"
+	if got := lines(Diff(settings(t, diffBase), settings(t, diffBase+text))); got !=
+		`~ tcp.congestion_control: unset -> "a\n+ b" (needs a restart)`+"\n" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestDiffOfRandomFiles: what holds for every pair of configurations.
+func TestDiffOfRandomFiles(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	a, changed := randomFile(r), 0
+	for range 1000 {
+		b := randomFile(r)
+		from, to := settings(t, written(r, a)), settings(t, written(r, b))
+		if same := Diff(to, settings(t, written(r, b))); len(same) > 0 {
+			t.Fatalf("the order of lists changes\n%s", lines(same))
+		}
+		changes := Diff(from, to)
+		changed += len(changes)
+		if got := applied(t, from, changes); !maps.EqualFunc(got, flat(to), maps.Equal) {
+			t.Fatalf("got  %v\nwant %v\n%s", got, flat(to), lines(changes))
+		}
+		merged := Merge(from, to)
+		for _, c := range Diff(from, merged) {
+			for _, k := range c.Keys {
+				if k.Restart {
+					t.Fatalf("a merge needs a restart: %v", c)
+				}
+			}
+		}
+		for _, c := range Diff(merged, to) {
+			for _, k := range c.Keys {
+				if c.Op != Modify || !k.Restart {
+					t.Fatalf("a merge is without a live change: %v", c)
+				}
+			}
+		}
+		a = b
+	}
+	if changed < 1000 {
+		t.Errorf("only %d changes", changed)
+	}
+}
+
+// flat returns settings as a map.
+func flat(s Settings) map[Object]map[settingID]string {
+	m := map[Object]map[settingID]string{}
+	for _, o := range s.objects {
+		m[o.Object] = map[settingID]string{}
+		for _, s := range o.settings {
+			m[o.Object][s.id()] = s.value
+		}
+	}
+	return m
+}
+
+// applied carries out changes one by one, which must be possible in their order.
+func applied(t *testing.T, running Settings, changes []Change) map[Object]map[settingID]string {
+	t.Helper()
+	m, unset := flat(running), map[Object]map[string]string{}
+	for _, o := range running.objects {
+		unset[o.Object] = map[string]string{}
+		for _, s := range o.settings {
+			unset[o.Object][s.key] = s.unset
+		}
+	}
+	for _, c := range changes {
+		keys, exists := m[c.Object]
+		if exists != (c.Op != Add) {
+			t.Fatalf("not possible: %v", c)
+		}
+		switch c.Op {
+		case Add:
+			if _, ok := m[Object{Kind: KindSubsystem, NQN: c.NQN}]; !ok && c.Kind == KindNamespace {
+				t.Fatalf("its subsystem does not exist: %v", c)
+			}
+			keys = map[settingID]string{}
+			m[c.Object] = keys
+		case Remove:
+			delete(m, c.Object)
+			for o := range m {
+				if c.Kind == KindSubsystem && o.NQN == c.NQN {
+					t.Fatalf("it still has namespaces: %v", c)
+				}
+			}
+		}
+		for _, k := range c.Keys {
+			switch id := (settingID{key: k.Key}); {
+			case k.Entry:
+				if k.Old != "" {
+					delete(keys, settingID{k.Key, k.Old})
+				} else {
+					keys[settingID{k.Key, k.New}] = k.New
+				}
+			case k.New == unset[c.Object][k.Key]:
+				delete(keys, id)
+			default:
+				keys[id] = k.New
+			}
+		}
+	}
+	return m
+}
+
+// sequence is a list whose order has a meaning.
+type sequence []any
+
+// randomFile makes a valid configuration of mappings, lists and words.
+func randomFile(r *rand.Rand) map[string]any {
+	some := func(m map[string]any, key string, values ...any) {
+		if i := r.IntN(2 * len(values)); i < len(values) {
+			m[key] = values[i]
+		}
+	}
+	section := func() map[string]any { return map[string]any{} }
+	log, reactors, tcp := section(), section(), section()
+	some(log, "level", "debug", "info", "warn")
+	some(log, "format", "text", "json")
+	some(reactors, "cpus", sequence{1, 2}, sequence{2, 1}, sequence{1})
+	some(reactors, "spin", "0s", "1ms", "1000us")
+	some(tcp, "congestion_control", "", "dctcp", "bbr")
+	some(tcp, "data_digest", true, false)
+	var listeners, subsystems []any
+	for i := range 1 + r.IntN(4) {
+		l := map[string]any{"transport": "tcp", "address": "10.0.0.1", "port": i % 3 * 4420}
+		if i%3 > 0 { // port 0 is counted, so the order has a meaning
+			some(l, "on_unavailable", "wait", "fail")
+		}
+		listeners = append(listeners, l)
+	}
+	for i := range 4 {
+		if i > 0 && r.IntN(2) == 0 {
+			continue
+		}
+		s := map[string]any{
+			"nqn":   fmt.Sprintf("nqn.2026-11.io.nvmf-target:s%d", i),
+			"hosts": []any{"nqn.2026-11.io.nvmf-target:h0"},
+		}
+		for j := range 3 {
+			if r.IntN(2) == 0 {
+				s["hosts"] = append(s["hosts"].([]any), fmt.Sprintf("nqn.2026-11.io.h:%d", j))
+			}
+		}
+		some(s, "serial", "1", "2")
+		some(s, "max_io_queues", 128, 4)
+		var namespaces []any
+		for j := range 1 + r.IntN(3) {
+			n := randomStorage(r, fmt.Sprintf("/disk%d.%d", i, j))
+			n["nsid"] = j + 1
+			some(n, "read_only", true, false)
+			some(n, "eui64", fmt.Sprintf("%016X", 16*i+j+10))
+			namespaces = append(namespaces, n)
+		}
+		s["namespaces"] = namespaces
+		subsystems = append(subsystems, s)
+	}
+	return map[string]any{
+		"log": log, "reactors": reactors, "tcp": tcp, "listeners": listeners,
+		"subsystems": subsystems,
+	}
+}
+
+func randomStorage(r *rand.Rand, path string) map[string]any {
+	size := []any{"1MiB", "1024KiB", "2MiB"}[r.IntN(3)]
+	switch r.IntN(4) {
+	case 0:
+		return map[string]any{"backend": "ram", "size": size}
+	case 1:
+		return map[string]any{"backend": "null", "size": size}
+	case 2:
+		return map[string]any{"backend": "pass", "of": randomStorage(r, path)}
+	}
+	return map[string]any{
+		"backend": "file", "path": path, "size": size, "block_size": 512 << r.IntN(2),
+	}
+}
+
+// written is a random text of a file.
+func written(r *rand.Rand, v any) string {
+	var parts []string
+	switch v := v.(type) {
+	case map[string]any:
+		keys := slices.Sorted(maps.Keys(v))
+		for _, i := range r.Perm(len(keys)) {
+			parts = append(parts, keys[i]+": "+written(r, v[keys[i]]))
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	case []any:
+		for _, i := range r.Perm(len(v)) {
+			parts = append(parts, written(r, v[i]))
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case sequence:
+		return strings.ReplaceAll(fmt.Sprint([]any(v)), " ", ", ")
+	case string:
+		return strconv.Quote(v)
+	}
+	return fmt.Sprint(v)
+}
