@@ -35,6 +35,7 @@ type Config struct {
 	Subsystems      []Subsystem
 	ShutdownTimeout time.Duration
 
+	includes []string
 	src      *source
 	settings Settings
 }

@@ -20,7 +20,10 @@ type decoder struct {
 	backends []Backend
 	variable string // the environment variable being read, "" for the file
 	values   int
-	used     map[string]string // the paths of values that may appear only once
+	used     map[string]string     // the paths of values that may appear only once
+	files    map[*yaml.Node]string // the files of all nodes of included files
+	environ  map[string]string
+	expanded int // bytes of variables in the values
 }
 
 // value decodes a node, which may be an alias.
@@ -34,14 +37,11 @@ func (d *decoder) value(v Value, n *yaml.Node, path string) {
 func (d *decoder) enter(n *yaml.Node, path string) (*yaml.Node, bool) {
 	d.places[path] = d.placeOf(n)
 	d.values++
-	for n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
-	return n, d.values <= maxValues
+	return resolved(n), d.values <= maxValues
 }
 
 func (d *decoder) placeOf(n *yaml.Node) place {
-	return place{line: n.Line, column: n.Column, variable: d.variable}
+	return place{file: d.files[n], line: n.Line, column: n.Column, variable: d.variable}
 }
 
 // once reports a value that another key of the same kind already has.
@@ -54,8 +54,8 @@ func (d *decoder) once(kind, value, path, hint string) {
 		d.used[kind+" "+value] = path
 		return
 	}
-	d.add(path, fmt.Sprintf("%s is used already by %s (line %d)", printable(value), first,
-		d.find(first).line), hint)
+	d.add(path, fmt.Sprintf("%s is used already by %s (%s)", printable(value), first,
+		d.other(d.find(first), d.find(path))), hint)
 }
 
 // Mapping is a mapping of keys to values.
@@ -110,7 +110,7 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []Key,
 		}
 		same := slices.IndexFunc(given, func(e entry) bool { return e.key == &keys[index] })
 		if same >= 0 {
-			d.addAt(at, sub, fmt.Sprintf("given twice, first in line %d", given[same].node.Line),
+			d.addAt(at, sub, "given twice, first in "+d.other(d.placeOf(given[same].node), at),
 				"Delete one of the two.")
 			continue
 		}

@@ -56,6 +56,7 @@ func (c *Config) keys() []Key {
 	c.RDMA.SetDefaults()
 	c.ShutdownTimeout = 10 * time.Second
 	return []Key{
+		c.includeKey(),
 		NewKey("log", Mapping(c.Log.keys()), "What is written to stderr."),
 		NewKey("reactors", Mapping(c.Reactors.keys()), "The polling threads that serve all I/O.").
 			NeedsRestart(),

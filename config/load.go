@@ -41,10 +41,14 @@ func Load(file string, environ []string, backends []Backend) (*Config, error) {
 
 // Parse checks the text of a configuration file; file is its name for messages. See Load.
 func Parse(file string, data []byte, environ []string, backends []Backend) (*Config, error) {
-	d := &decoder{source: newSource(file), backends: backends, used: map[string]string{}}
+	d := newDecoder(file, environ, backends)
 	c := &Config{src: d.source}
 	keys := c.keys()
-	if doc := d.document(data); doc != nil {
+	doc := d.document("", data)
+	if doc != nil {
+		doc = d.include(c, keys, doc, maxFile-len(data))
+	}
+	if len(d.problems) == 0 {
 		// viper lays the environment over the file; both are YAML nodes until they are decoded.
 		v := viper.NewWithOptions(viper.KeyDelimiter(keyDelimiter))
 		if err := v.MergeConfigMap(d.tree(keys, doc, "")); err != nil {
@@ -70,8 +74,20 @@ func Parse(file string, data []byte, environ []string, backends []Backend) (*Con
 	return c, nil
 }
 
-// document parses the file; nil if it is not one YAML document.
-func (s *source) document(data []byte) *yaml.Node {
+func newDecoder(file string, environ []string, backends []Backend) *decoder {
+	d := &decoder{
+		source: newSource(file), backends: backends, used: map[string]string{},
+		files: map[*yaml.Node]string{}, environ: map[string]string{},
+	}
+	for _, e := range environ {
+		name, value, _ := strings.Cut(e, "=")
+		d.environ[name] = value
+	}
+	return d
+}
+
+// document parses a file, "" is the main file; nil if it is not one YAML document.
+func (s *source) document(file string, data []byte) *yaml.Node {
 	if len(data) > maxFile {
 		s.add("", fmt.Sprintf("the file is larger than %v", Size(maxFile)),
 			"Is it a configuration file?")
@@ -80,20 +96,22 @@ func (s *source) document(data []byte) *yaml.Node {
 	var doc, more yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	switch err := dec.Decode(&doc); {
+	case errors.Is(err, io.EOF) && file != "":
+		return nil // a file of comments
 	case errors.Is(err, io.EOF):
 		s.add("", "the file is empty", "A configuration needs listeners and subsystems.")
 		return nil
 	case err != nil:
-		s.syntaxError(err)
+		s.syntaxError(file, err)
 		return nil
 	}
 	switch err := dec.Decode(&more); {
 	case err == nil:
-		s.addAt(place{line: more.Line, column: more.Column}, "",
+		s.addAt(place{file: file, line: more.Line, column: more.Column}, "",
 			"a second YAML document begins here", "Delete the line \"---\" and merge the two.")
 		return nil
 	case !errors.Is(err, io.EOF):
-		s.syntaxError(err)
+		s.syntaxError(file, err)
 		return nil
 	}
 	return doc.Content[0]
@@ -131,6 +149,9 @@ type leaf struct {
 func leaves(keys []Key, path string) (out []leaf) {
 	for i, k := range keys {
 		at := join(path, k.Name)
+		if at == includeKey {
+			continue
+		}
 		if section, ok := k.Value.(Mapping); ok {
 			out = append(out, leaves(section, at)...)
 		} else {
@@ -158,8 +179,8 @@ func (d *decoder) set(l leaf, from any) {
 
 var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
-func (s *source) syntaxError(err error) {
-	text, at := err.Error(), place{}
+func (s *source) syntaxError(file string, err error) {
+	text, at := err.Error(), place{file: file}
 	if m := yamlLine.FindStringSubmatch(text); m != nil {
 		text = text[len(m[0]):]
 		at.line, _ = strconv.Atoi(m[1])

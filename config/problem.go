@@ -20,7 +20,7 @@ type Problem struct {
 	What string
 	Hint string
 
-	line, column int
+	place
 }
 
 // Error is one line: "nvmf.yaml:12:9: subsystems[0].namespaces[1].sise: unknown key. Did you mean
@@ -52,10 +52,11 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Sort puts the problems into the order of the file.
+// Sort puts the problems into the order of the file, those of included files after it.
 func (ps Problems) Sort() {
 	slices.SortStableFunc(ps, func(a, b Problem) int {
-		return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
+		return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.line, b.line),
+			cmp.Compare(a.column, b.column))
 	})
 }
 
@@ -74,8 +75,9 @@ type source struct {
 	problems Problems
 }
 
-// place is a position in the file, or the name of an environment variable.
+// place is a position in a file, or the name of an environment variable.
 type place struct {
+	file         string // "" is the main file
 	line, column int
 	variable     string
 }
@@ -95,19 +97,30 @@ func (s *source) add(path, what, hint string) {
 }
 
 func (s *source) addAt(at place, path, what, hint string) {
-	p := Problem{
-		Place: s.file, Path: path, What: what, Hint: hint, line: at.line,
-		column: at.column,
-	}
-	switch {
-	case at.variable != "":
+	p := Problem{Place: s.where(at), Path: path, What: what, Hint: hint, place: at}
+	if at.variable != "" {
 		p.Place = "environment variable " + at.variable
-	case at.line > 0 && at.column > 0:
-		p.Place = fmt.Sprintf("%s:%d:%d", s.file, at.line, at.column)
-	case at.line > 0:
-		p.Place = fmt.Sprintf("%s:%d", s.file, at.line)
+	} else if at.line > 0 && at.column > 0 {
+		p.Place += fmt.Sprintf(":%d", at.column)
 	}
 	s.problems = append(s.problems, p)
+}
+
+// where is "FILE:LINE", or "FILE" without a line.
+func (s *source) where(at place) string {
+	file := cmp.Or(at.file, s.file)
+	if at.line == 0 {
+		return file
+	}
+	return fmt.Sprintf("%s:%d", file, at.line)
+}
+
+// other is where another place is, for a message about the place at.
+func (s *source) other(other, at place) string {
+	if other.file == at.file {
+		return fmt.Sprintf("line %d", other.line)
+	}
+	return s.where(other)
 }
 
 // find is the place of path or of what encloses it.

@@ -127,11 +127,8 @@ func (d *decoder) backendOf(n *yaml.Node) *Backend {
 		if n.Content[i].Value != "backend" {
 			continue
 		}
-		value := n.Content[i+1]
-		for value.Kind == yaml.AliasNode {
-			value = value.Alias
-		}
-		return d.backend(value.Value)
+		name, _, _ := d.expand(resolved(n.Content[i+1]))
+		return d.backend(name)
 	}
 	return nil
 }

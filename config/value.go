@@ -51,7 +51,10 @@ func (s *scalar) decode(d *decoder, n *yaml.Node, path string) {
 	s.decoded, s.initial = true, s.get()
 	what, hint := unfit, "Write one value."
 	if n.Kind == yaml.ScalarNode {
-		what, hint = s.set(n)
+		word := *n
+		if word.Value, what, hint = d.expand(n); what == "" {
+			what, hint = s.set(&word)
+		}
 	}
 	switch {
 	case what == unfit && n.Tag == "!!null" && n.Value == "":

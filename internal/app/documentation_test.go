@@ -38,6 +38,9 @@ Environment variables override keys outside of lists: ` + "`NVMF_TARGET_`" + ` a
 ` + "`NVMF_TARGET_LOG_LEVEL=debug`, `NVMF_TARGET_REACTORS_CPUS='[2, 3]'`" + `. The value is YAML. A whole list can be replaced, too:
 ` + "`NVMF_TARGET_LISTENERS='[{transport: tcp, address: 0.0.0.0}]'`." + `
 
+In values that are text, sizes and durations among them, ` + "`${NAME}`" + ` stands for the environment variable NAME, which must be set;
+` + "`$${`" + ` is written for the characters ` + "`${`" + `.
+
 Most of the keys below need not be set: each says when to. Changes are live: a target that runs takes them over without a pause, but
 for keys and sections that say that a change needs a restart.
 `

@@ -1,0 +1,296 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	// maxFiles is how many files may be included.
+	maxFiles = 1024
+	// maxMerged is more than has to be copied for a configuration of maxValues.
+	maxMerged = 4 * maxValues
+)
+
+// includeKey is the only key that is read before all files are known. It has no variable.
+const includeKey = "include"
+
+func (c *Config) includeKey() Key {
+	return NewKey(includeKey, Sequence(&c.includes, 0, maxFiles, func(p *string) Value {
+		return checked(p, "path", func(s string) (what, hint string) {
+			if _, err := filepath.Match(s, ""); err != nil || s == "" {
+				return fmt.Sprintf("%q is not a path or pattern", printable(s)),
+					"Write for instance conf.d/*.yaml."
+			}
+			return "", ""
+		})
+	}), "More files, which are read as if they were part of this one. A pattern with `*`, `?` or "+
+		"`[a-z]` stands for the files that match, by name, but for those that begin with a dot; "+
+		"paths begin at the directory of this file. Lists of listeners and subsystems continue "+
+		"those of the files before, and entries of several files with the same `nqn` are one "+
+		"subsystem: one of them describes it, the others have only `nqn`, `hosts` and "+
+		"`namespaces`. No other key may be in two files, and included files include no others. "+
+		"Set it when several people or programs write parts of the configuration.").
+		Without("none")
+}
+
+// merger adds included files to the file that includes them.
+type merger struct {
+	*decoder
+	root *yaml.Node
+	keys []Key
+	// copies are the nodes that were made here: all others may have aliases.
+	copies map[*yaml.Node]bool
+	// merged counts the nodes that were copied and added.
+	merged int
+	// described has the index of each NQN among the first entries of subsystems.
+	described map[string]int
+	entries   int
+}
+
+// include returns the file together with the files that it includes, of which at most left bytes
+// are read.
+func (d *decoder) include(c *Config, keys []Key, root *yaml.Node, left int) *yaml.Node {
+	root = resolved(root)
+	at := slot(root, includeKey)
+	if at == nil {
+		return root
+	}
+	i := slices.IndexFunc(keys, func(k Key) bool { return k.Name == includeKey })
+	d.value(keys[i].Value, *at, includeKey)
+	m := merger{
+		decoder: d, root: root, keys: keys, copies: map[*yaml.Node]bool{},
+		described: map[string]int{},
+	}
+	m.own(&m.root)
+	seen := map[string]bool{filepath.Clean(d.file): true}
+	for i, pattern := range c.includes {
+		path := fmt.Sprintf("%s[%d]", includeKey, i)
+		for _, name := range d.matches(pattern, path) {
+			if seen[name] {
+				continue
+			}
+			seen[name] = true
+			data, err := readRegular(name, left)
+			left -= len(data)
+			switch {
+			case err != nil:
+				d.addAt(d.find(path), path, err.Error(), "Correct the path, or the file.")
+			case left < 0 || len(seen) > maxFiles+1:
+				d.add(path, fmt.Sprintf("more than %d files or %v", maxFiles, Size(maxFile)),
+					"Are these files of a configuration?")
+				return m.root
+			default:
+				m.file(shown(name), data)
+			}
+		}
+	}
+	if m.merged > maxMerged {
+		d.values = m.merged // too many
+	}
+	return m.root
+}
+
+// matches returns the files that a pattern stands for.
+func (d *decoder) matches(pattern, path string) []string {
+	if d.bad[path] {
+		return nil
+	}
+	if !filepath.IsAbs(pattern) {
+		pattern = filepath.Join(filepath.Dir(d.file), pattern)
+	}
+	if !strings.ContainsAny(pattern, "*?[") {
+		return []string{filepath.Clean(pattern)}
+	}
+	names, _ := filepath.Glob(pattern) // whose syntax has been checked
+	return slices.DeleteFunc(names, func(name string) bool {
+		return strings.HasPrefix(filepath.Base(name), ".") &&
+			!strings.HasPrefix(filepath.Base(pattern), ".")
+	})
+}
+
+// readRegular reads up to most+1 bytes of a regular file.
+func readRegular(name string, most int) ([]byte, error) {
+	info, err := os.Stat(name) // before open, which may block or do harm to other files
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &os.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")}
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, int64(most)+1))
+}
+
+// file adds a file to the root.
+func (m *merger) file(name string, data []byte) {
+	doc := m.document(name, data)
+	if doc == nil {
+		return
+	}
+	m.belongs(doc, name)
+	if doc = resolved(doc); doc.Kind != yaml.MappingNode {
+		m.addAt(m.placeOf(doc), "", "must be a mapping of keys to values, not "+kindName(doc),
+			"Write it like the file that includes it.")
+		return
+	}
+	m.mapping(m.root, doc, func(key *yaml.Node, at **yaml.Node, value *yaml.Node) bool {
+		switch key.Value {
+		case includeKey:
+			m.addAt(m.placeOf(key), includeKey, "included files cannot include others",
+				"Name these files in "+m.source.file+".")
+			return true
+		case "subsystems":
+			return m.subsystems(at, value)
+		case "listeners":
+			return m.extend(at, value, yaml.SequenceNode)
+		}
+		i := slices.IndexFunc(m.keys, func(k Key) bool { return k.Name == key.Value })
+		if i < 0 {
+			return false
+		}
+		_, section := m.keys[i].Value.(Mapping)
+		return section && m.extend(at, value, yaml.MappingNode)
+	})
+}
+
+// belongs notes the file that nodes are from.
+func (d *decoder) belongs(n *yaml.Node, file string) {
+	d.files[n] = file
+	for _, c := range n.Content {
+		d.belongs(c, file)
+	}
+}
+
+// mapping adds the entries of from to those of into, which is a copy. Those that both have are
+// added by extend; if that returns false they come twice, which is reported when they are decoded.
+func (m *merger) mapping(into, from *yaml.Node,
+	extend func(key *yaml.Node, at **yaml.Node, value *yaml.Node) bool,
+) {
+	for i := 0; i+1 < len(from.Content) && m.merged <= maxMerged; i += 2 {
+		key, value := from.Content[i], from.Content[i+1]
+		m.merged++
+		if at := slot(into, key.Value); at == nil || !extend(key, at, resolved(value)) {
+			into.Content = append(into.Content, key, value)
+		}
+	}
+}
+
+// extend appends the content of from to that of *at if both are of this kind.
+func (m *merger) extend(at **yaml.Node, from *yaml.Node, kind yaml.Kind) bool {
+	if resolved(*at).Kind != kind || from.Kind != kind {
+		return false
+	}
+	m.own(at)
+	if m.merged += len(from.Content); m.merged <= maxMerged {
+		(*at).Content = append((*at).Content, from.Content...)
+	}
+	return true
+}
+
+// own replaces a node by a copy whose content may be changed.
+func (m *merger) own(at **yaml.Node) {
+	if m.copies[*at] {
+		return
+	}
+	n := *resolved(*at)
+	n.Content = slices.Clone(n.Content)
+	m.merged += len(n.Content)
+	m.files[&n] = m.files[*at]
+	m.copies[&n] = true
+	*at = &n
+}
+
+// subsystems appends subsystems to the list at *at, or adds to those of earlier files.
+func (m *merger) subsystems(at **yaml.Node, from *yaml.Node) bool {
+	if resolved(*at).Kind != yaml.SequenceNode || from.Kind != yaml.SequenceNode {
+		return false
+	}
+	m.own(at)
+	list := *at
+	for ; m.entries < len(list.Content); m.entries++ {
+		if nqn := m.nqn(list.Content[m.entries]); nqn != "" {
+			m.described[nqn] = m.entries
+		}
+	}
+	for _, entry := range from.Content {
+		if i, ok := m.described[m.nqn(entry)]; ok {
+			m.subsystem(&list.Content[i], resolved(entry), i)
+		} else {
+			list.Content = append(list.Content, entry)
+		}
+	}
+	return true
+}
+
+// subsystem adds to the subsystem at *at, which is entry i of its list.
+func (m *merger) subsystem(at **yaml.Node, from *yaml.Node, i int) {
+	first, second := description(resolved(*at)), description(from)
+	if first != nil && second != nil {
+		m.addAt(m.placeOf(second), fmt.Sprintf("subsystems[%d].%s", i, printable(second.Value)),
+			"this subsystem is described in "+m.where(m.placeOf(first))+" already",
+			"Write it there: this entry can only have nqn, hosts and namespaces.")
+		return
+	}
+	m.own(at)
+	m.mapping(*at, from, func(key *yaml.Node, at **yaml.Node, value *yaml.Node) bool {
+		switch key.Value {
+		case "nqn":
+			return true
+		case "hosts", "namespaces":
+			return m.extend(at, value, yaml.SequenceNode)
+		}
+		return false
+	})
+}
+
+// nqn is the NQN of an entry of subsystems, or "".
+func (m *merger) nqn(entry *yaml.Node) string {
+	if at := slot(resolved(entry), "nqn"); at != nil {
+		text, _, _ := m.expand(resolved(*at))
+		return text
+	}
+	return ""
+}
+
+// description is the first key of a subsystem that only one entry can have, or nil.
+func description(entry *yaml.Node) *yaml.Node {
+	for i := 0; i+1 < len(entry.Content); i += 2 {
+		if !slices.Contains([]string{"nqn", "hosts", "namespaces"}, entry.Content[i].Value) {
+			return entry.Content[i]
+		}
+	}
+	return nil
+}
+
+// slot is where a mapping has the value of a key; nil: it does not have the key.
+func slot(n *yaml.Node, key string) **yaml.Node {
+	if n.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Kind == yaml.ScalarNode && n.Content[i].Value == key {
+			return &n.Content[i+1]
+		}
+	}
+	return nil
+}
+
+// resolved is the node that n stands for.
+func resolved(n *yaml.Node) *yaml.Node {
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n
+}
