@@ -24,7 +24,7 @@ const includeKey = "include"
 
 func (c *Config) includeKey() Key {
 	return NewKey(includeKey, Sequence(&c.includes, 0, maxFiles, func(p *string) Value {
-		return checked(p, "path", func(s string) (what, hint string) {
+		return checked(p, "path", schema{"minLength": 1}, func(s string) (what, hint string) {
 			if _, err := filepath.Match(s, ""); err != nil || s == "" {
 				return fmt.Sprintf("%q is not a path or pattern", printable(s)),
 					"Write for instance conf.d/*.yaml."

@@ -15,7 +15,8 @@ import (
 // This file has the Values of names and identifiers of NVMe, and of IP addresses.
 
 func nqn(p *string, hint string, check func(string) error) Value {
-	return Unique(checked(p, "NQN", func(s string) (what, hint string) {
+	rules := schema{"pattern": `^nqn\.`, "maxLength": nvme.NQNMaxLength}
+	return Unique(checked(p, "NQN", rules, func(s string) (what, hint string) {
 		if err := check(s); err != nil {
 			return err.Error(), "An NQN is nqn.YYYY-MM.REVERSED.DOMAIN:NAME or " +
 				"nqn.2014-08.org.nvmexpress:uuid:UUID, 223 bytes at most."
@@ -34,7 +35,9 @@ func subsystemNQN(s string) error {
 // ascii is one of the strings of Identify Controller, of printable ASCII characters (Base sections
 // 1.4.2 and 5.1.13.2.1).
 func ascii(p *string, size int) Value {
-	return checked(p, fmt.Sprintf("up to %d characters", size), func(s string) (what, hint string) {
+	rules := schema{"pattern": "^[ -~]*$", "maxLength": size}
+	doc := fmt.Sprintf("up to %d characters", size)
+	return checked(p, doc, rules, func(s string) (what, hint string) {
 		if len(s) > size {
 			return fmt.Sprintf("%d characters, but NVMe has room for %d", len(s), size),
 				"Shorten it."
@@ -59,7 +62,8 @@ func id(p *uuid.UUID) Value {
 		}
 		return p.String()
 	}
-	return unique{parsed("UUID", get, func(s string) (what, hint string) {
+	rules := schema{"pattern": "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"}
+	return unique{parsed("UUID", rules, get, func(s string) (what, hint string) {
 		id, err := uuid.Parse(s)
 		if err != nil || len(s) != 36 || id == uuid.Nil {
 			return fmt.Sprintf("%q is not a UUID", printable(s)),
@@ -79,7 +83,8 @@ func hexadecimal(p []byte) Value {
 		return ""
 	}
 	doc := fmt.Sprintf("%d hexadecimal digits", 2*len(p))
-	return unique{parsed(doc, get, func(s string) (what, hint string) {
+	rules := schema{"pattern": fmt.Sprintf("^[0-9a-fA-F]{%d}$", 2*len(p))}
+	return unique{parsed(doc, rules, get, func(s string) (what, hint string) {
 		b, err := hex.DecodeString(s)
 		if err != nil || len(b) != len(p) || strings.Trim(s, "0") == "" {
 			return fmt.Sprintf("%q is not %s other than all zeroes", printable(s), doc),

@@ -24,12 +24,15 @@ type Value interface {
 	decode(d *decoder, n *yaml.Node, path string)
 	// flatten adds to o what has been decoded, if it is not the default; at is the key.
 	flatten(o *object, at setting)
+	// schema returns the JSON Schema of what may be written.
+	schema(backends []Backend) schema
 }
 
 // scalar is a Value of one word.
 type scalar struct {
 	// name is what must be written, with its article, and doc the same for the documentation.
 	name, doc string
+	rules     schema
 	get       func() string
 	// set sets the variable, or says what is wrong: unfit if the word is of another type.
 	set func(n *yaml.Node) (what, hint string)
@@ -86,7 +89,7 @@ func Bool(p *bool) Value { return boolean(p, true) }
 // boolean is true or false; true sets the variable to yes, false to the opposite.
 func boolean(p *bool, yes bool) Value {
 	return &scalar{
-		name: "true or false", doc: "true or false",
+		name: "true or false", doc: "true or false", rules: schema{"type": "boolean"},
 		get: func() string { return strconv.FormatBool(*p == yes) },
 		set: func(n *yaml.Node) (what, hint string) {
 			b, err := strconv.ParseBool(n.Value)
@@ -103,7 +106,8 @@ func boolean(p *bool, yes bool) Value {
 func Int[T ~int | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64](p *T, least, most int) Value {
 	return &scalar{
 		name: "a whole number", doc: fmt.Sprintf("number, %d to %d", least, most),
-		get: func() string { return fmt.Sprint(*p) },
+		rules: schema{"type": "integer", "minimum": least, "maximum": most},
+		get:   func() string { return fmt.Sprint(*p) },
 		set: func(n *yaml.Node) (what, hint string) {
 			if n.Tag != "!!int" {
 				return unfit, "Write a whole number without quotes or unit."
@@ -142,7 +146,10 @@ func Bytes[T ~int | ~int64](p *T, least, most, unit Size) Value {
 		doc += fmt.Sprintf(", a multiple of %d", unit)
 	}
 	return &scalar{
-		name: "a size in bytes", doc: doc, get: func() string { return Size(*p).String() },
+		name: "a size in bytes", doc: doc, rules: orVariable(schema{
+			"type": []string{"integer", "string"}, "minimum": least, "maximum": most,
+			"pattern": `^[0-9]+(\s*([KMGTP]i?|k)?B)?$`,
+		}), get: func() string { return Size(*p).String() },
 		set: func(n *yaml.Node) (what, hint string) {
 			hint = "Write a whole number with a unit, such as 10GiB; units: " + sizeUnits + "."
 			if n.Tag != "!!str" && n.Tag != "!!int" {
@@ -167,6 +174,9 @@ func Bytes[T ~int | ~int64](p *T, least, most, unit Size) Value {
 func Duration(p *time.Duration, least, most time.Duration) Value {
 	return &scalar{
 		name: "a duration", doc: "duration, " + duration(least) + " to " + duration(most),
+		rules: textSchema(schema{
+			"pattern": `^\+?(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|[uµμ]s|ms|s|m|h))+)$`,
+		}),
 		get: func() string { return duration(*p) },
 		set: func(n *yaml.Node) (what, hint string) {
 			hint = "Write a number with a unit, such as 50us, 10ms or 5s."
@@ -195,10 +205,12 @@ func duration(d time.Duration) string {
 	return s
 }
 
-// parsed is a text that set parses. doc is its Type.
-func parsed(doc string, get func() string, set func(text string) (what, hint string)) Value {
+// parsed is a text that set parses. doc is its Type, rules what a schema can say of it.
+func parsed(doc string, rules schema, get func() string,
+	set func(text string) (what, hint string),
+) Value {
 	return &scalar{
-		name: "text", doc: doc, get: get,
+		name: "text", doc: doc, rules: textSchema(rules), get: get,
 		set: func(n *yaml.Node) (what, hint string) {
 			if n.Tag != "!!str" {
 				return unfit, "Put it in quotes: " + strconv.Quote(printable(n.Value)) + "."
@@ -210,17 +222,19 @@ func parsed(doc string, get func() string, set func(text string) (what, hint str
 
 // Text is any text.
 func Text(p *string) Value {
-	return checked(p, "text", func(string) (what, hint string) { return "", "" })
+	return checked(p, "text", nil, func(string) (what, hint string) { return "", "" })
 }
 
 // checked is a text with a check.
-func checked(p *string, doc string, check func(text string) (what, hint string)) Value {
-	return parsed(doc, func() string { return *p }, func(text string) (what, hint string) {
-		if what, hint = check(text); what == "" {
-			*p = text
-		}
-		return what, hint
-	})
+func checked(p *string, doc string, rules schema, check func(text string) (what, hint string),
+) Value {
+	return parsed(doc, rules, func() string { return *p },
+		func(text string) (what, hint string) {
+			if what, hint = check(text); what == "" {
+				*p = text
+			}
+			return what, hint
+		})
 }
 
 // unmarshaled is a text for a type that parses it; check may reject the result.
@@ -229,7 +243,8 @@ func unmarshaled[T any, P interface {
 	encoding.TextUnmarshaler
 	fmt.Stringer
 }](p P, doc, hint string, check func(T) (what, hint string)) Value {
-	return parsed(doc, func() string { return p.String() }, func(text string) (string, string) {
+	get := func() string { return p.String() }
+	return parsed(doc, nil, get, func(text string) (string, string) {
 		v := P(new(T))
 		if err := v.UnmarshalText([]byte(text)); err != nil {
 			return fmt.Sprintf("%q is not an %s", printable(text), doc), hint
@@ -263,7 +278,8 @@ func Choose[T comparable](p *T, choices ...Choice[T]) Value {
 		}
 		return ""
 	}
-	return parsed("one of "+list, get, func(text string) (what, hint string) {
+	rules := schema{"enum": words}
+	return parsed("one of "+list, rules, get, func(text string) (what, hint string) {
 		for _, c := range choices {
 			if c.Word == text {
 				*p = c.Meaning
@@ -316,7 +332,8 @@ const pathKind = "path"
 
 // Path is an absolute path of storage.
 func Path(p *string) Value {
-	return unique{checked(p, "absolute path", func(s string) (what, hint string) {
+	rules := schema{"pattern": "^/"}
+	return unique{checked(p, "absolute path", rules, func(s string) (what, hint string) {
 		if !filepath.IsAbs(s) {
 			return fmt.Sprintf("%q is not an absolute path", printable(s)), "Begin it with /."
 		}

@@ -68,6 +68,14 @@ func command() *cobra.Command {
 			},
 		}),
 		&cobra.Command{
+			Use:   "schema",
+			Short: "Print the JSON Schema of the configuration file, for editors",
+			Args:  cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return app.Schema(c.OutOrStdout())
+			},
+		},
+		&cobra.Command{
 			Use:   "version",
 			Short: "Print the version and what is built in",
 			Args:  cobra.NoArgs,

@@ -1,0 +1,17 @@
+package app
+
+import (
+	"io"
+
+	"github.com/nvmf-target/nvmf-target/config"
+)
+
+// Schema writes the JSON Schema of the configuration file.
+func Schema(w io.Writer) error {
+	text, err := config.Schema(backends)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(text)
+	return err
+}

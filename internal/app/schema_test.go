@@ -1,0 +1,192 @@
+package app
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nvmf-target/nvmf-target/config"
+)
+
+// schema compiles the schema as editors do.
+func schema(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	var text bytes.Buffer
+	if err := Schema(&text); err != nil {
+		t.Fatal(err)
+	}
+	doc, err := jsonschema.UnmarshalJSON(&text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("nvmf-target.json", doc); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile("nvmf-target.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestSchemaAcceptsWhatTheParserAccepts(t *testing.T) {
+	s := schema(t)
+	_, example, _ := strings.Cut(documentationHead, "```yaml")
+	example, _, _ = strings.Cut(example, "```")
+	_, wrapped, _ := strings.Cut(backendsHead, "```yaml")
+	wrapped, _, _ = strings.Cut(wrapped, "```")
+	const more = `
+include: [none/*.yaml]
+log: {level: debug, format: json}
+reactors: {count: 0x2, cpus: [2, 3], memory: 67108864, spin: 50us}
+tcp: {congestion_control: dctcp, header_digest: false, in_capsule_size: 1 MiB}
+rdma: {in_capsule_size: 0, srq_size: 4096, queue_memory: 2GB}
+disks: {engine: io_uring, sqpoll: true}
+metrics: {listen: "[::1]:9500"}
+shutdown_timeout: 1m0.5s
+listeners: [{transport: tcp, address: "${ADDRESS}", on_unavailable: "${WAIT}"}]
+subsystems:
+  - nqn: ${NQN}
+    hosts: ["nqn.2014-08.org.nvmexpress:uuid:${HOST}"]
+    serial: ${SERIAL_OF_THE_SUBSYSTEM}
+    max_transfer: ${TRANSFER}
+    namespaces:
+      - {nsid: 1, backend: nvme, path: "${DISK}", io_timeout: "${TIMEOUT}", uuid: "${ID}"}
+      - {nsid: 2, backend: file, path: /disk, size: 10GiB, eui64: "0123456789abcdef"}
+`
+	environ := []string{
+		"ADDRESS=::", "WAIT=fail", "NQN=nqn.2026-11.io:a", "TRANSFER=128KiB", "DISK=/dev/ng0n1",
+		"HOST=5c1ab4b5-6c4c-4f6e-9a2b-2a3f7f3d1c01", "TIMEOUT=0s",
+		"ID=5c1ab4b5-6c4c-4f6e-9a2b-2a3f7f3d1c02", "SERIAL_OF_THE_SUBSYSTEM=1",
+	}
+	for name, text := range map[string]string{
+		"test": validFile, "docs": example, "docs, backends": example + wrapped, "more": more,
+	} {
+		if _, err := Parse("test.yaml", []byte(text), environ); err != nil {
+			t.Errorf("%s: not valid: %v", name, err)
+		}
+		var v any
+		if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Validate(v); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// beyond are parts of the parser's errors that a schema cannot find, and why.
+var beyond = map[string]string{
+	"is used already by":        "two values are compared",
+	"would have no effect":      "two keys are compared",
+	"no host may connect":       "two keys are compared",
+	"is not a multiple of":      "a size with a unit, or two keys are compared",
+	"is not a power of two":     "arithmetic",
+	"is more than a quarter":    "two keys are compared",
+	"is above cntlid_max":       "two keys are compared",
+	"but reactors.cpus names":   "two keys are compared",
+	"neither sqpoll nor iopoll": "two keys are compared",
+	"have none":                 "two keys are compared",
+	"backend limit without":     "one of two keys",
+	"is missing or zero":        "one of two keys",
+	"is not an IP address":      "more than a pattern",
+	"a multicast address":       "more than a pattern",
+	"a link-local IPv6 address": "more than a pattern",
+	"no UUID after":             "more than a pattern",
+	"the discovery subsystem":   "more than a pattern",
+	"other than all zeroes":     "more than a pattern",
+	"given twice":               "YAML libraries refuse it themselves",
+	"not valid YAML":            "YAML libraries refuse it themselves",
+	"a second YAML document":    "the text, not a value",
+	"values, aliases expanded":  "the text, not a value",
+	"subsystems: is missing":    "it may be in another file",
+	"MiB is too large":          "a size with a unit",
+	"KiB is too small":          "a size with a unit",
+	"s is too large":            "a duration with a unit",
+	"h is too large":            "a duration with a unit",
+	`"1G" is not a size`:        "the backend is wrong, too, so its keys are not known",
+}
+
+// TestSchemaRejectsWhatTheParserRejects: each error of each broken file.
+func TestSchemaRejectsWhatTheParserRejects(t *testing.T) {
+	files, err := filepath.Glob("../../config/testdata/broken/*.yaml")
+	if err != nil || len(files) < 10 {
+		t.Fatalf("%d broken files, %v: want at least ten", len(files), err)
+	}
+	s, unused := schema(t), map[string]bool{}
+	for part := range beyond {
+		unused[part] = true
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var problems config.Problems
+		if _, err := Parse(file, text, nil); !errors.As(err, &problems) {
+			continue // valid, but not on this machine
+		}
+		var v any
+		found := map[string]bool{}
+		if yaml.Unmarshal(text, &v) == nil {
+			var invalid *jsonschema.ValidationError
+			if err := s.Validate(v); errors.As(err, &invalid) {
+				invalidPaths(invalid, found)
+			}
+		}
+		for _, p := range problems {
+			excused := false
+			for part := range beyond {
+				if strings.Contains(p.Error(), part) {
+					excused = true
+					delete(unused, part)
+				}
+			}
+			if !excused && !found[p.Path] {
+				t.Errorf("%v: the schema accepts it; its errors: %v", p, found)
+			}
+		}
+	}
+	for part := range unused {
+		t.Errorf("no error contains %q", part)
+	}
+}
+
+// invalidPaths adds the paths of the values that are invalid, as config.Problem has them.
+func invalidPaths(e *jsonschema.ValidationError, found map[string]bool) {
+	path := ""
+	for _, part := range e.InstanceLocation {
+		if _, err := strconv.Atoi(part); err == nil {
+			path += "[" + part + "]"
+		} else {
+			path = strings.TrimPrefix(path+"."+part, ".")
+		}
+	}
+	switch k := e.ErrorKind.(type) {
+	case *kind.AdditionalProperties:
+		for _, name := range k.Properties {
+			found[strings.TrimPrefix(path+"."+name, ".")] = true
+		}
+	case *kind.Required:
+		for _, name := range k.Missing {
+			found[strings.TrimPrefix(path+"."+name, ".")] = true
+		}
+	default:
+		if len(e.Causes) == 0 || slices.Contains(e.ErrorKind.KeywordPath(), "anyOf") {
+			found[path] = true
+		}
+	}
+	for _, cause := range e.Causes {
+		invalidPaths(cause, found)
+	}
+}
