@@ -181,7 +181,7 @@ func TestChangesCannotForgeLines(t *testing.T) {
 func TestDiffOfRandomFiles(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	a, changed := randomFile(r), 0
-	for range 1000 {
+	for range 300 {
 		b := randomFile(r)
 		from, to := settings(t, written(r, a)), settings(t, written(r, b))
 		if same := Diff(to, settings(t, written(r, b))); len(same) > 0 {

@@ -36,8 +36,9 @@ func (c *Config) includeKey() Key {
 		"paths begin at the directory of this file. Lists of listeners and subsystems continue "+
 		"those of the files before, and entries of several files with the same `nqn` are one "+
 		"subsystem: one of them describes it, the others have only `nqn`, `hosts` and "+
-		"`namespaces`. No other key may be in two files, and included files include no others. "+
-		"Set it when several people or programs write parts of the configuration.").
+		"`namespaces`. No other key may be in two files, and included files include no others; "+
+		"no environment variable overrides this key. Set it when several people or programs write "+
+		"parts of the configuration.").
 		Without("none")
 }
 
