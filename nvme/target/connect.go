@@ -121,8 +121,8 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 	switch {
 	case !st.OK():
 		return field, st
-	case !sub.allows(hostNQN):
-		return nvme.InvalidInData(nvme.ConnectDataOffsetHOSTNQN), nvme.ConnectInvalidHost | nvme.DNR
+	case !sub.settings.Load().allows(hostNQN):
+		return hostRefused()
 	case data.CNTLID != nvme.CNTLIDDynamic:
 		// dynamic controllers only
 		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectMalformed
@@ -149,6 +149,10 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 			"subsystem", sub.nqn, "host", hostNQN, "other_remote", o.info.Remote)
 	}
 	return 0, nvme.Success
+}
+
+func hostRefused() (nvme.InvalidParameter, nvme.Status) {
+	return nvme.InvalidInData(nvme.ConnectDataOffsetHOSTNQN), nvme.ConnectInvalidHost | nvme.DNR
 }
 
 // connectIO adds an I/O queue to a controller of the same host on the same port, from the same

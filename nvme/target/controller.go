@@ -25,12 +25,14 @@ const disabledLimit = int64(120e9)
 type controller struct {
 	t       *Target
 	sub     *subsystem
-	h       *Handler // the admin queue's
+	cfg     *settings // as when it was created
+	h       *Handler  // the admin queue's
 	admin   *session
 	info    *fabric.QueueInfo
 	cntlid  uint16
 	hostNQN string
 	hostID  [16]byte
+	gone    chan struct{} // closed when all queues have ended and the subsystem lists it no more
 
 	// The I/O queues read these.
 	ready atomic.Bool // enabled, not resetting, not shutting down, not failed
@@ -73,16 +75,18 @@ const (
 
 // newController makes the controller of an admin queue; the subsystem does not list it yet.
 func newController(s *session, sub *subsystem, hostNQN string, hostID [16]byte) *controller {
+	cfg := sub.settings.Load()
 	c := &controller{
-		t: s.h.t, sub: sub, h: s.h, admin: s, info: s.info, hostNQN: hostNQN, hostID: hostID,
-		queues: make(map[uint16]*session), granted: sub.cfg.MaxIOQueues,
+		t: s.h.t, sub: sub, cfg: cfg, h: s.h, admin: s, info: s.info, hostNQN: hostNQN,
+		hostID: hostID, gone: make(chan struct{}),
+		queues: make(map[uint16]*session), granted: cfg.MaxIOQueues,
 	}
 	c.resetFeatures()
 	return c
 }
 
 // entries is the size of the controller's queues: CAP.MQES+1.
-func (c *controller) entries() int { return min(c.sub.cfg.MaxQueueSize, max(c.info.MaxDepth, 2)) }
+func (c *controller) entries() int { return min(c.cfg.MaxQueueSize, max(c.info.MaxDepth, 2)) }
 
 // adminEntries is the largest size of its admin queue. MQES of a discovery controller says more,
 // because Linux warns if it is less than what is asked for I/O queues.
@@ -286,7 +290,7 @@ func (c *controller) reset() {
 	c.changed = changedNamespaces{}
 	c.resetFeatures()
 	c.mu.Lock()
-	c.granted = c.sub.cfg.MaxIOQueues
+	c.granted = c.cfg.MaxIOQueues
 	c.mu.Unlock()
 	c.dropQueues(pendingReset, "the host reset the controller")
 }

@@ -18,7 +18,7 @@ const discoveryTransfer = 16 << 10
 type discoveryTable struct {
 	generation uint64 // starts at 1 (Base section 5.1.12.3.1)
 	ports      []Port
-	subs       []*subsystem // the discovery subsystem, and the others by NQN
+	subs       []*settings // of the discovery subsystem, and of the others by NQN
 }
 
 // discoveryLog is log 70h as one host sees it: each of the subsystems at each of the ports. It is
@@ -26,7 +26,7 @@ type discoveryTable struct {
 type discoveryLog struct {
 	generation uint64
 	ports      []reachablePort
-	subs       []*subsystem
+	subs       []*settings
 }
 
 type reachablePort struct {
@@ -92,7 +92,7 @@ func (l *discoveryLog) read(off, n uint64) reply {
 }
 
 // appendEntry appends the entry of a subsystem at a port as the log has it.
-func appendEntry(b []byte, s *subsystem, p *reachablePort) []byte {
+func appendEntry(b []byte, s *settings, p *reachablePort) []byte {
 	d := &nvme.DiscoveryEntry{
 		TRTYPE: p.Addr.Transport, ADRFAM: nvme.AddressIPv4, SUBTYPE: nvme.SubsystemNVM,
 		TREQ:   nvme.TREQNoFlowControl,
@@ -101,7 +101,7 @@ func appendEntry(b []byte, s *subsystem, p *reachablePort) []byte {
 	if p.addr.Is6() {
 		d.ADRFAM = nvme.AddressIPv6
 	}
-	if s.discovery {
+	if s.NQN == nvme.DiscoveryNQN {
 		d.SUBTYPE = nvme.SubsystemDiscovery
 		d.EFLAGS = nvme.EFLAGSPersistent | nvme.EFLAGSDuplicate
 	}
@@ -112,6 +112,6 @@ func appendEntry(b []byte, s *subsystem, p *reachablePort) []byte {
 	case nvme.TransportTCP:
 		d.SetTCP(nvme.TCPNoSecurity)
 	}
-	nvme.PutNQN(&d.SUBNQN, s.nqn)
+	nvme.PutNQN(&d.SUBNQN, s.NQN)
 	return nvme.Append(b, d)
 }

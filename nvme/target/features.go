@@ -111,7 +111,7 @@ func prepareGetFeatures(cm *cmd) nvme.Status {
 	case f.valid != nil && !f.valid(sqe.Value()):
 		return invalidField
 	}
-	if n < need || int(n) > cm.s.ctrl.sub.cfg.MaxTransfer {
+	if n < need || int(n) > cm.s.ctrl.cfg.MaxTransfer {
 		return invalidLength
 	}
 	return cm.expect(n) // hosts may pass a buffer whatever the feature is; it is zeroed
@@ -212,7 +212,7 @@ func setKeepAlive(c *controller, v uint32) (uint32, nvme.Status) {
 func setSpinup(_ *controller, v uint32) (uint32, nvme.Status) { return storeIf(v&1 == 0, v) }
 
 func defaultQueues(c *controller) uint32 {
-	return uint32(nvme.MakeNumberOfQueues(c.sub.cfg.MaxIOQueues))
+	return uint32(nvme.MakeNumberOfQueues(c.cfg.MaxIOQueues))
 }
 
 // setQueues grants I/O queues (Base section 5.1.25.2.1): once, before any is connected.
@@ -226,7 +226,7 @@ func setQueues(c *controller, v uint32) (uint32, nvme.Status) {
 	if len(c.queues) > 0 {
 		return 0, sequenceError
 	}
-	c.granted = min(max(ask.Submission(), ask.Completion()), c.sub.cfg.MaxIOQueues)
+	c.granted = min(max(ask.Submission(), ask.Completion()), c.cfg.MaxIOQueues)
 	return uint32(nvme.MakeNumberOfQueues(c.granted)), nvme.Success
 }
 

@@ -52,7 +52,7 @@ func identify(h *Handler, c *cmd) {
 
 // identifyController makes CNS 01h (Base section 5.1.13.2.1).
 func identifyController(c *controller, _ *nvme.SQE) reply {
-	cfg := &c.sub.cfg
+	cfg := c.cfg
 	id := &nvme.IdentifyController{
 		CMIC: nvme.CMICMultiPort | nvme.CMICMultiController,
 		MDTS: cfg.mdts(), CNTLID: c.cntlid, VER: version,

@@ -134,7 +134,7 @@ func (c *cmd) writable(g *geometry, flags nvme.RWFlags) nvme.Status {
 
 // transfer checks the length of a read or write.
 func (c *cmd) transfer() nvme.Status {
-	if c.io.Len > int64(c.s.ctrl.sub.cfg.MaxTransfer) {
+	if c.io.Len > int64(c.s.ctrl.cfg.MaxTransfer) {
 		return invalidField // MDTS (Base section 5.1.13.2.1)
 	}
 	return c.expect(uint32(c.io.Len))

@@ -64,7 +64,7 @@ func prepareGetLog(cm *cmd) nvme.Status {
 		return invalidField
 	case p.csi && sqe.CSI() != nvme.CSINVM:
 		return invalidField
-	case n > uint64(c.sub.cfg.MaxTransfer):
+	case n > uint64(c.cfg.MaxTransfer):
 		return invalidField
 	case !p.accepts(c, cm.req.SQE.NSID()):
 		return invalidField

@@ -110,13 +110,31 @@ func isText(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// subsystem is an NVM subsystem, or the discovery subsystem. Its configuration is immutable.
+// settings are what UpdateSubsystem may change. They are immutable: the subsystem gets others, and
+// a controller keeps those that it was created with, of which its host has been told.
+type settings struct {
+	SubsystemConfig // without Hosts and Namespaces
+	hosts           map[string]bool
+}
+
+func newSettings(cfg SubsystemConfig) *settings {
+	s := &settings{cfg, make(map[string]bool, len(cfg.Hosts))}
+	for _, h := range cfg.Hosts {
+		s.hosts[h] = true
+	}
+	s.Hosts, s.Namespaces = nil, nil
+	return s
+}
+
+// allows says whether a host may use the subsystem.
+func (s *settings) allows(hostNQN string) bool { return s.AllowAnyHost || s.hosts[hostNQN] }
+
+// subsystem is an NVM subsystem, or the discovery subsystem.
 type subsystem struct {
 	t         *Target
 	nqn       string
-	cfg       SubsystemConfig
 	discovery bool
-	hosts     map[string]bool
+	settings  atomic.Pointer[settings] // written with mu held
 	// namespaces is the table that commands look up.
 	namespaces atomic.Pointer[namespaceTable]
 
@@ -130,31 +148,29 @@ type subsystem struct {
 
 func newSubsystem(t *Target, cfg SubsystemConfig) *subsystem {
 	s := &subsystem{
-		t: t, nqn: cfg.NQN, cfg: cfg, hosts: make(map[string]bool),
-		controllers: make(map[uint16]*controller), nextCNTLID: cfg.CNTLIDMin,
+		t: t, nqn: cfg.NQN, controllers: make(map[uint16]*controller), nextCNTLID: cfg.CNTLIDMin,
 	}
-	for _, h := range cfg.Hosts {
-		s.hosts[h] = true
-	}
+	s.settings.Store(newSettings(cfg))
 	s.namespaces.Store(newNamespaceTable(nil))
 	return s
 }
-
-// allows says whether a host may use the subsystem.
-func (s *subsystem) allows(hostNQN string) bool { return s.cfg.AllowAnyHost || s.hosts[hostNQN] }
 
 // admit gives c a controller identifier and makes it one of the subsystem's controllers. A refusal
 // names the field.
 func (s *subsystem) admit(c *controller) (nvme.InvalidParameter, nvme.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.removed {
+	cfg := s.settings.Load()
+	switch {
+	case s.removed:
 		return nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), nvme.ConnectInvalidParameters
+	case !cfg.allows(c.hostNQN): // no longer, since Connect has asked
+		return hostRefused()
 	}
-	for range int(s.cfg.CNTLIDMax) - int(s.cfg.CNTLIDMin) + 1 {
+	for range int(cfg.CNTLIDMax) - int(cfg.CNTLIDMin) + 1 {
 		id := s.nextCNTLID
-		if s.nextCNTLID++; id == s.cfg.CNTLIDMax {
-			s.nextCNTLID = s.cfg.CNTLIDMin
+		if s.nextCNTLID++; id == cfg.CNTLIDMax {
+			s.nextCNTLID = cfg.CNTLIDMin
 		}
 		if s.controllers[id] == nil {
 			c.cntlid = id
@@ -188,6 +204,7 @@ func (s *subsystem) remove(c *controller) {
 	s.mu.Lock()
 	delete(s.controllers, c.cntlid)
 	s.mu.Unlock()
+	close(c.gone)
 }
 
 // lookup returns the controller with this identifier, or nil.

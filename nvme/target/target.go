@@ -73,7 +73,9 @@ func New(o Options) *Target {
 	t.discovery = newSubsystem(t, discovery)
 	t.discovery.discovery = true
 	t.table.Store(&map[string]*subsystem{})
-	t.discoveryTable.Store(&discoveryTable{generation: 1, subs: []*subsystem{t.discovery}})
+	t.discoveryTable.Store(&discoveryTable{
+		generation: 1, subs: []*settings{t.discovery.settings.Load()},
+	})
 	return t
 }
 
@@ -277,11 +279,14 @@ func (t *Target) RemovePort(id uint16) error {
 // discoveryChanged starts a new generation of the discovery log and notifies persistent discovery
 // controllers. The caller holds t.mu.
 func (t *Target) discoveryChanged() {
-	subs := slices.SortedFunc(maps.Values(*t.table.Load()),
-		func(a, b *subsystem) int { return strings.Compare(a.nqn, b.nqn) })
+	var subs []*settings
+	for _, s := range *t.table.Load() {
+		subs = append(subs, s.settings.Load())
+	}
+	slices.SortFunc(subs, func(a, b *settings) int { return strings.Compare(a.NQN, b.NQN) })
 	t.discoveryTable.Store(&discoveryTable{
 		generation: t.discoveryTable.Load().generation + 1, ports: t.ports,
-		subs: append([]*subsystem{t.discovery}, subs...),
+		subs: append([]*settings{t.discovery.settings.Load()}, subs...),
 	})
 	t.discovery.each(func(c *controller) {
 		c.h.post(func() { c.raise(eventDiscovery) })
