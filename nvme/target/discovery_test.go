@@ -170,7 +170,7 @@ func TestDiscoveryTransfer(t *testing.T) {
 // (Q09).
 func TestDiscoveryEvents(t *testing.T) {
 	r := newHarness(t, 1)
-	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
+	r.must(r.target.AddPort(port(2, nvme.TransportTCP, "192.0.2.1:4420")))
 	h := discoveryHost(r, "192.0.2.1:4420")
 	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventDiscoveryChanged)))
 	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
@@ -185,12 +185,12 @@ func TestDiscoveryEvents(t *testing.T) {
 		t.Errorf("GENCTR %d and %d, %d entries", before.GENCTR, after.GENCTR, len(list))
 	}
 	aer = r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
-	r.must(r.target.RemovePort(1))
+	r.must(r.target.RemovePort(2))
 	r.w.Settle()
 	if hdr, _ := h.discoveryLog(); !aer.Done || hdr.NUMREC != 0 {
 		t.Errorf("event %v, %d entries", aer.Done, hdr.NUMREC)
 	}
-	if r.target.RemovePort(1) == nil {
+	if r.target.RemovePort(2) == nil {
 		t.Error("removed twice")
 	}
 	// I/O logs and commands are not for discovery controllers.
@@ -198,36 +198,54 @@ func TestDiscoveryEvents(t *testing.T) {
 	r.status(h.admin, setFeature(nvme.FeatureNumberOfQueues, 0), invalidField)
 }
 
-// TestPortRemovedWhileConnecting: a listener that is removed while a host connects leaves the
-// discovery log, and its connections are served (Q11, C10).
-func TestPortRemovedWhileConnecting(t *testing.T) {
+// TestRemovePort: a listener that is removed leaves the discovery log, and every queue that came
+// through it ends, admin, I/O, discovery, and those that have not connected yet (Q11, C10). Others
+// stay. A connection that it had accepted before is refused, until there is such a listener again.
+func TestRemovePort(t *testing.T) {
 	r := newHarness(t, 2, ramSubsystem(t, 1))
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
-	early := r.connectHost(0)
-	admin, io := r.dial(0), r.dial(1) // accepted, and not connected yet
+	r.must(r.target.AddPort(port(2, nvme.TransportTCP, "192.0.2.1:4421")))
+	second := info(nvme.TransportTCP)
+	second.PortID = 2
+	h, d, other := r.connectHost(2), discoveryHost(r, "192.0.2.1:4420"),
+		r.connectHostInfo(2, second)
+	idle := r.dial(1)
 	r.must(r.target.RemovePort(1))
 	if err := r.target.RemovePort(1); err == nil {
 		t.Error("the port was removed twice")
 	}
-	r.ok(io, early.ioArgs(1).command())
-	r.ok(io, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	r.ok(admin, adminArgs(testSub).command())
-	r.ok(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
-	if _, list := discoveryHost(r, "192.0.2.1:4420").discoveryLog(); len(list) != 0 {
-		t.Errorf("%d entries of a listener that was removed", len(list))
+	if _, err := fabrictest.Dial(r.w.Reactors[1], r.handlers[1], h.info); err == nil {
+		t.Error("a connection of the removed listener is accepted")
 	}
+	r.until("the controllers end", func() bool { return len(r.target.Controllers()) == 1 })
+	r.w.Settle()
+	for i, q := range []*fabrictest.Queue{h.admin, h.io[0], h.io[1], d.admin, idle} {
+		if !q.Closed() {
+			t.Errorf("queue %d is not closed", i)
+		}
+	}
+	for _, q := range append(other.io, other.admin) {
+		if q.Closed() {
+			t.Error("a queue of another listener is closed")
+		}
+	}
+	r.ok(other.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	second.PortID = 3 // of a listener that is opened just before AddPort
+	r.dialInfo(0, second)
+	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
+	r.connectHost(1)
 }
 
 // TestDiscoveryLogChangesWhileRead: a host that reads the log in pieces sees by GENCTR that it has
 // changed in between; an offset beyond a log that has become shorter is refused (Q09).
 func TestDiscoveryLogChangesWhileRead(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
-	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
+	r.must(r.target.AddPort(port(2, nvme.TransportTCP, "192.0.2.1:4420")))
 	h := discoveryHost(r, "192.0.2.1:4420")
 	const entry = nvme.DiscoveryEntrySize
 	changes := map[string]func(){
 		"a listener more": func() {
-			r.must(r.target.AddPort(port(2, nvme.TransportTCP,
+			r.must(r.target.AddPort(port(3, nvme.TransportTCP,
 				"192.0.2.1:4421")))
 		},
 		"a subsystem less": func() {
@@ -235,8 +253,8 @@ func TestDiscoveryLogChangesWhileRead(t *testing.T) {
 				func() error { return r.target.RemoveSubsystem(testSub) })
 		},
 		"no listener any more": func() {
-			r.must(errors.Join(r.target.RemovePort(1),
-				r.target.RemovePort(2)))
+			r.must(errors.Join(r.target.RemovePort(2),
+				r.target.RemovePort(3)))
 		},
 	}
 	for i, name := range []string{"a listener more", "a subsystem less", "no listener any more"} {

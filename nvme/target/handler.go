@@ -101,6 +101,9 @@ func (h *Handler) Open(q fabric.Queue) (fabric.Session, error) {
 	if h.t.closed.Load() {
 		return nil, errClosed
 	}
+	if _, removed := h.t.removedPorts.Load(q.Info().PortID); removed {
+		return nil, errPortRemoved
+	}
 	return newSession(h, q), nil
 }
 
@@ -131,6 +134,15 @@ func (h *Handler) Close(fs fabric.Session) {
 func (h *Handler) disconnectAll() {
 	for s := range h.sessions.All() {
 		s.disconnect(errClosed)
+	}
+}
+
+// disconnectPort ends every queue of the reactor that came through a port.
+func (h *Handler) disconnectPort(id uint16) {
+	for s := range h.sessions.All() {
+		if s.info.PortID == id {
+			s.disconnect(errPortRemoved)
+		}
 	}
 }
 

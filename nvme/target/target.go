@@ -44,6 +44,7 @@ type Target struct {
 	// discoveryTable is what discovery logs are made of; readers take no lock.
 	discoveryTable atomic.Pointer[discoveryTable]
 	closed         atomic.Bool
+	removedPorts   sync.Map // by ID; written with mu held
 
 	mu       sync.Mutex // guards what follows and writes to table
 	ports    []Port
@@ -230,6 +231,8 @@ func (t *Target) retire(list []*namespace) error {
 var (
 	errBusy   = errors.New("the device does not finish its I/O")
 	errClosed = errors.New("the target is closed")
+
+	errPortRemoved = errors.New("the listener was removed")
 )
 
 // takeSlot and freeSlots manage the dense indices of the channels of each reactor. The caller holds
@@ -258,12 +261,16 @@ func (t *Target) AddPort(p Port) error {
 	if slices.ContainsFunc(t.ports, func(o Port) bool { return o.ID == p.ID }) {
 		return fmt.Errorf("port %d exists already", p.ID)
 	}
+	t.removedPorts.Delete(p.ID)
 	t.ports = append(slices.Clone(t.ports), p)
 	t.discoveryChanged()
 	return nil
 }
 
-// RemovePort takes a listener out of the discovery log. Its connections stay.
+// RemovePort takes a listener out of the discovery log and disconnects everything that came through
+// it. Until the identifier is added again, connections with it are refused, also those that the
+// listener accepted before. The caller has closed the listener. RemovePort does not wait for the
+// connections to end.
 func (t *Target) RemovePort(id uint16) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -273,6 +280,10 @@ func (t *Target) RemovePort(id uint16) error {
 		return fmt.Errorf("port %d does not exist", id)
 	}
 	t.discoveryChanged()
+	t.removedPorts.Store(id, true) // first: a session either sees it or is in the list of sessions
+	for _, h := range t.handlers {
+		h.post(func() { h.disconnectPort(id) })
+	}
 	return nil
 }
 
