@@ -21,6 +21,9 @@ type discoveryTable struct {
 	subs       []*settings // of the discovery subsystem, and of the others by NQN
 }
 
+// Generation is the present generation of the discovery log (GENCTR).
+func (t *Target) Generation() uint64 { return t.discoveryTable.Load().generation }
+
 // discoveryLog is log 70h as one host sees it: each of the subsystems at each of the ports. It is
 // immutable. Entries are encoded when they are read.
 type discoveryLog struct {

@@ -198,6 +198,21 @@ func TestDiscoveryEvents(t *testing.T) {
 	r.status(h.admin, setFeature(nvme.FeatureNumberOfQueues, 0), invalidField)
 }
 
+// TestGeneration: the generations of a target go on from a given one.
+func TestGeneration(t *testing.T) {
+	if n := New(Options{}).Generation(); n != 1 {
+		t.Errorf("the first generation is %d", n)
+	}
+	target := New(Options{Generation: 41})
+	before := target.Generation()
+	if err := target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")); err != nil {
+		t.Fatal(err)
+	}
+	if after := target.Generation(); before != 41 || after != 42 {
+		t.Errorf("generation %d, then %d", before, after)
+	}
+}
+
 // TestRemovePort: a listener that is removed leaves the discovery log, and every queue that came
 // through it ends, admin, I/O, discovery, and those that have not connected yet (Q11, C10). Others
 // stay. A connection that it had accepted before is refused, until there is such a listener again.

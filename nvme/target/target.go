@@ -23,6 +23,9 @@ type Options struct {
 	Log *slog.Logger
 	// Firmware is the version text of Identify Controller (FR, 8 characters) and of log 03h.
 	Firmware string
+	// Generation is the first generation of the discovery log; 0 is 1. A target that continues
+	// where another has ended starts above the last one, so that hosts notice what has changed.
+	Generation uint64
 }
 
 // closeDeadline is how long a removal waits for reactors and devices.
@@ -75,7 +78,7 @@ func New(o Options) *Target {
 	t.discovery.discovery = true
 	t.table.Store(&map[string]*subsystem{})
 	t.discoveryTable.Store(&discoveryTable{
-		generation: 1, subs: []*settings{t.discovery.settings.Load()},
+		generation: max(o.Generation, 1), subs: []*settings{t.discovery.settings.Load()},
 	})
 	return t
 }
