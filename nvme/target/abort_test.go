@@ -153,12 +153,7 @@ func TestRefusedSubmitFreesCapsule(t *testing.T) {
 	b, _, prepare := capsuleWrite(t)
 	free := b.h.memory.Available()
 	r := prepare()
-	removed := make(chan error, 1)
-	go func() {
-		removed <- b.h.t.RemoveNamespace(testSub, 1)
-		b.w.Reactors[0].Wake()
-	}()
-	if err := b.w.Until(func() bool { return len(removed) > 0 }); err != nil || <-removed != nil {
+	if gone, err := b.h.t.RemoveNamespace(testSub, 1); err != nil || untilGone(b.w, gone) != nil {
 		t.Fatal("the namespace is not removed")
 	}
 	b.h.Execute([]*fabric.Request{r})

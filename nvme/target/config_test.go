@@ -86,7 +86,7 @@ func TestSubsystemConfig(t *testing.T) {
 				t.Errorf("%d subsystems", n)
 			}
 			for _, used := range target.slots {
-				if used {
+				if used != nil {
 					t.Error("a namespace slot leaked")
 				}
 			}
@@ -101,17 +101,19 @@ func TestNamespaceCalls(t *testing.T) {
 	for want, err := range map[string]error{
 		"does not exist": r.target.AddNamespace(testSub+"2",
 			NamespaceConfig{NSID: 2, Device: dev}),
-		"exists already":   r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: dev}),
-		"no device":        r.target.AddNamespace(testSub, NamespaceConfig{NSID: 2}),
-		"has no namespace": r.target.RemoveNamespace(testSub, 2),
+		"exists already": r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: dev}),
+		"no device":      r.target.AddNamespace(testSub, NamespaceConfig{NSID: 2}),
 		"port 1 exists": firstError(r.target.AddPort(Port{ID: 1}),
 			r.target.AddPort(Port{ID: 1})),
+		"has no namespace": second(r.target.RemoveNamespace(testSub, 2)),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
 }
+
+func second[T any](_ T, err error) error { return err }
 
 func firstError(errs ...error) error {
 	for _, err := range errs {

@@ -301,14 +301,14 @@ func TestRemoveSubsystem(t *testing.T) {
 	h := r.connectHost(2)
 	o := r.connectHost(0, func(a *connectArgs) { a.sub = other.NQN })
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	r.during(func() error { return r.target.RemoveSubsystem(testSub) })
+	r.removeSubsystem()
 	r.w.Settle()
 	if !h.admin.Closed() || !h.io[0].Closed() || o.admin.Closed() {
 		t.Errorf("closed: %v %v, other %v", h.admin.Closed(), h.io[0].Closed(), o.admin.Closed())
 	}
 	// no DNR: it may come back
 	r.status(r.dial(0), adminArgs(testSub).command(), nvme.ConnectInvalidParameters)
-	if err := r.target.RemoveSubsystem(testSub); err == nil {
+	if _, err := r.target.RemoveSubsystem(testSub); err == nil {
 		t.Error("removed twice")
 	}
 }

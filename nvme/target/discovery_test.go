@@ -264,8 +264,7 @@ func TestDiscoveryLogChangesWhileRead(t *testing.T) {
 				"192.0.2.1:4421")))
 		},
 		"a subsystem less": func() {
-			r.during(
-				func() error { return r.target.RemoveSubsystem(testSub) })
+			r.removeSubsystem()
 		},
 		"no listener any more": func() {
 			r.must(errors.Join(r.target.RemovePort(2),

@@ -27,13 +27,11 @@ var ends = map[string]func(r *harness, h *host){
 	) {
 		r.target.find(testSub).lookup(h.cntlid).fail(errors.New("test"))
 	},
-	"keep alive": func(r *harness, h *host) { r.target.find(testSub).lookup(h.cntlid).expire() },
-	"subsystem removed": func(r *harness,
-		_ *host,
-	) {
-		r.during(func() error { return r.target.RemoveSubsystem(testSub) })
+	"keep alive": func(r *harness, h *host) {
+		r.target.find(testSub).lookup(h.cntlid).expire()
 	},
-	"target closed": func(r *harness, _ *host) { r.during(r.target.Close) },
+	"subsystem removed": func(r *harness, _ *host) { r.removeSubsystem() },
+	"target closed":     func(r *harness, _ *host) { r.during(r.target.Close) },
 }
 
 // expire makes the keep alive timer expire.
@@ -163,20 +161,14 @@ func TestRemoveNamespaceUnderIO(t *testing.T) {
 			[2]uint64{4, 1},
 			[2]uint64{5, 1}, [2]uint64{6, 1}, [2]uint64{7, 1}, [2]uint64{8, 1}, [2]uint64{9, 1}))
 	r.until("the device has the IOs", func() bool { return dev.Held() == 1+compoundWidth })
-	removed := make(chan error, 1)
-	go func() {
-		removed <- r.target.RemoveNamespace(testSub, 1)
-		r.w.Reactors[0].Wake()
-	}()
-	r.until("the namespace is removed",
-		func() bool { return r.target.find(testSub).namespaces.Load().get(1) == nil })
+	gone, err := r.target.RemoveNamespace(testSub, 1)
+	r.must(err)
 	r.status(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), invalidNamespace)
-	if len(removed) > 0 || read.Done {
+	if closed(gone) || read.Done {
 		t.Fatal("removed while the device has I/O")
 	}
 	dev.Release()
-	r.until("the removal returns", func() bool { return len(removed) > 0 })
-	r.must(<-removed)
+	r.must(untilGone(r.w, gone))
 	if !read.Done || !read.CQE.Status().OK() || !many.Done || !many.CQE.Status().OK() {
 		t.Errorf("read %v %v, deallocate %v %v", read.Done, read.CQE.Status(), many.Done,
 			many.CQE.Status())
@@ -184,6 +176,49 @@ func TestRemoveNamespaceUnderIO(t *testing.T) {
 	// The same device and NSID again.
 	r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: dev}))
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+}
+
+// TestRemoveHungNamespace: a device that hangs delays nothing but its own removal: its NSID is free
+// at once, what hosts see of the counters stays, and Close says what it waited for.
+func TestRemoveHungNamespace(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	next := ramDevice(t, 1<<20, 512)
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(1)
+	reads := func() uint64 {
+		l, err := nvme.Parse[nvme.SMARTLog](r.ok(h.admin,
+			logCommand(nvme.LogSMART, nvme.SMARTLogSize, 0)).Data)
+		r.must(err)
+		n, _ := l.HostReads.Uint64()
+		return n
+	}
+	read := func() *fabrictest.Command { return rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)) }
+	r.ok(h.io[0], read())
+	dev.Hold(nil)
+	r.send(h.io[0], read())
+	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
+	gone, err := r.target.RemoveNamespace(testSub, 1)
+	r.must(err)
+	r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: next}))
+	r.ok(h.io[0], read())
+	if n := reads(); n != 2 || closed(gone) {
+		t.Errorf("%d reads, gone %v", n, closed(gone))
+	}
+	r.target.closeDeadline = time.Millisecond
+	r.w.Settle()
+	if err := r.target.Close(); !errors.Is(err, errBusy) ||
+		!strings.Contains(err.Error(), "namespace 1 of") {
+		t.Errorf("%v", err)
+	}
+	dev.Release()
+	r.must(untilGone(r.w, gone))
+	r.target.closeDeadline = closeDeadline
+	r.during(r.target.Close)
+	for _, ns := range r.target.slots {
+		if ns != nil {
+			t.Error("a slot is not free")
+		}
+	}
 }
 
 // TestNamespaceReplacedWhileDataMoves: a write that was validated for one namespace never reaches
@@ -198,15 +233,11 @@ func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
 	if slow[0].Length != 4096 {
 		t.Fatalf("prepared %d bytes, %v", slow[0].Length, slow[0].Status)
 	}
-	done := make(chan error, 1)
-	go func() {
-		done <- b.h.t.RemoveNamespace(testSub, 1)
-		b.w.Reactors[0].Wake()
-	}()
-	if err := b.w.Until(func() bool { return len(done) > 0 }); err != nil {
+	gone, err := b.h.t.RemoveNamespace(testSub, 1)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(<-done,
+	if err := errors.Join(untilGone(b.w, gone),
 		b.h.t.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: next})); err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func TestNamespaceEvents(t *testing.T) {
 		r.w.Settle()
 	}
 	remove := func(nsid uint32) {
-		r.during(func() error { return r.target.RemoveNamespace(testSub, nsid) })
+		r.removeNamespace(nsid)
 		r.w.Settle()
 	}
 	changed := func(rae bool) []uint32 {

@@ -99,7 +99,7 @@ func TestFlowOfNamespace(t *testing.T) {
 	if ch.share.Used() != 0 || h.memory.Usage() != (mem.PoolUsage{Size: h.memory.Usage().Size}) {
 		t.Errorf("%d bytes stay", ch.share.Used())
 	}
-	r.during(func() error { return r.target.RemoveNamespace(testSub, 1) })
+	r.removeNamespace(1)
 	r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: next}))
 	r.ok(a.io[0], read())
 	if f := host.flows[0]; h.channels[0] == ch || f.Namespace != &h.channels[0].share {

@@ -31,10 +31,8 @@ func healthPage(c *controller, sqe *nvme.SQE) reply {
 	if ns := c.sub.namespaces.Load().get(sqe.NSID()); ns != nil {
 		return c.health([]*namespace{ns}, counters{}, page)
 	}
-	c.sub.mu.Lock()
-	retired := c.sub.retired
-	c.sub.mu.Unlock()
-	return c.health(c.sub.namespaces.Load().list, retired, page)
+	list, removed := c.sub.counted()
+	return c.health(list, removed, page)
 }
 
 // health makes a page of the health of namespaces; retired has the counters of others that were

@@ -158,7 +158,7 @@ func TestSMART(t *testing.T) {
 	r.w.Settle()
 	h = r.connectHost(0)
 	expect(0, 3, 6, 41, 40)
-	r.during(func() error { return r.target.RemoveNamespace(testSub, 1) })
+	r.removeNamespace(1)
 	expect(0, 3, 6, 41, 40)
 }
 

@@ -123,7 +123,7 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	}
 	ns.geo.Store(geo)
 	ns.space.ask = ns.askSpace
-	ns.slot = s.t.takeSlot()
+	ns.slot = s.t.takeSlot(ns)
 	if d, ok := ns.dev.(backend.Changer); ok {
 		d.Notify(func() { ns.changed(s.t.log) })
 		ns.changed(s.t.log) // it may have changed, or have been offline, before
@@ -131,11 +131,13 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	return ns, nil
 }
 
-// stopNotify ends the notifications of the device. It waits for one that is in progress, which
-// takes no lock of the target.
-func (ns *namespace) stopNotify() {
-	if d, ok := ns.dev.(backend.Changer); ok {
-		d.Notify(nil)
+// stopNotify ends the notifications of devices. It waits for one that is in progress, which does
+// not take Target.mu.
+func stopNotify(list []*namespace) {
+	for _, ns := range list {
+		if d, ok := ns.dev.(backend.Changer); ok {
+			d.Notify(nil)
+		}
 	}
 }
 

@@ -39,7 +39,7 @@ func (ns *namespace) update(change func(*namespaceState)) {
 		ns.geo.Store(g)
 	}
 	ns.state.mu.Unlock()
-	if changed {
+	if changed && ns.sub.namespaces.Load().get(ns.nsid) == ns { // not before, not after
 		ns.sub.namespaceChanged(ns.nsid)
 	}
 }

@@ -186,9 +186,11 @@ func TestStress(t *testing.T) {
 				t.Error(err)
 			}
 			target.Controllers()
-			if err := target.RemoveNamespace(testSub, 3); err != nil {
+			gone, err := target.RemoveNamespace(testSub, 3)
+			if err != nil {
 				t.Error(err)
 			}
+			<-gone
 		}
 	})
 	hosts.Wait()

@@ -142,8 +142,9 @@ type subsystem struct {
 	controllers map[uint16]*controller
 	nextCNTLID  uint16
 	removed     bool
-	retired     counters // of namespaces that were removed
-	warned      uint8    // warnings of the drives at the last CheckHealth, which alone uses it
+	retiring    []*namespace // removed, but devices or reactors still work for them
+	retired     counters     // of those before
+	warned      uint8        // warnings of the drives at the last CheckHealth, which alone uses it
 }
 
 func newSubsystem(t *Target, cfg SubsystemConfig) *subsystem {
@@ -222,6 +223,44 @@ func (s *subsystem) each(fn func(*controller)) {
 	for _, c := range list {
 		fn(c)
 	}
+}
+
+// counted returns the namespaces, and the counters of those that were removed.
+func (s *subsystem) counted() (list []*namespace, removed counters) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	removed = s.retired
+	for _, ns := range s.retiring {
+		total := ns.users.total()
+		removed.add(&total)
+	}
+	return s.namespaces.Load().list, removed
+}
+
+// dropNamespaces removes namespaces from the table.
+func (s *subsystem) dropNamespaces(drop func(*namespace) bool) (dropped []*namespace) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var stay []*namespace
+	for _, ns := range s.namespaces.Load().list {
+		if drop(ns) {
+			dropped = append(dropped, ns)
+		} else {
+			stay = append(stay, ns)
+		}
+	}
+	s.namespaces.Store(newNamespaceTable(stay))
+	s.retiring = append(s.retiring, dropped...)
+	return dropped
+}
+
+// retire keeps the counters of a namespace that nothing uses any more.
+func (s *subsystem) retire(ns *namespace) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.retiring = slices.DeleteFunc(s.retiring, func(o *namespace) bool { return o == ns })
+	total := ns.users.total()
+	s.retired.add(&total)
 }
 
 // teardown ends every association with the subsystem and admits no more.

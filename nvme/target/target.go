@@ -2,7 +2,6 @@ package target
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -28,12 +27,10 @@ type Options struct {
 	Generation uint64
 }
 
-// closeDeadline is how long a removal waits for reactors and devices.
-const closeDeadline = 30 * time.Second
-
 // Target is everything that hosts can reach: subsystems, ports and the discovery service. Its
-// methods may be called by any goroutine that is not a reactor; those that remove something wait
-// until no reactor and no device uses it any more.
+// methods may be called by any goroutine that is not a reactor. Those that remove something return
+// when hosts can no longer reach it, and a channel that is closed when no reactor and no device
+// uses it any more.
 type Target struct {
 	log      *slog.Logger // no peer causes its lines at will
 	firmware string
@@ -52,7 +49,10 @@ type Target struct {
 	mu       sync.Mutex // guards what follows and writes to table
 	ports    []Port
 	handlers []*Handler
-	slots    []bool // namespace slots in use
+	slots    []*namespace // by namespace.slot; nil: free
+	retiring sync.WaitGroup
+
+	closeDeadline time.Duration // tests wait less
 }
 
 // Port is a listener as the discovery log shows it.
@@ -66,7 +66,9 @@ type Port struct {
 
 // New makes a Target without subsystems and ports; the discovery subsystem always exists.
 func New(o Options) *Target {
-	t := &Target{log: o.Log, firmware: o.Firmware, started: time.Now()}
+	t := &Target{
+		log: o.Log, firmware: o.Firmware, started: time.Now(), closeDeadline: closeDeadline,
+	}
 	if t.log == nil {
 		t.log = slog.Default()
 	}
@@ -99,7 +101,7 @@ func (t *Target) setTable(change func(map[string]*subsystem)) {
 }
 
 // AddSubsystem makes a subsystem and its namespaces reachable. The devices must be open and stay so
-// until RemoveSubsystem, RemoveNamespace or Close has returned.
+// until they are gone after RemoveSubsystem or RemoveNamespace, or Close has returned nil.
 func (t *Target) AddSubsystem(cfg SubsystemConfig) error {
 	cfg.SetDefaults()
 	if err := cfg.validate(); err != nil {
@@ -117,40 +119,23 @@ func (t *Target) AddSubsystem(cfg SubsystemConfig) error {
 	var list []*namespace
 	for _, nc := range cfg.Namespaces {
 		ns, err := s.newNamespace(nc)
-		if err == nil &&
-			slices.ContainsFunc(list, func(o *namespace) bool { return o.nsid == ns.nsid }) {
-			t.freeSlots([]*namespace{ns})
-			err = fmt.Errorf("subsystem %q: namespace %d is given twice", cfg.NQN, nc.NSID)
+		if err == nil {
+			list = append(list, ns)
+			if slices.ContainsFunc(list[:len(list)-1],
+				func(o *namespace) bool { return o.nsid == ns.nsid }) {
+				err = fmt.Errorf("subsystem %q: namespace %d is given twice", cfg.NQN, nc.NSID)
+			}
 		}
 		if err != nil {
+			stopNotify(list)
 			t.freeSlots(list)
 			return err
 		}
-		list = append(list, ns)
 	}
 	s.namespaces.Store(newNamespaceTable(list))
 	t.setTable(func(m map[string]*subsystem) { m[s.nqn] = s })
 	t.discoveryChanged()
 	return nil
-}
-
-// RemoveSubsystem disconnects the hosts of a subsystem and returns when no reactor and no device
-// works for it any more; its devices may then be closed. If it returns an error (a device did not
-// finish in time) they must stay open.
-func (t *Target) RemoveSubsystem(nqn string) error {
-	t.mu.Lock()
-	s := (*t.table.Load())[nqn]
-	if s == nil {
-		t.mu.Unlock()
-		return fmt.Errorf("subsystem %q does not exist", nqn)
-	}
-	t.setTable(func(m map[string]*subsystem) { delete(m, nqn) })
-	t.discoveryChanged()
-	t.mu.Unlock()
-
-	s.teardown(errors.New("the subsystem was removed"))
-	list := s.namespaces.Swap(newNamespaceTable(nil)).list
-	return t.retire(list)
 }
 
 // AddNamespace adds a namespace to a subsystem and notifies connected hosts.
@@ -174,86 +159,21 @@ func (t *Target) AddNamespace(nqn string, cfg NamespaceConfig) error {
 	return nil
 }
 
-// RemoveNamespace removes a namespace and notifies connected hosts. It returns when the device may
-// be closed, as RemoveSubsystem does.
-func (t *Target) RemoveNamespace(nqn string, nsid uint32) error {
-	t.mu.Lock()
-	s := (*t.table.Load())[nqn]
-	var ns *namespace
-	if s != nil {
-		ns = s.namespaces.Load().get(nsid)
-	}
-	if ns == nil {
-		t.mu.Unlock()
-		return fmt.Errorf("subsystem %q has no namespace %d", nqn, nsid)
-	}
-	list := slices.DeleteFunc(slices.Clone(s.namespaces.Load().list),
-		func(o *namespace) bool { return o == ns })
-	s.namespaces.Store(newNamespaceTable(list))
-	s.namespaceChanged(nsid)
-	t.mu.Unlock()
-	return t.retire([]*namespace{ns})
-}
-
-// retire closes the channels of namespaces that no table lists any more, on every reactor that has
-// one, and waits for that.
-func (t *Target) retire(list []*namespace) error {
-	var closed []chan struct{}
-	for _, ns := range list {
-		for _, h := range ns.users.retire() {
-			done := make(chan struct{})
-			closed = append(closed, done)
-			h.post(func() { h.dropChannel(ns, func() { close(done) }) })
-		}
-	}
-	deadline := time.NewTimer(closeDeadline)
-	defer deadline.Stop()
-	for i, done := range closed {
-		select {
-		case <-done:
-		case <-deadline.C:
-			return fmt.Errorf("%d of %d channels are not closed after %v: %w",
-				len(closed)-i, len(closed), closeDeadline, errBusy)
-		}
-	}
-	for _, ns := range list {
-		ns.stopNotify()
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, ns := range list {
-		t.slots[ns.slot] = false
-		total := ns.users.total()
-		ns.sub.mu.Lock()
-		ns.sub.retired.add(&total)
-		ns.sub.mu.Unlock()
-	}
-	return nil
-}
-
-var (
-	errBusy   = errors.New("the device does not finish its I/O")
-	errClosed = errors.New("the target is closed")
-
-	errPortRemoved = errors.New("the listener was removed")
-)
-
 // takeSlot and freeSlots manage the dense indices of the channels of each reactor. The caller holds
 // t.mu.
-func (t *Target) takeSlot() int {
-	i := slices.Index(t.slots, false)
+func (t *Target) takeSlot(ns *namespace) int {
+	i := slices.Index(t.slots, nil)
 	if i < 0 {
 		i = len(t.slots)
-		t.slots = append(t.slots, false)
+		t.slots = append(t.slots, nil)
 	}
-	t.slots[i] = true
+	t.slots[i] = ns
 	return i
 }
 
 func (t *Target) freeSlots(list []*namespace) {
 	for _, ns := range list {
-		ns.stopNotify()
-		t.slots[ns.slot] = false
+		t.slots[ns.slot] = nil
 	}
 }
 
@@ -305,24 +225,6 @@ func (t *Target) discoveryChanged() {
 	t.discovery.each(func(c *controller) {
 		c.h.post(func() { c.raise(eventDiscovery) })
 	})
-}
-
-// Close disconnects every host and closes every channel. Reactors that have served I/O must still
-// be running. The devices may be closed if it returns nil.
-func (t *Target) Close() error {
-	t.mu.Lock()
-	t.closed.Store(true)
-	handlers := slices.Clone(t.handlers)
-	nqns := slices.Collect(maps.Keys(*t.table.Load()))
-	t.mu.Unlock()
-	for _, h := range handlers {
-		h.post(h.disconnectAll)
-	}
-	var errs []error
-	for _, nqn := range nqns {
-		errs = append(errs, t.RemoveSubsystem(nqn))
-	}
-	return errors.Join(errs...)
 }
 
 // ControllerInfo describes a controller at one moment.

@@ -11,16 +11,6 @@ const otherHost = "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-3333-4444-55555
 
 func asOther(a *connectArgs) { a.host = otherHost }
 
-// closed says whether the channel is.
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
 // update changes the subsystem of the tests.
 func (r *harness) update(change func(*SubsystemConfig)) (gone <-chan struct{}) {
 	r.t.Helper()
@@ -29,15 +19,6 @@ func (r *harness) update(change func(*SubsystemConfig)) (gone <-chan struct{}) {
 	gone, err := r.target.UpdateSubsystem(cfg)
 	r.must(err)
 	return gone
-}
-
-// untilGone waits until what has been removed is no longer used.
-func (r *harness) untilGone(gone <-chan struct{}) {
-	r.t.Helper()
-	r.during(func() error {
-		<-gone
-		return nil
-	})
 }
 
 // TestUpdateHosts: a host that is no longer allowed is disconnected, the I/O that the storage has
@@ -61,13 +42,13 @@ func TestUpdateHosts(t *testing.T) {
 	}
 	r.status(r.dial(0), adminArgs(testSub).command(), nvme.ConnectInvalidHost|nvme.DNR)
 	dev.Release()
-	r.untilGone(gone)
+	r.must(untilGone(r.w, gone))
 	if l := r.target.Controllers(); len(l) != 1 || l[0].HostNQN != otherHost {
 		t.Errorf("controllers %+v", l)
 	}
 	r.ok(o.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 
-	r.untilGone(r.update(func(c *SubsystemConfig) { c.Hosts = []string{otherHost} }))
+	r.must(untilGone(r.w, r.update(func(c *SubsystemConfig) { c.Hosts = []string{otherHost} })))
 	r.connectHost(0) // any host again
 	if o.admin.Closed() {
 		t.Error("a host was disconnected when others were allowed")
@@ -79,7 +60,7 @@ func TestUpdateWhileConnecting(t *testing.T) {
 	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
 	s := r.target.find(testSub)
 	c := newController(&session{h: r.raw[0]}, s, testHost, testHostID)
-	r.untilGone(r.update(func(c *SubsystemConfig) { c.AllowAnyHost = false }))
+	r.must(untilGone(r.w, r.update(func(c *SubsystemConfig) { c.AllowAnyHost = false })))
 	if _, st := s.admit(c); st != nvme.ConnectInvalidHost|nvme.DNR || s.lookup(c.cntlid) == c {
 		t.Errorf("%v", st)
 	}
@@ -91,10 +72,10 @@ func TestUpdateAttributes(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	h := r.connectHost(1)
 	before, mqes := h.controller(), nvme.CAP(h.property(nvme.PropertyCAP)).MQES()
-	r.untilGone(r.update(func(c *SubsystemConfig) {
+	r.must(untilGone(r.w, r.update(func(c *SubsystemConfig) {
 		c.Serial, c.Model, c.CNTLIDMin, c.CNTLIDMax = "S2", "M2", 100, 101
 		c.MaxIOQueues, c.MaxQueueSize, c.MaxTransfer = 2, 64, 64<<10
-	}))
+	})))
 	if now := h.controller(); *now != *before {
 		t.Errorf("a connected host sees\n%+v, before\n%+v", now, before)
 	}

@@ -221,7 +221,7 @@ func TestNamespaceEvents(t *testing.T) {
 		q := h.open(c, 1, 32)
 		buf := h.buffer(c, 512)
 		h.must(q.Write(ctx, 7, 0, 1, buf, 0))
-		h.must(h.target.RemoveNamespace(subNQN, 7))
+		h.gone(h.target.RemoveNamespace(subNQN, 7))
 		expectEvent(t, c, nvme.AsyncNamespaceChanged)
 		wantStatus(t, "write to a removed namespace", q.Write(ctx, 7, 0, 1, buf, 0),
 			nvme.InvalidNamespaceOrFormat|nvme.DNR)

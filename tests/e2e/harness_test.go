@@ -160,6 +160,13 @@ func (h *harness) must(err error) {
 	}
 }
 
+// gone waits until nothing uses what was removed any more.
+func (h *harness) gone(gone <-chan struct{}, err error) {
+	h.t.Helper()
+	h.must(err)
+	<-gone
+}
+
 // openRAM opens a RAM device.
 func openRAM(t *testing.T, size int64, blockSize int) backend.Device {
 	t.Helper()

@@ -137,7 +137,7 @@ func TestRemoveSubsystemUnderLoad(t *testing.T) {
 		other := h.connect(v, func(o *host.Options) { o.SubNQN = otherSub })
 		oq := h.open(other, 1, 16)
 		err := underLoad(t, h, v, 1,
-			func(*host.Controller) { h.must(h.target.RemoveSubsystem(subNQN)) })
+			func(*host.Controller) { h.gone(h.target.RemoveSubsystem(subNQN)) })
 		wantRetry(t, err)
 		h.must(oq.Flush(testContext(t), 1))
 		_, err = host.Connect(testContext(t), h.transport(v), v.hostOptions())
@@ -151,7 +151,7 @@ func TestRemoveSubsystemUnderLoad(t *testing.T) {
 func TestRemoveNamespaceUnderLoad(t *testing.T) {
 	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
 		err := underLoad(t, h, v, 1, func(c *host.Controller) {
-			h.must(h.target.RemoveNamespace(subNQN, 1))
+			h.gone(h.target.RemoveNamespace(subNQN, 1))
 			h.ping(c)
 		})
 		if st, ok := host.StatusOf(err); !ok || st.Code() != nvme.InvalidNamespaceOrFormat {

@@ -1,0 +1,130 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// closeDeadline is how long Close waits for reactors and devices.
+const closeDeadline = 30 * time.Second
+
+var (
+	errBusy   = errors.New("the device does not finish its I/O")
+	errClosed = errors.New("the target is closed")
+
+	errPortRemoved = errors.New("the listener was removed")
+)
+
+// RemoveSubsystem disconnects the hosts of a subsystem, and no more are admitted. gone is closed
+// when no reactor and no device works for it any more, and its devices may be closed: never if one
+// of them does not finish its I/O.
+func (t *Target) RemoveSubsystem(nqn string) (gone <-chan struct{}, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := (*t.table.Load())[nqn]
+	if s == nil {
+		return nil, fmt.Errorf("subsystem %q does not exist", nqn)
+	}
+	return t.removeSubsystem(s), nil
+}
+
+// removeSubsystem does what RemoveSubsystem says. The caller holds t.mu.
+func (t *Target) removeSubsystem(s *subsystem) (gone <-chan struct{}) {
+	t.setTable(func(m map[string]*subsystem) { delete(m, s.nqn) })
+	t.discoveryChanged()
+	s.teardown(errors.New("the subsystem was removed"))
+	return t.retire(s.dropNamespaces(func(*namespace) bool { return true }))
+}
+
+// RemoveNamespace removes a namespace and notifies connected hosts. Commands for it that hosts have
+// sent before complete. gone is as for RemoveSubsystem.
+func (t *Target) RemoveNamespace(nqn string, nsid uint32) (gone <-chan struct{}, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ns, err := t.namespace(nqn, nsid)
+	if err != nil {
+		return nil, err
+	}
+	list := ns.sub.dropNamespaces(func(o *namespace) bool { return o == ns })
+	ns.sub.namespaceChanged(nsid)
+	return t.retire(list), nil
+}
+
+// namespace looks up a namespace.
+func (t *Target) namespace(nqn string, nsid uint32) (*namespace, error) {
+	if s := (*t.table.Load())[nqn]; s != nil {
+		if ns := s.namespaces.Load().get(nsid); ns != nil {
+			return ns, nil
+		}
+	}
+	return nil, fmt.Errorf("subsystem %q has no namespace %d", nqn, nsid)
+}
+
+// retire closes the channels of namespaces that no table lists any more, on every reactor that has
+// one. The caller holds t.mu.
+func (t *Target) retire(list []*namespace) (gone <-chan struct{}) {
+	var channels sync.WaitGroup
+	for _, ns := range list {
+		for _, h := range ns.users.retire() {
+			channels.Add(1)
+			h.post(func() { h.dropChannel(ns, channels.Done) })
+		}
+	}
+	done := make(chan struct{})
+	t.retiring.Add(1)
+	go func() {
+		defer t.retiring.Done()
+		stopNotify(list)
+		channels.Wait()
+		t.retired(list)
+		close(done)
+	}()
+	return done
+}
+
+// retired is called when nothing uses the namespaces any more.
+func (t *Target) retired(list []*namespace) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.freeSlots(list)
+	for _, ns := range list {
+		ns.sub.retire(ns)
+	}
+}
+
+// Close disconnects every host and closes every channel, those of namespaces that were removed
+// before as well. Reactors that have served I/O must still be running. The devices may be closed if
+// it returns nil; an error names those that may not, because they do not finish their I/O.
+func (t *Target) Close() error {
+	t.mu.Lock()
+	t.closed.Store(true)
+	for _, h := range t.handlers {
+		h.post(h.disconnectAll)
+	}
+	for _, s := range *t.table.Load() {
+		t.removeSubsystem(s)
+	}
+	t.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		t.retiring.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-time.After(t.closeDeadline):
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var busy []string
+	for _, ns := range t.slots {
+		if ns != nil {
+			busy = append(busy, fmt.Sprintf("namespace %d of %q", ns.nsid, ns.sub.nqn))
+		}
+	}
+	return fmt.Errorf("%s: after %v %w", strings.Join(busy, ", "), t.closeDeadline, errBusy)
+}
