@@ -188,7 +188,7 @@ func (h *Handler) openChannel(ns *namespace) *channel {
 func (ch *channel) open() {
 	ch.state = channelOpening
 	go func() {
-		dev, err := ch.ns.dev.OpenChannel(ch.h.reactor)
+		dev, err := ch.ns.cfg.Load().dev.OpenChannel(ch.h.reactor)
 		ch.h.post(func() { ch.opened(dev, err) })
 	}()
 }

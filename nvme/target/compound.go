@@ -164,7 +164,7 @@ func (m *compound) giveUp(h *Handler) {
 		}
 		ns, withdrawn := o.ch.ns, o.ch.withdraw(&o.IO)
 		// Without a timeout, one that was not submitted waited for another namespace.
-		if ns != counted && (!withdrawn || ns.timeout > 0) {
+		if ns != counted && (!withdrawn || ns.cfg.Load().timeout > 0) {
 			counted = ns
 			ns.timedOut()
 		}

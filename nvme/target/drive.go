@@ -76,19 +76,26 @@ func merge(l, d *nvme.SMARTLog, first bool) {
 // driveQueries are the queries for the health of the namespaces' drives.
 func driveQueries(list []*namespace) (queries []asker) {
 	for _, ns := range list {
-		if ns.drive != nil {
-			queries = append(queries, &ns.drive.smart)
+		if d := ns.cfg.Load().drive; d != nil {
+			queries = append(queries, &d.smart)
 		}
 	}
 	return queries
 }
 
+// driveAnswer is what a drive has last answered.
+type driveAnswer struct {
+	*cachedDrive
+	log *nvme.SMARTLog // nil: it has not yet
+}
+
 // driveAnswers are the last answers of driveQueries.
-func driveAnswers(list []*namespace) map[*namespace]*nvme.SMARTLog {
-	answers := map[*namespace]*nvme.SMARTLog{}
+func driveAnswers(list []*namespace) map[*namespace]driveAnswer {
+	answers := map[*namespace]driveAnswer{}
 	for _, ns := range list {
-		if ns.drive != nil {
-			answers[ns], _, _ = ns.drive.smart.peek()
+		if d := ns.cfg.Load().drive; d != nil {
+			l, _, _ := d.smart.peek()
+			answers[ns] = driveAnswer{d, l}
 		}
 	}
 	return answers
@@ -105,17 +112,17 @@ func (t *Target) CheckHealth() {
 		list := s.namespaces.Load().list
 		queries = append(queries, driveQueries(list)...)
 		for _, ns := range list {
-			if ns.isThin() {
-				queries = append(queries, &ns.space)
+			if q := ns.thin(); q != nil {
+				queries = append(queries, q)
 			}
 		}
 	}
 	awaitAll(queries)
 	for _, s := range table {
 		var w uint8
-		for _, l := range driveAnswers(s.namespaces.Load().list) {
-			if l != nil {
-				w |= l.CriticalWarning
+		for _, a := range driveAnswers(s.namespaces.Load().list) {
+			if a.log != nil {
+				w |= a.log.CriticalWarning
 			}
 		}
 		added := w &^ s.warned

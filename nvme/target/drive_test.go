@@ -159,7 +159,7 @@ func TestDriveWarns(t *testing.T) {
 	check := func() {
 		for _, s := range *r.target.table.Load() {
 			for _, ns := range s.namespaces.Load().list {
-				ns.drive.smart.asked = time.Time{}
+				ns.cfg.Load().drive.smart.asked = time.Time{}
 			}
 		}
 		r.target.CheckHealth()

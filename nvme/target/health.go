@@ -55,7 +55,7 @@ func (c *controller) health(list []*namespace, retired counters,
 // with their hosts, so the totals of these are the subsystem's since the target started, which is
 // their power cycle: t has those of removed namespaces, failures is the number of entries of log
 // 01h. They have no thermometer: a temperature of zero.
-func smartLog(list []*namespace, answers map[*namespace]*nvme.SMARTLog, t counters, failures uint64,
+func smartLog(list []*namespace, answers map[*namespace]driveAnswer, t counters, failures uint64,
 	started time.Time,
 ) *nvme.SMARTLog {
 	l := &nvme.SMARTLog{CriticalWarning: criticalWarning(list)}
@@ -63,17 +63,17 @@ func smartLog(list []*namespace, answers map[*namespace]*nvme.SMARTLog, t counte
 	virtual, counted := len(list) == 0, len(list) == 0
 	for _, ns := range list {
 		d := answers[ns]
-		if d == nil || !ns.drive.Counts() {
+		if d.log == nil || !d.Counts() {
 			counted = true
 			own := ns.users.total()
 			t.add(&own)
 		}
 		switch {
-		case d == nil:
+		case d.log == nil:
 			virtual = true
-		case !drives[ns.drive.ID()]:
-			merge(l, d, len(drives) == 0)
-			drives[ns.drive.ID()] = true
+		case !drives[d.ID()]:
+			merge(l, d.log, len(drives) == 0)
+			drives[d.ID()] = true
 		}
 	}
 	if virtual {

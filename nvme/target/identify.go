@@ -111,11 +111,11 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) reply {
 	if ns == nil {
 		return reply{st: st}
 	}
-	g := ns.geo.Load()
+	g, cfg := ns.geo.Load(), ns.cfg.Load()
 	id := &nvme.IdentifyNamespace{
 		NSZE: g.blocks, NCAP: g.blocks, NUSE: g.blocks,
 		NMIC:  nvme.NMICShared,
-		NGUID: ns.nguid, EUI64: ns.eui64,
+		NGUID: cfg.nguid, EUI64: cfg.eui64,
 		NSATTR: nsattr(g),
 		ENDGID: c.enduranceGroup(ns),
 		DLFEAT: nvme.DLFEATWriteZeroes,
@@ -126,11 +126,12 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) reply {
 		id.DLFEAT |= nvme.DLFEATReadsZeroes
 	}
 	setGranularity(id, g)
-	if !ns.isThin() {
+	q := ns.thin()
+	if q == nil {
 		return reply{data: nvme.Append(nil, id)}
 	}
-	return reply{queries: []asker{&ns.space}, build: func() reply {
-		if sp, _, err := ns.space.peek(); sp != nil && err == nil {
+	return reply{queries: []asker{q}, build: func() reply {
+		if sp, _, err := q.peek(); sp != nil && err == nil {
 			id.NSFEAT |= nvme.NSFEATThin
 			id.NUSE = min(uint64(sp.allocated)>>g.shift, id.NCAP)
 		}
@@ -200,14 +201,15 @@ func identifyDescriptors(c *controller, sqe *nvme.SQE) reply {
 		return reply{st: invalidNamespace}
 	}
 	var ids []nvme.NamespaceID
-	if ns.eui64 != [8]byte{} {
-		ids = append(ids, nvme.NamespaceID{Type: nvme.IDTypeEUI64, ID: slices.Clone(ns.eui64[:])})
+	cfg := ns.cfg.Load()
+	if cfg.eui64 != [8]byte{} {
+		ids = append(ids, nvme.NamespaceID{Type: nvme.IDTypeEUI64, ID: slices.Clone(cfg.eui64[:])})
 	}
-	if ns.nguid != [16]byte{} {
-		ids = append(ids, nvme.NamespaceID{Type: nvme.IDTypeNGUID, ID: slices.Clone(ns.nguid[:])})
+	if cfg.nguid != [16]byte{} {
+		ids = append(ids, nvme.NamespaceID{Type: nvme.IDTypeNGUID, ID: slices.Clone(cfg.nguid[:])})
 	}
-	if ns.uuid != uuid.Nil {
-		ids = append(ids, nvme.NamespaceID{Type: nvme.IDTypeUUID, ID: slices.Clone(ns.uuid[:])})
+	if cfg.uuid != uuid.Nil {
+		ids = append(ids, nvme.NamespaceID{Type: nvme.IDTypeUUID, ID: slices.Clone(cfg.uuid[:])})
 	}
 	ids = append(ids, nvme.NamespaceID{Type: nvme.IDTypeCSI, ID: []byte{byte(nvme.CSINVM)}})
 	return reply{data: nvme.AppendNamespaceIDs(nil, ids...)}

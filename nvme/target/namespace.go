@@ -54,22 +54,41 @@ type namespace struct {
 	sub  *subsystem
 	nsid uint32
 	slot int // index of this namespace's channel in every Handler
+
+	cfg   atomic.Pointer[attributes] // written with state.mu held
+	geo   atomic.Pointer[geometry]
+	state namespaceState
+	users users
+	// failureLogged is when a failed IO was last logged, by index of ioErrors; 0: never.
+	failureLogged [len(ioErrors)]atomic.Int64
+}
+
+// attributes are what UpdateNamespace may change. They are immutable.
+type attributes struct {
 	dev  backend.Device
 	uuid uuid.UUID
 	// nguid and eui64 are zero if the namespace has none.
 	nguid [16]byte
 	eui64 [8]byte
 
-	readOnly bool  // as configured
-	timeout  int64 // nanoseconds, 0 is none
+	readOnly bool          // as configured
+	timeout  int64         // nanoseconds, 0 is none
+	drive    *cachedDrive  // nil if there is none
+	space    *query[space] // nil if dev cannot tell
+}
 
-	geo   atomic.Pointer[geometry]
-	drive *cachedDrive // nil if there is none
-	state namespaceState
-	users users
-	// failureLogged is when a failed IO was last logged, by index of ioErrors; 0: never.
-	failureLogged [len(ioErrors)]atomic.Int64
-	space         query[space] // of a thin namespace
+// newAttributes has the attributes of cfg with a device.
+func (s *subsystem) newAttributes(cfg NamespaceConfig, dev backend.Device) *attributes {
+	a := &attributes{
+		dev: dev, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64, readOnly: cfg.ReadOnly,
+		timeout: cfg.Timeout.Nanoseconds(), drive: newCachedDrive(cfg.Drive, s.t.log),
+		space: newSpaceQuery(dev),
+	}
+	if a.uuid == uuid.Nil && a.nguid == [16]byte{} && a.eui64 == [8]byte{} {
+		a.uuid = uuid.NewSHA1(identifierSpace, fmt.Appendf(nil, "%s\n%d", s.nqn, cfg.NSID))
+		a.nguid = a.uuid
+	}
+	return a
 }
 
 // geometry is what the I/O path needs to know of a device.
@@ -112,30 +131,27 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	if err != nil {
 		return fail(err)
 	}
-	ns := &namespace{
-		sub: s, nsid: cfg.NSID, dev: cfg.Device, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64,
-		drive: newCachedDrive(cfg.Drive, s.t.log), readOnly: cfg.ReadOnly,
-		timeout: cfg.Timeout.Nanoseconds(),
-	}
-	if ns.uuid == uuid.Nil && ns.nguid == [16]byte{} && ns.eui64 == [8]byte{} {
-		ns.uuid = uuid.NewSHA1(identifierSpace, fmt.Appendf(nil, "%s\n%d", s.nqn, cfg.NSID))
-		ns.nguid = ns.uuid
-	}
+	ns := &namespace{sub: s, nsid: cfg.NSID}
+	ns.cfg.Store(s.newAttributes(cfg, cfg.Device))
 	ns.geo.Store(geo)
-	ns.space.ask = ns.askSpace
 	ns.slot = s.t.takeSlot(ns)
-	if d, ok := ns.dev.(backend.Changer); ok {
-		d.Notify(func() { ns.changed(s.t.log) })
-		ns.changed(s.t.log) // it may have changed, or have been offline, before
-	}
+	ns.startNotify()
 	return ns, nil
+}
+
+// startNotify begins the notifications of the device.
+func (ns *namespace) startNotify() {
+	if d, ok := ns.cfg.Load().dev.(backend.Changer); ok {
+		d.Notify(func() { ns.changed(ns.sub.t.log) })
+		ns.changed(ns.sub.t.log) // it may have changed, or have been offline, before
+	}
 }
 
 // stopNotify ends the notifications of devices. It waits for one that is in progress, which does
 // not take Target.mu.
 func stopNotify(list []*namespace) {
 	for _, ns := range list {
-		if d, ok := ns.dev.(backend.Changer); ok {
+		if d, ok := ns.cfg.Load().dev.(backend.Changer); ok {
 			d.Notify(nil)
 		}
 	}

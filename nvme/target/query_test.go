@@ -158,7 +158,7 @@ func TestManyWait(t *testing.T) { synctest.Test(t, testManyWait) }
 func testManyWait(t *testing.T) {
 	r, thin := thinHarness(t)
 	defer close(thin.hang)
-	q := &r.target.find(testSub).namespaces.Load().get(1).space
+	q := r.target.find(testSub).namespaces.Load().get(1).thin()
 	var hosts []*host
 	var commands []*fabrictest.Command
 	connect := func(n int) {

@@ -91,14 +91,17 @@ func (ns *namespace) stats() NamespaceStats {
 	for i, e := range ioErrors {
 		s.Errors[e.reason] = n[statErrors+i]
 	}
-	if sp, _, err := ns.space.peek(); sp != nil && err == nil {
-		s.Allocated, s.Free = sp.allocated, sp.free
+	cfg := ns.cfg.Load()
+	if cfg.space != nil {
+		if sp, _, err := cfg.space.peek(); sp != nil && err == nil {
+			s.Allocated, s.Free = sp.allocated, sp.free
+		}
 	}
-	answers := map[*namespace]*nvme.SMARTLog{}
-	if ns.drive != nil {
-		s.Drive = &DriveState{ID: ns.drive.ID(), Counts: ns.drive.Counts()}
-		if l, at, _ := ns.drive.smart.peek(); l != nil {
-			s.Drive.Answered, answers[ns] = at, l
+	answers := map[*namespace]driveAnswer{}
+	if d := cfg.drive; d != nil {
+		s.Drive = &DriveState{ID: d.ID(), Counts: d.Counts()}
+		if l, at, _ := d.smart.peek(); l != nil {
+			s.Drive.Answered, answers[ns] = at, driveAnswer{d, l}
 		}
 	}
 	s.Health = smartLog([]*namespace{ns}, answers, counters{}, 0, ns.sub.t.started)

@@ -6,17 +6,26 @@ import "github.com/nvmf-target/nvmf-target/backend"
 // if that is not known.
 type space struct{ allocated, free int64 }
 
-// askSpace asks the device of a thin namespace for its space. It may block.
-func (ns *namespace) askSpace() (*space, error) {
-	allocated, free, err := ns.dev.(backend.SpaceReporter).Space()
-	if err != nil {
-		return nil, err
+// newSpaceQuery asks a device for its space; nil if it cannot tell.
+func newSpaceQuery(dev backend.Device) *query[space] {
+	d, ok := dev.(backend.SpaceReporter)
+	if !ok {
+		return nil
 	}
-	return &space{allocated, free}, nil
+	return &query[space]{ask: func() (*space, error) {
+		allocated, free, err := d.Space()
+		if err != nil {
+			return nil, err
+		}
+		return &space{allocated, free}, nil
+	}}
 }
 
-// isThin says whether the namespace takes its space as it is written, and can tell how much.
-func (ns *namespace) isThin() bool {
-	_, ok := ns.dev.(backend.SpaceReporter)
-	return ok && ns.geo.Load().info.Thin
+// thin returns the query of a namespace that takes its space as it is written, and can tell how
+// much; otherwise nil.
+func (ns *namespace) thin() *query[space] {
+	if !ns.geo.Load().info.Thin {
+		return nil
+	}
+	return ns.cfg.Load().space
 }

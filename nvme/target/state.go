@@ -24,7 +24,8 @@ func (ns *namespace) update(change func(*namespaceState)) {
 	ns.state.mu.Lock()
 	old := ns.geo.Load()
 	change(&ns.state)
-	g, err := newGeometry(ns.dev.Info(), ns.readOnly || ns.state.degraded)
+	cfg := ns.cfg.Load()
+	g, err := newGeometry(cfg.dev.Info(), cfg.readOnly || ns.state.degraded)
 	if err != nil || g.shift != old.shift { // nothing that hosts could use
 		c := *old
 		g = &c
@@ -47,7 +48,7 @@ func (ns *namespace) update(change func(*namespaceState)) {
 // changed adopts what the device reports of itself now. A goroutine of the device, or the one that
 // adds the namespace.
 func (ns *namespace) changed(log *slog.Logger) {
-	if ns.dev.Info().Degraded {
+	if ns.cfg.Load().dev.Info().Degraded {
 		ns.degrade(log, backend.ErrDegraded)
 	}
 	before := ns.geo.Load()
@@ -100,7 +101,7 @@ func (ns *namespace) logOrphans(log *slog.Logger) {
 	ns.state.mu.Unlock()
 	if first {
 		log.Error("device does not answer: its namespace is not ready until it does", "subsystem",
-			ns.sub.nqn, "nsid", ns.nsid, "device", ns.dev.Info().Identity)
+			ns.sub.nqn, "nsid", ns.nsid, "device", ns.identity())
 	}
 }
 
@@ -114,7 +115,7 @@ func (ns *namespace) returned(log *slog.Logger) {
 	})
 	if !since.IsZero() {
 		log.Warn("device answers again", "subsystem", ns.sub.nqn, "nsid", ns.nsid, "device",
-			ns.dev.Info().Identity, "duration", time.Since(since).Round(time.Millisecond))
+			ns.identity(), "duration", time.Since(since).Round(time.Millisecond))
 	}
 }
 
@@ -124,3 +125,6 @@ func (ns *namespace) isDegraded() bool {
 	defer ns.state.mu.Unlock()
 	return ns.state.degraded
 }
+
+// identity names the storage in logs.
+func (ns *namespace) identity() string { return ns.cfg.Load().dev.Info().Identity }

@@ -73,7 +73,7 @@ func (ch *channel) failed(io *backend.IO) nvme.Status {
 	last, now := &ch.ns.failureLogged[reason], ch.h.loop.Now()
 	if t := last.Load(); (t == 0 || now-t >= failureLogInterval) && last.CompareAndSwap(t, now) {
 		ch.h.t.log.Warn("I/O failed; for a minute, more failures of this kind are only counted",
-			"subsystem", ch.ns.sub.nqn, "nsid", ch.ns.nsid, "device", ch.ns.dev.Info().Identity,
+			"subsystem", ch.ns.sub.nqn, "nsid", ch.ns.nsid, "device", ch.ns.identity(),
 			"command", io.Op.String(), "status", st.String(), "err", io.Err)
 	}
 	return st

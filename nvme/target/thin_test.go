@@ -76,7 +76,7 @@ func TestThin(t *testing.T) {
 func TestThinHangs(t *testing.T) {
 	r, thin := thinHarness(t)
 	defer close(thin.hang)
-	space := &r.target.find(testSub).namespaces.Load().get(1).space
+	space := r.target.find(testSub).namespaces.Load().get(1).thin()
 	go space.get()
 	<-thin.asked
 	space.mu.Lock()

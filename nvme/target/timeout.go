@@ -87,10 +87,11 @@ func (c *cmd) timeout() (t int64) {
 }
 
 func (ns *namespace) timeoutOf(op backend.Op) int64 {
+	t := ns.cfg.Load().timeout
 	if op == backend.OpDiscard || op == backend.OpWriteZeroes {
-		return ns.timeout * rangeFactor
+		return t * rangeFactor
 	}
-	return ns.timeout
+	return t
 }
 
 // giveUp completes a command that is with a device, or waits for one, with notReady. A command
