@@ -14,11 +14,13 @@ import (
 type channelState uint8
 
 const (
-	// Device.OpenChannel runs on an ordinary goroutine; IOs wait in pending
-	channelOpening channelState = iota
-	channelOpen                 // IOs are submitted and reaped
-	channelFailed               // OpenChannel failed, and so do IOs until retryAt
-	channelClosed               // the namespace is retired
+	// IOs wait in pending: nothing is open until quiesceIO ends, or
+	channelNone channelState = iota
+	// Device.OpenChannel runs on an ordinary goroutine
+	channelOpening
+	channelOpen   // IOs are submitted and reaped
+	channelFailed // OpenChannel failed, and so do IOs until retryAt
+	channelClosed // the namespace is retired
 )
 
 // reopenAfter is the time between attempts to open a channel, in nanoseconds.
@@ -49,6 +51,10 @@ type channel struct {
 	err       error // why opening failed
 	retryAt   int64
 	onClosed  func() // set when the namespace is retired
+
+	quiesce    quiesce
+	onQuiesced func() // called when that is reached
+	changed    bool   // the namespace has changed once: pending IOs may be from before
 }
 
 // Poll takes back what devices have completed and passes it on. It returns the number of steps.
@@ -57,9 +63,9 @@ func (h *Handler) Poll(int) int {
 	for ch := range h.active.All() {
 		n += ch.reap()
 		n += ch.push()
-		if !ch.busy() {
+		if !ch.polled() {
 			h.active.Remove(&ch.active)
-			ch.closeIfRetired()
+			ch.settle()
 		}
 	}
 	if n > 0 {
@@ -81,11 +87,16 @@ func (h *Handler) Arm() bool {
 
 // push submits pending IOs to the device. It returns how many it accepted.
 func (ch *channel) push() int {
+	refused := 0
 	switch {
-	case ch.state == channelOpening || len(ch.pending) == 0:
+	case ch.quiesce == quiesceIO || ch.state <= channelOpening || len(ch.pending) == 0:
 		return 0
 	case ch.state == channelFailed:
 		return ch.failPending()
+	case ch.changed:
+		if refused = ch.checkPending(); len(ch.pending) == 0 {
+			return refused
+		}
 	}
 	n := ch.dev.Submit(ch.pending)
 	if n > 0 {
@@ -97,7 +108,7 @@ func (ch *channel) push() int {
 		clear(ch.pending[rest:])
 		ch.pending = ch.pending[:rest]
 	}
-	return n
+	return refused + n
 }
 
 // reap takes back what the device has completed. It returns how many IOs.
@@ -158,37 +169,49 @@ func (ch *channel) count(op backend.Op, n int64) {
 // busy says that IOs wait for the device or are in it.
 func (ch *channel) busy() bool { return ch.inflight > 0 || len(ch.pending) > 0 }
 
-// pollOrClose lets Poll visit a busy channel, and closes an idle one whose namespace is retired.
-func (ch *channel) pollOrClose() {
+// polled says that the device has IOs or could take some.
+func (ch *channel) polled() bool {
+	return ch.inflight > 0 ||
+		len(ch.pending) > 0 && ch.state > channelOpening && ch.quiesce != quiesceIO
+}
+
+// pollOrSettle lets Poll visit a channel while that is of use.
+func (ch *channel) pollOrSettle() {
+	if ch.onQuiesced != nil {
+		ch.checkQuiesced()
+	}
 	switch {
-	case ch.state == channelOpening || ch.active.Listed():
-	case ch.busy():
+	case ch.active.Listed():
+	case ch.polled():
 		ch.h.active.Push(ch, &ch.active)
 	default:
-		ch.closeIfRetired()
+		ch.settle()
 	}
 }
 
 // openChannel makes the channel of ns on this reactor and starts to open it. It returns nil if the
 // namespace is retired.
 func (h *Handler) openChannel(ns *namespace) *channel {
-	stats := ns.users.join(h)
+	stats, q := ns.users.join(h)
 	if stats == nil {
 		return nil
 	}
 	for len(h.channels) <= ns.slot {
 		h.channels = append(h.channels, nil)
 	}
-	ch := &channel{h: h, ns: ns, stats: stats, pending: make([]*backend.IO, 0, 256)}
+	ch := &channel{h: h, ns: ns, stats: stats, quiesce: q, pending: make([]*backend.IO, 0, 256)}
 	h.channels[ns.slot] = ch
-	ch.open()
+	if q != quiesceIO {
+		ch.open()
+	}
 	return ch
 }
 
 func (ch *channel) open() {
 	ch.state = channelOpening
+	device := ch.ns.cfg.Load().dev
 	go func() {
-		dev, err := ch.ns.cfg.Load().dev.OpenChannel(ch.h.reactor)
+		dev, err := device.OpenChannel(ch.h.reactor)
 		ch.h.post(func() { ch.opened(dev, err) })
 	}()
 }
@@ -271,19 +294,19 @@ func (ch *channel) cancel(io *backend.IO) {
 func (h *Handler) dropChannel(ns *namespace, done func()) {
 	ch := h.channels[ns.slot]
 	ch.onClosed = done
-	ch.closeIfRetired()
+	ch.settle()
 }
 
-func (ch *channel) closeIfRetired() {
+// settle does what waits for the device to have no IOs of the channel: quiesce, or the end of the
+// channel because the namespace is retired.
+func (ch *channel) settle() {
+	if ch.onQuiesced != nil {
+		ch.checkQuiesced()
+	}
 	if ch.onClosed == nil || ch.state == channelOpening || ch.busy() || ch.zeroCopies > 0 {
 		return
 	}
-	if ch.dev != nil {
-		if err := ch.dev.Close(); err != nil {
-			ch.h.t.log.Warn("closing a channel failed", "subsystem", ch.ns.sub.nqn, "nsid",
-				ch.ns.nsid, "err", err)
-		}
-	}
+	ch.closeDevice()
 	ch.state = channelClosed
 	ch.h.channels[ch.ns.slot] = nil
 	ch.stats.publish()
@@ -291,4 +314,15 @@ func (ch *channel) closeIfRetired() {
 	ch.onClosed = nil
 	ch.h.stopTimeoutsIfIdle()
 	done()
+}
+
+func (ch *channel) closeDevice() {
+	if ch.dev == nil {
+		return
+	}
+	if err := ch.dev.Close(); err != nil {
+		ch.h.t.log.Warn("closing a channel failed", "subsystem", ch.ns.sub.nqn, "nsid",
+			ch.ns.nsid, "err", err)
+	}
+	ch.dev, ch.reader, ch.writer = nil, nil, nil
 }

@@ -74,7 +74,8 @@ func (h *Handler) deliver() {
 
 // WriterWaits implements fabric.Handler.
 func (h *Handler) WriterWaits(req *fabric.Request) bool {
-	return req.Command.(*cmd).zeroCopy.reader.WriterWaits()
+	ch := req.Command.(*cmd).zeroCopy
+	return ch.quiesce != quiesceNothing || ch.reader.WriterWaits()
 }
 
 // EndZeroCopy implements fabric.Handler: memory that was attached to a request goes back, unless
@@ -90,5 +91,5 @@ func (h *Handler) EndZeroCopy(req *fabric.Request) {
 	case c.io.Flags&backend.ZeroCopy != 0:
 		ch.writer.AbortZeroCopyWrite(req.Segs)
 	}
-	ch.closeIfRetired()
+	ch.settle()
 }

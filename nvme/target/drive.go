@@ -42,6 +42,13 @@ func newCachedDrive(d Drive, log *slog.Logger) *cachedDrive {
 	return &cachedDrive{Drive: d, smart: query[nvme.SMARTLog]{ask: ask, age: time.Second}}
 }
 
+// inherit takes over what another one of the same drive has answered.
+func (d *cachedDrive) inherit(o *cachedDrive) {
+	if d != nil && o != nil && d != o && d.ID() == o.ID() {
+		d.smart.last, d.smart.arrived, _ = o.smart.peek()
+	}
+}
+
 // merge adds the health of one more drive to l: counts are summed, and of measurements the worst
 // counts.
 func merge(l, d *nvme.SMARTLog, first bool) {

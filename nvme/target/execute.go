@@ -124,6 +124,6 @@ func (h *Handler) process() {
 	for ch := h.scheduled.Pop(); ch != nil; ch = h.scheduled.Pop() {
 		ch.push()
 		ch.reap()
-		ch.pollOrClose()
+		ch.pollOrSettle()
 	}
 }

@@ -103,43 +103,6 @@ func (r *harness) close() {
 	}
 }
 
-// remove does what removes something, and waits until nothing uses it any more.
-func (r *harness) remove(fn func() (gone <-chan struct{}, err error)) {
-	r.t.Helper()
-	gone, err := fn()
-	r.must(err)
-	r.must(untilGone(r.w, gone))
-}
-
-func (r *harness) removeNamespace(nsid uint32) {
-	r.t.Helper()
-	r.remove(func() (<-chan struct{}, error) { return r.target.RemoveNamespace(testSub, nsid) })
-}
-
-func (r *harness) removeSubsystem() {
-	r.t.Helper()
-	r.remove(func() (<-chan struct{}, error) { return r.target.RemoveSubsystem(testSub) })
-}
-
-// untilGone runs the reactors until the channel is closed.
-func untilGone(w *fabrictest.World, gone <-chan struct{}) error {
-	go func() {
-		<-gone
-		w.Reactors[0].Wake()
-	}()
-	return w.Until(func() bool { return closed(gone) })
-}
-
-// closed says whether the channel is.
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
 // during runs fn, which waits for reactors, on a goroutine while the reactors run.
 func (r *harness) during(fn func() error) {
 	r.t.Helper()

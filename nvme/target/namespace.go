@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -55,10 +56,11 @@ type namespace struct {
 	nsid uint32
 	slot int // index of this namespace's channel in every Handler
 
-	cfg   atomic.Pointer[attributes] // written with state.mu held
-	geo   atomic.Pointer[geometry]
-	state namespaceState
-	users users
+	cfg      atomic.Pointer[attributes] // written with state.mu held
+	updating sync.Mutex                 // held by UpdateNamespace
+	geo      atomic.Pointer[geometry]
+	state    namespaceState
+	users    users
 	// failureLogged is when a failed IO was last logged, by index of ioErrors; 0: never.
 	failureLogged [len(ioErrors)]atomic.Int64
 }
@@ -141,10 +143,11 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 
 // startNotify begins the notifications of the device.
 func (ns *namespace) startNotify() {
+	log := ns.sub.t.log
 	if d, ok := ns.cfg.Load().dev.(backend.Changer); ok {
-		d.Notify(func() { ns.changed(ns.sub.t.log) })
-		ns.changed(ns.sub.t.log) // it may have changed, or have been offline, before
+		d.Notify(func() { ns.changed(log) })
 	}
+	ns.changed(log) // it may have changed, or have been offline, before
 }
 
 // stopNotify ends the notifications of devices. It waits for one that is in progress, which does

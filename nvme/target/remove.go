@@ -8,8 +8,13 @@ import (
 	"time"
 )
 
-// closeDeadline is how long Close waits for reactors and devices.
-const closeDeadline = 30 * time.Second
+const (
+	// closeDeadline is how long Close waits for reactors and devices.
+	closeDeadline = 30 * time.Second
+	// drainDeadline is how long commands wait at most for a device to complete others, so that it
+	// can be exchanged. Linux hosts give up a connection if a command takes 30 s.
+	drainDeadline = 10 * time.Second
+)
 
 var (
 	errBusy   = errors.New("the device does not finish its I/O")
@@ -77,7 +82,11 @@ func (t *Target) retire(list []*namespace) (gone <-chan struct{}) {
 	t.retiring.Add(1)
 	go func() {
 		defer t.retiring.Done()
-		stopNotify(list)
+		for _, ns := range list {
+			ns.updating.Lock() // an exchange of the device ends first, and no other begins
+			stopNotify([]*namespace{ns})
+			ns.updating.Unlock()
+		}
 		channels.Wait()
 		t.retired(list)
 		close(done)

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -46,21 +47,37 @@ func (s *ioStats) publish() {
 // that totals survive queues and channels.
 type users struct {
 	mu       sync.Mutex
-	retired  bool // no more channels
+	retired  bool    // no more channels
+	quiesce  quiesce // of new ones
 	handlers []*Handler
 	stats    []*ioStats
 }
 
 // join makes h a user. It returns nil if the namespace is retired.
-func (u *users) join(h *Handler) *ioStats {
+func (u *users) join(h *Handler) (*ioStats, quiesce) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.retired {
-		return nil
+		return nil, quiesceNothing
 	}
 	s := new(ioStats)
 	u.handlers, u.stats = append(u.handlers, h), append(u.stats, s)
-	return s
+	return s, u.quiesce
+}
+
+// setQuiesce sets what applies to those that will join and returns those that have.
+func (u *users) setQuiesce(l quiesce) []*Handler {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.quiesce = l
+	return slices.Clone(u.handlers)
+}
+
+// isRetired says whether the namespace is.
+func (u *users) isRetired() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.retired
 }
 
 // retire admits no more users and returns those that have joined.

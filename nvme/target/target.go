@@ -52,7 +52,7 @@ type Target struct {
 	slots    []*namespace // by namespace.slot; nil: free
 	retiring sync.WaitGroup
 
-	closeDeadline time.Duration // tests wait less
+	closeDeadline, drainDeadline time.Duration // tests wait less
 }
 
 // Port is a listener as the discovery log shows it.
@@ -68,6 +68,7 @@ type Port struct {
 func New(o Options) *Target {
 	t := &Target{
 		log: o.Log, firmware: o.Firmware, started: time.Now(), closeDeadline: closeDeadline,
+		drainDeadline: drainDeadline,
 	}
 	if t.log == nil {
 		t.log = slog.Default()

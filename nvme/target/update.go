@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+
+	"github.com/nvmf-target/nvmf-target/backend"
 )
 
 // UpdateSubsystem changes everything of the subsystem cfg.NQN but its namespaces, which cfg does
@@ -64,3 +66,137 @@ func (s *settings) sameHosts(o *settings) bool {
 	}
 	return maps.Equal(s.hosts, o.hosts)
 }
+
+// UpdateNamespace changes the namespace cfg.NSID while hosts use it: write protection, timeout,
+// drive and identifiers become those of cfg, whose Device is ignored. Hosts get an event if they
+// see a difference; Linux hosts drop a namespace whose identifiers change. When UpdateNamespace
+// returns, the device gets nothing any more that the namespace would now refuse.
+//
+// If swap is not nil, it exchanges the device, without an error for hosts. Their commands wait,
+// each as long as its timeout allows; what the device has completes; its channels are closed; then
+// swap is called, once and on the same goroutine, with the present device, nil if there is none. It
+// may close that, and returns the device to go on with, which needs the same block size and belongs
+// to the namespace from then on, whatever UpdateNamespace returns. With an error it returns the old
+// device, or that one opened anew, and nothing else changes. If it returns no device, the namespace
+// is not ready, as if its storage were offline, until another exchange. Commands that waited and
+// do not fit the new device fail as if they had been sent later.
+//
+// If the old device does not finish its I/O in time, or hosts do not end their zero-copy reads and
+// writes, swap is not called and everything is as it was. Calls for one namespace take turns. Of a
+// namespace that is removed meanwhile, the device is in use until the removal's gone is closed.
+func (t *Target) UpdateNamespace(nqn string, cfg NamespaceConfig,
+	swap func(old backend.Device) (backend.Device, error),
+) error {
+	ns, err := t.namespace(nqn, cfg.NSID)
+	if err != nil {
+		return err
+	}
+	ns.updating.Lock()
+	defer ns.updating.Unlock()
+	switch {
+	case ns.users.isRetired():
+		err = errors.New("it was removed")
+	case swap == nil:
+		next := ns.sub.newAttributes(cfg, ns.cfg.Load().dev)
+		next.space = ns.cfg.Load().space
+		ns.adopt(next, false)
+	default:
+		stopNotify([]*namespace{ns}) // first: it may block
+		if err = ns.quiesce(); err == nil {
+			err = ns.swap(cfg, swap)
+		} else {
+			ns.startNotify()
+		}
+	}
+	ns.setQuiesce(quiesceNothing, t.drainDeadline)
+	if err != nil {
+		return fmt.Errorf("subsystem %q: namespace %d: %w", nqn, cfg.NSID, err)
+	}
+	return nil
+}
+
+// quiesce makes commands wait until no reactor has a channel to the device.
+func (ns *namespace) quiesce() error {
+	t := ns.sub.t
+	if !ns.setQuiesce(quiesceZeroCopy, t.closeDeadline) {
+		return fmt.Errorf("hosts still read or write the memory of the device after %v",
+			t.closeDeadline)
+	}
+	if !ns.setQuiesce(quiesceIO, t.drainDeadline) {
+		return fmt.Errorf("after %v %w", t.drainDeadline, errBusy)
+	}
+	return nil
+}
+
+// swap exchanges the device while no reactor has a channel to it.
+func (ns *namespace) swap(cfg NamespaceConfig,
+	swap func(backend.Device) (backend.Device, error),
+) error {
+	before, info := ns.cfg.Load(), ns.geo.Load().info
+	between := *before
+	between.dev = &absent{info} // not the device, which may be closed any moment
+	ns.setAttributes(&between, false)
+	old := before.dev
+	if _, none := old.(*absent); none {
+		old = nil
+	}
+	dev, err := swap(old)
+	there := dev != nil
+	if !there {
+		info.Offline = true
+		dev = &absent{info}
+	}
+	next := ns.sub.newAttributes(cfg, dev)
+	if err != nil {
+		kept := *before
+		kept.dev, kept.space = dev, next.space
+		next = &kept
+	}
+	ns.adopt(next, there && dev != old)
+	if err == nil {
+		err = ns.usable(dev)
+	}
+	return err
+}
+
+// adopt gives the namespace attributes and notifies hosts of what they see of the change. opened
+// says that its device was opened since: what it had lost before is forgotten.
+func (ns *namespace) adopt(next *attributes, opened bool) {
+	before := ns.cfg.Load()
+	next.drive.inherit(before.drive)
+	ns.setAttributes(next, opened)
+	ns.startNotify()
+	if next.uuid != before.uuid || next.nguid != before.nguid || next.eui64 != before.eui64 {
+		ns.sub.namespaceChanged(ns.nsid)
+	}
+}
+
+func (ns *namespace) setAttributes(a *attributes, opened bool) {
+	ns.state.mu.Lock()
+	defer ns.state.mu.Unlock()
+	ns.cfg.Store(a)
+	if opened {
+		ns.state.degraded = false
+	}
+}
+
+// usable says why hosts cannot use a device in place of the one that they know.
+func (ns *namespace) usable(dev backend.Device) error {
+	g, err := newGeometry(dev.Info(), false)
+	if shift := ns.geo.Load().shift; err == nil && g.shift != shift {
+		err = backend.WithHint(fmt.Errorf("the block size cannot change from %d to %d while hosts "+
+			"use the namespace", 1<<shift, 1<<g.shift), "Remove the namespace and add it again.")
+	}
+	return err
+}
+
+// absent is the device of a namespace that has none.
+type absent struct{ info backend.Info }
+
+func (d *absent) Info() backend.Info { return d.info }
+
+func (d *absent) OpenChannel(backend.Reactor) (backend.Channel, error) {
+	return nil, backend.ErrOffline
+}
+
+func (d *absent) Close() error { return nil }

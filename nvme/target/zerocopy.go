@@ -19,7 +19,7 @@ import "github.com/nvmf-target/nvmf-target/backend"
 // startZeroCopyRead attaches the memory of the blocks to a prepared read, if possible.
 func (c *cmd) startZeroCopyRead() {
 	ch := c.ch
-	if ch.reader == nil {
+	if ch.reader == nil || ch.quiesce != quiesceNothing {
 		return
 	}
 	segs, ok := ch.reader.StartZeroCopyRead(c.req.Segs, c.io.Off, c.io.Len)
@@ -39,7 +39,7 @@ func (c *cmd) startZeroCopyRead() {
 // startZeroCopyWrite attaches memory for the blocks to a prepared write, if possible.
 func (c *cmd) startZeroCopyWrite() {
 	ch := c.ch
-	if ch.writer == nil {
+	if ch.writer == nil || ch.quiesce != quiesceNothing {
 		return
 	}
 	if c.req.InCapsule {

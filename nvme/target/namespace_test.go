@@ -1,0 +1,187 @@
+package target
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// TestSwapSmaller: commands that waited are checked against the new device, and what does not fit
+// never reaches it; hosts are notified.
+func TestSwapSmaller(t *testing.T) {
+	next := &recorder{
+		Device: ramDevice(t, 512<<10, 512), info: func(i *backend.Info) { i.VolatileCache = true },
+	}
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	h := r.connectHost(1)
+	q := h.io[0]
+	r.ok(q, readAt(2047))
+	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
+	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	swap := func(readOnly bool) (fits, beyond, write *fabrictest.Command) {
+		x, _ := r.exchange(NamespaceConfig{ReadOnly: readOnly})
+		fits, beyond = r.send(q, readAt(1023)), r.send(q, readAt(1024))
+		write = r.send(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
+		next.take()
+		r.must(x.end(next, nil))
+		r.until("commands continue",
+			func() bool { return fits.Done && beyond.Done && write.Done })
+		return fits, beyond, write
+	}
+	fits, beyond, write := swap(false)
+	if !fits.CQE.Status().OK() || beyond.CQE.Status()&^nvme.More != outOfRange ||
+		!write.CQE.Status().OK() {
+		t.Errorf("%v, %v, %v", fits.CQE.Status(), beyond.CQE.Status(), write.CQE.Status())
+	}
+	if l := next.take(); len(l) != 2 || l[1].Flags&backend.FUA == 0 {
+		t.Errorf("the new device got %+v; the host was told that there is no cache", l)
+	}
+	if r.until("hosts are notified", func() bool { return aer.Done }); h.namespace(1).NSZE != 1024 {
+		t.Errorf("%d blocks", h.namespace(1).NSZE)
+	}
+	if _, _, write = swap(true); write.CQE.Status()&^nvme.More != writeProtected {
+		t.Errorf("write: %v", write.CQE.Status())
+	}
+	if l := next.take(); len(l) != 1 {
+		t.Errorf("the device got %+v, which is write protected", l)
+	}
+}
+
+// TestSwapFails: with the device that swap returns the namespace goes on as it was, without one it
+// is not ready, until there is one again.
+func TestSwapFails(t *testing.T) {
+	dev, opened := ramDevice(t, 1<<20, 512), ramDevice(t, 1<<20, 512)
+	r := newHarness(t, 1, subsystemOf(testSub, dev))
+	h := r.connectHost(1)
+	q := h.io[0]
+	failed := errors.New("cannot open")
+	x, _ := r.exchange(NamespaceConfig{ReadOnly: true})
+	write := r.send(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
+	if err := x.end(opened, failed); !errors.Is(err, failed) {
+		t.Error(err)
+	}
+	if r.until("it goes on", func() bool { return write.Done }); !write.CQE.Status().OK() {
+		t.Errorf("%v: the namespace became read-only", write.CQE.Status())
+	}
+	x, old := r.exchange(NamespaceConfig{})
+	if old != opened {
+		t.Error("the namespace has another device than swap returned")
+	}
+	read := r.send(q, readAt(0))
+	if err := x.end(nil, failed); !errors.Is(err, failed) {
+		t.Error(err)
+	}
+	r.until("the refusal waits", func() bool { return !r.raw[0].delayed.list.Empty() })
+	r.w.Advance(time.Second)
+	if st := read.CQE.Status() &^ nvme.More; !read.Done || st != notReady || r.infos()[0].Ready {
+		t.Errorf("without a device: %v %v, %+v", read.Done, st, r.infos()[0])
+	}
+	r.notReady(q, readAt(0))
+	if x, old = r.exchange(NamespaceConfig{}); old != nil {
+		t.Errorf("there is no device, and swap is called with %v", old)
+	}
+	r.must(x.end(dev, nil))
+	r.ok(q, readAt(0))
+	if !r.infos()[0].Ready {
+		t.Errorf("%+v", r.infos()[0])
+	}
+}
+
+// TestSwapBlockSize: a device with another block size is not used.
+func TestSwapBlockSize(t *testing.T) {
+	dev, other := ramDevice(t, 1<<20, 512), ramDevice(t, 1<<20, 4096)
+	r := newHarness(t, 1, subsystemOf(testSub, dev))
+	h := r.connectHost(1)
+	x, _ := r.exchange(NamespaceConfig{})
+	write := r.send(h.io[0], rw(nvme.NVMWrite, 1, 8, 8, make([]byte, 4096)))
+	if err := x.end(other, nil); err == nil || !strings.Contains(err.Error(), "from 512 to 4096") {
+		t.Errorf("%v", err)
+	}
+	r.until("the refusal waits", func() bool { return !r.raw[0].delayed.list.Empty() })
+	r.w.Advance(time.Second)
+	if st := write.CQE.Status() &^ nvme.More; st != notReady || r.infos()[0].Ready {
+		t.Errorf("%v, %+v", st, r.infos()[0])
+	}
+	x, old := r.exchange(NamespaceConfig{})
+	if old != other {
+		t.Errorf("the device is %v", old)
+	}
+	r.must(x.end(dev, nil))
+	r.ok(h.io[0], readAt(0))
+}
+
+// TestUpdateNamespace: attributes change without an exchange of the device, even if it hangs.
+func TestUpdateNamespace(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newHarness(t, 2, sub)
+	h := r.connectHost(1)
+	q := h.io[0]
+	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
+	dev.Hold(nil)
+	hung := r.send(q, readAt(0))
+	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
+	dev.Full(true)
+	accepted := r.send(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
+	r.w.Settle()
+	cfg := NamespaceConfig{NSID: 1, ReadOnly: true, Timeout: time.Second, UUID: uuid.New()}
+	update := func() {
+		aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+		r.during(func() error { return r.target.UpdateNamespace(testSub, cfg, nil) })
+		r.until("hosts are notified", func() bool { return aer.Done })
+		r.ok(h.admin, logCommand(nvme.LogChangedNamespaces, 4096, 0))
+	}
+	update()
+	dev.Full(false)
+	r.until("the write is refused", func() bool { return accepted.Done })
+	if st := accepted.CQE.Status() &^ nvme.More; st != writeProtected {
+		t.Errorf("a write that no device had when the namespace became read-only: %v", st)
+	}
+	if id := h.namespace(1); id.NSATTR != nvme.NSATTRWriteProtected || id.NGUID != [16]byte{} {
+		t.Errorf("%+v", id)
+	}
+	r.w.Advance(2 * time.Second)
+	if st := hung.CQE.Status() &^ nvme.More; !hung.Done || st != notReady {
+		t.Errorf("after the new timeout: %v %v", hung.Done, st)
+	}
+	dev.Release()
+	r.w.Settle()
+	cfg.ReadOnly = false
+	update()
+	r.ok(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
+	if err := r.target.UpdateNamespace(testSub, NamespaceConfig{NSID: 2}, nil); err == nil {
+		t.Error("a namespace that does not exist was changed")
+	}
+}
+
+// TestSwapDegraded: a device that was opened anew is no longer write protected because the old one
+// had lost writes.
+func TestSwapDegraded(t *testing.T) {
+	lost := &changing{Device: ramDevice(t, 1<<20, 512)}
+	lost.i = lost.Device.Info()
+	r := newHarness(t, 1, subsystemOf(testSub, lost))
+	h := r.connectHost(1)
+	write := func() *fabrictest.Command { return rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)) }
+	lost.set(func(i *backend.Info) { i.Degraded = true })
+	r.status(h.io[0], write(), writeProtected)
+	x, _ := r.exchange(NamespaceConfig{})
+	if lost.notify != nil {
+		t.Error("the old device still notifies")
+	}
+	r.must(x.end(lost, nil)) // the same
+	r.status(h.io[0], write(), writeProtected)
+	next := &changing{Device: lost.Device, i: lost.Device.Info()}
+	x, _ = r.exchange(NamespaceConfig{})
+	r.must(x.end(next, nil))
+	r.ok(h.io[0], write())
+	next.set(func(i *backend.Info) { i.Offline = true })
+	if r.infos()[0].Ready {
+		t.Error("the namespace does not follow its new device")
+	}
+}

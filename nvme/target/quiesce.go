@@ -1,0 +1,114 @@
+package target
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+)
+
+// quiesce is how far a namespace keeps its commands from its device, for UpdateNamespace to
+// exchange it. Each channel has a copy, which belongs to its reactor.
+type quiesce uint8
+
+const (
+	quiesceNothing quiesce = iota
+	// quiesceZeroCopy: no zero-copy read or write begins. Hosts decide how long they take, and none
+	// may make others wait, so all end before commands wait.
+	quiesceZeroCopy
+	// quiesceIO: new IOs wait in pending, those that the device has complete, and then the channel
+	// to the device is closed.
+	quiesceIO
+)
+
+// setQuiesce tells every reactor and waits until what it asks for is reached: no zero copy is left,
+// or no channel to the device. It returns false if that takes longer than wait.
+func (ns *namespace) setQuiesce(l quiesce, wait time.Duration) bool {
+	handlers := ns.users.setQuiesce(l)
+	done := make(chan struct{}, len(handlers))
+	for _, h := range handlers {
+		h.post(func() { h.setQuiesce(ns, l, func() { done <- struct{}{} }) })
+	}
+	timeout := time.NewTimer(wait)
+	defer timeout.Stop()
+	for range handlers {
+		select {
+		case <-done:
+		case <-timeout.C:
+			return false
+		}
+	}
+	return true
+}
+
+// setQuiesce tells the channel of ns on this reactor, and calls done when that is reached.
+func (h *Handler) setQuiesce(ns *namespace, l quiesce, done func()) {
+	ch := h.channel(ns)
+	if ch == nil { // it was closed because the namespace is retired
+		done()
+		return
+	}
+	ch.quiesce, ch.onQuiesced = l, done
+	h.schedule(ch)
+	if l > quiesceNothing {
+		return
+	}
+	ch.onQuiesced, ch.changed = nil, true
+	if ch.state == channelNone {
+		ch.open()
+	}
+	done()
+}
+
+// checkQuiesced looks whether what quiesce asks for has been reached.
+func (ch *channel) checkQuiesced() {
+	switch {
+	case ch.zeroCopies > 0:
+		return
+	case ch.quiesce == quiesceIO:
+		if ch.state == channelOpening || ch.inflight > 0 {
+			return
+		}
+		ch.closeDevice()
+		ch.state = channelNone
+	}
+	done := ch.onQuiesced
+	ch.onQuiesced = nil
+	done()
+}
+
+// checkPending checks pending IOs against what the namespace is now, and completes those that it
+// would refuse: their commands may have been prepared before it changed. It returns how many.
+func (ch *channel) checkPending() (refused int) {
+	g := ch.ns.geo.Load()
+	for i := 0; i < len(ch.pending); { // completing one may append others
+		io := ch.pending[i]
+		if io.Err = g.check(io); io.Err == nil {
+			i++
+			continue
+		}
+		ch.pending = slices.Delete(ch.pending, i, i+1)
+		ch.done(io)
+		refused++
+	}
+	return refused
+}
+
+// check says why the namespace does not take an IO that it took once.
+func (g *geometry) check(io *backend.IO) error {
+	switch end := int64(g.blocks << g.shift); {
+	case g.info.Offline:
+		return backend.ErrOffline
+	case io.Op == backend.OpFlush || io.Op == backend.OpRead && io.Off+io.Len <= end:
+		return nil
+	case io.Off+io.Len > end:
+		return backend.ErrOutOfRange
+	case g.readOnly:
+		return backend.ErrReadOnly
+	}
+	if c, ok := io.Owner.(*cmd); ok && g.info.VolatileCache && c.s.ctrl.writeThrough.Load() &&
+		io.Op != backend.OpDiscard {
+		io.Flags |= backend.FUA
+	}
+	return nil
+}

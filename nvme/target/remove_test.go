@@ -1,0 +1,166 @@
+package target
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// remove does what removes something, and waits until nothing uses it any more.
+func (r *harness) remove(fn func() (gone <-chan struct{}, err error)) {
+	r.t.Helper()
+	gone, err := fn()
+	r.must(err)
+	r.must(untilGone(r.w, gone))
+}
+
+func (r *harness) removeNamespace(nsid uint32) {
+	r.t.Helper()
+	r.remove(func() (<-chan struct{}, error) { return r.target.RemoveNamespace(testSub, nsid) })
+}
+
+func (r *harness) removeSubsystem() {
+	r.t.Helper()
+	r.remove(func() (<-chan struct{}, error) { return r.target.RemoveSubsystem(testSub) })
+}
+
+// untilGone runs the reactors until the channel is closed.
+func untilGone(w *fabrictest.World, gone <-chan struct{}) error {
+	go func() {
+		<-gone
+		w.Reactors[0].Wake()
+	}()
+	return w.Until(func() bool { return closed(gone) })
+}
+
+// closed says whether the channel is.
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// TestRemoveNamespaceUnderIO: commands that the device has complete, later ones are refused, then
+// the device may be closed (Q05, F-33).
+func TestRemoveNamespaceUnderIO(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newHarness(t, 2, sub)
+	h := r.connectHost(2)
+	dev.Hold(nil)
+	read := r.send(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	many := r.send(h.io[1],
+		dsm(1, true, [2]uint64{0, 1}, [2]uint64{1, 1}, [2]uint64{2, 1}, [2]uint64{3, 1},
+			[2]uint64{4, 1},
+			[2]uint64{5, 1}, [2]uint64{6, 1}, [2]uint64{7, 1}, [2]uint64{8, 1}, [2]uint64{9, 1}))
+	r.until("the device has the IOs", func() bool { return dev.Held() == 1+compoundWidth })
+	gone, err := r.target.RemoveNamespace(testSub, 1)
+	r.must(err)
+	r.status(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), invalidNamespace)
+	if closed(gone) || read.Done {
+		t.Fatal("removed while the device has I/O")
+	}
+	dev.Release()
+	r.must(untilGone(r.w, gone))
+	if !read.Done || !read.CQE.Status().OK() || !many.Done || !many.CQE.Status().OK() {
+		t.Errorf("read %v %v, deallocate %v %v", read.Done, read.CQE.Status(), many.Done,
+			many.CQE.Status())
+	}
+	// The same device and NSID again.
+	r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: dev}))
+	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+}
+
+// TestRemoveHungNamespace: a device that hangs delays nothing but its own removal: its NSID is free
+// at once, what hosts see of the counters stays, and Close says what it waited for.
+func TestRemoveHungNamespace(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	next := ramDevice(t, 1<<20, 512)
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(1)
+	reads := func() uint64 {
+		l, err := nvme.Parse[nvme.SMARTLog](r.ok(h.admin,
+			logCommand(nvme.LogSMART, nvme.SMARTLogSize, 0)).Data)
+		r.must(err)
+		n, _ := l.HostReads.Uint64()
+		return n
+	}
+	read := func() *fabrictest.Command { return rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)) }
+	r.ok(h.io[0], read())
+	dev.Hold(nil)
+	r.send(h.io[0], read())
+	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
+	gone, err := r.target.RemoveNamespace(testSub, 1)
+	r.must(err)
+	r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: next}))
+	r.ok(h.io[0], read())
+	if n := reads(); n != 2 || closed(gone) {
+		t.Errorf("%d reads, gone %v", n, closed(gone))
+	}
+	r.target.closeDeadline = time.Millisecond
+	r.w.Settle()
+	if err := r.target.Close(); !errors.Is(err, errBusy) ||
+		!strings.Contains(err.Error(), "namespace 1 of") {
+		t.Errorf("%v", err)
+	}
+	dev.Release()
+	r.must(untilGone(r.w, gone))
+	r.target.closeDeadline = closeDeadline
+	r.during(r.target.Close)
+	for _, ns := range r.target.slots {
+		if ns != nil {
+			t.Error("a slot is not free")
+		}
+	}
+}
+
+// TestRemoveWhileSwapping: a namespace that is removed is gone when its device is no longer being
+// exchanged; commands that waited complete.
+func TestRemoveWhileSwapping(t *testing.T) {
+	dev, next := ramDevice(t, 1<<20, 512), ramDevice(t, 1<<20, 512)
+	r := newHarness(t, 1, subsystemOf(testSub, dev))
+	h := r.connectHost(1)
+	r.ok(h.io[0], readAt(0))
+	x, _ := r.exchange(NamespaceConfig{})
+	read := r.send(h.io[0], readAt(0))
+	gone, err := r.target.RemoveNamespace(testSub, 1)
+	r.must(err)
+	r.status(h.io[0], readAt(0), invalidNamespace)
+	if r.w.Settle(); closed(gone) || read.Done {
+		t.Errorf("during the exchange: gone %v, the read is done %v", closed(gone), read.Done)
+	}
+	r.must(x.end(next, nil))
+	r.must(untilGone(r.w, gone))
+	if st := read.CQE.Status(); !read.Done || !st.OK() {
+		t.Errorf("%v %v", read.Done, st)
+	}
+}
+
+// TestCloseWhileSwapping: the target closes when the exchange has ended.
+func TestCloseWhileSwapping(t *testing.T) {
+	dev := ramDevice(t, 1<<20, 512)
+	r := newHarness(t, 1, subsystemOf(testSub, dev))
+	h := r.connectHost(1)
+	r.ok(h.io[0], readAt(0))
+	x, _ := r.exchange(NamespaceConfig{})
+	r.send(h.io[0], readAt(0))
+	r.target.closeDeadline = time.Millisecond
+	result := make(chan error, 1)
+	go func() {
+		result <- r.target.Close()
+		r.w.Reactors[0].Wake()
+	}()
+	r.until("the target waits", func() bool { return len(result) > 0 })
+	if err := <-result; !errors.Is(err, errBusy) {
+		t.Errorf("%v", err)
+	}
+	r.target.closeDeadline = closeDeadline
+	r.must(x.end(dev, nil))
+	r.until("the queues end", func() bool { return r.target.Sessions() == 0 })
+}

@@ -1,0 +1,341 @@
+package target
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// instance is storage that is opened once more. It counts its channels.
+type instance struct {
+	backend.Device
+	channels atomic.Int64
+}
+
+type zeroCopyChannel interface {
+	backend.ZeroCopyReader
+	backend.ZeroCopyWriter
+}
+
+type instanceChannel struct {
+	zeroCopyChannel
+	d *instance
+}
+
+func (d *instance) OpenChannel(r backend.Reactor) (backend.Channel, error) {
+	ch, err := d.Device.OpenChannel(r)
+	if err != nil {
+		return nil, err
+	}
+	d.channels.Add(1)
+	return &instanceChannel{ch.(zeroCopyChannel), d}, nil
+}
+
+func (c *instanceChannel) Close() error {
+	c.d.channels.Add(-1)
+	return c.zeroCopyChannel.Close()
+}
+
+// exchange is an UpdateNamespace whose swap function waits for the test.
+type exchange struct {
+	r      *harness
+	old    chan backend.Device
+	finish chan func() (backend.Device, error)
+	result chan error
+}
+
+// exchange starts to exchange the device of namespace 1 and returns when commands wait.
+func (r *harness) exchange(cfg NamespaceConfig) (*exchange, backend.Device) {
+	r.t.Helper()
+	x := r.startExchange(cfg)
+	r.until("the device is given up", func() bool { return len(x.old) > 0 })
+	return x, <-x.old
+}
+
+func (r *harness) startExchange(cfg NamespaceConfig) *exchange {
+	x := &exchange{
+		r, make(chan backend.Device, 1), make(chan func() (backend.Device, error), 1),
+		make(chan error, 1),
+	}
+	cfg.NSID = 1
+	go func() {
+		defer r.w.Reactors[0].Wake()
+		x.result <- r.target.UpdateNamespace(testSub, cfg,
+			func(old backend.Device) (backend.Device, error) {
+				x.old <- old
+				r.w.Reactors[0].Wake()
+				return (<-x.finish)()
+			})
+	}()
+	return x
+}
+
+// end lets swap return and returns what UpdateNamespace did.
+func (x *exchange) end(dev backend.Device, err error) error {
+	x.r.t.Helper()
+	x.finish <- func() (backend.Device, error) { return dev, err }
+	return x.wait()
+}
+
+func (x *exchange) wait() error {
+	x.r.t.Helper()
+	x.r.until("the exchange ends", func() bool { return len(x.result) > 0 })
+	return <-x.result
+}
+
+func readAt(slba uint64) *fabrictest.Command {
+	return rw(nvme.NVMRead, 1, slba, 1, make([]byte, 512))
+}
+
+// TestSwapUnderLoad: hosts read and write, with zero copy and without, while the device is
+// exchanged again and again: no command fails, no data is lost, no old device is in use, and the
+// counters go on.
+func TestSwapUnderLoad(t *testing.T) {
+	target := New(Options{Log: slog.New(slog.DiscardHandler)})
+	ram := ramDevice(t, 16<<20, 512)
+	cfg := NamespaceConfig{NSID: 1, Device: &instance{Device: ram}}
+	if err := target.AddSubsystem(SubsystemConfig{
+		NQN: testSub, AllowAnyHost: true, Namespaces: []NamespaceConfig{cfg},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	cores, stop := startCores(t, target, 2)
+	defer stop()
+	var hosts sync.WaitGroup
+	const rounds, depth = 30, 8
+	for i := range 2 {
+		hosts.Go(func() {
+			h := &stressHost{t: t, cores: cores, rnd: rand.New(rand.NewPCG(uint64(i), 9))}
+			h.verify(i, rounds, depth)
+		})
+	}
+	done := make(chan struct{})
+	go func() {
+		hosts.Wait()
+		close(done)
+	}()
+	swaps := 0
+	for ; !closed(done) || swaps < 2; swaps++ {
+		if err := target.UpdateNamespace(testSub, cfg,
+			func(old backend.Device) (backend.Device, error) {
+				if n := old.(*instance).channels.Load(); n != 0 {
+					t.Errorf("%d channels are open", n)
+				}
+				return &instance{Device: ram}, nil
+			}); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Log(swaps, "exchanges")
+	s := target.Stats()[0]
+	if n := uint64(2 * rounds * depth); s.Reads != n || s.Writes != n {
+		t.Errorf("%d reads, %d writes, want %d", s.Reads, s.Writes, n)
+	}
+	if err := target.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// verify writes and reads back as the i-th of two hosts.
+func (h *stressHost) verify(i, rounds, depth int) {
+	args := adminArgs(testSub)
+	args.host += string(rune('a' + i))
+	admin := h.dial(h.cores[i])
+	c := args.command()
+	h.must(admin, c)
+	h.must(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	args.cntlid = nvme.ConnectResult(c.CQE.DW0()).CNTLID()
+	var queues []*stressQueue
+	for j, core := range h.cores {
+		q := h.dial(core)
+		args.qid, args.sqsize = uint16(j+1), 127
+		h.must(q, args.command())
+		queues = append(queues, q)
+	}
+	for range rounds {
+		var writes, reads []*fabrictest.Command
+		for j := range depth {
+			blocks := []uint32{8, 128}[h.rnd.IntN(2)]
+			data := bytes.Repeat([]byte{byte(h.rnd.Uint32())}, int(blocks)*512)
+			slba := uint64((i*depth + j) * 1024)
+			w := rw(nvme.NVMWrite, 1, slba, blocks, data)
+			w.InCapsule = blocks == 8 && h.rnd.IntN(2) == 0
+			writes = append(writes, w)
+			reads = append(reads, rw(nvme.NVMRead, 1, slba, blocks, make([]byte, len(data))))
+		}
+		<-queues[h.rnd.IntN(2)].send(writes...)
+		<-queues[h.rnd.IntN(2)].send(reads...)
+		for j, r := range reads {
+			if st := writes[j].CQE.Status(); !st.OK() {
+				h.t.Errorf("write: %v", st)
+			}
+			if st := r.CQE.Status(); !st.OK() || !bytes.Equal(r.Data, writes[j].Data) {
+				h.t.Errorf("read: %v, or other data than was written", st)
+			}
+		}
+	}
+	for _, q := range h.queues {
+		q.c.r.Post(q.q.HangUp)
+		<-q.ended
+	}
+}
+
+func (h *stressHost) must(q *stressQueue, c *fabrictest.Command) {
+	if st, err := h.do(q, c); err != nil || !st.OK() {
+		h.t.Errorf("opcode %#x: %v, %v", c.SQE.Opcode(), st, err)
+	}
+}
+
+// TestSwapWaits: commands wait while the device is exchanged, are aborted, end with their queue and
+// time out as if they waited for a device, and continue in the end.
+func TestSwapWaits(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	sub.Namespaces[0].Timeout = 2 * time.Second
+	r := newHarness(t, 2, sub)
+	h := r.connectHost(3)
+	dev.Hold(nil)
+	before := r.send(h.io[0], readAt(0))
+	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
+	x := r.startExchange(sub.Namespaces[0])
+	var waiting []*fabrictest.Command
+	r.until("commands wait", func() bool { return r.raw[1].channels[0].quiesce == quiesceIO })
+	for _, q := range h.io { // the second is on another reactor, which has no channel yet
+		waiting = append(waiting, r.send(q, readAt(1)))
+	}
+	many := r.send(h.io[1], dsm(1, true, [2]uint64{0, 1}, [2]uint64{1, 1}))
+	r.w.Settle()
+	if len(x.old) > 0 || before.Done {
+		t.Fatal("the device is exchanged although it has an IO")
+	}
+	dev.Release()
+	r.until("the device is given up", func() bool { return len(x.old) > 0 })
+	if old := <-x.old; old != backend.Device(dev) {
+		t.Errorf("swap is called with %v", old)
+	}
+	if !before.Done || !before.CQE.Status().OK() {
+		t.Errorf("the IO that the device had: %v, %v", before.Done, before.CQE.Status())
+	}
+	abort := r.ok(h.admin, abortCommand(1, waiting[0].SQE.CID()))
+	if abort.CQE.DW0() != 0 || waiting[0].CQE.Status() != nvme.AbortRequested {
+		t.Errorf("Abort: %#x, the command: %v", abort.CQE.DW0(), waiting[0].CQE.Status())
+	}
+	h.io[2].HangUp()
+	r.w.Settle()
+	if n := h.io[2].Outstanding(); n != 0 {
+		t.Errorf("%d commands of a queue that has ended are left", n)
+	}
+	if waiting[1].Done || many.Done {
+		t.Error("a command does not wait")
+	}
+	late := r.send(h.io[0], readAt(2))
+	r.w.Advance(time.Second)
+	later := r.send(h.io[0], readAt(3))
+	r.w.Advance(1500 * time.Millisecond)
+	if !late.Done || late.CQE.Status()&^nvme.More != notReady || later.Done {
+		t.Errorf("after the timeout: %v %v, %v", late.Done, late.CQE.Status(), later.Done)
+	}
+	r.must(x.end(dev, nil))
+	r.until("the command continues", func() bool { return later.Done })
+	if st := later.CQE.Status(); !st.OK() {
+		t.Error(st)
+	}
+	if l := r.infos(); !l[0].Ready || l[0].Timeouts == 0 || l[0].Orphans != 0 {
+		t.Errorf("%+v", l[0])
+	}
+}
+
+// TestSwapHungDevice: a device that does not finish is not exchanged, and all goes on with it.
+func TestSwapHungDevice(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(1)
+	dev.Hold(nil)
+	first := r.send(h.io[0], readAt(0))
+	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
+	r.target.drainDeadline = time.Millisecond
+	x := r.startExchange(sub.Namespaces[0])
+	err := x.wait()
+	if !errors.Is(err, errBusy) || !strings.Contains(err.Error(), "namespace 1") || len(x.old) > 0 {
+		t.Errorf("%v, swap is called: %v", err, len(x.old) > 0)
+	}
+	second := r.send(h.io[0], readAt(1))
+	r.until("the device has the next IO", func() bool { return dev.Held() == 2 })
+	dev.Release()
+	r.until("both complete", func() bool { return first.Done && second.Done })
+	if !first.CQE.Status().OK() || !second.CQE.Status().OK() {
+		t.Errorf("%v, %v", first.CQE.Status(), second.CQE.Status())
+	}
+}
+
+// TestSwapZeroCopy: hosts that take their time with the memory of the device hold up the exchange,
+// but no command of others.
+func TestSwapZeroCopy(t *testing.T) {
+	first := &instance{Device: ramDevice(t, 64<<20, 512)}
+	b := newBare(t, NamespaceConfig{NSID: 1, Device: first}, 32)
+	slow := b.prepareReads(2)
+	if !slow[0].ZeroCopy {
+		t.Fatal("no zero copy")
+	}
+	b.h.Execute(slow[:1])
+	reqs := b.reqs
+	b.reqs = b.reqs[2:]
+	swapped := make(chan error, 1)
+	go func() {
+		swapped <- b.h.t.UpdateNamespace(testSub, NamespaceConfig{NSID: 1},
+			func(backend.Device) (backend.Device, error) {
+				if n := first.channels.Load(); n != 0 {
+					t.Errorf("%d channels are open", n)
+				}
+				return &instance{Device: first.Device}, nil
+			})
+		b.w.Reactors[0].Wake()
+	}()
+	ch := b.h.channels[0]
+	until := func(cond func() bool) {
+		t.Helper()
+		if err := b.w.Until(cond); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(func() bool { return ch.quiesce == quiesceZeroCopy })
+	other := b.prepareReads(1)
+	if other[0].ZeroCopy {
+		t.Error("a zero-copy read begins")
+	}
+	other[0].Segs = append(other[0].Segs, mem.Segment{B: make([]byte, 4096)})
+	done := b.q.done
+	b.h.Execute(other)
+	until(func() bool { return b.q.done == done+1 })
+	if b.q.bad > 0 || len(swapped) > 0 {
+		t.Errorf("%d failed, exchanged %v", b.q.bad, len(swapped) > 0)
+	}
+	if !b.h.WriterWaits(slow[0]) {
+		t.Error("the transport is not told that the memory is waited for")
+	}
+	b.h.EndZeroCopy(slow[0])
+	b.h.Abandon(slow[1])
+	b.h.EndZeroCopy(slow[1])
+	until(func() bool { return len(swapped) > 0 })
+	if err := <-swapped; err != nil {
+		t.Error(err)
+	}
+	until(func() bool { return ch.state == channelOpen })
+	b.reqs = reqs
+	again := b.prepareReads(1)
+	if !again[0].ZeroCopy {
+		t.Error("no zero copy after the exchange")
+	}
+	b.h.Execute(again)
+	b.h.EndZeroCopy(again[0])
+}
