@@ -154,6 +154,8 @@ func TestUpdateNamespace(t *testing.T) {
 	r.w.Settle()
 	cfg.ReadOnly = false
 	update()
+	cfg.UUID = uuid.New()
+	update()
 	r.ok(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
 	if err := r.target.UpdateNamespace(testSub, NamespaceConfig{NSID: 2}, nil); err == nil {
 		t.Error("a namespace that does not exist was changed")

@@ -121,24 +121,36 @@ func TestRemoveHungNamespace(t *testing.T) {
 }
 
 // TestRemoveWhileSwapping: a namespace that is removed is gone when its device is no longer being
-// exchanged; commands that waited complete.
+// exchanged, and the new one does not notify it; commands that waited complete.
 func TestRemoveWhileSwapping(t *testing.T) {
-	dev, next := ramDevice(t, 1<<20, 512), ramDevice(t, 1<<20, 512)
-	r := newHarness(t, 1, subsystemOf(testSub, dev))
-	h := r.connectHost(1)
-	r.ok(h.io[0], readAt(0))
-	x, _ := r.exchange(NamespaceConfig{})
-	read := r.send(h.io[0], readAt(0))
-	gone, err := r.target.RemoveNamespace(testSub, 1)
-	r.must(err)
-	r.status(h.io[0], readAt(0), invalidNamespace)
-	if r.w.Settle(); closed(gone) || read.Done {
-		t.Errorf("during the exchange: gone %v, the read is done %v", closed(gone), read.Done)
-	}
-	r.must(x.end(next, nil))
-	r.must(untilGone(r.w, gone))
-	if st := read.CQE.Status(); !read.Done || !st.OK() {
-		t.Errorf("%v %v", read.Done, st)
+	for _, waits := range []bool{false, true} {
+		next := &changing{Device: ramDevice(t, 1<<20, 512)}
+		next.i = next.Device.Info()
+		r := newHarness(t, 1, ramSubsystem(t, 1))
+		h := r.connectHost(1)
+		r.ok(h.io[0], readAt(0))
+		x, _ := r.exchange(NamespaceConfig{})
+		var read *fabrictest.Command
+		if waits {
+			read = r.send(h.io[0], readAt(0))
+		}
+		gone, err := r.target.RemoveNamespace(testSub, 1)
+		r.must(err)
+		r.status(h.io[0], readAt(0), invalidNamespace)
+		r.w.Settle()
+		select {
+		case <-gone:
+			t.Error("it is gone during the exchange")
+		case <-time.After(10 * time.Millisecond): // a chance to be wrong
+		}
+		r.must(x.end(next, nil))
+		r.must(untilGone(r.w, gone))
+		if waits && (!read.Done || !read.CQE.Status().OK()) {
+			t.Errorf("%v %v", read.Done, read.CQE.Status())
+		}
+		if next.notify != nil {
+			t.Error("the device notifies a namespace that was removed")
+		}
 	}
 }
 

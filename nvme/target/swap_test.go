@@ -226,6 +226,9 @@ func TestSwapWaits(t *testing.T) {
 	if !before.Done || !before.CQE.Status().OK() {
 		t.Errorf("the IO that the device had: %v, %v", before.Done, before.CQE.Status())
 	}
+	if r.raw[1].Poll(64); !r.raw[1].Arm() {
+		t.Error("the reactor polls although its commands wait")
+	}
 	abort := r.ok(h.admin, abortCommand(1, waiting[0].SQE.CID()))
 	if abort.CQE.DW0() != 0 || waiting[0].CQE.Status() != nvme.AbortRequested {
 		t.Errorf("Abort: %#x, the command: %v", abort.CQE.DW0(), waiting[0].CQE.Status())
@@ -309,6 +312,14 @@ func TestSwapZeroCopy(t *testing.T) {
 		}
 	}
 	until(func() bool { return ch.quiesce == quiesceZeroCopy })
+	if b.w.Settle(); ch.onQuiesced == nil {
+		t.Error("zero-copy reads are not waited for")
+	}
+	if write := b.prepareWrites(1, false); write[0].ZeroCopy {
+		t.Error("a zero-copy write begins")
+	} else {
+		b.h.Abandon(write[0])
+	}
 	other := b.prepareReads(1)
 	if other[0].ZeroCopy {
 		t.Error("a zero-copy read begins")
