@@ -57,7 +57,7 @@ type namespace struct {
 	slot int // index of this namespace's channel in every Handler
 
 	cfg      atomic.Pointer[attributes] // written with state.mu held
-	updating sync.Mutex                 // held by UpdateNamespace
+	updating sync.Mutex                 // held while it changes
 	geo      atomic.Pointer[geometry]
 	state    namespaceState
 	users    users
@@ -120,9 +120,8 @@ func newGeometry(info backend.Info, readOnly bool) (*geometry, error) {
 
 // newNamespace makes a namespace that no table lists yet. The caller holds t.mu.
 func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
-	fail := func(err error) (*namespace, error) {
-		return nil, fmt.Errorf("subsystem %q: namespace %d: %w", s.nqn, cfg.NSID, err)
-	}
+	ns := &namespace{sub: s, nsid: cfg.NSID}
+	fail := func(err error) (*namespace, error) { return nil, ns.fail(err) }
 	if cfg.NSID < 1 || cfg.NSID > MaxNSID {
 		return fail(fmt.Errorf("nsid must be 1 to %d", MaxNSID))
 	}
@@ -133,12 +132,16 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	if err != nil {
 		return fail(err)
 	}
-	ns := &namespace{sub: s, nsid: cfg.NSID}
 	ns.cfg.Store(s.newAttributes(cfg, cfg.Device))
 	ns.geo.Store(geo)
 	ns.slot = s.t.takeSlot(ns)
 	ns.startNotify()
 	return ns, nil
+}
+
+// fail says which namespace an error is about.
+func (ns *namespace) fail(err error) error {
+	return fmt.Errorf("subsystem %q: namespace %d: %w", ns.sub.nqn, ns.nsid, err)
 }
 
 // startNotify begins the notifications of the device.

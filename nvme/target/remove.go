@@ -85,6 +85,10 @@ func (t *Target) retire(list []*namespace) (gone <-chan struct{}) {
 		for _, ns := range list {
 			ns.updating.Lock() // an exchange of the device ends first, and no other begins
 			stopNotify([]*namespace{ns})
+			if ns.isPaused() {
+				ns.setPaused(false)
+				ns.proceed()
+			}
 			ns.updating.Unlock()
 		}
 		channels.Wait()

@@ -16,6 +16,8 @@ type NamespaceInfo struct {
 	// Ready is false while the storage is offline or does not answer. Degraded says that accepted
 	// writes may be lost.
 	Ready, Degraded bool
+	// Paused says that commands wait for ResumeNamespace.
+	Paused bool
 	// Timeouts counts commands that were given up. Orphans is how many IOs of such commands the
 	// device still has, with their memory. Returns counts how often storage that was not ready
 	// became ready again.
@@ -114,6 +116,7 @@ func (ns *namespace) describe() NamespaceInfo {
 	defer s.mu.Unlock()
 	return NamespaceInfo{
 		SubNQN: ns.sub.nqn, NSID: ns.nsid, Ready: !ns.geo.Load().unready, Degraded: s.degraded,
+		Paused:   s.paused,
 		Timeouts: s.timeouts, Orphans: s.orphans, Returns: s.returns,
 	}
 }

@@ -17,6 +17,7 @@ type namespaceState struct {
 	logged   bool      // that there are some
 	timeouts uint64    // commands given up
 	returns  uint64    // how often storage that was not ready became so again
+	paused   bool      // see PauseNamespace
 }
 
 // update changes the state of a namespace, and notifies hosts if that concerns them. Any goroutine.

@@ -87,37 +87,28 @@ func (s *settings) sameHosts(o *settings) bool {
 func (t *Target) UpdateNamespace(nqn string, cfg NamespaceConfig,
 	swap func(old backend.Device) (backend.Device, error),
 ) error {
-	ns, err := t.namespace(nqn, cfg.NSID)
-	if err != nil {
-		return err
-	}
-	ns.updating.Lock()
-	defer ns.updating.Unlock()
-	switch {
-	case ns.users.isRetired():
-		err = errors.New("it was removed")
-	case swap == nil:
-		next := ns.sub.newAttributes(cfg, ns.cfg.Load().dev)
-		next.space = ns.cfg.Load().space
-		ns.adopt(next, false)
-	default:
-		stopNotify([]*namespace{ns}) // first: it may block
-		if err = ns.quiesce(); err == nil {
-			err = ns.swap(cfg, swap)
-		} else {
-			ns.startNotify()
+	return t.changeNamespace(nqn, cfg.NSID, func(ns *namespace) error {
+		if swap == nil {
+			next := ns.sub.newAttributes(cfg, ns.cfg.Load().dev)
+			next.space = ns.cfg.Load().space
+			ns.adopt(next, false)
+			return nil
 		}
-	}
-	ns.setQuiesce(quiesceNothing, t.drainDeadline)
-	if err != nil {
-		return fmt.Errorf("subsystem %q: namespace %d: %w", nqn, cfg.NSID, err)
-	}
-	return nil
+		stopNotify([]*namespace{ns}) // first: it may block
+		if err := ns.quiesce(); err != nil {
+			ns.startNotify()
+			return err
+		}
+		return ns.swap(cfg, swap)
+	})
 }
 
 // quiesce makes commands wait until no reactor has a channel to the device.
 func (ns *namespace) quiesce() error {
 	t := ns.sub.t
+	if ns.isPaused() {
+		return nil
+	}
 	if !ns.setQuiesce(quiesceZeroCopy, t.closeDeadline) {
 		return fmt.Errorf("hosts still read or write the memory of the device after %v",
 			t.closeDeadline)
