@@ -24,6 +24,10 @@
 // of its own, which only Connect and the end of a queue take. Everything else crosses reactors as a
 // function passed to Loop.Post.
 //
+// While hosts are connected, a subsystem and a namespace change by getting another immutable value
+// (update.go). For another device, commands wait on every reactor until no channel uses the old one
+// (quiesce.go).
+//
 // Log pages, features and Identify data structures are rows of tables (admin.go).
 //
 // Locks are taken in the order Target, subsystem, controller, and never while calling a transport

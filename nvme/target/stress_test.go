@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
@@ -159,9 +160,9 @@ func waitAny(ch []<-chan struct{}) {
 	}
 }
 
-// TestStress runs hosts on real reactors while namespaces are added and removed, for the race
-// detector and the leak checks: every command of an open queue completes, and nothing is left at
-// the end.
+// TestStress runs hosts on real reactors while namespaces are added, removed, changed and paused,
+// for the race detector and the leak checks: every command of an open queue completes, and nothing
+// is left at the end.
 func TestStress(t *testing.T) {
 	target := New(Options{Log: slog.New(slog.DiscardHandler)})
 	sub := ramSubsystem(t, 2)
@@ -186,6 +187,21 @@ func TestStress(t *testing.T) {
 				t.Error(err)
 			}
 			target.Controllers()
+			if err := target.UpdateNamespace(testSub, NamespaceConfig{NSID: 1},
+				func(old backend.Device) (backend.Device, error) { return old, nil }); err != nil {
+				t.Error(err)
+			}
+			if err := target.PauseNamespace(testSub, 2); err != nil {
+				t.Error(err)
+			}
+			if _, err := target.UpdateSubsystem(SubsystemConfig{
+				NQN: testSub, AllowAnyHost: true, Serial: "other",
+			}); err != nil {
+				t.Error(err)
+			}
+			if err := target.ResumeNamespace(testSub, 2); err != nil {
+				t.Error(err)
+			}
 			gone, err := target.RemoveNamespace(testSub, 3)
 			if err != nil {
 				t.Error(err)
