@@ -1,53 +1,91 @@
 package e2e
 
 import (
+	"path/filepath"
 	"sync"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/file"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// swap exchanges the device of namespace 1 for itself: its channels are closed and opened again.
-func (h *harness) swap() error {
-	return h.target.UpdateNamespace(subNQN, target.NamespaceConfig{NSID: 1},
-		func(old backend.Device) (backend.Device, error) { return old, nil })
+// reopened is a device whose storage is closed and opened again.
+type reopened struct {
+	backend.Device
+	open func() (backend.Device, error)
 }
 
-// TestSwapUnderLoad: no command fails and no data is lost while the device of a namespace is
-// exchanged again and again.
+// swap opens the device of namespace 1 again, if it can be, while the namespace does not use it.
+func (h *harness) swap() error {
+	return h.target.UpdateNamespace(subNQN, target.NamespaceConfig{NSID: 1},
+		func(old backend.Device) (backend.Device, error) {
+			d, ok := old.(*reopened)
+			if !ok {
+				return old, nil
+			}
+			if err := d.Close(); err != nil {
+				return old, err
+			}
+			var err error
+			d.Device, err = d.open()
+			return d, err
+		})
+}
+
+// TestSwapUnderLoad: no command fails and no data is lost while the device of a namespace in memory
+// is exchanged again and again.
 func TestSwapUnderLoad(t *testing.T) {
+	eachVariant(t, func(o *options) { o.reactors = 2; o.queueDepth = 64 }, swapUnderLoad)
+}
+
+// TestSwapFileUnderLoad: the same of a file that is closed and opened again.
+func TestSwapFileUnderLoad(t *testing.T) {
+	eachTransport(t, func(o *options) {
+		o.reactors, o.queueDepth = 2, 64
+		path := filepath.Join(t.TempDir(), "disk")
+		d := &reopened{open: func() (backend.Device, error) {
+			return file.Open(file.Config{Path: path, Size: 64 << 20, BlockSize: 512})
+		}}
+		var err error
+		if d.Device, err = d.open(); err != nil {
+			t.Fatal(err)
+		}
+		o.devices = []backend.Device{d}
+	}, swapUnderLoad)
+}
+
+func swapUnderLoad(t *testing.T, h *harness, v variant) {
 	const queues, rounds = 4, 8
-	eachVariant(t, func(o *options) { o.reactors = 2; o.queueDepth = 64 },
-		func(t *testing.T, h *harness, v variant) {
-			c := h.connect(v)
-			if n, err := c.SetQueueCount(testContext(t), queues); n != queues || err != nil {
-				t.Fatalf("%d queues granted: %v", n, err)
-			}
-			var load sync.WaitGroup
-			for i := range queues {
-				q := h.open(c, uint16(i+1), 17+i*4)
-				buf := h.buffer(c, q.Depth()*32768)
-				load.Go(func() {
-					if err := verify(q, uint64(i)*16384, buf, rounds); err != nil {
-						t.Errorf("queue %d: %v", i+1, err)
-					}
-				})
-			}
-			ended := make(chan struct{})
-			go func() {
-				load.Wait()
-				close(ended)
-			}()
-			for {
-				h.must(h.swap())
-				select {
-				case <-ended:
-					return
-				default:
-				}
+	c := h.connect(v)
+	if n, err := c.SetQueueCount(testContext(t), queues); n != queues || err != nil {
+		t.Fatalf("%d queues granted: %v", n, err)
+	}
+	var load sync.WaitGroup
+	for i := range queues {
+		q := h.open(c, uint16(i+1), 17+i*4)
+		buf := h.buffer(c, q.Depth()*32768)
+		load.Go(func() {
+			if err := verify(q, uint64(i)*16384, buf, rounds); err != nil {
+				t.Errorf("queue %d: %v", i+1, err)
 			}
 		})
+	}
+	ended := make(chan struct{})
+	go func() {
+		load.Wait()
+		close(ended)
+	}()
+	for n := 1; ; n++ {
+		h.must(h.swap())
+		select {
+		case <-ended:
+			t.Log(n, "exchanges")
+			return
+		default:
+		}
+	}
 }
 
 // TestSwapDespiteSlowReader: a host that does not take what it reads of a namespace in memory does
@@ -62,4 +100,23 @@ func TestSwapDespiteSlowReader(t *testing.T) {
 		h.must(q.Flush(testContext(t), 1))
 	}
 	h.must(<-swapped)
+}
+
+// TestRemovePort: connections end with their listener, those of the other stay, and none is
+// accepted any more.
+func TestRemovePort(t *testing.T) {
+	h := newHarness(t, options{reactors: 2})
+	var queues []*host.Queue
+	for _, v := range plain {
+		queues = append(queues, h.open(h.connect(v), 1, 16))
+	}
+	for i, v := range plain {
+		h.must(queues[i].Flush(testContext(t), 1))
+		h.must(h.target.RemovePort(uint16(i + 1)))
+		h.until("the queue ends", func() bool { return queues[i].Flush(testContext(t), 1) != nil })
+		if _, err := host.Connect(testContext(t), h.transport(v), v.hostOptions()); err == nil {
+			t.Errorf("%s: connected to a listener that was removed", v.name)
+		}
+	}
+	h.until("all sessions end", func() bool { return h.target.Sessions() == 0 })
 }
