@@ -187,6 +187,8 @@ func TestStress(t *testing.T) {
 				t.Error(err)
 			}
 			target.Controllers()
+			target.CheckHealth()
+			target.Stats()
 			if err := target.UpdateNamespace(testSub, NamespaceConfig{NSID: 1},
 				func(old backend.Device) (backend.Device, error) { return old, nil }); err != nil {
 				t.Error(err)

@@ -28,7 +28,7 @@ type Options struct {
 }
 
 // Target is everything that hosts can reach: subsystems, ports and the discovery service. Its
-// methods may be called by any goroutine that is not a reactor. Those that remove something return
+// methods may be called by any goroutine that is not a reactor. Those that remove storage return
 // when hosts can no longer reach it, and a channel that is closed when no reactor and no device
 // uses it any more.
 type Target struct {

@@ -82,8 +82,9 @@ func (s *settings) sameHosts(o *settings) bool {
 // do not fit the new device fail as if they had been sent later.
 //
 // If the old device does not finish its I/O in time, or hosts do not end their zero-copy reads and
-// writes, swap is not called and everything is as it was. Calls for one namespace take turns. Of a
-// namespace that is removed meanwhile, the device is in use until the removal's gone is closed.
+// writes, swap is not called and everything is as it was. Changes of one namespace take turns, so
+// swap makes none. Of a namespace that is removed meanwhile, the device is in use until the
+// removal's gone is closed.
 func (t *Target) UpdateNamespace(nqn string, cfg NamespaceConfig,
 	swap func(old backend.Device) (backend.Device, error),
 ) error {
