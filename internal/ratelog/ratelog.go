@@ -1,6 +1,6 @@
 // Package ratelog limits the log lines that peers can cause at will, so that they neither fill the
 // disk nor hide the lines about others. Lines about this machine do not pass through here: nothing
-// that a peer does may cost an operator one of them.
+// that a peer does may cost an operator one of them. A Recorder remembers what peers were refused.
 package ratelog
 
 import (
@@ -16,7 +16,8 @@ import (
 // above are counted, and one line for each kind says so at the end of the period. Any goroutine may
 // use a Logger, but not for each I/O: it takes a lock.
 type Logger struct {
-	log *slog.Logger
+	log     *slog.Logger
+	records *records // nil: what peers are refused is not remembered
 
 	mu  sync.Mutex
 	now *period // nil before the first line
@@ -46,8 +47,15 @@ type kind struct {
 // share is the part of one address in it.
 type share struct{ lines, dropped int }
 
-// New makes a Logger in front of log.
-func New(log *slog.Logger) *Logger { return &Logger{log: log} }
+// New makes a Logger in front of log. If the handler of log is a Recorder, it remembers the lines
+// from the level of warnings, also those that are not passed on.
+func New(log *slog.Logger) *Logger {
+	l := &Logger{log: log}
+	if r, ok := log.Handler().(*Recorder); ok {
+		l.records = r.records
+	}
+	return l
+}
 
 // Peer logs what one peer has caused. Its lines have the key remote first. Their messages are
 // constants.
@@ -72,6 +80,9 @@ func (p Peer) Debug(msg string, args ...any) { p.print(slog.LevelDebug, msg, arg
 func (l *Logger) DebugEnabled() bool { return l.log.Enabled(context.Background(), slog.LevelDebug) }
 
 func (p Peer) print(level slog.Level, msg string, args []any) {
+	if level >= slog.LevelWarn && p.l.records != nil {
+		p.l.records.refused(p.remote, msg, args)
+	}
 	ctx := context.Background()
 	if p.l.log.Enabled(ctx, level) && p.l.take(msg, p.remote.Addr().Unmap()) {
 		line := append([]any{"remote", p.remote}, args...)

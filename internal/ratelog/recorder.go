@@ -1,0 +1,232 @@
+package ratelog
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Recorder is the handler of a log that remembers the last lines: what peers were refused, before
+// it is limited, and the lines of the log itself from the level of information. All Loggers in
+// front of it share it. Any goroutine may use it; a line takes a lock, and its cost and the memory
+// of all are bounded.
+type Recorder struct {
+	slog.Handler
+	*records
+}
+
+type records struct {
+	mu       sync.Mutex
+	text     []byte    // what the attributes of a line are written to
+	refusals []refusal // in no order
+	events   []Event   // in their order
+	last     uint64    // ID of the last event
+	changed  chan struct{}
+}
+
+const (
+	// maxRefusals is how many different refusals are remembered, and peerRefusals how many of them
+	// of one address. Of these, and then of all, the one that happened least recently is replaced.
+	maxRefusals  = 512
+	peerRefusals = 16
+	maxEvents    = 512
+	// maxDetails bounds a value, in bytes; of a line that has more, no further ones are kept.
+	maxDetails = 512
+)
+
+// Attribute is a key of a line and its value.
+type Attribute struct{ Key, Value string }
+
+// Refusal is what a peer was refused, or why its connection was ended.
+type Refusal struct {
+	First, Last time.Time
+	// Count is how often it was the same: the address, the message and the attributes.
+	Count uint64
+	// Remote is the peer at the last time; its port may have been another one before.
+	Remote     netip.AddrPort
+	Message    string
+	Attributes []Attribute
+}
+
+// Event is a line of the log.
+type Event struct {
+	// ID counts the lines from 1.
+	ID         uint64
+	Time       time.Time
+	Level      slog.Level
+	Message    string
+	Attributes []Attribute
+}
+
+// refusal is a Refusal whose attributes are those in details.
+type refusal struct {
+	Refusal
+	addr    netip.Addr
+	details string
+}
+
+// NewRecorder makes a Recorder that passes lines on to next.
+func NewRecorder(next slog.Handler) *Recorder {
+	return &Recorder{next, &records{changed: make(chan struct{})}}
+}
+
+// Enabled implements slog.Handler.
+func (r *Recorder) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelInfo || r.Handler.Enabled(ctx, level)
+}
+
+// Handle implements slog.Handler.
+func (r *Recorder) Handle(ctx context.Context, line slog.Record) error {
+	if line.Level >= slog.LevelInfo {
+		e := Event{Time: line.Time, Level: line.Level, Message: line.Message}
+		line.Attrs(func(a slog.Attr) bool {
+			e.Attributes = append(e.Attributes, Attribute{a.Key, bounded(a.Value.String())})
+			return true
+		})
+		r.record(e)
+	}
+	if !r.Handler.Enabled(ctx, line.Level) {
+		return nil
+	}
+	return r.Handler.Handle(ctx, line)
+}
+
+// WithAttrs implements slog.Handler. Events do not have these attributes.
+func (r *Recorder) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &Recorder{r.Handler.WithAttrs(attrs), r.records}
+}
+
+// WithGroup implements slog.Handler.
+func (r *Recorder) WithGroup(name string) slog.Handler {
+	return &Recorder{r.Handler.WithGroup(name), r.records}
+}
+
+func bounded(s string) string { return s[:min(len(s), maxDetails)] }
+
+func (r *records) record(e Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last++
+	e.ID = r.last
+	if len(r.events) == maxEvents {
+		r.events = append(r.events[:0], r.events[maxEvents/4:]...)
+	}
+	r.events = append(r.events, e)
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// Events returns the remembered events with an ID above since. changed is closed at the next one.
+func (r *records) Events(since uint64) (list []Event, changed <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := len(r.events)
+	for i > 0 && r.events[i-1].ID > since {
+		i--
+	}
+	return slices.Clone(r.events[i:]), r.changed
+}
+
+// refused remembers a line about a peer. It keeps none of args.
+func (r *records) refused(remote netip.AddrPort, msg string, args []any) {
+	now, addr := time.Now(), remote.Addr().Unmap()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.text = appendDetails(r.text[:0], args)
+	e := r.find(addr, msg, r.text)
+	if e.Count++; e.Count == 1 {
+		e.First, e.addr, e.Message, e.details = now, addr, msg, string(r.text)
+	}
+	e.Last, e.Remote = now, remote
+}
+
+// find returns the refusal that is the same, or an empty one in place of the one to be replaced.
+func (r *records) find(addr netip.Addr, msg string, details []byte) *refusal {
+	var oldest, peerOldest *refusal
+	peers := 0
+	for i := range r.refusals {
+		e := &r.refusals[i]
+		if oldest == nil || e.Last.Before(oldest.Last) {
+			oldest = e
+		}
+		if e.addr != addr {
+			continue
+		}
+		if e.Message == msg && e.details == string(details) {
+			return e
+		}
+		peers++
+		if peerOldest == nil || e.Last.Before(peerOldest.Last) {
+			peerOldest = e
+		}
+	}
+	switch {
+	case peers == peerRefusals:
+		oldest = peerOldest
+	case len(r.refusals) < maxRefusals:
+		r.refusals = append(r.refusals, refusal{})
+		return &r.refusals[len(r.refusals)-1]
+	}
+	*oldest = refusal{}
+	return oldest
+}
+
+// Refusals returns what is remembered, the last one first.
+func (r *records) Refusals() []Refusal {
+	r.mu.Lock()
+	all := slices.Clone(r.refusals)
+	r.mu.Unlock()
+	slices.SortFunc(all, func(a, b refusal) int { return b.Last.Compare(a.Last) })
+	list := make([]Refusal, len(all))
+	for i, e := range all {
+		list[i] = e.Refusal
+		list[i].Attributes = details(e.details)
+	}
+	return list
+}
+
+// appendDetails appends keys and values, each with its length before it, up to maxDetails bytes.
+// What no printing is needed for costs no allocation.
+func appendDetails(b []byte, args []any) []byte {
+	for i := 0; i+1 < len(args) && len(b) < maxDetails; i += 2 {
+		b = appendText(b, args[i])
+		b = appendText(b, args[i+1])
+	}
+	return b
+}
+
+func appendText(b []byte, v any) []byte {
+	at := len(b)
+	b = append(b, 0, 0)
+	switch v := v.(type) {
+	case string:
+		b = append(b, bounded(v)...)
+	case error:
+		b = append(b, bounded(v.Error())...)
+	case netip.AddrPort:
+		b = v.AppendTo(b)
+	default:
+		b = fmt.Append(b, v)
+	}
+	n := min(len(b)-at-2, maxDetails)
+	b[at], b[at+1] = byte(n>>8), byte(n)
+	return b[:at+2+n]
+}
+
+// details are the attributes that appendDetails has written.
+func details(s string) (list []Attribute) {
+	next := func() string {
+		n := int(s[0])<<8 | int(s[1])
+		text := s[2 : 2+n]
+		s = s[2+n:]
+		return text
+	}
+	for len(s) > 0 {
+		list = append(list, Attribute{next(), next()})
+	}
+	return list
+}

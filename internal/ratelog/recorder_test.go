@@ -1,0 +1,155 @@
+package ratelog
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+func recorded(t *testing.T, level slog.Level) (*Recorder, *slog.Logger, *testutil.Log) {
+	t.Helper()
+	out := new(testutil.Log)
+	r := NewRecorder(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level}))
+	return r, slog.New(r), out
+}
+
+// TestRefusals: the same refusal is counted, another one is remembered beside it, whether the log
+// has the lines or not.
+func TestRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, log, out := recorded(t, slog.LevelError)
+		l := New(log)
+		begin := time.Now()
+		for i := range 1000 {
+			l.Peer(netip.AddrPortFrom(addr(1).Addr(), uint16(i))).Warn("refused", "qid", 0, "err",
+				errors.New("no such host"))
+			time.Sleep(time.Second)
+		}
+		l.Peer(addr(1)).Warn("refused", "qid", 1, "err", errors.New("no such host"))
+		l.Peer(addr(1)).Info("created")
+		list := r.Refusals()
+		if len(list) != 2 || list[0].Count != 1 || list[1].Count != 1000 {
+			t.Fatalf("got %+v", list)
+		}
+		got := list[1]
+		if !got.First.Equal(begin) || !got.Last.Equal(begin.Add(999*time.Second)) ||
+			got.Remote.Port() != 999 || got.Message != "refused" {
+			t.Errorf("got %+v", got)
+		}
+		want := []Attribute{{"qid", "0"}, {"err", "no such host"}}
+		if !slices.Equal(got.Attributes, want) {
+			t.Errorf("got %q, want %q", got.Attributes, want)
+		}
+		if out.String() != "" {
+			t.Errorf("lines below the level are in the log: %s", out)
+		}
+	})
+}
+
+// TestRefusalsAreBounded: an address replaces its own refusals, and all of them are bounded.
+func TestRefusalsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, log, _ := recorded(t, slog.LevelError)
+		l := New(log)
+		l.Peer(addr(1)).Warn("refused", "err", "first")
+		for i := range 10_000 {
+			time.Sleep(time.Millisecond)
+			l.Peer(addr(2)).Warn("refused", "host", fmt.Sprint(i), "err",
+				strings.Repeat("x", 1<<16))
+		}
+		list := r.Refusals()
+		if len(list) != 1+peerRefusals || list[len(list)-1].Remote != addr(1) ||
+			list[0].Attributes[0].Value != "9999" {
+			t.Errorf("%d refusals, the first is %+v", len(list), list[0].Attributes[0])
+		}
+		if n := len(list[0].Attributes[1].Value); n != maxDetails {
+			t.Errorf("a value has %d bytes", n)
+		}
+		for i := range 10_000 {
+			time.Sleep(time.Millisecond)
+			l.Peer(addr(i)).Warn("refused")
+		}
+		if list = r.Refusals(); len(list) != maxRefusals || list[0].Remote != addr(9999) {
+			t.Errorf("%d refusals, the first is of %v", len(list), list[0].Remote)
+		}
+	})
+}
+
+// TestEvents: lines have consecutive IDs and wake those who wait for them.
+func TestEvents(t *testing.T) {
+	r, log, out := recorded(t, slog.LevelWarn)
+	_, changed := r.Events(0)
+	log.Debug("not remembered")
+	log.With("with", 1).Info("only remembered", "size", 4096)
+	select {
+	case <-changed:
+	default:
+		t.Fatal("nobody was woken")
+	}
+	for range 3 * maxEvents {
+		log.Warn("line")
+	}
+	if n := lines(out, "msg=line"); n != 3*maxEvents || lines(out, "remembered") != 0 {
+		t.Errorf("the log has %d lines", n)
+	}
+	list, changed := r.Events(3 * maxEvents)
+	if len(list) != 1 || list[0].ID != 3*maxEvents+1 || list[0].Level != slog.LevelWarn {
+		t.Errorf("got %+v", list)
+	}
+	if all, _ := r.Events(0); len(all) > maxEvents || len(all) < maxEvents/2 ||
+		all[len(all)-1].ID != list[0].ID {
+		t.Errorf("%d events", len(all))
+	}
+	select {
+	case <-changed:
+		t.Error("woken without an event")
+	default:
+	}
+}
+
+func TestEventAttributes(t *testing.T) {
+	r, log, _ := recorded(t, slog.LevelInfo)
+	log.Info("size changed", "size", 4096, "err", errors.New("no"))
+	list, _ := r.Events(0)
+	want := []Attribute{{"size", "4096"}, {"err", "no"}}
+	if len(list) != 1 || !slices.Equal(list[0].Attributes, want) {
+		t.Errorf("got %+v, want %q", list, want)
+	}
+}
+
+// TestRecordingAllocatesNothingMore: what a peer repeats costs no memory.
+func TestRecordingAllocatesNothingMore(t *testing.T) {
+	r, _, _ := recorded(t, slog.LevelError)
+	args := []any{"qid", "1", "local", addr(3), "err", errors.New("no such host")}
+	if n := testing.AllocsPerRun(100, func() { r.refused(addr(1), "refused", args) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// BenchmarkRefused is a line of a peer that is dropped, with and without a Recorder full of the
+// refusals of others.
+func BenchmarkRefused(b *testing.B) {
+	discard := slog.NewTextHandler(new(testutil.Log), &slog.HandlerOptions{Level: slog.LevelWarn})
+	r := NewRecorder(discard)
+	for name, l := range map[string]*Logger{
+		"limited": New(slog.New(discard)), "recorded": New(slog.New(r)),
+	} {
+		b.Run(name, func(b *testing.B) {
+			for i := range maxRefusals {
+				l.Peer(addr(i)).Warn("refused")
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				l.Peer(addr(1)).Warn("connect refused", "qid", 1, "err", slog.LevelInfo)
+			}
+		})
+	}
+}
