@@ -169,6 +169,12 @@ type Queue interface {
 	Info() *QueueInfo
 }
 
+// DigestReporter is a Queue whose connection may have digests.
+type DigestReporter interface {
+	// Digests says which the host and the target have agreed upon. Reactor only.
+	Digests() (header, data bool)
+}
+
 // QueueInfo describes a connection. It is immutable once the queue exists and may be read by any
 // goroutine.
 type QueueInfo struct {

@@ -144,6 +144,9 @@ func (q *queue) schedule() {
 // Info describes the connection.
 func (q *queue) Info() *fabric.QueueInfo { return &q.conn.info }
 
+// Digests implements fabric.DigestReporter.
+func (q *queue) Digests() (header, data bool) { return q.params.HeaderDigest, q.params.DataDigest }
+
 // SetDepth makes room for depth commands.
 func (q *queue) SetDepth(depth int, allowed bool) error {
 	if limit := q.g.t.cfg.MaxDepth; depth < 1 || depth > limit {

@@ -22,6 +22,8 @@ type session struct {
 	info *fabric.QueueInfo
 	node list.Node[session] // in Handler.sessions
 
+	opened int64 // when, by Loop.Now
+
 	// flow is whom memory for commands without a namespace is for: stranger until the host is known
 	// to be allowed, then hostShare.admin.
 	flow     *mem.Flow
@@ -85,7 +87,7 @@ func (c *cmd) isConnect() bool {
 }
 
 func newSession(h *Handler, q fabric.Queue) *session {
-	s := &session{h: h, q: q, info: q.Info()}
+	s := &session{h: h, q: q, info: q.Info(), opened: h.loop.Now()}
 	s.stopDeadline = h.after(connectDeadline, func() {
 		s.disconnect(errors.New("no successful Connect command in time"))
 	})

@@ -1,0 +1,137 @@
+package target
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// ConnectionInfo describes a connection, which is a queue, at one moment.
+type ConnectionInfo struct {
+	// HostNQN, SubNQN, CNTLID, QID and Depth are zero before a successful Connect.
+	HostNQN, SubNQN string
+	CNTLID, QID     uint16
+	// Depth is the number of entries: SQSIZE+1.
+	Depth         int
+	Transport     nvme.TransportType
+	Local, Remote netip.AddrPort
+	PortID        uint16
+	Reactor       int // index
+	InFlight      int // commands that are executed
+	Age           time.Duration
+	// KeepAliveTimeout is that of the controller, 0 if it has none, and KeepAliveLeft what is left
+	// of it if the host sends nothing more, at least.
+	KeepAliveTimeout, KeepAliveLeft time.Duration
+	// HeaderDigest and DataDigest say that the queue has them.
+	HeaderDigest, DataDigest bool
+}
+
+// keepAliveInfo is the state of a keepAliveTimer.
+type keepAliveInfo struct{ timeout, left time.Duration }
+
+// connections is what one reactor knows.
+type connections struct {
+	list  []ConnectionInfo
+	ctrls []*controller // of each, nil before Connect
+	// alive has the controllers whose admin queues are on the reactor.
+	alive map[*controller]keepAliveInfo
+}
+
+// Connections lists the connections, in the order of subsystem, host, CNTLID and QID; those without
+// a Connect come first. Each reactor is asked once, which takes it about a tenth of a microsecond
+// for each of its connections. An error is that of ctx, which ended before all answered.
+func (t *Target) Connections(ctx context.Context) ([]ConnectionInfo, error) {
+	t.mu.Lock()
+	handlers := slices.Clone(t.handlers)
+	t.mu.Unlock()
+	answers := make(chan *connections, len(handlers))
+	for _, h := range handlers {
+		c := &connections{alive: map[*controller]keepAliveInfo{}}
+		c.list = make([]ConnectionInfo, 0, h.sessionCount.Load())
+		c.ctrls = make([]*controller, 0, cap(c.list))
+		h.post(func() {
+			for s := range h.sessions.All() {
+				c.add(s)
+			}
+			answers <- c
+		})
+	}
+	var list []ConnectionInfo
+	var ctrls []*controller
+	alive := map[*controller]keepAliveInfo{}
+	for range handlers {
+		select {
+		case c := <-answers:
+			list, ctrls = append(list, c.list...), append(ctrls, c.ctrls...)
+			maps.Copy(alive, c.alive)
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	for i, c := range ctrls {
+		k := alive[c] // zero if the admin queue has ended
+		list[i].KeepAliveTimeout, list[i].KeepAliveLeft = k.timeout, k.left
+	}
+	slices.SortFunc(list, func(a, b ConnectionInfo) int {
+		return cmp.Or(strings.Compare(a.SubNQN, b.SubNQN), strings.Compare(a.HostNQN, b.HostNQN),
+			cmp.Compare(a.CNTLID, b.CNTLID), cmp.Compare(a.QID, b.QID),
+			a.Remote.Compare(b.Remote))
+	})
+	return list, nil
+}
+
+// add appends a queue. Reactor of the queue.
+func (list *connections) add(s *session) {
+	i := ConnectionInfo{
+		QID: s.qid, Depth: int(s.size), Transport: s.info.Transport, Local: s.info.Local,
+		Remote: s.info.Remote, PortID: s.info.PortID, Reactor: s.h.index, InFlight: s.outstanding,
+		Age: time.Duration(s.h.loop.Now() - s.opened),
+	}
+	if d, ok := s.q.(fabric.DigestReporter); ok {
+		i.HeaderDigest, i.DataDigest = d.Digests()
+	}
+	if c := s.ctrl; c != nil {
+		i.HostNQN, i.SubNQN, i.CNTLID = c.hostNQN, c.sub.nqn, c.cntlid
+		if s.qid == 0 {
+			list.alive[c] = c.keepAliveInfo()
+		}
+	}
+	list.list, list.ctrls = append(list.list, i), append(list.ctrls, s.ctrl)
+}
+
+// keepAliveInfo is the state of the timer. Traffic since the last check is noticed at the next one
+// only. Admin reactor.
+func (c *controller) keepAliveInfo() keepAliveInfo {
+	k := &c.alive
+	left := k.lastSeen + k.period - c.h.loop.Now()
+	if k.period == 0 || c.traffic() != k.seen || !c.ready.Load() {
+		left = k.period
+	}
+	return keepAliveInfo{time.Duration(k.period), time.Duration(max(left, 0))}
+}
+
+// DisconnectHost ends the associations of a host with a subsystem, or with all if subNQN is "", and
+// returns how many there were. A host that is still allowed may connect again.
+func (t *Target) DisconnectHost(hostNQN, subNQN string) int {
+	n := 0
+	for _, s := range append(slices.Collect(maps.Values(*t.table.Load())), t.discovery) {
+		if subNQN != "" && subNQN != s.nqn {
+			continue
+		}
+		s.each(func(c *controller) {
+			if c.hostNQN == hostNQN {
+				c.fail(errors.New("an operator disconnected the host"))
+				n++
+			}
+		})
+	}
+	return n
+}

@@ -1,0 +1,111 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// connections asks the reactors while they run.
+func (r *harness) connections() (list []ConnectionInfo) {
+	r.t.Helper()
+	r.during(func() (err error) {
+		list, err = r.target.Connections(context.Background())
+		return err
+	})
+	return list
+}
+
+// TestConnections: what every queue is, on whatever reactor, and how long its host may be silent.
+func TestConnections(t *testing.T) {
+	r := newHarness(t, 2, ramSubsystem(t, 1))
+	h := r.connectHost(2, func(a *connectArgs) { a.kato = 5000 })
+	unconnected := info(nvme.TransportRDMA)
+	unconnected.PortID = 7
+	r.w.Advance(time.Second)
+	r.dialInfo(1, unconnected)
+	r.ok(h.io[0], command(nvme.NVMFlush, 1, nil))
+	r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	r.w.Settle()
+
+	list := r.connections()
+	if len(list) != 4 {
+		t.Fatalf("%+v", list)
+	}
+	if got, want := list[0], (ConnectionInfo{
+		Transport: nvme.TransportRDMA, Local: testLocal, Remote: testPeer, PortID: 7, Reactor: 1,
+	}); got != want {
+		t.Errorf("without Connect: %+v, want %+v", got, want)
+	}
+	for i, got := range list[1:] {
+		want := ConnectionInfo{
+			HostNQN: testHost, SubNQN: testSub, CNTLID: h.cntlid, QID: uint16(i), Depth: 128,
+			Transport: nvme.TransportTCP, Local: testLocal, Remote: testPeer, PortID: 1,
+			Reactor: i % 2, Age: time.Second, KeepAliveTimeout: 5 * time.Second,
+			KeepAliveLeft: 5 * time.Second,
+		}
+		if i == 0 {
+			want.Depth, want.InFlight = int(h.args.sqsize)+1, 1
+		}
+		if got != want {
+			t.Errorf("queue %d: %+v, want %+v", i, got, want)
+		}
+	}
+
+	r.w.Advance(4 * time.Second) // the check after 2.5 s has seen the last command
+	for _, c := range r.connections()[1:] {
+		if c.KeepAliveLeft > 4*time.Second || c.KeepAliveLeft < time.Second {
+			t.Errorf("queue %d: %v left", c.QID, c.KeepAliveLeft)
+		}
+	}
+	if off := r.connectHost(0); off.cntlid == h.cntlid {
+		t.Fatal("one CNTLID for two controllers")
+	}
+	for _, c := range r.connections() {
+		if c.SubNQN != "" && c.CNTLID != h.cntlid && c.KeepAliveTimeout != 0 {
+			t.Errorf("without keep alive: %+v", c)
+		}
+	}
+}
+
+// TestConnectionsTimeout: a reactor that does not answer is not waited for longer than the caller
+// wants.
+func TestConnectionsTimeout(t *testing.T) {
+	r := newHarness(t, 1)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	why := errors.New("enough")
+	cancel(why)
+	if _, err := r.target.Connections(ctx); !errors.Is(err, why) {
+		t.Errorf("%v, want %v", err, why)
+	}
+}
+
+// TestDisconnectHost: one host, from one subsystem or from all; it may return.
+func TestDisconnectHost(t *testing.T) {
+	other := ramSubsystem(t, 1)
+	other.NQN = testSub + "2"
+	r := newHarness(t, 1, ramSubsystem(t, 1), other)
+	a, b := r.connectHost(1), r.connectHost(1, func(c *connectArgs) { c.sub = other.NQN })
+	stays := r.connectHost(1, func(c *connectArgs) { c.host = testHost + "0" })
+	if n := r.target.DisconnectHost(testHost, testSub); n != 1 {
+		t.Errorf("%d associations", n)
+	}
+	r.w.Settle()
+	if !a.admin.Closed() || !a.io[0].Closed() || b.admin.Closed() {
+		t.Error("not those of the subsystem alone were ended")
+	}
+	if n := r.target.DisconnectHost(testHost, testSub); n != 0 {
+		t.Errorf("%d associations are left", n)
+	}
+	if n := r.target.DisconnectHost(testHost, ""); n != 1 {
+		t.Errorf("%d associations", n)
+	}
+	r.w.Settle()
+	if !b.admin.Closed() || stays.admin.Closed() {
+		t.Error("not those of the host alone were ended")
+	}
+	r.connectHost(1)
+}
