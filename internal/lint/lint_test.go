@@ -80,13 +80,17 @@ var allowed = map[string][]string{
 	"backend/ram":  {"backend", "internal/list", "internal/mem", "internal/sys"},
 	"backend/wrap": {"backend", "internal/list"},
 
+	"internal/control": {"internal/netlimit"},
 	"internal/inventory": {
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",
 	},
-	"internal/lint":                  {},
-	"internal/list":                  {},
-	"internal/mem":                   {"internal/list"},
-	"internal/metrics":               {"fabric", "internal/mem", "nvme", "nvme/target"},
+	"internal/lint": {},
+	"internal/list": {},
+	"internal/mem":  {"internal/list"},
+	"internal/metrics": {
+		"fabric", "internal/mem", "internal/netlimit", "nvme", "nvme/target",
+	},
+	"internal/netlimit":              {},
 	"internal/passthru":              {"nvme", "internal/sys"},
 	"internal/passthru/passthrutest": {"nvme", "internal/sys"},
 	"internal/ratelog":               {},

@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/nvmf-target/nvmf-target/internal/netlimit"
 )
 
 // The limits for scrapers: more is cut off or refused.
@@ -56,7 +58,7 @@ func Listen(addr netip.AddrPort, src Source, log *slog.Logger) (*Server, error) 
 	}
 	go func() {
 		defer close(s.done)
-		if err := s.http.Serve(newLimited(l, maxConnections)); !errors.Is(err,
+		if err := s.http.Serve(netlimit.New(l, maxConnections)); !errors.Is(err,
 			http.ErrServerClosed) {
 			log.Error("metrics are no longer served", "err", err)
 		}

@@ -1,0 +1,266 @@
+package control
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// This file is the interface: what requests and answers say. openapi.json is made of its comments.
+
+// Status is the target as a whole.
+type Status struct {
+	// Version of the program.
+	Version string `json:"version"`
+	// PID is the process ID.
+	PID int `json:"pid"`
+	// Started is when the target was started.
+	Started time.Time `json:"started"`
+	// UptimeSeconds is how long ago that was.
+	UptimeSeconds float64 `json:"uptime_seconds"`
+	// Listeners is how many accept connections, WaitingListeners how many cannot yet.
+	Listeners        int `json:"listeners"`
+	WaitingListeners int `json:"waiting_listeners"`
+	// Subsystems is how many are configured.
+	Subsystems int `json:"subsystems"`
+	// Namespaces is how many are served, PendingNamespaces how many wait for their storage.
+	Namespaces        int `json:"namespaces"`
+	PendingNamespaces int `json:"pending_namespaces"`
+	// Controllers is the number of associations with hosts.
+	Controllers int `json:"controllers"`
+	// Connections is the number of queues.
+	Connections int `json:"connections"`
+}
+
+// Listener is an address where hosts connect.
+type Listener struct {
+	// Transport is tcp or rdma.
+	Transport string `json:"transport"`
+	// Address is the IP address and the port.
+	Address string `json:"address"`
+	// PortID is the NVMe port ID.
+	PortID uint16 `json:"port_id"`
+	// State is up or waiting.
+	State string `json:"state"`
+	// Reason is why it waits.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Subsystem is an NVM subsystem.
+type Subsystem struct {
+	// NQN is its name.
+	NQN string `json:"nqn"`
+	// AllowAnyHost says that every host may connect, else those of Hosts.
+	AllowAnyHost bool     `json:"allow_any_host"`
+	Hosts        []string `json:"hosts"`
+	// Serial number.
+	Serial string `json:"serial"`
+	// Model number.
+	Model string `json:"model"`
+	// Namespaces is how many are served, PendingNamespaces how many wait for their storage.
+	Namespaces        int `json:"namespaces"`
+	PendingNamespaces int `json:"pending_namespaces"`
+	// Controllers is the number of associations with hosts.
+	Controllers int `json:"controllers"`
+}
+
+// Namespace is a namespace of a subsystem.
+type Namespace struct {
+	// Subsystem is the NQN of its subsystem.
+	Subsystem string `json:"subsystem"`
+	// NSID identifies it there.
+	NSID uint32 `json:"nsid"`
+	// State is ready, not ready (its storage does not answer), degraded (accepted writes may be
+	// lost) or pending (its storage is not there).
+	State string `json:"state"`
+	// Backend is the kind of its storage, Path where that is.
+	Backend string `json:"backend"`
+	Path    string `json:"path,omitempty"`
+	// SizeBytes is 0 while it is pending, and so is everything that follows.
+	SizeBytes      int64 `json:"size_bytes"`
+	BlockSizeBytes int64 `json:"block_size_bytes"`
+	// WriteProtected says that writes are refused.
+	WriteProtected bool `json:"write_protected"`
+	// Reads is the number of reads that succeeded since it was added, Writes that of writes.
+	Reads  uint64 `json:"reads"`
+	Writes uint64 `json:"writes"`
+	// ReadBytes is what they read, WrittenBytes what they wrote.
+	ReadBytes    uint64 `json:"read_bytes"`
+	WrittenBytes uint64 `json:"written_bytes"`
+	// Errors is the number of operations that failed, by reason.
+	Errors map[string]uint64 `json:"errors,omitempty"`
+	// Timeouts is the number of commands that were given up.
+	Timeouts uint64 `json:"timeouts"`
+}
+
+// Host is one association of a host with a subsystem: a controller.
+type Host struct {
+	// NQN of the host.
+	NQN string `json:"nqn"`
+	// ID is the host identifier.
+	ID string `json:"id"`
+	// Subsystem is the NQN of the subsystem.
+	Subsystem string `json:"subsystem"`
+	// CNTLID is the controller ID.
+	CNTLID uint16 `json:"cntlid"`
+	// Transport is tcp or rdma.
+	Transport string `json:"transport"`
+	// Remote is the address of the host.
+	Remote string `json:"remote"`
+	// Queues is the number of its connections, the admin queue included.
+	Queues int `json:"queues"`
+	// Ready says that the host has enabled the controller.
+	Ready bool `json:"ready"`
+	// Discovery says that it is a discovery controller.
+	Discovery bool `json:"discovery"`
+}
+
+// Connection is a queue.
+type Connection struct {
+	// Host and Subsystem are NQNs, empty before a successful Connect command, and so are CNTLID,
+	// QID and Depth.
+	Host      string `json:"host"`
+	Subsystem string `json:"subsystem"`
+	// CNTLID is the controller ID.
+	CNTLID uint16 `json:"cntlid"`
+	// QID is the queue ID, 0 for the admin queue.
+	QID uint16 `json:"qid"`
+	// Depth is the number of entries.
+	Depth int `json:"depth"`
+	// InFlight is the number of commands that are executed.
+	InFlight int `json:"in_flight"`
+	// Reactor is the index of the reactor that serves it.
+	Reactor int `json:"reactor"`
+	// Transport is tcp or rdma.
+	Transport string `json:"transport"`
+	// Local is the address of the target, Remote that of the host.
+	Local  string `json:"local"`
+	Remote string `json:"remote"`
+	// PortID is that of the listener.
+	PortID uint16 `json:"port_id"`
+	// AgeSeconds is how long the connection exists.
+	AgeSeconds float64 `json:"age_seconds"`
+	// KeepAliveTimeoutSeconds is that of the controller, 0 for none, KeepAliveLeftSeconds what is
+	// left of it if the host sends nothing more.
+	KeepAliveTimeoutSeconds float64 `json:"keep_alive_timeout_seconds"`
+	KeepAliveLeftSeconds    float64 `json:"keep_alive_left_seconds"`
+	// HeaderDigest and DataDigest say that the connection has them.
+	HeaderDigest bool `json:"header_digest"`
+	DataDigest   bool `json:"data_digest"`
+}
+
+// Refusal is what a peer was refused, or why its connection was ended.
+type Refusal struct {
+	// First and Last are when it happened, Count how often.
+	First time.Time `json:"first"`
+	Last  time.Time `json:"last"`
+	Count uint64    `json:"count"`
+	// Remote is the address of the peer, with the port of the last time.
+	Remote string `json:"remote"`
+	// Message is what happened.
+	Message string `json:"message"`
+	// Attributes are the details, as in the log.
+	Attributes []Attribute `json:"attributes"`
+}
+
+// Attribute is a detail of a line of the log.
+type Attribute struct {
+	// Key is one of those in docs/glossary.md.
+	Key string `json:"key"`
+	// Value as text.
+	Value string `json:"value"`
+}
+
+// Event is a line of the log.
+type Event struct {
+	// ID counts the events since the start; a gap says that events are no longer known.
+	ID uint64 `json:"id"`
+	// Time is when it happened.
+	Time time.Time `json:"time"`
+	// Level is INFO, WARN or ERROR.
+	Level string `json:"level"`
+	// Message is what happened.
+	Message string `json:"message"`
+	// Attributes are the details, as in the log.
+	Attributes []Attribute `json:"attributes"`
+}
+
+// Plan is what separates the running target from its configuration file.
+type Plan struct {
+	// Changes are in the order in which they are carried out.
+	Changes []Change `json:"changes"`
+	// Warnings are those about the configuration and this machine.
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Change is one step.
+type Change struct {
+	// Text says what changes.
+	Text string `json:"text"`
+	// NeedsRestart says that a reload does not do it.
+	NeedsRestart bool `json:"needs_restart"`
+}
+
+// Disconnect says whose associations end.
+type Disconnect struct {
+	// Host is the NQN of the host.
+	Host string `json:"host"`
+	// Subsystem is the NQN of the subsystem; without it all are meant.
+	Subsystem string `json:"subsystem,omitempty"`
+}
+
+// Disconnected is what was done.
+type Disconnected struct {
+	// Controllers is the number of associations that were ended.
+	Controllers int `json:"controllers"`
+}
+
+// Problem is an error (RFC 9457).
+type Problem struct {
+	// Title is the meaning of Status.
+	Title string `json:"title"`
+	// Status is that of the HTTP response.
+	Status int `json:"status"`
+	// Detail is what is wrong.
+	Detail string `json:"detail"`
+	// Place is where: a file with its line and column, a key, or a part of the request.
+	Place string `json:"place,omitempty"`
+	// Hint says how to fix it.
+	Hint string `json:"hint,omitempty"`
+	// More problems that were found.
+	More []Problem `json:"more,omitempty"`
+}
+
+// Error is one line for each problem.
+func (p *Problem) Error() string {
+	var b strings.Builder
+	if p.Place != "" {
+		b.WriteString(p.Place + ": ")
+	}
+	b.WriteString(p.Detail)
+	if p.Hint != "" {
+		b.WriteString(". " + p.Hint)
+	}
+	for _, m := range p.More {
+		b.WriteString("\n" + m.Error())
+	}
+	return b.String()
+}
+
+// NewProblem makes a Problem with the title of its status.
+func NewProblem(status int, detail, hint string) *Problem {
+	return &Problem{Title: http.StatusText(status), Status: status, Detail: detail, Hint: hint}
+}
+
+// The media types besides JSON.
+const (
+	problemType = "application/problem+json"
+	eventsType  = "application/x-ndjson"
+)
+
+// encode makes the text of an answer.
+func encode(v any) ([]byte, error) {
+	b, err := json.Marshal(v)
+	return append(b, '\n'), err
+}

@@ -1,0 +1,164 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+)
+
+// Client asks a target.
+type Client struct {
+	socket string
+	http   http.Client
+}
+
+// NewClient makes a client of the target at a socket. It connects when it is used.
+func NewClient(socket string) *Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}
+	return &Client{socket, http.Client{Transport: &http.Transport{DialContext: dial}}}
+}
+
+// Close closes the connections that are idle.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Status asks for the target as a whole.
+func (c *Client) Status(ctx context.Context) (Status, error) {
+	return call[Status](ctx, c, "GET /v1/status", nil)
+}
+
+// Listeners asks for the listeners.
+func (c *Client) Listeners(ctx context.Context) ([]Listener, error) {
+	return call[[]Listener](ctx, c, "GET /v1/listeners", nil)
+}
+
+// Subsystems asks for the subsystems.
+func (c *Client) Subsystems(ctx context.Context) ([]Subsystem, error) {
+	return call[[]Subsystem](ctx, c, "GET /v1/subsystems", nil)
+}
+
+// Namespaces asks for the namespaces.
+func (c *Client) Namespaces(ctx context.Context) ([]Namespace, error) {
+	return call[[]Namespace](ctx, c, "GET /v1/namespaces", nil)
+}
+
+// Hosts asks for the associations with hosts.
+func (c *Client) Hosts(ctx context.Context) ([]Host, error) {
+	return call[[]Host](ctx, c, "GET /v1/hosts", nil)
+}
+
+// Connections asks for the connections.
+func (c *Client) Connections(ctx context.Context) ([]Connection, error) {
+	return call[[]Connection](ctx, c, "GET /v1/connections", nil)
+}
+
+// Refusals asks for what peers were refused.
+func (c *Client) Refusals(ctx context.Context) ([]Refusal, error) {
+	return call[[]Refusal](ctx, c, "GET /v1/refusals", nil)
+}
+
+// Plan asks what a reload would change.
+func (c *Client) Plan(ctx context.Context) (Plan, error) {
+	return call[Plan](ctx, c, "GET /v1/plan", nil)
+}
+
+// Reload applies the configuration file and returns what was changed.
+func (c *Client) Reload(ctx context.Context) (Plan, error) {
+	return call[Plan](ctx, c, "POST /v1/reload", nil)
+}
+
+// Disconnect ends the associations of a host.
+func (c *Client) Disconnect(ctx context.Context, d Disconnect) (Disconnected, error) {
+	return call[Disconnected](ctx, c, "POST /v1/hosts/disconnect", d)
+}
+
+// Events asks for the events that are known.
+func (c *Client) Events(ctx context.Context) ([]Event, error) {
+	return call[[]Event](ctx, c, "GET /v1/events", nil)
+}
+
+// Follow calls fn with the events that are known and with those that follow, until ctx ends, fn
+// returns an error, or the target stops, which is io.ErrUnexpectedEOF.
+func (c *Client) Follow(ctx context.Context, fn func(Event) error) error {
+	body, err := c.do(ctx, "GET /v1/events?follow=true", nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = body.Close() }()
+	for d := json.NewDecoder(body); ; {
+		var e Event
+		if err := d.Decode(&e); err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return io.ErrUnexpectedEOF
+		}
+		if err := fn(e); err != nil {
+			return err
+		}
+	}
+}
+
+func call[T any](ctx context.Context, c *Client, operation string, body any) (v T, err error) {
+	b, err := c.do(ctx, operation, body)
+	if err != nil {
+		return v, err
+	}
+	defer func() { _ = b.Close() }()
+	if err := json.NewDecoder(b).Decode(&v); err != nil {
+		return v, fmt.Errorf("the answer of the target cannot be read: %w", err)
+	}
+	return v, nil
+}
+
+// do sends a request and returns the body of the answer, or its problem.
+func (c *Client) do(ctx context.Context, operation string, v any) (io.ReadCloser, error) {
+	method, path, _ := strings.Cut(operation, " ")
+	var body io.Reader = http.NoBody
+	if v != nil {
+		b, err := encode(v)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://target"+path, body)
+	if err != nil {
+		return nil, err
+	}
+	r, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	if r.StatusCode == http.StatusOK {
+		return r.Body, nil
+	}
+	defer func() { _ = r.Body.Close() }()
+	p := new(Problem)
+	if err := json.NewDecoder(r.Body).Decode(p); err != nil || p.Detail == "" {
+		return nil, fmt.Errorf("the target answers %s", r.Status)
+	}
+	return nil, p
+}
+
+// explain says what an error of the connection means.
+func (c *Client) explain(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("no target listens at %s. It does not run, or listens at another "+
+			"socket: use --socket", c.socket)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("the target at %s is not for this user. Use root, or set control.group "+
+			"and control.mode", c.socket)
+	}
+	return fmt.Errorf("the target at %s does not answer: %w", c.socket, err)
+}

@@ -1,0 +1,68 @@
+package control
+
+import (
+	"bytes"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// events sends the events that are known, as a list, or with ?follow=true as one object per line,
+// and then those that follow, until the client goes.
+func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	var since uint64
+	if text := query.Get("since"); text != "" {
+		var err error
+		if since, err = strconv.ParseUint(text, 10, 64); err != nil {
+			p := NewProblem(http.StatusBadRequest, strconv.Quote(text)+" is no event ID", "")
+			p.Place = "parameter since"
+			answer(w, nil, p)
+			return
+		}
+	}
+	if query.Get("follow") != "true" {
+		list, _ := s.src.Events(since)
+		answer(w, append([]Event{}, list...), nil)
+		return
+	}
+	select {
+	case s.followers <- struct{}{}:
+		defer func() { <-s.followers }()
+		s.follow(w, r, since)
+	default:
+		answer(w, nil, NewProblem(http.StatusServiceUnavailable, "too many clients follow events",
+			"End one of them, or ask without follow."))
+	}
+}
+
+func (s *Server) follow(w http.ResponseWriter, r *http.Request, since uint64) {
+	c := http.NewResponseController(w)
+	_ = c.SetReadDeadline(time.Time{}) // reads only find out that the client has gone
+	w.Header().Set("Content-Type", eventsType)
+	for {
+		list, changed := s.src.Events(since)
+		var lines bytes.Buffer
+		for _, e := range list {
+			line, err := encode(e)
+			if err != nil {
+				return
+			}
+			lines.Write(line)
+			since = e.ID
+		}
+		_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
+		_, err := w.Write(lines.Bytes())
+		if err == nil {
+			err = c.Flush()
+		}
+		if err != nil {
+			return
+		}
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}

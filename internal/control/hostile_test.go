@@ -1,0 +1,186 @@
+package control
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// dial connects without asking for anything.
+func dial(t *testing.T, s *Server) net.Conn {
+	t.Helper()
+	c, err := net.Dial("unix", s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(4 * readTimeout))
+	return c
+}
+
+// talk sends a text and returns the status of the answer and its body.
+func talk(t *testing.T, s *Server, text string) (int, string) {
+	t.Helper()
+	c := dial(t, s)
+	go func() { _, _ = io.WriteString(c, text) }()
+	r, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer r.Body.Close()
+	b, _ := io.ReadAll(r.Body)
+	if r.StatusCode >= 400 && r.StatusCode < 500 && r.Header.Get("Content-Type") == problemType &&
+		!bytes.Contains(b, []byte(`"detail":"`)) {
+		t.Errorf("a problem without detail: %s", b)
+	}
+	return r.StatusCode, string(b)
+}
+
+// post is a request with a body.
+func post(body string) string {
+	return fmt.Sprintf("POST /v1/hosts/disconnect HTTP/1.1\r\nHost: a\r\n"+
+		"Content-Length: %d\r\n\r\n%s", len(body), body)
+}
+
+// TestGarbage: everything that is no request is refused, and the next client is served.
+func TestGarbage(t *testing.T) {
+	s := serve(t, testSource(new(feed)), quiet)
+	const get = " HTTP/1.1\r\nHost: a\r\n\r\n"
+	for name, test := range map[string]struct {
+		text string
+		want int
+	}{
+		"a request":            {"GET /v1/status" + get, 200},
+		"another path":         {"GET /v1/nothing" + get, 404},
+		"another method":       {"DELETE /v1/status" + get, 405},
+		"garbage":              {"\x00\xff\r\n\r\n", 400},
+		"a large header":       {"GET / HTTP/1.1\r\nX: " + strings.Repeat("x", 1<<20), 431},
+		"a large path":         {"GET /" + strings.Repeat("x", 1<<20) + get, 431},
+		"a body":               {post(`{"host":"h"}`), 200},
+		"no host":              {post(`{}`), 400},
+		"an unknown member":    {post(`{"host":"h","all":true}`), 400},
+		"two values":           {post(`{"host":"h"}{}`), 400},
+		"an empty body":        {post(``), 400},
+		"no JSON":              {post("host: h\n"), 400},
+		"deep JSON":            {post(strings.Repeat("[", bodyBytes)), 400},
+		"deep JSON in a value": {post(`{"host":` + strings.Repeat(`{"a":`, bodyBytes/8)), 400},
+		"a large body":         {post(`{"host":"` + strings.Repeat("h", 8<<20) + `"}`), 413},
+		"an event ID":          {"GET /v1/events?since=x" + get, 400},
+	} {
+		if got, body := talk(t, s, test.text); got != test.want {
+			t.Errorf("%s: status %d, want %d: %.200s", name, got, test.want, body)
+		}
+	}
+}
+
+// TestSlowClients: who sends nothing, or not all of a header or a body, is cut off.
+func TestSlowClients(t *testing.T) {
+	s := serve(t, testSource(new(feed)), quiet)
+	begin := time.Now()
+	silent, header, body := dial(t, s), dial(t, s), dial(t, s)
+	_, _ = io.WriteString(header, "GET /v1/status HTTP/1.1\r\nHost:")
+	_, _ = io.WriteString(body, strings.TrimSuffix(post("{}"), "}"))
+	for name, c := range map[string]net.Conn{"silent": silent, "header": header, "body": body} {
+		if _, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: not cut off", name)
+		}
+	}
+	if d := time.Since(begin); d < readTimeout/2 || d > 3*readTimeout {
+		t.Errorf("that took %v", d)
+	}
+}
+
+// TestConnectionsAreBounded: more clients than connections wait until one of these is closed.
+func TestConnectionsAreBounded(t *testing.T) {
+	s := serve(t, testSource(new(feed)), quiet)
+	const request = "GET /v1/status HTTP/1.1\r\nHost: a\r\n\r\n"
+	var all []net.Conn
+	for range maxConnections {
+		c := dial(t, s)
+		_, _ = io.WriteString(c, request)
+		if _, err := io.ReadFull(c, make([]byte, 12)); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, c)
+	}
+	more := dial(t, s)
+	_, _ = io.WriteString(more, request)
+	_ = more.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if n, err := more.Read(make([]byte, 1)); n > 0 || err == nil {
+		t.Error("there is no bound")
+	}
+	_ = more.SetReadDeadline(time.Now().Add(readTimeout))
+	all[0].Close()
+	if _, err := io.ReadFull(more, make([]byte, 12)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFollowersAreBounded: who follows events leaves connections for others, and one that does not
+// read is cut off, at the latest by Close.
+func TestFollowersAreBounded(t *testing.T) {
+	f := new(feed)
+	s := serve(t, testSource(f), quiet)
+	const request = "GET /v1/events?follow=true HTTP/1.1\r\nHost: a\r\n\r\n"
+	for range maxFollowers {
+		c := dial(t, s)
+		_, _ = io.WriteString(c, request)
+		if _, err := io.ReadFull(c, make([]byte, 12)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if status, body := talk(t, s, request); status != 503 || !strings.Contains(body, `"hint"`) {
+		t.Errorf("one more: %d %s", status, body)
+	}
+	for range 100 { // 100 MB, which no socket holds
+		f.add(Event{Message: strings.Repeat("x", 1<<20)})
+	}
+	if status, _ := talk(t, s, "GET /v1/status HTTP/1.1\r\nHost: a\r\n\r\n"); status != 200 {
+		t.Errorf("status %d beside followers", status)
+	}
+	begin := time.Now()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if d := time.Since(begin); d > writeTimeout/2 {
+		t.Errorf("closing took %v", d)
+	}
+}
+
+// TestReloadOutlivesItsClient: a client that goes away in the middle of a reload does not end it;
+// the end of the server does.
+func TestReloadOutlivesItsClient(t *testing.T) {
+	src, started, ended := testSource(new(feed)), make(chan struct{}), make(chan error, 1)
+	src.Reload = func(ctx context.Context) (Plan, error) {
+		close(started)
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return Plan{}, ctx.Err()
+	}
+	s := serve(t, src, quiet)
+	c := dial(t, s)
+	_, _ = io.WriteString(c, "POST /v1/reload HTTP/1.1\r\nHost: a\r\n\r\n")
+	<-started
+	c.Close()
+	if status, _ := talk(t, s, "GET /v1/status HTTP/1.1\r\nHost: a\r\n\r\n"); status != 200 {
+		t.Errorf("status %d during a reload", status)
+	}
+	select {
+	case <-ended:
+		t.Fatal("the reload ended with its client")
+	case <-time.After(100 * time.Millisecond): // it would be noticed at once
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	<-ended
+}

@@ -1,0 +1,264 @@
+package control
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"net/http"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/gorillamux"
+)
+
+//go:generate go test -run TestOpenAPI -update .
+
+var update = flag.Bool("update", false, "write openapi.json")
+
+type object = map[string]any
+
+// schemas are those of the types of api.go, made of their fields and comments.
+func schemas(t *testing.T) object {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), "api.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := object{}
+	for _, d := range f.Decls {
+		g, ok := d.(*ast.GenDecl)
+		if !ok || g.Tok != token.TYPE {
+			continue
+		}
+		spec := g.Specs[0].(*ast.TypeSpec)
+		properties, required := object{}, []string{}
+		for _, field := range spec.Type.(*ast.StructType).Fields.List {
+			tag := reflect.StructTag(strings.Trim(field.Tag.Value, "`")).Get("json")
+			name, omitted, _ := strings.Cut(tag, ",")
+			property := schema(field.Type)
+			if text := comment(field.Doc); text != "" {
+				property["description"] = text
+			}
+			properties[name] = property
+			if omitted == "" {
+				required = append(required, name)
+			}
+		}
+		all[spec.Name.Name] = object{
+			"type": "object", "description": comment(g.Doc), "properties": properties,
+			"required": required, "additionalProperties": false,
+		}
+	}
+	return all
+}
+
+func comment(g *ast.CommentGroup) string { return strings.Join(strings.Fields(g.Text()), " ") }
+
+// schema is that of a Go type.
+func schema(e ast.Expr) object {
+	switch e := e.(type) {
+	case *ast.ArrayType:
+		return object{"type": "array", "items": schema(e.Elt)}
+	case *ast.MapType:
+		return object{"type": "object", "additionalProperties": schema(e.Value)}
+	case *ast.SelectorExpr: // time.Time
+		return object{"type": "string", "format": "date-time"}
+	}
+	switch name := e.(*ast.Ident).Name; name {
+	case "string":
+		return object{"type": "string"}
+	case "bool":
+		return object{"type": "boolean"}
+	case "float64":
+		return object{"type": "number"}
+	case "int", "int64", "uint16", "uint32", "uint64":
+		return object{"type": "integer"}
+	default:
+		return object{"$ref": "#/components/schemas/" + name}
+	}
+}
+
+// content is what a request or an answer consists of.
+func content(mediaType string, v any) object {
+	t := reflect.TypeOf(v)
+	s := object{"$ref": "#/components/schemas/" + t.Name()}
+	if t.Kind() == reflect.Slice {
+		s = object{"type": "array", "items": object{"$ref": "#/components/schemas/" +
+			t.Elem().Name()}}
+	}
+	return object{mediaType: object{"schema": s}}
+}
+
+// eventParameters are those of GET /v1/events.
+var eventParameters = []object{
+	{
+		"name": "since", "in": "query", "schema": object{"type": "integer"},
+		"description": "Only events with a higher ID.",
+	},
+	{
+		"name": "follow", "in": "query", "schema": object{"type": "boolean"},
+		"description": "Keep the connection and send one object per line, as events happen.",
+	},
+}
+
+// document describes the operations of the server.
+func document(t *testing.T) []byte {
+	t.Helper()
+	s := &Server{src: testSource(new(feed))}
+	paths := object{}
+	operations := append(s.routes(),
+		route{pattern: "GET /v1/events", summary: "The last lines of the log", answer: []Event{}})
+	for _, r := range operations {
+		method, path, _ := strings.Cut(r.pattern, " ")
+		answer := object{
+			"description": "What was asked for", "content": content("application/json", r.answer),
+		}
+		id := strings.ReplaceAll(strings.TrimPrefix(path, "/v1/"), "/", "_")
+		op := object{
+			"summary": r.summary, "operationId": id, "responses": object{
+				"200": answer,
+				"default": object{
+					"description": "An error", "content": content(problemType, Problem{}),
+				},
+			},
+		}
+		if r.body != nil {
+			op["requestBody"] = object{
+				"required": true, "content": content("application/json", r.body),
+			}
+		}
+		if id == "events" {
+			op["parameters"] = eventParameters
+			answer["content"].(object)[eventsType] = object{"schema": object{"type": "string"}}
+		}
+		paths[path] = object{strings.ToLower(method): op}
+	}
+	b, err := json.MarshalIndent(object{
+		"openapi": "3.1.0",
+		"info": object{
+			"title": "nvmf-target", "version": "1",
+			"description": "The control interface of a target, on its unix socket.",
+		},
+		"paths": paths, "components": object{"schemas": schemas(t)},
+	}, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(b, '\n')
+}
+
+// TestOpenAPI: the document is what the code says, and a valid one.
+func TestOpenAPI(t *testing.T) {
+	got := document(t)
+	if *update {
+		if err := os.WriteFile("openapi.json", got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		openAPI = got
+	}
+	if !bytes.Equal(got, openAPI) {
+		t.Error("openapi.json is not what the code says: go generate ./internal/control")
+	}
+	load(t)
+}
+
+func load(t *testing.T) routers.Router {
+	t.Helper()
+	doc, err := openapi3.NewLoader().LoadFromData(openAPI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := doc.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r, err := gorillamux.NewRouter(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestAnswersAreAsDescribed: every operation accepts and answers what the document says, and there
+// is no other operation.
+func TestAnswersAreAsDescribed(t *testing.T) {
+	f := new(feed)
+	f.add(filled[Event]())
+	s := serve(t, testSource(f), quiet)
+	c := newTestClient(t, s)
+	router := load(t)
+	operations := []string{"GET /v1/events", "GET /v1/events?since=7"}
+	for _, r := range s.routes() {
+		operations = append(operations, r.pattern)
+	}
+	for _, op := range operations {
+		method, path, _ := strings.Cut(op, " ")
+		for _, body := range []string{`{"host": "h"}`, `{"host": 7}`} {
+			validate(t, c, router, method, path, body)
+		}
+	}
+	r, err := c.http.Get("http://target/v1/openapi.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	var doc struct{ Paths map[string]any }
+	if err := json.NewDecoder(r.Body).Decode(&doc); err != nil {
+		t.Fatal(err)
+	}
+	for path := range doc.Paths {
+		if !slices.ContainsFunc(operations, func(o string) bool {
+			return strings.HasSuffix(o, " "+path)
+		}) {
+			t.Errorf("there is no %s", path)
+		}
+	}
+}
+
+func validate(t *testing.T, c *Client, router routers.Router, method, path, body string) {
+	t.Helper()
+	req, err := http.NewRequest(method, "http://target"+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	r, err := c.http.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.URL.Host, req.URL.Scheme = "", "" // the document names no server
+	req.Body = io.NopCloser(strings.NewReader(body))
+	found, params, err := router.FindRoute(req)
+	if err != nil {
+		t.Errorf("%s %s: %v", method, path, err)
+		return
+	}
+	in := &openapi3filter.RequestValidationInput{
+		Request: req, PathParams: params, Route: found,
+	}
+	invalid := openapi3filter.ValidateRequest(t.Context(), in)
+	if (invalid != nil) != (r.StatusCode != http.StatusOK) {
+		t.Errorf("%s %s %s: %s, but the document says %v", method, path, body, r.Status, invalid)
+	}
+	out := &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: in, Status: r.StatusCode, Header: r.Header,
+		Options: &openapi3filter.Options{IncludeResponseStatus: true},
+	}
+	if err := openapi3filter.ValidateResponse(t.Context(), out.SetBodyBytes(text)); err != nil {
+		t.Errorf("%s %s: %v\n%s", method, path, err, text)
+	}
+}

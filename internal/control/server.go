@@ -1,0 +1,328 @@
+// Package control is the control interface: HTTP and JSON over a unix socket, by which operators
+// and programs ask a running target and tell it to reload its configuration. It has the server, the
+// client, and what both say to each other. What clients may hold is bounded: none of them, however
+// slow, silent or talkative, harms the target or keeps others away for long.
+package control
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/netlimit"
+)
+
+// Config is where the interface is served.
+type Config struct {
+	// Socket is the path of the unix socket. Its directory is made if it is missing.
+	Socket string
+	// Mode is that of the socket, 0600 if zero.
+	Mode fs.FileMode
+	// Group is the name or the number of the group that owns the socket; "" leaves it.
+	Group string
+}
+
+// Source is what the interface serves. Several goroutines may call its functions at once. Those
+// without a context return soon. Errors may be a *Problem, which the client then gets.
+type Source struct {
+	Status      func() Status
+	Listeners   func() []Listener
+	Subsystems  func() []Subsystem
+	Namespaces  func() []Namespace
+	Hosts       func() []Host
+	Refusals    func() []Refusal
+	Connections func(context.Context) ([]Connection, error)
+	// Events returns the events with an ID above since that are still known. changed is closed at
+	// the next one.
+	Events func(since uint64) (list []Event, changed <-chan struct{})
+	// Plan returns what Reload would change, Reload what it has changed. Their context ends with
+	// the server, not with the client.
+	Plan, Reload func(context.Context) (Plan, error)
+	// Disconnect returns how many associations of the host it has ended; subsystem "" is all.
+	Disconnect func(host, subsystem string) int
+}
+
+// The limits for clients: more is cut off, refused, or waits.
+const (
+	maxConnections = 16
+	maxFollowers   = 8 // connections that wait for events
+	headerBytes    = 8 << 10
+	bodyBytes      = 64 << 10
+	readTimeout    = 5 * time.Second  // for a request
+	writeTimeout   = 10 * time.Second // for each write
+	idleTimeout    = 30 * time.Second
+	askTimeout     = 5 * time.Second // for the answers of reactors
+)
+
+// Server serves the interface until Close.
+type Server struct {
+	src       Source
+	log       *slog.Logger
+	socket    string
+	file      fs.FileInfo // of the socket
+	http      http.Server
+	followers chan struct{}
+	done      chan struct{} // closed when the listener is
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+
+	requests sync.RWMutex // held for reading by each request
+	closed   bool         // under requests
+}
+
+// Listen serves src. Writes, and problems of the server itself, go to log.
+func Listen(c Config, src Source, log *slog.Logger) (*Server, error) {
+	if c.Mode == 0 {
+		c.Mode = privateMode
+	}
+	l, err := listen(c)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		src: src, log: log, socket: c.Socket, followers: make(chan struct{}, maxFollowers),
+		done: make(chan struct{}),
+	}
+	if s.file, err = os.Lstat(c.Socket); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.http = http.Server{
+		Handler: s.handler(), ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), ConnContext: withCredentials,
+	}
+	go func() {
+		defer close(s.done)
+		if err := s.http.Serve(netlimit.New(l, maxConnections)); !errors.Is(err,
+			http.ErrServerClosed) {
+			log.Error("the control interface is no longer served", "err", err)
+		}
+	}()
+	return s, nil
+}
+
+// Close closes all connections and removes the socket. Nothing uses the Source when it returns.
+func (s *Server) Close() error {
+	s.cancel()
+	if now, err := os.Lstat(s.socket); err == nil && os.SameFile(now, s.file) {
+		_ = os.Remove(s.socket)
+	}
+	err := s.http.Close()
+	<-s.done
+	s.requests.Lock()
+	defer s.requests.Unlock()
+	s.closed = true
+	return err
+}
+
+type credentialsKey struct{}
+
+func withCredentials(ctx context.Context, c net.Conn) context.Context {
+	cred, err := credentials(c)
+	if err != nil {
+		cred = &unix.Ucred{}
+	}
+	return context.WithValue(ctx, credentialsKey{}, cred)
+}
+
+// route is one operation. openapi.json describes it.
+type route struct {
+	pattern, summary string
+	// body and answer are of the types that are sent; nil is nothing.
+	body, answer any
+	handle       func(r *http.Request) (any, error)
+}
+
+func (s *Server) routes() []route {
+	src := s.src
+	return []route{
+		{"GET /v1/status", "The target as a whole", nil, Status{}, now(src.Status)},
+		{
+			"GET /v1/listeners", "The addresses where hosts connect", nil,
+			[]Listener{},
+			list(src.Listeners),
+		},
+		{"GET /v1/subsystems", "The subsystems", nil, []Subsystem{}, list(src.Subsystems)},
+		{"GET /v1/namespaces", "The namespaces", nil, []Namespace{}, list(src.Namespaces)},
+		{"GET /v1/hosts", "The associations with hosts", nil, []Host{}, list(src.Hosts)},
+		{
+			"GET /v1/connections", "The connections, which are queues", nil,
+			[]Connection{},
+			ask(src.Connections),
+		},
+		{
+			"GET /v1/refusals", "What peers were refused lately", nil,
+			[]Refusal{},
+			list(src.Refusals),
+		},
+		{
+			"GET /v1/plan", "What a reload would change", nil,
+			Plan{},
+			func(*http.Request) (any, error) { return src.Plan(s.ctx) },
+		},
+		{
+			"POST /v1/reload", "Apply the configuration file", nil,
+			Plan{},
+			func(*http.Request) (any, error) { return src.Reload(s.ctx) },
+		},
+		{
+			"POST /v1/hosts/disconnect", "End the associations of a host",
+			Disconnect{},
+			Disconnected{},
+			s.disconnect,
+		},
+	}
+}
+
+func now[T any](get func() T) func(*http.Request) (any, error) {
+	return func(*http.Request) (any, error) { return get(), nil }
+}
+
+func list[T any](get func() []T) func(*http.Request) (any, error) {
+	return func(*http.Request) (any, error) { return append([]T{}, get()...), nil }
+}
+
+func ask[T any](get func(context.Context) (T, error)) func(*http.Request) (any, error) {
+	return func(r *http.Request) (any, error) {
+		ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
+		defer cancel()
+		v, err := get(ctx)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = NewProblem(http.StatusServiceUnavailable, "the target is too busy to answer",
+				"Try again.")
+		}
+		return v, err
+	}
+}
+
+//go:embed openapi.json
+var openAPI []byte
+
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	for _, op := range s.routes() {
+		mux.HandleFunc(op.pattern, func(w http.ResponseWriter, r *http.Request) {
+			v, err := op.handle(r)
+			if r.Method != http.MethodGet {
+				s.logWrite(r, op.pattern, err)
+			}
+			answer(w, v, err)
+		})
+	}
+	mux.HandleFunc("GET /v1/events", s.events)
+	mux.HandleFunc("GET /v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		write(w, http.StatusOK, "application/json", openAPI)
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.requests.RLock() // Close waits for it
+		defer s.requests.RUnlock()
+		if s.closed {
+			panic(http.ErrAbortHandler)
+		}
+		if h, pattern := mux.Handler(r); pattern == "" {
+			refused := statusWriter{header: w.Header()}
+			h.ServeHTTP(&refused, r)
+			answer(w, nil, NewProblem(refused.status, "there is no "+r.Method+" of "+r.URL.Path,
+				"GET /v1/openapi.json lists the operations."))
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// logWrite says who changed something, or tried to.
+func (s *Server) logWrite(r *http.Request, operation string, err error) {
+	cred := r.Context().Value(credentialsKey{}).(*unix.Ucred)
+	args := []any{"request", operation, "uid", cred.Uid, "pid", cred.Pid}
+	if err != nil {
+		s.log.Warn("control request failed", append(args, "err", err)...)
+		return
+	}
+	s.log.Info("control request", args...)
+}
+
+// statusWriter is a response of which only the header and the status are of use.
+type statusWriter struct {
+	header http.Header
+	status int
+}
+
+func (s *statusWriter) Header() http.Header         { return s.header }
+func (s *statusWriter) Write(b []byte) (int, error) { return len(b), nil }
+func (s *statusWriter) WriteHeader(status int)      { s.status = status }
+
+// answer sends v, or a problem.
+func answer(w http.ResponseWriter, v any, err error) {
+	status, mediaType := http.StatusOK, "application/json"
+	if err != nil {
+		p, ok := errors.AsType[*Problem](err)
+		if !ok {
+			p = NewProblem(http.StatusInternalServerError, err.Error(), "")
+		}
+		v, status, mediaType = p, p.Status, problemType
+	}
+	body, err := encode(v)
+	if err != nil {
+		panic(err) // ends in net/http, which closes the connection
+	}
+	write(w, status, mediaType, body)
+}
+
+// write sends a response within writeTimeout from now, whatever time its making took.
+func write(w http.ResponseWriter, status int, mediaType string, body []byte) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+	w.Header().Set("Content-Type", mediaType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}
+
+// read decodes the body of a request.
+func read(r *http.Request, v any) error {
+	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, bodyBytes))
+	if err != nil {
+		return NewProblem(http.StatusRequestEntityTooLarge, "the body cannot be read: "+err.Error(),
+			fmt.Sprintf("At most %d bytes, within %v.", bodyBytes, readTimeout))
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	if err = d.Decode(v); err == nil && d.More() {
+		err = errors.New("more than one value")
+	}
+	if err != nil {
+		p := NewProblem(http.StatusBadRequest, "the body is not what is expected: "+err.Error(),
+			"GET /v1/openapi.json describes it.")
+		p.Place = fmt.Sprintf("byte %d of the body", d.InputOffset())
+		return p
+	}
+	return nil
+}
+
+func (s *Server) disconnect(r *http.Request) (any, error) {
+	var d Disconnect
+	if err := read(r, &d); err != nil {
+		return nil, err
+	}
+	if d.Host == "" {
+		p := NewProblem(http.StatusBadRequest, "no host is given", "GET /v1/hosts lists them.")
+		p.Place = "host"
+		return nil, p
+	}
+	return Disconnected{s.src.Disconnect(d.Host, d.Subsystem)}, nil
+}

@@ -1,0 +1,308 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+func TestMain(m *testing.M) { testutil.Main(m) }
+
+var (
+	quiet = slog.New(slog.DiscardHandler)
+	began = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+)
+
+// feed is a source of events.
+type feed struct {
+	mu      sync.Mutex
+	list    []Event
+	changed chan struct{}
+}
+
+func (f *feed) add(e Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e.ID = uint64(len(f.list) + 1)
+	f.list = append(f.list, e)
+	if f.changed != nil {
+		close(f.changed)
+	}
+	f.changed = make(chan struct{})
+}
+
+func (f *feed) events(since uint64) ([]Event, <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.changed == nil {
+		f.changed = make(chan struct{})
+	}
+	return f.list[min(since, uint64(len(f.list))):], f.changed
+}
+
+// filled sets every field of a value, so that nothing is omitted from its JSON.
+func filled[T any]() (v T) {
+	fill(reflect.ValueOf(&v).Elem(), 0)
+	return v
+}
+
+func fill(v reflect.Value, depth int) {
+	switch {
+	case v.Type() == reflect.TypeFor[time.Time]():
+		v.Set(reflect.ValueOf(began))
+	case v.Kind() == reflect.Struct:
+		for i := range v.NumField() {
+			fill(v.Field(i), depth+1)
+		}
+	case v.Kind() == reflect.Slice && depth < 3:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0), depth+1)
+	case v.Kind() == reflect.Map:
+		v.Set(reflect.ValueOf(map[string]uint64{"io": 1}))
+	case v.Kind() == reflect.String:
+		v.SetString("text")
+	case v.CanInt():
+		v.SetInt(7)
+	case v.CanUint():
+		v.SetUint(7)
+	case v.CanFloat():
+		v.SetFloat(1.5)
+	case v.Kind() == reflect.Bool:
+		v.SetBool(true)
+	}
+}
+
+func testSource(f *feed) Source {
+	return Source{
+		Status:     filled[Status],
+		Listeners:  filled[[]Listener],
+		Subsystems: filled[[]Subsystem],
+		Namespaces: filled[[]Namespace],
+		Hosts:      filled[[]Host],
+		Refusals:   filled[[]Refusal],
+		Connections: func(context.Context) ([]Connection, error) {
+			return filled[[]Connection](), nil
+		},
+		Events:     f.events,
+		Plan:       func(context.Context) (Plan, error) { return filled[Plan](), nil },
+		Reload:     func(context.Context) (Plan, error) { return Plan{Changes: []Change{}}, nil },
+		Disconnect: func(host, _ string) int { return len(host) },
+	}
+}
+
+func serve(t *testing.T, src Source, log *slog.Logger) *Server {
+	t.Helper()
+	s, err := Listen(Config{Socket: filepath.Join(t.TempDir(), "run", "c.sock")}, src, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func newTestClient(t *testing.T, s *Server) *Client {
+	t.Helper()
+	c := NewClient(s.socket)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// equal compares what the client got with what the source said.
+func equal[T any](t *testing.T, ask func(context.Context) (T, error)) {
+	t.Helper()
+	got, err := ask(t.Context())
+	if want := filled[T](); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+}
+
+// TestClient: the client gets what the source says.
+func TestClient(t *testing.T) {
+	f, log := new(feed), new(testutil.Log)
+	s := serve(t, testSource(f), log.Logger())
+	c := newTestClient(t, s)
+	equal(t, c.Status)
+	equal(t, c.Listeners)
+	equal(t, c.Subsystems)
+	equal(t, c.Namespaces)
+	equal(t, c.Hosts)
+	equal(t, c.Connections)
+	equal(t, c.Refusals)
+	equal(t, c.Plan)
+	if p, err := c.Reload(t.Context()); err != nil || p.Changes == nil || len(p.Changes) != 0 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	d, err := c.Disconnect(t.Context(), Disconnect{Host: "four"})
+	if err != nil || d.Controllers != 4 {
+		t.Errorf("%+v, %v", d, err)
+	}
+	for _, want := range []string{`request="POST /v1/reload" uid=`, "/hosts/disconnect"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %q in the log:\n%s", want, log)
+		}
+	}
+	if strings.Contains(log.String(), "GET") {
+		t.Errorf("reads are logged:\n%s", log)
+	}
+}
+
+// TestProblems: errors say what, where, and how to fix it.
+func TestProblems(t *testing.T) {
+	src, log := testSource(new(feed)), new(testutil.Log)
+	src.Plan = func(context.Context) (Plan, error) {
+		p := NewProblem(422, "unknown key", "Delete it.")
+		p.Place = "a.yaml:1:2"
+		p.More = []Problem{{Detail: "another", Place: "a.yaml:3:4"}}
+		return Plan{}, p
+	}
+	src.Reload = func(context.Context) (Plan, error) { return Plan{}, errors.New("broken") }
+	src.Connections = func(ctx context.Context) ([]Connection, error) {
+		return nil, context.DeadlineExceeded
+	}
+	c := newTestClient(t, serve(t, src, log.Logger()))
+	_, err := c.Plan(t.Context())
+	want := "a.yaml:1:2: unknown key. Delete it.\na.yaml:3:4: another"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if _, err = c.Reload(t.Context()); err == nil || err.Error() != "broken" {
+		t.Error(err)
+	}
+	if !strings.Contains(log.String(), "err=broken") {
+		t.Errorf("the log does not say why:\n%s", log)
+	}
+	if _, err = c.Connections(t.Context()); err == nil || !strings.Contains(err.Error(), "busy") {
+		t.Error(err)
+	}
+	_, err = c.Disconnect(t.Context(), Disconnect{})
+	if err == nil || !strings.HasPrefix(err.Error(), "host: no host is given. ") {
+		t.Error(err)
+	}
+}
+
+// TestFollow: events come as they happen, and the end of the target is an error.
+func TestFollow(t *testing.T) {
+	f := new(feed)
+	f.add(Event{Message: "first"})
+	s := serve(t, testSource(f), quiet)
+	c := newTestClient(t, s)
+	if list, err := c.Events(t.Context()); err != nil || len(list) != 1 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	var got []uint64
+	err := c.Follow(t.Context(), func(e Event) error {
+		got = append(got, e.ID)
+		if e.ID < 3 {
+			f.add(Event{Message: "next"})
+			return nil
+		}
+		go func() { _ = s.Close() }()
+		return nil
+	})
+	if !errors.Is(err, io.ErrUnexpectedEOF) || !reflect.DeepEqual(got, []uint64{1, 2, 3}) {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+func TestClientErrors(t *testing.T) {
+	dir := t.TempDir()
+	c := NewClient(filepath.Join(dir, "none"))
+	if _, err := c.Status(t.Context()); err == nil || !strings.Contains(err.Error(), "--socket") {
+		t.Error(err)
+	}
+	l, err := net.Listen("unix", filepath.Join(dir, "stale"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+	c = NewClient(filepath.Join(dir, "stale"))
+	if _, err := c.Status(t.Context()); err == nil || !strings.Contains(err.Error(), "--socket") {
+		t.Error(err)
+	}
+}
+
+// TestSocket: its mode whatever the umask is, a stale one, and one of another process.
+func TestSocket(t *testing.T) {
+	old := syscall.Umask(0)
+	defer syscall.Umask(old)
+	path := filepath.Join(t.TempDir(), "dir", "c.sock")
+	mode := func(path string) os.FileMode {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Mode().Perm()
+	}
+	s, err := Listen(Config{Socket: path}, testSource(new(feed)), quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode(path) != 0o600 || mode(filepath.Dir(path)) != 0o755 {
+		t.Errorf("modes %o and %o", mode(path), mode(filepath.Dir(path)))
+	}
+	_, err = Listen(Config{Socket: path}, Source{}, quiet)
+	if err == nil || !strings.Contains(err.Error(), "process ") {
+		t.Errorf("a second server: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is left: %v", err)
+	}
+
+	stale, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.(*net.UnixListener).SetUnlinkOnClose(false)
+	stale.Close()
+	s, err = Listen(Config{Socket: path, Mode: 0o660, Group: "0"}, testSource(new(feed)), quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode(path) != 0o660 {
+		t.Errorf("mode %o", mode(path))
+	}
+	if err := os.Rename(path, path+".moved"); err != nil { // as if another server had replaced it
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	_, err = Listen(Config{Socket: path}, Source{}, quiet)
+	if err == nil || !strings.Contains(err.Error(), "is no socket") {
+		t.Errorf("a file in its place: %v", err)
+	}
+	_, err = Listen(Config{Socket: path, Group: "no such group"}, Source{}, quiet)
+	if err == nil || !strings.Contains(err.Error(), "does not exist") {
+		t.Errorf("a group: %v", err)
+	}
+}
+
+func TestDefaultSocket(t *testing.T) {
+	t.Setenv("RUNTIME_DIRECTORY", "/run/x")
+	if got := DefaultSocket(); got != "/run/x/control.sock" {
+		t.Error(got)
+	}
+}

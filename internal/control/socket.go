@@ -1,0 +1,169 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// systemSocket is that of a target which root or the service manager starts.
+	systemSocket = "/run/nvmf-target/control.sock"
+	// privateMode is the mode with which a socket is made, before it is shared.
+	privateMode = 0o600
+	// probeTimeout is how long a process at the socket may take to accept a connection.
+	probeTimeout = time.Second
+)
+
+// DefaultSocket is where a target of this user serves the control interface: in the directory that
+// the service manager has made for it, or in that of the user. It is "" if there is none.
+func DefaultSocket() string {
+	if dir := os.Getenv("RUNTIME_DIRECTORY"); dir != "" { // systemd.exec(5)
+		return filepath.Join(dir, filepath.Base(systemSocket))
+	}
+	if os.Geteuid() == 0 {
+		return systemSocket
+	}
+	return userSocket()
+}
+
+// ClientSocket is where a client of this user looks for the target.
+func ClientSocket() string {
+	if s := userSocket(); s != "" && os.Geteuid() != 0 {
+		if _, err := os.Lstat(s); err == nil {
+			return s
+		}
+	}
+	return systemSocket
+}
+
+func userSocket() string {
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "nvmf-target", filepath.Base(systemSocket))
+	}
+	return ""
+}
+
+// listen listens at a socket that nobody but this user, and later the group, could ever open. One
+// that a dead process has left is replaced.
+func listen(c Config) (*net.UnixListener, error) {
+	gid, err := lookupGroup(c.Group)
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Dir(c.Socket)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("cannot make the directory of the control socket: %w", err)
+	}
+	unlock, err := lock(dir) // of two that start at once, one would remove the other's socket
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := removeStale(c.Socket); err != nil {
+		return nil, err
+	}
+	// The mode of the descriptor is that of the file which bind(2) makes, less the umask.
+	private := func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		failed := raw.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), privateMode) })
+		return errors.Join(failed, err)
+	}
+	l, err := (&net.ListenConfig{Control: private}).Listen(context.Background(), "unix", c.Socket)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen at %s: %w", c.Socket, err)
+	}
+	u := l.(*net.UnixListener)
+	u.SetUnlinkOnClose(false) // it may be another process's by then
+	err = os.Chown(c.Socket, -1, gid)
+	if err == nil && c.Mode != privateMode {
+		err = os.Chmod(c.Socket, c.Mode)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot share the control socket: %w", err), u.Close(),
+			os.Remove(c.Socket))
+	}
+	return u, nil
+}
+
+// lookupGroup returns the ID of a group, -1 for "".
+func lookupGroup(name string) (int, error) {
+	if name == "" {
+		return -1, nil
+	}
+	if gid, err := strconv.ParseUint(name, 10, 31); err == nil {
+		return int(gid), nil
+	}
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		return 0, fmt.Errorf("the control socket is for a group that does not exist: %q", name)
+	}
+	return strconv.Atoi(g.Gid)
+}
+
+// lock excludes other processes that listen in a directory.
+func lock(dir string) (unlock func(), err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("another process listens in %s at this moment: %w", dir,
+			err), d.Close())
+	}
+	return func() { _ = d.Close() }, nil
+}
+
+// removeStale removes a socket at which no process listens. Everything else is an error.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%s is no socket; delete it, or choose another control.socket", path)
+	}
+	c, err := net.DialTimeout("unix", path, probeTimeout)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return os.Remove(path)
+	}
+	owner := "another process"
+	if err == nil {
+		if cred, err := credentials(c); err == nil {
+			owner = fmt.Sprintf("process %d", cred.Pid)
+		}
+		_ = c.Close()
+	}
+	return fmt.Errorf("%s listens at %s; stop it, or choose another control.socket", owner, path)
+}
+
+// credentials are those of the process at the other end of a unix socket (unix(7)).
+func credentials(c net.Conn) (cred *unix.Ucred, err error) {
+	if n, ok := c.(interface{ NetConn() net.Conn }); ok {
+		c = n.NetConn()
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, errors.New("not a unix socket")
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	failed := raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	return cred, errors.Join(failed, err)
+}
