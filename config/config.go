@@ -9,6 +9,7 @@
 package config
 
 import (
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"time"
@@ -31,6 +32,7 @@ type Config struct {
 	// Disks is how files and block devices are worked on.
 	Disks           disk.Engine
 	Metrics         Metrics
+	Control         Control
 	Listeners       []Listener
 	Subsystems      []Subsystem
 	ShutdownTimeout time.Duration
@@ -63,6 +65,18 @@ type Metrics struct {
 	// Listen is invalid if metrics are not served.
 	Listen netip.AddrPort
 }
+
+// Control says where operators reach the running target.
+type Control struct {
+	// Socket is a path, AutoSocket, or "" for none.
+	Socket string
+	// Mode and Group are those of the socket; "" is the group of the process.
+	Mode  fs.FileMode
+	Group string
+}
+
+// AutoSocket is the socket that the program chooses.
+const AutoSocket = "auto"
 
 // Listener is one NVMe port.
 type Listener struct {

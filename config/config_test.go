@@ -72,6 +72,7 @@ func TestMinimalFile(t *testing.T) {
 		Log:             Log{Level: slog.LevelInfo},
 		Reactors:        Reactors{Memory: 64 << 20, Spin: -1},
 		Disks:           disk.Engine{Name: disk.Auto},
+		Control:         Control{Socket: AutoSocket, Mode: 0o600},
 		ShutdownTimeout: 10 * time.Second,
 		Listeners: []Listener{
 			{

@@ -69,6 +69,9 @@ func (c *Config) keys() []Key {
 				"one, and the log says which. Set it when you monitor the target, to an address "+
 				"that only the monitoring reaches: there is no password.").Without("not served")},
 			"What monitoring sees."),
+		NewKey("control", Mapping(c.Control.keys()),
+			"The unix socket by which `nvmf-target status` and others ask the running target.").
+			NeedsRestart(),
 		NewKey("listeners", List(&c.Listeners, 1, 256, (*Listener).value),
 			"The addresses where hosts connect.").Require("Add at least one entry."),
 		NewKey("subsystems", List(&c.Subsystems, 1, 1024, (*Subsystem).value),

@@ -30,10 +30,16 @@ type listeners struct {
 
 	mu      sync.Mutex
 	running []fabric.Listener
-	waiting []port
+	waiting []unavailable
 
 	stop context.CancelFunc
 	wg   sync.WaitGroup
+}
+
+// unavailable is a port that could not be opened yet, and the last reason.
+type unavailable struct {
+	port
+	err error
 }
 
 // start opens every port. It fails if a required port is unavailable.
@@ -55,7 +61,7 @@ func (l *listeners) start(ports []port) error {
 		default:
 			l.log.Warn("listener cannot start yet, waiting for it", "err", err)
 			l.mu.Lock()
-			l.waiting = append(l.waiting, p)
+			l.waiting = append(l.waiting, unavailable{p, err})
 			l.mu.Unlock()
 			l.wg.Go(func() { l.waitFor(ctx, p, err) })
 		}
@@ -71,13 +77,20 @@ func (l *listeners) tryOnce(p port) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running = append(l.running, listener)
-	l.waiting = slices.DeleteFunc(l.waiting, func(w port) bool { return w.id == p.id })
+	l.waiting = slices.DeleteFunc(l.waiting, func(w unavailable) bool { return w.id == p.id })
 	return nil
 }
 
 // waitFor opens p as soon as it can be. An error is logged again only when it changes.
 func (l *listeners) waitFor(ctx context.Context, p port, last error) {
 	changed := func(err error) {
+		l.mu.Lock()
+		for i := range l.waiting {
+			if l.waiting[i].id == p.id {
+				l.waiting[i].err = err
+			}
+		}
+		l.mu.Unlock()
 		l.log.Warn("listener still cannot start, waiting for it", "err", err)
 	}
 	if keepTrying(ctx, l.retry, retryMax, last, func() error { return l.tryOnce(p) }, changed) {
@@ -98,6 +111,13 @@ func (l *listeners) addrs() (up, waiting []fabric.Addr) {
 		waiting = append(waiting, p.addr)
 	}
 	return up, waiting
+}
+
+// unavailable lists the ports that could not be opened yet.
+func (l *listeners) unavailable() []unavailable {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.waiting)
 }
 
 // close stops waiting and closes the listeners; established connections stay.

@@ -103,6 +103,7 @@ var beyond = map[string]string{
 	"a multicast address":       "more than a pattern",
 	"a link-local IPv6 address": "more than a pattern",
 	"no UUID after":             "more than a pattern",
+	"0777 is not possible here": "octal digits without quotes",
 	"the discovery subsystem":   "more than a pattern",
 	"other than all zeroes":     "more than a pattern",
 	"given twice":               "YAML libraries refuse it themselves",

@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
+	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
 // Serve runs the target until SIGTERM or SIGINT. It writes what is served and how to connect to
@@ -40,6 +41,7 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	up := make(chan string, len(c.Listeners)+len(all(c))) // what is served since the start
 	s := NewServer(Options{
 		Config: c, Log: log, Version: version, Verbs: ibv.New(),
+		ControlSocket: control.DefaultSocket(),
 		ListenerUp: func(a fabric.Addr) {
 			up <- fmt.Sprintf("now on %s as well:\n%s", a, connectCommands(a, nqns(c), reachable))
 		},

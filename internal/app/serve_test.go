@@ -227,7 +227,8 @@ func TestCheckLooksAtCPUs(t *testing.T) {
 // testTimeout.
 func startServe(t *testing.T, child *exec.Cmd) *bufio.Scanner {
 	t.Helper()
-	child.Env = append(append(os.Environ(), serveFile+"="+writeConfig(t, validFile)), child.Env...)
+	child.Env = append(append(os.Environ(), serveFile+"="+writeConfig(t, validFile),
+		"RUNTIME_DIRECTORY="+t.TempDir()), child.Env...) // of the control socket
 	stdout, err := child.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
+	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
@@ -36,6 +37,10 @@ type Options struct {
 	// what the configuration describes.
 	OpenDevice func(*config.Namespace) (backend.Device, error)
 
+	// ControlSocket is where the control interface is served if the configuration leaves that to
+	// the program; "" is nowhere.
+	ControlSocket string
+
 	// The following are called by any goroutine; nil is not called.
 
 	// ListenerUp: a listener that was not available at the start listens now.
@@ -54,14 +59,17 @@ type Options struct {
 //
 //	Start  probe -> devices -> target with its subsystems -> transports
 //	       -> workers (reactor, memory, handler, groups) -> metrics -> listeners
-//	Stop   listeners -> connections drained -> metrics -> target -> workers -> transports
-//	       -> devices
+//	       -> control interface
+//	Stop   control interface -> listeners -> connections drained -> metrics -> target
+//	       -> workers -> transports -> devices
 //
 // Stop closes what Start opened in the opposite order, also after a Start that failed half-way.
 type Server struct {
 	opts       Options
 	log        *slog.Logger
+	recorder   *ratelog.Recorder
 	peers      *ratelog.Logger // for what peers can cause at will
+	started    time.Time
 	ports      []port
 	namespaces namespaces
 	target     *target.Target
@@ -69,9 +77,12 @@ type Server struct {
 	workers    []*worker
 	stopHealth func()          // nil before Start
 	metrics    *metrics.Server // nil: not wanted
-	listeners  listeners
-	next       atomic.Uint64
-	external   bool // storage is opened by Options.OpenDevice
+	control    *control.Server // as above
+	// plan and reload are those of the control interface.
+	plan, reload func(context.Context) (control.Plan, error)
+	listeners    listeners
+	next         atomic.Uint64
+	external     bool // storage is opened by Options.OpenDevice
 
 	stopOnce sync.Once
 	stopErr  error
@@ -80,10 +91,13 @@ type Server struct {
 
 // NewServer makes a server that opens nothing before Start.
 func NewServer(opts Options) *Server {
+	recorder := ratelog.NewRecorder(opts.Log.Handler())
+	log := slog.New(recorder)
 	s := &Server{
-		opts: opts, log: opts.Log, peers: ratelog.New(opts.Log),
+		opts: opts, log: log, recorder: recorder, peers: ratelog.New(log), started: time.Now(),
 		ports:      ports(opts.Config.Listeners),
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
+		plan: noPlan, reload: noPlan,
 	}
 	s.namespaces.s = s
 	if opts.NamespaceUp == nil {
@@ -126,7 +140,10 @@ func (s *Server) Start() error {
 		return err
 	}
 	s.listeners = listeners{log: s.log, open: s.listen, up: s.opts.ListenerUp, retry: s.opts.Retry}
-	return s.listeners.start(s.ports)
+	if err := s.listeners.start(s.ports); err != nil {
+		return err
+	}
+	return s.startControl()
 }
 
 // probe logs the warnings about this machine and returns the errors.
@@ -252,7 +269,11 @@ func (s *Server) Stop(ctx context.Context) error {
 }
 
 func (s *Server) stop() error {
-	errs := []error{s.listeners.close()}
+	var errs []error
+	if s.control != nil {
+		errs = append(errs, s.control.Close())
+	}
+	errs = append(errs, s.listeners.close())
 	s.namespaces.stop()
 	var drained []<-chan struct{}
 	for _, w := range s.workers {

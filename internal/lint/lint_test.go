@@ -33,7 +33,8 @@ var allowed = map[string][]string{
 		"fabric/rdma/verbs/ibv",
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
 		"backend/nvmedrive", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
-		"internal/metrics", "internal/ratelog", "internal/storage", "internal/sys",
+		"internal/control", "internal/metrics", "internal/ratelog", "internal/storage",
+		"internal/sys",
 	},
 
 	"nvme": {},

@@ -118,6 +118,9 @@ func (c *controller) keepAliveInfo() keepAliveInfo {
 	return keepAliveInfo{time.Duration(k.period), time.Duration(max(left, 0))}
 }
 
+// Ports lists the listeners that the discovery log shows.
+func (t *Target) Ports() []Port { return slices.Clone(t.discoveryTable.Load().ports) }
+
 // DisconnectHost ends the associations of a host with a subsystem, or with all if subNQN is "", and
 // returns how many there were. A host that is still allowed may connect again.
 func (t *Target) DisconnectHost(hostNQN, subNQN string) int {

@@ -1,0 +1,245 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// startControl serves the control interface if a socket is configured. A target that chooses the
+// socket itself also runs without it.
+func (s *Server) startControl() error {
+	c := s.opts.Config
+	at := control.Config{Socket: c.Control.Socket, Mode: c.Control.Mode, Group: c.Control.Group}
+	auto := at.Socket == config.AutoSocket
+	if auto {
+		at.Socket = s.opts.ControlSocket
+	}
+	if at.Socket == "" {
+		return nil
+	}
+	var err error
+	s.control, err = control.Listen(at, s.controlSource(), s.log)
+	switch {
+	case err != nil && auto:
+		s.log.Warn("the control interface is not served", "err", err)
+		return nil
+	case err != nil:
+		return c.Problem("control.socket", err.Error(), "")
+	}
+	s.log.Info("the control interface is served", "path", at.Socket)
+	return nil
+}
+
+func (s *Server) controlSource() control.Source {
+	return control.Source{
+		Status: s.status, Listeners: s.listenerStates, Subsystems: s.subsystemStates,
+		Namespaces: s.namespaceStates, Hosts: s.hosts, Connections: s.connections,
+		Refusals: s.refusals, Events: s.events,
+		Plan: func(ctx context.Context) (control.Plan, error) {
+			p, err := s.plan(ctx)
+			return p, controlProblem(err)
+		},
+		Reload: func(ctx context.Context) (control.Plan, error) {
+			p, err := s.reload(ctx)
+			return p, controlProblem(err)
+		},
+		Disconnect: s.target.DisconnectHost,
+	}
+}
+
+// noPlan is plan and reload of a server that was not made from a file.
+func noPlan(context.Context) (control.Plan, error) {
+	return control.Plan{}, control.NewProblem(http.StatusNotImplemented,
+		"this is not available: the target cannot change while it runs", "Restart it.")
+}
+
+// controlProblem gives a client the places and the hints of problems with the configuration.
+func controlProblem(err error) error {
+	list, ok := errors.AsType[config.Problems](err)
+	if p, one := errors.AsType[config.Problem](err); one && !ok {
+		list, ok = config.Problems{p}, true
+	}
+	list = slices.DeleteFunc(slices.Clone(list), func(p config.Problem) bool { return p.Warning })
+	if !ok || len(list) == 0 {
+		return err
+	}
+	all := make([]control.Problem, len(list))
+	for i, p := range list {
+		what := p.What
+		if p.Path != "" {
+			what = p.Path + ": " + what
+		}
+		all[i] = *control.NewProblem(http.StatusUnprocessableEntity, what, p.Hint)
+		all[i].Place = p.Place
+	}
+	first := &all[0]
+	first.More = all[1:]
+	return first
+}
+
+func (s *Server) status() control.Status {
+	c, up := s.opts.Config, s.target.Ports()
+	_, waiting := s.listeners.addrs()
+	return control.Status{
+		Version: s.opts.Version, PID: os.Getpid(), Started: s.started,
+		UptimeSeconds: time.Since(s.started).Seconds(), Listeners: len(up),
+		WaitingListeners: len(waiting), Subsystems: len(c.Subsystems),
+		Namespaces: len(s.target.Stats()), PendingNamespaces: len(s.namespaces.waiting()),
+		Controllers: len(s.target.Controllers()), Connections: s.target.Sessions(),
+	}
+}
+
+func (s *Server) listenerStates() (list []control.Listener) {
+	for _, p := range s.target.Ports() {
+		list = append(list, control.Listener{
+			Transport: p.Addr.Transport.String(), Address: p.Addr.AddrPort.String(), PortID: p.ID,
+			State: "up",
+		})
+	}
+	for _, p := range s.listeners.unavailable() {
+		list = append(list, control.Listener{
+			Transport: p.addr.Transport.String(), Address: p.addr.AddrPort.String(), PortID: p.id,
+			State: "waiting", Reason: p.err.Error(),
+		})
+	}
+	slices.SortFunc(list,
+		func(a, b control.Listener) int { return cmp.Compare(a.PortID, b.PortID) })
+	return list
+}
+
+func (s *Server) subsystemStates() (list []control.Subsystem) {
+	served, pending, hosts := map[string]int{}, map[string]int{}, map[string]int{}
+	for _, n := range s.target.Stats() {
+		served[n.SubNQN]++
+	}
+	for _, n := range s.namespaces.waiting() {
+		pending[n.nqn]++
+	}
+	for _, c := range s.target.Controllers() {
+		hosts[c.SubNQN]++
+	}
+	for _, sub := range s.opts.Config.Subsystems {
+		sub.SetDefaults()
+		list = append(list, control.Subsystem{
+			NQN: sub.NQN, AllowAnyHost: sub.AllowAnyHost, Hosts: append([]string{}, sub.Hosts...),
+			Serial: sub.Serial, Model: sub.Model, Namespaces: served[sub.NQN],
+			PendingNamespaces: pending[sub.NQN], Controllers: hosts[sub.NQN],
+		})
+	}
+	return list
+}
+
+// namespaceStates lists the namespaces in the order of the configuration.
+func (s *Server) namespaceStates() (list []control.Namespace) {
+	type name struct {
+		nqn  string
+		nsid uint32
+	}
+	served := map[name]target.NamespaceStats{}
+	for _, n := range s.target.Stats() {
+		served[name{n.SubNQN, n.NSID}] = n
+	}
+	for _, n := range all(s.opts.Config) {
+		out := control.Namespace{
+			Subsystem: n.nqn, NSID: n.NSID, State: "pending", Backend: n.Backend, Path: n.path(),
+		}
+		if st, ok := served[name{n.nqn, n.NSID}]; ok {
+			describe(&out, &st)
+		}
+		list = append(list, out)
+	}
+	return list
+}
+
+// describe fills in what is known of a namespace that is served.
+func describe(out *control.Namespace, st *target.NamespaceStats) {
+	switch {
+	case !st.Ready:
+		out.State = "not ready"
+	case st.Degraded:
+		out.State = "degraded"
+	default:
+		out.State = "ready"
+	}
+	out.SizeBytes, out.BlockSizeBytes, out.WriteProtected = st.Size, st.BlockSize, st.WriteProtected
+	out.Reads, out.Writes = st.Reads, st.Writes
+	out.ReadBytes, out.WrittenBytes = st.ReadBytes, st.WrittenBytes
+	out.Timeouts, out.Errors = st.Timeouts, map[string]uint64{}
+	for reason, n := range st.Errors {
+		if n > 0 {
+			out.Errors[reason] = n
+		}
+	}
+}
+
+func (s *Server) hosts() (list []control.Host) {
+	for _, c := range s.target.Controllers() {
+		list = append(list, control.Host{
+			NQN: c.HostNQN, ID: hex.EncodeToString(c.HostID[:]), Subsystem: c.SubNQN,
+			CNTLID: c.CNTLID, Transport: c.Transport.String(), Remote: c.Remote, Queues: c.Queues,
+			Ready: c.Ready, Discovery: c.Discovery,
+		})
+	}
+	return list
+}
+
+func (s *Server) connections(ctx context.Context) ([]control.Connection, error) {
+	all, err := s.target.Connections(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("a reactor does not answer: %w", err)
+	}
+	list := make([]control.Connection, len(all))
+	for i, c := range all {
+		list[i] = control.Connection{
+			Host: c.HostNQN, Subsystem: c.SubNQN, CNTLID: c.CNTLID, QID: c.QID, Depth: c.Depth,
+			InFlight: c.InFlight, Reactor: c.Reactor, Transport: c.Transport.String(),
+			Local: c.Local.String(), Remote: c.Remote.String(), PortID: c.PortID,
+			AgeSeconds:              c.Age.Seconds(),
+			KeepAliveTimeoutSeconds: c.KeepAliveTimeout.Seconds(),
+			KeepAliveLeftSeconds:    c.KeepAliveLeft.Seconds(),
+			HeaderDigest:            c.HeaderDigest, DataDigest: c.DataDigest,
+		}
+	}
+	return list, nil
+}
+
+func (s *Server) refusals() (list []control.Refusal) {
+	for _, r := range s.recorder.Refusals() {
+		list = append(list, control.Refusal{
+			First: r.First, Last: r.Last, Count: r.Count, Remote: r.Remote.String(),
+			Message: r.Message, Attributes: attributes(r.Attributes),
+		})
+	}
+	return list
+}
+
+func (s *Server) events(since uint64) (list []control.Event, changed <-chan struct{}) {
+	events, changed := s.recorder.Events(since)
+	for _, e := range events {
+		list = append(list, control.Event{
+			ID: e.ID, Time: e.Time, Level: e.Level.String(), Message: e.Message,
+			Attributes: attributes(e.Attributes),
+		})
+	}
+	return list, changed
+}
+
+func attributes(list []ratelog.Attribute) []control.Attribute {
+	out := make([]control.Attribute, len(list))
+	for i, a := range list {
+		out[i] = control.Attribute(a)
+	}
+	return out
+}

@@ -1,0 +1,182 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// controlled starts a server with a control socket and returns a client of it.
+func controlled(t *testing.T, o Options, listeners string, more ...string) (*Server,
+	*control.Client,
+) {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "control.sock")
+	o.Config = parse(t, listeners, append(more, "control: {socket: "+socket+"}")...)
+	s := newServer(t, o)
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := control.NewClient(socket)
+	t.Cleanup(c.Close)
+	return s, c
+}
+
+// TestControl: what a client sees of a host, of one that is refused, and of what waits.
+func TestControl(t *testing.T) {
+	waiting := "{transport: tcp, address: 192.0.2.1, port: 4420}"
+	_, c := controlled(t, Options{}, anyPort+", "+waiting)
+	ctx := t.Context()
+	listeners, err := c.Listeners(ctx)
+	if err != nil || len(listeners) != 2 || listeners[0].State != "up" ||
+		listeners[0].PortID != 1 || listeners[1].State != "waiting" ||
+		listeners[1].Address != "192.0.2.1:4420" || listeners[1].Reason == "" {
+		t.Fatalf("%+v, %v", listeners, err)
+	}
+	tr := host.TCP{Addr: netip.MustParseAddrPort(listeners[0].Address), HeaderDigest: true}
+	h, err := host.Connect(ctx, tr, hostOptions(testNQN))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	if _, err = host.Connect(ctx, tr, hostOptions(testNQN+"0")); err == nil {
+		t.Fatal("a subsystem that does not exist")
+	}
+
+	connections, err := c.Connections(ctx)
+	if err != nil || len(connections) == 0 {
+		t.Fatalf("%+v, %v", connections, err)
+	}
+	admin := connections[len(connections)-1] // a refused one may still be there
+	if admin.Subsystem != testNQN || admin.Host != hostOptions("").HostNQN ||
+		!admin.HeaderDigest || admin.DataDigest || admin.Transport != "tcp" ||
+		admin.Local != listeners[0].Address || admin.Depth == 0 {
+		t.Errorf("connection %+v", admin)
+	}
+	hosts, err := c.Hosts(ctx)
+	if err != nil || len(hosts) != 1 || hosts[0].NQN != admin.Host ||
+		hosts[0].ID != "01000000000000000000000000000000" || hosts[0].Remote != admin.Remote {
+		t.Errorf("hosts %+v, %v", hosts, err)
+	}
+	subsystems, err := c.Subsystems(ctx)
+	if err != nil || len(subsystems) != 1 || subsystems[0].Controllers != 1 ||
+		subsystems[0].Namespaces != 1 || !subsystems[0].AllowAnyHost {
+		t.Errorf("subsystems %+v, %v", subsystems, err)
+	}
+	namespaces, err := c.Namespaces(ctx)
+	if err != nil || len(namespaces) != 1 || namespaces[0].State != "ready" ||
+		namespaces[0].SizeBytes != 16<<20 || namespaces[0].Backend != "ram" {
+		t.Errorf("namespaces %+v, %v", namespaces, err)
+	}
+	status, err := c.Status(ctx)
+	if err != nil || status.Version != "test" || status.Listeners != 1 ||
+		status.WaitingListeners != 1 || status.Controllers != 1 || status.Namespaces != 1 {
+		t.Errorf("status %+v, %v", status, err)
+	}
+	checkRefusal(t, c)
+	d, err := c.Disconnect(ctx, control.Disconnect{Host: admin.Host})
+	if err != nil || d.Controllers != 1 {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// checkRefusal looks for the refused Connect.
+func checkRefusal(t *testing.T, c *control.Client) {
+	t.Helper()
+	refusals, err := c.Refusals(t.Context())
+	i := slices.IndexFunc(refusals, func(r control.Refusal) bool {
+		return r.Message == "connect refused"
+	})
+	if err != nil || i < 0 || !slices.Contains(refusals[i].Attributes,
+		control.Attribute{Key: "subsystem", Value: testNQN + "0"}) {
+		t.Errorf("refusals %+v, %v", refusals, err)
+	}
+	events, err := c.Events(t.Context())
+	if err != nil || !slices.ContainsFunc(events, func(e control.Event) bool {
+		return e.Message == "controller created"
+	}) {
+		t.Errorf("events %+v, %v", events, err)
+	}
+}
+
+// TestControlPending: a namespace whose storage is missing.
+func TestControlPending(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "absent")
+	more := "- {nsid: 1, backend: file, path: " + path + "}"
+	file := strings.Replace(validFile, "{nsid: 1, backend: ram, size: 16MiB}",
+		strings.TrimPrefix(more, "- "), 1)
+	socket := filepath.Join(t.TempDir(), "control.sock")
+	cfg, err := Parse("test.yaml", []byte(file+"control: {socket: "+socket+"}\n"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, Options{Config: cfg})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := control.NewClient(socket)
+	defer c.Close()
+	list, err := c.Namespaces(t.Context())
+	if err != nil || len(list) != 1 || list[0].State != "pending" || list[0].Path != path {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if st, err := c.Status(t.Context()); err != nil || st.PendingNamespaces != 1 {
+		t.Errorf("%+v, %v", st, err)
+	}
+}
+
+// TestControlReload: problems of the configuration reach the client with their places.
+func TestControlReload(t *testing.T) {
+	s, c := controlled(t, Options{}, anyPort)
+	if _, err := c.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "available") {
+		t.Errorf("without an engine: %v", err)
+	}
+	s.reload = func(context.Context) (control.Plan, error) {
+		return control.Plan{}, errors.Join(config.Problems{
+			{Warning: true, What: "odd"},
+			{Place: "a.yaml:1:2", Path: "tcp.x", What: "unknown key", Hint: "Delete it."},
+			{Place: "a.yaml:3:4", What: "another"},
+		})
+	}
+	_, err := c.Reload(t.Context())
+	want := "a.yaml:1:2: tcp.x: unknown key. Delete it.\na.yaml:3:4: another"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// TestControlSocketTaken: a target that chose the socket itself runs without it.
+func TestControlSocketTaken(t *testing.T) {
+	s, _ := controlled(t, Options{}, anyPort)
+	taken := s.opts.Config.Control.Socket
+	log := new(testutil.Log)
+	auto := newServer(t, Options{
+		Config: parse(t, anyPort), ControlSocket: taken, Log: log.Logger(),
+	})
+	if err := auto.Start(); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(log.String(), "the control interface is not served") {
+		t.Errorf("the log does not say so:\n%s", log)
+	}
+	named := newServer(t, Options{Config: s.opts.Config})
+	err := named.Start()
+	if err == nil || !strings.Contains(err.Error(), "control.socket: process ") {
+		t.Error(err)
+	}
+	none := newServer(t, Options{
+		Config: parse(t, anyPort, `control: {socket: ""}`), ControlSocket: taken + "2",
+	})
+	if err := none.Start(); err != nil || none.control != nil {
+		t.Errorf("%v, %v", none.control, err)
+	}
+}
