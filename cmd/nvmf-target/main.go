@@ -2,6 +2,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -9,13 +10,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/cli"
 )
 
 // version is set by the linker (scripts/build.sh); without it the build information of Go is used.
 var version string
 
 func main() {
-	if err := command().Execute(); err != nil {
+	err := command().Execute()
+	if errors.Is(err, cli.ErrChanges) {
+		os.Exit(cli.ChangesExitCode)
+	}
+	if err != nil {
 		printed := make(chan struct{})
 		go func() {
 			fmt.Fprintln(os.Stderr, err)
@@ -85,5 +91,6 @@ func command() *cobra.Command {
 			},
 		},
 	)
+	root.AddCommand(cli.Commands()...)
 	return root
 }

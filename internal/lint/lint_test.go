@@ -25,7 +25,7 @@ const (
 // package that is not here may not exist. Packages below "tests" may import anything and are not
 // imported.
 var allowed = map[string][]string{
-	"cmd/nvmf-target": {"internal/app"},
+	"cmd/nvmf-target": {"internal/app", "internal/cli"},
 	"config":          {"backend/disk", "fabric/rdma", "fabric/tcp", "nvme", "nvme/target"},
 	"internal/app": {
 		"internal/inventory",
@@ -81,6 +81,7 @@ var allowed = map[string][]string{
 	"backend/ram":  {"backend", "internal/list", "internal/mem", "internal/sys"},
 	"backend/wrap": {"backend", "internal/list"},
 
+	"internal/cli":     {"internal/control"},
 	"internal/control": {"internal/netlimit"},
 	"internal/inventory": {
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",

@@ -1,0 +1,222 @@
+// Package cli has the commands that ask a running target through its control interface, as text for
+// people or JSON for programs.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+// ErrChanges is the error of plan if a reload would change something. It is not one to print.
+var ErrChanges = errors.New("there are changes")
+
+// ChangesExitCode is the exit code of a program that gets ErrChanges.
+const ChangesExitCode = 3
+
+// readTimeout is how long a target may take to say what it does.
+const readTimeout = 15 * time.Second
+
+// Commands makes the commands.
+func Commands() []*cobra.Command {
+	return []*cobra.Command{
+		read("status", "Show what the target does", (*control.Client).Status, status),
+		read("listeners", "List the addresses where hosts connect, and why one does not listen",
+			(*control.Client).Listeners, listeners),
+		read("subsystems", "List the subsystems and who may connect",
+			(*control.Client).Subsystems, subsystems),
+		read("namespaces", "List the namespaces, their state and what they did",
+			(*control.Client).Namespaces, namespaces),
+		read("hosts", "List the hosts that are connected", (*control.Client).Hosts, hosts),
+		read("connections", "List the connections (queues) and what they do at present",
+			(*control.Client).Connections, connections),
+		read("refusals", "List what peers were refused lately, and why",
+			(*control.Client).Refusals, refusals),
+		eventsCommand(),
+		planCommand(),
+		command("reload", "Apply the configuration file without a restart", cobra.NoArgs,
+			func(ctx context.Context, c *control.Client, _ []string) (control.Plan, error) {
+				return c.Reload(ctx)
+			}, reloaded),
+		disconnectCommand(),
+		manCommand(),
+	}
+}
+
+// options are the flags that all commands have.
+type options struct{ socket, output string }
+
+func (o *options) add(c *cobra.Command) {
+	c.Flags().StringVar(&o.socket, "socket", "",
+		"control socket of the target (default: control.socket of an unchanged configuration)")
+	c.Flags().StringVarP(&o.output, "output", "o", "text", "text, or json for programs")
+	err := c.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	if err != nil {
+		panic(err) // the flag does not exist
+	}
+}
+
+// client connects when it is used.
+func (o *options) client() (*control.Client, error) {
+	if o.output != "text" && o.output != "json" {
+		return nil, fmt.Errorf("--output is text or json, not %q", o.output)
+	}
+	if o.socket == "" {
+		o.socket = control.ClientSocket()
+	}
+	return control.NewClient(o.socket), nil
+}
+
+// read makes a command that shows something.
+func read[T any](use, short string, ask func(*control.Client, context.Context) (T, error),
+	text func(*table, T),
+) *cobra.Command {
+	limited := func(ctx context.Context, c *control.Client, _ []string) (T, error) {
+		ctx, cancel := context.WithTimeout(ctx, readTimeout)
+		defer cancel()
+		return ask(c, ctx)
+	}
+	return command(use, short, cobra.NoArgs, limited, text)
+}
+
+// command makes a command that asks for something and prints the answer.
+func command[T any](use, short string, args cobra.PositionalArgs,
+	ask func(context.Context, *control.Client, []string) (T, error), text func(*table, T),
+) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use: use, Short: short, Args: args,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			v, err := ask(cmd.Context(), c, args)
+			if err != nil {
+				return err
+			}
+			if o.output == "json" {
+				return printJSON(cmd.OutOrStdout(), v)
+			}
+			t := newTable(cmd.OutOrStdout())
+			text(t, v)
+			return t.flush()
+		},
+	}
+	o.add(cmd)
+	return cmd
+}
+
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// planCommand shows what a reload would change and says with its exit code whether it would.
+func planCommand() *cobra.Command {
+	changes := false
+	cmd := command("plan", "Show what a reload would change", cobra.NoArgs,
+		func(ctx context.Context, c *control.Client, _ []string) (control.Plan, error) {
+			p, err := c.Plan(ctx)
+			changes = len(p.Changes) > 0
+			return p, err
+		}, planned)
+	cmd.Long = "Show what a reload would change. The exit code is 0 if there is nothing to do, " +
+		"3 if there are changes, and 1 after an error."
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := run(cmd, args); err != nil || !changes {
+			return err
+		}
+		return ErrChanges
+	}
+	return cmd
+}
+
+func disconnectCommand() *cobra.Command {
+	cmd := command("disconnect HOST_NQN [SUBSYSTEM_NQN]", "End the associations of a host",
+		cobra.RangeArgs(1, 2),
+		func(ctx context.Context, c *control.Client, args []string) (control.Disconnected, error) {
+			d := control.Disconnect{Host: args[0]}
+			if len(args) == 2 {
+				d.Subsystem = args[1]
+			}
+			return c.Disconnect(ctx, d)
+		},
+		func(t *table, d control.Disconnected) {
+			t.line(count(d.Controllers, "association") + " ended")
+		})
+	cmd.Long = "End the associations of a host with all subsystems, or with one. A host that is " +
+		"still allowed connects again: delete it from the configuration first and reload."
+	return cmd
+}
+
+func eventsCommand() *cobra.Command {
+	var o options
+	follow := false
+	cmd := &cobra.Command{
+		Use: "events", Short: "Show the last lines of the log", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := o.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			printed := func(e control.Event) error { return printEvent(cmd.OutOrStdout(), &o, e) }
+			if follow {
+				err = c.Follow(cmd.Context(), printed)
+				if errors.Is(err, io.ErrUnexpectedEOF) {
+					err = errors.New("the target has stopped")
+				}
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), readTimeout)
+			defer cancel()
+			list, err := c.Events(ctx)
+			for _, e := range list {
+				if err := printed(e); err != nil {
+					return err
+				}
+			}
+			return err
+		},
+	}
+	o.add(cmd)
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for more, until interrupted")
+	return cmd
+}
+
+func printEvent(w io.Writer, o *options, e control.Event) error {
+	if o.output == "json" {
+		return json.NewEncoder(w).Encode(e) // one per line
+	}
+	_, err := fmt.Fprintf(w, "%s %-5s %s%s\n", stamp(e.Time), e.Level, plain(e.Message),
+		attributes(" ", e.Attributes))
+	return err
+}
+
+func manCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "man DIR", Short: "Write manual pages to a directory", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return err
+			}
+			root := cmd.Root()
+			root.DisableAutoGenTag = true
+			return doc.GenManTree(root, &doc.GenManHeader{Section: "1"}, args[0])
+		},
+	}
+}

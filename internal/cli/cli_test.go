@@ -1,0 +1,292 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func TestMain(m *testing.M) {
+	time.Local = time.UTC
+	testutil.Main(m)
+}
+
+const (
+	testSub  = "nqn.2026-11.io.nvmf-target:disk0"
+	testHost = "nqn.2014-08.org.nvmexpress:uuid:1"
+)
+
+var at = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+
+func source() control.Source {
+	return control.Source{
+		Status: func() control.Status {
+			return control.Status{
+				Version: "v1.2.3", PID: 4711, Started: at, UptimeSeconds: 273600, Listeners: 2,
+				WaitingListeners: 1, Subsystems: 1, Namespaces: 2, PendingNamespaces: 1,
+				Controllers: 1, Connections: 2,
+			}
+		},
+		Listeners: func() []control.Listener {
+			return []control.Listener{
+				{Transport: "tcp", Address: "[::]:4420", PortID: 1, State: "up"},
+				{
+					Transport: "rdma", Address: "10.0.0.1:4420", PortID: 2, State: "waiting",
+					Reason: "no RDMA device has the address",
+				},
+			}
+		},
+		Subsystems: func() []control.Subsystem {
+			return []control.Subsystem{
+				{NQN: testSub, Hosts: []string{testHost}, Serial: "s", Model: "m", Namespaces: 2},
+				{NQN: testSub + "1", AllowAnyHost: true, Serial: "s", Model: "m"},
+			}
+		},
+		Namespaces: func() []control.Namespace {
+			return []control.Namespace{
+				{
+					Subsystem: testSub, NSID: 1, State: "ready", Backend: "block",
+					Path: "/dev/sda", SizeBytes: 1500 << 30, BlockSizeBytes: 512,
+					WriteProtected: true, Reads: 12, ReadBytes: 48 << 10,
+					Errors: map[string]uint64{"io": 1, "offline": 2},
+				},
+				{Subsystem: testSub, NSID: 2, State: "pending", Backend: "file", Path: "/a b"},
+			}
+		},
+		Hosts: func() []control.Host {
+			return []control.Host{{
+				NQN: testHost, ID: "01", Subsystem: testSub, CNTLID: 7, Transport: "tcp",
+				Remote: "10.0.0.9:50000", Queues: 2, Ready: true,
+			}}
+		},
+		Connections: func(context.Context) ([]control.Connection, error) {
+			return []control.Connection{
+				{Transport: "rdma", Remote: "10.0.0.8:1", Local: "10.0.0.1:4420", AgeSeconds: 0.25},
+				{
+					Host: testHost, Subsystem: testSub, CNTLID: 7, QID: 1, Depth: 128, InFlight: 3,
+					Reactor: 1, Transport: "tcp", Remote: "10.0.0.9:50000", Local: "10.0.0.1:4420",
+					AgeSeconds: 93784, KeepAliveTimeoutSeconds: 15, KeepAliveLeftSeconds: 12.34,
+					HeaderDigest: true, DataDigest: true,
+				},
+			}, nil
+		},
+		Refusals: func() []control.Refusal {
+			return []control.Refusal{{
+				First: at, Last: at.Add(time.Minute), Count: 12, Remote: "10.0.0.9:50000",
+				Message: "connect refused", Attributes: []control.Attribute{
+					{Key: "host", Value: "nqn.\x1b[31mred"}, {Key: "status", Value: "invalid host"},
+				},
+			}}
+		},
+		Events: func(since uint64) ([]control.Event, <-chan struct{}) {
+			list := []control.Event{
+				{ID: 1, Time: at, Level: "INFO", Message: "listener is up"},
+				{
+					ID: 2, Time: at, Level: "WARN", Message: "refused",
+					Attributes: []control.Attribute{{Key: "qid", Value: "1"}},
+				},
+			}
+			return list[since:], make(chan struct{})
+		},
+		Plan: func(context.Context) (control.Plan, error) {
+			return control.Plan{
+				Changes: []control.Change{
+					{Text: "add listener tcp 10.0.0.2:4420"},
+					{Text: "reactors.count: 2 -> 4", NeedsRestart: true},
+				},
+				Warnings: []string{"CPU 3 is shared"},
+			}, nil
+		},
+		Reload: func(context.Context) (control.Plan, error) {
+			return control.Plan{
+				Changes: []control.Change{{Text: "add listener tcp 10.0.0.2:4420"}},
+			}, nil
+		},
+		Disconnect: func(host, subsystem string) int {
+			if host != testHost || subsystem != "" {
+				return 0
+			}
+			return 2
+		},
+	}
+}
+
+// serve returns the socket of a server.
+func serve(t *testing.T, src control.Source) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "c.sock")
+	s, err := control.Listen(control.Config{Socket: socket}, src, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return socket
+}
+
+// run is what a command line prints.
+func run(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	root := &cobra.Command{Use: "nvmf-target", SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(Commands()...)
+	var out bytes.Buffer
+	root.SetOut(&out)
+	root.SetArgs(args)
+	err := root.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+// TestText: what people see of each command.
+func TestText(t *testing.T) {
+	socket := serve(t, source())
+	var b strings.Builder
+	for _, line := range []string{
+		"status", "listeners", "subsystems", "namespaces", "hosts", "connections", "refusals",
+		"events", "plan", "reload", "disconnect " + testHost, "disconnect " + testHost + " x",
+	} {
+		out, err := run(t, append(strings.Fields(line), "--socket", socket)...)
+		if line == "plan" && errors.Is(err, ErrChanges) {
+			err = nil
+		}
+		if err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+		b.WriteString("# " + line + "\n" + out + "\n")
+	}
+	const file = "testdata/text.golden"
+	if *update {
+		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.String() != string(want) {
+		t.Errorf("got:\n%s\nwant (%s, -update writes it):\n%s", b.String(), file, want)
+	}
+}
+
+// same says whether a command prints as JSON what the source says.
+func same[T any](t *testing.T, socket, name string, want T) {
+	t.Helper()
+	out, err := run(t, name, "-o", "json", "--socket", socket)
+	if err != nil && !errors.Is(err, ErrChanges) {
+		t.Fatalf("%s: %v", name, err)
+	}
+	text, err := json.MarshalIndent(want, "", "  ")
+	if err != nil || out != string(text)+"\n" {
+		t.Errorf("%s: got %s, want %s", name, out, text)
+	}
+}
+
+// TestJSON: programs get all that the interface says.
+func TestJSON(t *testing.T) {
+	src := source()
+	socket := serve(t, src)
+	same(t, socket, "status", src.Status())
+	same(t, socket, "listeners", src.Listeners())
+	same(t, socket, "namespaces", src.Namespaces())
+	same(t, socket, "hosts", src.Hosts())
+	same(t, socket, "refusals", src.Refusals())
+	plan, _ := src.Plan(t.Context())
+	same(t, socket, "plan", plan)
+	out, err := run(t, "events", "-o", "json", "--socket", socket)
+	first, _, _ := strings.Cut(out, "\n")
+	if err != nil || strings.Count(out, "\n") != 2 || !json.Valid([]byte(first)) {
+		t.Errorf("%s, %v", out, err)
+	}
+}
+
+// TestPlanExitCode: nothing to do, changes, and an error are different.
+func TestPlanExitCode(t *testing.T) {
+	src := source()
+	if _, err := run(t, "plan", "--socket", serve(t, src)); !errors.Is(err, ErrChanges) {
+		t.Errorf("changes: %v", err)
+	}
+	src.Plan = func(context.Context) (control.Plan, error) { return control.Plan{}, nil }
+	out, err := run(t, "plan", "--socket", serve(t, src))
+	if err != nil || out != "nothing to do\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+	src.Plan = func(context.Context) (control.Plan, error) {
+		return control.Plan{}, control.NewProblem(422, "broken file", "Fix it.")
+	}
+	_, err = run(t, "plan", "--socket", serve(t, src))
+	if err == nil || errors.Is(err, ErrChanges) || err.Error() != "broken file. Fix it." {
+		t.Errorf("an error: %v", err)
+	}
+}
+
+// stopWriter ends a command at its second line.
+type stopWriter struct {
+	bytes.Buffer
+	stop func()
+}
+
+func (w *stopWriter) Write(b []byte) (int, error) {
+	n, err := w.Buffer.Write(b)
+	if bytes.Count(w.Bytes(), []byte("\n")) == 2 {
+		w.stop()
+	}
+	return n, err
+}
+
+// TestFollow: lines are printed as they come, until the user or the target ends it.
+func TestFollow(t *testing.T) {
+	socket := serve(t, source())
+	ctx, cancel := context.WithCancel(t.Context())
+	root := &cobra.Command{SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(Commands()...)
+	out := &stopWriter{stop: cancel}
+	root.SetOut(out)
+	root.SetArgs([]string{"events", "-f", "--socket", socket})
+	if err := root.ExecuteContext(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if want := "2026-11-01 12:00:00 WARN  refused qid=1\n"; !strings.HasSuffix(out.String(), want) {
+		t.Errorf("got %s", out.String())
+	}
+}
+
+func TestUsage(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	for line, want := range map[string]string{
+		"status --socket " + none: "--socket", "status -o xml": "text or json",
+		"status more": "unknown command", "disconnect": "between 1 and 2",
+	} {
+		if _, err := run(t, strings.Fields(line)...); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+}
+
+// TestMan: a page for each command.
+func TestMan(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "man")
+	if _, err := run(t, "man", dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range Commands() {
+		page, err := os.ReadFile(filepath.Join(dir, "nvmf-target-"+c.Name()+".1"))
+		if err != nil || !strings.Contains(string(page), strings.Fields(c.Short)[0]) {
+			t.Errorf("%s: %v", c.Name(), err)
+		}
+	}
+}

@@ -1,0 +1,226 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+// This file makes text for people of what the target says.
+
+// table writes rows with aligned columns.
+type table struct {
+	w *tabwriter.Writer
+}
+
+func newTable(w io.Writer) *table {
+	return &table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
+}
+
+// row writes one row. An error is that of flush.
+func (t *table) row(cells ...any) {
+	text := make([]string, len(cells))
+	for i, c := range cells {
+		text[i] = plain(fmt.Sprint(c))
+	}
+	t.line(strings.Join(text, "\t"))
+}
+
+func (t *table) line(text string) { _, _ = fmt.Fprintln(t.w, text) }
+
+func (t *table) flush() error { return t.w.Flush() }
+
+// plain quotes what a terminal might not print as it is: names come from peers.
+func plain(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+// size is a number of bytes in the largest unit of which there is one.
+func size[T int64 | uint64](n T) string {
+	const units = "KMGTPE"
+	v, unit := float64(n), -1
+	for v >= 1024 && unit < len(units)-1 {
+		v, unit = v/1024, unit+1
+	}
+	if unit < 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") + " " + units[unit:unit+1] +
+		"iB"
+}
+
+// span is a time in seconds, with about three digits.
+func span(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d/time.Hour%24)
+	case d >= time.Hour:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d/time.Minute%60)
+	case d >= time.Minute:
+		return d.Round(time.Second).String()
+	}
+	return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + "s"
+}
+
+// stamp is a time of this machine.
+func stamp(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }
+
+func yes(b bool, text string) string {
+	if b {
+		return text
+	}
+	return "-"
+}
+
+// or is what stands for nothing.
+func or(text string) string { return yes(text != "", text) }
+
+// attributes are keys and values as in the log, with something before the first.
+func attributes(before string, list []control.Attribute) string {
+	var b strings.Builder
+	for _, a := range list {
+		value := plain(a.Value)
+		if value == a.Value && strings.ContainsAny(value, " =\"") {
+			value = strconv.Quote(value)
+		}
+		b.WriteString(before + plain(a.Key) + "=" + value)
+		before = " "
+	}
+	return b.String()
+}
+
+func status(t *table, s control.Status) {
+	t.row("version", s.Version)
+	t.row("process", s.PID)
+	t.row("started", stamp(s.Started)+", "+span(s.UptimeSeconds)+" ago")
+	t.row("listeners", and(s.Listeners, "up", s.WaitingListeners, "waiting"))
+	t.row("subsystems", s.Subsystems)
+	t.row("namespaces", and(s.Namespaces, "served", s.PendingNamespaces, "pending"))
+	t.row("controllers", s.Controllers)
+	t.row("connections", s.Connections)
+}
+
+// and is "2 up" or "2 up, 1 waiting".
+func and(n int, what string, more int, other string) string {
+	text := fmt.Sprintf("%d %s", n, what)
+	if more > 0 {
+		text += fmt.Sprintf(", %d %s", more, other)
+	}
+	return text
+}
+
+func listeners(t *table, list []control.Listener) {
+	t.row("PORT ID", "TRANSPORT", "ADDRESS", "STATE", "REASON")
+	for _, l := range list {
+		t.row(l.PortID, l.Transport, l.Address, l.State, or(l.Reason))
+	}
+}
+
+func subsystems(t *table, list []control.Subsystem) {
+	t.row("NQN", "NAMESPACES", "CONTROLLERS", "SERIAL", "MODEL", "ALLOWED HOSTS")
+	for _, s := range list {
+		allowed := or(strings.Join(s.Hosts, ", "))
+		if s.AllowAnyHost {
+			allowed = "any"
+		}
+		t.row(s.NQN, and(s.Namespaces, "served", s.PendingNamespaces, "pending"), s.Controllers,
+			s.Serial, s.Model, allowed)
+	}
+}
+
+func namespaces(t *table, list []control.Namespace) {
+	t.row("SUBSYSTEM", "NSID", "STATE", "SIZE", "BLOCK", "BACKEND", "PATH", "READS", "READ",
+		"WRITES", "WRITTEN", "ERRORS")
+	for _, n := range list {
+		state := n.State
+		if n.WriteProtected {
+			state += ", write protected"
+		}
+		var errors uint64
+		for e := range maps.Values(n.Errors) {
+			errors += e
+		}
+		t.row(n.Subsystem, n.NSID, state, size(n.SizeBytes), size(n.BlockSizeBytes), n.Backend,
+			or(n.Path), n.Reads, size(n.ReadBytes), n.Writes, size(n.WrittenBytes), errors)
+	}
+}
+
+func hosts(t *table, list []control.Host) {
+	t.row("HOST", "SUBSYSTEM", "CNTLID", "TRANSPORT", "REMOTE", "QUEUES", "READY")
+	for _, h := range list {
+		t.row(h.NQN, h.Subsystem, h.CNTLID, h.Transport, h.Remote, h.Queues, yes(h.Ready, "yes"))
+	}
+}
+
+func connections(t *table, list []control.Connection) {
+	t.row("HOST", "SUBSYSTEM", "CNTLID", "QID", "TRANSPORT", "REMOTE", "LOCAL", "REACTOR", "DEPTH",
+		"IN FLIGHT", "AGE", "KEEP ALIVE LEFT", "DIGESTS")
+	for _, c := range list {
+		left := "-"
+		if c.KeepAliveTimeoutSeconds > 0 {
+			left = span(c.KeepAliveLeftSeconds) + " of " + span(c.KeepAliveTimeoutSeconds)
+		}
+		digests := slices.DeleteFunc([]string{
+			yes(c.HeaderDigest, "header"),
+			yes(c.DataDigest, "data"),
+		}, func(s string) bool { return s == "-" })
+		t.row(or(c.Host), or(c.Subsystem), c.CNTLID, c.QID, c.Transport, c.Remote, c.Local,
+			c.Reactor, c.Depth, c.InFlight, span(c.AgeSeconds), left,
+			or(strings.Join(digests, ", ")))
+	}
+}
+
+func refusals(t *table, list []control.Refusal) {
+	t.row("LAST", "TIMES", "REMOTE", "WHAT")
+	for _, r := range list {
+		t.row(stamp(r.Last), r.Count, r.Remote, r.Message+attributes(": ", r.Attributes))
+	}
+}
+
+func planned(t *table, p control.Plan) { changes(t, p, "to apply") }
+
+func reloaded(t *table, p control.Plan) { changes(t, p, "applied") }
+
+// changes are lines, warnings first, and how many there are.
+func changes(t *table, p control.Plan, done string) {
+	restart := 0
+	for _, w := range p.Warnings {
+		t.row("warning: " + w)
+	}
+	for _, c := range p.Changes {
+		text := c.Text
+		if c.NeedsRestart {
+			text += " (needs a restart)"
+			restart++
+		}
+		t.row(text)
+	}
+	switch n := len(p.Changes) - restart; {
+	case len(p.Changes) == 0:
+		t.row("nothing to do")
+	case restart > 0:
+		t.row(count(n, "change") + " " + done + ", " + count(restart, "change") +
+			" at the next restart")
+	default:
+		t.row(count(n, "change") + " " + done)
+	}
+}
