@@ -57,14 +57,34 @@ func connect(h *Handler, c *cmd) {
 		}
 	}
 	if !st.OK() {
-		log := h.t.strangerLog.Peer(s.info.Remote)
-		log.Warn("connect refused", "qid", sqe.QID(), "subsystem", loggedNQN(&data.SUBNQN), "host",
-			loggedNQN(&data.HOSTNQN), "status", st.String(), "field", field.String())
+		s.logRefused(sqe, data, field, st)
 		h.finish(c, uint64(field), st)
 		return
 	}
 	s.stopDeadline()
 	h.finish(c, uint64(nvme.MakeConnectResult(s.ctrl.cntlid)), nvme.Success)
+}
+
+// logRefused says why a Connect is refused, and what an operator can do about it.
+func (s *session) logRefused(sqe *nvme.ConnectSQE, data *nvme.ConnectData,
+	field nvme.InvalidParameter, st nvme.Status,
+) {
+	hint := "the host does not follow the specification"
+	switch {
+	case st.Code() == nvme.ConnectInvalidHost:
+		hint = "add the host to hosts of the subsystem, or set allow_any_host"
+	case st.Code() == nvme.ConnectControllerBusy:
+		hint = "see the line before; if there is none, all controller IDs are taken"
+	case field == nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN):
+		hint = "no subsystem of the configuration has this NQN"
+	case field == nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID):
+		hint = "the controller has ended, or is another address's; hosts connect a new one"
+	case field == nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE) && sqe.SQSIZE() > 0:
+		hint = "queue_depth is the limit; nvme connect --queue-size asks for less"
+	}
+	s.h.t.strangerLog.Peer(s.info.Remote).Warn("connect refused", "qid", sqe.QID(), "subsystem",
+		loggedNQN(&data.SUBNQN), "host", loggedNQN(&data.HOSTNQN), "depth", int(sqe.SQSIZE())+1,
+		"status", st.String(), "field", field.String(), "hint", hint)
 }
 
 // loggedNQN is a peer's NQN for the log, no longer than an NQN may be; log/slog escapes it.

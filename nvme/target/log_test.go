@@ -75,3 +75,28 @@ func operate(r *harness, h *host, dev *backendtest.Faulty) {
 	dev.Release()
 	r.until("the device answers again", func() bool { return read.Done && r.infos()[0].Ready })
 }
+
+// TestRefusedConnectHasAHint: the log says what an operator can do.
+func TestRefusedConnectHasAHint(t *testing.T) {
+	sub := ramSubsystem(t, 1)
+	sub.AllowAnyHost, sub.CNTLIDMax = false, 1
+	sub.Hosts = []string{testHost}
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(0)
+	for want, change := range map[string]func(*connectArgs){
+		"add the host to hosts of the subsystem": func(a *connectArgs) { a.host += "0" },
+		"no subsystem of the configuration":      func(a *connectArgs) { a.sub += "0" },
+		"all controller IDs are taken":           func(*connectArgs) {},
+		"queue_depth is the limit":               func(a *connectArgs) { a.sqsize = 1000 },
+		"the controller has ended":               func(a *connectArgs) { a.qid, a.cntlid = 1, 7 },
+		"does not follow the specification":      func(a *connectArgs) { a.hostID = [16]byte{} },
+	} {
+		args := adminArgs(testSub)
+		change(&args)
+		r.do(r.dial(0), args.command())
+		if log := r.log.String(); !strings.Contains(log, want) {
+			t.Errorf("no %q in the log:\n%s", want, log)
+		}
+	}
+	h.hangUp()
+}
