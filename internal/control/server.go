@@ -14,6 +14,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -136,7 +137,7 @@ type credentialsKey struct{}
 func withCredentials(ctx context.Context, c net.Conn) context.Context {
 	cred, err := credentials(c)
 	if err != nil {
-		cred = &unix.Ucred{}
+		cred = &unix.Ucred{Pid: -1, Uid: math.MaxUint32}
 	}
 	return context.WithValue(ctx, credentialsKey{}, cred)
 }
@@ -174,12 +175,12 @@ func (s *Server) routes() []route {
 		{
 			"GET /v1/plan", "What a reload would change", nil,
 			Plan{},
-			func(*http.Request) (any, error) { return src.Plan(s.ctx) },
+			s.changes(src.Plan),
 		},
 		{
 			"POST /v1/reload", "Apply the configuration file", nil,
 			Plan{},
-			func(*http.Request) (any, error) { return src.Reload(s.ctx) },
+			s.changes(src.Reload),
 		},
 		{
 			"POST /v1/hosts/disconnect", "End the associations of a host",
@@ -208,6 +209,15 @@ func ask[T any](get func(context.Context) (T, error)) func(*http.Request) (any, 
 				"Try again.")
 		}
 		return v, err
+	}
+}
+
+// changes asks without a limit of time: a reload waits for hosts and storage.
+func (s *Server) changes(get func(context.Context) (Plan, error)) func(*http.Request) (any, error) {
+	return func(*http.Request) (any, error) {
+		p, err := get(s.ctx)
+		p.Changes = append([]Change{}, p.Changes...)
+		return p, err
 	}
 }
 

@@ -97,7 +97,7 @@ func testSource(f *feed) Source {
 		},
 		Events:     f.events,
 		Plan:       func(context.Context) (Plan, error) { return filled[Plan](), nil },
-		Reload:     func(context.Context) (Plan, error) { return Plan{Changes: []Change{}}, nil },
+		Reload:     func(context.Context) (Plan, error) { return Plan{}, nil },
 		Disconnect: func(host, _ string) int { return len(host) },
 	}
 }

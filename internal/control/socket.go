@@ -55,21 +55,16 @@ func userSocket() string {
 }
 
 // listen listens at a socket that nobody but this user, and later the group, could ever open. One
-// that a dead process has left is replaced.
+// that a dead process has left is replaced. Of two targets that start with the same socket at the
+// same moment, the last one keeps it.
 func listen(c Config) (*net.UnixListener, error) {
 	gid, err := lookupGroup(c.Group)
 	if err != nil {
 		return nil, err
 	}
-	dir := filepath.Dir(c.Socket)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(c.Socket), 0o755); err != nil {
 		return nil, fmt.Errorf("cannot make the directory of the control socket: %w", err)
 	}
-	unlock, err := lock(dir) // of two that start at once, one would remove the other's socket
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
 	if err := removeStale(c.Socket); err != nil {
 		return nil, err
 	}
@@ -109,19 +104,6 @@ func lookupGroup(name string) (int, error) {
 		return 0, fmt.Errorf("the control socket is for a group that does not exist: %q", name)
 	}
 	return strconv.Atoi(g.Gid)
-}
-
-// lock excludes other processes that listen in a directory.
-func lock(dir string) (unlock func(), err error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("another process listens in %s at this moment: %w", dir,
-			err), d.Close())
-	}
-	return func() { _ = d.Close() }, nil
 }
 
 // removeStale removes a socket at which no process listens. Everything else is an error.
