@@ -85,8 +85,8 @@ func listen(c Config) (*net.UnixListener, error) {
 		err = os.Chmod(c.Socket, c.Mode)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot share the control socket: %w", err), u.Close(),
-			os.Remove(c.Socket))
+		return nil, errors.Join(fmt.Errorf("cannot share the control socket: %w (the user "+
+			"of the target must be in control.group)", err), u.Close(), os.Remove(c.Socket))
 	}
 	return u, nil
 }
