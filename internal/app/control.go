@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -12,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -101,21 +102,26 @@ func (s *Server) status() control.Status {
 	}
 }
 
+// listenerStates lists the listeners in the order of the configuration.
 func (s *Server) listenerStates() (list []control.Listener) {
+	up, waiting := map[uint16]fabric.Addr{}, map[uint16]error{}
+	for _, p := range s.listeners.unavailable() { // first: one may come up now
+		waiting[p.id] = p.err
+	}
 	for _, p := range s.target.Ports() {
-		list = append(list, control.Listener{
-			Transport: p.Addr.Transport.String(), Address: p.Addr.AddrPort.String(), PortID: p.ID,
-			State: "up",
-		})
+		up[p.ID] = p.Addr
 	}
-	for _, p := range s.listeners.unavailable() {
-		list = append(list, control.Listener{
-			Transport: p.addr.Transport.String(), Address: p.addr.AddrPort.String(), PortID: p.id,
-			State: "waiting", Reason: p.err.Error(),
-		})
+	for _, p := range s.ports {
+		l := control.Listener{PortID: p.id, State: "up"}
+		addr, ok := up[p.id]
+		if err := waiting[p.id]; !ok && err != nil {
+			addr, l.State, l.Reason = p.addr, "waiting", err.Error()
+		} else if !ok {
+			addr, l.State, l.Reason = p.addr, "failed", verbs.ErrNotBuilt.Error()
+		}
+		l.Transport, l.Address = addr.Transport.String(), addr.AddrPort.String()
+		list = append(list, l)
 	}
-	slices.SortFunc(list,
-		func(a, b control.Listener) int { return cmp.Compare(a.PortID, b.PortID) })
 	return list
 }
 

@@ -34,12 +34,14 @@ func controlled(t *testing.T, o Options, listeners string, more ...string) (*Ser
 // TestControl: what a client sees of a host, of one that is refused, and of what waits.
 func TestControl(t *testing.T) {
 	waiting := "{transport: tcp, address: 192.0.2.1, port: 4420}"
-	_, c := controlled(t, Options{}, anyPort+", "+waiting)
+	failed := "{transport: rdma, address: 127.0.0.1}"
+	_, c := controlled(t, Options{Verbs: noRDMA{}}, anyPort+", "+waiting+", "+failed)
 	ctx := t.Context()
 	listeners, err := c.Listeners(ctx)
-	if err != nil || len(listeners) != 2 || listeners[0].State != "up" ||
+	if err != nil || len(listeners) != 3 || listeners[0].State != "up" ||
 		listeners[0].PortID != 1 || listeners[1].State != "waiting" ||
-		listeners[1].Address != "192.0.2.1:4420" || listeners[1].Reason == "" {
+		listeners[1].Address != "192.0.2.1:4420" || listeners[1].Reason == "" ||
+		listeners[2].State != "failed" || listeners[2].Reason == "" {
 		t.Fatalf("%+v, %v", listeners, err)
 	}
 	tr := host.TCP{Addr: netip.MustParseAddrPort(listeners[0].Address), HeaderDigest: true}

@@ -41,9 +41,9 @@ type Listener struct {
 	Address string `json:"address"`
 	// PortID is the NVMe port ID.
 	PortID uint16 `json:"port_id"`
-	// State is up or waiting.
+	// State is up, waiting (the target tries again) or failed (it cannot).
 	State string `json:"state"`
-	// Reason is why it waits.
+	// Reason is why it is not up.
 	Reason string `json:"reason,omitempty"`
 }
 
