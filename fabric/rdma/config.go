@@ -73,9 +73,10 @@ type Config struct {
 	// device share through one shared receive queue, rounded up to a multiple of 128. 0: each queue
 	// has receives for its own depth. See srq.go.
 	SRQSize int
-	// TOS is the type of service of connections by port ID of their listener; 0 leaves the
-	// system's. On RoCE the host's value counts.
-	TOS map[uint16]uint8
+	// TOS returns the type of service of the connections of the listener with a port ID; 0 leaves
+	// the system's. On RoCE the host's value counts. nil: always 0. It is called by Listen, and by
+	// any goroutine when a device returns.
+	TOS func(portID uint16) uint8
 
 	// ConnectTimeout is the longest time from accepting a connection to its establishment, and from
 	// there to a successful Connect command.

@@ -116,7 +116,13 @@ func BenchmarkPoll(b *testing.B) {
 
 // Each listener has its own type of service.
 func TestListenerTOS(t *testing.T) {
-	b := newHarness(t, harnessOptions{cfg: Config{TOS: map[uint16]uint8{3: 104}}})
+	tos := func(portID uint16) uint8 {
+		if portID == 3 {
+			return 104
+		}
+		return 0
+	}
+	b := newHarness(t, harnessOptions{cfg: Config{TOS: tos}})
 	for port, want := range map[uint16]uint8{3: 104, 4: 0} {
 		l, err := b.tr.Listen(fabric.Addr{
 			Transport: nvme.TransportRDMA,

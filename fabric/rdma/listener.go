@@ -79,7 +79,7 @@ func listenHint(err error) string {
 // open makes the identifier and listens. t.mu is held, so that no connection request is handled
 // before the listener is known.
 func (l *listener) open() error {
-	id, err := l.t.cm.Listen(l.addr.AddrPort, backlog, l.t.cfg.TOS[l.portID])
+	id, err := l.t.cm.Listen(l.addr.AddrPort, backlog, l.t.cfg.TOS(l.portID))
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,9 @@ type Transport struct {
 // New makes a transport. The configuration must be valid; see Config.Validate.
 func New(cfg Config) *Transport {
 	cfg.SetDefaults()
+	if cfg.TOS == nil {
+		cfg.TOS = func(uint16) uint8 { return 0 }
+	}
 	return &Transport{
 		cfg: cfg, log: ratelog.New(cfg.Log),
 		admission: admission.New(admission.Limits{
