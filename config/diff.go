@@ -71,6 +71,11 @@ func Diff(running, wanted Settings) (changes []Change) {
 	return changes
 }
 
+// Restart says that part of the change needs a restart.
+func (c Change) Restart() bool {
+	return slices.ContainsFunc(c.Keys, func(k KeyChange) bool { return k.Restart })
+}
+
 // rank is the place of a change in the order; changes of the same rank are in the order of the
 // files.
 func (c *Change) rank(was map[Object]*object) int {

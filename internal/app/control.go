@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -21,7 +19,7 @@ import (
 // startControl serves the control interface if a socket is configured. A target that chooses the
 // socket itself also runs without it.
 func (s *Server) startControl() error {
-	c := s.opts.Config
+	c := s.current()
 	at := control.Config{Socket: c.Control.Socket, Mode: c.Control.Mode, Group: c.Control.Group}
 	auto := at.Socket == config.AutoSocket
 	if auto {
@@ -48,22 +46,33 @@ func (s *Server) controlSource() control.Source {
 		Status: s.status, Listeners: s.listenerStates, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Hosts: s.hosts, Connections: s.connections,
 		Refusals: s.refusals, Events: s.events,
-		Plan: func(ctx context.Context) (control.Plan, error) {
-			p, err := s.plan(ctx)
-			return p, controlProblem(err)
+		Plan: func(context.Context) (control.Plan, error) {
+			c, err := s.opts.Load()
+			if err != nil {
+				return plan(nil, err)
+			}
+			changes, ps := s.Plan(c)
+			if ps.Failed() {
+				return plan(nil, ps)
+			}
+			p, err := plan(changes, nil)
+			for _, w := range ps {
+				p.Warnings = append(p.Warnings, w.Error())
+			}
+			return p, err
 		},
-		Reload: func(ctx context.Context) (control.Plan, error) {
-			p, err := s.reload(ctx)
-			return p, controlProblem(err)
-		},
+		Reload:     func(context.Context) (control.Plan, error) { return plan(s.Reload()) },
 		Disconnect: s.target.DisconnectHost,
 	}
 }
 
-// noPlan is plan and reload of a server that was not made from a file.
-func noPlan(context.Context) (control.Plan, error) {
-	return control.Plan{}, control.NewProblem(http.StatusNotImplemented,
-		"this is not available: the target cannot change while it runs", "Restart it.")
+// plan is a list of changes as clients see it.
+func plan(changes []config.Change, err error) (control.Plan, error) {
+	p := control.Plan{Changes: make([]control.Change, len(changes))}
+	for i, c := range changes {
+		p.Changes[i] = control.Change{Text: c.String(), NeedsRestart: c.Restart()}
+	}
+	return p, controlProblem(err)
 }
 
 // controlProblem gives a client the places and the hints of problems with the configuration.
@@ -91,7 +100,7 @@ func controlProblem(err error) error {
 }
 
 func (s *Server) status() control.Status {
-	c, up := s.opts.Config, s.target.Ports()
+	c, up := s.current(), s.target.Ports()
 	_, waiting := s.listeners.addrs()
 	return control.Status{
 		Version: s.opts.Version, PID: os.Getpid(), Started: s.started,
@@ -102,25 +111,20 @@ func (s *Server) status() control.Status {
 	}
 }
 
-// listenerStates lists the listeners in the order of the configuration.
+// listenerStates lists the listeners by port ID.
 func (s *Server) listenerStates() (list []control.Listener) {
-	up, waiting := map[uint16]fabric.Addr{}, map[uint16]error{}
-	for _, p := range s.listeners.unavailable() { // first: one may come up now
-		waiting[p.id] = p.err
-	}
-	for _, p := range s.target.Ports() {
-		up[p.ID] = p.Addr
-	}
-	for _, p := range s.ports {
-		l := control.Listener{PortID: p.id, State: "up"}
-		addr, ok := up[p.id]
-		if err := waiting[p.id]; !ok && err != nil {
-			addr, l.State, l.Reason = p.addr, "waiting", err.Error()
-		} else if !ok {
-			addr, l.State, l.Reason = p.addr, "failed", verbs.ErrNotBuilt.Error()
+	for _, l := range s.listeners.snapshot() {
+		addr, out := l.addr(), control.Listener{PortID: l.portID, State: "up"}
+		switch {
+		case l.open != nil:
+			addr = l.open.Addr()
+		case l.ended != nil:
+			out.State, out.Reason = "waiting", l.err.Error()
+		default:
+			out.State, out.Reason = "failed", l.err.Error()
 		}
-		l.Transport, l.Address = addr.Transport.String(), addr.AddrPort.String()
-		list = append(list, l)
+		out.Transport, out.Address = addr.Transport.String(), addr.AddrPort.String()
+		list = append(list, out)
 	}
 	return list
 }
@@ -136,7 +140,7 @@ func (s *Server) subsystemStates() (list []control.Subsystem) {
 	for _, c := range s.target.Controllers() {
 		hosts[c.SubNQN]++
 	}
-	for _, sub := range s.opts.Config.Subsystems {
+	for _, sub := range s.current().Subsystems {
 		sub.SetDefaults()
 		list = append(list, control.Subsystem{
 			NQN: sub.NQN, AllowAnyHost: sub.AllowAnyHost, Hosts: append([]string{}, sub.Hosts...),
@@ -157,7 +161,7 @@ func (s *Server) namespaceStates() (list []control.Namespace) {
 	for _, n := range s.target.Stats() {
 		served[name{n.SubNQN, n.NSID}] = n
 	}
-	for _, n := range all(s.opts.Config) {
+	for _, n := range all(s.current()) {
 		out := control.Namespace{
 			Subsystem: n.nqn, NSID: n.NSID, State: "pending", Backend: n.Backend, Path: n.path(),
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -136,30 +137,48 @@ func TestControlPending(t *testing.T) {
 	}
 }
 
-// TestControlReload: problems of the configuration reach the client with their places.
+// TestControlReload: changes, and problems of the configuration with their places, reach clients.
 func TestControlReload(t *testing.T) {
-	s, c := controlled(t, Options{}, anyPort)
-	if _, err := c.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "available") {
-		t.Errorf("without an engine: %v", err)
-	}
-	s.reload = func(context.Context) (control.Plan, error) {
-		return control.Plan{}, errors.Join(config.Problems{
-			{Warning: true, What: "odd"},
-			{Place: "a.yaml:1:2", Path: "tcp.x", What: "unknown key", Hint: "Delete it."},
-			{Place: "a.yaml:3:4", What: "another"},
-		})
-	}
-	_, err := c.Reload(t.Context())
+	var next *config.Config
+	var problem error
+	s, c := controlled(t, Options{
+		Load: func() (*config.Config, error) { return next, problem },
+	}, anyPort)
+	next, problem = nil, errors.Join(config.Problems{
+		{Warning: true, What: "odd"},
+		{Place: "a.yaml:1:2", Path: "tcp.x", What: "unknown key", Hint: "Delete it."},
+		{Place: "a.yaml:3:4", What: "another"},
+	})
 	want := "a.yaml:1:2: tcp.x: unknown key. Delete it.\na.yaml:3:4: another"
-	if err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
+	for _, fn := range []func(context.Context) (control.Plan, error){c.Plan, c.Reload} {
+		if _, err := fn(t.Context()); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	socket := s.current().Control.Socket
+	next, problem = parse(t, anyPort, "control: {socket: "+socket+"}", "log: {level: debug}",
+		"tcp: {queue_depth: 64}"), nil
+	plan, err := c.Plan(t.Context())
+	if err != nil || len(plan.Changes) != 1 || !plan.Changes[0].NeedsRestart {
+		t.Errorf("plan %+v, %v", plan, err)
+	}
+	if done, err := c.Reload(t.Context()); err != nil || !reflect.DeepEqual(done, plan) {
+		t.Errorf("reload %+v, %v; the plan was %+v", done, err, plan)
+	}
+	left, err := c.Plan(t.Context())
+	if err != nil || len(left.Changes) != 1 {
+		t.Fatalf("left to a restart: %+v, %v", left, err)
+	}
+	text := left.Changes[0].Text
+	if !strings.Contains(text, "queue_depth") || strings.Contains(text, "level") {
+		t.Errorf("left to a restart: %s", text)
 	}
 }
 
 // TestControlSocketTaken: a target that chose the socket itself runs without it.
 func TestControlSocketTaken(t *testing.T) {
 	s, _ := controlled(t, Options{}, anyPort)
-	taken := s.opts.Config.Control.Socket
+	taken := s.current().Control.Socket
 	log := new(testutil.Log)
 	auto := newServer(t, Options{
 		Config: parse(t, anyPort), ControlSocket: taken, Log: log.Logger(),
@@ -170,7 +189,7 @@ func TestControlSocketTaken(t *testing.T) {
 	if !strings.Contains(log.String(), "the control interface is not served") {
 		t.Errorf("the log does not say so:\n%s", log)
 	}
-	named := newServer(t, Options{Config: s.opts.Config})
+	named := newServer(t, Options{Config: s.current()})
 	err := named.Start()
 	if err == nil || !strings.Contains(err.Error(), "control.socket: process ") {
 		t.Error(err)

@@ -1,16 +1,20 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // The pauses between attempts to open an unavailable listener: the first and the longest.
@@ -19,120 +23,212 @@ const (
 	retryMax   = 30 * time.Second
 )
 
-// listeners opens the configured ports, keeps trying those that are not available yet, and closes
-// all of them.
+// listeners opens the configured listeners, keeps trying those that are not available yet, and
+// closes them.
 type listeners struct {
-	log *slog.Logger
-	// open opens one port; up is called when a port that was unavailable has been opened.
-	open  func(port) (fabric.Listener, error)
-	up    func(fabric.Addr)
-	retry time.Duration // the first pause
+	s *Server
 
-	mu      sync.Mutex
-	running []fabric.Listener
-	waiting []unavailable
-
-	stop context.CancelFunc
+	mu   sync.Mutex
+	list map[string]*listener // by name
 	wg   sync.WaitGroup
 }
 
-// unavailable is a port that could not be opened yet, and the last reason.
-type unavailable struct {
-	port
-	err error
+// listener is a configured listener. Its port ID is that of the discovery log.
+type listener struct {
+	name   string
+	portID uint16
+	config.Listener
+	open   fabric.Listener    // nil while it waits
+	err    error              // why it waits
+	cancel context.CancelFunc // ends the attempts to open it; nil if there are none
+	ended  chan struct{}      // closed when the attempts have ended
 }
 
-// start opens every port. It fails if a required port is unavailable.
-func (l *listeners) start(ports []port) error {
+func (l *listener) addr() fabric.Addr {
+	return fabric.Addr{
+		Transport: l.Transport, AddrPort: netip.AddrPortFrom(l.Address, l.Port),
+	}
+}
+
+// add opens a listener, or waits for its address or its device.
+func (ls *listeners) add(l *listener) error {
+	err := ls.tryOnce(l)
+	switch {
+	case err == nil:
+		return nil
+	case l.Required:
+		return fmt.Errorf("%w (on_unavailable: fail)", err)
+	}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.list[l.name], l.err = l, err
+	if errors.Is(err, verbs.ErrNotBuilt) {
+		ls.s.log.Error("listener cannot start and never will", "err", err)
+		return nil
+	}
+	ls.s.log.Warn("listener cannot start yet, waiting for it", "err", err)
 	ctx, cancel := context.WithCancel(context.Background())
-	l.stop = cancel
-	if l.retry == 0 {
-		l.retry = retryFirst
-	}
-	var errs []error
-	for _, p := range ports {
-		err := l.tryOnce(p)
-		switch {
-		case err == nil:
-		case p.required:
-			errs = append(errs, fmt.Errorf("%w (on_unavailable: fail)", err))
-		case errors.Is(err, verbs.ErrNotBuilt):
-			l.log.Error("listener cannot start and never will", "err", err)
-		default:
-			l.log.Warn("listener cannot start yet, waiting for it", "err", err)
-			l.mu.Lock()
-			l.waiting = append(l.waiting, unavailable{p, err})
-			l.mu.Unlock()
-			l.wg.Go(func() { l.waitFor(ctx, p, err) })
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (l *listeners) tryOnce(p port) error {
-	listener, err := l.open(p)
-	if err != nil {
-		return err // it names the address and a hint
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.running = append(l.running, listener)
-	l.waiting = slices.DeleteFunc(l.waiting, func(w unavailable) bool { return w.id == p.id })
+	l.cancel, l.ended = cancel, make(chan struct{})
+	go ls.waitFor(ctx, l, err)
 	return nil
 }
 
-// waitFor opens p as soon as it can be. An error is logged again only when it changes.
-func (l *listeners) waitFor(ctx context.Context, p port, last error) {
-	changed := func(err error) {
-		l.mu.Lock()
-		for i := range l.waiting {
-			if l.waiting[i].id == p.id {
-				l.waiting[i].err = err
-			}
-		}
-		l.mu.Unlock()
-		l.log.Warn("listener still cannot start, waiting for it", "err", err)
+// tryOnce opens a listener and tells the discovery service.
+func (ls *listeners) tryOnce(l *listener) error {
+	open, err := ls.s.listen(l)
+	if err != nil {
+		return err // it names the address and a hint
 	}
-	if keepTrying(ctx, l.retry, retryMax, last, func() error { return l.tryOnce(p) }, changed) {
-		l.log.Info("listener is up", "listener", p.addr)
-		l.up(p.addr)
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l.open = open
+	ls.list[l.name] = l
+	return nil
+}
+
+// waitFor opens l as soon as it can be. An error is logged again only when it changes.
+func (ls *listeners) waitFor(ctx context.Context, l *listener, last error) {
+	defer close(l.ended)
+	changed := func(err error) {
+		ls.mu.Lock()
+		l.err = err
+		ls.mu.Unlock()
+		ls.s.log.Warn("listener still cannot start, waiting for it", "err", err)
+	}
+	first := ls.s.opts.Retry
+	if first == 0 {
+		first = retryFirst
+	}
+	if keepTrying(ctx, first, retryMax, last, func() error { return ls.tryOnce(l) }, changed) {
+		ls.s.log.Info("listener is up", "listener", l.addr())
+		ls.s.opts.ListenerUp(l.addr())
 	}
 }
 
-// addrs returns the addresses of the open ports with real port numbers, and those of the
-// unavailable ones.
-func (l *listeners) addrs() (up, waiting []fabric.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, r := range l.running {
-		up = append(up, r.Addr())
+// remove closes a listener and ends its connections.
+func (ls *listeners) remove(l *listener) error {
+	err := ls.close(l)
+	ls.mu.Lock()
+	delete(ls.list, l.name)
+	ls.mu.Unlock()
+	if l.open == nil {
+		return err
 	}
-	for _, p := range l.waiting {
-		waiting = append(waiting, p.addr)
+	return errors.Join(err, ls.s.target.RemovePort(l.portID))
+}
+
+// close ends the attempts to open a listener, or closes it; its connections stay.
+func (ls *listeners) close(l *listener) error {
+	if l.cancel != nil {
+		l.cancel()
+		<-l.ended
+		l.cancel = nil
+	}
+	if l.open == nil {
+		return nil
+	}
+	return l.open.Close()
+}
+
+// modify changes what a listener does besides listening at its address.
+func (ls *listeners) modify(l *listener, c config.Listener) error {
+	ls.mu.Lock()
+	again := l.open != nil && l.TOS != c.TOS
+	l.Listener = c
+	ls.mu.Unlock()
+	if !again {
+		return nil
+	}
+	// Connections keep their type of service.
+	at := l.open.Addr()
+	if err := l.open.Close(); err != nil {
+		return err
+	}
+	open, err := ls.s.transports[l.Transport].Listen(at, l.portID, ls.s.place)
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l.open = open
+	return err
+}
+
+// get returns the listener with this name, which exists.
+func (ls *listeners) get(name string) *listener {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.list[name]
+}
+
+// all lists the listeners by port ID.
+func (ls *listeners) all() (list []*listener) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, l := range ls.list {
+		list = append(list, l)
+	}
+	slices.SortFunc(list, func(a, b *listener) int { return cmp.Compare(a.portID, b.portID) })
+	return list
+}
+
+// addrs returns the addresses of the open listeners with real port numbers, and those of the
+// unavailable ones.
+func (ls *listeners) addrs() (up, waiting []fabric.Addr) {
+	for _, l := range ls.snapshot() {
+		switch {
+		case l.open != nil:
+			up = append(up, l.open.Addr())
+		case l.ended != nil:
+			waiting = append(waiting, l.addr())
+		}
 	}
 	return up, waiting
 }
 
-// unavailable lists the ports that could not be opened yet.
-func (l *listeners) unavailable() []unavailable {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.waiting)
+// snapshot returns copies of the listeners, by port ID.
+func (ls *listeners) snapshot() (list []listener) {
+	for _, l := range ls.all() {
+		ls.mu.Lock()
+		list = append(list, *l)
+		ls.mu.Unlock()
+	}
+	return list
 }
 
-// close stops waiting and closes the listeners; established connections stay.
-func (l *listeners) close() error {
-	if l.stop == nil {
-		return nil
+// tos returns the type of service of the connections of a listener.
+func (ls *listeners) tos(portID uint16) uint8 {
+	for _, l := range ls.all() {
+		if l.portID == portID {
+			return l.TOS
+		}
 	}
-	l.stop()
-	l.wg.Wait()
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	return 0
+}
+
+// stop closes the listeners; connections stay.
+func (ls *listeners) stop() error {
 	var errs []error
-	for _, r := range l.running {
-		errs = append(errs, r.Close())
+	for _, l := range ls.all() {
+		errs = append(errs, ls.close(l))
 	}
-	l.running = nil
 	return errors.Join(errs...)
+}
+
+// listen opens a listener and tells the discovery service.
+func (s *Server) listen(l *listener) (fabric.Listener, error) {
+	t := s.transports[l.Transport]
+	switch {
+	case t == nil:
+		return nil, fmt.Errorf("listen at %v: %w", l.addr(), verbs.ErrNotBuilt)
+	case l.Transport == nvme.TransportRDMA && !s.external: // tests have no real device
+		if err := checkMemlock(len(s.workers), s.atStart.Reactors.Memory); err != nil {
+			return nil, fmt.Errorf("listen at %v: %w", l.addr(), err)
+		}
+	}
+	open, err := t.Listen(l.addr(), l.portID, s.place)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.target.AddPort(target.Port{ID: l.portID, Addr: open.Addr()}); err != nil {
+		return nil, errors.Join(err, open.Close())
+	}
+	return open, nil
 }

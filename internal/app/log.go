@@ -5,25 +5,23 @@ import (
 	"log/slog"
 	"sync"
 	"time"
-
-	"github.com/nvmf-target/nvmf-target/config"
 )
 
 // outputPatience is how long the end of the program may wait for what reads its output.
 const outputPatience = 2 * time.Second
 
 // openLog makes a log that never waits for w; end writes what is left.
-func openLog(c config.Log, w io.Writer) (log *slog.Logger, end func()) {
-	direct := newLogger(c, w)
+func openLog(json bool, level slog.Leveler, w io.Writer) (log *slog.Logger, end func()) {
+	direct := newLogger(json, level, w)
 	s := newSink(w, func(lines int) {
 		direct.Warn("log lines were dropped, since they were not read in time", "lines", lines)
 	})
-	return newLogger(c, s), func() { s.close(outputPatience) }
+	return newLogger(json, level, s), func() { s.close(outputPatience) }
 }
 
-func newLogger(c config.Log, w io.Writer) *slog.Logger {
-	opts := &slog.HandlerOptions{Level: c.Level}
-	if c.JSON {
+func newLogger(json bool, level slog.Leveler, w io.Writer) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: level}
+	if json {
 		return slog.New(slog.NewJSONHandler(w, opts))
 	}
 	return slog.New(slog.NewTextHandler(w, opts))

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ const serveFile = "NVMF_TEST_SERVE_FILE"
 
 func TestMain(m *testing.M) {
 	if file := os.Getenv(serveFile); file != "" {
+		_ = os.Setenv("STATE_DIRECTORY", filepath.Dir(file))
 		if err := Serve(file, "test", os.Stdout, os.Stderr); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)

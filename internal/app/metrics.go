@@ -5,16 +5,20 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
 )
 
-// startMetrics serves /metrics if an address is configured.
-func (s *Server) startMetrics() error {
-	c := s.opts.Config
-	if !c.Metrics.Listen.IsValid() {
-		return nil
+// setMetrics serves /metrics where a configuration says, or not at all.
+func (s *Server) setMetrics(c *config.Config) (err error) {
+	if s.metrics != nil {
+		err = s.metrics.Close()
+		s.metrics = nil
+	}
+	if err != nil || c == nil || !c.Metrics.Listen.IsValid() {
+		return err
 	}
 	src := metrics.Source{
 		Version: s.opts.Version, Namespaces: s.target.Stats, Controllers: s.target.Controllers,
@@ -27,7 +31,6 @@ func (s *Server) startMetrics() error {
 		}
 	}
 	src.ReactorMemory = s.memoryUsage
-	var err error
 	if s.metrics, err = metrics.Listen(c.Metrics.Listen, src, s.log); err != nil {
 		return c.Problem("metrics.listen", err.Error(), "")
 	}

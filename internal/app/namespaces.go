@@ -1,13 +1,16 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,7 +18,6 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // The pauses between attempts to open absent storage: the first and the longest.
@@ -24,17 +26,25 @@ const (
 	pendingMost  = 4 * time.Second
 )
 
-// namespaces opens and closes the storage of all namespaces. A namespace whose storage is absent is
-// pending: it is added to its subsystem when the storage appears.
+// namespaces has the storage of all namespaces. A namespace whose storage is absent is pending: it
+// is added to its subsystem when the storage appears.
 type namespaces struct {
 	s *Server
 
-	mu      sync.Mutex
-	devices []backend.Device
-	pending []*namespace
+	mu   sync.Mutex
+	list map[config.Object]*served
+	// retired is storage that is no longer a namespace's, until it is closed.
+	retired map[*removed]struct{}
+	wg      sync.WaitGroup // the goroutines that close it
+	stopped chan struct{}
+}
 
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+// served is a namespace with its storage.
+type served struct {
+	*namespace
+	dev    backend.Device     // nil while it is pending
+	cancel context.CancelFunc // ends the attempts to open absent storage; nil if there are none
+	ended  chan struct{}      // closed when the attempts have ended
 }
 
 // namespace is a namespace of the configuration.
@@ -72,44 +82,15 @@ func all(c *config.Config) (list []*namespace) {
 	return list
 }
 
-// start adds the subsystems with the namespaces that can be opened, and begins to wait for those
-// whose storage is absent. It reports every namespace that has another problem.
-func (ns *namespaces) start() error {
-	c := ns.s.opts.Config
-	var problems config.Problems
-	open := map[string][]target.NamespaceConfig{} // by NQN
-	for _, n := range all(c) {
-		nc, err := ns.open(n)
-		switch {
-		case err == nil:
-			open[n.nqn] = append(open[n.nqn], nc)
-		case absent(n, ns.s.env(n.Namespace)): // which the probe has reported
-			ns.pending = append(ns.pending, n)
-		case offline(err):
-			ns.s.log.Warn("namespace is pending until its storage answers",
-				append(n.attrs(), "err", err)...)
-			ns.pending = append(ns.pending, n)
-		default:
-			problems = append(problems, c.Problem(n.key, err.Error(), ""))
-		}
-	}
-	if len(problems) > 0 {
-		return problems
-	}
-	for i := range c.Subsystems {
-		tc := c.Subsystems[i].SubsystemConfig
-		tc.MaxQueueSize = max(c.TCP.MaxDepth, c.RDMA.MaxDepth)
-		tc.Namespaces = open[tc.NQN]
-		if err := ns.s.target.AddSubsystem(tc); err != nil {
-			return c.Problem(fmt.Sprintf("subsystems[%d]", i), err.Error(), "")
-		}
-	}
-	var ctx context.Context
-	ctx, ns.cancel = context.WithCancel(context.Background())
-	for _, n := range ns.waiting() {
-		ns.wg.Go(func() { ns.waitFor(ctx, n) })
-	}
-	return nil
+// name is what the namespace is called in changes of the configuration.
+func (n *namespace) name() config.Object {
+	return config.Object{Kind: config.KindNamespace, NQN: n.nqn, NSID: n.NSID}
+}
+
+// volatile says that the content of the storage ends with the target.
+func (n *namespace) volatile() bool {
+	s, _ := n.backing()
+	return s.memory != nil
 }
 
 // attrs identify the namespace in a log line.
@@ -117,90 +98,198 @@ func (n *namespace) attrs() []any {
 	return []any{"subsystem", n.nqn, "nsid", n.NSID, "path", n.path()}
 }
 
-// open opens the storage of a namespace.
-func (ns *namespaces) open(n *namespace) (target.NamespaceConfig, error) {
-	nc := n.NamespaceConfig
+// open opens the storage of a namespace. It is nil, without an error, if it is absent.
+func (ns *namespaces) open(n *namespace) (backend.Device, error) {
 	dev, err := ns.s.opts.OpenDevice(n.Namespace)
-	if err != nil {
-		return nc, err
+	switch {
+	case err == nil:
+		return dev, nil
+	case absent(n, ns.s.env(n.Namespace)): // which the probe has reported
+		return nil, nil
+	case offline(err):
+		ns.s.log.Warn("namespace is pending until its storage answers",
+			append(n.attrs(), "err", err)...)
+		return nil, nil
 	}
-	ns.mu.Lock()
-	ns.devices = append(ns.devices, dev)
-	ns.mu.Unlock()
-	nc.Device, nc.Drive = dev, driveOf(n)
-	return nc, nil
+	return nil, err
 }
 
-// waitFor adds a namespace as soon as its storage is there and can be used.
-func (ns *namespaces) waitFor(ctx context.Context, n *namespace) {
+// add adds a namespace to its subsystem, with its storage or as soon as that can be used.
+func (ns *namespaces) add(n *namespace, dev backend.Device) error {
+	v := &served{namespace: n}
+	if dev != nil {
+		return ns.serve(v, dev)
+	}
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	ns.list[n.name()] = v
+	ctx, cancel := context.WithCancel(context.Background())
+	v.cancel, v.ended = cancel, make(chan struct{})
+	go ns.waitFor(ctx, v)
+	return nil
+}
+
+func (ns *namespaces) serve(v *served, dev backend.Device) error {
+	nc := v.NamespaceConfig
+	nc.Device, nc.Drive = dev, driveOf(v.namespace)
+	if err := ns.s.target.AddNamespace(v.nqn, nc); err != nil {
+		return err
+	}
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	v.dev = dev
+	ns.list[v.name()] = v
+	return nil
+}
+
+// waitFor serves a namespace as soon as its storage is there and can be used.
+func (ns *namespaces) waitFor(ctx context.Context, v *served) {
+	defer close(v.ended)
 	first := ns.s.opts.Retry
 	if first == 0 {
 		first = pendingFirst
 	}
 	changed := func(err error) {
-		ns.s.log.Warn("namespace is still pending", append(n.attrs(), "err", err)...)
+		ns.s.log.Warn("namespace is still pending", append(v.attrs(), "err", err)...)
 	}
-	try := func() error { return ns.add(n) }
-	if keepTrying(ctx, first, pendingMost, errAbsent, try, changed) {
-		ns.s.log.Info("namespace is served now", n.attrs()...)
-		ns.s.opts.NamespaceUp(n.nqn, n.NSID)
+	if keepTrying(ctx, first, pendingMost, errAbsent, func() error { return ns.try(v) }, changed) {
+		ns.s.log.Info("namespace is served now", v.attrs()...)
+		ns.s.opts.NamespaceUp(v.nqn, v.NSID)
 	}
 }
 
 var errAbsent = errors.New("its storage is not there")
 
-// add opens the storage of a pending namespace and adds it; hosts get an event.
-func (ns *namespaces) add(n *namespace) error {
-	at := ns.s.env(n.Namespace)
-	if absent(n, at) {
+// try serves a pending namespace; hosts get an event.
+func (ns *namespaces) try(v *served) error {
+	if absent(v.namespace, ns.s.env(v.Namespace)) {
 		return errAbsent
 	}
 	if !ns.s.external {
-		if ps := probeAgain(ns.s.opts.Config, n); ps.Failed() {
+		if ps := probeAgain(ns.s.config.Load(), v.namespace); ps.Failed() {
 			return ps
 		}
 	}
-	nc, err := ns.open(n)
+	dev, err := ns.s.opts.OpenDevice(v.Namespace)
 	if err != nil {
 		return err
 	}
-	if err := ns.s.target.AddNamespace(n.nqn, nc); err != nil {
-		return errors.Join(err, ns.drop(nc.Device))
+	if err := ns.serve(v, dev); err != nil {
+		return errors.Join(err, dev.Close())
 	}
-	ns.mu.Lock()
-	defer ns.mu.Unlock()
-	ns.pending = slices.DeleteFunc(ns.pending, func(o *namespace) bool { return o == n })
 	return nil
 }
 
-// drop closes a device that is not used.
-func (ns *namespaces) drop(dev backend.Device) error {
-	ns.mu.Lock()
-	defer ns.mu.Unlock()
-	ns.devices = slices.DeleteFunc(ns.devices, func(o backend.Device) bool { return o == dev })
-	return dev.Close()
+// endAttempts ends the attempts to open absent storage. The namespace may be served after the last
+// of them.
+func (v *served) endAttempts() {
+	if v.cancel != nil {
+		v.cancel()
+		<-v.ended
+		v.cancel = nil
+	}
 }
 
-// waiting lists the pending namespaces.
-func (ns *namespaces) waiting() []*namespace {
+// remove takes a namespace from its hosts and returns its storage, nil if it was pending, and when
+// that may be closed.
+func (ns *namespaces) remove(v *served) (dev backend.Device, gone <-chan struct{}, err error) {
+	v.endAttempts()
+	ns.mu.Lock()
+	delete(ns.list, v.name())
+	ns.mu.Unlock()
+	if v.dev == nil {
+		return nil, nil, nil
+	}
+	gone, err = ns.s.target.RemoveNamespace(v.nqn, v.NSID)
+	return v.dev, gone, err
+}
+
+// retire closes storage when nothing uses it any more.
+func (ns *namespaces) retire(r *removed) {
+	r.ended = make(chan struct{})
+	ns.mu.Lock()
+	ns.retired[r] = struct{}{}
+	ns.mu.Unlock()
+	ns.wg.Go(func() {
+		defer close(r.ended)
+		select {
+		case <-r.gone:
+		case <-ns.stopped:
+			return // close closes it
+		}
+		if err := r.dev.Close(); err != nil {
+			ns.s.log.Warn("storage of a removed namespace cannot be closed",
+				append(r.attrs(), "err", err)...)
+		}
+		ns.mu.Lock()
+		defer ns.mu.Unlock()
+		delete(ns.retired, r)
+	})
+}
+
+// awaitRetired waits for storage that a namespace is to have to be closed by those that had it.
+func (ns *namespaces) awaitRetired(n *namespace) error {
+	ns.mu.Lock()
+	list := slices.Collect(maps.Keys(ns.retired))
+	ns.mu.Unlock()
+	for _, r := range list {
+		if !n.overlaps(r.namespace) {
+			continue
+		}
+		select {
+		case <-r.ended:
+		case <-time.After(releaseLimit):
+			return fmt.Errorf("its storage still works on commands of namespace %d of %s, which "+
+				"was removed, after %v", r.NSID, r.nqn, releaseLimit)
+		}
+	}
+	return nil
+}
+
+// get returns the namespace with this name, which exists.
+func (ns *namespaces) get(name config.Object) *served {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
-	return slices.Clone(ns.pending)
+	return ns.list[name]
+}
+
+// waiting lists the pending namespaces in the order of their names.
+func (ns *namespaces) waiting() (list []*namespace) {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	for _, v := range ns.list {
+		if v.dev == nil {
+			list = append(list, v.namespace)
+		}
+	}
+	slices.SortFunc(list, func(a, b *namespace) int {
+		return cmp.Or(strings.Compare(a.nqn, b.nqn), cmp.Compare(a.NSID, b.NSID))
+	})
+	return list
 }
 
 // stop ends the attempts to open absent storage.
 func (ns *namespaces) stop() {
-	if ns.cancel != nil {
-		ns.cancel()
+	ns.mu.Lock()
+	list := slices.Collect(maps.Values(ns.list))
+	ns.mu.Unlock()
+	for _, v := range list {
+		v.endAttempts()
 	}
+	close(ns.stopped)
 	ns.wg.Wait()
 }
 
-// close closes the devices. The target must be closed.
+// close closes all storage. The target must be closed.
 func (ns *namespaces) close() error {
 	var errs []error
-	for _, d := range ns.devices {
-		errs = append(errs, d.Close())
+	for _, v := range ns.list {
+		if v.dev != nil {
+			errs = append(errs, v.dev.Close())
+		}
+	}
+	for r := range ns.retired {
+		errs = append(errs, r.dev.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -48,7 +48,7 @@ func TestMissingStorage(t *testing.T) {
 	c := pendingConfig(t, filepath.Join(dir, "disk"))
 	up := make(chan uint32, 1)
 	s := newServer(t, Options{
-		Config: c, Log: newLogger(c.Log, &log), Retry: time.Millisecond,
+		Config: c, Log: newLogger(false, c.Log.Level, &log), Retry: time.Millisecond,
 		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
 	})
 	if err := s.Start(); err != nil {
@@ -162,7 +162,7 @@ func TestWrongStorageAppears(t *testing.T) {
 	c := pendingConfig(t, path)
 	up := make(chan uint32, 1)
 	s := newServer(t, Options{
-		Config: c, Log: newLogger(c.Log, &log), Retry: time.Millisecond,
+		Config: c, Log: newLogger(false, c.Log.Level, &log), Retry: time.Millisecond,
 		NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
 	})
 	if err := s.Start(); err != nil {

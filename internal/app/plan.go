@@ -1,12 +1,10 @@
 package app
 
 import (
-	"net/netip"
 	"runtime"
 	"slices"
 
 	"github.com/nvmf-target/nvmf-target/config"
-	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -30,37 +28,13 @@ func reactorCPUs(c config.Reactors) []int {
 	return slices.Repeat([]int{-1}, n)
 }
 
-// port is one configured listener. Its ID is the NVMe port ID in the discovery log.
-type port struct {
-	id   uint16
-	addr fabric.Addr
-	// required: the target must not run without this port.
-	required bool
-}
-
-func ports(listeners []config.Listener) []port {
-	out := make([]port, 0, len(listeners))
-	for i, l := range listeners {
-		out = append(out, port{
-			id: uint16(i + 1), required: l.Required,
-			addr: fabric.Addr{
-				Transport: l.Transport, AddrPort: netip.AddrPortFrom(l.Address, l.Port),
-			},
-		})
-	}
-	return out
-}
-
 // uses says whether any listener is of the transport.
 func uses(listeners []config.Listener, t nvme.TransportType) bool {
 	return slices.ContainsFunc(listeners, func(l config.Listener) bool { return l.Transport == t })
 }
 
 func (s *Server) rdmaConfig() rdma.Config {
-	c := s.opts.Config.RDMA
-	c.Log, c.Provider, c.TOS = s.log, s.opts.Verbs, map[uint16]uint8{}
-	for i, l := range s.opts.Config.Listeners {
-		c.TOS[s.ports[i].id] = l.TOS
-	}
+	c := s.atStart.RDMA
+	c.Log, c.Provider, c.TOS = s.log, s.opts.Verbs, s.listeners.tos
 	return c
 }

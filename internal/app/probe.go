@@ -72,30 +72,34 @@ func probe(c *config.Config) config.Problems {
 // probeListeners reports the listeners that could not be opened now. "serve" does not need it: it
 // logs those that it cannot open and waits for them.
 func probeListeners(c *config.Config, rdma verbs.Provider) (ps config.Problems) {
-	for i, l := range c.Listeners {
-		at := netip.AddrPortFrom(l.Address, l.Port)
-		var err error
-		if l.Transport == nvme.TransportRDMA {
-			if _, err = rdma.Devices(); err == nil {
-				// its ports are not those of TCP, but its addresses are those of the machine
-				err = tcp.Probe(netip.AddrPortFrom(l.Address, 0), &c.TCP)
-			}
-		} else {
-			err = tcp.Probe(at, &c.TCP)
-		}
-		if err == nil {
-			continue
-		}
-		key := fmt.Sprintf("listeners[%d]", i)
-		what := fmt.Sprintf("%v %v: %v", l.Transport, at, err)
-		if l.Required && !errors.Is(err, unix.EADDRINUSE) { // by an instance that may end before
-			ps = append(ps, c.Problem(key, what,
-				"With on_unavailable: wait the target starts without it."))
-		} else {
-			ps = append(ps, c.Warning(key, what, ""))
-		}
+	for i := range c.Listeners {
+		ps = append(ps, probeListener(c, i, rdma)...)
 	}
 	return ps
+}
+
+func probeListener(c *config.Config, i int, rdma verbs.Provider) config.Problems {
+	l := c.Listeners[i]
+	at := netip.AddrPortFrom(l.Address, l.Port)
+	var err error
+	if l.Transport == nvme.TransportRDMA {
+		if _, err = rdma.Devices(); err == nil {
+			// its ports are not those of TCP, but its addresses are those of the machine
+			err = tcp.Probe(netip.AddrPortFrom(l.Address, 0), &c.TCP)
+		}
+	} else {
+		err = tcp.Probe(at, &c.TCP)
+	}
+	if err == nil {
+		return nil
+	}
+	key := fmt.Sprintf("listeners[%d]", i)
+	what := fmt.Sprintf("%v %v: %v", l.Transport, at, err)
+	if l.Required && !errors.Is(err, unix.EADDRINUSE) { // by an instance that may end before
+		return config.Problems{c.Problem(key, what,
+			"With on_unavailable: wait the target starts without it.")}
+	}
+	return config.Problems{c.Warning(key, what, "")}
 }
 
 // probeAgain looks at one namespace while the others are served.

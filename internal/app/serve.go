@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -22,11 +23,14 @@ import (
 // Serve runs the target until SIGTERM or SIGINT. It writes what is served and how to connect to
 // stdout, and the log to stderr.
 func Serve(file, version string, stdout, stderr io.Writer) error {
-	c, err := config.Load(file, os.Environ(), backends)
+	load := func() (*config.Config, error) { return config.Load(file, os.Environ(), backends) }
+	c, err := load()
 	if err != nil {
 		return err
 	}
-	log, closeLog := openLog(c.Log, stderr)
+	level := new(slog.LevelVar)
+	level.Set(c.Log.Level)
+	log, closeLog := openLog(c.Log.JSON, level, stderr)
 	defer closeLog()
 	announced := newSink(stdout, func(lines int) { log.Warn("output was dropped", "lines", lines) })
 	defer announced.close(outputPatience)
@@ -38,15 +42,24 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	defer signal.Stop(signals)
 
 	failed := make(chan error, 1)
-	up := make(chan string, len(c.Listeners)+len(all(c))) // what is served since the start
-	s := NewServer(Options{
-		Config: c, Log: log, Version: version, Verbs: ibv.New(),
-		ControlSocket: control.DefaultSocket(),
+	up := make(chan string) // what is served since the start
+	ended := make(chan struct{})
+	say := func(text string) {
+		select {
+		case up <- text:
+		case <-ended:
+		}
+	}
+	var s *Server
+	s = NewServer(Options{
+		Config: c, Log: log, Level: level, Version: version, Verbs: ibv.New(),
+		StateFile: stateFile(os.Getenv), ControlSocket: control.DefaultSocket(), Load: load,
 		ListenerUp: func(a fabric.Addr) {
-			up <- fmt.Sprintf("now on %s as well:\n%s", a, connectCommands(a, nqns(c), reachable))
+			commands := connectCommands(a, nqns(s.current()), reachable)
+			say(fmt.Sprintf("now on %s as well:\n%s", a, commands))
 		},
 		NamespaceUp: func(nqn string, nsid uint32) {
-			up <- fmt.Sprintf("now with namespace %d of %s as well\n", nsid, nqn)
+			say(fmt.Sprintf("now with namespace %d of %s as well\n", nsid, nqn))
 		},
 		Failed: func(err error) {
 			select {
@@ -60,7 +73,25 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 		d := program{server: s, log: log, out: announced}
 		err = d.run(signals, up, failed)
 	}
-	return errors.Join(err, stop(s, c.ShutdownTimeout, signals, log))
+	close(ended)
+	return errors.Join(err, stop(s, s.current().ShutdownTimeout, signals, log))
+}
+
+// stateFile returns where the state of the program is kept: where the service manager says
+// (systemd.exec(5), StateDirectory), or in the directory that Linux has for it, for users the one
+// of the XDG base directory specification.
+func stateFile(env func(string) string) string {
+	dir := env("STATE_DIRECTORY")
+	switch {
+	case dir != "":
+	case os.Geteuid() == 0:
+		dir = "/var/lib/nvmf-target"
+	case env("XDG_STATE_HOME") != "":
+		dir = filepath.Join(env("XDG_STATE_HOME"), "nvmf-target")
+	default:
+		dir = filepath.Join(env("HOME"), ".local/state/nvmf-target")
+	}
+	return filepath.Join(dir, "state")
 }
 
 // program is the program between start and stop.
@@ -76,12 +107,21 @@ func (d *program) run(signals <-chan os.Signal, up <-chan string, failed <-chan 
 	notify(d.log, "READY=1\nSTATUS="+a.summary())
 	tick, endWatchdog := watchdog(d.log)
 	defer endWatchdog()
+	reloads := make(chan struct{}, 1)
+	defer close(reloads)
+	go func() {
+		for range reloads {
+			d.reload()
+		}
+	}()
 	for {
 		select {
 		case sig := <-signals:
 			if sig == syscall.SIGHUP {
-				d.log.Warn("reload is not supported yet: restart to use a changed configuration",
-					"signal", sig)
+				select {
+				case reloads <- struct{}{}:
+				default: // the file will be read later than now in any case
+				}
 				continue
 			}
 			d.log.Info("stopping", "signal", sig)
@@ -97,6 +137,13 @@ func (d *program) run(signals <-chan os.Signal, up <-chan string, failed <-chan 
 			}
 		}
 	}
+}
+
+// reload applies the configuration file, and tells the service manager (sd_notify(3)).
+func (d *program) reload() {
+	notify(d.log, fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", monotonic().Microseconds()))
+	_, _ = d.server.Reload() // which logs what comes of it
+	notify(d.log, "READY=1\nSTATUS="+d.server.announcement().summary())
 }
 
 // stop ends the server within the limit, or at once at a second signal.

@@ -29,6 +29,12 @@ type Options struct {
 	// Config may have settings that no file has: those of the transports that have no key.
 	Config *config.Config
 	Log    *slog.Logger
+	// Level is that of Log, to change it; nil if it does not change.
+	Level *slog.LevelVar
+	// Load reads Config anew, for Reload.
+	Load func() (*config.Config, error)
+	// StateFile keeps what hosts know and no configuration says; "" if it is not kept.
+	StateFile string
 	// Version is shown to hosts as the firmware revision and in the announcement.
 	Version string
 	// Verbs is the RDMA stack to use; nil if no listener needs one.
@@ -57,20 +63,20 @@ type Options struct {
 
 // Server is a target assembled from a configuration:
 //
-//	Start  probe -> devices -> target with its subsystems -> transports
-//	       -> workers (reactor, memory, handler, groups) -> metrics -> listeners
+//	Start  probe -> state -> target -> transports -> workers (reactor, memory, handler, groups)
+//	       -> Apply (subsystems, namespaces with their devices, listeners, metrics)
 //	       -> control interface
 //	Stop   control interface -> listeners -> connections drained -> metrics -> target
 //	       -> workers -> transports -> devices
 //
-// Stop closes what Start opened in the opposite order, also after a Start that failed half-way.
+// Stop closes what Start opened, also after a Start that failed half-way.
 type Server struct {
 	opts       Options
 	log        *slog.Logger
 	recorder   *ratelog.Recorder
 	peers      *ratelog.Logger // for what peers can cause at will
 	started    time.Time
-	ports      []port
+	state      *state
 	namespaces namespaces
 	target     *target.Target
 	transports map[nvme.TransportType]fabric.Transport
@@ -78,11 +84,17 @@ type Server struct {
 	stopHealth func()          // nil before Start
 	metrics    *metrics.Server // nil: not wanted
 	control    *control.Server // as above
-	// plan and reload are those of the control interface.
-	plan, reload func(context.Context) (control.Plan, error)
-	listeners    listeners
-	next         atomic.Uint64
-	external     bool // storage is opened by Options.OpenDevice
+	listeners  listeners
+	next       atomic.Uint64
+	external   bool // storage is opened by Options.OpenDevice
+
+	// atStart is the configuration that keys come from that need a restart, config the last one
+	// that was applied; nil before.
+	atStart  *config.Config
+	config   atomic.Pointer[config.Config]
+	applying sync.Mutex // guards what follows
+	settings config.Settings
+	stopping bool
 
 	stopOnce sync.Once
 	stopErr  error
@@ -95,11 +107,17 @@ func NewServer(opts Options) *Server {
 	log := slog.New(recorder)
 	s := &Server{
 		opts: opts, log: log, recorder: recorder, peers: ratelog.New(log), started: time.Now(),
-		ports:      ports(opts.Config.Listeners),
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
-		plan: noPlan, reload: noPlan,
+		atStart: opts.Config,
 	}
-	s.namespaces.s = s
+	s.listeners = listeners{s: s, list: map[string]*listener{}}
+	s.namespaces = namespaces{
+		s: s, list: map[config.Object]*served{}, retired: map[*removed]struct{}{},
+		stopped: make(chan struct{}),
+	}
+	if opts.Load == nil {
+		s.opts.Load = func() (*config.Config, error) { return nil, errNoFile }
+	}
 	if opts.NamespaceUp == nil {
 		s.opts.NamespaceUp = func(string, uint32) {}
 	}
@@ -120,7 +138,7 @@ func NewServer(opts Options) *Server {
 
 // env is what the storage of a namespace is opened in.
 func (s *Server) env(n *config.Namespace) env {
-	return env{readOnly: n.ReadOnly, engine: s.opts.Config.Disks, log: s.log}
+	return env{readOnly: n.ReadOnly, engine: s.atStart.Disks, log: s.log}
 }
 
 // Start opens everything and begins to serve. After an error the caller still has to call Stop.
@@ -128,19 +146,18 @@ func (s *Server) Start() error {
 	if err := s.probe(); err != nil {
 		return err
 	}
-	s.target = target.New(target.Options{Log: s.log, Firmware: s.opts.Version})
-	if err := s.namespaces.start(); err != nil {
+	var err error
+	if s.state, err = loadState(s.opts.StateFile, s.log); err != nil {
 		return err
 	}
+	s.target = target.New(target.Options{
+		Log: s.log, Firmware: s.opts.Version, Generation: s.state.generation(),
+	})
 	if err := s.startWorkers(); err != nil {
 		return err
 	}
 	s.stopHealth = watch(healthEvery, s.target.CheckHealth)
-	if err := s.startMetrics(); err != nil {
-		return err
-	}
-	s.listeners = listeners{log: s.log, open: s.listen, up: s.opts.ListenerUp, retry: s.opts.Retry}
-	if err := s.listeners.start(s.ports); err != nil {
+	if _, err = s.Apply(s.atStart); err != nil {
 		return err
 	}
 	return s.startControl()
@@ -151,7 +168,7 @@ func (s *Server) probe() error {
 	if s.external {
 		return nil
 	}
-	ps := probe(s.opts.Config)
+	ps := probe(s.atStart)
 	if ps.Failed() {
 		return ps
 	}
@@ -161,21 +178,18 @@ func (s *Server) probe() error {
 	return nil
 }
 
-// startWorkers makes the transports that are used, and the reactors.
+// startWorkers makes the transports and the reactors.
 func (s *Server) startWorkers() error {
-	c := s.opts.Config
+	c := s.atStart
 	cpus := reactorCPUs(c.Reactors)
 	// A reactor occupies a processor of the Go scheduler for as long as it has work.
 	if limit := len(cpus) + 2; runtime.GOMAXPROCS(0) < limit {
 		runtime.GOMAXPROCS(limit)
 	}
-	var list []fabric.Transport
-	if uses(c.Listeners, nvme.TransportTCP) {
-		c := c.TCP
-		c.Log = s.log
-		list = append(list, tcp.New(c))
-	}
-	if uses(c.Listeners, nvme.TransportRDMA) {
+	tc := c.TCP
+	tc.Log = s.log
+	list := []fabric.Transport{tcp.New(tc)}
+	if s.opts.Verbs != nil {
 		list = append(list, rdma.New(s.rdmaConfig()))
 	}
 	for _, t := range list {
@@ -204,30 +218,20 @@ func (s *Server) startWorkers() error {
 // Target returns the target, nil before Start.
 func (s *Server) Target() *target.Target { return s.target }
 
-// Transport returns the transport of this type, nil before Start or if no listener uses it.
+// Transport returns the transport of this type, nil before Start or if there is none.
 func (s *Server) Transport(t nvme.TransportType) fabric.Transport { return s.transports[t] }
 
-// listen opens one port and tells the discovery service.
-func (s *Server) listen(p port) (fabric.Listener, error) {
-	c := s.opts.Config.Reactors
-	if p.addr.Transport == nvme.TransportRDMA && !s.external { // tests have no real device
-		if err := checkMemlock(len(s.workers), c.Memory); err != nil {
-			return nil, fmt.Errorf("listen at %v: %w", p.addr, err)
-		}
+// current returns the configuration that was applied last, or is to be applied first.
+func (s *Server) current() *config.Config {
+	if c := s.config.Load(); c != nil {
+		return c
 	}
-	l, err := s.transports[p.addr.Transport].Listen(p.addr, p.id, s.place)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.target.AddPort(target.Port{ID: p.id, Addr: l.Addr()}); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
+	return s.atStart
 }
 
 // announcement describes what is served at present.
 func (s *Server) announcement() announcement {
-	c := s.opts.Config
+	c := s.current()
 	a := announcement{
 		version: s.opts.Version, subsystems: nqns(c), pending: s.namespaces.waiting(),
 	}
@@ -273,7 +277,10 @@ func (s *Server) stop() error {
 	if s.control != nil {
 		errs = append(errs, s.control.Close())
 	}
-	errs = append(errs, s.listeners.close())
+	s.applying.Lock()
+	s.stopping = true
+	s.applying.Unlock()
+	errs = append(errs, s.listeners.stop())
 	s.namespaces.stop()
 	var drained []<-chan struct{}
 	for _, w := range s.workers {

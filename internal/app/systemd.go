@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
 )
 
 // notify sends a state to the service manager, if there is one (sd_notify(3)).
@@ -25,6 +26,13 @@ func watchdog(log *slog.Logger) (tick <-chan time.Time, end func()) {
 	}
 	t := time.NewTicker(interval / 2)
 	return t.C, t.Stop
+}
+
+// monotonic returns the time since an unspecified moment, as the service manager measures it.
+func monotonic() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // it exists (clock_gettime(2))
+	return time.Duration(t.Nano())
 }
 
 // aliveTimeout is the longest time that a healthy reactor takes to answer.

@@ -107,9 +107,9 @@ func source() control.Source {
 			return control.Plan{
 				Changes: []control.Change{
 					{Text: "add listener tcp 10.0.0.2:4420"},
-					{Text: "reactors.count: 2 -> 4", NeedsRestart: true},
+					{Text: "reactors.count: 2 -> 4 (needs a restart)", NeedsRestart: true},
 				},
-				Warnings: []string{"CPU 3 is shared"},
+				Warnings: []string{"t.yaml: warning: CPU 3 is shared"},
 			}, nil
 		},
 		Reload: func(context.Context) (control.Plan, error) {

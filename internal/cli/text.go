@@ -204,15 +204,13 @@ func reloaded(t *table, p control.Plan) { changes(t, p, "applied") }
 func changes(t *table, p control.Plan, done string) {
 	restart := 0
 	for _, w := range p.Warnings {
-		t.row("warning: " + w)
+		t.row(w)
 	}
 	for _, c := range p.Changes {
-		text := c.Text
 		if c.NeedsRestart {
-			text += " (needs a restart)"
 			restart++
 		}
-		t.row(text)
+		t.row(c.Text)
 	}
 	switch n := len(p.Changes) - restart; {
 	case len(p.Changes) == 0:

@@ -162,6 +162,27 @@ func TestUpdateNamespace(t *testing.T) {
 	}
 }
 
+// TestUpdateKeepsAnswers: what a drive and thin storage have answered stays known while they stay
+// the same.
+func TestUpdateKeepsAnswers(t *testing.T) {
+	dev := &thinDevice{Device: ramDevice(t, 1<<20, 512)}
+	dev.used.Store(4096)
+	cfg := NamespaceConfig{NSID: 1, Device: dev, Drive: &testDrive{id: "a"}}
+	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, Namespaces: []NamespaceConfig{cfg}})
+	r.target.CheckHealth()
+	update := func(id string) NamespaceStats {
+		cfg.Drive = &testDrive{id: id}
+		r.must(r.target.UpdateNamespace(testSub, cfg, nil))
+		return r.target.Stats()[0]
+	}
+	if s := update("a"); s.Drive.Answered.IsZero() || s.Allocated != 4096 {
+		t.Errorf("%+v, %d bytes are allocated", s.Drive, s.Allocated)
+	}
+	if s := update("b"); !s.Drive.Answered.IsZero() || s.Drive.ID != "b" {
+		t.Errorf("%+v", s.Drive)
+	}
+}
+
 // TestSwapDegraded: a device that was opened anew is no longer write protected because the old one
 // had lost writes.
 func TestSwapDegraded(t *testing.T) {

@@ -37,6 +37,17 @@ func untilGone(w *fabrictest.World, gone <-chan struct{}) error {
 	return w.Until(func() bool { return closed(gone) })
 }
 
+// stays gives what must not be gone yet a chance to be.
+func (r *harness) stays(gone <-chan struct{}) {
+	r.t.Helper()
+	r.w.Settle()
+	select {
+	case <-gone:
+		r.t.Error("it is gone too early")
+	case <-time.After(10 * time.Millisecond):
+	}
+}
+
 // closed says whether the channel is.
 func closed(c <-chan struct{}) bool {
 	select {
@@ -96,10 +107,17 @@ func TestRemoveHungNamespace(t *testing.T) {
 	dev.Hold(nil)
 	r.send(h.io[0], read())
 	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
+	removed := r.target.find(testSub).namespaces.Load().get(1)
 	gone, err := r.target.RemoveNamespace(testSub, 1)
 	r.must(err)
 	r.must(r.target.AddNamespace(testSub, NamespaceConfig{NSID: 1, Device: next}))
 	r.ok(h.io[0], read())
+	r.ok(h.admin, logCommand(nvme.LogChangedNamespaces, 4096, 0))
+	removed.update(func(s *namespaceState) { s.degraded = true })
+	r.w.Settle()
+	if l := r.ok(h.admin, logCommand(nvme.LogChangedNamespaces, 4, 0)).Data; l[0] != 0 {
+		t.Error("a change of the removed namespace is reported as one of its successor")
+	}
 	if n := reads(); n != 2 || closed(gone) {
 		t.Errorf("%d reads, gone %v", n, closed(gone))
 	}
@@ -137,12 +155,7 @@ func TestRemoveWhileSwapping(t *testing.T) {
 		gone, err := r.target.RemoveNamespace(testSub, 1)
 		r.must(err)
 		r.status(h.io[0], readAt(0), invalidNamespace)
-		r.w.Settle()
-		select {
-		case <-gone:
-			t.Error("it is gone during the exchange")
-		case <-time.After(10 * time.Millisecond): // a chance to be wrong
-		}
+		r.stays(gone)
 		r.must(x.end(next, nil))
 		r.must(untilGone(r.w, gone))
 		if waits && (!read.Done || !read.CQE.Status().OK()) {

@@ -187,6 +187,7 @@ func (t *Target) AddPort(p Port) error {
 	}
 	t.removedPorts.Delete(p.ID)
 	t.ports = append(slices.Clone(t.ports), p)
+	slices.SortFunc(t.ports, func(a, b Port) int { return int(a.ID) - int(b.ID) })
 	t.discoveryChanged()
 	return nil
 }

@@ -1,0 +1,406 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// This file changes what is served to what a configuration describes, see ADR 0023.
+
+// transition is the work of one Apply. Changes are made in the order of config.Diff; what undoes
+// them is kept until all of them have succeeded.
+type transition struct {
+	s       *Server
+	next    *config.Config
+	changes []config.Change
+	ports   map[string]uint16 // port IDs, by listener
+	// opened is the storage that was opened before the first change, nil for what is pending.
+	opened  map[config.Object]backend.Device
+	removed []*removed
+	undo    []func() error
+	commit  []func()
+}
+
+// removed is storage that namespaces have lost. It stays open until the transition has succeeded,
+// unless another namespace needs it.
+type removed struct {
+	*served
+	dev    backend.Device
+	gone   <-chan struct{} // closed when nothing uses dev
+	closed bool
+	ended  chan struct{} // after the transition: closed when dev is closed, or the target stops
+}
+
+var errStopped = errors.New("the target is stopping")
+
+// Apply changes what is served to what c describes, and returns the changes. What no change touches
+// goes on. Keys that need a restart keep their values until then. After an error everything is as
+// before, unless the error says otherwise. Any goroutine may call it between Start and Stop; one
+// call waits for another.
+func (s *Server) Apply(c *config.Config) ([]config.Change, error) {
+	s.applying.Lock()
+	defer s.applying.Unlock()
+	if s.stopping {
+		return nil, errStopped
+	}
+	wanted := c.Settings()
+	changes := config.Diff(s.settings, wanted)
+	tr := &transition{
+		s: s, next: c, changes: changes, opened: map[config.Object]backend.Device{},
+	}
+	tr.moveStorage()
+	if err := tr.run(); err != nil {
+		return nil, err
+	}
+	s.settings = config.Merge(s.settings, wanted)
+	s.config.Store(c)
+	return changes, nil
+}
+
+// errNoFile is the error of a server that cannot load its configuration.
+var errNoFile = errors.New("the target was not started from a file")
+
+// Reload loads the configuration anew and applies it; see Apply.
+func (s *Server) Reload() ([]config.Change, error) {
+	c, err := s.opts.Load()
+	var changes []config.Change
+	if err == nil {
+		changes, err = s.Apply(c)
+	}
+	if err != nil {
+		s.log.Error("the configuration was not changed", "err", err)
+		return nil, err
+	}
+	for _, c := range changes {
+		s.log.Info("configuration: " + c.String())
+	}
+	s.log.Info("the configuration was applied", "changes", len(changes))
+	return changes, nil
+}
+
+// Plan returns the changes that Apply would make, and what is wrong or odd with them on this
+// machine.
+func (s *Server) Plan(c *config.Config) ([]config.Change, config.Problems) {
+	s.applying.Lock()
+	defer s.applying.Unlock()
+	changes := config.Diff(s.settings, c.Settings())
+	tr := &transition{s: s, next: c, changes: changes}
+	return changes, tr.check()
+}
+
+func (tr *transition) run() error {
+	err := tr.prepare()
+	for _, c := range tr.changes {
+		if err != nil {
+			break
+		}
+		if err = tr.change(c); err != nil {
+			err = tr.problem(c, err)
+		}
+	}
+	if err == nil {
+		for _, fn := range tr.commit {
+			fn()
+		}
+		return nil
+	}
+	errs := []error{err}
+	for _, fn := range slices.Backward(tr.undo) {
+		if err := fn(); err != nil {
+			errs = append(errs, fmt.Errorf("cannot be undone: %w", err))
+		}
+	}
+	for _, dev := range tr.opened {
+		if dev != nil {
+			errs = append(errs, dev.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// done notes how to undo what has just been done.
+func (tr *transition) done(undo func() error) { tr.undo = append(tr.undo, undo) }
+
+// problem is err with the place of what could not be changed.
+func (tr *transition) problem(c config.Change, err error) error {
+	var ps config.Problems
+	if errors.As(err, &ps) {
+		return err
+	}
+	return &located{tr.next.Problem(tr.path(c.Object), err.Error(), ""), err}
+}
+
+// located is an error with its place in the configuration.
+type located struct {
+	config.Problem
+	err error
+}
+
+func (e *located) Unwrap() error { return e.err }
+
+// path returns the key of an object, "" if the file has none.
+func (tr *transition) path(o config.Object) string {
+	switch o.Kind {
+	case config.KindListener:
+		for i, l := range tr.next.Listeners {
+			if l.Name == o.Listener {
+				return fmt.Sprintf("listeners[%d]", i)
+			}
+		}
+	case config.KindSubsystem:
+		for i, s := range tr.next.Subsystems {
+			if s.NQN == o.NQN {
+				return fmt.Sprintf("subsystems[%d]", i)
+			}
+		}
+	case config.KindNamespace:
+		if n := tr.namespace(o); n != nil {
+			return n.key
+		}
+	}
+	return ""
+}
+
+// namespace returns a namespace of the new configuration, nil if it has none of this name.
+func (tr *transition) namespace(o config.Object) *namespace {
+	for _, n := range all(tr.next) {
+		if n.name() == o {
+			return n
+		}
+	}
+	return nil
+}
+
+// moveStorage replaces the changes of namespaces that are to have storage which others have now:
+// these must lose it first, and may want theirs in turn. Such a namespace is removed and added.
+func (tr *transition) moveStorage() {
+	var moved []config.Change
+	rest := slices.DeleteFunc(slices.Clone(tr.changes), func(c config.Change) bool {
+		move := c.Op == config.Modify && c.Kind == config.KindNamespace &&
+			slices.ContainsFunc(c.Keys, func(k config.KeyChange) bool {
+				return k.Storage && !k.Restart
+			}) && tr.takesOver(tr.namespace(c.Object))
+		if move {
+			moved = append(moved, c)
+		}
+		return move
+	})
+	tr.changes = nil
+	for _, c := range moved {
+		tr.changes = append(tr.changes, config.Change{Op: config.Remove, Object: c.Object})
+	}
+	tr.changes = append(tr.changes, rest...)
+	for _, c := range moved {
+		tr.changes = append(tr.changes, config.Change{Op: config.Add, Object: c.Object})
+	}
+}
+
+// check looks for what would fail, and changes nothing. Start has looked at all of the machine.
+func (tr *transition) check() (ps config.Problems) {
+	for i, sub := range tr.next.Subsystems {
+		if memory := tr.s.atStart.Reactors.Memory; memory < 4*sub.MaxTransfer {
+			ps = append(ps, tr.next.Problem(fmt.Sprintf("subsystems[%d].max_transfer", i),
+				fmt.Sprintf("%v is more than a quarter of reactors.memory, which is still %v",
+					config.Size(sub.MaxTransfer), config.Size(memory)),
+				"Reduce it, or restart the target."))
+		}
+	}
+	if tr.s.external || tr.s.config.Load() == nil {
+		return ps
+	}
+	for i, l := range tr.next.Listeners {
+		if tr.adds(config.Object{Kind: config.KindListener, Listener: l.Name}) {
+			ps = append(ps, probeListener(tr.next, i, tr.s.opts.Verbs)...)
+		}
+	}
+	for _, n := range all(tr.next) {
+		if tr.adds(n.name()) && !tr.takesOver(n) {
+			ps = append(ps, probeAgain(tr.next, n)...)
+		}
+	}
+	return ps
+}
+
+// prepare does what can fail and can be done before the first change.
+func (tr *transition) prepare() error {
+	var names []string
+	for _, l := range tr.next.Listeners {
+		names = append(names, l.Name)
+	}
+	var adds []*namespace
+	var ps config.Problems
+	for _, n := range all(tr.next) {
+		if !tr.adds(n.name()) || tr.takesOver(n) {
+			continue
+		}
+		adds = append(adds, n)
+		if err := tr.s.namespaces.awaitRetired(n); err != nil {
+			ps = append(ps, tr.next.Problem(n.key, err.Error(), ""))
+		}
+	}
+	if ps = append(ps, tr.check()...); ps.Failed() {
+		return ps
+	}
+	for _, p := range ps {
+		tr.s.log.Warn(p.Error())
+	}
+	for _, n := range adds {
+		dev, err := tr.s.namespaces.open(n)
+		if err != nil {
+			ps = append(ps, tr.next.Problem(n.key, err.Error(), ""))
+			continue
+		}
+		tr.opened[n.name()] = dev
+	}
+	if ps.Failed() {
+		return ps
+	}
+	tr.ports = tr.s.state.ports(names)
+	return nil
+}
+
+// adds says whether the transition adds an object.
+func (tr *transition) adds(o config.Object) bool {
+	return slices.ContainsFunc(tr.changes, func(c config.Change) bool {
+		return c.Op == config.Add && c.Object == o
+	})
+}
+
+// takesOver says whether a namespace is to have storage that another one has now and will lose.
+func (tr *transition) takesOver(n *namespace) bool {
+	return slices.ContainsFunc(tr.changes, func(c config.Change) bool {
+		return c.Kind == config.KindNamespace && c.Op != config.Add && c.Object != n.name() &&
+			n.overlaps(tr.s.namespaces.get(c.Object).namespace)
+	})
+}
+
+// change makes one change.
+func (tr *transition) change(c config.Change) error {
+	type kind struct {
+		config.Kind
+		config.Op
+	}
+	switch (kind{c.Kind, c.Op}) {
+	case kind{config.KindListener, config.Add}:
+		return tr.addListener(c)
+	case kind{config.KindListener, config.Remove}:
+		return tr.removeListener(c)
+	case kind{config.KindListener, config.Modify}:
+		return tr.modifyListener(c)
+	case kind{config.KindSubsystem, config.Add}:
+		return tr.addSubsystem(c)
+	case kind{config.KindSubsystem, config.Remove}:
+		return tr.removeSubsystem(c)
+	case kind{config.KindSubsystem, config.Modify}:
+		return tr.modifySubsystem(c)
+	case kind{config.KindNamespace, config.Add}:
+		return tr.addNamespace(c)
+	case kind{config.KindNamespace, config.Remove}:
+		return tr.removeNamespace(c)
+	case kind{config.KindNamespace, config.Modify}:
+		return tr.modifyNamespace(c)
+	}
+	return tr.modifyFile(c)
+}
+
+func (tr *transition) listener(name string) *listener {
+	i := slices.IndexFunc(tr.next.Listeners,
+		func(l config.Listener) bool { return l.Name == name })
+	return &listener{name: name, portID: tr.ports[name], Listener: tr.next.Listeners[i]}
+}
+
+func (tr *transition) addListener(c config.Change) error {
+	l := tr.listener(c.Listener)
+	tr.done(func() error { return tr.s.listeners.remove(l) })
+	return tr.s.listeners.add(l)
+}
+
+func (tr *transition) removeListener(c config.Change) error {
+	l := tr.s.listeners.get(c.Listener)
+	tr.done(func() error {
+		return tr.s.listeners.add(&listener{name: l.name, portID: l.portID, Listener: l.Listener})
+	})
+	return tr.s.listeners.remove(l)
+}
+
+func (tr *transition) modifyListener(c config.Change) error {
+	old, l := tr.s.listeners.get(c.Listener), tr.listener(c.Listener)
+	before := old.Listener
+	tr.done(func() error { return tr.s.listeners.modify(old, before) })
+	return tr.s.listeners.modify(old, l.Listener)
+}
+
+// subsystem returns the configuration of a subsystem, without namespaces.
+func (s *Server) subsystem(c *config.Config, nqn string) target.SubsystemConfig {
+	i := slices.IndexFunc(c.Subsystems, func(sub config.Subsystem) bool { return sub.NQN == nqn })
+	tc := c.Subsystems[i].SubsystemConfig
+	tc.MaxQueueSize = max(s.atStart.TCP.MaxDepth, s.atStart.RDMA.MaxDepth)
+	return tc
+}
+
+func (tr *transition) addSubsystem(c config.Change) error {
+	err := tr.s.target.AddSubsystem(tr.s.subsystem(tr.next, c.NQN))
+	if err == nil {
+		tr.done(func() error {
+			_, err := tr.s.target.RemoveSubsystem(c.NQN)
+			return err
+		})
+	}
+	return err
+}
+
+func (tr *transition) removeSubsystem(c config.Change) error {
+	_, err := tr.s.target.RemoveSubsystem(c.NQN) // its namespaces are gone
+	if err == nil {
+		tr.done(func() error {
+			return tr.s.target.AddSubsystem(tr.s.subsystem(tr.s.config.Load(), c.NQN))
+		})
+	}
+	return err
+}
+
+func (tr *transition) modifySubsystem(c config.Change) error {
+	update := func(to *config.Config) error {
+		_, err := tr.s.target.UpdateSubsystem(tr.s.subsystem(to, c.NQN))
+		return err
+	}
+	tr.done(func() error { return update(tr.s.config.Load()) })
+	return update(tr.next)
+}
+
+// modifyFile makes a change of a key outside of lists.
+func (tr *transition) modifyFile(c config.Change) error {
+	for _, k := range c.Keys {
+		if k.Restart {
+			continue
+		}
+		set, ok := fileKeys[k.Key]
+		if !ok {
+			return fmt.Errorf("%s cannot be changed while the target runs", k.Key)
+		}
+		tr.done(func() error { return set(tr.s, tr.s.config.Load()) })
+		if err := set(tr.s, tr.next); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fileKeys has what changes the keys outside of lists that need no restart.
+var fileKeys = map[string]func(*Server, *config.Config) error{
+	"log.level": func(s *Server, c *config.Config) error {
+		if s.opts.Level != nil {
+			s.opts.Level.Set(c.Log.Level)
+		}
+		return nil
+	},
+	"metrics.listen": (*Server).setMetrics,
+	// Only the files themselves, and a stop, look at these.
+	"include":          func(*Server, *config.Config) error { return nil },
+	"shutdown_timeout": func(*Server, *config.Config) error { return nil },
+}

@@ -1,0 +1,183 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/config"
+)
+
+// This file has the changes of namespaces.
+
+// releaseLimit is how long storage that changes its owner may take to finish what it has.
+const releaseLimit = 30 * time.Second
+
+func (tr *transition) addNamespace(c config.Change) error {
+	n := tr.namespace(c.Object)
+	dev, opened := tr.opened[c.Object]
+	delete(tr.opened, c.Object)
+	if !opened {
+		err := tr.release(n)
+		if err == nil {
+			dev, err = tr.s.namespaces.open(n)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := tr.s.namespaces.add(n, dev); err != nil {
+		return errors.Join(err, dev.Close())
+	}
+	tr.done(func() error {
+		dev, gone, err := tr.s.namespaces.remove(tr.s.namespaces.get(c.Object))
+		if err == nil && dev != nil {
+			err = closeUnused(dev, gone)
+		}
+		return err
+	})
+	return nil
+}
+
+func (tr *transition) removeNamespace(c config.Change) error {
+	v := tr.s.namespaces.get(c.Object)
+	dev, gone, err := tr.s.namespaces.remove(v)
+	if err != nil {
+		return err
+	}
+	r := &removed{served: v, dev: dev, gone: gone, closed: dev == nil}
+	tr.removed = append(tr.removed, r)
+	tr.done(func() error {
+		dev := r.dev
+		if r.closed {
+			var err error
+			if dev, err = tr.s.namespaces.open(v.namespace); err != nil {
+				return err
+			}
+		}
+		return tr.s.namespaces.add(v.namespace, dev)
+	})
+	tr.commit = append(tr.commit, func() {
+		if !r.closed {
+			tr.s.namespaces.retire(r)
+		}
+	})
+	return nil
+}
+
+// overlaps says whether two namespaces are on the same storage.
+func (n *namespace) overlaps(o *namespace) bool {
+	mine, ok := stackOf(n)
+	theirs, also := stackOf(o)
+	if !ok || !also {
+		return false
+	}
+	_, overlaps := mine.Overlaps(theirs.Stack)
+	return overlaps
+}
+
+// release closes what others have lost of the storage that a namespace is to have.
+func (tr *transition) release(n *namespace) error {
+	for _, r := range tr.removed {
+		if r.closed || !n.overlaps(r.namespace) {
+			continue
+		}
+		if err := closeUnused(r.dev, r.gone); err != nil {
+			return fmt.Errorf("the storage of namespace %d of %s, which it takes over: %w",
+				r.NSID, r.nqn, err)
+		}
+		r.closed = true
+	}
+	return nil
+}
+
+// closeUnused closes storage when nothing uses it.
+func closeUnused(dev backend.Device, gone <-chan struct{}) error {
+	select {
+	case <-gone:
+		return dev.Close()
+	case <-time.After(releaseLimit):
+		return fmt.Errorf("it still works on commands after %v", releaseLimit)
+	}
+}
+
+// modifyNamespace changes a namespace. Its storage is opened anew if that has changed; hosts see no
+// error meanwhile.
+func (tr *transition) modifyNamespace(c config.Change) error {
+	v, n := tr.s.namespaces.get(c.Object), tr.namespace(c.Object)
+	anew := false
+	for _, k := range c.Keys {
+		if k.Storage && k.Restart { // what is in memory would be lost
+			kept := *n.Namespace
+			kept.Storage = v.Storage
+			n = &namespace{&kept, n.nqn, n.key}
+		}
+		anew = anew || !k.Restart && (k.Storage || k.Key == "read_only")
+	}
+	if err := tr.s.namespaces.awaitRetired(n); err != nil {
+		return err
+	}
+	if !tr.s.external && anew && !v.volatile() && !n.overlaps(v.namespace) {
+		if ps := probeAgain(tr.next, n); ps.Failed() {
+			return ps
+		}
+	}
+	before := v.namespace
+	tr.done(func() error { return tr.s.namespaces.modify(c.Object, before, anew) })
+	return tr.s.namespaces.modify(c.Object, n, anew)
+}
+
+// modify changes a namespace to n; anew: its storage is another one, or is used in another way.
+func (ns *namespaces) modify(name config.Object, n *namespace, anew bool) error {
+	v := ns.get(name)
+	v.endAttempts()
+	if v.dev == nil {
+		dev, err := ns.open(n)
+		if err != nil {
+			return err
+		}
+		return ns.add(n, dev)
+	}
+	dev := v.dev
+	var swap func(backend.Device) (backend.Device, error)
+	if anew && !v.volatile() {
+		swap = func(old backend.Device) (_ backend.Device, err error) {
+			dev, err = ns.reopen(old, v.namespace, n)
+			return dev, err
+		}
+	}
+	nc := n.NamespaceConfig
+	nc.Drive = driveOf(n)
+	err := ns.s.target.UpdateNamespace(v.nqn, nc, swap)
+	if err != nil {
+		n = v.namespace
+	}
+	if dev == nil { // it has neither the new storage nor the old one
+		if _, removed := ns.s.target.RemoveNamespace(v.nqn, v.NSID); removed != nil {
+			return errors.Join(err, removed)
+		}
+		return errors.Join(err, ns.add(n, nil))
+	}
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	ns.list[name] = &served{namespace: n, dev: dev}
+	return err
+}
+
+// reopen closes the storage of a namespace and opens that of another configuration of it. If that
+// fails it opens the first one again.
+func (ns *namespaces) reopen(dev backend.Device, old, n *namespace) (backend.Device, error) {
+	if err := dev.Close(); err != nil {
+		return dev, err
+	}
+	next, err := ns.s.opts.OpenDevice(n.Namespace)
+	if err == nil {
+		return next, nil
+	}
+	dev, again := ns.s.opts.OpenDevice(old.Namespace)
+	if again != nil {
+		return nil, errors.Join(err, fmt.Errorf("and the storage before: %w", again))
+	}
+	return dev, err
+}

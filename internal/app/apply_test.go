@@ -1,0 +1,346 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// live is a server whose configuration changes.
+type live struct {
+	t   *testing.T
+	s   *Server
+	dir string
+}
+
+const listenAny = "{transport: tcp, address: 127.0.0.1, port: 0}"
+
+func newLive(t *testing.T, listeners, subsystems string) *live {
+	t.Helper()
+	l := &live{t: t, dir: t.TempDir()}
+	l.s = newServer(t, Options{Config: l.parse(listeners, subsystems), Retry: time.Millisecond})
+	if err := l.s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// parse makes a configuration; %DIR% is the test's directory.
+func (l *live) parse(listeners, subsystems string) *config.Config {
+	l.t.Helper()
+	text := "listeners: [" + listeners + "]\nreactors: {count: 2, memory: 8MiB}\nsubsystems:\n" +
+		strings.ReplaceAll(subsystems, "%DIR%", l.dir)
+	c, err := Parse("test.yaml", []byte(text), nil)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return c
+}
+
+func (l *live) apply(listeners, subsystems string) []config.Change {
+	l.t.Helper()
+	changes, err := l.s.Apply(l.parse(listeners, subsystems))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return changes
+}
+
+func (l *live) connect(nqn, hostNQN string, at int) (*host.Controller, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	o := hostOptions(nqn)
+	o.HostNQN = hostNQN
+	c, err := host.Connect(ctx, host.TCP{Addr: l.s.Addrs()[at].AddrPort}, o)
+	if err == nil {
+		l.t.Cleanup(c.Close)
+	}
+	return c, err
+}
+
+// first returns the text at the beginning of a namespace.
+func (l *live) first(c *host.Controller, nsid uint32) string {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	q, err := c.OpenQueue(ctx, uint16(nsid), 16)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer q.Close()
+	b, err := c.Map(4096)
+	if err == nil {
+		err = q.Read(ctx, nsid, 0, 1, b[:512])
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return strings.TrimRight(string(b[:512]), "\x00")
+}
+
+func (l *live) file(name string) {
+	content := make([]byte, 64<<10)
+	copy(content, name)
+	if err := os.WriteFile(filepath.Join(l.dir, name), content, 0o600); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *live) wantEnded(what string, c *host.Controller) {
+	l.t.Helper()
+	select {
+	case <-c.Done():
+	case <-time.After(testTimeout):
+		l.t.Fatalf("%s: the host is still connected", what)
+	}
+}
+
+const (
+	hostA = "nqn.2026-11.io.nvmf-target:a"
+	hostB = "nqn.2026-11.io.nvmf-target:b"
+)
+
+func sub(keys string, namespaces ...string) string {
+	return fmt.Sprintf("  - {nqn: %s, %s, namespaces: [%s]}\n", testNQN, keys,
+		strings.Join(namespaces, ", "))
+}
+
+func onFile(nsid int, name string) string {
+	return fmt.Sprintf("{nsid: %d, backend: file, path: %%DIR%%/%s, size: 64KiB}", nsid, name)
+}
+
+// TestRemovedHost: a host that is no longer allowed is disconnected and cannot return; others stay.
+func TestRemovedHost(t *testing.T) {
+	ram := "{nsid: 1, backend: ram, size: 1MiB}"
+	l := newLive(t, listenAny, sub("hosts: ["+hostA+", "+hostB+"]", ram))
+	a, err := l.connect(testNQN, hostA, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := l.connect(testNQN, hostB, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.apply(listenAny, sub("hosts: ["+hostB+"]", ram))
+	l.wantEnded("removed host", a)
+	var refused *host.ConnectError
+	if _, err := l.connect(testNQN, hostA, 0); !errors.As(err, &refused) ||
+		refused.Status&^nvme.DNR != nvme.ConnectInvalidHost {
+		t.Errorf("the removed host connects: %v", err)
+	}
+	if err := b.Err(); err != nil {
+		t.Errorf("the other host: %v", err)
+	}
+}
+
+// TestMovedStorage: storage moves between namespaces, in a circle too.
+func TestMovedStorage(t *testing.T) {
+	l := newLive(t, listenAny, sub("allow_any_host: true", "{nsid: 1, backend: ram, size: 1MiB}"))
+	want := func(names ...string) {
+		t.Helper()
+		c, err := l.connect(testNQN, hostA, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, name := range names {
+			if got := l.first(c, uint32(i+2)); got != name {
+				t.Errorf("namespace %d is on %q, want %q", i+2, got, name)
+			}
+		}
+	}
+	set := func(names ...string) {
+		t.Helper()
+		list := []string{"{nsid: 1, backend: ram, size: 1MiB}"}
+		for i, name := range names {
+			list = append(list, onFile(i+2, name))
+		}
+		l.apply(listenAny, sub("allow_any_host: true", list...))
+		want(names...)
+	}
+	for _, name := range []string{"x", "y", "z"} {
+		l.file(name)
+	}
+	set("x", "y", "z")
+	set("y", "z", "x")
+	set("x", "z")
+	set("z", "y", "x")
+	set()
+	set("z")
+}
+
+// TestUndo: a change that fails undoes those before it, the storage that moved included.
+func TestUndo(t *testing.T) {
+	l := newLive(t, listenAny, sub("hosts: ["+hostA+"]", onFile(1, "x"), onFile(2, "y")))
+	for _, name := range []string{"x", "y"} { // both exist and are empty
+		f, err := os.OpenFile(filepath.Join(l.dir, name), os.O_WRONLY, 0)
+		if err == nil {
+			_, err = f.WriteString(name)
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	taken := listen(t, "127.0.0.1:0").AddrPort().Port()
+	more := fmt.Sprintf("%s, {transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}",
+		listenAny, taken)
+	before := l.s.Addrs()
+	a, err := l.connect(testNQN, hostA, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted := l.parse(more, sub("hosts: ["+hostB+"], model: other", onFile(1, "y"), onFile(3, "x"))+
+		"  - {nqn: "+testNQN+"2, allow_any_host: true, namespaces: ["+
+		"{nsid: 1, backend: ram, size: 1MiB}]}\n")
+	planned := fmt.Sprint(config.Diff(l.s.settings, wanted.Settings()))
+	if _, err := l.s.Apply(wanted); err == nil || !strings.Contains(err.Error(), "listeners[1]") {
+		t.Fatalf("applied: %v", err)
+	}
+	if after := l.s.Addrs(); !slices.Equal(before, after) {
+		t.Errorf("listeners %v, %v before", after, before)
+	}
+	if again := fmt.Sprint(config.Diff(l.s.settings, wanted.Settings())); again != planned {
+		t.Errorf("planned %s, %s before", again, planned)
+	}
+	l.wantEnded("a host that was removed for a moment", a)
+	if a, err = l.connect(testNQN, hostA, 0); err != nil {
+		t.Fatal(err)
+	}
+	model := strings.TrimRight(string(a.Identity().MN[:]), " ")
+	if x, y := l.first(a, 1), l.first(a, 2); x != "x" || y != "y" || model != "nvmf-target" {
+		t.Errorf("namespaces on %q and %q, model %q", x, y, model)
+	}
+	if _, err := l.connect(testNQN+"2", hostA, 0); err == nil {
+		t.Error("the new subsystem is there")
+	}
+	l.apply(listenAny, sub("hosts: ["+hostB+"]", onFile(1, "y"), onFile(3, "x")))
+}
+
+// TestRemovedListener: its connections end, and when it returns it has the port ID that it had.
+func TestRemovedListener(t *testing.T) {
+	l := newLive(t, listenAny, sub("allow_any_host: true", "{nsid: 1, backend: ram, size: 1MiB}"))
+	second := listen(t, "127.0.0.1:0")
+	port := second.AddrPort().Port()
+	_ = second.Close()
+	both := fmt.Sprintf("{transport: tcp, address: 127.0.0.1, port: %d}, %s", port, listenAny)
+	subsystems := sub("allow_any_host: true", "{nsid: 1, backend: ram, size: 1MiB}")
+	ids := func() (list []uint16) {
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+		defer cancel()
+		c, err := l.connect(nvme.DiscoveryNQN, hostA, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, entries, err := c.Discover(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if strings.Contains(string(e.TRSVCID[:]), fmt.Sprint(port)) {
+				list = append(list, e.PORTID)
+			}
+		}
+		return slices.Compact(list)
+	}
+	l.apply(both, subsystems)
+	first := ids()
+	at := slices.IndexFunc(l.s.Addrs(), func(a fabric.Addr) bool { return a.Port() == port })
+	c, err := l.connect(testNQN, hostA, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stays, err := l.connect(testNQN, hostB, 1-at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.apply(listenAny, subsystems)
+	l.wantEnded("removed listener", c)
+	if left := ids(); len(left) > 0 {
+		t.Errorf("the discovery log has ports %v", left)
+	}
+	l.apply(both, subsystems)
+	if again := ids(); len(first) != 1 || !slices.Equal(first, again) {
+		t.Errorf("port ID %v, %v before", again, first)
+	}
+	if err := stays.Err(); err != nil {
+		t.Errorf("the host at the other listener: %v", err)
+	}
+}
+
+// TestPendingChanges: a namespace that waits for its storage can be changed and removed.
+func TestPendingChanges(t *testing.T) {
+	const ram = "{nsid: 1, backend: ram, size: 1MiB}"
+	absent := func(more string) string {
+		return "{nsid: 2, backend: file, path: %DIR%/absent" + more + "}"
+	}
+	l := newLive(t, listenAny, sub("allow_any_host: true", ram, absent("")))
+	pending := func(want int) {
+		t.Helper()
+		if n := len(l.s.namespaces.waiting()); n != want {
+			t.Errorf("%d namespaces are pending, want %d", n, want)
+		}
+	}
+	pending(1)
+	l.apply(listenAny, sub("allow_any_host: true", ram, absent("2, read_only: true")))
+	pending(1)
+	l.apply(listenAny, sub("allow_any_host: true", ram, absent(", size: 64KiB")))
+	pending(0)
+	l.apply(listenAny, sub("allow_any_host: true", ram))
+	pending(0)
+	l.apply(listenAny, sub("allow_any_host: true", ram, absent("3")))
+	pending(1)
+	l.apply(listenAny, sub("allow_any_host: true", ram))
+	pending(0)
+}
+
+// TestApplyAtOnce: changes at the same time, and a stop, wait for each other.
+func TestApplyAtOnce(t *testing.T) {
+	l := newLive(t, listenAny, sub("allow_any_host: true", "{nsid: 1, backend: ram, size: 1MiB}"))
+	var wg sync.WaitGroup
+	for i := range 4 {
+		c := l.parse(listenAny, sub("allow_any_host: true", "{nsid: 1, backend: ram, size: 1MiB}",
+			fmt.Sprintf("{nsid: %d, backend: ram, size: 1MiB}", i+2)))
+		wg.Go(func() {
+			for {
+				if _, err := l.s.Apply(c); err != nil {
+					if !errors.Is(err, errStopped) {
+						t.Error(err)
+					}
+					return
+				}
+			}
+		})
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	if err := l.s.Stop(ctx); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+}
+
+// TestFileKeys: each key outside of lists that needs no restart can be changed.
+func TestFileKeys(t *testing.T) {
+	for _, s := range config.Sections(backends) {
+		if strings.Contains(s.Path, "[]") || s.Restart {
+			continue
+		}
+		for _, k := range s.Keys {
+			name := strings.TrimPrefix(s.Path+"."+k.Name, ".")
+			if _, ok := fileKeys[name]; !ok && !k.Restart {
+				t.Errorf("%s cannot be changed", name)
+			}
+		}
+	}
+}

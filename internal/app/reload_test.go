@@ -1,0 +1,79 @@
+package app
+
+import (
+	"context"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// TestHangup: SIGHUP applies the file. If that is broken (C11) nothing changes and the log says
+// why; in any case hosts that are connected stay so.
+func TestHangup(t *testing.T) {
+	file := writeConfig(t, validFile)
+	load := func() (*config.Config, error) { return config.Load(file, nil, backends) }
+	c, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := new(testutil.Log)
+	s := newServer(t, Options{Config: c, Log: log.Logger(), Load: load})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	transport := host.TCP{Addr: s.Addrs()[0].AddrPort}
+	before, err := host.Connect(ctx, transport, hostOptions(testNQN))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer before.Close()
+	signals, ended := make(chan os.Signal), make(chan error, 1)
+	go func() {
+		p := &program{server: s, log: log.Logger(), out: io.Discard}
+		ended <- p.run(signals, nil, nil)
+	}()
+	hangup := func(text, done string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		signals <- syscall.SIGHUP
+		for !strings.Contains(log.String(), done) {
+			select {
+			case err := <-ended:
+				t.Fatalf("the program ended: %v", err)
+			case <-ctx.Done():
+				t.Fatalf("%q is not in the log:\n%s", done, log)
+			case <-time.After(time.Millisecond):
+			}
+		}
+		if err := before.Err(); err != nil {
+			t.Errorf("a host lost its connection: %v", err)
+		}
+		writeAndRead(t, transport)
+	}
+	hangup("subsystems: [\n", "the configuration was not changed")
+	const more = testNQN + "-more"
+	hangup(strings.Replace(validFile, "reactors:", `  - nqn: `+more+`
+    allow_any_host: true
+    namespaces: [{nsid: 1, backend: ram, size: 16MiB}]
+reactors:`, 1), "the configuration was applied")
+	c2, err := host.Connect(ctx, transport, hostOptions(more))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c2.Close()
+	signals <- syscall.SIGTERM
+	if err := <-ended; err != nil {
+		t.Errorf("after SIGTERM: %v", err)
+	}
+}

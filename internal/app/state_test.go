@@ -1,0 +1,81 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+func TestState(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "new", "state")
+	load := func() *state {
+		t.Helper()
+		s, err := loadState(file, quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	ports := func(s *state, want map[string]uint16) {
+		t.Helper()
+		var names []string
+		for name := range want {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		got := s.ports(names)
+		for name, id := range want {
+			if got[name] != id {
+				t.Errorf("port ID of %s is %d, want %d", name, got[name], id)
+			}
+		}
+	}
+	s := load()
+	ports(s, map[string]uint16{"a": 1, "b": 2, "c": 3})
+	ports(s, map[string]uint16{"c": 3})
+	ports(load(), map[string]uint16{"b": 2, "d": 4})
+	first := load().generation()
+	if next := load().generation(); first != 1 || next <= first+1000 {
+		t.Errorf("first generation %d, %d after a restart", first, next)
+	}
+	list, err := os.ReadDir(filepath.Dir(file))
+	if err != nil || len(list) != 1 {
+		t.Errorf("files left: %v, %v", list, err)
+	}
+}
+
+// TestBrokenState: a file with other content is an error that names it. One that cannot be written
+// is logged, and the target goes on.
+func TestBrokenState(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state")
+	for _, text := range []string{"", "{", "[]", `{"version": 2, "generation": 1}`, `{"version":1}`} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := loadState(file, quiet()); err == nil || !strings.Contains(err.Error(), file) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	log := new(testutil.Log)
+	s := &state{file: filepath.Join(file, "below"), log: log.Logger()}
+	if ids := s.ports([]string{"a", "b"}); ids["b"] != 2 ||
+		!strings.Contains(log.String(), "state file cannot be written") {
+		t.Errorf("port IDs %v; the log:\n%s", ids, log)
+	}
+}
+
+// TestManyPorts: listeners that come and go do not make the file grow without end.
+func TestManyPorts(t *testing.T) {
+	s, _ := loadState("", quiet())
+	for i := range 2 * mostPorts {
+		s.ports([]string{"kept", strconv.Itoa(i)})
+	}
+	if ids := s.ports([]string{"kept"}); ids["kept"] != 1 || len(s.data.Ports) > mostPorts {
+		t.Errorf("%d ports, the one that was kept is %d", len(s.data.Ports), ids["kept"])
+	}
+}
