@@ -1,0 +1,312 @@
+package live
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+func TestMain(m *testing.M) { testutil.Main(m) }
+
+const answerLimit = 30 * time.Second
+
+// env is two targets: one that is changed while it runs, and one that is started anew with each
+// configuration. They differ in their addresses and the directory of their files.
+type env struct {
+	t      *testing.T
+	fabric *verbstest.Fabric
+	port   int
+	live   *place
+	fresh  *place
+}
+
+// place is where a target is.
+type place struct {
+	*env
+	name, tcp, rdma, dir string
+	server               *app.Server
+	log                  *testutil.Log
+}
+
+func newEnv(t *testing.T) *env {
+	e := &env{t: t, fabric: verbstest.New(verbstest.Options{}), port: freePort(t)}
+	t.Cleanup(e.fabric.Close)
+	e.live = &place{env: e, name: "live", tcp: "127.0.2.", rdma: "10.0.2.", dir: t.TempDir()}
+	e.fresh = &place{env: e, name: "fresh", tcp: "127.0.3.", rdma: "10.0.3.", dir: t.TempDir()}
+	for _, p := range []*place{e.live, e.fresh} {
+		e.fabric.AddHost(p.name, verbstest.RoCE("dev0", netip.MustParseAddr(p.rdma+"2"),
+			netip.MustParseAddr(p.rdma+"3")))
+		p.stamp()
+	}
+	e.fabric.AddHost("host", verbstest.RoCE("dev0", netip.MustParseAddr("10.0.0.1")))
+	return e
+}
+
+// freePort returns a port that nothing listens on at the addresses of this test.
+func freePort(t *testing.T) int {
+	for port := 20000 + os.Getpid()%10000; ; port++ {
+		l, err := listen(fmt.Sprintf("127.0.2.1:%d", port))
+		if err == nil {
+			_ = l.Close()
+			return port
+		}
+		if port > 60000 {
+			t.Fatal(err)
+		}
+	}
+}
+
+// stamp creates the files, each with its name in the first block.
+func (p *place) stamp() {
+	for i := range files {
+		name := fmt.Sprint("f", i)
+		content := make([]byte, 256<<10)
+		copy(content, name)
+		p.must(os.WriteFile(filepath.Join(p.dir, name), content, 0o600))
+	}
+}
+
+func (e *env) must(err error) {
+	e.t.Helper()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (p *place) text(m *model) []byte { return []byte(m.text(p.dir, p.tcp, p.rdma, p.port)) }
+
+func (p *place) stateFile() string { return filepath.Join(p.dir, "state") }
+
+func (p *place) start(m *model) {
+	p.t.Helper()
+	c, err := app.Parse(p.name, p.text(m), nil)
+	p.must(err)
+	p.log = new(testutil.Log)
+	p.log.Limit(1 << 20)
+	p.server = app.NewServer(app.Options{
+		Config: c, Log: p.log.Logger(), Version: "live", Verbs: p.fabric.Provider(p.name),
+		StateFile: p.stateFile(),
+		Failed:    func(err error) { p.t.Errorf("a reactor has failed: %v", err) },
+	})
+	p.must(p.server.Start())
+}
+
+func (p *place) stop() {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	defer cancel()
+	p.must(p.server.Stop(ctx))
+}
+
+// transport reaches the target at a listener of the model.
+func (p *place) transport(name string) host.Transport {
+	kind, last, _ := strings.Cut(name, " ")
+	if kind == "rdma" {
+		return host.RDMA{
+			Provider: p.fabric.Provider("host"),
+			Addr:     netip.AddrPortFrom(netip.MustParseAddr(p.rdma+last), uint16(p.port)),
+		}
+	}
+	return host.TCP{Addr: netip.AddrPortFrom(netip.MustParseAddr(p.tcp+last), uint16(p.port))}
+}
+
+// count returns how many configurations TestChain applies: NVMF_LIVE_CONFIGS, or 60.
+func count(t *testing.T) int {
+	s := os.Getenv("NVMF_LIVE_CONFIGS")
+	if s == "" {
+		return 60
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestChain applies random configurations one after another, and compares what hosts see with what
+// they see of a target that was started with the same configuration. Beside it a host works on a
+// namespace that no change touches. NVMF_LIVE_SEED repeats a run.
+func TestChain(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("NVMF_LIVE_SEED"); s != "" {
+		var err error
+		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("NVMF_LIVE_SEED=%d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	e := newEnv(t)
+	file, runs := newModel(), newModel()
+	e.live.start(file)
+	defer e.live.stop()
+	w := startWorker(e.live)
+	defer w.stop()
+	changes := 0
+	for i := range count(t) {
+		next := file.clone()
+		next.change(rng)
+		if rng.IntN(10) == 0 {
+			e.live.refuses(next, rng)
+			continue
+		}
+		c, err := app.Parse("live", e.live.text(next), nil)
+		e.must(err)
+		planned, _ := e.live.server.Plan(c)
+		done, err := e.live.server.Apply(c)
+		if err != nil || len(done) != len(planned) {
+			t.Fatalf("configuration %d: %d changes, %d planned, %v\n%s", i, len(done),
+				len(planned), err, e.live.text(next))
+		}
+		changes += len(done)
+		file, runs = next, next.after(runs)
+		e.compare(i, runs)
+		w.check()
+	}
+	t.Logf("%d changes, %d commands beside them", changes, w.commands.Load())
+}
+
+// refuses applies a configuration that cannot be applied, after which nothing has changed.
+func (p *place) refuses(m *model, rng *rand.Rand) {
+	before, _ := p.server.Plan(p.parse(m))
+	text := string(p.text(m))
+	bad := strings.Replace(text, anchorNQN+"\n", anchorNQN+"2\n    allow_any_host: true\n"+
+		"    namespaces: [{nsid: 1, backend: file, path: "+pick(rng, "/dev/null", "/proc/self/mem",
+		p.dir, filepath.Join(p.dir, "f0", "below"))+", size: 1MiB}]\n  - nqn: "+anchorNQN+"\n", 1)
+	c, err := app.Parse(p.name, []byte(bad), nil)
+	p.must(err)
+	if done, err := p.server.Apply(c); err == nil {
+		p.t.Fatalf("%v applied:\n%s", done, bad)
+	}
+	if after, _ := p.server.Plan(p.parse(m)); fmt.Sprint(after) != fmt.Sprint(before) {
+		p.t.Fatalf("%v after a configuration that failed, %v before", after, before)
+	}
+}
+
+// compare starts a target with the configuration that runs, and compares what hosts see of both.
+func (e *env) compare(i int, runs *model) {
+	e.t.Helper()
+	state, err := os.ReadFile(e.live.stateFile())
+	e.must(err)
+	e.must(os.WriteFile(e.fresh.stateFile(), e.fresh.like(state), 0o600))
+	e.fresh.start(runs)
+	defer e.fresh.stop()
+	for h := range allHosts {
+		live := strings.Split(e.live.seenBy(h, runs), "\n")
+		fresh := strings.Split(e.fresh.seenBy(h, runs), "\n")
+		for j := range max(len(live), len(fresh)) {
+			if l, f := line(live, j), line(fresh, j); l != f {
+				e.t.Fatalf("configuration %d: host %d sees\n%s\nand of a target that was started "+
+					"with it\n%s\n%s\nthe log:\n%s", i, h, l, f, e.live.text(runs), e.live.log)
+			}
+		}
+	}
+}
+
+func line(list []string, i int) string {
+	if i < len(list) {
+		return list[i]
+	}
+	return "nothing"
+}
+
+// like replaces the addresses of the other target by those of p.
+func (p *place) like(b []byte) []byte {
+	b = bytes.ReplaceAll(b, []byte(p.live.tcp), []byte(p.tcp))
+	return bytes.ReplaceAll(b, []byte(p.live.rdma), []byte(p.rdma))
+}
+
+// seenBy is what a host sees of a target, without what differs from start to start.
+func (p *place) seenBy(h int, m *model) string {
+	var b strings.Builder
+	o := host.Options{HostNQN: hostNQN(h), HostID: [16]byte{byte(h + 1)}, Timeout: answerLimit}
+	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	defer cancel()
+	for _, name := range []string{"tcp 1", "tcp 2", "tcp 3", "rdma 2", "rdma 3"} {
+		if _, ok := m.listeners[name]; !ok && name != "tcp 1" {
+			if c, err := host.Dial(ctx, p.transport(name), o); err == nil {
+				c.Close()
+				fmt.Fprintf(&b, "%s accepts connections\n", name)
+			}
+			continue
+		}
+		o.SubNQN = nvme.DiscoveryNQN
+		c, err := host.Connect(ctx, p.transport(name), o)
+		p.must(err)
+		_, list, err := c.Discover(ctx)
+		p.must(err)
+		c.Close()
+		fmt.Fprintln(&b, name)
+		for _, d := range list {
+			addr := string(bytes.TrimRight(d.TRADDR[:], " \x00"))
+			addr = strings.Replace(strings.Replace(addr, p.tcp, "TCP", 1), p.rdma, "RDMA", 1)
+			d.TRADDR = [len(d.TRADDR)]byte{}
+			fmt.Fprintf(&b, "  %s %x\n", addr, nvme.Append(nil, d))
+		}
+	}
+	for i := -1; i < subs; i++ {
+		if o.SubNQN = anchorNQN; i >= 0 {
+			o.SubNQN = fmt.Sprint(nqnPrefix, i)
+		}
+		p.subsystem(ctx, &b, o, m)
+	}
+	return b.String()
+}
+
+func (p *place) subsystem(ctx context.Context, b *strings.Builder, o host.Options,
+	m *model,
+) {
+	c, err := host.Connect(ctx, p.transport("tcp 1"), o)
+	var refused *host.ConnectError
+	if errors.As(err, &refused) {
+		fmt.Fprintf(b, "%s: %v\n", o.SubNQN, refused)
+		return
+	}
+	p.must(err)
+	defer c.Close()
+	id, err := c.Identify(ctx, nvme.CNSController, 0, 0)
+	p.must(err)
+	cntlid := id[78:80] // Base section 5.1.13.2.1
+	clear(cntlid)
+	queues, err := c.SetQueueCount(ctx, 200)
+	p.must(err)
+	if s := m.subsystems[o.SubNQN]; s != nil && s.keys == "cntlid_min: 100" && c.CNTLID() < 100 {
+		fmt.Fprintf(b, "%s: CNTLID %d\n", o.SubNQN, c.CNTLID())
+	}
+	fmt.Fprintf(b, "%s: CAP %x, %d queues\n  %x\n", o.SubNQN, c.CAP(), queues, id)
+	nsids, err := c.ActiveNamespaces(ctx)
+	p.must(err)
+	q, err := c.OpenQueue(ctx, 1, 32)
+	p.must(err)
+	defer q.Close()
+	buf, err := c.Map(4096)
+	p.must(err)
+	for _, nsid := range nsids {
+		ns, err := c.Identify(ctx, nvme.CNSNamespace, nsid, 0)
+		p.must(err)
+		ids, err := c.Identify(ctx, nvme.CNSDescriptors, nsid, 0)
+		p.must(err)
+		clear(buf)
+		var read error
+		if o.SubNQN != anchorNQN { // that is written all the time
+			read = q.Read(ctx, nsid, 0, 1, buf[:512])
+		}
+		fmt.Fprintf(b, "  %d: %x %x, first block %q, %v\n", nsid, bytes.TrimRight(ns, "\x00"),
+			bytes.TrimRight(ids, "\x00"), bytes.TrimRight(buf[:512], "\x00"), read)
+	}
+}

@@ -1,0 +1,238 @@
+package live
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+)
+
+// model is a configuration that changes at random. Everything in it has a name that stays.
+type model struct {
+	listeners  map[string]string // by "transport address", its other keys
+	subsystems map[string]*subsystem
+	level      string
+}
+
+type subsystem struct {
+	anyHost    bool
+	hosts      []string // sorted
+	keys       string   // further keys
+	namespaces map[int]namespace
+}
+
+type namespace struct {
+	storage string // the keys of its storage, with %DIR% for the directory of files
+	keys    string
+}
+
+// volatile says that the content ends with the target, so the storage stays until then.
+func (n namespace) volatile() bool { return strings.Contains(n.storage, "backend: ram") }
+
+const (
+	nqnPrefix = "nqn.2026-11.io.nvmf-target:live-"
+	anchorNQN = nqnPrefix + "anchor"
+	allHosts  = 4
+	subs      = 4
+	nsids     = 4
+	files     = 6
+)
+
+func hostNQN(i int) string { return fmt.Sprintf("nqn.2026-11.io.nvmf-target:host-%d", i) }
+
+// anchorText is what no change touches.
+const anchorText = `  - nqn: ` + anchorNQN + `
+    allow_any_host: true
+    namespaces: [{nsid: 1, backend: file, path: %DIR%/anchor, size: 1MiB, preallocate: full}]
+`
+
+func newModel() *model {
+	return &model{
+		listeners: map[string]string{}, subsystems: map[string]*subsystem{}, level: "info",
+	}
+}
+
+func (m *model) clone() *model {
+	c := newModel()
+	c.listeners, c.level = maps.Clone(m.listeners), m.level
+	for nqn, s := range m.subsystems {
+		t := *s
+		t.hosts, t.namespaces = slices.Clone(s.hosts), maps.Clone(s.namespaces)
+		c.subsystems[nqn] = &t
+	}
+	return c
+}
+
+// after returns what runs when m has been applied to a target that runs old: storage whose content
+// would be lost waits for a restart.
+func (m *model) after(old *model) *model {
+	m = m.clone()
+	for nqn, s := range m.subsystems {
+		for nsid, n := range s.namespaces {
+			if was := old.subsystems[nqn]; was != nil && was.namespaces[nsid].volatile() {
+				n.storage = was.namespaces[nsid].storage
+				n.keys = strings.ReplaceAll(n.keys, "io_timeout: 5s", "") // it never waits
+				s.namespaces[nsid] = n
+			}
+		}
+	}
+	return m
+}
+
+// change makes some random changes.
+func (m *model) change(rng *rand.Rand) {
+	for range 1 + rng.IntN(4) {
+		switch rng.IntN(8) {
+		case 0:
+			m.changeListener(rng)
+		case 1:
+			m.changeSubsystems(rng)
+		case 2:
+			m.level = []string{"info", "debug", "warn"}[rng.IntN(3)]
+		case 3, 4:
+			if s := m.anySubsystem(rng); s != nil {
+				s.changeHosts(rng)
+				s.keys = pick(rng, "", "serial: S1", "model: other", "cntlid_min: 100",
+					"max_io_queues: 4", "max_transfer: 256KiB")
+			}
+		default:
+			if s := m.anySubsystem(rng); s != nil {
+				m.changeNamespaces(rng, s)
+			}
+		}
+	}
+}
+
+func pick(rng *rand.Rand, words ...string) string { return words[rng.IntN(len(words))] }
+
+func (m *model) changeListener(rng *rand.Rand) {
+	name := pick(rng, "tcp 2", "tcp 3", "rdma 2", "rdma 3")
+	if _, ok := m.listeners[name]; ok && rng.IntN(2) == 0 {
+		delete(m.listeners, name)
+		return
+	}
+	m.listeners[name] = pick(rng, "", "on_unavailable: fail")
+	if strings.HasPrefix(name, "rdma") {
+		m.listeners[name] = pick(rng, "", "tos: 104")
+	}
+}
+
+func (m *model) changeSubsystems(rng *rand.Rand) {
+	nqn := fmt.Sprint(nqnPrefix, rng.IntN(subs))
+	if m.subsystems[nqn] != nil {
+		delete(m.subsystems, nqn)
+		return
+	}
+	s := &subsystem{anyHost: true, namespaces: map[int]namespace{}}
+	s.changeHosts(rng)
+	m.subsystems[nqn] = s
+	m.changeNamespaces(rng, s)
+}
+
+func (m *model) anySubsystem(rng *rand.Rand) *subsystem {
+	names := slices.Sorted(maps.Keys(m.subsystems))
+	if len(names) == 0 {
+		return nil
+	}
+	return m.subsystems[names[rng.IntN(len(names))]]
+}
+
+func (s *subsystem) changeHosts(rng *rand.Rand) {
+	s.anyHost, s.hosts = rng.IntN(3) == 0, nil
+	for i := range allHosts - 1 { // the last is a stranger
+		if !s.anyHost && rng.IntN(2) == 0 {
+			s.hosts = append(s.hosts, hostNQN(i))
+		}
+	}
+	s.anyHost = len(s.hosts) == 0
+}
+
+func (m *model) changeNamespaces(rng *rand.Rand, s *subsystem) {
+	nsid := 1 + rng.IntN(nsids)
+	n, exists := s.namespaces[nsid]
+	switch {
+	case exists && len(s.namespaces) > 1 && rng.IntN(3) == 0:
+		delete(s.namespaces, nsid)
+		return
+	case !exists || rng.IntN(2) == 0:
+		n.storage = m.storage(rng)
+	}
+	n.keys = pick(rng, "", "read_only: true", "uuid: 11111111-2222-4333-8444-00000000000"+
+		fmt.Sprint(nsid))
+	if strings.Contains(n.storage, "file") && rng.IntN(2) == 0 {
+		n.keys = "io_timeout: 5s"
+	}
+	if strings.Contains(n.keys, "uuid") { // unique in the file
+		for nqn := range m.subsystems {
+			if m.subsystems[nqn] == s {
+				n.keys = strings.Replace(n.keys, "11111111", "1111111"+nqn[len(nqn)-1:], 1)
+			}
+		}
+	}
+	s.namespaces[nsid] = n
+}
+
+// storage is storage that no namespace has. A file may come from one that loses it.
+func (m *model) storage(rng *rand.Rand) string {
+	switch rng.IntN(4) {
+	case 0:
+		return "backend: ram, size: " + pick(rng, "64KiB", "128KiB")
+	case 1:
+		return `backend: "null", size: ` + pick(rng, "1MiB", "2MiB")
+	}
+	used := m.text("%DIR%", "", "", 0)
+	for {
+		file := fmt.Sprintf("path: %%DIR%%/f%d,", rng.IntN(files))
+		if strings.Contains(used, file) {
+			if strings.Count(used, "path: %DIR%/f") == files {
+				return "backend: ram, size: 64KiB"
+			}
+			continue
+		}
+		storage := "backend: file, " + file + " size: 256KiB"
+		if rng.IntN(3) == 0 {
+			storage = "backend: limit, iops: 100000, of: {" + storage + "}"
+		}
+		return storage
+	}
+}
+
+// text is the configuration file. Addresses begin with tcp or rdma.
+func (m *model) text(dir, tcp, rdma string, port int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "log: {level: %s}\nreactors: {count: 1, memory: 8MiB}\n", m.level)
+	fmt.Fprintf(&b, "listeners:\n  - {transport: tcp, address: %s1, port: %d}\n", tcp, port)
+	for _, name := range slices.Sorted(maps.Keys(m.listeners)) {
+		transport, last, _ := strings.Cut(name, " ")
+		address := map[string]string{"tcp": tcp, "rdma": rdma}[transport] + last
+		fmt.Fprintf(&b, "  - {transport: %s, address: %s, port: %d%s}\n", transport, address, port,
+			more(m.listeners[name]))
+	}
+	b.WriteString("subsystems:\n" + anchorText)
+	for _, nqn := range slices.Sorted(maps.Keys(m.subsystems)) {
+		s := m.subsystems[nqn]
+		fmt.Fprintf(&b, "  - nqn: %s\n", nqn)
+		if s.anyHost {
+			b.WriteString("    allow_any_host: true\n")
+		} else {
+			fmt.Fprintf(&b, "    hosts: [%s]\n", strings.Join(s.hosts, ", "))
+		}
+		if s.keys != "" {
+			fmt.Fprintf(&b, "    %s\n", s.keys)
+		}
+		b.WriteString("    namespaces:\n")
+		for _, nsid := range slices.Sorted(maps.Keys(s.namespaces)) {
+			n := s.namespaces[nsid]
+			fmt.Fprintf(&b, "      - {nsid: %d, %s%s}\n", nsid, n.storage, more(n.keys))
+		}
+	}
+	return strings.ReplaceAll(b.String(), "%DIR%", dir)
+}
+
+func more(keys string) string {
+	if keys == "" {
+		return ""
+	}
+	return ", " + keys
+}
