@@ -14,7 +14,7 @@ test: ## run everything, of long matrices of the lab a sample: about 40 minutes
 	scripts/test.sh all
 unit: ## run everything except the lab: about 15 minutes
 	scripts/test.sh unit
-soak: ## run the lab and tests/isolation in full, and longer fuzzing: about two hours
+soak: ## run the lab, tests/isolation and tests/live in full, and longer fuzzing: about three hours
 	scripts/test.sh soak
 lint: ## run go vet, golangci-lint and shellcheck
 	scripts/deps.sh unit

@@ -1,8 +1,8 @@
 #!/bin/bash
 # test.sh [all|unit|soak]: runs every check, those that fail soonest first and the lab last. "unit"
 # leaves the lab out. "soak" fuzzes ten times longer, runs tests/isolation for an hour with its
-# strict bound, and the long matrices of the lab in full, of which "all" has a sample
-# (tests/lab/README.md). Every step runs, whatever failed before. At the end come the skipped tests
+# strict bound, tests/live with 2000 configurations, and the long matrices of the lab in full, of
+# which "all" has a sample (tests/lab/README.md). Every step runs, whatever failed before. At the end come the skipped tests
 # with their reasons, and the number of tests and steps. NVMF_TEST_LOG keeps the output of every
 # step in a directory; otherwise only that of failures is shown.
 set -uo pipefail
@@ -61,11 +61,13 @@ steps=(
 lab="go test -v -tags lab -count=1 ./tests/lab -timeout"
 isolation="env NVMF_ISOLATION_SOAK=1 NVMF_ISOLATION_SECONDS=1800 \
 go test -v -count=1 -timeout 3h ./tests/isolation"
+live="env NVMF_LIVE_CONFIGS=2000 go test -v -count=1 -timeout 3h ./tests/live"
 case $what in
   all) steps+=("1600|lab|$lab 80m") ;;
   soak) steps=(
     "600|longer fuzzing|fuzz_all"
     "3600|isolation, all culprits at once for half an hour|$isolation"
+    "1200|2000 changes of the configuration|$live"
     "2000|lab in full|env NVMF_LAB_SOAK=1 $lab 4h"
   ) ;;
 esac
