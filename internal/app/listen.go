@@ -30,7 +30,6 @@ type listeners struct {
 
 	mu   sync.Mutex
 	list map[string]*listener // by name
-	wg   sync.WaitGroup
 }
 
 // listener is a configured listener. Its port ID is that of the discovery log.
