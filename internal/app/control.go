@@ -63,6 +63,12 @@ func (s *Server) controlSource() control.Source {
 		},
 		Reload:     func(context.Context) (control.Plan, error) { return plan(s.Reload()) },
 		Disconnect: s.target.DisconnectHost,
+		Pause: func(id control.NamespaceID, pause bool) error {
+			if pause {
+				return s.target.PauseNamespace(id.Subsystem, id.NSID)
+			}
+			return s.target.ResumeNamespace(id.Subsystem, id.NSID)
+		},
 	}
 }
 
@@ -176,6 +182,8 @@ func (s *Server) namespaceStates() (list []control.Namespace) {
 // describe fills in what is known of a namespace that is served.
 func describe(out *control.Namespace, st *target.NamespaceStats) {
 	switch {
+	case st.Paused:
+		out.State = "paused"
 	case !st.Ready:
 		out.State = "not ready"
 	case st.Degraded:

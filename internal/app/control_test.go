@@ -80,6 +80,17 @@ func TestControl(t *testing.T) {
 		namespaces[0].SizeBytes != 16<<20 || namespaces[0].Backend != "ram" {
 		t.Errorf("namespaces %+v, %v", namespaces, err)
 	}
+	id := control.NamespaceID{Subsystem: testNQN, NSID: 1}
+	if n, err := c.Pause(ctx, id); err != nil || n.State != "paused" {
+		t.Errorf("paused: %+v, %v", n, err)
+	}
+	if n, err := c.Resume(ctx, id); err != nil || n.State != "ready" {
+		t.Errorf("resumed: %+v, %v", n, err)
+	}
+	id.NSID = 2
+	if _, err := c.Pause(ctx, id); err == nil || !strings.Contains(err.Error(), "no namespace 2") {
+		t.Errorf("an unknown namespace: %v", err)
+	}
 	status, err := c.Status(ctx)
 	if err != nil || status.Version != "test" || status.Listeners != 1 ||
 		status.WaitingListeners != 1 || status.Controllers != 1 || status.Namespaces != 1 {

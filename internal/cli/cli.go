@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,7 +48,7 @@ func Commands() []*cobra.Command {
 			func(ctx context.Context, c *control.Client, _ []string) (control.Plan, error) {
 				return c.Reload(ctx)
 			}, reloaded),
-		disconnectCommand(),
+		disconnectCommand(), namespaceCommand(),
 		manCommand(),
 	}
 }
@@ -161,6 +162,33 @@ func disconnectCommand() *cobra.Command {
 	cmd.Long = "End the associations of a host with all subsystems, or with one. A host that is " +
 		"still allowed connects again: delete it from the configuration first and reload."
 	return cmd
+}
+
+func namespaceCommand() *cobra.Command {
+	pause := namespaceChange("pause", "Make the commands for a namespace wait",
+		(*control.Client).Pause)
+	pause.Long = "Make the commands for a namespace wait, for instance while its storage is " +
+		"copied: it has nothing to do when this command returns. What waits longer than " +
+		"io_timeout is given up, and hosts try it again."
+	cmd := &cobra.Command{Use: "namespace", Short: "Pause and resume a namespace"}
+	cmd.AddCommand(pause, namespaceChange("resume", "End a pause", (*control.Client).Resume))
+	return cmd
+}
+
+func namespaceChange(verb, short string,
+	do func(*control.Client, context.Context, control.NamespaceID) (control.Namespace, error),
+) *cobra.Command {
+	return command(verb+" SUBSYSTEM_NQN NSID", short, cobra.ExactArgs(2),
+		func(ctx context.Context, c *control.Client, args []string) (control.Namespace, error) {
+			nsid, err := strconv.ParseUint(args[1], 10, 32)
+			if err != nil {
+				return control.Namespace{}, fmt.Errorf("NSID is a number, not %q", args[1])
+			}
+			return do(c, ctx, control.NamespaceID{Subsystem: args[0], NSID: uint32(nsid)})
+		},
+		func(t *table, n control.Namespace) {
+			t.line(fmt.Sprintf("namespace %d of %s is %s", n.NSID, n.Subsystem, n.State))
+		})
 }
 
 func eventsCommand() *cobra.Command {

@@ -117,6 +117,7 @@ func source() control.Source {
 				Changes: []control.Change{{Text: "add listener tcp 10.0.0.2:4420"}},
 			}, nil
 		},
+		Pause: func(control.NamespaceID, bool) error { return nil },
 		Disconnect: func(host, subsystem string) int {
 			if host != testHost || subsystem != "" {
 				return 0
@@ -157,6 +158,7 @@ func TestText(t *testing.T) {
 	for _, line := range []string{
 		"status", "listeners", "subsystems", "namespaces", "hosts", "connections", "refusals",
 		"events", "plan", "reload", "disconnect " + testHost, "disconnect " + testHost + " x",
+		"namespace pause nqn.2026-11.io.nvmf-target:disk0 1",
 	} {
 		out, err := run(t, append(strings.Fields(line), "--socket", socket)...)
 		if line == "plan" && errors.Is(err, ErrChanges) {

@@ -72,7 +72,7 @@ type Namespace struct {
 	// NSID identifies it there.
 	NSID uint32 `json:"nsid"`
 	// State is ready, not ready (its storage does not answer), degraded (accepted writes may be
-	// lost) or pending (its storage is not there).
+	// lost), paused (commands wait) or pending (its storage is not there).
 	State string `json:"state"`
 	// Backend is the kind of its storage, Path where that is.
 	Backend string `json:"backend"`
@@ -214,6 +214,14 @@ type Disconnect struct {
 type Disconnected struct {
 	// Controllers is the number of associations that were ended.
 	Controllers int `json:"controllers"`
+}
+
+// NamespaceID says which namespace is meant.
+type NamespaceID struct {
+	// Subsystem is the NQN of its subsystem.
+	Subsystem string `json:"subsystem"`
+	// NSID identifies it there.
+	NSID uint32 `json:"nsid"`
 }
 
 // Problem is an error (RFC 9457).

@@ -81,6 +81,16 @@ func (c *Client) Disconnect(ctx context.Context, d Disconnect) (Disconnected, er
 	return call[Disconnected](ctx, c, "POST /v1/hosts/disconnect", d)
 }
 
+// Pause makes the commands for a namespace wait until Resume.
+func (c *Client) Pause(ctx context.Context, id NamespaceID) (Namespace, error) {
+	return call[Namespace](ctx, c, "POST /v1/namespaces/pause", id)
+}
+
+// Resume ends a pause.
+func (c *Client) Resume(ctx context.Context, id NamespaceID) (Namespace, error) {
+	return call[Namespace](ctx, c, "POST /v1/namespaces/resume", id)
+}
+
 // Events asks for the events that are known.
 func (c *Client) Events(ctx context.Context) ([]Event, error) {
 	return call[[]Event](ctx, c, "GET /v1/events", nil)

@@ -18,6 +18,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -55,6 +56,8 @@ type Source struct {
 	Plan, Reload func(context.Context) (Plan, error)
 	// Disconnect returns how many associations of the host it has ended; subsystem "" is all.
 	Disconnect func(host, subsystem string) int
+	// Pause makes the commands for a namespace wait, or ends that.
+	Pause func(id NamespaceID, pause bool) error
 }
 
 // The limits for clients: more is cut off, refused, or waits.
@@ -187,6 +190,18 @@ func (s *Server) routes() []route {
 			Disconnect{},
 			Disconnected{},
 			s.disconnect,
+		},
+		{
+			"POST /v1/namespaces/pause", "Make the commands for a namespace wait",
+			NamespaceID{},
+			Namespace{},
+			s.pause(true),
+		},
+		{
+			"POST /v1/namespaces/resume", "End a pause of a namespace",
+			NamespaceID{},
+			Namespace{},
+			s.pause(false),
 		},
 	}
 }
@@ -335,4 +350,28 @@ func (s *Server) disconnect(r *http.Request) (any, error) {
 		return nil, p
 	}
 	return Disconnected{s.src.Disconnect(d.Host, d.Subsystem)}, nil
+}
+
+func (s *Server) pause(pause bool) func(*http.Request) (any, error) {
+	return func(r *http.Request) (any, error) {
+		var id NamespaceID
+		if err := read(r, &id); err != nil {
+			return nil, err
+		}
+		same := func(n Namespace) bool { return n.Subsystem == id.Subsystem && n.NSID == id.NSID }
+		if !slices.ContainsFunc(s.src.Namespaces(), same) {
+			p := NewProblem(http.StatusNotFound, fmt.Sprintf("there is no namespace %d of %q",
+				id.NSID, id.Subsystem), "GET /v1/namespaces lists them.")
+			p.Place = "nsid"
+			return nil, p
+		}
+		if err := s.src.Pause(id, pause); err != nil {
+			return nil, NewProblem(http.StatusConflict, err.Error(), "")
+		}
+		list := s.src.Namespaces()
+		if i := slices.IndexFunc(list, same); i >= 0 {
+			return list[i], nil
+		}
+		return Namespace{Subsystem: id.Subsystem, NSID: id.NSID}, nil // it was removed since
+	}
 }
