@@ -1,6 +1,6 @@
-# packaging/ under Debian's systemd: the unit is ready when it serves, without root; it restarts
-# after a crash and when it hangs, and says why it does not start. The udev rule of hosts. The log
-# of the kernel is not checked, since crashes and hangs cause warnings.
+# packaging/ under Debian's systemd: the unit is ready when it serves, without root; it reloads,
+# restarts after a crash and when it hangs, and says why it does not start. The udev rule of hosts.
+# The log of the kernel is not checked, since crashes and hangs cause warnings.
 # variants: rxe
 # init: systemd
 # cpus: 2
@@ -46,6 +46,19 @@ for t in rdma/4420 tcp/4421; do
   fio_on 2 "$TRTYPE-file" --iodepth=8 --bs=64k --size=8M
   [ "$TRTYPE" = tcp ] || host_disconnect
 done
+
+say "a reload"
+C=/etc/nvmf-target/nvmf-target.yaml
+sed -i 's/^ *- {nsid: 1,.*/&\n      - {nsid: 3, backend: ram, size: 32MiB}/' $C
+systemctl reload nvmf-target || { systemctl status nvmf-target --no-pager; fail "no reload"; }
+[ "$(property MainPID)" = "$pid" ] || fail "it was restarted"
+has_third() { nvme list-ns "/dev/$CTRL" | grep -q ':0x3$'; }
+wait_for 5 has_third
+sed 's/allow_any_host/allow_any_hots/' $C >/tmp/broken; cp $C /tmp/good; cat /tmp/broken >$C
+systemctl reload nvmf-target && fail "a broken configuration was reloaded"
+wait_for 10 journal allow_any_hots
+cat /tmp/good >$C
+fio_verify after-reload --iodepth=8 --bs=4k --size=1M
 
 say "a crash"
 kill -KILL "$pid"
