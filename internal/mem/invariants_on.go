@@ -8,7 +8,8 @@ const invariants = true
 // poison overwrites freed memory, so that a use after the free shows.
 func (a *Arena) poison(p, pages int32) {
 	b := a.base[int(p)<<pageShift:][:int(pages)<<pageShift]
-	for i := range b {
-		b[i] = 0xDB
+	b[0] = 0xDB
+	for n := 1; n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
 	}
 }
