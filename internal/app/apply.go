@@ -323,7 +323,8 @@ func (tr *transition) addListener(c config.Change) error {
 func (tr *transition) removeListener(c config.Change) error {
 	l := tr.s.listeners.get(c.Listener)
 	tr.done(func() error {
-		return tr.s.listeners.add(&listener{name: l.name, portID: l.portID, Listener: l.Listener})
+		return tr.s.listeners.restore(
+			&listener{name: l.name, portID: l.portID, Listener: l.Listener})
 	})
 	return tr.s.listeners.remove(l)
 }
@@ -331,8 +332,11 @@ func (tr *transition) removeListener(c config.Change) error {
 func (tr *transition) modifyListener(c config.Change) error {
 	old, l := tr.s.listeners.get(c.Listener), tr.listener(c.Listener)
 	before := old.Listener
-	tr.done(func() error { return tr.s.listeners.modify(old, before) })
-	return tr.s.listeners.modify(old, l.Listener)
+	err := tr.s.listeners.modify(old, l.Listener)
+	if err == nil {
+		tr.done(func() error { return tr.s.listeners.modify(old, before) })
+	}
+	return err
 }
 
 // subsystem returns the configuration of a subsystem, without namespaces.

@@ -30,6 +30,9 @@ type listeners struct {
 
 	mu   sync.Mutex
 	list map[string]*listener // by name
+	// types is the type of service of each listener, by port ID: transports ask for it while they
+	// open one.
+	types map[uint16]uint8
 }
 
 // listener is a configured listener. Its port ID is that of the discovery log.
@@ -58,22 +61,37 @@ func (ls *listeners) add(l *listener) error {
 	case l.Required:
 		return fmt.Errorf("%w (on_unavailable: fail)", err)
 	}
+	ls.await(l, err)
+	return nil
+}
+
+// restore opens a listener that was open before. If that fails it waits in any case.
+func (ls *listeners) restore(l *listener) error {
+	err := ls.tryOnce(l)
+	if err != nil {
+		ls.await(l, err)
+	}
+	return err
+}
+
+// await begins the attempts to open a listener that could not be opened because of err.
+func (ls *listeners) await(l *listener, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.list[l.name], l.err = l, err
 	if errors.Is(err, verbs.ErrNotBuilt) {
 		ls.s.log.Error("listener cannot start and never will", "err", err)
-		return nil
+		return
 	}
 	ls.s.log.Warn("listener cannot start yet, waiting for it", "err", err)
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cancel, l.ended = cancel, make(chan struct{})
 	go ls.waitFor(ctx, l, err)
-	return nil
 }
 
 // tryOnce opens a listener and tells the discovery service.
 func (ls *listeners) tryOnce(l *listener) error {
+	ls.setType(l.portID, l.TOS)
 	open, err := ls.s.listen(l)
 	if err != nil {
 		return err // it names the address and a hint
@@ -109,6 +127,7 @@ func (ls *listeners) remove(l *listener) error {
 	err := ls.close(l)
 	ls.mu.Lock()
 	delete(ls.list, l.name)
+	delete(ls.types, l.portID)
 	ls.mu.Unlock()
 	if l.open == nil {
 		return err
@@ -118,36 +137,69 @@ func (ls *listeners) remove(l *listener) error {
 
 // close ends the attempts to open a listener, or closes it; its connections stay.
 func (ls *listeners) close(l *listener) error {
-	if l.cancel != nil {
-		l.cancel()
-		<-l.ended
-		l.cancel = nil
-	}
+	l.endAttempts()
 	if l.open == nil {
 		return nil
 	}
 	return l.open.Close()
 }
 
-// modify changes what a listener does besides listening at its address.
+// endAttempts ends the attempts to open a listener. The last of them may have opened it.
+func (l *listener) endAttempts() {
+	if l.cancel != nil {
+		l.cancel()
+		<-l.ended
+		l.cancel = nil
+	}
+}
+
+// modify changes what a listener does besides listening at its address. After an error it is as
+// before, or waits.
 func (ls *listeners) modify(l *listener, c config.Listener) error {
+	l.endAttempts()
+	before := l.Listener
 	ls.mu.Lock()
-	again := l.open != nil && l.TOS != c.TOS
 	l.Listener = c
 	ls.mu.Unlock()
-	if !again {
+	switch {
+	case l.open == nil:
+		ls.await(l, l.err)
+		return nil
+	case l.TOS == before.TOS:
 		return nil
 	}
-	// Connections keep their type of service.
 	at := l.open.Addr()
-	if err := l.open.Close(); err != nil {
+	err := l.open.Close()
+	if err == nil {
+		err = ls.reopen(l, at)
+	}
+	if err == nil {
+		return nil
+	}
+	ls.mu.Lock()
+	l.Listener = before
+	ls.mu.Unlock()
+	if again := ls.reopen(l, at); again != nil {
+		ls.mu.Lock()
+		l.open = nil
+		ls.mu.Unlock()
+		err = errors.Join(err, again, ls.s.target.RemovePort(l.portID))
+		ls.await(l, again)
+	}
+	return err
+}
+
+// reopen opens a listener that was closed. Connections keep their type of service.
+func (ls *listeners) reopen(l *listener, at fabric.Addr) error {
+	ls.setType(l.portID, l.TOS)
+	open, err := ls.s.transports[l.Transport].Listen(at, l.portID, ls.s.place)
+	if err != nil {
 		return err
 	}
-	open, err := ls.s.transports[l.Transport].Listen(at, l.portID, ls.s.place)
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l.open = open
-	return err
+	return nil
 }
 
 // get returns the listener with this name, which exists.
@@ -194,12 +246,15 @@ func (ls *listeners) snapshot() (list []listener) {
 
 // tos returns the type of service of the connections of a listener.
 func (ls *listeners) tos(portID uint16) uint8 {
-	for _, l := range ls.all() {
-		if l.portID == portID {
-			return l.TOS
-		}
-	}
-	return 0
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.types[portID]
+}
+
+func (ls *listeners) setType(portID uint16, tos uint8) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.types[portID] = tos
 }
 
 // stop closes the listeners; connections stay.

@@ -110,7 +110,7 @@ func NewServer(opts Options) *Server {
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
 		atStart: opts.Config,
 	}
-	s.listeners = listeners{s: s, list: map[string]*listener{}}
+	s.listeners = listeners{s: s, list: map[string]*listener{}, types: map[uint16]uint8{}}
 	s.namespaces = namespaces{
 		s: s, list: map[config.Object]*served{}, retired: map[*removed]struct{}{},
 		stopped: make(chan struct{}),

@@ -1,0 +1,185 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// listenStack is an RDMA stack whose Listen can fail. It keeps the types of service.
+type listenStack struct {
+	verbs.Provider
+
+	mu       sync.Mutex
+	tos      []uint8
+	failures int // of the next calls
+	onListen func()
+}
+
+type listenCM struct {
+	verbs.CM
+	stack *listenStack
+}
+
+var errListen = errors.New("no listener today")
+
+func (s *listenStack) NewCM() (verbs.CM, error) {
+	cm, err := s.Provider.NewCM()
+	return listenCM{cm, s}, err
+}
+
+func (cm listenCM) Listen(a netip.AddrPort, backlog int, tos uint8) (verbs.ID, error) {
+	s := cm.stack
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.onListen != nil {
+		s.onListen()
+	}
+	if s.failures > 0 {
+		s.failures--
+		return nil, errListen
+	}
+	id, err := cm.CM.Listen(a, backlog, tos)
+	if err == nil {
+		s.tos = append(s.tos, tos)
+	}
+	return id, err
+}
+
+func (s *listenStack) wantTOS(t *testing.T, want ...uint8) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Equal(s.tos, want) {
+		t.Errorf("types of service %v, want %v", s.tos, want)
+	}
+}
+
+func (s *listenStack) fail(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failures = n
+}
+
+func onRDMA(keys string) string {
+	return fmt.Sprintf("{transport: rdma, address: 127.0.0.1, %s}", keys)
+}
+
+// TestTypeOfService: a listener has its type of service from the beginning, and when that changes.
+// If it cannot be opened again it is as before, or waits.
+func TestTypeOfService(t *testing.T) {
+	network := verbstest.New(verbstest.Options{Async: true})
+	t.Cleanup(network.Close)
+	network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.0.1")))
+	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))
+	stack := &listenStack{Provider: network.Provider("target")}
+	up := make(chan fabric.Addr, 1)
+	s := newServer(t, Options{
+		Config: parse(t, onRDMA("tos: 104")), Verbs: stack, Retry: time.Millisecond,
+		ListenerUp: func(a fabric.Addr) { up <- a },
+	})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stack.wantTOS(t, 104)
+	if _, err := s.Apply(parse(t, onRDMA("tos: 32"))); err != nil {
+		t.Fatal(err)
+	}
+	stack.wantTOS(t, 104, 32)
+
+	works := func() {
+		t.Helper()
+		writeAndRead(t, host.RDMA{
+			Provider: network.Provider("host"), Addr: netip.MustParseAddrPort("127.0.0.1:4420"),
+		})
+	}
+	stack.fail(1)
+	if _, err := s.Apply(parse(t, onRDMA("tos: 64"))); !errors.Is(err, errListen) {
+		t.Fatalf("applied: %v", err)
+	}
+	stack.wantTOS(t, 104, 32, 32)
+	works()
+
+	stack.fail(2)
+	if _, err := s.Apply(parse(t, onRDMA("tos: 64"))); !errors.Is(err, errListen) {
+		t.Fatalf("applied: %v", err)
+	}
+	s.listenerStates()
+	waitUp(t, up)
+	stack.wantTOS(t, 104, 32, 32, 32)
+	works()
+	if _, err := s.Apply(parse(t, onRDMA("tos: 64"))); err != nil {
+		t.Fatal(err)
+	}
+	stack.wantTOS(t, 104, 32, 32, 32, 64)
+	works()
+}
+
+// TestRestoredListener: a removed listener that cannot be opened again when the removal is undone
+// waits, whatever on_unavailable says, and is there for the next change.
+func TestRestoredListener(t *testing.T) {
+	network := verbstest.New(verbstest.Options{Async: true})
+	t.Cleanup(network.Close)
+	network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.0.1")))
+	stack := &listenStack{Provider: network.Provider("target")}
+	up := make(chan fabric.Addr, 1)
+	required := anyPort + ", " + onRDMA("on_unavailable: fail")
+	s := newServer(t, Options{
+		Config: parse(t, required), Verbs: stack, Retry: time.Millisecond,
+		ListenerUp: func(a fabric.Addr) { up <- a },
+	})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	taken := listen(t, "127.0.0.1:0").AddrPort().Port()
+	stack.fail(1)
+	_, err := s.Apply(parse(t, fmt.Sprintf("%s, {transport: tcp, address: 127.0.0.1, port: %d, "+
+		"on_unavailable: fail}", anyPort, taken)))
+	if !errors.Is(err, errListen) || !errors.Is(err, unix.EADDRINUSE) {
+		t.Fatalf("applied: %v", err)
+	}
+	waitUp(t, up)
+	if changes, err := s.Apply(parse(t, anyPort)); err != nil || len(changes) != 1 {
+		t.Errorf("%v, %v", changes, err)
+	}
+}
+
+// TestWaitingListenerChanges: a listener can be changed while attempts to open it go on.
+func TestWaitingListenerChanges(t *testing.T) {
+	network := verbstest.New(verbstest.Options{Async: true})
+	t.Cleanup(network.Close)
+	network.AddHost("target")
+	up := make(chan fabric.Addr, 1)
+	stack := &listenStack{Provider: network.Provider("target")}
+	s := newServer(t, Options{
+		Config: parse(t, onRDMA("tos: 32")), Verbs: stack,
+		Retry: time.Millisecond, ListenerUp: func(a fabric.Addr) { up <- a },
+	})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		if _, err := s.Apply(parse(t, onRDMA(fmt.Sprintf("tos: %d", 4*i+4)))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stack.wantTOS(t)
+	network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.0.1")))
+	waitUp(t, up)
+	stack.mu.Lock()
+	defer stack.mu.Unlock()
+	if last := stack.tos[len(stack.tos)-1]; last != 80 {
+		t.Errorf("type of service %d", last)
+	}
+}
