@@ -167,14 +167,7 @@ func (tr *transition) path(o config.Object) string {
 }
 
 // namespace returns a namespace of the new configuration, nil if it has none of this name.
-func (tr *transition) namespace(o config.Object) *namespace {
-	for _, n := range all(tr.next) {
-		if n.name() == o {
-			return n
-		}
-	}
-	return nil
-}
+func (tr *transition) namespace(o config.Object) *namespace { return find(tr.next, o) }
 
 // moveStorage replaces the changes of namespaces that are to have storage which others have now:
 // these must lose it first, and may want theirs in turn. Such a namespace is removed and added.

@@ -105,7 +105,6 @@ func (ls *listeners) tryOnce(l *listener) error {
 
 // waitFor opens l as soon as it can be. An error is logged again only when it changes.
 func (ls *listeners) waitFor(ctx context.Context, l *listener, last error) {
-	defer close(l.ended)
 	changed := func(err error) {
 		ls.mu.Lock()
 		l.err = err
@@ -116,9 +115,14 @@ func (ls *listeners) waitFor(ctx context.Context, l *listener, last error) {
 	if first == 0 {
 		first = retryFirst
 	}
-	if keepTrying(ctx, first, retryMax, last, func() error { return ls.tryOnce(l) }, changed) {
-		ls.s.log.Info("listener is up", "listener", l.addr())
-		ls.s.opts.ListenerUp(l.addr())
+	up := keepTrying(ctx, first, retryMax, last, func() error { return ls.tryOnce(l) }, changed)
+	addr := l.addr()
+	if up {
+		ls.s.log.Info("listener is up", "listener", addr)
+	}
+	close(l.ended)
+	if up { // afterwards: it may wait for a goroutine that changes or removes l
+		ls.s.opts.ListenerUp(addr)
 	}
 }
 

@@ -82,6 +82,16 @@ func all(c *config.Config) (list []*namespace) {
 	return list
 }
 
+// find returns a namespace of the configuration, nil if it has none of this name.
+func find(c *config.Config, name config.Object) *namespace {
+	for _, n := range all(c) {
+		if n.name() == name {
+			return n
+		}
+	}
+	return nil
+}
+
 // name is what the namespace is called in changes of the configuration.
 func (n *namespace) name() config.Object {
 	return config.Object{Kind: config.KindNamespace, NQN: n.nqn, NSID: n.NSID}
@@ -144,7 +154,6 @@ func (ns *namespaces) serve(v *served, dev backend.Device) error {
 
 // waitFor serves a namespace as soon as its storage is there and can be used.
 func (ns *namespaces) waitFor(ctx context.Context, v *served) {
-	defer close(v.ended)
 	first := ns.s.opts.Retry
 	if first == 0 {
 		first = pendingFirst
@@ -152,8 +161,12 @@ func (ns *namespaces) waitFor(ctx context.Context, v *served) {
 	changed := func(err error) {
 		ns.s.log.Warn("namespace is still pending", append(v.attrs(), "err", err)...)
 	}
-	if keepTrying(ctx, first, pendingMost, errAbsent, func() error { return ns.try(v) }, changed) {
+	up := keepTrying(ctx, first, pendingMost, errAbsent, func() error { return ns.try(v) }, changed)
+	if up {
 		ns.s.log.Info("namespace is served now", v.attrs()...)
+	}
+	close(v.ended)
+	if up { // afterwards: it may wait for a goroutine that changes or removes v
 		ns.s.opts.NamespaceUp(v.nqn, v.NSID)
 	}
 }
@@ -166,7 +179,11 @@ func (ns *namespaces) try(v *served) error {
 		return errAbsent
 	}
 	if !ns.s.external {
-		if ps := probeAgain(ns.s.config.Load(), v.namespace); ps.Failed() {
+		c, n := ns.s.current(), v.namespace
+		if now := find(c, v.name()); now != nil {
+			n = now // its key may have changed
+		}
+		if ps := probeAgain(c, n); ps.Failed() {
 			return ps
 		}
 	}

@@ -107,7 +107,7 @@ func probeAgain(c *config.Config, n *namespace) config.Problems {
 	ps, _ := probeStorage(c, n)
 	var known []stack
 	for _, o := range all(c) {
-		if s, ok := stackOf(o); ok && o.key != n.key {
+		if s, ok := stackOf(o); ok && o.name() != n.name() {
 			known = append(known, s)
 		}
 	}

@@ -1,0 +1,113 @@
+package app
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+)
+
+const (
+	inRAM    = "{nsid: 1, backend: ram, size: 1MiB}"
+	inMount  = "{nsid: 2, backend: file, path: %DIR%/mount/disk, size: 64KiB}"
+	anyHosts = "allow_any_host: true"
+)
+
+// pendingLive is a server with a namespace whose storage is in a directory that does not exist.
+func pendingLive(t *testing.T) (l *live, up <-chan uint32) {
+	t.Helper()
+	l = &live{t: t, dir: t.TempDir()}
+	served := make(chan uint32, 1)
+	l.s = newServer(t, Options{
+		Config: l.parse(listenAny, sub(anyHosts, inRAM, inMount)), Retry: time.Millisecond,
+		NamespaceUp: func(_ string, nsid uint32) { served <- nsid },
+	})
+	if err := l.s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return l, served
+}
+
+func (l *live) mkdir(name string) {
+	l.t.Helper()
+	if err := os.Mkdir(filepath.Join(l.dir, name), 0o700); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *live) wantUp(up <-chan uint32) {
+	l.t.Helper()
+	select {
+	case <-up:
+	case <-time.After(testTimeout):
+		l.t.Fatalf("the namespace is not served")
+	}
+}
+
+// TestPendingMoves: a pending namespace that has another place in the file since is served when
+// its storage appears.
+func TestPendingMoves(t *testing.T) {
+	l, up := pendingLive(t)
+	l.apply(listenAny, sub(anyHosts, inMount, inRAM))
+	l.mkdir("mount")
+	l.wantUp(up)
+}
+
+// TestAppearsAtStart: storage may appear before everything else has been started.
+func TestAppearsAtStart(t *testing.T) {
+	network := verbstest.New(verbstest.Options{Async: true})
+	t.Cleanup(network.Close)
+	network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.0.1")))
+	l := &live{t: t, dir: t.TempDir()}
+	up := make(chan uint32, 1)
+	stack := &listenStack{Provider: network.Provider("target")}
+	stack.onListen = func() {
+		l.mkdir("mount")
+		l.wantUp(up)
+	}
+	l.s = newServer(t, Options{
+		Config: l.parse(onRDMA("tos: 4"), sub(anyHosts, inRAM, inMount)), Verbs: stack,
+		Retry: time.Millisecond, NamespaceUp: func(_ string, nsid uint32) { up <- nsid },
+	})
+	if err := l.s.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestBlockedCallback: a program that is told of a namespace only after a change, or a stop, holds
+// up neither.
+func TestBlockedCallback(t *testing.T) {
+	l := &live{t: t, dir: t.TempDir()}
+	called, told, end := make(chan bool, 2), make(chan struct{}), make(chan bool)
+	l.s = newServer(t, Options{
+		Config: l.parse(listenAny, sub(anyHosts, inRAM, inMount)), Retry: time.Millisecond,
+		NamespaceUp: func(string, uint32) {
+			called <- true
+			<-end
+			close(told)
+		},
+	})
+	t.Cleanup(func() { <-told })
+	t.Cleanup(func() { close(end) })
+	if err := l.s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	l.mkdir("mount")
+	<-called
+	wanted, applied := l.parse(listenAny, sub(anyHosts, inRAM)), make(chan error, 1)
+	go func() {
+		_, err := l.s.Apply(wanted)
+		applied <- err
+	}()
+	select {
+	case err := <-applied:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(testTimeout / 6):
+		t.Error("the change waits for the callback")
+	}
+}
