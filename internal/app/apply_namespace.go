@@ -27,17 +27,11 @@ func (tr *transition) addNamespace(c config.Change) error {
 			return err
 		}
 	}
-	if err := tr.s.namespaces.add(n, dev); err != nil {
-		return errors.Join(err, dev.Close())
+	err := tr.s.namespaces.add(n, dev)
+	if err == nil {
+		tr.done(func() error { return tr.s.namespaces.drop(c.Object) })
 	}
-	tr.done(func() error {
-		dev, gone, err := tr.s.namespaces.remove(tr.s.namespaces.get(c.Object))
-		if err == nil && dev != nil {
-			err = closeUnused(dev, gone)
-		}
-		return err
-	})
-	return nil
+	return err
 }
 
 func (tr *transition) removeNamespace(c config.Change) error {
@@ -46,24 +40,47 @@ func (tr *transition) removeNamespace(c config.Change) error {
 	if err != nil {
 		return err
 	}
-	r := &removed{served: v, dev: dev, gone: gone, closed: dev == nil}
+	if dev == nil {
+		tr.done(func() error { return tr.s.namespaces.add(v.namespace, nil) })
+		return nil
+	}
+	r := &removed{served: v, dev: dev, gone: gone}
 	tr.removed = append(tr.removed, r)
-	tr.done(func() error {
-		dev := r.dev
-		if r.closed {
-			var err error
-			if dev, err = tr.s.namespaces.open(v.namespace); err != nil {
-				return err
-			}
-		}
-		return tr.s.namespaces.add(v.namespace, dev)
-	})
+	tr.done(func() error { return tr.s.namespaces.restore(r) })
 	tr.commit = append(tr.commit, func() {
 		if !r.closed {
 			tr.s.namespaces.retire(r)
 		}
 	})
 	return nil
+}
+
+// restore adds a namespace that was removed. If its storage cannot be used again it is pending.
+func (ns *namespaces) restore(r *removed) (err error) {
+	dev := r.dev
+	if r.closed {
+		dev, err = ns.open(r.namespace)
+	} else {
+		_ = ns.s.await(r.gone) // what works on it still ends its notifications
+	}
+	if err == nil {
+		err = ns.add(r.namespace, dev)
+	}
+	if err != nil {
+		err = errors.Join(err, ns.add(r.namespace, nil))
+	}
+	return err
+}
+
+// drop removes a namespace and closes its storage.
+func (ns *namespaces) drop(name config.Object) error {
+	v := ns.get(name)
+	dev, gone, err := ns.remove(v)
+	if err != nil || dev == nil {
+		return err
+	}
+	ns.retire(&removed{served: v, dev: dev, gone: gone})
+	return ns.awaitRetired(v.namespace)
 }
 
 // overlaps says whether two namespaces are on the same storage.
@@ -83,7 +100,11 @@ func (tr *transition) release(n *namespace) error {
 		if r.closed || !n.overlaps(r.namespace) {
 			continue
 		}
-		if err := closeUnused(r.dev, r.gone); err != nil {
+		err := tr.s.await(r.gone)
+		if err == nil {
+			err = r.dev.Close()
+		}
+		if err != nil {
 			return fmt.Errorf("the storage of namespace %d of %s, which it takes over: %w",
 				r.NSID, r.nqn, err)
 		}
@@ -92,13 +113,15 @@ func (tr *transition) release(n *namespace) error {
 	return nil
 }
 
-// closeUnused closes storage when nothing uses it.
-func closeUnused(dev backend.Device, gone <-chan struct{}) error {
+// await waits for storage to be released, but not for ever.
+func (s *Server) await(released <-chan struct{}) error {
 	select {
-	case <-gone:
-		return dev.Close()
-	case <-time.After(releaseLimit):
-		return fmt.Errorf("it still works on commands after %v", releaseLimit)
+	case <-released:
+		return nil
+	case <-s.ending:
+		return errStopped
+	case <-time.After(s.releaseLimit):
+		return fmt.Errorf("it still works on commands after %v", s.releaseLimit)
 	}
 }
 
@@ -123,45 +146,57 @@ func (tr *transition) modifyNamespace(c config.Change) error {
 			return ps
 		}
 	}
+	if v.endAttempts(); v.dev == nil {
+		return tr.modifyPending(v, n)
+	}
 	before := v.namespace
 	tr.done(func() error { return tr.s.namespaces.modify(c.Object, before, anew) })
 	return tr.s.namespaces.modify(c.Object, n, anew)
 }
 
+// modifyPending changes a namespace that waits for its storage to n, whose storage may be there.
+func (tr *transition) modifyPending(v *served, n *namespace) error {
+	tr.done(func() error {
+		return errors.Join(tr.s.namespaces.drop(v.name()), tr.s.namespaces.add(v.namespace, nil))
+	})
+	dev, err := tr.s.namespaces.open(n)
+	if err == nil {
+		err = tr.s.namespaces.add(n, dev)
+	}
+	return err
+}
+
 // modify changes a namespace to n; anew: its storage is another one, or is used in another way.
 func (ns *namespaces) modify(name config.Object, n *namespace, anew bool) error {
 	v := ns.get(name)
-	v.endAttempts()
-	if v.dev == nil {
-		dev, err := ns.open(n)
-		if err != nil {
-			return err
-		}
-		return ns.add(n, dev)
+	if v.namespace == n {
+		return nil
 	}
-	dev := v.dev
+	dev, is := v.dev, v.namespace
 	var swap func(backend.Device) (backend.Device, error)
 	if anew && !v.volatile() {
 		swap = func(old backend.Device) (_ backend.Device, err error) {
-			dev, err = ns.reopen(old, v.namespace, n)
+			if dev, err = ns.reopen(old, v.namespace, n); err == nil {
+				is = n
+			}
 			return dev, err
 		}
 	}
 	nc := n.NamespaceConfig
 	nc.Drive = driveOf(n)
 	err := ns.s.target.UpdateNamespace(v.nqn, nc, swap)
-	if err != nil {
-		n = v.namespace
+	if err == nil {
+		is = n
 	}
 	if dev == nil { // it has neither the new storage nor the old one
 		if _, removed := ns.s.target.RemoveNamespace(v.nqn, v.NSID); removed != nil {
 			return errors.Join(err, removed)
 		}
-		return errors.Join(err, ns.add(n, nil))
+		return errors.Join(err, ns.add(is, nil))
 	}
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
-	ns.list[name] = &served{namespace: n, dev: dev}
+	ns.list[name] = &served{namespace: is, dev: dev}
 	return err
 }
 

@@ -124,7 +124,8 @@ func (ns *namespaces) open(n *namespace) (backend.Device, error) {
 	return nil, err
 }
 
-// add adds a namespace to its subsystem, with its storage or as soon as that can be used.
+// add adds a namespace to its subsystem, with its storage or, if dev is nil, as soon as that can be
+// used. After an error dev is closed.
 func (ns *namespaces) add(n *namespace, dev backend.Device) error {
 	v := &served{namespace: n}
 	if dev != nil {
@@ -143,7 +144,7 @@ func (ns *namespaces) serve(v *served, dev backend.Device) error {
 	nc := v.NamespaceConfig
 	nc.Device, nc.Drive = dev, driveOf(v.namespace)
 	if err := ns.s.target.AddNamespace(v.nqn, nc); err != nil {
-		return err
+		return errors.Join(err, dev.Close())
 	}
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
@@ -191,10 +192,7 @@ func (ns *namespaces) try(v *served) error {
 	if err != nil {
 		return err
 	}
-	if err := ns.serve(v, dev); err != nil {
-		return errors.Join(err, dev.Close())
-	}
-	return nil
+	return ns.serve(v, dev)
 }
 
 // endAttempts ends the attempts to open absent storage. The namespace may be served after the last
@@ -253,11 +251,9 @@ func (ns *namespaces) awaitRetired(n *namespace) error {
 		if !n.overlaps(r.namespace) {
 			continue
 		}
-		select {
-		case <-r.ended:
-		case <-time.After(releaseLimit):
-			return fmt.Errorf("its storage still works on commands of namespace %d of %s, which "+
-				"was removed, after %v", r.NSID, r.nqn, releaseLimit)
+		if err := ns.s.await(r.ended); err != nil {
+			return fmt.Errorf("its storage is still that of namespace %d of %s, which was "+
+				"removed: %w", r.NSID, r.nqn, err)
 		}
 	}
 	return nil

@@ -95,6 +95,9 @@ type Server struct {
 	applying sync.Mutex // guards what follows
 	settings config.Settings
 	stopping bool
+	ending   chan struct{} // closed first, so that a change in progress ends soon
+
+	releaseLimit time.Duration
 
 	stopOnce sync.Once
 	stopErr  error
@@ -108,7 +111,7 @@ func NewServer(opts Options) *Server {
 	s := &Server{
 		opts: opts, log: log, recorder: recorder, peers: ratelog.New(log), started: time.Now(),
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
-		atStart: opts.Config,
+		atStart: opts.Config, ending: make(chan struct{}), releaseLimit: releaseLimit,
 	}
 	s.listeners = listeners{s: s, list: map[string]*listener{}, types: map[uint16]uint8{}}
 	s.namespaces = namespaces{
@@ -274,6 +277,7 @@ func (s *Server) Stop(ctx context.Context) error {
 
 func (s *Server) stop() error {
 	var errs []error
+	close(s.ending)
 	if s.control != nil {
 		errs = append(errs, s.control.Close())
 	}

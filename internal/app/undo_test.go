@@ -1,0 +1,242 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/backend/ram"
+	"github.com/nvmf-target/nvmf-target/config"
+)
+
+// failing is listenAny with a listener that cannot be opened, which is the last change of all.
+func failing(t *testing.T) string {
+	t.Helper()
+	return fmt.Sprintf("%s, {transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}",
+		listenAny, listen(t, "127.0.0.1:0").AddrPort().Port())
+}
+
+func (l *live) refuse(listeners, subsystems string) error {
+	l.t.Helper()
+	changes, err := l.s.Apply(l.parse(listeners, subsystems))
+	if err == nil {
+		l.t.Fatalf("applied: %v", changes)
+	}
+	return err
+}
+
+// TestUndonePending: a pending namespace is pending again after a change that gave it storage.
+func TestUndonePending(t *testing.T) {
+	l, up := pendingLive(t)
+	l.file("x")
+	if err := l.refuse(failing(t), sub(anyHosts, inRAM, onFile(2, "x"))); strings.Contains(
+		err.Error(), "undone") {
+		t.Error(err)
+	}
+	if n := len(l.s.namespaces.waiting()); n != 1 {
+		t.Errorf("%d namespaces are pending", n)
+	}
+	l.apply(listenAny, sub(anyHosts, inRAM, inMount, onFile(3, "x"))) // nothing holds it
+	l.mkdir("mount")
+	l.wantUp(up)
+}
+
+// TestRefusedPending: a namespace that waits because something else is at its path goes on waiting
+// after a change of it that fails for this reason.
+func TestRefusedPending(t *testing.T) {
+	l, up := pendingLive(t)
+	made := filepath.Join(l.dir, "made")
+	if err := errors.Join(os.MkdirAll(filepath.Join(made, "disk"), 0o700),
+		os.Rename(made, filepath.Join(l.dir, "mount"))); err != nil {
+		t.Fatal(err)
+	}
+	slower := strings.Replace(inMount, "size:", "io_timeout: 5s, size:", 1)
+	if err := l.refuse(listenAny, sub(anyHosts, inRAM, slower)); strings.Contains(err.Error(),
+		"undone") {
+		t.Error(err)
+	}
+	if err := os.Remove(filepath.Join(l.dir, "mount", "disk")); err != nil {
+		t.Fatal(err)
+	}
+	l.wantUp(up)
+}
+
+// faultyLive is a server with namespaces in memory, and what opens their storage.
+type faultyLive struct {
+	*live
+	open atomic.Pointer[func(n *config.Namespace) (backend.Device, error)]
+}
+
+var errOpen = errors.New("no storage today")
+
+// counted is storage that counts how often it is closed.
+type counted struct {
+	*backendtest.Faulty
+	blockSize int
+	closed    atomic.Int32
+}
+
+func (d *counted) Close() error {
+	d.closed.Add(1)
+	return d.Faulty.Close()
+}
+
+func (d *counted) Info() backend.Info {
+	i := d.Faulty.Info()
+	if d.blockSize != 0 {
+		i.BlockSize = d.blockSize
+	}
+	return i
+}
+
+func newCounted(t *testing.T) *counted {
+	t.Helper()
+	dev, err := ram.Open(ram.Config{Size: 1 << 20, BlockSize: 512})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &counted{Faulty: backendtest.NewFaulty(dev)}
+}
+
+func newFaultyLive(t *testing.T, listeners, subsystems string) *faultyLive {
+	t.Helper()
+	l := &faultyLive{live: &live{t: t, dir: t.TempDir()}}
+	l.opens(func(*config.Namespace) (backend.Device, error) { return newCounted(t), nil })
+	l.s = newServer(t, Options{
+		Config: l.parse(listeners, subsystems), Retry: time.Millisecond,
+		OpenDevice: func(n *config.Namespace) (backend.Device, error) { return (*l.open.Load())(n) },
+	})
+	if err := l.s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func (l *faultyLive) opens(open func(n *config.Namespace) (backend.Device, error)) {
+	l.open.Store(&open)
+}
+
+// TestLostStorage: storage that can be opened neither as it is to be nor as it was makes the
+// namespace pending, and the next change of it is possible.
+func TestLostStorage(t *testing.T) {
+	for _, x := range []string{"x", "y"} { // is removed with its storage moved, or modified
+		l := newFaultyLive(t, listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
+		l.file("x")
+		l.file("y")
+		works := l.open.Load()
+		l.opens(func(*config.Namespace) (backend.Device, error) { return nil, errOpen })
+		wanted := onFile(3, "x")
+		if x == "y" {
+			wanted = onFile(2, "y")
+		}
+		err := l.refuse(listenAny, sub(anyHosts, inRAM, wanted))
+		if !errors.Is(err, errOpen) {
+			t.Error(err)
+		}
+		if list := l.s.namespaces.waiting(); len(list) != 1 || list[0].NSID != 2 {
+			t.Errorf("%s: pending: %v", x, list)
+		}
+		l.open.Store(works)
+		l.apply(listenAny, sub(anyHosts, inRAM, wanted))
+		if list := l.s.namespaces.waiting(); len(list) != 0 {
+			t.Errorf("%s: pending: %v", x, list)
+		}
+	}
+}
+
+// TestUnusableStorage: storage of a pending namespace that no host could use is closed.
+func TestUnusableStorage(t *testing.T) {
+	l := newFaultyLive(t, listenAny, sub(anyHosts, inRAM))
+	var unusable *counted
+	l.opens(func(n *config.Namespace) (backend.Device, error) {
+		if n.Timeout != 5*time.Second {
+			return nil, unix.ENXIO
+		}
+		unusable = newCounted(t)
+		unusable.blockSize = 500
+		return unusable, nil
+	})
+	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
+	slower := strings.Replace(onFile(2, "x"), "size:", "io_timeout: 5s, size:", 1)
+	_ = l.refuse(listenAny, sub(anyHosts, inRAM, slower))
+	if unusable == nil || unusable.closed.Load() != 1 {
+		t.Error("it was not closed")
+	}
+}
+
+// TestHungStorage: storage that still works on a command cannot move to another namespace. That
+// change fails, and ends at once if the target stops.
+func TestHungStorage(t *testing.T) {
+	l := newFaultyLive(t, listenAny, sub(anyHosts, inRAM))
+	l.file("x")
+	hung := newCounted(t)
+	l.opens(func(*config.Namespace) (backend.Device, error) { return hung, nil })
+	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
+	c, err := l.connect(testNQN, hostA, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := c.OpenQueue(t.Context(), 1, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = q.Close() })
+	b, err := c.Map(512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	read := func() {
+		t.Helper()
+		hung.Hold(nil)
+		go func() { ended <- q.Read(t.Context(), 2, 0, 1, b) }()
+		for end := time.Now().Add(testTimeout); hung.Held() == 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the read does not reach the storage")
+			}
+		}
+	}
+	read()
+	l.s.releaseLimit = time.Millisecond
+	err = l.refuse(listenAny, sub(anyHosts, inRAM, onFile(3, "x")))
+	if !strings.Contains(err.Error(), "still works on commands") || hung.closed.Load() != 0 {
+		t.Errorf("%v, closed %d times", err, hung.closed.Load())
+	}
+	hung.Release()
+	if err := <-ended; err != nil {
+		t.Errorf("the read: %v", err)
+	}
+	if err := q.Read(t.Context(), 2, 0, 1, b); err != nil {
+		t.Errorf("after the change that failed: %v", err)
+	}
+
+	read()
+	l.s.releaseLimit = time.Hour
+	wanted, applied := l.parse(listenAny, sub(anyHosts, inRAM, onFile(3, "x"))), make(chan error)
+	go func() {
+		_, err := l.s.Apply(wanted)
+		applied <- err
+	}()
+	stopped := make(chan error)
+	go func() { stopped <- l.s.Stop(t.Context()) }()
+	if err := <-applied; !errors.Is(err, errStopped) {
+		t.Errorf("applied: %v", err)
+	}
+	hung.Release()
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	<-ended
+	if n := hung.closed.Load(); n != 1 {
+		t.Errorf("the storage was closed %d times", n)
+	}
+}
