@@ -45,6 +45,11 @@ var errStopped = errors.New("the target is stopping")
 func (s *Server) Apply(c *config.Config) ([]config.Change, error) {
 	s.applying.Lock()
 	defer s.applying.Unlock()
+	return s.apply(c)
+}
+
+// apply does what Apply says. The caller holds s.applying.
+func (s *Server) apply(c *config.Config) ([]config.Change, error) {
 	if s.stopping {
 		return nil, errStopped
 	}
@@ -67,10 +72,12 @@ var errNoFile = errors.New("the target was not started from a file")
 
 // Reload loads the configuration anew and applies it; see Apply.
 func (s *Server) Reload() ([]config.Change, error) {
+	s.applying.Lock() // first: who waits for another one to end applies the file as it is then
+	defer s.applying.Unlock()
 	c, err := s.opts.Load()
 	var changes []config.Change
 	if err == nil {
-		changes, err = s.Apply(c)
+		changes, err = s.apply(c)
 	}
 	if err != nil {
 		s.log.Error("the configuration was not changed", "err", err)

@@ -77,3 +77,23 @@ reactors:`, 1), "the configuration was applied")
 		t.Errorf("after SIGTERM: %v", err)
 	}
 }
+
+// TestReloadsTakeTurns: a reload reads the file when no other one applies what it has read before,
+// so that the last one to end has read the file last.
+func TestReloadsTakeTurns(t *testing.T) {
+	var s *Server
+	c := parse(t, anyPort)
+	s = newServer(t, Options{Config: c, Load: func() (*config.Config, error) {
+		if s.applying.TryLock() {
+			s.applying.Unlock()
+			t.Error("another reload can begin")
+		}
+		return c, nil
+	}})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Reload(); err != nil {
+		t.Error(err)
+	}
+}
