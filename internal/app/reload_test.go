@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -36,17 +37,17 @@ func TestHangup(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer before.Close()
-	signals, ended := make(chan os.Signal), make(chan error, 1)
+	signals, hangups, ended := make(chan os.Signal), make(chan os.Signal), make(chan error, 1)
 	go func() {
 		p := &program{server: s, log: log.Logger(), out: io.Discard}
-		ended <- p.run(signals, nil, nil)
+		ended <- p.run(signals, hangups, nil, nil)
 	}()
 	hangup := func(text, done string) {
 		t.Helper()
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		signals <- syscall.SIGHUP
+		hangups <- syscall.SIGHUP
 		for !strings.Contains(log.String(), done) {
 			select {
 			case err := <-ended:
@@ -96,4 +97,31 @@ func TestReloadsTakeTurns(t *testing.T) {
 	if _, err := s.Reload(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestManyHangups: they leave room for the signal that ends the program.
+func TestManyHangups(t *testing.T) {
+	signals, hangups, end := catchSignals()
+	defer end()
+	seen := make(chan os.Signal, 16)
+	signal.Notify(seen, syscall.SIGHUP)
+	defer signal.Stop(seen)
+	for range 10 {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		<-seen
+	}
+	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case sig := <-signals:
+		if sig != syscall.SIGTERM {
+			t.Error(sig)
+		}
+	case <-time.After(testTimeout):
+		t.Error("SIGTERM is lost")
+	}
+	<-hangups
 }

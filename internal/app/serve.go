@@ -37,9 +37,8 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	// Writing to a closed pipe is an error of the log, not the end of the program.
 	signal.Ignore(syscall.SIGPIPE)
 	// Before anything is started, so that an early signal ends in an orderly stop, too.
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	defer signal.Stop(signals)
+	signals, hangups, ignoreSignals := catchSignals()
+	defer ignoreSignals()
 
 	failed := make(chan error, 1)
 	up := make(chan string) // what is served since the start
@@ -71,10 +70,22 @@ func Serve(file, version string, stdout, stderr io.Writer) error {
 	err = s.Start()
 	if err == nil {
 		d := program{server: s, log: log, out: announced}
-		err = d.run(signals, up, failed)
+		err = d.run(signals, hangups, up, failed)
 	}
 	close(ended)
 	return errors.Join(err, stop(s, s.current().ShutdownTimeout, signals, log))
+}
+
+// catchSignals returns the signals that end the program, and SIGHUP, of which one that waits stands
+// for all. However many come, there is room for the others.
+func catchSignals() (signals, hangups <-chan os.Signal, end func()) {
+	s, h := make(chan os.Signal, 4), make(chan os.Signal, 1)
+	signal.Notify(s, syscall.SIGTERM, syscall.SIGINT)
+	signal.Notify(h, syscall.SIGHUP)
+	return s, h, func() {
+		signal.Stop(s)
+		signal.Stop(h)
+	}
 }
 
 // stateFile returns where the state of the program is kept: where the service manager says
@@ -101,29 +112,20 @@ type program struct {
 	out    io.Writer
 }
 
-func (d *program) run(signals <-chan os.Signal, up <-chan string, failed <-chan error) error {
+func (d *program) run(signals, hangups <-chan os.Signal, up <-chan string,
+	failed <-chan error,
+) error {
 	a := d.server.announcement()
 	_, _ = io.WriteString(d.out, a.text(reachable))
 	notify(d.log, "READY=1\nSTATUS="+a.summary())
 	tick, endWatchdog := watchdog(d.log)
 	defer endWatchdog()
-	reloads := make(chan struct{}, 1)
-	defer close(reloads)
-	go func() {
-		for range reloads {
-			d.reload()
-		}
-	}()
+	ended := make(chan struct{})
+	defer close(ended)
+	go d.reloads(hangups, ended)
 	for {
 		select {
 		case sig := <-signals:
-			if sig == syscall.SIGHUP {
-				select {
-				case reloads <- struct{}{}:
-				default: // the file will be read later than now in any case
-				}
-				continue
-			}
 			d.log.Info("stopping", "signal", sig)
 			return nil
 		case text := <-up:
@@ -139,11 +141,24 @@ func (d *program) run(signals <-chan os.Signal, up <-chan string, failed <-chan 
 	}
 }
 
-// reload applies the configuration file, and tells the service manager (sd_notify(3)).
-func (d *program) reload() {
-	notify(d.log, fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", monotonic().Microseconds()))
-	_, _ = d.server.Reload() // which logs what comes of it
-	notify(d.log, "READY=1\nSTATUS="+d.server.announcement().summary())
+// reloads applies the configuration file after each SIGHUP until ended is closed, and tells the
+// service manager (sd_notify(3)).
+func (d *program) reloads(hangups <-chan os.Signal, ended <-chan struct{}) {
+	for {
+		select {
+		case <-hangups:
+		case <-ended:
+			return
+		}
+		notify(d.log, fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", monotonic().Microseconds()))
+		_, _ = d.server.Reload() // which logs what comes of it
+		select {
+		case <-ended: // the state is STOPPING now
+			return
+		default:
+			notify(d.log, "READY=1\nSTATUS="+d.server.announcement().summary())
+		}
+	}
 }
 
 // stop ends the server within the limit, or at once at a second signal.
@@ -161,9 +176,7 @@ func stop(s *Server, limit time.Duration, signals <-chan os.Signal, log *slog.Lo
 		case err := <-finished:
 			return err
 		case sig := <-signals:
-			if sig != syscall.SIGHUP {
-				cancel(fmt.Errorf("second signal: %v", sig))
-			}
+			cancel(fmt.Errorf("second signal: %v", sig))
 		}
 	}
 }

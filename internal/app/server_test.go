@@ -306,8 +306,7 @@ func TestSecondSignalStopsAtOnce(t *testing.T) {
 		t.Error("not alive")
 	}
 	release := blockReactor(s)
-	signals := make(chan os.Signal, 2)
-	signals <- syscall.SIGHUP // is not meant
+	signals := make(chan os.Signal, 1)
 	signals <- syscall.SIGINT
 	err := stop(s, time.Hour, signals, quiet())
 	if err == nil || !strings.Contains(err.Error(), "second signal: interrupt") {
