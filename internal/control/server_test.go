@@ -301,6 +301,25 @@ func TestSocket(t *testing.T) {
 	}
 }
 
+// TestSocketUmask: no umask takes permissions from those that are configured.
+func TestSocketUmask(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.sock")
+	defer syscall.Umask(syscall.Umask(0o777))
+	for mode, want := range map[os.FileMode]os.FileMode{0: 0o600, 0o600: 0o600, 0o660: 0o660} {
+		s, err := Listen(Config{Socket: path, Mode: mode}, testSource(new(feed)), quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Lstat(path)
+		if err != nil || info.Mode().Perm() != want {
+			t.Errorf("mode %o, want %o, %v", info.Mode().Perm(), want, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestDefaultSocket(t *testing.T) {
 	t.Setenv("RUNTIME_DIRECTORY", "/run/x")
 	if got := DefaultSocket(); got != "/run/x/control.sock" {

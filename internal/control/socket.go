@@ -80,8 +80,8 @@ func listen(c Config) (*net.UnixListener, error) {
 	}
 	u := l.(*net.UnixListener)
 	u.SetUnlinkOnClose(false) // it may be another process's by then
-	err = os.Chown(c.Socket, -1, gid)
-	if err == nil && c.Mode != privateMode {
+	err = os.Lchown(c.Socket, -1, gid)
+	if err == nil {
 		err = os.Chmod(c.Socket, c.Mode)
 	}
 	if err != nil {
