@@ -184,3 +184,30 @@ func TestReloadOutlivesItsClient(t *testing.T) {
 	}
 	<-ended
 }
+
+// TestSlowReload: clients that ask for a reload again and again, while one takes its time, leave
+// connections for others.
+func TestSlowReload(t *testing.T) {
+	src, asked := testSource(new(feed)), make(chan struct{}, 1)
+	src.Reload = func(ctx context.Context) (Plan, error) {
+		asked <- struct{}{}
+		<-ctx.Done()
+		return Plan{}, ctx.Err()
+	}
+	s := serve(t, src, quiet)
+	const reload = "POST /v1/reload HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+	for range maxChanging {
+		c := dial(t, s)
+		_, _ = io.WriteString(c, reload)
+		<-asked
+		c.Close()
+	}
+	for range maxConnections {
+		if status, body := talk(t, s, reload); status != 503 || !strings.Contains(body, `"hint"`) {
+			t.Errorf("one more: %d %s", status, body)
+		}
+	}
+	if status, _ := talk(t, s, "GET /v1/status HTTP/1.1\r\nHost: a\r\n\r\n"); status != 200 {
+		t.Errorf("status %d during reloads", status)
+	}
+}

@@ -64,6 +64,7 @@ type Source struct {
 const (
 	maxConnections = 16
 	maxFollowers   = 8 // connections that wait for events
+	maxChanging    = 4 // connections that wait for a plan or a reload, also of clients that are gone
 	headerBytes    = 8 << 10
 	bodyBytes      = 64 << 10
 	readTimeout    = 5 * time.Second  // for a request
@@ -80,6 +81,7 @@ type Server struct {
 	file      fs.FileInfo // of the socket
 	http      http.Server
 	followers chan struct{}
+	changing  chan struct{}
 	done      chan struct{} // closed when the listener is
 
 	ctx    context.Context // ends with Close
@@ -100,7 +102,7 @@ func Listen(c Config, src Source, log *slog.Logger) (*Server, error) {
 	}
 	s := &Server{
 		src: src, log: log, socket: c.Socket, followers: make(chan struct{}, maxFollowers),
-		done: make(chan struct{}),
+		changing: make(chan struct{}, maxChanging), done: make(chan struct{}),
 	}
 	if s.file, err = os.Lstat(c.Socket); err != nil {
 		return nil, errors.Join(err, l.Close())
@@ -227,9 +229,16 @@ func ask[T any](get func(context.Context) (T, error)) func(*http.Request) (any, 
 	}
 }
 
-// changes asks without a limit of time: a reload waits for hosts and storage.
+// changes asks without a limit of time: a reload waits for hosts and storage, and others for it.
 func (s *Server) changes(get func(context.Context) (Plan, error)) func(*http.Request) (any, error) {
 	return func(*http.Request) (any, error) {
+		select {
+		case s.changing <- struct{}{}:
+			defer func() { <-s.changing }()
+		default:
+			return nil, NewProblem(http.StatusServiceUnavailable,
+				"too many clients wait for a plan or a reload", "Try again when the reload has ended.")
+		}
 		p, err := get(s.ctx)
 		p.Changes = append([]Change{}, p.Changes...)
 		return p, err
