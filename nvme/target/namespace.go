@@ -112,6 +112,7 @@ func newGeometry(info backend.Info, readOnly bool) (*geometry, error) {
 		return nil, fmt.Errorf("size %d is below one block of %d bytes", info.Size, bs)
 	}
 	shift := uint8(bits.TrailingZeros(uint(bs)))
+	info.Identity = "" // hosts do not see it: another one is no change
 	return &geometry{
 		blocks: uint64(info.Size) >> shift, shift: shift, info: info,
 		readOnly: readOnly || info.ReadOnly,

@@ -54,6 +54,25 @@ func TestSwapSmaller(t *testing.T) {
 	}
 }
 
+// TestSwapUnseen: hosts get no event if they see no difference, as when the same storage is opened
+// under another path.
+func TestSwapUnseen(t *testing.T) {
+	dev := ramDevice(t, 1<<20, 512)
+	r := newHarness(t, 1, subsystemOf(testSub, dev))
+	h := r.connectHost(0)
+	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
+	aer := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	next := &recorder{Device: dev, info: func(i *backend.Info) { i.Identity = "/dev/other" }}
+	x, _ := r.exchange(NamespaceConfig{})
+	r.must(x.end(next, nil))
+	if r.w.Settle(); aer.Done {
+		t.Error("hosts are notified")
+	}
+	if name := r.target.find(testSub).namespaces.Load().get(1).identity(); name != "/dev/other" {
+		t.Errorf("the log calls it %q", name)
+	}
+}
+
 // TestSwapFails: with the device that swap returns the namespace goes on as it was, without one it
 // is not ready, until there is one again.
 func TestSwapFails(t *testing.T) {
