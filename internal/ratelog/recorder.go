@@ -1,6 +1,7 @@
 package ratelog
 
 import (
+	"container/list"
 	"context"
 	"fmt"
 	"log/slog"
@@ -21,10 +22,11 @@ type Recorder struct {
 
 type records struct {
 	mu       sync.Mutex
-	text     []byte    // what the attributes of a line are written to
-	refusals []refusal // in no order
-	events   []Event   // in their order
-	last     uint64    // ID of the last event
+	text     []byte                    // what the attributes of a line are written to
+	refusals list.List                 // of *refusal, the one that happened last at the end
+	peers    map[netip.Addr][]*refusal // the same by address, in no order
+	events   []Event                   // in their order
+	last     uint64                    // ID of the last event
 	changed  chan struct{}
 }
 
@@ -67,11 +69,14 @@ type refusal struct {
 	Refusal
 	addr    netip.Addr
 	details string
+	element *list.Element // in records.refusals
 }
 
 // NewRecorder makes a Recorder that passes lines on to next.
 func NewRecorder(next slog.Handler) *Recorder {
-	return &Recorder{next, &records{changed: make(chan struct{})}}
+	return &Recorder{next, &records{
+		peers: map[netip.Addr][]*refusal{}, changed: make(chan struct{}),
+	}}
 }
 
 // Enabled implements slog.Handler.
@@ -139,48 +144,49 @@ func (r *records) refused(remote netip.AddrPort, msg string, args []any) {
 	r.text = appendDetails(r.text[:0], args)
 	e := r.find(addr, msg, r.text)
 	if e.Count++; e.Count == 1 {
-		e.First, e.addr, e.Message, e.details = now, addr, msg, string(r.text)
+		e.First, e.Message, e.details = now, msg, string(r.text)
 	}
 	e.Last, e.Remote = now, remote
 }
 
-// find returns the refusal that is the same, or an empty one in place of the one to be replaced.
+// find returns the refusal that is the same, or a new one. It takes no longer if many are
+// remembered: peers cause refusals as fast as they can, and reactors wait for the lock.
 func (r *records) find(addr netip.Addr, msg string, details []byte) *refusal {
-	var oldest, peerOldest *refusal
-	peers := 0
-	for i := range r.refusals {
-		e := &r.refusals[i]
-		if oldest == nil || e.Last.Before(oldest.Last) {
-			oldest = e
-		}
-		if e.addr != addr {
-			continue
-		}
+	same := r.peers[addr]
+	for _, e := range same {
 		if e.Message == msg && e.details == string(details) {
+			r.refusals.MoveToBack(e.element)
 			return e
-		}
-		peers++
-		if peerOldest == nil || e.Last.Before(peerOldest.Last) {
-			peerOldest = e
 		}
 	}
 	switch {
-	case peers == peerRefusals:
-		oldest = peerOldest
-	case len(r.refusals) < maxRefusals:
-		r.refusals = append(r.refusals, refusal{})
-		return &r.refusals[len(r.refusals)-1]
+	case len(same) == peerRefusals:
+		r.forget(slices.MinFunc(same, func(a, b *refusal) int { return a.Last.Compare(b.Last) }))
+	case r.refusals.Len() == maxRefusals:
+		r.forget(r.refusals.Front().Value.(*refusal))
 	}
-	*oldest = refusal{}
-	return oldest
+	e := &refusal{addr: addr}
+	e.element = r.refusals.PushBack(e)
+	r.peers[addr] = append(r.peers[addr], e)
+	return e
+}
+
+func (r *records) forget(e *refusal) {
+	r.refusals.Remove(e.element)
+	left := slices.DeleteFunc(r.peers[e.addr], func(o *refusal) bool { return o == e })
+	if r.peers[e.addr] = left; len(left) == 0 {
+		delete(r.peers, e.addr)
+	}
 }
 
 // Refusals returns what is remembered, the last one first.
 func (r *records) Refusals() []Refusal {
 	r.mu.Lock()
-	all := slices.Clone(r.refusals)
+	all := make([]refusal, 0, r.refusals.Len())
+	for at := r.refusals.Back(); at != nil; at = at.Prev() {
+		all = append(all, *at.Value.(*refusal))
+	}
 	r.mu.Unlock()
-	slices.SortFunc(all, func(a, b refusal) int { return b.Last.Compare(a.Last) })
 	list := make([]Refusal, len(all))
 	for i, e := range all {
 		list[i] = e.Refusal

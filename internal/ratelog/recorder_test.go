@@ -135,21 +135,23 @@ func TestRecordingAllocatesNothingMore(t *testing.T) {
 }
 
 // BenchmarkRefused is a line of a peer that is dropped, with and without a Recorder full of the
-// refusals of others.
+// refusals of others: it is the same again, or the first of an address that is not remembered.
 func BenchmarkRefused(b *testing.B) {
 	discard := slog.NewTextHandler(new(testutil.Log), &slog.HandlerOptions{Level: slog.LevelWarn})
-	r := NewRecorder(discard)
-	for name, l := range map[string]*Logger{
-		"limited": New(slog.New(discard)), "recorded": New(slog.New(r)),
+	for name, handler := range map[string]slog.Handler{
+		"limited": discard, "recorded": NewRecorder(discard),
 	} {
-		b.Run(name, func(b *testing.B) {
-			for i := range maxRefusals {
-				l.Peer(addr(i)).Warn("refused")
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				l.Peer(addr(1)).Warn("connect refused", "qid", 1, "err", slog.LevelInfo)
-			}
-		})
+		for peers, n := range map[string]int{"one": 1, "many": 2 * maxRefusals} {
+			b.Run(name+"/"+peers, func(b *testing.B) {
+				l := New(slog.New(handler))
+				for i := range maxRefusals {
+					l.Peer(addr(i)).Warn("refused")
+				}
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					l.Peer(addr(i%n)).Warn("connect refused", "qid", 1, "err", slog.LevelInfo)
+				}
+			})
+		}
 	}
 }
