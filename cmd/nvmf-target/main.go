@@ -11,6 +11,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/cli"
+	"github.com/nvmf-target/nvmf-target/internal/doctor"
 )
 
 // version is set by the linker (scripts/build.sh); without it the build information of Go is used.
@@ -18,8 +19,8 @@ var version string
 
 func main() {
 	err := command().Execute()
-	if errors.Is(err, cli.ErrChanges) {
-		os.Exit(cli.ChangesExitCode)
+	if code := cli.Exit(0); errors.As(err, &code) {
+		os.Exit(int(code))
 	}
 	if err != nil {
 		printed := make(chan struct{})
@@ -73,6 +74,9 @@ func command() *cobra.Command {
 				return app.Disks(file, c.Flags().Changed("config"), os.Environ(), c.OutOrStdout())
 			},
 		}),
+		configFlag(cli.Doctor(func(c *cobra.Command) []doctor.Finding {
+			return app.Doctor(file, c.Flags().Changed("config"), os.Environ())
+		})),
 		&cobra.Command{
 			Use:   "schema",
 			Short: "Print the JSON Schema of the configuration file, for editors",

@@ -1,5 +1,5 @@
-// Package cli has the commands that ask a running target through its control interface, as text for
-// people or JSON for programs.
+// Package cli has the commands that ask a running target through its control interface, and the one
+// that checks the machine, as text for people or JSON for programs.
 package cli
 
 import (
@@ -18,11 +18,19 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
-// ErrChanges is the error of plan if a reload would change something. It is not one to print.
-var ErrChanges = errors.New("there are changes")
+// Exit is an error that is not to be printed, because the command has printed what there is to say:
+// the exit code of the program.
+type Exit int
 
-// ChangesExitCode is the exit code of a program that gets ErrChanges.
-const ChangesExitCode = 3
+func (e Exit) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+const (
+	// ErrChanges is the error of plan if a reload would change something.
+	ErrChanges = Exit(3)
+	// ErrWarnings and ErrErrors are the errors of doctor if it has found some.
+	ErrWarnings = Exit(3)
+	ErrErrors   = Exit(1)
+)
 
 // readTimeout is how long a target may take to say what it does.
 const readTimeout = 15 * time.Second
@@ -59,6 +67,10 @@ type options struct{ socket, output string }
 func (o *options) add(c *cobra.Command) {
 	c.Flags().StringVar(&o.socket, "socket", "",
 		"control socket of the target (default: control.socket of an unchanged configuration)")
+	o.addOutput(c)
+}
+
+func (o *options) addOutput(c *cobra.Command) {
 	c.Flags().StringVarP(&o.output, "output", "o", "text", "text, or json for programs")
 	err := c.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
@@ -67,10 +79,17 @@ func (o *options) add(c *cobra.Command) {
 	}
 }
 
+func (o *options) check() error {
+	if o.output != "text" && o.output != "json" {
+		return fmt.Errorf("--output is text or json, not %q", o.output)
+	}
+	return nil
+}
+
 // client connects when it is used.
 func (o *options) client() (*control.Client, error) {
-	if o.output != "text" && o.output != "json" {
-		return nil, fmt.Errorf("--output is text or json, not %q", o.output)
+	if err := o.check(); err != nil {
+		return nil, err
 	}
 	if o.socket == "" {
 		o.socket = control.ClientSocket()

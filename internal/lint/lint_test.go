@@ -25,7 +25,7 @@ const (
 // package that is not here may not exist. Packages below "tests" may import anything and are not
 // imported.
 var allowed = map[string][]string{
-	"cmd/nvmf-target": {"internal/app", "internal/cli"},
+	"cmd/nvmf-target": {"internal/app", "internal/cli", "internal/doctor"},
 	"config":          {"backend/disk", "fabric/rdma", "fabric/tcp", "nvme", "nvme/target"},
 	"internal/app": {
 		"internal/inventory",
@@ -33,8 +33,8 @@ var allowed = map[string][]string{
 		"fabric/rdma/verbs/ibv",
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
 		"backend/nvmedrive", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
-		"internal/control", "internal/metrics", "internal/ratelog", "internal/storage",
-		"internal/sys",
+		"internal/control", "internal/doctor", "internal/metrics", "internal/ratelog",
+		"internal/storage", "internal/sys",
 	},
 
 	"nvme": {},
@@ -81,8 +81,9 @@ var allowed = map[string][]string{
 	"backend/ram":  {"backend", "internal/list", "internal/mem", "internal/sys"},
 	"backend/wrap": {"backend", "internal/list"},
 
-	"internal/cli":     {"internal/control"},
+	"internal/cli":     {"internal/control", "internal/doctor"},
 	"internal/control": {"internal/netlimit"},
+	"internal/doctor":  {"internal/storage", "internal/sys", "internal/uring"},
 	"internal/inventory": {
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",
 	},

@@ -179,6 +179,16 @@ func (s *Stack) Name() string {
 	return s.layers[0].name
 }
 
+// Devices returns the numbers of the block devices among the layers ("8:1"), the upper ones first.
+func (s *Stack) Devices() (numbers []string) {
+	for _, l := range s.layers {
+		if l.device() {
+			numbers = append(numbers, l.id)
+		}
+	}
+	return numbers
+}
+
 func exists(dir, name string) bool {
 	_, err := os.Stat(filepath.Join(dir, name))
 	return err == nil

@@ -1,0 +1,119 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Doctor checks this machine, and the configuration if it can be read: it may be missing unless it
+// is required. It changes nothing and needs no running target.
+func Doctor(file string, required bool, environ []string) []doctor.Finding {
+	return diagnose(doctor.Linux(), ibv.New(), file, required, environ)
+}
+
+func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
+	environ []string,
+) []doctor.Finding {
+	c, err := config.Load(file, environ, backends)
+	if err != nil {
+		t := doctor.Target{Sockets: sockets(config.AutoSocket), StateFile: stateFile(os.Getenv)}
+		return append(notLoaded(file, required, err), m.Run(t)...)
+	}
+	ps := probe(c)
+	for i, l := range c.Listeners {
+		if l.Transport == nvme.TransportTCP {
+			if _, used := m.InUse(netip.AddrPortFrom(l.Address, l.Port)); used {
+				continue // the machine's check says by what
+			}
+		}
+		ps = append(ps, probeListener(c, i, rdma)...)
+	}
+	ps.Sort()
+	list := problems(ps)
+	if list == nil {
+		list = []doctor.Finding{{
+			Check: configuration, Severity: doctor.OK, Found: file + " is valid",
+		}}
+	}
+	return append(list, m.Run(demands(c))...)
+}
+
+const configuration = "configuration"
+
+// notLoaded is what is wrong with a configuration that cannot be used.
+func notLoaded(file string, required bool, err error) []doctor.Finding {
+	var ps config.Problems
+	if errors.As(err, &ps) {
+		return problems(ps)
+	}
+	f := doctor.Finding{
+		Check: configuration, Severity: doctor.Note, Found: err.Error(),
+		Why: "Without the configuration only the machine is checked.",
+		Fix: "nvmf-target doctor --config FILE, as a user who may read the file",
+	}
+	if required {
+		f.Severity = doctor.Error
+	}
+	return []doctor.Finding{f}
+}
+
+// problems are the findings of the checks that "check" makes.
+func problems(ps config.Problems) (list []doctor.Finding) {
+	for _, p := range ps {
+		f := doctor.Finding{
+			Check: configuration, Severity: doctor.Error,
+			Found: fmt.Sprintf("%s: %s: %s", p.Place, p.Path, p.What), Fix: p.Hint,
+			Why: "The target does not start with it.",
+		}
+		if p.Path == "" {
+			f.Found = p.Place + ": " + p.What
+		}
+		if p.Warning {
+			f.Severity, f.Why = doctor.Warning, "The target starts, but not all of it works."
+		}
+		list = append(list, f)
+	}
+	return list
+}
+
+// demands is what a configuration asks of the machine.
+func demands(c *config.Config) doctor.Target {
+	t := doctor.Target{
+		Reactors: reactorCPUs(c.Reactors), RDMA: uses(c.Listeners, nvme.TransportRDMA),
+		Sockets: sockets(c.Control.Socket), StateFile: stateFile(os.Getenv),
+	}
+	t.Memory = int64(len(t.Reactors) * c.Reactors.Memory)
+	for _, l := range c.Listeners {
+		if l.Transport == nvme.TransportTCP {
+			t.Listeners = append(t.Listeners,
+				doctor.Listener{Name: l.Name, Address: netip.AddrPortFrom(l.Address, l.Port)})
+		}
+	}
+	for _, n := range all(c) {
+		if path := blockPath(n); path != "" {
+			t.Storage = append(t.Storage, doctor.Storage{
+				Path: path, User: fmt.Sprintf("namespace %d of %s", n.NSID, n.nqn),
+			})
+		}
+	}
+	return t
+}
+
+// sockets are where a target may have its control socket.
+func sockets(configured string) []string {
+	list := []string{configured}
+	if configured == config.AutoSocket {
+		list = []string{control.DefaultSocket(), control.ClientSocket()}
+	}
+	return slices.DeleteFunc(list, func(s string) bool { return s == "" })
+}

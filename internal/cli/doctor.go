@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/nvmf-target/nvmf-target/internal/doctor"
+)
+
+// Doctor makes the command that shows what checks have found.
+func Doctor(check func(*cobra.Command) []doctor.Finding) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use: "doctor", Short: "Check this machine and say how to fix what is found",
+		Long: "Check this machine, and the configuration if there is one, and say how to fix " +
+			"what is found. It only reads, needs no running target and no root; limits and " +
+			"rights are those of the user who runs it. The exit code is 0 if there is nothing " +
+			"worse than a note, 3 if there are warnings, and 1 if there are errors.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			return findings(cmd, &o, check(cmd))
+		},
+	}
+	o.addOutput(cmd)
+	return cmd
+}
+
+func findings(cmd *cobra.Command, o *options, list []doctor.Finding) error {
+	var err error
+	if o.output == "json" {
+		err = printJSON(cmd.OutOrStdout(), list)
+	} else {
+		t := newTable(cmd.OutOrStdout())
+		for _, f := range list {
+			t.row(f.Severity, f.Check, f.Found)
+			if f.Why != "" {
+				t.row("", "", "why: "+f.Why)
+			}
+			if f.Fix != "" {
+				t.row("", "", "fix: "+f.Fix)
+			}
+		}
+		err = t.flush()
+	}
+	switch {
+	case err != nil:
+		return err
+	case doctor.Worst(list) == doctor.Error:
+		return ErrErrors
+	case doctor.Worst(list) == doctor.Warning:
+		return ErrWarnings
+	}
+	return nil
+}

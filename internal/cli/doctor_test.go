@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nvmf-target/nvmf-target/internal/doctor"
+)
+
+func TestDoctor(t *testing.T) {
+	fine := doctor.Finding{Check: "clock", Severity: doctor.OK, Found: "tsc"}
+	bad := func(s doctor.Severity) doctor.Finding {
+		return doctor.Finding{
+			Check: "listener", Severity: s, Found: "used by \x1b[2J", Why: "It " +
+				"waits.", Fix: "stop it",
+		}
+	}
+	for _, tc := range []struct {
+		list []doctor.Finding
+		text string
+		err  error
+	}{
+		{[]doctor.Finding{fine}, "ok  clock  tsc\n", nil},
+		{
+			[]doctor.Finding{fine, bad(doctor.Note)}, "ok    clock     tsc\n" +
+				"note  listener  \"used by \\x1b[2J\"\n                why: It waits.\n" +
+				"                fix: stop it\n", nil,
+		},
+		{
+			[]doctor.Finding{bad(doctor.Warning)}, "warning  listener  \"used by \\x1b[2J\"\n" +
+				"                   why: It waits.\n                   fix: stop it\n", ErrWarnings,
+		},
+		{
+			[]doctor.Finding{bad(doctor.Error), bad(doctor.Warning)}, "", ErrErrors,
+		},
+	} {
+		run := func(args ...string) (string, error) {
+			cmd := Doctor(func(*cobra.Command) []doctor.Finding { return tc.list })
+			cmd.SilenceErrors, cmd.SilenceUsage = true, true
+			var out bytes.Buffer
+			cmd.SetOut(&out)
+			cmd.SetArgs(args)
+			err := cmd.Execute()
+			return out.String(), err
+		}
+		text, err := run()
+		if tc.text != "" && text != tc.text || err != tc.err {
+			t.Errorf("got %q, %v, want %q, %v", text, err, tc.text, tc.err)
+		}
+		text, err = run("-o", "json")
+		var list []doctor.Finding
+		if json.Unmarshal([]byte(text), &list) != nil || !slices.Equal(list, tc.list) ||
+			err != tc.err {
+			t.Errorf("as JSON: %s, %v", text, err)
+		}
+		if text, err := run("-o", "xml"); err == nil || err == tc.err || text != "" {
+			t.Errorf("as XML: %q, %v", text, err)
+		}
+	}
+}

@@ -1,0 +1,182 @@
+// Package doctor checks whether a machine suits the target, and the target's configuration the
+// machine. It only reads (sysfs, procfs, files below /etc and the rights of this process), needs no
+// running target and no root, and says how to fix what it finds.
+package doctor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/storage"
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/uring"
+)
+
+// Severity is how bad a finding is.
+type Severity string
+
+const (
+	// OK: nothing to do.
+	OK Severity = "ok"
+	// Note is a fact that costs performance or is to be known; it may be intended.
+	Note Severity = "note"
+	// Warning: something works badly, or not for every user or host.
+	Warning Severity = "warning"
+	// Error: the target does not start, or a part of it cannot work.
+	Error Severity = "error"
+)
+
+var severities = []Severity{OK, Note, Warning, Error}
+
+// Finding is what one check found.
+type Finding struct {
+	// Check is the name of the check: "clock".
+	Check    string   `json:"check"`
+	Severity Severity `json:"severity"`
+	// Found is what was found, with its value.
+	Found string `json:"found"`
+	// Why is why it matters, in one sentence, and Fix the command or the key that helps. Both are
+	// "" if the severity is OK.
+	Why string `json:"why,omitempty"`
+	Fix string `json:"fix,omitempty"`
+}
+
+// Worst returns the highest severity among findings, OK if there are none.
+func Worst(findings []Finding) Severity {
+	worst := 0
+	for _, f := range findings {
+		worst = max(worst, slices.Index(severities, f.Severity))
+	}
+	return severities[worst]
+}
+
+func ok(check, format string, args ...any) Finding {
+	return Finding{Check: check, Severity: OK, Found: fmt.Sprintf(format, args...)}
+}
+
+// Target is what the configuration asks of the machine. The zero value is no configuration.
+type Target struct {
+	// Reactors has the CPU of each reactor, -1 for one that is not pinned.
+	Reactors []int
+	// Memory is how much memory RDMA registers for all reactors, in bytes.
+	Memory int64
+	// RDMA: there are listeners for RDMA.
+	RDMA bool
+	// Listeners are those for TCP.
+	Listeners []Listener
+	Storage   []Storage
+	// Sockets are the control sockets to look at, the one first that a target of this user would
+	// make.
+	Sockets   []string
+	StateFile string
+}
+
+// Storage is a file or block device and what it is for: "namespace 1 of nqn...".
+type Storage struct{ Path, User string }
+
+// Machine is where the facts come from.
+type Machine struct {
+	// Root is the directory that has the machine's /sys, /proc, /dev and /etc.
+	Root string
+	// Access is access(2) with the effective rights of this process.
+	Access func(path string, mode uint32) error
+	// Memlock is how many bytes this process may lock in memory, see sys.MemlockLimit.
+	Memlock func() (bytes uint64, limited bool)
+	// IOUring makes and closes a small io_uring.
+	IOUring func() error
+}
+
+// Linux returns this machine.
+func Linux() Machine {
+	return Machine{
+		Root: "/", Memlock: sys.MemlockLimit, IOUring: uring.Available,
+		Access: func(path string, mode uint32) error {
+			return unix.Faccessat(unix.AT_FDCWD, path, mode, unix.AT_EACCESS)
+		},
+	}
+}
+
+// Run makes all checks.
+func (m Machine) Run(t Target) (list []Finding) {
+	for _, check := range []func(Machine, Target) []Finding{
+		Machine.memlock, Machine.ioUring,
+		Machine.clock, Machine.governor, Machine.isolation, Machine.cores, Machine.numa,
+		Machine.rdmaFiles, Machine.rdmaPorts,
+		Machine.listeners, Machine.disks, Machine.fileSystems,
+		Machine.control, Machine.state,
+		Machine.multipath, Machine.hostNames, Machine.udev,
+	} {
+		list = append(list, check(m, t)...)
+	}
+	return list
+}
+
+// path is where a file of the machine is.
+func (m Machine) path(name ...string) string {
+	return filepath.Join(append([]string{m.Root}, name...)...)
+}
+
+// read returns the content of a file without the white space around it, "" if it cannot be read.
+func (m Machine) read(name ...string) string { return sys.Attribute(m.path(name...)) }
+
+// list returns the names in a directory, in order; none if it cannot be read.
+func (m Machine) list(dir ...string) (names []string) {
+	entries, _ := os.ReadDir(m.path(dir...))
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func (m Machine) exists(name ...string) bool {
+	_, err := os.Stat(m.path(name...))
+	return err == nil
+}
+
+func (m Machine) storage() storage.Machine {
+	return storage.Machine{Sys: m.path("sys"), Proc: m.path("proc")}
+}
+
+// holder names the process that has a socket open, "" if that cannot be seen.
+func (m Machine) holder(inode string) (name, program string) {
+	for _, pid := range m.list("proc") {
+		if _, err := strconv.Atoi(pid); err != nil {
+			continue
+		}
+		for _, fd := range m.list("proc", pid, "fd") {
+			link, _ := os.Readlink(m.path("proc", pid, "fd", fd))
+			if link == "socket:["+inode+"]" {
+				program = m.read("proc", pid, "comm")
+				return fmt.Sprintf("process %s (%s)", pid, program), program
+			}
+		}
+	}
+	return "", ""
+}
+
+// parseCPUs reads a list of CPUs as the kernel writes it: "0-3,8".
+func parseCPUs(text string) (cpus []int) {
+	for part := range strings.SplitSeq(text, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		from, err1 := strconv.Atoi(first)
+		to, err2 := strconv.Atoi(last)
+		for cpu := from; err1 == nil && err2 == nil && cpu <= to; cpu++ {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpus
+}
+
+// cpuNames writes CPUs for people: "2, 3".
+func cpuNames(cpus []int) string {
+	return strings.Trim(strings.Join(strings.Fields(fmt.Sprint(cpus)), ", "), "[]")
+}

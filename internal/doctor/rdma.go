@@ -1,0 +1,219 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/sys"
+)
+
+const infiniband = "sys/class/infiniband" // Documentation/ABI/stable/sysfs-class-infiniband
+
+// congestion are counters of a port, below its directory, that rise when packets are lost, marked
+// or have to be sent again: the ones that all drivers have, those of mlx5, and those of rxe.
+var congestion = []string{
+	"counters/port_xmit_discards", "counters/port_xmit_wait",
+	"hw_counters/np_ecn_marked_roce_packets", "hw_counters/np_cnp_sent",
+	"hw_counters/rp_cnp_handled", "hw_counters/out_of_sequence", "hw_counters/packet_seq_err",
+	"hw_counters/local_ack_timeout_err", "hw_counters/rnr_nak_retry_err",
+	"hw_counters/out_of_buffer",
+	"hw_counters/out_of_seq_request", "hw_counters/rcvd_seq_err", "hw_counters/rcvd_rnr_err",
+	"hw_counters/retry_exceeded_err",
+}
+
+func (m Machine) memlock(t Target) []Finding {
+	limit, limited := m.Memlock()
+	switch {
+	case !t.RDMA && len(m.list(infiniband)) == 0:
+		return nil
+	case !limited:
+		return []Finding{ok("locked memory", "no limit")}
+	case t.Memory > 0 && uint64(t.Memory) <= limit:
+		return []Finding{ok("locked memory", "the limit is %d KiB, and the reactors need %d KiB",
+			limit>>10, t.Memory>>10)}
+	}
+	f := Finding{
+		"locked memory", Note, fmt.Sprintf("the limit of this user is %d KiB", limit>>10),
+		"RDMA registers the memory of the reactors, which counts as locked.",
+		"LimitMEMLOCK=infinity in the systemd unit, or ulimit -l unlimited as root before the " +
+			"start",
+	}
+	if t.Memory > 0 {
+		f.Found += fmt.Sprintf(", and the reactors need %d KiB", t.Memory>>10)
+	}
+	if t.RDMA {
+		f.Severity = Error
+	}
+	return []Finding{f}
+}
+
+// rdmaFiles looks at the device files through which programs use RDMA.
+func (m Machine) rdmaFiles(t Target) (list []Finding) {
+	const why = "Without it there is no RDMA; the target waits, and serves TCP meanwhile."
+	if len(m.list(infiniband)) == 0 {
+		if !t.RDMA {
+			return []Finding{ok("rdma", "no RDMA device, and no listener for RDMA")}
+		}
+		return []Finding{{
+			"rdma", Warning, "no RDMA device", why,
+			"load the driver of the adapter and ib_uverbs; without hardware: " +
+				"rdma link add rxe0 type rxe netdev NAME",
+		}}
+	}
+	needed := []string{"rdma_cm"}
+	for _, name := range m.list("dev/infiniband") {
+		if strings.HasPrefix(name, "uverbs") {
+			needed = append(needed, name)
+		}
+	}
+	if len(needed) == 1 {
+		list = append(list, Finding{
+			"rdma", Warning, "no /dev/infiniband/uverbs*", why, "modprobe ib_uverbs",
+		})
+	}
+	for _, name := range needed {
+		switch err := m.Access(m.path("dev/infiniband", name), unix.R_OK|unix.W_OK); err {
+		case nil:
+		case unix.ENOENT:
+			list = append(list, Finding{
+				"rdma", Warning, "no /dev/infiniband/" + name, why, "modprobe rdma_ucm",
+			})
+		default:
+			list = append(list, Finding{
+				"rdma", Warning, fmt.Sprintf("/dev/infiniband/%s: %v", name, err), why,
+				"run the target in the group that owns the file (ls -l /dev/infiniband)",
+			})
+		}
+	}
+	if list == nil {
+		list = append(list, ok("rdma", "this user may use /dev/infiniband/%s",
+			strings.Join(needed, ", ")))
+	}
+	return list
+}
+
+func (m Machine) rdmaPorts(Target) (list []Finding) {
+	for _, dev := range m.list(infiniband) {
+		for _, port := range m.list(infiniband, dev, "ports") {
+			p := rdmaPort{m, []string{infiniband, dev, "ports", port}, dev + " port " + port}
+			list = append(list, p.state())
+			// iWARP (node type RNIC) has neither types of GIDs nor an MTU of its own
+			if p.read("link_layer") == "Ethernet" && strings.HasSuffix(m.read(infiniband, dev,
+				"node_type"), ": CA") {
+				list = append(append(list, p.gids()), p.mtu()...)
+			}
+			list = append(list, p.congestion()...)
+		}
+	}
+	return list
+}
+
+type rdmaPort struct {
+	m    Machine
+	dir  []string
+	name string
+}
+
+func (p rdmaPort) read(name string) string { return p.m.read(append(p.dir, name)...) }
+
+// values are the contents of the files in a directory, without those that cannot be read, as is
+// the case for the empty places of a table of GIDs.
+func (p rdmaPort) values(dir string) (list []string) {
+	for _, name := range p.m.list(append(p.dir, dir)...) {
+		if v := p.read(dir + "/" + name); v != "" && !slices.Contains(list, v) {
+			list = append(list, v)
+		}
+	}
+	return list
+}
+
+func (p rdmaPort) state() Finding {
+	found := fmt.Sprintf("%s: %s, %s, %s", p.name, p.read("state"), p.read("link_layer"),
+		p.read("rate"))
+	if strings.HasSuffix(p.read("state"), ": ACTIVE") {
+		return ok("rdma port", "%s", found)
+	}
+	fix := "check cable and switch, and see rdma link"
+	if names := p.values("gid_attrs/ndevs"); len(names) > 0 {
+		fix = "ip link set " + names[0] + " up, and check cable and switch"
+	}
+	return Finding{
+		"rdma port", Warning, found, "Hosts can connect only through an active port.", fix,
+	}
+}
+
+func (p rdmaPort) gids() Finding {
+	types := p.values("gid_attrs/types")
+	switch {
+	case len(types) == 0:
+		return Finding{
+			"rdma gid", Warning, p.name + " has no GID",
+			"RoCE addresses its packets with GIDs, which come from the addresses of the interface.",
+			"ip address add ADDRESS/PREFIX dev NAME, and ip link set NAME up",
+		}
+	case !slices.Contains(types, "RoCE v2"):
+		return Finding{
+			"rdma gid", Warning, p.name + " has only GIDs of the type " + strings.Join(types, ", "),
+			"RoCE v1 is not routed, and hosts that use RoCE v2 cannot connect.",
+			"enable RoCE v2 in the driver or firmware of the adapter, or make hosts use RoCE v1",
+		}
+	}
+	return ok("rdma gid", "%s: %s", p.name, strings.Join(types, ", "))
+}
+
+// roceHeaders is what the kernel takes off the MTU of an interface for the headers of RoCE
+// (iboe_get_mtu in include/rdma/ib_addr.h): GRH, UDP, BTH, XRC and AtomicETH headers and ICRC.
+const roceHeaders = 40 + 8 + 12 + 4 + 28 + 4
+
+func (p rdmaPort) mtu() (list []Finding) {
+	for _, name := range p.values("gid_attrs/ndevs") {
+		mtu, err := sys.Number(p.m.path("sys/class/net", name, "mtu"))
+		if err != nil {
+			continue
+		}
+		data := int64(4096)
+		for data > 256 && data > mtu-roceHeaders {
+			data /= 2
+		}
+		found := fmt.Sprintf("%s: %s has an MTU of %d, so packets carry up to %d bytes", p.name,
+			name, mtu, data)
+		if data == 4096 {
+			list = append(list, ok("rdma mtu", "%s", found))
+			continue
+		}
+		list = append(list, Finding{
+			"rdma mtu", Note, found,
+			"Small packets cost throughput, and hosts, target and switches must agree.",
+			"ip link set " + name + " mtu 9000, here, on all hosts and on the switches between",
+		})
+	}
+	return list
+}
+
+func (p rdmaPort) congestion() []Finding {
+	var known bool
+	var counted []string
+	for _, name := range congestion {
+		n, err := sys.Number(p.m.path(append(p.dir, name)...))
+		known = known || err == nil
+		if err == nil && n != 0 {
+			counted = append(counted, fmt.Sprintf("%s=%d", name[strings.Index(name, "/")+1:], n))
+		}
+	}
+	switch {
+	case !known:
+		return nil
+	case len(counted) == 0:
+		return []Finding{ok("rdma congestion", "%s: no counter shows any", p.name)}
+	}
+	return []Finding{{
+		"rdma congestion", Note, p.name + ": " + strings.Join(counted, " "),
+		"Packets have waited or were lost, marked or repeated since the counters began; RoCE " +
+			"becomes slow where that goes on.",
+		"read them again under load (rdma statistic show); if they rise, set up PFC or ECN on " +
+			"the port and the switches",
+	}}
+}

@@ -1,0 +1,179 @@
+package doctor
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+func (m Machine) ioUring(Target) []Finding {
+	// Documentation/admin-guide/sysctl/kernel.rst
+	value := m.read("proc/sys/kernel/io_uring_disabled")
+	f := Finding{
+		"io_uring", Warning, "",
+		"Without io_uring threads that block work on disks, which costs throughput and CPU time.",
+		"sysctl kernel.io_uring_disabled=0",
+	}
+	if value == "1" {
+		f.Fix += ", or kernel.io_uring_group=GID with a group of the target's user"
+	}
+	err := m.IOUring()
+	switch {
+	case err != nil:
+		f.Found = err.Error()
+		if value == "" || value == "0" {
+			f.Fix = "allow io_uring_setup, io_uring_enter and io_uring_register in the filter of " +
+				"system calls (SystemCallFilter= of the unit, seccomp profile of the container)"
+		}
+	case value == "1":
+		f.Severity = Note
+		f.Found = "this user may use it; kernel.io_uring_disabled is 1, so only CAP_SYS_ADMIN " +
+			"and the group " + m.read("proc/sys/kernel/io_uring_group") + " may"
+	default:
+		return []Finding{ok("io_uring", "this user may use it")}
+	}
+	return []Finding{f}
+}
+
+// Listener is a TCP address of the configuration.
+type Listener struct {
+	Name    string // "tcp 10.0.0.1:4420"
+	Address netip.AddrPort
+}
+
+// tcpListen is the state of a listening socket in /proc/net/tcp (include/net/tcp_states.h).
+const tcpListen = "0A"
+
+// InUse says whether a process listens at a TCP address, and returns the inode of its socket.
+func (m Machine) InUse(at netip.AddrPort) (inode string, ok bool) {
+	for _, table := range []string{"proc/net/tcp", "proc/net/tcp6"} {
+		for line := range strings.Lines(m.read(table)) {
+			// sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode
+			f := strings.Fields(line)
+			if len(f) < 10 || f[3] != tcpListen {
+				continue
+			}
+			a, known := parseAddress(f[1])
+			if known && a.Port() == at.Port() && (a.Addr() == at.Addr() ||
+				a.Addr().IsUnspecified() || at.Addr().IsUnspecified()) {
+				return f[9], true
+			}
+		}
+	}
+	return "", false
+}
+
+// parseAddress reads an address as /proc/net/tcp has it: "0100007F:1144", words in the machine's
+// byte order.
+func parseAddress(text string) (netip.AddrPort, bool) {
+	addr, port, _ := strings.Cut(text, ":")
+	b, err1 := hex.DecodeString(addr)
+	n, err2 := strconv.ParseUint(port, 16, 16)
+	if err1 != nil || err2 != nil || len(b)%4 != 0 {
+		return netip.AddrPort{}, false
+	}
+	for w := b; len(w) > 0; w = w[4:] {
+		binary.NativeEndian.PutUint32(w, binary.BigEndian.Uint32(w))
+	}
+	a, known := netip.AddrFromSlice(b)
+	return netip.AddrPortFrom(a.Unmap(), uint16(n)), known
+}
+
+func (m Machine) listeners(t Target) (list []Finding) {
+	for _, l := range t.Listeners {
+		inode, used := m.InUse(l.Address)
+		name, program := m.holder(inode)
+		switch {
+		case l.Address.Port() == 0 || !used:
+			list = append(list, ok("listener", "%s is free", l.Name))
+		case program != "" && program == m.read("proc/self/comm"):
+			list = append(list, ok("listener", "%s is served by %s", l.Name, name))
+		default:
+			if name == "" {
+				name = "the kernel or a process that this user may not see (ss -ltnp as root)"
+			}
+			list = append(list, Finding{
+				"listener", Warning, fmt.Sprintf("%s is in use by %s", l.Name, name),
+				"The target waits until the address is free.",
+				"stop what listens there, or set another port of the listener",
+			})
+		}
+	}
+	return list
+}
+
+// acceptsConnections is __SO_ACCEPTCON (linux/net.h), a flag in /proc/net/unix.
+const acceptsConnections = 1 << 16
+
+// control looks for a running target and for a place of the control socket.
+func (m Machine) control(t Target) []Finding {
+	for line := range strings.Lines(m.read("proc/net/unix")) {
+		// Num RefCount Protocol Flags Type St Inode Path
+		f := strings.Fields(line)
+		if len(f) != 8 {
+			continue
+		}
+		flags, err := strconv.ParseUint(f[3], 16, 64)
+		if err != nil || flags&acceptsConnections == 0 {
+			continue
+		}
+		for _, s := range t.Sockets {
+			if s != f[7] {
+				continue
+			}
+			name, _ := m.holder(f[6])
+			if name == "" {
+				name = "a process of another user"
+			}
+			return []Finding{ok("control socket", "%s serves at %s", name, s)}
+		}
+	}
+	if len(t.Sockets) == 0 {
+		return nil
+	}
+	dir := filepath.Dir(t.Sockets[0])
+	if err := m.writable(dir); err != nil {
+		return []Finding{{
+			"control socket", Note, fmt.Sprintf("no target runs at %s, and this user cannot make "+
+				"the socket: %v", t.Sockets[0], err),
+			"Without it status, reload and the like do not reach the target.",
+			"RuntimeDirectory=nvmf-target in the systemd unit, or control.socket",
+		}}
+	}
+	return []Finding{ok("control socket", "no target runs at %s, and this user may make the socket",
+		t.Sockets[0])}
+}
+
+func (m Machine) state(t Target) []Finding {
+	if t.StateFile == "" {
+		return nil
+	}
+	if err := m.writable(filepath.Dir(t.StateFile)); err != nil {
+		return []Finding{{
+			"state file", Note, fmt.Sprintf("this user cannot write %s: %v", t.StateFile, err),
+			"Without it hosts may see other port IDs after a restart.",
+			"StateDirectory=nvmf-target in the systemd unit, or run this as the target's user",
+		}}
+	}
+	return []Finding{ok("state file", "this user may write %s", t.StateFile)}
+}
+
+// writable says whether files can be made in a directory, or the directory itself if it is missing.
+func (m Machine) writable(dir string) error {
+	for {
+		err := m.Access(m.path(dir), unix.W_OK|unix.X_OK)
+		if err != unix.ENOENT || dir == filepath.Dir(dir) {
+			if err != nil {
+				err = fmt.Errorf("%s: %w", dir, err)
+			}
+			return err
+		}
+		dir = filepath.Dir(dir)
+	}
+}
