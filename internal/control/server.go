@@ -64,13 +64,14 @@ type Source struct {
 const (
 	maxConnections = 16
 	maxFollowers   = 8 // connections that wait for events
-	maxChanging    = 4 // connections that wait for a plan or a reload, also of clients that are gone
-	headerBytes    = 8 << 10
-	bodyBytes      = 64 << 10
-	readTimeout    = 5 * time.Second  // for a request
-	writeTimeout   = 10 * time.Second // for each write
-	idleTimeout    = 30 * time.Second
-	askTimeout     = 5 * time.Second // for the answers of reactors
+	// connections that wait for a plan or a reload, also of clients that are gone
+	maxChanging  = 4
+	headerBytes  = 8 << 10
+	bodyBytes    = 64 << 10
+	readTimeout  = 5 * time.Second  // for a request
+	writeTimeout = 10 * time.Second // for each write
+	idleTimeout  = 30 * time.Second
+	askTimeout   = 5 * time.Second // for the answers of reactors
 )
 
 // Server serves the interface until Close.
@@ -237,7 +238,8 @@ func (s *Server) changes(get func(context.Context) (Plan, error)) func(*http.Req
 			defer func() { <-s.changing }()
 		default:
 			return nil, NewProblem(http.StatusServiceUnavailable,
-				"too many clients wait for a plan or a reload", "Try again when the reload has ended.")
+				"too many clients wait for a plan or a reload",
+				"Try again when the reload has ended.")
 		}
 		p, err := get(s.ctx)
 		p.Changes = append([]Change{}, p.Changes...)

@@ -125,11 +125,11 @@ func (p *place) transport(name string) host.Transport {
 	return host.TCP{Addr: netip.AddrPortFrom(netip.MustParseAddr(p.tcp+last), uint16(p.port))}
 }
 
-// count returns how many configurations TestChain applies: NVMF_LIVE_CONFIGS, or 40.
+// count returns how many configurations TestChain applies: NVMF_LIVE_CONFIGS, or 30.
 func count(t *testing.T) int {
 	s := os.Getenv("NVMF_LIVE_CONFIGS")
 	if s == "" {
-		return 40
+		return 30
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil {
