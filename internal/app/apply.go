@@ -118,9 +118,7 @@ func (tr *transition) run() error {
 	}
 	errs := []error{err}
 	for _, fn := range slices.Backward(tr.undo) {
-		if err := fn(); err != nil {
-			errs = append(errs, fmt.Errorf("cannot be undone: %w", err))
-		}
+		errs = append(errs, fn())
 	}
 	for _, dev := range tr.opened {
 		if dev != nil {
@@ -130,13 +128,22 @@ func (tr *transition) run() error {
 	return errors.Join(errs...)
 }
 
-// done notes how to undo what has just been done.
-func (tr *transition) done(undo func() error) { tr.undo = append(tr.undo, undo) }
+// done notes how to undo what has just been done to an object or a key.
+func (tr *transition) done(what string, undo func() error) {
+	tr.undo = append(tr.undo, func() error {
+		if err := undo(); err != nil {
+			return fmt.Errorf("the change of %s cannot be undone: %w", what, err)
+		}
+		return nil
+	})
+}
 
 // problem is err with the place of what could not be changed.
 func (tr *transition) problem(c config.Change, err error) error {
-	var ps config.Problems
-	if errors.As(err, &ps) {
+	if _, ok := errors.AsType[config.Problems](err); ok {
+		return err
+	}
+	if _, ok := errors.AsType[config.Problem](err); ok {
 		return err
 	}
 	return &located{tr.next.Problem(tr.path(c.Object), err.Error(), ""), err}
@@ -149,6 +156,15 @@ type located struct {
 }
 
 func (e *located) Unwrap() error { return e.err }
+
+// As lets errors.As find the Problem.
+func (e *located) As(target any) bool {
+	p, ok := target.(*config.Problem)
+	if ok {
+		*p = e.Problem
+	}
+	return ok
+}
 
 // path returns the key of an object, "" if the file has none.
 func (tr *transition) path(o config.Object) string {
@@ -316,13 +332,13 @@ func (tr *transition) listener(name string) *listener {
 
 func (tr *transition) addListener(c config.Change) error {
 	l := tr.listener(c.Listener)
-	tr.done(func() error { return tr.s.listeners.remove(l) })
+	tr.done(c.Object.String(), func() error { return tr.s.listeners.remove(l) })
 	return tr.s.listeners.add(l)
 }
 
 func (tr *transition) removeListener(c config.Change) error {
 	l := tr.s.listeners.get(c.Listener)
-	tr.done(func() error {
+	tr.done(c.Object.String(), func() error {
 		return tr.s.listeners.restore(
 			&listener{name: l.name, portID: l.portID, Listener: l.Listener})
 	})
@@ -334,7 +350,7 @@ func (tr *transition) modifyListener(c config.Change) error {
 	before := old.Listener
 	err := tr.s.listeners.modify(old, l.Listener)
 	if err == nil {
-		tr.done(func() error { return tr.s.listeners.modify(old, before) })
+		tr.done(c.Object.String(), func() error { return tr.s.listeners.modify(old, before) })
 	}
 	return err
 }
@@ -350,7 +366,7 @@ func (s *Server) subsystem(c *config.Config, nqn string) target.SubsystemConfig 
 func (tr *transition) addSubsystem(c config.Change) error {
 	err := tr.s.target.AddSubsystem(tr.s.subsystem(tr.next, c.NQN))
 	if err == nil {
-		tr.done(func() error {
+		tr.done(c.Object.String(), func() error {
 			_, err := tr.s.target.RemoveSubsystem(c.NQN)
 			return err
 		})
@@ -361,7 +377,7 @@ func (tr *transition) addSubsystem(c config.Change) error {
 func (tr *transition) removeSubsystem(c config.Change) error {
 	_, err := tr.s.target.RemoveSubsystem(c.NQN) // its namespaces are gone
 	if err == nil {
-		tr.done(func() error {
+		tr.done(c.Object.String(), func() error {
 			return tr.s.target.AddSubsystem(tr.s.subsystem(tr.s.config.Load(), c.NQN))
 		})
 	}
@@ -373,7 +389,7 @@ func (tr *transition) modifySubsystem(c config.Change) error {
 		_, err := tr.s.target.UpdateSubsystem(tr.s.subsystem(to, c.NQN))
 		return err
 	}
-	tr.done(func() error { return update(tr.s.config.Load()) })
+	tr.done(c.Object.String(), func() error { return update(tr.s.config.Load()) })
 	return update(tr.next)
 }
 
@@ -387,7 +403,7 @@ func (tr *transition) modifyFile(c config.Change) error {
 		if !ok {
 			return fmt.Errorf("%s cannot be changed while the target runs", k.Key)
 		}
-		tr.done(func() error { return set(tr.s, tr.s.config.Load()) })
+		tr.done(k.Key, func() error { return set(tr.s, tr.s.config.Load()) })
 		if err := set(tr.s, tr.next); err != nil {
 			return err
 		}

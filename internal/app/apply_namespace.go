@@ -29,7 +29,7 @@ func (tr *transition) addNamespace(c config.Change) error {
 	}
 	err := tr.s.namespaces.add(n, dev)
 	if err == nil {
-		tr.done(func() error { return tr.s.namespaces.drop(c.Object) })
+		tr.done(c.Object.String(), func() error { return tr.s.namespaces.drop(c.Object) })
 	}
 	return err
 }
@@ -41,12 +41,12 @@ func (tr *transition) removeNamespace(c config.Change) error {
 		return err
 	}
 	if dev == nil {
-		tr.done(func() error { return tr.s.namespaces.add(v.namespace, nil) })
+		tr.done(c.Object.String(), func() error { return tr.s.namespaces.add(v.namespace, nil) })
 		return nil
 	}
 	r := &removed{served: v, dev: dev, gone: gone}
 	tr.removed = append(tr.removed, r)
-	tr.done(func() error { return tr.s.namespaces.restore(r) })
+	tr.done(c.Object.String(), func() error { return tr.s.namespaces.restore(r) })
 	tr.commit = append(tr.commit, func() {
 		if !r.closed {
 			tr.s.namespaces.retire(r)
@@ -150,13 +150,15 @@ func (tr *transition) modifyNamespace(c config.Change) error {
 		return tr.modifyPending(v, n)
 	}
 	before := v.namespace
-	tr.done(func() error { return tr.s.namespaces.modify(c.Object, before, anew) })
+	tr.done(c.Object.String(), func() error {
+		return tr.s.namespaces.modify(c.Object, before, anew)
+	})
 	return tr.s.namespaces.modify(c.Object, n, anew)
 }
 
 // modifyPending changes a namespace that waits for its storage to n, whose storage may be there.
 func (tr *transition) modifyPending(v *served, n *namespace) error {
-	tr.done(func() error {
+	tr.done(v.name().String(), func() error {
 		return errors.Join(tr.s.namespaces.drop(v.name()), tr.s.namespaces.add(v.namespace, nil))
 	})
 	dev, err := tr.s.namespaces.open(n)

@@ -83,12 +83,8 @@ func plan(changes []config.Change, err error) (control.Plan, error) {
 
 // controlProblem gives a client the places and the hints of problems with the configuration.
 func controlProblem(err error) error {
-	list, ok := errors.AsType[config.Problems](err)
-	if p, one := errors.AsType[config.Problem](err); one && !ok {
-		list, ok = config.Problems{p}, true
-	}
-	list = slices.DeleteFunc(slices.Clone(list), func(p config.Problem) bool { return p.Warning })
-	if !ok || len(list) == 0 {
+	list := problemsOf(err)
+	if !slices.ContainsFunc(list, func(p config.Problem) bool { return p.Place != "" }) {
 		return err
 	}
 	all := make([]control.Problem, len(list))
@@ -103,6 +99,26 @@ func controlProblem(err error) error {
 	first := &all[0]
 	first.More = all[1:]
 	return first
+}
+
+// problemsOf lists the errors that were joined to err. Those that have no place are only text.
+func problemsOf(err error) (list config.Problems) {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			list = append(list, problemsOf(e)...)
+		}
+		return list
+	}
+	if ps, ok := errors.AsType[config.Problems](err); ok {
+		return slices.DeleteFunc(slices.Clone(ps), func(p config.Problem) bool { return p.Warning })
+	}
+	if p, ok := errors.AsType[config.Problem](err); ok {
+		return config.Problems{p}
+	}
+	return config.Problems{{What: err.Error()}}
 }
 
 func (s *Server) status() control.Status {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
 // failing is listenAny with a listener that cannot be opened, which is the last change of all.
@@ -238,5 +240,36 @@ func TestHungStorage(t *testing.T) {
 	<-ended
 	if n := hung.closed.Load(); n != 1 {
 		t.Errorf("the storage was closed %d times", n)
+	}
+}
+
+// TestProblemsOfChanges: clients get the places of what cannot be changed, and all that went wrong.
+func TestProblemsOfChanges(t *testing.T) {
+	l := newFaultyLive(t, listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
+	l.file("x")
+	taken := listen(t, "127.0.0.1:0").AddrPort()
+	metrics := listenAny + "]\nmetrics: {listen: '" + taken.String() + "'}\n#"
+	for _, test := range []struct {
+		listeners, subsystems string
+		places                []string
+	}{
+		{failing(t), sub(anyHosts, inRAM, onFile(2, "x")), []string{"test.yaml:1:60"}},
+		{metrics, sub(anyHosts, inRAM, onFile(2, "x")), []string{"test.yaml:2:19"}},
+		{listenAny, sub(anyHosts, inRAM, onFile(3, "x")), []string{"test.yaml:4:116", ""}},
+	} {
+		l.opens(func(*config.Namespace) (backend.Device, error) { return nil, errOpen })
+		err := l.refuse(test.listeners, test.subsystems)
+		p, ok := errors.AsType[*control.Problem](controlProblem(err))
+		if !ok {
+			t.Errorf("%v", err)
+			continue
+		}
+		places := []string{p.Place}
+		for _, more := range p.More {
+			places = append(places, more.Place)
+		}
+		if !slices.Equal(places, test.places) || strings.Contains(p.Detail, "test.yaml") {
+			t.Errorf("%q, want %q: %v", places, test.places, err)
+		}
 	}
 }
