@@ -184,6 +184,9 @@ func (s *Server) namespaceStates() (list []control.Namespace) {
 		served[name{n.SubNQN, n.NSID}] = n
 	}
 	for _, n := range all(s.current()) {
+		if v := s.namespaces.get(n.name()); v != nil {
+			n = v.namespace // whose storage may wait for a restart
+		}
 		out := control.Namespace{
 			Subsystem: n.nqn, NSID: n.NSID, State: "pending", Backend: n.Backend, Path: n.path(),
 		}

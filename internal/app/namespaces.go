@@ -259,7 +259,7 @@ func (ns *namespaces) awaitRetired(n *namespace) error {
 	return nil
 }
 
-// get returns the namespace with this name, which exists.
+// get returns the namespace with this name, nil if there is none.
 func (ns *namespaces) get(name config.Object) *served {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()

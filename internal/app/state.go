@@ -67,8 +67,15 @@ func loadState(file string, log *slog.Logger) (*state, error) {
 		err = fmt.Errorf("version %d, generation %d, %d ports", d.Version, d.Generation,
 			len(d.Ports))
 	}
+	for i, p := range d.Ports {
+		if err == nil && (p.ID == 0 || slices.ContainsFunc(d.Ports[:i], func(o statePort) bool {
+			return o.ID == p.ID || o.Listener == p.Listener
+		})) {
+			err = fmt.Errorf("port ID %d of %s", p.ID, p.Listener)
+		}
+	}
 	if err != nil {
-		return nil, fmt.Errorf("state file %s is not one of this version: %w. Hosts may see other "+
+		return nil, fmt.Errorf("state file %s cannot be used: %w. Hosts may see other "+
 			"port IDs if you delete it", file, err)
 	}
 	s.data = d

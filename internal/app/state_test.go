@@ -53,7 +53,13 @@ func TestState(t *testing.T) {
 // is logged, and the target goes on.
 func TestBrokenState(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state")
-	for _, text := range []string{"", "{", "[]", `{"version": 2, "generation": 1}`, `{"version":1}`} {
+	const ports = `{"version": 1, "generation": 1, "ports": `
+	for _, text := range []string{
+		"", "{", "[]", `{"version": 2, "generation": 1}`, `{"version":1}`,
+		ports + `[{"listener": "a", "id": 1}, {"listener": "b", "id": 1}]}`,
+		ports + `[{"listener": "a", "id": 1}, {"listener": "a", "id": 2}]}`,
+		ports + `[{"listener": "a", "id": 0}]}`, ports + `[{"listener": "a"`,
+	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -273,3 +273,13 @@ func TestProblemsOfChanges(t *testing.T) {
 		}
 	}
 }
+
+// TestStateOfKeptStorage: storage in memory that would be lost is what clients are told of.
+func TestStateOfKeptStorage(t *testing.T) {
+	l := newLive(t, listenAny, sub(anyHosts, inRAM))
+	l.file("x")
+	l.apply(listenAny, sub(anyHosts, onFile(1, "x")))
+	if n := l.s.namespaceStates()[0]; n.Backend != "ram" || n.Path != "" || n.SizeBytes != 1<<20 {
+		t.Errorf("backend %s, path %q, %d bytes", n.Backend, n.Path, n.SizeBytes)
+	}
+}
