@@ -185,7 +185,7 @@ func (ls *listeners) modify(l *listener, c config.Listener) error {
 	ls.mu.Unlock()
 	if again := ls.reopen(l, at); again != nil {
 		ls.mu.Lock()
-		l.open = nil
+		l.open, l.err = nil, again
 		ls.mu.Unlock()
 		err = errors.Join(err, again, ls.s.target.RemovePort(l.portID))
 		ls.await(l, again)

@@ -283,3 +283,52 @@ func TestStateOfKeptStorage(t *testing.T) {
 		t.Errorf("backend %s, path %q, %d bytes", n.Backend, n.Path, n.SizeBytes)
 	}
 }
+
+// TestRefusedBlockSize: a block size cannot change. Neither the host, which stays, nor its content
+// notices the attempt.
+func TestRefusedBlockSize(t *testing.T) {
+	l := newLive(t, listenAny, sub(anyHosts, inRAM))
+	l.file("x")
+	l.file("y")
+	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
+	c, err := l.connect(testNQN, hostA, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"x", "y"} {
+		larger := strings.Replace(onFile(2, name), "size:", "block_size: 4096, size:", 1)
+		err = l.refuse(listenAny, sub(anyHosts, inRAM, larger))
+		if p, ok := errors.AsType[config.Problem](err); !ok ||
+			p.Path != "subsystems[0].namespaces[1]" || strings.Contains(err.Error(), "undone") ||
+			!strings.Contains(err.Error(), "block size") {
+			t.Error(err)
+		}
+		if got := l.first(c, 2); got != "x" {
+			t.Errorf("the namespace is on %q", got)
+		}
+	}
+	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "y")))
+	if got := l.first(c, 2); got != "y" {
+		t.Errorf("the namespace is on %q", got)
+	}
+	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "y"), onFile(3, "x")))
+}
+
+// TestRefusedMetrics: metrics are served where they were when they cannot be served elsewhere.
+func TestRefusedMetrics(t *testing.T) {
+	l := newLive(t, listenAny, sub(anyHosts, inRAM))
+	free := listen(t, "127.0.0.1:0")
+	at := func(addr string) string { return listenAny + "]\nmetrics: {listen: '" + addr + "'}\n#" }
+	_ = free.Close()
+	l.apply(at(free.AddrPort().String()), sub(anyHosts, inRAM))
+	taken := listen(t, "127.0.0.1:0").AddrPort()
+	_ = l.refuse(at(taken.String()), sub(anyHosts, inRAM))
+	scrape(t, l.s)
+	if is := l.s.metrics.Addr(); is != free.AddrPort() {
+		t.Errorf("metrics at %v", is)
+	}
+	l.apply(listenAny, sub(anyHosts, inRAM))
+	if l.s.metrics != nil {
+		t.Error("metrics are still served")
+	}
+}
