@@ -46,7 +46,8 @@ ours_start() {
     wait_for 5 test -S /run/notify
   fi
   say "target: $(tr '\n' ' ' </run/target.yaml)"
-  NOTIFY_SOCKET=/run/notify ours_exec serve --config /run/target.yaml >>/run/target.log 2>&1 &
+  NOTIFY_SOCKET=/run/notify STATE_DIRECTORY=/run/state \
+    ours_exec serve --config /run/target.yaml >>/run/target.log 2>&1 &
   TPID=$!
   echo $TPID >/run/target.pid
   wait_for 20 ours_ready

@@ -1,0 +1,107 @@
+# The configuration changes at random and is reloaded while two hosts write, read and verify: each
+# change is visible on the host within 2 s. The namespaces that no change touches see no error, and
+# the 99.9th percentile of their latency stays within twice what it is without reloads. Files with
+# errors change nothing.
+# variants: rxe siw tcp
+# cpus: 2
+# alone: it measures
+# limit: 3000
+. "$LAB_DIR/lib.sh"
+. "$LAB_DIR/lib-reload.sh"
+[ "$TARGET" = ours ] || skip "the kernel's target has no configuration file"
+: "${RELOADS:=$([ -n "$SAMPLE" ] && echo 12 || echo 300)}"
+disk_up
+NAMESPACES=(1:file:64MiB:/run/disk/1.img:4096 2:file:64MiB:/run/disk/2.img)
+ALLOWED="$HOSTNQN $HOSTNQN2"
+lab_up; target_start
+say "seed $SEED"
+
+host_connect
+HOSTNQN=$HOSTNQN2 HOSTID=$HOSTID2 host_connect_again keep_alive_tmo=5
+both_live() { [ "$(cat /sys/class/nvme/nvme[01]/state | xargs)" = "live live" ]; }
+wait_for 10 both_live
+for p in /sys/class/nvme-subsystem/*/iopolicy; do echo round-robin >"$p"; done
+fio_verify layout --bs=4k --size=8M
+on_target socat TCP-LISTEN:4499,bind=$ADDR,fork EXEC:true & # an address in use
+
+# The hosts' work: reads of one namespace and writes to the other, over both controllers.
+WORK=(--size=8M --iodepth=4 --rate_iops=500 --time_based --runtime=8)
+hosts_work() {
+  local reads
+  fio_run reads --rw=randread --bs=4k --verify=crc32c --verify_fatal=1 "${WORK[@]}" & reads=$!
+  fio_on 2 writes --bs=8k --verify_backlog=32 "${WORK[@]}"
+  wait $reads || fail "fio reads: exit code $?"
+}
+# beside COMMAND...: repeats COMMAND while the hosts work, and sets P999 and MAX in milliseconds.
+beside() {
+  local work
+  hosts_work >/run/work.log 2>&1 & work=$!
+  while kill -0 $work 2>/dev/null; do "$@"; done
+  wait $work || { cat /run/work.log; fail "the hosts' work: exit code $?"; }
+  P999=$(latency 'percentile."99.900000"') MAX=$(latency max)
+}
+latency() { # FIELD: the larger of that of reads and that of writes
+  jq -s "[.[].jobs[0] | .read, .write | .clat_ns.$1 // 0] | max / 1e6 | ceil" \
+    /tmp/{reads,writes}.json
+}
+median() { printf '%s\n' "$@" | sort -n | sed -n "$((($# + 1) / 2))p"; }
+
+reloads=0 late=0 slowest=0
+# watch takes about as much CPU time as what a reload is followed by.
+watch() { visible || fail "the configuration is no longer visible"; check_files; }
+reload_once() {
+  local begin took
+  [ $reloads -lt $RELOADS ] || { watch; return; }
+  [ $((reloads % 4)) != 0 ] || reload_with_error $((reloads / 4 % 3))
+  change
+  target_config >/run/target.yaml
+  begin=${EPOCHREALTIME/./}
+  reload
+  await_visible 2
+  took=$(((${EPOCHREALTIME/./} - begin) / 1000))
+  reloads=$((reloads + 1))
+  log_has "the configuration was applied" $reloads || fail "the configuration was not applied"
+  [ $took -le 2000 ] || late=$((late + 1))
+  [ $took -le $slowest ] || slowest=$took
+  settle
+}
+reload_with_error() { # WHICH
+  local refused generation=$GENERATION why
+  refused=$(log_count "the configuration was not changed")
+  case $1 in
+    0) why='not valid YAML'; { target_config; echo "subsystems: ["; } >/run/target.yaml ;;
+    1)
+      why='is a directory'
+      target_config | sed '0,/path:/s|path: [^,}]*|path: /run/disk|' >/run/target.yaml ;;
+    2)
+      why='address already in use'
+      TARGET_LISTENERS="$TARGET_LISTENERS tcp/$ADDR/4499" target_config |
+        sed '/4499/s/}/, on_unavailable: fail}/' >/run/target.yaml ;;
+  esac
+  reload
+  log_has "the configuration was not changed" $((refused + 1)) ||
+    fail "a configuration is not refused: $why"
+  tail -n 3 /run/target.log | grep -qF "$why" || fail "the log does not say: $why"
+  visible && [ $GENERATION = $generation ] || fail "after an error something has changed: $why"
+}
+
+target_config >/run/target.yaml; settle; klog_mark
+alone='' with='' windows=0
+while [ $reloads -lt $RELOADS ]; do
+  # Without reloads, too, now and then: the machine is not always equally fast.
+  if [ $((windows % 4)) = 0 ]; then
+    beside watch; alone+=" $P999"
+    say "without reloads: p99.9 $P999 ms, at most $MAX ms"
+  fi
+  beside reload_once; with+=" $P999" windows=$((windows + 1))
+  say "$reloads reloads: p99.9 $P999 ms, at most $MAX ms; visible after $slowest ms at most"
+done
+alone=$(median $alone) with=$(median $with)
+say "p99.9 is $with ms, without reloads $alone ms; $late of $RELOADS reloads took more than 2 s"
+# All sides share the CPUs, also with what the host does about the changes.
+[ $with -le $((2 * alone > alone + 100 ? 2 * alone : alone + 100)) ] || fail "p99.9 is too high"
+[ $((10 * late)) -le $RELOADS ] || fail "changes are visible too late"
+both_live || fail "an untouched controller is not live"
+# What the host says about controllers that may no longer connect, and about their queues.
+klog_check 'nvme([2-9]|[1-9][0-9]+)(:|n[0-9]|c[0-9])|Connect for subsystem|callbacks suppressed'
+host_disconnect; target_stop
