@@ -10,7 +10,7 @@ declare -A ALLOWS=() # by subsystem, 1 or 2: the hosts that may connect, or any
 declare -A SPACES=() # by subsystem:NSID: "MIB PATH READ_ONLY", the path - if it has none
 declare -A CONNECTED=() DEVICE=() # by subsystem; by subsystem:NSID
 declare -A PORT_ID=()   # by "TRANSPORT PORT", whatever the host has seen so far
-GENERATION=0 SEEN_LOG='' FILES=0 SEEN=''
+GENERATION=0 SEEN_LOG='' FILES=0 SEEN='' VISIBLE_AT=0
 
 copy_function target_config plain_config
 target_config() {
@@ -93,9 +93,14 @@ add_namespace() { # SUBSYSTEM:NSID; a file begins with its name
 
 may_connect() { [[ ${ALLOWS[$1]:-} = any || ${ALLOWS[$1]:-} = *$HOSTNQN* ]]; } # SUBSYSTEM
 
-# visible: the host sees the configuration: listeners and subsystems in the discovery log, the
-# namespaces of what it is connected to, and no controller where it may not connect.
-visible() { read_log && [ "$SEEN_LOG" = "$(wanted_log)" ] && look && [ "$SEEN" = "$(wanted)" ]; }
+# visible: the host sees the configuration: the namespaces of what it is connected to, no controller
+# where it may not connect, and listeners and subsystems in the discovery log. VISIBLE_AT is the
+# time in us before nvme-cli reads the log, which can take half a second.
+visible() {
+  look && [ "$SEEN" = "$(wanted)" ] || return 1
+  VISIBLE_AT=${EPOCHREALTIME/./}
+  read_log && [ "$SEEN_LOG" = "$(wanted_log)" ]
+}
 wanted_log() {
   local l transport port sub nqns=$NQN
   for sub in 1 2; do ! may_connect $sub || nqns+=" $LIVE$sub"; done
@@ -176,7 +181,6 @@ await_visible() {
 # the files.
 settle() {
   local sub
-  await_visible 10
   for sub in "${!CONNECTED[@]}"; do
     may_connect $sub && continue
     # A host that is no longer allowed gives up by itself, one whose subsystem is gone waits for it.
@@ -189,9 +193,9 @@ settle() {
       NQN=$LIVE$sub nvme_connect --reconnect-delay=1 >/dev/null ||
         fail "nvme connect: exit code $?"
       CONNECTED[$sub]=yes
+      await_visible 10
     fi
   done
-  await_visible 10
   check_files
 }
 gone() { NQN=$LIVE$1 no_controllers; } # SUBSYSTEM

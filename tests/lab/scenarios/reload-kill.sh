@@ -13,7 +13,7 @@ NAMESPACES=(1:file:64MiB:/run/disk/1.img:4096)
 lab_up; target_start; host_connect --reconnect-delay=1
 say "seed $SEED"
 mkfifo /run/silent; exec 9<>/run/silent
-settle
+await_visible 10
 load kill --iodepth=8 --bs=4k --size=16M --time_based --runtime=10
 for ((i = 1; i <= KILLS; i++)); do
   wait_for 20 load_moved 200
@@ -25,7 +25,7 @@ for ((i = 1; i <= KILLS; i++)); do
   wait_for 30 ctrl_lost
   target_restart
   wait_for 30 ctrl_live
-  settle
+  await_visible 10; settle
   say "killed after $ms ms and back: $i"
 done
 load_ends

@@ -58,7 +58,7 @@ reload_once() {
   begin=${EPOCHREALTIME/./}
   reload
   await_visible 2
-  took=$(((${EPOCHREALTIME/./} - begin) / 1000))
+  took=$(((VISIBLE_AT - begin) / 1000))
   reloads=$((reloads + 1))
   log_has "the configuration was applied" $reloads || fail "the configuration was not applied"
   [ $took -le 2000 ] || late=$((late + 1))
@@ -85,7 +85,7 @@ reload_with_error() { # WHICH
   visible && [ $GENERATION = $generation ] || fail "after an error something has changed: $why"
 }
 
-target_config >/run/target.yaml; settle; klog_mark
+target_config >/run/target.yaml; await_visible 10; klog_mark
 alone='' with='' windows=0
 while [ $reloads -lt $RELOADS ]; do
   # Without reloads, too, now and then: the machine is not always equally fast.
@@ -98,8 +98,9 @@ while [ $reloads -lt $RELOADS ]; do
 done
 alone=$(median $alone) with=$(median $with)
 say "p99.9 is $with ms, without reloads $alone ms; $late of $RELOADS reloads took more than 2 s"
-# All sides share the CPUs, also with what the host does about the changes.
-[ $with -le $((2 * alone > alone + 100 ? 2 * alone : alone + 100)) ] || fail "p99.9 is too high"
+# All sides share the CPUs, with the rest of the machine and with what the host does about changes:
+# the same allowance as in isolation.sh.
+[ $with -le $((2 * alone > alone + 250 ? 2 * alone : alone + 250)) ] || fail "p99.9 is too high"
 [ $((10 * late)) -le $RELOADS ] || fail "changes are visible too late"
 both_live || fail "an untouched controller is not live"
 # What the host says about controllers that may no longer connect, and about their queues.
