@@ -24,10 +24,10 @@ type Exit int
 
 func (e Exit) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
+// ErrChanges is that of plan if a reload would change something, ErrWarnings and ErrErrors those of
+// doctor if it has found some.
 const (
-	// ErrChanges is the error of plan if a reload would change something.
-	ErrChanges = Exit(3)
-	// ErrWarnings and ErrErrors are the errors of doctor if it has found some.
+	ErrChanges  = Exit(3)
 	ErrWarnings = Exit(3)
 	ErrErrors   = Exit(1)
 )

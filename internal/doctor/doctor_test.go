@@ -296,6 +296,12 @@ func TestRDMA(t *testing.T) {
 			[]string{state, "warning: has no GID | ip address add", mtu, quiet},
 		},
 		{
+			"no counters", Machine.rdmaPorts,
+			files{port + "/state": "4: ACTIVE"},
+			needed,
+			[]string{"ok: rxe0 port 1: 4: ACTIVE"},
+		},
+		{
 			"MTU", Machine.rdmaPorts, with(good, files{"sys/class/net/eth0/mtu": "1500"}), needed,
 			[]string{state, gid, "note: packets carry up to 1024 bytes | ip link set eth0 " +
 				"mtu", quiet},
@@ -513,7 +519,9 @@ func TestDisks(t *testing.T) {
 		{
 			"alignment", Machine.disks,
 			with(disk, files{sda + "sda1/alignment_offset": "3584"}), at,
-			[]string{"warning: sda1, below namespace 1 begins 3584 | 1 MiB", "ok: sda"},
+			[]string{
+				"warning: sda1, below namespace 1: alignment_offset is 3584 | 1 MiB", "ok: sda",
+			},
 		},
 		{
 			"cache", Machine.disks, with(disk, files{sda + "queue/write_cache": "write back"}), at,
@@ -542,6 +550,7 @@ func TestDisks(t *testing.T) {
 			[]string{"note: /srv is mounted with discard | nodiscard"},
 		},
 		{"no file", Machine.fileSystems, nil, Target{}, nil},
+		{"a device", Machine.fileSystems, nil, Target{Storage: []Storage{{os.DevNull, ""}}}, nil},
 	} {
 		c.test(t)
 	}

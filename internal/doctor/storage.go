@@ -40,15 +40,13 @@ func (m Machine) disk(number, user string) (list []Finding) {
 	attribute := func(file string) string { return sys.Attribute(filepath.Join(dir, file)) }
 	if off := attribute("alignment_offset"); off != "" && off != "0" {
 		list = append(list, Finding{
-			"disk alignment", Warning, fmt.Sprintf("%s begins %s bytes off the physical "+
-				"blocks", below, off),
+			"disk alignment", Warning, below + ": alignment_offset is " + off + ", so blocks " +
+				"do not begin where physical ones do",
 			"A block of a host spans two of the disk, which must read before it writes.",
 			"make the partition again, beginning at a multiple of 1 MiB",
 		})
 	}
-	if attribute("partition") != "" {
-		return list // its disk has the rest
-	}
+	// a partition has no queue: its disk has the rest
 	if attribute("queue/write_cache") == "write back" {
 		list = append(list, Finding{
 			"disk write cache", Note, below + ": the volatile write cache is on",
