@@ -183,3 +183,27 @@ func TestWaitingListenerChanges(t *testing.T) {
 		t.Errorf("type of service %d", last)
 	}
 }
+
+// TestWildcardListener: a listener at one address takes the port of one at all addresses, and the
+// other way round, while hosts are connected.
+func TestWildcardListener(t *testing.T) {
+	free := listen(t, "127.0.0.1:0")
+	port := free.AddrPort().Port()
+	_ = free.Close()
+	at := func(address string) string {
+		return fmt.Sprintf("{transport: tcp, address: %s, port: %d, on_unavailable: fail}", address,
+			port)
+	}
+	l := newLive(t, at("0.0.0.0"), sub(anyHosts, inRAM))
+	for _, address := range []string{"127.0.0.1", "0.0.0.0", "127.0.0.1"} {
+		c, err := l.connect(testNQN, hostA, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.apply(at(address), sub(anyHosts, inRAM))
+		l.wantEnded("removed listener", c)
+	}
+	if _, err := l.connect(testNQN, hostA, 0); err != nil {
+		t.Error(err)
+	}
+}

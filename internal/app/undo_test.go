@@ -18,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
 // failing is listenAny with a listener that cannot be opened, which is the last change of all.
@@ -175,6 +176,68 @@ func TestUnusableStorage(t *testing.T) {
 	}
 }
 
+// queue connects a host with one I/O queue, and memory for a block.
+func (l *live) queue() (*host.Queue, []byte) {
+	l.t.Helper()
+	c, err := l.connect(testNQN, hostA, 0)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	q, err := c.OpenQueue(l.t.Context(), 1, 16)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { _ = q.Close() })
+	b, err := c.Map(512)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return q, b
+}
+
+// wantHeld waits for an operation that is held.
+func (d *counted) wantHeld(t *testing.T) {
+	t.Helper()
+	for end := time.Now().Add(testTimeout); d.Held() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nothing reaches the storage")
+		}
+	}
+}
+
+// TestRemovedHung: the removal of a subsystem does not wait for storage that does not finish. Until
+// that has, nobody else can have it.
+func TestRemovedHung(t *testing.T) {
+	l := newFaultyLive(t, listenAny, sub(anyHosts, inRAM))
+	l.file("x")
+	hung := newCounted(t)
+	l.opens(func(*config.Namespace) (backend.Device, error) { return hung, nil })
+	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
+	q, b := l.queue()
+	hung.Hold(nil)
+	ended := make(chan error, 1)
+	go func() { ended <- q.Read(t.Context(), 2, 0, 1, b) }()
+	hung.wantHeld(t)
+
+	other := strings.ReplaceAll(sub(anyHosts, onFile(1, "x")), testNQN, testNQN+"2")
+	empty := strings.ReplaceAll(sub(anyHosts, inRAM), testNQN, testNQN+"3")
+	l.opens(func(*config.Namespace) (backend.Device, error) { return newCounted(t), nil })
+	l.apply(listenAny, empty)
+	<-ended // its host is disconnected
+	l.s.releaseLimit = time.Millisecond
+	err := l.refuse(listenAny, empty+other)
+	if !strings.Contains(err.Error(), "subsystems[1].namespaces[0]: its storage is still that of "+
+		"namespace 2 of "+testNQN+", which was removed") {
+		t.Error(err)
+	}
+	hung.Release()
+	l.s.releaseLimit = testTimeout
+	l.apply(listenAny, empty+other)
+	if n := hung.closed.Load(); n != 1 {
+		t.Errorf("the storage was closed %d times", n)
+	}
+}
+
 // TestHungStorage: storage that still works on a command cannot move to another namespace. That
 // change fails, and ends at once if the target stops.
 func TestHungStorage(t *testing.T) {
@@ -183,33 +246,17 @@ func TestHungStorage(t *testing.T) {
 	hung := newCounted(t)
 	l.opens(func(*config.Namespace) (backend.Device, error) { return hung, nil })
 	l.apply(listenAny, sub(anyHosts, inRAM, onFile(2, "x")))
-	c, err := l.connect(testNQN, hostA, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	q, err := c.OpenQueue(t.Context(), 1, 16)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = q.Close() })
-	b, err := c.Map(512)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q, b := l.queue()
 	ended := make(chan error, 1)
 	read := func() {
 		t.Helper()
 		hung.Hold(nil)
 		go func() { ended <- q.Read(t.Context(), 2, 0, 1, b) }()
-		for end := time.Now().Add(testTimeout); hung.Held() == 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("the read does not reach the storage")
-			}
-		}
+		hung.wantHeld(t)
 	}
 	read()
 	l.s.releaseLimit = time.Millisecond
-	err = l.refuse(listenAny, sub(anyHosts, inRAM, onFile(3, "x")))
+	err := l.refuse(listenAny, sub(anyHosts, inRAM, onFile(3, "x")))
 	if !strings.Contains(err.Error(), "still works on commands") || hung.closed.Load() != 0 {
 		t.Errorf("%v, closed %d times", err, hung.closed.Load())
 	}

@@ -161,8 +161,14 @@ func TestChain(t *testing.T) {
 	for i := range count(t) {
 		next := file.clone()
 		next.change(rng)
-		if rng.IntN(10) == 0 {
-			e.live.refuses(next, rng)
+		switch rng.IntN(10) {
+		case 0:
+			e.live.refuses(next, e.live.badStorage(next, rng))
+			continue
+		case 1, 2: // the last change fails: all others are undone
+			e.live.refuses(next, e.live.badListener(next))
+			e.compare(i, runs)
+			w.check()
 			continue
 		}
 		c, err := app.Parse("live", e.live.text(next), nil)
@@ -181,17 +187,36 @@ func TestChain(t *testing.T) {
 	t.Logf("%d changes, %d commands beside them", changes, w.commands.Load())
 }
 
-// refuses applies a configuration that cannot be applied, after which nothing has changed.
-func (p *place) refuses(m *model, rng *rand.Rand) {
+// badStorage is the configuration of m with storage that cannot be used.
+func (p *place) badStorage(m *model, rng *rand.Rand) string {
+	path := pick(rng, "/dev/null", "/proc/self/mem", p.dir, filepath.Join(p.dir, "f0", "below"))
+	return strings.Replace(string(p.text(m)), anchorNQN+"\n", anchorNQN+"2\n"+
+		"    allow_any_host: true\n    namespaces: [{nsid: 1, backend: file, path: "+path+
+		", size: 1MiB}]\n  - nqn: "+anchorNQN+"\n", 1)
+}
+
+// badListener is the configuration of m with a listener at a port that is in use.
+func (p *place) badListener(m *model) string {
+	taken, err := listen(p.tcp + "9:0")
+	p.must(err)
+	p.t.Cleanup(func() { _ = taken.Close() })
+	_, port, _ := strings.Cut(taken.Addr().String(), ":")
+	return strings.Replace(string(p.text(m)), "listeners:\n", "listeners:\n  - {transport: tcp, "+
+		"address: "+p.tcp+"9, port: "+port+", on_unavailable: fail}\n", 1)
+}
+
+// refuses applies bad, m with something that cannot be applied, after which nothing has changed.
+func (p *place) refuses(m *model, bad string) {
+	p.t.Helper()
 	before, _ := p.server.Plan(p.parse(m))
-	text := string(p.text(m))
-	bad := strings.Replace(text, anchorNQN+"\n", anchorNQN+"2\n    allow_any_host: true\n"+
-		"    namespaces: [{nsid: 1, backend: file, path: "+pick(rng, "/dev/null", "/proc/self/mem",
-		p.dir, filepath.Join(p.dir, "f0", "below"))+", size: 1MiB}]\n  - nqn: "+anchorNQN+"\n", 1)
 	c, err := app.Parse(p.name, []byte(bad), nil)
 	p.must(err)
-	if done, err := p.server.Apply(c); err == nil {
+	done, err := p.server.Apply(c)
+	if err == nil {
 		p.t.Fatalf("%v applied:\n%s", done, bad)
+	}
+	if strings.Contains(err.Error(), "undone") {
+		p.t.Fatalf("%v:\n%s", err, bad)
 	}
 	if after, _ := p.server.Plan(p.parse(m)); fmt.Sprint(after) != fmt.Sprint(before) {
 		p.t.Fatalf("%v after a configuration that failed, %v before", after, before)

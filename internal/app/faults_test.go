@@ -1,0 +1,140 @@
+package app
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+)
+
+// faults makes an operation fail, or all from that one on.
+type faults struct {
+	mu     sync.Mutex
+	at, n  int // 0: none fails
+	onward bool
+}
+
+func (f *faults) set(at int, onward bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.at, f.n, f.onward = at, 0, onward
+}
+
+// now counts an operation and says whether it fails.
+func (f *faults) now() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.n++
+	return f.n == f.at || f.onward && f.at > 0 && f.n > f.at
+}
+
+func (f *faults) reached() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.n >= f.at
+}
+
+// TestEveryFault changes all kinds of objects at once, over and over: each time another operation
+// fails, until none is left. After each failure everything is as before, and the change can be
+// made, and taken back; that is so even if nothing can be opened any more, to undo it.
+func TestEveryFault(t *testing.T) {
+	network := verbstest.New(verbstest.Options{Async: true})
+	t.Cleanup(network.Close)
+	network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.0.1")))
+	var fail faults
+	stack := &listenStack{Provider: network.Provider("target")}
+	stack.onListen = func() {
+		if fail.now() {
+			stack.failures = 1 // the caller holds its lock
+		}
+	}
+	l := &live{t: t, dir: t.TempDir()}
+	for _, name := range []string{"v", "w", "x", "y", "z"} {
+		l.file(name)
+	}
+	rdma := func(port int, tos string) string {
+		return fmt.Sprintf(", {transport: rdma, address: 127.0.0.1, port: %d, "+
+			"on_unavailable: fail%s}", port, tos)
+	}
+	other := func(n int, keys string, namespaces ...string) string {
+		return strings.ReplaceAll(sub(keys, namespaces...), testNQN, fmt.Sprint(testNQN, n))
+	}
+	limited := strings.Replace(onFile(4, "z"), "backend",
+		"backend: limit, iops: 100000, of: {backend", 1) + "}"
+	before := []string{
+		listenAny + rdma(4420, ", tos: 4") + rdma(4421, ""),
+		sub(anyHosts, inRAM, onFile(2, "x"), onFile(3, "y"), limited) +
+			other(2, anyHosts, onFile(1, "w")),
+	}
+	after := []string{
+		listenAny + rdma(4420, ", tos: 8") + rdma(4422, ""),
+		sub("hosts: ["+hostA+"]", inRAM, onFile(2, "y"), onFile(3, "x"), onFile(4, "z"),
+			onFile(5, "v")) + other(3, anyHosts, onFile(1, "w")),
+	}
+	l.s = newServer(t, Options{
+		Config: l.parse(before[0], before[1]), Verbs: stack, Retry: time.Millisecond,
+		OpenDevice: func(n *config.Namespace) (backend.Device, error) {
+			if fail.now() {
+				return nil, errOpen
+			}
+			return openStorage(&n.Storage, l.s.env(n))
+		},
+	})
+	if err := l.s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	look := func(names ...string) string {
+		t.Helper()
+		c, err := l.connect(testNQN, hostA, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		seen := fmt.Sprint(l.s.listenerStates(), l.s.subsystemStates()[0].Hosts)
+		for nsid, name := range names {
+			if got := l.first(c, uint32(nsid+2)); got != name {
+				t.Errorf("namespace %d is on %q, want %q", nsid+2, got, name)
+			}
+		}
+		return seen
+	}
+	wanted := l.parse(after[0], after[1])
+	plan := fmt.Sprint(l.s.Plan(wanted))
+	for n := 1; ; n++ {
+		was := look("x", "y", "z")
+		fail.set(n, false)
+		_, err := l.s.Apply(wanted)
+		failed := fail.reached()
+		fail.set(0, false)
+		if failed != (err != nil) {
+			t.Fatalf("operation %d: %v", n, err)
+		}
+		if !failed {
+			t.Logf("%d operations", n-1)
+			return
+		}
+		if strings.Contains(err.Error(), "undone") {
+			t.Errorf("operation %d: %v", n, err)
+		}
+		if is := look("x", "y", "z"); is != was {
+			t.Errorf("operation %d: %s, %s before", n, is, was)
+		}
+		if again := fmt.Sprint(l.s.Plan(wanted)); again != plan {
+			t.Errorf("operation %d: planned %s, %s before", n, again, plan)
+		}
+		fail.set(n, true)
+		if _, err := l.s.Apply(wanted); err == nil {
+			t.Errorf("operation %d and those that follow failed: nil", n)
+		}
+		fail.set(0, false)
+		l.apply(after[0], after[1])
+		look("y", "x", "z", "v")
+		l.apply(before[0], before[1])
+	}
+}
