@@ -141,7 +141,7 @@ func (ls *listeners) remove(l *listener) error {
 
 // close ends the attempts to open a listener, or closes it; its connections stay.
 func (ls *listeners) close(l *listener) error {
-	l.endAttempts()
+	ls.endAttempts(l)
 	if l.open == nil {
 		return nil
 	}
@@ -149,18 +149,21 @@ func (ls *listeners) close(l *listener) error {
 }
 
 // endAttempts ends the attempts to open a listener. The last of them may have opened it.
-func (l *listener) endAttempts() {
-	if l.cancel != nil {
-		l.cancel()
-		<-l.ended
-		l.cancel = nil
+func (ls *listeners) endAttempts(l *listener) {
+	if l.cancel == nil {
+		return
 	}
+	l.cancel()
+	<-l.ended
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l.cancel = nil
 }
 
 // modify changes what a listener does besides listening at its address. After an error it is as
 // before, or waits.
 func (ls *listeners) modify(l *listener, c config.Listener) error {
-	l.endAttempts()
+	ls.endAttempts(l)
 	before := l.Listener
 	ls.mu.Lock()
 	l.Listener = c

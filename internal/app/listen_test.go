@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -204,6 +205,20 @@ func TestWildcardListener(t *testing.T) {
 		l.wantEnded("removed listener", c)
 	}
 	if _, err := l.connect(testNQN, hostA, 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNoRDMAStack: a listener that needs an RDMA stack may come when there is none.
+func TestNoRDMAStack(t *testing.T) {
+	l := newLive(t, listenAny, sub(anyHosts, inRAM))
+	l.apply(listenAny+", "+onRDMA("tos: 4"), sub(anyHosts, inRAM))
+	if list := l.s.listenerStates(); len(list) != 2 || list[1].State != "failed" {
+		t.Errorf("%+v", list)
+	}
+	err := l.refuse(listenAny+", "+onRDMA("port: 4421, on_unavailable: fail"),
+		sub(anyHosts, inRAM))
+	if !strings.Contains(err.Error(), "listeners[1]") {
 		t.Error(err)
 	}
 }

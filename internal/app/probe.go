@@ -82,13 +82,16 @@ func probeListener(c *config.Config, i int, rdma verbs.Provider) config.Problems
 	l := c.Listeners[i]
 	at := netip.AddrPortFrom(l.Address, l.Port)
 	var err error
-	if l.Transport == nvme.TransportRDMA {
+	switch {
+	case l.Transport != nvme.TransportRDMA:
+		err = tcp.Probe(at, &c.TCP)
+	case rdma == nil:
+		err = verbs.ErrNotBuilt
+	default:
 		if _, err = rdma.Devices(); err == nil {
 			// its ports are not those of TCP, but its addresses are those of the machine
 			err = tcp.Probe(netip.AddrPortFrom(l.Address, 0), &c.TCP)
 		}
-	} else {
-		err = tcp.Probe(at, &c.TCP)
 	}
 	if err == nil {
 		return nil
