@@ -127,8 +127,8 @@ type Handler interface {
 	Abandon(req *Request)
 	// EndZeroCopy gives the memory back that Prepare attached; see Request.ZeroCopy.
 	EndZeroCopy(req *Request)
-	// WriterWaits says whether a command or a change of the namespace waits for zero-copy reads of
-	// the namespace of req, which is one that has not ended.
+	// WriterWaits says whether a command or a change of the namespace waits for the end of req, a
+	// zero-copy read or write. Commands wait for reads only.
 	WriterWaits(req *Request) bool
 	// Close is called exactly once per session when its queue has ended. Requests that the handler
 	// still has must come back through Queue.Complete as soon as the backend no longer uses their

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 )
@@ -90,9 +92,33 @@ func (q *queue) checkDeadlines(now int64) bool {
 	case q.blocked && !q.copyUnsent():
 		q.timedOut("the host did not read within %v what a writer waits for",
 			time.Duration(writerWait))
+	case q.holdsUpChange():
+		q.timedOut("the host did not send within %v what a change of the namespace waits for",
+			time.Duration(changeWait))
 	default:
 		q.noteProgress(now)
 		return q.closeBy|q.handshakeBy|q.partialBy|q.grantBy()|q.sendBy != 0
+	}
+	return false
+}
+
+// changeWait is how long a change of a namespace waits, roughly, for the data of a zero-copy write,
+// in nanoseconds, whether the host sends some of it meanwhile or not.
+const changeWait = int64(10e9)
+
+// holdsUpChange says whether a change of the namespace has waited for too long for a zero-copy
+// write whose R2T the host does not take, or whose data it does not send.
+func (q *queue) holdsUpChange() bool {
+	for _, waiting := range [...]*list.List[request]{&q.grants, &q.sendq} {
+		for r := range waiting.All() {
+			if !r.ZeroCopy || r.Dir != fabric.HostToController || r.state > requestReceiving ||
+				!q.g.cfg.Handler.WriterWaits(&r.Request) {
+				continue
+			}
+			if r.unsent++; int64(r.unsent)*q.g.tick >= changeWait {
+				return true
+			}
+		}
 	}
 	return false
 }

@@ -156,6 +156,46 @@ func TestUnreadZeroCopy(t *testing.T) {
 	}
 }
 
+// TestUnsentZeroCopyWrite: a change of the namespace does not wait for long for a zero-copy write,
+// even if the host sends some of its data again and again, or does not take the R2T.
+func TestUnsentZeroCopyWrite(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		for _, reads := range []bool{false, true} {
+			h := newManual(t, options{cfg: Config{SendTimeout: time.Minute}})
+			h.d.zeroCopyWrites = true
+			c := h.connect(pdu.Params{}, 8)
+			if !reads {
+				h.narrow()
+				for i := range 3 {
+					sqe := rw(nvme.NVMRead, uint16(i), 0, 1<<20, false)
+					h.send(c.capsule(&sqe, nil))
+				}
+			}
+			sqe := rw(nvme.NVMWrite, 7, 0, 1<<20, false)
+			h.send(c.capsule(&sqe, nil))
+			ttag := uint16(0)
+			if reads {
+				ttag = (*pdu.R2T)(h.recv()).TTAG()
+			}
+			h.d.writerWaits = waits
+			ticks := int(changeWait / h.g.tick)
+			for i := range ticks + 1 {
+				if n := h.t.Usage().Connections; i == ticks-1 && n != 1 {
+					t.Errorf("waits %v, reads %v: the connection ended at once", waits, reads)
+				}
+				h.loop.advance(time.Duration(h.g.tick))
+				if h.turn(); reads && h.t.Usage().Connections == 1 {
+					h.send(c.h2cData(0, 7, ttag, i*4, make([]byte, 4)))
+				}
+			}
+			if ended := h.t.Usage().Connections == 0; ended != waits {
+				t.Errorf("waits %v, reads %v: ended %v", waits, reads, ended)
+			}
+			h.close()
+		}
+	}
+}
+
 // Each R2T has a deadline of its own: that a host answers one does not excuse the others.
 func TestEachR2THasADeadline(t *testing.T) {
 	tg := serve(t, options{cfg: Config{DataTimeout: time.Minute}})

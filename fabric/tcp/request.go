@@ -22,7 +22,7 @@ type request struct {
 	tag     uint16 // index in queue.reqs
 	ttag    uint16
 	round   uint16 // counts uses, makes stale transfer tags recognisable
-	unsent  uint16 // ticks that found it on sendq
+	unsent  uint16 // ticks that found it on sendq, or its data to be waited for
 	state   requestState
 	send    sendKind // what to send, while it is on sendq
 	damaged bool     // a data digest was wrong

@@ -74,8 +74,9 @@ func (h *Handler) deliver() {
 
 // WriterWaits implements fabric.Handler.
 func (h *Handler) WriterWaits(req *fabric.Request) bool {
-	ch := req.Command.(*cmd).zeroCopy
-	return ch.quiesce != quiesceNothing || ch.reader.WriterWaits()
+	c := req.Command.(*cmd)
+	ch := c.zeroCopy
+	return ch.quiesce != quiesceNothing || c.io.Op == backend.OpRead && ch.reader.WriterWaits()
 }
 
 // EndZeroCopy implements fabric.Handler: memory that was attached to a request goes back, unless

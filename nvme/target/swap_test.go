@@ -293,6 +293,10 @@ func TestSwapZeroCopy(t *testing.T) {
 	b.h.Execute(slow[:1])
 	reqs := b.reqs
 	b.reqs = b.reqs[2:]
+	unsent := b.prepareWrites(1, false)[0]
+	if b.reqs = b.reqs[1:]; !unsent.ZeroCopy || b.h.WriterWaits(unsent) {
+		t.Error("no zero-copy write, or something waits for it")
+	}
 	swapped := make(chan error, 1)
 	go func() {
 		swapped <- b.h.t.UpdateNamespace(testSub, NamespaceConfig{NSID: 1},
@@ -331,9 +335,11 @@ func TestSwapZeroCopy(t *testing.T) {
 	if b.q.bad > 0 || len(swapped) > 0 {
 		t.Errorf("%d failed, exchanged %v", b.q.bad, len(swapped) > 0)
 	}
-	if !b.h.WriterWaits(slow[0]) {
+	if !b.h.WriterWaits(slow[0]) || !b.h.WriterWaits(unsent) {
 		t.Error("the transport is not told that the memory is waited for")
 	}
+	b.h.Abandon(unsent)
+	b.h.EndZeroCopy(unsent)
 	b.h.EndZeroCopy(slow[0])
 	b.h.Abandon(slow[1])
 	b.h.EndZeroCopy(slow[1])
