@@ -39,6 +39,14 @@ beside() {
   while kill -0 $work 2>/dev/null; do "$@"; done
   wait $work || { cat /run/work.log; fail "the hosts' work: exit code $?"; }
   P999=$(latency 'percentile."99.900000"') MAX=$(latency max)
+  both_live || fail "an untouched controller is not live"
+  # The kernel has nothing to say about these two but how long a Keep Alive took; of the others, it
+  # says that they may no longer connect.
+  if klog_has 'nvme nvme[01]: ([^l]|l[^o])'; then
+    dmesg | grep -E 'nvme nvme[01]: ' | tail; fail "an untouched controller is not left alone"
+  fi
+  klog_check 'nvme([2-9]|[1-9][0-9]+)(:|n[0-9]|c[0-9])|Connect for subsystem|callbacks suppressed'
+  klog_mark
 }
 latency() { # FIELD: the larger of that of reads and that of writes
   jq -s "[.[].jobs[0] | .read, .write | .clat_ns.$1 // 0] | max / 1e6 | ceil" \
@@ -102,7 +110,4 @@ say "p99.9 is $with ms, without reloads $alone ms; $late of $RELOADS reloads too
 # the same allowance as in isolation.sh.
 [ $with -le $((2 * alone > alone + 250 ? 2 * alone : alone + 250)) ] || fail "p99.9 is too high"
 [ $((10 * late)) -le $RELOADS ] || fail "changes are visible too late"
-both_live || fail "an untouched controller is not live"
-# What the host says about controllers that may no longer connect, and about their queues.
-klog_check 'nvme([2-9]|[1-9][0-9]+)(:|n[0-9]|c[0-9])|Connect for subsystem|callbacks suppressed'
 host_disconnect; target_stop
