@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
@@ -38,6 +39,12 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 		}
 		ps = append(ps, probeListener(c, i, rdma)...)
 	}
+	t := demands(c)
+	if name, _, ok := m.Running(t.Sockets); ok { // which uses its own storage
+		ps = slices.DeleteFunc(ps, func(p config.Problem) bool {
+			return p.Warning && strings.HasSuffix(p.What, " is in use by "+name)
+		})
+	}
 	ps.Sort()
 	list := problems(ps)
 	if list == nil {
@@ -45,7 +52,7 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 			Check: configuration, Severity: doctor.OK, Found: file + " is valid",
 		}}
 	}
-	return append(list, m.Run(demands(c))...)
+	return append(list, m.Run(t)...)
 }
 
 const configuration = "configuration"

@@ -1,14 +1,17 @@
 package app
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
 )
@@ -88,5 +91,50 @@ func TestDoctor(t *testing.T) {
 		if !found || !machine {
 			t.Errorf("%s: %+v", tc.name, list)
 		}
+	}
+}
+
+// TestDoctorOfRunningTarget: that the running target uses its storage is no problem, that another
+// process does is one.
+func TestDoctorOfRunningTarget(t *testing.T) {
+	root := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700),
+			os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	disk := write("disk", strings.Repeat("x", 1<<20))
+	holder := exec.Command("sh", "-c", "exec 3<>\"$0\"; echo ready; read line; true", disk)
+	in, err1 := holder.StdinPipe()
+	ready, err2 := holder.StdoutPipe()
+	if err := errors.Join(err1, err2, holder.Start()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = errors.Join(in.Close(), holder.Wait()) }()
+	if _, err := ready.Read(make([]byte, 6)); err != nil {
+		t.Fatal(err)
+	}
+	file := write("c.yaml", strings.Replace(validFile, "backend: ram, size: 16MiB",
+		"backend: file, path: "+disk, 1)+"control: {socket: /run/c.sock}\n")
+	m := doctor.Linux()
+	m.Root = root
+	first := func() doctor.Finding { return diagnose(m, ibv.New(), file, true, nil)[0] }
+	pid := holder.Process.Pid
+	who := fmt.Sprintf("is in use by process %d (sh)", pid)
+	if f := first(); f.Severity != doctor.Warning || !strings.Contains(f.Found, who) {
+		t.Errorf("another process: %+v", f)
+	}
+	write("proc/net/unix", "1: 00000002 00000000 00010000 0001 01 56 /run/c.sock\n")
+	write(fmt.Sprintf("proc/%d/comm", pid), "sh\n")
+	fds := filepath.Join(root, fmt.Sprintf("proc/%d/fd", pid))
+	if err := errors.Join(os.Mkdir(fds, 0o700),
+		os.Symlink("socket:[56]", filepath.Join(fds, "4"))); err != nil {
+		t.Fatal(err)
+	}
+	if f := first(); f.Severity != doctor.OK {
+		t.Errorf("the target itself: %+v", f)
 	}
 }

@@ -22,13 +22,13 @@ import (
 type Severity string
 
 const (
-	// OK: nothing to do.
+	// OK says that there is nothing to do.
 	OK Severity = "ok"
 	// Note is a fact that costs performance or is to be known; it may be intended.
 	Note Severity = "note"
-	// Warning: something works badly, or not for every user or host.
+	// Warning is something that works badly, or not for every user or host.
 	Warning Severity = "warning"
-	// Error: the target does not start, or a part of it cannot work.
+	// Error is something that keeps the target, or a part of it, from working.
 	Error Severity = "error"
 )
 

@@ -1,11 +1,13 @@
 package doctor
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -111,8 +113,9 @@ func (m Machine) listeners(t Target) (list []Finding) {
 // acceptsConnections is __SO_ACCEPTCON (linux/net.h), a flag in /proc/net/unix.
 const acceptsConnections = 1 << 16
 
-// control looks for a running target and for a place of the control socket.
-func (m Machine) control(t Target) []Finding {
+// Running returns the name of the process that listens at one of the control sockets, which is
+// "a process of another user" if it cannot be seen, and the socket.
+func (m Machine) Running(sockets []string) (name, socket string, ok bool) {
 	for line := range strings.Lines(m.read("proc/net/unix")) {
 		// Num RefCount Protocol Flags Type St Inode Path
 		f := strings.Fields(line)
@@ -123,16 +126,18 @@ func (m Machine) control(t Target) []Finding {
 		if err != nil || flags&acceptsConnections == 0 {
 			continue
 		}
-		for _, s := range t.Sockets {
-			if s != f[7] {
-				continue
-			}
-			name, _ := m.holder(f[6])
-			if name == "" {
-				name = "a process of another user"
-			}
-			return []Finding{ok("control socket", "%s serves at %s", name, s)}
+		if slices.Contains(sockets, f[7]) {
+			name, _ = m.holder(f[6])
+			return cmp.Or(name, "a process of another user"), f[7], true
 		}
+	}
+	return "", "", false
+}
+
+// control looks for a running target and for a place of the control socket.
+func (m Machine) control(t Target) []Finding {
+	if name, socket, runs := m.Running(t.Sockets); runs {
+		return []Finding{ok("control socket", "%s serves at %s", name, socket)}
 	}
 	if len(t.Sockets) == 0 {
 		return nil
