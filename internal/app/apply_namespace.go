@@ -125,8 +125,9 @@ func (s *Server) await(released <-chan struct{}) error {
 	}
 }
 
-// modifyNamespace changes a namespace. Its storage is opened anew if that has changed; hosts see no
-// error meanwhile.
+// modifyNamespace changes a namespace. Its storage is opened anew if that has changed, or is to be
+// written from now on; hosts see no error meanwhile. Otherwise it stays open, and with it what is
+// known of lost writes.
 func (tr *transition) modifyNamespace(c config.Change) error {
 	v, n := tr.s.namespaces.get(c.Object), tr.namespace(c.Object)
 	anew := false
@@ -136,7 +137,7 @@ func (tr *transition) modifyNamespace(c config.Change) error {
 			kept.Storage = v.Storage
 			n = &namespace{&kept, n.nqn, n.key}
 		}
-		anew = anew || !k.Restart && (k.Storage || k.Key == "read_only")
+		anew = anew || !k.Restart && (k.Storage || k.Key == "read_only" && !n.ReadOnly)
 	}
 	if err := tr.s.namespaces.awaitRetired(n); err != nil {
 		return err

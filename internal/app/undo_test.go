@@ -379,3 +379,30 @@ func TestRefusedMetrics(t *testing.T) {
 		t.Error("metrics are still served")
 	}
 }
+
+// TestWriteProtection: storage is not opened anew to refuse writes from now on, because what is
+// known of lost writes would be forgotten. It is to take them again.
+func TestWriteProtection(t *testing.T) {
+	onFile := func(more string) string {
+		return sub(anyHosts, "{nsid: 1, backend: file, path: /none, size: 1MiB"+more+"}")
+	}
+	l := newFaultyLive(t, listenAny, onFile(""))
+	opened := 0
+	l.opens(func(*config.Namespace) (backend.Device, error) {
+		opened++
+		return newCounted(t), nil
+	})
+	for _, step := range []struct {
+		more string
+		want int
+	}{{", read_only: true", 0}, {", read_only: true, io_timeout: 5s", 0}, {"", 1}} {
+		l.apply(listenAny, onFile(step.more))
+		if opened != step.want {
+			t.Errorf("%q: storage was opened %d times, want %d", step.more, opened, step.want)
+		}
+		protected := l.s.target.Stats()[0].WriteProtected
+		if want := strings.Contains(step.more, "read_only"); protected != want {
+			t.Errorf("%q: write protected is %v", step.more, protected)
+		}
+	}
+}

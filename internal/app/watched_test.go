@@ -33,7 +33,8 @@ func TestWatchedChanges(t *testing.T) {
 		func() string { return fmt.Sprint(l.s.namespaceStates(), l.s.subsystemStates()) },
 		func() string { return fmt.Sprint(l.s.status(), l.s.hosts()) },
 		func() string { return l.s.announcement().text(reachable) },
-		func() string { return fmt.Sprint(l.s.Plan(l.s.current()), l.s.target.Stats()) },
+		func() string { return fmt.Sprint(l.s.Plan(l.s.current())) },
+		func() string { return fmt.Sprint(l.s.target.Stats()) },
 	} {
 		wg.Go(func() {
 			for !end.Load() {
