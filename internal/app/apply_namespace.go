@@ -137,12 +137,13 @@ func (tr *transition) modifyNamespace(c config.Change) error {
 			kept.Storage = v.Storage
 			n = &namespace{&kept, n.nqn, n.key}
 		}
-		anew = anew || !k.Restart && (k.Storage || k.Key == "read_only" && !n.ReadOnly)
+		anew = anew || k.Storage && !k.Restart ||
+			k.Key == "read_only" && !n.ReadOnly && !v.volatile()
 	}
 	if err := tr.s.namespaces.awaitRetired(n); err != nil {
 		return err
 	}
-	if !tr.s.external && anew && !v.volatile() && !n.overlaps(v.namespace) {
+	if !tr.s.external && anew && !n.overlaps(v.namespace) {
 		if ps := probeAgain(tr.next, n); ps.Failed() {
 			return ps
 		}
@@ -177,7 +178,7 @@ func (ns *namespaces) modify(name config.Object, n *namespace, anew bool) error 
 	}
 	dev, is := v.dev, v.namespace
 	var swap func(backend.Device) (backend.Device, error)
-	if anew && !v.volatile() {
+	if anew {
 		swap = func(old backend.Device) (_ backend.Device, err error) {
 			if dev, err = ns.reopen(old, v.namespace, n); err == nil {
 				is = n

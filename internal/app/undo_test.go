@@ -406,3 +406,16 @@ func TestWriteProtection(t *testing.T) {
 		}
 	}
 }
+
+// TestUndoneMemory: storage in memory that came with a change goes with it.
+func TestUndoneMemory(t *testing.T) {
+	for _, before := range []string{
+		`backend: "null", size: 1MiB`, "backend: file, path: %DIR%/x, size: 1MiB",
+	} {
+		l := newLive(t, listenAny, sub(anyHosts, "{nsid: 1, "+before+"}"))
+		_ = l.refuse(failing(t), sub(anyHosts, "{nsid: 1, backend: ram, size: 64KiB}"))
+		if n := l.s.namespaceStates()[0]; n.SizeBytes != 1<<20 || n.Backend == "ram" {
+			t.Errorf("%s: after the undo it is %+v", before, n)
+		}
+	}
+}
