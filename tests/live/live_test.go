@@ -306,11 +306,15 @@ func (p *place) subsystem(ctx context.Context, b *strings.Builder, o host.Option
 	defer c.Close()
 	id, err := c.Identify(ctx, nvme.CNSController, 0, 0)
 	p.must(err)
-	cntlid := id[78:80] // Base section 5.1.13.2.1
-	clear(cntlid)
+	clear(id[78:80]) // CNTLID (Base section 5.1.13.2.1)
+	sub := m.subsystems[o.SubNQN]
+	if sub.anyProtected() {
+		id[520] &^= 1 << 2 // ONCS: Dataset Management
+		id[525] &^= 1      // VWC: a volatile write cache is present
+	}
 	queues, err := c.SetQueueCount(ctx, 200)
 	p.must(err)
-	if s := m.subsystems[o.SubNQN]; s != nil && s.keys == "cntlid_min: 100" && c.CNTLID() < 100 {
+	if sub != nil && sub.keys == "cntlid_min: 100" && c.CNTLID() < 100 {
 		fmt.Fprintf(b, "%s: CNTLID %d\n", o.SubNQN, c.CNTLID())
 	}
 	fmt.Fprintf(b, "%s: CAP %x, %d queues\n  %x\n", o.SubNQN, c.CAP(), queues, id)
@@ -324,6 +328,9 @@ func (p *place) subsystem(ctx context.Context, b *strings.Builder, o host.Option
 	for _, nsid := range nsids {
 		ns, err := c.Identify(ctx, nvme.CNSNamespace, nsid, 0)
 		p.must(err)
+		if sub != nil && sub.namespaces[int(nsid)].protected() {
+			ns[33] = 0 // DLFEAT (NVM section 4.1.5.1)
+		}
 		ids, err := c.Identify(ctx, nvme.CNSDescriptors, nsid, 0)
 		p.must(err)
 		clear(buf)

@@ -30,6 +30,22 @@ type namespace struct {
 // volatile says that the content ends with the target, so the storage stays until then.
 func (n namespace) volatile() bool { return strings.Contains(n.storage, "backend: ram") }
 
+// protected says that writes are refused. Storage that is still open for writing, from before that,
+// may show a cache, and what it can deallocate, which storage that was opened for reading does not.
+func (n namespace) protected() bool { return strings.Contains(n.keys, "read_only") }
+
+func (s *subsystem) anyProtected() bool {
+	if s == nil {
+		return false
+	}
+	for _, n := range s.namespaces {
+		if n.protected() {
+			return true
+		}
+	}
+	return false
+}
+
 const (
 	nqnPrefix = "nqn.2026-11.io.nvmf-target:live-"
 	anchorNQN = nqnPrefix + "anchor"
