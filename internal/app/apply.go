@@ -403,7 +403,9 @@ func (tr *transition) modifyFile(c config.Change) error {
 		if !ok {
 			return fmt.Errorf("%s cannot be changed while the target runs", k.Key)
 		}
-		tr.done(k.Key, func() error { return set(tr.s, tr.s.config.Load()) })
+		if before := tr.s.config.Load(); before != nil { // at the start there is none
+			tr.done(k.Key, func() error { return set(tr.s, before) })
+		}
 		if err := set(tr.s, tr.next); err != nil {
 			return err
 		}

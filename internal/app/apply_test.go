@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -342,5 +344,16 @@ func TestFileKeys(t *testing.T) {
 				t.Errorf("%s cannot be changed", name)
 			}
 		}
+	}
+}
+
+// TestStartWithMetricsInUse: a start that fails at its last step has nothing to go back to.
+func TestStartWithMetricsInUse(t *testing.T) {
+	taken := listen(t, "127.0.0.1:0")
+	c := parse(t, listenAny, "log: {level: debug}",
+		fmt.Sprintf("metrics: {listen: %q}", taken.AddrPort()))
+	err := newServer(t, Options{Config: c, Level: new(slog.LevelVar)}).Start()
+	if err == nil || !strings.Contains(err.Error(), syscall.EADDRINUSE.Error()) {
+		t.Errorf("got %v", err)
 	}
 }

@@ -17,7 +17,7 @@ func (s *Server) setMetrics(c *config.Config) (err error) {
 		err = s.metrics.Close()
 		s.metrics = nil
 	}
-	if err != nil || c == nil || !c.Metrics.Listen.IsValid() {
+	if err != nil || !c.Metrics.Listen.IsValid() {
 		return err
 	}
 	src := metrics.Source{
