@@ -30,9 +30,9 @@ type listeners struct {
 
 	mu   sync.Mutex
 	list map[string]*listener // by name
-	// types is the type of service of each listener, by port ID: transports ask for it while they
+	// tos is the type of service of each listener, by port ID: transports ask for it while they
 	// open one.
-	types map[uint16]uint8
+	tos map[uint16]uint8
 }
 
 // listener is a configured listener. Its port ID is that of the discovery log.
@@ -91,7 +91,7 @@ func (ls *listeners) await(l *listener, err error) {
 
 // tryOnce opens a listener and tells the discovery service.
 func (ls *listeners) tryOnce(l *listener) error {
-	ls.setType(l.portID, l.TOS)
+	ls.setTOS(l.portID, l.TOS)
 	open, err := ls.s.listen(l)
 	if err != nil {
 		return err // it names the address and a hint
@@ -131,7 +131,7 @@ func (ls *listeners) remove(l *listener) error {
 	err := ls.close(l)
 	ls.mu.Lock()
 	delete(ls.list, l.name)
-	delete(ls.types, l.portID)
+	delete(ls.tos, l.portID)
 	ls.mu.Unlock()
 	if l.open == nil {
 		return err
@@ -198,7 +198,7 @@ func (ls *listeners) modify(l *listener, c config.Listener) error {
 
 // reopen opens a listener that was closed. Connections keep their type of service.
 func (ls *listeners) reopen(l *listener, at fabric.Addr) error {
-	ls.setType(l.portID, l.TOS)
+	ls.setTOS(l.portID, l.TOS)
 	open, err := ls.s.transports[l.Transport].Listen(at, l.portID, ls.s.place)
 	if err != nil {
 		return err
@@ -251,17 +251,17 @@ func (ls *listeners) snapshot() (list []listener) {
 	return list
 }
 
-// tos returns the type of service of the connections of a listener.
-func (ls *listeners) tos(portID uint16) uint8 {
+// tosOf returns the type of service of the connections of a listener.
+func (ls *listeners) tosOf(portID uint16) uint8 {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	return ls.types[portID]
+	return ls.tos[portID]
 }
 
-func (ls *listeners) setType(portID uint16, tos uint8) {
+func (ls *listeners) setTOS(portID uint16, tos uint8) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ls.types[portID] = tos
+	ls.tos[portID] = tos
 }
 
 // stop closes the listeners; connections stay.

@@ -35,6 +35,6 @@ func uses(listeners []config.Listener, t nvme.TransportType) bool {
 
 func (s *Server) rdmaConfig() rdma.Config {
 	c := s.atStart.RDMA
-	c.Log, c.Provider, c.TOS = s.log, s.opts.Verbs, s.listeners.tos
+	c.Log, c.Provider, c.TOS = s.log, s.opts.Verbs, s.listeners.tosOf
 	return c
 }

@@ -113,7 +113,7 @@ func NewServer(opts Options) *Server {
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
 		atStart: opts.Config, ending: make(chan struct{}), releaseLimit: releaseLimit,
 	}
-	s.listeners = listeners{s: s, list: map[string]*listener{}, types: map[uint16]uint8{}}
+	s.listeners = listeners{s: s, list: map[string]*listener{}, tos: map[uint16]uint8{}}
 	s.namespaces = namespaces{
 		s: s, list: map[config.Object]*served{}, retired: map[*removed]struct{}{},
 		stopped: make(chan struct{}),

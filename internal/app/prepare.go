@@ -1,0 +1,113 @@
+package app
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/nvmf-target/nvmf-target/config"
+)
+
+// This file has what is done before the first change of an Apply.
+
+// moveStorage replaces the changes of namespaces that are to have storage which others have now:
+// these must lose it first, and may want theirs in turn. Such a namespace is removed and added.
+func (tr *transition) moveStorage() {
+	var moved []config.Change
+	rest := slices.DeleteFunc(slices.Clone(tr.changes), func(c config.Change) bool {
+		move := c.Op == config.Modify && c.Kind == config.KindNamespace &&
+			slices.ContainsFunc(c.Keys, func(k config.KeyChange) bool {
+				return k.Storage && !k.Restart
+			}) && tr.takesOver(tr.namespace(c.Object))
+		if move {
+			moved = append(moved, c)
+		}
+		return move
+	})
+	tr.changes = nil
+	for _, c := range moved {
+		tr.changes = append(tr.changes, config.Change{Op: config.Remove, Object: c.Object})
+	}
+	tr.changes = append(tr.changes, rest...)
+	for _, c := range moved {
+		tr.changes = append(tr.changes, config.Change{Op: config.Add, Object: c.Object})
+	}
+}
+
+// check looks for what would fail, and changes nothing. Start has looked at all of the machine.
+func (tr *transition) check() (ps config.Problems) {
+	for i, sub := range tr.next.Subsystems {
+		if memory := tr.s.atStart.Reactors.Memory; memory < 4*sub.MaxTransfer {
+			ps = append(ps, tr.next.Problem(fmt.Sprintf("subsystems[%d].max_transfer", i),
+				fmt.Sprintf("%v is more than a quarter of reactors.memory, which is still %v",
+					config.Size(sub.MaxTransfer), config.Size(memory)),
+				"Reduce it, or restart the target."))
+		}
+	}
+	if tr.s.external || tr.s.config.Load() == nil {
+		return ps
+	}
+	for i, l := range tr.next.Listeners {
+		if tr.adds(config.Object{Kind: config.KindListener, Listener: l.Name}) {
+			ps = append(ps, probeListener(tr.next, i, tr.s.opts.Verbs)...)
+		}
+	}
+	for _, n := range all(tr.next) {
+		if tr.adds(n.name()) && !tr.takesOver(n) {
+			ps = append(ps, probeAgain(tr.next, n)...)
+		}
+	}
+	return ps
+}
+
+// prepare does what can fail and can be done before the first change.
+func (tr *transition) prepare() error {
+	var names []string
+	for _, l := range tr.next.Listeners {
+		names = append(names, l.Name)
+	}
+	var adds []*namespace
+	var ps config.Problems
+	for _, n := range all(tr.next) {
+		if !tr.adds(n.name()) || tr.takesOver(n) {
+			continue
+		}
+		adds = append(adds, n)
+		if err := tr.s.namespaces.awaitRetired(n); err != nil {
+			ps = append(ps, tr.next.Problem(n.key, err.Error(), ""))
+		}
+	}
+	if ps = append(ps, tr.check()...); ps.Failed() {
+		return ps
+	}
+	for _, p := range ps {
+		tr.s.log.Warn(p.Error())
+	}
+	for _, n := range adds {
+		dev, err := tr.s.namespaces.open(n)
+		if err != nil {
+			ps = append(ps, tr.next.Problem(n.key, err.Error(), ""))
+			continue
+		}
+		tr.opened[n.name()] = dev
+	}
+	if ps.Failed() {
+		return ps
+	}
+	tr.ports = tr.s.state.ports(names)
+	return nil
+}
+
+// adds says whether the transition adds an object.
+func (tr *transition) adds(o config.Object) bool {
+	return slices.ContainsFunc(tr.changes, func(c config.Change) bool {
+		return c.Op == config.Add && c.Object == o
+	})
+}
+
+// takesOver says whether a namespace is to have storage that another one has now and will lose.
+func (tr *transition) takesOver(n *namespace) bool {
+	return slices.ContainsFunc(tr.changes, func(c config.Change) bool {
+		return c.Kind == config.KindNamespace && c.Op != config.Add && c.Object != n.name() &&
+			n.overlaps(tr.s.namespaces.get(c.Object).namespace)
+	})
+}
