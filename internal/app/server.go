@@ -311,5 +311,9 @@ func (s *Server) stop() error {
 	for _, t := range s.transports {
 		errs = append(errs, t.Close())
 	}
-	return errors.Join(append(errs, s.namespaces.close())...)
+	errs = append(errs, s.namespaces.close())
+	if s.state != nil {
+		errs = append(errs, s.state.close())
+	}
+	return errors.Join(errs...)
 }

@@ -29,6 +29,7 @@ const generations = 1 << 20
 // cannot be written, the log says so, and hosts may see other port IDs after a restart.
 type state struct {
 	file string // "": it ends with the program
+	dir  int    // the directory of file, locked; negative: none
 	log  *slog.Logger
 
 	mu   sync.Mutex
@@ -48,18 +49,69 @@ type statePort struct {
 	ID       uint16 `json:"id"`
 }
 
-// loadState reads the state file. One that does not exist is empty.
+// loadState reads the state file. One that does not exist is empty; one that another target uses is
+// left to it. The state must be closed.
 func loadState(file string, log *slog.Logger) (*state, error) {
-	s := &state{file: file, log: log, data: stateData{Version: stateVersion, Generation: 1}}
+	s := &state{file: file, dir: -1, log: log}
+	s.data = stateData{Version: stateVersion, Generation: 1}
 	if file == "" {
 		return s, nil
 	}
+	if err := s.lock(); err != nil {
+		s.file = ""
+		s.warn(err)
+		return s, nil
+	}
+	if err := s.read(); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// lock keeps other targets from using the directory of the file.
+func (s *state) lock() error {
+	dir := filepath.Dir(s.file)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	fd, err := openDir(dir)
+	if err != nil {
+		return err
+	}
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if err == unix.EWOULDBLOCK {
+			err = errors.New("another target uses it")
+		}
+		return errors.Join(fmt.Errorf("directory %s: %w", dir, err), unix.Close(fd))
+	}
+	s.dir = fd
+	return nil
+}
+
+// close leaves the file to others.
+func (s *state) close() error {
+	if s.dir < 0 {
+		return nil
+	}
+	fd := s.dir
+	s.dir = -1
+	return unix.Close(fd)
+}
+
+func (s *state) warn(err error) {
+	s.log.Warn("state file cannot be written: hosts may see other port IDs after a restart; "+
+		"name a directory that can be written in STATE_DIRECTORY", "err", err)
+}
+
+// read reads the file.
+func (s *state) read() error {
+	file := s.file
 	text, err := os.ReadFile(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return s, nil
+		return nil
 	case err != nil:
-		return nil, fmt.Errorf("state file: %w", err)
+		return fmt.Errorf("state file: %w", err)
 	}
 	var d stateData
 	err = json.Unmarshal(text, &d)
@@ -75,11 +127,11 @@ func loadState(file string, log *slog.Logger) (*state, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("state file %s cannot be used: %w. Hosts may see other "+
+		return fmt.Errorf("state file %s cannot be used: %w. Hosts may see other "+
 			"port IDs if you delete it", file, err)
 	}
 	s.data = d
-	return s, nil
+	return nil
 }
 
 // ports returns the port IDs of listeners: those that they had before, or new ones. The file has
@@ -139,8 +191,7 @@ func (s *state) store(d stateData) {
 		err = replaceFile(s.file, append(text, '\n'))
 	}
 	if err != nil {
-		s.log.Warn("state file cannot be written: hosts may see other port IDs after a restart; "+
-			"name a directory that can be written in STATE_DIRECTORY", "err", err)
+		s.warn(err)
 	}
 }
 
@@ -170,9 +221,17 @@ func replaceFile(path string, content []byte) (err error) {
 
 // syncDir makes a renamed file durable.
 func syncDir(dir string) error {
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := openDir(dir)
 	if err != nil {
-		return &fs.PathError{Op: "open", Path: dir, Err: err}
+		return err
 	}
 	return errors.Join(unix.Fsync(fd), unix.Close(fd))
+}
+
+func openDir(dir string) (int, error) {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: dir, Err: err}
+	}
+	return fd, nil
 }

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,13 +14,17 @@ import (
 
 func TestState(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "new", "state")
+	var last *state
 	load := func() *state {
 		t.Helper()
-		s, err := loadState(file, quiet())
-		if err != nil {
+		if last != nil {
+			last.close()
+		}
+		var err error
+		if last, err = loadState(file, quiet()); err != nil {
 			t.Fatal(err)
 		}
-		return s
+		return last
 	}
 	ports := func(s *state, want map[string]uint16) {
 		t.Helper()
@@ -39,6 +44,7 @@ func TestState(t *testing.T) {
 	ports(s, map[string]uint16{"a": 1, "b": 2, "c": 3})
 	ports(s, map[string]uint16{"c": 3})
 	ports(load(), map[string]uint16{"b": 2, "d": 4})
+	t.Cleanup(func() { last.close() })
 	first := load().generation()
 	if next := load().generation(); first != 1 || next <= first+1000 {
 		t.Errorf("first generation %d, %d after a restart", first, next)
@@ -73,6 +79,30 @@ func TestBrokenState(t *testing.T) {
 		!strings.Contains(log.String(), "state file cannot be written") {
 		t.Errorf("port IDs %v; the log:\n%s", ids, log)
 	}
+}
+
+// TestTwoTargets: a target whose state another one keeps leaves the file alone and says so.
+func TestTwoTargets(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state")
+	first, err := loadState(file, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.ports([]string{"a", "b"})
+	log := new(testutil.Log)
+	second, err := loadState(file, log.Logger())
+	if err != nil || !strings.Contains(log.String(), "another target uses it") {
+		t.Fatalf("%v; the log:\n%s", err, log)
+	}
+	second.ports([]string{"b"})
+	if err := errors.Join(second.close(), first.close()); err != nil {
+		t.Fatal(err)
+	}
+	third, err := loadState(file, quiet())
+	if err != nil || third.ports([]string{"b"})["b"] != 2 {
+		t.Errorf("the second target has changed the file; %v", err)
+	}
+	third.close()
 }
 
 // TestManyPorts: listeners that come and go do not make the file grow without end.
