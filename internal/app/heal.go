@@ -112,7 +112,7 @@ func (ls *listeners) report(message string, addrs []fabric.Addr) {
 			ls.s.log.Info("log lines were dropped", "lines", len(addrs)-i, "message", message)
 			return
 		}
-		ls.s.log.Info(message, "listener", addr)
+		ls.s.log.Info(message, "listener", addr.String())
 	}
 }
 

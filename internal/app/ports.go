@@ -89,20 +89,17 @@ func (l *listener) addresses(m *netif.State) (ips []netip.Addr, err error) {
 		return nil, fmt.Errorf("%s: the network interface %s is switched off (ip link set %s up)",
 			l.name, down, down)
 	case at.Device != "":
-		return nil, fmt.Errorf("%s: no network interface%s called %s has an address (ip address); "+
-			"host names are not resolved", l.name, orRDMA(l), at.Device)
+		kind := "network interface"
+		if l.Transport == nvme.TransportRDMA {
+			kind += " or RDMA device"
+		}
+		return nil, fmt.Errorf("%s: no %s called %s has an address (ip address); host names are "+
+			"not resolved", l.name, kind, at.Device)
 	case !at.Many() && !l.seen:
 		// Linux also has addresses that no interface has, all of 127.0.0.0/8 for instance.
 		return []netip.Addr{at.IP}, nil
 	}
 	return nil, fmt.Errorf("%s: no network interface has such an address (ip address)", l.name)
-}
-
-func orRDMA(l *listener) string {
-	if l.Transport == nvme.TransportRDMA {
-		return " or RDMA device"
-	}
-	return ""
 }
 
 // prepare reads what the machine has, and gives listeners port IDs that are made durable together.
