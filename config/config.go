@@ -78,13 +78,16 @@ type Control struct {
 // AutoSocket is the socket that the program chooses.
 const AutoSocket = "auto"
 
-// Listener is one NVMe port.
+// MaxListeners is the largest number of listeners, and of their addresses altogether.
+const MaxListeners = 256
+
+// Listener is one NVMe port, or several at addresses that come and go.
 type Listener struct {
-	// Name is "tcp 10.0.0.1:4420"; listeners after the first one with the same address and port 0
-	// have " #2" and so on behind it. No two have the same name.
+	// Name is "tcp 10.0.0.1:4420" or "tcp eth0:4420"; listeners after the first one with the same
+	// address and port 0 have " #2" and so on behind it. No two have the same name.
 	Name      string
 	Transport nvme.TransportType
-	Address   netip.Addr
+	Address   ListenAddress
 	Port      uint16
 	TOS       uint8
 	// Required: the target does not run without this listener. Otherwise it waits for it.

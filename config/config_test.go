@@ -77,11 +77,11 @@ func TestMinimalFile(t *testing.T) {
 		Listeners: []Listener{
 			{
 				Name: "rdma 10.0.0.1:4420", Transport: nvme.TransportRDMA,
-				Address: netip.MustParseAddr("10.0.0.1"), Port: 4420,
+				Address: ListenAddress{IP: netip.MustParseAddr("10.0.0.1")}, Port: 4420,
 			},
 			{
 				Name: "tcp 0.0.0.0:4420", Transport: nvme.TransportTCP,
-				Address: netip.MustParseAddr("0.0.0.0"), Port: 4420,
+				Address: ListenAddress{IP: netip.MustParseAddr("0.0.0.0")}, Port: 4420,
 			},
 		},
 		Subsystems: []Subsystem{{
@@ -135,7 +135,8 @@ func TestEnvironmentReplacesLists(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Listener{{
-		Name: "tcp [::1]:1", Transport: nvme.TransportTCP, Address: netip.IPv6Loopback(), Port: 1,
+		Name: "tcp [::1]:1", Transport: nvme.TransportTCP, Port: 1,
+		Address: ListenAddress{IP: netip.IPv6Loopback()},
 	}}
 	if !reflect.DeepEqual(c.Listeners, want) {
 		t.Errorf("got %+v, want %+v", c.Listeners, want)
@@ -205,7 +206,8 @@ func TestProblems(t *testing.T) {
 			[]string{"metrics.listen: a link-local IPv6 address needs its interface"},
 		},
 		{"no address", strings.Replace(minimal, "127.0.0.1", `""`, 1), nil, []string{
-			"listeners[0].address: is empty. Write an IPv4 or IPv6 address",
+			"listeners[0].address: \"\" is not an IP address, network or interface. Write " +
+				"an IPv4 or IPv6 address",
 		}},
 		{
 			"identifiers that differ by a zero",

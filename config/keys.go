@@ -72,7 +72,7 @@ func (c *Config) keys() []Key {
 		NewKey("control", Mapping(c.Control.keys()),
 			"The unix socket by which `nvmf-target status` and others ask the running target.").
 			NeedsRestart(),
-		NewKey("listeners", List(&c.Listeners, 1, 256, (*Listener).value),
+		NewKey("listeners", List(&c.Listeners, 1, MaxListeners, (*Listener).value),
 			"The addresses where hosts connect.").Require("Add at least one entry."),
 		NewKey("subsystems", List(&c.Subsystems, 1, 1024, (*Subsystem).value),
 			"What hosts connect to.").Require("Add at least one entry."),
@@ -210,9 +210,12 @@ func (l *Listener) value() Value {
 			Choice[nvme.TransportType]{"rdma", nvme.TransportRDMA},
 			Choice[nvme.TransportType]{"tcp", nvme.TransportTCP}),
 			"How hosts connect.").Require("Use one of: rdma, tcp."),
-		NewKey("address", address(&l.Address),
+		NewKey("address", listenAddress(&l.Address),
 			"IPv4 or IPv6 address; `0.0.0.0` or `\"::\"` is every address. A link-local one "+
-				"needs its interface: `fe80::1%eth0`.").Require("Add it."),
+				"needs its interface: `fe80::1%eth0`. A network (`10.0.0.0/24`), a network "+
+				"interface (`eth0`) or an RDMA device (`mlx5_0`) is each of its addresses that "+
+				"the machine has at the time, without those that a listener of the same transport "+
+				"and port names more closely.").Require("Add it."),
 		NewKey("port", Int(&l.Port, 0, 0xFFFF),
 			"Port number; 0 takes any free one. Set it when 4420 is taken or several listeners "+
 				"share an address."),

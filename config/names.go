@@ -4,7 +4,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 
 	"github.com/google/uuid"
@@ -12,7 +11,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// This file has the Values of names and identifiers of NVMe, and of IP addresses.
+// This file has the Values of names and identifiers of NVMe.
 
 func nqn(p *string, hint string, check func(string) error) Value {
 	rules := schema{"pattern": `^nqn\.`, "maxLength": nvme.NQNMaxLength}
@@ -93,34 +92,4 @@ func hexadecimal(p []byte) Value {
 		copy(p, b)
 		return "", ""
 	}), "identifier", sameIdentifier}
-}
-
-// address is an IP address that can be listened on.
-func address(p *netip.Addr) Value {
-	const hint = "Write an IPv4 or IPv6 address, 0.0.0.0 or \"::\"; host names are not resolved."
-	return unmarshaled(p, "IP address", hint, func(a netip.Addr) (string, string) {
-		if !a.IsValid() {
-			return "is empty", hint
-		}
-		return local(a)
-	})
-}
-
-// addrPort is an IP address and a port that can be listened on; "" is none.
-func addrPort(p *netip.AddrPort) Value {
-	return unmarshaled(p, "IP address and a port",
-		"Write for instance 127.0.0.1:9500 or \"[::1]:9500\"; host names are not resolved.",
-		func(a netip.AddrPort) (what, hint string) { return local(a.Addr()) })
-}
-
-// local says why an address cannot be listened on anywhere.
-func local(addr netip.Addr) (what, hint string) {
-	switch {
-	case addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "":
-		return "a link-local IPv6 address needs its interface",
-			fmt.Sprintf("Write \"%s%%eth0\" with the interface's name.", addr)
-	case addr.IsMulticast():
-		return "a multicast address cannot be listened on", "Write an address of this machine."
-	}
-	return "", ""
 }

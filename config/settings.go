@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 )
@@ -150,7 +149,7 @@ func (c *Config) nameListeners() {
 	free := map[string]int{}
 	for i := range c.Listeners {
 		l := &c.Listeners[i]
-		l.Name = fmt.Sprintf("%v %v", l.Transport, netip.AddrPortFrom(l.Address, l.Port))
+		l.Name = fmt.Sprintf("%v %s", l.Transport, l.Address.WithPort(l.Port))
 		if l.Port != 0 {
 			continue
 		}

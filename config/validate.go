@@ -23,6 +23,7 @@ func (d *decoder) validate(c *Config) {
 	}
 	for i := range c.Listeners {
 		d.listener(&c.Listeners[i], fmt.Sprintf("listeners[%d]", i))
+		d.listensAt(c, i)
 	}
 	if addr := c.Metrics.Listen; addr.Port() != 0 {
 		d.once("listener", "tcp "+addr.String(), "metrics.listen",
@@ -40,9 +41,6 @@ func (d *decoder) listener(l *Listener, path string) {
 			"Write four times the DSCP, for instance 104 for DSCP 26.")
 	case l.TOS != 0 && l.Transport == nvme.TransportTCP:
 		d.add(path+".tos", "listeners with transport: tcp have none", "Delete it.")
-	}
-	if l.Address.IsValid() && l.Port != 0 {
-		d.once("listener", l.Name, path, "Delete one of the two listeners.")
 	}
 }
 

@@ -74,9 +74,12 @@ type Config struct {
 	// has receives for its own depth. See srq.go.
 	SRQSize int
 	// TOS returns the type of service of the connections of the listener with a port ID; 0 leaves
-	// the system's. On RoCE the host's value counts. nil: always 0. It is called by Listen, and by
-	// any goroutine when a device returns.
+	// the system's. On RoCE the host's value counts. nil: always 0. It is called by Listen.
 	TOS func(portID uint16) uint8
+	// Lost is called by any goroutine when the listener with a port ID accepts nothing any more,
+	// because its device was removed or its address moved to another device. The listener has to
+	// be closed, not by Lost itself, and may be opened anew. nil: not called.
+	Lost func(portID uint16)
 
 	// ConnectTimeout is the longest time from accepting a connection to its establishment, and from
 	// there to a successful Connect command.

@@ -144,9 +144,10 @@ func TestHostVanishes(t *testing.T) {
 	b.idle()
 }
 
-// A device that goes away takes its queues along; the listener returns with it.
+// A device that goes away takes its queues and its listener along, which can be opened anew.
 func TestDeviceRemoval(t *testing.T) {
-	b := newHarness(t, harnessOptions{})
+	lost := make(chan uint16, 1)
+	b := newHarness(t, harnessOptions{cfg: Config{Lost: func(portID uint16) { lost <- portID }}})
 	q := b.host.connect(b.addr(), ioParam(8))
 	s := command(opHold, 1, 0, 0)
 	q.send(&s, nil)
@@ -164,8 +165,14 @@ func TestDeviceRemoval(t *testing.T) {
 		return live == verbstest.Counts{}
 	})
 	b.f.AddHost("target", verbstest.RoCE("roce0", addrs...))
-	b.eventually("the listener is back",
-		func() bool { return strings.Contains(b.log.String(), "RDMA listener is back") })
+	portID := <-lost
+	if err := b.l.Close(); err != nil {
+		t.Error(err)
+	}
+	var err error
+	if b.l, err = b.tr.Listen(b.l.Addr(), portID, b.adopt); err != nil {
+		t.Fatal(err)
+	}
 	q.free()
 	b.host.event(verbs.EventDisconnected)
 	q = b.host.connect(b.addr(), ioParam(8))

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,13 +13,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// A listener that lost its device retries after retryFirst, then after twice as long each time, up
-// to retryMax.
-const (
-	retryFirst = 500 * time.Millisecond
-	retryMax   = 15 * time.Second
-	backlog    = 512
-)
+const backlog = 512
 
 // listener is an open NVMe port.
 type listener struct {
@@ -28,12 +21,11 @@ type listener struct {
 	addr   fabric.Addr
 	portID uint16
 	accept func(fabric.Conn)
-	stop   chan struct{}
-	// wg counts the goroutine that reopens the listener, and accept callbacks.
+	// wg counts the goroutine that frees the identifier, and accept callbacks.
 	wg sync.WaitGroup
 
 	// Under t.mu.
-	id     verbs.ID // nil while the device is away
+	id     verbs.ID // nil when the device has gone
 	closed bool
 }
 
@@ -46,7 +38,7 @@ func (t *Transport) Listen(addr fabric.Addr, portID uint16,
 	if addr.Transport != nvme.TransportRDMA || !addr.Addr().IsValid() {
 		return nil, fmt.Errorf("rdma: listen at %v: not an RDMA address", addr)
 	}
-	l := &listener{t: t, addr: addr, portID: portID, accept: accept, stop: make(chan struct{})}
+	l := &listener{t: t, addr: addr, portID: portID, accept: accept}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	err := t.startCM()
@@ -108,7 +100,6 @@ func (l *listener) Close() error {
 	delete(t.listening, id)
 	delete(t.listeners, l)
 	t.mu.Unlock()
-	close(l.stop)
 	l.wg.Wait()
 	if id == nil {
 		return nil
@@ -119,7 +110,7 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// event reopens the listener after its device was removed or its address moved to another one. CM
+// event ends the listener when its device was removed, or its address moved to another device. CM
 // goroutine.
 func (l *listener) event(ev *verbs.Event) {
 	if ev.Type != verbs.EventDeviceRemoval && ev.Type != verbs.EventAddrChange {
@@ -134,48 +125,11 @@ func (l *listener) event(ev *verbs.Event) {
 	id := l.id
 	l.id = nil
 	delete(t.listening, id)
-	t.cfg.Log.Warn("RDMA listener lost its device, waiting for it to return", "listener", l.addr,
-		"event", ev.Type)
+	t.cfg.Log.Warn("RDMA listener lost its device", "listener", l.addr, "event", ev.Type)
 	l.wg.Go(func() {
 		if err := id.Destroy(); err != nil {
 			t.cfg.Log.Warn("RDMA listener cannot be freed", "listener", l.addr, "err", err)
 		}
-		l.reopen()
+		t.cfg.Lost(l.portID)
 	})
-}
-
-// reopen retries until the listener is open again or closed. An error is logged only when it
-// changes.
-func (l *listener) reopen() {
-	last := ""
-	for pause := retryFirst; ; pause = min(2*pause, retryMax) {
-		timer := time.NewTimer(pause)
-		select {
-		case <-l.stop:
-			timer.Stop()
-			return
-		case <-timer.C:
-		}
-		err := l.tryReopen()
-		if err == nil {
-			return
-		}
-		if s := err.Error(); s != last {
-			l.t.cfg.Log.Warn("RDMA listener still cannot start", "listener", l.addr, "err", err)
-			last = s
-		}
-	}
-}
-
-func (l *listener) tryReopen() error {
-	l.t.mu.Lock()
-	defer l.t.mu.Unlock()
-	if l.closed || l.t.closed {
-		return nil
-	}
-	if err := l.open(); err != nil {
-		return err
-	}
-	l.t.cfg.Log.Info("RDMA listener is back", "listener", l.addr)
-	return nil
 }

@@ -40,6 +40,9 @@ func New(cfg Config) *Transport {
 	if cfg.TOS == nil {
 		cfg.TOS = func(uint16) uint8 { return 0 }
 	}
+	if cfg.Lost == nil {
+		cfg.Lost = func(uint16) {}
+	}
 	return &Transport{
 		cfg: cfg, log: ratelog.New(cfg.Log),
 		admission: admission.New(admission.Limits{

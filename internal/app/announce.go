@@ -2,14 +2,13 @@ package app
 
 import (
 	"fmt"
-	"net"
+	"maps"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/sys"
+	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -23,7 +22,7 @@ type announcement struct {
 	subsystems []string // NQNs
 	namespaces int
 	up         []fabric.Addr
-	waiting    []fabric.Addr
+	waiting    []string // listeners
 	pending    []*namespace
 }
 
@@ -33,7 +32,7 @@ func (a announcement) summary() string {
 		count(len(a.subsystems), "subsystem"),
 		count(a.namespaces, "namespace"), addrs(a.up))
 	if len(a.waiting) > 0 {
-		line += " and waits for " + addrs(a.waiting)
+		line += " and waits for " + strings.Join(a.waiting, ", ")
 	}
 	if n := len(a.pending); n > 0 {
 		line += "; pending: " + count(n, "namespace")
@@ -99,52 +98,27 @@ func shellQuote(s string) string {
 // reachable is the addresses of this machine that a wildcard listener answers on: of the RDMA
 // devices' interfaces for RDMA. Loopback addresses are named only if there is nothing else.
 func reachable(addr fabric.Addr) []netip.Addr {
-	interfaces, err := net.Interfaces()
+	m, err := netif.Linux().Read()
 	if err != nil {
 		return nil
 	}
 	var rdma []string
 	if addr.Transport == nvme.TransportRDMA {
-		rdma = rdmaInterfaces("/sys/class/infiniband")
+		rdma = slices.Concat(slices.Collect(maps.Values(m.RDMA))...)
 	}
 	var out, loopback []netip.Addr
-	for _, i := range interfaces {
-		if i.Flags&net.FlagUp == 0 || len(rdma) > 0 && !slices.Contains(rdma, i.Name) {
-			continue
-		}
-		list, err := i.Addrs()
-		if err != nil {
-			continue
-		}
-		for _, a := range list {
-			prefix, err := netip.ParsePrefix(a.String())
-			if err != nil {
-				continue
-			}
-			ip := prefix.Addr()
-			switch {
-			case addr.Addr().Is4() && !ip.Is4() || ip.IsLinkLocalUnicast():
-			case ip.IsLoopback():
-				loopback = append(loopback, ip)
-			default:
-				out = append(out, ip)
-			}
+	for _, a := range m.Addresses {
+		switch {
+		case !a.Up || len(rdma) > 0 && !slices.Contains(rdma, a.Interface):
+		case addr.Addr().Is4() && !a.Is4() || a.IsLinkLocalUnicast():
+		case a.IsLoopback():
+			loopback = append(loopback, a.Addr)
+		default:
+			out = append(out, a.Addr)
 		}
 	}
 	if len(out) == 0 {
 		out = loopback
 	}
 	return out[:min(len(out), maxReachable)]
-}
-
-// rdmaInterfaces are the network interfaces of the RDMA devices, from the GID tables in sysfs.
-func rdmaInterfaces(class string) []string {
-	files, _ := filepath.Glob(filepath.Join(class, "*/ports/*/gid_attrs/ndevs/*"))
-	var out []string
-	for _, f := range files {
-		if name := sys.Attribute(f); name != "" && !slices.Contains(out, name) {
-			out = append(out, name)
-		}
-	}
-	return out
 }

@@ -18,7 +18,6 @@ type transition struct {
 	s       *Server
 	next    *config.Config
 	changes []config.Change
-	ports   map[string]uint16 // port IDs, by listener
 	// opened is the storage that was opened before the first change, nil for what is pending.
 	opened  map[config.Object]backend.Device
 	removed []*removed
@@ -221,33 +220,35 @@ func (tr *transition) change(c config.Change) error {
 	return tr.modifyFile(c)
 }
 
-func (tr *transition) listener(name string) *listener {
+func (tr *transition) listener(name string) config.Listener {
 	i := slices.IndexFunc(tr.next.Listeners,
 		func(l config.Listener) bool { return l.Name == name })
-	return &listener{name: name, portID: tr.ports[name], Listener: tr.next.Listeners[i]}
+	return tr.next.Listeners[i]
 }
 
 func (tr *transition) addListener(c config.Change) error {
-	l := tr.listener(c.Listener)
-	tr.done(c.Object.String(), func() error { return tr.s.listeners.remove(l) })
-	return tr.s.listeners.add(l)
+	l := &listener{name: c.Listener, Listener: tr.listener(c.Listener)}
+	tr.done(c.Object.String(), func() error { return tr.s.listeners.remove(c.Listener) })
+	if err := tr.s.listeners.add(l); err != nil && l.Required {
+		return fmt.Errorf("%w (on_unavailable: fail)", err)
+	}
+	return nil
 }
 
 func (tr *transition) removeListener(c config.Change) error {
-	l := tr.s.listeners.get(c.Listener)
+	before := tr.s.listeners.get(c.Listener).Listener
 	tr.done(c.Object.String(), func() error {
-		return tr.s.listeners.restore(
-			&listener{name: l.name, portID: l.portID, Listener: l.Listener})
+		return tr.s.listeners.add(&listener{name: c.Listener, Listener: before})
 	})
-	return tr.s.listeners.remove(l)
+	return tr.s.listeners.remove(c.Listener)
 }
 
 func (tr *transition) modifyListener(c config.Change) error {
-	old, l := tr.s.listeners.get(c.Listener), tr.listener(c.Listener)
-	before := old.Listener
-	err := tr.s.listeners.modify(old, l.Listener)
+	before := tr.s.listeners.get(c.Listener).Listener
+	err := tr.s.listeners.modify(c.Listener, tr.listener(c.Listener))
 	if err == nil {
-		tr.done(c.Object.String(), func() error { return tr.s.listeners.modify(old, before) })
+		tr.done(c.Object.String(),
+			func() error { return tr.s.listeners.modify(c.Listener, before) })
 	}
 	return err
 }

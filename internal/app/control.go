@@ -133,20 +133,32 @@ func (s *Server) status() control.Status {
 	}
 }
 
-// listenerStates lists the listeners by port ID.
+// listenerStates lists the ports by port ID, and then what listeners lack.
 func (s *Server) listenerStates() (list []control.Listener) {
-	for _, l := range s.listeners.snapshot() {
-		addr, out := l.addr(), control.Listener{PortID: l.portID, State: "up"}
-		switch {
-		case l.open != nil:
-			addr = l.open.Addr()
-		case l.ended != nil:
-			out.State, out.Reason = "waiting", l.err.Error()
-		default:
-			out.State, out.Reason = "failed", l.err.Error()
+	ls := &s.listeners
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, p := range ls.byID() {
+		out := control.Listener{
+			Name: p.l.name, Transport: p.addr.Transport.String(),
+			Address: p.addr.AddrPort.String(), PortID: p.id, State: "up",
 		}
-		out.Transport, out.Address = addr.Transport.String(), addr.AddrPort.String()
+		switch {
+		case p.open != nil:
+		case never(p.err):
+			out.State, out.Reason = "failed", p.err.Error()
+		default:
+			out.State, out.Reason = "waiting", p.err.Error()
+		}
 		list = append(list, out)
+	}
+	for _, l := range ls.list {
+		if l.err != nil {
+			list = append(list, control.Listener{
+				Name: l.name, Transport: l.Transport.String(),
+				Address: l.Address.WithPort(l.Port), State: "waiting", Reason: l.err.Error(),
+			})
+		}
 	}
 	return list
 }

@@ -3,16 +3,17 @@ package app
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
+	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -31,15 +32,18 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 		return append(notLoaded(file, required, err), m.Run(t)...)
 	}
 	ps := probe(c)
-	for i, l := range c.Listeners {
-		if l.Transport == nvme.TransportTCP {
-			if _, used := m.InUse(netip.AddrPortFrom(l.Address, l.Port)); used {
-				continue // the machine's check says by what
+	here, _ := netif.Linux().Read() // without it addresses are only tried
+	for i := range c.Listeners {
+		ps = append(ps, probeListener(c, i, &here, func(at fabric.Addr) error {
+			if at.Transport == nvme.TransportTCP {
+				if _, used := m.InUse(at.AddrPort); used {
+					return nil // the machine's check says by what
+				}
 			}
-		}
-		ps = append(ps, probeListener(c, i, rdma)...)
+			return addressProbe(c, rdma)(at)
+		})...)
 	}
-	t := demands(c)
+	t := demands(c, &here)
 	if name, _, ok := m.Running(t.Sockets); ok { // which uses its own storage
 		ps = slices.DeleteFunc(ps, func(p config.Problem) bool {
 			return p.Warning && strings.HasSuffix(p.What, " is in use by "+name)
@@ -93,17 +97,23 @@ func problems(ps config.Problems) (list []doctor.Finding) {
 	return list
 }
 
-// demands is what a configuration asks of the machine.
-func demands(c *config.Config) doctor.Target {
+// demands is what a configuration asks of a machine.
+func demands(c *config.Config, m *netif.State) doctor.Target {
 	t := doctor.Target{
 		Reactors: reactorCPUs(c.Reactors), RDMA: uses(c.Listeners, nvme.TransportRDMA),
 		Sockets: sockets(c.Control.Socket), StateFile: stateFile(os.Getenv),
 	}
 	t.Memory = int64(len(t.Reactors) * c.Reactors.Memory)
 	for _, l := range c.Listeners {
-		if l.Transport == nvme.TransportTCP {
+		if l.Transport != nvme.TransportTCP {
+			continue
+		}
+		listener := listener{name: l.Name, Listener: l}
+		ips, _ := listener.addresses(m)
+		for _, ip := range ips {
+			at := listener.at(ip)
 			t.Listeners = append(t.Listeners,
-				doctor.Listener{Name: l.Name, Address: netip.AddrPortFrom(l.Address, l.Port)})
+				doctor.Listener{Name: at.String(), Address: at.AddrPort})
 		}
 	}
 	for _, n := range all(c) {

@@ -2,294 +2,272 @@ package app
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"net/netip"
+	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
+	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
-// The pauses between attempts to open an unavailable listener: the first and the longest.
-const (
-	retryFirst = time.Second
-	retryMax   = 30 * time.Second
-)
-
-// listeners opens the configured listeners, keeps trying those that are not available yet, and
-// closes them.
+// listeners keeps ports open at the addresses that the configured listeners have on this machine,
+// see ADR 0025.
 type listeners struct {
 	s *Server
+	// wake, of one entry, ends a pause of heal.
+	wake chan struct{}
+	stop func() // ends heal; nil before Start
 
-	mu   sync.Mutex
-	list map[string]*listener // by name
+	changing sync.Mutex // held while something changes; guards what follows
+	stopped  bool
+	machine  netif.State
+	ids      map[string]uint16 // port IDs, by name
+
+	mu    sync.Mutex  // guards what follows, for those who only look
+	list  []*listener // the most specific first
+	ports map[string]*port
 	// tos is the type of service of each listener, by port ID: transports ask for it while they
 	// open one.
 	tos map[uint16]uint8
 }
 
-// listener is a configured listener. Its port ID is that of the discovery log.
+// listener is a configured listener. It is guarded by listeners.mu.
 type listener struct {
-	name   string
-	portID uint16
+	name string
 	config.Listener
-	open   fabric.Listener    // nil while it waits
-	err    error              // why it waits
-	cancel context.CancelFunc // ends the attempts to open it; nil if there are none
-	ended  chan struct{}      // closed when the attempts have ended
+	err error // why it has no port, or not all
+	// logged is the text of the error that was logged last, "" for none.
+	logged string
+	// seen: an interface has had its address, if that is a single one.
+	seen bool
+	// starting: it is being added; what fails is returned and not logged.
+	starting bool
 }
 
-func (l *listener) addr() fabric.Addr {
-	return fabric.Addr{
-		Transport: l.Transport, AddrPort: netip.AddrPortFrom(l.Address, l.Port),
-	}
+// port is an address of a listener. It is guarded by listeners.mu.
+type port struct {
+	name   string // that of the listener, with this address
+	id     uint16 // that of the discovery log
+	l      *listener
+	addr   fabric.Addr     // with the real port number once it was open
+	open   fabric.Listener // nil while it waits
+	err    error           // why it waits
+	logged string          // as in listener
+	known  bool            // the target has it, and it is in the discovery log
+	lost   bool            // it is open, but accepts nothing any more
 }
 
-// add opens a listener, or waits for its address or its device.
+// add opens the ports of a listener. Those that are not available wait; the error is that of a
+// listener that has none.
 func (ls *listeners) add(l *listener) error {
-	err := ls.tryOnce(l)
-	switch {
-	case err == nil:
-		return nil
-	case l.Required:
-		return fmt.Errorf("%w (on_unavailable: fail)", err)
-	}
-	ls.await(l, err)
-	return nil
-}
-
-// restore opens a listener that was open before. If that fails it waits in any case.
-func (ls *listeners) restore(l *listener) error {
-	err := ls.tryOnce(l)
-	if err != nil {
-		ls.await(l, err)
-	}
-	return err
-}
-
-// await begins the attempts to open a listener that could not be opened because of err.
-func (ls *listeners) await(l *listener, err error) {
+	ls.changing.Lock()
+	defer ls.changing.Unlock()
 	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	ls.list[l.name], l.err = l, err
-	if errors.Is(err, verbs.ErrNotBuilt) {
-		ls.s.log.Error("listener cannot start and never will", "err", err)
-		return
-	}
-	ls.s.log.Warn("listener cannot start yet, waiting for it", "err", err)
-	ctx, cancel := context.WithCancel(context.Background())
-	l.cancel, l.ended = cancel, make(chan struct{})
-	go ls.waitFor(ctx, l, err)
-}
-
-// tryOnce opens a listener and tells the discovery service.
-func (ls *listeners) tryOnce(l *listener) error {
-	ls.setTOS(l.portID, l.TOS)
-	open, err := ls.s.listen(l)
-	if err != nil {
-		return err // it names the address and a hint
-	}
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	l.open = open
-	ls.list[l.name] = l
-	return nil
-}
-
-// waitFor opens l as soon as it can be. An error is logged again only when it changes.
-func (ls *listeners) waitFor(ctx context.Context, l *listener, last error) {
-	changed := func(err error) {
-		ls.mu.Lock()
-		l.err = err
-		ls.mu.Unlock()
-		ls.s.log.Warn("listener still cannot start, waiting for it", "err", err)
-	}
-	first := ls.s.opts.Retry
-	if first == 0 {
-		first = retryFirst
-	}
-	up := keepTrying(ctx, first, retryMax, last, func() error { return ls.tryOnce(l) }, changed)
-	addr := l.addr()
-	if up {
-		ls.s.log.Info("listener is up", "listener", addr)
-	}
-	close(l.ended)
-	if up { // afterwards: it may wait for a goroutine that changes or removes l
-		ls.s.opts.ListenerUp(addr)
-	}
-}
-
-// remove closes a listener and ends its connections.
-func (ls *listeners) remove(l *listener) error {
-	err := ls.close(l)
-	ls.mu.Lock()
-	delete(ls.list, l.name)
-	delete(ls.tos, l.portID)
+	ls.list = append(ls.list, l)
+	slices.SortFunc(ls.list, bySpecificity)
+	l.starting = l.Required
 	ls.mu.Unlock()
-	if l.open == nil {
-		return err
-	}
-	return errors.Join(err, ls.s.target.RemovePort(l.portID))
-}
-
-// close ends the attempts to open a listener, or closes it; its connections stay.
-func (ls *listeners) close(l *listener) error {
-	ls.endAttempts(l)
-	if l.open == nil {
-		return nil
-	}
-	return l.open.Close()
-}
-
-// endAttempts ends the attempts to open a listener. The last of them may have opened it.
-func (ls *listeners) endAttempts(l *listener) {
-	if l.cancel == nil {
-		return
-	}
-	l.cancel()
-	<-l.ended
+	_, _, _ = ls.update() // closing fails in no way that matters here
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	l.cancel = nil
+	l.starting = false
+	ls.try()
+	return ls.waits(l)
 }
 
-// modify changes what a listener does besides listening at its address. After an error it is as
-// before, or waits.
-func (ls *listeners) modify(l *listener, c config.Listener) error {
-	ls.endAttempts(l)
-	before := l.Listener
-	ls.mu.Lock()
-	l.Listener = c
-	ls.mu.Unlock()
-	switch {
-	case l.open == nil:
-		ls.await(l, l.err)
-		return nil
-	case l.TOS == before.TOS:
-		return nil
-	}
-	at := l.open.Addr()
-	err := l.open.Close()
-	if err == nil {
-		err = ls.reopen(l, at)
-	}
-	if err == nil {
-		return nil
-	}
-	ls.mu.Lock()
-	l.Listener = before
-	ls.mu.Unlock()
-	if again := ls.reopen(l, at); again != nil {
-		ls.mu.Lock()
-		l.open, l.err = nil, again
-		ls.mu.Unlock()
-		err = errors.Join(err, again, ls.s.target.RemovePort(l.portID))
-		ls.await(l, again)
-	}
-	return err
-}
-
-// reopen opens a listener that was closed. Connections keep their type of service.
-func (ls *listeners) reopen(l *listener, at fabric.Addr) error {
-	ls.setTOS(l.portID, l.TOS)
-	open, err := ls.s.transports[l.Transport].Listen(at, l.portID, ls.s.place)
-	if err != nil {
-		return err
-	}
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	l.open = open
-	return nil
-}
-
-// get returns the listener with this name, which exists.
-func (ls *listeners) get(name string) *listener {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	return ls.list[name]
-}
-
-// all lists the listeners by port ID.
-func (ls *listeners) all() (list []*listener) {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	for _, l := range ls.list {
-		list = append(list, l)
-	}
-	slices.SortFunc(list, func(a, b *listener) int { return cmp.Compare(a.portID, b.portID) })
-	return list
-}
-
-// addrs returns the addresses of the open listeners with real port numbers, and those of the
-// unavailable ones.
-func (ls *listeners) addrs() (up, waiting []fabric.Addr) {
-	for _, l := range ls.snapshot() {
+// waits returns why a listener has no open port, nil if it has one. ls.mu is held.
+func (ls *listeners) waits(l *listener) error {
+	err := l.err
+	for _, p := range ls.byID() {
 		switch {
-		case l.open != nil:
-			up = append(up, l.open.Addr())
-		case l.ended != nil:
-			waiting = append(waiting, l.addr())
+		case p.l != l:
+		case p.open != nil:
+			return nil
+		case err == nil:
+			err = p.err
 		}
 	}
-	return up, waiting
+	return err
 }
 
-// snapshot returns copies of the listeners, by port ID.
-func (ls *listeners) snapshot() (list []listener) {
-	for _, l := range ls.all() {
-		ls.mu.Lock()
-		list = append(list, *l)
-		ls.mu.Unlock()
+// remove closes the ports of a listener that no other one has, and ends their connections.
+func (ls *listeners) remove(name string) error {
+	ls.changing.Lock()
+	defer ls.changing.Unlock()
+	ls.mu.Lock()
+	ls.list = slices.DeleteFunc(ls.list, func(l *listener) bool { return l.name == name })
+	ls.mu.Unlock()
+	_, _, err := ls.update()
+	ls.try()
+	return err
+}
+
+// modify changes what a listener does besides listening at its addresses. After an error it is as
+// before, or waits.
+func (ls *listeners) modify(name string, c config.Listener) error {
+	ls.changing.Lock()
+	defer ls.changing.Unlock()
+	l := ls.get(name)
+	before := l.Listener
+	err := ls.set(l, c)
+	if err != nil {
+		err = errors.Join(err, ls.set(l, before))
 	}
-	return list
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, p := range ls.byID() {
+		if p.l == l && p.known && p.open == nil {
+			err = errors.Join(err, ls.publish(p))
+		}
+	}
+	ls.try()
+	return err
 }
 
-// tosOf returns the type of service of the connections of a listener.
+// set gives a listener other settings. Its open ports are opened again if they need to; their
+// connections keep their type of service.
+func (ls *listeners) set(l *listener, c config.Listener) error {
+	ls.mu.Lock()
+	again := l.TOS != c.TOS
+	l.Listener = c
+	ports := ls.byID()
+	ls.mu.Unlock()
+	var errs []error
+	for _, p := range ports {
+		if again && p.l == l && p.known {
+			errs = append(errs, ls.listen(p))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// listen opens a port, or closes it and opens it again at the same address.
+func (ls *listeners) listen(p *port) error {
+	ls.mu.Lock()
+	before, addr := p.open, p.addr
+	ls.tos[p.id] = p.l.TOS
+	ls.mu.Unlock()
+	var err error
+	if before != nil {
+		err = before.Close()
+	}
+	var open fabric.Listener
+	if err == nil {
+		open, err = ls.s.listen(addr, p.id)
+	}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	p.open, p.err, p.lost = open, err, false
+	if open != nil {
+		p.addr = open.Addr()
+	}
+	return err
+}
+
+// publish tells the target whether a port is open. If it is not, its connections end.
+func (ls *listeners) publish(p *port) (err error) {
+	open := p.open != nil
+	switch {
+	case open == p.known:
+	case open:
+		err = ls.s.target.AddPort(target.Port{ID: p.id, Addr: p.addr})
+	default:
+		err = ls.s.target.RemovePort(p.id)
+	}
+	p.known = open
+	return err
+}
+
+// listen opens a listener.
+func (s *Server) listen(at fabric.Addr, portID uint16) (fabric.Listener, error) {
+	t := s.transports[at.Transport]
+	switch {
+	case t == nil:
+		return nil, fmt.Errorf("listen at %v: %w", at, verbs.ErrNotBuilt)
+	case at.Transport == nvme.TransportRDMA && !s.external: // tests have no real device
+		if err := checkMemlock(len(s.workers), s.atStart.Reactors.Memory); err != nil {
+			return nil, fmt.Errorf("listen at %v: %w", at, err)
+		}
+	}
+	return t.Listen(at, portID, s.place)
+}
+
+// lost is called by a transport whose listener accepts nothing any more.
+func (ls *listeners) lost(portID uint16) {
+	ls.mu.Lock()
+	for _, p := range ls.ports {
+		p.lost = p.lost || p.id == portID
+	}
+	ls.mu.Unlock()
+	ls.try()
+}
+
+// tosOf returns the type of service of the connections of a port.
 func (ls *listeners) tosOf(portID uint16) uint8 {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	return ls.tos[portID]
 }
 
-func (ls *listeners) setTOS(portID uint16, tos uint8) {
+// get returns the listener with this name, which exists.
+func (ls *listeners) get(name string) *listener {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ls.tos[portID] = tos
+	return ls.list[slices.IndexFunc(ls.list, func(l *listener) bool { return l.name == name })]
 }
 
-// stop closes the listeners; connections stay.
-func (ls *listeners) stop() error {
-	var errs []error
-	for _, l := range ls.all() {
-		errs = append(errs, ls.close(l))
-	}
-	return errors.Join(errs...)
+// byID lists the ports. ls.mu is held.
+func (ls *listeners) byID() []*port {
+	return slices.SortedFunc(maps.Values(ls.ports),
+		func(a, b *port) int { return cmp.Compare(a.id, b.id) })
 }
 
-// listen opens a listener and tells the discovery service.
-func (s *Server) listen(l *listener) (fabric.Listener, error) {
-	t := s.transports[l.Transport]
-	switch {
-	case t == nil:
-		return nil, fmt.Errorf("listen at %v: %w", l.addr(), verbs.ErrNotBuilt)
-	case l.Transport == nvme.TransportRDMA && !s.external: // tests have no real device
-		if err := checkMemlock(len(s.workers), s.atStart.Reactors.Memory); err != nil {
-			return nil, fmt.Errorf("listen at %v: %w", l.addr(), err)
+// addrs returns the addresses of the open ports with real port numbers, and the names of what
+// waits: ports, and listeners without any.
+func (ls *listeners) addrs() (up []fabric.Addr, waiting []string) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, p := range ls.byID() {
+		switch {
+		case p.open != nil:
+			up = append(up, p.addr)
+		case !never(p.err):
+			waiting = append(waiting, p.addr.String())
 		}
 	}
-	open, err := t.Listen(l.addr(), l.portID, s.place)
-	if err != nil {
-		return nil, err
+	for _, l := range ls.list {
+		if l.err != nil {
+			waiting = append(waiting, l.name)
+		}
 	}
-	if err := s.target.AddPort(target.Port{ID: l.portID, Addr: open.Addr()}); err != nil {
-		return nil, errors.Join(err, open.Close())
+	return up, waiting
+}
+
+// never says that a listener will not start, however long it is waited for.
+func never(err error) bool { return errors.Is(err, verbs.ErrNotBuilt) }
+
+// close closes the ports; connections stay.
+func (ls *listeners) close() error {
+	if ls.stop != nil {
+		ls.stop()
 	}
-	return open, nil
+	ls.changing.Lock()
+	defer ls.changing.Unlock()
+	ls.stopped = true
+	ls.mu.Lock()
+	ports := ls.byID()
+	ls.mu.Unlock()
+	var errs []error
+	for _, p := range ports {
+		if p.open != nil {
+			errs = append(errs, p.open.Close())
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -35,6 +35,7 @@ func uses(listeners []config.Listener, t nvme.TransportType) bool {
 
 func (s *Server) rdmaConfig() rdma.Config {
 	c := s.atStart.RDMA
-	c.Log, c.Provider, c.TOS = s.log, s.opts.Verbs, s.listeners.tosOf
+	c.Log, c.Provider = s.log, s.opts.Verbs
+	c.TOS, c.Lost = s.listeners.tosOf, s.listeners.lost
 	return c
 }

@@ -46,9 +46,11 @@ func (tr *transition) check() (ps config.Problems) {
 	if tr.s.external || tr.s.config.Load() == nil {
 		return ps
 	}
+	machine := tr.s.listeners.now()
 	for i, l := range tr.next.Listeners {
 		if tr.adds(config.Object{Kind: config.KindListener, Listener: l.Name}) {
-			ps = append(ps, probeListener(tr.next, i, tr.s.opts.Verbs)...)
+			ps = append(ps, probeListener(tr.next, i, &machine,
+				addressProbe(tr.next, tr.s.opts.Verbs))...)
 		}
 	}
 	for _, n := range all(tr.next) {
@@ -61,10 +63,6 @@ func (tr *transition) check() (ps config.Problems) {
 
 // prepare does what can fail and can be done before the first change.
 func (tr *transition) prepare() error {
-	var names []string
-	for _, l := range tr.next.Listeners {
-		names = append(names, l.Name)
-	}
 	var adds []*namespace
 	var ps config.Problems
 	for _, n := range all(tr.next) {
@@ -93,7 +91,7 @@ func (tr *transition) prepare() error {
 	if ps.Failed() {
 		return ps
 	}
-	tr.ports = tr.s.state.ports(names)
+	tr.s.listeners.prepare(tr.next.Listeners)
 	return nil
 }
 

@@ -12,9 +12,11 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/ibv"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
+	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/storage"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -72,37 +74,55 @@ func probe(c *config.Config) config.Problems {
 // probeListeners reports the listeners that could not be opened now. "serve" does not need it: it
 // logs those that it cannot open and waits for them.
 func probeListeners(c *config.Config, rdma verbs.Provider) (ps config.Problems) {
+	m, _ := netif.Linux().Read() // without it addresses are only tried
 	for i := range c.Listeners {
-		ps = append(ps, probeListener(c, i, rdma)...)
+		ps = append(ps, probeListener(c, i, &m, addressProbe(c, rdma))...)
 	}
 	return ps
 }
 
-func probeListener(c *config.Config, i int, rdma verbs.Provider) config.Problems {
-	l := c.Listeners[i]
-	at := netip.AddrPortFrom(l.Address, l.Port)
-	var err error
-	switch {
-	case l.Transport != nvme.TransportRDMA:
-		err = tcp.Probe(at, &c.TCP)
-	case rdma == nil:
-		err = verbs.ErrNotBuilt
-	default:
-		if _, err = rdma.Devices(); err == nil {
-			// its ports are not those of TCP, but its addresses are those of the machine
-			err = tcp.Probe(netip.AddrPortFrom(l.Address, 0), &c.TCP)
+// probeListener reports a listener with no address on a machine, or with some where probe fails.
+func probeListener(c *config.Config, i int, m *netif.State,
+	probe func(fabric.Addr) error,
+) config.Problems {
+	l := listener{name: c.Listeners[i].Name, Listener: c.Listeners[i]}
+	ips, err := l.addresses(m)
+	usable := 0
+	for _, ip := range ips {
+		at := l.at(ip)
+		if e := probe(at); e == nil {
+			usable++
+		} else if err == nil {
+			err = fmt.Errorf("%v: %w", at, e)
 		}
 	}
 	if err == nil {
 		return nil
 	}
 	key := fmt.Sprintf("listeners[%d]", i)
-	what := fmt.Sprintf("%v %v: %v", l.Transport, at, err)
-	if l.Required && !errors.Is(err, unix.EADDRINUSE) { // by an instance that may end before
-		return config.Problems{c.Problem(key, what,
+	// A port may be in use by an instance that ends before.
+	if l.Required && usable == 0 && !errors.Is(err, unix.EADDRINUSE) {
+		return config.Problems{c.Problem(key, err.Error(),
 			"With on_unavailable: wait the target starts without it.")}
 	}
-	return config.Problems{c.Warning(key, what, "")}
+	return config.Problems{c.Warning(key, err.Error(), "")}
+}
+
+// addressProbe returns a function that says why nothing could listen at an address.
+func addressProbe(c *config.Config, rdma verbs.Provider) func(fabric.Addr) error {
+	return func(at fabric.Addr) error {
+		switch {
+		case at.Transport != nvme.TransportRDMA:
+			return tcp.Probe(at.AddrPort, &c.TCP)
+		case rdma == nil:
+			return verbs.ErrNotBuilt
+		}
+		if _, err := rdma.Devices(); err != nil {
+			return err
+		}
+		// Its ports are not those of TCP, but its addresses are those of the machine.
+		return tcp.Probe(netip.AddrPortFrom(at.Addr(), 0), &c.TCP)
+	}
 }
 
 // probeAgain looks at one namespace while the others are served.

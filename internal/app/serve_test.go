@@ -57,7 +57,7 @@ func TestAnnouncement(t *testing.T) {
 			addr(nvme.TransportTCP, "0.0.0.0:4420"),
 			addr(nvme.TransportRDMA, "[2001:db8::1]:4421"),
 		},
-		waiting: []fabric.Addr{addr(nvme.TransportRDMA, "10.0.0.1:4420")},
+		waiting: []string{"rdma 10.0.0.1:4420"},
 	}
 	got := a.text(func(fabric.Addr) []netip.Addr {
 		return []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.7")}
@@ -81,25 +81,6 @@ func TestReachable(t *testing.T) {
 			continue
 		}
 		l.Close()
-	}
-}
-
-func TestRDMAInterfaces(t *testing.T) {
-	dir := t.TempDir()
-	for file, text := range map[string]string{
-		"rxe0/ports/1/gid_attrs/ndevs/0": "eth0\n",
-		"rxe0/ports/1/gid_attrs/ndevs/1": "eth0\n", "siw0/ports/1/gid_attrs/ndevs/0": "eth1\n",
-	} {
-		file = filepath.Join(dir, file)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := strings.Join(rdmaInterfaces(dir), " "); got != "eth0 eth1" {
-		t.Errorf("got %q", got)
 	}
 }
 

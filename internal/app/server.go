@@ -18,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
+	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/reactor"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -39,6 +40,8 @@ type Options struct {
 	Version string
 	// Verbs is the RDMA stack to use; nil if no listener needs one.
 	Verbs verbs.Provider
+	// Network is what the machine has of addresses; nil is what it really has.
+	Network Network
 	// OpenDevice opens the storage of a namespace, which is the server's from then on; nil opens
 	// what the configuration describes.
 	OpenDevice func(*config.Namespace) (backend.Device, error)
@@ -49,7 +52,7 @@ type Options struct {
 
 	// The following are called by any goroutine; nil is not called.
 
-	// ListenerUp: a listener that was not available at the start listens now.
+	// ListenerUp: there is a listener at an address that was not available before.
 	ListenerUp func(fabric.Addr)
 	// NamespaceUp: a namespace that was pending is served now.
 	NamespaceUp func(nqn string, nsid uint32)
@@ -113,7 +116,12 @@ func NewServer(opts Options) *Server {
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
 		atStart: opts.Config, ending: make(chan struct{}), releaseLimit: releaseLimit,
 	}
-	s.listeners = listeners{s: s, list: map[string]*listener{}, tos: map[uint16]uint8{}}
+	s.listeners = listeners{
+		s: s, wake: make(chan struct{}, 1), ports: map[string]*port{}, tos: map[uint16]uint8{},
+	}
+	if opts.Network == nil {
+		s.opts.Network = netif.Linux()
+	}
 	s.namespaces = namespaces{
 		s: s, list: map[config.Object]*served{}, retired: map[*removed]struct{}{},
 		stopped: make(chan struct{}),
@@ -160,6 +168,7 @@ func (s *Server) Start() error {
 		return err
 	}
 	s.stopHealth = watch(healthEvery, s.target.CheckHealth)
+	s.listeners.start()
 	if _, err = s.Apply(s.atStart); err != nil {
 		return err
 	}
@@ -284,7 +293,7 @@ func (s *Server) stop() error {
 	s.applying.Lock()
 	s.stopping = true
 	s.applying.Unlock()
-	errs = append(errs, s.listeners.stop())
+	errs = append(errs, s.listeners.close())
 	s.namespaces.stop()
 	var drained []<-chan struct{}
 	for _, w := range s.workers {

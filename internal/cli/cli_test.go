@@ -44,10 +44,17 @@ func source() control.Source {
 		},
 		Listeners: func() []control.Listener {
 			return []control.Listener{
-				{Transport: "tcp", Address: "[::]:4420", PortID: 1, State: "up"},
 				{
-					Transport: "rdma", Address: "10.0.0.1:4420", PortID: 2, State: "waiting",
-					Reason: "no RDMA device has the address",
+					Name: "tcp [::]:4420", Transport: "tcp", Address: "[::]:4420", PortID: 1,
+					State: "up",
+				},
+				{
+					Name: "rdma 10.0.0.1:4420", Transport: "rdma", Address: "10.0.0.1:4420",
+					PortID: 2, State: "waiting", Reason: "no RDMA device has the address",
+				},
+				{
+					Name: "tcp eth1:4420", Transport: "tcp", Address: "eth1:4420", State: "waiting",
+					Reason: "no network interface",
 				},
 			}
 		},

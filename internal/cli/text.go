@@ -129,9 +129,13 @@ func and(n int, what string, more int, other string) string {
 }
 
 func listeners(t *table, list []control.Listener) {
-	t.row("PORT ID", "TRANSPORT", "ADDRESS", "STATE", "REASON")
+	t.row("PORT ID", "TRANSPORT", "ADDRESS", "STATE", "LISTENER", "REASON")
 	for _, l := range list {
-		t.row(l.PortID, l.Transport, l.Address, l.State, or(l.Reason))
+		id := ""
+		if l.PortID != 0 {
+			id = fmt.Sprint(l.PortID)
+		}
+		t.row(or(id), l.Transport, l.Address, l.State, l.Name, or(l.Reason))
 	}
 }
 

@@ -33,14 +33,16 @@ type Status struct {
 	Connections int `json:"connections"`
 }
 
-// Listener is an address where hosts connect.
+// Listener is an address where hosts connect, or what one is missing for.
 type Listener struct {
+	// Name is that of the configured listener, which may have many addresses.
+	Name string `json:"name"`
 	// Transport is tcp or rdma.
 	Transport string `json:"transport"`
-	// Address is the IP address and the port.
+	// Address is the IP address and the port; without a port ID it is what is configured.
 	Address string `json:"address"`
 	// PortID is the NVMe port ID.
-	PortID uint16 `json:"port_id"`
+	PortID uint16 `json:"port_id,omitempty"`
 	// State is up, waiting (the target tries again) or failed (it cannot).
 	State string `json:"state"`
 	// Reason is why it is not up.

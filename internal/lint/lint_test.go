@@ -33,7 +33,8 @@ var allowed = map[string][]string{
 		"fabric/rdma/verbs/ibv",
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
 		"backend/nvmedrive", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
-		"internal/control", "internal/doctor", "internal/metrics", "internal/ratelog",
+		"internal/control", "internal/doctor", "internal/metrics", "internal/netif",
+		"internal/ratelog",
 		"internal/storage", "internal/sys",
 	},
 
@@ -93,6 +94,7 @@ var allowed = map[string][]string{
 	"internal/metrics": {
 		"fabric", "internal/mem", "internal/netlimit", "nvme", "nvme/target",
 	},
+	"internal/netif":                 {"internal/sys"},
 	"internal/netlimit":              {},
 	"internal/passthru":              {"nvme", "internal/sys"},
 	"internal/passthru/passthrutest": {"nvme", "internal/sys"},

@@ -62,11 +62,13 @@ func (c *controller) newDiscoveryLog(t *discoveryTable) *discoveryLog {
 }
 
 // reachable is the address under which this host reaches a port: for a wildcard the address that
-// the host connected to, if the family fits. A port on the wildcard :: takes IPv4 too.
+// the host connected to, if the family fits. A port on the wildcard :: takes IPv4 too. A link-local
+// address is of use only to hosts on the link, so others are not shown it.
 func (c *controller) reachable(p Port) (netip.Addr, bool) {
 	addr := p.Addr.Addr().Unmap().WithZone("") // a zone is local to this machine
 	if !addr.IsUnspecified() {
-		return addr, true
+		linkLocal := addr.Is6() && addr.IsLinkLocalUnicast()
+		return addr, !linkLocal || c.info.Local.Addr().IsLinkLocalUnicast()
 	}
 	local := c.info.Local.Addr().Unmap().WithZone("")
 	return local, !addr.Is4() || local.Is4()

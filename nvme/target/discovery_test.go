@@ -65,6 +65,7 @@ func TestDiscoveryLog(t *testing.T) {
 	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "0.0.0.0:4420")))
 	r.must(r.target.AddPort(port(2, nvme.TransportRDMA, "[2001:db8::5]:4421")))
 	r.must(r.target.AddPort(port(3, nvme.TransportTCP, "[::]:4422")))
+	r.must(r.target.AddPort(port(4, nvme.TransportTCP, "[fe80::5%eth0]:4420")))
 
 	h4 := discoveryHost(r, "192.0.2.1:4420")
 	hdr, list := h4.discoveryLog()
@@ -106,6 +107,10 @@ func TestDiscoveryLog(t *testing.T) {
 	h6 := discoveryHost(r, "[2001:db8::9]:4422") // cannot reach the IPv4 wildcard
 	if hdr, _ := h6.discoveryLog(); hdr.NUMREC != 6 {
 		t.Errorf("%d entries over IPv6", hdr.NUMREC)
+	}
+	local := discoveryHost(r, "[fe80::5%eth0]:4420")
+	if hdr, _ := local.discoveryLog(); hdr.NUMREC != 9 {
+		t.Errorf("%d entries on a link", hdr.NUMREC)
 	}
 	mapped := discoveryHost(r, "[::ffff:192.0.2.7]:4422")
 	if _, l := mapped.discoveryLog(); len(l) != 9 || nvme.Text(l[0].TRADDR[:]) != "192.0.2.7" {

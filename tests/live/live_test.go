@@ -9,13 +9,17 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/app"
+	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
@@ -41,6 +45,58 @@ type place struct {
 	name, tcp, rdma, dir string
 	server               *app.Server
 	log                  *testutil.Log
+	machine              *machine
+}
+
+// machine is what a target finds in place of the interfaces of the real machine.
+type machine struct {
+	mu      sync.Mutex
+	state   netif.State
+	changed func()
+}
+
+func (m *machine) Read() (netif.State, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state, nil
+}
+
+func (m *machine) Watch(changed func()) (stop func(), err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.changed = changed
+	return func() {}, nil
+}
+
+// has gives the machine the addresses of a model, and waits until a target that runs has noticed.
+func (p *place) has(m *model) {
+	p.t.Helper()
+	p.machine.mu.Lock()
+	p.machine.state.Addresses = nil
+	for _, name := range m.machine {
+		p.machine.state.Addresses = append(p.machine.state.Addresses, netif.Address{
+			Addr: p.transport(name).(host.TCP).Addr.Addr(), Interface: "eth0", Up: true,
+		})
+	}
+	changed := p.machine.changed
+	p.machine.mu.Unlock()
+	if changed == nil {
+		return
+	}
+	changed()
+	noticed := func() bool {
+		return !slices.ContainsFunc([]string{"tcp 4", "tcp 5"}, func(name string) bool {
+			return m.listens(name) != slices.ContainsFunc(p.server.Addrs(),
+				func(a fabric.Addr) bool {
+					return a.AddrPort == p.transport(name).(host.TCP).Addr
+				})
+		})
+	}
+	for end := time.Now().Add(answerLimit); !noticed(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			p.t.Fatalf("with the addresses %v: %v\n%s", m.machine, p.server.Addrs(), p.text(m))
+		}
+	}
 }
 
 func newEnv(t *testing.T) *env {
@@ -98,10 +154,12 @@ func (p *place) start(m *model) {
 	p.must(err)
 	p.log = new(testutil.Log)
 	p.log.Limit(1 << 20)
+	p.machine = new(machine)
+	p.has(m)
 	p.server = app.NewServer(app.Options{
 		Config: c, Log: p.log.Logger(), Version: "live", Verbs: p.fabric.Provider(p.name),
-		StateFile: p.stateFile(),
-		Failed:    func(err error) { p.t.Errorf("a reactor has failed: %v", err) },
+		StateFile: p.stateFile(), Network: p.machine,
+		Failed: func(err error) { p.t.Errorf("a reactor has failed: %v", err) },
 	})
 	p.must(p.server.Start())
 }
@@ -159,6 +217,11 @@ func TestChain(t *testing.T) {
 	defer w.stop()
 	changes := 0
 	for i := range count(t) {
+		if rng.IntN(3) == 0 {
+			file.machine = [][]string{nil, {"tcp 4"}, {"tcp 5"}, {"tcp 4", "tcp 5"}}[rng.IntN(4)]
+			runs.machine = file.machine
+			e.live.has(runs)
+		}
 		next := file.clone()
 		next.change(rng)
 		switch rng.IntN(10) {
@@ -262,8 +325,10 @@ func (p *place) seenBy(h int, m *model) string {
 	o := host.Options{HostNQN: hostNQN(h), HostID: [16]byte{byte(h + 1)}, Timeout: answerLimit}
 	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
 	defer cancel()
-	for _, name := range []string{"tcp 1", "tcp 2", "tcp 3", "rdma 2", "rdma 3"} {
-		if _, ok := m.listeners[name]; !ok && name != "tcp 1" {
+	for _, name := range []string{
+		"tcp 1", "tcp 2", "tcp 3", "tcp 4", "tcp 5", "rdma 2", "rdma 3",
+	} {
+		if !m.listens(name) {
 			if c, err := host.Dial(ctx, p.transport(name), o); err == nil {
 				c.Close()
 				fmt.Fprintf(&b, "%s accepts connections\n", name)

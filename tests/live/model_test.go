@@ -11,6 +11,7 @@ import (
 // model is a configuration that changes at random. Everything in it has a name that stays.
 type model struct {
 	listeners  map[string]string // by "transport address", its other keys
+	machine    []string          // the addresses of the interface eth0, as the end of "tcp 4"
 	subsystems map[string]*subsystem
 	level      string
 }
@@ -71,7 +72,7 @@ func newModel() *model {
 
 func (m *model) clone() *model {
 	c := newModel()
-	c.listeners, c.level = maps.Clone(m.listeners), m.level
+	c.listeners, c.machine, c.level = maps.Clone(m.listeners), m.machine, m.level
 	for nqn, s := range m.subsystems {
 		t := *s
 		t.hosts, t.namespaces = slices.Clone(s.hosts), maps.Clone(s.namespaces)
@@ -123,15 +124,29 @@ func (m *model) change(rng *rand.Rand) {
 func pick(rng *rand.Rand, words ...string) string { return words[rng.IntN(len(words))] }
 
 func (m *model) changeListener(rng *rand.Rand) {
-	name := pick(rng, "tcp 2", "tcp 3", "rdma 2", "rdma 3")
+	name := pick(rng, "tcp 2", "tcp 3", "tcp 4/30", "tcp eth0", "rdma 2", "rdma 3")
 	if _, ok := m.listeners[name]; ok && rng.IntN(2) == 0 {
 		delete(m.listeners, name)
 		return
 	}
 	m.listeners[name] = pick(rng, "", "on_unavailable: fail")
-	if strings.HasPrefix(name, "rdma") {
+	switch {
+	case strings.HasPrefix(name, "rdma"):
 		m.listeners[name] = pick(rng, "", "tos: 104")
+	case name == "tcp 4/30", name == "tcp eth0": // it may have no address
+		m.listeners[name] = ""
 	}
+}
+
+// listens says whether there is a listener at an address, which is named as in listeners.
+func (m *model) listens(name string) bool {
+	_, ok := m.listeners[name]
+	if slices.Contains(m.machine, name) {
+		_, network := m.listeners["tcp 4/30"]
+		_, eth0 := m.listeners["tcp eth0"]
+		return network || eth0
+	}
+	return ok || name == "tcp 1"
 }
 
 func (m *model) changeSubsystems(rng *rand.Rand) {
@@ -222,6 +237,9 @@ func (m *model) text(dir, tcp, rdma string, port int) string {
 	for _, name := range slices.Sorted(maps.Keys(m.listeners)) {
 		transport, last, _ := strings.Cut(name, " ")
 		address := map[string]string{"tcp": tcp, "rdma": rdma}[transport] + last
+		if last == "eth0" {
+			address = last
+		}
 		fmt.Fprintf(&b, "  - {transport: %s, address: %s, port: %d%s}\n", transport, address, port,
 			more(m.listeners[name]))
 	}

@@ -1,0 +1,404 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/netif"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// fakeNetwork is what a machine has, as a test says. Its addresses are of 127.0.0.0/8, which Linux
+// has altogether.
+type fakeNetwork struct {
+	mu      sync.Mutex
+	state   netif.State
+	reads   int
+	changed func()
+}
+
+func (n *fakeNetwork) Read() (netif.State, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.reads++
+	return n.state, nil
+}
+
+func (n *fakeNetwork) Watch(changed func()) (stop func(), err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.changed = changed
+	return func() {}, nil
+}
+
+// set gives the machine these addresses, as in "eth0 127.0.9.1", with a third word if the interface
+// is switched off.
+func (n *fakeNetwork) set(list ...string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.state.Addresses = addressList(list...)
+	if n.changed != nil {
+		n.changed()
+	}
+}
+
+func addressList(list ...string) (out []netif.Address) {
+	for _, a := range list {
+		words := strings.Fields(a)
+		out = append(out, netif.Address{
+			Addr: netip.MustParseAddr(words[1]), Interface: words[0], Up: len(words) == 2,
+		})
+	}
+	return out
+}
+
+// healing starts a server with listeners on a machine with addresses.
+func healing(t *testing.T, listeners string, addresses ...string) (*live, *fakeNetwork) {
+	t.Helper()
+	n := &fakeNetwork{}
+	n.set(addresses...)
+	l := &live{t: t, dir: t.TempDir()}
+	l.s = newServer(t, Options{
+		Config: l.parse(listeners, sub(anyHosts, inRAM)), Network: n, Retry: time.Hour,
+	})
+	if err := l.s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return l, n
+}
+
+// ports are the listeners as "name: address state", in the order of their port IDs.
+func ports(s *Server) string {
+	var list []string
+	for _, l := range s.listenerStates() {
+		list = append(list, fmt.Sprintf("%d %s: %s %s", l.PortID, l.Name, l.Address, l.State))
+	}
+	return strings.Join(list, "\n")
+}
+
+func wantPorts(t *testing.T, s *Server, want ...string) {
+	t.Helper()
+	got := ""
+	for end := time.Now().Add(testTimeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if got = ports(s); got == strings.Join(want, "\n") {
+			return
+		}
+	}
+	t.Fatalf("ports\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+}
+
+// freePort is a port that is free at all addresses.
+func freePort(t *testing.T) uint16 {
+	t.Helper()
+	l := listen(t, "0.0.0.0:0")
+	defer l.Close()
+	return l.AddrPort().Port()
+}
+
+func at(address string, port uint16) string {
+	return fmt.Sprintf("{transport: tcp, address: %s, port: %d}", address, port)
+}
+
+// discovered are the addresses in the discovery log that a host reads at one of them.
+func discovered(t *testing.T, addr netip.AddrPort) (addrs []string, generation uint64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	c, err := host.Connect(ctx, host.TCP{Addr: addr}, hostOptions(nvme.DiscoveryNQN))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	header, list, err := c.Discover(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range list {
+		if d.SUBTYPE == nvme.SubsystemNVM {
+			addrs = append(addrs, strings.TrimRight(string(d.TRADDR[:]), " \x00"))
+		}
+	}
+	return addrs, header.GENCTR
+}
+
+// TestNetworkHeals: an address that goes and returns takes its port along, with its ID. Another
+// one does not notice.
+func TestNetworkHeals(t *testing.T) {
+	port := freePort(t)
+	l, n := healing(t, at("127.0.9.0/24", port), "eth0 127.0.9.1", "eth1 127.0.9.2",
+		"eth1 127.0.8.1")
+	name := fmt.Sprintf("tcp 127.0.9.0/24:%d", port)
+	first := fmt.Sprintf("1 %s: 127.0.9.1:%d up", name, port)
+	second := fmt.Sprintf("2 %s: 127.0.9.2:%d up", name, port)
+	wantPorts(t, l.s, first, second)
+	one, err := l.connect(testNQN, hostA, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := l.connect(testNQN, hostA, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.set("eth1 127.0.9.2")
+	l.wantEnded("lost address", one)
+	wantPorts(t, l.s, second)
+	there := l.s.Addrs()[0].AddrPort
+	list, generation := discovered(t, there)
+	if !slices.Equal(list, []string{"127.0.9.2"}) {
+		t.Errorf("discovery log: %v", list)
+	}
+	n.set("eth0 127.0.9.1", "eth1 127.0.9.2", "eth1 127.0.9.3")
+	wantPorts(t, l.s, first, second, fmt.Sprintf("3 %s: 127.0.9.3:%d up", name, port))
+	list, again := discovered(t, there)
+	if !slices.Equal(list, []string{"127.0.9.1", "127.0.9.2", "127.0.9.3"}) ||
+		again <= generation {
+		t.Errorf("discovery log: %v, generation %d, %d before", list, again, generation)
+	}
+	if _, err := l.connect(testNQN, hostA, 0); err != nil {
+		t.Error(err)
+	}
+	if two.Err() != nil {
+		t.Errorf("the other host: %v", two.Err())
+	}
+	n.set()
+	wantPorts(t, l.s, fmt.Sprintf("0 %s: 127.0.9.0/24:%d waiting", name, port))
+}
+
+// TestAddressHeals: an address that an interface had and lost, or that is switched off, is waited
+// for. One that no interface ever had is tried.
+func TestAddressHeals(t *testing.T) {
+	port := freePort(t)
+	l, n := healing(t, at("127.0.9.1", port))
+	up := fmt.Sprintf("1 tcp 127.0.9.1:%d: 127.0.9.1:%[1]d up", port)
+	waits := strings.Replace(strings.Replace(up, "up", "waiting", 1), "1", "0", 1)
+	wantPorts(t, l.s, up)
+	n.set("eth0 127.0.9.1 down")
+	wantPorts(t, l.s, waits)
+	n.set("eth0 127.0.9.1")
+	wantPorts(t, l.s, up)
+	n.set("eth1 127.0.9.2")
+	wantPorts(t, l.s, waits)
+	if r := l.s.listenerStates()[0].Reason; !strings.Contains(r, "no network interface has such") {
+		t.Errorf("reason %q", r)
+	}
+	n.set("eth1 127.0.9.1")
+	wantPorts(t, l.s, up)
+}
+
+// TestListenersShareAddresses: the more specific listener has an address, and another one takes it
+// over without an end of connections.
+func TestListenersShareAddresses(t *testing.T) {
+	port := freePort(t)
+	network, one, eth0 := at("127.0.9.0/24", port), at("127.0.9.2", port), at("eth0", port)
+	l, _ := healing(t, network, "eth0 127.0.9.1", "eth0 127.0.9.2")
+	c, err := l.connect(testNQN, hostA, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := func(id int, name, address string) string {
+		return fmt.Sprintf("%d tcp %s:%d: %s:%[3]d up", id, name, port, address)
+	}
+	subsystems := sub(anyHosts, inRAM)
+	l.apply(network+", "+one, subsystems)
+	wantPorts(t, l.s, row(1, "127.0.9.0/24", "127.0.9.1"), row(2, "127.0.9.2", "127.0.9.2"))
+	l.apply(network, subsystems)
+	wantPorts(t, l.s, row(1, "127.0.9.0/24", "127.0.9.1"), row(2, "127.0.9.0/24", "127.0.9.2"))
+	l.apply(network+", "+eth0, subsystems)
+	wantPorts(t, l.s, row(1, "127.0.9.0/24", "127.0.9.1"), row(2, "127.0.9.0/24", "127.0.9.2"),
+		fmt.Sprintf("0 tcp eth0:%d: eth0:%[1]d waiting", port))
+	if c.Err() != nil {
+		t.Error(c.Err())
+	}
+}
+
+// TestRequiredNetwork: with on_unavailable: fail there has to be an address, and no more.
+func TestRequiredNetwork(t *testing.T) {
+	port := freePort(t)
+	required := fmt.Sprintf("{transport: tcp, address: eth0, port: %d, on_unavailable: fail}", port)
+	l, n := healing(t, listenAny, "eth1 127.0.9.1")
+	err := l.refuse(listenAny+", "+required, sub(anyHosts, inRAM))
+	if !strings.Contains(err.Error(), "no network interface called eth0") ||
+		!strings.Contains(err.Error(), "listeners[1]") {
+		t.Error(err)
+	}
+	taken := listen(t, fmt.Sprintf("127.0.9.1:%d", port))
+	n.set("eth0 127.0.9.1", "eth0 127.0.9.2")
+	l.apply(listenAny+", "+required, sub(anyHosts, inRAM))
+	if got := ports(l.s); !strings.Contains(got, fmt.Sprintf("127.0.9.1:%d waiting", port)) {
+		t.Errorf("ports %s", got)
+	}
+	_ = taken.Close()
+	n.set() // the target goes on without
+	n.set("eth0 127.0.9.1")
+	wantPorts(t, l.s, fmt.Sprintf("1 tcp 127.0.0.1:0: %v up", l.s.Addrs()[0].AddrPort),
+		fmt.Sprintf("2 tcp eth0:%d: 127.0.9.1:%[1]d up", port))
+}
+
+// TestTooManyAddresses: more addresses than there may be ports are not served, and the others stay.
+func TestTooManyAddresses(t *testing.T) {
+	port := freePort(t)
+	l, n := healing(t, at("eth0", port), "eth0 127.0.9.9")
+	var list []string
+	for i := range 1000 {
+		list = append(list, fmt.Sprintf("eth0 127.0.%d.%d", 8+i/250, 1+i%250))
+	}
+	n.set(list...)
+	open := func() bool { return len(l.s.Addrs()) == config.MaxListeners }
+	for end := time.Now().Add(testTimeout); !open() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	states := l.s.listenerStates()
+	if last := states[len(states)-1]; !open() || states[0].Address != fmt.Sprintf("127.0.9.9:%d",
+		port) || !strings.Contains(last.Reason, "has 1000 addresses, and there are at most 256") {
+		t.Errorf("%d ports, first %+v, last %+v", len(l.s.Addrs()), states[0], last)
+	}
+}
+
+// TestAddressStorm: many changes are few updates, and few log lines.
+func TestAddressStorm(t *testing.T) {
+	port := freePort(t)
+	l := &live{t: t, dir: t.TempDir()}
+	log, n := new(testutil.Log), &fakeNetwork{}
+	l.s = newServer(t, Options{
+		Config: l.parse(at("127.0.9.0/24", port), sub(anyHosts, inRAM)), Network: n,
+		Log: log.Logger(), Retry: time.Hour,
+	})
+	if err := l.s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	begin := n.reads
+	for i := range 1000 {
+		n.set(fmt.Sprintf("eth0 127.0.9.%d", 1+i%2))
+		time.Sleep(time.Millisecond)
+	}
+	n.set("eth0 127.0.9.1", "eth0 127.0.9.2", "eth0 127.0.9.3")
+	for end := time.Now().Add(testTimeout); len(l.s.Addrs()) != 3; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("ports %s", ports(l.s))
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if lines := strings.Count(log.String(), "127.0.9."); n.reads-begin > 20 || lines > 60 {
+		t.Errorf("%d updates, %d lines", n.reads-begin, lines)
+	}
+}
+
+// TestRDMADeviceHeals: a device that is removed takes its ports along, whichever way its address is
+// configured, and brings them back.
+func TestRDMADeviceHeals(t *testing.T) {
+	for _, address := range []string{"rxe0", "eth0", "127.0.9.1", "127.0.9.0/24"} {
+		network := verbstest.New(verbstest.Options{Async: true})
+		t.Cleanup(network.Close)
+		device := verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.9.1"))
+		network.AddHost("target", device)
+		network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.9.2")))
+		n := &fakeNetwork{}
+		n.state.RDMA = map[string][]string{"rxe0": {"eth0"}}
+		n.set("eth0 127.0.9.1", "eth1 127.0.8.1")
+		s := newServer(t, Options{
+			Config: parse(t, "{transport: rdma, address: "+address+"}"), Network: n,
+			Verbs: network.Provider("target"), Retry: time.Millisecond,
+		})
+		if err := s.Start(); err != nil {
+			t.Fatal(err)
+		}
+		state := func(state string) string {
+			return fmt.Sprintf("1 rdma %s:4420: 127.0.9.1:4420 %s", address, state)
+		}
+		wantPorts(t, s, state("up"))
+		network.RemoveDevice("target", "rxe0")
+		wantPorts(t, s, state("waiting"))
+		if len(s.Target().Ports()) != 0 {
+			t.Errorf("%s: the discovery log has %v", address, s.Target().Ports())
+		}
+		network.AddHost("target", device)
+		wantPorts(t, s, state("up"))
+		writeAndRead(t, host.RDMA{
+			Provider: network.Provider("host"), Addr: netip.MustParseAddrPort("127.0.9.1:4420"),
+		})
+	}
+}
+
+// TestAddresses: which addresses a listener has.
+func TestAddresses(t *testing.T) {
+	m := netif.State{
+		Addresses: addressList("lo 127.0.0.1", "lo ::1", "eth0 10.0.0.1", "eth0 fd00::1",
+			"eth0 fe80::1%eth0", "eth1 10.0.1.1", "eth1 10.0.0.1", "eth2 10.0.0.3 down"),
+		RDMA: map[string][]string{"mlx5_0": {"eth0", "eth1"}, "eth9": {"eth1"}},
+	}
+	for _, tc := range []struct{ listener, want string }{
+		{"tcp, address: 10.0.0.0/24", "[10.0.0.1]"},
+		{"tcp, address: 0.0.0.0/0", "[10.0.0.1 10.0.1.1]"},
+		{"tcp, address: '::/0'", "[fd00::1]"},
+		{"tcp, address: 127.0.0.0/8", "[127.0.0.1]"},
+		{"tcp, address: 10.9.0.0/16", "no network interface has such an address"},
+		{"tcp, address: eth0", "[10.0.0.1 fd00::1 fe80::1%eth0]"},
+		{"rdma, address: eth0", "[10.0.0.1 fd00::1 fe80::1%eth0]"},
+		{"rdma, address: mlx5_0", "[10.0.0.1 fd00::1 fe80::1%eth0 10.0.1.1]"},
+		{"tcp, address: mlx5_0", "no network interface called mlx5_0"},
+		{"rdma, address: mlx5_1", "no network interface or RDMA device called mlx5_1"},
+		{"tcp, address: eth2", "eth2 is switched off"},
+		{"tcp, address: 10.0.0.3", "eth2 is switched off"},
+		{"tcp, address: 10.0.0.1", "[10.0.0.1]"},
+		{"tcp, address: 10.7.7.7", "[10.7.7.7]"},
+		{"tcp, address: 'fe80::1%eth0'", "[fe80::1%eth0]"},
+		{"tcp, address: 0.0.0.0", "[0.0.0.0]"},
+	} {
+		c := parse(t, "{transport: "+tc.listener+"}").Listeners[0]
+		ips, err := (&listener{name: c.Name, Listener: c}).addresses(&m)
+		if got := fmt.Sprint(ips); err == nil && got != tc.want ||
+			err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %s, %v", tc.listener, got, err)
+		}
+	}
+}
+
+// TestRealNetworkHeals: the same with addresses and an interface of Linux.
+func TestRealNetworkHeals(t *testing.T) {
+	if !testutil.OwnNetwork(t) {
+		return
+	}
+	up := make(chan fabric.Addr, 4)
+	s := newServer(t, Options{
+		Config: parse(t, at("br0", 4420)+", "+at("10.9.0.1", 4421)), Retry: time.Hour,
+		ListenerUp: func(a fabric.Addr) { up <- a },
+	})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lost := func() {
+		wantPorts(t, s, "0 tcp 10.9.0.1:4421: 10.9.0.1:4421 waiting",
+			"0 tcp br0:4420: br0:4420 waiting")
+	}
+	back := func() {
+		wantPorts(t, s, "1 tcp 10.9.0.1:4421: 10.9.0.1:4421 up", "2 tcp br0:4420: 10.9.0.1:4420 up")
+		waitUp(t, up)
+		waitUp(t, up)
+	}
+	testutil.IP(t, "link set br0 addrgenmode none") // no link-local address
+	for range 2 {
+		testutil.IP(t, "addr add 10.9.0.1/24 dev br0")
+		lost()
+		testutil.IP(t, "link set br0 up")
+		back()
+		testutil.IP(t, "link set br0 down")
+		lost()
+		testutil.IP(t, "link set br0 up")
+		back()
+		testutil.IP(t, "addr del 10.9.0.1/24 dev br0")
+		lost()
+		testutil.IP(t, "link set br0 down")
+	}
+}

@@ -1,0 +1,282 @@
+package app
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/netif"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// This file finds the ports that the configured listeners should have, and opens and closes them.
+
+// errOpening is why a port waits that is new.
+var errOpening = errors.New("it is being opened")
+
+// bySpecificity orders listeners: of several that have the same address the first one gets it.
+func bySpecificity(a, b *listener) int {
+	rank := func(l *listener) int {
+		switch at := l.Address; {
+		case !at.Many():
+			return 0
+		case at.Network.IsValid():
+			return 1 + at.Network.Addr().BitLen() - at.Network.Bits()
+		}
+		return 1000
+	}
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.name, b.name))
+}
+
+// at is the port of a listener at one of its addresses.
+func (l *listener) at(ip netip.Addr) fabric.Addr {
+	return fabric.Addr{Transport: l.Transport, AddrPort: netip.AddrPortFrom(ip, l.Port)}
+}
+
+// portName is the name under which the port ID is kept.
+func (l *listener) portName(ip netip.Addr) string {
+	switch {
+	case !l.Address.Many():
+		return l.name
+	case l.Port == 0:
+		return l.name + " " + ip.String()
+	}
+	return l.at(ip).String()
+}
+
+// addresses returns the addresses that a listener has on a machine at present, or why it has none.
+func (l *listener) addresses(m *netif.State) (ips []netip.Addr, err error) {
+	at, down := l.Address, ""
+	add := func(a netif.Address) {
+		switch {
+		case !a.Up:
+			down = a.Interface
+		case !slices.Contains(ips, a.Addr):
+			ips = append(ips, a.Addr)
+		}
+	}
+	interfaces := []string{at.Device}
+	if names, ok := m.RDMA[at.Device]; ok && l.Transport == nvme.TransportRDMA {
+		interfaces = names
+	}
+	network := at.Network
+	for _, a := range m.Addresses {
+		linkLocal := a.Is6() && a.IsLinkLocalUnicast()
+		switch {
+		case !at.Many():
+			if a.Addr == at.IP.Unmap() {
+				add(a)
+			}
+		case at.Device != "":
+			if slices.Contains(interfaces, a.Interface) {
+				add(a)
+			}
+		case network.Contains(a.Addr) && !linkLocal &&
+			(!a.IsLoopback() || network.Addr().IsLoopback()):
+			add(a)
+		}
+	}
+	switch {
+	case len(ips) > 0:
+		l.seen = true
+		return ips, nil
+	case down != "":
+		l.seen = true
+		return nil, fmt.Errorf("%s: the network interface %s is switched off (ip link set %s up)",
+			l.name, down, down)
+	case at.Device != "":
+		kind := "network interface"
+		if l.Transport == nvme.TransportRDMA {
+			kind += " or RDMA device"
+		}
+		return nil, fmt.Errorf("%s: no %s called %s has an address (ip address); host names are "+
+			"not resolved", l.name, kind, at.Device)
+	case !at.Many() && !l.seen:
+		// Linux also has addresses that no interface has, all of 127.0.0.0/8 for instance.
+		return []netip.Addr{at.IP}, nil
+	}
+	return nil, fmt.Errorf("%s: no network interface has such an address (ip address)", l.name)
+}
+
+// prepare reads what the machine has, and gives listeners port IDs that are made durable together.
+func (ls *listeners) prepare(next []config.Listener) {
+	ls.changing.Lock()
+	defer ls.changing.Unlock()
+	ls.read()
+	var list []*listener
+	for _, c := range next {
+		list = append(list, &listener{name: c.Name, Listener: c})
+	}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ports := ls.wanted(slices.SortedFunc(slices.Values(list), bySpecificity))
+	slices.SortStableFunc(ports, func(a, b *port) int { // new IDs are in the order of the file
+		return cmp.Compare(slices.Index(list, a.l), slices.Index(list, b.l))
+	})
+	ls.identify(ports)
+}
+
+// identify sees to it that all ports have an ID. Those that are open keep theirs: they are used
+// again, so they are not the ones that are forgotten. ls.mu is held.
+func (ls *listeners) identify(wanted []*port) {
+	var names []string
+	missing := false
+	for _, p := range wanted {
+		names = append(names, p.name)
+		missing = missing || ls.ids[p.name] == 0
+	}
+	if !missing {
+		return
+	}
+	for _, p := range ls.byID() {
+		if !slices.Contains(names, p.name) {
+			names = append(names, p.name)
+		}
+	}
+	ls.ids = ls.s.state.ports(names)
+}
+
+// wanted returns the ports that listeners should have, which are in the order of bySpecificity, and
+// sets their errors. ls.mu is held.
+func (ls *listeners) wanted(list []*listener) (ports []*port) {
+	taken := map[fabric.Addr]bool{}
+	for _, l := range list {
+		var ips []netip.Addr
+		ips, l.err = l.addresses(&ls.machine)
+		mine := 0
+		for _, ip := range ls.openFirst(l, ips) {
+			p := &port{name: l.portName(ip), l: l, addr: l.at(ip)}
+			switch {
+			case taken[p.addr]:
+				continue // by one that is more specific
+			case len(ports) == config.MaxListeners:
+				l.err = fmt.Errorf("%s has %d addresses, and there are at most %d ports in all: "+
+					"name a smaller network, or an interface with fewer addresses", l.name,
+					len(ips), config.MaxListeners)
+				continue
+			}
+			taken[p.addr] = l.Port != 0
+			ports = append(ports, p)
+			mine++
+		}
+		if mine == 0 && l.err == nil {
+			l.err = fmt.Errorf("%s: other listeners have all its addresses", l.name)
+		}
+	}
+	return ports
+}
+
+// openFirst returns addresses so that those come first that have ports.
+func (ls *listeners) openFirst(l *listener, ips []netip.Addr) []netip.Addr {
+	slices.SortStableFunc(ips, func(a, b netip.Addr) int {
+		switch _, open := ls.ports[l.portName(a)]; {
+		case open == (ls.ports[l.portName(b)] != nil):
+			return a.Compare(b)
+		case open:
+			return -1
+		}
+		return 1
+	})
+	return ips
+}
+
+// update makes the ports those of the listeners on this machine. It returns the addresses of the
+// ones that it has opened and closed, and what went wrong with the latter. ls.changing is held.
+func (ls *listeners) update() (up, gone []fabric.Addr, err error) {
+	ls.mu.Lock()
+	wanted := ls.wanted(ls.list)
+	ls.identify(wanted)
+	var open []*port
+	keep := map[string]bool{}
+	for _, w := range wanted {
+		p := ls.ports[w.name]
+		if p == nil {
+			p, w.id, w.err = w, ls.ids[w.name], errOpening
+			ls.ports[w.name] = p
+		}
+		if p.open == nil || p.lost || p.l.TOS != w.l.TOS {
+			open = append(open, p)
+		}
+		p.l = w.l // it may have been one of another listener
+		keep[w.name] = true
+	}
+	var unwanted []*port
+	for _, p := range ls.byID() {
+		if !keep[p.name] {
+			unwanted = append(unwanted, p)
+			delete(ls.ports, p.name)
+			delete(ls.tos, p.id)
+		}
+	}
+	ls.mu.Unlock()
+	var errs []error
+	for _, p := range unwanted {
+		if p.known {
+			gone = append(gone, p.addr)
+			errs = append(errs, ls.closePort(p))
+		}
+	}
+	for _, p := range open {
+		if ls.openPort(p) {
+			up = append(up, p.addr)
+		}
+	}
+	ls.complain()
+	return up, gone, errors.Join(errs...)
+}
+
+// closePort closes a port that is open, and ends its connections.
+func (ls *listeners) closePort(p *port) error {
+	err := p.open.Close()
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	p.open = nil
+	return errors.Join(err, ls.publish(p))
+}
+
+// openPort opens a port, and says whether it is open now and was not before.
+func (ls *listeners) openPort(p *port) (up bool) {
+	err := ls.listen(p)
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	was := p.known
+	p.err = errors.Join(err, ls.publish(p))
+	return p.open != nil && !was
+}
+
+// complain logs why ports and listeners wait, whenever that is something else than before.
+func (ls *listeners) complain() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	logged := 0
+	log := func(l *listener, err error, last *string) {
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		if l.starting || text == *last {
+			return
+		}
+		*last = text
+		switch {
+		case err == nil || logged == mostLogged:
+		case never(err):
+			ls.s.log.Error("listener cannot start and never will", "err", err)
+		default:
+			ls.s.log.Warn("listener cannot start yet, waiting for it", "err", err)
+		}
+		if err != nil && logged < mostLogged {
+			logged++
+		}
+	}
+	for _, l := range ls.list {
+		log(l, l.err, &l.logged)
+	}
+	for _, p := range ls.byID() {
+		log(p.l, p.err, &p.logged)
+	}
+}

@@ -1,0 +1,90 @@
+package netif
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+func TestMain(m *testing.M) { testutil.Main(m) }
+
+// TestRDMA: the interfaces of devices with GIDs, and of one without.
+func TestRDMA(t *testing.T) {
+	dir := t.TempDir()
+	for file, text := range map[string]string{
+		"rxe0/ports/1/gid_attrs/ndevs/0": "eth0\n", "rxe0/ports/1/gid_attrs/ndevs/1": "eth0\n",
+		"rxe0/ports/2/gid_attrs/ndevs/0": "eth0.5\n",
+		"old0/device/net/eth1/mtu":       "1500\n", "old0/ports/1/state": "4: ACTIVE\n",
+	} {
+		file = filepath.Join(dir, "class/infiniband", file)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755),
+			os.WriteFile(file, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := map[string][]string{"rxe0": {"eth0", "eth0.5"}, "old0": {"eth1"}}
+	if got := (Machine{dir}).rdma(); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v", got)
+	}
+}
+
+// TestWatch: addresses and links that come and go are noticed, and read.
+func TestWatch(t *testing.T) {
+	if !testutil.OwnNetwork(t) {
+		return
+	}
+	changed := make(chan struct{}, 1)
+	stop, err := Linux().Watch(func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	for _, step := range []struct{ ip, want string }{
+		{"addr add 10.9.8.7/24 dev br0", "10.9.8.7 down"},
+		{"link set br0 up", "10.9.8.7 up"},
+		{"addr add fd00::5/64 dev br0 nodad", "10.9.8.7 up fd00::5 up"},
+		{"addr del 10.9.8.7/24 dev br0", "fd00::5 up"},
+		{"link del br0", ""},
+	} {
+		testutil.IP(t, step.ip)
+		until(t, changed, step.want)
+	}
+}
+
+// until waits for a change after which br0 has these addresses, but for link-local ones.
+func until(t *testing.T, changed <-chan struct{}, want string) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	for {
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatalf("no change to %q", want)
+		}
+		s, err := Linux().Read()
+		var got []string
+		for _, a := range s.Addresses {
+			switch {
+			case a.Interface != "br0" || a.IsLinkLocalUnicast() && a.Zone() == "br0":
+			case a.Up:
+				got = append(got, a.String(), "up")
+			default:
+				got = append(got, a.String(), "down")
+			}
+		}
+		if err == nil && strings.Join(got, " ") == want {
+			return
+		}
+	}
+}

@@ -1,0 +1,47 @@
+package testutil
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// ownNetwork is set in a process that OwnNetwork has started.
+const ownNetwork = "NVMF_TEST_OWN_NETWORK"
+
+// OwnNetwork says whether this process has a network namespace of its own, with the interface br0
+// and root's rights. If not it runs the test in one that has, and the test has to return.
+func OwnNetwork(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(ownNetwork) != "" {
+		out, err := exec.Command("ip", "link", "add", "br0", "type", "bridge").CombinedOutput()
+		if err != nil {
+			t.Skipf("needs the program ip, and bridges: %v: %s", err, out)
+		}
+		return true
+	}
+	cmd := exec.Command(os.Args[0], "-test.v", "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), ownNetwork+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	out, err := cmd.CombinedOutput()
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		t.Skipf("needs a network namespace of its own: %v", err)
+	case err != nil:
+		t.Errorf("%v:\n%s", err, out)
+	case strings.Contains(string(out), "--- SKIP"):
+		t.Skipf("%s", out)
+	}
+	return false
+}
+
+// IP runs the program ip.
+func IP(t *testing.T, args string) {
+	t.Helper()
+	if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %s: %v: %s", args, err, out)
+	}
+}
