@@ -36,6 +36,9 @@ type Config struct {
 	Listeners       []Listener
 	Subsystems      []Subsystem
 	ShutdownTimeout time.Duration
+	// Managed is a directory, or "" for none.
+	Managed      string
+	ManagedPaths []string
 
 	includes []string
 	src      *source

@@ -333,10 +333,8 @@ const pathKind = "path"
 // Path is an absolute path of storage.
 func Path(p *string) Value {
 	rules := schema{"pattern": "^/"}
-	return unique{checked(p, "absolute path", rules, func(s string) (what, hint string) {
-		if !filepath.IsAbs(s) {
-			return fmt.Sprintf("%q is not an absolute path", printable(s)), "Begin it with /."
-		}
-		return "", ""
-	}), pathKind, "Two namespaces on one would overwrite each other; give each its own."}
+	return unique{
+		checked(p, "absolute path", rules, validateAbsolute), pathKind,
+		"Two namespaces on one would overwrite each other; give each its own.",
+	}
 }
