@@ -319,7 +319,9 @@ var fileKeys = map[string]func(*Server, *config.Config) error{
 		return nil
 	},
 	"metrics.listen": (*Server).setMetrics,
-	// Only the files themselves, and a stop, look at these.
+	// Only the files themselves, requests and a stop look at these.
 	"include":          func(*Server, *config.Config) error { return nil },
+	"managed":          func(*Server, *config.Config) error { return nil },
+	"managed_paths":    func(*Server, *config.Config) error { return nil },
 	"shutdown_timeout": func(*Server, *config.Config) error { return nil },
 }

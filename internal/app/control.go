@@ -61,7 +61,13 @@ func (s *Server) controlSource() control.Source {
 			}
 			return p, err
 		},
-		Reload:     func(context.Context) (control.Plan, error) { return plan(s.Reload()) },
+		Reload: func(context.Context) (control.Plan, error) { return plan(s.Reload()) },
+		Put: func(o control.Object, body []byte) (control.Plan, error) {
+			return plan(s.put(managed(o), body))
+		},
+		Delete: func(o control.Object, recursive bool) (control.Plan, error) {
+			return plan(s.remove(managed(o), recursive))
+		},
 		Disconnect: s.target.DisconnectHost,
 		Pause: func(id control.NamespaceID, pause bool) error {
 			if pause {
@@ -70,6 +76,11 @@ func (s *Server) controlSource() control.Source {
 			return s.target.ResumeNamespace(id.Subsystem, id.NSID)
 		},
 	}
+}
+
+// managed is the object that a request names.
+func managed(o control.Object) config.Managed {
+	return config.Managed{NQN: o.Subsystem, NSID: o.NSID, Host: o.Host}
 }
 
 // plan is a list of changes as clients see it.

@@ -153,7 +153,7 @@ func TestControlReload(t *testing.T) {
 	var next *config.Config
 	var problem error
 	s, c := controlled(t, Options{
-		Load: func() (*config.Config, error) { return next, problem },
+		Load: func(...config.Edit) (*config.Config, error) { return next, problem },
 	}, anyPort)
 	next, problem = nil, errors.Join(config.Problems{
 		{Warning: true, What: "odd"},

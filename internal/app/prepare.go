@@ -61,6 +61,9 @@ func (tr *transition) check() (ps config.Problems) {
 
 // prepare does what can fail and can be done before the first change.
 func (tr *transition) prepare() error {
+	if err := makeManaged(tr.next); err != nil {
+		return err
+	}
 	var names []string
 	for _, l := range tr.next.Listeners {
 		names = append(names, l.Name)

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"syscall"
 )
@@ -74,6 +75,31 @@ func (c *Client) Plan(ctx context.Context) (Plan, error) {
 // Reload applies the configuration file and returns what was changed.
 func (c *Client) Reload(ctx context.Context) (Plan, error) {
 	return call[Plan](ctx, c, "POST /v1/reload", nil)
+}
+
+// Put creates or changes an object; keys is a JSON object, or empty.
+func (c *Client) Put(ctx context.Context, o Object, keys json.RawMessage) (Plan, error) {
+	if len(keys) == 0 {
+		keys = json.RawMessage("{}")
+	}
+	return call[Plan](ctx, c, "PUT "+o.path(), keys)
+}
+
+// Delete deletes an object; recursive: with all that is in it.
+func (c *Client) Delete(ctx context.Context, o Object, recursive bool) (Plan, error) {
+	return call[Plan](ctx, c, fmt.Sprintf("DELETE %s?recursive=%t", o.path(), recursive), nil)
+}
+
+// path is that of requests for the object.
+func (o Object) path() string {
+	path := "/v1/subsystems/" + url.PathEscape(o.Subsystem)
+	switch {
+	case o.Host != "":
+		path += "/hosts/" + url.PathEscape(o.Host)
+	case o.NSID != 0:
+		path += fmt.Sprintf("/namespaces/%d", o.NSID)
+	}
+	return path
 }
 
 // Disconnect ends the associations of a host.

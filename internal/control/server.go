@@ -54,6 +54,11 @@ type Source struct {
 	// Plan returns what Reload would change, Reload what it has changed. Their context ends with
 	// the server, not with the client.
 	Plan, Reload func(context.Context) (Plan, error)
+	// Put creates or changes an object that requests manage; body is what they say of it. Delete
+	// deletes one; recursive: with all that is in it. They return what was changed, once it is
+	// durable.
+	Put    func(o Object, body []byte) (Plan, error)
+	Delete func(o Object, recursive bool) (Plan, error)
 	// Disconnect returns how many associations of the host it has ended; subsystem "" is all.
 	Disconnect func(host, subsystem string) int
 	// Pause makes the commands for a namespace wait, or ends that.
@@ -62,10 +67,12 @@ type Source struct {
 
 // The limits for clients: more is cut off, refused, or waits.
 const (
-	maxConnections = 16
+	maxConnections = 24
 	maxFollowers   = 8 // connections that wait for events
 	// connections that wait for a plan or a reload, also of clients that are gone
-	maxChanging  = 4
+	maxChanging = 4
+	// the same of requests that create or delete objects, which are carried out one by one
+	maxWriting   = 8
 	headerBytes  = 8 << 10
 	bodyBytes    = 64 << 10
 	readTimeout  = 5 * time.Second  // for a request
@@ -83,6 +90,7 @@ type Server struct {
 	http      http.Server
 	followers chan struct{}
 	changing  chan struct{}
+	writing   chan struct{}
 	done      chan struct{} // closed when the listener is
 
 	ctx    context.Context // ends with Close
@@ -103,7 +111,8 @@ func Listen(c Config, src Source, log *slog.Logger) (*Server, error) {
 	}
 	s := &Server{
 		src: src, log: log, socket: c.Socket, followers: make(chan struct{}, maxFollowers),
-		changing: make(chan struct{}, maxChanging), done: make(chan struct{}),
+		changing: make(chan struct{}, maxChanging), writing: make(chan struct{}, maxWriting),
+		done: make(chan struct{}),
 	}
 	if s.file, err = os.Lstat(c.Socket); err != nil {
 		return nil, errors.Join(err, l.Close())
@@ -151,14 +160,14 @@ func withCredentials(ctx context.Context, c net.Conn) context.Context {
 // route is one operation. openapi.json describes it.
 type route struct {
 	pattern, summary string
-	// body and answer are of the types that are sent; nil is nothing.
+	// body and answer are of the types that are sent; nil is nothing, Keys any of them.
 	body, answer any
 	handle       func(r *http.Request) (any, error)
 }
 
 func (s *Server) routes() []route {
 	src := s.src
-	return []route{
+	return append(s.objectRoutes(), []route{
 		{"GET /v1/status", "The target as a whole", nil, Status{}, now(src.Status)},
 		{
 			"GET /v1/listeners", "The addresses where hosts connect", nil,
@@ -206,7 +215,7 @@ func (s *Server) routes() []route {
 			Namespace{},
 			s.pause(false),
 		},
-	}
+	}...)
 }
 
 func now[T any](get func() T) func(*http.Request) (any, error) {
@@ -256,7 +265,7 @@ func (s *Server) handler() http.Handler {
 		mux.HandleFunc(op.pattern, func(w http.ResponseWriter, r *http.Request) {
 			v, err := op.handle(r)
 			if r.Method != http.MethodGet {
-				s.logWrite(r, op.pattern, err)
+				s.logWrite(r, err)
 			}
 			answer(w, v, err)
 		})
@@ -283,7 +292,8 @@ func (s *Server) handler() http.Handler {
 }
 
 // logWrite says who changed something, or tried to.
-func (s *Server) logWrite(r *http.Request, operation string, err error) {
+func (s *Server) logWrite(r *http.Request, err error) {
+	operation := r.Method + " " + r.URL.Path
 	cred := r.Context().Value(credentialsKey{}).(*unix.Ucred)
 	args := []any{"request", operation, "uid", cred.Uid, "pid", cred.Pid}
 	if err != nil {
@@ -329,12 +339,20 @@ func write(w http.ResponseWriter, status int, mediaType string, body []byte) {
 	_, _ = w.Write(body)
 }
 
-// read decodes the body of a request.
-func read(r *http.Request, v any) error {
+func readBody(r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, bodyBytes))
 	if err != nil {
-		return NewProblem(http.StatusRequestEntityTooLarge, "the body cannot be read: "+err.Error(),
-			fmt.Sprintf("At most %d bytes, within %v.", bodyBytes, readTimeout))
+		return nil, NewProblem(http.StatusRequestEntityTooLarge, "the body cannot be read: "+
+			err.Error(), fmt.Sprintf("At most %d bytes, within %v.", bodyBytes, readTimeout))
+	}
+	return body, nil
+}
+
+// read decodes the body of a request.
+func read(r *http.Request, v any) error {
+	body, err := readBody(r)
+	if err != nil {
+		return err
 	}
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()

@@ -1,0 +1,553 @@
+package app
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+const (
+	volumeNQN = "nqn.2026-11.io.nvmf-target:volume/1 ${HOME}"
+	guestNQN  = "nqn.2014-08.org.nvmexpress:uuid:11111111-1111-1111-1111-111111111111"
+)
+
+// orchestrated is a target whose configuration file has a managed directory.
+type orchestrated struct {
+	t                      *testing.T
+	file, managed, volumes string
+	server                 *Server
+	client                 *control.Client
+}
+
+func newOrchestrated(t *testing.T) *orchestrated {
+	t.Helper()
+	dir := t.TempDir()
+	o := &orchestrated{
+		t: t, file: filepath.Join(dir, "nvmf.yaml"), managed: filepath.Join(dir, "managed"),
+		volumes: filepath.Join(dir, "volumes"),
+	}
+	o.must(os.Mkdir(o.volumes, 0o700))
+	o.write("")
+	o.start()
+	return o
+}
+
+// write writes the configuration file, with further keys.
+func (o *orchestrated) write(more string) {
+	o.t.Helper()
+	o.must(os.WriteFile(o.file, []byte(`
+listeners: [`+anyPort+`]
+reactors: {count: 1, memory: 8MiB}
+control: {socket: `+filepath.Dir(o.file)+`/control.sock}
+managed: `+o.managed+`
+managed_paths: [`+o.volumes+`]
+`+more), 0o600))
+}
+
+func (o *orchestrated) start() {
+	o.t.Helper()
+	load := loader(o.file)
+	c, err := load()
+	o.must(err)
+	o.server = newServer(o.t, Options{
+		Config: c, Load: load, StateFile: filepath.Join(filepath.Dir(o.file), "state"),
+	})
+	o.must(o.server.Start())
+	o.client = control.NewClient(filepath.Join(filepath.Dir(o.file), "control.sock"))
+	o.t.Cleanup(o.client.Close)
+}
+
+func (o *orchestrated) stop() {
+	o.t.Helper()
+	o.must(o.server.Stop(o.t.Context()))
+}
+
+func (o *orchestrated) must(err error) {
+	o.t.Helper()
+	if err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// put makes a PUT and returns the texts of the changes.
+func (o *orchestrated) put(obj control.Object, body string) []string {
+	o.t.Helper()
+	p, err := o.client.Put(o.t.Context(), obj, json.RawMessage(body))
+	o.must(err)
+	return texts(p)
+}
+
+func (o *orchestrated) delete(obj control.Object, recursive bool) []string {
+	o.t.Helper()
+	p, err := o.client.Delete(o.t.Context(), obj, recursive)
+	o.must(err)
+	return texts(p)
+}
+
+func texts(p control.Plan) (list []string) {
+	for _, c := range p.Changes {
+		list = append(list, c.Text)
+	}
+	return list
+}
+
+// volume makes a file that a namespace can use.
+func (o *orchestrated) volume(name string) string {
+	o.t.Helper()
+	path := filepath.Join(o.volumes, name)
+	o.must(os.WriteFile(path, make([]byte, 1<<20), 0o600))
+	return path
+}
+
+// settings are those of the running target and of one that would start now.
+func (o *orchestrated) same() {
+	o.t.Helper()
+	c, err := loader(o.file)()
+	o.must(err)
+	if d := config.Diff(o.server.settings, c.Settings()); len(d) > 0 {
+		o.t.Errorf("a restart would change %v", d)
+	}
+}
+
+func (o *orchestrated) connect(nqn string) error {
+	c, err := host.Connect(o.t.Context(), host.TCP{Addr: o.server.Addrs()[0].AddrPort},
+		host.Options{HostNQN: guestNQN, HostID: [16]byte{1}, SubNQN: nqn})
+	if err == nil {
+		c.Close()
+	}
+	return err
+}
+
+// TestManaged is the life of a volume, as a CSI driver goes through it, across a restart.
+func TestManaged(t *testing.T) {
+	o := newOrchestrated(t)
+	if info, err := os.Stat(o.managed); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory: %v, %v", info, err)
+	}
+	sub := control.Object{Subsystem: volumeNQN}
+	ns := control.Object{Subsystem: volumeNQN, NSID: 7}
+	guest := control.Object{Subsystem: volumeNQN, Host: guestNQN}
+	volume := fmt.Sprintf(`{"backend":"file","path":%q}`, o.volume("a"))
+	for i := range 2 { // the same again changes nothing
+		for _, step := range []struct {
+			object control.Object
+			body   string
+		}{{sub, `{"serial":"${HOME}"}`}, {ns, volume}, {guest, ""}} {
+			if c := o.put(step.object, step.body); len(c) != 1-i {
+				t.Errorf("%v: %q", step.object, c)
+			}
+			o.same()
+		}
+	}
+	o.must(o.connect(volumeNQN))
+	if list, err := o.client.Subsystems(t.Context()); err != nil || len(list) != 1 ||
+		list[0].Serial != "${HOME}" || list[0].Namespaces != 1 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	o.stop()
+	o.start()
+	o.must(o.connect(volumeNQN))
+	if c := o.put(ns, strings.Replace(volume, "{", `{"nsid":7,"read_only":true,`, 1)); len(c) != 1 ||
+		!strings.Contains(c[0], "read_only: false -> true") {
+		t.Errorf("a change: %q", c)
+	}
+	if c := o.delete(guest, false); len(c) != 1 {
+		t.Errorf("the host: %q", c)
+	}
+	if err := o.connect(volumeNQN); err == nil {
+		t.Error("the host may still connect")
+	}
+	if c := o.delete(sub, true); len(c) != 2 {
+		t.Errorf("subsystem and namespace: %q", c)
+	}
+	for _, again := range []control.Object{sub, ns, guest} {
+		if c := o.delete(again, false); len(c) != 0 {
+			t.Errorf("%v again: %q", again, c)
+		}
+	}
+	o.same()
+	if rest, err := os.ReadDir(o.managed); err != nil || len(rest) > 0 {
+		t.Errorf("what is left: %v, %v", rest, err)
+	}
+}
+
+// TestManagedRefusals: each says what is wrong and where, and nothing changes.
+func TestManagedRefusals(t *testing.T) {
+	o := newOrchestrated(t)
+	mainNQN, spare := testNQN, o.volume("spare")
+	o.write(`subsystems:
+  - nqn: ` + mainNQN + `
+    hosts: [` + guestNQN + `]
+    namespaces: [{nsid: 1, backend: ram, size: 1MiB}]
+`)
+	_, err := o.client.Reload(t.Context())
+	o.must(err)
+	outside := filepath.Join(filepath.Dir(o.volumes), "outside")
+	o.must(os.WriteFile(outside, make([]byte, 1<<20), 0o600))
+	o.must(os.Symlink(outside, filepath.Join(o.volumes, "link")))
+	o.must(os.Symlink(outside+"2", filepath.Join(o.volumes, "dangling")))
+	o.put(control.Object{Subsystem: volumeNQN}, "")
+	o.put(control.Object{Subsystem: volumeNQN, NSID: 1},
+		fmt.Sprintf(`{"backend":"file","path":%q}`, o.volume("used")))
+	path := func(p string) string { return fmt.Sprintf(`{"backend":"file","path":%q}`, p) }
+	ns := control.Object{Subsystem: volumeNQN, NSID: 2}
+	for _, test := range []struct {
+		object control.Object
+		body   string
+		status int
+		text   string
+	}{
+		{ns, `{"backend":"ram","sise":"1GiB"}`, 422, `request: sise: unknown key. Did you mean "size"?`},
+		{ns, `{"backend":"ram","size":"big"}`, 422, "request: size: "},
+		{ns, `{"backend":"ram"}`, 422, "request: size: is missing"},
+		{ns, `{"backend":"ram","size":"1MiB","nsid":3}`, 422, "3 here, but 2 in the path"},
+		{ns, `{"backend":"ram","size":"1MiB","size":"1MiB"}`, 422, "given twice"},
+		{ns, `[]`, 422, "must be a JSON object"},
+		{ns, `{"backend":"ram","size":"1MiB","uuid_file":"/etc/passwd"}`, 422, "cannot name a file"},
+		{ns, `{"backend":"ram","size":"${HOME}"}`, 422, `"${HOME}"`},
+		{ns, `{"backend":"delay","latency":"1ms","of":` + path(outside) + `}`, 403, "outside of"},
+		{ns, path(outside), 403, "outside of managed_paths"},
+		{ns, path(o.volumes + "/../outside"), 403, "outside of managed_paths"},
+		{ns, path(o.volumes + "/link"), 403, "outside of managed_paths"},
+		{ns, path(o.volumes + "/dangling"), 403, "outside of managed_paths"},
+		{ns, path(o.volumes + "x"), 403, "outside of managed_paths"},
+		{ns, path(o.volumes + "/used"), 422, "used already"},
+		{ns, path(spare)[:1] + `"size":"1TiB",` + path(spare)[1:], 422, "request: "},
+		{
+			control.Object{Subsystem: volumeNQN, NSID: 1 << 31},
+			`{"backend":"ram","size":"1MiB"}`, 422,
+			"request: nsid: ",
+		},
+		{control.Object{Subsystem: "x"}, ``, 422, "request: nqn: "},
+		{control.Object{Subsystem: "nqn.2026-11.a:b", NSID: 1}, path(spare), 404, "no subsystem"},
+		{control.Object{Subsystem: volumeNQN}, `{"hosts":[]}`, 422, "request: hosts: "},
+		{control.Object{Subsystem: volumeNQN}, `{"nqn":"x"}`, 422, "request: nqn: "},
+		{control.Object{Subsystem: volumeNQN, Host: "x"}, ``, 422, "request: hosts[0]: "},
+		{control.Object{Subsystem: volumeNQN, Host: guestNQN}, `{"a":1}`, 422, "unknown key"},
+		{control.Object{Subsystem: mainNQN}, ``, 409, "nvmf.yaml:8:"},
+		{control.Object{Subsystem: mainNQN, NSID: 1}, path(spare), 409, "nvmf.yaml:10:"},
+		{control.Object{Subsystem: mainNQN, Host: guestNQN}, ``, 409, "nvmf.yaml:9:"},
+	} {
+		files := o.files()
+		_, err := o.client.Put(t.Context(), test.object, json.RawMessage(test.body))
+		p, ok := errors.AsType[*control.Problem](err)
+		if !ok || p.Status != test.status || !strings.Contains(err.Error(), test.text) {
+			t.Errorf("%v %s: %+v", test.object, test.body, err)
+		}
+		if now := o.files(); !slices.Equal(now, files) {
+			t.Errorf("%v %s: the directory has %q, had %q", test.object, test.body, now, files)
+		}
+		o.same()
+	}
+	for object, text := range map[control.Object]string{
+		{Subsystem: volumeNQN}:               "?recursive=true",
+		{Subsystem: mainNQN}:                 "nvmf.yaml:8:",
+		{Subsystem: mainNQN, NSID: 1}:        "nvmf.yaml:10:",
+		{Subsystem: mainNQN, Host: guestNQN}: "nvmf.yaml:9:",
+	} {
+		if _, err := o.client.Delete(t.Context(), object, false); err == nil ||
+			!strings.Contains(err.Error(), text) {
+			t.Errorf("delete %v: %v", object, err)
+		}
+	}
+	// In a subsystem of the file, requests manage what is not in the file.
+	if c := o.put(control.Object{Subsystem: mainNQN, NSID: 2}, path(spare)); len(c) != 1 {
+		t.Errorf("%q", c)
+	}
+	o.write("log: {level: error}\n")
+	if _, err := o.client.Put(t.Context(), ns, json.RawMessage(path(o.volume("c")))); err == nil ||
+		!strings.Contains(err.Error(), "has changed since it was applied") {
+		t.Errorf("a file that has changed: %v", err)
+	}
+}
+
+// files are those of the managed directory, with their content.
+func (o *orchestrated) files() (list []string) {
+	o.must(filepath.WalkDir(o.managed, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		list = append(list, path+": "+string(text))
+		return err
+	}))
+	return list
+}
+
+// TestManagedDirectory: who else may write to it, and what else is in it, keeps the target from
+// starting.
+func TestManagedDirectory(t *testing.T) {
+	o := newOrchestrated(t)
+	load := loader(o.file)
+	refused := func(text string) {
+		t.Helper()
+		if _, err := load(); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	o.must(os.Chmod(o.managed, 0o770))
+	refused("nvmf.yaml:5:10: managed: others may write")
+	o.must(os.Chmod(o.managed, 0o700))
+	foreign := filepath.Join(o.managed, "foreign")
+	o.must(os.WriteFile(foreign, nil, 0o600))
+	refused("managed: ")
+	o.must(os.Remove(foreign))
+	o.must(os.Mkdir(foreign, 0o700))
+	o.must(os.WriteFile(filepath.Join(foreign, "a.yaml"), []byte("subsystems: 7\n"), 0o600))
+	refused("foreign/a.yaml:1:13: subsystems: must be a list")
+	o.must(os.WriteFile(filepath.Join(foreign, "a.yaml"), []byte("managed: /x\n"), 0o600))
+	refused("foreign/a.yaml:1:1: managed: included files cannot have this key")
+	o.must(os.RemoveAll(foreign))
+	o.must(os.RemoveAll(o.managed))
+	if _, err := load(); err != nil {
+		t.Errorf("without the directory: %v", err)
+	}
+	o.managed = filepath.Join(o.managed, "deeper")
+	o.write("")
+	if _, err := o.client.Reload(t.Context()); err == nil || !strings.Contains(err.Error(),
+		"nvmf.yaml:5:10: ") {
+		t.Errorf("a directory that cannot be made: %v", err)
+	}
+}
+
+// TestManagedCrash ends an operation before each of its steps, as a crash does: what the directory
+// has then is the configuration before the operation or after it. If the step fails instead, all
+// is as before, on disk and in the target.
+func TestManagedCrash(t *testing.T) {
+	o := newOrchestrated(t)
+	sub, other := control.Object{Subsystem: volumeNQN}, control.Object{Subsystem: testNQN}
+	ns := control.Object{Subsystem: volumeNQN, NSID: 1}
+	volume := fmt.Sprintf(`{"backend":"file","path":%q}`, o.volume("a"))
+	put := func(obj control.Object, body string) func() error {
+		return func() error {
+			_, err := o.client.Put(t.Context(), obj, json.RawMessage(body))
+			return err
+		}
+	}
+	remove := func(obj control.Object, recursive bool) func() error {
+		return func() error {
+			_, err := o.client.Delete(t.Context(), obj, recursive)
+			return err
+		}
+	}
+	for i, op := range []func() error{
+		put(other, `{"allow_any_host":true}`), put(sub, `{"serial":"1"}`), put(sub, `{"serial":"2"}`),
+		put(ns, volume), put(control.Object{Subsystem: volumeNQN, Host: guestNQN}, ""),
+		put(ns, volume[:len(volume)-1]+`,"read_only":true}`),
+		remove(ns, false), put(ns, volume), remove(sub, true), remove(other, false),
+	} {
+		before, steps, seen := o.load(), []string(nil), []config.Settings(nil)
+		o.fail("rename", op, before)
+		o.onStep(func(name string) error {
+			steps, seen = append(steps, name), append(seen, o.load())
+			if name == "sync" {
+				return errors.New("no space left on device")
+			}
+			return nil
+		})
+		if err := op(); err == nil || !strings.Contains(err.Error(), "Repeat the request") {
+			t.Errorf("operation %d is not durable: %v", i, err)
+		}
+		after := o.load()
+		if len(config.Diff(before, after)) == 0 || len(steps) < 3 {
+			t.Fatalf("operation %d changes nothing, or has the steps %q", i, steps)
+		}
+		for j, found := range seen {
+			if len(config.Diff(before, found)) > 0 && len(config.Diff(after, found)) > 0 {
+				t.Errorf("operation %d, a crash before %s: neither old nor new", i, steps[j])
+			}
+		}
+		o.onStep(nil)
+		o.must(op())
+		if d := config.Diff(after, o.load()); len(d) > 0 {
+			t.Errorf("operation %d again: %v", i, d)
+		}
+		o.same()
+	}
+	for _, step := range []string{"mkdir", "write"} {
+		o.fail(step, put(sub, ""), o.load())
+	}
+}
+
+// fail lets a step of an operation fail.
+func (o *orchestrated) fail(step string, op func() error, before config.Settings) {
+	o.t.Helper()
+	o.onStep(func(name string) error {
+		if name == step {
+			return errors.New("no space left on device")
+		}
+		return nil
+	})
+	if err := op(); err == nil || !strings.Contains(err.Error(), "no space left") {
+		o.t.Errorf("%s fails: %v", step, err)
+	}
+	if d := config.Diff(before, o.load()); len(d) > 0 {
+		o.t.Errorf("%s fails: the directory has %v", step, d)
+	}
+	o.same()
+}
+
+func (o *orchestrated) onStep(fn func(string) error) {
+	o.server.applying.Lock()
+	defer o.server.applying.Unlock()
+	o.server.onFileStep = fn
+}
+
+// load is what a target that starts now would serve.
+func (o *orchestrated) load() config.Settings {
+	o.t.Helper()
+	c, err := loader(o.file)()
+	o.must(err)
+	return c.Settings()
+}
+
+// TestManagedTogether: 50 clients, each of which creates a subsystem of its own, and all of which
+// create the same one.
+func TestManagedTogether(t *testing.T) {
+	o := newOrchestrated(t)
+	var wg sync.WaitGroup
+	for i := range 50 {
+		volume := fmt.Sprintf(`{"backend":"file","path":%q}`, o.volume(fmt.Sprint("v", i)))
+		wg.Go(func() {
+			c := control.NewClient(filepath.Join(filepath.Dir(o.file), "control.sock"))
+			defer c.Close()
+			own := fmt.Sprint("nqn.2026-11.io.nvmf-target:own", i)
+			for _, step := range []struct {
+				object control.Object
+				body   string
+			}{
+				{control.Object{Subsystem: volumeNQN}, `{"model":"same"}`},
+				{control.Object{Subsystem: own}, `{"allow_any_host":true}`},
+				{control.Object{Subsystem: own, NSID: 1}, volume},
+			} {
+				for {
+					_, err := c.Put(t.Context(), step.object, json.RawMessage(step.body))
+					p, ok := errors.AsType[*control.Problem](err)
+					if !ok || p.Status != 503 {
+						if err != nil {
+							t.Error(err)
+						}
+						break
+					}
+					time.Sleep(time.Millisecond)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if st, err := o.client.Status(t.Context()); err != nil || st.Subsystems != 51 ||
+		st.Namespaces != 50 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	o.same()
+}
+
+// TestManagedModel makes random operations and compares what is served with a model, now and then
+// after a restart. NVMF_MANAGED_OPERATIONS says how many.
+func TestManagedModel(t *testing.T) {
+	o := newOrchestrated(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	count := 200
+	if text := os.Getenv("NVMF_MANAGED_OPERATIONS"); text != "" {
+		_, err := fmt.Sscan(text, &count)
+		o.must(err)
+	}
+	var volumes []string
+	for i := range 6 {
+		volumes = append(volumes, o.volume(fmt.Sprint("v", i)))
+	}
+	model := map[control.Object]string{} // bodies
+	for range count {
+		obj := control.Object{Subsystem: fmt.Sprint("nqn.2026-11.io.nvmf-target:s", r.IntN(3))}
+		sub, body := obj, fmt.Sprintf(`{"serial":"%d"}`, r.IntN(2))
+		switch r.IntN(3) {
+		case 0:
+			obj.NSID = uint32(1 + r.IntN(3))
+			body = fmt.Sprintf(`{"backend":"file","path":%q}`, volumes[r.IntN(len(volumes))])
+		case 1:
+			obj.Host, body = fmt.Sprint("nqn.2026-11.io.nvmf-target:h", r.IntN(3)), `{}`
+		}
+		o.operate(r, model, obj, sub, body)
+		if r.IntN(100) == 0 {
+			o.stop()
+			o.start()
+		}
+		o.compare(model)
+	}
+	o.same()
+}
+
+// operate makes one operation, in the model and with the target, which must agree on its success.
+func (o *orchestrated) operate(r *rand.Rand, model map[control.Object]string,
+	obj, sub control.Object, body string,
+) {
+	o.t.Helper()
+	_, parent := model[sub]
+	inside := 0
+	used := false
+	for other, b := range model {
+		if other.Subsystem == sub.Subsystem && other != sub {
+			inside++
+		}
+		used = used || other != obj && obj.NSID != 0 && b == body
+	}
+	var err error
+	var possible bool
+	if r.IntN(3) > 0 {
+		possible = (obj == sub || parent) && !used
+		if possible {
+			model[obj] = body
+		}
+		_, err = o.client.Put(o.t.Context(), obj, json.RawMessage(body))
+	} else {
+		recursive := r.IntN(2) == 0
+		possible = obj != sub || !parent || recursive || inside == 0
+		for other := range model {
+			if possible && (other == obj || obj == sub && parent && recursive &&
+				other.Subsystem == sub.Subsystem) {
+				delete(model, other)
+			}
+		}
+		_, err = o.client.Delete(o.t.Context(), obj, recursive)
+	}
+	if (err == nil) != possible {
+		o.t.Fatalf("%v %s: %v, but possible: %t", obj, body, err, possible)
+	}
+}
+
+// compare compares what is served with the model.
+func (o *orchestrated) compare(model map[control.Object]string) {
+	o.t.Helper()
+	found := map[control.Object]string{}
+	subsystems, err := o.client.Subsystems(o.t.Context())
+	o.must(err)
+	for _, s := range subsystems {
+		found[control.Object{Subsystem: s.NQN}] = fmt.Sprintf(`{"serial":%q}`, s.Serial)
+		for _, h := range s.Hosts {
+			found[control.Object{Subsystem: s.NQN, Host: h}] = `{}`
+		}
+	}
+	namespaces, err := o.client.Namespaces(o.t.Context())
+	o.must(err)
+	for _, n := range namespaces {
+		found[control.Object{Subsystem: n.Subsystem, NSID: n.NSID}] = fmt.Sprintf(`{"backend":"file","path":%q}`, n.Path)
+	}
+	if fmt.Sprint(found) != fmt.Sprint(model) {
+		o.t.Fatalf("serves %v\nmodel  %v", found, model)
+	}
+}
