@@ -71,7 +71,7 @@ func (c *Config) keys() []Key {
 				"that only the monitoring reaches: there is no password.").Without("not served")},
 			"What monitoring sees."),
 		NewKey("control", Mapping(c.Control.keys()),
-			"The unix socket by which `nvmf-target status` and others ask the running target.").
+			"Where `nvmf-target status` and others reach the running target.").
 			NeedsRestart(),
 		NewKey("listeners", List(&c.Listeners, 1, 256, (*Listener).value),
 			"The addresses where hosts connect.").Require("Add at least one entry."),

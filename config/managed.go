@@ -28,11 +28,8 @@ const (
 )
 
 func (c *Config) managedKeys() []Key {
-	absolute := func(p *string) Value {
-		return checked(p, "absolute path", schema{"pattern": "^/"}, validateAbsolute)
-	}
 	return []Key{
-		NewKey(managedKey, absolute(&c.Managed),
+		NewKey(managedKey, absolutePath(&c.Managed),
 			"Directory where the control interface keeps the subsystems, namespaces and hosts "+
 				"that programs create there, one file each, which are read after all others as "+
 				"if they were included. It is made if it is missing; nobody but its owner may "+
@@ -40,7 +37,7 @@ func (c *Config) managedKeys() []Key {
 				"namespaces and hosts. No environment variable overrides this key. Set it for an "+
 				"orchestrator, for instance to `/var/lib/nvmf-target/managed`.").Without("none"),
 		NewKey("managed_paths", List(&c.ManagedPaths, 0, 256, func(p *string) Value {
-			return Unique(absolute(p), "Delete one of the two.")
+			return Unique(absolutePath(p), "Delete one of the two.")
 		}), "Directories, or single files and devices, to which the `path` of a namespace must "+
 			"lead that the control interface creates, also after symbolic links; those of udev "+
 			"may lead to devices elsewhere in `/dev`. What exists already stays. Set it to where "+
@@ -319,12 +316,4 @@ func private(directory string) error {
 		return fmt.Errorf("%s belongs to the user %d", shown(directory), st.Uid)
 	}
 	return nil
-}
-
-// validateAbsolute checks a path.
-func validateAbsolute(path string) (what, hint string) {
-	if !filepath.IsAbs(path) {
-		return fmt.Sprintf("%q is not an absolute path", printable(path)), "Begin it with /."
-	}
-	return "", ""
 }

@@ -10,7 +10,7 @@ func TestManagedNames(t *testing.T) {
 	seen := map[string]Managed{}
 	long := "nqn.2026-11.io.nvmf-target:" + strings.Repeat("é", 90)
 	for _, nqn := range []string{
-		"nqn.2026-11.a:b", "nqn.2026-11.a:b/c", "nqn.2026-11.a:b%2Fc", "..", ".", "../../etc/passwd",
+		"nqn.2026-11.a:b", "nqn.2026-11.a:b/c", "nqn.2026-11.a:b%2Fc", "..", ".", "../../etc/x",
 		long, long + "1", long[:len(long)-2], fileName(long), "subsystem", "host-a",
 	} {
 		for _, m := range []Managed{

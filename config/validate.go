@@ -28,6 +28,7 @@ func (d *decoder) validate(c *Config) {
 		d.once("listener", "tcp "+addr.String(), "metrics.listen",
 			"Choose another port for one of the two.")
 	}
+	c.Control.validate(d)
 	d.some(c, "", "subsystems", len(c.Subsystems))
 	for i := range c.Subsystems {
 		d.subsystem(c, &c.Subsystems[i], fmt.Sprintf("subsystems[%d]", i))

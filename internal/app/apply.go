@@ -77,6 +77,9 @@ func (s *Server) Reload() ([]config.Change, error) {
 	c, err := s.opts.Load()
 	var changes []config.Change
 	if err == nil {
+		err = s.renewCertificates(c)
+	}
+	if err == nil {
 		changes, err = s.apply(c)
 	}
 	if err != nil {

@@ -5,7 +5,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"slices"
 	"time"
@@ -20,25 +22,70 @@ import (
 // socket itself also runs without it.
 func (s *Server) startControl() error {
 	c := s.current()
-	at := control.Config{Socket: c.Control.Socket, Mode: c.Control.Mode, Group: c.Control.Group}
+	at := control.Config{
+		Socket: c.Control.Socket, Mode: c.Control.Mode, Group: c.Control.Group,
+		TLS: control.TLS{
+			Listen: c.Control.Listen,
+			Certificates: control.Certificates{
+				Certificate: c.Control.Certificate, Key: c.Control.Key, CA: c.Control.ClientCA,
+			},
+			Refused: func(remote netip.AddrPort, err error) {
+				s.peers.Peer(remote).Info("control connection refused", "err", err)
+			},
+		},
+	}
 	auto := at.Socket == config.AutoSocket
 	if auto {
 		at.Socket = s.opts.ControlSocket
 	}
-	if at.Socket == "" {
+	if at.Socket == "" && !at.TLS.Listen.IsValid() {
 		return nil
 	}
 	var err error
 	s.control, err = control.Listen(at, s.controlSource(), s.log)
+	file, certificate := errors.AsType[*control.FileError](err)
+	op, _ := errors.AsType[*net.OpError](err)
 	switch {
-	case err != nil && auto:
+	case certificate:
+		return s.certificateProblem(c, file)
+	case op != nil && op.Net == "tcp":
+		return c.Problem("control.listen", err.Error(), "Is it an address of this machine?")
+	case err != nil && auto && !at.TLS.Listen.IsValid():
 		s.log.Warn("the control interface is not served", "err", err)
 		return nil
 	case err != nil:
 		return c.Problem("control.socket", err.Error(), "")
 	}
 	s.log.Info("the control interface is served", "path", at.Socket)
+	if addr := s.control.Addr(); addr != nil {
+		s.log.Info("the control interface is served on TCP", "local", addr)
+	}
 	return nil
+}
+
+// certificateProblem is an error with a certificate of the control interface, with its place.
+func (s *Server) certificateProblem(c *config.Config, err *control.FileError) error {
+	key := "client_ca"
+	switch at := s.atStart.Control; err.File {
+	case at.Certificate:
+		key = "certificate"
+	case at.Key:
+		key = "key"
+	}
+	return c.Problem("control."+key, err.Error(), "It must be a PEM file that the target may read.")
+}
+
+// renewCertificates reads the certificates of the control interface anew. If they cannot be used,
+// those that it has stay.
+func (s *Server) renewCertificates(c *config.Config) error {
+	if s.control == nil {
+		return nil
+	}
+	err := s.control.Renew()
+	if file, ok := errors.AsType[*control.FileError](err); ok {
+		return s.certificateProblem(c, file)
+	}
+	return err
 }
 
 func (s *Server) controlSource() control.Source {

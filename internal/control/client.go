@@ -17,8 +17,8 @@ import (
 
 // Client asks a target.
 type Client struct {
-	socket string
-	http   http.Client
+	at, base string
+	http     http.Client
 }
 
 // NewClient makes a client of the target at a socket. It connects when it is used.
@@ -26,7 +26,20 @@ func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}
-	return &Client{socket, http.Client{Transport: &http.Transport{DialContext: dial}}}
+	return &Client{socket, "http://target", http.Client{
+		Transport: &http.Transport{DialContext: dial},
+	}}
+}
+
+// NewTLSClient makes a client of the target at an address, HOST:PORT. It connects when it is used.
+func NewTLSClient(address string, c Certificates) (*Client, error) {
+	config, err := c.Client()
+	if err != nil {
+		return nil, err
+	}
+	return &Client{address, "https://" + address, http.Client{
+		Transport: &http.Transport{TLSClientConfig: config, TLSHandshakeTimeout: handshakeTimeout},
+	}}, nil
 }
 
 // Close closes the connections that are idle.
@@ -167,7 +180,7 @@ func (c *Client) do(ctx context.Context, operation string, v any) (io.ReadCloser
 		}
 		body = bytes.NewReader(b)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://target"+path, body)
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
 	if err != nil {
 		return nil, err
 	}
@@ -191,10 +204,10 @@ func (c *Client) explain(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("no target listens at %s. It does not run, or listens at another "+
-			"socket: use --socket", c.socket)
+			"socket: use --socket, or --address", c.at)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("the target at %s is not for this user. Use root, or set control.group "+
-			"and control.mode", c.socket)
+			"and control.mode", c.at)
 	}
-	return fmt.Errorf("the target at %s does not answer: %w", c.socket, err)
+	return fmt.Errorf("the target at %s does not answer: %w", c.at, err)
 }

@@ -7,6 +7,7 @@ package control
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -21,6 +22,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,12 +32,14 @@ import (
 
 // Config is where the interface is served.
 type Config struct {
-	// Socket is the path of the unix socket. Its directory is made if it is missing.
+	// Socket is the path of the unix socket, "" for none. Its directory is made if it is missing.
 	Socket string
 	// Mode is that of the socket, 0600 if zero.
 	Mode fs.FileMode
 	// Group is the name or the number of the group that owns the socket; "" leaves it.
 	Group string
+	// TLS is the interface on TCP.
+	TLS TLS
 }
 
 // Source is what the interface serves. Several goroutines may call its functions at once. Those
@@ -91,7 +95,10 @@ type Server struct {
 	followers chan struct{}
 	changing  chan struct{}
 	writing   chan struct{}
-	done      chan struct{} // closed when the listener is
+	serving   sync.WaitGroup // the listeners
+	tcp       net.Addr
+	files     Certificates
+	tls       atomic.Pointer[tls.Config]
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -105,56 +112,112 @@ func Listen(c Config, src Source, log *slog.Logger) (*Server, error) {
 	if c.Mode == 0 {
 		c.Mode = privateMode
 	}
-	l, err := listen(c)
-	if err != nil {
-		return nil, err
-	}
 	s := &Server{
 		src: src, log: log, socket: c.Socket, followers: make(chan struct{}, maxFollowers),
 		changing: make(chan struct{}, maxChanging), writing: make(chan struct{}, maxWriting),
-		done: make(chan struct{}),
-	}
-	if s.file, err = os.Lstat(c.Socket); err != nil {
-		return nil, errors.Join(err, l.Close())
+		files: c.TLS.Certificates,
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.http = http.Server{
 		Handler: s.handler(), ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), ConnContext: withCredentials,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), ConnContext: withClient,
 	}
-	go func() {
-		defer close(s.done)
-		if err := s.http.Serve(netlimit.New(l, maxConnections)); !errors.Is(err,
-			http.ErrServerClosed) {
-			log.Error("the control interface is no longer served", "err", err)
-		}
-	}()
+	listeners, err := s.listen(c)
+	if err != nil {
+		s.cancel()
+		return nil, err
+	}
+	for _, l := range listeners {
+		s.serving.Go(func() {
+			if err := s.http.Serve(netlimit.New(l, maxConnections)); !errors.Is(err,
+				http.ErrServerClosed) {
+				log.Error("the control interface is no longer served", "err", err)
+			}
+		})
+	}
 	return s, nil
+}
+
+// listen opens the listeners.
+func (s *Server) listen(c Config) (list []net.Listener, err error) {
+	if c.TLS.Listen.IsValid() {
+		if err := s.Renew(); err != nil {
+			return nil, err
+		}
+		l, err := new(net.ListenConfig).Listen(s.ctx, "tcp", c.TLS.Listen.String())
+		if err != nil {
+			return nil, err
+		}
+		s.tcp = l.Addr()
+		list = append(list, newTLSListener(l, s.tls.Load, c.TLS.Refused))
+	}
+	if c.Socket == "" {
+		return list, nil
+	}
+	l, err := listen(c)
+	if err == nil {
+		if s.file, err = os.Lstat(c.Socket); err == nil {
+			return append(list, l), nil
+		}
+		err = errors.Join(err, l.Close())
+	}
+	for _, l := range list {
+		err = errors.Join(err, l.Close())
+	}
+	return nil, err
+}
+
+// Addr is where the interface is served on TCP; nil: nowhere.
+func (s *Server) Addr() net.Addr { return s.tcp }
+
+// Renew reads the certificates anew, for connections that follow. After an error, which is
+// a *FileError, the previous ones stay.
+func (s *Server) Renew() error {
+	if s.files == (Certificates{}) {
+		return nil
+	}
+	c, err := s.files.Server()
+	if err == nil {
+		s.tls.Store(c)
+	}
+	return err
 }
 
 // Close closes all connections and removes the socket. Nothing uses the Source when it returns.
 func (s *Server) Close() error {
 	s.cancel()
-	if now, err := os.Lstat(s.socket); err == nil && os.SameFile(now, s.file) {
+	if now, err := os.Lstat(s.socket); err == nil && s.file != nil && os.SameFile(now, s.file) {
 		_ = os.Remove(s.socket)
 	}
 	err := s.http.Close()
-	<-s.done
+	s.serving.Wait()
 	s.requests.Lock()
 	defer s.requests.Unlock()
 	s.closed = true
 	return err
 }
 
-type credentialsKey struct{}
+type clientKey struct{}
 
-func withCredentials(ctx context.Context, c net.Conn) context.Context {
+// withClient notes who a client is, as log lines say it.
+func withClient(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, clientKey{}, client(c))
+}
+
+func client(c net.Conn) []any {
+	if n, ok := c.(interface{ NetConn() net.Conn }); ok {
+		if t, ok := n.NetConn().(*tls.Conn); ok {
+			subject := t.ConnectionState().PeerCertificates[0].Subject.String()
+			subject = subject[:min(len(subject), 256)]
+			return []any{"remote", c.RemoteAddr(), "certificate", subject}
+		}
+	}
 	cred, err := credentials(c)
 	if err != nil {
 		cred = &unix.Ucred{Pid: -1, Uid: math.MaxUint32}
 	}
-	return context.WithValue(ctx, credentialsKey{}, cred)
+	return []any{"uid", cred.Uid, "pid", cred.Pid}
 }
 
 // route is one operation. openapi.json describes it.
@@ -294,8 +357,7 @@ func (s *Server) handler() http.Handler {
 // logWrite says who changed something, or tried to.
 func (s *Server) logWrite(r *http.Request, err error) {
 	operation := r.Method + " " + r.URL.Path
-	cred := r.Context().Value(credentialsKey{}).(*unix.Ucred)
-	args := []any{"request", operation, "uid", cred.Uid, "pid", cred.Pid}
+	args := append([]any{"request", operation}, r.Context().Value(clientKey{}).([]any)...)
 	if err != nil {
 		s.log.Warn("control request failed", append(args, "err", err)...)
 		return
