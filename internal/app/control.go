@@ -115,6 +115,10 @@ func (s *Server) controlSource() control.Source {
 		Delete: func(o control.Object, recursive bool) (control.Plan, error) {
 			return plan(s.remove(managed(o), recursive))
 		},
+		Create: func(subsystem string, body []byte) (control.NamespaceID, error) {
+			id, err := s.create(subsystem, body)
+			return id, controlProblem(err)
+		},
 		Disconnect: s.target.DisconnectHost,
 		Pause: func(id control.NamespaceID, pause bool) error {
 			if pause {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -119,6 +120,26 @@ func checkRefusal(t *testing.T, c *control.Client) {
 		return e.Message == "controller created"
 	}) {
 		t.Errorf("events %+v, %v", events, err)
+	}
+}
+
+// TestControlCertificates: files that cannot be used stop the start, with their place.
+func TestControlCertificates(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "garbage")
+	if err := os.WriteFile(file, []byte("garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for certificate, text := range map[string]string{
+		dir + "/absent": "no such file", dir: "not a regular file", file: "no PEM certificate",
+	} {
+		s := newServer(t, Options{Config: parse(t, anyPort, "control: {socket: '', listen: "+
+			"'127.0.0.1:0', certificate: "+certificate+", key: "+file+", client_ca: /ca}")})
+		if err := s.Start(); err == nil || !strings.Contains(err.Error(),
+			"test.yaml:8:59: control.certificate: "+certificate+": ") ||
+			!strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v", certificate, err)
+		}
 	}
 }
 

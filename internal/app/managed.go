@@ -1,6 +1,7 @@
 package app
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/google/uuid"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
@@ -19,6 +22,42 @@ import (
 
 // put creates or changes an object.
 func (s *Server) put(m config.Managed, body []byte) ([]config.Change, error) {
+	s.applying.Lock()
+	defer s.applying.Unlock()
+	return s.putLocked(m, body)
+}
+
+// create creates or changes the namespace of a subsystem that has the uuid in body. A new one gets
+// the lowest NSID that is free.
+func (s *Server) create(nqn string, body []byte) (control.NamespaceID, error) {
+	id := control.NamespaceID{Subsystem: nqn}
+	var given struct{ UUID uuid.UUID }
+	if err := json.Unmarshal(body, &given); err != nil || given.UUID == uuid.Nil {
+		p := control.NewProblem(http.StatusUnprocessableEntity, "uuid: is missing, or no UUID",
+			"The request can be repeated because of it. Write the output of uuidgen.")
+		p.Place = "request"
+		return id, p
+	}
+	s.applying.Lock()
+	defer s.applying.Unlock()
+	used := map[uint32]bool{}
+	for _, n := range all(s.current()) {
+		if n.nqn != nqn {
+			continue
+		}
+		if used[n.NSID] = true; n.UUID == given.UUID {
+			id.NSID = n.NSID
+		}
+	}
+	if id.NSID == 0 {
+		for id.NSID = 1; used[id.NSID]; id.NSID++ {
+		}
+	}
+	_, err := s.putLocked(config.Managed{NQN: nqn, NSID: id.NSID}, body)
+	return id, err
+}
+
+func (s *Server) putLocked(m config.Managed, body []byte) ([]config.Change, error) {
 	content, err := m.Content(body)
 	if err != nil {
 		return nil, err
@@ -36,6 +75,8 @@ func (s *Server) put(m config.Managed, body []byte) ([]config.Change, error) {
 // remove deletes an object; that it does not exist is no error. A subsystem in which others have
 // been created is deleted together with these if recursive is set, and not otherwise.
 func (s *Server) remove(m config.Managed, recursive bool) ([]config.Change, error) {
+	s.applying.Lock()
+	defer s.applying.Unlock()
 	return s.manage(m, func(c *config.Config, exists bool) (*config.Edit, error) {
 		edit := &config.Edit{Path: m.File(c.Managed)}
 		if !exists {
@@ -63,12 +104,11 @@ func glob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
 }
 
-// manage makes the change of an object that decide returns; nil: there is nothing to do.
+// manage makes the change of an object that decide returns; nil: there is nothing to do. The caller
+// holds s.applying.
 func (s *Server) manage(m config.Managed,
 	decide func(c *config.Config, exists bool) (*config.Edit, error),
 ) ([]config.Change, error) {
-	s.applying.Lock()
-	defer s.applying.Unlock()
 	c := s.current()
 	if c.Managed == "" {
 		return nil, control.NewProblem(http.StatusConflict,

@@ -184,6 +184,33 @@ func TestManaged(t *testing.T) {
 	}
 }
 
+// TestManagedCreate: a namespace gets a free NSID, and keeps it when the request is repeated.
+func TestManagedCreate(t *testing.T) {
+	o := newOrchestrated(t)
+	o.put(control.Object{Subsystem: testNQN}, `{"allow_any_host":true}`)
+	o.put(control.Object{Subsystem: testNQN, NSID: 2}, `{"backend":"ram","size":"1MiB"}`)
+	body := func(i int) json.RawMessage {
+		return json.RawMessage(fmt.Sprintf(`{"backend":"file","path":%q,`+
+			`"uuid":"11111111-1111-1111-1111-11111111111%d"}`, o.volume(fmt.Sprint(i)), i))
+	}
+	for _, step := range []struct{ i, nsid int }{{0, 1}, {1, 3}, {0, 1}, {2, 4}, {1, 3}} {
+		id, err := o.client.Create(t.Context(), testNQN, body(step.i))
+		if err != nil || int(id.NSID) != step.nsid || id.Subsystem != testNQN {
+			t.Errorf("%d: %v, %v, want %d", step.i, id, err, step.nsid)
+		}
+	}
+	for _, bad := range []string{`{"backend":"ram","size":"1MiB"}`, `{"uuid":"x"}`, `7`} {
+		_, err := o.client.Create(t.Context(), testNQN, json.RawMessage(bad))
+		if p, ok := errors.AsType[*control.Problem](err); !ok || p.Status != 422 {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	if st, err := o.client.Status(t.Context()); err != nil || st.Namespaces != 4 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	o.same()
+}
+
 // TestManagedRefusals: each says what is wrong and where, and nothing changes.
 func TestManagedRefusals(t *testing.T) {
 	o := newOrchestrated(t)
@@ -550,4 +577,49 @@ func (o *orchestrated) compare(model map[control.Object]string) {
 	if fmt.Sprint(found) != fmt.Sprint(model) {
 		o.t.Fatalf("serves %v\nmodel  %v", found, model)
 	}
+}
+
+// BenchmarkManaged creates and deletes one namespace beside 4,000.
+func BenchmarkManaged(b *testing.B) {
+	dir := b.TempDir()
+	for i := range 4000 {
+		m := config.Managed{
+			NQN: fmt.Sprint("nqn.2026-11.io.nvmf-target:s", i/500), NSID: uint32(1 + i%500),
+		}
+		text, err := m.Content([]byte(`{"backend":"null","size":"1GiB"}`))
+		file := m.File(filepath.Join(dir, "managed"))
+		if err = errors.Join(err, os.MkdirAll(filepath.Dir(file), 0o700),
+			os.WriteFile(file, text, 0o600)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	file := filepath.Join(dir, "nvmf.yaml")
+	text := fmt.Sprintf("listeners: [%s]\nmanaged: %s/managed\n", anyPort, dir)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	load := loader(file)
+	began := time.Now()
+	c, err := load()
+	if err != nil {
+		b.Fatal(err)
+	}
+	loaded := time.Since(began)
+	s := NewServer(Options{Config: c, Load: load, Log: quiet(), Version: "test"})
+	defer func() { _ = s.Stop(b.Context()) }()
+	if err := s.Start(); err != nil {
+		b.Fatal(err)
+	}
+	started := time.Since(began) - loaded
+	m := config.Managed{NQN: "nqn.2026-11.io.nvmf-target:s0", NSID: 1000}
+	for b.Loop() {
+		if _, err := s.put(m, []byte(`{"backend":"null","size":"1GiB"}`)); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := s.remove(m, false); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(loaded.Seconds(), "s/load")
+	b.ReportMetric(started.Seconds(), "s/start")
 }

@@ -98,6 +98,13 @@ func (c *Client) Put(ctx context.Context, o Object, keys json.RawMessage) (Plan,
 	return call[Plan](ctx, c, "PUT "+o.path(), keys)
 }
 
+// Create is Put of the namespace of a subsystem that has the uuid among keys; it may choose an
+// NSID.
+func (c *Client) Create(ctx context.Context, nqn string, keys json.RawMessage,
+) (NamespaceID, error) {
+	return call[NamespaceID](ctx, c, "POST "+Object{Subsystem: nqn}.path()+"/namespaces", keys)
+}
+
 // Delete deletes an object; recursive: with all that is in it.
 func (c *Client) Delete(ctx context.Context, o Object, recursive bool) (Plan, error) {
 	return call[Plan](ctx, c, fmt.Sprintf("DELETE %s?recursive=%t", o.path(), recursive), nil)

@@ -24,7 +24,13 @@ func (s *Server) objectRoutes() []route {
 			route{"PUT " + o.path, o.create, Keys{}, Plan{}, s.put},
 			route{"DELETE " + o.path, "Delete " + o.name, nil, Plan{}, s.remove})
 	}
-	return list
+	return append(list, route{
+		"POST /v1/subsystems/{nqn}/namespaces",
+		"Create a namespace with an NSID that is free, or change the one with this uuid",
+		Keys{},
+		NamespaceID{},
+		s.create,
+	})
 }
 
 // target returns what the path of a request names.
@@ -48,7 +54,17 @@ func (s *Server) put(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.write(r, func(o Object) (Plan, error) { return s.src.Put(o, body) })
+	return inTurn(s, r, func(o Object) (Plan, error) { return listed(s.src.Put(o, body)) })
+}
+
+func (s *Server) create(r *http.Request) (any, error) {
+	body, err := readBody(r)
+	if err != nil {
+		return nil, err
+	}
+	return inTurn(s, r, func(o Object) (NamespaceID, error) {
+		return s.src.Create(o.Subsystem, body)
+	})
 }
 
 func (s *Server) remove(r *http.Request) (any, error) {
@@ -58,11 +74,19 @@ func (s *Server) remove(r *http.Request) (any, error) {
 		p.Place = "recursive"
 		return nil, p
 	}
-	return s.write(r, func(o Object) (Plan, error) { return s.src.Delete(o, recursive == "true") })
+	return inTurn(s, r, func(o Object) (Plan, error) {
+		return listed(s.src.Delete(o, recursive == "true"))
+	})
 }
 
-// write makes a change when it is its turn.
-func (s *Server) write(r *http.Request, change func(Object) (Plan, error)) (any, error) {
+// listed is a plan whose changes are a list in JSON, too, if there are none.
+func listed(p Plan, err error) (Plan, error) {
+	p.Changes = append([]Change{}, p.Changes...)
+	return p, err
+}
+
+// inTurn makes a change when it is its turn.
+func inTurn[T any](s *Server, r *http.Request, change func(Object) (T, error)) (any, error) {
 	o, err := target(r)
 	if err != nil {
 		return nil, err
@@ -74,7 +98,5 @@ func (s *Server) write(r *http.Request, change func(Object) (Plan, error)) (any,
 		return nil, NewProblem(http.StatusServiceUnavailable, "too many requests wait",
 			"Repeat it in a second; send fewer at once.")
 	}
-	p, err := change(o)
-	p.Changes = append([]Change{}, p.Changes...)
-	return p, err
+	return change(o)
 }

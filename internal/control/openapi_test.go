@@ -123,7 +123,7 @@ func operationID(method, path string) string {
 			words = append(words, part)
 		}
 	}
-	if method == http.MethodPut || method == http.MethodDelete {
+	if method != http.MethodGet && strings.Contains(path, "{") {
 		words = append(words, strings.ToLower(method))
 	}
 	return strings.Join(words, "_")

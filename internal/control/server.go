@@ -1,6 +1,6 @@
-// Package control is the control interface: HTTP and JSON over a unix socket, by which operators
-// and programs ask a running target and tell it to reload its configuration. It has the server, the
-// client, and what both say to each other. What clients may hold is bounded: none of them, however
+// Package control is the control interface: HTTP and JSON over a unix socket or TLS, by which
+// operators and programs ask a running target, tell it to reload its configuration, and create
+// and delete parts of that. It has the server, the client, and what both say to each other. What clients may hold is bounded: none of them, however
 // slow, silent or talkative, harms the target or keeps others away for long.
 package control
 
@@ -63,6 +63,9 @@ type Source struct {
 	// durable.
 	Put    func(o Object, body []byte) (Plan, error)
 	Delete func(o Object, recursive bool) (Plan, error)
+	// Create is Put of the namespace of a subsystem that has the uuid in body; it may choose an
+	// NSID.
+	Create func(subsystem string, body []byte) (NamespaceID, error)
 	// Disconnect returns how many associations of the host it has ended; subsystem "" is all.
 	Disconnect func(host, subsystem string) int
 	// Pause makes the commands for a namespace wait, or ends that.
@@ -313,9 +316,7 @@ func (s *Server) changes(get func(context.Context) (Plan, error)) func(*http.Req
 				"too many clients wait for a plan or a reload",
 				"Try again when the reload has ended.")
 		}
-		p, err := get(s.ctx)
-		p.Changes = append([]Change{}, p.Changes...)
-		return p, err
+		return listed(get(s.ctx))
 	}
 }
 

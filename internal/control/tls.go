@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -47,7 +48,13 @@ type FileError struct {
 	err  error
 }
 
-func (e *FileError) Error() string { return e.File + ": " + e.err.Error() }
+func (e *FileError) Error() string {
+	err := e.err
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		err = p.Err
+	}
+	return e.File + ": " + err.Error()
+}
 
 func (e *FileError) Unwrap() error { return e.err }
 
