@@ -113,6 +113,10 @@ type Edit struct {
 	Content []byte
 }
 
+func (e *Edit) covers(file string) bool {
+	return file == e.Path || strings.HasPrefix(file, e.Path+"/")
+}
+
 // Content makes the file of the object from what a client says of it: a JSON object with the keys
 // of the configuration file, less those that name the object. It checks only that; variables and
 // files are not read for clients.
@@ -277,9 +281,7 @@ func (d *decoder) managedFiles(directory string) (files []string) {
 		}
 	}
 	for _, e := range d.edits {
-		files = slices.DeleteFunc(files, func(f string) bool {
-			return f == e.Path || strings.HasPrefix(f, e.Path+"/")
-		})
+		files = slices.DeleteFunc(files, e.covers)
 		if e.Content != nil {
 			files = append(files, e.Path)
 		}
@@ -295,7 +297,7 @@ func (d *decoder) managedFiles(directory string) (files []string) {
 // read returns the content of a file as it is after the edits.
 func (d *decoder) read(name string, most int) ([]byte, error) {
 	for _, e := range d.edits {
-		if e.Path == name && e.Content != nil {
+		if e.covers(name) {
 			return e.Content, nil
 		}
 	}

@@ -42,7 +42,9 @@ func (s *Server) startControl() error {
 		return nil
 	}
 	var err error
+	s.applying.Lock() // an early client may reload
 	s.control, err = control.Listen(at, s.controlSource(), s.log)
+	s.applying.Unlock()
 	file, certificate := errors.AsType[*control.FileError](err)
 	op, _ := errors.AsType[*net.OpError](err)
 	switch {

@@ -314,6 +314,37 @@ func (o *orchestrated) files() (list []string) {
 	return list
 }
 
+// TestManagedLive: the directory can be named, and left, while the target runs.
+func TestManagedLive(t *testing.T) {
+	o := newOrchestrated(t)
+	sub := control.Object{Subsystem: volumeNQN}
+	o.put(sub, `{"allow_any_host":true}`)
+	with, err := os.ReadFile(o.file)
+	o.must(err)
+	before, _, _ := strings.Cut(string(with), "managed:")
+	reload := func(text string, changes int) {
+		t.Helper()
+		o.must(os.WriteFile(o.file, []byte(text), 0o600))
+		p, err := o.client.Reload(t.Context())
+		if err != nil || len(p.Changes) != changes {
+			t.Errorf("%v, %v", p, err)
+		}
+		o.same()
+	}
+	reload(before+"subsystems: [{nqn: "+testNQN+", allow_any_host: true, namespaces: "+
+		"[{nsid: 1, backend: ram, size: 1MiB}]}]\n", 4) // managed_paths, too
+	if _, err := o.client.Put(t.Context(), sub, nil); err == nil ||
+		!strings.Contains(err.Error(), "Set managed in the file") {
+		t.Errorf("without a directory: %v", err)
+	}
+	reload(string(with), 4)
+	o.delete(sub, false)
+	o.must(os.Remove(o.managed))
+	reload(string(with), 0)
+	o.put(sub, `{"allow_any_host":true}`)
+	o.same()
+}
+
 // TestManagedDirectory: who else may write to it, and what else is in it, keeps the target from
 // starting.
 func TestManagedDirectory(t *testing.T) {

@@ -1,7 +1,8 @@
 // Package control is the control interface: HTTP and JSON over a unix socket or TLS, by which
 // operators and programs ask a running target, tell it to reload its configuration, and create
-// and delete parts of that. It has the server, the client, and what both say to each other. What clients may hold is bounded: none of them, however
-// slow, silent or talkative, harms the target or keeps others away for long.
+// and delete parts of that. It has the server, the client, and what both say to each other.  What
+// clients may hold is bounded: none of them, however slow, silent or talkative, harms the target
+// or keeps others away for long.
 package control
 
 import (
