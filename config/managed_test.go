@@ -65,3 +65,56 @@ func TestManagedContent(t *testing.T) {
 		t.Errorf("%s%v", got, err)
 	}
 }
+
+// TestManagedTouches: a request for an object may make changes of it, and no others.
+func TestManagedTouches(t *testing.T) {
+	const nqn = "nqn.2026-11.a:b"
+	sub, ns := Object{Kind: KindSubsystem, NQN: nqn}, Object{Kind: KindNamespace, NQN: nqn, NSID: 1}
+	entry := func(key, host string, restart bool) []KeyChange {
+		return []KeyChange{{Key: key, New: host, Entry: true, Restart: restart}}
+	}
+	for _, test := range []struct {
+		Managed
+		Change
+		want bool
+	}{
+		{Managed{NQN: nqn}, Change{Op: Add, Object: sub}, true},
+		{Managed{NQN: nqn}, Change{Op: Modify, Object: sub, Keys: entry("model", "", false)}, true},
+		{Managed{NQN: nqn}, Change{Op: Remove, Object: ns}, true},
+		{Managed{NQN: nqn}, Change{Op: Modify, Object: ns, Keys: entry("path", "", false)}, false},
+		{Managed{NQN: nqn + "b"}, Change{Op: Remove, Object: ns}, false},
+		{Managed{NQN: nqn}, Change{Op: Add, Object: Object{Kind: KindListener}}, false},
+		{Managed{NQN: nqn, NSID: 1}, Change{Op: Add, Object: ns}, true},
+		{Managed{NQN: nqn, NSID: 2}, Change{Op: Add, Object: ns}, false},
+		{Managed{NQN: nqn, NSID: 2}, Change{Op: Modify, Object: sub}, true}, // of nothing
+		{
+			Managed{NQN: nqn, NSID: 1},
+			Change{Op: Modify, Object: sub, Keys: entry("model", "", false)},
+			false,
+		},
+		{
+			Managed{NQN: nqn, Host: "h"},
+			Change{Op: Modify, Object: sub, Keys: entry("hosts", "h", false)},
+			true,
+		},
+		{
+			Managed{NQN: nqn, Host: "h"},
+			Change{Op: Modify, Object: sub, Keys: entry("hosts", "g", false)},
+			false,
+		},
+		{
+			Managed{NQN: nqn, Host: "h"},
+			Change{Op: Modify, Object: sub, Keys: entry("model", "h", false)},
+			false,
+		},
+		{
+			Managed{NQN: nqn, Host: "h"},
+			Change{Op: Modify, Object: Object{Kind: KindFile}, Keys: entry("tcp", "", true)},
+			true,
+		},
+	} {
+		if got := test.Touches(test.Change); got != test.want {
+			t.Errorf("%+v touches %v: %t", test.Managed, test.Change, got)
+		}
+	}
+}
