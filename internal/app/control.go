@@ -25,10 +25,8 @@ func (s *Server) startControl() error {
 	at := control.Config{
 		Socket: c.Control.Socket, Mode: c.Control.Mode, Group: c.Control.Group,
 		TLS: control.TLS{
-			Listen: c.Control.Listen,
-			Certificates: control.Certificates{
-				Certificate: c.Control.Certificate, Key: c.Control.Key, CA: c.Control.ClientCA,
-			},
+			Listen:       c.Control.Listen,
+			Certificates: certificates(c),
 			Refused: func(remote netip.AddrPort, err error) {
 				s.peers.Peer(remote).Info("control connection refused", "err", err)
 			},
@@ -49,7 +47,7 @@ func (s *Server) startControl() error {
 	op, _ := errors.AsType[*net.OpError](err)
 	switch {
 	case certificate:
-		return s.certificateProblem(c, file)
+		return certificateProblem(c, c, file)
 	case op != nil && op.Net == "tcp":
 		return c.Problem("control.listen", err.Error(), "Is it an address of this machine?")
 	case err != nil && auto && !at.TLS.Listen.IsValid():
@@ -63,31 +61,6 @@ func (s *Server) startControl() error {
 		s.log.Info("the control interface is served on TCP", "local", addr)
 	}
 	return nil
-}
-
-// certificateProblem is an error with a certificate of the control interface, with its place.
-func (s *Server) certificateProblem(c *config.Config, err *control.FileError) error {
-	key := "client_ca"
-	switch at := s.atStart.Control; err.File {
-	case at.Certificate:
-		key = "certificate"
-	case at.Key:
-		key = "key"
-	}
-	return c.Problem("control."+key, err.Error(), "It must be a PEM file that the target may read.")
-}
-
-// renewCertificates reads the certificates of the control interface anew. If they cannot be used,
-// those that it has stay.
-func (s *Server) renewCertificates(c *config.Config) error {
-	if s.control == nil {
-		return nil
-	}
-	err := s.control.Renew()
-	if file, ok := errors.AsType[*control.FileError](err); ok {
-		return s.certificateProblem(c, file)
-	}
-	return err
 }
 
 func (s *Server) controlSource() control.Source {
