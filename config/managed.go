@@ -304,7 +304,8 @@ func (d *decoder) read(name string, most int) ([]byte, error) {
 	return readRegular(name, most)
 }
 
-// private says what is wrong if others than root and this user can write to a directory.
+// private says what is wrong if others than root and this user can write to a directory. Root may
+// look at that of another user, for whom it checks the configuration.
 func private(directory string) error {
 	info, err := os.Stat(directory)
 	if err != nil {
@@ -314,7 +315,8 @@ func private(directory string) error {
 		return fmt.Errorf("others may write to %s, which has mode %04o", shown(directory),
 			info.Mode().Perm())
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if user := os.Geteuid(); ok && st.Uid != 0 && int(st.Uid) != user && user != 0 {
 		return fmt.Errorf("%s belongs to the user %d", shown(directory), st.Uid)
 	}
 	return nil

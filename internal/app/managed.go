@@ -80,7 +80,11 @@ func (s *Server) remove(m config.Managed, recursive bool) ([]config.Change, erro
 	return s.manage(m, func(c *config.Config, exists bool) (*config.Edit, error) {
 		edit := &config.Edit{Path: m.File(c.Managed)}
 		if !exists {
-			return nil, syncDir(c.Managed) // a request before this one may have failed to do so
+			err := syncDir(c.Managed) // a request before this one may have failed to do so
+			if errors.Is(err, fs.ErrNotExist) {
+				err = nil
+			}
+			return nil, err
 		}
 		if (m != config.Managed{NQN: m.NQN}) {
 			return edit, nil

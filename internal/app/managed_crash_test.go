@@ -4,8 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
@@ -100,4 +104,66 @@ func (o *orchestrated) load() config.Settings {
 	c, err := loader(o.file)()
 	o.must(err)
 	return c.Settings()
+}
+
+// TestManagedKill kills a target while a client makes one request after another. What the directory
+// has then is what the client was told, or that and the request that was not answered.
+func TestManagedKill(t *testing.T) {
+	o := newOrchestrated(t)
+	o.stop()
+	volume := fmt.Sprintf(`{"backend":"file","path":%q}`, o.volume("a"))
+	ctx, sub := t.Context(), control.Object{Subsystem: volumeNQN}
+	answered := 0
+	request := func(n int) (err error) {
+		switch n % 3 {
+		case 1:
+			_, err = o.client.Put(ctx, sub, json.RawMessage(`{"allow_any_host":true}`))
+		case 2:
+			_, err = o.client.Put(ctx, control.Object{Subsystem: volumeNQN, NSID: 1},
+				json.RawMessage(volume))
+		case 0:
+			_, err = o.client.Delete(ctx, sub, true)
+		}
+		return err
+	}
+	for range 4 {
+		child := exec.CommandContext(ctx, os.Args[0])
+		child.Env = append(os.Environ(), serveFile+"="+o.file)
+		out, err := child.StdoutPipe()
+		o.must(err)
+		o.must(child.Start())
+		if _, err := out.Read(make([]byte, 1)); err != nil {
+			t.Fatalf("the target does not start: %v", err)
+		}
+		o.must(o.served())
+		kill := time.AfterFunc(time.Duration(rand.IntN(200))*time.Millisecond, func() {
+			_ = child.Process.Kill()
+		})
+		for request(answered+1) == nil {
+			answered++
+		}
+		kill.Stop()
+		_ = child.Process.Kill()
+		_ = child.Wait()
+		c, err := loader(o.file)()
+		o.must(err)
+		objects := len(c.Subsystems)
+		if objects > 0 {
+			objects += len(c.Subsystems[0].Namespaces)
+		}
+		if objects != answered%3 && objects != (answered+1)%3 {
+			t.Fatalf("%d objects after %d answers", objects, answered)
+		}
+		answered = objects // an equal state
+	}
+}
+
+// served waits until the control interface answers.
+func (o *orchestrated) served() error {
+	for end := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
+		_, err := o.client.Status(o.t.Context())
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+	}
 }
