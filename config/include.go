@@ -81,15 +81,15 @@ func (d *decoder) include(c *Config, keys []Key, root *yaml.Node, left int) *yam
 		path := fmt.Sprintf("%s[%d]", includeKey, i)
 		for _, name := range d.matches(pattern, path) {
 			if len(m.seen) > maxFiles {
-				m.tooMuch(path)
+				m.tooMuch(path, maxFiles)
 				return m.root
 			}
-			m.read(path, name)
+			m.read(path, name, maxFiles)
 		}
 	}
 	if c.Managed != "" {
 		for _, name := range d.managedFiles(filepath.Clean(c.Managed)) {
-			m.read(managedKey, name)
+			m.read(managedKey, name, maxManaged)
 		}
 	}
 	if m.merged > maxMerged {
@@ -98,8 +98,8 @@ func (d *decoder) include(c *Config, keys []Key, root *yaml.Node, left int) *yam
 	return m.root
 }
 
-// read reads a file that the key at path names, and adds it to the root.
-func (m *merger) read(path, name string) {
+// read reads a file that the key at path names, of at most some files, and adds it to the root.
+func (m *merger) read(path, name string, most int) {
 	if m.seen[name] || m.left < 0 {
 		return
 	}
@@ -110,14 +110,14 @@ func (m *merger) read(path, name string) {
 	case err != nil:
 		m.addAt(m.find(path), path, err.Error(), "Correct the path, or the file.")
 	case m.left < 0:
-		m.tooMuch(path)
+		m.tooMuch(path, most)
 	default:
 		m.file(shown(name), data)
 	}
 }
 
-func (m *merger) tooMuch(path string) {
-	m.add(path, fmt.Sprintf("more than %d files or %v", maxFiles, Size(maxFile)),
+func (m *merger) tooMuch(path string, most int) {
+	m.add(path, fmt.Sprintf("more than %d files or %v", most, Size(maxFile)),
 		"Are these files of a configuration?")
 }
 

@@ -27,8 +27,8 @@ func (c *Control) keys() []Key {
 				"of the target operate it.").Without("that of the process"),
 		NewKey("listen", addrPort(&c.Listen),
 			"IP address and TCP port for clients that prove who they are by a certificate (TLS "+
-				"1.3); they may do what those of the socket may. Set it, and the three keys that "+
-				"follow, when an orchestrator runs elsewhere.").Without("not served"),
+				"1.3); they may do what those of the socket may. Set it and the three keys that "+
+				"follow when an orchestrator runs elsewhere.").Without("not served"),
 		NewKey("certificate", absolutePath(&c.Certificate),
 			"PEM file with the certificate of the target, and those between it and its CA. A "+
 				"reload reads the three files anew. Set it with `listen`.").Without("none"),
