@@ -36,6 +36,9 @@ type Config struct {
 	Listeners       []Listener
 	Subsystems      []Subsystem
 	ShutdownTimeout time.Duration
+	// Managed is a directory, or "" for none.
+	Managed      string
+	ManagedPaths []string
 
 	includes []string
 	src      *source
@@ -73,6 +76,9 @@ type Control struct {
 	// Mode and Group are those of the socket; "" is the group of the process.
 	Mode  fs.FileMode
 	Group string
+	// Listen is invalid if nothing is served on TCP. Else the files are set.
+	Listen                     netip.AddrPort
+	Certificate, Key, ClientCA string
 }
 
 // AutoSocket is the socket that the program chooses.

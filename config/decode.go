@@ -22,6 +22,7 @@ type decoder struct {
 	values   int
 	used     map[string]string     // the paths of values that may appear only once
 	files    map[*yaml.Node]string // the files of all nodes of included files
+	edits    []Edit
 	environ  map[string]string
 	expanded int // bytes of variables in the values
 }
@@ -105,6 +106,9 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []Key,
 		}
 		sub, index := join(path, printable(key.Value)), slices.Index(names, key.Value)
 		if index < 0 {
+			index = fileKey(keys, key.Value)
+		}
+		if index < 0 {
 			d.unknown(at, path, key.Value, names, foreign)
 			continue
 		}
@@ -114,7 +118,12 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []Key,
 				"Delete one of the two.")
 			continue
 		}
-		given = append(given, entry{&keys[index], n.Content[i+1], sub})
+		value := n.Content[i+1]
+		if key.Value != names[index] {
+			sub = join(path, names[index])
+			value = d.fromFile(value, sub)
+		}
+		given = append(given, entry{&keys[index], value, sub})
 	}
 	return given
 }
@@ -149,6 +158,18 @@ var removed = map[string]string{
 	"workers":         "It was removed. Delete it: threads are started as they are needed.",
 	"dax":             "It was removed. Delete it: files on persistent memory are always mapped.",
 	"shared_receives": "It is called srq_size now.",
+}
+
+// some reports that a list is empty which only a target with a managed directory may leave so.
+func (d *decoder) some(c *Config, within, key string, n int) {
+	if n > 0 || c.Managed != "" || d.bad[within] {
+		return
+	}
+	what := "is missing"
+	if _, given := d.places[join(within, key)]; given {
+		what = "is empty"
+	}
+	d.add(join(within, key), what, "Add at least one entry, or set managed.")
 }
 
 // required reports required keys that are missing.

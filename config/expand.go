@@ -7,6 +7,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// quoteVariables writes text so that expand returns it as it is.
+func quoteVariables(text string) string { return strings.ReplaceAll(text, "${", "$${") }
+
 // expand returns the value of a node, in which each ${NAME} is replaced by the environment variable
 // if it is text.
 func (d *decoder) expand(n *yaml.Node) (text, what, hint string) {

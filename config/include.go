@@ -54,49 +54,71 @@ type merger struct {
 	// described has the index of each NQN among the first entries of subsystems.
 	described map[string]int
 	entries   int
+	// seen has the files that were read, left how many bytes may follow.
+	seen map[string]bool
+	left int
 }
 
 // include returns the file together with the files that it includes, of which at most left bytes
 // are read.
 func (d *decoder) include(c *Config, keys []Key, root *yaml.Node, left int) *yaml.Node {
 	root = resolved(root)
-	at := slot(root, includeKey)
-	if at == nil {
+	for i, k := range keys {
+		if at := slot(root, k.Name); at != nil && (k.Name == includeKey || k.Name == managedKey) {
+			d.value(keys[i].Value, *at, k.Name)
+		}
+	}
+	if len(c.includes) == 0 && c.Managed == "" {
 		return root
 	}
-	i := slices.IndexFunc(keys, func(k Key) bool { return k.Name == includeKey })
-	d.value(keys[i].Value, *at, includeKey)
 	m := merger{
 		decoder: d, root: root, keys: keys, copies: map[*yaml.Node]bool{},
 		described: map[string]int{},
+		seen:      map[string]bool{filepath.Clean(d.file): true}, left: left,
 	}
 	m.own(&m.root)
-	seen := map[string]bool{filepath.Clean(d.file): true}
 	for i, pattern := range c.includes {
 		path := fmt.Sprintf("%s[%d]", includeKey, i)
 		for _, name := range d.matches(pattern, path) {
-			if seen[name] {
-				continue
-			}
-			seen[name] = true
-			data, err := readRegular(name, left)
-			left -= len(data)
-			switch {
-			case err != nil:
-				d.addAt(d.find(path), path, err.Error(), "Correct the path, or the file.")
-			case left < 0 || len(seen) > maxFiles+1:
-				d.add(path, fmt.Sprintf("more than %d files or %v", maxFiles, Size(maxFile)),
-					"Are these files of a configuration?")
+			if len(m.seen) > maxFiles {
+				m.tooMuch(path, maxFiles)
 				return m.root
-			default:
-				m.file(shown(name), data)
 			}
+			m.read(path, name, maxFiles)
+		}
+	}
+	if c.Managed != "" {
+		for _, name := range d.managedFiles(filepath.Clean(c.Managed)) {
+			m.read(managedKey, name, maxManaged)
 		}
 	}
 	if m.merged > maxMerged {
 		d.values = m.merged // too many
 	}
 	return m.root
+}
+
+// read reads a file that the key at path names, of at most some files, and adds it to the root.
+func (m *merger) read(path, name string, most int) {
+	if m.seen[name] || m.left < 0 {
+		return
+	}
+	m.seen[name] = true
+	data, err := m.decoder.read(name, m.left)
+	m.left -= len(data)
+	switch {
+	case err != nil:
+		m.addAt(m.find(path), path, err.Error(), "Correct the path, or the file.")
+	case m.left < 0:
+		m.tooMuch(path, most)
+	default:
+		m.file(shown(name), data)
+	}
+}
+
+func (m *merger) tooMuch(path string, most int) {
+	m.add(path, fmt.Sprintf("more than %d files or %v", most, Size(maxFile)),
+		"Are these files of a configuration?")
 }
 
 // matches returns the files that a pattern stands for.
@@ -146,12 +168,20 @@ func (m *merger) file(name string, data []byte) {
 			"Write it like the file that includes it.")
 		return
 	}
+	for i := 0; i+1 < len(doc.Content); i += 2 {
+		switch key := doc.Content[i]; key.Value {
+		case includeKey:
+			m.addAt(m.placeOf(key), key.Value, "included files cannot include others",
+				"Name these files in "+m.source.file+".")
+			return
+		case managedKey:
+			m.addAt(m.placeOf(key), key.Value, "included files cannot have this key",
+				"Write it in "+m.source.file+".")
+			return
+		}
+	}
 	m.mapping(m.root, doc, func(key *yaml.Node, at **yaml.Node, value *yaml.Node) bool {
 		switch key.Value {
-		case includeKey:
-			m.addAt(m.placeOf(key), includeKey, "included files cannot include others",
-				"Name these files in "+m.source.file+".")
-			return true
 		case "subsystems":
 			return m.subsystems(at, value)
 		case "listeners":
@@ -258,6 +288,7 @@ func (m *merger) subsystem(at **yaml.Node, from *yaml.Node, i int) {
 
 // nqn is the NQN of an entry of subsystems, or "".
 func (m *merger) nqn(entry *yaml.Node) string {
+	m.nameFromFile(resolved(entry))
 	if at := slot(resolved(entry), "nqn"); at != nil {
 		text, _, _ := m.expand(resolved(*at))
 		return text

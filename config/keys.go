@@ -25,6 +25,8 @@ type Key struct {
 	// Restart: a change of the key, or of any key of the section, needs a restart of the target.
 	// Changes of all others are live.
 	Restart bool
+	// File: the key Name_file can name a file with the value instead.
+	File bool
 }
 
 // NewKey makes a key that may be left out.
@@ -55,8 +57,7 @@ func (c *Config) keys() []Key {
 	c.TCP.SetDefaults()
 	c.RDMA.SetDefaults()
 	c.ShutdownTimeout = 10 * time.Second
-	return []Key{
-		c.includeKey(),
+	return append([]Key{c.includeKey()}, append(c.managedKeys(), []Key{
 		NewKey("log", Mapping(c.Log.keys()), "What is written to stderr."),
 		NewKey("reactors", Mapping(c.Reactors.keys()), "The polling threads that serve all I/O.").
 			NeedsRestart(),
@@ -70,16 +71,16 @@ func (c *Config) keys() []Key {
 				"that only the monitoring reaches: there is no password.").Without("not served")},
 			"What monitoring sees."),
 		NewKey("control", Mapping(c.Control.keys()),
-			"The unix socket by which `nvmf-target status` and others ask the running target.").
+			"Where `nvmf-target status` and others reach the running target.").
 			NeedsRestart(),
 		NewKey("listeners", List(&c.Listeners, 1, MaxListeners, (*Listener).value),
 			"The addresses where hosts connect.").Require("Add at least one entry."),
-		NewKey("subsystems", List(&c.Subsystems, 1, 1024, (*Subsystem).value),
-			"What hosts connect to.").Require("Add at least one entry."),
+		NewKey("subsystems", List(&c.Subsystems, 0, 1024, (*Subsystem).value),
+			"What hosts connect to.").Without("required"),
 		NewKey("shutdown_timeout", Duration(&c.ShutdownTimeout, time.Second, 10*time.Minute),
 			"How long a stop (SIGTERM) waits for connections to drain. Set it when the service "+
 				"manager or a failover allows less time, or slow disks need more."),
-	}
+	}...)...)
 }
 
 func (l *Log) keys() []Key {
@@ -234,7 +235,7 @@ func (s *Subsystem) value() Value {
 	return Mapping{
 		NewKey("nqn", nqn(&s.NQN, "Give each subsystem its own NQN.", subsystemNQN),
 			"The name that hosts connect to: `nqn.YYYY-MM.REVERSED.DOMAIN:NAME`.").
-			Require("Add it."),
+			Require("Add it.").OrFile(),
 		NewKey("allow_any_host", Bool(&s.AllowAnyHost),
 			"Every host may connect. Set it when everything that can reach a listener may use "+
 				"the storage."),
@@ -246,9 +247,9 @@ func (s *Subsystem) value() Value {
 				"reaches the port can claim it.").Without("none"),
 		NewKey("serial", ascii(&s.Serial, target.SerialSize),
 			"Serial number. Set it when hosts know the subsystem by another one, for instance "+
-				"after a migration.").Without("derived from the NQN"),
+				"after a migration.").Without("derived from the NQN").OrFile(),
 		NewKey("model", ascii(&s.Model, target.ModelSize),
-			"Model number. Set it when hosts or their udev rules select storage by it."),
+			"Model number. Set it when hosts or their udev rules select storage by it.").OrFile(),
 		NewKey("cntlid_min", Int(&s.CNTLIDMin, target.MinCNTLID, int(nvme.CNTLIDMax)),
 			"The first controller ID. Set it when several targets serve the same subsystem, "+
 				"which need disjoint ranges."),
@@ -262,8 +263,8 @@ func (s *Subsystem) value() Value {
 			"The most data of one command, at most a quarter of `reactors.memory`; hosts split "+
 				"larger ones. Set it lower when large commands delay small ones, higher when the "+
 				"storage is faster with large ones."),
-		NewKey("namespaces", List(&s.Namespaces, 1, 1024, (*Namespace).value),
-			"The disks that hosts see.").Require("Add at least one entry."),
+		NewKey("namespaces", List(&s.Namespaces, 0, 1024, (*Namespace).value),
+			"The disks that hosts see.").Without("required"),
 	}
 }
 
@@ -276,10 +277,11 @@ func (n *Namespace) value() Value {
 			"Namespace ID, the 1 of `/dev/nvme0n1`.").Require("Add it."),
 		NewKey("uuid", id(&n.UUID),
 			"Identifier of the namespace. Set it when hosts know the namespace by another one, "+
-				"for instance after a migration.").Without("derived from NQN and NSID"),
+				"for instance after a migration.").Without("derived from NQN and NSID").OrFile(),
 		NewKey("nguid", hexadecimal(n.NGUID[:]),
-			"The same as an NGUID.").Without("derived from NQN and NSID"),
-		NewKey("eui64", hexadecimal(n.EUI64[:]), "The same as an EUI-64.").Without("none"),
+			"The same as an NGUID.").Without("derived from NQN and NSID").OrFile(),
+		NewKey("eui64", hexadecimal(n.EUI64[:]), "The same as an EUI-64.").Without("none").
+			OrFile(),
 		NewKey("read_only", Bool(&n.ReadOnly),
 			"Writes are refused. Set it when hosts must not write."),
 		NewKey("io_timeout", Duration(&n.Timeout, 0, time.Hour),

@@ -26,7 +26,9 @@ const keyDelimiter = "::"
 // Load reads and checks a configuration file. environ is os.Environ(), backends are the known kinds
 // of storage. The error is a Problems with everything found, or says why the file cannot be
 // read.
-func Load(file string, environ []string, backends []Backend) (*Config, error) {
+//
+// edits are taken to be made in the managed directory.
+func Load(file string, environ []string, backends []Backend, edits ...Edit) (*Config, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("configuration file: %w. Name an existing file with --config", err)
@@ -36,12 +38,14 @@ func Load(file string, environ []string, backends []Backend) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration file: %w", err)
 	}
-	return Parse(file, data, environ, backends)
+	return Parse(file, data, environ, backends, edits...)
 }
 
 // Parse checks the text of a configuration file; file is its name for messages. See Load.
-func Parse(file string, data []byte, environ []string, backends []Backend) (*Config, error) {
+func Parse(file string, data []byte, environ []string, backends []Backend, edits ...Edit,
+) (*Config, error) {
 	d := newDecoder(file, environ, backends)
+	d.edits = edits
 	c := &Config{src: d.source}
 	keys := c.keys()
 	doc := d.document("", data)
@@ -149,7 +153,7 @@ type leaf struct {
 func leaves(keys []Key, path string) (out []leaf) {
 	for i, k := range keys {
 		at := join(path, k.Name)
-		if at == includeKey {
+		if at == includeKey || at == managedKey {
 			continue
 		}
 		if section, ok := k.Value.(Mapping); ok {

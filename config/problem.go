@@ -23,6 +23,9 @@ type Problem struct {
 	place
 }
 
+// OfRequest says that the problem is in what a client has sent, see Edit.
+func (p Problem) OfRequest() bool { return p.Place == request }
+
 // Error is one line: "nvmf.yaml:12:9: subsystems[0].namespaces[1].sise: unknown key. Did you mean
 // "size"?".
 func (p Problem) Error() string {

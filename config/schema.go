@@ -70,17 +70,32 @@ func (k *Key) schema(backends []Backend) schema {
 
 // schema implements Value. Lists of mappings are not required: they may be in another file.
 func (m Mapping) schema(backends []Backend) schema {
-	properties, required := schema{}, []string{}
+	properties, required, either := schema{}, []string{}, []schema{}
 	for _, k := range m {
 		properties[k.Name] = k.schema(backends)
+		if k.File {
+			properties[k.Name+fileSuffix] = schema{
+				"type": "string", "description": "A file with the value of " + k.Name + ".",
+			}
+			if k.Required != "" {
+				either = append(either, schema{"anyOf": []schema{
+					{"required": []string{k.Name}}, {"required": []string{k.Name + fileSuffix}},
+				}})
+				continue
+			}
+		}
 		if _, ok := k.Value.(interface{ decoded() []Value }); k.Required != "" && !ok {
 			required = append(required, k.Name)
 		}
 	}
-	return schema{
+	s := schema{
 		"type": "object", "properties": properties, "required": required,
 		"additionalProperties": false,
 	}
+	if len(either) > 0 {
+		s["allOf"] = either
+	}
+	return s
 }
 
 func (s *scalar) schema([]Backend) schema { return maps.Clone(s.rules) }

@@ -62,7 +62,7 @@ type setting struct {
 
 // flatten returns the settings that keys have decoded into c.
 func (c *Config) flatten(keys []Key) (s Settings) {
-	s.add(Object{Kind: KindFile}, Mapping(keys), includeKey, "listeners", "subsystems")
+	s.add(Object{Kind: KindFile}, Mapping(keys), includeKey, managedKey, "listeners", "subsystems")
 	for i, v := range entriesOf(keys, "listeners") {
 		s.add(Object{Kind: KindListener, Listener: c.Listeners[i].Name}, v,
 			"transport", "address", "port")

@@ -25,6 +25,37 @@ func (c *Control) keys() []Key {
 		NewKey("group", Text(&c.Group),
 			"Group of the socket, by name or number. Set it when others than root and the user "+
 				"of the target operate it.").Without("that of the process"),
+		NewKey("listen", addrPort(&c.Listen),
+			"IP address and TCP port for clients that prove who they are by a certificate (TLS "+
+				"1.3); they may do what those of the socket may. Set it and the three keys that "+
+				"follow when an orchestrator runs elsewhere.").Without("not served"),
+		NewKey("certificate", absolutePath(&c.Certificate),
+			"PEM file with the certificate of the target, and those between it and its CA. A "+
+				"reload reads the three files anew. Set it with `listen`.").Without("none"),
+		NewKey("key", absolutePath(&c.Key),
+			"PEM file with the private key of `certificate`. Set it with `listen`.").
+			Without("none"),
+		NewKey("client_ca", absolutePath(&c.ClientCA),
+			"PEM file with the CAs of the certificates of clients: all that have one may connect. "+
+				"Set it with `listen`, to a CA that is used for nothing else.").Without("none"),
+	}
+}
+
+// validate checks the keys of the interface on TCP together.
+func (c *Control) validate(d *decoder) {
+	for _, f := range []struct{ key, file string }{
+		{"certificate", c.Certificate}, {"key", c.Key}, {"client_ca", c.ClientCA},
+	} {
+		switch path := "control." + f.key; {
+		case f.file == "" && c.Listen.IsValid():
+			d.add(path, "is missing", "control.listen needs it: clients must prove who they are.")
+		case f.file != "" && !c.Listen.IsValid() && !d.bad["control.listen"]:
+			d.add(path, "has no effect without control.listen", "Delete it, or set that.")
+		}
+	}
+	if c.Listen.Port() != 0 {
+		d.once("listener", "tcp "+c.Listen.String(), "control.listen",
+			"Choose another port for one of the two.")
 	}
 }
 

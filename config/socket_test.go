@@ -1,6 +1,7 @@
 package config
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 )
@@ -17,7 +18,15 @@ func TestControl(t *testing.T) {
 		`{mode: 384}`:                   {},
 		`{mode: [0600]}`:                {},
 		`{socket: run/a}`:               {},
-		`{socket: /` + strings.Repeat("a", maxSocket) + `}`: {},
+		`{listen: "10.0.0.1:1", certificate: /c, key: /k, client_ca: /a}`: {
+			Socket: AutoSocket, Mode: 0o600, Listen: netip.MustParseAddrPort("10.0.0.1:1"),
+			Certificate: "/c", Key: "/k", ClientCA: "/a",
+		},
+		`{listen: "10.0.0.1:1", certificate: /c, key: /k}`:                   {},
+		`{listen: "10.0.0.1:1", certificate: c, key: /k, client_ca: /a}`:     {},
+		`{certificate: /c, key: /k, client_ca: /a}`:                          {},
+		`{listen: "10.0.0.1:4420", certificate: /c, key: /k, client_ca: /a}`: {},
+		`{socket: /` + strings.Repeat("a", maxSocket) + `}`:                  {},
 	} {
 		c, err := Parse("a.yaml", []byte(`
 listeners: [{transport: tcp, address: 10.0.0.1}]

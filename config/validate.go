@@ -29,6 +29,8 @@ func (d *decoder) validate(c *Config) {
 		d.once("listener", "tcp "+addr.String(), "metrics.listen",
 			"Choose another port for one of the two.")
 	}
+	c.Control.validate(d)
+	d.some(c, "", "subsystems", len(c.Subsystems))
 	for i := range c.Subsystems {
 		d.subsystem(c, &c.Subsystems[i], fmt.Sprintf("subsystems[%d]", i))
 	}
@@ -49,7 +51,7 @@ func (d *decoder) subsystem(c *Config, s *Subsystem, path string) {
 	case s.AllowAnyHost && len(s.Hosts) > 0:
 		d.add(path+".hosts", "allow_any_host is true, so this list would have no effect",
 			"Delete one of the two.")
-	case !s.AllowAnyHost && len(s.Hosts) == 0 && !d.bad[path+".hosts"] &&
+	case !s.AllowAnyHost && len(s.Hosts) == 0 && c.Managed == "" && !d.bad[path+".hosts"] &&
 		!d.bad[path+".allow_any_host"]:
 		d.add(path, "no host may connect",
 			"List the host NQNs (cat /etc/nvme/hostnqn on the host) in hosts, or set "+
@@ -65,6 +67,7 @@ func (d *decoder) subsystem(c *Config, s *Subsystem, path string) {
 			Size(s.MaxTransfer), Size(c.Reactors.Memory)),
 			"Reduce it, or give the reactors more memory: commands share it.")
 	}
+	d.some(c, path, "namespaces", len(s.Namespaces))
 	for i := range s.Namespaces {
 		d.namespace(&s.Namespaces[i], fmt.Sprintf("%s.namespaces[%d]", path, i))
 	}

@@ -330,13 +330,20 @@ func (u unique) decode(d *decoder, n *yaml.Node, path string) {
 
 const pathKind = "path"
 
-// Path is an absolute path of storage.
-func Path(p *string) Value {
-	rules := schema{"pattern": "^/"}
-	return unique{checked(p, "absolute path", rules, func(s string) (what, hint string) {
+// absolutePath is an absolute path.
+func absolutePath(p *string) Value {
+	return checked(p, "absolute path", schema{"pattern": "^/"}, func(s string) (what, hint string) {
 		if !filepath.IsAbs(s) {
 			return fmt.Sprintf("%q is not an absolute path", printable(s)), "Begin it with /."
 		}
 		return "", ""
-	}), pathKind, "Two namespaces on one would overwrite each other; give each its own."}
+	})
+}
+
+// Path is an absolute path of storage.
+func Path(p *string) Value {
+	return unique{
+		absolutePath(p), pathKind,
+		"Two namespaces on one would overwrite each other; give each its own.",
+	}
 }

@@ -76,6 +76,9 @@ func (s *Server) Reload() ([]config.Change, error) {
 	c, err := s.opts.Load()
 	var changes []config.Change
 	if err == nil {
+		err = s.renewCertificates(c)
+	}
+	if err == nil {
 		changes, err = s.apply(c)
 	}
 	if err != nil {
@@ -320,7 +323,9 @@ var fileKeys = map[string]func(*Server, *config.Config) error{
 		return nil
 	},
 	"metrics.listen": (*Server).setMetrics,
-	// Only the files themselves, and a stop, look at these.
+	// Only the files themselves, requests and a stop look at these.
 	"include":          func(*Server, *config.Config) error { return nil },
+	"managed":          func(*Server, *config.Config) error { return nil },
+	"managed_paths":    func(*Server, *config.Config) error { return nil },
 	"shutdown_timeout": func(*Server, *config.Config) error { return nil },
 }

@@ -5,7 +5,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"slices"
 	"time"
@@ -20,24 +22,44 @@ import (
 // socket itself also runs without it.
 func (s *Server) startControl() error {
 	c := s.current()
-	at := control.Config{Socket: c.Control.Socket, Mode: c.Control.Mode, Group: c.Control.Group}
+	at := control.Config{
+		Socket: c.Control.Socket, Mode: c.Control.Mode, Group: c.Control.Group,
+		TLS: control.TLS{
+			Listen:       c.Control.Listen,
+			Certificates: certificates(c),
+			Refused: func(remote netip.AddrPort, err error) {
+				s.peers.Peer(remote).Info("control connection refused", "err", err)
+			},
+		},
+	}
 	auto := at.Socket == config.AutoSocket
 	if auto {
 		at.Socket = s.opts.ControlSocket
 	}
-	if at.Socket == "" {
+	if at.Socket == "" && !at.TLS.Listen.IsValid() {
 		return nil
 	}
 	var err error
+	s.applying.Lock() // an early client may reload
 	s.control, err = control.Listen(at, s.controlSource(), s.log)
+	s.applying.Unlock()
+	file, certificate := errors.AsType[*control.FileError](err)
+	op, _ := errors.AsType[*net.OpError](err)
 	switch {
-	case err != nil && auto:
+	case certificate:
+		return certificateProblem(c, c, file)
+	case op != nil && op.Net == "tcp":
+		return c.Problem("control.listen", err.Error(), "Is it an address of this machine?")
+	case err != nil && auto && !at.TLS.Listen.IsValid():
 		s.log.Warn("the control interface is not served", "err", err)
 		return nil
 	case err != nil:
 		return c.Problem("control.socket", err.Error(), "")
 	}
 	s.log.Info("the control interface is served", "path", at.Socket)
+	if addr := s.control.Addr(); addr != nil {
+		s.log.Info("the control interface is served on TCP", "local", addr)
+	}
 	return nil
 }
 
@@ -61,7 +83,17 @@ func (s *Server) controlSource() control.Source {
 			}
 			return p, err
 		},
-		Reload:     func(context.Context) (control.Plan, error) { return plan(s.Reload()) },
+		Reload: func(context.Context) (control.Plan, error) { return plan(s.Reload()) },
+		Put: func(o control.Object, body []byte) (control.Plan, error) {
+			return plan(s.put(managed(o), body))
+		},
+		Delete: func(o control.Object, recursive bool) (control.Plan, error) {
+			return plan(s.remove(managed(o), recursive))
+		},
+		Create: func(subsystem string, body []byte) (control.NamespaceID, error) {
+			id, err := s.create(subsystem, body)
+			return id, controlProblem(err)
+		},
 		Disconnect: s.target.DisconnectHost,
 		Pause: func(id control.NamespaceID, pause bool) error {
 			if pause {
@@ -70,6 +102,11 @@ func (s *Server) controlSource() control.Source {
 			return s.target.ResumeNamespace(id.Subsystem, id.NSID)
 		},
 	}
+}
+
+// managed is the object that a request names.
+func managed(o control.Object) config.Managed {
+	return config.Managed{NQN: o.Subsystem, NSID: o.NSID, Host: o.Host}
 }
 
 // plan is a list of changes as clients see it.

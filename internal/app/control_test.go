@@ -2,13 +2,23 @@ package app
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
+	"fmt"
+	"math/big"
+	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
@@ -122,6 +132,101 @@ func checkRefusal(t *testing.T, c *control.Client) {
 	}
 }
 
+// TestControlCertificates: files that cannot be used stop the start, with their place.
+func TestControlCertificates(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "garbage")
+	if err := os.WriteFile(file, []byte("garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for certificate, text := range map[string]string{
+		dir + "/absent": "no such file", dir: "not a regular file", file: "no PEM certificate",
+	} {
+		s := newServer(t, Options{Config: parse(t, anyPort, "control: {socket: '', listen: "+
+			"'127.0.0.1:0', certificate: "+certificate+", key: "+file+", client_ca: /ca}")})
+		if err := s.Start(); err == nil || !strings.Contains(err.Error(),
+			"test.yaml:8:59: control.certificate: "+certificate+": ") ||
+			!strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v", certificate, err)
+		}
+	}
+}
+
+// issue writes a certificate that is its own CA, and its key.
+func issue(t *testing.T, dir string, left time.Duration) control.Certificates {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(left), IsCA: true,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, BasicConstraintsValid: true,
+	}
+	der, err2 := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
+	private, err3 := x509.MarshalPKCS8PrivateKey(key)
+	files := control.Certificates{
+		Certificate: filepath.Join(dir, "crt"), Key: filepath.Join(dir, "key"),
+		CA: filepath.Join(dir, "crt"),
+	}
+	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	err4 := os.WriteFile(files.Certificate, block, 0o600)
+	block = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
+	err5 := os.WriteFile(files.Key, block, 0o600)
+	if err := errors.Join(err, err2, err3, err4, err5); err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// TestControlRenewal: a reload takes over a new certificate, and refuses one that cannot be used.
+func TestControlRenewal(t *testing.T) {
+	dir, log := t.TempDir(), new(testutil.Log)
+	files := issue(t, dir, time.Hour)
+	c := parse(t, anyPort, fmt.Sprintf("control: {socket: '', listen: '127.0.0.1:0', "+
+		"certificate: %s, key: %s, client_ca: %s}", files.Certificate, files.Key, files.CA))
+	s := newServer(t, Options{
+		Config: c, Log: log.Logger(),
+		Load: func(...config.Edit) (*config.Config, error) { return c, nil },
+	})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(log.String(), "the certificate ends on ") {
+		t.Errorf("no warning:\n%s", log)
+	}
+	reload := func(files control.Certificates) error {
+		t.Helper()
+		client, err := control.NewTLSClient(s.control.Addr().String(), files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		_, err = client.Reload(t.Context())
+		return err
+	}
+	if err := reload(files); err != nil {
+		t.Error(err)
+	}
+	old := issue(t, t.TempDir(), time.Hour) // any other
+	files = issue(t, dir, 1000*time.Hour)
+	if err := reload(files); err == nil {
+		t.Error("the certificate changed without a reload")
+	}
+	if _, err := s.Reload(); err != nil {
+		t.Error(err)
+	}
+	if err := reload(files); err != nil {
+		t.Error(err)
+	}
+	if err := reload(old); err == nil {
+		t.Error("another certificate is accepted")
+	}
+	if err := os.Truncate(files.Key, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), ": control.key: ") {
+		t.Errorf("a key file that is empty: %v", err)
+	}
+}
+
 // TestControlPending: a namespace whose storage is missing.
 func TestControlPending(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "absent")
@@ -153,7 +258,7 @@ func TestControlReload(t *testing.T) {
 	var next *config.Config
 	var problem error
 	s, c := controlled(t, Options{
-		Load: func() (*config.Config, error) { return next, problem },
+		Load: func(...config.Edit) (*config.Config, error) { return next, problem },
 	}, anyPort)
 	next, problem = nil, errors.Join(config.Problems{
 		{Warning: true, What: "odd"},

@@ -40,7 +40,10 @@ Environment variables override keys outside of lists: ` + "`NVMF_TARGET_`" + ` a
 ` + "`NVMF_TARGET_LISTENERS='[{transport: tcp, address: 0.0.0.0}]'`." + `
 
 In values that are text, sizes and durations among them, ` + "`${NAME}`" + ` stands for the environment variable NAME, which must be set;
-` + "`$${`" + ` is written for the characters ` + "`${`" + `.
+` + "`$${`" + ` is written for the characters ` + "`${`" + `. Where the value column says "or file", ` + "`KEY_file: PATH`" + ` can be written instead of
+` + "`KEY: VALUE`" + `: the value is what the file has, up to 4 KiB, less the end of its line, for instance a Kubernetes secret or, as
+` + "`${CREDENTIALS_DIRECTORY}/NAME`" + `, a systemd credential. The path begins at the directory of the file in which it is written. A
+reload reads these files, too.
 
 Most of the keys below need not be set: each says when to. Changes are live: a target that runs takes them over without a pause, but
 for keys and sections that say that a change needs a restart.
@@ -109,7 +112,11 @@ func writeSection(b *strings.Builder, title, doc string, keys []config.Key) {
 		if k.Restart {
 			k.Doc += " A change needs a restart."
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", k.Name, def, k.Value.Type(), k.Doc)
+		kind := k.Value.Type()
+		if k.File {
+			kind += ", or file"
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", k.Name, def, kind, k.Doc)
 	}
 }
 

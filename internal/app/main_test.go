@@ -53,6 +53,13 @@ reactors: {count: 2, memory: 16MiB}
 	return c
 }
 
+// loader loads a file, as Serve does.
+func loader(file string) func(...config.Edit) (*config.Config, error) {
+	return func(edits ...config.Edit) (*config.Config, error) {
+		return config.Load(file, nil, backends, edits...)
+	}
+}
+
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
 // newServer makes a server that is stopped at the end of the test.

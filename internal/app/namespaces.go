@@ -72,21 +72,32 @@ func (n *namespace) path() string {
 // all lists the namespaces of the configuration.
 func all(c *config.Config) (list []*namespace) {
 	for i := range c.Subsystems {
-		sub := &c.Subsystems[i]
-		for j := range sub.Namespaces {
-			list = append(list, &namespace{
-				&sub.Namespaces[j], sub.NQN, fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j),
-			})
+		for j := range c.Subsystems[i].Namespaces {
+			list = append(list, namespaceAt(c, i, j))
 		}
 	}
 	return list
 }
 
+// namespaceAt is namespace j of subsystem i.
+func namespaceAt(c *config.Config, i, j int) *namespace {
+	sub := &c.Subsystems[i]
+	return &namespace{
+		&sub.Namespaces[j], sub.NQN, fmt.Sprintf("subsystems[%d].namespaces[%d]", i, j),
+	}
+}
+
 // find returns a namespace of the configuration, nil if it has none of this name.
 func find(c *config.Config, name config.Object) *namespace {
-	for _, n := range all(c) {
-		if n.name() == name {
-			return n
+	for i := range c.Subsystems {
+		sub := &c.Subsystems[i]
+		if sub.NQN != name.NQN {
+			continue
+		}
+		for j := range sub.Namespaces {
+			if sub.Namespaces[j].NSID == name.NSID {
+				return namespaceAt(c, i, j)
+			}
 		}
 	}
 	return nil

@@ -63,6 +63,9 @@ func (tr *transition) check() (ps config.Problems) {
 
 // prepare does what can fail and can be done before the first change.
 func (tr *transition) prepare() error {
+	if err := makeManaged(tr.next); err != nil {
+		return err
+	}
 	var adds []*namespace
 	var ps config.Problems
 	for _, n := range all(tr.next) {

@@ -19,7 +19,7 @@ import (
 // why; in any case hosts that are connected stay so.
 func TestHangup(t *testing.T) {
 	file := writeConfig(t, validFile)
-	load := func() (*config.Config, error) { return config.Load(file, nil, backends) }
+	load := loader(file)
 	c, err := load()
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ reactors:`, 1), "the configuration was applied")
 func TestReloadsTakeTurns(t *testing.T) {
 	var s *Server
 	c := parse(t, anyPort)
-	s = newServer(t, Options{Config: c, Load: func() (*config.Config, error) {
+	s = newServer(t, Options{Config: c, Load: func(...config.Edit) (*config.Config, error) {
 		if s.applying.TryLock() {
 			s.applying.Unlock()
 			t.Error("another reload can begin")

@@ -23,7 +23,9 @@ import (
 // Serve runs the target until SIGTERM or SIGINT. It writes what is served and how to connect to
 // stdout, and the log to stderr.
 func Serve(file, version string, stdout, stderr io.Writer) error {
-	load := func() (*config.Config, error) { return config.Load(file, os.Environ(), backends) }
+	load := func(edits ...config.Edit) (*config.Config, error) {
+		return config.Load(file, os.Environ(), backends, edits...)
+	}
 	c, err := load()
 	if err != nil {
 		return err

@@ -32,8 +32,8 @@ type Options struct {
 	Log    *slog.Logger
 	// Level is that of Log, to change it; nil if it does not change.
 	Level *slog.LevelVar
-	// Load reads Config anew, for Reload.
-	Load func() (*config.Config, error)
+	// Load reads Config anew, for Reload, as it is after the edits.
+	Load func(...config.Edit) (*config.Config, error)
 	// StateFile keeps what hosts know and no configuration says; "" if it is not kept.
 	StateFile string
 	// Version is shown to hosts as the firmware revision and in the announcement.
@@ -101,6 +101,7 @@ type Server struct {
 	ending   chan struct{} // closed first, so that a change in progress ends soon
 
 	releaseLimit time.Duration
+	onFileStep   func(string) error
 
 	stopOnce sync.Once
 	stopErr  error
@@ -127,7 +128,7 @@ func NewServer(opts Options) *Server {
 		stopped: make(chan struct{}),
 	}
 	if opts.Load == nil {
-		s.opts.Load = func() (*config.Config, error) { return nil, errNoFile }
+		s.opts.Load = func(...config.Edit) (*config.Config, error) { return nil, errNoFile }
 	}
 	if opts.NamespaceUp == nil {
 		s.opts.NamespaceUp = func(string, uint32) {}

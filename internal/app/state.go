@@ -32,8 +32,9 @@ type state struct {
 	dir  int    // the directory of file, locked; negative: none
 	log  *slog.Logger
 
-	mu   sync.Mutex
-	data stateData
+	mu      sync.Mutex
+	data    stateData
+	unsaved bool // the file does not have data
 }
 
 type stateData struct {
@@ -156,7 +157,9 @@ func (s *state) ports(names []string) map[string]uint16 {
 		d.Ports = append(d.Ports, p)
 		ids[name] = p.ID
 	}
-	s.store(d)
+	if s.unsaved || !slices.Equal(d.Ports, s.data.Ports) {
+		s.store(d)
+	}
 	return ids
 }
 
@@ -190,18 +193,30 @@ func (s *state) store(d stateData) {
 	if err == nil {
 		err = replaceFile(s.file, append(text, '\n'))
 	}
-	if err != nil {
+	if s.unsaved = err != nil; s.unsaved {
 		s.warn(err)
 	}
 }
 
 // replaceFile writes a file so that after a crash it has its old content or the new one.
-func replaceFile(path string, content []byte) (err error) {
+func replaceFile(path string, content []byte) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	f, err := os.Create(path + ".new") // one that a crash has left is replaced
+	aside := path + ".new" // one that a crash has left is replaced
+	if err := writeDurably(aside, content); err != nil {
+		return err
+	}
+	if err := os.Rename(aside, path); err != nil {
+		return errors.Join(err, os.Remove(aside))
+	}
+	return syncDir(dir)
+}
+
+// writeDurably writes a file whose name is not durable yet.
+func writeDurably(path string, content []byte) error {
+	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}
@@ -209,14 +224,10 @@ func replaceFile(path string, content []byte) (err error) {
 	if err == nil {
 		err = f.Sync()
 	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, os.Remove(path))
 	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return syncDir(dir)
+	return nil
 }
 
 // syncDir makes a renamed file durable.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -56,17 +55,29 @@ func Commands() []*cobra.Command {
 			func(ctx context.Context, c *control.Client, _ []string) (control.Plan, error) {
 				return c.Reload(ctx)
 			}, reloaded),
-		disconnectCommand(), namespaceCommand(),
+		disconnectCommand(), subsystemCommand(), namespaceCommand(), hostCommand(),
 		manCommand(),
 	}
 }
 
 // options are the flags that all commands have.
-type options struct{ socket, output string }
+type options struct {
+	socket, output string
+	address        string
+	files          control.Certificates
+}
 
 func (o *options) add(c *cobra.Command) {
 	c.Flags().StringVar(&o.socket, "socket", "",
 		"control socket of the target (default: control.socket of an unchanged configuration)")
+	c.Flags().StringVar(&o.address, "address", "",
+		"HOST:PORT of a target elsewhere (its control.listen), instead of a socket")
+	c.Flags().StringVar(&o.files.Certificate, "certificate", "", "with --address: "+
+		"PEM file with the certificate of this client")
+	c.Flags().StringVar(&o.files.Key, "key", "", "with --address: PEM file with its private key")
+	c.Flags().StringVar(&o.files.CA, "ca", "", "with --address: PEM file with the CA of the target")
+	c.MarkFlagsRequiredTogether("address", "certificate", "key", "ca")
+	c.MarkFlagsMutuallyExclusive("address", "socket")
 	o.addOutput(c)
 }
 
@@ -90,6 +101,9 @@ func (o *options) check() error {
 func (o *options) client() (*control.Client, error) {
 	if err := o.check(); err != nil {
 		return nil, err
+	}
+	if o.address != "" {
+		return control.NewTLSClient(o.address, o.files)
 	}
 	if o.socket == "" {
 		o.socket = control.ClientSocket()
@@ -189,8 +203,10 @@ func namespaceCommand() *cobra.Command {
 	pause.Long = "Make the commands for a namespace wait, for instance while its storage is " +
 		"copied: it has nothing to do when this command returns. What waits longer than " +
 		"io_timeout is given up, and hosts try it again."
-	cmd := &cobra.Command{Use: "namespace", Short: "Pause and resume a namespace"}
-	cmd.AddCommand(pause, namespaceChange("resume", "End a pause", (*control.Client).Resume))
+	cmd := &cobra.Command{Use: "namespace", Short: "Create, delete, pause and resume a namespace"}
+	cmd.AddCommand(pause, namespaceChange("resume", "End a pause", (*control.Client).Resume),
+		createCommand("create SUBSYSTEM_NQN NSID", "Create or change a namespace", 2),
+		deleteCommand("delete SUBSYSTEM_NQN NSID", "Delete a namespace", 2))
 	return cmd
 }
 
@@ -199,11 +215,11 @@ func namespaceChange(verb, short string,
 ) *cobra.Command {
 	return command(verb+" SUBSYSTEM_NQN NSID", short, cobra.ExactArgs(2),
 		func(ctx context.Context, c *control.Client, args []string) (control.Namespace, error) {
-			nsid, err := strconv.ParseUint(args[1], 10, 32)
+			nsid, err := parseNSID(args[1])
 			if err != nil {
-				return control.Namespace{}, fmt.Errorf("NSID is a number, not %q", args[1])
+				return control.Namespace{}, err
 			}
-			return do(c, ctx, control.NamespaceID{Subsystem: args[0], NSID: uint32(nsid)})
+			return do(c, ctx, control.NamespaceID{Subsystem: args[0], NSID: nsid})
 		},
 		func(t *table, n control.Namespace) {
 			t.line(fmt.Sprintf("namespace %d of %s is %s", n.NSID, n.Subsystem, n.State))

@@ -226,6 +226,20 @@ type NamespaceID struct {
 	NSID uint32 `json:"nsid"`
 }
 
+// Keys are those of a subsystem or a namespace in the configuration file, less its name.
+type Keys map[string]any
+
+// Object is what a request creates or deletes: a host that may connect to a subsystem, a namespace,
+// or, without both, a subsystem. It stands in the path of the request.
+type Object struct {
+	// Subsystem is the NQN of the subsystem.
+	Subsystem string `json:"subsystem"`
+	// NSID is that of a namespace of it.
+	NSID uint32 `json:"nsid,omitempty"`
+	// Host is the NQN of a host.
+	Host string `json:"host,omitempty"`
+}
+
 // Problem is an error (RFC 9457).
 type Problem struct {
 	// Title is the meaning of Status.

@@ -10,14 +10,15 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"syscall"
 )
 
 // Client asks a target.
 type Client struct {
-	socket string
-	http   http.Client
+	at, base string
+	http     http.Client
 }
 
 // NewClient makes a client of the target at a socket. It connects when it is used.
@@ -25,7 +26,20 @@ func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}
-	return &Client{socket, http.Client{Transport: &http.Transport{DialContext: dial}}}
+	return &Client{socket, "http://target", http.Client{
+		Transport: &http.Transport{DialContext: dial},
+	}}
+}
+
+// NewTLSClient makes a client of the target at an address, HOST:PORT. It connects when it is used.
+func NewTLSClient(address string, c Certificates) (*Client, error) {
+	config, err := c.Client()
+	if err != nil {
+		return nil, err
+	}
+	return &Client{address, "https://" + address, http.Client{
+		Transport: &http.Transport{TLSClientConfig: config, TLSHandshakeTimeout: handshakeTimeout},
+	}}, nil
 }
 
 // Close closes the connections that are idle.
@@ -74,6 +88,38 @@ func (c *Client) Plan(ctx context.Context) (Plan, error) {
 // Reload applies the configuration file and returns what was changed.
 func (c *Client) Reload(ctx context.Context) (Plan, error) {
 	return call[Plan](ctx, c, "POST /v1/reload", nil)
+}
+
+// Put creates or changes an object; keys is a JSON object, or empty.
+func (c *Client) Put(ctx context.Context, o Object, keys json.RawMessage) (Plan, error) {
+	if len(keys) == 0 {
+		keys = json.RawMessage("{}")
+	}
+	return call[Plan](ctx, c, "PUT "+o.path(), keys)
+}
+
+// Create is Put of the namespace of a subsystem that has the uuid among keys; it may choose an
+// NSID.
+func (c *Client) Create(ctx context.Context, nqn string, keys json.RawMessage,
+) (NamespaceID, error) {
+	return call[NamespaceID](ctx, c, "POST "+Object{Subsystem: nqn}.path()+"/namespaces", keys)
+}
+
+// Delete deletes an object; recursive: with all that is in it.
+func (c *Client) Delete(ctx context.Context, o Object, recursive bool) (Plan, error) {
+	return call[Plan](ctx, c, fmt.Sprintf("DELETE %s?recursive=%t", o.path(), recursive), nil)
+}
+
+// path is that of requests for the object.
+func (o Object) path() string {
+	path := "/v1/subsystems/" + url.PathEscape(o.Subsystem)
+	switch {
+	case o.Host != "":
+		path += "/hosts/" + url.PathEscape(o.Host)
+	case o.NSID != 0:
+		path += fmt.Sprintf("/namespaces/%d", o.NSID)
+	}
+	return path
 }
 
 // Disconnect ends the associations of a host.
@@ -141,7 +187,7 @@ func (c *Client) do(ctx context.Context, operation string, v any) (io.ReadCloser
 		}
 		body = bytes.NewReader(b)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://target"+path, body)
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
 	if err != nil {
 		return nil, err
 	}
@@ -165,10 +211,10 @@ func (c *Client) explain(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("no target listens at %s. It does not run, or listens at another "+
-			"socket: use --socket", c.socket)
+			"socket: use --socket, or --address", c.at)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("the target at %s is not for this user. Use root, or set control.group "+
-			"and control.mode", c.socket)
+			"and control.mode", c.at)
 	}
-	return fmt.Errorf("the target at %s does not answer: %w", c.socket, err)
+	return fmt.Errorf("the target at %s does not answer: %w", c.at, err)
 }

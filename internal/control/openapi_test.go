@@ -41,6 +41,10 @@ func schemas(t *testing.T) object {
 			continue
 		}
 		spec := g.Specs[0].(*ast.TypeSpec)
+		if _, ok := spec.Type.(*ast.MapType); ok {
+			all[spec.Name.Name] = object{"type": "object", "description": comment(g.Doc)}
+			continue
+		}
 		properties, required := object{}, []string{}
 		for _, field := range spec.Type.(*ast.StructType).Fields.List {
 			tag := reflect.StructTag(strings.Trim(field.Tag.Value, "`")).Get("json")
@@ -111,6 +115,43 @@ var eventParameters = []object{
 	},
 }
 
+// operationID is the path, less what stands for names, and the method if that is not obvious.
+func operationID(method, path string) string {
+	var words []string
+	for part := range strings.SplitSeq(strings.TrimPrefix(path, "/v1/"), "/") {
+		if !strings.HasPrefix(part, "{") {
+			words = append(words, part)
+		}
+	}
+	if method != http.MethodGet && strings.Contains(path, "{") {
+		words = append(words, strings.ToLower(method))
+	}
+	return strings.Join(words, "_")
+}
+
+// pathParameters are those of an operation on an object.
+func pathParameters(method, path string) (list []object) {
+	for _, p := range []struct{ name, kind, text string }{
+		{"nqn", "string", "The NQN of the subsystem."},
+		{"nsid", "integer", "The ID of the namespace."},
+		{"host", "string", "The NQN of the host."},
+	} {
+		if strings.Contains(path, "{"+p.name+"}") {
+			list = append(list, object{
+				"name": p.name, "in": "path", "required": true, "description": p.text,
+				"schema": object{"type": p.kind},
+			})
+		}
+	}
+	if method == http.MethodDelete && len(list) == 1 {
+		list = append(list, object{
+			"name": "recursive", "in": "query", "schema": object{"type": "boolean"},
+			"description": "With all namespaces and hosts that were created in it.",
+		})
+	}
+	return list
+}
+
 // document describes the operations of the server.
 func document(t *testing.T) []byte {
 	t.Helper()
@@ -123,7 +164,7 @@ func document(t *testing.T) []byte {
 		answer := object{
 			"description": "What was asked for", "content": content("application/json", r.answer),
 		}
-		id := strings.ReplaceAll(strings.TrimPrefix(path, "/v1/"), "/", "_")
+		id := operationID(method, path)
 		op := object{
 			"summary": r.summary, "operationId": id, "responses": object{
 				"200": answer,
@@ -133,21 +174,28 @@ func document(t *testing.T) []byte {
 			},
 		}
 		if r.body != nil {
+			_, optional := r.body.(Keys)
 			op["requestBody"] = object{
-				"required": true, "content": content("application/json", r.body),
+				"required": !optional, "content": content("application/json", r.body),
 			}
 		}
 		if id == "events" {
 			op["parameters"] = eventParameters
 			answer["content"].(object)[eventsType] = object{"schema": object{"type": "string"}}
 		}
-		paths[path] = object{strings.ToLower(method): op}
+		if parameters := pathParameters(method, path); len(parameters) > 0 {
+			op["parameters"] = parameters
+		}
+		if paths[path] == nil {
+			paths[path] = object{}
+		}
+		paths[path].(object)[strings.ToLower(method)] = op
 	}
 	b, err := json.MarshalIndent(object{
 		"openapi": "3.1.0",
 		"info": object{
 			"title": "nvmf-target", "version": "1",
-			"description": "The control interface of a target, on its unix socket.",
+			"description": "The control interface of a target.",
 		},
 		"paths": paths, "components": object{"schemas": schemas(t)},
 	}, "", " ")
@@ -200,8 +248,11 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	for _, r := range s.routes() {
 		operations = append(operations, r.pattern)
 	}
-	for _, op := range operations {
-		method, path, _ := strings.Cut(op, " ")
+	named := strings.NewReplacer("{nqn}", "nqn.2026-11.io.nvmf-target:a%2Fb", "{nsid}", "7",
+		"{host}", "nqn.2014-08.org.nvmexpress:uuid:1")
+	for _, op := range append(operations, "PUT /v1/subsystems/a/namespaces/x",
+		"DELETE /v1/subsystems/a?recursive=maybe", "DELETE /v1/subsystems/a?recursive=true") {
+		method, path, _ := strings.Cut(named.Replace(op), " ")
 		for _, body := range []string{`{"host": "h"}`, `{"host": 7}`} {
 			validate(t, c, router, method, path, body)
 		}

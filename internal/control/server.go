@@ -1,17 +1,16 @@
-// Package control is the control interface: HTTP and JSON over a unix socket, by which operators
-// and programs ask a running target and tell it to reload its configuration. It has the server, the
-// client, and what both say to each other. What clients may hold is bounded: none of them, however
-// slow, silent or talkative, harms the target or keeps others away for long.
+// Package control is the control interface: HTTP and JSON over a unix socket or TLS, by which
+// operators and programs ask a running target, tell it to reload its configuration, and create
+// and delete parts of that. It has the server, the client, and what both say to each other.  What
+// clients may hold is bounded: none of them, however slow, silent or talkative, harms the target
+// or keeps others away for long.
 package control
 
 import (
-	"bytes"
 	"context"
+	"crypto/tls"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"math"
@@ -19,8 +18,8 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,12 +29,14 @@ import (
 
 // Config is where the interface is served.
 type Config struct {
-	// Socket is the path of the unix socket. Its directory is made if it is missing.
+	// Socket is the path of the unix socket, "" for none. Its directory is made if it is missing.
 	Socket string
 	// Mode is that of the socket, 0600 if zero.
 	Mode fs.FileMode
 	// Group is the name or the number of the group that owns the socket; "" leaves it.
 	Group string
+	// TLS is the interface on TCP.
+	TLS TLS
 }
 
 // Source is what the interface serves. Several goroutines may call its functions at once. Those
@@ -54,6 +55,14 @@ type Source struct {
 	// Plan returns what Reload would change, Reload what it has changed. Their context ends with
 	// the server, not with the client.
 	Plan, Reload func(context.Context) (Plan, error)
+	// Put creates or changes an object that requests manage; body is what they say of it. Delete
+	// deletes one; recursive: with all that is in it. They return what was changed, once it is
+	// durable.
+	Put    func(o Object, body []byte) (Plan, error)
+	Delete func(o Object, recursive bool) (Plan, error)
+	// Create is Put of the namespace of a subsystem that has the uuid in body; it may choose an
+	// NSID.
+	Create func(subsystem string, body []byte) (NamespaceID, error)
 	// Disconnect returns how many associations of the host it has ended; subsystem "" is all.
 	Disconnect func(host, subsystem string) int
 	// Pause makes the commands for a namespace wait, or ends that.
@@ -62,10 +71,12 @@ type Source struct {
 
 // The limits for clients: more is cut off, refused, or waits.
 const (
-	maxConnections = 16
+	maxConnections = 24
 	maxFollowers   = 8 // connections that wait for events
 	// connections that wait for a plan or a reload, also of clients that are gone
-	maxChanging  = 4
+	maxChanging = 4
+	// the same of requests that create or delete objects, which are carried out one by one
+	maxWriting   = 8
 	headerBytes  = 8 << 10
 	bodyBytes    = 64 << 10
 	readTimeout  = 5 * time.Second  // for a request
@@ -83,7 +94,11 @@ type Server struct {
 	http      http.Server
 	followers chan struct{}
 	changing  chan struct{}
-	done      chan struct{} // closed when the listener is
+	writing   chan struct{}
+	serving   sync.WaitGroup // the listeners
+	tcp       net.Addr
+	files     Certificates
+	tls       atomic.Pointer[tls.Config]
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -97,68 +112,125 @@ func Listen(c Config, src Source, log *slog.Logger) (*Server, error) {
 	if c.Mode == 0 {
 		c.Mode = privateMode
 	}
-	l, err := listen(c)
-	if err != nil {
-		return nil, err
-	}
 	s := &Server{
 		src: src, log: log, socket: c.Socket, followers: make(chan struct{}, maxFollowers),
-		changing: make(chan struct{}, maxChanging), done: make(chan struct{}),
-	}
-	if s.file, err = os.Lstat(c.Socket); err != nil {
-		return nil, errors.Join(err, l.Close())
+		changing: make(chan struct{}, maxChanging), writing: make(chan struct{}, maxWriting),
+		files: c.TLS.Certificates,
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.http = http.Server{
 		Handler: s.handler(), ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), ConnContext: withCredentials,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), ConnContext: withClient,
 	}
-	go func() {
-		defer close(s.done)
-		if err := s.http.Serve(netlimit.New(l, maxConnections)); !errors.Is(err,
-			http.ErrServerClosed) {
-			log.Error("the control interface is no longer served", "err", err)
-		}
-	}()
+	listeners, err := s.listen(c)
+	if err != nil {
+		s.cancel()
+		return nil, err
+	}
+	for _, l := range listeners {
+		s.serving.Go(func() {
+			if err := s.http.Serve(netlimit.New(l, maxConnections)); !errors.Is(err,
+				http.ErrServerClosed) {
+				log.Error("the control interface is no longer served", "err", err)
+			}
+		})
+	}
 	return s, nil
+}
+
+// listen opens the listeners.
+func (s *Server) listen(c Config) (list []net.Listener, err error) {
+	if c.TLS.Listen.IsValid() {
+		if err := s.Renew(); err != nil {
+			return nil, err
+		}
+		l, err := new(net.ListenConfig).Listen(s.ctx, "tcp", c.TLS.Listen.String())
+		if err != nil {
+			return nil, err
+		}
+		s.tcp = l.Addr()
+		list = append(list, newTLSListener(l, s.tls.Load, c.TLS.Refused))
+	}
+	if c.Socket == "" {
+		return list, nil
+	}
+	l, err := listen(c)
+	if err == nil {
+		if s.file, err = os.Lstat(c.Socket); err == nil {
+			return append(list, l), nil
+		}
+		err = errors.Join(err, l.Close())
+	}
+	for _, l := range list {
+		err = errors.Join(err, l.Close())
+	}
+	return nil, err
+}
+
+// Addr is where the interface is served on TCP; nil: nowhere.
+func (s *Server) Addr() net.Addr { return s.tcp }
+
+// Renew reads the certificates anew, for connections that follow. After an error, which is
+// a *FileError, the previous ones stay.
+func (s *Server) Renew() error {
+	if s.files == (Certificates{}) {
+		return nil
+	}
+	c, err := s.files.Server()
+	if err == nil {
+		s.tls.Store(c)
+	}
+	return err
 }
 
 // Close closes all connections and removes the socket. Nothing uses the Source when it returns.
 func (s *Server) Close() error {
 	s.cancel()
-	if now, err := os.Lstat(s.socket); err == nil && os.SameFile(now, s.file) {
+	if now, err := os.Lstat(s.socket); err == nil && s.file != nil && os.SameFile(now, s.file) {
 		_ = os.Remove(s.socket)
 	}
 	err := s.http.Close()
-	<-s.done
+	s.serving.Wait()
 	s.requests.Lock()
 	defer s.requests.Unlock()
 	s.closed = true
 	return err
 }
 
-type credentialsKey struct{}
+type clientKey struct{}
 
-func withCredentials(ctx context.Context, c net.Conn) context.Context {
+// withClient notes who a client is, as log lines say it.
+func withClient(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, clientKey{}, client(c))
+}
+
+func client(c net.Conn) []any {
+	if n, ok := c.(interface{ NetConn() net.Conn }); ok {
+		if t, ok := n.NetConn().(*tls.Conn); ok {
+			subject := t.ConnectionState().PeerCertificates[0].Subject.String()
+			subject = subject[:min(len(subject), 256)]
+			return []any{"remote", c.RemoteAddr(), "certificate", subject}
+		}
+	}
 	cred, err := credentials(c)
 	if err != nil {
 		cred = &unix.Ucred{Pid: -1, Uid: math.MaxUint32}
 	}
-	return context.WithValue(ctx, credentialsKey{}, cred)
+	return []any{"uid", cred.Uid, "pid", cred.Pid}
 }
 
 // route is one operation. openapi.json describes it.
 type route struct {
 	pattern, summary string
-	// body and answer are of the types that are sent; nil is nothing.
+	// body and answer are of the types that are sent; nil is nothing, Keys any of them.
 	body, answer any
 	handle       func(r *http.Request) (any, error)
 }
 
 func (s *Server) routes() []route {
 	src := s.src
-	return []route{
+	return append(s.objectRoutes(), []route{
 		{"GET /v1/status", "The target as a whole", nil, Status{}, now(src.Status)},
 		{
 			"GET /v1/listeners", "The addresses where hosts connect", nil,
@@ -206,7 +278,7 @@ func (s *Server) routes() []route {
 			Namespace{},
 			s.pause(false),
 		},
-	}
+	}...)
 }
 
 func now[T any](get func() T) func(*http.Request) (any, error) {
@@ -241,9 +313,7 @@ func (s *Server) changes(get func(context.Context) (Plan, error)) func(*http.Req
 				"too many clients wait for a plan or a reload",
 				"Try again when the reload has ended.")
 		}
-		p, err := get(s.ctx)
-		p.Changes = append([]Change{}, p.Changes...)
-		return p, err
+		return listed(get(s.ctx))
 	}
 }
 
@@ -256,7 +326,7 @@ func (s *Server) handler() http.Handler {
 		mux.HandleFunc(op.pattern, func(w http.ResponseWriter, r *http.Request) {
 			v, err := op.handle(r)
 			if r.Method != http.MethodGet {
-				s.logWrite(r, op.pattern, err)
+				s.logWrite(r, err)
 			}
 			answer(w, v, err)
 		})
@@ -283,71 +353,14 @@ func (s *Server) handler() http.Handler {
 }
 
 // logWrite says who changed something, or tried to.
-func (s *Server) logWrite(r *http.Request, operation string, err error) {
-	cred := r.Context().Value(credentialsKey{}).(*unix.Ucred)
-	args := []any{"request", operation, "uid", cred.Uid, "pid", cred.Pid}
+func (s *Server) logWrite(r *http.Request, err error) {
+	operation := r.Method + " " + r.URL.Path
+	args := append([]any{"request", operation}, r.Context().Value(clientKey{}).([]any)...)
 	if err != nil {
 		s.log.Warn("control request failed", append(args, "err", err)...)
 		return
 	}
 	s.log.Info("control request", args...)
-}
-
-// statusWriter is a response of which only the header and the status are of use.
-type statusWriter struct {
-	header http.Header
-	status int
-}
-
-func (s *statusWriter) Header() http.Header         { return s.header }
-func (s *statusWriter) Write(b []byte) (int, error) { return len(b), nil }
-func (s *statusWriter) WriteHeader(status int)      { s.status = status }
-
-// answer sends v, or a problem.
-func answer(w http.ResponseWriter, v any, err error) {
-	status, mediaType := http.StatusOK, "application/json"
-	if err != nil {
-		p, ok := errors.AsType[*Problem](err)
-		if !ok {
-			p = NewProblem(http.StatusInternalServerError, err.Error(), "")
-		}
-		v, status, mediaType = p, p.Status, problemType
-	}
-	body, err := encode(v)
-	if err != nil {
-		panic(err) // ends in net/http, which closes the connection
-	}
-	write(w, status, mediaType, body)
-}
-
-// write sends a response within writeTimeout from now, whatever time its making took.
-func write(w http.ResponseWriter, status int, mediaType string, body []byte) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
-	w.Header().Set("Content-Type", mediaType)
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	_, _ = w.Write(body)
-}
-
-// read decodes the body of a request.
-func read(r *http.Request, v any) error {
-	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, bodyBytes))
-	if err != nil {
-		return NewProblem(http.StatusRequestEntityTooLarge, "the body cannot be read: "+err.Error(),
-			fmt.Sprintf("At most %d bytes, within %v.", bodyBytes, readTimeout))
-	}
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	if err = d.Decode(v); err == nil && d.More() {
-		err = errors.New("more than one value")
-	}
-	if err != nil {
-		p := NewProblem(http.StatusBadRequest, "the body is not what is expected: "+err.Error(),
-			"GET /v1/openapi.json describes it.")
-		p.Place = fmt.Sprintf("byte %d of the body", d.InputOffset())
-		return p
-	}
-	return nil
 }
 
 func (s *Server) disconnect(r *http.Request) (any, error) {

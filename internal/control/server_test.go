@@ -98,6 +98,9 @@ func testSource(f *feed) Source {
 		Events:     f.events,
 		Plan:       func(context.Context) (Plan, error) { return filled[Plan](), nil },
 		Reload:     func(context.Context) (Plan, error) { return Plan{}, nil },
+		Put:        func(Object, []byte) (Plan, error) { return filled[Plan](), nil },
+		Create:     func(string, []byte) (NamespaceID, error) { return filled[NamespaceID](), nil },
+		Delete:     func(Object, bool) (Plan, error) { return Plan{}, nil },
 		Disconnect: func(host, _ string) int { return len(host) },
 		Pause:      func(NamespaceID, bool) error { return nil },
 	}

@@ -1,0 +1,98 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	// fileSuffix makes the name of the key that names a file with the value.
+	fileSuffix = "_file"
+	// maxValueFile is the largest such file in bytes.
+	maxValueFile = 4 << 10
+)
+
+// OrFile returns the key with File set.
+func (k Key) OrFile() Key {
+	k.File = true
+	return k
+}
+
+// fileKey returns the index of the key whose value the key called name takes from a file, or -1.
+func fileKey(keys []Key, name string) int {
+	base, ok := strings.CutSuffix(name, fileSuffix)
+	for i, k := range keys {
+		if ok && k.File && k.Name == base {
+			return i
+		}
+	}
+	return -1
+}
+
+// fromFile returns the content of the file that n names, less the end of its last line, in place of
+// n. What is wrong is reported at path.
+func (d *decoder) fromFile(n *yaml.Node, path string) *yaml.Node {
+	d.places[path] = d.placeOf(n)
+	name, what, hint := d.expand(resolved(n))
+	switch {
+	case what != "":
+	case resolved(n).Tag != "!!str" || name == "":
+		what, hint = "must be the path of a file, not "+kindName(resolved(n)), "Write its path."
+	default:
+		var text []byte
+		var err error
+		if text, err = readRegular(d.beside(n, name), maxValueFile); err != nil {
+			what, hint = err.Error(), "Correct the path, or the file."
+		} else if len(text) > maxValueFile {
+			what = fmt.Sprintf("%s is larger than %v", shown(name), Size(maxValueFile))
+			hint = "Is it the right file?"
+		}
+		value := strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r")
+		out := &yaml.Node{
+			Kind: yaml.ScalarNode, Tag: "!!str", Value: quoteVariables(value), Line: n.Line,
+			Column: n.Column,
+		}
+		d.files[out] = d.files[n]
+		n = out
+	}
+	if what != "" {
+		d.add(path, what, hint)
+	}
+	return n
+}
+
+// beside returns the path of a file that the value n names: it begins at the directory of the file
+// that n is in.
+func (d *decoder) beside(n *yaml.Node, name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	file := cmp.Or(d.files[n], d.file)
+	if text, err := strconv.Unquote(file); err == nil {
+		file = text // see shown
+	}
+	return filepath.Join(filepath.Dir(file), name)
+}
+
+// nameFromFile replaces the key nqn_file of an entry of subsystems, so that entries can be
+// compared.
+func (d *decoder) nameFromFile(entry *yaml.Node) {
+	const name = "nqn"
+	at := slot(entry, name+fileSuffix)
+	if at == nil || slot(entry, name) != nil {
+		return
+	}
+	for i := 0; i+1 < len(entry.Content); i += 2 {
+		if &entry.Content[i+1] == at {
+			key := *entry.Content[i]
+			key.Value = name
+			d.files[&key] = d.files[entry.Content[i]]
+			*at, entry.Content[i] = d.fromFile(*at, name), &key
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestManagedNames: files of different objects have different names, which are safe.
+func TestManagedNames(t *testing.T) {
+	seen := map[string]Managed{}
+	long := "nqn.2026-11.io.nvmf-target:" + strings.Repeat("é", 90)
+	for _, nqn := range []string{
+		"nqn.2026-11.a:b", "nqn.2026-11.a:b/c", "nqn.2026-11.a:b%2Fc", "..", ".", "../../etc/x",
+		long, long + "1", long[:len(long)-2], fileName(long), "subsystem", "host-a",
+	} {
+		for _, m := range []Managed{
+			{NQN: nqn},
+			{NQN: nqn, NSID: 1},
+			{NQN: nqn, NSID: 11},
+			{NQN: nqn, Host: "1"},
+			{NQN: nqn, Host: long},
+			{NQN: nqn, Host: long + "1"},
+			{NQN: nqn, Host: "../x"},
+		} {
+			file := m.File("/managed")
+			if other, ok := seen[file]; ok {
+				t.Errorf("%v and %v have %s", m, other, file)
+			}
+			seen[file] = m
+			parts := strings.Split(file, "/")
+			if len(parts) != 4 || len(parts[2]) > 200 || len(parts[3]) > 200 ||
+				strings.HasPrefix(parts[2], ".") || strings.HasPrefix(parts[3], ".") {
+				t.Errorf("%v: %s", m, file)
+			}
+		}
+	}
+}
+
+// TestManagedContent: what is not a JSON object is refused, and everything else is literal.
+func TestManagedContent(t *testing.T) {
+	m := Managed{NQN: "nqn.2026-11.a:${B}", NSID: 3}
+	for body, text := range map[string]string{
+		`{`: "not valid JSON", `{} {}`: "not valid JSON", `{"a": &b 1}`: "not valid JSON",
+		`null`: "must be a JSON object", `7`: "must be a JSON object", `{"nsid":4}`: "nsid: 4 here",
+		strings.Repeat("[", 100_000): "not valid JSON",
+		`{"of":{"x_file":"a"}}`:      "cannot name a file",
+	} {
+		if _, err := m.Content([]byte(body)); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%.40s: %v", body, err)
+		}
+	}
+	got, err := m.Content([]byte(`{"nsid":3,"a":"${C}\n- d","<<":{"e":[1,"2"]},"*f":null}`))
+	const want = `subsystems:
+    - nqn: nqn.2026-11.a:$${B}
+      namespaces:
+        - nsid: 3
+          a: "$${C}\n- d"
+          <<:
+            e:
+                - 1
+                - "2"
+          '*f': null
+`
+	if string(got) != want || err != nil {
+		t.Errorf("%s%v", got, err)
+	}
+}
+
+// TestManagedTouches: a request for an object may make changes of it, and no others.
+func TestManagedTouches(t *testing.T) {
+	const nqn = "nqn.2026-11.a:b"
+	sub, ns := Object{Kind: KindSubsystem, NQN: nqn}, Object{Kind: KindNamespace, NQN: nqn, NSID: 1}
+	entry := func(key, host string, restart bool) []KeyChange {
+		return []KeyChange{{Key: key, New: host, Entry: true, Restart: restart}}
+	}
+	for _, test := range []struct {
+		Managed
+		Change
+		want bool
+	}{
+		{Managed{NQN: nqn}, Change{Op: Add, Object: sub}, true},
+		{Managed{NQN: nqn}, Change{Op: Modify, Object: sub, Keys: entry("model", "", false)}, true},
+		{Managed{NQN: nqn}, Change{Op: Remove, Object: ns}, true},
+		{Managed{NQN: nqn}, Change{Op: Modify, Object: ns, Keys: entry("path", "", false)}, false},
+		{Managed{NQN: nqn + "b"}, Change{Op: Remove, Object: ns}, false},
+		{Managed{NQN: nqn}, Change{Op: Add, Object: Object{Kind: KindListener}}, false},
+		{Managed{NQN: nqn, NSID: 1}, Change{Op: Add, Object: ns}, true},
+		{Managed{NQN: nqn, NSID: 2}, Change{Op: Add, Object: ns}, false},
+		{Managed{NQN: nqn, NSID: 2}, Change{Op: Modify, Object: sub}, true}, // of nothing
+		{
+			Managed{NQN: nqn, NSID: 1},
+			Change{Op: Modify, Object: sub, Keys: entry("model", "", false)},
+			false,
+		},
+		{
+			Managed{NQN: nqn, Host: "h"},
+			Change{Op: Modify, Object: sub, Keys: entry("hosts", "h", false)},
+			true,
+		},
+		{
+			Managed{NQN: nqn, Host: "h"},
+			Change{Op: Modify, Object: sub, Keys: entry("hosts", "g", false)},
+			false,
+		},
+		{
+			Managed{NQN: nqn, Host: "h"},
+			Change{Op: Modify, Object: sub, Keys: entry("model", "h", false)},
+			false,
+		},
+		{
+			Managed{NQN: nqn, Host: "h"},
+			Change{Op: Modify, Object: Object{Kind: KindFile}, Keys: entry("tcp", "", true)},
+			true,
+		},
+	} {
+		if got := test.Touches(test.Change); got != test.want {
+			t.Errorf("%+v touches %v: %t", test.Managed, test.Change, got)
+		}
+	}
+}

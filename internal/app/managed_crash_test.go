@@ -1,0 +1,169 @@
+package app
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+// TestManagedCrash ends an operation before each of its steps, as a crash does: what the directory
+// has then is the configuration before the operation or after it. If the step fails instead, all
+// is as before, on disk and in the target.
+func TestManagedCrash(t *testing.T) {
+	o := newOrchestrated(t)
+	sub, other := control.Object{Subsystem: volumeNQN}, control.Object{Subsystem: testNQN}
+	ns := control.Object{Subsystem: volumeNQN, NSID: 1}
+	volume := fmt.Sprintf(`{"backend":"file","path":%q}`, o.volume("a"))
+	put := func(obj control.Object, body string) func() error {
+		return func() error {
+			_, err := o.client.Put(t.Context(), obj, json.RawMessage(body))
+			return err
+		}
+	}
+	remove := func(obj control.Object, recursive bool) func() error {
+		return func() error {
+			_, err := o.client.Delete(t.Context(), obj, recursive)
+			return err
+		}
+	}
+	for i, op := range []func() error{
+		put(other, `{"allow_any_host":true}`), put(sub, `{"serial":"1"}`), put(sub, `{"serial":"2"}`),
+		put(ns, volume), put(control.Object{Subsystem: volumeNQN, Host: guestNQN}, ""),
+		put(ns, volume[:len(volume)-1]+`,"read_only":true}`),
+		remove(ns, false), put(ns, volume), remove(sub, true), remove(other, false),
+	} {
+		before, steps, seen := o.load(), []string(nil), []config.Settings(nil)
+		o.fail("rename", op, before)
+		o.onStep(func(name string) error {
+			steps, seen = append(steps, name), append(seen, o.load())
+			if name == "sync" {
+				return errors.New("no space left on device")
+			}
+			return nil
+		})
+		if err := op(); err == nil || !strings.Contains(err.Error(), "Repeat the request") {
+			t.Errorf("operation %d is not durable: %v", i, err)
+		}
+		after := o.load()
+		if len(config.Diff(before, after)) == 0 || len(steps) < 3 {
+			t.Fatalf("operation %d changes nothing, or has the steps %q", i, steps)
+		}
+		for j, found := range seen {
+			if len(config.Diff(before, found)) > 0 && len(config.Diff(after, found)) > 0 {
+				t.Errorf("operation %d, a crash before %s: neither old nor new", i, steps[j])
+			}
+		}
+		o.onStep(nil)
+		o.must(op())
+		if d := config.Diff(after, o.load()); len(d) > 0 {
+			t.Errorf("operation %d again: %v", i, d)
+		}
+		o.same()
+	}
+	for _, step := range []string{"mkdir", "write"} {
+		o.fail(step, put(sub, ""), o.load())
+	}
+}
+
+// fail lets a step of an operation fail.
+func (o *orchestrated) fail(step string, op func() error, before config.Settings) {
+	o.t.Helper()
+	o.onStep(func(name string) error {
+		if name == step {
+			return errors.New("no space left on device")
+		}
+		return nil
+	})
+	if err := op(); err == nil || !strings.Contains(err.Error(), "no space left") {
+		o.t.Errorf("%s fails: %v", step, err)
+	}
+	if d := config.Diff(before, o.load()); len(d) > 0 {
+		o.t.Errorf("%s fails: the directory has %v", step, d)
+	}
+	o.same()
+}
+
+func (o *orchestrated) onStep(fn func(string) error) {
+	o.server.applying.Lock()
+	defer o.server.applying.Unlock()
+	o.server.onFileStep = fn
+}
+
+// load is what a target that starts now would serve.
+func (o *orchestrated) load() config.Settings {
+	o.t.Helper()
+	c, err := loader(o.file)()
+	o.must(err)
+	return c.Settings()
+}
+
+// TestManagedKill kills a target while a client makes one request after another. What the directory
+// has then is what the client was told, or that and the request that was not answered.
+func TestManagedKill(t *testing.T) {
+	o := newOrchestrated(t)
+	o.stop()
+	volume := fmt.Sprintf(`{"backend":"file","path":%q}`, o.volume("a"))
+	ctx, sub := t.Context(), control.Object{Subsystem: volumeNQN}
+	answered := 0
+	request := func(n int) (err error) {
+		switch n % 3 {
+		case 1:
+			_, err = o.client.Put(ctx, sub, json.RawMessage(`{"allow_any_host":true}`))
+		case 2:
+			_, err = o.client.Put(ctx, control.Object{Subsystem: volumeNQN, NSID: 1},
+				json.RawMessage(volume))
+		case 0:
+			_, err = o.client.Delete(ctx, sub, true)
+		}
+		return err
+	}
+	for range 4 {
+		child := exec.CommandContext(ctx, os.Args[0])
+		child.Env = append(os.Environ(), serveFile+"="+o.file)
+		out, err := child.StdoutPipe()
+		o.must(err)
+		o.must(child.Start())
+		if _, err := out.Read(make([]byte, 1)); err != nil {
+			t.Fatalf("the target does not start: %v", err)
+		}
+		o.must(o.served())
+		kill := time.AfterFunc(time.Duration(rand.IntN(200))*time.Millisecond, func() {
+			_ = child.Process.Kill()
+		})
+		for request(answered+1) == nil {
+			answered++
+		}
+		kill.Stop()
+		_ = child.Process.Kill()
+		_ = child.Wait()
+		c, err := loader(o.file)()
+		o.must(err)
+		objects := len(c.Subsystems)
+		if objects > 0 {
+			objects += len(c.Subsystems[0].Namespaces)
+		}
+		if objects != answered%3 && objects != (answered+1)%3 {
+			t.Fatalf("%d objects after %d answers", objects, answered)
+		}
+		answered = objects // an equal state
+	}
+}
+
+// served waits until the control interface answers.
+func (o *orchestrated) served() error {
+	for end := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
+		_, err := o.client.Status(o.t.Context())
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}

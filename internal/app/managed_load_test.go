@@ -1,0 +1,199 @@
+package app
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+// TestManagedTogether: 50 clients, each of which creates a subsystem of its own, and all of which
+// create the same one.
+func TestManagedTogether(t *testing.T) {
+	o := newOrchestrated(t)
+	var wg sync.WaitGroup
+	for i := range 50 {
+		volume := fmt.Sprintf(`{"backend":"file","path":%q}`, o.volume(fmt.Sprint("v", i)))
+		wg.Go(func() {
+			c := control.NewClient(filepath.Join(filepath.Dir(o.file), "control.sock"))
+			defer c.Close()
+			own := fmt.Sprint("nqn.2026-11.io.nvmf-target:own", i)
+			for _, step := range []struct {
+				object control.Object
+				body   string
+			}{
+				{control.Object{Subsystem: volumeNQN}, `{"model":"same"}`},
+				{control.Object{Subsystem: own}, `{"allow_any_host":true}`},
+				{control.Object{Subsystem: own, NSID: 1}, volume},
+			} {
+				for {
+					_, err := c.Put(t.Context(), step.object, json.RawMessage(step.body))
+					p, ok := errors.AsType[*control.Problem](err)
+					if !ok || p.Status != 503 {
+						if err != nil {
+							t.Error(err)
+						}
+						break
+					}
+					time.Sleep(time.Millisecond)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if st, err := o.client.Status(t.Context()); err != nil || st.Subsystems != 51 ||
+		st.Namespaces != 50 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	o.same()
+}
+
+// TestManagedModel makes random operations and compares what is served with a model, now and then
+// after a restart. NVMF_MANAGED_OPERATIONS says how many.
+func TestManagedModel(t *testing.T) {
+	o := newOrchestrated(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	count := 200
+	if text := os.Getenv("NVMF_MANAGED_OPERATIONS"); text != "" {
+		_, err := fmt.Sscan(text, &count)
+		o.must(err)
+	}
+	var volumes []string
+	for i := range 6 {
+		volumes = append(volumes, o.volume(fmt.Sprint("v", i)))
+	}
+	model := map[control.Object]string{} // bodies
+	for range count {
+		obj := control.Object{Subsystem: fmt.Sprint("nqn.2026-11.io.nvmf-target:s", r.IntN(3))}
+		sub, body := obj, fmt.Sprintf(`{"serial":"%d"}`, r.IntN(2))
+		switch r.IntN(3) {
+		case 0:
+			obj.NSID = uint32(1 + r.IntN(3))
+			body = fmt.Sprintf(`{"backend":"file","path":%q}`, volumes[r.IntN(len(volumes))])
+		case 1:
+			obj.Host, body = fmt.Sprint("nqn.2026-11.io.nvmf-target:h", r.IntN(3)), `{}`
+		}
+		o.operate(r, model, obj, sub, body)
+		if r.IntN(100) == 0 {
+			o.stop()
+			o.start()
+		}
+		o.compare(model)
+	}
+	o.same()
+}
+
+// operate makes one operation, in the model and with the target, which must agree on its success.
+func (o *orchestrated) operate(r *rand.Rand, model map[control.Object]string,
+	obj, sub control.Object, body string,
+) {
+	o.t.Helper()
+	_, parent := model[sub]
+	inside := 0
+	used := false
+	for other, b := range model {
+		if other.Subsystem == sub.Subsystem && other != sub {
+			inside++
+		}
+		used = used || other != obj && obj.NSID != 0 && b == body
+	}
+	var err error
+	var possible bool
+	if r.IntN(3) > 0 {
+		possible = (obj == sub || parent) && !used
+		if possible {
+			model[obj] = body
+		}
+		_, err = o.client.Put(o.t.Context(), obj, json.RawMessage(body))
+	} else {
+		recursive := r.IntN(2) == 0
+		possible = obj != sub || !parent || recursive || inside == 0
+		for other := range model {
+			if possible && (other == obj || obj == sub && parent && recursive &&
+				other.Subsystem == sub.Subsystem) {
+				delete(model, other)
+			}
+		}
+		_, err = o.client.Delete(o.t.Context(), obj, recursive)
+	}
+	if (err == nil) != possible {
+		o.t.Fatalf("%v %s: %v, but possible: %t", obj, body, err, possible)
+	}
+}
+
+// compare compares what is served with the model.
+func (o *orchestrated) compare(model map[control.Object]string) {
+	o.t.Helper()
+	found := map[control.Object]string{}
+	subsystems, err := o.client.Subsystems(o.t.Context())
+	o.must(err)
+	for _, s := range subsystems {
+		found[control.Object{Subsystem: s.NQN}] = fmt.Sprintf(`{"serial":%q}`, s.Serial)
+		for _, h := range s.Hosts {
+			found[control.Object{Subsystem: s.NQN, Host: h}] = `{}`
+		}
+	}
+	namespaces, err := o.client.Namespaces(o.t.Context())
+	o.must(err)
+	for _, n := range namespaces {
+		found[control.Object{Subsystem: n.Subsystem, NSID: n.NSID}] = fmt.Sprintf(`{"backend":"file","path":%q}`, n.Path)
+	}
+	if fmt.Sprint(found) != fmt.Sprint(model) {
+		o.t.Fatalf("serves %v\nmodel  %v", found, model)
+	}
+}
+
+// BenchmarkManaged creates and deletes one namespace beside 4,000.
+func BenchmarkManaged(b *testing.B) {
+	dir := b.TempDir()
+	for i := range 4000 {
+		m := config.Managed{
+			NQN: fmt.Sprint("nqn.2026-11.io.nvmf-target:s", i/500), NSID: uint32(1 + i%500),
+		}
+		text, err := m.Content([]byte(`{"backend":"null","size":"1GiB"}`))
+		file := m.File(filepath.Join(dir, "managed"))
+		if err = errors.Join(err, os.MkdirAll(filepath.Dir(file), 0o700),
+			os.WriteFile(file, text, 0o600)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	file := filepath.Join(dir, "nvmf.yaml")
+	text := fmt.Sprintf("listeners: [%s]\nmanaged: %s/managed\n", anyPort, dir)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	load := loader(file)
+	began := time.Now()
+	c, err := load()
+	if err != nil {
+		b.Fatal(err)
+	}
+	loaded := time.Since(began)
+	s := NewServer(Options{Config: c, Load: load, Log: quiet(), Version: "test"})
+	defer func() { _ = s.Stop(b.Context()) }()
+	if err := s.Start(); err != nil {
+		b.Fatal(err)
+	}
+	started := time.Since(began) - loaded
+	m := config.Managed{NQN: "nqn.2026-11.io.nvmf-target:s0", NSID: 1000}
+	for b.Loop() {
+		if _, err := s.put(m, []byte(`{"backend":"null","size":"1GiB"}`)); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := s.remove(m, false); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(loaded.Seconds(), "s/load")
+	b.ReportMetric(started.Seconds(), "s/start")
+}

@@ -1,0 +1,379 @@
+package app
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+const (
+	volumeNQN = "nqn.2026-11.io.nvmf-target:volume/1 ${HOME}"
+	guestNQN  = "nqn.2014-08.org.nvmexpress:uuid:11111111-1111-1111-1111-111111111111"
+)
+
+// orchestrated is a target whose configuration file has a managed directory.
+type orchestrated struct {
+	t                      *testing.T
+	file, managed, volumes string
+	server                 *Server
+	client                 *control.Client
+}
+
+func newOrchestrated(t *testing.T) *orchestrated {
+	t.Helper()
+	dir := t.TempDir()
+	o := &orchestrated{
+		t: t, file: filepath.Join(dir, "nvmf.yaml"), managed: filepath.Join(dir, "managed"),
+		volumes: filepath.Join(dir, "volumes"),
+	}
+	o.must(os.Mkdir(o.volumes, 0o700))
+	o.write("")
+	o.start()
+	return o
+}
+
+// write writes the configuration file, with further keys.
+func (o *orchestrated) write(more string) {
+	o.t.Helper()
+	o.must(os.WriteFile(o.file, []byte(`
+listeners: [`+anyPort+`]
+reactors: {count: 1, memory: 8MiB}
+control: {socket: `+filepath.Dir(o.file)+`/control.sock}
+managed: `+o.managed+`
+managed_paths: [`+o.volumes+`]
+`+more), 0o600))
+}
+
+func (o *orchestrated) start() {
+	o.t.Helper()
+	load := loader(o.file)
+	c, err := load()
+	o.must(err)
+	o.server = newServer(o.t, Options{
+		Config: c, Load: load, StateFile: filepath.Join(filepath.Dir(o.file), "state"),
+	})
+	o.must(o.server.Start())
+	o.client = control.NewClient(filepath.Join(filepath.Dir(o.file), "control.sock"))
+	o.t.Cleanup(o.client.Close)
+}
+
+func (o *orchestrated) stop() {
+	o.t.Helper()
+	o.must(o.server.Stop(o.t.Context()))
+}
+
+func (o *orchestrated) must(err error) {
+	o.t.Helper()
+	if err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// put makes a PUT and returns the texts of the changes.
+func (o *orchestrated) put(obj control.Object, body string) []string {
+	o.t.Helper()
+	p, err := o.client.Put(o.t.Context(), obj, json.RawMessage(body))
+	o.must(err)
+	return texts(p)
+}
+
+func (o *orchestrated) delete(obj control.Object, recursive bool) []string {
+	o.t.Helper()
+	p, err := o.client.Delete(o.t.Context(), obj, recursive)
+	o.must(err)
+	return texts(p)
+}
+
+func texts(p control.Plan) (list []string) {
+	for _, c := range p.Changes {
+		list = append(list, c.Text)
+	}
+	return list
+}
+
+// volume makes a file that a namespace can use.
+func (o *orchestrated) volume(name string) string {
+	o.t.Helper()
+	path := filepath.Join(o.volumes, name)
+	o.must(os.WriteFile(path, make([]byte, 1<<20), 0o600))
+	return path
+}
+
+// settings are those of the running target and of one that would start now.
+func (o *orchestrated) same() {
+	o.t.Helper()
+	c, err := loader(o.file)()
+	o.must(err)
+	if d := config.Diff(o.server.settings, c.Settings()); len(d) > 0 {
+		o.t.Errorf("a restart would change %v", d)
+	}
+}
+
+func (o *orchestrated) connect(nqn string) error {
+	c, err := host.Connect(o.t.Context(), host.TCP{Addr: o.server.Addrs()[0].AddrPort},
+		host.Options{HostNQN: guestNQN, HostID: [16]byte{1}, SubNQN: nqn})
+	if err == nil {
+		c.Close()
+	}
+	return err
+}
+
+// TestManaged is the life of a volume, as a CSI driver goes through it, across a restart.
+func TestManaged(t *testing.T) {
+	o := newOrchestrated(t)
+	if info, err := os.Stat(o.managed); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory: %v, %v", info, err)
+	}
+	sub := control.Object{Subsystem: volumeNQN}
+	ns := control.Object{Subsystem: volumeNQN, NSID: 7}
+	guest := control.Object{Subsystem: volumeNQN, Host: guestNQN}
+	volume := fmt.Sprintf(`{"backend":"file","path":%q}`, o.volume("a"))
+	for i := range 2 { // the same again changes nothing
+		for _, step := range []struct {
+			object control.Object
+			body   string
+		}{{sub, `{"serial":"${HOME}"}`}, {ns, volume}, {guest, ""}} {
+			if c := o.put(step.object, step.body); len(c) != 1-i {
+				t.Errorf("%v: %q", step.object, c)
+			}
+			o.same()
+		}
+	}
+	o.must(o.connect(volumeNQN))
+	if list, err := o.client.Subsystems(t.Context()); err != nil || len(list) != 1 ||
+		list[0].Serial != "${HOME}" || list[0].Namespaces != 1 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	o.stop()
+	o.start()
+	o.must(o.connect(volumeNQN))
+	if c := o.put(ns, strings.Replace(volume, "{", `{"nsid":7,"read_only":true,`, 1)); len(c) != 1 ||
+		!strings.Contains(c[0], "read_only: false -> true") {
+		t.Errorf("a change: %q", c)
+	}
+	if c := o.delete(guest, false); len(c) != 1 {
+		t.Errorf("the host: %q", c)
+	}
+	if err := o.connect(volumeNQN); err == nil {
+		t.Error("the host may still connect")
+	}
+	if c := o.delete(sub, true); len(c) != 2 {
+		t.Errorf("subsystem and namespace: %q", c)
+	}
+	for _, again := range []control.Object{sub, ns, guest} {
+		if c := o.delete(again, false); len(c) != 0 {
+			t.Errorf("%v again: %q", again, c)
+		}
+	}
+	o.same()
+	if rest, err := os.ReadDir(o.managed); err != nil || len(rest) > 0 {
+		t.Errorf("what is left: %v, %v", rest, err)
+	}
+}
+
+// TestManagedCreate: a namespace gets a free NSID, and keeps it when the request is repeated.
+func TestManagedCreate(t *testing.T) {
+	o := newOrchestrated(t)
+	o.put(control.Object{Subsystem: testNQN}, `{"allow_any_host":true}`)
+	o.put(control.Object{Subsystem: testNQN, NSID: 2}, `{"backend":"ram","size":"1MiB"}`)
+	body := func(i int) json.RawMessage {
+		return json.RawMessage(fmt.Sprintf(`{"backend":"file","path":%q,`+
+			`"uuid":"11111111-1111-1111-1111-11111111111%d"}`, o.volume(fmt.Sprint(i)), i))
+	}
+	for _, step := range []struct{ i, nsid int }{{0, 1}, {1, 3}, {0, 1}, {2, 4}, {1, 3}} {
+		id, err := o.client.Create(t.Context(), testNQN, body(step.i))
+		if err != nil || int(id.NSID) != step.nsid || id.Subsystem != testNQN {
+			t.Errorf("%d: %v, %v, want %d", step.i, id, err, step.nsid)
+		}
+	}
+	for _, bad := range []string{`{"backend":"ram","size":"1MiB"}`, `{"uuid":"x"}`, `7`} {
+		_, err := o.client.Create(t.Context(), testNQN, json.RawMessage(bad))
+		if p, ok := errors.AsType[*control.Problem](err); !ok || p.Status != 422 {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	if st, err := o.client.Status(t.Context()); err != nil || st.Namespaces != 4 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	o.same()
+}
+
+// TestManagedRefusals: each says what is wrong and where, and nothing changes.
+func TestManagedRefusals(t *testing.T) {
+	o := newOrchestrated(t)
+	mainNQN, spare := testNQN, o.volume("spare")
+	o.write(`subsystems:
+  - nqn: ` + mainNQN + `
+    hosts: [` + guestNQN + `]
+    namespaces: [{nsid: 1, backend: ram, size: 1MiB}]
+`)
+	_, err := o.client.Reload(t.Context())
+	o.must(err)
+	outside := filepath.Join(filepath.Dir(o.volumes), "outside")
+	o.must(os.WriteFile(outside, make([]byte, 1<<20), 0o600))
+	o.must(os.Symlink(outside, filepath.Join(o.volumes, "link")))
+	o.must(os.Symlink(outside+"2", filepath.Join(o.volumes, "dangling")))
+	o.put(control.Object{Subsystem: volumeNQN}, "")
+	o.put(control.Object{Subsystem: volumeNQN, NSID: 1},
+		fmt.Sprintf(`{"backend":"file","path":%q}`, o.volume("used")))
+	path := func(p string) string { return fmt.Sprintf(`{"backend":"file","path":%q}`, p) }
+	ns := control.Object{Subsystem: volumeNQN, NSID: 2}
+	for _, test := range []struct {
+		object control.Object
+		body   string
+		status int
+		text   string
+	}{
+		{ns, `{"backend":"ram","sise":"1GiB"}`, 422, `request: sise: unknown key. Did you mean "size"?`},
+		{ns, `{"backend":"ram","size":"big"}`, 422, "request: size: "},
+		{ns, `{"backend":"ram"}`, 422, "request: size: is missing"},
+		{ns, `{"backend":"ram","size":"1MiB","nsid":3}`, 422, "3 here, but 2 in the path"},
+		{ns, `{"backend":"ram","size":"1MiB","size":"1MiB"}`, 422, "given twice"},
+		{ns, `[]`, 422, "must be a JSON object"},
+		{ns, `{"backend":"ram","size":"1MiB","uuid_file":"/etc/passwd"}`, 422, "cannot name a file"},
+		{ns, `{"backend":"ram","size":"${HOME}"}`, 422, `"${HOME}"`},
+		{ns, `{"backend":"delay","latency":"1ms","of":` + path(outside) + `}`, 403, "outside of"},
+		{ns, path(outside), 403, "outside of managed_paths"},
+		{ns, path(o.volumes + "/../outside"), 403, "outside of managed_paths"},
+		{ns, path(o.volumes + "/link"), 403, "outside of managed_paths"},
+		{ns, path(o.volumes + "/dangling"), 403, "outside of managed_paths"},
+		{ns, path(o.volumes + "x"), 403, "outside of managed_paths"},
+		{ns, path(o.volumes + "/used"), 422, "used already"},
+		{ns, path(spare)[:1] + `"size":"1TiB",` + path(spare)[1:], 422, "request: "},
+		{
+			control.Object{Subsystem: volumeNQN, NSID: 1 << 31},
+			`{"backend":"ram","size":"1MiB"}`, 422,
+			"request: nsid: ",
+		},
+		{control.Object{Subsystem: "x"}, ``, 422, "request: nqn: "},
+		{control.Object{Subsystem: "nqn.2026-11.a:b", NSID: 1}, path(spare), 404, "no subsystem"},
+		{control.Object{Subsystem: volumeNQN}, `{"hosts":[]}`, 422, "request: hosts: "},
+		{control.Object{Subsystem: volumeNQN}, `{"nqn":"x"}`, 422, "request: nqn: "},
+		{control.Object{Subsystem: volumeNQN, Host: "x"}, ``, 422, "request: hosts[0]: "},
+		{control.Object{Subsystem: volumeNQN, Host: guestNQN}, `{"a":1}`, 422, "unknown key"},
+		{control.Object{Subsystem: mainNQN}, ``, 409, "nvmf.yaml:8:"},
+		{control.Object{Subsystem: mainNQN, NSID: 1}, path(spare), 409, "nvmf.yaml:10:"},
+		{control.Object{Subsystem: mainNQN, Host: guestNQN}, ``, 409, "nvmf.yaml:9:"},
+	} {
+		files := o.files()
+		_, err := o.client.Put(t.Context(), test.object, json.RawMessage(test.body))
+		p, ok := errors.AsType[*control.Problem](err)
+		if !ok || p.Status != test.status || !strings.Contains(err.Error(), test.text) {
+			t.Errorf("%v %s: %+v", test.object, test.body, err)
+		}
+		if now := o.files(); !slices.Equal(now, files) {
+			t.Errorf("%v %s: the directory has %q, had %q", test.object, test.body, now, files)
+		}
+		o.same()
+	}
+	for object, text := range map[control.Object]string{
+		{Subsystem: volumeNQN}:               "?recursive=true",
+		{Subsystem: mainNQN}:                 "nvmf.yaml:8:",
+		{Subsystem: mainNQN, NSID: 1}:        "nvmf.yaml:10:",
+		{Subsystem: mainNQN, Host: guestNQN}: "nvmf.yaml:9:",
+	} {
+		if _, err := o.client.Delete(t.Context(), object, false); err == nil ||
+			!strings.Contains(err.Error(), text) {
+			t.Errorf("delete %v: %v", object, err)
+		}
+	}
+	// In a subsystem of the file, requests manage what is not in the file.
+	if c := o.put(control.Object{Subsystem: mainNQN, NSID: 2}, path(spare)); len(c) != 1 {
+		t.Errorf("%q", c)
+	}
+	o.write("log: {level: error}\n")
+	if _, err := o.client.Put(t.Context(), ns, json.RawMessage(path(o.volume("c")))); err == nil ||
+		!strings.Contains(err.Error(), "has changed since it was applied") {
+		t.Errorf("a file that has changed: %v", err)
+	}
+}
+
+// files are those of the managed directory, with their content.
+func (o *orchestrated) files() (list []string) {
+	o.must(filepath.WalkDir(o.managed, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		list = append(list, path+": "+string(text))
+		return err
+	}))
+	return list
+}
+
+// TestManagedLive: the directory can be named, and left, while the target runs.
+func TestManagedLive(t *testing.T) {
+	o := newOrchestrated(t)
+	sub := control.Object{Subsystem: volumeNQN}
+	o.put(sub, `{"allow_any_host":true}`)
+	with, err := os.ReadFile(o.file)
+	o.must(err)
+	before, _, _ := strings.Cut(string(with), "managed:")
+	reload := func(text string, changes int) {
+		t.Helper()
+		o.must(os.WriteFile(o.file, []byte(text), 0o600))
+		p, err := o.client.Reload(t.Context())
+		if err != nil || len(p.Changes) != changes {
+			t.Errorf("%v, %v", p, err)
+		}
+		o.same()
+	}
+	reload(before+"subsystems: [{nqn: "+testNQN+", allow_any_host: true, namespaces: "+
+		"[{nsid: 1, backend: ram, size: 1MiB}]}]\n", 4) // managed_paths, too
+	if _, err := o.client.Put(t.Context(), sub, nil); err == nil ||
+		!strings.Contains(err.Error(), "Set managed in the file") {
+		t.Errorf("without a directory: %v", err)
+	}
+	reload(string(with), 4)
+	o.delete(sub, false)
+	o.must(os.Remove(o.managed))
+	reload(string(with), 0)
+	o.put(sub, `{"allow_any_host":true}`)
+	o.same()
+}
+
+// TestManagedDirectory: who else may write to it, and what else is in it, keeps the target from
+// starting.
+func TestManagedDirectory(t *testing.T) {
+	o := newOrchestrated(t)
+	load := loader(o.file)
+	refused := func(text string) {
+		t.Helper()
+		if _, err := load(); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	o.must(os.Chmod(o.managed, 0o770))
+	refused("nvmf.yaml:5:10: managed: others may write")
+	o.must(os.Chmod(o.managed, 0o700))
+	foreign := filepath.Join(o.managed, "foreign")
+	o.must(os.WriteFile(foreign, nil, 0o600))
+	refused("managed: ")
+	o.must(os.Remove(foreign))
+	o.must(os.Mkdir(foreign, 0o700))
+	o.must(os.WriteFile(filepath.Join(foreign, "a.yaml"), []byte("subsystems: 7\n"), 0o600))
+	refused("foreign/a.yaml:1:13: subsystems: must be a list")
+	o.must(os.WriteFile(filepath.Join(foreign, "a.yaml"), []byte("managed: /x\n"), 0o600))
+	refused("foreign/a.yaml:1:1: managed: included files cannot have this key")
+	o.must(os.RemoveAll(foreign))
+	o.must(os.RemoveAll(o.managed))
+	if _, err := load(); err != nil {
+		t.Errorf("without the directory: %v", err)
+	}
+	o.managed = filepath.Join(o.managed, "deeper")
+	o.write("")
+	if _, err := o.client.Reload(t.Context()); err == nil || !strings.Contains(err.Error(),
+		"nvmf.yaml:5:10: ") {
+		t.Errorf("a directory that cannot be made: %v", err)
+	}
+}

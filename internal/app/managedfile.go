@@ -1,0 +1,98 @@
+package app
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/nvmf-target/nvmf-target/config"
+)
+
+// edited is an edit of a managed directory before it is made.
+type edited struct {
+	s *Server
+	// from is renamed to to, and then dir is made durable.
+	from, to, dir string
+	// leftover is deleted if nothing is renamed, or after it.
+	leftover string
+	parent   string // deleted if it is empty; "": none
+}
+
+// makeManaged makes the managed directory if it is missing.
+func makeManaged(c *config.Config) error {
+	if c.Managed == "" {
+		return nil
+	}
+	err := os.Mkdir(c.Managed, 0o700)
+	if err == nil {
+		err = syncDir(filepath.Dir(c.Managed))
+	}
+	if err == nil || errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return c.Problem("managed", err.Error(), "Make the directories above it, or name another one.")
+}
+
+// prepareEdit writes what can be written before the edit is known to be possible. What a crash
+// leaves of it begins with a dot, and is replaced by the next edit.
+func (s *Server) prepareEdit(directory string, edit *config.Edit) (*edited, error) {
+	dir := filepath.Dir(edit.Path)
+	if edit.Content == nil {
+		e := &edited{s: s, from: edit.Path, to: filepath.Join(directory, ".deleted"), dir: dir}
+		if e.leftover = e.to; dir != filepath.Clean(directory) {
+			e.parent = dir
+		}
+		return e, os.RemoveAll(e.leftover)
+	}
+	if err := s.fileStep("mkdir"); err != nil {
+		return nil, err
+	}
+	err := os.Mkdir(dir, 0o700)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+	case err != nil:
+		return nil, err
+	default:
+		if err := syncDir(directory); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.fileStep("write"); err != nil {
+		return nil, err
+	}
+	e := &edited{s: s, from: filepath.Join(dir, ".new"), to: edit.Path, dir: dir, parent: dir}
+	e.leftover = e.from
+	return e, writeDurably(e.from, edit.Content)
+}
+
+func (e *edited) rename() error {
+	if err := e.s.fileStep("rename"); err != nil {
+		return err
+	}
+	return os.Rename(e.from, e.to)
+}
+
+func (e *edited) sync() error {
+	if err := e.s.fileStep("sync"); err != nil {
+		return err
+	}
+	return syncDir(e.dir)
+}
+
+// discard deletes what is not needed, in any case.
+func (e *edited) discard() {
+	_ = e.s.fileStep("discard")
+	_ = os.RemoveAll(e.leftover)
+	if e.parent != "" {
+		_ = os.Remove(e.parent) // which fails if it is not empty
+	}
+}
+
+// fileStep is called before each step of an edit, which tests look at and let fail.
+func (s *Server) fileStep(name string) error {
+	if s.onFileStep == nil {
+		return nil
+	}
+	return s.onFileStep(name)
+}

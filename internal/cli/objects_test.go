@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+// TestObjects: what each command asks for.
+func TestObjects(t *testing.T) {
+	src, asked := source(), ""
+	src.Put = func(o control.Object, body []byte) (control.Plan, error) {
+		asked = fmt.Sprintf("put %v %s", o, body)
+		return control.Plan{Changes: []control.Change{{Text: "+ it"}}}, nil
+	}
+	src.Delete = func(o control.Object, recursive bool) (control.Plan, error) {
+		asked = fmt.Sprintf("delete %v %t", o, recursive)
+		return control.Plan{}, nil
+	}
+	socket, file := serve(t, src), filepath.Join(t.TempDir(), "n.yaml")
+	if err := os.WriteFile(file, []byte("backend: file\nsize: 1GiB\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ line, want string }{
+		{
+			"subsystem create a/b --set allow_any_host=true",
+			`put {a/b 0 } {"allow_any_host":true}`,
+		},
+		{"subsystem delete a", "delete {a 0 } false"},
+		{"subsystem delete a --recursive", "delete {a 0 } true"},
+		{
+			"namespace create a 3 -f FILE --set path=/x --set size=2",
+			`put {a 3 } ` +
+				`{"backend":"file","path":"/x","size":2}`,
+		},
+		{
+			"namespace delete a 3",
+			"delete {a 3 } false",
+		},
+		{
+			"host allow a nqn.2026-11.h:x%2F",
+			"put {a 0 nqn.2026-11.h:x%2F} {}",
+		},
+		{
+			"host deny a h",
+			"delete {a 0 h} false",
+		},
+		{
+			"namespace create a b",
+			`NSID is a number from 1, not "b"`,
+		},
+		{
+			"namespace create a 0",
+			`NSID is a number from 1, not "0"`,
+		},
+		{
+			"namespace create a 1 --set path",
+			`--set is KEY=VALUE, not "path"`,
+		},
+		{
+			"namespace create a 1 --set path=[",
+			"--set path: yaml: ",
+		},
+		{"namespace create a 1 -f absent", "open absent: "},
+		{
+			"subsystem delete a --address b",
+			"missing [ca certificate key]",
+		},
+		{
+			"subsystem delete a --address b --certificate x --key x --ca x",
+			"none of the others can be",
+		},
+	} {
+		asked = ""
+		line := strings.ReplaceAll(test.line, "FILE", file)
+		out, err := run(t, append(strings.Fields(line), "--socket", socket)...)
+		if err != nil {
+			asked = err.Error()
+		} else if !strings.HasSuffix(out, "1 change applied\n") && out != "nothing to do\n" {
+			t.Errorf("%s: %q", line, out)
+		}
+		if !strings.Contains(asked, test.want) {
+			t.Errorf("%s: %q, want %q", line, asked, test.want)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package control
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// This file reads requests and writes answers.
+
+// statusWriter is a response of which only the header and the status are of use.
+type statusWriter struct {
+	header http.Header
+	status int
+}
+
+func (s *statusWriter) Header() http.Header         { return s.header }
+func (s *statusWriter) Write(b []byte) (int, error) { return len(b), nil }
+func (s *statusWriter) WriteHeader(status int)      { s.status = status }
+
+// answer sends v, or a problem.
+func answer(w http.ResponseWriter, v any, err error) {
+	status, mediaType := http.StatusOK, "application/json"
+	if err != nil {
+		p, ok := errors.AsType[*Problem](err)
+		if !ok {
+			p = NewProblem(http.StatusInternalServerError, err.Error(), "")
+		}
+		v, status, mediaType = p, p.Status, problemType
+	}
+	body, err := encode(v)
+	if err != nil {
+		panic(err) // ends in net/http, which closes the connection
+	}
+	write(w, status, mediaType, body)
+}
+
+// write sends a response within writeTimeout from now, whatever time its making took.
+func write(w http.ResponseWriter, status int, mediaType string, body []byte) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+	w.Header().Set("Content-Type", mediaType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}
+
+func readBody(r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, bodyBytes))
+	if err != nil {
+		return nil, NewProblem(http.StatusRequestEntityTooLarge, "the body cannot be read: "+
+			err.Error(), fmt.Sprintf("At most %d bytes, within %v.", bodyBytes, readTimeout))
+	}
+	return body, nil
+}
+
+// read decodes the body of a request.
+func read(r *http.Request, v any) error {
+	body, err := readBody(r)
+	if err != nil {
+		return err
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	if err = d.Decode(v); err == nil && d.More() {
+		err = errors.New("more than one value")
+	}
+	if err != nil {
+		p := NewProblem(http.StatusBadRequest, "the body is not what is expected: "+err.Error(),
+			"GET /v1/openapi.json describes it.")
+		p.Place = fmt.Sprintf("byte %d of the body", d.InputOffset())
+		return p
+	}
+	return nil
+}

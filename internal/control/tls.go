@@ -1,0 +1,256 @@
+package control
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+)
+
+// The limits for peers that have not shown a certificate yet.
+const (
+	maxHandshakes        = 64
+	maxHandshakesPerPeer = 8 // of one address
+	handshakeTimeout     = 5 * time.Second
+	maxPEM               = 1 << 20
+)
+
+// TLS is where the interface is served to clients that show a certificate.
+type TLS struct {
+	// Listen is the address; if it is not valid, the interface is not served on TCP.
+	Listen netip.AddrPort
+	// Certificates are read by Listen and by Server.Renew.
+	Certificates Certificates
+	// Refused is called when a peer has shown no certificate. Any goroutine may call it.
+	Refused func(remote netip.AddrPort, err error)
+}
+
+// Certificates names the PEM files with which one side of a TLS connection proves who it is, and
+// checks the other one.
+type Certificates struct {
+	// Certificate is the chain of this side, Key its private key, CA those who may have signed the
+	// certificate of the other side.
+	Certificate, Key, CA string
+}
+
+// FileError says which of the Certificates cannot be used.
+type FileError struct {
+	// File is the name.
+	File string
+	err  error
+}
+
+func (e *FileError) Error() string {
+	err := e.err
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		err = p.Err
+	}
+	return e.File + ": " + err.Error()
+}
+
+func (e *FileError) Unwrap() error { return e.err }
+
+// load reads the files.
+func (c Certificates) load() (own tls.Certificate, ca *x509.CertPool, err error) {
+	certificate, err := readPEM(c.Certificate)
+	if err != nil {
+		return own, nil, err
+	}
+	key, err := readPEM(c.Key)
+	if err != nil {
+		return own, nil, err
+	}
+	// The key file has the blame only if the other one is a certificate.
+	if own, err = tls.X509KeyPair(certificate, key); err != nil {
+		if ca := x509.NewCertPool(); !ca.AppendCertsFromPEM(certificate) {
+			return own, nil, &FileError{c.Certificate, errors.New("no PEM certificate")}
+		}
+		return own, nil, &FileError{c.Key, err}
+	}
+	roots, err := readPEM(c.CA)
+	if err != nil {
+		return own, nil, err
+	}
+	ca = x509.NewCertPool()
+	if !ca.AppendCertsFromPEM(roots) {
+		return own, nil, &FileError{c.CA, errors.New("no PEM certificate")}
+	}
+	return own, ca, nil
+}
+
+func readPEM(name string) ([]byte, error) {
+	info, err := os.Stat(name)
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("not a regular file")
+	}
+	if err != nil {
+		return nil, &FileError{name, err}
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, &FileError{name, err}
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, maxPEM))
+	if err != nil {
+		return nil, &FileError{name, err}
+	}
+	return b, nil
+}
+
+// Server returns what a server needs to know of the files now. The error is a *FileError.
+func (c Certificates) Server() (*tls.Config, error) {
+	own, ca, err := c.load()
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own}, ClientCAs: ca,
+		ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"http/1.1"},
+		SessionTicketsDisabled: true, // each connection is checked against the CA of its time
+	}, nil
+}
+
+// Client returns what a client needs to know of the files now. The error is a *FileError.
+func (c Certificates) Client() (*tls.Config, error) {
+	own, ca, err := c.load()
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own}, RootCAs: ca,
+	}, nil
+}
+
+// tlsListener accepts connections whose handshake is done. What others may hold is bounded.
+type tlsListener struct {
+	net.Listener // TCP
+	config       func() *tls.Config
+	refused      func(remote netip.AddrPort, err error)
+	ready        chan net.Conn
+	slots        chan struct{}
+	wg           sync.WaitGroup
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+
+	mu    sync.Mutex
+	peers map[netip.Addr]int // handshakes
+}
+
+func newTLSListener(l net.Listener, config func() *tls.Config,
+	refused func(netip.AddrPort, error),
+) *tlsListener {
+	t := &tlsListener{
+		Listener: l, config: config, refused: refused, ready: make(chan net.Conn),
+		slots: make(chan struct{}, maxHandshakes), peers: map[netip.Addr]int{},
+	}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	t.wg.Go(t.run)
+	return t
+}
+
+// run accepts connections until the listener is closed.
+func (t *tlsListener) run() {
+	for {
+		select {
+		case t.slots <- struct{}{}:
+		case <-t.ctx.Done():
+			return
+		}
+		c, err := t.Listener.Accept()
+		if err != nil {
+			<-t.slots
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			select {
+			case <-time.After(100 * time.Millisecond): // too many open files, for instance
+				continue
+			case <-t.ctx.Done():
+				return
+			}
+		}
+		t.wg.Go(func() {
+			defer func() { <-t.slots }()
+			t.serve(c)
+		})
+	}
+}
+
+// serve makes the handshake, and passes the connection on to Accept.
+func (t *tlsListener) serve(raw net.Conn) {
+	remote := raw.RemoteAddr().(*net.TCPAddr).AddrPort()
+	addr := remote.Addr().Unmap()
+	if !t.enter(addr) {
+		_ = raw.Close()
+		t.refused(remote, fmt.Errorf("more than %d connections without a certificate",
+			maxHandshakesPerPeer))
+		return
+	}
+	defer t.leave(addr)
+	ctx, cancel := context.WithTimeout(t.ctx, handshakeTimeout)
+	defer cancel()
+	c := tls.Server(raw, &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			return t.config(), nil
+		},
+	})
+	if err := c.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		t.refused(remote, err)
+		return
+	}
+	select {
+	case t.ready <- c:
+	case <-ctx.Done():
+		_ = raw.Close()
+		t.refused(remote, errors.New("too many clients"))
+	}
+}
+
+// enter counts a handshake of an address, unless it has its share.
+func (t *tlsListener) enter(addr netip.Addr) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.peers[addr] == maxHandshakesPerPeer {
+		return false
+	}
+	t.peers[addr]++
+	return true
+}
+
+func (t *tlsListener) leave(addr netip.Addr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.peers[addr]--; t.peers[addr] == 0 {
+		delete(t.peers, addr)
+	}
+}
+
+// Accept implements net.Listener.
+func (t *tlsListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-t.ready:
+		return c, nil
+	case <-t.ctx.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener. No handshake goes on when it returns.
+func (t *tlsListener) Close() error {
+	t.cancel()
+	err := t.Listener.Close()
+	t.wg.Wait()
+	return err
+}

@@ -1,0 +1,292 @@
+package control
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+// authority is a CA with files of its own.
+type authority struct {
+	t    *testing.T
+	dir  string
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	next int64
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{t: t, dir: t.TempDir()}
+	a.cert, a.key = a.issue("ca", &x509.Certificate{IsCA: true, BasicConstraintsValid: true})
+	return a
+}
+
+// issue writes NAME.crt and NAME.key.
+func (a *authority) issue(name string, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	a.must(err)
+	a.next++
+	c.SerialNumber, c.Subject = big.NewInt(a.next), pkix.Name{CommonName: name}
+	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+	parent, signer := a.cert, a.key
+	if parent == nil {
+		parent, signer = c, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer)
+	a.must(err)
+	c, err = x509.ParseCertificate(der)
+	a.must(err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	a.must(err)
+	a.write(name+".crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	a.write(name+".key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
+	return c, key
+}
+
+func (a *authority) must(err error) {
+	a.t.Helper()
+	if err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func (a *authority) write(name string, text []byte) {
+	a.must(os.WriteFile(filepath.Join(a.dir, name), text, 0o600))
+}
+
+// files are those of a holder of a certificate, which trusts the CA.
+func (a *authority) files(name string) Certificates {
+	return Certificates{
+		Certificate: filepath.Join(a.dir, name+".crt"), Key: filepath.Join(a.dir, name+".key"),
+		CA: filepath.Join(a.dir, "ca.crt"),
+	}
+}
+
+// refusals are what a server has refused.
+type refusals struct {
+	mu   sync.Mutex
+	errs []error
+}
+
+func (r *refusals) add(_ netip.AddrPort, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.errs = append(r.errs, err)
+}
+
+func (r *refusals) await(t *testing.T, text string) {
+	t.Helper()
+	for end := time.Now().Add(2 * handshakeTimeout); time.Now().Before(end); {
+		r.mu.Lock()
+		all := fmt.Sprint(r.errs)
+		r.mu.Unlock()
+		if strings.Contains(all, text) {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Errorf("nobody was refused with %q: %v", text, r.errs)
+}
+
+// serveTLS serves on TCP only.
+func serveTLS(t *testing.T, a *authority, log *slog.Logger) (*Server, *refusals) {
+	t.Helper()
+	a.issue("server", &x509.Certificate{})
+	a.issue("client", &x509.Certificate{})
+	r := new(refusals)
+	src := testSource(new(feed))
+	s, err := Listen(Config{TLS: TLS{
+		Listen: netip.MustParseAddrPort("127.0.0.1:0"), Certificates: a.files("server"),
+		Refused: r.add,
+	}}, src, log)
+	a.must(err)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, r
+}
+
+// asks makes a request with a certificate.
+func asks(t *testing.T, s *Server, c Certificates) error {
+	t.Helper()
+	client, err := NewTLSClient(s.Addr().String(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	_, err = client.Disconnect(t.Context(), Disconnect{Host: "h"})
+	return err
+}
+
+// TestTLS: who has a certificate of the CA is served, and named in the log; others are not.
+// Certificates can be exchanged.
+func TestTLS(t *testing.T) {
+	a, other, log := newAuthority(t), newAuthority(t), new(testutil.Log)
+	s, r := serveTLS(t, a, log.Logger())
+	a.must(asks(t, s, a.files("client")))
+	if !strings.Contains(log.String(), `certificate="CN=client"`) {
+		t.Errorf("the log does not say who it was:\n%s", log)
+	}
+	other.issue("client", &x509.Certificate{})
+	foreign := other.files("client")
+	foreign.CA = a.files("").CA
+	if err := asks(t, s, foreign); err == nil {
+		t.Error("a certificate of another CA is accepted")
+	}
+	r.await(t, "unknown authority")
+	if err := asks(t, s, Certificates{
+		a.files("client").Certificate, a.files("client").Key, other.files("").CA,
+	}); err == nil {
+		t.Error("the client trusts a target of another CA")
+	}
+	c, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+	if err == nil {
+		_, err = c.Read(make([]byte, 1)) // TLS 1.3: the client is done before it is refused
+		c.Close()
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("without a certificate: %v", err)
+	}
+	r.await(t, "client didn't provide a certificate")
+	old, err := tls.LoadX509KeyPair(a.files("client").Certificate, a.files("client").Key)
+	a.must(err)
+	if _, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{
+		InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12,
+		Certificates: []tls.Certificate{old},
+	}); err == nil {
+		t.Error("TLS 1.2 is accepted")
+	}
+	text, err := os.ReadFile(other.files("").CA)
+	a.must(err)
+	a.write("ca.crt", text)
+	a.must(s.Renew())
+	if err := asks(t, s, foreign); err == nil { // whose CA file is the new one, unlike the server's
+		t.Error("the client trusts a target of another CA")
+	}
+	foreign.CA = filepath.Join(other.dir, "server-ca.crt")
+	other.write("server-ca.crt", pem.EncodeToMemory(&pem.Block{
+		Type: "CERTIFICATE", Bytes: a.cert.Raw,
+	}))
+	a.must(asks(t, s, foreign))
+}
+
+// TestTLSFiles: files that cannot be used are named, and those that are in use stay.
+func TestTLSFiles(t *testing.T) {
+	a := newAuthority(t)
+	s, _ := serveTLS(t, a, quiet)
+	files := a.files("server")
+	for _, name := range []string{files.Certificate, files.Key, files.CA} {
+		good, err := os.ReadFile(name)
+		a.must(err)
+		for _, bad := range []func() error{
+			func() error { return os.Remove(name) },
+			func() error { return os.Mkdir(name, 0o700) },
+			func() error { return errors.Join(os.Remove(name), os.WriteFile(name, nil, 0o600)) },
+			func() error { return os.WriteFile(name, []byte("garbage"), 0o600) },
+		} {
+			a.must(bad())
+			err := s.Renew()
+			if e, ok := errors.AsType[*FileError](err); !ok || e.File != name {
+				t.Errorf("%s: %v", name, err)
+			}
+			if name != files.CA { // which the client needs as well
+				a.must(asks(t, s, a.files("client")))
+			}
+		}
+		a.must(os.WriteFile(name, good, 0o600))
+		a.must(s.Renew())
+	}
+	a.issue("client", &x509.Certificate{})
+	a.must(os.Rename(a.files("client").Key, files.Key))
+	if e, ok := errors.AsType[*FileError](s.Renew()); !ok || e.File != files.Key {
+		t.Errorf("a key of another certificate: %v", e)
+	}
+}
+
+// TestTLSStrangers: peers that send nothing, little or garbage hold their share only, and not for
+// long; the client is served meanwhile, and its megabytes are refused.
+func TestTLSStrangers(t *testing.T) {
+	a := newAuthority(t)
+	s, r := serveTLS(t, a, quiet)
+	a.issue("client", &x509.Certificate{})
+	strange := func(from string) net.Conn {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		c, err := d.DialContext(t.Context(), "tcp", s.Addr().String())
+		a.must(err)
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	began := time.Now()
+	var silent []net.Conn
+	for i := range maxHandshakesPerPeer { // of other addresses than the client
+		for j := range 4 {
+			silent = append(silent, strange(fmt.Sprintf("127.0.1.%d", j+1)))
+			_, _ = io.WriteString(silent[len(silent)-1], []string{"", "\x16\x03\x01"}[i%2])
+		}
+	}
+	one := strange("127.0.1.1")
+	if _, err := one.Read(make([]byte, 1)); err == nil {
+		t.Error("an address has more than its share")
+	}
+	r.await(t, "connections without a certificate")
+	for _, garbage := range []string{
+		"GET / HTTP/1.1\r\n\r\n", strings.Repeat("\x16\x03\x01\xff", 1<<16),
+	} {
+		c := strange("127.0.0.1")
+		_, _ = io.WriteString(c, garbage)
+		_, _ = io.Copy(io.Discard, c)
+	}
+	a.must(asks(t, s, a.files("client")))
+	if d := time.Since(began); d > handshakeTimeout {
+		t.Errorf("the client was served after %v, when the others were gone", d)
+	}
+	client, err := NewTLSClient(s.Addr().String(), a.files("client"))
+	a.must(err)
+	defer client.Close()
+	_, err = client.Disconnect(t.Context(), Disconnect{Host: strings.Repeat("h", 4<<20)})
+	if err == nil {
+		t.Error("4 MiB are accepted")
+	}
+	for i := 0; i < 2*maxHandshakes; i++ { // wait in the queue of the kernel
+		strange(fmt.Sprintf("127.0.2.%d", i/maxHandshakesPerPeer+1))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*handshakeTimeout)
+	defer cancel()
+	for ctx.Err() == nil && asks(t, s, a.files("client")) != nil {
+		continue
+	}
+	if ctx.Err() != nil {
+		t.Error("the client is not served while strangers come")
+	}
+	for _, c := range silent {
+		_ = c.SetReadDeadline(time.Now().Add(2 * handshakeTimeout))
+		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("a silent peer is still there")
+		}
+	}
+}
