@@ -45,7 +45,7 @@ func (s *Server) controlSource() control.Source {
 	return control.Source{
 		Status: s.status, Listeners: s.listenerStates, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Hosts: s.hosts, Connections: s.connections,
-		Refusals: s.refusals, Events: s.events,
+		Reactors: s.reactorStates, Refusals: s.refusals, Events: s.events,
 		Plan: func(context.Context) (control.Plan, error) {
 			c, err := s.opts.Load()
 			if err != nil {
@@ -213,6 +213,7 @@ func describe(out *control.Namespace, st *target.NamespaceStats) {
 	out.SizeBytes, out.BlockSizeBytes, out.WriteProtected = st.Size, st.BlockSize, st.WriteProtected
 	out.Reads, out.Writes = st.Reads, st.Writes
 	out.ReadBytes, out.WrittenBytes = st.ReadBytes, st.WrittenBytes
+	out.BusySeconds = st.Busy.Seconds()
 	out.Timeouts, out.Errors = st.Timeouts, map[string]uint64{}
 	for reason, n := range st.Errors {
 		if n > 0 {
@@ -247,6 +248,24 @@ func (s *Server) connections(ctx context.Context) ([]control.Connection, error) 
 			KeepAliveTimeoutSeconds: c.KeepAliveTimeout.Seconds(),
 			KeepAliveLeftSeconds:    c.KeepAliveLeft.Seconds(),
 			HeaderDigest:            c.HeaderDigest, DataDigest: c.DataDigest,
+			Commands: c.Commands, ReadBytes: c.ReadBytes, WrittenBytes: c.WrittenBytes,
+		}
+	}
+	return list, nil
+}
+
+func (s *Server) reactorStates(ctx context.Context) ([]control.Reactor, error) {
+	usage, err := s.Reactors(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("a reactor does not answer: %w", err)
+	}
+	list := make([]control.Reactor, len(usage))
+	for i, u := range usage {
+		list[i] = control.Reactor{
+			Index: i, CPU: s.workers[i].cpu, AsleepSeconds: u.Loop.Asleep.Seconds(),
+			Polls: u.Loop.Iterations, EmptyPolls: u.Loop.Empty,
+			MemoryBytes: int64(u.Memory.Size), MemoryUsedBytes: int64(u.Memory.Used),
+			WaitingCommands: u.Memory.Waiters,
 		}
 	}
 	return list, nil

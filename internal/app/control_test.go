@@ -36,7 +36,7 @@ func controlled(t *testing.T, o Options, listeners string, more ...string) (*Ser
 func TestControl(t *testing.T) {
 	waiting := "{transport: tcp, address: 192.0.2.1, port: 4420}"
 	failed := "{transport: rdma, address: 127.0.0.1}"
-	_, c := controlled(t, Options{Verbs: noRDMA{}}, anyPort+", "+waiting+", "+failed)
+	s, c := controlled(t, Options{Verbs: noRDMA{}}, anyPort+", "+waiting+", "+failed)
 	ctx := t.Context()
 	listeners, err := c.Listeners(ctx)
 	if err != nil || len(listeners) != 3 || listeners[0].State != "up" ||
@@ -64,6 +64,11 @@ func TestControl(t *testing.T) {
 		!admin.HeaderDigest || admin.DataDigest || admin.Transport != "tcp" ||
 		admin.Local != listeners[0].Address || admin.Depth == 0 {
 		t.Errorf("connection %+v", admin)
+	}
+	reactors, err := c.Reactors(ctx)
+	if err != nil || len(reactors) != len(s.workers) || reactors[0].Polls == 0 ||
+		reactors[0].MemoryBytes == 0 {
+		t.Errorf("reactors %+v, %v", reactors, err)
 	}
 	hosts, err := c.Hosts(ctx)
 	if err != nil || len(hosts) != 1 || hosts[0].NQN != admin.Host ||

@@ -50,7 +50,7 @@ func Commands() []*cobra.Command {
 			(*control.Client).Connections, connections),
 		read("refusals", "List what peers were refused lately, and why",
 			(*control.Client).Refusals, refusals),
-		eventsCommand(),
+		topCommand(), eventsCommand(),
 		planCommand(),
 		command("reload", "Apply the configuration file without a restart", cobra.NoArgs,
 			func(ctx context.Context, c *control.Client, _ []string) (control.Plan, error) {

@@ -85,6 +85,9 @@ func source() control.Source {
 				},
 			}, nil
 		},
+		Reactors: func(context.Context) ([]control.Reactor, error) {
+			return []control.Reactor{{Index: 0, AsleepSeconds: 7}, {Index: 1}}, nil
+		},
 		Refusals: func() []control.Refusal {
 			return []control.Refusal{{
 				First: at, Last: at.Add(time.Minute), Count: 12, Remote: "10.0.0.9:50000",

@@ -88,6 +88,8 @@ type Namespace struct {
 	// ReadBytes is what they read, WrittenBytes what they wrote.
 	ReadBytes    uint64 `json:"read_bytes"`
 	WrittenBytes uint64 `json:"written_bytes"`
+	// BusySeconds is the time with I/O outstanding, summed over reactors.
+	BusySeconds float64 `json:"busy_seconds"`
 	// Errors is the number of operations that failed, by reason.
 	Errors map[string]uint64 `json:"errors,omitempty"`
 	// Timeouts is the number of commands that were given up.
@@ -148,6 +150,29 @@ type Connection struct {
 	// HeaderDigest and DataDigest say that the connection has them.
 	HeaderDigest bool `json:"header_digest"`
 	DataDigest   bool `json:"data_digest"`
+	// Commands is the number of commands that were received.
+	Commands uint64 `json:"commands"`
+	// ReadBytes is the data that commands read which succeeded, WrittenBytes what they wrote.
+	ReadBytes    uint64 `json:"read_bytes"`
+	WrittenBytes uint64 `json:"written_bytes"`
+}
+
+// Reactor is a thread that serves connections.
+type Reactor struct {
+	// Index is the number of the reactor.
+	Index int `json:"index"`
+	// CPU is where it runs, -1 for any.
+	CPU int `json:"cpu"`
+	// AsleepSeconds is how long it has slept since its start; it polls for the rest of the time.
+	AsleepSeconds float64 `json:"asleep_seconds"`
+	// Polls is how often it has looked for work, EmptyPolls how often there was none.
+	Polls      uint64 `json:"polls"`
+	EmptyPolls uint64 `json:"empty_polls"`
+	// MemoryBytes is its data memory, MemoryUsedBytes what is in use.
+	MemoryBytes     int64 `json:"memory_bytes"`
+	MemoryUsedBytes int64 `json:"memory_used_bytes"`
+	// WaitingCommands is the number of commands that wait for data memory.
+	WaitingCommands int `json:"waiting_commands"`
 }
 
 // Refusal is what a peer was refused, or why its connection was ended.

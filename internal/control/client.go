@@ -61,6 +61,11 @@ func (c *Client) Connections(ctx context.Context) ([]Connection, error) {
 	return call[[]Connection](ctx, c, "GET /v1/connections", nil)
 }
 
+// Reactors asks for the reactors.
+func (c *Client) Reactors(ctx context.Context) ([]Reactor, error) {
+	return call[[]Reactor](ctx, c, "GET /v1/reactors", nil)
+}
+
 // Refusals asks for what peers were refused.
 func (c *Client) Refusals(ctx context.Context) ([]Refusal, error) {
 	return call[[]Refusal](ctx, c, "GET /v1/refusals", nil)

@@ -48,6 +48,7 @@ type Source struct {
 	Hosts       func() []Host
 	Refusals    func() []Refusal
 	Connections func(context.Context) ([]Connection, error)
+	Reactors    func(context.Context) ([]Reactor, error)
 	// Events returns the events with an ID above since that are still known. changed is closed at
 	// the next one.
 	Events func(since uint64) (list []Event, changed <-chan struct{})
@@ -173,6 +174,7 @@ func (s *Server) routes() []route {
 			[]Connection{},
 			ask(src.Connections),
 		},
+		{"GET /v1/reactors", "The reactors", nil, []Reactor{}, ask(src.Reactors)},
 		{
 			"GET /v1/refusals", "What peers were refused lately", nil,
 			[]Refusal{},

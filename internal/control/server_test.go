@@ -95,6 +95,7 @@ func testSource(f *feed) Source {
 		Connections: func(context.Context) ([]Connection, error) {
 			return filled[[]Connection](), nil
 		},
+		Reactors:   func(context.Context) ([]Reactor, error) { return filled[[]Reactor](), nil },
 		Events:     f.events,
 		Plan:       func(context.Context) (Plan, error) { return filled[Plan](), nil },
 		Reload:     func(context.Context) (Plan, error) { return Plan{}, nil },
