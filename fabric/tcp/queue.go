@@ -76,7 +76,7 @@ const (
 	queueLive
 	// queueDisconnecting takes nothing more. The next poll closes it.
 	queueDisconnecting
-	// queueClosing sends what is queued, and responses that are completed meanwhile. Input is
+	// queueClosing sends what is queued, and the responses of commands that are executed. Input is
 	// discarded.
 	queueClosing
 	// queueTerminating sends what is queued, a C2HTermReq at the end, which nothing may follow.
@@ -250,7 +250,7 @@ func (q *queue) run() int {
 	}
 	switch q.state {
 	case queueClosing, queueTerminating:
-		if q.sendq.Empty() {
+		if q.finished() {
 			q.linger()
 			work++
 		}
@@ -260,6 +260,12 @@ func (q *queue) run() int {
 		}
 	}
 	return work
+}
+
+// finished says whether a queue that ends has nothing left to send. Commands on an admin queue may
+// never complete (Asynchronous Event Requests), so they are not waited for.
+func (q *queue) finished() bool {
+	return q.sendq.Empty() && (q.executing == 0 || q.admin || q.state == queueTerminating)
 }
 
 // close stops taking input, abandons what has not been executed, and lets what is queued be sent
