@@ -236,8 +236,9 @@ func (tr *transition) addListener(c config.Change) error {
 func (tr *transition) removeListener(c config.Change) error {
 	l := tr.s.listeners.get(c.Listener)
 	tr.done(c.Object.String(), func() error {
-		return tr.s.listeners.restore(
-			&listener{name: l.name, portID: l.portID, Listener: l.Listener})
+		return tr.s.listeners.restore(&listener{
+			name: l.name, portID: l.portID, Listener: l.Listener, drained: l.drained,
+		})
 	})
 	return tr.s.listeners.remove(l)
 }

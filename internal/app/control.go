@@ -62,7 +62,7 @@ func (s *Server) controlSource() control.Source {
 			return p, err
 		},
 		Reload:     func(context.Context) (control.Plan, error) { return plan(s.Reload()) },
-		Disconnect: s.target.DisconnectHost,
+		Disconnect: s.target.DisconnectHost, Drain: s.drain,
 		Pause: func(id control.NamespaceID, pause bool) error {
 			if pause {
 				return s.target.PauseNamespace(id.Subsystem, id.NSID)
@@ -127,7 +127,8 @@ func (s *Server) status() control.Status {
 	return control.Status{
 		Version: s.opts.Version, PID: os.Getpid(), Started: s.started,
 		UptimeSeconds: time.Since(s.started).Seconds(), Listeners: len(up),
-		WaitingListeners: len(waiting), Subsystems: len(c.Subsystems),
+		WaitingListeners: len(waiting), DrainedListeners: s.listeners.countDrained(),
+		Subsystems: len(c.Subsystems),
 		Namespaces: len(s.target.Stats()), PendingNamespaces: len(s.namespaces.waiting()),
 		Controllers: len(s.target.Controllers()), Connections: s.target.Sessions(),
 	}
@@ -136,8 +137,12 @@ func (s *Server) status() control.Status {
 // listenerStates lists the listeners by port ID.
 func (s *Server) listenerStates() (list []control.Listener) {
 	for _, l := range s.listeners.snapshot() {
-		addr, out := l.addr(), control.Listener{PortID: l.portID, State: "up"}
+		addr, out := l.addr(), control.Listener{
+			PortID: l.portID, State: "up", Connections: s.target.PortSessions(l.portID),
+		}
 		switch {
+		case l.isDrained():
+			out.State = s.drainState(&l)
 		case l.open != nil:
 			addr = l.open.Addr()
 		case l.ended != nil:

@@ -44,9 +44,14 @@ type listener struct {
 	err    error              // why it waits
 	cancel context.CancelFunc // ends the attempts to open it; nil if there are none
 	ended  chan struct{}      // closed when the attempts have ended
+	// drained is where it listened before it was drained; invalid if it is not.
+	drained fabric.Addr
 }
 
 func (l *listener) addr() fabric.Addr {
+	if l.isDrained() {
+		return l.drained
+	}
 	return fabric.Addr{
 		Transport: l.Transport, AddrPort: netip.AddrPortFrom(l.Address, l.Port),
 	}
@@ -67,6 +72,12 @@ func (ls *listeners) add(l *listener) error {
 
 // restore opens a listener that was open before. If that fails it waits in any case.
 func (ls *listeners) restore(l *listener) error {
+	if l.isDrained() {
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		ls.list[l.name] = l
+		return nil
+	}
 	err := ls.tryOnce(l)
 	if err != nil {
 		ls.await(l, err)
@@ -169,6 +180,8 @@ func (ls *listeners) modify(l *listener, c config.Listener) error {
 	l.Listener = c
 	ls.mu.Unlock()
 	switch {
+	case l.isDrained():
+		return nil
 	case l.open == nil:
 		ls.await(l, l.err)
 		return nil

@@ -56,6 +56,7 @@ func Commands() []*cobra.Command {
 			func(ctx context.Context, c *control.Client, _ []string) (control.Plan, error) {
 				return c.Reload(ctx)
 			}, reloaded),
+		drainCommand(), undrainCommand(),
 		disconnectCommand(), namespaceCommand(),
 		manCommand(),
 	}

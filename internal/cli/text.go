@@ -112,7 +112,8 @@ func status(t *table, s control.Status) {
 	t.row("version", s.Version)
 	t.row("process", s.PID)
 	t.row("started", stamp(s.Started)+", "+span(s.UptimeSeconds)+" ago")
-	t.row("listeners", and(s.Listeners, "up", s.WaitingListeners, "waiting"))
+	t.row("listeners", and(s.Listeners, "up", s.WaitingListeners, "waiting")+
+		also(s.DrainedListeners, "drained"))
 	t.row("subsystems", s.Subsystems)
 	t.row("namespaces", and(s.Namespaces, "served", s.PendingNamespaces, "pending"))
 	t.row("controllers", s.Controllers)
@@ -121,17 +122,21 @@ func status(t *table, s control.Status) {
 
 // and is "2 up" or "2 up, 1 waiting".
 func and(n int, what string, more int, other string) string {
-	text := fmt.Sprintf("%d %s", n, what)
-	if more > 0 {
-		text += fmt.Sprintf(", %d %s", more, other)
+	return fmt.Sprintf("%d %s", n, what) + also(more, other)
+}
+
+// also is ", 1 waiting", or nothing.
+func also(n int, what string) string {
+	if n == 0 {
+		return ""
 	}
-	return text
+	return fmt.Sprintf(", %d %s", n, what)
 }
 
 func listeners(t *table, list []control.Listener) {
-	t.row("PORT ID", "TRANSPORT", "ADDRESS", "STATE", "REASON")
+	t.row("PORT ID", "TRANSPORT", "ADDRESS", "STATE", "CONNECTIONS", "REASON")
 	for _, l := range list {
-		t.row(l.PortID, l.Transport, l.Address, l.State, or(l.Reason))
+		t.row(l.PortID, l.Transport, l.Address, l.State, l.Connections, or(l.Reason))
 	}
 }
 

@@ -19,9 +19,11 @@ type Status struct {
 	Started time.Time `json:"started"`
 	// UptimeSeconds is how long ago that was.
 	UptimeSeconds float64 `json:"uptime_seconds"`
-	// Listeners is how many accept connections, WaitingListeners how many cannot yet.
+	// Listeners is how many accept connections, WaitingListeners how many cannot yet,
+	// DrainedListeners how many shall not.
 	Listeners        int `json:"listeners"`
 	WaitingListeners int `json:"waiting_listeners"`
+	DrainedListeners int `json:"drained_listeners"`
 	// Subsystems is how many are configured.
 	Subsystems int `json:"subsystems"`
 	// Namespaces is how many are served, PendingNamespaces how many wait for their storage.
@@ -41,10 +43,21 @@ type Listener struct {
 	Address string `json:"address"`
 	// PortID is the NVMe port ID.
 	PortID uint16 `json:"port_id"`
-	// State is up, waiting (the target tries again) or failed (it cannot).
+	// State is up, waiting (the target tries again), failed (it cannot), draining (its connections
+	// end) or drained (none is left).
 	State string `json:"state"`
 	// Reason is why it is not up.
 	Reason string `json:"reason,omitempty"`
+	// Connections is the number of queues that came through it.
+	Connections int `json:"connections"`
+}
+
+// ListenerID says which listeners are meant.
+type ListenerID struct {
+	// Listener is an address, as in Listener or with the transport before it, or a port ID.
+	Listener string `json:"listener,omitempty"`
+	// All are meant, without Listener.
+	All bool `json:"all,omitempty"`
 }
 
 // Subsystem is an NVM subsystem.

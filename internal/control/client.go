@@ -86,6 +86,16 @@ func (c *Client) Disconnect(ctx context.Context, d Disconnect) (Disconnected, er
 	return call[Disconnected](ctx, c, "POST /v1/hosts/disconnect", d)
 }
 
+// Drain takes listeners out of service and returns them. Their connections end.
+func (c *Client) Drain(ctx context.Context, which ListenerID) ([]Listener, error) {
+	return call[[]Listener](ctx, c, "POST /v1/listeners/drain", which)
+}
+
+// Undrain puts listeners into service again and returns them.
+func (c *Client) Undrain(ctx context.Context, which ListenerID) ([]Listener, error) {
+	return call[[]Listener](ctx, c, "POST /v1/listeners/undrain", which)
+}
+
 // Pause makes the commands for a namespace wait until Resume.
 func (c *Client) Pause(ctx context.Context, id NamespaceID) (Namespace, error) {
 	return call[Namespace](ctx, c, "POST /v1/namespaces/pause", id)

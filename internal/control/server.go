@@ -57,6 +57,8 @@ type Source struct {
 	Plan, Reload func(context.Context) (Plan, error)
 	// Disconnect returns how many associations of the host it has ended; subsystem "" is all.
 	Disconnect func(host, subsystem string) int
+	// Drain takes listeners out of service, or ends that, and returns them.
+	Drain func(which ListenerID, drain bool) ([]Listener, error)
 	// Pause makes the commands for a namespace wait, or ends that.
 	Pause func(id NamespaceID, pause bool) error
 }
@@ -191,6 +193,18 @@ func (s *Server) routes() []route {
 			s.changes(src.Reload),
 		},
 		{
+			"POST /v1/listeners/drain", "Take listeners out of service and end their connections",
+			ListenerID{},
+			[]Listener{},
+			s.drain(true),
+		},
+		{
+			"POST /v1/listeners/undrain", "Put listeners into service again",
+			ListenerID{},
+			[]Listener{},
+			s.drain(false),
+		},
+		{
 			"POST /v1/hosts/disconnect", "End the associations of a host",
 			Disconnect{},
 			Disconnected{},
@@ -232,20 +246,45 @@ func ask[T any](get func(context.Context) (T, error)) func(*http.Request) (any, 
 	}
 }
 
-// changes asks without a limit of time: a reload waits for hosts and storage, and others for it.
+// change calls fn without a limit of time: a reload waits for hosts and storage, and others for it.
+func (s *Server) change(fn func() (any, error)) (any, error) {
+	select {
+	case s.changing <- struct{}{}:
+		defer func() { <-s.changing }()
+	default:
+		return nil, NewProblem(http.StatusServiceUnavailable,
+			"too many clients wait for a plan or a reload",
+			"Try again when the reload has ended.")
+	}
+	return fn()
+}
+
 func (s *Server) changes(get func(context.Context) (Plan, error)) func(*http.Request) (any, error) {
 	return func(*http.Request) (any, error) {
-		select {
-		case s.changing <- struct{}{}:
-			defer func() { <-s.changing }()
-		default:
-			return nil, NewProblem(http.StatusServiceUnavailable,
-				"too many clients wait for a plan or a reload",
-				"Try again when the reload has ended.")
+		return s.change(func() (any, error) {
+			p, err := get(s.ctx)
+			p.Changes = append([]Change{}, p.Changes...)
+			return p, err
+		})
+	}
+}
+
+func (s *Server) drain(drain bool) func(*http.Request) (any, error) {
+	return func(r *http.Request) (any, error) {
+		var which ListenerID
+		if err := read(r, &which); err != nil {
+			return nil, err
 		}
-		p, err := get(s.ctx)
-		p.Changes = append([]Change{}, p.Changes...)
-		return p, err
+		if (which.Listener != "") == which.All {
+			p := NewProblem(http.StatusBadRequest, "either a listener or all must be given",
+				"GET /v1/listeners lists them.")
+			p.Place = "listener"
+			return nil, p
+		}
+		return s.change(func() (any, error) {
+			list, err := s.src.Drain(which, drain)
+			return append([]Listener{}, list...), err
+		})
 	}
 }
 

@@ -100,6 +100,7 @@ func testSource(f *feed) Source {
 		Plan:       func(context.Context) (Plan, error) { return filled[Plan](), nil },
 		Reload:     func(context.Context) (Plan, error) { return Plan{}, nil },
 		Disconnect: func(host, _ string) int { return len(host) },
+		Drain:      func(ListenerID, bool) ([]Listener, error) { return filled[[]Listener](), nil },
 		Pause:      func(NamespaceID, bool) error { return nil },
 	}
 }
