@@ -45,7 +45,7 @@ func (s *Server) controlSource() control.Source {
 	return control.Source{
 		Status: s.status, Listeners: s.listenerStates, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Hosts: s.hosts, Connections: s.connections,
-		Reactors: s.reactorStates, Refusals: s.refusals, Events: s.events,
+		Reactors: s.reactorStates, Disks: s.disks.list, Refusals: s.refusals, Events: s.events,
 		Plan: func(context.Context) (control.Plan, error) {
 			c, err := s.opts.Load()
 			if err != nil {

@@ -85,6 +85,7 @@ type Server struct {
 	metrics    *metrics.Server // nil: not wanted
 	control    *control.Server // as above
 	listeners  listeners
+	disks      diskLooks
 	next       atomic.Uint64
 	external   bool // storage is opened by Options.OpenDevice
 
@@ -118,6 +119,7 @@ func NewServer(opts Options) *Server {
 		s: s, list: map[config.Object]*served{}, retired: map[*removed]struct{}{},
 		stopped: make(chan struct{}),
 	}
+	s.disks.look = func() ([]control.Disk, error) { return listDisks(s.current()) }
 	if opts.Load == nil {
 		s.opts.Load = func() (*config.Config, error) { return nil, errNoFile }
 	}

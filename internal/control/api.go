@@ -188,6 +188,47 @@ type Reactor struct {
 	WaitingCommands int `json:"waiting_commands"`
 }
 
+// Disk is a block device of the machine.
+type Disk struct {
+	// Name is as in /dev.
+	Name string `json:"name"`
+	// Bus is what it is attached to: nvme, sata, sas, scsi, usb, virtio, mmc or virtual.
+	Bus string `json:"bus"`
+	// Model and Serial are what it reports.
+	Model  string `json:"model"`
+	Serial string `json:"serial"`
+	// SizeBytes is its size, BlockSizeBytes that of a logical block.
+	SizeBytes      int64 `json:"size_bytes"`
+	BlockSizeBytes int   `json:"block_size_bytes"`
+	// Rotational says that it is a hard disk.
+	Rotational bool `json:"rotational"`
+	// ReadOnly says that it cannot be written.
+	ReadOnly bool `json:"read_only"`
+	// Partitions are their names.
+	Partitions []string `json:"partitions"`
+	// Uses says who uses the disk or a partition: mounts, other devices, processes, and namespaces
+	// of the target ("namespace 1 of NQN").
+	Uses []string `json:"uses"`
+	// NotExportable is why it cannot be exported as a whole.
+	NotExportable string `json:"not_exportable,omitempty"`
+	// Health is what the drive reports of itself.
+	Health DiskHealth `json:"health"`
+}
+
+// DiskHealth is what a drive reports of itself.
+type DiskHealth struct {
+	// State is good, warning, failing or unknown.
+	State string `json:"state"`
+	// Notes say what is wrong, or why the health is unknown.
+	Notes []string `json:"notes"`
+	// Celsius is the temperature, 0 if unknown.
+	Celsius int `json:"celsius"`
+	// PowerOnHours is the time under power, UsedPercent the endurance that is used up; -1 is
+	// unknown.
+	PowerOnHours int64 `json:"power_on_hours"`
+	UsedPercent  int   `json:"used_percent"`
+}
+
 // Refusal is what a peer was refused, or why its connection was ended.
 type Refusal struct {
 	// First and Last are when it happened, Count how often.

@@ -66,6 +66,11 @@ func (c *Client) Reactors(ctx context.Context) ([]Reactor, error) {
 	return call[[]Reactor](ctx, c, "GET /v1/reactors", nil)
 }
 
+// Disks asks for the disks of the target's machine.
+func (c *Client) Disks(ctx context.Context) ([]Disk, error) {
+	return call[[]Disk](ctx, c, "GET /v1/disks", nil)
+}
+
 // Refusals asks for what peers were refused.
 func (c *Client) Refusals(ctx context.Context) ([]Refusal, error) {
 	return call[[]Refusal](ctx, c, "GET /v1/refusals", nil)
@@ -175,15 +180,20 @@ func (c *Client) do(ctx context.Context, operation string, v any) (io.ReadCloser
 	return nil, p
 }
 
+// NoTargetError says that there is no target at the socket, or none for this user.
+type NoTargetError struct{ text string }
+
+func (e *NoTargetError) Error() string { return e.text }
+
 // explain says what an error of the connection means.
 func (c *Client) explain(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("no target listens at %s. It does not run, or listens at another "+
-			"socket: use --socket", c.socket)
+		return &NoTargetError{"no target listens at " + c.socket +
+			". It does not run, or listens at another socket: use --socket"}
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("the target at %s is not for this user. Use root, or set control.group "+
-			"and control.mode", c.socket)
+		return &NoTargetError{"the target at " + c.socket +
+			" is not for this user. Use root, or set control.group and control.mode"}
 	}
 	return fmt.Errorf("the target at %s does not answer: %w", c.socket, err)
 }

@@ -49,6 +49,7 @@ type Source struct {
 	Refusals    func() []Refusal
 	Connections func(context.Context) ([]Connection, error)
 	Reactors    func(context.Context) ([]Reactor, error)
+	Disks       func(context.Context) ([]Disk, error)
 	// Events returns the events with an ID above since that are still known. changed is closed at
 	// the next one.
 	Events func(since uint64) (list []Event, changed <-chan struct{})
@@ -177,6 +178,7 @@ func (s *Server) routes() []route {
 			ask(src.Connections),
 		},
 		{"GET /v1/reactors", "The reactors", nil, []Reactor{}, ask(src.Reactors)},
+		{"GET /v1/disks", "The disks of the machine", nil, []Disk{}, ask(src.Disks)},
 		{
 			"GET /v1/refusals", "What peers were refused lately", nil,
 			[]Refusal{},

@@ -66,7 +66,7 @@ func fill(v reflect.Value, depth int) {
 		for i := range v.NumField() {
 			fill(v.Field(i), depth+1)
 		}
-	case v.Kind() == reflect.Slice && depth < 3:
+	case v.Kind() == reflect.Slice && depth < 4:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		fill(v.Index(0), depth+1)
 	case v.Kind() == reflect.Map:
@@ -95,6 +95,7 @@ func testSource(f *feed) Source {
 		Connections: func(context.Context) ([]Connection, error) {
 			return filled[[]Connection](), nil
 		},
+		Disks:      func(context.Context) ([]Disk, error) { return filled[[]Disk](), nil },
 		Reactors:   func(context.Context) ([]Reactor, error) { return filled[[]Reactor](), nil },
 		Events:     f.events,
 		Plan:       func(context.Context) (Plan, error) { return filled[Plan](), nil },
