@@ -63,6 +63,7 @@ func (s *Server) controlSource() control.Source {
 		},
 		Reload:     func(context.Context) (control.Plan, error) { return plan(s.Reload()) },
 		Disconnect: s.target.DisconnectHost, Drain: s.drain,
+		Resize: s.resize,
 		Pause: func(id control.NamespaceID, pause bool) error {
 			if pause {
 				return s.target.PauseNamespace(id.Subsystem, id.NSID)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -126,6 +127,12 @@ func source() control.Source {
 			}, nil
 		},
 		Pause: func(control.NamespaceID, bool) error { return nil },
+		Resize: func(r control.Resize) error {
+			if r != (control.Resize{Subsystem: testSub, NSID: 1, Size: "20GiB", Shrink: true}) {
+				return fmt.Errorf("resize to %+v", r)
+			}
+			return nil
+		},
 		Drain: func(which control.ListenerID, drain bool) ([]control.Listener, error) {
 			l := control.Listener{Transport: "tcp", Address: which.Listener, PortID: 1, State: "up"}
 			if drain {
@@ -175,6 +182,7 @@ func TestText(t *testing.T) {
 		"status", "listeners", "subsystems", "namespaces", "hosts", "connections", "refusals",
 		"events", "plan", "reload", "disconnect " + testHost, "disconnect " + testHost + " x",
 		"undrain 10.0.0.2:4420", "namespace pause nqn.2026-11.io.nvmf-target:disk0 1",
+		"namespace resize nqn.2026-11.io.nvmf-target:disk0 1 20GiB --shrink",
 	} {
 		out, err := run(t, append(strings.Fields(line), "--socket", socket)...)
 		if line == "plan" && errors.Is(err, ErrChanges) {
@@ -305,7 +313,8 @@ func TestUsage(t *testing.T) {
 	for line, want := range map[string]string{
 		"status --socket " + none: "--socket", "status -o xml": "text or json",
 		"status more": "unknown command", "disconnect": "between 1 and 2", "drain": "--all",
-		"undrain a --all": "--all",
+		"namespace resize s x 1GiB": "NSID is a number",
+		"undrain a --all":           "--all",
 	} {
 		if _, err := run(t, strings.Fields(line)...); err == nil ||
 			!strings.Contains(err.Error(), want) {

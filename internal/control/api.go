@@ -303,6 +303,18 @@ type NamespaceID struct {
 	NSID uint32 `json:"nsid"`
 }
 
+// Resize says what size a namespace shall have.
+type Resize struct {
+	// Subsystem is the NQN of its subsystem.
+	Subsystem string `json:"subsystem"`
+	// NSID identifies it there.
+	NSID uint32 `json:"nsid"`
+	// Size is a number of bytes, or has a unit: 20GiB.
+	Size string `json:"size"`
+	// Shrink allows a smaller size than at present: what is beyond is lost.
+	Shrink bool `json:"shrink,omitempty"`
+}
+
 // Problem is an error (RFC 9457).
 type Problem struct {
 	// Title is the meaning of Status.

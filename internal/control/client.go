@@ -111,6 +111,11 @@ func (c *Client) Resume(ctx context.Context, id NamespaceID) (Namespace, error) 
 	return call[Namespace](ctx, c, "POST /v1/namespaces/resume", id)
 }
 
+// Resize changes the size of a namespace.
+func (c *Client) Resize(ctx context.Context, r Resize) (Namespace, error) {
+	return call[Namespace](ctx, c, "POST /v1/namespaces/resize", r)
+}
+
 // Events asks for the events that are known.
 func (c *Client) Events(ctx context.Context) ([]Event, error) {
 	return call[[]Event](ctx, c, "GET /v1/events", nil)

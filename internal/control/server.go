@@ -60,6 +60,8 @@ type Source struct {
 	Disconnect func(host, subsystem string) int
 	// Drain takes listeners out of service, or ends that, and returns them.
 	Drain func(which ListenerID, drain bool) ([]Listener, error)
+	// Resize changes the size of a namespace.
+	Resize func(Resize) error
 	// Pause makes the commands for a namespace wait, or ends that.
 	Pause func(id NamespaceID, pause bool) error
 }
@@ -223,6 +225,12 @@ func (s *Server) routes() []route {
 			NamespaceID{},
 			Namespace{},
 			s.pause(false),
+		},
+		{
+			"POST /v1/namespaces/resize", "Change the size of a namespace in a file",
+			Resize{},
+			Namespace{},
+			s.resize,
 		},
 	}
 }
@@ -412,20 +420,39 @@ func (s *Server) pause(pause bool) func(*http.Request) (any, error) {
 		if err := read(r, &id); err != nil {
 			return nil, err
 		}
-		same := func(n Namespace) bool { return n.Subsystem == id.Subsystem && n.NSID == id.NSID }
-		if !slices.ContainsFunc(s.src.Namespaces(), same) {
-			p := NewProblem(http.StatusNotFound, fmt.Sprintf("there is no namespace %d of %q",
-				id.NSID, id.Subsystem), "GET /v1/namespaces lists them.")
-			p.Place = "nsid"
-			return nil, p
-		}
-		if err := s.src.Pause(id, pause); err != nil {
-			return nil, NewProblem(http.StatusConflict, err.Error(), "")
-		}
-		list := s.src.Namespaces()
-		if i := slices.IndexFunc(list, same); i >= 0 {
-			return list[i], nil
-		}
-		return Namespace{Subsystem: id.Subsystem, NSID: id.NSID}, nil // it was removed since
+		return s.changeNamespace(id, func() error { return s.src.Pause(id, pause) })
 	}
+}
+
+func (s *Server) resize(r *http.Request) (any, error) {
+	var to Resize
+	if err := read(r, &to); err != nil {
+		return nil, err
+	}
+	return s.change(func() (any, error) {
+		id := NamespaceID{to.Subsystem, to.NSID}
+		return s.changeNamespace(id, func() error { return s.src.Resize(to) })
+	})
+}
+
+// changeNamespace does something to a namespace and answers what it is then.
+func (s *Server) changeNamespace(id NamespaceID, do func() error) (any, error) {
+	same := func(n Namespace) bool { return n.Subsystem == id.Subsystem && n.NSID == id.NSID }
+	if !slices.ContainsFunc(s.src.Namespaces(), same) {
+		p := NewProblem(http.StatusNotFound, fmt.Sprintf("there is no namespace %d of %q",
+			id.NSID, id.Subsystem), "GET /v1/namespaces lists them.")
+		p.Place = "nsid"
+		return nil, p
+	}
+	if err := do(); err != nil {
+		if _, ok := errors.AsType[*Problem](err); ok {
+			return nil, err
+		}
+		return nil, NewProblem(http.StatusConflict, err.Error(), "")
+	}
+	list := s.src.Namespaces()
+	if i := slices.IndexFunc(list, same); i >= 0 {
+		return list[i], nil
+	}
+	return Namespace{Subsystem: id.Subsystem, NSID: id.NSID}, nil // it was removed since
 }

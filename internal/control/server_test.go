@@ -102,6 +102,7 @@ func testSource(f *feed) Source {
 		Reload:     func(context.Context) (Plan, error) { return Plan{}, nil },
 		Disconnect: func(host, _ string) int { return len(host) },
 		Drain:      func(ListenerID, bool) ([]Listener, error) { return filled[[]Listener](), nil },
+		Resize:     func(Resize) error { return nil },
 		Pause:      func(NamespaceID, bool) error { return nil },
 	}
 }
