@@ -228,7 +228,14 @@ func (q *queue) fault(f pdu.Fault, offending []byte) {
 		return
 	}
 	q.sendRaw(pdu.AppendTermReq(nil, pdu.TypeC2HTermReq, f, offending))
-	q.peerLog().Warn("connection ended for a protocol error", "local", q.conn.info.Local, "err", f)
+	expected, received := q.mismatch(f, offending)
+	args := []any{
+		"local", q.conn.info.Local, "err", f, "expected", expected, "received", received,
+	}
+	if f.FES == pdu.FESHeaderDigest {
+		args = append(args, "hint", "a network adapter or a switch damages data")
+	}
+	q.peerLog().Warn("connection ended for a protocol error", args...)
 	q.close(queueTerminating, f, q.g.t.cfg.LingerTimeout.Nanoseconds())
 }
 

@@ -279,10 +279,22 @@ func (s *Server) reactorStates(ctx context.Context) ([]control.Reactor, error) {
 
 func (s *Server) refusals() (list []control.Refusal) {
 	for _, r := range s.recorder.Refusals() {
-		list = append(list, control.Refusal{
+		out := control.Refusal{
 			First: r.First, Last: r.Last, Count: r.Count, Remote: r.Remote.String(),
-			Message: r.Message, Attributes: attributes(r.Attributes),
-		})
+			Message: r.Message,
+		}
+		fields := map[string]*string{
+			"expected": &out.Expected, "received": &out.Received, "hint": &out.Hint,
+		}
+		out.Attributes = slices.DeleteFunc(attributes(r.Attributes),
+			func(a control.Attribute) bool {
+				field, ok := fields[a.Key]
+				if ok {
+					*field = a.Value
+				}
+				return ok
+			})
+		list = append(list, out)
 	}
 	return list
 }

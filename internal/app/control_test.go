@@ -115,6 +115,9 @@ func checkRefusal(t *testing.T, c *control.Client) {
 	i := slices.IndexFunc(refusals, func(r control.Refusal) bool {
 		return r.Message == "connect refused"
 	})
+	if i >= 0 && (refusals[i].Received != testNQN+"0" || refusals[i].Hint == "") {
+		t.Errorf("%+v", refusals[i])
+	}
 	if err != nil || i < 0 || !slices.Contains(refusals[i].Attributes,
 		control.Attribute{Key: "subsystem", Value: testNQN + "0"}) {
 		t.Errorf("refusals %+v, %v", refusals, err)

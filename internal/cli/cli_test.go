@@ -97,7 +97,8 @@ func source() control.Source {
 		Refusals: func() []control.Refusal {
 			return []control.Refusal{{
 				First: at, Last: at.Add(time.Minute), Count: 12, Remote: "10.0.0.9:50000",
-				Message: "connect refused", Attributes: []control.Attribute{
+				Message: "connect refused", Expected: "a host of the subsystem",
+				Received: "nqn.\x1b[31mred", Hint: "add the host", Attributes: []control.Attribute{
 					{Key: "host", Value: "nqn.\x1b[31mred"}, {Key: "status", Value: "invalid host"},
 				},
 			}}

@@ -195,9 +195,10 @@ func connections(t *table, list []control.Connection) {
 }
 
 func refusals(t *table, list []control.Refusal) {
-	t.row("LAST", "TIMES", "REMOTE", "WHAT")
+	t.row("LAST", "TIMES", "REMOTE", "WHAT", "EXPECTED", "RECEIVED", "HINT", "DETAILS")
 	for _, r := range list {
-		t.row(stamp(r.Last), r.Count, r.Remote, r.Message+attributes(": ", r.Attributes))
+		t.row(stamp(r.Last), r.Count, r.Remote, r.Message, or(r.Expected), or(r.Received),
+			or(r.Hint), attributes("", r.Attributes))
 	}
 }
 

@@ -239,7 +239,12 @@ type Refusal struct {
 	Remote string `json:"remote"`
 	// Message is what happened.
 	Message string `json:"message"`
-	// Attributes are the details, as in the log.
+	// Expected is what a field must be, Received what the peer has sent.
+	Expected string `json:"expected,omitempty"`
+	Received string `json:"received,omitempty"`
+	// Hint says what an operator can do.
+	Hint string `json:"hint,omitempty"`
+	// Attributes are the other details, as in the log.
 	Attributes []Attribute `json:"attributes"`
 }
 
