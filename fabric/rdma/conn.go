@@ -106,7 +106,8 @@ func (c *conn) validate(p *verbs.ConnParam) cmwire.Refusal {
 			Received: fmt.Sprintf("%d bytes, padding included", len(p.PrivateData)),
 		}
 	}
-	limits := cfg.limits()
+	next := c.t.next.Load()
+	limits := next.limits()
 	if r := req.Check(&limits); r.Status != cmwire.Accepted {
 		return r
 	}
@@ -122,7 +123,7 @@ func (c *conn) validate(p *verbs.ConnParam) cmwire.Refusal {
 	}
 	c.depth = int(req.HSQSize()) + 1
 	if c.info.MaxDepth = c.depth; req.QID() == 0 {
-		c.info.MaxDepth = cfg.MaxDepth // of the I/O queues that will follow: it becomes CAP.MQES
+		c.info.MaxDepth = next.MaxDepth // of the I/O queues that will follow: it becomes CAP.MQES
 	}
 	c.credits = min(int(req.HRQSize()), c.depth)
 	c.reads = min(int(p.InitiatorDepth), cfg.MaxReads)

@@ -149,7 +149,7 @@ func (q *queue) Digests() (header, data bool) { return q.params.HeaderDigest, q.
 
 // SetDepth makes room for depth commands.
 func (q *queue) SetDepth(depth int, allowed bool) error {
-	if limit := q.g.t.cfg.MaxDepth; depth < 1 || depth > limit {
+	if limit := q.conn.info.MaxDepth; depth < 1 || depth > limit {
 		return fmt.Errorf("tcp: queue depth %d: must be 1 to %d", depth, limit)
 	}
 	if err := q.conn.counted.Associate(allowed, int64(depth)*commandBytes); err != nil {

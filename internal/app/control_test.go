@@ -176,7 +176,7 @@ func TestControlReload(t *testing.T) {
 	}
 	socket := s.current().Control.Socket
 	next, problem = parse(t, anyPort, "control: {socket: "+socket+"}", "log: {level: debug}",
-		"tcp: {queue_depth: 64}"), nil
+		"tcp: {in_capsule_size: 8KiB}"), nil
 	plan, err := c.Plan(t.Context())
 	if err != nil || len(plan.Changes) != 1 || !plan.Changes[0].NeedsRestart {
 		t.Errorf("plan %+v, %v", plan, err)
@@ -189,7 +189,7 @@ func TestControlReload(t *testing.T) {
 		t.Fatalf("left to a restart: %+v, %v", left, err)
 	}
 	text := left.Changes[0].Text
-	if !strings.Contains(text, "queue_depth") || strings.Contains(text, "level") {
+	if !strings.Contains(text, "in_capsule_size") || strings.Contains(text, "level") {
 		t.Errorf("left to a restart: %s", text)
 	}
 }
