@@ -85,7 +85,9 @@ func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) (rest []byte) {
 	}
 	r.InCapsule = true
 	r.data = b[:n]
-	r.damaged = digest > 0 && pdu.CRC(0, r.data) != pdu.GetCRC(b[n:])
+	if digest > 0 {
+		q.checkDigest(r, pdu.CRC(0, r.data), pdu.GetCRC(b[n:]))
+	}
 	return b[int(n)+digest:]
 }
 

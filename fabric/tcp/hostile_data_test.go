@@ -28,7 +28,8 @@ func TestHeaderDigestWrong(t *testing.T) {
 // A wrong data digest costs the command, with nothing written, and neither the connection nor the
 // next command.
 func TestDataDigestWrong(t *testing.T) {
-	tg := serve(t, options{})
+	recorder, o := newRecorder()
+	tg := serve(t, o)
 	c := tg.connect(t, pdu.Params{HeaderDigest: true, DataDigest: true}, 4, 0)
 	old := c.readBlocks(1, 0, 8192)
 
@@ -37,6 +38,7 @@ func TestDataDigestWrong(t *testing.T) {
 	b[len(b)-1] ^= 0x80
 	c.send(b)
 	c.status(2, nvme.TransientTransportError)
+	explained(t, recorder, 1)
 
 	sqe.SetOpcode(0x55) // and what is refused anyway
 	b = c.capsule(&sqe, random(5, 4096))
@@ -54,6 +56,7 @@ func TestDataDigestWrong(t *testing.T) {
 	first[100] ^= 1
 	c.send(first, c.h2cData(pdu.LastPDU, 3, ttag, 4096, random(7, 4096)))
 	c.status(3, nvme.TransientTransportError)
+	explained(t, recorder, 3)
 
 	if got := c.readBlocks(4, 0, 8192); !bytes.Equal(got, old) {
 		t.Error("data with a wrong digest was written")

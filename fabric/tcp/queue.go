@@ -233,7 +233,7 @@ func (q *queue) fault(f pdu.Fault, offending []byte) {
 		"local", q.conn.info.Local, "err", f, "expected", expected, "received", received,
 	}
 	if f.FES == pdu.FESHeaderDigest {
-		args = append(args, "hint", "a network adapter or a switch damages data")
+		args = append(args, "hint", damagedHint)
 	}
 	q.peerLog().Warn("connection ended for a protocol error", args...)
 	q.close(queueTerminating, f, q.g.t.cfg.LingerTimeout.Nanoseconds())

@@ -42,7 +42,7 @@ func TestDiskLooks(t *testing.T) {
 		if _, err := l.list(t.Context()); !errors.Is(err, want) || looks != 1 {
 			t.Errorf("%v, %d looks", err, looks)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		go func() { end <- nil }()
 		if list, err := l.list(t.Context()); err != nil || len(list) != 1 || looks != 2 {
 			t.Errorf("%v, %v, %d looks", list, err, looks)
