@@ -61,8 +61,10 @@ func (c *Config) keys() []Key {
 		NewKey("log", Mapping(c.Log.keys()), "What is written to stderr."),
 		NewKey("reactors", Mapping(c.Reactors.keys()), "The polling threads that serve all I/O.").
 			NeedsRestart(),
-		NewKey("tcp", Mapping(tcpKeys(&c.TCP)), "The TCP transport.").NeedsRestart(),
-		NewKey("rdma", Mapping(rdmaKeys(&c.RDMA)), "The RDMA transport.").NeedsRestart(),
+		NewKey("tcp", Mapping(tcpKeys(&c.TCP)),
+			"The TCP transport. Changes concern new connections."),
+		NewKey("rdma", Mapping(rdmaKeys(&c.RDMA)),
+			"The RDMA transport. Changes concern new connections."),
 		NewKey("disks", Mapping(diskKeys(&c.Disks)), "How files and disks are read and written.").
 			NeedsRestart(),
 		NewKey("metrics", Mapping{NewKey("listen", addrPort(&c.Metrics.Listen),
@@ -147,7 +149,7 @@ func tcpKeys(c *tcp.Config) []Key {
 			tcp.MaxInCapsuleSize, tcp.InCapsuleUnit),
 			"The most data that a write may carry in its command; larger writes wait one round "+
 				"trip for an R2T. Set it lower when large writes crowd out small ones on a slow "+
-				"link."),
+				"link.").NeedsRestart(),
 		NewKey("queue_memory", Bytes(&c.QueueMemory, tcp.MinQueueMemory, NoLimit, AnySize),
 			"Memory of all queues besides data: 16 KiB each and 832 bytes for each command of "+
 				"their depth. The default is enough for 9,300 queues of depth 128; more are "+
@@ -156,7 +158,8 @@ func tcpKeys(c *tcp.Config) []Key {
 			"Congestion control of the connections, one of `sysctl "+
 				"net.ipv4.tcp_available_congestion_control`. Set it when the network needs "+
 				"another algorithm than the rest of the machine, for instance `dctcp`; `bbr` "+
-				"paces what is sent, which slows fast networks.").Without("the system's"),
+				"paces what is sent, which slows fast networks.").Without("the system's").
+			NeedsRestart(),
 		NewKey("header_digest", boolean(&c.NoHeaderDigest, false),
 			"Whether hosts may enable the CRC32C of headers. Set it to `false` when hosts ask "+
 				"for it and it is not worth the CPU time."),
@@ -172,7 +175,7 @@ func rdmaKeys(c *rdma.Config) []Key {
 			Bytes(&c.InCapsuleSize, 0, rdma.InCapsuleLimit, rdma.InCapsuleUnit),
 			"The most data that a write may carry in its command; 0 is none. Set it higher when "+
 				"writes of more than 4 KiB are common and no host runs Linux 5.4 to 5.12, which "+
-				"corrupt such writes."),
+				"corrupt such writes.").NeedsRestart(),
 		NewKey("queue_memory", Bytes(&c.QueueMemory, rdma.MinQueueMemory, NoLimit, AnySize),
 			"Registered memory of all queues: depth times (in-capsule size + 80 bytes) each. The "+
 				"default is enough for 1,900 queues of depth 128; more are refused. Set it when "+
@@ -182,7 +185,7 @@ func rdmaKeys(c *rdma.Config) []Key {
 				"from which all queues receive commands instead of each having receives of its "+
 				"own. Set it when many deep queues would need too much memory; when their hosts "+
 				"send more commands at once, these wait. Not on iWARP.").
-			Without("0, no shared receive queue"),
+			Without("0, no shared receive queue").NeedsRestart(),
 	}, connectionLimits(&c.MaxQueues, &c.MaxQueuesPerHost, rdma.QueuesLimit)...)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/cli"
+	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
 )
 
@@ -66,14 +67,9 @@ func command() *cobra.Command {
 				return app.Check(file, os.Environ(), c.OutOrStdout())
 			},
 		}),
-		configFlag(&cobra.Command{
-			Use:   "disks",
-			Short: "List the disks of this machine, their health, and whether they can be exported",
-			Args:  cobra.NoArgs,
-			RunE: func(c *cobra.Command, _ []string) error {
-				return app.Disks(file, c.Flags().Changed("config"), os.Environ(), c.OutOrStdout())
-			},
-		}),
+		configFlag(cli.Disks(func(c *cobra.Command) ([]control.Disk, error) {
+			return app.Disks(file, c.Flags().Changed("config"), os.Environ())
+		})),
 		configFlag(cli.Doctor(func(c *cobra.Command) []doctor.Finding {
 			return app.Doctor(file, c.Flags().Changed("config"), os.Environ())
 		})),

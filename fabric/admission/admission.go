@@ -43,10 +43,10 @@ var (
 
 // Counter counts for one transport. Any goroutine may use it.
 type Counter struct {
-	limits Limits
-	now    func() time.Time // of tests
+	now func() time.Time // of tests
 
 	mu      sync.Mutex
+	limits  Limits
 	closed  bool
 	total   int // connections, without evicted ones
 	memory  int64
@@ -78,6 +78,13 @@ type Conn struct {
 // New makes an empty Counter.
 func New(l Limits) *Counter {
 	return &Counter{limits: l, now: time.Now, hosts: make(map[netip.Addr]*host)}
+}
+
+// SetLimits changes the limits. Connections that exceed the new ones stay.
+func (c *Counter) SetLimits(l Limits) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.limits = l
 }
 
 // Admit counts an unassociated connection from addr whose queue needs so many bytes of memory. The

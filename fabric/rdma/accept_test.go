@@ -43,8 +43,14 @@ func TestRejects(t *testing.T) {
 	both(t, func(t *testing.T, o harnessOptions) {
 		b := newHarness(t, o)
 		for _, tt := range tests {
+			before := len(b.log.String())
 			if got := b.host.rejected(b.addr(), tt.p); got != tt.want {
 				t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+			}
+			line := b.log.String()[before:]
+			if strings.Contains(line, "RDMA connection rejected") &&
+				(!strings.Contains(line, " expected=") || !strings.Contains(line, " received=")) {
+				t.Errorf("%s: %s", tt.name, line)
 			}
 		}
 		if o.fabric.IWARP { // RoCE pads, so that the length does not show

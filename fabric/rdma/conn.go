@@ -51,28 +51,45 @@ func (t *Transport) connectRequest(ev *verbs.Event) {
 		CNTLID:        nvme.CNTLIDDynamic,
 		InCapsuleSize: t.cfg.InCapsuleSize, MSDBD: msdbd(t.cfg.InCapsuleSize),
 	}
-	st, why := cmwire.NoResources, "the listener is closed"
-	if l != nil {
+	var err error
+	refusal := cmwire.Refusal{Status: cmwire.NoResources}
+	if l == nil {
+		err = errors.New("the listener is closed")
+	} else {
 		c.info.PortID = l.portID
-		st, why = c.validate(&ev.Param)
+		refusal = c.validate(&ev.Param)
 	}
-	if st == cmwire.Accepted {
+	if refusal.Status == cmwire.Accepted {
 		c.useSRQ = t.useSRQ(ev.ID.Device())
-		var err error
 		c.counted, err = t.admission.Admit(c.info.Remote.Addr(), c.slabSize(), c.evict)
 		if err != nil {
-			st, why = cmwire.NoResources, err.Error()
+			refusal.Status = cmwire.NoResources
 		}
 	}
-	if st != cmwire.Accepted {
-		log := t.log.Peer(c.info.Remote)
-		log.Warn("RDMA connection rejected", "local", c.info.Local, "status", st, "reason", why)
-		if err := c.reject(st); err != nil {
-			log.Warn("RDMA connection cannot be rejected", "err", err)
-		}
+	if refusal.Status != cmwire.Accepted {
+		c.refuse(refusal, err)
 		return
 	}
 	l.wg.Go(func() { l.accept(c) })
+}
+
+// refuse rejects the request and says why: because of what it contains, or of an error.
+func (c *conn) refuse(r cmwire.Refusal, why error) {
+	log := c.t.log.Peer(c.info.Remote)
+	args := []any{"local", c.info.Local, "status", r.Status}
+	switch {
+	case why != nil:
+		args = append(args, "err", why)
+	case r.Status == cmwire.InvalidHSQSize:
+		args = append(args, "expected", r.Expected, "received", r.Received, "hint",
+			"queue_depth is the limit; nvme connect --queue-size asks for less")
+	default:
+		args = append(args, "expected", r.Expected, "received", r.Received)
+	}
+	log.Warn("RDMA connection rejected", args...)
+	if err := c.reject(r.Status); err != nil {
+		log.Warn("RDMA connection cannot be rejected", "err", err)
+	}
 }
 
 func unmap(a netip.AddrPort) netip.AddrPort {
@@ -80,23 +97,25 @@ func unmap(a netip.AddrPort) netip.AddrPort {
 }
 
 // validate checks what the host sent (RDMA section 3.1.4) and takes its values over.
-func (c *conn) validate(p *verbs.ConnParam) (cmwire.Status, string) {
+func (c *conn) validate(p *verbs.ConnParam) cmwire.Refusal {
 	cfg := &c.t.cfg
 	req, ok := cmwire.ParseReq(p.PrivateData)
 	if !ok {
-		return cmwire.InvalidLength,
-			fmt.Sprintf("private data of %d bytes, a request has %d (padding does not count)",
-				len(p.PrivateData), cmwire.ReqSize)
+		return cmwire.Refusal{
+			Status: cmwire.InvalidLength, Expected: fmt.Sprintf("%d bytes", cmwire.ReqSize),
+			Received: fmt.Sprintf("%d bytes, padding included", len(p.PrivateData)),
+		}
 	}
-	limits := cfg.limits()
-	if st, why := req.Check(&limits); st != cmwire.Accepted {
-		return st, why
+	next := c.t.next.Load()
+	limits := next.limits()
+	if r := req.Check(&limits); r.Status != cmwire.Accepted {
+		return r
 	}
 	// InitiatorDepth, as seen from here, is the number of READs that the host serves at once:
 	// writes need at least one. How many it wants to issue does not matter, it gets none: RDMA
 	// section 3.1.4.
 	if p.InitiatorDepth == 0 {
-		return cmwire.InvalidIRD, "the host serves no RDMA READ (inbound READ depth 0)"
+		return cmwire.Refusal{Status: cmwire.InvalidIRD, Expected: "at least 1", Received: "0"}
 	}
 	c.info.QID = int(req.QID())
 	if req.QID() != 0 && req.CNTLID() != 0 { // 0: the host is older than the field
@@ -104,11 +123,11 @@ func (c *conn) validate(p *verbs.ConnParam) (cmwire.Status, string) {
 	}
 	c.depth = int(req.HSQSize()) + 1
 	if c.info.MaxDepth = c.depth; req.QID() == 0 {
-		c.info.MaxDepth = cfg.MaxDepth // of the I/O queues that will follow: it becomes CAP.MQES
+		c.info.MaxDepth = next.MaxDepth // of the I/O queues that will follow: it becomes CAP.MQES
 	}
 	c.credits = min(int(req.HRQSize()), c.depth)
 	c.reads = min(int(p.InitiatorDepth), cfg.MaxReads)
-	return cmwire.Accepted, ""
+	return cmwire.Refusal{}
 }
 
 // inCapsule is the size of in-capsule data: RDMA section 3.3.1, none on the admin queue.

@@ -17,7 +17,8 @@ import (
 // Transport makes NVMe/RDMA listeners and groups.
 type Transport struct {
 	cfg       Config
-	log       *ratelog.Logger // what peers can cause at will; the rest goes to cfg.Log
+	next      atomic.Pointer[Config] // of new connections, see Update
+	log       *ratelog.Logger        // what peers can cause at will; the rest goes to cfg.Log
 	admission *admission.Counter
 	// quarantined counts queues; see quarantine.go.
 	quarantined atomic.Int64
@@ -43,14 +44,27 @@ func New(cfg Config) *Transport {
 	if cfg.Lost == nil {
 		cfg.Lost = func(uint16) {}
 	}
-	return &Transport{
-		cfg: cfg, log: ratelog.New(cfg.Log),
-		admission: admission.New(admission.Limits{
-			Connections: cfg.MaxQueues, PerHost: cfg.MaxQueuesPerHost, Memory: cfg.QueueMemory,
-		}),
+	t := &Transport{
+		cfg: cfg, log: ratelog.New(cfg.Log), admission: admission.New(cfg.admissionLimits()),
 		listening: make(map[verbs.ID]*listener), listeners: make(map[*listener]struct{}),
 		devices: make(map[verbs.Device]*device), groups: make(map[*group]struct{}),
 		noSRQ: make(map[verbs.Device]struct{}),
+	}
+	t.next.Store(&cfg)
+	return t
+}
+
+// Update changes MaxDepth, MaxQueues, MaxQueuesPerHost and QueueMemory to those of a valid
+// configuration. Connections that exist keep what they have. Any goroutine may call it.
+func (t *Transport) Update(cfg Config) {
+	cfg.SetDefaults()
+	t.next.Store(&cfg)
+	t.admission.SetLimits(cfg.admissionLimits())
+}
+
+func (c *Config) admissionLimits() admission.Limits {
+	return admission.Limits{
+		Connections: c.MaxQueues, PerHost: c.MaxQueuesPerHost, Memory: c.QueueMemory,
 	}
 }
 

@@ -22,8 +22,9 @@ func (q *queue) icReq(r *pdu.ICReq) {
 	q.session, q.open = session, true
 	cfg := &q.g.t.cfg
 	q.params.HPDA = r.HPDA()
-	q.params.HeaderDigest = r.HeaderDigest() && !cfg.NoHeaderDigest
-	q.params.DataDigest = r.DataDigest() && !cfg.NoDataDigest
+	next := q.g.t.next.Load()
+	q.params.HeaderDigest = r.HeaderDigest() && !next.NoHeaderDigest
+	q.params.DataDigest = r.DataDigest() && !next.NoDataDigest
 	q.depth = MinQueueDepth
 	q.allocate(MinQueueDepth)
 	var resp pdu.ICResp
@@ -84,7 +85,9 @@ func (q *queue) capsule(c *pdu.CapsuleCmd, b []byte) (rest []byte) {
 	}
 	r.InCapsule = true
 	r.data = b[:n]
-	r.damaged = digest > 0 && pdu.CRC(0, r.data) != pdu.GetCRC(b[n:])
+	if digest > 0 {
+		q.checkDigest(r, pdu.CRC(0, r.data), pdu.GetCRC(b[n:]))
+	}
 	return b[int(n)+digest:]
 }
 

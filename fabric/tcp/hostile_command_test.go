@@ -107,7 +107,9 @@ func TestInCapsuleOfAdmin(t *testing.T) {
 
 // More commands than the queue has entries.
 func TestQueueOverrun(t *testing.T) {
-	tg := serve(t, options{hold: true})
+	recorder, o := newRecorder()
+	o.hold = true
+	tg := serve(t, o)
 	c := tg.connect(t, pdu.Params{}, 4, 0)
 	for i := range 5 {
 		sqe := rw(nvme.NVMRead, uint16(i), 0, 512, false)
@@ -115,6 +117,7 @@ func TestQueueOverrun(t *testing.T) {
 		c.send(c.capsule(&sqe, nil))
 	}
 	c.term(sequence)
+	explained(t, recorder, 1)
 	tg.do(tg.d.release)
 	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
 }

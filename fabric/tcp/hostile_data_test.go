@@ -10,7 +10,8 @@ import (
 )
 
 func TestHeaderDigestWrong(t *testing.T) {
-	tg := serve(t, options{})
+	recorder, o := newRecorder()
+	tg := serve(t, o)
 	c := tg.connect(t, pdu.Params{HeaderDigest: true}, 4, 0)
 	before := tg.d.executed.Load()
 	sqe := rw(nvme.NVMWrite, 1, 0, 512, true)
@@ -18,6 +19,7 @@ func TestHeaderDigestWrong(t *testing.T) {
 	binary.LittleEndian.PutUint32(b[72:], 0xDEADBEEF)
 	c.send(b)
 	c.term(pdu.Fault{FES: pdu.FESHeaderDigest, FEI: 0xDEADBEEF})
+	explained(t, recorder, 1)
 	if tg.d.executed.Load() != before {
 		t.Error("the command was executed")
 	}
@@ -26,7 +28,8 @@ func TestHeaderDigestWrong(t *testing.T) {
 // A wrong data digest costs the command, with nothing written, and neither the connection nor the
 // next command.
 func TestDataDigestWrong(t *testing.T) {
-	tg := serve(t, options{})
+	recorder, o := newRecorder()
+	tg := serve(t, o)
 	c := tg.connect(t, pdu.Params{HeaderDigest: true, DataDigest: true}, 4, 0)
 	old := c.readBlocks(1, 0, 8192)
 
@@ -35,6 +38,7 @@ func TestDataDigestWrong(t *testing.T) {
 	b[len(b)-1] ^= 0x80
 	c.send(b)
 	c.status(2, nvme.TransientTransportError)
+	explained(t, recorder, 1)
 
 	sqe.SetOpcode(0x55) // and what is refused anyway
 	b = c.capsule(&sqe, random(5, 4096))
@@ -52,6 +56,7 @@ func TestDataDigestWrong(t *testing.T) {
 	first[100] ^= 1
 	c.send(first, c.h2cData(pdu.LastPDU, 3, ttag, 4096, random(7, 4096)))
 	c.status(3, nvme.TransientTransportError)
+	explained(t, recorder, 3)
 
 	if got := c.readBlocks(4, 0, 8192); !bytes.Equal(got, old) {
 		t.Error("data with a wrong digest was written")
@@ -66,7 +71,9 @@ func TestDataDigestWrong(t *testing.T) {
 
 // H2CData that does not fit the R2T it names.
 func TestHostileH2CData(t *testing.T) {
-	tg := serve(t, options{cfg: Config{MaxH2CData: 8192}})
+	recorder, o := newRecorder()
+	o.cfg.MaxH2CData = 8192
+	tg := serve(t, o)
 	const n = 16384
 	data := func(m int) []byte { return random(m, m) }
 	type args struct {
@@ -158,7 +165,7 @@ func TestHostileH2CData(t *testing.T) {
 			invalid(pdu.OffPDO),
 		},
 	}
-	for _, tt := range tests {
+	for i, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			c := tg.connect(t, pdu.Params{}, 4, 0)
 			sqe := rw(nvme.NVMWrite, 1, 0, n, false)
@@ -166,6 +173,7 @@ func TestHostileH2CData(t *testing.T) {
 			c.send(tt.build(args{c, c.r2t(1, n)}))
 			c.send(random(3, 2000)) // none of this is parsed
 			c.term(tt.want)
+			explained(t, recorder, i+1)
 		})
 	}
 	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -34,9 +36,32 @@ var (
 	limit      = pdu.Fault{FES: pdu.FESLimit, FEI: pdu.OffPLEN}
 )
 
+// explained looks whether the log says of the last of n refusals what was expected and received.
+func explained(t *testing.T, r *ratelog.Recorder, n int) {
+	t.Helper()
+	last, total := r.Refusals()[0], uint64(0)
+	for _, count := range r.Kinds() {
+		total += count
+	}
+	values := map[string]string{}
+	for _, a := range last.Attributes {
+		values[a.Key] = a.Value
+	}
+	if total != uint64(n) || values["expected"] == "" || values["received"] == "" ||
+		values["expected"] == values["received"] {
+		t.Errorf("%d of %d refusals, the last is %q", total, n, last.Attributes)
+	}
+}
+
+func newRecorder() (*ratelog.Recorder, options) {
+	r := ratelog.NewRecorder(slog.DiscardHandler)
+	return r, options{cfg: Config{Log: slog.New(r)}}
+}
+
 // Before and instead of a good ICReq.
 func TestHostileICReq(t *testing.T) {
-	tg := serve(t, options{})
+	recorder, o := newRecorder()
+	tg := serve(t, o)
 	var good pdu.ICReq
 	good.Set(&pdu.Params{HeaderDigest: true}, 1)
 	c := &client{}
@@ -75,11 +100,12 @@ func TestHostileICReq(t *testing.T) {
 		},
 		{"a second ICReq", append(set(good[:], 11, 0), good[:]...), sequence},
 	}
-	for _, tt := range tests {
+	for i, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			c := tg.dial(t)
 			c.send(tt.send)
 			c.term(tt.want)
+			explained(t, recorder, i+1)
 		})
 	}
 	eventually(t, "all connections ended", func() bool { return tg.t.Usage().Connections == 0 })
@@ -244,7 +270,8 @@ func hostilePDUs() []hostilePDU {
 
 // PDUs that are wrong on a live connection; nothing of them may be executed.
 func TestHostilePDU(t *testing.T) {
-	tg := serve(t, options{})
+	recorder, o := newRecorder()
+	tg, n := serve(t, o), 0
 	before := tg.d.executed.Load()
 	for _, tt := range hostilePDUs() {
 		for _, digests := range []bool{false, true} {
@@ -257,6 +284,8 @@ func TestHostilePDU(t *testing.T) {
 				}
 				c.send(tt.build(c))
 				c.term(want)
+				n++
+				explained(t, recorder, n)
 			})
 		}
 	}

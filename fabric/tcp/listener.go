@@ -307,7 +307,7 @@ func (l *listener) serve(fd int, peer unix.Sockaddr) {
 	c := &conn{t: l.t, fd: fd, accepted: time.Now(), info: fabric.QueueInfo{
 		Transport: nvme.TransportTCP, Remote: addrPort(peer), PortID: l.portID, QID: -1,
 		CNTLID:   nvme.CNTLIDDynamic,
-		MaxDepth: l.t.cfg.MaxDepth, InCapsuleSize: l.t.cfg.InCapsuleSize, MSDBD: 1,
+		MaxDepth: l.t.next.Load().MaxDepth, InCapsuleSize: l.t.cfg.InCapsuleSize, MSDBD: 1,
 	}}
 	if err := c.admit(); err != nil {
 		_ = unix.Close(fd)

@@ -76,7 +76,7 @@ const (
 	queueLive
 	// queueDisconnecting takes nothing more. The next poll closes it.
 	queueDisconnecting
-	// queueClosing sends what is queued, and responses that are completed meanwhile. Input is
+	// queueClosing sends what is queued, and the responses of commands that are executed. Input is
 	// discarded.
 	queueClosing
 	// queueTerminating sends what is queued, a C2HTermReq at the end, which nothing may follow.
@@ -149,7 +149,7 @@ func (q *queue) Digests() (header, data bool) { return q.params.HeaderDigest, q.
 
 // SetDepth makes room for depth commands.
 func (q *queue) SetDepth(depth int, allowed bool) error {
-	if limit := q.g.t.cfg.MaxDepth; depth < 1 || depth > limit {
+	if limit := q.conn.info.MaxDepth; depth < 1 || depth > limit {
 		return fmt.Errorf("tcp: queue depth %d: must be 1 to %d", depth, limit)
 	}
 	if err := q.conn.counted.Associate(allowed, int64(depth)*commandBytes); err != nil {
@@ -228,7 +228,14 @@ func (q *queue) fault(f pdu.Fault, offending []byte) {
 		return
 	}
 	q.sendRaw(pdu.AppendTermReq(nil, pdu.TypeC2HTermReq, f, offending))
-	q.peerLog().Warn("connection ended for a protocol error", "local", q.conn.info.Local, "err", f)
+	expected, received := q.mismatch(f, offending)
+	args := []any{
+		"local", q.conn.info.Local, "err", f, "expected", expected, "received", received,
+	}
+	if f.FES == pdu.FESHeaderDigest {
+		args = append(args, "hint", damagedHint)
+	}
+	q.peerLog().Warn("connection ended for a protocol error", args...)
 	q.close(queueTerminating, f, q.g.t.cfg.LingerTimeout.Nanoseconds())
 }
 
@@ -250,7 +257,7 @@ func (q *queue) run() int {
 	}
 	switch q.state {
 	case queueClosing, queueTerminating:
-		if q.sendq.Empty() {
+		if q.finished() {
 			q.linger()
 			work++
 		}
@@ -260,6 +267,12 @@ func (q *queue) run() int {
 		}
 	}
 	return work
+}
+
+// finished says whether a queue that ends has nothing left to send. Commands on an admin queue may
+// never complete (Asynchronous Event Requests), so they are not waited for.
+func (q *queue) finished() bool {
+	return q.sendq.Empty() && (q.executing == 0 || q.admin || q.state == queueTerminating)
 }
 
 // close stops taking input, abandons what has not been executed, and lets what is queued be sent

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"fmt"
 	"syscall"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
@@ -291,12 +292,24 @@ func (q *queue) digest(b []byte) (rest []byte, more bool) {
 	if len(b) < pdu.DigestSize {
 		return b, false
 	}
-	if pdu.GetCRC(b) != q.crc {
-		q.cur.damaged = true
-	}
+	q.checkDigest(q.cur, q.crc, pdu.GetCRC(b))
 	q.dataComplete()
 	return b[pdu.DigestSize:], true
 }
+
+// checkDigest notes whether the data of a PDU for r has the digest that the host has sent.
+func (q *queue) checkDigest(r *request, expected, received uint32) {
+	if expected == received {
+		return
+	}
+	r.damaged = true
+	q.peerLog().Warn("data digest is wrong, the command fails and may be repeated", "cid",
+		r.SQE.CID(), "expected", fmt.Sprintf("%08x", expected), "received",
+		fmt.Sprintf("%08x", received), "hint", damagedHint)
+}
+
+// damagedHint is what a wrong digest means if the host makes no mistake.
+const damagedHint = "a network adapter or a switch damages data"
 
 // dataComplete is called when all data of a PDU has been received.
 func (q *queue) dataComplete() {

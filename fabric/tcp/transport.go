@@ -3,6 +3,7 @@ package tcp
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/admission"
@@ -13,7 +14,8 @@ import (
 // Transport makes NVMe/TCP listeners and groups.
 type Transport struct {
 	cfg       Config
-	log       *ratelog.Logger // what peers can cause at will; the rest goes to cfg.Log
+	next      atomic.Pointer[Config] // of new connections, see Update
+	log       *ratelog.Logger        // what peers can cause at will; the rest goes to cfg.Log
 	admission *admission.Counter
 
 	mu        sync.Mutex
@@ -31,12 +33,26 @@ const (
 // New makes a transport. The configuration must be valid; see Config.Validate.
 func New(cfg Config) *Transport {
 	cfg.SetDefaults()
-	return &Transport{
+	t := &Transport{
 		cfg: cfg, log: ratelog.New(cfg.Log), listeners: make(map[*listener]struct{}),
-		admission: admission.New(admission.Limits{
-			Connections: cfg.MaxConnections, PerHost: cfg.MaxConnectionsPerHost,
-			Memory: cfg.QueueMemory,
-		}),
+		admission: admission.New(cfg.limits()),
+	}
+	t.next.Store(&cfg)
+	return t
+}
+
+// Update changes MaxDepth, NoHeaderDigest, NoDataDigest, MaxConnections, MaxConnectionsPerHost and
+// QueueMemory to those of a valid configuration. Connections that exist keep what they have. Any
+// goroutine may call it.
+func (t *Transport) Update(cfg Config) {
+	cfg.SetDefaults()
+	t.next.Store(&cfg)
+	t.admission.SetLimits(cfg.limits())
+}
+
+func (c *Config) limits() admission.Limits {
+	return admission.Limits{
+		Connections: c.MaxConnections, PerHost: c.MaxConnectionsPerHost, Memory: c.QueueMemory,
 	}
 }
 

@@ -7,6 +7,9 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric/rdma"
+	"github.com/nvmf-target/nvmf-target/fabric/tcp"
+	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -260,7 +263,7 @@ func (tr *transition) modifyListener(c config.Change) error {
 func (s *Server) subsystem(c *config.Config, nqn string) target.SubsystemConfig {
 	i := slices.IndexFunc(c.Subsystems, func(sub config.Subsystem) bool { return sub.NQN == nqn })
 	tc := c.Subsystems[i].SubsystemConfig
-	tc.MaxQueueSize = max(s.atStart.TCP.MaxDepth, s.atStart.RDMA.MaxDepth)
+	tc.MaxQueueSize = max(tcp.MaxQueueDepth, rdma.DepthLimit) // transports know their own
 	return tc
 }
 
@@ -322,10 +325,29 @@ var fileKeys = map[string]func(*Server, *config.Config) error{
 		}
 		return nil
 	},
-	"metrics.listen": (*Server).setMetrics,
+	"metrics.listen":  (*Server).setMetrics,
+	"tcp.queue_depth": updateTCP, "tcp.queue_memory": updateTCP, "tcp.max_connections": updateTCP,
+	"tcp.max_connections_per_host": updateTCP, "tcp.header_digest": updateTCP,
+	"tcp.data_digest": updateTCP,
+
+	"rdma.queue_depth": updateRDMA, "rdma.queue_memory": updateRDMA,
+	"rdma.max_connections": updateRDMA, "rdma.max_connections_per_host": updateRDMA,
+
 	// Only the files themselves, requests and a stop look at these.
 	"include":          func(*Server, *config.Config) error { return nil },
 	"managed":          func(*Server, *config.Config) error { return nil },
 	"managed_paths":    func(*Server, *config.Config) error { return nil },
 	"shutdown_timeout": func(*Server, *config.Config) error { return nil },
+}
+
+func updateTCP(s *Server, c *config.Config) error {
+	s.transports[nvme.TransportTCP].(*tcp.Transport).Update(c.TCP)
+	return nil
+}
+
+func updateRDMA(s *Server, c *config.Config) error {
+	if t, ok := s.transports[nvme.TransportRDMA].(*rdma.Transport); ok {
+		t.Update(c.RDMA)
+	}
+	return nil
 }

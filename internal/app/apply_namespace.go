@@ -176,11 +176,25 @@ func (ns *namespaces) modify(name config.Object, n *namespace, anew bool) error 
 	if v.namespace == n {
 		return nil
 	}
-	dev, is := v.dev, v.namespace
 	var swap func(backend.Device) (backend.Device, error)
 	if anew {
-		swap = func(old backend.Device) (_ backend.Device, err error) {
-			if dev, err = ns.reopen(old, v.namespace, n); err == nil {
+		swap = func(old backend.Device) (backend.Device, error) {
+			return ns.reopen(old, v.namespace, n)
+		}
+	}
+	return ns.exchange(v, n, swap)
+}
+
+// exchange changes a namespace to n. swap, if it is not nil, exchanges its storage, as for
+// target.UpdateNamespace.
+func (ns *namespaces) exchange(v *served, n *namespace,
+	swap func(backend.Device) (backend.Device, error),
+) error {
+	dev, is := v.dev, v.namespace
+	swapped := swap
+	if swap != nil {
+		swapped = func(old backend.Device) (_ backend.Device, err error) {
+			if dev, err = swap(old); err == nil {
 				is = n
 			}
 			return dev, err
@@ -188,7 +202,7 @@ func (ns *namespaces) modify(name config.Object, n *namespace, anew bool) error 
 	}
 	nc := n.NamespaceConfig
 	nc.Drive = driveOf(n)
-	err := ns.s.target.UpdateNamespace(v.nqn, nc, swap)
+	err := ns.s.target.UpdateNamespace(v.nqn, nc, swapped)
 	if err == nil {
 		is = n
 	}
@@ -200,7 +214,7 @@ func (ns *namespaces) modify(name config.Object, n *namespace, anew bool) error 
 	}
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
-	ns.list[name] = &served{namespace: is, dev: dev}
+	ns.list[v.name()] = &served{namespace: is, dev: dev}
 	return err
 }
 

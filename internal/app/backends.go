@@ -70,6 +70,9 @@ type store struct {
 	memory *int64
 	// probe returns what open would fail with, without changing anything; nil of a wrapper.
 	probe func(env) backend.Report
+	// resize changes the size of closed storage, which has least bytes at least; nil: it cannot be.
+	resize func(at env, size int64) error
+	least  func() int64
 	// open opens the storage; of is the storage behind a wrapper.
 	open func(at env, of backend.Device) (backend.Device, error)
 }
@@ -137,6 +140,8 @@ func newFile() config.Options {
 		open: func(at env, _ backend.Device) (backend.Device, error) {
 			return file.Open(in(at))
 		},
+		resize: func(at env, size int64) error { return file.Resize(in(at), size) },
+		least:  func() int64 { return c.Size },
 		keys: []config.Key{
 			pathKey(&c.Path, "file", "Path of the file."),
 			config.NewKey("size", config.Bytes(&c.Size, 0, config.NoLimit, config.AnySize),

@@ -67,7 +67,7 @@ func (s *Server) controlSource() control.Source {
 	return control.Source{
 		Status: s.status, Listeners: s.listenerStates, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Hosts: s.hosts, Connections: s.connections,
-		Refusals: s.refusals, Events: s.events,
+		Reactors: s.reactorStates, Disks: s.disks.list, Refusals: s.refusals, Events: s.events,
 		Plan: func(context.Context) (control.Plan, error) {
 			c, err := s.opts.Load()
 			if err != nil {
@@ -94,7 +94,7 @@ func (s *Server) controlSource() control.Source {
 			id, err := s.create(subsystem, body)
 			return id, controlProblem(err)
 		},
-		Disconnect: s.target.DisconnectHost,
+		Disconnect: s.target.DisconnectHost, Drain: s.drain, Resize: s.resize,
 		Pause: func(id control.NamespaceID, pause bool) error {
 			if pause {
 				return s.target.PauseNamespace(id.Subsystem, id.NSID)
@@ -164,7 +164,8 @@ func (s *Server) status() control.Status {
 	return control.Status{
 		Version: s.opts.Version, PID: os.Getpid(), Started: s.started,
 		UptimeSeconds: time.Since(s.started).Seconds(), Listeners: len(up),
-		WaitingListeners: len(waiting), Subsystems: len(c.Subsystems),
+		WaitingListeners: len(waiting), DrainedListeners: s.listeners.countDrained(),
+		Subsystems: len(c.Subsystems),
 		Namespaces: len(s.target.Stats()), PendingNamespaces: len(s.namespaces.waiting()),
 		Controllers: len(s.target.Controllers()), Connections: s.target.Sessions(),
 	}
@@ -179,8 +180,13 @@ func (s *Server) listenerStates() (list []control.Listener) {
 		out := control.Listener{
 			Name: p.l.name, Transport: p.addr.Transport.String(),
 			Address: p.addr.AddrPort.String(), PortID: p.id, State: "up",
+			Connections: s.target.PortSessions(p.id),
 		}
 		switch {
+		case ls.drained[p.name]:
+			if out.State = "drained"; out.Connections > 0 {
+				out.State = "draining"
+			}
 		case p.open != nil:
 		case never(p.err):
 			out.State, out.Reason = "failed", p.err.Error()
@@ -262,6 +268,7 @@ func describe(out *control.Namespace, st *target.NamespaceStats) {
 	out.SizeBytes, out.BlockSizeBytes, out.WriteProtected = st.Size, st.BlockSize, st.WriteProtected
 	out.Reads, out.Writes = st.Reads, st.Writes
 	out.ReadBytes, out.WrittenBytes = st.ReadBytes, st.WrittenBytes
+	out.BusySeconds = st.Busy.Seconds()
 	out.Timeouts, out.Errors = st.Timeouts, map[string]uint64{}
 	for reason, n := range st.Errors {
 		if n > 0 {
@@ -296,6 +303,24 @@ func (s *Server) connections(ctx context.Context) ([]control.Connection, error) 
 			KeepAliveTimeoutSeconds: c.KeepAliveTimeout.Seconds(),
 			KeepAliveLeftSeconds:    c.KeepAliveLeft.Seconds(),
 			HeaderDigest:            c.HeaderDigest, DataDigest: c.DataDigest,
+			Commands: c.Commands, ReadBytes: c.ReadBytes, WrittenBytes: c.WrittenBytes,
+		}
+	}
+	return list, nil
+}
+
+func (s *Server) reactorStates(ctx context.Context) ([]control.Reactor, error) {
+	usage, err := s.Reactors(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("a reactor does not answer: %w", err)
+	}
+	list := make([]control.Reactor, len(usage))
+	for i, u := range usage {
+		list[i] = control.Reactor{
+			Index: i, CPU: s.workers[i].cpu, AsleepSeconds: u.Loop.Asleep.Seconds(),
+			Polls: u.Loop.Iterations, EmptyPolls: u.Loop.Empty,
+			MemoryBytes: int64(u.Memory.Size), MemoryUsedBytes: int64(u.Memory.Used),
+			WaitingCommands: u.Memory.Waiters,
 		}
 	}
 	return list, nil
@@ -303,10 +328,22 @@ func (s *Server) connections(ctx context.Context) ([]control.Connection, error) 
 
 func (s *Server) refusals() (list []control.Refusal) {
 	for _, r := range s.recorder.Refusals() {
-		list = append(list, control.Refusal{
+		out := control.Refusal{
 			First: r.First, Last: r.Last, Count: r.Count, Remote: r.Remote.String(),
-			Message: r.Message, Attributes: attributes(r.Attributes),
-		})
+			Message: r.Message,
+		}
+		fields := map[string]*string{
+			"expected": &out.Expected, "received": &out.Received, "hint": &out.Hint,
+		}
+		out.Attributes = slices.DeleteFunc(attributes(r.Attributes),
+			func(a control.Attribute) bool {
+				field, ok := fields[a.Key]
+				if ok {
+					*field = a.Value
+				}
+				return ok
+			})
+		list = append(list, out)
 	}
 	return list
 }

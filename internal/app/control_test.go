@@ -46,7 +46,7 @@ func controlled(t *testing.T, o Options, listeners string, more ...string) (*Ser
 func TestControl(t *testing.T) {
 	waiting := "{transport: tcp, address: 192.0.2.1, port: 4420}"
 	failed := "{transport: rdma, address: 127.0.0.1}"
-	_, c := controlled(t, Options{Verbs: noRDMA{}}, anyPort+", "+waiting+", "+failed)
+	s, c := controlled(t, Options{Verbs: noRDMA{}}, anyPort+", "+waiting+", "+failed)
 	ctx := t.Context()
 	listeners, err := c.Listeners(ctx)
 	if err != nil || len(listeners) != 3 || listeners[0].State != "up" ||
@@ -74,6 +74,11 @@ func TestControl(t *testing.T) {
 		!admin.HeaderDigest || admin.DataDigest || admin.Transport != "tcp" ||
 		admin.Local != listeners[0].Address || admin.Depth == 0 {
 		t.Errorf("connection %+v", admin)
+	}
+	reactors, err := c.Reactors(ctx)
+	if err != nil || len(reactors) != len(s.workers) || reactors[0].Polls == 0 ||
+		reactors[0].MemoryBytes == 0 {
+		t.Errorf("reactors %+v, %v", reactors, err)
 	}
 	hosts, err := c.Hosts(ctx)
 	if err != nil || len(hosts) != 1 || hosts[0].NQN != admin.Host ||
@@ -120,6 +125,9 @@ func checkRefusal(t *testing.T, c *control.Client) {
 	i := slices.IndexFunc(refusals, func(r control.Refusal) bool {
 		return r.Message == "connect refused"
 	})
+	if i >= 0 && (refusals[i].Received != testNQN+"0" || refusals[i].Hint == "") {
+		t.Errorf("%+v", refusals[i])
+	}
 	if err != nil || i < 0 || !slices.Contains(refusals[i].Attributes,
 		control.Attribute{Key: "subsystem", Value: testNQN + "0"}) {
 		t.Errorf("refusals %+v, %v", refusals, err)
@@ -273,7 +281,7 @@ func TestControlReload(t *testing.T) {
 	}
 	socket := s.current().Control.Socket
 	next, problem = parse(t, anyPort, "control: {socket: "+socket+"}", "log: {level: debug}",
-		"tcp: {queue_depth: 64}"), nil
+		"tcp: {in_capsule_size: 8KiB}"), nil
 	plan, err := c.Plan(t.Context())
 	if err != nil || len(plan.Changes) != 1 || !plan.Changes[0].NeedsRestart {
 		t.Errorf("plan %+v, %v", plan, err)
@@ -286,7 +294,7 @@ func TestControlReload(t *testing.T) {
 		t.Fatalf("left to a restart: %+v, %v", left, err)
 	}
 	text := left.Changes[0].Text
-	if !strings.Contains(text, "queue_depth") || strings.Contains(text, "level") {
+	if !strings.Contains(text, "in_capsule_size") || strings.Contains(text, "level") {
 		t.Errorf("left to a restart: %s", text)
 	}
 }

@@ -29,9 +29,11 @@ type listeners struct {
 	machine  netif.State
 	ids      map[string]uint16 // port IDs, by name
 
-	mu    sync.Mutex  // guards what follows, for those who only look
-	list  []*listener // the most specific first
-	ports map[string]*port
+	mu sync.Mutex // guards what follows, for those who only look
+	// drained has the names of the ports that are to stay closed.
+	drained map[string]bool
+	list    []*listener // the most specific first
+	ports   map[string]*port
 	// tos is the type of service of each listener, by port ID: transports ask for it while they
 	// open one.
 	tos map[uint16]uint8
@@ -235,6 +237,7 @@ func (ls *listeners) addrs() (up []fabric.Addr, waiting []string) {
 	defer ls.mu.Unlock()
 	for _, p := range ls.byID() {
 		switch {
+		case ls.drained[p.name]:
 		case p.open != nil:
 			up = append(up, p.addr)
 		case !never(p.err):

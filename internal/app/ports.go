@@ -190,7 +190,7 @@ func (ls *listeners) update() (up, gone []fabric.Addr, err error) {
 	ls.mu.Lock()
 	wanted := ls.wanted(ls.list)
 	ls.identify(wanted)
-	var open []*port
+	var open, unwanted []*port // to be opened, and closed
 	keep := map[string]bool{}
 	for _, w := range wanted {
 		p := ls.ports[w.name]
@@ -198,13 +198,16 @@ func (ls *listeners) update() (up, gone []fabric.Addr, err error) {
 			p, w.id, w.err = w, ls.ids[w.name], errOpening
 			ls.ports[w.name] = p
 		}
-		if p.open == nil || p.lost || p.l.TOS != w.l.TOS {
+		switch {
+		case ls.drained[w.name]:
+			p.err = nil
+			unwanted = append(unwanted, p)
+		case p.open == nil || p.lost || p.l.TOS != w.l.TOS:
 			open = append(open, p)
 		}
 		p.l = w.l // it may have been one of another listener
 		keep[w.name] = true
 	}
-	var unwanted []*port
 	for _, p := range ls.byID() {
 		if !keep[p.name] {
 			unwanted = append(unwanted, p)

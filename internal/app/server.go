@@ -88,6 +88,7 @@ type Server struct {
 	metrics    *metrics.Server // nil: not wanted
 	control    *control.Server // as above
 	listeners  listeners
+	disks      diskLooks
 	next       atomic.Uint64
 	external   bool // storage is opened by Options.OpenDevice
 
@@ -118,7 +119,8 @@ func NewServer(opts Options) *Server {
 		atStart: opts.Config, ending: make(chan struct{}), releaseLimit: releaseLimit,
 	}
 	s.listeners = listeners{
-		s: s, wake: make(chan struct{}, 1), ports: map[string]*port{}, tos: map[uint16]uint8{},
+		s: s, wake: make(chan struct{}, 1), ports: map[string]*port{},
+		drained: map[string]bool{}, tos: map[uint16]uint8{},
 	}
 	if opts.Network == nil {
 		s.opts.Network = netif.Linux()
@@ -127,6 +129,7 @@ func NewServer(opts Options) *Server {
 		s: s, list: map[config.Object]*served{}, retired: map[*removed]struct{}{},
 		stopped: make(chan struct{}),
 	}
+	s.disks.look = func() ([]control.Disk, error) { return listDisks(s.current()) }
 	if opts.Load == nil {
 		s.opts.Load = func(...config.Edit) (*config.Config, error) { return nil, errNoFile }
 	}

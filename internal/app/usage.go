@@ -4,12 +4,14 @@ import (
 	"context"
 
 	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/internal/reactor"
 )
 
 // ReactorUsage is what a reactor has in use.
 type ReactorUsage struct {
 	Memory mem.PoolUsage // its data memory
 	Timers int           // that have neither run nor been stopped
+	Loop   reactor.Stats
 }
 
 // Reactors returns what each reactor has in use. Any goroutine may call it between Start and Stop;
@@ -18,7 +20,7 @@ func (s *Server) Reactors(ctx context.Context) ([]ReactorUsage, error) {
 	list, answers := make([]ReactorUsage, len(s.workers)), make(chan struct{}, len(s.workers))
 	for i, w := range s.workers {
 		w.loop.Post(func() {
-			list[i] = ReactorUsage{Memory: w.memory.Usage(), Timers: w.loop.Timers()}
+			list[i] = ReactorUsage{w.memory.Usage(), w.loop.Timers(), w.loop.Stats()}
 			answers <- struct{}{}
 		})
 	}

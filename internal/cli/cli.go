@@ -49,13 +49,14 @@ func Commands() []*cobra.Command {
 			(*control.Client).Connections, connections),
 		read("refusals", "List what peers were refused lately, and why",
 			(*control.Client).Refusals, refusals),
-		eventsCommand(),
+		topCommand(), eventsCommand(),
 		planCommand(),
 		command("reload", "Apply the configuration file without a restart", cobra.NoArgs,
 			func(ctx context.Context, c *control.Client, _ []string) (control.Plan, error) {
 				return c.Reload(ctx)
 			}, reloaded),
 		disconnectCommand(), subsystemCommand(), namespaceCommand(), hostCommand(),
+		drainCommand(), undrainCommand(),
 		manCommand(),
 	}
 }
@@ -203,11 +204,46 @@ func namespaceCommand() *cobra.Command {
 	pause.Long = "Make the commands for a namespace wait, for instance while its storage is " +
 		"copied: it has nothing to do when this command returns. What waits longer than " +
 		"io_timeout is given up, and hosts try it again."
-	cmd := &cobra.Command{Use: "namespace", Short: "Create, delete, pause and resume a namespace"}
-	cmd.AddCommand(pause, namespaceChange("resume", "End a pause", (*control.Client).Resume),
+	cmd := &cobra.Command{
+		Use: "namespace", Short: "Create, delete, resize, pause and resume a namespace",
+	}
+	cmd.AddCommand(pause, resizeCommand(),
+		namespaceChange("resume", "End a pause", (*control.Client).Resume),
 		createCommand("create SUBSYSTEM_NQN NSID", "Create or change a namespace", 2),
 		deleteCommand("delete SUBSYSTEM_NQN NSID", "Delete a namespace", 2))
 	return cmd
+}
+
+func resizeCommand() *cobra.Command {
+	shrink := false
+	cmd := command("resize SUBSYSTEM_NQN NSID SIZE", "Change the size of a namespace in a file",
+		cobra.ExactArgs(3),
+		func(ctx context.Context, c *control.Client, args []string) (control.Namespace, error) {
+			id, err := namespaceID(args)
+			if err != nil {
+				return control.Namespace{}, err
+			}
+			return c.Resize(ctx, control.Resize{
+				Subsystem: id.Subsystem, NSID: id.NSID, Size: args[2], Shrink: shrink,
+			})
+		},
+		func(t *table, n control.Namespace) {
+			t.line(fmt.Sprintf("namespace %d of %s has %d bytes (%s)", n.NSID, n.Subsystem,
+				n.SizeBytes, size(n.SizeBytes)))
+		})
+	cmd.Long = "Change the size of a namespace in a file: a sparse file stays sparse, and one " +
+		"with preallocate: full gets its space at once. Hosts are notified; their commands " +
+		"wait for a moment. Disks, volumes and files that others resize need no command: the " +
+		"target notices within a second. With --shrink, WHAT IS BEYOND THE NEW SIZE IS LOST: " +
+		"shrink file systems and partitions first, on a host."
+	cmd.Flags().BoolVar(&shrink, "shrink", false,
+		"allow a smaller size; what is beyond it is lost")
+	return cmd
+}
+
+func namespaceID(args []string) (control.NamespaceID, error) {
+	nsid, err := parseNSID(args[1])
+	return control.NamespaceID{Subsystem: args[0], NSID: nsid}, err
 }
 
 func namespaceChange(verb, short string,
@@ -215,11 +251,11 @@ func namespaceChange(verb, short string,
 ) *cobra.Command {
 	return command(verb+" SUBSYSTEM_NQN NSID", short, cobra.ExactArgs(2),
 		func(ctx context.Context, c *control.Client, args []string) (control.Namespace, error) {
-			nsid, err := parseNSID(args[1])
+			id, err := namespaceID(args)
 			if err != nil {
 				return control.Namespace{}, err
 			}
-			return do(c, ctx, control.NamespaceID{Subsystem: args[0], NSID: nsid})
+			return do(c, ctx, id)
 		},
 		func(t *table, n control.Namespace) {
 			t.line(fmt.Sprintf("namespace %d of %s is %s", n.NSID, n.Subsystem, n.State))

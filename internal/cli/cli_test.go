@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -38,8 +39,9 @@ func source() control.Source {
 		Status: func() control.Status {
 			return control.Status{
 				Version: "v1.2.3", PID: 4711, Started: at, UptimeSeconds: 273600, Listeners: 2,
-				WaitingListeners: 1, Subsystems: 1, Namespaces: 2, PendingNamespaces: 1,
-				Controllers: 1, Connections: 2,
+				WaitingListeners: 1, DrainedListeners: 1, Subsystems: 1, Namespaces: 2,
+				PendingNamespaces: 1,
+				Controllers:       1, Connections: 2,
 			}
 		},
 		Listeners: func() []control.Listener {
@@ -55,6 +57,10 @@ func source() control.Source {
 				{
 					Name: "tcp eth1:4420", Transport: "tcp", Address: "eth1:4420", State: "waiting",
 					Reason: "no network interface",
+				},
+				{
+					Name: "tcp 10.0.0.2:4420", Transport: "tcp", Address: "10.0.0.2:4420", PortID: 3, State: "draining",
+					Connections: 2,
 				},
 			}
 		},
@@ -92,10 +98,14 @@ func source() control.Source {
 				},
 			}, nil
 		},
+		Reactors: func(context.Context) ([]control.Reactor, error) {
+			return []control.Reactor{{Index: 0, AsleepSeconds: 7}, {Index: 1}}, nil
+		},
 		Refusals: func() []control.Refusal {
 			return []control.Refusal{{
 				First: at, Last: at.Add(time.Minute), Count: 12, Remote: "10.0.0.9:50000",
-				Message: "connect refused", Attributes: []control.Attribute{
+				Message: "connect refused", Expected: "a host of the subsystem",
+				Received: "nqn.\x1b[31mred", Hint: "add the host", Attributes: []control.Attribute{
 					{Key: "host", Value: "nqn.\x1b[31mred"}, {Key: "status", Value: "invalid host"},
 				},
 			}}
@@ -125,6 +135,19 @@ func source() control.Source {
 			}, nil
 		},
 		Pause: func(control.NamespaceID, bool) error { return nil },
+		Resize: func(r control.Resize) error {
+			if r != (control.Resize{Subsystem: testSub, NSID: 1, Size: "20GiB", Shrink: true}) {
+				return fmt.Errorf("resize to %+v", r)
+			}
+			return nil
+		},
+		Drain: func(which control.ListenerID, drain bool) ([]control.Listener, error) {
+			l := control.Listener{Transport: "tcp", Address: which.Listener, PortID: 1, State: "up"}
+			if drain {
+				l.State, l.Connections = "draining", 7
+			}
+			return []control.Listener{l}, nil
+		},
 		Disconnect: func(host, subsystem string) int {
 			if host != testHost || subsystem != "" {
 				return 0
@@ -153,6 +176,7 @@ func run(t *testing.T, args ...string) (string, error) {
 	root.AddCommand(Commands()...)
 	var out bytes.Buffer
 	root.SetOut(&out)
+	root.SetErr(&out)
 	root.SetArgs(args)
 	err := root.ExecuteContext(t.Context())
 	return out.String(), err
@@ -165,7 +189,8 @@ func TestText(t *testing.T) {
 	for _, line := range []string{
 		"status", "listeners", "subsystems", "namespaces", "hosts", "connections", "refusals",
 		"events", "plan", "reload", "disconnect " + testHost, "disconnect " + testHost + " x",
-		"namespace pause nqn.2026-11.io.nvmf-target:disk0 1",
+		"undrain 10.0.0.2:4420", "namespace pause nqn.2026-11.io.nvmf-target:disk0 1",
+		"namespace resize nqn.2026-11.io.nvmf-target:disk0 1 20GiB --shrink",
 	} {
 		out, err := run(t, append(strings.Fields(line), "--socket", socket)...)
 		if line == "plan" && errors.Is(err, ErrChanges) {
@@ -295,12 +320,39 @@ func TestUsage(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")
 	for line, want := range map[string]string{
 		"status --socket " + none: "--socket", "status -o xml": "text or json",
-		"status more": "unknown command", "disconnect": "between 1 and 2",
+		"status more": "unknown command", "disconnect": "between 1 and 2", "drain": "--all",
+		"namespace resize s x 1GiB": "NSID is a number",
+		"undrain a --all":           "--all",
 	} {
 		if _, err := run(t, strings.Fields(line)...); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", line, err)
 		}
+	}
+}
+
+// TestDrain: it waits until no connection is left, and says how many there are; not for ever.
+func TestDrain(t *testing.T) {
+	src, asked := source(), 0
+	src.Listeners = func() []control.Listener {
+		asked++
+		l := control.Listener{PortID: 1, State: "draining", Connections: 8 - asked}
+		if asked == 3 {
+			l = control.Listener{PortID: 1, State: "drained"}
+		}
+		return []control.Listener{l, {PortID: 2, State: "draining", Connections: 9}}
+	}
+	socket := serve(t, src)
+	out, err := run(t, "drain", "10.0.0.2:4420", "--socket", socket)
+	want := "7 connections left\n6 connections left\nPORT ID"
+	if err != nil || asked != 3 || !strings.HasPrefix(out, want) ||
+		!strings.Contains(out, "drained") {
+		t.Errorf("%s, %v, asked %d times", out, err, asked)
+	}
+	asked = 3
+	_, err = run(t, "drain", "--all", "--timeout", "1ms", "--socket", socket)
+	if err == nil || !strings.Contains(err.Error(), "7 connections left") {
+		t.Error(err)
 	}
 }
 

@@ -112,7 +112,8 @@ func status(t *table, s control.Status) {
 	t.row("version", s.Version)
 	t.row("process", s.PID)
 	t.row("started", stamp(s.Started)+", "+span(s.UptimeSeconds)+" ago")
-	t.row("listeners", and(s.Listeners, "up", s.WaitingListeners, "waiting"))
+	t.row("listeners", and(s.Listeners, "up", s.WaitingListeners, "waiting")+
+		also(s.DrainedListeners, "drained"))
 	t.row("subsystems", s.Subsystems)
 	t.row("namespaces", and(s.Namespaces, "served", s.PendingNamespaces, "pending"))
 	t.row("controllers", s.Controllers)
@@ -121,21 +122,25 @@ func status(t *table, s control.Status) {
 
 // and is "2 up" or "2 up, 1 waiting".
 func and(n int, what string, more int, other string) string {
-	text := fmt.Sprintf("%d %s", n, what)
-	if more > 0 {
-		text += fmt.Sprintf(", %d %s", more, other)
+	return fmt.Sprintf("%d %s", n, what) + also(more, other)
+}
+
+// also is ", 1 waiting", or nothing.
+func also(n int, what string) string {
+	if n == 0 {
+		return ""
 	}
-	return text
+	return fmt.Sprintf(", %d %s", n, what)
 }
 
 func listeners(t *table, list []control.Listener) {
-	t.row("PORT ID", "TRANSPORT", "ADDRESS", "STATE", "LISTENER", "REASON")
+	t.row("PORT ID", "TRANSPORT", "ADDRESS", "STATE", "CONNECTIONS", "LISTENER", "REASON")
 	for _, l := range list {
 		id := ""
 		if l.PortID != 0 {
 			id = fmt.Sprint(l.PortID)
 		}
-		t.row(or(id), l.Transport, l.Address, l.State, l.Name, or(l.Reason))
+		t.row(or(id), l.Transport, l.Address, l.State, l.Connections, l.Name, or(l.Reason))
 	}
 }
 
@@ -194,9 +199,10 @@ func connections(t *table, list []control.Connection) {
 }
 
 func refusals(t *table, list []control.Refusal) {
-	t.row("LAST", "TIMES", "REMOTE", "WHAT")
+	t.row("LAST", "TIMES", "REMOTE", "WHAT", "EXPECTED", "RECEIVED", "HINT", "DETAILS")
 	for _, r := range list {
-		t.row(stamp(r.Last), r.Count, r.Remote, r.Message+attributes(": ", r.Attributes))
+		t.row(stamp(r.Last), r.Count, r.Remote, r.Message, or(r.Expected), or(r.Received),
+			or(r.Hint), attributes("", r.Attributes))
 	}
 }
 

@@ -19,9 +19,11 @@ type Status struct {
 	Started time.Time `json:"started"`
 	// UptimeSeconds is how long ago that was.
 	UptimeSeconds float64 `json:"uptime_seconds"`
-	// Listeners is how many accept connections, WaitingListeners how many cannot yet.
+	// Listeners is how many accept connections, WaitingListeners how many cannot yet,
+	// DrainedListeners how many shall not.
 	Listeners        int `json:"listeners"`
 	WaitingListeners int `json:"waiting_listeners"`
+	DrainedListeners int `json:"drained_listeners"`
 	// Subsystems is how many are configured.
 	Subsystems int `json:"subsystems"`
 	// Namespaces is how many are served, PendingNamespaces how many wait for their storage.
@@ -43,10 +45,21 @@ type Listener struct {
 	Address string `json:"address"`
 	// PortID is the NVMe port ID.
 	PortID uint16 `json:"port_id,omitempty"`
-	// State is up, waiting (the target tries again) or failed (it cannot).
+	// State is up, waiting (the target tries again), failed (it cannot), draining (its connections
+	// end) or drained (none is left).
 	State string `json:"state"`
 	// Reason is why it is not up.
 	Reason string `json:"reason,omitempty"`
+	// Connections is the number of queues that came through it.
+	Connections int `json:"connections"`
+}
+
+// ListenerID says which listeners are meant.
+type ListenerID struct {
+	// Listener is an address, as in Listener or with the transport before it, or a port ID.
+	Listener string `json:"listener,omitempty"`
+	// All are meant, without Listener.
+	All bool `json:"all,omitempty"`
 }
 
 // Subsystem is an NVM subsystem.
@@ -90,6 +103,8 @@ type Namespace struct {
 	// ReadBytes is what they read, WrittenBytes what they wrote.
 	ReadBytes    uint64 `json:"read_bytes"`
 	WrittenBytes uint64 `json:"written_bytes"`
+	// BusySeconds is the time with I/O outstanding, summed over reactors.
+	BusySeconds float64 `json:"busy_seconds"`
 	// Errors is the number of operations that failed, by reason.
 	Errors map[string]uint64 `json:"errors,omitempty"`
 	// Timeouts is the number of commands that were given up.
@@ -150,6 +165,70 @@ type Connection struct {
 	// HeaderDigest and DataDigest say that the connection has them.
 	HeaderDigest bool `json:"header_digest"`
 	DataDigest   bool `json:"data_digest"`
+	// Commands is the number of commands that were received.
+	Commands uint64 `json:"commands"`
+	// ReadBytes is the data that commands read which succeeded, WrittenBytes what they wrote.
+	ReadBytes    uint64 `json:"read_bytes"`
+	WrittenBytes uint64 `json:"written_bytes"`
+}
+
+// Reactor is a thread that serves connections.
+type Reactor struct {
+	// Index is the number of the reactor.
+	Index int `json:"index"`
+	// CPU is where it runs, -1 for any.
+	CPU int `json:"cpu"`
+	// AsleepSeconds is how long it has slept since its start; it polls for the rest of the time.
+	AsleepSeconds float64 `json:"asleep_seconds"`
+	// Polls is how often it has looked for work, EmptyPolls how often there was none.
+	Polls      uint64 `json:"polls"`
+	EmptyPolls uint64 `json:"empty_polls"`
+	// MemoryBytes is its data memory, MemoryUsedBytes what is in use.
+	MemoryBytes     int64 `json:"memory_bytes"`
+	MemoryUsedBytes int64 `json:"memory_used_bytes"`
+	// WaitingCommands is the number of commands that wait for data memory.
+	WaitingCommands int `json:"waiting_commands"`
+}
+
+// Disk is a block device of the machine.
+type Disk struct {
+	// Name is as in /dev.
+	Name string `json:"name"`
+	// Bus is what it is attached to: nvme, sata, sas, scsi, usb, virtio, mmc or virtual.
+	Bus string `json:"bus"`
+	// Model and Serial are what it reports.
+	Model  string `json:"model"`
+	Serial string `json:"serial"`
+	// SizeBytes is its size, BlockSizeBytes that of a logical block.
+	SizeBytes      int64 `json:"size_bytes"`
+	BlockSizeBytes int   `json:"block_size_bytes"`
+	// Rotational says that it is a hard disk.
+	Rotational bool `json:"rotational"`
+	// ReadOnly says that it cannot be written.
+	ReadOnly bool `json:"read_only"`
+	// Partitions are their names.
+	Partitions []string `json:"partitions"`
+	// Uses says who uses the disk or a partition: mounts, other devices, processes, and namespaces
+	// of the target ("namespace 1 of NQN").
+	Uses []string `json:"uses"`
+	// NotExportable is why it cannot be exported as a whole.
+	NotExportable string `json:"not_exportable,omitempty"`
+	// Health is what the drive reports of itself.
+	Health DiskHealth `json:"health"`
+}
+
+// DiskHealth is what a drive reports of itself.
+type DiskHealth struct {
+	// State is good, warning, failing or unknown.
+	State string `json:"state"`
+	// Notes say what is wrong, or why the health is unknown.
+	Notes []string `json:"notes"`
+	// Celsius is the temperature, 0 if unknown.
+	Celsius int `json:"celsius"`
+	// PowerOnHours is the time under power, UsedPercent the endurance that is used up; -1 is
+	// unknown.
+	PowerOnHours int64 `json:"power_on_hours"`
+	UsedPercent  int   `json:"used_percent"`
 }
 
 // Refusal is what a peer was refused, or why its connection was ended.
@@ -162,7 +241,12 @@ type Refusal struct {
 	Remote string `json:"remote"`
 	// Message is what happened.
 	Message string `json:"message"`
-	// Attributes are the details, as in the log.
+	// Expected is what a field must be, Received what the peer has sent.
+	Expected string `json:"expected,omitempty"`
+	Received string `json:"received,omitempty"`
+	// Hint says what an operator can do.
+	Hint string `json:"hint,omitempty"`
+	// Attributes are the other details, as in the log.
 	Attributes []Attribute `json:"attributes"`
 }
 
@@ -238,6 +322,18 @@ type Object struct {
 	NSID uint32 `json:"nsid,omitempty"`
 	// Host is the NQN of a host.
 	Host string `json:"host,omitempty"`
+}
+
+// Resize says what size a namespace shall have.
+type Resize struct {
+	// Subsystem is the NQN of its subsystem.
+	Subsystem string `json:"subsystem"`
+	// NSID identifies it there.
+	NSID uint32 `json:"nsid"`
+	// Size is a number of bytes, or has a unit: 20GiB.
+	Size string `json:"size"`
+	// Shrink allows a smaller size than at present: what is beyond is lost.
+	Shrink bool `json:"shrink,omitempty"`
 }
 
 // Problem is an error (RFC 9457).

@@ -75,6 +75,16 @@ func (c *Client) Connections(ctx context.Context) ([]Connection, error) {
 	return call[[]Connection](ctx, c, "GET /v1/connections", nil)
 }
 
+// Reactors asks for the reactors.
+func (c *Client) Reactors(ctx context.Context) ([]Reactor, error) {
+	return call[[]Reactor](ctx, c, "GET /v1/reactors", nil)
+}
+
+// Disks asks for the disks of the target's machine.
+func (c *Client) Disks(ctx context.Context) ([]Disk, error) {
+	return call[[]Disk](ctx, c, "GET /v1/disks", nil)
+}
+
 // Refusals asks for what peers were refused.
 func (c *Client) Refusals(ctx context.Context) ([]Refusal, error) {
 	return call[[]Refusal](ctx, c, "GET /v1/refusals", nil)
@@ -127,6 +137,16 @@ func (c *Client) Disconnect(ctx context.Context, d Disconnect) (Disconnected, er
 	return call[Disconnected](ctx, c, "POST /v1/hosts/disconnect", d)
 }
 
+// Drain takes listeners out of service and returns them. Their connections end.
+func (c *Client) Drain(ctx context.Context, which ListenerID) ([]Listener, error) {
+	return call[[]Listener](ctx, c, "POST /v1/listeners/drain", which)
+}
+
+// Undrain puts listeners into service again and returns them.
+func (c *Client) Undrain(ctx context.Context, which ListenerID) ([]Listener, error) {
+	return call[[]Listener](ctx, c, "POST /v1/listeners/undrain", which)
+}
+
 // Pause makes the commands for a namespace wait until Resume.
 func (c *Client) Pause(ctx context.Context, id NamespaceID) (Namespace, error) {
 	return call[Namespace](ctx, c, "POST /v1/namespaces/pause", id)
@@ -135,6 +155,11 @@ func (c *Client) Pause(ctx context.Context, id NamespaceID) (Namespace, error) {
 // Resume ends a pause.
 func (c *Client) Resume(ctx context.Context, id NamespaceID) (Namespace, error) {
 	return call[Namespace](ctx, c, "POST /v1/namespaces/resume", id)
+}
+
+// Resize changes the size of a namespace.
+func (c *Client) Resize(ctx context.Context, r Resize) (Namespace, error) {
+	return call[Namespace](ctx, c, "POST /v1/namespaces/resize", r)
 }
 
 // Events asks for the events that are known.
@@ -206,15 +231,20 @@ func (c *Client) do(ctx context.Context, operation string, v any) (io.ReadCloser
 	return nil, p
 }
 
+// NoTargetError says that there is no target at the socket, or none for this user.
+type NoTargetError struct{ text string }
+
+func (e *NoTargetError) Error() string { return e.text }
+
 // explain says what an error of the connection means.
 func (c *Client) explain(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("no target listens at %s. It does not run, or listens at another "+
-			"socket: use --socket, or --address", c.at)
+		return &NoTargetError{fmt.Sprintf("no target listens at %s. It does not run, or "+
+			"listens at another socket: use --socket, or --address", c.at)}
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("the target at %s is not for this user. Use root, or set control.group "+
-			"and control.mode", c.at)
+		return &NoTargetError{fmt.Sprintf("the target at %s is not for this user. Use "+
+			"root, or set control.group and control.mode", c.at)}
 	}
 	return fmt.Errorf("the target at %s does not answer: %w", c.at, err)
 }

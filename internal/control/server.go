@@ -49,6 +49,8 @@ type Source struct {
 	Hosts       func() []Host
 	Refusals    func() []Refusal
 	Connections func(context.Context) ([]Connection, error)
+	Reactors    func(context.Context) ([]Reactor, error)
+	Disks       func(context.Context) ([]Disk, error)
 	// Events returns the events with an ID above since that are still known. changed is closed at
 	// the next one.
 	Events func(since uint64) (list []Event, changed <-chan struct{})
@@ -65,6 +67,10 @@ type Source struct {
 	Create func(subsystem string, body []byte) (NamespaceID, error)
 	// Disconnect returns how many associations of the host it has ended; subsystem "" is all.
 	Disconnect func(host, subsystem string) int
+	// Drain takes listeners out of service, or ends that, and returns them.
+	Drain func(which ListenerID, drain bool) ([]Listener, error)
+	// Resize changes the size of a namespace.
+	Resize func(Resize) error
 	// Pause makes the commands for a namespace wait, or ends that.
 	Pause func(id NamespaceID, pause bool) error
 }
@@ -245,6 +251,8 @@ func (s *Server) routes() []route {
 			[]Connection{},
 			ask(src.Connections),
 		},
+		{"GET /v1/reactors", "The reactors", nil, []Reactor{}, ask(src.Reactors)},
+		{"GET /v1/disks", "The disks of the machine", nil, []Disk{}, ask(src.Disks)},
 		{
 			"GET /v1/refusals", "What peers were refused lately", nil,
 			[]Refusal{},
@@ -259,6 +267,18 @@ func (s *Server) routes() []route {
 			"POST /v1/reload", "Apply the configuration file", nil,
 			Plan{},
 			s.changes(src.Reload),
+		},
+		{
+			"POST /v1/listeners/drain", "Take listeners out of service and end their connections",
+			ListenerID{},
+			[]Listener{},
+			s.drain(true),
+		},
+		{
+			"POST /v1/listeners/undrain", "Put listeners into service again",
+			ListenerID{},
+			[]Listener{},
+			s.drain(false),
 		},
 		{
 			"POST /v1/hosts/disconnect", "End the associations of a host",
@@ -277,6 +297,12 @@ func (s *Server) routes() []route {
 			NamespaceID{},
 			Namespace{},
 			s.pause(false),
+		},
+		{
+			"POST /v1/namespaces/resize", "Change the size of a namespace in a file",
+			Resize{},
+			Namespace{},
+			s.resize,
 		},
 	}...)
 }
@@ -302,18 +328,43 @@ func ask[T any](get func(context.Context) (T, error)) func(*http.Request) (any, 
 	}
 }
 
-// changes asks without a limit of time: a reload waits for hosts and storage, and others for it.
+// change calls fn without a limit of time: a reload waits for hosts and storage, and others for it.
+func (s *Server) change(fn func() (any, error)) (any, error) {
+	select {
+	case s.changing <- struct{}{}:
+		defer func() { <-s.changing }()
+	default:
+		return nil, NewProblem(http.StatusServiceUnavailable,
+			"too many clients wait for a plan or a reload",
+			"Try again when the reload has ended.")
+	}
+	return fn()
+}
+
 func (s *Server) changes(get func(context.Context) (Plan, error)) func(*http.Request) (any, error) {
 	return func(*http.Request) (any, error) {
-		select {
-		case s.changing <- struct{}{}:
-			defer func() { <-s.changing }()
-		default:
-			return nil, NewProblem(http.StatusServiceUnavailable,
-				"too many clients wait for a plan or a reload",
-				"Try again when the reload has ended.")
+		return s.change(func() (any, error) {
+			return listed(get(s.ctx))
+		})
+	}
+}
+
+func (s *Server) drain(drain bool) func(*http.Request) (any, error) {
+	return func(r *http.Request) (any, error) {
+		var which ListenerID
+		if err := read(r, &which); err != nil {
+			return nil, err
 		}
-		return listed(get(s.ctx))
+		if (which.Listener != "") == which.All {
+			p := NewProblem(http.StatusBadRequest, "either a listener or all must be given",
+				"GET /v1/listeners lists them.")
+			p.Place = "listener"
+			return nil, p
+		}
+		return s.change(func() (any, error) {
+			list, err := s.src.Drain(which, drain)
+			return append([]Listener{}, list...), err
+		})
 	}
 }
 
@@ -382,20 +433,39 @@ func (s *Server) pause(pause bool) func(*http.Request) (any, error) {
 		if err := read(r, &id); err != nil {
 			return nil, err
 		}
-		same := func(n Namespace) bool { return n.Subsystem == id.Subsystem && n.NSID == id.NSID }
-		if !slices.ContainsFunc(s.src.Namespaces(), same) {
-			p := NewProblem(http.StatusNotFound, fmt.Sprintf("there is no namespace %d of %q",
-				id.NSID, id.Subsystem), "GET /v1/namespaces lists them.")
-			p.Place = "nsid"
-			return nil, p
-		}
-		if err := s.src.Pause(id, pause); err != nil {
-			return nil, NewProblem(http.StatusConflict, err.Error(), "")
-		}
-		list := s.src.Namespaces()
-		if i := slices.IndexFunc(list, same); i >= 0 {
-			return list[i], nil
-		}
-		return Namespace{Subsystem: id.Subsystem, NSID: id.NSID}, nil // it was removed since
+		return s.changeNamespace(id, func() error { return s.src.Pause(id, pause) })
 	}
+}
+
+func (s *Server) resize(r *http.Request) (any, error) {
+	var to Resize
+	if err := read(r, &to); err != nil {
+		return nil, err
+	}
+	return s.change(func() (any, error) {
+		id := NamespaceID{to.Subsystem, to.NSID}
+		return s.changeNamespace(id, func() error { return s.src.Resize(to) })
+	})
+}
+
+// changeNamespace does something to a namespace and answers what it is then.
+func (s *Server) changeNamespace(id NamespaceID, do func() error) (any, error) {
+	same := func(n Namespace) bool { return n.Subsystem == id.Subsystem && n.NSID == id.NSID }
+	if !slices.ContainsFunc(s.src.Namespaces(), same) {
+		p := NewProblem(http.StatusNotFound, fmt.Sprintf("there is no namespace %d of %q",
+			id.NSID, id.Subsystem), "GET /v1/namespaces lists them.")
+		p.Place = "nsid"
+		return nil, p
+	}
+	if err := do(); err != nil {
+		if _, ok := errors.AsType[*Problem](err); ok {
+			return nil, err
+		}
+		return nil, NewProblem(http.StatusConflict, err.Error(), "")
+	}
+	list := s.src.Namespaces()
+	if i := slices.IndexFunc(list, same); i >= 0 {
+		return list[i], nil
+	}
+	return Namespace{Subsystem: id.Subsystem, NSID: id.NSID}, nil // it was removed since
 }

@@ -66,7 +66,7 @@ func fill(v reflect.Value, depth int) {
 		for i := range v.NumField() {
 			fill(v.Field(i), depth+1)
 		}
-	case v.Kind() == reflect.Slice && depth < 3:
+	case v.Kind() == reflect.Slice && depth < 4:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		fill(v.Index(0), depth+1)
 	case v.Kind() == reflect.Map:
@@ -95,6 +95,8 @@ func testSource(f *feed) Source {
 		Connections: func(context.Context) ([]Connection, error) {
 			return filled[[]Connection](), nil
 		},
+		Disks:      func(context.Context) ([]Disk, error) { return filled[[]Disk](), nil },
+		Reactors:   func(context.Context) ([]Reactor, error) { return filled[[]Reactor](), nil },
 		Events:     f.events,
 		Plan:       func(context.Context) (Plan, error) { return filled[Plan](), nil },
 		Reload:     func(context.Context) (Plan, error) { return Plan{}, nil },
@@ -102,6 +104,8 @@ func testSource(f *feed) Source {
 		Create:     func(string, []byte) (NamespaceID, error) { return filled[NamespaceID](), nil },
 		Delete:     func(Object, bool) (Plan, error) { return Plan{}, nil },
 		Disconnect: func(host, _ string) int { return len(host) },
+		Drain:      func(ListenerID, bool) ([]Listener, error) { return filled[[]Listener](), nil },
+		Resize:     func(Resize) error { return nil },
 		Pause:      func(NamespaceID, bool) error { return nil },
 	}
 }

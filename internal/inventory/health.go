@@ -27,6 +27,11 @@ const (
 	Failing
 )
 
+// String is the state in one word.
+func (s State) String() string {
+	return [...]string{Unknown: "unknown", Good: "good", Warning: "warning", Failing: "failing"}[s]
+}
+
 // Health is what a drive reports of itself.
 type Health struct {
 	State State

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -71,30 +72,31 @@ func TestNVMe(t *testing.T) {
 		change func(*nvme.SMARTLog)
 		want   string
 	}{
-		"good":      {func(*nvme.SMARTLog) {}, "good, 41 °C, 1234 h, 3% worn"},
-		"no sensor": {func(l *nvme.SMARTLog) { l.Temperature = 0 }, "good, 1234 h, 3% worn"},
+		"good":      {func(*nvme.SMARTLog) {}, "{good [] 41 1234 3}"},
+		"no sensor": {func(l *nvme.SMARTLog) { l.Temperature = 0 }, "{good [] 0 1234 3}"},
 		"failing": {
 			func(l *nvme.SMARTLog) {
 				l.CriticalWarning = nvme.SMARTReliability | nvme.SMARTReadOnly | nvme.SMARTSpareLow
 				l.AvailableSpare = 2
-			}, "failing: reliability degraded, read-only, 2% spare left, 41 °C, 1234 h, 3% worn",
+			}, "{failing [reliability degraded read-only 2% spare left] 41 1234 3}",
 		},
 		"errors": {
 			func(l *nvme.SMARTLog) { l.MediaErrors = nvme.MakeUint128(7) },
-			"warning: 7 media errors, 41 °C, 1234 h, 3% worn",
+			"{warning [7 media errors] 41 1234 3}",
 		},
 		"old": {
 			func(l *nvme.SMARTLog) { l.PercentageUsed = 120 },
-			"warning: worn out, 41 °C, 1234 h, 120% worn",
+			"{warning [worn out] 41 1234 120}",
 		},
 	} {
 		l := base
 		tc.change(&l)
-		if got := nvmeHealth(&l).String(); got != tc.want {
+		if got := fmt.Sprint(nvmeHealth(&l)); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
-	if got := unknown("only root may ask").String(); got != "only root may ask" {
+	got := fmt.Sprint(unknown("only root may ask"))
+	if got != "{unknown [only root may ask] 0 -1 -1}" {
 		t.Errorf("unknown: %q", got)
 	}
 }

@@ -67,7 +67,7 @@ type Machine struct {
 func Linux() Machine { return Machine{Sys: "/sys", Proc: "/proc", Ask: ask} }
 
 // List returns the disks in the order of their names. users are the namespaces of this target, by
-// device number ("8:1").
+// the numbers ("8:1") of all devices that back them.
 func (m Machine) List(users map[string][]string) ([]*Disk, error) {
 	entries, err := os.ReadDir(filepath.Join(m.Sys, "block"))
 	if err != nil {
@@ -85,9 +85,16 @@ func (m Machine) List(users map[string][]string) ([]*Disk, error) {
 		if d.Size == 0 && d.Bus == "virtual" {
 			continue // unused loop devices and the like
 		}
-		for i, n := range d.numbers {
-			for _, who := range slices.Concat(mounts[n], users[n], processes[n]) {
+		ours := map[string]bool{} // users of a partition: what backs that is the disk
+		for i, n := range slices.Backward(d.numbers) {
+			for _, who := range slices.Concat(mounts[n], processes[n]) {
 				d.use(who, i)
+			}
+			for _, who := range users[n] {
+				if i > 0 || !ours[who] {
+					d.use(who, i)
+				}
+				ours[who] = true
 			}
 		}
 		slices.Sort(d.Uses)
@@ -121,7 +128,7 @@ func (m Machine) disk(name string) *Disk {
 		BlockSize:  int(number("queue/logical_block_size")),
 		Rotational: number("queue/rotational") == 1, ReadOnly: number("ro") == 1,
 		Model: text("device/model"), Serial: text("device/serial"),
-		numbers: []string{text("dev")},
+		Health: Health{Hours: -1, Used: -1}, numbers: []string{text("dev")},
 	}
 	// SCSI: behind a header of four bytes
 	if vpd, err := os.ReadFile(filepath.Join(dir, "device/vpd_pg80")); err == nil && len(vpd) > 4 {

@@ -25,8 +25,10 @@ const (
 // package that is not here may not exist. Packages below "tests" may import anything and are not
 // imported.
 var allowed = map[string][]string{
-	"cmd/nvmf-target": {"internal/app", "internal/cli", "internal/doctor"},
-	"config":          {"backend/disk", "fabric/rdma", "fabric/tcp", "nvme", "nvme/target"},
+	"cmd/nvmf-target": {
+		"internal/app", "internal/cli", "internal/control", "internal/doctor",
+	},
+	"config": {"backend/disk", "fabric/rdma", "fabric/tcp", "nvme", "nvme/target"},
 	"internal/app": {
 		"internal/inventory",
 		"config", "nvme", "nvme/target", "fabric", "fabric/tcp", "fabric/rdma", "fabric/rdma/verbs",

@@ -25,6 +25,8 @@ type Source struct {
 	Transports map[string]func() fabric.Usage
 	// Pending is the number of configured namespaces whose storage has not been found yet.
 	Pending func() int
+	// Refusals is how often peers were refused something, by what happened.
+	Refusals func() map[string]uint64
 	// ReactorMemory is the use of the data memory of each reactor.
 	ReactorMemory func() []mem.PoolUsage
 }
@@ -56,6 +58,9 @@ var (
 	refused = desc("connections_refused_total",
 		"Connections and Connect commands that would have exceeded a limit, by transport.",
 		"transport")
+	refusals = desc("refusals_total",
+		"What peers were refused, and connections that ended because of them, by what happened.",
+		"message")
 	evicted = desc("connections_evicted_total",
 		"Connections that ended because newer ones took their place, by transport.", "transport")
 	queueMemory = desc("queue_memory_bytes", "Memory that is counted for queues, by transport.",
@@ -160,6 +165,9 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		s.gauge(queueMemory, float64(u.Memory), name)
 		s.gauge(queueLimit, float64(u.MemoryLimit), name)
 		s.counter(quarantined, float64(u.Quarantined), name)
+	}
+	for message, n := range c.src.Refusals() {
+		s.counter(refusals, float64(n), message)
 	}
 	for i, u := range c.src.ReactorMemory() {
 		reactor := strconv.Itoa(i)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -25,6 +26,7 @@ type records struct {
 	text     []byte                    // what the attributes of a line are written to
 	refusals list.List                 // of *refusal, the one that happened last at the end
 	peers    map[netip.Addr][]*refusal // the same by address, in no order
+	kinds    map[string]uint64         // how many there were, by message
 	events   []Event                   // in their order
 	last     uint64                    // ID of the last event
 	changed  chan struct{}
@@ -75,7 +77,8 @@ type refusal struct {
 // NewRecorder makes a Recorder that passes lines on to next.
 func NewRecorder(next slog.Handler) *Recorder {
 	return &Recorder{next, &records{
-		peers: map[netip.Addr][]*refusal{}, changed: make(chan struct{}),
+		peers: map[netip.Addr][]*refusal{}, kinds: map[string]uint64{},
+		changed: make(chan struct{}),
 	}}
 }
 
@@ -141,6 +144,7 @@ func (r *records) refused(remote netip.AddrPort, msg string, args []any) {
 	now, addr := time.Now(), remote.Addr().Unmap()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.kinds[msg]++
 	r.text = appendDetails(r.text[:0], args)
 	e := r.find(addr, msg, r.text)
 	if e.Count++; e.Count == 1 {
@@ -177,6 +181,13 @@ func (r *records) forget(e *refusal) {
 	if r.peers[e.addr] = left; len(left) == 0 {
 		delete(r.peers, e.addr)
 	}
+}
+
+// Kinds returns how often each kind of refusal happened, by its message.
+func (r *records) Kinds() map[string]uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.kinds)
 }
 
 // Refusals returns what is remembered, the last one first.

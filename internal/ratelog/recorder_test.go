@@ -39,6 +39,9 @@ func TestRefusals(t *testing.T) {
 		if len(list) != 2 || list[0].Count != 1 || list[1].Count != 1000 {
 			t.Fatalf("got %+v", list)
 		}
+		if kinds := r.Kinds(); len(kinds) != 1 || kinds["refused"] != 1001 {
+			t.Errorf("kinds %v", kinds)
+		}
 		got := list[1]
 		if !got.First.Equal(begin) || !got.Last.Equal(begin.Add(999*time.Second)) ||
 			got.Remote.Port() != 999 || got.Message != "refused" {

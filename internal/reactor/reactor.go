@@ -106,8 +106,9 @@ type Reactor struct {
 type Stats struct {
 	// Iterations of the loop, and how many of them found no work.
 	Iterations, Empty uint64
-	// Sleeps in epoll_wait.
+	// Sleeps in epoll_wait, and how long they were in total. The rest of the time it polled.
 	Sleeps uint64
+	Asleep time.Duration
 }
 
 // post is one function in the mailbox.
@@ -320,18 +321,15 @@ func (r *Reactor) spinOrSleep() error {
 // sleep blocks until a descriptor is ready, the reactor is woken, or a timer is due, and runs the
 // callbacks.
 func (r *Reactor) sleep() error {
-	// Without spinning the length of the sleep is not needed, and the reading after the last sleep
-	// is good enough for a timeout.
-	before := r.clock.now
-	if r.spin.max > 0 {
-		before = r.clock.read()
-	}
+	before := r.clock.read()
 	r.stats.Sleeps++
 	r.yieldBeforeSleep(before)
 	n, err := r.wait(r.timers.timeout(before))
 	// Awake before any callback, so that a Wake from now on costs no system call.
 	r.state.Store(awake)
-	r.spin.slept(r.clock.read() - before)
+	asleep := r.clock.read() - before
+	r.stats.Asleep += time.Duration(asleep)
+	r.spin.slept(asleep)
 	if err != nil && err != unix.EINTR {
 		return fmt.Errorf("epoll_wait: %w", err)
 	}

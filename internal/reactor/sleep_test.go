@@ -48,6 +48,27 @@ func TestWait(t *testing.T) {
 	}
 }
 
+// TestAsleep: the time of sleeps is counted, and no other.
+func TestAsleep(t *testing.T) {
+	r := start(t, Config{CPU: -1})
+	look := func() (s Stats) {
+		do(t, r, func() { s = r.Stats() })
+		return s
+	}
+	const pause = 50 * time.Millisecond
+	from, before, slept := time.Now(), look(), make(chan struct{})
+	do(t, r, func() { r.After(int64(pause), func() { close(slept) }) })
+	wait(t, "the timer", slept)
+	do(t, r, func() { // work
+		for end := time.Now().Add(pause); time.Now().Before(end); {
+		}
+	})
+	asleep, passed := look().Asleep-before.Asleep, time.Since(from)
+	if asleep < pause/2 || asleep > passed-pause {
+		t.Errorf("%v asleep in %v", asleep, passed)
+	}
+}
+
 // TestShortSleepsAreLearned: only sleeps that were short are expected to be so again.
 func TestShortSleepsAreLearned(t *testing.T) {
 	var s spin

@@ -10,7 +10,9 @@ import (
 // passes it to the queue.
 func (h *Handler) finish(c *cmd, result uint64, st nvme.Status) {
 	s, r := c.s, c.req
-	if !st.OK() {
+	if st.OK() {
+		s.moved[r.Dir] += uint64(r.Length)
+	} else {
 		st = s.failed(c, st)
 	}
 	r.CQE.Fill(result, s.nextSQHD(), r.SQE.CID(), st)

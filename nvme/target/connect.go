@@ -1,6 +1,8 @@
 package target
 
 import (
+	"fmt"
+
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -23,15 +25,28 @@ func prepareConnect(c *cmd) nvme.Status {
 
 // refuse completes a command that the transport or Prepare refused.
 func (h *Handler) refuse(c *cmd, st nvme.Status) {
-	var field nvme.InvalidParameter
-	// Connect must not fail with Invalid Field (Base section 6.3).
-	if c.isConnect() && st.Code() == nvme.InvalidField {
-		st, field = connectMalformed, nvme.InvalidInCommand(nvme.ConnectOffsetSGL1)
-		if badFabricsFlags(&c.req.SQE) {
-			field = nvme.InvalidInCommand(nvme.ConnectOffsetFlags)
-		}
+	if !c.isConnect() {
+		h.finish(c, 0, st)
+		return
 	}
-	h.finish(c, uint64(field), st)
+	sqe := c.req.SQE.Connect()
+	r := refusal{st: st}
+	switch st.Code() {
+	case nvme.InvalidField: // with which Connect must not fail (Base section 6.3)
+		r = malformed(nvme.ConnectOffsetSGL1, "data of the host", "other data")
+		if badFabricsFlags(&c.req.SQE) {
+			r = malformed(nvme.ConnectOffsetFlags, "an SGL, not fused",
+				fmt.Sprintf("%#02x", c.req.SQE.Flags()))
+		}
+	case nvme.ConnectIncompatibleFormat:
+		r.expected, r.received = 0, sqe.RECFMT()
+	case nvme.CommandSequenceError:
+		r.expected, r.received = "one Connect", "another"
+	case nvme.DataSGLLengthInvalid:
+		r.expected, r.received = nvme.ConnectDataSize, c.req.HostLength
+	}
+	c.s.logRefused(sqe, nil, r)
+	h.finish(c, uint64(r.field), r.st)
 }
 
 // connect carries out Connect. The result of a refusal names the field.
@@ -48,43 +63,59 @@ func connect(h *Handler, c *cmd) {
 	}
 	data, _ := nvme.Parse[nvme.ConnectData](raw[:]) // reserved fields are ignored
 	sqe := c.req.SQE.Connect()
-	field, st := s.checkConnect(sqe, data)
-	if st.OK() {
+	r := s.checkConnect(sqe, data)
+	if r.st.OK() {
 		if sqe.QID() == 0 {
-			field, st = s.connectAdmin(sqe, data)
+			r = s.connectAdmin(sqe, data)
 		} else {
-			field, st = s.connectIO(sqe, data)
+			r = s.connectIO(sqe, data)
 		}
 	}
-	if !st.OK() {
-		s.logRefused(sqe, data, field, st)
-		h.finish(c, uint64(field), st)
+	if !r.st.OK() {
+		s.logRefused(sqe, data, r)
+		h.finish(c, uint64(r.field), r.st)
 		return
 	}
 	s.stopDeadline()
 	h.finish(c, uint64(nvme.MakeConnectResult(s.ctrl.cntlid)), nvme.Success)
 }
 
-// logRefused says why a Connect is refused, and what an operator can do about it.
-func (s *session) logRefused(sqe *nvme.ConnectSQE, data *nvme.ConnectData,
-	field nvme.InvalidParameter, st nvme.Status,
-) {
+// refusal is why a Connect is refused; its zero value is none. expected is what the field must be,
+// received what it is, both for the log; nil if no value would do.
+type refusal struct {
+	st                 nvme.Status
+	field              nvme.InvalidParameter
+	expected, received any
+}
+
+// logRefused says why a Connect is refused, and what an operator can do about it. There is no data
+// if it could not be received.
+func (s *session) logRefused(sqe *nvme.ConnectSQE, data *nvme.ConnectData, r refusal) {
 	hint := "the host does not follow the specification"
 	switch {
-	case st.Code() == nvme.ConnectInvalidHost:
+	case r.st.Code() == nvme.ConnectInvalidHost:
 		hint = "add the host to hosts of the subsystem, or set allow_any_host"
-	case st.Code() == nvme.ConnectControllerBusy:
+	case r.st.Code() == nvme.ConnectControllerBusy:
 		hint = "see the line before; if there is none, all controller IDs are taken"
-	case field == nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN):
+	case r.field == nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN):
 		hint = "no subsystem of the configuration has this NQN"
-	case field == nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID):
+	case r.field == nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID):
 		hint = "the controller has ended, or is another address's; hosts connect a new one"
-	case field == nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE) && sqe.SQSIZE() > 0:
+	case r.field == nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE) && sqe.SQSIZE() > 0:
 		hint = "queue_depth is the limit; nvme connect --queue-size asks for less"
 	}
-	s.h.t.strangerLog.Peer(s.info.Remote).Warn("connect refused", "qid", sqe.QID(), "subsystem",
-		loggedNQN(&data.SUBNQN), "host", loggedNQN(&data.HOSTNQN), "depth", int(sqe.SQSIZE())+1,
-		"status", st.String(), "field", field.String(), "hint", hint)
+	args := []any{
+		"qid", sqe.QID(), "depth", int(sqe.SQSIZE()) + 1, "status", r.st.String(), "field",
+		r.field.String(),
+	}
+	if data != nil {
+		args = append(args, "subsystem", loggedNQN(&data.SUBNQN), "host",
+			loggedNQN(&data.HOSTNQN))
+	}
+	if r.expected != nil {
+		args = append(args, "expected", r.expected, "received", r.received)
+	}
+	s.h.t.strangerLog.Peer(s.info.Remote).Warn("connect refused", append(args, "hint", hint)...)
 }
 
 // loggedNQN is a peer's NQN for the log, no longer than an NQN may be; log/slog escapes it.
@@ -96,69 +127,82 @@ func loggedNQN(field *[nvme.NQNFieldSize]byte) string {
 	return nqn
 }
 
+// malformed refuses a Connect because of a field of the command.
+func malformed(offset uint16, expected, received any) refusal {
+	return refusal{connectMalformed, nvme.InvalidInCommand(offset), expected, received}
+}
+
+// badData refuses a Connect because of a field of its data.
+func badData(st nvme.Status, offset uint16, expected, received any) refusal {
+	return refusal{st, nvme.InvalidInData(offset), expected, received}
+}
+
+// tooDeep refuses a queue of more than most entries.
+func tooDeep(sqe *nvme.ConnectSQE, most int) refusal {
+	return malformed(nvme.ConnectOffsetSQSIZE, fmt.Sprintf("%d to %d entries", 2, most),
+		int(sqe.SQSIZE())+1)
+}
+
 // checkConnect validates what admin and I/O queues have in common.
-func (s *session) checkConnect(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.InvalidParameter,
-	nvme.Status,
-) {
+func (s *session) checkConnect(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusal {
 	switch {
 	case sqe.SQSIZE() == 0:
-		return nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE), connectMalformed
+		return tooDeep(sqe, s.info.MaxDepth)
 	case s.info.QID >= 0 && int(sqe.QID()) != s.info.QID:
 		// RDMA section 3.1.4: QID of the CM private data
-		return nvme.InvalidInCommand(nvme.ConnectOffsetQID), connectMalformed
+		return malformed(nvme.ConnectOffsetQID, s.info.QID, sqe.QID())
 	case sqe.QID() == 0 && data.HostID == [16]byte{}:
 		// Base section 5.1.25.1.28: not zero over fabrics
-		return nvme.InvalidInData(nvme.ConnectDataOffsetHostID), connectMalformed
+		return badData(connectMalformed, nvme.ConnectDataOffsetHostID, "not 0", 0)
 	}
-	return 0, nvme.Success
+	return refusal{}
 }
 
 // resolve reads the NQNs and finds the subsystem.
-func (s *session) resolve(data *nvme.ConnectData) (sub *subsystem, hostNQN string,
-	field nvme.InvalidParameter, st nvme.Status,
-) {
+func (s *session) resolve(data *nvme.ConnectData) (sub *subsystem, hostNQN string, r refusal) {
+	const valid = "a valid NQN"
 	subNQN, err := nvme.ParseNQN(&data.SUBNQN)
 	if err != nil {
-		return nil, "", nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), connectMalformed
+		return nil, "", badData(connectMalformed, nvme.ConnectDataOffsetSUBNQN, valid, err)
 	}
 	if hostNQN, err = nvme.ParseNQN(&data.HOSTNQN); err != nil {
-		return nil, "", nvme.InvalidInData(nvme.ConnectDataOffsetHOSTNQN), connectMalformed
+		return nil, "", badData(connectMalformed, nvme.ConnectDataOffsetHOSTNQN, valid, err)
 	}
 	if sub = s.h.t.find(subNQN); sub == nil {
-		return nil, "", nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), connectRefused
+		return nil, "", badData(connectRefused, nvme.ConnectDataOffsetSUBNQN,
+			"a subsystem of the target", subNQN)
 	}
-	return sub, hostNQN, 0, nvme.Success
+	return sub, hostNQN, refusal{}
 }
 
 // connectAdmin makes a controller.
-func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.InvalidParameter,
-	nvme.Status,
-) {
+func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusal {
 	if s.h.t.closed.Load() {
-		return 0, nvme.ConnectControllerBusy
+		return refusal{st: nvme.ConnectControllerBusy}
 	}
-	sub, hostNQN, field, st := s.resolve(data)
+	sub, hostNQN, r := s.resolve(data)
 	switch {
-	case !st.OK():
-		return field, st
+	case !r.st.OK():
+		return r
 	case !sub.settings.Load().allows(hostNQN):
-		return hostRefused()
+		return hostRefused(hostNQN)
 	case data.CNTLID != nvme.CNTLIDDynamic:
 		// dynamic controllers only
-		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectMalformed
+		return badData(connectMalformed, nvme.ConnectDataOffsetCNTLID,
+			fmt.Sprintf("%#x", nvme.CNTLIDDynamic), fmt.Sprintf("%#x", data.CNTLID))
 	}
 	c := newController(s, sub, hostNQN, data.HostID)
-	if int(sqe.SQSIZE()) >= c.adminEntries() {
-		return nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE), connectMalformed
+	if most := c.adminEntries(); int(sqe.SQSIZE()) >= most {
+		return tooDeep(sqe, most)
 	}
-	if field, st := sub.admit(c); !st.OK() {
-		return field, st
+	if r := sub.admit(c); !r.st.OK() {
+		return r
 	}
 	s.ctrl = c
 	if !s.establish(sqe) {
 		s.ctrl = nil
 		sub.remove(c)
-		return 0, nvme.ConnectControllerBusy
+		return refusal{st: nvme.ConnectControllerBusy}
 	}
 	s.table = &adminOps
 	c.setKeepAlive(sqe.KATO())
@@ -168,61 +212,65 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 		s.ctrl.peerLog().Warn("host is connected with another host identifier as well",
 			"subsystem", sub.nqn, "host", hostNQN, "other_remote", o.info.Remote)
 	}
-	return 0, nvme.Success
+	return refusal{}
 }
 
-func hostRefused() (nvme.InvalidParameter, nvme.Status) {
-	return nvme.InvalidInData(nvme.ConnectDataOffsetHOSTNQN), nvme.ConnectInvalidHost | nvme.DNR
+func hostRefused(nqn string) refusal {
+	return badData(nvme.ConnectInvalidHost|nvme.DNR, nvme.ConnectDataOffsetHOSTNQN,
+		"a host of the subsystem", nqn)
 }
 
 // connectIO adds an I/O queue to a controller of the same host on the same port, from the same
 // address (see 0020): the identifiers of a host can be guessed. The status has no DNR, so that a
 // host whose address has changed connects the whole controller again.
-func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.InvalidParameter,
-	nvme.Status,
-) {
-	sub, hostNQN, field, st := s.resolve(data)
-	if !st.OK() {
-		return field, st
+func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusal {
+	sub, hostNQN, r := s.resolve(data)
+	if !r.st.OK() {
+		return r
 	}
 	c := sub.lookup(data.CNTLID)
 	announced := s.info.CNTLID // by RDMA hosts; old ones leave it 0
+	other := func(offset uint16, expected, received any) refusal {
+		return badData(connectRefused, offset, expected, received)
+	}
+	const cntlid = nvme.ConnectDataOffsetCNTLID
 	switch {
-	case c == nil || s.info.QID > 0 && announced != 0 && announced != nvme.CNTLIDDynamic &&
+	case c == nil:
+		return other(cntlid, "a controller of the host", fmt.Sprintf("%#x", data.CNTLID))
+	case s.info.QID > 0 && announced != 0 && announced != nvme.CNTLIDDynamic &&
 		announced != data.CNTLID:
-		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectRefused
+		return other(cntlid, fmt.Sprintf("%#x", announced), fmt.Sprintf("%#x", data.CNTLID))
 	case c.hostNQN != hostNQN:
-		return nvme.InvalidInData(nvme.ConnectDataOffsetHOSTNQN), connectRefused
+		return other(nvme.ConnectDataOffsetHOSTNQN, c.hostNQN, hostNQN)
 	// zero is to be ignored here (Base figure 546)
 	case data.HostID != [16]byte{} && c.hostID != data.HostID:
-		return nvme.InvalidInData(nvme.ConnectDataOffsetHostID), connectRefused
+		return other(nvme.ConnectDataOffsetHostID, fmt.Sprintf("%x", c.hostID),
+			fmt.Sprintf("%x", data.HostID))
 	case c.info.PortID != s.info.PortID || c.info.Transport != s.info.Transport:
-		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectRefused
+		return other(cntlid, fmt.Sprintf("%v, port ID %d", c.info.Transport, c.info.PortID),
+			fmt.Sprintf("%v, port ID %d", s.info.Transport, s.info.PortID))
 	case c.info.Remote.Addr() != s.info.Remote.Addr():
 		s.h.t.strangerLog.Peer(s.info.Remote).Warn(
 			"I/O queue does not come from the address of its admin queue", "subsystem", sub.nqn,
 			"host", hostNQN, "cntlid", c.cntlid, "qid", sqe.QID(), "other_remote", c.info.Remote)
-		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectRefused
+		return other(cntlid, c.info.Remote.Addr(), s.info.Remote.Addr())
 	case sub.discovery:
 		// no I/O queues (Base section 3.1.3.3)
-		return nvme.InvalidInCommand(nvme.ConnectOffsetQID), connectMalformed
+		return malformed(nvme.ConnectOffsetQID, 0, sqe.QID())
 	case int(sqe.SQSIZE()) >= min(c.entries(), s.info.MaxDepth):
-		return nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE), connectMalformed
+		return tooDeep(sqe, min(c.entries(), s.info.MaxDepth))
 	}
 	qid := sqe.QID()
-	switch st := c.attach(s, qid); {
-	case st == nvme.ConnectInvalidParameters:
-		return nvme.InvalidInCommand(nvme.ConnectOffsetQID), st
-	case !st.OK():
-		return 0, st
+	if r := c.attach(s, qid); !r.st.OK() {
+		return r
 	}
 	s.ctrl, s.qid, s.table = c, qid, &ioOps
 	if !s.establish(sqe) {
 		c.sessionEnded(s)
 		s.ctrl, s.qid, s.table = nil, 0, nil
-		return 0, nvme.ConnectControllerBusy
+		return refusal{st: nvme.ConnectControllerBusy}
 	}
-	return 0, nvme.Success
+	return refusal{}
 }
 
 // establish gives the queue its depth. It returns false if the transport lacks resources.

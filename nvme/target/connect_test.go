@@ -3,10 +3,12 @@ package target
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -106,6 +108,7 @@ func TestConnectRefusals(t *testing.T) {
 			if got := c.CQE.Result(); got != uint64(tc.result) {
 				t.Errorf("result %#x, want %#x", got, tc.result)
 			}
+			r.wantRefusal()
 			if n := len(r.target.Controllers()); n != 0 {
 				t.Errorf("%d controllers", n)
 			}
@@ -113,6 +116,24 @@ func TestConnectRefusals(t *testing.T) {
 			q.HangUp()
 			r.w.Settle()
 		})
+	}
+}
+
+// wantRefusal looks whether the last refusal says what was expected, what was received, and what an
+// operator can do.
+func (r *harness) wantRefusal() {
+	r.t.Helper()
+	last, n := r.recorder.Refusals()[0], r.recorder.Kinds()["connect refused"]
+	if r.refusals++; n != r.refusals {
+		r.t.Errorf("%d refusals are recorded, want %d", n, r.refusals)
+		r.refusals = n
+	}
+	for _, key := range []string{"expected", "received", "hint"} {
+		if !slices.ContainsFunc(last.Attributes, func(a ratelog.Attribute) bool {
+			return a.Key == key && a.Value != "" && a.Value != "<nil>"
+		}) {
+			r.t.Errorf("%q without %s: %q", last.Message, key, last.Attributes)
+		}
 	}
 }
 
@@ -243,6 +264,9 @@ func TestConnectIORefusals(t *testing.T) {
 			c := r.status(q, a.command(), tc.status)
 			if got := c.CQE.Result(); got != uint64(tc.result) {
 				t.Errorf("result %#x, want %#x", got, tc.result)
+			}
+			if tc.status != nvme.ConnectControllerBusy {
+				r.wantRefusal()
 			}
 			q.HangUp()
 		})

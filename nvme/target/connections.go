@@ -27,6 +27,9 @@ type ConnectionInfo struct {
 	Reactor       int // index
 	InFlight      int // commands that are executed
 	Age           time.Duration
+	// Commands is how many it has received, ReadBytes and WrittenBytes the data of those that
+	// succeeded.
+	Commands, ReadBytes, WrittenBytes uint64
 	// KeepAliveTimeout is that of the controller, 0 if it has none, and KeepAliveLeft what is left
 	// of it if the host sends nothing more, at least.
 	KeepAliveTimeout, KeepAliveLeft time.Duration
@@ -93,7 +96,9 @@ func (list *connections) add(s *session) {
 	i := ConnectionInfo{
 		QID: s.qid, Depth: int(s.size), Transport: s.info.Transport, Local: s.info.Local,
 		Remote: s.info.Remote, PortID: s.info.PortID, Reactor: s.h.index, InFlight: s.outstanding,
-		Age: time.Duration(s.h.loop.Now() - s.opened),
+		Age: time.Duration(s.h.loop.Now() - s.opened), Commands: s.commands,
+		ReadBytes:    s.moved[fabric.ControllerToHost],
+		WrittenBytes: s.moved[fabric.HostToController],
 	}
 	if d, ok := s.q.(fabric.DigestReporter); ok {
 		i.HeaderDigest, i.DataDigest = d.Digests()

@@ -113,17 +113,20 @@ func (c *controller) describe() ControllerInfo {
 }
 
 // attach makes s the I/O queue qid, or says why not. Reactor of s.
-func (c *controller) attach(s *session, qid uint16) nvme.Status {
+func (c *controller) attach(s *session, qid uint16) refusal {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	field := nvme.InvalidInCommand(nvme.ConnectOffsetQID)
 	switch {
-	case c.failed || !c.ready.Load() || int(qid) > c.granted:
-		return nvme.ConnectInvalidParameters
-	case c.queues[qid] != nil:
-		return nvme.CommandSequenceError // the first queue stays
+	case c.failed || !c.ready.Load():
+		return refusal{connectRefused, field, "a controller that is enabled", "one that is not"}
+	case int(qid) > c.granted:
+		return refusal{connectRefused, field, fmt.Sprintf("1 to %d", c.granted), qid}
+	case c.queues[qid] != nil: // the first queue stays
+		return refusal{nvme.CommandSequenceError, 0, "a queue ID that is free", qid}
 	}
 	c.queues[qid] = s
-	return nvme.Success
+	return refusal{}
 }
 
 // fail ends the association: every queue is disconnected. Any goroutine may call it, any number of

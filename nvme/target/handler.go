@@ -101,7 +101,7 @@ func (h *Handler) Open(q fabric.Queue) (fabric.Session, error) {
 	if h.t.closed.Load() {
 		return nil, errClosed
 	}
-	if _, removed := h.t.removedPorts.Load(q.Info().PortID); removed {
+	if h.t.portState(q.Info().PortID).removed.Load() {
 		return nil, errPortRemoved
 	}
 	return newSession(h, q), nil

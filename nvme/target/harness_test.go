@@ -1,6 +1,7 @@
 package target
 
 import (
+	"log/slog"
 	"net/netip"
 	"sync/atomic"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend/ram"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -35,6 +37,8 @@ type harness struct {
 	raw      []*Handler
 	handlers []fabric.Handler
 	log      *testutil.Log
+	recorder *ratelog.Recorder // of the same lines
+	refusals uint64            // that were expected
 	queues   []*fabrictest.Queue
 }
 
@@ -46,7 +50,8 @@ func newHarness(t *testing.T, n int, subs ...SubsystemConfig) *harness {
 		t.Fatal(err)
 	}
 	r := &harness{t: t, w: w, log: new(testutil.Log)}
-	r.target = New(Options{Log: r.log.Logger(), Firmware: testFW})
+	r.recorder = ratelog.NewRecorder(r.log.Logger().Handler())
+	r.target = New(Options{Log: slog.New(r.recorder), Firmware: testFW})
 	for i, re := range w.Reactors {
 		h, err := r.target.NewHandler(HandlerConfig{Loop: re, Index: i, Memory: re.Memory()})
 		if err != nil {

@@ -20,7 +20,7 @@ var (
 	errBusy   = errors.New("the device does not finish its I/O")
 	errClosed = errors.New("the target is closed")
 
-	errPortRemoved = errors.New("the listener was removed")
+	errPortRemoved = errors.New("the listener was removed, or is drained")
 )
 
 // RemoveSubsystem disconnects the hosts of a subsystem, and no more are admitted. gone is closed

@@ -23,6 +23,7 @@ type session struct {
 	node list.Node[session] // in Handler.sessions
 
 	opened int64 // when, by Loop.Now
+	port   *portState
 
 	// flow is whom memory for commands without a namespace is for: stranger until the host is known
 	// to be allowed, then hostShare.admin.
@@ -53,6 +54,7 @@ type session struct {
 	disconnected  bool // the Disconnect command is completed
 
 	commands     uint64        // received
+	moved        [3]uint64     // bytes of data of those that succeeded, by fabric.Direction
 	activity     atomic.Uint64 // commands, for the keep alive timer of another reactor
 	stopDeadline func()
 }
@@ -88,6 +90,8 @@ func (c *cmd) isConnect() bool {
 
 func newSession(h *Handler, q fabric.Queue) *session {
 	s := &session{h: h, q: q, info: q.Info(), opened: h.loop.Now()}
+	s.port = h.t.portState(s.info.PortID)
+	s.port.sessions.Add(1)
 	s.stopDeadline = h.after(connectDeadline, func() {
 		s.disconnect(errors.New("no successful Connect command in time"))
 	})
@@ -155,6 +159,7 @@ func (s *session) endIfIdle() {
 	s.ended = true
 	s.h.sessions.Remove(&s.node)
 	s.h.sessionCount.Add(-1)
+	s.port.sessions.Add(-1)
 	s.leaveHost()
 	if s.ctrl != nil {
 		s.ctrl.sessionEnded(s)

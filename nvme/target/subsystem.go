@@ -156,17 +156,17 @@ func newSubsystem(t *Target, cfg SubsystemConfig) *subsystem {
 	return s
 }
 
-// admit gives c a controller identifier and makes it one of the subsystem's controllers. A refusal
-// names the field.
-func (s *subsystem) admit(c *controller) (nvme.InvalidParameter, nvme.Status) {
+// admit gives c a controller identifier and makes it one of the subsystem's controllers.
+func (s *subsystem) admit(c *controller) refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	cfg := s.settings.Load()
 	switch {
 	case s.removed:
-		return nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), nvme.ConnectInvalidParameters
+		return badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, "a subsystem of the target",
+			s.nqn)
 	case !cfg.allows(c.hostNQN): // no longer, since Connect has asked
-		return hostRefused()
+		return hostRefused(c.hostNQN)
 	}
 	for range int(cfg.CNTLIDMax) - int(cfg.CNTLIDMin) + 1 {
 		id := s.nextCNTLID
@@ -176,10 +176,10 @@ func (s *subsystem) admit(c *controller) (nvme.InvalidParameter, nvme.Status) {
 		if s.controllers[id] == nil {
 			c.cntlid = id
 			s.controllers[id] = c
-			return 0, nvme.Success
+			return refusal{}
 		}
 	}
-	return 0, nvme.ConnectControllerBusy
+	return refusal{st: nvme.ConnectControllerBusy}
 }
 
 // otherHostID returns a controller of the same host NQN with another Host Identifier, or nil. One

@@ -44,7 +44,7 @@ type Target struct {
 	// discoveryTable is what discovery logs are made of; readers take no lock.
 	discoveryTable atomic.Pointer[discoveryTable]
 	closed         atomic.Bool
-	removedPorts   sync.Map // by ID; written with mu held
+	portStates     sync.Map // *portState by ID; removed is written with mu held
 
 	mu       sync.Mutex // guards what follows and writes to table
 	ports    []Port
@@ -185,7 +185,7 @@ func (t *Target) AddPort(p Port) error {
 	if slices.ContainsFunc(t.ports, func(o Port) bool { return o.ID == p.ID }) {
 		return fmt.Errorf("port %d exists already", p.ID)
 	}
-	t.removedPorts.Delete(p.ID)
+	t.portState(p.ID).removed.Store(false)
 	t.ports = append(slices.Clone(t.ports), p)
 	slices.SortFunc(t.ports, func(a, b Port) int { return int(a.ID) - int(b.ID) })
 	t.discoveryChanged()
@@ -205,12 +205,30 @@ func (t *Target) RemovePort(id uint16) error {
 		return fmt.Errorf("port %d does not exist", id)
 	}
 	t.discoveryChanged()
-	t.removedPorts.Store(id, true) // first: a session either sees it or is in the list of sessions
+	t.portState(id).removed.Store(true) // first: a session either sees it or is in the list
 	for _, h := range t.handlers {
 		h.post(func() { h.disconnectPort(id) })
 	}
 	return nil
 }
+
+// portState is what is known of a port, also after its removal: there are as many as identifiers
+// were used.
+type portState struct {
+	removed  atomic.Bool
+	sessions atomic.Int64
+}
+
+func (t *Target) portState(id uint16) *portState {
+	p, known := t.portStates.Load(id)
+	if !known {
+		p, _ = t.portStates.LoadOrStore(id, new(portState))
+	}
+	return p.(*portState)
+}
+
+// PortSessions is the number of queues that came through a port and have not ended.
+func (t *Target) PortSessions(id uint16) int { return int(t.portState(id).sessions.Load()) }
 
 // discoveryChanged starts a new generation of the discovery log and notifies persistent discovery
 // controllers. The caller holds t.mu.

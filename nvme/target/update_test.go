@@ -59,8 +59,8 @@ func TestUpdateWhileConnecting(t *testing.T) {
 	s := r.target.find(testSub)
 	c := newController(&session{h: r.raw[0]}, s, testHost, testHostID)
 	r.must(untilGone(r.w, r.update(func(c *SubsystemConfig) { c.AllowAnyHost = false })))
-	if _, st := s.admit(c); st != nvme.ConnectInvalidHost|nvme.DNR || s.lookup(c.cntlid) == c {
-		t.Errorf("%v", st)
+	if r := s.admit(c); r.st != nvme.ConnectInvalidHost|nvme.DNR || s.lookup(c.cntlid) == c {
+		t.Errorf("%v", r.st)
 	}
 }
 

@@ -341,7 +341,7 @@ func (p *place) seenBy(h int, m *model) string {
 		_, list, err := c.Discover(ctx)
 		p.must(err)
 		c.Close()
-		fmt.Fprintln(&b, name)
+		fmt.Fprintf(&b, "%s: CAP %x\n", name, c.CAP())
 		for _, d := range list {
 			addr := string(bytes.TrimRight(d.TRADDR[:], " \x00"))
 			addr = strings.Replace(strings.Replace(addr, p.tcp, "TCP", 1), p.rdma, "RDMA", 1)

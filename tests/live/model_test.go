@@ -14,6 +14,7 @@ type model struct {
 	machine    []string          // the addresses of the interface eth0, as the end of "tcp 4"
 	subsystems map[string]*subsystem
 	level      string
+	transports string // their keys
 }
 
 type subsystem struct {
@@ -73,6 +74,7 @@ func newModel() *model {
 func (m *model) clone() *model {
 	c := newModel()
 	c.listeners, c.machine, c.level = maps.Clone(m.listeners), m.machine, m.level
+	c.transports = m.transports
 	for nqn, s := range m.subsystems {
 		t := *s
 		t.hosts, t.namespaces = slices.Clone(s.hosts), maps.Clone(s.namespaces)
@@ -107,6 +109,10 @@ func (m *model) change(rng *rand.Rand) {
 			m.changeSubsystems(rng)
 		case 2:
 			m.level = []string{"info", "debug", "warn"}[rng.IntN(3)]
+			m.transports = pick(rng, "", "tcp: {queue_depth: 64, header_digest: false}\n",
+				"rdma: {queue_depth: 32, max_connections: 2000}\n",
+				"tcp: {data_digest: false, max_connections_per_host: 500}\n"+
+					"rdma: {queue_depth: 256, queue_memory: 2GiB}\n")
 		case 3, 4:
 			if s := m.anySubsystem(rng); s != nil {
 				s.changeHosts(rng)
@@ -232,7 +238,8 @@ func (m *model) storage(rng *rand.Rand) string {
 // text is the configuration file. Addresses begin with tcp or rdma.
 func (m *model) text(dir, tcp, rdma string, port int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "log: {level: %s}\nreactors: {count: 1, memory: 8MiB}\n", m.level)
+	fmt.Fprintf(&b, "log: {level: %s}\nreactors: {count: 1, memory: 8MiB}\n%s", m.level,
+		m.transports)
 	fmt.Fprintf(&b, "listeners:\n  - {transport: tcp, address: %s1, port: %d}\n", tcp, port)
 	for _, name := range slices.Sorted(maps.Keys(m.listeners)) {
 		transport, last, _ := strings.Cut(name, " ")

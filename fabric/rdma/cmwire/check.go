@@ -1,6 +1,9 @@
 package cmwire
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+)
 
 // Limits is what a controller takes.
 type Limits struct {
@@ -13,31 +16,37 @@ type Limits struct {
 	MaxCNTLID uint16
 }
 
-// Check validates a request and returns Accepted, or the status to reject it with and the reason in
-// words, for the log. The fields are checked in their order on the wire.
-func (r *Req) Check(l *Limits) (s Status, why string) {
+// Refusal is a status other than Accepted with what the field that it names must be, and what it
+// is, in words, for the log.
+type Refusal struct {
+	Status             Status
+	Expected, Received string
+}
+
+// Check validates a request. The zero Refusal accepts it. The fields are checked in their order on
+// the wire.
+func (r *Req) Check(l *Limits) Refusal {
 	depth, most := int(r.HSQSize())+1, l.MaxDepth
 	if r.QID() == 0 {
 		most = l.MaxAdminDepth
 	}
 	switch {
 	case r.RecFmt() != RecFmt: // RDMA section 3.1.4, figure 5: shall be 0h
-		return InvalidRecFmt, fmt.Sprintf("record format %d, only %d is known", r.RecFmt(), RecFmt)
+		return Refusal{InvalidRecFmt, strconv.Itoa(RecFmt), strconv.Itoa(int(r.RecFmt()))}
 	case r.QID() > l.MaxQID:
-		return InvalidQID, fmt.Sprintf("queue ID %d, the largest is %d", r.QID(), l.MaxQID)
+		return Refusal{InvalidQID, fmt.Sprintf("0 to %d", l.MaxQID), strconv.Itoa(int(r.QID()))}
 	case r.HRQSize() == 0: // no response could ever be sent
-		return InvalidHRQSize, "host receive queue size 0"
-	case r.HSQSize() == 0: // equals SQSIZE, which must not be 0 (Base section 6.3, Connect command)
-		return InvalidHSQSize, "host send queue size 0, which is 0-based"
-	case depth > most:
-		return InvalidHSQSize,
-			fmt.Sprintf("host send queue of %d commands, queue %d takes at most %d", depth, r.QID(),
-				most)
+		return Refusal{InvalidHRQSize, "at least 1", "0"}
+	case r.HSQSize() == 0, // equals SQSIZE, which must not be 0 (Base section 6.3, Connect command)
+		depth > most:
+		return Refusal{InvalidHSQSize, fmt.Sprintf("2 to %d commands", most), strconv.Itoa(depth)}
 	case r.QID() == 0 && r.CNTLID() != 0: // figure 5: shall be cleared to 0h
-		return InvalidCNTLID, fmt.Sprintf("controller ID %d on an admin queue", r.CNTLID())
+		return Refusal{InvalidCNTLID, "0 on an admin queue", fmt.Sprintf("%#x", r.CNTLID())}
 	case r.CNTLID() > l.MaxCNTLID:
-		return InvalidCNTLID,
-			fmt.Sprintf("controller ID %#x, the largest is %#x", r.CNTLID(), l.MaxCNTLID)
+		return Refusal{
+			InvalidCNTLID, fmt.Sprintf("0 to %#x", l.MaxCNTLID),
+			fmt.Sprintf("%#x", r.CNTLID()),
+		}
 	}
-	return Accepted, ""
+	return Refusal{}
 }

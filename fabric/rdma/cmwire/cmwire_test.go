@@ -114,9 +114,10 @@ func TestCheck(t *testing.T) {
 		{"controller ID FFF0h", make(1, 128, 127, 0xFFF0), InvalidCNTLID},
 	}
 	for _, tt := range tests {
-		got, why := tt.req.Check(&limits)
-		if got != tt.want || (why == "") != (got == Accepted) {
-			t.Errorf("%s: %v %q, want %v", tt.name, got, why, tt.want)
+		got, accepted := tt.req.Check(&limits), tt.want == Accepted
+		if got.Status != tt.want || (got.Expected == "") != accepted ||
+			(got.Received == "") != accepted {
+			t.Errorf("%s: %+v, want %v", tt.name, got, tt.want)
 		}
 	}
 }
@@ -146,7 +147,7 @@ func FuzzParse(f *testing.F) {
 	limits := Limits{MaxQID: 64, MaxAdminDepth: 32, MaxDepth: 128, MaxCNTLID: 0xFFEF}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if r, ok := ParseReq(b); ok {
-			if s, _ := r.Check(&limits); s == Accepted {
+			if r.Check(&limits).Status == Accepted {
 				var again Req
 				again.Set(r.QID(), r.HRQSize(), r.HSQSize(), r.CNTLID())
 				if [10]byte(again[:10]) != [10]byte(r[:10]) {

@@ -1,0 +1,55 @@
+package file
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestResizeFile: a file keeps its content and its kind, sparse or with all of its space.
+func TestResizeFile(t *testing.T) {
+	for _, full := range []bool{false, true} {
+		path := filepath.Join(t.TempDir(), "f")
+		cfg := Config{Path: path, BlockSize: 512, Preallocate: full}
+		if err := os.WriteFile(path, make([]byte, 64<<10), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, size := range []int64{8 << 20, 32 << 10, 1 << 20} {
+			if err := Resize(cfg, size); err != nil {
+				t.Fatal(err)
+			}
+			var st unix.Stat_t
+			if err := unix.Stat(path, &st); err != nil || st.Size != size {
+				t.Fatalf("%v, %d bytes, want %d", err, st.Size, size)
+			}
+			if allocated := st.Blocks * 512; size > 64<<10 && (allocated >= size) != full {
+				t.Errorf("preallocate %v: %d of %d bytes have space", full, allocated, size)
+			}
+		}
+		for _, size := range []int64{0, 1000, 1 << 62} {
+			if err := Resize(cfg, size); err == nil {
+				t.Errorf("resized to %d", size)
+			}
+		}
+		if info, err := os.Stat(path); err != nil || info.Size() != 1<<20 {
+			t.Errorf("%v, a failure left %d bytes", err, info.Size())
+		}
+		d, err := Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Resize(cfg, 2<<20); !errors.Is(err, errInUse) {
+			t.Errorf("a file that is open: %v", err)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := Resize(Config{Path: t.TempDir() + "/none", BlockSize: 512, Size: 512},
+		1024); err == nil {
+		t.Error("a file that does not exist")
+	}
+}

@@ -1,0 +1,153 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// states are those of the listeners, by port ID.
+func (l *live) states() string {
+	var list []string
+	for _, s := range l.s.listenerStates() {
+		list = append(list, s.State)
+	}
+	return strings.Join(list, " ")
+}
+
+func (l *live) wantStates(want string) {
+	l.t.Helper()
+	if got := l.states(); got != want {
+		l.t.Errorf("listeners are %s, want %s", got, want)
+	}
+}
+
+// discovered returns the ports of the discovery log.
+func (l *live) discovered(at int) (ports []uint16) {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	c, err := l.connect(nvme.DiscoveryNQN, hostB, at)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	_, entries, err := c.Discover(ctx)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.SUBTYPE == nvme.SubsystemNVM {
+			ports = append(ports, e.PORTID)
+		}
+	}
+	c.Close()
+	return ports
+}
+
+// TestDrain: hosts of a drained listener leave, and only these; no change of the configuration puts
+// it into service again, but undrain does, at the address that it had.
+func TestDrain(t *testing.T) {
+	two, subsystems := listenAny+", "+listenAny, sub(anyHosts, inRAM)
+	l := newLive(t, two, subsystems)
+	at := l.s.Addrs()[0]
+	leaves, err := l.connect(testNQN, hostA, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stays, err := l.connect(testNQN, hostB, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := control.ListenerID{Listener: at.AddrPort.String()}
+	for range 2 { // it may be repeated
+		list, err := l.s.drain(first, true)
+		if err != nil || len(list) != 1 || list[0].PortID != 1 || list[0].Address !=
+			first.Listener || !strings.HasPrefix(list[0].State, "drain") {
+			t.Fatalf("%+v, %v", list, err)
+		}
+	}
+	l.wantEnded("drained listener", leaves)
+	// The host has left before the target has freed everything.
+	for end := time.Now().Add(testTimeout); l.states() == "draining up"; {
+		if time.Sleep(time.Millisecond); time.Now().After(end) {
+			t.Fatal("a connection does not end")
+		}
+	}
+	drained := func() {
+		t.Helper()
+		l.wantStates("drained up")
+		if ports := l.discovered(0); fmt.Sprint(ports) != "[2]" {
+			t.Errorf("the discovery log has ports %v", ports)
+		}
+		if st := l.s.status(); st.Listeners != 1 || st.DrainedListeners != 1 {
+			t.Errorf("%+v", st)
+		}
+	}
+	drained()
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	o := hostOptions(testNQN)
+	if _, err := host.Connect(ctx, host.TCP{Addr: at.AddrPort}, o); !errors.Is(err,
+		unix.ECONNREFUSED) {
+		t.Errorf("a drained listener accepts: %v", err)
+	}
+
+	changed := strings.Replace(two, "}", ", on_unavailable: fail}", 1)
+	l.apply(changed, subsystems)
+	drained()
+	if err := stays.Err(); err != nil {
+		t.Errorf("the host of another listener: %v", err)
+	}
+	taken := listen(t, "127.0.0.1:0").AddrPort().Port()
+	l.refuse(changed+fmt.Sprintf(
+		", {transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}", taken), subsystems)
+	drained()
+
+	list, err := l.s.drain(control.ListenerID{Listener: "1"}, false)
+	if err != nil || len(list) != 1 || list[0].State != "up" {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if l.s.Addrs()[0] != at {
+		t.Errorf("it listens at %v, before at %v", l.s.Addrs()[0], at)
+	}
+	if _, err := l.connect(testNQN, hostA, 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDrainWaiting: a listener that waits for its address does not come up while it is drained.
+func TestDrainWaiting(t *testing.T) {
+	absent := "{transport: tcp, address: 192.0.2.1, port: 4420}"
+	l := newLive(t, listenAny+", "+absent, sub(anyHosts, inRAM))
+	l.wantStates("up waiting")
+	for _, which := range []control.ListenerID{
+		{Listener: "192.0.2.1:4420"}, {Listener: "tcp 192.0.2.1:4420"}, {All: true},
+	} {
+		if _, err := l.s.drain(which, true); err != nil {
+			t.Fatal(err)
+		}
+		if !which.All {
+			l.wantStates("up drained")
+		} else {
+			l.wantStates("drained drained")
+		}
+		if _, err := l.s.drain(control.ListenerID{All: true}, false); err != nil {
+			t.Fatal(err)
+		}
+		l.wantStates("up waiting")
+	}
+	_, err := l.s.drain(control.ListenerID{Listener: "192.0.2.1:1"}, true)
+	var p *control.Problem
+	if !errors.As(err, &p) || p.Status != 404 || p.Hint == "" {
+		t.Errorf("%v", err)
+	}
+}

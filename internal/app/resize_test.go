@@ -1,0 +1,89 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// TestResize: hosts get an event and see the new size and the old content; nothing is cut off
+// unless that is asked for.
+func TestResize(t *testing.T) {
+	sparse := "{nsid: 2, backend: delay, latency: 1us, of: {backend: file, path: %DIR%/y, " +
+		"size: 32KiB}}"
+	l := newLive(t, listenAny, sub(anyHosts, inRAM))
+	l.file("x")
+	l.file("y")
+	l.apply(listenAny, sub(anyHosts, inRAM, sparse,
+		"{nsid: 3, backend: file, path: %DIR%/none}", "{nsid: 4, backend: \"null\", size: 1MiB}",
+		"{nsid: 5, backend: file, path: %DIR%/x, read_only: true}"))
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	o := hostOptions(testNQN)
+	o.Events = nvme.EventNamespaceChanged
+	c, err := host.Connect(ctx, host.TCP{Addr: l.s.Addrs()[0].AddrPort}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	resized := func(size string, shrink bool, want uint64) {
+		t.Helper()
+		r := control.Resize{Subsystem: testNQN, NSID: 2, Size: size, Shrink: shrink}
+		if err := l.s.resize(r); err != nil {
+			t.Fatal(err)
+		}
+		<-c.Events()
+		_, err := c.GetLog(ctx, nvme.LogChangedNamespaces, nvme.NSIDAll, 0, 4096, 0, false)
+		if err != nil {
+			t.Error(err)
+		}
+		id, err := c.IdentifyNamespace(ctx, 2)
+		info, statErr := os.Stat(filepath.Join(l.dir, "y"))
+		if err := errors.Join(err, statErr); err != nil || id.NSZE != want/512 ||
+			info.Size() != int64(want) {
+			t.Errorf("%v, %d blocks, %d bytes; want %d", err, id.NSZE, info.Size(), want)
+		}
+		if got := l.first(c, 2); got != "y" {
+			t.Errorf("the content is %q", got)
+		}
+	}
+	resized("1MiB", false, 1<<20)
+	resized("65536", true, 64<<10)
+
+	for _, tc := range []struct {
+		nsid   uint32
+		size   string
+		shrink bool
+		want   string
+	}{
+		{1, "2MiB", false, "memory"},
+		{2, "32KiB", false, "--shrink"},
+		{2, "1000", true, "reduce"},
+		{2, "32769", true, "multiple"},
+		{2, "much", false, "not a size"},
+		{2, "4EiB", false, "not a size"},
+		{2, "4000000TiB", false, "file too large"},
+		{3, "1MiB", false, "pending"},
+		{4, "2MiB", false, "reload"},
+		{5, "1MiB", false, "read_only"},
+		{6, "1MiB", false, "removed"},
+	} {
+		err := l.s.resize(control.Resize{
+			Subsystem: testNQN, NSID: tc.nsid, Size: tc.size, Shrink: tc.shrink,
+		})
+		if err == nil || !strings.Contains(strings.ToLower(err.Error()), tc.want) {
+			t.Errorf("namespace %d to %s: %v, want %q", tc.nsid, tc.size, err, tc.want)
+		}
+	}
+	if got := l.first(c, 2); got != "y" {
+		t.Errorf("after a failure the content is %q", got)
+	}
+	l.apply(listenAny, sub(anyHosts, sparse)) // it is served like others
+}

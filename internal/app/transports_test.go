@@ -1,0 +1,67 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// TestTransportKeys: limits and digests of new connections change; those that exist stay as they
+// are, and after a change that fails everything is as before.
+func TestTransportKeys(t *testing.T) {
+	s := newServer(t, Options{Config: parse(t, anyPort)})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	connect := func(digest bool) (*host.Controller, error) {
+		c, err := host.Connect(ctx, host.TCP{
+			Addr: s.Addrs()[0].AddrPort, HeaderDigest: digest,
+		}, hostOptions(testNQN))
+		if err == nil {
+			t.Cleanup(c.Close)
+		}
+		return c, err
+	}
+	want := func(mqes uint16, digest bool) {
+		t.Helper()
+		c, err := connect(digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.CAP().MQES(); got != mqes {
+			t.Errorf("MQES %d, want %d", got, mqes)
+		}
+	}
+	want(127, true)
+	const changed = "tcp: {queue_depth: 64, header_digest: false, max_connections: 3}"
+	if changes, err := s.Apply(parse(t, anyPort, changed)); err != nil || len(changes) != 1 ||
+		changes[0].Restart() {
+		t.Fatalf("%v, %v", changes, err)
+	}
+	want(63, false)
+	if _, err := connect(true); err == nil {
+		t.Error("a header digest")
+	}
+	list, err := s.connections(ctx)
+	if err != nil || !slices.ContainsFunc(list, func(c control.Connection) bool {
+		return c.HeaderDigest && c.Host != ""
+	}) {
+		t.Errorf("the first connection has lost its digest: %+v, %v", list, err)
+	}
+
+	taken := listen(t, "127.0.0.1:0").AddrPort()
+	if _, err := s.Apply(parse(t, anyPort, "tcp: {queue_depth: 256, max_connections: 100}",
+		fmt.Sprintf("metrics: {listen: %q}", taken))); err == nil {
+		t.Fatal("metrics are served at an address that is in use")
+	}
+	want(63, false)
+	if _, err := connect(false); err == nil {
+		t.Error("a fourth connection")
+	}
+}

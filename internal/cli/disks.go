@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+// Disks makes the command that lists the disks of this machine: as the running target sees them, or
+// if there is none, or a configuration file is named, as local does.
+func Disks(local func(*cobra.Command) ([]control.Disk, error)) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "disks",
+		Short: "List the disks of this machine, their health, and whether they can be exported",
+		Long: "List the disks of this machine, their health, who uses them, and whether they can " +
+			"be exported. The running target is asked, which may see more than this user. " +
+			"Without one, or with --config, the command looks itself.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := o.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			var list []control.Disk
+			look := cmd.Flags().Changed("config")
+			if !look {
+				list, err = c.Disks(cmd.Context())
+				_, none := errors.AsType[*control.NoTargetError](err)
+				look = none && !cmd.Flags().Changed("socket")
+			}
+			if look {
+				list, err = local(cmd)
+			}
+			if err != nil {
+				return err
+			}
+			if o.output == "json" {
+				return printJSON(cmd.OutOrStdout(), list)
+			}
+			t := newTable(cmd.OutOrStdout())
+			disks(t, list)
+			return t.flush()
+		},
+	}
+	o.add(cmd)
+	return cmd
+}
+
+func disks(t *table, list []control.Disk) {
+	if !slices.ContainsFunc(list, isDrive) {
+		text := "This machine has no NVMe, SATA or SAS drive whose health could be read."
+		if len(list) == 0 {
+			t.line(text + " It has no other block device either.")
+			return
+		}
+		t.line(text + " Its block devices:")
+	}
+	t.row("DISK", "BUS", "MODEL", "SERIAL", "SIZE", "BLOCK", "HEALTH", "USED BY", "EXPORT")
+	for _, d := range list {
+		bus := d.Bus
+		if d.Rotational && isDrive(d) {
+			bus += ", rotating"
+		}
+		t.row(d.Name, bus, reported(d.Model), reported(d.Serial), diskSize(d.SizeBytes),
+			d.BlockSizeBytes, health(d.Health), or(strings.Join(d.Uses, ", ")), export(d))
+	}
+}
+
+// isDrive says whether a disk may be hardware that reports its health.
+func isDrive(d control.Disk) bool {
+	return slices.Contains([]string{"nvme", "sata", "sas", "scsi"}, d.Bus)
+}
+
+func export(d control.Disk) string {
+	if d.NotExportable != "" {
+		return "no: " + d.NotExportable
+	}
+	s := "yes"
+	if d.ReadOnly {
+		s += ", read-only"
+	}
+	if n := len(d.Partitions); n > 0 {
+		s += fmt.Sprintf(", but it has partitions: %d", n)
+	}
+	return s
+}
+
+// health is the health in a few words: "good, 34 °C, 1200 h, 3% worn", "failing: 8 sectors cannot
+// be read, ...".
+func health(h control.DiskHealth) string {
+	notes := strings.Join(h.Notes, ", ")
+	if h.State == "unknown" {
+		return or(notes)
+	}
+	s := h.State
+	if notes != "" {
+		s += ": " + notes
+	}
+	if h.Celsius != 0 {
+		s += fmt.Sprintf(", %d °C", h.Celsius)
+	}
+	if h.PowerOnHours >= 0 {
+		s += fmt.Sprintf(", %d h", h.PowerOnHours)
+	}
+	if h.UsedPercent >= 0 {
+		s += fmt.Sprintf(", %d%% worn", h.UsedPercent)
+	}
+	return s
+}
+
+// reported is a text of a drive without what is not safe to print.
+func reported(s string) string {
+	clean := strings.Map(func(r rune) rune {
+		if r < 0x20 || r > 0x7E {
+			return '?'
+		}
+		return r
+	}, s)
+	return or(strings.Join(strings.Fields(clean), " "))
+}
+
+// diskSize returns a number of bytes in decimal units, as drives are sold.
+func diskSize(n int64) string {
+	v, unit := float64(n), "B"
+	for _, u := range []string{"kB", "MB", "GB", "TB", "PB"} {
+		if v < 1000 {
+			break
+		}
+		v, unit = v/1000, u
+	}
+	if v < 10 && unit != "B" {
+		return fmt.Sprintf("%.1f %s", v, unit)
+	}
+	return fmt.Sprintf("%.0f %s", v, unit)
+}

@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+// drainEvery is how often drain asks how many connections are left.
+const drainEvery = 100 * time.Millisecond
+
+func drainCommand() *cobra.Command {
+	timeout := time.Minute
+	cmd := listenerCommand("drain", "Take a listener out of service and wait for its connections",
+		func(ctx context.Context, cmd *cobra.Command, c *control.Client,
+			which control.ListenerID,
+		) ([]control.Listener, error) {
+			list, err := c.Drain(ctx, which)
+			if err != nil {
+				return nil, err
+			}
+			ctx, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			return awaitDrained(ctx, cmd, c, list)
+		})
+	cmd.Long = "Take a listener, or all of them, out of service for maintenance: it accepts no " +
+		"connections, leaves the discovery log, of which hosts are notified, and its " +
+		"connections end when the commands that they execute are completed. Hosts go on over " +
+		"their other paths, and without one they wait for as long as ctrl_loss_tmo allows. " +
+		"The command waits until all connections have ended. A reload keeps the listener " +
+		"drained; undrain or a restart of the target ends it."
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait")
+	return cmd
+}
+
+func undrainCommand() *cobra.Command {
+	return listenerCommand("undrain", "Put a listener into service again",
+		func(ctx context.Context, _ *cobra.Command, c *control.Client, which control.ListenerID,
+		) ([]control.Listener, error) {
+			return c.Undrain(ctx, which)
+		})
+}
+
+// listenerCommand makes a command that does something to one listener, or to all.
+func listenerCommand(verb, short string, do func(context.Context, *cobra.Command, *control.Client,
+	control.ListenerID) ([]control.Listener, error),
+) *cobra.Command {
+	all := false
+	var cmd *cobra.Command
+	cmd = command(verb+" ADDRESS:PORT|PORT_ID|--all", short, cobra.MaximumNArgs(1),
+		func(ctx context.Context, c *control.Client, args []string) ([]control.Listener, error) {
+			if all == (len(args) == 1) {
+				return nil, errors.New("give a listener as `nvmf-target listeners` shows it, or " +
+					"--all")
+			}
+			which := control.ListenerID{All: all}
+			if !all {
+				which.Listener = args[0]
+			}
+			return do(ctx, cmd, c, which)
+		}, listeners)
+	cmd.Flags().BoolVar(&all, "all", false, "all listeners")
+	return cmd
+}
+
+// awaitDrained waits until no connection of the listeners is left, and says how many there are.
+func awaitDrained(ctx context.Context, cmd *cobra.Command, c *control.Client,
+	list []control.Listener,
+) ([]control.Listener, error) {
+	ids := map[uint16]bool{}
+	for _, l := range list {
+		ids[l.PortID] = true
+	}
+	for last := 0; ; {
+		list = slices.DeleteFunc(list, func(l control.Listener) bool { return !ids[l.PortID] })
+		left := 0
+		for _, l := range list {
+			if l.State == "draining" {
+				left += l.Connections
+			}
+		}
+		if left == 0 {
+			return list, nil
+		}
+		if left != last {
+			cmd.PrintErrln(count(left, "connection") + " left")
+		}
+		last = left
+		select {
+		case <-time.After(drainEvery):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s left: they end when the storage completes their commands. "+
+				"`nvmf-target connections` lists them", count(left, "connection"))
+		}
+		var err error
+		if list, err = c.Listeners(ctx); err != nil {
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,270 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+// The target counts; top asks for the counters again and again and shows by how much they grow.
+
+// snapshot is what the target has counted at one time.
+type snapshot struct {
+	at          time.Time
+	namespaces  []control.Namespace
+	connections []control.Connection
+	reactors    []control.Reactor
+}
+
+func ask(ctx context.Context, c *control.Client) (s snapshot, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	s.at = time.Now()
+	if s.namespaces, err = c.Namespaces(ctx); err != nil {
+		return s, err
+	}
+	if s.connections, err = c.Connections(ctx); err != nil {
+		return s, err
+	}
+	s.reactors, err = c.Reactors(ctx)
+	return s, err
+}
+
+// rates are what the target did between two snapshots.
+type rates struct {
+	Time       time.Time `json:"time"`
+	Seconds    float64   `json:"seconds"`
+	Hosts      []rate    `json:"hosts"`
+	Namespaces []rate    `json:"namespaces"`
+	Reactors   []rate    `json:"reactors"`
+}
+
+// rate is one row: what a host, a namespace or a reactor did in a second.
+type rate struct {
+	// Name is the NQN of a host, "NQN NSID" of a namespace, the index of a reactor.
+	Name string `json:"name"`
+	// IOPS counts commands of hosts, and of namespaces the reads and writes that succeeded.
+	IOPS         float64 `json:"iops"`
+	ReadBytes    float64 `json:"read_bytes_per_second"`
+	WrittenBytes float64 `json:"written_bytes_per_second"`
+	// InFlight is the number of commands that are executed; namespaces have none.
+	InFlight int `json:"in_flight"`
+	// Busy is the part of the time with I/O outstanding, 1 for each reactor that had some; of a
+	// reactor that in which it did not sleep. Hosts have none.
+	Busy float64 `json:"busy"`
+}
+
+// between computes the rates from one snapshot to the next. What was counted anew counts from zero.
+func between(old, now *snapshot) *rates {
+	seconds := now.at.Sub(old.at).Seconds()
+	r := &rates{Time: now.at, Seconds: seconds}
+	per := func(now, old uint64) float64 {
+		if now < old {
+			old = 0
+		}
+		return float64(now-old) / seconds
+	}
+	before := map[string]control.Namespace{}
+	for _, n := range old.namespaces {
+		before[namespaceName(&n)] = n
+	}
+	for _, n := range now.namespaces {
+		name := namespaceName(&n)
+		o, known := before[name]
+		if !known {
+			o = n
+		}
+		r.Namespaces = append(r.Namespaces, rate{
+			Name: name, IOPS: per(n.Reads+n.Writes, o.Reads+o.Writes),
+			ReadBytes: per(n.ReadBytes, o.ReadBytes), WrittenBytes: per(n.WrittenBytes,
+				o.WrittenBytes),
+			Busy: max(n.BusySeconds-o.BusySeconds, 0) / seconds,
+		})
+	}
+	for i, n := range now.reactors {
+		v := rate{Name: fmt.Sprint(n.Index)}
+		if i < len(old.reactors) {
+			asleep := n.AsleepSeconds - old.reactors[i].AsleepSeconds
+			v.Busy = min(max(1-asleep/seconds, 0), 1)
+		}
+		r.Reactors = append(r.Reactors, v)
+	}
+	r.connections(old, now, per)
+	return r
+}
+
+// connections adds what connections did to their hosts and reactors. One that is new has counted
+// from zero since the last snapshot.
+func (r *rates) connections(old, now *snapshot, per func(now, old uint64) float64) {
+	type name struct{ transport, local, remote string }
+	before := map[name]control.Connection{}
+	for _, c := range old.connections {
+		before[name{c.Transport, c.Local, c.Remote}] = c
+	}
+	hosts := map[string]*rate{}
+	for _, c := range now.connections {
+		o, known := before[name{c.Transport, c.Local, c.Remote}]
+		if !known && c.AgeSeconds > r.Seconds {
+			o = c // the target asks its reactors one after the other
+		}
+		add := func(v *rate) {
+			v.IOPS += per(c.Commands, o.Commands)
+			v.ReadBytes += per(c.ReadBytes, o.ReadBytes)
+			v.WrittenBytes += per(c.WrittenBytes, o.WrittenBytes)
+			v.InFlight += c.InFlight
+		}
+		if c.Reactor < len(r.Reactors) {
+			add(&r.Reactors[c.Reactor])
+		}
+		if c.Host == "" {
+			continue
+		}
+		if hosts[c.Host] == nil {
+			hosts[c.Host] = &rate{Name: c.Host}
+		}
+		add(hosts[c.Host])
+	}
+	for _, v := range hosts {
+		r.Hosts = append(r.Hosts, *v)
+	}
+}
+
+func namespaceName(n *control.Namespace) string { return fmt.Sprint(n.Subsystem, " ", n.NSID) }
+
+// sortBy sorts rows by a key that a user has pressed, the largest first; n is the name.
+func (r *rates) sortBy(key byte) {
+	value := func(v rate) float64 {
+		switch key {
+		case 'i':
+			return v.IOPS
+		case 'b':
+			return v.ReadBytes + v.WrittenBytes
+		case 'l':
+			return v.Busy + float64(v.InFlight)
+		}
+		return 0
+	}
+	for _, rows := range [][]rate{r.Hosts, r.Namespaces} {
+		slices.SortFunc(rows, func(a, b rate) int {
+			return cmp.Or(cmp.Compare(value(b), value(a)), strings.Compare(a.Name, b.Name))
+		})
+	}
+}
+
+// tables calls fn for each table with its title.
+func (r *rates) tables(fn func(title string, rows []rate)) {
+	fn("HOST", r.Hosts)
+	fn("NAMESPACE", r.Namespaces)
+	fn("REACTOR", r.Reactors)
+}
+
+// cells are the columns of a row after its name.
+func (v *rate) cells(title string) []string {
+	load := fmt.Sprint(v.InFlight)
+	if title != "HOST" {
+		load = fmt.Sprintf("%.0f%%", 100*v.Busy)
+	}
+	return []string{
+		fmt.Sprintf("%.0f", v.IOPS), size(uint64(v.ReadBytes)) + "/s",
+		size(uint64(v.WrittenBytes)) + "/s", load,
+	}
+}
+
+func headings(title string) []string {
+	if title == "HOST" {
+		return []string{"IOPS", "READ", "WRITTEN", "IN FLIGHT"}
+	}
+	return []string{"IOPS", "READ", "WRITTEN", "BUSY"}
+}
+
+// topCommand shows rates, on a terminal until the user leaves.
+func topCommand() *cobra.Command {
+	var o options
+	n, interval := 0, time.Second
+	cmd := &cobra.Command{
+		Use: "top", Short: "Show what hosts, namespaces and reactors do, again and again",
+		Long: "Show what hosts, namespaces and reactors do: I/O per second, bandwidth, and load, " +
+			"which is the commands in flight of hosts, the time with I/O outstanding of " +
+			"namespaces (100% for each reactor), and the time that reactors do not sleep. On a " +
+			"terminal the keys i, b, l and n sort by IOPS, bandwidth, load or name, and q " +
+			"leaves. Elsewhere, and with -n or -o json, it prints a table, or an object in one " +
+			"line, for each interval. The first one comes after one interval.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if interval < 100*time.Millisecond || interval > time.Hour {
+				return fmt.Errorf("--interval is 100ms to 1h, not %v", interval)
+			}
+			c, err := o.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			out, isFile := cmd.OutOrStdout().(*os.File)
+			in, alsoFile := cmd.InOrStdin().(*os.File)
+			if n == 0 && o.output == "text" && isFile && alsoFile {
+				t, err := openTerminal(in, out)
+				if err == nil {
+					return t.show(cmd.Context(), c, interval)
+				}
+			}
+			return printRates(cmd.Context(), c, cmd.OutOrStdout(), &o, n, interval)
+		},
+	}
+	o.add(cmd)
+	cmd.Flags().IntVarP(&n, "count", "n", 0, "print this many and end (0: until interrupted)")
+	cmd.Flags().DurationVarP(&interval, "interval", "i", time.Second, "time between two looks")
+	return cmd
+}
+
+// printRates prints n tables or objects, 0 is as many as there are.
+func printRates(ctx context.Context, c *control.Client, w io.Writer, o *options, n int,
+	interval time.Duration,
+) error {
+	old, err := ask(ctx, c)
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for i := 0; err == nil && (i < n || n == 0); i++ {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		var now snapshot
+		if now, err = ask(ctx, c); err != nil {
+			break
+		}
+		r := between(&old, &now)
+		r.sortBy('n')
+		old = now
+		if o.output == "json" {
+			err = json.NewEncoder(w).Encode(r) // one per line
+			continue
+		}
+		t := newTable(w)
+		t.line(stamp(r.Time))
+		r.tables(func(title string, rows []rate) {
+			t.line(title + "\t" + strings.Join(headings(title), "\t"))
+			for _, v := range rows {
+				t.line(plain(v.Name) + "\t" + strings.Join(v.cells(title), "\t"))
+			}
+		})
+		err = errors.Join(t.flush(), newline(w))
+	}
+	return err
+}
+
+func newline(w io.Writer) error {
+	_, err := io.WriteString(w, "\n")
+	return err
+}

@@ -1,0 +1,303 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+// TestRates: what is shown is by how much counters grow, also if they or the connections are new.
+func TestRates(t *testing.T) {
+	conn := func(remote string, age float64, n uint64) control.Connection {
+		return control.Connection{
+			Host: testHost, Remote: remote, Reactor: 1, AgeSeconds: age, Commands: n,
+			ReadBytes: 10 * n, WrittenBytes: 20 * n, InFlight: 1,
+		}
+	}
+	old := snapshot{
+		at:          at,
+		namespaces:  []control.Namespace{{Subsystem: "s", NSID: 1, Reads: 100, BusySeconds: 1}},
+		connections: []control.Connection{conn("a", 9, 100), conn("gone", 9, 1000)},
+		reactors:    []control.Reactor{{}, {Index: 1, AsleepSeconds: 10}},
+	}
+	now := snapshot{
+		at: at.Add(2 * time.Second),
+		namespaces: []control.Namespace{
+			{Subsystem: "s", NSID: 1, Reads: 300, Writes: 100, ReadBytes: 8192, BusySeconds: 2},
+			{Subsystem: "s", NSID: 2, Reads: 300},
+		},
+		connections: []control.Connection{
+			conn("a", 11, 300), conn("new", 1, 50), conn("unseen", 60, 5000),
+			{Remote: "stranger", AgeSeconds: 1, Reactor: 1, Commands: 2},
+		},
+		reactors: []control.Reactor{{AsleepSeconds: 2}, {Index: 1, AsleepSeconds: 10.5}},
+	}
+	got := between(&old, &now)
+	want := rates{
+		Time: now.at, Seconds: 2,
+		Hosts: []rate{{testHost, 125, 1250, 2500, 3, 0}},
+		Namespaces: []rate{
+			{"s 1", 150, 4096, 0, 0, 0.5}, {Name: "s 2"},
+		},
+		Reactors: []rate{{Name: "0"}, {"1", 126, 1250, 2500, 3, 0.75}},
+	}
+	if fmt.Sprint(*got) != fmt.Sprint(want) {
+		t.Errorf("got  %v\nwant %v", *got, want)
+	}
+	now.connections[0].Commands, now.namespaces[0].Reads = 2, 4 // another process
+	now.namespaces[0].Writes = 0
+	if got := between(&old, &now); got.Hosts[0].IOPS != 26 || got.Namespaces[0].IOPS != 2 {
+		t.Errorf("counters that began anew: %v", got)
+	}
+}
+
+// busySource is a target with two namespaces, the second of which has more to do.
+func busySource() control.Source {
+	src, calls := source(), new(atomic.Uint64)
+	src.Namespaces = func() []control.Namespace {
+		n := calls.Add(1)
+		return []control.Namespace{
+			{Subsystem: testSub, NSID: 1, Reads: n}, {Subsystem: testSub, NSID: 2, Reads: 9 * n},
+		}
+	}
+	return src
+}
+
+// pty makes a terminal.
+func pty(t *testing.T) (ours, tty *os.File) {
+	t.Helper()
+	ours, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = ours.Close() })
+	conn, err := ours.SyscallConn() // not Fd, with which Close would not end a Read
+	if err != nil {
+		t.Fatal(err)
+	}
+	number := 0
+	err = conn.Control(func(fd uintptr) {
+		if err := unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0); err != nil {
+			t.Error(err)
+		}
+		number, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tty, err = os.OpenFile(fmt.Sprint("/dev/pts/", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tty.Close() })
+	resize(t, tty, 100, 30)
+	return ours, tty
+}
+
+func resize(t *testing.T, tty *os.File, width, height uint16) {
+	t.Helper()
+	size := unix.Winsize{Col: width, Row: height}
+	if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &size); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// screen is what a terminal shows: what was written since the cursor was last at its home.
+type screen struct {
+	t    *testing.T
+	text chan string
+	last string
+}
+
+func watch(t *testing.T, ours *os.File) *screen {
+	s := &screen{t: t, text: make(chan string, 100)}
+	go func() {
+		defer close(s.text)
+		b := make([]byte, 1<<16)
+		for {
+			n, err := ours.Read(b)
+			if n > 0 {
+				s.text <- string(b[:n])
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return s
+}
+
+// until waits for a screen that has a property.
+func (s *screen) until(what string, has func(string) bool) {
+	s.t.Helper()
+	deadline := time.After(20 * time.Second)
+	for !has(s.last) {
+		select {
+		case text, ok := <-s.text:
+			if !ok {
+				s.t.Fatalf("no %s: %q", what, s.last)
+			}
+			s.last += text
+			if i := strings.LastIndex(s.last, "\x1b[H"); i >= 0 {
+				s.last = s.last[i:]
+			}
+		case <-deadline:
+			s.t.Fatalf("no %s: %q", what, s.last)
+		}
+	}
+}
+
+func termios(t *testing.T, tty *os.File) unix.Termios {
+	t.Helper()
+	v, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return *v
+}
+
+// startTop runs top on a terminal.
+func startTop(t *testing.T, tty *os.File, socket string) <-chan error {
+	t.Helper()
+	root := &cobra.Command{SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(Commands()...)
+	root.SetIn(tty)
+	root.SetOut(tty)
+	root.SetArgs([]string{"top", "--interval", "100ms", "--socket", socket})
+	done := make(chan error, 1)
+	go func() { done <- root.ExecuteContext(t.Context()) }()
+	return done
+}
+
+// TestTopScreen: rows appear, are sorted by the key that was pressed, and fit the terminal.
+func TestTopScreen(t *testing.T) {
+	ours, tty := pty(t)
+	before := termios(t, tty)
+	s := watch(t, ours)
+	done := startTop(t, tty, serve(t, busySource()))
+	first, second := testSub+" 1", testSub+" 2"
+	order := func(a, b string) func(string) bool {
+		return func(text string) bool {
+			i, j := strings.Index(text, a), strings.Index(text, b)
+			return i >= 0 && i < j && strings.Contains(text, testHost) &&
+				strings.Contains(text, "█")
+		}
+	}
+	s.until("busiest namespace first", order(second, first))
+	if now := termios(t, tty); now.Lflag&unix.ECHO != 0 {
+		t.Error("the terminal prints keys")
+	}
+	_, _ = ours.WriteString("xn")
+	s.until("namespaces by name", order(first, second))
+	resize(t, tty, 60, 8)
+	if err := unix.Kill(os.Getpid(), unix.SIGWINCH); err != nil {
+		t.Fatal(err)
+	}
+	s.until("narrow screen", func(text string) bool {
+		return strings.Contains(text, "\x1b[J") && strings.Count(text, "\n") == 7 &&
+			strings.Contains(text, "…")
+	})
+	_, _ = ours.WriteString("q")
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	s.until("return to the screen before", func(text string) bool {
+		return strings.HasSuffix(text, screenOff)
+	})
+	if termios(t, tty) != before {
+		t.Error("the terminal is not what it was")
+	}
+}
+
+// TestTopEnds: however it ends, the terminal is what it was.
+func TestTopEnds(t *testing.T) {
+	for name, end := range map[string]func(ours *os.File, stop func()){
+		"q":           func(ours *os.File, _ func()) { _, _ = ours.WriteString("q") },
+		"Ctrl-C":      func(ours *os.File, _ func()) { _, _ = ours.Write([]byte{interrupt}) },
+		"SIGTERM":     func(*os.File, func()) { _ = unix.Kill(os.Getpid(), unix.SIGTERM) },
+		"target ends": func(_ *os.File, stop func()) { stop() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ours, tty := pty(t)
+			before := termios(t, tty)
+			socket := filepath.Join(t.TempDir(), "c.sock")
+			server, err := control.Listen(control.Config{Socket: socket}, busySource(),
+				slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer server.Close()
+			s := watch(t, ours)
+			done := startTop(t, tty, socket)
+			s.until("rows", func(text string) bool { return strings.Contains(text, testSub) })
+			end(ours, func() { _ = server.Close() })
+			if err := <-done; (err != nil) != (name == "target ends") {
+				t.Error(err)
+			}
+			if termios(t, tty) != before {
+				t.Error("the terminal is not what it was")
+			}
+		})
+	}
+}
+
+// TestTopPanics: an error of the program leaves the terminal as it was, too.
+func TestTopPanics(t *testing.T) {
+	_, tty := pty(t)
+	before := termios(t, tty)
+	term, err := openTerminal(tty, tty)
+	if err != nil {
+		t.Fatal(err)
+	}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("no panic")
+			}
+		}()
+		_ = term.show(t.Context(), nil, time.Second)
+	}()
+	if termios(t, tty) != before {
+		t.Error("the terminal is not what it was")
+	}
+}
+
+// TestTopPrints: what is no terminal gets tables or objects, as many as were asked for.
+func TestTopPrints(t *testing.T) {
+	src := busySource()
+	src.Connections = func(context.Context) ([]control.Connection, error) {
+		return []control.Connection{{Host: "a\x1b[31m", Commands: 7}}, nil
+	}
+	socket := serve(t, src)
+	out, err := run(t, "top", "-n", "2", "-i", "100ms", "--socket", socket)
+	if err != nil || strings.Count(out, "NAMESPACE") != 2 || strings.Contains(out, "\x1b") ||
+		!strings.Contains(out, `"a\x1b[31m"`) {
+		t.Errorf("%s, %v", out, err)
+	}
+	out, err = run(t, "top", "-n", "2", "-i", "100ms", "-o", "json", "--socket", socket)
+	d := json.NewDecoder(bytes.NewBufferString(out))
+	for range 2 {
+		var r rates
+		if err := d.Decode(&r); err != nil || len(r.Namespaces) != 2 ||
+			r.Namespaces[1].IOPS <= r.Namespaces[0].IOPS {
+			t.Errorf("%v, %v", r, err)
+		}
+	}
+	if _, end := d.Token(); err != nil || end != io.EOF || strings.Count(out, "\n") != 2 {
+		t.Errorf("%s, %v", out, err)
+	}
+}
