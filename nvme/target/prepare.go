@@ -110,8 +110,9 @@ const flagsMask = 0xC3
 func badFabricsFlags(sqe *nvme.SQE) bool { return sqe.PSDT() == 3 || sqe.FUSE() != 0 }
 
 // Abandon implements fabric.Handler. Between Prepare and Execute a command holds nothing but what
-// EndZeroCopy gives back.
+// EndZeroCopy gives back, and its place at a limit.
 func (h *Handler) Abandon(req *fabric.Request) {
 	c := req.Command.(*cmd)
+	h.stopWaiting(c)
 	c.req, c.op, c.ch = nil, nil, nil
 }

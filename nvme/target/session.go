@@ -66,6 +66,13 @@ type cmd struct {
 	req *fabric.Request
 	op  *op
 	ch  *channel // to the namespace; nil if the command has none, or all of them
+	// flow is that of the channel. waiting is in flow.waiting, while the command waits at a limit,
+	// since waitsSince; data is what it counts there, in bytes. admitted: it has waited.
+	flow       *flow
+	waiting    list.Node[cmd]
+	waitsSince int64
+	data       int64
+	admitted   bool
 	// zeroCopy is the channel that Request.Segs belongs to, until EndZeroCopy; nil: no zero copy.
 	zeroCopy  *channel
 	executing bool
@@ -124,6 +131,7 @@ func (s *session) disconnecting() bool { return s.disconnectCmd != nil || s.disc
 // disconnect starts the end of the queue. Reactor only.
 func (s *session) disconnect(why error) {
 	if !s.closed {
+		s.h.endWaiting(s)
 		s.q.Disconnect(why)
 	}
 }
