@@ -31,11 +31,15 @@ const (
 	DefaultBurst = 100 * time.Millisecond
 )
 
-// LimitInfo describes one limit at one moment: that of a host (HostNQN), of a subsystem (SubNQN),
-// or of a namespace (SubNQN and NSID).
-type LimitInfo struct {
+// LimitedObject is a host (HostNQN), a subsystem (SubNQN) or a namespace (SubNQN and NSID).
+type LimitedObject struct {
 	HostNQN, SubNQN string
 	NSID            uint32
+}
+
+// LimitInfo describes the limits of an object at one moment.
+type LimitInfo struct {
+	LimitedObject
 	Limits
 	// Waits is how many commands have waited at the limit, and WaitTime how long, in all.
 	Waits    uint64
@@ -80,11 +84,10 @@ func newBucket(rate int64, burst time.Duration, old *limit.Bucket) *limit.Bucket
 	return limit.NewBucket(rate, burst, old)
 }
 
-// info completes the description of the limiter.
-func (l *limiter) info(i LimitInfo) LimitInfo {
-	i.Limits, i.Waits = l.Limits, l.waits.commands.Load()
-	i.WaitTime = time.Duration(l.waits.nanoseconds.Load())
-	return i
+func (l *limiter) info(of LimitedObject) LimitInfo {
+	return LimitInfo{
+		of, l.Limits, l.waits.commands.Load(), time.Duration(l.waits.nanoseconds.Load()),
+	}
 }
 
 // SetHostLimits sets the limits of a host for all subsystems together, whether it is connected or
@@ -107,18 +110,18 @@ func (t *Target) SetHostLimits(nqn string, l Limits) {
 // Limits lists the limits that there are, in the order of host, subsystem and NSID.
 func (t *Target) Limits() []LimitInfo {
 	var list []LimitInfo
-	add := func(l *limiter, i LimitInfo) {
+	add := func(l *limiter, of LimitedObject) {
 		if l != nil {
-			list = append(list, l.info(i))
+			list = append(list, l.info(of))
 		}
 	}
 	for nqn, l := range *t.hosts.Load() {
-		add(l, LimitInfo{HostNQN: nqn})
+		add(l, LimitedObject{HostNQN: nqn})
 	}
 	for _, s := range *t.table.Load() {
-		add(s.settings.Load().limiter, LimitInfo{SubNQN: s.nqn})
+		add(s.settings.Load().limiter, LimitedObject{SubNQN: s.nqn})
 		for _, ns := range s.namespaces.Load().list {
-			add(ns.cfg.Load().limiter, LimitInfo{SubNQN: s.nqn, NSID: ns.nsid})
+			add(ns.cfg.Load().limiter, LimitedObject{SubNQN: s.nqn, NSID: ns.nsid})
 		}
 	}
 	slices.SortFunc(list, func(a, b LimitInfo) int {
