@@ -34,6 +34,7 @@ type Config struct {
 	Metrics         Metrics
 	Control         Control
 	Listeners       []Listener
+	Hosts           []Host
 	Subsystems      []Subsystem
 	ShutdownTimeout time.Duration
 	// Managed is a directory, or "" for none.
@@ -98,6 +99,12 @@ type Listener struct {
 	TOS       uint8
 	// Required: the target does not run without this listener. Otherwise it waits for it.
 	Required bool
+}
+
+// Host is what applies to one host in all subsystems. It does not allow the host to connect.
+type Host struct {
+	NQN    string
+	Limits target.Limits
 }
 
 // Subsystem is one NVM subsystem. Namespaces are as in the file; the program sets those of the

@@ -109,6 +109,10 @@ func TestMinimalFile(t *testing.T) {
 	want.TCP.SetDefaults()
 	want.RDMA.SetDefaults()
 	want.Subsystems[0].SetDefaults()
+	want.Subsystems[0].Limits.Burst = target.DefaultBurst
+	for i := range want.Subsystems[0].Namespaces {
+		want.Subsystems[0].Namespaces[i].Limits.Burst = target.DefaultBurst
+	}
 	want.Subsystems[0].Serial = "" // made when the NQN is known for good
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)

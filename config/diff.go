@@ -186,6 +186,8 @@ func (o Object) String() string {
 	switch o.Kind {
 	case KindListener:
 		return "listener " + shown(o.Listener)
+	case KindHost:
+		return "host " + shown(o.NQN)
 	case KindSubsystem:
 		return "subsystem " + shown(o.NQN)
 	case KindNamespace:

@@ -103,6 +103,17 @@ func TestDiff(t *testing.T) {
 				", hosts: - nqn.2026-11.io.nvmf-target:h1\n",
 		},
 		{
+			"limits",
+			[]string{
+				"    hosts:", "    limits: {bandwidth: 200MiB}\n    hosts:",
+				"nsid: 1, backend", "nsid: 1, limits: {iops: 100, burst: 100ms}, backend",
+			},
+			"hosts: [{nqn: " + h3 + ", limits: {iops: 5, burst: 1s}}]\n",
+			"~ subsystem nqn.2026-11.io.nvmf-target:a: limits.bandwidth: unset -> 200MiB\n" +
+				"~ namespace 1 of nqn.2026-11.io.nvmf-target:a: limits.iops: unset -> 100\n" +
+				"+ host " + h3 + ": limits.iops: 5, limits.burst: 1s\n",
+		},
+		{
 			"storage",
 			[]string{
 				"backend: file, path: /a2, size: 1GiB", "backend: ram, size: 1GiB",

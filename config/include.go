@@ -33,9 +33,9 @@ func (c *Config) includeKey() Key {
 		})
 	}), "More files, which are read as if they were part of this one. A pattern with `*`, `?` or "+
 		"`[a-z]` stands for the files that match, by name, but for those that begin with a dot; "+
-		"paths begin at the directory of this file. Lists of listeners and subsystems continue "+
-		"those of the files before, and entries of several files with the same `nqn` are one "+
-		"subsystem: one of them describes it, the others have only `nqn`, `hosts` and "+
+		"paths begin at the directory of this file. Lists of listeners, hosts and subsystems "+
+		"continue those of the files before, and entries of several files with the same `nqn` are "+
+		"one subsystem: one of them describes it, the others have only `nqn`, `hosts` and "+
 		"`namespaces`. No other key may be in two files, and included files include no others; "+
 		"no environment variable overrides this key. Set it when several people or programs write "+
 		"parts of the configuration.").
@@ -184,7 +184,7 @@ func (m *merger) file(name string, data []byte) {
 		switch key.Value {
 		case "subsystems":
 			return m.subsystems(at, value)
-		case "listeners":
+		case "listeners", "hosts":
 			return m.extend(at, value, yaml.SequenceNode)
 		}
 		i := slices.IndexFunc(m.keys, func(k Key) bool { return k.Name == key.Value })

@@ -35,6 +35,7 @@ func TestInclude(t *testing.T) {
 include: [conf.d/*.yaml, more/listener, conf.d/20-b.yaml]
 log: {level: debug}
 reactors: &r {cpus: [1]}
+hosts: [{nqn: nqn.2026-11.io.nvmf-target:h1, limits: {iops: 1}}]
 listeners: &l
   - {transport: tcp, address: 10.0.0.1}
 subsystems:
@@ -54,6 +55,7 @@ subsystems:
     hosts: [nqn.2026-11.io.nvmf-target:h3]
 == conf.d/20-b.yaml
 shutdown_timeout: 20s
+hosts: [{nqn: nqn.2026-11.io.nvmf-target:h2, limits: {iops: 2}}]
 subsystems:
   - nqn: nqn.2026-11.io.nvmf-target:a
     hosts: [nqn.2026-11.io.nvmf-target:h2]
@@ -72,6 +74,9 @@ listeners: [{transport: rdma, address: 10.0.0.2}]
 	const whole = `
 log: {level: debug, format: json}
 reactors: {cpus: [1]}
+hosts:
+  - {nqn: nqn.2026-11.io.nvmf-target:h1, limits: {iops: 1}}
+  - {nqn: nqn.2026-11.io.nvmf-target:h2, limits: {iops: 2}}
 listeners:
   - {transport: tcp, address: 10.0.0.1}
   - {transport: rdma, address: 10.0.0.2}

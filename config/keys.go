@@ -77,6 +77,9 @@ func (c *Config) keys() []Key {
 			NeedsRestart(),
 		NewKey("listeners", List(&c.Listeners, 1, MaxListeners, (*Listener).value),
 			"The addresses where hosts connect.").Require("Add at least one entry."),
+		NewKey("hosts", List(&c.Hosts, 0, 4096, (*Host).value),
+			"What applies to single hosts in all subsystems. A host needs no entry here, and "+
+				"`hosts` of its subsystems says that it may connect."),
 		NewKey("subsystems", List(&c.Subsystems, 0, 1024, (*Subsystem).value),
 			"What hosts connect to.").Without("required"),
 		NewKey("shutdown_timeout", Duration(&c.ShutdownTimeout, time.Second, 10*time.Minute),
@@ -233,6 +236,30 @@ func (l *Listener) value() Value {
 	}
 }
 
+func (h *Host) value() Value {
+	return Mapping{
+		NewKey("nqn", nqn(&h.NQN, "Write one entry for each host.", nvme.ValidateNQN),
+			"NQN of the host (`cat /etc/nvme/hostnqn` on the host).").Require("Add it."),
+		limitsKey(&h.Limits, "The host, in all subsystems together, gets no more than this."),
+	}
+}
+
+// limitsKey is the key of hosts, subsystems and namespaces.
+func limitsKey(l *target.Limits, doc string) Key {
+	l.Burst = target.DefaultBurst
+	return NewKey("limits", Mapping{
+		NewKey("iops", Int(&l.IOPS, 1, 1_000_000_000),
+			"Commands per second that read or change blocks. Set it when small commands take more "+
+				"of the storage or the CPUs than is fair.").Without("no limit"),
+		NewKey("bandwidth", Bytes(&l.Bandwidth, 1, NoLimit, AnySize),
+			"Data of reads and writes, in bytes per second (`200MiB`). Set it when large commands "+
+				"take more of the storage or the network than is fair.").Without("no limit"),
+		NewKey("burst", Duration(&l.Burst, target.MinBurst, target.MaxBurst),
+			"What may come at once after a pause: as much as the limits allow in this time. Set "+
+				"it higher when hosts work in bursts that may go through undelayed."),
+	}, doc)
+}
+
 func (s *Subsystem) value() Value {
 	s.SetDefaults()
 	return Mapping{
@@ -266,6 +293,8 @@ func (s *Subsystem) value() Value {
 			"The most data of one command, at most a quarter of `reactors.memory`; hosts split "+
 				"larger ones. Set it lower when large commands delay small ones, higher when the "+
 				"storage is faster with large ones."),
+		limitsKey(&s.Limits, "All hosts together get no more than this; each that wants more gets "+
+			"an equal part."),
 		NewKey("namespaces", List(&s.Namespaces, 0, 1024, (*Namespace).value),
 			"The disks that hosts see.").Without("required"),
 	}
@@ -293,5 +322,7 @@ func (n *Namespace) value() Value {
 				"ever. Not for `ram` and `\"null\"`, which always answer. Set it higher when the "+
 				"storage may be that slow; below the 30s of Linux hosts these keep their "+
 				"connections."),
+		limitsKey(&n.Limits, "All hosts together get no more than this; each that wants more gets "+
+			"an equal part."),
 	}}
 }

@@ -22,6 +22,7 @@ type Kind string
 const (
 	KindFile      Kind = "file"
 	KindListener  Kind = "listener"
+	KindHost      Kind = "host"
 	KindSubsystem Kind = "subsystem"
 	KindNamespace Kind = "namespace"
 )
@@ -32,7 +33,7 @@ type Object struct {
 	Kind Kind
 	// Listener is the Name of a listener, else "".
 	Listener string
-	// NQN is that of a subsystem, or of the subsystem of a namespace, else "".
+	// NQN is that of a host, of a subsystem, or of the subsystem of a namespace, else "".
 	NQN string
 	// NSID is that of a namespace, else 0.
 	NSID uint32
@@ -62,10 +63,14 @@ type setting struct {
 
 // flatten returns the settings that keys have decoded into c.
 func (c *Config) flatten(keys []Key) (s Settings) {
-	s.add(Object{Kind: KindFile}, Mapping(keys), includeKey, managedKey, "listeners", "subsystems")
+	s.add(Object{Kind: KindFile}, Mapping(keys), includeKey, managedKey, "listeners", "hosts",
+		"subsystems")
 	for i, v := range entriesOf(keys, "listeners") {
 		s.add(Object{Kind: KindListener, Listener: c.Listeners[i].Name}, v,
 			"transport", "address", "port")
+	}
+	for i, v := range entriesOf(keys, "hosts") {
+		s.add(Object{Kind: KindHost, NQN: c.Hosts[i].NQN}, v, "nqn")
 	}
 	for i, v := range entriesOf(keys, "subsystems") {
 		sub := &c.Subsystems[i]

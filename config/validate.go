@@ -5,6 +5,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // validate reports what is wrong with several values together.
@@ -30,6 +31,9 @@ func (d *decoder) validate(c *Config) {
 			"Choose another port for one of the two.")
 	}
 	c.Control.validate(d)
+	for i := range c.Hosts {
+		d.limits(&c.Hosts[i].Limits, fmt.Sprintf("hosts[%d]", i))
+	}
 	d.some(c, "", "subsystems", len(c.Subsystems))
 	for i := range c.Subsystems {
 		d.subsystem(c, &c.Subsystems[i], fmt.Sprintf("subsystems[%d]", i))
@@ -68,12 +72,22 @@ func (d *decoder) subsystem(c *Config, s *Subsystem, path string) {
 			"Reduce it, or give the reactors more memory: commands share it.")
 	}
 	d.some(c, path, "namespaces", len(s.Namespaces))
+	d.limits(&s.Limits, path)
 	for i := range s.Namespaces {
 		d.namespace(&s.Namespaces[i], fmt.Sprintf("%s.namespaces[%d]", path, i))
 	}
 }
 
+func (d *decoder) limits(l *target.Limits, path string) {
+	path += ".limits.burst"
+	if _, given := d.places[path]; given && l.IOPS == 0 && l.Bandwidth == 0 {
+		d.add(path, "neither iops nor bandwidth has a limit, so it would have no effect",
+			"Add one of the two, or delete it.")
+	}
+}
+
 func (d *decoder) namespace(n *Namespace, path string) {
+	d.limits(&n.Limits, path)
 	if b := d.backend(n.Backend); b != nil && b.AlwaysAnswers {
 		if _, given := d.places[path+".io_timeout"]; given && n.Timeout != 0 {
 			d.add(path+".io_timeout", "backend "+n.Backend+

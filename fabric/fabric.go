@@ -81,6 +81,12 @@ type Request struct {
 	// after all, it must stay there for as long as the handler has the request. Set by Prepare.
 	CompletesInExecute bool
 
+	// Deferred says that the command has to wait before anything is done for it. Set by Prepare.
+	// The transport gives it no memory and asks for no data until the handler calls Queue.Resume.
+	// It clears Deferred then, or at once if the data comes with the capsule: such a command goes
+	// on, and the handler makes it wait in Execute.
+	Deferred bool
+
 	// Flow is whom the memory is allocated for: the host and the namespace of the command, or a
 	// host that is not known yet. Set by Prepare.
 	Flow *mem.Flow
@@ -99,7 +105,7 @@ type Request struct {
 // of Segs stay.
 func (r *Request) Reset() {
 	r.HostLength, r.Length, r.InCapsule, r.Dir = 0, 0, false, NoData
-	r.ZeroCopy, r.CompletesInExecute = false, false
+	r.ZeroCopy, r.CompletesInExecute, r.Deferred = false, false, false
 	clear(r.Segs)
 	r.Segs = r.Segs[:0]
 	r.Status, r.Flow = nvme.Success, nil
@@ -123,7 +129,7 @@ type Handler interface {
 	// Queue.Complete, during this call or from a later poll of the same reactor.
 	Execute(reqs []*Request)
 	// Abandon tells the handler that a prepared request will never be executed, because its queue
-	// ended while data moved.
+	// ended while data moved, or while it was deferred.
 	Abandon(req *Request)
 	// EndZeroCopy gives the memory back that Prepare attached; see Request.ZeroCopy.
 	EndZeroCopy(req *Request)
@@ -142,6 +148,9 @@ type Queue interface {
 	// Complete gives requests back to the transport, which sends responses (and data) or, if the
 	// queue has ended, drops them. The transport does not keep the slice.
 	Complete(reqs []*Request)
+	// Resume goes on with a request that Prepare has deferred and the handler has prepared anew, as
+	// after Prepare. It does not call the handler.
+	Resume(r *Request)
 	// SetDepth is called once, before the successful response to Connect is completed: the queue
 	// will carry at most depth commands (SQSIZE+1). The transport allocates what it lacks. allowed
 	// says that an NVM subsystem allows the host; a discovery controller is anybody's, and its

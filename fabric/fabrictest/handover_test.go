@@ -13,6 +13,8 @@ func (*sink) HandOverBuffers(r *fabric.Request) (free func()) {
 	return func() {}
 }
 
+func (*sink) Resume(*fabric.Request) {}
+
 // TestWatchHandOver: buffers are handed over of executing requests only, all of them, and freed
 // once.
 func TestWatchHandOver(t *testing.T) {

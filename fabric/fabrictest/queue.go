@@ -64,6 +64,7 @@ type slot struct {
 	// capsule is the memory that in-capsule data is received into.
 	capsule []byte
 	memory  mem.Allocation
+	waits   bool // deferred, until it executes
 }
 
 // Dial opens a queue on a reactor of a World.
@@ -128,11 +129,29 @@ func (q *Queue) Send(cmds ...*Command) error {
 			q.recycle(r)
 			continue
 		}
+		if r.Deferred && !r.InCapsule {
+			r.Owner.(*slot).waits = true
+			continue
+		}
+		r.Deferred = false
 		q.moveIn(r, c)
 		live = append(live, r)
 	}
 	q.h.Execute(live)
 	return nil
+}
+
+// Resume implements fabric.Queue.
+func (q *Queue) Resume(r *fabric.Request) {
+	s := r.Owner.(*slot)
+	q.loop.Post(func() {
+		if !s.waits || !r.Deferred { // the queue has ended
+			return
+		}
+		s.waits, r.Deferred = false, false
+		q.moveIn(r, s.cmd)
+		q.h.Execute([]*fabric.Request{r})
+	})
 }
 
 // moveIn gives the request its memory and moves the host's data into it.
@@ -228,6 +247,13 @@ func (q *Queue) Disconnect(why error) {
 func (q *Queue) HangUp() {
 	if !q.closed {
 		q.closed = true
+		for i := range q.slots {
+			if s := &q.slots[i]; s.waits {
+				s.waits = false
+				q.h.Abandon(&s.req)
+				q.recycle(&s.req)
+			}
+		}
 		q.h.Close(q.session)
 		if q.OnClose != nil {
 			q.OnClose()

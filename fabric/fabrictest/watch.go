@@ -122,6 +122,8 @@ func (w *watcher) Prepare(reqs []*fabric.Request) {
 		case r.ZeroCopy && mem.Length(r.Segs) != int(r.Length):
 			w.failf("command %d: %d bytes attached, %d wanted", r.SQE.CID(), mem.Length(r.Segs),
 				r.Length)
+		case r.Deferred && r.ZeroCopy:
+			w.failf("command %d is deferred and has memory", r.SQE.CID())
 		case !r.ZeroCopy && len(r.Segs) > 0:
 			w.failf("command %d: segments without zero copy", r.SQE.CID())
 		case r.ZeroCopy && r.InCapsule:
@@ -148,6 +150,9 @@ func (w *watcher) Execute(reqs []*fabric.Request) {
 	for _, r := range reqs {
 		if q := w.find(r); q != nil {
 			q.move(r, "Execute", prepared, executing)
+			if r.Deferred {
+				w.failf("Execute of command %d, which is deferred", r.SQE.CID())
+			}
 			if q.closed {
 				w.failf("Execute of command %d after Close", r.SQE.CID())
 			}
@@ -182,6 +187,17 @@ func (q *watched) Complete(reqs []*fabric.Request) {
 		}
 	}
 	q.Queue.Complete(reqs)
+}
+
+func (q *watched) Resume(r *fabric.Request) {
+	if is := q.requests[r]; is != prepared || !r.Deferred {
+		q.w.failf("Resume of command %d, which is %s and deferred: %v", r.SQE.CID(),
+			stageNames[is], r.Deferred)
+	}
+	if r.ZeroCopy {
+		q.w.startZeroCopy(r)
+	}
+	q.Queue.Resume(r)
 }
 
 func (q *watched) SetDepth(depth int, allowed bool) error {

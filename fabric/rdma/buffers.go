@@ -45,6 +45,12 @@ func (r *request) Expired() {
 	r.Queue.(*queue).refuse(r, nvme.CommandInterrupted)
 }
 
+// Resume implements fabric.Queue. The next poll continues.
+func (q *queue) Resume(fr *fabric.Request) {
+	fr.Deferred = false
+	q.prepared(fr.Owner.(*request))
+}
+
 // haveBuffers continues with a request that has memory.
 func (q *queue) haveBuffers(r *request) {
 	if r.Dir == fabric.ControllerToHost {

@@ -157,6 +157,11 @@ func descriptor(b []byte) *nvme.SGLDescriptor {
 
 // prepared decides, after Handler.Prepare, what the command needs before Execute.
 func (q *queue) prepared(r *request) {
+	if r.Deferred && !r.InCapsule {
+		r.state = requestNeedMemory
+		return
+	}
+	r.Deferred = false
 	switch {
 	case !r.Status.OK():
 		q.refuse(r, r.Status)

@@ -20,7 +20,7 @@ const (
 	requestIdle requestState = iota
 	// requestPrepared: in the batch that goes to Handler.Prepare.
 	requestPrepared
-	// requestNeedMemory: waits for data buffers of a pool. Nothing is posted.
+	// requestNeedMemory: waits for data buffers of a pool, or is Deferred. Nothing is posted.
 	requestNeedMemory
 	// requestNeedRead: on queue.toRead, for send queue slots and READ depth. Part of the data may
 	// have been read already.

@@ -116,6 +116,9 @@ func (r *request) Granted() {
 // Expired implements mem.WaitOwner.
 func (r *request) Expired() { r.Granted() }
 
+// Resume implements fabric.Queue. As when memory is granted, the next poll continues.
+func (q *queue) Resume(fr *fabric.Request) { fr.Owner.(*request).Granted() }
+
 // cancelWait ends the wait of r, which may be over already.
 func (g *Group) cancelWait(r *request) {
 	r.memory.Cancel()
@@ -124,7 +127,7 @@ func (g *Group) cancelWait(r *request) {
 	}
 }
 
-// resume continues with commands whose wait for memory is over, and returns the number of steps
+// resume continues with commands whose wait is over, and returns the number of steps
 // made.
 func (g *Group) resume() int {
 	work := 0
@@ -137,10 +140,15 @@ func (g *Group) resume() int {
 	return work + g.execute()
 }
 
-// resume continues with a command that has memory now, or has waited for too long.
+// resume continues with a command that the handler resumes, that has memory now, or that has waited
+// for it for too long.
 func (q *queue) resume(r *request) int {
 	g, inCapsule := q.g, r == q.cur
 	switch {
+	case r.Deferred:
+		r.Deferred = false
+		q.prepared(r)
+		return 1
 	case len(r.memory.Segs) > 0:
 		r.Segs = append(r.Segs, r.memory.Segs...)
 	default: // hosts retry (Base section 4.2.3.1); in-capsule data is discarded

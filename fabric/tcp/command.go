@@ -201,6 +201,11 @@ func (g *Group) prepareBatch() int {
 // prepared continues with a command after Prepare.
 func (q *queue) prepared(r *request) {
 	q.flow = r.Flow
+	if r.Deferred && r.data == nil && r != q.cur {
+		r.state = requestWaiting
+		return
+	}
+	r.Deferred = false
 	moves := r.Status.OK() && r.Dir != fabric.NoData && r.Length > 0
 	switch {
 	case r.data != nil:

@@ -41,7 +41,7 @@ const (
 	requestFree requestState = iota
 	// requestParsed is on the group's batch for Prepare.
 	requestParsed
-	// requestWaiting is prepared and waits for data memory.
+	// requestWaiting is prepared and waits for data memory, or is Deferred.
 	requestWaiting
 	// requestGranting is prepared, has memory, and its R2T is queued for sending.
 	requestGranting

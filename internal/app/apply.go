@@ -180,6 +180,12 @@ func (tr *transition) path(o config.Object) string {
 				return fmt.Sprintf("listeners[%d]", i)
 			}
 		}
+	case config.KindHost:
+		for i, h := range tr.next.Hosts {
+			if h.NQN == o.NQN {
+				return fmt.Sprintf("hosts[%d]", i)
+			}
+		}
 	case config.KindSubsystem:
 		for i, s := range tr.next.Subsystems {
 			if s.NQN == o.NQN {
@@ -199,6 +205,9 @@ func (tr *transition) namespace(o config.Object) *namespace { return find(tr.nex
 
 // change makes one change.
 func (tr *transition) change(c config.Change) error {
+	if c.Kind == config.KindHost {
+		return tr.changeHost(c)
+	}
 	type kind struct {
 		config.Kind
 		config.Op
@@ -257,6 +266,25 @@ func (tr *transition) modifyListener(c config.Change) error {
 			func() error { return tr.s.listeners.modify(c.Listener, before) })
 	}
 	return err
+}
+
+// changeHost adds, removes or modifies a host.
+func (tr *transition) changeHost(c config.Change) error {
+	set := func(to *config.Config) error {
+		var limits target.Limits
+		if to != nil { // at the start there is nothing before
+			for _, h := range to.Hosts {
+				if h.NQN == c.NQN {
+					limits = h.Limits
+				}
+			}
+		}
+		tr.s.target.SetHostLimits(c.NQN, limits)
+		return nil
+	}
+	before := tr.s.config.Load()
+	tr.done(c.Object.String(), func() error { return set(before) })
+	return set(tr.next)
 }
 
 // subsystem returns the configuration of a subsystem, without namespaces.

@@ -217,12 +217,14 @@ func (s *Server) subsystemStates() (list []control.Subsystem) {
 	for _, c := range s.target.Controllers() {
 		hosts[c.SubNQN]++
 	}
+	limits := s.limits()
 	for _, sub := range s.current().Subsystems {
 		sub.SetDefaults()
 		list = append(list, control.Subsystem{
 			NQN: sub.NQN, AllowAnyHost: sub.AllowAnyHost, Hosts: append([]string{}, sub.Hosts...),
 			Serial: sub.Serial, Model: sub.Model, Namespaces: served[sub.NQN],
 			PendingNamespaces: pending[sub.NQN], Controllers: hosts[sub.NQN],
+			Limits: limits[target.LimitedObject{SubNQN: sub.NQN}],
 		})
 	}
 	return list
@@ -238,6 +240,7 @@ func (s *Server) namespaceStates() (list []control.Namespace) {
 	for _, n := range s.target.Stats() {
 		served[name{n.SubNQN, n.NSID}] = n
 	}
+	limits := s.limits()
 	for _, n := range all(s.current()) {
 		if v := s.namespaces.get(n.name()); v != nil {
 			n = v.namespace // whose storage may wait for a restart
@@ -247,6 +250,7 @@ func (s *Server) namespaceStates() (list []control.Namespace) {
 		}
 		if st, ok := served[name{n.nqn, n.NSID}]; ok {
 			describe(&out, &st)
+			out.Limits = limits[target.LimitedObject{SubNQN: n.nqn, NSID: n.NSID}]
 		}
 		list = append(list, out)
 	}
@@ -277,12 +281,26 @@ func describe(out *control.Namespace, st *target.NamespaceStats) {
 	}
 }
 
+// limits has the limits that there are.
+func (s *Server) limits() map[target.LimitedObject]*control.Limits {
+	out := map[target.LimitedObject]*control.Limits{}
+	for _, l := range s.target.Limits() {
+		out[l.LimitedObject] = &control.Limits{
+			IOPS: l.IOPS, Bandwidth: l.Bandwidth, BurstSeconds: l.Burst.Seconds(), Waits: l.Waits,
+			WaitSeconds: l.WaitTime.Seconds(),
+		}
+	}
+	return out
+}
+
 func (s *Server) hosts() (list []control.Host) {
+	limits := s.limits()
 	for _, c := range s.target.Controllers() {
 		list = append(list, control.Host{
 			NQN: c.HostNQN, ID: hex.EncodeToString(c.HostID[:]), Subsystem: c.SubNQN,
 			CNTLID: c.CNTLID, Transport: c.Transport.String(), Remote: c.Remote, Queues: c.Queues,
 			Ready: c.Ready, Discovery: c.Discovery,
+			Limits: limits[target.LimitedObject{HostNQN: c.HostNQN}],
 		})
 	}
 	return list

@@ -108,8 +108,9 @@ func TestDrain(t *testing.T) {
 		t.Errorf("the host of another listener: %v", err)
 	}
 	taken := listen(t, "127.0.0.1:0").AddrPort().Port()
-	l.refuse(changed+fmt.Sprintf(
-		", {transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}", taken), subsystems)
+	third := fmt.Sprintf("{transport: tcp, address: 127.0.0.1, port: %d, on_unavailable: fail}",
+		taken)
+	l.refuse(changed+", "+third, subsystems)
 	drained()
 
 	list, err := l.s.drain(control.ListenerID{Listener: "1"}, false)

@@ -22,6 +22,7 @@ func (s *Server) setMetrics(c *config.Config) (err error) {
 	}
 	src := metrics.Source{
 		Version: s.opts.Version, Namespaces: s.target.Stats, Controllers: s.target.Controllers,
+		Limits:     s.target.Limits,
 		Transports: map[string]func() fabric.Usage{},
 		Refusals:   s.recorder.Kinds,
 		Pending:    func() int { return len(s.namespaces.waiting()) },

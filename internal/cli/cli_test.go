@@ -59,7 +59,8 @@ func source() control.Source {
 					Reason: "no network interface",
 				},
 				{
-					Name: "tcp 10.0.0.2:4420", Transport: "tcp", Address: "10.0.0.2:4420", PortID: 3, State: "draining",
+					Name: "tcp 10.0.0.2:4420", Transport: "tcp", Address: "10.0.0.2:4420",
+					PortID: 3, State: "draining",
 					Connections: 2,
 				},
 			}

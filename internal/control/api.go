@@ -78,6 +78,21 @@ type Subsystem struct {
 	PendingNamespaces int `json:"pending_namespaces"`
 	// Controllers is the number of associations with hosts.
 	Controllers int `json:"controllers"`
+	// Limits are those of all hosts together.
+	Limits *Limits `json:"limits,omitempty"`
+}
+
+// Limits bound what hosts may do.
+type Limits struct {
+	// IOPS is commands per second that read or change blocks, 0 for no limit.
+	IOPS int64 `json:"iops,omitempty"`
+	// Bandwidth is bytes per second of reads and writes, 0 for no limit.
+	Bandwidth int64 `json:"bandwidth,omitempty"`
+	// BurstSeconds is the time whose part of the limits may come at once after a pause.
+	BurstSeconds float64 `json:"burst_seconds"`
+	// Waits is how many commands have waited at these limits, WaitSeconds how long in all.
+	Waits       uint64  `json:"waits"`
+	WaitSeconds float64 `json:"wait_seconds"`
 }
 
 // Namespace is a namespace of a subsystem.
@@ -109,6 +124,8 @@ type Namespace struct {
 	Errors map[string]uint64 `json:"errors,omitempty"`
 	// Timeouts is the number of commands that were given up.
 	Timeouts uint64 `json:"timeouts"`
+	// Limits are those of all hosts together.
+	Limits *Limits `json:"limits,omitempty"`
 }
 
 // Host is one association of a host with a subsystem: a controller.
@@ -131,6 +148,8 @@ type Host struct {
 	Ready bool `json:"ready"`
 	// Discovery says that it is a discovery controller.
 	Discovery bool `json:"discovery"`
+	// Limits are those of the host, in all subsystems together.
+	Limits *Limits `json:"limits,omitempty"`
 }
 
 // Connection is a queue.

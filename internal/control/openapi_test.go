@@ -71,6 +71,8 @@ func comment(g *ast.CommentGroup) string { return strings.Join(strings.Fields(g.
 // schema is that of a Go type.
 func schema(e ast.Expr) object {
 	switch e := e.(type) {
+	case *ast.StarExpr:
+		return schema(e.X)
 	case *ast.ArrayType:
 		return object{"type": "array", "items": schema(e.Elt)}
 	case *ast.MapType:

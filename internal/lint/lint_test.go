@@ -42,7 +42,8 @@ var allowed = map[string][]string{
 
 	"nvme": {},
 	"nvme/target": {
-		"nvme", "fabric", "backend", "internal/list", "internal/mem", "internal/ratelog",
+		"nvme", "fabric", "backend", "internal/limit", "internal/list", "internal/mem",
+		"internal/ratelog",
 	},
 	"nvme/host": {
 		"nvme", "fabric/tcp/pdu", "fabric/rdma/cmwire", "fabric/rdma/verbs",
@@ -90,9 +91,10 @@ var allowed = map[string][]string{
 	"internal/inventory": {
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",
 	},
-	"internal/lint": {},
-	"internal/list": {},
-	"internal/mem":  {"internal/list"},
+	"internal/limit": {},
+	"internal/lint":  {},
+	"internal/list":  {},
+	"internal/mem":   {"internal/list"},
 	"internal/metrics": {
 		"fabric", "internal/mem", "internal/netlimit", "nvme", "nvme/target",
 	},

@@ -21,6 +21,7 @@ type Source struct {
 	Version     string
 	Namespaces  func() []target.NamespaceStats
 	Controllers func() []target.ControllerInfo
+	Limits      func() []target.LimitInfo
 	// Transports is the connections of each transport, and the memory of their queues, by its name.
 	Transports map[string]func() fabric.Usage
 	// Pending is the number of configured namespaces whose storage has not been found yet.
@@ -80,6 +81,14 @@ var (
 		"transport")
 	queues = desc("controller_queues", "Queues of these controllers, admin queues included.",
 		"subsystem", "transport")
+	hostWaits = desc("host_limit_waits_total",
+		"Commands that have waited at limits of the host.", "host")
+	hostWaited = desc("host_limit_wait_seconds_total",
+		"How long these commands have waited, in all.", "host")
+	subsystemWaits = desc("subsystem_limit_waits_total",
+		"Commands that have waited at limits of the subsystem.", "subsystem")
+	subsystemWaited = desc("subsystem_limit_wait_seconds_total",
+		"How long these commands have waited, in all.", "subsystem")
 
 	commands = ofNamespace("namespace_commands_total",
 		"Operations of the storage that succeeded, by kind; each range of a Dataset Management "+
@@ -102,6 +111,10 @@ var (
 		"1 if writes are refused: by the configuration, by the device, or because it is degraded.")
 	cache = ofNamespace("namespace_volatile_cache",
 		"1 if completed writes may be lost with the power until a flush.")
+	waits = ofNamespace("namespace_limit_waits_total",
+		"Commands that have waited at limits of the namespace.")
+	waited = ofNamespace("namespace_limit_wait_seconds_total",
+		"How long these commands have waited, in all.")
 	givenUp = ofNamespace("namespace_commands_given_up_total",
 		"Commands that took longer than io_timeout.")
 	orphans = ofNamespace("namespace_orphans",
@@ -177,6 +190,9 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		s.gauge(reactorWaiters, float64(u.Waiters), reactor)
 	}
 	c.controllers(s)
+	for _, l := range c.src.Limits() {
+		limits(s, &l)
+	}
 	for _, ns := range c.src.Namespaces() {
 		namespace(s.of(ns.SubNQN, strconv.FormatUint(uint64(ns.NSID), 10)), &ns)
 	}
@@ -197,6 +213,21 @@ func (c collector) controllers(s sink) {
 		s.gauge(controllers, float64(n.controllers), k.sub, k.transport)
 		s.gauge(queues, float64(n.queues), k.sub, k.transport)
 	}
+}
+
+// limits exports what has waited at the limits of an object. Hosts that have limits are named by
+// the configuration.
+func limits(s sink, l *target.LimitInfo) {
+	n, t, labels := hostWaits, hostWaited, []string{l.HostNQN}
+	switch {
+	case l.NSID != 0:
+		n, t = waits, waited
+		labels = []string{l.SubNQN, strconv.FormatUint(uint64(l.NSID), 10)}
+	case l.SubNQN != "":
+		n, t, labels = subsystemWaits, subsystemWaited, []string{l.SubNQN}
+	}
+	s.counter(n, float64(l.Waits), labels...)
+	s.counter(t, l.WaitTime.Seconds(), labels...)
 }
 
 func namespace(s sink, ns *target.NamespaceStats) {

@@ -75,6 +75,18 @@ func source() Source {
 				},
 			}
 		},
+		Limits: func() []target.LimitInfo {
+			var list []target.LimitInfo
+			for i, of := range []target.LimitedObject{
+				{HostNQN: "h"}, {SubNQN: "b"}, {SubNQN: "b", NSID: 1},
+			} {
+				list = append(list, target.LimitInfo{
+					LimitedObject: of, Waits: uint64(3 + i),
+					WaitTime: time.Duration(3+i) * 500 * time.Millisecond,
+				})
+			}
+			return list
+		},
 		Controllers: func() []target.ControllerInfo {
 			return []target.ControllerInfo{
 				{SubNQN: "b", Transport: nvme.TransportTCP, Queues: 3},

@@ -79,13 +79,16 @@ func (s *session) cancelAll() {
 // session.
 func (s *session) abort(cid uint16) bool {
 	i := slices.IndexFunc(s.cmds,
-		func(c *cmd) bool { return c.executing && c.req.SQE.CID() == cid })
+		func(c *cmd) bool { return (c.executing || c.parked()) && c.req.SQE.CID() == cid })
 	if i < 0 {
 		return false
 	}
 	c, h := s.cmds[i], s.h
 	r := c.req
 	switch {
+	case c.waiting.Listed():
+		h.abortWaiting(c)
+		return true
 	case c.delayed.Listed():
 		h.finishDelayed(c, nvme.AbortRequested)
 	case c.compound != nil:

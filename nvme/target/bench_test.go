@@ -33,6 +33,7 @@ func (q *stubQueue) SetDepth(int, bool) error { return nil }
 func (q *stubQueue) Disconnect(error)         {}
 
 func (q *stubQueue) HandOverBuffers(*fabric.Request) func() { return nil }
+func (q *stubQueue) Resume(*fabric.Request)                 {}
 
 func (q *stubQueue) CanSendFrom([]mem.Segment) bool { return !q.noZeroCopy }
 

@@ -293,6 +293,7 @@ func (ch *channel) cancel(io *backend.IO) {
 // dropChannel closes the channel of a retired namespace once its IOs are back, and then calls done.
 func (h *Handler) dropChannel(ns *namespace, done func()) {
 	ch := h.channels[ns.slot]
+	h.dropFlows(ch)
 	ch.onClosed = done
 	ch.settle()
 }

@@ -202,7 +202,10 @@ func prepareDSM(c *cmd) nvme.Status {
 	case r.SQE.DSM().Deallocate() && g.readOnly:
 		return writeProtected
 	}
-	return c.expect(r.HostLength)
+	if st = c.expect(r.HostLength); st.OK() {
+		c.waitsAtLimit(0)
+	}
+	return st
 }
 
 func executeDSM(h *Handler, c *cmd) {

@@ -8,6 +8,7 @@
 //
 //	prepare.go   Prepare finds the command's state and its row in an opcode table (ops.go)
 //	io.go        the row's prepare function validates the command and sets direction and length
+//	waiting.go   a command that has to wait at a limit is deferred, and prepared anew afterwards
 //	zerocopy.go  memory of the namespace is attached to the request, if the namespace is memory
 //	             (the transport moves the host's data in)
 //	execute.go   Execute completes the command at once or queues its backend.IO on a channel

@@ -14,11 +14,13 @@ func (h *Handler) Execute(reqs []*fabric.Request) {
 		c.executing = true
 		c.s.outstanding++
 		switch {
+		case c.limited && c.waiting.Listed() && r.Status.OK(): // its data came with the capsule
 		case r.Status.OK():
 			c.op.execute(h, c)
 		case r.Status == notReady:
 			h.finishLater(c)
 		default:
+			h.stopWaiting(c)
 			h.refuse(c, r.Status)
 		}
 	}

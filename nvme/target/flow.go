@@ -3,6 +3,7 @@ package target
 import (
 	"maps"
 
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/mem"
 )
 
@@ -11,8 +12,8 @@ import (
 type hostShare struct {
 	nqn      string
 	share    mem.Share
-	admin    mem.Flow    // commands that concern no namespace
-	flows    []*mem.Flow // by namespace.slot, with the channel's share
+	admin    mem.Flow // commands that concern no namespace
+	flows    []*flow  // by namespace.slot, with the channel's share
 	sessions int
 }
 
@@ -40,7 +41,16 @@ func (s *session) leaveHost() {
 	if t == nil {
 		return
 	}
-	if t.sessions--; t.unused() {
+	if t.sessions--; t.sessions > 0 {
+		return
+	}
+	for _, f := range t.flows {
+		if f != nil {
+			f.unlink()
+		}
+	}
+	t.flows = nil
+	if t.unused() {
 		delete(s.h.hosts, t.nqn)
 	}
 }
@@ -50,7 +60,7 @@ func (s *session) leaveHost() {
 func (t *hostShare) unused() bool { return t.sessions == 0 && t.share.Idle() }
 
 // flowTo returns the flow between the session's host and the namespace of a channel.
-func (s *session) flowTo(ch *channel) *mem.Flow {
+func (s *session) flowTo(ch *channel) *flow {
 	t, slot := s.host, ch.ns.slot
 	if slot < len(t.flows) {
 		if f := t.flows[slot]; f != nil && f.Namespace == &ch.share {
@@ -60,6 +70,22 @@ func (s *session) flowTo(ch *channel) *mem.Flow {
 	for len(t.flows) <= slot {
 		t.flows = append(t.flows, nil)
 	}
-	t.flows[slot] = &mem.Flow{Host: &t.share, Namespace: &ch.share}
-	return t.flows[slot]
+	f := &flow{Flow: mem.Flow{Host: &t.share, Namespace: &ch.share}, host: t, ch: ch}
+	t.flows[slot] = f
+	f.link()
+	return f
+}
+
+// flow is the traffic between a host and a namespace on one reactor, with what it has of the limits
+// of the host, the subsystem and the namespace.
+type flow struct {
+	leases []lease // of the limiters; none: nothing is limited
+	mem.Flow
+	host     *hostShare
+	ch       *channel
+	limiters [limiters]*limiter
+	waiting  list.List[cmd]  // oldest first
+	node     list.Node[flow] // in Handler.waiting while that is not empty
+	due      int64           // when it is worth to look again
+	at       *limiter        // that the first one waits for
 }

@@ -49,6 +49,10 @@ type Handler struct {
 	running   bool
 	compounds list.List[compound] // free
 
+	waiting   list.List[flow] // at limits; waitTimer is when the first of them is looked at
+	waitTimer int64
+	stopWait  func() // stops the timer, nil if it does not run
+
 	delayed      delayList // completed after notReadyDelay
 	awaiting     delayList // wait for the answers of queries, for answerWait
 	stopTimeouts func()    // stops the timer that looks for timeouts, nil if it does not run
@@ -123,6 +127,7 @@ func (h *Handler) Close(fs fabric.Session) {
 			ch.abortPending(s)
 		}
 	}
+	h.endWaiting(s)
 	h.delayed.endSession(s)
 	h.awaiting.endSession(s)
 	s.cancelAll()

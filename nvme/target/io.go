@@ -20,7 +20,9 @@ func prepareRead(c *cmd) nvme.Status {
 	if st := c.transfer(); !st.OK() {
 		return st
 	}
-	c.startZeroCopyRead()
+	if !c.waitsAtLimit(c.io.Len) {
+		c.startZeroCopyRead()
+	}
 	return nvme.Success
 }
 
@@ -39,7 +41,9 @@ func prepareWrite(c *cmd) nvme.Status {
 	if st := c.transfer(); !st.OK() {
 		return st
 	}
-	c.startZeroCopyWrite()
+	if !c.waitsAtLimit(c.io.Len) {
+		c.startZeroCopyWrite()
+	}
 	return nvme.Success
 }
 
@@ -55,7 +59,11 @@ func prepareWriteZeroes(c *cmd) nvme.Status {
 	if flags&nvme.RWDeallocate != 0 {
 		c.io.Flags |= backend.Unmap
 	}
-	return c.expect(0) // MDTS does not apply without data, and WZSL is 0 (NVM section 4.1.5.4)
+	st = c.expect(0) // MDTS does not apply without data, and WZSL is 0 (NVM section 4.1.5.4)
+	if st.OK() {
+		c.waitsAtLimit(0)
+	}
+	return st
 }
 
 func prepareFlush(c *cmd) nvme.Status {
@@ -102,7 +110,11 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 			return nil, invalidNamespace // the namespace is being removed
 		}
 	}
-	c.req.Flow = c.s.flowTo(c.ch)
+	f := c.s.flowTo(c.ch)
+	c.req.Flow = &f.Flow
+	if len(f.leases) > 0 {
+		c.flow, c.limited = f, true
+	}
 	return g, nvme.Success
 }
 

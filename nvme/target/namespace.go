@@ -35,6 +35,8 @@ type NamespaceConfig struct {
 	// Timeout is how long the device may take for a command before the command is given up; 0 means
 	// no limit.
 	Timeout time.Duration
+	// Limits are those of all hosts together.
+	Limits Limits
 }
 
 // MaxNSID is NN of Identify Controller: the largest namespace identifier.
@@ -77,6 +79,8 @@ type attributes struct {
 	timeout  int64         // nanoseconds, 0 is none
 	drive    *cachedDrive  // nil if there is none
 	space    *query[space] // nil if dev cannot tell
+	limits   Limits
+	limiter  *limiter // nil: no limits
 }
 
 // newAttributes has the attributes of cfg with a device.
@@ -84,7 +88,7 @@ func (s *subsystem) newAttributes(cfg NamespaceConfig, dev backend.Device) *attr
 	a := &attributes{
 		dev: dev, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64, readOnly: cfg.ReadOnly,
 		timeout: cfg.Timeout.Nanoseconds(), drive: newCachedDrive(cfg.Drive, s.t.log),
-		space: newSpaceQuery(dev),
+		space: newSpaceQuery(dev), limits: cfg.Limits,
 	}
 	if a.uuid == uuid.Nil && a.nguid == [16]byte{} && a.eui64 == [8]byte{} {
 		a.uuid = uuid.NewSHA1(identifierSpace, fmt.Appendf(nil, "%s\n%d", s.nqn, cfg.NSID))
@@ -133,7 +137,9 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	if err != nil {
 		return fail(err)
 	}
-	ns.cfg.Store(s.newAttributes(cfg, cfg.Device))
+	a := s.newAttributes(cfg, cfg.Device)
+	a.limiter = newLimiter(a.limits, nil)
+	ns.cfg.Store(a)
 	ns.geo.Store(geo)
 	ns.slot = s.t.takeSlot(ns)
 	ns.startNotify()

@@ -16,7 +16,7 @@ func (h *Handler) Prepare(reqs []*fabric.Request) {
 		}
 		s.commands++
 		c := s.command(r)
-		c.req, c.op, c.ch, r.Flow = r, nil, nil, s.flow
+		c.req, c.op, c.ch, c.limited, r.Flow = r, nil, nil, false, s.flow
 		if !r.Status.OK() {
 			continue
 		}
@@ -110,8 +110,9 @@ const flagsMask = 0xC3
 func badFabricsFlags(sqe *nvme.SQE) bool { return sqe.PSDT() == 3 || sqe.FUSE() != 0 }
 
 // Abandon implements fabric.Handler. Between Prepare and Execute a command holds nothing but what
-// EndZeroCopy gives back.
+// EndZeroCopy gives back, and its place at a limit.
 func (h *Handler) Abandon(req *fabric.Request) {
 	c := req.Command.(*cmd)
+	h.stopWaiting(c)
 	c.req, c.op, c.ch = nil, nil, nil
 }

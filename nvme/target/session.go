@@ -71,6 +71,7 @@ type cmd struct {
 	// zeroCopy is the channel that Request.Segs belongs to, until EndZeroCopy; nil: no zero copy.
 	zeroCopy  *channel
 	executing bool
+	limited   bool // limits apply to the command
 	// since is when the command was given to a device, 0 if no device has it.
 	since int64
 	// free gives memory back that the device of a command that was given up may still use. req is
@@ -81,6 +82,14 @@ type cmd struct {
 	awaiting *awaiting      // what the command waits for; nil if it does not
 	delayed  list.Node[cmd] // in Handler.delayed or Handler.awaiting
 	due      int64          // when that ends
+
+	// At limits: flow is that of the channel, waiting is in flow.waiting since waitsSince, and data
+	// is what the command counts, in bytes. admitted: it has waited, and is prepared anew.
+	flow       *flow
+	waiting    list.Node[cmd]
+	waitsSince int64
+	data       int64
+	admitted   bool
 }
 
 func (c *cmd) isConnect() bool {
@@ -128,6 +137,7 @@ func (s *session) disconnecting() bool { return s.disconnectCmd != nil || s.disc
 // disconnect starts the end of the queue. Reactor only.
 func (s *session) disconnect(why error) {
 	if !s.closed {
+		s.h.endWaiting(s)
 		s.q.Disconnect(why)
 	}
 }

@@ -65,6 +65,13 @@ func (u *users) join(h *Handler) (*ioStats, quiesce) {
 	return s, u.quiesce
 }
 
+// list returns those that have joined.
+func (u *users) list() []*Handler {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Clone(u.handlers)
+}
+
 // setQuiesce sets what applies to those that will join and returns those that have.
 func (u *users) setQuiesce(l quiesce) []*Handler {
 	u.mu.Lock()

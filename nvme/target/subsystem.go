@@ -32,7 +32,9 @@ type SubsystemConfig struct {
 	// MaxTransfer is the largest amount of data of a command in bytes, a power of two from 64 KiB
 	// to 4 MiB; 1 MiB if zero. The data memory of a reactor must hold several.
 	MaxTransfer int
-	Namespaces  []NamespaceConfig
+	// Limits are those of all hosts together.
+	Limits     Limits
+	Namespaces []NamespaceConfig
 }
 
 // The bounds of SubsystemConfig, which the configuration's parser uses as well.
@@ -115,10 +117,16 @@ func isText(s string) bool {
 type settings struct {
 	SubsystemConfig // without Hosts and Namespaces
 	hosts           map[string]bool
+	limiter         *limiter // nil: no limits
 }
 
-func newSettings(cfg SubsystemConfig) *settings {
-	s := &settings{cfg, make(map[string]bool, len(cfg.Hosts))}
+// newSettings has the settings of cfg in place of old, which may be nil.
+func newSettings(cfg SubsystemConfig, old *settings) *settings {
+	s := &settings{SubsystemConfig: cfg, hosts: make(map[string]bool, len(cfg.Hosts))}
+	if old == nil {
+		old = &settings{}
+	}
+	s.limiter = newLimiter(cfg.Limits, old.limiter)
 	for _, h := range cfg.Hosts {
 		s.hosts[h] = true
 	}
@@ -151,7 +159,7 @@ func newSubsystem(t *Target, cfg SubsystemConfig) *subsystem {
 	s := &subsystem{
 		t: t, nqn: cfg.NQN, controllers: make(map[uint16]*controller), nextCNTLID: cfg.CNTLIDMin,
 	}
-	s.settings.Store(newSettings(cfg))
+	s.settings.Store(newSettings(cfg, nil))
 	s.namespaces.Store(newNamespaceTable(nil))
 	return s
 }

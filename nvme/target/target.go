@@ -43,8 +43,10 @@ type Target struct {
 	discovery *subsystem
 	// discoveryTable is what discovery logs are made of; readers take no lock.
 	discoveryTable atomic.Pointer[discoveryTable]
-	closed         atomic.Bool
-	portStates     sync.Map // *portState by ID; removed is written with mu held
+	// hosts has the limits of hosts, by NQN. It is immutable.
+	hosts      atomic.Pointer[map[string]*limiter]
+	closed     atomic.Bool
+	portStates sync.Map // *portState by ID; removed is written with mu held
 
 	mu       sync.Mutex // guards what follows and writes to table
 	ports    []Port
@@ -80,6 +82,7 @@ func New(o Options) *Target {
 	t.discovery = newSubsystem(t, discovery)
 	t.discovery.discovery = true
 	t.table.Store(&map[string]*subsystem{})
+	t.hosts.Store(&map[string]*limiter{})
 	t.discoveryTable.Store(&discoveryTable{
 		generation: max(o.Generation, 1), subs: []*settings{t.discovery.settings.Load()},
 	})

@@ -24,13 +24,17 @@ func (t *Target) UpdateSubsystem(cfg SubsystemConfig) (gone <-chan struct{}, err
 	if s == nil {
 		return nil, fmt.Errorf("subsystem %q does not exist", cfg.NQN)
 	}
-	now, before := newSettings(cfg), s.settings.Load()
+	before := s.settings.Load()
+	now := newSettings(cfg, before)
 	refused := s.update(now)
 	for _, c := range refused {
 		c.fail(errors.New("the host is no longer allowed to use the subsystem"))
 	}
 	if !now.sameHosts(before) {
 		t.discoveryChanged()
+	}
+	if now.limiter != before.limiter {
+		relink(t.handlers)
 	}
 	done := make(chan struct{})
 	go func() {
@@ -68,9 +72,9 @@ func (s *settings) sameHosts(o *settings) bool {
 }
 
 // UpdateNamespace changes the namespace cfg.NSID while hosts use it: write protection, timeout,
-// drive and identifiers become those of cfg, whose Device is ignored. Hosts get an event if they
-// see a difference; Linux hosts drop a namespace whose identifiers change. When UpdateNamespace
-// returns, the device gets nothing any more that the namespace would now refuse.
+// limits, drive and identifiers become those of cfg, whose Device is ignored. Hosts get an event if
+// they see a difference; Linux hosts drop a namespace whose identifiers change. When
+// UpdateNamespace returns, the device gets nothing any more that the namespace would now refuse.
 //
 // If swap is not nil, it exchanges the device, without an error for hosts. Their commands wait,
 // each as long as its timeout allows; what the device has completes; its channels are closed; then
@@ -156,7 +160,11 @@ func (ns *namespace) swap(cfg NamespaceConfig,
 func (ns *namespace) adopt(next *attributes, opened bool) {
 	before := ns.cfg.Load()
 	next.drive.inherit(before.drive)
+	next.limiter = newLimiter(next.limits, before.limiter)
 	ns.setAttributes(next, opened)
+	if next.limiter != before.limiter {
+		relink(ns.users.list())
+	}
 	ns.startNotify()
 	if next.uuid != before.uuid || next.nguid != before.nguid || next.eui64 != before.eui64 {
 		ns.sub.namespaceChanged(ns.nsid)

@@ -64,6 +64,7 @@ func testFairness(t *testing.T, v variant) {
 // pump keeps reads in flight on a queue.
 type pump struct {
 	q         *host.Queue
+	nsid      uint32
 	data      [][]byte // per slot
 	began     []time.Time
 	idle      []int // slots
@@ -72,7 +73,7 @@ type pump struct {
 }
 
 func newPump(q *host.Queue, memory []byte, depth int) *pump {
-	p := &pump{q: q, began: make([]time.Time, depth), done: make([]host.Completion, depth)}
+	p := &pump{q: q, nsid: 2, began: make([]time.Time, depth), done: make([]host.Completion, depth)}
 	size := len(memory) / depth
 	for i := range depth {
 		p.data = append(p.data, memory[i*size:(i+1)*size])
@@ -89,7 +90,7 @@ func (p *pump) step(t *testing.T, more bool) {
 		p.idle = p.idle[:len(p.idle)-1]
 		n := uint64(len(p.data[slot]) / blockSize)
 		var op host.Op
-		op.Read(2, uint64(len(p.latencies))*n%(blocks-n), uint32(n), p.data[slot])
+		op.Read(p.nsid, uint64(len(p.latencies))*n%(blocks-n), uint32(n), p.data[slot])
 		op.Token = uint64(slot)
 		p.began[slot] = time.Now()
 		if _, err := p.q.Submit(&op); err != nil {

@@ -319,7 +319,7 @@ func (p *place) like(b []byte) []byte {
 	return bytes.ReplaceAll(b, []byte(p.live.rdma), []byte(p.rdma))
 }
 
-// seenBy is what a host sees of a target, without what differs from start to start.
+// seenBy is what a host sees of a target, and the limits, without what differs from start to start.
 func (p *place) seenBy(h int, m *model) string {
 	var b strings.Builder
 	o := host.Options{HostNQN: hostNQN(h), HostID: [16]byte{byte(h + 1)}, Timeout: answerLimit}
@@ -354,6 +354,9 @@ func (p *place) seenBy(h int, m *model) string {
 			o.SubNQN = fmt.Sprint(nqnPrefix, i)
 		}
 		p.subsystem(ctx, &b, o, m)
+	}
+	for _, l := range p.server.Target().Limits() {
+		fmt.Fprintf(&b, "limits %+v %+v\n", l.LimitedObject, l.Limits)
 	}
 	return b.String()
 }

@@ -13,6 +13,7 @@ type model struct {
 	listeners  map[string]string // by "transport address", its other keys
 	machine    []string          // the addresses of the interface eth0, as the end of "tcp 4"
 	subsystems map[string]*subsystem
+	limits     map[string]string // of hosts, by NQN
 	level      string
 	transports string // their keys
 }
@@ -21,12 +22,14 @@ type subsystem struct {
 	anyHost    bool
 	hosts      []string // sorted
 	keys       string   // further keys
+	limits     string
 	namespaces map[int]namespace
 }
 
 type namespace struct {
 	storage string // the keys of its storage, with %DIR% for the directory of files
 	keys    string
+	limits  string
 }
 
 // volatile says that the content ends with the target, so the storage stays until then.
@@ -67,7 +70,8 @@ const anchorText = `  - nqn: ` + anchorNQN + `
 
 func newModel() *model {
 	return &model{
-		listeners: map[string]string{}, subsystems: map[string]*subsystem{}, level: "info",
+		listeners: map[string]string{}, subsystems: map[string]*subsystem{},
+		limits: map[string]string{}, level: "info",
 	}
 }
 
@@ -75,6 +79,7 @@ func (m *model) clone() *model {
 	c := newModel()
 	c.listeners, c.machine, c.level = maps.Clone(m.listeners), m.machine, m.level
 	c.transports = m.transports
+	c.limits = maps.Clone(m.limits)
 	for nqn, s := range m.subsystems {
 		t := *s
 		t.hosts, t.namespaces = slices.Clone(s.hosts), maps.Clone(s.namespaces)
@@ -102,7 +107,7 @@ func (m *model) after(old *model) *model {
 // change makes some random changes.
 func (m *model) change(rng *rand.Rand) {
 	for range 1 + rng.IntN(4) {
-		switch rng.IntN(8) {
+		switch rng.IntN(9) {
 		case 0:
 			m.changeListener(rng)
 		case 1:
@@ -113,7 +118,9 @@ func (m *model) change(rng *rand.Rand) {
 				"rdma: {queue_depth: 32, max_connections: 2000}\n",
 				"tcp: {data_digest: false, max_connections_per_host: 500}\n"+
 					"rdma: {queue_depth: 256, queue_memory: 2GiB}\n")
-		case 3, 4:
+		case 3:
+			m.changeLimits(rng)
+		case 4, 5:
 			if s := m.anySubsystem(rng); s != nil {
 				s.changeHosts(rng)
 				s.keys = pick(rng, "", "serial: S1", "model: other", "cntlid_min: 100",
@@ -167,6 +174,19 @@ func (m *model) changeSubsystems(rng *rand.Rand) {
 	m.changeNamespaces(rng, s)
 }
 
+// limits are those of a host, a subsystem or a namespace.
+func limits(rng *rand.Rand) string {
+	return pick(rng, "", "limits: {iops: 5000}", "limits: {bandwidth: 50MiB, burst: 20ms}",
+		"limits: {iops: 100000, bandwidth: 1GiB}")
+}
+
+func (m *model) changeLimits(rng *rand.Rand) {
+	m.limits[hostNQN(rng.IntN(allHosts))] = limits(rng)
+	if s := m.anySubsystem(rng); s != nil {
+		s.limits = limits(rng)
+	}
+}
+
 func (m *model) anySubsystem(rng *rand.Rand) *subsystem {
 	names := slices.Sorted(maps.Keys(m.subsystems))
 	if len(names) == 0 {
@@ -207,6 +227,7 @@ func (m *model) changeNamespaces(rng *rand.Rand, s *subsystem) {
 			}
 		}
 	}
+	n.limits = limits(rng)
 	s.namespaces[nsid] = n
 }
 
@@ -250,6 +271,12 @@ func (m *model) text(dir, tcp, rdma string, port int) string {
 		fmt.Fprintf(&b, "  - {transport: %s, address: %s, port: %d%s}\n", transport, address, port,
 			more(m.listeners[name]))
 	}
+	for i, nqn := range slices.Sorted(maps.Keys(m.limits)) {
+		if i == 0 {
+			b.WriteString("hosts:\n")
+		}
+		fmt.Fprintf(&b, "  - {nqn: %s%s}\n", nqn, more(m.limits[nqn]))
+	}
 	b.WriteString("subsystems:\n" + anchorText)
 	for _, nqn := range slices.Sorted(maps.Keys(m.subsystems)) {
 		s := m.subsystems[nqn]
@@ -259,13 +286,16 @@ func (m *model) text(dir, tcp, rdma string, port int) string {
 		} else {
 			fmt.Fprintf(&b, "    hosts: [%s]\n", strings.Join(s.hosts, ", "))
 		}
-		if s.keys != "" {
-			fmt.Fprintf(&b, "    %s\n", s.keys)
+		for _, keys := range []string{s.keys, s.limits} {
+			if keys != "" {
+				fmt.Fprintf(&b, "    %s\n", keys)
+			}
 		}
 		b.WriteString("    namespaces:\n")
 		for _, nsid := range slices.Sorted(maps.Keys(s.namespaces)) {
 			n := s.namespaces[nsid]
-			fmt.Fprintf(&b, "      - {nsid: %d, %s%s}\n", nsid, n.storage, more(n.keys))
+			fmt.Fprintf(&b, "      - {nsid: %d, %s%s%s}\n", nsid, n.storage, more(n.keys),
+				more(n.limits))
 		}
 	}
 	return strings.ReplaceAll(b.String(), "%DIR%", dir)

@@ -1,0 +1,339 @@
+package target
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// load sends the same kind of command again and again.
+type load struct{ done, failed, depth int }
+
+// start keeps depth commands of new outstanding on a queue.
+func (l *load) start(r *harness, q *fabrictest.Queue, depth int, make func() *fabrictest.Command) {
+	l.depth = depth
+	r.ok(q, command(nvme.NVMFlush, 1, nil)) // opens the channel
+	for range depth {
+		c := make()
+		c.Then = func() {
+			if l.done++; !c.CQE.Status().OK() {
+				l.failed++
+			}
+			if l.depth > 0 {
+				c.Reset()
+				r.must(q.Send(c))
+			}
+		}
+		r.must(q.Send(c))
+	}
+}
+
+func readBlocks(n uint32) func() *fabrictest.Command {
+	return func() *fabrictest.Command { return rw(nvme.NVMRead, 1, 0, n, make([]byte, n*512)) }
+}
+
+func expect(t *testing.T, what string, got int, want, tolerance float64) {
+	t.Helper()
+	if f := float64(got); f < want*(1-tolerance)-1 || f > want*(1+tolerance)+1 {
+		t.Errorf("%s: %d, want %.0f within %.0f %%", what, got, want, 100*tolerance)
+	}
+}
+
+// TestLimits: each limit holds within 3 % over 10 s, on one reactor and on four.
+func TestLimits(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		limits Limits
+		blocks uint32
+		want   float64 // commands per second
+	}{
+		{"1 IOPS", Limits{IOPS: 1}, 8, 1},
+		{"777 IOPS", Limits{IOPS: 777}, 8, 777},
+		{"20000 IOPS", Limits{IOPS: 20_000}, 1, 20_000},
+		{"1 MiB/s", Limits{Bandwidth: 1 << 20}, 64, 32},
+		{"both", Limits{IOPS: 500, Bandwidth: 10 << 20}, 128, 160},
+	} {
+		for _, object := range []string{"host", "subsystem", "namespace"} {
+			for _, reactors := range []int{1, 4} {
+				t.Run(fmt.Sprintf("%s/%s/%d", tc.name, object, reactors), func(t *testing.T) {
+					sub := ramSubsystem(t, 1)
+					switch object {
+					case "subsystem":
+						sub.Limits = tc.limits
+					case "namespace":
+						sub.Namespaces[0].Limits = tc.limits
+					}
+					r := newHarness(t, reactors, sub)
+					if object == "host" {
+						r.target.SetHostLimits(testHost, tc.limits)
+					}
+					h := r.connectHost(reactors)
+					var l load
+					for _, q := range h.io {
+						l.start(r, q, 16, readBlocks(tc.blocks))
+					}
+					r.w.Advance(time.Second) // past the burst
+					before := l.done
+					r.w.Advance(10 * time.Second)
+					expect(t, "commands in 10 s", l.done-before, 10*tc.want, 0.03)
+					if l.failed > 0 {
+						t.Errorf("%d failed", l.failed)
+					}
+					l.depth = 0
+					if i := r.target.Limits(); len(i) != 1 || i[0].Limits != tc.limits ||
+						i[0].Waits == 0 || i[0].WaitTime == 0 {
+						t.Errorf("%+v", i)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestLimitIsShared: of a limit that two hosts reach each gets half, whatever the number of their
+// queues, and the rest if the other wants less.
+func TestLimitIsShared(t *testing.T) {
+	sub := ramSubsystem(t, 1)
+	sub.Limits = Limits{IOPS: 1000}
+	r := newHarness(t, 4, sub)
+	many := r.connectHost(4)
+	one := r.connectHost(1, func(c *connectArgs) { c.host = otherHost })
+	var a, b load
+	for _, q := range many.io {
+		a.start(r, q, 32, readBlocks(8))
+	}
+	b.start(r, one.io[0], 32, readBlocks(8))
+	r.w.Advance(10 * time.Second)
+	expect(t, "host with four queues", a.done, 5000, 0.05)
+	expect(t, "host with one queue", b.done, 5000, 0.05)
+	a.depth = 0
+	r.w.Advance(time.Second)
+	before := b.done
+	r.w.Advance(10 * time.Second)
+	expect(t, "the other one alone", b.done-before, 10_000, 0.03)
+	b.depth = 0
+}
+
+// TestWaitsWithNothing: what waits at a limit has no memory of the pool or of the namespace, but
+// for data in capsules, is no I/O of the device, and is not given up. Flush and other namespaces go
+// on.
+func TestWaitsWithNothing(t *testing.T) {
+	sub := ramSubsystem(t, 2)
+	sub.Namespaces[0].Limits = Limits{IOPS: 1}
+	sub.Namespaces[0].Timeout = time.Second
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(2)
+	h.io[1].NoZeroCopy = true
+	var all []*fabrictest.Command
+	send := func(c *fabrictest.Command) {
+		r.send(h.io[len(all)%2], c)
+		all = append(all, c)
+	}
+	r.ok(h.io[0], readBlocks(8)()) // the debt
+	for range 2 {
+		for range 2 {
+			send(readBlocks(8)())
+			send(rw(nvme.NVMWrite, 1, 0, 8, make([]byte, 4096)))
+			send(rw(nvme.NVMWriteZeroes, 1, 0, 8, nil))
+			c := rw(nvme.NVMWrite, 1, 0, 8, make([]byte, 4096))
+			c.InCapsule = true
+			send(c)
+		}
+		send(dsm(1, true, [2]uint64{0, 8}))
+	}
+	r.w.Advance(800 * time.Millisecond)
+	ch := r.raw[0].channels[0]
+	if n := r.w.Reactors[0].Memory().Usage().Used; n > 0 || ch.zeroCopies > 0 || ch.busy() {
+		t.Errorf("what waits has %d bytes, %d zero copies, IOs: %v", n, ch.zeroCopies, ch.busy())
+	}
+	r.ok(h.io[0], command(nvme.NVMFlush, 1, nil))
+	r.ok(h.io[0], rw(nvme.NVMRead, 2, 0, 8, make([]byte, 4096)))
+	for i := range all {
+		r.w.Advance(time.Second)
+		for j, c := range all {
+			if c.Done != (j <= i) {
+				t.Fatalf("after %d seconds, command %d is done: %v", i+1, j, c.Done)
+			}
+		}
+	}
+	for i, c := range all {
+		if st := c.CQE.Status(); !st.OK() {
+			t.Errorf("command %d: %v", i, st)
+		}
+	}
+}
+
+// waiting connects a host and has commands wait at a limit: reads, and writes with their data in
+// the capsule.
+func waiting(r *harness, n int) (*host, []*fabrictest.Command) {
+	h := r.connectHost(1)
+	r.ok(h.io[0], readBlocks(8)())
+	var all []*fabrictest.Command
+	for i := range n {
+		c := readBlocks(8)()
+		if i%2 > 0 {
+			c = rw(nvme.NVMWrite, 1, 0, 8, make([]byte, 4096))
+			c.InCapsule = true
+		}
+		all = append(all, r.send(h.io[0], c))
+	}
+	r.w.Settle()
+	return h, all
+}
+
+func limitedSubsystem(t *testing.T) SubsystemConfig {
+	sub := ramSubsystem(t, 1)
+	sub.Namespaces[0].Limits = Limits{IOPS: 1}
+	return sub
+}
+
+func (r *harness) allDone(all []*fabrictest.Command, want nvme.Status) {
+	r.t.Helper()
+	for i, c := range all {
+		r.until(fmt.Sprintf("command %d completes", i), func() bool { return c.Done })
+		if st := c.CQE.Status() &^ nvme.More; st != want {
+			r.t.Errorf("command %d: %v, want %v", i, st, want)
+		}
+	}
+}
+
+// TestAbortAtLimit: what waits at a limit is aborted at once.
+func TestAbortAtLimit(t *testing.T) {
+	r := newHarness(t, 2, limitedSubsystem(t))
+	h, all := waiting(r, 4)
+	for _, c := range all {
+		if r.ok(h.admin, abortCommand(1, c.SQE.CID())).CQE.DW0() != 0 {
+			t.Error("not aborted")
+		}
+	}
+	r.allDone(all, nvme.AbortRequested)
+	if r.raw[1].stopWait != nil {
+		t.Error("a timer is left")
+	}
+	r.w.Advance(time.Second)
+	r.ok(h.io[0], readBlocks(8)())
+}
+
+// TestEndAtLimit: a queue ends while commands wait; newHarness looks for what is left.
+func TestEndAtLimit(t *testing.T) {
+	for name, end := range map[string]func(*harness, *host){
+		"hang up":    func(_ *harness, h *host) { h.hangUp() },
+		"disconnect": func(r *harness, _ *host) { r.target.DisconnectHost(testHost, "") },
+		"disable": func(r *harness, h *host) {
+			r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newHarness(t, 2, limitedSubsystem(t))
+			h, _ := waiting(r, 4)
+			end(r, h)
+			r.until("the queue ends", h.io[0].Closed)
+			if w := r.raw[1]; !w.waiting.Empty() || w.stopWait != nil || h.io[0].Outstanding() > 0 {
+				t.Errorf("%d commands are left, and a timer: %v", h.io[0].Outstanding(),
+					w.stopWait != nil)
+			}
+		})
+	}
+}
+
+// TestRemoveAtLimit: of a namespace that is removed nothing waits any more. What has been received
+// with its data still completes.
+func TestRemoveAtLimit(t *testing.T) {
+	r := newHarness(t, 2, limitedSubsystem(t))
+	_, all := waiting(r, 4)
+	r.removeNamespace(1)
+	for i, want := range []nvme.Status{invalidNamespace, nvme.Success} {
+		r.allDone([]*fabrictest.Command{all[i], all[i+2]}, want)
+	}
+}
+
+// TestExchangeAtLimit: commands that wait at a limit find the namespace as it is when their turn
+// comes, and do not hold up its change.
+func TestExchangeAtLimit(t *testing.T) {
+	smaller := ramDevice(t, 2048, 512)
+	r := newHarness(t, 2, limitedSubsystem(t))
+	_, all := waiting(r, 4)
+	r.during(func() error {
+		return r.target.UpdateNamespace(testSub, NamespaceConfig{NSID: 1, Limits: Limits{IOPS: 1}},
+			func(backend.Device) (backend.Device, error) { return smaller, nil })
+	})
+	r.w.Advance(4500 * time.Millisecond)
+	r.allDone(all, outOfRange)
+}
+
+// TestChangeLimits: limits change while commands wait at them.
+func TestChangeLimits(t *testing.T) {
+	sub := ramSubsystem(t, 1)
+	r := newHarness(t, 2, sub)
+	set := func(object string, l Limits) {
+		switch object {
+		case "host":
+			r.target.SetHostLimits(testHost, l)
+		case "subsystem":
+			_, err := r.target.UpdateSubsystem(
+				SubsystemConfig{NQN: testSub, AllowAnyHost: true, Limits: l})
+			r.must(err)
+		default:
+			r.during(func() error {
+				return r.target.UpdateNamespace(testSub, NamespaceConfig{NSID: 1, Limits: l}, nil)
+			})
+		}
+		r.w.Settle()
+	}
+	h := r.connectHost(2)
+	var l load
+	for _, object := range []string{"host", "subsystem", "namespace"} {
+		r.run(object, func(t *testing.T) {
+			set(object, Limits{IOPS: 500})
+			for _, q := range h.io {
+				l.start(r, q, 16, readBlocks(8))
+			}
+			for _, rate := range []int64{100, 10_000, 10, 1000} {
+				set(object, Limits{IOPS: rate})
+				r.w.Advance(2 * time.Second)
+				before := l.done
+				r.w.Advance(5 * time.Second)
+				expect(t, fmt.Sprint(rate), l.done-before, 5*float64(rate), 0.03)
+			}
+			set(object, Limits{IOPS: 1})
+			r.w.Advance(time.Second)
+			l.depth = 0
+			set(object, Limits{})
+			for _, h := range r.raw {
+				if !h.waiting.Empty() {
+					t.Error("commands wait without a limit")
+				}
+			}
+		})
+	}
+	if n := len(r.target.Limits()); n > 0 || l.failed > 0 {
+		t.Errorf("%d limits, %d commands failed", n, l.failed)
+	}
+}
+
+// TestLimitsForget: the buckets of a limit know the hosts that use it, and hosts that nobody limits
+// have nothing.
+func TestLimitsForget(t *testing.T) {
+	sub := ramSubsystem(t, 1)
+	r := newHarness(t, 1, sub)
+	r.target.SetHostLimits(otherHost, Limits{IOPS: 1000})
+	h := r.connectHost(1)
+	r.ok(h.io[0], readBlocks(8)())
+	if f := r.raw[0].hosts[testHost].flows[0]; f.leases != nil {
+		t.Error("a host without limits has some")
+	}
+	o := r.connectHost(1, func(c *connectArgs) { c.host = otherHost })
+	r.ok(o.io[0], readBlocks(8)())
+	bucket := (*r.target.hosts.Load())[otherHost].ios
+	if bucket.Users() != 1 {
+		t.Errorf("%d users", bucket.Users())
+	}
+	o.hangUp()
+	if bucket.Users() != 0 {
+		t.Errorf("%d users after the host has left", bucket.Users())
+	}
+}

@@ -1,0 +1,260 @@
+package target
+
+import (
+	"github.com/nvmf-target/nvmf-target/internal/limit"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// What waits at a limit is on the list of its flow, and has nothing but its request: Prepare defers
+// it before any memory is found, and it is prepared anew when its turn has come, for the namespace
+// as it is then. Only a command whose data comes with its capsule goes on, and waits in Execute.
+
+// limiters is how many a flow has: of its host, its subsystem and its namespace.
+const limiters = 3
+
+// lease is what a flow has of a bucket of a limiter.
+type lease struct {
+	*limit.Lease
+	of    *limiter
+	bytes bool
+}
+
+// cost is what a command takes of the bucket.
+func (l *lease) cost(c *cmd) int64 {
+	if l.bytes {
+		return c.data
+	}
+	return 1
+}
+
+// link makes the flow use the limits that there are now.
+func (f *flow) link() {
+	ns := f.ch.ns
+	now := [limiters]*limiter{
+		f.ch.h.t.hostLimiter(f.host.nqn), ns.sub.settings.Load().limiter, ns.cfg.Load().limiter,
+	}
+	if now == f.limiters {
+		return
+	}
+	f.unlink()
+	f.limiters = now
+	for _, l := range now {
+		if l != nil {
+			f.join(l, l.ios, false)
+			f.join(l, l.bytes, true)
+		}
+	}
+}
+
+func (f *flow) join(l *limiter, b *limit.Bucket, bytes bool) {
+	if b != nil {
+		f.leases = append(f.leases, lease{b.Join(f.host.nqn, f.ch.h.loop.Now()), l, bytes})
+	}
+}
+
+// unlink ends the use of limits.
+func (f *flow) unlink() {
+	for _, l := range f.leases {
+		l.Leave(f.ch.h.loop.Now())
+	}
+	f.leases, f.limiters = nil, [limiters]*limiter{}
+}
+
+// take takes what a command needs of all limits, or says at which it waits, and for how long.
+func (f *flow) take(c *cmd, now int64) (at *limiter, wait int64) {
+	for i := range f.leases {
+		l := &f.leases[i]
+		if wait := l.Ready(l.cost(c), now); wait > 0 {
+			return l.of, wait
+		}
+	}
+	for i := range f.leases {
+		l := &f.leases[i]
+		l.Spend(l.cost(c))
+	}
+	return nil, 0
+}
+
+// waitsAtLimit says whether a prepared command has to wait at a limit, and defers it then. data is
+// how many bytes it moves.
+func (c *cmd) waitsAtLimit(data int64) bool { return c.limited && c.deferIfLimited(data) }
+
+func (c *cmd) deferIfLimited(data int64) bool {
+	if c.admitted {
+		return false
+	}
+	f := c.flow
+	h := c.s.h
+	now := h.loop.Now()
+	c.data = data
+	if f.waiting.Empty() {
+		at, wait := f.take(c, now)
+		if wait == 0 {
+			return false
+		}
+		f.at, f.due = at, now+wait
+		h.waiting.Push(f, &f.node)
+		h.startWait(f.due)
+	}
+	c.waitsSince, c.req.Deferred = now, true
+	f.waiting.Push(c, &c.waiting)
+	return true
+}
+
+// startWait makes sure that waiting flows are looked at, at the latest at due.
+func (h *Handler) startWait(due int64) {
+	if h.stopWait != nil {
+		if h.waitTimer <= due {
+			return
+		}
+		h.stopWait()
+	}
+	h.waitTimer = due
+	h.stopWait = h.after(due-h.loop.Now(), func() {
+		h.stopWait = nil
+		h.admitDue(h.loop.Now())
+	})
+}
+
+// admitDue admits what its limits allow of the flows that are due.
+func (h *Handler) admitDue(now int64) {
+	for f := range h.waiting.All() {
+		if f.due <= now {
+			f.admit(now)
+		}
+	}
+	for f := range h.waiting.All() {
+		h.startWait(f.due)
+	}
+}
+
+// admit admits the commands that the limits allow.
+func (f *flow) admit(now int64) {
+	first, n, waited := f.at, uint64(0), int64(0)
+	for c := f.waiting.First(); c != nil; c = f.waiting.First() {
+		at, wait := f.take(c, now)
+		if wait > 0 {
+			f.at, f.due = at, now+wait
+			break
+		}
+		n, waited = n+1, waited+now-c.waitsSince
+		f.ch.h.admit(c)
+	}
+	if n > 0 {
+		first.waits.commands.Add(n)
+		first.waits.nanoseconds.Add(uint64(waited))
+	}
+}
+
+// admit ends the wait of a command, which goes on.
+func (h *Handler) admit(c *cmd) {
+	parked := c.parked()
+	h.stopWaiting(c)
+	switch {
+	case parked:
+		r := c.req
+		r.Dir, r.Length = 0, 0
+		c.admitted = true
+		st := c.s.prepare(c)
+		c.admitted = false
+		h.resume(c, st)
+	case c.executing:
+		c.op.execute(h, c)
+	}
+}
+
+// resume gives a parked command back to its queue.
+func (h *Handler) resume(c *cmd, st nvme.Status) {
+	r := c.req
+	if !st.OK() {
+		r.Status, r.Dir, r.Length = st, 0, 0
+	}
+	c.s.q.Resume(r)
+}
+
+// parked says that the command waits at a limit, and that its queue does, too.
+func (c *cmd) parked() bool { return c.waiting.Listed() && c.req.Deferred }
+
+// stopWaiting ends the wait of a command if it waits at a limit.
+func (h *Handler) stopWaiting(c *cmd) {
+	if !c.waiting.Listed() {
+		return
+	}
+	f := c.flow
+	f.waiting.Remove(&c.waiting)
+	if !f.waiting.Empty() {
+		return
+	}
+	h.waiting.Remove(&f.node)
+	if h.waiting.Empty() && h.stopWait != nil {
+		h.stopWait()
+		h.stopWait = nil
+	}
+}
+
+// abortWaiting aborts a command that waits at a limit.
+func (h *Handler) abortWaiting(c *cmd) {
+	parked := c.parked()
+	h.stopWaiting(c)
+	if parked {
+		h.resume(c, nvme.AbortRequested)
+		return
+	}
+	h.finish(c, 0, nvme.AbortRequested)
+	h.run()
+}
+
+// endWaiting ends the waits of a queue that ends. Its transport abandons what is parked.
+func (h *Handler) endWaiting(s *session) {
+	for _, c := range s.cmds {
+		if c.waiting.Listed() {
+			h.stopWaiting(c)
+			if c.executing {
+				h.finish(c, 0, nvme.AbortedSQDeletion)
+			}
+		}
+	}
+}
+
+// dropFlows ends the flows to the namespace of a channel that is removed. What waits goes on, and
+// finds that there is no namespace.
+func (h *Handler) dropFlows(ch *channel) {
+	for _, t := range h.hosts {
+		slot := ch.ns.slot
+		if slot >= len(t.flows) || t.flows[slot] == nil || t.flows[slot].ch != ch {
+			continue
+		}
+		f := t.flows[slot]
+		t.flows[slot] = nil
+		f.unlink()
+		for c := f.waiting.First(); c != nil; c = f.waiting.First() {
+			h.admit(c)
+		}
+	}
+}
+
+// relink makes all flows use the limits that there are now. What waits looks at them.
+func (h *Handler) relink() {
+	for _, t := range h.hosts {
+		for _, f := range t.flows {
+			if f != nil {
+				f.link()
+			}
+		}
+	}
+	now := h.loop.Now()
+	for f := range h.waiting.All() {
+		f.due = now
+	}
+	h.admitDue(now)
+}
+
+// relink has handlers use the limits that there are now.
+func relink(handlers []*Handler) {
+	for _, h := range handlers {
+		h.post(h.relink)
+	}
+}
+
+// hostLimiter returns the limiter of a host, nil if it has none.
+func (t *Target) hostLimiter(nqn string) *limiter { return (*t.hosts.Load())[nqn] }

@@ -1,0 +1,277 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// limitsTime is how long TestLimits measures each limit: NVMF_LIMITS_SECONDS, for instance 10, or
+// one second, in which the machine may be busy otherwise.
+func limitsTime(t *testing.T) (d time.Duration, tolerance float64) {
+	s := os.Getenv("NVMF_LIMITS_SECONDS")
+	if s == "" {
+		return time.Second, 0.2
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(n) * time.Second, 0.03
+}
+
+// limitsOf are the limits of the namespace and of the subsystem of a test, and of its third host.
+type limitsOf struct{ namespace, subsystem, host target.Limits }
+
+func (h *harness) setLimits(l limitsOf) {
+	h.t.Helper()
+	_, err := h.target.UpdateSubsystem(
+		target.SubsystemConfig{NQN: subNQN, AllowAnyHost: true, Limits: l.subsystem})
+	h.must(err)
+	h.must(h.target.UpdateNamespace(subNQN,
+		target.NamespaceConfig{NSID: 1, Limits: l.namespace}, nil))
+	h.target.SetHostLimits(fmt.Sprint(hostNQN, 2), l.host)
+}
+
+// TestLimits: limits that change under load hold, whatever they are limits of, on one reactor and
+// on four, and hosts get equal parts of what they share. Hosts 0 and 1 use namespace 1, host 0 with
+// three queues, and host 2 uses namespace 2.
+func TestLimits(t *testing.T) {
+	if raceEnabled {
+		t.Skip("measures")
+	}
+	for _, v := range plain {
+		for _, reactors := range []int{1, 4} {
+			t.Run(fmt.Sprint(v.name, "/", reactors), func(t *testing.T) {
+				testLimits(t, v, reactors)
+			})
+		}
+	}
+}
+
+func testLimits(t *testing.T, v variant, reactors int) {
+	h := newHarness(t, options{reactors: reactors, devices: []backend.Device{
+		openRAM(t, 64<<20, 4096), openRAM(t, 64<<20, 4096),
+	}})
+	h.setLimits(limitsOf{subsystem: target.Limits{IOPS: 100}})
+	const size, depth = 16 << 10, 16
+	pumps := make([][]*pump, 3)
+	for i := range pumps {
+		c := h.connect(v, func(o *host.Options) { o.HostNQN = fmt.Sprint(hostNQN, i) })
+		for qid := range []int{3, 1, 2}[i] {
+			q := h.open(c, uint16(qid+1), depth+1)
+			p := newPump(q, h.buffer(c, depth*size), depth)
+			p.nsid = []uint32{1, 1, 2}[i]
+			pumps[i] = append(pumps[i], p)
+		}
+	}
+	iops, bytes := target.Limits{IOPS: 1000}, target.Limits{Bandwidth: 1000 * size}
+	half := target.Limits{IOPS: 500}
+	for _, step := range []struct {
+		name   string
+		limits limitsOf
+		want   [3]float64 // commands per second
+	}{
+		{"namespace IOPS", limitsOf{namespace: iops, host: bytes}, [3]float64{500, 500, 1000}},
+		{"namespace bandwidth", limitsOf{namespace: bytes, host: half}, [3]float64{500, 500, 500}},
+		{"subsystem IOPS", limitsOf{subsystem: iops}, [3]float64{333, 333, 333}},
+		{
+			"subsystem bandwidth, host IOPS",
+			limitsOf{subsystem: bytes, host: target.Limits{IOPS: 100}},
+			[3]float64{450, 450, 100},
+		},
+	} {
+		h.setLimits(step.limits)
+		d, tolerance := limitsTime(t)
+		runFor(t, pumps, 500*time.Millisecond) // past the burst
+		got, took := runFor(t, pumps, d)
+		total, wanted := 0.0, 0.0
+		for i := range got {
+			got[i] /= took.Seconds()
+			total, wanted = total+got[i], wanted+step.want[i]
+			near(t, fmt.Sprintf("%s: host %d", step.name, i), got[i], step.want[i], 2*tolerance)
+		}
+		near(t, step.name, total, wanted, tolerance)
+		t.Logf("%s: %.1f commands per second", step.name, got)
+	}
+	h.setLimits(limitsOf{})
+	for slices.ContainsFunc(pumps, busy) {
+		stepAll(t, pumps, false)
+	}
+}
+
+func near(t *testing.T, what string, got, want, tolerance float64) {
+	t.Helper()
+	if got < want*(1-tolerance) || got > want*(1+tolerance) {
+		t.Errorf("%s: %.1f commands per second, want %.1f within %.0f %%", what, got, want,
+			100*tolerance)
+	}
+}
+
+func busy(list []*pump) bool {
+	return slices.ContainsFunc(list, func(p *pump) bool { return p.q.Outstanding() > 0 })
+}
+
+func stepAll(t *testing.T, pumps [][]*pump, more bool) {
+	for _, list := range pumps {
+		for _, p := range list {
+			p.step(t, more)
+		}
+	}
+	time.Sleep(200 * time.Microsecond) // for other processes
+}
+
+// runFor keeps the pumps busy for a while and returns how many commands of each host completed.
+func runFor(t *testing.T, pumps [][]*pump, d time.Duration) (done []float64, took time.Duration) {
+	done = make([]float64, len(pumps))
+	count := func(sign int) {
+		for i, list := range pumps {
+			for _, p := range list {
+				done[i] += float64(sign * len(p.latencies))
+			}
+		}
+	}
+	count(-1)
+	start := time.Now()
+	for took < d {
+		stepAll(t, pumps, true)
+		took = time.Since(start)
+	}
+	count(1)
+	return done, took
+}
+
+// TestDataAtLimit: what is written and read at a limit is intact, whatever way its data comes:
+// in capsules, asked for, or from memory of the namespace.
+func TestDataAtLimit(t *testing.T) {
+	eachVariant(t, nil, func(t *testing.T, h *harness, v variant) {
+		h.setLimits(limitsOf{namespace: target.Limits{IOPS: 500, Burst: target.MinBurst}})
+		c := h.connect(v)
+		q := h.open(c, 1, 17)
+		const most, each = 256 << 10, 1 << 20
+		out, in := h.buffer(c, 16*most), h.buffer(c, 16*most)
+		for round, size := range []int{512, 4096, 8192, 64 << 10, most} {
+			for _, write := range []bool{true, false} {
+				for i := range 16 {
+					var op host.Op
+					data := out[i*most:][:size]
+					slba := uint64(i * each / 512)
+					if write {
+						pattern(data, uint32(round*16+i))
+						op.Write(1, slba, uint32(size/512), data, 0)
+					} else {
+						op.Read(1, slba, uint32(size/512), in[i*most:][:size])
+					}
+					_, err := q.Submit(&op)
+					h.must(err)
+				}
+				var done [16]host.Completion
+				for q.Outstanding() > 0 {
+					h.must(collect(q, done[:]))
+				}
+			}
+			for i := range 16 {
+				if d := differ(in[i*most:][:size], out[i*most:][:size]); d != "" {
+					t.Errorf("%d bytes, command %d: %s", size, i, d)
+				}
+			}
+		}
+		if l := h.target.Limits(); len(l) != 1 || l[0].Waits == 0 {
+			t.Errorf("nothing has waited: %+v", l)
+		}
+	})
+}
+
+// TestAbortAndDisconnectAtLimit: commands that wait at a limit are aborted, and end with their
+// queue. The harness looks for memory that is left.
+func TestAbortAndDisconnectAtLimit(t *testing.T) {
+	eachVariant(t, nil, func(t *testing.T, h *harness, v variant) {
+		h.setLimits(limitsOf{namespace: target.Limits{IOPS: 1}})
+		c := h.connect(v)
+		q := h.open(c, 1, 33)
+		buf := h.buffer(c, 32<<10)
+		var cids []uint16
+		for i := range 32 {
+			var op host.Op
+			if size := []int{4096, 32 << 10}[i/2%2]; i%2 == 0 {
+				op.Read(1, 0, uint32(size/512), buf[:size])
+			} else {
+				op.Write(1, 0, uint32(size/512), buf[:size], 0)
+			}
+			cid, err := q.Submit(&op)
+			h.must(err)
+			cids = append(cids, cid)
+		}
+		h.until("a command completes", func() bool {
+			var done [1]host.Completion
+			n, err := q.Poll(done[:])
+			h.must(err)
+			return n > 0
+		})
+		aborted := 0
+		for _, cid := range cids[16:24] {
+			ok, err := c.Abort(testContext(t), 1, cid)
+			h.must(err)
+			if !ok {
+				continue // its data has not come yet
+			}
+			aborted++
+			h.until("the aborted command completes", func() bool {
+				var done [1]host.Completion
+				n, err := q.Poll(done[:])
+				h.must(err)
+				return n > 0 && done[0].CQE.CID() == cid &&
+					done[0].Status()&^nvme.More == nvme.AbortRequested
+			})
+		}
+		if aborted == 0 {
+			t.Error("nothing was aborted")
+		}
+	})
+}
+
+// TestNoAllocationsAtLimit: I/O below a limit allocates nothing, and what waits only for the timer.
+func TestNoAllocationsAtLimit(t *testing.T) {
+	for _, rate := range []int64{1 << 30, 20_000} {
+		t.Run(fmt.Sprint(rate), func(t *testing.T) {
+			h := newHarness(t, options{})
+			h.setLimits(limitsOf{
+				namespace: target.Limits{IOPS: rate}, subsystem: target.Limits{Bandwidth: 1 << 50},
+			})
+			c := h.connect(plain[0])
+			q := h.open(c, 1, 33)
+			const commands = 4000
+			buf, done := h.buffer(c, 4096), make([]host.Completion, 32)
+			var op host.Op
+			run := func() {
+				for range commands {
+					for q.Free() == 0 {
+						h.must(collect(q, done))
+					}
+					op.Read(1, 0, 8, buf)
+					if _, err := q.Submit(&op); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for q.Outstanding() > 0 {
+					h.must(collect(q, done))
+				}
+			}
+			run()
+			run()
+			got := testing.AllocsPerRun(3, run)
+			if limit := map[int64]float64{1 << 30: 0, 20_000: commands / 4}[rate]; got > limit {
+				t.Errorf("%.0f allocations in %d commands, want at most %.0f", got, commands, limit)
+			}
+			t.Logf("%.0f allocations in %d commands", got, commands)
+		})
+	}
+}
