@@ -93,19 +93,17 @@ func (s *Server) remove(m config.Managed, recursive bool) ([]config.Change, erro
 			edit.Path = m.Dir(c.Managed)
 			return edit, nil
 		}
-		files, err := filepath.Glob(filepath.Join(glob(m.Dir(c.Managed)), "[^.]*"))
-		if err == nil && len(files) > 1 {
+		files, err := os.ReadDir(m.Dir(c.Managed))
+		inside := slices.DeleteFunc(files, func(f fs.DirEntry) bool {
+			return f.Name() == filepath.Base(edit.Path) || strings.HasPrefix(f.Name(), ".")
+		})
+		if len(inside) > 0 {
 			err = control.NewProblem(http.StatusConflict, fmt.Sprintf(
-				"%d namespaces and hosts have been created in this subsystem", len(files)-1),
+				"%d namespaces and hosts have been created in this subsystem", len(inside)),
 				"Delete them first, or all of them together with it by ?recursive=true.")
 		}
 		return edit, err
 	})
-}
-
-// glob is the pattern that matches a path.
-func glob(path string) string {
-	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
 }
 
 // manage makes the change of an object that decide returns; nil: there is nothing to do. The caller
@@ -126,7 +124,12 @@ func (s *Server) manage(m config.Managed,
 			"this object is in the configuration file, which requests do not change",
 			"Change the file, and reload.")
 		p.Place = c.Problem(path, "", "").Place
-		return nil, p
+		// A subsystem may be left that consists of what was created in it.
+		inside := strings.HasPrefix(strings.Trim(p.Place, `"`), m.Dir(c.Managed)+"/")
+		if (m != config.Managed{NQN: m.NQN}) || !inside {
+			return nil, p
+		}
+		exists = true
 	}
 	edit, err := decide(c, exists)
 	if err != nil || edit == nil {
@@ -242,11 +245,15 @@ func (s *Server) permitted(c, next *config.Config, m config.Managed) error {
 	return nil
 }
 
-// leadsTo says whether a path leads to one of some files, or into one of some directories.
+// leadsTo says whether a path leads to one of some files, or into one of some directories. What ..
+// means depends on links, so paths with it do not.
 func leadsTo(path string, list []string) bool {
 	end, err := follow(path)
-	return err == nil && slices.ContainsFunc(list, func(top string) bool {
-		if !below(filepath.Clean(path), top) {
+	if err != nil || path != filepath.Clean(path) {
+		return false
+	}
+	return slices.ContainsFunc(list, func(top string) bool {
+		if !below(path, top) {
 			return false
 		}
 		if real, err := follow(top); err == nil && below(end, real) {

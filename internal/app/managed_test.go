@@ -245,6 +245,7 @@ func TestManagedRefusals(t *testing.T) {
 		{ns, `{"backend":"delay","latency":"1ms","of":` + path(outside) + `}`, 403, "outside of"},
 		{ns, path(outside), 403, "outside of managed_paths"},
 		{ns, path(o.volumes + "/../outside"), 403, "outside of managed_paths"},
+		{ns, path(o.volumes + "/x/../spare"), 403, "outside of managed_paths"},
 		{ns, path(o.volumes + "/link"), 403, "outside of managed_paths"},
 		{ns, path(o.volumes + "/dangling"), 403, "outside of managed_paths"},
 		{ns, path(o.volumes + "x"), 403, "outside of managed_paths"},
@@ -291,6 +292,18 @@ func TestManagedRefusals(t *testing.T) {
 	if c := o.put(control.Object{Subsystem: mainNQN, NSID: 2}, path(spare)); len(c) != 1 {
 		t.Errorf("%q", c)
 	}
+	o.write("") // without that subsystem: what was created in it stays
+	_, err = o.client.Reload(t.Context())
+	o.must(err)
+	o.same()
+	left := control.Object{Subsystem: mainNQN}
+	if _, err := o.client.Delete(t.Context(), left, false); err == nil ||
+		!strings.Contains(err.Error(), "1 namespaces and hosts") {
+		t.Errorf("a subsystem that only has a namespace: %v", err)
+	}
+	o.put(left, `{"serial":"1"}`)
+	o.delete(left, true)
+	o.same()
 	o.write("log: {level: error}\n")
 	if _, err := o.client.Put(t.Context(), ns, json.RawMessage(path(o.volume("c")))); err == nil ||
 		!strings.Contains(err.Error(), "has changed since it was applied") {
