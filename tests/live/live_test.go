@@ -43,6 +43,7 @@ type env struct {
 type place struct {
 	*env
 	name, tcp, rdma, dir string
+	managed              int // how many configurations were made
 	server               *app.Server
 	log                  *testutil.Log
 	machine              *machine
@@ -150,7 +151,7 @@ func (p *place) stateFile() string { return filepath.Join(p.dir, "state") }
 
 func (p *place) start(m *model) {
 	p.t.Helper()
-	c, err := app.Parse(p.name, p.text(m), nil)
+	c, err := app.Parse(p.name, p.manage(p.text(m)), nil)
 	p.must(err)
 	p.log = new(testutil.Log)
 	p.log.Limit(1 << 20)
@@ -234,7 +235,7 @@ func TestChain(t *testing.T) {
 			w.check()
 			continue
 		}
-		c, err := app.Parse("live", e.live.text(next), nil)
+		c, err := app.Parse("live", e.live.manage(e.live.text(next)), nil)
 		e.must(err)
 		planned, _ := e.live.server.Plan(c)
 		done, err := e.live.server.Apply(c)

@@ -1,0 +1,46 @@
+package live
+
+import (
+	"os"
+	"path/filepath"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nvmf-target/nvmf-target/config"
+)
+
+// manage moves namespaces of a configuration file to the managed directory, each time other ones:
+// where they are described is no difference to the target.
+func (p *place) manage(text []byte) []byte {
+	p.t.Helper()
+	p.managed++
+	dir := filepath.Join(p.dir, "managed")
+	p.must(os.RemoveAll(dir))
+	var file map[string]any
+	p.must(yaml.Unmarshal(text, &file))
+	file["managed"] = dir
+	for _, s := range file["subsystems"].([]any) {
+		sub := s.(map[string]any)
+		var rest []any
+		for _, n := range sub["namespaces"].([]any) {
+			nsid := n.(map[string]any)["nsid"].(int)
+			if (nsid+p.managed)%3 != 0 {
+				rest = append(rest, n)
+				continue
+			}
+			m := config.Managed{NQN: sub["nqn"].(string), NSID: uint32(nsid)}
+			content, err := yaml.Marshal(map[string]any{"subsystems": []any{
+				map[string]any{"nqn": m.NQN, "namespaces": []any{n}},
+			}})
+			p.must(err)
+			p.must(os.MkdirAll(m.Dir(dir), 0o700))
+			p.must(os.WriteFile(m.File(dir), content, 0o600))
+		}
+		if delete(sub, "namespaces"); rest != nil {
+			sub["namespaces"] = rest
+		}
+	}
+	out, err := yaml.Marshal(file)
+	p.must(err)
+	return out
+}
