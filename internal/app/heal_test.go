@@ -346,7 +346,7 @@ func TestAddresses(t *testing.T) {
 		{"tcp, address: 10.9.0.0/16", "no network interface has such an address"},
 		{"tcp, address: eth0", "[10.0.0.1 fd00::1 fe80::1%eth0]"},
 		{"rdma, address: eth0", "[10.0.0.1 fd00::1 fe80::1%eth0]"},
-		{"rdma, address: mlx5_0", "[10.0.0.1 fd00::1 fe80::1%eth0 10.0.1.1]"},
+		{"rdma, address: mlx5_0", "[10.0.0.1 10.0.1.1 fd00::1 fe80::1%eth0]"},
 		{"tcp, address: mlx5_0", "no network interface called mlx5_0"},
 		{"rdma, address: mlx5_1", "no network interface or RDMA device called mlx5_1"},
 		{"tcp, address: eth2", "eth2 is switched off"},

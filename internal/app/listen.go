@@ -180,7 +180,7 @@ func (ls *listeners) publish(p *port) (err error) {
 	default:
 		err = ls.s.target.RemovePort(p.id)
 	}
-	p.known = open
+	p.known = open && err == nil
 	return err
 }
 
