@@ -21,7 +21,7 @@ type Network interface {
 const (
 	settleFirst = 20 * time.Millisecond
 	settleMax   = 2 * time.Second
-	retryFirst  = time.Second
+	retryFirst  = 100 * time.Millisecond
 	retryMax    = 30 * time.Second
 )
 

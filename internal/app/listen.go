@@ -75,7 +75,7 @@ func (ls *listeners) add(l *listener) error {
 	slices.SortFunc(ls.list, bySpecificity)
 	l.starting = l.Required
 	ls.mu.Unlock()
-	_, _, _ = ls.update() // closing fails in no way that matters here
+	_, _, _ = ls.update() // an error would be that of another port, which is closed
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l.starting = false
@@ -182,7 +182,7 @@ func (ls *listeners) publish(p *port) (err error) {
 	default:
 		err = ls.s.target.RemovePort(p.id)
 	}
-	p.known = open
+	p.known = open && err == nil
 	return err
 }
 

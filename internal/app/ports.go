@@ -48,14 +48,15 @@ func (l *listener) portName(ip netip.Addr) string {
 	return l.at(ip).String()
 }
 
-// addresses returns the addresses that a listener has on a machine at present, or why it has none.
+// addresses returns the addresses that a listener has on a machine at present, in order, or why it
+// has none.
 func (l *listener) addresses(m *netif.State) (ips []netip.Addr, err error) {
 	at, down := l.Address, ""
 	add := func(a netif.Address) {
 		switch {
 		case !a.Up:
 			down = a.Interface
-		case !slices.Contains(ips, a.Addr):
+		default:
 			ips = append(ips, a.Addr)
 		}
 	}
@@ -83,7 +84,8 @@ func (l *listener) addresses(m *netif.State) (ips []netip.Addr, err error) {
 	switch {
 	case len(ips) > 0:
 		l.seen = true
-		return ips, nil
+		slices.SortFunc(ips, netip.Addr.Compare)
+		return slices.Compact(ips), nil // several interfaces can have the same address
 	case down != "":
 		l.seen = true
 		return nil, fmt.Errorf("%s: the network interface %s is switched off (ip link set %s up)",
@@ -149,18 +151,18 @@ func (ls *listeners) wanted(list []*listener) (ports []*port) {
 		ips, l.err = l.addresses(&ls.machine)
 		mine := 0
 		for _, ip := range ls.openFirst(l, ips) {
-			p := &port{name: l.portName(ip), l: l, addr: l.at(ip)}
-			switch {
-			case taken[p.addr]:
+			at := l.at(ip)
+			if taken[at] {
 				continue // by one that is more specific
-			case len(ports) == config.MaxListeners:
+			}
+			if len(ports) == config.MaxListeners {
 				l.err = fmt.Errorf("%s has %d addresses, and there are at most %d ports in all: "+
 					"name a smaller network, or an interface with fewer addresses", l.name,
 					len(ips), config.MaxListeners)
-				continue
+				break
 			}
-			taken[p.addr] = l.Port != 0
-			ports = append(ports, p)
+			taken[at] = l.Port != 0
+			ports = append(ports, &port{name: l.portName(ip), l: l, addr: at})
 			mine++
 		}
 		if mine == 0 && l.err == nil {
@@ -172,16 +174,15 @@ func (ls *listeners) wanted(list []*listener) (ports []*port) {
 
 // openFirst returns addresses so that those come first that have ports.
 func (ls *listeners) openFirst(l *listener, ips []netip.Addr) []netip.Addr {
-	slices.SortStableFunc(ips, func(a, b netip.Addr) int {
-		switch _, open := ls.ports[l.portName(a)]; {
-		case open == (ls.ports[l.portName(b)] != nil):
-			return a.Compare(b)
-		case open:
-			return -1
+	var open, others []netip.Addr
+	for _, ip := range ips {
+		if ls.ports[l.portName(ip)] != nil {
+			open = append(open, ip)
+		} else {
+			others = append(others, ip)
 		}
-		return 1
-	})
-	return ips
+	}
+	return append(open, others...)
 }
 
 // update makes the ports those of the listeners on this machine. It returns the addresses of the

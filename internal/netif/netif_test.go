@@ -2,12 +2,15 @@ package netif
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
@@ -59,6 +62,37 @@ func TestWatch(t *testing.T) {
 	} {
 		testutil.IP(t, step.ip)
 		until(t, changed, step.want)
+	}
+}
+
+// TestDroppedEvents: that the kernel had to drop events is an event.
+func TestDroppedEvents(t *testing.T) {
+	if !testutil.OwnNetwork(t) {
+		return
+	}
+	f, err := open(unix.NETLINK_ROUTE, unix.RTMGRP_IPV4_IFADDR)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	raw, err := f.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) // the least
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 50 {
+		testutil.IP(t, fmt.Sprintf("addr add 10.9.8.%d/32 dev br0", i+1))
+	}
+	changed := make(chan struct{}, 100)
+	go read(f, func([]byte) bool { return false }, func() { changed <- struct{}{} })
+	select {
+	case <-changed:
+	case <-time.After(20 * time.Second):
+		t.Error("nothing noticed")
 	}
 }
 
