@@ -152,48 +152,6 @@ func TestDisconnectSendsWhatIsQueued(t *testing.T) {
 	h.close()
 }
 
-// The response of a command that is executed is waited for, but not for ever.
-func TestDisconnectWaitsForExecuting(t *testing.T) {
-	for _, completes := range []bool{true, false} {
-		h := newManual(t, options{hold: true})
-		c := h.connect(pdu.Params{}, 8)
-		sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
-		sqe.SetNSID(holdNSID)
-		h.send(c.capsule(&sqe, nil))
-		h.queue().Disconnect(errors.New("test"))
-		h.turn()
-		if h.d.closed.Load() != 0 || len(h.recv()) != 0 {
-			t.Error("the end did not wait")
-		}
-		if completes {
-			h.d.release()
-			h.turn()
-			if got, want := len(h.recv()), pdu.DataSize+4096+pdu.CapsuleRespSize; got != want {
-				t.Errorf("%d bytes arrived, want %d", got, want)
-			}
-		} else {
-			h.loop.advance(2 * time.Second)
-			h.turn()
-		}
-		if h.d.closed.Load() != 1 {
-			t.Error("the session is still open")
-		}
-		h.close()
-	}
-	h := newManual(t, options{hold: true})
-	c := h.connect(pdu.Params{}, 8)
-	h.queue().setAdmin(true)
-	sqe := rw(nvme.NVMRead, 1, 0, 4096, false)
-	sqe.SetNSID(holdNSID)
-	h.send(c.capsule(&sqe, nil))
-	h.queue().Disconnect(errors.New("test"))
-	h.turn()
-	if h.d.closed.Load() != 1 {
-		t.Error("an admin queue waits for what may never complete")
-	}
-	h.close()
-}
-
 // A command whose R2T leaves when the queue has already ended is given up, once.
 func TestDisconnectBeforeR2T(t *testing.T) {
 	h := newManual(t, options{zeroCopy: true})

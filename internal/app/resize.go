@@ -33,12 +33,7 @@ func (s *Server) resize(r control.Resize) error {
 	if err := mayResize(v, int64(size), r.Shrink); err != nil {
 		return err
 	}
-	before := v.dev.Info().Size
-	if err := s.namespaces.resize(v, int64(size)); err != nil {
-		return err
-	}
-	s.log.Info("a namespace was resized", append(v.attrs(), "old_size", before, "size", size)...)
-	return nil
+	return s.namespaces.resize(v, int64(size))
 }
 
 // served returns the namespace with this name if it has its storage.
