@@ -77,6 +77,11 @@ func (s *session) logRefused(sqe *nvme.ConnectSQE, data *nvme.ConnectData,
 		hint = "see the line before; if there is none, all controller IDs are taken"
 	case field == nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN):
 		hint = "no subsystem of the configuration has this NQN"
+		if sqe.QID() > 0 {
+			hint = "the controller is one of another subsystem, or this one was removed"
+		}
+	case field == nvme.InvalidInCommand(nvme.ConnectOffsetKATO):
+		hint = "a keep alive timeout is a day at most"
 	case field == nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID):
 		hint = "the controller has ended, or is another address's; hosts connect a new one"
 	case field == nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE) && sqe.SQSIZE() > 0:
@@ -90,7 +95,7 @@ func (s *session) logRefused(sqe *nvme.ConnectSQE, data *nvme.ConnectData,
 // loggedNQN is a peer's NQN for the log, no longer than an NQN may be; log/slog escapes it.
 func loggedNQN(field *[nvme.NQNFieldSize]byte) string {
 	nqn, err := nvme.ParseNQN(field)
-	if err != nil {
+	if err != nil && field[0] != 0 {
 		return "(malformed)"
 	}
 	return nqn
@@ -106,6 +111,8 @@ func (s *session) checkConnect(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nv
 	case s.info.QID >= 0 && int(sqe.QID()) != s.info.QID:
 		// RDMA section 3.1.4: QID of the CM private data
 		return nvme.InvalidInCommand(nvme.ConnectOffsetQID), connectMalformed
+	case sqe.QID() == 0 && sqe.KATO() > maxKeepAlive:
+		return nvme.InvalidInCommand(nvme.ConnectOffsetKATO), connectMalformed
 	case sqe.QID() == 0 && data.HostID == [16]byte{}:
 		// Base section 5.1.25.1.28: not zero over fabrics
 		return nvme.InvalidInData(nvme.ConnectDataOffsetHostID), connectMalformed
@@ -121,7 +128,8 @@ func (s *session) resolve(data *nvme.ConnectData) (sub *subsystem, hostNQN strin
 	if err != nil {
 		return nil, "", nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), connectMalformed
 	}
-	if hostNQN, err = nvme.ParseNQN(&data.HOSTNQN); err != nil {
+	// A host without a name, as SPDK's perf and identify are, is served where any host is.
+	if hostNQN, err = nvme.ParseNQN(&data.HOSTNQN); err != nil && data.HOSTNQN[0] != 0 {
 		return nil, "", nvme.InvalidInData(nvme.ConnectDataOffsetHOSTNQN), connectMalformed
 	}
 	if sub = s.h.t.find(subNQN); sub == nil {
@@ -188,6 +196,9 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) (nvme.
 	c := sub.lookup(data.CNTLID)
 	announced := s.info.CNTLID // by RDMA hosts; old ones leave it 0
 	switch {
+	case (c == nil || c.hostNQN != hostNQN) &&
+		s.h.t.hasController(data.CNTLID, hostNQN, s.info.Remote):
+		return nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN), connectRefused
 	case c == nil || s.info.QID > 0 && announced != 0 && announced != nvme.CNTLIDDynamic &&
 		announced != data.CNTLID:
 		return nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID), connectRefused

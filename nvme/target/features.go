@@ -205,6 +205,9 @@ func setWriteCache(c *controller, v uint32) (uint32, nvme.Status) {
 }
 
 func setKeepAlive(c *controller, v uint32) (uint32, nvme.Status) {
+	if v > maxKeepAlive {
+		return 0, nvme.KATOInvalid | nvme.DNR // too large (Base section 4.2.3.1, 1Ah)
+	}
 	return c.setKeepAlive(v), nvme.Success
 }
 

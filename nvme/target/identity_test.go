@@ -16,7 +16,7 @@ func TestNeverEnabled(t *testing.T) {
 		"NVM":                  func(*connectArgs) {},
 		"NVM with keep alive":  func(a *connectArgs) { a.kato = 5000 },
 		"discovery":            func(a *connectArgs) { a.sub = nvme.DiscoveryNQN },
-		"discovery, long KATO": func(a *connectArgs) { a.sub, a.kato = nvme.DiscoveryNQN, 1e9 },
+		"discovery, long KATO": func(a *connectArgs) { a.sub, a.kato = nvme.DiscoveryNQN, maxKeepAlive },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newHarness(t, 1, ramSubsystem(t, 1))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -92,6 +93,18 @@ func (t *Target) find(nqn string) *subsystem {
 		return t.discovery
 	}
 	return (*t.table.Load())[nqn]
+}
+
+// hasController says whether a subsystem has a controller with this identifier of this host, which
+// has the address of remote.
+func (t *Target) hasController(cntlid uint16, hostNQN string, remote netip.AddrPort) bool {
+	for _, s := range *t.table.Load() {
+		c := s.lookup(cntlid)
+		if c != nil && c.hostNQN == hostNQN && c.info.Remote.Addr() == remote.Addr() {
+			return true
+		}
+	}
+	return false
 }
 
 // setTable replaces the table with a changed copy. The caller holds t.mu.

@@ -84,11 +84,13 @@ func TestCheckFromHost(t *testing.T) {
 		},
 		{
 			"command PDO = HLEN without data, with digests", both,
-			header(TypeCapsuleCmd, HDGSTF, 72, 72, 76), Fault{},
+			header(TypeCapsuleCmd, HDGSTF, 72, 72, 76),
+			Fault{},
 		},
 		{
 			"command PDO = PLEN without data, with digests", both,
-			header(TypeCapsuleCmd, HDGSTF|DDGSTF, 72, 76, 76), Fault{},
+			header(TypeCapsuleCmd, HDGSTF|DDGSTF, 72, 76, 76),
+			Fault{},
 		},
 		{
 			"command PDO < HLEN without data", plain, header(TypeCapsuleCmd, 0, 72, 71, 72),
