@@ -182,7 +182,7 @@ func TestIdentifyRefused(t *testing.T) {
 		{"NSID beyond NN", identifyCommand(nvme.CNSNamespace, MaxNSID+1), invalidNamespace},
 		{
 			"descriptors of an inactive namespace", identifyCommand(nvme.CNSDescriptors, 2),
-			invalidNamespace,
+			inactiveNamespace,
 		},
 		{
 			"list from FFFFFFFEh", identifyCommand(nvme.CNSActiveNamespaces, 0xFFFFFFFE),

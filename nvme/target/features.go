@@ -104,8 +104,9 @@ func prepareGetFeatures(cm *cmd) nvme.Status {
 	}
 	need, n := f.size, cm.req.HostLength
 	switch {
-	case f.fsp == nvme.FeatureScopeNamespace && cm.unknownNamespace():
-		return invalidNamespace
+	case f.fsp == nvme.FeatureScopeNamespace && cm.namespace() == nil &&
+		cm.req.SQE.NSID() != 0: // SPDK's compliance tool asks for 05h with NSID 0
+		return noNamespace(cm.req.SQE.NSID())
 	case sqe.SEL() == nvme.FeatureCapabilities:
 		need = 0
 	case f.valid != nil && !f.valid(sqe.Value()):
@@ -115,12 +116,6 @@ func prepareGetFeatures(cm *cmd) nvme.Status {
 		return invalidLength
 	}
 	return cm.expect(n) // hosts may pass a buffer whatever the feature is; it is zeroed
-}
-
-// unknownNamespace says that the command names one namespace, and that does not exist.
-func (c *cmd) unknownNamespace() bool {
-	nsid := c.req.SQE.NSID()
-	return nsid != 0 && nsid != nvme.NSIDAll && c.namespace() == nil
 }
 
 func getFeatures(h *Handler, cm *cmd) {
@@ -155,12 +150,31 @@ func prepareSetFeatures(cm *cmd) nvme.Status {
 		return invalidField
 	case sqe.SV():
 		return nvme.FeatureNotSaveable | nvme.DNR
+	}
+	if st := f.checkNSID(cm); !st.OK() {
+		return st
+	}
+	switch {
 	case f.set == nil:
 		return cmp.Or(f.fixed, nvme.FeatureNotChangeable|nvme.DNR)
 	case f.valid != nil && !f.valid(sqe.Value()):
 		return invalidField
 	}
 	return cm.expect(0)
+}
+
+// checkNSID judges the NSID of a Set Features command. 0 and FFFFFFFFh mean the controller, or every
+// namespace.
+func (f *feature) checkNSID(cm *cmd) nvme.Status {
+	switch nsid := cm.req.SQE.NSID(); {
+	case nsid == nvme.NSIDAll, nsid == 0 && f.fsp != nvme.FeatureScopeNamespace:
+		return nvme.Success
+	case f.fsp != nvme.FeatureScopeNamespace && nsid <= MaxNSID:
+		return nvme.FeatureNotPerNamespace | nvme.DNR // Base section 4.2.3.2, 0Fh
+	case cm.namespace() == nil:
+		return noNamespace(nsid)
+	}
+	return nvme.Success
 }
 
 func setFeatures(h *Handler, cm *cmd) {

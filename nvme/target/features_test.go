@@ -26,13 +26,43 @@ func TestFeatureOfNoNamespace(t *testing.T) {
 		return c
 	}
 	for nsid, want := range map[uint32]nvme.Status{
-		0: nvme.Success, 1: nvme.Success, nvme.NSIDAll: nvme.Success,
-		2: invalidNamespace, MaxNSID: invalidNamespace, MaxNSID + 1: invalidNamespace,
-		nvme.NSIDAll - 1: invalidNamespace,
+		0: nvme.Success, 1: nvme.Success, 2: inactiveNamespace, MaxNSID: inactiveNamespace,
+		MaxNSID + 1: invalidNamespace, nvme.NSIDAll - 1: invalidNamespace,
+		nvme.NSIDAll: invalidNamespace,
 	} {
 		r.run(fmt.Sprintf("NSID %#x", nsid), func(t *testing.T) {
 			r.status(h.admin, get(nvme.FeatureErrorRecovery, nsid), want)
 			r.status(h.admin, get(nvme.FeatureNumberOfQueues, nsid), nvme.Success)
+		})
+	}
+}
+
+func withNSID(c *fabrictest.Command, nsid uint32) *fabrictest.Command {
+	c.SQE.SetNSID(nsid)
+	return c
+}
+
+// TestSetFeatureNSID: which NSIDs Set Features takes, for features of the controller and of a
+// namespace.
+func TestSetFeatureNSID(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	h := r.connectHost(0)
+	const perController = nvme.FeatureNotPerNamespace | nvme.DNR
+	for nsid, want := range map[uint32][2]nvme.Status{
+		0:                {nvme.Success, invalidNamespace},
+		1:                {perController, nvme.Success},
+		2:                {perController, inactiveNamespace},
+		MaxNSID:          {perController, inactiveNamespace},
+		MaxNSID + 1:      {invalidNamespace, invalidNamespace},
+		nvme.NSIDAll - 1: {invalidNamespace, invalidNamespace},
+		nvme.NSIDAll:     {nvme.Success, nvme.Success},
+	} {
+		r.run(fmt.Sprintf("NSID %#x", nsid), func(t *testing.T) {
+			r.status(h.admin, withNSID(setFeature(nvme.FeatureArbitration, 0), nsid), want[0])
+			if want[1].OK() {
+				want[1] = nvme.FeatureNotChangeable | nvme.DNR
+			}
+			r.status(h.admin, withNSID(setFeature(nvme.FeatureErrorRecovery, 0), nsid), want[1])
 		})
 	}
 }
@@ -96,7 +126,7 @@ func TestFeatures(t *testing.T) {
 		{"power state 0", setFeature(nvme.FeaturePowerManagement, 0), nvme.Success, 0},
 		{"power state 1", setFeature(nvme.FeaturePowerManagement, 1), invalidField, 0},
 		{
-			"error recovery", setFeature(nvme.FeatureErrorRecovery, 1),
+			"error recovery", withNSID(setFeature(nvme.FeatureErrorRecovery, 1), 1),
 			nvme.FeatureNotChangeable | nvme.DNR, 0,
 		},
 		{"set host ID", setFeature(nvme.FeatureHostIdentifier, 1), sequenceError, 0},

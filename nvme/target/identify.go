@@ -198,7 +198,7 @@ func identifyActive(c *controller, sqe *nvme.SQE) reply {
 func identifyDescriptors(c *controller, sqe *nvme.SQE) reply {
 	ns := c.sub.namespaces.Load().get(sqe.NSID())
 	if ns == nil {
-		return reply{st: invalidNamespace}
+		return reply{st: noNamespace(sqe.NSID())}
 	}
 	var ids []nvme.NamespaceID
 	cfg := ns.cfg.Load()

@@ -131,7 +131,7 @@ func TestSMART(t *testing.T) {
 		r.ok(h.io[1], rw(nvme.NVMRead, 1, 0, 64, buf[:32<<10]))
 	}
 	r.ok(h.io[0], rw(nvme.NVMRead, 2, 0, 1, buf[:512]))
-	r.status(h.io[0], rw(nvme.NVMRead, 3, 0, 1, buf[:512]), invalidNamespace)
+	r.status(h.io[0], rw(nvme.NVMRead, 3, 0, 1, buf[:512]), inactiveNamespace)
 	expect := func(nsid uint32, unitsRead, unitsWritten, reads, writes uint64) {
 		t.Helper()
 		c := logCommand(nvme.LogSMART, 512, 0)
@@ -226,5 +226,21 @@ func TestEffectsLogAgrees(t *testing.T) {
 	}
 	if l.IO[nvme.NVMWrite]&nvme.EffectContentChange == 0 {
 		t.Error("Write does not change content")
+	}
+}
+
+// TestLogNSID: which NSIDs Get Log Page takes, for a log that namespaces have and one that they
+// have not.
+func TestLogNSID(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	h := r.connectHost(0)
+	for nsid, want := range map[uint32][2]nvme.Status{
+		0: {}, 1: {nvme.Success, invalidField}, 2: {inactiveNamespace, inactiveNamespace},
+		MaxNSID + 1:      {invalidNamespace, invalidNamespace},
+		nvme.NSIDAll - 1: {invalidNamespace, invalidNamespace}, nvme.NSIDAll: {},
+	} {
+		for i, lid := range []nvme.LID{nvme.LogSMART, nvme.LogFirmwareSlot} {
+			r.status(h.admin, withNSID(logCommand(lid, 512, 0), nsid), want[i])
+		}
 	}
 }
