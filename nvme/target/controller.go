@@ -58,6 +58,10 @@ type controller struct {
 	stopLimit  func() // stops the timer of disabledLimit, nil if it does not run
 
 	features     [256]uint32
+	thresholds   [2]uint16 // of the temperature, by THSEL
+	tooHot       bool      // a threshold is reached
+	clock        clock
+	hostBehavior [nvme.HostBehaviorSize]byte
 	alive        keepAliveTimer
 	events       events
 	aborts       int // Abort commands in progress

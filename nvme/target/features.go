@@ -3,6 +3,7 @@ package target
 import (
 	"cmp"
 
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -19,13 +20,17 @@ type feature struct {
 	report bool
 	// fixed is the status of Set Features without set; 0: Feature Not Changeable.
 	fixed nvme.Status
-	// valid checks CDW11 of Get and Set Features; nil: any value is valid.
+	// get, if set, returns the value that Get Features asks for, in place of the stored one.
+	get func(c *controller, sqe *nvme.FeaturesSQE) uint32
+	// valid checks CDW11 of Get Features; nil: any value is valid.
 	valid func(v uint32) bool
 	// survivesReset: a Controller Reset does not restore the default.
 	survivesReset bool
-	// size is the number of bytes that Get Features returns; page makes them.
+	// size is the number of bytes that Get Features returns, and page makes them. Set Features has
+	// as many, unless take is nil, which judges and stores them.
 	size uint32
 	page func(c *controller) []byte
+	take func(c *controller, data []byte) nvme.Status
 }
 
 const hostIdentifierSize = 16
@@ -43,7 +48,8 @@ func init() {
 			scope: onIO, value: constant(0), set: setPowerState,
 		},
 		nvme.FeatureTemperatureThreshold: {
-			scope: onIO, value: constant(0xFFFF), set: store, valid: compositeThreshold,
+			scope: onIO, value: constant(0xFFFF), set: setThreshold, get: getThreshold,
+			valid: compositeThreshold,
 		},
 		nvme.FeatureErrorRecovery: {
 			scope: onIO, value: constant(0), fsp: nvme.FeatureScopeNamespace,
@@ -58,6 +64,15 @@ func init() {
 			scope: onIO, value: constant(0), set: store, // one block either way
 		},
 		nvme.FeatureAsyncEventConfig: {value: constant(0), set: setEvents},
+		nvme.FeatureTimestamp: {
+			scope: onIO, value: constant(0), size: nvme.TimestampSize, set: store,
+			page: (*controller).timestamp, take: (*controller).setTimestamp,
+		},
+		nvme.FeatureHostBehavior: {
+			scope: onIO, value: constant(0), size: nvme.HostBehaviorSize, set: store,
+			page: func(c *controller) []byte { return c.hostBehavior[:] },
+			take: (*controller).setHostBehavior,
+		},
 		nvme.FeatureKeepAliveTimer: {
 			value: constant(0), set: setKeepAlive, survivesReset: true,
 		},
@@ -94,6 +109,9 @@ func (c *controller) resetFeatures() {
 			c.features[i] = f.value(c)
 		}
 	}
+	c.thresholds, c.tooHot = defaultThresholds, false
+	c.clock = clock{at: c.h.loop.Now()}
+	c.hostBehavior = [nvme.HostBehaviorSize]byte{}
 }
 
 func prepareGetFeatures(cm *cmd) nvme.Status {
@@ -136,8 +154,12 @@ func getFeatures(h *Handler, cm *cmd) {
 	default: // nothing is saved, so the saved value is the default
 		v = f.value(c)
 	}
-	if f.page != nil && sqe.SEL() != nvme.FeatureCapabilities {
-		data = f.page(c)
+	switch {
+	case sqe.SEL() == nvme.FeatureCapabilities:
+	case f.page != nil && (sqe.SEL() == nvme.FeatureCurrent || f.take == nil):
+		data = f.page(c) // the defaults of what can be set are zeroes
+	case f.get != nil:
+		v = f.get(c, sqe)
 	}
 	h.reply(cm, uint64(v), reply{data: data}, 0)
 }
@@ -157,8 +179,8 @@ func prepareSetFeatures(cm *cmd) nvme.Status {
 	switch {
 	case f.set == nil:
 		return cmp.Or(f.fixed, nvme.FeatureNotChangeable|nvme.DNR)
-	case f.valid != nil && !f.valid(sqe.Value()):
-		return invalidField
+	case f.take != nil:
+		return cm.expect(f.size)
 	}
 	return cm.expect(0)
 }
@@ -180,6 +202,13 @@ func (f *feature) checkNSID(cm *cmd) nvme.Status {
 func setFeatures(h *Handler, cm *cmd) {
 	c, sqe := cm.s.ctrl, cm.req.SQE.Features()
 	f := &features[sqe.FID()]
+	if f.take != nil {
+		data := make([]byte, f.size)
+		from := mem.NewCursor(cm.req.Segs, 0)
+		from.CopyTo(data)
+		h.finish(cm, 0, f.take(c, data))
+		return
+	}
 	v, st := f.set(c, sqe.Value())
 	var result uint64
 	if st.OK() {
@@ -204,10 +233,6 @@ func storeIf(ok bool, v uint32) (uint32, nvme.Status) {
 
 // setPowerState accepts power state 0, the only one.
 func setPowerState(_ *controller, v uint32) (uint32, nvme.Status) { return storeIf(v&0x1F == 0, v) }
-
-// compositeThreshold says whether TMPSEL and THSEL name a threshold that exists: that of the
-// composite temperature, which never changes (Base section 5.1.25.1.3).
-func compositeThreshold(v uint32) bool { return v>>16&0xF == 0 && v>>20&3 == 0 }
 
 // extendedHostID checks EXHID: host identifiers have 128 bits over fabrics (Base section
 // 5.1.25.1.28).

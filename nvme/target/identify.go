@@ -65,7 +65,7 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 		ELPE: errorLogSize - 1, KAS: keepAliveGranularity,
 		SQES: 0x66, CQES: 0x44, MAXCMD: uint16(min(c.entries(), 0xFFFF)),
 		NN: MaxNSID, MNAN: MaxNSID,
-		ONCS: oncs(c) | nvme.ONCSSaveSelect,
+		ONCS: oncs(c) | nvme.ONCSSaveSelect | nvme.ONCSTimestamp,
 		VWC:  nvme.VWCFlushAll,
 		SGLS: nvme.SGLSSupported | nvme.SGLSOffset,
 
