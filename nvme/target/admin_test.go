@@ -202,19 +202,3 @@ func TestIdentifyRefused(t *testing.T) {
 	d := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
 	r.status(d.admin, identifyCommand(nvme.CNSNamespace, 1), invalidField)
 }
-
-// TestAdminRefusals: unknown opcodes and invalid flags (M01, M15, M16, S01, S02).
-func TestAdminRefusals(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(0)
-	for op := range 256 {
-		if adminOps[op].execute == nil && nvme.Opcode(op) != nvme.FabricsOpcode {
-			r.status(h.admin, command(nvme.Opcode(op), 1, nil), invalidOpcode)
-		}
-	}
-	for _, flags := range []byte{0, 2 << 6, 3 << 6, 1<<6 | 1, 1<<6 | 2, 1<<6 | 3} {
-		c := identifyCommand(nvme.CNSController, 0)
-		c.SQE.SetFlags(flags)
-		r.status(h.admin, c, invalidField)
-	}
-}

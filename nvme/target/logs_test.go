@@ -228,19 +228,3 @@ func TestEffectsLogAgrees(t *testing.T) {
 		t.Error("Write does not change content")
 	}
 }
-
-// TestLogNSID: which NSIDs Get Log Page takes, for a log that namespaces have and one that they
-// have not.
-func TestLogNSID(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(0)
-	for nsid, want := range map[uint32][2]nvme.Status{
-		0: {}, 1: {nvme.Success, invalidField}, 2: {inactiveNamespace, inactiveNamespace},
-		MaxNSID + 1:      {invalidNamespace, invalidNamespace},
-		nvme.NSIDAll - 1: {invalidNamespace, invalidNamespace}, nvme.NSIDAll: {},
-	} {
-		for i, lid := range []nvme.LID{nvme.LogSMART, nvme.LogFirmwareSlot} {
-			r.status(h.admin, withNSID(logCommand(lid, 512, 0), nsid), want[i])
-		}
-	}
-}
