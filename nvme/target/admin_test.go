@@ -147,7 +147,12 @@ func TestIdentifyNamespaces(t *testing.T) {
 			t.Errorf("%s is not zero", name)
 		}
 	}
-	for _, cns := range []nvme.CNS{nvme.CNSActiveNamespaces, nvme.CNSCommandSetActive} {
+	if !bytes.Equal(get(nvme.CNSAllocatedNamespace, 5), get(nvme.CNSNamespace, 5)) {
+		t.Error("CNS 11h differs from CNS 00h")
+	}
+	for _, cns := range []nvme.CNS{
+		nvme.CNSActiveNamespaces, nvme.CNSCommandSetActive, nvme.CNSAllocatedNamespaces,
+	} {
 		for from, want := range map[uint32]int{0: 3, 1: 2, 4: 1, 5: 0, 0xFFFFFFFD: 0} {
 			if l, err := nvme.ParseNamespaceList(get(cns, from)); err != nil || len(l) != want {
 				t.Errorf("CNS %02Xh from %d: %v", cns, from, l)
@@ -201,4 +206,28 @@ func TestIdentifyRefused(t *testing.T) {
 	}
 	d := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
 	r.status(d.admin, identifyCommand(nvme.CNSNamespace, 1), invalidField)
+}
+
+// TestControllerLists: every controller of the subsystem, from the given one on, is in the list of
+// controllers and in that of a namespace.
+func TestControllerLists(t *testing.T) {
+	sub := ramSubsystem(t, 1)
+	sub.CNTLIDMin = 0x100
+	r := newHarness(t, 1, sub, SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true})
+	h := r.connectHost(0)
+	r.connectHost(0)
+	r.connectHost(0, on(testSub+"2"))
+	r.connectHost(0, on(nvme.DiscoveryNQN))
+	for _, cns := range []nvme.CNS{nvme.CNSAttachedControllers, nvme.CNSControllers} {
+		for from, want := range map[uint16]string{
+			0: "\x02\x00\x00\x01\x01\x01\x00", 0x101: "\x01\x00\x01\x01\x00\x00\x00",
+			0x102: "\x00\x00\x00\x00\x00\x00\x00",
+		} {
+			c := identifyCommand(cns, 1)
+			c.SQE.Identify().Set(cns, from, 0)
+			if got := r.ok(h.admin, c).Data[:7]; string(got) != want {
+				t.Errorf("CNS %02Xh from %#x: % x, want % x", cns, from, got, want)
+			}
+		}
+	}
 }

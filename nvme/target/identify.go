@@ -30,7 +30,12 @@ var identifyPages = [256]identifyRow{
 	nvme.CNSCommandSetController: {scope: onIO, csi: true, page: identifyControllerNVM},
 	nvme.CNSCommandSetActive:     {scope: onIO, csi: true, page: identifyActive},
 	nvme.CNSIndependentNamespace: {scope: onIO, page: identifyIndependent},
-	nvme.CNSEnduranceGroups:      {scope: onRotational, page: identifyEnduranceGroups},
+	// Without namespace management all allocated namespaces are active, on all controllers.
+	nvme.CNSAllocatedNamespaces: {scope: onIO, page: identifyActive},
+	nvme.CNSAllocatedNamespace:  {scope: onIO, page: identifyNamespace},
+	nvme.CNSAttachedControllers: {scope: onIO, page: identifyAttached},
+	nvme.CNSControllers:         {scope: onIO, page: identifyControllers},
+	nvme.CNSEnduranceGroups:     {scope: onRotational, page: identifyEnduranceGroups},
 }
 
 func prepareIdentify(c *cmd) nvme.Status {
@@ -243,4 +248,29 @@ func identifyIndependent(c *controller, sqe *nvme.SQE) reply {
 		id.NSTAT &^= nvme.NSTATReady
 	}
 	return reply{data: nvme.Append(nil, id)}
+}
+
+// identifyAttached makes CNS 12h: the controllers that a namespace is attached to, which are all
+// (Base section 5.1.13.2.11).
+func identifyAttached(c *controller, sqe *nvme.SQE) reply {
+	switch nsid := sqe.NSID(); {
+	case nsid == nvme.NSIDAll:
+		return reply{st: invalidField}
+	case c.sub.namespaces.Load().get(nsid) == nil:
+		return reply{st: noNamespace(nsid)}
+	}
+	return identifyControllers(c, sqe)
+}
+
+// identifyControllers makes CNS 13h: the identifiers of controllers from the given one on (Base
+// section 5.1.13.2.12).
+func identifyControllers(c *controller, sqe *nvme.SQE) reply {
+	var ids []uint16
+	c.sub.each(func(o *controller) {
+		if o.cntlid >= sqe.Identify().CNTID() {
+			ids = append(ids, o.cntlid)
+		}
+	})
+	slices.Sort(ids)
+	return reply{data: nvme.AppendIdentifierList(nil, ids)}
 }

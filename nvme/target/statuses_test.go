@@ -54,7 +54,10 @@ var (
 var cnsRules = map[nvme.CNS]nsidRule{
 	nvme.CNSNamespace: nsidZeroed, nvme.CNSActiveNamespaces: nsidListed, nvme.CNSDescriptors: nsidActive,
 	nvme.CNSCommandSetNamespace: nsidZeroed, nvme.CNSCommandSetActive: nsidListed,
-	nvme.CNSIndependentNamespace: nsidZeroed,
+	nvme.CNSIndependentNamespace: nsidZeroed, nvme.CNSAllocatedNamespaces: nsidListed,
+	nvme.CNSAllocatedNamespace: nsidZeroed,
+	// FFFFFFFFh is Invalid Field (Base section 5.1.13.2.11)
+	nvme.CNSAttachedControllers: {invalid, good, inactive, inactive, invalid, invalid, invalidField},
 }
 
 // dwords are the bits of command dwords 10 to 15 that a command has a meaning for. The others are
