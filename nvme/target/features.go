@@ -20,8 +20,8 @@ type feature struct {
 	report bool
 	// fixed is the status of Set Features without set; 0: Feature Not Changeable.
 	fixed nvme.Status
-	// get, if set, returns the value that Get Features asks for, in place of the stored one.
-	get func(c *controller, sqe *nvme.FeaturesSQE) uint32
+	// read, if set, returns the value that Get Features asks for, in place of the stored one.
+	read func(c *controller, sqe *nvme.FeaturesSQE) uint32
 	// valid checks CDW11 of Get Features; nil: any value is valid.
 	valid func(v uint32) bool
 	// survivesReset: a Controller Reset does not restore the default.
@@ -49,7 +49,7 @@ func init() {
 			scope: onIO, value: constant(0), set: setPowerState,
 		},
 		nvme.FeatureTemperatureThreshold: {
-			scope: onIO, value: constant(0xFFFF), set: setThreshold, get: getThreshold,
+			scope: onIO, value: constant(0xFFFF), set: setThreshold, read: readThreshold,
 			valid: compositeThreshold,
 		},
 		nvme.FeatureErrorRecovery: {
@@ -159,8 +159,8 @@ func getFeatures(h *Handler, cm *cmd) {
 	case sqe.SEL() == nvme.FeatureCapabilities:
 	case f.page != nil && (sqe.SEL() == nvme.FeatureCurrent || f.take == nil):
 		data = f.page(c) // the defaults of what can be set are zeroes
-	case f.get != nil:
-		v = f.get(c, sqe)
+	case f.read != nil:
+		v = f.read(c, sqe)
 	}
 	h.reply(cm, uint64(v), reply{data: data}, 0)
 }

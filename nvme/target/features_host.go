@@ -19,7 +19,7 @@ func compositeThreshold(v uint32) bool {
 	return t.TMPSEL() == nvme.TMPSELComposite && t.THSEL() <= nvme.THSELUnder
 }
 
-func getThreshold(c *controller, sqe *nvme.FeaturesSQE) uint32 {
+func readThreshold(c *controller, sqe *nvme.FeaturesSQE) uint32 {
 	t := nvme.TemperatureThreshold(sqe.Value())
 	if sqe.SEL() != nvme.FeatureCurrent {
 		return uint32(defaultThresholds[t.THSEL()])

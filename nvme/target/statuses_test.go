@@ -46,9 +46,13 @@ var (
 	// Set Features: one of the controller is not set for a namespace (Base section 4.2.3.2, 0Fh).
 	nsidSetController = nsidRule{good, perCtrl, perCtrl, perCtrl, invalid, invalid, good}
 	nsidSetNamespace  = nsidRule{invalid, good, inactive, inactive, invalid, invalid, good}
-	// Get Features: SPDK's compliance tool reads Error Recovery with NSID 0.
-	nsidGetNamespace = nsidRule{good, good, inactive, inactive, invalid, invalid, invalid}
 )
+
+// getRules are the rules of Get Features for features of a namespace that are not nsidActive.
+var getRules = map[nvme.FID]nsidRule{
+	// SPDK's compliance tool reads it with NSID 0.
+	nvme.FeatureErrorRecovery: {good, good, inactive, inactive, invalid, invalid, invalid},
+}
 
 // cnsRules are the rules of Identify data structures; others ignore the NSID.
 var cnsRules = map[nvme.CNS]nsidRule{
@@ -129,7 +133,10 @@ func adminSamples(c *controller, id uint8) (list []sample) {
 	}
 	get, set := nsidIgnored, nsidSetController
 	if f.fsp == nvme.FeatureScopeNamespace {
-		get, set = nsidGetNamespace, nsidSetNamespace
+		get, set = nsidActive, nsidSetNamespace
+		if rule, known := getRules[nvme.FID(id)]; known {
+			get = rule
+		}
 	}
 	add("get feature", get, dwords{0x7FF, allBits}, func() *fabrictest.Command {
 		// EXHID of feature 81h
