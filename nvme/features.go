@@ -128,14 +128,9 @@ const (
 )
 
 // HostBehaviorSize is the size of the Host Behavior Support data structure (Base section
-// 5.1.25.1.14). Each of its first bytes enables something if it is 1.
-const HostBehaviorSize = 512
-
-// The bytes of Host Behavior Support, besides which are those of Copy Descriptor Formats Enable.
+// 5.1.25.1.14). It begins with ACRE, ETDAS, LBAFEE and HDISNS, each a byte that is 0 or 1, and with
+// the 16 bits of CDFE; the rest is reserved.
 const (
-	HostBehaviorACRE   = 0 // advanced command retry
-	HostBehaviorETDAS  = 1 // extended telemetry data area 4
-	HostBehaviorLBAFEE = 2 // extended LBA formats
-	HostBehaviorHDISNS = 3 // dispersed namespaces
-	HostBehaviorCDFE   = 4 // 16 bits
+	HostBehaviorSize = 512
+	HostBehaviorCDFE = 4 // offset
 )

@@ -59,9 +59,9 @@ type controller struct {
 
 	features     [256]uint32
 	thresholds   [2]uint16 // of the temperature, by THSEL
-	tooHot       bool      // a threshold is reached
+	beyondLimit  bool      // a threshold is reached
 	clock        clock
-	hostBehavior [nvme.HostBehaviorSize]byte
+	hostBehavior [nvme.HostBehaviorCDFE + 2]byte // the rest is zeroes
 	alive        keepAliveTimer
 	events       events
 	aborts       int // Abort commands in progress

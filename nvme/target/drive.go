@@ -109,10 +109,9 @@ func driveAnswers(list []*namespace) map[*namespace]driveAnswer {
 }
 
 // CheckHealth reads the health of all drives, and sends an asynchronous event for each critical
-// warning that was not set at the last call, and for each temperature threshold that the drives have
-// reached since, to hosts that have enabled it (Base section 5.1.2). It
-// also asks for the space of thin namespaces. It may block for answerWait; one goroutine calls it,
-// periodically.
+// warning that was not set at the last call, and for each temperature threshold that was reached
+// since, to hosts that have enabled it (Base section 5.1.2). It also asks for the space of thin
+// namespaces. It may block for answerWait; one goroutine calls it, periodically.
 func (t *Target) CheckHealth() {
 	table := *t.table.Load()
 	var queries []asker

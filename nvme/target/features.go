@@ -26,8 +26,8 @@ type feature struct {
 	valid func(v uint32) bool
 	// survivesReset: a Controller Reset does not restore the default.
 	survivesReset bool
-	// size is the number of bytes that Get Features returns, and page makes them. Set Features has
-	// as many, unless take is nil, which judges and stores them.
+	// size is the number of bytes that Get Features returns, and page makes them. Set Features
+	// brings as many if there is take, which judges and stores them in place of set.
 	size uint32
 	page func(c *controller) []byte
 	take func(c *controller, data []byte) nvme.Status
@@ -110,9 +110,9 @@ func (c *controller) resetFeatures() {
 			c.features[i] = f.value(c)
 		}
 	}
-	c.thresholds, c.tooHot = defaultThresholds, false
+	c.thresholds, c.beyondLimit = defaultThresholds, false
 	c.clock = clock{at: c.h.loop.Now()}
-	c.hostBehavior = [nvme.HostBehaviorSize]byte{}
+	clear(c.hostBehavior[:])
 }
 
 func prepareGetFeatures(cm *cmd) nvme.Status {

@@ -49,9 +49,9 @@ func (c *controller) beyond(kelvin uint16) bool {
 // checkTemperature compares the last known temperature of the drives with the thresholds, and raises
 // the event when it reaches one.
 func (c *controller) checkTemperature() {
-	was := c.tooHot
-	c.tooHot = c.beyond(uint16(c.sub.temperature.Load()))
-	if c.tooHot && !was {
+	was := c.beyondLimit
+	c.beyondLimit = c.beyond(uint16(c.sub.temperature.Load()))
+	if c.beyondLimit && !was {
 		c.raise(eventTemperature)
 	}
 }
@@ -86,6 +86,6 @@ func (c *controller) setHostBehavior(data []byte) nvme.Status {
 			return invalidField
 		}
 	}
-	copy(c.hostBehavior[:], data[:nvme.HostBehaviorCDFE+2])
+	copy(c.hostBehavior[:], data)
 	return nvme.Success
 }
