@@ -229,9 +229,9 @@ func (l *Listener) value() Value {
 func (s *Subsystem) value() Value {
 	s.SetDefaults()
 	return Mapping{
-		NewKey("nqn", nqn(&s.NQN, ".", "Give each subsystem its own NQN.", subsystemNQN),
-			"The name that hosts connect to: `nqn.YYYY-MM.REVERSED.DOMAIN:NAME`. One that does not "+
-				"begin with `nqn.` is warned of: not all hosts take it.").
+		NewKey("nqn", nqn(&s.NQN, subsystemPattern, "Give each subsystem its own NQN.", subsystemNQN),
+			"The name that hosts connect to: `nqn.YYYY-MM.REVERSED.DOMAIN:NAME`. One that does "+
+				"not begin with `nqn.` is warned of: not all hosts take it.").
 			Require("Add it."),
 		NewKey("allow_any_host", Bool(&s.AllowAnyHost),
 			"Every host may connect. Set it when everything that can reach a listener may use "+

@@ -25,6 +25,9 @@ func nqn(p *string, pattern, hint string, check func(string) error) Value {
 	}), hint)
 }
 
+// subsystemPattern: a name that begins as an NQN goes on as one.
+const subsystemPattern = `^([^n]|n[^q]|nq[^n]|nqn[^.]|n(qn?)?$|nqn\.[0-9]{4}-[0-9]{2}\.)`
+
 func subsystemNQN(s string) error {
 	if s == nvme.DiscoveryNQN {
 		return errors.New("the discovery subsystem exists by itself")

@@ -34,8 +34,8 @@ var (
 	nqnDomain = regexp.MustCompile(`^` + nqnLabel + `(\.` + nqnLabel + `)*$`)
 )
 
-// ValidateSubsystemNQN checks the name of a subsystem of our own. Names that do not begin as NQNs do
-// are allowed, since hosts and nvmet take any; see IsNQN.
+// ValidateSubsystemNQN checks the name of a subsystem of our own. Names that do not begin as NQNs
+// do are allowed, since hosts and nvmet take any; see IsNQN.
 func ValidateSubsystemNQN(nqn string) error {
 	if nqn != "" && !IsNQN(nqn) {
 		return validateText(nqn)

@@ -44,8 +44,8 @@ func (k *keepAliveTimer) disarm() {
 	}
 }
 
-// setKeepAlive starts the timer anew with a timeout in milliseconds, at most maxKeepAlive; 0: off. It stores and returns
-// the timeout that applies.
+// setKeepAlive starts the timer anew with a timeout in milliseconds, at most maxKeepAlive; 0: off.
+// It stores and returns the timeout that applies.
 func (c *controller) setKeepAlive(ms uint32) uint32 {
 	const unit = keepAliveGranularity * 100
 	ms = (ms + unit - 1) / unit * unit

@@ -137,7 +137,8 @@ type subsystem struct {
 	settings  atomic.Pointer[settings] // written with mu held
 	// namespaces is the table that commands look up.
 	namespaces atomic.Pointer[namespaceTable]
-	// temperature is the highest of the drives at the last CheckHealth, in kelvin, 0 if there is none.
+	// temperature is the highest of the drives at the last CheckHealth, in kelvin, 0 if none is
+	// known.
 	temperature atomic.Uint32
 
 	mu          sync.Mutex

@@ -71,8 +71,8 @@ func (p *Params) check(h *Header, hlen int, align uint8, most uint32, mayBeEmpty
 		case !mayBeEmpty:
 			return Fault{FESInvalidHeader, OffPLEN}
 		case most != 0 && h.PDO() != 0 && (h.PDO() < hlen || h.PDO() > first):
-			// It is reserved in types that never have data. In a command without data it should be 0,
-			// but some hosts name the place where data would begin.
+			// It is reserved in types that never have data. In a command without data it should
+			// be 0, but some hosts name the place where data would begin.
 			return Fault{FESInvalidHeader, OffPDO}
 		}
 		return Fault{}
