@@ -120,8 +120,8 @@ func (t TemperatureThreshold) TMPSEL() uint8 { return uint8(t>>16) & 0xF }
 // THSEL is the threshold of the sensor.
 func (t TemperatureThreshold) THSEL() uint8 { return uint8(t>>20) & 3 }
 
-// TimestampSize is the size of a Timestamp data structure, and TimestampSet its origin if a host has
-// set it: bits 3:1 of byte 6 (Base section 5.1.25.1.7).
+// TimestampSize is the size of a Timestamp data structure, and TimestampSet its origin if a host
+// has set it: bits 3:1 of byte 6 (Base section 5.1.25.1.7).
 const (
 	TimestampSize       = 8
 	TimestampSet  uint8 = 1 << 1
@@ -133,4 +133,22 @@ const (
 const (
 	HostBehaviorSize = 512
 	HostBehaviorCDFE = 4 // offset
+)
+
+// WriteProtection is the state of the Namespace Write Protection feature (FID 84h, CDW11 bits 2:0;
+// Base section 5.1.25.1.31).
+type WriteProtection uint8
+
+// The states.
+const (
+	NoWriteProtect              WriteProtection = 0
+	WriteProtect                WriteProtection = 1
+	WriteProtectUntilPowerCycle WriteProtection = 2
+	PermanentWriteProtect       WriteProtection = 3
+)
+
+// NWPC of Identify Controller: the states that there are.
+const (
+	NWPCWriteProtect    = 1 << 0 // NoWriteProtect and WriteProtect
+	NWPCUntilPowerCycle = 1 << 1
 )

@@ -64,7 +64,8 @@ type controller struct {
 	hostBehavior [nvme.HostBehaviorCDFE + 2]byte // the rest is zeroes
 	alive        keepAliveTimer
 	events       events
-	aborts       int // Abort commands in progress
+	aborts       int  // Abort commands in progress
+	protecting   bool // a write protection changes
 	changed      changedNamespaces
 	discoveryLog *discoveryLog // the last one that was read
 }

@@ -27,17 +27,21 @@ type feature struct {
 	// survivesReset: a Controller Reset does not restore the default.
 	survivesReset bool
 	// size is the number of bytes that Get Features returns, and page makes them. Set Features
-	// brings as many if there is take, which judges and stores them in place of set.
+	// brings as many if there is take, which checks and stores them in place of set.
 	size uint32
 	page func(c *controller) []byte
 	take func(c *controller, data []byte) nvme.Status
+	// get and change are those of a feature that each namespace has of its own, whose default is 0.
+	// change completes the command.
+	get    func(ns *namespace) uint32
+	change func(h *Handler, cm *cmd, list []*namespace, v uint32)
 }
 
 const hostIdentifierSize = 16
 
 // features is the table of features (Base section 5.1.25.1). Those of interrupts, 08h and 09h, are
-// not in it: fabrics have none, whatever compliance tools made for PCIe ask for. It is filled by init
-// because some of its functions read it.
+// not in it: fabrics have none, whatever compliance tools made for PCIe ask for. It is filled by
+// init because some of its functions read it.
 var features [256]feature
 
 func init() {
@@ -86,6 +90,10 @@ func init() {
 			page:  func(c *controller) []byte { return c.hostID[:] },
 			fixed: sequenceError, // Connect has set it (Base section 5.1.25.1.28)
 		},
+		nvme.FeatureWriteProtect: {
+			scope: withProtection, value: constant(0), fsp: nvme.FeatureScopeNamespace,
+			get: writeProtection, change: setWriteProtection,
+		},
 	}
 }
 
@@ -124,7 +132,7 @@ func prepareGetFeatures(cm *cmd) nvme.Status {
 	need, n := f.size, cm.req.HostLength
 	switch {
 	case f.fsp == nvme.FeatureScopeNamespace && cm.namespace() == nil &&
-		cm.req.SQE.NSID() != 0: // SPDK's compliance tool asks for 05h with NSID 0
+		(cm.req.SQE.NSID() != 0 || f.get != nil): // SPDK's compliance tool asks 0 for 05h
 		return noNamespace(cm.req.SQE.NSID())
 	case sqe.SEL() == nvme.FeatureCapabilities:
 		need = 0
@@ -147,11 +155,18 @@ func getFeatures(h *Handler, cm *cmd) {
 		if f.fsp == nvme.FeatureScopeNamespace {
 			v |= nvme.FeatureCapNamespaceSpecific
 		}
-		if f.set != nil {
+		if f.set != nil || f.change != nil {
 			v |= nvme.FeatureCapChangeable
 		}
 	case nvme.FeatureCurrent:
-		v = c.features[sqe.FID()]
+		if v = c.features[sqe.FID()]; f.get != nil {
+			ns := cm.namespace()
+			if ns == nil { // it was removed meanwhile
+				h.finish(cm, 0, inactiveNamespace)
+				return
+			}
+			v = f.get(ns)
+		}
 	default: // nothing is saved, so the saved value is the default
 		v = f.value(c)
 	}
@@ -178,7 +193,7 @@ func prepareSetFeatures(cm *cmd) nvme.Status {
 		return st
 	}
 	switch {
-	case f.set == nil:
+	case f.set == nil && f.change == nil:
 		return cmp.Or(f.fixed, nvme.FeatureNotChangeable|nvme.DNR)
 	case f.take != nil:
 		return cm.expect(f.size)
@@ -186,8 +201,8 @@ func prepareSetFeatures(cm *cmd) nvme.Status {
 	return cm.expect(0)
 }
 
-// checkNSID judges the NSID of a Set Features command. 0 and FFFFFFFFh mean the controller, or every
-// namespace.
+// checkNSID checks the NSID of a Set Features command. 0 and FFFFFFFFh mean the controller, or
+// every namespace.
 func (f *feature) checkNSID(cm *cmd) nvme.Status {
 	switch nsid := cm.req.SQE.NSID(); {
 	case nsid == nvme.NSIDAll, nsid == 0 && f.fsp != nvme.FeatureScopeNamespace:
@@ -203,6 +218,10 @@ func (f *feature) checkNSID(cm *cmd) nvme.Status {
 func setFeatures(h *Handler, cm *cmd) {
 	c, sqe := cm.s.ctrl, cm.req.SQE.Features()
 	f := &features[sqe.FID()]
+	if f.change != nil {
+		f.change(h, cm, cm.named(), sqe.Value())
+		return
+	}
 	if f.take != nil {
 		data := make([]byte, f.size)
 		from := mem.NewCursor(cm.req.Segs, 0)
@@ -219,6 +238,17 @@ func setFeatures(h *Handler, cm *cmd) {
 		}
 	}
 	h.finish(cm, result, st)
+}
+
+// named are the namespaces that NSID names: one, all, or none.
+func (c *cmd) named() []*namespace {
+	if c.req.SQE.NSID() == nvme.NSIDAll {
+		return c.s.ctrl.sub.namespaces.Load().list
+	}
+	if ns := c.namespace(); ns != nil {
+		return []*namespace{ns}
+	}
+	return nil
 }
 
 // store accepts any value.

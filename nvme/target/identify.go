@@ -86,6 +86,9 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 	if c.cached {
 		id.VWC |= nvme.VWCPresent
 	}
+	if withProtection(c) {
+		id.NWPC = nvme.NWPCWriteProtect | nvme.NWPCUntilPowerCycle
+	}
 	if c.rotational {
 		id.CTRATT |= nvme.CTRATTEnduranceGroups
 		id.ENDGIDMAX = MaxNSID

@@ -34,8 +34,8 @@ var (
 	nsidActive = nsidRule{invalid, good, inactive, inactive, invalid, invalid, invalid}
 	// nsidEvery: FFFFFFFFh is every namespace; VWC bits 2:1 are 11b (Base section 7.2).
 	nsidEvery = nsidRule{invalid, good, inactive, inactive, invalid, invalid, good}
-	// nsidZeroed: the structure of an inactive namespace is zeroes (Base section 5.1.13.2.8, NVM section
-	// 4.1.5.1); without namespace management FFFFFFFFh is invalid.
+	// nsidZeroed: the structure of an inactive namespace is zeroes (Base section 5.1.13.2.8, NVM
+	// section 4.1.5.1); without namespace management FFFFFFFFh is invalid.
 	nsidZeroed = nsidRule{invalid, good, good, good, invalid, invalid, invalid}
 	// nsidListed: the list has what is above the NSID (Base section 5.1.13.2.2).
 	nsidListed = nsidRule{good, good, good, good, good, invalid, invalid}
@@ -48,20 +48,28 @@ var (
 	nsidSetNamespace  = nsidRule{invalid, good, inactive, inactive, invalid, invalid, good}
 )
 
-// getRules are the rules of Get Features for features of a namespace that are not nsidActive.
-var getRules = map[nvme.FID]nsidRule{
-	// SPDK's compliance tool reads it with NSID 0.
-	nvme.FeatureErrorRecovery: {good, good, inactive, inactive, invalid, invalid, invalid},
-}
+// getRules are the rules of Get Features for features of a namespace that are not nsidActive, and
+// setRules those of Set Features that are not nsidSetNamespace.
+var (
+	getRules = map[nvme.FID]nsidRule{
+		// SPDK's compliance tool reads it with NSID 0.
+		nvme.FeatureErrorRecovery: {good, good, inactive, inactive, invalid, invalid, invalid},
+	}
+	setRules = map[nvme.FID]nsidRule{
+		nvme.FeatureWriteProtect: nsidActive, // one at a time
+	}
+)
 
 // cnsRules are the rules of Identify data structures; others ignore the NSID.
 var cnsRules = map[nvme.CNS]nsidRule{
-	nvme.CNSNamespace: nsidZeroed, nvme.CNSActiveNamespaces: nsidListed, nvme.CNSDescriptors: nsidActive,
-	nvme.CNSCommandSetNamespace: nsidZeroed, nvme.CNSCommandSetActive: nsidListed,
-	nvme.CNSIndependentNamespace: nsidZeroed, nvme.CNSAllocatedNamespaces: nsidListed,
-	nvme.CNSAllocatedNamespace: nsidZeroed,
+	nvme.CNSNamespace: nsidZeroed, nvme.CNSCommandSetNamespace: nsidZeroed,
+	nvme.CNSIndependentNamespace: nsidZeroed, nvme.CNSAllocatedNamespace: nsidZeroed,
+	nvme.CNSActiveNamespaces: nsidListed, nvme.CNSCommandSetActive: nsidListed,
+	nvme.CNSAllocatedNamespaces: nsidListed, nvme.CNSDescriptors: nsidActive,
 	// FFFFFFFFh is Invalid Field (Base section 5.1.13.2.11)
-	nvme.CNSAttachedControllers: {invalid, good, inactive, inactive, invalid, invalid, invalidField},
+	nvme.CNSAttachedControllers: {
+		invalid, good, inactive, inactive, invalid, invalid, invalidField,
+	},
 }
 
 // dwords are the bits of command dwords 10 to 15 that a command has a meaning for. The others are
@@ -105,7 +113,8 @@ func samples(c *controller) (list []sample) {
 // adminSamples has those of the rows that have this CNS, LID or FID.
 func adminSamples(c *controller, id uint8) (list []sample) {
 	add := func(kind string, nsid nsidRule, defined dwords, command func() *fabrictest.Command) {
-		list = append(list, sample{fmt.Sprintf("%s %02Xh", kind, id), false, nsid, defined, command})
+		name := fmt.Sprintf("%s %02Xh", kind, id)
+		list = append(list, sample{name, false, nsid, defined, command})
 	}
 	csi := map[bool]uint32{true: 0xFF000000}
 	if row := &identifyPages[id]; row.page != nil && row.scope.has(c) {
@@ -137,6 +146,9 @@ func adminSamples(c *controller, id uint8) (list []sample) {
 		if rule, known := getRules[nvme.FID(id)]; known {
 			get = rule
 		}
+		if rule, known := setRules[nvme.FID(id)]; known {
+			set = rule
+		}
 	}
 	add("get feature", get, dwords{0x7FF, allBits}, func() *fabrictest.Command {
 		// EXHID of feature 81h
@@ -150,7 +162,8 @@ func adminSamples(c *controller, id uint8) (list []sample) {
 }
 
 func ioSample(o *op, opcode nvme.Opcode) sample {
-	s := sample{o.name, true, nsidActive, dwords{allBits, allBits, allBits, allBits, allBits, allBits}, nil}
+	every := dwords{allBits, allBits, allBits, allBits, allBits, allBits}
+	s := sample{o.name, true, nsidActive, every, nil}
 	s.command = func() *fabrictest.Command { return command(opcode, 1, nil) }
 	switch {
 	case opcode == nvme.NVMFlush:
@@ -178,9 +191,9 @@ type sent struct {
 
 // eachSample calls fn with each sample of an I/O controller and of a discovery controller.
 func eachSample(t *testing.T, fn func(t *testing.T, s sent)) {
-	r := newHarness(t, 1, subsystemOf(testSub, described(t, func(i *backend.Info) {
-		i.Rotational, i.VolatileCache = true, true // what brings more rows
-	})))
+	// what brings more rows
+	r := protectHarness(t, newProtectionStore(), subsystemOf(testSub,
+		described(t, func(i *backend.Info) { i.Rotational, i.VolatileCache = true, true })))
 	for kind, nqn := range map[string]string{"I/O": testSub, "discovery": nvme.DiscoveryNQN} {
 		h := r.connectHost(0, on(nqn), func(a *connectArgs) { a.kato = 60000 })
 		q := [2]*fabrictest.Queue{h.admin}

@@ -26,6 +26,8 @@ type Options struct {
 	// Generation is the first generation of the discovery log; 0 is 1. A target that continues
 	// where another has ended starts above the last one, so that hosts notice what has changed.
 	Generation uint64
+	// Protection keeps which namespaces hosts have write protected; nil: they cannot.
+	Protection ProtectionStore
 }
 
 // Target is everything that hosts can reach: subsystems, ports and the discovery service. Its
@@ -45,7 +47,8 @@ type Target struct {
 	// discoveryTable is what discovery logs are made of; readers take no lock.
 	discoveryTable atomic.Pointer[discoveryTable]
 	closed         atomic.Bool
-	removedPorts   sync.Map // by ID; written with mu held
+	protection     ProtectionStore // nil if there is none
+	removedPorts   sync.Map        // by ID; written with mu held
 
 	mu       sync.Mutex // guards what follows and writes to table
 	ports    []Port
@@ -69,7 +72,7 @@ type Port struct {
 func New(o Options) *Target {
 	t := &Target{
 		log: o.Log, firmware: o.Firmware, started: time.Now(), closeDeadline: closeDeadline,
-		drainDeadline: drainDeadline,
+		drainDeadline: drainDeadline, protection: o.Protection,
 	}
 	if t.log == nil {
 		t.log = slog.Default()

@@ -21,12 +21,12 @@ show get-property "/dev/$CTRL" --offset=0; want "^property: [0-9a-f]"
 show get-property "/dev/$CTRL" --offset=8
 show list-ns "/dev/$CTRL" -a; want ":0x1$"; want ":0x2$"
 show list-ctrl "/dev/$CTRL"; want "0x1$"
-for feature in 1 2 4 5 7 0xb 0xf; do show get-feature "/dev/$CTRL" -f $feature; done
+for feature in 1 2 4 "5 -n 1" 7 0xb 0xf; do show get-feature "/dev/$CTRL" -f $feature; done
 show get-feature "/dev/$CTRL" -f 0xe -H; want "host"
 show get-feature "/dev/$CTRL" -f 0x16 -l 512
 show set-feature "/dev/$CTRL" -f 4 -v $((16#f0000 + 350))
 show get-feature "/dev/$CTRL" -f 4; want "0x0*15e$"
-! nvme set-feature "/dev/$CTRL" -f 1 -n 1 -v 0 &>/tmp/show || fail "a feature of the controller is set for a namespace"
+! nvme set-feature "/dev/$CTRL" -f 1 -n 1 -v 0 &>/tmp/show || fail "set for a namespace"
 cat /tmp/show; want "FEATURE_NOT_PER_NS|[Nn]ot.*[Nn]amespace"
 klog_check
 host_disconnect
