@@ -229,7 +229,8 @@ func (l *Listener) value() Value {
 func (s *Subsystem) value() Value {
 	s.SetDefaults()
 	return Mapping{
-		NewKey("nqn", nqn(&s.NQN, subsystemPattern, "Give each subsystem its own NQN.", subsystemNQN),
+		NewKey("nqn", nqn(&s.NQN, subsystemPattern, "Give each subsystem its own NQN.",
+			subsystemNQN),
 			"The name that hosts connect to: `nqn.YYYY-MM.REVERSED.DOMAIN:NAME`. One that does "+
 				"not begin with `nqn.` is warned of: not all hosts take it.").
 			Require("Add it."),
