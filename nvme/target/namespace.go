@@ -14,7 +14,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/nvmf-target/nvmf-target/backend"
-	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // NamespaceConfig describes a namespace.
@@ -136,9 +135,7 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	}
 	ns.cfg.Store(s.newAttributes(cfg, cfg.Device))
 	ns.geo.Store(geo)
-	if p := s.t.protection; p != nil && p.Protected(s.nqn, cfg.NSID) {
-		ns.state.protection = nvme.WriteProtect
-	}
+	ns.state.protection = s.t.protectionOf(s.nqn, cfg.NSID)
 	ns.slot = s.t.takeSlot(ns)
 	ns.startNotify()
 	return ns, nil

@@ -18,6 +18,24 @@ type ProtectionStore interface {
 // read_only of the configuration, which no host can end. The power cycle of this target is its
 // restart; nothing that a file of ours says is permanent, so that state is not offered.
 
+// protectedName names a namespace that is write protected until a restart.
+type protectedName struct {
+	nqn  string
+	nsid uint32
+}
+
+// protectionOf is the state that a namespace begins with. The caller holds t.mu.
+func (t *Target) protectionOf(nqn string, nsid uint32) nvme.WriteProtection {
+	switch {
+	case t.protection == nil:
+	case t.untilRestart[protectedName{nqn, nsid}]:
+		return nvme.WriteProtectUntilPowerCycle
+	case t.protection.Protected(nqn, nsid):
+		return nvme.WriteProtect
+	}
+	return nvme.NoWriteProtect
+}
+
 // withProtection: a protection that a restart would end is none.
 func withProtection(c *controller) bool { return onIO(c) && c.t.protection != nil }
 
@@ -82,10 +100,16 @@ func (ns *namespace) protect(to nvme.WriteProtection) nvme.Status {
 			}
 		}
 		err := t.protection.SetProtected(ns.sub.nqn, ns.nsid, to == nvme.WriteProtect)
-		if err == nil {
-			ns.update(func(s *namespaceState) { s.protection = to })
+		if err != nil {
+			return err
 		}
-		return err
+		if to == nvme.WriteProtectUntilPowerCycle {
+			t.mu.Lock()
+			t.untilRestart[protectedName{ns.sub.nqn, ns.nsid}] = true
+			t.mu.Unlock()
+		}
+		ns.update(func(s *namespaceState) { s.protection = to })
+		return nil
 	})
 	switch {
 	case err == nil:

@@ -80,6 +80,7 @@ func TestWriteProtection(t *testing.T) {
 		return c
 	}
 	t.Run("first", func(t *testing.T) {
+		again := sub(t)
 		r := protectHarness(t, store, sub(t))
 		h := r.connectHost(1)
 		if id := h.controller(); id.NWPC != nvme.NWPCWriteProtect|nvme.NWPCUntilPowerCycle {
@@ -115,6 +116,13 @@ func TestWriteProtection(t *testing.T) {
 		r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
 		h.io = nil
 		h.connectIO(1)
+		h.protected(2, nvme.WriteProtectUntilPowerCycle)
+		for _, ns := range again.Namespaces[:2] { // gone and back is no power cycle either
+			_, err := r.target.RemoveNamespace(testSub, ns.NSID)
+			r.must(err)
+			r.must(r.target.AddNamespace(testSub, ns))
+		}
+		h.protected(1, nvme.WriteProtect)
 		h.protected(2, nvme.WriteProtectUntilPowerCycle)
 	})
 	t.Run("restarted", func(t *testing.T) {

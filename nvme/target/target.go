@@ -55,6 +55,8 @@ type Target struct {
 	handlers []*Handler
 	slots    []*namespace // by namespace.slot; nil: free
 	retiring sync.WaitGroup
+	// untilRestart are also namespaces that were removed, and may come back.
+	untilRestart map[protectedName]bool
 
 	closeDeadline, drainDeadline time.Duration // tests wait less
 }
@@ -73,6 +75,7 @@ func New(o Options) *Target {
 	t := &Target{
 		log: o.Log, firmware: o.Firmware, started: time.Now(), closeDeadline: closeDeadline,
 		drainDeadline: drainDeadline, protection: o.Protection,
+		untilRestart: map[protectedName]bool{},
 	}
 	if t.log == nil {
 		t.log = slog.Default()
