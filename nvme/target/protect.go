@@ -3,6 +3,7 @@ package target
 import (
 	"errors"
 
+	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -55,7 +56,7 @@ func setWriteProtection(h *Handler, cm *cmd, list []*namespace, v uint32) {
 	c, to := cm.s.ctrl, nvme.WriteProtection(v&7)
 	switch {
 	case len(list) != 1 || cm.req.SQE.NSID() == nvme.NSIDAll:
-		h.finish(cm, 0, invalidNamespace)
+		h.finish(cm, 0, noNamespace(cm.req.SQE.NSID())) // one at a time
 		return
 	case to >= nvme.PermanentWriteProtect:
 		h.finish(cm, 0, invalidField)
@@ -66,15 +67,16 @@ func setWriteProtection(h *Handler, cm *cmd, list []*namespace, v uint32) {
 	}
 	ns := list[0]
 	c.protecting = true
+	log := c.peerLog()
 	go func() {
-		st := ns.protect(to)
+		st := ns.protect(to, log)
 		h.post(func() {
 			c.protecting = false
 			if !st.OK() || to == nvme.NoWriteProtect {
 				h.finish(cm, 0, st)
 				return
 			}
-			c.peerLog().Info("a host has write protected a namespace", "subsystem", c.sub.nqn,
+			log.Info("a host has write protected a namespace", "subsystem", c.sub.nqn,
 				"nsid", ns.nsid, "host", c.hostNQN)
 			flushThose(h, cm, []*namespace{ns})
 		})
@@ -85,7 +87,7 @@ var errNotChangeable = errors.New("the write protection cannot be changed")
 
 // protect changes the state while no reactor has a channel to the device. It may block for the
 // deadlines of quiesce.
-func (ns *namespace) protect(to nvme.WriteProtection) nvme.Status {
+func (ns *namespace) protect(to nvme.WriteProtection, log ratelog.Peer) nvme.Status {
 	t := ns.sub.t
 	err := t.changeNamespace(ns.sub.nqn, ns.nsid, func(ns *namespace) error {
 		ns.state.mu.Lock()
@@ -94,7 +96,7 @@ func (ns *namespace) protect(to nvme.WriteProtection) nvme.Status {
 		if ns.cfg.Load().readOnly || now == nvme.WriteProtectUntilPowerCycle && to != now {
 			return errNotChangeable
 		}
-		if to != nvme.NoWriteProtect {
+		if now == nvme.NoWriteProtect && to != now {
 			if err := ns.quiesce(); err != nil {
 				return err
 			}
@@ -117,7 +119,7 @@ func (ns *namespace) protect(to nvme.WriteProtection) nvme.Status {
 	case errors.Is(err, errNotChangeable):
 		return nvme.FeatureNotChangeable | nvme.DNR
 	}
-	t.log.Warn("a host cannot change the write protection of a namespace", "subsystem",
+	log.Warn("a host cannot change the write protection of a namespace", "subsystem",
 		ns.sub.nqn, "nsid", ns.nsid, "err", err)
 	return nvme.InternalError
 }
