@@ -238,7 +238,8 @@ func (l *Listener) value() Value {
 
 func (h *Host) value() Value {
 	return Mapping{
-		NewKey("nqn", nqn(&h.NQN, "Write one entry for each host.", nvme.ValidateNQN),
+		NewKey("nqn", nqn(&h.NQN, `^nqn\.`, "Write one entry for each host.",
+			nvme.ValidateNQN),
 			"NQN of the host (`cat /etc/nvme/hostnqn` on the host).").Require("Add it."),
 		limitsKey(&h.Limits, "The host, in all subsystems together, gets no more than this."),
 	}
@@ -263,14 +264,16 @@ func limitsKey(l *target.Limits, doc string) Key {
 func (s *Subsystem) value() Value {
 	s.SetDefaults()
 	return Mapping{
-		NewKey("nqn", nqn(&s.NQN, "Give each subsystem its own NQN.", subsystemNQN),
-			"The name that hosts connect to: `nqn.YYYY-MM.REVERSED.DOMAIN:NAME`.").
+		NewKey("nqn", nqn(&s.NQN, subsystemPattern, "Give each subsystem its own NQN.",
+			subsystemNQN),
+			"The name that hosts connect to: `nqn.YYYY-MM.REVERSED.DOMAIN:NAME`. One that does "+
+				"not begin with `nqn.` is warned of: not all hosts take it.").
 			Require("Add it.").OrFile(),
 		NewKey("allow_any_host", Bool(&s.AllowAnyHost),
 			"Every host may connect. Set it when everything that can reach a listener may use "+
 				"the storage."),
 		NewKey("hosts", List(&s.Hosts, 0, 4096, func(h *string) Value {
-			return nqn(h, "Delete one of the two.", nvme.ValidateNQN)
+			return nqn(h, `^nqn\.`, "Delete one of the two.", nvme.ValidateNQN)
 		}),
 			"The host NQNs that may connect (`cat /etc/nvme/hostnqn` on the host). Set it unless "+
 				"`allow_any_host` is set. An NQN is no proof of identity: any host that "+

@@ -13,8 +13,8 @@ import (
 
 // This file has the Values of names and identifiers of NVMe.
 
-func nqn(p *string, hint string, check func(string) error) Value {
-	rules := schema{"pattern": `^nqn\.`, "maxLength": nvme.NQNMaxLength}
+func nqn(p *string, pattern, hint string, check func(string) error) Value {
+	rules := schema{"pattern": pattern, "maxLength": nvme.NQNMaxLength}
 	return Unique(checked(p, "NQN", rules, func(s string) (what, hint string) {
 		if err := check(s); err != nil {
 			return err.Error(), "An NQN is nqn.YYYY-MM.REVERSED.DOMAIN:NAME or " +
@@ -24,11 +24,14 @@ func nqn(p *string, hint string, check func(string) error) Value {
 	}), hint)
 }
 
+// subsystemPattern: a name that begins as an NQN goes on as one.
+const subsystemPattern = `^([^n]|n[^q]|nq[^n]|nqn[^.]|n(qn?)?$|nqn\.[0-9]{4}-[0-9]{2}\.)`
+
 func subsystemNQN(s string) error {
 	if s == nvme.DiscoveryNQN {
 		return errors.New("the discovery subsystem exists by itself")
 	}
-	return nvme.ValidateNQN(s)
+	return nvme.ValidateSubsystemNQN(s)
 }
 
 // ascii is one of the strings of Identify Controller, of printable ASCII characters (Base sections

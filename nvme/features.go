@@ -37,7 +37,9 @@ const (
 	FeatureNumberOfQueues       FID = 0x07
 	FeatureWriteAtomicity       FID = 0x0A // NVM section 4.1.3
 	FeatureAsyncEventConfig     FID = 0x0B
+	FeatureTimestamp            FID = 0x0E
 	FeatureKeepAliveTimer       FID = 0x0F
+	FeatureHostBehavior         FID = 0x16
 	FeatureSpinupControl        FID = 0x1A
 	FeatureHostIdentifier       FID = 0x81
 	FeatureReservationMask      FID = 0x82
@@ -94,4 +96,59 @@ const (
 	EventNamespaceChanged EventMask = 1 << 8  // attached namespace attribute notices
 	EventANAChanged       EventMask = 1 << 11 // asymmetric namespace access change notices
 	EventDiscoveryChanged EventMask = 1 << 31 // discovery log page change notices
+)
+
+// TemperatureThreshold is CDW11 of the Temperature Threshold feature (FID 04h): the threshold in
+// kelvin in bits 15:0, TMPSEL in bits 19:16, THSEL in bits 21:20 (Base section 5.1.25.1.3).
+type TemperatureThreshold uint32
+
+// TMPSELComposite is the composite temperature, TMPSELAll every sensor, in Set Features only.
+// THSELOver and THSELUnder are the thresholds of a sensor.
+const (
+	TMPSELComposite = 0
+	TMPSELAll       = 0xF
+	THSELOver       = 0
+	THSELUnder      = 1
+)
+
+// TMPTH is the threshold in kelvin.
+func (t TemperatureThreshold) TMPTH() uint16 { return uint16(t) }
+
+// TMPSEL is the sensor.
+func (t TemperatureThreshold) TMPSEL() uint8 { return uint8(t>>16) & 0xF }
+
+// THSEL is the threshold of the sensor.
+func (t TemperatureThreshold) THSEL() uint8 { return uint8(t>>20) & 3 }
+
+// TimestampSize is the size of a Timestamp data structure, and TimestampSet its origin if a host
+// has set it: bits 3:1 of byte 6 (Base section 5.1.25.1.7).
+const (
+	TimestampSize       = 8
+	TimestampSet  uint8 = 1 << 1
+)
+
+// HostBehaviorSize is the size of the Host Behavior Support data structure (Base section
+// 5.1.25.1.14). It begins with ACRE, ETDAS, LBAFEE and HDISNS, each a byte that is 0 or 1, and with
+// the 16 bits of CDFE; the rest is reserved.
+const (
+	HostBehaviorSize = 512
+	HostBehaviorCDFE = 4 // offset
+)
+
+// WriteProtection is the state of the Namespace Write Protection feature (FID 84h, CDW11 bits 2:0;
+// Base section 5.1.25.1.31).
+type WriteProtection uint8
+
+// The states.
+const (
+	NoWriteProtect              WriteProtection = 0
+	WriteProtect                WriteProtection = 1
+	WriteProtectUntilPowerCycle WriteProtection = 2
+	PermanentWriteProtect       WriteProtection = 3
+)
+
+// NWPC of Identify Controller: the states that there are.
+const (
+	NWPCWriteProtect    = 1 << 0 // NoWriteProtect and WriteProtect
+	NWPCUntilPowerCycle = 1 << 1
 )

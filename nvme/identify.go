@@ -30,7 +30,7 @@ func (s *IdentifySQE) Set(cns CNS, cntid uint16, csi CSI) {
 // CNS selects an Identify data structure (Base section 5.1.13.1).
 type CNS uint8
 
-// The data structures that a Linux host asks for.
+// The data structures that hosts ask for.
 const (
 	CNSNamespace            CNS = 0x00
 	CNSController           CNS = 0x01
@@ -40,6 +40,10 @@ const (
 	CNSCommandSetController CNS = 0x06
 	CNSCommandSetActive     CNS = 0x07
 	CNSIndependentNamespace CNS = 0x08
+	CNSAllocatedNamespaces  CNS = 0x10
+	CNSAllocatedNamespace   CNS = 0x11
+	CNSAttachedControllers  CNS = 0x12
+	CNSControllers          CNS = 0x13
 	CNSEnduranceGroups      CNS = 0x19
 	CNSCommandSets          CNS = 0x1C
 )
@@ -66,9 +70,9 @@ func AppendNamespaceList(b []byte, nsids []uint32) []byte {
 	return append(b, make([]byte, IdentifyDataSize-(len(b)-n))...)
 }
 
-// AppendEnduranceGroupList appends an Endurance Group List of 4096 bytes (Base section 5.1.13.1,
-// CNS 19h): the number of identifiers, and at most 2047 ascending identifiers.
-func AppendEnduranceGroupList(b []byte, ids []uint16) []byte {
+// AppendIdentifierList appends a Controller List (Base section 4.6.1) or an Endurance Group List
+// (CNS 19h) of 4096 bytes: the number of identifiers, and at most 2047 ascending identifiers.
+func AppendIdentifierList(b []byte, ids []uint16) []byte {
 	ids = ids[:min(len(ids), IdentifyDataSize/2-1)]
 	list := make([]byte, IdentifyDataSize)
 	binary.LittleEndian.PutUint16(list, uint16(len(ids)))

@@ -167,6 +167,7 @@ const (
 	ONCSDatasetManagement ONCS = 1 << 2
 	ONCSWriteZeroes       ONCS = 1 << 3
 	ONCSSaveSelect        ONCS = 1 << 4
+	ONCSTimestamp         ONCS = 1 << 6
 )
 
 // VWC is Volatile Write Cache (byte 525).

@@ -34,10 +34,19 @@ var (
 	nqnDomain = regexp.MustCompile(`^` + nqnLabel + `(\.` + nqnLabel + `)*$`)
 )
 
-// ValidateNQN checks the form of a name: "nqn.yyyy-mm.reverse.domain:text",
-// "nqn.2014-08.org.nvmexpress:uuid:UUID" or the discovery name. Use it for names of our own; of a
-// peer's name only ParseNQN's rules are certain to be followed.
-func ValidateNQN(nqn string) error {
+// ValidateSubsystemNQN checks the name of a subsystem of our own. Names that do not begin as NQNs
+// do are allowed, since hosts and nvmet take any; see IsNQN.
+func ValidateSubsystemNQN(nqn string) error {
+	if nqn != "" && !IsNQN(nqn) {
+		return validateText(nqn)
+	}
+	return ValidateNQN(nqn)
+}
+
+// IsNQN says that a name begins as an NQN does.
+func IsNQN(name string) bool { return strings.HasPrefix(name, "nqn.") }
+
+func validateText(nqn string) error {
 	switch {
 	case len(nqn) > NQNMaxLength:
 		return fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrNQN, len(nqn), NQNMaxLength)
@@ -45,6 +54,18 @@ func ValidateNQN(nqn string) error {
 		return fmt.Errorf("%w: %q is not UTF-8", ErrNQN, nqn)
 	case strings.ContainsFunc(nqn, func(r rune) bool { return r < ' ' || r == 0x7F }):
 		return fmt.Errorf("%w: %q contains a control character", ErrNQN, nqn)
+	}
+	return nil
+}
+
+// ValidateNQN checks the form of a name: "nqn.yyyy-mm.reverse.domain:text",
+// "nqn.2014-08.org.nvmexpress:uuid:UUID" or the discovery name. Use it for names of our own; of a
+// peer's name only ParseNQN's rules are certain to be followed.
+func ValidateNQN(nqn string) error {
+	if err := validateText(nqn); err != nil {
+		return err
+	}
+	switch {
 	case nqn == DiscoveryNQN:
 		return nil
 	case strings.HasPrefix(nqn, UUIDPrefix):

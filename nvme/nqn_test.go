@@ -44,6 +44,21 @@ func TestValidateNQN(t *testing.T) {
 	}
 }
 
+// TestValidateSubsystemNQN: names of any form are taken, unless they begin as an NQN; blktests uses
+// such a name.
+func TestValidateSubsystemNQN(t *testing.T) {
+	for name, ok := range map[string]bool{
+		"blktests-subsystem-1": true, "iqn.2014-08.org.example:x": true, DiscoveryNQN: true,
+		strings.Repeat("a", NQNMaxLength): true, "nqn.2026-11.io.x:y": true,
+		"": false, "nqn.": false, "nqn.2014-08.org.example": false, "a\nb": false, "\xff": false,
+		strings.Repeat("a", NQNMaxLength+1): false,
+	} {
+		if err := ValidateSubsystemNQN(name); (err == nil) != ok || !ok && !errors.Is(err, ErrNQN) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
 func TestParseNQN(t *testing.T) {
 	field := func(s string) *[NQNFieldSize]byte {
 		var f [NQNFieldSize]byte

@@ -40,6 +40,7 @@ const (
 	InvalidLogPage            Status = 0x109
 	FeatureNotSaveable        Status = 0x10D
 	FeatureNotChangeable      Status = 0x10E
+	FeatureNotPerNamespace    Status = 0x10F // Feature Not Namespace Specific
 	ConnectIncompatibleFormat Status = 0x180 // Fabrics: RECFMT not supported
 	ConnectControllerBusy     Status = 0x181
 	ConnectInvalidParameters  Status = 0x182
@@ -92,6 +93,7 @@ var statusNames = map[Status]string{
 	AERLimitExceeded:   "Asynchronous Event Request Limit Exceeded",
 	InvalidLogPage:     "Invalid Log Page", FeatureNotSaveable: "Feature Identifier Not Saveable",
 	FeatureNotChangeable:      "Feature Not Changeable",
+	FeatureNotPerNamespace:    "Feature Not Namespace Specific",
 	ConnectIncompatibleFormat: "Connect Incompatible Format",
 	ConnectControllerBusy:     "Connect Controller Busy",
 	ConnectInvalidParameters:  "Connect Invalid Parameters",

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/tcp/pdu"
@@ -17,6 +18,29 @@ func TestFabricsPSDT(t *testing.T) {
 		connect[8+1] = psdt << 6
 		c.send(connect)
 		c.status(0, nvme.Success)
+	}
+}
+
+// TestPDOWithoutData: a command without data may name the place where data would begin, as a
+// published Python client does.
+func TestPDOWithoutData(t *testing.T) {
+	tg := serve(t, options{})
+	for _, p := range []pdu.Params{{}, {HeaderDigest: true, DataDigest: true}} {
+		c := tg.connect(t, p, 4, 0)
+		for pdo := pdu.CapsuleCmdSize; pdo <= pdu.CapsuleCmdSize+p.HeaderDigestSize(); pdo++ {
+			sqe := rw(nvme.NVMRead, 1, 0, 512, false)
+			b := c.capsule(&sqe, nil)
+			b[pdu.OffPDO] = byte(pdo)
+			b = c.fixHeaderDigest(b, pdu.CapsuleCmdSize)
+			c.send(append(bytes.Clone(b), b[:10]...)) // the next one begins right behind
+			if m := c.recv(); len(m.data) != 512 {
+				t.Fatalf("PDO %d: %d bytes", pdo, len(m.data))
+			}
+			c.status(1, nvme.Success)
+			c.send(b[10:])
+			c.recv()
+			c.status(1, nvme.Success)
+		}
 	}
 }
 

@@ -199,7 +199,7 @@ func hostilePDUs() []hostilePDU {
 			invalid(pdu.OffPDO),
 		},
 		{
-			"CapsuleCmd PDO without data", change(read, 3, 76), invalid(pdu.OffPDO),
+			"CapsuleCmd PDO without data", change(read, 3, 80), invalid(pdu.OffPDO),
 			invalid(pdu.OffPDO),
 		},
 		{"CapsuleCmd PDO beyond", func(c *client) []byte {

@@ -165,9 +165,13 @@ func (s *Server) Start() error {
 	if s.state, err = loadState(s.opts.StateFile, s.log); err != nil {
 		return err
 	}
-	s.target = target.New(target.Options{
+	options := target.Options{
 		Log: s.log, Firmware: s.opts.Version, Generation: s.state.generation(),
-	})
+	}
+	if s.state.file != "" {
+		options.Protection = s.state
+	}
+	s.target = target.New(options)
 	if err := s.startWorkers(); err != nil {
 		return err
 	}

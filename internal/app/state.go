@@ -43,6 +43,13 @@ type stateData struct {
 	Generation uint64 `json:"generation"`
 	// Ports has the port IDs of listeners, the ones used last at the end.
 	Ports []statePort `json:"ports"`
+	// Protected are the namespaces that hosts have write protected.
+	Protected []stateNamespace `json:"protected,omitempty"`
+}
+
+type stateNamespace struct {
+	Subsystem string `json:"subsystem"`
+	NSID      uint32 `json:"nsid"`
 }
 
 type statePort struct {
@@ -91,6 +98,8 @@ func (s *state) lock() error {
 
 // close leaves the file to others.
 func (s *state) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.dir < 0 {
 		return nil
 	}
@@ -183,19 +192,55 @@ func (s *state) generation() uint64 {
 	return next
 }
 
-// store replaces the file as a whole: after a crash it has the old content or the new one.
+// Protected implements target.ProtectionStore.
+func (s *state) Protected(nqn string, nsid uint32) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Contains(s.data.Protected, stateNamespace{nqn, nsid})
+}
+
+// SetProtected implements target.ProtectionStore.
+func (s *state) SetProtected(nqn string, nsid uint32, protected bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ns, d := stateNamespace{nqn, nsid}, s.data
+	if slices.Contains(d.Protected, ns) == protected {
+		return nil
+	}
+	d.Protected = slices.DeleteFunc(slices.Clone(d.Protected),
+		func(o stateNamespace) bool { return o == ns })
+	if protected {
+		d.Protected = append(d.Protected, ns)
+	}
+	if s.dir < 0 {
+		return errors.New("the state file is another target's")
+	}
+	if err := s.write(d); err != nil {
+		return err
+	}
+	s.data = d
+	return nil
+}
+
+// store replaces the state, and the file if that is possible.
 func (s *state) store(d stateData) {
 	s.data = d
-	if s.file == "" {
-		return
-	}
-	text, err := json.MarshalIndent(d, "", "  ")
-	if err == nil {
-		err = replaceFile(s.file, append(text, '\n'))
-	}
+	err := s.write(d)
 	if s.unsaved = err != nil; s.unsaved {
 		s.warn(err)
 	}
+}
+
+// write replaces the file as a whole: after a crash it has the old content or the new one.
+func (s *state) write(d stateData) error {
+	if s.file == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(d, "", "  ")
+	if err != nil {
+		return err
+	}
+	return replaceFile(s.file, append(text, '\n'))
 }
 
 // replaceFile writes a file so that after a crash it has its old content or the new one.

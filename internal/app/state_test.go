@@ -12,10 +12,11 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
-func TestState(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "new", "state")
+// reloader returns a function that loads a state file after a restart.
+func reloader(t *testing.T, file string) func() *state {
 	var last *state
-	load := func() *state {
+	t.Cleanup(func() { last.close() })
+	return func() *state {
 		t.Helper()
 		if last != nil {
 			last.close()
@@ -26,6 +27,11 @@ func TestState(t *testing.T) {
 		}
 		return last
 	}
+}
+
+func TestState(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "new", "state")
+	load := reloader(t, file)
 	ports := func(s *state, want map[string]uint16) {
 		t.Helper()
 		var names []string
@@ -44,7 +50,6 @@ func TestState(t *testing.T) {
 	ports(s, map[string]uint16{"a": 1, "b": 2, "c": 3})
 	ports(s, map[string]uint16{"c": 3})
 	ports(load(), map[string]uint16{"b": 2, "d": 4})
-	t.Cleanup(func() { last.close() })
 	first := load().generation()
 	if next := load().generation(); first != 1 || next <= first+1000 {
 		t.Errorf("first generation %d, %d after a restart", first, next)
@@ -52,6 +57,49 @@ func TestState(t *testing.T) {
 	list, err := os.ReadDir(filepath.Dir(file))
 	if err != nil || len(list) != 1 {
 		t.Errorf("files left: %v, %v", list, err)
+	}
+}
+
+// TestProtected: which namespaces are write protected outlives a restart. What cannot be written
+// does not hold.
+func TestProtected(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new")
+	load := reloader(t, filepath.Join(dir, "state"))
+	set := func(nqn string, nsid uint32, protected bool) {
+		t.Helper()
+		if err := load().SetProtected(nqn, nsid, protected); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(s *state, a1, a2, b1 bool) {
+		t.Helper()
+		if s.Protected("a", 1) != a1 || s.Protected("a", 2) != a2 || s.Protected("b", 1) != b1 {
+			t.Errorf("protected: %v", s.data.Protected)
+		}
+	}
+	expect(load(), false, false, false)
+	set("a", 1, true)
+	set("b", 1, true)
+	set("a", 1, true)
+	expect(load(), true, false, true)
+	set("a", 2, true)
+	set("a", 1, false)
+	expect(load(), false, true, true)
+	load().ports([]string{"listener"})
+	s := load()
+	expect(s, false, true, true)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SetProtected("a", 1, true); err == nil || s.Protected("a", 1) {
+		t.Errorf("written into a file in place of its directory: %v", err)
+	}
+	s.close()
+	if err := s.SetProtected("a", 2, false); err == nil {
+		t.Error("written after the end")
 	}
 }
 

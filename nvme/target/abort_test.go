@@ -157,7 +157,7 @@ func TestRefusedSubmitFreesCapsule(t *testing.T) {
 		t.Fatal("the namespace is not removed")
 	}
 	b.h.Execute([]*fabric.Request{r})
-	if st := r.CQE.Status() &^ nvme.More; st != invalidNamespace {
+	if st := r.CQE.Status() &^ nvme.More; st != inactiveNamespace {
 		t.Errorf("%v", st)
 	}
 	if n := b.h.memory.Available(); n != free {

@@ -81,7 +81,8 @@ func checkIO(check check, id *nvme.IdentifyController) {
 	check("MNAN", id.MNAN, uint32(MaxNSID))
 	check("SQES", id.SQES, uint8(0x66))
 	check("CQES", id.CQES, uint8(0x44))
-	check("ONCS", id.ONCS, nvme.ONCSDatasetManagement|nvme.ONCSWriteZeroes|nvme.ONCSSaveSelect)
+	check("ONCS", id.ONCS, nvme.ONCSDatasetManagement|nvme.ONCSWriteZeroes|nvme.ONCSSaveSelect|
+		nvme.ONCSTimestamp)
 	check("VWC", id.VWC, nvme.VWCFlushAll) // RAM has no volatile cache
 }
 
@@ -146,7 +147,12 @@ func TestIdentifyNamespaces(t *testing.T) {
 			t.Errorf("%s is not zero", name)
 		}
 	}
-	for _, cns := range []nvme.CNS{nvme.CNSActiveNamespaces, nvme.CNSCommandSetActive} {
+	if !bytes.Equal(get(nvme.CNSAllocatedNamespace, 5), get(nvme.CNSNamespace, 5)) {
+		t.Error("CNS 11h differs from CNS 00h")
+	}
+	for _, cns := range []nvme.CNS{
+		nvme.CNSActiveNamespaces, nvme.CNSCommandSetActive, nvme.CNSAllocatedNamespaces,
+	} {
 		for from, want := range map[uint32]int{0: 3, 1: 2, 4: 1, 5: 0, 0xFFFFFFFD: 0} {
 			if l, err := nvme.ParseNamespaceList(get(cns, from)); err != nil || len(l) != want {
 				t.Errorf("CNS %02Xh from %d: %v", cns, from, l)
@@ -182,7 +188,7 @@ func TestIdentifyRefused(t *testing.T) {
 		{"NSID beyond NN", identifyCommand(nvme.CNSNamespace, MaxNSID+1), invalidNamespace},
 		{
 			"descriptors of an inactive namespace", identifyCommand(nvme.CNSDescriptors, 2),
-			invalidNamespace,
+			inactiveNamespace,
 		},
 		{
 			"list from FFFFFFFEh", identifyCommand(nvme.CNSActiveNamespaces, 0xFFFFFFFE),
@@ -202,18 +208,26 @@ func TestIdentifyRefused(t *testing.T) {
 	r.status(d.admin, identifyCommand(nvme.CNSNamespace, 1), invalidField)
 }
 
-// TestAdminRefusals: unknown opcodes and invalid flags (M01, M15, M16, S01, S02).
-func TestAdminRefusals(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
+// TestControllerLists: every controller of the subsystem, from the given one on, is in the list of
+// controllers and in that of a namespace.
+func TestControllerLists(t *testing.T) {
+	sub := ramSubsystem(t, 1)
+	sub.CNTLIDMin = 0x100
+	r := newHarness(t, 1, sub, SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true})
 	h := r.connectHost(0)
-	for op := range 256 {
-		if adminOps[op].execute == nil && nvme.Opcode(op) != nvme.FabricsOpcode {
-			r.status(h.admin, command(nvme.Opcode(op), 1, nil), invalidOpcode)
+	r.connectHost(0)
+	r.connectHost(0, on(testSub+"2"))
+	r.connectHost(0, on(nvme.DiscoveryNQN))
+	for _, cns := range []nvme.CNS{nvme.CNSAttachedControllers, nvme.CNSControllers} {
+		for from, want := range map[uint16]string{
+			0: "\x02\x00\x00\x01\x01\x01\x00", 0x101: "\x01\x00\x01\x01\x00\x00\x00",
+			0x102: "\x00\x00\x00\x00\x00\x00\x00",
+		} {
+			c := identifyCommand(cns, 1)
+			c.SQE.Identify().Set(cns, from, 0)
+			if got := r.ok(h.admin, c).Data[:7]; string(got) != want {
+				t.Errorf("CNS %02Xh from %#x: % x, want % x", cns, from, got, want)
+			}
 		}
-	}
-	for _, flags := range []byte{0, 2 << 6, 3 << 6, 1<<6 | 1, 1<<6 | 2, 1<<6 | 3} {
-		c := identifyCommand(nvme.CNSController, 0)
-		c.SQE.SetFlags(flags)
-		r.status(h.admin, c, invalidField)
 	}
 }

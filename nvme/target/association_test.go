@@ -136,7 +136,7 @@ func TestSQHD(t *testing.T) {
 		t.Errorf("SQHD %#x, want FFFFh", c.CQE.SQHD())
 	}
 	if c := r.status(q, rw(nvme.NVMRead, 9, 0, 1, make([]byte, 512)),
-		invalidNamespace); c.CQE.SQHD() != 0xFFFF {
+		inactiveNamespace); c.CQE.SQHD() != 0xFFFF {
 		t.Errorf("SQHD %#x, want FFFFh", c.CQE.SQHD())
 	}
 }

@@ -182,8 +182,13 @@ func (m *compound) giveUp(h *Handler) {
 }
 
 func flushAll(h *Handler, c *cmd) {
+	flushThose(h, c, c.s.ctrl.sub.namespaces.Load().list)
+}
+
+// flushThose flushes namespaces and completes the command.
+func flushThose(h *Handler, c *cmd, list []*namespace) {
 	m := h.newCompound(c)
-	m.flush = c.s.ctrl.sub.namespaces.Load().list
+	m.flush = list
 	m.steps = len(m.flush)
 	m.advance(h)
 }

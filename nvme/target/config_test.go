@@ -22,7 +22,7 @@ func TestSubsystemConfig(t *testing.T) {
 	dev := ramDevice(t, 1<<20, 512)
 	ns := func(list ...NamespaceConfig) []NamespaceConfig { return list }
 	for want, change := range map[string]func(*SubsystemConfig){
-		"invalid NQN":             func(c *SubsystemConfig) { c.NQN = "disk0" },
+		"invalid NQN":             func(c *SubsystemConfig) { c.NQN = "nqn.disk0" },
 		"is built in":             func(c *SubsystemConfig) { c.NQN = nvme.DiscoveryNQN },
 		"exists already":          func(c *SubsystemConfig) { c.NQN = testSub + ".taken" },
 		"serial":                  func(c *SubsystemConfig) { c.Serial = strings.Repeat("s", 21) },
@@ -165,5 +165,21 @@ func TestCloseWithoutReactors(t *testing.T) {
 	}
 	if err := w.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestSubsystemName: a name of another form is served and warned of.
+func TestSubsystemName(t *testing.T) {
+	const name = "blktests-subsystem-1"
+	sub := ramSubsystem(t, 1)
+	sub.NQN = name
+	r := newHarness(t, 1, sub, ramSubsystem(t, 0))
+	h := r.connectHost(1, on(name))
+	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	if got, _ := nvme.ParseNQN(&h.controller().SUBNQN); got != name {
+		t.Errorf("SUBNQN %q", got)
+	}
+	if n := strings.Count(r.log.String(), "is no NQN"); n != 1 {
+		t.Errorf("warned %d times:\n%s", n, r.log)
 	}
 }

@@ -99,6 +99,11 @@ func (s *session) logRefused(sqe *nvme.ConnectSQE, data *nvme.ConnectData, r ref
 		hint = "see the line before; if there is none, all controller IDs are taken"
 	case r.field == nvme.InvalidInData(nvme.ConnectDataOffsetSUBNQN):
 		hint = "no subsystem of the configuration has this NQN"
+		if sqe.QID() > 0 {
+			hint = "the controller is one of another subsystem, or this one was removed"
+		}
+	case r.field == nvme.InvalidInCommand(nvme.ConnectOffsetKATO):
+		hint = "a keep alive timeout is a day at most"
 	case r.field == nvme.InvalidInData(nvme.ConnectDataOffsetCNTLID):
 		hint = "the controller has ended, or is another address's; hosts connect a new one"
 	case r.field == nvme.InvalidInCommand(nvme.ConnectOffsetSQSIZE) && sqe.SQSIZE() > 0:
@@ -121,7 +126,7 @@ func (s *session) logRefused(sqe *nvme.ConnectSQE, data *nvme.ConnectData, r ref
 // loggedNQN is a peer's NQN for the log, no longer than an NQN may be; log/slog escapes it.
 func loggedNQN(field *[nvme.NQNFieldSize]byte) string {
 	nqn, err := nvme.ParseNQN(field)
-	if err != nil {
+	if err != nil && field[0] != 0 {
 		return "(malformed)"
 	}
 	return nqn
@@ -151,6 +156,9 @@ func (s *session) checkConnect(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	case s.info.QID >= 0 && int(sqe.QID()) != s.info.QID:
 		// RDMA section 3.1.4: QID of the CM private data
 		return malformed(nvme.ConnectOffsetQID, s.info.QID, sqe.QID())
+	case sqe.QID() == 0 && sqe.KATO() > maxKeepAlive:
+		return malformed(nvme.ConnectOffsetKATO, fmt.Sprintf("at most %d ms", maxKeepAlive),
+			sqe.KATO())
 	case sqe.QID() == 0 && data.HostID == [16]byte{}:
 		// Base section 5.1.25.1.28: not zero over fabrics
 		return badData(connectMalformed, nvme.ConnectDataOffsetHostID, "not 0", 0)
@@ -165,7 +173,8 @@ func (s *session) resolve(data *nvme.ConnectData) (sub *subsystem, hostNQN strin
 	if err != nil {
 		return nil, "", badData(connectMalformed, nvme.ConnectDataOffsetSUBNQN, valid, err)
 	}
-	if hostNQN, err = nvme.ParseNQN(&data.HOSTNQN); err != nil {
+	// A host without a name, as SPDK's perf and identify are, is served where any host is.
+	if hostNQN, err = nvme.ParseNQN(&data.HOSTNQN); err != nil && data.HOSTNQN[0] != 0 {
 		return nil, "", badData(connectMalformed, nvme.ConnectDataOffsetHOSTNQN, valid, err)
 	}
 	if sub = s.h.t.find(subNQN); sub == nil {
@@ -235,6 +244,9 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusa
 	}
 	const cntlid = nvme.ConnectDataOffsetCNTLID
 	switch {
+	case (c == nil || c.hostNQN != hostNQN) &&
+		s.h.t.hasController(data.CNTLID, hostNQN, s.info.Remote):
+		return other(nvme.ConnectDataOffsetSUBNQN, "the subsystem of the controller", sub.nqn)
 	case c == nil:
 		return other(cntlid, "a controller of the host", fmt.Sprintf("%#x", data.CNTLID))
 	case s.info.QID > 0 && announced != 0 && announced != nvme.CNTLIDDynamic &&

@@ -66,7 +66,10 @@ func TestConnectRefusals(t *testing.T) {
 			"host in another case", args(func(a *connectArgs) { a.host = "N" + a.host[1:] }),
 			nvme.ConnectInvalidHost | nvme.DNR, data | 512,
 		},
-		{"no host", args(func(a *connectArgs) { a.host = "" }), malformed, data | 512},
+		{
+			"no host", args(func(a *connectArgs) { a.host = "" }),
+			nvme.ConnectInvalidHost | nvme.DNR, data | 512,
+		},
 		{
 			"host without NUL",
 			raw(func(c *fabrictest.Command) {
@@ -137,6 +140,21 @@ func (r *harness) wantRefusal() {
 	}
 }
 
+// TestNoHostNQN: a host without a name is served where any host is, on all queues, and by discovery
+// (as by nvmet and SPDK).
+func TestNoHostNQN(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	h := r.connectHost(1, func(a *connectArgs) { a.host = "" })
+	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	r.connectHost(0, func(a *connectArgs) { a.host, a.sub = "", nvme.DiscoveryNQN })
+	a := h.ioArgs(2)
+	a.host = testHost
+	c := r.status(r.dial(0), a.command(), nvme.ConnectInvalidParameters)
+	if c.CQE.Result() != 1<<16|512 {
+		t.Errorf("a queue of another host: result %#x", c.CQE.Result())
+	}
+}
+
 // TestConnectPSDT: Base figure 95 asks for 10b and tolerates 00b; Linux sends 01b.
 func TestConnectPSDT(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
@@ -172,11 +190,12 @@ func raw(f func(*fabrictest.Command)) func(*connectArgs, *fabrictest.Command) *f
 func TestConnectIORefusals(t *testing.T) {
 	sub := ramSubsystem(t, 1)
 	sub.MaxIOQueues = 4
-	other := SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true}
-	r := newHarness(t, 2, sub, other)
+	r := newHarness(t, 2, sub, SubsystemConfig{NQN: testSub + "1", AllowAnyHost: true},
+		SubsystemConfig{NQN: testSub + "2", AllowAnyHost: true})
 	r.must(r.target.AddPort(Port{ID: 1}))
 	h := r.connectHost(1)
 	d := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
+	r.connectHost(0, func(a *connectArgs) { a.sub, a.host = testSub+"1", testHost+"1" })
 	const data = 1 << 16
 	cases := []struct {
 		name   string
@@ -202,6 +221,16 @@ func TestConnectIORefusals(t *testing.T) {
 		},
 		{
 			"other subsystem", func(a *connectArgs, _ *fabrictest.Queue) { a.sub += "2" },
+			nvme.ConnectInvalidParameters, data | 256,
+		},
+		{
+			"other subsystem, with a controller of another host that has the CNTLID",
+			func(a *connectArgs, _ *fabrictest.Queue) { a.sub += "1" },
+			nvme.ConnectInvalidParameters, data | 256,
+		},
+		{
+			"other subsystem and CNTLID",
+			func(a *connectArgs, _ *fabrictest.Queue) { a.sub, a.cntlid = a.sub+"2", a.cntlid+7 },
 			nvme.ConnectInvalidParameters, data | 16,
 		},
 		{

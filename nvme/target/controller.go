@@ -58,9 +58,14 @@ type controller struct {
 	stopLimit  func() // stops the timer of disabledLimit, nil if it does not run
 
 	features     [256]uint32
+	thresholds   [2]uint16 // of the temperature, by THSEL
+	beyondLimit  bool      // a threshold is reached
+	clock        clock
+	hostBehavior [nvme.HostBehaviorCDFE + 2]byte // the rest is zeroes
 	alive        keepAliveTimer
 	events       events
-	aborts       int // Abort commands in progress
+	aborts       int  // Abort commands in progress
+	protecting   bool // a write protection changes
 	changed      changedNamespaces
 	discoveryLog *discoveryLog // the last one that was read
 }
@@ -245,13 +250,16 @@ func (c *controller) ioQueuesEnded() {
 func (c *controller) configure(v nvme.CC) nvme.Status {
 	old := c.cc
 	switch {
-	case v.Reserved() != 0 || v.CSS() != nvme.CSSNVM || v.MPS() != 0 || v.AMS() != 0 ||
-		v.SHN() == 3 || v.CRIME():
+	case v.Reserved() != 0 || v.SHN() == 3 || v.CRIME():
 		return invalidField
-	case v.EN() && !c.sub.discovery && (v.IOSQES() != 6 || v.IOCQES() != 4):
-		return invalidField // entries of 64 and 16 bytes; discovery controllers have no I/O queues
-	case v.EN() && !old.EN() && c.pending != 0:
+	case !v.EN() || old.EN():
+	case c.pending != 0:
 		return sequenceError // the reset or shutdown has not completed
+	// Only now do these fields matter (Base section 3.1.4.5): a host may write them step by step.
+	case v.CSS() != nvme.CSSNVM || v.MPS() != 0 || v.AMS() != 0:
+		return invalidField
+	case !c.sub.discovery && (v.IOSQES() != 6 || v.IOCQES() != 4):
+		return invalidField // entries of 64 and 16 bytes; discovery controllers have no I/O queues
 	}
 	c.cc = v
 	switch {

@@ -49,21 +49,47 @@ func TestProperties(t *testing.T) {
 	} {
 		r.status(h.admin, c, invalidField)
 	}
-	before := h.property(nvme.PropertyCC)
-	for name, cc := range map[string]nvme.CC{
-		"MPS": nvme.CCLinux | 1<<7, "AMS": nvme.CCLinux | 1<<11, "CSS": nvme.CCLinux | 6<<4,
-		"SHN":    nvme.CCLinux | 3<<14,
-		"IOSQES": nvme.CCLinux ^ 1<<16, "IOCQES": nvme.CCLinux ^ 1<<20,
-		"CRIME": nvme.CCLinux | 1<<24, "reserved": nvme.CCLinux | 1<<31,
-	} {
-		r.status(h.admin, propertySetCommand(nvme.PropertyCC, uint64(cc)), invalidField)
-		if h.property(nvme.PropertyCC) != before || !h.csts().RDY() {
-			t.Errorf("%s: a refused write changed the controller", name)
-		}
-	}
 	withData := propertyGetCommand(nvme.PropertyCAP)
 	withData.Data = make([]byte, 8)
 	r.status(h.admin, withData, invalidLength)
+}
+
+// TestCC: reserved values of CC are refused at any time, settings that are not supported only when
+// they enable the controller (Base section 3.1.4.5). A refused write changes nothing.
+func TestCC(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	h := r.connectHost(0)
+	write := func(cc nvme.CC, want nvme.Status) {
+		t.Helper()
+		before, csts := h.property(nvme.PropertyCC), h.csts()
+		r.status(h.admin, propertySetCommand(nvme.PropertyCC, uint64(cc)), want)
+		switch now := h.property(nvme.PropertyCC); {
+		case want.OK() && now != uint64(cc):
+			t.Errorf("CC is %#x after a write of %#x", now, uint32(cc))
+		case !want.OK() && (now != before || h.csts() != csts):
+			t.Errorf("a refused write of %#x changed CC to %#x, CSTS to %#x", uint32(cc), now,
+				uint32(h.csts()))
+		}
+	}
+	const disabled = nvme.CCLinux &^ nvme.CCEnable
+	for _, bits := range []nvme.CC{ // in place of what Linux writes
+		1 << 7, 1 << 11, 1 << 4, 6 << 4, 1 << 16, 1 << 20, // MPS, AMS, CSS, IOSQES, IOCQES
+	} {
+		write(nvme.CCLinux^bits, nvme.Success) // it is enabled already
+		write(disabled^bits, nvme.Success)
+		write(nvme.CCLinux^bits, invalidField)
+		write(nvme.CCLinux, nvme.Success)
+	}
+	for _, bits := range []nvme.CC{3 << 14, 1 << 24, 1 << 1, 1 << 31} { // SHN, CRIME, reserved
+		write(nvme.CCLinux|bits, invalidField)
+		write(disabled, nvme.Success)
+		write(disabled|bits, invalidField)
+		write(nvme.CCLinux|bits, invalidField)
+		write(nvme.CCLinux, nvme.Success)
+	}
+	d := r.connectHost(0, func(a *connectArgs) { a.sub = nvme.DiscoveryNQN })
+	r.ok(d.admin, propertySetCommand(nvme.PropertyCC, 0))
+	r.ok(d.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCEnable))) // no I/O queues
 }
 
 // TestReset: a reset ends the I/O queues and waits for their I/O, then the controller can be

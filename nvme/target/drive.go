@@ -109,9 +109,9 @@ func driveAnswers(list []*namespace) map[*namespace]driveAnswer {
 }
 
 // CheckHealth reads the health of all drives, and sends an asynchronous event for each critical
-// warning that was not set at the last call, to hosts that have enabled it (Base section 5.1.2). It
-// also asks for the space of thin namespaces. It may block for answerWait; one goroutine calls it,
-// periodically.
+// warning that was not set at the last call, and for each temperature threshold that was reached
+// since, to hosts that have enabled it (Base section 5.1.2). It also asks for the space of thin
+// namespaces. It may block for answerWait; one goroutine calls it, periodically.
 func (t *Target) CheckHealth() {
 	table := *t.table.Load()
 	var queries []asker
@@ -127,10 +127,15 @@ func (t *Target) CheckHealth() {
 	awaitAll(queries)
 	for _, s := range table {
 		var w uint8
+		var temperature uint16
 		for _, a := range driveAnswers(s.namespaces.Load().list) {
 			if a.log != nil {
 				w |= a.log.CriticalWarning
+				temperature = max(temperature, a.log.Temperature)
 			}
+		}
+		if s.temperature.Swap(uint32(temperature)) != uint32(temperature) {
+			s.each(func(c *controller) { c.h.post(c.checkTemperature) })
 		}
 		added := w &^ s.warned
 		if s.warned = w; added == 0 {

@@ -175,7 +175,7 @@ func TestNamespaceReplacedWhileDataMoves(t *testing.T) {
 	}
 	slow[0].Segs = append(slow[0].Segs, mem.Segment{B: data})
 	b.h.Execute(slow)
-	if st := slow[0].CQE.Status() &^ nvme.More; st != invalidNamespace || b.q.bad != 1 {
+	if st := slow[0].CQE.Status() &^ nvme.More; st != inactiveNamespace || b.q.bad != 1 {
 		t.Errorf("%v, %d refused", st, b.q.bad)
 	}
 	for _, io := range next.take() {

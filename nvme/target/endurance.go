@@ -35,7 +35,7 @@ func identifyEnduranceGroups(c *controller, sqe *nvme.SQE) reply {
 			ids = append(ids, id)
 		}
 	}
-	return reply{data: nvme.AppendEnduranceGroupList(nil, ids)}
+	return reply{data: nvme.AppendIdentifierList(nil, ids)}
 }
 
 // enduranceGroupPage makes log 09h from the health of the namespace (Base section 5.1.12.1.10).

@@ -22,7 +22,7 @@ type errorLog struct {
 func (l *errorLog) add(s *session, sqe *nvme.SQE, st nvme.Status, lba uint64) {
 	e := nvme.ErrorLogEntry{
 		SQID: s.qid, CID: sqe.CID(), Status: uint16(st|nvme.More) << 1, TRTYPE: s.info.Transport,
-		Location: location(sqe, st), Opcode: sqe.Opcode(), Version: 1, LBA: lba,
+		Location: s.location(sqe, st), Opcode: sqe.Opcode(), Version: 1, LBA: lba,
 	}
 	if sqe.Opcode() != nvme.FabricsOpcode {
 		e.NSID = sqe.NSID()
@@ -50,7 +50,7 @@ func (c *cmd) failedLBA(err error) uint64 {
 }
 
 // location is the byte of the command that the status is about, as far as the status alone tells.
-func location(sqe *nvme.SQE, st nvme.Status) uint16 {
+func (s *session) location(sqe *nvme.SQE, st nvme.Status) uint16 {
 	fabrics := sqe.Opcode() == nvme.FabricsOpcode
 	switch st.Code() {
 	case nvme.InvalidOpcode:
@@ -61,6 +61,9 @@ func location(sqe *nvme.SQE, st nvme.Status) uint16 {
 	case nvme.InvalidField:
 		if fabrics && badFabricsFlags(sqe) || !fabrics && sqe.Flags()&flagsMask != psdtSGL<<6 {
 			return nvme.LocationFlags
+		}
+		if !fabrics && s.qid != 0 && s.ctrl.sub.namespaces.Load().get(sqe.NSID()) == nil {
+			return nvme.LocationNSID
 		}
 	case nvme.InvalidNamespaceOrFormat, nvme.NamespaceWriteProtected:
 		return nvme.LocationNSID

@@ -86,7 +86,7 @@ func TestNamespaceEvents(t *testing.T) {
 		identifyCommand(nvme.CNSNamespace, 4)).Data); id.NSZE != 0 {
 		t.Error("the removed namespace is still shown")
 	}
-	r.status(h.io[0], rw(nvme.NVMRead, 4, 0, 1, make([]byte, 512)), invalidNamespace)
+	r.status(h.io[0], rw(nvme.NVMRead, 4, 0, 1, make([]byte, 512)), inactiveNamespace)
 }
 
 // TestChangedNamespacesOverflow: more than 1024 changes make the list FFFFFFFFh.

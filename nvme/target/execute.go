@@ -49,7 +49,7 @@ func executeIO(h *Handler, c *cmd) {
 	}
 	c.since = h.loop.Now()
 	if !h.submit(c.ch, &c.io) {
-		h.finish(c, 0, invalidNamespace)
+		h.finish(c, 0, inactiveNamespace)
 	}
 }
 

@@ -3,6 +3,7 @@ package target
 import (
 	"cmp"
 
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -19,19 +20,28 @@ type feature struct {
 	report bool
 	// fixed is the status of Set Features without set; 0: Feature Not Changeable.
 	fixed nvme.Status
-	// valid checks CDW11 of Get and Set Features; nil: any value is valid.
+	// read, if set, returns the value that Get Features asks for, in place of the stored one.
+	read func(c *controller, sqe *nvme.FeaturesSQE) uint32
+	// valid checks CDW11 of Get Features; nil: any value is valid.
 	valid func(v uint32) bool
 	// survivesReset: a Controller Reset does not restore the default.
 	survivesReset bool
-	// size is the number of bytes that Get Features returns; page makes them.
+	// size is the number of bytes that Get Features returns, and page makes them. Set Features
+	// brings as many if there is take, which checks and stores them in place of set.
 	size uint32
 	page func(c *controller) []byte
+	take func(c *controller, data []byte) nvme.Status
+	// get and change are those of a feature that each namespace has of its own, whose default is 0.
+	// change completes the command.
+	get    func(ns *namespace) uint32
+	change func(h *Handler, cm *cmd, list []*namespace, v uint32)
 }
 
 const hostIdentifierSize = 16
 
-// features is the table of features (Base section 5.1.25.1). It is filled by init because some of
-// its functions read it.
+// features is the table of features (Base section 5.1.25.1). Those of interrupts, 08h and 09h, are
+// not in it: fabrics have none, whatever compliance tools made for PCIe ask for. It is filled by
+// init because some of its functions read it.
 var features [256]feature
 
 func init() {
@@ -43,7 +53,8 @@ func init() {
 			scope: onIO, value: constant(0), set: setPowerState,
 		},
 		nvme.FeatureTemperatureThreshold: {
-			scope: onIO, value: constant(0xFFFF), set: store, valid: compositeThreshold,
+			scope: onIO, value: constant(0xFFFF), set: setThreshold, read: readThreshold,
+			valid: compositeThreshold,
 		},
 		nvme.FeatureErrorRecovery: {
 			scope: onIO, value: constant(0), fsp: nvme.FeatureScopeNamespace,
@@ -58,6 +69,15 @@ func init() {
 			scope: onIO, value: constant(0), set: store, // one block either way
 		},
 		nvme.FeatureAsyncEventConfig: {value: constant(0), set: setEvents},
+		nvme.FeatureTimestamp: {
+			scope: onIO, value: constant(0), size: nvme.TimestampSize, set: store,
+			page: (*controller).timestamp, take: (*controller).setTimestamp,
+		},
+		nvme.FeatureHostBehavior: {
+			scope: onIO, value: constant(0), size: nvme.HostBehaviorSize, set: store,
+			page: func(c *controller) []byte { return c.hostBehavior[:] },
+			take: (*controller).setHostBehavior,
+		},
 		nvme.FeatureKeepAliveTimer: {
 			value: constant(0), set: setKeepAlive, survivesReset: true,
 		},
@@ -69,6 +89,10 @@ func init() {
 			value: constant(0), size: hostIdentifierSize, valid: extendedHostID,
 			page:  func(c *controller) []byte { return c.hostID[:] },
 			fixed: sequenceError, // Connect has set it (Base section 5.1.25.1.28)
+		},
+		nvme.FeatureWriteProtect: {
+			scope: withProtection, value: constant(0), fsp: nvme.FeatureScopeNamespace,
+			get: writeProtection, change: setWriteProtection,
 		},
 	}
 }
@@ -94,6 +118,9 @@ func (c *controller) resetFeatures() {
 			c.features[i] = f.value(c)
 		}
 	}
+	c.thresholds, c.beyondLimit = defaultThresholds, false
+	c.clock = clock{at: c.h.loop.Now()}
+	clear(c.hostBehavior[:])
 }
 
 func prepareGetFeatures(cm *cmd) nvme.Status {
@@ -104,8 +131,9 @@ func prepareGetFeatures(cm *cmd) nvme.Status {
 	}
 	need, n := f.size, cm.req.HostLength
 	switch {
-	case f.fsp == nvme.FeatureScopeNamespace && cm.unknownNamespace():
-		return invalidNamespace
+	case f.fsp == nvme.FeatureScopeNamespace && cm.namespace() == nil &&
+		(cm.req.SQE.NSID() != 0 || f.get != nil): // SPDK's compliance tool asks 0 for 05h
+		return noNamespace(cm.req.SQE.NSID())
 	case sqe.SEL() == nvme.FeatureCapabilities:
 		need = 0
 	case f.valid != nil && !f.valid(sqe.Value()):
@@ -115,12 +143,6 @@ func prepareGetFeatures(cm *cmd) nvme.Status {
 		return invalidLength
 	}
 	return cm.expect(n) // hosts may pass a buffer whatever the feature is; it is zeroed
-}
-
-// unknownNamespace says that the command names one namespace, and that does not exist.
-func (c *cmd) unknownNamespace() bool {
-	nsid := c.req.SQE.NSID()
-	return nsid != 0 && nsid != nvme.NSIDAll && c.namespace() == nil
 }
 
 func getFeatures(h *Handler, cm *cmd) {
@@ -133,16 +155,27 @@ func getFeatures(h *Handler, cm *cmd) {
 		if f.fsp == nvme.FeatureScopeNamespace {
 			v |= nvme.FeatureCapNamespaceSpecific
 		}
-		if f.set != nil {
+		if f.set != nil || f.change != nil {
 			v |= nvme.FeatureCapChangeable
 		}
 	case nvme.FeatureCurrent:
-		v = c.features[sqe.FID()]
+		if v = c.features[sqe.FID()]; f.get != nil {
+			ns := cm.namespace()
+			if ns == nil { // it was removed meanwhile
+				h.finish(cm, 0, inactiveNamespace)
+				return
+			}
+			v = f.get(ns)
+		}
 	default: // nothing is saved, so the saved value is the default
 		v = f.value(c)
 	}
-	if f.page != nil && sqe.SEL() != nvme.FeatureCapabilities {
-		data = f.page(c)
+	switch {
+	case sqe.SEL() == nvme.FeatureCapabilities:
+	case f.page != nil && (sqe.SEL() == nvme.FeatureCurrent || f.take == nil):
+		data = f.page(c) // the defaults of what can be set are zeroes
+	case f.read != nil:
+		v = f.read(c, sqe)
 	}
 	h.reply(cm, uint64(v), reply{data: data}, 0)
 }
@@ -155,17 +188,47 @@ func prepareSetFeatures(cm *cmd) nvme.Status {
 		return invalidField
 	case sqe.SV():
 		return nvme.FeatureNotSaveable | nvme.DNR
-	case f.set == nil:
+	}
+	if st := f.checkNSID(cm); !st.OK() {
+		return st
+	}
+	switch {
+	case f.set == nil && f.change == nil:
 		return cmp.Or(f.fixed, nvme.FeatureNotChangeable|nvme.DNR)
-	case f.valid != nil && !f.valid(sqe.Value()):
-		return invalidField
+	case f.take != nil:
+		return cm.expect(f.size)
 	}
 	return cm.expect(0)
+}
+
+// checkNSID checks the NSID of a Set Features command. 0 and FFFFFFFFh mean the controller, or
+// every namespace.
+func (f *feature) checkNSID(cm *cmd) nvme.Status {
+	switch nsid := cm.req.SQE.NSID(); {
+	case nsid == nvme.NSIDAll, nsid == 0 && f.fsp != nvme.FeatureScopeNamespace:
+		return nvme.Success
+	case f.fsp != nvme.FeatureScopeNamespace && nsid <= MaxNSID:
+		return nvme.FeatureNotPerNamespace | nvme.DNR // Base section 4.2.3.2, 0Fh
+	case cm.namespace() == nil:
+		return noNamespace(nsid)
+	}
+	return nvme.Success
 }
 
 func setFeatures(h *Handler, cm *cmd) {
 	c, sqe := cm.s.ctrl, cm.req.SQE.Features()
 	f := &features[sqe.FID()]
+	if f.change != nil {
+		f.change(h, cm, cm.named(), sqe.Value())
+		return
+	}
+	if f.take != nil {
+		data := make([]byte, f.size)
+		from := mem.NewCursor(cm.req.Segs, 0)
+		from.CopyTo(data)
+		h.finish(cm, 0, f.take(c, data))
+		return
+	}
 	v, st := f.set(c, sqe.Value())
 	var result uint64
 	if st.OK() {
@@ -175,6 +238,17 @@ func setFeatures(h *Handler, cm *cmd) {
 		}
 	}
 	h.finish(cm, result, st)
+}
+
+// named are the namespaces that NSID names: one, all, or none.
+func (c *cmd) named() []*namespace {
+	if c.req.SQE.NSID() == nvme.NSIDAll {
+		return c.s.ctrl.sub.namespaces.Load().list
+	}
+	if ns := c.namespace(); ns != nil {
+		return []*namespace{ns}
+	}
+	return nil
 }
 
 // store accepts any value.
@@ -191,10 +265,6 @@ func storeIf(ok bool, v uint32) (uint32, nvme.Status) {
 // setPowerState accepts power state 0, the only one.
 func setPowerState(_ *controller, v uint32) (uint32, nvme.Status) { return storeIf(v&0x1F == 0, v) }
 
-// compositeThreshold says whether TMPSEL and THSEL name a threshold that exists: that of the
-// composite temperature, which never changes (Base section 5.1.25.1.3).
-func compositeThreshold(v uint32) bool { return v>>16&0xF == 0 && v>>20&3 == 0 }
-
 // extendedHostID checks EXHID: host identifiers have 128 bits over fabrics (Base section
 // 5.1.25.1.28).
 func extendedHostID(v uint32) bool { return v&1 != 0 }
@@ -205,6 +275,9 @@ func setWriteCache(c *controller, v uint32) (uint32, nvme.Status) {
 }
 
 func setKeepAlive(c *controller, v uint32) (uint32, nvme.Status) {
+	if v > maxKeepAlive {
+		return 0, nvme.KATOInvalid | nvme.DNR // too large (Base section 4.2.3.1, 1Ah)
+	}
 	return c.setKeepAlive(v), nvme.Success
 }
 

@@ -2,7 +2,6 @@ package target
 
 import (
 	"bytes"
-	"fmt"
 	"testing"
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
@@ -15,26 +14,9 @@ func getFeatureInto(fid nvme.FID, v uint32, data []byte) *fabrictest.Command {
 	return c
 }
 
-// TestFeatureOfNoNamespace: a feature of a namespace that does not exist has no value; features of
-// the controller take any NSID.
-func TestFeatureOfNoNamespace(t *testing.T) {
-	r := newHarness(t, 1, ramSubsystem(t, 1))
-	h := r.connectHost(0)
-	get := func(fid nvme.FID, nsid uint32) *fabrictest.Command {
-		c := getFeature(fid, nvme.FeatureCurrent, 0)
-		c.SQE.SetNSID(nsid)
-		return c
-	}
-	for nsid, want := range map[uint32]nvme.Status{
-		0: nvme.Success, 1: nvme.Success, nvme.NSIDAll: nvme.Success,
-		2: invalidNamespace, MaxNSID: invalidNamespace, MaxNSID + 1: invalidNamespace,
-		nvme.NSIDAll - 1: invalidNamespace,
-	} {
-		r.run(fmt.Sprintf("NSID %#x", nsid), func(t *testing.T) {
-			r.status(h.admin, get(nvme.FeatureErrorRecovery, nsid), want)
-			r.status(h.admin, get(nvme.FeatureNumberOfQueues, nsid), nvme.Success)
-		})
-	}
+func withNSID(c *fabrictest.Command, nsid uint32) *fabrictest.Command {
+	c.SQE.SetNSID(nsid)
+	return c
 }
 
 // TestFeatures: values, selections and refusals (M09 to M11).
@@ -81,6 +63,8 @@ func TestFeatures(t *testing.T) {
 		{"SEL reserved", getFeature(nvme.FeatureNumberOfQueues, 4, 0), invalidField, 0},
 		{"unknown", getFeature(0x77, 0, 0), invalidField, 0},
 		{"set unknown", setFeature(0x77, 0), invalidField, 0},
+		{"interrupt coalescing", getFeature(0x08, 0, 0), invalidField, 0},
+		{"interrupt vectors", getFeature(0x09, 0, 0), invalidField, 0},
 		{
 			"events", setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)),
 			nvme.Success, 0,
@@ -96,7 +80,7 @@ func TestFeatures(t *testing.T) {
 		{"power state 0", setFeature(nvme.FeaturePowerManagement, 0), nvme.Success, 0},
 		{"power state 1", setFeature(nvme.FeaturePowerManagement, 1), invalidField, 0},
 		{
-			"error recovery", setFeature(nvme.FeatureErrorRecovery, 1),
+			"error recovery", withNSID(setFeature(nvme.FeatureErrorRecovery, 1), 1),
 			nvme.FeatureNotChangeable | nvme.DNR, 0,
 		},
 		{"set host ID", setFeature(nvme.FeatureHostIdentifier, 1), sequenceError, 0},

@@ -27,7 +27,12 @@ func criticalWarning(list []*namespace) (w uint8) {
 
 // healthPage makes log 02h of the subsystem or of one namespace.
 func healthPage(c *controller, sqe *nvme.SQE) reply {
-	page := func(l *nvme.SMARTLog) []byte { return nvme.Append(nil, l) }
+	page := func(l *nvme.SMARTLog) []byte {
+		if c.beyond(l.Temperature) {
+			l.CriticalWarning |= nvme.SMARTTemperature
+		}
+		return nvme.Append(nil, l)
+	}
 	if ns := c.sub.namespaces.Load().get(sqe.NSID()); ns != nil {
 		return c.health([]*namespace{ns}, counters{}, page)
 	}

@@ -30,7 +30,12 @@ var identifyPages = [256]identifyRow{
 	nvme.CNSCommandSetController: {scope: onIO, csi: true, page: identifyControllerNVM},
 	nvme.CNSCommandSetActive:     {scope: onIO, csi: true, page: identifyActive},
 	nvme.CNSIndependentNamespace: {scope: onIO, page: identifyIndependent},
-	nvme.CNSEnduranceGroups:      {scope: onRotational, page: identifyEnduranceGroups},
+	// Without namespace management all allocated namespaces are active, on all controllers.
+	nvme.CNSAllocatedNamespaces: {scope: onIO, page: identifyActive},
+	nvme.CNSAllocatedNamespace:  {scope: onIO, page: identifyNamespace},
+	nvme.CNSAttachedControllers: {scope: onIO, page: identifyAttached},
+	nvme.CNSControllers:         {scope: onIO, page: identifyControllers},
+	nvme.CNSEnduranceGroups:     {scope: onRotational, page: identifyEnduranceGroups},
 }
 
 func prepareIdentify(c *cmd) nvme.Status {
@@ -65,7 +70,7 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 		ELPE: errorLogSize - 1, KAS: keepAliveGranularity,
 		SQES: 0x66, CQES: 0x44, MAXCMD: uint16(min(c.entries(), 0xFFFF)),
 		NN: MaxNSID, MNAN: MaxNSID,
-		ONCS: oncs(c) | nvme.ONCSSaveSelect,
+		ONCS: oncs(c) | nvme.ONCSSaveSelect | nvme.ONCSTimestamp,
 		VWC:  nvme.VWCFlushAll,
 		SGLS: nvme.SGLSSupported | nvme.SGLSOffset,
 
@@ -80,6 +85,9 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 	nvme.PutNQN(&id.SUBNQN, c.sub.nqn)
 	if c.cached {
 		id.VWC |= nvme.VWCPresent
+	}
+	if withProtection(c) {
+		id.NWPC = nvme.NWPCWriteProtect | nvme.NWPCUntilPowerCycle
 	}
 	if c.rotational {
 		id.CTRATT |= nvme.CTRATTEnduranceGroups
@@ -198,7 +206,7 @@ func identifyActive(c *controller, sqe *nvme.SQE) reply {
 func identifyDescriptors(c *controller, sqe *nvme.SQE) reply {
 	ns := c.sub.namespaces.Load().get(sqe.NSID())
 	if ns == nil {
-		return reply{st: invalidNamespace}
+		return reply{st: noNamespace(sqe.NSID())}
 	}
 	var ids []nvme.NamespaceID
 	cfg := ns.cfg.Load()
@@ -243,4 +251,29 @@ func identifyIndependent(c *controller, sqe *nvme.SQE) reply {
 		id.NSTAT &^= nvme.NSTATReady
 	}
 	return reply{data: nvme.Append(nil, id)}
+}
+
+// identifyAttached makes CNS 12h: the controllers that a namespace is attached to, which are all
+// (Base section 5.1.13.2.11).
+func identifyAttached(c *controller, sqe *nvme.SQE) reply {
+	switch nsid := sqe.NSID(); {
+	case nsid == nvme.NSIDAll:
+		return reply{st: invalidField}
+	case c.sub.namespaces.Load().get(nsid) == nil:
+		return reply{st: noNamespace(nsid)}
+	}
+	return identifyControllers(c, sqe)
+}
+
+// identifyControllers makes CNS 13h: the identifiers of controllers from the given one on (Base
+// section 5.1.13.2.12).
+func identifyControllers(c *controller, sqe *nvme.SQE) reply {
+	var ids []uint16
+	c.sub.each(func(o *controller) {
+		if o.cntlid >= sqe.Identify().CNTID() {
+			ids = append(ids, o.cntlid)
+		}
+	})
+	slices.Sort(ids)
+	return reply{data: nvme.AppendIdentifierList(nil, ids)}
 }

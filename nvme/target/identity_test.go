@@ -13,10 +13,12 @@ import (
 // its keep alive timeout and however much its host asks; so does one that is disabled later.
 func TestNeverEnabled(t *testing.T) {
 	for name, change := range map[string]func(*connectArgs){
-		"NVM":                  func(*connectArgs) {},
-		"NVM with keep alive":  func(a *connectArgs) { a.kato = 5000 },
-		"discovery":            func(a *connectArgs) { a.sub = nvme.DiscoveryNQN },
-		"discovery, long KATO": func(a *connectArgs) { a.sub, a.kato = nvme.DiscoveryNQN, 1e9 },
+		"NVM":                 func(*connectArgs) {},
+		"NVM with keep alive": func(a *connectArgs) { a.kato = 5000 },
+		"discovery":           func(a *connectArgs) { a.sub = nvme.DiscoveryNQN },
+		"discovery, long KATO": func(a *connectArgs) {
+			a.sub, a.kato = nvme.DiscoveryNQN, maxKeepAlive
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newHarness(t, 1, ramSubsystem(t, 1))

@@ -99,7 +99,7 @@ func (c *cmd) extent(op backend.Op) (*geometry, nvme.Status) {
 func (c *cmd) bind() (*geometry, nvme.Status) {
 	ns := c.namespace()
 	if ns == nil {
-		return nil, invalidNamespace
+		return nil, noNamespace(c.req.SQE.NSID())
 	}
 	g := ns.geo.Load()
 	if g.unready {
@@ -107,7 +107,7 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 	}
 	if c.ch = c.s.h.channel(ns); c.ch == nil {
 		if c.ch = c.s.h.openChannel(ns); c.ch == nil {
-			return nil, invalidNamespace // the namespace is being removed
+			return nil, inactiveNamespace // the namespace is being removed
 		}
 	}
 	f := c.s.flowTo(c.ch)

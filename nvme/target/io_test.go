@@ -71,7 +71,7 @@ func TestDatasetManagement(t *testing.T) {
 	long := dsm(1, true, [2]uint64{0, 1})
 	long.Data = make([]byte, 4112)
 	r.status(q, long, invalidLength)
-	r.status(q, dsm(9, true, [2]uint64{0, 1}), invalidNamespace)
+	r.status(q, dsm(9, true, [2]uint64{0, 1}), inactiveNamespace)
 }
 
 // TestWriteZeroes: zeroes in the right place with every flag (I09).

@@ -11,7 +11,8 @@ const (
 	// keepAliveGranularity is KAS of Identify Controller, in units of 100 ms: timeouts are rounded
 	// up to it.
 	keepAliveGranularity = 10
-	// maxKeepAlive caps a timeout, in milliseconds: a day.
+	// maxKeepAlive is the largest timeout, in milliseconds: a day. More is refused, since a timeout
+	// is only ever rounded up (Base section 3.9).
 	maxKeepAlive = 24 * 3600 * 1000
 	// discoveryTimeout applies to a discovery controller whose host asked for no timeout (Base
 	// section 3.1.3.3: two minutes).
@@ -43,11 +44,11 @@ func (k *keepAliveTimer) disarm() {
 	}
 }
 
-// setKeepAlive starts the timer anew with a timeout in milliseconds, 0: off. It stores and returns
-// the timeout that applies.
+// setKeepAlive starts the timer anew with a timeout in milliseconds, at most maxKeepAlive; 0: off.
+// It stores and returns the timeout that applies.
 func (c *controller) setKeepAlive(ms uint32) uint32 {
 	const unit = keepAliveGranularity * 100
-	ms = uint32(min((uint64(ms)+unit-1)/unit*unit, maxKeepAlive))
+	ms = (ms + unit - 1) / unit * unit
 	c.features[nvme.FeatureKeepAliveTimer] = ms
 	k := &c.alive
 	if k.stopped {

@@ -59,7 +59,7 @@ func TestKeepAliveValues(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
 	for ms, want := range map[uint32]uint32{
 		0: 0, 1: 1000, 1000: 1000, 1001: 2000, 5000: 5000,
-		0xFFFFFFFF: maxKeepAlive,
+		maxKeepAlive - 1: maxKeepAlive, maxKeepAlive: maxKeepAlive,
 	} {
 		h := r.connectHost(0, func(a *connectArgs) { a.kato = ms })
 		if got := r.ok(h.admin,
@@ -68,6 +68,15 @@ func TestKeepAliveValues(t *testing.T) {
 		}
 		h.hangUp()
 		r.w.Settle()
+	}
+	for _, ms := range []uint32{maxKeepAlive + 1, 0xFFFFFFFF} {
+		a := adminArgs(testSub)
+		a.kato = ms
+		if c := r.status(r.dial(0), a.command(), connectMalformed); c.CQE.Result() != 48 {
+			t.Errorf("KATO %d: result %#x", ms, c.CQE.Result())
+		}
+		r.status(r.connectHost(0).admin, setFeature(nvme.FeatureKeepAliveTimer, ms),
+			nvme.KATOInvalid|nvme.DNR)
 	}
 	h := r.connectHost(0)
 	r.ok(h.admin, setFeature(nvme.FeatureKeepAliveTimer, 1500))

@@ -66,17 +66,15 @@ func prepareGetLog(cm *cmd) nvme.Status {
 		return invalidField
 	case n > uint64(c.cfg.MaxTransfer):
 		return invalidField
-	case !p.accepts(c, cm.req.SQE.NSID()):
-		return invalidField
-	default:
-		return cm.expect(uint32(n))
 	}
-}
-
-// accepts says whether a log page can be read with this NSID.
-func (p *logPage) accepts(c *controller, nsid uint32) bool {
-	return nsid == 0 || nsid == nvme.NSIDAll || p.perNamespace &&
-		c.sub.namespaces.Load().get(nsid) != nil
+	switch nsid := cm.req.SQE.NSID(); {
+	case nsid == 0 || nsid == nvme.NSIDAll: // the whole controller or subsystem
+	case cm.namespace() == nil:
+		return noNamespace(nsid)
+	case !p.perNamespace:
+		return invalidField // no such log of a namespace (Base section 5.1.12)
+	}
+	return cm.expect(uint32(sqe.Bytes()))
 }
 
 func getLog(h *Handler, cm *cmd) {

@@ -131,7 +131,7 @@ func TestSMART(t *testing.T) {
 		r.ok(h.io[1], rw(nvme.NVMRead, 1, 0, 64, buf[:32<<10]))
 	}
 	r.ok(h.io[0], rw(nvme.NVMRead, 2, 0, 1, buf[:512]))
-	r.status(h.io[0], rw(nvme.NVMRead, 3, 0, 1, buf[:512]), invalidNamespace)
+	r.status(h.io[0], rw(nvme.NVMRead, 3, 0, 1, buf[:512]), inactiveNamespace)
 	expect := func(nsid uint32, unitsRead, unitsWritten, reads, writes uint64) {
 		t.Helper()
 		c := logCommand(nvme.LogSMART, 512, 0)

@@ -141,6 +141,7 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	a.limiter = newLimiter(a.limits, nil)
 	ns.cfg.Store(a)
 	ns.geo.Store(geo)
+	ns.state.protection = s.t.protectionOf(s.nqn, cfg.NSID)
 	ns.slot = s.t.takeSlot(ns)
 	ns.startNotify()
 	return ns, nil

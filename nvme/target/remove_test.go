@@ -73,7 +73,7 @@ func TestRemoveNamespaceUnderIO(t *testing.T) {
 	r.until("the device has the IOs", func() bool { return dev.Held() == 1+compoundWidth })
 	gone, err := r.target.RemoveNamespace(testSub, 1)
 	r.must(err)
-	r.status(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), invalidNamespace)
+	r.status(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), inactiveNamespace)
 	if closed(gone) || read.Done {
 		t.Fatal("removed while the device has I/O")
 	}
@@ -154,7 +154,7 @@ func TestRemoveWhileSwapping(t *testing.T) {
 		}
 		gone, err := r.target.RemoveNamespace(testSub, 1)
 		r.must(err)
-		r.status(h.io[0], readAt(0), invalidNamespace)
+		r.status(h.io[0], readAt(0), inactiveNamespace)
 		r.stays(gone)
 		r.must(x.end(next, nil))
 		r.must(untilGone(r.w, gone))

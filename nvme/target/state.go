@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // namespaceState is what is wrong with a namespace. The I/O path sees it in the geometry.
@@ -18,6 +19,8 @@ type namespaceState struct {
 	timeouts uint64    // commands given up
 	returns  uint64    // how often storage that was not ready became so again
 	paused   bool      // see PauseNamespace
+
+	protection nvme.WriteProtection // by hosts
 }
 
 // update changes the state of a namespace, and notifies hosts if that concerns them. Any goroutine.
@@ -26,7 +29,8 @@ func (ns *namespace) update(change func(*namespaceState)) {
 	old := ns.geo.Load()
 	change(&ns.state)
 	cfg := ns.cfg.Load()
-	g, err := newGeometry(cfg.dev.Info(), cfg.readOnly || ns.state.degraded)
+	g, err := newGeometry(cfg.dev.Info(), cfg.readOnly || ns.state.degraded ||
+		ns.state.protection != nvme.NoWriteProtect)
 	if err != nil || g.shift != old.shift { // nothing that hosts could use
 		c := *old
 		g = &c

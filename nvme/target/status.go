@@ -18,6 +18,18 @@ const (
 	sequenceError    = nvme.CommandSequenceError | nvme.DNR
 )
 
+// inactiveNamespace is the status of commands whose NSID is valid and names no namespace.
+const inactiveNamespace = invalidField
+
+// noNamespace is the status of a command that needs a namespace and has this NSID, which names none
+// (Base section 3.2.1.5).
+func noNamespace(nsid uint32) nvme.Status {
+	if nsid == 0 || nsid > MaxNSID {
+		return invalidNamespace
+	}
+	return inactiveNamespace
+}
+
 // notReady is the status of commands for storage that is offline or does not answer. Hosts retry,
 // on another path if they have one, until it is back (Base section 4.2.3.4, 00h), where Namespace
 // Not Ready would make them fail after a few attempts.

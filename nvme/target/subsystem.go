@@ -14,7 +14,7 @@ import (
 
 // SubsystemConfig describes an NVM subsystem.
 type SubsystemConfig struct {
-	// NQN names the subsystem; required.
+	// NQN names the subsystem; required. A name that does not begin as an NQN is warned of.
 	NQN string
 	// Serial (at most 20 ASCII characters; derived from the NQN if empty) and Model (at most 40;
 	// "nvmf-target" if empty) are shown by Identify Controller.
@@ -73,7 +73,7 @@ func (c *SubsystemConfig) SetDefaults() {
 }
 
 func (c *SubsystemConfig) validate() error {
-	if err := nvme.ValidateNQN(c.NQN); err != nil {
+	if err := nvme.ValidateSubsystemNQN(c.NQN); err != nil {
 		return fmt.Errorf("subsystem: %w", err)
 	}
 	fail := func(format string, args ...any) error {
@@ -145,6 +145,9 @@ type subsystem struct {
 	settings  atomic.Pointer[settings] // written with mu held
 	// namespaces is the table that commands look up.
 	namespaces atomic.Pointer[namespaceTable]
+	// temperature is the highest of the drives at the last CheckHealth, in kelvin, 0 if none is
+	// known.
+	temperature atomic.Uint32
 
 	mu          sync.Mutex
 	controllers map[uint16]*controller

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +26,8 @@ type Options struct {
 	// Generation is the first generation of the discovery log; 0 is 1. A target that continues
 	// where another has ended starts above the last one, so that hosts notice what has changed.
 	Generation uint64
+	// Protection keeps which namespaces hosts have write protected; nil: they cannot.
+	Protection ProtectionStore
 }
 
 // Target is everything that hosts can reach: subsystems, ports and the discovery service. Its
@@ -46,13 +49,16 @@ type Target struct {
 	// hosts has the limits of hosts, by NQN. It is immutable.
 	hosts      atomic.Pointer[map[string]*limiter]
 	closed     atomic.Bool
-	portStates sync.Map // *portState by ID; removed is written with mu held
+	protection ProtectionStore // nil if there is none
+	portStates sync.Map        // *portState by ID; removed is written with mu held
 
 	mu       sync.Mutex // guards what follows and writes to table
 	ports    []Port
 	handlers []*Handler
 	slots    []*namespace // by namespace.slot; nil: free
 	retiring sync.WaitGroup
+	// untilRestart are also namespaces that were removed, and may come back.
+	untilRestart map[protectedName]bool
 
 	closeDeadline, drainDeadline time.Duration // tests wait less
 }
@@ -70,7 +76,8 @@ type Port struct {
 func New(o Options) *Target {
 	t := &Target{
 		log: o.Log, firmware: o.Firmware, started: time.Now(), closeDeadline: closeDeadline,
-		drainDeadline: drainDeadline,
+		drainDeadline: drainDeadline, protection: o.Protection,
+		untilRestart: map[protectedName]bool{},
 	}
 	if t.log == nil {
 		t.log = slog.Default()
@@ -97,6 +104,18 @@ func (t *Target) find(nqn string) *subsystem {
 	return (*t.table.Load())[nqn]
 }
 
+// hasController says whether a subsystem has a controller with this identifier of this host, which
+// has the address of remote.
+func (t *Target) hasController(cntlid uint16, hostNQN string, remote netip.AddrPort) bool {
+	for _, s := range *t.table.Load() {
+		c := s.lookup(cntlid)
+		if c != nil && c.hostNQN == hostNQN && c.info.Remote.Addr() == remote.Addr() {
+			return true
+		}
+	}
+	return false
+}
+
 // setTable replaces the table with a changed copy. The caller holds t.mu.
 func (t *Target) setTable(change func(map[string]*subsystem)) {
 	m := maps.Clone(*t.table.Load())
@@ -118,6 +137,10 @@ func (t *Target) AddSubsystem(cfg SubsystemConfig) error {
 	}
 	if t.find(cfg.NQN) != nil {
 		return fmt.Errorf("subsystem %q exists already", cfg.NQN)
+	}
+	if !nvme.IsNQN(cfg.NQN) {
+		t.log.Warn("the name of a subsystem is no NQN", "subsystem", cfg.NQN, "hint",
+			"not all hosts take it; name it nqn.YYYY-MM.REVERSED.DOMAIN:NAME")
 	}
 	s := newSubsystem(t, cfg)
 	var list []*namespace

@@ -52,8 +52,8 @@ func (h *Handler) stopTimeoutsIfIdle() {
 func (h *Handler) checkTimeouts() (left bool) {
 	now := h.loop.Now()
 	for s := range h.sessions.All() {
-		if s.outstanding == 0 || s.qid == 0 {
-			continue // no device has commands of admin queues
+		if s.outstanding == 0 {
+			continue
 		}
 		expired := s.closed && now-s.closedAt >= closeGrace
 		for i, c := range s.cmds {

@@ -224,7 +224,7 @@ func TestNamespaceEvents(t *testing.T) {
 		h.gone(h.target.RemoveNamespace(subNQN, 7))
 		expectEvent(t, c, nvme.AsyncNamespaceChanged)
 		wantStatus(t, "write to a removed namespace", q.Write(ctx, 7, 0, 1, buf, 0),
-			nvme.InvalidNamespaceOrFormat|nvme.DNR)
+			nvme.InvalidField|nvme.DNR) // its NSID is inactive now
 		h.must(q.Write(ctx, 1, 0, 1, buf, 0))
 	})
 }

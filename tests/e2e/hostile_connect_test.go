@@ -106,8 +106,8 @@ func TestHostileConnect(t *testing.T) {
 				},
 				{
 					"F06 empty host", 0, 0xFFFF,
-					func(op *host.Op) { clear(op.Data[hostNQNAt:768]) }, bad,
-					hostNQNAt, true,
+					func(op *host.Op) { clear(op.Data[hostNQNAt:768]) },
+					refused(nvme.ConnectInvalidHost), hostNQNAt, true,
 				},
 				{
 					"F06 host without NUL", 0, 0xFFFF,

@@ -54,11 +54,11 @@ var ioAttacks = []attack{
 	},
 	{name: "I04 NSID 0", op: readOf(0), want: noNamespace},
 	{name: "I04 NSID FFFFFFFFh", op: readOf(nvme.NSIDAll), want: noNamespace},
-	{name: "I04 unknown NSID", op: readOf(77), want: noNamespace},
+	{name: "I04 unknown NSID", op: readOf(77), want: badField},
 	{
 		name: "I05 flush of an unknown namespace",
 		op:   func(_ *attacker, op *host.Op) { op.Flush(77) },
-		want: noNamespace,
+		want: badField,
 	},
 	{name: "I07 fused", op: func(a *attacker, op *host.Op) {
 		op.Read(1, 0, 1, a.buf[:512])

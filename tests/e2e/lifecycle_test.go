@@ -154,7 +154,7 @@ func TestRemoveNamespaceUnderLoad(t *testing.T) {
 			h.gone(h.target.RemoveNamespace(subNQN, 1))
 			h.ping(c)
 		})
-		if st, ok := host.StatusOf(err); !ok || st.Code() != nvme.InvalidNamespaceOrFormat {
+		if st, ok := host.StatusOf(err); !ok || st.Code() != nvme.InvalidField {
 			t.Errorf("the queue ended with %v", err)
 		}
 	})

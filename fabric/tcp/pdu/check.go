@@ -70,7 +70,9 @@ func (p *Params) check(h *Header, hlen int, align uint8, most uint32, mayBeEmpty
 			return Fault{FESInvalidHeader, OffFlags}
 		case !mayBeEmpty:
 			return Fault{FESInvalidHeader, OffPLEN}
-		case most != 0 && h.PDO() != 0: // reserved in types that never have data
+		case most != 0 && h.PDO() != 0 && (h.PDO() < hlen || h.PDO() > first):
+			// It is reserved in types that never have data. In a command without data it should
+			// be 0, but some hosts name the place where data would begin.
 			return Fault{FESInvalidHeader, OffPDO}
 		}
 		return Fault{}
@@ -96,9 +98,10 @@ func (p *Params) check(h *Header, hlen int, align uint8, most uint32, mayBeEmpty
 	return Fault{}
 }
 
-// DataLength is the number of data bytes in a PDU whose common header passed its check.
+// DataLength is the number of data bytes in a PDU whose common header passed its check. PLEN alone
+// tells that there are none: PDO may name a place nevertheless.
 func (p *Params) DataLength(h *Header) uint32 {
-	if h.PDO() == 0 {
+	if h.PLEN() == uint32(h.HLEN()+p.HeaderDigestSize()) {
 		return 0
 	}
 	return h.PLEN() - uint32(h.PDO()+p.DataDigestSize())

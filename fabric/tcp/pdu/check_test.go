@@ -80,6 +80,24 @@ func TestCheckFromHost(t *testing.T) {
 		},
 		{
 			"command PDO without data", plain, header(TypeCapsuleCmd, 0, 72, 72, 72),
+			Fault{},
+		},
+		{
+			"command PDO = HLEN without data, with digests", both,
+			header(TypeCapsuleCmd, HDGSTF, 72, 72, 76),
+			Fault{},
+		},
+		{
+			"command PDO = PLEN without data, with digests", both,
+			header(TypeCapsuleCmd, HDGSTF|DDGSTF, 72, 76, 76),
+			Fault{},
+		},
+		{
+			"command PDO < HLEN without data", plain, header(TypeCapsuleCmd, 0, 72, 71, 72),
+			Fault{FESInvalidHeader, OffPDO},
+		},
+		{
+			"command PDO > PLEN without data", plain, header(TypeCapsuleCmd, 0, 72, 73, 72),
 			Fault{FESInvalidHeader, OffPDO},
 		},
 		{"command with data", plain, header(TypeCapsuleCmd, 0, 72, 72, 72+4096), Fault{}},

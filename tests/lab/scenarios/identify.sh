@@ -19,7 +19,21 @@ show fw-log "/dev/$CTRL"
 show effects-log "/dev/$CTRL"
 show get-property "/dev/$CTRL" --offset=0; want "^property: [0-9a-f]"
 show get-property "/dev/$CTRL" --offset=8
-for feature in 7 0xb 0xf; do show get-feature "/dev/$CTRL" -f $feature; done
+show list-ns "/dev/$CTRL" -a; want ":0x1$"; want ":0x2$"
+show list-ctrl "/dev/$CTRL"; want "0x1$"
+for feature in 1 2 4 "5 -n 1" 7 0xb 0xf; do show get-feature "/dev/$CTRL" -f $feature; done
+show get-feature "/dev/$CTRL" -f 0xe -H; want "using a Set Features command"
+show get-feature "/dev/$CTRL" -f 0x16 -l 512
+show set-feature "/dev/$CTRL" -f 4 -v $((16#f0000 + 350))
+show get-feature "/dev/$CTRL" -f 4; want "0x0*15e$"
+! nvme set-feature "/dev/$CTRL" -f 1 -n 1 -v 0 &>/tmp/show || fail "set for a namespace"
+cat /tmp/show; want "FEATURE_NOT_PER_NS|[Nn]ot.*[Nn]amespace"
+show set-feature "/dev/$CTRL" -f 0x84 -n 1 -v 1
+show get-feature "/dev/$CTRL" -f 0x84 -n 1; want "0x0*1$"
+show id-ns "$DEV"; want "^nsattr[[:space:]]*: (0x)?1$"
+wait_for 10 grep -q 1 "/sys/block/${DEV#/dev/}/ro" # the host sees that it is read-only
+show set-feature "/dev/$CTRL" -f 0x84 -n 1 -v 0
+wait_for 10 grep -q 0 "/sys/block/${DEV#/dev/}/ro" # the host may write again
 klog_check
 host_disconnect
 klog_check

@@ -1,0 +1,191 @@
+package target
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// protectionStore is a ProtectionStore in memory.
+type protectionStore struct {
+	mu   sync.Mutex
+	kept map[uint32]bool // by NSID
+	err  error
+}
+
+func (s *protectionStore) Protected(_ string, nsid uint32) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kept[nsid]
+}
+
+func (s *protectionStore) SetProtected(_ string, nsid uint32, protected bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.kept[nsid] = protected
+	}
+	return s.err
+}
+
+func newProtectionStore() *protectionStore { return &protectionStore{kept: map[uint32]bool{}} }
+
+// protectHarness has a target whose hosts can write protect namespaces.
+func protectHarness(t *testing.T, store *protectionStore, sub SubsystemConfig) *harness {
+	t.Helper()
+	r := newHarness(t, 2)
+	r.target.protection = store
+	r.must(r.target.AddSubsystem(sub))
+	return r
+}
+
+func protectCommand(nsid uint32, to nvme.WriteProtection) *fabrictest.Command {
+	return withNSID(setFeature(nvme.FeatureWriteProtect, uint32(to)), nsid)
+}
+
+// protected checks what a host sees of the write protection of a namespace.
+func (h *host) protected(nsid uint32, state nvme.WriteProtection) {
+	h.r.t.Helper()
+	get := withNSID(getFeature(nvme.FeatureWriteProtect, nvme.FeatureCurrent, 0), nsid)
+	if got := h.r.ok(h.admin, get).CQE.DW0(); got != uint32(state) {
+		h.r.t.Errorf("namespace %d: state %d, want %d", nsid, got, state)
+	}
+	st, attr := nvme.Success, nvme.NSATTR(0)
+	if state != nvme.NoWriteProtect {
+		st, attr = writeProtected, nvme.NSATTRWriteProtected
+	}
+	if got := h.namespace(nsid).NSATTR; got != attr {
+		h.r.t.Errorf("namespace %d: NSATTR %#x", nsid, got)
+	}
+	h.r.status(h.io[0], rw(nvme.NVMWrite, nsid, 0, 1, make([]byte, 512)), st)
+	h.r.status(h.io[0], rw(nvme.NVMWriteZeroes, nsid, 0, 1, nil), st)
+	h.r.status(h.io[0], dsm(nsid, true, [2]uint64{0, 1}), st)
+	h.r.ok(h.io[0], rw(nvme.NVMRead, nsid, 0, 1, make([]byte, 512)))
+	h.r.ok(h.io[0], command(nvme.NVMFlush, nsid, nil))
+}
+
+// TestWriteProtection: the states of namespaces, who may change them, and what is left of them
+// after a restart.
+func TestWriteProtection(t *testing.T) {
+	const fixed = nvme.FeatureNotChangeable | nvme.DNR
+	store := newProtectionStore()
+	sub := func(t *testing.T) SubsystemConfig {
+		c := ramSubsystem(t, 3)
+		c.Namespaces[2].ReadOnly = true
+		return c
+	}
+	t.Run("first", func(t *testing.T) {
+		again := sub(t)
+		r := protectHarness(t, store, sub(t))
+		h := r.connectHost(1)
+		if id := h.controller(); id.NWPC != nvme.NWPCWriteProtect|nvme.NWPCUntilPowerCycle {
+			t.Errorf("NWPC %#x", id.NWPC)
+		}
+		h.protected(1, nvme.NoWriteProtect)
+		r.ok(h.admin, protectCommand(1, nvme.WriteProtect))
+		h.protected(1, nvme.WriteProtect)
+		h.protected(2, nvme.NoWriteProtect)
+		r.ok(h.admin, protectCommand(1, nvme.NoWriteProtect))
+		h.protected(1, nvme.NoWriteProtect)
+		r.ok(h.admin, protectCommand(1, nvme.WriteProtect))
+		r.ok(h.admin, protectCommand(2, nvme.WriteProtectUntilPowerCycle))
+		r.ok(h.admin, protectCommand(2, nvme.WriteProtectUntilPowerCycle))
+		for _, to := range []nvme.WriteProtection{nvme.NoWriteProtect, nvme.WriteProtect} {
+			r.status(h.admin, protectCommand(2, to), fixed)
+			r.status(h.admin, protectCommand(3, to), fixed) // read_only is not the hosts'
+		}
+		h.protected(2, nvme.WriteProtectUntilPowerCycle)
+		h.protected(3, nvme.WriteProtect)
+		for _, to := range []nvme.WriteProtection{nvme.PermanentWriteProtect, 4, 7} {
+			r.status(h.admin, protectCommand(1, to), invalidField)
+		}
+		for nsid, want := range map[uint32]nvme.Status{
+			0: invalidNamespace, 9: inactiveNamespace, nvme.NSIDAll: invalidNamespace,
+		} {
+			r.status(h.admin, protectCommand(nsid, nvme.WriteProtect), want)
+			get := getFeature(nvme.FeatureWriteProtect, nvme.FeatureCurrent, 0)
+			r.status(h.admin, withNSID(get, nsid), want)
+		}
+		r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0)) // a reset is no power cycle
+		r.until("RDY is 0", func() bool { return !h.csts().RDY() })
+		r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+		h.io = nil
+		h.connectIO(1)
+		h.protected(2, nvme.WriteProtectUntilPowerCycle)
+		for _, ns := range again.Namespaces[:2] { // gone and back is no power cycle either
+			_, err := r.target.RemoveNamespace(testSub, ns.NSID)
+			r.must(err)
+			r.must(r.target.AddNamespace(testSub, ns))
+		}
+		h.protected(1, nvme.WriteProtect)
+		h.protected(2, nvme.WriteProtectUntilPowerCycle)
+	})
+	t.Run("restarted", func(t *testing.T) {
+		h := protectHarness(t, store, sub(t)).connectHost(1)
+		h.protected(1, nvme.WriteProtect)
+		h.protected(2, nvme.NoWriteProtect)
+		store.err = errors.New("test")
+		h.r.status(h.admin, protectCommand(2, nvme.WriteProtect), nvme.InternalError)
+		h.r.status(h.admin, protectCommand(1, nvme.NoWriteProtect), nvme.InternalError)
+		h.protected(1, nvme.WriteProtect)
+		h.protected(2, nvme.NoWriteProtect)
+	})
+}
+
+// TestWriteProtectionWaits: a namespace is protected when its device has finished every write and
+// has flushed them. Another change meanwhile is to be tried again.
+func TestWriteProtectionWaits(t *testing.T) {
+	held := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
+	closeLast(t, held)
+	dev := &recorder{Device: held, info: func(*backend.Info) {}}
+	r := protectHarness(t, newProtectionStore(), subsystemOf(testSub, dev))
+	h := r.connectHost(2)
+	r.ok(h.io[1], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))) // opens the channel
+	held.Hold(func(io *backend.IO) bool { return io.Op == backend.OpWrite })
+	before := r.send(h.io[1], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
+	r.until("the device has the write", func() bool { return held.Held() == 1 })
+	protect := r.send(h.admin, protectCommand(1, nvme.WriteProtect))
+	ch := r.raw[0].channel(r.target.find(testSub).namespaces.Load().get(1))
+	r.until("commands wait", func() bool { return protect.Done || ch.quiesce == quiesceIO })
+	r.status(h.admin, protectCommand(1, nvme.NoWriteProtect), nvme.CommandInterrupted)
+	if protect.Done {
+		t.Fatal("protected while the device has a write")
+	}
+	held.Release()
+	r.until("it is protected", func() bool { return protect.Done })
+	if !protect.CQE.Status().OK() || !before.Done || !before.CQE.Status().OK() {
+		t.Errorf("protection %v; write %v, %v", protect.CQE.Status(), before.Done,
+			before.CQE.Status())
+	}
+	l := dev.take()
+	if n := len(l); n == 0 || l[n-1].Op != backend.OpFlush {
+		t.Errorf("the device got %v, and no flush at the end", l)
+	}
+	h.protected(1, nvme.WriteProtect)
+}
+
+// TestWriteProtectionEnds: a host that leaves while its command waits leaves nothing behind.
+func TestWriteProtectionEnds(t *testing.T) {
+	held := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
+	closeLast(t, held)
+	store := newProtectionStore()
+	r := protectHarness(t, store, subsystemOf(testSub, held))
+	h, other := r.connectHost(0), r.connectHost(1)
+	r.ok(other.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	held.Hold(func(io *backend.IO) bool { return io.Op == backend.OpWrite })
+	write := r.send(other.io[0], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
+	r.until("the device has the write", func() bool { return held.Held() == 1 })
+	r.send(h.admin, protectCommand(1, nvme.WriteProtect))
+	r.w.Settle()
+	h.hangUp()
+	held.Release()
+	r.until("the controller has ended", func() bool { return len(r.target.Controllers()) == 1 })
+	if !write.Done || !store.Protected("", 1) {
+		t.Errorf("write %v, protected %v", write.Done, store.Protected("", 1))
+	}
+}

@@ -1,0 +1,398 @@
+package target
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// The tests of this file are made from the tables of commands, Identify data structures, log pages
+// and features, so a new row is tested by the rules of the others. What differs from these has an
+// entry here, with the section of the specification that says so.
+
+// nsidClasses has NSIDs of each class: none, active, inactive, invalid, every namespace.
+var nsidClasses = [...]uint32{0, 1, 2, MaxNSID, MaxNSID + 1, nvme.NSIDAll - 1, nvme.NSIDAll}
+
+// nsidRule has the status for each of nsidClasses; good is the same status for all that have it.
+type nsidRule [len(nsidClasses)]nvme.Status
+
+const (
+	good     = nvme.Status(0xFFFF)
+	invalid  = invalidNamespace
+	inactive = inactiveNamespace
+	perCtrl  = nvme.FeatureNotPerNamespace | nvme.DNR
+)
+
+var (
+	// nsidIgnored: the command does not use its NSID.
+	nsidIgnored = nsidRule{good, good, good, good, good, good, good}
+	// nsidActive: the command needs a namespace (Base section 3.2.1.5).
+	nsidActive = nsidRule{invalid, good, inactive, inactive, invalid, invalid, invalid}
+	// nsidEvery: FFFFFFFFh is every namespace; VWC bits 2:1 are 11b (Base section 7.2).
+	nsidEvery = nsidRule{invalid, good, inactive, inactive, invalid, invalid, good}
+	// nsidZeroed: the structure of an inactive namespace is zeroes (Base section 5.1.13.2.8, NVM
+	// section 4.1.5.1); without namespace management FFFFFFFFh is invalid.
+	nsidZeroed = nsidRule{invalid, good, good, good, invalid, invalid, invalid}
+	// nsidListed: the list has what is above the NSID (Base section 5.1.13.2.2).
+	nsidListed = nsidRule{good, good, good, good, good, invalid, invalid}
+	// Get Log Page: 0 and FFFFFFFFh are the controller, which some logs have alone (Base section
+	// 5.1.12).
+	nsidLogController = nsidRule{good, invalidField, inactive, inactive, invalid, invalid, good}
+	nsidLogNamespace  = nsidRule{good, good, inactive, inactive, invalid, invalid, good}
+	// Set Features: one of the controller is not set for a namespace (Base section 4.2.3.2, 0Fh).
+	nsidSetController = nsidRule{good, perCtrl, perCtrl, perCtrl, invalid, invalid, good}
+	nsidSetNamespace  = nsidRule{invalid, good, inactive, inactive, invalid, invalid, good}
+)
+
+// getRules are the rules of Get Features for features of a namespace that are not nsidActive, and
+// setRules those of Set Features that are not nsidSetNamespace.
+var (
+	getRules = map[nvme.FID]nsidRule{
+		// SPDK's compliance tool reads it with NSID 0.
+		nvme.FeatureErrorRecovery: {good, good, inactive, inactive, invalid, invalid, invalid},
+	}
+	setRules = map[nvme.FID]nsidRule{
+		nvme.FeatureWriteProtect: nsidActive, // one at a time
+	}
+)
+
+// cnsRules are the rules of Identify data structures; others ignore the NSID.
+var cnsRules = map[nvme.CNS]nsidRule{
+	nvme.CNSNamespace: nsidZeroed, nvme.CNSCommandSetNamespace: nsidZeroed,
+	nvme.CNSIndependentNamespace: nsidZeroed, nvme.CNSAllocatedNamespace: nsidZeroed,
+	nvme.CNSActiveNamespaces: nsidListed, nvme.CNSCommandSetActive: nsidListed,
+	nvme.CNSAllocatedNamespaces: nsidListed, nvme.CNSDescriptors: nsidActive,
+	// FFFFFFFFh is Invalid Field (Base section 5.1.13.2.11)
+	nvme.CNSAttachedControllers: {
+		invalid, good, inactive, inactive, invalid, invalid, invalidField,
+	},
+}
+
+// dwords are the bits of command dwords 10 to 15 that a command has a meaning for. The others are
+// reserved, and do not change what it does (Base section 1.5, "Reserved").
+type dwords [6]uint32
+
+const allBits = ^uint32(0)
+
+// endurance are the log pages that have an endurance group for their LSI.
+var endurance = []nvme.LID{nvme.LogEnduranceGroup, nvme.LogRotationalMedia}
+
+// sample is one command of those that a row of a table carries out.
+type sample struct {
+	name    string
+	io      bool
+	nsid    nsidRule
+	defined dwords
+	command func() *fabrictest.Command
+}
+
+// samples has one of each row that a controller has.
+func samples(c *controller) (list []sample) {
+	for i := range 256 {
+		list = append(list, adminSamples(c, uint8(i))...)
+	}
+	list = append(list,
+		sample{"Abort", false, nsidIgnored, dwords{allBits}, func() *fabrictest.Command {
+			return abortCommand(1, 0xFFFF)
+		}},
+		sample{"Keep Alive", false, nsidIgnored, dwords{}, func() *fabrictest.Command {
+			return command(nvme.AdminKeepAlive, 0, nil)
+		}})
+	for i := range 256 {
+		if o := &ioOps[i]; o.offered(c) && !c.sub.discovery {
+			list = append(list, ioSample(o, nvme.Opcode(i)))
+		}
+	}
+	return list
+}
+
+// adminSamples has those of the rows that have this CNS, LID or FID.
+func adminSamples(c *controller, id uint8) (list []sample) {
+	add := func(kind string, nsid nsidRule, defined dwords, command func() *fabrictest.Command) {
+		name := fmt.Sprintf("%s %02Xh", kind, id)
+		list = append(list, sample{name, false, nsid, defined, command})
+	}
+	csi := map[bool]uint32{true: 0xFF000000}
+	if row := &identifyPages[id]; row.page != nil && row.scope.has(c) {
+		rule, known := cnsRules[nvme.CNS(id)]
+		if !known {
+			rule = nsidIgnored
+		}
+		add("CNS", rule, dwords{0xFF, csi[row.csi]}, func() *fabrictest.Command {
+			return identifyCommand(nvme.CNS(id), 0)
+		})
+	}
+	if p := &logPages[id]; p.supported(c) {
+		lsi := map[bool]uint32{true: 0xFFFF0000}[slices.Contains(endurance, nvme.LID(id))]
+		rule := map[bool]nsidRule{false: nsidLogController, true: nsidLogNamespace}[p.perNamespace]
+		add("log", rule, dwords{0xFFFF80FF, 0xFFFF | lsi, allBits, allBits, 1<<23 | csi[p.csi]},
+			func() *fabrictest.Command {
+				c := logCommand(nvme.LID(id), 512, 0)
+				c.SQE.SetCDW(11, c.SQE.CDW(11)|lsi&0x10000) // the group of namespace 1
+				return c
+			})
+	}
+	f := c.feature(nvme.FID(id))
+	if f == nil {
+		return list
+	}
+	get, set := nsidIgnored, nsidSetController
+	if f.fsp == nvme.FeatureScopeNamespace {
+		get, set = nsidActive, nsidSetNamespace
+		if rule, known := getRules[nvme.FID(id)]; known {
+			get = rule
+		}
+		if rule, known := setRules[nvme.FID(id)]; known {
+			set = rule
+		}
+	}
+	add("get feature", get, dwords{0x7FF, allBits}, func() *fabrictest.Command {
+		// EXHID of feature 81h
+		return withData(getFeature(nvme.FID(id), nvme.FeatureCurrent, 1), int(f.size))
+	})
+	add("set feature", set, dwords{0x800000FF, allBits}, func() *fabrictest.Command {
+		n := map[bool]uint32{true: f.size}[f.take != nil]
+		return withData(setFeature(nvme.FID(id), 0), int(n))
+	})
+	return list
+}
+
+func ioSample(o *op, opcode nvme.Opcode) sample {
+	every := dwords{allBits, allBits, allBits, allBits, allBits, allBits}
+	s := sample{o.name, true, nsidActive, every, nil}
+	s.command = func() *fabrictest.Command { return command(opcode, 1, nil) }
+	switch {
+	case opcode == nvme.NVMFlush:
+		s.nsid, s.defined = nsidEvery, dwords{}
+	case opcode == nvme.NVMDatasetManagement:
+		s.defined = dwords{0xFF, 7}
+		s.command = func() *fabrictest.Command { return dsm(1, true, [2]uint64{0, 1}) }
+	case o.flags&opBlocks != 0 && o.dir != 0:
+		s.command = func() *fabrictest.Command { return rw(opcode, 1, 0, 1, make([]byte, 512)) }
+	}
+	return s
+}
+
+func withData(c *fabrictest.Command, n int) *fabrictest.Command {
+	c.Data = make([]byte, n)
+	return c
+}
+
+// sent has one sample, and sends changed ones.
+type sent struct {
+	sample
+	want nvme.Status // of a sample with an NSID that its rule calls good
+	send func(change func(*nvme.SQE)) nvme.Status
+}
+
+// eachSample calls fn with each sample of an I/O controller and of a discovery controller.
+func eachSample(t *testing.T, fn func(t *testing.T, s sent)) {
+	// what brings more rows
+	r := protectHarness(t, newProtectionStore(), subsystemOf(testSub,
+		described(t, func(i *backend.Info) { i.Rotational, i.VolatileCache = true, true })))
+	for kind, nqn := range map[string]string{"I/O": testSub, "discovery": nvme.DiscoveryNQN} {
+		h := r.connectHost(0, on(nqn), func(a *connectArgs) { a.kato = 60000 })
+		q := [2]*fabrictest.Queue{h.admin}
+		if kind == "I/O" {
+			q[1] = h.connectIO(0)
+		}
+		for _, s := range samples(r.target.find(nqn).lookup(h.cntlid)) {
+			x := sent{sample: s}
+			usual := nsidClasses[slices.Index(s.nsid[:], good)]
+			x.send = func(change func(*nvme.SQE)) nvme.Status {
+				c := s.command()
+				c.SQE.SetNSID(usual)
+				change(&c.SQE)
+				return r.do(q[map[bool]int{true: 1}[s.io]], c).CQE.Status() &^ nvme.More
+			}
+			r.run(kind+" "+s.name, func(t *testing.T) {
+				x.want = x.send(func(*nvme.SQE) {})
+				fn(t, x)
+			})
+		}
+	}
+}
+
+// TestNSIDs: each command with an NSID of each class.
+func TestNSIDs(t *testing.T) {
+	eachSample(t, func(t *testing.T, s sent) {
+		for i, nsid := range nsidClasses {
+			want := s.nsid[i]
+			if want == good {
+				want = s.want
+			}
+			if st := s.send(func(sqe *nvme.SQE) { sqe.SetNSID(nsid) }); st != want {
+				t.Errorf("NSID %#x: %v, want %v", nsid, st, want)
+			}
+		}
+	})
+}
+
+// TestReserved: reserved bits of a command change nothing, whatever they are.
+func TestReserved(t *testing.T) {
+	eachSample(t, func(t *testing.T, s sent) {
+		check := func(name string, change func(*nvme.SQE)) {
+			t.Helper()
+			if st := s.send(change); st != s.want {
+				t.Errorf("%s: %v, want %v", name, st, s.want)
+			}
+		}
+		check("byte 1", func(sqe *nvme.SQE) { sqe.SetFlags(sqe.Flags() | 0x3C) })
+		for i := 2; i < 6; i++ { // dwords 2 and 3, and the metadata pointer: there is none
+			check(fmt.Sprintf("CDW%d", i), func(sqe *nvme.SQE) { sqe.SetCDW(i, allBits) })
+		}
+		for i, defined := range s.defined {
+			check(fmt.Sprintf("CDW%d", 10+i), func(sqe *nvme.SQE) {
+				sqe.SetCDW(10+i, sqe.CDW(10+i)&defined|^defined)
+			})
+		}
+	})
+}
+
+// TestFlags: no command has PRPs, and none is fused but those that TestNoFusedCommands has (Base
+// section 4.1.1).
+func TestFlags(t *testing.T) {
+	eachSample(t, func(t *testing.T, s sent) {
+		for _, flags := range []uint8{0, 2 << 6, 3 << 6, 1<<6 | 1, 1<<6 | 2, 1<<6 | 3} {
+			opcode := s.command().SQE.Opcode()
+			if flags&3 != 0 && s.io && (opcode == nvme.NVMWrite || opcode == 0x05) {
+				continue
+			}
+			if st := s.send(func(sqe *nvme.SQE) { sqe.SetFlags(flags) }); st != invalidField {
+				t.Errorf("flags %#x: %v", flags, st)
+			}
+		}
+	})
+}
+
+// TestUnknownRows: structures, log pages and features that are not in the tables, and coded values
+// of fields that are reserved (Base section 1.5).
+func TestUnknownRows(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	for _, nqn := range []string{testSub, nvme.DiscoveryNQN} {
+		h := r.connectHost(0, on(nqn))
+		c := r.target.find(nqn).lookup(h.cntlid)
+		for i := range 256 {
+			cns, lid, fid := nvme.CNS(i), nvme.LID(i), nvme.FID(i)
+			if row := &identifyPages[i]; row.page == nil || !row.scope.has(c) {
+				r.status(h.admin, identifyCommand(cns, 1), invalidField)
+			}
+			if !logPages[i].supported(c) {
+				r.status(h.admin, logCommand(lid, 512, 0), nvme.InvalidLogPage|nvme.DNR)
+			}
+			f := c.feature(fid)
+			for sel := range nvme.FeatureSelect(8) {
+				if f == nil || sel > nvme.FeatureCapabilities {
+					r.status(h.admin, getFeature(fid, sel, 0), invalidField)
+				}
+			}
+			save := setFeature(fid, 0)
+			save.SQE[43] |= 0x80
+			if f == nil {
+				r.status(h.admin, setFeature(fid, 0), invalidField)
+				r.status(h.admin, save, invalidField)
+			} else {
+				r.status(h.admin, save, nvme.FeatureNotSaveable|nvme.DNR)
+			}
+		}
+	}
+}
+
+// controllerStates are the states of TestOpcodes, by CC.
+var controllerStates = map[string]nvme.CC{
+	"not enabled": 0, "enabled": nvme.CCLinux, "shut down": nvme.CCLinux | nvme.CCShutdownNormal,
+}
+
+// TestOpcodes: every opcode, and every type of Fabrics command, on each kind of queue and in each
+// state of the controller.
+func TestOpcodes(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	for _, nqn := range []string{testSub, nvme.DiscoveryNQN} {
+		for state, cc := range controllerStates {
+			h := r.connectHost(0, on(nqn))
+			r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
+			if cc != 0 {
+				r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(cc)))
+			}
+			r.run(state+" "+nqn[len(nqn)-4:], func(t *testing.T) {
+				c := r.target.find(nqn).lookup(h.cntlid)
+				opcodes(r, h.admin, &adminOps, c, state == "enabled")
+				fabricsTypes(r, h.admin, cc, map[nvme.FabricsType]nvme.Status{
+					nvme.FabricsConnect:     sequenceError,                    // Base section 6.3
+					nvme.FabricsPropertySet: nvme.Success,                     // of CC
+					nvme.FabricsPropertyGet: nvme.Success,                     // of CC
+					nvme.FabricsDisconnect:  nvme.InvalidQueueType | nvme.DNR, // Base section 6.4
+				}, invalidOpcode)
+			})
+			h.hangUp()
+		}
+	}
+	r.run("unconnected", func(*testing.T) {
+		q := r.dial(0)
+		for i := range 256 {
+			if op := nvme.Opcode(i); op != nvme.FabricsOpcode {
+				r.status(q, command(op, 1, nil), sequenceError)
+			}
+		}
+		fabricsTypes(r, q, 0, map[nvme.FabricsType]nvme.Status{
+			nvme.FabricsConnect: invalidLength, // without data
+		}, sequenceError)
+	})
+	r.run("I/O", func(*testing.T) {
+		h := r.connectHost(1)
+		opcodes(r, h.io[0], &ioOps, r.target.find(testSub).lookup(h.cntlid), true)
+		fabricsTypes(r, h.io[0], 0, map[nvme.FabricsType]nvme.Status{
+			nvme.FabricsConnect:    sequenceError,
+			nvme.FabricsDisconnect: nvme.Success,
+		}, invalidOpcode)
+	})
+}
+
+// opcodes sends each opcode but that of Fabrics commands, and nothing with it.
+func opcodes(r *harness, q *fabrictest.Queue, table *[256]op, c *controller, ready bool) {
+	r.t.Helper()
+	for i := range 256 {
+		op := nvme.Opcode(i)
+		cmd := command(op, 1, nil)
+		if op == nvme.FabricsOpcode {
+			continue
+		}
+		r.send(q, cmd)
+		r.w.Settle()
+		st := cmd.CQE.Status() &^ nvme.More
+		switch {
+		case !table[i].offered(c):
+			if st != invalidOpcode {
+				r.t.Errorf("opcode %02Xh: %v", i, st)
+			}
+		case !ready: // only Fabrics commands
+			if st != sequenceError {
+				r.t.Errorf("%s: %v", table[i].name, st)
+			}
+		case cmd.Done && (st == invalidOpcode || st == sequenceError): // an event may wait
+			r.t.Errorf("%s: %v", table[i].name, st)
+		}
+	}
+}
+
+// fabricsTypes sends each type of Fabrics command, Disconnect last. For the properties it is an
+// access to CC, which is cc.
+func fabricsTypes(r *harness, q *fabrictest.Queue, cc nvme.CC,
+	want map[nvme.FabricsType]nvme.Status, other nvme.Status,
+) {
+	r.t.Helper()
+	for i := range 256 {
+		typ := nvme.FabricsDisconnect + 1 + nvme.FabricsType(i)
+		st, known := want[typ]
+		if !known {
+			st = other
+		}
+		c := propertySetCommand(nvme.PropertyCC, uint64(cc))
+		c.SQE[4] = byte(typ)
+		r.status(q, c, st)
+	}
+}
