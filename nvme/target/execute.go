@@ -14,7 +14,7 @@ func (h *Handler) Execute(reqs []*fabric.Request) {
 		c.executing = true
 		c.s.outstanding++
 		switch {
-		case c.waiting.Listed() && r.Status.OK(): // its data came with the capsule
+		case c.limited && c.waiting.Listed() && r.Status.OK(): // its data came with the capsule
 		case r.Status.OK():
 			c.op.execute(h, c)
 		case r.Status == notReady:

@@ -79,11 +79,11 @@ func (s *session) flowTo(ch *channel) *flow {
 // flow is the traffic between a host and a namespace on one reactor, with what it has of the limits
 // of the host, the subsystem and the namespace.
 type flow struct {
+	leases []lease // of the limiters; none: nothing is limited
 	mem.Flow
 	host     *hostShare
 	ch       *channel
 	limiters [limiters]*limiter
-	leases   []lease         // of the limiters; none: nothing is limited
 	waiting  list.List[cmd]  // oldest first
 	node     list.Node[flow] // in Handler.waiting while that is not empty
 	due      int64           // when it is worth to look again

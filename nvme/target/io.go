@@ -110,8 +110,11 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 			return nil, invalidNamespace // the namespace is being removed
 		}
 	}
-	c.flow = c.s.flowTo(c.ch)
-	c.req.Flow = &c.flow.Flow
+	f := c.s.flowTo(c.ch)
+	c.req.Flow = &f.Flow
+	if len(f.leases) > 0 {
+		c.flow, c.limited = f, true
+	}
 	return g, nvme.Success
 }
 

@@ -16,7 +16,7 @@ func (h *Handler) Prepare(reqs []*fabric.Request) {
 		}
 		s.commands++
 		c := s.command(r)
-		c.req, c.op, c.ch, r.Flow = r, nil, nil, s.flow
+		c.req, c.op, c.ch, c.limited, r.Flow = r, nil, nil, false, s.flow
 		if !r.Status.OK() {
 			continue
 		}

@@ -66,16 +66,10 @@ type cmd struct {
 	req *fabric.Request
 	op  *op
 	ch  *channel // to the namespace; nil if the command has none, or all of them
-	// flow is that of the channel. waiting is in flow.waiting, while the command waits at a limit,
-	// since waitsSince; data is what it counts there, in bytes. admitted: it has waited.
-	flow       *flow
-	waiting    list.Node[cmd]
-	waitsSince int64
-	data       int64
-	admitted   bool
 	// zeroCopy is the channel that Request.Segs belongs to, until EndZeroCopy; nil: no zero copy.
 	zeroCopy  *channel
 	executing bool
+	limited   bool // limits apply to the command
 	// since is when the command was given to a device, 0 if no device has it.
 	since int64
 	// free gives memory back that the device of a command that was given up may still use. req is
@@ -86,6 +80,14 @@ type cmd struct {
 	awaiting *awaiting      // what the command waits for; nil if it does not
 	delayed  list.Node[cmd] // in Handler.delayed or Handler.awaiting
 	due      int64          // when that ends
+
+	// At limits: flow is that of the channel, waiting is in flow.waiting since waitsSince, and data
+	// is what the command counts, in bytes. admitted: it has waited, and is prepared anew.
+	flow       *flow
+	waiting    list.Node[cmd]
+	waitsSince int64
+	data       int64
+	admitted   bool
 }
 
 func (c *cmd) isConnect() bool {

@@ -77,11 +77,13 @@ func (f *flow) take(c *cmd, now int64) (at *limiter, wait int64) {
 
 // waitsAtLimit says whether a prepared command has to wait at a limit, and defers it then. data is
 // how many bytes it moves.
-func (c *cmd) waitsAtLimit(data int64) bool {
-	f := c.flow
-	if len(f.leases) == 0 || c.admitted {
+func (c *cmd) waitsAtLimit(data int64) bool { return c.limited && c.deferIfLimited(data) }
+
+func (c *cmd) deferIfLimited(data int64) bool {
+	if c.admitted {
 		return false
 	}
+	f := c.flow
 	h := c.s.h
 	now := h.loop.Now()
 	c.data = data
