@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -41,8 +42,8 @@ var (
 )
 
 // rows is the matrix.
-func rows() (list []row) {
-	return append(append(append(list, deviceRows...), hostRows...), strangerRows...)
+func rows() []row {
+	return slices.Concat(deviceRows, hostRows, limitRows, strangerRows)
 }
 
 // attack is what a culprit does during one window.

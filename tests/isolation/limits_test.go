@@ -1,0 +1,170 @@
+package isolation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// limitRows have a host with many commands at its limit.
+var limitRows = []row{{
+	name: "at its limit", culprit: "host", attacks: "places in its queues", links: onBoth,
+	crossed: true,
+	run:     func(ctx context.Context, a *attack) error { return atLimit(ctx, a, 2, mdts) },
+	bounds: func(a *attack, now, base counts) error {
+		if n, _ := a.reactors(); n > 4*mdts {
+			return fmt.Errorf("what waits at a limit has %d bytes of data memory", n)
+		}
+		return nil
+	},
+}}
+
+// filler is a host that keeps four queues full: one with small writes, whose data is in the
+// capsule, the others with reads and writes of a size.
+type filler struct {
+	*party
+	size int
+	done [128]host.Completion
+}
+
+// step submits what there is room for if more is set, takes what has completed, and returns how
+// many commands are outstanding.
+func (f *filler) step(more bool) (outstanding int, err error) {
+	const elsewhere = 1024 // a block that is not the victim's
+	for i, q := range f.queues {
+		for more && q.Free() > 0 {
+			var op host.Op
+			switch blocks := uint32(f.size / blockSize); i {
+			case 0:
+				op.Write(nsPool, elsewhere, 1, f.buf[:blockSize], 0)
+			case 1:
+				op.Write(nsPool, elsewhere, blocks, f.buf[:f.size], 0)
+			default:
+				op.Read(nsPool, elsewhere, blocks, f.buf[:f.size])
+			}
+			if _, err := q.Submit(&op); err != nil {
+				return 0, err
+			}
+		}
+		n, err := q.Poll(f.done[:])
+		if err != nil {
+			return 0, err
+		}
+		for i := range f.done[:n] {
+			if st := f.done[i].Status(); !st.OK() {
+				return 0, st
+			}
+		}
+		outstanding += q.Outstanding()
+	}
+	return outstanding, nil
+}
+
+// atLimit keeps the queues of a host with a limit full.
+func atLimit(ctx context.Context, a *attack, iops int64, size int) error {
+	a.limitCulprit(iops)
+	defer a.limitCulprit(0)
+	p, err := a.join(ctx, 4)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	f := &filler{party: p, size: size}
+	return a.repeat(ctx, 5*time.Millisecond, func() error {
+		n, err := f.step(true)
+		a.takes(n)
+		a.inPlace()
+		return err
+	})
+}
+
+func (e *env) limitCulprit(iops int64) {
+	e.server.Target().SetHostLimits(culpritNQN, target.Limits{IOPS: iops})
+}
+
+// TestBesideLimit measures what a host at its limit costs another: the ratio of the p99 of the
+// victim beside it to that while the same host is connected and idle. A round has short windows of
+// both in turns, so that what else the machine does concerns both. NVMF_LIMITS_ROUNDS=20 measures
+// so many rounds of 8 s, and wants the median of their ratios to be 1.1 at most.
+func TestBesideLimit(t *testing.T) {
+	rounds, windows, most := 1, 3, 0.0
+	if s := os.Getenv("NVMF_LIMITS_ROUNDS"); s != "" {
+		var err error
+		if rounds, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+		windows, most = 20, 1.1
+	}
+	for _, link := range []nvme.TransportType{nvme.TransportTCP, nvme.TransportRDMA} {
+		t.Run(link.String(), func(t *testing.T) {
+			var ratios []float64
+			for range rounds {
+				alone, beside := besideLimit(t, link, windows)
+				ratios = append(ratios, float64(beside)/float64(alone))
+				t.Logf("p99 alone %v, beside %v", alone, beside)
+			}
+			slices.Sort(ratios)
+			median := ratios[len(ratios)/2]
+			t.Logf("p99 beside a host at its limit to that alone: median %.3f, %.3f to %.3f",
+				median, ratios[0], ratios[len(ratios)-1])
+			if most > 0 && median > most {
+				t.Errorf("the median is %.3f, want at most %.2f", median, most)
+			}
+		})
+	}
+}
+
+// besideLimit is a round of TestBesideLimit.
+func besideLimit(t *testing.T, link nvme.TransportType, windows int) (alone, beside time.Duration) {
+	const limit, window = 500, 200 * time.Millisecond
+	e := newEnv(t, link, nil)
+	v := newVictim(e, 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	a := &attack{env: e, ready: make(chan struct{})}
+	p, err := a.join(ctx, 4)
+	e.must(err)
+	var on atomic.Bool
+	var outstanding atomic.Int64
+	ended := make(chan error, 1)
+	go func() {
+		f := &filler{party: p, size: blockSize}
+		ended <- a.repeat(ctx, 2*time.Millisecond, func() error {
+			n, err := f.step(on.Load())
+			outstanding.Store(int64(n))
+			return err
+		})
+		p.close()
+	}()
+	var all outcome
+	for range windows {
+		for _, busy := range []bool{false, true} {
+			on.Store(busy)
+			e.limitCulprit(map[bool]int64{true: limit}[busy])
+			for n := int64(-1); len(ended) == 0 && (busy != (n > limit-100) || !busy && n != 0); {
+				n = outstanding.Load()
+				_, o := v.run(5 * time.Millisecond)
+				all.add(o)
+			}
+			took, o := v.run(window)
+			all.add(o)
+			if busy {
+				all.beside.add(took)
+			} else {
+				all.alone.add(took)
+			}
+		}
+	}
+	cancel()
+	e.must(errors.Join(<-ended, all.unbroken()))
+	return all.alone.p99(), all.beside.p99()
+}
