@@ -97,6 +97,7 @@ func (ls *listeners) undrain(l *listener) {
 	ls.s.log.Info("listener is up", "listener", at)
 }
 
+// isDrained says whether it is a drained listener.
 func (l *listener) isDrained() bool { return l.drained.IsValid() }
 
 // drainState says how far the end of the connections has come.
