@@ -127,8 +127,7 @@ func (g *Group) cancelWait(r *request) {
 	}
 }
 
-// resume continues with commands whose wait is over, and returns the number of steps
-// made.
+// resume continues with commands whose wait is over, and returns the number of steps made.
 func (g *Group) resume() int {
 	work := 0
 	if g.cfg.Memory.CanServe() {

@@ -29,8 +29,8 @@ var limitRows = []row{{
 	},
 }}
 
-// filler is a host that keeps four queues full: one with small writes, whose data is in the capsule,
-// the others with reads and writes of a size.
+// filler is a host that keeps four queues full: one with small writes, whose data is in the
+// capsule, the others with reads and writes of a size.
 type filler struct {
 	*party
 	size int
