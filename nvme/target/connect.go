@@ -225,6 +225,9 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 }
 
 func hostRefused(nqn string) refusal {
+	if nqn == "" {
+		nqn = "no name"
+	}
 	return badData(nvme.ConnectInvalidHost|nvme.DNR, nvme.ConnectDataOffsetHOSTNQN,
 		"a host of the subsystem", nqn)
 }

@@ -29,7 +29,7 @@ func TestConnections(t *testing.T) {
 	r.dialInfo(1, unconnected)
 	r.ok(h.io[0], rw(nvme.NVMWrite, 1, 0, 2, make([]byte, 1024)))
 	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-	r.status(h.io[0], rw(nvme.NVMRead, 7, 0, 1, make([]byte, 512)), invalidNamespace)
+	r.status(h.io[0], rw(nvme.NVMRead, 7, 0, 1, make([]byte, 512)), invalidField)
 	r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
 	r.w.Settle()
 

@@ -246,7 +246,7 @@ func TestRemoveAtLimit(t *testing.T) {
 	r := newHarness(t, 2, limitedSubsystem(t))
 	_, all := waiting(r, 4)
 	r.removeNamespace(1)
-	for i, want := range []nvme.Status{invalidNamespace, nvme.Success} {
+	for i, want := range []nvme.Status{invalidField, nvme.Success} {
 		r.allDone([]*fabrictest.Command{all[i], all[i+2]}, want)
 	}
 }
