@@ -86,6 +86,8 @@ func (s *session) abort(cid uint16) bool {
 	c, h := s.cmds[i], s.h
 	r := c.req
 	switch {
+	case c.pair != nil:
+		h.failPair(c, nvme.AbortRequested)
 	case c.delayed.Listed():
 		h.finishDelayed(c, nvme.AbortRequested)
 	case c.compound != nil:

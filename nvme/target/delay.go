@@ -69,6 +69,15 @@ func (h *Handler) finishLater(c *cmd) {
 	h.delayed.push(c)
 }
 
+// finishAs completes a command with a status that may be notReady.
+func (h *Handler) finishAs(c *cmd, result uint64, st nvme.Status) {
+	if st == notReady {
+		h.finishLater(c)
+		return
+	}
+	h.finish(c, result, st)
+}
+
 // finishDelayed completes a delayed command now.
 func (h *Handler) finishDelayed(c *cmd, st nvme.Status) {
 	h.delayed.remove(c)

@@ -14,6 +14,8 @@ func (h *Handler) Execute(reqs []*fabric.Request) {
 		c.executing = true
 		c.s.outstanding++
 		switch {
+		case c.pair != nil:
+			h.executeFused(c)
 		case r.Status.OK():
 			c.op.execute(h, c)
 		case r.Status == notReady:

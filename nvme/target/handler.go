@@ -48,9 +48,11 @@ type Handler struct {
 	completed list.List[session] // have completions to deliver
 	running   bool
 	compounds list.List[compound] // free
+	moves     int                 // compounds with a move
 
 	delayed      delayList // completed after notReadyDelay
 	awaiting     delayList // wait for the answers of queries, for answerWait
+	halves       delayList // fused commands that wait for the other one, for pairWait
 	stopTimeouts func()    // stops the timer that looks for timeouts, nil if it does not run
 }
 
@@ -66,6 +68,9 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 		h: h, delay: notReadyDelay, end: func(c *cmd) { h.finishDelayed(c, notReady) },
 	}
 	h.awaiting = delayList{h: h, delay: int64(answerWait), end: h.endAwait}
+	h.halves = delayList{
+		h: h, delay: pairWait, end: func(c *cmd) { h.failPair(c, nvme.AbortedMissingFused) },
+	}
 	h.reactor = backend.Reactor{Wake: cfg.Loop.Wake, EventFD: cfg.EventFD}
 	if cfg.Memory != nil {
 		h.memory, h.reactor.Memory = cfg.Memory, cfg.Memory.Region()
@@ -125,6 +130,7 @@ func (h *Handler) Close(fs fabric.Session) {
 	}
 	h.delayed.endSession(s)
 	h.awaiting.endSession(s)
+	h.halves.endSession(s)
 	s.cancelAll()
 	h.run()
 	s.endIfIdle()

@@ -39,7 +39,9 @@ func prepareWrite(c *cmd) nvme.Status {
 	if st := c.transfer(); !st.OK() {
 		return st
 	}
-	c.startZeroCopyWrite()
+	if c.pair == nil {
+		c.startZeroCopyWrite()
+	}
 	return nvme.Success
 }
 

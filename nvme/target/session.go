@@ -41,7 +41,8 @@ type session struct {
 
 	cmds        []*cmd // all states, for Abort and timeouts; the first used are assigned
 	used        int
-	outstanding int // executing commands
+	outstanding int   // executing commands
+	fused       *pair // its second command has not come; nil if there is none
 	done, spare []*fabric.Request
 	completed   list.Node[session] // in Handler.completed while done has requests
 
@@ -76,6 +77,7 @@ type cmd struct {
 	free     func()
 	capsule  mem.Allocation // a copy of in-capsule data, see copyCapsule
 	compound *compound      // carries the command out, if that takes several IOs
+	pair     *pair          // of a fused command that waits for the other; otherwise nil
 	awaiting *awaiting      // what the command waits for; nil if it does not
 	delayed  list.Node[cmd] // in Handler.delayed or Handler.awaiting
 	due      int64          // when that ends
