@@ -241,7 +241,8 @@ func TestCopyFields(t *testing.T) {
 	}
 	var r CopyRange
 	r.Set(0x11223344, 0x0102030405060708, 65536)
-	if want := CopyRange(hexBytes(t, CopyRangeSize, "0:44332211 8:0807060504030201 16:ffff")); r != want {
+	want := CopyRange(hexBytes(t, CopyRangeSize, "0:44332211 8:0807060504030201 16:ffff"))
+	if r != want {
 		t.Errorf("range % x, want % x", r, want)
 	}
 	if r.SNSID() != 0x11223344 || r.SLBA() != 0x0102030405060708 || r.Blocks() != 65536 ||

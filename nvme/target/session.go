@@ -29,6 +29,7 @@ type session struct {
 	flow     *mem.Flow
 	stranger mem.Flow
 	host     *hostShare // nil: as above
+	fused    *pair      // its second command has not come; nil if there is none
 
 	// Set by a successful Connect.
 	ctrl  *controller
@@ -41,8 +42,7 @@ type session struct {
 
 	cmds        []*cmd // all states, for Abort and timeouts; the first used are assigned
 	used        int
-	outstanding int   // executing commands
-	fused       *pair // its second command has not come; nil if there is none
+	outstanding int // executing commands
 	done, spare []*fabric.Request
 	completed   list.Node[session] // in Handler.completed while done has requests
 
@@ -67,6 +67,8 @@ type cmd struct {
 	req *fabric.Request
 	op  *op
 	ch  *channel // to the namespace; nil if the command has none, or all of them
+	// pair is that of a fused command that waits for the other one; otherwise nil.
+	pair *pair
 	// zeroCopy is the channel that Request.Segs belongs to, until EndZeroCopy; nil: no zero copy.
 	zeroCopy  *channel
 	executing bool
@@ -77,7 +79,6 @@ type cmd struct {
 	free     func()
 	capsule  mem.Allocation // a copy of in-capsule data, see copyCapsule
 	compound *compound      // carries the command out, if that takes several IOs
-	pair     *pair          // of a fused command that waits for the other; otherwise nil
 	awaiting *awaiting      // what the command waits for; nil if it does not
 	delayed  list.Node[cmd] // in Handler.delayed or Handler.awaiting
 	due      int64          // when that ends
