@@ -71,15 +71,15 @@ type IdentifyController struct {
 	MAXCMD uint16
 	NN     uint32 // largest NSID
 	ONCS   ONCS
-	FUSES  uint16
+	FUSES  FUSES
 	FNA    uint8
 	VWC    VWC
 	AWUN   uint16 // blocks, 0-based
 	AWUPF  uint16 // blocks, 0-based
 	ICSVSCC,
 	NWPC uint8
-	ACWU   uint16
-	CDFS   uint16
+	ACWU   uint16 // blocks, 0-based
+	CDFS   uint16 // copy descriptor formats: CopyFormat.Bit
 	SGLS   SGLS
 	MNAN   uint32 // most namespaces that can be attached
 	MAXDNA [16]byte
@@ -164,11 +164,20 @@ type ONCS uint16
 
 // The bits of ONCS.
 const (
+	ONCSCompare           ONCS = 1 << 0
 	ONCSDatasetManagement ONCS = 1 << 2
 	ONCSWriteZeroes       ONCS = 1 << 3
 	ONCSSaveSelect        ONCS = 1 << 4
 	ONCSTimestamp         ONCS = 1 << 6
+	ONCSVerify            ONCS = 1 << 7
+	ONCSCopy              ONCS = 1 << 8
 )
+
+// FUSES is Fused Operation Support (bytes 522 and 523).
+type FUSES uint16
+
+// FUSESCompareWrite says that Compare and Write can be fused.
+const FUSESCompareWrite FUSES = 1 << 0
 
 // VWC is Volatile Write Cache (byte 525).
 type VWC uint8

@@ -18,7 +18,7 @@ type IdentifyNamespace struct {
 	DLFEAT DLFEAT
 	NAWUN  uint16 // blocks, 0-based
 	NAWUPF uint16 // blocks, 0-based; valid with NSFEATAtomics
-	NACWU  uint16
+	NACWU  uint16 // as above
 	NABSN  uint16
 	NABO   uint16
 	NABSPF uint16
@@ -29,9 +29,9 @@ type IdentifyNamespace struct {
 	NPDG   uint16 // preferred deallocate granularity
 	NPDA   uint16 // preferred deallocate alignment
 	NOWS   uint16 // optimal write size, blocks, 0-based
-	MSSRL  uint16
-	MCL    uint32
-	MSRC   uint8
+	MSSRL  uint16 // blocks in a source range of Copy
+	MCL    uint32 // blocks of a Copy
+	MSRC   uint8  // source ranges of a Copy, 0-based
 	KPIOS  uint8
 	NULBAF uint8
 	_      [9]byte

@@ -23,8 +23,11 @@ const (
 	NVMFlush             Opcode = 0x00
 	NVMWrite             Opcode = 0x01
 	NVMRead              Opcode = 0x02
+	NVMCompare           Opcode = 0x05
 	NVMWriteZeroes       Opcode = 0x08
 	NVMDatasetManagement Opcode = 0x09
+	NVMVerify            Opcode = 0x0C
+	NVMCopy              Opcode = 0x19
 )
 
 // FabricsType is byte 4 of a Fabrics command (Base section 6).

@@ -228,3 +228,28 @@ func TestDSMRange(t *testing.T) {
 		t.Error("fields")
 	}
 }
+
+func TestCopyFields(t *testing.T) {
+	var s SQE
+	s.Copy().Set(0x0807060504030201, 256, CopyNamespaces, RWFUA)
+	if want := SQE(hexBytes(t, SQESize, "40:0102030405060708 48:ff020040")); s != want {
+		t.Errorf("command % x, want % x", s, want)
+	}
+	if c := s.Copy(); c.Ranges() != 256 || c.Format() != CopyNamespaces ||
+		s.RW().Flags() != RWFUA {
+		t.Errorf("%d ranges, format %d, flags %#x", c.Ranges(), c.Format(), s.RW().Flags())
+	}
+	var r CopyRange
+	r.Set(0x11223344, 0x0102030405060708, 65536)
+	want := CopyRange(hexBytes(t, CopyRangeSize, "0:44332211 8:0807060504030201 16:ffff"))
+	if r != want {
+		t.Errorf("range % x, want % x", r, want)
+	}
+	if r.SNSID() != 0x11223344 || r.SLBA() != 0x0102030405060708 || r.Blocks() != 65536 ||
+		r.FastOnly() {
+		t.Error("range")
+	}
+	if r[23] = 0x80; !r.FastOnly() {
+		t.Error("FCO")
+	}
+}

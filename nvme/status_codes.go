@@ -19,6 +19,7 @@ const (
 	InvalidSGLCount          Status = 0x00E
 	DataSGLLengthInvalid     Status = 0x00F
 	SGLTypeInvalid           Status = 0x011
+	AtomicWriteUnitExceeded  Status = 0x014
 	SGLOffsetInvalid         Status = 0x016
 	HostIDInconsistent       Status = 0x018
 	KATOExpired              Status = 0x019
@@ -47,6 +48,10 @@ const (
 	ConnectRestartDiscovery   Status = 0x183
 	ConnectInvalidHost        Status = 0x184
 	InvalidQueueType          Status = 0x185 // Disconnect on a queue that does not take it
+	CommandSizeLimitExceeded  Status = 0x183 // those of Copy have the same codes
+	IncompatibleNamespace     Status = 0x185
+	FastCopyNotPossible       Status = 0x186
+	OverlappingIORange        Status = 0x187
 	DiscoveryRestart          Status = 0x190
 	AuthenticationRequired    Status = 0x191
 )
@@ -70,11 +75,12 @@ var statusNames = map[Status]string{
 	Success: "Success", InvalidOpcode: "Invalid Command Opcode",
 	InvalidField:      "Invalid Field in Command",
 	CommandIDConflict: "Command ID Conflict", DataTransferError: "Data Transfer Error",
-	AbortedPowerLoss:    "Commands Aborted due to Power Loss Notification",
-	AbortedFailedFused:  "Command Aborted due to Failed Fused Command",
-	AbortedMissingFused: "Command Aborted due to Missing Fused Command",
-	CommandInterrupted:  "Command Interrupted",
-	InternalError:       "Internal Error", AbortRequested: "Command Abort Requested",
+	AbortedPowerLoss:        "Commands Aborted due to Power Loss Notification",
+	AbortedFailedFused:      "Command Aborted due to Failed Fused Command",
+	AbortedMissingFused:     "Command Aborted due to Missing Fused Command",
+	AtomicWriteUnitExceeded: "Atomic Write Unit Exceeded",
+	CommandInterrupted:      "Command Interrupted",
+	InternalError:           "Internal Error", AbortRequested: "Command Abort Requested",
 	AbortedSQDeletion:        "Command Aborted due to SQ Deletion",
 	InvalidNamespaceOrFormat: "Invalid Namespace or Format",
 	CommandSequenceError:     "Command Sequence Error",
@@ -97,11 +103,14 @@ var statusNames = map[Status]string{
 	ConnectIncompatibleFormat: "Connect Incompatible Format",
 	ConnectControllerBusy:     "Connect Controller Busy",
 	ConnectInvalidParameters:  "Connect Invalid Parameters",
-	ConnectRestartDiscovery:   "Connect Restart Discovery",
+	ConnectRestartDiscovery:   "Connect Restart Discovery or Command Size Limit Exceeded",
 	ConnectInvalidHost:        "Connect Invalid Host",
-	InvalidQueueType:          "Invalid Queue Type", DiscoveryRestart: "Discovery Restart",
-	AuthenticationRequired: "Authentication Required",
-	WriteFault:             "Write Fault", UnrecoveredReadError: "Unrecovered Read Error",
+	InvalidQueueType:          "Invalid Queue Type or Incompatible Namespace or Format",
+	FastCopyNotPossible:       "Fast Copy Not Possible",
+	OverlappingIORange:        "Overlapping I/O Range",
+	DiscoveryRestart:          "Discovery Restart",
+	AuthenticationRequired:    "Authentication Required",
+	WriteFault:                "Write Fault", UnrecoveredReadError: "Unrecovered Read Error",
 	CompareFailure:         "Compare Failure",
 	InternalPathError:      "Internal Path Error",
 	ANAPersistentLoss:      "Asymmetric Access Persistent Loss",

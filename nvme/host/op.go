@@ -5,7 +5,7 @@ import "github.com/nvmf-target/nvmf-target/nvme"
 // Op is a command to submit. It may be reused once Submit has returned; Data belongs to the command
 // until its completion.
 type Op struct {
-	// SQE is the command. Submit fills CID, flags and the SGL.
+	// SQE is the command. Submit fills CID, PSDT and the SGL.
 	SQE nvme.SQE
 	// Data is the source or the destination of the transfer, according to bits 1:0 of the opcode.
 	Data []byte
@@ -44,6 +44,29 @@ func (o *Op) WriteZeroes(nsid uint32, slba uint64, blocks uint32, flags nvme.RWF
 	o.set(nvme.NVMWriteZeroes, nsid, nil)
 	o.SQE.RW().Set(slba, blocks, flags)
 }
+
+// Compare makes o a Compare of blocks logical blocks with data.
+func (o *Op) Compare(nsid uint32, slba uint64, blocks uint32, data []byte) {
+	o.set(nvme.NVMCompare, nsid, data)
+	o.SQE.RW().Set(slba, blocks, 0)
+}
+
+// Verify makes o a Verify of blocks logical blocks.
+func (o *Op) Verify(nsid uint32, slba uint64, blocks uint32) {
+	o.set(nvme.NVMVerify, nsid, nil)
+	o.SQE.RW().Set(slba, blocks, 0)
+}
+
+// Copy makes o a Copy of the source ranges in data, nvme.CopyRangeSize bytes each, to sdlba.
+func (o *Op) Copy(nsid uint32, sdlba uint64, format nvme.CopyFormat, data []byte,
+	flags nvme.RWFlags,
+) {
+	o.set(nvme.NVMCopy, nsid, data)
+	o.SQE.Copy().Set(sdlba, len(data)/nvme.CopyRangeSize, format, flags)
+}
+
+// Fuse makes o the first (1) or the second (2) command of a fused pair.
+func (o *Op) Fuse(half uint8) { o.SQE.SetFlags(half) }
 
 // Flush makes o a Flush.
 func (o *Op) Flush(nsid uint32) { o.set(nvme.NVMFlush, nsid, nil) }

@@ -103,7 +103,8 @@ func (q *Queue) Submit(op *Op) (uint16, error) {
 	s.cid += 1 << slotBits
 	s.sqe.SetCID(s.cid)
 	if !op.Raw {
-		s.sqe.SetFlags(1 << 6) // PSDT 01b: SGL, always over fabrics (Base section 4.1.1)
+		// PSDT 01b: SGL, always over fabrics (Base section 4.1.1)
+		s.sqe.SetFlags(1<<6 | op.SQE.FUSE())
 	}
 	if err := q.link.describe(s, int(i), q.capsule); err != nil {
 		return 0, err

@@ -89,6 +89,8 @@ func (s *session) abort(cid uint16) bool {
 	case c.waiting.Listed():
 		h.abortWaiting(c)
 		return true
+	case c.pair != nil:
+		h.failPair(c, nvme.AbortRequested)
 	case c.delayed.Listed():
 		h.finishDelayed(c, nvme.AbortRequested)
 	case c.compound != nil:

@@ -55,6 +55,10 @@ type channel struct {
 	quiesce    quiesce
 	onQuiesced func() // called when that is reached
 	changed    bool   // the namespace has changed once: pending IOs may be from before
+
+	lock      *rangeLock // keeps writes to some blocks in pending; nil if there is none
+	lockWaits bool       // the device still has such writes
+	allLocked bool       // everything that is pending is such a write
 }
 
 // Poll takes back what devices have completed and passes it on. It returns the number of steps.
@@ -78,7 +82,8 @@ func (h *Handler) Poll(int) int {
 // one that refused an IO must be offered it again.
 func (h *Handler) Arm() bool {
 	for ch := range h.active.All() {
-		if ch.inflight == 0 && len(ch.pending) > 0 || ch.inflight > 0 && !ch.dev.Arm() {
+		if ch.inflight == 0 && len(ch.pending) > 0 && !ch.allLocked ||
+			ch.inflight > 0 && !ch.dev.Arm() {
 			return false
 		}
 	}
@@ -98,17 +103,25 @@ func (ch *channel) push() int {
 			return refused
 		}
 	}
+	if ch.lock != nil {
+		return refused + ch.pushUnlocked()
+	}
 	n := ch.dev.Submit(ch.pending)
 	if n > 0 {
-		if ch.inflight == 0 {
-			ch.busySince = ch.h.loop.Now()
-		}
-		ch.inflight += n
+		ch.submitted(n)
 		rest := copy(ch.pending, ch.pending[n:])
 		clear(ch.pending[rest:])
 		ch.pending = ch.pending[:rest]
 	}
 	return refused + n
+}
+
+// submitted counts n IOs that the device has taken.
+func (ch *channel) submitted(n int) {
+	if ch.inflight == 0 {
+		ch.busySince = ch.h.loop.Now()
+	}
+	ch.inflight += n
 }
 
 // reap takes back what the device has completed. It returns how many IOs.
@@ -131,6 +144,9 @@ func (ch *channel) reap() int {
 			ch.stats.own[statBusy] += uint64(ch.h.loop.Now() - ch.busySince)
 		}
 		ch.stats.publish()
+		if ch.lockWaits {
+			ch.checkLock()
+		}
 	}
 	return total
 }
@@ -172,7 +188,7 @@ func (ch *channel) busy() bool { return ch.inflight > 0 || len(ch.pending) > 0 }
 // polled says that the device has IOs or could take some.
 func (ch *channel) polled() bool {
 	return ch.inflight > 0 ||
-		len(ch.pending) > 0 && ch.state > channelOpening && ch.quiesce != quiesceIO
+		len(ch.pending) > 0 && ch.state > channelOpening && ch.quiesce != quiesceIO && !ch.allLocked
 }
 
 // pollOrSettle lets Poll visit a channel while that is of use.
@@ -192,14 +208,16 @@ func (ch *channel) pollOrSettle() {
 // openChannel makes the channel of ns on this reactor and starts to open it. It returns nil if the
 // namespace is retired.
 func (h *Handler) openChannel(ns *namespace) *channel {
-	stats, q := ns.users.join(h)
+	stats, q, lock := ns.users.join(h)
 	if stats == nil {
 		return nil
 	}
 	for len(h.channels) <= ns.slot {
 		h.channels = append(h.channels, nil)
 	}
-	ch := &channel{h: h, ns: ns, stats: stats, quiesce: q, pending: make([]*backend.IO, 0, 256)}
+	ch := &channel{
+		h: h, ns: ns, stats: stats, quiesce: q, lock: lock, pending: make([]*backend.IO, 0, 256),
+	}
 	h.channels[ns.slot] = ch
 	if q != quiesceIO {
 		ch.open()

@@ -10,8 +10,9 @@ import (
 // compoundWidth is how many IOs of one command the devices have at a time.
 const compoundWidth = 8
 
-// compound carries out a command that takes several IOs: Dataset Management, and Flush of every
-// namespace. It comes from a free list of its handler.
+// compound carries out a command that takes several IOs: Dataset Management, Flush of every
+// namespace, and those that read into memory of the target (move). It comes from a free list of its
+// handler.
 type compound struct {
 	cmd         *cmd // nil once the command was given up
 	ios         [compoundWidth]compoundIO
@@ -20,9 +21,10 @@ type compound struct {
 	steps       int // IOs to submit
 	next        int // the first one not submitted
 	status      nvme.Status
-	ch          *channel // Dataset Management
+	ch          *channel // Dataset Management, and those with a move
 	ranges      []nvme.DSMRange
 	flush       []*namespace // Flush
+	move        *move        // nil for both
 	node        list.Node[compound]
 }
 
@@ -32,6 +34,13 @@ type compoundIO struct {
 	c    *compound
 	ch   *channel // nil if it is idle
 	node list.Node[compoundIO]
+	// data is the memory of the IO of a move, pos how many bytes of the command are before it. free
+	// gives the memory back if the command was given up.
+	data   mem.Allocation
+	pos    int64
+	extent int  // of a move
+	copied bool // it has been written
+	free   func()
 }
 
 func (h *Handler) newCompound(c *cmd) *compound {
@@ -50,53 +59,101 @@ func (h *Handler) newCompound(c *cmd) *compound {
 
 // putIdle makes an IO free for the next step.
 func (m *compound) putIdle(o *compoundIO) {
-	o.ch = nil
+	if v := m.move; v != nil && !o.copied {
+		v.failed = min(v.failed, o.extent)
+	}
+	o.ch, o.Segs, o.copied = nil, nil, false
+	if o.data.Free(); o.free != nil {
+		o.free()
+		o.free = nil
+	}
 	m.idle.Push(o, &o.node)
 	m.outstanding--
 }
 
-// advance submits as many IOs as compoundWidth allows, unless one has failed or the queue has
-// ended, and completes the command when devices have none of them.
+// advance submits as many IOs as allowed, unless one has failed or the queue has ended, and
+// completes the command when devices have none of them.
 func (m *compound) advance(h *Handler) {
-	for m.cmd != nil && m.next < m.steps && m.outstanding < compoundWidth && m.status.OK() &&
+	width := compoundWidth
+	if m.move != nil {
+		width = moveWidth
+	}
+	for m.cmd != nil && m.next < m.steps && m.outstanding < width && m.status.OK() &&
 		!m.cmd.s.closed {
 		o := m.idle.First()
-		ch := m.fill(h, &o.IO, m.next)
+		if m.move != nil && !m.ready(h, o) {
+			return // it comes back
+		}
+		ch := m.fill(h, o, m.next)
 		m.next++
-		if ch != nil && ch.ns.geo.Load().unready {
-			m.status = notReady
-			break
+		if ch == nil {
+			continue // nothing to do
 		}
-		if ch == nil || !h.submit(ch, &o.IO) {
-			continue // nothing to do, or the namespace was removed meanwhile
-		}
-		m.idle.Remove(&o.node)
-		m.outstanding++
-		o.ch, m.cmd.since = ch, h.loop.Now()
+		switch st := m.submit(h, ch, o); {
+		case st.OK():
+			m.idle.Remove(&o.node)
+			m.outstanding++
+		case m.move != nil:
+			m.status, m.move.failed = st, min(m.move.failed, o.extent)
+		case st == notReady:
+			m.status = st
+		} // or else the namespace was removed meanwhile
 	}
-	if m.outstanding > 0 {
-		return
+	if m.outstanding == 0 {
+		m.end(h)
 	}
-	c, st := m.cmd, m.status
+}
+
+// submit hands an IO to the device of a channel.
+func (m *compound) submit(h *Handler, ch *channel, o *compoundIO) nvme.Status {
+	if ch.ns.geo.Load().unready {
+		return notReady
+	}
+	if !h.submit(ch, &o.IO) {
+		return invalidNamespace
+	}
+	o.ch, m.cmd.since = ch, h.loop.Now()
+	return nvme.Success
+}
+
+// end completes the command, unless it was given up, and makes the compound free.
+func (m *compound) end(h *Handler) {
+	c, st, v := m.cmd, m.status, m.move
 	if m.next < m.steps && st.OK() {
 		st = nvme.AbortedSQDeletion
+	}
+	if v != nil {
+		m.endMove(h)
 	}
 	m.cmd, m.ch, m.flush, m.ranges = nil, nil, nil, m.ranges[:0]
 	m.next, m.steps, m.status = 0, 0, nvme.Success
 	h.compounds.Push(m, &m.node)
-	if c == nil { // given up
+	if c == nil {
 		return
 	}
+	switch {
+	case v == nil, st.OK() && v.second == nil:
+		h.compoundDone(c, 0, st)
+	case v.second == nil:
+		h.compoundDone(c, v.result(), st)
+	default:
+		first, second := v.statuses(st)
+		h.compoundDone(c, 0, first)
+		h.compoundDone(v.second, 0, second)
+	}
+}
+
+func (h *Handler) compoundDone(c *cmd, result uint64, st nvme.Status) {
 	c.compound = nil
-	if st == notReady {
-		h.finishLater(c)
-		return
-	}
-	h.finish(c, 0, st)
+	h.finishAs(c, result, st)
 }
 
 // fill prepares IO number i and returns its channel, or nil if there is nothing to do.
-func (m *compound) fill(h *Handler, io *backend.IO, i int) *channel {
+func (m *compound) fill(h *Handler, o *compoundIO, i int) *channel {
+	io := &o.IO
+	if m.move != nil {
+		return m.move.fill(o)
+	}
 	if m.flush != nil {
 		io.Op, io.Flags, io.Off, io.Len = backend.OpFlush, 0, 0, 0
 		if ch := h.channel(m.flush[i]); ch != nil {
@@ -117,18 +174,31 @@ func (m *compound) fill(h *Handler, io *backend.IO, i int) *channel {
 // ioDone takes an IO back. The first error becomes the status of the command, except that a device
 // need not be able to deallocate (NVM section 3.3.3).
 func (m *compound) ioDone(h *Handler, o *compoundIO, st nvme.Status) {
-	if m.cmd == nil {
+	moves := m.cmd != nil && m.move != nil
+	switch {
+	case m.cmd == nil:
 		o.ch.ns.returned(h.t.log)
+	case moves && st.OK() && m.status.OK() && m.goesOn(h, o):
+		return
 	}
+	o.copied = st.OK() && o.Op == backend.OpWrite
 	m.putIdle(o)
 	if !st.OK() && m.status.OK() && (o.Op != backend.OpDiscard || st != invalidOpcode) {
 		m.status = st
 	}
+	if moves && m.next < m.steps && m.status.OK() {
+		m.soon()
+		return
+	}
 	m.advance(h)
 }
 
-// cancel asks devices to give back what they have.
+// cancel asks devices to give back what they have. The queue has ended.
 func (m *compound) cancel() {
+	if m.outstanding == 0 {
+		m.advance(m.cmd.s.h)
+		return
+	}
 	for i := range m.ios {
 		if o := &m.ios[i]; o.ch != nil {
 			o.ch.cancel(&o.IO)
@@ -172,12 +242,19 @@ func (m *compound) giveUp(h *Handler) {
 			m.putIdle(o)
 			continue
 		}
+		if m.move != nil {
+			o.free = o.data.HandOver()
+		}
 		ns.orphaned(h)
 		o.ch.cancel(&o.IO)
 	}
 	c := m.cmd
 	m.cmd, c.compound = nil, nil
 	h.finish(c, 0, notReady)
+	if v := m.move; v != nil && v.second != nil {
+		v.second.compound = nil
+		h.finish(v.second, 0, notReady)
+	}
 	m.advance(h)
 }
 

@@ -62,6 +62,7 @@ type controller struct {
 	beyondLimit  bool      // a threshold is reached
 	clock        clock
 	hostBehavior [nvme.HostBehaviorCDFE + 2]byte // the rest is zeroes
+	copyFormats  atomic.Uint32                   // CDFE of that, for other reactors
 	alive        keepAliveTimer
 	events       events
 	aborts       int  // Abort commands in progress

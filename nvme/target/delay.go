@@ -15,7 +15,7 @@ const notReadyDelay = int64(1e9)
 type delayList struct {
 	h     *Handler
 	delay int64        // nanoseconds
-	end   func(c *cmd) // called when the time is over; it removes the command
+	end   func(c *cmd) // called when the time is over; it removes the command, or adds it anew
 	list  list.List[cmd]
 	stop  func() // stops the timer, nil if it does not run
 }
@@ -36,7 +36,7 @@ func (l *delayList) start() {
 		for c := l.list.First(); c != nil && c.due <= now; c = l.list.First() {
 			l.end(c)
 		}
-		if !l.list.Empty() {
+		if !l.list.Empty() && l.stop == nil {
 			l.start()
 		}
 	})
@@ -67,6 +67,15 @@ func (h *Handler) finishLater(c *cmd) {
 		return
 	}
 	h.delayed.push(c)
+}
+
+// finishAs completes a command with a status that may be notReady.
+func (h *Handler) finishAs(c *cmd, result uint64, st nvme.Status) {
+	if st == notReady {
+		h.finishLater(c)
+		return
+	}
+	h.finish(c, result, st)
 }
 
 // finishDelayed completes a delayed command now.

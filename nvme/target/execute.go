@@ -15,6 +15,9 @@ func (h *Handler) Execute(reqs []*fabric.Request) {
 		c.s.outstanding++
 		switch {
 		case c.limited && c.waiting.Listed() && r.Status.OK(): // its data came with the capsule
+		case c.pair != nil:
+			h.stopWaiting(c)
+			h.executeFused(c)
 		case r.Status.OK():
 			c.op.execute(h, c)
 		case r.Status == notReady:

@@ -121,6 +121,7 @@ func (c *controller) resetFeatures() {
 	c.thresholds, c.beyondLimit = defaultThresholds, false
 	c.clock = clock{at: c.h.loop.Now()}
 	clear(c.hostBehavior[:])
+	c.copyFormats.Store(0)
 }
 
 func prepareGetFeatures(cm *cmd) nvme.Status {

@@ -78,8 +78,8 @@ func (c *controller) setTimestamp(data []byte) nvme.Status {
 	return nvme.Success
 }
 
-// setHostBehavior stores what the host supports (Base section 5.1.25.1.14). There are no retry
-// delays and no extended formats, so none of it changes anything.
+// setHostBehavior stores what the host supports (Base section 5.1.25.1.14): the formats of Copy.
+// There are no retry delays and no extended formats, so nothing else of it changes anything.
 func (c *controller) setHostBehavior(data []byte) nvme.Status {
 	for _, b := range data[:nvme.HostBehaviorCDFE] {
 		if b > 1 {
@@ -87,5 +87,7 @@ func (c *controller) setHostBehavior(data []byte) nvme.Status {
 		}
 	}
 	copy(c.hostBehavior[:], data)
+	formats := binary.LittleEndian.Uint16(data[nvme.HostBehaviorCDFE:])
+	c.copyFormats.Store(uint32(formats))
 	return nvme.Success
 }

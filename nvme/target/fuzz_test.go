@@ -3,6 +3,7 @@ package target
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -13,7 +14,9 @@ import (
 func FuzzCommand(f *testing.F) {
 	for _, c := range []*fabrictest.Command{
 		rw(nvme.NVMRead, 1, 0, 8, nil), rw(nvme.NVMWrite, 1, 1<<55, 8, nil),
-		rw(nvme.NVMWriteZeroes, 1, 0, 65536, nil),
+		rw(nvme.NVMWriteZeroes, 1, 0, 65536, nil), rw(nvme.NVMCompare, 1, 0, 8, nil),
+		rw(nvme.NVMVerify, 1, 0, 8, nil), copyTo(8, nvme.CopyRanges, source{blocks: 8}),
+		fused(nvme.NVMCompare, 1, 0, make([]byte, 4096)), fused(nvme.NVMWrite, 2, 0, nil),
 		dsm(1, true, [2]uint64{0, 1}), command(nvme.NVMFlush, nvme.NSIDAll, nil),
 		identifyCommand(nvme.CNSController, 0),
 		logCommand(nvme.LogDiscovery, 4096, 0), logCommand(nvme.LogError, 64, 1<<63),
@@ -45,6 +48,9 @@ func FuzzCommand(f *testing.F) {
 			// waits for an event
 			case c.SQE.Opcode() == nvme.AdminAsyncEventReq && (q == h.admin || q == d.admin):
 			default:
+				if c.SQE.FUSE() == 1 { // waits for the second one
+					r.w.Advance(time.Duration(pairWait) + time.Second)
+				}
 				r.until("the command completes", func() bool { return c.Done || q.Closed() })
 			}
 		}
@@ -75,7 +81,9 @@ func TestRandomCommands(t *testing.T) {
 				c.SQE[j] = byte(rnd.Uint32())
 			}
 		}
-		op := []nvme.Opcode{0, 1, 2, 6, 8, 9, 10, 24, nvme.FabricsOpcode}[rnd.IntN(9)]
+		op := []nvme.Opcode{
+			0, 1, 2, 5, 6, 8, 9, 10, 24, 25, nvme.FabricsOpcode,
+		}[rnd.IntN(11)]
 		c.SQE.SetOpcode(op)
 		c.SQE.SetFlags(psdtSGL << 6)
 		c.SQE.SetNSID(uint32(rnd.IntN(4)))

@@ -67,11 +67,11 @@ func TestPhysicalBlock(t *testing.T) {
 		if id.NSFEAT != tc.features {
 			t.Errorf("namespace %d: NSFEAT %#x, want %#x", tc.nsid, id.NSFEAT, tc.features)
 		}
-		atomics := []uint16{id.NAWUN, id.NAWUPF, id.NABSN, id.NABSPF}
+		atomics := []uint16{id.NAWUN, id.NAWUPF, id.NACWU, id.NABSN, id.NABSPF}
 		if slices.Min(atomics) != tc.atomic || slices.Max(atomics) != tc.atomic ||
-			id.NABO != 0 || id.NACWU != 0 {
-			t.Errorf("namespace %d: NAWUN, NAWUPF, NABSN, NABSPF %v, NABO %d, NACWU %d", tc.nsid,
-				atomics, id.NABO, id.NACWU)
+			id.NABO != 0 {
+			t.Errorf("namespace %d: NAWUN, NAWUPF, NACWU, NABSN, NABSPF %v, NABO %d", tc.nsid,
+				atomics, id.NABO)
 		}
 		if id.NPWG != tc.granularity || id.NPWA != tc.granularity || id.NOWS != tc.stripe {
 			t.Errorf("namespace %d: NPWG %d, NPWA %d, NOWS %d", tc.nsid, id.NPWG, id.NPWA, id.NOWS)

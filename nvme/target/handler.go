@@ -48,6 +48,7 @@ type Handler struct {
 	completed list.List[session] // have completions to deliver
 	running   bool
 	compounds list.List[compound] // free
+	moves     int                 // compounds with a move
 
 	waiting   list.List[flow] // at limits; waitTimer is when the first of them is looked at
 	waitTimer int64
@@ -55,6 +56,7 @@ type Handler struct {
 
 	delayed      delayList // completed after notReadyDelay
 	awaiting     delayList // wait for the answers of queries, for answerWait
+	halves       delayList // fused commands that wait for the other one, for pairWait
 	stopTimeouts func()    // stops the timer that looks for timeouts, nil if it does not run
 }
 
@@ -70,6 +72,7 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 		h: h, delay: notReadyDelay, end: func(c *cmd) { h.finishDelayed(c, notReady) },
 	}
 	h.awaiting = delayList{h: h, delay: int64(answerWait), end: h.endAwait}
+	h.halves = delayList{h: h, delay: pairWait, end: h.endHalf}
 	h.reactor = backend.Reactor{Wake: cfg.Loop.Wake, EventFD: cfg.EventFD}
 	if cfg.Memory != nil {
 		h.memory, h.reactor.Memory = cfg.Memory, cfg.Memory.Region()
@@ -130,6 +133,7 @@ func (h *Handler) Close(fs fabric.Session) {
 	h.endWaiting(s)
 	h.delayed.endSession(s)
 	h.awaiting.endSession(s)
+	h.halves.endSession(s)
 	s.cancelAll()
 	h.run()
 	s.endIfIdle()

@@ -70,7 +70,8 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 		ELPE: errorLogSize - 1, KAS: keepAliveGranularity,
 		SQES: 0x66, CQES: 0x44, MAXCMD: uint16(min(c.entries(), 0xFFFF)),
 		NN: MaxNSID, MNAN: MaxNSID,
-		ONCS: oncs(c) | nvme.ONCSSaveSelect | nvme.ONCSTimestamp,
+		ONCS:  oncs(c) | nvme.ONCSSaveSelect | nvme.ONCSTimestamp,
+		FUSES: nvme.FUSESCompareWrite, CDFS: copyFormats,
 		VWC:  nvme.VWCFlushAll,
 		SGLS: nvme.SGLSSupported | nvme.SGLSOffset,
 
@@ -104,7 +105,7 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 	}
 	if c.sub.discovery {
 		id.CNTRLTYPE, id.DCTYPE = nvme.ControllerTypeDiscovery, 1 // a direct discovery controller
-		id.NN, id.MNAN, id.ONCS, id.VWC = 0, 0, 0, 0
+		id.NN, id.MNAN, id.ONCS, id.FUSES, id.CDFS, id.VWC = 0, 0, 0, 0, 0, 0
 		id.LPA &^= nvme.LPASMARTPerNamespace
 		id.SQES, id.CQES = 0, 0 // no I/O queues
 	}
@@ -127,6 +128,7 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) reply {
 		NSATTR: nsattr(g),
 		ENDGID: c.enduranceGroup(ns),
 		DLFEAT: nvme.DLFEATWriteZeroes,
+		MSSRL:  g.mssrl(), MCL: g.mcl(), MSRC: copyRanges - 1,
 		NVMCAP: nvme.MakeUint128(g.blocks << g.shift),
 	}
 	id.LBAF[0].LBADS = g.shift
@@ -149,8 +151,8 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) reply {
 
 // setGranularity reports how the namespace is best written (NSFEAT bit 4), and the unit that
 // neither a racing command nor a power failure tears (bit 1), if that is more than one block: the
-// physical block, where it is aligned (NVM sections 2.1.4 and 4.1.5.1). Linux takes the smaller of
-// NPWG and NAWUPF for the physical block.
+// physical block, where it is aligned (NVM sections 2.1.4 and 4.1.5.1). A fused Compare and Write
+// may be as large (NACWU). Linux takes the smaller of NPWG and NAWUPF for the physical block.
 func setGranularity(id *nvme.IdentifyNamespace, g *geometry) {
 	physical, optimal := g.info.PhysicalBlockSize, g.info.OptimalIO
 	blocks := func(bytes int) uint16 { // 0-based
@@ -160,6 +162,7 @@ func setGranularity(id *nvme.IdentifyNamespace, g *geometry) {
 		id.NSFEAT |= nvme.NSFEATAtomics
 		id.NAWUN = blocks(physical)
 		id.NAWUPF, id.NABSN, id.NABSPF = id.NAWUN, id.NAWUN, id.NAWUN
+		id.NACWU = id.NAWUN
 	}
 	if physical > g.info.BlockSize || optimal > 0 {
 		id.NSFEAT |= nvme.NSFEATOptimalIO

@@ -41,7 +41,7 @@ func prepareWrite(c *cmd) nvme.Status {
 	if st := c.transfer(); !st.OK() {
 		return st
 	}
-	if !c.waitsAtLimit(c.io.Len) {
+	if c.pair == nil && !c.waitsAtLimit(c.io.Len) { // prepareFused looks at limits
 		c.startZeroCopyWrite()
 	}
 	return nvme.Success

@@ -63,6 +63,7 @@ type namespace struct {
 	geo      atomic.Pointer[geometry]
 	state    namespaceState
 	users    users
+	locks    rangeLocks
 	// failureLogged is when a failed IO was last logged, by index of ioErrors; 0: never.
 	failureLogged [len(ioErrors)]atomic.Int64
 }

@@ -11,15 +11,14 @@ import (
 
 // absentIO are I/O commands that are not served (NVM section 3.3; reservations are Base section 7).
 var absentIO = map[string]nvme.Opcode{
-	"Write Uncorrectable": 0x04, "Compare": 0x05, "Verify": 0x0C, "Reservation Register": 0x0D,
+	"Write Uncorrectable": 0x04, "Reservation Register": 0x0D,
 	"Reservation Report":  0x0E,
 	"Reservation Acquire": 0x11, "I/O Management Receive": 0x12, "Reservation Release": 0x15,
-	"Copy":                 0x19,
 	"Zone Management Send": 0x79, "Zone Management Receive": 0x7A, "Zone Append": 0x7D,
 }
 
-// TestNotOffered: ANA, reservations, fused commands, Compare, Copy, Verify, zones, write protection
-// and security are neither reported nor served (I07, I10, I13, I14, I16, M15 to M17). A host would
+// TestNotOffered: ANA, reservations, zones, write protection
+// and security are neither reported nor served (I13, I14, M15 to M17). A host would
 // rely on them for its data.
 func TestNotOffered(t *testing.T) {
 	dev := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
@@ -45,10 +44,9 @@ func TestNotOffered(t *testing.T) {
 		"ANAGRPID":            uint64(ns.ANAGRPID),
 		"ANAGRPID of CNS 08h": uint64(indep.ANAGRPID), "RESCAP": uint64(ns.RESCAP),
 		"RESCAP of CNS 08h": uint64(indep.RESCAP),
-		"OACS":              uint64(id.OACS), "FUSES": uint64(id.FUSES), "NWPC": uint64(id.NWPC),
+		"OACS":              uint64(id.OACS), "NWPC": uint64(id.NWPC),
 		"SANICAP": uint64(id.SANICAP), "RPMBS": uint64(id.RPMBS),
 		"ACWU": uint64(id.ACWU), "MC": uint64(ns.MC), "DPC": uint64(ns.DPC), "DPS": uint64(ns.DPS),
-		"MCL": uint64(ns.MCL),
 	} {
 		if v != 0 {
 			t.Errorf("%s is %#x: the controller reports what it does not support", name, v)
@@ -83,50 +81,6 @@ func TestNotOffered(t *testing.T) {
 	}
 	if l := dev.take(); len(l) != 0 {
 		t.Errorf("refused commands reached the device: %v", l)
-	}
-}
-
-// TestNoFusedCommands: FUSES is 0, so neither half of a fused pair is carried out, in any order and
-// with any command in between (I07).
-func TestNoFusedCommands(t *testing.T) {
-	dev := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
-	sub := SubsystemConfig{
-		NQN: testSub, AllowAnyHost: true,
-		Namespaces: []NamespaceConfig{{NSID: 1, Device: dev}},
-	}
-	r := newHarness(t, 1, sub)
-	q := r.connectHost(1).io[0]
-	const compare = nvme.Opcode(0x05)
-	half := func(op nvme.Opcode, slba uint64, fuse uint8) *fabrictest.Command {
-		c := rw(op, 1, slba, 1, make([]byte, 512))
-		c.SQE.SetFlags(psdtSGL<<6 | fuse)
-		return c
-	}
-	for name, batch := range map[string][]*fabrictest.Command{
-		"a pair":           {half(compare, 0, 1), half(nvme.NVMWrite, 0, 2)},
-		"the first alone":  {half(compare, 0, 1)},
-		"the second alone": {half(nvme.NVMWrite, 0, 2)},
-		"exchanged":        {half(nvme.NVMWrite, 0, 2), half(compare, 0, 1)},
-		"different blocks": {half(compare, 0, 1), half(nvme.NVMWrite, 8, 2)},
-		"two reads":        {half(nvme.NVMRead, 0, 1), half(nvme.NVMRead, 0, 2)},
-		"11b":              {half(nvme.NVMWrite, 0, 3)},
-		"another command between": {
-			half(compare, 0, 1), half(nvme.NVMFlush, 0, 1),
-			half(nvme.NVMWrite, 0, 2),
-		},
-	} {
-		r.run(name, func(t *testing.T) {
-			r.must(q.Send(batch...))
-			r.w.Settle()
-			for i, c := range batch {
-				if st := c.CQE.Status() &^ nvme.More; !c.Done || st != invalidField {
-					t.Errorf("command %d: done %v, %v, want %v", i, c.Done, st, invalidField)
-				}
-			}
-		})
-	}
-	if l := dev.take(); len(l) != 0 {
-		t.Errorf("halves of fused commands reached the device: %v", l)
 	}
 }
 

@@ -84,6 +84,18 @@ func init() {
 		nvme.NVMRead: {
 			name: "Read", dir: out, prepare: prepareRead, execute: executeRead, flags: opBlocks,
 		},
+		nvme.NVMCompare: {
+			name: "Compare", dir: in, prepare: prepareCompare, execute: executeCompare,
+			flags: opBlocks, oncs: nvme.ONCSCompare,
+		},
+		nvme.NVMVerify: {
+			name: "Verify", prepare: prepareVerify, execute: executeVerify, flags: opBlocks,
+			oncs: nvme.ONCSVerify,
+		},
+		nvme.NVMCopy: {
+			name: "Copy", dir: in, prepare: prepareCopy, execute: executeCopy,
+			effect: nvme.EffectContentChange, oncs: nvme.ONCSCopy,
+		},
 		nvme.NVMWriteZeroes: {
 			name: "Write Zeroes", prepare: prepareWriteZeroes, execute: executeIO,
 			flags: opBlocks, effect: nvme.EffectContentChange, oncs: nvme.ONCSWriteZeroes,

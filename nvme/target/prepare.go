@@ -17,6 +17,9 @@ func (h *Handler) Prepare(reqs []*fabric.Request) {
 		s.commands++
 		c := s.command(r)
 		c.req, c.op, c.ch, c.limited, r.Flow = r, nil, nil, false, s.flow
+		if s.fused != nil || r.SQE.FUSE() != 0 {
+			s.fuse(c)
+		}
 		if !r.Status.OK() {
 			continue
 		}
@@ -58,7 +61,7 @@ func (s *session) prepare(c *cmd) nvme.Status {
 	if s.ctrl == nil {
 		return sequenceError
 	}
-	if sqe.Flags()&flagsMask != psdtSGL<<6 {
+	if sqe.Flags()&flagsMask != psdtSGL<<6 && (c.pair == nil || sqe.PSDT() != psdtSGL) {
 		return invalidField
 	}
 	o := &s.table[sqe.Opcode()]
@@ -77,6 +80,9 @@ func (s *session) prepare(c *cmd) nvme.Status {
 		return sequenceError
 	}
 	c.op = o
+	if c.pair != nil {
+		return c.prepareFused()
+	}
 	return o.prepare(c)
 }
 
@@ -114,5 +120,8 @@ func badFabricsFlags(sqe *nvme.SQE) bool { return sqe.PSDT() == 3 || sqe.FUSE() 
 func (h *Handler) Abandon(req *fabric.Request) {
 	c := req.Command.(*cmd)
 	h.stopWaiting(c)
+	if c.pair != nil {
+		c.pair.lost, c.pair = nvme.AbortedFailedFused, nil
+	}
 	c.req, c.op, c.ch = nil, nil, nil
 }

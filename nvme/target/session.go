@@ -30,6 +30,7 @@ type session struct {
 	flow     *mem.Flow
 	stranger mem.Flow
 	host     *hostShare // nil: as above
+	fused    *pair      // its second command has not come; nil if there is none
 
 	// Set by a successful Connect.
 	ctrl  *controller
@@ -68,6 +69,8 @@ type cmd struct {
 	req *fabric.Request
 	op  *op
 	ch  *channel // to the namespace; nil if the command has none, or all of them
+	// pair is that of a fused command that waits for the other one; otherwise nil.
+	pair *pair
 	// zeroCopy is the channel that Request.Segs belongs to, until EndZeroCopy; nil: no zero copy.
 	zeroCopy  *channel
 	executing bool

@@ -47,22 +47,23 @@ func (s *ioStats) publish() {
 // that totals survive queues and channels.
 type users struct {
 	mu       sync.Mutex
-	retired  bool    // no more channels
-	quiesce  quiesce // of new ones
+	retired  bool       // no more channels
+	quiesce  quiesce    // of new ones
+	lock     *rangeLock // of some blocks
 	handlers []*Handler
 	stats    []*ioStats
 }
 
 // join makes h a user. It returns nil if the namespace is retired.
-func (u *users) join(h *Handler) (*ioStats, quiesce) {
+func (u *users) join(h *Handler) (*ioStats, quiesce, *rangeLock) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.retired {
-		return nil, quiesceNothing
+		return nil, quiesceNothing, nil
 	}
 	s := new(ioStats)
 	u.handlers, u.stats = append(u.handlers, h), append(u.stats, s)
-	return s, u.quiesce
+	return s, u.quiesce, u.lock
 }
 
 // list returns those that have joined.
@@ -77,6 +78,14 @@ func (u *users) setQuiesce(l quiesce) []*Handler {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.quiesce = l
+	return slices.Clone(u.handlers)
+}
+
+// setLock does the same for a lock, or for none.
+func (u *users) setLock(l *rangeLock) []*Handler {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.lock = l
 	return slices.Clone(u.handlers)
 }
 

@@ -149,20 +149,7 @@ func TestSwapUnderLoad(t *testing.T) {
 
 // verify writes and reads back as the i-th of two hosts.
 func (h *stressHost) verify(i, rounds, depth int) {
-	args := adminArgs(testSub)
-	args.host += string(rune('a' + i))
-	admin := h.dial(h.cores[i])
-	c := args.command()
-	h.must(admin, c)
-	h.must(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
-	args.cntlid = nvme.ConnectResult(c.CQE.DW0()).CNTLID()
-	var queues []*stressQueue
-	for j, core := range h.cores {
-		q := h.dial(core)
-		args.qid, args.sqsize = uint16(j+1), 127
-		h.must(q, args.command())
-		queues = append(queues, q)
-	}
+	queues := h.connect(i)
 	for range rounds {
 		var writes, reads []*fabrictest.Command
 		for j := range depth {
@@ -185,6 +172,29 @@ func (h *stressHost) verify(i, rounds, depth int) {
 			}
 		}
 	}
+	h.end()
+}
+
+// connect connects as the i-th host, with an I/O queue on each reactor.
+func (h *stressHost) connect(i int) (io []*stressQueue) {
+	args := adminArgs(testSub)
+	args.host += string(rune('a' + i))
+	admin := h.dial(h.cores[i%len(h.cores)])
+	c := args.command()
+	h.must(admin, c)
+	h.must(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	args.cntlid = nvme.ConnectResult(c.CQE.DW0()).CNTLID()
+	for j, core := range h.cores {
+		q := h.dial(core)
+		args.qid, args.sqsize = uint16(j+1), 127
+		h.must(q, args.command())
+		io = append(io, q)
+	}
+	return io
+}
+
+// end hangs up.
+func (h *stressHost) end() {
 	for _, q := range h.queues {
 		q.c.r.Post(q.q.HangUp)
 		<-q.ended

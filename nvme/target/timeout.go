@@ -36,6 +36,9 @@ func (h *Handler) startTimeouts() {
 
 // stopTimeoutsIfIdle stops the timer if no channel is busy.
 func (h *Handler) stopTimeoutsIfIdle() {
+	if h.moves > 0 {
+		return
+	}
 	for _, ch := range h.channels {
 		if ch != nil && ch.busy() {
 			return
@@ -73,6 +76,9 @@ func (h *Handler) checkTimeouts() (left bool) {
 func (c *cmd) timeout() (t int64) {
 	if c.compound == nil {
 		return c.ch.ns.timeoutOf(c.io.Op)
+	}
+	if c.compound.move != nil {
+		t = c.compound.ch.ns.timeoutOf(backend.OpRead) // also while it waits
 	}
 	for i := range c.compound.ios {
 		o := &c.compound.ios[i]

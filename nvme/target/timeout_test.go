@@ -56,6 +56,8 @@ func everyCommand() []*fabrictest.Command {
 		rw(nvme.NVMWriteZeroes, 1, 256, 8, nil), command(nvme.NVMFlush, 1, nil),
 		command(nvme.NVMFlush, nvme.NSIDAll, nil),
 		dsm(1, true, [2]uint64{512, 8}, [2]uint64{600, 8}),
+		rw(nvme.NVMCompare, 1, 1024, 8, make([]byte, 4096)), rw(nvme.NVMVerify, 1, 1024, 16, nil),
+		copyTo(1100, nvme.CopyRanges, source{slba: 1024, blocks: 24}),
 	}
 }
 
@@ -131,7 +133,7 @@ func (x *hang) givenUp() {
 			x.t.Errorf("opcode %#x: done %v, %v", c.SQE.Opcode(), c.Done, st)
 		}
 	}
-	if kept := x.free - x.w.Reactors[1].Memory().Available(); kept != 4096+32768 {
+	if kept := x.free - x.w.Reactors[1].Memory().Available(); kept != 4096+32768+4096+8192+12288 {
 		x.t.Errorf("%d bytes are left to the device", kept)
 	}
 }

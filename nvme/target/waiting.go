@@ -75,6 +75,18 @@ func (f *flow) take(c *cmd, now int64) (at *limiter, wait int64) {
 	return nil, 0
 }
 
+// spend takes bytes of a command that does not wait for them: those after it do.
+func (c *cmd) spend(data int64) {
+	if !c.limited {
+		return
+	}
+	for i := range c.flow.leases {
+		if l := &c.flow.leases[i]; l.bytes {
+			l.Spend(data)
+		}
+	}
+}
+
 // waitsAtLimit says whether a prepared command has to wait at a limit, and defers it then. data is
 // how many bytes it moves.
 func (c *cmd) waitsAtLimit(data int64) bool { return c.limited && c.deferIfLimited(data) }
@@ -158,9 +170,20 @@ func (h *Handler) admit(c *cmd) {
 		st := c.s.prepare(c)
 		c.admitted = false
 		h.resume(c, st)
+	case c.pair != nil && c.executing:
+		h.executeFused(c)
 	case c.executing:
 		c.op.execute(h, c)
 	}
+}
+
+// endWaiter ends a command that has waited in Execute.
+func (h *Handler) endWaiter(c *cmd, st nvme.Status) {
+	if c.pair != nil {
+		h.failPair(c, st)
+		return
+	}
+	h.finish(c, 0, st)
 }
 
 // resume gives a parked command back to its queue.
@@ -200,7 +223,7 @@ func (h *Handler) abortWaiting(c *cmd) {
 		h.resume(c, nvme.AbortRequested)
 		return
 	}
-	h.finish(c, 0, nvme.AbortRequested)
+	h.endWaiter(c, nvme.AbortRequested)
 	h.run()
 }
 
@@ -210,7 +233,7 @@ func (h *Handler) endWaiting(s *session) {
 		if c.waiting.Listed() {
 			h.stopWaiting(c)
 			if c.executing {
-				h.finish(c, 0, nvme.AbortedSQDeletion)
+				h.endWaiter(c, nvme.AbortedSQDeletion)
 			}
 		}
 	}

@@ -135,7 +135,8 @@ func TestHostileIO(t *testing.T) {
 		a.run(t, false, ioAttacks)
 		t.Run("I06 every other opcode", func(t *testing.T) {
 			a.refuses(t, a.q.Do, nvme.NVMFlush, nvme.NVMWrite, nvme.NVMRead, nvme.NVMWriteZeroes,
-				nvme.NVMDatasetManagement, nvme.FabricsOpcode)
+				nvme.NVMDatasetManagement, nvme.NVMCompare, nvme.NVMVerify, nvme.NVMCopy,
+				nvme.FabricsOpcode)
 		})
 	})
 }

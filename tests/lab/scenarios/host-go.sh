@@ -1,6 +1,6 @@
 # The Go initiator (nvme/host) over rdma-core: sizes up to MDTS, lists of data blocks, verified
-# mixed I/O at depths 128 and 1024 and on 16 queues, resets; then the same with a shared receive
-# queue that has fewer receives than the queues may send commands.
+# mixed I/O at depths 128 and 1024 and on 16 queues, fused pairs, resets; then the same with a
+# shared receive queue that has fewer receives than the queues may send commands.
 # variants: rxe rxe6 siw siw6
 # sample: 2
 # go-test: ./tests/lab/hostgo

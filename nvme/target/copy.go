@@ -1,0 +1,137 @@
+package target
+
+import (
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// The limits of a Copy command (NVM section 4.1.5.1): MSRC ranges, MSSRL blocks in each of them,
+// and MCL blocks in total, which is copyLimit bytes.
+const (
+	copyLimit  = 64 << 20
+	copyRanges = nvme.MaxCopyRanges
+)
+
+func (g *geometry) mcl() uint32 { return copyLimit >> g.shift }
+
+func (g *geometry) mssrl() uint16 { return uint16(min(g.mcl(), 0xFFFF)) }
+
+// copyFormats are the formats of source ranges that are supported (CDFS).
+var copyFormats = nvme.CopyRanges.Bit() | nvme.CopyNamespaces.Bit()
+
+// Refusals of a Copy command (NVM section 3.3.2).
+const (
+	copyTooLarge     = nvme.CommandSizeLimitExceeded | nvme.DNR
+	copyIncompatible = nvme.IncompatibleNamespace | nvme.DNR
+	copyNotFast      = nvme.FastCopyNotPossible | nvme.DNR
+	copyOverlaps     = nvme.OverlappingIORange | nvme.DNR
+)
+
+// prepareCopy checks a Copy command without its source ranges. It accepts a buffer longer than
+// these, as Dataset Management does.
+func prepareCopy(c *cmd) nvme.Status {
+	g, st := c.bind()
+	if !st.OK() {
+		return st
+	}
+	sqe := c.req.SQE.Copy()
+	need := uint32(sqe.Ranges() * nvme.CopyRangeSize)
+	switch bit := sqe.Format().Bit(); {
+	case bit&copyFormats == 0:
+		return invalidField
+	case bit != nvme.CopyRanges.Bit() && uint32(bit)&c.s.ctrl.copyFormats.Load() == 0:
+		return invalidField // CDFE (Base section 5.1.25.1.14)
+	case c.req.HostLength < need || c.req.HostLength > copyRanges*nvme.CopyRangeSize:
+		return invalidLength
+	}
+	flags := c.req.SQE.RW().Flags()
+	c.io.Op, c.io.Flags = backend.OpWrite, 0
+	if st := c.writable(g, flags); !st.OK() {
+		return st
+	}
+	if flags&nvme.RWDirective != 0 {
+		return invalidField // no directives (Base section 8.1.8)
+	}
+	st = c.expect(c.req.HostLength)
+	if st.OK() {
+		c.waitsAtLimit(0) // how much it copies stands in its data
+	}
+	return st
+}
+
+// executeCopy reads the source ranges and writes them one after the other, from SDLBA on. It checks
+// all of them first.
+func executeCopy(h *Handler, c *cmd) {
+	v := &move{then: thenCopy, flags: c.io.Flags}
+	data := mem.NewCursor(c.req.Segs, 0)
+	total := uint64(0)
+	for range c.req.SQE.Copy().Ranges() {
+		var r nvme.CopyRange
+		data.CopyTo(r[:])
+		x, st := c.copySource(&r)
+		total += uint64(r.Blocks())
+		if st.OK() && total > uint64(c.ch.ns.geo.Load().mcl()) {
+			st = copyTooLarge
+		}
+		if !st.OK() {
+			h.finishAs(c, 0, st) // nothing of range 0 was copied
+			return
+		}
+		v.from = append(v.from, x)
+	}
+	if st := c.copyDestination(v, total); !st.OK() {
+		h.finishAs(c, 0, st)
+		return
+	}
+	v.failed = len(v.from)
+	c.spend(2 * int64(total<<c.ch.ns.geo.Load().shift))
+	h.startMove(c, v).advance(h)
+}
+
+// copySource finds and checks a source range.
+func (c *cmd) copySource(r *nvme.CopyRange) (extent, nvme.Status) {
+	h, ch, sqe := c.s.h, c.ch, &c.req.SQE
+	if sqe.Copy().Format() == nvme.CopyNamespaces {
+		if r.FastOnly() {
+			return extent{}, copyNotFast
+		}
+		ns := c.s.ctrl.sub.namespaces.Load().get(r.SNSID())
+		if ns == nil {
+			return extent{}, noNamespace(r.SNSID())
+		}
+		if ch = h.channel(ns); ch == nil {
+			if ch = h.openChannel(ns); ch == nil {
+				return extent{}, inactiveNamespace // it is being removed
+			}
+		}
+	}
+	g, n := ch.ns.geo.Load(), uint64(r.Blocks())
+	switch {
+	case g.unready:
+		return extent{}, notReady
+	case g.shift != c.ch.ns.geo.Load().shift:
+		return extent{}, copyIncompatible
+	case n > uint64(g.mssrl()):
+		return extent{}, copyTooLarge
+	case r.SLBA() >= g.blocks || n > g.blocks-r.SLBA():
+		return extent{}, outOfRange
+	}
+	return extent{ch, int64(r.SLBA() << g.shift), int64(n << g.shift)}, nvme.Success
+}
+
+// copyDestination checks where the ranges are copied to.
+func (c *cmd) copyDestination(v *move, total uint64) nvme.Status {
+	g, slba := c.ch.ns.geo.Load(), c.req.SQE.SLBA()
+	if slba >= g.blocks || total > g.blocks-slba {
+		return outOfRange
+	}
+	v.to = int64(slba << g.shift)
+	end := v.to + int64(total<<g.shift)
+	for _, x := range v.from {
+		if x.ch == c.ch && x.off < end && v.to < x.off+x.len {
+			return copyOverlaps
+		}
+	}
+	return nvme.Success
+}

@@ -1,0 +1,367 @@
+package target
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// source is a source range of a Copy: nsid is 0 in format 0.
+type source struct {
+	nsid   uint32
+	slba   uint64
+	blocks uint32
+}
+
+// copyTo makes a Copy command to namespace 1.
+func copyTo(sdlba uint64, format nvme.CopyFormat, from ...source) *fabrictest.Command {
+	c := command(nvme.NVMCopy, 1, make([]byte, len(from)*nvme.CopyRangeSize))
+	c.SQE.Copy().Set(sdlba, len(from), format, 0)
+	for i, s := range from {
+		(*nvme.CopyRange)(c.Data[i*nvme.CopyRangeSize:]).Set(s.nsid, s.slba, s.blocks)
+	}
+	return c
+}
+
+// enableCopy sets the CDFE bits of the host.
+func (r *harness) enableCopy(h *host) {
+	c := setFeature(nvme.FeatureHostBehavior, 0)
+	c.Data = make([]byte, nvme.HostBehaviorSize)
+	c.Data[nvme.HostBehaviorCDFE] = byte(nvme.CopyNamespaces.Bit())
+	r.ok(h.admin, c)
+}
+
+// copySubsystem has namespaces 1 and 2 of 4 MiB with blocks of 512 bytes, 3 with blocks of 4096,
+// and 4 that is write protected.
+func copySubsystem(t *testing.T) SubsystemConfig {
+	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
+	for i, bs := range []int{512, 512, 4096, 512} {
+		sub.Namespaces = append(sub.Namespaces, NamespaceConfig{
+			NSID: uint32(i + 1), Device: ramDevice(t, 4<<20, bs), ReadOnly: i == 3,
+		})
+	}
+	return sub
+}
+
+// TestCopyRefusals: each check of a Copy command, beside commands that pass (NVM section 3.3.2).
+func TestCopyRefusals(t *testing.T) {
+	r := newHarness(t, 2, copySubsystem(t))
+	h := r.connectHost(1)
+	q := h.io[0]
+	with := func(c *fabrictest.Command, change func(*fabrictest.Command)) *fabrictest.Command {
+		change(c)
+		return c
+	}
+	one := source{blocks: 1}
+	two := source{nsid: 2, blocks: 1}
+	many := make([]source, 256)
+	for i := range many {
+		many[i] = source{slba: uint64(i), blocks: 1}
+	}
+	id := h.namespace(1)
+	if id.MSRC != 255 || id.MCL != 131072 || id.MSSRL != 65535 {
+		t.Errorf("MSRC %d, MCL %d, MSSRL %d", id.MSRC, id.MCL, id.MSSRL)
+	}
+	if id := h.namespace(3); id.MCL != 16384 || id.MSSRL != 16384 {
+		t.Errorf("blocks of 4096: MCL %d, MSSRL %d", id.MCL, id.MSSRL)
+	}
+	if c := h.controller(); c.CDFS != 1<<0|1<<2 {
+		t.Errorf("CDFS %#x", c.CDFS)
+	}
+	r.status(q, copyTo(8, nvme.CopyNamespaces, two), invalidField) // CDFE is not set
+	r.enableCopy(h)
+	for _, tc := range []struct {
+		name string
+		c    *fabrictest.Command
+		want nvme.Status
+	}{
+		{"one range", copyTo(8, nvme.CopyRanges, one), nvme.Success},
+		{"256 ranges", copyTo(1000, nvme.CopyRanges, many...), nvme.Success},
+		{"format 2", copyTo(8, nvme.CopyNamespaces, two), nvme.Success},
+		{"format 1", copyTo(8, 1, one, one), invalidField},
+		{"format 3", copyTo(8, 3, two, two), invalidField},
+		{"format 15", copyTo(8, 15, two, two), invalidField},
+		{"more data", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
+			c.Data = append(c.Data, make([]byte, 4064)...)
+		}), nvme.Success},
+		{"less data", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
+			c.Data = c.Data[:31]
+		}), invalidLength},
+		{"too much data", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
+			c.Data = append(c.Data, make([]byte, 8192)...)
+		}), invalidLength},
+		{"DTYPE", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
+			c.SQE.Copy().Set(8, 1, nvme.CopyRanges, 1<<20)
+		}), invalidField},
+		{"FUA and LR", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
+			c.SQE.Copy().Set(8, 1, nvme.CopyRanges, nvme.RWFUA|nvme.RWLimitedRetry)
+		}), nvme.Success},
+		{"write protected", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
+			c.SQE.SetNSID(4)
+		}), writeProtected},
+		{"from write protected", copyTo(8, nvme.CopyNamespaces, source{4, 0, 1}), nvme.Success},
+		{"NSID 0", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
+			c.SQE.SetNSID(0)
+		}), invalidNamespace},
+		{"all namespaces", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
+			c.SQE.SetNSID(nvme.NSIDAll)
+		}), invalidNamespace},
+		{"inactive", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
+			c.SQE.SetNSID(77)
+		}), inactiveNamespace},
+		{"from NSID 0", copyTo(8, nvme.CopyNamespaces, source{0, 0, 1}), invalidNamespace},
+		{"from all", copyTo(8, nvme.CopyNamespaces, source{nvme.NSIDAll, 0, 1}), invalidNamespace},
+		{"from inactive", copyTo(8, nvme.CopyNamespaces, source{77, 0, 1}), inactiveNamespace},
+		{"other blocks", copyTo(8, nvme.CopyNamespaces, source{3, 0, 1}), copyIncompatible},
+		{"fast only", with(copyTo(8, nvme.CopyNamespaces, two), func(c *fabrictest.Command) {
+			c.Data[23] = 0x80
+		}), copyNotFast},
+		{"SOPT in format 0", with(copyTo(8, nvme.CopyRanges, one), func(c *fabrictest.Command) {
+			c.Data[23] = 0x80
+		}), nvme.Success},
+		{"beyond the end", copyTo(8, nvme.CopyRanges, source{0, 8191, 2}), outOfRange},
+		{"far beyond", copyTo(8, nvme.CopyRanges, source{0, 1<<64 - 1, 2}), outOfRange},
+		{"to beyond the end", copyTo(8191, nvme.CopyRanges, one, one), outOfRange},
+		{"to far beyond", copyTo(1<<64-1, nvme.CopyRanges, one, one), outOfRange},
+		{"MSSRL", copyTo(8, nvme.CopyRanges, source{0, 0, 65536}), copyTooLarge},
+		{
+			"MCL", copyTo(8, nvme.CopyRanges, slices.Repeat([]source{{0, 0, 8192}}, 17)...),
+			copyTooLarge,
+		},
+		{"overlaps", copyTo(8, nvme.CopyRanges, one, source{0, 7, 2}), copyOverlaps},
+		{
+			"overlaps what it writes itself", copyTo(8, nvme.CopyRanges, one, source{0, 8, 1}),
+			copyOverlaps,
+		},
+		{"of another", copyTo(8, nvme.CopyNamespaces, source{2, 8, 1}), nvme.Success},
+		{"the same source twice", copyTo(8, nvme.CopyRanges, one, one), nvme.Success},
+	} {
+		r.run(tc.name, func(t *testing.T) {
+			if r.status(q, tc.c, tc.want); tc.c.CQE.DW0() != 0 {
+				t.Errorf("DW0 %d", tc.c.CQE.DW0())
+			}
+		})
+	}
+}
+
+// TestCopy: random copies within and between namespaces, against a model.
+func TestCopy(t *testing.T) {
+	seed := rand.Uint64()
+	t.Log("seed", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	r := newHarness(t, 1, copySubsystem(t))
+	h := r.connectHost(1)
+	r.enableCopy(h)
+	q := h.io[0]
+	const blocks = 8192
+	model := [][]byte{nil, make([]byte, blocks*512), make([]byte, blocks*512)}
+	for nsid := uint32(1); nsid <= 2; nsid++ {
+		for i := 0; i < len(model[nsid]); i++ {
+			model[nsid][i] = byte(rnd.Uint32())
+		}
+		for off := 0; off < len(model[nsid]); off += 1 << 20 {
+			r.ok(q, rw(nvme.NVMWrite, nsid, uint64(off/512), 2048, model[nsid][off:][:1<<20]))
+		}
+	}
+	for range 200 {
+		format := []nvme.CopyFormat{nvme.CopyRanges, nvme.CopyNamespaces}[rnd.IntN(2)]
+		var from []source
+		var data []byte
+		sdlba, total := uint64(rnd.IntN(4000)), uint32(0)
+		for range 1 + rnd.IntN(5) {
+			s := source{0, 5000 + uint64(rnd.IntN(2000)), uint32(1 + rnd.IntN(200+rnd.IntN(1000)))}
+			src := 1
+			if total += s.blocks; total > 1000 {
+				break
+			}
+			if format == nvme.CopyNamespaces {
+				src = 1 + rnd.IntN(2)
+				s.nsid = uint32(src)
+			}
+			from = append(from, s)
+			data = append(data, model[src][s.slba*512:][:s.blocks*512]...)
+		}
+		if len(from) == 0 {
+			continue
+		}
+		r.ok(q, copyTo(sdlba, format, from...))
+		copy(model[1][sdlba*512:], data)
+	}
+	for nsid := uint32(1); nsid <= 2; nsid++ {
+		for off := 0; off < len(model[nsid]); off += 1 << 20 {
+			got := r.ok(q, rw(nvme.NVMRead, nsid, uint64(off/512), 2048, make([]byte, 1<<20))).Data
+			if !bytes.Equal(got, model[nsid][off:][:1<<20]) {
+				t.Fatalf("namespace %d: other content than the model from %d on", nsid, off)
+			}
+		}
+	}
+}
+
+// TestCopyFails: what is before the range in DW0 was copied, whether its read or its write fails,
+// the command is aborted, or a namespace is removed.
+func TestCopyFails(t *testing.T) {
+	sub, dev := hangingSubsystem(t)
+	sub.Namespaces[0].Timeout = 0
+	r := newHarness(t, 2, sub)
+	h := r.connectHost(1)
+	r.enableCopy(h)
+	q := h.io[0]
+	from := []source{{1, 1000, 1}, {2, 8, 1}, {1, 1010, 1}, {2, 10, 1}}
+	marker := fill(9, 512)
+	for _, s := range from {
+		r.ok(q, rw(nvme.NVMWrite, s.nsid, s.slba, s.blocks, marker))
+	}
+	boom := errors.New("boom")
+	for _, tc := range []struct {
+		op   backend.Op
+		off  int64
+		want nvme.Status
+		dw0  uint32
+	}{
+		{backend.OpRead, 1010 * 512, nvme.UnrecoveredReadError, 2},
+		{backend.OpWrite, 111 * 512, nvme.WriteFault, 1},
+		{backend.OpWrite, 110 * 512, nvme.WriteFault, 0},
+	} {
+		dev.Fail(func(io *backend.IO) error {
+			if io.Op == tc.op && io.Off == tc.off {
+				return errors.Join(boom, backend.ErrIO)
+			}
+			return nil
+		})
+		r.ok(q, rw(nvme.NVMWriteZeroes, 1, 110, 4, nil))
+		c := r.status(q, copyTo(110, nvme.CopyNamespaces, from...), tc.want)
+		if c.CQE.DW0() > tc.dw0 {
+			t.Errorf("%v at %d: DW0 is %d, range %d failed", tc.op, tc.off, c.CQE.DW0(), tc.dw0)
+		}
+		for i := range c.CQE.DW0() {
+			b := r.ok(q, rw(nvme.NVMRead, 1, 110+uint64(i), 1, make([]byte, 512)))
+			if !bytes.Equal(b.Data, marker) {
+				t.Errorf("%v at %d: DW0 is %d, range %d was not copied", tc.op, tc.off,
+					c.CQE.DW0(), i)
+			}
+		}
+	}
+	dev.Fail(nil)
+
+	dev.Hold(func(io *backend.IO) bool { return io.Off == 1010*512 })
+	c := r.send(q, copyTo(100, nvme.CopyNamespaces, from...))
+	r.until("the device has a read", func() bool { return dev.Held() == 1 })
+	a := command(nvme.AdminAbort, 0, nil)
+	a.SQE.Abort().Set(1, c.SQE.CID())
+	r.ok(h.admin, a)
+	dev.Release()
+	r.until("the copy ends", func() bool { return c.Done })
+	if st := c.CQE.Status().Code(); st != nvme.AbortRequested || c.CQE.DW0() != 2 {
+		t.Errorf("aborted: %v, DW0 %d", st, c.CQE.DW0())
+	}
+
+	var long []source // more than the reads that are begun at once
+	for range 8 {
+		long = append(long, source{1, 1000, 1}, source{2, 8, 1})
+	}
+	dev.Hold(func(io *backend.IO) bool { return io.Op == backend.OpRead })
+	c = r.send(q, copyTo(100, nvme.CopyNamespaces, long...))
+	r.until("the device has reads", func() bool { return dev.Held() > 0 })
+	_, err := r.target.RemoveNamespace(testSub, 2)
+	r.must(err)
+	r.w.Settle()
+	dev.Release()
+	r.until("the copy ends", func() bool { return c.Done })
+	if st := c.CQE.Status().Code(); st == nvme.Success {
+		t.Error("a copy from a namespace that was removed succeeds")
+	}
+}
+
+// TestCompareAndVerify: refusals, and errors of the device.
+func TestCompareAndVerify(t *testing.T) {
+	sub, dev := hangingSubsystem(t)
+	r := newHarness(t, 1, sub)
+	q := r.connectHost(1).io[0]
+	data := bytes.Repeat([]byte{1, 2, 3, 4}, 1<<18)
+	r.ok(q, rw(nvme.NVMWrite, 1, 0, 2048, data))
+	r.ok(q, rw(nvme.NVMCompare, 1, 0, 2048, data))
+	r.ok(q, rw(nvme.NVMVerify, 1, 0, 2048, nil))
+	for _, at := range []int{0, 511, 128 << 10, 1<<20 - 1} {
+		other := bytes.Clone(data)
+		other[at] ^= 0x80
+		r.status(q, rw(nvme.NVMCompare, 1, 0, 2048, other), nvme.CompareFailure|nvme.DNR)
+	}
+	for _, tc := range []struct {
+		c    *fabrictest.Command
+		want nvme.Status
+	}{
+		{rw(nvme.NVMCompare, 1, 2048, 1, make([]byte, 512)), outOfRange},
+		{rw(nvme.NVMCompare, 1, 2047, 2, make([]byte, 1024)), outOfRange},
+		{rw(nvme.NVMCompare, 1, 1<<64-1, 2, make([]byte, 1024)), outOfRange},
+		{rw(nvme.NVMCompare, 0, 0, 1, make([]byte, 512)), invalidNamespace},
+		{rw(nvme.NVMCompare, nvme.NSIDAll, 0, 1, make([]byte, 512)), invalidNamespace},
+		{rw(nvme.NVMCompare, 77, 0, 1, make([]byte, 512)), inactiveNamespace},
+		{rw(nvme.NVMCompare, 1, 0, 2, make([]byte, 512)), invalidLength},
+		{rw(nvme.NVMCompare, 1, 0, 1, nil), invalidLength},
+		{rw(nvme.NVMVerify, 1, 2047, 2, nil), outOfRange},
+		{rw(nvme.NVMVerify, 1, 0, 65536, nil), outOfRange},
+		{rw(nvme.NVMVerify, nvme.NSIDAll, 0, 1, nil), invalidNamespace},
+		{rw(nvme.NVMVerify, 77, 0, 1, nil), inactiveNamespace},
+		{rw(nvme.NVMVerify, 1, 0, 1, make([]byte, 512)), invalidLength},
+	} {
+		r.status(q, tc.c, tc.want)
+	}
+	dev.Fail(func(*backend.IO) error { return backend.ErrIO })
+	r.status(q, rw(nvme.NVMCompare, 1, 0, 8, data[:4096]), nvme.UnrecoveredReadError)
+	r.status(q, rw(nvme.NVMVerify, 1, 0, 8, nil), nvme.UnrecoveredReadError)
+}
+
+// TestMoveMemory: commands that find no memory wait for it, end when they are aborted, and go on
+// when there is some.
+func TestMoveMemory(t *testing.T) {
+	r := newHarness(t, 2, ramSubsystem(t, 1))
+	h := r.connectHost(1)
+	q, pool := h.io[0], r.w.Reactors[1].Memory()
+	r.ok(q, rw(nvme.NVMVerify, 1, 0, 1, nil))
+	free := r.exhaust(pool)
+	first, second := rw(nvme.NVMVerify, 1, 0, 2048, nil), rw(nvme.NVMVerify, 1, 0, 2048, nil)
+	r.send(q, first)
+	r.send(q, second)
+	r.w.Settle()
+	if first.Done || !pool.HasWaiters() {
+		t.Fatalf("without memory: done %v", first.Done)
+	}
+	a := command(nvme.AdminAbort, 0, nil)
+	a.SQE.Abort().Set(1, first.SQE.CID())
+	r.ok(h.admin, a)
+	if st := first.CQE.Status().Code(); st != nvme.AbortRequested {
+		t.Errorf("aborted: %v", st)
+	}
+	free()
+	pool.Serve()
+	r.until("the other goes on", func() bool { return second.Done })
+	if st := second.CQE.Status(); !st.OK() {
+		t.Error(st)
+	}
+	free = r.exhaust(pool)
+	second.Reset()
+	r.send(q, second)
+	r.w.Settle()
+	pool.Expire(1 << 62)
+	r.until("the wait is over", func() bool { return second.Done })
+	if st := second.CQE.Status().Code(); st != nvme.CommandInterrupted {
+		t.Errorf("after the wait: %v", st)
+	}
+	free()
+}
+
+// exhaust takes all memory of a pool until free.
+func (r *harness) exhaust(pool *mem.Pool) (free func()) {
+	var a mem.Allocation
+	if !pool.Alloc(&a, nil, pool.Available()) {
+		r.t.Fatal("the memory is not free")
+	}
+	return a.Free
+}

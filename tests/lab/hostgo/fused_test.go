@@ -1,0 +1,74 @@
+package hostgo
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// TestCompareAndWrite increments a block from several queues at a time: none of the increments is
+// lost.
+func TestCompareAndWrite(t *testing.T) {
+	const queues, rounds = 4, 250
+	tr, o := testTarget(t)
+	c := connect(t, tr, o, queues+1)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	done := make(chan error)
+	var bufs [queues][]byte
+	for i := range queues {
+		q := open(t, c, uint16(i+1), 32)
+		buf, err := c.Map(3 * block)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bufs[i] = buf
+		if i == 0 {
+			if err := q.WriteZeroes(ctx, 1, 0, 1, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		go func() { done <- increments(ctx, q, buf, rounds) }()
+	}
+	for range queues {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	q := open(t, c, queues+1, 32)
+	if err := q.Read(ctx, 1, 0, 1, bufs[0][:block]); err != nil {
+		t.Fatal(err)
+	}
+	if n := binary.LittleEndian.Uint64(bufs[0]); n != queues*rounds {
+		t.Errorf("%d increments, %d were counted", queues*rounds, n)
+	}
+}
+
+// increments increments block 0 as often as asked.
+func increments(ctx context.Context, q *host.Queue, buf []byte, rounds int) error {
+	now, next := buf[:block], buf[block:2*block]
+	for range rounds {
+		for {
+			if err := q.Read(ctx, 1, 0, 1, now); err != nil {
+				return err
+			}
+			binary.LittleEndian.PutUint64(next, binary.LittleEndian.Uint64(now)+1)
+			st, err := q.CompareAndWrite(ctx, 1, 0, 1, now, next)
+			if err != nil {
+				return err
+			}
+			if st[0].OK() && st[1].OK() {
+				break
+			}
+			if st[0].Code() != nvme.CompareFailure || st[1].Code() != nvme.AbortedFailedFused {
+				return errors.Join(fmt.Errorf("pair: %w", st[0]), st[1])
+			}
+		}
+	}
+	return nil
+}
