@@ -55,7 +55,7 @@ func prepareCopy(c *cmd) nvme.Status {
 	}
 	st = c.expect(c.req.HostLength)
 	if st.OK() {
-		c.waitsAtLimit(0) // how much it copies stands in its data
+		c.waitsAtLimit(int64(need)) // spend takes what it copies, which stands in its data
 	}
 	return st
 }
