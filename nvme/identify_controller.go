@@ -167,6 +167,7 @@ const (
 	ONCSDatasetManagement ONCS = 1 << 2
 	ONCSWriteZeroes       ONCS = 1 << 3
 	ONCSSaveSelect        ONCS = 1 << 4
+	ONCSReservations      ONCS = 1 << 5
 )
 
 // VWC is Volatile Write Cache (byte 525).

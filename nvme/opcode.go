@@ -25,6 +25,12 @@ const (
 	NVMRead              Opcode = 0x02
 	NVMWriteZeroes       Opcode = 0x08
 	NVMDatasetManagement Opcode = 0x09
+
+	// reservations: Base sections 7.5 to 7.8
+	IOReservationRegister Opcode = 0x0D
+	IOReservationReport   Opcode = 0x0E
+	IOReservationAcquire  Opcode = 0x11
+	IOReservationRelease  Opcode = 0x15
 )
 
 // FabricsType is byte 4 of a Fabrics command (Base section 6).
