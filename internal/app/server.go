@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -153,9 +154,16 @@ func (s *Server) Start() error {
 	if s.state, err = loadState(s.opts.StateFile, s.log); err != nil {
 		return err
 	}
-	s.target = target.New(target.Options{
+	to := target.Options{
 		Log: s.log, Firmware: s.opts.Version, Generation: s.state.generation(),
-	})
+	}
+	if file := s.opts.StateFile; file != "" {
+		dir := filepath.Join(filepath.Dir(file), reservationsDir)
+		if to.Reservations, err = loadReservations(dir); err != nil {
+			return err
+		}
+	}
+	s.target = target.New(to)
 	if err := s.startWorkers(); err != nil {
 		return err
 	}

@@ -136,7 +136,7 @@ func (s *state) store(d stateData) {
 	}
 	text, err := json.MarshalIndent(d, "", "  ")
 	if err == nil {
-		err = replaceFile(s.file, append(text, '\n'))
+		err = replaceFile(s.file, append(text, '\n'), direct)
 	}
 	if err != nil {
 		s.log.Warn("state file cannot be written: hosts may see other port IDs after a restart; "+
@@ -144,28 +144,51 @@ func (s *state) store(d stateData) {
 	}
 }
 
+// fileStep carries out one operation on a file. Tests let it fail, or stop there.
+type fileStep func(what string, fn func() error) error
+
+func direct(_ string, fn func() error) error { return fn() }
+
 // replaceFile writes a file so that after a crash it has its old content or the new one.
-func replaceFile(path string, content []byte) (err error) {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+func replaceFile(path string, content []byte, step fileStep) error {
+	dir, next := filepath.Dir(path), path+".new" // one that a crash has left is replaced
+	if err := makeDir(dir); err != nil {
 		return err
 	}
-	f, err := os.Create(path + ".new") // one that a crash has left is replaced
+	var f *os.File
+	err := step("create", func() (err error) {
+		f, err = os.Create(next)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(content)
+	err = step("write", func() error {
+		_, err := f.Write(content)
+		return err
+	})
 	if err == nil {
-		err = f.Sync()
+		err = step("sync", f.Sync)
 	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = step("rename", func() error { return os.Rename(next, path) })
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+		return errors.Join(err, os.Remove(next))
 	}
-	return syncDir(dir)
+	return step("sync directory", func() error { return syncDir(dir) })
+}
+
+// makeDir makes a directory that is there after a crash, unless it exists.
+func makeDir(dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(dir))
 }
 
 // syncDir makes a renamed file durable.

@@ -86,6 +86,8 @@ func (s *session) abort(cid uint16) bool {
 	c, h := s.cmds[i], s.h
 	r := c.req
 	switch {
+	case c.changing != nil:
+		return false // it may be made already
 	case c.delayed.Listed():
 		h.finishDelayed(c, nvme.AbortRequested)
 	case c.compound != nil:

@@ -81,7 +81,8 @@ func checkIO(check check, id *nvme.IdentifyController) {
 	check("MNAN", id.MNAN, uint32(MaxNSID))
 	check("SQES", id.SQES, uint8(0x66))
 	check("CQES", id.CQES, uint8(0x44))
-	check("ONCS", id.ONCS, nvme.ONCSDatasetManagement|nvme.ONCSWriteZeroes|nvme.ONCSSaveSelect)
+	check("ONCS", id.ONCS, nvme.ONCSDatasetManagement|nvme.ONCSWriteZeroes|
+		nvme.ONCSSaveSelect|nvme.ONCSReservations)
 	check("VWC", id.VWC, nvme.VWCFlushAll) // RAM has no volatile cache
 }
 

@@ -118,6 +118,7 @@ func (m *compound) fill(h *Handler, io *backend.IO, i int) *channel {
 // need not be able to deallocate (NVM section 3.3.3).
 func (m *compound) ioDone(h *Handler, o *compoundIO, st nvme.Status) {
 	if m.cmd == nil {
+		o.ch.orphans--
 		o.ch.ns.returned(h.t.log)
 	}
 	m.putIdle(o)
@@ -172,6 +173,7 @@ func (m *compound) giveUp(h *Handler) {
 			m.putIdle(o)
 			continue
 		}
+		o.ch.orphans++
 		ns.orphaned(h)
 		o.ch.cancel(&o.IO)
 	}

@@ -57,12 +57,13 @@ type controller struct {
 	pending    pending
 	stopLimit  func() // stops the timer of disabledLimit, nil if it does not run
 
-	features     [256]uint32
-	alive        keepAliveTimer
-	events       events
-	aborts       int // Abort commands in progress
-	changed      changedNamespaces
-	discoveryLog *discoveryLog // the last one that was read
+	features       [256]uint32
+	alive          keepAliveTimer
+	events         events
+	aborts         int // Abort commands in progress
+	changed        changedNamespaces
+	reservationLog reservationLog
+	discoveryLog   *discoveryLog // the last one that was read
 }
 
 // pending is what happens when the last I/O queue has ended.
@@ -287,7 +288,7 @@ func (c *controller) reset() {
 	c.pending &^= pendingShutdown
 	c.abortEvents()
 	c.events = events{}
-	c.changed = changedNamespaces{}
+	c.changed, c.reservationLog = changedNamespaces{}, reservationLog{}
 	c.resetFeatures()
 	c.mu.Lock()
 	c.granted = c.cfg.MaxIOQueues

@@ -26,6 +26,10 @@ type feature struct {
 	// size is the number of bytes that Get Features returns; page makes them.
 	size uint32
 	page func(c *controller) []byte
+	// get and change are those of a feature that each namespace has of its own, whose default is 0.
+	// change completes the command.
+	get    func(ns *namespace) uint32
+	change func(h *Handler, cm *cmd, list []*namespace, v uint32)
 }
 
 const hostIdentifierSize = 16
@@ -70,6 +74,14 @@ func init() {
 			page:  func(c *controller) []byte { return c.hostID[:] },
 			fixed: sequenceError, // Connect has set it (Base section 5.1.25.1.28)
 		},
+		nvme.FeatureReservationMask: {
+			scope: onIO, value: constant(0), fsp: nvme.FeatureScopeNamespace, get: reservationMask,
+			change: setReservationMask,
+		},
+		nvme.FeatureReservationPersist: {
+			scope: onIO, value: constant(0), fsp: nvme.FeatureScopeNamespace, get: reservationPTPL,
+			change: setReservationPTPL,
+		},
 	}
 }
 
@@ -108,6 +120,10 @@ func prepareGetFeatures(cm *cmd) nvme.Status {
 		return invalidNamespace
 	case sqe.SEL() == nvme.FeatureCapabilities:
 		need = 0
+	case f.get != nil && cm.req.SQE.NSID() == nvme.NSIDAll:
+		return invalidField // only one namespace can answer
+	case f.get != nil && cm.namespace() == nil:
+		return invalidNamespace
 	case f.valid != nil && !f.valid(sqe.Value()):
 		return invalidField
 	}
@@ -133,11 +149,18 @@ func getFeatures(h *Handler, cm *cmd) {
 		if f.fsp == nvme.FeatureScopeNamespace {
 			v |= nvme.FeatureCapNamespaceSpecific
 		}
-		if f.set != nil {
+		if f.set != nil || f.change != nil {
 			v |= nvme.FeatureCapChangeable
 		}
 	case nvme.FeatureCurrent:
-		v = c.features[sqe.FID()]
+		if v = c.features[sqe.FID()]; f.get != nil {
+			ns := cm.namespace()
+			if ns == nil { // it was removed meanwhile
+				h.finish(cm, 0, invalidNamespace)
+				return
+			}
+			v = f.get(ns)
+		}
 	default: // nothing is saved, so the saved value is the default
 		v = f.value(c)
 	}
@@ -155,7 +178,9 @@ func prepareSetFeatures(cm *cmd) nvme.Status {
 		return invalidField
 	case sqe.SV():
 		return nvme.FeatureNotSaveable | nvme.DNR
-	case f.set == nil:
+	case f.change != nil && len(cm.named()) == 0 && cm.req.SQE.NSID() != nvme.NSIDAll:
+		return invalidNamespace
+	case f.set == nil && f.change == nil:
 		return cmp.Or(f.fixed, nvme.FeatureNotChangeable|nvme.DNR)
 	case f.valid != nil && !f.valid(sqe.Value()):
 		return invalidField
@@ -166,6 +191,10 @@ func prepareSetFeatures(cm *cmd) nvme.Status {
 func setFeatures(h *Handler, cm *cmd) {
 	c, sqe := cm.s.ctrl, cm.req.SQE.Features()
 	f := &features[sqe.FID()]
+	if f.change != nil {
+		f.change(h, cm, cm.named(), sqe.Value())
+		return
+	}
 	v, st := f.set(c, sqe.Value())
 	var result uint64
 	if st.OK() {
@@ -175,6 +204,17 @@ func setFeatures(h *Handler, cm *cmd) {
 		}
 	}
 	h.finish(cm, result, st)
+}
+
+// named are the namespaces that NSID names: one, all, or none.
+func (c *cmd) named() []*namespace {
+	if c.req.SQE.NSID() == nvme.NSIDAll {
+		return c.s.ctrl.sub.namespaces.Load().list
+	}
+	if ns := c.namespace(); ns != nil {
+		return []*namespace{ns}
+	}
+	return nil
 }
 
 // store accepts any value.

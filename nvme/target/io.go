@@ -102,6 +102,9 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 			return nil, invalidNamespace // the namespace is being removed
 		}
 	}
+	if a := c.ch.access; a != nil && !a.permits(&c.s.ctrl.hostID, c.op.flags&opWrites != 0) {
+		return nil, reservationConflict
+	}
 	c.req.Flow = c.s.flowTo(c.ch)
 	return g, nvme.Success
 }

@@ -61,6 +61,8 @@ type namespace struct {
 	geo      atomic.Pointer[geometry]
 	state    namespaceState
 	users    users
+	// reservations are those of the NQN and NSID.
+	reservations *reservations
 	// failureLogged is when a failed IO was last logged, by index of ioErrors; 0: never.
 	failureLogged [len(ioErrors)]atomic.Int64
 }
@@ -136,6 +138,7 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	ns.cfg.Store(s.newAttributes(cfg, cfg.Device))
 	ns.geo.Store(geo)
 	ns.slot = s.t.takeSlot(ns)
+	s.t.reservationsOf(reservationKey{s.nqn, cfg.NSID}).attach(ns)
 	ns.startNotify()
 	return ns, nil
 }

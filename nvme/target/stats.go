@@ -49,20 +49,21 @@ type users struct {
 	mu       sync.Mutex
 	retired  bool    // no more channels
 	quiesce  quiesce // of new ones
+	access   *access // as above
 	handlers []*Handler
 	stats    []*ioStats
 }
 
 // join makes h a user. It returns nil if the namespace is retired.
-func (u *users) join(h *Handler) (*ioStats, quiesce) {
+func (u *users) join(h *Handler) (*ioStats, quiesce, *access) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.retired {
-		return nil, quiesceNothing
+		return nil, quiesceNothing, nil
 	}
 	s := new(ioStats)
 	u.handlers, u.stats = append(u.handlers, h), append(u.stats, s)
-	return s, u.quiesce
+	return s, u.quiesce, u.access
 }
 
 // setQuiesce sets what applies to those that will join and returns those that have.
@@ -70,6 +71,14 @@ func (u *users) setQuiesce(l quiesce) []*Handler {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.quiesce = l
+	return slices.Clone(u.handlers)
+}
+
+// setAccess is as setQuiesce, for who may use the namespace.
+func (u *users) setAccess(a *access) []*Handler {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.access = a
 	return slices.Clone(u.handlers)
 }
 

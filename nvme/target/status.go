@@ -9,13 +9,16 @@ import (
 
 // Refusals that a retry of the same command would meet again.
 const (
-	invalidOpcode    = nvme.InvalidOpcode | nvme.DNR
-	invalidField     = nvme.InvalidField | nvme.DNR
-	invalidNamespace = nvme.InvalidNamespaceOrFormat | nvme.DNR
-	invalidLength    = nvme.DataSGLLengthInvalid | nvme.DNR
-	outOfRange       = nvme.LBAOutOfRange | nvme.DNR
-	writeProtected   = nvme.NamespaceWriteProtected | nvme.DNR
-	sequenceError    = nvme.CommandSequenceError | nvme.DNR
+	invalidOpcode       = nvme.InvalidOpcode | nvme.DNR
+	invalidField        = nvme.InvalidField | nvme.DNR
+	invalidNamespace    = nvme.InvalidNamespaceOrFormat | nvme.DNR
+	invalidLength       = nvme.DataSGLLengthInvalid | nvme.DNR
+	outOfRange          = nvme.LBAOutOfRange | nvme.DNR
+	writeProtected      = nvme.NamespaceWriteProtected | nvme.DNR
+	reservationConflict = nvme.ReservationConflict | nvme.DNR
+	// tooManyRegistrants: there is no status for it.
+	tooManyRegistrants = nvme.InternalError | nvme.DNR
+	sequenceError      = nvme.CommandSequenceError | nvme.DNR
 )
 
 // notReady is the status of commands for storage that is offline or does not answer. Hosts retry,
@@ -38,6 +41,8 @@ var ioErrors = [...]struct {
 	{backend.ErrReadOnly, "read_only", writeProtected},
 	{backend.ErrOutOfRange, "out_of_range", outOfRange},
 	{backend.ErrUnsupported, "unsupported", invalidOpcode},
+	{errConflict, "reserved", reservationConflict},
+	{errPreempted, "preempted", nvme.AbortedPreempt}, // no DNR: reads may still be allowed
 	{nil, "other", nvme.InternalError},
 }
 
@@ -67,7 +72,7 @@ func (ch *channel) failed(io *backend.IO) nvme.Status {
 		ch.ns.degrade(ch.h.t.log, io.Err)
 	}
 	switch st {
-	case notReady, nvme.AbortRequested: // hosts retry
+	case notReady, nvme.AbortRequested, reservationConflict, nvme.AbortedPreempt: // hosts know why
 		return st
 	}
 	last, now := &ch.ns.failureLogged[reason], ch.h.loop.Now()

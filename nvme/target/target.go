@@ -25,6 +25,8 @@ type Options struct {
 	// Generation is the first generation of the discovery log; 0 is 1. A target that continues
 	// where another has ended starts above the last one, so that hosts notice what has changed.
 	Generation uint64
+	// Reservations keeps reservations through a restart; nil: none persist.
+	Reservations ReservationStore
 }
 
 // Target is everything that hosts can reach: subsystems, ports and the discovery service. Its
@@ -44,13 +46,16 @@ type Target struct {
 	// discoveryTable is what discovery logs are made of; readers take no lock.
 	discoveryTable atomic.Pointer[discoveryTable]
 	closed         atomic.Bool
-	removedPorts   sync.Map // by ID; written with mu held
+	store          ReservationStore // nil if there is none
+	removedPorts   sync.Map         // by ID; written with mu held
 
 	mu       sync.Mutex // guards what follows and writes to table
 	ports    []Port
 	handlers []*Handler
 	slots    []*namespace // by namespace.slot; nil: free
 	retiring sync.WaitGroup
+	// reservations are also those of namespaces that were removed.
+	reservations map[reservationKey]*reservations
 
 	closeDeadline, drainDeadline time.Duration // tests wait less
 }
@@ -68,7 +73,8 @@ type Port struct {
 func New(o Options) *Target {
 	t := &Target{
 		log: o.Log, firmware: o.Firmware, started: time.Now(), closeDeadline: closeDeadline,
-		drainDeadline: drainDeadline,
+		drainDeadline: drainDeadline, store: o.Reservations,
+		reservations: map[reservationKey]*reservations{},
 	}
 	if t.log == nil {
 		t.log = slog.Default()
@@ -174,6 +180,7 @@ func (t *Target) takeSlot(ns *namespace) int {
 
 func (t *Target) freeSlots(list []*namespace) {
 	for _, ns := range list {
+		ns.reservations.detach(ns)
 		t.slots[ns.slot] = nil
 	}
 }
