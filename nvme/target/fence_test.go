@@ -14,7 +14,8 @@ import (
 // TestStoreFails: a command that cannot be made durable fails and changes nothing; one that waits
 // for the store completes when it is durable, in order, and lets reactors go on.
 func TestStoreFails(t *testing.T) {
-	r, store := storeHarness(t, 1, 1)
+	store := &memoryStore{}
+	r := storeHarness(t, 1, 1, store)
 	a, b := r.numbered(0, 1), r.numbered(1, 1)
 	r.ok(a.io[0], registerPTPL(1))
 	store.mu.Lock()
@@ -210,7 +211,8 @@ func TestPreemptWithOrphans(t *testing.T) {
 func TestReservationsOutlive(t *testing.T) {
 	nc := NamespaceConfig{NSID: 1, Device: ramDevice(t, 1<<20, 512)}
 	another := ramSubsystem(t, 1)
-	r, store := storeHarness(t, 2, 1)
+	store := &memoryStore{}
+	r := storeHarness(t, 2, 1, store)
 	a, b := r.numbered(0, 1), r.numbered(1, 1)
 	r.ok(a.io[0], registerPTPL(1))
 	r.ok(a.io[0], acquire(1, nvme.WriteExclusive))

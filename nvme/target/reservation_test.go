@@ -56,14 +56,14 @@ func (m *memoryStore) hold() (entered <-chan struct{}, release func()) {
 	return e, func() { close(gate) }
 }
 
-// storeHarness is a harness with a store and a RAM namespace.
-func storeHarness(t *testing.T, reactors, namespaces int) (*harness, *memoryStore) {
+// storeHarness is a harness with a store and RAM namespaces.
+func storeHarness(t *testing.T, reactors, namespaces int, store *memoryStore) *harness {
 	t.Helper()
-	sub, store := ramSubsystem(t, namespaces), &memoryStore{}
+	sub := ramSubsystem(t, namespaces)
 	r := newHarness(t, reactors)
 	r.target.store = store
 	r.must(r.target.AddSubsystem(sub))
-	return r, store
+	return r
 }
 
 // resv makes a reservation command for namespace 1.
@@ -209,7 +209,7 @@ func TestReservationFields(t *testing.T) {
 
 // TestReservationFeatures: features 82h and 83h are those of one namespace, or set for all.
 func TestReservationFeatures(t *testing.T) {
-	r, _ := storeHarness(t, 1, 2)
+	r := storeHarness(t, 1, 2, &memoryStore{})
 	h := r.connectHost(1)
 	on := func(nsid uint32, c *fabrictest.Command) *fabrictest.Command {
 		c.SQE.SetNSID(nsid)
