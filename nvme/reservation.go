@@ -168,7 +168,7 @@ const (
 // ReservationLog is the Reservation Notification log, LID 80h (Base section 5.1.12.1.32).
 type ReservationLog struct {
 	Count     uint64
-	Type      ReservationNotice
+	Type      ReservationNotification
 	Available uint8 // more pages
 	_         [2]byte
 	NSID      uint32
@@ -178,18 +178,18 @@ type ReservationLog struct {
 // ReservationLogSize is the size of the log.
 const ReservationLogSize = 64
 
-// ReservationNotice is the type of a reservation notification; 0 is an empty page.
-type ReservationNotice uint8
+// ReservationNotification is the type of a reservation notification; 0 is an empty page.
+type ReservationNotification uint8
 
 // The types of reservation notifications.
 const (
-	RegistrationPreempted ReservationNotice = 1
-	ReservationReleased   ReservationNotice = 2
-	ReservationPreempted  ReservationNotice = 3
+	RegistrationPreempted ReservationNotification = 1
+	ReservationReleased   ReservationNotification = 2
+	ReservationPreempted  ReservationNotification = 3
 )
 
 // Mask is the bit of the Reservation Notification Mask feature (FID 82h, CDW11).
-func (n ReservationNotice) Mask() uint32 { return 1 << n }
+func (n ReservationNotification) Mask() uint32 { return 1 << n }
 
 // ReservationMaskAll has the bits of the Reservation Notification Mask feature.
 const ReservationMaskAll uint32 = 0xE

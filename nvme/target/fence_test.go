@@ -72,7 +72,7 @@ func TestStoreFails(t *testing.T) {
 
 // TestPreemptWaits: a preempt completes when the storage has no write of the preempted host any
 // more, and nothing of it reaches the storage afterwards: what waits for the device, for its data,
-// or for a pause to end is refused. Others notice nothing.
+// or for a pause to end is refused. Others notification nothing.
 func TestPreemptWaits(t *testing.T) {
 	for _, action := range []nvme.ReservationAction{
 		nvme.ReservationPreempt, nvme.ReservationPreemptAndAbort,

@@ -79,16 +79,16 @@ type reservationRequest struct {
 
 // outcome is what a change of reservations leads to.
 type outcome struct {
-	next    *Reservations
-	notices []notice
+	next          *Reservations
+	notifications []notification
 	// preempted are the hosts whose commands Preempt and Abort aborts.
 	preempted map[[16]byte]bool
 }
 
-// notice is a reservation notification for a host.
-type notice struct {
+// notification is a reservation notification for a host.
+type notification struct {
 	host [16]byte
-	typ  nvme.ReservationNotice
+	typ  nvme.ReservationNotification
 }
 
 // apply is the state machine of Base section 8.1.22: r does not change.
@@ -174,10 +174,10 @@ func (r *Reservations) hold(typ nvme.ReservationType, host [16]byte) {
 }
 
 // notifyOthers notifies all registrants but one host.
-func (o *outcome) notifyOthers(host [16]byte, typ nvme.ReservationNotice) {
+func (o *outcome) notifyOthers(host [16]byte, typ nvme.ReservationNotification) {
 	for _, g := range o.next.Registrants {
 		if g.HostID != host {
-			o.notices = append(o.notices, notice{g.HostID, typ})
+			o.notifications = append(o.notifications, notification{g.HostID, typ})
 		}
 	}
 }
@@ -225,7 +225,7 @@ func (o *outcome) preempt(q *reservationRequest) nvme.Status {
 	o.preempted = map[[16]byte]bool{}
 	for _, host := range removed {
 		if host != q.host {
-			o.notices = append(o.notices, notice{host, nvme.RegistrationPreempted})
+			o.notifications = append(o.notifications, notification{host, nvme.RegistrationPreempted})
 			o.preempted[host] = true
 		}
 	}

@@ -143,7 +143,7 @@ type reservationLog struct {
 
 // add appends a notification. One that is lost is counted in the last one (Base section
 // 5.1.12.1.32).
-func (l *reservationLog) add(typ nvme.ReservationNotice, nsid uint32) {
+func (l *reservationLog) add(typ nvme.ReservationNotification, nsid uint32) {
 	if l.count++; l.count == 0 {
 		l.count = 1
 	}
@@ -154,8 +154,8 @@ func (l *reservationLog) add(typ nvme.ReservationNotice, nsid uint32) {
 	l.queue = append(l.queue, nvme.ReservationLog{Count: l.count, Type: typ, NSID: nsid})
 }
 
-// reservationNotice records a notification and reports it. Admin reactor.
-func (c *controller) reservationNotice(typ nvme.ReservationNotice, nsid uint32) {
+// notifyReservation records a notification and reports it. Admin reactor.
+func (c *controller) notifyReservation(typ nvme.ReservationNotification, nsid uint32) {
 	if !c.ready.Load() {
 		return // the next Controller Level Reset would clear it
 	}

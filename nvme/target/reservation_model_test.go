@@ -55,7 +55,7 @@ func (m *model) io(h int, write bool) nvme.Status {
 }
 
 // tell is a notification to all controllers of a host.
-func (m *model) tell(h int, typ nvme.ReservationNotice) {
+func (m *model) tell(h int, typ nvme.ReservationNotification) {
 	if m.mask>>typ&1 != 0 {
 		return
 	}
@@ -73,7 +73,7 @@ func (m *model) tell(h int, typ nvme.ReservationNotice) {
 	}
 }
 
-func (m *model) tellRegistrants(but int, typ nvme.ReservationNotice) {
+func (m *model) tellRegistrants(but int, typ nvme.ReservationNotification) {
 	for h := range m.keys {
 		if h != but {
 			m.tell(h, typ)

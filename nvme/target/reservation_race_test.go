@@ -40,6 +40,12 @@ func TestReservationRace(t *testing.T) {
 		t.Fatal(err)
 	}
 	cores, stop := startCores(t, target, 2)
+	defer func() { // last
+		if err := target.Close(); err != nil {
+			t.Error(err)
+		}
+		stop()
+	}()
 	var running sync.WaitGroup
 	for i := range rivals {
 		h := &stressHost{t: t, cores: cores, rnd: rand.New(rand.NewPCG(uint64(i), 3))}
@@ -61,12 +67,6 @@ func TestReservationRace(t *testing.T) {
 		}()
 	}
 	running.Wait()
-	t.Cleanup(func() {
-		if err := target.Close(); err != nil {
-			t.Error(err)
-		}
-		stop()
-	})
 }
 
 func (v *rival) connect() error {

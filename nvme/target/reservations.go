@@ -208,17 +208,17 @@ func (r *reservations) commit(c *reservationChange, o *outcome, before *Reservat
 	}
 	r.mu.Unlock()
 	if last != nil {
-		r.notify(last, o.notices)
+		r.notify(last, o.notifications)
 	}
 	done()
 }
 
 // notify passes notifications to the controllers of their hosts.
-func (r *reservations) notify(sub *subsystem, list []notice) {
+func (r *reservations) notify(sub *subsystem, list []notification) {
 	if len(list) == 0 {
 		return
 	}
-	to := make(map[[16]byte]nvme.ReservationNotice, len(list))
+	to := make(map[[16]byte]nvme.ReservationNotification, len(list))
 	for _, n := range list {
 		if r.mask.Load()&n.typ.Mask() == 0 {
 			to[n.host] = n.typ
@@ -226,7 +226,7 @@ func (r *reservations) notify(sub *subsystem, list []notice) {
 	}
 	sub.each(func(c *controller) {
 		if typ := to[c.hostID]; typ != 0 {
-			c.h.post(func() { c.reservationNotice(typ, r.key.nsid) })
+			c.h.post(func() { c.notifyReservation(typ, r.key.nsid) })
 		}
 	})
 }

@@ -41,8 +41,6 @@ var ioErrors = [...]struct {
 	{backend.ErrReadOnly, "read_only", writeProtected},
 	{backend.ErrOutOfRange, "out_of_range", outOfRange},
 	{backend.ErrUnsupported, "unsupported", invalidOpcode},
-	{errConflict, "reserved", reservationConflict},
-	{errPreempted, "preempted", nvme.AbortedPreempt}, // no DNR: reads may still be allowed
 	{nil, "other", nvme.InternalError},
 }
 
@@ -66,13 +64,19 @@ const failureLogInterval = int64(60e9)
 
 // failed counts and logs a failed IO and returns its status.
 func (ch *channel) failed(io *backend.IO) nvme.Status {
+	switch io.Err { // not by the device
+	case errConflict:
+		return reservationConflict
+	case errPreempted:
+		return nvme.AbortedPreempt // no DNR: the host may still be allowed to read
+	}
 	st, reason := ioStatus(io)
 	ch.stats.published[statErrors+reason].Add(1)
 	if errors.Is(io.Err, backend.ErrDegraded) {
 		ch.ns.degrade(ch.h.t.log, io.Err)
 	}
 	switch st {
-	case notReady, nvme.AbortRequested, reservationConflict, nvme.AbortedPreempt: // hosts know why
+	case notReady, nvme.AbortRequested: // hosts retry
 		return st
 	}
 	last, now := &ch.ns.failureLogged[reason], ch.h.loop.Now()
