@@ -16,8 +16,8 @@ import (
 
 const reservedSub = "nqn.2026-11.io.nvmf-target:a"
 
-// somebody are reservations of n hosts.
-func somebody(n int, rnd *rand.Rand) *target.Reservations {
+// someHosts has reservations of n hosts.
+func someHosts(n int, rnd *rand.Rand) *target.Reservations {
 	r := &target.Reservations{Generation: rnd.Uint32(), PTPL: true}
 	for i := range n {
 		r.Registrants = append(r.Registrants, target.Registrant{
@@ -52,19 +52,19 @@ func TestReservationsCrash(t *testing.T) {
 	for round := range 300 {
 		dir := filepath.Join(t.TempDir(), "reservations")
 		r := loaded(t, dir)
-		other := somebody(3, rnd)
+		other := someHosts(3, rnd)
 		if err := r.Save(reservedSub, 2, other); err != nil {
 			t.Fatal(err)
 		}
 		var old, now *target.Reservations
 		if round%3 > 0 {
-			old = somebody(rnd.IntN(5), rnd)
+			old = someHosts(rnd.IntN(5), rnd)
 			if err := r.Save(reservedSub, 1, old); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if round%4 > 0 || old == nil {
-			now = somebody(rnd.IntN(5), rnd)
+			now = someHosts(rnd.IntN(5), rnd)
 		}
 		saved := r.crashInSave(t, rnd, now)
 		got := loaded(t, dir)
@@ -142,7 +142,7 @@ func TestReservationsErrors(t *testing.T) {
 	for _, what := range []string{"create", "write", "sync", "rename", "sync directory", "remove"} {
 		dir := filepath.Join(t.TempDir(), "reservations")
 		r := loaded(t, dir)
-		old, now := somebody(2, rnd), somebody(3, rnd)
+		old, now := someHosts(2, rnd), someHosts(3, rnd)
 		if err := r.Save(reservedSub, 1, old); err != nil {
 			t.Fatal(err)
 		}
@@ -173,7 +173,7 @@ func TestReservationsErrors(t *testing.T) {
 func TestBrokenReservations(t *testing.T) {
 	dir := t.TempDir()
 	r := loaded(t, dir)
-	if err := r.Save(reservedSub, 1, somebody(256, rand.New(rand.NewPCG(3, 3)))); err != nil {
+	if err := r.Save(reservedSub, 1, someHosts(256, rand.New(rand.NewPCG(3, 3)))); err != nil {
 		t.Fatal(err)
 	}
 	file := r.file(reservedName{reservedSub, 1})

@@ -173,11 +173,15 @@ func (r *Reservations) hold(typ nvme.ReservationType, host [16]byte) {
 	r.Type, r.Holder = typ, host
 }
 
+func (o *outcome) notify(host [16]byte, typ nvme.ReservationNotification) {
+	o.notifications = append(o.notifications, notification{host, typ})
+}
+
 // notifyOthers notifies all registrants but one host.
 func (o *outcome) notifyOthers(host [16]byte, typ nvme.ReservationNotification) {
 	for _, g := range o.next.Registrants {
 		if g.HostID != host {
-			o.notifications = append(o.notifications, notification{g.HostID, typ})
+			o.notify(g.HostID, typ)
 		}
 	}
 }
@@ -225,7 +229,7 @@ func (o *outcome) preempt(q *reservationRequest) nvme.Status {
 	o.preempted = map[[16]byte]bool{}
 	for _, host := range removed {
 		if host != q.host {
-			o.notifications = append(o.notifications, notification{host, nvme.RegistrationPreempted})
+			o.notify(host, nvme.RegistrationPreempted)
 			o.preempted[host] = true
 		}
 	}
