@@ -34,8 +34,11 @@ type fence struct {
 
 // conflict says why an IO that waits for the device must not reach it.
 func (ch *channel) conflict(io *backend.IO) error {
+	if ch.access == nil {
+		return nil
+	}
 	s := ownerSession(io)
-	if ch.access == nil || s == nil || ch.access.permits(&s.ctrl.hostID, io.Op != backend.OpRead) {
+	if s == nil || ch.access.permits(&s.ctrl.hostID, io.Op != backend.OpRead) {
 		return nil
 	}
 	return errConflict

@@ -81,7 +81,7 @@ func (v *rival) connect() error {
 		args.qid = uint16(i + 1)
 		st, e := v.do(q, args.command())
 		if err = errors.Join(err, e); !st.OK() {
-			err = errors.Join(err, fmt.Errorf("queue %d: %v", i+1, st))
+			err = errors.Join(err, fmt.Errorf("queue %d: %w", i+1, st))
 		}
 		v.io = append(v.io, q)
 	}
