@@ -8,6 +8,7 @@ type AsyncEvent uint32
 const (
 	AsyncSMART  AsyncEvent = 1
 	AsyncNotice AsyncEvent = 2
+	AsyncIO     AsyncEvent = 6 // I/O Command Specific status
 )
 
 // The events, with their log pages.
@@ -16,6 +17,7 @@ const (
 	AsyncDiscoveryChanged = AsyncNotice | 0xF0<<8 | AsyncEvent(LogDiscovery)<<16
 	AsyncReliability      = AsyncSMART | 0x00<<8 | AsyncEvent(LogSMART)<<16
 	AsyncTemperature      = AsyncSMART | 0x01<<8 | AsyncEvent(LogSMART)<<16
+	AsyncReservation      = AsyncIO | 0x00<<8 | AsyncEvent(LogReservation)<<16
 	AsyncSpareLow         = AsyncSMART | 0x02<<8 | AsyncEvent(LogSMART)<<16
 )
 

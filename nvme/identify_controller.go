@@ -168,6 +168,7 @@ const (
 	ONCSDatasetManagement ONCS = 1 << 2
 	ONCSWriteZeroes       ONCS = 1 << 3
 	ONCSSaveSelect        ONCS = 1 << 4
+	ONCSReservations      ONCS = 1 << 5
 	ONCSTimestamp         ONCS = 1 << 6
 	ONCSVerify            ONCS = 1 << 7
 	ONCSCopy              ONCS = 1 << 8

@@ -13,7 +13,7 @@ type IdentifyNamespace struct {
 	DPC    uint8
 	DPS    uint8
 	NMIC   NMIC
-	RESCAP uint8
+	RESCAP ReservationCap
 	FPI    uint8
 	DLFEAT DLFEAT
 	NAWUN  uint16 // blocks, 0-based
@@ -94,7 +94,7 @@ const NSATTRWriteProtected NSATTR = 1 << 0
 type IdentifyNamespaceIndependent struct {
 	NSFEAT   IndependentNSFEAT
 	NMIC     NMIC
-	RESCAP   uint8
+	RESCAP   ReservationCap
 	FPI      uint8
 	ANAGRPID uint32
 	NSATTR   NSATTR

@@ -28,6 +28,12 @@ const (
 	NVMDatasetManagement Opcode = 0x09
 	NVMVerify            Opcode = 0x0C
 	NVMCopy              Opcode = 0x19
+
+	// reservations: Base sections 7.5 to 7.8
+	IOReservationRegister Opcode = 0x0D
+	IOReservationReport   Opcode = 0x0E
+	IOReservationAcquire  Opcode = 0x11
+	IOReservationRelease  Opcode = 0x15
 )
 
 // FabricsType is byte 4 of a Fabrics command (Base section 6).

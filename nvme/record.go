@@ -21,7 +21,8 @@ var ErrReserved = errors.New("reserved field is not zero")
 type Record interface {
 	ConnectData | DiscoveryEntry | DiscoveryHeader | EffectsLog | EnduranceGroupLog |
 		ErrorLogEntry | FeatureEffectsLog | FirmwareLog | IdentifyController | IdentifyNamespace |
-		IdentifyNamespaceIndependent | RotationalMediaLog | SMARTLog | SupportedPages
+		IdentifyNamespaceIndependent | RegisteredController | ReservationLog | ReservationStatus |
+		RotationalMediaLog | SMARTLog | SupportedPages
 }
 
 // Append appends the bytes of a record.

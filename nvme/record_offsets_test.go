@@ -106,6 +106,9 @@ func TestOffsets(t *testing.T) {
 		{RotationalMediaLog{}, map[string]int{
 			"ENDGID": 0, "NUMA": 2, "NRS": 4, "SPINC": 8, "FSPINC": 12, "LDC": 16, "FLDC": 20,
 		}},
+		{ReservationStatus{}, map[string]int{"GEN": 0, "RTYPE": 4, "REGCTL": 5, "PTPLS": 9}},
+		{RegisteredController{}, map[string]int{"CNTLID": 0, "RCSTS": 2, "RKEY": 8, "HostID": 16}},
+		{ReservationLog{}, map[string]int{"Count": 0, "Type": 8, "Available": 9, "NSID": 12}},
 		{EffectsLog{}, map[string]int{"Admin": 0, "IO": 1024}},
 		{DiscoveryHeader{}, map[string]int{"GENCTR": 0, "NUMREC": 8, "RECFMT": 16}},
 		{DiscoveryEntry{}, map[string]int{

@@ -44,6 +44,9 @@ var records = []recordCase{
 	record[EnduranceGroupLog](EnduranceGroupLogSize),
 	record[RotationalMediaLog](RotationalMediaLogSize),
 	record[FeatureEffectsLog](FeatureEffectsSize),
+	record[ReservationStatus](ReservationStatusSize),
+	record[RegisteredController](RegisteredControllerSize),
+	record[ReservationLog](ReservationLogSize),
 	record[DiscoveryHeader](DiscoveryHeaderSize),
 	record[DiscoveryEntry](DiscoveryEntrySize),
 }

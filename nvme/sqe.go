@@ -6,8 +6,8 @@ import "encoding/binary"
 const SQESize = 64
 
 // SQE is a submission queue entry in the common format (Base figure 92). The methods Identify,
-// GetLog, Features, Abort, Connect, Property, RW and DSM view the same bytes as one command with
-// its own fields.
+// GetLog, Features, Abort, Connect, Property, RW, DSM and Reservation view the same bytes as one
+// command with its own fields.
 type SQE [SQESize]byte
 
 // Opcode is byte 0.

@@ -48,6 +48,18 @@ func TestCommands(t *testing.T) {
 			s.SGL1().SetKeyed(SGLSubtypeInvalidate, 0x1122334455667788, 0x012345, 0xCAFEF00D)
 		}, "0:02 4:01000000 24:8877665544332211 32:4523010df0feca4f " +
 			"40:9a78563412000000 48:070000c0"},
+		{"reservation register", func(s *SQE) {
+			s.SetOpcode(IOReservationRegister)
+			s.Reservation().Set(ReservationReplace, true, 0, SetPTPL)
+		}, "0:0d 40:0a0000c0"},
+		{"reservation acquire", func(s *SQE) {
+			s.SetOpcode(IOReservationAcquire)
+			s.Reservation().Set(ReservationPreemptAndAbort, false, ExclusiveAccess, 0)
+		}, "0:11 40:0202"},
+		{"reservation report", func(s *SQE) {
+			s.SetOpcode(IOReservationReport)
+			s.Reservation().SetReport(4096, true)
+		}, "0:0e 40:ff030000 44:01"},
 		{"write in capsule", func(s *SQE) {
 			s.SetOpcode(NVMWrite)
 			s.RW().Set(1, 65536, 0)
@@ -215,6 +227,34 @@ func TestCQE(t *testing.T) {
 	if c.Result() != 0x1122334455667788 || c.DW0() != 0x55667788 || c.SQHD() != 0x102 ||
 		c.CID() != 0x304 || c.Status() != ConnectInvalidParameters|DNR {
 		t.Error("fields")
+	}
+}
+
+// TestReservationFields reads what TestCommands writes, and the keys.
+func TestReservationFields(t *testing.T) {
+	var s SQE
+	r := s.Reservation()
+	r.Set(ReservationReplace, true, ExclusiveAccessAllRegistrants, ClearPTPL)
+	if r.Action() != ReservationReplace || !r.IEKEY() || r.CPTPL() != ClearPTPL ||
+		r.Type() != ExclusiveAccessAllRegistrants || r.Bytes() != 4*(0x8000060A+1) {
+		t.Errorf("%x", s)
+	}
+	r.SetReport(64, true)
+	if !r.EDS() || r.Bytes() != 64 {
+		t.Errorf("%x", s)
+	}
+	var k ReservationKeys
+	k.Set(0x1122334455667788, 2)
+	if k[0] != 0x88 || k[8] != 2 || k.Current() != 0x1122334455667788 || k.Other() != 2 {
+		t.Errorf("%x", k)
+	}
+	for typ, want := range map[ReservationType]string{
+		0: "none", ExclusiveAccessAllRegistrants: "Exclusive Access - All Registrants",
+		7: "reservation type 7",
+	} {
+		if typ.String() != want {
+			t.Errorf("%v, want %s", typ, want)
+		}
 	}
 }
 

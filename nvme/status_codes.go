@@ -24,6 +24,7 @@ const (
 	HostIDInconsistent       Status = 0x018
 	KATOExpired              Status = 0x019
 	KATOInvalid              Status = 0x01A
+	AbortedPreempt           Status = 0x01B
 	NamespaceWriteProtected  Status = 0x020
 	CommandInterrupted       Status = 0x021
 	TransientTransportError  Status = 0x022
@@ -92,6 +93,7 @@ var statusNames = map[Status]string{
 	KATOExpired:             "Keep Alive Timer Expired",
 	KATOInvalid:             "Keep Alive Timeout Invalid",
 	TransientTransportError: "Transient Transport Error",
+	AbortedPreempt:          "Command Aborted due to Preempt and Abort",
 	NamespaceWriteProtected: "Namespace is Write Protected", LBAOutOfRange: "LBA Out of Range",
 	CapacityExceeded: "Capacity Exceeded", NamespaceNotReady: "Namespace Not Ready",
 	ReservationConflict: "Reservation Conflict", InvalidQueueIdentifier: "Invalid Queue Identifier",

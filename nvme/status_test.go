@@ -34,7 +34,7 @@ func TestEveryStatusHasAName(t *testing.T) {
 		AbortedSQDeletion, AbortedFailedFused, AbortedMissingFused, InvalidNamespaceOrFormat,
 		CommandSequenceError,
 		InvalidSGLSegment, InvalidSGLCount, DataSGLLengthInvalid, SGLTypeInvalid, SGLOffsetInvalid,
-		HostIDInconsistent, KATOExpired,
+		HostIDInconsistent, KATOExpired, AbortedPreempt,
 		KATOInvalid, TransientTransportError, NamespaceWriteProtected, CommandInterrupted,
 		LBAOutOfRange, CapacityExceeded,
 		NamespaceNotReady, ReservationConflict, InvalidQueueIdentifier, AbortLimitExceeded,

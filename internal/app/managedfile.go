@@ -63,7 +63,7 @@ func (s *Server) prepareEdit(directory string, edit *config.Edit) (*edited, erro
 	}
 	e := &edited{s: s, from: filepath.Join(dir, ".new"), to: edit.Path, dir: dir, parent: dir}
 	e.leftover = e.from
-	return e, writeDurably(e.from, edit.Content)
+	return e, writeDurably(e.from, edit.Content, direct)
 }
 
 func (e *edited) rename() error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -168,8 +169,12 @@ func (s *Server) Start() error {
 	options := target.Options{
 		Log: s.log, Firmware: s.opts.Version, Generation: s.state.generation(),
 	}
-	if s.state.file != "" {
+	if file := s.state.file; file != "" {
 		options.Protection = s.state
+		dir := filepath.Join(filepath.Dir(file), reservationsDir)
+		if options.Reservations, err = loadReservations(dir); err != nil {
+			return err
+		}
 	}
 	s.target = target.New(options)
 	if err := s.startWorkers(); err != nil {

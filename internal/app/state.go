@@ -240,39 +240,61 @@ func (s *state) write(d stateData) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(s.file, append(text, '\n'))
+	return replaceFile(s.file, append(text, '\n'), direct)
 }
 
+// fileStep carries out one operation on a file. Tests let it fail, or stop there.
+type fileStep func(what string, fn func() error) error
+
+func direct(_ string, fn func() error) error { return fn() }
+
 // replaceFile writes a file so that after a crash it has its old content or the new one.
-func replaceFile(path string, content []byte) error {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+func replaceFile(path string, content []byte, step fileStep) error {
+	dir, next := filepath.Dir(path), path+".new" // one that a crash has left is replaced
+	if err := makeDir(dir); err != nil {
 		return err
 	}
-	aside := path + ".new" // one that a crash has left is replaced
-	if err := writeDurably(aside, content); err != nil {
+	if err := writeDurably(next, content, step); err != nil {
 		return err
 	}
-	if err := os.Rename(aside, path); err != nil {
-		return errors.Join(err, os.Remove(aside))
+	if err := step("rename", func() error { return os.Rename(next, path) }); err != nil {
+		return errors.Join(err, os.Remove(next))
 	}
-	return syncDir(dir)
+	return step("sync directory", func() error { return syncDir(dir) })
 }
 
 // writeDurably writes a file whose name is not durable yet.
-func writeDurably(path string, content []byte) error {
-	f, err := os.Create(path)
+func writeDurably(path string, content []byte, step fileStep) error {
+	var f *os.File
+	err := step("create", func() (err error) {
+		f, err = os.Create(path)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(content)
+	err = step("write", func() error {
+		_, err := f.Write(content)
+		return err
+	})
 	if err == nil {
-		err = f.Sync()
+		err = step("sync", f.Sync)
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return errors.Join(err, os.Remove(path))
 	}
 	return nil
+}
+
+// makeDir makes a directory that is there after a crash, unless it exists.
+func makeDir(dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(dir))
 }
 
 // syncDir makes a renamed file durable.

@@ -86,8 +86,11 @@ func (s *session) abort(cid uint16) bool {
 	c, h := s.cmds[i], s.h
 	r := c.req
 	switch {
+	case c.changing != nil:
+		return false // it may be made already
 	case c.waiting.Listed():
-		h.abortWaiting(c)
+		h.abortWaiting(c, nvme.AbortRequested)
+		h.run()
 		return true
 	case c.pair != nil:
 		h.failPair(c, nvme.AbortRequested)

@@ -82,7 +82,8 @@ func checkIO(check check, id *nvme.IdentifyController) {
 	check("SQES", id.SQES, uint8(0x66))
 	check("CQES", id.CQES, uint8(0x44))
 	check("ONCS", id.ONCS, nvme.ONCSCompare|nvme.ONCSVerify|nvme.ONCSCopy|
-		nvme.ONCSDatasetManagement|nvme.ONCSWriteZeroes|nvme.ONCSSaveSelect|nvme.ONCSTimestamp)
+		nvme.ONCSDatasetManagement|nvme.ONCSWriteZeroes|nvme.ONCSSaveSelect|nvme.ONCSTimestamp|
+		nvme.ONCSReservations)
 	check("FUSES", id.FUSES, nvme.FUSESCompareWrite)
 	check("ACWU", id.ACWU, uint16(0))      // one block
 	check("VWC", id.VWC, nvme.VWCFlushAll) // RAM has no volatile cache

@@ -52,6 +52,10 @@ type channel struct {
 	retryAt   int64
 	onClosed  func() // set when the namespace is retired
 
+	access  *access  // who may use the namespace; see fence.go
+	fences  []*fence // nil but for short times
+	orphans int      // IOs in the device whose commands were given up
+
 	quiesce    quiesce
 	onQuiesced func() // called when that is reached
 	changed    bool   // the namespace has changed once: pending IOs may be from before
@@ -98,7 +102,7 @@ func (ch *channel) push() int {
 		return 0
 	case ch.state == channelFailed:
 		return ch.failPending()
-	case ch.changed:
+	case ch.changed || ch.access != nil:
 		if refused = ch.checkPending(); len(ch.pending) == 0 {
 			return refused
 		}
@@ -134,6 +138,9 @@ func (ch *channel) reap() int {
 		}
 		ch.inflight -= n
 		total += n
+		if ch.fences != nil {
+			ch.fenced(ch.h.reaped[:n])
+		}
 		for i, io := range ch.h.reaped[:n] {
 			ch.h.reaped[i] = nil
 			ch.done(io)
@@ -144,6 +151,9 @@ func (ch *channel) reap() int {
 			ch.stats.own[statBusy] += uint64(ch.h.loop.Now() - ch.busySince)
 		}
 		ch.stats.publish()
+		if ch.fences != nil {
+			ch.endFences()
+		}
 		if ch.lockWaits {
 			ch.checkLock()
 		}
@@ -208,7 +218,7 @@ func (ch *channel) pollOrSettle() {
 // openChannel makes the channel of ns on this reactor and starts to open it. It returns nil if the
 // namespace is retired.
 func (h *Handler) openChannel(ns *namespace) *channel {
-	stats, q, lock := ns.users.join(h)
+	stats, q, lock, a := ns.users.join(h)
 	if stats == nil {
 		return nil
 	}
@@ -216,7 +226,8 @@ func (h *Handler) openChannel(ns *namespace) *channel {
 		h.channels = append(h.channels, nil)
 	}
 	ch := &channel{
-		h: h, ns: ns, stats: stats, quiesce: q, lock: lock, pending: make([]*backend.IO, 0, 256),
+		h: h, ns: ns, stats: stats, quiesce: q, lock: lock, access: a,
+		pending: make([]*backend.IO, 0, 256),
 	}
 	h.channels[ns.slot] = ch
 	if q != quiesceIO {

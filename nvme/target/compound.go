@@ -177,6 +177,7 @@ func (m *compound) ioDone(h *Handler, o *compoundIO, st nvme.Status) {
 	moves := m.cmd != nil && m.move != nil
 	switch {
 	case m.cmd == nil:
+		o.ch.orphans--
 		o.ch.ns.returned(h.t.log)
 	case moves && st.OK() && m.status.OK() && m.goesOn(h, o):
 		return
@@ -245,6 +246,7 @@ func (m *compound) giveUp(h *Handler) {
 		if m.move != nil {
 			o.free = o.data.HandOver()
 		}
+		o.ch.orphans++
 		ns.orphaned(h)
 		o.ch.cancel(&o.IO)
 	}

@@ -57,18 +57,19 @@ type controller struct {
 	pending    pending
 	stopLimit  func() // stops the timer of disabledLimit, nil if it does not run
 
-	features     [256]uint32
-	thresholds   [2]uint16 // of the temperature, by THSEL
-	beyondLimit  bool      // a threshold is reached
-	clock        clock
-	hostBehavior [nvme.HostBehaviorCDFE + 2]byte // the rest is zeroes
-	copyFormats  atomic.Uint32                   // CDFE of that, for other reactors
-	alive        keepAliveTimer
-	events       events
-	aborts       int  // Abort commands in progress
-	protecting   bool // a write protection changes
-	changed      changedNamespaces
-	discoveryLog *discoveryLog // the last one that was read
+	features       [256]uint32
+	thresholds     [2]uint16 // of the temperature, by THSEL
+	beyondLimit    bool      // a threshold is reached
+	clock          clock
+	hostBehavior   [nvme.HostBehaviorCDFE + 2]byte // the rest is zeroes
+	copyFormats    atomic.Uint32                   // CDFE of that, for other reactors
+	alive          keepAliveTimer
+	events         events
+	aborts         int  // Abort commands in progress
+	protecting     bool // a write protection changes
+	changed        changedNamespaces
+	reservationLog reservationLog
+	discoveryLog   *discoveryLog // the last one that was read
 }
 
 // pending is what happens when the last I/O queue has ended.
@@ -299,7 +300,7 @@ func (c *controller) reset() {
 	c.pending &^= pendingShutdown
 	c.abortEvents()
 	c.events = events{}
-	c.changed = changedNamespaces{}
+	c.changed, c.reservationLog = changedNamespaces{}, reservationLog{}
 	c.resetFeatures()
 	c.mu.Lock()
 	c.granted = c.cfg.MaxIOQueues

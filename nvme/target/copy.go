@@ -106,6 +106,9 @@ func (c *cmd) copySource(r *nvme.CopyRange) (extent, nvme.Status) {
 			}
 		}
 	}
+	if a := ch.access; a != nil && !a.permits(&c.s.ctrl.hostID, false) {
+		return extent{}, reservationConflict
+	}
 	g, n := ch.ns.geo.Load(), uint64(r.Blocks())
 	switch {
 	case g.unready:

@@ -18,6 +18,7 @@ const (
 	eventReliability
 	eventTemperature
 	eventSpare
+	eventReservation
 	eventKinds
 )
 
@@ -36,6 +37,7 @@ var eventInfo = [eventKinds]struct {
 	},
 	eventTemperature: {nvme.AsyncTemperature, nvme.EventTemperature, false},
 	eventSpare:       {nvme.AsyncSpareLow, nvme.EventSpareLow, false},
+	eventReservation: {nvme.AsyncReservation, 0, false}, // FID 82h masks it instead
 }
 
 // supportedEvents is OAES, which does not list the warnings of the health log: they are always
@@ -60,7 +62,8 @@ type events struct {
 // raise reports an event if the host has enabled it.
 func (c *controller) raise(k eventKind) {
 	info := &eventInfo[k]
-	enabled := nvme.EventMask(c.features[nvme.FeatureAsyncEventConfig])&info.mask != 0
+	on := nvme.EventMask(c.features[nvme.FeatureAsyncEventConfig])
+	enabled := info.mask == 0 || on&info.mask != 0
 	if !enabled || info.discovery != c.sub.discovery || c.events.masked[k] {
 		return
 	}

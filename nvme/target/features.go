@@ -35,6 +35,8 @@ type feature struct {
 	// change completes the command.
 	get    func(ns *namespace) uint32
 	change func(h *Handler, cm *cmd, list []*namespace, v uint32)
+	// single: Get Features with NSID FFFFFFFFh is Invalid Field.
+	single bool
 }
 
 const hostIdentifierSize = 16
@@ -90,6 +92,14 @@ func init() {
 			page:  func(c *controller) []byte { return c.hostID[:] },
 			fixed: sequenceError, // Connect has set it (Base section 5.1.25.1.28)
 		},
+		nvme.FeatureReservationMask: {
+			scope: onIO, value: constant(0), fsp: nvme.FeatureScopeNamespace, get: reservationMask,
+			change: setReservationMask, single: true, // Base section 5.1.25.1.29
+		},
+		nvme.FeatureReservationPersist: {
+			scope: onIO, value: constant(0), fsp: nvme.FeatureScopeNamespace, get: reservationPTPL,
+			change: setReservationPTPL, single: true, // Base section 5.1.25.1.30
+		},
 		nvme.FeatureWriteProtect: {
 			scope: withProtection, value: constant(0), fsp: nvme.FeatureScopeNamespace,
 			get: writeProtection, change: setWriteProtection,
@@ -132,6 +142,8 @@ func prepareGetFeatures(cm *cmd) nvme.Status {
 	}
 	need, n := f.size, cm.req.HostLength
 	switch {
+	case f.single && cm.req.SQE.NSID() == nvme.NSIDAll:
+		return invalidField
 	case f.fsp == nvme.FeatureScopeNamespace && cm.namespace() == nil &&
 		(cm.req.SQE.NSID() != 0 || f.get != nil): // SPDK's compliance tool asks 0 for 05h
 		return noNamespace(cm.req.SQE.NSID())

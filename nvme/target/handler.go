@@ -57,6 +57,7 @@ type Handler struct {
 	delayed      delayList // completed after notReadyDelay
 	awaiting     delayList // wait for the answers of queries, for answerWait
 	halves       delayList // fused commands that wait for the other one, for pairWait
+	changing     delayList // wait for changes of reservations, for drainDeadline
 	stopTimeouts func()    // stops the timer that looks for timeouts, nil if it does not run
 }
 
@@ -73,6 +74,7 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	}
 	h.awaiting = delayList{h: h, delay: int64(answerWait), end: h.endAwait}
 	h.halves = delayList{h: h, delay: pairWait, end: h.endHalf}
+	h.changing = delayList{h: h, delay: int64(drainDeadline), end: h.endChange}
 	h.reactor = backend.Reactor{Wake: cfg.Loop.Wake, EventFD: cfg.EventFD}
 	if cfg.Memory != nil {
 		h.memory, h.reactor.Memory = cfg.Memory, cfg.Memory.Region()
@@ -134,6 +136,7 @@ func (h *Handler) Close(fs fabric.Session) {
 	h.delayed.endSession(s)
 	h.awaiting.endSession(s)
 	h.halves.endSession(s)
+	h.changing.endSession(s)
 	s.cancelAll()
 	h.run()
 	s.endIfIdle()

@@ -123,7 +123,7 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) reply {
 	g, cfg := ns.geo.Load(), ns.cfg.Load()
 	id := &nvme.IdentifyNamespace{
 		NSZE: g.blocks, NCAP: g.blocks, NUSE: g.blocks,
-		NMIC:  nvme.NMICShared,
+		NMIC: nvme.NMICShared, RESCAP: c.t.reservationCap(),
 		NGUID: cfg.nguid, EUI64: cfg.eui64,
 		NSATTR: nsattr(g),
 		ENDGID: c.enduranceGroup(ns),
@@ -244,8 +244,8 @@ func identifyIndependent(c *controller, sqe *nvme.SQE) reply {
 		return reply{st: st}
 	}
 	id := &nvme.IdentifyNamespaceIndependent{
-		NMIC: nvme.NMICShared, NSATTR: nsattr(ns.geo.Load()), NSTAT: nvme.NSTATReady,
-		ENDGID: c.enduranceGroup(ns),
+		NMIC: nvme.NMICShared, RESCAP: c.t.reservationCap(), NSATTR: nsattr(ns.geo.Load()),
+		NSTAT: nvme.NSTATReady, ENDGID: c.enduranceGroup(ns),
 	}
 	if id.ENDGID != 0 {
 		id.NSFEAT = nvme.IndependentRotational

@@ -110,6 +110,9 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 			return nil, inactiveNamespace // the namespace is being removed
 		}
 	}
+	if a := c.ch.access; a != nil && !a.permits(&c.s.ctrl.hostID, c.op.flags&opWrites != 0) {
+		return nil, reservationConflict
+	}
 	f := c.s.flowTo(c.ch)
 	c.req.Flow = &f.Flow
 	if len(f.leases) > 0 {

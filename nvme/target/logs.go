@@ -47,6 +47,9 @@ func init() {
 		nvme.LogRotationalMedia: {
 			scope: onRotational, page: rotationalMediaPage, size: nvme.RotationalMediaLogSize,
 		},
+		nvme.LogReservation: {
+			scope: onIO, page: reservationPage, size: nvme.ReservationLogSize,
+		},
 		nvme.LogDiscovery: {scope: onDiscovery, page: discoveryPage},
 	}
 }

@@ -68,6 +68,7 @@ func TestLogs(t *testing.T) {
 	for fid := range 256 {
 		listed := fids[fid]&nvme.FeatureSupported != 0
 		c := getFeature(nvme.FID(fid), nvme.FeatureCapabilities, 0)
+		c.SQE.SetNSID(1)
 		if known := r.do(h.admin, c).CQE.Status().OK(); known != listed {
 			t.Errorf("feature %02Xh: listed %v, known %v", fid, listed, known)
 		}

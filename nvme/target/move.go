@@ -201,7 +201,8 @@ func (v *move) result() uint64 {
 // second fails as well (Base section 3.4.2).
 func (v *move) statuses(st nvme.Status) (first, second nvme.Status) {
 	switch {
-	case st.OK(), st == notReady, st == nvme.AbortRequested:
+	case st.OK(), st == notReady, st == nvme.AbortRequested, st == nvme.AbortedPreempt,
+		st == reservationConflict:
 		return st, st
 	case v.writing:
 		return nvme.Success, st

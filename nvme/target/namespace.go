@@ -64,6 +64,8 @@ type namespace struct {
 	state    namespaceState
 	users    users
 	locks    rangeLocks
+	// reservations are those of the NQN and NSID.
+	reservations *reservations
 	// failureLogged is when a failed IO was last logged, by index of ioErrors; 0: never.
 	failureLogged [len(ioErrors)]atomic.Int64
 }
@@ -144,6 +146,7 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	ns.geo.Store(geo)
 	ns.state.protection = s.t.protectionOf(s.nqn, cfg.NSID)
 	ns.slot = s.t.takeSlot(ns)
+	s.t.reservationsOf(reservationKey{s.nqn, cfg.NSID}).attach(ns)
 	ns.startNotify()
 	return ns, nil
 }

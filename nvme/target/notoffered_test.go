@@ -9,15 +9,13 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// absentIO are I/O commands that are not served (NVM section 3.3; reservations are Base section 7).
+// absentIO are I/O commands that are not served (NVM section 3.3).
 var absentIO = map[string]nvme.Opcode{
-	"Write Uncorrectable": 0x04, "Reservation Register": 0x0D,
-	"Reservation Report":  0x0E,
-	"Reservation Acquire": 0x11, "I/O Management Receive": 0x12, "Reservation Release": 0x15,
+	"Write Uncorrectable": 0x04, "I/O Management Receive": 0x12,
 	"Zone Management Send": 0x79, "Zone Management Receive": 0x7A, "Zone Append": 0x7D,
 }
 
-// TestNotOffered: ANA, reservations, zones, write protection
+// TestNotOffered: ANA, zones, write protection
 // and security are neither reported nor served (I13, I14, M15 to M17). A host would
 // rely on them for its data.
 func TestNotOffered(t *testing.T) {
@@ -42,9 +40,8 @@ func TestNotOffered(t *testing.T) {
 		"OAES: ANA": uint64(id.OAES & nvme.EventANAChanged), "ANACAP": uint64(id.ANACAP),
 		"ANAGRPMAX": uint64(id.ANAGRPMAX), "NANAGRPID": uint64(id.NANAGRPID),
 		"ANAGRPID":            uint64(ns.ANAGRPID),
-		"ANAGRPID of CNS 08h": uint64(indep.ANAGRPID), "RESCAP": uint64(ns.RESCAP),
-		"RESCAP of CNS 08h": uint64(indep.RESCAP),
-		"OACS":              uint64(id.OACS), "NWPC": uint64(id.NWPC),
+		"ANAGRPID of CNS 08h": uint64(indep.ANAGRPID),
+		"OACS":                uint64(id.OACS), "NWPC": uint64(id.NWPC),
 		"SANICAP": uint64(id.SANICAP), "RPMBS": uint64(id.RPMBS),
 		"ACWU": uint64(id.ACWU), "MC": uint64(ns.MC), "DPC": uint64(ns.DPC), "DPS": uint64(ns.DPS),
 	} {
@@ -52,13 +49,12 @@ func TestNotOffered(t *testing.T) {
 			t.Errorf("%s is %#x: the controller reports what it does not support", name, v)
 		}
 	}
-	for _, lid := range []nvme.LID{nvme.LogANA, nvme.LogReservation, 0x81} { // 81h: Sanitize Status
+	for _, lid := range []nvme.LID{nvme.LogANA, 0x81} { // 81h: Sanitize Status
 		r.run(fmt.Sprintf("log %02Xh", uint8(lid)), func(t *testing.T) {
 			r.status(h.admin, logCommand(lid, 512, 0), nvme.InvalidLogPage|nvme.DNR)
 		})
 	}
 	for _, fid := range []nvme.FID{
-		nvme.FeatureReservationMask, nvme.FeatureReservationPersist,
 		nvme.FeatureWriteProtect,
 	} {
 		for _, c := range []*fabrictest.Command{

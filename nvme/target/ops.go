@@ -33,6 +33,9 @@ const (
 	opUnconnected opFlags = 1 << iota
 	// opAdminQueue: a Fabrics command that is not sent on I/O queues.
 	opAdminQueue
+	// opWrites: the command is in the write command group of reservations; without it, if it is for
+	// a namespace, in the read command group (Base section 8.1.22.1).
+	opWrites
 	// opBlocks: an I/O command that names its blocks by SLBA and NLB.
 	opBlocks
 )
@@ -76,10 +79,12 @@ func init() {
 		nvme.AdminKeepAlive: {name: "Keep Alive", prepare: prepareNoData, execute: keepAlive},
 	}
 	ioOps = [256]op{
-		nvme.NVMFlush: {name: "Flush", prepare: prepareFlush, execute: executeFlush},
+		nvme.NVMFlush: {
+			name: "Flush", prepare: prepareFlush, execute: executeFlush, flags: opWrites,
+		},
 		nvme.NVMWrite: {
 			name: "Write", dir: in, prepare: prepareWrite, execute: executeIO,
-			flags: opBlocks, effect: nvme.EffectContentChange,
+			flags: opBlocks | opWrites, effect: nvme.EffectContentChange,
 		},
 		nvme.NVMRead: {
 			name: "Read", dir: out, prepare: prepareRead, execute: executeRead, flags: opBlocks,
@@ -94,16 +99,32 @@ func init() {
 		},
 		nvme.NVMCopy: {
 			name: "Copy", dir: in, prepare: prepareCopy, execute: executeCopy,
-			effect: nvme.EffectContentChange, oncs: nvme.ONCSCopy,
+			flags: opWrites, effect: nvme.EffectContentChange, oncs: nvme.ONCSCopy,
 		},
 		nvme.NVMWriteZeroes: {
 			name: "Write Zeroes", prepare: prepareWriteZeroes, execute: executeIO,
-			flags: opBlocks, effect: nvme.EffectContentChange, oncs: nvme.ONCSWriteZeroes,
+			flags: opBlocks | opWrites, effect: nvme.EffectContentChange,
+			oncs: nvme.ONCSWriteZeroes,
 		},
 		nvme.NVMDatasetManagement: {
 			name: "Dataset Management", scope: withDiscard, dir: in, prepare: prepareDSM,
-			execute: executeDSM, effect: nvme.EffectContentChange,
+			execute: executeDSM, flags: opWrites, effect: nvme.EffectContentChange,
 			oncs: nvme.ONCSDatasetManagement,
+		},
+		nvme.IOReservationRegister: {
+			name: "Reservation Register", dir: in, prepare: prepareReservation,
+			execute: executeReservation, oncs: nvme.ONCSReservations,
+		},
+		nvme.IOReservationReport: {
+			name: "Reservation Report", dir: out, prepare: prepareReport, execute: executeReport,
+		},
+		nvme.IOReservationAcquire: {
+			name: "Reservation Acquire", dir: in, prepare: prepareReservation,
+			execute: executeReservation,
+		},
+		nvme.IOReservationRelease: {
+			name: "Reservation Release", dir: in, prepare: prepareReservation,
+			execute: executeReservation,
 		},
 	}
 	fabricsOps = [256]op{

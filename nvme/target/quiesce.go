@@ -1,6 +1,7 @@
 package target
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -81,9 +82,16 @@ func (ch *channel) checkQuiesced() {
 // would refuse: their commands may have been prepared before it changed. It returns how many.
 func (ch *channel) checkPending() (refused int) {
 	g := ch.ns.geo.Load()
+	return ch.refusePending(func(io *backend.IO) error {
+		return cmp.Or(g.check(io), ch.conflict(io))
+	})
+}
+
+// refusePending completes pending IOs for which check returns an error. It returns how many.
+func (ch *channel) refusePending(check func(*backend.IO) error) (refused int) {
 	for i := 0; i < len(ch.pending); { // completing one may append others
 		io := ch.pending[i]
-		if io.Err = g.check(io); io.Err == nil {
+		if io.Err = check(io); io.Err == nil {
 			i++
 			continue
 		}

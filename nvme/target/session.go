@@ -82,6 +82,7 @@ type cmd struct {
 	free     func()
 	capsule  mem.Allocation // a copy of in-capsule data, see copyCapsule
 	compound *compound      // carries the command out, if that takes several IOs
+	changing *awaitedChange // as awaiting, for a change of reservations
 	awaiting *awaiting      // what the command waits for; nil if it does not
 	delayed  list.Node[cmd] // in Handler.delayed or Handler.awaiting
 	due      int64          // when that ends

@@ -9,13 +9,16 @@ import (
 
 // Refusals that a retry of the same command would meet again.
 const (
-	invalidOpcode    = nvme.InvalidOpcode | nvme.DNR
-	invalidField     = nvme.InvalidField | nvme.DNR
-	invalidNamespace = nvme.InvalidNamespaceOrFormat | nvme.DNR
-	invalidLength    = nvme.DataSGLLengthInvalid | nvme.DNR
-	outOfRange       = nvme.LBAOutOfRange | nvme.DNR
-	writeProtected   = nvme.NamespaceWriteProtected | nvme.DNR
-	sequenceError    = nvme.CommandSequenceError | nvme.DNR
+	invalidOpcode       = nvme.InvalidOpcode | nvme.DNR
+	invalidField        = nvme.InvalidField | nvme.DNR
+	invalidNamespace    = nvme.InvalidNamespaceOrFormat | nvme.DNR
+	invalidLength       = nvme.DataSGLLengthInvalid | nvme.DNR
+	outOfRange          = nvme.LBAOutOfRange | nvme.DNR
+	writeProtected      = nvme.NamespaceWriteProtected | nvme.DNR
+	reservationConflict = nvme.ReservationConflict | nvme.DNR
+	// tooManyRegistrants: there is no status for it.
+	tooManyRegistrants = nvme.InternalError | nvme.DNR
+	sequenceError      = nvme.CommandSequenceError | nvme.DNR
 )
 
 // inactiveNamespace is the status of commands whose NSID is valid and names no namespace.
@@ -73,6 +76,12 @@ const failureLogInterval = int64(60e9)
 
 // failed counts and logs a failed IO and returns its status.
 func (ch *channel) failed(io *backend.IO) nvme.Status {
+	switch io.Err { // not by the device
+	case errConflict:
+		return reservationConflict
+	case errPreempted:
+		return nvme.AbortedPreempt // no DNR: the host may still be allowed to read
+	}
 	st, reason := ioStatus(io)
 	ch.stats.published[statErrors+reason].Add(1)
 	if errors.Is(io.Err, backend.ErrDegraded) {

@@ -32,6 +32,8 @@ var (
 	nsidIgnored = nsidRule{good, good, good, good, good, good, good}
 	// nsidActive: the command needs a namespace (Base section 3.2.1.5).
 	nsidActive = nsidRule{invalid, good, inactive, inactive, invalid, invalid, invalid}
+	// nsidOne: the same, and FFFFFFFFh is Invalid Field.
+	nsidOne = nsidRule{invalid, good, inactive, inactive, invalid, invalid, invalidField}
 	// nsidEvery: FFFFFFFFh is every namespace; VWC bits 2:1 are 11b (Base section 7.2).
 	nsidEvery = nsidRule{invalid, good, inactive, inactive, invalid, invalid, good}
 	// nsidZeroed: the structure of an inactive namespace is zeroes (Base section 5.1.13.2.8, NVM
@@ -54,6 +56,9 @@ var (
 	getRules = map[nvme.FID]nsidRule{
 		// SPDK's compliance tool reads it with NSID 0.
 		nvme.FeatureErrorRecovery: {good, good, inactive, inactive, invalid, invalid, invalid},
+		// only one namespace can answer
+		nvme.FeatureReservationMask:    nsidOne,
+		nvme.FeatureReservationPersist: nsidOne,
 	}
 	setRules = map[nvme.FID]nsidRule{
 		nvme.FeatureWriteProtect: nsidActive, // one at a time

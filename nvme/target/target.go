@@ -28,6 +28,8 @@ type Options struct {
 	Generation uint64
 	// Protection keeps which namespaces hosts have write protected; nil: they cannot.
 	Protection ProtectionStore
+	// Reservations keeps reservations through a restart; nil: none persist.
+	Reservations ReservationStore
 }
 
 // Target is everything that hosts can reach: subsystems, ports and the discovery service. Its
@@ -49,8 +51,9 @@ type Target struct {
 	// hosts has the limits of hosts, by NQN. It is immutable.
 	hosts      atomic.Pointer[map[string]*limiter]
 	closed     atomic.Bool
-	protection ProtectionStore // nil if there is none
-	portStates sync.Map        // *portState by ID; removed is written with mu held
+	protection ProtectionStore  // nil if there is none
+	store      ReservationStore // nil if there is none
+	portStates sync.Map         // *portState by ID; removed is written with mu held
 
 	mu       sync.Mutex // guards what follows and writes to table
 	ports    []Port
@@ -59,6 +62,8 @@ type Target struct {
 	retiring sync.WaitGroup
 	// untilRestart are also namespaces that were removed, and may come back.
 	untilRestart map[protectedName]bool
+	// reservations are also those of namespaces that were removed.
+	reservations map[reservationKey]*reservations
 
 	closeDeadline, drainDeadline time.Duration // tests wait less
 }
@@ -76,8 +81,9 @@ type Port struct {
 func New(o Options) *Target {
 	t := &Target{
 		log: o.Log, firmware: o.Firmware, started: time.Now(), closeDeadline: closeDeadline,
-		drainDeadline: drainDeadline, protection: o.Protection,
+		drainDeadline: drainDeadline, protection: o.Protection, store: o.Reservations,
 		untilRestart: map[protectedName]bool{},
+		reservations: map[reservationKey]*reservations{},
 	}
 	if t.log == nil {
 		t.log = slog.Default()
@@ -200,6 +206,7 @@ func (t *Target) takeSlot(ns *namespace) int {
 
 func (t *Target) freeSlots(list []*namespace) {
 	for _, ns := range list {
+		ns.reservations.detach(ns)
 		t.slots[ns.slot] = nil
 	}
 }

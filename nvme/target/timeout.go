@@ -127,6 +127,7 @@ func (h *Handler) giveUp(c *cmd) {
 	c.s.cmds[c.i], r.Command = next, next
 	c.req, c.executing = nil, false
 	ch.ns.timedOut()
+	ch.orphans++
 	ch.ns.orphaned(h)
 	h.finish(next, 0, notReady)
 	ch.cancel(&c.io)
@@ -139,5 +140,6 @@ func (ch *channel) returned(c *cmd) {
 		c.free()
 		c.free = nil
 	}
+	ch.orphans--
 	ch.ns.returned(ch.h.t.log)
 }

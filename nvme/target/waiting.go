@@ -215,16 +215,15 @@ func (h *Handler) stopWaiting(c *cmd) {
 	}
 }
 
-// abortWaiting aborts a command that waits at a limit.
-func (h *Handler) abortWaiting(c *cmd) {
+// abortWaiting aborts a command that waits at a limit. The caller runs the handler afterwards.
+func (h *Handler) abortWaiting(c *cmd, st nvme.Status) {
 	parked := c.parked()
 	h.stopWaiting(c)
 	if parked {
-		h.resume(c, nvme.AbortRequested)
+		h.resume(c, st)
 		return
 	}
-	h.endWaiter(c, nvme.AbortRequested)
-	h.run()
+	h.endWaiter(c, st)
 }
 
 // endWaiting ends the waits of a queue that ends. Its transport abandons what is parked.

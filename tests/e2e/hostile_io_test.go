@@ -38,7 +38,37 @@ func discard(n int, set func(ranges []byte)) func(*attacker, *host.Op) {
 	}
 }
 
+// reserve is a reservation command with n bytes of data.
+func reserve(code nvme.Opcode, cdw10 uint32, n int) func(*attacker, *host.Op) {
+	return func(a *attacker, op *host.Op) {
+		op.SQE.SetOpcode(code)
+		op.SQE.SetNSID(1)
+		op.SQE.SetCDW(10, cdw10)
+		op.Data = a.buf[:n]
+	}
+}
+
 var ioAttacks = []attack{
+	{
+		name: "reserved registration", op: reserve(nvme.IOReservationRegister, 7, 16),
+		want: refused(nvme.InvalidField),
+	},
+	{
+		name: "reserved type", op: reserve(nvme.IOReservationAcquire, 0xFF00, 16),
+		want: refused(nvme.InvalidField),
+	},
+	{
+		name: "short keys", op: reserve(nvme.IOReservationAcquire, 0x100, 8),
+		want: refused(nvme.DataSGLLengthInvalid),
+	},
+	{
+		name: "preempt of a stranger", op: reserve(nvme.IOReservationAcquire, 0x102, 16),
+		want: refused(nvme.ReservationConflict),
+	},
+	{
+		name: "16 GiB of report", op: reserve(nvme.IOReservationReport, 0xFFFFFFFF, 4096),
+		want: refused(nvme.HostIDInconsistent, nvme.InvalidField),
+	},
 	{name: "I01 first block beyond the end", op: readAt(hostileBlocks, 1), want: outOfRange},
 	{name: "I01 across the end", op: readAt(hostileBlocks-1, 2), want: outOfRange},
 	{name: "I01 largest LBA", op: readAt(math.MaxUint64, 1), want: outOfRange},
@@ -136,7 +166,8 @@ func TestHostileIO(t *testing.T) {
 		t.Run("I06 every other opcode", func(t *testing.T) {
 			a.refuses(t, a.q.Do, nvme.NVMFlush, nvme.NVMWrite, nvme.NVMRead, nvme.NVMWriteZeroes,
 				nvme.NVMDatasetManagement, nvme.NVMCompare, nvme.NVMVerify, nvme.NVMCopy,
-				nvme.FabricsOpcode)
+				nvme.IOReservationRegister, nvme.IOReservationReport,
+				nvme.IOReservationAcquire, nvme.IOReservationRelease, nvme.FabricsOpcode)
 		})
 	})
 }

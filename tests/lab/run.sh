@@ -7,6 +7,7 @@
 #   # limit: 120              seconds
 #   # go-test: ./package      its test binary is built and given to the scenario as $TEST_BIN
 #   # cc: DIR                 a program of its C files, given to the scenario as $CULPRIT_BIN
+#   # kernel: NAME=VALUE      a parameter of the kernel
 #   # alone: REASON           nothing else may run beside it
 # TARGET_BIN=FILE names the target's binary; TARGET=nvmet runs the kernel's target instead. SAMPLE=N
 # has scenarios with long matrices run a sample of them, chosen by the seed N. $NVMF_LAB_OUT keeps
@@ -21,6 +22,7 @@ head_value() { sed -n "s/^# $1: *//p" "$script" | head -n1; }
 variant=$(head_value variants); variant=${variant%% *}
 if [ $# -gt 0 ] && [[ $1 != *=* ]]; then variant=$1; shift; fi
 cpus=$(head_value cpus) limit=$(head_value limit) package=$(head_value go-test) cc=$(head_value cc)
+parameter=$(head_value kernel)
 tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
 if [ -n "$package" ]; then
   need go
@@ -35,4 +37,4 @@ fi
 # socket.
 case $variant in siw*) cpus=1 ;; esac
 "$lab/boot.sh" -c "${cpus:-1}" -t "${limit:-60}" ${NVMF_LAB_OUT:+-o "$NVMF_LAB_OUT"} "$script" \
-  TRANSPORT="$variant" "$@"
+  TRANSPORT="$variant" ${parameter:+"$parameter"} "$@"

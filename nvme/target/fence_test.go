@@ -1,0 +1,256 @@
+package target
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// TestStoreFails: a command that cannot be made durable fails and changes nothing; one that waits
+// for the store completes when it is durable, in order, and lets reactors go on.
+func TestStoreFails(t *testing.T) {
+	store := &memoryStore{}
+	r := storeHarness(t, 1, 1, store)
+	a, b := r.numbered(0, 1), r.numbered(1, 1)
+	r.ok(a.io[0], registerPTPL(1))
+	store.mu.Lock()
+	store.err = errors.New("the disk is full")
+	store.mu.Unlock()
+	r.status(a.io[0], acquire(1, nvme.ExclusiveAccess), nvme.InternalError)
+	r.ok(b.io[0], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
+	if s, _ := b.report(); s.RTYPE != 0 || s.PTPLS != 1 {
+		t.Errorf("%+v", s)
+	}
+	if !strings.Contains(r.log.String(), "reservations cannot be stored") {
+		t.Error("it is not logged")
+	}
+	entered, free := store.hold()
+	c := r.send(a.io[0], acquire(1, nvme.ExclusiveAccess))
+	d := r.send(b.io[0], register(2))
+	r.w.Settle()
+	<-entered
+	for range 100 {
+		r.ok(b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))) // nobody is locked out yet
+	}
+	if c.Done || d.Done {
+		t.Error("a command has completed that is not durable")
+	}
+	free()
+	r.until("both complete", func() bool { return c.Done && d.Done })
+	r.status(b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), reservationConflict)
+	// A store that hangs: the commands end, those that have not begun have no effect, and a queue
+	// ends with one that waits.
+	entered, free = store.hold()
+	saves := store.saves
+	c = r.send(a.io[0], release(1, nvme.ExclusiveAccess))
+	r.w.Settle()
+	<-entered
+	d = r.send(b.io[0], resv(nvme.IOReservationRegister, nvme.ReservationUnregister, 0, 2, 0))
+	r.w.Advance(drainDeadline)
+	for _, c := range []*fabrictest.Command{c, d} {
+		if st := c.CQE.Status() &^ nvme.More; !c.Done || st != nvme.InternalError {
+			t.Errorf("done %v, %v", c.Done, st)
+		}
+	}
+	r.send(b.io[0], register(2))
+	b.hangUp()
+	r.w.Settle()
+	free()
+	r.until("the first is made", func() bool {
+		s, list := a.report()
+		return s.RTYPE == 0 && len(list) == 2
+	})
+	if store.saves != saves+1 {
+		t.Errorf("%d changes were stored", store.saves-saves)
+	}
+}
+
+// TestPreemptWaits: a preempt completes when the storage has no write of the preempted host any
+// more, and nothing of it reaches the storage afterwards: what waits for the device, for its data,
+// or for a pause to end is refused. Others notification nothing.
+func TestPreemptWaits(t *testing.T) {
+	for _, action := range []nvme.ReservationAction{
+		nvme.ReservationPreempt, nvme.ReservationPreemptAndAbort,
+	} {
+		sub, dev := faultySubsystem(t)
+		if action == nvme.ReservationPreemptAndAbort {
+			dev.HonorCancel()
+		}
+		r := newHarness(t, 2, sub)
+		a, b := r.numbered(0, 2), r.numbered(1, 2)
+		r.ok(a.io[0], register(1))
+		r.ok(b.io[0], register(2))
+		for _, q := range append(a.io, b.io...) {
+			r.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+		}
+		r.ok(b.io[0], acquire(2, nvme.WriteExclusive))
+		dev.Hold(nil)
+		var list []*fabrictest.Command
+		for i, q := range b.io {
+			list = append(list, r.send(q, rw(nvme.NVMWrite, 1, uint64(i), 1, make([]byte, 512))),
+				r.send(q, rw(nvme.NVMRead, 1, uint64(i), 1, make([]byte, 512))),
+				r.send(q, dsm(1, true, [2]uint64{8, 1}, [2]uint64{16, 1})))
+		}
+		r.w.Settle()
+		dev.Full(true)
+		waiting := r.send(b.io[0], rw(nvme.NVMWrite, 1, 5, 1, make([]byte, 512)))
+		other := r.send(a.io[0], rw(nvme.NVMRead, 1, 6, 1, make([]byte, 512)))
+		r.w.Step()
+		c := r.send(a.io[1], preempt(action, 1, 2, nvme.WriteExclusive))
+		want := reservationConflict
+		if action == nvme.ReservationPreemptAndAbort {
+			want = nvme.AbortedPreempt
+		}
+		r.until("what waits is refused", func() bool { return waiting.Done })
+		if st := waiting.CQE.Status() &^ nvme.More; st != want {
+			t.Errorf("%v, want %v", st, want)
+		}
+		dev.Full(false)
+		r.w.Step()
+		if action == nvme.ReservationPreempt {
+			if c.Done {
+				t.Error("the preempt has completed while the storage has writes")
+			}
+			dev.Release()
+		}
+		r.until("the preempt completes", func() bool { return c.Done })
+		if st := c.CQE.Status(); !st.OK() {
+			t.Errorf("preempt: %v", st)
+		}
+		for _, c := range list {
+			read := c.SQE.Opcode() == nvme.NVMRead
+			if !c.Done && (action == nvme.ReservationPreemptAndAbort || !read) {
+				t.Errorf("opcode %#x is not done when the preempt is", c.SQE.Opcode())
+			}
+			st := c.CQE.Status() &^ nvme.More
+			if action == nvme.ReservationPreemptAndAbort && st != nvme.AbortedPreempt {
+				t.Errorf("opcode %#x: %v", c.SQE.Opcode(), st)
+			}
+		}
+		dev.Release()
+		r.until("the other host's read", func() bool { return other.Done })
+		if st := other.CQE.Status(); !st.OK() {
+			t.Errorf("another host: %v", st)
+		}
+		r.status(b.io[1], rw(nvme.NVMWrite, 1, 5, 1, make([]byte, 512)), reservationConflict)
+		r.ok(b.io[1], rw(nvme.NVMRead, 1, 5, 1, make([]byte, 512)))
+	}
+}
+
+// TestPreemptWhilePaused: commands that wait for a pause to end are refused at once.
+func TestPreemptWhilePaused(t *testing.T) {
+	r := newHarness(t, 2, ramSubsystem(t, 1))
+	a, b := r.numbered(0, 1), r.numbered(1, 2)
+	r.ok(a.io[0], register(1))
+	r.ok(b.io[0], register(2))
+	r.ok(b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	r.during(func() error { return r.target.PauseNamespace(testSub, 1) })
+	w := r.send(b.io[0], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
+	w2 := r.send(b.io[1], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
+	r.w.Settle()
+	if w.Done {
+		t.Fatal("the namespace is not paused")
+	}
+	r.ok(a.io[0], acquire(1, nvme.WriteExclusive))
+	r.until("both are refused", func() bool { return w.Done && w2.Done })
+	for _, c := range []*fabrictest.Command{w, w2} {
+		if st := c.CQE.Status() &^ nvme.More; st != reservationConflict {
+			t.Errorf("%v", st)
+		}
+	}
+	r.during(func() error { return r.target.ResumeNamespace(testSub, 1) })
+	r.ok(a.io[0], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
+}
+
+// TestPreemptWithOrphans: a device that hangs may still write what it was given, so a preempt does
+// not succeed before it is back, and fails in time.
+func TestPreemptWithOrphans(t *testing.T) {
+	sub, dev := hangingSubsystem(t)
+	r := newHarness(t, 1, sub)
+	a, b := r.numbered(0, 1), r.numbered(1, 1)
+	r.ok(a.io[0], register(1))
+	r.ok(b.io[0], register(2))
+	r.ok(b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))) // opens the channel
+	dev.Hold(nil)
+	w := r.send(b.io[0], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
+	r.w.Advance(time.Minute)
+	if st := w.CQE.Status() &^ nvme.More; st != notReady {
+		t.Fatalf("%v", st)
+	}
+	// Without a reservation a preempt takes no access away.
+	r.ok(a.io[0], preempt(nvme.ReservationPreempt, 1, 2, 1))
+	c := r.send(a.io[0], acquire(1, nvme.WriteExclusive))
+	r.w.Settle()
+	r.until("the state changes", func() bool { s, _ := a.report(); return s.RTYPE != 0 })
+	r.w.Settle()
+	if c.Done {
+		t.Error("acquired while the device may still write")
+	}
+	r.w.Advance(drainDeadline)
+	if st := c.CQE.Status() &^ nvme.More; !c.Done || st != nvme.InternalError {
+		t.Errorf("done %v, %v", c.Done, st)
+	}
+	r.ok(a.io[0], release(1, nvme.WriteExclusive))
+	c = r.send(a.io[0], acquire(1, nvme.WriteExclusive))
+	r.until("the state changes", func() bool { s, _ := a.report(); return s.RTYPE != 0 })
+	dev.Release()
+	r.until("the device is back", func() bool { return c.Done })
+	if st := c.CQE.Status(); !st.OK() {
+		t.Errorf("%v", st)
+	}
+}
+
+// TestReservationsOutlive: reservations survive that the namespace is away for a time, disconnected
+// hosts, hosts that are no longer allowed and new storage; they end with the namespace, and those
+// that do not persist with the target.
+func TestReservationsOutlive(t *testing.T) {
+	nc := NamespaceConfig{NSID: 1, Device: ramDevice(t, 1<<20, 512)}
+	another := ramSubsystem(t, 1)
+	store := &memoryStore{}
+	r := storeHarness(t, 2, 1, store)
+	a, b := r.numbered(0, 1), r.numbered(1, 1)
+	r.ok(a.io[0], registerPTPL(1))
+	r.ok(a.io[0], acquire(1, nvme.WriteExclusive))
+	locked := func(q *fabrictest.Queue) {
+		t.Helper()
+		r.status(q, rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)), reservationConflict)
+	}
+	locked(b.io[0])
+	a.hangUp()
+	r.w.Settle()
+	locked(b.io[0])
+	r.during(func() error {
+		return r.target.UpdateNamespace(testSub, nc, func(backend.Device) (backend.Device, error) {
+			return nc.Device, nil
+		})
+	})
+	locked(b.io[0])
+	remove := func() {
+		gone, err := r.target.RemoveNamespace(testSub, 1)
+		r.must(err)
+		r.during(func() error { <-gone; return nil })
+	}
+	remove()
+	r.must(r.target.AddNamespace(testSub, nc))
+	locked(b.io[0])
+	again := New(Options{Reservations: store})
+	r.must(again.AddSubsystem(another))
+	ns, err := again.namespace(testSub, 1)
+	r.must(err)
+	if now := ns.reservations.now.Load(); now.Type != nvme.WriteExclusive || !now.PTPL {
+		t.Errorf("after a restart: %+v", now)
+	}
+	r.must(again.Close())
+	remove()
+	r.during(func() error { r.target.ForgetReservations(testSub, 1); return nil })
+	r.must(r.target.AddNamespace(testSub, nc))
+	r.ok(b.io[0], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
+	if len(store.kept) != 0 {
+		t.Errorf("still stored: %+v", store.kept)
+	}
+}

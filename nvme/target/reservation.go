@@ -1,0 +1,303 @@
+package target
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// MaxRegistrants is how many hosts may be registered with a namespace.
+const MaxRegistrants = 256
+
+// Registrant is a host that is registered with a namespace.
+type Registrant struct {
+	HostID [16]byte
+	Key    uint64
+}
+
+// Reservations are the registrants and the reservation of a namespace (Base section 8.1.22). They
+// are immutable.
+type Reservations struct {
+	Generation uint32
+	// PTPL: they persist through a restart.
+	PTPL bool
+	// Type is 0 if there is no reservation.
+	Type nvme.ReservationType
+	// Holder is the host that holds it; zero if all registrants do, or if there is none.
+	Holder [16]byte
+	// Registrants are in the order in which they have registered.
+	Registrants []Registrant
+}
+
+// Validate says what is wrong with reservations that were kept somewhere.
+func (r *Reservations) Validate() error {
+	if len(r.Registrants) > MaxRegistrants {
+		return fmt.Errorf("%d registrants: at most %d are possible", len(r.Registrants),
+			MaxRegistrants)
+	}
+	for i, g := range r.Registrants {
+		if g.Key == 0 || g.HostID == [16]byte{} || r.find(g.HostID) != i {
+			return fmt.Errorf("registrant %x with key %#x", g.HostID, g.Key)
+		}
+	}
+	single := r.Type != 0 && !r.Type.AllRegistrants()
+	if r.Type > nvme.ExclusiveAccessAllRegistrants || single != (r.Holder != [16]byte{}) ||
+		single && r.find(r.Holder) < 0 || r.Type != 0 && len(r.Registrants) == 0 {
+		return fmt.Errorf("%v with the holder %x", r.Type, r.Holder)
+	}
+	return nil
+}
+
+func (r *Reservations) equal(o *Reservations) bool {
+	return r.Generation == o.Generation && r.PTPL == o.PTPL && r.Type == o.Type &&
+		r.Holder == o.Holder && slices.Equal(r.Registrants, o.Registrants)
+}
+
+// find returns the index of a registrant, or -1.
+func (r *Reservations) find(host [16]byte) int {
+	return slices.IndexFunc(r.Registrants, func(g Registrant) bool { return g.HostID == host })
+}
+
+// holds says whether a host holds the reservation.
+func (r *Reservations) holds(host [16]byte) bool {
+	return r.Type.AllRegistrants() && r.find(host) >= 0 || r.Type != 0 && r.Holder == host
+}
+
+// reservationRequest is a reservation command.
+type reservationRequest struct {
+	op      nvme.Opcode
+	host    [16]byte
+	action  nvme.ReservationAction
+	iekey   bool
+	typ     nvme.ReservationType
+	cptpl   nvme.ChangePTPL
+	current uint64 // CRKEY
+	other   uint64 // NRKEY or PRKEY
+}
+
+// outcome is what a change of reservations leads to.
+type outcome struct {
+	next          *Reservations
+	notifications []notification
+	// preempted are the hosts whose commands Preempt and Abort aborts.
+	preempted map[[16]byte]bool
+}
+
+// notification is a reservation notification for a host.
+type notification struct {
+	host [16]byte
+	typ  nvme.ReservationNotification
+}
+
+// apply is the state machine of Base section 8.1.22: r does not change.
+func (r *Reservations) apply(q *reservationRequest) (outcome, nvme.Status) {
+	next := *r
+	next.Registrants = slices.Clone(r.Registrants)
+	o := outcome{next: &next}
+	var st nvme.Status
+	switch q.op {
+	case nvme.IOReservationRegister:
+		st = o.register(q)
+	case nvme.IOReservationAcquire:
+		st = o.acquire(q)
+	case nvme.IOReservationRelease:
+		st = o.release(q)
+	}
+	if !st.OK() {
+		return outcome{}, st
+	}
+	return o, nvme.Success
+}
+
+// register registers, unregisters or replaces a key (Base sections 7.6, 8.1.22.3 and 8.1.22.4).
+// With IEKEY the absence of a current key is no error.
+func (o *outcome) register(q *reservationRequest) nvme.Status {
+	r := o.next
+	i := r.find(q.host)
+	known := i >= 0
+	switch {
+	case q.action != nvme.ReservationUnregister && q.other == 0:
+		return invalidField // a registrant without a key could not be told from others
+	case q.action == nvme.ReservationRegister && known && r.Registrants[i].Key != q.other,
+		q.action != nvme.ReservationRegister && !q.iekey && !r.hasKey(q.host, q.current):
+		return reservationConflict
+	case q.action == nvme.ReservationUnregister:
+		before := r.Type
+		r.remove(func(g Registrant) bool { return g.HostID == q.host })
+		if r.Type != before && !before.SingleHolder() {
+			o.notifyOthers(q.host, nvme.ReservationReleased)
+		}
+	case known:
+		r.Registrants[i].Key = q.other
+	case len(r.Registrants) == MaxRegistrants:
+		return tooManyRegistrants
+	default:
+		r.Registrants = append(r.Registrants, Registrant{q.host, q.other})
+	}
+	if q.cptpl != nvme.KeepPTPL {
+		r.PTPL = q.cptpl == nvme.SetPTPL
+	}
+	r.Generation++
+	return nvme.Success
+}
+
+// hasKey says whether a host is registered with this key.
+func (r *Reservations) hasKey(host [16]byte, key uint64) bool {
+	i := r.find(host)
+	return i >= 0 && r.Registrants[i].Key == key
+}
+
+// remove unregisters hosts and returns them. The reservation ends with its only holder, or with the
+// last registrant.
+func (r *Reservations) remove(which func(Registrant) bool) (removed [][16]byte) {
+	r.Registrants = slices.DeleteFunc(r.Registrants, func(g Registrant) bool {
+		if !which(g) {
+			return false
+		}
+		removed = append(removed, g.HostID)
+		return true
+	})
+	if len(r.Registrants) == 0 || !r.Type.AllRegistrants() && r.find(r.Holder) < 0 {
+		r.hold(0, [16]byte{})
+	}
+	return removed
+}
+
+// hold makes host the holder of a reservation; type 0 releases it.
+func (r *Reservations) hold(typ nvme.ReservationType, host [16]byte) {
+	if typ == 0 || typ.AllRegistrants() {
+		host = [16]byte{}
+	}
+	r.Type, r.Holder = typ, host
+}
+
+func (o *outcome) notify(host [16]byte, typ nvme.ReservationNotification) {
+	o.notifications = append(o.notifications, notification{host, typ})
+}
+
+// notifyOthers notifies all registrants but one host.
+func (o *outcome) notifyOthers(host [16]byte, typ nvme.ReservationNotification) {
+	for _, g := range o.next.Registrants {
+		if g.HostID != host {
+			o.notify(g.HostID, typ)
+		}
+	}
+}
+
+// acquire acquires a reservation or preempts (Base sections 7.5, 8.1.22.5 and 8.1.22.7).
+func (o *outcome) acquire(q *reservationRequest) nvme.Status {
+	r := o.next
+	switch {
+	case !r.hasKey(q.host, q.current):
+		return reservationConflict
+	case q.action != nvme.ReservationAcquire:
+		return o.preempt(q)
+	case r.Type == 0:
+		r.hold(q.typ, q.host)
+	case r.Type != q.typ || !r.holds(q.host):
+		return reservationConflict
+	}
+	return nvme.Success
+}
+
+// preempt unregisters hosts by their key and takes the reservation over if its holder is meant:
+// PRKEY is the holder's, or 0 if all registrants hold it. A key that nobody has is a conflict, also
+// without a reservation, as in nvmet and SCSI.
+func (o *outcome) preempt(q *reservationRequest) nvme.Status {
+	r := o.next
+	before, take := r.Type, false
+	switch {
+	case before.AllRegistrants():
+		take = q.other == 0
+	case before != 0:
+		if take = r.hasKey(r.Holder, q.other); !take && q.other == 0 {
+			return invalidField
+		}
+	}
+	all := take && q.other == 0
+	removed := r.remove(func(g Registrant) bool {
+		return (all || g.Key == q.other) && (!take || g.HostID != q.host)
+	})
+	switch {
+	case take:
+		r.hold(q.typ, q.host)
+	case len(removed) == 0:
+		return reservationConflict
+	}
+	o.preempted = map[[16]byte]bool{}
+	for _, host := range removed {
+		if host != q.host {
+			o.notify(host, nvme.RegistrationPreempted)
+			o.preempted[host] = true
+		}
+	}
+	if r.Type != before {
+		o.notifyOthers(q.host, nvme.ReservationReleased)
+	}
+	r.Generation++
+	return nvme.Success
+}
+
+// release releases the reservation, or clears everything (Base sections 7.7, 8.1.22.6 and
+// 8.1.22.8). It is no error if there is none, or if another host holds it.
+func (o *outcome) release(q *reservationRequest) nvme.Status {
+	r := o.next
+	before := r.Type
+	switch {
+	case !r.hasKey(q.host, q.current):
+		return reservationConflict
+	case q.action == nvme.ReservationClear:
+		o.notifyOthers(q.host, nvme.ReservationPreempted)
+		r.remove(func(Registrant) bool { return true })
+		r.Generation++
+	case before == 0:
+	case q.typ != before:
+		return invalidField
+	case r.holds(q.host):
+		r.hold(0, q.host)
+		if !before.SingleHolder() {
+			o.notifyOthers(q.host, nvme.ReservationReleased)
+		}
+	}
+	return nvme.Success
+}
+
+// access is who may use a namespace that is reserved. It is immutable; nil: all hosts.
+type access struct {
+	typ    nvme.ReservationType
+	holder [16]byte
+	// registrants is empty if they have no more rights than others.
+	registrants map[[16]byte]struct{}
+}
+
+func (r *Reservations) access() *access {
+	if r.Type == 0 {
+		return nil
+	}
+	a := &access{typ: r.Type, holder: r.Holder, registrants: map[[16]byte]struct{}{}}
+	if !r.Type.SingleHolder() {
+		for _, g := range r.Registrants {
+			a.registrants[g.HostID] = struct{}{}
+		}
+	}
+	return a
+}
+
+// permits is the table of Base section 8.1.22.1: whether a host may send a command of the read
+// command group, or of the write command group.
+func (a *access) permits(host *[16]byte, write bool) bool {
+	if !write && !a.typ.ExcludesReads() || *host == a.holder {
+		return true
+	}
+	_, registered := a.registrants[*host]
+	return registered
+}
+
+func (a *access) equal(o *access) bool {
+	if a == nil || o == nil {
+		return a == o
+	}
+	return a.typ == o.typ && a.holder == o.holder && maps.Equal(a.registrants, o.registrants)
+}

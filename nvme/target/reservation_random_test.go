@@ -1,0 +1,181 @@
+package target
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// modelRun compares a target with the model.
+type modelRun struct {
+	*harness
+	rnd   *rand.Rand
+	m     *model
+	hosts []*host // by controller
+}
+
+// TestReservationModel sends random commands of several hosts, one of them with two controllers,
+// and restarts the target now and then: every status, report and notification is that of the model.
+func TestReservationModel(t *testing.T) {
+	const seeds, restarts, steps = 4, 10, 5000
+	for seed := range uint64(seeds) {
+		x := &modelRun{
+			rnd: rand.New(rand.NewPCG(seed, 2)), m: &model{keys: map[int]uint64{}},
+		}
+		store := &memoryStore{}
+		for restart := range restarts {
+			ok := t.Run("", func(t *testing.T) {
+				x.harness = storeHarness(t, 2, 1, store)
+				x.connect()
+				for range steps {
+					x.step()
+				}
+				x.compare()
+			})
+			if !ok {
+				t.Fatalf("seed %d, restart %d", seed, restart)
+			}
+			x.m.restart()
+		}
+	}
+}
+
+func (x *modelRun) connect() {
+	x.hosts = nil
+	for c, id := range modelHosts {
+		tr := nvme.TransportTCP
+		if c >= 3 {
+			tr = nvme.TransportRDMA
+		}
+		x.hosts = append(x.hosts, x.connectHostInfo(2, info(tr), func(a *connectArgs) {
+			a.hostID = hostID(id)
+		}))
+	}
+}
+
+// step sends one command.
+func (x *modelRun) step() {
+	x.t.Helper()
+	c := x.rnd.IntN(len(x.hosts))
+	h, q := modelHosts[c], x.hosts[c].io[x.rnd.IntN(2)]
+	switch n := x.rnd.IntN(100); {
+	case n < 45:
+		x.io(h, q)
+	case n < 90:
+		x.reservation(h, q)
+	case n < 94:
+		x.feature(x.hosts[c])
+	case n < 98:
+		x.log(c)
+	default:
+		x.compare()
+	}
+	if x.t.Failed() {
+		x.t.FailNow()
+	}
+}
+
+// io sends a command of the read or write command group, or one that is in neither.
+func (x *modelRun) io(h int, q *fabrictest.Queue) {
+	x.t.Helper()
+	data := make([]byte, 512)
+	all := []*fabrictest.Command{
+		rw(nvme.NVMRead, 1, 0, 1, data), rw(nvme.NVMCompare, 1, 8, 1, data),
+		rw(nvme.NVMVerify, 1, 0, 1, nil), rw(nvme.NVMWrite, 1, 0, 1, data),
+		rw(nvme.NVMWriteZeroes, 1, 0, 1, nil), dsm(1, true, [2]uint64{0, 1}),
+		dsm(1, false, [2]uint64{0, 1}), command(nvme.NVMFlush, 1, nil),
+		command(nvme.NVMFlush, nvme.NSIDAll, nil),
+		copyTo(16, nvme.CopyRanges, source{blocks: 1}),
+	}
+	i := x.rnd.IntN(len(all))
+	all[i].InCapsule = i == 3 && x.rnd.IntN(2) == 0
+	x.status(q, all[i], x.m.io(h, i > 2))
+}
+
+// key is one that registrants have, their own more often than another, or none.
+func (x *modelRun) key(h int) uint64 {
+	if own := x.m.keys[h]; own != 0 && x.rnd.IntN(4) > 0 {
+		return own
+	}
+	return uint64(x.rnd.IntN(4))
+}
+
+func (x *modelRun) reservation(h int, q *fabrictest.Queue) {
+	x.t.Helper()
+	key, other := x.key(h), uint64(x.rnd.IntN(4))
+	act, typ := nvme.ReservationAction(x.rnd.IntN(3)), x.rnd.IntN(6)+1
+	switch n := x.rnd.IntN(10); {
+	case n < 4:
+		iekey := x.rnd.IntN(4) == 0
+		ptpl := []nvme.ChangePTPL{0, 0, 0, 0, 2, 3}[x.rnd.IntN(6)]
+		c := resv(nvme.IOReservationRegister, 0, 0, key, other)
+		c.SQE.Reservation().Set(act, iekey, 0, ptpl)
+		x.status(q, c, x.m.register(h, act, iekey, key, other, ptpl))
+	case n < 8:
+		c := preempt(act, key, other, nvme.ReservationType(typ))
+		x.status(q, c, x.m.acquire(h, act, key, other, typ))
+	default:
+		if x.rnd.IntN(2) == 0 {
+			typ = x.m.typ // more often the right one
+		}
+		act = nvme.ReservationAction(min(x.rnd.IntN(5), 1) ^ 1)
+		c := resv(nvme.IOReservationRelease, act, nvme.ReservationType(typ), key, 0)
+		x.status(q, c, x.m.release(h, act, key, typ))
+	}
+}
+
+func (x *modelRun) feature(h *host) {
+	x.t.Helper()
+	var c *fabrictest.Command
+	if x.rnd.IntN(2) == 0 {
+		x.m.mask = uint32(x.rnd.IntN(8)) << 1 & uint32(x.rnd.IntN(16)) // often nothing
+		c = setFeature(nvme.FeatureReservationMask, x.m.mask)
+	} else {
+		x.m.ptpl = x.rnd.IntN(4) > 0
+		c = setFeature(nvme.FeatureReservationPersist, 0)
+		if x.m.ptpl {
+			c = setFeature(nvme.FeatureReservationPersist, 1)
+		}
+	}
+	c.SQE.SetNSID([]uint32{1, nvme.NSIDAll}[x.rnd.IntN(2)])
+	x.ok(h.admin, c)
+}
+
+// log reads some notifications of a controller.
+func (x *modelRun) log(c int) {
+	x.t.Helper()
+	x.w.Settle()
+	for range x.rnd.IntN(50) {
+		var want nvme.ReservationLog
+		if l := x.m.logs[c]; len(l) > 0 {
+			want, x.m.logs[c] = l[0], l[1:]
+			want.Available = uint8(len(l) - 1)
+		}
+		if got := x.hosts[c].notification(); *got != want {
+			x.t.Errorf("controller %d: %+v, want %+v", c, got, want)
+		}
+	}
+}
+
+// compare compares a report with the model.
+func (x *modelRun) compare() {
+	x.t.Helper()
+	s, list := x.hosts[x.rnd.IntN(len(x.hosts))].report()
+	want := nvme.ReservationStatus{
+		GEN: x.m.gen, RTYPE: nvme.ReservationType(x.m.typ), REGCTL: uint16(len(x.m.keys)),
+	}
+	if x.m.ptpl {
+		want.PTPLS = 1
+	}
+	if *s != want {
+		x.t.Errorf("%+v, want %+v", s, want)
+	}
+	for _, g := range list {
+		h := int(g.HostID[1]) - 1
+		if g.RKEY != x.m.keys[h] || g.RCSTS == 1 != x.m.isHolder(h) || g.CNTLID != 0xFFFF {
+			x.t.Errorf("host %d: %+v, want key %d, holder %v", h, g, x.m.keys[h], x.m.isHolder(h))
+		}
+	}
+}

@@ -1,0 +1,335 @@
+package target
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// memoryStore is a ReservationStore that outlives a target.
+type memoryStore struct {
+	mu            sync.Mutex
+	kept          map[reservationKey]*Reservations
+	saves         int
+	err           error
+	gate, entered chan struct{} // see hold
+}
+
+func (m *memoryStore) Load(nqn string, nsid uint32) *Reservations {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.kept[reservationKey{nqn, nsid}]
+}
+
+func (m *memoryStore) Save(nqn string, nsid uint32, r *Reservations) error {
+	m.mu.Lock()
+	gate := m.gate
+	entered := m.entered
+	m.mu.Unlock()
+	if gate != nil {
+		entered <- struct{}{}
+		<-gate
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.saves++; m.err != nil {
+		return m.err
+	}
+	if m.kept == nil {
+		m.kept = map[reservationKey]*Reservations{}
+	}
+	if m.kept[reservationKey{nqn, nsid}] = r; r == nil {
+		delete(m.kept, reservationKey{nqn, nsid})
+	}
+	return nil
+}
+
+// hold lets Save wait until release is called; entered says that it does.
+func (m *memoryStore) hold() (entered <-chan struct{}, release func()) {
+	e, gate := make(chan struct{}, 10), make(chan struct{})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.err, m.gate, m.entered = nil, gate, e
+	return e, func() { close(gate) }
+}
+
+// storeHarness is a harness with a store and RAM namespaces.
+func storeHarness(t *testing.T, reactors, namespaces int, store *memoryStore) *harness {
+	t.Helper()
+	sub := ramSubsystem(t, namespaces)
+	r := newHarness(t, reactors)
+	r.target.store = store
+	r.must(r.target.AddSubsystem(sub))
+	return r
+}
+
+// resv makes a reservation command for namespace 1.
+func resv(op nvme.Opcode, a nvme.ReservationAction, typ nvme.ReservationType, current, other uint64,
+) *fabrictest.Command {
+	var k nvme.ReservationKeys
+	k.Set(current, other)
+	c := command(op, 1, k[:])
+	if op == nvme.IOReservationRelease {
+		c.Data = c.Data[:nvme.ReservationReleaseSize]
+	}
+	c.SQE.Reservation().Set(a, false, typ, 0)
+	return c
+}
+
+func register(key uint64) *fabrictest.Command {
+	return resv(nvme.IOReservationRegister, nvme.ReservationRegister, 0, 0, key)
+}
+
+// registerPTPL registers and sets the PTPL state.
+func registerPTPL(key uint64) *fabrictest.Command {
+	c := register(key)
+	c.SQE.Reservation().Set(nvme.ReservationRegister, false, 0, nvme.SetPTPL)
+	return c
+}
+
+func acquire(key uint64, typ nvme.ReservationType) *fabrictest.Command {
+	return resv(nvme.IOReservationAcquire, nvme.ReservationAcquire, typ, key, 0)
+}
+
+func preempt(a nvme.ReservationAction, key, other uint64, typ nvme.ReservationType,
+) *fabrictest.Command {
+	return resv(nvme.IOReservationAcquire, a, typ, key, other)
+}
+
+func release(key uint64, typ nvme.ReservationType) *fabrictest.Command {
+	return resv(nvme.IOReservationRelease, nvme.ReservationRelease, typ, key, 0)
+}
+
+func hostID(i int) [16]byte { return [16]byte{0xAA, byte(i + 1)} }
+
+// numbered is a host with an identifier of its own.
+func (r *harness) numbered(i, nio int) *host {
+	r.t.Helper()
+	return r.connectHost(nio, func(a *connectArgs) {
+		a.hostID, a.host = hostID(i), fmt.Sprintf("%s-%d", testHost, i)
+	})
+}
+
+// report reads the whole status of namespace 1.
+func (h *host) report() (*nvme.ReservationStatus, []*nvme.RegisteredController) {
+	h.r.t.Helper()
+	size := nvme.ReservationStatusSize + (MaxRegistrants+1)*nvme.RegisteredControllerSize
+	c := command(nvme.IOReservationReport, 1, make([]byte, size))
+	c.SQE.Reservation().SetReport(size, true)
+	h.r.ok(h.io[0], c)
+	s, err := nvme.Parse[nvme.ReservationStatus](c.Data)
+	h.r.must(err)
+	var list []*nvme.RegisteredController
+	for i := range int(s.REGCTL) {
+		g, err := nvme.Parse[nvme.RegisteredController](
+			c.Data[nvme.ReservationStatusSize+i*nvme.RegisteredControllerSize:])
+		h.r.must(err)
+		list = append(list, g)
+	}
+	return s, list
+}
+
+// notification reads log 80h once.
+func (h *host) notification() *nvme.ReservationLog {
+	h.r.t.Helper()
+	l, err := nvme.Parse[nvme.ReservationLog](
+		h.r.ok(h.admin, logCommand(nvme.LogReservation, nvme.ReservationLogSize, 0)).Data)
+	h.r.must(err)
+	return l
+}
+
+// TestReservationFields: what reservation commands are refused for whatever the state is.
+func TestReservationFields(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	h := r.connectHost(1)
+	q := h.io[0]
+	with := func(c *fabrictest.Command, change func(*fabrictest.Command)) *fabrictest.Command {
+		change(c)
+		return c
+	}
+	iekey := func(c *fabrictest.Command) { c.SQE[40] |= 8 }
+	report := func(n int, eds bool) *fabrictest.Command {
+		c := command(nvme.IOReservationReport, 1, make([]byte, n))
+		c.SQE.Reservation().SetReport(n, eds)
+		return c
+	}
+	nsid := func(n uint32) func(*fabrictest.Command) {
+		return func(c *fabrictest.Command) { c.SQE.SetNSID(n) }
+	}
+	size := func(n int) func(*fabrictest.Command) {
+		return func(c *fabrictest.Command) { c.Data = make([]byte, n) }
+	}
+	for name, tc := range map[string]struct {
+		c    *fabrictest.Command
+		want nvme.Status
+	}{
+		"RREGA 3":        {resv(nvme.IOReservationRegister, 3, 0, 0, 1), invalidField},
+		"RACQA 3":        {resv(nvme.IOReservationAcquire, 3, 1, 1, 1), invalidField},
+		"RRELA 2":        {resv(nvme.IOReservationRelease, 2, 1, 1, 0), invalidField},
+		"RTYPE 0":        {acquire(1, 0), invalidField},
+		"RTYPE 7":        {acquire(1, 7), invalidField},
+		"IEKEY, acquire": {with(acquire(1, 1), iekey), invalidField},
+		"IEKEY, release": {with(release(1, 1), iekey), invalidField},
+		"NRKEY 0":        {register(0), invalidField},
+		"PTPL":           {registerPTPL(1), invalidField}, // there is no store
+		"CPTPL 1": {with(register(1), func(c *fabrictest.Command) {
+			c.SQE.Reservation().Set(0, false, 0, 1)
+		}), invalidField},
+		"NSID 0":           {with(register(1), nsid(0)), invalidNamespace},
+		"NSID 2":           {with(register(1), nsid(2)), inactiveNamespace},
+		"every NSID":       {with(register(1), nsid(nvme.NSIDAll)), invalidNamespace},
+		"report of NSID 2": {with(report(64, true), nsid(2)), inactiveNamespace},
+		"short keys":       {with(register(1), size(15)), invalidLength},
+		"long keys":        {with(register(1), size(4100)), invalidLength},
+		"short release":    {with(release(1, 1), size(7)), invalidLength},
+		"no EDS":           {report(64, false), nvme.HostIDInconsistent | nvme.DNR},
+		"report, length":   {with(report(64, true), size(60)), invalidLength},
+		"report, MDTS": {with(report(64, true), func(c *fabrictest.Command) {
+			c.SQE.SetCDW(10, 0xFFFFFFFF)
+		}), invalidField},
+		"unregister": {resv(nvme.IOReservationRegister, 1, 0, 1, 0), reservationConflict},
+		"acquire":    {acquire(1, 1), reservationConflict},
+		"release":    {release(1, 1), reservationConflict},
+		"report":     {report(64, true), nvme.Success},
+		"4 bytes":    {report(4, true), nvme.Success},
+	} {
+		r.run(name, func(*testing.T) { r.status(q, tc.c, tc.want) })
+	}
+	c := register(1)
+	c.Data = append(c.Data, make([]byte, 4080)...)
+	r.ok(q, c)
+	id := h.controller()
+	if id.ONCS&nvme.ONCSReservations == 0 {
+		t.Error("ONCS has no reservations")
+	}
+}
+
+// TestReservationFeatures: features 82h and 83h are those of one namespace, or set for all.
+func TestReservationFeatures(t *testing.T) {
+	r := storeHarness(t, 1, 2, &memoryStore{})
+	h := r.connectHost(1)
+	on := func(nsid uint32, c *fabrictest.Command) *fabrictest.Command {
+		c.SQE.SetNSID(nsid)
+		return c
+	}
+	value := func(nsid uint32, fid nvme.FID, want uint32) {
+		t.Helper()
+		got := r.ok(h.admin, on(nsid, getFeature(fid, nvme.FeatureCurrent, 0))).CQE.DW0()
+		if got != want {
+			t.Errorf("feature %02Xh of namespace %d is %d, want %d", uint8(fid), nsid, got, want)
+		}
+	}
+	for fid, bad := range map[nvme.FID]uint32{
+		nvme.FeatureReservationMask: 1, nvme.FeatureReservationPersist: 2,
+	} {
+		good := bad ^ 3
+		r.status(h.admin, on(1, setFeature(fid, bad)), invalidField)
+		r.status(h.admin, on(0, setFeature(fid, good)), invalidNamespace)
+		r.status(h.admin, on(3, setFeature(fid, good)), inactiveNamespace)
+		r.status(h.admin, on(nvme.NSIDAll, getFeature(fid, nvme.FeatureCurrent, 0)), invalidField)
+		r.status(h.admin, on(0, getFeature(fid, nvme.FeatureCurrent, 0)), invalidNamespace)
+		r.status(h.admin, on(3, getFeature(fid, nvme.FeatureCurrent, 0)), inactiveNamespace)
+		r.ok(h.admin, on(1, setFeature(fid, good)))
+		value(1, fid, good)
+		value(2, fid, 0)
+		r.ok(h.admin, on(nvme.NSIDAll, setFeature(fid, good)))
+		value(2, fid, good)
+		r.ok(h.admin, on(nvme.NSIDAll, setFeature(fid, 0)))
+		value(1, fid, 0)
+		value(2, fid, 0)
+		c := r.ok(h.admin, on(1, getFeature(fid, nvme.FeatureCapabilities, 0)))
+		want := nvme.FeatureCapNamespaceSpecific | nvme.FeatureCapChangeable
+		if c.CQE.DW0() != want {
+			t.Errorf("capabilities of feature %02Xh: %#x, want %#x", uint8(fid), c.CQE.DW0(), want)
+		}
+	}
+	ns, err := nvme.Parse[nvme.IdentifyNamespace](
+		r.ok(h.admin, identifyCommand(nvme.CNSNamespace, 1)).Data)
+	r.must(err)
+	indep, err := nvme.Parse[nvme.IdentifyNamespaceIndependent](
+		r.ok(h.admin, identifyCommand(nvme.CNSIndependentNamespace, 1)).Data)
+	r.must(err)
+	if ns.RESCAP != 0xFF || indep.RESCAP != 0xFF || ns.NMIC != nvme.NMICShared {
+		t.Errorf("RESCAP %#x and %#x, NMIC %#x", ns.RESCAP, indep.RESCAP, ns.NMIC)
+	}
+}
+
+// TestReservationNotifications: events and log 80h, with the mask, a full queue and a reset.
+func TestReservationNotifications(t *testing.T) {
+	r := newHarness(t, 2, ramSubsystem(t, 1))
+	a, b := r.numbered(0, 1), r.numbered(1, 1)
+	aer := r.send(b.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	r.ok(a.io[0], register(1))
+	r.ok(b.io[0], register(2))
+	r.ok(a.io[0], preempt(nvme.ReservationPreempt, 1, 2, 1))
+	r.until("the event comes", func() bool { return aer.Done })
+	if e := nvme.AsyncEvent(aer.CQE.DW0()); e != 0x800006 {
+		t.Errorf("event %#x", uint32(e))
+	}
+	want := nvme.ReservationLog{Count: 1, Type: nvme.RegistrationPreempted, NSID: 1}
+	if got := b.notification(); *got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := b.notification(); *got != (nvme.ReservationLog{}) {
+		t.Errorf("%+v, want an empty page", got)
+	}
+	for range reservationLogSize + 10 {
+		r.ok(b.io[0], register(2))
+		r.ok(a.io[0], preempt(nvme.ReservationPreempt, 1, 2, 1))
+	}
+	r.w.Settle()
+	for i := range reservationLogSize {
+		want.Count, want.Available = uint64(i+2), uint8(reservationLogSize-1-i)
+		if want.Available == 0 {
+			want.Count += 10 // those that were lost
+		}
+		if got := b.notification(); *got != want {
+			t.Fatalf("%d: %+v, want %+v", i, got, want)
+		}
+	}
+	mask := setFeature(nvme.FeatureReservationMask, nvme.RegistrationPreempted.Mask())
+	mask.SQE.SetNSID(1)
+	r.ok(b.admin, mask)
+	r.ok(b.io[0], register(2))
+	r.ok(a.io[0], preempt(nvme.ReservationPreempt, 1, 2, 1))
+	r.w.Settle()
+	if got := b.notification(); got.Type != 0 {
+		t.Errorf("%+v although it is masked", got)
+	}
+	// A reset begins anew.
+	mask.SQE.Features().Set(nvme.FeatureReservationMask, 0)
+	r.ok(b.admin, mask)
+	r.ok(b.io[0], register(2))
+	r.ok(a.io[0], preempt(nvme.ReservationPreempt, 1, 2, 1))
+	r.w.Settle()
+	r.ok(b.admin, propertySetCommand(nvme.PropertyCC, 0))
+	r.w.Settle()
+	r.ok(b.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	if got := b.notification(); got.Type != 0 {
+		t.Errorf("%+v after a reset", got)
+	}
+}
+
+// TestManyRegistrants: 256 hosts may be registered, and a report has them all.
+func TestManyRegistrants(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	for i := range MaxRegistrants + 1 {
+		h := r.connectHost(1, func(a *connectArgs) {
+			a.hostID, a.sqsize = [16]byte{byte(i), byte(i >> 8), 1}, 1
+		})
+		if i == MaxRegistrants {
+			r.status(h.io[0], register(1), tooManyRegistrants)
+			if s, list := h.report(); int(s.REGCTL) != MaxRegistrants ||
+				list[255].HostID != [16]byte{255, 0, 1} {
+				t.Errorf("%d registrants", s.REGCTL)
+			}
+			r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+		} else {
+			r.ok(h.io[0], register(uint64(i+1)))
+			h.hangUp()
+		}
+	}
+}
