@@ -1,0 +1,219 @@
+package target
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// preemption is how one host preempts another one.
+type preemption struct {
+	name   string
+	abort  bool
+	shared bool // there is no reservation, so the other host keeps its access
+}
+
+var preemptions = []preemption{
+	{"preempt", false, false}, {"abort", true, false}, {"abort without a reservation", true, true},
+}
+
+// want is the status of what the preempted host has begun.
+func (p *preemption) want() nvme.Status {
+	if p.abort {
+		return nvme.AbortedPreempt
+	}
+	return reservationConflict
+}
+
+// hosts connects the host that preempts and the other one, which holds the namespace unless it is
+// shared.
+func (p *preemption) hosts(r *harness) (a, b *host) {
+	a, b = r.numbered(0, 1), r.numbered(1, 1)
+	r.ok(a.io[0], register(1))
+	r.ok(b.io[0], register(2))
+	if !p.shared {
+		r.ok(b.io[0], acquire(2, nvme.WriteExclusive))
+	}
+	return a, b
+}
+
+// start sends the command that preempts, and waits until reactors know.
+func (p *preemption) start(r *harness, a *host) *fabrictest.Command {
+	action := nvme.ReservationPreempt
+	if p.abort {
+		action = nvme.ReservationPreemptAndAbort
+	}
+	c := r.send(a.io[0], preempt(action, 1, 2, nvme.WriteExclusive))
+	r.until("the state changes", func() bool { _, list := a.report(); return len(list) == 1 })
+	r.w.Settle()
+	return c
+}
+
+func opIs(op backend.Op) func(*backend.IO) bool {
+	return func(io *backend.IO) bool { return io.Op == op }
+}
+
+// blocks reads n blocks of namespace 1, also if there is a limit.
+func (r *harness) blocks(q *fabrictest.Queue, slba uint64, n uint32) []byte {
+	r.t.Helper()
+	c := r.send(q, rw(nvme.NVMRead, 1, slba, n, make([]byte, n*512)))
+	r.w.Advance(10 * time.Second)
+	r.allDone([]*fabrictest.Command{c}, nvme.Success)
+	return c.Data
+}
+
+// TestPreemptDuringCopy: of a Copy that is half done nothing is written after the preempt.
+func TestPreemptDuringCopy(t *testing.T) {
+	for _, p := range preemptions {
+		for _, op := range []backend.Op{backend.OpRead, backend.OpWrite} {
+			t.Run(p.name+" during "+op.String(), func(t *testing.T) {
+				sub, dev := faultySubsystem(t)
+				r := newHarness(t, 2, sub)
+				a, b := p.hosts(r)
+				r.ok(b.io[0], rw(nvme.NVMWrite, 1, 100, 8, fill(9, 4096)))
+				var from []source
+				for i := range 2 * moveWidth {
+					from = append(from, source{slba: uint64(100 + i), blocks: 1})
+				}
+				dev.Hold(opIs(op))
+				c := r.send(b.io[0], copyTo(200, nvme.CopyRanges, from...))
+				r.until("the device has its part", func() bool { return dev.Held() == moveWidth })
+				done := p.start(r, a)
+				if waits := p.abort || op == backend.OpWrite; done.Done == waits {
+					t.Errorf("the preempt is done: %v", done.Done)
+				}
+				dev.Release()
+				r.allDone([]*fabrictest.Command{done}, nvme.Success)
+				r.allDone([]*fabrictest.Command{c}, p.want())
+				first := 0
+				if op == backend.OpWrite { // the device had them before
+					first = moveWidth
+				}
+				rest := r.blocks(a.io[0], uint64(200+first), uint32(len(from)-first))
+				if !bytes.Equal(rest, make([]byte, len(rest))) {
+					t.Error("the copy went on")
+				}
+			})
+		}
+	}
+}
+
+// TestPreemptDuringPair: a fused pair that waits for the device, or for writes to its blocks, fails
+// as a whole.
+func TestPreemptDuringPair(t *testing.T) {
+	for _, p := range preemptions {
+		for _, op := range []backend.Op{backend.OpRead, backend.OpWrite} {
+			t.Run(p.name+" during "+op.String(), func(t *testing.T) {
+				sub, dev := faultySubsystem(t)
+				r := newHarness(t, 2, sub)
+				a, b := p.hosts(r)
+				r.ok(b.io[0], rw(nvme.NVMWrite, 1, 8, 1, fill(3, 512)))
+				dev.Hold(opIs(op))
+				var early []*fabrictest.Command
+				if op == backend.OpWrite { // the pair waits for it
+					early = append(early, r.send(b.io[0], rw(nvme.NVMWrite, 1, 8, 1, fill(3, 512))))
+					r.until("the device has a write", func() bool { return dev.Held() == 1 })
+				}
+				pair := pairOf(8, fill(3, 512), fill(4, 512))
+				r.must(b.io[0].Send(pair...))
+				r.w.Settle()
+				done := p.start(r, a)
+				dev.Release()
+				r.allDone([]*fabrictest.Command{done}, nvme.Success)
+				r.allDone(pair, p.want())
+				r.until("all end", func() bool { return len(early) == 0 || early[0].Done })
+				if r.blocks(a.io[0], 8, 1)[0] != 3 {
+					t.Error("the pair has written")
+				}
+			})
+		}
+	}
+}
+
+// TestPreemptHalf: a half of a pair whose other half comes after the preempt fails with it.
+func TestPreemptHalf(t *testing.T) {
+	for _, p := range preemptions {
+		t.Run(p.name, func(t *testing.T) {
+			r := newHarness(t, 2, ramSubsystem(t, 1))
+			a, b := p.hosts(r)
+			pair := pairOf(8, fill(0, 512), fill(4, 512))
+			r.send(b.io[0], pair[0])
+			r.w.Settle()
+			r.allDone([]*fabrictest.Command{p.start(r, a)}, nvme.Success)
+			r.send(b.io[0], pair[1])
+			r.until("the pair ends", func() bool { return pair[0].Done && pair[1].Done })
+			want := [2]nvme.Status{nvme.AbortedFailedFused, reservationConflict}
+			if p.abort {
+				want[0] = nvme.AbortedPreempt
+			}
+			if p.shared {
+				want[1] = nvme.AbortedFailedFused
+			}
+			for i, c := range pair {
+				if st := c.CQE.Status() &^ nvme.More; st != want[i] {
+					t.Errorf("%d: %v, want %v", i, st, want[i])
+				}
+			}
+			if r.blocks(a.io[0], 8, 1)[0] != 0 {
+				t.Error("the pair has written")
+			}
+		})
+	}
+}
+
+// TestPreemptAtLimit: what waits at a limit, with its data or without, is not written after a
+// preempt, which does not wait for it.
+func TestPreemptAtLimit(t *testing.T) {
+	for _, p := range preemptions {
+		t.Run(p.name, func(t *testing.T) {
+			r := newHarness(t, 2, limitedSubsystem(t))
+			a, b := p.hosts(r)
+			r.ok(b.io[0], readBlocks(8)())
+			var list []*fabrictest.Command
+			for i := range 4 {
+				c := rw(nvme.NVMWrite, 1, uint64(i), 1, fill(7, 512))
+				c.InCapsule = i%2 > 0
+				list = append(list, r.send(b.io[0], c))
+			}
+			r.w.Settle()
+			r.allDone([]*fabrictest.Command{p.start(r, a)}, nvme.Success)
+			if !p.abort {
+				r.w.Advance(10 * time.Second)
+			}
+			r.allDone(list, p.want())
+			if b := r.blocks(a.io[0], 0, 4); !bytes.Equal(b, make([]byte, len(b))) {
+				t.Error("written after the preempt")
+			}
+		})
+	}
+}
+
+// TestCopyOfReserved: a Copy reads its source namespaces and writes to its destination; a source
+// that must not be read is found before anything is written.
+func TestCopyOfReserved(t *testing.T) {
+	for typ, want := range map[nvme.ReservationType][2]nvme.Status{
+		nvme.WriteExclusive:  {nvme.Success, reservationConflict},
+		nvme.ExclusiveAccess: {reservationConflict, reservationConflict},
+	} {
+		r := newHarness(t, 2, ramSubsystem(t, 2))
+		a, b := r.numbered(0, 1), r.numbered(1, 1)
+		r.enableCopy(b)
+		on2 := func(c *fabrictest.Command) *fabrictest.Command {
+			c.SQE.SetNSID(2)
+			return c
+		}
+		r.ok(a.io[0], on2(register(1)))
+		r.ok(a.io[0], on2(acquire(1, typ)))
+		r.ok(a.io[0], rw(nvme.NVMWrite, 1, 0, 1, fill(5, 512)))
+		r.status(b.io[0], copyTo(8, nvme.CopyNamespaces, source{1, 0, 1}, source{2, 0, 1}), want[0])
+		copied := r.blocks(a.io[0], 8, 1)[0] != 0
+		if copied != want[0].OK() {
+			t.Errorf("%v: copied %v", typ, copied)
+		}
+		r.status(b.io[0], on2(copyTo(8, nvme.CopyNamespaces, source{1, 0, 1})), want[1])
+	}
+}
