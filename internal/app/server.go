@@ -166,15 +166,9 @@ func (s *Server) Start() error {
 	if s.state, err = loadState(s.opts.StateFile, s.log); err != nil {
 		return err
 	}
-	options := target.Options{
-		Log: s.log, Firmware: s.opts.Version, Generation: s.state.generation(),
-	}
-	if file := s.state.file; file != "" {
-		options.Protection = s.state
-		dir := filepath.Join(filepath.Dir(file), reservationsDir)
-		if options.Reservations, err = loadReservations(dir); err != nil {
-			return err
-		}
+	options, err := s.targetOptions()
+	if err != nil {
+		return err
 	}
 	s.target = target.New(options)
 	if err := s.startWorkers(); err != nil {
@@ -186,6 +180,19 @@ func (s *Server) Start() error {
 		return err
 	}
 	return s.startControl()
+}
+
+// targetOptions are those of the target. Without a directory of its own it keeps nothing of hosts.
+func (s *Server) targetOptions() (target.Options, error) {
+	o := target.Options{
+		Log: s.log, Firmware: s.opts.Version, Generation: s.state.generation(),
+	}
+	if s.state.file == "" {
+		return o, nil
+	}
+	r, err := loadReservations(filepath.Join(filepath.Dir(s.state.file), reservationsDir))
+	o.Protection, o.Reservations = s.state, r
+	return o, err
 }
 
 // probe logs the warnings about this machine and returns the errors.

@@ -142,6 +142,12 @@ func TestTwoTargets(t *testing.T) {
 	if err != nil || !strings.Contains(log.String(), "another target uses it") {
 		t.Fatalf("%v; the log:\n%s", err, log)
 	}
+	for s, keeps := range map[*state]bool{first: true, second: false} {
+		o, err := (&Server{state: s, log: quiet()}).targetOptions()
+		if err != nil || (o.Protection != nil) != keeps || (o.Reservations != nil) != keeps {
+			t.Errorf("keeps what hosts set: %v, %v; %v", o.Protection, o.Reservations, err)
+		}
+	}
 	second.ports([]string{"b"})
 	if err := errors.Join(second.close(), first.close()); err != nil {
 		t.Fatal(err)
