@@ -81,6 +81,10 @@ func (x *modelRun) step() {
 func (x *modelRun) io(h int, q *fabrictest.Queue) {
 	x.t.Helper()
 	data := make([]byte, 512)
+	if x.rnd.IntN(8) == 0 {
+		x.pair(h, q, data)
+		return
+	}
 	all := []*fabrictest.Command{
 		rw(nvme.NVMRead, 1, 0, 1, data), rw(nvme.NVMCompare, 1, 8, 1, data),
 		rw(nvme.NVMVerify, 1, 0, 1, nil), rw(nvme.NVMWrite, 1, 0, 1, data),
@@ -92,6 +96,23 @@ func (x *modelRun) io(h int, q *fabrictest.Queue) {
 	i := x.rnd.IntN(len(all))
 	all[i].InCapsule = i == 3 && x.rnd.IntN(2) == 0
 	x.status(q, all[i], x.m.io(h, i > 2))
+}
+
+// pair sends a fused Compare and Write, which is refused as a whole.
+func (x *modelRun) pair(h int, q *fabrictest.Queue, data []byte) {
+	x.t.Helper()
+	pair := pairOf(0, data, data)
+	x.must(q.Send(pair...))
+	want := [2]nvme.Status{x.m.io(h, false), x.m.io(h, true)}
+	if !want[1].OK() && want[0].OK() {
+		want[0] = nvme.AbortedFailedFused
+	}
+	for i, c := range pair {
+		x.until("a pair completes", func() bool { return c.Done })
+		if st := c.CQE.Status() &^ nvme.More; st != want[i] {
+			x.t.Errorf("command %d of a pair: %v, want %v", i, st, want[i])
+		}
+	}
 }
 
 // key is one that registrants have, their own more often than another, or none.
