@@ -28,7 +28,7 @@ type fakeNetwork struct {
 	changed func()
 }
 
-func (n *fakeNetwork) Read() (netif.State, error) {
+func (n *fakeNetwork) Read(...string) (netif.State, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.reads++

@@ -108,7 +108,7 @@ func (l *listener) addresses(m *netif.State) (ips []netip.Addr, err error) {
 func (ls *listeners) prepare(next []config.Listener) {
 	ls.changing.Lock()
 	defer ls.changing.Unlock()
-	ls.read()
+	ls.read(next)
 	var list []*listener
 	for _, c := range next {
 		list = append(list, &listener{name: c.Name, Listener: c})

@@ -46,7 +46,8 @@ func (tr *transition) check() (ps config.Problems) {
 	if tr.s.external || tr.s.config.Load() == nil {
 		return ps
 	}
-	machine := tr.s.listeners.now()
+	// Without it addresses are only tried.
+	machine, _ := tr.s.opts.Network.Read(devices(tr.next.Listeners)...)
 	for i, l := range tr.next.Listeners {
 		if tr.adds(config.Object{Kind: config.KindListener, Listener: l.Name}) {
 			ps = append(ps, probeListener(tr.next, i, &machine,

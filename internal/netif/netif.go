@@ -15,7 +15,7 @@ import (
 // State is what a machine has at a time.
 type State struct {
 	Addresses []Address
-	// RDMA has the network interfaces of each RDMA device.
+	// RDMA has the network interfaces of the RDMA devices that Read was asked for.
 	RDMA map[string][]string
 }
 
@@ -34,8 +34,9 @@ type Machine struct{ sysfs string }
 // Linux is the machine that this program runs on.
 func Linux() Machine { return Machine{"/sys"} }
 
-// Read returns what the machine has now.
-func (m Machine) Read() (s State, err error) {
+// Read returns what the machine has now. Of RDMA devices it has those with the given names, or all
+// with "*": each has many files, which are read one by one.
+func (m Machine) Read(rdma ...string) (s State, err error) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
 		return s, fmt.Errorf("the network interfaces cannot be read: %w", err)
@@ -51,7 +52,7 @@ func (m Machine) Read() (s State, err error) {
 			}
 		}
 	}
-	s.RDMA = m.rdma()
+	s.RDMA = m.rdma(rdma)
 	return s, nil
 }
 
@@ -65,8 +66,12 @@ func address(ip netip.Addr, i *net.Interface) Address {
 // rdma lists the network interfaces of the RDMA devices: those of their GIDs
 // (Documentation/ABI/stable/sysfs-class-infiniband), with older kernels for iWARP the ones of the
 // same PCI function.
-func (m Machine) rdma() map[string][]string {
-	devices, _ := filepath.Glob(filepath.Join(m.sysfs, "class/infiniband/*"))
+func (m Machine) rdma(patterns []string) map[string][]string {
+	var devices []string
+	for _, p := range patterns {
+		found, _ := filepath.Glob(filepath.Join(m.sysfs, "class/infiniband", p))
+		devices = append(devices, found...)
+	}
 	all := map[string][]string{}
 	for _, d := range devices {
 		var names []string

@@ -32,7 +32,11 @@ func TestRDMA(t *testing.T) {
 		}
 	}
 	want := map[string][]string{"rxe0": {"eth0", "eth0.5"}, "old0": {"eth1"}}
-	if got := (Machine{dir}).rdma(); !reflect.DeepEqual(got, want) {
+	if got := (Machine{dir}).rdma([]string{"*"}); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v", got)
+	}
+	delete(want, "old0")
+	if got := (Machine{dir}).rdma([]string{"rxe0", "none"}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v", got)
 	}
 }
