@@ -87,6 +87,9 @@ func (ls *listeners) heal(quit <-chan struct{}) {
 		for _, addr := range ls.look() {
 			ls.s.opts.ListenerUp(addr) // which may wait for a goroutine that changes a listener
 		}
+		if _, waiting := ls.addrs(); len(waiting) == 0 {
+			pause = retryMax
+		}
 	}
 }
 
