@@ -99,7 +99,8 @@ func (m Managed) Touches(c Change) bool {
 			return !k.Restart && (k.Key != "hosts" || k.Old != m.Host && k.New != m.Host)
 		})
 	}
-	return c.Object == m.Object() || m.NSID == 0 && c.Op != Modify && c.NQN == m.NQN
+	inside := m.NSID == 0 && c.Kind == KindNamespace && c.NQN == m.NQN
+	return c.Object == m.Object() || inside && c.Op != Modify
 }
 
 // Object is the object of a configuration that the managed one is, or is part of.

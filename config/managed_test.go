@@ -119,6 +119,7 @@ func TestManagedTouches(t *testing.T) {
 		{Managed{NQN: nqn}, Change{Op: Modify, Object: ns, Keys: entry("path", "", false)}, false},
 		{Managed{NQN: nqn + "b"}, Change{Op: Remove, Object: ns}, false},
 		{Managed{NQN: nqn}, Change{Op: Add, Object: Object{Kind: KindListener}}, false},
+		{Managed{NQN: nqn}, Change{Op: Add, Object: Object{Kind: KindHost, NQN: nqn}}, false},
 		{Managed{NQN: nqn, NSID: 1}, Change{Op: Add, Object: ns}, true},
 		{Managed{NQN: nqn, NSID: 2}, Change{Op: Add, Object: ns}, false},
 		{Managed{NQN: nqn, NSID: 2}, Change{Op: Modify, Object: sub}, true}, // of nothing

@@ -186,6 +186,11 @@ func (s *Server) applyEdit(c *config.Config, m config.Managed, edit *config.Edit
 	if err := s.permitted(c, next, m); err != nil {
 		return nil, err
 	}
+	if edit.Content != nil && configured(next, m) == "" {
+		return nil, control.NewProblem(http.StatusConflict,
+			"an environment variable replaces all subsystems of the files",
+			"Unset "+config.EnvPrefix+"SUBSYSTEMS of the target, and start it again.")
+	}
 	changes, err := s.apply(next)
 	if err != nil {
 		return nil, ofRequest(edit, err)

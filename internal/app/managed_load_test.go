@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -196,4 +197,28 @@ func BenchmarkManaged(b *testing.B) {
 	}
 	b.ReportMetric(loaded.Seconds(), "s/load")
 	b.ReportMetric(started.Seconds(), "s/start")
+}
+
+// TestManagedAndEnvironment: a request whose object no configuration would have is refused.
+func TestManagedAndEnvironment(t *testing.T) {
+	o := newOrchestrated(t)
+	o.stop()
+	environ := []string{"NVMF_TARGET_SUBSYSTEMS=[{nqn: " + testNQN + "}]"}
+	load := func(edits ...config.Edit) (*config.Config, error) {
+		return config.Load(o.file, environ, backends, edits...)
+	}
+	c, err := load()
+	o.must(err)
+	s := newServer(t, Options{Config: c, Load: load})
+	o.must(s.Start())
+	for _, m := range []config.Managed{{NQN: volumeNQN}, {NQN: testNQN, Host: guestNQN}} {
+		_, err := s.put(m, nil)
+		if p, ok := errors.AsType[*control.Problem](err); !ok || p.Status != 409 ||
+			!strings.Contains(err.Error(), "NVMF_TARGET_SUBSYSTEMS") {
+			t.Errorf("%v: %v", m, err)
+		}
+	}
+	if files := o.files(); len(files) > 0 {
+		t.Errorf("%q", files)
+	}
 }
