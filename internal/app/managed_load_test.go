@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -220,5 +221,31 @@ func TestManagedAndEnvironment(t *testing.T) {
 	}
 	if files := o.files(); len(files) > 0 {
 		t.Errorf("%q", files)
+	}
+}
+
+// TestFilesAreReadInTurn: no request changes the files, or what is served, while they are read for
+// a plan or a reload.
+func TestFilesAreReadInTurn(t *testing.T) {
+	o := newOrchestrated(t)
+	load, reads := o.server.opts.Load, 0
+	o.server.opts.Load = func(edits ...config.Edit) (*config.Config, error) {
+		if reads++; o.server.applying.TryLock() {
+			o.server.applying.Unlock()
+			t.Errorf("read %d is out of turn", reads)
+		}
+		return load(edits...)
+	}
+	o.put(control.Object{Subsystem: testNQN}, "")
+	for _, ask := range []func(context.Context) (control.Plan, error){
+		o.client.Plan, o.client.Reload,
+	} {
+		p, err := ask(t.Context())
+		if err != nil || len(p.Changes) > 0 {
+			t.Errorf("%v, %v", p, err)
+		}
+	}
+	if reads != 3 {
+		t.Errorf("the files were read %d times", reads)
 	}
 }
