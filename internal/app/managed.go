@@ -241,8 +241,15 @@ func (s *Server) permitted(c, next *config.Config, m config.Managed) error {
 	if old := find(c, m.Object()); old != nil && old.path() == n.path() {
 		return nil
 	}
-	if !leadsTo(n.path(), c.ManagedPaths) {
-		p := control.NewProblem(http.StatusForbidden, n.path()+" is outside of managed_paths",
+	what := ""
+	switch {
+	case !leadsTo(n.path(), c.ManagedPaths):
+		what = " is outside of managed_paths"
+	case leadsTo(n.path(), []string{c.Managed}): // hosts would write the configuration
+		what = " is in the managed directory"
+	}
+	if what != "" {
+		p := control.NewProblem(http.StatusForbidden, n.path()+what,
 			"Use a path below one of those in the configuration file, or add it there.")
 		p.Place = "request"
 		return p
