@@ -100,6 +100,11 @@ func (s *Server) Reload() ([]config.Change, error) {
 func (s *Server) Plan(c *config.Config) ([]config.Change, config.Problems) {
 	s.applying.Lock()
 	defer s.applying.Unlock()
+	return s.plan(c)
+}
+
+// plan does what Plan says. The caller holds s.applying.
+func (s *Server) plan(c *config.Config) ([]config.Change, config.Problems) {
 	changes := config.Diff(s.settings, c.Settings())
 	tr := &transition{s: s, next: c, changes: changes}
 	return changes, tr.check()
