@@ -106,6 +106,7 @@ func (s *Server) Plan(c *config.Config) ([]config.Change, config.Problems) {
 }
 
 func (tr *transition) run() error {
+	defer tr.s.listeners.expect(nil)
 	err := tr.prepare()
 	for _, c := range tr.changes {
 		if err != nil {
@@ -122,6 +123,9 @@ func (tr *transition) run() error {
 		return nil
 	}
 	errs := []error{err}
+	if before := tr.s.config.Load(); before != nil { // at the start there is none
+		tr.s.listeners.expect(before.Listeners)
+	}
 	for _, fn := range slices.Backward(tr.undo) {
 		errs = append(errs, fn())
 	}

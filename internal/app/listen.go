@@ -33,7 +33,10 @@ type listeners struct {
 	// drained has the names of the ports that are to stay closed.
 	drained map[string]bool
 	list    []*listener // the most specific first
-	ports   map[string]*port
+	// coming are the listeners that there will be after an Apply that is under way, in the same
+	// order. Ports that they have stay open.
+	coming []*listener
+	ports  map[string]*port
 	// tos is the type of service of each listener, by port ID: transports ask for it while they
 	// open one.
 	tos map[uint16]uint8
@@ -159,13 +162,16 @@ func (ls *listeners) listen(p *port) error {
 	if before != nil {
 		err = before.Close()
 	}
+	ls.mu.Lock()
+	p.lost = false // it may be lost as soon as it is open
+	ls.mu.Unlock()
 	var open fabric.Listener
 	if err == nil {
 		open, err = ls.s.listen(addr, p.id)
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	p.open, p.err, p.lost = open, err, false
+	p.open, p.err = open, err
 	if open != nil {
 		p.addr = open.Addr()
 	}
