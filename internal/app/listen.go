@@ -30,7 +30,7 @@ type listeners struct {
 	ids      map[string]uint16 // port IDs, by name
 
 	mu sync.Mutex // guards what follows, for those who only look
-	// drained has the names of the ports that are to stay closed.
+	// drained has the names of the ports that are to stay closed, and of listeners with all ports.
 	drained map[string]bool
 	list    []*listener // the most specific first
 	// coming are the listeners that there will be after an Apply that is under way, in the same
@@ -243,7 +243,7 @@ func (ls *listeners) addrs() (up []fabric.Addr, waiting []string) {
 	defer ls.mu.Unlock()
 	for _, p := range ls.byID() {
 		switch {
-		case ls.drained[p.name]:
+		case ls.isDrained(p):
 		case p.open != nil:
 			up = append(up, p.addr)
 		case !never(p.err):
@@ -251,7 +251,7 @@ func (ls *listeners) addrs() (up []fabric.Addr, waiting []string) {
 		}
 	}
 	for _, l := range ls.list {
-		if l.err != nil {
+		if l.err != nil && !ls.drained[l.name] {
 			waiting = append(waiting, l.name)
 		}
 	}

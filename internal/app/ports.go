@@ -211,7 +211,7 @@ func (ls *listeners) update() (up, gone []fabric.Addr, err error) {
 			ls.ports[w.name] = p
 		}
 		switch {
-		case ls.drained[w.name]:
+		case ls.isDrained(w):
 			p.err = nil
 			unwanted = append(unwanted, p)
 		case p.open == nil || p.lost || p.l.TOS != w.l.TOS:
