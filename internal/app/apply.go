@@ -255,9 +255,14 @@ func (tr *transition) addListener(c config.Change) error {
 }
 
 func (tr *transition) removeListener(c config.Change) error {
-	before := tr.s.listeners.get(c.Listener).Listener
+	before := tr.s.listeners.get(c.Listener)
+	waited := tr.s.listeners.reason(before) != nil
 	tr.done(c.Object.String(), func() error {
-		return tr.s.listeners.add(&listener{name: c.Listener, Listener: before})
+		err := tr.s.listeners.restore(&listener{name: c.Listener, Listener: before.Listener})
+		if waited {
+			return nil
+		}
+		return err
 	})
 	return tr.s.listeners.remove(c.Listener)
 }

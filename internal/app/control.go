@@ -188,6 +188,8 @@ func (s *Server) listenerStates() (list []control.Listener) {
 				out.State = "draining"
 			}
 		case p.open != nil:
+		case p.err == nil: // it has just been undrained
+			out.State, out.Reason = "waiting", errOpening.Error()
 		case never(p.err):
 			out.State, out.Reason = "failed", p.err.Error()
 		default:

@@ -101,6 +101,24 @@ func (ls *listeners) waits(l *listener) error {
 	return err
 }
 
+// restore adds a listener again. That it has no address now is no error.
+func (ls *listeners) restore(l *listener) error {
+	err := ls.add(l)
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if l.err != nil {
+		return nil
+	}
+	return err
+}
+
+// reason is waits for those who do not hold ls.mu.
+func (ls *listeners) reason(l *listener) error {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.waits(l)
+}
+
 // remove closes the ports of a listener that no other one has, and ends their connections.
 func (ls *listeners) remove(name string) error {
 	ls.changing.Lock()
