@@ -248,6 +248,20 @@ func (ls *listeners) get(name string) *listener {
 	return ls.list[slices.IndexFunc(ls.list, func(l *listener) bool { return l.name == name })]
 }
 
+// occupy says whether an open port has an address, or all addresses if that is one of them.
+func (ls *listeners) occupy(at fabric.Addr) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, p := range ls.ports {
+		if p.open != nil && p.addr.Transport == at.Transport && p.addr.Port() == at.Port() &&
+			(p.addr.Addr() == at.Addr() || p.addr.Addr().IsUnspecified() ||
+				at.Addr().IsUnspecified()) {
+			return true
+		}
+	}
+	return false
+}
+
 // byID lists the ports. ls.mu is held.
 func (ls *listeners) byID() []*port {
 	return slices.SortedFunc(maps.Values(ls.ports),
