@@ -123,6 +123,7 @@ func (tr *transition) run() error {
 		return nil
 	}
 	errs := []error{err}
+	tr.s.listeners.expect(nil)
 	if before := tr.s.config.Load(); before != nil { // at the start there is none
 		tr.s.listeners.expect(before.Listeners)
 	}

@@ -32,7 +32,8 @@ const mostLogged = 16
 func (ls *listeners) start() {
 	unwatch, err := ls.s.opts.Network.Watch(ls.try)
 	if err != nil {
-		ls.s.log.Warn("listeners heal later", "err", err)
+		ls.s.log.Warn("listeners follow addresses and devices that come and go up to 30 s later",
+			"err", err)
 		unwatch = func() {}
 	}
 	quit := make(chan struct{})
@@ -127,9 +128,12 @@ func (ls *listeners) now() netif.State {
 // read reads what the machine has. If it cannot, it is taken to be as before.
 func (ls *listeners) read() {
 	m, err := ls.s.opts.Network.Read()
-	if err != nil {
-		ls.s.log.Warn("listeners do not heal", "err", err)
+	if err == nil {
+		ls.machine, ls.unread = m, false
 		return
 	}
-	ls.machine = m
+	if !ls.unread { // once, not at every look
+		ls.s.log.Warn("listeners do not follow addresses that come and go", "err", err)
+	}
+	ls.unread = true
 }

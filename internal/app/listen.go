@@ -27,6 +27,7 @@ type listeners struct {
 	changing sync.Mutex // held while something changes; guards what follows
 	stopped  bool
 	machine  netif.State
+	unread   bool              // the addresses could not be read last time
 	ids      map[string]uint16 // port IDs, by name
 
 	mu sync.Mutex // guards what follows, for those who only look

@@ -1,11 +1,14 @@
 package app
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -69,5 +72,27 @@ func TestLostAtOnce(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal("the listener accepts nothing")
 		}
+	}
+}
+
+// TestUnreadableAddresses: if the addresses cannot be read, ports stay, and one line says so.
+func TestUnreadableAddresses(t *testing.T) {
+	var out testutil.Log
+	n := &fakeNetwork{err: errors.New("not permitted")}
+	l := &live{t: t, dir: t.TempDir()}
+	l.s = newServer(t, Options{
+		Config: l.parse(listenAny, sub(anyHosts, inRAM)), Network: n, Retry: time.Millisecond,
+		Log: out.Logger(),
+	})
+	if err := l.s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	l.wantStates("up")
+	for range 10 {
+		l.s.listeners.look()
+	}
+	l.wantStates("up")
+	if lines := strings.Count(out.String(), "not permitted"); lines != 1 {
+		t.Errorf("%d lines", lines)
 	}
 }
