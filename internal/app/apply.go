@@ -111,6 +111,7 @@ func (s *Server) plan(c *config.Config) ([]config.Change, config.Problems) {
 }
 
 func (tr *transition) run() error {
+	defer tr.s.listeners.expect(nil)
 	err := tr.prepare()
 	for _, c := range tr.changes {
 		if err != nil {
@@ -127,6 +128,10 @@ func (tr *transition) run() error {
 		return nil
 	}
 	errs := []error{err}
+	tr.s.listeners.expect(nil)
+	if before := tr.s.config.Load(); before != nil { // at the start there is none
+		tr.s.listeners.expect(before.Listeners)
+	}
 	for _, fn := range slices.Backward(tr.undo) {
 		errs = append(errs, fn())
 	}
@@ -256,9 +261,14 @@ func (tr *transition) addListener(c config.Change) error {
 }
 
 func (tr *transition) removeListener(c config.Change) error {
-	before := tr.s.listeners.get(c.Listener).Listener
+	before := tr.s.listeners.get(c.Listener)
+	waited := tr.s.listeners.reason(before) != nil
 	tr.done(c.Object.String(), func() error {
-		return tr.s.listeners.add(&listener{name: c.Listener, Listener: before})
+		err := tr.s.listeners.restore(&listener{name: c.Listener, Listener: before.Listener})
+		if waited {
+			return nil
+		}
+		return err
 	})
 	return tr.s.listeners.remove(c.Listener)
 }

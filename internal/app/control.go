@@ -188,11 +188,13 @@ func (s *Server) listenerStates() (list []control.Listener) {
 			Connections: s.target.PortSessions(p.id),
 		}
 		switch {
-		case ls.drained[p.name]:
+		case ls.isDrained(p):
 			if out.State = "drained"; out.Connections > 0 {
 				out.State = "draining"
 			}
 		case p.open != nil:
+		case p.err == nil: // it has just been undrained
+			out.State, out.Reason = "waiting", errOpening.Error()
 		case never(p.err):
 			out.State, out.Reason = "failed", p.err.Error()
 		default:
@@ -201,12 +203,17 @@ func (s *Server) listenerStates() (list []control.Listener) {
 		list = append(list, out)
 	}
 	for _, l := range ls.list {
-		if l.err != nil {
-			list = append(list, control.Listener{
-				Name: l.name, Transport: l.Transport.String(),
-				Address: l.Address.WithPort(l.Port), State: "waiting", Reason: l.err.Error(),
-			})
+		if l.err == nil {
+			continue
 		}
+		out := control.Listener{
+			Name: l.name, Transport: l.Transport.String(),
+			Address: l.Address.WithPort(l.Port), State: "waiting", Reason: l.err.Error(),
+		}
+		if ls.drained[l.name] {
+			out.State = "drained"
+		}
+		list = append(list, out)
 	}
 	return list
 }

@@ -35,7 +35,8 @@ const mostLogged = 16
 func (ls *listeners) start() {
 	unwatch, err := ls.s.opts.Network.Watch(ls.try)
 	if err != nil {
-		ls.s.log.Warn("listeners heal later", "err", err)
+		ls.s.log.Warn("listeners follow addresses and devices that come and go up to 30 s later",
+			"err", err)
 		unwatch = func() {}
 	}
 	quit := make(chan struct{})
@@ -132,11 +133,14 @@ func (ls *listeners) read(next []config.Listener) {
 	}
 	ls.mu.Unlock()
 	m, err := ls.s.opts.Network.Read(devices(list)...)
-	if err != nil {
-		ls.s.log.Warn("listeners do not heal", "err", err)
+	if err == nil {
+		ls.machine, ls.unread = m, false
 		return
 	}
-	ls.machine = m
+	if !ls.unread { // once, not at every look
+		ls.s.log.Warn("listeners do not follow addresses that come and go", "err", err)
+	}
+	ls.unread = true
 }
 
 // devices are the names that listeners have for what may be RDMA devices.

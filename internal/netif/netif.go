@@ -3,11 +3,15 @@
 package netif
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
@@ -41,19 +45,53 @@ func (m Machine) Read(rdma ...string) (s State, err error) {
 	if err != nil {
 		return s, fmt.Errorf("the network interfaces cannot be read: %w", err)
 	}
-	for i := range interfaces {
-		list, err := interfaces[i].Addrs()
-		if err != nil {
-			continue // it has gone in the meantime
-		}
-		for _, a := range list {
-			if prefix, err := netip.ParsePrefix(a.String()); err == nil {
-				s.Addresses = append(s.Addresses, address(prefix.Addr(), &interfaces[i]))
-			}
-		}
+	if s.Addresses, err = addresses(interfaces); err != nil {
+		return s, fmt.Errorf("the network addresses cannot be read: %w", err)
 	}
 	s.RDMA = m.rdma(rdma)
 	return s, nil
+}
+
+// addresses reads the addresses of all interfaces at once (rtnetlink(7)): for each one alone the
+// kernel would list them all.
+func addresses(interfaces []net.Interface) (list []Address, err error) {
+	dump, err := syscall.NetlinkRIB(unix.RTM_GETADDR, unix.AF_UNSPEC)
+	if err != nil {
+		return nil, err
+	}
+	messages, err := syscall.ParseNetlinkMessage(dump)
+	if err != nil {
+		return nil, err
+	}
+	byIndex := map[uint32]*net.Interface{}
+	for i := range interfaces {
+		byIndex[uint32(interfaces[i].Index)] = &interfaces[i]
+	}
+	for _, m := range messages {
+		if m.Header.Type != unix.RTM_NEWADDR || len(m.Data) < unix.SizeofIfAddrmsg {
+			continue
+		}
+		i := byIndex[binary.NativeEndian.Uint32(m.Data[4:])] // ifa_index
+		attributes, err := syscall.ParseNetlinkRouteAttr(&m)
+		if err != nil {
+			return nil, err
+		}
+		if ip := own(attributes); i != nil && ip.IsValid() { // else it has come in the meantime
+			list = append(list, address(ip, i))
+		}
+	}
+	return list, nil
+}
+
+// own returns the address that an interface has. IFA_ADDRESS is that of the other end of a
+// point-to-point link, which then has IFA_LOCAL, too.
+func own(attributes []syscall.NetlinkRouteAttr) (ip netip.Addr) {
+	for _, a := range attributes {
+		if t := a.Attr.Type; t == unix.IFA_LOCAL || t == unix.IFA_ADDRESS && !ip.IsValid() {
+			ip, _ = netip.AddrFromSlice(a.Value)
+		}
+	}
+	return ip
 }
 
 func address(ip netip.Addr, i *net.Interface) Address {
