@@ -60,12 +60,18 @@ func (f *flow) unlink() {
 	f.leases, f.limiters = nil, [limiters]*limiter{}
 }
 
-// take takes what a command needs of all limits, or says at which it waits, and for how long.
+// take takes what a command needs of all limits, or says at which it waits, and for how long. That
+// one is asked first the next time: what the others have is for those that do not wait for it.
 func (f *flow) take(c *cmd, now int64) (at *limiter, wait int64) {
 	for i := range f.leases {
 		l := &f.leases[i]
 		if wait := l.Ready(l.cost(c), now); wait > 0 {
-			return l.of, wait
+			for j := range i {
+				f.leases[j].Return(now)
+			}
+			at = l.of
+			f.leases[0], f.leases[i] = f.leases[i], f.leases[0]
+			return at, wait
 		}
 	}
 	for i := range f.leases {
