@@ -1,6 +1,8 @@
 package target
 
 import (
+	"math"
+
 	"github.com/nvmf-target/nvmf-target/internal/limit"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -122,22 +124,37 @@ func (h *Handler) startWait(due int64) {
 	})
 }
 
-// admitDue admits what its limits allow of the flows that are due.
-func (h *Handler) admitDue(now int64) {
+// admitMost is how many commands go on in one poll: other hosts wait until those are done.
+const admitMost = 32
+
+// admitDue admits what its limits allow of the flows that are due, and returns how many commands.
+// What is beyond admitMost is for the next poll.
+func (h *Handler) admitDue(now int64) (n int) {
+	next := int64(math.MaxInt64)
+	var last *flow
 	for f := range h.waiting.All() {
-		if f.due <= now {
-			f.admit(now)
+		if f.due <= now && n < admitMost {
+			n += f.admit(now, admitMost-n)
+			last = f
+		}
+		if f.node.Listed() {
+			next = min(next, f.due)
 		}
 	}
-	for f := range h.waiting.All() {
-		h.startWait(f.due)
+	if last != nil && last.node.Listed() { // the others are first in the next poll
+		h.waiting.Remove(&last.node)
+		h.waiting.Push(last, &last.node)
 	}
+	if h.admitsMore = next <= now; !h.admitsMore && !h.waiting.Empty() {
+		h.startWait(next)
+	}
+	return n
 }
 
-// admit admits the commands that the limits allow.
-func (f *flow) admit(now int64) {
-	first, n, waited := f.at, uint64(0), int64(0)
-	for c := f.waiting.First(); c != nil; c = f.waiting.First() {
+// admit admits the commands that the limits allow, at most most, and returns how many.
+func (f *flow) admit(now int64, most int) (n int) {
+	first, waited := f.at, int64(0)
+	for c := f.waiting.First(); c != nil && n < most; c = f.waiting.First() {
 		at, wait := f.take(c, now)
 		if wait > 0 {
 			f.at, f.due = at, now+wait
@@ -147,9 +164,10 @@ func (f *flow) admit(now int64) {
 		f.ch.h.admit(c)
 	}
 	if n > 0 {
-		first.waits.commands.Add(n)
+		first.waits.commands.Add(uint64(n))
 		first.waits.nanoseconds.Add(uint64(waited))
 	}
+	return n
 }
 
 // admit ends the wait of a command, which goes on.
