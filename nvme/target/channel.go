@@ -61,9 +61,13 @@ type channel struct {
 	allLocked bool       // everything that is pending is such a write
 }
 
-// Poll takes back what devices have completed and passes it on. It returns the number of steps.
+// Poll takes back what devices have completed and passes it on, and goes on with what its limits
+// let go on. It returns the number of steps.
 func (h *Handler) Poll(int) int {
 	n := 0
+	if h.admitsMore {
+		n = h.admitDue(h.loop.Now())
+	}
 	for ch := range h.active.All() {
 		n += ch.reap()
 		n += ch.push()
@@ -81,6 +85,9 @@ func (h *Handler) Poll(int) int {
 // Arm says whether the reactor may sleep: devices wake it when they complete something, but an idle
 // one that refused an IO must be offered it again.
 func (h *Handler) Arm() bool {
+	if h.admitsMore {
+		return false
+	}
 	for ch := range h.active.All() {
 		if ch.inflight == 0 && len(ch.pending) > 0 && !ch.allLocked ||
 			ch.inflight > 0 && !ch.dev.Arm() {
