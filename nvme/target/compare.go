@@ -52,5 +52,5 @@ func (h *Handler) compareAndWrite(a, b *cmd) {
 			m.advance(h)
 		}
 	}
-	v.lock.acquire()
+	m.advance(h)
 }

@@ -69,18 +69,38 @@ func (h *Handler) startMove(c *cmd, v *move) *compound {
 }
 
 // ready says whether the next chunk can be read into the memory of o. If not, advance is called
-// when it can.
+// when it can. A pair acquires its lock when it has memory: others must not wait for what its host
+// has of that.
 func (m *compound) ready(h *Handler, o *compoundIO) bool {
-	v, flow := m.move, m.cmd.req.Flow
-	n := int(v.chunk())
-	switch {
-	case v.lock != nil && !v.lock.held:
+	switch l := m.move.lock; {
+	case !m.hasMemory(h, o):
 		return false
-	case len(o.data.Segs) > 0 || h.memory.Alloc(&o.data, flow, n): // Granted, or now
+	case l == nil:
 		return true
-	case m.outstanding == 0 && !o.data.Waiting():
-		o.data.Owner = o
-		h.memory.Wait(&o.data, flow, n, h.loop.Now())
+	default:
+		l.acquire()
+		return l.held
+	}
+}
+
+// hasMemory says whether o has memory for the next chunk. If not, and no IO is outstanding that
+// would give some back, it waits. A command with data has memory of a transport meanwhile, so what
+// it waits for may come from the reserve: otherwise many of them would wait for one another.
+func (m *compound) hasMemory(h *Handler, o *compoundIO) bool {
+	r, n := m.cmd.req, int(m.move.chunk())
+	switch {
+	case len(o.data.Segs) > 0 || h.memory.Alloc(&o.data, r.Flow, n): // Granted, or now
+		return true
+	case m.outstanding > 0 || o.data.Waiting():
+		return false
+	case r.Length > 0 && h.memory.AllocReserve(&o.data, r.Flow, n):
+		return true
+	}
+	o.data.Owner = o
+	if r.Length > 0 {
+		h.memory.WaitReserve(&o.data, r.Flow, n, h.loop.Now())
+	} else {
+		h.memory.Wait(&o.data, r.Flow, n, h.loop.Now())
 	}
 	return false
 }

@@ -28,8 +28,9 @@ type rangeLock struct {
 	len     int64        // bytes
 	waiting atomic.Int32 // reactors that have not answered
 	onHeld  func()
-	// held and released belong to the reactor of h. A lock may be released before it is held.
-	held, released bool
+	// acquired, held and released belong to the reactor of h. A lock may be released before it is
+	// held.
+	acquired, held, released bool
 }
 
 // rangeLocks are those of a namespace in the order in which they are acquired; the first is held,
@@ -39,8 +40,13 @@ type rangeLocks struct {
 	queue []*rangeLock
 }
 
-// acquire begins to acquire the lock. onHeld is called on the reactor of the lock when it is held.
+// acquire begins to acquire the lock, once. onHeld is called on the reactor of the lock when it is
+// held.
 func (l *rangeLock) acquire() {
+	if l.acquired {
+		return
+	}
+	l.acquired = true
 	q := &l.ns.locks
 	q.mu.Lock()
 	q.queue = append(q.queue, l)
