@@ -110,8 +110,8 @@ func (c *cmd) copySource(r *nvme.CopyRange) (extent, nvme.Status) {
 	switch {
 	case g.unready:
 		return extent{}, notReady
-	case g.shift != c.ch.ns.geo.Load().shift:
-		return extent{}, copyIncompatible
+	case g.shift != c.ch.ns.geo.Load().shift, ch != c.ch && ch.ns.cfg.Load().limiter != nil:
+		return extent{}, copyIncompatible // what the command reads waits at no limit of another
 	case n > uint64(g.mssrl()):
 		return extent{}, copyTooLarge
 	case r.SLBA() >= g.blocks || n > g.blocks-r.SLBA():

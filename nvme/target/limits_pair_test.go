@@ -96,3 +96,21 @@ func TestCopyAtLimit(t *testing.T) {
 		})
 	}
 }
+
+// TestCopyFromLimited: a namespace with limits of its own is no source for another, whose commands
+// do not wait at them; one without limits is.
+func TestCopyFromLimited(t *testing.T) {
+	sub := copySubsystem(t)
+	sub.Namespaces[0].Limits = Limits{Bandwidth: 1 << 20}
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(1)
+	r.enableCopy(h)
+	to := func(nsid, from uint32) *fabrictest.Command {
+		c := copyTo(2048, nvme.CopyNamespaces, source{from, 0, 8})
+		c.SQE.SetNSID(nsid)
+		return c
+	}
+	r.status(h.io[0], to(2, 1), copyIncompatible)
+	r.ok(h.io[0], to(1, 1))
+	r.ok(h.io[0], to(1, 2))
+}
