@@ -35,6 +35,7 @@ type move struct {
 	lock    *rangeLock // of the pair
 	writing bool       // the first command of the pair has succeeded
 	later   bool       // the next chunks are begun soon
+	paid    bool       // limits allow the next chunk
 }
 
 // afterRead is what happens to a chunk that has been read.
@@ -73,7 +74,7 @@ func (h *Handler) startMove(c *cmd, v *move) *compound {
 // has of that.
 func (m *compound) ready(h *Handler, o *compoundIO) bool {
 	switch l := m.move.lock; {
-	case !m.hasMemory(h, o):
+	case !m.paid(), !m.hasMemory(h, o):
 		return false
 	case l == nil:
 		return true
@@ -81,6 +82,32 @@ func (m *compound) ready(h *Handler, o *compoundIO) bool {
 		l.acquire()
 		return l.held
 	}
+}
+
+// paid says whether limits allow the next chunk. Verify and Copy wait for each, with nothing
+// outstanding: other hosts that share a limit would have to wait for all of a large one at once.
+func (m *compound) paid() bool {
+	v, c := m.move, m.cmd
+	if v.paid || !c.limited || v.then == thenCompare || v.then == thenCompareWrite {
+		return true
+	}
+	n := v.chunk()
+	if v.then == thenCopy {
+		n *= 2
+	}
+	if m.outstanding > 0 {
+		c.data = n
+		if !c.flow.waiting.Empty() {
+			return false
+		}
+		_, wait := c.flow.take(c, c.s.h.loop.Now())
+		v.paid = wait == 0
+		return v.paid
+	}
+	if v.paid = !c.waitsAtLimit(n); !v.paid {
+		c.req.Deferred, c.since = false, 0 // the queue goes on, and no device has anything
+	}
+	return v.paid
 }
 
 // hasMemory says whether o has memory for the next chunk. If not, and no IO is outstanding that
@@ -139,6 +166,7 @@ func (v *move) fill(o *compoundIO) *channel {
 	o.pos, o.extent = v.done, v.index
 	v.pos += o.Len
 	v.done += o.Len
+	v.paid = false
 	if v.pos == x.len {
 		v.index, v.pos = v.index+1, 0
 	}
