@@ -9,8 +9,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// TestPairAtLimit: a fused pair waits at a limit as one command, for longer than its halves wait for
-// each other, with its data in the capsule or not.
+// TestPairAtLimit: a fused pair waits at a limit as one command, for longer than its halves wait
+// for each other, with its data in the capsule or not.
 func TestPairAtLimit(t *testing.T) {
 	for _, inCapsule := range []bool{false, true} {
 		t.Run(fmt.Sprint(inCapsule), func(t *testing.T) {
