@@ -58,6 +58,7 @@ type channel struct {
 
 	lock      *rangeLock // keeps writes to some blocks in pending; nil if there is none
 	lockWaits bool       // the device still has such writes
+	lockedBy  *cmd       // the command of one of them, when that was looked for last
 	allLocked bool       // everything that is pending is such a write
 }
 

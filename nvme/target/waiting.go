@@ -83,18 +83,6 @@ func (f *flow) take(c *cmd, now int64) (at *limiter, wait int64) {
 	return nil, 0
 }
 
-// spend takes bytes of a command that does not wait for them: those after it do.
-func (c *cmd) spend(data int64) {
-	if !c.limited {
-		return
-	}
-	for i := range c.flow.leases {
-		if l := &c.flow.leases[i]; l.bytes {
-			l.Spend(data)
-		}
-	}
-}
-
 // waitsAtLimit says whether a prepared command has to wait at a limit, and defers it then. data is
 // how many bytes it moves.
 func (c *cmd) waitsAtLimit(data int64) bool { return c.limited && c.deferIfLimited(data) }
@@ -196,6 +184,9 @@ func (h *Handler) admit(c *cmd) {
 		h.resume(c, st)
 	case c.pair != nil && c.executing:
 		h.executeFused(c)
+	case c.compound != nil:
+		c.since, c.compound.move.paid = h.loop.Now(), true
+		c.compound.advance(h)
 	case c.executing:
 		c.op.execute(h, c)
 	}
@@ -203,11 +194,15 @@ func (h *Handler) admit(c *cmd) {
 
 // endWaiter ends a command that has waited in Execute.
 func (h *Handler) endWaiter(c *cmd, st nvme.Status) {
-	if c.pair != nil {
+	switch {
+	case c.pair != nil:
 		h.failPair(c, st)
-		return
+	case c.compound != nil:
+		c.compound.status = st
+		c.compound.advance(h)
+	default:
+		h.finish(c, 0, st)
 	}
-	h.finish(c, 0, st)
 }
 
 // resume gives a parked command back to its queue.
