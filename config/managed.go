@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -14,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -23,6 +25,8 @@ const (
 	managedKey = "managed"
 	// maxManaged is how many files a managed directory may have.
 	maxManaged = 16 << 10
+	// maxDepth is how deep the body of a request may be: its file is indented.
+	maxDepth = 32
 	// request is the place of what a client of the control interface has written.
 	request = "request"
 )
@@ -95,7 +99,8 @@ func (m Managed) Touches(c Change) bool {
 			return !k.Restart && (k.Key != "hosts" || k.Old != m.Host && k.New != m.Host)
 		})
 	}
-	return c.Object == m.Object() || m.NSID == 0 && c.Op != Modify && c.NQN == m.NQN
+	inside := m.NSID == 0 && c.Kind == KindNamespace && c.NQN == m.NQN
+	return c.Object == m.Object() || inside && c.Op != Modify
 }
 
 // Object is the object of a configuration that the managed one is, or is part of.
@@ -151,49 +156,70 @@ func parseBody(body []byte) (*yaml.Node, error) {
 	if len(body) == 0 {
 		body = []byte("{}")
 	}
-	var doc yaml.Node
-	err := json.Unmarshal(body, new(any)) // which has neither aliases nor tags
-	if err == nil {
-		err = yaml.Unmarshal(body, &doc)
+	err := json.Unmarshal(body, new(json.RawMessage)) // which is one value without errors
+	if err == nil && !utf8.Valid(body) {
+		err = errors.New("the text is not UTF-8")
 	}
 	if err != nil {
 		return nil, badRequest("", "not valid JSON: "+err.Error(), "")
 	}
-	given := doc.Content[0]
-	if given.Kind != yaml.MappingNode {
-		return nil, badRequest("", "must be a JSON object, not "+kindName(given),
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	given, err := literal(d, maxDepth)
+	if err == nil && given.Kind != yaml.MappingNode {
+		err = badRequest("", "must be a JSON object, not "+kindName(given),
 			"Its keys are those of the configuration file.")
 	}
-	return given, literal(given)
+	return given, err
 }
 
-// literal makes nodes of a request literal, in the style of a file.
-func literal(n *yaml.Node) error {
-	switch n.Kind {
-	case yaml.ScalarNode:
-		if n.Tag == "!!str" {
-			n.Value = quoteVariables(n.Value)
+// literal reads a value as a node of a file, with a depth of at most left. The JSON is valid.
+func literal(d *json.Decoder, left int) (*yaml.Node, error) {
+	token, err := d.Token()
+	if err != nil {
+		return nil, err
+	}
+	n := &yaml.Node{Kind: yaml.ScalarNode, Value: fmt.Sprint(token)}
+	switch token {
+	case nil:
+		n.Value, n.Tag = "null", "!!null"
+	case true, false:
+		n.Tag = "!!bool"
+	case json.Delim('{'):
+		n = &yaml.Node{Kind: yaml.MappingNode}
+	case json.Delim('['):
+		n = &yaml.Node{Kind: yaml.SequenceNode}
+	default:
+		if text, ok := token.(string); ok {
+			n = textNode(text)
+			n.Style = yaml.DoubleQuotedStyle
 		}
-		return nil
-	case yaml.MappingNode:
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			if key := n.Content[i].Value; strings.HasSuffix(key, fileSuffix) {
-				return badRequest(printable(key), "a request cannot name a file to read",
+	}
+	if n.Kind == yaml.ScalarNode {
+		return n, nil
+	}
+	if left == 0 {
+		return nil, badRequest("", fmt.Sprintf("more than %d values in one another", maxDepth), "")
+	}
+	for d.More() {
+		if n.Kind == yaml.MappingNode {
+			token, _ := d.Token()
+			key := token.(string)
+			if strings.HasSuffix(key, fileSuffix) {
+				return nil, badRequest(printable(key), "a request cannot name a file to read",
 					"Send the value itself.")
 			}
+			n.Content = append(n.Content,
+				&yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: key})
 		}
+		value, err := literal(d, left-1)
+		if err != nil {
+			return nil, err
+		}
+		n.Content = append(n.Content, value)
 	}
-	n.Style = 0
-	for i, c := range n.Content {
-		if n.Kind == yaml.MappingNode && i%2 == 0 {
-			c.Style = 0
-			continue
-		}
-		if err := literal(c); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err = d.Token()
+	return n, err
 }
 
 // only removes the key that names the object, which must have this value, and reports keys that

@@ -3,6 +3,8 @@ package config
 import (
 	"strings"
 	"testing"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // TestManagedNames: files of different objects have different names, which are safe.
@@ -44,10 +46,16 @@ func TestManagedContent(t *testing.T) {
 		`null`: "must be a JSON object", `7`: "must be a JSON object", `{"nsid":4}`: "nsid: 4 here",
 		strings.Repeat("[", 100_000): "not valid JSON",
 		`{"of":{"x_file":"a"}}`:      "cannot name a file",
+		"{\"a\":\"\xff\"}":           "not UTF-8",
+		nested(maxDepth + 1):         "more than 32",
+		nested(9_000):                "more than 32",
 	} {
 		if _, err := m.Content([]byte(body)); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%.40s: %v", body, err)
 		}
+	}
+	if got, err := m.Content([]byte(nested(maxDepth))); err != nil || len(got) > 1<<20 {
+		t.Errorf("%d bytes of a deep value, %v", len(got), err)
 	}
 	got, err := m.Content([]byte(`{"nsid":3,"a":"${C}\n- d","<<":{"e":[1,"2"]},"*f":null}`))
 	const want = `subsystems:
@@ -63,6 +71,33 @@ func TestManagedContent(t *testing.T) {
 `
 	if string(got) != want || err != nil {
 		t.Errorf("%s%v", got, err)
+	}
+}
+
+// nested is an object with some others in one another.
+func nested(depth int) string {
+	return strings.Repeat(`{"a":`, depth) + "1" + strings.Repeat("}", depth)
+}
+
+// TestManagedText: a file has the text that a client has sent, however that wrote its JSON.
+func TestManagedText(t *testing.T) {
+	for sent, want := range map[string]string{
+		`"\/a\/b"`: "/a/b", `"\ud83d\ude00"`: "\U0001F600", `"😀\u0000"`: "😀\x00",
+		`"a\tb\n c "`:  "a\tb\n c ",
+		"\"x\u2028y\"": "x\u2028y", "\"x\u0085y\"": "x\u0085y", "\"x\x7fy\"": "x\x7fy",
+		`"\ufeffx"`: "\ufeffx", `"0x10"`: "0x10", `"yes"`: "yes", `"~"`: "~", `""`: "",
+		"\n\"x: y #\"": "x: y #",
+		`"2001-01-01"`: "2001-01-01", `"${A}"`: "$${A}",
+	} {
+		body := []byte("\t{\"a\"\n:" + sent + "}\n")
+		content, err := Managed{NQN: "nqn.2026-11.a:b"}.Content(body)
+		var file struct{ Subsystems []struct{ A any } }
+		if err == nil {
+			err = yaml.Unmarshal(content, &file)
+		}
+		if err != nil || file.Subsystems[0].A != want {
+			t.Errorf("%s: %q, %v", sent, content, err)
+		}
 	}
 }
 
@@ -84,6 +119,7 @@ func TestManagedTouches(t *testing.T) {
 		{Managed{NQN: nqn}, Change{Op: Modify, Object: ns, Keys: entry("path", "", false)}, false},
 		{Managed{NQN: nqn + "b"}, Change{Op: Remove, Object: ns}, false},
 		{Managed{NQN: nqn}, Change{Op: Add, Object: Object{Kind: KindListener}}, false},
+		{Managed{NQN: nqn}, Change{Op: Add, Object: Object{Kind: KindHost, NQN: nqn}}, false},
 		{Managed{NQN: nqn, NSID: 1}, Change{Op: Add, Object: ns}, true},
 		{Managed{NQN: nqn, NSID: 2}, Change{Op: Add, Object: ns}, false},
 		{Managed{NQN: nqn, NSID: 2}, Change{Op: Modify, Object: sub}, true}, // of nothing

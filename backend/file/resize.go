@@ -46,8 +46,10 @@ func resize(cfg Config, size int64) (err error) {
 	if err := unix.Ftruncate(fd, size); err != nil {
 		return fmt.Errorf("set the size to %d bytes: %w", size, err)
 	}
-	if err := preallocate(fd, size, &cfg); err != nil {
-		return errors.Join(err, unix.Ftruncate(fd, st.Size)) // only a larger one needs space
+	if size > st.Size { // what is smaller must not fail: its end is lost already
+		if err := preallocate(fd, size, &cfg); err != nil {
+			return errors.Join(err, unix.Ftruncate(fd, st.Size))
+		}
 	}
 	if err := unix.Fsync(fd); err != nil {
 		return fmt.Errorf("fsync: %w", err)

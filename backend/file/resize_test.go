@@ -53,3 +53,26 @@ func TestResizeFile(t *testing.T) {
 		t.Error("a file that does not exist")
 	}
 }
+
+// TestShrinkWithoutSpace: a file with holes becomes smaller when there is no space to fill them.
+func TestShrinkWithoutSpace(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("needs a file system of its own: %v", err)
+	}
+	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
+	path := filepath.Join(dir, "disk")
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 2<<20)); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Path: path, BlockSize: 512, Preallocate: true}
+	if err := Resize(cfg, 1<<20); err != nil {
+		t.Error(err)
+	}
+	if err := Resize(cfg, 3<<20); !errors.Is(err, unix.ENOSPC) {
+		t.Error(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Size() != 1<<20 {
+		t.Errorf("%v, %v", info, err)
+	}
+}

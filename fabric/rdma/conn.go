@@ -108,6 +108,8 @@ func (c *conn) validate(p *verbs.ConnParam) cmwire.Refusal {
 	}
 	next := c.t.next.Load()
 	limits := next.limits()
+	// A controller may have said more before an Update; the handler knows what it has said.
+	limits.MaxDepth = int(c.t.deepest.Load())
 	if r := req.Check(&limits); r.Status != cmwire.Accepted {
 		return r
 	}

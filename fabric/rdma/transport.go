@@ -18,6 +18,7 @@ import (
 type Transport struct {
 	cfg       Config
 	next      atomic.Pointer[Config] // of new connections, see Update
+	deepest   atomic.Int64           // the largest MaxDepth so far
 	log       *ratelog.Logger        // what peers can cause at will; the rest goes to cfg.Log
 	admission *admission.Counter
 	// quarantined counts queues; see quarantine.go.
@@ -51,13 +52,16 @@ func New(cfg Config) *Transport {
 		noSRQ: make(map[verbs.Device]struct{}),
 	}
 	t.next.Store(&cfg)
+	t.deepest.Store(int64(cfg.MaxDepth))
 	return t
 }
 
 // Update changes MaxDepth, MaxQueues, MaxQueuesPerHost and QueueMemory to those of a valid
-// configuration. Connections that exist keep what they have. Any goroutine may call it.
+// configuration. Connections that exist keep what they have, and their controllers the depth that
+// they have told their hosts. One call at a time, on any goroutine.
 func (t *Transport) Update(cfg Config) {
 	cfg.SetDefaults()
+	t.deepest.Store(max(t.deepest.Load(), int64(cfg.MaxDepth)))
 	t.next.Store(&cfg)
 	t.admission.SetLimits(cfg.admissionLimits())
 }

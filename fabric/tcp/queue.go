@@ -103,8 +103,13 @@ func newQueue(g *Group, c *conn) *queue {
 
 func (q *queue) now() int64 { return q.g.loop.Now() }
 
-// setAdmin notes whether it is an admin queue, which does not count in the load of its group.
+// setAdmin notes whether it is an admin queue, which does not count in the load of its group. An
+// I/O queue may be as deep as its controller has said, maybe before an Update: the handler checks
+// that.
 func (q *queue) setAdmin(admin bool) {
+	if !admin {
+		q.conn.info.MaxDepth = int(q.g.t.deepest.Load())
+	}
 	switch {
 	case admin && !q.admin:
 		q.g.load.Add(-1)

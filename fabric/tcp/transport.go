@@ -15,6 +15,7 @@ import (
 type Transport struct {
 	cfg       Config
 	next      atomic.Pointer[Config] // of new connections, see Update
+	deepest   atomic.Int64           // the largest MaxDepth so far
 	log       *ratelog.Logger        // what peers can cause at will; the rest goes to cfg.Log
 	admission *admission.Counter
 
@@ -38,14 +39,17 @@ func New(cfg Config) *Transport {
 		admission: admission.New(cfg.limits()),
 	}
 	t.next.Store(&cfg)
+	t.deepest.Store(int64(cfg.MaxDepth))
 	return t
 }
 
 // Update changes MaxDepth, NoHeaderDigest, NoDataDigest, MaxConnections, MaxConnectionsPerHost and
-// QueueMemory to those of a valid configuration. Connections that exist keep what they have. Any
-// goroutine may call it.
+// QueueMemory to those of a valid configuration. Connections that exist keep what they have, and
+// their controllers the depth that they have told their hosts. One call at a time, on any
+// goroutine.
 func (t *Transport) Update(cfg Config) {
 	cfg.SetDefaults()
+	t.deepest.Store(max(t.deepest.Load(), int64(cfg.MaxDepth)))
 	t.next.Store(&cfg)
 	t.admission.SetLimits(cfg.limits())
 }

@@ -98,7 +98,7 @@ func shellQuote(s string) string {
 // reachable is the addresses of this machine that a wildcard listener answers on: of the RDMA
 // devices' interfaces for RDMA. Loopback addresses are named only if there is nothing else.
 func reachable(addr fabric.Addr) []netip.Addr {
-	m, err := netif.Linux().Read()
+	m, err := netif.Linux().Read("*")
 	if err != nil {
 		return nil
 	}

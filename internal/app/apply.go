@@ -100,12 +100,18 @@ func (s *Server) Reload() ([]config.Change, error) {
 func (s *Server) Plan(c *config.Config) ([]config.Change, config.Problems) {
 	s.applying.Lock()
 	defer s.applying.Unlock()
+	return s.plan(c)
+}
+
+// plan does what Plan says. The caller holds s.applying.
+func (s *Server) plan(c *config.Config) ([]config.Change, config.Problems) {
 	changes := config.Diff(s.settings, c.Settings())
 	tr := &transition{s: s, next: c, changes: changes}
 	return changes, tr.check()
 }
 
 func (tr *transition) run() error {
+	defer tr.s.listeners.expect(nil)
 	err := tr.prepare()
 	for _, c := range tr.changes {
 		if err != nil {
@@ -122,6 +128,10 @@ func (tr *transition) run() error {
 		return nil
 	}
 	errs := []error{err}
+	tr.s.listeners.expect(nil)
+	if before := tr.s.config.Load(); before != nil { // at the start there is none
+		tr.s.listeners.expect(before.Listeners)
+	}
 	for _, fn := range slices.Backward(tr.undo) {
 		errs = append(errs, fn())
 	}
@@ -251,9 +261,14 @@ func (tr *transition) addListener(c config.Change) error {
 }
 
 func (tr *transition) removeListener(c config.Change) error {
-	before := tr.s.listeners.get(c.Listener).Listener
+	before := tr.s.listeners.get(c.Listener)
+	waited := tr.s.listeners.reason(before) != nil
 	tr.done(c.Object.String(), func() error {
-		return tr.s.listeners.add(&listener{name: c.Listener, Listener: before})
+		err := tr.s.listeners.restore(&listener{name: c.Listener, Listener: before.Listener})
+		if waited {
+			return nil
+		}
+		return err
 	})
 	return tr.s.listeners.remove(c.Listener)
 }

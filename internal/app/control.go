@@ -68,21 +68,7 @@ func (s *Server) controlSource() control.Source {
 		Status: s.status, Listeners: s.listenerStates, Subsystems: s.subsystemStates,
 		Namespaces: s.namespaceStates, Hosts: s.hosts, Connections: s.connections,
 		Reactors: s.reactorStates, Disks: s.disks.list, Refusals: s.refusals, Events: s.events,
-		Plan: func(context.Context) (control.Plan, error) {
-			c, err := s.opts.Load()
-			if err != nil {
-				return plan(nil, err)
-			}
-			changes, ps := s.Plan(c)
-			if ps.Failed() {
-				return plan(nil, ps)
-			}
-			p, err := plan(changes, nil)
-			for _, w := range ps {
-				p.Warnings = append(p.Warnings, w.Error())
-			}
-			return p, err
-		},
+		Plan:   func(context.Context) (control.Plan, error) { return s.planOfReload() },
 		Reload: func(context.Context) (control.Plan, error) { return plan(s.Reload()) },
 		Put: func(o control.Object, body []byte) (control.Plan, error) {
 			return plan(s.put(managed(o), body))
@@ -102,6 +88,25 @@ func (s *Server) controlSource() control.Source {
 			return s.target.ResumeNamespace(id.Subsystem, id.NSID)
 		},
 	}
+}
+
+// planOfReload is what Reload would change.
+func (s *Server) planOfReload() (control.Plan, error) {
+	s.applying.Lock() // first, as in Reload: a request may be about to write its file
+	defer s.applying.Unlock()
+	c, err := s.opts.Load()
+	if err != nil {
+		return plan(nil, err)
+	}
+	changes, ps := s.plan(c)
+	if ps.Failed() {
+		return plan(nil, ps)
+	}
+	p, err := plan(changes, nil)
+	for _, w := range ps {
+		p.Warnings = append(p.Warnings, w.Error())
+	}
+	return p, err
 }
 
 // managed is the object that a request names.
@@ -183,11 +188,13 @@ func (s *Server) listenerStates() (list []control.Listener) {
 			Connections: s.target.PortSessions(p.id),
 		}
 		switch {
-		case ls.drained[p.name]:
+		case ls.isDrained(p):
 			if out.State = "drained"; out.Connections > 0 {
 				out.State = "draining"
 			}
 		case p.open != nil:
+		case p.err == nil: // it has just been undrained
+			out.State, out.Reason = "waiting", errOpening.Error()
 		case never(p.err):
 			out.State, out.Reason = "failed", p.err.Error()
 		default:
@@ -196,12 +203,17 @@ func (s *Server) listenerStates() (list []control.Listener) {
 		list = append(list, out)
 	}
 	for _, l := range ls.list {
-		if l.err != nil {
-			list = append(list, control.Listener{
-				Name: l.name, Transport: l.Transport.String(),
-				Address: l.Address.WithPort(l.Port), State: "waiting", Reason: l.err.Error(),
-			})
+		if l.err == nil {
+			continue
 		}
+		out := control.Listener{
+			Name: l.name, Transport: l.Transport.String(),
+			Address: l.Address.WithPort(l.Port), State: "waiting", Reason: l.err.Error(),
+		}
+		if ls.drained[l.name] {
+			out.State = "drained"
+		}
+		list = append(list, out)
 	}
 	return list
 }

@@ -32,7 +32,7 @@ func diagnose(m doctor.Machine, rdma verbs.Provider, file string, required bool,
 		return append(notLoaded(file, required, err), m.Run(t)...)
 	}
 	ps := probe(c)
-	here, _ := netif.Linux().Read() // without it addresses are only tried
+	here, _ := netif.Linux().Read(devices(c.Listeners)...) // without it addresses are only tried
 	for i := range c.Listeners {
 		ps = append(ps, probeListener(c, i, &here, func(at fabric.Addr) error {
 			if at.Transport == nvme.TransportTCP {

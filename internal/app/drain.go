@@ -21,8 +21,8 @@ func (s *Server) drain(which control.ListenerID, drain bool) ([]control.Listener
 	if s.stopping {
 		return nil, errStopped
 	}
-	ids, err := s.listeners.drain(which, drain)
-	if len(ids) == 0 {
+	meant, err := s.listeners.drain(which, drain)
+	if len(meant) == 0 {
 		p := control.NewProblem(http.StatusNotFound,
 			fmt.Sprintf("there is no listener %q", which.Listener),
 			"`nvmf-target listeners` lists them: give an address, a port ID or a name.")
@@ -30,51 +30,97 @@ func (s *Server) drain(which control.ListenerID, drain bool) ([]control.Listener
 		return nil, p
 	}
 	return slices.DeleteFunc(s.listenerStates(), func(l control.Listener) bool {
-		return !slices.Contains(ids, l.PortID)
+		return !meant[listed{l.Name, l.PortID}]
 	}), err
 }
 
+// listed is a row of listenerStates: a port, or with port ID 0 what a listener lacks.
+type listed struct {
+	listener string
+	portID   uint16
+}
+
+// is says whether a user means l: by its name, with or without the transport.
+func (l *listener) is(name string) bool {
+	return name == l.name || name == l.Address.WithPort(l.Port) && l.Port != 0
+}
+
 // is says whether a user means p: by its address, with or without the transport, its port ID, or
-// the name of its listener.
+// its listener.
 func (p *port) is(name string) bool {
 	if a, err := netip.ParseAddrPort(name); err == nil {
 		return a == p.addr.AddrPort
 	}
-	return name == p.addr.String() || name == p.l.name || name == strconv.Itoa(int(p.id))
+	return name == p.addr.String() || p.l.is(name) || name == strconv.Itoa(int(p.id))
 }
 
-// drain takes ports out of service, or ends that, and returns their IDs.
-func (ls *listeners) drain(which control.ListenerID, drain bool) (ids []uint16, err error) {
+// drain takes ports out of service, or ends that, and returns what was meant. With a listener that
+// is the ports that it will have, too.
+func (ls *listeners) drain(which control.ListenerID, drain bool) (meant map[listed]bool,
+	err error,
+) {
 	ls.changing.Lock()
 	defer ls.changing.Unlock()
 	ls.mu.Lock()
 	if which.All && !drain {
 		clear(ls.drained) // also those of ports that are gone
 	}
-	for _, p := range ls.byID() {
-		switch {
-		case !which.All && !p.is(which.Listener):
-			continue
-		case drain:
-			ls.drained[p.name] = true
-		default:
-			delete(ls.drained, p.name)
+	meant = map[listed]bool{}
+	mark := func(name string) {
+		if delete(ls.drained, name); drain {
+			ls.drained[name] = true
 		}
-		ids = append(ids, p.id)
+	}
+	for _, l := range ls.list {
+		if which.All || l.is(which.Listener) {
+			mark(l.name)
+			meant[listed{l.name, 0}] = true
+		}
+	}
+	for _, p := range ls.byID() {
+		if which.All || p.is(which.Listener) {
+			if !drain {
+				ls.drainEach(p.l)
+			}
+			mark(p.name)
+			meant[listed{p.l.name, p.id}] = true
+		}
 	}
 	ls.mu.Unlock()
 	up, drained, err := ls.update()
 	ls.report("listener is drained", drained)
 	ls.report("listener is up", up)
-	return ids, err
+	ls.try() // what could not be opened is tried again soon
+	return meant, err
 }
 
-// countDrained is how many ports are drained.
+// drainEach makes a drained listener one whose ports are drained, each on its own. ls.mu is held.
+func (ls *listeners) drainEach(l *listener) {
+	if !ls.drained[l.name] {
+		return
+	}
+	delete(ls.drained, l.name)
+	for _, p := range ls.ports {
+		if p.l == l {
+			ls.drained[p.name] = true
+		}
+	}
+}
+
+// isDrained says whether a port is to stay closed. ls.mu is held.
+func (ls *listeners) isDrained(p *port) bool { return ls.drained[p.name] || ls.drained[p.l.name] }
+
+// countDrained is how many ports are drained, and listeners that have none.
 func (ls *listeners) countDrained() (n int) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, p := range ls.ports {
-		if ls.drained[p.name] {
+		if ls.isDrained(p) {
+			n++
+		}
+	}
+	for _, l := range ls.list {
+		if l.err != nil && ls.drained[l.name] {
 			n++
 		}
 	}

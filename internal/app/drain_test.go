@@ -152,3 +152,39 @@ func TestDrainWaiting(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestDrainNetwork: a drained listener is drained with the addresses that it will have, also if it
+// has none yet, until it or one of them is undrained.
+func TestDrainNetwork(t *testing.T) {
+	port := freePort(t)
+	l, n := healing(t, listenAny+", "+at("eth0", port))
+	l.wantStates("up waiting")
+	drain := func(name string, drain bool, want string) {
+		t.Helper()
+		if _, err := l.s.drain(control.ListenerID{Listener: name, All: name == ""},
+			drain); err != nil {
+			t.Fatal(err)
+		}
+		l.wantStates(want)
+	}
+	set := func(want string, list ...string) {
+		t.Helper()
+		n.set(list...)
+		for end := time.Now().Add(testTimeout); l.states() != want; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("listeners are %s, want %s", l.states(), want)
+			}
+		}
+	}
+	eth0 := fmt.Sprintf("eth0:%d", port)
+	drain(eth0, true, "up drained")
+	set("up drained drained", "eth0 127.0.9.1", "eth0 127.0.9.2")
+	drain(fmt.Sprintf("127.0.9.1:%d", port), false, "up up drained")
+	set("up up drained up", "eth0 127.0.9.1", "eth0 127.0.9.2", "eth0 127.0.9.3")
+	set("up waiting")
+	set("up drained", "eth0 127.0.9.2")
+	drain("tcp "+eth0, false, "up up")
+	set("up waiting")
+	drain("", true, "drained drained")
+	drain("", false, "up waiting")
+}

@@ -1,10 +1,13 @@
 package app
 
 import (
+	"slices"
 	"time"
 
+	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
+	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
 // This file keeps the ports what they should be while addresses, interfaces and devices come and
@@ -12,7 +15,7 @@ import (
 
 // Network is what a machine has of addresses; see netif.Machine.
 type Network interface {
-	Read() (netif.State, error)
+	Read(rdma ...string) (netif.State, error)
 	Watch(changed func()) (stop func(), err error)
 }
 
@@ -32,7 +35,8 @@ const mostLogged = 16
 func (ls *listeners) start() {
 	unwatch, err := ls.s.opts.Network.Watch(ls.try)
 	if err != nil {
-		ls.s.log.Warn("listeners heal later", "err", err)
+		ls.s.log.Warn("listeners follow addresses and devices that come and go up to 30 s later",
+			"err", err)
 		unwatch = func() {}
 	}
 	quit := make(chan struct{})
@@ -84,6 +88,9 @@ func (ls *listeners) heal(quit <-chan struct{}) {
 		for _, addr := range ls.look() {
 			ls.s.opts.ListenerUp(addr) // which may wait for a goroutine that changes a listener
 		}
+		if _, waiting := ls.addrs(); len(waiting) == 0 {
+			pause = retryMax
+		}
 	}
 }
 
@@ -95,7 +102,7 @@ func (ls *listeners) look() []fabric.Addr {
 	if ls.stopped {
 		return nil
 	}
-	ls.read()
+	ls.read(nil)
 	up, gone, err := ls.update()
 	if err != nil {
 		ls.s.log.Warn("a listener cannot be closed", "err", err)
@@ -116,20 +123,32 @@ func (ls *listeners) report(message string, addrs []fabric.Addr) {
 	}
 }
 
-// now returns what the machine has now.
-func (ls *listeners) now() netif.State {
-	ls.changing.Lock()
-	defer ls.changing.Unlock()
-	ls.read()
-	return ls.machine
-}
-
-// read reads what the machine has. If it cannot, it is taken to be as before.
-func (ls *listeners) read() {
-	m, err := ls.s.opts.Network.Read()
-	if err != nil {
-		ls.s.log.Warn("listeners do not heal", "err", err)
+// read reads what the machine has for the listeners and the next ones. If it cannot, that is taken
+// to be as before.
+func (ls *listeners) read(next []config.Listener) {
+	list := slices.Clone(next)
+	ls.mu.Lock()
+	for _, l := range ls.list {
+		list = append(list, l.Listener)
+	}
+	ls.mu.Unlock()
+	m, err := ls.s.opts.Network.Read(devices(list)...)
+	if err == nil {
+		ls.machine, ls.unread = m, false
 		return
 	}
-	ls.machine = m
+	if !ls.unread { // once, not at every look
+		ls.s.log.Warn("listeners do not follow addresses that come and go", "err", err)
+	}
+	ls.unread = true
+}
+
+// devices are the names that listeners have for what may be RDMA devices.
+func devices(list []config.Listener) (names []string) {
+	for _, l := range list {
+		if l.Address.Device != "" && l.Transport == nvme.TransportRDMA {
+			names = append(names, l.Address.Device)
+		}
+	}
+	return names
 }

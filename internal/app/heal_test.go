@@ -25,14 +25,15 @@ type fakeNetwork struct {
 	mu      sync.Mutex
 	state   netif.State
 	reads   int
+	err     error
 	changed func()
 }
 
-func (n *fakeNetwork) Read() (netif.State, error) {
+func (n *fakeNetwork) Read(...string) (netif.State, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.reads++
-	return n.state, nil
+	return n.state, n.err
 }
 
 func (n *fakeNetwork) Watch(changed func()) (stop func(), err error) {

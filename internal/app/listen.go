@@ -27,13 +27,17 @@ type listeners struct {
 	changing sync.Mutex // held while something changes; guards what follows
 	stopped  bool
 	machine  netif.State
+	unread   bool              // the addresses could not be read last time
 	ids      map[string]uint16 // port IDs, by name
 
 	mu sync.Mutex // guards what follows, for those who only look
-	// drained has the names of the ports that are to stay closed.
+	// drained has the names of the ports that are to stay closed, and of listeners with all ports.
 	drained map[string]bool
 	list    []*listener // the most specific first
-	ports   map[string]*port
+	// coming are the listeners that there will be after an Apply that is under way, in the same
+	// order. Ports that they have stay open.
+	coming []*listener
+	ports  map[string]*port
 	// tos is the type of service of each listener, by port ID: transports ask for it while they
 	// open one.
 	tos map[uint16]uint8
@@ -98,6 +102,24 @@ func (ls *listeners) waits(l *listener) error {
 	return err
 }
 
+// restore adds a listener again. That it has no address now is no error.
+func (ls *listeners) restore(l *listener) error {
+	err := ls.add(l)
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if l.err != nil {
+		return nil
+	}
+	return err
+}
+
+// reason is waits for those who do not hold ls.mu.
+func (ls *listeners) reason(l *listener) error {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.waits(l)
+}
+
 // remove closes the ports of a listener that no other one has, and ends their connections.
 func (ls *listeners) remove(name string) error {
 	ls.changing.Lock()
@@ -159,13 +181,16 @@ func (ls *listeners) listen(p *port) error {
 	if before != nil {
 		err = before.Close()
 	}
+	ls.mu.Lock()
+	p.lost = false // it may be lost as soon as it is open
+	ls.mu.Unlock()
 	var open fabric.Listener
 	if err == nil {
 		open, err = ls.s.listen(addr, p.id)
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	p.open, p.err, p.lost = open, err, false
+	p.open, p.err = open, err
 	if open != nil {
 		p.addr = open.Addr()
 	}
@@ -224,6 +249,20 @@ func (ls *listeners) get(name string) *listener {
 	return ls.list[slices.IndexFunc(ls.list, func(l *listener) bool { return l.name == name })]
 }
 
+// occupy says whether an open port has an address, or all addresses if that is one of them.
+func (ls *listeners) occupy(at fabric.Addr) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, p := range ls.ports {
+		if p.open != nil && p.addr.Transport == at.Transport && p.addr.Port() == at.Port() &&
+			(p.addr.Addr() == at.Addr() || p.addr.Addr().IsUnspecified() ||
+				at.Addr().IsUnspecified()) {
+			return true
+		}
+	}
+	return false
+}
+
 // byID lists the ports. ls.mu is held.
 func (ls *listeners) byID() []*port {
 	return slices.SortedFunc(maps.Values(ls.ports),
@@ -237,7 +276,7 @@ func (ls *listeners) addrs() (up []fabric.Addr, waiting []string) {
 	defer ls.mu.Unlock()
 	for _, p := range ls.byID() {
 		switch {
-		case ls.drained[p.name]:
+		case ls.isDrained(p):
 		case p.open != nil:
 			up = append(up, p.addr)
 		case !never(p.err):
@@ -245,7 +284,7 @@ func (ls *listeners) addrs() (up []fabric.Addr, waiting []string) {
 		}
 	}
 	for _, l := range ls.list {
-		if l.err != nil {
+		if l.err != nil && !ls.drained[l.name] {
 			waiting = append(waiting, l.name)
 		}
 	}

@@ -186,6 +186,11 @@ func (s *Server) applyEdit(c *config.Config, m config.Managed, edit *config.Edit
 	if err := s.permitted(c, next, m); err != nil {
 		return nil, err
 	}
+	if edit.Content != nil && configured(next, m) == "" {
+		return nil, control.NewProblem(http.StatusConflict,
+			"an environment variable replaces all subsystems of the files",
+			"Unset "+config.EnvPrefix+"SUBSYSTEMS of the target, and start it again.")
+	}
 	changes, err := s.apply(next)
 	if err != nil {
 		return nil, ofRequest(edit, err)
@@ -236,8 +241,15 @@ func (s *Server) permitted(c, next *config.Config, m config.Managed) error {
 	if old := find(c, m.Object()); old != nil && old.path() == n.path() {
 		return nil
 	}
-	if !leadsTo(n.path(), c.ManagedPaths) {
-		p := control.NewProblem(http.StatusForbidden, n.path()+" is outside of managed_paths",
+	what := ""
+	switch {
+	case !leadsTo(n.path(), c.ManagedPaths):
+		what = " is outside of managed_paths"
+	case leadsTo(n.path(), []string{c.Managed}): // hosts would write the configuration
+		what = " is in the managed directory"
+	}
+	if what != "" {
+		p := control.NewProblem(http.StatusForbidden, n.path()+what,
 			"Use a path below one of those in the configuration file, or add it there.")
 		p.Place = "request"
 		return p

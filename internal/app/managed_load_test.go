@@ -1,12 +1,14 @@
 package app
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -196,4 +198,54 @@ func BenchmarkManaged(b *testing.B) {
 	}
 	b.ReportMetric(loaded.Seconds(), "s/load")
 	b.ReportMetric(started.Seconds(), "s/start")
+}
+
+// TestManagedAndEnvironment: a request whose object no configuration would have is refused.
+func TestManagedAndEnvironment(t *testing.T) {
+	o := newOrchestrated(t)
+	o.stop()
+	environ := []string{"NVMF_TARGET_SUBSYSTEMS=[{nqn: " + testNQN + "}]"}
+	load := func(edits ...config.Edit) (*config.Config, error) {
+		return config.Load(o.file, environ, backends, edits...)
+	}
+	c, err := load()
+	o.must(err)
+	s := newServer(t, Options{Config: c, Load: load})
+	o.must(s.Start())
+	for _, m := range []config.Managed{{NQN: volumeNQN}, {NQN: testNQN, Host: guestNQN}} {
+		_, err := s.put(m, nil)
+		if p, ok := errors.AsType[*control.Problem](err); !ok || p.Status != 409 ||
+			!strings.Contains(err.Error(), "NVMF_TARGET_SUBSYSTEMS") {
+			t.Errorf("%v: %v", m, err)
+		}
+	}
+	if files := o.files(); len(files) > 0 {
+		t.Errorf("%q", files)
+	}
+}
+
+// TestFilesAreReadInTurn: no request changes the files, or what is served, while they are read for
+// a plan or a reload.
+func TestFilesAreReadInTurn(t *testing.T) {
+	o := newOrchestrated(t)
+	load, reads := o.server.opts.Load, 0
+	o.server.opts.Load = func(edits ...config.Edit) (*config.Config, error) {
+		if reads++; o.server.applying.TryLock() {
+			o.server.applying.Unlock()
+			t.Errorf("read %d is out of turn", reads)
+		}
+		return load(edits...)
+	}
+	o.put(control.Object{Subsystem: testNQN}, "")
+	for _, ask := range []func(context.Context) (control.Plan, error){
+		o.client.Plan, o.client.Reload,
+	} {
+		p, err := ask(t.Context())
+		if err != nil || len(p.Changes) > 0 {
+			t.Errorf("%v, %v", p, err)
+		}
+	}
+	if reads != 3 {
+		t.Errorf("the files were read %d times", reads)
+	}
 }

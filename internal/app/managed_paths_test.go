@@ -1,9 +1,15 @@
 package app
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/control"
 )
 
 // TestLinksOfDevices: below /dev a link leads to devices elsewhere there, and to nothing else.
@@ -26,6 +32,27 @@ func TestLinksOfDevices(t *testing.T) {
 		}
 		if err := os.Remove(link); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// TestManagedIsNoVolume: no host can be given what the target reads its configuration from.
+func TestManagedIsNoVolume(t *testing.T) {
+	o := newOrchestrated(t)
+	o.managed = filepath.Join(o.volumes, "managed")
+	o.write("")
+	_, err := o.client.Reload(t.Context())
+	o.must(err)
+	o.put(control.Object{Subsystem: testNQN}, `{"allow_any_host":true}`)
+	for path, want := range map[string]string{
+		config.Managed{NQN: testNQN}.File(o.managed): "is in the managed directory",
+		filepath.Join(o.managed, "x", "y.yaml"):      "is in the managed directory",
+		o.managed + "2":                              "",
+	} {
+		_, err := o.client.Put(t.Context(), control.Object{Subsystem: testNQN, NSID: 1},
+			json.RawMessage(fmt.Sprintf(`{"backend":"file","path":%q,"size":"1MiB"}`, path)))
+		if got := fmt.Sprint(err); err == nil != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: %v", path, err)
 		}
 	}
 }

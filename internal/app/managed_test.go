@@ -256,7 +256,7 @@ func TestManagedRefusals(t *testing.T) {
 			`{"backend":"ram","size":"1MiB"}`, 422,
 			"request: nsid: ",
 		},
-		{control.Object{Subsystem: strings.Repeat("x", 224)}, ``, 422, "request: nqn: "},
+		{control.Object{Subsystem: "nqn.x"}, ``, 422, "request: nqn: "},
 		{control.Object{Subsystem: "nqn.2026-11.a:b", NSID: 1}, path(spare), 404, "no subsystem"},
 		{control.Object{Subsystem: volumeNQN}, `{"hosts":[]}`, 422, "request: hosts: "},
 		{control.Object{Subsystem: volumeNQN}, `{"nqn":"x"}`, 422, "request: nqn: "},

@@ -108,18 +108,29 @@ func (l *listener) addresses(m *netif.State) (ips []netip.Addr, err error) {
 func (ls *listeners) prepare(next []config.Listener) {
 	ls.changing.Lock()
 	defer ls.changing.Unlock()
-	ls.read()
-	var list []*listener
-	for _, c := range next {
-		list = append(list, &listener{name: c.Name, Listener: c})
-	}
+	ls.read(next)
+	ls.expect(next)
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ports := ls.wanted(slices.SortedFunc(slices.Values(list), bySpecificity))
+	ports := ls.wanted(ls.coming)
+	place := func(p *port) int {
+		return slices.IndexFunc(next, func(c config.Listener) bool { return c.Name == p.l.name })
+	}
 	slices.SortStableFunc(ports, func(a, b *port) int { // new IDs are in the order of the file
-		return cmp.Compare(slices.Index(list, a.l), slices.Index(list, b.l))
+		return cmp.Compare(place(a), place(b))
 	})
 	ls.identify(ports)
+}
+
+// expect says which listeners there will be after the changes that follow; nil: there are none.
+func (ls *listeners) expect(next []config.Listener) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.coming = nil
+	for _, c := range next {
+		ls.coming = append(ls.coming, &listener{name: c.Name, Listener: c})
+	}
+	slices.SortFunc(ls.coming, bySpecificity)
 }
 
 // identify sees to it that all ports have an ID. Those that are open keep theirs: they are used
@@ -200,7 +211,7 @@ func (ls *listeners) update() (up, gone []fabric.Addr, err error) {
 			ls.ports[w.name] = p
 		}
 		switch {
-		case ls.drained[w.name]:
+		case ls.isDrained(w):
 			p.err = nil
 			unwanted = append(unwanted, p)
 		case p.open == nil || p.lost || p.l.TOS != w.l.TOS:
@@ -208,6 +219,9 @@ func (ls *listeners) update() (up, gone []fabric.Addr, err error) {
 		}
 		p.l = w.l // it may have been one of another listener
 		keep[w.name] = true
+	}
+	for _, p := range ls.wanted(ls.coming) {
+		keep[p.name] = true
 	}
 	for _, p := range ls.byID() {
 		if !keep[p.name] {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/fabric"
 )
 
 // This file has what is done before the first change of an Apply.
@@ -46,11 +47,17 @@ func (tr *transition) check() (ps config.Problems) {
 	if tr.s.external || tr.s.config.Load() == nil {
 		return ps
 	}
-	machine := tr.s.listeners.now()
+	// Without it addresses are only tried.
+	machine, _ := tr.s.opts.Network.Read(devices(tr.next.Listeners)...)
+	probe := addressProbe(tr.next, tr.s.opts.Verbs)
 	for i, l := range tr.next.Listeners {
 		if tr.adds(config.Object{Kind: config.KindListener, Listener: l.Name}) {
-			ps = append(ps, probeListener(tr.next, i, &machine,
-				addressProbe(tr.next, tr.s.opts.Verbs))...)
+			ps = append(ps, probeListener(tr.next, i, &machine, func(at fabric.Addr) error {
+				if tr.s.listeners.occupy(at) {
+					return nil // it is taken over, or closed before
+				}
+				return probe(at)
+			})...)
 		}
 	}
 	for _, n := range all(tr.next) {

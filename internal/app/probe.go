@@ -75,7 +75,7 @@ func probe(c *config.Config) config.Problems {
 // probeListeners reports the listeners that could not be opened now. "serve" does not need it: it
 // logs those that it cannot open and waits for them.
 func probeListeners(c *config.Config, rdma verbs.Provider) (ps config.Problems) {
-	m, _ := netif.Linux().Read() // without it addresses are only tried
+	m, _ := netif.Linux().Read(devices(c.Listeners)...) // without it addresses are only tried
 	for i := range c.Listeners {
 		ps = append(ps, probeListener(c, i, &m, addressProbe(c, rdma))...)
 	}

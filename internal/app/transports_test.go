@@ -3,9 +3,11 @@ package app
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
 	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -63,5 +65,51 @@ func TestTransportKeys(t *testing.T) {
 	want(63, false)
 	if _, err := connect(false); err == nil {
 		t.Error("a fourth connection")
+	}
+}
+
+// TestDepthOfController: the queues of a controller may be as deep as it has said, also when new
+// controllers say less.
+func TestDepthOfController(t *testing.T) {
+	network := verbstest.New(verbstest.Options{Async: true})
+	t.Cleanup(network.Close)
+	network.AddHost("target", verbstest.RoCE("rxe0", netip.MustParseAddr("127.0.0.1")))
+	network.AddHost("host", verbstest.RoCE("rxe0", netip.MustParseAddr("10.0.0.2")))
+	both := anyPort + ", " + onRDMA("port: 4420")
+	s := newServer(t, Options{Config: parse(t, both), Verbs: network.Provider("target")})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	transports := []host.Transport{host.TCP{Addr: s.Addrs()[0].AddrPort}, host.RDMA{
+		Provider: network.Provider("host"), Addr: netip.MustParseAddrPort("127.0.0.1:4420"),
+	}}
+	connect := func(tr host.Transport) *host.Controller {
+		c, err := host.Connect(ctx, tr, hostOptions(testNQN))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		return c
+	}
+	var before []*host.Controller
+	for _, tr := range transports {
+		before = append(before, connect(tr))
+	}
+	if _, err := s.Apply(parse(t, both, "tcp: {queue_depth: 32}",
+		"rdma: {queue_depth: 32}")); err != nil {
+		t.Fatal(err)
+	}
+	for i, tr := range transports {
+		depth := int(before[i].CAP().MQES()) + 1
+		q, err := before[i].OpenQueue(ctx, 1, depth)
+		if err != nil || depth <= 32 {
+			t.Fatalf("%d entries: %v", depth, err)
+		}
+		q.Close()
+		if _, err := connect(tr).OpenQueue(ctx, 1, depth); err == nil {
+			t.Error("a controller has deeper queues than it says")
+		}
 	}
 }

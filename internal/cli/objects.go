@@ -123,8 +123,11 @@ func keys(file string, set []string) (json.RawMessage, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := yaml.Unmarshal(text, &all); err != nil {
+		if err := decode(text, &all); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		if all == nil { // null
+			all = map[string]any{}
 		}
 	}
 	for _, s := range set {
@@ -133,7 +136,7 @@ func keys(file string, set []string) (json.RawMessage, error) {
 		if !ok {
 			return nil, fmt.Errorf("--set is KEY=VALUE, not %q", s)
 		}
-		if err := yaml.Unmarshal([]byte(text), &value); err != nil {
+		if err := decode([]byte(text), &value); err != nil {
 			return nil, fmt.Errorf("--set %s: %w", key, err)
 		}
 		all[key] = value
@@ -143,4 +146,23 @@ func keys(file string, set []string) (json.RawMessage, error) {
 		return nil, errors.Join(errors.New("the keys cannot be sent"), err)
 	}
 	return body, nil
+}
+
+// decode decodes YAML in which a date is text, as in a configuration: JSON has none.
+func decode(text []byte, v any) error {
+	var n yaml.Node
+	if err := yaml.Unmarshal(text, &n); err != nil {
+		return err
+	}
+	datesAreText(&n)
+	return n.Decode(v)
+}
+
+func datesAreText(n *yaml.Node) {
+	if n.Tag == "!!timestamp" {
+		n.Tag = "!!str"
+	}
+	for _, c := range n.Content {
+		datesAreText(c)
+	}
 }

@@ -88,3 +88,19 @@ func TestObjects(t *testing.T) {
 		}
 	}
 }
+
+// TestKeys: texts stay as they were written.
+func TestKeys(t *testing.T) {
+	null := filepath.Join(t.TempDir(), "null.yaml")
+	if err := os.WriteFile(null, []byte("null\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := keys(null, []string{
+		"serial=2026-01-01", "model=2026-01-01 10:00:00", "of={uuid: [2026-01-01]}", "size=",
+	})
+	const want = `{"model":"2026-01-01 10:00:00","of":{"uuid":["2026-01-01"]},` +
+		`"serial":"2026-01-01","size":null}`
+	if string(got) != want || err != nil {
+		t.Errorf("%s, %v", got, err)
+	}
+}

@@ -329,7 +329,9 @@ type NamespaceID struct {
 	NSID uint32 `json:"nsid"`
 }
 
-// Keys are those of a subsystem or a namespace in the configuration file, less its name.
+// Keys are those of a subsystem or a namespace in the configuration file (docs/configuration.md),
+// less its name. The object then has these and defaults: what it had before is not kept. A host has
+// none.
 type Keys map[string]any
 
 // Object is what a request creates or deletes: a host that may connect to a subsystem, a namespace,

@@ -42,6 +42,9 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request, since uint64) {
 	w.Header().Set("Content-Type", eventsType)
 	for {
 		list, changed := s.src.Events(since)
+		if s.trusts(r) != nil {
+			return
+		}
 		var lines bytes.Buffer
 		for _, e := range list {
 			line, err := encode(e)

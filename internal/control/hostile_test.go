@@ -74,6 +74,7 @@ func TestGarbage(t *testing.T) {
 		"deep JSON":            {post(strings.Repeat("[", bodyBytes)), 400},
 		"deep JSON in a value": {post(`{"host":` + strings.Repeat(`{"a":`, bodyBytes/8)), 400},
 		"a large body":         {post(`{"host":"` + strings.Repeat("h", 8<<20) + `"}`), 413},
+		"a name without UTF-8": {"PUT /v1/subsystems/nqn.2026-11.a:%ff" + get, 400},
 		"an event ID":          {"GET /v1/events?since=x" + get, 400},
 	} {
 		if got, body := talk(t, s, test.text); got != test.want {

@@ -3,6 +3,7 @@ package control
 import (
 	"net/http"
 	"strconv"
+	"unicode/utf8"
 )
 
 // This file has the requests that create and delete objects. All of them can be repeated.
@@ -36,6 +37,9 @@ func (s *Server) objectRoutes() []route {
 // target returns what the path of a request names.
 func target(r *http.Request) (Object, error) {
 	o := Object{Subsystem: r.PathValue("nqn"), Host: r.PathValue("host")}
+	if !utf8.ValidString(o.Subsystem + o.Host) {
+		return o, NewProblem(http.StatusBadRequest, "an NQN in the path is not UTF-8", "")
+	}
 	if text := r.PathValue("nsid"); text != "" {
 		nsid, err := strconv.ParseUint(text, 10, 32)
 		if err != nil || nsid == 0 {

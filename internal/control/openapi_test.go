@@ -176,9 +176,9 @@ func document(t *testing.T) []byte {
 			},
 		}
 		if r.body != nil {
-			_, optional := r.body.(Keys)
 			op["requestBody"] = object{
-				"required": !optional, "content": content("application/json", r.body),
+				"required": method != http.MethodPut,
+				"content":  content("application/json", r.body),
 			}
 		}
 		if id == "events" {
@@ -197,7 +197,9 @@ func document(t *testing.T) []byte {
 		"openapi": "3.1.0",
 		"info": object{
 			"title": "nvmf-target", "version": "1",
-			"description": "The control interface of a target.",
+			"description": "The control interface of a target. Requests that create and delete " +
+				"can be repeated. 403: a path outside of managed_paths. 404: no such subsystem. " +
+				"409: the configuration forbids it. 422: the body is wrong. 503: repeat it later.",
 		},
 		"paths": paths, "components": object{"schemas": schemas(t)},
 	}, "", " ")

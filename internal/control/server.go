@@ -12,15 +12,12 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
-	"math"
 	"net"
 	"net/http"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/internal/netlimit"
 )
@@ -202,28 +199,6 @@ func (s *Server) Close() error {
 	return err
 }
 
-type clientKey struct{}
-
-// withClient notes who a client is, as log lines say it.
-func withClient(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, clientKey{}, client(c))
-}
-
-func client(c net.Conn) []any {
-	if n, ok := c.(interface{ NetConn() net.Conn }); ok {
-		if t, ok := n.NetConn().(*tls.Conn); ok {
-			subject := t.ConnectionState().PeerCertificates[0].Subject.String()
-			subject = subject[:min(len(subject), 256)]
-			return []any{"remote", c.RemoteAddr(), "certificate", subject}
-		}
-	}
-	cred, err := credentials(c)
-	if err != nil {
-		cred = &unix.Ucred{Pid: -1, Uid: math.MaxUint32}
-	}
-	return []any{"uid", cred.Uid, "pid", cred.Pid}
-}
-
 // route is one operation. openapi.json describes it.
 type route struct {
 	pattern, summary string
@@ -371,6 +346,12 @@ func (s *Server) handler() http.Handler {
 		if s.closed {
 			panic(http.ErrAbortHandler)
 		}
+		if err := s.trusts(r); err != nil {
+			w.Header().Set("Connection", "close")
+			answer(w, nil, NewProblem(http.StatusForbidden, err.Error(),
+				"Connect again with a certificate that the target trusts now."))
+			return
+		}
 		if h, pattern := mux.Handler(r); pattern == "" {
 			refused := statusWriter{header: w.Header()}
 			h.ServeHTTP(&refused, r)
@@ -385,7 +366,7 @@ func (s *Server) handler() http.Handler {
 // logWrite says who changed something, or tried to.
 func (s *Server) logWrite(r *http.Request, err error) {
 	operation := r.Method + " " + r.URL.Path
-	args := append([]any{"request", operation}, r.Context().Value(clientKey{}).([]any)...)
+	args := append([]any{"request", operation}, clientOf(r).name...)
 	if err != nil {
 		s.log.Warn("control request failed", append(args, "err", err)...)
 		return

@@ -8,11 +8,15 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The limits for peers that have not shown a certificate yet.
@@ -252,5 +256,54 @@ func (t *tlsListener) Close() error {
 	t.cancel()
 	err := t.Listener.Close()
 	t.wg.Wait()
+	return err
+}
+
+// client is who has sent a request.
+type client struct {
+	name         []any // as log lines say it
+	certificates []*x509.Certificate
+}
+
+type clientKey struct{}
+
+func clientOf(r *http.Request) client { return r.Context().Value(clientKey{}).(client) }
+
+// withClient notes who a client is.
+func withClient(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, clientKey{}, newClient(c))
+}
+
+func newClient(c net.Conn) client {
+	if n, ok := c.(interface{ NetConn() net.Conn }); ok {
+		if t, ok := n.NetConn().(*tls.Conn); ok {
+			chain := t.ConnectionState().PeerCertificates
+			subject := chain[0].Subject.String()
+			subject = subject[:min(len(subject), 256)]
+			return client{[]any{"remote", c.RemoteAddr(), "certificate", subject}, chain}
+		}
+	}
+	cred, err := credentials(c)
+	if err != nil {
+		cred = &unix.Ucred{Pid: -1, Uid: math.MaxUint32}
+	}
+	return client{[]any{"uid", cred.Uid, "pid", cred.Pid}, nil}
+}
+
+// trusts says why a client that came with a certificate would not be let in now: since then it may
+// have expired, or its CA may have been replaced.
+func (s *Server) trusts(r *http.Request) error {
+	chain := clientOf(r).certificates
+	if chain == nil {
+		return nil
+	}
+	others := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		others.AddCert(c)
+	}
+	_, err := chain[0].Verify(x509.VerifyOptions{
+		Roots: s.tls.Load().ClientCAs, Intermediates: others,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
 	return err
 }

@@ -112,12 +112,12 @@ func (r *refusals) await(t *testing.T, text string) {
 }
 
 // serveTLS serves on TCP only.
-func serveTLS(t *testing.T, a *authority, log *slog.Logger) (*Server, *refusals) {
+func serveTLS(t *testing.T, a *authority, f *feed, log *slog.Logger) (*Server, *refusals) {
 	t.Helper()
 	a.issue("server", &x509.Certificate{})
 	a.issue("client", &x509.Certificate{})
 	r := new(refusals)
-	src := testSource(new(feed))
+	src := testSource(f)
 	s, err := Listen(Config{TLS: TLS{
 		Listen: netip.MustParseAddrPort("127.0.0.1:0"), Certificates: a.files("server"),
 		Refused: r.add,
@@ -147,7 +147,7 @@ func asks(t *testing.T, s *Server, c Certificates) error {
 // Certificates can be exchanged.
 func TestTLS(t *testing.T) {
 	a, other, log := newAuthority(t), newAuthority(t), new(testutil.Log)
-	s, r := serveTLS(t, a, log.Logger())
+	s, r := serveTLS(t, a, new(feed), log.Logger())
 	a.must(asks(t, s, a.files("client")))
 	if !strings.Contains(log.String(), `certificate="CN=client"`) {
 		t.Errorf("the log does not say who it was:\n%s", log)
@@ -195,10 +195,43 @@ func TestTLS(t *testing.T) {
 	a.must(asks(t, s, foreign))
 }
 
+// TestTLSTrustEnds: who is connected when the CA is replaced is not served any longer.
+func TestTLSTrustEnds(t *testing.T) {
+	a, other, f := newAuthority(t), newAuthority(t), new(feed)
+	s, _ := serveTLS(t, a, f, quiet)
+	f.add(Event{})
+	client, err := NewTLSClient(s.Addr().String(), a.files("client"))
+	a.must(err)
+	defer client.Close()
+	_, err = client.Status(t.Context())
+	a.must(err)
+	text, err := os.ReadFile(other.files("").CA)
+	a.must(err)
+	events := 0
+	err = client.Follow(t.Context(), func(Event) error {
+		if events++; events > 1 {
+			return errors.New("an event after it")
+		}
+		_, err = client.Status(t.Context()) // on a connection that is idle then
+		a.must(err)
+		a.write("ca.crt", text)
+		a.must(s.Renew())
+		f.add(Event{})
+		return nil
+	})
+	if events != 1 || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("%d events, %v", events, err)
+	}
+	if _, err = client.Status(t.Context()); err == nil || !strings.Contains(err.Error(),
+		"unknown authority") {
+		t.Errorf("a request: %v", err)
+	}
+}
+
 // TestTLSFiles: files that cannot be used are named, and those that are in use stay.
 func TestTLSFiles(t *testing.T) {
 	a := newAuthority(t)
-	s, _ := serveTLS(t, a, quiet)
+	s, _ := serveTLS(t, a, new(feed), quiet)
 	files := a.files("server")
 	for _, name := range []string{files.Certificate, files.Key, files.CA} {
 		good, err := os.ReadFile(name)
@@ -232,7 +265,7 @@ func TestTLSFiles(t *testing.T) {
 // long; the client is served meanwhile, and its megabytes are refused.
 func TestTLSStrangers(t *testing.T) {
 	a := newAuthority(t)
-	s, r := serveTLS(t, a, quiet)
+	s, r := serveTLS(t, a, new(feed), quiet)
 	a.issue("client", &x509.Certificate{})
 	strange := func(from string) net.Conn {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}

@@ -102,8 +102,8 @@ func (l *Lease) Ready(n, now int64) (wait int64) {
 	if n == 0 || n <= l.tokens && now-l.since < leaseTime {
 		return 0
 	}
-	if l.tokens > 0 && now-l.since >= leaseTime {
-		l.giveBack(now)
+	if now-l.since >= leaseTime {
+		l.Return(now)
 	}
 	hosts, flows := &l.b.hosts.turns, &l.host.flows
 	if !l.waits {
@@ -143,9 +143,9 @@ func (l *Lease) Ready(n, now int64) (wait int64) {
 // Spend spends tokens for which Ready has returned 0.
 func (l *Lease) Spend(n int64) { l.tokens -= n }
 
-// giveBack returns the rest of a lease, unless the bucket has been filled again since.
-func (l *Lease) giveBack(now int64) {
-	if now-l.since < l.b.burst {
+// Return gives back what has not been spent, unless the bucket has been filled again since.
+func (l *Lease) Return(now int64) {
+	if l.tokens > 0 && now-l.since < l.b.burst {
 		t := l.b.timeOf(l.tokens)
 		l.b.spent.Add(-t)
 		l.host.turn.used.Add(-t)

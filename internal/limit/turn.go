@@ -137,7 +137,7 @@ func (b *Bucket) Join(name string, now int64) *Lease {
 // Leave ends the use of the lease, what is left of it goes back. The host is forgotten with its
 // last one.
 func (l *Lease) Leave(now int64) {
-	l.giveBack(now)
+	l.Return(now)
 	b := &l.b.hosts
 	b.mu.Lock()
 	defer b.mu.Unlock()

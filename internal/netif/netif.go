@@ -3,11 +3,15 @@
 package netif
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/internal/sys"
 )
@@ -15,7 +19,7 @@ import (
 // State is what a machine has at a time.
 type State struct {
 	Addresses []Address
-	// RDMA has the network interfaces of each RDMA device.
+	// RDMA has the network interfaces of the RDMA devices that Read was asked for.
 	RDMA map[string][]string
 }
 
@@ -34,25 +38,60 @@ type Machine struct{ sysfs string }
 // Linux is the machine that this program runs on.
 func Linux() Machine { return Machine{"/sys"} }
 
-// Read returns what the machine has now.
-func (m Machine) Read() (s State, err error) {
+// Read returns what the machine has now. Of RDMA devices it has those with the given names, or all
+// with "*": each has many files, which are read one by one.
+func (m Machine) Read(rdma ...string) (s State, err error) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
 		return s, fmt.Errorf("the network interfaces cannot be read: %w", err)
 	}
+	if s.Addresses, err = addresses(interfaces); err != nil {
+		return s, fmt.Errorf("the network addresses cannot be read: %w", err)
+	}
+	s.RDMA = m.rdma(rdma)
+	return s, nil
+}
+
+// addresses reads the addresses of all interfaces at once (rtnetlink(7)): for each one alone the
+// kernel would list them all.
+func addresses(interfaces []net.Interface) (list []Address, err error) {
+	dump, err := syscall.NetlinkRIB(unix.RTM_GETADDR, unix.AF_UNSPEC)
+	if err != nil {
+		return nil, err
+	}
+	messages, err := syscall.ParseNetlinkMessage(dump)
+	if err != nil {
+		return nil, err
+	}
+	byIndex := map[uint32]*net.Interface{}
 	for i := range interfaces {
-		list, err := interfaces[i].Addrs()
-		if err != nil {
-			continue // it has gone in the meantime
+		byIndex[uint32(interfaces[i].Index)] = &interfaces[i]
+	}
+	for _, m := range messages {
+		if m.Header.Type != unix.RTM_NEWADDR || len(m.Data) < unix.SizeofIfAddrmsg {
+			continue
 		}
-		for _, a := range list {
-			if prefix, err := netip.ParsePrefix(a.String()); err == nil {
-				s.Addresses = append(s.Addresses, address(prefix.Addr(), &interfaces[i]))
-			}
+		i := byIndex[binary.NativeEndian.Uint32(m.Data[4:])] // ifa_index
+		attributes, err := syscall.ParseNetlinkRouteAttr(&m)
+		if err != nil {
+			return nil, err
+		}
+		if ip := own(attributes); i != nil && ip.IsValid() { // else it has come in the meantime
+			list = append(list, address(ip, i))
 		}
 	}
-	s.RDMA = m.rdma()
-	return s, nil
+	return list, nil
+}
+
+// own returns the address that an interface has. IFA_ADDRESS is that of the other end of a
+// point-to-point link, which then has IFA_LOCAL, too.
+func own(attributes []syscall.NetlinkRouteAttr) (ip netip.Addr) {
+	for _, a := range attributes {
+		if t := a.Attr.Type; t == unix.IFA_LOCAL || t == unix.IFA_ADDRESS && !ip.IsValid() {
+			ip, _ = netip.AddrFromSlice(a.Value)
+		}
+	}
+	return ip
 }
 
 func address(ip netip.Addr, i *net.Interface) Address {
@@ -65,8 +104,12 @@ func address(ip netip.Addr, i *net.Interface) Address {
 // rdma lists the network interfaces of the RDMA devices: those of their GIDs
 // (Documentation/ABI/stable/sysfs-class-infiniband), with older kernels for iWARP the ones of the
 // same PCI function.
-func (m Machine) rdma() map[string][]string {
-	devices, _ := filepath.Glob(filepath.Join(m.sysfs, "class/infiniband/*"))
+func (m Machine) rdma(patterns []string) map[string][]string {
+	var devices []string
+	for _, p := range patterns {
+		found, _ := filepath.Glob(filepath.Join(m.sysfs, "class/infiniband", p))
+		devices = append(devices, found...)
+	}
 	all := map[string][]string{}
 	for _, d := range devices {
 		var names []string

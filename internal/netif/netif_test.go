@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -32,7 +33,11 @@ func TestRDMA(t *testing.T) {
 		}
 	}
 	want := map[string][]string{"rxe0": {"eth0", "eth0.5"}, "old0": {"eth1"}}
-	if got := (Machine{dir}).rdma(); !reflect.DeepEqual(got, want) {
+	if got := (Machine{dir}).rdma([]string{"*"}); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v", got)
+	}
+	delete(want, "old0")
+	if got := (Machine{dir}).rdma([]string{"rxe0", "none"}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v", got)
 	}
 }
@@ -119,6 +124,39 @@ func until(t *testing.T, changed <-chan struct{}, want string) {
 		}
 		if err == nil && strings.Join(got, " ") == want {
 			return
+		}
+	}
+}
+
+// TestManyInterfaces: a machine with many interfaces is read soon, and each has its address.
+func TestManyInterfaces(t *testing.T) {
+	if !testutil.OwnNetwork(t) {
+		return
+	}
+	const n = 1000
+	var batch strings.Builder
+	batch.WriteString("addr add 10.8.0.1 peer 10.8.0.2/32 dev lo\n")
+	for i := range n {
+		fmt.Fprintf(&batch, "link add d%d type bridge\naddr add 10.9.%d.%d/32 dev d%[1]d\n", i,
+			i/250, i%250)
+	}
+	cmd := exec.Command("ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(batch.String())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	begin := time.Now()
+	s, err := Linux().Read()
+	if d := time.Since(begin); err != nil || len(s.Addresses) != n+1 || d > 200*time.Millisecond {
+		t.Fatalf("%d addresses in %v, %v", len(s.Addresses), d, err)
+	}
+	if a := s.Addresses[0]; a.Addr.String() != "10.8.0.1" || a.Interface != "lo" || a.Up {
+		t.Errorf("%+v", a)
+	}
+	for i, a := range s.Addresses[1:] {
+		if a.Addr.String() != fmt.Sprintf("10.9.%d.%d", i/250, i%250) ||
+			a.Interface != fmt.Sprint("d", i) || a.Up {
+			t.Errorf("%+v", a)
 		}
 	}
 }

@@ -62,12 +62,17 @@ type channel struct {
 
 	lock      *rangeLock // keeps writes to some blocks in pending; nil if there is none
 	lockWaits bool       // the device still has such writes
+	lockedBy  *cmd       // the command of one of them, when that was looked for last
 	allLocked bool       // everything that is pending is such a write
 }
 
-// Poll takes back what devices have completed and passes it on. It returns the number of steps.
+// Poll takes back what devices have completed and passes it on, and goes on with what its limits
+// let go on. It returns the number of steps.
 func (h *Handler) Poll(int) int {
 	n := 0
+	if h.admitsMore {
+		n = h.admitDue(h.loop.Now())
+	}
 	for ch := range h.active.All() {
 		n += ch.reap()
 		n += ch.push()
@@ -85,6 +90,9 @@ func (h *Handler) Poll(int) int {
 // Arm says whether the reactor may sleep: devices wake it when they complete something, but an idle
 // one that refused an IO must be offered it again.
 func (h *Handler) Arm() bool {
+	if h.admitsMore {
+		return false
+	}
 	for ch := range h.active.All() {
 		if ch.inflight == 0 && len(ch.pending) > 0 && !ch.allLocked ||
 			ch.inflight > 0 && !ch.dev.Arm() {

@@ -55,7 +55,7 @@ func prepareCopy(c *cmd) nvme.Status {
 	}
 	st = c.expect(c.req.HostLength)
 	if st.OK() {
-		c.waitsAtLimit(int64(need)) // spend takes what it copies, which stands in its data
+		c.waitsAtLimit(0) // what it copies stands in its data, see compound.paid
 	}
 	return st
 }
@@ -85,7 +85,6 @@ func executeCopy(h *Handler, c *cmd) {
 		return
 	}
 	v.failed = len(v.from)
-	c.spend(2 * int64(total<<c.ch.ns.geo.Load().shift))
 	h.startMove(c, v).advance(h)
 }
 
@@ -113,8 +112,8 @@ func (c *cmd) copySource(r *nvme.CopyRange) (extent, nvme.Status) {
 	switch {
 	case g.unready:
 		return extent{}, notReady
-	case g.shift != c.ch.ns.geo.Load().shift:
-		return extent{}, copyIncompatible
+	case g.shift != c.ch.ns.geo.Load().shift, ch != c.ch && ch.ns.cfg.Load().limiter != nil:
+		return extent{}, copyIncompatible // what the command reads waits at no limit of another
 	case n > uint64(g.mssrl()):
 		return extent{}, copyTooLarge
 	case r.SLBA() >= g.blocks || n > g.blocks-r.SLBA():

@@ -50,9 +50,10 @@ type Handler struct {
 	compounds list.List[compound] // free
 	moves     int                 // compounds with a move
 
-	waiting   list.List[flow] // at limits; waitTimer is when the first of them is looked at
-	waitTimer int64
-	stopWait  func() // stops the timer, nil if it does not run
+	waiting    list.List[flow] // at limits; waitTimer is when the first of them is looked at
+	waitTimer  int64
+	stopWait   func() // stops the timer, nil if it does not run
+	admitsMore bool   // the next poll looks at them
 
 	delayed      delayList // completed after notReadyDelay
 	awaiting     delayList // wait for the answers of queries, for answerWait

@@ -96,3 +96,62 @@ func TestCopyAtLimit(t *testing.T) {
 		})
 	}
 }
+
+// TestCopyFromLimited: a namespace with limits of its own is no source for another, whose commands
+// do not wait at them; one without limits is.
+func TestCopyFromLimited(t *testing.T) {
+	sub := copySubsystem(t)
+	sub.Namespaces[0].Limits = Limits{Bandwidth: 1 << 20}
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(1)
+	r.enableCopy(h)
+	to := func(nsid, from uint32) *fabrictest.Command {
+		c := copyTo(2048, nvme.CopyNamespaces, source{from, 0, 8})
+		c.SQE.SetNSID(nsid)
+		return c
+	}
+	r.status(h.io[0], to(2, 1), copyIncompatible)
+	r.ok(h.io[0], to(1, 1))
+	r.ok(h.io[0], to(1, 2))
+}
+
+// TestLargeAtLimit: hosts that share a limit with one that verifies or copies much wait for a piece
+// of that, not for all. The large command ends when it is aborted or its queue ends.
+func TestLargeAtLimit(t *testing.T) {
+	for name, large := range map[string]func() *fabrictest.Command{
+		"verify": func() *fabrictest.Command { return rw(nvme.NVMVerify, 1, 0, 4096, nil) },
+		"copy": func() *fabrictest.Command {
+			return copyTo(4096, nvme.CopyRanges, source{1, 0, 4096})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sub := copySubsystem(t)
+			sub.Namespaces[0].Limits = Limits{Bandwidth: 128 << 10}
+			r := newHarness(t, 1, sub)
+			h := r.connectHost(2)
+			o := r.connectHost(1, func(a *connectArgs) { a.host += "-2" })
+			r.ok(o.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+			r.w.Advance(time.Minute)
+			all := []*fabrictest.Command{large(), large(), large()}
+			r.send(h.io[0], all[0])
+			r.send(h.io[0], all[1])
+			r.send(h.io[1], all[2])
+			r.w.Advance(5 * time.Second)
+			c := r.send(o.io[0], rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
+			r.w.Advance(8 * time.Second)
+			if !c.Done || all[0].Done {
+				t.Fatalf("the read of another host: %v, the large command: %v", c.Done, all[0].Done)
+			}
+			abort := command(nvme.AdminAbort, 0, nil)
+			abort.SQE.Abort().Set(1, all[0].SQE.CID())
+			r.ok(h.admin, abort)
+			r.until("it is aborted", func() bool { return all[0].Done })
+			h.io[1].HangUp()
+			r.until("the queue ends", func() bool { return h.io[1].Closed() })
+			r.w.Advance(2 * time.Minute)
+			if !all[1].Done || !all[1].CQE.Status().OK() {
+				t.Errorf("the other one: %v, %v", all[1].Done, all[1].CQE.Status())
+			}
+		})
+	}
+}

@@ -337,3 +337,38 @@ func TestLimitsForget(t *testing.T) {
 		t.Errorf("%d users after the host has left", bucket.Users())
 	}
 }
+
+// TestSeveralLimits: what waits at the limit of a namespace leaves others what the limit of the
+// subsystem has for them, whatever the number of those that wait.
+func TestSeveralLimits(t *testing.T) {
+	for _, tc := range []struct {
+		all, slow Limits
+		want      [2]float64 // commands per second
+	}{
+		{Limits{IOPS: 200}, Limits{IOPS: 4}, [2]float64{4, 196}},
+		{Limits{IOPS: 1000, Burst: MinBurst}, Limits{IOPS: 300}, [2]float64{300, 700}},
+		{Limits{Bandwidth: 1 << 20}, Limits{Bandwidth: 32 << 10}, [2]float64{8, 248}},
+	} {
+		sub := ramSubsystem(t, 2)
+		sub.Limits, sub.Namespaces[0].Limits = tc.all, tc.slow
+		r := newHarness(t, 4, sub)
+		var slow, other load
+		for i := range 8 {
+			h := r.connectHost(4, func(c *connectArgs) { c.host = fmt.Sprint(testHost, i) })
+			for _, q := range h.io {
+				slow.start(r, q, 4, readBlocks(8))
+			}
+		}
+		h := r.connectHost(1)
+		r.ok(h.io[0], command(nvme.NVMFlush, 2, nil)) // opens the channel
+		other.start(r, h.io[0], 16, func() *fabrictest.Command {
+			return rw(nvme.NVMRead, 2, 0, 8, make([]byte, 8*512))
+		})
+		r.w.Advance(2 * time.Second)
+		slow.done, other.done = 0, 0
+		r.w.Advance(10 * time.Second)
+		expect(t, "at the limit of the namespace", slow.done, 10*tc.want[0], 0.03)
+		expect(t, "at that of the subsystem", other.done, 10*tc.want[1], 0.03)
+		slow.depth, other.depth = 0, 0
+	}
+}

@@ -35,6 +35,7 @@ type move struct {
 	lock    *rangeLock // of the pair
 	writing bool       // the first command of the pair has succeeded
 	later   bool       // the next chunks are begun soon
+	paid    bool       // limits allow the next chunk
 }
 
 // afterRead is what happens to a chunk that has been read.
@@ -69,18 +70,64 @@ func (h *Handler) startMove(c *cmd, v *move) *compound {
 }
 
 // ready says whether the next chunk can be read into the memory of o. If not, advance is called
-// when it can.
+// when it can. A pair acquires its lock when it has memory: others must not wait for what its host
+// has of that.
 func (m *compound) ready(h *Handler, o *compoundIO) bool {
-	v, flow := m.move, m.cmd.req.Flow
-	n := int(v.chunk())
-	switch {
-	case v.lock != nil && !v.lock.held:
+	switch l := m.move.lock; {
+	case !m.paid(), !m.hasMemory(h, o):
 		return false
-	case len(o.data.Segs) > 0 || h.memory.Alloc(&o.data, flow, n): // Granted, or now
+	case l == nil:
 		return true
-	case m.outstanding == 0 && !o.data.Waiting():
-		o.data.Owner = o
-		h.memory.Wait(&o.data, flow, n, h.loop.Now())
+	default:
+		l.acquire()
+		return l.held
+	}
+}
+
+// paid says whether limits allow the next chunk. Verify and Copy wait for each, with nothing
+// outstanding: other hosts that share a limit would have to wait for all of a large one at once.
+func (m *compound) paid() bool {
+	v, c := m.move, m.cmd
+	if v.paid || !c.limited || v.then == thenCompare || v.then == thenCompareWrite {
+		return true
+	}
+	n := v.chunk()
+	if v.then == thenCopy {
+		n *= 2
+	}
+	if m.outstanding > 0 {
+		c.data = n
+		if !c.flow.waiting.Empty() {
+			return false
+		}
+		_, wait := c.flow.take(c, c.s.h.loop.Now())
+		v.paid = wait == 0
+		return v.paid
+	}
+	if v.paid = !c.waitsAtLimit(n); !v.paid {
+		c.req.Deferred, c.since = false, 0 // the queue goes on, and no device has anything
+	}
+	return v.paid
+}
+
+// hasMemory says whether o has memory for the next chunk. If not, and no IO is outstanding that
+// would give some back, it waits. A command with data has memory of a transport meanwhile, so what
+// it waits for may come from the reserve: otherwise many of them would wait for one another.
+func (m *compound) hasMemory(h *Handler, o *compoundIO) bool {
+	r, n := m.cmd.req, int(m.move.chunk())
+	switch {
+	case len(o.data.Segs) > 0 || h.memory.Alloc(&o.data, r.Flow, n): // Granted, or now
+		return true
+	case m.outstanding > 0 || o.data.Waiting():
+		return false
+	case r.Length > 0 && h.memory.AllocReserve(&o.data, r.Flow, n):
+		return true
+	}
+	o.data.Owner = o
+	if r.Length > 0 {
+		h.memory.WaitReserve(&o.data, r.Flow, n, h.loop.Now())
+	} else {
+		h.memory.Wait(&o.data, r.Flow, n, h.loop.Now())
 	}
 	return false
 }
@@ -119,6 +166,7 @@ func (v *move) fill(o *compoundIO) *channel {
 	o.pos, o.extent = v.done, v.index
 	v.pos += o.Len
 	v.done += o.Len
+	v.paid = false
 	if v.pos == x.len {
 		v.index, v.pos = v.index+1, 0
 	}

@@ -28,8 +28,9 @@ type rangeLock struct {
 	len     int64        // bytes
 	waiting atomic.Int32 // reactors that have not answered
 	onHeld  func()
-	// held and released belong to the reactor of h. A lock may be released before it is held.
-	held, released bool
+	// acquired, held and released belong to the reactor of h. A lock may be released before it is
+	// held.
+	acquired, held, released bool
 }
 
 // rangeLocks are those of a namespace in the order in which they are acquired; the first is held,
@@ -39,8 +40,13 @@ type rangeLocks struct {
 	queue []*rangeLock
 }
 
-// acquire begins to acquire the lock. onHeld is called on the reactor of the lock when it is held.
+// acquire begins to acquire the lock, once. onHeld is called on the reactor of the lock when it is
+// held.
 func (l *rangeLock) acquire() {
+	if l.acquired {
+		return
+	}
+	l.acquired = true
 	q := &l.ns.locks
 	q.mu.Lock()
 	q.queue = append(q.queue, l)
@@ -107,7 +113,7 @@ func (l *rangeLock) unlock() {
 	for _, h := range l.ns.users.setLock(nil) {
 		h.post(func() {
 			if ch := h.channel(l.ns); ch != nil && ch.lock == l {
-				ch.lock, ch.allLocked = nil, false
+				ch.lock, ch.lockedBy, ch.allLocked = nil, nil, false
 				h.schedule(ch)
 			}
 		})
@@ -161,19 +167,37 @@ func (ch *channel) pushUnlocked() (n int) {
 // writesWithin says whether the device has an IO of this channel that changes blocks of the lock.
 // IOs of commands that were given up do not count: the namespace is not ready while there are any.
 func (ch *channel) writesWithin(l *rangeLock) bool {
-	has := func(io *backend.IO) bool { return l.covers(io) && !slices.Contains(ch.pending, io) }
+	switch {
+	case ch.inflight == 0:
+		return false
+	case ch.lockedBy != nil && ch.lockedBy.writesWithin(ch, l): // as most often the last time
+		return true
+	}
 	for s := range ch.h.sessions.All() {
-		for _, c := range s.cmds {
-			switch m := c.compound; {
-			case !c.executing:
-			case m == nil && c.ch == ch && c.since != 0 && has(&c.io):
+		if s.outstanding == 0 || s.ctrl == nil || s.ctrl.sub != ch.ns.sub {
+			continue
+		}
+		for _, c := range s.cmds[:s.used] {
+			if c.writesWithin(ch, l) {
+				ch.lockedBy = c
 				return true
-			case m != nil:
-				for i := range m.ios {
-					if o := &m.ios[i]; o.ch == ch && has(&o.IO) {
-						return true
-					}
-				}
+			}
+		}
+	}
+	return false
+}
+
+// writesWithin says whether the device has such an IO of this command.
+func (c *cmd) writesWithin(ch *channel, l *rangeLock) bool {
+	has := func(io *backend.IO) bool { return l.covers(io) && !slices.Contains(ch.pending, io) }
+	switch m := c.compound; {
+	case !c.executing:
+	case m == nil:
+		return c.ch == ch && c.since != 0 && has(&c.io)
+	default:
+		for i := range m.ios {
+			if o := &m.ios[i]; o.ch == ch && has(&o.IO) {
+				return true
 			}
 		}
 	}

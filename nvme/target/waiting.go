@@ -1,6 +1,8 @@
 package target
 
 import (
+	"math"
+
 	"github.com/nvmf-target/nvmf-target/internal/limit"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -60,12 +62,18 @@ func (f *flow) unlink() {
 	f.leases, f.limiters = nil, [limiters]*limiter{}
 }
 
-// take takes what a command needs of all limits, or says at which it waits, and for how long.
+// take takes what a command needs of all limits, or says at which it waits, and for how long. That
+// one is asked first the next time: what the others have is for those that do not wait for it.
 func (f *flow) take(c *cmd, now int64) (at *limiter, wait int64) {
 	for i := range f.leases {
 		l := &f.leases[i]
 		if wait := l.Ready(l.cost(c), now); wait > 0 {
-			return l.of, wait
+			for j := range i {
+				f.leases[j].Return(now)
+			}
+			at = l.of
+			f.leases[0], f.leases[i] = f.leases[i], f.leases[0]
+			return at, wait
 		}
 	}
 	for i := range f.leases {
@@ -73,18 +81,6 @@ func (f *flow) take(c *cmd, now int64) (at *limiter, wait int64) {
 		l.Spend(l.cost(c))
 	}
 	return nil, 0
-}
-
-// spend takes bytes of a command that does not wait for them: those after it do.
-func (c *cmd) spend(data int64) {
-	if !c.limited {
-		return
-	}
-	for i := range c.flow.leases {
-		if l := &c.flow.leases[i]; l.bytes {
-			l.Spend(data)
-		}
-	}
 }
 
 // waitsAtLimit says whether a prepared command has to wait at a limit, and defers it then. data is
@@ -128,22 +124,37 @@ func (h *Handler) startWait(due int64) {
 	})
 }
 
-// admitDue admits what its limits allow of the flows that are due.
-func (h *Handler) admitDue(now int64) {
+// admitMost is how many commands go on in one poll: other hosts wait until those are done.
+const admitMost = 32
+
+// admitDue admits what its limits allow of the flows that are due, and returns how many commands.
+// What is beyond admitMost is for the next poll.
+func (h *Handler) admitDue(now int64) (n int) {
+	next := int64(math.MaxInt64)
+	var last *flow
 	for f := range h.waiting.All() {
-		if f.due <= now {
-			f.admit(now)
+		if f.due <= now && n < admitMost {
+			n += f.admit(now, admitMost-n)
+			last = f
+		}
+		if f.node.Listed() {
+			next = min(next, f.due)
 		}
 	}
-	for f := range h.waiting.All() {
-		h.startWait(f.due)
+	if last != nil && last.node.Listed() { // the others are first in the next poll
+		h.waiting.Remove(&last.node)
+		h.waiting.Push(last, &last.node)
 	}
+	if h.admitsMore = next <= now; !h.admitsMore && !h.waiting.Empty() {
+		h.startWait(next)
+	}
+	return n
 }
 
-// admit admits the commands that the limits allow.
-func (f *flow) admit(now int64) {
-	first, n, waited := f.at, uint64(0), int64(0)
-	for c := f.waiting.First(); c != nil; c = f.waiting.First() {
+// admit admits the commands that the limits allow, at most most, and returns how many.
+func (f *flow) admit(now int64, most int) (n int) {
+	first, waited := f.at, int64(0)
+	for c := f.waiting.First(); c != nil && n < most; c = f.waiting.First() {
 		at, wait := f.take(c, now)
 		if wait > 0 {
 			f.at, f.due = at, now+wait
@@ -153,9 +164,10 @@ func (f *flow) admit(now int64) {
 		f.ch.h.admit(c)
 	}
 	if n > 0 {
-		first.waits.commands.Add(n)
+		first.waits.commands.Add(uint64(n))
 		first.waits.nanoseconds.Add(uint64(waited))
 	}
+	return n
 }
 
 // admit ends the wait of a command, which goes on.
@@ -172,6 +184,9 @@ func (h *Handler) admit(c *cmd) {
 		h.resume(c, st)
 	case c.pair != nil && c.executing:
 		h.executeFused(c)
+	case c.compound != nil:
+		c.since, c.compound.move.paid = h.loop.Now(), true
+		c.compound.advance(h)
 	case c.executing:
 		c.op.execute(h, c)
 	}
@@ -179,11 +194,15 @@ func (h *Handler) admit(c *cmd) {
 
 // endWaiter ends a command that has waited in Execute.
 func (h *Handler) endWaiter(c *cmd, st nvme.Status) {
-	if c.pair != nil {
+	switch {
+	case c.pair != nil:
 		h.failPair(c, st)
-		return
+	case c.compound != nil:
+		c.compound.status = st
+		c.compound.advance(h)
+	default:
+		h.finish(c, 0, st)
 	}
-	h.finish(c, 0, st)
 }
 
 // resume gives a parked command back to its queue.

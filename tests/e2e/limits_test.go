@@ -268,6 +268,10 @@ func TestNoAllocationsAtLimit(t *testing.T) {
 			run()
 			run()
 			got := testing.AllocsPerRun(3, run)
+			// What other goroutines do now and then is not in all of them.
+			for range 3 {
+				got = min(got, testing.AllocsPerRun(3, run))
+			}
 			if limit := map[int64]float64{1 << 30: 0, 20_000: commands / 4}[rate]; got > limit {
 				t.Errorf("%.0f allocations in %d commands, want at most %.0f", got, commands, limit)
 			}

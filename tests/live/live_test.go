@@ -56,7 +56,7 @@ type machine struct {
 	changed func()
 }
 
-func (m *machine) Read() (netif.State, error) {
+func (m *machine) Read(...string) (netif.State, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state, nil

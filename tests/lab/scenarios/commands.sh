@@ -1,6 +1,7 @@
 # Compare, Verify, Copy, Write Zeroes and Dataset Management from nvme-cli: contents, and the status
 # of what is refused.
 # variants: rxe siw tcp
+# sample: 1
 . "$LAB_DIR/lib.sh"
 disk_up
 NAMESPACES=(1:ram:64MiB 2:file:64MiB:/run/disk/2.img)

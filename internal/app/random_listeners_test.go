@@ -1,0 +1,117 @@
+package app
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// TestListenersAtRandom: addresses, reloads that succeed and fail, and drains change at the same
+// time. In the end the ports are what they should be, and everything that shows them agrees.
+func TestListenersAtRandom(t *testing.T) {
+	port := freePort(t)
+	taken := listen(t, "127.0.0.1:0").AddrPort().Port()
+	base := at("127.0.8.1", port)
+	choice := []string{
+		at("127.0.9.0/24", port), at("127.0.9.2", port), at("eth0", port), at("eth1", port),
+		at("127.0.9.0/30", port),
+		at("127.0.9.1", port),
+	}
+	machine := []string{
+		"eth0 127.0.9.1", "eth0 127.0.9.2", "eth1 127.0.9.3", "eth1 127.0.9.2",
+		"eth1 127.0.9.4 down", "eth2 127.0.9.5",
+	}
+	pick := func(list []string) (out []string) {
+		for _, s := range list {
+			if rand.IntN(2) == 0 {
+				out = append(out, s)
+			}
+		}
+		return out
+	}
+	l, n := healing(t, base, "lo 127.0.8.1")
+	subsystems := sub(anyHosts, inRAM)
+	end := time.Now().Add(2 * time.Second)
+	var wg sync.WaitGroup
+	loop := func(fn func()) {
+		wg.Go(func() {
+			for time.Now().Before(end) {
+				fn()
+			}
+		})
+	}
+	loop(func() {
+		n.set(append(pick(machine), "lo 127.0.8.1")...)
+		time.Sleep(time.Duration(rand.IntN(30)) * time.Millisecond)
+	})
+	loop(func() {
+		text := strings.Join(append(pick(choice), base), ", ")
+		if rand.IntN(2) == 0 {
+			text += fmt.Sprintf(", {transport: tcp, address: 127.0.0.1, port: %d, "+
+				"on_unavailable: fail}", taken)
+		}
+		_, err := l.s.Apply(l.parse(text, subsystems))
+		if err != nil && strings.Contains(err.Error(), "undone") {
+			t.Error(err)
+		}
+	})
+	loop(func() {
+		which := control.ListenerID{All: rand.IntN(4) == 0}
+		if !which.All {
+			which.Listener = strconv.Itoa(1 + rand.IntN(9))
+		}
+		_, _ = l.s.drain(which, rand.IntN(2) == 0)
+		time.Sleep(time.Millisecond)
+	})
+	loop(func() { l.s.listenerStates(); l.s.status() })
+	wg.Wait()
+
+	if _, err := l.s.drain(control.ListenerID{All: true}, false); err != nil {
+		t.Fatal(err)
+	}
+	n.set("lo 127.0.8.1", "eth0 127.0.9.1", "eth0 127.0.9.2", "eth1 127.0.9.3")
+	text := strings.Join([]string{base, choice[0], choice[5]}, ", ")
+	l.apply(text, subsystems)
+	addr := func(i int) string { return fmt.Sprintf("127.0.9.%d:%d up", i, port) }
+	for end := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
+		got := ports(l.s)
+		if strings.Count(got, "\n") == 3 && strings.Contains(got, "127.0.8.1") &&
+			strings.Contains(got, addr(1)) && strings.Contains(got, addr(2)) &&
+			strings.Contains(got, addr(3)) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal(got)
+		}
+	}
+	l.agrees()
+}
+
+// agrees checks that ports, discovery log and state file have the same.
+func (l *live) agrees() {
+	l.t.Helper()
+	ls := &l.s.listeners
+	ls.changing.Lock()
+	defer ls.changing.Unlock()
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	inLog := l.s.target.Ports()
+	for _, p := range ls.ports {
+		if !p.known || p.open == nil || !slices.ContainsFunc(inLog, func(o target.Port) bool {
+			return o.ID == p.id && o.Addr == p.addr
+		}) || !slices.Contains(l.s.state.data.Ports, statePort{p.name, p.id}) {
+			l.t.Errorf("port %+v, discovery log %v, state %v", p, inLog, l.s.state.data.Ports)
+		}
+	}
+	if n := len(ls.ports); len(inLog) != n || len(ls.tos) != n || len(ls.drained) != 0 {
+		l.t.Errorf("discovery log %v, types of service %v, drained %v", inLog, ls.tos, ls.drained)
+	}
+}
