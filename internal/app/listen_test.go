@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -185,12 +186,14 @@ func TestWaitingListenerChanges(t *testing.T) {
 	}
 }
 
+// freePort returns a port that no connection of another process gets by chance: it is below the
+// ephemeral ones.
+func freePort() int { return 20000 + os.Getpid()%10000 }
+
 // TestWildcardListener: a listener at one address takes the port of one at all addresses, and the
 // other way round, while hosts are connected.
 func TestWildcardListener(t *testing.T) {
-	free := listen(t, "127.0.0.1:0")
-	port := free.AddrPort().Port()
-	_ = free.Close()
+	port := freePort()
 	at := func(address string) string {
 		return fmt.Sprintf("{transport: tcp, address: %s, port: %d, on_unavailable: fail}", address,
 			port)
