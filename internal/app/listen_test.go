@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -186,14 +186,10 @@ func TestWaitingListenerChanges(t *testing.T) {
 	}
 }
 
-// freePort returns a port that no connection of another process gets by chance: it is below the
-// ephemeral ones.
-func freePort() int { return 20000 + os.Getpid()%10000 }
-
 // TestWildcardListener: a listener at one address takes the port of one at all addresses, and the
 // other way round, while hosts are connected.
 func TestWildcardListener(t *testing.T) {
-	port := freePort()
+	port := testutil.FreePort(t)
 	at := func(address string) string {
 		return fmt.Sprintf("{transport: tcp, address: %s, port: %d, on_unavailable: fail}", address,
 			port)
