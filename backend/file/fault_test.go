@@ -58,6 +58,7 @@ func TestTruncatedFile(t *testing.T) {
 // TestResize: a file that grows, shrinks, becomes empty and has content again causes notifications.
 func TestResize(t *testing.T) {
 	variants(t, func(t *testing.T, cfg Config) {
+		t.Parallel() // the size is looked at once in a second
 		d := mustOpen(t, cfg)
 		c := backendtest.NewClient(t, d, 64<<10)
 		notified := make(chan backend.Info, 10)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -156,7 +157,7 @@ func TestDrainWaiting(t *testing.T) {
 // TestDrainNetwork: a drained listener is drained with the addresses that it will have, also if it
 // has none yet, until it or one of them is undrained.
 func TestDrainNetwork(t *testing.T) {
-	port := freePort(t)
+	port := testutil.FreePort(t)
 	l, n := healing(t, listenAny+", "+at("eth0", port))
 	l.wantStates("up waiting")
 	drain := func(name string, drain bool, want string) {

@@ -99,14 +99,6 @@ func wantPorts(t *testing.T, s *Server, want ...string) {
 	t.Fatalf("ports\n%s\nwant\n%s", got, strings.Join(want, "\n"))
 }
 
-// freePort is a port that is free at all addresses.
-func freePort(t *testing.T) uint16 {
-	t.Helper()
-	l := listen(t, "0.0.0.0:0")
-	defer l.Close()
-	return l.AddrPort().Port()
-}
-
 func at(address string, port uint16) string {
 	return fmt.Sprintf("{transport: tcp, address: %s, port: %d}", address, port)
 }
@@ -136,7 +128,7 @@ func discovered(t *testing.T, addr netip.AddrPort) (addrs []string, generation u
 // TestNetworkHeals: an address that goes and returns takes its port along, with its ID. Another
 // one does not notice.
 func TestNetworkHeals(t *testing.T) {
-	port := freePort(t)
+	port := testutil.FreePort(t)
 	l, n := healing(t, at("127.0.9.0/24", port), "eth0 127.0.9.1", "eth1 127.0.9.2",
 		"eth1 127.0.8.1")
 	name := fmt.Sprintf("tcp 127.0.9.0/24:%d", port)
@@ -179,7 +171,7 @@ func TestNetworkHeals(t *testing.T) {
 // TestAddressHeals: an address that an interface had and lost, or that is switched off, is waited
 // for. One that no interface ever had is tried.
 func TestAddressHeals(t *testing.T) {
-	port := freePort(t)
+	port := testutil.FreePort(t)
 	l, n := healing(t, at("127.0.9.1", port))
 	up := fmt.Sprintf("1 tcp 127.0.9.1:%d: 127.0.9.1:%[1]d up", port)
 	waits := strings.Replace(strings.Replace(up, "up", "waiting", 1), "1", "0", 1)
@@ -200,7 +192,7 @@ func TestAddressHeals(t *testing.T) {
 // TestListenersShareAddresses: the more specific listener has an address, and another one takes it
 // over without an end of connections.
 func TestListenersShareAddresses(t *testing.T) {
-	port := freePort(t)
+	port := testutil.FreePort(t)
 	network, one, eth0 := at("127.0.9.0/24", port), at("127.0.9.2", port), at("eth0", port)
 	l, _ := healing(t, network, "eth0 127.0.9.1", "eth0 127.0.9.2")
 	c, err := l.connect(testNQN, hostA, 1)
@@ -225,7 +217,7 @@ func TestListenersShareAddresses(t *testing.T) {
 
 // TestRequiredNetwork: with on_unavailable: fail there has to be an address, and no more.
 func TestRequiredNetwork(t *testing.T) {
-	port := freePort(t)
+	port := testutil.FreePort(t)
 	required := fmt.Sprintf("{transport: tcp, address: eth0, port: %d, on_unavailable: fail}", port)
 	l, n := healing(t, listenAny, "eth1 127.0.9.1")
 	err := l.refuse(listenAny+", "+required, sub(anyHosts, inRAM))
@@ -248,7 +240,7 @@ func TestRequiredNetwork(t *testing.T) {
 
 // TestTooManyAddresses: more addresses than there may be ports are not served, and the others stay.
 func TestTooManyAddresses(t *testing.T) {
-	port := freePort(t)
+	port := testutil.FreePort(t)
 	l, n := healing(t, at("eth0", port), "eth0 127.0.9.9")
 	var list []string
 	for i := range 1000 {
@@ -268,7 +260,7 @@ func TestTooManyAddresses(t *testing.T) {
 
 // TestAddressStorm: many changes are few updates, and few log lines.
 func TestAddressStorm(t *testing.T) {
-	port := freePort(t)
+	port := testutil.FreePort(t)
 	l := &live{t: t, dir: t.TempDir()}
 	log, n := new(testutil.Log), &fakeNetwork{}
 	l.s = newServer(t, Options{

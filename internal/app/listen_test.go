@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs/verbstest"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -188,9 +189,7 @@ func TestWaitingListenerChanges(t *testing.T) {
 // TestWildcardListener: a listener at one address takes the port of one at all addresses, and the
 // other way round, while hosts are connected.
 func TestWildcardListener(t *testing.T) {
-	free := listen(t, "127.0.0.1:0")
-	port := free.AddrPort().Port()
-	_ = free.Close()
+	port := testutil.FreePort(t)
 	at := func(address string) string {
 		return fmt.Sprintf("{transport: tcp, address: %s, port: %d, on_unavailable: fail}", address,
 			port)

@@ -16,7 +16,7 @@ import (
 func TestLinksOfDevices(t *testing.T) {
 	dir, err := os.MkdirTemp("/dev/shm", "nvmf-target-")
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
 	for end, want := range map[string]bool{

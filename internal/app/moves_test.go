@@ -15,7 +15,7 @@ import (
 // TestListenerMoves: a port that a listener loses and another one gets in the same change stays
 // open, with its connections, also when the change fails.
 func TestListenerMoves(t *testing.T) {
-	port := freePort(t)
+	port := testutil.FreePort(t)
 	network, one, eth0 := at("127.0.9.0/24", port), at("127.0.9.2", port), at("eth0", port)
 	l, _ := healing(t, one, "eth0 127.0.9.2")
 	c, err := l.connect(testNQN, hostA, 0)

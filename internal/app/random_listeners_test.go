@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
 // TestListenersAtRandom: addresses, reloads that succeed and fail, and drains change at the same
 // time. In the end the ports are what they should be, and everything that shows them agrees.
 func TestListenersAtRandom(t *testing.T) {
-	port := freePort(t)
+	port := testutil.FreePort(t)
 	taken := listen(t, "127.0.0.1:0").AddrPort().Port()
 	base := at("127.0.8.1", port)
 	choice := []string{

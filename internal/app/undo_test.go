@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -306,14 +307,13 @@ func TestRefusedBlockSize(t *testing.T) {
 // TestRefusedMetrics: metrics are served where they were when they cannot be served elsewhere.
 func TestRefusedMetrics(t *testing.T) {
 	l := newLive(t, listenAny, sub(anyHosts, inRAM))
-	free := listen(t, "127.0.0.1:0")
+	free := fmt.Sprintf("127.0.0.1:%d", testutil.FreePort(t))
 	at := func(addr string) string { return listenAny + "]\nmetrics: {listen: '" + addr + "'}\n#" }
-	_ = free.Close()
-	l.apply(at(free.AddrPort().String()), sub(anyHosts, inRAM))
+	l.apply(at(free), sub(anyHosts, inRAM))
 	taken := listen(t, "127.0.0.1:0").AddrPort()
 	_ = l.refuse(at(taken.String()), sub(anyHosts, inRAM))
 	scrape(t, l.s)
-	if is := l.s.metrics.Addr(); is != free.AddrPort() {
+	if is := l.s.metrics.Addr(); is.String() != free {
 		t.Errorf("metrics at %v", is)
 	}
 	l.apply(listenAny, sub(anyHosts, inRAM))

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
 // TestWatchedChanges: what clients, scrapers and the service manager ask for can be asked for in
@@ -14,9 +16,8 @@ func TestWatchedChanges(t *testing.T) {
 	l := newLive(t, listenAny, sub(anyHosts, inRAM))
 	l.file("x")
 	l.file("y")
-	free := listen(t, "127.0.0.1:0")
-	metrics := listenAny + "]\nmetrics: {listen: '" + free.AddrPort().String() + "'}\n#"
-	_ = free.Close()
+	metrics := fmt.Sprintf("%s]\nmetrics: {listen: '127.0.0.1:%d'}\n#", listenAny,
+		testutil.FreePort(t))
 	waiting := listenAny + ", {transport: tcp, address: 192.0.2.1, port: 4420}"
 	configs := [][2]string{
 		{listenAny, sub(anyHosts, inRAM, onFile(2, "x"), strings.Replace(inMount, "2", "4", 1))},

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -17,14 +18,22 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-target/nvmf-target/fabric/admission"
 )
 
 // The limits for peers that have not shown a certificate yet.
 const (
-	maxHandshakes        = 64
-	maxHandshakesPerPeer = 8 // of one address
-	handshakeTimeout     = 5 * time.Second
-	maxPEM               = 1 << 20
+	maxHandshakes    = 64 // a quarter of them of one address
+	handshakeTimeout = 5 * time.Second
+)
+
+// maxPEM is the largest file that is read.
+const maxPEM = 1 << 20
+
+var (
+	errEvicted = errors.New("evicted by a newer connection: too many show no certificate")
+	errSilent  = fmt.Errorf("no certificate within %v", handshakeTimeout)
 )
 
 // TLS is where the interface is served to clients that show a certificate.
@@ -140,14 +149,11 @@ type tlsListener struct {
 	config       func() *tls.Config
 	refused      func(remote netip.AddrPort, err error)
 	ready        chan net.Conn
-	slots        chan struct{}
+	handshakes   *admission.Counter
 	wg           sync.WaitGroup
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-
-	mu    sync.Mutex
-	peers map[netip.Addr]int // handshakes
 }
 
 func newTLSListener(l net.Listener, config func() *tls.Config,
@@ -155,7 +161,10 @@ func newTLSListener(l net.Listener, config func() *tls.Config,
 ) *tlsListener {
 	t := &tlsListener{
 		Listener: l, config: config, refused: refused, ready: make(chan net.Conn),
-		slots: make(chan struct{}, maxHandshakes), peers: map[netip.Addr]int{},
+		// Unassociated connections, as all are here, have a quarter.
+		handshakes: admission.New(admission.Limits{
+			Connections: 4 * maxHandshakes, PerHost: 4 * maxHandshakes,
+		}),
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.wg.Go(t.run)
@@ -165,43 +174,45 @@ func newTLSListener(l net.Listener, config func() *tls.Config,
 // run accepts connections until the listener is closed.
 func (t *tlsListener) run() {
 	for {
-		select {
-		case t.slots <- struct{}{}:
-		case <-t.ctx.Done():
-			return
-		}
 		c, err := t.Listener.Accept()
-		if err != nil {
-			<-t.slots
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
+		switch {
+		case err == nil:
+			t.admit(c)
+		case errors.Is(err, net.ErrClosed):
+			return
+		default:
 			select {
 			case <-time.After(100 * time.Millisecond): // too many open files, for instance
-				continue
 			case <-t.ctx.Done():
-				return
 			}
 		}
-		t.wg.Go(func() {
-			defer func() { <-t.slots }()
-			t.serve(c)
-		})
 	}
 }
 
-// serve makes the handshake, and passes the connection on to Accept.
-func (t *tlsListener) serve(raw net.Conn) {
+// admit serves a connection, which may evict an older one.
+func (t *tlsListener) admit(raw net.Conn) {
 	remote := raw.RemoteAddr().(*net.TCPAddr).AddrPort()
-	addr := remote.Addr().Unmap()
-	if !t.enter(addr) {
+	ctx, cancel := context.WithCancelCause(t.ctx)
+	place, err := t.handshakes.Admit(remote.Addr().Unmap(), 0, func(error) { cancel(errEvicted) })
+	if err != nil {
+		cancel(nil)
 		_ = raw.Close()
-		t.refused(remote, fmt.Errorf("more than %d connections without a certificate",
-			maxHandshakesPerPeer))
+		t.refused(remote, errors.New("too many connections without a certificate are open"))
 		return
 	}
-	defer t.leave(addr)
-	ctx, cancel := context.WithTimeout(t.ctx, handshakeTimeout)
+	t.wg.Go(func() {
+		defer cancel(nil)
+		defer place.Leave()
+		if err := t.serve(ctx, raw); err != nil {
+			_ = raw.Close()
+			t.refused(remote, err)
+		}
+	})
+}
+
+// serve makes the handshake, and passes the connection on to Accept.
+func (t *tlsListener) serve(ctx context.Context, raw net.Conn) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, handshakeTimeout, errSilent)
 	defer cancel()
 	c := tls.Server(raw, &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -210,34 +221,13 @@ func (t *tlsListener) serve(raw net.Conn) {
 		},
 	})
 	if err := c.HandshakeContext(ctx); err != nil {
-		_ = raw.Close()
-		t.refused(remote, err)
-		return
+		return cmp.Or(context.Cause(ctx), err)
 	}
 	select {
 	case t.ready <- c:
+		return nil
 	case <-ctx.Done():
-		_ = raw.Close()
-		t.refused(remote, errors.New("too many clients"))
-	}
-}
-
-// enter counts a handshake of an address, unless it has its share.
-func (t *tlsListener) enter(addr netip.Addr) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.peers[addr] == maxHandshakesPerPeer {
-		return false
-	}
-	t.peers[addr]++
-	return true
-}
-
-func (t *tlsListener) leave(addr netip.Addr) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.peers[addr]--; t.peers[addr] == 0 {
-		delete(t.peers, addr)
+		return errors.New("too many clients")
 	}
 }
 

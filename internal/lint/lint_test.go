@@ -86,7 +86,7 @@ var allowed = map[string][]string{
 	"backend/wrap": {"backend", "internal/list"},
 
 	"internal/cli":     {"internal/control", "internal/doctor"},
-	"internal/control": {"internal/netlimit"},
+	"internal/control": {"fabric/admission", "internal/netlimit"},
 	"internal/doctor":  {"internal/storage", "internal/sys", "internal/uring"},
 	"internal/inventory": {
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",

@@ -31,10 +31,16 @@ const (
 // soak asks for long windows and the strict bound ("make soak").
 var soak = os.Getenv("NVMF_ISOLATION_SOAK") != ""
 
+// once asks for one window of each kind, where other runs measure more.
+var once = os.Getenv("NVMF_ISOLATION_ONCE") != ""
+
 // plan is how many windows of each kind there are, and how long each is.
 func plan() (windows int, length time.Duration) {
-	if soak {
+	switch {
+	case soak:
 		return 5, 2 * time.Second
+	case once:
+		return 1, 400 * time.Millisecond
 	}
 	return 2, 400 * time.Millisecond
 }

@@ -21,8 +21,8 @@ var limitRows = []row{{
 	name: "at its limit", culprit: "host", attacks: "places in its queues", links: onBoth,
 	crossed: true,
 	run:     func(ctx context.Context, a *attack) error { return atLimit(ctx, a, 2, mdts) },
-	bounds: func(a *attack, now, base counts) error {
-		if n, _ := a.reactors(); n > 4*mdts {
+	bounds: func(_ *attack, now, base counts) error {
+		if n := now.dataMemory - base.dataMemory; n > 4*mdts {
 			return fmt.Errorf("what waits at a limit has %d bytes of data memory", n)
 		}
 		return nil

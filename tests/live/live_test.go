@@ -101,7 +101,7 @@ func (p *place) has(m *model) {
 }
 
 func newEnv(t *testing.T) *env {
-	e := &env{t: t, fabric: verbstest.New(verbstest.Options{}), port: freePort(t)}
+	e := &env{t: t, fabric: verbstest.New(verbstest.Options{}), port: int(testutil.FreePort(t))}
 	t.Cleanup(e.fabric.Close)
 	e.live = &place{env: e, name: "live", tcp: "127.0.2.", rdma: "10.0.2.", dir: t.TempDir()}
 	e.fresh = &place{env: e, name: "fresh", tcp: "127.0.3.", rdma: "10.0.3.", dir: t.TempDir()}
@@ -112,20 +112,6 @@ func newEnv(t *testing.T) *env {
 	}
 	e.fabric.AddHost("host", verbstest.RoCE("dev0", netip.MustParseAddr("10.0.0.1")))
 	return e
-}
-
-// freePort returns a port that nothing listens on at the addresses of this test.
-func freePort(t *testing.T) int {
-	for port := 20000 + os.Getpid()%10000; ; port++ {
-		l, err := listen(fmt.Sprintf("127.0.2.1:%d", port))
-		if err == nil {
-			_ = l.Close()
-			return port
-		}
-		if port > 60000 {
-			t.Fatal(err)
-		}
-	}
 }
 
 // stamp creates the files, each with its name in the first block.
