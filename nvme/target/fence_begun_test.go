@@ -21,14 +21,6 @@ var preemptions = []preemption{
 	{"preempt", false, false}, {"abort", true, false}, {"abort without a reservation", true, true},
 }
 
-// want is the status of what the preempted host has begun.
-func (p *preemption) want() nvme.Status {
-	if p.abort {
-		return nvme.AbortedPreempt
-	}
-	return reservationConflict
-}
-
 // hosts connects the host that preempts and the other one, which holds the namespace unless it is
 // shared.
 func (p *preemption) hosts(r *harness) (a, b *host) {
@@ -88,7 +80,7 @@ func TestPreemptDuringCopy(t *testing.T) {
 				}
 				dev.Release()
 				r.allDone([]*fabrictest.Command{done}, nvme.Success)
-				r.allDone([]*fabrictest.Command{c}, p.want())
+				r.allDone([]*fabrictest.Command{c}, nvme.AbortedPreempt)
 				first := 0
 				if op == backend.OpWrite { // the device had them before
 					first = moveWidth
@@ -124,7 +116,7 @@ func TestPreemptDuringPair(t *testing.T) {
 				done := p.start(r, a)
 				dev.Release()
 				r.allDone([]*fabrictest.Command{done}, nvme.Success)
-				r.allDone(pair, p.want())
+				r.allDone(pair, nvme.AbortedPreempt)
 				r.until("all end", func() bool { return len(early) == 0 || early[0].Done })
 				if r.blocks(a.io[0], 8, 1)[0] != 3 {
 					t.Error("the pair has written")
@@ -184,7 +176,13 @@ func TestPreemptAtLimit(t *testing.T) {
 			if !p.abort {
 				r.w.Advance(10 * time.Second)
 			}
-			r.allDone(list, p.want())
+			for i, c := range list {
+				want := nvme.AbortedPreempt
+				if !p.abort && i%2 == 0 { // it is prepared anew
+					want = reservationConflict
+				}
+				r.allDone([]*fabrictest.Command{c}, want)
+			}
 			if b := r.blocks(a.io[0], 0, 4); !bytes.Equal(b, make([]byte, len(b))) {
 				t.Error("written after the preempt")
 			}

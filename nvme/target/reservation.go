@@ -83,6 +83,9 @@ type outcome struct {
 	notifications []notification
 	// preempted are the hosts whose commands Preempt and Abort aborts.
 	preempted map[[16]byte]bool
+	// acquired: the command promises that devices have nothing of hosts without access, also if
+	// these had none before. A host may repeat a command that has failed because they had.
+	acquired bool
 }
 
 // notification is a reservation notification for a host.
@@ -189,6 +192,7 @@ func (o *outcome) notifyOthers(host [16]byte, typ nvme.ReservationNotification) 
 // acquire acquires a reservation or preempts (Base sections 7.5, 8.1.22.5 and 8.1.22.7).
 func (o *outcome) acquire(q *reservationRequest) nvme.Status {
 	r := o.next
+	o.acquired = true
 	switch {
 	case !r.hasKey(q.host, q.current):
 		return reservationConflict
@@ -203,8 +207,8 @@ func (o *outcome) acquire(q *reservationRequest) nvme.Status {
 }
 
 // preempt unregisters hosts by their key and takes the reservation over if its holder is meant:
-// PRKEY is the holder's, or 0 if all registrants hold it. A key that nobody has is a conflict, also
-// without a reservation, as in nvmet and SCSI.
+// PRKEY is the holder's, or 0 if all registrants hold it. A key that nobody has is a conflict only
+// if all registrants hold it; otherwise a host may repeat a preempt.
 func (o *outcome) preempt(q *reservationRequest) nvme.Status {
 	r := o.next
 	before, take := r.Type, false
@@ -223,7 +227,7 @@ func (o *outcome) preempt(q *reservationRequest) nvme.Status {
 	switch {
 	case take:
 		r.hold(q.typ, q.host)
-	case len(removed) == 0:
+	case len(removed) == 0 && before.AllRegistrants():
 		return reservationConflict
 	}
 	o.preempted = map[[16]byte]bool{}

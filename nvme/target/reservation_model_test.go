@@ -161,7 +161,7 @@ func (m *model) acquire(h int, act nvme.ReservationAction, crkey, prkey uint64, 
 		takes = true
 	case m.typ != 0 && !m.everyoneHolds() && prkey == 0:
 		return modelInvalid
-	case len(victims) == 0:
+	case m.everyoneHolds() && len(victims) == 0:
 		return modelConflict
 	}
 	if takes {

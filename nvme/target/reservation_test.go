@@ -1,6 +1,7 @@
 package target
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ type memoryStore struct {
 	kept          map[reservationKey]*Reservations
 	saves         int
 	err           error
+	failures      []bool        // of the next saves; true: it is kept all the same
 	gate, entered chan struct{} // see hold
 }
 
@@ -35,16 +37,21 @@ func (m *memoryStore) Save(nqn string, nsid uint32, r *Reservations) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.saves++; m.err != nil {
-		return m.err
+	err, kept := m.err, m.err == nil
+	if m.saves++; len(m.failures) > 0 {
+		err, kept, m.failures = errors.New("a failure"), m.failures[0], m.failures[1:]
 	}
 	if m.kept == nil {
 		m.kept = map[reservationKey]*Reservations{}
 	}
-	if m.kept[reservationKey{nqn, nsid}] = r; r == nil {
+	switch {
+	case !kept:
+	case r == nil:
 		delete(m.kept, reservationKey{nqn, nsid})
+	default:
+		m.kept[reservationKey{nqn, nsid}] = r
 	}
-	return nil
+	return err
 }
 
 // hold lets Save wait until release is called; entered says that it does.
