@@ -259,6 +259,9 @@ func TestReservationsOutlive(t *testing.T) {
 	r.must(again.Close())
 	remove()
 	r.during(func() error { r.target.ForgetReservations(testSub, 1); return nil })
+	if !strings.Contains(r.log.String(), "a reservation has ended with its namespace") {
+		t.Error("its end is not logged")
+	}
 	r.must(r.target.AddNamespace(testSub, nc))
 	r.ok(b.io[0], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
 	if len(store.kept) != 0 {

@@ -8,13 +8,19 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// MaxRegistrants is how many hosts may be registered with a namespace.
-const MaxRegistrants = 256
+// MaxRegistrants is how many hosts may be registered with a namespace, and registrantsOfNQN how
+// many of them may have the same NQN: one that makes up Host Identifiers takes no place of others.
+const (
+	MaxRegistrants   = 256
+	registrantsOfNQN = 16
+)
 
 // Registrant is a host that is registered with a namespace.
 type Registrant struct {
 	HostID [16]byte
 	Key    uint64
+	// NQN is that with which it has registered.
+	NQN string
 }
 
 // Reservations are the registrants and the reservation of a namespace (Base section 8.1.22). They
@@ -60,6 +66,17 @@ func (r *Reservations) find(host [16]byte) int {
 	return slices.IndexFunc(r.Registrants, func(g Registrant) bool { return g.HostID == host })
 }
 
+// full says whether there is no place for another host with this NQN.
+func (r *Reservations) full(nqn string) bool {
+	n := 0
+	for _, g := range r.Registrants {
+		if g.NQN == nqn {
+			n++
+		}
+	}
+	return n >= registrantsOfNQN || len(r.Registrants) >= MaxRegistrants
+}
+
 // holds says whether a host holds the reservation.
 func (r *Reservations) holds(host [16]byte) bool {
 	return r.Type.AllRegistrants() && r.find(host) >= 0 || r.Type != 0 && r.Holder == host
@@ -69,6 +86,7 @@ func (r *Reservations) holds(host [16]byte) bool {
 type reservationRequest struct {
 	op      nvme.Opcode
 	host    [16]byte
+	nqn     string
 	action  nvme.ReservationAction
 	iekey   bool
 	typ     nvme.ReservationType
@@ -134,10 +152,10 @@ func (o *outcome) register(q *reservationRequest) nvme.Status {
 		}
 	case known:
 		r.Registrants[i].Key = q.other
-	case len(r.Registrants) == MaxRegistrants:
+	case r.full(q.nqn):
 		return tooManyRegistrants
 	default:
-		r.Registrants = append(r.Registrants, Registrant{q.host, q.other})
+		r.Registrants = append(r.Registrants, Registrant{q.host, q.other, q.nqn})
 	}
 	if q.cptpl != nvme.KeepPTPL {
 		r.PTPL = q.cptpl == nvme.SetPTPL

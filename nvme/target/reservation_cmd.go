@@ -45,8 +45,9 @@ func executeReservation(h *Handler, c *cmd) {
 	data.CopyTo(keys[:])
 	r := sqe.Reservation()
 	q := &reservationRequest{
-		op: sqe.Opcode(), host: c.s.ctrl.hostID, action: r.Action(), iekey: r.IEKEY(),
-		typ: r.Type(), cptpl: r.CPTPL(), current: keys.Current(), other: keys.Other(),
+		op: sqe.Opcode(), host: c.s.ctrl.hostID, nqn: c.s.ctrl.hostNQN, action: r.Action(),
+		iekey: r.IEKEY(), typ: r.Type(), cptpl: r.CPTPL(), current: keys.Current(),
+		other: keys.Other(),
 	}
 	abort := q.op == nvme.IOReservationAcquire && q.action == nvme.ReservationPreemptAndAbort
 	h.change(c, []*namespace{ns}, abort, func(r *Reservations) (outcome, nvme.Status) {

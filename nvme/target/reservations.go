@@ -101,6 +101,9 @@ func (t *Target) ForgetReservations(nqn string, nsid uint32) {
 	r := t.reservationsOf(key)
 	delete(t.reservations, key)
 	t.mu.Unlock()
+	if now := r.now.Load(); now.Type != 0 {
+		t.log.Warn("a reservation has ended with its namespace", "subsystem", nqn, "nsid", nsid)
+	}
 	done := make(chan struct{})
 	r.submit(&reservationChange{
 		r: r, log: t.hostLog.Peer(netip.AddrPort{}), done: func(nvme.Status) { close(done) },
