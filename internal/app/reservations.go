@@ -200,10 +200,10 @@ func (s *Server) outOfReach(r *reservations) error {
 	for _, n := range all(s.atStart) {
 		file := r.file(reservedName{n.nqn, n.NSID})
 		if _, err := os.Stat(file); err == nil {
-			return fmt.Errorf("namespace %d of %s has reservations in %s, and the directory cannot "+
-				"be used, as logged before: hosts that are locked out could write. Stop the other "+
-				"target, or let this one have a directory of its own in STATE_DIRECTORY", n.NSID,
-				n.nqn, file)
+			return fmt.Errorf("namespace %d of %s has reservations in %s, and their directory "+
+				"cannot be used, as logged before: hosts that are locked out could write. Stop "+
+				"the other target, or name another directory in STATE_DIRECTORY", n.NSID, n.nqn,
+				file)
 		}
 	}
 	return nil

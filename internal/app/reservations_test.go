@@ -223,8 +223,8 @@ func TestBrokenReservations(t *testing.T) {
 	}
 }
 
-// TestReservationsOutOfReach: a target that must not use the reservations of its namespaces does not
-// start, and it says if some are kept for another one.
+// TestReservationsOutOfReach: a target that must not use the reservations of its namespaces does
+// not start, and it says if some are kept for another one.
 func TestReservationsOutOfReach(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state")
 	r := loaded(t, filepath.Join(filepath.Dir(file), reservationsDir))

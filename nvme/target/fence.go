@@ -12,8 +12,8 @@ import (
 // (channel.access, nil without a reservation), which is compared twice:
 //
 //	bind          before data moves: Reservation Conflict
-//	checkPending  before the device gets the IO, which may be much later: it is aborted, since a
-//	              command that was allowed once must not end with that status (Base section 8.1.22)
+//	checkPending  before the device gets the IO, which may be much later: it is aborted, since
+//	              what was allowed once must not end with that status (Base section 8.1.22)
 //
 // When it changes, a fence waits on each reactor for what the device has already.
 

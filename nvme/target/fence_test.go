@@ -193,7 +193,8 @@ func TestPreemptWithOrphans(t *testing.T) {
 	}
 	// The reservation is held now, and the device may still write: to say it again changes nothing.
 	for _, again := range []*fabrictest.Command{
-		acquire(1, nvme.WriteExclusive), preempt(nvme.ReservationPreempt, 1, 2, nvme.WriteExclusive),
+		acquire(1, nvme.WriteExclusive),
+		preempt(nvme.ReservationPreempt, 1, 2, nvme.WriteExclusive),
 	} {
 		r.send(a.io[0], again)
 		r.ok(a.io[0], register(1)) // after it

@@ -67,7 +67,7 @@ func prepareWriteZeroes(c *cmd) nvme.Status {
 }
 
 func prepareFlush(c *cmd) nvme.Status {
-	if c.req.SQE.NSID() == nvme.NSIDAll { // every namespace: VWC bits 2:1 are 11b (Base section 7.2)
+	if c.req.SQE.NSID() == nvme.NSIDAll { // all: VWC bits 2:1 are 11b (Base section 7.2)
 		for _, ns := range c.s.ctrl.sub.namespaces.Load().list {
 			if a := ns.reservations.access.Load(); a != nil && !a.permits(&c.s.ctrl.hostID, true) {
 				return reservationConflict // of any is one of all (Base section 8.1.22)
