@@ -90,7 +90,8 @@ func (ch *channel) addFence(f *fence) {
 }
 
 // abortHosts aborts what commands of hosts have not given to the device yet: those that wait at a
-// limit or for the other half of a pair, and the rest of compounds.
+// limit or for the other half of a pair, and the rest of compounds. Those whose data is on its way
+// end when that is here.
 func (h *Handler) abortHosts(ch *channel, hosts map[[16]byte]bool) {
 	for s := range h.sessions.All() {
 		if s.ctrl == nil || !hosts[s.ctrl.hostID] || s.ctrl.sub != ch.ns.sub {
@@ -105,9 +106,20 @@ func (h *Handler) abortHosts(ch *channel, hosts map[[16]byte]bool) {
 				h.abortWaiting(c, nvme.AbortedPreempt)
 			case c.executing && c.pair != nil:
 				h.failPair(c, nvme.AbortedPreempt)
+			case c.executing:
+			case c.pair != nil:
+				c.pair.lost = nvme.AbortedPreempt
+			default:
+				c.op = &preemptedOp
 			}
 		}
 	}
+}
+
+// preemptedOp takes the place of the op of a command that has not begun.
+var preemptedOp = op{
+	name:    "preempted command",
+	execute: func(h *Handler, c *cmd) { h.finish(c, 0, nvme.AbortedPreempt) },
 }
 
 // uses says whether the compound reads or writes through a channel.
@@ -218,7 +230,7 @@ func (h *Handler) change(c *cmd, list []*namespace, abort bool,
 	h.changing.push(c)
 	for _, ns := range list {
 		ch := &reservationChange{
-			r: ns.reservations, host: c.s.ctrl.hostID, apply: apply, abort: abort,
+			r: ns.reservations, host: c.s.ctrl.hostNQN, apply: apply, abort: abort,
 			log: c.s.ctrl.peerLog(),
 		}
 		ch.done = func(st nvme.Status) { h.post(func() { h.changed(c, w, st) }) }

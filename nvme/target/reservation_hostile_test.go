@@ -2,6 +2,7 @@ package target
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -22,7 +23,7 @@ func TestReservationTurns(t *testing.T) {
 	submit := func(host, number int, before func()) *reservationChange {
 		left.Add(1)
 		c := &reservationChange{
-			r: r, host: hostID(host), done: func(nvme.Status) { left.Done() },
+			r: r, host: fmt.Sprint(host), done: func(nvme.Status) { left.Done() },
 			apply: func(*Reservations) (outcome, nvme.Status) {
 				before()
 				order = append(order, 10*host+number)

@@ -50,15 +50,15 @@ type reservations struct {
 	// served is the namespace that has them, and those that were removed as long as reactors work
 	// for them.
 	served  []*namespace
-	turns   list.List[hostChanges] // the next one first
-	hosts   map[[16]byte]*hostChanges
+	turns   list.List[hostChanges]  // the next one first
+	hosts   map[string]*hostChanges // by NQN
 	working bool
 }
 
-// hostChanges are the changes of one host that have not begun. Hosts take turns: none has to wait
-// for all that another one asks for.
+// hostChanges are the changes of one host NQN that have not begun. Hosts take turns: none waits
+// for all that another one asks for, with however many Host Identifiers.
 type hostChanges struct {
-	host [16]byte
+	host string // NQN
 	list list.List[reservationChange]
 	node list.Node[hostChanges]
 }
@@ -66,7 +66,7 @@ type hostChanges struct {
 // reservationChange is one change.
 type reservationChange struct {
 	r     *reservations
-	host  [16]byte
+	host  string
 	node  list.Node[reservationChange] // in hostChanges
 	apply func(*Reservations) (outcome, nvme.Status)
 	abort bool // commands of hosts that are preempted
@@ -81,7 +81,7 @@ type reservationChange struct {
 func (t *Target) reservationsOf(key reservationKey) *reservations {
 	r := t.reservations[key]
 	if r == nil {
-		r = &reservations{t: t, key: key, hosts: map[[16]byte]*hostChanges{}}
+		r = &reservations{t: t, key: key, hosts: map[string]*hostChanges{}}
 		now := &Reservations{}
 		if t.store != nil {
 			now = cmp.Or(t.store.Load(key.nqn, key.nsid), now)
