@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -26,9 +27,11 @@ const (
 	reservationsSuffix  = ".json"
 	// mostReservations is larger than any file of ours.
 	mostReservations = 1 << 20
-	// writersAtOnce is how many files are written at a time. Each takes a thread, and hosts decide
-	// how many they ask for; file systems make many durable as fast as one.
+	// writersAtOnce is how many files are written at a time, and in writerPause: each takes a thread
+	// and wears the disk, and hosts decide how many they ask for. File systems make many durable as
+	// fast as one.
 	writersAtOnce = 64
+	writerPause   = 100 * time.Millisecond
 )
 
 // reservations keeps the reservations that persist through a restart, in a directory with a file
@@ -159,7 +162,7 @@ func (r *reservations) Save(nqn string, nsid uint32, now *target.Reservations) e
 	name := reservedName{nqn, nsid}
 	r.writers <- struct{}{}
 	err := r.write(name, now)
-	<-r.writers
+	time.AfterFunc(writerPause, func() { <-r.writers })
 	if err != nil {
 		return err
 	}
