@@ -225,8 +225,9 @@ func (o *outcome) acquire(q *reservationRequest) nvme.Status {
 }
 
 // preempt unregisters hosts by their key and takes the reservation over if its holder is meant:
-// PRKEY is the holder's, or 0 if all registrants hold it. A key that nobody has is a conflict only
-// if all registrants hold it; otherwise a host may repeat a preempt.
+// PRKEY is the holder's, or 0 if all registrants hold it. A key that nobody has is a conflict if all
+// registrants hold it, and if another host does, which has come first. The holder may repeat its
+// preempt.
 func (o *outcome) preempt(q *reservationRequest) nvme.Status {
 	r := o.next
 	before, take := r.Type, false
@@ -245,7 +246,7 @@ func (o *outcome) preempt(q *reservationRequest) nvme.Status {
 	switch {
 	case take:
 		r.hold(q.typ, q.host)
-	case len(removed) == 0 && before.AllRegistrants():
+	case len(removed) == 0 && before != 0 && r.Holder != q.host:
 		return reservationConflict
 	}
 	o.preempted = map[[16]byte]bool{}

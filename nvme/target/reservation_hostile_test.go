@@ -139,3 +139,22 @@ func TestManyFences(t *testing.T) {
 		t.Errorf("%v, %d fences, %d IOs", st, len(ch.fences), len(ch.excluded))
 	}
 }
+
+// TestPreemptRace: of two hosts that preempt the same holder, the second one is told that it does
+// not hold the reservation. The first one may repeat its command.
+func TestPreemptRace(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	a, b, c := r.numbered(0, 1), r.numbered(1, 1), r.numbered(2, 1)
+	for i, h := range []*host{a, b, c} {
+		r.ok(h.io[0], register(uint64(i+1)))
+	}
+	r.ok(c.io[0], acquire(3, nvme.WriteExclusiveRegistrantsOnly))
+	take := func(key uint64) *fabrictest.Command {
+		return preempt(nvme.ReservationPreempt, key, 3, nvme.WriteExclusiveRegistrantsOnly)
+	}
+	r.ok(a.io[0], take(1))
+	r.status(b.io[0], take(2), reservationConflict)
+	r.ok(a.io[0], take(1))
+	r.ok(a.io[0], release(1, nvme.WriteExclusiveRegistrantsOnly))
+	r.ok(b.io[0], take(2))
+}
