@@ -157,8 +157,9 @@ func TestPreemptHalf(t *testing.T) {
 	}
 }
 
-// TestPreemptDuringTransfer: what a host has sent before a preempt, but not its data, is not written
-// when that comes; after Preempt and Abort also not if the reservation has been released meanwhile.
+// TestPreemptDuringTransfer: what a host has sent before a preempt, but not its data, is not
+// written when that comes; after Preempt and Abort also not if the reservation has been released
+// meanwhile.
 func TestPreemptDuringTransfer(t *testing.T) {
 	for _, p := range preemptions {
 		t.Run(p.name, func(t *testing.T) {

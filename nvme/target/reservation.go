@@ -225,9 +225,9 @@ func (o *outcome) acquire(q *reservationRequest) nvme.Status {
 }
 
 // preempt unregisters hosts by their key and takes the reservation over if its holder is meant:
-// PRKEY is the holder's, or 0 if all registrants hold it. A key that nobody has is a conflict if all
-// registrants hold it, and if another host does, which has come first. The holder may repeat its
-// preempt.
+// PRKEY is the holder's, or 0 if all registrants hold it. A key that nobody has is a conflict if
+// all registrants hold it, and if another host does, which has come first. The holder may repeat
+// its preempt.
 func (o *outcome) preempt(q *reservationRequest) nvme.Status {
 	r := o.next
 	before, take := r.Type, false
