@@ -27,9 +27,9 @@ const (
 	reservationsSuffix  = ".json"
 	// mostReservations is larger than any file of ours.
 	mostReservations = 1 << 20
-	// writersAtOnce is how many files are written at a time, and in writerPause: each takes a thread
-	// and wears the disk, and hosts decide how many they ask for. File systems make many durable as
-	// fast as one.
+	// writersAtOnce is how many files are written at a time, and in writerPause: each takes a
+	// thread and wears the disk, and hosts decide how many they ask for. File systems make many
+	// durable as fast as one.
 	writersAtOnce = 64
 	writerPause   = 100 * time.Millisecond
 )

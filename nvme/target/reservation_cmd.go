@@ -126,6 +126,12 @@ func setReservationPTPL(h *Handler, c *cmd, list []*namespace, v uint32) {
 		h.finish(c, 0, invalidField)
 		return
 	}
+	for o := range h.changing.list.All() {
+		if o.s == c.s && len(list) > 1 { // one command for many namespaces at a time
+			h.finish(c, 0, nvme.CommandInterrupted)
+			return
+		}
+	}
 	h.change(c, list, false, func(r *Reservations) (outcome, nvme.Status) {
 		next := *r
 		next.PTPL = v == 1

@@ -158,3 +158,22 @@ func TestPreemptRace(t *testing.T) {
 	r.ok(a.io[0], release(1, nvme.WriteExclusiveRegistrantsOnly))
 	r.ok(b.io[0], take(2))
 }
+
+// TestPersistAll: a controller has one command at a time that changes many namespaces.
+func TestPersistAll(t *testing.T) {
+	store := &memoryStore{}
+	r := storeHarness(t, 1, 2, store)
+	a := r.numbered(0, 1)
+	persist := func(nsid uint32) *fabrictest.Command {
+		c := setFeature(nvme.FeatureReservationPersist, 1)
+		c.SQE.SetNSID(nsid)
+		return c
+	}
+	_, free := store.hold()
+	first, one := r.send(a.admin, persist(nvme.NSIDAll)), r.send(a.admin, persist(1))
+	r.status(a.admin, persist(nvme.NSIDAll), nvme.CommandInterrupted)
+	free()
+	r.until("the others complete", func() bool { return first.Done && one.Done })
+	r.allDone([]*fabrictest.Command{first, one}, nvme.Success)
+	r.ok(a.admin, persist(nvme.NSIDAll))
+}
