@@ -21,6 +21,8 @@ type Command struct {
 	Malformed, Broken nvme.Status
 	// Lost abandons the command after Prepare.
 	Lost bool
+	// Late keeps the host's data back until Arrive is called.
+	Late bool
 
 	CQE  nvme.CQE
 	Done bool
@@ -129,7 +131,7 @@ func (q *Queue) Send(cmds ...*Command) error {
 			q.recycle(r)
 			continue
 		}
-		if r.Deferred && !r.InCapsule {
+		if c.Late || r.Deferred && !r.InCapsule {
 			r.Owner.(*slot).waits = true
 			continue
 		}
@@ -139,6 +141,17 @@ func (q *Queue) Send(cmds ...*Command) error {
 	}
 	q.h.Execute(live)
 	return nil
+}
+
+// Arrive moves the data of a Late command, which is not deferred.
+func (q *Queue) Arrive(c *Command) {
+	for i := range q.slots {
+		if s := &q.slots[i]; s.waits && s.cmd == c {
+			s.waits = false
+			q.moveIn(&s.req, c)
+			q.h.Execute([]*fabric.Request{&s.req})
+		}
+	}
 }
 
 // Resume implements fabric.Queue.

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
@@ -26,13 +27,19 @@ const (
 	reservationsSuffix  = ".json"
 	// mostReservations is larger than any file of ours.
 	mostReservations = 1 << 20
+	// writersAtOnce is how many files are written at a time, and in writerPause: each takes a
+	// thread and wears the disk, and hosts decide how many they ask for. File systems make many
+	// durable as fast as one.
+	writersAtOnce = 64
+	writerPause   = 100 * time.Millisecond
 )
 
 // reservations keeps the reservations that persist through a restart, in a directory with a file
 // for each namespace. It implements target.ReservationStore.
 type reservations struct {
-	dir  string
-	step fileStep
+	dir     string
+	step    fileStep
+	writers chan struct{} // has writersAtOnce places
 
 	mu   sync.Mutex
 	kept map[reservedName]*target.Reservations // as in the files
@@ -63,12 +70,14 @@ type reservationsData struct {
 type registrantData struct {
 	HostID string `json:"hostid"`
 	Key    uint64 `json:"key"`
+	NQN    string `json:"host,omitempty"`
 }
 
 // loadReservations reads the files of a directory, which need not exist.
 func loadReservations(dir string) (*reservations, error) {
 	r := &reservations{
-		dir: dir, step: direct, kept: map[reservedName]*target.Reservations{},
+		dir: dir, step: direct, writers: make(chan struct{}, writersAtOnce),
+		kept: map[reservedName]*target.Reservations{},
 	}
 	list, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -126,7 +135,7 @@ func (d *reservationsData) reservations() (*target.Reservations, error) {
 	r := &target.Reservations{Generation: d.Generation, PTPL: true, Type: d.Type}
 	err := parseHostID(&r.Holder, cmp.Or(d.Holder, strings.Repeat("0", 2*len(r.Holder))))
 	for _, g := range d.Registrants {
-		to := target.Registrant{Key: g.Key}
+		to := target.Registrant{Key: g.Key, NQN: g.NQN}
 		err = errors.Join(err, parseHostID(&to.HostID, g.HostID))
 		r.Registrants = append(r.Registrants, to)
 	}
@@ -151,7 +160,10 @@ func (r *reservations) Load(nqn string, nsid uint32) *target.Reservations {
 // Save implements target.ReservationStore.
 func (r *reservations) Save(nqn string, nsid uint32, now *target.Reservations) error {
 	name := reservedName{nqn, nsid}
-	if err := r.write(name, now); err != nil {
+	r.writers <- struct{}{}
+	err := r.write(name, now)
+	time.AfterFunc(writerPause, func() { <-r.writers })
+	if err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -175,7 +187,7 @@ func (r *reservations) write(name reservedName, now *target.Reservations) error 
 	}
 	for _, g := range now.Registrants {
 		d.Registrants = append(d.Registrants, registrantData{
-			hex.EncodeToString(g.HostID[:]), g.Key,
+			hex.EncodeToString(g.HostID[:]), g.Key, g.NQN,
 		})
 	}
 	text, err := json.MarshalIndent(d, "", "  ")
@@ -183,6 +195,21 @@ func (r *reservations) write(name reservedName, now *target.Reservations) error 
 		return err
 	}
 	return replaceFile(r.file(name), append(text, '\n'), r.step)
+}
+
+// outOfReach is an error if namespaces have reservations that the target cannot use, because their
+// directory is another's.
+func (s *Server) outOfReach(r *reservations) error {
+	for _, n := range all(s.atStart) {
+		file := r.file(reservedName{n.nqn, n.NSID})
+		if _, err := os.Stat(file); err == nil {
+			return fmt.Errorf("namespace %d of %s has reservations in %s, and their directory "+
+				"cannot be used, as logged before: hosts that are locked out could write. Stop "+
+				"the other target, or name another directory in STATE_DIRECTORY", n.NSID, n.nqn,
+				file)
+		}
+	}
+	return nil
 }
 
 // removeFile removes a file, which need not exist, so that it does not come back after a crash.

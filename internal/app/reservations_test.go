@@ -8,8 +8,13 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -22,6 +27,7 @@ func someHosts(n int, rnd *rand.Rand) *target.Reservations {
 	for i := range n {
 		r.Registrants = append(r.Registrants, target.Registrant{
 			HostID: [16]byte{byte(i), byte(i >> 8), 15: 1}, Key: rnd.Uint64() | 1,
+			NQN: fmt.Sprint(i % 3),
 		})
 	}
 	if n > 0 {
@@ -215,5 +221,66 @@ func TestBrokenReservations(t *testing.T) {
 		if _, err := loadReservations(dir); err == nil || !strings.Contains(err.Error(), file) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestReservationsOutOfReach: a target that must not use the reservations of its namespaces does
+// not start, and it says if some are kept for another one.
+func TestReservationsOutOfReach(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state")
+	r := loaded(t, filepath.Join(filepath.Dir(file), reservationsDir))
+	if err := r.Save(reservedSub, 1, someHosts(2, rand.New(rand.NewPCG(4, 4)))); err != nil {
+		t.Fatal(err)
+	}
+	for nsid := range uint32(2) {
+		c := &config.Config{Subsystems: []config.Subsystem{{Namespaces: []config.Namespace{{}}}}}
+		c.Subsystems[0].NQN, c.Subsystems[0].Namespaces[0].NSID = reservedSub, nsid
+		log := new(testutil.Log)
+		s := &Server{opts: Options{StateFile: file}, log: log.Logger(), atStart: c}
+		s.state = &state{file: file, dir: -1, log: quiet(), data: stateData{Generation: 1}}
+		if _, err := s.targetOptions(); err != nil || (nsid == 0) != strings.Contains(log.String(),
+			"reservations are kept for a namespace that is not configured") {
+			t.Errorf("NSID %d: %v, the log:\n%s", nsid, err, log)
+		}
+		s.state.file = "" // another target uses it
+		if _, err := s.targetOptions(); (nsid == 1) != (err != nil) {
+			t.Errorf("NSID %d without the directory: %v", nsid, err)
+		}
+	}
+}
+
+// TestReservationsAtOnce: however many namespaces hosts change, threads that write files are few,
+// and so are files that are written in a second.
+func TestReservationsAtOnce(t *testing.T) {
+	r := loaded(t, t.TempDir())
+	var now, most, saves atomic.Int32
+	full, once := make(chan struct{}), new(sync.Once)
+	r.step = func(what string, fn func() error) error {
+		if what != "create" {
+			return fn()
+		}
+		if n := now.Add(1); n == writersAtOnce {
+			once.Do(func() { close(full) })
+		}
+		<-full
+		most.Store(max(most.Load(), now.Load()))
+		defer now.Add(-1)
+		return fn()
+	}
+	var all sync.WaitGroup
+	begin := time.Now()
+	for i := range uint32(2 * writersAtOnce) {
+		all.Go(func() {
+			if err := r.Save(reservedSub, i, &target.Reservations{PTPL: true}); err == nil {
+				saves.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if most.Load() > writersAtOnce || saves.Load() != 2*writersAtOnce {
+		t.Errorf("%d at once, %d in all", most.Load(), saves.Load())
+	}
+	if took := time.Since(begin); took < writerPause {
+		t.Errorf("all in %v", took)
 	}
 }

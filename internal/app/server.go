@@ -187,12 +187,22 @@ func (s *Server) targetOptions() (target.Options, error) {
 	o := target.Options{
 		Log: s.log, Firmware: s.opts.Version, Generation: s.state.generation(),
 	}
+	dir := filepath.Join(filepath.Dir(s.opts.StateFile), reservationsDir)
 	if s.state.file == "" {
-		return o, nil
+		return o, s.outOfReach(&reservations{dir: dir})
 	}
-	r, err := loadReservations(filepath.Join(filepath.Dir(s.state.file), reservationsDir))
+	r, err := loadReservations(dir)
+	if err != nil {
+		return o, err
+	}
+	for name := range r.kept {
+		if find(s.atStart, config.Object{NQN: name.NQN, NSID: name.NSID}) == nil {
+			s.log.Warn("reservations are kept for a namespace that is not configured", "subsystem",
+				name.NQN, "nsid", name.NSID, "path", r.file(name))
+		}
+	}
 	o.Protection, o.Reservations = s.state, r
-	return o, err
+	return o, nil
 }
 
 // probe logs the warnings about this machine and returns the errors.

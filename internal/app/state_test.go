@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
 
@@ -143,7 +144,9 @@ func TestTwoTargets(t *testing.T) {
 		t.Fatalf("%v; the log:\n%s", err, log)
 	}
 	for s, keeps := range map[*state]bool{first: true, second: false} {
-		o, err := (&Server{state: s, log: quiet()}).targetOptions()
+		o, err := (&Server{
+			state: s, log: quiet(), atStart: new(config.Config), opts: Options{StateFile: file},
+		}).targetOptions()
 		if err != nil || (o.Protection != nil) != keeps || (o.Reservations != nil) != keeps {
 			t.Errorf("keeps what hosts set: %v, %v; %v", o.Protection, o.Reservations, err)
 		}

@@ -52,9 +52,10 @@ type channel struct {
 	retryAt   int64
 	onClosed  func() // set when the namespace is retired
 
-	access  *access  // who may use the namespace; see fence.go
-	fences  []*fence // nil but for short times
-	orphans int      // IOs in the device whose commands were given up
+	access   *access  // who may use the namespace; see fence.go
+	fences   []*fence // nil but for short times, as excluded
+	excluded map[*backend.IO]excluded
+	orphans  int // IOs in the device whose commands were given up
 
 	quiesce    quiesce
 	onQuiesced func() // called when that is reached
@@ -226,7 +227,7 @@ func (ch *channel) pollOrSettle() {
 // openChannel makes the channel of ns on this reactor and starts to open it. It returns nil if the
 // namespace is retired.
 func (h *Handler) openChannel(ns *namespace) *channel {
-	stats, q, lock, a := ns.users.join(h)
+	stats, q, lock := ns.users.join(h)
 	if stats == nil {
 		return nil
 	}
@@ -234,7 +235,7 @@ func (h *Handler) openChannel(ns *namespace) *channel {
 		h.channels = append(h.channels, nil)
 	}
 	ch := &channel{
-		h: h, ns: ns, stats: stats, quiesce: q, lock: lock, access: a,
+		h: h, ns: ns, stats: stats, quiesce: q, lock: lock, access: ns.reservations.access.Load(),
 		pending: make([]*backend.IO, 0, 256),
 	}
 	h.channels[ns.slot] = ch

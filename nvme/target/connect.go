@@ -217,9 +217,13 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	c.setKeepAlive(sqe.KATO())
 	c.startLimit()
 	c.logCreated()
-	if o := sub.otherHostID(c); o != nil {
-		s.ctrl.peerLog().Warn("host is connected with another host identifier as well",
-			"subsystem", sub.nqn, "host", hostNQN, "other_remote", o.info.Remote)
+	if o := sub.otherHost(c); o != nil {
+		what := "host is connected with another host identifier as well"
+		if o.hostID == c.hostID {
+			what = "another host has the same host identifier: reservations take them for one"
+		}
+		s.ctrl.peerLog().Warn(what, "subsystem", sub.nqn, "host", hostNQN, "other_remote",
+			o.info.Remote)
 	}
 	return refusal{}
 }

@@ -35,7 +35,8 @@ type feature struct {
 	// change completes the command.
 	get    func(ns *namespace) uint32
 	change func(h *Handler, cm *cmd, list []*namespace, v uint32)
-	// single: Get Features with NSID FFFFFFFFh is Invalid Field.
+	// single: Get Features with NSID FFFFFFFFh is Invalid Field, and so is any NSID that names no
+	// namespace.
 	single bool
 }
 
@@ -146,7 +147,7 @@ func prepareGetFeatures(cm *cmd) nvme.Status {
 		return invalidField
 	case f.fsp == nvme.FeatureScopeNamespace && cm.namespace() == nil &&
 		(cm.req.SQE.NSID() != 0 || f.get != nil): // SPDK's compliance tool asks 0 for 05h
-		return noNamespace(cm.req.SQE.NSID())
+		return f.noNamespace(cm.req.SQE.NSID())
 	case sqe.SEL() == nvme.FeatureCapabilities:
 		need = 0
 	case f.valid != nil && !f.valid(sqe.Value()):
@@ -223,9 +224,16 @@ func (f *feature) checkNSID(cm *cmd) nvme.Status {
 	case f.fsp != nvme.FeatureScopeNamespace && nsid <= MaxNSID:
 		return nvme.FeatureNotPerNamespace | nvme.DNR // Base section 4.2.3.2, 0Fh
 	case cm.namespace() == nil:
-		return noNamespace(nsid)
+		return f.noNamespace(nsid)
 	}
 	return nvme.Success
+}
+
+func (f *feature) noNamespace(nsid uint32) nvme.Status {
+	if f.single {
+		return invalidField
+	}
+	return noNamespace(nsid)
 }
 
 func setFeatures(h *Handler, cm *cmd) {

@@ -11,17 +11,15 @@ import (
 // Reservations on the I/O path. A reactor's channel has a copy of who may use the namespace
 // (channel.access, nil without a reservation), which is compared twice:
 //
-//	bind          before data moves
-//	checkPending  before the device gets the IO, which may be much later
+//	bind          before data moves: Reservation Conflict
+//	checkPending  before the device gets the IO, which may be much later: it is aborted, since
+//	              what was allowed once must not end with that status (Base section 8.1.22)
 //
 // When it changes, a fence waits on each reactor for what the device has already.
 
-// errConflict and errPreempted are why an IO is not carried out. Nothing of it has reached the
-// device, or the device has canceled it.
-var (
-	errConflict  = errors.New("the namespace is reserved by another host")
-	errPreempted = errors.New("the host was preempted")
-)
+// errPreempted is why an IO is not carried out. Nothing of it has reached the device, or the device
+// has canceled it.
+var errPreempted = errors.New("the host was preempted")
 
 // fence waits on one reactor until its device has no IO of hosts that lost access.
 type fence struct {
@@ -29,19 +27,23 @@ type fence struct {
 	aborted map[[16]byte]bool
 	change  *reservationChange
 	done    func()
-	ios     map[*backend.IO]bool // that the device has; true: aborted
+	ios     int // that the device has, without those of earlier fences
 }
 
-// conflict says why an IO that waits for the device must not reach it.
-func (ch *channel) conflict(io *backend.IO) error {
+// excluded is an IO that the device has of a host that lost access, or is aborted.
+type excluded struct {
+	fence   *fence // the first one that waits for it
+	aborted bool
+}
+
+// permits says whether an IO that waits for the device may reach it. What admin commands lead to is
+// the controller's own: the flush of one that write protects a namespace.
+func (ch *channel) permits(io *backend.IO) bool {
 	if ch.access == nil {
-		return nil
+		return true
 	}
 	s := ownerSession(io)
-	if s == nil || ch.access.permits(&s.ctrl.hostID, io.Op != backend.OpRead) {
-		return nil
-	}
-	return errConflict
+	return s == nil || s.qid == 0 || ch.access.permits(&s.ctrl.hostID, io.Op != backend.OpRead)
 }
 
 // setAccess adopts who may use ns. The fence is done when the device has nothing of the others.
@@ -57,37 +59,45 @@ func (h *Handler) setAccess(ns *namespace, a *access, f *fence) {
 		return
 	}
 	ch.refusePending(func(io *backend.IO) error {
-		if s := ownerSession(io); s != nil && f.aborted[s.ctrl.hostID] {
+		if s := ownerSession(io); !ch.permits(io) || s != nil && f.aborted[s.ctrl.hostID] {
 			return errPreempted
 		}
-		return ch.conflict(io)
+		return nil
 	})
 	if len(f.aborted) > 0 {
 		h.abortHosts(ch, f.aborted)
 	}
-	f.ios = map[*backend.IO]bool{}
+	ch.addFence(f)
 	if ch.inflight > 0 {
 		h.findExcluded(ch, f)
-	}
-	ch.fences = slices.DeleteFunc(ch.fences, func(o *fence) bool { return o.change.ended.Load() })
-	ch.fences = append(ch.fences, f)
-	for io, aborted := range f.ios {
-		if aborted {
-			ch.cancel(io)
-		}
 	}
 	ch.endFences()
 	h.schedule(ch)
 }
 
+// addFence makes f the last fence. Those that nobody waits for any more go before there is need for
+// more memory, except those that have IOs, of which there are not more than IOs.
+func (ch *channel) addFence(f *fence) {
+	if ch.excluded == nil {
+		ch.excluded = map[*backend.IO]excluded{}
+	}
+	if len(ch.fences) == cap(ch.fences) {
+		ch.fences = slices.DeleteFunc(ch.fences, func(o *fence) bool {
+			return o.ios == 0 && o.change.ended.Load()
+		})
+	}
+	ch.fences = append(ch.fences, f)
+}
+
 // abortHosts aborts what commands of hosts have not given to the device yet: those that wait at a
-// limit or for the other half of a pair, and the rest of compounds.
+// limit or for the other half of a pair, and the rest of compounds. Those whose data is on its way
+// end when that is here.
 func (h *Handler) abortHosts(ch *channel, hosts map[[16]byte]bool) {
 	for s := range h.sessions.All() {
 		if s.ctrl == nil || !hosts[s.ctrl.hostID] || s.ctrl.sub != ch.ns.sub {
 			continue
 		}
-		for _, c := range s.cmds {
+		for _, c := range s.cmds[:s.used] {
 			switch m := c.compound; {
 			case m != nil && m.uses(ch):
 				m.refuse(h, nvme.AbortedPreempt)
@@ -96,9 +106,20 @@ func (h *Handler) abortHosts(ch *channel, hosts map[[16]byte]bool) {
 				h.abortWaiting(c, nvme.AbortedPreempt)
 			case c.executing && c.pair != nil:
 				h.failPair(c, nvme.AbortedPreempt)
+			case c.executing:
+			case c.pair != nil:
+				c.pair.lost = nvme.AbortedPreempt
+			default:
+				c.op = &preemptedOp
 			}
 		}
 	}
+}
+
+// preemptedOp takes the place of the op of a command that has not begun.
+var preemptedOp = op{
+	name:    "preempted command",
+	execute: func(h *Handler, c *cmd) { h.finish(c, 0, nvme.AbortedPreempt) },
 }
 
 // uses says whether the compound reads or writes through a channel.
@@ -117,19 +138,30 @@ func (m *compound) refuse(h *Handler, st nvme.Status) {
 	}
 }
 
-// findExcluded lists the IOs that the device has of hosts that lost access or are aborted.
+// findExcluded finds the IOs that the device has of hosts that lost access or are aborted, and asks
+// it to give those back that are aborted.
 func (h *Handler) findExcluded(ch *channel, f *fence) {
+	var cancel []*backend.IO
 	for s := range h.sessions.All() {
 		if s.outstanding == 0 || s.ctrl == nil || s.ctrl.sub != ch.ns.sub {
 			continue
 		}
 		aborted := f.aborted[s.ctrl.hostID]
 		add := func(io *backend.IO) {
-			if aborted || ch.conflict(io) != nil {
-				f.ios[io] = aborted
+			if !aborted && ch.permits(io) {
+				return
 			}
+			x, known := ch.excluded[io]
+			if !known {
+				x.fence = f
+				f.ios++
+			}
+			if x.aborted = x.aborted || aborted; aborted {
+				cancel = append(cancel, io)
+			}
+			ch.excluded[io] = x
 		}
-		for _, c := range s.cmds {
+		for _, c := range s.cmds[:s.used] {
 			switch {
 			case !c.executing || c.since == 0:
 			case c.compound == nil && c.ch == ch:
@@ -138,6 +170,9 @@ func (h *Handler) findExcluded(ch *channel, f *fence) {
 				c.compound.each(ch, add)
 			}
 		}
+	}
+	for _, io := range cancel {
+		ch.cancel(io)
 	}
 }
 
@@ -152,28 +187,28 @@ func (m *compound) each(ch *channel, fn func(*backend.IO)) {
 
 // fenced notes that the device has given IOs back.
 func (ch *channel) fenced(ios []*backend.IO) {
-	for _, f := range ch.fences {
-		for _, io := range ios {
-			if f.ios[io] && errors.Is(io.Err, backend.ErrAborted) {
-				io.Err = errPreempted
-			}
-			delete(f.ios, io)
+	for _, io := range ios {
+		x, waited := ch.excluded[io]
+		if !waited {
+			continue
 		}
+		if x.aborted && errors.Is(io.Err, backend.ErrAborted) {
+			io.Err = errPreempted
+		}
+		delete(ch.excluded, io)
+		x.fence.ios--
 	}
 }
 
-// endFences ends the fences that wait for nothing any more. IOs that were given up are waited for
-// whatever host they were of.
+// endFences ends the fences that wait for nothing any more, in their order: what one waits for the
+// later ones wait for as well. IOs that were given up are waited for whatever host they were of.
 func (ch *channel) endFences() {
-	ch.fences = slices.DeleteFunc(ch.fences, func(f *fence) bool {
-		if len(f.ios) > 0 || ch.orphans > 0 {
-			return false
-		}
-		f.done()
-		return true
-	})
+	for len(ch.fences) > 0 && ch.fences[0].ios == 0 && ch.orphans == 0 {
+		ch.fences[0].done()
+		ch.fences = ch.fences[1:]
+	}
 	if len(ch.fences) == 0 {
-		ch.fences = nil
+		ch.fences, ch.excluded = nil, nil
 	}
 }
 
@@ -195,7 +230,8 @@ func (h *Handler) change(c *cmd, list []*namespace, abort bool,
 	h.changing.push(c)
 	for _, ns := range list {
 		ch := &reservationChange{
-			r: ns.reservations, apply: apply, abort: abort, log: c.s.ctrl.peerLog(),
+			r: ns.reservations, host: c.s.ctrl.hostNQN, apply: apply, abort: abort,
+			log: c.s.ctrl.peerLog(),
 		}
 		ch.done = func(st nvme.Status) { h.post(func() { h.changed(c, w, st) }) }
 		w.changes = append(w.changes, ch)

@@ -21,14 +21,6 @@ var preemptions = []preemption{
 	{"preempt", false, false}, {"abort", true, false}, {"abort without a reservation", true, true},
 }
 
-// want is the status of what the preempted host has begun.
-func (p *preemption) want() nvme.Status {
-	if p.abort {
-		return nvme.AbortedPreempt
-	}
-	return reservationConflict
-}
-
 // hosts connects the host that preempts and the other one, which holds the namespace unless it is
 // shared.
 func (p *preemption) hosts(r *harness) (a, b *host) {
@@ -88,7 +80,7 @@ func TestPreemptDuringCopy(t *testing.T) {
 				}
 				dev.Release()
 				r.allDone([]*fabrictest.Command{done}, nvme.Success)
-				r.allDone([]*fabrictest.Command{c}, p.want())
+				r.allDone([]*fabrictest.Command{c}, nvme.AbortedPreempt)
 				first := 0
 				if op == backend.OpWrite { // the device had them before
 					first = moveWidth
@@ -124,7 +116,7 @@ func TestPreemptDuringPair(t *testing.T) {
 				done := p.start(r, a)
 				dev.Release()
 				r.allDone([]*fabrictest.Command{done}, nvme.Success)
-				r.allDone(pair, p.want())
+				r.allDone(pair, nvme.AbortedPreempt)
 				r.until("all end", func() bool { return len(early) == 0 || early[0].Done })
 				if r.blocks(a.io[0], 8, 1)[0] != 3 {
 					t.Error("the pair has written")
@@ -165,6 +157,48 @@ func TestPreemptHalf(t *testing.T) {
 	}
 }
 
+// TestPreemptDuringTransfer: what a host has sent before a preempt, but not its data, is not
+// written when that comes; after Preempt and Abort also not if the reservation has been released
+// meanwhile.
+func TestPreemptDuringTransfer(t *testing.T) {
+	for _, p := range preemptions {
+		t.Run(p.name, func(t *testing.T) {
+			r := newHarness(t, 2, ramSubsystem(t, 1))
+			a, b := p.hosts(r)
+			r.ok(b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))) // opens the channel
+			list := []*fabrictest.Command{
+				rw(nvme.NVMWrite, 1, 0, 1, fill(7, 512)), dsm(1, true, [2]uint64{8, 1}),
+				copyTo(2, nvme.CopyRanges, source{slba: 1, blocks: 1}),
+			}
+			list = append(list, pairOf(3, fill(0, 512), fill(8, 512))...)
+			for _, c := range list {
+				c.Late = true
+			}
+			r.must(b.io[0].Send(list...))
+			r.allDone([]*fabrictest.Command{p.start(r, a)}, nvme.Success)
+			if p.abort {
+				r.ok(a.io[0], release(1, nvme.WriteExclusive))
+			}
+			for _, c := range list {
+				b.io[0].Arrive(c)
+			}
+			r.w.Settle()
+			for i, c := range list {
+				if st := c.CQE.Status() &^ nvme.More; !c.Done || st != nvme.AbortedPreempt &&
+					st != nvme.AbortedFailedFused {
+					t.Errorf("command %d: done %v, %v", i, c.Done, st)
+				}
+			}
+			if b := r.blocks(a.io[0], 0, 4); !bytes.Equal(b, make([]byte, len(b))) {
+				t.Error("written after the preempt")
+			}
+			r.status(b.io[0], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)), map[bool]nvme.Status{
+				true: nvme.Success, false: reservationConflict,
+			}[p.abort])
+		})
+	}
+}
+
 // TestPreemptAtLimit: what waits at a limit, with its data or without, is not written after a
 // preempt, which does not wait for it.
 func TestPreemptAtLimit(t *testing.T) {
@@ -184,7 +218,13 @@ func TestPreemptAtLimit(t *testing.T) {
 			if !p.abort {
 				r.w.Advance(10 * time.Second)
 			}
-			r.allDone(list, p.want())
+			for i, c := range list {
+				want := nvme.AbortedPreempt
+				if !p.abort && i%2 == 0 { // it is prepared anew
+					want = reservationConflict
+				}
+				r.allDone([]*fabrictest.Command{c}, want)
+			}
 			if b := r.blocks(a.io[0], 0, 4); !bytes.Equal(b, make([]byte, len(b))) {
 				t.Error("written after the preempt")
 			}

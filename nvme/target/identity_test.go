@@ -78,6 +78,10 @@ func TestOtherHostID(t *testing.T) {
 	if n := strings.Count(r.log.String(), line); n != 2 {
 		t.Errorf("logged %d times:\n%s", n, r.log)
 	}
+	r.connectHost(0, func(a *connectArgs) { a.host, a.hostID[0] = a.host+"-2", a.hostID[0]+1 })
+	if !strings.Contains(r.log.String(), "another host has the same host identifier") {
+		t.Errorf("a clone is not logged:\n%s", r.log)
+	}
 	for range 2 { // tools make one up
 		r.connectHost(0, func(a *connectArgs) {
 			a.sub = nvme.DiscoveryNQN

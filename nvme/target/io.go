@@ -67,8 +67,13 @@ func prepareWriteZeroes(c *cmd) nvme.Status {
 }
 
 func prepareFlush(c *cmd) nvme.Status {
-	if c.req.SQE.NSID() == nvme.NSIDAll {
-		return c.expect(0) // every namespace: VWC bits 2:1 are 11b (Base section 7.2)
+	if c.req.SQE.NSID() == nvme.NSIDAll { // all: VWC bits 2:1 are 11b (Base section 7.2)
+		for _, ns := range c.s.ctrl.sub.namespaces.Load().list {
+			if a := ns.reservations.access.Load(); a != nil && !a.permits(&c.s.ctrl.hostID, true) {
+				return reservationConflict // of any is one of all (Base section 8.1.22)
+			}
+		}
+		return c.expect(0)
 	}
 	if _, st := c.bind(); !st.OK() {
 		return st

@@ -249,8 +249,7 @@ func (v *move) result() uint64 {
 // second fails as well (Base section 3.4.2).
 func (v *move) statuses(st nvme.Status) (first, second nvme.Status) {
 	switch {
-	case st.OK(), st == notReady, st == nvme.AbortRequested, st == nvme.AbortedPreempt,
-		st == reservationConflict:
+	case st.OK(), st == notReady, st == nvme.AbortRequested, st == nvme.AbortedPreempt:
 		return st, st
 	case v.writing:
 		return nvme.Success, st

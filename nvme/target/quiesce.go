@@ -1,7 +1,6 @@
 package target
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -83,7 +82,10 @@ func (ch *channel) checkQuiesced() {
 func (ch *channel) checkPending() (refused int) {
 	g := ch.ns.geo.Load()
 	return ch.refusePending(func(io *backend.IO) error {
-		return cmp.Or(g.check(io), ch.conflict(io))
+		if !ch.permits(io) {
+			return errPreempted
+		}
+		return g.check(io)
 	})
 }
 

@@ -8,13 +8,19 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// MaxRegistrants is how many hosts may be registered with a namespace.
-const MaxRegistrants = 256
+// MaxRegistrants is how many hosts may be registered with a namespace, and registrantsOfNQN how
+// many of them may have the same NQN: one that makes up Host Identifiers takes no place of others.
+const (
+	MaxRegistrants   = 256
+	registrantsOfNQN = 16
+)
 
 // Registrant is a host that is registered with a namespace.
 type Registrant struct {
 	HostID [16]byte
 	Key    uint64
+	// NQN is that with which it has registered.
+	NQN string
 }
 
 // Reservations are the registrants and the reservation of a namespace (Base section 8.1.22). They
@@ -60,6 +66,17 @@ func (r *Reservations) find(host [16]byte) int {
 	return slices.IndexFunc(r.Registrants, func(g Registrant) bool { return g.HostID == host })
 }
 
+// full says whether there is no place for another host with this NQN.
+func (r *Reservations) full(nqn string) bool {
+	n := 0
+	for _, g := range r.Registrants {
+		if g.NQN == nqn {
+			n++
+		}
+	}
+	return n >= registrantsOfNQN || len(r.Registrants) >= MaxRegistrants
+}
+
 // holds says whether a host holds the reservation.
 func (r *Reservations) holds(host [16]byte) bool {
 	return r.Type.AllRegistrants() && r.find(host) >= 0 || r.Type != 0 && r.Holder == host
@@ -69,6 +86,7 @@ func (r *Reservations) holds(host [16]byte) bool {
 type reservationRequest struct {
 	op      nvme.Opcode
 	host    [16]byte
+	nqn     string
 	action  nvme.ReservationAction
 	iekey   bool
 	typ     nvme.ReservationType
@@ -83,6 +101,9 @@ type outcome struct {
 	notifications []notification
 	// preempted are the hosts whose commands Preempt and Abort aborts.
 	preempted map[[16]byte]bool
+	// acquired: the command promises that devices have nothing of hosts without access, also if
+	// these had none before. A host may repeat a command that has failed because they had.
+	acquired bool
 }
 
 // notification is a reservation notification for a host.
@@ -131,10 +152,10 @@ func (o *outcome) register(q *reservationRequest) nvme.Status {
 		}
 	case known:
 		r.Registrants[i].Key = q.other
-	case len(r.Registrants) == MaxRegistrants:
+	case r.full(q.nqn):
 		return tooManyRegistrants
 	default:
-		r.Registrants = append(r.Registrants, Registrant{q.host, q.other})
+		r.Registrants = append(r.Registrants, Registrant{q.host, q.other, q.nqn})
 	}
 	if q.cptpl != nvme.KeepPTPL {
 		r.PTPL = q.cptpl == nvme.SetPTPL
@@ -189,6 +210,7 @@ func (o *outcome) notifyOthers(host [16]byte, typ nvme.ReservationNotification) 
 // acquire acquires a reservation or preempts (Base sections 7.5, 8.1.22.5 and 8.1.22.7).
 func (o *outcome) acquire(q *reservationRequest) nvme.Status {
 	r := o.next
+	o.acquired = true
 	switch {
 	case !r.hasKey(q.host, q.current):
 		return reservationConflict
@@ -203,8 +225,9 @@ func (o *outcome) acquire(q *reservationRequest) nvme.Status {
 }
 
 // preempt unregisters hosts by their key and takes the reservation over if its holder is meant:
-// PRKEY is the holder's, or 0 if all registrants hold it. A key that nobody has is a conflict, also
-// without a reservation, as in nvmet and SCSI.
+// PRKEY is the holder's, or 0 if all registrants hold it. A key that nobody has is a conflict if
+// all registrants hold it, and if another host does, which has come first. The holder may repeat
+// its preempt.
 func (o *outcome) preempt(q *reservationRequest) nvme.Status {
 	r := o.next
 	before, take := r.Type, false
@@ -223,7 +246,7 @@ func (o *outcome) preempt(q *reservationRequest) nvme.Status {
 	switch {
 	case take:
 		r.hold(q.typ, q.host)
-	case len(removed) == 0:
+	case len(removed) == 0 && before != 0 && r.Holder != q.host:
 		return reservationConflict
 	}
 	o.preempted = map[[16]byte]bool{}

@@ -45,8 +45,9 @@ func executeReservation(h *Handler, c *cmd) {
 	data.CopyTo(keys[:])
 	r := sqe.Reservation()
 	q := &reservationRequest{
-		op: sqe.Opcode(), host: c.s.ctrl.hostID, action: r.Action(), iekey: r.IEKEY(),
-		typ: r.Type(), cptpl: r.CPTPL(), current: keys.Current(), other: keys.Other(),
+		op: sqe.Opcode(), host: c.s.ctrl.hostID, nqn: c.s.ctrl.hostNQN, action: r.Action(),
+		iekey: r.IEKEY(), typ: r.Type(), cptpl: r.CPTPL(), current: keys.Current(),
+		other: keys.Other(),
 	}
 	abort := q.op == nvme.IOReservationAcquire && q.action == nvme.ReservationPreemptAndAbort
 	h.change(c, []*namespace{ns}, abort, func(r *Reservations) (outcome, nvme.Status) {
@@ -124,6 +125,12 @@ func setReservationPTPL(h *Handler, c *cmd, list []*namespace, v uint32) {
 	if v > 1 || v == 1 && h.t.store == nil {
 		h.finish(c, 0, invalidField)
 		return
+	}
+	for o := range h.changing.list.All() {
+		if o.s == c.s && len(list) > 1 { // one command for many namespaces at a time
+			h.finish(c, 0, nvme.CommandInterrupted)
+			return
+		}
 	}
 	h.change(c, list, false, func(r *Reservations) (outcome, nvme.Status) {
 		next := *r

@@ -161,7 +161,8 @@ func (m *model) acquire(h int, act nvme.ReservationAction, crkey, prkey uint64, 
 		takes = true
 	case m.typ != 0 && !m.everyoneHolds() && prkey == 0:
 		return modelInvalid
-	case len(victims) == 0:
+	case len(victims) == 0 && m.everyoneHolds(),
+		len(victims) == 0 && m.typ != 0 && !m.isHolder(h): // a choice, see ADR 0027
 		return modelConflict
 	}
 	if takes {

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ type memoryStore struct {
 	kept          map[reservationKey]*Reservations
 	saves         int
 	err           error
+	failures      []bool        // of the next saves; true: it is kept all the same
 	gate, entered chan struct{} // see hold
 }
 
@@ -35,16 +37,21 @@ func (m *memoryStore) Save(nqn string, nsid uint32, r *Reservations) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.saves++; m.err != nil {
-		return m.err
+	err, kept := m.err, m.err == nil
+	if m.saves++; len(m.failures) > 0 {
+		err, kept, m.failures = errors.New("a failure"), m.failures[0], m.failures[1:]
 	}
 	if m.kept == nil {
 		m.kept = map[reservationKey]*Reservations{}
 	}
-	if m.kept[reservationKey{nqn, nsid}] = r; r == nil {
+	switch {
+	case !kept:
+	case r == nil:
 		delete(m.kept, reservationKey{nqn, nsid})
+	default:
+		m.kept[reservationKey{nqn, nsid}] = r
 	}
-	return nil
+	return err
 }
 
 // hold lets Save wait until release is called; entered says that it does.
@@ -227,10 +234,10 @@ func TestReservationFeatures(t *testing.T) {
 	} {
 		good := bad ^ 3
 		r.status(h.admin, on(1, setFeature(fid, bad)), invalidField)
-		r.status(h.admin, on(0, setFeature(fid, good)), invalidNamespace)
+		r.status(h.admin, on(0, setFeature(fid, good)), invalidField)
 		r.status(h.admin, on(3, setFeature(fid, good)), inactiveNamespace)
 		r.status(h.admin, on(nvme.NSIDAll, getFeature(fid, nvme.FeatureCurrent, 0)), invalidField)
-		r.status(h.admin, on(0, getFeature(fid, nvme.FeatureCurrent, 0)), invalidNamespace)
+		r.status(h.admin, on(0, getFeature(fid, nvme.FeatureCurrent, 0)), invalidField)
 		r.status(h.admin, on(3, getFeature(fid, nvme.FeatureCurrent, 0)), inactiveNamespace)
 		r.ok(h.admin, on(1, setFeature(fid, good)))
 		value(1, fid, good)
@@ -313,23 +320,31 @@ func TestReservationNotifications(t *testing.T) {
 	}
 }
 
-// TestManyRegistrants: 256 hosts may be registered, and a report has them all.
+// TestManyRegistrants: 256 hosts may be registered, 16 of them with the same NQN, and a report has
+// them all.
 func TestManyRegistrants(t *testing.T) {
 	r := newHarness(t, 1, ramSubsystem(t, 1))
-	for i := range MaxRegistrants + 1 {
-		h := r.connectHost(1, func(a *connectArgs) {
+	host := func(nqn, i int) *host {
+		return r.connectHost(1, func(a *connectArgs) {
+			a.host = fmt.Sprintf("%s-%d", testHost, nqn)
 			a.hostID, a.sqsize = [16]byte{byte(i), byte(i >> 8), 1}, 1
 		})
-		if i == MaxRegistrants {
+	}
+	for i := range MaxRegistrants {
+		h := host(i/registrantsOfNQN, i)
+		r.ok(h.io[0], register(uint64(i+1)))
+		h.hangUp()
+		if i == registrantsOfNQN {
+			h = host(0, 1000)
 			r.status(h.io[0], register(1), tooManyRegistrants)
-			if s, list := h.report(); int(s.REGCTL) != MaxRegistrants ||
-				list[255].HostID != [16]byte{255, 0, 1} {
-				t.Errorf("%d registrants", s.REGCTL)
-			}
-			r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
-		} else {
-			r.ok(h.io[0], register(uint64(i+1)))
 			h.hangUp()
 		}
 	}
+	h := host(1000, 1000)
+	r.status(h.io[0], register(1), tooManyRegistrants)
+	if s, list := h.report(); int(s.REGCTL) != MaxRegistrants ||
+		list[255].HostID != [16]byte{255, 0, 1} {
+		t.Errorf("%d registrants", s.REGCTL)
+	}
+	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 }

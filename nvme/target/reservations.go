@@ -1,11 +1,13 @@
 package target
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/nvmf-target/nvmf-target/internal/list"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -40,18 +42,32 @@ type reservations struct {
 	key  reservationKey
 	now  atomic.Pointer[Reservations]
 	mask atomic.Uint32 // FID 82h
+	// access is what channels begin with: nil without a reservation.
+	access atomic.Pointer[access]
+	dirty  bool // the store may have others; belongs to work
 
 	mu sync.Mutex
 	// served is the namespace that has them, and those that were removed as long as reactors work
 	// for them.
 	served  []*namespace
-	queue   []*reservationChange
+	turns   list.List[hostChanges]  // the next one first
+	hosts   map[string]*hostChanges // by NQN
 	working bool
+}
+
+// hostChanges are the changes of one host NQN that have not begun. Hosts take turns: none waits
+// for all that another one asks for, with however many Host Identifiers.
+type hostChanges struct {
+	host string // NQN
+	list list.List[reservationChange]
+	node list.Node[hostChanges]
 }
 
 // reservationChange is one change.
 type reservationChange struct {
 	r     *reservations
+	host  string
+	node  list.Node[reservationChange] // in hostChanges
 	apply func(*Reservations) (outcome, nvme.Status)
 	abort bool // commands of hosts that are preempted
 	log   ratelog.Peer
@@ -65,13 +81,13 @@ type reservationChange struct {
 func (t *Target) reservationsOf(key reservationKey) *reservations {
 	r := t.reservations[key]
 	if r == nil {
-		r = &reservations{t: t, key: key}
-		r.now.Store(&Reservations{})
+		r = &reservations{t: t, key: key, hosts: map[string]*hostChanges{}}
+		now := &Reservations{}
 		if t.store != nil {
-			if kept := t.store.Load(key.nqn, key.nsid); kept != nil {
-				r.now.Store(kept)
-			}
+			now = cmp.Or(t.store.Load(key.nqn, key.nsid), now)
 		}
+		r.now.Store(now)
+		r.access.Store(now.access())
 		t.reservations[key] = r
 	}
 	return r
@@ -85,6 +101,9 @@ func (t *Target) ForgetReservations(nqn string, nsid uint32) {
 	r := t.reservationsOf(key)
 	delete(t.reservations, key)
 	t.mu.Unlock()
+	if now := r.now.Load(); now.Type != 0 {
+		t.log.Warn("a reservation has ended with its namespace", "subsystem", nqn, "nsid", nsid)
+	}
 	done := make(chan struct{})
 	r.submit(&reservationChange{
 		r: r, log: t.hostLog.Peer(netip.AddrPort{}), done: func(nvme.Status) { close(done) },
@@ -109,7 +128,6 @@ func (r *reservations) attach(ns *namespace) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	ns.reservations = r
-	ns.users.setAccess(r.now.Load().access())
 	r.served = append(r.served, ns)
 }
 
@@ -120,11 +138,17 @@ func (r *reservations) detach(ns *namespace) {
 	r.served = slices.DeleteFunc(r.served, func(o *namespace) bool { return o == ns })
 }
 
-// submit begins a change, after those before it. It does not block.
+// submit begins a change, after those of its host before it. It does not block.
 func (r *reservations) submit(c *reservationChange) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.queue = append(r.queue, c)
+	q := r.hosts[c.host]
+	if q == nil {
+		q = &hostChanges{host: c.host}
+		r.hosts[c.host] = q
+		r.turns.Push(q, &q.node)
+	}
+	q.list.Push(c, &c.node)
 	if !r.working {
 		r.working = true
 		go r.work()
@@ -134,53 +158,85 @@ func (r *reservations) submit(c *reservationChange) {
 // end says that nobody waits for a change any more: it is dropped if it has not begun.
 func (c *reservationChange) end() {
 	c.ended.Store(true)
-	c.r.mu.Lock()
-	defer c.r.mu.Unlock()
-	c.r.queue = slices.DeleteFunc(c.r.queue, func(o *reservationChange) bool { return o == c })
+	r := c.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c.node.Listed() {
+		r.remove(c)
+	}
+}
+
+// remove takes a change out of the queue. The caller holds r.mu.
+func (r *reservations) remove(c *reservationChange) {
+	q := r.hosts[c.host]
+	q.list.Remove(&c.node)
+	if q.list.Empty() {
+		r.turns.Remove(&q.node)
+		delete(r.hosts, q.host)
+	}
+}
+
+// next takes the next change out of the queue, nil if there is none.
+func (r *reservations) next() *reservationChange {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	q := r.turns.First()
+	if q == nil {
+		r.working = false
+		return nil
+	}
+	c := q.list.First()
+	r.turns.Remove(&q.node) // the next turn is that of another host
+	r.turns.Push(q, &q.node)
+	r.remove(c)
+	return c
 }
 
 // work makes changes until there are no more.
 func (r *reservations) work() {
-	for {
-		r.mu.Lock()
-		if len(r.queue) == 0 {
-			r.working = false
-			r.mu.Unlock()
-			return
-		}
-		c := r.queue[0]
-		r.queue = r.queue[1:]
-		r.mu.Unlock()
+	for c := r.next(); c != nil; c = r.next() {
 		r.change(c)
 	}
 }
 
 // change makes one change.
 func (r *reservations) change(c *reservationChange) {
-	before, store := r.now.Load(), r.t.store
+	before := r.now.Load()
 	o, st := c.apply(before)
 	if !st.OK() {
 		c.done(st)
 		return
 	}
-	if store != nil && (before.PTPL || o.next.PTPL) && !o.next.equal(before) {
-		kept := o.next
+	if err := r.save(before, o.next); err != nil {
+		c.log.Warn("reservations cannot be stored: the command of the host fails",
+			"subsystem", r.key.nqn, "nsid", r.key.nsid, "err", err)
+		c.done(nvme.InternalError)
+		return
+	}
+	r.commit(c, &o)
+}
+
+// save makes a change durable if reservations persist before it or after it. If that fails, the
+// store may have either: what holds, the one before, is stored again, now or with the next change.
+func (r *reservations) save(before, next *Reservations) error {
+	store := r.t.store
+	if store == nil || !r.dirty && (!before.PTPL && !next.PTPL || next.equal(before)) {
+		return nil
+	}
+	put := func(kept *Reservations) error {
 		if !kept.PTPL {
 			kept = nil
 		}
-		if err := store.Save(r.key.nqn, r.key.nsid, kept); err != nil {
-			c.log.Warn("reservations cannot be stored: the command of the host fails",
-				"subsystem", r.key.nqn, "nsid", r.key.nsid, "err", err)
-			c.done(nvme.InternalError)
-			return
-		}
+		return store.Save(r.key.nqn, r.key.nsid, kept)
 	}
-	r.commit(c, &o, before)
+	err := put(next)
+	r.dirty = err != nil && put(before) != nil
+	return err
 }
 
 // commit makes a change that is durable visible, and calls c.done when the devices have nothing of
 // the hosts that it excludes.
-func (r *reservations) commit(c *reservationChange, o *outcome, before *Reservations) {
+func (r *reservations) commit(c *reservationChange, o *outcome) {
 	var left atomic.Int64
 	left.Store(1)
 	done := func() {
@@ -193,15 +249,17 @@ func (r *reservations) commit(c *reservationChange, o *outcome, before *Reservat
 		aborted = nil
 	}
 	a := o.next.access()
+	fenced := o.acquired && a != nil || len(aborted) > 0 || !a.equal(r.access.Load())
+	r.access.Store(a)
 	r.mu.Lock()
 	r.now.Store(o.next)
 	var last *subsystem
 	for _, ns := range r.served {
 		last = ns.sub
-		if a.equal(before.access()) && len(aborted) == 0 {
+		if !fenced {
 			continue
 		}
-		for _, h := range ns.users.setAccess(a) {
+		for _, h := range ns.users.list() { // those that join later begin with r.access
 			left.Add(1)
 			h.post(func() { h.setAccess(ns, a, &fence{aborted: aborted, change: c, done: done}) })
 		}
@@ -214,12 +272,12 @@ func (r *reservations) commit(c *reservationChange, o *outcome, before *Reservat
 }
 
 // notify passes notifications to the controllers of their hosts.
-func (r *reservations) notify(sub *subsystem, list []notification) {
-	if len(list) == 0 {
+func (r *reservations) notify(sub *subsystem, all []notification) {
+	if len(all) == 0 {
 		return
 	}
-	to := make(map[[16]byte]nvme.ReservationNotification, len(list))
-	for _, n := range list {
+	to := make(map[[16]byte]nvme.ReservationNotification, len(all))
+	for _, n := range all {
 		if r.mask.Load()&n.typ.Mask() == 0 {
 			to[n.host] = n.typ
 		}

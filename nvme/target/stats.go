@@ -50,21 +50,20 @@ type users struct {
 	retired  bool       // no more channels
 	quiesce  quiesce    // of new ones
 	lock     *rangeLock // of some blocks
-	access   *access    // as above
 	handlers []*Handler
 	stats    []*ioStats
 }
 
 // join makes h a user. It returns nil if the namespace is retired.
-func (u *users) join(h *Handler) (*ioStats, quiesce, *rangeLock, *access) {
+func (u *users) join(h *Handler) (*ioStats, quiesce, *rangeLock) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.retired {
-		return nil, quiesceNothing, nil, nil
+		return nil, quiesceNothing, nil
 	}
 	s := new(ioStats)
 	u.handlers, u.stats = append(u.handlers, h), append(u.stats, s)
-	return s, u.quiesce, u.lock, u.access
+	return s, u.quiesce, u.lock
 }
 
 // list returns those that have joined.
@@ -87,14 +86,6 @@ func (u *users) setLock(l *rangeLock) []*Handler {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.lock = l
-	return slices.Clone(u.handlers)
-}
-
-// setAccess is as setQuiesce, for who may use the namespace.
-func (u *users) setAccess(a *access) []*Handler {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.access = a
 	return slices.Clone(u.handlers)
 }
 

@@ -76,11 +76,8 @@ const failureLogInterval = int64(60e9)
 
 // failed counts and logs a failed IO and returns its status.
 func (ch *channel) failed(io *backend.IO) nvme.Status {
-	switch io.Err { // not by the device
-	case errConflict:
-		return reservationConflict
-	case errPreempted:
-		return nvme.AbortedPreempt // no DNR: the host may still be allowed to read
+	if io.Err == errPreempted { // not by the device
+		return nvme.AbortedPreempt // no DNR: a retry finds what the host may still do
 	}
 	st, reason := ioStatus(io)
 	ch.stats.published[statErrors+reason].Add(1)

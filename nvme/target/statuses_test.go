@@ -32,8 +32,14 @@ var (
 	nsidIgnored = nsidRule{good, good, good, good, good, good, good}
 	// nsidActive: the command needs a namespace (Base section 3.2.1.5).
 	nsidActive = nsidRule{invalid, good, inactive, inactive, invalid, invalid, invalid}
-	// nsidOne: the same, and FFFFFFFFh is Invalid Field.
-	nsidOne = nsidRule{invalid, good, inactive, inactive, invalid, invalid, invalidField}
+	// nsidReservation: what names no namespace is Invalid Field (Base sections 5.1.25.1.29 and
+	// 5.1.25.1.30); for Get Features, so is FFFFFFFFh.
+	nsidReservation = nsidRule{
+		invalidField, good, inactive, inactive, invalidField, invalidField, invalidField,
+	}
+	nsidSetReservation = nsidRule{
+		invalidField, good, inactive, inactive, invalidField, invalidField, good,
+	}
 	// nsidEvery: FFFFFFFFh is every namespace; VWC bits 2:1 are 11b (Base section 7.2).
 	nsidEvery = nsidRule{invalid, good, inactive, inactive, invalid, invalid, good}
 	// nsidZeroed: the structure of an inactive namespace is zeroes (Base section 5.1.13.2.8, NVM
@@ -57,11 +63,13 @@ var (
 		// SPDK's compliance tool reads it with NSID 0.
 		nvme.FeatureErrorRecovery: {good, good, inactive, inactive, invalid, invalid, invalid},
 		// only one namespace can answer
-		nvme.FeatureReservationMask:    nsidOne,
-		nvme.FeatureReservationPersist: nsidOne,
+		nvme.FeatureReservationMask:    nsidReservation,
+		nvme.FeatureReservationPersist: nsidReservation,
 	}
 	setRules = map[nvme.FID]nsidRule{
-		nvme.FeatureWriteProtect: nsidActive, // one at a time
+		nvme.FeatureWriteProtect:       nsidActive, // one at a time
+		nvme.FeatureReservationMask:    nsidSetReservation,
+		nvme.FeatureReservationPersist: nsidSetReservation,
 	}
 )
 

@@ -193,18 +193,19 @@ func (s *subsystem) admit(c *controller) refusal {
 	return refusal{st: nvme.ConnectControllerBusy}
 }
 
-// otherHostID returns a controller of the same host NQN with another Host Identifier, or nil. One
-// host has one (Base section 5.1.25.1.28), but neither proves who a host is: a peer that came first
-// with a host's NQN would lock that host out. So this is not refused, as in nvmet, but logged.
+// otherHost returns a controller of the same host NQN with another Host Identifier, or the other
+// way around, or nil. One host has one of each (Base section 5.1.25.1.28), but neither proves who a
+// host is: a peer that came first with those of a host would lock it out. So this is not refused,
+// as in nvmet, but logged.
 // Discovery is exempt, because tools without a configured identifier make one up for each call.
-func (s *subsystem) otherHostID(c *controller) *controller {
+func (s *subsystem) otherHost(c *controller) *controller {
 	if s.discovery {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range s.controllers {
-		if o.hostNQN == c.hostNQN && o.hostID != c.hostID {
+		if (o.hostNQN == c.hostNQN) != (o.hostID == c.hostID) {
 			return o
 		}
 	}

@@ -36,6 +36,21 @@ refused() {
   local s; s=$(write "$1" || true)
   grep -qiE 'conflict|0x4?083' <<<"$s" || fail "write of $1: $s"
 }
+reads() {
+  local s; s=$(read_block "$1"); [[ $s == *uccess* ]] || fail "read of $1: $s"
+}
+no_reads() {
+  local s; s=$(read_block "$1" || true)
+  grep -qiE 'conflict|0x4?083' <<<"$s" || fail "read of $1: $s"
+}
+read_block() {
+  nvme read "/dev/${1}n1" --namespace-id=1 --start-block=0 --block-count=7 --data-size=4096 \
+    --data=/run/block 2>&1
+}
+notified() { # CTRL TYPE: the oldest notification; 0: there is none
+  nvme resv-notif-log "/dev/$1" >/run/log || fail "resv-notif-log: $(cat /run/log)"
+  grep -qE "Page Type[[:space:]]*: $2" /run/log || fail "not type $2: $(cat /run/log)"
+}
 live() { [ "$(cat "/sys/class/nvme/$1/state")" = live ]; }
 
 nvme id-ns "/dev/${A}n1" | tee /run/id
@@ -53,8 +68,51 @@ grep -qiE 'inconsistent|0x4?018' /run/said || fail "report without EDS: $(cat /r
 works acquire "$A" --crkey=0xa --prkey=0xb --rtype=1 --racqa=1
 reported '.rtype == 1 and .regctl == 1'
 writes "$A"; refused "$B"
-nvme resv-notif-log "/dev/$B" | tee /run/log
-grep -qE 'Page Type[[:space:]]*: 1' /run/log || fail "no notification"
+notified "$B" 1; notified "$B" 0
+works acquire "$A" --crkey=0xa --prkey=0xb --rtype=1 --racqa=1 # a preempt may be repeated
+works register "$B" --nrkey=0xb --rrega=0
+works register "$B" --crkey=0xb --nrkey=0xc --rrega=2
+conflicts register "$B" --crkey=0xb --nrkey=0xd --rrega=2
+works register "$B" --nrkey=0xb --rrega=2 --iekey
+works acquire "$A" --crkey=0xa --prkey=0xb --rtype=1 --racqa=2
+notified "$B" 1
+reported '.rtype == 1 and .regctl == 1'
+
+say "the mask of notifications, and the types of reservations"
+works register "$B" --nrkey=0xb --rrega=0
+mask() {
+  nvme set-feature "/dev/$B" --feature-id=0x82 --namespace-id=1 --value="$1" || fail "mask $1"
+}
+mask 4 # Reservation Released
+nvme get-feature "/dev/$B" --feature-id=0x82 --namespace-id=1 | tee /run/said
+grep -qi 'value: *0x0*4' /run/said || fail "feature 82h"
+nvme get-feature "/dev/$A" --feature-id=0x83 --namespace-id=1 | tee /run/said
+grep -qi 'value: *0x0*1' /run/said || fail "feature 83h"
+works release "$A" --crkey=0xa --rtype=1 --rrela=0
+works acquire "$A" --crkey=0xa --rtype=3 --racqa=0
+works release "$A" --crkey=0xa --rtype=3 --rrela=0
+notified "$B" 0
+mask 0
+for t in $(sample 2 1 2 3 4 5 6); do
+  works register "$B" --crkey=0xb --rrega=1 --iekey
+  works acquire "$A" --crkey=0xa --rtype="$t" --racqa=0
+  reported ".rtype == $t and .regctl == 1"
+  refused "$B"
+  if [ $((t % 2)) = 0 ]; then no_reads "$B"; else reads "$B"; fi
+  works register "$B" --nrkey=0xb --rrega=0
+  case $t in
+    1) reads "$B"; refused "$B" ;;
+    2) no_reads "$B"; refused "$B" ;;
+    *) reads "$B"; writes "$B" ;;
+  esac
+  works release "$A" --crkey=0xa --rtype="$t" --rrela=0
+  writes "$B"
+  if [ "$t" -gt 2 ]; then notified "$B" 2; else notified "$B" 0; fi
+done
+works release "$A" --crkey=0xa --rrela=1
+notified "$B" 3
+works register "$A" --nrkey=0xa --rrega=0 --cptpl=3
+works acquire "$A" --crkey=0xa --rtype=1 --racqa=0
 
 klog_check 'eservation conflict|Reservation Conflict|[Ss]hared namespace'
 

@@ -1,0 +1,179 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// TestReservationTurns: hosts take turns, however many changes one of them asks for, and those of
+// one host are made in order.
+func TestReservationTurns(t *testing.T) {
+	r := New(Options{}).reservationsOf(reservationKey{testSub, 1})
+	entered, gate := make(chan struct{}), make(chan struct{})
+	var order []int
+	var left sync.WaitGroup
+	submit := func(host, number int, before func()) *reservationChange {
+		left.Add(1)
+		c := &reservationChange{
+			r: r, host: fmt.Sprint(host), done: func(nvme.Status) { left.Done() },
+			apply: func(*Reservations) (outcome, nvme.Status) {
+				before()
+				order = append(order, 10*host+number)
+				return outcome{}, reservationConflict
+			},
+		}
+		r.submit(c)
+		return c
+	}
+	submit(1, 0, func() { close(entered); <-gate })
+	<-entered
+	for i := range 4 {
+		c := submit(1, i+1, func() {})
+		if i == 1 {
+			c.end()
+			left.Done()
+		}
+	}
+	submit(2, 1, func() {})
+	submit(2, 2, func() {})
+	c := submit(3, 1, func() {})
+	submit(4, 1, func() {})
+	c.end()
+	left.Done()
+	close(gate)
+	left.Wait()
+	if want := []int{10, 11, 21, 41, 13, 22, 14}; !slices.Equal(order, want) {
+		t.Errorf("%v, want %v", order, want)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.hosts) > 0 || !r.turns.Empty() {
+		t.Errorf("%d hosts are left", len(r.hosts))
+	}
+}
+
+// TestStoreFailsLate: a change that is stored although Save has failed does not come back with a
+// restart, since its command has failed.
+func TestStoreFailsLate(t *testing.T) {
+	store := &memoryStore{}
+	r := storeHarness(t, 1, 1, store)
+	a := r.numbered(0, 1)
+	r.ok(a.io[0], registerPTPL(1))
+	r.ok(a.io[0], acquire(1, nvme.WriteExclusive))
+	stored := func() nvme.ReservationType { return store.Load(testSub, 1).Type }
+	store.failures = []bool{true}
+	r.status(a.io[0], release(1, nvme.WriteExclusive), nvme.InternalError)
+	if stored() != nvme.WriteExclusive {
+		t.Error("the reservation would end with a restart")
+	}
+	store.failures = []bool{true, false}
+	r.status(a.io[0], release(1, nvme.WriteExclusive), nvme.InternalError)
+	r.ok(a.io[0], acquire(1, nvme.WriteExclusive))
+	if stored() != nvme.WriteExclusive {
+		t.Error("the reservation would end with a restart, after another command")
+	}
+}
+
+// TestFlushOfReserved: a Flush of all namespaces flushes none if one of them is reserved.
+func TestFlushOfReserved(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	sub.Namespaces = append(sub.Namespaces,
+		NamespaceConfig{NSID: 2, Device: ramDevice(t, 1<<20, 512)})
+	r := newHarness(t, 1, sub)
+	a, b := r.numbered(0, 1), r.numbered(1, 1)
+	for _, c := range []*fabrictest.Command{register(1), acquire(1, nvme.WriteExclusive)} {
+		c.SQE.SetNSID(2)
+		r.ok(a.io[0], c)
+	}
+	r.ok(a.io[0], command(nvme.NVMFlush, nvme.NSIDAll, nil))
+	dev.Fail(func(*backend.IO) error { return errors.New("it reaches the device") })
+	r.status(b.io[0], command(nvme.NVMFlush, nvme.NSIDAll, nil), reservationConflict)
+}
+
+// TestManyFences: commands that wait for a device which hangs hold no more memory than there are
+// IOs and commands.
+func TestManyFences(t *testing.T) {
+	const writes, rounds = 20, 30
+	sub, dev := hangingSubsystem(t)
+	sub.Namespaces[0].Timeout = 0
+	r := newHarness(t, 1, sub)
+	a, b := r.numbered(0, 1), r.numbered(1, 1)
+	r.ok(a.io[0], register(1))
+	r.ok(b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))) // opens the channel
+	dev.Hold(nil)
+	for i := range writes {
+		r.send(b.io[0], rw(nvme.NVMWrite, 1, uint64(i), 1, make([]byte, 512)))
+	}
+	r.w.Settle()
+	ns, err := r.target.namespace(testSub, 1)
+	r.must(err)
+	ch := r.raw[0].channel(ns)
+	var last *fabrictest.Command
+	for range rounds {
+		for range rounds {
+			last = r.send(a.io[0], acquire(1, nvme.WriteExclusive))
+			r.until("the state changes", func() bool { s, _ := a.report(); return s.RTYPE != 0 })
+			r.ok(a.io[0], release(1, nvme.WriteExclusive))
+		}
+		r.w.Settle()
+		if len(ch.excluded) != writes || len(ch.fences) > 4*rounds {
+			t.Fatalf("%d IOs, %d fences", len(ch.excluded), len(ch.fences))
+		}
+		r.w.Advance(drainDeadline + time.Second)
+		if !last.Done || last.CQE.Status().OK() {
+			t.Fatalf("done %v, %v", last.Done, last.CQE.Status())
+		}
+	}
+	last = r.send(a.io[0], acquire(1, nvme.WriteExclusive))
+	dev.Release()
+	r.until("the device is back", func() bool { return last.Done })
+	if st := last.CQE.Status(); !st.OK() || ch.fences != nil || ch.excluded != nil {
+		t.Errorf("%v, %d fences, %d IOs", st, len(ch.fences), len(ch.excluded))
+	}
+}
+
+// TestPreemptRace: of two hosts that preempt the same holder, the second one is told that it does
+// not hold the reservation. The first one may repeat its command.
+func TestPreemptRace(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	a, b, c := r.numbered(0, 1), r.numbered(1, 1), r.numbered(2, 1)
+	for i, h := range []*host{a, b, c} {
+		r.ok(h.io[0], register(uint64(i+1)))
+	}
+	r.ok(c.io[0], acquire(3, nvme.WriteExclusiveRegistrantsOnly))
+	take := func(key uint64) *fabrictest.Command {
+		return preempt(nvme.ReservationPreempt, key, 3, nvme.WriteExclusiveRegistrantsOnly)
+	}
+	r.ok(a.io[0], take(1))
+	r.status(b.io[0], take(2), reservationConflict)
+	r.ok(a.io[0], take(1))
+	r.ok(a.io[0], release(1, nvme.WriteExclusiveRegistrantsOnly))
+	r.ok(b.io[0], take(2))
+}
+
+// TestPersistAll: a controller has one command at a time that changes many namespaces.
+func TestPersistAll(t *testing.T) {
+	store := &memoryStore{}
+	r := storeHarness(t, 1, 2, store)
+	a := r.numbered(0, 1)
+	persist := func(nsid uint32) *fabrictest.Command {
+		c := setFeature(nvme.FeatureReservationPersist, 1)
+		c.SQE.SetNSID(nsid)
+		return c
+	}
+	_, free := store.hold()
+	first, one := r.send(a.admin, persist(nvme.NSIDAll)), r.send(a.admin, persist(1))
+	r.status(a.admin, persist(nvme.NSIDAll), nvme.CommandInterrupted)
+	free()
+	r.until("the others complete", func() bool { return first.Done && one.Done })
+	r.allDone([]*fabrictest.Command{first, one}, nvme.Success)
+	r.ok(a.admin, persist(nvme.NSIDAll))
+}
