@@ -32,13 +32,14 @@ type fence struct {
 	ios     map[*backend.IO]bool // that the device has; true: aborted
 }
 
-// conflict says why an IO that waits for the device must not reach it.
+// conflict says why an IO that waits for the device must not reach it. What admin commands lead to
+// is the controller's own: the flush of one that write protects a namespace.
 func (ch *channel) conflict(io *backend.IO) error {
 	if ch.access == nil {
 		return nil
 	}
 	s := ownerSession(io)
-	if s == nil || ch.access.permits(&s.ctrl.hostID, io.Op != backend.OpRead) {
+	if s == nil || s.qid == 0 || ch.access.permits(&s.ctrl.hostID, io.Op != backend.OpRead) {
 		return nil
 	}
 	return errConflict

@@ -189,3 +189,15 @@ func TestWriteProtectionEnds(t *testing.T) {
 		t.Errorf("write %v, protected %v", write.Done, store.Protected("", 1))
 	}
 }
+
+// TestWriteProtectionReserved: a reservation of another host does not keep a host from write
+// protecting a namespace, nor the flush that this ends with from its device.
+func TestWriteProtectionReserved(t *testing.T) {
+	r := protectHarness(t, newProtectionStore(), ramSubsystem(t, 1))
+	holder, other := r.numbered(0, 1), r.numbered(1, 1)
+	r.ok(holder.io[0], register(1))
+	r.ok(holder.io[0], acquire(1, nvme.WriteExclusive))
+	r.status(other.io[0], command(nvme.NVMFlush, 1, nil), reservationConflict)
+	r.ok(other.admin, protectCommand(1, nvme.WriteProtect))
+	holder.protected(1, nvme.WriteProtect)
+}
