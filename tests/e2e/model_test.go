@@ -178,9 +178,9 @@ func (x *modelRun) start(t *testing.T, state string) {
 func (x *modelRun) step() {
 	x.t.Helper()
 	switch n := x.rnd.IntN(1000); {
-	case n == 0:
+	case n < 4:
 		x.reconnect(x.rnd.IntN(len(x.hosts)))
-	case n < 3:
+	case n < 8:
 		x.change()
 	case n < 30:
 		x.log(x.rnd.IntN(len(x.hosts)))
