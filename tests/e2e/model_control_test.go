@@ -189,7 +189,7 @@ func (x *modelRun) setFeature(c *modelCommand) func() {
 			v = x.protection()
 			c.want[0] = ns.protect(nvme.WriteProtection(v))
 		case nvme.FeatureReservationMask:
-			v = x.rnd.Uint32N(8) << 1 & x.rnd.Uint32N(16) // often nothing
+			v = x.rnd.Uint32N(8) << 1 * (x.rnd.Uint32N(4) / 3) // most often nothing
 			for _, ns := range list {
 				ns.mask = v
 			}
@@ -216,12 +216,12 @@ func (x *modelRun) protection() uint32 {
 	return uint32(nvme.NoWriteProtect)
 }
 
-// log reads some notifications of a controller.
-func (x *modelRun) log(i int) {
+// log reads n notifications of a controller, empty ones after the last.
+func (x *modelRun) log(i, n int) {
 	x.t.Helper()
 	c := x.hosts[i].c
 	x.ping(c) // a notification comes before the command that follows it
-	for range x.rnd.IntN(50) {
+	for range n {
 		b, err := c.GetLog(x.ctx, nvme.LogReservation, nvme.NSIDAll, 0, nvme.ReservationLogSize, 0,
 			false)
 		x.must(err)

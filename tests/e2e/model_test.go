@@ -152,7 +152,7 @@ func (x *modelRun) resize(i int) func(backend.Device) (backend.Device, error) {
 
 // start starts the target and connects the hosts.
 func (x *modelRun) start(t *testing.T, state string) {
-	o := options{reactors: 2, stateFile: state, iwarp: x.rnd.IntN(4) == 0}
+	o := options{reactors: 2, memory: 16, stateFile: state, iwarp: x.rnd.IntN(4) == 0}
 	for i := range x.storage {
 		o.devices = append(o.devices, x.device(i))
 	}
@@ -183,7 +183,7 @@ func (x *modelRun) step() {
 	case n < 8:
 		x.change()
 	case n < 30:
-		x.log(x.rnd.IntN(len(x.hosts)))
+		x.log(x.rnd.IntN(len(x.hosts)), x.rnd.IntN(20))
 	case n < 120:
 		x.race()
 	case n < 450:
@@ -274,9 +274,12 @@ func (x *modelRun) check(batch []*modelCommand) {
 
 func (c *modelCommand) status(half int) nvme.Status { return c.got[half].Status() &^ nvme.More }
 
-// compareAll reads everything that a host may read, and all reservations.
+// compareAll reads everything that a host may read, all notifications and all reservations.
 func (x *modelRun) compareAll() {
 	x.t.Helper()
+	for i := range x.hosts {
+		x.log(i, len(x.m.logs[i].pages)+1)
+	}
 	for _, ns := range x.m.namespaces {
 		for i := range x.hosts {
 			for slba := uint64(0); slba < ns.blocks && x.m.refusal(i, ns, false).OK(); {
