@@ -9,6 +9,8 @@ set -uo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
 what=${1:-all} fuzz_time=${FUZZ_TIME:-10000x}
+model="env NVMF_MODEL_COMMANDS=1000000 TMPDIR=/dev/shm \
+go test -v -count=1 -timeout 3h -run TestModel$ ./tests/e2e"
 case $what in
   all) scripts/deps.sh test ;;
   unit) scripts/deps.sh unit ;;
@@ -63,12 +65,15 @@ lab="go test -v -tags lab -count=1 ./tests/lab -timeout"
 isolation="env NVMF_ISOLATION_SOAK=1 NVMF_ISOLATION_SECONDS=1800 \
 go test -v -count=1 -timeout 3h ./tests/isolation"
 live="env NVMF_LIVE_CONFIGS=2000 go test -v -count=1 -timeout 3h ./tests/live"
+model="env NVMF_MODEL_COMMANDS=1000000 TMPDIR=/dev/shm \
+go test -v -count=1 -timeout 3h -run TestModel$ ./tests/e2e"
 case $what in
   all) steps+=("1600|lab|$lab 80m") ;;
   soak) steps=(
     "600|longer fuzzing|fuzz_all"
     "3600|isolation, all culprits at once for half an hour|$isolation"
     "1200|2000 changes of the configuration|$live"
+    "600|a million random commands|$model"
     "2000|lab in full|env NVMF_LAB_SOAK=1 $lab 4h"
   ) ;;
 esac

@@ -187,3 +187,98 @@ func TestLinks(t *testing.T) {
 		t.Errorf("only %d links found", links)
 	}
 }
+
+// featureRow are the cells of a row of docs/features.md: the feature, this target, the two peers,
+// and the tests that show it.
+type featureRow [5]string
+
+// featureRows are the rows of the tables of a page, without those of headings.
+func featureRows(text string) (rows []featureRow) {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		cells := strings.Split(strings.Trim(line, "|"), " | ")
+		if !strings.HasPrefix(line, "| ") || strings.Contains(line, "| shown by |") {
+			continue
+		}
+		var r featureRow
+		for i := range min(len(r), len(cells)) {
+			r[i] = strings.TrimSpace(cells[i])
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+var testLink = regexp.MustCompile(`\[([^\]]+)\]\(\.\./([^)]+)\)`)
+
+// wrong says what is wrong with a row: cells are missing, what is there has no test, or a test does
+// not exist. read returns a file of the module.
+func (r *featureRow) wrong(read func(name string) (string, error)) string {
+	if slices.Contains(r[:4], "") {
+		return "a cell is missing"
+	}
+	tests := testLink.FindAllStringSubmatch(r[4], -1)
+	first, _, _ := strings.Cut(strings.TrimRight(r[1], ",;:"), " ")
+	if first = strings.TrimRight(first, ",;:"); len(tests) == 0 && (first == "yes" ||
+		first == "partly") {
+		return "no test shows it"
+	}
+	for _, m := range tests {
+		text, err := read(m[2])
+		switch {
+		case err != nil:
+			return err.Error()
+		case path.Ext(m[2]) == ".go" && !strings.Contains(text, "\nfunc "+m[1]+"(t *testing.T)"):
+			return m[1] + " is not in " + m[2]
+		case path.Ext(m[2]) == ".sh" && path.Base(m[2]) != m[1]+".sh":
+			return m[2] + " is not the scenario " + m[1]
+		}
+	}
+	return ""
+}
+
+// TestFeatureTable: each row of docs/features.md that says that something is there has tests, and
+// they exist.
+func TestFeatureTable(t *testing.T) {
+	read := func(name string) (string, error) {
+		b, err := os.ReadFile(filepath.Join(root, name))
+		return string(b), err
+	}
+	text, err := read("docs/features.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := featureRows(text)
+	if len(rows) < 150 {
+		t.Errorf("only %d rows found", len(rows))
+	}
+	for _, r := range rows {
+		if w := r.wrong(read); w != "" {
+			t.Errorf("docs/features.md, %q: %s", r[0], w)
+		}
+	}
+}
+
+func TestWrongFeaturesAreFound(t *testing.T) {
+	read := func(name string) (string, error) {
+		if strings.HasPrefix(name, "no") {
+			return "", os.ErrNotExist
+		}
+		return "package a\n\nfunc TestA(t *testing.T) {}\n", nil
+	}
+	for row, right := range map[string]bool{
+		"| a | yes | no | no | [TestA](../a_test.go), [b](../c/b.sh) |": true,
+		"| a | no, never | no | no | |":                                 true,
+		"| a | yes, always | no | no | |":                               false,
+		"| a | partly: b | no | no | see c |":                           false,
+		"| a | yes | no |  | [TestA](../a_test.go) |":                   false,
+		"| a | yes | no | no | [TestB](../a_test.go) |":                 false,
+		"| a | yes | no | no | [TestA](../no_test.go) |":                false,
+		"| a | yes | no | no | [a](../c/b.sh) |":                        false,
+	} {
+		rows := featureRows("| x | nvmf-target | y | z | shown by |\n|---|---|---|---|---|\n" + row)
+		if len(rows) != 1 || (rows[0].wrong(read) == "") != right {
+			t.Errorf("%s: %q", row, rows)
+		}
+	}
+}

@@ -3,7 +3,6 @@ package target
 import (
 	"bytes"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -148,59 +147,6 @@ func TestCopyRefusals(t *testing.T) {
 				t.Errorf("DW0 %d", tc.c.CQE.DW0())
 			}
 		})
-	}
-}
-
-// TestCopy: random copies within and between namespaces, against a model.
-func TestCopy(t *testing.T) {
-	seed := rand.Uint64()
-	t.Log("seed", seed)
-	rnd := rand.New(rand.NewPCG(seed, 0))
-	r := newHarness(t, 1, copySubsystem(t))
-	h := r.connectHost(1)
-	r.enableCopy(h)
-	q := h.io[0]
-	const blocks = 8192
-	model := [][]byte{nil, make([]byte, blocks*512), make([]byte, blocks*512)}
-	for nsid := uint32(1); nsid <= 2; nsid++ {
-		for i := 0; i < len(model[nsid]); i++ {
-			model[nsid][i] = byte(rnd.Uint32())
-		}
-		for off := 0; off < len(model[nsid]); off += 1 << 20 {
-			r.ok(q, rw(nvme.NVMWrite, nsid, uint64(off/512), 2048, model[nsid][off:][:1<<20]))
-		}
-	}
-	for range 200 {
-		format := []nvme.CopyFormat{nvme.CopyRanges, nvme.CopyNamespaces}[rnd.IntN(2)]
-		var from []source
-		var data []byte
-		sdlba, total := uint64(rnd.IntN(4000)), uint32(0)
-		for range 1 + rnd.IntN(5) {
-			s := source{0, 5000 + uint64(rnd.IntN(2000)), uint32(1 + rnd.IntN(200+rnd.IntN(1000)))}
-			src := 1
-			if total += s.blocks; total > 1000 {
-				break
-			}
-			if format == nvme.CopyNamespaces {
-				src = 1 + rnd.IntN(2)
-				s.nsid = uint32(src)
-			}
-			from = append(from, s)
-			data = append(data, model[src][s.slba*512:][:s.blocks*512]...)
-		}
-		if len(from) == 0 {
-			continue
-		}
-		r.ok(q, copyTo(sdlba, format, from...))
-		copy(model[1][sdlba*512:], data)
-	}
-	for nsid := uint32(1); nsid <= 2; nsid++ {
-		for off := 0; off < len(model[nsid]); off += 1 << 20 {
-			got := r.ok(q, rw(nvme.NVMRead, nsid, uint64(off/512), 2048, make([]byte, 1<<20))).Data
-			if !bytes.Equal(got, model[nsid][off:][:1<<20]) {
-				t.Fatalf("namespace %d: other content than the model from %d on", nsid, off)
-			}
-		}
 	}
 }
 

@@ -9,7 +9,8 @@ const pairWait = int64(10e9)
 
 // pair is a fused operation: Compare and Write, which are adjacent in their queue (Base section
 // 3.4.2, NVM section 3.2). Whichever comes first waits in Handler.halves until its data and the
-// other one are here. If one is refused, so is the other. The first one completes first.
+// other one are here. If one is refused, so is the other. Of a pair that is carried out, the first
+// one completes first.
 type pair struct {
 	first, second *cmd
 	// lost is why what has not come of the pair fails.

@@ -46,6 +46,7 @@ type options struct {
 	tcp        func(*tcp.Config) // sets what has no key
 	rdma       func(*rdma.Config)
 	devices    []backend.Device // instead of the RAM namespaces; the server closes them
+	stateFile  string
 }
 
 // configuration is the text of the configuration file for options.
@@ -133,7 +134,7 @@ func newHarness(t *testing.T, o options) *harness {
 	h.server = app.NewServer(app.Options{
 		Config:  c,
 		Log:     h.log.Logger(),
-		Version: "e2e", Verbs: h.fabric.Provider("target"),
+		Version: "e2e", Verbs: h.fabric.Provider("target"), StateFile: o.stateFile,
 		OpenDevice: func(n *config.Namespace) (backend.Device, error) {
 			return o.devices[n.NSID-1], nil
 		},

@@ -1,0 +1,182 @@
+package e2e
+
+import (
+	"fmt"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// modelControllers are the controllers: their hosts, and their transports.
+var modelControllers = []struct {
+	host    int
+	variant variant
+}{
+	{0, variants[0]},
+	{0, variants[3]},
+	{1, variants[1]},
+	{1, variants[4]},
+	{2, variant{name: "tcp aligned", tcp: host.TCP{HeaderDigest: true, HPDA: 31}}},
+	{3, variants[3]},
+}
+
+const (
+	modelQueues = 2
+	modelBatch  = 16 // commands
+	// modelTransfer is the most that a command transfers, which Compare, Verify and Copy do in two
+	// steps. Each has memory for a bit more.
+	modelTransfer = 160 << 10
+	modelMemory   = modelTransfer + 4096
+	modelInactive = 77 // an NSID
+)
+
+// modelHost is a controller as its host sees it.
+type modelHost struct {
+	c       *host.Controller
+	queues  [modelQueues]*host.Queue
+	mem     []byte
+	between bool // it may copy between namespaces
+}
+
+func modelHostID(h int) [16]byte { return [16]byte{byte(h + 1), 'm'} }
+
+// connectModel connects a controller with its queues.
+func (x *modelRun) connectModel(i int) {
+	x.t.Helper()
+	mc, h := modelControllers[i], &x.hosts[i]
+	h.c = x.connect(mc.variant, func(o *host.Options) {
+		o.HostNQN = fmt.Sprint("nqn.2026-11.io.nvmf-target:model-host-", mc.host)
+		o.HostID = modelHostID(mc.host)
+	})
+	h.mem = x.buffer(h.c, 2*modelBatch*modelMemory)
+	x.openQueues(i)
+}
+
+// openQueues connects the queues of a controller that has just been enabled. It has no
+// notifications and no settings.
+func (x *modelRun) openQueues(i int) {
+	x.t.Helper()
+	h := &x.hosts[i]
+	x.m.logs[i] = modelLog{}
+	for k := range h.queues {
+		var err error
+		h.queues[k], err = h.c.OpenQueue(x.ctx, uint16(k+1), 3*modelBatch)
+		x.must(err)
+	}
+	if h.between = x.rnd.IntN(4) > 0; !h.between {
+		return
+	}
+	var op host.Op
+	op.SQE.SetOpcode(nvme.AdminSetFeatures)
+	op.SQE.Features().Set(nvme.FeatureHostBehavior, 0)
+	op.Data = make([]byte, nvme.HostBehaviorSize)
+	op.Data[nvme.HostBehaviorCDFE] = byte(nvme.CopyNamespaces.Bit())
+	cqe, err := h.c.Admin(x.ctx, &op)
+	x.must(err)
+	if !cqe.Status().OK() {
+		x.fatal(nil, "Host Behavior Support: %v", cqe.Status())
+	}
+}
+
+// reconnect ends the association of a host with a controller, or resets that, while it has reads,
+// and connects again. Reservations stay as they are.
+func (x *modelRun) reconnect(i int) {
+	x.t.Helper()
+	h := &x.hosts[i]
+	for k, q := range h.queues {
+		var op host.Op
+		for j := range uint64(x.rnd.IntN(8)) {
+			ns := x.m.namespaces[x.rnd.IntN(len(x.m.namespaces))]
+			op.Read(ns.nsid, j, 1, h.mem[k*modelMemory:][:ns.blockSize])
+			_, err := q.Submit(&op)
+			x.must(err)
+		}
+		if x.rnd.IntN(2) == 0 {
+			_, err := q.Poll(nil) // sends them
+			x.must(err)
+		}
+	}
+	how := x.rnd.IntN(3)
+	if how == 0 {
+		x.must(h.c.Reset(x.ctx))
+	}
+	for _, q := range h.queues {
+		_ = q.Close() // it may have seen the end of the connection
+	}
+	if how == 0 {
+		x.must(h.c.Enable(x.ctx))
+		x.openQueues(i)
+		return
+	}
+	if how == 1 {
+		x.must(h.c.Shutdown(x.ctx))
+	}
+	h.c.Close()
+	x.connectModel(i)
+}
+
+// memory is n bytes for the next command that is added to c.
+func (x *modelRun) memory(c *modelCommand, n int) []byte {
+	return x.hosts[c.c].mem[(2*c.slot+len(c.ops))*modelMemory:][:n]
+}
+
+// send sends commands all at once and waits for their completions, but checks nothing.
+func (x *modelRun) send(batch []*modelCommand) {
+	x.t.Helper()
+	var admin []func()
+	for i, c := range batch {
+		c.got = make([]nvme.CQE, len(c.ops))
+		if c.queue == 0 {
+			wait := x.hosts[c.c].c.AdminAsync(x.ctx, &c.ops[0])
+			admin = append(admin, func() {
+				var err error
+				c.got[0], err = wait()
+				x.must(err)
+			})
+			continue
+		}
+		for half := range c.ops {
+			c.ops[half].Token = uint64(2*i + half)
+			if _, err := x.hosts[c.c].queues[c.queue-1].Submit(&c.ops[half]); err != nil {
+				x.fatal(c, "%v", err)
+			}
+		}
+	}
+	for x.collect(batch) {
+	}
+	for _, wait := range admin {
+		wait()
+	}
+}
+
+// collect takes completions of I/O commands, and returns false when there are no more to come.
+func (x *modelRun) collect(batch []*modelCommand) bool {
+	x.t.Helper()
+	var idle *host.Queue
+	for i := range x.hosts {
+		for _, q := range x.hosts[i].queues {
+			if q.Outstanding() == 0 {
+				continue
+			}
+			n, err := q.Poll(x.done[:])
+			x.must(err)
+			for _, d := range x.done[:n] {
+				c, half := batch[d.Token/2], d.Token%2
+				c.got[half] = d.CQE
+				c.ended[half] = true
+				c.reversed = c.reversed || half == 1 && !c.ended[0]
+			}
+			if q.Outstanding() > 0 {
+				idle = q
+			}
+		}
+	}
+	if idle == nil {
+		return false
+	}
+	if x.ctx.Err() != nil {
+		x.fatal(nil, "commands do not complete")
+	}
+	x.must(idle.Wait(waitModel))
+	return true
+}

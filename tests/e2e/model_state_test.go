@@ -1,0 +1,177 @@
+package e2e
+
+import (
+	"cmp"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// model is a subsystem with its namespaces as the specifications describe them, without a line of
+// the code that it tests. Hosts see it through controllers, which have numbers.
+type model struct {
+	namespaces []*modelNamespace
+	hosts      []int      // by controller: its host
+	logs       []modelLog // by controller
+}
+
+// modelNamespace is a namespace.
+type modelNamespace struct {
+	*modelReservations
+	nsid       uint32
+	blockSize  int
+	blocks     uint64
+	atomic     uint32 // blocks that a fused pair may have at most
+	content    []byte // also of blocks beyond the end, which a larger size shows again
+	readOnly   bool   // by the configuration
+	protection nvme.WriteProtection
+}
+
+const dnr = nvme.DNR
+
+// refusal is why a command of a controller does not reach a namespace at all: what depends on who
+// sends it, and on which path. A state of the path (ANA) comes before everything else.
+func (m *model) refusal(c int, ns *modelNamespace, write bool) nvme.Status {
+	return ns.conflict(m.hosts[c], write)
+}
+
+// io is the status of a command that reads or writes some blocks.
+func (m *model) io(c int, ns *modelNamespace, slba uint64, n uint32, write bool) nvme.Status {
+	st := cmp.Or(m.refusal(c, ns, write), ns.within(slba, n))
+	if write {
+		st = cmp.Or(st, ns.writable())
+	}
+	return st
+}
+
+// within says whether the blocks exist (NVM section 3.3: LBA Out of Range).
+func (ns *modelNamespace) within(slba uint64, n uint32) nvme.Status {
+	if slba >= ns.blocks || uint64(n) > ns.blocks-slba {
+		return nvme.LBAOutOfRange | dnr
+	}
+	return nvme.Success
+}
+
+func (ns *modelNamespace) writable() nvme.Status {
+	if ns.readOnly || ns.protection != nvme.NoWriteProtect {
+		return nvme.NamespaceWriteProtected | dnr
+	}
+	return nvme.Success
+}
+
+// at are the bytes of some blocks, which exist.
+func (ns *modelNamespace) at(slba uint64, n uint32) []byte {
+	return ns.content[int(slba)*ns.blockSize:][:int(n)*ns.blockSize]
+}
+
+// protect is Set Features of Namespace Write Protection (Base section 5.1.25.1.31).
+func (ns *modelNamespace) protect(to nvme.WriteProtection) nvme.Status {
+	switch {
+	case to >= nvme.PermanentWriteProtect: // not offered, or reserved
+		return nvme.InvalidField | dnr
+	case ns.readOnly,
+		ns.protection == nvme.WriteProtectUntilPowerCycle && to != ns.protection:
+		return nvme.FeatureNotChangeable | dnr
+	}
+	ns.protection = to
+	return nvme.Success
+}
+
+// protected is what Get Features says.
+func (ns *modelNamespace) protected() nvme.WriteProtection {
+	if ns.protection == nvme.NoWriteProtect && ns.readOnly {
+		return nvme.WriteProtect
+	}
+	return ns.protection
+}
+
+// modelCopyRange is a source range of a Copy command; ns is nil if there is no such namespace.
+type modelCopyRange struct {
+	ns   *modelNamespace
+	slba uint64
+	n    uint32
+}
+
+// copyStatus is the status of a Copy command (NVM section 3.3.2); between says that the format of
+// its ranges names namespaces, allowed that the host has enabled that.
+func (m *model) copyStatus(c int, to *modelNamespace, sdlba uint64, from []modelCopyRange,
+	between, allowed bool,
+) nvme.Status {
+	if st := m.refusal(c, to, true); !st.OK() {
+		return st
+	}
+	if between && !allowed {
+		return nvme.InvalidField | dnr
+	}
+	if st := to.writable(); !st.OK() {
+		return st
+	}
+	total := uint32(0)
+	for _, r := range from {
+		if r.ns == nil {
+			return nvme.InvalidField | dnr
+		}
+		if st := m.refusal(c, r.ns, false); !st.OK() {
+			return st
+		}
+		if r.ns.blockSize != to.blockSize {
+			return nvme.IncompatibleNamespace | dnr
+		}
+		if st := r.ns.within(r.slba, r.n); !st.OK() {
+			return st
+		}
+		total += r.n
+	}
+	if st := to.within(sdlba, total); !st.OK() {
+		return st
+	}
+	for _, r := range from {
+		if r.ns == to && r.slba < sdlba+uint64(total) && sdlba < r.slba+uint64(r.n) {
+			return nvme.OverlappingIORange | dnr
+		}
+	}
+	return nvme.Success
+}
+
+// pairStatus are the statuses of a fused Compare and Write of blocks that the compare names, which
+// are equal to what is there or not (Base section 3.4.2).
+func (m *model) pairStatus(c int, cmp, write modelCopyRange, equal bool) [2]nvme.Status {
+	one := m.half(c, cmp, false)
+	two := m.half(c, write, true)
+	const failed = nvme.AbortedFailedFused
+	switch {
+	case !one.OK() && two.OK():
+		return [2]nvme.Status{one, failed}
+	case one.OK() && !two.OK():
+		return [2]nvme.Status{failed, two}
+	case !one.OK():
+		return [2]nvme.Status{one, two}
+	case cmp != write:
+		return [2]nvme.Status{nvme.InvalidField | dnr, nvme.InvalidField | dnr}
+	case !equal:
+		return [2]nvme.Status{nvme.CompareFailure | dnr, failed}
+	}
+	return [2]nvme.Status{}
+}
+
+// half is the status of one command of a pair on its own.
+func (m *model) half(c int, r modelCopyRange, write bool) nvme.Status {
+	st := m.io(c, r.ns, r.slba, r.n, write)
+	if st.OK() && r.n > r.ns.atomic {
+		st = nvme.AtomicWriteUnitExceeded | dnr
+	}
+	return st
+}
+
+// restart is a power cycle with the configuration as it was at first, but for sizes.
+func (m *model) restart() {
+	for c := range m.logs {
+		m.logs[c] = modelLog{}
+	}
+	for _, ns := range m.namespaces {
+		ns.readOnly = false
+		if ns.protection == nvme.WriteProtectUntilPowerCycle {
+			ns.protection = nvme.NoWriteProtect
+		}
+		ns.modelReservations.restart()
+	}
+}
