@@ -40,6 +40,7 @@ const (
 	FeatureTimestamp            FID = 0x0E
 	FeatureKeepAliveTimer       FID = 0x0F
 	FeatureHostBehavior         FID = 0x16
+	FeatureCommandSetProfile    FID = 0x19
 	FeatureSpinupControl        FID = 0x1A
 	FeatureHostIdentifier       FID = 0x81
 	FeatureReservationMask      FID = 0x82

@@ -258,7 +258,7 @@ func (c *controller) configure(v nvme.CC) nvme.Status {
 	case c.pending != 0:
 		return sequenceError // the reset or shutdown has not completed
 	// Only now do these fields matter (Base section 3.1.4.5): a host may write them step by step.
-	case v.CSS() != nvme.CSSNVM || v.MPS() != 0 || v.AMS() != 0:
+	case !c.selectable(v.CSS()) || v.MPS() != 0 || v.AMS() != 0:
 		return invalidField
 	case !c.sub.discovery && (v.IOSQES() != 6 || v.IOCQES() != 4):
 		return invalidField // entries of 64 and 16 bytes; discovery controllers have no I/O queues

@@ -83,6 +83,9 @@ func init() {
 		nvme.FeatureKeepAliveTimer: {
 			value: constant(0), set: setKeepAlive, survivesReset: true,
 		},
+		nvme.FeatureCommandSetProfile: {
+			scope: onIO, value: constant(0), set: setCommandSets,
+		},
 		nvme.FeatureSpinupControl: {
 			scope: onRotational, value: constant(0), set: setSpinup,
 			fsp: nvme.FeatureScopeSubsystem,

@@ -86,6 +86,15 @@ func TestFeatures(t *testing.T) {
 		{"set host ID", setFeature(nvme.FeatureHostIdentifier, 1), sequenceError, 0},
 		{"host ID of 64 bits", getFeature(nvme.FeatureHostIdentifier, 0, 0), invalidField, 0},
 		{"host ID without buffer", getFeature(nvme.FeatureHostIdentifier, 0, 1), invalidLength, 0},
+		{"command sets 0", setFeature(nvme.FeatureCommandSetProfile, 0), nvme.Success, 0},
+		{
+			"command sets 1", setFeature(nvme.FeatureCommandSetProfile, 1),
+			nvme.CommandSetsRejected | nvme.DNR, 0,
+		},
+		{
+			"command sets 100h", setFeature(nvme.FeatureCommandSetProfile, 0x100),
+			nvme.CommandSetsRejected | nvme.DNR, 0,
+		},
 		{"temperature", getFeature(nvme.FeatureTemperatureThreshold, 0, 0), nvme.Success, 0xFFFF},
 	} {
 		r.run(tc.name, func(t *testing.T) {

@@ -36,6 +36,7 @@ var identifyPages = [256]identifyRow{
 	nvme.CNSAttachedControllers: {scope: onIO, page: identifyAttached},
 	nvme.CNSControllers:         {scope: onIO, page: identifyControllers},
 	nvme.CNSEnduranceGroups:     {scope: onRotational, page: identifyEnduranceGroups},
+	nvme.CNSCommandSets:         {scope: onIO, page: identifyCommandSets},
 }
 
 func prepareIdentify(c *cmd) nvme.Status {

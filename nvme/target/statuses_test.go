@@ -127,8 +127,11 @@ func adminSamples(c *controller, id uint8) (list []sample) {
 		if !known {
 			rule = nsidIgnored
 		}
-		add("CNS", rule, dwords{0xFF, csi[row.csi]}, func() *fabrictest.Command {
-			return identifyCommand(nvme.CNS(id), 0)
+		cntid := map[bool]uint32{true: 0xFFFF0000}[nvme.CNS(id) == nvme.CNSCommandSets]
+		add("CNS", rule, dwords{0xFF | cntid, csi[row.csi]}, func() *fabrictest.Command {
+			c := identifyCommand(nvme.CNS(id), 0)
+			c.SQE.SetCDW(10, c.SQE.CDW(10)|cntid) // this controller
+			return c
 		})
 	}
 	if p := &logPages[id]; p.supported(c) {
