@@ -61,6 +61,7 @@ const (
 	LogFirmwareSlot      LID = 0x03
 	LogChangedNamespaces LID = 0x04
 	LogEffects           LID = 0x05
+	LogSelfTest          LID = 0x06
 	LogEnduranceGroup    LID = 0x09
 	LogANA               LID = 0x0C
 	LogFeatureEffects    LID = 0x12

@@ -44,6 +44,8 @@ var records = []recordCase{
 	record[EnduranceGroupLog](EnduranceGroupLogSize),
 	record[RotationalMediaLog](RotationalMediaLogSize),
 	record[FeatureEffectsLog](FeatureEffectsSize),
+	record[SelfTestLog](SelfTestLogSize),
+	record[SelfTestResult](28),
 	record[ReservationStatus](ReservationStatusSize),
 	record[RegisteredController](RegisteredControllerSize),
 	record[ReservationLog](ReservationLogSize),

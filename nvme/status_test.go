@@ -39,7 +39,7 @@ func TestEveryStatusHasAName(t *testing.T) {
 		LBAOutOfRange, CapacityExceeded,
 		NamespaceNotReady, ReservationConflict, InvalidQueueIdentifier, AbortLimitExceeded,
 		AERLimitExceeded, InvalidLogPage,
-		FeatureNotSaveable, FeatureNotChangeable, CommandSetsRejected,
+		FeatureNotSaveable, FeatureNotChangeable, SelfTestInProgress, CommandSetsRejected,
 		ConnectIncompatibleFormat, ConnectControllerBusy,
 		ConnectInvalidParameters,
 		ConnectRestartDiscovery, ConnectInvalidHost, InvalidQueueType, DiscoveryRestart,

@@ -185,7 +185,9 @@ func (m *compound) ioDone(h *Handler, o *compoundIO, st nvme.Status) {
 	o.copied = st.OK() && o.Op == backend.OpWrite
 	m.putIdle(o)
 	if !st.OK() && m.status.OK() && (o.Op != backend.OpDiscard || st != invalidOpcode) {
-		m.status = st
+		if m.status = st; moves && o.Op == backend.OpRead {
+			m.cmd.io.Err = o.Err // it may name the block
+		}
 	}
 	if moves && m.next < m.steps && m.status.OK() {
 		m.soon()

@@ -69,6 +69,7 @@ type controller struct {
 	protecting     bool // a write protection changes
 	changed        changedNamespaces
 	reservationLog reservationLog
+	selfTest       selfTest
 	discoveryLog   *discoveryLog // the last one that was read
 }
 
@@ -164,6 +165,7 @@ func disconnectSessions(list []*session, why error) {
 // adminClosed is called when the transport closes the admin queue.
 func (c *controller) adminClosed() {
 	c.alive.stop()
+	c.selfTest.close()
 	c.fail(errors.New("the admin queue has ended"))
 	c.endLimit()
 	c.abortEvents()
@@ -301,6 +303,7 @@ func (c *controller) reset() {
 	c.abortEvents()
 	c.events = events{}
 	c.changed, c.reservationLog = changedNamespaces{}, reservationLog{}
+	c.selfTest.reset()
 	c.resetFeatures()
 	c.mu.Lock()
 	c.granted = c.cfg.MaxIOQueues

@@ -69,6 +69,7 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 		LPA: nvme.LPASMARTPerNamespace | nvme.LPAEffects | nvme.LPAExtendedData |
 			nvme.LPASupportedPages,
 		ELPE: errorLogSize - 1, KAS: keepAliveGranularity,
+		OACS: nvme.OACSSelfTest, EDSTT: c.selfTestMinutes(),
 		SQES: 0x66, CQES: 0x44, MAXCMD: uint16(min(c.entries(), 0xFFFF)),
 		NN: MaxNSID, MNAN: MaxNSID,
 		ONCS:  oncs(c) | nvme.ONCSSaveSelect | nvme.ONCSTimestamp,
@@ -107,6 +108,7 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 	if c.sub.discovery {
 		id.CNTRLTYPE, id.DCTYPE = nvme.ControllerTypeDiscovery, 1 // a direct discovery controller
 		id.NN, id.MNAN, id.ONCS, id.FUSES, id.CDFS, id.VWC = 0, 0, 0, 0, 0, 0
+		id.OACS, id.EDSTT = 0, 0
 		id.LPA &^= nvme.LPASMARTPerNamespace
 		id.SQES, id.CQES = 0, 0 // no I/O queues
 	}

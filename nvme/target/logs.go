@@ -38,7 +38,8 @@ func init() {
 		nvme.LogChangedNamespaces: {
 			scope: onIO, page: changedPage, size: 4 * nvme.NamespacesPerList,
 		},
-		nvme.LogEffects: {page: effectsPage, size: nvme.EffectsLogSize, csi: true},
+		nvme.LogEffects:  {page: effectsPage, size: nvme.EffectsLogSize, csi: true},
+		nvme.LogSelfTest: {scope: onIO, page: selfTestPage, size: nvme.SelfTestLogSize},
 		nvme.LogEnduranceGroup: {
 			scope: onRotational, page: enduranceGroupPage, size: nvme.EnduranceGroupLogSize,
 		},

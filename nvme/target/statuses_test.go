@@ -107,6 +107,13 @@ func samples(c *controller) (list []sample) {
 		sample{"Keep Alive", false, nsidIgnored, dwords{}, func() *fabrictest.Command {
 			return command(nvme.AdminKeepAlive, 0, nil)
 		}})
+	if onIO(c) {
+		list = append(list, sample{
+			"Device Self-test", false, nsidIgnored, dwords{0xF}, func() *fabrictest.Command {
+				return selfTestCommand(nvme.SelfTestAbort, 0)
+			},
+		})
+	}
 	for i := range 256 {
 		if o := &ioOps[i]; o.offered(c) && !c.sub.discovery {
 			list = append(list, ioSample(o, nvme.Opcode(i)))
