@@ -156,6 +156,7 @@ const (
 	LPASMARTPerNamespace LPA = 1 << 0
 	LPAEffects           LPA = 1 << 1 // log 05h
 	LPAExtendedData      LPA = 1 << 2 // NUMDU and LPO
+	LPATelemetry         LPA = 1 << 3 // logs 07h and 08h
 	LPASupportedPages    LPA = 1 << 5 // logs 00h, 12h and 13h
 )
 

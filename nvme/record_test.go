@@ -46,6 +46,7 @@ var records = []recordCase{
 	record[FeatureEffectsLog](FeatureEffectsSize),
 	record[SelfTestLog](SelfTestLogSize),
 	record[SelfTestResult](28),
+	record[TelemetryHeader](TelemetryBlock),
 	record[ReservationStatus](ReservationStatusSize),
 	record[RegisteredController](RegisteredControllerSize),
 	record[ReservationLog](ReservationLogSize),

@@ -70,6 +70,7 @@ type controller struct {
 	changed        changedNamespaces
 	reservationLog reservationLog
 	selfTest       selfTest
+	telemetry      telemetry
 	discoveryLog   *discoveryLog // the last one that was read
 }
 

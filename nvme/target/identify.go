@@ -67,7 +67,7 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 		ACL:       abortLimit - 1, AERL: asyncLimit - 1,
 		FRMW: 1<<0 | 1<<1, // one slot, read-only
 		LPA: nvme.LPASMARTPerNamespace | nvme.LPAEffects | nvme.LPAExtendedData |
-			nvme.LPASupportedPages,
+			nvme.LPASupportedPages | nvme.LPATelemetry,
 		ELPE: errorLogSize - 1, KAS: keepAliveGranularity,
 		OACS: nvme.OACSSelfTest, EDSTT: c.selfTestMinutes(),
 		SQES: 0x66, CQES: 0x44, MAXCMD: uint16(min(c.entries(), 0xFFFF)),
@@ -109,7 +109,7 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 		id.CNTRLTYPE, id.DCTYPE = nvme.ControllerTypeDiscovery, 1 // a direct discovery controller
 		id.NN, id.MNAN, id.ONCS, id.FUSES, id.CDFS, id.VWC = 0, 0, 0, 0, 0, 0
 		id.OACS, id.EDSTT = 0, 0
-		id.LPA &^= nvme.LPASMARTPerNamespace
+		id.LPA &^= nvme.LPASMARTPerNamespace | nvme.LPATelemetry
 		id.SQES, id.CQES = 0, 0 // no I/O queues
 	}
 	return reply{data: nvme.Append(nil, id)}

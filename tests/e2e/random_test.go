@@ -110,7 +110,7 @@ func randomAdmin(rng *rand.Rand, a *attacker) *host.Op {
 		n := 4 << rng.IntN(11)
 		s.SetOpcode(nvme.AdminGetLogPage)
 		s.SetNSID(nvme.NSIDAll)
-		lids := []nvme.LID{0, 1, 2, 3, 4, 5, 6, nvme.LogANA, nvme.LogDiscovery}
+		lids := []nvme.LID{0, 1, 2, 3, 4, 5, 6, 7, 8, nvme.LogANA, nvme.LogDiscovery}
 		s.GetLog().Set(lids[rng.IntN(len(lids))], uint64(n), 0, 0, false)
 		op.Data = make([]byte, n)
 	case 2:
