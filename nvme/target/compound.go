@@ -296,10 +296,6 @@ func prepareDSM(c *cmd) nvme.Status {
 
 func executeDSM(h *Handler, c *cmd) {
 	dsm := c.req.SQE.DSM()
-	if !dsm.Deallocate() {
-		h.finish(c, 0, nvme.Success) // the other attributes are hints
-		return
-	}
 	m := h.newCompound(c)
 	m.ch = c.ch
 	g := c.ch.ns.geo.Load()
@@ -312,7 +308,7 @@ func executeDSM(h *Handler, c *cmd) {
 		}
 		m.ranges = append(m.ranges, r)
 	}
-	if g.info.Discard { // it is advisory (NVM section 3.3.3)
+	if dsm.Deallocate() && g.info.Discard { // all attributes are advisory (NVM section 3.3.3)
 		m.steps = len(m.ranges)
 	}
 	m.advance(h)
