@@ -35,8 +35,8 @@ type feature struct {
 	// change completes the command.
 	get    func(ns *namespace) uint32
 	change func(h *Handler, cm *cmd, list []*namespace, v uint32)
-	// single: Get Features with NSID FFFFFFFFh is Invalid Field. anyNSID: with NSID 0 it returns the
-	// default, which SPDK's compliance tool asks for.
+	// single: Get Features with NSID FFFFFFFFh is Invalid Field. anyNSID: with NSID 0 it returns
+	// the default, which SPDK's compliance tool asks for.
 	single, anyNSID bool
 }
 

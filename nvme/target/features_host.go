@@ -56,12 +56,12 @@ func (c *controller) checkTemperature() {
 	}
 }
 
-// errorRecovery is TLER of a namespace (NVM section 4.1.3). The target tries nothing again, so it is
-// within any limit.
+// errorRecovery is TLER of a namespace (NVM section 4.1.3). The target tries nothing again, so it
+// is within any limit.
 func errorRecovery(ns *namespace) uint32 { return ns.errorRecovery.Load() }
 
-// setErrorRecovery sets TLER. Deallocated blocks can be read (NSFEAT bit 2 is 0), so there is no
-// DULBE.
+// setErrorRecovery sets TLER. Deallocated blocks can be read (NSFEAT bit 2 is 0), so there is
+// no DULBE.
 func setErrorRecovery(h *Handler, c *cmd, list []*namespace, v uint32) {
 	if v&nvme.ErrorRecoveryDULBE != 0 {
 		h.finish(c, 0, invalidField)
