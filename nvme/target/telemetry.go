@@ -266,7 +266,7 @@ func (ns *namespace) captured() capturedNamespace {
 // capturedLimits are those that commands of the host may wait at.
 func (c *controller) capturedLimits() (list []capturedLimit) {
 	add := func(l *limiter, of string, nsid uint32) {
-		if l == nil {
+		if l == nil || len(list) == telemetryList {
 			return
 		}
 		i := l.info(LimitedObject{})
