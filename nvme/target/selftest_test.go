@@ -267,6 +267,9 @@ func TestSelfTestOfHangingDevice(t *testing.T) {
 	if got := h.selfTestEnds(); got.DSTS != 0x10 || h.selfTestLog().Results[1].DSTS != 0x21 {
 		t.Errorf("result %#x", got.DSTS)
 	}
+	if n := r.target.Stats()[0].Reads; n != 9 { // one of the first test, all of the second
+		t.Errorf("%d reads", n)
+	}
 	hang()
 	h.hangUp()
 	r.w.Settle()
