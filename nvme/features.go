@@ -40,6 +40,7 @@ const (
 	FeatureTimestamp            FID = 0x0E
 	FeatureKeepAliveTimer       FID = 0x0F
 	FeatureHostBehavior         FID = 0x16
+	FeatureCommandSetProfile    FID = 0x19
 	FeatureSpinupControl        FID = 0x1A
 	FeatureHostIdentifier       FID = 0x81
 	FeatureReservationMask      FID = 0x82
@@ -119,6 +120,11 @@ func (t TemperatureThreshold) TMPSEL() uint8 { return uint8(t>>16) & 0xF }
 
 // THSEL is the threshold of the sensor.
 func (t TemperatureThreshold) THSEL() uint8 { return uint8(t>>20) & 3 }
+
+// ErrorRecoveryDULBE is the bit of the Error Recovery feature (FID 05h, CDW11) that asks for an
+// error where deallocated blocks are read. Bits 15:0 are TLER, a time limit for error recovery in
+// units of 100 ms (NVM section 4.1.3).
+const ErrorRecoveryDULBE uint32 = 1 << 16
 
 // TimestampSize is the size of a Timestamp data structure, and TimestampSet its origin if a host
 // has set it: bits 3:1 of byte 6 (Base section 5.1.25.1.7).

@@ -54,6 +54,17 @@ type CSI uint8
 // CSINVM is the NVM command set.
 const CSINVM CSI = 0
 
+// AppendCommandSets appends the Identify I/O Command Set data structure, CNS 1Ch (Base section
+// 5.1.13.2.19): at most 512 combinations of command sets that can be used at the same time, each of
+// them with a bit for each CSI.
+func AppendCommandSets(b []byte, combinations ...uint64) []byte {
+	list := make([]byte, IdentifyDataSize)
+	for i, c := range combinations {
+		binary.LittleEndian.PutUint64(list[8*i:], c)
+	}
+	return append(b, list...)
+}
+
 // NSIDAll is the broadcast namespace identifier (Base section 3.2.1).
 const NSIDAll uint32 = 0xFFFFFFFF
 

@@ -30,9 +30,9 @@ type IdentifyController struct {
 	VWCI         uint8
 	MEC          uint8
 
-	OACS           uint16 // optional admin commands
-	ACL            uint8  // concurrent Aborts, 0-based
-	AERL           uint8  // outstanding asynchronous event requests, 0-based
+	OACS           OACS
+	ACL            uint8 // concurrent Aborts, 0-based
+	AERL           uint8 // outstanding asynchronous event requests, 0-based
 	FRMW           uint8
 	LPA            LPA
 	ELPE           uint8 // error log entries, 0-based
@@ -45,8 +45,8 @@ type IdentifyController struct {
 	TNVMCAP        [16]byte
 	UNVMCAP        [16]byte
 	RPMBS          uint32
-	EDSTT          uint16
-	DSTO           uint8
+	EDSTT          uint16 // minutes that an extended self-test takes
+	DSTO           uint8  // bit 0: one self-test at a time in the subsystem; 0: for each controller
 	FWUG           uint8
 	KAS            uint16 // keep alive granularity, units of 100 ms; not 0 over fabrics
 	HCTMA          uint16
@@ -156,8 +156,15 @@ const (
 	LPASMARTPerNamespace LPA = 1 << 0
 	LPAEffects           LPA = 1 << 1 // log 05h
 	LPAExtendedData      LPA = 1 << 2 // NUMDU and LPO
+	LPATelemetry         LPA = 1 << 3 // logs 07h and 08h
 	LPASupportedPages    LPA = 1 << 5 // logs 00h, 12h and 13h
 )
+
+// OACS is Optional Admin Command Support (bytes 256 and 257).
+type OACS uint16
+
+// OACSSelfTest says that there is Device Self-test.
+const OACSSelfTest OACS = 1 << 4
 
 // ONCS is Optional NVM Command Support (bytes 520 and 521).
 type ONCS uint16

@@ -61,6 +61,9 @@ const (
 	LogFirmwareSlot      LID = 0x03
 	LogChangedNamespaces LID = 0x04
 	LogEffects           LID = 0x05
+	LogSelfTest          LID = 0x06
+	LogTelemetryHost     LID = 0x07
+	LogTelemetryCtrl     LID = 0x08 // Telemetry Controller-Initiated
 	LogEnduranceGroup    LID = 0x09
 	LogANA               LID = 0x0C
 	LogFeatureEffects    LID = 0x12

@@ -12,6 +12,7 @@ const (
 	AdminSetFeatures   Opcode = 0x09
 	AdminGetFeatures   Opcode = 0x0A
 	AdminAsyncEventReq Opcode = 0x0C
+	AdminSelfTest      Opcode = 0x14
 	AdminKeepAlive     Opcode = 0x18
 )
 

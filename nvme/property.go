@@ -119,7 +119,7 @@ const (
 // CSSNVM and CSSAllIO are values of CC.CSS.
 const (
 	CSSNVM   = 0
-	CSSAllIO = 6
+	CSSAllIO = 6 // all supported I/O command sets
 )
 
 // CCLinux is what a Linux host writes to enable a controller: 4 KiB pages, round robin, entries of

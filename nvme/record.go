@@ -22,7 +22,8 @@ type Record interface {
 	ConnectData | DiscoveryEntry | DiscoveryHeader | EffectsLog | EnduranceGroupLog |
 		ErrorLogEntry | FeatureEffectsLog | FirmwareLog | IdentifyController | IdentifyNamespace |
 		IdentifyNamespaceIndependent | RegisteredController | ReservationLog | ReservationStatus |
-		RotationalMediaLog | SMARTLog | SupportedPages
+		RotationalMediaLog | SelfTestLog | SelfTestResult | SMARTLog | SupportedPages |
+		TelemetryHeader
 }
 
 // Append appends the bytes of a record.

@@ -109,6 +109,15 @@ func TestOffsets(t *testing.T) {
 		{ReservationStatus{}, map[string]int{"GEN": 0, "RTYPE": 4, "REGCTL": 5, "PTPLS": 9}},
 		{RegisteredController{}, map[string]int{"CNTLID": 0, "RCSTS": 2, "RKEY": 8, "HostID": 16}},
 		{ReservationLog{}, map[string]int{"Count": 0, "Type": 8, "Available": 9, "NSID": 12}},
+		{SelfTestLog{}, map[string]int{"Operation": 0, "Completion": 1, "Results": 4}},
+		{SelfTestResult{}, map[string]int{
+			"DSTS": 0, "SEGN": 1, "VDINFO": 2, "POH": 4, "NSID": 12, "FLBA": 16, "SCT": 24,
+			"SC": 25, "VS": 26,
+		}},
+		{TelemetryHeader{}, map[string]int{
+			"LID": 0, "IEEE": 5, "Last": 8, "Last4": 16, "THS": 380, "THDGN": 381, "TCDA": 382,
+			"TCDGN": 383, "RID": 384,
+		}},
 		{EffectsLog{}, map[string]int{"Admin": 0, "IO": 1024}},
 		{DiscoveryHeader{}, map[string]int{"GENCTR": 0, "NUMREC": 8, "RECFMT": 16}},
 		{DiscoveryEntry{}, map[string]int{

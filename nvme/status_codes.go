@@ -43,6 +43,8 @@ const (
 	FeatureNotSaveable        Status = 0x10D
 	FeatureNotChangeable      Status = 0x10E
 	FeatureNotPerNamespace    Status = 0x10F // Feature Not Namespace Specific
+	SelfTestInProgress        Status = 0x11D
+	CommandSetsRejected       Status = 0x12B // I/O Command Set Combination Rejected
 	ConnectIncompatibleFormat Status = 0x180 // Fabrics: RECFMT not supported
 	ConnectControllerBusy     Status = 0x181
 	ConnectInvalidParameters  Status = 0x182
@@ -102,6 +104,8 @@ var statusNames = map[Status]string{
 	InvalidLogPage:     "Invalid Log Page", FeatureNotSaveable: "Feature Identifier Not Saveable",
 	FeatureNotChangeable:      "Feature Not Changeable",
 	FeatureNotPerNamespace:    "Feature Not Namespace Specific",
+	SelfTestInProgress:        "Device Self-test in Progress",
+	CommandSetsRejected:       "I/O Command Set Combination Rejected",
 	ConnectIncompatibleFormat: "Connect Incompatible Format",
 	ConnectControllerBusy:     "Connect Controller Busy",
 	ConnectInvalidParameters:  "Connect Invalid Parameters",

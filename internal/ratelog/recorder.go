@@ -206,6 +206,27 @@ func (r *records) Refusals() []Refusal {
 	return list
 }
 
+// About returns what is remembered of the host with this name at this address, if the handler of
+// the log is a Recorder: lines whose keys remote and host say so. Nothing of it is about others.
+func (l *Logger) About(addr netip.Addr, host string) (events []Event, refusals []Refusal) {
+	if l.records == nil {
+		return nil, nil
+	}
+	addr = addr.Unmap()
+	is := func(list []Attribute) bool { return slices.Contains(list, Attribute{"host", host}) }
+	events, _ = l.records.Events(0)
+	events = slices.DeleteFunc(events, func(e Event) bool {
+		return !is(e.Attributes) || !slices.ContainsFunc(e.Attributes, func(a Attribute) bool {
+			remote, err := netip.ParseAddrPort(a.Value)
+			return a.Key == "remote" && err == nil && remote.Addr().Unmap() == addr
+		})
+	})
+	refusals = slices.DeleteFunc(l.records.Refusals(), func(r Refusal) bool {
+		return r.Remote.Addr().Unmap() != addr || !is(r.Attributes)
+	})
+	return events, refusals
+}
+
 // appendDetails appends keys and values, each with its length before it, up to maxDetails bytes.
 // What no printing is needed for costs no allocation.
 func appendDetails(b []byte, args []any) []byte {

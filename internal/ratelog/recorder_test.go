@@ -158,3 +158,30 @@ func BenchmarkRefused(b *testing.B) {
 		}
 	}
 }
+
+// TestAbout: only what is remembered of this host at this address, from whatever port.
+func TestAbout(t *testing.T) {
+	_, log, _ := recorded(t, slog.LevelError)
+	l := New(log)
+	for i := range 3 {
+		for _, host := range []string{"a", "b"} {
+			p := l.Peer(netip.AddrPortFrom(addr(i).Addr(), uint16(1000+i)))
+			p.Warn("refused", "host", host, "qid", i)
+			p.Info("created", "host", host, "qid", i)
+		}
+		l.Peer(addr(i)).Warn("no host", "qid", i)
+	}
+	log.Warn("no peer", "host", "a")
+	mapped := netip.AddrFrom16(addr(1).Addr().As16())
+	events, refusals := l.About(mapped, "a")
+	if len(events) != 2 || events[0].Message != "refused" || events[1].Message != "created" ||
+		!slices.Contains(events[1].Attributes, Attribute{"qid", "1"}) {
+		t.Errorf("events %+v", events)
+	}
+	if len(refusals) != 1 || refusals[0].Remote.Port() != 1001 || refusals[0].Message != "refused" {
+		t.Errorf("refusals %+v", refusals)
+	}
+	if e, f := New(slog.New(slog.DiscardHandler)).About(mapped, "a"); e != nil || f != nil {
+		t.Errorf("without a recorder: %v, %v", e, f)
+	}
+}

@@ -184,7 +184,7 @@ func TestIdentifyRefused(t *testing.T) {
 		want nvme.Status
 	}{
 		{"unknown CNS", identifyCommand(0x77, 1), invalidField},
-		{"CNS 1Ch", identifyCommand(nvme.CNSCommandSets, 1), invalidField},
+		{"CNS 1Ch of no controller", commandSetsOf(0xFFEF), invalidField},
 		{"CSI 2", csi(nvme.CNSCommandSetNamespace), invalidField},
 		{"NSID 0", identifyCommand(nvme.CNSNamespace, 0), invalidNamespace},
 		{"NSID all", identifyCommand(nvme.CNSNamespace, nvme.NSIDAll), invalidNamespace},

@@ -10,6 +10,10 @@ import (
 // passes it to the queue.
 func (h *Handler) finish(c *cmd, result uint64, st nvme.Status) {
 	s, r := c.s, c.req
+	if c.then != nil {
+		h.finishOwn(c, st)
+		return
+	}
 	if st.OK() {
 		s.moved[r.Dir] += uint64(r.Length)
 	} else {
@@ -24,6 +28,18 @@ func (h *Handler) finish(c *cmd, result uint64, st nvme.Status) {
 	s.done = append(s.done, r)
 	if !s.completed.Listed() {
 		h.completed.Push(s, &s.completed)
+	}
+}
+
+// finishOwn completes a command of the target itself.
+func (h *Handler) finishOwn(c *cmd, st nvme.Status) {
+	s := c.s
+	c.executing, c.since, c.req, c.op, c.ch = false, 0, nil, nil, nil
+	s.outstanding--
+	c.then(st)
+	c.io.Err = nil
+	if s.closed {
+		h.post(s.endIfIdle)
 	}
 }
 

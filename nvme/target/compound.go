@@ -185,7 +185,9 @@ func (m *compound) ioDone(h *Handler, o *compoundIO, st nvme.Status) {
 	o.copied = st.OK() && o.Op == backend.OpWrite
 	m.putIdle(o)
 	if !st.OK() && m.status.OK() && (o.Op != backend.OpDiscard || st != invalidOpcode) {
-		m.status = st
+		if m.status = st; moves && o.Op == backend.OpRead {
+			m.cmd.io.Err = o.Err // it may name the block
+		}
 	}
 	if moves && m.next < m.steps && m.status.OK() {
 		m.soon()
@@ -294,10 +296,6 @@ func prepareDSM(c *cmd) nvme.Status {
 
 func executeDSM(h *Handler, c *cmd) {
 	dsm := c.req.SQE.DSM()
-	if !dsm.Deallocate() {
-		h.finish(c, 0, nvme.Success) // the other attributes are hints
-		return
-	}
 	m := h.newCompound(c)
 	m.ch = c.ch
 	g := c.ch.ns.geo.Load()
@@ -310,7 +308,7 @@ func executeDSM(h *Handler, c *cmd) {
 		}
 		m.ranges = append(m.ranges, r)
 	}
-	if g.info.Discard { // it is advisory (NVM section 3.3.3)
+	if dsm.Deallocate() && g.info.Discard { // all attributes are advisory (NVM section 3.3.3)
 		m.steps = len(m.ranges)
 	}
 	m.advance(h)

@@ -69,6 +69,8 @@ type controller struct {
 	protecting     bool // a write protection changes
 	changed        changedNamespaces
 	reservationLog reservationLog
+	selfTest       selfTest
+	telemetry      telemetry
 	discoveryLog   *discoveryLog // the last one that was read
 }
 
@@ -164,6 +166,7 @@ func disconnectSessions(list []*session, why error) {
 // adminClosed is called when the transport closes the admin queue.
 func (c *controller) adminClosed() {
 	c.alive.stop()
+	c.selfTest.close()
 	c.fail(errors.New("the admin queue has ended"))
 	c.endLimit()
 	c.abortEvents()
@@ -258,7 +261,7 @@ func (c *controller) configure(v nvme.CC) nvme.Status {
 	case c.pending != 0:
 		return sequenceError // the reset or shutdown has not completed
 	// Only now do these fields matter (Base section 3.1.4.5): a host may write them step by step.
-	case v.CSS() != nvme.CSSNVM || v.MPS() != 0 || v.AMS() != 0:
+	case !c.selectable(v.CSS()) || v.MPS() != 0 || v.AMS() != 0:
 		return invalidField
 	case !c.sub.discovery && (v.IOSQES() != 6 || v.IOCQES() != 4):
 		return invalidField // entries of 64 and 16 bytes; discovery controllers have no I/O queues
@@ -301,6 +304,7 @@ func (c *controller) reset() {
 	c.abortEvents()
 	c.events = events{}
 	c.changed, c.reservationLog = changedNamespaces{}, reservationLog{}
+	c.selfTest.reset()
 	c.resetFeatures()
 	c.mu.Lock()
 	c.granted = c.cfg.MaxIOQueues

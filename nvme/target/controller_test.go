@@ -73,7 +73,7 @@ func TestCC(t *testing.T) {
 	}
 	const disabled = nvme.CCLinux &^ nvme.CCEnable
 	for _, bits := range []nvme.CC{ // in place of what Linux writes
-		1 << 7, 1 << 11, 1 << 4, 6 << 4, 1 << 16, 1 << 20, // MPS, AMS, CSS, IOSQES, IOCQES
+		1 << 7, 1 << 11, 1 << 4, 7 << 4, 1 << 16, 1 << 20, // MPS, AMS, CSS, IOSQES, IOCQES
 	} {
 		write(nvme.CCLinux^bits, nvme.Success) // it is enabled already
 		write(disabled^bits, nvme.Success)

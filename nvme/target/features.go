@@ -36,8 +36,8 @@ type feature struct {
 	get    func(ns *namespace) uint32
 	change func(h *Handler, cm *cmd, list []*namespace, v uint32)
 	// single: Get Features with NSID FFFFFFFFh is Invalid Field, and so is any NSID that names no
-	// namespace.
-	single bool
+	// namespace. anyNSID: with NSID 0 it returns the default, which SPDK's compliance tool asks for.
+	single, anyNSID bool
 }
 
 const hostIdentifierSize = 16
@@ -61,6 +61,7 @@ func init() {
 		},
 		nvme.FeatureErrorRecovery: {
 			scope: onIO, value: constant(0), fsp: nvme.FeatureScopeNamespace,
+			get: errorRecovery, change: setErrorRecovery, anyNSID: true,
 		},
 		nvme.FeatureVolatileWriteCache: {
 			scope: withCache, value: constant(1), set: setWriteCache,
@@ -83,6 +84,9 @@ func init() {
 		},
 		nvme.FeatureKeepAliveTimer: {
 			value: constant(0), set: setKeepAlive, survivesReset: true,
+		},
+		nvme.FeatureCommandSetProfile: {
+			scope: onIO, value: constant(0), set: setCommandSets,
 		},
 		nvme.FeatureSpinupControl: {
 			scope: onRotational, value: constant(0), set: setSpinup,
@@ -146,7 +150,7 @@ func prepareGetFeatures(cm *cmd) nvme.Status {
 	case f.single && cm.req.SQE.NSID() == nvme.NSIDAll:
 		return invalidField
 	case f.fsp == nvme.FeatureScopeNamespace && cm.namespace() == nil &&
-		(cm.req.SQE.NSID() != 0 || f.get != nil): // SPDK's compliance tool asks 0 for 05h
+		(cm.req.SQE.NSID() != 0 || !f.anyNSID):
 		return f.noNamespace(cm.req.SQE.NSID())
 	case sqe.SEL() == nvme.FeatureCapabilities:
 		need = 0
@@ -173,7 +177,7 @@ func getFeatures(h *Handler, cm *cmd) {
 			v |= nvme.FeatureCapChangeable
 		}
 	case nvme.FeatureCurrent:
-		if v = c.features[sqe.FID()]; f.get != nil {
+		if v = c.features[sqe.FID()]; f.get != nil && cm.req.SQE.NSID() != 0 {
 			ns := cm.namespace()
 			if ns == nil { // it was removed meanwhile
 				h.finish(cm, 0, inactiveNamespace)

@@ -56,6 +56,23 @@ func (c *controller) checkTemperature() {
 	}
 }
 
+// errorRecovery is TLER of a namespace (NVM section 4.1.3). The target tries nothing again, so it
+// is within any limit.
+func errorRecovery(ns *namespace) uint32 { return ns.errorRecovery.Load() }
+
+// setErrorRecovery sets TLER. Deallocated blocks can be read (NSFEAT bit 2 is 0), so there is
+// no DULBE.
+func setErrorRecovery(h *Handler, c *cmd, list []*namespace, v uint32) {
+	if v&nvme.ErrorRecoveryDULBE != 0 {
+		h.finish(c, 0, invalidField)
+		return
+	}
+	for _, ns := range list {
+		ns.errorRecovery.Store(v & 0xFFFF)
+	}
+	h.finish(c, 0, nvme.Success)
+}
+
 // clock is the Timestamp of a controller (Base section 5.1.25.1.7): it was ms when the loop was at
 // at. Only its host uses it.
 type clock struct {

@@ -80,12 +80,43 @@ func TestFeatures(t *testing.T) {
 		{"power state 0", setFeature(nvme.FeaturePowerManagement, 0), nvme.Success, 0},
 		{"power state 1", setFeature(nvme.FeaturePowerManagement, 1), invalidField, 0},
 		{
-			"error recovery", withNSID(setFeature(nvme.FeatureErrorRecovery, 1), 1),
-			nvme.FeatureNotChangeable | nvme.DNR, 0,
+			"error recovery", withNSID(setFeature(nvme.FeatureErrorRecovery, 0xABCD0003), 1),
+			invalidField, 0, // DULBE
+		},
+		{
+			"error recovery", withNSID(setFeature(nvme.FeatureErrorRecovery, 0xABCC0003), 1),
+			nvme.Success, 0,
+		},
+		{
+			"error recovery now", withNSID(getFeature(nvme.FeatureErrorRecovery, 0, 0), 1),
+			nvme.Success, 3,
+		},
+		{
+			"error recovery by default",
+			withNSID(getFeature(nvme.FeatureErrorRecovery, nvme.FeatureDefault, 0), 1),
+			nvme.Success, 0,
+		},
+		{
+			"error recovery capabilities",
+			withNSID(getFeature(nvme.FeatureErrorRecovery, nvme.FeatureCapabilities, 0), 1),
+			nvme.Success, 6,
+		},
+		{
+			"error recovery of none", getFeature(nvme.FeatureErrorRecovery, 0, 0),
+			nvme.Success, 0,
 		},
 		{"set host ID", setFeature(nvme.FeatureHostIdentifier, 1), sequenceError, 0},
 		{"host ID of 64 bits", getFeature(nvme.FeatureHostIdentifier, 0, 0), invalidField, 0},
 		{"host ID without buffer", getFeature(nvme.FeatureHostIdentifier, 0, 1), invalidLength, 0},
+		{"command sets 0", setFeature(nvme.FeatureCommandSetProfile, 0), nvme.Success, 0},
+		{
+			"command sets 1", setFeature(nvme.FeatureCommandSetProfile, 1),
+			nvme.CommandSetsRejected | nvme.DNR, 0,
+		},
+		{
+			"command sets 100h", setFeature(nvme.FeatureCommandSetProfile, 0x100),
+			nvme.CommandSetsRejected | nvme.DNR, 0,
+		},
 		{"temperature", getFeature(nvme.FeatureTemperatureThreshold, 0, 0), nvme.Success, 0xFFFF},
 	} {
 		r.run(tc.name, func(t *testing.T) {

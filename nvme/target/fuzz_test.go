@@ -25,6 +25,8 @@ func FuzzCommand(f *testing.F) {
 		propertySetCommand(nvme.PropertyCC, 0),
 		adminArgs(testSub).command(), command(nvme.AdminAbort, 0, nil),
 		command(nvme.AdminAsyncEventReq, 0, nil),
+		selfTestCommand(nvme.SelfTestExtended, nvme.NSIDAll),
+		telemetryCommand(nvme.LogTelemetryHost, true, 4096, 0), commandSetsOf(1),
 	} {
 		f.Add(c.SQE[:], uint32(4096), false, []byte{1, 2, 3})
 		f.Add(c.SQE[:], uint32(0), true, []byte{})
@@ -53,6 +55,7 @@ func FuzzCommand(f *testing.F) {
 				}
 				r.until("the command completes", func() bool { return c.Done || q.Closed() })
 			}
+			r.w.Advance(10 * time.Millisecond) // for a self-test
 		}
 	})
 }
@@ -82,8 +85,8 @@ func TestRandomCommands(t *testing.T) {
 			}
 		}
 		op := []nvme.Opcode{
-			0, 1, 2, 5, 6, 8, 9, 10, 24, 25, nvme.FabricsOpcode,
-		}[rnd.IntN(11)]
+			0, 1, 2, 5, 6, 8, 9, 10, 20, 24, 25, nvme.FabricsOpcode,
+		}[rnd.IntN(12)]
 		c.SQE.SetOpcode(op)
 		c.SQE.SetFlags(psdtSGL << 6)
 		c.SQE.SetNSID(uint32(rnd.IntN(4)))
@@ -91,5 +94,8 @@ func TestRandomCommands(t *testing.T) {
 			c.SQE[4] = byte(rnd.IntN(10))
 		}
 		r.do(q, c)
+		if i%16 == 0 {
+			r.w.Advance(5 * time.Millisecond)
+		}
 	}
 }

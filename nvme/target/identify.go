@@ -36,6 +36,7 @@ var identifyPages = [256]identifyRow{
 	nvme.CNSAttachedControllers: {scope: onIO, page: identifyAttached},
 	nvme.CNSControllers:         {scope: onIO, page: identifyControllers},
 	nvme.CNSEnduranceGroups:     {scope: onRotational, page: identifyEnduranceGroups},
+	nvme.CNSCommandSets:         {scope: onIO, page: identifyCommandSets},
 }
 
 func prepareIdentify(c *cmd) nvme.Status {
@@ -66,8 +67,9 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 		ACL:       abortLimit - 1, AERL: asyncLimit - 1,
 		FRMW: 1<<0 | 1<<1, // one slot, read-only
 		LPA: nvme.LPASMARTPerNamespace | nvme.LPAEffects | nvme.LPAExtendedData |
-			nvme.LPASupportedPages,
+			nvme.LPASupportedPages | nvme.LPATelemetry,
 		ELPE: errorLogSize - 1, KAS: keepAliveGranularity,
+		OACS: nvme.OACSSelfTest, EDSTT: c.selfTestMinutes(),
 		SQES: 0x66, CQES: 0x44, MAXCMD: uint16(min(c.entries(), 0xFFFF)),
 		NN: MaxNSID, MNAN: MaxNSID,
 		ONCS:  oncs(c) | nvme.ONCSSaveSelect | nvme.ONCSTimestamp,
@@ -106,7 +108,8 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 	if c.sub.discovery {
 		id.CNTRLTYPE, id.DCTYPE = nvme.ControllerTypeDiscovery, 1 // a direct discovery controller
 		id.NN, id.MNAN, id.ONCS, id.FUSES, id.CDFS, id.VWC = 0, 0, 0, 0, 0, 0
-		id.LPA &^= nvme.LPASMARTPerNamespace
+		id.OACS, id.EDSTT = 0, 0
+		id.LPA &^= nvme.LPASMARTPerNamespace | nvme.LPATelemetry
 		id.SQES, id.CQES = 0, 0 // no I/O queues
 	}
 	return reply{data: nvme.Append(nil, id)}

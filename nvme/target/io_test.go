@@ -52,6 +52,7 @@ func TestDatasetManagement(t *testing.T) {
 	r.ok(q, rw(nvme.NVMWrite, 1, 0, 2048, ones))
 	r.ok(q, dsm(1, false, [2]uint64{0, 2048})) // AD 0: advice only
 	r.status(q, dsm(1, true, [2]uint64{0, 8}, [2]uint64{2047, 2}), outOfRange)
+	r.status(q, dsm(1, false, [2]uint64{0, 8}, [2]uint64{2047, 2}), outOfRange)
 	r.status(q, dsm(1, true, [2]uint64{1 << 63, 1}), outOfRange)
 	r.status(q, dsm(1, true, [2]uint64{1<<64 - 1, 0xFFFFFFFF}), outOfRange)
 	if n := blocks(0, 2048); n != 0 {

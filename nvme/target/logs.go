@@ -12,6 +12,8 @@ type logPage struct {
 	page  pageFunc
 	// size is the length of the page. 0: it varies, and page returns the part from LPO on.
 	size uint64
+	// unit is what offsets and lengths must be multiples of, in bytes; 0: dwords.
+	unit uint64
 	// perNamespace: the NSID may name a namespace.
 	perNamespace bool
 	// csi: the command set identifier matters.
@@ -38,7 +40,10 @@ func init() {
 		nvme.LogChangedNamespaces: {
 			scope: onIO, page: changedPage, size: 4 * nvme.NamespacesPerList,
 		},
-		nvme.LogEffects: {page: effectsPage, size: nvme.EffectsLogSize, csi: true},
+		nvme.LogEffects:       {page: effectsPage, size: nvme.EffectsLogSize, csi: true},
+		nvme.LogSelfTest:      {scope: onIO, page: selfTestPage, size: nvme.SelfTestLogSize},
+		nvme.LogTelemetryHost: {scope: onIO, page: telemetryPage, unit: nvme.TelemetryBlock},
+		nvme.LogTelemetryCtrl: {scope: onIO, page: noTelemetryPage, unit: nvme.TelemetryBlock},
 		nvme.LogEnduranceGroup: {
 			scope: onRotational, page: enduranceGroupPage, size: nvme.EnduranceGroupLogSize,
 		},
@@ -59,11 +64,12 @@ func (p *logPage) supported(c *controller) bool { return p.page != nil && p.scop
 func prepareGetLog(cm *cmd) nvme.Status {
 	c, sqe := cm.s.ctrl, cm.req.SQE.GetLog()
 	p := &logPages[sqe.LID()]
+	unit := cmp.Or(p.unit, 4)
 	switch n := sqe.Bytes(); {
 	case !p.supported(c):
 		return nvme.InvalidLogPage | nvme.DNR
-	case sqe.OT() || sqe.LPO()%4 != 0 || p.size > 0 && sqe.LPO() >= p.size:
-		// no index offsets; a dword-aligned offset within the page (Base section 5.1.12)
+	case sqe.OT() || sqe.LPO()%unit != 0 || n%unit != 0 || p.size > 0 && sqe.LPO() >= p.size:
+		// no index offsets; an aligned offset within the page (Base section 5.1.12)
 		return invalidField
 	case p.csi && sqe.CSI() != nvme.CSINVM:
 		return invalidField

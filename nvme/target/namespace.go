@@ -65,7 +65,8 @@ type namespace struct {
 	users    users
 	locks    rangeLocks
 	// reservations are those of the NQN and NSID.
-	reservations *reservations
+	reservations  *reservations
+	errorRecovery atomic.Uint32 // as hosts have set it
 	// failureLogged is when a failed IO was last logged, by index of ioErrors; 0: never.
 	failureLogged [len(ioErrors)]atomic.Int64
 }

@@ -41,7 +41,7 @@ func TestNotOffered(t *testing.T) {
 		"ANAGRPMAX": uint64(id.ANAGRPMAX), "NANAGRPID": uint64(id.NANAGRPID),
 		"ANAGRPID":            uint64(ns.ANAGRPID),
 		"ANAGRPID of CNS 08h": uint64(indep.ANAGRPID),
-		"OACS":                uint64(id.OACS), "NWPC": uint64(id.NWPC),
+		"OACS":                uint64(id.OACS &^ nvme.OACSSelfTest), "NWPC": uint64(id.NWPC),
 		"SANICAP": uint64(id.SANICAP), "RPMBS": uint64(id.RPMBS),
 		"ACWU": uint64(id.ACWU), "MC": uint64(ns.MC), "DPC": uint64(ns.DPC), "DPS": uint64(ns.DPS),
 	} {

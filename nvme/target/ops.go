@@ -76,6 +76,10 @@ func init() {
 		nvme.AdminAsyncEventReq: {
 			name: "Asynchronous Event Request", prepare: prepareNoData, execute: asyncEventRequest,
 		},
+		nvme.AdminSelfTest: {
+			name: "Device Self-test", scope: onIO, prepare: prepareSelfTest,
+			execute: executeSelfTest,
+		},
 		nvme.AdminKeepAlive: {name: "Keep Alive", prepare: prepareNoData, execute: keepAlive},
 	}
 	ioOps = [256]op{

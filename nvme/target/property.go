@@ -30,7 +30,7 @@ func propertyGet(h *Handler, cm *cmd) {
 	var v uint64
 	switch cm.req.SQE.Property().Offset() {
 	case nvme.PropertyCAP:
-		v = uint64(nvme.MakeCAP(c.entries(), readyTimeout, nvme.CAPCSSNVM|nvme.CAPCRMSMedia))
+		v = uint64(nvme.MakeCAP(c.entries(), readyTimeout, c.commandSets()|nvme.CAPCRMSMedia))
 	case nvme.PropertyVS:
 		v = uint64(version)
 	case nvme.PropertyCC:

@@ -75,6 +75,9 @@ type cmd struct {
 	zeroCopy  *channel
 	executing bool
 	limited   bool // limits apply to the command
+	// then is called in place of the queue if the command is the target's own; its request is no
+	// transport's.
+	then func(nvme.Status)
 	// since is when the command was given to a device, 0 if no device has it.
 	since int64
 	// free gives memory back that the device of a command that was given up may still use. req is

@@ -115,6 +115,13 @@ func samples(c *controller) (list []sample) {
 		sample{"Keep Alive", false, nsidIgnored, dwords{}, func() *fabrictest.Command {
 			return command(nvme.AdminKeepAlive, 0, nil)
 		}})
+	if onIO(c) {
+		list = append(list, sample{
+			"Device Self-test", false, nsidIgnored, dwords{0xF}, func() *fabrictest.Command {
+				return selfTestCommand(nvme.SelfTestAbort, 0)
+			},
+		})
+	}
 	for i := range 256 {
 		if o := &ioOps[i]; o.offered(c) && !c.sub.discovery {
 			list = append(list, ioSample(o, nvme.Opcode(i)))
@@ -135,8 +142,11 @@ func adminSamples(c *controller, id uint8) (list []sample) {
 		if !known {
 			rule = nsidIgnored
 		}
-		add("CNS", rule, dwords{0xFF, csi[row.csi]}, func() *fabrictest.Command {
-			return identifyCommand(nvme.CNS(id), 0)
+		cntid := map[bool]uint32{true: 0xFFFF0000}[nvme.CNS(id) == nvme.CNSCommandSets]
+		add("CNS", rule, dwords{0xFF | cntid, csi[row.csi]}, func() *fabrictest.Command {
+			c := identifyCommand(nvme.CNS(id), 0)
+			c.SQE.SetCDW(10, c.SQE.CDW(10)|cntid) // this controller
+			return c
 		})
 	}
 	if p := &logPages[id]; p.supported(c) {

@@ -143,6 +143,7 @@ func TestScan(t *testing.T) {
 		for lid, n := range map[nvme.LID]int{
 			nvme.LogError: 64, nvme.LogSMART: nvme.SMARTLogSize,
 			nvme.LogFirmwareSlot: nvme.FirmwareLogSize,
+			nvme.LogSelfTest:     nvme.SelfTestLogSize,
 			nvme.LogEffects:      nvme.EffectsLogSize, nvme.LogChangedNamespaces: 4096,
 		} {
 			if _, err := c.GetLog(ctx, lid, nvme.NSIDAll, 0, n, 0, false); err != nil {

@@ -202,7 +202,8 @@ func TestHostileAdmin(t *testing.T) {
 		t.Run("M01 M15 M16 every other opcode", func(t *testing.T) {
 			a.refuses(t, a.c.Admin, nvme.AdminGetLogPage, nvme.AdminIdentify, nvme.AdminAbort,
 				nvme.AdminSetFeatures, nvme.AdminGetFeatures,
-				nvme.AdminAsyncEventReq, nvme.AdminKeepAlive, nvme.FabricsOpcode)
+				nvme.AdminAsyncEventReq, nvme.AdminSelfTest, nvme.AdminKeepAlive,
+				nvme.FabricsOpcode)
 		})
 		t.Run("unknown Fabrics types", func(t *testing.T) {
 			for typ := range 256 {

@@ -100,7 +100,7 @@ func randomIO(rng *rand.Rand, a *attacker) *host.Op {
 func randomAdmin(rng *rand.Rand, a *attacker) *host.Op {
 	op := new(host.Op)
 	s := &op.SQE
-	switch rng.IntN(6) {
+	switch rng.IntN(7) {
 	case 0:
 		s.SetOpcode(nvme.AdminIdentify)
 		s.SetNSID(1)
@@ -110,7 +110,7 @@ func randomAdmin(rng *rand.Rand, a *attacker) *host.Op {
 		n := 4 << rng.IntN(11)
 		s.SetOpcode(nvme.AdminGetLogPage)
 		s.SetNSID(nvme.NSIDAll)
-		lids := []nvme.LID{0, 1, 2, 3, 4, 5, nvme.LogANA, nvme.LogDiscovery}
+		lids := []nvme.LID{0, 1, 2, 3, 4, 5, 6, 7, 8, nvme.LogANA, nvme.LogDiscovery}
 		s.GetLog().Set(lids[rng.IntN(len(lids))], uint64(n), 0, 0, false)
 		op.Data = make([]byte, n)
 	case 2:
@@ -124,6 +124,10 @@ func randomAdmin(rng *rand.Rand, a *attacker) *host.Op {
 	case 5:
 		s.SetOpcode(nvme.AdminAbort)
 		s.Abort().Set(uint16(rng.IntN(3)), uint16(rng.Uint32()))
+	case 6:
+		s.SetOpcode(nvme.AdminSelfTest)
+		s.SetNSID([]uint32{0, 1, nvme.NSIDAll}[rng.IntN(3)])
+		s.SetCDW(10, []uint32{1, 2, 0xF}[rng.IntN(3)])
 	}
 	return op
 }

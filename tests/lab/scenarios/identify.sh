@@ -34,6 +34,25 @@ show id-ns "$DEV"; want "^nsattr[[:space:]]*: (0x)?1$"
 wait_for 10 grep -q 1 "/sys/block/${DEV#/dev/}/ro" # the host sees that it is read-only
 show set-feature "/dev/$CTRL" -f 0x84 -n 1 -v 0
 wait_for 10 grep -q 0 "/sys/block/${DEV#/dev/}/ro" # the host may write again
+# I/O command sets: Linux enables all of them
+show get-property "/dev/$CTRL" --offset=0x14; want "460061$"
+show id-iocs "/dev/$CTRL"; want "1$"
+show cmdset-ind-id-ns "$DEV" -n 1; want "nmic"
+show get-feature "/dev/$CTRL" -f 0x19
+
+show supported-log-pages "/dev/$CTRL"; want "0x6|Self-test"
+show device-self-test "/dev/$CTRL" -n 1 -s 1
+wait_for 30 sh -c "nvme self-test-log /dev/$CTRL | grep -q 'Current operation.*: 0'"
+show self-test-log "/dev/$CTRL" -e 1; want "Operation Result +: 0"; want "Self Test Code +: 1"
+show device-self-test "/dev/$CTRL" -n 0xffffffff -s 2
+! nvme device-self-test "/dev/$CTRL" -n 1 -s 1 &>/tmp/show || fail "a second self-test"
+cat /tmp/show; want "[Ss]elf.?[Tt]est"
+show device-self-test "/dev/$CTRL" -s 0xf
+show self-test-log "/dev/$CTRL" -e 1; want "Operation Result +: 0x1|Operation Result +: 1"
+
+show telemetry-log "/dev/$CTRL" -o /tmp/telemetry
+tail -c +513 /tmp/telemetry >/tmp/show; cat /tmp/show
+want '^\{"version".*"connections":.*"namespaces":.*"events":'; want "$NQN"
 klog_check
 host_disconnect
 klog_check

@@ -1,0 +1,41 @@
+package target
+
+import "github.com/nvmf-target/nvmf-target/nvme"
+
+// I/O controllers have one I/O command set, NVM, and say so in all the ways that hosts ask: another
+// one becomes a bit of commandSetCombination, and a CSI of identifyPages, ioOps and log 05h.
+
+// commandSetCombination is the only combination of I/O command sets (CNS 1Ch).
+const commandSetCombination = 1 << nvme.CSINVM
+
+// commandSets is CAP.CSS. A discovery controller has the NVM bit and no other (Base section
+// 3.1.4.1), although it has no I/O commands.
+func (c *controller) commandSets() nvme.CAP {
+	if c.sub.discovery {
+		return nvme.CAPCSSNVM
+	}
+	return nvme.CAPCSSNVM | nvme.CAPCSSIOSets
+}
+
+// selectable says whether CC.CSS may have this value (Base section 3.1.4.5).
+func (c *controller) selectable(css uint8) bool {
+	return css == nvme.CSSNVM || css == nvme.CSSAllIO && !c.sub.discovery
+}
+
+// identifyCommandSets makes CNS 1Ch, which is the same for all controllers of a subsystem. FFFFh is
+// the one that is asked (Base section 5.1.13.2.19).
+func identifyCommandSets(c *controller, sqe *nvme.SQE) reply {
+	id := sqe.Identify().CNTID()
+	if id != nvme.CNTLIDDynamic && c.sub.lookup(id) == nil {
+		return reply{st: invalidField}
+	}
+	return reply{data: nvme.AppendCommandSets(nil, commandSetCombination)}
+}
+
+// setCommandSets selects a combination by its index (Base section 5.1.25.1.17).
+func setCommandSets(_ *controller, v uint32) (uint32, nvme.Status) {
+	if v&0x1FF != 0 {
+		return 0, nvme.CommandSetsRejected | nvme.DNR
+	}
+	return 0, nvme.Success
+}

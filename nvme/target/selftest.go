@@ -1,0 +1,248 @@
+package target
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// A device self-test reads namespaces in the background, as Verify commands of the host would that
+// has asked for it: with its share of the memory, at its limits, one chunk at a time and never more
+// than half of the time. It belongs to its controller, and ends with it. A short one reads a sample
+// of each namespace, an extended one everything.
+
+const (
+	// selfTestPause is the least time between two reads, in nanoseconds. The pause is as long as
+	// the read before, if that took longer.
+	selfTestPause = int64(1e6)
+	// selfTestRate is what is read in a second, in bytes, if a read takes as long as the pause.
+	selfTestRate = uint64(moveChunk) * 1e9 / uint64(2*selfTestPause)
+	// selfTestSample is how many chunks a short test reads.
+	selfTestSample = 1024
+	// selfTestShort is how long a short test goes on, in nanoseconds: it has two minutes (Base
+	// section 8.1.7.1).
+	selfTestShort = int64(100e9)
+	// selfTestSegment is the only segment.
+	selfTestSegment = 1
+)
+
+// selfTest is the self-test of a controller. Its reactor only.
+type selfTest struct {
+	c   *controller
+	cmd *cmd // reads; nil before the first test
+	req fabric.Request
+
+	code    nvme.SelfTestCode // of the operation in progress, 0: none
+	begun   int               // operations
+	removed bool              // it ends if its only namespace is removed
+	nsids   []uint32          // that are read
+	index   int               // in nsids
+	chunk   uint64            // of that namespace, the next one
+	sample  uint64            // chunks of each namespace
+	done    uint64            // chunks of all namespaces
+	total   uint64            // of these
+	ends    int64             // when a short one does
+
+	reading int    // the operation that a read is for, 0: there is none
+	since   int64  // when it began
+	stop    func() // stops the timer of the next one, nil if it does not run
+	results []nvme.SelfTestResult
+}
+
+// prepareSelfTest checks a Device Self-test command (Base section 5.1.5).
+func prepareSelfTest(c *cmd) nvme.Status {
+	switch nsid := c.req.SQE.NSID(); c.req.SQE.SelfTest().STC() {
+	case nvme.SelfTestShort, nvme.SelfTestExtended:
+		if nsid != 0 && nsid != nvme.NSIDAll && c.namespace() == nil {
+			return noNamespace(nsid)
+		}
+	case nvme.SelfTestAbort:
+	default: // no refresh operation (HIRS is 0), nothing of the vendor
+		return invalidField
+	}
+	return c.expect(0)
+}
+
+func executeSelfTest(h *Handler, cm *cmd) {
+	t, code := &cm.s.ctrl.selfTest, cm.req.SQE.SelfTest().STC()
+	switch {
+	case code == nvme.SelfTestAbort:
+		t.end(nvme.SelfTestResult{}, nvme.SelfTestAborted)
+	case t.code != 0:
+		h.finish(cm, 0, nvme.SelfTestInProgress)
+		return
+	default:
+		t.start(cm.s.ctrl, code, cm.named(), cm.req.SQE.NSID())
+	}
+	h.finish(cm, 0, nvme.Success)
+}
+
+func (t *selfTest) start(c *controller, code nvme.SelfTestCode, list []*namespace, nsid uint32) {
+	t.c, t.code, t.removed = c, code, nsid != nvme.NSIDAll
+	t.begun++
+	t.nsids, t.index, t.chunk, t.done, t.total = nil, 0, 0, 0, 0
+	t.sample, t.ends = math.MaxUint64, math.MaxInt64
+	if code == nvme.SelfTestShort {
+		t.sample = uint64(max(selfTestSample/max(len(list), 1), 1))
+		t.ends = c.h.loop.Now() + selfTestShort
+	}
+	for _, ns := range list {
+		t.nsids = append(t.nsids, ns.nsid)
+		t.total += min(ns.geo.Load().chunks(), t.sample)
+	}
+	if t.cmd == nil {
+		t.cmd = c.admin.command(&t.req)
+		t.cmd.then = t.readDone
+	}
+	t.pause(selfTestPause)
+}
+
+// chunks is the number of chunks of a namespace.
+func (g *geometry) chunks() uint64 {
+	return (g.blocks<<g.shift + uint64(moveChunk) - 1) / uint64(moveChunk)
+}
+
+// pause lets the test go on later, unless a read of an earlier one does that when it returns.
+func (t *selfTest) pause(d int64) {
+	if t.reading == 0 {
+		t.stop = t.c.h.after(d, t.advance)
+	}
+}
+
+// advance reads the next chunk, or ends the test.
+func (t *selfTest) advance() {
+	t.stop = nil
+	for ; t.index < len(t.nsids); t.index, t.chunk = t.index+1, 0 {
+		ns := t.c.sub.namespaces.Load().get(t.nsids[t.index])
+		switch {
+		case ns == nil && t.removed:
+			t.end(nvme.SelfTestResult{}, nvme.SelfTestNamespaceRemoved)
+			return
+		case ns == nil || t.c.h.loop.Now() >= t.ends:
+			continue
+		}
+		g := ns.geo.Load()
+		all := g.chunks()
+		n := min(all, t.sample)
+		if t.chunk < n {
+			at := t.chunk
+			if n < all && n > 1 { // the first, the last, and others between them
+				at = t.chunk * (all - 1) / (n - 1)
+			}
+			t.read(g, at)
+			return
+		}
+	}
+	t.end(nvme.SelfTestResult{}, nvme.SelfTestPassed)
+}
+
+// read reads a chunk of the namespace.
+func (t *selfTest) read(g *geometry, chunk uint64) {
+	c, h := t.cmd, t.c.h
+	blocks := uint64(moveChunk) >> g.shift
+	slba := chunk * blocks
+	t.req.Reset()
+	t.req.SQE.SetNSID(t.nsids[t.index])
+	t.req.SQE.RW().Set(slba, uint32(min(blocks, g.blocks-slba)), 0)
+	c.req, c.op, c.ch, c.limited, c.executing = &t.req, &ioOps[nvme.NVMVerify], nil, false, true
+	c.s.outstanding++
+	t.reading, t.since = t.begun, h.loop.Now()
+	if _, st := c.extent(backend.OpRead); !st.OK() {
+		h.finish(c, 0, st)
+		return
+	}
+	executeVerify(h, c)
+}
+
+// readDone goes on after a read.
+func (t *selfTest) readDone(st nvme.Status) {
+	of := t.reading
+	t.reading = 0
+	took := t.c.h.loop.Now() - t.since
+	switch {
+	case t.code == 0:
+		return
+	case of != t.begun, st == nvme.CommandInterrupted: // it was for another test, or has no memory
+	case st.OK():
+		t.chunk++
+		t.done++
+	case st == reservationConflict, st == nvme.AbortedPreempt:
+		t.index, t.chunk = t.index+1, 0 // others have reserved it
+	case t.c.sub.namespaces.Load().get(t.nsids[t.index]) == nil:
+	default:
+		t.failed(st)
+		return
+	}
+	t.pause(max(selfTestPause, took))
+}
+
+// failed ends the test with the namespace that cannot be read, and the block, if that is known.
+func (t *selfTest) failed(st nvme.Status) {
+	r := nvme.SelfTestResult{
+		SEGN: selfTestSegment, NSID: t.nsids[t.index], SCT: st.SCT(), SC: st.SC(),
+		VDINFO: nvme.SelfTestValidNSID | nvme.SelfTestValidSCT | nvme.SelfTestValidSC,
+	}
+	var at *backend.Fault
+	if ns := t.c.sub.namespaces.Load().get(r.NSID); ns != nil && errors.As(t.cmd.io.Err, &at) {
+		r.FLBA, r.VDINFO = uint64(at.Off)>>ns.geo.Load().shift, r.VDINFO|nvme.SelfTestValidFLBA
+	}
+	t.c.peerLog().Warn("a self-test has failed", "subsystem", t.c.sub.nqn, "nsid", r.NSID, "host",
+		t.c.hostNQN, "status", st.String())
+	t.end(r, nvme.SelfTestSegmentFailed)
+}
+
+// end adds the result of the test in progress to the log; without one it does nothing.
+func (t *selfTest) end(r nvme.SelfTestResult, how nvme.SelfTestOutcome) {
+	if t.code == 0 {
+		return
+	}
+	r.DSTS = uint8(t.code)<<4 | uint8(how)
+	r.POH = uint64(time.Since(t.c.t.started) / time.Hour)
+	t.results = slices.Insert(t.results, 0, r)
+	t.results = t.results[:min(len(t.results), nvme.SelfTestResults)]
+	t.close()
+}
+
+// close ends the test. A read goes on, and then finds no test.
+func (t *selfTest) close() {
+	t.code, t.nsids = 0, nil
+	if t.stop != nil {
+		t.stop()
+		t.stop = nil
+	}
+}
+
+// reset is a Controller Reset, which an extended test survives (Base section 8.1.7).
+func (t *selfTest) reset() {
+	if t.code == nvme.SelfTestShort {
+		t.end(nvme.SelfTestResult{}, nvme.SelfTestReset)
+	}
+}
+
+// selfTestPage makes log 06h (Base section 5.1.12.1.7).
+func selfTestPage(c *controller, _ *nvme.SQE) reply {
+	t := &c.selfTest
+	l := &nvme.SelfTestLog{Operation: t.code}
+	if t.code != 0 && t.total > 0 {
+		l.Completion = uint8(min(t.done, t.total) * 100 / t.total)
+	}
+	for i := range l.Results {
+		l.Results[i].DSTS = uint8(nvme.SelfTestUnused)
+	}
+	copy(l.Results[:], t.results)
+	return reply{data: nvme.Append(nil, l)}
+}
+
+// selfTestMinutes is EDSTT: how long an extended test of all namespaces takes.
+func (c *controller) selfTestMinutes() uint16 {
+	var size uint64
+	for _, ns := range c.sub.namespaces.Load().list {
+		size += ns.geo.Load().chunks() * uint64(moveChunk)
+	}
+	return uint16(min(size/selfTestRate/60+1, math.MaxUint16))
+}

@@ -1,0 +1,207 @@
+package target
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// telemetryCommand reads n bytes of log 07h from off on.
+func telemetryCommand(lid nvme.LID, create bool, n int, off uint64) *fabrictest.Command {
+	c := logCommand(lid, n, off)
+	lsp := map[bool]uint8{true: nvme.TelemetryCreate}[create]
+	c.SQE.GetLog().Set(lid, uint64(n), off, lsp, true)
+	return c
+}
+
+// telemetry captures and reads log 07h as nvme-cli does: the header, and then the rest in pieces.
+func (h *host) telemetry() (*nvme.TelemetryHeader, *capture) {
+	h.r.t.Helper()
+	lid := nvme.LogTelemetryHost
+	raw := h.r.ok(h.admin, telemetryCommand(lid, true, nvme.TelemetryBlock, 0)).Data
+	header, err := nvme.Parse[nvme.TelemetryHeader](raw)
+	h.r.must(err)
+	var data []byte
+	for off := nvme.TelemetryBlock; off < nvme.TelemetrySize(raw); off += nvme.TelemetryBlock {
+		data = append(data, h.r.ok(h.admin,
+			telemetryCommand(lid, false, nvme.TelemetryBlock, uint64(off))).Data...)
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	v := new(capture)
+	h.r.must(d.Decode(v))
+	if rest := bytes.Trim(data[d.InputOffset():], "\n"); len(rest) > 0 {
+		h.r.t.Errorf("% x follows", rest)
+	}
+	return header, v
+}
+
+// TestTelemetry: log 07h has what the target knows of the association; a capture stays until the
+// next one, also through a reset.
+func TestTelemetry(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	sub.Limits = Limits{IOPS: 1000}
+	r := newHarness(t, 2, sub)
+	h := r.connectHost(2)
+	if id := h.controller(); id.LPA&nvme.LPATelemetry == 0 {
+		t.Errorf("LPA %#x", id.LPA)
+	}
+	raw := r.ok(h.admin, telemetryCommand(nvme.LogTelemetryHost, false, 1024, 0)).Data
+	empty, err := nvme.Parse[nvme.TelemetryHeader](raw)
+	if err != nil || *empty != (nvme.TelemetryHeader{LID: nvme.LogTelemetryHost, THS: 1}) ||
+		!bytes.Equal(raw[512:], make([]byte, 512)) {
+		t.Errorf("without a capture: %v %+v", err, empty)
+	}
+	dev.Fail(func(io *backend.IO) error {
+		return map[bool]error{true: backend.ErrIO}[io.Op == backend.OpWrite]
+	})
+	r.do(h.io[1], rw(nvme.NVMWrite, 1, 0, 1, make([]byte, 512)))
+	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 8, make([]byte, 4096)))
+	a := h.args
+	a.qid, a.cntlid, a.sqsize = 1, h.cntlid, 31 // is there already
+	r.status(r.dial(0), a.command(), nvme.CommandSequenceError)
+	header, v := h.telemetry()
+	if header.LID != 7 || header.THS != 1 || header.THDGN != 1 || header.Last[0] == 0 ||
+		header.Last[1] != header.Last[0] || header.Last[2] != header.Last[0] {
+		t.Errorf("header %+v", header)
+	}
+	if v.Version != testFW || v.Host != testHost || v.Subsystem != testSub ||
+		v.CNTLID != h.cntlid || !v.Ready || !strings.HasPrefix(v.ID, "010203") || v.Truncated {
+		t.Errorf("%+v", v)
+	}
+	if n := len(v.Connections); n != 3 || v.Connections[1].ReadBytes != 4096 ||
+		v.Connections[0].QID != 0 || v.Connections[2].Remote != testPeer {
+		t.Errorf("connections %+v", v.Connections)
+	}
+	if n := v.Namespaces; len(n) != 1 || n[0].ReadBytes != 4096 || n[0].SizeBytes != 1<<20 ||
+		n[0].Errors["io"] != 1 || len(n[0].Errors) != 1 || !n[0].Ready {
+		t.Errorf("namespaces %+v", n)
+	}
+	if l := v.Limits; len(l) != 1 || l[0].Of != "subsystem" || l[0].IOPS != 1000 {
+		t.Errorf("limits %+v", l)
+	}
+	if e := v.Events; len(e) == 0 || e[0].Message != "controller created" || e[0].Level != "INFO" ||
+		e[0].Attributes["transport"] != "tcp" {
+		t.Errorf("events %+v", e)
+	}
+	if f := v.Refusals; len(f) != 1 || f[0].Count != 1 || f[0].Attributes["qid"] != "1" {
+		t.Errorf("refusals %+v", f)
+	}
+	again := func() []byte {
+		return r.ok(h.admin, telemetryCommand(nvme.LogTelemetryHost, false, 4096, 0)).Data
+	}
+	before := again()
+	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, 0))
+	r.w.Settle()
+	r.ok(h.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	if !bytes.Equal(again(), before) {
+		t.Error("the capture has changed")
+	}
+	r.target.find(testSub).lookup(h.cntlid).telemetry.query.asked = time.Time{} // long ago
+	if header, v := h.telemetry(); header.THDGN != 2 || len(v.Connections) != 1 {
+		t.Errorf("the next capture: generation %d, %d connections", header.THDGN,
+			len(v.Connections))
+	}
+}
+
+// TestTelemetryFields: offsets and lengths are blocks; what is behind the end is zeroes; log 08h is
+// a header without data (Base sections 5.1.12.1.8 and 5.1.12.1.9).
+func TestTelemetryFields(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	h := r.connectHost(0)
+	for _, lid := range []nvme.LID{nvme.LogTelemetryHost, nvme.LogTelemetryCtrl} {
+		for _, at := range [][2]int{{512, 4}, {512, 256}, {4, 0}, {516, 0}} {
+			r.status(h.admin, telemetryCommand(lid, true, at[0], uint64(at[1])), invalidField)
+		}
+		for _, off := range []uint64{1 << 20, 1 << 63} {
+			if b := r.ok(h.admin, telemetryCommand(lid, false, 512, off)).Data; !bytes.Equal(b,
+				make([]byte, 512)) {
+				t.Errorf("log %02Xh at %#x: % x", lid, off, b)
+			}
+		}
+	}
+	b := r.ok(h.admin, telemetryCommand(nvme.LogTelemetryCtrl, true, 512, 0)).Data
+	l, err := nvme.Parse[nvme.TelemetryHeader](b)
+	if err != nil || *l != (nvme.TelemetryHeader{LID: nvme.LogTelemetryCtrl, THDGN: 1}) {
+		t.Errorf("log 08h: %v %+v", err, l)
+	}
+	if id := r.connectHost(0, on(nvme.DiscoveryNQN)).controller(); id.LPA&nvme.LPATelemetry != 0 {
+		t.Error("a discovery controller has telemetry")
+	}
+}
+
+// TestTelemetryOfOthers: a host sees nothing that says who else is there, however it asks for it.
+func TestTelemetryOfOthers(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	secret := info(nvme.TransportTCP)
+	secret.Remote = netip.MustParseAddrPort("198.51.100.77:1234")
+	r.target.SetHostLimits(otherHost, Limits{IOPS: 77777})
+	other := r.connectHostInfo(1, secret, asOther, func(a *connectArgs) { a.hostID = [16]byte{7} })
+	r.ok(other.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	r.do(other.admin, identifyCommand(0x99, 0))
+	h := r.connectHost(1)
+	// the same name from elsewhere, with another identifier: a line has both addresses
+	twin := r.connectHostInfo(0, secret, func(a *connectArgs) { a.hostID = [16]byte{8} })
+	third := r.connectHost(0, func(a *connectArgs) { a.hostID = [16]byte{9} })
+	// to steal a queue of the others: the refusal has the address that it must come from
+	for _, o := range []*host{other, twin} {
+		a := o.ioArgs(5)
+		r.do(r.dial(0), a.command())
+		a.host = testHost
+		r.do(r.dial(0), a.command())
+	}
+	for _, h := range []*host{h, third} {
+		_, v := h.telemetry()
+		b, err := json.Marshal(v)
+		r.must(err)
+		for _, s := range []string{otherHost, "198.51.100.77", "77777", "070000"} {
+			if bytes.Contains(b, []byte(s)) {
+				t.Errorf("%q is in %s", s, b)
+			}
+		}
+		if len(v.Refusals) == 0 || len(v.Events) == 0 {
+			t.Errorf("%d refusals, %d events", len(v.Refusals), len(v.Events))
+		}
+	}
+}
+
+// TestTelemetryIsBounded: however much there is, a capture is small, and says that it is not all.
+func TestTelemetryIsBounded(t *testing.T) {
+	sub := ramSubsystem(t, 300)
+	for i := range sub.Namespaces {
+		sub.Namespaces[i].Limits.IOPS = 1000
+	}
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(0)
+	header, v := h.telemetry()
+	if n := int(header.Last[2]) * nvme.TelemetryBlock; n > telemetrySize || n < telemetrySize/4 {
+		t.Errorf("%d bytes", n)
+	}
+	if !v.Truncated || len(v.Namespaces) != telemetryList/2 {
+		t.Errorf("truncated %v, %d namespaces", v.Truncated, len(v.Namespaces))
+	}
+}
+
+// TestTelemetryAge: captures that follow closely are made of one.
+func TestTelemetryAge(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	h := r.connectHost(0)
+	_, first := h.telemetry()
+	q := r.target.find(testSub).lookup(h.cntlid).telemetry.query
+	q.asked = time.Now() // in case this takes long
+	header, second := h.telemetry()
+	if !second.Time.Equal(first.Time) || header.THDGN != 2 {
+		t.Errorf("captured at %v and %v, generation %d", first.Time, second.Time, header.THDGN)
+	}
+	q.asked = time.Time{}
+	if _, third := h.telemetry(); third.Time.Equal(first.Time) {
+		t.Error("the capture is old")
+	}
+}

@@ -1,0 +1,70 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// TestDiagnostics: a self-test reads, and can be aborted; telemetry has the queues of the
+// association, which are on several reactors.
+func TestDiagnostics(t *testing.T) {
+	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+		c := h.connect(v)
+		ctx := testContext(t)
+		for qid := range uint16(2) {
+			h.open(c, qid+1, 32)
+		}
+		selfTest := func(code nvme.SelfTestCode) {
+			t.Helper()
+			op := new(host.Op)
+			op.SQE.SetOpcode(nvme.AdminSelfTest)
+			op.SQE.SetNSID(nvme.NSIDAll)
+			op.SQE.SetCDW(10, uint32(code))
+			cqe, err := c.Admin(ctx, op)
+			if h.must(err); !cqe.Status().OK() {
+				t.Fatal(cqe.Status())
+			}
+		}
+		log := func() *nvme.SelfTestLog {
+			t.Helper()
+			b, err := c.GetLog(ctx, nvme.LogSelfTest, 0, 0, nvme.SelfTestLogSize, 0, false)
+			h.must(err)
+			l, err := nvme.Parse[nvme.SelfTestLog](b)
+			h.must(err)
+			return l
+		}
+		selfTest(nvme.SelfTestExtended)
+		for log().Completion == 0 {
+			time.Sleep(time.Millisecond) // not to ask all the time
+		}
+		selfTest(nvme.SelfTestAbort)
+		if l := log(); l.Operation != 0 || l.Results[0].DSTS != 0x21 {
+			t.Errorf("operation %d, %+v", l.Operation, l.Results[0])
+		}
+		b, err := c.GetLog(ctx, nvme.LogTelemetryHost, 0, 0, nvme.TelemetryBlock,
+			nvme.TelemetryCreate, true)
+		h.must(err)
+		size := nvme.TelemetrySize(b) - nvme.TelemetryBlock
+		b, err = c.GetLog(ctx, nvme.LogTelemetryHost, 0, nvme.TelemetryBlock, size, 0, false)
+		h.must(err)
+		var got struct {
+			Host        string
+			Connections []struct{ QID uint16 }
+			Namespaces  []struct{ NSID uint32 }
+		}
+		h.must(json.Unmarshal(bytes.TrimRight(b, "\n"), &got))
+		queues := []uint16{}
+		for _, q := range got.Connections {
+			queues = append(queues, q.QID)
+		}
+		if got.Host == "" || len(got.Namespaces) != 2 || !slices.Equal(queues, []uint16{0, 1, 2}) {
+			t.Errorf("%s", b)
+		}
+	})
+}
