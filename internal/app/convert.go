@@ -28,7 +28,9 @@ func Convert(from func(string, []byte) (*convert.Result, error), file string,
 	result, err := from(file, text)
 	if result != nil {
 		for _, n := range result.Notes {
-			fmt.Fprintln(notes, n)
+			if _, err := fmt.Fprintln(notes, n); err != nil {
+				return err
+			}
 		}
 	}
 	if err != nil {
