@@ -1,13 +1,20 @@
 # Everything is done by the scripts that the rules name. "make" alone lists the rules.
-.PHONY: help deps build run test unit soak lint fmt demo bench bench-lab show-broken clean
+.PHONY: help deps build package package-test run test unit soak lint fmt demo bench bench-lab
+.PHONY: show-broken clean
 
 help: ## list the rules
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 deps: ## install what building and testing need (Debian 12, as root or through sudo)
 	scripts/deps.sh test
 build: ## build bin/nvmf-target
 	scripts/deps.sh build
 	scripts/build.sh
+package: ## build the packages (.deb, .rpm) and the SBOM into bin/package
+	scripts/deps.sh package
+	scripts/package.sh
+package-test: ## install, upgrade and purge the packages in a clean Debian; build them twice
+	scripts/deps.sh package
+	scripts/package-test.sh all
 run: build ## build and serve a RAM namespace on TCP, and on RDMA if there is a device
 	scripts/run.sh
 test: ## run everything, of long matrices of the lab a sample: about 40 minutes

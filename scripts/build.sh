@@ -1,5 +1,6 @@
 #!/bin/bash
-# build.sh [DIR]: builds nvmf-target into DIR, which is bin by default.
+# build.sh [DIR [VERSION]]: builds nvmf-target into DIR, by default bin, as VERSION, by default that
+# of git. The same source gives the same bytes in any directory.
 set -euo pipefail
 dir=$(readlink -m "${1:-$(dirname "$(readlink -f "$0")")/../bin}")
 # shellcheck source=scripts/env.sh
@@ -7,5 +8,6 @@ dir=$(readlink -m "${1:-$(dirname "$(readlink -f "$0")")/../bin}")
 find_go || die "no Go found: run make deps"
 # git refuses to describe another user's tree, which is what root sees. Without git the version is
 # what the program finds out itself.
-version=$(git -c safe.directory="$PWD" describe --tags --always --dirty 2>/dev/null || true)
-go build -trimpath -ldflags "-X main.version=$version" -o "$dir/" ./cmd/nvmf-target
+version=${2:-$(git -c safe.directory="$PWD" describe --tags --always --dirty 2>/dev/null ||
+  true)}
+go build -trimpath -ldflags "-buildid= -X main.version=$version" -o "$dir/" ./cmd/nvmf-target

@@ -1,7 +1,7 @@
 #!/bin/bash
-# deps.sh [build|unit|demo|test]: installs what building, testing without the lab, the demo, or
-# everything needs on Debian 12: packages with apt, as root or through sudo, and a Go into
-# ~/.cache/nvmf-target if the machine has none. Does nothing if all is installed.
+# deps.sh [build|package|unit|demo|test]: installs what building, making packages, testing without
+# the lab, the demo, or everything needs on Debian 12: packages with apt, as root or through sudo, and
+# a Go into ~/.cache/nvmf-target if the machine has none. Does nothing if all is installed.
 set -euo pipefail
 # shellcheck source=scripts/env.sh
 . "$(dirname "$(readlink -f "$0")")/env.sh"
@@ -53,10 +53,11 @@ apt_install bash ca-certificates curl gcc git libc6-dev make pkg-config libibver
   librdmacm-dev
 case ${1:-build} in
   build) ;;
-  unit) apt_install shellcheck ;;
+  package) apt_install dpkg-dev jq mmdebstrap rpm ;;
+  unit) apt_install dpkg-dev jq rpm shellcheck ;;
   demo) tests/lab/install.sh demo ;;
-  test) apt_install shellcheck; tests/lab/install.sh ;;
-  *) die "usage: deps.sh [build|unit|demo|test]" ;;
+  test) apt_install dpkg-dev rpm shellcheck; tests/lab/install.sh ;;
+  *) die "usage: deps.sh [build|package|unit|demo|test]" ;;
 esac
 # shellcheck disable=SC2031
 find_go || { fetch_go; find_go || die "the Go fetched into $cache/go does not run"; }

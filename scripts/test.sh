@@ -56,6 +56,7 @@ steps=(
   "38|build|go build ./..."
   "19|build without cgo|without_cgo"
   "97|lint|scripts/lint.sh"
+  "25|packages|scripts/package-test.sh"
   "86|fuzzing|fuzz_all"
   "129|tests, costly checks on|go test -v -tags invariants -count=1 ./..."
   "209|tests, one processor|env GOMAXPROCS=1 $once go test -v -shuffle=on -count=1 ./..."

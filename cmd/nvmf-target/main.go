@@ -12,6 +12,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/app"
 	"github.com/nvmf-target/nvmf-target/internal/cli"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/convert"
 	"github.com/nvmf-target/nvmf-target/internal/doctor"
 )
 
@@ -81,6 +82,7 @@ func command() *cobra.Command {
 				return app.Schema(c.OutOrStdout())
 			},
 		},
+		convertCommand(),
 		&cobra.Command{
 			Use:   "version",
 			Short: "Print the version and what is built in",
@@ -93,4 +95,24 @@ func command() *cobra.Command {
 	)
 	root.AddCommand(cli.Commands()...)
 	return root
+}
+
+func convertCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "convert", Short: "Make a configuration from the one of another target",
+		Long: "Make a configuration from the one of another target, on standard output. What has " +
+			"no counterpart is listed at its beginning and on standard error. Nobody reaches " +
+			"more data than before, except where the list says so.",
+	}
+	add := func(use, short string, from func(string, []byte) (*convert.Result, error)) {
+		c.AddCommand(&cobra.Command{
+			Use: use, Short: short, Args: cobra.ExactArgs(1),
+			RunE: func(c *cobra.Command, args []string) error {
+				return app.Convert(from, args[0], c.OutOrStdout(), c.ErrOrStderr())
+			},
+		})
+	}
+	add("nvmet FILE", "Convert what nvmetcli has saved (nvmetcli save FILE)", convert.NVMet)
+	add("spdk FILE", "Convert what SPDK has saved (rpc.py save_config >FILE)", convert.SPDK)
+	return c
 }

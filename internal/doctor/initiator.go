@@ -77,6 +77,7 @@ func (m Machine) udev(Target) []Finding {
 		"host udev rule", Note, udevRule + " is not installed",
 		"As a host this machine gives up a target that is away for ten minutes, and does not " +
 			"choose the path with the fewest requests.",
-		"install -m 644 packaging/udev/" + udevRule + " /etc/udev/rules.d/",
+		"Install the package nvmf-target-host, or: install -m 644 packaging/udev/" + udevRule +
+			" /etc/udev/rules.d/",
 	}}
 }

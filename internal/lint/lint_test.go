@@ -26,7 +26,7 @@ const (
 // imported.
 var allowed = map[string][]string{
 	"cmd/nvmf-target": {
-		"internal/app", "internal/cli", "internal/control", "internal/doctor",
+		"internal/app", "internal/cli", "internal/control", "internal/convert", "internal/doctor",
 	},
 	"config": {"backend/disk", "fabric/rdma", "fabric/tcp", "nvme", "nvme/target"},
 	"internal/app": {
@@ -35,8 +35,8 @@ var allowed = map[string][]string{
 		"fabric/rdma/verbs/ibv",
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
 		"backend/nvmedrive", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
-		"internal/control", "internal/doctor", "internal/metrics", "internal/netif",
-		"internal/ratelog",
+		"internal/control", "internal/convert", "internal/doctor", "internal/metrics",
+		"internal/netif", "internal/ratelog",
 		"internal/storage", "internal/sys",
 	},
 
@@ -87,6 +87,7 @@ var allowed = map[string][]string{
 
 	"internal/cli":     {"internal/control", "internal/doctor"},
 	"internal/control": {"fabric/admission", "internal/netlimit"},
+	"internal/convert": {"config"},
 	"internal/doctor":  {"internal/storage", "internal/sys", "internal/uring"},
 	"internal/inventory": {
 		"nvme", "internal/passthru", "internal/storage", "internal/sys",

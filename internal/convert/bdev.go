@@ -1,0 +1,153 @@
+package convert
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"strings"
+)
+
+// bdev is a block device of SPDK that we have as well, or that stands on one.
+type bdev struct {
+	storage
+	// pci is the address of an NVMe drive, whose namespaces are the bdevs NAMEn1, NAMEn2 and so on.
+	pci string
+	// base is the bdev that everything is passed on to.
+	base string
+}
+
+// maxBases is how many bdevs may stand on each other.
+const maxBases = 8
+
+var bdevMethods = map[string]method{
+	"bdev_aio_create":             (*spdk).bdevFile,
+	"bdev_uring_create":           (*spdk).bdevFile,
+	"bdev_malloc_create":          (*spdk).bdevMalloc,
+	"bdev_null_create":            (*spdk).bdevNull,
+	"bdev_nvme_attach_controller": (*spdk).bdevNVMe,
+	"bdev_passthru_create":        (*spdk).bdevPassthru,
+	"bdev_set_qos_limit":          (*spdk).bdevLimits,
+}
+
+// isBdev says that an RPC makes a bdev that has no counterpart, and remembers nothing of it.
+func (s *spdk) isBdev(method string, rpc *value) bool {
+	return strings.HasPrefix(method, "bdev_") && strings.HasSuffix(method, "_create") &&
+		s.object(rpc, "params", "").member("name") != nil
+}
+
+func (s *spdk) add(p *value, path string, b *bdev) {
+	name := s.required(p, "name", path)
+	if old := s.bdevs[name]; old != nil { // bdev_set_qos_limit came first
+		b.iops, b.bandwidth = old.iops, old.bandwidth
+	}
+	s.bdevs[name] = b
+}
+
+// bdevFile is a file or a device (module/bdev/aio, module/bdev/uring).
+func (s *spdk) bdevFile(p *value, path string) {
+	name := s.required(p, "filename", path)
+	st := ofPath(name, s.number(p, "block_size", path, 0))
+	st.readOnly = s.flag(p, "readonly", path, false)
+	p.member("fallocate")
+	p.member("nowait")
+	p.member("uuid") // the namespace has it
+	s.add(p, path, &bdev{storage: st})
+}
+
+func (s *spdk) bdevMalloc(p *value, path string) { s.bdevMemory(p, path, "ram") }
+
+func (s *spdk) bdevNull(p *value, path string) { s.bdevMemory(p, path, "null") }
+
+func (s *spdk) bdevMemory(p *value, path, backend string) {
+	st := storage{backend: backend, blockSize: s.number(p, "block_size", path, 512)}
+	blocks := s.number(p, "num_blocks", path, 0)
+	if st.blockSize != 0 && blocks > math.MaxInt64/st.blockSize {
+		s.problem(p, path+"num_blocks", "is too large", "Correct it.")
+		return
+	}
+	st.size = blocks * st.blockSize
+	if s.number(p, "md_size", path, 0) > 0 {
+		s.note(p, "metadata of bdev %s (md_size) has no counterpart", short(s.str(p, "name", path)))
+	}
+	if backend == "ram" {
+		st.comment = "its content is not taken over"
+	}
+	s.add(p, path, &bdev{storage: st})
+	p.ignore() // sizes for tuning, and what concerns metadata
+}
+
+// bdevNVMe attaches a drive, or a namespace of another target (module/bdev/nvme).
+func (s *spdk) bdevNVMe(p *value, path string) {
+	b := &bdev{}
+	if strings.EqualFold(s.required(p, "trtype", path), "pcie") {
+		b.pci = s.required(p, "traddr", path)
+	}
+	s.add(p, path, b)
+	p.ignore() // how to reach it
+}
+
+func (s *spdk) bdevPassthru(p *value, path string) {
+	s.add(p, path, &bdev{base: s.required(p, "base_bdev_name", path)})
+	p.member("uuid")
+}
+
+// bdevLimits sets limits; bandwidth is in units of 1 MiB (spdk_bdev_set_qos_rate_limits).
+func (s *spdk) bdevLimits(p *value, path string) {
+	name := s.required(p, "name", path)
+	b := s.bdevs[name]
+	if b == nil {
+		b = &bdev{}
+		s.bdevs[name] = b
+	}
+	b.iops = s.number(p, "rw_ios_per_sec", path, 0)
+	if mib := s.number(p, "rw_mbytes_per_sec", path, 0); mib < 1<<32 {
+		b.bandwidth = mib << 20
+	}
+}
+
+// ofDrive is the name of a bdev of an NVMe drive: that of the controller, n and the NSID.
+var ofDrive = regexp.MustCompile(`^(.+)n([0-9]+)$`)
+
+// storage is where the blocks of a bdev are, or why we have no such storage.
+func (s *spdk) storage(name string) (st storage, why string) {
+	var iops, bandwidth uint64
+	for range maxBases {
+		b := s.bdevs[name]
+		if b != nil && b.iops > 0 {
+			iops = b.iops
+		}
+		if b != nil && b.bandwidth > 0 {
+			bandwidth = b.bandwidth
+		}
+		if b != nil && b.base != "" {
+			name = b.base
+			continue
+		}
+		if b != nil && b.backend != "" {
+			st = b.storage
+		} else if st, why = s.drive(name); why != "" {
+			return st, why
+		}
+		st.iops, st.bandwidth = iops, bandwidth
+		return st, ""
+	}
+	return st, "too many bdevs stand on each other"
+}
+
+func (s *spdk) drive(name string) (st storage, why string) {
+	m := ofDrive.FindStringSubmatch(name)
+	if m == nil || s.bdevs[m[1]] == nil {
+		return st, "make it a block device of Linux (LVM, mdadm, cryptsetup, rbd map, nvme " +
+			"connect) and export that with backend: block"
+	}
+	pci := s.bdevs[m[1]].pci
+	if pci == "" {
+		return st, "it is at another target: use nvme connect, and export the device with " +
+			"backend: block"
+	}
+	return storage{
+		backend: "nvme",
+		path:    fmt.Sprintf("/dev/disk/by-path/pci-%s-nvme-%s", pci, m[2]),
+		comment: "give the drive back to the kernel first: scripts/setup.sh reset of SPDK",
+	}, ""
+}

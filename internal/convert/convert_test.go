@@ -1,0 +1,218 @@
+package convert
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nvmf-target/nvmf-target/config"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// from converts a file of testdata by the first part of its name.
+func from(name string) func(string, []byte) (*Result, error) {
+	if strings.HasPrefix(filepath.Base(name), "spdk") {
+		return SPDK
+	}
+	return NVMet
+}
+
+func samples(t *testing.T) []string {
+	t.Helper()
+	names, err := filepath.Glob("testdata/*.json")
+	if err != nil || len(names) < 3 {
+		t.Fatal("no samples: ", names, err)
+	}
+	return names
+}
+
+func TestGolden(t *testing.T) {
+	for _, name := range samples(t) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := from(name)(filepath.Base(name), text)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		golden := strings.TrimSuffix(name, ".json") + ".golden"
+		if *update {
+			if err := os.WriteFile(golden, got.YAML, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got.YAML, want) {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got.YAML, want)
+		}
+		for _, n := range got.Notes {
+			if !strings.Contains(string(got.YAML), "#   "+n.Place) {
+				t.Errorf("%s: no comment for %v", name, n)
+			}
+		}
+	}
+}
+
+func TestBrokenNVMet(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{``, "f:1:1: is no JSON: the text ends too early"},
+		{`{"ports": [`, "f:1:12: is no JSON: the text ends too early"},
+		{`[]`, "f:1:1: is a list, not an object"},
+		{`{"a": 1} x`, "f:1:10: is no JSON: there is more text behind the end"},
+		{"{\n  \"a\": 1,\n  b}", "f:3:3: is no JSON: invalid character 'b'"},
+		{`{"ports": [], "ports": []}`, `is no JSON: "ports" is there twice`},
+		{strings.Repeat("[", 100), "is no JSON: values lie more than 16 deep in each other"},
+		{`{"a": 1}`, "has neither ports nor subsystems"},
+		{`{"ports": 7}`, `f:1:11: ports: is "7", not a list`},
+		{`{"ports": [true]}`, `f:1:12: ports: has "true", not an object`},
+		{`{"subsystems": [{"subsystem": "bdev"}]}`, "Use: nvmf-target convert spdk FILE"},
+		{`{"subsystems": [{"nqn": ["x"]}]}`, "subsystems.nqn: is a list, not text"},
+		{`{"subsystems": [{}]}`, "subsystems.nqn: is missing or empty"},
+		{
+			`{"subsystems": [{"nqn": "a", "attr": {"allow_any_host": "yes"}}]}`,
+			`allow_any_host: is "yes", not true or false`,
+		},
+		{
+			`{"subsystems": [{"nqn": "a", "attr": {"qid_max": -1}}]}`,
+			`qid_max: is "-1", not a whole number from 0`,
+		},
+		{
+			`{"subsystems": [{"nqn": "a", "attr": {"allow_any_host": 1}}]}`,
+			"there is no subsystem that could be served here",
+		},
+		{`{"ports": [{"addr": {"trtype": "tcp"}}]}`, "ports.addr.traddr: is missing"},
+		{
+			`{"ports": [{"addr": {"trtype": "tcp", "traddr": "10.0.0.1"}, "subsystems": ["b"]}]}`,
+			"names b, which is not in subsystems",
+		},
+	} {
+		testBroken(t, NVMet, c.text, c.want)
+	}
+}
+
+func TestBrokenSPDK(t *testing.T) {
+	for _, c := range []struct{ rpc, want string }{
+		{`7`, `config: has "7", which is no RPC`},
+		{
+			`{"method": "nvmf_subsystem_add_host", "params": {"nqn": "gone", "host": "h"}}`,
+			"names gone, which nvmf_create_subsystem has not created",
+		},
+		{
+			`{"method": "bdev_null_create", "params": {"name":"m","num_blocks": 9007199254740993000}}`,
+			"bdev_null_create.num_blocks: is too large",
+		},
+		{
+			`{"method": "bdev_uring_create", "params": {"name": "m"}}`,
+			"bdev_uring_create.filename: is missing or empty",
+		},
+		{
+			`{"method": "nvmf_create_subsystem", "params": []}`,
+			"nvmf_create_subsystem.params: is a list, not an object",
+		},
+	} {
+		testBroken(t, SPDK,
+			`{"subsystems": [{"subsystem": "nvmf", "config": [`+c.rpc+`]}]}`, c.want)
+	}
+	testBroken(t, SPDK, `{"subsystems": []}`, "nvmf-target convert nvmet FILE")
+	testBroken(t, SPDK, strings.Repeat(" ", MaxFile+1), "has more than 16777216 bytes")
+}
+
+func testBroken(t *testing.T, convert func(string, []byte) (*Result, error), text, want string) {
+	t.Helper()
+	_, err := convert("f", []byte(text))
+	var problems config.Problems
+	if !errors.As(err, &problems) || !strings.Contains(err.Error(), want) {
+		t.Errorf("%.80s: %v, want %q", text, err, want)
+	}
+	for _, p := range problems {
+		if p.Hint == "" {
+			t.Errorf("%.80s: no hint in %v", text, p)
+		}
+	}
+}
+
+// TestBounds: what a message or the result quotes and lists is bounded.
+func TestBounds(t *testing.T) {
+	text := `{"ports": [], "x": "` + strings.Repeat("y", 1<<16) + `"`
+	for i := range 3 * maxNotes {
+		text += fmt.Sprintf(`, "k%d": 1`, i)
+	}
+	r, err := NVMet("f", []byte(text+"}"))
+	if err == nil {
+		t.Fatal("it was converted")
+	}
+	if len(r.Notes) != maxNotes+1 {
+		t.Errorf("%d notes", len(r.Notes))
+	}
+	for _, n := range r.Notes {
+		if len(n.Text) > 400 {
+			t.Fatalf("a note of %d bytes", len(n.Text))
+		}
+	}
+	many := problemsOf(2 * maxProblems)
+	if len(many) != maxProblems {
+		t.Errorf("%d problems", len(many))
+	}
+}
+
+func problemsOf(n int) config.Problems {
+	_, err := NVMet("f", []byte(`{"ports": [`+strings.Repeat("1,", n)+`1]}`))
+	var problems config.Problems
+	errors.As(err, &problems)
+	return problems
+}
+
+// TestDamaged: whatever a sample becomes, it is converted into YAML or refused.
+func TestDamaged(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	converted := 0
+	for _, name := range samples(t) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 50 {
+			damaged := bytes.Clone(text)
+			for range 1 + random.IntN(3) {
+				i := random.IntN(len(damaged))
+				switch random.IntN(3) {
+				case 0:
+					damaged[i] = byte(random.IntN(256))
+				case 1:
+					damaged = append(damaged[:i], damaged[min(len(damaged), i+random.IntN(80)):]...)
+				case 2:
+					damaged[i] = `0123456789"{}[]:,\${a`[random.IntN(21)]
+				}
+				if len(damaged) == 0 {
+					damaged = []byte("{")
+				}
+			}
+			r, err := from(name)("f\n.json", damaged)
+			if err != nil {
+				continue
+			}
+			converted++
+			var any any
+			if err := yaml.Unmarshal(r.YAML, &any); err != nil {
+				t.Fatalf("%v\n%s", err, r.YAML)
+			}
+		}
+	}
+	if converted == 0 {
+		t.Error("none was converted")
+	}
+}

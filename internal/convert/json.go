@@ -1,0 +1,160 @@
+package convert
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+)
+
+const (
+	// MaxFile is the largest file that is converted, in bytes: that of 10,000 namespaces.
+	MaxFile = 16 << 20
+	// maxDepth is how deep values may lie in each other; both formats have seven levels.
+	maxDepth = 16
+	// maxValues is the largest number of values of a file.
+	maxValues = 1 << 20
+)
+
+// value is a value of a JSON text and the offset of its beginning.
+type value struct {
+	offset int
+	// scalar is nil, or a bool, a string or a json.Number.
+	scalar any
+	items  []*value
+	// names are those of items, if this is an object.
+	names []string
+	kind  byte // '{', '[' or 0
+	// used are the members of an object that have been asked for.
+	used map[string]bool
+}
+
+// parser makes values of a JSON text, each name of an object once.
+type parser struct {
+	text  []byte
+	d     *json.Decoder
+	count int
+}
+
+// parse reads a whole text. The offset is that of an error.
+func parse(text []byte) (*value, int, error) {
+	p := parser{text: text, d: json.NewDecoder(bytes.NewReader(text))}
+	p.d.UseNumber()
+	v, err := p.value(0)
+	if err == nil {
+		if _, after := p.d.Token(); !errors.Is(after, io.EOF) {
+			err = errors.New("there is more text behind the end")
+		}
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = errors.New("the text ends too early")
+	}
+	return v, p.next(), err
+}
+
+// next is the offset of the next token.
+func (p *parser) next() int {
+	offset := int(p.d.InputOffset())
+	return offset + len(p.text[offset:]) - len(bytes.TrimLeft(p.text[offset:], " \t\r\n,:"))
+}
+
+func (p *parser) value(depth int) (*value, error) {
+	offset := p.next()
+	t, err := p.d.Token()
+	if err != nil {
+		return nil, err
+	}
+	if p.count++; p.count > maxValues {
+		return nil, fmt.Errorf("there are more than %d values", maxValues)
+	}
+	v := &value{offset: offset}
+	delim, ok := t.(json.Delim)
+	if !ok {
+		v.scalar = t
+		return v, nil
+	}
+	if depth == maxDepth {
+		return nil, fmt.Errorf("values lie more than %d deep in each other", maxDepth)
+	}
+	v.kind = byte(delim)
+	if v.kind == '{' {
+		v.used = map[string]bool{}
+	}
+	for p.d.More() {
+		if err := p.item(v, depth); err != nil {
+			return nil, err
+		}
+	}
+	_, err = p.d.Token() // the end
+	return v, err
+}
+
+func (p *parser) item(v *value, depth int) error {
+	if v.kind == '{' {
+		t, err := p.d.Token()
+		if err != nil {
+			return err
+		}
+		name, _ := t.(string) // the decoder takes nothing else
+		if _, twice := v.used[name]; twice {
+			return fmt.Errorf("%q is there twice", short(name))
+		}
+		v.used[name] = false
+		v.names = append(v.names, name)
+	}
+	item, err := p.value(depth + 1)
+	v.items = append(v.items, item)
+	return err
+}
+
+// member is nil if an object has none of this name, or one that is null.
+func (v *value) member(name string) *value {
+	if _, ok := v.used[name]; !ok {
+		return nil
+	}
+	v.used[name] = true
+	for i, n := range v.names {
+		if n == name && (v.items[i].kind != 0 || v.items[i].scalar != nil) {
+			return v.items[i]
+		}
+	}
+	return nil
+}
+
+// ignore takes all members as read.
+func (v *value) ignore() {
+	for _, n := range v.names {
+		v.used[n] = true
+	}
+}
+
+// what says what a value is, for errors.
+func (v *value) what() string {
+	switch {
+	case v.kind == '{':
+		return "an object"
+	case v.kind == '[':
+		return "a list"
+	case v.scalar == nil:
+		return "null"
+	}
+	return `"` + short(fmt.Sprint(v.scalar)) + `"`
+}
+
+// short bounds what a message quotes of a file, and makes it one line.
+func short(s string) string {
+	const most = 100 // an NQN with a UUID has 68
+	end := ""
+	if len(s) > most {
+		s, end = s[:most], "…"
+	}
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsGraphic(r) {
+			return '?'
+		}
+		return r
+	}, s) + end
+}

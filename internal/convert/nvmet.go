@@ -1,0 +1,160 @@
+package convert
+
+import "strings"
+
+// nvmetBlockSize is that of files: the block size of their file system, at most 4096
+// (drivers/nvme/target/io-cmd-file.c), which is what nearly all have.
+const nvmetBlockSize = 4096
+
+// nvmet reads what nvmetcli saves: the tree of nvmet in configfs, of which every writable attribute
+// GROUP_NAME is the member NAME of an object GROUP (nvmet/nvme.py). Numbers are often text.
+func (r *reader) nvmet(root *value) {
+	if root.member("ports") == nil && root.member("subsystems") == nil {
+		r.problem(root, "", "has neither ports nor subsystems",
+			"Name a file that nvmetcli has saved.")
+		return
+	}
+	authenticated := r.nvmetHosts(root)
+	for _, s := range r.objects(root, "subsystems", "") {
+		if s.member("subsystem") != nil {
+			r.problem(s, "subsystems", "is a part of SPDK", "Use: nvmf-target convert spdk FILE")
+			return
+		}
+		r.nvmetSubsystem(s, authenticated)
+	}
+	for _, p := range r.objects(root, "ports", "") {
+		r.nvmetPort(p)
+	}
+	r.rest(root, "")
+}
+
+// nvmetHosts returns the hosts that have to authenticate.
+func (r *reader) nvmetHosts(root *value) map[string]bool {
+	list := map[string]bool{}
+	for _, h := range r.objects(root, "hosts", "") {
+		nqn := r.required(h, "nqn", "hosts.")
+		keys := r.object(h, "dhchap", "hosts.")
+		if r.str(keys, "key", "hosts.dhchap.") != "" {
+			list[nqn] = true
+		}
+		r.str(keys, "ctrl_key", "hosts.dhchap.")
+		r.rest(h, "hosts.")
+	}
+	return list
+}
+
+func (r *reader) nvmetSubsystem(v *value, authenticated map[string]bool) {
+	const path = "subsystems."
+	attr := r.object(v, "attr", path)
+	s := &subsystem{
+		at: v, nqn: r.required(v, "nqn", path),
+		serial:       r.str(attr, "serial", path+"attr."),
+		model:        r.str(attr, "model", path+"attr."),
+		allowAnyHost: r.flag(attr, "allow_any_host", path+"attr.", false),
+		cntlidMin:    r.number(attr, "cntlid_min", path+"attr.", 1),
+		cntlidMax:    r.number(attr, "cntlid_max", path+"attr.", 65519),
+		maxIOQueues:  r.number(attr, "qid_max", path+"attr.", 128),
+	}
+	for _, h := range r.strs(v, "allowed_hosts", path) {
+		if authenticated[h] {
+			r.note(v, "left out: host %s of %s, which has to authenticate (DH-HMAC-CHAP). Add it "+
+				"to hosts if it may connect without", short(h), short(s.nqn))
+			continue
+		}
+		s.hosts = append(s.hosts, h)
+	}
+	if r.flag(attr, "pi_enable", path+"attr.", false) {
+		r.note(attr, "protection information (pi_enable) has no counterpart")
+	}
+	for _, n := range r.objects(v, "namespaces", path) {
+		r.nvmetNamespace(s, n)
+	}
+	r.rest(attr, path+"attr.", "version", "firmware", "ieee_oui")
+	r.rest(v, path)
+	r.out.subsystems = append(r.out.subsystems, s)
+}
+
+func (r *reader) nvmetNamespace(s *subsystem, v *value) {
+	const path = "namespaces."
+	device := r.object(v, "device", path)
+	n := &namespace{
+		at: v, nsid: r.number(v, "nsid", path, 0),
+		uuid:  identifier(r.str(device, "uuid", path+"device.")),
+		nguid: strings.ReplaceAll(identifier(r.str(device, "nguid", path+"device.")), "-", ""),
+	}
+	name := r.str(device, "path", path+"device.")
+	enabled := r.flag(v, "enable", path, true)
+	if group := r.number(v, "ana_grpid", path, 1); group > 1 {
+		r.note(v, "namespace %d of %s is in ANA group %d: no counterpart, all paths are optimized",
+			n.nsid, short(s.nqn), group)
+	}
+	r.object(v, "ana", path).member("grpid") // the same
+	r.rest(device, path+"device.")
+	r.rest(v, path, "ana")
+	switch {
+	case !enabled:
+		r.note(v, "left out: namespace %d of %s, which is not enabled", n.nsid, short(s.nqn))
+		return
+	case name == "":
+		r.note(v, "left out: namespace %d of %s, which has no path", n.nsid, short(s.nqn))
+		return
+	}
+	n.storage = ofPath(name, nvmetBlockSize)
+	s.namespaces = append(s.namespaces, n)
+}
+
+// identifier is "" if s is all zeroes, which is none.
+func identifier(s string) string {
+	if strings.Trim(s, "0-") == "" {
+		return ""
+	}
+	return s
+}
+
+func (r *reader) nvmetPort(v *value) {
+	const path = "ports."
+	id := r.number(v, "portid", path, 0)
+	addr := r.object(v, "addr", path)
+	security := strings.ToLower(r.str(addr, "tsas", path+"addr."))
+	required := strings.ToLower(r.str(addr, "treq", path+"addr.")) == "required"
+	subsystems := r.strs(v, "subsystems", path)
+	for _, o := range r.objects(v, "referrals", path) {
+		to := r.object(o, "addr", path)
+		r.note(o, "port %d: the referral to %s has no counterpart", id,
+			short(r.str(to, "traddr", path)))
+	}
+	for _, g := range r.objects(v, "ana_groups", path) {
+		state := r.str(r.object(g, "ana", path), "state", path+"ana_groups.ana.")
+		if state != "" && state != "optimized" {
+			r.note(g, "port %d: ANA group %d is %s: no counterpart, all paths are optimized", id,
+				r.number(g, "grpid", path, 0), short(state))
+		}
+	}
+	if required || strings.HasPrefix(security, "tls") {
+		r.note(addr, "left out: port %d, which has TLS. There is none", id)
+		return
+	}
+	l := r.address(addr, path+"addr.")
+	r.rest(addr, path+"addr.")
+	param := r.object(v, "param", path)
+	param.member("pi_enable")
+	switch n := r.str(param, "inline_data_size", path+"param."); n {
+	case "", "-1", "4096", "16384": // nvmet's own
+	default:
+		r.note(param, "port %d: inline_data_size %s is tuning, which starts anew here: see "+
+			"in_capsule_size of tcp and rdma", id, short(n))
+	}
+	r.rest(param, path+"param.")
+	r.rest(v, path)
+	if l == nil {
+		return
+	}
+	for _, nqn := range subsystems {
+		if s := r.subsystem(nqn); s != nil {
+			s.listeners = append(s.listeners, l)
+		} else {
+			r.problem(v, path+"subsystems", "names "+short(nqn)+", which is not in subsystems",
+				"Save the configuration again.")
+		}
+	}
+}

@@ -1,0 +1,190 @@
+package convert
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/nvmf-target/nvmf-target/config"
+)
+
+// maxProblems and maxNotes are how many errors and notes a file can have; more are not reported.
+const (
+	maxProblems = 50
+	maxNotes    = 1000
+)
+
+// Note is something of a file that has no counterpart, or something to be done by hand.
+type Note struct {
+	// Place is FILE:LINE:COLUMN.
+	Place string
+	Text  string
+
+	offset int
+}
+
+func (n Note) String() string { return n.Place + ": " + n.Text }
+
+// reader reads the values of one file, whose errors it collects.
+type reader struct {
+	file     string
+	lines    []int // where they begin
+	problems config.Problems
+	notes    []Note
+	out      target
+}
+
+// newReader makes a reader of a text.
+func newReader(file string, text []byte) *reader {
+	r := &reader{file: short(file), lines: []int{0}}
+	for i, c := range text {
+		if c == '\n' {
+			r.lines = append(r.lines, i+1)
+		}
+	}
+	return r
+}
+
+// place is FILE:LINE:COLUMN of an offset.
+func (r *reader) place(offset int) string {
+	line, _ := slices.BinarySearch(r.lines, offset+1)
+	return fmt.Sprintf("%s:%d:%d", r.file, line, offset-r.lines[line-1]+1)
+}
+
+func (r *reader) problem(v *value, path, what, hint string) {
+	if len(r.problems) < maxProblems {
+		r.problems = append(r.problems,
+			config.Problem{Place: r.place(v.offset), Path: path, What: what, Hint: hint})
+	}
+}
+
+func (r *reader) note(v *value, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if len(r.notes) == maxNotes {
+		text = "there are more notes than these"
+	}
+	if len(r.notes) <= maxNotes {
+		r.notes = append(r.notes, Note{Place: r.place(v.offset), Text: text, offset: v.offset})
+	}
+}
+
+// list is nil if there is none.
+func (r *reader) list(v *value, name, path string) []*value {
+	m := v.member(name)
+	if m == nil {
+		return nil
+	}
+	if m.kind != '[' {
+		r.problem(m, path+name, "is "+m.what()+", not a list", "Save the configuration again.")
+		return nil
+	}
+	return m.items
+}
+
+// objects are the objects of a list.
+func (r *reader) objects(v *value, name, path string) []*value {
+	list := slices.Clone(r.list(v, name, path))
+	return slices.DeleteFunc(list, func(o *value) bool {
+		if o.kind != '{' {
+			r.problem(o, path+name, "has "+o.what()+", not an object",
+				"Save the configuration again.")
+		}
+		return o.kind != '{'
+	})
+}
+
+// object is empty if there is none.
+func (r *reader) object(v *value, name, path string) *value {
+	m := v.member(name)
+	if m != nil && m.kind != '{' {
+		r.problem(m, path+name, "is "+m.what()+", not an object", "Save the configuration again.")
+		m = nil
+	}
+	if m == nil {
+		m = &value{offset: v.offset, kind: '{', used: map[string]bool{}}
+	}
+	return m
+}
+
+// str is "" if there is none. A number is one, too.
+func (r *reader) str(v *value, name, path string) string {
+	m := v.member(name)
+	if m == nil {
+		return ""
+	}
+	switch s := m.scalar.(type) {
+	case string:
+		return s
+	case json.Number:
+		return s.String()
+	}
+	r.problem(m, path+name, "is "+m.what()+", not text", "Write it in quotes.")
+	return ""
+}
+
+// required is a text that must be there.
+func (r *reader) required(v *value, name, path string) string {
+	s := r.str(v, name, path)
+	if s == "" {
+		r.problem(v, path+name, "is missing or empty", "Add it, or save the configuration again.")
+	}
+	return s
+}
+
+// strs are the texts of a list.
+func (r *reader) strs(v *value, name, path string) (list []string) {
+	for _, m := range r.list(v, name, path) {
+		if s, ok := m.scalar.(string); ok {
+			list = append(list, s)
+		} else {
+			r.problem(m, path+name, "has "+m.what()+", not text", "Write it in quotes.")
+		}
+	}
+	return list
+}
+
+// number is missing if there is none. Text with digits is one, too.
+func (r *reader) number(v *value, name, path string, missing uint64) uint64 {
+	m := v.member(name)
+	if m == nil {
+		return missing
+	}
+	n, err := strconv.ParseUint(fmt.Sprint(m.scalar), 10, 64)
+	if m.kind != 0 || err != nil {
+		r.problem(m, path+name, "is "+m.what()+", not a whole number from 0", "Correct it.")
+		return missing
+	}
+	return n
+}
+
+// flag is true, 1 or "1", false, 0 or "0".
+func (r *reader) flag(v *value, name, path string, missing bool) bool {
+	m := v.member(name)
+	if m == nil {
+		return missing
+	}
+	switch fmt.Sprint(m.scalar) {
+	case "true", "1":
+		return true
+	case "false", "0":
+		return false
+	}
+	r.problem(m, path+name, "is "+m.what()+", not true or false", "Correct it.")
+	return missing
+}
+
+// rest notes the members of an object that nothing asked for, but for those in silent, which need
+// no counterpart.
+func (r *reader) rest(v *value, path string, silent ...string) {
+	for i, name := range v.names {
+		if v.used[name] || slices.Contains(silent, name) {
+			continue
+		}
+		if m := v.items[i]; m.kind == 0 {
+			r.note(m, "%s: %s has no counterpart", short(path+name), m.what())
+		} else if len(m.items) > 0 {
+			r.note(m, "%s has no counterpart", short(path+name))
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package convert
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// render writes the configuration; places are those of its parts in the file.
+func (r *reader) render(kind string) (text string, places map[string]string) {
+	var b strings.Builder
+	places = map[string]string{}
+	fmt.Fprintf(&b, "# Converted from the configuration of %s in %s.\n", kind, short(r.file))
+	if len(r.notes) > 0 {
+		b.WriteString("#\n# Without counterpart, or to be looked at:\n")
+	}
+	for _, n := range r.notes {
+		fmt.Fprintf(&b, "#   %s\n", n)
+	}
+	b.WriteString("listeners:\n")
+	for i, l := range r.out.listeners {
+		places[fmt.Sprintf("listeners[%d]", i)] = r.place(l.at.offset)
+		fmt.Fprintf(&b, "  - {transport: %s, address: %s, port: %d}\n", l.transport,
+			quote(l.address), l.port)
+	}
+	b.WriteString("subsystems:\n")
+	for i, s := range r.out.subsystems {
+		path := fmt.Sprintf("subsystems[%d]", i)
+		places[path] = r.place(s.at.offset)
+		s.render(&b)
+		for j, n := range s.namespaces {
+			places[fmt.Sprintf("%s.namespaces[%d]", path, j)] = r.place(n.at.offset)
+			n.render(&b)
+		}
+	}
+	return b.String(), places
+}
+
+func (s *subsystem) render(b *strings.Builder) {
+	fmt.Fprintf(b, "  - nqn: %s\n", quote(s.nqn))
+	const indent = "    "
+	key(b, indent, "serial", quote(s.serial))
+	key(b, indent, "model", quote(s.model))
+	key(b, indent, "cntlid_min", unless(s.cntlidMin, 1))
+	key(b, indent, "cntlid_max", unless(s.cntlidMax, 65519))
+	key(b, indent, "max_io_queues", unless(s.maxIOQueues, 128))
+	if s.allowAnyHost {
+		key(b, indent, "allow_any_host", "true")
+	} else {
+		fmt.Fprintf(b, "%shosts:\n", indent)
+		for _, h := range s.hosts {
+			fmt.Fprintf(b, "%s  - %s\n", indent, quote(h))
+		}
+	}
+	fmt.Fprintf(b, "%snamespaces:\n", indent)
+}
+
+func (n *namespace) render(b *strings.Builder) {
+	fmt.Fprintf(b, "      - nsid: %d\n", n.nsid)
+	const indent = "        "
+	backend := n.backend
+	if backend == "null" {
+		backend = `"null"`
+	}
+	if n.comment != "" {
+		backend += " # " + n.comment
+	}
+	key(b, indent, "backend", backend)
+	key(b, indent, "path", quote(n.path))
+	if n.size > 0 {
+		key(b, indent, "size", size(n.size))
+	}
+	if n.blockSize > 0 {
+		key(b, indent, "block_size", size(n.blockSize))
+	}
+	if n.readOnly {
+		key(b, indent, "read_only", "true")
+	}
+	key(b, indent, "uuid", quote(n.uuid))
+	key(b, indent, "nguid", quote(n.nguid))
+	key(b, indent, "eui64", quote(n.eui64))
+	key(b, indent, "limits", n.limitsText())
+}
+
+func key(b *strings.Builder, indent, name, text string) {
+	if text != "" {
+		fmt.Fprintf(b, "%s%s: %s\n", indent, name, text)
+	}
+}
+
+// plain is text that YAML reads as text and that needs no quotes.
+var plain = regexp.MustCompile(`^(/|nqn\.|[0-9]+\.[0-9]+\.)[A-Za-z0-9._:/@+-]*[A-Za-z0-9]$`)
+
+// quote makes a value of text; "" stays so. Environment variables are not meant.
+func quote(s string) string {
+	if s == "" || plain.MatchString(s) && !strings.Contains(s, "${") {
+		return s
+	}
+	q, _ := json.Marshal(strings.ReplaceAll(s, "${", "$${")) // text is never refused
+	return string(q)
+}
+
+// unless is "" for the default.
+func unless(n, usual uint64) string {
+	if n == usual {
+		return ""
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+// size has the largest unit that leaves a whole number.
+func size(n uint64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	i := 0
+	for ; i < len(units)-1 && n%1024 == 0; i++ {
+		n /= 1024
+	}
+	return fmt.Sprint(n) + units[i]
+}

@@ -1,0 +1,238 @@
+package convert
+
+import (
+	"slices"
+	"strings"
+)
+
+// spdk reads what rpc.py save_config writes: for each subsystem of SPDK the RPCs that make its
+// state, in order (spdk_subsystem_config_json and the write_config functions of its modules).
+func (r *reader) spdk(root *value) {
+	parts := r.objects(root, "subsystems", "")
+	if len(parts) == 0 || !slices.ContainsFunc(parts, func(p *value) bool {
+		return p.member("subsystem") != nil
+	}) {
+		r.problem(root, "", "has no RPCs of SPDK", "Name a file that rpc.py save_config has "+
+			"written; that of nvmetcli: nvmf-target convert nvmet FILE")
+		return
+	}
+	s := spdk{reader: r, bdevs: map[string]*bdev{}}
+	var rpcs []*value
+	for _, p := range parts {
+		r.str(p, "subsystem", "")
+		if m := p.member("config"); m != nil {
+			rpcs = s.flatten(rpcs, m)
+		}
+	}
+	// First the bdevs: what refers to one may stand before it.
+	for _, rpc := range rpcs {
+		s.call(rpc, bdevMethods)
+	}
+	for _, rpc := range rpcs {
+		s.call(rpc, nvmfMethods)
+	}
+	for _, rpc := range rpcs {
+		s.call(rpc, memberMethods)
+	}
+	s.others(rpcs)
+	r.rest(root, "")
+}
+
+type spdk struct {
+	*reader
+	bdevs map[string]*bdev
+}
+
+// flatten appends RPCs. Newer versions put those of one kind into a list.
+func (s *spdk) flatten(rpcs []*value, v *value) []*value {
+	if v.kind == '[' {
+		for _, item := range v.items {
+			rpcs = s.flatten(rpcs, item)
+		}
+		return rpcs
+	}
+	if v.kind != '{' || v.member("method") == nil {
+		s.problem(v, "config", "has "+v.what()+", which is no RPC", "Save the configuration again.")
+		return rpcs
+	}
+	return append(rpcs, v)
+}
+
+// method reads the parameters of an RPC; path is its name with a dot.
+type method func(s *spdk, params *value, path string)
+
+func (s *spdk) call(rpc *value, methods map[string]method) {
+	name := s.str(rpc, "method", "")
+	if do, ok := methods[name]; ok {
+		do(s, s.object(rpc, "params", name+"."), name+".")
+		// Members that need no counterpart are read by the method.
+		s.rest(s.object(rpc, "params", name+"."), name+".")
+	}
+}
+
+// others notes the methods that have no counterpart, tuning in one line.
+func (s *spdk) others(rpcs []*value) {
+	var tuning []string
+	var first *value
+	for _, rpc := range rpcs {
+		name := s.str(rpc, "method", "")
+		known := bdevMethods[name] != nil || nvmfMethods[name] != nil || memberMethods[name] != nil
+		switch {
+		case known:
+		case isTuning(name):
+			if first == nil {
+				first = rpc
+			}
+			if !slices.Contains(tuning, name) && len(tuning) < 32 {
+				tuning = append(tuning, short(name))
+			}
+		case s.isBdev(name, rpc): // what uses it says so
+		default:
+			s.note(rpc, "%s has no counterpart", short(name))
+		}
+	}
+	if first != nil {
+		s.note(first, "tuning starts anew here; left out: %s", strings.Join(tuning, ", "))
+	}
+}
+
+// isTuning says that an RPC sets how SPDK itself works.
+func isTuning(method string) bool {
+	return strings.HasSuffix(method, "_set_options") ||
+		strings.HasSuffix(method, "_set_default_impl") ||
+		slices.Contains([]string{
+			"nvmf_set_config", "nvmf_set_max_subsystems", "nvmf_set_crdt", "nvmf_create_transport",
+			"bdev_wait_for_examine", "bdev_nvme_set_hotplug", "bdev_enable_histogram",
+			"framework_set_scheduler",
+		}, method)
+}
+
+var nvmfMethods = map[string]method{
+	"nvmf_create_subsystem": (*spdk).createSubsystem,
+}
+
+// memberMethods come after all subsystems.
+var memberMethods = map[string]method{
+	"nvmf_subsystem_add_host":       (*spdk).addHost,
+	"nvmf_subsystem_allow_any_host": (*spdk).allowAnyHost,
+	"nvmf_subsystem_add_ns":         (*spdk).addNamespace,
+	"nvmf_subsystem_add_listener":   (*spdk).addListener,
+	// addNamespace leaves out namespaces with hosts of their own.
+	"nvmf_ns_add_host": func(_ *spdk, p *value, _ string) { p.ignore() },
+}
+
+func (s *spdk) createSubsystem(p *value, path string) {
+	n := &subsystem{
+		at: p, nqn: s.required(p, "nqn", path),
+		serial:       s.str(p, "serial_number", path),
+		model:        s.str(p, "model_number", path),
+		allowAnyHost: s.flag(p, "allow_any_host", path, false),
+		cntlidMin:    s.number(p, "min_cntlid", path, 1),
+		cntlidMax:    s.number(p, "max_cntlid", path, 65519),
+		maxIOQueues:  128,
+	}
+	if s.flag(p, "ana_reporting", path, false) {
+		s.note(p, "ana_reporting of %s has no counterpart: all paths are optimized", short(n.nqn))
+	}
+	if s.flag(p, "passthrough", path, false) {
+		s.note(p, "passthrough of %s has no counterpart", short(n.nqn))
+	}
+	// Limits and features of its own.
+	for _, name := range []string{
+		"max_namespaces", "dmrsl", "wzsl", "enable_nssr", "max_discard_size_kib",
+		"max_write_zeroes_size_kib",
+	} {
+		p.member(name)
+	}
+	s.out.subsystems = append(s.out.subsystems, n)
+}
+
+// of finds the subsystem that an RPC is about, or reports that there is none.
+func (s *spdk) of(p *value, path string) *subsystem {
+	nqn := s.required(p, "nqn", path)
+	n := s.subsystem(nqn)
+	if n == nil && nqn != "" {
+		s.problem(p, path+"nqn", "names "+short(nqn)+
+			", which nvmf_create_subsystem has not created", "Save the configuration again.")
+	}
+	if n == nil {
+		p.ignore()
+	}
+	return n
+}
+
+func (s *spdk) addHost(p *value, path string) {
+	n := s.of(p, path)
+	if n == nil {
+		return
+	}
+	host := s.required(p, "host", path)
+	for _, key := range []string{"dhchap_key", "dhchap_ctrlr_key", "psk"} {
+		if s.str(p, key, path) != "" {
+			s.note(p, "left out: host %s of %s, which has to authenticate (%s). Add it to hosts "+
+				"if it may connect without", short(host), short(n.nqn), key)
+			p.ignore()
+			return
+		}
+	}
+	n.hosts = append(n.hosts, host)
+}
+
+func (s *spdk) allowAnyHost(p *value, path string) {
+	if n := s.of(p, path); n != nil {
+		n.allowAnyHost = !s.flag(p, "disable", path, false)
+	}
+}
+
+func (s *spdk) addListener(p *value, path string) {
+	n := s.of(p, path)
+	if n == nil {
+		return
+	}
+	address := s.object(p, "listen_address", path)
+	if s.flag(p, "secure_channel", path, false) {
+		s.note(p, "left out: a listener of %s, which has TLS. There is none", short(n.nqn))
+		p.ignore()
+		return
+	}
+	p.member("sock_impl")
+	if l := s.address(address, path+"listen_address."); l != nil {
+		n.listeners = append(n.listeners, l)
+	}
+	s.rest(address, path+"listen_address.")
+}
+
+func (s *spdk) addNamespace(p *value, path string) {
+	sub := s.of(p, path)
+	if sub == nil {
+		return
+	}
+	v := s.object(p, "namespace", path)
+	n := &namespace{
+		at: p, nsid: s.number(v, "nsid", path, 0),
+		uuid:  identifier(s.str(v, "uuid", path)),
+		nguid: strings.ToLower(identifier(s.str(v, "nguid", path))),
+		eui64: strings.ToLower(identifier(s.str(v, "eui64", path))),
+	}
+	name := s.required(v, "bdev_name", path)
+	if s.str(v, "ptpl_file", path) != "" {
+		s.note(v, "reservations of namespace %d of %s that outlive a power loss (ptpl_file) have "+
+			"no counterpart", n.nsid, short(sub.nqn))
+	}
+	v.member("anagrpid") // ana_reporting is noted
+	hidden := s.flag(v, "no_auto_visible", path, false)
+	s.rest(v, path)
+	if hidden {
+		s.note(v, "left out: namespace %d of %s, which only some hosts see (no_auto_visible). "+
+			"Give them a subsystem of their own", n.nsid, short(sub.nqn))
+		return
+	}
+	st, why := s.storage(name)
+	if why != "" {
+		s.note(v, "left out: namespace %d of %s on bdev %s: %s", n.nsid, short(sub.nqn),
+			short(name), why)
+		return
+	}
+	n.storage = st
+	sub.namespaces = append(sub.namespaces, n)
+}
