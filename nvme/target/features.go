@@ -36,7 +36,8 @@ type feature struct {
 	get    func(ns *namespace) uint32
 	change func(h *Handler, cm *cmd, list []*namespace, v uint32)
 	// single: Get Features with NSID FFFFFFFFh is Invalid Field, and so is any NSID that names no
-	// namespace. anyNSID: with NSID 0 it returns the default, which SPDK's compliance tool asks for.
+	// namespace. anyNSID: with NSID 0 it returns the default, which SPDK's compliance tool asks
+	// for.
 	single, anyNSID bool
 }
 
