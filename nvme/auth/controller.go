@@ -84,6 +84,9 @@ func NewController(hostNQN, subNQN string) *Controller {
 // State is that of the exchange; Unfinished before the first one.
 func (c *Controller) State() State { return c.state }
 
+// Ended says that the host has sent AUTH_Failure2, or has read AUTH_Failure1.
+func (c *Controller) Ended() bool { return c.step == ended }
+
 // Reason is why the exchange has failed.
 func (c *Controller) Reason() Reason { return c.reason }
 

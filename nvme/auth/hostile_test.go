@@ -38,6 +38,7 @@ func upTo(t testing.TB, n int, h *Host, c *Controller, p *Policy) []byte {
 
 // TestGolden has the bytes of the messages that do not depend on chance.
 func TestGolden(t *testing.T) {
+	const failure1, failure2 = "00f1000002010107", "00f0000002010101"
 	n := negotiate{tid: 0x0102, hashes: AllHashes, groups: AllGroups[:2]}
 	for want, m := range map[string][]byte{
 		"0000000002010001" + "01000302" + "010203": n.bytes()[:15],
@@ -53,8 +54,8 @@ func TestGolden(t *testing.T) {
 		"01030000020102000100000000000000" + "aabb": success1(0x0102, 2, []byte{0xAA, 0xBB}),
 		"01030000020102000000000000000000" + "0000": success1(0x0102, 2, nil),
 		"01040000020100000000000000000000":          success2(0x0102),
-		"00f1000002010107":                          failure(kindFailure1, 0x0102, IncorrectMessage),
-		"00f0000002010101":                          failure(kindFailure2, 0x0102, AuthenticationFailed),
+		failure1:                                    failure(kindFailure1, 0x0102, 7),
+		failure2:                                    failure(kindFailure2, 0x0102, 1),
 	} {
 		if got := hex.EncodeToString(m); got != want {
 			t.Errorf("%s instead of %s", got, want)
