@@ -50,8 +50,8 @@ func (a *Authentication) keys() []Key {
 				"is this target.").Without("none").OrSecretFile(),
 		NewKey("dhchap_hash", Sequence(&a.Hashes, 1, len(auth.AllHashes), func(h *auth.Hash) Value {
 			return Unique(words(h, auth.AllHashes), "Once is enough.")
-		}), "The hash functions that the host may use, the first choice first. Set it when only some "+
-			"are acceptable.").Without("all, the cheapest first"),
+		}), "The hash functions that the host may use, the first choice first. Set it when only "+
+			"some are acceptable.").Without("all, the cheapest first"),
 		NewKey("dhchap_dhgroup", Sequence(&a.Groups, 1, len(auth.AllGroups),
 			func(g *auth.Group) Value {
 				return Unique(words(g, auth.AllGroups), "Once is enough.")

@@ -278,8 +278,8 @@ func (s *Subsystem) value() Value {
 			return nqn(h, `^nqn\.`, "Delete one of the two.", nvme.ValidateNQN)
 		}),
 			"The host NQNs that may connect (`cat /etc/nvme/hostnqn` on the host). Set it unless "+
-				"`allow_any_host` is set. An NQN is no proof of identity: any host that "+
-				"reaches the port can claim it, unless the host has a `dhchap_key`.").Without("none"),
+				"`allow_any_host` is set. An NQN is no proof of identity: any host that reaches "+
+				"the port can claim it, unless the host has a `dhchap_key`.").Without("none"),
 		NewKey("serial", ascii(&s.Serial, target.SerialSize),
 			"Serial number. Set it when hosts know the subsystem by another one, for instance "+
 				"after a migration.").Without("derived from the NQN").OrFile(),

@@ -23,8 +23,8 @@ func newKey(t *testing.T, size int, h auth.Hash) *auth.Key {
 	return k
 }
 
-// TestAuthentication: a host with a key connects, with all of its queues, and reads and writes; with
-// every hash, in one direction and in both; the groups are nvme/auth's.
+// TestAuthentication: a host with a key connects, with all of its queues, and reads and writes;
+// with every hash, in one direction and in both; the groups are nvme/auth's.
 func TestAuthentication(t *testing.T) {
 	eachTransport(t, func(o *options) { o.reactors = 2 },
 		func(t *testing.T, h *harness, v variant) {
@@ -50,7 +50,8 @@ func TestAuthentication(t *testing.T) {
 					o.ControllerKey = own
 				}
 				h.use(v, o)
-				want := fmt.Sprintf("hash=%v dhgroup=%v bidirectional=%t", tc.Hash, tc.Group, tc.both)
+				want := fmt.Sprintf("hash=%v dhgroup=%v bidirectional=%t", tc.Hash, tc.Group,
+					tc.both)
 				if !strings.Contains(h.log.String(), want) {
 					t.Errorf("the log does not have: %s\n%s", want, h.log)
 				}
@@ -63,7 +64,8 @@ func TestAuthentication(t *testing.T) {
 		})
 }
 
-// use connects with two I/O queues, writes and reads, authenticates once more meanwhile, and leaves.
+// use connects with two I/O queues, writes and reads, authenticates once more meanwhile, and
+// leaves.
 func (h *harness) use(v variant, o host.Options) {
 	h.t.Helper()
 	ctx := testContext(h.t)
@@ -94,9 +96,11 @@ func TestAuthenticationRefused(t *testing.T) {
 		key, own, wrong := newKey(t, 32, 0), newKey(t, 32, 0), newKey(t, 32, 0)
 		h.target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{key}, ControllerKey: own})
 		for name, change := range map[string]func(*host.Options){
-			"without a key":                  func(*host.Options) {},
-			"with a wrong key":               func(o *host.Options) { o.Key = wrong },
-			"who expects another controller": func(o *host.Options) { o.Key, o.ControllerKey = key, wrong },
+			"without a key":    func(*host.Options) {},
+			"with a wrong key": func(o *host.Options) { o.Key = wrong },
+			"who expects another controller": func(o *host.Options) {
+				o.Key, o.ControllerKey = key, wrong
+			},
 			"with the null group only": func(o *host.Options) {
 				o.Key, o.Groups = key, []auth.Group{auth.GroupNull}
 			},
@@ -108,7 +112,10 @@ func TestAuthenticationRefused(t *testing.T) {
 			if err == nil {
 				c.Close()
 				t.Errorf("a host %s connects", name)
-			} else if _, is := errors.AsType[auth.Refused](err); is != (o.ControllerKey == nil && o.Key != nil) {
+				continue
+			}
+			byTarget := o.ControllerKey == nil && o.Key != nil
+			if _, is := errors.AsType[auth.Refused](err); is != byTarget {
 				t.Errorf("a host %s: %v", name, err)
 			}
 		}
