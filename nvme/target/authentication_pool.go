@@ -134,13 +134,7 @@ func (p *authPool) failed(host string, from netip.Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	k, now := failureKey{host, from}, p.now()
-	if len(p.failures) >= maxKnown {
-		for k, f := range p.failures {
-			if now.Sub(f.last) >= failurePause || len(p.failures) >= maxKnown {
-				delete(p.failures, k)
-			}
-		}
-	}
+	forget(p.failures)
 	f := p.failures[k]
 	if now.Sub(f.last) >= failurePause {
 		f.n = 0
@@ -153,13 +147,20 @@ func (p *authPool) succeeded(host string, from netip.Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.failures, failureKey{host, from})
-	if !p.known[from] && len(p.known) >= maxKnown {
-		for a := range p.known {
-			delete(p.known, a)
-			break
-		}
+	if !p.known[from] {
+		forget(p.known)
 	}
 	p.known[from] = true
+}
+
+// forget makes room for another entry.
+func forget[K comparable, V any](m map[K]V) {
+	for k := range m {
+		if len(m) < maxKnown {
+			return
+		}
+		delete(m, k)
+	}
 }
 
 // paused says that a host has failed too often from an address.
