@@ -105,6 +105,7 @@ type Listener struct {
 type Host struct {
 	NQN    string
 	Limits target.Limits
+	Authentication
 }
 
 // Subsystem is one NVM subsystem. Namespaces are as in the file; the program sets those of the

@@ -121,7 +121,7 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []Key,
 		value := n.Content[i+1]
 		if key.Value != names[index] {
 			sub = join(path, names[index])
-			value = d.fromFile(value, sub)
+			value = d.fromFile(value, sub, keys[index].secret)
 		}
 		given = append(given, entry{&keys[index], value, sub})
 	}

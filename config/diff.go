@@ -90,6 +90,8 @@ func (c *Change) rank(was map[Object]*object) int {
 		return 1
 	case step{Remove, KindSubsystem}:
 		return 2
+	case step{Add, KindHost}, step{Modify, KindHost}:
+		return 2 // before the host may connect: it may have to authenticate
 	case step{Modify, KindSubsystem}:
 		return 3
 	case step{Modify, KindNamespace}:

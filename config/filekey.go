@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -23,6 +24,12 @@ func (k Key) OrFile() Key {
 	return k
 }
 
+// OrSecretFile returns the key with File set, whose files must not be for everybody.
+func (k Key) OrSecretFile() Key {
+	k.File, k.secret = true, true
+	return k
+}
+
 // fileKey returns the index of the key whose value the key called name takes from a file, or -1.
 func fileKey(keys []Key, name string) int {
 	base, ok := strings.CutSuffix(name, fileSuffix)
@@ -35,8 +42,8 @@ func fileKey(keys []Key, name string) int {
 }
 
 // fromFile returns the content of the file that n names, less the end of its last line, in place of
-// n. What is wrong is reported at path.
-func (d *decoder) fromFile(n *yaml.Node, path string) *yaml.Node {
+// n. What is wrong is reported at path. secret: not everybody may be able to read the file.
+func (d *decoder) fromFile(n *yaml.Node, path string, secret bool) *yaml.Node {
 	d.places[path] = d.placeOf(n)
 	name, what, hint := d.expand(resolved(n))
 	switch {
@@ -48,6 +55,8 @@ func (d *decoder) fromFile(n *yaml.Node, path string) *yaml.Node {
 		var err error
 		if text, err = readRegular(d.beside(n, name), maxValueFile); err != nil {
 			what, hint = err.Error(), "Correct the path, or the file."
+		} else if secret && public(d.beside(n, name)) {
+			what, hint = "everybody can read "+shown(name), "chmod 600 it, and make another key."
 		} else if len(text) > maxValueFile {
 			what = fmt.Sprintf("%s is larger than %v", shown(name), Size(maxValueFile))
 			hint = "Is it the right file?"
@@ -64,6 +73,12 @@ func (d *decoder) fromFile(n *yaml.Node, path string) *yaml.Node {
 		d.add(path, what, hint)
 	}
 	return n
+}
+
+// public says that users other than the owner and the group can read a file.
+func public(name string) bool {
+	info, err := os.Stat(name)
+	return err != nil || info.Mode().Perm()&0o004 != 0
 }
 
 // beside returns the path of a file that the value n names: it begins at the directory of the file
@@ -92,7 +107,7 @@ func (d *decoder) nameFromFile(entry *yaml.Node) {
 			key := *entry.Content[i]
 			key.Value = name
 			d.files[&key] = d.files[entry.Content[i]]
-			*at, entry.Content[i] = d.fromFile(*at, name), &key
+			*at, entry.Content[i] = d.fromFile(*at, name, false), &key
 		}
 	}
 }

@@ -27,6 +27,8 @@ type Key struct {
 	Restart bool
 	// File: the key Name_file can name a file with the value instead.
 	File bool
+	// secret: such a file must not be for everybody.
+	secret bool
 }
 
 // NewKey makes a key that may be left out.
@@ -237,12 +239,12 @@ func (l *Listener) value() Value {
 }
 
 func (h *Host) value() Value {
-	return Mapping{
+	return append(Mapping{
 		NewKey("nqn", nqn(&h.NQN, `^nqn\.`, "Write one entry for each host.",
 			nvme.ValidateNQN),
 			"NQN of the host (`cat /etc/nvme/hostnqn` on the host).").Require("Add it."),
 		limitsKey(&h.Limits, "The host, in all subsystems together, gets no more than this."),
-	}
+	}, h.Authentication.keys()...)
 }
 
 // limitsKey is the key of hosts, subsystems and namespaces.
@@ -276,8 +278,8 @@ func (s *Subsystem) value() Value {
 			return nqn(h, `^nqn\.`, "Delete one of the two.", nvme.ValidateNQN)
 		}),
 			"The host NQNs that may connect (`cat /etc/nvme/hostnqn` on the host). Set it unless "+
-				"`allow_any_host` is set. An NQN is no proof of identity: any host that "+
-				"reaches the port can claim it.").Without("none"),
+				"`allow_any_host` is set. An NQN is no proof of identity: any host that reaches "+
+				"the port can claim it, unless the host has a `dhchap_key`.").Without("none"),
 		NewKey("serial", ascii(&s.Serial, target.SerialSize),
 			"Serial number. Set it when hosts know the subsystem by another one, for instance "+
 				"after a migration.").Without("derived from the NQN").OrFile(),

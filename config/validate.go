@@ -33,6 +33,7 @@ func (d *decoder) validate(c *Config) {
 	c.Control.validate(d)
 	for i := range c.Hosts {
 		d.limits(&c.Hosts[i].Limits, fmt.Sprintf("hosts[%d]", i))
+		d.authentication(&c.Hosts[i].Authentication, fmt.Sprintf("hosts[%d]", i))
 	}
 	d.some(c, "", "subsystems", len(c.Subsystems))
 	for i := range c.Subsystems {

@@ -184,6 +184,13 @@ type DigestReporter interface {
 	Digests() (header, data bool)
 }
 
+// Allower is a Queue whose transport has more for the queues of allowed hosts.
+type Allower interface {
+	// Allow says that the host, which SetDepth has called not allowed, is. An error says that the
+	// queue has had to make room for another one, or has ended. Reactor only.
+	Allow() error
+}
+
 // QueueInfo describes a connection. It is immutable once the queue exists and may be read by any
 // goroutine.
 type QueueInfo struct {

@@ -84,9 +84,11 @@ const (
 	ConnectDataOffsetHOSTNQN = 512
 )
 
-// ConnectResult is DW0 of a successful Connect: CNTLID in bits 15:0 and AUTHREQ in bits 31:16,
-// which is 0 because no authentication is required.
+// ConnectResult is DW0 of a successful Connect: CNTLID in bits 15:0 and AUTHREQ in bits 31:16.
 type ConnectResult uint32
+
+// ConnectATR is the bit of AUTHREQ that requires authentication with NVMe in-band protocols.
+const ConnectATR ConnectResult = 1 << 17
 
 // MakeConnectResult makes the result of a Connect that needs no authentication.
 func MakeConnectResult(cntlid uint16) ConnectResult { return ConnectResult(cntlid) }

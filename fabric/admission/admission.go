@@ -159,7 +159,7 @@ func (e *Conn) Associate(allowed bool, memory int64) error {
 	case e.left:
 		err = errLeft
 	case err == nil && !allowed && !c.makeRoom(e.host, discovery, e.memory+memory):
-		err = errors.New("too many discovery controllers exist")
+		err = errors.New("too many discovery controllers, and hosts yet to authenticate, exist")
 	}
 	if err != nil {
 		c.refused++

@@ -252,7 +252,7 @@ func TestDiscovery(t *testing.T) {
 		c.discovery(fmt.Sprint(i), one)
 	}
 	e := c.admit("e", one, 0)
-	refused(t, e.Associate(false, 0), "too many discovery controllers")
+	refused(t, e.Associate(false, 0), "too many discovery controllers, and hosts")
 	c.clock = c.clock.Add(discoveryAge)
 	refused(t, e.Associate(false, 0), "")
 	c.expect("0")

@@ -233,6 +233,12 @@ func (q *Queue) SetDepth(depth int, allowed bool) error {
 	return q.RefuseDepth
 }
 
+// Allow implements fabric.Allower.
+func (q *Queue) Allow() error {
+	q.Allowed = true
+	return nil
+}
+
 // CanSendFrom implements fabric.Queue.
 func (q *Queue) CanSendFrom([]mem.Segment) bool { return !q.NoZeroCopy }
 

@@ -208,6 +208,13 @@ func (q *watched) SetDepth(depth int, allowed bool) error {
 	return q.Queue.SetDepth(depth, allowed)
 }
 
+func (q *watched) Allow() error {
+	if !q.depth {
+		q.w.failf("Allow before SetDepth")
+	}
+	return q.Queue.(fabric.Allower).Allow()
+}
+
 func (q *watched) CanSendFrom(segs []mem.Segment) bool {
 	ok := q.Queue.CanSendFrom(segs)
 	if ok && len(segs) > 0 {

@@ -214,6 +214,9 @@ func (q *queue) SetDepth(depth int, allowed bool) error {
 	return nil
 }
 
+// Allow implements fabric.Allower.
+func (q *queue) Allow() error { return q.conn.counted.Associate(true, 0) }
+
 // Disconnect implements fabric.Queue. The next poll continues, so that the handler, which may have
 // called this, is not called from here.
 func (q *queue) Disconnect(why error) {

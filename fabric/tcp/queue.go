@@ -167,6 +167,9 @@ func (q *queue) SetDepth(depth int, allowed bool) error {
 	return nil
 }
 
+// Allow implements fabric.Allower.
+func (q *queue) Allow() error { return q.conn.counted.Associate(true, 0) }
+
 // allocate makes requests until there are n.
 func (q *queue) allocate(n int) {
 	if n <= len(q.reqs) {

@@ -10,6 +10,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -287,14 +288,16 @@ func (tr *transition) modifyListener(c config.Change) error {
 func (tr *transition) changeHost(c config.Change) error {
 	set := func(to *config.Config) error {
 		var limits target.Limits
+		var policy *auth.Policy
 		if to != nil { // at the start there is nothing before
 			for _, h := range to.Hosts {
 				if h.NQN == c.NQN {
-					limits = h.Limits
+					limits, policy = h.Limits, h.Policy()
 				}
 			}
 		}
 		tr.s.target.SetHostLimits(c.NQN, limits)
+		tr.s.target.SetHostPolicy(c.NQN, policy)
 		return nil
 	}
 	before := tr.s.config.Load()

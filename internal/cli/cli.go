@@ -57,7 +57,7 @@ func Commands() []*cobra.Command {
 			}, reloaded),
 		disconnectCommand(), subsystemCommand(), namespaceCommand(), hostCommand(),
 		drainCommand(), undrainCommand(),
-		manCommand(),
+		keyCommand(), manCommand(),
 	}
 }
 

@@ -28,10 +28,13 @@ var allowed = map[string][]string{
 	"cmd/nvmf-target": {
 		"internal/app", "internal/cli", "internal/control", "internal/convert", "internal/doctor",
 	},
-	"config": {"backend/disk", "fabric/rdma", "fabric/tcp", "nvme", "nvme/target"},
+	"config": {
+		"backend/disk", "fabric/rdma", "fabric/tcp", "nvme", "nvme/auth", "nvme/target",
+	},
 	"internal/app": {
 		"internal/inventory",
-		"config", "nvme", "nvme/target", "fabric", "fabric/tcp", "fabric/rdma", "fabric/rdma/verbs",
+		"config", "nvme", "nvme/auth", "nvme/target", "fabric", "fabric/tcp", "fabric/rdma",
+		"fabric/rdma/verbs",
 		"fabric/rdma/verbs/ibv",
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
 		"backend/nvmedrive", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
@@ -40,13 +43,14 @@ var allowed = map[string][]string{
 		"internal/storage", "internal/sys",
 	},
 
-	"nvme": {},
+	"nvme":      {},
+	"nvme/auth": {},
 	"nvme/target": {
-		"nvme", "fabric", "backend", "internal/limit", "internal/list", "internal/mem",
+		"nvme", "nvme/auth", "fabric", "backend", "internal/limit", "internal/list", "internal/mem",
 		"internal/ratelog",
 	},
 	"nvme/host": {
-		"nvme", "fabric/tcp/pdu", "fabric/rdma/cmwire", "fabric/rdma/verbs",
+		"nvme", "nvme/auth", "fabric/tcp/pdu", "fabric/rdma/cmwire", "fabric/rdma/verbs",
 		"internal/list", "internal/mem", "internal/sys",
 	},
 
@@ -85,7 +89,7 @@ var allowed = map[string][]string{
 	"backend/ram":  {"backend", "internal/list", "internal/mem", "internal/sys"},
 	"backend/wrap": {"backend", "internal/list"},
 
-	"internal/cli":     {"internal/control", "internal/doctor"},
+	"internal/cli":     {"internal/control", "internal/doctor", "nvme/auth"},
 	"internal/control": {"fabric/admission", "internal/netlimit"},
 	"internal/convert": {"config"},
 	"internal/doctor":  {"internal/storage", "internal/sys", "internal/uring"},

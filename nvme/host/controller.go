@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
 // Options describe a connection to a controller.
@@ -16,6 +17,11 @@ type Options struct {
 	HostID  [16]byte
 	// SubNQN is the subsystem; nvme.DiscoveryNQN for a discovery controller.
 	SubNQN string
+	// Key authenticates the host where the controller requires it, and with ControllerKey the
+	// controller has to authenticate itself, too. Hashes and Groups are offered; empty: all.
+	Key, ControllerKey *auth.Key
+	Hashes             []auth.Hash
+	Groups             []auth.Group
 	// KATO is the keep alive timeout, in whole milliseconds; 0 turns keep alive off. A Keep Alive
 	// is sent at half of it.
 	KATO time.Duration
@@ -70,6 +76,9 @@ func Dial(ctx context.Context, t Transport, o Options) (*Controller, error) {
 	cqe, err := c.Admin(ctx, ConnectCommand(0, o.AdminSize, &o, nvme.CNTLIDDynamic))
 	if err == nil && !cqe.Status().OK() {
 		err = &ConnectError{Status: cqe.Status(), Invalid: nvme.InvalidParameter(cqe.DW0())}
+	}
+	if err == nil && nvme.ConnectResult(cqe.DW0())&nvme.ConnectATR != 0 {
+		err = c.Authenticate(ctx)
 	}
 	if err != nil {
 		c.Close()
@@ -263,6 +272,9 @@ func (c *Controller) OpenQueue(ctx context.Context, qid uint16, size int) (*Queu
 	}
 	if err == nil && nvme.ConnectResult(cqe.DW0()).CNTLID() != c.cntlid {
 		err = q.violation("Connect answered with CNTLID %#x instead of %#x", cqe.DW0(), c.cntlid)
+	}
+	if err == nil && nvme.ConnectResult(cqe.DW0())&nvme.ConnectATR != 0 {
+		err = q.Authenticate(ctx, &c.o)
 	}
 	if err != nil {
 		_ = q.Close()

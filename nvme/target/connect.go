@@ -76,8 +76,13 @@ func connect(h *Handler, c *cmd) {
 		h.finish(c, uint64(r.field), r.st)
 		return
 	}
-	s.stopDeadline()
-	h.finish(c, uint64(nvme.MakeConnectResult(s.ctrl.cntlid)), nvme.Success)
+	result := nvme.MakeConnectResult(s.ctrl.cntlid)
+	if s.unproven() {
+		result |= nvme.ConnectATR
+	} else {
+		s.stopDeadline()
+	}
+	h.finish(c, uint64(result), nvme.Success)
 }
 
 // refusal is why a Connect is refused; its zero value is none. expected is what the field must be,
@@ -204,19 +209,23 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	if most := c.adminEntries(); int(sqe.SQSIZE()) >= most {
 		return tooDeep(sqe, most)
 	}
+	if r := c.admitUnproven(); !r.st.OK() {
+		return r
+	}
 	if r := sub.admit(c); !r.st.OK() {
 		return r
 	}
-	s.ctrl = c
+	s.ctrl, s.table = c, &adminOps
 	if !s.establish(sqe) {
-		s.ctrl = nil
+		s.ctrl, s.table, s.auth = nil, nil, nil
 		sub.remove(c)
 		return refusal{st: nvme.ConnectControllerBusy}
 	}
-	s.table = &adminOps
 	c.setKeepAlive(sqe.KATO())
 	c.startLimit()
-	c.logCreated()
+	if c.proven.Load() {
+		c.logCreated()
+	}
 	if o := sub.otherHost(c); o != nil {
 		what := "host is connected with another host identifier as well"
 		if o.hostID == c.hostID {
@@ -286,7 +295,7 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusa
 	s.ctrl, s.qid, s.table = c, qid, &ioOps
 	if !s.establish(sqe) {
 		c.sessionEnded(s)
-		s.ctrl, s.qid, s.table = nil, 0, nil
+		s.ctrl, s.qid, s.table, s.auth = nil, 0, nil, nil
 		return refusal{st: nvme.ConnectControllerBusy}
 	}
 	return refusal{}
@@ -295,12 +304,14 @@ func (s *session) connectIO(sqe *nvme.ConnectSQE, data *nvme.ConnectData) refusa
 // establish gives the queue its depth. It returns false if the transport lacks resources.
 func (s *session) establish(sqe *nvme.ConnectSQE) bool {
 	depth := int(sqe.SQSIZE()) + 1
-	if err := s.q.SetDepth(depth, !s.ctrl.sub.discovery); err != nil {
+	s.requireAuthentication()
+	allowed := !s.ctrl.sub.discovery && !s.unproven()
+	if err := s.q.SetDepth(depth, allowed); err != nil {
 		s.ctrl.peerLog().Warn("no resources for a queue", "depth", depth, "err", err)
 		return false
 	}
 	s.setDepth(depth)
-	if !s.ctrl.sub.discovery {
+	if allowed {
 		s.joinHost(s.ctrl.hostNQN)
 	}
 	s.noFlowControl = sqe.CATTR()&nvme.CATTRNoFlowControl != 0

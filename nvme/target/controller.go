@@ -41,6 +41,9 @@ type controller struct {
 	writeThrough atomic.Bool
 	discard      atomic.Bool // Dataset Management is offered
 
+	authenticates bool        // the host had a key when it connected
+	proven        atomic.Bool // the host has authenticated, or had no key
+
 	errors errorLog
 
 	mu         sync.Mutex // guards what follows; never held while calling out
@@ -325,7 +328,7 @@ func (c *controller) logCreated() {
 // peerLog logs what the host of the controller has caused.
 func (c *controller) peerLog() ratelog.Peer {
 	log := c.t.hostLog
-	if c.sub.discovery {
+	if c.sub.discovery || !c.proven.Load() {
 		log = c.t.strangerLog
 	}
 	return log.Peer(c.info.Remote)

@@ -133,6 +133,9 @@ func (h *Handler) Close(fs fabric.Session) {
 			ch.abortPending(s)
 		}
 	}
+	if s.auth != nil {
+		s.auth.close()
+	}
 	h.endWaiting(s)
 	h.delayed.endSession(s)
 	h.awaiting.endSession(s)

@@ -31,6 +31,8 @@ type opFlags uint8
 const (
 	// opUnconnected: a Fabrics command that is sent before Connect, and only then.
 	opUnconnected opFlags = 1 << iota
+	// opAuthentication: a Fabrics command that is served before the host has authenticated.
+	opAuthentication
 	// opAdminQueue: a Fabrics command that is not sent on I/O queues.
 	opAdminQueue
 	// opWrites: the command is in the write command group of reservations; without it, if it is for
@@ -143,6 +145,14 @@ func init() {
 		nvme.FabricsPropertyGet: {
 			name: "Property Get", prepare: prepareProperty, execute: propertyGet,
 			flags: opAdminQueue,
+		},
+		nvme.FabricsAuthSend: {
+			name: "Authentication Send", dir: in, prepare: prepareAuth, execute: authSend,
+			flags: opAuthentication,
+		},
+		nvme.FabricsAuthReceive: {
+			name: "Authentication Receive", dir: out, prepare: prepareAuth, execute: authReceive,
+			flags: opAuthentication,
 		},
 		nvme.FabricsDisconnect: {
 			name: "Disconnect", prepare: prepareDisconnect, execute: disconnect,

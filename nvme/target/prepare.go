@@ -66,7 +66,7 @@ func (s *session) prepare(c *cmd) nvme.Status {
 	}
 	o := &s.table[sqe.Opcode()]
 	if !o.offered(s.ctrl) {
-		return invalidOpcode
+		return s.notOffered()
 	}
 	if s.disconnecting() {
 		return sequenceError
@@ -86,14 +86,24 @@ func (s *session) prepare(c *cmd) nvme.Status {
 	return o.prepare(c)
 }
 
+// notOffered is the status of commands that the table does not have.
+func (s *session) notOffered() nvme.Status {
+	if s.unproven() {
+		return authenticationRequired
+	}
+	return invalidOpcode
+}
+
 func (s *session) prepareFabrics(c *cmd) nvme.Status {
 	sqe := &c.req.SQE
 	o := &fabricsOps[sqe.FabricsType()]
 	switch {
 	case badFabricsFlags(sqe):
 		return invalidField
+	case s.unproven() && o.flags&opAuthentication == 0:
+		return authenticationRequired
 	case o.execute == nil && s.ctrl != nil:
-		return invalidOpcode // includes authentication, which no subsystem requires
+		return invalidOpcode
 	case (s.ctrl == nil) != (o.flags&opUnconnected != 0):
 		return sequenceError
 	case o.flags&opAdminQueue != 0 && s.qid != 0:

@@ -11,7 +11,8 @@ import (
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
-// connectDeadline is how long a queue may exist without a successful Connect, in nanoseconds.
+// connectDeadline is how long a queue may exist without a successful Connect and, if its host has a
+// key, authentication, in nanoseconds.
 const connectDeadline = int64(10e9)
 
 // session is the state of one queue. It belongs to the reactor of its handler; other reactors read
@@ -31,6 +32,9 @@ type session struct {
 	stranger mem.Flow
 	host     *hostShare // nil: as above
 	fused    *pair      // its second command has not come; nil if there is none
+
+	auth   *authentication // nil until the host has to authenticate, or does
+	ending error           // why the queue ends once what is completed has been sent
 
 	// Set by a successful Connect.
 	ctrl  *controller
@@ -108,9 +112,7 @@ func newSession(h *Handler, q fabric.Queue) *session {
 	s := &session{h: h, q: q, info: q.Info(), opened: h.loop.Now()}
 	s.port = h.t.portState(s.info.PortID)
 	s.port.sessions.Add(1)
-	s.stopDeadline = h.after(connectDeadline, func() {
-		s.disconnect(errors.New("no successful Connect command in time"))
-	})
+	s.startDeadline()
 	s.stranger.Host = &h.strangers
 	s.flow = &s.stranger
 	h.sessions.Push(s, &s.node)
@@ -154,6 +156,8 @@ func (s *session) afterCompletion() {
 	switch {
 	case s.disconnectCmd != nil && s.outstanding == 1: // only the Disconnect command itself
 		s.finishDisconnect()
+	case s.ending != nil && !s.completed.Listed():
+		s.disconnect(s.ending)
 	case s.disconnected && !s.completed.Listed():
 		s.disconnect(errors.New("the host sent a Disconnect command"))
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
 
 // Options configure a Target.
@@ -51,6 +52,8 @@ type Target struct {
 	// hosts has the limits of hosts, by NQN. It is immutable.
 	hosts      atomic.Pointer[map[string]*limiter]
 	closed     atomic.Bool
+	policies   atomic.Pointer[map[string]*auth.Policy] // of hosts, by NQN, likewise
+	auth       *authPool
 	protection ProtectionStore  // nil if there is none
 	store      ReservationStore // nil if there is none
 	portStates sync.Map         // *portState by ID; removed is written with mu held
@@ -96,6 +99,8 @@ func New(o Options) *Target {
 	t.discovery.discovery = true
 	t.table.Store(&map[string]*subsystem{})
 	t.hosts.Store(&map[string]*limiter{})
+	t.policies.Store(&map[string]*auth.Policy{})
+	t.auth = newAuthPool()
 	t.discoveryTable.Store(&discoveryTable{
 		generation: max(o.Generation, 1), subs: []*settings{t.discovery.settings.Load()},
 	})

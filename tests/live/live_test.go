@@ -22,6 +22,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
 
@@ -310,6 +311,11 @@ func (p *place) like(b []byte) []byte {
 func (p *place) seenBy(h int, m *model) string {
 	var b strings.Builder
 	o := host.Options{HostNQN: hostNQN(h), HostID: [16]byte{byte(h + 1)}, Timeout: answerLimit}
+	if i := m.secrets[hostNQN(h)]; i > 0 {
+		key, err := auth.ParseKey(hostKeys[i])
+		p.must(err)
+		o.Key = key
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
 	defer cancel()
 	for _, name := range []string{

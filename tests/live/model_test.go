@@ -14,6 +14,7 @@ type model struct {
 	machine    []string          // the addresses of the interface eth0, as the end of "tcp 4"
 	subsystems map[string]*subsystem
 	limits     map[string]string // of hosts, by NQN
+	secrets    map[string]int    // of the same hosts: their keys, indices of hostKeys
 	level      string
 	transports string // their keys
 }
@@ -71,7 +72,7 @@ const anchorText = `  - nqn: ` + anchorNQN + `
 func newModel() *model {
 	return &model{
 		listeners: map[string]string{}, subsystems: map[string]*subsystem{},
-		limits: map[string]string{}, level: "info",
+		limits: map[string]string{}, secrets: map[string]int{}, level: "info",
 	}
 }
 
@@ -79,7 +80,7 @@ func (m *model) clone() *model {
 	c := newModel()
 	c.listeners, c.machine, c.level = maps.Clone(m.listeners), m.machine, m.level
 	c.transports = m.transports
-	c.limits = maps.Clone(m.limits)
+	c.limits, c.secrets = maps.Clone(m.limits), maps.Clone(m.secrets)
 	for nqn, s := range m.subsystems {
 		t := *s
 		t.hosts, t.namespaces = slices.Clone(s.hosts), maps.Clone(s.namespaces)
@@ -180,8 +181,23 @@ func limits(rng *rand.Rand) string {
 		"limits: {iops: 100000, bandwidth: 1GiB}")
 }
 
+// hostKeys are the keys that hosts may have; the first one is none.
+var hostKeys = []string{
+	"", "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:",
+	"DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
+}
+
+// keyText is how the configuration names a key, which a host has to authenticate with.
+func keyText(i int) string {
+	if i == 0 {
+		return ""
+	}
+	return fmt.Sprintf("dhchap_key: %q, dhchap_dhgroup: [\"null\"]", hostKeys[i])
+}
+
 func (m *model) changeLimits(rng *rand.Rand) {
-	m.limits[hostNQN(rng.IntN(allHosts))] = limits(rng)
+	nqn := hostNQN(rng.IntN(allHosts))
+	m.limits[nqn], m.secrets[nqn] = limits(rng), rng.IntN(len(hostKeys))
 	if s := m.anySubsystem(rng); s != nil {
 		s.limits = limits(rng)
 	}
@@ -275,7 +291,8 @@ func (m *model) text(dir, tcp, rdma string, port int) string {
 		if i == 0 {
 			b.WriteString("hosts:\n")
 		}
-		fmt.Fprintf(&b, "  - {nqn: %s%s}\n", nqn, more(m.limits[nqn]))
+		fmt.Fprintf(&b, "  - {nqn: %s%s%s}\n", nqn, more(m.limits[nqn]),
+			more(keyText(m.secrets[nqn])))
 	}
 	b.WriteString("subsystems:\n" + anchorText)
 	for _, nqn := range slices.Sorted(maps.Keys(m.subsystems)) {

@@ -1,0 +1,124 @@
+package config
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+)
+
+// Authentication is how a host has to prove who it is. The zero value is: not at all.
+type Authentication struct {
+	// Key is the host's and OldKey one that counts as well, ControllerKey that of the controller;
+	// nil if there is none.
+	Key, OldKey, ControllerKey *auth.Key
+	// Hashes and Groups are those that are allowed, empty for the defaults of auth.Policy.
+	Hashes []auth.Hash
+	Groups []auth.Group
+}
+
+// Policy returns it as a target takes it, nil if the host has no key.
+func (a *Authentication) Policy() *auth.Policy {
+	if a.Key == nil {
+		return nil
+	}
+	p := &auth.Policy{
+		Keys: []*auth.Key{a.Key}, ControllerKey: a.ControllerKey, Hashes: a.Hashes,
+		Groups: a.Groups,
+	}
+	if a.OldKey != nil {
+		p.Keys = append(p.Keys, a.OldKey)
+	}
+	return p
+}
+
+func (a *Authentication) keys() []Key {
+	return []Key{
+		NewKey("dhchap_key", secret(&a.Key),
+			"Key with which the host has to authenticate (DH-HMAC-CHAP): `DHHC-1:...:`, as "+
+				"`nvmf-target key gen` makes it and `nvme connect --dhchap-secret` takes it. Set "+
+				"it, rather as `dhchap_key_file`, when an NQN is not proof enough.").
+			Without("none").OrSecretFile(),
+		NewKey("dhchap_old_key", secret(&a.OldKey),
+			"A key that counts as well. Set it to the one before while the host changes over to "+
+				"another `dhchap_key`.").Without("none").OrSecretFile(),
+		NewKey("dhchap_ctrl_key", secret(&a.ControllerKey),
+			"Key with which the target authenticates itself to the host, if that asks for it "+
+				"(`nvme connect --dhchap-ctrl-secret`). Set it when the host must be sure that it "+
+				"is this target.").Without("none").OrSecretFile(),
+		NewKey("dhchap_hash", Sequence(&a.Hashes, 1, len(auth.AllHashes), func(h *auth.Hash) Value {
+			return Unique(words(h, auth.AllHashes), "Once is enough.")
+		}), "The hash functions that the host may use, the first choice first. Set it when only "+
+			"some are acceptable.").Without("all, the cheapest first"),
+		NewKey("dhchap_dhgroup", Sequence(&a.Groups, 1, len(auth.AllGroups),
+			func(g *auth.Group) Value {
+				return Unique(words(g, auth.AllGroups), "Once is enough.")
+			}), "The Diffie-Hellman groups that the host may use, the first choice first. Set it "+
+			"when only some are acceptable; `\"null\"`, in quotes, is for hosts that have no "+
+			"other.").
+			Without("all but null, the cheapest first"),
+	}
+}
+
+// words is a Value that is one of some numbers with names.
+func words[T interface {
+	comparable
+	fmt.Stringer
+}](p *T, all []T) Value {
+	choices := make([]Choice[T], len(all))
+	for i, v := range all {
+		choices[i] = Choice[T]{v.String(), v}
+	}
+	return Choose(p, choices...)
+}
+
+// hidingKey makes what is shown instead of secrets useless elsewhere.
+var hidingKey = func() []byte {
+	b := make([]byte, 32)
+	rand.Read(b) // never fails
+	return b
+}()
+
+// hidden is shown instead of a secret: it is another one if the secret is.
+func hidden(k *auth.Key) string {
+	if k == nil {
+		return ""
+	}
+	h := hmac.New(sha256.New, hidingKey)
+	h.Write([]byte(k.Reveal()))
+	return fmt.Sprintf("hidden-%x", h.Sum(nil)[:4])
+}
+
+// secret is a key of DH-HMAC-CHAP, which nothing shows.
+func secret(p **auth.Key) Value {
+	rules := schema{"pattern": "^DHHC-1:0[0-3]:[A-Za-z0-9+/]+=*:$"}
+	return parsed("DH-HMAC-CHAP key", rules, func() string { return hidden(*p) },
+		func(text string) (what, hint string) {
+			k, err := auth.ParseKey(text)
+			if err != nil {
+				return err.Error(), "nvmf-target key gen makes a key, and key check looks at one."
+			}
+			*p = k
+			return "", ""
+		})
+}
+
+// authentication reports what is wrong with several keys of a host together.
+func (d *decoder) authentication(a *Authentication, path string) {
+	for key, given := range map[string]bool{
+		"dhchap_old_key": a.OldKey != nil, "dhchap_ctrl_key": a.ControllerKey != nil,
+		"dhchap_hash": a.Hashes != nil, "dhchap_dhgroup": a.Groups != nil,
+	} {
+		if given && a.Key == nil && !d.bad[path+".dhchap_key"] {
+			d.add(path+"."+key, "without dhchap_key it would have no effect",
+				"Add dhchap_key, or delete it.")
+		}
+	}
+	if k := a.ControllerKey; k != nil && a.Key != nil && (k.Equal(a.Key) ||
+		a.OldKey != nil && k.Equal(a.OldKey)) {
+		d.add(path+".dhchap_ctrl_key", "host and controller have the same key, so that each could "+
+			"pretend to be the other", "Make another one: nvmf-target key gen.")
+	}
+}

@@ -1,0 +1,151 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/config"
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// TestKeys: keys change while a host is connected, which stays so; the old one counts until it is
+// removed. Nothing that is printed has any of them.
+func TestKeys(t *testing.T) {
+	var keys []*auth.Key
+	for range 3 {
+		k, err := auth.NewKey(32, auth.SHA256)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, k)
+	}
+	const nqn = "nqn.2026-11.io.nvmf-target:host"
+	file := writeConfig(t, "")
+	secret := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(secret, []byte(keys[2].Reveal()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	write := func(hosts string) {
+		t.Helper()
+		text := strings.Replace(validFile, "allow_any_host: true", "hosts: ["+nqn+"]", 1) +
+			"hosts: [{nqn: " + nqn + hosts + "}]\n"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := Check(file, nil, &out); err != nil {
+			t.Error(err)
+		}
+	}
+	key := func(name string, k *auth.Key) string { return ", " + name + `: "` + k.Reveal() + `"` }
+	write(key("dhchap_key", keys[0]))
+	log := new(testutil.Log)
+	load := loader(file)
+	c, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, Options{Config: c, Log: log.Logger(), Load: load})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	transport := host.TCP{Addr: s.Addrs()[0].AddrPort}
+	connect := func(k, controller *auth.Key) (*host.Controller, error) {
+		o := hostOptions(testNQN)
+		o.Key, o.ControllerKey = k, controller
+		return host.Connect(ctx, transport, o)
+	}
+	works := func(k, controller *auth.Key, want bool) {
+		t.Helper()
+		c, err := connect(k, controller)
+		if err == nil {
+			c.Close()
+		} else {
+			out.WriteString(err.Error())
+		}
+		if (err == nil) != want {
+			t.Errorf("connected: %t (%v), not %t", err == nil, err, want)
+		}
+	}
+	reload := func(hosts string) []config.Change {
+		t.Helper()
+		write(hosts)
+		changes, err := s.Reload()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range changes {
+			out.WriteString(c.String())
+		}
+		return changes
+	}
+	first, err := connect(keys[0], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	works(nil, nil, false)
+	works(keys[1], nil, false)
+	if n := len(reload(key("dhchap_key", keys[1]) + key("dhchap_old_key", keys[0]))); n != 1 {
+		t.Errorf("%d changes", n)
+	}
+	works(keys[0], nil, true)
+	works(keys[1], nil, true)
+	works(keys[1], keys[2], false)
+	reload(key("dhchap_key", keys[1]) + ", dhchap_ctrl_key_file: " + secret)
+	works(keys[0], nil, false)
+	works(keys[1], keys[2], true)
+	if n := len(reload(key("dhchap_key", keys[1]) + ", dhchap_ctrl_key_file: " + secret)); n != 0 {
+		t.Errorf("%d changes of nothing", n)
+	}
+	reload("")
+	works(nil, nil, true)
+	if err := first.Err(); err != nil {
+		t.Errorf("a change of keys has disconnected a host: %v", err)
+	}
+	if err := os.Chmod(secret, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	write(", limits: {iops: 5}")
+	text, _ := os.ReadFile(file)
+	text = bytes.Replace(text, []byte("limits"), []byte("dhchap_key_file: "+secret+", limits"), 1)
+	_, err = Parse(file, text, nil)
+	if err == nil || !strings.Contains(err.Error(), "everybody can read") {
+		t.Errorf("a file that everybody can read: %v", err)
+	} else {
+		out.WriteString(err.Error())
+	}
+	if !strings.Contains(out.String(), "hidden-") {
+		t.Error("no change shows a key")
+	}
+	for _, k := range keys {
+		if all := out.String() + log.String(); strings.Contains(all, k.Reveal()[10:30]) {
+			t.Error("a key shows: ", all)
+		}
+	}
+}
+
+// TestProbeKeys: a subsystem for any host is worth a warning where hosts have keys.
+func TestProbeKeys(t *testing.T) {
+	for text, want := range map[string]int{
+		"": 0,
+		`hosts: [{nqn: "nqn.2026-11.io.nvmf-target:host", dhchap_key: ` +
+			`"DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"}]`: 1,
+	} {
+		c, err := Parse("test.yaml", []byte(validFile+text), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ps := probeKeys(c); len(ps) != want || ps.Failed() {
+			t.Errorf("%v", ps)
+		}
+	}
+}

@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func runKey(t *testing.T, in string, args ...string) (string, error) {
+	t.Helper()
+	c := keyCommand()
+	var out bytes.Buffer
+	c.SetIn(strings.NewReader(in))
+	c.SetOut(&out)
+	c.SetErr(&out)
+	c.SetArgs(args)
+	c.SilenceErrors, c.SilenceUsage = true, true
+	err := c.Execute()
+	return out.String(), err
+}
+
+// TestKey: what gen prints is what check accepts, and no message repeats a key.
+func TestKey(t *testing.T) {
+	for args, want := range map[string]string{
+		"gen":                      "valid: 32 bytes, no transformation\n",
+		"gen --hmac 2":             "valid: 48 bytes, transformation sha384\n",
+		"gen -m 1 --key-length 64": "valid: 64 bytes, transformation sha256\n",
+	} {
+		key, err := runKey(t, "", strings.Fields(args)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := runKey(t, key, "check"); err != nil || got != want {
+			t.Errorf("%s: %q, %v, not %q", args, got, err, want)
+		}
+		bad := key[:20] + "x" + key[21:]
+		if bad == key {
+			bad = key[:20] + "y" + key[21:]
+		}
+		if out, err := runKey(t, bad, "check"); err == nil ||
+			strings.Contains(out+err.Error(), key[22:40]) {
+			t.Errorf("%s: %q, %v", args, out, err)
+		}
+	}
+	for _, args := range []string{"gen -l 33", "gen -m 4", "gen x", "check /nonexistent"} {
+		if _, err := runKey(t, "", strings.Fields(args)...); err == nil {
+			t.Errorf("%s: no error", args)
+		}
+	}
+}

@@ -1,0 +1,323 @@
+package auth
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"math/big"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	hostNQN = "nqn.2014-08.org.nvmexpress:uuid:2cb32d3e-32f6-4a7b-b5a5-36a8a2a9d5e1"
+	subNQN  = "nqn.2026-11.io.nvmf-target:disk0"
+
+	// exampleKey is the example of the specification, which a change of libnvme ("the example
+	// secret from the spec") repeats.
+	exampleKey = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
+	// countingKey is of the bytes 0 to 31; Python's zlib has computed the checksum.
+	countingKey = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:"
+)
+
+func mustKey(t testing.TB, text string) *Key {
+	t.Helper()
+	k, err := ParseKey(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// with returns the example key with another transformation.
+func with(t testing.TB, h Hash) *Key {
+	return mustKey(t, strings.Replace(exampleKey, ":00:", fmt.Sprintf(":%02d:", h), 1))
+}
+
+// TestPrimes compares with the primes that OpenSSL 3.0 writes for these groups.
+func TestPrimes(t *testing.T) {
+	sums := map[Group]string{
+		FFDHE2048: "9cd3b7f336872f46c09428d1bbc19877a4d440512cda8d1c1cf0cd6e33698966",
+		FFDHE3072: "0eaf67db3a839156d5013494a5318a772b5697d270d721f37f092efc69ea5a17",
+		FFDHE4096: "4648414224ac881b3d0dc59b466f96d06a558278776807797ecf1f66ff397b3e",
+		FFDHE6144: "227ac9066b3ddd9e193670cda2388fa884f65ba0cf98b742d1fe77a6687c79c7",
+		FFDHE8192: "770b14efaf6f049929c523113b3fa99a8d11dab1b18af3609590122075d19833",
+	}
+	for g, sum := range sums {
+		m := groups[g].modulus()
+		p := m.Nat().Bytes(m)
+		if got := fmt.Sprintf("%x", sha256.Sum256(p)); got != sum || len(p) != g.valueSize() {
+			t.Errorf("%v: the SHA-256 of p is %s, not %s", g, got, sum)
+		}
+		if g > FFDHE2048 && !full {
+			continue // takes seconds
+		}
+		n := new(big.Int).SetBytes(p)
+		if q := new(big.Int).Rsh(n, 1); !n.ProbablyPrime(0) || !q.ProbablyPrime(0) {
+			t.Errorf("%v: p or (p-1)/2 is no prime", g)
+		}
+	}
+}
+
+// TestAgreement compares with math/big, and refuses public values that give nothing away.
+func TestAgreement(t *testing.T) {
+	for _, g := range AllGroups[1:] {
+		m := groups[g].modulus()
+		p := new(big.Int).SetBytes(m.Nat().Bytes(m))
+		x, y := g.newExponent(), g.newExponent()
+		a, b := g.public(x), g.public(y)
+		s, err := g.secret(x, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, err := g.secret(y, a)
+		if err != nil || !bytes.Equal(s, o) || len(s) != g.valueSize() {
+			t.Errorf("%v: the secrets differ (%v)", g, err)
+		}
+		e := new(big.Int).Mul(new(big.Int).SetBytes(x), new(big.Int).SetBytes(y))
+		want := new(big.Int).Exp(big.NewInt(2), e, p)
+		if want.Cmp(new(big.Int).SetBytes(s)) != 0 {
+			t.Errorf("%v: the secret is not 2^(xy)", g)
+		}
+		for _, bad := range []*big.Int{
+			big.NewInt(0), big.NewInt(1), new(big.Int).Sub(p, big.NewInt(1)), p,
+			new(big.Int).Add(p, big.NewInt(1)),
+		} {
+			if _, err := g.secret(x, bad.FillBytes(make([]byte, g.valueSize()))); err == nil {
+				t.Errorf("%v: a public value of %d bits is taken", g, bad.BitLen())
+			}
+		}
+	}
+}
+
+func TestKeys(t *testing.T) {
+	k := mustKey(t, exampleKey)
+	if k.Size() != 32 || k.Transformation() != NoHash || k.Reveal() != exampleKey {
+		t.Error("the example of the specification does not come back")
+	}
+	if k.Equal(mustKey(t, countingKey)) || !k.Equal(with(t, SHA512)) {
+		t.Error("keys are compared incorrectly")
+	}
+	for _, size := range keySizes {
+		for h := range SHA512 + 1 {
+			n, err := NewKey(size, h)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o := mustKey(t, n.Reveal()); !o.Equal(n) || o.Transformation() != h {
+				t.Error("a new key does not come back")
+			}
+		}
+	}
+	if _, err := NewKey(33, NoHash); err == nil {
+		t.Error("33 bytes are taken")
+	}
+	body := strings.TrimSuffix(strings.TrimPrefix(exampleKey, "DHHC-1:00:"), ":")
+	for text, want := range map[string]string{
+		"":                               "begins with",
+		"DHHC-2:00:" + body + ":":        "begins with",
+		"NVMeTLSkey-1:01:" + body + ":":  "begins with",
+		"DHHC-1:00:" + body:              "does not end",
+		"DHHC-1:00":                      "does not end",
+		"DHHC-1:04:" + body + ":":        "transformation",
+		"DHHC-1:0:" + body + ":":         "transformation",
+		"DHHC-1:00:" + body[1:] + ":":    "base64",
+		"DHHC-1:00:" + body + "!:":       "base64",
+		"DHHC-1:00:" + body[:44] + ":":   "not 32, 48 or 64",
+		"DHHC-1:00::":                    "has 0 bytes",
+		"DHHC-1:00:j" + body[1:] + ":":   "checksum",
+		strings.ToLower(exampleKey):      "begins with",
+		"DHHC-1:00:" + body + ":" + "x:": "base64",
+	} {
+		_, err := ParseKey(text)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, not %q", text, err, want)
+		} else if strings.Contains(err.Error(), "ia6z") {
+			t.Errorf("the error tells the key: %v", err)
+		}
+	}
+}
+
+// TestHidden prints a key in every way.
+func TestHidden(t *testing.T) {
+	k := mustKey(t, exampleKey)
+	secret := hex.EncodeToString(k.secret[:4])
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d", "%X"} {
+		for _, v := range []any{k, *k, struct{ K Key }{*k}, []*Key{k}} {
+			out := strings.ToLower(fmt.Sprintf(verb, v))
+			if strings.Contains(out, secret) || strings.Contains(out, "137") {
+				t.Errorf("%s: %s", verb, out)
+			}
+		}
+	}
+}
+
+// TestResponses compares with what hmac and hashlib of Python make of the formulas of the
+// specification: keys with and without transformation, with and without a session key.
+func TestResponses(t *testing.T) {
+	for _, v := range responseVectors {
+		x := exchange{hostNQN: hostNQN, subNQN: subNQN, tid: 0x1234, hash: v.hash}
+		if v.session {
+			x.session = x.hash.sum([]byte("secret"))
+		}
+		c := bytes.Repeat([]byte{0xA5}, v.hash.Size())
+		k := with(t, v.transformation)
+		got := fmt.Sprintf("%x %x", x.hostResponse(k, c, 0x01020304)[:12],
+			x.controllerResponse(k, c, 0x01020304)[:12])
+		if got != v.want {
+			t.Errorf("%v, transformation %v, session %t: %s, not %s", v.hash, v.transformation,
+				v.session, got, v.want)
+		}
+	}
+}
+
+// full: tests that take seconds run as well.
+var full = os.Getenv("NVMF_TEST_FULL") != ""
+
+// TestExchanges runs every hash with every group in both directions.
+func TestExchanges(t *testing.T) {
+	key, other := with(t, SHA256), mustKey(t, countingKey)
+	for _, hash := range AllHashes {
+		for _, group := range AllGroups {
+			for _, both := range []bool{false, true} {
+				if group > FFDHE2048 && (hash > SHA256 || both) && !full {
+					continue // takes long
+				}
+				p := &Policy{
+					Keys: []*Key{other, key}, Hashes: []Hash{hash}, Groups: []Group{group},
+				}
+				h := &Host{HostNQN: hostNQN, SubNQN: subNQN, Key: key}
+				if both {
+					h.ControllerKey, p.ControllerKey = other, other
+				}
+				c := NewController(hostNQN, subNQN)
+				for range 2 { // and again
+					if err := exchangeAll(h, c, p); err != nil || c.State() != Authenticated {
+						t.Fatalf("%v %v %t: %v", hash, group, both, err)
+					}
+				}
+				if a, b, d := c.Algorithms(); a != hash || b != group || d != both {
+					t.Errorf("%v %v %t instead of %v %v %t", a, b, d, hash, group, both)
+				}
+				if c.x.exponent != nil || c.x.session != nil || h.x.session != nil {
+					t.Error("secrets are left")
+				}
+			}
+		}
+	}
+}
+
+// exchangeAll runs one exchange and returns why the host ends it.
+func exchangeAll(h *Host, c *Controller, p *Policy) error {
+	c.Sent(h.Negotiate(7), p)
+	return rest(h, c, p)
+}
+
+// rest is what follows on the negotiation.
+func rest(h *Host, c *Controller, p *Policy) error {
+	send, err := h.Challenged(append(c.Message(), 0, 0))
+	c.Read()
+	if send == nil {
+		return err
+	}
+	c.Sent(send, p)
+	if err != nil {
+		return err
+	}
+	send, err = h.Succeeded(append(slices.Clone(c.Message()), 0, 0))
+	c.Read()
+	if send != nil {
+		c.Sent(send, p)
+	}
+	return err
+}
+
+// TestRefused has what host and controller do not agree upon.
+func TestRefused(t *testing.T) {
+	key, other := with(t, NoHash), mustKey(t, countingKey)
+	null := []Group{GroupNull}
+	for name, tc := range map[string]struct {
+		change func(h *Host, p *Policy)
+		want   Reason
+		byHost bool
+	}{
+		"wrong key": {
+			func(h *Host, _ *Policy) { h.Key = other },
+			AuthenticationFailed, false,
+		},
+		"wrong NQN": {
+			func(h *Host, _ *Policy) { h.HostNQN = subNQN },
+			AuthenticationFailed, false,
+		},
+		"wrong subsystem": {
+			func(h *Host, _ *Policy) { h.SubNQN = hostNQN },
+			AuthenticationFailed, false,
+		},
+		"wrong transformation": {
+			func(h *Host, _ *Policy) { h.Key = with(t, SHA256) },
+			AuthenticationFailed, false,
+		},
+		"no key": {
+			func(_ *Host, p *Policy) { p.Keys = nil },
+			AuthenticationFailed, false,
+		},
+		"no controller key": {
+			func(_ *Host, p *Policy) { p.ControllerKey = nil },
+			AuthenticationFailed, false,
+		},
+		"wrong controller key": {
+			func(_ *Host, p *Policy) { p.ControllerKey = key },
+			AuthenticationFailed, true,
+		},
+		"hash": {
+			func(h *Host, p *Policy) { h.Hashes, p.Hashes = AllHashes[:1], AllHashes[1:] },
+			HashNotUsable, false,
+		},
+		"unknown hash": {
+			func(h *Host, _ *Policy) { h.Hashes = []Hash{9, 0} },
+			HashNotUsable, false,
+		},
+		"group": {
+			func(h *Host, p *Policy) { p.Groups = AllGroups[1:2] },
+			GroupNotUsable, false,
+		},
+		"NULL is not by default": {
+			func(_ *Host, p *Policy) { p.Groups = nil },
+			GroupNotUsable, false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := &Host{
+				HostNQN: hostNQN, SubNQN: subNQN, Key: key, ControllerKey: other, Groups: null,
+			}
+			p := &Policy{Keys: []*Key{key}, ControllerKey: other, Groups: null}
+			tc.change(h, p)
+			c := NewController(hostNQN, subNQN)
+			err := exchangeAll(h, c, p)
+			if err == nil || c.State() != Failed || c.Reason() != tc.want {
+				t.Errorf("host: %v, controller: %v, not %v", err, c.Reason(), tc.want)
+			}
+			if _, refused := err.(Refused); refused == tc.byHost {
+				t.Errorf("host: %v", err)
+			}
+			exchangeAll(h, c, &Policy{Keys: []*Key{key}, ControllerKey: other, Groups: null})
+			if c.State() != Failed {
+				t.Error("another exchange succeeds after a failure")
+			}
+		})
+	}
+}
+
+func BenchmarkGroups(b *testing.B) {
+	for _, g := range AllGroups[1:] {
+		b.Run(g.String(), func(b *testing.B) {
+			x := g.newExponent()
+			for b.Loop() {
+				g.public(x)
+			}
+		})
+	}
+}

@@ -1,0 +1,114 @@
+package auth
+
+import (
+	"crypto/hmac"
+	"errors"
+	"fmt"
+)
+
+// Host is the side of the host in one exchange: send Negotiate, then what Challenged returns for
+// the message that was read, then what Succeeded returns, if that is not nil.
+type Host struct {
+	// HostNQN and SubNQN are those of the Connect command.
+	HostNQN, SubNQN string
+	// Key is the host's. With ControllerKey the controller has to authenticate itself, too.
+	Key, ControllerKey *Key
+	// Hashes and Groups are offered; empty: all.
+	Hashes []Hash
+	Groups []Group
+
+	x     exchange
+	value []byte // C2
+	seq   uint32 // S2
+}
+
+// Negotiate begins the exchange. tid is its transaction identifier.
+func (h *Host) Negotiate(tid uint16) []byte {
+	h.x = exchange{hostNQN: h.HostNQN, subNQN: h.SubNQN, tid: tid}
+	m := negotiate{tid: tid, hashes: h.Hashes, groups: h.Groups}
+	if len(m.hashes) == 0 {
+		m.hashes = AllHashes
+	}
+	if len(m.groups) == 0 {
+		m.groups = AllGroups
+	}
+	return m.bytes()
+}
+
+// expect checks the header of a message of the controller.
+func (h *Host) expect(b []byte, want kind) error {
+	k, tid, ok := header(b)
+	switch {
+	case !ok:
+		return IncorrectPayload
+	case k == kindFailure1:
+		return Refused{parseFailure(b)}
+	case k != want || tid != h.x.tid:
+		return IncorrectMessage
+	}
+	return nil
+}
+
+// Challenged answers a challenge. With an error it returns what tells the controller, or nil.
+func (h *Host) Challenged(b []byte) (send []byte, err error) {
+	if err := h.expect(b, kindChallenge); err != nil {
+		return h.refuse(err)
+	}
+	m, r := parseChallenge(b)
+	if r != 0 {
+		return h.refuse(r)
+	}
+	h.x.hash, h.x.group = m.hash, m.group
+	out := reply{tid: h.x.tid}
+	if m.group != GroupNull {
+		h.x.exponent = m.group.newExponent()
+		out.public = m.group.public(h.x.exponent)
+	}
+	if err := h.x.agree(m.public); err != nil {
+		return h.refuse(fmt.Errorf("%w: %w", IncorrectPayload, err))
+	}
+	out.response = h.x.hostResponse(h.Key, m.value, m.seq)
+	if h.ControllerKey != nil {
+		h.value, h.seq = h.x.newChallenge(), nextSequence()
+		out.value, out.seq = h.value, h.seq
+	}
+	return out.bytes(), nil
+}
+
+// Succeeded checks how the controller has answered, and ends the exchange. It returns the message
+// to send, or nil; also with an error.
+func (h *Host) Succeeded(b []byte) (send []byte, err error) {
+	defer h.x.wipe()
+	if err := h.expect(b, kindSuccess1); err != nil {
+		return h.refuse(err)
+	}
+	response, r := parseSuccess1(b, h.x.hash)
+	if r != 0 {
+		return h.refuse(r)
+	}
+	if h.ControllerKey == nil {
+		return nil, nil
+	}
+	want := h.x.controllerResponse(h.ControllerKey, h.value, h.seq)
+	if !hmac.Equal(want, response) {
+		return h.refuse(fmt.Errorf("the controller has not proven who it is: %w",
+			AuthenticationFailed))
+	}
+	return success2(h.x.tid), nil
+}
+
+// Refused is the error for an AUTH_Failure1 of the controller.
+type Refused struct{ Reason }
+
+// Error names the reason.
+func (r Refused) Error() string { return "the controller refuses: " + r.Reason.Error() }
+
+// refuse ends the exchange with AUTH_Failure2, unless the controller has refused.
+func (h *Host) refuse(err error) ([]byte, error) {
+	h.x.wipe()
+	if _, ok := errors.AsType[Refused](err); ok {
+		return nil, err
+	}
+	r, _ := errors.AsType[Reason](err)
+	return failure(kindFailure2, h.x.tid, r), err
+}

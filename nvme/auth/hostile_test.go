@@ -1,0 +1,265 @@
+package auth
+
+import (
+	"bytes"
+	"encoding/hex"
+	"math/big"
+	"slices"
+	"testing"
+)
+
+// pair is a host and a controller that use the NULL group, or another one.
+func pair(t testing.TB, g Group) (*Host, *Controller, *Policy) {
+	k, o := with(t, SHA256), mustKey(t, countingKey)
+	return &Host{HostNQN: hostNQN, SubNQN: subNQN, Key: k, ControllerKey: o},
+		NewController(hostNQN, subNQN),
+		&Policy{Keys: []*Key{k}, ControllerKey: o, Groups: []Group{g}}
+}
+
+// upTo runs an exchange until the controller waits for the message with this number, 0 to 2, which
+// it returns.
+func upTo(t testing.TB, n int, h *Host, c *Controller, p *Policy) []byte {
+	t.Helper()
+	m := h.Negotiate(0x0102)
+	var err error
+	for i := range n {
+		if c.Sent(m, p); i == 0 {
+			m, err = h.Challenged(c.Message())
+		} else {
+			m, err = h.Succeeded(c.Message())
+		}
+		c.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return slices.Clone(m)
+}
+
+// TestGolden has the bytes of the messages that do not depend on chance.
+func TestGolden(t *testing.T) {
+	const failure1, failure2 = "00f1000002010107", "00f0000002010101"
+	n := negotiate{tid: 0x0102, hashes: AllHashes, groups: AllGroups[:2]}
+	for want, m := range map[string][]byte{
+		"0000000002010001" + "01000302" + "010203": n.bytes()[:15],
+		"0001": n.bytes()[8+groupsOffset:][:2],
+		"01010000020104000102" + "0200" + "44332211" + "aabbccddeeff": (&challenge{
+			tid: 0x0102, hash: SHA256, group: FFDHE3072, seq: 0x11223344,
+			value: []byte{0xAA, 0xBB, 0xCC, 0xDD}, public: []byte{0xEE, 0xFF},
+		}).bytes(),
+		"01020000020102000100" + "0100" + "44332211" + "aabb" + "ccdd" + "ee": (&reply{
+			tid: 0x0102, response: []byte{0xAA, 0xBB}, seq: 0x11223344, value: []byte{0xCC, 0xDD},
+			public: []byte{0xEE},
+		}).bytes(),
+		"01030000020102000100000000000000" + "aabb": success1(0x0102, 2, []byte{0xAA, 0xBB}),
+		"01030000020102000000000000000000" + "0000": success1(0x0102, 2, nil),
+		"01040000020100000000000000000000":          success2(0x0102),
+		failure1:                                    failure(kindFailure1, 0x0102, 7),
+		failure2:                                    failure(kindFailure2, 0x0102, 1),
+	} {
+		if got := hex.EncodeToString(m); got != want {
+			t.Errorf("%s instead of %s", got, want)
+		}
+	}
+	if n := len(n.bytes()); n != 72 {
+		t.Errorf("AUTH_Negotiate has %d bytes", n)
+	}
+}
+
+// TestHostileMessages changes each message of the host: the exchange fails with the reason of the
+// specification, and nothing that follows changes that.
+func TestHostileMessages(t *testing.T) {
+	p2048 := groups[FFDHE2048].modulus().Nat().Bytes(groups[FFDHE2048].modulus())
+	less := func(n int64) []byte {
+		return new(big.Int).Sub(new(big.Int).SetBytes(p2048), big.NewInt(n)).Bytes()
+	}
+	set := func(i int, v ...byte) func([]byte) []byte {
+		return func(m []byte) []byte { return slices.Replace(m, i, i+len(v), v...) }
+	}
+	public := func(v []byte) func([]byte) []byte {
+		return func(m []byte) []byte { return append(m[:len(m)-256], v...) }
+	}
+	always := func(v []byte) func([]byte) []byte { return func([]byte) []byte { return v } }
+	cut := func(m []byte) []byte { return m[:len(m)-1] }
+	more := func(m []byte) []byte { return append(m, 0) }
+	again := (&Host{}).Negotiate(0x0102)
+	for _, tc := range []struct {
+		name   string
+		step   int
+		change func([]byte) []byte
+		want   Reason
+	}{
+		{"empty", 0, always(nil), IncorrectPayload},
+		{"5 bytes", 0, func(m []byte) []byte { return m[:5] }, IncorrectPayload},
+		{"only a header", 0, func(m []byte) []byte { return m[:7] }, IncorrectPayload},
+		{"truncated", 0, cut, IncorrectPayload},
+		{"longer", 0, more, IncorrectPayload},
+		{"AUTH_TYPE", 0, set(0, 1), IncorrectMessage},
+		{"AUTH_ID", 0, set(1, 9), IncorrectMessage},
+		{"concatenation", 0, set(6, 1), ConcatenationMismatch},
+		{"no protocols", 0, set(7, 0), IncorrectPayload},
+		{"255 protocols", 0, set(7, 255), IncorrectPayload},
+		{"other protocol", 0, set(8, 2), ProtocolNotUsable},
+		{"no hashes", 0, set(10, 0), HashNotUsable},
+		{"31 hashes", 0, set(10, 31), IncorrectPayload},
+		{"255 groups", 0, set(11, 255), IncorrectPayload},
+		{"no groups", 0, set(11, 0), GroupNotUsable},
+		{"unknown hashes", 0, set(12, 0, 4, 255), HashNotUsable},
+		{"reply at first", 0, always(newMessage(kindReply, 258, 80)), IncorrectMessage},
+		{"failure at first", 0, always(failure(kindFailure2, 0x0102, 1)), IncorrectMessage},
+
+		{"truncated", 1, cut, IncorrectPayload},
+		{"only a header", 1, func(m []byte) []byte { return m[:headerSize] }, IncorrectPayload},
+		{"longer", 1, more, IncorrectPayload},
+		{"transaction", 1, set(4, 3), IncorrectPayload},
+		{"hash length 0", 1, set(6, 0), IncorrectPayload},
+		{"hash length 255", 1, set(6, 255), IncorrectPayload},
+		{"CVALID", 1, set(8, 2), IncorrectPayload},
+		{"no public value", 1, set(10, 0, 0), IncorrectPayload},
+		{"long public value", 1, set(10, 0xFF, 0xFF), IncorrectPayload},
+		{"response", 1, set(headerSize, 1, 2, 3), AuthenticationFailed},
+		{"public value 0", 1, public(make([]byte, 256)), IncorrectPayload},
+		{"public value 1", 1, public(append(make([]byte, 255), 1)), IncorrectPayload},
+		{"public value p-1", 1, public(less(1)), IncorrectPayload},
+		{"public value p", 1, public(p2048), IncorrectPayload},
+		{"public value above p", 1, public(bytes.Repeat([]byte{0xFF}, 256)), IncorrectPayload},
+		{"public value of another", 1, public(less(2)), AuthenticationFailed},
+		{"negotiate again", 1, always(again), IncorrectMessage},
+		{"success2 early", 1, always(success2(0x0102)), IncorrectMessage},
+		{"AUTH_Failure2", 1, always(failure(kindFailure2, 0x0102, GroupNotUsable)), GroupNotUsable},
+		{"short AUTH_Failure2", 1, always(failure(kindFailure2, 0x0102, 4)[:7]), IncorrectPayload},
+
+		{"transaction", 2, set(4, 3), IncorrectPayload},
+		{"truncated", 2, cut, IncorrectPayload},
+		{"negotiate again", 2, always(again), IncorrectMessage},
+		{"reply again", 2, always(newMessage(kindReply, 0x0102, 400)), IncorrectMessage},
+		{"AUTH_Failure2", 2, always(failure(kindFailure2, 0x0102, 1)), AuthenticationFailed},
+	} {
+		h, c, p := pair(t, FFDHE2048)
+		m := tc.change(upTo(t, tc.step, h, c, p))
+		c.Sent(m, p)
+		if c.State() != Failed || c.Reason() != tc.want {
+			t.Errorf("%s as message %d: %v", tc.name, tc.step, c.Reason())
+		}
+		if f := c.Message(); len(f) != 8 || kind(f) != kindFailure1 {
+			t.Errorf("%s as message %d: the host reads %x", tc.name, tc.step, f)
+		}
+		c.Read()
+		if err := exchangeAll(h, c, p); err == nil || c.State() != Failed {
+			t.Errorf("%s as message %d: an exchange succeeds after it", tc.name, tc.step)
+		}
+		if c.x.exponent != nil || c.x.session != nil {
+			t.Errorf("%s as message %d: secrets are left", tc.name, tc.step)
+		}
+	}
+}
+
+// TestOrder reads when there is nothing to read, and sends when there is something.
+func TestOrder(t *testing.T) {
+	for n := range 3 {
+		h, c, p := pair(t, GroupNull)
+		upTo(t, n, h, c, p)
+		if m := c.Message(); kind(m) != kindFailure1 || c.Reason() != IncorrectMessage {
+			t.Errorf("message %d: the host reads %x", n, m)
+		}
+	}
+	h, c, p := pair(t, GroupNull)
+	m := upTo(t, 0, h, c, p)
+	c.Sent(m, p)
+	if c.Sent(m, p); c.Reason() != IncorrectMessage {
+		t.Error("AUTH_Negotiate is taken twice")
+	}
+}
+
+// TestReplay sends the reply of another exchange, and the challenge of the controller as that of
+// the host.
+func TestReplay(t *testing.T) {
+	h, c, p := pair(t, GroupNull)
+	old := upTo(t, 1, h, c, p)
+	h, c, p = pair(t, GroupNull)
+	upTo(t, 1, h, c, p)
+	if c.Sent(old, p); c.State() != Failed || c.Reason() != AuthenticationFailed {
+		t.Error("a reply counts twice")
+	}
+	h, c, p = pair(t, GroupNull)
+	m := upTo(t, 1, h, c, p)
+	copy(m[headerSize+32:], c.value)
+	if c.Sent(m, p); c.State() != Failed {
+		t.Error("the controller answers its own challenge")
+	}
+}
+
+// TestHostileController changes what the host reads.
+func TestHostileController(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		offset int
+		v      byte
+		want   Reason
+	}{
+		{"kind", 1, 3, IncorrectMessage},
+		{"transaction", 4, 9, IncorrectMessage},
+		{"hash length", 6, 31, HashNotUsable},
+		{"hash", 8, 4, HashNotUsable},
+		{"group", 9, 6, GroupNotUsable},
+		{"size of the public value", 10, 1, IncorrectPayload},
+	} {
+		h, c, p := pair(t, GroupNull)
+		c.Sent(h.Negotiate(1), p)
+		m := slices.Clone(c.Message())
+		m[tc.offset] = tc.v
+		if send, err := h.Challenged(m); err != tc.want || kind(send) != kindFailure2 {
+			t.Errorf("%s: %v, %x", tc.name, err, send)
+		}
+	}
+	h, c, p := pair(t, GroupNull)
+	h.ControllerKey = nil
+	upTo(t, 1, h, c, p)
+	if _, err := h.Succeeded(success1(0x0102, 32, nil)); err != nil {
+		t.Error(err)
+	}
+	h, c, p = pair(t, GroupNull)
+	upTo(t, 1, h, c, p)
+	if _, err := h.Succeeded(success1(0x0102, 32, nil)); err == nil {
+		t.Error("a controller without a response is taken for the right one")
+	}
+}
+
+// FuzzMessages has anything sent at any step, and read: nothing but the right reply authenticates.
+func FuzzMessages(f *testing.F) {
+	h, c, p := pair(f, GroupNull)
+	for n := range 3 {
+		f.Add(byte(n), upTo(f, n, h, c, p))
+		h, c, p = pair(f, GroupNull)
+	}
+	f.Fuzz(func(t *testing.T, n byte, m []byte) {
+		h, c, p := pair(t, GroupNull)
+		good := upTo(t, int(n%3), h, c, p)
+		right := bytes.Equal(m, good) || n%3 == 2 && len(m) == headerSize &&
+			kind(m) == kindSuccess2 && m[4] == 2 && m[5] == 1
+		if c.Sent(m, p); c.State() == Authenticated && !right {
+			t.Errorf("authenticated by %x", m)
+		}
+		c.Message()
+		c.Read()
+		if c.State() == Authenticated && !right {
+			t.Errorf("authenticated by %x", m)
+		}
+		_, _ = h.Challenged(m)
+		_, _ = h.Succeeded(m)
+	})
+}
+
+// FuzzParseKey reads any text; what is a key comes back.
+func FuzzParseKey(f *testing.F) {
+	f.Add(exampleKey)
+	f.Fuzz(func(t *testing.T, text string) {
+		k, err := ParseKey(text)
+		if err != nil {
+			return
+		}
+		if o, err := ParseKey(k.Reveal()); err != nil || !o.Equal(k) {
+			t.Errorf("%q does not come back: %v", text, err)
+		}
+	})
+}

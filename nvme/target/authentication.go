@@ -1,0 +1,266 @@
+package target
+
+import (
+	"errors"
+	"maps"
+
+	"github.com/nvmf-target/nvmf-target/fabric"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+)
+
+// This file is in-band authentication of a queue, see ADR 0032. A host with a key authenticates
+// each of its queues before anything else is served on them, within connectDeadline; it may do so
+// again at any time.
+
+// maxAuthReceive bounds what a host can have zeroed behind a message, in bytes.
+const maxAuthReceive = 64 << 10
+
+// authenticationRequired is the status of all other commands before that (Base section 4.2.3.2).
+const authenticationRequired = nvme.AuthenticationRequired | nvme.DNR
+
+var (
+	errNoConnect       = errors.New("no successful Connect command in time")
+	errUnfinished      = errors.New("the host did not authenticate in time")
+	errUnauthenticated = errors.New("the host failed to authenticate")
+)
+
+// authentication is that of one queue. It belongs to the queue's reactor, but for chap while job
+// has it.
+type authentication struct {
+	s    *session
+	chap *auth.Controller
+	// table is that of the session once the host has authenticated; nil: nothing else is required.
+	table   *[256]op
+	running bool     // an exchange has begun and has not succeeded
+	job     *authJob // processes a message, nil if none does
+	cmd     *cmd     // the Authentication Send of job
+}
+
+// noOps is the table of a queue whose host has to authenticate first.
+var noOps [256]op
+
+// SetHostPolicy sets how a host has to authenticate when it connects to a subsystem; nil: it has
+// not. Controllers that exist stay, and their hosts authenticate with the new keys from now on.
+func (t *Target) SetHostPolicy(nqn string, p *auth.Policy) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	policies := maps.Clone(*t.policies.Load())
+	if policies[nqn] = p; p == nil {
+		delete(policies, nqn)
+	}
+	t.policies.Store(&policies)
+}
+
+// policy is that of the host now, nil if it has no key, or if the controller is a discovery
+// controller: as in nvmet, anybody may read what is there.
+func (c *controller) policy() *auth.Policy {
+	if c.sub.discovery {
+		return nil
+	}
+	return (*c.t.policies.Load())[c.hostNQN]
+}
+
+// admitUnproven makes the host of a new controller authenticate if it has a key, or refuses it for
+// now.
+func (c *controller) admitUnproven() refusal {
+	if c.policy() == nil {
+		c.proven.Store(true)
+		return refusal{}
+	}
+	if c.t.auth.paused(c.hostNQN, c.info.Remote.Addr()) {
+		c.peerLog().Warn("too many failed authentications of this host and address", "host",
+			c.hostNQN, "timeout", failurePause, "hint", "compare the keys of both sides")
+		return refusal{st: nvme.ConnectControllerBusy}
+	}
+	c.authenticates = true
+	return refusal{}
+}
+
+// requireAuthentication holds back a queue that has just connected until its host has
+// authenticated. Hosts whose key was added since their controller was created have not to.
+func (s *session) requireAuthentication() {
+	if s.ctrl.authenticates && s.ctrl.policy() != nil {
+		s.auth = newAuthentication(s)
+		s.auth.table, s.table = s.table, &noOps
+	}
+}
+
+func newAuthentication(s *session) *authentication {
+	return &authentication{s: s, chap: auth.NewController(s.ctrl.hostNQN, s.ctrl.sub.nqn)}
+}
+
+// unproven says that the host has to authenticate before anything else.
+func (s *session) unproven() bool { return s.auth != nil && s.auth.table != nil }
+
+// prepareAuth validates Authentication Send and Authentication Receive (Base sections 6.2 and 6.1).
+func prepareAuth(c *cmd) nvme.Status {
+	m := c.req.SQE.Auth()
+	most := uint32(auth.MaxMessage)
+	if c.req.SQE.FabricsType() == nvme.FabricsAuthReceive {
+		most = maxAuthReceive
+	}
+	switch {
+	case c.s.auth == nil && c.s.ctrl.policy() == nil:
+		return invalidOpcode // the host has no key
+	case !m.Protocol() || m.Length() == 0 || m.Length() > most:
+		return invalidField
+	case c.s.disconnecting():
+		return sequenceError
+	}
+	return c.expect(m.Length())
+}
+
+// authSend has a message of the host processed, off the reactor.
+func authSend(h *Handler, c *cmd) {
+	s := c.s
+	if s.auth == nil {
+		s.auth = newAuthentication(s)
+	}
+	a := s.auth
+	if a.job != nil || s.ending != nil {
+		h.finish(c, 0, sequenceError) // one message at a time
+		return
+	}
+	m := make([]byte, c.req.Length)
+	from := mem.NewCursor(c.req.Segs, 0)
+	from.CopyTo(m)
+	if !a.running && !s.unproven() { // once more; at first the deadline of Connect goes on
+		s.startDeadline()
+	}
+	a.running = true
+	policy := s.ctrl.policy()
+	j := &authJob{from: s.info.Remote.Addr(), failed: a.chap.State() == auth.Failed}
+	j.run = func() { a.chap.Sent(m, policy) }
+	j.done = func() { h.post(func() { a.sent(j) }) }
+	a.job, a.cmd = j, c
+	h.t.auth.submit(j)
+}
+
+// sent is called when a message of the host has been processed.
+func (a *authentication) sent(j *authJob) {
+	if a.job != j { // the queue has ended
+		a.chap.Wipe()
+		return
+	}
+	c := a.cmd
+	a.job, a.cmd = nil, nil
+	switch a.chap.State() {
+	case auth.Authenticated:
+		a.succeeded()
+	case auth.Failed:
+		if !j.failed {
+			a.failed()
+		}
+		if a.chap.Ended() { // the host reads nothing more
+			a.s.ending = errUnauthenticated
+		}
+	}
+	a.s.h.finish(c, 0, nvme.Success)
+}
+
+// authReceive returns the next message to the host.
+func authReceive(h *Handler, c *cmd) {
+	s := c.s
+	a := s.auth
+	if a == nil || a.job != nil || s.ending != nil {
+		h.finish(c, 0, sequenceError)
+		return
+	}
+	before := a.chap.State()
+	m := a.chap.Message()
+	if a.chap.State() != before {
+		a.failed()
+	}
+	if int(c.req.Length) < len(m) {
+		h.finish(c, 0, invalidField) // Linux refuses that as well; the host may ask again
+		return
+	}
+	h.reply(c, 0, reply{data: m}, 0)
+	a.chap.Read()
+	switch a.chap.State() {
+	case auth.Authenticated:
+		a.succeeded()
+	case auth.Failed:
+		s.ending = errUnauthenticated
+	}
+}
+
+// succeeded serves everything that the host is allowed.
+func (a *authentication) succeeded() {
+	s := a.s
+	c := s.ctrl
+	s.stopDeadline()
+	a.running = false
+	c.t.auth.succeeded(c.hostNQN, s.info.Remote.Addr())
+	if a.table != nil {
+		s.table, a.table = a.table, nil
+		if err := s.allow(); err != nil {
+			s.disconnect(err)
+			return
+		}
+	}
+	if s.qid > 0 {
+		return
+	}
+	if !c.proven.Swap(true) {
+		c.logCreated()
+	}
+	hash, group, both := a.chap.Algorithms()
+	c.peerLog().Info("host has authenticated", "subsystem", c.sub.nqn, "cntlid", c.cntlid, "host",
+		c.hostNQN, "hash", hash.String(), "dhgroup", group.String(), "bidirectional", both)
+}
+
+// failed counts and logs a failure.
+func (a *authentication) failed() {
+	s := a.s
+	r := a.chap.Reason()
+	hint := "the keys of host and target differ, or a key of the controller is missing: " +
+		"nvmf-target key check"
+	switch r {
+	case auth.HashNotUsable, auth.GroupNotUsable:
+		hint = "dhchap_hash and dhchap_dhgroup of the host allow nothing that it offers"
+	case auth.ConcatenationMismatch:
+		hint = "secure channel concatenation is not offered: nvme connect without --concat"
+	case auth.IncorrectPayload, auth.IncorrectMessage, auth.ProtocolNotUsable:
+		hint = "the host does not follow the specification"
+	}
+	s.h.t.auth.failed(s.ctrl.hostNQN, s.info.Remote.Addr())
+	s.h.t.strangerLog.Peer(s.info.Remote).Warn("authentication failed", "subsystem",
+		s.ctrl.sub.nqn, "host", s.ctrl.hostNQN, "qid", s.qid, "err", r.Error(), "hint",
+		hint)
+}
+
+// close ends a message that is being processed, and what the queue waits for.
+func (a *authentication) close() {
+	if a.job == nil {
+		a.chap.Wipe()
+		return
+	}
+	c := a.cmd
+	a.job.canceled.Store(true)
+	a.job, a.cmd = nil, nil
+	a.s.h.finish(c, 0, nvme.AbortedSQDeletion)
+}
+
+// startDeadline ends the queue unless its host connects, and authenticates if it has to, in time.
+func (s *session) startDeadline() {
+	s.stopDeadline = s.h.after(connectDeadline, func() {
+		why := errNoConnect
+		if s.auth != nil {
+			why = errUnfinished
+			s.h.t.auth.failed(s.ctrl.hostNQN, s.info.Remote.Addr())
+		}
+		s.disconnect(why)
+	})
+}
+
+// allow gives the queue what those of allowed hosts have.
+func (s *session) allow() error {
+	s.joinHost(s.ctrl.hostNQN)
+	if q, ok := s.q.(fabric.Allower); ok {
+		return q.Allow()
+	}
+	return nil
+}

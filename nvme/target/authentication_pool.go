@@ -1,0 +1,172 @@
+package target
+
+import (
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/list"
+)
+
+// authPool processes the messages of authentication, whose arithmetic takes milliseconds, on a few
+// goroutines, which exist while there is work. A queue has one message at a time here, so that
+// admission bounds how many there are. Addresses take turns, and those from which a host has
+// authenticated before come first: a flood from elsewhere does not delay them. Any goroutine may
+// use it.
+type authPool struct {
+	mu      sync.Mutex
+	workers int
+	waiting map[netip.Addr]*authAddress
+	turns   [2]list.List[authAddress] // of addresses that have authenticated, and of others
+	known   map[netip.Addr]bool       // those
+
+	failures map[failureKey]failureCount
+	now      func() time.Time // tests set another one
+}
+
+const (
+	// maxKnown is how many addresses, and how many failures, are remembered.
+	maxKnown = 4096
+	// mostFailures of a host from one address are followed by failurePause, in which it cannot
+	// connect from there. It also is how long a failure counts.
+	mostFailures = 10
+	failurePause = time.Minute
+)
+
+// authJob is a message to process.
+type authJob struct {
+	from     netip.Addr
+	run      func() // processes it
+	done     func() // called afterwards, also if it was canceled before
+	canceled atomic.Bool
+	failed   bool // the exchange had failed before
+	next     *authJob
+}
+
+// authAddress has the jobs from one address, in their order.
+type authAddress struct {
+	first, last *authJob
+	node        list.Node[authAddress]
+}
+
+func newAuthPool() *authPool {
+	return &authPool{
+		waiting: map[netip.Addr]*authAddress{}, known: map[netip.Addr]bool{},
+		failures: map[failureKey]failureCount{}, now: time.Now,
+	}
+}
+
+// maxWorkers leaves the reactors most of the processors.
+func maxWorkers() int { return max(runtime.GOMAXPROCS(0)/4, 1) }
+
+func (p *authPool) submit(j *authJob) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a := p.waiting[j.from]
+	if a == nil {
+		a = &authAddress{first: j, last: j}
+		p.waiting[j.from] = a
+		p.turn(a)
+	} else {
+		a.last.next, a.last = j, j
+	}
+	if p.workers < maxWorkers() {
+		p.workers++
+		go p.work()
+	}
+}
+
+// turn puts an address with jobs behind the others of its kind.
+func (p *authPool) turn(a *authAddress) {
+	i := 1
+	if p.known[a.first.from] {
+		i = 0
+	}
+	p.turns[i].Push(a, &a.node)
+}
+
+func (p *authPool) work() {
+	for j := p.next(); j != nil; j = p.next() {
+		if !j.canceled.Load() {
+			j.run()
+		}
+		j.done()
+	}
+}
+
+// next returns the next job, or nil, with which the worker ends.
+func (p *authPool) next() *authJob {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a := p.turns[0].Pop()
+	if a == nil {
+		a = p.turns[1].Pop()
+	}
+	if a == nil {
+		p.workers--
+		return nil
+	}
+	j := a.first
+	if a.first = j.next; a.first == nil {
+		delete(p.waiting, j.from)
+	} else {
+		p.turn(a)
+	}
+	return j
+}
+
+// failureKey is whose failures are counted: those of a name, and where it was used, so that nobody
+// can keep a host out from elsewhere.
+type failureKey struct {
+	host string
+	from netip.Addr
+}
+
+type failureCount struct {
+	n    int
+	last time.Time
+}
+
+// failed counts a failed authentication.
+func (p *authPool) failed(host string, from netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k, now := failureKey{host, from}, p.now()
+	forget(p.failures)
+	f := p.failures[k]
+	if now.Sub(f.last) >= failurePause {
+		f.n = 0
+	}
+	p.failures[k] = failureCount{f.n + 1, now}
+}
+
+// succeeded forgets failures and remembers the address.
+func (p *authPool) succeeded(host string, from netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.failures, failureKey{host, from})
+	if !p.known[from] {
+		forget(p.known)
+	}
+	p.known[from] = true
+}
+
+// forget makes room for another entry.
+func forget[K comparable, V any](m map[K]V) {
+	for k := range m {
+		if len(m) < maxKnown {
+			return
+		}
+		delete(m, k)
+	}
+}
+
+// paused says that a host has failed too often from an address.
+func (p *authPool) paused(host string, from netip.Addr) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.failures[failureKey{host, from}]
+	return f.n >= mostFailures && p.now().Sub(f.last) < failurePause
+}

@@ -1,0 +1,300 @@
+package target
+
+import (
+	"bytes"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+)
+
+const (
+	hostSecret       = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
+	controllerSecret = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:"
+)
+
+func authKey(t testing.TB, text string) *auth.Key {
+	t.Helper()
+	k, err := auth.ParseKey(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// authHarness has a host with a key, which the policy that is returned wants.
+func authHarness(t *testing.T, reactors int) (*harness, *auth.Policy) {
+	r := newHarness(t, reactors, ramSubsystem(t, 1))
+	p := &auth.Policy{
+		Keys: []*auth.Key{authKey(t, hostSecret)}, ControllerKey: authKey(t, controllerSecret),
+		Groups: []auth.Group{auth.GroupNull},
+	}
+	r.target.SetHostPolicy(testHost, p)
+	return r, p
+}
+
+func testHostSide(t testing.TB) *auth.Host {
+	return &auth.Host{
+		HostNQN: testHost, SubNQN: testSub, Key: authKey(t, hostSecret),
+		ControllerKey: authKey(t, controllerSecret),
+	}
+}
+
+func authCommand(typ nvme.FabricsType, data []byte) *fabrictest.Command {
+	c := command(nvme.FabricsOpcode, 0, data)
+	c.SQE.Auth().Set(typ, uint32(len(data)))
+	return c
+}
+
+func (r *harness) authSend(q *fabrictest.Queue, m []byte) {
+	r.t.Helper()
+	r.ok(q, authCommand(nvme.FabricsAuthSend, m))
+}
+
+func (r *harness) authReceive(q *fabrictest.Queue) []byte {
+	r.t.Helper()
+	return r.ok(q, authCommand(nvme.FabricsAuthReceive, make([]byte, auth.MaxMessage))).Data
+}
+
+// authenticate runs an exchange on a queue.
+func (r *harness) authenticate(q *fabrictest.Queue, h *auth.Host) error {
+	r.t.Helper()
+	r.authSend(q, h.Negotiate(7))
+	m, err := h.Challenged(r.authReceive(q))
+	if err != nil {
+		return err
+	}
+	r.authSend(q, m)
+	m, err = h.Succeeded(r.authReceive(q))
+	if m != nil {
+		r.authSend(q, m)
+	}
+	return err
+}
+
+// connectUnproven connects a queue whose host has to authenticate.
+func (r *harness) connectUnproven(reactor int, a connectArgs) (*fabrictest.Queue, uint16) {
+	r.t.Helper()
+	q := r.dial(reactor)
+	res := nvme.ConnectResult(r.ok(q, a.command()).CQE.DW0())
+	if res&nvme.ConnectATR == 0 {
+		r.t.Fatal("Connect requires no authentication")
+	}
+	return q, res.CNTLID()
+}
+
+// TestAuthentication: nothing is served before the host has authenticated, on admin and on I/O
+// queues, and everything afterwards; it may authenticate again.
+func TestAuthentication(t *testing.T) {
+	r, _ := authHarness(t, 2)
+	admin, cntlid := r.connectUnproven(0, adminArgs(testSub))
+	for _, c := range []*fabrictest.Command{
+		identifyCommand(nvme.CNSController, 0), propertyGetCommand(nvme.PropertyCAP),
+		propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)), logCommand(2, 512, 0),
+		command(nvme.AdminAsyncEventReq, 0, nil), command(nvme.AdminKeepAlive, 0, nil),
+		command(0xFF, 0, nil), adminArgs(testSub).command(),
+	} {
+		want := authenticationRequired
+		r.status(admin, c, want)
+	}
+	if admin.Allowed {
+		t.Error("the queue of a host that has not authenticated is an allowed host's")
+	}
+	if strings.Contains(r.log.String(), "controller created") {
+		t.Error("a host that has not authenticated appears in the log as connected")
+	}
+	r.must(r.authenticate(admin, testHostSide(t)))
+	if !admin.Allowed {
+		t.Error("the queue stays in the budget of strangers")
+	}
+	r.ok(admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	r.ok(admin, identifyCommand(nvme.CNSController, 0))
+
+	a := (&host{args: adminArgs(testSub), cntlid: cntlid}).ioArgs(1)
+	io, _ := r.connectUnproven(1, a)
+	data := bytes.Repeat([]byte{7}, 512)
+	r.status(io, rw(nvme.NVMWrite, 1, 0, 1, data), authenticationRequired)
+	r.status(io, rw(nvme.NVMRead, 1, 0, 1, data), authenticationRequired)
+	r.must(r.authenticate(io, testHostSide(t)))
+	r.ok(io, rw(nvme.NVMWrite, 1, 0, 1, data))
+
+	for _, q := range []*fabrictest.Queue{admin, io} { // and again
+		r.must(r.authenticate(q, testHostSide(t)))
+	}
+	r.ok(admin, identifyCommand(nvme.CNSController, 0))
+	r.ok(io, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	if c := r.status(admin, authCommand(nvme.FabricsAuthReceive, make([]byte, 4)),
+		invalidField); c.Returned > 0 {
+		t.Error("data in a refusal")
+	}
+}
+
+// TestAuthenticationKeys: hosts without a key, other hosts, discovery, and keys that change while a
+// host is connected.
+func TestAuthenticationKeys(t *testing.T) {
+	r, p := authHarness(t, 1)
+	other := func(a *connectArgs) { a.host += "x" }
+	r.connectHost(1, other).hangUp()
+	q := r.connectHost(0, other)
+	r.status(q.admin, authCommand(nvme.FabricsAuthSend, make([]byte, 72)), invalidOpcode)
+	d := r.dial(0)
+	if res := r.ok(d, adminArgs(nvme.DiscoveryNQN).command()).CQE.DW0(); res>>16 != 0 {
+		t.Error("discovery requires authentication")
+	}
+
+	changed := *p
+	changed.Keys = append([]*auth.Key{authKey(t, controllerSecret)}, p.Keys...)
+	r.target.SetHostPolicy(testHost, &changed)
+	admin, _ := r.connectUnproven(0, adminArgs(testSub))
+	r.must(r.authenticate(admin, testHostSide(t)))
+	changed.Keys = changed.Keys[:1]
+	r.target.SetHostPolicy(testHost, &changed)
+	r.ok(admin, propertyGetCommand(nvme.PropertyCAP)) // the host stays
+	if err := r.authenticate(admin, testHostSide(t)); err == nil {
+		t.Error("the host authenticates with a key that was removed")
+	}
+	r.until("the controller ends", func() bool { return admin.Reason != nil })
+
+	r.target.SetHostPolicy(testHost, nil)
+	h := r.connectHost(1) // without authentication
+	r.target.SetHostPolicy(testHost, p)
+	h.connectIO(0) // and it stays so
+	r.must(r.authenticate(h.admin, testHostSide(t)))
+}
+
+// TestAuthenticationFails: the host reads why, then its queue ends; after ten times it has to wait.
+func TestAuthenticationFails(t *testing.T) {
+	r, p := authHarness(t, 1)
+	now := time.Now()
+	r.target.auth.now = func() time.Time { return now }
+	wrong := testHostSide(t)
+	wrong.Key = authKey(t, controllerSecret)
+	for range mostFailures {
+		admin, _ := r.connectUnproven(0, adminArgs(testSub))
+		if _, refused := r.authenticate(admin, wrong).(auth.Refused); !refused {
+			t.Fatal("a wrong key is not refused")
+		}
+		r.until("the queue ends", func() bool { return admin.Reason != nil })
+	}
+	r.status(r.dial(0), adminArgs(testSub).command(), nvme.ConnectControllerBusy)
+	elsewhere := info(nvme.TransportTCP)
+	elsewhere.Remote = netip.MustParseAddrPort("192.0.2.10:1")
+	q := r.dialInfo(0, elsewhere)
+	r.ok(q, adminArgs(testSub).command())
+	r.must(r.authenticate(q, testHostSide(t)))
+	now = now.Add(failurePause)
+	admin, _ := r.connectUnproven(0, adminArgs(testSub))
+	r.must(r.authenticate(admin, testHostSide(t)))
+
+	mute := testHostSide(t)
+	p.ControllerKey = p.Keys[0]
+	if err := r.authenticate(admin, mute); err == nil {
+		t.Error("the host accepts a controller with another key")
+	}
+	r.until("the queue ends after AUTH_Failure2", func() bool { return admin.Reason != nil })
+	for _, secret := range []string{hostSecret, controllerSecret} {
+		if strings.Contains(r.log.String(), secret[10:40]) {
+			t.Error("a key is in the log")
+		}
+	}
+	if !strings.Contains(r.log.String(), "authentication failed") {
+		t.Error("failures are not logged")
+	}
+}
+
+// TestAuthenticationUnfinished: a host that stops anywhere is disconnected, with what it has not
+// been told, and so is one that has authenticated before.
+func TestAuthenticationUnfinished(t *testing.T) {
+	r, _ := authHarness(t, 1)
+	for step := range 5 {
+		admin, _ := r.connectUnproven(0, adminArgs(testSub))
+		h := testHostSide(t)
+		if step == 4 {
+			r.must(r.authenticate(admin, h))
+		}
+		if step >= 1 {
+			r.authSend(admin, h.Negotiate(1))
+		}
+		if step == 2 || step == 3 {
+			m, err := h.Challenged(r.authReceive(admin))
+			r.must(err)
+			if step == 3 {
+				r.authSend(admin, m)
+			}
+		}
+		r.w.Advance(time.Duration(connectDeadline) - time.Second)
+		if admin.Reason != nil {
+			t.Errorf("step %d: disconnected early: %v", step, admin.Reason)
+		}
+		r.w.Advance(2 * time.Second)
+		r.until("the queue ends", func() bool { return admin.Reason != nil })
+	}
+	q, _ := r.connectUnproven(0, adminArgs(testSub))
+	r.send(q, authCommand(nvme.FabricsAuthSend, testHostSide(t).Negotiate(1)))
+	q.HangUp() // while the message is processed, maybe
+}
+
+// TestAuthenticationCommands: what is wrong with the commands themselves.
+func TestAuthenticationCommands(t *testing.T) {
+	r, _ := authHarness(t, 1)
+	admin, _ := r.connectUnproven(0, adminArgs(testSub))
+	for _, typ := range []nvme.FabricsType{nvme.FabricsAuthSend, nvme.FabricsAuthReceive} {
+		for _, i := range []int{41, 42, 43} {
+			c := authCommand(typ, make([]byte, 72))
+			c.SQE[i]++
+			r.status(admin, c, invalidField)
+		}
+		r.status(admin, authCommand(typ, nil), invalidField)
+		r.status(admin, authCommand(typ, make([]byte, maxAuthReceive+1)), invalidField)
+		c := authCommand(typ, make([]byte, 72))
+		c.Data = c.Data[:71]
+		r.status(admin, c, invalidLength)
+		r.status(r.dial(0), authCommand(typ, make([]byte, 72)), sequenceError)
+	}
+	if m := r.authReceive(admin); m[1] != 0xF1 || m[7] != byte(auth.IncorrectMessage) ||
+		!bytes.Equal(m[8:], make([]byte, len(m)-8)) {
+		t.Errorf("nothing was to be read: % x", m[:16])
+	}
+	r.until("the queue ends", func() bool { return admin.Reason != nil })
+}
+
+// TestAuthPool: addresses take turns, and known ones come first.
+func TestAuthPool(t *testing.T) {
+	p := newAuthPool()
+	p.workers = maxWorkers() // the test takes the jobs
+	var order []byte
+	add := func(who byte, known bool) {
+		a := netip.AddrFrom4([4]byte{192, 0, 2, who})
+		if known {
+			p.succeeded(testHost, a)
+		}
+		p.submit(&authJob{from: a, run: func() { order = append(order, who) }, done: func() {}})
+	}
+	for range 3 {
+		add(1, false)
+	}
+	add(2, false)
+	add(3, true)
+	canceled := &authJob{from: netip.AddrFrom4([4]byte{192, 0, 2, 2}), done: func() {}}
+	canceled.canceled.Store(true)
+	p.submit(canceled)
+	p.work()
+	if want := []byte{3, 1, 2, 1, 1}; !bytes.Equal(order, want) {
+		t.Errorf("%v instead of %v", order, want)
+	}
+	if len(p.waiting) > 0 {
+		t.Error("addresses are left")
+	}
+	for i := range 2 * maxKnown {
+		a := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
+		p.failed(testHost, a)
+		p.succeeded("other", a)
+	}
+	if len(p.known) > maxKnown || len(p.failures) > maxKnown {
+		t.Errorf("%d addresses and %d failures are remembered", len(p.known), len(p.failures))
+	}
+}

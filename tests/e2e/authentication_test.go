@@ -1,0 +1,165 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// newKey makes a key with a transformation.
+func newKey(t *testing.T, size int, h auth.Hash) *auth.Key {
+	t.Helper()
+	k, err := auth.NewKey(size, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// TestAuthentication: a host with a key connects, with all of its queues, and reads and writes;
+// with every hash, in one direction and in both; the groups are nvme/auth's.
+func TestAuthentication(t *testing.T) {
+	eachTransport(t, func(o *options) { o.reactors = 2 },
+		func(t *testing.T, h *harness, v variant) {
+			for i, tc := range []struct {
+				auth.Hash
+				auth.Group
+				both bool
+			}{
+				{auth.SHA256, auth.GroupNull, false},
+				{auth.SHA384, auth.GroupNull, true},
+				{auth.SHA512, auth.FFDHE2048, true},
+				{auth.SHA256, auth.FFDHE2048, false},
+			} {
+				key, own := newKey(t, 32+16*(i%3), tc.Hash), newKey(t, 64, auth.NoHash)
+				p := &auth.Policy{
+					Keys: []*auth.Key{key}, ControllerKey: own, Hashes: []auth.Hash{tc.Hash},
+					Groups: []auth.Group{tc.Group},
+				}
+				h.target.SetHostPolicy(hostNQN, p)
+				o := v.hostOptions()
+				o.HostNQN, o.Key = hostNQN, key
+				if tc.both {
+					o.ControllerKey = own
+				}
+				h.use(v, o)
+				want := fmt.Sprintf("hash=%v dhgroup=%v bidirectional=%t", tc.Hash, tc.Group,
+					tc.both)
+				if !strings.Contains(h.log.String(), want) {
+					t.Errorf("the log does not have: %s\n%s", want, h.log)
+				}
+				for _, k := range []*auth.Key{key, own} {
+					if strings.Contains(h.log.String(), k.Reveal()[10:40]) {
+						t.Error("a key is in the log")
+					}
+				}
+			}
+		})
+}
+
+// use connects with two I/O queues, writes and reads, authenticates once more meanwhile, and
+// leaves.
+func (h *harness) use(v variant, o host.Options) {
+	h.t.Helper()
+	ctx := testContext(h.t)
+	c, err := host.Connect(ctx, h.transport(v), o)
+	h.must(err)
+	defer c.Close()
+	for qid := uint16(1); qid <= 2; qid++ {
+		q, err := c.OpenQueue(ctx, qid, 9)
+		h.must(err)
+		defer q.Close()
+		b := h.buffer(c, 1024)
+		copy(b, "authenticated")
+		h.must(q.Write(ctx, 1, 0, 1, b[:512], 0))
+		h.must(q.Authenticate(ctx, &o))
+		h.must(q.Read(ctx, 1, 0, 1, b[512:]))
+		if !bytes.Equal(b[:512], b[512:]) {
+			h.t.Error("other data comes back")
+		}
+	}
+	h.must(c.Authenticate(ctx))
+	h.ping(c)
+}
+
+// TestAuthenticationRefused: hosts that cannot authenticate read why, and nobody else notices them.
+func TestAuthenticationRefused(t *testing.T) {
+	eachTransport(t, nil, func(t *testing.T, h *harness, v variant) {
+		other := h.connect(v, func(o *host.Options) { o.HostNQN = hostNQN2 })
+		key, own, wrong := newKey(t, 32, 0), newKey(t, 32, 0), newKey(t, 32, 0)
+		h.target.SetHostPolicy(hostNQN, &auth.Policy{Keys: []*auth.Key{key}, ControllerKey: own})
+		for name, change := range map[string]func(*host.Options){
+			"without a key":    func(*host.Options) {},
+			"with a wrong key": func(o *host.Options) { o.Key = wrong },
+			"who expects another controller": func(o *host.Options) {
+				o.Key, o.ControllerKey = key, wrong
+			},
+			"with the null group only": func(o *host.Options) {
+				o.Key, o.Groups = key, []auth.Group{auth.GroupNull}
+			},
+		} {
+			o := v.hostOptions()
+			o.HostNQN = hostNQN
+			change(&o)
+			c, err := host.Dial(testContext(t), h.transport(v), o)
+			if err == nil {
+				c.Close()
+				t.Errorf("a host %s connects", name)
+				continue
+			}
+			byTarget := o.ControllerKey == nil && o.Key != nil
+			if _, is := errors.AsType[auth.Refused](err); is != byTarget {
+				t.Errorf("a host %s: %v", name, err)
+			}
+		}
+		h.ping(other)
+		h.until("the controllers are gone", func() bool { return len(h.target.Controllers()) == 1 })
+	})
+}
+
+// TestManyAuthenticate: 64 hosts authenticate at once while another one works, whose commands do
+// not wait for them.
+func TestManyAuthenticate(t *testing.T) {
+	h := newHarness(t, options{reactors: 1})
+	v := plain[0]
+	key := newKey(t, 32, auth.SHA256)
+	const hosts = 64
+	for i := range hosts {
+		h.target.SetHostPolicy(fmt.Sprint(hostNQN, i), &auth.Policy{Keys: []*auth.Key{key}})
+	}
+	q := h.open(h.connect(v), 1, 9)
+	done := make(chan error)
+	for i := range hosts {
+		o := v.hostOptions()
+		o.HostNQN, o.Key = fmt.Sprint(hostNQN, i), key
+		o.Groups = []auth.Group{auth.FFDHE2048}
+		go func() {
+			c, err := host.Connect(context.Background(), h.transport(v), o)
+			if err == nil {
+				defer c.Close()
+			}
+			done <- err
+		}()
+	}
+	b := make([]byte, 512)
+	var longest time.Duration
+	for left := hosts; left > 0; {
+		start := time.Now()
+		h.must(q.Read(testContext(t), 1, 0, 1, b))
+		longest = max(longest, time.Since(start))
+		select {
+		case err := <-done:
+			h.must(err)
+			left--
+		default:
+		}
+	}
+	t.Logf("the longest read took %v", longest)
+}

@@ -1,0 +1,82 @@
+# Linux authenticates with DH-HMAC-CHAP: every hash with every group, in one direction and in both;
+# keys made by nvme-cli and by the target; again on a live controller under I/O; keys that change
+# meanwhile. A host with a wrong key, or without one, is refused, and so is a wrong controller.
+# variants: rxe siw tcp
+# sample: 1
+# cpus: 2
+# limit: 300
+. "$LAB_DIR/lib.sh"
+[ "$TARGET" = ours ] || skip "the kernel's target gets its keys otherwise"
+NAMESPACES=(1:ram:64MiB)
+ALLOWED=$HOSTNQN
+KEYS=''                # the rest of the host's entry in the configuration
+copy_function target_config plain_config
+target_config() { plain_config; echo "hosts: [{nqn: \"$HOSTNQN\"$KEYS}]"; }
+set_keys() { # KEYS
+  local before; before=$(log_count "the configuration was applied")
+  KEYS=$1; target_config >/run/target.yaml
+  kill -HUP "$TPID"
+  wait_for 10 log_has "the configuration was applied" $((before + 1))
+}
+refused() { # WHAT OPTIONS...
+  local what=$1; shift
+  if nvme_connect "$@" 2>/tmp/err; then fail "a host $what was accepted"; fi
+  cat /tmp/err; wait_for 10 no_controllers
+}
+
+host=$(nvme gen-dhchap-key --key-length=48 --hmac=2 --nqn=$HOSTNQN)
+ctrl=$("$TARGET_BIN" key gen -m 3); other=$("$TARGET_BIN" key gen)
+"$TARGET_BIN" key check <<<"$host"
+nvme check-dhchap-key --key="$ctrl"; nvme check-dhchap-key --key="$other"
+KEYS=", dhchap_key: \"$host\""
+lab_up; target_start
+matrix=()
+for h in sha256 sha384 sha512; do
+  for g in null ffdhe2048 ffdhe3072 ffdhe4096 ffdhe6144 ffdhe8192; do
+    for both in '' both; do matrix+=("$h:$g:$both"); done
+  done
+done
+mapfile -t matrix < <(sample 5 "${matrix[@]}")
+for combination in "${matrix[@]}"; do
+  IFS=: read -r hash group both <<<"$combination"
+  set_keys ", dhchap_key: \"$host\", dhchap_hash: [$hash], dhchap_dhgroup: [\"$group\"]${both:+,
+    dhchap_ctrl_key: \"$ctrl\"}"
+  klog_mark
+  host_connect --nr-io-queues=2 --dhchap-secret="$host" ${both:+--dhchap-ctrl-secret="$ctrl"}
+  klog_has "qid 0: authenticated with hash hmac\($hash\) dhgroup $group" || fail "not $combination"
+  [ -z "$both" ] || klog_has "qid 0: controller authenticated" ||
+    fail "the controller has not authenticated: $combination"
+  dd if="$DEV" of=/dev/null bs=1M count=1 iflag=direct status=none
+  host_disconnect
+  klog_check
+done
+
+say "refused"
+set_keys ", dhchap_key: \"$host\", dhchap_ctrl_key: \"$ctrl\""
+refused "with a wrong key" --dhchap-secret="$other"
+refused "without a key"
+refused "that expects another controller" --dhchap-secret="$host" --dhchap-ctrl-secret="$other"
+log_has "authentication failed" || fail "the log does not say so"
+
+say "again, under I/O, while keys change"
+klog_mark
+host_connect --nr-io-queues=2 --dhchap-secret="$host" --dhchap-ctrl-secret="$ctrl"
+fio_verify live --bs=4k --size=8M --time_based --runtime=5 & io=$!
+for _ in 1 2; do
+  echo "$host" >"/sys/class/nvme/$CTRL/dhchap_secret"
+  sleep 1
+done
+set_keys ", dhchap_key: \"$other\", dhchap_old_key: \"$host\", dhchap_ctrl_key: \"$ctrl\""
+echo "$host" >"/sys/class/nvme/$CTRL/dhchap_secret"
+sleep 1
+echo "$other" >"/sys/class/nvme/$CTRL/dhchap_secret"
+wait $io || fail "fio: exit code $?"
+ctrl_live || fail "the controller did not stay"
+log_has "host has authenticated" $((${#matrix[@]} + 5)) || fail "not authenticated again"
+nvme reset "/dev/$CTRL"; wait_for 10 ctrl_live
+klog_check
+host_disconnect
+if grep -qF -e "${host:12:30}" -e "${ctrl:12:30}" -e "${other:12:30}" /run/target.log; then
+  fail "a key is in the log"
+fi
+target_stop
