@@ -2,6 +2,7 @@ package convert
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -112,7 +113,7 @@ func TestBrokenSPDK(t *testing.T) {
 			"names gone, which nvmf_create_subsystem has not created",
 		},
 		{
-			`{"method": "bdev_null_create", "params": {"name":"m","num_blocks": 9007199254740993000}}`,
+			`{"method": "bdev_null_create", "params": {"name":"m","num_blocks": 90071992547409930}}`,
 			"bdev_null_create.num_blocks: is too large",
 		},
 		{
@@ -206,13 +207,45 @@ func TestDamaged(t *testing.T) {
 				continue
 			}
 			converted++
-			var any any
-			if err := yaml.Unmarshal(r.YAML, &any); err != nil {
+			var document any
+			if err := yaml.Unmarshal(r.YAML, &document); err != nil {
 				t.Fatalf("%v\n%s", err, r.YAML)
 			}
 		}
 	}
 	if converted == 0 {
 		t.Error("none was converted")
+	}
+}
+
+// TestText: whatever a text of the file has, it is the same text in YAML and nothing else.
+func TestText(t *testing.T) {
+	for _, text := range []string{
+		"plain", "/dev/sdb", "null", "true", "123", "1e3", "12:30:45", "10.0.0.1", "a: b", "a #b",
+		"- a", "{a: 1}", "[", "*a", "&a", "!a", "|", ">", "%", "@", "`", `"`, `\`, `\"`, "'", "~",
+		"x\ny: z", "tab\t", " space ", "\u2028", "\u0085", "\x7f", "\x1b[0m", "\ufeff", "é",
+		"/a${HOME}", "$${", "nqn.2026-11.a:${b}",
+	} {
+		member, err := json.Marshal(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := strings.Replace(`{"subsystems": [{"nqn": "n",
+			"attr": {"allow_any_host": 1, "model": M}, "namespaces": [{"nsid": 1, "device": {"path": "/f"}}]}],
+			"ports": [{"addr": {"trtype": "tcp", "traddr": "10.0.0.1"}, "subsystems": ["n"]}]}`,
+			"M", string(member), 1)
+		r, err := NVMet("f", []byte(file))
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		var got struct{ Subsystems []struct{ Model any } }
+		if err := yaml.Unmarshal(r.YAML, &got); err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		if want := strings.ReplaceAll(text, "${", "$${"); got.Subsystems[0].Model != want {
+			t.Errorf("%q became %#v", text, got.Subsystems[0].Model)
+		}
 	}
 }

@@ -1,7 +1,6 @@
 package convert
 
 import (
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -98,8 +97,8 @@ func quote(s string) string {
 	if s == "" || plain.MatchString(s) && !strings.Contains(s, "${") {
 		return s
 	}
-	q, _ := json.Marshal(strings.ReplaceAll(s, "${", "$${")) // text is never refused
-	return string(q)
+	// Go's escapes of what is valid UTF-8 are YAML's, too (YAML 1.2 section 5.7).
+	return strconv.QuoteToGraphic(strings.ReplaceAll(s, "${", "$${"))
 }
 
 // unless is "" for the default.
