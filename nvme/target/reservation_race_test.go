@@ -76,8 +76,8 @@ func TestReservationRace(t *testing.T) {
 				return
 			case <-time.After(5 * time.Millisecond):
 			}
-			err := errors.Join(target.PauseNamespace(testSub, 1), target.ResumeNamespace(testSub, 1))
-			if err != nil {
+			err := target.PauseNamespace(testSub, 1)
+			if err = errors.Join(err, target.ResumeNamespace(testSub, 1)); err != nil {
 				t.Error(err)
 			}
 		}
