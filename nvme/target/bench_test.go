@@ -176,6 +176,15 @@ func TestNoAllocations(t *testing.T) {
 		if n := testutil.AllocsPerRun(200, func() { b.run(0x77, 32, nil) }); n != 0 {
 			t.Errorf("%s: a refused command: %v allocations", name, n)
 		}
+		b.h.channels[0].access = &access{
+			typ:         nvme.ExclusiveAccessRegistrantsOnly,
+			registrants: map[[16]byte]struct{}{testHostID: {}},
+		}
+		b.q.bad = 0
+		if n := testutil.AllocsPerRun(200, func() { b.run(nvme.NVMWrite, 32, data) }); n != 0 ||
+			b.q.bad > 0 {
+			t.Errorf("%s: reserved: %v allocations, %d commands failed", name, n, b.q.bad)
+		}
 	}
 }
 

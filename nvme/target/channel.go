@@ -271,31 +271,18 @@ func (ch *channel) opened(dev backend.Channel, err error) {
 
 func (ch *channel) failPending() int {
 	err := fmt.Errorf("%w: %w", backend.ErrOffline, ch.err)
-	n := 0
-	for ; len(ch.pending) > 0; n++ { // completing one may append others
-		io := ch.pending[0]
-		ch.pending = slices.Delete(ch.pending, 0, 1)
-		io.Err = err
-		ch.done(io)
-	}
-	return n
+	return ch.refusePending(func(*backend.IO) error { return err })
 }
 
 // abortPending aborts the IOs of an ended queue that the device has not seen: the host may retry
 // them elsewhere, and a late write must not follow.
 func (ch *channel) abortPending(s *session) {
-	var dropped []*backend.IO
-	ch.pending = slices.DeleteFunc(ch.pending, func(io *backend.IO) bool {
-		if ownerSession(io) != s {
-			return false
+	ch.refusePending(func(io *backend.IO) error {
+		if ownerSession(io) == s {
+			return backend.ErrAborted
 		}
-		dropped = append(dropped, io)
-		return true
+		return nil
 	})
-	for _, io := range dropped {
-		io.Err = backend.ErrAborted
-		ch.done(io)
-	}
 }
 
 // ownerSession is the queue that an IO works for, nil if its command was given up.

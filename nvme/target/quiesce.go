@@ -91,17 +91,22 @@ func (ch *channel) checkPending() (refused int) {
 
 // refusePending completes pending IOs for which check returns an error. It returns how many.
 func (ch *channel) refusePending(check func(*backend.IO) error) (refused int) {
-	for i := 0; i < len(ch.pending); { // completing one may append others
-		io := ch.pending[i]
-		if io.Err = check(io); io.Err == nil {
-			i++
-			continue
+	for {
+		var list []*backend.IO
+		ch.pending = slices.DeleteFunc(ch.pending, func(io *backend.IO) bool {
+			if io.Err = check(io); io.Err != nil {
+				list = append(list, io)
+			}
+			return io.Err != nil
+		})
+		if list == nil {
+			return refused
 		}
-		ch.pending = slices.Delete(ch.pending, i, i+1)
-		ch.done(io)
-		refused++
+		for _, io := range list { // completing one may append others
+			ch.done(io)
+		}
+		refused += len(list)
 	}
-	return refused
 }
 
 // check says why the namespace does not take an IO that it took once.

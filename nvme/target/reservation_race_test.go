@@ -27,7 +27,8 @@ type rival struct {
 
 // TestReservationRace lets hosts take a namespace from each other on real reactors, while all of
 // them write without end to a device that reorders and delays: who holds the namespace reads what
-// it has written last, never a late write of another host.
+// it has written last, never a late write of another host. The namespace is paused all the time, so
+// that writes pile up before the device.
 func TestReservationRace(t *testing.T) {
 	const rounds = 40
 	dev := wrap.Delay(ramDevice(t, 1<<20, 512), wrap.DelayConfig{
@@ -66,7 +67,24 @@ func TestReservationRace(t *testing.T) {
 			}
 		}()
 	}
+	var pauses sync.WaitGroup
+	over := make(chan struct{})
+	pauses.Go(func() {
+		for {
+			select {
+			case <-over:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			err := target.PauseNamespace(testSub, 1)
+			if err = errors.Join(err, target.ResumeNamespace(testSub, 1)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 	running.Wait()
+	close(over)
+	pauses.Wait()
 }
 
 func (v *rival) connect() error {
