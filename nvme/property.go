@@ -123,7 +123,7 @@ const (
 )
 
 // CCLinux is what a Linux host writes to enable a controller: 4 KiB pages, round robin, entries of
-// 64 and 16 bytes, NVM.
+// 64 and 16 bytes, NVM. If CAP has CAPCSSIOSets, it selects CSSAllIO instead.
 const CCLinux = CCEnable | 6<<16 | 4<<20
 
 // EN is the enable bit.

@@ -42,7 +42,7 @@ show get-feature "/dev/$CTRL" -f 0x19
 
 show supported-log-pages "/dev/$CTRL"; want "0x6|Self-test"
 show device-self-test "/dev/$CTRL" -n 1 -s 1
-wait_for 30 sh -c "nvme self-test-log /dev/$CTRL | grep -q 'Current operation.*: 0'"
+wait_for 30 sh -c "nvme self-test-log /dev/$CTRL | grep -q 'Current operation.*: 0$'"
 show self-test-log "/dev/$CTRL" -e 1; want "Operation Result +: 0"; want "Self Test Code +: 1"
 show device-self-test "/dev/$CTRL" -n 0xffffffff -s 2
 ! nvme device-self-test "/dev/$CTRL" -n 1 -s 1 &>/tmp/show || fail "a second self-test"
@@ -51,7 +51,7 @@ show device-self-test "/dev/$CTRL" -s 0xf
 show self-test-log "/dev/$CTRL" -e 1; want "Operation Result +: 0x1|Operation Result +: 1"
 
 show telemetry-log "/dev/$CTRL" -o /tmp/telemetry
-tail -c +513 /tmp/telemetry >/tmp/show; cat /tmp/show
+tail -c +513 /tmp/telemetry | tr -d '\n' >/tmp/show; cat /tmp/show; echo
 want '^\{"version".*"connections":.*"namespaces":.*"events":'; want "$NQN"
 klog_check
 host_disconnect
