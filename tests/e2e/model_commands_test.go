@@ -193,12 +193,8 @@ func (x *modelRun) deallocate(c *modelCommand) func() {
 		}
 		op, st := c.add(), x.m.refusal(c.c, ns, true)
 		op.Discard(ns.nsid, buf)
-		if hint := x.rnd.IntN(8) == 0; hint {
-			op.SQE.DSM().Set(len(ranges), false)
-			c.want[0] = st
-			return
-		}
-		if st.OK() {
+		hint := x.rnd.IntN(8) == 0
+		if op.SQE.DSM().Set(len(ranges), !hint); st.OK() && !hint {
 			st = ns.writable()
 		}
 		for _, r := range ranges {
@@ -206,7 +202,7 @@ func (x *modelRun) deallocate(c *modelCommand) func() {
 				st = ns.within(r.slba, r.n)
 			}
 		}
-		if c.want[0] = st; !st.OK() {
+		if c.want[0] = st; !st.OK() || hint {
 			return
 		}
 		for _, r := range ranges {

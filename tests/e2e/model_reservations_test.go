@@ -167,7 +167,8 @@ func (r *modelReservations) preempt(h int, prkey uint64, typ int) nvme.Status {
 		takes = true
 	case r.typ != 0 && !r.everyoneHolds() && prkey == 0:
 		return modelInvalid
-	case len(victims) == 0:
+	case len(victims) == 0 && r.everyoneHolds(),
+		len(victims) == 0 && r.typ != 0 && !r.isHolder(h): // a choice, see ADR 0027
 		return modelConflict
 	}
 	if takes {
