@@ -250,7 +250,7 @@ type UsageReporter interface {
 // Usage is what the queues of a transport take.
 type Usage struct {
 	// Connections are all of them; no Connect command has succeeded on the Unassociated ones, and
-	// those of Discovery belong to discovery controllers.
+	// those of Discovery belong to discovery controllers, or to hosts that are to authenticate.
 	Connections, Unassociated, Discovery int
 	// Refused counts connections and Connect commands that would have exceeded a limit, Evicted the
 	// connections that ended because newer ones took their place.

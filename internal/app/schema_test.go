@@ -97,6 +97,8 @@ var beyond = map[string]string{
 	"but reactors.cpus names":   "two keys are compared",
 	"neither sqpoll nor iopoll": "two keys are compared",
 	"have none":                 "two keys are compared",
+	"have the same key":         "two keys are compared",
+	"the checksum of the key":   "arithmetic",
 	"backend limit without":     "one of two keys",
 	"is missing or zero":        "one of two keys",
 	"is not an IP address":      "more than a pattern",

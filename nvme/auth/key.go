@@ -34,7 +34,7 @@ func ParseKey(text string) (*Key, error) {
 	if !ok {
 		return nil, errors.New("a key begins with " + keyPrefix)
 	}
-	tt, encoded, ok := strings.Cut(rest, ":")
+	tt, encoded, _ := strings.Cut(rest, ":")
 	if encoded, ok = strings.CutSuffix(encoded, ":"); !ok {
 		return nil, errors.New("the key does not end with a colon, so part of it is missing")
 	}
