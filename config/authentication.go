@@ -38,8 +38,8 @@ func (a *Authentication) keys() []Key {
 	return []Key{
 		NewKey("dhchap_key", secret(&a.Key),
 			"Key with which the host has to authenticate (DH-HMAC-CHAP): `DHHC-1:...:`, as "+
-				"`nvmf-target key gen` makes it and `nvme connect --dhchap-secret` takes it. Set "+
-				"it, rather as `dhchap_key_file`, when an NQN is not proof enough.").
+				"`nvmf-target key gen` makes it and `nvme connect --dhchap-secret` takes it; "+
+				"better in a file. Set it when an NQN is not proof enough of who a host is.").
 			Without("none").OrSecretFile(),
 		NewKey("dhchap_old_key", secret(&a.OldKey),
 			"A key that counts as well. Set it to the one before while the host changes over to "+
