@@ -19,10 +19,10 @@ var ErrReserved = errors.New("reserved field is not zero")
 // wire, with blank fields for what is reserved, or an array. Records are encoded by reflection,
 // which is slow and allocates: the I/O path uses arrays with methods instead.
 type Record interface {
-	ConnectData | DiscoveryEntry | DiscoveryHeader | EffectsLog | EnduranceGroupLog |
-		ErrorLogEntry | FeatureEffectsLog | FirmwareLog | IdentifyController | IdentifyNamespace |
-		IdentifyNamespaceIndependent | RegisteredController | ReservationLog | ReservationStatus |
-		RotationalMediaLog | SMARTLog | SupportedPages
+	ANADescriptor | ANAHeader | ConnectData | DiscoveryEntry | DiscoveryHeader | EffectsLog |
+		EnduranceGroupLog | ErrorLogEntry | FeatureEffectsLog | FirmwareLog | IdentifyController |
+		IdentifyNamespace | IdentifyNamespaceIndependent | RegisteredController |
+		ReservationLog | ReservationStatus | RotationalMediaLog | SMARTLog | SupportedPages
 }
 
 // Append appends the bytes of a record.

@@ -69,6 +69,7 @@ type controller struct {
 	protecting     bool // a write protection changes
 	changed        changedNamespaces
 	reservationLog reservationLog
+	ana            anaLog
 	discoveryLog   *discoveryLog // the last one that was read
 }
 
@@ -300,7 +301,7 @@ func (c *controller) reset() {
 	c.pending &^= pendingShutdown
 	c.abortEvents()
 	c.events = events{}
-	c.changed, c.reservationLog = changedNamespaces{}, reservationLog{}
+	c.changed, c.reservationLog, c.ana = changedNamespaces{}, reservationLog{}, anaLog{}
 	c.resetFeatures()
 	c.mu.Lock()
 	c.granted = c.cfg.MaxIOQueues
