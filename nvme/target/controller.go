@@ -162,6 +162,16 @@ func disconnectSessions(list []*session, why error) {
 	}
 }
 
+// stopIO ends what the I/O queues do at devices.
+func (c *controller) stopIO() {
+	c.mu.Lock()
+	list := c.ioQueues()
+	c.mu.Unlock()
+	for _, s := range list {
+		s.h.post(s.stop)
+	}
+}
+
 // adminClosed is called when the transport closes the admin queue.
 func (c *controller) adminClosed() {
 	c.alive.stop()

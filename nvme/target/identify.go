@@ -91,6 +91,7 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 		id.NWPC = nvme.NWPCWriteProtect | nvme.NWPCUntilPowerCycle
 	}
 	id.ANATT, id.ANACAP = ANATransitionTime, nvme.ANACAPAll
+	id.CQT = uint16(quiesceTime)
 	id.ANAGRPMAX, id.NANAGRPID = MaxANAGroups, MaxANAGroups
 	if c.rotational {
 		id.CTRATT |= nvme.CTRATTEnduranceGroups
