@@ -84,6 +84,7 @@ func checkIO(check check, id *nvme.IdentifyController) {
 	check("ANATT", id.ANATT, uint8(ANATransitionTime))
 	check("ANAGRPMAX", id.ANAGRPMAX, uint32(MaxANAGroups))
 	check("NANAGRPID", id.NANAGRPID, uint32(MaxANAGroups))
+	check("CQT", id.CQT, uint16(6000))
 	check("NN", id.NN, uint32(MaxNSID))
 	check("MNAN", id.MNAN, uint32(MaxNSID))
 	check("SQES", id.SQES, uint8(0x66))

@@ -57,6 +57,9 @@ func (t *Target) SetANAStates(port uint16, states map[uint32]nvme.ANAState) erro
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before := t.portState(port).ana.Swap(next)
+	if before == next || before != nil && next != nil && *before == *next {
+		return nil
+	}
 	for _, s := range *t.table.Load() {
 		s.anaChanged(port, before, next)
 	}

@@ -129,8 +129,11 @@ func TestLateWriteOfStalledPath(t *testing.T) {
 		p.ok(p.b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
 		p.hold()
 		p.w.Advance(2 * time.Duration(timeoutInterval))
-		if expires {
+		if s := p.raw[1].sessions.First(); expires {
 			p.w.Advance(6 * time.Second)
+			if !s.stopped {
+				t.Error("the queue goes on")
+			}
 			if len(p.target.Controllers()) != 2 { // it lasts until its writes are back
 				t.Errorf("%+v", p.target.Controllers())
 			}
