@@ -189,11 +189,15 @@ func (*anaLog) find(groups []nvme.ANAGroup, id uint32) (int, bool) {
 		func(g nvme.ANAGroup, id uint32) int { return cmp.Compare(g.AGID, id) })
 }
 
-// anaPage makes the requested part of log 0Ch.
+// anaLogSize is the size of log 0Ch with all groups and namespaces. What there is less is zeroes at
+// its end, because nvme-cli reads as much, in pieces of 4 KiB.
+const anaLogSize = nvme.ANAHeaderSize + MaxANAGroups*nvme.ANADescriptorSize + MaxNSID*4
+
+// anaPage makes log 0Ch.
 func anaPage(c *controller, sqe *nvme.SQE) reply {
 	l, log := &c.ana, sqe.GetLog()
 	only := log.LSP()&nvme.ANAGroupsOnly != 0
-	if off := log.LPO(); off == 0 || l.page == nil || l.groupsOnly != only {
+	if log.LPO() == 0 || l.page == nil || l.groupsOnly != only {
 		l.refresh(c)
 		groups := slices.Clone(l.groups)
 		for i := range groups {
@@ -203,8 +207,5 @@ func anaPage(c *controller, sqe *nvme.SQE) reply {
 		}
 		l.page, l.groupsOnly = nvme.AppendANALog(nil, l.changes, groups), only
 	}
-	if log.LPO() >= uint64(len(l.page)) {
-		return reply{st: invalidField}
-	}
-	return reply{data: l.page[log.LPO():]}
+	return reply{data: l.page}
 }

@@ -37,8 +37,7 @@ func anaCommand(lpo uint64, n int, rgo bool) *fabrictest.Command {
 // anaLog reads log 0Ch as Linux does, with room for all groups and namespaces.
 func (h *host) anaLog(rgo bool) (changes uint64, groups []nvme.ANAGroup) {
 	h.r.t.Helper()
-	n := nvme.ANAHeaderSize + MaxANAGroups*nvme.ANADescriptorSize + MaxNSID*4
-	l, groups, err := nvme.ParseANALog(h.r.ok(h.admin, anaCommand(0, n, rgo)).Data)
+	l, groups, err := nvme.ParseANALog(h.r.ok(h.admin, anaCommand(0, anaLogSize, rgo)).Data)
 	h.r.must(err)
 	return l.CHGC, groups
 }
@@ -86,7 +85,8 @@ func TestANALog(t *testing.T) {
 	if again := r.ok(a.admin, anaCommand(0, 16, false)).Data; slices.Equal(again, head) {
 		t.Error("the begin does not show that the log has changed")
 	}
-	r.status(a.admin, anaCommand(16+2*32+3*4, 4, false), invalidField)
+	r.ok(a.admin, anaCommand(anaLogSize-4, 8, false))
+	r.status(a.admin, anaCommand(anaLogSize, 4, false), invalidField)
 	// Two changes at once are two.
 	r.must(r.target.SetANAStates(1, states{7: non}))
 	r.must(r.target.SetANAStates(1, nil))
