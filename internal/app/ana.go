@@ -146,7 +146,7 @@ func (s *Server) anaStates() (list []control.ANA) {
 		namespaces[n.ANAGroup] = append(namespaces[n.ANAGroup],
 			control.NamespaceID{Subsystem: n.SubNQN, NSID: n.NSID})
 	}
-	ls := s.listeners
+	ls := &s.listeners
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, l := range ls.list {
