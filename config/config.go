@@ -97,6 +97,8 @@ type Listener struct {
 	Address   ListenAddress
 	Port      uint16
 	TOS       uint8
+	// ANAStates has the ANA groups that are not optimized.
+	ANAStates map[uint32]nvme.ANAState
 	// Required: the target does not run without this listener. Otherwise it waits for it.
 	Required bool
 }

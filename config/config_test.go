@@ -112,6 +112,7 @@ func TestMinimalFile(t *testing.T) {
 	want.Subsystems[0].Limits.Burst = target.DefaultBurst
 	for i := range want.Subsystems[0].Namespaces {
 		want.Subsystems[0].Namespaces[i].Limits.Burst = target.DefaultBurst
+		want.Subsystems[0].Namespaces[i].ANAGroup = 1
 	}
 	want.Subsystems[0].Serial = "" // made when the NQN is known for good
 	if !reflect.DeepEqual(c, want) {

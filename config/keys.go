@@ -231,6 +231,12 @@ func (l *Listener) value() Value {
 		NewKey("tos", Int(&l.TOS, 0, 0xFF),
 			"`rdma` only: type of service, four times the DSCP. Set it when an iWARP network has "+
 				"classes of traffic; on RoCE the host decides (`nvme connect --tos`)."),
+		NewKey("ana_states", &anaStates{&l.ANAStates},
+			"Asymmetric namespace access: the states of groups of namespaces (`ana_group`) for "+
+				"hosts that connect here, as in `{2: non-optimized, 3: inaccessible}`. Hosts with "+
+				"several paths to a namespace prefer optimized ones. Set it when the paths are "+
+				"not equally good, or not all to be used. `nvmf-target ana set` changes states by "+
+				"hand.").Without("optimized"),
 		NewKey("on_unavailable", Either(&l.Required, "wait", "fail"),
 			"What to do while the address or the RDMA device is missing: serve everything else "+
 				"and wait for it, or exit. Set it to `fail` when another instance takes over in "+
@@ -306,7 +312,7 @@ func (s *Subsystem) value() Value {
 }
 
 func (n *Namespace) value() Value {
-	n.Timeout = 20 * time.Second
+	n.Timeout, n.ANAGroup = 20*time.Second, 1
 	storage := &n.Storage
 	return &storageValue{p: &storage, common: []Key{
 		NewKey("nsid", Unique(Int(&n.NSID, 1, target.MaxNSID),
@@ -327,6 +333,9 @@ func (n *Namespace) value() Value {
 				"ever. Not for `ram` and `\"null\"`, which always answer. Set it higher when the "+
 				"storage may be that slow; below the 30s of Linux hosts these keep their "+
 				"connections."),
+		NewKey("ana_group", Int(&n.ANAGroup, 1, target.MaxANAGroups),
+			"ANA group, whose states `ana_states` of the listeners sets. Set it when the "+
+				"listeners are not equally good for all namespaces."),
 		limitsKey(&n.Limits, "All hosts together get no more than this; each that wants more gets "+
 			"an equal part."),
 	}}

@@ -15,6 +15,7 @@ const (
 const (
 	AsyncNamespaceChanged = AsyncNotice | 0x00<<8 | AsyncEvent(LogChangedNamespaces)<<16
 	AsyncDiscoveryChanged = AsyncNotice | 0xF0<<8 | AsyncEvent(LogDiscovery)<<16
+	AsyncANAChanged       = AsyncNotice | 0x03<<8 | AsyncEvent(LogANA)<<16
 	AsyncReliability      = AsyncSMART | 0x00<<8 | AsyncEvent(LogSMART)<<16
 	AsyncTemperature      = AsyncSMART | 0x01<<8 | AsyncEvent(LogSMART)<<16
 	AsyncReservation      = AsyncIO | 0x00<<8 | AsyncEvent(LogReservation)<<16

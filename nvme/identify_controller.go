@@ -57,14 +57,16 @@ type IdentifyController struct {
 	NSETIDMAX      uint16
 	ENDGIDMAX      uint16
 	ANATT          uint8 // ANA transition time, seconds
-	ANACAP         uint8
+	ANACAP         ANACAP
 	ANAGRPMAX      uint32
 	NANAGRPID      uint32
 	PELS           uint32
 	DomainID       uint16
 	_              [10]byte
 	MEGCAP         [16]byte
-	_              [128]byte
+	_              [2]byte
+	CQT            uint16 // command quiesce time, milliseconds; 0: not reported
+	_              [124]byte
 
 	SQES   uint8 // bits 3:0 required, 7:4 largest, powers of two: 66h
 	CQES   uint8 // 44h
@@ -137,6 +139,12 @@ const (
 	CMICMultiController CMIC = 1 << 1
 	CMICANA             CMIC = 1 << 3
 )
+
+// ANACAP is Asymmetric Namespace Access Capabilities (byte 343).
+type ANACAP uint8
+
+// ANACAPAll says that all five ANAStates may be reported.
+const ANACAPAll ANACAP = 0x1F
 
 // CTRATT is Controller Attributes (bytes 96 to 99).
 type CTRATT uint32

@@ -86,3 +86,38 @@ func TestDiscovery(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
+
+func TestANALog(t *testing.T) {
+	groups := []ANAGroup{
+		{ANADescriptor{AGID: 1, CHGC: 2, ANAS: ANAStateNonOptimized}, []uint32{3, 5}},
+		{ANADescriptor{AGID: 128, CHGC: 3, ANAS: ANAStateChange}, nil},
+	}
+	b := AppendANALog(nil, 3, groups)
+	want := hexBytes(t, 16+32+8+32,
+		"0:03 8:02 16:01 20:02 24:02 32:02 48:03 52:05 56:80 64:03 72:0f")
+	if !bytes.Equal(b, want) {
+		t.Errorf("%x", b)
+	}
+	h, again, err := ParseANALog(append(b, 0xFF))
+	if err != nil || h.CHGC != 3 || !bytes.Equal(AppendANALog(nil, h.CHGC, again), b) {
+		t.Errorf("%+v %+v %v", h, again, err)
+	}
+	for n := range b {
+		if _, _, err := ParseANALog(b[:n:n]); err == nil {
+			t.Errorf("%d bytes are a log", n)
+		}
+	}
+}
+
+func FuzzANALog(f *testing.F) {
+	f.Add(AppendANALog(nil, 1, []ANAGroup{{ANADescriptor{AGID: 1}, []uint32{1}}}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, groups, err := ParseANALog(b)
+		if err != nil {
+			return
+		}
+		if again := AppendANALog(nil, h.CHGC, groups); !bytes.Equal(again, b[:len(again)]) {
+			t.Errorf("%x became %x", b, again)
+		}
+	})
+}

@@ -19,11 +19,11 @@ var ErrReserved = errors.New("reserved field is not zero")
 // wire, with blank fields for what is reserved, or an array. Records are encoded by reflection,
 // which is slow and allocates: the I/O path uses arrays with methods instead.
 type Record interface {
-	ConnectData | DiscoveryEntry | DiscoveryHeader | EffectsLog | EnduranceGroupLog |
-		ErrorLogEntry | FeatureEffectsLog | FirmwareLog | IdentifyController | IdentifyNamespace |
-		IdentifyNamespaceIndependent | RegisteredController | ReservationLog | ReservationStatus |
-		RotationalMediaLog | SelfTestLog | SelfTestResult | SMARTLog | SupportedPages |
-		TelemetryHeader
+	ANADescriptor | ANAHeader | ConnectData | DiscoveryEntry | DiscoveryHeader | EffectsLog |
+		EnduranceGroupLog | ErrorLogEntry | FeatureEffectsLog | FirmwareLog | IdentifyController |
+		IdentifyNamespace | IdentifyNamespaceIndependent | RegisteredController | ReservationLog |
+		ReservationStatus | RotationalMediaLog | SelfTestLog | SelfTestResult | SMARTLog |
+		SupportedPages | TelemetryHeader
 }
 
 // Append appends the bytes of a record.

@@ -37,6 +37,8 @@ var records = []recordCase{
 	record[IdentifyNamespaceIndependent](4096),
 	record[ConnectData](ConnectDataSize),
 	record[SupportedPages](SupportedPagesSize),
+	record[ANAHeader](ANAHeaderSize),
+	record[ANADescriptor](ANADescriptorSize),
 	record[ErrorLogEntry](ErrorLogEntrySize),
 	record[SMARTLog](SMARTLogSize),
 	record[FirmwareLog](FirmwareLogSize),

@@ -80,7 +80,8 @@ func (s *Server) controlSource() control.Source {
 			id, err := s.create(subsystem, body)
 			return id, controlProblem(err)
 		},
-		Disconnect: s.target.DisconnectHost, Drain: s.drain, Resize: s.resize,
+		Disconnect: s.target.DisconnectHost, Drain: s.drain, ANA: s.anaStates,
+		SetANA: s.setANA, Resize: s.resize,
 		Pause: func(id control.NamespaceID, pause bool) error {
 			if pause {
 				return s.target.PauseNamespace(id.Subsystem, id.NSID)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
@@ -33,7 +34,12 @@ type listeners struct {
 	mu sync.Mutex // guards what follows, for those who only look
 	// drained has the names of the ports that are to stay closed, and of listeners with all ports.
 	drained map[string]bool
-	list    []*listener // the most specific first
+	// ana has the states that were set by hand, by listener and group.
+	ana map[string]map[uint32]*anaState
+	// transition is how long nvme.ANAStateChange lasts; tests wait less.
+	transition time.Duration
+
+	list []*listener // the most specific first
 	// coming are the listeners that there will be after an Apply that is under way, in the same
 	// order. Ports that they have stay open.
 	coming []*listener
@@ -161,8 +167,8 @@ func (ls *listeners) set(l *listener, c config.Listener) error {
 	again := l.TOS != c.TOS
 	l.Listener = c
 	ports := ls.byID()
+	errs := []error{ls.applyANA()}
 	ls.mu.Unlock()
-	var errs []error
 	for _, p := range ports {
 		if again && p.l == l && p.known {
 			errs = append(errs, ls.listen(p))
@@ -303,6 +309,7 @@ func (ls *listeners) close() error {
 	defer ls.changing.Unlock()
 	ls.stopped = true
 	ls.mu.Lock()
+	ls.stopANA()
 	ports := ls.byID()
 	ls.mu.Unlock()
 	var errs []error

@@ -230,8 +230,8 @@ func (ls *listeners) update() (up, gone []fabric.Addr, err error) {
 			delete(ls.tos, p.id)
 		}
 	}
+	errs := []error{ls.applyANA()}
 	ls.mu.Unlock()
-	var errs []error
 	for _, p := range unwanted {
 		if p.known {
 			gone = append(gone, p.addr)

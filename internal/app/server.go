@@ -122,6 +122,8 @@ func NewServer(opts Options) *Server {
 	s.listeners = listeners{
 		s: s, wake: make(chan struct{}, 1), ports: map[string]*port{},
 		drained: map[string]bool{}, tos: map[uint16]uint8{},
+		ana:        map[string]map[uint32]*anaState{},
+		transition: target.ANATransitionTime * time.Second,
 	}
 	if opts.Network == nil {
 		s.opts.Network = netif.Linux()

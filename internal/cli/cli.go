@@ -56,7 +56,7 @@ func Commands() []*cobra.Command {
 				return c.Reload(ctx)
 			}, reloaded),
 		disconnectCommand(), subsystemCommand(), namespaceCommand(), hostCommand(),
-		drainCommand(), undrainCommand(),
+		drainCommand(), undrainCommand(), anaCommand(),
 		keyCommand(), manCommand(),
 	}
 }

@@ -135,6 +135,24 @@ func source() control.Source {
 				Changes: []control.Change{{Text: "add listener tcp 10.0.0.2:4420"}},
 			}, nil
 		},
+		ANA: func() []control.ANA {
+			return []control.ANA{
+				{
+					Group: 1, Listener: "tcp [::]:4420", State: "optimized",
+					Configured: "non-optimized",
+					Namespaces: []control.NamespaceID{{Subsystem: testSub, NSID: 1}},
+				},
+				{Group: 7, Listener: "tcp [::]:4420", State: "change", Configured: "inaccessible"},
+			}
+		},
+		SetANA: func(a control.ANASet) ([]control.ANA, error) {
+			if a.State == "" {
+				return nil, errors.New("no state")
+			}
+			return []control.ANA{{
+				Group: a.Group, Listener: a.Listener, State: a.State, Configured: "optimized",
+			}}, nil
+		},
 		Pause: func(control.NamespaceID, bool) error { return nil },
 		Resize: func(r control.Resize) error {
 			if r != (control.Resize{Subsystem: testSub, NSID: 1, Size: "20GiB", Shrink: true}) {
@@ -190,7 +208,8 @@ func TestText(t *testing.T) {
 	for _, line := range []string{
 		"status", "listeners", "subsystems", "namespaces", "hosts", "connections", "refusals",
 		"events", "plan", "reload", "disconnect " + testHost, "disconnect " + testHost + " x",
-		"undrain 10.0.0.2:4420", "namespace pause nqn.2026-11.io.nvmf-target:disk0 1",
+		"undrain 10.0.0.2:4420", "ana", "ana set 2 inaccessible --listener 10.0.0.2:4420",
+		"namespace pause nqn.2026-11.io.nvmf-target:disk0 1",
 		"namespace resize nqn.2026-11.io.nvmf-target:disk0 1 20GiB --shrink",
 	} {
 		out, err := run(t, append(strings.Fields(line), "--socket", socket)...)

@@ -62,6 +62,30 @@ type ListenerID struct {
 	All bool `json:"all,omitempty"`
 }
 
+// ANA is the asymmetric namespace access state of a group of namespaces at a listener.
+type ANA struct {
+	// Group is the ANA group.
+	Group uint32 `json:"group"`
+	// Listener is the name of the configured listener.
+	Listener string `json:"listener"`
+	// State is optimized, non-optimized, inaccessible, persistent-loss or change.
+	State string `json:"state"`
+	// Configured is the state in the configuration, in place of which State was set if they differ.
+	Configured string `json:"configured"`
+	// Namespaces are those in the group.
+	Namespaces []NamespaceID `json:"namespaces"`
+}
+
+// ANASet says which state is to be set.
+type ANASet struct {
+	// Group is the ANA group.
+	Group uint32 `json:"group"`
+	// State is one of those of ANA, or configured: that of the configuration.
+	State string `json:"state"`
+	// Listener is its name, with or without the transport; without it all are meant.
+	Listener string `json:"listener,omitempty"`
+}
+
 // Subsystem is an NVM subsystem.
 type Subsystem struct {
 	// NQN is its name.

@@ -147,6 +147,16 @@ func (c *Client) Undrain(ctx context.Context, which ListenerID) ([]Listener, err
 	return call[[]Listener](ctx, c, "POST /v1/listeners/undrain", which)
 }
 
+// ANA asks for the asymmetric namespace access states.
+func (c *Client) ANA(ctx context.Context) ([]ANA, error) {
+	return call[[]ANA](ctx, c, "GET /v1/ana", nil)
+}
+
+// SetANA sets some of them and returns all.
+func (c *Client) SetANA(ctx context.Context, set ANASet) ([]ANA, error) {
+	return call[[]ANA](ctx, c, "POST /v1/ana/set", set)
+}
+
 // Pause makes the commands for a namespace wait until Resume.
 func (c *Client) Pause(ctx context.Context, id NamespaceID) (Namespace, error) {
 	return call[Namespace](ctx, c, "POST /v1/namespaces/pause", id)

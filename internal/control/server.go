@@ -64,6 +64,9 @@ type Source struct {
 	Disconnect func(host, subsystem string) int
 	// Drain takes listeners out of service, or ends that, and returns them.
 	Drain func(which ListenerID, drain bool) ([]Listener, error)
+	// ANA returns the asymmetric namespace access states, SetANA sets some and returns all.
+	ANA    func() []ANA
+	SetANA func(ANASet) ([]ANA, error)
 	// Resize changes the size of a namespace.
 	Resize func(Resize) error
 	// Pause makes the commands for a namespace wait, or ends that.
@@ -252,6 +255,17 @@ func (s *Server) routes() []route {
 			ListenerID{},
 			[]Listener{},
 			s.drain(false),
+		},
+		{
+			"GET /v1/ana", "The asymmetric namespace access states", nil,
+			[]ANA{},
+			list(src.ANA),
+		},
+		{
+			"POST /v1/ana/set", "Set asymmetric namespace access states until a restart",
+			ANASet{},
+			[]ANA{},
+			s.setANA,
 		},
 		{
 			"POST /v1/hosts/disconnect", "End the associations of a host",

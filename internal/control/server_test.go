@@ -105,6 +105,8 @@ func testSource(f *feed) Source {
 		Delete:     func(Object, bool) (Plan, error) { return Plan{}, nil },
 		Disconnect: func(host, _ string) int { return len(host) },
 		Drain:      func(ListenerID, bool) ([]Listener, error) { return filled[[]Listener](), nil },
+		ANA:        filled[[]ANA],
+		SetANA:     func(ANASet) ([]ANA, error) { return filled[[]ANA](), nil },
 		Resize:     func(Resize) error { return nil },
 		Pause:      func(NamespaceID, bool) error { return nil },
 	}

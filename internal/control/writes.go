@@ -28,6 +28,17 @@ func (s *Server) drain(drain bool) func(*http.Request) (any, error) {
 	}
 }
 
+func (s *Server) setANA(r *http.Request) (any, error) {
+	var set ANASet
+	if err := read(r, &set); err != nil {
+		return nil, err
+	}
+	return s.change(func() (any, error) {
+		list, err := s.src.SetANA(set)
+		return append([]ANA{}, list...), err
+	})
+}
+
 func (s *Server) pause(pause bool) func(*http.Request) (any, error) {
 	return func(r *http.Request) (any, error) {
 		var id NamespaceID

@@ -67,6 +67,8 @@ func checkAny(check check, id *nvme.IdentifyController) {
 func checkDiscovery(check check, id *nvme.IdentifyController) {
 	check("CNTRLTYPE", id.CNTRLTYPE, nvme.ControllerTypeDiscovery)
 	check("OAES", id.OAES, nvme.EventDiscoveryChanged)
+	check("CMIC", id.CMIC&nvme.CMICANA, nvme.CMIC(0))
+	check("ANAGRPMAX", id.ANAGRPMAX, uint32(0))
 	check("DCTYPE", id.DCTYPE, uint8(1))
 	check("MDTS", 4096<<id.MDTS, discoveryTransfer)
 }
@@ -76,7 +78,13 @@ func checkIO(check check, id *nvme.IdentifyController) {
 	check("MDTS", 4096<<id.MDTS, defaultTransfer)
 	check("SN", nvme.Text(id.SN[:]), "SN-1")
 	check("MN", nvme.Text(id.MN[:]), "model")
-	check("OAES", id.OAES, nvme.EventNamespaceChanged)
+	check("OAES", id.OAES, nvme.EventNamespaceChanged|nvme.EventANAChanged)
+	check("CMIC", id.CMIC&nvme.CMICANA, nvme.CMICANA)
+	check("ANACAP", id.ANACAP, nvme.ANACAPAll)
+	check("ANATT", id.ANATT, uint8(ANATransitionTime))
+	check("ANAGRPMAX", id.ANAGRPMAX, uint32(MaxANAGroups))
+	check("NANAGRPID", id.NANAGRPID, uint32(MaxANAGroups))
+	check("CQT", id.CQT, uint16(6000))
 	check("NN", id.NN, uint32(MaxNSID))
 	check("MNAN", id.MNAN, uint32(MaxNSID))
 	check("SQES", id.SQES, uint8(0x66))

@@ -64,7 +64,11 @@ type channel struct {
 	lock      *rangeLock // keeps writes to some blocks in pending; nil if there is none
 	lockWaits bool       // the device still has such writes
 	lockedBy  *cmd       // the command of one of them, when that was looked for last
-	allLocked bool       // everything that is pending is such a write
+
+	late   map[*backend.IO]*lateWrites // in the device, of this reactor
+	avoids []*lateWrites               // of all reactors
+	// allBlocked: everything that is pending waits for the lock, or for late writes.
+	allBlocked bool
 }
 
 // Poll takes back what devices have completed and passes it on, and goes on with what its limits
@@ -95,7 +99,7 @@ func (h *Handler) Arm() bool {
 		return false
 	}
 	for ch := range h.active.All() {
-		if ch.inflight == 0 && len(ch.pending) > 0 && !ch.allLocked ||
+		if ch.inflight == 0 && len(ch.pending) > 0 && !ch.allBlocked ||
 			ch.inflight > 0 && !ch.dev.Arm() {
 			return false
 		}
@@ -116,8 +120,8 @@ func (ch *channel) push() int {
 			return refused
 		}
 	}
-	if ch.lock != nil {
-		return refused + ch.pushUnlocked()
+	if ch.lock != nil || len(ch.avoids) > 0 {
+		return refused + ch.pushUnblocked()
 	}
 	n := ch.dev.Submit(ch.pending)
 	if n > 0 {
@@ -149,6 +153,9 @@ func (ch *channel) reap() int {
 		total += n
 		if ch.fences != nil {
 			ch.fenced(ch.h.reaped[:n])
+		}
+		if len(ch.late) > 0 {
+			ch.lateReturned(ch.h.reaped[:n])
 		}
 		for i, io := range ch.h.reaped[:n] {
 			ch.h.reaped[i] = nil
@@ -206,8 +213,8 @@ func (ch *channel) busy() bool { return ch.inflight > 0 || len(ch.pending) > 0 }
 
 // polled says that the device has IOs or could take some.
 func (ch *channel) polled() bool {
-	return ch.inflight > 0 ||
-		len(ch.pending) > 0 && ch.state > channelOpening && ch.quiesce != quiesceIO && !ch.allLocked
+	return ch.inflight > 0 || len(ch.pending) > 0 && ch.state > channelOpening &&
+		ch.quiesce != quiesceIO && !ch.allBlocked
 }
 
 // pollOrSettle lets Poll visit a channel while that is of use.
@@ -227,7 +234,7 @@ func (ch *channel) pollOrSettle() {
 // openChannel makes the channel of ns on this reactor and starts to open it. It returns nil if the
 // namespace is retired.
 func (h *Handler) openChannel(ns *namespace) *channel {
-	stats, q, lock := ns.users.join(h)
+	stats, u := ns.users.join(h)
 	if stats == nil {
 		return nil
 	}
@@ -235,11 +242,12 @@ func (h *Handler) openChannel(ns *namespace) *channel {
 		h.channels = append(h.channels, nil)
 	}
 	ch := &channel{
-		h: h, ns: ns, stats: stats, quiesce: q, lock: lock, access: ns.reservations.access.Load(),
+		h: h, ns: ns, stats: stats, quiesce: u.quiesce, lock: u.lock, avoids: u.late,
+		access:  ns.reservations.access.Load(),
 		pending: make([]*backend.IO, 0, 256),
 	}
 	h.channels[ns.slot] = ch
-	if q != quiesceIO {
+	if u.quiesce != quiesceIO {
 		ch.open()
 	}
 	return ch

@@ -79,7 +79,7 @@ func (m *compound) advance(h *Handler) {
 		width = moveWidth
 	}
 	for m.cmd != nil && m.next < m.steps && m.outstanding < width && m.status.OK() &&
-		!m.cmd.s.closed {
+		!m.cmd.s.isOver() {
 		o := m.idle.First()
 		if m.move != nil && !m.ready(h, o) {
 			return // it comes back

@@ -74,6 +74,7 @@ type controller struct {
 	reservationLog reservationLog
 	selfTest       selfTest
 	telemetry      telemetry
+	ana            anaLog
 	discoveryLog   *discoveryLog // the last one that was read
 }
 
@@ -163,6 +164,16 @@ func (c *controller) ioQueues() []*session { return slices.Collect(maps.Values(c
 func disconnectSessions(list []*session, why error) {
 	for _, s := range list {
 		s.h.post(func() { s.disconnect(why) })
+	}
+}
+
+// stopIO ends what the I/O queues do at devices.
+func (c *controller) stopIO() {
+	c.mu.Lock()
+	list := c.ioQueues()
+	c.mu.Unlock()
+	for _, s := range list {
+		s.h.post(s.stop)
 	}
 }
 
@@ -306,7 +317,7 @@ func (c *controller) reset() {
 	c.pending &^= pendingShutdown
 	c.abortEvents()
 	c.events = events{}
-	c.changed, c.reservationLog = changedNamespaces{}, reservationLog{}
+	c.changed, c.reservationLog, c.ana = changedNamespaces{}, reservationLog{}, anaLog{}
 	c.selfTest.reset()
 	c.resetFeatures()
 	c.mu.Lock()

@@ -105,6 +105,9 @@ func (c *cmd) copySource(r *nvme.CopyRange) (extent, nvme.Status) {
 			}
 		}
 	}
+	if st := c.s.port.ana.Load().of(ch.ns).Status(); !st.OK() {
+		return extent{}, st
+	}
 	if a := ch.access; a != nil && !a.permits(&c.s.ctrl.hostID, false) {
 		return extent{}, reservationConflict
 	}

@@ -62,7 +62,7 @@ func (l *delayList) endSession(s *session) {
 // finishLater completes a command with notReady, after a delay unless its queue has ended.
 func (h *Handler) finishLater(c *cmd) {
 	c.since = 0
-	if c.s.closed {
+	if c.s.isOver() {
 		h.finish(c, 0, notReady)
 		return
 	}

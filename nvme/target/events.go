@@ -19,6 +19,7 @@ const (
 	eventTemperature
 	eventSpare
 	eventReservation
+	eventANA
 	eventKinds
 )
 
@@ -38,6 +39,7 @@ var eventInfo = [eventKinds]struct {
 	eventTemperature: {nvme.AsyncTemperature, nvme.EventTemperature, false},
 	eventSpare:       {nvme.AsyncSpareLow, nvme.EventSpareLow, false},
 	eventReservation: {nvme.AsyncReservation, 0, false}, // FID 82h masks it instead
+	eventANA:         {nvme.AsyncANAChanged, nvme.EventANAChanged, false},
 }
 
 // supportedEvents is OAES, which does not list the warnings of the health log: they are always
@@ -135,4 +137,7 @@ func (l *changedNamespaces) add(nsid uint32) {
 func (c *controller) namespaceChanged(nsid uint32) {
 	c.changed.add(nsid)
 	c.raise(eventNamespace)
+	if c.ana.changes > 0 && c.ana.refresh(c) {
+		c.raise(eventANA) // it was added or removed
+	}
 }

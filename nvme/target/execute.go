@@ -13,6 +13,9 @@ func (h *Handler) Execute(reqs []*fabric.Request) {
 		c := r.Command.(*cmd)
 		c.executing = true
 		c.s.outstanding++
+		if c.s.stopped && r.Status.OK() {
+			r.Status = nvme.CommandSequenceError // no DNR: a retry may succeed on another path
+		}
 		switch {
 		case c.limited && c.waiting.Listed() && r.Status.OK(): // its data came with the capsule
 		case c.pair != nil:

@@ -35,6 +35,8 @@ type feature struct {
 	// change completes the command.
 	get    func(ns *namespace) uint32
 	change func(h *Handler, cm *cmd, list []*namespace, v uint32)
+	// accesses: not available for namespaces that ANA states make inaccessible.
+	accesses bool
 	// single: Get Features with NSID FFFFFFFFh is Invalid Field, and so is any NSID that names no
 	// namespace. anyNSID: with NSID 0 it returns the default, which SPDK's compliance tool asks
 	// for.
@@ -61,7 +63,7 @@ func init() {
 			valid: compositeThreshold,
 		},
 		nvme.FeatureErrorRecovery: {
-			scope: onIO, value: constant(0), fsp: nvme.FeatureScopeNamespace,
+			scope: onIO, value: constant(0), fsp: nvme.FeatureScopeNamespace, accesses: true,
 			get: errorRecovery, change: setErrorRecovery, anyNSID: true,
 		},
 		nvme.FeatureVolatileWriteCache: {
@@ -100,11 +102,11 @@ func init() {
 		},
 		nvme.FeatureReservationMask: {
 			scope: onIO, value: constant(0), fsp: nvme.FeatureScopeNamespace, get: reservationMask,
-			change: setReservationMask, single: true, // Base section 5.1.25.1.29
+			change: setReservationMask, single: true, accesses: true, // Base section 5.1.25.1.29
 		},
 		nvme.FeatureReservationPersist: {
 			scope: onIO, value: constant(0), fsp: nvme.FeatureScopeNamespace, get: reservationPTPL,
-			change: setReservationPTPL, single: true, // Base section 5.1.25.1.30
+			change: setReservationPTPL, single: true, accesses: true, // Base section 5.1.25.1.30
 		},
 		nvme.FeatureWriteProtect: {
 			scope: withProtection, value: constant(0), fsp: nvme.FeatureScopeNamespace,
@@ -161,6 +163,9 @@ func prepareGetFeatures(cm *cmd) nvme.Status {
 	if n < need || int(n) > cm.s.ctrl.cfg.MaxTransfer {
 		return invalidLength
 	}
+	if st := f.anaRefuses(cm, false); !st.OK() {
+		return st
+	}
 	return cm.expect(n) // hosts may pass a buffer whatever the feature is; it is zeroed
 }
 
@@ -208,7 +213,7 @@ func prepareSetFeatures(cm *cmd) nvme.Status {
 	case sqe.SV():
 		return nvme.FeatureNotSaveable | nvme.DNR
 	}
-	if st := f.checkNSID(cm); !st.OK() {
+	if st := cmp.Or(f.checkNSID(cm), f.anaRefuses(cm, true)); !st.OK() {
 		return st
 	}
 	switch {

@@ -72,7 +72,7 @@ func TestFeatures(t *testing.T) {
 		{"events now", getFeature(nvme.FeatureAsyncEventConfig, 0, 0), nvme.Success, 0x100},
 		{
 			"events not offered",
-			setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventANAChanged)), invalidField,
+			setFeature(nvme.FeatureAsyncEventConfig, 1<<9), invalidField,
 			0,
 		},
 		// RAM has none

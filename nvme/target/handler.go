@@ -123,26 +123,23 @@ func (h *Handler) Close(fs fabric.Session) {
 	if s.closed {
 		return
 	}
-	s.closed, s.closedAt = true, h.loop.Now()
+	if s.closed = true; !s.stopped {
+		s.closedAt = h.loop.Now()
+	}
 	s.stopDeadline()
 	if c := s.ctrl; c != nil && s.qid == 0 {
 		c.adminClosed()
 	}
-	for _, ch := range h.channels {
-		if ch != nil && len(ch.pending) > 0 {
-			ch.abortPending(s)
-		}
-	}
+	h.endIO(s)
 	if s.auth != nil {
 		s.auth.close()
 	}
-	h.endWaiting(s)
 	h.delayed.endSession(s)
 	h.awaiting.endSession(s)
 	h.halves.endSession(s)
 	h.changing.endSession(s)
-	s.cancelAll()
 	h.run()
+	h.holdLate(s)
 	s.endIfIdle()
 }
 

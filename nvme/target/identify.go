@@ -60,7 +60,7 @@ func identify(h *Handler, c *cmd) {
 func identifyController(c *controller, _ *nvme.SQE) reply {
 	cfg := c.cfg
 	id := &nvme.IdentifyController{
-		CMIC: nvme.CMICMultiPort | nvme.CMICMultiController,
+		CMIC: nvme.CMICMultiPort | nvme.CMICMultiController | nvme.CMICANA,
 		MDTS: cfg.mdts(), CNTLID: c.cntlid, VER: version,
 		OAES: c.supportedEvents(), CTRATT: nvme.CTRATTHostID128 | nvme.CTRATTTBKAS,
 		CNTRLTYPE: nvme.ControllerTypeIO,
@@ -92,6 +92,9 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 	if withProtection(c) {
 		id.NWPC = nvme.NWPCWriteProtect | nvme.NWPCUntilPowerCycle
 	}
+	id.ANATT, id.ANACAP = ANATransitionTime, nvme.ANACAPAll
+	id.CQT = uint16(quiesceTime)
+	id.ANAGRPMAX, id.NANAGRPID = MaxANAGroups, MaxANAGroups
 	if c.rotational {
 		id.CTRATT |= nvme.CTRATTEnduranceGroups
 		id.ENDGIDMAX = MaxNSID
@@ -110,6 +113,8 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 		id.NN, id.MNAN, id.ONCS, id.FUSES, id.CDFS, id.VWC = 0, 0, 0, 0, 0, 0
 		id.OACS, id.EDSTT = 0, 0
 		id.LPA &^= nvme.LPASMARTPerNamespace | nvme.LPATelemetry
+		id.CMIC &^= nvme.CMICANA // without MNAN Linux would refuse the controller
+		id.ANATT, id.ANACAP, id.ANAGRPMAX, id.NANAGRPID = 0, 0, 0, 0
 		id.SQES, id.CQES = 0, 0 // no I/O queues
 	}
 	return reply{data: nvme.Append(nil, id)}
@@ -129,7 +134,7 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) reply {
 		NMIC: nvme.NMICShared, RESCAP: c.t.reservationCap(),
 		NGUID: cfg.nguid, EUI64: cfg.eui64,
 		NSATTR: nsattr(g),
-		ENDGID: c.enduranceGroup(ns),
+		ENDGID: c.enduranceGroup(ns), ANAGRPID: cfg.anaGroup,
 		DLFEAT: nvme.DLFEATWriteZeroes,
 		MSSRL:  g.mssrl(), MCL: g.mcl(), MSRC: copyRanges - 1,
 		NVMCAP: nvme.MakeUint128(g.blocks << g.shift),
@@ -139,16 +144,22 @@ func identifyNamespace(c *controller, sqe *nvme.SQE) reply {
 		id.DLFEAT |= nvme.DLFEATReadsZeroes
 	}
 	setGranularity(id, g)
+	finish := func() reply {
+		if c.anaStates().hidesCapacity(ns) {
+			id.NUSE, id.NVMCAP = 0, nvme.MakeUint128(0)
+		}
+		return reply{data: nvme.Append(nil, id)}
+	}
 	q := ns.thin()
 	if q == nil {
-		return reply{data: nvme.Append(nil, id)}
+		return finish()
 	}
 	return reply{queries: []asker{q}, build: func() reply {
 		if sp, _, err := q.peek(); sp != nil && err == nil {
 			id.NSFEAT |= nvme.NSFEATThin
 			id.NUSE = min(uint64(sp.allocated)>>g.shift, id.NCAP)
 		}
-		return reply{data: nvme.Append(nil, id)}
+		return finish()
 	}}
 }
 
@@ -248,7 +259,7 @@ func identifyIndependent(c *controller, sqe *nvme.SQE) reply {
 	}
 	id := &nvme.IdentifyNamespaceIndependent{
 		NMIC: nvme.NMICShared, RESCAP: c.t.reservationCap(), NSATTR: nsattr(ns.geo.Load()),
-		NSTAT: nvme.NSTATReady, ENDGID: c.enduranceGroup(ns),
+		NSTAT: nvme.NSTATReady, ENDGID: c.enduranceGroup(ns), ANAGRPID: ns.cfg.Load().anaGroup,
 	}
 	if id.ENDGID != 0 {
 		id.NSFEAT = nvme.IndependentRotational

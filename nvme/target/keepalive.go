@@ -102,6 +102,7 @@ func (c *controller) checkKeepAlive() {
 		c.csts |= nvme.CSTSFatal
 		c.peerLog().Warn("keep alive timer expired", "subsystem", c.sub.nqn, "cntlid",
 			c.cntlid, "host", c.hostNQN, "timeout", time.Duration(k.period))
+		c.stopIO()
 		c.fail(fmt.Errorf("keep alive timer expired after %v", time.Duration(k.period)))
 		return
 	}

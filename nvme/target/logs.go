@@ -47,6 +47,7 @@ func init() {
 		nvme.LogEnduranceGroup: {
 			scope: onRotational, page: enduranceGroupPage, size: nvme.EnduranceGroupLogSize,
 		},
+		nvme.LogANA:            {scope: onIO, page: anaPage, size: anaLogSize},
 		nvme.LogFeatureEffects: {page: featureEffectsPage, size: nvme.FeatureEffectsSize},
 		nvme.LogMIEffects:      {page: emptyPage, size: miEffectsSize},
 		nvme.LogRotationalMedia: {

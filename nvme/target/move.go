@@ -180,7 +180,7 @@ func (m *compound) goesOn(h *Handler, o *compoundIO) bool {
 	switch {
 	case o.Op == backend.OpWrite || v.then == thenNothing:
 		return false
-	case m.cmd.s.closed: // a late write must not follow
+	case m.cmd.s.isOver(): // a late write must not follow
 		m.status = nvme.AbortedSQDeletion
 		return false
 	case v.then == thenCopy:

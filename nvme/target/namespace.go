@@ -1,6 +1,7 @@
 package target
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -37,6 +38,8 @@ type NamespaceConfig struct {
 	Timeout time.Duration
 	// Limits are those of all hosts together.
 	Limits Limits
+	// ANAGroup is 1 to MaxANAGroups, 1 if zero. See SetANAStates.
+	ANAGroup uint32
 }
 
 // MaxNSID is NN of Identify Controller: the largest namespace identifier.
@@ -79,6 +82,7 @@ type attributes struct {
 	nguid [16]byte
 	eui64 [8]byte
 
+	anaGroup uint32        // of ANAGroup
 	readOnly bool          // as configured
 	timeout  int64         // nanoseconds, 0 is none
 	drive    *cachedDrive  // nil if there is none
@@ -92,7 +96,7 @@ func (s *subsystem) newAttributes(cfg NamespaceConfig, dev backend.Device) *attr
 	a := &attributes{
 		dev: dev, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64, readOnly: cfg.ReadOnly,
 		timeout: cfg.Timeout.Nanoseconds(), drive: newCachedDrive(cfg.Drive, s.t.log),
-		space: newSpaceQuery(dev), limits: cfg.Limits,
+		space: newSpaceQuery(dev), limits: cfg.Limits, anaGroup: cmp.Or(cfg.ANAGroup, 1),
 	}
 	if a.uuid == uuid.Nil && a.nguid == [16]byte{} && a.eui64 == [8]byte{} {
 		a.uuid = uuid.NewSHA1(identifierSpace, fmt.Appendf(nil, "%s\n%d", s.nqn, cfg.NSID))
@@ -133,6 +137,9 @@ func (s *subsystem) newNamespace(cfg NamespaceConfig) (*namespace, error) {
 	fail := func(err error) (*namespace, error) { return nil, ns.fail(err) }
 	if cfg.NSID < 1 || cfg.NSID > MaxNSID {
 		return fail(fmt.Errorf("nsid must be 1 to %d", MaxNSID))
+	}
+	if cfg.ANAGroup > MaxANAGroups {
+		return fail(fmt.Errorf("ANA group %d: 1 to %d are allowed", cfg.ANAGroup, MaxANAGroups))
 	}
 	if cfg.Device == nil {
 		return fail(errors.New("no device"))

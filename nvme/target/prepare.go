@@ -79,6 +79,11 @@ func (s *session) prepare(c *cmd) nvme.Status {
 		}
 		return sequenceError
 	}
+	if a := s.port.ana.Load(); a != nil && s.qid != 0 {
+		if st := a.refuses(c); !st.OK() {
+			return st
+		}
+	}
 	c.op = o
 	if c.pair != nil {
 		return c.prepareFused()

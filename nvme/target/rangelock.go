@@ -113,7 +113,7 @@ func (l *rangeLock) unlock() {
 	for _, h := range l.ns.users.setLock(nil) {
 		h.post(func() {
 			if ch := h.channel(l.ns); ch != nil && ch.lock == l {
-				ch.lock, ch.lockedBy, ch.allLocked = nil, nil, false
+				ch.lock, ch.lockedBy, ch.allBlocked = nil, nil, false
 				h.schedule(ch)
 			}
 		})
@@ -133,7 +133,7 @@ func (l *rangeLock) unlock() {
 
 // covers says whether an IO changes blocks of the lock.
 func (l *rangeLock) covers(io *backend.IO) bool {
-	return io.Op != backend.OpRead && io.Op != backend.OpFlush &&
+	return changesBlocks(io) &&
 		io.Off < l.off+l.len && l.off < io.Off+io.Len
 }
 
@@ -143,25 +143,6 @@ func (l *rangeLock) blocks(io *backend.IO) bool {
 		return false
 	}
 	return l.covers(io)
-}
-
-// pushUnlocked submits what the lock does not block. It returns how many IOs.
-func (ch *channel) pushUnlocked() (n int) {
-	i := 0
-	for i < len(ch.pending) {
-		if ch.lock.blocks(ch.pending[i]) {
-			i++
-			continue
-		}
-		if ch.dev.Submit(ch.pending[i:i+1]) == 0 {
-			break // the device is full
-		}
-		ch.submitted(1)
-		ch.pending = slices.Delete(ch.pending, i, i+1)
-		n++
-	}
-	ch.allLocked = i == len(ch.pending)
-	return n
 }
 
 // writesWithin says whether the device has an IO of this channel that changes blocks of the lock.

@@ -51,8 +51,9 @@ type session struct {
 	done, spare []*fabric.Request
 	completed   list.Node[session] // in Handler.completed while done has requests
 
-	closed   bool // by the transport
-	closedAt int64
+	closed   bool  // by the transport
+	stopped  bool  // see stop
+	closedAt int64 // when the first of the two came
 	ended    bool
 	// disconnectCmd is a Disconnect command that waits for the other commands.
 	disconnectCmd *cmd

@@ -16,6 +16,8 @@ type NamespaceInfo struct {
 	// Ready is false while the storage is offline or does not answer. Degraded says that accepted
 	// writes may be lost.
 	Ready, Degraded bool
+	// ANAGroup is the group whose states SetANAStates sets.
+	ANAGroup uint32
 	// Paused says that commands wait for ResumeNamespace.
 	Paused bool
 	// Timeouts counts commands that were given up. Orphans is how many IOs of such commands the
@@ -116,7 +118,7 @@ func (ns *namespace) describe() NamespaceInfo {
 	defer s.mu.Unlock()
 	return NamespaceInfo{
 		SubNQN: ns.sub.nqn, NSID: ns.nsid, Ready: !ns.geo.Load().unready, Degraded: s.degraded,
-		Paused:   s.paused,
+		Paused: s.paused, ANAGroup: ns.cfg.Load().anaGroup,
 		Timeouts: s.timeouts, Orphans: s.orphans, Returns: s.returns,
 	}
 }

@@ -47,23 +47,31 @@ func (s *ioStats) publish() {
 // that totals survive queues and channels.
 type users struct {
 	mu       sync.Mutex
-	retired  bool       // no more channels
-	quiesce  quiesce    // of new ones
-	lock     *rangeLock // of some blocks
+	retired  bool // no more channels
+	fresh    freshChannel
 	handlers []*Handler
 	stats    []*ioStats
 }
 
+// freshChannel is what a new channel begins with, as the others have it by then.
+type freshChannel struct {
+	quiesce quiesce
+	lock    *rangeLock
+	late    []*lateWrites
+}
+
 // join makes h a user. It returns nil if the namespace is retired.
-func (u *users) join(h *Handler) (*ioStats, quiesce, *rangeLock) {
+func (u *users) join(h *Handler) (*ioStats, freshChannel) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.retired {
-		return nil, quiesceNothing, nil
+		return nil, freshChannel{}
 	}
 	s := new(ioStats)
 	u.handlers, u.stats = append(u.handlers, h), append(u.stats, s)
-	return s, u.quiesce, u.lock
+	f := u.fresh
+	f.late = slices.Clone(f.late)
+	return s, f
 }
 
 // list returns those that have joined.
@@ -77,7 +85,7 @@ func (u *users) list() []*Handler {
 func (u *users) setQuiesce(l quiesce) []*Handler {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.quiesce = l
+	u.fresh.quiesce = l
 	return slices.Clone(u.handlers)
 }
 
@@ -85,7 +93,23 @@ func (u *users) setQuiesce(l quiesce) []*Handler {
 func (u *users) setLock(l *rangeLock) []*Handler {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.lock = l
+	u.fresh.lock = l
+	return slices.Clone(u.handlers)
+}
+
+// addLate is as setQuiesce, for late writes.
+func (u *users) addLate(w *lateWrites) []*Handler {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.fresh.late = append(u.fresh.late, w)
+	return slices.Clone(u.handlers)
+}
+
+// dropLate forgets late writes that are over, and returns those that have joined.
+func (u *users) dropLate() []*Handler {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.fresh.late = slices.DeleteFunc(u.fresh.late, (*lateWrites).isOver)
 	return slices.Clone(u.handlers)
 }
 

@@ -255,6 +255,7 @@ func (t *Target) RemovePort(id uint16) error {
 type portState struct {
 	removed  atomic.Bool
 	sessions atomic.Int64
+	ana      atomic.Pointer[anaStates] // written with Target.mu held
 }
 
 func (t *Target) portState(id uint16) *portState {

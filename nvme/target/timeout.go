@@ -58,7 +58,8 @@ func (h *Handler) checkTimeouts() (left bool) {
 		if s.outstanding == 0 {
 			continue
 		}
-		expired := s.closed && now-s.closedAt >= closeGrace
+		h.slowWrites(s, now)
+		expired := s.isOver() && now-s.closedAt >= closeGrace
 		for i, c := range s.cmds {
 			if !c.executing || c.since == 0 {
 				continue

@@ -154,8 +154,8 @@ func (x *hang) refused() {
 		x.t.Errorf("a device that hangs was given more: it has %d", x.dev.Held())
 	}
 	want := []NamespaceInfo{
-		{SubNQN: testSub, NSID: 1, Timeouts: uint64(len(x.all)), Orphans: everyIOs},
-		{SubNQN: testSub, NSID: 2, Ready: true},
+		{SubNQN: testSub, NSID: 1, ANAGroup: 1, Timeouts: uint64(len(x.all)), Orphans: everyIOs},
+		{SubNQN: testSub, NSID: 2, ANAGroup: 1, Ready: true},
 	}
 	if l := x.infos(); !slices.Equal(l, want) {
 		x.t.Errorf("%+v", l)
@@ -176,7 +176,7 @@ func (x *hang) comesBack() {
 		x.t.Errorf("%d bytes have not come back", x.free-n)
 	}
 	want := NamespaceInfo{
-		SubNQN: testSub, NSID: 1, Ready: true, Timeouts: uint64(len(x.all)),
+		SubNQN: testSub, NSID: 1, ANAGroup: 1, Ready: true, Timeouts: uint64(len(x.all)),
 		Returns: 1,
 	}
 	if l := x.infos(); l[0] != want {

@@ -93,6 +93,10 @@ func (t *Target) UpdateNamespace(nqn string, cfg NamespaceConfig,
 	swap func(old backend.Device) (backend.Device, error),
 ) error {
 	return t.changeNamespace(nqn, cfg.NSID, func(ns *namespace) error {
+		if cfg.ANAGroup > MaxANAGroups {
+			return ns.fail(fmt.Errorf("ANA group %d: 1 to %d are allowed", cfg.ANAGroup,
+				MaxANAGroups))
+		}
 		if swap == nil {
 			next := ns.sub.newAttributes(cfg, ns.cfg.Load().dev)
 			next.space = ns.cfg.Load().space
@@ -166,6 +170,9 @@ func (ns *namespace) adopt(next *attributes, opened bool) {
 		relink(ns.users.list())
 	}
 	ns.startNotify()
+	if next.anaGroup != before.anaGroup {
+		ns.sub.each(func(c *controller) { c.h.post(c.anaChanged) })
+	}
 	if next.uuid != before.uuid || next.nguid != before.nguid || next.eui64 != before.eui64 {
 		ns.sub.namespaceChanged(ns.nsid)
 	}

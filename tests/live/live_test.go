@@ -341,6 +341,7 @@ func (p *place) seenBy(h int, m *model) string {
 			d.TRADDR = [len(d.TRADDR)]byte{}
 			fmt.Fprintf(&b, "  %s %x\n", addr, nvme.Append(nil, d))
 		}
+		fmt.Fprintf(&b, "  ANA log %s\n", p.ana(ctx, name, o))
 	}
 	for i := -1; i < subs; i++ {
 		if o.SubNQN = anchorNQN; i >= 0 {
@@ -352,6 +353,17 @@ func (p *place) seenBy(h int, m *model) string {
 		fmt.Fprintf(&b, "limits %+v %+v\n", l.LimitedObject, l.Limits)
 	}
 	return b.String()
+}
+
+// ana is the ANA log of the anchor at a listener.
+func (p *place) ana(ctx context.Context, name string, o host.Options) string {
+	o.SubNQN = anchorNQN
+	c, err := host.Connect(ctx, p.transport(name), o)
+	p.must(err)
+	defer c.Close()
+	b, err := c.GetLog(ctx, nvme.LogANA, nvme.NSIDAll, 0, 64, 0, false)
+	p.must(err)
+	return fmt.Sprintf("%x", b)
 }
 
 func (p *place) subsystem(ctx context.Context, b *strings.Builder, o host.Options,

@@ -150,6 +150,11 @@ func (m *model) changeListener(rng *rand.Rand) {
 	case name == "tcp 4/30", name == "tcp eth0": // it may have no address
 		m.listeners[name] = ""
 	}
+	ana := pick(rng, "", "ana_states: {1: non-optimized, 2: inaccessible}",
+		"ana_states: {1: inaccessible}", "ana_states: {3: persistent-loss}")
+	if m.listeners[name] == "" {
+		m.listeners[name] = ana
+	}
 }
 
 // listens says whether there is a listener at an address, which is named as in listeners.
@@ -231,8 +236,8 @@ func (m *model) changeNamespaces(rng *rand.Rand, s *subsystem) {
 	case !exists || rng.IntN(2) == 0:
 		n.storage = m.storage(rng)
 	}
-	n.keys = pick(rng, "", "read_only: true", "uuid: 11111111-2222-4333-8444-00000000000"+
-		fmt.Sprint(nsid))
+	n.keys = pick(rng, "", "read_only: true", "ana_group: 2", "ana_group: 3",
+		"uuid: 11111111-2222-4333-8444-00000000000"+fmt.Sprint(nsid))
 	if strings.Contains(n.storage, "file") && rng.IntN(2) == 0 {
 		n.keys = "io_timeout: 5s"
 	}

@@ -1,0 +1,170 @@
+package app
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/target"
+)
+
+// This file sets the ANA states of ports: those that the configuration gives the listeners, and in
+// place of them those that were set by hand. These are no configuration: a reload does not change
+// them, and a restart ends them.
+
+// anaState is a state that was set by hand.
+type anaState struct {
+	nvme.ANAState
+	stop func() // the timer of a transition, which takes ANATransitionTime at most
+}
+
+// asConfigured stands for the state that the configuration gives.
+const asConfigured = "configured"
+
+// anaOf returns the states of the groups of a listener that are not optimized. ls.mu is held.
+func (ls *listeners) anaOf(l *listener) map[uint32]nvme.ANAState {
+	states := maps.Clone(l.ANAStates)
+	for group, s := range ls.ana[l.name] {
+		if states == nil {
+			states = map[uint32]nvme.ANAState{}
+		}
+		states[group] = s.ANAState
+	}
+	return states
+}
+
+// applyANA gives the ports the states of their listeners. ls.mu is held.
+func (ls *listeners) applyANA() error {
+	var errs []error
+	for _, p := range ls.ports {
+		errs = append(errs, ls.s.target.SetANAStates(p.id, ls.anaOf(p.l)))
+	}
+	return errors.Join(errs...)
+}
+
+// setANA sets a state by hand, or ends that, and returns what there is then.
+func (s *Server) setANA(a control.ANASet) ([]control.ANA, error) {
+	s.applying.Lock()
+	defer s.applying.Unlock()
+	if s.stopping {
+		return nil, errStopped
+	}
+	refuse := func(status int, place, what, hint string) error {
+		p := control.NewProblem(status, what, hint)
+		p.Place = place
+		return p
+	}
+	var state nvme.ANAState
+	var words []string
+	for _, s := range nvme.ANAStates {
+		if words = append(words, s.String()); s.String() == a.State {
+			state = s
+		}
+	}
+	switch {
+	case a.Group < 1 || a.Group > target.MaxANAGroups:
+		return nil, refuse(http.StatusBadRequest, "group",
+			fmt.Sprintf("there is no ANA group %d", a.Group),
+			fmt.Sprintf("Use 1 to %d.", target.MaxANAGroups))
+	case state == 0 && a.State != asConfigured:
+		return nil, refuse(http.StatusBadRequest, "state",
+			fmt.Sprintf("there is no ANA state %q", a.State),
+			"Use one of: "+strings.Join(append(words, asConfigured), ", ")+".")
+	}
+	found, err := s.listeners.setANA(a.Listener, a.Group, state)
+	if !found {
+		return nil, refuse(http.StatusNotFound, "listener",
+			fmt.Sprintf("there is no listener %q", a.Listener),
+			"`nvmf-target ana` lists them by name.")
+	}
+	return s.anaStates(), err
+}
+
+// setANA sets the state of a group at a listener, or at all; 0: the one of the configuration.
+func (ls *listeners) setANA(name string, group uint32, state nvme.ANAState) (found bool,
+	err error,
+) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, l := range ls.list {
+		if name != "" && !l.is(name) {
+			continue
+		}
+		found = true
+		if old := ls.ana[l.name][group]; old != nil {
+			old.stop()
+			delete(ls.ana[l.name], group)
+		}
+		word := asConfigured
+		if state != 0 {
+			if ls.ana[l.name] == nil {
+				ls.ana[l.name] = map[uint32]*anaState{}
+			}
+			ls.ana[l.name][group], word = ls.newANA(state), state.String()
+		}
+		ls.s.log.Info("ANA state is set", "listener", l.name, "ana_group", group, "ana_state", word)
+	}
+	return found, ls.applyANA()
+}
+
+// newANA makes a state. A transition that nobody ends becomes inaccessible: hosts have been told
+// how long one may take.
+func (ls *listeners) newANA(state nvme.ANAState) *anaState {
+	a := &anaState{state, func() {}}
+	if state == nvme.ANAStateChange {
+		t := time.AfterFunc(ls.transition, func() {
+			ls.mu.Lock()
+			defer ls.mu.Unlock()
+			a.ANAState = nvme.ANAStateInaccessible
+			_ = ls.applyANA() // as before, it is valid
+		})
+		a.stop = func() { t.Stop() }
+	}
+	return a
+}
+
+// stopANA ends the timers of transitions. ls.mu is held.
+func (ls *listeners) stopANA() {
+	for _, groups := range ls.ana {
+		for _, a := range groups {
+			a.stop()
+		}
+	}
+}
+
+// anaStates lists the states of the groups that have namespaces, or that are named somewhere.
+func (s *Server) anaStates() (list []control.ANA) {
+	namespaces := map[uint32][]control.NamespaceID{}
+	for _, n := range s.target.Stats() {
+		namespaces[n.ANAGroup] = append(namespaces[n.ANAGroup],
+			control.NamespaceID{Subsystem: n.SubNQN, NSID: n.NSID})
+	}
+	ls := &s.listeners
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, l := range ls.list {
+		for group := range ls.anaOf(l) {
+			namespaces[group] = append([]control.NamespaceID{}, namespaces[group]...)
+		}
+	}
+	for _, group := range slices.Sorted(maps.Keys(namespaces)) {
+		for _, l := range ls.list {
+			list = append(list, control.ANA{
+				Group: group, Listener: l.name, State: stateOf(ls.anaOf(l), group),
+				Configured: stateOf(l.ANAStates, group), Namespaces: namespaces[group],
+			})
+		}
+	}
+	return list
+}
+
+func stateOf(states map[uint32]nvme.ANAState, group uint32) string {
+	return cmp.Or(states[group], nvme.ANAStateOptimized).String()
+}

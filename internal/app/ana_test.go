@@ -1,0 +1,126 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// ana is what a host sees of the only group of a subsystem.
+func (l *live) ana(c *host.Controller) string {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	b, err := c.GetLog(ctx, nvme.LogANA, nvme.NSIDAll, 0, 1024, 0, false)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	_, groups, err := nvme.ParseANALog(b)
+	if err != nil || len(groups) != 1 {
+		l.t.Fatalf("%+v %v", groups, err)
+	}
+	return fmt.Sprintf("%d %v", groups[0].AGID, groups[0].ANAS)
+}
+
+// TestANA: states change with the configuration and by hand, which no configuration changes, and
+// nothing is disconnected.
+func TestANA(t *testing.T) {
+	listeners := func(states string) string {
+		return strings.Replace(listenAny, "}", ", ana_states: "+states+"}", 1) + ", " + listenAny
+	}
+	subsystems := sub(anyHosts, inRAM)
+	l := newLive(t, listeners("{1: non-optimized}"), subsystems)
+	var hosts []*host.Controller
+	for i := range 2 {
+		c, err := l.connect(testNQN, hostA, i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hosts = append(hosts, c)
+	}
+	want := func(what string, states ...string) {
+		t.Helper()
+		for i, c := range hosts {
+			if got := l.ana(c); got != states[i] {
+				t.Errorf("%s: port %d is %s, want %s", what, i+1, got, states[i])
+			}
+			if err := c.Err(); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	}
+	set := func(state, listener string) []control.ANA {
+		t.Helper()
+		list, err := l.s.setANA(control.ANASet{Group: 1, State: state, Listener: listener})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	want("at the start", "1 non-optimized", "1 optimized")
+	l.apply(listeners("{1: inaccessible, 2: non-optimized}"), subsystems)
+	want("a reload", "1 inaccessible", "1 optimized")
+
+	set("optimized", "")
+	want("all by hand", "1 optimized", "1 optimized")
+	list := set("non-optimized", "tcp 127.0.0.1:0 #2")
+	if len(list) != 4 || list[1].State != "non-optimized" || list[1].Configured != "optimized" ||
+		list[0].Configured != "inaccessible" || len(list[0].Namespaces) != 1 ||
+		list[2].Group != 2 || list[2].State != "non-optimized" || len(list[2].Namespaces) != 0 {
+		t.Errorf("%+v", list)
+	}
+	want("one by hand", "1 optimized", "1 non-optimized")
+	l.apply(listeners("{}"), subsystems)
+	want("another reload", "1 optimized", "1 non-optimized")
+	set("configured", "")
+	want("as configured", "1 optimized", "1 optimized")
+	grouped := strings.Replace(subsystems, "backend: ram", "ana_group: 3, backend: ram", 1)
+	l.apply(listeners("{3: non-optimized}"), grouped)
+	want("another group", "3 non-optimized", "3 optimized")
+
+	for _, bad := range []control.ANASet{
+		{Group: 0, State: "optimized"},
+		{Group: 129, State: "optimized"},
+		{Group: 1, State: "good"},
+		{Group: 1, State: "optimized", Listener: "10.0.0.1:1"},
+	} {
+		if _, err := l.s.setANA(bad); err == nil || err.(*control.Problem).Hint == "" {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+}
+
+// TestANATransition: a transition ends after the time that hosts have been told.
+func TestANATransition(t *testing.T) {
+	l := newLive(t, listenAny, sub(anyHosts, inRAM))
+	c, err := l.connect(testNQN, hostA, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.s.listeners.transition = time.Hour
+	set := func(state string) {
+		t.Helper()
+		if _, err := l.s.setANA(control.ANASet{Group: 1, State: state}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if set("change"); l.ana(c) != "1 change" {
+		t.Errorf("%s", l.ana(c))
+	}
+	l.s.listeners.transition = time.Millisecond
+	set("change")
+	for end := time.Now().Add(testTimeout); l.ana(c) != "1 inaccessible"; {
+		if time.Now().After(end) {
+			t.Fatalf("%s", l.ana(c))
+		}
+	}
+	if set("configured"); l.ana(c) != "1 optimized" {
+		t.Errorf("%s", l.ana(c))
+	}
+}

@@ -1,0 +1,48 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nvmf-target/nvmf-target/internal/control"
+)
+
+func anaCommand() *cobra.Command {
+	cmd := read("ana", "List the ANA groups with their states at the listeners",
+		(*control.Client).ANA, anaStates)
+	listener := ""
+	set := command("set GROUP STATE", "Set the state of an ANA group by hand", cobra.ExactArgs(2),
+		func(ctx context.Context, c *control.Client, args []string) ([]control.ANA, error) {
+			group, err := strconv.ParseUint(args[0], 10, 32)
+			if err != nil {
+				return nil, fmt.Errorf("GROUP is a number from 1, not %q", args[0])
+			}
+			return c.SetANA(ctx, control.ANASet{
+				Group: uint32(group), State: args[1], Listener: listener,
+			})
+		}, anaStates)
+	set.Long = "Set the state of an ANA group for a failover by hand: optimized, non-optimized, " +
+		"inaccessible, persistent-loss or change, at one listener or at all. Hosts are notified " +
+		"and use their other paths; nothing is disconnected, unless persistent-loss ends. change " +
+		"becomes inaccessible if nothing else is set for 10 seconds. A reload keeps the state; " +
+		"`configured` in place of it, or a restart of the target, ends it."
+	set.Flags().StringVar(&listener, "listener", "",
+		"a listener as in the configuration, ADDRESS:PORT (default: all)")
+	cmd.AddCommand(set)
+	return cmd
+}
+
+func anaStates(t *table, list []control.ANA) {
+	t.row("GROUP", "LISTENER", "STATE", "CONFIGURED", "NAMESPACES")
+	for _, a := range list {
+		names := make([]string, len(a.Namespaces))
+		for i, n := range a.Namespaces {
+			names[i] = fmt.Sprintf("%d of %s", n.NSID, n.Subsystem)
+		}
+		t.row(a.Group, a.Listener, a.State, a.Configured, or(strings.Join(names, ", ")))
+	}
+}

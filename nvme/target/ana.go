@@ -1,0 +1,211 @@
+package target
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// Asymmetric namespace access (ANA, Base section 8.1.1): each namespace is in a group, and each
+// port says in which state a group is for the controllers that came through it.
+
+const (
+	// MaxANAGroups is the largest ANA group identifier, and how many groups there are. With as many
+	// the log has room in one command of MinTransfer, without which Linux does without ANA.
+	MaxANAGroups = 128
+	// ANATransitionTime is ANATT: how long a group may be in nvme.ANAStateChange, in seconds. Linux
+	// resets a controller after twice the time.
+	ANATransitionTime = 10
+)
+
+// anaStates are those of a port by group. They are immutable; nil: all groups are optimized.
+type anaStates [MaxANAGroups + 1]nvme.ANAState
+
+// of returns the state of the group of a namespace.
+func (a *anaStates) of(ns *namespace) nvme.ANAState {
+	if a == nil {
+		return nvme.ANAStateOptimized
+	}
+	return a[ns.cfg.Load().anaGroup]
+}
+
+// SetANAStates sets the states of the groups of a port. Groups that are not named are optimized.
+// Hosts with namespaces in groups that change are notified. Commands that they have sent before
+// complete. A controller keeps the state persistent loss as long as it exists (Base section
+// 8.1.1.7): where that ends, the hosts are disconnected.
+func (t *Target) SetANAStates(port uint16, states map[uint32]nvme.ANAState) error {
+	var next *anaStates
+	for group, state := range states {
+		switch {
+		case group < 1 || group > MaxANAGroups:
+			return fmt.Errorf("ANA group %d: 1 to %d are allowed", group, MaxANAGroups)
+		case !slices.Contains(nvme.ANAStates[:], state):
+			return fmt.Errorf("ANA group %d: there is no %v", group, state)
+		case state == nvme.ANAStateOptimized:
+			continue
+		case next == nil:
+			next = new(anaStates)
+			for i := range next {
+				next[i] = nvme.ANAStateOptimized
+			}
+		}
+		next[group] = state
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := t.portState(port).ana.Swap(next)
+	if before == next || before != nil && next != nil && *before == *next {
+		return nil
+	}
+	for _, s := range *t.table.Load() {
+		s.anaChanged(port, before, next)
+	}
+	return nil
+}
+
+// anaChanged notifies the controllers that came through a port.
+func (s *subsystem) anaChanged(port uint16, before, now *anaStates) {
+	changed, revived := false, false
+	for _, ns := range s.namespaces.Load().list {
+		was, is := before.of(ns), now.of(ns)
+		changed = changed || was != is
+		revived = revived || was != is && was == nvme.ANAStatePersistentLoss
+	}
+	if !changed {
+		return
+	}
+	s.each(func(c *controller) {
+		switch {
+		case c.info.PortID != port:
+		case revived:
+			c.fail(errors.New("an ANA group is no longer in the state persistent loss"))
+		default:
+			c.h.post(c.anaChanged)
+		}
+	})
+}
+
+// anaChanged notes that log 0Ch is another one, and notifies the host. Admin reactor.
+func (c *controller) anaChanged() {
+	c.ana.refresh(c)
+	c.raise(eventANA)
+}
+
+// anaStates returns the states of the port of the controller, which are in force until they change.
+func (c *controller) anaStates() *anaStates { return c.admin.port.ana.Load() }
+
+// refuses is the status of an I/O command that the state of its namespace does not allow.
+func (a *anaStates) refuses(c *cmd) nvme.Status {
+	if c.req.SQE.NSID() == nvme.NSIDAll {
+		return a.refusesAny(c)
+	}
+	if ns := c.namespace(); ns != nil {
+		return a.of(ns).Status()
+	}
+	return nvme.Success
+}
+
+// refusesAny is the status of a command that is for all namespaces.
+func (a *anaStates) refusesAny(c *cmd) nvme.Status {
+	for _, ns := range c.s.ctrl.sub.namespaces.Load().list {
+		if st := a.of(ns).Status(); !st.OK() {
+			return st
+		}
+	}
+	return nvme.Success
+}
+
+// anaRefuses is the status of Get Features or Set Features if a feature is not available (Base
+// section 8.1.1.10, figure 588).
+func (f *feature) anaRefuses(c *cmd, set bool) nvme.Status {
+	a := c.s.ctrl.anaStates()
+	switch nsid := c.req.SQE.NSID(); {
+	case a == nil:
+		return nvme.Success
+	case set && nsid == nvme.NSIDAll:
+		return a.refusesAny(c)
+	case f.fsp != nvme.FeatureScopeNamespace || c.namespace() == nil:
+		return nvme.Success
+	}
+	st := a.of(c.namespace()).Status()
+	if f.accesses || set && st == nvme.ANAPersistentLoss {
+		return st
+	}
+	return nvme.Success
+}
+
+// hidesCapacity says whether Identify Namespace does not report the capacity (NVM section 5.1).
+func (a *anaStates) hidesCapacity(ns *namespace) bool {
+	s := a.of(ns)
+	return s == nvme.ANAStateInaccessible || s == nvme.ANAStatePersistentLoss
+}
+
+// anaLog is log 0Ch (Base section 5.1.12.1.13). It belongs to the admin reactor.
+type anaLog struct {
+	changes uint64          // CHGC; 0: the log has not been made since the last reset
+	groups  []nvme.ANAGroup // ascending
+	// page is what was read last from its begin: what is read from an offset continues it, and the
+	// host sees at the next begin whether the log has changed since.
+	page       []byte
+	groupsOnly bool // page has no NSIDs
+}
+
+// refresh compares the log with how things are now, and counts a change. CHGC of a descriptor is
+// that of the log when the descriptor changed.
+func (l *anaLog) refresh(c *controller) (changed bool) {
+	states := c.anaStates()
+	var now []nvme.ANAGroup
+	for _, ns := range c.sub.namespaces.Load().list {
+		id := ns.cfg.Load().anaGroup
+		i, found := l.find(now, id)
+		if !found {
+			g := nvme.ANAGroup{ANADescriptor: nvme.ANADescriptor{AGID: id, ANAS: states.of(ns)}}
+			now = slices.Insert(now, i, g)
+		}
+		now[i].NSIDs = append(now[i].NSIDs, ns.nsid)
+	}
+	changed = l.changes == 0 || len(now) != len(l.groups)
+	for i := range now {
+		g := &now[i]
+		j, found := l.find(l.groups, g.AGID)
+		if found && l.groups[j].ANAS == g.ANAS && slices.Equal(l.groups[j].NSIDs, g.NSIDs) {
+			g.CHGC = l.groups[j].CHGC
+			continue
+		}
+		g.CHGC, changed = l.changes+1, true
+	}
+	if l.groups = now; changed {
+		l.changes++
+	}
+	return changed
+}
+
+// find looks up a group.
+func (*anaLog) find(groups []nvme.ANAGroup, id uint32) (int, bool) {
+	return slices.BinarySearchFunc(groups, id,
+		func(g nvme.ANAGroup, id uint32) int { return cmp.Compare(g.AGID, id) })
+}
+
+// anaLogSize is the size of log 0Ch with all groups and namespaces. What there is less is zeroes at
+// its end, because nvme-cli reads as much, in pieces of 4 KiB.
+const anaLogSize = nvme.ANAHeaderSize + MaxANAGroups*nvme.ANADescriptorSize + MaxNSID*4
+
+// anaPage makes log 0Ch.
+func anaPage(c *controller, sqe *nvme.SQE) reply {
+	l, log := &c.ana, sqe.GetLog()
+	only := log.LSP()&nvme.ANAGroupsOnly != 0
+	if log.LPO() == 0 || l.page == nil || l.groupsOnly != only {
+		l.refresh(c)
+		groups := slices.Clone(l.groups)
+		for i := range groups {
+			if only {
+				groups[i].NSIDs = nil
+			}
+		}
+		l.page, l.groupsOnly = nvme.AppendANALog(nil, l.changes, groups), only
+	}
+	return reply{data: l.page}
+}

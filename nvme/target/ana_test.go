@@ -1,0 +1,273 @@
+package target
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+type states = map[uint32]nvme.ANAState
+
+// anaHarness is a target with namespaces 1 and 2 in group 1, and 3 in group 7, and a host at each
+// of the ports 1 and 2.
+func anaHarness(t *testing.T) (r *harness, a, b *host) {
+	t.Helper()
+	sub := ramSubsystem(t, 3)
+	sub.Namespaces[2].ANAGroup = 7
+	r = protectHarness(t, newProtectionStore(), sub)
+	second := info(nvme.TransportRDMA)
+	second.PortID = 2
+	a, b = r.connectHost(1), r.connectHostInfo(1, second)
+	return r, a, b
+}
+
+func anaCommand(lpo uint64, n int, rgo bool) *fabrictest.Command {
+	c := logCommand(nvme.LogANA, n, lpo)
+	lsp := uint8(0)
+	if rgo {
+		lsp = nvme.ANAGroupsOnly
+	}
+	c.SQE.GetLog().Set(nvme.LogANA, uint64(n), lpo, lsp, false)
+	return c
+}
+
+// anaLog reads log 0Ch as Linux does, with room for all groups and namespaces.
+func (h *host) anaLog(rgo bool) (changes uint64, groups []nvme.ANAGroup) {
+	h.r.t.Helper()
+	l, groups, err := nvme.ParseANALog(h.r.ok(h.admin, anaCommand(0, anaLogSize, rgo)).Data)
+	h.r.must(err)
+	return l.CHGC, groups
+}
+
+func anaGroup(id uint32, s nvme.ANAState, changes uint64, nsids ...uint32) nvme.ANAGroup {
+	return nvme.ANAGroup{
+		ANADescriptor: nvme.ANADescriptor{
+			AGID: id, ANAS: s, CHGC: changes, NNV: uint32(len(nsids)),
+		},
+		NSIDs: nsids,
+	}
+}
+
+func (h *host) wantANA(changes uint64, want ...nvme.ANAGroup) {
+	h.r.t.Helper()
+	if n, got := h.anaLog(false); n != changes || !reflect.DeepEqual(got, want) {
+		h.r.t.Errorf("log %d %+v\nwant %d %+v", n, got, changes, want)
+	}
+}
+
+// TestANALog: log 0Ch has the groups of the namespaces, in ascending order, with the states of the
+// port. The change counts of the log and of each group begin with 1 after a reset and grow with
+// every change. What is read from an offset is of the same moment as the begin.
+func TestANALog(t *testing.T) {
+	const opt, non, inacc = nvme.ANAStateOptimized, nvme.ANAStateNonOptimized,
+		nvme.ANAStateInaccessible
+	r, a, b := anaHarness(t)
+	a.wantANA(1, anaGroup(1, opt, 1, 1, 2), anaGroup(7, opt, 1, 3))
+	a.wantANA(1, anaGroup(1, opt, 1, 1, 2), anaGroup(7, opt, 1, 3))
+	r.must(r.target.SetANAStates(1, states{1: opt, 7: non, 99: inacc}))
+	a.wantANA(2, anaGroup(1, opt, 1, 1, 2), anaGroup(7, non, 2, 3))
+	b.wantANA(1, anaGroup(1, opt, 1, 1, 2), anaGroup(7, opt, 1, 3))
+	if n, groups := a.anaLog(true); n != 2 || !reflect.DeepEqual(groups,
+		[]nvme.ANAGroup{anaGroup(1, opt, 1), anaGroup(7, non, 2)}) {
+		t.Errorf("groups only: %d %+v", n, groups)
+	}
+	// In pieces, while it changes.
+	whole := r.ok(a.admin, anaCommand(0, 96, false)).Data
+	head := r.ok(a.admin, anaCommand(0, 16, false)).Data
+	r.must(r.target.SetANAStates(1, states{7: inacc}))
+	rest := append(head, r.ok(a.admin, anaCommand(16, 80, false)).Data...)
+	if !slices.Equal(rest, whole) {
+		t.Errorf("in pieces %x\nwant %x", rest, whole)
+	}
+	if again := r.ok(a.admin, anaCommand(0, 16, false)).Data; slices.Equal(again, head) {
+		t.Error("the begin does not show that the log has changed")
+	}
+	r.ok(a.admin, anaCommand(anaLogSize-4, 8, false))
+	r.status(a.admin, anaCommand(anaLogSize, 4, false), invalidField)
+	// Two changes at once are two.
+	r.must(r.target.SetANAStates(1, states{7: non}))
+	r.must(r.target.SetANAStates(1, nil))
+	a.wantANA(4, anaGroup(1, opt, 1, 1, 2), anaGroup(7, opt, 4, 3))
+	r.removeNamespace(2)
+	a.wantANA(5, anaGroup(1, opt, 5, 1), anaGroup(7, opt, 4, 3))
+	update := NamespaceConfig{NSID: 3}
+	r.must(r.target.UpdateNamespace(testSub, update, nil))
+	a.wantANA(6, anaGroup(1, opt, 6, 1, 3))
+	r.ok(a.admin, propertySetCommand(nvme.PropertyCC, 0))
+	r.w.Settle()
+	r.ok(a.admin, propertySetCommand(nvme.PropertyCC, uint64(nvme.CCLinux)))
+	a.wantANA(1, anaGroup(1, opt, 1, 1, 3))
+	for _, bad := range []states{{0: opt}, {MaxANAGroups + 1: opt}, {1: 5}} {
+		if r.target.SetANAStates(1, bad) == nil {
+			t.Errorf("%v is accepted", bad)
+		}
+	}
+	update.ANAGroup = MaxANAGroups + 1
+	if r.target.UpdateNamespace(testSub, update, nil) == nil {
+		t.Error("a group that does not exist")
+	}
+}
+
+// TestANAEvents: a change of the state of a group with namespaces, of the group of a namespace, or
+// of the namespaces, is reported once to the controllers that it concerns, and then masked until
+// the log is read.
+func TestANAEvents(t *testing.T) {
+	r, a, b := anaHarness(t)
+	var pending []*fabrictest.Command
+	for _, h := range []*host{a, b} {
+		r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventANAChanged)))
+		pending = append(pending, r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil)))
+		h.anaLog(false)
+	}
+	expect := func(what string, want ...bool) {
+		t.Helper()
+		r.w.Settle()
+		for i, h := range []*host{a, b} {
+			c := pending[i]
+			if c.Done != want[i] {
+				t.Errorf("%s: event at port %d is %v", what, i+1, c.Done)
+			}
+			if !c.Done {
+				continue
+			}
+			if ev := nvme.AsyncEvent(c.CQE.DW0()); ev != 0x0C0302 {
+				t.Errorf("%s: event %#x", what, ev)
+			}
+			pending[i] = r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+		}
+	}
+	set := func(port uint16, s states) { r.must(r.target.SetANAStates(port, s)) }
+	set(1, states{7: nvme.ANAStateNonOptimized})
+	expect("a state", true, false)
+	set(1, states{7: nvme.ANAStateInaccessible})
+	expect("masked", false, false)
+	a.anaLog(false)
+	set(1, states{7: nvme.ANAStateInaccessible})
+	expect("no change", false, false)
+	set(1, states{7: nvme.ANAStateInaccessible, 8: nvme.ANAStateChange})
+	expect("a group without namespaces", false, false)
+	r.must(r.target.UpdateNamespace(testSub, NamespaceConfig{NSID: 1, ANAGroup: 7}, nil))
+	expect("another group", true, true)
+	a.anaLog(false)
+	b.anaLog(false)
+	r.must(r.target.UpdateNamespace(testSub, NamespaceConfig{NSID: 1, ANAGroup: 7}, nil))
+	expect("the same group", false, false)
+	r.removeNamespace(2)
+	expect("a namespace is removed", true, true)
+	if n := len(r.target.Controllers()); n != 2 {
+		t.Errorf("%d controllers are left", n)
+	}
+}
+
+// TestANAPersistentLoss: a controller never leaves the state (Base section 8.1.1.7); the host may
+// connect another one.
+func TestANAPersistentLoss(t *testing.T) {
+	r, a, b := anaHarness(t)
+	loss := states{7: nvme.ANAStatePersistentLoss}
+	r.must(r.target.SetANAStates(1, loss))
+	r.must(r.target.SetANAStates(2, states{7: nvme.ANAStateInaccessible}))
+	r.must(r.target.SetANAStates(2, nil))
+	r.must(r.target.SetANAStates(1, states{7: nvme.ANAStatePersistentLoss, 2: nvme.ANAStateChange}))
+	r.w.Settle()
+	if n := len(r.target.Controllers()); n != 2 {
+		t.Fatalf("%d controllers are left", n)
+	}
+	r.status(a.io[0], rw(nvme.NVMRead, 3, 0, 1, make([]byte, 512)), nvme.ANAPersistentLoss)
+	r.must(r.target.SetANAStates(1, nil))
+	r.until("the controller ends", func() bool { return len(r.target.Controllers()) == 1 })
+	r.ok(b.io[0], rw(nvme.NVMRead, 3, 0, 1, make([]byte, 512)))
+	r.ok(r.connectHost(1).io[0], rw(nvme.NVMRead, 3, 0, 1, make([]byte, 512)))
+}
+
+// anaCases are commands for namespace 3 with what becomes of them in the states inaccessible,
+// persistent loss and change (Base section 8.1.1.10, NVM section 5.1).
+func anaCases() map[string]struct {
+	admin   bool
+	command *fabrictest.Command
+	refused [3]bool
+} {
+	type row = struct {
+		admin   bool
+		command *fabrictest.Command
+		refused [3]bool
+	}
+	all, none, loss := [3]bool{true, true, true}, [3]bool{}, [3]bool{false, true, false}
+	block := func() []byte { return make([]byte, 512) }
+	report := command(nvme.IOReservationReport, 3, make([]byte, 64))
+	report.SQE.SetCDW(10, 15)
+	report.SQE.SetCDW(11, 1)
+	cases := map[string]row{
+		"Read":          {false, rw(nvme.NVMRead, 3, 0, 1, block()), all},
+		"Write":         {false, rw(nvme.NVMWrite, 3, 0, 1, block()), all},
+		"Compare":       {false, rw(nvme.NVMCompare, 3, 0, 1, block()), all},
+		"Verify":        {false, rw(nvme.NVMVerify, 3, 0, 1, nil), all},
+		"Write Zeroes":  {false, rw(nvme.NVMWriteZeroes, 3, 0, 1, nil), all},
+		"DSM":           {false, dsm(3, true, [2]uint64{0, 1}), all},
+		"Flush":         {false, command(nvme.NVMFlush, 3, nil), all},
+		"Flush all":     {false, command(nvme.NVMFlush, nvme.NSIDAll, nil), all},
+		"Copy to":       {false, withNSID(copyTo(8, nvme.CopyRanges, source{blocks: 1}), 3), all},
+		"Copy from":     {false, copyTo(8, nvme.CopyNamespaces, source{nsid: 3, blocks: 1}), all},
+		"Report":        {false, report, all},
+		"Register":      {false, withNSID(register(1), 3), all},
+		"another":       {false, rw(nvme.NVMRead, 1, 0, 1, block()), none},
+		"Flush another": {false, command(nvme.NVMFlush, 1, nil), none},
+
+		"Identify": {true, identifyCommand(nvme.CNSNamespace, 3), none},
+		"NSIDs":    {true, identifyCommand(nvme.CNSActiveNamespaces, 0), none},
+		"SMART":    {true, logCommand(nvme.LogSMART, 512, 0), none},
+		"KATO":     {true, setFeature(nvme.FeatureKeepAliveTimer, 0), none},
+		"all":      {true, withNSID(setFeature(nvme.FeatureArbitration, 7), nvme.NSIDAll), all},
+		"PTPL of another": {
+			true, withNSID(setFeature(nvme.FeatureReservationPersist, 0), 1), none,
+		},
+	}
+	for name, fid := range map[string]nvme.FID{
+		"error recovery": nvme.FeatureErrorRecovery, "mask": nvme.FeatureReservationMask,
+		"PTPL": nvme.FeatureReservationPersist,
+	} {
+		cases["get "+name] = row{true, withNSID(getFeature(fid, 0, 0), 3), all}
+		if fid != nvme.FeatureErrorRecovery {
+			cases["set "+name] = row{true, withNSID(setFeature(fid, 0), 3), all}
+		}
+	}
+	get := getFeature(nvme.FeatureWriteProtect, 0, 0)
+	cases["get protection"] = row{true, withNSID(get, 3), none}
+	cases["set protection"] = row{true, withNSID(setFeature(nvme.FeatureWriteProtect, 0), 3), loss}
+	return cases
+}
+
+// TestANAStatuses: every command in every state.
+func TestANAStatuses(t *testing.T) {
+	want := []nvme.Status{nvme.ANAInaccessible, nvme.ANAPersistentLoss, nvme.ANATransition}
+	for i, s := range nvme.ANAStates {
+		r, a, b := anaHarness(t)
+		r.enableCopy(a)
+		r.must(r.target.SetANAStates(1, states{7: s}))
+		for name, c := range anaCases() {
+			q := a.io[0]
+			if c.admin {
+				q = a.admin
+			}
+			st := nvme.Success
+			if i >= 2 && c.refused[i-2] {
+				st = want[i-2]
+			}
+			if r.do(q, c.command); c.command.CQE.Status()&^nvme.More != st {
+				t.Errorf("%v: %s: %v, want %v", s, name, c.command.CQE.Status(), st)
+			}
+		}
+		hidden := s == nvme.ANAStateInaccessible || s == nvme.ANAStatePersistentLoss
+		for h, hidden := range map[*host]bool{a: hidden, b: false} {
+			id := h.namespace(3)
+			if id.NSZE != 2048 || id.NCAP != 2048 || (id.NUSE == 0) != hidden ||
+				(id.NVMCAP == [16]byte{}) != hidden || id.ANAGRPID != 7 || id.NMIC&1 == 0 {
+				t.Errorf("%v: NSZE %d NUSE %d NVMCAP %x ANAGRPID %d", s, id.NSZE, id.NUSE,
+					id.NVMCAP, id.ANAGRPID)
+			}
+		}
+		r.ok(b.io[0], rw(nvme.NVMWrite, 3, 0, 1, make([]byte, 512)))
+	}
+}

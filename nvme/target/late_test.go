@@ -1,0 +1,183 @@
+package target
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// twoPaths is a host with a controller at each of two ports, and their queues on different
+// reactors. Its storage completes what it has when it is told to.
+type twoPaths struct {
+	*harness
+	dev  *backendtest.Faulty
+	a, b *host
+}
+
+func newTwoPaths(t *testing.T, kato uint32) *twoPaths {
+	t.Helper()
+	sub, dev := faultySubsystem(t)
+	p := &twoPaths{harness: newHarness(t, 3, sub), dev: dev}
+	at := info(nvme.TransportTCP)
+	p.a = p.connectHostInfo(1, at, func(a *connectArgs) { a.kato = kato })
+	at.PortID = 2
+	p.b = p.connectHostInfo(0, at)
+	p.b.connectIO(2)
+	return p
+}
+
+func filled(b byte) []byte { return bytes.Repeat([]byte{b}, 512) }
+
+func write(slba uint64, b byte) *fabrictest.Command {
+	return rw(nvme.NVMWrite, 1, slba, 1, filled(b))
+}
+
+// retries sends other data to blocks 0 to 2 on path B while the device has the writes of path A to
+// 0 and 1, and wants it to wait until these are back, and nothing else to wait.
+func (p *twoPaths) retries(what string) {
+	p.t.Helper()
+	q := p.b.io[0]
+	var waiting []*fabrictest.Command
+	for slba := range uint64(2) {
+		waiting = append(waiting, p.send(q, write(slba, 'b')))
+	}
+	zeroes := p.send(q, rw(nvme.NVMWriteZeroes, 1, 1, 1, nil))
+	waiting = append(waiting, zeroes)
+	p.w.Settle()
+	p.ok(q, write(2, 'b'))
+	p.ok(q, rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	p.ok(q, command(nvme.NVMFlush, 1, nil))
+	other := p.numbered(5, 1)
+	p.ok(other.io[0], write(0, 'o'))
+	p.w.Settle()
+	for _, c := range waiting {
+		if c.Done {
+			p.t.Errorf("%s: a retry has overtaken the first write", what)
+		}
+	}
+	p.dev.Release()
+	for _, c := range waiting {
+		p.until(what+": the retry completes", func() bool { return c.Done })
+		if st := c.CQE.Status(); !st.OK() {
+			p.t.Errorf("%s: %v", what, st)
+		}
+	}
+	want := append(append(filled('b'), filled(0)...), filled('b')...)
+	got := p.ok(q, rw(nvme.NVMRead, 1, 0, 3, make([]byte, 3*512))).Data
+	if !bytes.Equal(got, want) {
+		p.t.Errorf("%s: blocks begin with %q", what, []byte{got[0], got[512], got[1024]})
+	}
+	p.ok(q, write(0, 'c'))
+	p.w.Settle()
+	for i, h := range p.raw {
+		for _, ch := range h.channels {
+			if ch != nil && (len(ch.late) > 0 || len(ch.avoids) > 0) {
+				p.t.Errorf("%s: reactor %d knows of %d and avoids %d", what, i, len(ch.late),
+					len(ch.avoids))
+			}
+		}
+	}
+}
+
+// hold has the device hold the writes of path A to blocks 0 and 1, and pass what comes later.
+func (p *twoPaths) hold() {
+	p.t.Helper()
+	held := 0
+	p.dev.Hold(func(io *backend.IO) bool {
+		if io.Op == backend.OpWrite {
+			held++
+		}
+		return io.Op == backend.OpWrite && held <= 2
+	})
+	for slba := range uint64(2) {
+		p.send(p.a.io[0], write(slba, 'a'))
+	}
+	p.until("the device has the writes", func() bool { return p.dev.Held() == 2 })
+}
+
+// TestLateWriteOfEndedQueue: the connection of path A ends while the storage has its writes.
+func TestLateWriteOfEndedQueue(t *testing.T) {
+	p := newTwoPaths(t, 0)
+	p.hold()
+	p.a.hangUp()
+	p.w.Settle()
+	p.retries("ended")
+}
+
+// TestLateWriteWithoutChannel: a reactor that opens its channel after the end of path A knows.
+func TestLateWriteWithoutChannel(t *testing.T) {
+	p := newTwoPaths(t, 0)
+	p.hold()
+	p.a.hangUp()
+	p.w.Settle()
+	if p.raw[2].channels != nil {
+		t.Fatal("the reactor has a channel")
+	}
+	p.retries("new channel")
+}
+
+// TestLateWriteOfStalledPath: path A is cut, or its host stands still, and nobody knows; the other
+// path waits all the same. When the keep alive timer of A expires, nothing changes.
+func TestLateWriteOfStalledPath(t *testing.T) {
+	for name, expires := range map[string]bool{"stalled": false, "expired": true} {
+		p := newTwoPaths(t, 4000)
+		p.ok(p.b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+		p.hold()
+		p.w.Advance(2 * time.Duration(timeoutInterval))
+		if s := p.raw[1].sessions.First(); expires {
+			p.w.Advance(6 * time.Second)
+			if !s.stopped {
+				t.Error("the queue goes on")
+			}
+			if len(p.target.Controllers()) != 2 { // it lasts until its writes are back
+				t.Errorf("%+v", p.target.Controllers())
+			}
+		}
+		p.retries(name)
+	}
+}
+
+// TestLateWriteGivenUp: the device keeps a write for longer than it may. The namespace is not ready
+// meanwhile, and what was accepted before still waits.
+func TestLateWriteGivenUp(t *testing.T) {
+	p := newTwoPaths(t, 0)
+	p.hold()
+	p.a.hangUp()
+	p.w.Settle()
+	c := p.send(p.b.io[0], write(0, 'b'))
+	p.w.Advance(time.Duration(closeGrace) + 2*time.Duration(timeoutInterval))
+	if l := p.target.Stats(); l[0].Ready || l[0].Orphans != 2 || c.Done {
+		t.Errorf("ready %v, %d orphans, done %v", l[0].Ready, l[0].Orphans, c.Done)
+	}
+	p.dev.Release()
+	p.until("the retry completes", func() bool { return c.Done })
+	if got := p.ok(p.b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))).Data; got[0] != 'b' {
+		t.Errorf("block 0 begins with %q", got[0])
+	}
+}
+
+// TestNothingAfterKeepAlive: what a path sends, or has sent and waits for the device, is not
+// carried out once its keep alive timer has expired.
+func TestNothingAfterKeepAlive(t *testing.T) {
+	p := newTwoPaths(t, 4000)
+	p.ok(p.a.io[0], write(0, 'x'))
+	p.dev.Full(true)
+	waits := p.send(p.a.io[0], write(0, 'a'))
+	p.w.Step()
+	s := p.raw[1].sessions.First()
+	s.stop()
+	p.dev.Full(false)
+	p.until("the write is aborted", func() bool { return waits.Done })
+	if st := waits.CQE.Status(); st != nvme.AbortRequested {
+		t.Errorf("a write that waits for the device: %v", st)
+	}
+	p.status(p.a.io[0], write(0, 'a'), nvme.CommandSequenceError)
+	if got := p.ok(p.b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))).Data; got[0] != 'x' {
+		t.Errorf("block 0 begins with %q", got[0])
+	}
+}

@@ -1,0 +1,99 @@
+# Native multipath over two listeners, rxe and tcp or tcp twice, while fio writes and verifies: ANA
+# states move the I/O from one path to the other and back, by hand and by reloads, and one path is
+# cut. The host sees no error.
+# variants: tcp rxe
+# sample: 1
+# limit: 180
+. "$LAB_DIR/lib.sh"
+[ "$TARGET" = ours ] || skip "the states are set by our commands"
+NAMESPACES=(1:ram:64MiB)
+SECOND=10.0.0.3 STATES=''
+TARGET_LISTENERS=tcp/$SECOND/$PORT
+copy_function target_config plain_config
+target_config() { # STATES are those of the second listener
+  plain_config | sed "/address: \"$SECOND\"/s/}$/, ana_states: {$STATES}}/"
+}
+lab_up
+on_target ip addr add $SECOND/$PREFIX dev veth0
+target_start
+host_connect --reconnect-delay=1; A=$CTRL
+TRTYPE=tcp ADDR=$SECOND nvme_connect --reconnect-delay=1 --keep-alive-tmo=2
+B=$(controllers | grep -v "^$A\$")
+live() { [ "$(cat /sys/class/nvme/$1/state)" = live ]; }
+path_of() { echo /sys/class/nvme/$1/nvme*c*n1; } # CTRL
+ana_state() { [ "$(cat $(path_of $1)/ana_state)" = "$2" ]; }
+states() { wait_for 5 eval "ana_state $A $1 && ana_state $B $2"; } # OF-A OF-B
+moved() { awk '{print $1 + $5}' $(path_of $1)/stat; }
+# used A|B|both: only these paths have I/O.
+used() {
+  local a b
+  io_mark; a=$(moved $A) b=$(moved $B)
+  wait_for 20 load_moved 300
+  a=$(($(moved $A) - a)) b=$(($(moved $B) - b))
+  say "I/O of the paths: $a $b"
+  case $1 in
+    A) [ $a -ge 100 ] && [ $b -le 40 ] ;; B) [ $b -ge 100 ] && [ $a -le 40 ] ;;
+    both) [ $a -ge 50 ] && [ $b -ge 50 ] ;;
+  esac || fail "not $1: $a and $b"
+}
+set_state() { # A|B STATE
+  local l=$ADDR:$PORT
+  [ "$1" = A ] || l=$SECOND:$PORT
+  say "ana set 1 $2 at $1"
+  "$TARGET_BIN" ana set 1 "$2" --listener $l >/run/ana || fail "ana set: exit code $?"
+}
+policy() {
+  say "iopolicy $1"
+  for p in /sys/class/nvme-subsystem/*/iopolicy; do echo "$1" >"$p"; done
+}
+reload() {
+  STATES=$1; target_config >/run/target.yaml
+  RELOADS=$((${RELOADS:-0} + 1))
+  kill -HUP "$TPID"
+  wait_for 10 log_has "the configuration was applied" $RELOADS
+}
+
+wait_for 10 eval "live $A && live $B && [ -e $(path_of $B)/ana_state ]"
+nvme id-ctrl /dev/$A >/run/id
+grep -qE '^cmic *: (0xb|11)$' /run/id && grep -qE '^anacap *: (0x1f|31)$' /run/id || fail "no ANA"
+nvme ana-log /dev/$A >/run/log || fail "nvme ana-log: exit code $?"
+states optimized optimized
+load ana --bs=4k --size=16M --iodepth=16 --time_based --runtime=5
+policies='round-robin queue-depth'
+[ -z "${SAMPLE:-}" ] || policies=$(awk "{print \$($SAMPLE % 2 + 1)}" <<<"$policies")
+for p in $policies; do
+  policy $p
+  used both
+  set_state A non-optimized; states non-optimized optimized; used B
+  set_state B inaccessible; states non-optimized inaccessible; used A
+  set_state B configured; set_state A inaccessible; states inaccessible optimized; used B
+  set_state A configured; states optimized optimized
+done
+reload '1: inaccessible'; states optimized inaccessible; used A
+reload ''; states optimized optimized; used both
+live $A && live $B || fail "a path was disconnected"
+log_count "disconnecting" >/run/ended; [ "$(cat /run/ended)" = 0 ] || fail "queues ended"
+klog_check
+say "no path"
+set_state A inaccessible; set_state B change; states inaccessible change
+set_state A configured; states optimized change; used A
+set_state B configured
+load_ends
+klog_check 'no usable path - requeuing I/O|nvme_ns_head_submit_bio: .* callbacks suppressed'
+
+if [ "$TOPOLOGY" != two ]; then host_disconnect; target_stop; exit; fi
+say "the second path is cut"
+klog_mark
+load cut --bs=4k --size=16M --iodepth=16 --time_based --runtime=5
+used both
+nft 'add table ip lab; add chain ip lab out { type filter hook output priority 0; }'
+nft "add rule ip lab out ip daddr $SECOND drop"
+wait_for 20 eval "! live $B"
+used A
+nft flush table ip lab
+wait_for 40 live $B
+wait_for 20 eval "ana_state $B optimized"
+used both
+load_ends
+klog_check "nvme nvme[0-9]+: .*(I/O|keep_?alive|connect|error recovery|timeout)"
+host_disconnect; target_stop
