@@ -92,7 +92,9 @@ const MaxListeners = 256
 type Listener struct {
 	// Name is "tcp 10.0.0.1:4420" or "tcp eth0:4420"; listeners after the first one with the same
 	// address and port 0 have " #2" and so on behind it. No two have the same name.
-	Name      string
+	Name string
+	// Label is what the file calls it, "" for nothing.
+	Label     string
 	Transport nvme.TransportType
 	Address   ListenAddress
 	Port      uint16

@@ -213,6 +213,10 @@ func diskKeys(e *disk.Engine) []Key {
 func (l *Listener) value() Value {
 	l.Port = 4420
 	return Mapping{
+		NewKey("name", Unique(checked(&l.Label, "name", schema{"pattern": labelPattern},
+			listenerLabel), "Give each listener its own name."),
+			"What `listeners` of subsystems call it. Set it when its address changes, or is long.").
+			Without("none"),
 		NewKey("transport", Choose(&l.Transport,
 			Choice[nvme.TransportType]{"rdma", nvme.TransportRDMA},
 			Choice[nvme.TransportType]{"tcp", nvme.TransportTCP}),
@@ -278,6 +282,13 @@ func (s *Subsystem) value() Value {
 			"The host NQNs that may connect (`cat /etc/nvme/hostnqn` on the host). Set it unless "+
 				"`allow_any_host` is set. An NQN is no proof of identity: any host that "+
 				"reaches the port can claim it.").Without("none"),
+		NewKey("listeners", List(&s.Listeners, 0, MaxListeners, func(l *string) Value {
+			return Unique(Text(l), "Delete one of the two.")
+		}),
+			"The listeners that serve the subsystem, each by its name or as in `10.0.0.1:4420` or "+
+				"`tcp eth0:4420`. Through others it does not exist. Set it when networks must not "+
+				"see each other's subsystems, or to keep a subsystem on its fastest network.").
+			Without("all"),
 		NewKey("serial", ascii(&s.Serial, target.SerialSize),
 			"Serial number. Set it when hosts know the subsystem by another one, for instance "+
 				"after a migration.").Without("derived from the NQN").OrFile(),

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/google/uuid"
@@ -32,6 +33,19 @@ func subsystemNQN(s string) error {
 		return errors.New("the discovery subsystem exists by itself")
 	}
 	return nvme.ValidateSubsystemNQN(s)
+}
+
+// labelPattern is what a name of the file's own looks like; no address does.
+const labelPattern = `^[A-Za-z][A-Za-z0-9_-]{0,62}$`
+
+var label = regexp.MustCompile(labelPattern)
+
+func listenerLabel(s string) (what, hint string) {
+	if !label.MatchString(s) {
+		return fmt.Sprintf("%q is not a name for a listener", printable(s)),
+			"Begin with a letter; up to 63 letters, digits, - and _ are allowed."
+	}
+	return "", ""
 }
 
 // ascii is one of the strings of Identify Controller, of printable ASCII characters (Base sections

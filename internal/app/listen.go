@@ -203,7 +203,7 @@ func (ls *listeners) publish(p *port) (err error) {
 	switch {
 	case open == p.known:
 	case open:
-		err = ls.s.target.AddPort(target.Port{ID: p.id, Addr: p.addr})
+		err = ls.s.target.AddPort(target.Port{ID: p.id, Addr: p.addr, Listener: p.l.name})
 	default:
 		err = ls.s.target.RemovePort(p.id)
 	}

@@ -123,14 +123,21 @@ func (c *controller) describe() ControllerInfo {
 func (c *controller) attach(s *session, qid uint16) refusal {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	field := nvme.InvalidInCommand(nvme.ConnectOffsetQID)
+	refuse := func(expected, received any) refusal {
+		return refusal{
+			st: connectRefused, field: nvme.InvalidInCommand(nvme.ConnectOffsetQID),
+			expected: expected, received: received,
+		}
+	}
 	switch {
 	case c.failed || !c.ready.Load():
-		return refusal{connectRefused, field, "a controller that is enabled", "one that is not"}
+		return refuse("a controller that is enabled", "one that is not")
 	case int(qid) > c.granted:
-		return refusal{connectRefused, field, fmt.Sprintf("1 to %d", c.granted), qid}
+		return refuse(fmt.Sprintf("1 to %d", c.granted), qid)
 	case c.queues[qid] != nil: // the first queue stays
-		return refusal{nvme.CommandSequenceError, 0, "a queue ID that is free", qid}
+		return refusal{
+			st: nvme.CommandSequenceError, expected: "a queue ID that is free", received: qid,
+		}
 	}
 	c.queues[qid] = s
 	return refusal{}

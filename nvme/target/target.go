@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,6 +74,8 @@ type Port struct {
 	// Addr is where the listener listens. For a wildcard, each host is shown the address that it
 	// connected to.
 	Addr fabric.Addr
+	// Listener is the name of the listener that has the port; see SubsystemConfig.Listeners.
+	Listener string
 }
 
 // New makes a Target without subsystems and ports; the discovery subsystem always exists.
@@ -96,9 +97,7 @@ func New(o Options) *Target {
 	t.discovery.discovery = true
 	t.table.Store(&map[string]*subsystem{})
 	t.hosts.Store(&map[string]*limiter{})
-	t.discoveryTable.Store(&discoveryTable{
-		generation: max(o.Generation, 1), subs: []*settings{t.discovery.settings.Load()},
-	})
+	t.discoveryTable.Store(t.newDiscoveryTable(max(o.Generation, 1)))
 	return t
 }
 
@@ -218,7 +217,9 @@ func (t *Target) AddPort(p Port) error {
 	if slices.ContainsFunc(t.ports, func(o Port) bool { return o.ID == p.ID }) {
 		return fmt.Errorf("port %d exists already", p.ID)
 	}
-	t.portState(p.ID).removed.Store(false)
+	state := t.portState(p.ID)
+	state.listener.Store(&p.Listener)
+	state.removed.Store(false)
 	t.ports = append(slices.Clone(t.ports), p)
 	slices.SortFunc(t.ports, func(a, b Port) int { return int(a.ID) - int(b.ID) })
 	t.discoveryChanged()
@@ -250,35 +251,21 @@ func (t *Target) RemovePort(id uint16) error {
 type portState struct {
 	removed  atomic.Bool
 	sessions atomic.Int64
+	listener atomic.Pointer[string] // "" before it is added
 }
 
 func (t *Target) portState(id uint16) *portState {
 	p, known := t.portStates.Load(id)
 	if !known {
-		p, _ = t.portStates.LoadOrStore(id, new(portState))
+		state := new(portState)
+		state.listener.Store(new(string))
+		p, _ = t.portStates.LoadOrStore(id, state)
 	}
 	return p.(*portState)
 }
 
 // PortSessions is the number of queues that came through a port and have not ended.
 func (t *Target) PortSessions(id uint16) int { return int(t.portState(id).sessions.Load()) }
-
-// discoveryChanged starts a new generation of the discovery log and notifies persistent discovery
-// controllers. The caller holds t.mu.
-func (t *Target) discoveryChanged() {
-	var subs []*settings
-	for _, s := range *t.table.Load() {
-		subs = append(subs, s.settings.Load())
-	}
-	slices.SortFunc(subs, func(a, b *settings) int { return strings.Compare(a.NQN, b.NQN) })
-	t.discoveryTable.Store(&discoveryTable{
-		generation: t.discoveryTable.Load().generation + 1, ports: t.ports,
-		subs: append([]*settings{t.discovery.settings.Load()}, subs...),
-	})
-	t.discovery.each(func(c *controller) {
-		c.h.post(func() { c.raise(eventDiscovery) })
-	})
-}
 
 // ControllerInfo describes a controller at one moment.
 type ControllerInfo struct {

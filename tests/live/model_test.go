@@ -11,6 +11,7 @@ import (
 // model is a configuration that changes at random. Everything in it has a name that stays.
 type model struct {
 	listeners  map[string]string // by "transport address", its other keys
+	label      string            // the name of the listener that is always there
 	machine    []string          // the addresses of the interface eth0, as the end of "tcp 4"
 	subsystems map[string]*subsystem
 	limits     map[string]string // of hosts, by NQN
@@ -21,6 +22,7 @@ type model struct {
 type subsystem struct {
 	anyHost    bool
 	hosts      []string // sorted
+	through    []string // listeners that serve it, if there are any of these
 	keys       string   // further keys
 	limits     string
 	namespaces map[int]namespace
@@ -71,14 +73,14 @@ const anchorText = `  - nqn: ` + anchorNQN + `
 func newModel() *model {
 	return &model{
 		listeners: map[string]string{}, subsystems: map[string]*subsystem{},
-		limits: map[string]string{}, level: "info",
+		limits: map[string]string{}, level: "info", label: "first",
 	}
 }
 
 func (m *model) clone() *model {
 	c := newModel()
 	c.listeners, c.machine, c.level = maps.Clone(m.listeners), m.machine, m.level
-	c.transports = m.transports
+	c.transports, c.label = m.transports, m.label
 	c.limits = maps.Clone(m.limits)
 	for nqn, s := range m.subsystems {
 		t := *s
@@ -123,6 +125,9 @@ func (m *model) change(rng *rand.Rand) {
 		case 4, 5:
 			if s := m.anySubsystem(rng); s != nil {
 				s.changeHosts(rng)
+				s.through = [][]string{
+					nil, {"tcp 1"}, {"tcp 1", "tcp 2", "tcp eth0"}, {"rdma 2", "tcp 4/30"},
+				}[rng.IntN(4)]
 				s.keys = pick(rng, "", "serial: S1", "model: other", "cntlid_min: 100",
 					"max_io_queues: 4", "max_transfer: 256KiB")
 			}
@@ -137,6 +142,7 @@ func (m *model) change(rng *rand.Rand) {
 func pick(rng *rand.Rand, words ...string) string { return words[rng.IntN(len(words))] }
 
 func (m *model) changeListener(rng *rand.Rand) {
+	m.label = pick(rng, "first", "one")
 	name := pick(rng, "tcp 2", "tcp 3", "tcp 4/30", "tcp eth0", "rdma 2", "rdma 3")
 	if _, ok := m.listeners[name]; ok && rng.IntN(2) == 0 {
 		delete(m.listeners, name)
@@ -261,13 +267,17 @@ func (m *model) text(dir, tcp, rdma string, port int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "log: {level: %s}\nreactors: {count: 1, memory: 8MiB}\n%s", m.level,
 		m.transports)
-	fmt.Fprintf(&b, "listeners:\n  - {transport: tcp, address: %s1, port: %d}\n", tcp, port)
-	for _, name := range slices.Sorted(maps.Keys(m.listeners)) {
+	fmt.Fprintf(&b, "listeners:\n  - {name: %s, transport: tcp, address: %s1, port: %d}\n",
+		m.label, tcp, port)
+	at := func(name string) (transport, address string) {
 		transport, last, _ := strings.Cut(name, " ")
-		address := map[string]string{"tcp": tcp, "rdma": rdma}[transport] + last
 		if last == "eth0" {
-			address = last
+			return transport, last
 		}
+		return transport, map[string]string{"tcp": tcp, "rdma": rdma}[transport] + last
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.listeners)) {
+		transport, address := at(name)
 		fmt.Fprintf(&b, "  - {transport: %s, address: %s, port: %d%s}\n", transport, address, port,
 			more(m.listeners[name]))
 	}
@@ -286,7 +296,17 @@ func (m *model) text(dir, tcp, rdma string, port int) string {
 		} else {
 			fmt.Fprintf(&b, "    hosts: [%s]\n", strings.Join(s.hosts, ", "))
 		}
-		for _, keys := range []string{s.keys, s.limits} {
+		var through []string
+		for _, name := range s.through {
+			if _, ok := m.listeners[name]; ok {
+				transport, address := at(name)
+				through = append(through, fmt.Sprintf("%q", fmt.Sprintf("%s %s:%d", transport,
+					address, port)))
+			} else if name == "tcp 1" {
+				through = append(through, m.label)
+			}
+		}
+		for _, keys := range []string{s.keys, s.limits, list("listeners", through)} {
 			if keys != "" {
 				fmt.Fprintf(&b, "    %s\n", keys)
 			}
@@ -299,6 +319,14 @@ func (m *model) text(dir, tcp, rdma string, port int) string {
 		}
 	}
 	return strings.ReplaceAll(b.String(), "%DIR%", dir)
+}
+
+// list is a key with a list, "" for an empty one.
+func list(key string, entries []string) string {
+	if len(entries) == 0 {
+		return ""
+	}
+	return key + ": [" + strings.Join(entries, ", ") + "]"
 }
 
 func more(keys string) string {

@@ -1,0 +1,101 @@
+package target
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// through connects an admin queue through a port.
+func through(r *harness, port uint16, nqn string) *host {
+	qi := info(nvme.TransportTCP)
+	qi.Local, qi.PortID = netip.MustParseAddrPort("192.0.2.1:4420"), port
+	return r.connectHostInfo(0, qi, func(a *connectArgs) { a.sub = nqn })
+}
+
+// names are the subsystems and port IDs of the discovery log, as "a1 a2 b2".
+func (h *host) names() string {
+	_, list := h.discoveryLog()
+	var words []string
+	for _, e := range list {
+		nqn, err := nvme.ParseNQN(&e.SUBNQN)
+		h.r.must(err)
+		if nqn != nvme.DiscoveryNQN {
+			words = append(words, strings.TrimPrefix(nqn, testSub)+string(rune('0'+e.PORTID)))
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// TestListeners: through a listener that does not serve it a subsystem does not exist, neither for
+// Connect nor for discovery, and what is served follows changes of the subsystem and of the ports.
+func TestListeners(t *testing.T) {
+	r := newHarness(t, 1, SubsystemConfig{NQN: testSub + "a", AllowAnyHost: true},
+		SubsystemConfig{NQN: testSub + "b", AllowAnyHost: true, Listeners: []string{"two", "x"}},
+		SubsystemConfig{
+			NQN: testSub + "c", AllowAnyHost: true, Listeners: []string{"three", "two", "one"},
+		})
+	for i, name := range []string{"one", "two", "three"} {
+		p := port(uint16(i+1), nvme.TransportTCP, "192.0.2.1:4420")
+		p.Listener = name
+		r.must(r.target.AddPort(p))
+	}
+	r.must(r.target.AddPort(port(4, nvme.TransportTCP, "[fe80::5%eth0]:4420"))) // nobody reaches it
+
+	one, two := through(r, 1, nvme.DiscoveryNQN), through(r, 2, nvme.DiscoveryNQN)
+	want := func(first, second string) {
+		t.Helper()
+		if got := one.names(); got != first {
+			t.Errorf("through the first listener: %s, want %s", got, first)
+		}
+		if got := two.names(); got != second {
+			t.Errorf("through the second listener: %s, want %s", got, second)
+		}
+	}
+	want("a1 a2 a3 c1 c2 c3", "a1 a2 a3 b2 c1 c2 c3")
+
+	refused := func(port uint16, nqn string) {
+		t.Helper()
+		unknown := r.status(r.dial(0), adminArgs(testSub+"unknown").command(), connectRefused)
+		qi := info(nvme.TransportTCP)
+		qi.PortID = port
+		c := r.status(r.dialInfo(0, qi), adminArgs(nqn).command(), connectRefused)
+		if c.CQE.Result() != unknown.CQE.Result() || c.CQE.Result() != 1<<16|256 {
+			t.Errorf("result %#x, of an unknown subsystem %#x", c.CQE.Result(),
+				unknown.CQE.Result())
+		}
+		r.refusals = r.recorder.Kinds()["connect refused"] - 1
+		r.wantRefusal()
+		if last := fmt.Sprint(r.recorder.Refusals()[0]); !strings.Contains(last,
+			"listeners of the subsystem does not name this listener") {
+			t.Errorf("refused with %s", last)
+		}
+	}
+	refused(1, testSub+"b")
+
+	h2, h3 := through(r, 2, testSub+"c"), through(r, 3, testSub+"c")
+	_, err := r.target.UpdateSubsystem(SubsystemConfig{
+		NQN: testSub + "c", AllowAnyHost: true, Listeners: []string{"three"},
+	})
+	r.must(err)
+	r.w.Settle()
+	if !h2.admin.Closed() || h3.admin.Closed() {
+		t.Errorf("ended: %v and %v", h2.admin.Closed(), h3.admin.Closed())
+	}
+	want("a1 a2 a3", "a1 a2 a3 b2")
+	refused(2, testSub+"c")
+
+	b := through(r, 2, testSub+"b")
+	r.target.SetPortListener(2, "three")
+	r.target.SetPortListener(1, "x")
+	r.w.Settle()
+	if !b.admin.Closed() || h3.admin.Closed() {
+		t.Errorf("ended: %v and %v", b.admin.Closed(), h3.admin.Closed())
+	}
+	want("a1 a2 a3 b1", "a1 a2 a3 c2 c3")
+	refused(2, testSub+"b")
+	through(r, 1, testSub+"b")
+}
