@@ -276,9 +276,7 @@ func (s *Subsystem) value() Value {
 		NewKey("allow_any_host", Bool(&s.AllowAnyHost),
 			"Every host may connect. Set it when everything that can reach a listener may use "+
 				"the storage."),
-		NewKey("hosts", List(&s.Hosts, 0, 4096, func(h *string) Value {
-			return nqn(h, `^nqn\.`, "Delete one of the two.", nvme.ValidateNQN)
-		}),
+		NewKey("hosts", hostList(&s.Hosts),
 			"The host NQNs that may connect (`cat /etc/nvme/hostnqn` on the host). Set it unless "+
 				"`allow_any_host` is set. An NQN is no proof of identity: any host that "+
 				"reaches the port can claim it.").Without("none"),
@@ -314,6 +312,13 @@ func (s *Subsystem) value() Value {
 	}
 }
 
+// hostList is a list of the NQNs of hosts.
+func hostList(p *[]string) Value {
+	return List(p, 0, 4096, func(h *string) Value {
+		return nqn(h, `^nqn\.`, "Delete one of the two.", nvme.ValidateNQN)
+	})
+}
+
 func (n *Namespace) value() Value {
 	n.Timeout = 20 * time.Second
 	storage := &n.Storage
@@ -330,6 +335,9 @@ func (n *Namespace) value() Value {
 			OrFile(),
 		NewKey("read_only", Bool(&n.ReadOnly),
 			"Writes are refused. Set it when hosts must not write."),
+		NewKey("hosts", hostList(&n.Hosts),
+			"The NQNs of those hosts of the subsystem that see the namespace. Set it when hosts "+
+				"share a subsystem and have disks of their own.").Without("all"),
 		NewKey("io_timeout", Duration(&n.Timeout, 0, time.Hour),
 			"How long the storage may take for a command before it is given up and hosts try "+
 				"again; the namespace is not ready until the storage answers. `0s` waits for "+

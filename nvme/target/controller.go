@@ -286,11 +286,14 @@ func (c *controller) configure(v nvme.CC) nvme.Status {
 // enable makes the controller ready. What Identify Controller reports of the namespaces is decided
 // here: it does not change while the controller is enabled.
 func (c *controller) enable() {
-	t := c.sub.namespaces.Load()
-	c.cached = t.any(func(g *geometry) bool { return g.info.VolatileCache })
+	list := c.namespaces()
+	is := func(has func(*geometry) bool) bool {
+		return slices.ContainsFunc(list, func(ns *namespace) bool { return has(ns.geo.Load()) })
+	}
+	c.cached = is(func(g *geometry) bool { return g.info.VolatileCache })
 	c.writeThrough.Store(!c.cached)
-	c.rotational = t.any(func(g *geometry) bool { return g.info.Rotational })
-	c.discard.Store(len(t.list) == 0 || t.any(func(g *geometry) bool { return g.info.Discard }))
+	c.rotational = is(func(g *geometry) bool { return g.info.Rotational })
+	c.discard.Store(len(list) == 0 || is(func(g *geometry) bool { return g.info.Discard }))
 	c.endLimit()
 	c.csts = c.csts&^(nvme.CSTSShutdownOccurring|nvme.CSTSShutdownComplete) | nvme.CSTSReady
 	c.mu.Lock()

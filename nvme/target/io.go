@@ -122,7 +122,7 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 }
 
 // namespace looks up the namespace that the command names.
-func (c *cmd) namespace() *namespace { return c.s.ctrl.sub.namespaces.Load().get(c.req.SQE.NSID()) }
+func (c *cmd) namespace() *namespace { return c.s.ctrl.namespace(c.req.SQE.NSID()) }
 
 // channel returns the channel of ns on this reactor, nil if there is none.
 func (h *Handler) channel(ns *namespace) *channel {

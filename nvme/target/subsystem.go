@@ -280,10 +280,3 @@ func (s *subsystem) teardown(why error) {
 	s.mu.Unlock()
 	s.each(func(c *controller) { c.fail(why) })
 }
-
-// namespaceChanged notifies every controller that a namespace was added, removed or has changed.
-func (s *subsystem) namespaceChanged(nsid uint32) {
-	s.each(func(c *controller) {
-		c.h.post(func() { c.namespaceChanged(nsid) })
-	})
-}

@@ -187,7 +187,7 @@ func (t *Target) AddNamespace(nqn string, cfg NamespaceConfig) error {
 		return err
 	}
 	s.namespaces.Store(newNamespaceTable(append(slices.Clone(old.list), ns)))
-	s.namespaceChanged(cfg.NSID)
+	ns.notify(ns.cfg.Load().visible)
 	return nil
 }
 

@@ -53,7 +53,7 @@ func (s *subsystem) update(now *settings) {
 }
 
 // UpdateNamespace changes the namespace cfg.NSID while hosts use it: write protection, timeout,
-// limits, drive and identifiers become those of cfg, whose Device is ignored. Hosts get an event if
+// limits, hosts, drive and identifiers become those of cfg, whose Device is ignored. Hosts get an event if
 // they see a difference; Linux hosts drop a namespace whose identifiers change. When
 // UpdateNamespace returns, the device gets nothing any more that the namespace would now refuse.
 //
@@ -147,9 +147,7 @@ func (ns *namespace) adopt(next *attributes, opened bool) {
 		relink(ns.users.list())
 	}
 	ns.startNotify()
-	if next.uuid != before.uuid || next.nguid != before.nguid || next.eui64 != before.eui64 {
-		ns.sub.namespaceChanged(ns.nsid)
-	}
+	ns.changedSince(before)
 }
 
 func (ns *namespace) setAttributes(a *attributes, opened bool) {

@@ -32,6 +32,7 @@ type namespace struct {
 	storage string // the keys of its storage, with %DIR% for the directory of files
 	keys    string
 	limits  string
+	hosts   string
 }
 
 // volatile says that the content ends with the target, so the storage stays until then.
@@ -234,6 +235,7 @@ func (m *model) changeNamespaces(rng *rand.Rand, s *subsystem) {
 		}
 	}
 	n.limits = limits(rng)
+	n.hosts = pick(rng, "", "", "hosts: ["+hostNQN(0)+", "+hostNQN(1)+"]", "hosts: ["+hostNQN(1)+"]")
 	s.namespaces[nsid] = n
 }
 
@@ -314,8 +316,8 @@ func (m *model) text(dir, tcp, rdma string, port int) string {
 		b.WriteString("    namespaces:\n")
 		for _, nsid := range slices.Sorted(maps.Keys(s.namespaces)) {
 			n := s.namespaces[nsid]
-			fmt.Fprintf(&b, "      - {nsid: %d, %s%s%s}\n", nsid, n.storage, more(n.keys),
-				more(n.limits))
+			fmt.Fprintf(&b, "      - {nsid: %d, %s%s%s%s}\n", nsid, n.storage, more(n.keys),
+				more(n.limits), more(n.hosts))
 		}
 	}
 	return strings.ReplaceAll(b.String(), "%DIR%", dir)
