@@ -107,6 +107,8 @@ type Listener struct {
 type Host struct {
 	NQN    string
 	Limits target.Limits
+	// Networks are those that it may connect from; empty: any.
+	Networks []netip.Prefix
 }
 
 // Subsystem is one NVM subsystem. Namespaces are as in the file; the program sets those of the

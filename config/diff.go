@@ -90,7 +90,7 @@ func (c *Change) rank(was map[Object]*object) int {
 		return 1
 	case step{Remove, KindSubsystem}:
 		return 2
-	case step{Modify, KindSubsystem}:
+	case step{Add, KindHost}, step{Modify, KindHost}, step{Modify, KindSubsystem}:
 		return 3
 	case step{Modify, KindNamespace}:
 		return 4

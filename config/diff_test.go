@@ -109,9 +109,9 @@ func TestDiff(t *testing.T) {
 				"nsid: 1, backend", "nsid: 1, limits: {iops: 100, burst: 100ms}, backend",
 			},
 			"hosts: [{nqn: " + h3 + ", limits: {iops: 5, burst: 1s}}]\n",
-			"~ subsystem nqn.2026-11.io.nvmf-target:a: limits.bandwidth: unset -> 200MiB\n" +
-				"~ namespace 1 of nqn.2026-11.io.nvmf-target:a: limits.iops: unset -> 100\n" +
-				"+ host " + h3 + ": limits.iops: 5, limits.burst: 1s\n",
+			"+ host " + h3 + ": limits.iops: 5, limits.burst: 1s\n" +
+				"~ subsystem nqn.2026-11.io.nvmf-target:a: limits.bandwidth: unset -> 200MiB\n" +
+				"~ namespace 1 of nqn.2026-11.io.nvmf-target:a: limits.iops: unset -> 100\n",
 		},
 		{
 			"storage",

@@ -2,6 +2,7 @@ package config
 
 import (
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
@@ -245,6 +246,12 @@ func (h *Host) value() Value {
 		NewKey("nqn", nqn(&h.NQN, `^nqn\.`, "Write one entry for each host.",
 			nvme.ValidateNQN),
 			"NQN of the host (`cat /etc/nvme/hostnqn` on the host).").Require("Add it."),
+		NewKey("networks", List(&h.Networks, 0, 256, func(n *netip.Prefix) Value {
+			return Unique(network(n), "Delete one of the two.")
+		}),
+			"The networks that it may connect from, as in `10.0.0.0/24` or `10.0.0.7/32`. Set it "+
+				"when a machine elsewhere that knows the NQN must not be taken for the host; an "+
+				"address is no proof either.").Without("any"),
 		limitsKey(&h.Limits, "The host, in all subsystems together, gets no more than this."),
 	}
 }
@@ -280,6 +287,12 @@ func (s *Subsystem) value() Value {
 			"The host NQNs that may connect (`cat /etc/nvme/hostnqn` on the host). Set it unless "+
 				"`allow_any_host` is set. An NQN is no proof of identity: any host that "+
 				"reaches the port can claim it.").Without("none"),
+		NewKey("duplicate_hosts", Either(&s.RefuseDuplicateHosts, "allow", "refuse"),
+			"What to do when a host connects that is connected with another host identifier "+
+				"already, as copied machines do: `allow` it with a warning in the log, or "+
+				"`refuse` it. Set it to `refuse` when two machines that take each other's disks "+
+				"are worse than one that cannot connect.").
+			Without("allow"),
 		NewKey("listeners", List(&s.Listeners, 0, MaxListeners, func(l *string) Value {
 			return Unique(Text(l), "Delete one of the two.")
 		}),

@@ -286,15 +286,16 @@ func (tr *transition) modifyListener(c config.Change) error {
 // changeHost adds, removes or modifies a host.
 func (tr *transition) changeHost(c config.Change) error {
 	set := func(to *config.Config) error {
-		var limits target.Limits
+		var host config.Host
 		if to != nil { // at the start there is nothing before
 			for _, h := range to.Hosts {
 				if h.NQN == c.NQN {
-					limits = h.Limits
+					host = h
 				}
 			}
 		}
-		tr.s.target.SetHostLimits(c.NQN, limits)
+		tr.s.target.SetHostLimits(c.NQN, host.Limits)
+		tr.s.target.SetHostNetworks(c.NQN, host.Networks)
 		return nil
 	}
 	before := tr.s.config.Load()

@@ -103,6 +103,8 @@ var beyond = map[string]string{
 	"backend limit without":     "one of two keys",
 	"is missing or zero":        "one of two keys",
 	"is not an IP address":      "more than a pattern",
+	"is not a network":          "more than a pattern",
+	"is an address in a":        "more than a pattern",
 	"a multicast address":       "more than a pattern",
 	"a link-local IPv6 address": "more than a pattern",
 	"no UUID after":             "more than a pattern",

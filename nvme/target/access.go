@@ -2,7 +2,9 @@ package target
 
 import (
 	"errors"
+	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -14,6 +16,7 @@ import (
 var (
 	errHostNotAllowed = errors.New("the host is not, or no longer, allowed to use the subsystem")
 	errNotServed      = errors.New("the listener does not, or no longer, serve the subsystem")
+	errElsewhere      = errors.New("the address of the host is in none of its networks")
 )
 
 // permits says why a host may not have a controller of the subsystem with this admin queue, nil if
@@ -25,20 +28,37 @@ func (s *subsystem) permits(q *session, hostNQN string) error {
 		return errNotServed
 	case !cfg.allows(hostNQN):
 		return errHostNotAllowed
+	case !s.t.comesFromNetworks(hostNQN, q):
+		return errElsewhere
 	}
 	return nil
 }
 
 // refused is the refusal of a Connect for what permits returns. Through a port that does not serve
 // it a subsystem does not exist.
-func (s *subsystem) refused(why error, hostNQN string) refusal {
-	if errors.Is(why, errNotServed) {
+func (s *subsystem) refused(why error, q *session, hostNQN string) refusal {
+	switch {
+	case errors.Is(why, errNotServed):
 		r := badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, "a subsystem of the listener",
 			s.nqn)
 		r.hint = "listeners of the subsystem does not name this listener"
 		return r
+	case errors.Is(why, errElsewhere): // it may come from another address later
+		r := badData(nvme.ConnectInvalidHost, nvme.ConnectDataOffsetHOSTNQN,
+			"an address in the networks of the host", q.info.Remote.Addr())
+		r.hint = "networks of the host does not have this address; somebody else may use its NQN"
+		return r
 	}
 	return hostRefused(hostNQN)
+}
+
+// duplicate refuses a controller of a host that is connected with another identifier.
+func duplicate(c, other *controller) refusal {
+	r := badData(nvme.ConnectInvalidHost, nvme.ConnectDataOffsetHostID,
+		fmt.Sprintf("%x, as from %v", other.hostID, other.info.Remote.Addr()),
+		fmt.Sprintf("%x", c.hostID))
+	r.hint = "give each machine its own /etc/nvme/hostnqn and hostid; or duplicate_hosts: allow"
+	return r
 }
 
 // enforce ends the controllers that are no longer permitted, and returns them. Once what has
@@ -67,6 +87,35 @@ func (s *settings) samePlaces(o *settings) bool {
 		return false
 	}
 	return s.AllowAnyHost || maps.Equal(s.hosts, o.hosts)
+}
+
+// comesFromNetworks says whether a host that is bound to networks connects from one of them.
+func (t *Target) comesFromNetworks(hostNQN string, q *session) bool {
+	networks := (*t.networks.Load())[hostNQN]
+	if networks == nil {
+		return true
+	}
+	from := q.info.Remote.Addr().Unmap().WithZone("")
+	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(from) })
+}
+
+// SetHostNetworks binds a host to networks: in all subsystems, and for discovery, it may only
+// connect from these, or from anywhere if there are none. Controllers that came from elsewhere end.
+func (t *Target) SetHostNetworks(nqn string, networks []netip.Prefix) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := maps.Clone(*t.networks.Load())
+	if slices.Equal(all[nqn], networks) {
+		return
+	}
+	if all[nqn] = networks; len(networks) == 0 {
+		delete(all, nqn)
+	}
+	t.networks.Store(&all) // first: see enforce
+	for _, s := range *t.table.Load() {
+		s.enforce()
+	}
+	t.discovery.enforce()
 }
 
 // setOf makes a set; nil if there is nothing in the list.

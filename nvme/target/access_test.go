@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -98,4 +99,77 @@ func TestListeners(t *testing.T) {
 	want("a1 a2 a3 b1", "a1 a2 a3 c2 c3")
 	refused(2, testSub+"b")
 	through(r, 1, testSub+"b")
+}
+
+// from dials from an address.
+func from(r *harness, addr string) *fabrictest.Queue {
+	qi := info(nvme.TransportTCP)
+	qi.Remote = netip.MustParseAddrPort(addr)
+	return r.dialInfo(0, qi)
+}
+
+// TestHostNetworks: a host that is bound to networks is refused from elsewhere, by discovery, too;
+// controllers that are there already end, and others stay.
+func TestHostNetworks(t *testing.T) {
+	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
+	bind := func(networks ...string) {
+		var list []netip.Prefix
+		for _, n := range networks {
+			list = append(list, netip.MustParsePrefix(n))
+		}
+		r.target.SetHostNetworks(testHost, list)
+		r.w.Settle()
+	}
+	at := func(addr string) *host {
+		qi := info(nvme.TransportTCP)
+		qi.Remote = netip.MustParseAddrPort(addr)
+		return r.connectHostInfo(0, qi)
+	}
+	a, b, o := at("192.0.2.9:1"), at("[2001:db8::9]:1"), r.connectHost(0, asOther)
+	d := discoveryHost(r, "192.0.2.1:4420") // from 192.0.2.9
+	bind("2001:db8::/64", "10.0.0.0/8")
+	if !a.admin.Closed() || !d.admin.Closed() || b.admin.Closed() || o.admin.Closed() {
+		t.Errorf("ended: %v %v %v %v", a.admin.Closed(), d.admin.Closed(), b.admin.Closed(),
+			o.admin.Closed())
+	}
+	for _, nqn := range []string{testSub, nvme.DiscoveryNQN} {
+		q := from(r, "192.0.2.9:1")
+		c := r.status(q, adminArgs(nqn).command(), nvme.ConnectInvalidHost)
+		if c.CQE.Result() != 1<<16|512 {
+			t.Errorf("result %#x", c.CQE.Result())
+		}
+		r.refusals = r.recorder.Kinds()["connect refused"] - 1
+		r.wantRefusal()
+		r.ok(from(r, "[::ffff:10.1.2.3]:1"), adminArgs(nqn).command())
+	}
+	bind()
+	at("192.0.2.9:1")
+}
+
+// TestDuplicateHosts: a host that is connected with another identifier is refused if that is
+// configured, on discovery never, and once the other one has gone no more.
+func TestDuplicateHosts(t *testing.T) {
+	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
+	as := func(id byte, nqn string) *fabrictest.Command {
+		a := adminArgs(nqn)
+		a.hostID[0] = id
+		return a.command()
+	}
+	first := r.dial(0)
+	r.ok(first, as(1, testSub))
+	r.update(func(c *SubsystemConfig) { c.RefuseDuplicateHosts = true })
+	c := r.status(r.dial(0), as(2, testSub), nvme.ConnectInvalidHost)
+	if c.CQE.Result() != 1<<16 {
+		t.Errorf("result %#x", c.CQE.Result())
+	}
+	r.wantRefusal()
+	r.ok(r.dial(0), as(1, testSub))
+	r.connectHost(0, asOther, func(a *connectArgs) { a.hostID[0] = 2 })
+	r.ok(r.dial(0), as(2, nvme.DiscoveryNQN))
+	r.ok(r.dial(0), as(3, nvme.DiscoveryNQN))
+	for _, q := range r.queues {
+		q.HangUp()
+	}
+	r.w.Settle()
+	r.ok(r.dial(0), as(2, testSub))
 }

@@ -190,7 +190,7 @@ func (s *session) resolve(data *nvme.ConnectData) (sub *subsystem, hostNQN strin
 			"a subsystem of the target", subNQN)
 	}
 	if !sub.settings.Load().serves(s.port) {
-		return nil, "", sub.refused(errNotServed, hostNQN)
+		return nil, "", sub.refused(errNotServed, s, hostNQN)
 	}
 	return sub, hostNQN, refusal{}
 }
@@ -206,7 +206,7 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	}
 	switch err := sub.permits(s, hostNQN); {
 	case err != nil:
-		return sub.refused(err, hostNQN)
+		return sub.refused(err, s, hostNQN)
 	case data.CNTLID != nvme.CNTLIDDynamic:
 		// dynamic controllers only
 		return badData(connectMalformed, nvme.ConnectDataOffsetCNTLID,
@@ -229,7 +229,10 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	c.setKeepAlive(sqe.KATO())
 	c.startLimit()
 	c.logCreated()
-	if o := sub.otherHostID(c); o != nil {
+	sub.mu.Lock()
+	o := sub.otherHostID(c)
+	sub.mu.Unlock()
+	if o != nil {
 		s.ctrl.peerLog().Warn("host is connected with another host identifier as well",
 			"subsystem", sub.nqn, "host", hostNQN, "other_remote", o.info.Remote)
 	}

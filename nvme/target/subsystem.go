@@ -25,6 +25,9 @@ type SubsystemConfig struct {
 	Hosts        []string
 	// Listeners are those that hosts reach the subsystem through, as in Port.Listener. Empty: all.
 	Listeners []string
+	// RefuseDuplicateHosts refuses a host that is connected with another Host Identifier already.
+	// It is logged in any case.
+	RefuseDuplicateHosts bool
 	// CNTLIDMin and CNTLIDMax bound the controller identifiers, 1 to FFEFh if zero. Targets that
 	// share a subsystem NQN need disjoint ranges.
 	CNTLIDMin, CNTLIDMax uint16
@@ -176,7 +179,10 @@ func (s *subsystem) admit(c *controller) refusal {
 			s.nqn)
 	}
 	if err := s.permits(c.admin, c.hostNQN); err != nil { // since Connect has asked
-		return s.refused(err, c.hostNQN)
+		return s.refused(err, c.admin, c.hostNQN)
+	}
+	if o := s.otherHostID(c); o != nil && cfg.RefuseDuplicateHosts {
+		return duplicate(c, o)
 	}
 	for range int(cfg.CNTLIDMax) - int(cfg.CNTLIDMin) + 1 {
 		id := s.nextCNTLID
@@ -194,14 +200,13 @@ func (s *subsystem) admit(c *controller) refusal {
 
 // otherHostID returns a controller of the same host NQN with another Host Identifier, or nil. One
 // host has one (Base section 5.1.25.1.28), but neither proves who a host is: a peer that came first
-// with a host's NQN would lock that host out. So this is not refused, as in nvmet, but logged.
-// Discovery is exempt, because tools without a configured identifier make one up for each call.
+// with a host's NQN would lock that host out. So this is refused only if it is configured so, and
+// otherwise, as in nvmet, logged. Discovery is exempt, because tools without a configured
+// identifier make one up for each call. The caller holds s.mu.
 func (s *subsystem) otherHostID(c *controller) *controller {
 	if s.discovery {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, o := range s.controllers {
 		if o.hostNQN == c.hostNQN && o.hostID != c.hostID {
 			return o

@@ -48,7 +48,9 @@ type Target struct {
 	// discoveryTable is what discovery logs are made of; readers take no lock.
 	discoveryTable atomic.Pointer[discoveryTable]
 	// hosts has the limits of hosts, by NQN. It is immutable.
-	hosts      atomic.Pointer[map[string]*limiter]
+	hosts atomic.Pointer[map[string]*limiter]
+	// networks are those that hosts are bound to, by NQN. It is immutable.
+	networks   atomic.Pointer[map[string][]netip.Prefix]
 	closed     atomic.Bool
 	protection ProtectionStore  // nil if there is none
 	store      ReservationStore // nil if there is none
@@ -97,6 +99,7 @@ func New(o Options) *Target {
 	t.discovery.discovery = true
 	t.table.Store(&map[string]*subsystem{})
 	t.hosts.Store(&map[string]*limiter{})
+	t.networks.Store(&map[string][]netip.Prefix{})
 	t.discoveryTable.Store(t.newDiscoveryTable(max(o.Generation, 1)))
 	return t
 }

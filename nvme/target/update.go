@@ -53,8 +53,8 @@ func (s *subsystem) update(now *settings) {
 }
 
 // UpdateNamespace changes the namespace cfg.NSID while hosts use it: write protection, timeout,
-// limits, hosts, drive and identifiers become those of cfg, whose Device is ignored. Hosts get an event if
-// they see a difference; Linux hosts drop a namespace whose identifiers change. When
+// limits, hosts, drive and identifiers become those of cfg, whose Device is ignored. Hosts get an
+// event if they see a difference; Linux hosts drop a namespace whose identifiers change. When
 // UpdateNamespace returns, the device gets nothing any more that the namespace would now refuse.
 //
 // If swap is not nil, it exchanges the device, without an error for hosts. Their commands wait,

@@ -15,6 +15,7 @@ type model struct {
 	machine    []string          // the addresses of the interface eth0, as the end of "tcp 4"
 	subsystems map[string]*subsystem
 	limits     map[string]string // of hosts, by NQN
+	networks   map[string]string // the same
 	level      string
 	transports string // their keys
 }
@@ -74,7 +75,7 @@ const anchorText = `  - nqn: ` + anchorNQN + `
 func newModel() *model {
 	return &model{
 		listeners: map[string]string{}, subsystems: map[string]*subsystem{},
-		limits: map[string]string{}, level: "info", label: "first",
+		limits: map[string]string{}, networks: map[string]string{}, level: "info", label: "first",
 	}
 }
 
@@ -82,7 +83,7 @@ func (m *model) clone() *model {
 	c := newModel()
 	c.listeners, c.machine, c.level = maps.Clone(m.listeners), m.machine, m.level
 	c.transports, c.label = m.transports, m.label
-	c.limits = maps.Clone(m.limits)
+	c.limits, c.networks = maps.Clone(m.limits), maps.Clone(m.networks)
 	for nqn, s := range m.subsystems {
 		t := *s
 		t.hosts, t.namespaces = slices.Clone(s.hosts), maps.Clone(s.namespaces)
@@ -130,7 +131,7 @@ func (m *model) change(rng *rand.Rand) {
 					nil, {"tcp 1"}, {"tcp 1", "tcp 2", "tcp eth0"}, {"rdma 2", "tcp 4/30"},
 				}[rng.IntN(4)]
 				s.keys = pick(rng, "", "serial: S1", "model: other", "cntlid_min: 100",
-					"max_io_queues: 4", "max_transfer: 256KiB")
+					"max_io_queues: 4", "max_transfer: 256KiB", "duplicate_hosts: refuse")
 			}
 		default:
 			if s := m.anySubsystem(rng); s != nil {
@@ -189,6 +190,8 @@ func limits(rng *rand.Rand) string {
 
 func (m *model) changeLimits(rng *rand.Rand) {
 	m.limits[hostNQN(rng.IntN(allHosts))] = limits(rng)
+	m.networks[hostNQN(1+rng.IntN(allHosts-1))] = pick(rng, "", "", "networks: [10.9.0.0/16]",
+		"networks: [10.9.0.0/16, 127.0.0.0/8, 10.0.0.0/24]")
 	if s := m.anySubsystem(rng); s != nil {
 		s.limits = limits(rng)
 	}
@@ -235,7 +238,8 @@ func (m *model) changeNamespaces(rng *rand.Rand, s *subsystem) {
 		}
 	}
 	n.limits = limits(rng)
-	n.hosts = pick(rng, "", "", "hosts: ["+hostNQN(0)+", "+hostNQN(1)+"]", "hosts: ["+hostNQN(1)+"]")
+	n.hosts = pick(rng, "", "", list("hosts", []string{hostNQN(0), hostNQN(1)}),
+		list("hosts", []string{hostNQN(1)}))
 	s.namespaces[nsid] = n
 }
 
@@ -283,11 +287,13 @@ func (m *model) text(dir, tcp, rdma string, port int) string {
 		fmt.Fprintf(&b, "  - {transport: %s, address: %s, port: %d%s}\n", transport, address, port,
 			more(m.listeners[name]))
 	}
-	for i, nqn := range slices.Sorted(maps.Keys(m.limits)) {
+	all := maps.Clone(m.limits)
+	maps.Copy(all, m.networks)
+	for i, nqn := range slices.Sorted(maps.Keys(all)) {
 		if i == 0 {
 			b.WriteString("hosts:\n")
 		}
-		fmt.Fprintf(&b, "  - {nqn: %s%s}\n", nqn, more(m.limits[nqn]))
+		fmt.Fprintf(&b, "  - {nqn: %s%s%s}\n", nqn, more(m.limits[nqn]), more(m.networks[nqn]))
 	}
 	b.WriteString("subsystems:\n" + anchorText)
 	for _, nqn := range slices.Sorted(maps.Keys(m.subsystems)) {
