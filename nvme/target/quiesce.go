@@ -81,9 +81,9 @@ func (ch *channel) checkQuiesced() {
 // checkPending checks pending IOs against what the namespace is now, and completes those that it
 // would refuse: their commands may have been prepared before it changed. It returns how many.
 func (ch *channel) checkPending() (refused int) {
-	g := ch.ns.geo.Load()
+	g, a := ch.ns.geo.Load(), ch.ns.cfg.Load()
 	return ch.refusePending(func(io *backend.IO) error {
-		return cmp.Or(g.check(io), ch.conflict(io))
+		return cmp.Or(a.check(io), g.check(io), ch.conflict(io))
 	})
 }
 

@@ -79,6 +79,8 @@ func (ch *channel) failed(io *backend.IO) nvme.Status {
 	switch io.Err { // not by the device
 	case errConflict:
 		return reservationConflict
+	case errHidden:
+		return inactiveNamespace
 	case errPreempted:
 		return nvme.AbortedPreempt // no DNR: the host may still be allowed to read
 	}

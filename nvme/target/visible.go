@@ -1,12 +1,31 @@
 package target
 
-import "slices"
+import (
+	"errors"
+	"slices"
+
+	"github.com/nvmf-target/nvmf-target/backend"
+)
 
 // This file decides which namespaces of its subsystem a host may use. To its controllers others are
 // inactive, as if they did not exist (Base section 3.2.1).
 
 // visible says whether a host may use the namespace.
 func (a *attributes) visible(hostNQN string) bool { return a.hosts == nil || a.hosts[hostNQN] }
+
+// errHidden is why an IO of a host that may no longer use the namespace is not carried out.
+var errHidden = errors.New("the host may no longer use the namespace")
+
+// check says whether the host of an IO may still use the namespace.
+func (a *attributes) check(io *backend.IO) error {
+	if a.hosts == nil {
+		return nil
+	}
+	if s := ownerSession(io); s == nil || a.hosts[s.ctrl.hostNQN] {
+		return nil
+	}
+	return errHidden
+}
 
 // namespace returns the namespace if the host may use it, else nil.
 func (c *controller) namespace(nsid uint32) *namespace {
