@@ -33,6 +33,7 @@ type Config struct {
 	Disks           disk.Engine
 	Metrics         Metrics
 	Control         Control
+	Discovery       Discovery
 	Listeners       []Listener
 	Hosts           []Host
 	Subsystems      []Subsystem
@@ -101,6 +102,23 @@ type Listener struct {
 	TOS       uint8
 	// Required: the target does not run without this listener. Otherwise it waits for it.
 	Required bool
+}
+
+// Discovery is what the discovery service says, and how hosts find it.
+type Discovery struct {
+	// NQN is "" for none but the well-known one.
+	NQN       string
+	Referrals []Referral
+}
+
+// Referral is another discovery service.
+type Referral struct {
+	Transport nvme.TransportType
+	Address   netip.Addr
+	Port      uint16
+	NQN       string
+	// Hosts are those that are told of it; empty: all.
+	Hosts []string
 }
 
 // Host is what applies to one host in all subsystems. It does not allow the host to connect.

@@ -76,6 +76,8 @@ func (c *Config) keys() []Key {
 		NewKey("control", Mapping(c.Control.keys()),
 			"Where `nvmf-target status` and others reach the running target.").
 			NeedsRestart(),
+		NewKey("discovery", Mapping(c.Discovery.keys()),
+			"How hosts find subsystems."),
 		NewKey("listeners", List(&c.Listeners, 1, MaxListeners, (*Listener).value),
 			"The addresses where hosts connect.").Require("Add at least one entry."),
 		NewKey("hosts", List(&c.Hosts, 0, 4096, (*Host).value),
@@ -211,6 +213,11 @@ func diskKeys(e *disk.Engine) []Key {
 	}
 }
 
+func transport(p *nvme.TransportType) Value {
+	return Choose(p, Choice[nvme.TransportType]{"rdma", nvme.TransportRDMA},
+		Choice[nvme.TransportType]{"tcp", nvme.TransportTCP})
+}
+
 func (l *Listener) value() Value {
 	l.Port = 4420
 	return Mapping{
@@ -218,10 +225,8 @@ func (l *Listener) value() Value {
 			listenerLabel), "Give each listener its own name."),
 			"What `listeners` of subsystems call it. Set it when its address changes, or is long.").
 			Without("none"),
-		NewKey("transport", Choose(&l.Transport,
-			Choice[nvme.TransportType]{"rdma", nvme.TransportRDMA},
-			Choice[nvme.TransportType]{"tcp", nvme.TransportTCP}),
-			"How hosts connect.").Require("Use one of: rdma, tcp."),
+		NewKey("transport", transport(&l.Transport), "How hosts connect.").
+			Require("Use one of: rdma, tcp."),
 		NewKey("address", listenAddress(&l.Address),
 			"IPv4 or IPv6 address; `0.0.0.0` or `\"::\"` is every address. A link-local one "+
 				"needs its interface: `fe80::1%eth0`. A network (`10.0.0.0/24`), a network "+

@@ -15,14 +15,21 @@ import (
 // This file has the Values of names and identifiers of NVMe.
 
 func nqn(p *string, pattern, hint string, check func(string) error) Value {
+	return Unique(named(p, pattern, check), hint)
+}
+
+// checkedNQN is an NQN that others may have, too.
+func checkedNQN(p *string, check func(string) error) Value { return named(p, `^nqn\.`, check) }
+
+func named(p *string, pattern string, check func(string) error) Value {
 	rules := schema{"pattern": pattern, "maxLength": nvme.NQNMaxLength}
-	return Unique(checked(p, "NQN", rules, func(s string) (what, hint string) {
+	return checked(p, "NQN", rules, func(s string) (what, hint string) {
 		if err := check(s); err != nil {
 			return err.Error(), "An NQN is nqn.YYYY-MM.REVERSED.DOMAIN:NAME or " +
 				"nqn.2014-08.org.nvmexpress:uuid:UUID, 223 bytes at most."
 		}
 		return "", ""
-	}), hint)
+	})
 }
 
 // subsystemPattern: a name that begins as an NQN goes on as one.

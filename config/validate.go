@@ -34,6 +34,7 @@ func (d *decoder) validate(c *Config) {
 	for i := range c.Hosts {
 		d.limits(&c.Hosts[i].Limits, fmt.Sprintf("hosts[%d]", i))
 	}
+	d.discovery(c)
 	d.some(c, "", "subsystems", len(c.Subsystems))
 	for i := range c.Subsystems {
 		d.subsystem(c, &c.Subsystems[i], fmt.Sprintf("subsystems[%d]", i))

@@ -369,7 +369,8 @@ var fileKeys = map[string]func(*Server, *config.Config) error{
 		}
 		return nil
 	},
-	"metrics.listen":  (*Server).setMetrics,
+	"metrics.listen": (*Server).setMetrics,
+	"discovery.nqn":  (*Server).setDiscovery, "discovery.referrals": (*Server).setDiscovery,
 	"tcp.queue_depth": updateTCP, "tcp.queue_memory": updateTCP, "tcp.max_connections": updateTCP,
 	"tcp.max_connections_per_host": updateTCP, "tcp.header_digest": updateTCP,
 	"tcp.data_digest": updateTCP,

@@ -105,6 +105,8 @@ var beyond = map[string]string{
 	"is not an IP address":      "more than a pattern",
 	"is not a network":          "more than a pattern",
 	"is an address in a":        "more than a pattern",
+	"is the name of":            "two values are compared",
+	"is no address that":        "more than a pattern",
 	"a multicast address":       "more than a pattern",
 	"a link-local IPv6 address": "more than a pattern",
 	"no UUID after":             "more than a pattern",

@@ -173,3 +173,93 @@ func TestDuplicateHosts(t *testing.T) {
 	r.w.Settle()
 	r.ok(r.dial(0), as(2, testSub))
 }
+
+// TestReferrals: a referral is an entry for the hosts that are told of it, in any chunk, and a
+// change is an event. With LSP bit 1 the log has the entries of the port alone.
+func TestReferrals(t *testing.T) {
+	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
+	for id := range uint16(2) {
+		r.must(r.target.AddPort(port(id+1, nvme.TransportTCP, "192.0.2.1:4420")))
+	}
+	h := discoveryHost(r, "192.0.2.1:4420")
+	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventDiscoveryChanged)))
+	event := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	referral := func(tr nvme.TransportType, addr string, hosts ...string) Referral {
+		return Referral{
+			Addr: port(0, tr, addr).Addr, NQN: nvme.DiscoveryNQN, Hosts: hosts,
+		}
+	}
+	cfg := DiscoveryConfig{Referrals: []Referral{
+		referral(nvme.TransportTCP, "192.0.2.7:8009"),
+		referral(nvme.TransportTCP, "192.0.2.8:8009", otherHost),
+		referral(nvme.TransportRDMA, "[2001:db8::7]:4420", otherHost, testHost),
+	}}
+	r.must(r.target.SetDiscovery(cfg))
+	r.w.Settle()
+	if !event.Done {
+		t.Error("no event")
+	}
+	hdr, list := h.discoveryLog()
+	if len(list) != 6 {
+		t.Fatalf("%d entries", len(list))
+	}
+	for i, want := range []string{"192.0.2.7 8009 1", "2001:db8::7 4420 2"} {
+		e := list[4+i]
+		if got := fmt.Sprint(nvme.Text(e.TRADDR[:]), " ", nvme.Text(e.TRSVCID[:]), " ",
+			e.ADRFAM); got != want || e.SUBTYPE != nvme.SubsystemReferral || e.EFLAGS != 0 {
+			t.Errorf("entry %d: %s, %+v", i, got, e)
+		}
+	}
+	whole := r.ok(h.admin, logCommand(nvme.LogDiscovery, 7*1024, 0)).Data
+	for off := 0; off < len(whole); off += 700 {
+		n := min(700, len(whole)-off)
+		got := r.ok(h.admin, logCommand(nvme.LogDiscovery, n, uint64(off))).Data
+		if string(got) != string(whole[off:off+n]) {
+			t.Errorf("the chunk at %d differs", off)
+		}
+	}
+
+	local := logCommand(nvme.LogDiscovery, 3*1024, 0)
+	local.SQE.GetLog().Set(nvme.LogDiscovery, 3*1024, 0, nvme.DiscoveryLocal, false)
+	b := r.ok(h.admin, local).Data
+	if n, err := nvme.ParseDiscoveryHeader(b); err != nil || n.NUMREC != 2 || b[1024+4] != 1 {
+		t.Errorf("%d entries, %v, port %d", n.NUMREC, err, b[1024+4])
+	}
+	pages, err := nvme.Parse[nvme.SupportedPages](r.ok(h.admin,
+		logCommand(nvme.LogSupportedPages, nvme.SupportedPagesSize, 0)).Data)
+	if err != nil || pages[nvme.LogDiscovery] != 1|1<<17 {
+		t.Errorf("log 00h says %#x of log 70h, %v", pages[nvme.LogDiscovery], err)
+	}
+	r.must(r.target.SetDiscovery(cfg))
+	if now, _ := h.discoveryLog(); now.GENCTR != hdr.GENCTR {
+		t.Error("the same again is a new generation")
+	}
+}
+
+// TestDiscoveryNQN: the service has the well-known name and its own one, which it says in Identify
+// and in the entries of itself.
+func TestDiscoveryNQN(t *testing.T) {
+	const own = "nqn.2026-11.io.nvmf-target:discovery"
+	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, AllowAnyHost: true})
+	r.must(r.target.AddPort(port(1, nvme.TransportTCP, "192.0.2.1:4420")))
+	r.must(r.target.SetDiscovery(DiscoveryConfig{NQN: own}))
+	for _, nqn := range []string{nvme.DiscoveryNQN, own} {
+		h := through(r, 1, nqn)
+		id := h.controller()
+		name, err := nvme.ParseNQN(&id.SUBNQN)
+		if err != nil || name != own || id.CNTRLTYPE != nvme.ControllerTypeDiscovery {
+			t.Errorf("by %s: %s, type %d, %v", nqn, name, id.CNTRLTYPE, err)
+		}
+		_, list := h.discoveryLog()
+		name, err = nvme.ParseNQN(&list[0].SUBNQN)
+		if err != nil || name != own || list[0].SUBTYPE != nvme.SubsystemDiscovery {
+			t.Errorf("the entry of itself: %s, type %d, %v", name, list[0].SUBTYPE, err)
+		}
+	}
+	if r.target.AddSubsystem(SubsystemConfig{NQN: own}) == nil ||
+		r.target.SetDiscovery(DiscoveryConfig{NQN: testSub}) == nil {
+		t.Error("a subsystem and the discovery service have the same name")
+	}
+	r.must(r.target.SetDiscovery(DiscoveryConfig{}))
+	r.status(r.dial(0), adminArgs(own).command(), connectRefused)
+}

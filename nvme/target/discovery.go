@@ -1,13 +1,17 @@
 package target
 
 import (
+	"cmp"
+	"fmt"
 	"iter"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sort"
 	"strconv"
 	"strings"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -20,9 +24,47 @@ const discoveryTransfer = 16 << 10
 // discoveryTable is what the discovery logs of all hosts are made of, in one generation. It is
 // immutable.
 type discoveryTable struct {
+	DiscoveryConfig
 	generation uint64 // starts at 1 (Base section 5.1.12.3.1)
 	ports      []Port
 	subs       []discoverable // the discovery subsystem, and the others by NQN
+}
+
+// DiscoveryConfig is what the discovery service says besides subsystems and ports.
+type DiscoveryConfig struct {
+	// NQN is a name of its own beside nvme.DiscoveryNQN, which all discovery services have; ""
+	// for none.
+	NQN string
+	// Referrals are other discovery services.
+	Referrals []Referral
+}
+
+// Referral is an entry for another discovery service.
+type Referral struct {
+	Addr fabric.Addr
+	NQN  string
+	// Hosts are those that are told of it; empty: all.
+	Hosts []string
+}
+
+// SetDiscovery changes what the discovery service says, and its NQN.
+func (t *Target) SetDiscovery(cfg DiscoveryConfig) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if (*t.table.Load())[cfg.NQN] != nil {
+		return fmt.Errorf("%q is the name of a subsystem already", cfg.NQN)
+	}
+	if reflect.DeepEqual(cfg, t.discoveryConfig) {
+		return nil
+	}
+	t.discoveryConfig = cfg
+	t.discoveryChanged()
+	return nil
+}
+
+// discoveryNQN is the name of the discovery service.
+func (t *Target) discoveryNQN() string {
+	return cmp.Or(t.discoveryTable.Load().NQN, nvme.DiscoveryNQN)
 }
 
 // discoverable is a subsystem and the indices of the ports that serve it, in order.
@@ -42,7 +84,9 @@ func (t *Target) discoveryChanged() {
 
 // newDiscoveryTable makes a table of what there is. The caller holds t.mu.
 func (t *Target) newDiscoveryTable(generation uint64) *discoveryTable {
-	table := &discoveryTable{generation: generation, ports: t.ports}
+	table := &discoveryTable{
+		DiscoveryConfig: t.discoveryConfig, generation: generation, ports: t.ports,
+	}
 	every, byListener := make([]int, len(t.ports)), map[string][]int{}
 	for i, p := range t.ports {
 		every[i] = i
@@ -74,8 +118,11 @@ func (t *Target) Generation() uint64 { return t.discoveryTable.Load().generation
 // entries, which are encoded when they are read.
 type discoveryLog struct {
 	generation uint64
+	nqn        string          // of the discovery service
+	local      bool            // nvme.DiscoveryLocal
 	ports      []reachablePort // as in the table
 	subs       []discoverableFrom
+	referrals  []Referral
 	entries    uint64
 }
 
@@ -94,17 +141,23 @@ type discoverableFrom struct {
 
 // discoveryPage makes the requested part of log 70h (Base section 5.1.12.3.1).
 func discoveryPage(c *controller, sqe *nvme.SQE) reply {
-	t := c.t.discoveryTable.Load()
-	if c.discoveryLog == nil || c.discoveryLog.generation != t.generation {
-		c.discoveryLog = c.newDiscoveryLog(t)
+	t, local := c.t.discoveryTable.Load(), sqe.GetLog().LSP()&nvme.DiscoveryLocal != 0
+	if l := c.discoveryLog; l == nil || l.generation != t.generation || l.local != local {
+		c.discoveryLog = c.newDiscoveryLog(t, local)
 	}
 	return c.discoveryLog.read(sqe.GetLog().LPO(), sqe.GetLog().Bytes())
 }
 
-func (c *controller) newDiscoveryLog(t *discoveryTable) *discoveryLog {
-	l := &discoveryLog{generation: t.generation, ports: make([]reachablePort, len(t.ports))}
+func (c *controller) newDiscoveryLog(t *discoveryTable, local bool) *discoveryLog {
+	l := &discoveryLog{
+		generation: t.generation, nqn: cmp.Or(t.NQN, nvme.DiscoveryNQN), local: local,
+		ports: make([]reachablePort, len(t.ports)),
+	}
 	reachable := 0
 	for i, p := range t.ports {
+		if local && p.ID != c.info.PortID {
+			continue
+		}
 		if addr, ok := c.reachable(p); ok {
 			l.ports[i] = reachablePort{p, addr}
 			reachable++
@@ -126,6 +179,12 @@ func (c *controller) newDiscoveryLog(t *discoveryTable) *discoveryLog {
 		l.subs = append(l.subs, discoverableFrom{s, l.entries})
 		l.entries += uint64(n)
 	}
+	for _, r := range t.Referrals {
+		if !local && (len(r.Hosts) == 0 || slices.Contains(r.Hosts, c.hostNQN)) {
+			l.referrals = append(l.referrals, r)
+		}
+	}
+	l.entries += uint64(len(l.referrals))
 	return l
 }
 
@@ -176,36 +235,54 @@ func (l *discoveryLog) from(e uint64) iter.Seq[*nvme.DiscoveryEntry] {
 				if !p.addr.IsValid() {
 					continue
 				}
-				if at >= e && !yield(newEntry(s.settings, p)) {
+				if at >= e && !yield(l.entry(s.settings, p)) {
 					return
 				}
 				at++
 			}
 		}
+		at := l.entries - uint64(len(l.referrals))
+		for i := max(e, at) - at; i < uint64(len(l.referrals)); i++ {
+			if !yield(l.referrals[i].entry()) {
+				return
+			}
+		}
 	}
 }
 
-// newEntry makes the entry of a subsystem at a port.
-func newEntry(s *settings, p *reachablePort) *nvme.DiscoveryEntry {
-	d := &nvme.DiscoveryEntry{
-		TRTYPE: p.Addr.Transport, ADRFAM: nvme.AddressIPv4, SUBTYPE: nvme.SubsystemNVM,
-		TREQ:   nvme.TREQNoFlowControl,
-		PORTID: p.ID, CNTLID: nvme.CNTLIDDynamic, ASQSZ: MinQueueSize,
+// entry makes the entry of a subsystem at a port.
+func (l *discoveryLog) entry(s *settings, p *reachablePort) *nvme.DiscoveryEntry {
+	typ, nqn, flags := nvme.SubsystemNVM, s.NQN, nvme.EFLAGS(0)
+	if nqn == nvme.DiscoveryNQN {
+		typ, nqn = nvme.SubsystemDiscovery, l.nqn
+		flags = nvme.EFLAGSPersistent | nvme.EFLAGSDuplicate
 	}
-	if p.addr.Is6() {
+	d := newEntry(p.Addr, p.addr, typ, nqn)
+	d.PORTID, d.EFLAGS = p.ID, flags
+	return d
+}
+
+func (r *Referral) entry() *nvme.DiscoveryEntry {
+	return newEntry(r.Addr, r.Addr.Addr().Unmap().WithZone(""), nvme.SubsystemReferral, r.NQN)
+}
+
+// newEntry makes an entry for a transport and port, at ip.
+func newEntry(at fabric.Addr, ip netip.Addr, typ nvme.SubsystemType, nqn string,
+) *nvme.DiscoveryEntry {
+	d := &nvme.DiscoveryEntry{
+		TRTYPE: at.Transport, ADRFAM: nvme.AddressIPv4, SUBTYPE: typ,
+		TREQ: nvme.TREQNoFlowControl, CNTLID: nvme.CNTLIDDynamic, ASQSZ: MinQueueSize,
+	}
+	if ip.Is6() {
 		d.ADRFAM = nvme.AddressIPv6
 	}
-	if s.NQN == nvme.DiscoveryNQN {
-		d.SUBTYPE = nvme.SubsystemDiscovery
-		d.EFLAGS = nvme.EFLAGSPersistent | nvme.EFLAGSDuplicate
-	}
-	d.SetAddress(p.addr.String(), strconv.Itoa(int(p.Addr.Port())))
-	switch p.Addr.Transport {
+	d.SetAddress(ip.String(), strconv.Itoa(int(at.Port())))
+	switch at.Transport {
 	case nvme.TransportRDMA:
 		d.SetRDMA(nvme.RDMAProviderAny, 0)
 	case nvme.TransportTCP:
 		d.SetTCP(nvme.TCPNoSecurity)
 	}
-	nvme.PutNQN(&d.SUBNQN, s.NQN)
+	nvme.PutNQN(&d.SUBNQN, nqn)
 	return d
 }

@@ -104,6 +104,7 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 		id.SGLS |= nvme.SGLSTransportDataBlock
 	}
 	if c.sub.discovery {
+		nvme.PutNQN(&id.SUBNQN, c.t.discoveryNQN())
 		id.CNTRLTYPE, id.DCTYPE = nvme.ControllerTypeDiscovery, 1 // a direct discovery controller
 		id.NN, id.MNAN, id.ONCS, id.FUSES, id.CDFS, id.VWC = 0, 0, 0, 0, 0, 0
 		id.LPA &^= nvme.LPASMARTPerNamespace

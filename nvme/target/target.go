@@ -56,11 +56,13 @@ type Target struct {
 	store      ReservationStore // nil if there is none
 	portStates sync.Map         // *portState by ID; removed is written with mu held
 
-	mu       sync.Mutex // guards what follows and writes to table
-	ports    []Port
-	handlers []*Handler
-	slots    []*namespace // by namespace.slot; nil: free
-	retiring sync.WaitGroup
+	mu    sync.Mutex // guards what follows and writes to table
+	ports []Port
+	// discoveryConfig is that of the next generation of discoveryTable.
+	discoveryConfig DiscoveryConfig
+	handlers        []*Handler
+	slots           []*namespace // by namespace.slot; nil: free
+	retiring        sync.WaitGroup
 	// untilRestart are also namespaces that were removed, and may come back.
 	untilRestart map[protectedName]bool
 	// reservations are also those of namespaces that were removed.
@@ -106,7 +108,7 @@ func New(o Options) *Target {
 
 // find returns the subsystem with exactly this NQN, or nil.
 func (t *Target) find(nqn string) *subsystem {
-	if nqn == nvme.DiscoveryNQN {
+	if nqn == nvme.DiscoveryNQN || nqn == t.discoveryNQN() {
 		return t.discovery
 	}
 	return (*t.table.Load())[nqn]

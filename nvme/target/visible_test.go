@@ -150,8 +150,8 @@ func TestVisibility(t *testing.T) {
 	sees(o, true, 1)
 }
 
-// TestHiddenMeanwhile: when a change that takes a namespace from a host is complete, the device gets
-// nothing more of that host, and does what it has.
+// TestHiddenMeanwhile: when a change that takes a namespace from a host is complete, the device
+// gets nothing more of that host, and does what it has.
 func TestHiddenMeanwhile(t *testing.T) {
 	sub, dev := faultySubsystem(t)
 	r := newHarness(t, 1, sub)

@@ -17,6 +17,7 @@ type model struct {
 	limits     map[string]string // of hosts, by NQN
 	networks   map[string]string // the same
 	level      string
+	discovery  string // its keys
 	transports string // their keys
 }
 
@@ -82,7 +83,7 @@ func newModel() *model {
 func (m *model) clone() *model {
 	c := newModel()
 	c.listeners, c.machine, c.level = maps.Clone(m.listeners), m.machine, m.level
-	c.transports, c.label = m.transports, m.label
+	c.transports, c.discovery, c.label = m.transports, m.discovery, m.label
 	c.limits, c.networks = maps.Clone(m.limits), maps.Clone(m.networks)
 	for nqn, s := range m.subsystems {
 		t := *s
@@ -118,6 +119,10 @@ func (m *model) change(rng *rand.Rand) {
 			m.changeSubsystems(rng)
 		case 2:
 			m.level = []string{"info", "debug", "warn"}[rng.IntN(3)]
+			m.discovery = pick(rng, "", "discovery: {nqn: "+nqnPrefix+"discovery}\n",
+				"discovery: {referrals: [{transport: tcp, address: 192.0.2.1}]}\n",
+				"discovery: {referrals: [{transport: tcp, address: 192.0.2.1, hosts: ["+
+					hostNQN(1)+"]}, {transport: rdma, address: '2001:db8::1', port: 4420}]}\n")
 			m.transports = pick(rng, "", "tcp: {queue_depth: 64, header_digest: false}\n",
 				"rdma: {queue_depth: 32, max_connections: 2000}\n",
 				"tcp: {data_digest: false, max_connections_per_host: 500}\n"+
@@ -271,8 +276,8 @@ func (m *model) storage(rng *rand.Rand) string {
 // text is the configuration file. Addresses begin with tcp or rdma.
 func (m *model) text(dir, tcp, rdma string, port int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "log: {level: %s}\nreactors: {count: 1, memory: 8MiB}\n%s", m.level,
-		m.transports)
+	fmt.Fprintf(&b, "log: {level: %s}\nreactors: {count: 1, memory: 8MiB}\n%s%s", m.level,
+		m.discovery, m.transports)
 	fmt.Fprintf(&b, "listeners:\n  - {name: %s, transport: tcp, address: %s1, port: %d}\n",
 		m.label, tcp, port)
 	at := func(name string) (transport, address string) {

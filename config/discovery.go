@@ -1,0 +1,74 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// discoveryPort is the port that IANA has assigned to discovery services (nvme-disc).
+const discoveryPort = 8009
+
+func (c *Discovery) keys() []Key {
+	return []Key{
+		NewKey("nqn", checkedNQN(&c.NQN, discoveryNQN),
+			"A name of its own for the discovery service; hosts that ask by the well-known name "+
+				"are told it. Set it when hosts talk to several discovery services, which they "+
+				"tell apart by it.").Without("the well-known name only"),
+		NewKey("referrals", List(&c.Referrals, 0, 64, (*Referral).value),
+			"Other discovery services that hosts are told of."),
+	}
+}
+
+func (r *Referral) value() Value {
+	r.Port, r.NQN = discoveryPort, nvme.DiscoveryNQN
+	return Mapping{
+		NewKey("transport", transport(&r.Transport), "How hosts connect to it.").
+			Require("Use one of: rdma, tcp."),
+		NewKey("address", address(&r.Address), "Its IPv4 or IPv6 address.").Require("Add it."),
+		NewKey("port", Int(&r.Port, 1, 0xFFFF), "Its port number."),
+		NewKey("nqn", checkedNQN(&r.NQN, nvme.ValidateNQN),
+			"Its name. Set it when it has one of its own."),
+		NewKey("hosts", hostList(&r.Hosts),
+			"The NQNs of the hosts that are told of it.").Without("all"),
+	}
+}
+
+func discoveryNQN(s string) error {
+	if s == nvme.DiscoveryNQN {
+		return errors.New("this is the well-known name, which the service has anyway")
+	}
+	return nvme.ValidateNQN(s)
+}
+
+// address is one IP address of another machine.
+func address(p *netip.Addr) Value {
+	return unmarshaled(p, "IP address",
+		"Write an IPv4 or IPv6 address; host names are not resolved.",
+		func(a netip.Addr) (what, hint string) {
+			if a.IsUnspecified() || a.IsMulticast() || a.Zone() != "" {
+				return fmt.Sprintf("%v is no address that hosts can connect to", a),
+					"Write an address that is the same for all hosts."
+			}
+			return "", ""
+		})
+}
+
+// discovery reports what is wrong with the discovery service and the rest together.
+func (d *decoder) discovery(c *Config) {
+	for i := range c.Subsystems {
+		if c.Discovery.NQN != "" && c.Subsystems[i].NQN == c.Discovery.NQN {
+			d.add("discovery.nqn", fmt.Sprintf("is the name of subsystems[%d]", i),
+				"Give the discovery service another one.")
+		}
+	}
+	for i, r := range c.Discovery.Referrals {
+		path := fmt.Sprintf("discovery.referrals[%d]", i)
+		if r.Address.IsValid() && r.Transport != 0 {
+			d.once("referral", fmt.Sprintf("%v %v %s", r.Transport,
+				netip.AddrPortFrom(r.Address, r.Port), r.NQN), path, "Delete one of the two.")
+		}
+	}
+}
