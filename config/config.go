@@ -109,6 +109,10 @@ type Discovery struct {
 	// NQN is "" for none but the well-known one.
 	NQN       string
 	Referrals []Referral
+	// MDNS: it is announced by multicast DNS, on Interfaces, or if there are none on all that
+	// listeners have addresses of.
+	MDNS       bool
+	Interfaces []string
 }
 
 // Referral is another discovery service.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -19,6 +20,16 @@ func (c *Discovery) keys() []Key {
 				"tell apart by it.").Without("the well-known name only"),
 		NewKey("referrals", List(&c.Referrals, 0, 64, (*Referral).value),
 			"Other discovery services that hosts are told of."),
+		NewKey("mdns", Bool(&c.MDNS),
+			"The service is announced by multicast DNS on the networks of the listeners. Set it "+
+				"when hosts find it by themselves, with nvme-stas for instance. What listens on "+
+				"RDMA is announced as RoCE."),
+		NewKey("mdns_interfaces", List(&c.Interfaces, 0, 64, func(i *string) Value {
+			return Unique(checked(i, "network interface", nil, networkInterface),
+				"Delete one of the two.")
+		}),
+			"The network interfaces where `mdns` announces the service. Set it to leave others "+
+				"out.").Without("all with addresses of listeners"),
 	}
 }
 
@@ -43,6 +54,14 @@ func discoveryNQN(s string) error {
 	return nvme.ValidateNQN(s)
 }
 
+func networkInterface(s string) (what, hint string) {
+	if s == "" || len(s) > maxInterface || strings.ContainsAny(s, "/ \t") {
+		return fmt.Sprintf("%q is not the name of a network interface", printable(s)),
+			"ip link lists them."
+	}
+	return "", ""
+}
+
 // address is one IP address of another machine.
 func address(p *netip.Addr) Value {
 	return unmarshaled(p, "IP address",
@@ -63,6 +82,10 @@ func (d *decoder) discovery(c *Config) {
 			d.add("discovery.nqn", fmt.Sprintf("is the name of subsystems[%d]", i),
 				"Give the discovery service another one.")
 		}
+	}
+	if len(c.Discovery.Interfaces) > 0 && !c.Discovery.MDNS {
+		d.add("discovery.mdns_interfaces", "mdns is false, so it would have no effect",
+			"Set mdns: true, or delete it.")
 	}
 	for i, r := range c.Discovery.Referrals {
 		path := fmt.Sprintf("discovery.referrals[%d]", i)

@@ -302,6 +302,7 @@ func (ls *listeners) close() error {
 	ls.changing.Lock()
 	defer ls.changing.Unlock()
 	ls.stopped = true
+	ls.s.mdns.Close()
 	ls.mu.Lock()
 	ports := ls.byID()
 	ls.mu.Unlock()

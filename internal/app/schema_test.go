@@ -106,6 +106,7 @@ var beyond = map[string]string{
 	"is not a network":          "more than a pattern",
 	"is an address in a":        "more than a pattern",
 	"is the name of":            "two values are compared",
+	"is not the name of a net":  "more than a pattern",
 	"is no address that":        "more than a pattern",
 	"a multicast address":       "more than a pattern",
 	"a link-local IPv6 address": "more than a pattern",

@@ -119,7 +119,8 @@ func (m *model) change(rng *rand.Rand) {
 			m.changeSubsystems(rng)
 		case 2:
 			m.level = []string{"info", "debug", "warn"}[rng.IntN(3)]
-			m.discovery = pick(rng, "", "discovery: {nqn: "+nqnPrefix+"discovery}\n",
+			m.discovery = pick(rng, "", "discovery: {mdns: true, mdns_interfaces: [absent0]}\n",
+				"discovery: {nqn: "+nqnPrefix+"discovery}\n",
 				"discovery: {referrals: [{transport: tcp, address: 192.0.2.1}]}\n",
 				"discovery: {referrals: [{transport: tcp, address: 192.0.2.1, hosts: ["+
 					hostNQN(1)+"]}, {transport: rdma, address: '2001:db8::1', port: 4420}]}\n")
