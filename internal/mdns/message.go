@@ -98,7 +98,7 @@ func (s *Service) append(b *dnsmessage.Builder, ttl uint32) error {
 	header := func(name dnsmessage.Name, class dnsmessage.Class) dnsmessage.ResourceHeader {
 		return dnsmessage.ResourceHeader{Name: name, Class: dnsmessage.ClassINET | class, TTL: ttl}
 	}
-	if ttl > 0 { // others may have the type, too
+	if ttl > 0 { // there may be others of the type
 		err := b.PTRResource(header(types, 0), dnsmessage.PTRResource{PTR: service})
 		if err != nil {
 			return err
@@ -113,7 +113,7 @@ func (s *Service) append(b *dnsmessage.Builder, ttl uint32) error {
 		err = b.TXTResource(header(instance, cacheFlush), dnsmessage.TXTResource{TXT: s.TXT})
 	}
 	switch ip := s.Addr.Addr(); {
-	case err != nil:
+	case err != nil || ttl == 0: // there may be others at the address
 	case ip.Is4():
 		err = b.AResource(header(host, cacheFlush), dnsmessage.AResource{A: ip.As4()})
 	default:
