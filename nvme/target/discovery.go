@@ -129,13 +129,13 @@ type discoveryLog struct {
 // reachablePort is a port under the address at which this host reaches it, which is not valid if it
 // does not.
 type reachablePort struct {
-	Port
+	*Port
 	addr netip.Addr
 }
 
 // discoverableFrom is a subsystem whose entries begin at index first.
 type discoverableFrom struct {
-	discoverable
+	*discoverable
 	first uint64
 }
 
@@ -154,16 +154,18 @@ func (c *controller) newDiscoveryLog(t *discoveryTable, local bool) *discoveryLo
 		ports: make([]reachablePort, len(t.ports)),
 	}
 	reachable := 0
-	for i, p := range t.ports {
+	for i := range t.ports {
+		p := &t.ports[i]
 		if local && p.ID != c.info.PortID {
 			continue
 		}
-		if addr, ok := c.reachable(p); ok {
+		if addr, ok := c.reachable(*p); ok {
 			l.ports[i] = reachablePort{p, addr}
 			reachable++
 		}
 	}
-	for _, s := range t.subs {
+	for k := range t.subs {
+		s := &t.subs[k]
 		if !s.allows(c.hostNQN) || !s.serves(c.admin.port) {
 			continue
 		}
