@@ -34,6 +34,31 @@ func (s *Server) setDiscovery(c *config.Config) error {
 	return err
 }
 
+// probeHosts warns of hosts that have namespaces of a subsystem which does not allow them. It is no
+// error: a host must be easy to remove.
+func probeHosts(c *config.Config) (ps config.Problems) {
+	for i, s := range c.Subsystems {
+		if s.AllowAnyHost {
+			continue
+		}
+		allowed := map[string]bool{}
+		for _, h := range s.Hosts {
+			allowed[h] = true
+		}
+		for j, n := range s.Namespaces {
+			for k, h := range n.Hosts {
+				if !allowed[h] {
+					ps = append(ps, c.Warning(
+						fmt.Sprintf("subsystems[%d].namespaces[%d].hosts[%d]", i, j, k),
+						h+" is not among the hosts of the subsystem",
+						"Add it there, or delete it here."))
+				}
+			}
+		}
+	}
+	return ps
+}
+
 // maxAnnounced is how many ports are announced on one interface.
 const maxAnnounced = 64
 

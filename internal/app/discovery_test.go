@@ -67,3 +67,16 @@ func TestMDNS(t *testing.T) {
 	l.apply(on, sub(anyHosts, inRAM))
 	until(false)
 }
+
+// TestHostsOfNamespaces: a host that has a namespace but not the subsystem is warned of.
+func TestHostsOfNamespaces(t *testing.T) {
+	l := &live{t: t}
+	namespace := "{nsid: 1, backend: ram, size: 1MiB, hosts: [" + hostA + ", " + hostB + "]}"
+	ps := probeHosts(l.parse(listenAny, sub("hosts: ["+hostB+"]", namespace)))
+	if len(ps) != 1 || !ps[0].Warning || ps[0].Path != "subsystems[0].namespaces[0].hosts[0]" {
+		t.Errorf("%v", ps)
+	}
+	if ps := probeHosts(l.parse(listenAny, sub(anyHosts, namespace))); len(ps) > 0 {
+		t.Errorf("%v", ps)
+	}
+}
