@@ -39,11 +39,13 @@ func (r *Referral) value() Value {
 		NewKey("transport", transport(&r.Transport), "How hosts connect to it.").
 			Require("Use one of: rdma, tcp."),
 		NewKey("address", address(&r.Address), "Its IPv4 or IPv6 address.").Require("Add it."),
-		NewKey("port", Int(&r.Port, 1, 0xFFFF), "Its port number."),
+		NewKey("port", Int(&r.Port, 1, 0xFFFF),
+			"Its port number. Set it when it does not have the one of discovery services."),
 		NewKey("nqn", checkedNQN(&r.NQN, nvme.ValidateNQN),
 			"Its name. Set it when it has one of its own."),
 		NewKey("hosts", hostList(&r.Hosts),
-			"The NQNs of the hosts that are told of it.").Without("all"),
+			"The NQNs of the hosts that are told of it. Set it when it serves only these.").
+			Without("all"),
 	}
 }
 
