@@ -95,6 +95,25 @@ func listenAddress(p *ListenAddress) Value {
 		})
 }
 
+// network is a network in CIDR notation.
+func network(p *netip.Prefix) Value {
+	get := func() string { return p.String() }
+	return parsed("network", nil, get, func(text string) (what, hint string) {
+		n, err := netip.ParsePrefix(text)
+		switch {
+		case err != nil || n.Addr().Is4In6():
+			return fmt.Sprintf("%q is not a network", printable(text)),
+				"Write an address and the length of its prefix, as in 10.0.0.0/24."
+		case n != n.Masked():
+			return fmt.Sprintf("%v is an address in a network", n),
+				fmt.Sprintf("Write %v for all addresses in the network, or %v/%d for this one.",
+					n.Masked(), n.Addr(), n.Addr().BitLen())
+		}
+		*p = n
+		return "", ""
+	})
+}
+
 // listensAt checks what the addresses of listeners have to do with each other.
 func (d *decoder) listensAt(c *Config, i int) {
 	l, path := &c.Listeners[i], fmt.Sprintf("listeners[%d]", i)

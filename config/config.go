@@ -33,6 +33,7 @@ type Config struct {
 	Disks           disk.Engine
 	Metrics         Metrics
 	Control         Control
+	Discovery       Discovery
 	Listeners       []Listener
 	Hosts           []Host
 	Subsystems      []Subsystem
@@ -92,7 +93,9 @@ const MaxListeners = 256
 type Listener struct {
 	// Name is "tcp 10.0.0.1:4420" or "tcp eth0:4420"; listeners after the first one with the same
 	// address and port 0 have " #2" and so on behind it. No two have the same name.
-	Name      string
+	Name string
+	// Label is what the file calls it, "" for nothing.
+	Label     string
 	Transport nvme.TransportType
 	Address   ListenAddress
 	Port      uint16
@@ -103,11 +106,34 @@ type Listener struct {
 	Required bool
 }
 
+// Discovery is what the discovery service says, and how hosts find it.
+type Discovery struct {
+	// NQN is "" for none but the well-known one.
+	NQN       string
+	Referrals []Referral
+	// MDNS: it is announced by multicast DNS, on Interfaces, or if there are none on all that
+	// listeners have addresses of.
+	MDNS       bool
+	Interfaces []string
+}
+
+// Referral is another discovery service.
+type Referral struct {
+	Transport nvme.TransportType
+	Address   netip.Addr
+	Port      uint16
+	NQN       string
+	// Hosts are those that are told of it; empty: all.
+	Hosts []string
+}
+
 // Host is what applies to one host in all subsystems. It does not allow the host to connect.
 type Host struct {
 	NQN    string
 	Limits target.Limits
 	Authentication
+	// Networks are those that it may connect from; empty: any.
+	Networks []netip.Prefix
 }
 
 // Subsystem is one NVM subsystem. Namespaces are as in the file; the program sets those of the

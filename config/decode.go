@@ -65,8 +65,18 @@ type Mapping []Key
 // Type implements Value.
 func (m Mapping) Type() string { return "mapping" }
 
-// String implements Value.
-func (m Mapping) String() string { return "" }
+// String implements Value: what is not the default, for entries of lists that have no name.
+func (m Mapping) String() string {
+	var o object
+	if m.flatten(&o, setting{}); len(o.settings) == 0 {
+		return ""
+	}
+	words := make([]string, len(o.settings))
+	for i, s := range o.settings {
+		words[i] = s.key + ": " + s.value
+	}
+	return "{" + strings.Join(words, ", ") + "}"
+}
 
 func (m Mapping) decode(d *decoder, n *yaml.Node, path string) {
 	given := d.entries(n, path, m, nil)

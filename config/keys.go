@@ -2,6 +2,7 @@ package config
 
 import (
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/backend/disk"
@@ -77,6 +78,8 @@ func (c *Config) keys() []Key {
 		NewKey("control", Mapping(c.Control.keys()),
 			"Where `nvmf-target status` and others reach the running target.").
 			NeedsRestart(),
+		NewKey("discovery", Mapping(c.Discovery.keys()),
+			"How hosts find subsystems."),
 		NewKey("listeners", List(&c.Listeners, 1, MaxListeners, (*Listener).value),
 			"The addresses where hosts connect.").Require("Add at least one entry."),
 		NewKey("hosts", List(&c.Hosts, 0, 4096, (*Host).value),
@@ -212,13 +215,20 @@ func diskKeys(e *disk.Engine) []Key {
 	}
 }
 
+func transport(p *nvme.TransportType) Value {
+	return Choose(p, Choice[nvme.TransportType]{"rdma", nvme.TransportRDMA},
+		Choice[nvme.TransportType]{"tcp", nvme.TransportTCP})
+}
+
 func (l *Listener) value() Value {
 	l.Port = 4420
 	return Mapping{
-		NewKey("transport", Choose(&l.Transport,
-			Choice[nvme.TransportType]{"rdma", nvme.TransportRDMA},
-			Choice[nvme.TransportType]{"tcp", nvme.TransportTCP}),
-			"How hosts connect.").Require("Use one of: rdma, tcp."),
+		NewKey("name", Unique(checked(&l.Label, "name", schema{"pattern": labelPattern},
+			listenerLabel), "Give each listener its own name."),
+			"What `listeners` of subsystems call it. Set it when its address changes, or is long.").
+			Without("none"),
+		NewKey("transport", transport(&l.Transport), "How hosts connect.").
+			Require("Use one of: rdma, tcp."),
 		NewKey("address", listenAddress(&l.Address),
 			"IPv4 or IPv6 address; `0.0.0.0` or `\"::\"` is every address. A link-local one "+
 				"needs its interface: `fe80::1%eth0`. A network (`10.0.0.0/24`), a network "+
@@ -249,6 +259,12 @@ func (h *Host) value() Value {
 		NewKey("nqn", nqn(&h.NQN, `^nqn\.`, "Write one entry for each host.",
 			nvme.ValidateNQN),
 			"NQN of the host (`cat /etc/nvme/hostnqn` on the host).").Require("Add it."),
+		NewKey("networks", List(&h.Networks, 0, 256, func(n *netip.Prefix) Value {
+			return Unique(network(n), "Delete one of the two.")
+		}),
+			"The networks that it may connect from, as in `10.0.0.0/24` or `10.0.0.7/32`. Set it "+
+				"when a machine elsewhere that knows the NQN must not be taken for the host; an "+
+				"address is no proof either.").Without("any"),
 		limitsKey(&h.Limits, "The host, in all subsystems together, gets no more than this."),
 	}, h.Authentication.keys()...)
 }
@@ -280,12 +296,23 @@ func (s *Subsystem) value() Value {
 		NewKey("allow_any_host", Bool(&s.AllowAnyHost),
 			"Every host may connect. Set it when everything that can reach a listener may use "+
 				"the storage."),
-		NewKey("hosts", List(&s.Hosts, 0, 4096, func(h *string) Value {
-			return nqn(h, `^nqn\.`, "Delete one of the two.", nvme.ValidateNQN)
-		}),
+		NewKey("hosts", hostList(&s.Hosts),
 			"The host NQNs that may connect (`cat /etc/nvme/hostnqn` on the host). Set it unless "+
 				"`allow_any_host` is set. An NQN is no proof of identity: any host that reaches "+
 				"the port can claim it, unless the host has a `dhchap_key`.").Without("none"),
+		NewKey("duplicate_hosts", Either(&s.RefuseDuplicateHosts, "allow", "refuse"),
+			"What to do when a host connects whose NQN is connected with another host "+
+				"identifier already, or the other way around, as copied machines do: `allow` it "+
+				"with a warning in the log, or `refuse` it. Set it to `refuse` when two machines "+
+				"that take each other's disks are worse than one that cannot connect.").
+			Without("allow"),
+		NewKey("listeners", List(&s.Listeners, 0, MaxListeners, func(l *string) Value {
+			return Unique(Text(l), "Delete one of the two.")
+		}),
+			"The listeners that serve the subsystem, each by its name or as in `10.0.0.1:4420` or "+
+				"`tcp eth0:4420`. Through others it does not exist. Set it when networks must not "+
+				"see each other's subsystems, or to keep a subsystem on its fastest network.").
+			Without("all"),
 		NewKey("serial", ascii(&s.Serial, target.SerialSize),
 			"Serial number. Set it when hosts know the subsystem by another one, for instance "+
 				"after a migration.").Without("derived from the NQN").OrFile(),
@@ -311,6 +338,13 @@ func (s *Subsystem) value() Value {
 	}
 }
 
+// hostList is a list of the NQNs of hosts.
+func hostList(p *[]string) Value {
+	return List(p, 0, 4096, func(h *string) Value {
+		return nqn(h, `^nqn\.`, "Delete one of the two.", nvme.ValidateNQN)
+	})
+}
+
 func (n *Namespace) value() Value {
 	n.Timeout, n.ANAGroup = 20*time.Second, 1
 	storage := &n.Storage
@@ -327,6 +361,9 @@ func (n *Namespace) value() Value {
 			OrFile(),
 		NewKey("read_only", Bool(&n.ReadOnly),
 			"Writes are refused. Set it when hosts must not write."),
+		NewKey("hosts", hostList(&n.Hosts),
+			"The NQNs of those hosts of the subsystem that see the namespace. Set it when hosts "+
+				"share a subsystem and have disks of their own.").Without("all"),
 		NewKey("io_timeout", Duration(&n.Timeout, 0, time.Hour),
 			"How long the storage may take for a command before it is given up and hosts try "+
 				"again; the namespace is not ready until the storage answers. `0s` waits for "+

@@ -64,6 +64,7 @@ func Parse(file string, data []byte, environ []string, backends []Backend, edits
 		}
 		if d.values <= maxValues {
 			c.nameListeners()
+			d.resolveListeners(c)
 			c.settings = c.flatten(keys) // before validate replaces values
 			d.validate(c)
 		} else {

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/google/uuid"
@@ -14,14 +15,21 @@ import (
 // This file has the Values of names and identifiers of NVMe.
 
 func nqn(p *string, pattern, hint string, check func(string) error) Value {
+	return Unique(named(p, pattern, check), hint)
+}
+
+// checkedNQN is an NQN that others may have, too.
+func checkedNQN(p *string, check func(string) error) Value { return named(p, `^nqn\.`, check) }
+
+func named(p *string, pattern string, check func(string) error) Value {
 	rules := schema{"pattern": pattern, "maxLength": nvme.NQNMaxLength}
-	return Unique(checked(p, "NQN", rules, func(s string) (what, hint string) {
+	return checked(p, "NQN", rules, func(s string) (what, hint string) {
 		if err := check(s); err != nil {
 			return err.Error(), "An NQN is nqn.YYYY-MM.REVERSED.DOMAIN:NAME or " +
 				"nqn.2014-08.org.nvmexpress:uuid:UUID, 223 bytes at most."
 		}
 		return "", ""
-	}), hint)
+	})
 }
 
 // subsystemPattern: a name that begins as an NQN goes on as one.
@@ -32,6 +40,19 @@ func subsystemNQN(s string) error {
 		return errors.New("the discovery subsystem exists by itself")
 	}
 	return nvme.ValidateSubsystemNQN(s)
+}
+
+// labelPattern is what a name of the file's own looks like; no address does.
+const labelPattern = `^[A-Za-z][A-Za-z0-9_-]{0,62}$`
+
+var label = regexp.MustCompile(labelPattern)
+
+func listenerLabel(s string) (what, hint string) {
+	if !label.MatchString(s) {
+		return fmt.Sprintf("%q is not a name for a listener", printable(s)),
+			"Begin with a letter; up to 63 letters, digits, - and _ are allowed."
+	}
+	return "", ""
 }
 
 // ascii is one of the strings of Identify Controller, of printable ASCII characters (Base sections

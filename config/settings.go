@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 )
@@ -146,20 +145,5 @@ func (v *storageValue) flatten(o *object, at setting) {
 	for i, k := range v.keys {
 		at.storage = at.storage || i >= len(v.common)
 		o.key(k, at)
-	}
-}
-
-// nameListeners names the listeners by what they listen on.
-func (c *Config) nameListeners() {
-	free := map[string]int{}
-	for i := range c.Listeners {
-		l := &c.Listeners[i]
-		l.Name = fmt.Sprintf("%v %s", l.Transport, l.Address.WithPort(l.Port))
-		if l.Port != 0 {
-			continue
-		}
-		if free[l.Name]++; free[l.Name] > 1 {
-			l.Name += fmt.Sprintf(" #%d", free[l.Name])
-		}
 	}
 }

@@ -35,6 +35,7 @@ func (d *decoder) validate(c *Config) {
 		d.limits(&c.Hosts[i].Limits, fmt.Sprintf("hosts[%d]", i))
 		d.authentication(&c.Hosts[i].Authentication, fmt.Sprintf("hosts[%d]", i))
 	}
+	d.discovery(c)
 	d.some(c, "", "subsystems", len(c.Subsystems))
 	for i := range c.Subsystems {
 		d.subsystem(c, &c.Subsystems[i], fmt.Sprintf("subsystems[%d]", i))

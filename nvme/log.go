@@ -87,6 +87,9 @@ func (p *SupportedPages) Add(lids ...LID) {
 	}
 }
 
+// AddSpecific sets bits of the LID Specific Parameter of a log page.
+func (p *SupportedPages) AddSpecific(l LID, bits uint16) { p[l] |= uint32(bits) << 16 }
+
 // Has says that a log page is supported.
 func (p *SupportedPages) Has(l LID) bool { return p[l]&1 != 0 }
 

@@ -9,6 +9,10 @@ const (
 	DiscoveryEntrySize  = 1024
 )
 
+// DiscoveryLocal is bit 1 of LSP for the Discovery log, and of what log 00h says of it: Port Local
+// Entries Only, those of the port that the host asks through.
+const DiscoveryLocal = 1 << 1
+
 // DiscoveryHeader is the header of the Discovery log.
 type DiscoveryHeader struct {
 	GENCTR uint64 // changes with every change of the log
@@ -66,6 +70,7 @@ type SubsystemType uint8
 
 // The subsystem types.
 const (
+	SubsystemReferral  SubsystemType = 1 // another discovery service
 	SubsystemNVM       SubsystemType = 2
 	SubsystemDiscovery SubsystemType = 3 // this discovery service
 )

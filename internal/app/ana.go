@@ -94,7 +94,7 @@ func (ls *listeners) setANA(name string, group uint32, state nvme.ANAState) (fou
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, l := range ls.list {
-		if name != "" && !l.is(name) {
+		if name != "" && !l.Is(name) {
 			continue
 		}
 		found = true

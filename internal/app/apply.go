@@ -10,7 +10,6 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/nvme"
-	"github.com/nvmf-target/nvmf-target/nvme/auth"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
 
@@ -287,17 +286,17 @@ func (tr *transition) modifyListener(c config.Change) error {
 // changeHost adds, removes or modifies a host.
 func (tr *transition) changeHost(c config.Change) error {
 	set := func(to *config.Config) error {
-		var limits target.Limits
-		var policy *auth.Policy
+		var host config.Host
 		if to != nil { // at the start there is nothing before
 			for _, h := range to.Hosts {
 				if h.NQN == c.NQN {
-					limits, policy = h.Limits, h.Policy()
+					host = h
 				}
 			}
 		}
-		tr.s.target.SetHostLimits(c.NQN, limits)
-		tr.s.target.SetHostPolicy(c.NQN, policy)
+		tr.s.target.SetHostLimits(c.NQN, host.Limits)
+		tr.s.target.SetHostPolicy(c.NQN, host.Policy())
+		tr.s.target.SetHostNetworks(c.NQN, host.Networks)
 		return nil
 	}
 	before := tr.s.config.Load()
@@ -371,7 +370,9 @@ var fileKeys = map[string]func(*Server, *config.Config) error{
 		}
 		return nil
 	},
-	"metrics.listen":  (*Server).setMetrics,
+	"metrics.listen": (*Server).setMetrics,
+	"discovery.nqn":  (*Server).setDiscovery, "discovery.referrals": (*Server).setDiscovery,
+	"discovery.mdns": (*Server).setDiscovery, "discovery.mdns_interfaces": (*Server).setDiscovery,
 	"tcp.queue_depth": updateTCP, "tcp.queue_memory": updateTCP, "tcp.max_connections": updateTCP,
 	"tcp.max_connections_per_host": updateTCP, "tcp.header_digest": updateTCP,
 	"tcp.data_digest": updateTCP,

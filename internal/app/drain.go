@@ -40,18 +40,13 @@ type listed struct {
 	portID   uint16
 }
 
-// is says whether a user means l: by its name, with or without the transport.
-func (l *listener) is(name string) bool {
-	return name == l.name || name == l.Address.WithPort(l.Port) && l.Port != 0
-}
-
 // is says whether a user means p: by its address, with or without the transport, its port ID, or
 // its listener.
 func (p *port) is(name string) bool {
 	if a, err := netip.ParseAddrPort(name); err == nil {
 		return a == p.addr.AddrPort
 	}
-	return name == p.addr.String() || p.l.is(name) || name == strconv.Itoa(int(p.id))
+	return name == p.addr.String() || p.l.Is(name) || name == strconv.Itoa(int(p.id))
 }
 
 // drain takes ports out of service, or ends that, and returns what was meant. With a listener that
@@ -72,7 +67,7 @@ func (ls *listeners) drain(which control.ListenerID, drain bool) (meant map[list
 		}
 	}
 	for _, l := range ls.list {
-		if which.All || l.is(which.Listener) {
+		if which.All || l.Is(which.Listener) {
 			mark(l.name)
 			meant[listed{l.name, 0}] = true
 		}

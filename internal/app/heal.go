@@ -109,6 +109,8 @@ func (ls *listeners) look() []fabric.Addr {
 	}
 	ls.report("listener is closed, this machine no longer has its address", gone)
 	ls.report("listener is up", up)
+	open, _ := ls.addrs()
+	ls.s.announce(open, &ls.machine)
 	return up[:min(len(up), mostLogged)]
 }
 

@@ -209,7 +209,7 @@ func (ls *listeners) publish(p *port) (err error) {
 	switch {
 	case open == p.known:
 	case open:
-		err = ls.s.target.AddPort(target.Port{ID: p.id, Addr: p.addr})
+		err = ls.s.target.AddPort(target.Port{ID: p.id, Addr: p.addr, Listener: p.l.name})
 	default:
 		err = ls.s.target.RemovePort(p.id)
 	}
@@ -308,6 +308,7 @@ func (ls *listeners) close() error {
 	ls.changing.Lock()
 	defer ls.changing.Unlock()
 	ls.stopped = true
+	ls.s.mdns.Close()
 	ls.mu.Lock()
 	ls.stopANA()
 	ports := ls.byID()

@@ -202,7 +202,7 @@ func (ls *listeners) update() (up, gone []fabric.Addr, err error) {
 	ls.mu.Lock()
 	wanted := ls.wanted(ls.list)
 	ls.identify(wanted)
-	var open, unwanted []*port // to be opened, and closed
+	var open, unwanted, moved []*port // to be opened, closed, and told who has them
 	keep := map[string]bool{}
 	for _, w := range wanted {
 		p := ls.ports[w.name]
@@ -216,6 +216,9 @@ func (ls *listeners) update() (up, gone []fabric.Addr, err error) {
 			unwanted = append(unwanted, p)
 		case p.open == nil || p.lost || p.l.TOS != w.l.TOS:
 			open = append(open, p)
+		}
+		if p.known && p.l.name != w.l.name {
+			moved = append(moved, p)
 		}
 		p.l = w.l // it may have been one of another listener
 		keep[w.name] = true
@@ -232,6 +235,9 @@ func (ls *listeners) update() (up, gone []fabric.Addr, err error) {
 	}
 	errs := []error{ls.applyANA()}
 	ls.mu.Unlock()
+	for _, p := range moved {
+		ls.s.target.SetPortListener(p.id, p.l.name)
+	}
 	for _, p := range unwanted {
 		if p.known {
 			gone = append(gone, p.addr)

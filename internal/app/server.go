@@ -18,6 +18,7 @@ import (
 	"github.com/nvmf-target/nvmf-target/fabric/rdma/verbs"
 	"github.com/nvmf-target/nvmf-target/fabric/tcp"
 	"github.com/nvmf-target/nvmf-target/internal/control"
+	"github.com/nvmf-target/nvmf-target/internal/mdns"
 	"github.com/nvmf-target/nvmf-target/internal/metrics"
 	"github.com/nvmf-target/nvmf-target/internal/netif"
 	"github.com/nvmf-target/nvmf-target/internal/ratelog"
@@ -89,6 +90,8 @@ type Server struct {
 	metrics    *metrics.Server // nil: not wanted
 	control    *control.Server // as above
 	listeners  listeners
+	mdns       *mdns.Responder
+	discovery  atomic.Pointer[config.Discovery] // as applied; nil: the default
 	disks      diskLooks
 	next       atomic.Uint64
 	external   bool // storage is opened by Options.OpenDevice
@@ -119,6 +122,7 @@ func NewServer(opts Options) *Server {
 		transports: map[nvme.TransportType]fabric.Transport{}, stopped: make(chan struct{}),
 		atStart: opts.Config, ending: make(chan struct{}), releaseLimit: releaseLimit,
 	}
+	s.mdns = mdns.New(log)
 	s.listeners = listeners{
 		s: s, wake: make(chan struct{}, 1), ports: map[string]*port{},
 		drained: map[string]bool{}, tos: map[uint16]uint8{},

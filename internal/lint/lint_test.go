@@ -38,7 +38,8 @@ var allowed = map[string][]string{
 		"fabric/rdma/verbs/ibv",
 		"backend", "backend/block", "backend/disk", "backend/file", "backend/null",
 		"backend/nvmedrive", "backend/ram", "backend/wrap", "internal/mem", "internal/reactor",
-		"internal/control", "internal/convert", "internal/doctor", "internal/metrics",
+		"internal/control", "internal/convert", "internal/doctor", "internal/mdns",
+		"internal/metrics",
 		"internal/netif", "internal/ratelog",
 		"internal/storage", "internal/sys",
 	},
@@ -99,6 +100,7 @@ var allowed = map[string][]string{
 	"internal/limit": {},
 	"internal/lint":  {},
 	"internal/list":  {},
+	"internal/mdns":  {},
 	"internal/mem":   {"internal/list"},
 	"internal/metrics": {
 		"fabric", "internal/mem", "internal/netlimit", "nvme", "nvme/target",

@@ -110,7 +110,7 @@ func (a *anaStates) refuses(c *cmd) nvme.Status {
 
 // refusesAny is the status of a command that is for all namespaces.
 func (a *anaStates) refusesAny(c *cmd) nvme.Status {
-	for _, ns := range c.s.ctrl.sub.namespaces.Load().list {
+	for _, ns := range c.s.ctrl.namespaces() {
 		if st := a.of(ns).Status(); !st.OK() {
 			return st
 		}
@@ -158,7 +158,7 @@ type anaLog struct {
 func (l *anaLog) refresh(c *controller) (changed bool) {
 	states := c.anaStates()
 	var now []nvme.ANAGroup
-	for _, ns := range c.sub.namespaces.Load().list {
+	for _, ns := range c.namespaces() {
 		id := ns.cfg.Load().anaGroup
 		i, found := l.find(now, id)
 		if !found {

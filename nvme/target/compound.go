@@ -263,7 +263,7 @@ func (m *compound) giveUp(h *Handler) {
 }
 
 func flushAll(h *Handler, c *cmd) {
-	flushThose(h, c, c.s.ctrl.sub.namespaces.Load().list)
+	flushThose(h, c, c.s.ctrl.namespaces())
 }
 
 // flushThose flushes namespaces and completes the command.

@@ -91,6 +91,7 @@ type refusal struct {
 	st                 nvme.Status
 	field              nvme.InvalidParameter
 	expected, received any
+	hint               string // "": see logRefused
 }
 
 // logRefused says why a Connect is refused, and what an operator can do about it. There is no data
@@ -98,6 +99,8 @@ type refusal struct {
 func (s *session) logRefused(sqe *nvme.ConnectSQE, data *nvme.ConnectData, r refusal) {
 	hint := "the host does not follow the specification"
 	switch {
+	case r.hint != "":
+		hint = r.hint
 	case r.st.Code() == nvme.ConnectInvalidHost:
 		hint = "add the host to hosts of the subsystem, or set allow_any_host"
 	case r.st.Code() == nvme.ConnectControllerBusy:
@@ -139,12 +142,17 @@ func loggedNQN(field *[nvme.NQNFieldSize]byte) string {
 
 // malformed refuses a Connect because of a field of the command.
 func malformed(offset uint16, expected, received any) refusal {
-	return refusal{connectMalformed, nvme.InvalidInCommand(offset), expected, received}
+	return refusal{
+		st: connectMalformed, field: nvme.InvalidInCommand(offset), expected: expected,
+		received: received,
+	}
 }
 
 // badData refuses a Connect because of a field of its data.
 func badData(st nvme.Status, offset uint16, expected, received any) refusal {
-	return refusal{st, nvme.InvalidInData(offset), expected, received}
+	return refusal{
+		st: st, field: nvme.InvalidInData(offset), expected: expected, received: received,
+	}
 }
 
 // tooDeep refuses a queue of more than most entries.
@@ -186,6 +194,9 @@ func (s *session) resolve(data *nvme.ConnectData) (sub *subsystem, hostNQN strin
 		return nil, "", badData(connectRefused, nvme.ConnectDataOffsetSUBNQN,
 			"a subsystem of the target", subNQN)
 	}
+	if !sub.settings.Load().serves(s.port) {
+		return nil, "", sub.refused(errNotServed, s, hostNQN)
+	}
 	return sub, hostNQN, refusal{}
 }
 
@@ -195,11 +206,12 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 		return refusal{st: nvme.ConnectControllerBusy}
 	}
 	sub, hostNQN, r := s.resolve(data)
-	switch {
-	case !r.st.OK():
+	if !r.st.OK() {
 		return r
-	case !sub.settings.Load().allows(hostNQN):
-		return hostRefused(hostNQN)
+	}
+	switch err := sub.permits(s, hostNQN); {
+	case err != nil:
+		return sub.refused(err, s, hostNQN)
 	case data.CNTLID != nvme.CNTLIDDynamic:
 		// dynamic controllers only
 		return badData(connectMalformed, nvme.ConnectDataOffsetCNTLID,
@@ -226,7 +238,10 @@ func (s *session) connectAdmin(sqe *nvme.ConnectSQE, data *nvme.ConnectData) ref
 	if c.proven.Load() {
 		c.logCreated()
 	}
-	if o := sub.otherHost(c); o != nil {
+	sub.mu.Lock()
+	o := sub.otherHost(c)
+	sub.mu.Unlock()
+	if o != nil {
 		what := "host is connected with another host identifier as well"
 		if o.hostID == c.hostID {
 			what = "another host has the same host identifier: reservations take them for one"

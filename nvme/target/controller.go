@@ -129,14 +129,21 @@ func (c *controller) describe() ControllerInfo {
 func (c *controller) attach(s *session, qid uint16) refusal {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	field := nvme.InvalidInCommand(nvme.ConnectOffsetQID)
+	refuse := func(expected, received any) refusal {
+		return refusal{
+			st: connectRefused, field: nvme.InvalidInCommand(nvme.ConnectOffsetQID),
+			expected: expected, received: received,
+		}
+	}
 	switch {
 	case c.failed || !c.ready.Load():
-		return refusal{connectRefused, field, "a controller that is enabled", "one that is not"}
+		return refuse("a controller that is enabled", "one that is not")
 	case int(qid) > c.granted:
-		return refusal{connectRefused, field, fmt.Sprintf("1 to %d", c.granted), qid}
+		return refuse(fmt.Sprintf("1 to %d", c.granted), qid)
 	case c.queues[qid] != nil: // the first queue stays
-		return refusal{nvme.CommandSequenceError, 0, "a queue ID that is free", qid}
+		return refusal{
+			st: nvme.CommandSequenceError, expected: "a queue ID that is free", received: qid,
+		}
 	}
 	c.queues[qid] = s
 	return refusal{}
@@ -296,11 +303,14 @@ func (c *controller) configure(v nvme.CC) nvme.Status {
 // enable makes the controller ready. What Identify Controller reports of the namespaces is decided
 // here: it does not change while the controller is enabled.
 func (c *controller) enable() {
-	t := c.sub.namespaces.Load()
-	c.cached = t.any(func(g *geometry) bool { return g.info.VolatileCache })
+	list := c.namespaces()
+	is := func(has func(*geometry) bool) bool {
+		return slices.ContainsFunc(list, func(ns *namespace) bool { return has(ns.geo.Load()) })
+	}
+	c.cached = is(func(g *geometry) bool { return g.info.VolatileCache })
 	c.writeThrough.Store(!c.cached)
-	c.rotational = t.any(func(g *geometry) bool { return g.info.Rotational })
-	c.discard.Store(len(t.list) == 0 || t.any(func(g *geometry) bool { return g.info.Discard }))
+	c.rotational = is(func(g *geometry) bool { return g.info.Rotational })
+	c.discard.Store(len(list) == 0 || is(func(g *geometry) bool { return g.info.Discard }))
 	c.endLimit()
 	c.csts = c.csts&^(nvme.CSTSShutdownOccurring|nvme.CSTSShutdownComplete) | nvme.CSTSReady
 	c.mu.Lock()

@@ -95,7 +95,7 @@ func (c *cmd) copySource(r *nvme.CopyRange) (extent, nvme.Status) {
 		if r.FastOnly() {
 			return extent{}, copyNotFast
 		}
-		ns := c.s.ctrl.sub.namespaces.Load().get(r.SNSID())
+		ns := c.s.ctrl.namespace(r.SNSID())
 		if ns == nil {
 			return extent{}, noNamespace(r.SNSID())
 		}

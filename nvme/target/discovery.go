@@ -1,9 +1,17 @@
 package target
 
 import (
+	"cmp"
+	"fmt"
+	"iter"
 	"net/netip"
+	"reflect"
+	"slices"
+	"sort"
 	"strconv"
+	"strings"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
 
@@ -16,48 +24,169 @@ const discoveryTransfer = 16 << 10
 // discoveryTable is what the discovery logs of all hosts are made of, in one generation. It is
 // immutable.
 type discoveryTable struct {
+	DiscoveryConfig
 	generation uint64 // starts at 1 (Base section 5.1.12.3.1)
 	ports      []Port
-	subs       []*settings // of the discovery subsystem, and of the others by NQN
+	subs       []discoverable // the discovery subsystem, and the others by NQN
+}
+
+// DiscoveryConfig is what the discovery service says besides subsystems and ports.
+type DiscoveryConfig struct {
+	// NQN is a name of its own beside nvme.DiscoveryNQN, which all discovery services have; ""
+	// for none.
+	NQN string
+	// Referrals are other discovery services.
+	Referrals []Referral
+}
+
+// Referral is an entry for another discovery service.
+type Referral struct {
+	Addr fabric.Addr
+	NQN  string
+	// Hosts are those that are told of it; empty: all.
+	Hosts []string
+}
+
+// SetDiscovery changes what the discovery service says, and its NQN.
+func (t *Target) SetDiscovery(cfg DiscoveryConfig) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if (*t.table.Load())[cfg.NQN] != nil {
+		return fmt.Errorf("%q is the name of a subsystem already", cfg.NQN)
+	}
+	if reflect.DeepEqual(cfg, t.discoveryConfig) {
+		return nil
+	}
+	t.discoveryConfig = cfg
+	t.discoveryChanged()
+	return nil
+}
+
+// discoveryNQN is the name of the discovery service.
+func (t *Target) discoveryNQN() string {
+	return cmp.Or(t.discoveryTable.Load().NQN, nvme.DiscoveryNQN)
+}
+
+// discoverable is a subsystem and the indices of the ports that serve it, in order.
+type discoverable struct {
+	*settings
+	ports []int
+}
+
+// discoveryChanged starts a new generation of the discovery log and notifies persistent discovery
+// controllers. The caller holds t.mu.
+func (t *Target) discoveryChanged() {
+	t.discoveryTable.Store(t.newDiscoveryTable(t.Generation() + 1))
+	t.discovery.each(func(c *controller) {
+		c.h.post(func() { c.raise(eventDiscovery) })
+	})
+}
+
+// newDiscoveryTable makes a table of what there is. The caller holds t.mu.
+func (t *Target) newDiscoveryTable(generation uint64) *discoveryTable {
+	table := &discoveryTable{
+		DiscoveryConfig: t.discoveryConfig, generation: generation, ports: t.ports,
+	}
+	every, byListener := make([]int, len(t.ports)), map[string][]int{}
+	for i, p := range t.ports {
+		every[i] = i
+		byListener[p.Listener] = append(byListener[p.Listener], i)
+	}
+	for _, s := range *t.table.Load() {
+		sub := discoverable{s.settings.Load(), every}
+		if sub.listeners != nil {
+			sub.ports = nil
+			for name := range sub.listeners {
+				sub.ports = append(sub.ports, byListener[name]...)
+			}
+			slices.Sort(sub.ports)
+		}
+		table.subs = append(table.subs, sub)
+	}
+	slices.SortFunc(table.subs, func(a, b discoverable) int {
+		return strings.Compare(a.NQN, b.NQN)
+	})
+	table.subs = slices.Insert(table.subs, 0, discoverable{t.discovery.settings.Load(), every})
+	return table
 }
 
 // Generation is the present generation of the discovery log (GENCTR).
 func (t *Target) Generation() uint64 { return t.discoveryTable.Load().generation }
 
-// discoveryLog is log 70h as one host sees it: each of the subsystems at each of the ports. It is
-// immutable. Entries are encoded when they are read.
+// discoveryLog is log 70h as one host sees it through one port: the subsystems that it may use
+// there, each at all ports that serve it. It is immutable. It does not grow with the number of
+// entries, which are encoded when they are read.
 type discoveryLog struct {
 	generation uint64
-	ports      []reachablePort
-	subs       []*settings
+	nqn        string          // of the discovery service
+	local      bool            // nvme.DiscoveryLocal
+	ports      []reachablePort // as in the table
+	subs       []discoverableFrom
+	referrals  []Referral
+	entries    uint64
 }
 
+// reachablePort is a port under the address at which this host reaches it, which is not valid if it
+// does not.
 type reachablePort struct {
-	Port
-	addr netip.Addr // under which this host reaches it
+	*Port
+	addr netip.Addr
+}
+
+// discoverableFrom is a subsystem whose entries begin at index first.
+type discoverableFrom struct {
+	*discoverable
+	first uint64
 }
 
 // discoveryPage makes the requested part of log 70h (Base section 5.1.12.3.1).
 func discoveryPage(c *controller, sqe *nvme.SQE) reply {
-	t := c.t.discoveryTable.Load()
-	if c.discoveryLog == nil || c.discoveryLog.generation != t.generation {
-		c.discoveryLog = c.newDiscoveryLog(t)
+	t, local := c.t.discoveryTable.Load(), sqe.GetLog().LSP()&nvme.DiscoveryLocal != 0
+	if l := c.discoveryLog; l == nil || l.generation != t.generation || l.local != local {
+		c.discoveryLog = c.newDiscoveryLog(t, local)
 	}
 	return c.discoveryLog.read(sqe.GetLog().LPO(), sqe.GetLog().Bytes())
 }
 
-func (c *controller) newDiscoveryLog(t *discoveryTable) *discoveryLog {
-	l := &discoveryLog{generation: t.generation}
-	for _, p := range t.ports {
-		if addr, ok := c.reachable(p); ok {
-			l.ports = append(l.ports, reachablePort{p, addr})
+func (c *controller) newDiscoveryLog(t *discoveryTable, local bool) *discoveryLog {
+	l := &discoveryLog{
+		generation: t.generation, nqn: cmp.Or(t.NQN, nvme.DiscoveryNQN), local: local,
+		ports: make([]reachablePort, len(t.ports)),
+	}
+	reachable := 0
+	for i := range t.ports {
+		p := &t.ports[i]
+		if local && p.ID != c.info.PortID {
+			continue
+		}
+		if addr, ok := c.reachable(*p); ok {
+			l.ports[i] = reachablePort{p, addr}
+			reachable++
 		}
 	}
-	for _, s := range t.subs {
-		if s.allows(c.hostNQN) {
-			l.subs = append(l.subs, s)
+	for k := range t.subs {
+		s := &t.subs[k]
+		if !s.allows(c.hostNQN) || !s.serves(c.admin.port) {
+			continue
+		}
+		n := reachable
+		if len(s.ports) < len(t.ports) {
+			n = 0
+			for _, i := range s.ports {
+				if l.ports[i].addr.IsValid() {
+					n++
+				}
+			}
+		}
+		l.subs = append(l.subs, discoverableFrom{s, l.entries})
+		l.entries += uint64(n)
+	}
+	for _, r := range t.Referrals {
+		if !local && (len(r.Hosts) == 0 || slices.Contains(r.Hosts, c.hostNQN)) {
+			l.referrals = append(l.referrals, r)
 		}
 	}
+	l.entries += uint64(len(l.referrals))
 	return l
 }
 
@@ -76,8 +205,7 @@ func (c *controller) reachable(p Port) (netip.Addr, bool) {
 
 // read encodes at most n bytes of the log from off on.
 func (l *discoveryLog) read(off, n uint64) reply {
-	entries := uint64(len(l.subs) * len(l.ports))
-	size := nvme.DiscoveryHeaderSize + entries*nvme.DiscoveryEntrySize
+	size := nvme.DiscoveryHeaderSize + l.entries*nvme.DiscoveryEntrySize
 	if off >= size {
 		return reply{st: invalidField}
 	}
@@ -85,38 +213,78 @@ func (l *discoveryLog) read(off, n uint64) reply {
 	first, skip := off/nvme.DiscoveryEntrySize, off%nvme.DiscoveryEntrySize
 	end := skip + min(n, size-off)
 	b := make([]byte, 0, end+nvme.DiscoveryEntrySize)
-	for i := first; uint64(len(b)) < end; i++ {
-		if i == 0 {
-			b = nvme.Append(b, &nvme.DiscoveryHeader{GENCTR: l.generation, NUMREC: entries})
-			continue
-		}
-		ports := uint64(len(l.ports))
-		b = appendEntry(b, l.subs[(i-1)/ports], &l.ports[(i-1)%ports])
+	if first == 0 {
+		b = nvme.Append(b, &nvme.DiscoveryHeader{GENCTR: l.generation, NUMREC: l.entries})
+		first = 1
 	}
-	return reply{data: b[skip:]}
+	for e := range l.from(first - 1) {
+		if uint64(len(b)) >= end {
+			break
+		}
+		b = nvme.Append(b, e)
+	}
+	return reply{data: b[skip:end]}
 }
 
-// appendEntry appends the entry of a subsystem at a port as the log has it.
-func appendEntry(b []byte, s *settings, p *reachablePort) []byte {
-	d := &nvme.DiscoveryEntry{
-		TRTYPE: p.Addr.Transport, ADRFAM: nvme.AddressIPv4, SUBTYPE: nvme.SubsystemNVM,
-		TREQ:   nvme.TREQNoFlowControl,
-		PORTID: p.ID, CNTLID: nvme.CNTLIDDynamic, ASQSZ: MinQueueSize,
+// from makes the entries from the given one on.
+func (l *discoveryLog) from(e uint64) iter.Seq[*nvme.DiscoveryEntry] {
+	return func(yield func(*nvme.DiscoveryEntry) bool) {
+		k := sort.Search(len(l.subs), func(k int) bool { return l.subs[k].first > e })
+		for _, s := range l.subs[max(k-1, 0):] {
+			at := s.first
+			for _, i := range s.ports {
+				p := &l.ports[i]
+				if !p.addr.IsValid() {
+					continue
+				}
+				if at >= e && !yield(l.entry(s.settings, p)) {
+					return
+				}
+				at++
+			}
+		}
+		at := l.entries - uint64(len(l.referrals))
+		for i := max(e, at) - at; i < uint64(len(l.referrals)); i++ {
+			if !yield(l.referrals[i].entry()) {
+				return
+			}
+		}
 	}
-	if p.addr.Is6() {
+}
+
+// entry makes the entry of a subsystem at a port.
+func (l *discoveryLog) entry(s *settings, p *reachablePort) *nvme.DiscoveryEntry {
+	typ, nqn, flags := nvme.SubsystemNVM, s.NQN, nvme.EFLAGS(0)
+	if nqn == nvme.DiscoveryNQN {
+		typ, nqn = nvme.SubsystemDiscovery, l.nqn
+		flags = nvme.EFLAGSPersistent | nvme.EFLAGSDuplicate
+	}
+	d := newEntry(p.Addr, p.addr, typ, nqn)
+	d.PORTID, d.EFLAGS = p.ID, flags
+	return d
+}
+
+func (r *Referral) entry() *nvme.DiscoveryEntry {
+	return newEntry(r.Addr, r.Addr.Addr().Unmap().WithZone(""), nvme.SubsystemReferral, r.NQN)
+}
+
+// newEntry makes an entry for a transport and port, at ip.
+func newEntry(at fabric.Addr, ip netip.Addr, typ nvme.SubsystemType, nqn string,
+) *nvme.DiscoveryEntry {
+	d := &nvme.DiscoveryEntry{
+		TRTYPE: at.Transport, ADRFAM: nvme.AddressIPv4, SUBTYPE: typ,
+		TREQ: nvme.TREQNoFlowControl, CNTLID: nvme.CNTLIDDynamic, ASQSZ: MinQueueSize,
+	}
+	if ip.Is6() {
 		d.ADRFAM = nvme.AddressIPv6
 	}
-	if s.NQN == nvme.DiscoveryNQN {
-		d.SUBTYPE = nvme.SubsystemDiscovery
-		d.EFLAGS = nvme.EFLAGSPersistent | nvme.EFLAGSDuplicate
-	}
-	d.SetAddress(p.addr.String(), strconv.Itoa(int(p.Addr.Port())))
-	switch p.Addr.Transport {
+	d.SetAddress(ip.String(), strconv.Itoa(int(at.Port())))
+	switch at.Transport {
 	case nvme.TransportRDMA:
 		d.SetRDMA(nvme.RDMAProviderAny, 0)
 	case nvme.TransportTCP:
 		d.SetTCP(nvme.TCPNoSecurity)
 	}
-	nvme.PutNQN(&d.SUBNQN, s.NQN)
-	return nvme.Append(b, d)
+	nvme.PutNQN(&d.SUBNQN, nqn)
+	return d
 }

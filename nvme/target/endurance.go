@@ -19,7 +19,7 @@ func (c *controller) enduranceGroup(ns *namespace) uint16 {
 
 // group is the namespace that is an endurance group, nil if there is none with this identifier.
 func (c *controller) group(id uint16) *namespace {
-	ns := c.sub.namespaces.Load().get(uint32(id))
+	ns := c.namespace(uint32(id))
 	if ns == nil || c.enduranceGroup(ns) == 0 {
 		return nil
 	}
@@ -30,7 +30,7 @@ func (c *controller) group(id uint16) *namespace {
 // 5.1.13.2.18).
 func identifyEnduranceGroups(c *controller, sqe *nvme.SQE) reply {
 	var ids []uint16
-	for _, ns := range c.sub.namespaces.Load().list {
+	for _, ns := range c.namespaces() {
 		if id := c.enduranceGroup(ns); id != 0 && id >= sqe.Identify().CNSSpecific() {
 			ids = append(ids, id)
 		}

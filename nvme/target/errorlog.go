@@ -62,7 +62,7 @@ func (s *session) location(sqe *nvme.SQE, st nvme.Status) uint16 {
 		if fabrics && badFabricsFlags(sqe) || !fabrics && sqe.Flags()&flagsMask != psdtSGL<<6 {
 			return nvme.LocationFlags
 		}
-		if !fabrics && s.qid != 0 && s.ctrl.sub.namespaces.Load().get(sqe.NSID()) == nil {
+		if !fabrics && s.qid != 0 && s.ctrl.namespace(sqe.NSID()) == nil {
 			return nvme.LocationNSID
 		}
 	case nvme.InvalidNamespaceOrFormat, nvme.NamespaceWriteProtected:

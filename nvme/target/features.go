@@ -274,7 +274,7 @@ func setFeatures(h *Handler, cm *cmd) {
 // named are the namespaces that NSID names: one, all, or none.
 func (c *cmd) named() []*namespace {
 	if c.req.SQE.NSID() == nvme.NSIDAll {
-		return c.s.ctrl.sub.namespaces.Load().list
+		return c.s.ctrl.namespaces()
 	}
 	if ns := c.namespace(); ns != nil {
 		return []*namespace{ns}

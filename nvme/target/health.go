@@ -33,7 +33,7 @@ func healthPage(c *controller, sqe *nvme.SQE) reply {
 		}
 		return nvme.Append(nil, l)
 	}
-	if ns := c.sub.namespaces.Load().get(sqe.NSID()); ns != nil {
+	if ns := c.namespace(sqe.NSID()); ns != nil {
 		return c.health([]*namespace{ns}, counters{}, page)
 	}
 	list, removed := c.sub.counted()

@@ -30,7 +30,7 @@ var identifyPages = [256]identifyRow{
 	nvme.CNSCommandSetController: {scope: onIO, csi: true, page: identifyControllerNVM},
 	nvme.CNSCommandSetActive:     {scope: onIO, csi: true, page: identifyActive},
 	nvme.CNSIndependentNamespace: {scope: onIO, page: identifyIndependent},
-	// Without namespace management all allocated namespaces are active, on all controllers.
+	// Without namespace management a host sees no namespace that is not active for it.
 	nvme.CNSAllocatedNamespaces: {scope: onIO, page: identifyActive},
 	nvme.CNSAllocatedNamespace:  {scope: onIO, page: identifyNamespace},
 	nvme.CNSAttachedControllers: {scope: onIO, page: identifyAttached},
@@ -109,6 +109,7 @@ func identifyController(c *controller, _ *nvme.SQE) reply {
 		id.SGLS |= nvme.SGLSTransportDataBlock
 	}
 	if c.sub.discovery {
+		nvme.PutNQN(&id.SUBNQN, c.t.discoveryNQN())
 		id.CNTRLTYPE, id.DCTYPE = nvme.ControllerTypeDiscovery, 1 // a direct discovery controller
 		id.NN, id.MNAN, id.ONCS, id.FUSES, id.CDFS, id.VWC = 0, 0, 0, 0, 0, 0
 		id.OACS, id.EDSTT = 0, 0
@@ -200,7 +201,7 @@ func (c *controller) identified(nsid uint32) (*namespace, nvme.Status) {
 	if nsid == 0 || nsid > MaxNSID {
 		return nil, invalidNamespace
 	}
-	return c.sub.namespaces.Load().get(nsid), nvme.Success
+	return c.namespace(nsid), nvme.Success
 }
 
 // identifyActive makes CNS 02h and 07h: up to 1024 identifiers above the given one (Base section
@@ -211,7 +212,7 @@ func identifyActive(c *controller, sqe *nvme.SQE) reply {
 		return reply{st: invalidNamespace}
 	}
 	var ids []uint32
-	for _, ns := range c.sub.namespaces.Load().list {
+	for _, ns := range c.namespaces() {
 		if ns.nsid > nsid {
 			ids = append(ids, ns.nsid)
 		}
@@ -221,7 +222,7 @@ func identifyActive(c *controller, sqe *nvme.SQE) reply {
 
 // identifyDescriptors makes CNS 03h (Base section 5.1.13.2.3).
 func identifyDescriptors(c *controller, sqe *nvme.SQE) reply {
-	ns := c.sub.namespaces.Load().get(sqe.NSID())
+	ns := c.namespace(sqe.NSID())
 	if ns == nil {
 		return reply{st: noNamespace(sqe.NSID())}
 	}
@@ -270,24 +271,30 @@ func identifyIndependent(c *controller, sqe *nvme.SQE) reply {
 	return reply{data: nvme.Append(nil, id)}
 }
 
-// identifyAttached makes CNS 12h: the controllers that a namespace is attached to, which are all
-// (Base section 5.1.13.2.11).
+// identifyAttached makes CNS 12h: the controllers that a namespace is attached to, which are those
+// of the hosts that may use it (Base section 5.1.13.2.11).
 func identifyAttached(c *controller, sqe *nvme.SQE) reply {
-	switch nsid := sqe.NSID(); {
-	case nsid == nvme.NSIDAll:
+	nsid := sqe.NSID()
+	if nsid == nvme.NSIDAll {
 		return reply{st: invalidField}
-	case c.sub.namespaces.Load().get(nsid) == nil:
+	}
+	ns := c.namespace(nsid)
+	if ns == nil {
 		return reply{st: noNamespace(nsid)}
 	}
-	return identifyControllers(c, sqe)
+	return c.listControllers(sqe, ns.cfg.Load().visible)
 }
 
-// identifyControllers makes CNS 13h: the identifiers of controllers from the given one on (Base
-// section 5.1.13.2.12).
+// identifyControllers makes CNS 13h: all controllers (Base section 5.1.13.2.12).
 func identifyControllers(c *controller, sqe *nvme.SQE) reply {
+	return c.listControllers(sqe, func(string) bool { return true })
+}
+
+// listControllers lists the identifiers of the controllers of some hosts from the given one on.
+func (c *controller) listControllers(sqe *nvme.SQE, of func(hostNQN string) bool) reply {
 	var ids []uint16
 	c.sub.each(func(o *controller) {
-		if o.cntlid >= sqe.Identify().CNTID() {
+		if o.cntlid >= sqe.Identify().CNTID() && of(o.hostNQN) {
 			ids = append(ids, o.cntlid)
 		}
 	})

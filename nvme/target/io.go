@@ -68,7 +68,7 @@ func prepareWriteZeroes(c *cmd) nvme.Status {
 
 func prepareFlush(c *cmd) nvme.Status {
 	if c.req.SQE.NSID() == nvme.NSIDAll { // all: VWC bits 2:1 are 11b (Base section 7.2)
-		for _, ns := range c.s.ctrl.sub.namespaces.Load().list {
+		for _, ns := range c.s.ctrl.namespaces() {
 			if a := ns.reservations.access.Load(); a != nil && !a.permits(&c.s.ctrl.hostID, true) {
 				return reservationConflict // of any is one of all (Base section 8.1.22)
 			}
@@ -127,7 +127,7 @@ func (c *cmd) bind() (*geometry, nvme.Status) {
 }
 
 // namespace looks up the namespace that the command names.
-func (c *cmd) namespace() *namespace { return c.s.ctrl.sub.namespaces.Load().get(c.req.SQE.NSID()) }
+func (c *cmd) namespace() *namespace { return c.s.ctrl.namespace(c.req.SQE.NSID()) }
 
 // channel returns the channel of ns on this reactor, nil if there is none.
 func (h *Handler) channel(ns *namespace) *channel {

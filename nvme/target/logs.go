@@ -18,6 +18,8 @@ type logPage struct {
 	perNamespace bool
 	// csi: the command set identifier matters.
 	csi bool
+	// specific is the LID Specific Parameter of log 00h.
+	specific uint16
 }
 
 // miEffectsSize is the size of log 13h, which is empty: there is no management interface (Base
@@ -56,7 +58,9 @@ func init() {
 		nvme.LogReservation: {
 			scope: onIO, page: reservationPage, size: nvme.ReservationLogSize,
 		},
-		nvme.LogDiscovery: {scope: onDiscovery, page: discoveryPage},
+		nvme.LogDiscovery: {
+			scope: onDiscovery, page: discoveryPage, specific: nvme.DiscoveryLocal,
+		},
 	}
 }
 
@@ -106,6 +110,7 @@ func supportedPages(c *controller, _ *nvme.SQE) reply {
 	for i := range logPages {
 		if logPages[i].supported(c) {
 			p.Add(nvme.LID(i))
+			p.AddSpecific(nvme.LID(i), logPages[i].specific)
 		}
 	}
 	return reply{data: nvme.Append(nil, &p)}

@@ -33,6 +33,8 @@ type NamespaceConfig struct {
 	Drive Drive
 	// ReadOnly refuses writes even if the device would accept them.
 	ReadOnly bool
+	// Hosts are the NQNs of those hosts of the subsystem that may use the namespace; empty: all.
+	Hosts []string
 	// Timeout is how long the device may take for a command before the command is given up; 0 means
 	// no limit.
 	Timeout time.Duration
@@ -82,11 +84,12 @@ type attributes struct {
 	nguid [16]byte
 	eui64 [8]byte
 
-	anaGroup uint32        // of ANAGroup
-	readOnly bool          // as configured
-	timeout  int64         // nanoseconds, 0 is none
-	drive    *cachedDrive  // nil if there is none
-	space    *query[space] // nil if dev cannot tell
+	hosts    map[string]bool // that may use it; nil: all
+	anaGroup uint32          // of ANAGroup
+	readOnly bool            // as configured
+	timeout  int64           // nanoseconds, 0 is none
+	drive    *cachedDrive    // nil if there is none
+	space    *query[space]   // nil if dev cannot tell
 	limits   Limits
 	limiter  *limiter // nil: no limits
 }
@@ -94,9 +97,10 @@ type attributes struct {
 // newAttributes has the attributes of cfg with a device.
 func (s *subsystem) newAttributes(cfg NamespaceConfig, dev backend.Device) *attributes {
 	a := &attributes{
-		dev: dev, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64, readOnly: cfg.ReadOnly,
+		dev: dev, uuid: cfg.UUID, nguid: cfg.NGUID, eui64: cfg.EUI64, hosts: setOf(cfg.Hosts),
+		readOnly: cfg.ReadOnly, anaGroup: cmp.Or(cfg.ANAGroup, 1),
 		timeout: cfg.Timeout.Nanoseconds(), drive: newCachedDrive(cfg.Drive, s.t.log),
-		space: newSpaceQuery(dev), limits: cfg.Limits, anaGroup: cmp.Or(cfg.ANAGroup, 1),
+		space: newSpaceQuery(dev), limits: cfg.Limits,
 	}
 	if a.uuid == uuid.Nil && a.nguid == [16]byte{} && a.eui64 == [8]byte{} {
 		a.uuid = uuid.NewSHA1(identifierSpace, fmt.Appendf(nil, "%s\n%d", s.nqn, cfg.NSID))
@@ -207,9 +211,4 @@ func (t *namespaceTable) get(nsid uint32) *namespace {
 		return t.byID[nsid]
 	}
 	return nil
-}
-
-// any says whether a namespace has a property.
-func (t *namespaceTable) any(has func(*geometry) bool) bool {
-	return slices.ContainsFunc(t.list, func(ns *namespace) bool { return has(ns.geo.Load()) })
 }

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -80,12 +81,12 @@ func (ch *channel) checkQuiesced() {
 // checkPending checks pending IOs against what the namespace is now, and completes those that it
 // would refuse: their commands may have been prepared before it changed. It returns how many.
 func (ch *channel) checkPending() (refused int) {
-	g := ch.ns.geo.Load()
+	g, a := ch.ns.geo.Load(), ch.ns.cfg.Load()
 	return ch.refusePending(func(io *backend.IO) error {
 		if !ch.permits(io) {
 			return errPreempted
 		}
-		return g.check(io)
+		return cmp.Or(a.check(io), g.check(io))
 	})
 }
 

@@ -54,7 +54,7 @@ func (t *Target) RemoveNamespace(nqn string, nsid uint32) (gone <-chan struct{},
 		return nil, err
 	}
 	list := ns.sub.dropNamespaces(func(o *namespace) bool { return o == ns })
-	ns.sub.namespaceChanged(nsid)
+	ns.notify(ns.cfg.Load().visible)
 	return t.retire(list), nil
 }
 

@@ -283,7 +283,7 @@ func (r *reservations) notify(sub *subsystem, all []notification) {
 		}
 	}
 	sub.each(func(c *controller) {
-		if typ := to[c.hostID]; typ != 0 {
+		if typ := to[c.hostID]; typ != 0 && c.namespace(r.key.nsid) != nil {
 			c.h.post(func() { c.notifyReservation(typ, r.key.nsid) })
 		}
 	})

@@ -118,7 +118,7 @@ func (t *selfTest) pause(d int64) {
 func (t *selfTest) advance() {
 	t.stop = nil
 	for ; t.index < len(t.nsids); t.index, t.chunk = t.index+1, 0 {
-		ns := t.c.sub.namespaces.Load().get(t.nsids[t.index])
+		ns := t.c.namespace(t.nsids[t.index])
 		switch {
 		case ns == nil && t.removed:
 			t.end(nvme.SelfTestResult{}, nvme.SelfTestNamespaceRemoved)
@@ -173,7 +173,7 @@ func (t *selfTest) readDone(st nvme.Status) {
 		t.done++
 	case st == reservationConflict, st == nvme.AbortedPreempt:
 		t.index, t.chunk = t.index+1, 0 // others have reserved it
-	case t.c.sub.namespaces.Load().get(t.nsids[t.index]) == nil:
+	case t.c.namespace(t.nsids[t.index]) == nil:
 	default:
 		t.failed(st)
 		return
@@ -188,7 +188,7 @@ func (t *selfTest) failed(st nvme.Status) {
 		VDINFO: nvme.SelfTestValidNSID | nvme.SelfTestValidSCT | nvme.SelfTestValidSC,
 	}
 	var at *backend.Fault
-	if ns := t.c.sub.namespaces.Load().get(r.NSID); ns != nil && errors.As(t.cmd.io.Err, &at) {
+	if ns := t.c.namespace(r.NSID); ns != nil && errors.As(t.cmd.io.Err, &at) {
 		r.FLBA, r.VDINFO = uint64(at.Off)>>ns.geo.Load().shift, r.VDINFO|nvme.SelfTestValidFLBA
 	}
 	t.c.peerLog().Warn("a self-test has failed", "subsystem", t.c.sub.nqn, "nsid", r.NSID, "host",
@@ -241,7 +241,7 @@ func selfTestPage(c *controller, _ *nvme.SQE) reply {
 // selfTestMinutes is EDSTT: how long an extended test of all namespaces takes.
 func (c *controller) selfTestMinutes() uint16 {
 	var size uint64
-	for _, ns := range c.sub.namespaces.Load().list {
+	for _, ns := range c.namespaces() {
 		size += ns.geo.Load().chunks() * uint64(moveChunk)
 	}
 	return uint16(min(size/selfTestRate/60+1, math.MaxUint16))

@@ -46,7 +46,7 @@ func (ns *namespace) update(change func(*namespaceState)) {
 	}
 	ns.state.mu.Unlock()
 	if changed && ns.sub.namespaces.Load().get(ns.nsid) == ns { // not before, not after
-		ns.sub.namespaceChanged(ns.nsid)
+		ns.notify(cfg.visible)
 	}
 }
 
@@ -76,7 +76,9 @@ func (ns *namespace) degrade(log *slog.Logger, err error) {
 	log.Error("namespace is write protected: writes that it had accepted may be lost", "subsystem",
 		ns.sub.nqn, "nsid", ns.nsid, "err", err)
 	ns.sub.each(func(c *controller) {
-		c.h.post(func() { c.raise(eventReliability) })
+		if ns.cfg.Load().visible(c.hostNQN) {
+			c.h.post(func() { c.raise(eventReliability) })
+		}
 	})
 }
 

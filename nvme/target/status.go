@@ -76,7 +76,10 @@ const failureLogInterval = int64(60e9)
 
 // failed counts and logs a failed IO and returns its status.
 func (ch *channel) failed(io *backend.IO) nvme.Status {
-	if io.Err == errPreempted { // not by the device
+	switch io.Err { // not by the device
+	case errHidden:
+		return inactiveNamespace
+	case errPreempted:
 		return nvme.AbortedPreempt // no DNR: a retry finds what the host may still do
 	}
 	st, reason := ioStatus(io)

@@ -23,6 +23,11 @@ type SubsystemConfig struct {
 	// compared byte by byte. Neither is authentication.
 	AllowAnyHost bool
 	Hosts        []string
+	// Listeners are those that hosts reach the subsystem through, as in Port.Listener. Empty: all.
+	Listeners []string
+	// RefuseDuplicateHosts refuses a host that is connected with another Host Identifier already.
+	// It is logged in any case.
+	RefuseDuplicateHosts bool
 	// CNTLIDMin and CNTLIDMax bound the controller identifiers, 1 to FFEFh if zero. Targets that
 	// share a subsystem NQN need disjoint ranges.
 	CNTLIDMin, CNTLIDMax uint16
@@ -115,27 +120,24 @@ func isText(s string) bool {
 // settings are what UpdateSubsystem may change. They are immutable: the subsystem gets others, and
 // a controller keeps those that it was created with, of which its host has been told.
 type settings struct {
-	SubsystemConfig // without Hosts and Namespaces
+	SubsystemConfig // without Hosts, Listeners and Namespaces
 	hosts           map[string]bool
-	limiter         *limiter // nil: no limits
+	listeners       map[string]bool // nil: all
+	limiter         *limiter        // nil: no limits
 }
 
 // newSettings has the settings of cfg in place of old, which may be nil.
 func newSettings(cfg SubsystemConfig, old *settings) *settings {
-	s := &settings{SubsystemConfig: cfg, hosts: make(map[string]bool, len(cfg.Hosts))}
+	s := &settings{
+		SubsystemConfig: cfg, hosts: setOf(cfg.Hosts), listeners: setOf(cfg.Listeners),
+	}
 	if old == nil {
 		old = &settings{}
 	}
 	s.limiter = newLimiter(cfg.Limits, old.limiter)
-	for _, h := range cfg.Hosts {
-		s.hosts[h] = true
-	}
-	s.Hosts, s.Namespaces = nil, nil
+	s.Hosts, s.Listeners, s.Namespaces = nil, nil, nil
 	return s
 }
-
-// allows says whether a host may use the subsystem.
-func (s *settings) allows(hostNQN string) bool { return s.AllowAnyHost || s.hosts[hostNQN] }
 
 // subsystem is an NVM subsystem, or the discovery subsystem.
 type subsystem struct {
@@ -172,12 +174,15 @@ func (s *subsystem) admit(c *controller) refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	cfg := s.settings.Load()
-	switch {
-	case s.removed:
+	if s.removed {
 		return badData(connectRefused, nvme.ConnectDataOffsetSUBNQN, "a subsystem of the target",
 			s.nqn)
-	case !cfg.allows(c.hostNQN): // no longer, since Connect has asked
-		return hostRefused(c.hostNQN)
+	}
+	if err := s.permits(c.admin, c.hostNQN); err != nil { // since Connect has asked
+		return s.refused(err, c.admin, c.hostNQN)
+	}
+	if o := s.otherHost(c); o != nil && cfg.RefuseDuplicateHosts {
+		return duplicate(c, o)
 	}
 	for range int(cfg.CNTLIDMax) - int(cfg.CNTLIDMin) + 1 {
 		id := s.nextCNTLID
@@ -195,15 +200,13 @@ func (s *subsystem) admit(c *controller) refusal {
 
 // otherHost returns a controller of the same host NQN with another Host Identifier, or the other
 // way around, or nil. One host has one of each (Base section 5.1.25.1.28), but neither proves who a
-// host is: a peer that came first with those of a host would lock it out. So this is not refused,
-// as in nvmet, but logged.
-// Discovery is exempt, because tools without a configured identifier make one up for each call.
+// host is: a peer that came first with those of a host would lock it out. So this is refused only
+// if it is configured so, and otherwise, as in nvmet, logged. Discovery is exempt, because tools
+// without a configured identifier make one up for each call. The caller holds s.mu.
 func (s *subsystem) otherHost(c *controller) *controller {
 	if s.discovery {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, o := range s.controllers {
 		if (o.hostNQN == c.hostNQN) != (o.hostID == c.hostID) {
 			return o
@@ -281,11 +284,4 @@ func (s *subsystem) teardown(why error) {
 	s.removed = true
 	s.mu.Unlock()
 	s.each(func(c *controller) { c.fail(why) })
-}
-
-// namespaceChanged notifies every controller that a namespace was added, removed or has changed.
-func (s *subsystem) namespaceChanged(nsid uint32) {
-	s.each(func(c *controller) {
-		c.h.post(func() { c.namespaceChanged(nsid) })
-	})
 }

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,7 +49,9 @@ type Target struct {
 	// discoveryTable is what discovery logs are made of; readers take no lock.
 	discoveryTable atomic.Pointer[discoveryTable]
 	// hosts has the limits of hosts, by NQN. It is immutable.
-	hosts      atomic.Pointer[map[string]*limiter]
+	hosts atomic.Pointer[map[string]*limiter]
+	// networks are those that hosts are bound to, by NQN. It is immutable.
+	networks   atomic.Pointer[map[string][]netip.Prefix]
 	closed     atomic.Bool
 	policies   atomic.Pointer[map[string]*auth.Policy] // of hosts, by NQN, likewise
 	auth       *authPool
@@ -58,11 +59,13 @@ type Target struct {
 	store      ReservationStore // nil if there is none
 	portStates sync.Map         // *portState by ID; removed is written with mu held
 
-	mu       sync.Mutex // guards what follows and writes to table
-	ports    []Port
-	handlers []*Handler
-	slots    []*namespace // by namespace.slot; nil: free
-	retiring sync.WaitGroup
+	mu    sync.Mutex // guards what follows and writes to table
+	ports []Port
+	// discoveryConfig is that of the next generation of discoveryTable.
+	discoveryConfig DiscoveryConfig
+	handlers        []*Handler
+	slots           []*namespace // by namespace.slot; nil: free
+	retiring        sync.WaitGroup
 	// untilRestart are also namespaces that were removed, and may come back.
 	untilRestart map[protectedName]bool
 	// reservations are also those of namespaces that were removed.
@@ -78,6 +81,8 @@ type Port struct {
 	// Addr is where the listener listens. For a wildcard, each host is shown the address that it
 	// connected to.
 	Addr fabric.Addr
+	// Listener is the name of the listener that has the port; see SubsystemConfig.Listeners.
+	Listener string
 }
 
 // New makes a Target without subsystems and ports; the discovery subsystem always exists.
@@ -101,15 +106,14 @@ func New(o Options) *Target {
 	t.hosts.Store(&map[string]*limiter{})
 	t.policies.Store(&map[string]*auth.Policy{})
 	t.auth = newAuthPool()
-	t.discoveryTable.Store(&discoveryTable{
-		generation: max(o.Generation, 1), subs: []*settings{t.discovery.settings.Load()},
-	})
+	t.networks.Store(&map[string][]netip.Prefix{})
+	t.discoveryTable.Store(t.newDiscoveryTable(max(o.Generation, 1)))
 	return t
 }
 
 // find returns the subsystem with exactly this NQN, or nil.
 func (t *Target) find(nqn string) *subsystem {
-	if nqn == nvme.DiscoveryNQN {
+	if nqn == nvme.DiscoveryNQN || nqn == t.discoveryNQN() {
 		return t.discovery
 	}
 	return (*t.table.Load())[nqn]
@@ -193,7 +197,7 @@ func (t *Target) AddNamespace(nqn string, cfg NamespaceConfig) error {
 		return err
 	}
 	s.namespaces.Store(newNamespaceTable(append(slices.Clone(old.list), ns)))
-	s.namespaceChanged(cfg.NSID)
+	ns.notify(ns.cfg.Load().visible)
 	return nil
 }
 
@@ -223,7 +227,9 @@ func (t *Target) AddPort(p Port) error {
 	if slices.ContainsFunc(t.ports, func(o Port) bool { return o.ID == p.ID }) {
 		return fmt.Errorf("port %d exists already", p.ID)
 	}
-	t.portState(p.ID).removed.Store(false)
+	state := t.portState(p.ID)
+	state.listener.Store(&p.Listener)
+	state.removed.Store(false)
 	t.ports = append(slices.Clone(t.ports), p)
 	slices.SortFunc(t.ports, func(a, b Port) int { return int(a.ID) - int(b.ID) })
 	t.discoveryChanged()
@@ -256,35 +262,21 @@ type portState struct {
 	removed  atomic.Bool
 	sessions atomic.Int64
 	ana      atomic.Pointer[anaStates] // written with Target.mu held
+	listener atomic.Pointer[string]    // "" before it is added
 }
 
 func (t *Target) portState(id uint16) *portState {
 	p, known := t.portStates.Load(id)
 	if !known {
-		p, _ = t.portStates.LoadOrStore(id, new(portState))
+		state := new(portState)
+		state.listener.Store(new(string))
+		p, _ = t.portStates.LoadOrStore(id, state)
 	}
 	return p.(*portState)
 }
 
 // PortSessions is the number of queues that came through a port and have not ended.
 func (t *Target) PortSessions(id uint16) int { return int(t.portState(id).sessions.Load()) }
-
-// discoveryChanged starts a new generation of the discovery log and notifies persistent discovery
-// controllers. The caller holds t.mu.
-func (t *Target) discoveryChanged() {
-	var subs []*settings
-	for _, s := range *t.table.Load() {
-		subs = append(subs, s.settings.Load())
-	}
-	slices.SortFunc(subs, func(a, b *settings) int { return strings.Compare(a.NQN, b.NQN) })
-	t.discoveryTable.Store(&discoveryTable{
-		generation: t.discoveryTable.Load().generation + 1, ports: t.ports,
-		subs: append([]*settings{t.discovery.settings.Load()}, subs...),
-	})
-	t.discovery.each(func(c *controller) {
-		c.h.post(func() { c.raise(eventDiscovery) })
-	})
-}
 
 // ControllerInfo describes a controller at one moment.
 type ControllerInfo struct {

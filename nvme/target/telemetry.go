@@ -167,7 +167,7 @@ func (c *controller) capture() (*[]byte, error) {
 	if v.Connections, err = c.capturedConnections(); err != nil {
 		return nil, err
 	}
-	for _, ns := range c.sub.namespaces.Load().list {
+	for _, ns := range c.namespaces() {
 		if v.Truncated = len(v.Namespaces) == telemetryList; v.Truncated {
 			break
 		}
@@ -277,7 +277,7 @@ func (c *controller) capturedLimits() (list []capturedLimit) {
 	}
 	add(c.t.hostLimiter(c.hostNQN), "host", 0)
 	add(c.sub.settings.Load().limiter, "subsystem", 0)
-	for _, ns := range c.sub.namespaces.Load().list {
+	for _, ns := range c.namespaces() {
 		add(ns.cfg.Load().limiter, "namespace", ns.nsid)
 	}
 	return list

@@ -1,18 +1,16 @@
 package target
 
 import (
-	"errors"
 	"fmt"
-	"maps"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 )
 
 // UpdateSubsystem changes everything of the subsystem cfg.NQN but its namespaces, which cfg does
 // not list. Controllers that exist keep what their hosts know of them (serial and model, queues,
-// transfer size, CNTLID) until they connect again. Hosts that are no longer allowed are
-// disconnected; gone is closed when the last of their queues has ended, with the I/O that the
-// storage had.
+// transfer size, CNTLID) until they connect again. Hosts that are no longer allowed, and those that
+// have come through a listener that no longer serves the subsystem, are disconnected; gone is
+// closed when the last of their queues has ended, with the I/O that the storage had.
 func (t *Target) UpdateSubsystem(cfg SubsystemConfig) (gone <-chan struct{}, err error) {
 	cfg.SetDefaults()
 	if err := cfg.validate(); err != nil {
@@ -26,11 +24,9 @@ func (t *Target) UpdateSubsystem(cfg SubsystemConfig) (gone <-chan struct{}, err
 	}
 	before := s.settings.Load()
 	now := newSettings(cfg, before)
-	refused := s.update(now)
-	for _, c := range refused {
-		c.fail(errors.New("the host is no longer allowed to use the subsystem"))
-	}
-	if !now.sameHosts(before) {
+	s.update(now)
+	refused := s.enforce()
+	if !now.samePlaces(before) {
 		t.discoveryChanged()
 	}
 	if now.limiter != before.limiter {
@@ -46,34 +42,19 @@ func (t *Target) UpdateSubsystem(cfg SubsystemConfig) (gone <-chan struct{}, err
 	return done, nil
 }
 
-// update changes the settings and returns the controllers whose hosts are no longer allowed. No
-// more of them are admitted.
-func (s *subsystem) update(now *settings) (refused []*controller) {
+// update changes the settings.
+func (s *subsystem) update(now *settings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.settings.Store(now)
 	if s.nextCNTLID < now.CNTLIDMin || s.nextCNTLID > now.CNTLIDMax {
 		s.nextCNTLID = now.CNTLIDMin
 	}
-	for _, c := range s.controllers {
-		if !now.allows(c.hostNQN) {
-			refused = append(refused, c)
-		}
-	}
-	return refused
-}
-
-// sameHosts says whether s allows the same hosts as o.
-func (s *settings) sameHosts(o *settings) bool {
-	if s.AllowAnyHost || o.AllowAnyHost {
-		return s.AllowAnyHost == o.AllowAnyHost
-	}
-	return maps.Equal(s.hosts, o.hosts)
 }
 
 // UpdateNamespace changes the namespace cfg.NSID while hosts use it: write protection, timeout,
-// limits, drive and identifiers become those of cfg, whose Device is ignored. Hosts get an event if
-// they see a difference; Linux hosts drop a namespace whose identifiers change. When
+// limits, hosts, drive and identifiers become those of cfg, whose Device is ignored. Hosts get an
+// event if they see a difference; Linux hosts drop a namespace whose identifiers change. When
 // UpdateNamespace returns, the device gets nothing any more that the namespace would now refuse.
 //
 // If swap is not nil, it exchanges the device, without an error for hosts. Their commands wait,
@@ -173,9 +154,7 @@ func (ns *namespace) adopt(next *attributes, opened bool) {
 	if next.anaGroup != before.anaGroup {
 		ns.sub.each(func(c *controller) { c.h.post(c.anaChanged) })
 	}
-	if next.uuid != before.uuid || next.nguid != before.nguid || next.eui64 != before.eui64 {
-		ns.sub.namespaceChanged(ns.nsid)
-	}
+	ns.changedSince(before)
 }
 
 func (ns *namespace) setAttributes(a *attributes, opened bool) {

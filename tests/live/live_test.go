@@ -330,6 +330,10 @@ func (p *place) seenBy(h int, m *model) string {
 		}
 		o.SubNQN = nvme.DiscoveryNQN
 		c, err := host.Connect(ctx, p.transport(name), o)
+		if refused := (*host.ConnectError)(nil); errors.As(err, &refused) {
+			fmt.Fprintf(&b, "%s: %v\n", name, refused)
+			continue
+		}
 		p.must(err)
 		_, list, err := c.Discover(ctx)
 		p.must(err)

@@ -11,17 +11,21 @@ import (
 // model is a configuration that changes at random. Everything in it has a name that stays.
 type model struct {
 	listeners  map[string]string // by "transport address", its other keys
+	label      string            // the name of the listener that is always there
 	machine    []string          // the addresses of the interface eth0, as the end of "tcp 4"
 	subsystems map[string]*subsystem
 	limits     map[string]string // of hosts, by NQN
 	secrets    map[string]int    // of the same hosts: their keys, indices of hostKeys
+	networks   map[string]string // the same
 	level      string
+	discovery  string // its keys
 	transports string // their keys
 }
 
 type subsystem struct {
 	anyHost    bool
 	hosts      []string // sorted
+	through    []string // listeners that serve it, if there are any of these
 	keys       string   // further keys
 	limits     string
 	namespaces map[int]namespace
@@ -31,6 +35,7 @@ type namespace struct {
 	storage string // the keys of its storage, with %DIR% for the directory of files
 	keys    string
 	limits  string
+	hosts   string
 }
 
 // volatile says that the content ends with the target, so the storage stays until then.
@@ -72,15 +77,17 @@ const anchorText = `  - nqn: ` + anchorNQN + `
 func newModel() *model {
 	return &model{
 		listeners: map[string]string{}, subsystems: map[string]*subsystem{},
-		limits: map[string]string{}, secrets: map[string]int{}, level: "info",
+		limits: map[string]string{}, secrets: map[string]int{}, networks: map[string]string{},
+		level: "info", label: "first",
 	}
 }
 
 func (m *model) clone() *model {
 	c := newModel()
 	c.listeners, c.machine, c.level = maps.Clone(m.listeners), m.machine, m.level
-	c.transports = m.transports
+	c.transports, c.discovery, c.label = m.transports, m.discovery, m.label
 	c.limits, c.secrets = maps.Clone(m.limits), maps.Clone(m.secrets)
+	c.networks = maps.Clone(m.networks)
 	for nqn, s := range m.subsystems {
 		t := *s
 		t.hosts, t.namespaces = slices.Clone(s.hosts), maps.Clone(s.namespaces)
@@ -115,6 +122,11 @@ func (m *model) change(rng *rand.Rand) {
 			m.changeSubsystems(rng)
 		case 2:
 			m.level = []string{"info", "debug", "warn"}[rng.IntN(3)]
+			m.discovery = pick(rng, "", "discovery: {mdns: true, mdns_interfaces: [absent0]}\n",
+				"discovery: {nqn: "+nqnPrefix+"discovery}\n",
+				"discovery: {referrals: [{transport: tcp, address: 192.0.2.1}]}\n",
+				"discovery: {referrals: [{transport: tcp, address: 192.0.2.1, hosts: ["+
+					hostNQN(1)+"]}, {transport: rdma, address: '2001:db8::1', port: 4420}]}\n")
 			m.transports = pick(rng, "", "tcp: {queue_depth: 64, header_digest: false}\n",
 				"rdma: {queue_depth: 32, max_connections: 2000}\n",
 				"tcp: {data_digest: false, max_connections_per_host: 500}\n"+
@@ -124,8 +136,11 @@ func (m *model) change(rng *rand.Rand) {
 		case 4, 5:
 			if s := m.anySubsystem(rng); s != nil {
 				s.changeHosts(rng)
+				s.through = [][]string{
+					nil, {"tcp 1"}, {"tcp 1", "tcp 2", "tcp eth0"}, {"rdma 2", "tcp 4/30"},
+				}[rng.IntN(4)]
 				s.keys = pick(rng, "", "serial: S1", "model: other", "cntlid_min: 100",
-					"max_io_queues: 4", "max_transfer: 256KiB")
+					"max_io_queues: 4", "max_transfer: 256KiB", "duplicate_hosts: refuse")
 			}
 		default:
 			if s := m.anySubsystem(rng); s != nil {
@@ -138,6 +153,7 @@ func (m *model) change(rng *rand.Rand) {
 func pick(rng *rand.Rand, words ...string) string { return words[rng.IntN(len(words))] }
 
 func (m *model) changeListener(rng *rand.Rand) {
+	m.label = pick(rng, "first", "one")
 	name := pick(rng, "tcp 2", "tcp 3", "tcp 4/30", "tcp eth0", "rdma 2", "rdma 3")
 	if _, ok := m.listeners[name]; ok && rng.IntN(2) == 0 {
 		delete(m.listeners, name)
@@ -203,6 +219,8 @@ func keyText(i int) string {
 func (m *model) changeLimits(rng *rand.Rand) {
 	nqn := hostNQN(rng.IntN(allHosts))
 	m.limits[nqn], m.secrets[nqn] = limits(rng), rng.IntN(len(hostKeys))
+	m.networks[hostNQN(1+rng.IntN(allHosts-1))] = pick(rng, "", "", "networks: [10.9.0.0/16]",
+		"networks: [10.9.0.0/16, 127.0.0.0/8, 10.0.0.0/24]")
 	if s := m.anySubsystem(rng); s != nil {
 		s.limits = limits(rng)
 	}
@@ -249,6 +267,8 @@ func (m *model) changeNamespaces(rng *rand.Rand, s *subsystem) {
 		}
 	}
 	n.limits = limits(rng)
+	n.hosts = pick(rng, "", "", list("hosts", []string{hostNQN(0), hostNQN(1)}),
+		list("hosts", []string{hostNQN(1)}))
 	s.namespaces[nsid] = n
 }
 
@@ -280,23 +300,29 @@ func (m *model) storage(rng *rand.Rand) string {
 // text is the configuration file. Addresses begin with tcp or rdma.
 func (m *model) text(dir, tcp, rdma string, port int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "log: {level: %s}\nreactors: {count: 1, memory: 8MiB}\n%s", m.level,
-		m.transports)
-	fmt.Fprintf(&b, "listeners:\n  - {transport: tcp, address: %s1, port: %d}\n", tcp, port)
-	for _, name := range slices.Sorted(maps.Keys(m.listeners)) {
+	fmt.Fprintf(&b, "log: {level: %s}\nreactors: {count: 1, memory: 8MiB}\n%s%s", m.level,
+		m.discovery, m.transports)
+	fmt.Fprintf(&b, "listeners:\n  - {name: %s, transport: tcp, address: %s1, port: %d}\n",
+		m.label, tcp, port)
+	at := func(name string) (transport, address string) {
 		transport, last, _ := strings.Cut(name, " ")
-		address := map[string]string{"tcp": tcp, "rdma": rdma}[transport] + last
 		if last == "eth0" {
-			address = last
+			return transport, last
 		}
+		return transport, map[string]string{"tcp": tcp, "rdma": rdma}[transport] + last
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.listeners)) {
+		transport, address := at(name)
 		fmt.Fprintf(&b, "  - {transport: %s, address: %s, port: %d%s}\n", transport, address, port,
 			more(m.listeners[name]))
 	}
-	for i, nqn := range slices.Sorted(maps.Keys(m.limits)) {
+	all := maps.Clone(m.limits)
+	maps.Copy(all, m.networks)
+	for i, nqn := range slices.Sorted(maps.Keys(all)) {
 		if i == 0 {
 			b.WriteString("hosts:\n")
 		}
-		fmt.Fprintf(&b, "  - {nqn: %s%s%s}\n", nqn, more(m.limits[nqn]),
+		fmt.Fprintf(&b, "  - {nqn: %s%s%s%s}\n", nqn, more(m.limits[nqn]), more(m.networks[nqn]),
 			more(keyText(m.secrets[nqn])))
 	}
 	b.WriteString("subsystems:\n" + anchorText)
@@ -308,7 +334,17 @@ func (m *model) text(dir, tcp, rdma string, port int) string {
 		} else {
 			fmt.Fprintf(&b, "    hosts: [%s]\n", strings.Join(s.hosts, ", "))
 		}
-		for _, keys := range []string{s.keys, s.limits} {
+		var through []string
+		for _, name := range s.through {
+			if _, ok := m.listeners[name]; ok {
+				transport, address := at(name)
+				through = append(through, fmt.Sprintf("%q", fmt.Sprintf("%s %s:%d", transport,
+					address, port)))
+			} else if name == "tcp 1" {
+				through = append(through, m.label)
+			}
+		}
+		for _, keys := range []string{s.keys, s.limits, list("listeners", through)} {
 			if keys != "" {
 				fmt.Fprintf(&b, "    %s\n", keys)
 			}
@@ -316,11 +352,19 @@ func (m *model) text(dir, tcp, rdma string, port int) string {
 		b.WriteString("    namespaces:\n")
 		for _, nsid := range slices.Sorted(maps.Keys(s.namespaces)) {
 			n := s.namespaces[nsid]
-			fmt.Fprintf(&b, "      - {nsid: %d, %s%s%s}\n", nsid, n.storage, more(n.keys),
-				more(n.limits))
+			fmt.Fprintf(&b, "      - {nsid: %d, %s%s%s%s}\n", nsid, n.storage, more(n.keys),
+				more(n.limits), more(n.hosts))
 		}
 	}
 	return strings.ReplaceAll(b.String(), "%DIR%", dir)
+}
+
+// list is a key with a list, "" for an empty one.
+func list(key string, entries []string) string {
+	if len(entries) == 0 {
+		return ""
+	}
+	return key + ": [" + strings.Join(entries, ", ") + "]"
 }
 
 func more(keys string) string {

@@ -1,0 +1,99 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// discoveryPort is the port that IANA has assigned to discovery services (nvme-disc).
+const discoveryPort = 8009
+
+func (c *Discovery) keys() []Key {
+	return []Key{
+		NewKey("nqn", checkedNQN(&c.NQN, discoveryNQN),
+			"A name of its own for the discovery service; hosts that ask by the well-known name "+
+				"are told it. Set it when hosts talk to several discovery services, which they "+
+				"tell apart by it.").Without("the well-known name only"),
+		NewKey("referrals", List(&c.Referrals, 0, 64, (*Referral).value),
+			"Other discovery services that hosts are told of."),
+		NewKey("mdns", Bool(&c.MDNS),
+			"The service is announced by multicast DNS on the networks of the listeners. Set it "+
+				"when hosts find it by themselves, with nvme-stas for instance. What listens on "+
+				"RDMA is announced as RoCE."),
+		NewKey("mdns_interfaces", List(&c.Interfaces, 0, 64, func(i *string) Value {
+			return Unique(checked(i, "network interface", nil, networkInterface),
+				"Delete one of the two.")
+		}),
+			"The network interfaces where `mdns` announces the service. Set it to leave others "+
+				"out.").Without("all with addresses of listeners"),
+	}
+}
+
+func (r *Referral) value() Value {
+	r.Port, r.NQN = discoveryPort, nvme.DiscoveryNQN
+	return Mapping{
+		NewKey("transport", transport(&r.Transport), "How hosts connect to it.").
+			Require("Use one of: rdma, tcp."),
+		NewKey("address", address(&r.Address), "Its IPv4 or IPv6 address.").Require("Add it."),
+		NewKey("port", Int(&r.Port, 1, 0xFFFF),
+			"Its port number. Set it when it does not have the one of discovery services."),
+		NewKey("nqn", checkedNQN(&r.NQN, nvme.ValidateNQN),
+			"Its name. Set it when it has one of its own."),
+		NewKey("hosts", hostList(&r.Hosts),
+			"The NQNs of the hosts that are told of it. Set it when it serves only these.").
+			Without("all"),
+	}
+}
+
+func discoveryNQN(s string) error {
+	if s == nvme.DiscoveryNQN {
+		return errors.New("this is the well-known name, which the service has anyway")
+	}
+	return nvme.ValidateNQN(s)
+}
+
+func networkInterface(s string) (what, hint string) {
+	if s == "" || len(s) > maxInterface || strings.ContainsAny(s, "/ \t") {
+		return fmt.Sprintf("%q is not the name of a network interface", printable(s)),
+			"ip link lists them."
+	}
+	return "", ""
+}
+
+// address is one IP address of another machine.
+func address(p *netip.Addr) Value {
+	return unmarshaled(p, "IP address",
+		"Write an IPv4 or IPv6 address; host names are not resolved.",
+		func(a netip.Addr) (what, hint string) {
+			if a.IsUnspecified() || a.IsMulticast() || a.Zone() != "" {
+				return fmt.Sprintf("%v is no address that hosts can connect to", a),
+					"Write an address that is the same for all hosts."
+			}
+			return "", ""
+		})
+}
+
+// discovery reports what is wrong with the discovery service and the rest together.
+func (d *decoder) discovery(c *Config) {
+	for i := range c.Subsystems {
+		if c.Discovery.NQN != "" && c.Subsystems[i].NQN == c.Discovery.NQN {
+			d.add("discovery.nqn", fmt.Sprintf("is the name of subsystems[%d]", i),
+				"Give the discovery service another one.")
+		}
+	}
+	if len(c.Discovery.Interfaces) > 0 && !c.Discovery.MDNS {
+		d.add("discovery.mdns_interfaces", "mdns is false, so it would have no effect",
+			"Set mdns: true, or delete it.")
+	}
+	for i, r := range c.Discovery.Referrals {
+		path := fmt.Sprintf("discovery.referrals[%d]", i)
+		if r.Address.IsValid() && r.Transport != 0 {
+			d.once("referral", fmt.Sprintf("%v %v %s", r.Transport,
+				netip.AddrPortFrom(r.Address, r.Port), r.NQN), path, "Delete one of the two.")
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package app
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+// TestMDNS: open ports are announced while that is configured, with the name of the service, and
+// withdrawn when it is not.
+func TestMDNS(t *testing.T) {
+	ifi, err := net.InterfaceByName("lo")
+	if err != nil {
+		t.Skip(err)
+	}
+	conn, err := net.ListenMulticastUDP("udp4", ifi,
+		&net.UDPAddr{IP: net.IPv4(224, 0, 0, 251), Port: 5353})
+	if err != nil {
+		t.Skip(err)
+	}
+	defer func() { _ = conn.Close() }()
+	n := &fakeNetwork{}
+	n.set("lo 127.0.0.1", "other0 192.0.2.1")
+	l := &live{t: t, dir: t.TempDir()}
+	const on = listenAny + "]\ndiscovery: {mdns: true, mdns_interfaces: [lo], nqn: " +
+		"nqn.2026-11.io.nvmf-target:mdnstest}\nmetrics: {}\nshutdown_timeout: 5s\nhosts: ["
+	l.s = newServer(t, Options{
+		Config: l.parse(on, sub(anyHosts, inRAM)), Network: n, Retry: time.Hour,
+	})
+	if err := l.s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	port := l.s.Addrs()[0].Port()
+	until := func(gone bool) {
+		t.Helper()
+		b := make([]byte, 9000)
+		_ = conn.SetReadDeadline(time.Now().Add(testTimeout))
+		for {
+			n, err := conn.Read(b)
+			if err != nil {
+				t.Fatalf("gone %v: %v", gone, err)
+			}
+			var m dnsmessage.Message
+			if m.Unpack(b[:n]) != nil {
+				continue
+			}
+			served, named := false, false
+			for _, a := range m.Answers {
+				srv, ok := a.Body.(*dnsmessage.SRVResource)
+				served = served || ok && srv.Port == port && (a.Header.TTL == 0) == gone &&
+					strings.HasSuffix(a.Header.Name.String(), "._nvme-disc._tcp.local.")
+				txt, ok := a.Body.(*dnsmessage.TXTResource)
+				named = named || ok && strings.Join(txt.TXT, " ") ==
+					"p=tcp nqn=nqn.2026-11.io.nvmf-target:mdnstest"
+			}
+			if served && named {
+				return
+			}
+		}
+	}
+	until(false)
+	l.apply(listenAny, sub(anyHosts, inRAM))
+	until(true)
+	l.apply(on, sub(anyHosts, inRAM))
+	until(false)
+}
+
+// TestHostsOfNamespaces: a host that has a namespace but not the subsystem is warned of.
+func TestHostsOfNamespaces(t *testing.T) {
+	l := &live{t: t}
+	namespace := "{nsid: 1, backend: ram, size: 1MiB, hosts: [" + hostA + ", " + hostB + "]}"
+	ps := probeHosts(l.parse(listenAny, sub("hosts: ["+hostB+"]", namespace)))
+	if len(ps) != 1 || !ps[0].Warning || ps[0].Path != "subsystems[0].namespaces[0].hosts[0]" {
+		t.Errorf("%v", ps)
+	}
+	if ps := probeHosts(l.parse(listenAny, sub(anyHosts, namespace))); len(ps) > 0 {
+		t.Errorf("%v", ps)
+	}
+}

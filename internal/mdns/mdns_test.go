@@ -1,0 +1,226 @@
+package mdns
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/nvmf-target/nvmf-target/internal/testutil"
+)
+
+func TestMain(m *testing.M) { testutil.Main(m) }
+
+func service(name, addr string) Service {
+	return Service{
+		Name: name, Type: "_nvme-disc._tcp", Host: "host-" + name,
+		Addr: netip.MustParseAddrPort(addr), TXT: []string{"p=tcp", "nqn=nqn.2026-11.io:d"},
+	}
+}
+
+// records are the answers of a message as text.
+func records(t *testing.T, b []byte) (list []string) {
+	t.Helper()
+	var p dnsmessage.Parser
+	h, err := p.Start(b)
+	if err != nil || !h.Response || !h.Authoritative || p.SkipAllQuestions() != nil {
+		t.Fatalf("%+v, %v", h, err)
+	}
+	all, err := p.AllAnswers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range all {
+		text := a.Header.Name.String() + " "
+		switch r := a.Body.(type) {
+		case *dnsmessage.PTRResource:
+			text += "PTR " + r.PTR.String()
+		case *dnsmessage.SRVResource:
+			text += "SRV " + r.Target.String()
+		case *dnsmessage.TXTResource:
+			text += "TXT " + strings.Join(r.TXT, " ")
+		case *dnsmessage.AResource:
+			text += "A " + netip.AddrFrom4(r.A).String()
+		case *dnsmessage.AAAAResource:
+			text += "AAAA " + netip.AddrFrom16(r.AAAA).String()
+		}
+		if unique := a.Header.Class&cacheFlush != 0; unique == strings.Contains(text, "PTR") {
+			t.Errorf("%s: class %#x", text, a.Header.Class)
+		}
+		if a.Header.TTL == 0 {
+			text += " gone"
+		}
+		list = append(list, text)
+	}
+	return list
+}
+
+// TestMessages: all records of every service are in messages that fit a frame.
+func TestMessages(t *testing.T) {
+	var list []Service
+	for i := range 58 {
+		list = append(list, service(strings.Repeat("x", i+1), "[2001:db8::1]:4420"))
+	}
+	list = append(list, service(strings.Repeat("y", 70), "192.0.2.1:1")) // no label
+	n := 0
+	for _, m := range messages(list, ttl) {
+		if len(m) > maxMessage {
+			t.Errorf("%d bytes", len(m))
+		}
+		n += len(records(t, m))
+	}
+	if n != 58*5 {
+		t.Errorf("%d records", n)
+	}
+	got := records(t, messages(list[:1], 0)[0])
+	if len(got) != 3 {
+		t.Fatalf("%q", got)
+	}
+	for i, want := range []string{
+		"_nvme-disc._tcp.local. PTR x._nvme-disc._tcp.local. gone",
+		"x._nvme-disc._tcp.local. SRV host-x.local. gone",
+		"x._nvme-disc._tcp.local. TXT p=tcp nqn=nqn.2026-11.io:d gone",
+	} {
+		if got[i] != want {
+			t.Errorf("%s, want %s", got[i], want)
+		}
+	}
+}
+
+// query asks for a name; known are instances that the host knows, with their TTL.
+func query(t *testing.T, name string, typ dnsmessage.Type, left uint32, known ...string) []byte {
+	t.Helper()
+	m := dnsmessage.Message{Questions: []dnsmessage.Question{{
+		Name: dnsmessage.MustNewName(name), Type: typ, Class: dnsmessage.ClassINET,
+	}}}
+	for _, k := range known {
+		m.Answers = append(m.Answers, dnsmessage.Resource{
+			Header: dnsmessage.ResourceHeader{
+				Name: dnsmessage.MustNewName(name), Class: dnsmessage.ClassINET, TTL: left,
+			},
+			Body: &dnsmessage.PTRResource{PTR: dnsmessage.MustNewName(k)},
+		})
+	}
+	b, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestAsks: which packets are answered.
+func TestAsks(t *testing.T) {
+	list := []Service{service("a", "192.0.2.1:4420"), service("b", "192.0.2.2:4420")}
+	const typ, ptr = "_nvme-disc._tcp.local.", dnsmessage.TypePTR
+	known := []string{"a." + typ, "B." + typ}
+	for i, test := range []struct {
+		packet []byte
+		want   bool
+	}{
+		{query(t, typ, ptr, 0), true},
+		{query(t, strings.ToUpper(typ), ptr, 0), true},
+		{query(t, serviceTypes, ptr, 0), true},
+		{query(t, "host-b.local.", dnsmessage.TypeA, 0), true},
+		{query(t, "a."+typ, dnsmessage.TypeSRV, 0), true},
+		{query(t, "_nvme-disc._udp.local.", ptr, 0), false},
+		{query(t, typ, ptr, ttl/2, known...), false},
+		{query(t, typ, ptr, ttl/2, known[0]), true},
+		{query(t, typ, ptr, ttl/2-1, known...), true},
+		{messages(list, ttl)[0], false},
+		{nil, false},
+		{query(t, typ, ptr, 0)[:20], false},
+	} {
+		if got := asks(test.packet, list); got != test.want {
+			t.Errorf("%d: %v", i, got)
+		}
+	}
+}
+
+// FuzzAsks: no packet does harm.
+func FuzzAsks(f *testing.F) {
+	list := []Service{service("a", "192.0.2.1:4420")}
+	f.Add(messages(list, ttl)[0])
+	f.Fuzz(func(_ *testing.T, b []byte) { asks(b, list) })
+}
+
+// listener receives what is sent to the group of IPv4 on the loopback interface.
+type listener struct {
+	t *testing.T
+	*net.UDPConn
+}
+
+func newListener(t *testing.T) *listener {
+	ifi, err := net.InterfaceByName("lo")
+	if err != nil {
+		t.Skip(err)
+	}
+	conn, err := net.ListenMulticastUDP("udp4", ifi, groups["udp4"])
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return &listener{t, conn}
+}
+
+// until waits for a record, and returns how many messages with records of ours came before it.
+func (l *listener) until(want string) (before int) {
+	l.t.Helper()
+	b := make([]byte, maxPacket)
+	_ = l.SetReadDeadline(time.Now().Add(10 * time.Second))
+	for {
+		n, _, err := l.ReadFromUDPAddrPort(b)
+		if err != nil {
+			l.t.Fatalf("%q has not come: %v", want, err)
+		}
+		var p dnsmessage.Parser
+		if h, err := p.Start(b[:n]); err != nil || !h.Response {
+			continue
+		}
+		all := strings.Join(records(l.t, b[:n]), "\n")
+		if strings.Contains(all, want) {
+			return before
+		}
+		if strings.Contains(all, "host-mdnstest") {
+			before++
+		}
+	}
+}
+
+// TestResponder: a host on the network is told of what there is, of what is gone, and gets an
+// answer when it asks; however often it asks, that is one in each pause.
+func TestResponder(t *testing.T) {
+	l := newListener(t)
+	r := New(new(testutil.Log).Logger())
+	r.pause = 100 * time.Millisecond
+	a, b := service("mdnstesta", "127.0.0.1:4420"), service("mdnstestb", "127.0.0.1:4421")
+	r.Set(map[string][]Service{"lo": {a}, "absent0": {a}})
+	defer r.Close()
+	if len(r.links) == 0 {
+		t.Skip("multicast does not work on the loopback interface")
+	}
+	l.until("host-mdnstesta.local. A 127.0.0.1")
+	r.Set(map[string][]Service{"lo": {b}})
+	l.until("SRV host-mdnstesta.local. gone")
+	l.until("host-mdnstestb.local. A 127.0.0.1")
+	l.until("host-mdnstestb.local. A 127.0.0.1") // once more
+	for range 10 * perSecond {
+		_, err := l.WriteToUDP(query(t, "_nvme-disc._tcp.local.", dnsmessage.TypePTR, 0),
+			groups["udp4"])
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	l.until("host-mdnstestb.local. A 127.0.0.1")
+	r.Close()
+	n := l.until("SRV host-mdnstestb.local. gone")
+	if most := int(time.Since(began)/r.pause) + 1; n > most {
+		t.Errorf("%d answers, at most %d", n, most)
+	}
+	if len(r.links) != 0 {
+		t.Error("a link is left")
+	}
+}

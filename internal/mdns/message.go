@@ -1,0 +1,169 @@
+package mdns
+
+import (
+	"net/netip"
+	"strings"
+
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+// Service is one instance of a service at one address.
+type Service struct {
+	// Name is that of the instance, of at most 63 bytes; Type is as in "_nvme-disc._tcp".
+	Name, Type string
+	// Host is a name that nothing else on the network has, without a domain.
+	Host string
+	Addr netip.AddrPort
+	TXT  []string
+}
+
+// ttl is how long others may keep records, in seconds.
+const ttl = 120
+
+const (
+	domain       = ".local."
+	serviceTypes = "_services._dns-sd._udp" + domain // RFC 6763, section 9
+	// cacheFlush: the record is the only one of its name and type (RFC 6762, section 10.2).
+	cacheFlush = 1 << 15
+)
+
+// maxMessage is what fits one frame with any header (RFC 6762, section 17).
+const maxMessage = 1400
+
+func (s *Service) serviceName() string  { return s.Type + domain }
+func (s *Service) hostName() string     { return s.Host + domain }
+func (s *Service) instanceName() string { return s.Name + "." + s.serviceName() }
+
+// names says whether a question for a name is about the service.
+func (s *Service) names(name string) bool {
+	for _, n := range []string{s.serviceName(), s.instanceName(), s.hostName(), serviceTypes} {
+		if strings.EqualFold(name, n) {
+			return true
+		}
+	}
+	return false
+}
+
+// messages are responses with all records of services; ttl 0 withdraws them.
+func messages(list []Service, ttl uint32) (out [][]byte) {
+	for i := 0; i < len(list); {
+		b, n := message(list[i:], ttl)
+		if i += n; b != nil {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// message is a response with the records of the first services, as many as fit, and their number.
+// It is nil if those of the first one cannot be encoded.
+func message(list []Service, ttl uint32) (b []byte, n int) {
+	for n = range list {
+		next, err := encode(list[:n+1], ttl)
+		if err != nil && n == 0 {
+			return nil, 1
+		}
+		if err != nil || n > 0 && len(next) > maxMessage {
+			return b, n
+		}
+		b = next
+	}
+	return b, len(list)
+}
+
+func encode(list []Service, ttl uint32) ([]byte, error) {
+	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{Response: true, Authoritative: true})
+	b.EnableCompression()
+	if err := b.StartAnswers(); err != nil {
+		return nil, err
+	}
+	for i := range list {
+		if err := list[i].append(&b, ttl); err != nil {
+			return nil, err
+		}
+	}
+	return b.Finish()
+}
+
+// append adds the records of the service.
+func (s *Service) append(b *dnsmessage.Builder, ttl uint32) error {
+	var names [4]dnsmessage.Name
+	for i, n := range []string{s.serviceName(), s.instanceName(), s.hostName(), serviceTypes} {
+		var err error
+		if names[i], err = dnsmessage.NewName(n); err != nil {
+			return err
+		}
+	}
+	service, instance, host, types := names[0], names[1], names[2], names[3]
+	header := func(name dnsmessage.Name, class dnsmessage.Class) dnsmessage.ResourceHeader {
+		return dnsmessage.ResourceHeader{Name: name, Class: dnsmessage.ClassINET | class, TTL: ttl}
+	}
+	if ttl > 0 { // there may be others of the type
+		err := b.PTRResource(header(types, 0), dnsmessage.PTRResource{PTR: service})
+		if err != nil {
+			return err
+		}
+	}
+	err := b.PTRResource(header(service, 0), dnsmessage.PTRResource{PTR: instance})
+	if err == nil {
+		err = b.SRVResource(header(instance, cacheFlush),
+			dnsmessage.SRVResource{Port: s.Addr.Port(), Target: host})
+	}
+	if err == nil {
+		err = b.TXTResource(header(instance, cacheFlush), dnsmessage.TXTResource{TXT: s.TXT})
+	}
+	switch ip := s.Addr.Addr(); {
+	case err != nil || ttl == 0: // there may be others at the address
+	case ip.Is4():
+		err = b.AResource(header(host, cacheFlush), dnsmessage.AResource{A: ip.As4()})
+	default:
+		err = b.AAAAResource(header(host, cacheFlush), dnsmessage.AAAAResource{AAAA: ip.As16()})
+	}
+	return err
+}
+
+// maxQuestions is how many questions and known answers of a query are looked at.
+const maxQuestions = 32
+
+// asks says whether a packet is a query for one of the services that is not answered in it already
+// (RFC 6762, section 7.1).
+func asks(packet []byte, list []Service) bool {
+	var p dnsmessage.Parser
+	h, err := p.Start(packet)
+	if err != nil || h.Response || h.OpCode != 0 || h.RCode != 0 {
+		return false
+	}
+	asked, others := false, false // for instances, and for anything else
+	for range maxQuestions {
+		q, err := p.Question()
+		if err != nil {
+			break
+		}
+		for i := range list {
+			if s := &list[i]; s.names(q.Name.String()) {
+				instances := q.Type == dnsmessage.TypePTR &&
+					strings.EqualFold(q.Name.String(), s.serviceName())
+				asked, others = true, others || !instances
+			}
+		}
+	}
+	if !asked || others || p.SkipAllQuestions() != nil {
+		return asked
+	}
+	known := map[string]bool{}
+	for range maxQuestions {
+		a, err := p.Answer()
+		if err != nil {
+			break
+		}
+		if ptr, ok := a.Body.(*dnsmessage.PTRResource); ok && a.Header.TTL >= ttl/2 {
+			known[strings.ToLower(ptr.PTR.String())] = true
+		}
+	}
+	for i := range list {
+		if !known[strings.ToLower(list[i].instanceName())] {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,178 @@
+package target
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/nvme"
+)
+
+// TestHiddenNamespace: a host sees of a subsystem with namespaces of other hosts exactly what it
+// sees of one without them: what Identify returns, and the status of log pages, features and I/O
+// commands, for each class of NSID.
+func TestHiddenNamespace(t *testing.T) {
+	namespace := func(nsid uint32, hosts ...string) NamespaceConfig {
+		return NamespaceConfig{
+			NSID: nsid, Device: ramDevice(t, 1<<20, 512), UUID: uuid.UUID{byte(nsid)}, Hosts: hosts,
+		}
+	}
+	r := newHarness(t, 2, SubsystemConfig{
+		NQN: testSub, AllowAnyHost: true, Serial: "S", CNTLIDMin: 1, CNTLIDMax: 1,
+		Namespaces: []NamespaceConfig{
+			namespace(1), namespace(2, otherHost), namespace(3, otherHost, testHost),
+			namespace(4, otherHost),
+		},
+	}, SubsystemConfig{
+		NQN: testSub + "2", AllowAnyHost: true, Serial: "S", CNTLIDMin: 1, CNTLIDMax: 1,
+		Namespaces: []NamespaceConfig{namespace(1), namespace(3)},
+	})
+	h := r.connectHost(1)
+	w := r.connectHost(1, func(a *connectArgs) { a.sub += "2" })
+	same := func(what string, a, b int, with func() *fabrictest.Command, io bool) {
+		t.Helper()
+		first, second := with(), with()
+		on, off := h.admin, w.admin
+		if io {
+			on, off = h.io[0], w.io[0]
+		}
+		r.do(on, first)
+		r.do(off, second)
+		if first.CQE.Status() != second.CQE.Status() {
+			t.Errorf("%s %#x of %d: %v, and %v where the namespace does not exist", what, a, b,
+				first.CQE.Status(), second.CQE.Status())
+		}
+		if what == "identify" && a == int(nvme.CNSController) {
+			clear(first.Data[768:1024]) // SUBNQN
+			clear(second.Data[768:1024])
+		}
+		if what == "identify" && !bytes.Equal(first.Data, second.Data) {
+			t.Errorf("%s %#x of %d differs", what, a, b)
+		}
+	}
+	for _, nsid := range []uint32{0, 1, 2, 3, 5, nvme.NSIDAll} {
+		for i := range 256 {
+			if identifyPages[i].page != nil {
+				same("identify", i, int(nsid), func() *fabrictest.Command {
+					return identifyCommand(nvme.CNS(i), nsid)
+				}, false)
+			}
+			if logPages[i].page != nil {
+				same("log", i, int(nsid), func() *fabrictest.Command {
+					c := logCommand(nvme.LID(i), 512, 0)
+					c.SQE.SetNSID(nsid)
+					return c
+				}, false)
+			}
+			if r.target.find(testSub).lookup(1).feature(nvme.FID(i)) != nil {
+				same("feature", i, int(nsid), func() *fabrictest.Command {
+					c := getFeature(nvme.FID(i), 0, 0)
+					c.SQE.SetNSID(nsid)
+					return c
+				}, false)
+			}
+			if ioOps[i].execute != nil {
+				same("command", i, int(nsid), func() *fabrictest.Command {
+					return rw(nvme.Opcode(i), nsid, 0, 1, make([]byte, 512))
+				}, true)
+			}
+		}
+	}
+	r.enableCopy(h)
+	r.status(h.io[0], copyTo(8, nvme.CopyNamespaces, source{nsid: 2, blocks: 1}),
+		inactiveNamespace)
+}
+
+// TestVisibility: a namespace that a host gets or loses is an event for that host alone, is in its
+// log of changed namespaces, and works from then on, or no longer.
+func TestVisibility(t *testing.T) {
+	sub := ramSubsystem(t, 2)
+	sub.Namespaces[1].Hosts = []string{otherHost}
+	r := newHarness(t, 2, sub)
+	h, o := r.connectHost(1), r.connectHost(1, asOther)
+	events := map[*host]*fabrictest.Command{}
+	for _, x := range []*host{h, o} {
+		r.ok(x.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventNamespaceChanged)))
+		events[x] = r.send(x.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	}
+	sees := func(x *host, event bool, want ...uint32) {
+		t.Helper()
+		if events[x].Done != event {
+			t.Errorf("event: %v, want %v", events[x].Done, event)
+		}
+		changed, err := nvme.ParseNamespaceList(r.ok(x.admin,
+			logCommand(nvme.LogChangedNamespaces, 4096, 0)).Data)
+		r.must(err)
+		if slices.Contains(changed, 2) != event {
+			t.Errorf("changed namespaces %v", changed)
+		}
+		if event {
+			events[x] = r.send(x.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+		}
+		list, err := nvme.ParseNamespaceList(r.ok(x.admin,
+			identifyCommand(nvme.CNSActiveNamespaces, 0)).Data)
+		r.must(err)
+		st := nvme.Success
+		if !slices.Contains(want, 2) {
+			st = inactiveNamespace
+		}
+		r.status(x.io[0], rw(nvme.NVMWrite, 2, 0, 1, make([]byte, 512)), st)
+		if !slices.Equal(list, want) {
+			t.Errorf("a host sees %v, want %v", list, want)
+		}
+	}
+	sees(h, false, 1)
+	sees(o, false, 1, 2)
+	update := func(hosts ...string) {
+		t.Helper()
+		cfg := sub.Namespaces[1]
+		cfg.Hosts = hosts
+		r.during(func() error { return r.target.UpdateNamespace(testSub, cfg, nil) })
+		r.w.Settle()
+	}
+	update(testHost, otherHost)
+	sees(h, true, 1, 2)
+	sees(o, false, 1, 2)
+	update(testHost)
+	sees(h, false, 1, 2)
+	sees(o, true, 1)
+	update()
+	sees(h, false, 1, 2)
+	sees(o, true, 1, 2)
+	update(otherHost)
+	sees(h, true, 1)
+	sees(o, false, 1, 2)
+	r.removeNamespace(2)
+	sees(h, false, 1)
+	sees(o, true, 1)
+}
+
+// TestHiddenMeanwhile: when a change that takes a namespace from a host is complete, the device
+// gets nothing more of that host, and does what it has.
+func TestHiddenMeanwhile(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newHarness(t, 1, sub)
+	h, o := r.connectHost(1), r.connectHost(1, asOther)
+	dev.Hold(nil)
+	begun := r.send(h.io[0], readAt(0))
+	r.until("the device has the IO", func() bool { return dev.Held() == 1 })
+	dev.Full(true)
+	late, other := r.send(h.io[0], readAt(1)), r.send(o.io[0], readAt(2))
+	r.w.Settle()
+	cfg := NamespaceConfig{NSID: 1, Hosts: []string{otherHost}}
+	r.during(func() error { return r.target.UpdateNamespace(testSub, cfg, nil) })
+	dev.Full(false)
+	r.until("the second read is refused", func() bool { return late.Done })
+	dev.Release()
+	r.until("the others complete", func() bool { return begun.Done && other.Done })
+	for i, want := range map[*fabrictest.Command]nvme.Status{
+		begun: nvme.Success, late: inactiveNamespace, other: nvme.Success,
+	} {
+		if st := i.CQE.Status() &^ nvme.More; st != want {
+			t.Errorf("%v, want %v", st, want)
+		}
+	}
+}
