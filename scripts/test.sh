@@ -59,7 +59,7 @@ steps=(
   "25|packages|scripts/package-test.sh"
   "86|fuzzing|fuzz_all"
   "129|tests, costly checks on|go test -v -tags invariants -count=1 ./..."
-  "209|tests, one processor|env GOMAXPROCS=1 $once go test -v -shuffle=on -count=1 ./..."
+  "209|tests, one processor|env GOMAXPROCS=1 $once go test -p 2 -v -shuffle=on -count=1 ./..."
   "282|tests, race detector, random order|env $once go test -v -race -shuffle=on -count=1 ./..."
 )
 lab="go test -v -tags lab -count=1 ./tests/lab -timeout"
