@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/config"
 	"github.com/nvmf-target/nvmf-target/fabric"
-	"github.com/nvmf-target/nvmf-target/internal/testutil"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -357,61 +355,5 @@ func TestStartWithMetricsInUse(t *testing.T) {
 	err := newServer(t, Options{Config: c, Level: new(slog.LevelVar)}).Start()
 	if err == nil || !strings.Contains(err.Error(), syscall.EADDRINUSE.Error()) {
 		t.Errorf("got %v", err)
-	}
-}
-
-// TestSubsystemListeners: a reload takes a listener from a subsystem and gives it another one; a
-// new name of a listener changes nothing.
-func TestSubsystemListeners(t *testing.T) {
-	ram := "{nsid: 1, backend: ram, size: 1MiB}"
-	two := "{name: one, transport: tcp, address: 127.0.0.1, port: 0}, " +
-		"{name: two, transport: tcp, address: 127.0.0.1, port: 0}"
-	l := newLive(t, two, sub("allow_any_host: true, listeners: [one]", ram))
-	refused := func(at int) {
-		t.Helper()
-		var refused *host.ConnectError
-		if _, err := l.connect(testNQN, hostA, at); !errors.As(err, &refused) ||
-			refused.Status != nvme.ConnectInvalidParameters {
-			t.Errorf("through listener %d: %v", at, err)
-		}
-	}
-	c, err := l.connect(testNQN, hostA, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	refused(1)
-	two = strings.Replace(two, "name: one", "name: first", 1)
-	changes := l.apply(two, sub("allow_any_host: true, listeners: [first]", ram))
-	if len(changes) != 1 || changes[0].Kind != config.KindListener {
-		t.Errorf("a new name changes %v", changes)
-	}
-	l.apply(two, sub("allow_any_host: true, listeners: [first, two]", ram))
-	if _, err = l.connect(testNQN, hostA, 1); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Err(); err != nil {
-		t.Fatalf("the host was disconnected: %v", err)
-	}
-	l.apply(two, sub("allow_any_host: true, listeners: [two]", ram))
-	l.wantEnded("listener that was taken away", c)
-	refused(0)
-}
-
-// TestPortOfAnotherListener: a subsystem of a network is not served at an address of it that
-// another listener gets.
-func TestPortOfAnotherListener(t *testing.T) {
-	ram := "{nsid: 1, backend: ram, size: 1MiB}"
-	port := strconv.Itoa(int(testutil.FreePort(t)))
-	network := "{name: net, transport: tcp, address: 127.0.0.0/8, port: " + port + "}"
-	l := newLive(t, network, sub("allow_any_host: true, listeners: [net]", ram))
-	c, err := l.connect(testNQN, hostA, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.apply(network+", {transport: tcp, address: 127.0.0.1, port: "+port+"}",
-		sub("allow_any_host: true, listeners: [net]", ram))
-	l.wantEnded("another listener", c)
-	if _, err := l.connect(testNQN, hostA, 0); err == nil {
-		t.Error("the subsystem is served by a listener that it does not name")
 	}
 }

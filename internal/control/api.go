@@ -1,9 +1,6 @@
 package control
 
 import (
-	"encoding/json"
-	"net/http"
-	"strings"
 	"time"
 )
 
@@ -395,37 +392,4 @@ type Problem struct {
 	Hint string `json:"hint,omitempty"`
 	// More problems that were found.
 	More []Problem `json:"more,omitempty"`
-}
-
-// Error is one line for each problem.
-func (p *Problem) Error() string {
-	var b strings.Builder
-	if p.Place != "" {
-		b.WriteString(p.Place + ": ")
-	}
-	b.WriteString(p.Detail)
-	if p.Hint != "" {
-		b.WriteString(". " + p.Hint)
-	}
-	for _, m := range p.More {
-		b.WriteString("\n" + m.Error())
-	}
-	return b.String()
-}
-
-// NewProblem makes a Problem with the title of its status.
-func NewProblem(status int, detail, hint string) *Problem {
-	return &Problem{Title: http.StatusText(status), Status: status, Detail: detail, Hint: hint}
-}
-
-// The media types besides JSON.
-const (
-	problemType = "application/problem+json"
-	eventsType  = "application/x-ndjson"
-)
-
-// encode makes the text of an answer.
-func encode(v any) ([]byte, error) {
-	b, err := json.Marshal(v)
-	return append(b, '\n'), err
 }

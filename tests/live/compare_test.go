@@ -1,0 +1,160 @@
+package live
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/nvmf-target/nvmf-target/nvme"
+	"github.com/nvmf-target/nvmf-target/nvme/auth"
+	"github.com/nvmf-target/nvmf-target/nvme/host"
+)
+
+// compare starts a target with the configuration that runs, and compares what hosts see of both.
+func (e *env) compare(i int, runs *model) {
+	e.t.Helper()
+	state, err := os.ReadFile(e.live.stateFile())
+	e.must(err)
+	e.must(os.WriteFile(e.fresh.stateFile(), e.fresh.like(state), 0o600))
+	e.fresh.start(runs)
+	defer e.fresh.stop()
+	for h := range allHosts {
+		live := strings.Split(e.live.seenBy(h, runs), "\n")
+		fresh := strings.Split(e.fresh.seenBy(h, runs), "\n")
+		for j := range max(len(live), len(fresh)) {
+			if l, f := line(live, j), line(fresh, j); l != f {
+				e.t.Fatalf("configuration %d: host %d sees\n%s\nand of a target that was started "+
+					"with it\n%s\n%s\nthe log:\n%s", i, h, l, f, e.live.text(runs), e.live.log)
+			}
+		}
+	}
+}
+
+func line(list []string, i int) string {
+	if i < len(list) {
+		return list[i]
+	}
+	return "nothing"
+}
+
+// like replaces the addresses of the other target by those of p.
+func (p *place) like(b []byte) []byte {
+	b = bytes.ReplaceAll(b, []byte(p.live.tcp), []byte(p.tcp))
+	return bytes.ReplaceAll(b, []byte(p.live.rdma), []byte(p.rdma))
+}
+
+// seenBy is what a host sees of a target, and the limits, without what differs from start to start.
+func (p *place) seenBy(h int, m *model) string {
+	var b strings.Builder
+	o := host.Options{HostNQN: hostNQN(h), HostID: [16]byte{byte(h + 1)}, Timeout: answerLimit}
+	if i := m.secrets[hostNQN(h)]; i > 0 {
+		key, err := auth.ParseKey(hostKeys[i])
+		p.must(err)
+		o.Key = key
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	defer cancel()
+	for _, name := range []string{
+		"tcp 1", "tcp 2", "tcp 3", "tcp 4", "tcp 5", "rdma 2", "rdma 3",
+	} {
+		if !m.listens(name) {
+			if c, err := host.Dial(ctx, p.transport(name), o); err == nil {
+				c.Close()
+				fmt.Fprintf(&b, "%s accepts connections\n", name)
+			}
+			continue
+		}
+		o.SubNQN = nvme.DiscoveryNQN
+		c, err := host.Connect(ctx, p.transport(name), o)
+		if refused := (*host.ConnectError)(nil); errors.As(err, &refused) {
+			fmt.Fprintf(&b, "%s: %v\n", name, refused)
+			continue
+		}
+		p.must(err)
+		_, list, err := c.Discover(ctx)
+		p.must(err)
+		c.Close()
+		fmt.Fprintf(&b, "%s: CAP %x\n", name, c.CAP())
+		for _, d := range list {
+			addr := string(bytes.TrimRight(d.TRADDR[:], " \x00"))
+			addr = strings.Replace(strings.Replace(addr, p.tcp, "TCP", 1), p.rdma, "RDMA", 1)
+			d.TRADDR = [len(d.TRADDR)]byte{}
+			fmt.Fprintf(&b, "  %s %x\n", addr, nvme.Append(nil, d))
+		}
+		fmt.Fprintf(&b, "  ANA log %s\n", p.ana(ctx, name, o))
+	}
+	for i := -1; i < subs; i++ {
+		if o.SubNQN = anchorNQN; i >= 0 {
+			o.SubNQN = fmt.Sprint(nqnPrefix, i)
+		}
+		p.subsystem(ctx, &b, o, m)
+	}
+	for _, l := range p.server.Target().Limits() {
+		fmt.Fprintf(&b, "limits %+v %+v\n", l.LimitedObject, l.Limits)
+	}
+	return b.String()
+}
+
+// ana is the ANA log of the anchor at a listener.
+func (p *place) ana(ctx context.Context, name string, o host.Options) string {
+	o.SubNQN = anchorNQN
+	c, err := host.Connect(ctx, p.transport(name), o)
+	p.must(err)
+	defer c.Close()
+	b, err := c.GetLog(ctx, nvme.LogANA, nvme.NSIDAll, 0, 64, 0, false)
+	p.must(err)
+	return fmt.Sprintf("%x", b)
+}
+
+func (p *place) subsystem(ctx context.Context, b *strings.Builder, o host.Options,
+	m *model,
+) {
+	c, err := host.Connect(ctx, p.transport("tcp 1"), o)
+	var refused *host.ConnectError
+	if errors.As(err, &refused) {
+		fmt.Fprintf(b, "%s: %v\n", o.SubNQN, refused)
+		return
+	}
+	p.must(err)
+	defer c.Close()
+	id, err := c.Identify(ctx, nvme.CNSController, 0, 0)
+	p.must(err)
+	clear(id[78:80]) // CNTLID (Base section 5.1.13.2.1)
+	sub := m.subsystems[o.SubNQN]
+	if sub.anyProtected() {
+		id[520] &^= 1 << 2 // ONCS: Dataset Management
+		id[525] &^= 1      // VWC: a volatile write cache is present
+	}
+	queues, err := c.SetQueueCount(ctx, 200)
+	p.must(err)
+	if sub != nil && sub.keys == "cntlid_min: 100" && c.CNTLID() < 100 {
+		fmt.Fprintf(b, "%s: CNTLID %d\n", o.SubNQN, c.CNTLID())
+	}
+	fmt.Fprintf(b, "%s: CAP %x, %d queues\n  %x\n", o.SubNQN, c.CAP(), queues, id)
+	nsids, err := c.ActiveNamespaces(ctx)
+	p.must(err)
+	q, err := c.OpenQueue(ctx, 1, 32)
+	p.must(err)
+	defer q.Close()
+	buf, err := c.Map(4096)
+	p.must(err)
+	for _, nsid := range nsids {
+		ns, err := c.Identify(ctx, nvme.CNSNamespace, nsid, 0)
+		p.must(err)
+		if sub != nil && sub.namespaces[int(nsid)].protected() {
+			ns[33] = 0 // DLFEAT (NVM section 4.1.5.1)
+		}
+		ids, err := c.Identify(ctx, nvme.CNSDescriptors, nsid, 0)
+		p.must(err)
+		clear(buf)
+		var read error
+		if o.SubNQN != anchorNQN { // that is written all the time
+			read = q.Read(ctx, nsid, 0, 1, buf[:512])
+		}
+		fmt.Fprintf(b, "  %d: %x %x, first block %q, %v\n", nsid, bytes.TrimRight(ns, "\x00"),
+			bytes.TrimRight(ids, "\x00"), bytes.TrimRight(buf[:512], "\x00"), read)
+	}
+}
