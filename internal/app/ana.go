@@ -49,13 +49,9 @@ func (ls *listeners) applyANA() error {
 	return errors.Join(errs...)
 }
 
-// setANA sets a state by hand, or ends that, and returns what there is then.
+// setANA sets a state by hand, or ends that, and returns what there is then. It does not wait for a
+// change that is under way: that may wait for the storage that hosts are to be led away from.
 func (s *Server) setANA(a control.ANASet) ([]control.ANA, error) {
-	s.applying.Lock()
-	defer s.applying.Unlock()
-	if s.stopping {
-		return nil, errStopped
-	}
 	refuse := func(status int, place, what, hint string) error {
 		p := control.NewProblem(status, what, hint)
 		p.Place = place
@@ -87,21 +83,33 @@ func (s *Server) setANA(a control.ANASet) ([]control.ANA, error) {
 	return s.anaStates(), err
 }
 
-// setANA sets the state of a group at a listener, or at all; 0: the one of the configuration.
+// setANA sets the state of a group at a listener, or at all; 0: the one of the configuration. At
+// all also ends what was set at listeners that were removed, and may come back.
 func (ls *listeners) setANA(name string, group uint32, state nvme.ANAState) (found bool,
 	err error,
 ) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+	if ls.ana == nil {
+		return true, errStopped
+	}
+	unset := func(groups map[uint32]*anaState) {
+		if old := groups[group]; old != nil {
+			old.stop()
+			delete(groups, group)
+		}
+	}
+	if name == "" {
+		for _, groups := range ls.ana {
+			unset(groups)
+		}
+	}
 	for _, l := range ls.list {
 		if name != "" && !l.Is(name) {
 			continue
 		}
 		found = true
-		if old := ls.ana[l.name][group]; old != nil {
-			old.stop()
-			delete(ls.ana[l.name], group)
-		}
+		unset(ls.ana[l.name])
 		word := asConfigured
 		if state != 0 {
 			if ls.ana[l.name] == nil {
@@ -122,21 +130,23 @@ func (ls *listeners) newANA(state nvme.ANAState) *anaState {
 		t := time.AfterFunc(ls.transition, func() {
 			ls.mu.Lock()
 			defer ls.mu.Unlock()
-			a.ANAState = nvme.ANAStateInaccessible
-			_ = ls.applyANA() // as before, it is valid
+			if a.ANAState = nvme.ANAStateInaccessible; ls.ana != nil {
+				_ = ls.applyANA() // as before, it is valid
+			}
 		})
 		a.stop = func() { t.Stop() }
 	}
 	return a
 }
 
-// stopANA ends the timers of transitions. ls.mu is held.
+// stopANA ends the timers of transitions, and no state is set any more. ls.mu is held.
 func (ls *listeners) stopANA() {
 	for _, groups := range ls.ana {
 		for _, a := range groups {
 			a.stop()
 		}
 	}
+	ls.ana = nil
 }
 
 // anaStates lists the states of the groups that have namespaces, or that are named somewhere.

@@ -96,6 +96,49 @@ func TestANA(t *testing.T) {
 	}
 }
 
+// TestANAWhileApplying: a change of the configuration that takes long delays no failover.
+func TestANAWhileApplying(t *testing.T) {
+	l := newLive(t, listenAny, sub(anyHosts, inRAM))
+	l.s.applying.Lock()
+	defer l.s.applying.Unlock()
+	done := make(chan error, 1)
+	go func() {
+		_, err := l.s.setANA(control.ANASet{Group: 1, State: "inaccessible"})
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(testTimeout):
+		t.Error("setting a state waits for the change")
+	}
+}
+
+// TestANAOfRemovedListener: a state that was set by hand can be taken back while its listener is
+// not there.
+func TestANAOfRemovedListener(t *testing.T) {
+	both, subsystems := listenAny+", "+listenAny, sub(anyHosts, inRAM)
+	l := newLive(t, both, subsystems)
+	set := func(state, listener string) {
+		t.Helper()
+		if _, err := l.s.setANA(control.ANASet{
+			Group: 1, State: state, Listener: listener,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("inaccessible", "tcp 127.0.0.1:0 #2")
+	l.apply(listenAny, subsystems)
+	set("configured", "")
+	l.apply(both, subsystems)
+	list := l.s.anaStates()
+	if len(list) != 2 || list[1].State != "optimized" {
+		t.Errorf("%+v", list)
+	}
+}
+
 // TestANATransition: a transition ends after the time that hosts have been told.
 func TestANATransition(t *testing.T) {
 	l := newLive(t, listenAny, sub(anyHosts, inRAM))

@@ -34,7 +34,7 @@ type listeners struct {
 	mu sync.Mutex // guards what follows, for those who only look
 	// drained has the names of the ports that are to stay closed, and of listeners with all ports.
 	drained map[string]bool
-	// ana has the states that were set by hand, by listener and group.
+	// ana has the states that were set by hand, by listener and group; nil after close.
 	ana map[string]map[uint32]*anaState
 	// transition is how long nvme.ANAStateChange lasts; tests wait less.
 	transition time.Duration

@@ -99,8 +99,8 @@ func (c *controller) anaStates() *anaStates { return c.admin.port.ana.Load() }
 
 // refuses is the status of an I/O command that the state of its namespace does not allow.
 func (a *anaStates) refuses(c *cmd) nvme.Status {
-	if c.req.SQE.NSID() == nvme.NSIDAll {
-		return a.refusesAny(c)
+	if c.req.SQE.NSID() == nvme.NSIDAll && c.req.SQE.Opcode() == nvme.NVMFlush {
+		return a.refusesAny(c) // no other command is for all of them
 	}
 	if ns := c.namespace(); ns != nil {
 		return a.of(ns).Status()
@@ -150,7 +150,8 @@ type anaLog struct {
 	// page is what was read last from its begin: what is read from an offset continues it, and the
 	// host sees at the next begin whether the log has changed since.
 	page       []byte
-	groupsOnly bool // page has no NSIDs
+	pageOf     uint64 // changes, as in page
+	groupsOnly bool   // page has no NSIDs
 }
 
 // refresh compares the log with how things are now, and counts a change. CHGC of a descriptor is
@@ -197,7 +198,8 @@ const anaLogSize = nvme.ANAHeaderSize + MaxANAGroups*nvme.ANADescriptorSize + Ma
 func anaPage(c *controller, sqe *nvme.SQE) reply {
 	l, log := &c.ana, sqe.GetLog()
 	only := log.LSP()&nvme.ANAGroupsOnly != 0
-	if log.LPO() == 0 || l.page == nil || l.groupsOnly != only {
+	switch {
+	case log.LPO() == 0 || l.page == nil || l.groupsOnly != only:
 		l.refresh(c)
 		groups := slices.Clone(l.groups)
 		for i := range groups {
@@ -206,6 +208,9 @@ func anaPage(c *controller, sqe *nvme.SQE) reply {
 			}
 		}
 		l.page, l.groupsOnly = nvme.AppendANALog(nil, l.changes, groups), only
+		l.pageOf = l.changes
+	case l.pageOf != l.changes:
+		c.raise(eventANA) // again: the host has read how things were before the last one
 	}
 	return reply{data: l.page}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
@@ -163,6 +164,58 @@ func TestANAEvents(t *testing.T) {
 	}
 }
 
+// TestANAEventWhileRead: the log changes again while it is read in pieces. The last piece ends the
+// masking of the event, which is raised then: what was read is old.
+func TestANAEventWhileRead(t *testing.T) {
+	r, a, _ := anaHarness(t)
+	event := func() *fabrictest.Command {
+		return r.send(a.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	}
+	r.ok(a.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventANAChanged)))
+	first := event()
+	r.must(r.target.SetANAStates(1, states{7: nvme.ANAStateNonOptimized}))
+	r.until("the event", func() bool { return first.Done })
+	second := event()
+	head := anaCommand(0, 16, false)
+	head.SQE.GetLog().Set(nvme.LogANA, 16, 0, 0, true)
+	r.ok(a.admin, head)
+	r.must(r.target.SetANAStates(1, states{7: nvme.ANAStateInaccessible}))
+	r.w.Settle()
+	if second.Done {
+		t.Error("the event is not masked")
+	}
+	r.ok(a.admin, anaCommand(16, 80, false))
+	r.until("the second event", func() bool { return second.Done })
+	a.anaLog(false)
+	third := event()
+	r.ok(a.admin, anaCommand(16, 80, false))
+	r.w.Settle()
+	if third.Done {
+		t.Error("an event without a change")
+	}
+}
+
+// TestANASelfTest: a self-test of a namespace that is inaccessible is refused, and one of all
+// namespaces does not read it.
+func TestANASelfTest(t *testing.T) {
+	sub := ramSubsystem(t, 3)
+	d := &recorder{Device: sub.Namespaces[2].Device, info: func(*backend.Info) {}}
+	sub.Namespaces[2].Device, sub.Namespaces[2].ANAGroup = d, 7
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(0)
+	r.must(r.target.SetANAStates(1, states{7: nvme.ANAStateInaccessible}))
+	r.status(h.admin, selfTestCommand(nvme.SelfTestShort, 3), nvme.ANAInaccessible)
+	r.ok(h.admin, selfTestCommand(nvme.SelfTestAbort, 3))
+	r.ok(h.admin, selfTestCommand(nvme.SelfTestExtended, nvme.NSIDAll))
+	want := nvme.SelfTestResult{DSTS: uint8(nvme.SelfTestExtended) << 4}
+	if got := h.selfTestEnds(); got != want {
+		t.Errorf("%+v", got)
+	}
+	if n := len(d.take()); n > 0 {
+		t.Errorf("%d reads", n)
+	}
+}
+
 // TestANAPersistentLoss: a controller never leaves the state (Base section 8.1.1.7); the host may
 // connect another one.
 func TestANAPersistentLoss(t *testing.T) {
@@ -260,6 +313,9 @@ func TestANAStatuses(t *testing.T) {
 				t.Errorf("%v: %s: %v, want %v", s, name, c.command.CQE.Status(), st)
 			}
 		}
+		// Another path would not change that, so the status is none of a path.
+		r.status(a.io[0], rw(nvme.NVMRead, nvme.NSIDAll, 0, 1, make([]byte, 512)),
+			noNamespace(nvme.NSIDAll))
 		hidden := s == nvme.ANAStateInaccessible || s == nvme.ANAStatePersistentLoss
 		for h, hidden := range map[*host]bool{a: hidden, b: false} {
 			id := h.namespace(3)

@@ -36,7 +36,7 @@ type channel struct {
 	reader   backend.ZeroCopyReader
 	writer   backend.ZeroCopyWriter
 	state    channelState
-	pending  []*backend.IO // not yet accepted by the device, in order
+	pending  []*backend.IO // not yet accepted by the device, in order, and not in blocked
 	inflight int           // in the device
 	// zeroCopies is the number of zero-copy reads and writes that have not ended.
 	zeroCopies int
@@ -67,8 +67,9 @@ type channel struct {
 
 	late   map[*backend.IO]*lateWrites // in the device, of this reactor
 	avoids []*lateWrites               // of all reactors
-	// allBlocked: everything that is pending waits for the lock, or for late writes.
-	allBlocked bool
+	// IOs that wait for the lock, or for late writes, and by what they wait for; nil: the lock.
+	blocked  map[*backend.IO]*blockedIO
+	blockers map[*lateWrites]*list.List[blockedIO]
 }
 
 // Poll takes back what devices have completed and passes it on, and goes on with what its limits
@@ -99,7 +100,7 @@ func (h *Handler) Arm() bool {
 		return false
 	}
 	for ch := range h.active.All() {
-		if ch.inflight == 0 && len(ch.pending) > 0 && !ch.allBlocked ||
+		if ch.inflight == 0 && len(ch.pending) > 0 ||
 			ch.inflight > 0 && !ch.dev.Arm() {
 			return false
 		}
@@ -120,17 +121,24 @@ func (ch *channel) push() int {
 			return refused
 		}
 	}
-	if ch.lock != nil || len(ch.avoids) > 0 {
-		return refused + ch.pushUnblocked()
+	pushed := 0
+	for len(ch.pending) > 0 {
+		batch := ch.unblocked()
+		n := 0
+		if len(batch) > 0 {
+			n = ch.dev.Submit(batch)
+		}
+		if n > 0 {
+			ch.submitted(n)
+			rest := copy(ch.pending, ch.pending[n:])
+			clear(ch.pending[rest:])
+			ch.pending = ch.pending[:rest]
+		}
+		if pushed += n; n < len(batch) {
+			break // the device is full
+		}
 	}
-	n := ch.dev.Submit(ch.pending)
-	if n > 0 {
-		ch.submitted(n)
-		rest := copy(ch.pending, ch.pending[n:])
-		clear(ch.pending[rest:])
-		ch.pending = ch.pending[:rest]
-	}
-	return refused + n
+	return refused + pushed
 }
 
 // submitted counts n IOs that the device has taken.
@@ -209,12 +217,14 @@ func (ch *channel) count(op backend.Op, n int64) {
 }
 
 // busy says that IOs wait for the device or are in it.
-func (ch *channel) busy() bool { return ch.inflight > 0 || len(ch.pending) > 0 }
+func (ch *channel) busy() bool {
+	return ch.inflight > 0 || len(ch.pending) > 0 || len(ch.blocked) > 0
+}
 
 // polled says that the device has IOs or could take some.
 func (ch *channel) polled() bool {
 	return ch.inflight > 0 || len(ch.pending) > 0 && ch.state > channelOpening &&
-		ch.quiesce != quiesceIO && !ch.allBlocked
+		ch.quiesce != quiesceIO
 }
 
 // pollOrSettle lets Poll visit a channel while that is of use.
@@ -308,6 +318,9 @@ func ownerSession(io *backend.IO) *session {
 
 // withdraw takes back an IO that the device has not seen. It returns false if the device has it.
 func (ch *channel) withdraw(io *backend.IO) bool {
+	if ch.unkeep(io) {
+		return true
+	}
 	i := slices.Index(ch.pending, io)
 	if i >= 0 {
 		ch.pending = slices.Delete(ch.pending, i, i+1)

@@ -1,8 +1,9 @@
 package target
 
 import (
+	"cmp"
 	"slices"
-	"sync/atomic"
+	"sort"
 
 	"github.com/nvmf-target/nvmf-target/backend"
 )
@@ -13,8 +14,8 @@ import (
 //
 //	stop, Close    nothing more of the queue reaches a device; what the device has is canceled
 //	holdLate       what is not back yet becomes late writes
-//	slowWrites     so do writes that take long, in case their host is cut off and nobody knows yet
-//	blocked        keeps writes of other queues of the host to the same blocks in pending
+//	checkTimeouts  so do writes that take long, in case their host is cut off and nobody knows yet
+//	block          keeps writes of other queues of the host to the same blocks from the device
 //	lateReturned   the device has given the last one back, also if the command was given up
 //
 // Only what a device has is late, so these waits have an end that depends on nothing else.
@@ -30,16 +31,16 @@ const (
 )
 
 // lateWrites are writes of one queue to a namespace that its device has. They do not change, but
-// for over.
+// for left.
 type lateWrites struct {
-	s      *session
-	hostID [16]byte
-	ranges []byteRange
-	left   int // not back yet; reactor of the queue
-	over   atomic.Bool
+	s       *session
+	hostID  [16]byte
+	hostNQN string      // as well: anybody may claim an identifier
+	ranges  []byteRange // ascending, and apart
+	left    int         // not back yet; reactor of the queue
 }
 
-type byteRange struct{ off, len int64 }
+type byteRange struct{ off, end int64 }
 
 // stop ends what the queue does at devices, because its host is lost: what it may still send is not
 // carried out. Reactor of the queue.
@@ -60,7 +61,7 @@ func (s *session) isOver() bool { return s.closed || s.stopped }
 // handler afterwards.
 func (h *Handler) endIO(s *session) {
 	for _, ch := range h.channels {
-		if ch != nil && len(ch.pending) > 0 {
+		if ch != nil && ch.busy() {
 			ch.abortPending(s)
 		}
 	}
@@ -70,124 +71,174 @@ func (h *Handler) endIO(s *session) {
 
 // holdLate makes what devices have of a queue late writes.
 func (h *Handler) holdLate(s *session) {
-	if s.outstanding > 0 && s.ctrl != nil {
-		h.findLate(s, h.loop.Now())
+	if s.outstanding > 0 {
+		search := lateSearch{before: h.loop.Now()}
+		search.add(s)
+		search.announce()
+		h.run()
 	}
 }
 
-// slowWrites does the same for writes that take long, unless there is no other path for them.
-func (h *Handler) slowWrites(s *session, now int64) {
-	slow := func(c *cmd) bool { return c.executing && c.since != 0 && now-c.since >= slowWrite }
-	if s.ctrl != nil && slices.ContainsFunc(s.cmds, slow) && s.ctrl.sub.hasOther(s.ctrl) {
-		h.findLate(s, now-slowWrite)
-	}
+// lateSearch finds writes that become late: those that devices have since a time or before.
+type lateSearch struct {
+	before  int64
+	pending map[*channel]map[*backend.IO]bool // made when it is needed
+	found   []foundWrites
 }
 
-// hasOther says whether the host of a controller has another one.
-func (s *subsystem) hasOther(c *controller) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, o := range s.controllers {
-		if o != c && o.hostID == c.hostID {
-			return true
-		}
-	}
-	return false
+// foundWrites are the writes of one queue that a device has. Some of them may be late already, so
+// that a queue has only one lateWrites for each namespace, however often it has new ones.
+type foundWrites struct {
+	s   *session
+	ch  *channel
+	ios []*backend.IO
 }
 
-// findLate makes late writes of those that were given to devices at a time or before.
-func (h *Handler) findLate(s *session, before int64) {
-	found := map[*channel]map[*backend.IO]bool{}
-	add := func(ch *channel, io *backend.IO) {
-		if !changesBlocks(io) || ch.late[io] != nil {
+// add searches a queue.
+func (f *lateSearch) add(s *session) {
+	if s.ctrl == nil {
+		return
+	}
+	first := len(f.found)
+	add := func(ch *channel, io *backend.IO, since int64) {
+		if !changesBlocks(io) || ch.late[io] == nil && (since > f.before || f.waits(ch, io)) {
 			return
 		}
-		if found[ch] == nil {
-			found[ch] = map[*backend.IO]bool{}
+		list := f.found[first:]
+		i := slices.IndexFunc(list, func(w foundWrites) bool { return w.ch == ch })
+		if i < 0 {
+			f.found = append(f.found, foundWrites{s, ch, []*backend.IO{io}})
+			return
 		}
-		found[ch][io] = true
+		list[i].ios = append(list[i].ios, io)
 	}
 	for _, c := range s.cmds {
 		switch {
-		case !c.executing || c.since == 0 || c.since > before:
+		case !c.executing || c.since == 0:
 		case c.compound == nil:
-			add(c.ch, &c.io)
+			add(c.ch, &c.io, c.since)
 		default:
 			for i := range c.compound.ios {
 				if o := &c.compound.ios[i]; o.ch != nil {
-					add(o.ch, &o.IO)
+					add(o.ch, &o.IO, c.since)
 				}
 			}
 		}
 	}
-	for ch, ios := range found {
-		for _, io := range ch.pending {
-			delete(ios, io)
-		}
-		if len(ios) > 0 {
-			ch.announceLate(&lateWrites{s: s, hostID: s.ctrl.hostID}, ios)
+}
+
+// announce makes late writes of what was found. It comes after the whole search: what goes on then
+// becomes pending, and is not in the device.
+func (f *lateSearch) announce() {
+	for _, w := range f.found {
+		if slices.ContainsFunc(w.ios, func(io *backend.IO) bool { return w.ch.late[io] == nil }) {
+			w.ch.announceLate(w.s, w.ios)
 		}
 	}
 }
 
-// announceLate tells all reactors. Those that open a channel later begin with what there is.
-func (ch *channel) announceLate(w *lateWrites, ios map[*backend.IO]bool) {
+// waits says that the device does not have an IO of the channel.
+func (f *lateSearch) waits(ch *channel, io *backend.IO) bool {
+	set, known := f.pending[ch]
+	if !known {
+		set = make(map[*backend.IO]bool, len(ch.pending))
+		for _, io := range ch.pending {
+			set[io] = true
+		}
+		if f.pending == nil {
+			f.pending = map[*channel]map[*backend.IO]bool{}
+		}
+		f.pending[ch] = set
+	}
+	return set[io] || ch.blocked[io] != nil
+}
+
+// announceLate makes IOs of a queue late writes. They take the place of those that have some of
+// them already.
+func (ch *channel) announceLate(s *session, ios []*backend.IO) {
 	if ch.late == nil {
 		ch.late = map[*backend.IO]*lateWrites{}
 	}
-	for io := range ios {
-		ch.late[io] = w
-		w.ranges = append(w.ranges, byteRange{io.Off, io.Len})
-	}
-	w.left = len(ios)
-	ns := ch.ns
-	for _, h := range ns.users.addLate(w) {
-		if h == ch.h {
-			ch.avoids = append(ch.avoids, w)
-			continue
+	w := &lateWrites{s: s, hostID: s.ctrl.hostID, hostNQN: s.ctrl.hostNQN, left: len(ios)}
+	var gone []*lateWrites
+	for _, io := range ios {
+		if old := ch.late[io]; old != nil && old.isLast() {
+			gone = append(gone, old)
 		}
-		h.post(func() {
-			if ch := h.channel(ns); ch != nil && !w.isOver() {
-				ch.avoids = append(ch.avoids, w)
-			}
-		})
+		ch.late[io] = w
+		w.ranges = append(w.ranges, byteRange{io.Off, io.Off + io.Len})
 	}
+	w.ranges = union(w.ranges)
+	ch.tellLate(w, gone)
 }
 
 // lateReturned notes that the device has given IOs back.
 func (ch *channel) lateReturned(ios []*backend.IO) {
+	var gone []*lateWrites
 	for _, io := range ios {
 		w := ch.late[io]
 		if w == nil {
 			continue
 		}
 		delete(ch.late, io)
-		if w.left--; w.left > 0 {
-			continue
+		if w.isLast() {
+			gone = append(gone, w)
 		}
-		w.over.Store(true)
-		ns := ch.ns
-		for _, h := range ns.users.dropLate() {
-			h.post(func() {
-				if ch := h.channel(ns); ch != nil {
-					ch.avoids = slices.DeleteFunc(ch.avoids, (*lateWrites).isOver)
-					ch.allBlocked = false
-					h.schedule(ch)
-				}
-			})
-		}
+	}
+	if gone != nil {
+		ch.tellLate(nil, gone)
 	}
 }
 
-func (w *lateWrites) isOver() bool { return w.over.Load() }
+// isLast counts down what is left, and says whether that was the last one.
+func (w *lateWrites) isLast() bool {
+	w.left--
+	return w.left == 0
+}
 
-// blocks says whether an IO has to wait for a late write.
+// tellLate tells all reactors of late writes, unless w is nil, and of those that are gone. Those
+// that open a channel later begin with what there is.
+func (ch *channel) tellLate(w *lateWrites, gone []*lateWrites) {
+	ns := ch.ns
+	for _, h := range ns.users.setLate(w, gone) {
+		if h == ch.h {
+			ch.setLate(w, gone)
+			continue
+		}
+		h.post(func() {
+			if ch := h.channel(ns); ch != nil {
+				ch.setLate(w, gone)
+			}
+		})
+	}
+}
+
+// setLate adopts that. What has waited for those that are gone goes on, or waits for w.
+func (ch *channel) setLate(w *lateWrites, gone []*lateWrites) {
+	ch.avoids = exchangeLate(ch.avoids, w, gone)
+	for _, o := range gone {
+		ch.unblock(o, w)
+	}
+}
+
+// exchangeLate adds w to a list, unless it is nil, and removes those that are gone.
+func exchangeLate(list []*lateWrites, w *lateWrites, gone []*lateWrites) []*lateWrites {
+	list = slices.DeleteFunc(list, func(o *lateWrites) bool { return slices.Contains(gone, o) })
+	if w != nil {
+		list = append(list, w)
+	}
+	return list
+}
+
+// blocks says whether an IO has to wait for the late writes.
 func (w *lateWrites) blocks(io *backend.IO) bool {
 	s := ownerSession(io)
-	return s != nil && s != w.s && s.ctrl.hostID == w.hostID && changesBlocks(io) &&
-		!w.isOver() && slices.ContainsFunc(w.ranges, func(r byteRange) bool {
-		return io.Off < r.off+r.len && r.off < io.Off+io.Len
-	})
+	if s == nil || s == w.s || s.ctrl.hostID != w.hostID || s.ctrl.hostNQN != w.hostNQN ||
+		!changesBlocks(io) {
+		return false
+	}
+	i := sort.Search(len(w.ranges), func(i int) bool { return w.ranges[i].end > io.Off })
+	return i < len(w.ranges) && w.ranges[i].off < io.Off+io.Len
 }
 
 // changesBlocks says whether an IO may change the content of the blocks that it names.
@@ -195,27 +246,16 @@ func changesBlocks(io *backend.IO) bool {
 	return io.Op != backend.OpRead && io.Op != backend.OpFlush
 }
 
-// blocked says whether an IO must not reach the device yet.
-func (ch *channel) blocked(io *backend.IO) bool {
-	return ch.lock != nil && ch.lock.blocks(io) ||
-		slices.ContainsFunc(ch.avoids, func(w *lateWrites) bool { return w.blocks(io) })
-}
-
-// pushUnblocked submits what is not blocked. It returns how many IOs.
-func (ch *channel) pushUnblocked() (n int) {
-	i := 0
-	for i < len(ch.pending) {
-		if ch.blocked(ch.pending[i]) {
-			i++
-			continue
+// union sorts ranges and joins those that overlap.
+func union(list []byteRange) []byteRange {
+	slices.SortFunc(list, func(a, b byteRange) int { return cmp.Compare(a.off, b.off) })
+	joined := list[:1]
+	for _, r := range list[1:] {
+		if last := &joined[len(joined)-1]; r.off <= last.end {
+			last.end = max(last.end, r.end)
+		} else {
+			joined = append(joined, r)
 		}
-		if ch.dev.Submit(ch.pending[i:i+1]) == 0 {
-			break // the device is full
-		}
-		ch.submitted(1)
-		ch.pending = slices.Delete(ch.pending, i, i+1)
-		n++
 	}
-	ch.allBlocked = i == len(ch.pending)
-	return n
+	return joined
 }

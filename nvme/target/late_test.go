@@ -2,6 +2,7 @@ package target
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 	"time"
 
@@ -54,6 +55,8 @@ func (p *twoPaths) retries(what string) {
 	p.ok(q, command(nvme.NVMFlush, 1, nil))
 	other := p.numbered(5, 1)
 	p.ok(other.io[0], write(0, 'o'))
+	claims := p.connectHost(1, func(a *connectArgs) { a.host = testHost + "-other" })
+	p.ok(claims.io[0], write(0, 'o'))
 	p.w.Settle()
 	for _, c := range waiting {
 		if c.Done {
@@ -76,9 +79,9 @@ func (p *twoPaths) retries(what string) {
 	p.w.Settle()
 	for i, h := range p.raw {
 		for _, ch := range h.channels {
-			if ch != nil && (len(ch.late) > 0 || len(ch.avoids) > 0) {
-				p.t.Errorf("%s: reactor %d knows of %d and avoids %d", what, i, len(ch.late),
-					len(ch.avoids))
+			if ch != nil && len(ch.late)+len(ch.avoids)+len(ch.blocked)+len(ch.blockers) > 0 {
+				p.t.Errorf("%s: reactor %d knows of %d, avoids %d and blocks %d", what, i,
+					len(ch.late), len(ch.avoids), len(ch.blocked))
 			}
 		}
 	}
@@ -139,6 +142,98 @@ func TestLateWriteOfStalledPath(t *testing.T) {
 			}
 		}
 		p.retries(name)
+	}
+}
+
+// TestLateWriteOfOnlyPath: the only path of a host is cut, and the host connects another one before
+// anybody has noticed.
+func TestLateWriteOfOnlyPath(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	p := &twoPaths{harness: newHarness(t, 3, sub), dev: dev}
+	p.a = p.connectHost(1)
+	p.hold()
+	p.w.Advance(2 * time.Duration(timeoutInterval))
+	at := info(nvme.TransportTCP)
+	at.PortID = 2
+	p.b = p.connectHostInfo(0, at)
+	p.b.connectIO(2)
+	p.retries("another path")
+}
+
+// TestManyLateWrites: what waits for late writes is not looked at again before these are back,
+// however many there are, and a queue has one announcement for all of them.
+func TestManyLateWrites(t *testing.T) {
+	p := newTwoPaths(t, 0)
+	p.ok(p.b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	p.dev.Hold(func(io *backend.IO) bool { return io.Op == backend.OpWrite && io.Off < 8*512 })
+	for slba := range uint64(8) { // they become slow one after the other
+		p.send(p.a.io[0], write(slba, 'a'))
+		p.until("the device has it", func() bool { return p.dev.Held() == int(slba)+1 })
+		p.w.Advance(2 * time.Duration(timeoutInterval))
+	}
+	p.w.Advance(2 * time.Duration(timeoutInterval))
+	var waiting []*fabrictest.Command
+	for i := range uint64(100) {
+		waiting = append(waiting, p.send(p.b.io[0], write(i%8, 'b')))
+	}
+	p.w.Settle()
+	ch := p.raw[2].channels[0]
+	if len(ch.pending) > 0 || len(ch.blocked) != 100 || len(ch.avoids) != 1 {
+		t.Errorf("%d are pending, %d blocked by %d", len(ch.pending), len(ch.blocked),
+			len(ch.avoids))
+	}
+	p.ok(p.b.io[0], write(8, 'b'))
+	if c := p.ok(p.b.admin, abortCommand(1, waiting[99].SQE.CID())); c.CQE.DW0() != 0 {
+		t.Error("a write that waits is not aborted")
+	}
+	p.dev.Release()
+	for i, c := range waiting {
+		p.until("a write completes", func() bool { return c.Done })
+		if st := c.CQE.Status(); st.OK() != (i < 99) {
+			t.Errorf("write %d: %v", i, st)
+		}
+	}
+	for slba := range uint64(9) {
+		if got := p.ok(p.b.io[0], rw(nvme.NVMRead, 1, slba, 1, make([]byte, 512))); got.Data[0] !=
+			'b' {
+			t.Errorf("block %d begins with %q", slba, got.Data[0])
+		}
+	}
+	for i, h := range p.raw[1:] {
+		if ch := h.channels[0]; len(ch.late)+len(ch.avoids)+len(ch.blocked)+len(ch.blockers) > 0 {
+			t.Errorf("reactor %d still knows of late writes", i+1)
+		}
+	}
+}
+
+// TestBlockedWritesOfEndedQueue: writes that wait for late ones end with their own queue, and no
+// reactor waits for them.
+func TestBlockedWritesOfEndedQueue(t *testing.T) {
+	p := newTwoPaths(t, 0)
+	p.hold()
+	p.a.hangUp()
+	p.ok(p.b.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	p.send(p.b.io[0], write(0, 'b'))
+	p.send(p.b.io[0], dsm(1, true, [2]uint64{0, 1}, [2]uint64{5, 1}))
+	p.w.Settle()
+	if n := len(p.raw[2].channels[0].blocked); n != 2 {
+		t.Errorf("%d IOs wait", n)
+	}
+	p.b.hangUp()
+	p.until("the queue ends", func() bool { return p.raw[2].sessionCount.Load() == 0 })
+	p.dev.Release()
+	h := p.connectHost(1)
+	p.until("the write is back", func() bool { return p.target.Sessions() == 2 })
+	if got := p.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512))).Data; got[0] != 'a' {
+		t.Errorf("block 0 begins with %q", got[0])
+	}
+}
+
+// TestUnion: what overlaps is joined, and an IO is blocked if it overlaps any.
+func TestUnion(t *testing.T) {
+	got := union([]byteRange{{30, 40}, {0, 10}, {5, 8}, {9, 12}, {40, 50}, {60, 70}})
+	if want := []byteRange{{0, 12}, {30, 50}, {60, 70}}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 

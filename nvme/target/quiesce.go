@@ -79,10 +79,11 @@ func (ch *channel) checkQuiesced() {
 }
 
 // checkPending checks pending IOs against what the namespace is now, and completes those that it
-// would refuse: their commands may have been prepared before it changed. It returns how many.
+// would refuse: their commands may have been prepared before it changed. It returns how many. What
+// is blocked is checked when it is pending again.
 func (ch *channel) checkPending() (refused int) {
 	g, a := ch.ns.geo.Load(), ch.ns.cfg.Load()
-	return ch.refusePending(func(io *backend.IO) error {
+	return ch.refuse(func(io *backend.IO) error {
 		if !ch.permits(io) {
 			return errPreempted
 		}
@@ -90,8 +91,20 @@ func (ch *channel) checkPending() (refused int) {
 	})
 }
 
-// refusePending completes pending IOs for which check returns an error. It returns how many.
+// refusePending completes IOs that the device does not have, for which check returns an error. It
+// returns how many.
 func (ch *channel) refusePending(check func(*backend.IO) error) (refused int) {
+	for io := range ch.blocked {
+		if check(io) != nil {
+			ch.unkeep(io)
+			ch.pending = append(ch.pending, io)
+		}
+	}
+	return ch.refuse(check)
+}
+
+// refuse does that for those that are pending.
+func (ch *channel) refuse(check func(*backend.IO) error) (refused int) {
 	for {
 		var list []*backend.IO
 		ch.pending = slices.DeleteFunc(ch.pending, func(io *backend.IO) bool {

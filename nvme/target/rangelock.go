@@ -113,8 +113,8 @@ func (l *rangeLock) unlock() {
 	for _, h := range l.ns.users.setLock(nil) {
 		h.post(func() {
 			if ch := h.channel(l.ns); ch != nil && ch.lock == l {
-				ch.lock, ch.lockedBy, ch.allBlocked = nil, nil, false
-				h.schedule(ch)
+				ch.lock, ch.lockedBy = nil, nil
+				ch.unblock(nil, nil)
 			}
 		})
 	}
@@ -170,7 +170,9 @@ func (ch *channel) writesWithin(l *rangeLock) bool {
 
 // writesWithin says whether the device has such an IO of this command.
 func (c *cmd) writesWithin(ch *channel, l *rangeLock) bool {
-	has := func(io *backend.IO) bool { return l.covers(io) && !slices.Contains(ch.pending, io) }
+	has := func(io *backend.IO) bool {
+		return l.covers(io) && ch.blocked[io] == nil && !slices.Contains(ch.pending, io)
+	}
 	switch m := c.compound; {
 	case !c.executing:
 	case m == nil:

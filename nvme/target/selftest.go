@@ -58,8 +58,15 @@ type selfTest struct {
 func prepareSelfTest(c *cmd) nvme.Status {
 	switch nsid := c.req.SQE.NSID(); c.req.SQE.SelfTest().STC() {
 	case nvme.SelfTestShort, nvme.SelfTestExtended:
-		if nsid != 0 && nsid != nvme.NSIDAll && c.namespace() == nil {
+		ns := c.namespace()
+		switch {
+		case nsid == 0 || nsid == nvme.NSIDAll:
+		case ns == nil:
 			return noNamespace(nsid)
+		default:
+			if st := c.s.ctrl.anaStates().of(ns).Status(); !st.OK() {
+				return st // it uses the NSID (Base section 8.1.1.10)
+			}
 		}
 	case nvme.SelfTestAbort:
 	default: // no refresh operation (HIRS is 0), nothing of the vendor
@@ -123,7 +130,7 @@ func (t *selfTest) advance() {
 		case ns == nil && t.removed:
 			t.end(nvme.SelfTestResult{}, nvme.SelfTestNamespaceRemoved)
 			return
-		case ns == nil || t.c.h.loop.Now() >= t.ends:
+		case ns == nil || t.c.h.loop.Now() >= t.ends || !t.c.anaStates().of(ns).Status().OK():
 			continue
 		}
 		g := ns.geo.Load()

@@ -97,19 +97,11 @@ func (u *users) setLock(l *rangeLock) []*Handler {
 	return slices.Clone(u.handlers)
 }
 
-// addLate is as setQuiesce, for late writes.
-func (u *users) addLate(w *lateWrites) []*Handler {
+// setLate does the same for late writes, see tellLate.
+func (u *users) setLate(w *lateWrites, gone []*lateWrites) []*Handler {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.fresh.late = append(u.fresh.late, w)
-	return slices.Clone(u.handlers)
-}
-
-// dropLate forgets late writes that are over, and returns those that have joined.
-func (u *users) dropLate() []*Handler {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.fresh.late = slices.DeleteFunc(u.fresh.late, (*lateWrites).isOver)
+	u.fresh.late = exchangeLate(u.fresh.late, w, gone)
 	return slices.Clone(u.handlers)
 }
 

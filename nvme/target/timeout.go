@@ -54,11 +54,12 @@ func (h *Handler) stopTimeoutsIfIdle() {
 // others.
 func (h *Handler) checkTimeouts() (left bool) {
 	now := h.loop.Now()
+	slow := lateSearch{before: now - slowWrite}
 	for s := range h.sessions.All() {
 		if s.outstanding == 0 {
 			continue
 		}
-		h.slowWrites(s, now)
+		slow.add(s)
 		expired := s.isOver() && now-s.closedAt >= closeGrace
 		for i, c := range s.cmds {
 			if !c.executing || c.since == 0 {
@@ -70,6 +71,7 @@ func (h *Handler) checkTimeouts() (left bool) {
 			left = left || s.cmds[i].since != 0
 		}
 	}
+	slow.announce()
 	return left
 }
 
