@@ -121,16 +121,16 @@ func (a *anaStates) refusesAny(c *cmd) nvme.Status {
 // anaRefuses is the status of Get Features or Set Features if a feature is not available (Base
 // section 8.1.1.10, figure 588).
 func (f *feature) anaRefuses(c *cmd, set bool) nvme.Status {
-	a := c.s.ctrl.anaStates()
-	switch nsid := c.req.SQE.NSID(); {
+	a, ns := c.s.ctrl.anaStates(), c.namespace()
+	switch {
 	case a == nil:
 		return nvme.Success
-	case set && nsid == nvme.NSIDAll:
+	case set && c.req.SQE.NSID() == nvme.NSIDAll:
 		return a.refusesAny(c)
-	case f.fsp != nvme.FeatureScopeNamespace || c.namespace() == nil:
+	case f.fsp != nvme.FeatureScopeNamespace || ns == nil:
 		return nvme.Success
 	}
-	st := a.of(c.namespace()).Status()
+	st := a.of(ns).Status()
 	if f.accesses || set && st == nvme.ANAPersistentLoss {
 		return st
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nvmf-target/nvmf-target/fabric"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -269,5 +270,32 @@ func TestANAStatuses(t *testing.T) {
 			}
 		}
 		r.ok(b.io[0], rw(nvme.NVMWrite, 3, 0, 1, make([]byte, 512)))
+	}
+}
+
+// TestFeatureOfVanishingNamespace: a namespace may become inactive while a command is prepared.
+func TestFeatureOfVanishingNamespace(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	h := r.connectHost(0)
+	r.must(r.target.SetANAStates(1, states{7: nvme.ANAStateNonOptimized}))
+	sub := r.target.find(testSub)
+	c := sub.lookup(h.cntlid)
+	cm := &cmd{s: c.admin, req: &fabric.Request{}}
+	cm.req.SQE.SetNSID(1)
+	ns := c.namespace(1)
+	before := ns.cfg.Load()
+	hidden := *before
+	hidden.hosts = map[string]bool{otherHost: true}
+	done := make(chan struct{})
+	defer func() { <-done }()
+	go func() {
+		defer close(done)
+		for range 200_000 {
+			ns.cfg.Store(&hidden)
+			ns.cfg.Store(before)
+		}
+	}()
+	for !closed(done) {
+		c.feature(nvme.FeatureErrorRecovery).anaRefuses(cm, false)
 	}
 }
