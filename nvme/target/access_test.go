@@ -174,6 +174,28 @@ func TestDuplicateHosts(t *testing.T) {
 	r.ok(r.dial(0), as(2, testSub))
 }
 
+// TestDuplicateHostsWithKey: who cannot authenticate does not lock a host out, and of two that can
+// the second one is refused, also if both had connected before.
+func TestDuplicateHostsWithKey(t *testing.T) {
+	r, _ := authHarness(t, 1)
+	r.update(func(c *SubsystemConfig) { c.RefuseDuplicateHosts = true })
+	other := adminArgs(testSub)
+	other.hostID[0]++
+	stranger, _ := r.connectUnproven(0, other)
+	q, _ := r.connectUnproven(0, adminArgs(testSub))
+	r.must(r.authenticate(q, testHostSide(t)))
+	r.ok(q, propertyGetCommand(nvme.PropertyCAP))
+	r.must(r.authenticate(stranger, testHostSide(t)))
+	r.until("the second host is refused", func() bool { return stranger.Closed() })
+	r.status(r.dial(0), other.command(), nvme.ConnectInvalidHost)
+	r.must(r.authenticate(q, testHostSide(t))) // again
+	q.HangUp()
+	r.w.Settle()
+	q, _ = r.connectUnproven(0, other)
+	r.must(r.authenticate(q, testHostSide(t)))
+	r.ok(q, propertyGetCommand(nvme.PropertyCAP))
+}
+
 // TestReferrals: a referral is an entry for the hosts that are told of it, in any chunk, and a
 // change is an event. With LSP bit 1 the log has the entries of the port alone.
 func TestReferrals(t *testing.T) {
