@@ -247,6 +247,12 @@ func TestReferrals(t *testing.T) {
 	if n, err := nvme.ParseDiscoveryHeader(b); err != nil || n.NUMREC != 2 || b[1024+4] != 1 {
 		t.Errorf("%d entries, %v, port %d", n.NUMREC, err, b[1024+4])
 	}
+	logs := r.target.discovery.lookup(h.cntlid).discoveryLogs
+	h.discoveryLog()
+	r.ok(h.admin, local)
+	if logs != r.target.discovery.lookup(h.cntlid).discoveryLogs {
+		t.Error("what a host asks for by turns is made anew each time")
+	}
 	pages, err := nvme.Parse[nvme.SupportedPages](r.ok(h.admin,
 		logCommand(nvme.LogSupportedPages, nvme.SupportedPagesSize, 0)).Data)
 	if err != nil || pages[nvme.LogDiscovery] != 1|1<<17 {

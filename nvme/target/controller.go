@@ -75,7 +75,7 @@ type controller struct {
 	selfTest       selfTest
 	telemetry      telemetry
 	ana            anaLog
-	discoveryLog   *discoveryLog // the last one that was read
+	discoveryLogs  [2]*discoveryLog // the last ones that were read: all of it, and of the port
 }
 
 // pending is what happens when the last I/O queue has ended.

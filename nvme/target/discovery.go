@@ -119,7 +119,6 @@ func (t *Target) Generation() uint64 { return t.discoveryTable.Load().generation
 type discoveryLog struct {
 	generation uint64
 	nqn        string          // of the discovery service
-	local      bool            // nvme.DiscoveryLocal
 	ports      []reachablePort // as in the table
 	subs       []discoverableFrom
 	referrals  []Referral
@@ -142,15 +141,19 @@ type discoverableFrom struct {
 // discoveryPage makes the requested part of log 70h (Base section 5.1.12.3.1).
 func discoveryPage(c *controller, sqe *nvme.SQE) reply {
 	t, local := c.t.discoveryTable.Load(), sqe.GetLog().LSP()&nvme.DiscoveryLocal != 0
-	if l := c.discoveryLog; l == nil || l.generation != t.generation || l.local != local {
-		c.discoveryLog = c.newDiscoveryLog(t, local)
+	l := &c.discoveryLogs[0]
+	if local {
+		l = &c.discoveryLogs[1]
 	}
-	return c.discoveryLog.read(sqe.GetLog().LPO(), sqe.GetLog().Bytes())
+	if *l == nil || (*l).generation != t.generation { // it takes long: hosts must not cause it
+		*l = c.newDiscoveryLog(t, local)
+	}
+	return (*l).read(sqe.GetLog().LPO(), sqe.GetLog().Bytes())
 }
 
 func (c *controller) newDiscoveryLog(t *discoveryTable, local bool) *discoveryLog {
 	l := &discoveryLog{
-		generation: t.generation, nqn: cmp.Or(t.NQN, nvme.DiscoveryNQN), local: local,
+		generation: t.generation, nqn: cmp.Or(t.NQN, nvme.DiscoveryNQN),
 		ports: make([]reachablePort, len(t.ports)),
 	}
 	reachable := 0
