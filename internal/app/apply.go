@@ -125,6 +125,7 @@ func (tr *transition) run() error {
 		for _, fn := range tr.commit {
 			fn()
 		}
+		tr.settle()
 		return nil
 	}
 	errs := []error{err}
@@ -141,6 +142,13 @@ func (tr *transition) run() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// settle waits until no device gets anything more of hosts that have lost access.
+func (tr *transition) settle() {
+	if err := tr.s.await(tr.s.target.Settled()); err != nil {
+		tr.s.log.Warn("hosts that have lost access may still reach devices", "err", err)
+	}
 }
 
 // done notes how to undo what has just been done to an object or a key.

@@ -5,7 +5,9 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -144,6 +146,43 @@ func TestHostNetworks(t *testing.T) {
 	}
 	bind()
 	at("192.0.2.9:1")
+}
+
+// TestLostAccess: when the reactors have done what a change asks of them, the device gets nothing
+// more of a host that has lost access, also if its queue still receives data.
+func TestLostAccess(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(1)
+	q := h.io[0]
+	r.ok(q, readAt(0))
+	q.Lingers, h.admin.Lingers = true, true
+	r.ok(h.admin, selfTestCommand(nvme.SelfTestExtended, 1))
+	late := write(1, 7)
+	late.Late = true
+	r.send(q, late)
+	r.target.SetHostNetworks(testHost, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})
+	settled := r.target.Settled()
+	if closed(settled) {
+		t.Error("no reactor was waited for")
+	}
+	r.until("the reactors answer", func() bool { return closed(settled) })
+	dev.Fail(func(io *backend.IO) error {
+		t.Errorf("the device gets %v", io.Op)
+		return nil
+	})
+	r.w.Advance(100 * time.Millisecond)
+	q.Arrive(late)
+	r.until("the write is refused", func() bool { return late.Done })
+	if st := late.CQE.Status() &^ nvme.More; st != nvme.CommandSequenceError {
+		t.Errorf("%v", st)
+	}
+	if q.Reason == nil || q.Closed() {
+		t.Errorf("disconnected with %v, closed %v", q.Reason, q.Closed())
+	}
+	if strings.Contains(r.log.String(), "self-test") {
+		t.Error("the self-test has a result")
+	}
 }
 
 // TestDuplicateHosts: a host that is connected with another identifier is refused if that is

@@ -174,10 +174,10 @@ func disconnectSessions(list []*session, why error) {
 	}
 }
 
-// stopIO ends what the I/O queues do at devices.
+// stopIO ends what the queues do at devices.
 func (c *controller) stopIO() {
 	c.mu.Lock()
-	list := c.ioQueues()
+	list := append(c.ioQueues(), c.admin) // which reads for self-tests
 	c.mu.Unlock()
 	for _, s := range list {
 		s.h.post(s.stop)
