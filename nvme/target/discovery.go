@@ -92,9 +92,18 @@ func (t *Target) newDiscoveryTable(generation uint64) *discoveryTable {
 		every[i] = i
 		byListener[p.Listener] = append(byListener[p.Listener], i)
 	}
+	known := map[*settings][]int{} // what the last table has, if the ports are the same
+	if last := t.discoveryTable.Load(); last != nil && len(t.ports) > 0 &&
+		len(last.ports) == len(t.ports) && &last.ports[0] == &t.ports[0] {
+		for _, s := range last.subs {
+			known[s.settings] = s.ports
+		}
+	}
 	for _, s := range *t.table.Load() {
 		sub := discoverable{s.settings.Load(), every}
-		if sub.listeners != nil {
+		if ports, ok := known[sub.settings]; ok {
+			sub.ports = ports
+		} else if sub.listeners != nil {
 			sub.ports = nil
 			for name := range sub.listeners {
 				sub.ports = append(sub.ports, byListener[name]...)
