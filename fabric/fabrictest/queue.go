@@ -53,6 +53,8 @@ type Queue struct {
 	// Depth and Allowed are the arguments of SetDepth.
 	Depth   int
 	Allowed bool
+	// Lingers: the queue goes on after Disconnect until HangUp, as one does that has transfers.
+	Lingers bool
 	// Reason is why the handler disconnected the queue.
 	Reason error
 	// OnClose, if set, is called when the queue has ended.
@@ -254,11 +256,13 @@ func (q *Queue) HandOverBuffers(r *fabric.Request) (free func()) {
 	return r.Owner.(*slot).memory.HandOver()
 }
 
-// Disconnect implements fabric.Queue: the queue closes at the next step.
+// Disconnect implements fabric.Queue: the queue closes at the next step, unless it lingers.
 func (q *Queue) Disconnect(why error) {
 	if q.Reason == nil {
 		q.Reason = why
-		q.loop.Post(q.HangUp)
+		if !q.Lingers {
+			q.loop.Post(q.HangUp)
+		}
 	}
 }
 

@@ -125,6 +125,7 @@ func (tr *transition) run() error {
 		for _, fn := range tr.commit {
 			fn()
 		}
+		tr.settle()
 		return nil
 	}
 	errs := []error{err}
@@ -141,6 +142,13 @@ func (tr *transition) run() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// settle waits until no device gets anything more of hosts that have lost access.
+func (tr *transition) settle() {
+	if err := tr.s.await(tr.s.target.Settled()); err != nil {
+		tr.s.log.Warn("hosts that have lost access may still reach devices", "err", err)
+	}
 }
 
 // done notes how to undo what has just been done to an object or a key.
@@ -333,13 +341,31 @@ func (tr *transition) removeSubsystem(c config.Change) error {
 	return err
 }
 
+// modifySubsystem changes a subsystem. Hosts that it gets come last: namespaces that they must not
+// use may still be there for all.
 func (tr *transition) modifySubsystem(c config.Change) error {
-	update := func(to *config.Config) error {
-		_, err := tr.s.target.UpdateSubsystem(tr.s.subsystem(to, c.NQN))
+	before, after := tr.s.subsystem(tr.s.config.Load(), c.NQN), tr.s.subsystem(tr.next, c.NQN)
+	update := func(to target.SubsystemConfig) error {
+		_, err := tr.s.target.UpdateSubsystem(to)
 		return err
 	}
-	tr.done(c.Object.String(), func() error { return update(tr.s.config.Load()) })
-	return update(tr.next)
+	tr.done(c.Object.String(), func() error { return update(before) })
+	now := after
+	switch {
+	case before.AllowAnyHost:
+	case after.AllowAnyHost:
+		now.AllowAnyHost, now.Hosts = false, before.Hosts
+	default:
+		now.Hosts = slices.DeleteFunc(slices.Clone(after.Hosts),
+			func(h string) bool { return !slices.Contains(before.Hosts, h) })
+	}
+	tr.commit = append(tr.commit, func() {
+		if err := update(after); err != nil {
+			tr.s.log.Error("a subsystem does not have all of its hosts", "subsystem", c.NQN, "err",
+				err)
+		}
+	})
+	return update(now)
 }
 
 // modifyFile makes a change of a key outside of lists.

@@ -361,3 +361,27 @@ func TestUndoneMemory(t *testing.T) {
 		}
 	}
 }
+
+// TestHostsComeLast: a host that a subsystem gets is not there while a namespace that it must not
+// use is changed to be one of others.
+func TestHostsComeLast(t *testing.T) {
+	l := newFaultyLive(t, listenAny, sub("hosts: ["+hostA+"]", onFile(1, "x")))
+	l.file("y")
+	opened := false
+	l.opens(func(*config.Namespace) (backend.Device, error) {
+		opened = true
+		var refused *host.ConnectError
+		if _, err := l.connect(testNQN, hostB, 0); !errors.As(err, &refused) {
+			t.Errorf("the host is connected already: %v", err)
+		}
+		return newCounted(t), nil
+	})
+	l.apply(listenAny, sub("hosts: ["+hostA+", "+hostB+"]",
+		strings.Replace(onFile(1, "y"), "}", ", hosts: ["+hostA+"]}", 1)))
+	if !opened {
+		t.Error("the storage was not opened meanwhile")
+	}
+	if _, err := l.connect(testNQN, hostB, 0); err != nil {
+		t.Error(err)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"os"
 	"reflect"
 	"sync"
 	"time"
@@ -28,6 +29,10 @@ const (
 	// perSecond is how many packets of an interface are looked at in a second.
 	perSecond = 100
 	maxPacket = 9000 // RFC 6762, section 17
+	// announcements is how many there are of a change (RFC 6762, section 8.3).
+	announcements = 2
+	// writeLimit is how long a socket may take for what is sent at a time.
+	writeLimit = 100 * time.Millisecond
 )
 
 // Responder announces services. Any goroutine may call its methods.
@@ -52,8 +57,18 @@ func New(log *slog.Logger) *Responder {
 func (r *Responder) Set(wanted map[string][]Service) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	interfaces := map[string]net.Interface{}
+	if len(wanted) > 0 {
+		list, err := net.Interfaces()
+		if err != nil {
+			return // the next call may know
+		}
+		for _, i := range list {
+			interfaces[i.Name] = i
+		}
+	}
 	for name, l := range r.links {
-		if len(wanted[name]) == 0 || l.broken() {
+		if len(wanted[name]) == 0 || l.broken() || l.index != interfaces[name].Index {
 			l.close()
 			delete(r.links, name)
 		}
@@ -67,7 +82,7 @@ func (r *Responder) Set(wanted map[string][]Service) {
 		l := r.links[name]
 		if l == nil && len(services) > 0 {
 			var err error
-			if l, err = open(name, r.pause); err != nil {
+			if l, err = open(interfaces[name].Index, r.pause); err != nil {
 				if r.failed[name] != err.Error() {
 					r.log.Warn("services are not announced on an interface", "device", name,
 						"err", err)
@@ -80,6 +95,7 @@ func (r *Responder) Set(wanted map[string][]Service) {
 		}
 		if l != nil {
 			l.set(services)
+			l.follow(interfaces[name].Flags&net.FlagRunning != 0)
 		}
 	}
 }
@@ -89,36 +105,35 @@ func (r *Responder) Close() { r.Set(nil) }
 
 // link is one interface.
 type link struct {
+	index  int                           // of the interface: another one may get its name
 	conns  map[*net.UDPConn]*net.UDPAddr // and the group of each
 	kick   chan struct{}                 // of one entry: there is something to send
 	quit   chan struct{}
 	pause  time.Duration
 	ending sync.WaitGroup
 
-	mu       sync.Mutex
+	mu       sync.Mutex // held while something is sent: what is gone is not announced again
 	services []Service
-	announce int // how often they are still announced without being asked for
+	names    map[string]bool // see questions
+	announce int             // how often they are still announced without being asked for
+	down     bool            // the interface had no carrier when that was looked at last
 	err      error
 }
 
+var errNoInterface = errors.New("there is no such network interface")
+
 // open joins the groups on an interface. One of IPv4 and IPv6 is enough.
-func open(name string, pause time.Duration) (*link, error) {
-	ifi, err := net.InterfaceByName(name)
-	if err != nil {
-		return nil, err
+func open(index int, pause time.Duration) (*link, error) {
+	if index == 0 {
+		return nil, errNoInterface
 	}
 	l := &link{
-		conns: map[*net.UDPConn]*net.UDPAddr{}, kick: make(chan struct{}, 1),
+		index: index, conns: map[*net.UDPConn]*net.UDPAddr{}, kick: make(chan struct{}, 1),
 		quit: make(chan struct{}), pause: pause,
 	}
 	var errs []error
 	for network, group := range groups {
-		conn, err := net.ListenMulticastUDP(network, ifi, group)
-		if err == nil {
-			if err = configure(conn, network); err != nil {
-				_ = conn.Close()
-			}
-		}
+		conn, err := listen(network, index)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -135,40 +150,84 @@ func open(name string, pause time.Duration) (*link, error) {
 	return l, nil
 }
 
-// configure sees to it that a socket gets nothing of other interfaces, and that others can tell
-// that what it sends comes from the link (RFC 6762, section 11).
-func configure(conn *net.UDPConn, network string) error {
-	raw, err := conn.SyscallConn()
+// listen makes a socket that sends to a group and receives what is sent to it, on one interface. It
+// is bound to the group: one for all addresses would take what is sent to this machine alone, from
+// any network, and take it away from other programs that have the port.
+func listen(network string, index int) (*net.UDPConn, error) {
+	family, join := unix.AF_INET, join4
+	if network == "udp6" {
+		family, join = unix.AF_INET6, join6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return err
+		return nil, os.NewSyscallError("socket", err)
 	}
-	set := func(fd int) error {
-		if network == "udp4" {
-			return errors.Join(
-				unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_ALL, 0),
-				unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_TTL, 255))
-		}
-		return errors.Join(
-			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_ALL, 0),
-			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255))
+	f := os.NewFile(uintptr(fd), network)
+	defer func() { _ = f.Close() }()
+	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	if err = errors.Join(err, join(fd, index)); err != nil {
+		return nil, err
 	}
-	var failed error
-	err = raw.Control(func(fd uintptr) { failed = set(int(fd)) })
-	return errors.Join(err, failed)
+	conn, err := net.FilePacketConn(f)
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.UDPConn), nil
+}
+
+// join4 joins the group of IPv4. Others can tell that what the socket sends comes from the link
+// (RFC 6762, section 11), and it gets nothing of groups that other sockets have joined.
+func join4(fd, index int) error {
+	at := &unix.SockaddrInet4{Port: groups["udp4"].Port}
+	copy(at.Addr[:], groups["udp4"].IP.To4())
+	member := &unix.IPMreqn{Multiaddr: at.Addr, Ifindex: int32(index)}
+	return errors.Join(
+		unix.SetsockoptIPMreqn(fd, unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP, member),
+		unix.SetsockoptIPMreqn(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_IF, member),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_LOOP, 0),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_ALL, 0),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_TTL, 255),
+		os.NewSyscallError("bind", unix.Bind(fd, at)))
+}
+
+// join6 does the same for IPv6.
+func join6(fd, index int) error {
+	at := &unix.SockaddrInet6{Port: groups["udp6"].Port, ZoneId: uint32(index)}
+	copy(at.Addr[:], groups["udp6"].IP)
+	member := &unix.IPv6Mreq{Multiaddr: at.Addr, Interface: uint32(index)}
+	return errors.Join(
+		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1),
+		unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, member),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_IF, index),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_LOOP, 0),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_ALL, 0),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255),
+		os.NewSyscallError("bind", unix.Bind(fd, at)))
 }
 
 // set changes the services. Those that are gone are withdrawn at once.
 func (l *link) set(services []Service) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if reflect.DeepEqual(services, l.services) {
-		l.mu.Unlock()
 		return
 	}
-	gone := without(l.services, services)
-	l.services, l.announce = services, 2 // RFC 6762, section 8.3
-	l.mu.Unlock()
-	l.write(messages(gone, 0))
+	l.write(messages(without(l.services, services), 0))
+	l.services, l.names = services, questions(services)
+	l.announce = announcements
 	l.wake()
+}
+
+// follow announces the services again when the interface has a carrier after it had none (RFC 6762,
+// section 8): hosts may have forgotten them, and may not ask for an hour.
+func (l *link) follow(running bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if running && l.down {
+		l.announce = announcements
+		l.wake()
+	}
+	l.down = !running
 }
 
 // without returns the services of list that are not in other under the same name.
@@ -193,9 +252,10 @@ func (l *link) wake() {
 }
 
 // write sends messages by all sockets. That a network is down is no error: what is sent when it is
-// up again is enough.
+// up again is enough. Nobody waits for one that takes nothing.
 func (l *link) write(messages [][]byte) {
 	for conn, group := range l.conns {
+		_ = conn.SetWriteDeadline(time.Now().Add(writeLimit))
 		for _, m := range messages {
 			_, _ = conn.WriteToUDP(m, group)
 		}
@@ -216,9 +276,9 @@ func (l *link) receive(conn *net.UDPConn) {
 				return
 			}
 			l.mu.Lock()
-			services := l.services
+			services, names := l.services, l.names
 			l.mu.Unlock()
-			if asks(b[:n], services) {
+			if asks(b[:n], services, names) {
 				l.wake()
 			}
 		}
@@ -250,11 +310,7 @@ func (l *link) send() {
 		if !l.wait(time.Duration(20+rand.IntN(100)) * time.Millisecond) {
 			return
 		}
-		l.mu.Lock()
-		services, again := l.services, l.announce > 1
-		l.announce = max(l.announce-1, 0)
-		l.mu.Unlock()
-		l.write(messages(services, ttl))
+		again := l.tell()
 		if !l.wait(l.pause) {
 			return
 		}
@@ -262,6 +318,16 @@ func (l *link) send() {
 			l.wake()
 		}
 	}
+}
+
+// tell sends all records, and says whether it has to do so again.
+func (l *link) tell() (again bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.write(messages(l.services, ttl))
+	again = l.announce > 1
+	l.announce = max(l.announce-1, 0)
+	return again
 }
 
 // broken says whether a socket can receive nothing any more.
@@ -273,7 +339,7 @@ func (l *link) broken() bool {
 
 // close withdraws the services and ends the link.
 func (l *link) close() {
-	l.write(messages(l.services, 0))
+	l.set(nil)
 	close(l.quit)
 	for conn := range l.conns {
 		_ = conn.Close()

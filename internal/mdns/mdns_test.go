@@ -3,11 +3,16 @@ package mdns
 import (
 	"net"
 	"net/netip"
+	"os"
+	"runtime"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-target/nvmf-target/internal/testutil"
 )
@@ -133,7 +138,7 @@ func TestAsks(t *testing.T) {
 		{nil, false},
 		{query(t, typ, ptr, 0)[:20], false},
 	} {
-		if got := asks(test.packet, list); got != test.want {
+		if got := asks(test.packet, list, questions(list)); got != test.want {
 			t.Errorf("%d: %v", i, got)
 		}
 	}
@@ -143,21 +148,21 @@ func TestAsks(t *testing.T) {
 func FuzzAsks(f *testing.F) {
 	list := []Service{service("a", "192.0.2.1:4420")}
 	f.Add(messages(list, ttl)[0])
-	f.Fuzz(func(_ *testing.T, b []byte) { asks(b, list) })
+	f.Fuzz(func(_ *testing.T, b []byte) { asks(b, list, questions(list)) })
 }
 
-// listener receives what is sent to the group of IPv4 on the loopback interface.
+// listener receives what is sent to a group on an interface.
 type listener struct {
 	t *testing.T
 	*net.UDPConn
 }
 
-func newListener(t *testing.T) *listener {
-	ifi, err := net.InterfaceByName("lo")
+func newListener(t *testing.T, network, name string) *listener {
+	ifi, err := net.InterfaceByName(name)
 	if err != nil {
 		t.Skipf("needs an interface lo that takes multicast: %v", err)
 	}
-	conn, err := net.ListenMulticastUDP("udp4", ifi, groups["udp4"])
+	conn, err := net.ListenMulticastUDP(network, ifi, groups[network])
 	if err != nil {
 		t.Skipf("needs an interface lo that takes multicast: %v", err)
 	}
@@ -192,7 +197,7 @@ func (l *listener) until(want string) (before int) {
 // TestResponder: a host on the network is told of what there is, of what is gone, and gets an
 // answer when it asks; however often it asks, that is one in each pause.
 func TestResponder(t *testing.T) {
-	l := newListener(t)
+	l := newListener(t, "udp4", "lo")
 	r := New(new(testutil.Log).Logger())
 	r.pause = 100 * time.Millisecond
 	a, b := service("mdnstesta", "127.0.0.1:4420"), service("mdnstestb", "127.0.0.1:4421")
@@ -222,5 +227,160 @@ func TestResponder(t *testing.T) {
 	}
 	if len(r.links) != 0 {
 		t.Error("a link is left")
+	}
+}
+
+// TestWithdrawn: what has been withdrawn is not announced again by an answer that is on its way.
+func TestWithdrawn(t *testing.T) {
+	l := newListener(t, "udp4", "lo")
+	r := New(new(testutil.Log).Logger())
+	r.pause = time.Hour
+	services := []Service{
+		service("mdnstestc", "127.0.0.1:4420"), service("mdnstestd", "127.0.0.1:4421"),
+	}
+	r.Set(map[string][]Service{"lo": services[:1]})
+	defer r.Close()
+	lo := r.links["lo"]
+	if lo == nil {
+		t.Skip("multicast does not work on the loopback interface")
+	}
+	last := "" // that was withdrawn
+	b := make([]byte, maxPacket)
+	_ = l.SetReadDeadline(time.Now().Add(20 * time.Second))
+	for i := range 100 {
+		old, next := services[i%2], services[(i+1)%2]
+		var both sync.WaitGroup
+		both.Go(func() { lo.tell() })
+		both.Go(func() { r.Set(map[string][]Service{"lo": {next}}) })
+		both.Wait()
+		for last != old.Host {
+			n, _, err := l.ReadFromUDPAddrPort(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var p dnsmessage.Parser
+			if h, err := p.Start(b[:n]); err != nil || !h.Response {
+				continue
+			}
+			for _, record := range records(t, b[:n]) {
+				_, host, srv := strings.Cut(record, " SRV ")
+				name, gone := strings.CutSuffix(host, ".local. gone")
+				name = strings.TrimSuffix(name, ".local.")
+				switch {
+				case !srv || !strings.HasPrefix(name, "host-mdnstest"):
+				case gone:
+					last = name
+				case name == last:
+					t.Fatalf("%d: %s is there again", i, name)
+				}
+			}
+		}
+	}
+}
+
+// addLink makes the interfaces v0, which has an address, and v1, which gets what v0 sends.
+func addLink(t *testing.T) {
+	t.Helper()
+	testutil.IP(t, "link add v0 type veth peer name v1")
+	for file, value := range map[string]string{
+		"ipv4/conf/v1/accept_local": "1", "ipv4/conf/v1/rp_filter": "0",
+		"ipv6/conf/v0/accept_dad": "0", // which takes a second
+	} {
+		if err := os.WriteFile("/proc/sys/net/"+file, []byte(value), 0o644); err != nil {
+			t.Skip(err)
+		}
+	}
+	testutil.IP(t, "link set v1 up")
+	testutil.IP(t, "link set v0 up")
+	testutil.IP(t, "addr add 10.9.8.1/24 dev v0")
+	carrier(t, true)
+}
+
+// carrier waits until v0 has a carrier, or has none.
+func carrier(t *testing.T, want bool) {
+	t.Helper()
+	for began := time.Now(); ; runtime.Gosched() {
+		ifi, err := net.InterfaceByName("v0")
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case (ifi.Flags&net.FlagRunning != 0) == want:
+			return
+		case time.Since(began) > 10*time.Second:
+			t.Fatalf("carrier: not %v", want)
+		}
+	}
+}
+
+// TestInterfaces: services are announced again on an interface that has a carrier again, and on one
+// that has replaced another one under its name.
+func TestInterfaces(t *testing.T) {
+	if !testutil.OwnNetwork(t) {
+		return
+	}
+	r := New(new(testutil.Log).Logger())
+	r.pause = time.Millisecond
+	defer r.Close()
+	announce := func() {
+		r.Set(map[string][]Service{"v0": {service("mdnstest", "10.9.8.1:4420")}})
+	}
+	const record = "host-mdnstest.local. A 10.9.8.1"
+	addLink(t)
+	l, six := newListener(t, "udp4", "v1"), newListener(t, "udp6", "v1")
+	announce()
+	for range announcements {
+		l.until(record)
+	}
+	six.until(record)
+	testutil.IP(t, "link set v1 down")
+	carrier(t, false)
+	announce()
+	testutil.IP(t, "link set v1 up")
+	carrier(t, true)
+	announce()
+	l.until(record)
+
+	testutil.IP(t, "link del v0")
+	addLink(t)
+	l = newListener(t, "udp4", "v1")
+	announce()
+	l.until(record)
+}
+
+// TestUnicast: packets that are not for the group stay with who had the port before.
+func TestUnicast(t *testing.T) {
+	if !testutil.OwnNetwork(t) {
+		return
+	}
+	testutil.IP(t, "link set lo up")
+	shared := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+		})
+	}}
+	other, err := shared.ListenPacket(t.Context(), "udp4", "0.0.0.0:5353")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	r := New(new(testutil.Log).Logger())
+	r.Set(map[string][]Service{"lo": {service("mdnstestf", "127.0.0.1:4420")}})
+	defer r.Close()
+	if len(r.links) == 0 {
+		t.Fatal("no link")
+	}
+	c, err := net.Dial("udp4", "127.0.0.1:5353")
+	if err == nil {
+		_, err = c.Write([]byte("unicast"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 100)
+	for string(b[:7]) != "unicast" { // else it is what the responder has sent to the group
+		_ = other.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, _, err := other.ReadFrom(b); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -34,14 +34,18 @@ func (s *Service) serviceName() string  { return s.Type + domain }
 func (s *Service) hostName() string     { return s.Host + domain }
 func (s *Service) instanceName() string { return s.Name + "." + s.serviceName() }
 
-// names says whether a question for a name is about the service.
-func (s *Service) names(name string) bool {
-	for _, n := range []string{s.serviceName(), s.instanceName(), s.hostName(), serviceTypes} {
-		if strings.EqualFold(name, n) {
-			return true
+// questions are the names that a question about services has, in lower case, and whether that is
+// their type.
+func questions(list []Service) map[string]bool {
+	names := map[string]bool{}
+	for i := range list {
+		s := &list[i]
+		for _, n := range []string{s.instanceName(), s.hostName(), serviceTypes} {
+			names[strings.ToLower(n)] = false
 		}
+		names[strings.ToLower(s.serviceName())] = true
 	}
-	return false
+	return names
 }
 
 // messages are responses with all records of services; ttl 0 withdraws them.
@@ -126,8 +130,8 @@ func (s *Service) append(b *dnsmessage.Builder, ttl uint32) error {
 const maxQuestions = 32
 
 // asks says whether a packet is a query for one of the services that is not answered in it already
-// (RFC 6762, section 7.1).
-func asks(packet []byte, list []Service) bool {
+// (RFC 6762, section 7.1). names are questions(list): anybody may send what is looked at here.
+func asks(packet []byte, list []Service, names map[string]bool) bool {
 	var p dnsmessage.Parser
 	h, err := p.Start(packet)
 	if err != nil || h.Response || h.OpCode != 0 || h.RCode != 0 {
@@ -139,12 +143,8 @@ func asks(packet []byte, list []Service) bool {
 		if err != nil {
 			break
 		}
-		for i := range list {
-			if s := &list[i]; s.names(q.Name.String()) {
-				instances := q.Type == dnsmessage.TypePTR &&
-					strings.EqualFold(q.Name.String(), s.serviceName())
-				asked, others = true, others || !instances
-			}
+		if typ, known := names[strings.ToLower(q.Name.String())]; known {
+			asked, others = true, others || !typ || q.Type != dnsmessage.TypePTR
 		}
 	}
 	if !asked || others || p.SkipAllQuestions() != nil {

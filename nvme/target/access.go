@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -62,11 +63,13 @@ func duplicate(c, other *controller) refusal {
 }
 
 // enforce ends the controllers that are no longer permitted, and returns them. Once what has
-// changed is visible, no more of them are admitted.
+// changed is visible, no more of them are admitted. What transports still have of them reaches no
+// device: a queue may take a while to end.
 func (s *subsystem) enforce() (ended []*controller) {
 	s.each(func(c *controller) {
 		if err := s.permits(c.admin, c.hostNQN); err != nil {
 			c.fail(err)
+			c.stopIO()
 			ended = append(ended, c)
 		}
 	})
@@ -116,6 +119,25 @@ func (t *Target) SetHostNetworks(nqn string, networks []netip.Prefix) {
 		s.enforce()
 	}
 	t.discovery.enforce()
+}
+
+// Settled is closed when reactors have done what changes until now ask of them: from then on no
+// device gets anything of hosts that have lost access.
+func (t *Target) Settled() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	done, left := make(chan struct{}), new(atomic.Int64)
+	left.Store(int64(len(t.handlers)) + 1)
+	answer := func() {
+		if left.Add(-1) == 0 {
+			close(done)
+		}
+	}
+	for _, h := range t.handlers {
+		h.post(answer)
+	}
+	answer()
+	return done
 }
 
 // setOf makes a set; nil if there is nothing in the list.

@@ -5,7 +5,9 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -146,6 +148,43 @@ func TestHostNetworks(t *testing.T) {
 	at("192.0.2.9:1")
 }
 
+// TestLostAccess: when the reactors have done what a change asks of them, the device gets nothing
+// more of a host that has lost access, also if its queue still receives data.
+func TestLostAccess(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(1)
+	q := h.io[0]
+	r.ok(q, readAt(0))
+	q.Lingers, h.admin.Lingers = true, true
+	r.ok(h.admin, selfTestCommand(nvme.SelfTestExtended, 1))
+	late := write(1, 7)
+	late.Late = true
+	r.send(q, late)
+	r.target.SetHostNetworks(testHost, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})
+	settled := r.target.Settled()
+	if closed(settled) {
+		t.Error("no reactor was waited for")
+	}
+	r.until("the reactors answer", func() bool { return closed(settled) })
+	dev.Fail(func(io *backend.IO) error {
+		t.Errorf("the device gets %v", io.Op)
+		return nil
+	})
+	r.w.Advance(100 * time.Millisecond)
+	q.Arrive(late)
+	r.until("the write is refused", func() bool { return late.Done })
+	if st := late.CQE.Status() &^ nvme.More; st != nvme.CommandSequenceError {
+		t.Errorf("%v", st)
+	}
+	if q.Reason == nil || q.Closed() {
+		t.Errorf("disconnected with %v, closed %v", q.Reason, q.Closed())
+	}
+	if strings.Contains(r.log.String(), "self-test") {
+		t.Error("the self-test has a result")
+	}
+}
+
 // TestDuplicateHosts: a host that is connected with another identifier is refused if that is
 // configured, on discovery never, and once the other one has gone no more.
 func TestDuplicateHosts(t *testing.T) {
@@ -172,6 +211,28 @@ func TestDuplicateHosts(t *testing.T) {
 	}
 	r.w.Settle()
 	r.ok(r.dial(0), as(2, testSub))
+}
+
+// TestDuplicateHostsWithKey: who cannot authenticate does not lock a host out, and of two that can
+// the second one is refused, also if both had connected before.
+func TestDuplicateHostsWithKey(t *testing.T) {
+	r, _ := authHarness(t, 1)
+	r.update(func(c *SubsystemConfig) { c.RefuseDuplicateHosts = true })
+	other := adminArgs(testSub)
+	other.hostID[0]++
+	stranger, _ := r.connectUnproven(0, other)
+	q, _ := r.connectUnproven(0, adminArgs(testSub))
+	r.must(r.authenticate(q, testHostSide(t)))
+	r.ok(q, propertyGetCommand(nvme.PropertyCAP))
+	r.must(r.authenticate(stranger, testHostSide(t)))
+	r.until("the second host is refused", func() bool { return stranger.Closed() })
+	r.status(r.dial(0), other.command(), nvme.ConnectInvalidHost)
+	r.must(r.authenticate(q, testHostSide(t))) // again
+	q.HangUp()
+	r.w.Settle()
+	q, _ = r.connectUnproven(0, other)
+	r.must(r.authenticate(q, testHostSide(t)))
+	r.ok(q, propertyGetCommand(nvme.PropertyCAP))
 }
 
 // TestReferrals: a referral is an entry for the hosts that are told of it, in any chunk, and a
@@ -224,6 +285,12 @@ func TestReferrals(t *testing.T) {
 	b := r.ok(h.admin, local).Data
 	if n, err := nvme.ParseDiscoveryHeader(b); err != nil || n.NUMREC != 2 || b[1024+4] != 1 {
 		t.Errorf("%d entries, %v, port %d", n.NUMREC, err, b[1024+4])
+	}
+	logs := r.target.discovery.lookup(h.cntlid).discoveryLogs
+	h.discoveryLog()
+	r.ok(h.admin, local)
+	if logs != r.target.discovery.lookup(h.cntlid).discoveryLogs {
+		t.Error("what a host asks for by turns is made anew each time")
 	}
 	pages, err := nvme.Parse[nvme.SupportedPages](r.ok(h.admin,
 		logCommand(nvme.LogSupportedPages, nvme.SupportedPagesSize, 0)).Data)

@@ -66,23 +66,28 @@ func (t *Target) SetANAStates(port uint16, states map[uint32]nvme.ANAState) erro
 	return nil
 }
 
-// anaChanged notifies the controllers that came through a port.
+// anaChanged notifies the controllers that came through a port and have namespaces in the groups.
 func (s *subsystem) anaChanged(port uint16, before, now *anaStates) {
-	changed, revived := false, false
+	var changed, revived []*namespace
 	for _, ns := range s.namespaces.Load().list {
 		was, is := before.of(ns), now.of(ns)
-		changed = changed || was != is
-		revived = revived || was != is && was == nvme.ANAStatePersistentLoss
+		if was != is {
+			changed = append(changed, ns)
+		}
+		if was != is && was == nvme.ANAStatePersistentLoss {
+			revived = append(revived, ns)
+		}
 	}
-	if !changed {
+	if len(changed) == 0 {
 		return
 	}
 	s.each(func(c *controller) {
+		has := func(ns *namespace) bool { return ns.cfg.Load().visible(c.hostNQN) }
 		switch {
 		case c.info.PortID != port:
-		case revived:
+		case slices.ContainsFunc(revived, has):
 			c.fail(errors.New("an ANA group is no longer in the state persistent loss"))
-		default:
+		case slices.ContainsFunc(changed, has):
 			c.h.post(c.anaChanged)
 		}
 	})

@@ -216,6 +216,51 @@ func TestANASelfTest(t *testing.T) {
 	}
 }
 
+// TestANAOfHiddenNamespaces: a host neither learns of the states and groups of namespaces that
+// others have, nor is it disconnected for them.
+func TestANAOfHiddenNamespaces(t *testing.T) {
+	sub := ramSubsystem(t, 2)
+	sub.Namespaces[1].ANAGroup, sub.Namespaces[1].Hosts = 7, []string{otherHost}
+	r := newHarness(t, 1, sub)
+	h, o := r.connectHost(0), r.connectHost(0, asOther)
+	events := map[*host]*fabrictest.Command{}
+	for _, x := range []*host{h, o} {
+		r.ok(x.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventANAChanged)))
+		x.anaLog(false)
+		events[x] = r.send(x.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	}
+	expect := func(what string) {
+		t.Helper()
+		r.w.Settle()
+		if events[h].Done || !events[o].Done {
+			t.Errorf("%s: events %v and %v", what, events[h].Done, events[o].Done)
+		}
+		o.anaLog(false)
+		events[o] = r.send(o.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	}
+	r.must(r.target.SetANAStates(1, states{7: nvme.ANAStateNonOptimized}))
+	expect("a state")
+	group := func(id uint32, hosts ...string) {
+		t.Helper()
+		cfg := NamespaceConfig{NSID: 2, ANAGroup: id, Hosts: hosts}
+		r.during(func() error { return r.target.UpdateNamespace(testSub, cfg, nil) })
+	}
+	group(8, otherHost)
+	expect("another group")
+	group(7, otherHost, testHost)
+	r.w.Settle()
+	if !events[h].Done {
+		t.Error("a namespace in a group that the host had none in is no event")
+	}
+	group(7, otherHost)
+	r.must(r.target.SetANAStates(1, states{7: nvme.ANAStatePersistentLoss}))
+	r.must(r.target.SetANAStates(1, nil))
+	r.w.Settle()
+	if h.admin.Closed() || !o.admin.Closed() {
+		t.Errorf("ended: %v and %v", h.admin.Closed(), o.admin.Closed())
+	}
+}
+
 // TestANAPersistentLoss: a controller never leaves the state (Base section 8.1.1.7); the host may
 // connect another one.
 func TestANAPersistentLoss(t *testing.T) {

@@ -2,6 +2,7 @@ package target
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 
 	"github.com/nvmf-target/nvmf-target/fabric"
@@ -194,6 +195,14 @@ func (a *authentication) succeeded() {
 	s.stopDeadline()
 	a.running = false
 	c.t.auth.succeeded(c.hostNQN, s.info.Remote.Addr())
+	created := s.qid == 0 && !c.proven.Load()
+	if created {
+		if o := c.sub.prove(c); o != nil {
+			r := duplicate(c, o)
+			s.disconnect(fmt.Errorf("the host is connected as %v: %s", r.expected, r.hint))
+			return
+		}
+	}
 	if a.table != nil {
 		s.table, a.table = a.table, nil
 		if err := s.allow(); err != nil {
@@ -204,7 +213,7 @@ func (a *authentication) succeeded() {
 	if s.qid > 0 {
 		return
 	}
-	if !c.proven.Swap(true) {
+	if created {
 		c.logCreated()
 	}
 	hash, group, both := a.chap.Algorithms()

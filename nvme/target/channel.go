@@ -252,7 +252,8 @@ func (h *Handler) openChannel(ns *namespace) *channel {
 		h.channels = append(h.channels, nil)
 	}
 	ch := &channel{
-		h: h, ns: ns, stats: stats, quiesce: u.quiesce, lock: u.lock, avoids: u.late,
+		h: h, ns: ns, stats: stats, quiesce: u.quiesce, changed: u.changed, lock: u.lock,
+		avoids:  u.late,
 		access:  ns.reservations.access.Load(),
 		pending: make([]*backend.IO, 0, 256),
 	}

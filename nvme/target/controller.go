@@ -75,7 +75,7 @@ type controller struct {
 	selfTest       selfTest
 	telemetry      telemetry
 	ana            anaLog
-	discoveryLog   *discoveryLog // the last one that was read
+	discoveryLogs  [2]*discoveryLog // the last ones that were read: all of it, and of the port
 }
 
 // pending is what happens when the last I/O queue has ended.
@@ -174,10 +174,10 @@ func disconnectSessions(list []*session, why error) {
 	}
 }
 
-// stopIO ends what the I/O queues do at devices.
+// stopIO ends what the queues do at devices.
 func (c *controller) stopIO() {
 	c.mu.Lock()
-	list := c.ioQueues()
+	list := append(c.ioQueues(), c.admin) // which reads for self-tests
 	c.mu.Unlock()
 	for _, s := range list {
 		s.h.post(s.stop)

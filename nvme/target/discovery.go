@@ -92,9 +92,18 @@ func (t *Target) newDiscoveryTable(generation uint64) *discoveryTable {
 		every[i] = i
 		byListener[p.Listener] = append(byListener[p.Listener], i)
 	}
+	known := map[*settings][]int{} // what the last table has, if the ports are the same
+	if last := t.discoveryTable.Load(); last != nil && len(t.ports) > 0 &&
+		len(last.ports) == len(t.ports) && &last.ports[0] == &t.ports[0] {
+		for _, s := range last.subs {
+			known[s.settings] = s.ports
+		}
+	}
 	for _, s := range *t.table.Load() {
 		sub := discoverable{s.settings.Load(), every}
-		if sub.listeners != nil {
+		if ports, ok := known[sub.settings]; ok {
+			sub.ports = ports
+		} else if sub.listeners != nil {
 			sub.ports = nil
 			for name := range sub.listeners {
 				sub.ports = append(sub.ports, byListener[name]...)
@@ -119,7 +128,6 @@ func (t *Target) Generation() uint64 { return t.discoveryTable.Load().generation
 type discoveryLog struct {
 	generation uint64
 	nqn        string          // of the discovery service
-	local      bool            // nvme.DiscoveryLocal
 	ports      []reachablePort // as in the table
 	subs       []discoverableFrom
 	referrals  []Referral
@@ -142,15 +150,19 @@ type discoverableFrom struct {
 // discoveryPage makes the requested part of log 70h (Base section 5.1.12.3.1).
 func discoveryPage(c *controller, sqe *nvme.SQE) reply {
 	t, local := c.t.discoveryTable.Load(), sqe.GetLog().LSP()&nvme.DiscoveryLocal != 0
-	if l := c.discoveryLog; l == nil || l.generation != t.generation || l.local != local {
-		c.discoveryLog = c.newDiscoveryLog(t, local)
+	l := &c.discoveryLogs[0]
+	if local {
+		l = &c.discoveryLogs[1]
 	}
-	return c.discoveryLog.read(sqe.GetLog().LPO(), sqe.GetLog().Bytes())
+	if *l == nil || (*l).generation != t.generation { // it takes long: hosts must not cause it
+		*l = c.newDiscoveryLog(t, local)
+	}
+	return (*l).read(sqe.GetLog().LPO(), sqe.GetLog().Bytes())
 }
 
 func (c *controller) newDiscoveryLog(t *discoveryTable, local bool) *discoveryLog {
 	l := &discoveryLog{
-		generation: t.generation, nqn: cmp.Or(t.NQN, nvme.DiscoveryNQN), local: local,
+		generation: t.generation, nqn: cmp.Or(t.NQN, nvme.DiscoveryNQN),
 		ports: make([]reachablePort, len(t.ports)),
 	}
 	reachable := 0

@@ -291,3 +291,21 @@ func TestDiscoveryLogChangesWhileRead(t *testing.T) {
 		}
 	}
 }
+
+// TestDiscoveryTableIsContinued: a change of one subsystem costs nothing for the ports of others.
+func TestDiscoveryTableIsContinued(t *testing.T) {
+	r := newHarness(t, 1, SubsystemConfig{NQN: testSub, Listeners: []string{"a"}})
+	p := port(1, nvme.TransportTCP, "192.0.2.1:4420")
+	p.Listener = "a"
+	r.must(r.target.AddPort(p))
+	ports := func() *int { return &r.target.discoveryTable.Load().subs[1].ports[0] }
+	before := ports()
+	r.must(r.target.AddSubsystem(SubsystemConfig{NQN: testSub + "2"}))
+	if ports() != before {
+		t.Error("the ports of a subsystem were looked up again")
+	}
+	r.target.SetPortListener(1, "b")
+	if n := len(r.target.discoveryTable.Load().subs[1].ports); n != 0 {
+		t.Errorf("%d ports after they have changed", n)
+	}
+}

@@ -49,6 +49,9 @@ func (s *session) stop() {
 		return
 	}
 	s.stopped, s.closedAt = true, s.h.loop.Now()
+	if s.qid == 0 {
+		s.ctrl.selfTest.close()
+	}
 	s.h.endIO(s)
 	s.h.run()
 	s.h.holdLate(s)

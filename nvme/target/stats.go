@@ -56,6 +56,7 @@ type users struct {
 // freshChannel is what a new channel begins with, as the others have it by then.
 type freshChannel struct {
 	quiesce quiesce
+	changed bool
 	lock    *rangeLock
 	late    []*lateWrites
 }
@@ -86,6 +87,7 @@ func (u *users) setQuiesce(l quiesce) []*Handler {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.fresh.quiesce = l
+	u.fresh.changed = u.fresh.changed || l == quiesceNothing
 	return slices.Clone(u.handlers)
 }
 

@@ -201,17 +201,30 @@ func (s *subsystem) admit(c *controller) refusal {
 // otherHost returns a controller of the same host NQN with another Host Identifier, or the other
 // way around, or nil. One host has one of each (Base section 5.1.25.1.28), but neither proves who a
 // host is: a peer that came first with those of a host would lock it out. So this is refused only
-// if it is configured so, and otherwise, as in nvmet, logged. Discovery is exempt, because tools
-// without a configured identifier make one up for each call. The caller holds s.mu.
+// if it is configured so, and otherwise, as in nvmet, logged. A host that has yet to authenticate
+// may be anybody, and does not count. Discovery is exempt, because tools without a configured
+// identifier make one up for each call. The caller holds s.mu.
 func (s *subsystem) otherHost(c *controller) *controller {
 	if s.discovery {
 		return nil
 	}
 	for _, o := range s.controllers {
-		if (o.hostNQN == c.hostNQN) != (o.hostID == c.hostID) {
+		if o.proven.Load() && (o.hostNQN == c.hostNQN) != (o.hostID == c.hostID) {
 			return o
 		}
 	}
+	return nil
+}
+
+// prove notes that the host of a controller has authenticated, unless that is to have no other one
+// and has got one meanwhile, which it returns.
+func (s *subsystem) prove(c *controller) (other *controller) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.otherHost(c); o != nil && s.settings.Load().RefuseDuplicateHosts {
+		return o
+	}
+	c.proven.Store(true)
 	return nil
 }
 

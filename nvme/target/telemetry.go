@@ -38,9 +38,9 @@ const (
 )
 
 // telemetryKeys are the keys of log lines that a capture has. Others may have addresses of other
-// hosts, or say what else is configured.
+// hosts, or say what else is configured, as the hint of a Connect that was refused.
 var telemetryKeys = []string{
-	"cntlid", "depth", "duration", "field", "hint", "nsid", "qid", "status", "subsystem", "timeout",
+	"cntlid", "depth", "duration", "field", "nsid", "qid", "status", "subsystem", "timeout",
 	"transport",
 }
 

@@ -3,6 +3,7 @@ package target
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -169,6 +170,29 @@ func TestTelemetryOfOthers(t *testing.T) {
 		if len(v.Refusals) == 0 || len(v.Events) == 0 {
 			t.Errorf("%d refusals, %d events", len(v.Refusals), len(v.Events))
 		}
+	}
+}
+
+// TestTelemetryOfRefusals: a subsystem that a listener does not serve leaves no other trace there
+// than one that does not exist.
+func TestTelemetryOfRefusals(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1),
+		SubsystemConfig{NQN: testSub + "hidden", AllowAnyHost: true, Listeners: []string{"other"}})
+	h := r.connectHost(0)
+	for _, name := range []string{"hidden", "absent"} {
+		r.status(r.dial(0), adminArgs(testSub+name).command(), connectRefused)
+	}
+	_, v := h.telemetry()
+	if len(v.Refusals) != 2 {
+		t.Fatalf("refusals %+v", v.Refusals)
+	}
+	absent, hidden := v.Refusals[0].Attributes, v.Refusals[1].Attributes
+	if hidden["subsystem"] != testSub+"hidden" {
+		t.Fatalf("attributes %v", hidden)
+	}
+	hidden["subsystem"] = absent["subsystem"]
+	if !maps.Equal(absent, hidden) || v.Refusals[0].Message != v.Refusals[1].Message {
+		t.Errorf("%v, and where there is none %v", hidden, absent)
 	}
 }
 

@@ -152,7 +152,11 @@ func (ns *namespace) adopt(next *attributes, opened bool) {
 	}
 	ns.startNotify()
 	if next.anaGroup != before.anaGroup {
-		ns.sub.each(func(c *controller) { c.h.post(c.anaChanged) })
+		ns.sub.each(func(c *controller) {
+			if next.visible(c.hostNQN) && before.visible(c.hostNQN) { // else: see changedSince
+				c.h.post(c.anaChanged)
+			}
+		})
 	}
 	ns.changedSince(before)
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/nvmf-target/nvmf-target/backend"
+	"github.com/nvmf-target/nvmf-target/backend/backendtest"
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
 	"github.com/nvmf-target/nvmf-target/nvme"
 )
@@ -148,6 +150,38 @@ func TestVisibility(t *testing.T) {
 	r.removeNamespace(2)
 	sees(h, false, 1)
 	sees(o, true, 1)
+}
+
+// TestHiddenBeforeItIsOpened: the same for a command that gets to a namespace only after the
+// change, on a reactor that has not used it before.
+func TestHiddenBeforeItIsOpened(t *testing.T) {
+	const last = uint32(compoundWidth + 1)
+	sub := SubsystemConfig{NQN: testSub, AllowAnyHost: true}
+	var devs []*backendtest.Faulty
+	for nsid := uint32(1); nsid < last; nsid++ {
+		dev := backendtest.NewFaulty(ramDeviceOpen(t, 1<<20, 512))
+		closeLast(t, dev)
+		dev.Hold(nil)
+		devs = append(devs, dev)
+		sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: nsid, Device: dev})
+	}
+	hidden := &recorder{Device: ramDevice(t, 1<<20, 512), info: func(*backend.Info) {}}
+	sub.Namespaces = append(sub.Namespaces, NamespaceConfig{NSID: last, Device: hidden})
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(1)
+	flush := r.send(h.io[0], command(nvme.NVMFlush, nvme.NSIDAll, nil))
+	for _, dev := range devs {
+		r.until("the device has a flush", func() bool { return dev.Held() == 1 })
+	}
+	cfg := NamespaceConfig{NSID: last, Hosts: []string{otherHost}}
+	r.during(func() error { return r.target.UpdateNamespace(testSub, cfg, nil) })
+	for _, dev := range devs {
+		dev.Release()
+	}
+	r.until("the command completes", func() bool { return flush.Done })
+	if ios := hidden.take(); len(ios) > 0 {
+		t.Errorf("the device has got %+v", ios)
+	}
 }
 
 // TestHiddenMeanwhile: when a change that takes a namespace from a host is complete, the device
