@@ -213,6 +213,16 @@ func TestHostileController(t *testing.T) {
 		}
 	}
 	h, c, p := pair(t, GroupNull)
+	c.Sent(h.Negotiate(1), p)
+	h.Groups = []Group{FFDHE2048}
+	if send, err := h.Challenged(c.Message()); err != GroupNotUsable || kind(send) != kindFailure2 {
+		t.Errorf("the host takes a group that it has not offered: %v, %x", err, send)
+	}
+	h.Groups, h.Hashes = nil, []Hash{SHA512}
+	if send, err := h.Challenged(c.Message()); err != HashNotUsable || kind(send) != kindFailure2 {
+		t.Errorf("the host takes a hash that it has not offered: %v, %x", err, send)
+	}
+	h, c, p = pair(t, GroupNull)
 	h.ControllerKey = nil
 	upTo(t, 1, h, c, p)
 	if _, err := h.Succeeded(success1(0x0102, 32, nil)); err != nil {
