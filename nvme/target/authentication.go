@@ -239,7 +239,9 @@ func (a *authentication) close() {
 		return
 	}
 	c := a.cmd
-	a.job.canceled.Store(true)
+	if a.s.h.t.auth.cancel(a.job) {
+		a.chap.Wipe()
+	}
 	a.job, a.cmd = nil, nil
 	a.s.h.finish(c, 0, nvme.AbortedSQDeletion)
 }
@@ -250,7 +252,9 @@ func (s *session) startDeadline() {
 		why := errNoConnect
 		if s.auth != nil {
 			why = errUnfinished
-			s.h.t.auth.failed(s.ctrl.hostNQN, s.info.Remote.Addr())
+			if s.auth.job == nil { // the host is late, not the target
+				s.h.t.auth.failed(s.ctrl.hostNQN, s.info.Remote.Addr())
+			}
 		}
 		s.disconnect(why)
 	})

@@ -206,6 +206,29 @@ func TestAuthenticationFails(t *testing.T) {
 	}
 }
 
+// TestAuthenticationLate: a message that waits ends with its queue, and a deadline that passes
+// meanwhile is no failure of the host.
+func TestAuthenticationLate(t *testing.T) {
+	r, _ := authHarness(t, 1)
+	p := r.target.auth
+	p.workers = maxWorkers() // which never come to it
+	for range 3 {
+		late, _ := r.connectUnproven(0, adminArgs(testSub))
+		r.send(late, authCommand(nvme.FabricsAuthSend, testHostSide(t).Negotiate(1)))
+		if len(p.waiting) != 1 {
+			t.Fatal("no message waits: nothing is tested")
+		}
+		r.w.Advance(time.Duration(connectDeadline) + time.Second)
+		r.until("the queue ends", func() bool { return late.Closed() })
+		if len(p.waiting) != 0 {
+			t.Error("the message of a queue that has ended is kept")
+		}
+	}
+	if len(p.failures) > 0 {
+		t.Error("the target is late, and the host has failed")
+	}
+}
+
 // TestAuthenticationUnfinished: a host that stops anywhere is disconnected, with what it has not
 // been told, and so is one that has authenticated before.
 func TestAuthenticationUnfinished(t *testing.T) {
@@ -279,15 +302,29 @@ func TestAuthPool(t *testing.T) {
 	}
 	add(2, false)
 	add(3, true)
-	canceled := &authJob{from: netip.AddrFrom4([4]byte{192, 0, 2, 2}), done: func() {}}
-	canceled.canceled.Store(true)
-	p.submit(canceled)
+	for _, from := range []byte{2, 4} {
+		canceled := &authJob{from: netip.AddrFrom4([4]byte{192, 0, 2, from})}
+		p.submit(canceled)
+		if !p.cancel(canceled) || p.cancel(canceled) {
+			t.Error("a job is not canceled once")
+		}
+	}
 	p.work()
 	if want := []byte{3, 1, 2, 1, 1}; !bytes.Equal(order, want) {
 		t.Errorf("%v instead of %v", order, want)
 	}
 	if len(p.waiting) > 0 {
 		t.Error("addresses are left")
+	}
+	order = nil
+	p.workers, p.taken = maxWorkers(), 0
+	for range 3 * othersTurn {
+		add(3, true)
+	}
+	add(1, false)
+	p.work()
+	if n := bytes.IndexByte(order, 1); n != othersTurn || len(order) != 3*othersTurn+1 {
+		t.Errorf("a host that does not stop keeps others out: %v", order)
 	}
 	for i := range 2 * maxKnown {
 		a := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
