@@ -174,6 +174,13 @@ func (p *authPool) succeeded(host string, from netip.Addr) {
 	p.known[from] = true
 }
 
+// isKnown says that a host has authenticated from an address.
+func (p *authPool) isKnown(from netip.Addr) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.known[from]
+}
+
 // forget makes room for another entry.
 func forget[K comparable, V any](m map[K]V) {
 	for k := range m {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
@@ -227,6 +228,28 @@ func TestAuthenticationLate(t *testing.T) {
 	if len(p.failures) > 0 {
 		t.Error("the target is late, and the host has failed")
 	}
+}
+
+// TestAuthenticationMemory: what others from elsewhere hold of the memory does not keep a host out
+// that has authenticated before.
+func TestAuthenticationMemory(t *testing.T) {
+	r, _ := authHarness(t, 1)
+	admin, _ := r.connectUnproven(0, adminArgs(testSub))
+	r.must(r.authenticate(admin, testHostSide(t)))
+	elsewhere := info(nvme.TransportTCP)
+	elsewhere.Remote = netip.MustParseAddrPort("192.0.2.10:1")
+	r.dialInfo(0, elsewhere)
+	h := r.raw[0]
+	var held mem.Allocation
+	for s := range h.sessions.All() {
+		if s.info.Remote == elsewhere.Remote &&
+			!h.memory.Alloc(&held, s.flow, s.flow.Host.Limit) {
+			t.Fatal("no memory")
+		}
+	}
+	defer held.Free()
+	admin, _ = r.connectUnproven(0, adminArgs(testSub))
+	r.must(r.authenticate(admin, testHostSide(t)))
 }
 
 // TestAuthenticationUnfinished: a host that stops anywhere is disconnected, with what it has not
