@@ -24,6 +24,7 @@ var (
 	errNoConnect       = errors.New("no successful Connect command in time")
 	errUnfinished      = errors.New("the host did not authenticate in time")
 	errUnauthenticated = errors.New("the host failed to authenticate")
+	errDuplicate       = errors.New("the host has connected with another host identifier meanwhile")
 )
 
 // authentication is that of one queue. It belongs to the queue's reactor, but for chap while job
@@ -194,6 +195,11 @@ func (a *authentication) succeeded() {
 	s.stopDeadline()
 	a.running = false
 	c.t.auth.succeeded(c.hostNQN, s.info.Remote.Addr())
+	first := !c.proven.Load()
+	if first && !c.sub.prove(c) {
+		s.disconnect(errDuplicate)
+		return
+	}
 	if a.table != nil {
 		s.table, a.table = a.table, nil
 		if err := s.allow(); err != nil {
@@ -204,7 +210,7 @@ func (a *authentication) succeeded() {
 	if s.qid > 0 {
 		return
 	}
-	if !c.proven.Swap(true) {
+	if first {
 		c.logCreated()
 	}
 	hash, group, both := a.chap.Algorithms()

@@ -252,6 +252,37 @@ func TestAuthenticationMemory(t *testing.T) {
 	r.must(r.authenticate(admin, testHostSide(t)))
 }
 
+// TestAuthenticationDuplicate: with duplicate_hosts: refuse, who has not authenticated keeps nobody
+// out, and of two that have the first one stays.
+func TestAuthenticationDuplicate(t *testing.T) {
+	sub := ramSubsystem(t, 1)
+	sub.RefuseDuplicateHosts = true
+	r := newHarness(t, 1, sub)
+	r.target.SetHostPolicy(testHost, &auth.Policy{
+		Keys: []*auth.Key{authKey(t, hostSecret)}, ControllerKey: authKey(t, controllerSecret),
+		Groups: []auth.Group{auth.GroupNull},
+	})
+	as := func(id byte) connectArgs {
+		a := adminArgs(testSub)
+		a.hostID[0] = id
+		return a
+	}
+	stranger, _ := r.connectUnproven(0, as(7))
+	admin, _ := r.connectUnproven(0, as(1))
+	r.must(r.authenticate(admin, testHostSide(t)))
+	h := testHostSide(t)
+	r.authSend(stranger, h.Negotiate(7))
+	m, err := h.Challenged(r.authReceive(stranger))
+	r.must(err)
+	r.authSend(stranger, m)
+	m, err = h.Succeeded(r.authReceive(stranger))
+	r.must(err)
+	r.authSend(stranger, m)
+	r.until("the second one ends", func() bool { return stranger.Reason == errDuplicate })
+	r.ok(admin, propertyGetCommand(nvme.PropertyCAP))
+	r.status(r.dial(0), as(2).command(), nvme.ConnectInvalidHost)
+}
+
 // TestAuthenticationUnfinished: a host that stops anywhere is disconnected, with what it has not
 // been told, and so is one that has authenticated before.
 func TestAuthenticationUnfinished(t *testing.T) {

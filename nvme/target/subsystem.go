@@ -202,17 +202,30 @@ func (s *subsystem) admit(c *controller) refusal {
 // way around, or nil. One host has one of each (Base section 5.1.25.1.28), but neither proves who a
 // host is: a peer that came first with those of a host would lock it out. So this is refused only
 // if it is configured so, and otherwise, as in nvmet, logged. Discovery is exempt, because tools
-// without a configured identifier make one up for each call. The caller holds s.mu.
+// without a configured identifier make one up for each call; and so are hosts that have not
+// authenticated, who may be anybody. The caller holds s.mu.
 func (s *subsystem) otherHost(c *controller) *controller {
 	if s.discovery {
 		return nil
 	}
 	for _, o := range s.controllers {
-		if (o.hostNQN == c.hostNQN) != (o.hostID == c.hostID) {
+		if o.proven.Load() && (o.hostNQN == c.hostNQN) != (o.hostID == c.hostID) {
 			return o
 		}
 	}
 	return nil
+}
+
+// prove notes that the host of a controller has authenticated. It returns false if that is to be
+// refused, because the host has connected as another one meanwhile.
+func (s *subsystem) prove(c *controller) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.settings.Load().RefuseDuplicateHosts && s.otherHost(c) != nil {
+		return false
+	}
+	c.proven.Store(true)
+	return true
 }
 
 // remove removes a controller whose queues have all ended.
