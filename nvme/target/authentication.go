@@ -103,8 +103,8 @@ func prepareAuth(c *cmd) nvme.Status {
 		most = maxAuthReceive
 	}
 	switch {
-	case c.s.auth == nil && c.s.ctrl.policy() == nil:
-		return invalidOpcode // the host has no key
+	case c.s.ctrl.policy() == nil && !c.s.unproven() && (c.s.auth == nil || !c.s.auth.running):
+		return invalidOpcode // the host has no key, or no longer
 	case !m.Protocol() || m.Length() == 0 || m.Length() > most:
 		return invalidField
 	case c.s.disconnecting():

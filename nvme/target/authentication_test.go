@@ -160,8 +160,13 @@ func TestAuthenticationKeys(t *testing.T) {
 	}
 	r.until("the controller ends", func() bool { return admin.Reason != nil })
 
+	r.target.SetHostPolicy(testHost, p)
+	admin, _ = r.connectUnproven(0, adminArgs(testSub))
+	r.must(r.authenticate(admin, testHostSide(t)))
 	r.target.SetHostPolicy(testHost, nil)
-	h := r.connectHost(1) // without authentication
+	r.status(admin, authCommand(nvme.FabricsAuthSend, testHostSide(t).Negotiate(1)), invalidOpcode)
+	r.ok(admin, propertyGetCommand(nvme.PropertyCAP)) // the host stays
+	h := r.connectHost(1)                             // without authentication
 	r.target.SetHostPolicy(testHost, p)
 	h.connectIO(0) // and it stays so
 	r.must(r.authenticate(h.admin, testHostSide(t)))
