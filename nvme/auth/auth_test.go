@@ -289,6 +289,10 @@ func TestRefused(t *testing.T) {
 			func(_ *Host, p *Policy) { p.Groups = nil },
 			GroupNotUsable, false,
 		},
+		"nor are large groups": {
+			func(h *Host, p *Policy) { h.Groups, p.Groups = AllGroups[3:], nil },
+			GroupNotUsable, false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := &Host{
