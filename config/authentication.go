@@ -56,9 +56,9 @@ func (a *Authentication) keys() []Key {
 			func(g *auth.Group) Value {
 				return Unique(words(g, auth.AllGroups), "Once is enough.")
 			}), "The Diffie-Hellman groups that the host may use, the first choice first. Set it "+
-			"when only some are acceptable; `\"null\"`, in quotes, is for hosts that have no "+
-			"other.").
-			Without("all but null, the cheapest first"),
+			"when only some are acceptable, or for hosts that have no other: the larger ones cost "+
+			"much, also when strangers choose them, and `\"null\"`, in quotes, protects less.").
+			Without("ffdhe2048, ffdhe3072"),
 	}
 }
 

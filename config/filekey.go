@@ -50,6 +50,8 @@ func (d *decoder) fromFile(n *yaml.Node, path string, secret bool) *yaml.Node {
 	case what != "":
 	case resolved(n).Tag != "!!str" || name == "":
 		what, hint = "must be the path of a file, not "+kindName(resolved(n)), "Write its path."
+	case secret && strings.HasPrefix(name, "DHHC-1:"): // an error of the file would repeat it
+		what, hint = "must be the path of a file, not a key", "Write the path of its file."
 	default:
 		var text []byte
 		var err error

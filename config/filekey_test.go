@@ -76,3 +76,19 @@ subsystems:
 		}
 	}
 }
+
+// TestKeyAsFileName: a key in place of the name of its file is not repeated.
+func TestKeyAsFileName(t *testing.T) {
+	const secret = "ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n"
+	dir := write(t, map[string]string{"nvmf.yaml": `
+listeners: [{transport: tcp, address: 127.0.0.1}]
+hosts:
+  - nqn: nqn.2026-11.io.nvmf-target:host
+    dhchap_key_file: "DHHC-1:00:` + secret + `:"
+`})
+	_, err := Load(filepath.Join(dir, "nvmf.yaml"), nil, testBackends)
+	if err == nil || !strings.Contains(err.Error(), "path of a file, not a key") ||
+		strings.Contains(err.Error(), secret[:8]) {
+		t.Error(err)
+	}
+}

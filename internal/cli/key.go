@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -55,6 +56,10 @@ func keyCommand() *cobra.Command {
 func checkKey(c *cobra.Command, args []string) error {
 	in, name := c.InOrStdin(), "standard input"
 	if len(args) > 0 {
+		if strings.HasPrefix(args[0], "DHHC-1:") {
+			return errors.New("everybody can see arguments: give a file, or the key on standard " +
+				"input")
+		}
 		f, err := os.Open(args[0])
 		if err != nil {
 			return err

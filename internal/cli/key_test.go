@@ -42,9 +42,15 @@ func TestKey(t *testing.T) {
 			t.Errorf("%s: %q, %v", args, out, err)
 		}
 	}
-	for _, args := range []string{"gen -l 33", "gen -m 4", "gen x", "check /nonexistent"} {
+	const secret = "ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n"
+	for _, args := range []string{
+		"gen -l 33", "gen -m 4", "gen x", "check /nonexistent",
+		"check DHHC-1:00:" + secret + ":",
+	} {
 		if _, err := runKey(t, "", strings.Fields(args)...); err == nil {
 			t.Errorf("%s: no error", args)
+		} else if strings.Contains(err.Error(), secret) {
+			t.Errorf("the error tells the key: %v", err)
 		}
 	}
 }

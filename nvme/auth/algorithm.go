@@ -94,7 +94,7 @@ var (
 )
 
 // DefaultGroups are those of a Policy that names none, the first choice first. The proof does not
-// rest on the group, so the cheapest comes first: its arithmetic is the only one that takes less
-// than a millisecond. GroupNull is not one of them: with it, who has recorded an exchange can try
-// keys.
-var DefaultGroups = AllGroups[1:]
+// rest on the group, so the cheapest comes first. Larger groups are not among them, because a power
+// takes ten times as long: peers that offer nothing else would keep the controller busy. Nor is
+// GroupNull: with it, who has recorded an exchange can try keys.
+var DefaultGroups = []Group{FFDHE2048, FFDHE3072}

@@ -126,6 +126,7 @@ func TestKeys(t *testing.T) {
 		"DHHC-1:0:" + body + ":":         "transformation",
 		"DHHC-1:00:" + body[1:] + ":":    "base64",
 		"DHHC-1:00:" + body + "!:":       "base64",
+		"DHHC-1:00:" + body + "\n:":      "base64",
 		"DHHC-1:00:" + body[:44] + ":":   "not 32, 48 or 64",
 		"DHHC-1:00::":                    "has 0 bytes",
 		"DHHC-1:00:j" + body[1:] + ":":   "checksum",
@@ -286,6 +287,10 @@ func TestRefused(t *testing.T) {
 		},
 		"NULL is not by default": {
 			func(_ *Host, p *Policy) { p.Groups = nil },
+			GroupNotUsable, false,
+		},
+		"nor are large groups": {
+			func(h *Host, p *Policy) { h.Groups, p.Groups = AllGroups[3:], nil },
 			GroupNotUsable, false,
 		},
 	} {

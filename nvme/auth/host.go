@@ -4,6 +4,7 @@ import (
 	"crypto/hmac"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Host is the side of the host in one exchange: send Negotiate, then what Challenged returns for
@@ -25,14 +26,21 @@ type Host struct {
 // Negotiate begins the exchange. tid is its transaction identifier.
 func (h *Host) Negotiate(tid uint16) []byte {
 	h.x = exchange{hostNQN: h.HostNQN, subNQN: h.SubNQN, tid: tid}
-	m := negotiate{tid: tid, hashes: h.Hashes, groups: h.Groups}
-	if len(m.hashes) == 0 {
-		m.hashes = AllHashes
-	}
-	if len(m.groups) == 0 {
-		m.groups = AllGroups
-	}
+	m := negotiate{tid: tid}
+	m.hashes, m.groups = h.offer()
 	return m.bytes()
+}
+
+// offer is what the controller may choose from.
+func (h *Host) offer() (hashes []Hash, groups []Group) {
+	hashes, groups = h.Hashes, h.Groups
+	if len(hashes) == 0 {
+		hashes = AllHashes
+	}
+	if len(groups) == 0 {
+		groups = AllGroups
+	}
+	return hashes, groups
 }
 
 // expect checks the header of a message of the controller.
@@ -55,6 +63,14 @@ func (h *Host) Challenged(b []byte) (send []byte, err error) {
 		return h.refuse(err)
 	}
 	m, r := parseChallenge(b)
+	hashes, groups := h.offer()
+	switch {
+	case r != 0:
+	case !slices.Contains(hashes, m.hash):
+		r = HashNotUsable
+	case !slices.Contains(groups, m.group):
+		r = GroupNotUsable
+	}
 	if r != 0 {
 		return h.refuse(r)
 	}

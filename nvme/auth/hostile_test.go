@@ -171,8 +171,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestReplay sends the reply of another exchange, and the challenge of the controller as that of
-// the host.
+// TestReplay sends the reply of another exchange.
 func TestReplay(t *testing.T) {
 	h, c, p := pair(t, GroupNull)
 	old := upTo(t, 1, h, c, p)
@@ -181,11 +180,28 @@ func TestReplay(t *testing.T) {
 	if c.Sent(old, p); c.State() != Failed || c.Reason() != AuthenticationFailed {
 		t.Error("a reply counts twice")
 	}
-	h, c, p = pair(t, GroupNull)
-	m := upTo(t, 1, h, c, p)
-	copy(m[headerSize+32:], c.value)
-	if c.Sent(m, p); c.State() != Failed {
-		t.Error("the controller answers its own challenge")
+}
+
+// TestReflection sends the challenge of the controller back as that of the host: it is refused, and
+// a challenge that differs from it in one bit is answered.
+func TestReflection(t *testing.T) {
+	for _, flip := range []byte{0, 1} {
+		h, c, p := pair(t, GroupNull)
+		m := upTo(t, 1, h, c, p)
+		h.value = slices.Clone(c.value)
+		h.value[31] ^= flip
+		copy(m[headerSize+32:], h.value)
+		c.Sent(m, p)
+		if flip == 0 {
+			if f := c.Message(); c.State() != Failed || c.Reason() != AuthenticationFailed ||
+				len(f) != 8 {
+				t.Errorf("the controller answers its own challenge: %v, %x", c.Reason(), f)
+			}
+			continue
+		}
+		if _, err := h.Succeeded(c.Message()); err != nil {
+			t.Errorf("a challenge that differs in one bit: %v", err)
+		}
 	}
 }
 
@@ -213,6 +229,16 @@ func TestHostileController(t *testing.T) {
 		}
 	}
 	h, c, p := pair(t, GroupNull)
+	c.Sent(h.Negotiate(1), p)
+	h.Groups = []Group{FFDHE2048}
+	if send, err := h.Challenged(c.Message()); err != GroupNotUsable || kind(send) != kindFailure2 {
+		t.Errorf("the host takes a group that it has not offered: %v, %x", err, send)
+	}
+	h.Groups, h.Hashes = nil, []Hash{SHA512}
+	if send, err := h.Challenged(c.Message()); err != HashNotUsable || kind(send) != kindFailure2 {
+		t.Errorf("the host takes a hash that it has not offered: %v, %x", err, send)
+	}
+	h, c, p = pair(t, GroupNull)
 	h.ControllerKey = nil
 	upTo(t, 1, h, c, p)
 	if _, err := h.Succeeded(success1(0x0102, 32, nil)); err != nil {

@@ -44,7 +44,7 @@ func ParseKey(text string) (*Key, error) {
 	}
 	raw, err := base64.StdEncoding.Strict().DecodeString(encoded)
 	switch size := len(raw) - crcSize; {
-	case err != nil:
+	case err != nil || strings.ContainsAny(encoded, "\r\n"): // which the decoder skips
 		return nil, errors.New("the middle of the key is no base64")
 	case !slices.Contains(keySizes, size):
 		return nil, fmt.Errorf("the secret has %d bytes, not 32, 48 or 64", max(size, 0))

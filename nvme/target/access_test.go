@@ -225,7 +225,10 @@ func TestDuplicateHostsWithKey(t *testing.T) {
 	r.must(r.authenticate(q, testHostSide(t)))
 	r.ok(q, propertyGetCommand(nvme.PropertyCAP))
 	r.must(r.authenticate(stranger, testHostSide(t)))
-	r.until("the second host is refused", func() bool { return stranger.Closed() })
+	r.until("the second host is refused", stranger.Closed)
+	if reason := fmt.Sprint(stranger.Reason); !strings.Contains(reason, "the host is connected as") {
+		t.Error(reason)
+	}
 	r.status(r.dial(0), other.command(), nvme.ConnectInvalidHost)
 	r.must(r.authenticate(q, testHostSide(t))) // again
 	q.HangUp()

@@ -103,8 +103,8 @@ func prepareAuth(c *cmd) nvme.Status {
 		most = maxAuthReceive
 	}
 	switch {
-	case c.s.auth == nil && c.s.ctrl.policy() == nil:
-		return invalidOpcode // the host has no key
+	case c.s.ctrl.policy() == nil && !c.s.unproven() && (c.s.auth == nil || !c.s.auth.running):
+		return invalidOpcode // the host has no key, or no longer
 	case !m.Protocol() || m.Length() == 0 || m.Length() > most:
 		return invalidField
 	case c.s.disconnecting():
@@ -248,7 +248,9 @@ func (a *authentication) close() {
 		return
 	}
 	c := a.cmd
-	a.job.canceled.Store(true)
+	if a.s.h.t.auth.cancel(a.job) {
+		a.chap.Wipe()
+	}
 	a.job, a.cmd = nil, nil
 	a.s.h.finish(c, 0, nvme.AbortedSQDeletion)
 }
@@ -259,7 +261,9 @@ func (s *session) startDeadline() {
 		why := errNoConnect
 		if s.auth != nil {
 			why = errUnfinished
-			s.h.t.auth.failed(s.ctrl.hostNQN, s.info.Remote.Addr())
+			if s.auth.job == nil { // the host is late, not the target
+				s.h.t.auth.failed(s.ctrl.hostNQN, s.info.Remote.Addr())
+			}
 		}
 		s.disconnect(why)
 	})

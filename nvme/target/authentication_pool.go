@@ -4,23 +4,23 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/internal/list"
 )
 
 // authPool processes the messages of authentication, whose arithmetic takes milliseconds, on a few
-// goroutines, which exist while there is work. A queue has one message at a time here, so that
-// admission bounds how many there are. Addresses take turns, and those from which a host has
-// authenticated before come first: a flood from elsewhere does not delay them. Any goroutine may
-// use it.
+// goroutines, which exist while there is work. A queue has one message at a time here, until it
+// ends, so that admission bounds how many there are. Addresses take turns, and those from which a
+// host has authenticated before come first: a flood from elsewhere hardly delays them. Any
+// goroutine may use it.
 type authPool struct {
 	mu      sync.Mutex
 	workers int
 	waiting map[netip.Addr]*authAddress
 	turns   [2]list.List[authAddress] // of addresses that have authenticated, and of others
-	known   map[netip.Addr]bool       // those
+	taken   int                       // jobs
+	known   map[netip.Addr]bool       // addresses that have authenticated
 
 	failures map[failureKey]failureCount
 	now      func() time.Time // tests set another one
@@ -33,22 +33,25 @@ const (
 	// connect from there. It also is how long a failure counts.
 	mostFailures = 10
 	failurePause = time.Minute
+	// othersTurn: so many jobs of addresses that have authenticated are followed by one of others,
+	// which a host that does not stop to authenticate would keep out otherwise.
+	othersTurn = 8
 )
 
 // authJob is a message to process.
 type authJob struct {
-	from     netip.Addr
-	run      func() // processes it
-	done     func() // called afterwards, also if it was canceled before
-	canceled atomic.Bool
-	failed   bool // the exchange had failed before
-	next     *authJob
+	from   netip.Addr
+	run    func() // processes it
+	done   func() // called afterwards
+	failed bool   // the exchange had failed before
+	node   list.Node[authJob]
 }
 
 // authAddress has the jobs from one address, in their order.
 type authAddress struct {
-	first, last *authJob
-	node        list.Node[authAddress]
+	jobs list.List[authJob]
+	turn *list.List[authAddress] // that node is in
+	node list.Node[authAddress]
 }
 
 func newAuthPool() *authPool {
@@ -66,32 +69,44 @@ func (p *authPool) submit(j *authJob) {
 	defer p.mu.Unlock()
 	a := p.waiting[j.from]
 	if a == nil {
-		a = &authAddress{first: j, last: j}
+		a = &authAddress{}
 		p.waiting[j.from] = a
-		p.turn(a)
-	} else {
-		a.last.next, a.last = j, j
+		p.await(a, j.from)
 	}
+	a.jobs.Push(j, &j.node)
 	if p.workers < maxWorkers() {
 		p.workers++
 		go p.work()
 	}
 }
 
-// turn puts an address with jobs behind the others of its kind.
-func (p *authPool) turn(a *authAddress) {
-	i := 1
-	if p.known[a.first.from] {
-		i = 0
+// await puts an address with jobs behind the others of its kind.
+func (p *authPool) await(a *authAddress, addr netip.Addr) {
+	a.turn = &p.turns[1]
+	if p.known[addr] {
+		a.turn = &p.turns[0]
 	}
-	p.turns[i].Push(a, &a.node)
+	a.turn.Push(a, &a.node)
+}
+
+// cancel removes a job, which is not called then. It returns false if that has begun.
+func (p *authPool) cancel(j *authJob) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !j.node.Listed() {
+		return false
+	}
+	a := p.waiting[j.from]
+	if a.jobs.Remove(&j.node); a.jobs.Empty() {
+		a.turn.Remove(&a.node)
+		delete(p.waiting, j.from)
+	}
+	return true
 }
 
 func (p *authPool) work() {
 	for j := p.next(); j != nil; j = p.next() {
-		if !j.canceled.Load() {
-			j.run()
-		}
+		j.run()
 		j.done()
 	}
 }
@@ -100,19 +115,23 @@ func (p *authPool) work() {
 func (p *authPool) next() *authJob {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a := p.turns[0].Pop()
+	first, second := &p.turns[0], &p.turns[1]
+	if p.taken++; p.taken%(othersTurn+1) == 0 {
+		first, second = second, first
+	}
+	a := first.Pop()
 	if a == nil {
-		a = p.turns[1].Pop()
+		a = second.Pop()
 	}
 	if a == nil {
 		p.workers--
 		return nil
 	}
-	j := a.first
-	if a.first = j.next; a.first == nil {
+	j := a.jobs.Pop()
+	if a.jobs.Empty() {
 		delete(p.waiting, j.from)
 	} else {
-		p.turn(a)
+		p.await(a, j.from)
 	}
 	return j
 }
@@ -134,8 +153,10 @@ func (p *authPool) failed(host string, from netip.Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	k, now := failureKey{host, from}, p.now()
-	forget(p.failures)
-	f := p.failures[k]
+	f, there := p.failures[k]
+	if !there {
+		forget(p.failures)
+	}
 	if now.Sub(f.last) >= failurePause {
 		f.n = 0
 	}
@@ -151,6 +172,13 @@ func (p *authPool) succeeded(host string, from netip.Addr) {
 		forget(p.known)
 	}
 	p.known[from] = true
+}
+
+// isKnown says that a host has authenticated from an address.
+func (p *authPool) isKnown(from netip.Addr) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.known[from]
 }
 
 // forget makes room for another entry.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-target/nvmf-target/fabric/fabrictest"
+	"github.com/nvmf-target/nvmf-target/internal/mem"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/auth"
 )
@@ -159,8 +160,13 @@ func TestAuthenticationKeys(t *testing.T) {
 	}
 	r.until("the controller ends", func() bool { return admin.Reason != nil })
 
+	r.target.SetHostPolicy(testHost, p)
+	admin, _ = r.connectUnproven(0, adminArgs(testSub))
+	r.must(r.authenticate(admin, testHostSide(t)))
 	r.target.SetHostPolicy(testHost, nil)
-	h := r.connectHost(1) // without authentication
+	r.status(admin, authCommand(nvme.FabricsAuthSend, testHostSide(t).Negotiate(1)), invalidOpcode)
+	r.ok(admin, propertyGetCommand(nvme.PropertyCAP)) // the host stays
+	h := r.connectHost(1)                             // without authentication
 	r.target.SetHostPolicy(testHost, p)
 	h.connectIO(0) // and it stays so
 	r.must(r.authenticate(h.admin, testHostSide(t)))
@@ -204,6 +210,51 @@ func TestAuthenticationFails(t *testing.T) {
 	if !strings.Contains(r.log.String(), "authentication failed") {
 		t.Error("failures are not logged")
 	}
+}
+
+// TestAuthenticationLate: a message that waits ends with its queue, and a deadline that passes
+// meanwhile is no failure of the host.
+func TestAuthenticationLate(t *testing.T) {
+	r, _ := authHarness(t, 1)
+	p := r.target.auth
+	p.workers = maxWorkers() // which never come to it
+	for range 3 {
+		late, _ := r.connectUnproven(0, adminArgs(testSub))
+		r.send(late, authCommand(nvme.FabricsAuthSend, testHostSide(t).Negotiate(1)))
+		if len(p.waiting) != 1 {
+			t.Fatal("no message waits: nothing is tested")
+		}
+		r.w.Advance(time.Duration(connectDeadline) + time.Second)
+		r.until("the queue ends", func() bool { return late.Closed() })
+		if len(p.waiting) != 0 {
+			t.Error("the message of a queue that has ended is kept")
+		}
+	}
+	if len(p.failures) > 0 {
+		t.Error("the target is late, and the host has failed")
+	}
+}
+
+// TestAuthenticationMemory: what others from elsewhere hold of the memory does not keep a host out
+// that has authenticated before.
+func TestAuthenticationMemory(t *testing.T) {
+	r, _ := authHarness(t, 1)
+	admin, _ := r.connectUnproven(0, adminArgs(testSub))
+	r.must(r.authenticate(admin, testHostSide(t)))
+	elsewhere := info(nvme.TransportTCP)
+	elsewhere.Remote = netip.MustParseAddrPort("192.0.2.10:1")
+	r.dialInfo(0, elsewhere)
+	h := r.raw[0]
+	var held mem.Allocation
+	for s := range h.sessions.All() {
+		if s.info.Remote == elsewhere.Remote &&
+			!h.memory.Alloc(&held, s.flow, s.flow.Host.Limit) {
+			t.Fatal("no memory")
+		}
+	}
+	defer held.Free()
+	admin, _ = r.connectUnproven(0, adminArgs(testSub))
+	r.must(r.authenticate(admin, testHostSide(t)))
 }
 
 // TestAuthenticationUnfinished: a host that stops anywhere is disconnected, with what it has not
@@ -279,15 +330,29 @@ func TestAuthPool(t *testing.T) {
 	}
 	add(2, false)
 	add(3, true)
-	canceled := &authJob{from: netip.AddrFrom4([4]byte{192, 0, 2, 2}), done: func() {}}
-	canceled.canceled.Store(true)
-	p.submit(canceled)
+	for _, from := range []byte{2, 4} {
+		canceled := &authJob{from: netip.AddrFrom4([4]byte{192, 0, 2, from})}
+		p.submit(canceled)
+		if !p.cancel(canceled) || p.cancel(canceled) {
+			t.Error("a job is not canceled once")
+		}
+	}
 	p.work()
 	if want := []byte{3, 1, 2, 1, 1}; !bytes.Equal(order, want) {
 		t.Errorf("%v instead of %v", order, want)
 	}
 	if len(p.waiting) > 0 {
 		t.Error("addresses are left")
+	}
+	order = nil
+	p.workers, p.taken = maxWorkers(), 0
+	for range 3 * othersTurn {
+		add(3, true)
+	}
+	add(1, false)
+	p.work()
+	if n := bytes.IndexByte(order, 1); n != othersTurn || len(order) != 3*othersTurn+1 {
+		t.Errorf("a host that does not stop keeps others out: %v", order)
 	}
 	for i := range 2 * maxKnown {
 		a := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})

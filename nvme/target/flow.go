@@ -18,7 +18,9 @@ type hostShare struct {
 }
 
 // strangersPart is the part of the data memory that all queues have together whose host is not
-// known to be allowed: those without a successful Connect, and those of discovery controllers.
+// known to be allowed: those without a successful Connect, those of discovery controllers and those
+// whose hosts have not authenticated. Addresses from which a host has authenticated before have
+// another such part.
 const strangersPart = 16
 
 // joinHost makes the session one of its host's.

@@ -23,11 +23,11 @@ func TestHosts(t *testing.T) {
 	}
 	limited := 0
 	for s := range h.sessions.All() {
-		if s.flow.Host == &h.strangers {
+		if s.flow.Host == &h.strangers[1] {
 			limited++
 		}
 	}
-	if limited != 1 || h.strangers.Limit != h.memory.Max(nil)/strangersPart {
+	if limited != 1 || h.strangers[1].Limit != h.memory.Max(nil)/strangersPart {
 		t.Errorf("%d queues of hosts that are not known", limited)
 	}
 	a.hangUp()

@@ -37,8 +37,10 @@ type Handler struct {
 	sessions     list.List[session]
 	sessionCount atomic.Int64
 
-	hosts     map[string]*hostShare // by NQN
-	strangers mem.Share             // of queues without a host
+	hosts map[string]*hostShare // by NQN
+	// strangers are the shares of queues without a host: from addresses from which a host has
+	// authenticated before, and from others, which cannot keep those out.
+	strangers [2]mem.Share
 
 	channels  []*channel         // by namespace.slot
 	scheduled list.List[channel] // to be pushed and reaped by the next run
@@ -79,7 +81,9 @@ func (t *Target) NewHandler(cfg HandlerConfig) (*Handler, error) {
 	h.reactor = backend.Reactor{Wake: cfg.Loop.Wake, EventFD: cfg.EventFD}
 	if cfg.Memory != nil {
 		h.memory, h.reactor.Memory = cfg.Memory, cfg.Memory.Region()
-		h.strangers.Limit = cfg.Memory.Max(nil) / strangersPart
+		for i := range h.strangers {
+			h.strangers[i].Limit = cfg.Memory.Max(nil) / strangersPart
+		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

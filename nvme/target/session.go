@@ -114,7 +114,10 @@ func newSession(h *Handler, q fabric.Queue) *session {
 	s.port = h.t.portState(s.info.PortID)
 	s.port.sessions.Add(1)
 	s.startDeadline()
-	s.stranger.Host = &h.strangers
+	s.stranger.Host = &h.strangers[1]
+	if h.t.auth.isKnown(s.info.Remote.Addr()) {
+		s.stranger.Host = &h.strangers[0]
+	}
 	s.flow = &s.stranger
 	h.sessions.Push(s, &s.node)
 	h.sessionCount.Add(1)
