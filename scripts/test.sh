@@ -98,7 +98,7 @@ run() {
   if [ "$rc" = 0 ]; then
     record "$name" $((SECONDS - begin))
   else
-    grep -Ev '^(=== (RUN|PAUSE|CONT|NAME)|\s*--- PASS|PASS$)' "$log"
+    grep -Ev '^(=== (RUN|PAUSE|CONT|NAME)|\s*--- (PASS|SKIP)|PASS$|lab: .* (passed|is left))' "$log"
     steps_failed+=("$name")
     grep -qE '^\s*--- FAIL' "$log" || failed=$((failed + 1))
   fi

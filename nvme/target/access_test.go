@@ -226,8 +226,8 @@ func TestDuplicateHostsWithKey(t *testing.T) {
 	r.ok(q, propertyGetCommand(nvme.PropertyCAP))
 	r.must(r.authenticate(stranger, testHostSide(t)))
 	r.until("the second host is refused", stranger.Closed)
-	if reason := fmt.Sprint(stranger.Reason); !strings.Contains(reason, "the host is connected as") {
-		t.Error(reason)
+	if !strings.Contains(fmt.Sprint(stranger.Reason), "the host is connected as") {
+		t.Error(stranger.Reason)
 	}
 	r.status(r.dial(0), other.command(), nvme.ConnectInvalidHost)
 	r.must(r.authenticate(q, testHostSide(t))) // again

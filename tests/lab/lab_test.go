@@ -261,7 +261,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// runScript runs a scenario and shows its log if it fails, or with -v.
+// runScript runs a scenario and shows its log if it fails, and a summary with -v and -run.
 func runScript(t *testing.T, name, script string, args ...string) {
 	t.Helper()
 	if referenceTarget() {
@@ -292,16 +292,24 @@ func runScript(t *testing.T, name, script string, args ...string) {
 	fmt.Println(lab.progress.end(name, result, counted))
 	switch {
 	case err == nil:
-		if testing.Verbose() {
+		if testing.Verbose() && named() {
 			t.Log(summary(log.String()))
 		}
 	case skipped:
 		t.Skip(skipReason(log.String()))
 	case exit != nil && exit.ExitCode() == exitTimeout:
-		t.Fatalf("not done after %v\n%s", took.Round(time.Second), log.String())
-	default:
-		t.Fatalf("%v\n%s", err, log.String())
+		err = fmt.Errorf("not done after %v", took.Round(time.Second))
 	}
+	if err != nil && !skipped {
+		t.Fatalf("%s: %v\nThe end of its log:\n%s\nThe whole log:\n%s", name, err,
+			end(log.String()), log.String())
+	}
+}
+
+// end is what a failure usually is told in.
+func end(log string) string {
+	lines := strings.Split(log, "\n")
+	return strings.Join(lines[max(0, len(lines)-60):], "\n")
 }
 
 // summary is the scenario's own output, without the kernel's boot messages.
