@@ -102,7 +102,11 @@ fio_verify() {
 fio_on() { DEV=$(namespace_device "$1"); shift; fio_verify "$@"; }
 
 # completed DEVICE: how many I/Os a block device has completed.
-completed() { awk '{print $1 + $5}' "/sys/block/$(basename "$1")/stat"; }
+completed() {
+  local stat
+  read -ra stat <"/sys/class/block/${1##*/}/stat"
+  echo $((stat[0] + stat[4]))
+}
 # io_moved N: succeeds once $DEV has completed N more I/Os than at the previous success or io_mark.
 IO_SEEN=0
 io_mark() { IO_SEEN=$(completed "$DEV"); }
@@ -112,17 +116,16 @@ io_moved() {
   [ $((now - IO_SEEN)) -ge "$1" ] || return 1
   IO_SEEN=$now
 }
-# load NAME FIO-OPTIONS...: fio_verify in the background. load_moved N is io_moved, and starts the
-# load again if it has ended: on a slow machine the steps under load may take longer than it.
-# load_ends waits for the verification.
+# load NAME FIO-OPTIONS...: fio_verify in the background, on $DEV. load_goes_on starts the load again
+# if it has ended: on a slow machine the steps under load may take longer than it. load_moved N is
+# both load_goes_on and io_moved. load_ends waits for the verification.
 load() {
   LOAD=("$@")
   io_mark
   fio_verify "$@" & LOAD_PID=$!
 }
-load_moved() {
-  io_moved "$1" && return
+load_goes_on() {
   if ! kill -0 "$LOAD_PID" 2>/dev/null; then load_ends; load "${LOAD[@]}"; fi
-  return 1
 }
+load_moved() { io_moved "$1" || { load_goes_on; return 1; }; }
 load_ends() { wait "$LOAD_PID" || fail "fio ended with exit code $?"; }

@@ -39,7 +39,7 @@ func testTarget(t *testing.T) (transport host.RDMA, o host.Options) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o = host.Options{HostNQN: hostNQN, HostID: [16]byte{1}, SubNQN: nqn, KATO: 5 * time.Second}
+	o = host.Options{HostNQN: hostNQN, HostID: [16]byte{1}, SubNQN: nqn, KATO: timeout}
 	return host.RDMA{Provider: ibv.New(), Addr: addr}, o
 }
 

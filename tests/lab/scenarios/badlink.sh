@@ -3,7 +3,6 @@
 # so that damage which the checksums of TCP do not detect would show, too.
 # variants: tcp
 # cpus: 2
-# limit: 180
 . "$LAB_DIR/lib.sh"
 [ "$TOPOLOGY" != loop ] || skip "needs a network between host and target"
 NAMESPACES=(1:ram:256MiB)

@@ -1,6 +1,5 @@
 # Discovery, connect, reads, writes and disconnect, captured on the wire: tshark decodes each frame.
 # variants: rxe siw tcp
-# limit: 120
 . "$LAB_DIR/lib.sh"
 need tcpdump tshark
 NAMESPACES=(1:ram:64MiB)

@@ -3,7 +3,6 @@
 # space is not affected, and a discard frees space again.
 # variants: tcp rxe
 # sample: 1
-# limit: 150
 . "$LAB_DIR/lib.sh"
 mkdir -p /run/ext4 /run/xfs
 dm ext4 "0 655360 linear /dev/ram1 0"; dm xfs "0 655360 linear /dev/ram1 655360"

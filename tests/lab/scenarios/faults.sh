@@ -2,7 +2,6 @@
 # spot, and one whose flush fails for good.
 # variants: tcp rxe
 # cpus: 2
-# limit: 120
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:delay 2:limit 3:error 4:error)
 target_config() {

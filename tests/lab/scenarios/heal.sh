@@ -2,7 +2,7 @@
 # command, the discovery log shows what there is, with the same port IDs, and fio sees no error.
 # variants: rxe siw tcp
 # sample: 2
-# limit: 180
+# limit: 400
 . "$LAB_DIR/lib.sh"
 [ "$TOPOLOGY" = two ] || skip "needs a network between host and target"
 safe=$(null_disk safe size=64 memory_backed=1 blocksize=512)
@@ -35,7 +35,7 @@ say "the discovery log: $ALL"
 host_connect --reconnect-delay=1 --ctrl-loss-tmo=600 --keep-alive-tmo=5
 fio_on 2 other --iodepth=4 --bs=4k --size=8M
 DEV=$(namespace_device 1)
-load heal --iodepth=8 --bs=4k --size=8M --rate_iops=500 --time_based --runtime=40
+load heal --iodepth=8 --bs=4k --size=4M --rate_iops=500 --time_based --runtime=10
 
 # away WHAT ENTRIES: waits until the log has only these. back: and until all is as before.
 away() { say "$1"; wait_for 10 entries_are "$2"; sleep 2; }

@@ -24,8 +24,9 @@ head -c 4096 /dev/urandom >/tmp/block
 
 say "pulled under load, and put back"
 fio_on 3 other --iodepth=8 --bs=4k --size=8M --time_based --runtime=12 & other=$!
-fio_on 1 pulled --iodepth=32 --bs=16k --size=24M --rate_iops=300,300 & pulled=$!
-sleep 3
+DEV=$(namespace_device 1); io_mark
+fio_verify pulled --iodepth=32 --bs=16k --size=24M --rate_iops=300,300 & pulled=$!
+wait_for 10 io_moved 500
 pull safe 1
 io_fails "$PATH_ERROR" read 1
 sleep 2

@@ -1,7 +1,6 @@
 # The controller is reset 8 times while fio writes and verifies: no I/O error, no wrong data.
 # variants: rxe siw tcp
 # cpus: 2
-# limit: 150
 . "$LAB_DIR/lib.sh"
 NAMESPACES=(1:ram:256MiB)
 lab_up; target_start; host_connect
