@@ -138,11 +138,27 @@ pr() { # CTRL NUMBER TEMPLATE VALUE...
     my $r = ioctl($f, 1 << 30 | length($b) << 16 | ord("p") << 8 | $nr, $b);
     defined($r) or die "$!\n"; exit($r > 0)' "$dev" "$nr" "$@"
 }
+# pr_read CTRL "KEY...; KEY TYPE": who is registered, and who holds the reservation, from Linux 7 on.
+pr_read() {
+  local out
+  case $(uname -r) in [1-6].*) return ;; esac
+  out=$(perl -e 'open(my $f, "+<", $ARGV[0]) or die "$!\n";
+    my $keys = "\0" x 64; my $list = pack("LLP", 0, 8, $keys); my $held = "\0" x 16;
+    ioctl($f, 0xc01070ce, $list) or die "IOC_PR_READ_KEYS: $!\n";
+    ioctl($f, 0x801070cf, $held) or die "IOC_PR_READ_RESERVATION: $!\n";
+    my $n = (unpack("LL", $list))[1]; my @held = unpack("QLL", $held);
+    print join(" ", sort(unpack("Q$n", $keys))), "; $held[0] $held[2]"' "/dev/${1}n1")
+  [ "$out" = "$2" ] || fail "pr_read $1: $out, not $2"
+}
+klog_mark
 pr "$A" 200 QQLL 0 10 0 0
 pr "$B" 200 QQLL 0 11 0 0
+pr_read "$A" "10 11; 0 0"
 pr "$B" 201 QLL 11 1 0
+pr_read "$A" "10 11; 11 1"
 ! pr "$A" 201 QLL 10 1 0 || fail "two hosts hold the reservation"
 pr "$A" 204 QQLL 10 11 1 0
+pr_read "$B" "10; 10 1"
 reported '.rtype == 1 and .regctl == 1 and .ptpls == 1'
 writes "$A"; refused "$B"
 if dd if=/dev/zero of="/dev/${B}n1" bs=4096 count=1 oflag=direct 2>/run/said; then
@@ -151,7 +167,9 @@ fi
 cat /run/said
 pr "$A" 202 QLL 10 1 0
 pr "$A" 205 QLL 10 0 0
+pr_read "$B" "; 0 0"
 writes "$B"
+klog_check 'eservation conflict|Reservation Conflict'
 for c in $A $B; do nvme disconnect -d "$c" >/dev/null; done
 wait_for 10 no_controllers
 target_stop
