@@ -250,8 +250,7 @@ func (m *compound) giveUp(h *Handler) {
 		if m.move != nil {
 			o.free = o.data.HandOver()
 		}
-		o.ch.orphans++
-		ns.orphaned(h)
+		o.ch.orphaned(&o.IO)
 		o.ch.cancel(&o.IO)
 	}
 	c := m.cmd

@@ -127,10 +127,16 @@ func (h *Handler) giveUp(c *cmd) {
 	c.s.cmds[c.i], r.Command = next, next
 	c.req, c.executing = nil, false
 	ch.ns.timedOut()
-	ch.orphans++
-	ch.ns.orphaned(h)
+	ch.orphaned(&c.io)
 	h.finish(next, 0, notReady)
 	ch.cancel(&c.io)
+}
+
+// orphaned notes that the device has an IO whose command is given up.
+func (ch *channel) orphaned(io *backend.IO) {
+	delete(ch.lockWaits, io)
+	ch.orphans++
+	ch.ns.orphaned(ch.h)
 }
 
 // returned takes back an IO whose command was given up.
