@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Hash is a hash function, as numbered in messages and keys (Base section 8.3.5.5).
+// Hash is a hash function, as numbered in messages and keys (Base section 8.3.4.5).
 type Hash uint8
 
 // The hash functions. NoHash is that of a key without transformation.
@@ -64,7 +64,7 @@ func (h Hash) hmac(key []byte, parts ...[]byte) []byte {
 	return f.Sum(nil)
 }
 
-// Group is a Diffie-Hellman group, as numbered in messages (Base section 8.3.5.5).
+// Group is a Diffie-Hellman group, as numbered in messages (Base section 8.3.4.5).
 type Group uint8
 
 // The groups. With GroupNull nothing is exchanged besides the challenges.

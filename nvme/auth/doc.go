@@ -1,5 +1,5 @@
 // Package auth is in-band authentication of NVMe over Fabrics: the protocol DH-HMAC-CHAP with its
-// keys and messages (NVM Express Base Specification 2.1, section 8.3.5.5), on the side of the
+// keys and messages (NVM Express Base Specification 2.1, section 8.3.4.5), on the side of the
 // controller and on that of the host.
 //
 // Controller and Host process messages and know nothing of queues. They compute for milliseconds,

@@ -80,7 +80,7 @@ var errPublicValue = errors.New("the public value is 0, 1, p-1 or not below p")
 func (g Group) secret(exponent, public []byte) ([]byte, error) {
 	m := groups[g].modulus()
 	y, err := bigmod.NewNat().SetBytes(public, m)
-	// Base section 8.3.5.5: 0, 1 and p-1 are refused; RFC 7919, section 5.1.
+	// Base section 8.3.4.5: 0, 1 and p-1 are refused; RFC 7919, section 5.1.
 	if err != nil || y.IsZero()|y.IsOne()|y.IsMinusOne(m) != 0 {
 		return nil, errPublicValue
 	}

@@ -23,10 +23,10 @@ const (
 	crcSize   = 4
 )
 
-// keySizes are the lengths that a secret may have in bytes (Base section 8.3.5.5).
+// keySizes are the lengths that a secret may have in bytes (Base section 8.3.4.5).
 var keySizes = []int{32, 48, 64}
 
-// ParseKey reads a key in the interchange format of secrets (Base section 8.3.5.5):
+// ParseKey reads a key in the interchange format of secrets (Base section 8.3.4.5):
 // "DHHC-1:tt:base64:", where tt is the hash of the transformation, 00 for none, and the base64 has
 // the secret and its CRC-32. An error does not repeat any of the text.
 func ParseKey(text string) (*Key, error) {
@@ -89,7 +89,7 @@ func (k Key) String() string { return "hidden key" }
 // Format implements fmt.Formatter: no verb tells the key.
 func (k Key) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String())) }
 
-// transformed returns what the side with this NQN computes with (Base section 8.3.5.5). The
+// transformed returns what the side with this NQN computes with (Base section 8.3.4.5). The
 // caller wipes it.
 func (k *Key) transformed(nqn string) []byte {
 	if k.hash == NoHash {

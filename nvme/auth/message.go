@@ -10,7 +10,7 @@ import (
 // reply with ffdhe8192, needs 1168, and Linux receives into as much.
 const MaxMessage = 4096
 
-// kind is AUTH_TYPE and AUTH_ID, the first two bytes of a message (Base section 8.3.5.5).
+// kind is AUTH_TYPE and AUTH_ID, the first two bytes of a message (Base section 8.3.4.5).
 type kind [2]byte
 
 var (
@@ -24,7 +24,7 @@ var (
 )
 
 // Reason is the reason code explanation of AUTH_Failure1 and AUTH_Failure2; the reason code is
-// always Authentication Failure (Base section 8.3.5.5).
+// always Authentication Failure (Base section 8.3.4.5).
 type Reason uint8
 
 // The reasons.

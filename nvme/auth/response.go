@@ -38,7 +38,7 @@ func (x *exchange) agree(public []byte) error {
 }
 
 // hostResponse is R1, to the challenge of the controller, and controllerResponse R2, to that of the
-// host (Base section 8.3.5.5). SC_C is 0 in both: there is no secure channel concatenation.
+// host (Base section 8.3.4.5). SC_C is 0 in both: there is no secure channel concatenation.
 func (x *exchange) hostResponse(k *Key, challenge []byte, seq uint32) []byte {
 	return x.response(k.transformed(x.hostNQN), challenge, seq, "HostHost", x.hostNQN, x.subNQN)
 }

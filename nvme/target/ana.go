@@ -151,6 +151,7 @@ func (a *anaStates) hidesCapacity(ns *namespace) bool {
 // anaLog is log 0Ch (Base section 5.1.12.1.13). It belongs to the admin reactor.
 type anaLog struct {
 	changes uint64          // CHGC; 0: the log has not been made since the last reset
+	stale   bool            // namespaces have changed since
 	groups  []nvme.ANAGroup // ascending
 	// page is what was read last from its begin: what is read from an offset continues it, and the
 	// host sees at the next begin whether the log has changed since.
@@ -163,6 +164,7 @@ type anaLog struct {
 // that of the log when the descriptor changed.
 func (l *anaLog) refresh(c *controller) (changed bool) {
 	states := c.anaStates()
+	l.stale = false
 	var now []nvme.ANAGroup
 	for _, ns := range c.namespaces() {
 		id := ns.cfg.Load().anaGroup

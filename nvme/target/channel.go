@@ -61,9 +61,8 @@ type channel struct {
 	onQuiesced func() // called when that is reached
 	changed    bool   // the namespace has changed once: pending IOs may be from before
 
-	lock      *rangeLock // keeps writes to some blocks in pending; nil if there is none
-	lockWaits bool       // the device still has such writes
-	lockedBy  *cmd       // the command of one of them, when that was looked for last
+	lock      *rangeLock           // keeps writes to some blocks in pending; nil if there is none
+	lockWaits map[*backend.IO]bool // such writes that the device still has; nil: it has answered
 
 	late   map[*backend.IO]*lateWrites // in the device, of this reactor
 	avoids []*lateWrites               // of all reactors
@@ -165,6 +164,11 @@ func (ch *channel) reap() int {
 		if len(ch.late) > 0 {
 			ch.lateReturned(ch.h.reaped[:n])
 		}
+		if ch.lockWaits != nil {
+			for _, io := range ch.h.reaped[:n] {
+				delete(ch.lockWaits, io)
+			}
+		}
 		for i, io := range ch.h.reaped[:n] {
 			ch.h.reaped[i] = nil
 			ch.done(io)
@@ -178,7 +182,7 @@ func (ch *channel) reap() int {
 		if ch.fences != nil {
 			ch.endFences()
 		}
-		if ch.lockWaits {
+		if ch.lockWaits != nil {
 			ch.checkLock()
 		}
 	}

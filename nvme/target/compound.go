@@ -31,9 +31,10 @@ type compound struct {
 // compoundIO is one IO of a compound, and the owner of that IO.
 type compoundIO struct {
 	backend.IO
-	c    *compound
-	ch   *channel // nil if it is idle
-	node list.Node[compoundIO]
+	c     *compound
+	ch    *channel // nil if it is idle
+	since int64    // when it was given to the device; cmd.since is that of the last one
+	node  list.Node[compoundIO]
 	// data is the memory of the IO of a move, pos how many bytes of the command are before it. free
 	// gives the memory back if the command was given up.
 	data   mem.Allocation
@@ -112,7 +113,8 @@ func (m *compound) submit(h *Handler, ch *channel, o *compoundIO) nvme.Status {
 	if !h.submit(ch, &o.IO) {
 		return invalidNamespace
 	}
-	o.ch, m.cmd.since = ch, h.loop.Now()
+	o.ch, o.since = ch, h.loop.Now()
+	m.cmd.since = o.since
 	return nvme.Success
 }
 
@@ -248,8 +250,7 @@ func (m *compound) giveUp(h *Handler) {
 		if m.move != nil {
 			o.free = o.data.HandOver()
 		}
-		o.ch.orphans++
-		ns.orphaned(h)
+		o.ch.orphaned(&o.IO)
 		o.ch.cancel(&o.IO)
 	}
 	c := m.cmd

@@ -137,7 +137,15 @@ func (l *changedNamespaces) add(nsid uint32) {
 func (c *controller) namespaceChanged(nsid uint32) {
 	c.changed.add(nsid)
 	c.raise(eventNamespace)
-	if c.ana.changes > 0 && c.ana.refresh(c) {
-		c.raise(eventANA) // it was added or removed
+	if c.ana.changes > 0 && !c.ana.stale {
+		c.ana.stale = true
+		c.h.post(c.namespacesChanged) // once for all that are added or removed together
+	}
+}
+
+// namespacesChanged reports that log 0Ch is another one because of that.
+func (c *controller) namespacesChanged() {
+	if c.ana.stale && c.ana.refresh(c) {
+		c.raise(eventANA)
 	}
 }

@@ -128,3 +128,28 @@ func TestAsyncEventLimit(t *testing.T) {
 		t.Errorf("%d did not come back", n)
 	}
 }
+
+// TestANAEventOfManyNamespaces: the ANA log is made anew once for all namespaces that are added
+// together, because that takes longer the more there are.
+func TestANAEventOfManyNamespaces(t *testing.T) {
+	r := newHarness(t, 1, ramSubsystem(t, 1))
+	h := r.connectHost(0)
+	r.ok(h.admin, setFeature(nvme.FeatureAsyncEventConfig, uint32(nvme.EventANAChanged)))
+	event := r.send(h.admin, command(nvme.AdminAsyncEventReq, 0, nil))
+	h.anaLog(false)
+	c := r.target.find(testSub).lookup(h.cntlid)
+	log := &c.ana.groups[0]
+	for nsid := range uint32(3) {
+		cfg := NamespaceConfig{NSID: 10 + nsid, Device: ramDevice(t, 1<<20, 512)}
+		r.must(r.target.AddNamespace(testSub, cfg))
+		c.namespaceChanged(cfg.NSID)
+	}
+	if &c.ana.groups[0] != log {
+		t.Error("the log is made anew for each namespace")
+	}
+	r.w.Settle()
+	if !event.Done {
+		t.Error("no event")
+	}
+	h.wantANA(2, anaGroup(1, nvme.ANAStateOptimized, 2, 1, 10, 11, 12))
+}

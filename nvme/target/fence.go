@@ -69,7 +69,7 @@ func (h *Handler) setAccess(ns *namespace, a *access, f *fence) {
 	}
 	ch.addFence(f)
 	if ch.inflight > 0 {
-		h.findExcluded(ch, f)
+		ch.findExcluded(f)
 	}
 	ch.endFences()
 	h.schedule(ch)
@@ -140,48 +140,25 @@ func (m *compound) refuse(h *Handler, st nvme.Status) {
 
 // findExcluded finds the IOs that the device has of hosts that lost access or are aborted, and asks
 // it to give those back that are aborted.
-func (h *Handler) findExcluded(ch *channel, f *fence) {
+func (ch *channel) findExcluded(f *fence) {
 	var cancel []*backend.IO
-	for s := range h.sessions.All() {
-		if s.outstanding == 0 || s.ctrl == nil || s.ctrl.sub != ch.ns.sub {
-			continue
-		}
+	ch.each(func(s *session, io *backend.IO) {
 		aborted := f.aborted[s.ctrl.hostID]
-		add := func(io *backend.IO) {
-			if !aborted && ch.permits(io) {
-				return
-			}
-			x, known := ch.excluded[io]
-			if !known {
-				x.fence = f
-				f.ios++
-			}
-			if x.aborted = x.aborted || aborted; aborted {
-				cancel = append(cancel, io)
-			}
-			ch.excluded[io] = x
+		if !aborted && ch.permits(io) {
+			return
 		}
-		for _, c := range s.cmds[:s.used] {
-			switch {
-			case !c.executing || c.since == 0:
-			case c.compound == nil && c.ch == ch:
-				add(&c.io)
-			case c.compound != nil:
-				c.compound.each(ch, add)
-			}
+		x, known := ch.excluded[io]
+		if !known {
+			x.fence = f
+			f.ios++
 		}
-	}
+		if x.aborted = x.aborted || aborted; aborted {
+			cancel = append(cancel, io)
+		}
+		ch.excluded[io] = x
+	})
 	for _, io := range cancel {
 		ch.cancel(io)
-	}
-}
-
-// each calls fn with the IOs that a channel has of a compound.
-func (m *compound) each(ch *channel, fn func(*backend.IO)) {
-	for i := range m.ios {
-		if o := &m.ios[i]; o.ch == ch {
-			fn(&o.IO)
-		}
 	}
 }
 

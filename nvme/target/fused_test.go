@@ -306,3 +306,34 @@ func TestFusedLock(t *testing.T) {
 		t.Errorf("block 8 is %d: the last write is lost", got)
 	}
 }
+
+// TestFusedLockPending: a pair waits for writes that the device has, not for those that it does not
+// have, which wait for the pair.
+func TestFusedLockPending(t *testing.T) {
+	sub, dev := faultySubsystem(t)
+	r := newHarness(t, 1, sub)
+	h := r.connectHost(2)
+	r.ok(h.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)))
+	dev.Hold(func(io *backend.IO) bool { return io.Op == backend.OpWrite })
+	first := r.send(h.io[0], rw(nvme.NVMWrite, 1, 0, 1, fill(1, 512)))
+	r.w.Settle()
+	dev.Full(true)
+	last := r.send(h.io[0], rw(nvme.NVMWrite, 1, 0, 1, fill(3, 512)))
+	pair := pairOf(0, fill(1, 512), fill(2, 512))
+	for _, c := range pair {
+		r.send(h.io[1], c)
+	}
+	r.w.Settle()
+	dev.Full(false)
+	r.w.Settle()
+	if first.Done || last.Done || pair[0].Done {
+		t.Errorf("done: %v, %v, %v", first.Done, last.Done, pair[0].Done)
+	}
+	dev.Release()
+	r.until("all complete", func() bool { return last.Done && pair[1].Done })
+	for i, c := range pair {
+		if st := c.CQE.Status(); !st.OK() {
+			t.Errorf("command %d of the pair: %v", i, st)
+		}
+	}
+}

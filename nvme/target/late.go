@@ -123,7 +123,7 @@ func (f *lateSearch) add(s *session) {
 		default:
 			for i := range c.compound.ios {
 				if o := &c.compound.ios[i]; o.ch != nil {
-					add(o.ch, &o.IO, c.since)
+					add(o.ch, &o.IO, o.since)
 				}
 			}
 		}

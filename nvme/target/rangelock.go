@@ -73,14 +73,14 @@ func (h *Handler) lockRange(l *rangeLock) {
 		l.answer()
 		return
 	}
-	ch.lock, ch.lockWaits = l, true
+	ch.lock, ch.lockWaits = l, ch.writesWithin(l)
 	ch.checkLock()
 }
 
 // checkLock answers once the device has no write to the blocks.
 func (ch *channel) checkLock() {
-	if !ch.writesWithin(ch.lock) {
-		ch.lockWaits = false
+	if len(ch.lockWaits) == 0 {
+		ch.lockWaits = nil
 		ch.lock.answer()
 	}
 }
@@ -113,7 +113,7 @@ func (l *rangeLock) unlock() {
 	for _, h := range l.ns.users.setLock(nil) {
 		h.post(func() {
 			if ch := h.channel(l.ns); ch != nil && ch.lock == l {
-				ch.lock, ch.lockedBy = nil, nil
+				ch.lock = nil
 				ch.unblock(nil, nil)
 			}
 		})
@@ -145,44 +145,41 @@ func (l *rangeLock) blocks(io *backend.IO) bool {
 	return l.covers(io)
 }
 
-// writesWithin says whether the device has an IO of this channel that changes blocks of the lock.
+// writesWithin finds the IOs of this channel that the device has and that change blocks of the lock.
 // IOs of commands that were given up do not count: the namespace is not ready while there are any.
-func (ch *channel) writesWithin(l *rangeLock) bool {
-	switch {
-	case ch.inflight == 0:
-		return false
-	case ch.lockedBy != nil && ch.lockedBy.writesWithin(ch, l): // as most often the last time
-		return true
+func (ch *channel) writesWithin(l *rangeLock) map[*backend.IO]bool {
+	found := map[*backend.IO]bool{}
+	if ch.inflight == 0 {
+		return found
 	}
+	var search lateSearch
+	ch.each(func(_ *session, io *backend.IO) {
+		if l.covers(io) && !search.waits(ch, io) {
+			found[io] = true
+		}
+	})
+	return found
+}
+
+// each calls fn with the IOs that the device has, or that wait for it, and their queues, but for
+// those of commands that were given up.
+func (ch *channel) each(fn func(*session, *backend.IO)) {
 	for s := range ch.h.sessions.All() {
 		if s.outstanding == 0 || s.ctrl == nil || s.ctrl.sub != ch.ns.sub {
 			continue
 		}
 		for _, c := range s.cmds[:s.used] {
-			if c.writesWithin(ch, l) {
-				ch.lockedBy = c
-				return true
+			switch {
+			case !c.executing || c.since == 0:
+			case c.compound != nil:
+				for i := range c.compound.ios {
+					if o := &c.compound.ios[i]; o.ch == ch {
+						fn(s, &o.IO)
+					}
+				}
+			case c.ch == ch:
+				fn(s, &c.io)
 			}
 		}
 	}
-	return false
-}
-
-// writesWithin says whether the device has such an IO of this command.
-func (c *cmd) writesWithin(ch *channel, l *rangeLock) bool {
-	has := func(io *backend.IO) bool {
-		return l.covers(io) && ch.blocked[io] == nil && !slices.Contains(ch.pending, io)
-	}
-	switch m := c.compound; {
-	case !c.executing:
-	case m == nil:
-		return c.ch == ch && c.since != 0 && has(&c.io)
-	default:
-		for i := range m.ios {
-			if o := &m.ios[i]; o.ch == ch && has(&o.IO) {
-				return true
-			}
-		}
-	}
-	return false
 }

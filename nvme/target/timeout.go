@@ -65,7 +65,7 @@ func (h *Handler) checkTimeouts() (left bool) {
 			if !c.executing || c.since == 0 {
 				continue
 			}
-			if t := c.timeout(); expired || t > 0 && now-c.since >= t {
+			if expired || c.timedOut(now) {
 				h.giveUp(c)
 			}
 			left = left || s.cmds[i].since != 0
@@ -75,32 +75,29 @@ func (h *Handler) checkTimeouts() (left bool) {
 	return left
 }
 
-// timeout is how long the command may take, in nanoseconds, 0 if there is no limit.
-func (c *cmd) timeout() (t int64) {
-	if c.compound == nil {
-		return c.ch.ns.timeoutOf(c.io.Op)
+// timedOut says whether a device has taken too long for the command, or for a part of it.
+func (c *cmd) timedOut(now int64) bool {
+	m := c.compound
+	if m == nil {
+		return c.ch.ns.timesOut(c.io.Op, now-c.since)
 	}
-	if c.compound.move != nil {
-		t = c.compound.ch.ns.timeoutOf(backend.OpRead) // also while it waits
-	}
-	for i := range c.compound.ios {
-		o := &c.compound.ios[i]
-		if o.ch == nil {
-			continue
-		}
-		if n := o.ch.ns.timeoutOf(o.Op); n > 0 && (t == 0 || n < t) {
-			t = n
+	for i := range m.ios {
+		o := &m.ios[i]
+		if o.ch != nil && o.ch.ns.timesOut(o.Op, now-o.since) {
+			return true
 		}
 	}
-	return t
+	// A move times out also while it waits for something else.
+	return m.move != nil && m.ch.ns.timesOut(backend.OpRead, now-c.since)
 }
 
-func (ns *namespace) timeoutOf(op backend.Op) int64 {
+// timesOut says whether an operation may not take so long, in nanoseconds.
+func (ns *namespace) timesOut(op backend.Op, took int64) bool {
 	t := ns.cfg.Load().timeout
 	if op == backend.OpDiscard || op == backend.OpWriteZeroes {
-		return t * rangeFactor
+		t *= rangeFactor
 	}
-	return t
+	return t > 0 && took >= t
 }
 
 // giveUp completes a command that is with a device, or waits for one, with notReady. A command
@@ -130,10 +127,16 @@ func (h *Handler) giveUp(c *cmd) {
 	c.s.cmds[c.i], r.Command = next, next
 	c.req, c.executing = nil, false
 	ch.ns.timedOut()
-	ch.orphans++
-	ch.ns.orphaned(h)
+	ch.orphaned(&c.io)
 	h.finish(next, 0, notReady)
 	ch.cancel(&c.io)
+}
+
+// orphaned notes that the device has an IO whose command is given up.
+func (ch *channel) orphaned(io *backend.IO) {
+	delete(ch.lockWaits, io)
+	ch.orphans++
+	ch.ns.orphaned(ch.h)
 }
 
 // returned takes back an IO whose command was given up.
