@@ -176,6 +176,10 @@ func (x *modelRun) start(t *testing.T, state string) {
 	for i := range x.hosts {
 		x.connectModel(i)
 	}
+	for range 4 {
+		x.change()
+		x.ana()
+	}
 	t.Cleanup(func() {
 		for i := range x.hosts {
 			for _, q := range x.hosts[i].queues {
@@ -191,13 +195,13 @@ func (x *modelRun) step() {
 	switch n := x.rnd.IntN(1000); {
 	case n < 4:
 		x.reconnect(x.rnd.IntN(len(x.hosts)))
-	case n < 8:
+	case n < 12:
 		x.change()
-	case n < 14:
+	case n < 32:
 		x.ana()
-	case n < 36:
+	case n < 54:
 		x.log(x.rnd.IntN(len(x.hosts)), x.rnd.IntN(20))
-	case n < 120:
+	case n < 140:
 		x.race()
 	case n < 450:
 		x.check([]*modelCommand{x.command(nil, modelReservationKinds)})
