@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,6 +65,8 @@ type Options struct {
 	// Retry is the first pause before a listener or a pending namespace is tried again; 0 is the
 	// usual one.
 	Retry time.Duration
+	// ANATransition is how long the ANA state change lasts; 0 is what hosts are told.
+	ANATransition time.Duration
 }
 
 // Server is a target assembled from a configuration:
@@ -127,7 +130,7 @@ func NewServer(opts Options) *Server {
 		s: s, wake: make(chan struct{}, 1), ports: map[string]*port{},
 		drained: map[string]bool{}, tos: map[uint16]uint8{},
 		ana:        map[string]map[uint32]*anaState{},
-		transition: target.ANATransitionTime * time.Second,
+		transition: cmp.Or(opts.ANATransition, target.ANATransitionTime*time.Second),
 	}
 	if opts.Network == nil {
 		s.opts.Network = netif.Linux()

@@ -281,83 +281,28 @@ func TestANAPersistentLoss(t *testing.T) {
 	r.ok(r.connectHost(1).io[0], rw(nvme.NVMRead, 3, 0, 1, make([]byte, 512)))
 }
 
-// anaCases are commands for namespace 3 with what becomes of them in the states inaccessible,
-// persistent loss and change (Base section 8.1.1.10, NVM section 5.1).
-func anaCases() map[string]struct {
-	admin   bool
-	command *fabrictest.Command
-	refused [3]bool
-} {
-	type row = struct {
-		admin   bool
-		command *fabrictest.Command
-		refused [3]bool
-	}
-	all, none, loss := [3]bool{true, true, true}, [3]bool{}, [3]bool{false, true, false}
-	block := func() []byte { return make([]byte, 512) }
-	report := command(nvme.IOReservationReport, 3, make([]byte, 64))
-	report.SQE.SetCDW(10, 15)
-	report.SQE.SetCDW(11, 1)
-	cases := map[string]row{
-		"Read":          {false, rw(nvme.NVMRead, 3, 0, 1, block()), all},
-		"Write":         {false, rw(nvme.NVMWrite, 3, 0, 1, block()), all},
-		"Compare":       {false, rw(nvme.NVMCompare, 3, 0, 1, block()), all},
-		"Verify":        {false, rw(nvme.NVMVerify, 3, 0, 1, nil), all},
-		"Write Zeroes":  {false, rw(nvme.NVMWriteZeroes, 3, 0, 1, nil), all},
-		"DSM":           {false, dsm(3, true, [2]uint64{0, 1}), all},
-		"Flush":         {false, command(nvme.NVMFlush, 3, nil), all},
-		"Flush all":     {false, command(nvme.NVMFlush, nvme.NSIDAll, nil), all},
-		"Copy to":       {false, withNSID(copyTo(8, nvme.CopyRanges, source{blocks: 1}), 3), all},
-		"Copy from":     {false, copyTo(8, nvme.CopyNamespaces, source{nsid: 3, blocks: 1}), all},
-		"Report":        {false, report, all},
-		"Register":      {false, withNSID(register(1), 3), all},
-		"another":       {false, rw(nvme.NVMRead, 1, 0, 1, block()), none},
-		"Flush another": {false, command(nvme.NVMFlush, 1, nil), none},
-
-		"Identify": {true, identifyCommand(nvme.CNSNamespace, 3), none},
-		"NSIDs":    {true, identifyCommand(nvme.CNSActiveNamespaces, 0), none},
-		"SMART":    {true, logCommand(nvme.LogSMART, 512, 0), none},
-		"KATO":     {true, setFeature(nvme.FeatureKeepAliveTimer, 0), none},
-		"all":      {true, withNSID(setFeature(nvme.FeatureArbitration, 7), nvme.NSIDAll), all},
-		"PTPL of another": {
-			true, withNSID(setFeature(nvme.FeatureReservationPersist, 0), 1), none,
-		},
-	}
-	for name, fid := range map[string]nvme.FID{
-		"error recovery": nvme.FeatureErrorRecovery, "mask": nvme.FeatureReservationMask,
-		"PTPL": nvme.FeatureReservationPersist,
-	} {
-		cases["get "+name] = row{true, withNSID(getFeature(fid, 0, 0), 3), all}
-		if fid != nvme.FeatureErrorRecovery {
-			cases["set "+name] = row{true, withNSID(setFeature(fid, 0), 3), all}
-		}
-	}
-	get := getFeature(nvme.FeatureWriteProtect, 0, 0)
-	cases["get protection"] = row{true, withNSID(get, 3), none}
-	cases["set protection"] = row{true, withNSID(setFeature(nvme.FeatureWriteProtect, 0), 3), loss}
-	return cases
+// anaStatuses are those of commands that a state does not allow (Base section 4.2.3.4).
+var anaStatuses = map[nvme.ANAState]nvme.Status{
+	nvme.ANAStateInaccessible: nvme.ANAInaccessible, nvme.ANAStateChange: nvme.ANATransition,
+	nvme.ANAStatePersistentLoss: nvme.ANAPersistentLoss,
 }
 
-// TestANAStatuses: every command in every state.
+// TestANAStatuses: commands for more than one namespace, of which one is not accessible (Base
+// section 8.1.1.10, NVM section 5.1). TestANASamples has those for one.
 func TestANAStatuses(t *testing.T) {
-	want := []nvme.Status{nvme.ANAInaccessible, nvme.ANAPersistentLoss, nvme.ANATransition}
-	for i, s := range nvme.ANAStates {
+	for _, s := range nvme.ANAStates {
 		r, a, b := anaHarness(t)
 		r.enableCopy(a)
 		r.must(r.target.SetANAStates(1, states{7: s}))
-		for name, c := range anaCases() {
-			q := a.io[0]
-			if c.admin {
-				q = a.admin
-			}
-			st := nvme.Success
-			if i >= 2 && c.refused[i-2] {
-				st = want[i-2]
-			}
-			if r.do(q, c.command); c.command.CQE.Status()&^nvme.More != st {
-				t.Errorf("%v: %s: %v, want %v", s, name, c.command.CQE.Status(), st)
-			}
-		}
+		refused := anaStatuses[s]
+		every := setFeature(nvme.FeatureArbitration, 7)
+		r.status(a.admin, withNSID(every, nvme.NSIDAll), refused)
+		other := withNSID(setFeature(nvme.FeatureReservationPersist, 0), 1)
+		r.status(a.admin, other, nvme.Success)
+		r.status(a.io[0], command(nvme.NVMFlush, nvme.NSIDAll, nil), refused)
+		r.status(a.io[0], command(nvme.NVMFlush, 1, nil), nvme.Success)
+		r.status(a.io[0], copyTo(8, nvme.CopyNamespaces, source{nsid: 3, blocks: 1}), refused)
+		r.status(a.io[0], rw(nvme.NVMRead, 1, 0, 1, make([]byte, 512)), nvme.Success)
 		// Another path would not change that, so the status is none of a path.
 		r.status(a.io[0], rw(nvme.NVMRead, nvme.NSIDAll, 0, 1, make([]byte, 512)),
 			noNamespace(nvme.NSIDAll))

@@ -73,6 +73,19 @@ var (
 	}
 )
 
+// featureBits are the bits of CDW11 that Set Features has a meaning for, if these are not all (Base
+// section 5.1.25.1, NVM section 4.1.3).
+var featureBits = map[nvme.FID]uint32{
+	nvme.FeatureArbitration: 0xFFFFFF07, nvme.FeaturePowerManagement: 0xFF,
+	nvme.FeatureTemperatureThreshold: 0x01FFFFFF, nvme.FeatureErrorRecovery: 0x1FFFF,
+	nvme.FeatureVolatileWriteCache: 1, nvme.FeatureWriteAtomicity: 1,
+	nvme.FeatureTimestamp: 0, nvme.FeatureHostBehavior: 0, nvme.FeatureCommandSetProfile: 0x1FF,
+	nvme.FeatureSpinupControl: 1, nvme.FeatureHostIdentifier: 1, nvme.FeatureWriteProtect: 7,
+}
+
+// featureValues are what samples set, if it is not 0: a Keep Alive needs a timeout.
+var featureValues = map[nvme.FID]uint32{nvme.FeatureKeepAliveTimer: 60000}
+
 // cnsRules are the rules of Identify data structures; others ignore the NSID.
 var cnsRules = map[nvme.CNS]nsidRule{
 	nvme.CNSNamespace: nsidZeroed, nvme.CNSCommandSetNamespace: nsidZeroed,
@@ -177,23 +190,49 @@ func adminSamples(c *controller, id uint8) (list []sample) {
 		// EXHID of feature 81h
 		return withData(getFeature(nvme.FID(id), nvme.FeatureCurrent, 1), int(f.size))
 	})
-	add("set feature", set, dwords{0x800000FF, allBits}, func() *fabrictest.Command {
+	bits, known := featureBits[nvme.FID(id)]
+	if !known {
+		bits = allBits
+	}
+	add("set feature", set, dwords{0x800000FF, bits}, func() *fabrictest.Command {
 		n := map[bool]uint32{true: f.size}[f.take != nil]
-		return withData(setFeature(nvme.FID(id), 0), int(n))
+		return withData(setFeature(nvme.FID(id), featureValues[nvme.FID(id)]), int(n))
 	})
 	return list
 }
 
 func ioSample(o *op, opcode nvme.Opcode) sample {
-	every := dwords{allBits, allBits, allBits, allBits, allBits, allBits}
-	s := sample{o.name, true, nsidActive, every, nil}
+	// Without protection information and directives nothing uses PRINFO, STC and CDW14 and 15, and
+	// CDW13 has hints (NVM section 3.3).
+	s := sample{o.name, true, nsidActive, dwords{allBits, allBits, 0xC2FFFFFF}, nil}
 	s.command = func() *fabrictest.Command { return command(opcode, 1, nil) }
+	reservation := dwords{0xC000FF1F}
 	switch {
 	case opcode == nvme.NVMFlush:
 		s.nsid, s.defined = nsidEvery, dwords{}
 	case opcode == nvme.NVMDatasetManagement:
 		s.defined = dwords{0xFF, 7}
 		s.command = func() *fabrictest.Command { return dsm(1, true, [2]uint64{0, 1}) }
+	case opcode == nvme.NVMCopy:
+		s.defined[2] = 0xC0FF0FFF
+		s.command = func() *fabrictest.Command {
+			return copyTo(8, nvme.CopyRanges, source{blocks: 1})
+		}
+	case opcode == nvme.IOReservationRegister:
+		s.defined, s.command = reservation, func() *fabrictest.Command { return register(1) }
+	case opcode == nvme.IOReservationAcquire:
+		s.defined = reservation
+		s.command = func() *fabrictest.Command { return acquire(1, nvme.WriteExclusive) }
+	case opcode == nvme.IOReservationRelease:
+		s.defined = reservation
+		s.command = func() *fabrictest.Command { return release(1, nvme.WriteExclusive) }
+	case opcode == nvme.IOReservationReport:
+		s.defined = dwords{allBits, 1}
+		s.command = func() *fabrictest.Command {
+			c := command(opcode, 1, make([]byte, nvme.ReservationStatusSize))
+			c.SQE.Reservation().SetReport(nvme.ReservationStatusSize, true)
+			return c
+		}
 	case o.flags&opBlocks != 0 && o.dir != 0:
 		s.command = func() *fabrictest.Command { return rw(opcode, 1, 0, 1, make([]byte, 512)) }
 	}
@@ -208,8 +247,10 @@ func withData(c *fabrictest.Command, n int) *fabrictest.Command {
 // sent has one sample, and sends changed ones.
 type sent struct {
 	sample
-	want nvme.Status // of a sample with an NSID that its rule calls good
-	send func(change func(*nvme.SQE)) nvme.Status
+	kind   string // of the controller
+	target *Target
+	want   nvme.Status // of a sample with an NSID that its rule calls good
+	send   func(change func(*nvme.SQE)) nvme.Status
 }
 
 // eachSample calls fn with each sample of an I/O controller and of a discovery controller.
@@ -224,7 +265,7 @@ func eachSample(t *testing.T, fn func(t *testing.T, s sent)) {
 			q[1] = h.connectIO(0)
 		}
 		for _, s := range samples(r.target.find(nqn).lookup(h.cntlid)) {
-			x := sent{sample: s}
+			x := sent{sample: s, kind: kind, target: r.target}
 			usual := nsidClasses[slices.Index(s.nsid[:], good)]
 			x.send = func(change func(*nvme.SQE)) nvme.Status {
 				c := s.command()

@@ -47,6 +47,8 @@ type options struct {
 	rdma       func(*rdma.Config)
 	devices    []backend.Device // instead of the RAM namespaces; the server closes them
 	stateFile  string
+	control    string        // the socket of the control interface; "": none
+	transition time.Duration // of ANA states; 0: the usual one
 }
 
 // configuration is the text of the configuration file for options.
@@ -135,6 +137,7 @@ func newHarness(t *testing.T, o options) *harness {
 		Config:  c,
 		Log:     h.log.Logger(),
 		Version: "e2e", Verbs: h.fabric.Provider("target"), StateFile: o.stateFile,
+		ControlSocket: o.control, ANATransition: o.transition,
 		OpenDevice: func(n *config.Namespace) (backend.Device, error) {
 			return o.devices[n.NSID-1], nil
 		},

@@ -3,6 +3,7 @@ package e2e
 import (
 	"slices"
 
+	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/target"
 )
@@ -72,7 +73,9 @@ func (x *modelRun) register(c *modelCommand) func() {
 			ptpl = nvme.ClearPTPL
 		}
 		x.keys(c, nvme.IOReservationRegister, ns, current, other).Set(act, iekey, 0, ptpl)
-		c.want[0] = ns.register(h, act, iekey, current, other, ptpl)
+		if c.want[0] = x.m.path(c.c, ns); c.want[0].OK() {
+			c.want[0] = ns.register(h, act, iekey, current, other, ptpl)
+		}
 	}
 }
 
@@ -83,7 +86,9 @@ func (x *modelRun) acquire(c *modelCommand) func() {
 		current, other := x.key(ns, h), x.anyKey(ns)
 		x.keys(c, nvme.IOReservationAcquire, ns, current, other).
 			Set(act, false, nvme.ReservationType(typ), 0)
-		c.want[0] = ns.acquire(h, act, current, other, typ)
+		if c.want[0] = x.m.path(c.c, ns); c.want[0].OK() {
+			c.want[0] = ns.acquire(h, act, current, other, typ)
+		}
 	}
 }
 
@@ -99,7 +104,9 @@ func (x *modelRun) release(c *modelCommand) func() {
 		}
 		x.keys(c, nvme.IOReservationRelease, ns, current, 0).
 			Set(act, false, nvme.ReservationType(typ), 0)
-		c.want[0] = ns.release(h, act, current, typ)
+		if c.want[0] = x.m.path(c.c, ns); c.want[0].OK() {
+			c.want[0] = ns.release(h, act, current, typ)
+		}
 	}
 }
 
@@ -113,6 +120,7 @@ func (x *modelRun) buildReport(c *modelCommand, ns *modelNamespace) {
 	s, list := ns.modelReservations.report(modelHostID)
 	const size = nvme.RegisteredControllerSize
 	op := c.add()
+	c.want[0] = x.m.path(c.c, ns)
 	op.SQE.SetOpcode(nvme.IOReservationReport)
 	op.SQE.SetNSID(ns.nsid)
 	op.Data = x.memory(c, nvme.ReservationStatusSize+len(modelControllers)*size)
@@ -152,6 +160,7 @@ func (x *modelRun) getFeature(c *modelCommand) func() {
 	c.state(ns, false)
 	return func() {
 		x.ofNamespace(c, nvme.AdminGetFeatures, fid, ns.nsid, 0)
+		c.want[0] = x.m.feature(c.c, ns, fid, false)
 		want := uint32(ns.protected())
 		switch {
 		case fid == nvme.FeatureReservationMask:
@@ -187,19 +196,27 @@ func (x *modelRun) setFeature(c *modelCommand) func() {
 		switch fid {
 		case nvme.FeatureWriteProtect:
 			v = x.protection()
-			c.want[0] = ns.protect(nvme.WriteProtection(v))
 		case nvme.FeatureReservationMask:
 			v = x.rnd.Uint32N(8) << 1 * (x.rnd.Uint32N(4) / 3) // most often nothing
-			for _, ns := range list {
-				ns.mask = v
-			}
 		case nvme.FeatureReservationPersist:
 			v = x.rnd.Uint32N(4) / 3
-			for _, ns := range list {
+		}
+		x.ofNamespace(c, nvme.AdminSetFeatures, fid, nsid, v)
+		c.want[0] = x.m.feature(c.c, ns, fid, true)
+		if nsid == nvme.NSIDAll {
+			c.want[0] = x.m.anyPath(c.c)
+		}
+		for _, ns := range list {
+			switch {
+			case !c.want[0].OK() || ns.hidden[x.m.hosts[c.c]]:
+			case fid == nvme.FeatureWriteProtect:
+				c.want[0] = ns.protect(nvme.WriteProtection(v))
+			case fid == nvme.FeatureReservationMask:
+				ns.mask = v
+			case fid == nvme.FeatureReservationPersist:
 				ns.ptpl = v == 1
 			}
 		}
-		x.ofNamespace(c, nvme.AdminSetFeatures, fid, nsid, v)
 	}
 }
 
@@ -233,22 +250,64 @@ func (x *modelRun) log(i, n int) {
 	}
 }
 
-// change changes the configuration of a namespace: whether it is read-only, or how large it is.
+// change changes the configuration of a namespace: whether it is read-only, its ANA group, which
+// hosts may use it, how large it is, or whether it is there at all.
 func (x *modelRun) change() {
 	x.t.Helper()
 	i := x.rnd.IntN(len(x.m.namespaces))
 	ns := x.m.namespaces[i]
-	if x.rnd.IntN(2) == 0 {
+	switch n := x.rnd.IntN(5); {
+	case len(ns.hidden) == modelHosts:
+		x.add(i)
+		return
+	case n == 0:
 		ns.readOnly = !ns.readOnly && x.rnd.IntN(3) == 0
-		x.must(x.target.UpdateNamespace(subNQN, x.configOf(i), nil))
+	case n == 1:
+		ns.group = 1 + x.rnd.Uint32N(modelGroups)
+	case n == 2:
+		if ns.hidden = nil; x.rnd.IntN(2) == 0 {
+			ns.hidden = map[int]bool{x.rnd.IntN(modelHosts): true}
+		}
+	case n == 3:
+		x.gone(x.target.RemoveNamespace(subNQN, ns.nsid))
+		ns.hidden = map[int]bool{0: true, 1: true, 2: true, 3: true}
+		x.anaLogs(0)
+		return
+	default:
+		x.resize(i)
 		return
 	}
+	x.must(x.target.UpdateNamespace(subNQN, x.configOf(i), nil))
+	x.anaLogs(0)
+}
+
+// add adds a namespace that was removed. It is as it was.
+func (x *modelRun) add(i int) {
+	x.t.Helper()
+	x.m.namespaces[i].hidden = nil
+	cfg := x.configOf(i)
+	cfg.Device = x.device(i)
+	x.must(x.target.AddNamespace(subNQN, cfg))
+	x.anaLogs(0)
+}
+
+// resize exchanges the storage of a namespace for the same with another size.
+func (x *modelRun) resize(i int) {
+	x.t.Helper()
+	ns := x.m.namespaces[i]
 	most := uint64(len(ns.content) / ns.blockSize)
 	ns.blocks = most - x.rnd.Uint64N(most/4)
-	x.must(x.target.UpdateNamespace(subNQN, x.configOf(i), x.resize(i)))
+	x.must(x.target.UpdateNamespace(subNQN, x.configOf(i),
+		func(backend.Device) (backend.Device, error) { return x.device(i), nil }))
 }
 
 func (x *modelRun) configOf(i int) target.NamespaceConfig {
 	ns := x.m.namespaces[i]
-	return target.NamespaceConfig{NSID: ns.nsid, ReadOnly: ns.readOnly}
+	cfg := target.NamespaceConfig{NSID: ns.nsid, ReadOnly: ns.readOnly, ANAGroup: ns.group}
+	for h := range modelHosts {
+		if ns.hidden != nil && !ns.hidden[h] {
+			cfg.Hosts = append(cfg.Hosts, modelHostNQN(h))
+		}
+	}
+	return cfg
 }

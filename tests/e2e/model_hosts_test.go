@@ -22,6 +22,7 @@ var modelControllers = []struct {
 
 const (
 	modelQueues = 2
+	modelHosts  = 4
 	modelBatch  = 16 // commands
 	// modelTransfer is the most that a command transfers, which Compare, Verify and Copy do in two
 	// steps. Each has memory for a bit more.
@@ -38,6 +39,8 @@ type modelHost struct {
 	between bool // it may copy between namespaces
 }
 
+func modelHostNQN(h int) string { return fmt.Sprint("nqn.2026-11.io.nvmf-target:model-host-", h) }
+
 func modelHostID(h int) [16]byte { return [16]byte{byte(h + 1), 'm'} }
 
 // connectModel connects a controller with its queues.
@@ -45,7 +48,7 @@ func (x *modelRun) connectModel(i int) {
 	x.t.Helper()
 	mc, h := modelControllers[i], &x.hosts[i]
 	h.c = x.connect(mc.variant, func(o *host.Options) {
-		o.HostNQN = fmt.Sprint("nqn.2026-11.io.nvmf-target:model-host-", mc.host)
+		o.HostNQN = modelHostNQN(mc.host)
 		o.HostID = modelHostID(mc.host)
 	})
 	h.mem = x.buffer(h.c, 2*modelBatch*modelMemory)
@@ -57,7 +60,9 @@ func (x *modelRun) connectModel(i int) {
 func (x *modelRun) openQueues(i int) {
 	x.t.Helper()
 	h := &x.hosts[i]
-	x.m.logs[i] = modelLog{}
+	x.m.logs[i], x.m.ana[i] = modelLog{}, modelANALog{}
+	x.m.ana[i].update(x.m.groups(i))
+	x.anaLog(i, 0, 0)
 	for k := range h.queues {
 		var err error
 		h.queues[k], err = h.c.OpenQueue(x.ctx, uint16(k+1), 3*modelBatch)

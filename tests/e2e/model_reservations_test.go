@@ -25,6 +25,7 @@ type modelReservations struct {
 	gen    uint32
 	ptpl   bool
 	mask   uint32
+	hidden map[int]bool // hosts that may not use the namespace
 }
 
 // modelLog are the reservation notifications of a controller.
@@ -63,7 +64,7 @@ func (r *modelReservations) conflict(h int, write bool) nvme.Status {
 
 // tell is a notification to all controllers of a host.
 func (r *modelReservations) tell(h int, typ nvme.ReservationNotification) {
-	if r.mask>>typ&1 != 0 {
+	if r.mask>>typ&1 != 0 || r.hidden[h] {
 		return
 	}
 	for c, of := range r.m.hosts {

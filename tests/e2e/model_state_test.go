@@ -12,6 +12,9 @@ type model struct {
 	namespaces []*modelNamespace
 	hosts      []int      // by controller: its host
 	logs       []modelLog // by controller
+	// states are the ANA states by port and group; 0: optimized. ana are the logs by controller.
+	states [len(modelPorts)][modelGroups + 1]nvme.ANAState
+	ana    []modelANALog
 }
 
 // modelNamespace is a namespace.
@@ -24,14 +27,15 @@ type modelNamespace struct {
 	content    []byte // also of blocks beyond the end, which a larger size shows again
 	readOnly   bool   // by the configuration
 	protection nvme.WriteProtection
+	group      uint32
 }
 
 const dnr = nvme.DNR
 
 // refusal is why a command of a controller does not reach a namespace at all: what depends on who
-// sends it, and on which path. A state of the path (ANA) comes before everything else.
+// sends it, and on which path.
 func (m *model) refusal(c int, ns *modelNamespace, write bool) nvme.Status {
-	return ns.conflict(m.hosts[c], write)
+	return cmp.Or(m.path(c, ns), ns.conflict(m.hosts[c], write))
 }
 
 // io is the status of a command that reads or writes some blocks.
@@ -167,8 +171,9 @@ func (m *model) restart() {
 	for c := range m.logs {
 		m.logs[c] = modelLog{}
 	}
+	clear(m.states[:])
 	for _, ns := range m.namespaces {
-		ns.readOnly = false
+		ns.readOnly, ns.group, ns.hidden = false, 1, nil
 		if ns.protection == nvme.WriteProtectUntilPowerCycle {
 			ns.protection = nvme.NoWriteProtect
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nvmf-target/nvmf-target/backend"
 	"github.com/nvmf-target/nvmf-target/backend/file"
+	"github.com/nvmf-target/nvmf-target/internal/control"
 	"github.com/nvmf-target/nvmf-target/nvme"
 	"github.com/nvmf-target/nvmf-target/nvme/host"
 )
@@ -26,7 +27,10 @@ type modelRun struct {
 	m       *model
 	storage []backend.Device // by NSID - 1
 	hosts   []modelHost      // by controller
-	done    [2 * modelBatch]host.Completion
+	control *control.Client
+	// transition is how long the ANA state change lasts.
+	transition time.Duration
+	done       [2 * modelBatch]host.Completion
 
 	commands int // that were sent
 	recent   []*modelCommand
@@ -43,7 +47,7 @@ const (
 // TestModel sends random commands of several hosts with several controllers, over both transports:
 // one after the other to the same blocks, and many at once to others. Every status, everything read
 // and all that is left in the end is what the model says. In between, hosts leave and come back,
-// namespaces change, and the target restarts.
+// namespaces and the ANA states of the ports change, and the target restarts.
 //
 // NVMF_MODEL_COMMANDS is how many commands are sent, NVMF_MODEL_SEED the seed, which is logged. The
 // state of the target and a file are in TMPDIR: with a million commands, better in memory.
@@ -64,6 +68,7 @@ func TestModel(t *testing.T) {
 			for end := min(x.commands+modelLife, commands); x.commands < end; {
 				x.step()
 			}
+			x.accessible()
 			x.compareAll()
 		})
 		if !ok {
@@ -116,7 +121,10 @@ func newModelRun(t *testing.T, seed uint64) *modelRun {
 		t.Fatal(err)
 	}
 	x.storage = []backend.Device{openRAM(t, 512<<10, 512), f, openRAM(t, 512<<10, 4096)}
-	x.m = &model{logs: make([]modelLog, len(modelControllers))}
+	x.m = &model{
+		logs: make([]modelLog, len(modelControllers)),
+		ana:  make([]modelANALog, len(modelControllers)),
+	}
 	for _, c := range modelControllers {
 		x.m.hosts = append(x.m.hosts, c.host)
 	}
@@ -125,6 +133,7 @@ func newModelRun(t *testing.T, seed uint64) *modelRun {
 		ns := &modelNamespace{
 			nsid: uint32(i + 1), blockSize: info.BlockSize, atomic: uint32(4096 / info.BlockSize),
 			blocks: uint64(info.Size) / uint64(info.BlockSize), content: make([]byte, info.Size),
+			group: 1,
 		}
 		ns.modelReservations = &modelReservations{
 			m: x.m, nsid: ns.nsid, keys: map[int]uint64{},
@@ -145,14 +154,16 @@ func (x *modelRun) device(i int) backend.Device {
 	return &keptDevice{x.storage[i], int64(ns.blocks) * int64(ns.blockSize), 4096}
 }
 
-// resize exchanges the storage for the same with another size.
-func (x *modelRun) resize(i int) func(backend.Device) (backend.Device, error) {
-	return func(backend.Device) (backend.Device, error) { return x.device(i), nil }
-}
-
 // start starts the target and connects the hosts.
 func (x *modelRun) start(t *testing.T, state string) {
-	o := options{reactors: 2, memory: 16, stateFile: state, iwarp: x.rnd.IntN(4) == 0}
+	o := options{
+		reactors: 2, memory: 16, stateFile: state, iwarp: x.rnd.IntN(4) == 0,
+		control:    filepath.Join(t.TempDir(), "control"),
+		transition: [...]time.Duration{time.Millisecond, time.Hour}[x.rnd.IntN(2)],
+	}
+	x.transition = o.transition
+	x.control = control.NewClient(o.control)
+	t.Cleanup(x.control.Close)
 	for i := range x.storage {
 		o.devices = append(o.devices, x.device(i))
 	}
@@ -164,6 +175,10 @@ func (x *modelRun) start(t *testing.T, state string) {
 	x.hosts = make([]modelHost, len(modelControllers))
 	for i := range x.hosts {
 		x.connectModel(i)
+	}
+	for range 4 {
+		x.change()
+		x.ana()
 	}
 	t.Cleanup(func() {
 		for i := range x.hosts {
@@ -180,11 +195,13 @@ func (x *modelRun) step() {
 	switch n := x.rnd.IntN(1000); {
 	case n < 4:
 		x.reconnect(x.rnd.IntN(len(x.hosts)))
-	case n < 8:
+	case n < 12:
 		x.change()
-	case n < 30:
+	case n < 32:
+		x.ana()
+	case n < 54:
 		x.log(x.rnd.IntN(len(x.hosts)), x.rnd.IntN(20))
-	case n < 120:
+	case n < 140:
 		x.race()
 	case n < 450:
 		x.check([]*modelCommand{x.command(nil, modelReservationKinds)})
@@ -277,6 +294,7 @@ func (c *modelCommand) status(half int) nvme.Status { return c.got[half].Status(
 // compareAll reads everything that a host may read, all notifications and all reservations.
 func (x *modelRun) compareAll() {
 	x.t.Helper()
+	x.anaLogs(0)
 	for i := range x.hosts {
 		x.log(i, len(x.m.logs[i].pages)+1)
 	}
